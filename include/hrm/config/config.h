@@ -1,0 +1,269 @@
+#pragma once
+// The configuration of a run. Each struct gives its fields once (name, member, rule, unit, help); defaults are the
+// member initialisers. Names and defaults follow the official HRM and TRM configurations where those have them.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "hrm/config/field.h"
+
+namespace hrm::config {
+
+struct RunConfig {
+  std::string name = "run";
+  std::string dir = "runs";
+  int64_t seed = 0;
+
+  template <class F>
+  static void describe(F&& f) {
+    f("name", &RunConfig::name, AnyText{}, "", "name of the run; its folder is <dir>/<name>");
+    f("dir", &RunConfig::dir, AnyText{}, "", "folder that holds all runs");
+    f("seed", &RunConfig::seed, IntRange{0}, "",
+      "seed of initialisation, sample order, augmentation and exploration");
+  }
+};
+
+struct DataConfig {
+  std::string train;
+  std::string test;
+  std::string kind = "auto";
+  std::string augmentation = "none";
+  int64_t box_rows = 0;
+  int64_t box_cols = 0;
+  int64_t subsample = 0;
+  int64_t min_rating = 0;
+  bool reference_semantics = true;
+  int64_t prefetch_batches = 4;
+
+  template <class F>
+  static void describe(F&& f) {
+    f("train", &DataConfig::train, AnyText{}, "",
+      "training data: a dataset directory in the official layout (its train split) or a CSV file");
+    f("test", &DataConfig::test, AnyText{}, "",
+      "test data: a dataset directory (its test split) or a CSV file; empty: no evaluation");
+    f("kind", &DataConfig::kind, OneOf{{"auto", "sudoku", "maze"}}, "",
+      "what a CSV file holds; auto tells by the characters");
+    f("augmentation", &DataConfig::augmentation, OneOf{{"none", "sudoku", "dihedral"}}, "",
+      "new random symmetric copy of each training sample, drawn on the fly: sudoku = digits, bands, rows, stacks, "
+      "columns, and transposition where boxes are square; dihedral = the 8 rotations and reflections of a square grid");
+    f("box_rows", &DataConfig::box_rows, IntRange{0, 16}, "rows",
+      "rows of a Sudoku box; 0 = square boxes, or 2x3 for 6x6");
+    f("box_cols", &DataConfig::box_cols, IntRange{0, 16}, "columns", "columns of a Sudoku box; 0 as for box_rows");
+    f("subsample", &DataConfig::subsample, IntRange{0}, "puzzles",
+      "take this many training puzzles at random from a CSV file; 0 = all");
+    f("min_rating", &DataConfig::min_rating, IntRange{0}, "", "drop CSV training puzzles rated below this");
+    f("reference_semantics", &DataConfig::reference_semantics, Flag{}, "",
+      "true: as the official loader, a batch row offered to a slot that has not halted is discarded; "
+      "false: slots take rows in slot order as they halt, and no row is lost");
+    f("prefetch_batches", &DataConfig::prefetch_batches, IntRange{1, 64}, "batches",
+      "batches that the prefetch thread prepares ahead");
+  }
+};
+
+struct ModelConfig {
+  std::string arch = "hrm";
+  int64_t hidden_size = 512;
+  int64_t num_heads = 8;
+  double expansion = 4;
+  int64_t H_cycles = 2;
+  int64_t L_cycles = 2;
+  int64_t H_layers = 4;
+  int64_t L_layers = 4;
+  std::string pos_encodings = "rope";
+  int64_t puzzle_emb_ndim = -1;
+  int64_t puzzle_emb_len = 0;
+  bool mlp_t = false;
+  bool no_ACT_continue = false;
+  int64_t halt_max_steps = 16;
+  double halt_exploration_prob = 0.1;
+  double rms_norm_eps = 1e-5;
+  double rope_theta = 10000;
+
+  template <class F>
+  static void describe(F&& f) {
+    f("arch", &ModelConfig::arch, OneOf{{"hrm", "trm", "transformer"}}, "",
+      "hrm = Hierarchical Reasoning Model, trm = Tiny Recursive Model, transformer = plain baseline of L_layers blocks");
+    f("hidden_size", &ModelConfig::hidden_size, IntRange{2, 65536}, "", "width D of the model");
+    f("num_heads", &ModelConfig::num_heads, IntRange{1, 1024}, "heads", "attention heads; must divide hidden_size");
+    f("expansion", &ModelConfig::expansion, RealRange{0, 64, true}, "",
+      "SwiGLU width = expansion * D * 2/3, rounded up to a multiple of 256");
+    f("H_cycles", &ModelConfig::H_cycles, IntRange{1, 1024}, "cycles", "high-level cycles of one segment");
+    f("L_cycles", &ModelConfig::L_cycles, IntRange{1, 1024}, "cycles", "low-level cycles of one high-level cycle");
+    f("H_layers", &ModelConfig::H_layers, IntRange{0, 1024}, "blocks",
+      "blocks of the H module (hrm; ignored values are refused: trm and transformer need 0)");
+    f("L_layers", &ModelConfig::L_layers, IntRange{1, 1024}, "blocks", "blocks of the L module");
+    f("pos_encodings", &ModelConfig::pos_encodings, OneOf{{"rope", "learned", "none"}}, "", "position encoding");
+    f("puzzle_emb_ndim", &ModelConfig::puzzle_emb_ndim, IntRange{-1, 1 << 20}, "",
+      "width of the puzzle embedding; -1 = hidden_size, 0 = no puzzle embedding");
+    f("puzzle_emb_len", &ModelConfig::puzzle_emb_len, IntRange{0, 1024}, "tokens",
+      "prefix slots for the puzzle embedding, zero-padded; 0 = as many as puzzle_emb_ndim needs");
+    f("mlp_t", &ModelConfig::mlp_t, Flag{}, "", "replace attention by a SwiGLU over the sequence axis (TRM-MLP)");
+    f("no_ACT_continue", &ModelConfig::no_ACT_continue, Flag{}, "",
+      "halt when q_halt > 0 and do without the Q-continue head's second forward pass (TRM's setting)");
+    f("halt_max_steps", &ModelConfig::halt_max_steps, IntRange{1, 65535}, "segments",
+      "a sample halts at the latest after this many segments; evaluation always runs all of them");
+    f("halt_exploration_prob", &ModelConfig::halt_exploration_prob, RealRange{0, 1}, "",
+      "probability that a sample must take a random minimum number of segments");
+    f("rms_norm_eps", &ModelConfig::rms_norm_eps, RealRange{0, 1, true}, "", "epsilon of RMSNorm");
+    f("rope_theta", &ModelConfig::rope_theta, RealRange{0, 1e12, true}, "", "base of the rotary frequencies");
+  }
+};
+
+struct ObjectiveConfig {
+  std::string loss = "stablemax";
+  std::string loss_precision = "f64";
+
+  template <class F>
+  static void describe(F&& f) {
+    f("loss", &ObjectiveConfig::loss, OneOf{{"stablemax", "softmax"}}, "", "cross-entropy over tokens");
+    f("loss_precision", &ObjectiveConfig::loss_precision, OneOf{{"f64", "f32"}}, "",
+      "arithmetic of the stablemax loss; f64 is the official exact mode (softmax is always f32)");
+  }
+};
+
+struct OptimConfig {
+  std::string name = "adam_atan2";
+  double lr = 1e-4;
+  double beta1 = 0.9;
+  double beta2 = 0.95;
+  double eps = 1e-8;
+  double weight_decay = 0.1;
+  double puzzle_emb_lr = 1e-2;
+  double puzzle_emb_weight_decay = 0.1;
+  double grad_clip = 0;
+  std::string schedule = "cosine";
+  int64_t warmup_steps = 2000;
+  double min_ratio = 1.0;
+  double ema = 0;
+
+  template <class F>
+  static void describe(F&& f) {
+    f("name", &OptimConfig::name, OneOf{{"adam_atan2", "adamw"}}, "", "optimizer of all dense parameters");
+    f("lr", &OptimConfig::lr, RealRange{0, 1e3}, "", "learning rate");
+    f("beta1", &OptimConfig::beta1, RealRange{0, 1, false, true}, "", "decay of the first moment");
+    f("beta2", &OptimConfig::beta2, RealRange{0, 1, false, true}, "", "decay of the second moment");
+    f("eps", &OptimConfig::eps, RealRange{0, 1}, "", "epsilon (adamw; adam_atan2 has none)");
+    f("weight_decay", &OptimConfig::weight_decay, RealRange{0, 1e3}, "", "decoupled weight decay");
+    f("puzzle_emb_lr", &OptimConfig::puzzle_emb_lr, RealRange{0, 1e3}, "",
+      "learning rate of the puzzle embeddings (sparse SignSGD)");
+    f("puzzle_emb_weight_decay", &OptimConfig::puzzle_emb_weight_decay, RealRange{0, 1e3}, "",
+      "decoupled weight decay of the puzzle embeddings");
+    f("grad_clip", &OptimConfig::grad_clip, RealRange{0, 1e9}, "", "largest global gradient norm; 0 = no clipping");
+    f("schedule", &OptimConfig::schedule, OneOf{{"cosine", "constant", "linear", "wsd"}}, "",
+      "learning rate after the warm-up; wsd = flat half-way, then 1-sqrt decay");
+    f("warmup_steps", &OptimConfig::warmup_steps, IntRange{0}, "steps", "steps of linear warm-up");
+    f("min_ratio", &OptimConfig::min_ratio, RealRange{0, 1}, "",
+      "the learning rate ends at this fraction of lr (cosine, linear, wsd)");
+    f("ema", &OptimConfig::ema, RealRange{0, 1, false, true}, "",
+      "decay of the moving average of the weights; 0 = none. Evaluation uses the average, both are saved");
+  }
+};
+
+struct TrainConfig {
+  int64_t global_batch_size = 768;
+  int64_t micro_batch_size = 0;
+  int64_t steps = 0;
+  double epochs = 0;
+  double max_seconds = 0;
+  int64_t log_every = 10;
+  int64_t eval_every = 0;
+  int64_t checkpoint_every = 0;
+  int64_t keep_checkpoints = 3;
+
+  template <class F>
+  static void describe(F&& f) {
+    f("global_batch_size", &TrainConfig::global_batch_size, IntRange{1, 1 << 24}, "samples",
+      "samples of one optimizer step = micro_batch_size * accumulation * ranks");
+    f("micro_batch_size", &TrainConfig::micro_batch_size, IntRange{0, 1 << 24}, "samples",
+      "samples of one forward and backward pass; must divide global_batch_size; 0 = all of them");
+    f("steps", &TrainConfig::steps, IntRange{0}, "steps", "optimizer steps of the whole run; 0 = from epochs");
+    f("epochs", &TrainConfig::epochs, RealRange{0, 1e12}, "epochs",
+      "passes over the training groups; used when steps is 0");
+    f("max_seconds", &TrainConfig::max_seconds, RealRange{0, 1e9}, "s",
+      "stop and save after this much training time in this process, exit code 75; 0 = no limit");
+    f("log_every", &TrainConfig::log_every, IntRange{1}, "steps", "steps between two lines of metrics");
+    f("eval_every", &TrainConfig::eval_every, IntRange{0}, "steps",
+      "steps between two evaluations; the end of the run is always evaluated; 0 = only there");
+    f("checkpoint_every", &TrainConfig::checkpoint_every, IntRange{0}, "steps",
+      "steps between two checkpoints; the end of the run is always saved; 0 = only there");
+    f("keep_checkpoints", &TrainConfig::keep_checkpoints, IntRange{1}, "checkpoints", "newest checkpoints to keep");
+  }
+};
+
+struct EvalConfig {
+  int64_t batch_size = 0;
+  int64_t max_samples = 0;
+  int64_t segments = 0;
+  std::string weights = "auto";
+
+  template <class F>
+  static void describe(F&& f) {
+    f("batch_size", &EvalConfig::batch_size, IntRange{0, 1 << 24}, "samples",
+      "evaluation batch; 0 = micro_batch_size");
+    f("max_samples", &EvalConfig::max_samples, IntRange{0}, "samples",
+      "evaluate this many test samples, spread evenly over the set; 0 = all");
+    f("segments", &EvalConfig::segments, IntRange{0, 65535}, "segments", "reasoning segments; 0 = halt_max_steps");
+    f("weights", &EvalConfig::weights, OneOf{{"auto", "raw", "ema", "both"}}, "",
+      "which weights to evaluate; auto = the average where there is one");
+  }
+};
+
+struct RuntimeConfig {
+  std::string device = "auto";
+  std::string precision = "auto";
+  int64_t threads = 0;
+  bool deterministic = false;
+  bool tf32 = true;
+
+  template <class F>
+  static void describe(F&& f) {
+    f("device", &RuntimeConfig::device, OneOf{{"auto", "cpu", "cuda"}}, "", "auto = the GPU when there is a usable one");
+    f("precision", &RuntimeConfig::precision, OneOf{{"auto", "fp32", "bf16"}}, "",
+      "arithmetic of the forward and backward pass, weights stay fp32; auto = bf16 on a GPU, fp32 on the CPU");
+    f("threads", &RuntimeConfig::threads, IntRange{0, 4096}, "threads", "CPU threads; 0 = one per core");
+    f("deterministic", &RuntimeConfig::deterministic, Flag{}, "",
+      "bit-identical results from run to run on the same device and build");
+    f("tf32", &RuntimeConfig::tf32, Flag{}, "", "let fp32 matrix products on the GPU use TF32");
+  }
+};
+
+struct OpsConfig {
+  std::string backend = "fused";
+
+  template <class F>
+  static void describe(F&& f) {
+    f("backend", &OpsConfig::backend, OneOf{{"fused", "reference"}}, "",
+      "fused = our kernels where the device has them; reference = plain ATen everywhere");
+  }
+};
+
+// The whole configuration; the names here are the sections of the JSON file.
+struct Config {
+  std::string task = "puzzle";
+  RunConfig run;
+  DataConfig data;
+  ModelConfig model;
+  ObjectiveConfig objective;
+  OptimConfig optim;
+  TrainConfig train;
+  EvalConfig eval;
+  RuntimeConfig runtime;
+  OpsConfig ops;
+
+  template <class F>
+  static void describe(F&& f) {
+    f("task", &Config::task, OneOf{{"puzzle"}}, "", "what is trained");
+    f("run", &Config::run, "the run and its folder");
+    f("data", &Config::data, "training and test data");
+    f("model", &Config::model, "the network");
+    f("objective", &Config::objective, "the loss");
+    f("optim", &Config::optim, "optimizer, schedule, clipping, averaging");
+    f("train", &Config::train, "the loop");
+    f("eval", &Config::eval, "evaluation");
+    f("runtime", &Config::runtime, "device and arithmetic");
+    f("ops", &Config::ops, "kernels");
+  }
+};
+
+}  // namespace hrm::config

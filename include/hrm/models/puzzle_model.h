@@ -1,0 +1,80 @@
+#pragma once
+// What the puzzle task needs of a model: one ACT segment. HRM, TRM and the plain Transformer implement it.
+// Shapes: B rows, S data tokens, P puzzle-embedding slots, L = P + S, D hidden, V vocabulary.
+
+#include <ATen/core/Tensor.h>
+#include <torch/nn/module.h>
+
+#include <memory>
+#include <optional>
+
+#include "hrm/config/config.h"
+#include "hrm/data/batch.h"
+#include "hrm/nn/parameter.h"
+
+namespace hrm::models {
+
+// The recurrent state that lives from segment to segment, detached from autograd.
+struct Carry {
+  at::Tensor z_H;  // (B, L, D) compute dtype
+  at::Tensor z_L;  // (B, L, D) compute dtype
+};
+
+struct SegmentOutput {
+  Carry carry;            // detached
+  at::Tensor logits;      // (B, S, V) compute dtype
+  at::Tensor q_halt;      // (B) float32
+  at::Tensor q_continue;  // (B) float32
+};
+
+// Sizes that follow from the configuration and the data.
+struct PuzzleModelDims {
+  int64_t seq_len = 0;                 // S
+  int64_t vocab_size = 0;              // V
+  int64_t num_puzzle_identifiers = 1;  // rows of the puzzle embedding
+  int64_t puzzle_emb_ndim = 0;         // resolved: 0 = no puzzle embedding
+  int64_t puzzle_emb_len = 0;          // resolved P
+};
+// Resolves the -1 and 0 defaults of the configuration; Error(usage) where values contradict each other.
+PuzzleModelDims resolve_dims(const config::ModelConfig& config, const data::PuzzleMeta& meta);
+
+class PuzzleModel : public torch::nn::Module {
+ public:
+  PuzzleModel(config::ModelConfig config, PuzzleModelDims dims) : config_(std::move(config)), dims_(dims) {}
+
+  // One segment from `carry`. `puzzle_rows` are the rows of the puzzle embedding that belong to the samples,
+  // (B, puzzle_emb_ndim) float32, undefined when there is none; the caller gathers them so that training can give a
+  // leaf and read its gradient. Differentiable where grad mode is on, by the model's own gradient rule (HRM: one
+  // step; TRM: the last cycle). Runs on the current stream.
+  virtual SegmentOutput segment(const Carry& carry, const at::Tensor& inputs, const at::Tensor& puzzle_rows) = 0;
+
+  // Rows of z_H and z_L for samples that start afresh: H_init, L_init, (D) float32 buffers, not trained.
+  const at::Tensor& H_init() const { return H_init_; }
+  const at::Tensor& L_init() const { return L_init_; }
+
+  // Matrix-multiply operations (2mnk each) of one sample in one training step: segment forward, backward, and the
+  // second forward for the Q target where the configuration asks for one.
+  virtual double flops_per_sample_step() const = 0;
+  virtual double flops_per_sample_segment() const = 0;
+
+  // (E, puzzle_emb_ndim) float32 buffer `puzzle_emb.weights`; undefined when puzzle_emb_ndim is 0.
+  at::Tensor& puzzle_embedding() { return puzzle_emb_weights_; }
+
+  const config::ModelConfig& config() const { return config_; }
+  const PuzzleModelDims& dims() const { return dims_; }
+  nn::ParameterSet& parameter_set() { return parameters_; }
+
+ protected:
+  config::ModelConfig config_;
+  PuzzleModelDims dims_;
+  at::Tensor H_init_, L_init_, puzzle_emb_weights_;
+  nn::ParameterSet parameters_;
+};
+
+// Builds the model of config.arch with freshly initialised weights (a function of seed and parameter names alone), on
+// `device`, computing in `compute_dtype`. Names of parameters and buffers are the official ones without their
+// "model.inner." prefix, e.g. "H_level.layers.0.self_attn.qkv_proj.weight".
+std::shared_ptr<PuzzleModel> make_puzzle_model(const config::ModelConfig& config, const PuzzleModelDims& dims,
+                                               uint64_t seed, at::Device device, at::ScalarType compute_dtype);
+
+}  // namespace hrm::models

@@ -1,0 +1,104 @@
+#include "hrm/base/log.h"
+
+#include <spdlog/sinks/basic_file_sink.h>
+#include <spdlog/sinks/stdout_color_sinks.h>
+#include <spdlog/spdlog.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <iostream>
+#include <mutex>
+
+namespace hrm::log {
+namespace {
+
+struct State {
+  std::mutex mutex;
+  std::shared_ptr<spdlog::logger> screen;
+  std::shared_ptr<spdlog::logger> file;
+  bool line_open = false;
+
+  State() {
+    screen = spdlog::stderr_color_mt("screen");
+    screen->set_pattern("%v");
+  }
+};
+
+State& state() {
+  static State instance;
+  return instance;
+}
+
+spdlog::level::level_enum to_spdlog(Level level) {
+  switch (level) {
+    case Level::debug:
+      return spdlog::level::debug;
+    case Level::info:
+      return spdlog::level::info;
+    case Level::warn:
+      return spdlog::level::warn;
+    case Level::error:
+      return spdlog::level::err;
+  }
+  return spdlog::level::info;
+}
+
+void clear_line(State& s) {
+  if (!s.line_open) return;
+  std::cerr << "\r\033[K" << std::flush;
+  s.line_open = false;
+}
+
+}  // namespace
+
+bool stderr_is_interactive() {
+  const char* no_color = std::getenv("NO_COLOR");
+  const char* term = std::getenv("TERM");
+  return isatty(STDERR_FILENO) && !(no_color && *no_color) && !(term && std::string(term) == "dumb");
+}
+
+void write(Level level, const std::string& text) {
+  State& s = state();
+  std::lock_guard lock(s.mutex);
+  clear_line(s);
+  const char* prefix = level == Level::warn ? "warning: " : level == Level::error ? "error: " : "";
+  s.screen->log(to_spdlog(level), "{}{}", prefix, text);
+  if (s.file) s.file->log(to_spdlog(level), "{}", text);
+}
+
+void open_file(const std::filesystem::path& file) {
+  State& s = state();
+  std::lock_guard lock(s.mutex);
+  try {
+    auto sink = std::make_shared<spdlog::sinks::basic_file_sink_mt>(file.string());
+    s.file = std::make_shared<spdlog::logger>("file", sink);
+    s.file->set_pattern("%Y-%m-%dT%H:%M:%S.%e %l %v");
+    s.file->set_level(spdlog::level::debug);
+    s.file->flush_on(spdlog::level::debug);
+  } catch (const spdlog::spdlog_ex& e) {
+    fail(ExitCode::environment, "cannot open the log file '", file.string(), "': ", e.what());
+  }
+}
+
+void set_level(Level level) { state().screen->set_level(to_spdlog(level)); }
+
+void progress(const std::string& line) {
+  State& s = state();
+  std::lock_guard lock(s.mutex);
+  if (stderr_is_interactive()) {
+    std::cerr << "\r\033[K" << line << std::flush;
+    s.line_open = true;
+  } else {
+    std::cerr << line << std::endl;
+  }
+  if (s.file) s.file->info("{}", line);
+}
+
+void progress_done() {
+  State& s = state();
+  std::lock_guard lock(s.mutex);
+  if (s.line_open) std::cerr << std::endl;
+  s.line_open = false;
+}
+
+}  // namespace hrm::log
