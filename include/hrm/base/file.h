@@ -1,0 +1,69 @@
+#pragma once
+// Files: read-only maps, checked writes, atomic replacement. Every failure is an Error that names the path and the
+// operating system's reason.
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "hrm/base/error.h"
+
+namespace hrm {
+
+// A file mapped read-only into memory; unmapped by the destructor. Spans handed out live as long as this object or the
+// one it was moved into. A file that another process truncates while it is mapped raises SIGBUS on access: data files
+// are replaced by rename, never rewritten in place.
+class MappedFile {
+ public:
+  // Throws Error(code): the file is missing, is a directory or cannot be read.
+  explicit MappedFile(const std::filesystem::path& path, ExitCode code = ExitCode::data);
+  ~MappedFile();
+  MappedFile(MappedFile&& other) noexcept;
+  MappedFile& operator=(MappedFile&& other) noexcept;
+  MappedFile(const MappedFile&) = delete;
+  MappedFile& operator=(const MappedFile&) = delete;
+
+  // The whole file; page-aligned, empty for an empty file.
+  std::span<const std::byte> bytes() const { return {data_, size_}; }
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  std::filesystem::path path_;
+  const std::byte* data_ = nullptr;
+  size_t size_ = 0;
+};
+
+// The same memory as text and back.
+inline std::string_view as_text(std::span<const std::byte> bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+inline std::span<const std::byte> as_bytes(std::string_view text) {
+  return {reinterpret_cast<const std::byte*>(text.data()), text.size()};
+}
+
+// The whole file as text. Throws Error(code).
+std::string read_text(const std::filesystem::path& path, ExitCode code);
+
+// Creates or overwrites the file with the parts in order, and fsyncs it. Throws Error(environment) with the reason,
+// e.g. a full disk; a partly written file then stays behind, so write beside the target and rename where that matters.
+void write_file(const std::filesystem::path& path, std::span<const std::span<const std::byte>> parts);
+void write_file(const std::filesystem::path& path, std::span<const std::byte> bytes);
+
+// Replaces the file so that a reader, or a crash, sees either the old text or the new: temporary file in the same
+// folder, fsync, rename, fsync of the folder. Throws Error(environment).
+void write_text_atomic(const std::filesystem::path& path, const std::string& text);
+
+// Makes renames and new files in this folder durable. Throws Error(environment).
+void fsync_directory(const std::filesystem::path& path);
+
+// Creates the folder and its parents; a folder that exists is fine. Throws Error(environment).
+void make_directories(const std::filesystem::path& path);
+
+// Bytes that this process may still write on the file system that holds `path` (which must exist). Throws
+// Error(environment).
+uint64_t free_bytes(const std::filesystem::path& path);
+
+}  // namespace hrm

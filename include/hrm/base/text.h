@@ -1,0 +1,25 @@
+#pragma once
+// Text for people: suggestions, sizes, durations, safe quoting.
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace hrm {
+
+// The candidate that `word` was probably meant to be, by edit distance (insert, delete, replace, swap of neighbours;
+// letter case ignored). Empty when none is near: at most a third of the longer word may differ. The first of equals.
+std::string nearest_name(const std::string& word, const std::vector<std::string>& candidates);
+
+// "812 B", "1.5 KiB", "108.3 MiB".
+std::string human_bytes(uint64_t bytes);
+
+// "0.35 s", "42 s", "3 min 07 s", "1 h 03 min", "2 d 04 h". Negative or not finite: "unknown".
+std::string human_seconds(double seconds);
+
+// Control characters, invalid UTF-8 and DEL as \n, \t or \xNN, so that foreign text cannot steer a terminal or break a
+// log line. Backslashes are doubled, so the form can be read back.
+std::string printable(std::string_view text);
+
+}  // namespace hrm

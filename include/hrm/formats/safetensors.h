@@ -1,0 +1,66 @@
+#pragma once
+// safetensors: 8 bytes of header length, a JSON header, raw tensors. https://github.com/huggingface/safetensors
+
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "hrm/base/error.h"
+#include "hrm/base/file.h"
+#include "hrm/formats/dtype.h"
+
+namespace hrm {
+
+struct SafetensorsEntry {
+  std::string name;
+  DType dtype = DType::f32;
+  std::vector<int64_t> shape;
+  std::span<const std::byte> bytes;  // C order
+};
+
+// The header with its length, padded with spaces to a multiple of 8; the tensors' bytes follow in the order given.
+// Equal inputs give equal bytes. A duplicate name or bytes that do not fit the shape: Error(unexpected).
+std::string safetensors_header(const std::vector<SafetensorsEntry>& entries,
+                               const std::map<std::string, std::string>& metadata);
+
+// The whole file in memory.
+std::vector<std::byte> build_safetensors(const std::vector<SafetensorsEntry>& entries,
+                                         const std::map<std::string, std::string>& metadata);
+
+// The same straight to a file, fsynced, without a second copy of the tensors. Throws Error(environment).
+void write_safetensors(const std::filesystem::path& path, const std::vector<SafetensorsEntry>& entries,
+                       const std::map<std::string, std::string>& metadata);
+
+// A safetensors file, checked when opened: header of at most 100 MB, known types, offsets inside the file, each tensor
+// as long as its shape takes, the tensors side by side without gap or overlap (as the format demands), no name twice.
+class SafetensorsFile {
+ public:
+  // Maps the file. Throws Error(code).
+  explicit SafetensorsFile(const std::filesystem::path& path, ExitCode code = ExitCode::data);
+  // Reads memory that must outlive this object. `origin` names the source in errors.
+  static SafetensorsFile parse(std::span<const std::byte> bytes, const std::string& origin,
+                               ExitCode code = ExitCode::data);
+
+  // In the order of the data.
+  const std::vector<std::string>& names() const { return names_; }
+  bool contains(const std::string& name) const { return tensors_.count(name) != 0; }
+  // Throws Error(code) naming the tensor, the file and the nearest name.
+  const ArrayView& at(const std::string& name) const;
+  const std::map<std::string, std::string>& metadata() const { return metadata_; }
+
+ private:
+  SafetensorsFile(std::string origin, ExitCode code) : origin_(std::move(origin)), code_(code) {}
+  void read(std::span<const std::byte> bytes);
+
+  std::string origin_;
+  ExitCode code_;
+  std::optional<MappedFile> file_;
+  std::vector<std::string> names_;
+  std::map<std::string, ArrayView> tensors_;
+  std::map<std::string, std::string> metadata_;
+};
+
+}  // namespace hrm

@@ -1,0 +1,69 @@
+#pragma once
+// PyTorch's .pt files without PyTorch: a reader that takes tensors and containers out of the pickle and executes
+// nothing, and a writer whose files torch.load opens with its default settings (weights_only=True).
+
+#include <cstddef>
+#include <deque>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "hrm/base/error.h"
+#include "hrm/base/file.h"
+#include "hrm/formats/dtype.h"
+
+namespace hrm {
+
+struct NamedTensor {
+  std::string name;
+  DType dtype = DType::f32;
+  std::vector<int64_t> shape;
+  std::span<const std::byte> bytes;  // C order
+};
+
+using TorchScalar = std::variant<int64_t, double, bool, std::string>;
+
+// Reads torch.save files (state dicts with _metadata, parameters, nested dict, OrderedDict, list, tuple, numbers, text)
+// and TorchScript or C++ OutputArchive files (module objects). Everything found in the object tree is named by its
+// path: keys, list indices and attribute names joined by '.', e.g. "_orig_mod.model.inner.H_init". None is left out.
+// Tensors are views of the mapped file, except strided ones, which are copied to C order.
+//
+// Throws Error(code): not such a file, damaged (CRC-32, truncated, out of bounds), big-endian, the old non-zip format,
+// or anything in the pickle besides tensors and containers, which is refused by its name.
+class TorchArchive {
+ public:
+  explicit TorchArchive(const std::filesystem::path& path, ExitCode code = ExitCode::checkpoint);
+  // Reads memory that must outlive this object.
+  static TorchArchive parse(std::span<const std::byte> bytes, const std::string& origin,
+                            ExitCode code = ExitCode::checkpoint);
+
+  // In the order of the file.
+  const std::vector<NamedTensor>& tensors() const { return tensors_; }
+  bool contains(const std::string& name) const { return index_.count(name) != 0; }
+  // Throws Error(code) naming the tensor, the file and the nearest name.
+  const NamedTensor& at(const std::string& name) const;
+  const std::map<std::string, TorchScalar>& scalars() const { return scalars_; }
+
+ private:
+  TorchArchive(std::string origin, ExitCode code) : origin_(std::move(origin)), code_(code) {}
+  void read(std::span<const std::byte> bytes);
+
+  std::string origin_;
+  ExitCode code_;
+  std::optional<MappedFile> file_;
+  std::deque<std::vector<std::byte>> copies_;  // strided tensors in C order
+  std::vector<NamedTensor> tensors_;
+  std::map<std::string, size_t> index_;
+  std::map<std::string, TorchScalar> scalars_;
+};
+
+// A .pt file with an OrderedDict name -> tensor. `root` is the folder inside the archive. A duplicate name or bytes
+// that do not fit the shape: Error(unexpected). Equal inputs give equal bytes.
+std::vector<std::byte> build_torch_state_dict(const std::vector<NamedTensor>& entries,
+                                              const std::string& root = "archive");
+
+}  // namespace hrm

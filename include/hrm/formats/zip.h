@@ -1,0 +1,69 @@
+#pragma once
+// Zip archives as PyTorch writes them: stored (uncompressed) records, Zip64 where needed, CRC-32.
+// PKWARE APPNOTE 6.3.
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "hrm/base/error.h"
+
+namespace hrm {
+
+// CRC-32 (IEEE 802.3), as zip and zlib use it. Pass the previous value to go on.
+uint32_t crc32(std::span<const std::byte> bytes, uint32_t previous = 0);
+
+// Reads memory that must outlive this object.
+class ZipReader {
+ public:
+  // Reads and checks the central directory. Throws Error(code): not a zip archive, truncated, records outside the file,
+  // a name twice, several disks. Compressed or encrypted records are refused here, by name.
+  ZipReader(std::span<const std::byte> archive, const std::string& origin, ExitCode code = ExitCode::data);
+
+  // In the order of the central directory.
+  const std::vector<std::string>& names() const { return names_; }
+  bool contains(const std::string& name) const { return records_.count(name) != 0; }
+  // The record's data, after a check of its CRC-32. Throws Error(code) naming the record and the archive.
+  std::span<const std::byte> at(const std::string& name) const;
+
+ private:
+  struct Record {
+    uint64_t offset = 0;  // of the data, in the archive
+    uint64_t size = 0;
+    uint32_t crc = 0;
+  };
+
+  std::span<const std::byte> archive_;
+  std::string origin_;
+  ExitCode code_;
+  std::vector<std::string> names_;
+  std::map<std::string, Record> records_;
+};
+
+// Builds an archive in memory. The data of each record starts at a multiple of 64 (a padding extra field, as torch
+// writes it), so that tensors can be mapped. Times are fixed: equal inputs give equal bytes.
+class ZipWriter {
+ public:
+  // A name may be added once: else Error(unexpected).
+  void add(const std::string& name, std::span<const std::byte> data);
+  void add(const std::string& name, std::string_view text);
+  // The archive; the writer is empty afterwards.
+  std::vector<std::byte> finish();
+
+ private:
+  struct Record {
+    std::string name;
+    uint64_t header = 0;  // offset of the local header
+    uint64_t size = 0;
+    uint32_t crc = 0;
+  };
+
+  std::vector<std::byte> out_;
+  std::vector<Record> records_;
+};
+
+}  // namespace hrm
