@@ -1,0 +1,55 @@
+#pragma once
+// hrm_train data ...: build data sets and look at them. Results go to `out`, progress to stderr.
+
+#include <cstdint>
+#include <iosfwd>
+#include <string>
+
+namespace hrm::data {
+
+// hrm_train data sudoku: from CSV files, or generated (train or test > 0 without a CSV file).
+struct SudokuCommand {
+  std::string train_csv;        // --train-csv; empty: generate, or no training split
+  std::string test_csv;         // --test-csv
+  bool generate = false;        // --generate; excludes the CSV files
+  std::string box;              // --box RxC; empty: square boxes, or 2x3 for 6x6 (CSV), 3x3 (generated)
+  std::string empty = "40:50";  // --empty MIN:MAX cells, both included (generated)
+  int64_t train = 1000;         // --train puzzles (generated)
+  int64_t test = 1000;          // --test puzzles (generated)
+  int64_t augment = 0;          // --augment copies per training puzzle beside the original
+  int64_t subsample = 0;        // --subsample training puzzles of the CSV file; 0 = all
+  int64_t min_rating = 0;       // --min-rating of training puzzles of the CSV file
+  int64_t seed = 0;             // --seed
+  std::string out;              // --out folder
+};
+// Test puzzles generated here never share a solution class with training puzzles: no symmetry (digits, bands, rows,
+// stacks, columns, transposition) maps a test solution onto a training solution. With few classes (6x6: 49), whole
+// classes are held out for the test. For CSV files the summary says how many test solutions are in a training class.
+void run_data_sudoku(const SudokuCommand& command, std::ostream& out);
+
+// hrm_train data maze
+struct MazeCommand {
+  std::string train_csv;   // --train-csv
+  std::string test_csv;    // --test-csv
+  int64_t train = 1000;    // --train mazes (generated)
+  int64_t test = 1000;     // --test mazes (generated)
+  bool generate = false;   // --generate; excludes the CSV files
+  int64_t size = 30;       // --size of the side (generated)
+  int64_t min_path = 110;  // --min-path: shortest path in moves must be longer (generated)
+  bool augment = false;    // --augment: all 8 rotations and reflections of each training maze
+  int64_t subsample = 0;   // --subsample
+  int64_t min_rating = 0;  // --min-rating
+  int64_t seed = 0;        // --seed
+  std::string out;         // --out folder
+};
+void run_data_maze(const MazeCommand& command, std::ostream& out);
+
+// hrm_train data inspect PATH: sizes and one example of a directory (both splits) or a CSV file.
+struct InspectCommand {
+  std::string path;
+  int64_t example = 0;  // --example index to draw
+  std::string box;      // --box RxC of a Sudoku
+};
+void run_data_inspect(const InspectCommand& command, std::ostream& out);
+
+}  // namespace hrm::data

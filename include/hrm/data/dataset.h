@@ -1,0 +1,108 @@
+#pragma once
+// Puzzle data sets: groups of puzzles of examples, as in the official layout of HRM and TRM. A group is an original
+// puzzle with its augmented copies, a puzzle has one or more examples, an example is a row of inputs and of labels.
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "hrm/config/config.h"
+#include "hrm/data/batch.h"
+
+namespace hrm::data {
+
+// begin..end-1
+struct IndexRange {
+  int64_t begin = 0;
+  int64_t end = 0;
+  int64_t size() const { return end - begin; }
+};
+
+// Part of a data set with its own name in the metrics; the official sets have one, "all".
+struct DatasetPart {
+  std::string name;
+  IndexRange examples;
+};
+
+// What puzzles a data set holds, as far as it is known: decides how people see them and how answers are checked.
+enum class PuzzleKind { unknown, sudoku, maze };
+const char* name(PuzzleKind kind);
+
+// Immutable and safe to read from several threads.
+class PuzzleDataset {
+ public:
+  virtual ~PuzzleDataset() = default;
+
+  const PuzzleMeta& meta() const { return meta_; }
+  PuzzleKind kind() const { return kind_; }
+  const std::string& origin() const { return origin_; }  // path, for messages
+  const std::vector<DatasetPart>& parts() const { return parts_; }
+  // Names of the puzzle identifiers; empty where the data set has none.
+  const std::vector<std::string>& identifiers() const { return identifiers_; }
+
+  int64_t num_groups() const { return static_cast<int64_t>(group_indices_.size()) - 1; }
+  int64_t num_puzzles() const { return static_cast<int64_t>(puzzle_indices_.size()) - 1; }
+  int64_t num_examples() const { return puzzle_indices_.back(); }
+  // As dataset.json says: the official number of steps is epochs * groups * this / batch.
+  double mean_puzzle_examples() const { return mean_puzzle_examples_; }
+  // True when each group visit yields exactly one row (Sudoku, Maze): then row i of the training stream is visit i.
+  bool one_example_per_puzzle() const { return one_example_per_puzzle_; }
+
+  IndexRange puzzles_of_group(int64_t group) const { return {group_indices_[group], group_indices_[group + 1]}; }
+  IndexRange examples_of_puzzle(int64_t puzzle) const { return {puzzle_indices_[puzzle], puzzle_indices_[puzzle + 1]}; }
+  int64_t puzzle_of_example(int64_t example) const;
+  int32_t puzzle_identifier(int64_t puzzle) const { return puzzle_identifiers_[puzzle]; }
+
+  // Writes one example, (S) int32 each; labels equal to ignore_label_id become kIgnoreLabel. Throws Error(data) naming
+  // file and row for a token outside 0..V-1.
+  virtual void example(int64_t index, int32_t* inputs, int32_t* labels) const = 0;
+
+ protected:
+  // Checks the index arrays against each other and fills what follows from them.
+  void finish_index();
+
+  PuzzleMeta meta_;
+  PuzzleKind kind_ = PuzzleKind::unknown;
+  std::string origin_;
+  std::vector<DatasetPart> parts_;
+  std::vector<std::string> identifiers_;
+  std::vector<int64_t> group_indices_{0};   // (groups + 1) first puzzle of each group
+  std::vector<int64_t> puzzle_indices_{0};  // (puzzles + 1) first example of each puzzle
+  std::vector<int32_t> puzzle_identifiers_;
+  double mean_puzzle_examples_ = 1;
+  bool one_example_per_puzzle_ = true;
+};
+
+// Opens `path`: a directory in the official layout (split "train" or "test" inside it; .npy files of uint8, int32 or
+// int64, memory-mapped), or a CSV file (columns source, question or q, answer or a, rating; Sudoku or maze, see
+// puzzle_csv.h). data.kind, box_rows and box_cols apply to CSV files and to telling Sudoku in directories;
+// data.subsample and data.min_rating to training CSV files. `seed` draws the subsample.
+// Throws Error(data), one sentence naming file and row or line, for data that is missing or wrong; Error(usage) for
+// options that do not fit the data.
+std::shared_ptr<PuzzleDataset> open_dataset(const std::filesystem::path& path, const std::string& split,
+                                            const config::DataConfig& config, uint64_t seed = 0);
+
+// Rows in memory, and what a split directory is written from.
+struct PuzzleRows {
+  PuzzleMeta meta;
+  PuzzleKind kind = PuzzleKind::unknown;
+  std::vector<uint8_t> inputs;              // (N, S) tokens
+  std::vector<uint8_t> labels;              // (N, S) tokens
+  std::vector<int32_t> puzzle_identifiers;  // (puzzles)
+  std::vector<int32_t> puzzle_indices{0};   // (puzzles + 1)
+  std::vector<int32_t> group_indices{0};    // (groups + 1)
+
+  // Appends a puzzle of one example to the last group; end_group() closes it.
+  void add_puzzle(const std::vector<uint8_t>& input, const std::vector<uint8_t>& label);
+  void end_group();
+};
+std::shared_ptr<PuzzleDataset> dataset_from_rows(PuzzleRows rows, const std::string& origin);
+
+// Writes <dir>/<split>/{dataset.json, all__*.npy} (uint8 tokens, int32 indices) and <dir>/identifiers.json, which the
+// official Python code reads. Throws Error(environment) when it cannot.
+void write_dataset(const std::filesystem::path& dir, const std::string& split, const PuzzleRows& rows);
+
+}  // namespace hrm::data

@@ -1,0 +1,36 @@
+#pragma once
+// Puzzles in CSV files with the columns source, question (or q), answer (or a) and rating: the official Sudoku-Extreme
+// and Maze-Hard files and the shipped ones.
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+
+#include "hrm/data/dataset.h"
+#include "hrm/data/sudoku.h"
+
+namespace hrm::data {
+
+struct PuzzleCsvOptions {
+  std::string kind = "auto";  // auto | sudoku | maze
+  int64_t box_rows = 0;       // 0 = square boxes, or 2x3 for 6x6
+  int64_t box_cols = 0;
+  int64_t min_rating = 0;  // drop puzzles rated below
+  int64_t subsample = 0;   // keep this many at random; 0 = all
+  uint64_t seed = 0;       // of the subsample
+  // Solve each Sudoku to make sure that it has exactly one solution, and check that maze paths are shortest. Always
+  // checked: characters, lengths, rules, and that the answer solves the question.
+  bool check_unique = true;
+  bool progress = false;  // a progress line on stderr
+};
+
+struct PuzzleCsv {
+  PuzzleRows rows;          // each puzzle its own group
+  SudokuGeometry geometry;  // Sudoku only
+  int64_t lines_read = 0;   // puzzles in the file, before selection
+};
+
+// Throws Error(data) "file:line: what is wrong"; Error(usage) for options that do not fit.
+PuzzleCsv read_puzzle_csv(const std::filesystem::path& path, const PuzzleCsvOptions& options);
+
+}  // namespace hrm::data

@@ -1,0 +1,54 @@
+#pragma once
+// The order of training samples as a function of (seed, position): the only state is one integer.
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "hrm/data/dataset.h"
+
+namespace hrm::data {
+
+// A pseudo-random permutation of 0..n-1 without a table: a balanced Feistel network over the next power of two, walked
+// until it lands inside (Black and Rogaway, "Ciphers with Arbitrary Finite Domains", CT-RSA 2002).
+class CounterPermutation {
+ public:
+  CounterPermutation(uint64_t seed, uint64_t epoch, uint64_t n);
+  uint64_t operator()(uint64_t i) const;
+
+ private:
+  static constexpr int kRounds = 8;
+  uint64_t n_;
+  int low_bits_, high_bits_;
+  uint32_t keys_[kRounds];
+};
+
+// One row of the training stream.
+struct SampleRef {
+  int64_t example = 0;
+  int64_t puzzle = 0;
+  // Global index of the row, which keys its augmentation: the visit; further rows of one visit add k << 40.
+  uint64_t sample = 0;
+};
+
+// Visits groups in a new order each epoch, each exactly once. A visit takes one random puzzle of the group and, as
+// the official loader, a random subset of its examples without replacement, as many as the batch has room for.
+// Not thread-safe: it keeps the permutation of the epoch it was last asked for.
+class GroupSampler {
+ public:
+  GroupSampler(std::shared_ptr<const PuzzleDataset> dataset, uint64_t seed);
+
+  // Appends at most `room` rows of visit number `visit` (0, 1, ...; epoch = visit / groups).
+  void visit(int64_t visit, int64_t room, std::vector<SampleRef>& rows);
+  // Appends the `size` rows of the batch that starts at visit `position`; returns the position after it.
+  int64_t batch(int64_t position, int64_t size, std::vector<SampleRef>& rows);
+
+ private:
+  std::shared_ptr<const PuzzleDataset> dataset_;
+  uint64_t seed_;
+  int64_t epoch_ = -1;
+  CounterPermutation order_;
+  std::vector<int64_t> subset_;
+};
+
+}  // namespace hrm::data

@@ -1,0 +1,101 @@
+#pragma once
+// Training batches, prepared ahead by a thread. The rows depend on data set, seed, augmentation and position alone:
+// not on the prefetch depth, and a rank's rows are its slice of the same global batch.
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "hrm/data/batch.h"
+#include "hrm/data/dataset.h"
+#include "hrm/data/sudoku.h"
+
+namespace hrm::data {
+
+struct TrainStreamOptions {
+  uint64_t seed = 0;
+  int64_t global_batch_size = 0;
+  int64_t rank = 0;   // this rank's contiguous slice of the global batch
+  int64_t ranks = 1;  // must divide global_batch_size
+  int64_t prefetch_batches = 4;
+  bool pinned = false;                // page-locked buffers, for asynchronous copies to a GPU
+  std::string augmentation = "none";  // none | sudoku | dihedral
+  int64_t box_rows = 0;               // of a Sudoku; 0 = square boxes, or 2x3 for 6x6
+  int64_t box_cols = 0;
+};
+// Seed, prefetch depth, augmentation and box shape from the configuration.
+TrainStreamOptions train_stream_options(const config::Config& config, int64_t global_batch_size, bool pinned);
+
+namespace internal {
+class BatchRing;
+struct BatchBuffer;
+}  // namespace internal
+
+// A batch in one of the stream's buffers. Hold it until nothing reads the tensors any more (for an asynchronous copy:
+// until its event has completed); the buffer is written anew after release() or destruction. Movable.
+class StreamBatch {
+ public:
+  PuzzleBatch batch;            // CPU; this rank's rows, all valid
+  int64_t position_before = 0;  // group visits before this batch
+  int64_t position_after = 0;   // where to continue: state to save once the batch has been used
+
+  StreamBatch() = default;
+  StreamBatch(StreamBatch&&) noexcept = default;
+  StreamBatch& operator=(StreamBatch&&) noexcept = default;
+  // Gives the buffer back; the tensors must not be touched afterwards.
+  void release();
+
+ private:
+  friend class TrainStream;
+  friend class RowStream;
+  std::shared_ptr<internal::BatchBuffer> buffer_;
+};
+
+// All memory is allocated, and pinned, by the constructor in the calling thread; the prefetch thread makes no CUDA
+// calls, so it need not pause while a graph is captured. There are prefetch_batches + 2 buffers: the caller may hold
+// two batches at a time.
+class TrainStream {
+ public:
+  // Starts at `position` (group visits; 0 at the beginning). Throws Error(usage) for options that do not fit the data.
+  TrainStream(std::shared_ptr<const PuzzleDataset> dataset, const TrainStreamOptions& options, int64_t position);
+  ~TrainStream();
+  TrainStream(const TrainStream&) = delete;
+  TrainStream& operator=(const TrainStream&) = delete;
+
+  // The next batch; waits for it when it is not ready. Throws what went wrong in the prefetch thread, e.g. Error(data),
+  // and Error(unexpected) when the caller holds more than two batches.
+  StreamBatch next();
+
+  // Milliseconds that the last next() waited.
+  double wait_ms() const { return wait_ms_; }
+
+ private:
+  std::shared_ptr<internal::BatchRing> ring_;
+  double wait_ms_ = 0;
+};
+
+// The same stream by single rows, for slots that take new rows as they halt (data.reference_semantics = false). Only
+// for data with one example per puzzle: Error(usage) otherwise. Every rank reads all rows: rank and ranks must be 0
+// and 1.
+class RowStream {
+ public:
+  // Starts at row `position`; rows are counted from the beginning of training.
+  RowStream(std::shared_ptr<const PuzzleDataset> dataset, const TrainStreamOptions& options, int64_t position);
+  ~RowStream();
+
+  // Rows position() .. position() + n - 1; 1 <= n <= global_batch_size. Waits when they are not ready.
+  StreamBatch next_rows(int64_t n);
+  int64_t position() const { return position_; }
+  double wait_ms() const { return wait_ms_; }
+
+ private:
+  struct Chunk;
+  TrainStream source_;
+  std::shared_ptr<internal::BatchRing> out_;
+  StreamBatch chunk_;
+  int64_t used_ = 0;  // rows of chunk_ that were handed out
+  int64_t position_ = 0;
+  double wait_ms_ = 0;
+};
+
+}  // namespace hrm::data

@@ -1,0 +1,74 @@
+#pragma once
+// The symmetries of Sudoku: random ones for augmentation, and classes of solutions that no symmetry maps onto another.
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "hrm/data/sudoku.h"
+
+namespace hrm::data {
+
+// One symmetry, as the official augmentation has it: x = transpose ? A^T : A; y[i,j] = x[row_perm[i], col_perm[j]];
+// result = digit_map[y].
+struct SudokuSymmetry {
+  std::array<uint8_t, kMaxSudokuSize + 1> digit_map{};  // digit_map[0] = 0
+  bool transpose = false;                               // only where boxes are square
+  std::array<uint8_t, kMaxSudokuSize> row_perm{};       // keeps bands together
+  std::array<uint8_t, kMaxSudokuSize> col_perm{};       // keeps stacks together
+};
+
+// Uniform over all symmetries: digits, bands, rows within bands, stacks, columns within stacks, and transposition
+// where boxes are square.
+SudokuSymmetry draw_symmetry(const SudokuGeometry& geometry, CounterRng& rng);
+SudokuSymmetry draw_symmetry(const SudokuGeometry& geometry, uint64_t seed, uint64_t sample);
+
+Grid apply_symmetry(const SudokuGeometry& geometry, const SudokuSymmetry& symmetry, const Grid& grid);
+
+// The same on rows of tokens (digit + 1; PAD and negative labels stay), in place: (S) int32 each.
+class SudokuAugmenter {
+ public:
+  explicit SudokuAugmenter(SudokuGeometry geometry);
+  // Applies the symmetry that belongs to (seed, sample) to a puzzle and its labels.
+  void operator()(uint64_t seed, uint64_t sample, int32_t* inputs, int32_t* labels);
+
+ private:
+  SudokuGeometry geometry_;
+  std::vector<uint16_t> source_;
+  std::vector<int32_t> token_map_, scratch_;
+};
+
+// True when canonical_form is feasible: the symmetries to try are few enough (9x9 and below, and 3x4 boxes).
+bool has_canonical_form(const SudokuGeometry& geometry);
+
+// The lexicographically smallest grid that symmetries make of a full grid: two grids have the same canonical form
+// exactly when a symmetry maps one onto the other. 9x9: about 0.2 ms. Error(unexpected) unless has_canonical_form.
+Grid canonical_form(const SudokuGeometry& geometry, const Grid& solution);
+
+// A digest that all grids of a class share; different classes may share it too, rarely. Microseconds, any size.
+uint64_t class_invariant(const SudokuGeometry& geometry, const Grid& solution);
+
+// A set of solution classes, e.g. of a training set. Uses the invariant first and canonical forms only where it
+// cannot tell; where those are not feasible, a shared invariant counts as the same class.
+class SolutionClasses {
+ public:
+  explicit SolutionClasses(SudokuGeometry geometry) : geometry_(geometry) {}
+  void insert(const Grid& solution);
+  bool contains(const Grid& solution);
+
+ private:
+  struct Bucket {
+    std::vector<Grid> solutions;  // canonical form not computed yet
+    std::unordered_set<std::string> forms;
+  };
+  SudokuGeometry geometry_;
+  std::unordered_map<uint64_t, Bucket> buckets_;
+};
+
+// The canonical forms of all classes, sorted, where they are few: 4x4 (2 classes) and 6x6 (49). Empty otherwise.
+std::vector<Grid> all_classes(const SudokuGeometry& geometry);
+
+}  // namespace hrm::data
