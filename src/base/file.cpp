@@ -1,0 +1,197 @@
+#include "hrm/base/file.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <system_error>
+#include <utility>
+
+namespace hrm {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string reason(int error) {
+  return std::system_category().message(error);
+}
+
+// A file descriptor that is closed on every way out.
+class Descriptor {
+ public:
+  explicit Descriptor(int fd) : fd_(fd) {}
+  ~Descriptor() {
+    if (fd_ >= 0) ::close(fd_);
+  }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+
+  int get() const { return fd_; }
+  // close() reports errors of delayed writes (NFS, quotas), so a writer asks for its result.
+  int close() {
+    const int result = ::close(std::exchange(fd_, -1));
+    // The descriptor is gone after EINTR too, and the data were fsynced before.
+    return result != 0 && errno != EINTR ? -1 : 0;
+  }
+
+ private:
+  int fd_;
+};
+
+int open_retrying(const fs::path& path, int flags, mode_t mode = 0) {
+  int fd;
+  do {
+    fd = ::open(path.c_str(), flags | O_CLOEXEC, mode);
+  } while (fd < 0 && errno == EINTR);
+  return fd;
+}
+
+// Opens a regular, readable file and returns its size.
+int open_for_reading(const fs::path& path, ExitCode code, size_t* size) {
+  const int fd = open_retrying(path, O_RDONLY);
+  if (fd < 0) {
+    if (errno == ENOENT || errno == ENOTDIR) fail(code, "the file '", path.string(), "' does not exist");
+    fail(code, "cannot read '", path.string(), "': ", reason(errno));
+  }
+  struct stat info {};
+  if (::fstat(fd, &info) != 0) {
+    const int error = errno;
+    ::close(fd);
+    fail(code, "cannot read '", path.string(), "': ", reason(error));
+  }
+  if (!S_ISREG(info.st_mode)) {
+    ::close(fd);
+    fail(code, "'", path.string(), "' is ", S_ISDIR(info.st_mode) ? "a directory" : "not a regular file",
+         "; a file is needed here");
+  }
+  *size = static_cast<size_t>(info.st_size);
+  return fd;
+}
+
+[[noreturn]] void fail_write(const fs::path& path, int error) {
+  fail(ExitCode::environment, "cannot write '", path.string(), "': ", reason(error));
+}
+
+void write_all(int fd, const fs::path& path, std::span<const std::byte> bytes) {
+  while (!bytes.empty()) {
+    // Linux writes at most 2 GiB at once; smaller pieces keep signals responsive.
+    const ssize_t written = ::write(fd, bytes.data(), std::min(bytes.size(), size_t{64} << 20));
+    if (written < 0) {
+      if (errno == EINTR) continue;
+      fail_write(path, errno);
+    }
+    bytes = bytes.subspan(static_cast<size_t>(written));
+  }
+}
+
+void fsync_or_fail(int fd, const fs::path& path) {
+  int result;
+  do {
+    result = ::fsync(fd);
+  } while (result != 0 && errno == EINTR);
+  // Some file systems cannot sync folders or special files and say EINVAL or ENOTSUP: nothing more can be done there.
+  if (result != 0 && errno != EINVAL && errno != ENOTSUP) fail_write(path, errno);
+}
+
+}  // namespace
+
+MappedFile::MappedFile(const fs::path& path, ExitCode code) : path_(path) {
+  const Descriptor file(open_for_reading(path, code, &size_));
+  if (size_ == 0) return;  // mmap refuses empty ranges
+  void* memory = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, file.get(), 0);
+  if (memory == MAP_FAILED) fail(code, "cannot map '", path.string(), "' into memory: ", reason(errno));
+  data_ = static_cast<const std::byte*>(memory);
+}
+
+MappedFile::~MappedFile() {
+  if (data_) ::munmap(const_cast<std::byte*>(data_), size_);
+}
+
+MappedFile::MappedFile(MappedFile&& other) noexcept
+    : path_(std::move(other.path_)), data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+
+MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
+  std::swap(path_, other.path_);
+  std::swap(data_, other.data_);
+  std::swap(size_, other.size_);
+  return *this;
+}
+
+std::string read_text(const fs::path& path, ExitCode code) {
+  size_t size = 0;
+  const Descriptor file(open_for_reading(path, code, &size));
+  std::string text;
+  // The size is only a hint: files under /proc report zero.
+  text.resize(size + 1);
+  size_t used = 0;
+  while (true) {
+    if (used == text.size()) text.resize(2 * text.size());
+    const ssize_t got = ::read(file.get(), text.data() + used, std::min(text.size() - used, size_t{1} << 30));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) fail(code, "cannot read '", path.string(), "': ", reason(errno));
+    if (got == 0) break;
+    used += static_cast<size_t>(got);
+  }
+  text.resize(used);
+  return text;
+}
+
+void write_file(const fs::path& path, std::span<const std::span<const std::byte>> parts) {
+  Descriptor file(open_retrying(path, O_WRONLY | O_CREAT | O_TRUNC, 0666));
+  if (file.get() < 0) fail_write(path, errno);
+  for (const auto& part : parts) write_all(file.get(), path, part);
+  fsync_or_fail(file.get(), path);
+  if (file.close() != 0) fail_write(path, errno);
+}
+
+void write_file(const fs::path& path, std::span<const std::byte> bytes) {
+  write_file(path, std::span<const std::span<const std::byte>>(&bytes, 1));
+}
+
+void write_text_atomic(const fs::path& path, const std::string& text) {
+  // The process id keeps two writers from sharing one temporary file.
+  const fs::path temporary = path.string() + ".tmp" + std::to_string(::getpid());
+  try {
+    write_file(temporary, as_bytes(text));
+    if (::rename(temporary.c_str(), path.c_str()) != 0) fail_write(path, errno);
+  } catch (...) {
+    ::unlink(temporary.c_str());
+    throw;
+  }
+  fsync_directory(path.has_parent_path() ? path.parent_path() : fs::path("."));
+}
+
+void fsync_directory(const fs::path& path) {
+  const Descriptor directory(open_retrying(path, O_RDONLY | O_DIRECTORY));
+  if (directory.get() < 0) {
+    fail(ExitCode::environment, "cannot open the folder '", path.string(), "': ", reason(errno));
+  }
+  fsync_or_fail(directory.get(), path);
+}
+
+void make_directories(const fs::path& path) {
+  std::error_code error;
+  fs::create_directories(path, error);
+  // create_directories reports success for an existing file of that name on some versions.
+  if (!error && !fs::is_directory(path, error) && !error) error = std::make_error_code(std::errc::not_a_directory);
+  if (error) fail(ExitCode::environment, "cannot create the folder '", path.string(), "': ", error.message());
+}
+
+uint64_t free_bytes(const fs::path& path) {
+  struct statvfs info {};
+  int result;
+  do {
+    result = ::statvfs(path.c_str(), &info);
+  } while (result != 0 && errno == EINTR);
+  if (result != 0) {
+    fail(ExitCode::environment, "cannot ask for the free space at '", path.string(), "': ", reason(errno));
+  }
+  return static_cast<uint64_t>(info.f_bavail) * info.f_frsize;
+}
+
+}  // namespace hrm

@@ -1,0 +1,69 @@
+#include "hrm/base/text.h"
+
+#include <gtest/gtest.h>
+
+#include <limits>
+
+namespace hrm {
+namespace {
+
+TEST(NearestName, FindsTyposOnly) {
+  const std::vector<std::string> names{"epochs", "learning_rate", "weight_decay", "lr", "H_cycles", "L_cycles"};
+  EXPECT_EQ(nearest_name("epoch", names), "epochs");
+  EXPECT_EQ(nearest_name("leraning_rate", names), "learning_rate");
+  EXPECT_EQ(nearest_name("weightdecay", names), "weight_decay");
+  EXPECT_EQ(nearest_name("h_cycles", names), "H_cycles");
+  EXPECT_EQ(nearest_name("rl", names), "lr");
+  EXPECT_EQ(nearest_name("banana", names), "");
+  EXPECT_EQ(nearest_name("x", {"y"}), "");
+  EXPECT_EQ(nearest_name("", names), "");
+  EXPECT_EQ(nearest_name("epochs", {}), "");
+}
+
+TEST(NearestName, FirstOfEquals) {
+  EXPECT_EQ(nearest_name("cycles", {"cyclez", "cyclex"}), "cyclez");
+}
+
+TEST(HumanBytes, ChoosesTheUnit) {
+  EXPECT_EQ(human_bytes(0), "0 B");
+  EXPECT_EQ(human_bytes(1023), "1023 B");
+  EXPECT_EQ(human_bytes(1024), "1.0 KiB");
+  EXPECT_EQ(human_bytes(1536), "1.5 KiB");
+  EXPECT_EQ(human_bytes((uint64_t{1} << 20) - 1), "1.0 MiB");
+  EXPECT_EQ(human_bytes(std::numeric_limits<uint64_t>::max()), "16.0 EiB");
+}
+
+TEST(HumanSeconds, RoundsWithoutSixtyOfAnything) {
+  EXPECT_EQ(human_seconds(0.346), "0.35 s");
+  EXPECT_EQ(human_seconds(0.999), "1.0 s");
+  EXPECT_EQ(human_seconds(42.4), "42 s");
+  EXPECT_EQ(human_seconds(59.6), "1 min 00 s");
+  EXPECT_EQ(human_seconds(187), "3 min 07 s");
+  EXPECT_EQ(human_seconds(3599.7), "1 h 00 min");
+  EXPECT_EQ(human_seconds(3780), "1 h 03 min");
+  EXPECT_EQ(human_seconds(86399), "1 d 00 h");
+  EXPECT_EQ(human_seconds(2 * 86400 + 4 * 3600), "2 d 04 h");
+  EXPECT_EQ(human_seconds(-1), "unknown");
+  EXPECT_EQ(human_seconds(std::numeric_limits<double>::infinity()), "unknown");
+  EXPECT_EQ(human_seconds(std::numeric_limits<double>::quiet_NaN()), "unknown");
+}
+
+TEST(Printable, EscapesWhatCouldSteerATerminal) {
+  EXPECT_EQ(printable("plain text, 100 %"), "plain text, 100 %");
+  EXPECT_EQ(printable("a\nb\tc\r"), "a\\nb\\tc\\r");
+  EXPECT_EQ(printable("\033[2J"), "\\x1B[2J");
+  EXPECT_EQ(printable("back\\slash"), "back\\\\slash");
+  EXPECT_EQ(printable("\x7f"), "\\x7F");
+  EXPECT_EQ(printable(std::string_view("\0", 1)), "\\x00");
+}
+
+TEST(Printable, KeepsUtf8AndEscapesBrokenUtf8) {
+  EXPECT_EQ(printable("\u00fc \u732b \U0001F63A"), "\u00fc \u732b \U0001F63A");
+  EXPECT_EQ(printable("\xC3"), "\\xC3");
+  EXPECT_EQ(printable("\xC0\xAF"), "\\xC0\\xAF");           // overlong
+  EXPECT_EQ(printable("\xED\xA0\x80"), "\\xED\\xA0\\x80");  // surrogate
+  EXPECT_EQ(printable("\xC2\x9B"), "\\xC2\\x9B");           // C1 control: CSI
+}
+
+}  // namespace
+}  // namespace hrm
