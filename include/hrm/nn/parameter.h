@@ -10,9 +10,21 @@
 
 namespace hrm::nn {
 
+// A module whose weight is read by matrix products. ParameterSet::build hands it the copy to read; until then, and when
+// computing in float32, the copy is the master itself.
+class HasComputeWeight {
+ public:
+  virtual ~HasComputeWeight() = default;
+  // The float32 leaf, a parameter of this module.
+  virtual at::Tensor master_weight() const = 0;
+  // Called by ParameterSet::build. Same shape as the master, compute dtype, no gradient; its content changes in place.
+  virtual void set_compute_weight(const at::Tensor& weight) = 0;
+};
+
 // One trainable tensor. `master` is the autograd leaf (float32, requires_grad, and its .grad() is a view into the
-// set's flat gradient buffer, so gradients always accumulate in place). `compute` is what the matrix products read: the
-// same tensor as `master` when computing in float32, else a copy that refresh_compute() renews.
+// set's flat gradient buffer, so gradients always accumulate in place). `compute` is what the matrix products read: a
+// copy that refresh_compute() renews where the module asks for one (HasComputeWeight) and the compute dtype is not
+// float32, else the same tensor as `master`.
 struct Parameter {
   std::string name;
   at::Tensor master;
@@ -22,7 +34,9 @@ struct Parameter {
 // All parameters of a model. Built once, after the module tree is complete and on its device.
 class ParameterSet {
  public:
-  // Takes every parameter of `module` (all must be float32), allocates the flat gradient buffer and the compute copies.
+  // Takes every parameter of `module` in the order of named_parameters() (a tensor registered twice counts once),
+  // allocates the flat gradient buffer, zeroed, and the compute copies, and hands the copies out. Throws
+  // Error(unexpected) when a parameter is not contiguous float32 with requires_grad, or lies on another device.
   void build(torch::nn::Module& module, at::ScalarType compute_dtype);
 
   std::vector<Parameter>& all() { return parameters_; }
@@ -31,7 +45,10 @@ class ParameterSet {
   std::vector<at::Tensor> grads() const;
   int64_t count() const { return count_; }
 
-  at::Tensor& flat_grad() { return flat_grad_; }  // (count) float32
+  // All gradients in one float32 vector, for norms and reductions. Each starts at a multiple of kGradAlignment
+  // elements; the gaps are zero and stay zero, so the vector is a little longer than count().
+  at::Tensor& flat_grad() { return flat_grad_; }
+  const at::Tensor& flat_grad() const { return flat_grad_; }
   void zero_grad();
 
   // Copies the masters into the compute copies (one fused cast). Call after anything that writes masters.
@@ -39,8 +56,12 @@ class ParameterSet {
 
   at::ScalarType compute_dtype() const { return compute_dtype_; }
 
+  // 256 bytes: vector loads and tensor-core outputs need 16, cuBLAS picks its kernels by the alignment it sees.
+  static constexpr int64_t kGradAlignment = 64;
+
  private:
   std::vector<Parameter> parameters_;
+  std::vector<at::Tensor> copies_, copied_masters_;  // the pairs of refresh_compute()
   at::Tensor flat_grad_;
   int64_t count_ = 0;
   at::ScalarType compute_dtype_ = at::kFloat;

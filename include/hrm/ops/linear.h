@@ -1,0 +1,30 @@
+#pragma once
+// Linear layer whose weight gradient accumulates in float32, whatever the compute dtype.
+
+#include <ATen/core/Tensor.h>
+
+#include <optional>
+
+namespace hrm::ops {
+
+// y = x @ weight_compute^T (+ bias rounded to x's dtype).
+//
+// x: (..., in), float32, bfloat16 or float16 (float64 for tests). weight_compute: (out, in), x's dtype, the copy that
+// the matrix product reads. master: (out, in), float32 (float64 with float64 x), the autograd leaf behind
+// weight_compute, or the very same tensor. bias: (out), float32 leaf (or none). Returns (..., out) in x's dtype.
+//
+// Backward: grad_x = gy @ weight_compute. The weight's gradient is not returned to autograd but added in float32:
+//   grad_weight += gy^T @ x      grad_bias += sum over rows of gy
+// so that the several uses of one weight (seven in TRM) are summed in float32; a bfloat16 leaf would round each sum.
+// grad_weight (out, in) and grad_bias (out) are preallocated, in master's dtype, needed where master or bias requires
+// a gradient. Deterministic; on the current stream; can be captured. Throws c10::Error that names the shapes.
+at::Tensor linear(const at::Tensor& x, const at::Tensor& weight_compute, const at::Tensor& master,
+                  const std::optional<at::Tensor>& bias, const std::optional<at::Tensor>& grad_weight,
+                  const std::optional<at::Tensor>& grad_bias);
+
+// The same with the gradient buffers where nn::ParameterSet puts them: master.grad() and bias.grad(). A leaf that has
+// none yet (a module used without a ParameterSet) gets a zeroed one.
+at::Tensor linear(const at::Tensor& x, const at::Tensor& weight_compute, const at::Tensor& master,
+                  const at::Tensor& bias = {});
+
+}  // namespace hrm::ops

@@ -1,0 +1,56 @@
+#pragma once
+// Exponential moving average of the weights (TRM trains with decay 0.999 and evaluates the average).
+
+#include <ATen/core/Tensor.h>
+
+#include <string>
+#include <vector>
+
+#include "hrm/nn/parameter.h"
+#include "hrm/state/registry.h"
+
+namespace hrm::optim {
+
+// shadow = decay * shadow + (1 - decay) * master after each step, from a copy of the initial masters.
+class Ema : public Stateful {
+ public:
+  // Copies the masters as they are now.
+  Ema(const nn::ParameterSet& parameters, double decay);
+
+  // Moves the averages towards the masters; a non-zero (or NaN) skip, 0-dim float32 on the device, leaves them as they
+  // are. On the current stream, no host synchronisation.
+  void update(const at::Tensor& skip);
+
+  // "ema.<parameter>", role ema.
+  void visit_state(StateVisitor& visitor) override;
+
+  double decay() const { return decay_; }
+  const std::vector<std::string>& names() const { return names_; }
+  const std::vector<at::Tensor>& shadows() const { return shadows_; }  // float32, shaped as the masters
+
+ private:
+  friend class EmaSwap;
+  void swap_contents();
+
+  std::vector<std::string> names_;
+  std::vector<at::Tensor> masters_;
+  std::vector<at::Tensor> shadows_;
+  double decay_;
+};
+
+// While it lives, the masters hold the averages (and the averages hold the masters' values), and the compute copies
+// follow. Contents are exchanged in place, so graphs and views stay valid; the exchange is exact both ways. Take no
+// checkpoint and no training step in between.
+class EmaSwap {
+ public:
+  EmaSwap(Ema& ema, nn::ParameterSet& parameters);
+  ~EmaSwap();
+  EmaSwap(const EmaSwap&) = delete;
+  EmaSwap& operator=(const EmaSwap&) = delete;
+
+ private:
+  Ema& ema_;
+  nn::ParameterSet& parameters_;
+};
+
+}  // namespace hrm::optim
