@@ -1,5 +1,5 @@
 # Decides whether the CUDA code is built, and for which architectures.
-#   HRM_CUDA=AUTO  ON where a GPU is present, else OFF, whatever toolkit is installed
+#   HRM_CUDA=AUTO  ON where a usable GPU is present, else OFF, whatever toolkit is installed
 #   HRM_CUDA=ON    builds everything, also without a GPU (then the program runs on the CPU)
 #   HRM_CUDA=OFF   needs no toolkit and no CUDA part of the torch wheel
 string(TOUPPER "${HRM_CUDA}" HRM_CUDA)
@@ -7,33 +7,26 @@ if(NOT HRM_CUDA MATCHES "^(AUTO|ON|OFF)$")
   message(FATAL_ERROR "HRM_CUDA is '${HRM_CUDA}'; use AUTO, ON or OFF")
 endif()
 
-# The GPU's compute capability, e.g. "90", or empty where there is none.
-set(_gpu_arch "")
-find_program(HRM_NVIDIA_SMI nvidia-smi)
-if(HRM_NVIDIA_SMI)
-  execute_process(COMMAND ${HRM_NVIDIA_SMI} --query-gpu=compute_cap --format=csv,noheader
-                  OUTPUT_VARIABLE _caps RESULT_VARIABLE _rc ERROR_QUIET OUTPUT_STRIP_TRAILING_WHITESPACE)
-  if(_rc EQUAL 0 AND _caps MATCHES "^([0-9]+)\\.([0-9]+)")
-    set(_gpu_arch "${CMAKE_MATCH_1}${CMAKE_MATCH_2}")
+# Architectures of the GPUs present, e.g. "90a"; empty where there is none that CUDA 13 can use, which is said.
+set(_gpu_archs "")
+if(NOT HRM_CUDA STREQUAL "OFF")
+  execute_process(COMMAND "${CMAKE_SOURCE_DIR}/scripts/detect_gpu"
+                  OUTPUT_VARIABLE _gpu_archs ERROR_VARIABLE _gpu_refused OUTPUT_STRIP_TRAILING_WHITESPACE)
+  if(_gpu_refused)
+    message(WARNING "${_gpu_refused}")
   endif()
 endif()
 
 set(HRM_WITH_CUDA OFF)
-if(HRM_CUDA STREQUAL "ON" OR (HRM_CUDA STREQUAL "AUTO" AND _gpu_arch))
+if(HRM_CUDA STREQUAL "ON" OR (HRM_CUDA STREQUAL "AUTO" AND _gpu_archs))
   set(HRM_WITH_CUDA ON)
 endif()
 
 if(HRM_WITH_CUDA)
-  if(_gpu_arch AND _gpu_arch LESS 75)
-    message(FATAL_ERROR "this GPU has compute capability ${_gpu_arch}; CUDA 13 needs 75 (Turing) or newer. "
-                        "Configure with -DHRM_CUDA=OFF to build for the CPU")
-  endif()
   if(HRM_CUDA_ARCHS)
     set(_archs "${HRM_CUDA_ARCHS}")
-  elseif(_gpu_arch STREQUAL "90")
-    set(_archs "90a")
-  elseif(_gpu_arch)
-    set(_archs "${_gpu_arch}")
+  elseif(_gpu_archs)
+    set(_archs "${_gpu_archs}")
   else()
     set(_archs "80;90a;120")
   endif()

@@ -1,5 +1,8 @@
 # hrm::torch from the PyPI wheel. find_package(Torch) is not used: with the CUDA wheel it stops where no toolkit is
 # installed, and it forces CUDA dialects that CMake 3.25 does not know. The libraries below are all that we link.
+if(NOT HRM_SITE_PACKAGES)
+  file(GLOB HRM_SITE_PACKAGES "${CMAKE_SOURCE_DIR}/.venv/lib/python3.*/site-packages")
+endif()
 if(NOT EXISTS "${HRM_SITE_PACKAGES}/torch/version.py")
   message(FATAL_ERROR "no torch wheel under HRM_SITE_PACKAGES='${HRM_SITE_PACKAGES}': run scripts/setup, "
                       "or pass -DHRM_SITE_PACKAGES=<site-packages folder that holds torch>")
