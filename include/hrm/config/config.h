@@ -88,10 +88,12 @@ struct ModelConfig {
     f("num_heads", &ModelConfig::num_heads, IntRange{1, 1024}, "heads", "attention heads; must divide hidden_size");
     f("expansion", &ModelConfig::expansion, RealRange{0, 64, true}, "",
       "SwiGLU width = expansion * D * 2/3, rounded up to a multiple of 256");
-    f("H_cycles", &ModelConfig::H_cycles, IntRange{1, 1024}, "cycles", "high-level cycles of one segment");
-    f("L_cycles", &ModelConfig::L_cycles, IntRange{1, 1024}, "cycles", "low-level cycles of one high-level cycle");
+    f("H_cycles", &ModelConfig::H_cycles, IntRange{1, 1024}, "cycles",
+      "high-level cycles of one segment (transformer: 1)");
+    f("L_cycles", &ModelConfig::L_cycles, IntRange{1, 1024}, "cycles",
+      "low-level cycles of one high-level cycle (transformer: 1)");
     f("H_layers", &ModelConfig::H_layers, IntRange{0, 1024}, "blocks",
-      "blocks of the H module (hrm; ignored values are refused: trm and transformer need 0)");
+      "blocks of the H module (trm and transformer have none: 0)");
     f("L_layers", &ModelConfig::L_layers, IntRange{1, 1024}, "blocks", "blocks of the L module");
     f("pos_encodings", &ModelConfig::pos_encodings, OneOf{{"rope", "learned", "none"}}, "", "position encoding");
     f("puzzle_emb_ndim", &ModelConfig::puzzle_emb_ndim, IntRange{-1, 1 << 20}, "",

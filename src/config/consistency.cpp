@@ -1,0 +1,149 @@
+#include "consistency.h"
+
+#include "hrm/base/error.h"
+#include "hrm/base/text.h"
+#include "hrm/config/schema.h"
+
+namespace hrm::config {
+namespace {
+
+class Checker {
+ public:
+  explicit Checker(const LoadedConfig& loaded) : loaded_(loaded) {}
+
+  // "key = value (origin)".
+  std::string at(const std::string& key) const {
+    return cat(key, " = ", printable(to_text(find_field(key)->get(loaded_.config))), " (", loaded_.origin(key).text(),
+               ")");
+  }
+
+  template <class... Args>
+  void require(bool condition, const Args&... sentence) const {
+    hrm::require(condition, ExitCode::usage, sentence...);
+  }
+
+ private:
+  const LoadedConfig& loaded_;
+};
+
+// "use 6 or 8": the divisors of n next to `wanted`.
+std::string nearest_divisors(int64_t n, int64_t wanted) {
+  if (wanted >= n) return cat("use ", n, " at most");
+  int64_t below = wanted, above = wanted;
+  while (n % below != 0) --below;
+  while (n % above != 0) ++above;
+  return cat("use ", below, " or ", above);
+}
+
+void check_model(const Checker& check, const ModelConfig& m) {
+  if (!m.mlp_t) {
+    check.require(m.hidden_size % m.num_heads == 0, check.at("model.num_heads"), " does not divide ",
+                  check.at("model.hidden_size"), "; ", nearest_divisors(m.hidden_size, m.num_heads), " heads");
+    const int64_t head_size = m.hidden_size / m.num_heads;
+    check.require(m.pos_encodings != "rope" || head_size % 2 == 0, check.at("model.pos_encodings"),
+                  " rotates pairs of values, but a head has an odd number of them: hidden_size / num_heads = ",
+                  head_size, "; change ", check.at("model.num_heads"), " or ", check.at("model.hidden_size"));
+  }
+  check.require(!(m.mlp_t && m.pos_encodings == "rope"), check.at("model.pos_encodings"), " belongs to attention, and ",
+                check.at("model.mlp_t"), " has none; set model.pos_encodings to none or learned");
+  if (m.arch == "hrm") {
+    check.require(m.H_layers > 0, check.at("model.H_layers"), ", but ", check.at("model.arch"),
+                  " needs an H module; set model.H_layers to 4, or model.arch to trm");
+  } else {
+    check.require(m.H_layers == 0, check.at("model.H_layers"), ", but ", check.at("model.arch"),
+                  " has no H module; set model.H_layers to 0");
+  }
+  if (m.arch == "transformer") {
+    const auto once = [&](const char* key, int64_t cycles) {
+      check.require(cycles == 1, check.at(key), ", but ", check.at("model.arch"),
+                    " runs its blocks once per segment; set ", key, " to 1");
+    };
+    once("model.H_cycles", m.H_cycles);
+    once("model.L_cycles", m.L_cycles);
+    check.require(!m.mlp_t, check.at("model.mlp_t"), ", but ", check.at("model.arch"),
+                  " is the attention baseline; set model.mlp_t to false, or model.arch to trm");
+  }
+  check.require(m.puzzle_emb_ndim != 0 || m.puzzle_emb_len == 0, check.at("model.puzzle_emb_len"),
+                " reserves slots for a puzzle embedding, but ", check.at("model.puzzle_emb_ndim"),
+                " means that there is none; set model.puzzle_emb_len to 0");
+  if (m.puzzle_emb_len > 0) {
+    const int64_t width = m.puzzle_emb_ndim < 0 ? m.hidden_size : m.puzzle_emb_ndim;
+    const int64_t needed = (width + m.hidden_size - 1) / m.hidden_size;
+    check.require(m.puzzle_emb_len >= needed, check.at("model.puzzle_emb_len"), " is too short for ",
+                  check.at("model.puzzle_emb_ndim"), ", which needs ", needed, " slots of ",
+                  check.at("model.hidden_size"), "; set model.puzzle_emb_len to 0 (as many as needed) or to ", needed,
+                  " or more");
+  }
+}
+
+void check_data(const Checker& check, const DataConfig& d) {
+  check.require((d.box_rows == 0) == (d.box_cols == 0), check.at("data.box_rows"), " and ", check.at("data.box_cols"),
+                ": give both sizes of a box, or neither");
+  if (d.kind == "maze") {
+    check.require(d.augmentation != "sudoku", check.at("data.augmentation"), " would break a maze, and ",
+                  check.at("data.kind"), "; set data.augmentation to dihedral or none");
+    check.require(d.box_rows == 0, check.at("data.box_rows"), ", but ", check.at("data.kind"),
+                  " has no boxes; set data.box_rows and data.box_cols to 0");
+  }
+  check.require(!(d.augmentation == "dihedral" && d.box_rows != d.box_cols), check.at("data.augmentation"),
+                " turns boxes on their side, which needs square ones: ", check.at("data.box_rows"), ", ",
+                check.at("data.box_cols"), "; set data.augmentation to sudoku or none");
+}
+
+void check_optim(const Checker& check, const OptimConfig& o, const TrainConfig& t) {
+  check.require(t.steps == 0 || o.warmup_steps <= t.steps, check.at("optim.warmup_steps"), " is longer than ",
+                check.at("train.steps"),
+                ", so the learning rate would never reach optim.lr; set optim.warmup_steps to ", t.steps / 10,
+                " or so");
+}
+
+void check_train(const Checker& check, const TrainConfig& t) {
+  if (t.micro_batch_size > 0) {
+    check.require(t.global_batch_size % t.micro_batch_size == 0, check.at("train.micro_batch_size"),
+                  " does not divide ", check.at("train.global_batch_size"), "; ",
+                  nearest_divisors(t.global_batch_size, t.micro_batch_size));
+  }
+}
+
+void check_eval(const Checker& check, const Config& c) {
+  check.require(c.train.eval_every == 0 || !c.data.test.empty(), check.at("train.eval_every"),
+                " asks for evaluations, but ", check.at("data.test"),
+                "; set data.test to a dataset directory or a CSV file, or train.eval_every to 0");
+  const bool wants_average = c.eval.weights == "ema" || c.eval.weights == "both";
+  check.require(!wants_average || c.optim.ema > 0, check.at("eval.weights"), " needs averaged weights, but ",
+                check.at("optim.ema"), " keeps none; set optim.ema to e.g. 0.999, or eval.weights to auto");
+}
+
+void check_run(const Checker& check, const RunConfig& r) {
+  const bool is_name = !r.name.empty() && r.name != "." && r.name != ".." && r.name.find('/') == std::string::npos &&
+                       r.name.find('\0') == std::string::npos;
+  check.require(is_name, check.at("run.name"), " cannot be the name of a folder in run.dir; use letters and digits");
+  check.require(!r.dir.empty(), check.at("run.dir"), " is empty; set it to a folder, e.g. runs");
+}
+
+}  // namespace
+
+void check_consistency(const LoadedConfig& loaded) {
+  const Config& c = loaded.config;
+  const Checker check(loaded);
+  check_run(check, c.run);
+  check_data(check, c.data);
+  check_model(check, c.model);
+  check_optim(check, c.optim, c.train);
+  check_train(check, c.train);
+  check_eval(check, c);
+}
+
+void validate(const LoadedConfig& loaded) {
+  check_consistency(loaded);
+  const Config& c = loaded.config;
+  const Checker check(loaded);
+  check.require(
+      !c.data.train.empty(), check.at("data.train"),
+      " is empty; set it to a dataset directory or a CSV file, or start from a configuration in configs/ with "
+      "--config");
+  check.require(c.train.steps > 0 || c.train.epochs > 0, check.at("train.steps"), " and ", check.at("train.epochs"),
+                ": the run has no length; set train.steps or train.epochs");
+}
+
+}  // namespace hrm::config
