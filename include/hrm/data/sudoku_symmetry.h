@@ -68,7 +68,12 @@ class SolutionClasses {
   std::unordered_map<uint64_t, Bucket> buckets_;
 };
 
-// The canonical forms of all classes, sorted, where they are few: 4x4 (2 classes) and 6x6 (49). Empty otherwise.
-std::vector<Grid> all_classes(const SudokuGeometry& geometry);
+// A class and the share of all full grids that it has.
+struct SolutionClass {
+  Grid form;  // canonical
+  double share = 0;
+};
+// All classes in lexicographic order, where they are few: 4x4 (2 classes) and 6x6 (49). Empty otherwise.
+std::vector<SolutionClass> all_classes(const SudokuGeometry& geometry);
 
 }  // namespace hrm::data
