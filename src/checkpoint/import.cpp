@@ -1,0 +1,45 @@
+#include "hrm/checkpoint/import.h"
+
+#include <map>
+
+#include "checkpoint/entry_names.h"
+#include "checkpoint/official.h"
+#include "hrm/base/error.h"
+#include "hrm/base/text.h"
+#include "hrm/formats/torch_pickle.h"
+#include "hrm/state/tensor_bytes.h"
+
+namespace hrm::checkpoint {
+namespace {
+
+// torch.compile wraps the loss head, which holds the model, which holds its inner network.
+std::string short_name(std::string name) {
+  for (const char* prefix : {"_orig_mod.", "model.", "inner."}) name = without_prefix(name, prefix);
+  return name;
+}
+
+}  // namespace
+
+OfficialModel read_official(const std::filesystem::path& file, const std::string& from,
+                            const config::ModelConfig& config) {
+  require(from == "hrm" || from == "trm", ExitCode::usage, "'", printable(from),
+          "' is no model that can be imported; use hrm or trm");
+  require(config.arch == from, ExitCode::usage, "--from ", from, " needs model.arch=", from,
+          ", but the configuration says ", config.arch);
+  const TorchArchive archive(file, ExitCode::checkpoint);
+  const std::string source = file.string();
+  std::map<std::string, at::Tensor> tensors;
+  for (const NamedTensor& entry : archive.tensors()) {
+    const at::Tensor tensor = tensor_from_bytes(entry.dtype, entry.shape, entry.bytes);
+    require(tensor.is_floating_point(), ExitCode::checkpoint, source, ": the entry '", printable(entry.name),
+            "' holds ", name(entry.dtype), " values, weights are floating-point");
+    require(tensors.emplace(short_name(entry.name), tensor.to(at::kFloat)).second, ExitCode::checkpoint, source,
+            ": the entry '", printable(entry.name), "' is there twice");
+  }
+  OfficialModel model;
+  model.weights.raw.assign(tensors.begin(), tensors.end());
+  model.dims = check_weights(config, model.weights.raw, source);
+  return model;
+}
+
+}  // namespace hrm::checkpoint

@@ -1,0 +1,63 @@
+#include "checkpoint/model_archive.h"
+
+#include <torch/csrc/api/include/torch/serialize/output-archive.h>
+
+#include "hrm/base/error.h"
+#include "hrm/formats/torch_pickle.h"
+#include "hrm/state/tensor_bytes.h"
+
+namespace hrm::checkpoint {
+namespace {
+
+// One module of the tree that the dotted names span.
+struct Node {
+  std::map<std::string, Node> modules;
+  std::vector<std::pair<std::string, const ArchiveEntry*>> tensors;
+};
+
+void write(const Node& node, torch::serialize::OutputArchive& archive) {
+  for (const auto& [name, entry] : node.tensors) {
+    at::Tensor host = host_tensor(entry->tensor);
+    // Only floating-point tensors can be marked as trainable; detach() so that the mark does not reach the original.
+    if (entry->parameter && host.is_floating_point()) host = host.detach().set_requires_grad(true);
+    archive.write(name, host, /*is_buffer=*/!entry->parameter);
+  }
+  for (const auto& [name, child] : node.modules) {
+    torch::serialize::OutputArchive nested(archive.compilation_unit());
+    write(child, nested);
+    archive.write(name, nested);
+  }
+}
+
+}  // namespace
+
+std::string build_model_archive(const std::vector<ArchiveEntry>& entries) {
+  Node root;
+  for (const ArchiveEntry& entry : entries) {
+    Node* node = &root;
+    size_t start = 0;
+    for (size_t dot; (dot = entry.name.find('.', start)) != std::string::npos; start = dot + 1) {
+      node = &node->modules[entry.name.substr(start, dot - start)];
+    }
+    node->tensors.emplace_back(entry.name.substr(start), &entry);
+  }
+  torch::serialize::OutputArchive archive;
+  write(root, archive);
+  std::string bytes;
+  archive.save_to([&bytes](const void* data, size_t size) {
+    bytes.append(static_cast<const char*>(data), size);
+    return size;
+  });
+  return bytes;
+}
+
+std::map<std::string, at::Tensor> read_model_archive(std::span<const std::byte> bytes, const std::string& origin) {
+  const TorchArchive archive = TorchArchive::parse(bytes, origin, ExitCode::checkpoint);
+  std::map<std::string, at::Tensor> tensors;
+  for (const NamedTensor& entry : archive.tensors()) {
+    tensors.emplace(entry.name, tensor_from_bytes(entry.dtype, entry.shape, entry.bytes));
+  }
+  return tensors;
+}
+
+}  // namespace hrm::checkpoint

@@ -1,0 +1,200 @@
+// Finding, verifying and loading checkpoints.
+
+#include <algorithm>
+#include <set>
+
+#include "checkpoint/entry_names.h"
+#include "checkpoint/manifest.h"
+#include "checkpoint/model_archive.h"
+#include "checkpoint/state_file.h"
+#include "hrm/base/log.h"
+#include "hrm/base/text.h"
+#include "hrm/checkpoint/checkpoint.h"
+#include "hrm/state/tensor_bytes.h"
+
+namespace hrm::checkpoint {
+namespace fs = std::filesystem;
+namespace {
+
+std::string type_text(const at::Tensor& tensor) {
+  return cat(at::toString(tensor.scalar_type()), " ", shape_text(tensor.sizes().vec()));
+}
+
+// Matches the entries of a running program against those of a checkpoint. All checks come before the first copy, so
+// that a refused checkpoint changes nothing.
+class Loader final : public StateVisitor {
+ public:
+  // With `state` null only entries of role weight are matched; all others are passed over.
+  Loader(const fs::path& dir, std::map<std::string, at::Tensor> model, const StateContent* state)
+      : dir_(dir), model_(std::move(model)), state_(state) {}
+
+  void load(Stateful& root) {
+    root.visit_state(*this);
+    expect_all_used(model_, used_model_);
+    if (state_ != nullptr) {
+      expect_all_used(state_->tensors, used_state_);
+      expect_all_used(state_->integers, used_state_);
+      expect_all_used(state_->reals, used_state_);
+    }
+    const at::NoGradGuard no_grad;
+    for (const auto& copy : copies_) copy();
+  }
+
+  void tensor(const std::string& name, at::Tensor& tensor, StateRole role, StateSlice slice) override {
+    if (state_ == nullptr && role != StateRole::weight) return;
+    const std::string where = in_model_file(role) ? archive_name({name, tensor, role, slice}) : name;
+    const at::Tensor& stored =
+        in_model_file(role) ? find(model_, where, used_model_) : find(state_->tensors, where, used_state_);
+    if (stored.scalar_type() != tensor.scalar_type() || stored.sizes() != tensor.sizes()) {
+      differs("'", where, "' is ", type_text(stored), " there and ", type_text(tensor), " here");
+    }
+    if (state_ != nullptr) check_slice(name, slice);
+    copies_.push_back([target = tensor, stored] { at::Tensor(target).copy_(stored); });
+  }
+  void integer(const std::string& name, int64_t& value) override {
+    if (state_ != nullptr) assign(value, find(state_->integers, name, used_state_));
+  }
+  void real(const std::string& name, double& value) override {
+    if (state_ != nullptr) assign(value, find(state_->reals, name, used_state_));
+  }
+
+ private:
+  template <class... Args>
+  [[noreturn]] void differs(const Args&... args) const {
+    fail(ExitCode::checkpoint, "the checkpoint ", dir_, " belongs to another architecture: ", args...);
+  }
+
+  template <class Value>
+  const Value& find(const std::map<std::string, Value>& stored, const std::string& name, std::set<std::string>& used) {
+    const auto found = stored.find(name);
+    if (found == stored.end()) differs("it has no entry '", name, "'");
+    used.insert(name);
+    return found->second;
+  }
+
+  template <class Value>
+  void expect_all_used(const std::map<std::string, Value>& stored, const std::set<std::string>& used) const {
+    for (const auto& [name, value] : stored) {
+      if (used.count(name) == 0) differs("its entry '", printable(name), "' has no counterpart here");
+    }
+  }
+
+  void check_slice(const std::string& name, StateSlice slice) const {
+    const auto found = state_->slices.find(name);
+    const StateSlice stored = found == state_->slices.end() ? StateSlice{} : found->second;
+    if (stored.offset != slice.offset || stored.global_rows != slice.global_rows) {
+      differs("'", name, "' is split over the ranks in another way");
+    }
+  }
+
+  template <class Value>
+  void assign(Value& target, Value value) {
+    copies_.push_back([&target, value] { target = value; });
+  }
+
+  fs::path dir_;
+  std::map<std::string, at::Tensor> model_;
+  const StateContent* state_;
+  std::set<std::string> used_model_, used_state_;
+  std::vector<std::function<void()>> copies_;
+};
+
+std::map<std::string, at::Tensor> read_model(const VerifiedCheckpoint& checkpoint) {
+  return read_model_archive(checkpoint.file(kModelFile), (checkpoint.dir() / kModelFile).string());
+}
+
+ModelWeights to_weights(const std::map<std::string, at::Tensor>& tensors) {
+  const std::string prefix = kEmaPrefix;
+  ModelWeights weights;
+  const bool averaged =
+      std::any_of(tensors.begin(), tensors.end(), [&](const auto& entry) { return entry.first.rfind(prefix, 0) == 0; });
+  for (const auto& [name, tensor] : tensors) {
+    if (name.rfind(prefix, 0) == 0) continue;
+    weights.raw.emplace_back(name, tensor);
+    if (!averaged) continue;
+    const auto average = tensors.find(prefix + name);
+    weights.ema.emplace_back(name, average == tensors.end() ? tensor : average->second);
+  }
+  return weights;
+}
+
+FoundCheckpoint found(const VerifiedCheckpoint& checkpoint) {
+  return {checkpoint.dir(), checkpoint.meta()};
+}
+
+}  // namespace
+
+std::vector<fs::path> list_checkpoints(const fs::path& run_dir) {
+  std::vector<fs::path> dirs;
+  std::error_code ignored;
+  for (const fs::directory_entry& entry : fs::directory_iterator(run_dir / "checkpoints", ignored)) {
+    if (entry.is_directory(ignored) && step_of_name(entry.path().filename().string()) >= 0) {
+      dirs.push_back(entry.path());
+    }
+  }
+  std::sort(dirs.begin(), dirs.end(), [](const fs::path& a, const fs::path& b) {
+    return step_of_name(a.filename().string()) > step_of_name(b.filename().string());
+  });
+  return dirs;
+}
+
+std::optional<FoundCheckpoint> find_latest_valid(const fs::path& run_dir) {
+  const std::vector<fs::path> dirs = list_checkpoints(run_dir);
+  if (dirs.empty()) return std::nullopt;
+  std::string reason;
+  for (const fs::path& dir : dirs) {
+    try {
+      return found(VerifiedCheckpoint(dir));
+    } catch (const Error& error) {
+      log::warn(error.what(), "; trying the one before it");
+      if (reason.empty()) reason = error.what();
+    }
+  }
+  fail(ExitCode::checkpoint, "none of the ", dirs.size(), " checkpoints of the run ", run_dir,
+       " is usable; the newest: ", reason);
+}
+
+FoundCheckpoint open_checkpoint(const fs::path& run_or_step) {
+  std::error_code ignored;
+  if (!fs::exists(run_or_step, ignored)) {
+    fail(ExitCode::checkpoint, "there is no checkpoint at ", run_or_step, ": give a run folder or a step folder");
+  }
+  if (!fs::is_directory(run_or_step, ignored)) {
+    fail(ExitCode::checkpoint, run_or_step,
+         " is a file: give a run folder or a step folder (`hrm_train import` turns .pt files into one)");
+  }
+  // "run/checkpoints/" and "run/checkpoints" mean the same.
+  fs::path path = run_or_step.lexically_normal();
+  if (path.filename().empty()) path = path.parent_path();
+  if (step_of_name(path.filename().string()) >= 0 || fs::exists(path / kManifestFile, ignored)) {
+    return found(VerifiedCheckpoint(path));
+  }
+  if (path.filename() == "checkpoints") path = fs::absolute(path).parent_path();
+  if (std::optional<FoundCheckpoint> latest = find_latest_valid(path)) return *latest;
+  fail(ExitCode::checkpoint, "the folder ", run_or_step, " holds no checkpoint");
+}
+
+void load_checkpoint(const fs::path& dir, Stateful& root) {
+  const VerifiedCheckpoint checkpoint(dir);
+  if (checkpoint.manifest().kind != CheckpointKind::full) {
+    fail(ExitCode::checkpoint, "the checkpoint ", dir,
+         " holds weights alone: training can start from them, but nothing can be resumed");
+  }
+  const StateContent state = read_state_file(checkpoint.file(kStateFile), (dir / kStateFile).string());
+  Loader(dir, read_model(checkpoint), &state).load(root);
+}
+
+void load_weights_into(const fs::path& dir, Stateful& root, WeightSet which) {
+  ModelWeights weights = load_weights(dir);
+  if (which == WeightSet::ema && weights.ema.empty()) {
+    fail(ExitCode::checkpoint, "the checkpoint ", dir, " holds no averaged weights: use the raw ones");
+  }
+  auto& chosen = which == WeightSet::ema ? weights.ema : weights.raw;
+  Loader(dir, {chosen.begin(), chosen.end()}, nullptr).load(root);
+}
+
+ModelWeights load_weights(const fs::path& dir) {
+  return to_weights(read_model(VerifiedCheckpoint(dir)));
+}
+
+}  // namespace hrm::checkpoint

@@ -1,0 +1,28 @@
+#pragma once
+// state.safetensors: everything of a run's state that is no weight. Scalars and slices stand in its metadata, exactly.
+
+#include <cstddef>
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "hrm/state/registry.h"
+
+namespace hrm::checkpoint {
+
+std::vector<std::byte> build_state_file(const StateListing& listing);
+
+// The file's content. Tensors are on the CPU.
+// Slices of weights are listed in `slices` too.
+struct StateContent {
+  std::map<std::string, at::Tensor> tensors;
+  std::map<std::string, int64_t> integers;
+  std::map<std::string, double> reals;
+  std::map<std::string, StateSlice> slices;  // only of split tensors
+};
+
+// Throws Error(checkpoint), naming `origin`.
+StateContent read_state_file(std::span<const std::byte> bytes, const std::string& origin);
+
+}  // namespace hrm::checkpoint

@@ -1,0 +1,175 @@
+// Legend: B rows, S data tokens, P puzzle-embedding slots, L = P + S, D hidden, V vocabulary, hd = D / heads.
+#include "checkpoint/torchscript_source.h"
+
+#include <cmath>
+#include <cstdio>
+#include <numbers>
+
+#include "hrm/base/error.h"
+
+namespace hrm::checkpoint {
+namespace {
+
+// A literal that reads back as the same double.
+std::string literal(double value) {
+  char text[64];
+  std::snprintf(text, sizeof text, "%.17g", value);
+  std::string out = text;
+  return out.find_first_of(".en") == std::string::npos ? out + ".0" : out;
+}
+
+bool has_rope(const config::ModelConfig& config) {
+  return config.pos_encodings == "rope" && !config.mlp_t;
+}
+
+// The rotary tables travel from the model to each attention only where there are any.
+std::string table_parameters(const config::ModelConfig& config) {
+  return has_rope(config) ? ", cos: Tensor, sin: Tensor" : "";
+}
+std::string table_arguments(const config::ModelConfig& config) {
+  return has_rope(config) ? ", cos, sin" : "";
+}
+
+std::string norm_source(const config::ModelConfig& config) {
+  return cat(R"(
+def norm(self, x: Tensor) -> Tensor:
+    return x * torch.rsqrt(torch.mean(x * x, [-1], True) + )",
+             literal(config.rms_norm_eps), ")\n");
+}
+
+}  // namespace
+
+std::string linear_source(bool bias) {
+  return cat(R"(
+def forward(self, x: Tensor) -> Tensor:
+    return torch.linear(x, self.weight)",
+             bias ? ", self.bias" : "", ")\n");
+}
+
+std::string swiglu_source() {
+  return R"(
+def forward(self, x: Tensor) -> Tensor:
+    gate_up = self.gate_up_proj.forward(x)
+    width = gate_up.size(-1) // 2
+    gate = torch.narrow(gate_up, -1, 0, width)
+    up = torch.narrow(gate_up, -1, width, width)
+    return self.down_proj.forward(torch.silu(gate) * up)
+)";
+}
+
+std::string attention_source(const config::ModelConfig& config) {
+  const int64_t heads = config.num_heads, head_dim = config.hidden_size / heads;
+  std::string source;
+  if (has_rope(config)) {
+    source += cat(R"(
+def rotate(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    first = torch.narrow(x, -1, 0, )",
+                  head_dim / 2, R"()
+    second = torch.narrow(x, -1, )",
+                  head_dim / 2, ", ", head_dim / 2, R"()
+    return x * cos + torch.cat([torch.neg(second), first], -1) * sin
+)");
+  }
+  source += cat("\ndef forward(self, h: Tensor", table_parameters(config), R"() -> Tensor:
+    rows = h.size(0)
+    length = h.size(1)
+    qkv = self.qkv_proj.forward(h).view([rows, length, )",
+                3 * heads, ", ", head_dim, R"(])
+    q = torch.narrow(qkv, 2, 0, )",
+                heads, R"()
+    k = torch.narrow(qkv, 2, )",
+                heads, ", ", heads, R"()
+    v = torch.narrow(qkv, 2, )",
+                2 * heads, ", ", heads, ")\n");
+  if (has_rope(config)) {
+    source += "    q = self.rotate(q, cos, sin)\n    k = self.rotate(k, cos, sin)\n";
+  }
+  source += cat(R"(    out = torch.scaled_dot_product_attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2))
+    return self.o_proj.forward(out.transpose(1, 2).reshape([rows, length, )",
+                config.hidden_size, "]))\n");
+  return source;
+}
+
+std::string block_source(const config::ModelConfig& config) {
+  std::string source =
+      norm_source(config) + cat("\ndef forward(self, h: Tensor", table_parameters(config), ") -> Tensor:\n");
+  if (config.mlp_t) {
+    source += R"(    t = h.transpose(1, 2)
+    t = self.norm(t + self.mlp_t.forward(t))
+    h = t.transpose(1, 2)
+)";
+  } else {
+    source += cat("    h = self.norm(h + self.self_attn.forward(h", table_arguments(config), "))\n");
+  }
+  return source + "    return self.norm(h + self.mlp.forward(h))\n";
+}
+
+std::string level_source(const config::ModelConfig& config, int64_t layers) {
+  std::string source = cat("\ndef forward(self, h: Tensor, injection: Tensor", table_parameters(config),
+                           ") -> Tensor:\n    h = h + injection\n");
+  for (int64_t i = 0; i < layers; ++i) {
+    source += cat("    h = self.layer", i, ".forward(h", table_arguments(config), ")\n");
+  }
+  return source + "    return h\n";
+}
+
+std::string model_source(const config::ModelConfig& config, const models::PuzzleModelDims& dims) {
+  const int64_t D = config.hidden_size, P = dims.puzzle_emb_len;
+  // Token types: 4 = int64, 6 = float32.
+  std::string source = R"(
+def embed(self, inputs: Tensor, puzzle_identifiers: Tensor) -> Tensor:
+    x = torch.embedding(self.embed_tokens.embedding_weight, inputs.to(4))
+)";
+  if (dims.puzzle_emb_ndim > 0) {
+    source += cat(R"(    puzzle = torch.index_select(self.puzzle_emb.weights, 0, puzzle_identifiers.to(4))
+    puzzle = torch.constant_pad_nd(puzzle, [0, )",
+                  P * D - dims.puzzle_emb_ndim, R"(])
+    x = torch.cat([puzzle.view([-1, )",
+                  P, ", ", D, "]), x], 1)\n");
+  }
+  const double scale = std::sqrt(static_cast<double>(D));
+  if (config.pos_encodings == "learned") {
+    source += cat("    x = (x + self.embed_pos.embedding_weight) * ", literal(scale / std::numbers::sqrt2), "\n");
+  } else {
+    source += cat("    x = x * ", literal(scale), "\n");
+  }
+  source += "    return x\n";
+
+  const std::string tables = table_arguments(config);
+  source += R"(
+def forward(self, inputs: Tensor, puzzle_identifiers: Tensor, segments: int) -> Tuple[Tensor, Tensor, Tensor]:
+    assert segments >= 1, "segments must be at least 1"
+    x = self.embed(inputs, puzzle_identifiers)
+)";
+  if (has_rope(config)) {
+    source += R"(    positions = torch.arange(x.size(1), dtype=6, device=x.device)
+    angles = torch.outer(positions, self.inv_freq)
+    angles = torch.cat([angles, angles], -1).unsqueeze(1)
+    cos = torch.cos(angles)
+    sin = torch.sin(angles)
+)";
+  }
+  source += "    z_H = self.H_init.expand(x.size())\n";
+  if (config.arch == "transformer") {
+    source += cat("    for _s in range(segments):\n        z_H = self.L_level.forward(z_H, x", tables, ")\n");
+  } else {
+    const char* high = config.arch == "hrm" ? "H_level" : "L_level";
+    source += cat(R"(    z_L = self.L_init.expand(x.size())
+    for _s in range(segments):
+        for _h in range()",
+                  config.H_cycles, R"():
+            for _l in range()",
+                  config.L_cycles, R"():
+                z_L = self.L_level.forward(z_L, z_H + x)",
+                  tables, R"()
+            z_H = self.)",
+                  high, ".forward(z_H, z_L", tables, ")\n");
+  }
+  source += cat(R"(    logits = torch.narrow(self.lm_head.forward(z_H), 1, )", P, R"(, inputs.size(1))
+    q = self.q_head.forward(torch.select(z_H, 1, 0))
+    return (logits, torch.select(q, 1, 0), torch.select(q, 1, 1))
+)");
+  return source;
+}
+
+}  // namespace hrm::checkpoint
