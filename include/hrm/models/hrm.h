@@ -1,0 +1,22 @@
+#pragma once
+// Hierarchical Reasoning Model (Wang et al., arXiv 2506.21734).
+
+#include "hrm/models/puzzle_network.h"
+
+namespace hrm::models {
+
+// One segment: H_cycles times { L_cycles times z_L = L(z_L, z_H + x); then z_H = H(z_H, z_L) }. Gradients flow through
+// the last call of each module alone (the paper's one-step approximation); everything before is not recorded.
+class Hrm : public PuzzleNetwork {
+ public:
+  Hrm(const config::ModelConfig& config, const PuzzleModelDims& dims, at::Device device);
+
+  SegmentOutput segment(const Carry& carry, const at::Tensor& inputs, const at::Tensor& puzzle_rows) override;
+  double flops_per_sample_step() const override;
+  double flops_per_sample_segment() const override;
+
+ private:
+  std::shared_ptr<nn::ReasoningModule> H_level_, L_level_;
+};
+
+}  // namespace hrm::models

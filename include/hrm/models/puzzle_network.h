@@ -1,0 +1,52 @@
+#pragma once
+// What HRM, TRM and the plain Transformer share: the input embedding in front of the recursion, the heads behind it.
+// Shapes: B rows, S data tokens, P puzzle-embedding slots, L = P + S, D hidden, V vocabulary.
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+
+#include "hrm/models/puzzle_model.h"
+#include "hrm/nn/block.h"
+#include "hrm/nn/embedding.h"
+#include "hrm/nn/linear.h"
+#include "hrm/nn/rotary.h"
+
+namespace hrm::models {
+
+class PuzzleNetwork : public PuzzleModel {
+ public:
+  // x, the input of every segment: (B, L, D) compute dtype, differentiable.
+  //   rows = [puzzle embedding, zero-padded to P slots | token embedding]
+  //   x = sqrt(D) * rows, with learned positions x = sqrt(D) * (rows + positions) / sqrt(2)
+  // inputs (B, S) integer; puzzle_rows (B, puzzle_emb_ndim) float32, undefined when P = 0.
+  at::Tensor embed_inputs(const at::Tensor& inputs, const at::Tensor& puzzle_rows) const;
+
+ protected:
+  // Registers embed_tokens, embed_pos, puzzle_emb, lm_head, q_head, H_init and L_init.
+  PuzzleNetwork(const config::ModelConfig& config, const PuzzleModelDims& dims, at::Device device);
+
+  // Registers a recurrent module of `layers` blocks under its official name.
+  std::shared_ptr<nn::ReasoningModule> make_level(const std::string& name, int64_t layers);
+
+  // Logits from the data positions of z_H, Q values from its first position, and the detached carry.
+  SegmentOutput read_out(const at::Tensor& z_H, const at::Tensor& z_L) const;
+
+  // Matrix-multiply operations of one sample: one block, and the two heads.
+  double block_flops() const;
+  double head_flops() const;
+
+ private:
+  friend std::shared_ptr<PuzzleModel> make_puzzle_model(const config::ModelConfig&, const PuzzleModelDims&, uint64_t,
+                                                        at::Device, at::ScalarType);
+  // Draws the initial values and builds the parameter set; the module tree must be complete.
+  void initialise(uint64_t seed, at::ScalarType compute_dtype);
+
+  at::Device device_;
+  nn::RotaryTable rotary_;
+  std::shared_ptr<nn::Embedding> embed_tokens_, embed_pos_;
+  std::shared_ptr<nn::Linear> lm_head_, q_head_;
+};
+
+}  // namespace hrm::models

@@ -1,0 +1,25 @@
+#pragma once
+// Initial values of weights: a truncated normal distribution whose draws depend on (seed, parameter name) alone.
+
+#include <ATen/core/Tensor.h>
+#include <torch/nn/module.h>
+
+#include <cstdint>
+#include <string_view>
+
+namespace hrm::nn {
+
+// The standard normal cut at +-2 and widened so that its standard deviation is `std` (flax's variance_scaling with
+// mode "truncated_normal"): x = erfinv(u) * sqrt2 * c, clipped to +-2c, c = 1.1368472343 * std, for u uniform in
+// (erf(-sqrt2), erf(sqrt2)). `u` float32 or float64, any shape, on the CPU; the result has its type and shape. std 0
+// gives zeros.
+at::Tensor trunc_normal_from_uniform(const at::Tensor& u, double std);
+
+// Overwrites `tensor` (float32, any device) with draws of CounterRng(seed, Stream::init, hash_name(name)), in C order.
+void trunc_normal_(at::Tensor tensor, double std, uint64_t seed, std::string_view name);
+
+// Fills every parameter of `module`: matrices, (out, in) or (entries, width), with std 1/sqrt(last dimension);
+// vectors (biases) with zeros. The same seed and names give the same weights on every device.
+void init_parameters(torch::nn::Module& module, uint64_t seed);
+
+}  // namespace hrm::nn

@@ -1,0 +1,40 @@
+#include "hrm/models/hrm.h"
+
+namespace hrm::models {
+
+Hrm::Hrm(const config::ModelConfig& config, const PuzzleModelDims& dims, at::Device device)
+    : PuzzleNetwork(config, dims, device) {
+  H_level_ = make_level("H_level", config.H_layers);
+  L_level_ = make_level("L_level", config.L_layers);
+}
+
+SegmentOutput Hrm::segment(const Carry& carry, const at::Tensor& inputs, const at::Tensor& puzzle_rows) {
+  const at::Tensor x = embed_inputs(inputs, puzzle_rows);
+  at::Tensor z_H = carry.z_H, z_L = carry.z_L;
+  {
+    const at::NoGradGuard no_grad;
+    for (int64_t h = 0; h < config_.H_cycles; ++h) {
+      const bool last_h = h + 1 == config_.H_cycles;
+      const at::Tensor injection = z_H + x;
+      for (int64_t l = 0; l < config_.L_cycles - (last_h ? 1 : 0); ++l) z_L = L_level_->forward(z_L, injection);
+      if (!last_h) z_H = H_level_->forward(z_H, z_L);
+    }
+  }
+  // The one-step gradient.
+  z_L = L_level_->forward(z_L, z_H + x);
+  z_H = H_level_->forward(z_H, z_L);
+  return read_out(z_H, z_L);
+}
+
+double Hrm::flops_per_sample_segment() const {
+  const double L = static_cast<double>(config_.L_layers), H = static_cast<double>(config_.H_layers);
+  return static_cast<double>(config_.H_cycles) * (static_cast<double>(config_.L_cycles) * L + H) * block_flops() +
+         head_flops();
+}
+
+double Hrm::flops_per_sample_step() const {
+  const double backward = 2 * (static_cast<double>(config_.L_layers + config_.H_layers) * block_flops() + head_flops());
+  return flops_per_sample_segment() * (config_.no_ACT_continue ? 1 : 2) + backward;
+}
+
+}  // namespace hrm::models

@@ -1,0 +1,72 @@
+#include "hrm/base/error.h"
+#include "hrm/models/hrm.h"
+#include "hrm/models/transformer.h"
+#include "hrm/models/trm.h"
+
+namespace hrm::models {
+namespace {
+
+void check_arch(const config::ModelConfig& c) {
+  if (c.arch == "hrm") {
+    require(c.H_layers > 0, ExitCode::usage, "model.arch=hrm needs model.H_layers of at least 1");
+  } else {
+    require(c.arch == "trm" || c.arch == "transformer", ExitCode::usage, "model.arch '", c.arch,
+            "' is unknown; use hrm, trm or transformer");
+    require(c.H_layers == 0, ExitCode::usage, "model.arch=", c.arch, " has no H module, but model.H_layers is ",
+            c.H_layers, "; set model.H_layers=0");
+  }
+  if (c.arch == "transformer") {
+    require(c.H_cycles == 1 && c.L_cycles == 1, ExitCode::usage,
+            "model.arch=transformer makes one pass per segment, but model.H_cycles is ", c.H_cycles,
+            " and model.L_cycles ", c.L_cycles, "; set both to 1");
+  }
+  if (c.mlp_t) {
+    require(c.pos_encodings != "rope", ExitCode::usage,
+            "model.mlp_t=true has no attention that could use model.pos_encodings=rope; use none or learned");
+    return;
+  }
+  require(c.hidden_size % c.num_heads == 0, ExitCode::usage, "model.num_heads (", c.num_heads,
+          ") must divide model.hidden_size (", c.hidden_size, ")");
+  require(c.pos_encodings != "rope" || c.hidden_size / c.num_heads % 2 == 0, ExitCode::usage,
+          "model.pos_encodings=rope needs an even head width, but model.hidden_size / model.num_heads is ",
+          c.hidden_size / c.num_heads);
+}
+
+}  // namespace
+
+PuzzleModelDims resolve_dims(const config::ModelConfig& config, const data::PuzzleMeta& meta) {
+  check_arch(config);
+  require(meta.seq_len > 0 && meta.vocab_size > 0 && meta.num_puzzle_identifiers > 0, ExitCode::data,
+          "the data set describes itself with seq_len ", meta.seq_len, ", vocab_size ", meta.vocab_size,
+          " and num_puzzle_identifiers ", meta.num_puzzle_identifiers, "; all must be positive");
+  const int64_t D = config.hidden_size;
+  const int64_t ndim = config.puzzle_emb_ndim < 0 ? D : config.puzzle_emb_ndim;
+  const int64_t needed = (ndim + D - 1) / D;
+  const int64_t len = config.puzzle_emb_len == 0 ? needed : config.puzzle_emb_len;
+  require(ndim > 0 || len == 0, ExitCode::usage, "model.puzzle_emb_len is ", len,
+          " but model.puzzle_emb_ndim=0 leaves nothing to put there; set model.puzzle_emb_len=0");
+  require(len >= needed, ExitCode::usage, "model.puzzle_emb_len=", len, " slots of ", D,
+          " values are too few for model.puzzle_emb_ndim=", ndim, "; use 0 or at least ", needed);
+  return {.seq_len = meta.seq_len,
+          .vocab_size = meta.vocab_size,
+          .num_puzzle_identifiers = meta.num_puzzle_identifiers,
+          .puzzle_emb_ndim = ndim,
+          .puzzle_emb_len = len};
+}
+
+std::shared_ptr<PuzzleModel> make_puzzle_model(const config::ModelConfig& config, const PuzzleModelDims& dims,
+                                               uint64_t seed, at::Device device, at::ScalarType compute_dtype) {
+  check_arch(config);
+  std::shared_ptr<PuzzleNetwork> model;
+  if (config.arch == "hrm") {
+    model = std::make_shared<Hrm>(config, dims, device);
+  } else if (config.arch == "trm") {
+    model = std::make_shared<Trm>(config, dims, device);
+  } else {
+    model = std::make_shared<Transformer>(config, dims, device);
+  }
+  model->initialise(seed, compute_dtype);
+  return model;
+}
+
+}  // namespace hrm::models

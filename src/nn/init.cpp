@@ -1,0 +1,77 @@
+#include "hrm/nn/init.h"
+
+#include <ATen/Parallel.h>
+
+#include <cmath>
+#include <numbers>
+
+#include "hrm/base/error.h"
+#include "hrm/base/philox.h"
+
+namespace hrm::nn {
+namespace {
+
+constexpr double kCut = 2.0;
+
+// Factor that gives the cut distribution its standard deviation back: 1/sqrt(1 - 2*cut*phi(cut)/z), with z the
+// probability that remains.
+double widening() {
+  const double density = std::exp(-0.5 * kCut * kCut) / std::sqrt(2 * std::numbers::pi);
+  const double remaining = std::erf(kCut / std::numbers::sqrt2);
+  return 1.0 / std::sqrt(1.0 - 2 * kCut * density / remaining);
+}
+
+// The draws of CounterRng(seed, Stream::init, index), block by block so that threads can share the work.
+at::Tensor uniform_draws(int64_t count, uint64_t seed, uint64_t index) {
+  const at::Tensor u = at::empty({count}, at::kFloat);
+  float* out = u.mutable_data_ptr<float>();
+  const double bound = std::erf(kCut / std::numbers::sqrt2);
+  const std::array<uint32_t, 2> key{static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)};
+  at::parallel_for(0, (count + 3) / 4, 4096, [&](int64_t begin, int64_t end) {
+    for (int64_t block = begin; block < end; ++block) {
+      const auto words = philox4x32({static_cast<uint32_t>(block), static_cast<uint32_t>(Stream::init),
+                                     static_cast<uint32_t>(index), static_cast<uint32_t>(index >> 32)},
+                                    key);
+      for (int64_t i = block * 4; i < std::min(count, block * 4 + 4); ++i) {
+        const double unit = static_cast<double>(words[i % 4] >> 8) * 0x1.0p-24;
+        out[i] = static_cast<float>(-bound + 2 * bound * unit);
+      }
+    }
+  });
+  return u;
+}
+
+}  // namespace
+
+at::Tensor trunc_normal_from_uniform(const at::Tensor& u, double std) {
+  if (std == 0) return at::zeros_like(u);
+  const double scale = std * widening();
+  return at::erfinv(u).mul_(std::numbers::sqrt2 * scale).clamp_(-kCut * scale, kCut * scale);
+}
+
+void trunc_normal_(at::Tensor tensor, double std, uint64_t seed, std::string_view name) {
+  if (tensor.scalar_type() != at::kFloat) {
+    fail(ExitCode::unexpected, "trunc_normal_: '", name, "' must be float32");
+  }
+  const at::NoGradGuard no_grad;
+  if (std == 0) {
+    tensor.zero_();
+    return;
+  }
+  const at::Tensor u = uniform_draws(tensor.numel(), seed, hash_name(name));
+  tensor.copy_(trunc_normal_from_uniform(u, std).view(tensor.sizes()));
+}
+
+void init_parameters(torch::nn::Module& module, uint64_t seed) {
+  const at::NoGradGuard no_grad;
+  for (const auto& item : module.named_parameters()) {
+    at::Tensor parameter = item.value();
+    if (parameter.dim() >= 2) {
+      trunc_normal_(parameter, 1.0 / std::sqrt(static_cast<double>(parameter.size(-1))), seed, item.key());
+    } else {
+      parameter.zero_();
+    }
+  }
+}
+
+}  // namespace hrm::nn
