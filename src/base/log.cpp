@@ -80,7 +80,9 @@ void open_file(const std::filesystem::path& file) {
   }
 }
 
-void set_level(Level level) { state().screen->set_level(to_spdlog(level)); }
+void set_level(Level level) {
+  state().screen->set_level(to_spdlog(level));
+}
 
 void progress(const std::string& line) {
   State& s = state();

@@ -10,13 +10,13 @@ namespace hrm {
 // The program's exit codes; documented in README.md, tested in tests/cli.
 enum class ExitCode : int {
   done = 0,
-  unexpected = 1,    // a bug of ours, or a failure nobody foresaw
-  usage = 2,         // command line or configuration
-  environment = 3,   // no usable device, missing library, no permission
-  data = 4,          // a data file is missing, malformed or inconsistent
-  checkpoint = 5,    // a checkpoint is missing, corrupt or of another model
-  diverged = 6,      // non-finite loss or gradient
-  stopped = 75,      // stopped by a signal after saving: start it again (EX_TEMPFAIL)
+  unexpected = 1,   // a bug of ours, or a failure nobody foresaw
+  usage = 2,        // command line or configuration
+  environment = 3,  // no usable device, missing library, no permission
+  data = 4,         // a data file is missing, malformed or inconsistent
+  checkpoint = 5,   // a checkpoint is missing, corrupt or of another model
+  diverged = 6,     // non-finite loss or gradient
+  stopped = 75,     // stopped by a signal after saving: start it again (EX_TEMPFAIL)
 };
 
 // An error with one clear sentence for the user: what, where, what to do.

@@ -10,13 +10,13 @@ namespace hrm {
 
 // One number per use of randomness. Numbers are part of the checkpoint contract: append, never renumber.
 enum class Stream : uint32_t {
-  init = 1,          // parameter initialisation; index = hash of the parameter's name
-  sample_order = 2,  // permutation of an epoch; index = epoch
-  puzzle_choice = 3, // which puzzle of a group, which examples of a puzzle; index = visit
-  augment = 4,       // data augmentation; index = global sample index
-  explore = 5,       // ACT exploration; index = step * 2^24 + global slot
-  generate = 6,      // puzzle generators; index = puzzle
-  subset = 7,        // subsampling of a data set; index = 0
+  init = 1,           // parameter initialisation; index = hash of the parameter's name
+  sample_order = 2,   // permutation of an epoch; index = epoch
+  puzzle_choice = 3,  // which puzzle of a group, which examples of a puzzle; index = visit
+  augment = 4,        // data augmentation; index = global sample index
+  explore = 5,        // ACT exploration; index = step * 2^24 + global slot
+  generate = 6,       // puzzle generators; index = puzzle
+  subset = 7,         // subsampling of a data set; index = 0
 };
 
 // Ten rounds; the block of four words that belongs to this key and counter.
@@ -42,7 +42,8 @@ class CounterRng {
 
   uint32_t next() {
     if (used_ == 4) {
-      block_ = philox4x32({count_++, stream_, static_cast<uint32_t>(index_), static_cast<uint32_t>(index_ >> 32)}, key_);
+      block_ =
+          philox4x32({count_++, stream_, static_cast<uint32_t>(index_), static_cast<uint32_t>(index_ >> 32)}, key_);
       used_ = 0;
     }
     return block_[used_++];

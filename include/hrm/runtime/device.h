@@ -1,0 +1,39 @@
+#pragma once
+// Device, arithmetic and determinism of a process, decided once at start.
+
+#include <c10/core/Device.h>
+#include <c10/core/ScalarType.h>
+
+#include <string>
+
+#include "hrm/config/config.h"
+
+namespace hrm {
+
+struct Runtime {
+  at::Device device = at::kCPU;
+  at::ScalarType compute_dtype = at::kFloat;
+  std::string device_name;        // "NVIDIA H200", or "CPU, 2 threads"
+  double peak_flops = 0;          // FLOP/s that MFU is measured against; 0 = unknown
+  std::string peak_flops_origin;  // where that number comes from
+};
+
+// Applies config.runtime to the process (threads, TF32, determinism) and chooses the device.
+// Error(environment) with the reason when `cuda` is asked for and cannot be used; `auto` says the reason and takes the
+// CPU. Call before the first tensor operation.
+Runtime start_runtime(const config::RuntimeConfig& config);
+
+// Empty when a CUDA device can be used, else one sentence with the reason.
+std::string why_no_cuda();
+
+// Waits until all work queued on the device is done; nothing to do on the CPU.
+void synchronize(at::Device device);
+
+struct DeviceMemory {
+  int64_t peak_bytes = 0;
+  int64_t reserved_bytes = 0;
+};
+// Of the caching allocator since start; zero on the CPU.
+DeviceMemory device_memory(at::Device device);
+
+}  // namespace hrm

@@ -1,0 +1,101 @@
+#pragma once
+// The puzzle task: HRM, TRM and the plain Transformer with adaptive computation time (ACT) on grids of tokens.
+//
+// A global batch has one ACT slot per sample; a slot keeps its sample, its recurrent state and its segment count from
+// step to step until it halts. Micro-batch m owns the slots [m * micro, (m + 1) * micro), so the split of a global
+// batch into micro-batches does not change what is computed.
+
+#include <c10/core/Event.h>
+
+#include <array>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "hrm/config/config.h"
+#include "hrm/data/dataset.h"
+#include "hrm/data/stream.h"
+#include "hrm/models/puzzle_model.h"
+#include "hrm/objectives/act.h"
+#include "hrm/runtime/device.h"
+#include "hrm/tasks/row_pool.h"
+#include "hrm/tasks/task.h"
+
+namespace hrm::tasks {
+
+class PuzzleTask : public Task {
+ public:
+  // Opens the data, builds the model. Error(data) or Error(usage) where they do not fit.
+  PuzzleTask(const config::Config& config, const Runtime& runtime);
+
+  nn::ParameterSet& parameters() override { return model_->parameter_set(); }
+  const std::vector<std::string>& metric_names() const override;
+  NamedValues summarize(const std::vector<double>& sums, int64_t steps) const override;
+  std::string progress_text(const NamedValues& summary) const override;
+  double steps_per_epoch() const override;
+  double flops_per_step() const override;
+  double load_batch(int64_t step) override;
+  void forward_backward(int64_t step, int64_t micro_batch, at::Tensor& metric_sums) override;
+  void update_extra(double lr_factor, const at::Tensor& skip) override;
+  bool can_evaluate() const override { return test_ != nullptr; }
+  NamedValues evaluate(const std::function<void(const EvalProgress&)>& progress) override;
+  std::string eval_text(const NamedValues& result) const override;
+  std::string describe() const override;
+  std::map<std::string, std::string> signature() const override;
+  void visit_state(StateVisitor& visitor) override;
+
+  models::PuzzleModel& model() { return *model_; }
+
+ private:
+  void open_data();
+  double load_rows(int64_t step);
+  void draw_exploration(int64_t step);
+
+  const config::Config& config_;
+  Runtime runtime_;
+  std::shared_ptr<const data::PuzzleDataset> train_, test_;
+  std::shared_ptr<models::PuzzleModel> model_;
+  objectives::ActState state_;  // (global batch) slots
+  int64_t micro_batch_size_ = 0;
+
+  // Where the rows come from; opened at the first step, at the position that a resume may have set.
+  std::unique_ptr<data::TrainStream> stream_;  // reference semantics: a batch offers one row to each slot
+  std::unique_ptr<RowPool> pool_;              // otherwise: slots take rows as they halt
+  int64_t position_ = 0;                       // registered: group visits (stream) or rows (pool) used so far
+
+  // The host buffers of the last two batches, held until their copies to the device are done.
+  struct Held {
+    data::StreamBatch batch;
+    std::optional<c10::Event> copied;
+  };
+  std::array<Held, 2> held_;
+  data::PuzzleBatch batch_;         // this step's rows on the device
+  objectives::HaltDraws draws_;     // this step's exploration draws on the device
+  at::Tensor puzzle_rows_;          // (micro-batch, puzzle_emb_ndim) float32 leaf
+  at::Tensor embedding_rows_grad_;  // (global batch, puzzle_emb_ndim) float32, this step's row gradients
+  at::Tensor embedding_lr_;         // 0-dim float32 on the device
+};
+
+// Sums over one evaluation pass, official definitions (last segment's values, means over all samples): count, accuracy
+// (cells of a sample, mean), exact_accuracy, q_halt_accuracy, steps, lm_loss, q_halt_loss. Uses the weights as they
+// are.
+struct PuzzleEvalOptions {
+  int64_t batch_size = 0;
+  int64_t max_samples = 0;  // 0 = all, else spread evenly over the set
+  int64_t segments = 0;
+};
+NamedValues evaluate_puzzles(models::PuzzleModel& model, std::shared_ptr<const data::PuzzleDataset> dataset,
+                             const config::ObjectiveConfig& objective, const PuzzleEvalOptions& options,
+                             at::Device device, const std::function<void(const EvalProgress&)>& progress);
+
+// "exact 61.2 % | cells 93.4 % | Q right 88.0 %", also used by `hrm_train eval`.
+std::string puzzle_eval_text(const NamedValues& result);
+
+// Names and tensors of a model as checkpoints hold them: parameters, then buffers.
+void visit_model(models::PuzzleModel& model, StateVisitor& visitor);
+
+// The value of a key; Error(unexpected) when it is not there.
+double value_of(const NamedValues& values, const std::string& key);
+
+}  // namespace hrm::tasks

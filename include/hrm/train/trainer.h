@@ -1,0 +1,80 @@
+#pragma once
+// The training loop, the same for every task. See src/train/trainer.cpp: run() is the loop on one screen.
+
+#include <filesystem>
+#include <memory>
+#include <string>
+
+#include "hrm/config/config.h"
+#include "hrm/optim/ema.h"
+#include "hrm/optim/optimizer.h"
+#include "hrm/runtime/async_read.h"
+#include "hrm/runtime/device.h"
+#include "hrm/tasks/task.h"
+#include "hrm/train/run_log.h"
+
+namespace hrm::train {
+
+enum class Outcome { finished, stopped };
+
+class Trainer : public Stateful {
+ public:
+  // `config_json` is the resolved configuration, stored in every checkpoint.
+  Trainer(const config::Config& config, std::string config_json, const Runtime& runtime, tasks::Task& task,
+          std::filesystem::path run_dir);
+
+  // Continues from a checkpoint of this run; call before run().
+  void resume(const std::filesystem::path& checkpoint);
+
+  // Starts from the weights that the task holds now, instead of resume(): call before run().
+  void start_fresh();
+
+  // Trains to the configured number of steps. Throws Error(diverged) at a non-finite loss or gradient, after writing a
+  // dump; the weights are those before the bad step.
+  Outcome run();
+
+  // Everything that a resume needs: step counters, task, optimizer, averages, the open metrics window.
+  void visit_state(StateVisitor& visitor) override;
+
+  int64_t total_steps() const { return total_steps_; }
+  int64_t step() const { return step_; }
+
+ private:
+  void train_step();
+  void collect_metrics(bool wait);
+  void write_window(int64_t step);
+  void evaluate();
+  void save();
+  [[noreturn]] void stop_diverged(int64_t step);
+  bool due(int64_t every, bool last) const;
+  double lr_factor(int64_t step) const;
+
+  const config::Config& config_;
+  std::string config_json_;
+  Runtime runtime_;
+  tasks::Task& task_;
+  std::filesystem::path run_dir_;
+  std::unique_ptr<optim::Optimizer> optimizer_;
+  std::unique_ptr<optim::Ema> ema_;
+  RunLog log_;
+  int64_t accumulation_ = 1;
+  int64_t total_steps_ = 0;
+
+  // State of the loop, registered.
+  int64_t step_ = 0;
+  int64_t last_eval_step_ = -1;
+  at::Tensor window_sums_;  // (M + 3) float64 on the CPU: what metric_sums_ held, summed over the open window
+  int64_t window_steps_ = 0;
+
+  // Not state: scratch and clocks.
+  at::Tensor metric_sums_;  // (M + 3) float64 on the device: this step's sums, norms, non-finite flag
+  at::Tensor lr_, skip_;    // 0-dim float32 on the device
+  AsyncReader reader_;
+  int64_t last_saved_step_ = -1;
+  int64_t window_first_step_ = 0;  // the window's timing starts after this step
+  double window_start_ = 0;        // s, monotonic
+  double paused_seconds_ = 0;      // spent in evaluation and saving since window_start_
+  double window_wait_ms_ = 0;
+};
+
+}  // namespace hrm::train

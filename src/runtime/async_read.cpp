@@ -1,0 +1,34 @@
+#include "hrm/runtime/async_read.h"
+
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+namespace hrm {
+
+void AsyncReader::push(int64_t tag, const at::Tensor& values) {
+  if (values.device().is_cpu()) {
+    queue_.push_back({tag, values.to(at::kDouble, /*non_blocking=*/false, /*copy=*/true), std::nullopt});
+    return;
+  }
+  const at::Tensor wide = values.to(at::kDouble);
+  at::Tensor host = at::empty(wide.sizes(), at::TensorOptions().dtype(at::kDouble).pinned_memory(true));
+  host.copy_(wide, /*non_blocking=*/true);
+  c10::Event event(values.device().type());
+  event.record(c10::impl::VirtualGuardImpl(values.device().type()).getStream(values.device()));
+  queue_.push_back({tag, std::move(host), std::move(event)});
+}
+
+std::optional<AsyncReader::Entry> AsyncReader::pop(bool wait) {
+  if (queue_.empty()) return std::nullopt;
+  Pending& front = queue_.front();
+  if (front.event) {
+    if (!wait && !front.event->query()) return std::nullopt;
+    front.event->synchronize();
+  }
+  const at::Tensor host = front.host.contiguous();
+  const double* data = host.const_data_ptr<double>();
+  Entry entry{front.tag, std::vector<double>(data, data + host.numel())};
+  queue_.pop_front();
+  return entry;
+}
+
+}  // namespace hrm

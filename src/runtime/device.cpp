@@ -1,0 +1,153 @@
+#include "hrm/runtime/device.h"
+
+#include <ATen/Parallel.h>
+#include <c10/core/DeviceGuard.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <thread>
+
+#include "hrm/base/error.h"
+#include "hrm/base/log.h"
+
+#if HRM_WITH_CUDA
+#include <ATen/cuda/CUDAContext.h>
+#include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAFunctions.h>
+#include <cuda_runtime_api.h>
+#endif
+
+namespace hrm {
+namespace {
+
+// Dense bf16 peaks of the vendors' data sheets, FLOP/s. Matched in order, so longer names come first.
+struct KnownPeak {
+  const char* name;
+  double flops;
+};
+constexpr KnownPeak kBf16Peaks[] = {
+    {"H200", 989e12}, {"H100 PCIe", 756e12}, {"H100 NVL", 835e12}, {"H100", 989e12}, {"B200", 2250e12},
+    {"A100", 312e12}, {"L40S", 362e12},      {"A10G", 70e12},      {"L4", 121e12},   {"RTX 4090", 165e12},
+};
+
+// Rate of a square fp32 matrix product on this CPU, best of three: what MFU is measured against there.
+double measure_cpu_peak() {
+  const int64_t n = 768;
+  const at::Tensor a = at::ones({n, n}), b = at::ones({n, n});
+  double best = 0;
+  for (int i = 0; i < 4; ++i) {
+    const auto start = std::chrono::steady_clock::now();
+    at::mm(a, b);
+    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+    if (i > 0) best = std::max(best, 2.0 * n * n * n / took.count());
+  }
+  return best;
+}
+
+int default_threads() {
+  return std::max(1u, std::thread::hardware_concurrency());
+}
+
+void choose_peak(Runtime& runtime) {
+  if (runtime.device.is_cpu()) {
+    runtime.peak_flops = measure_cpu_peak();
+    runtime.peak_flops_origin = "a 768x768 fp32 matrix product on this CPU at start";
+    return;
+  }
+  for (const KnownPeak& known : kBf16Peaks) {
+    if (runtime.device_name.find(known.name) == std::string::npos) continue;
+    runtime.peak_flops = known.flops;
+    runtime.peak_flops_origin = cat("dense bf16 peak of the ", known.name, " data sheet");
+    return;
+  }
+}
+
+}  // namespace
+
+std::string why_no_cuda() {
+#if HRM_WITH_CUDA
+  int count = 0;
+  const cudaError_t status = cudaGetDeviceCount(&count);
+  if (status == cudaErrorInsufficientDriver) {
+    return "the NVIDIA driver is older than CUDA 13 needs (580 or newer): update the driver";
+  }
+  if (status != cudaSuccess || count == 0) {
+    cudaGetLastError();
+    return cat("no NVIDIA GPU is usable here (", status == cudaSuccess ? "none found" : cudaGetErrorString(status),
+               ")");
+  }
+  cudaDeviceProp properties{};
+  cudaGetDeviceProperties(&properties, 0);
+  if (properties.major * 10 + properties.minor < 75) {
+    return cat(properties.name, " has compute capability ", properties.major, ".", properties.minor,
+               "; CUDA 13 needs 7.5 or newer");
+  }
+  return "";
+#else
+  return "this program was built without CUDA (HRM_CUDA=OFF): build it with HRM_CUDA=ON";
+#endif
+}
+
+Runtime start_runtime(const config::RuntimeConfig& config) {
+  const int threads = config.threads > 0 ? static_cast<int>(config.threads) : default_threads();
+  at::set_num_threads(threads);
+
+  Runtime runtime;
+  const std::string reason = config.device == "cpu" ? std::string("the configuration asks for the CPU") : why_no_cuda();
+  if (reason.empty()) {
+    runtime.device = at::Device(at::kCUDA, 0);
+  } else if (config.device == "cuda") {
+    fail(ExitCode::environment, "runtime.device is 'cuda', but ", reason, "; set runtime.device=cpu to go on without");
+  }
+#if HRM_WITH_CUDA
+  else if (config.device == "auto") {
+    log::info("running on the CPU: ", reason);
+  }
+#endif
+
+  if (config.deterministic) {
+    // cuBLAS reads it when its first handle is made; without a fixed workspace its split-K choices vary.
+    setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", 1);
+    auto& context = at::globalContext();
+    context.setDeterministicAlgorithms(true, /*warn_only=*/false);
+    context.setDeterministicFillUninitializedMemory(false);
+    context.setDeterministicCuDNN(true);
+    // Flash attention has a deterministic backward; the memory-efficient and cuDNN ones have not.
+    context.setSDPUseMemEfficient(false);
+    context.setSDPUseCuDNN(false);
+  }
+  if (runtime.device.is_cuda()) at::globalContext().setAllowTF32CuBLAS(config.tf32);
+
+#if HRM_WITH_CUDA
+  if (runtime.device.is_cuda()) {
+    cudaDeviceProp properties{};
+    cudaGetDeviceProperties(&properties, 0);
+    runtime.device_name = properties.name;
+  }
+#endif
+  if (runtime.device.is_cpu()) runtime.device_name = cat("CPU, ", threads, threads == 1 ? " thread" : " threads");
+  const bool bf16 = config.precision == "bf16" || (config.precision == "auto" && runtime.device.is_cuda());
+  runtime.compute_dtype = bf16 ? at::kBFloat16 : at::kFloat;
+  choose_peak(runtime);
+  return runtime;
+}
+
+void synchronize(at::Device device) {
+  if (device.is_cpu()) return;
+#if HRM_WITH_CUDA
+  c10::cuda::device_synchronize();
+#endif
+}
+
+DeviceMemory device_memory(at::Device device) {
+  DeviceMemory memory;
+  if (device.is_cpu()) return memory;
+#if HRM_WITH_CUDA
+  const auto stats = c10::cuda::CUDACachingAllocator::getDeviceStats(device.index());
+  memory.peak_bytes = stats.allocated_bytes[0].peak;
+  memory.reserved_bytes = stats.reserved_bytes[0].current;
+#endif
+  return memory;
+}
+
+}  // namespace hrm

@@ -1,0 +1,265 @@
+#include "hrm/tasks/puzzle.h"
+
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include <sstream>
+
+#include "hrm/base/error.h"
+#include "hrm/base/philox.h"
+#include "hrm/optim/sparse_sign_sgd.h"
+
+namespace hrm::tasks {
+namespace {
+
+data::PuzzleBatch rows_of(const data::PuzzleBatch& batch, int64_t first, int64_t count) {
+  return {batch.inputs.narrow(0, first, count), batch.labels.narrow(0, first, count),
+          batch.puzzle_identifiers.narrow(0, first, count), count};
+}
+
+data::PuzzleBatch to_device(const data::PuzzleBatch& batch, at::Device device) {
+  const auto move = [&](const at::Tensor& t) { return t.to(device, /*non_blocking=*/true); };
+  return {move(batch.inputs), move(batch.labels), move(batch.puzzle_identifiers), batch.valid_rows};
+}
+
+std::string percent(double share) {
+  std::ostringstream out;
+  out.setf(std::ios::fixed);
+  out.precision(share >= 0.9995 || share == 0 ? 0 : 1);
+  out << share * 100 << " %";
+  return out.str();
+}
+
+std::string fixed(double value, int digits) {
+  std::ostringstream out;
+  out.setf(std::ios::fixed);
+  out.precision(digits);
+  out << value;
+  return out.str();
+}
+
+std::shared_ptr<const data::PuzzleDataset> open_test(const config::Config& config) {
+  if (config.data.test.empty()) return nullptr;
+  return data::open_dataset(config.data.test, "test", config.data);
+}
+
+void check_same_puzzles(const data::PuzzleDataset& train, const data::PuzzleDataset& test,
+                        const config::DataConfig& config) {
+  const auto complain = [&](const char* what, int64_t a, int64_t b) {
+    require(a == b, ExitCode::data, "data.train '", config.train, "' has ", what, " ", a, ", data.test '", config.test,
+            "' has ", b, "; both must hold the same kind of puzzle");
+  };
+  complain("sequence length", train.meta().seq_len, test.meta().seq_len);
+  complain("vocabulary size", train.meta().vocab_size, test.meta().vocab_size);
+  require(test.meta().num_puzzle_identifiers <= train.meta().num_puzzle_identifiers, ExitCode::data, "data.test '",
+          config.test, "' has ", test.meta().num_puzzle_identifiers, " puzzle identifiers, but data.train only ",
+          train.meta().num_puzzle_identifiers, "; a model has no embedding for the others");
+}
+
+}  // namespace
+
+double value_of(const NamedValues& values, const std::string& key) {
+  for (const auto& [name, value] : values) {
+    if (name == key) return value;
+  }
+  fail(ExitCode::unexpected, "no metric '", key, "'");
+}
+
+void visit_model(models::PuzzleModel& model, StateVisitor& visitor) {
+  for (auto& item : model.named_parameters()) visitor.tensor(item.key(), item.value(), StateRole::weight);
+  for (auto& item : model.named_buffers()) visitor.tensor(item.key(), item.value(), StateRole::weight);
+}
+
+PuzzleTask::PuzzleTask(const config::Config& config, const Runtime& runtime) : config_(config), runtime_(runtime) {
+  require(
+      !config.data.train.empty(), ExitCode::usage,
+      "data.train is empty; give a dataset directory or a CSV file, e.g. data.train=data/sudoku/train_17clue_1k.csv");
+  train_ = data::open_dataset(config.data.train, "train", config.data, static_cast<uint64_t>(config.run.seed));
+  test_ = open_test(config);
+  if (test_) check_same_puzzles(*train_, *test_, config.data);
+
+  const auto dims = models::resolve_dims(config.model, train_->meta());
+  model_ = models::make_puzzle_model(config.model, dims, static_cast<uint64_t>(config.run.seed), runtime.device,
+                                     runtime.compute_dtype);
+  const int64_t slots = config.train.global_batch_size;
+  micro_batch_size_ = config.train.micro_batch_size > 0 ? config.train.micro_batch_size : slots;
+  state_ = objectives::make_act_state(*model_, slots);
+  const auto floats = at::TensorOptions().device(runtime.device).dtype(at::kFloat);
+  puzzle_rows_ = objectives::make_puzzle_rows(*model_, micro_batch_size_);
+  if (puzzle_rows_.defined()) embedding_rows_grad_ = at::zeros({slots, dims.puzzle_emb_ndim}, floats);
+  embedding_lr_ = at::zeros({}, floats);
+}
+
+void PuzzleTask::open_data() {
+  const int64_t slots = config_.train.global_batch_size;
+  const bool on_gpu = runtime_.device.is_cuda();
+  const auto options = data::train_stream_options(config_, slots, /*pinned=*/on_gpu);
+  if (config_.data.reference_semantics) {
+    stream_ = std::make_unique<data::TrainStream>(train_, options, position_);
+  } else {
+    pool_ = std::make_unique<RowPool>(train_, options, slots, position_, runtime_.device);
+  }
+}
+
+double PuzzleTask::load_batch(int64_t step) {
+  draw_exploration(step);
+  if (!stream_ && !pool_) open_data();
+  return pool_ ? pool_->prepare() : load_rows(step);
+}
+
+double PuzzleTask::load_rows(int64_t step) {
+  Held& held = held_[static_cast<size_t>(step % 2)];
+  if (held.copied) held.copied->synchronize();
+  held = {};
+  held.batch = stream_->next();
+  batch_ = to_device(held.batch.batch, runtime_.device);
+  if (runtime_.device.is_cuda()) {
+    held.copied.emplace(c10::DeviceType::CUDA);
+    held.copied->record(c10::impl::VirtualGuardImpl(c10::DeviceType::CUDA).getStream(runtime_.device));
+  }
+  position_ = held.batch.position_after;
+  return stream_->wait_ms();
+}
+
+// The draws of a slot depend on seed, step and slot alone. They are made on the host, a few hundred numbers a step.
+void PuzzleTask::draw_exploration(int64_t step) {
+  const int64_t slots = config_.train.global_batch_size;
+  const int64_t max_steps = config_.model.halt_max_steps;
+  const bool pinned = runtime_.device.is_cuda();
+  at::Tensor uniform = at::empty({slots}, at::TensorOptions().dtype(at::kFloat).pinned_memory(pinned));
+  at::Tensor min_steps = at::empty({slots}, at::TensorOptions().dtype(at::kInt).pinned_memory(pinned));
+  auto* u = uniform.data_ptr<float>();
+  auto* m = min_steps.data_ptr<int32_t>();
+  for (int64_t slot = 0; slot < slots; ++slot) {
+    CounterRng rng(static_cast<uint64_t>(config_.run.seed), Stream::explore,
+                   (static_cast<uint64_t>(step) << 24) + static_cast<uint64_t>(slot));
+    u[slot] = rng.uniform();
+    m[slot] = max_steps > 1 ? 2 + static_cast<int32_t>(rng.below(static_cast<uint32_t>(max_steps - 1))) : 1;
+  }
+  draws_ = {uniform.to(runtime_.device, /*non_blocking=*/true), min_steps.to(runtime_.device, /*non_blocking=*/true)};
+}
+
+void PuzzleTask::forward_backward(int64_t /*step*/, int64_t micro_batch, at::Tensor& metric_sums) {
+  const int64_t first = micro_batch * micro_batch_size_;
+  objectives::ActState slots = state_.narrow(first, micro_batch_size_);
+  if (pool_) {
+    objectives::act_begin_from_pool(slots, pool_->rows(), pool_->cursor(), model_->H_init(), model_->L_init());
+  } else {
+    objectives::act_begin(slots, rows_of(batch_, first, micro_batch_size_), model_->H_init(), model_->L_init());
+  }
+
+  const objectives::HaltDraws draws{draws_.uniform.narrow(0, first, micro_batch_size_),
+                                    draws_.min_steps.narrow(0, first, micro_batch_size_)};
+  if (puzzle_rows_.defined()) puzzle_rows_.mutable_grad() = at::Tensor();
+  const objectives::TrainSegment segment =
+      objectives::act_train_segment(*model_, slots, puzzle_rows_, draws, config_.objective);
+  (segment.loss.loss / static_cast<double>(config_.train.global_batch_size)).backward();
+  metric_sums.add_(segment.loss.metrics);
+  if (puzzle_rows_.defined()) {
+    embedding_rows_grad_.narrow(0, first, micro_batch_size_).copy_(puzzle_rows_.grad());
+  }
+}
+
+void PuzzleTask::update_extra(double lr_factor, const at::Tensor& skip) {
+  if (pool_) pool_->finish();
+  if (!embedding_rows_grad_.defined()) return;
+  embedding_lr_.fill_(config_.optim.puzzle_emb_lr * lr_factor);
+  // The rows of all micro-batches at once: the sign is taken of the sum over the global batch.
+  optim::sparse_sign_sgd_(model_->puzzle_embedding(), state_.puzzle_identifiers, embedding_rows_grad_, embedding_lr_,
+                          config_.optim.puzzle_emb_weight_decay, skip);
+}
+
+const std::vector<std::string>& PuzzleTask::metric_names() const {
+  return objectives::act_metric_names();
+}
+
+// As the official trainer reports: losses per sample of the batch, all else per sample that halted.
+NamedValues PuzzleTask::summarize(const std::vector<double>& sums, int64_t steps) const {
+  const auto& names = metric_names();
+  NamedValues out;
+  double count = 0, loss = 0;
+  for (size_t i = 0; i < names.size(); ++i) {
+    if (names[i] == "count") count = sums[i];
+  }
+  const double samples = static_cast<double>(steps) * static_cast<double>(config_.train.global_batch_size);
+  for (size_t i = 0; i < names.size(); ++i) {
+    const std::string& name = names[i];
+    if (name == "count") {
+      out.emplace_back("halted_per_step", count / static_cast<double>(std::max<int64_t>(steps, 1)));
+    } else if (name.ends_with("loss")) {
+      const double value = sums[i] / samples;
+      out.emplace_back(name, value);
+      loss += name == "lm_loss" ? value : 0.5 * value;
+    } else {
+      out.emplace_back(name, sums[i] / std::max(count, 1.0));
+    }
+  }
+  out.insert(out.begin(), {"loss", loss});
+  return out;
+}
+
+std::string PuzzleTask::progress_text(const NamedValues& summary) const {
+  return cat("loss ", fixed(value_of(summary, "loss"), 3), " | exact ", percent(value_of(summary, "exact_accuracy")),
+             " | cells ", percent(value_of(summary, "accuracy")), " | halt ", fixed(value_of(summary, "steps"), 1));
+}
+
+double PuzzleTask::steps_per_epoch() const {
+  return static_cast<double>(train_->num_groups()) * train_->mean_puzzle_examples() /
+         static_cast<double>(config_.train.global_batch_size);
+}
+
+double PuzzleTask::flops_per_step() const {
+  return model_->flops_per_sample_step() * static_cast<double>(config_.train.global_batch_size);
+}
+
+NamedValues PuzzleTask::evaluate(const std::function<void(const EvalProgress&)>& progress) {
+  PuzzleEvalOptions options;
+  options.batch_size = config_.eval.batch_size > 0 ? config_.eval.batch_size : micro_batch_size_;
+  options.max_samples = config_.eval.max_samples;
+  options.segments = config_.eval.segments > 0 ? config_.eval.segments : config_.model.halt_max_steps;
+  return evaluate_puzzles(*model_, test_, config_.objective, options, runtime_.device, progress);
+}
+
+std::string PuzzleTask::eval_text(const NamedValues& result) const {
+  return puzzle_eval_text(result);
+}
+
+std::string puzzle_eval_text(const NamedValues& result) {
+  return cat("exact ", percent(value_of(result, "exact_accuracy")), " | cells ", percent(value_of(result, "accuracy")),
+             " | Q right ", percent(value_of(result, "q_halt_accuracy")), " | loss ",
+             fixed(value_of(result, "lm_loss"), 3), " | ", static_cast<int64_t>(value_of(result, "count")), " puzzles");
+}
+
+std::string PuzzleTask::describe() const {
+  const auto& dims = model_->dims();
+  std::string text = cat("model        ", config_.model.arch, ", ", model_->parameter_set().count(),
+                         " parameters, hidden ", config_.model.hidden_size, ", ", dims.puzzle_emb_len + dims.seq_len,
+                         " tokens, vocabulary ", dims.vocab_size, "\ndata         ", train_->num_groups(),
+                         " training groups (", config_.data.train, "), augmentation ", config_.data.augmentation);
+  if (test_) text += cat("; ", test_->num_examples(), " test puzzles (", config_.data.test, ")");
+  return text;
+}
+
+std::map<std::string, std::string> PuzzleTask::signature() const {
+  const data::PuzzleMeta& meta = train_->meta();
+  return {{"task", "puzzle"},
+          {"seq_len", std::to_string(meta.seq_len)},
+          {"vocab_size", std::to_string(meta.vocab_size)},
+          {"num_puzzle_identifiers", std::to_string(meta.num_puzzle_identifiers)}};
+}
+
+void PuzzleTask::visit_state(StateVisitor& visitor) {
+  visit_model(*model_, visitor);
+  const StateSlice slots{0, config_.train.global_batch_size};
+  visitor.tensor("carry.z_H", state_.carry.z_H, StateRole::carry, slots);
+  visitor.tensor("carry.z_L", state_.carry.z_L, StateRole::carry, slots);
+  visitor.tensor("carry.steps", state_.steps, StateRole::carry, slots);
+  visitor.tensor("carry.halted", state_.halted, StateRole::carry, slots);
+  visitor.tensor("carry.inputs", state_.inputs, StateRole::carry, slots);
+  visitor.tensor("carry.labels", state_.labels, StateRole::carry, slots);
+  visitor.tensor("carry.puzzle_identifiers", state_.puzzle_identifiers, StateRole::carry, slots);
+  // The rows that slots have taken are counted on the device; a checkpoint is the moment to ask.
+  if (pool_) position_ = pool_->cursor().item<int64_t>();
+  visitor.integer("sampler.position", position_);
+}
+
+}  // namespace hrm::tasks

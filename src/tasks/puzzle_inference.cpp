@@ -1,0 +1,71 @@
+#include "hrm/tasks/puzzle_inference.h"
+
+#include "checkpoint/official.h"
+#include "hrm/base/error.h"
+#include "hrm/checkpoint/checkpoint.h"
+#include "hrm/config/load.h"
+#include "hrm/ops/backend.h"
+#include "hrm/tasks/puzzle.h"
+
+namespace hrm::tasks {
+namespace {
+
+// A model alone, as checkpoints hold it.
+class ModelState : public Stateful {
+ public:
+  explicit ModelState(models::PuzzleModel& model) : model_(model) {}
+  void visit_state(StateVisitor& visitor) override { visit_model(model_, visitor); }
+
+ private:
+  models::PuzzleModel& model_;
+};
+
+models::PuzzleModelDims dims_of(const config::ModelConfig& config, const checkpoint::FoundCheckpoint& found,
+                                const checkpoint::ModelWeights& weights, std::optional<int64_t> seq_len) {
+  models::PuzzleModelDims dims = checkpoint::check_weights(config, weights.raw, found.dir.string());
+  const auto stored = found.meta.info.find("seq_len");
+  if (dims.seq_len == 0 && stored != found.meta.info.end()) dims.seq_len = std::stoll(stored->second);
+  if (dims.seq_len == 0 && seq_len) dims.seq_len = *seq_len;
+  require(dims.seq_len > 0, ExitCode::usage, "the checkpoint '", found.dir.string(),
+          "' does not say how long its puzzles are; give data or a puzzle");
+  return dims;
+}
+
+}  // namespace
+
+config::Config stored_config(const std::filesystem::path& run_or_step, const std::vector<std::string>& overrides) {
+  const checkpoint::FoundCheckpoint found = checkpoint::open_checkpoint(run_or_step);
+  return config::config_from_json_text(found.meta.config_json, (found.dir / "config.json").string(), overrides).config;
+}
+
+Runtime start_runtime_and_ops(const config::Config& config) {
+  const Runtime runtime = start_runtime(config.runtime);
+  ops::set_backend(config.ops.backend == "reference" ? ops::Backend::reference : ops::Backend::fused);
+  return runtime;
+}
+
+PuzzleInference open_puzzle_model(const std::filesystem::path& run_or_step, const std::vector<std::string>& overrides,
+                                  const std::string& weights, std::optional<int64_t> seq_len) {
+  const checkpoint::FoundCheckpoint found = checkpoint::open_checkpoint(run_or_step);
+  PuzzleInference out;
+  out.config =
+      config::config_from_json_text(found.meta.config_json, (found.dir / "config.json").string(), overrides).config;
+  out.checkpoint = found.dir;
+  out.step = found.meta.step;
+  out.runtime = start_runtime_and_ops(out.config);
+
+  const checkpoint::ModelWeights stored = checkpoint::load_weights(found.dir);
+  require(weights != "ema" || !stored.ema.empty(), ExitCode::checkpoint, "'", found.dir.string(),
+          "' holds no averaged weights (it was trained with optim.ema = 0); use --weights raw");
+  out.averaged = weights == "ema" || (weights == "auto" && !stored.ema.empty());
+  const auto dims = dims_of(out.config.model, found, stored, seq_len);
+  out.model =
+      models::make_puzzle_model(out.config.model, dims, /*seed=*/0, out.runtime.device, out.runtime.compute_dtype);
+  ModelState state(*out.model);
+  checkpoint::load_weights_into(found.dir, state,
+                                out.averaged ? checkpoint::WeightSet::ema : checkpoint::WeightSet::raw);
+  out.model->parameter_set().refresh_compute();
+  return out;
+}
+
+}  // namespace hrm::tasks

@@ -1,0 +1,76 @@
+#include <chrono>
+#include <iostream>
+#include <nlohmann/json.hpp>
+
+#include "hrm/base/error.h"
+#include "hrm/base/file.h"
+#include "hrm/base/log.h"
+#include "hrm/base/text.h"
+#include "hrm/data/dataset.h"
+#include "hrm/tasks/puzzle.h"
+#include "hrm/tasks/puzzle_inference.h"
+#include "hrm/train/commands.h"
+
+namespace hrm::train {
+namespace {
+
+double now_seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+// The data that --data names, or else the test data of the run.
+std::shared_ptr<const data::PuzzleDataset> open_eval_data(const EvalOptions& options, const config::Config& config) {
+  const std::string path = options.data.empty() ? config.data.test : options.data;
+  require(!path.empty(), ExitCode::usage, "the run has no test data (data.test is empty); give --data DIR or CSV");
+  return data::open_dataset(path, "test", config.data);
+}
+
+}  // namespace
+
+int run_eval(const EvalOptions& options) {
+  const config::Config stored = tasks::stored_config(options.checkpoint, options.overrides);
+  const auto dataset = open_eval_data(options, stored);
+  const tasks::PuzzleInference loaded =
+      tasks::open_puzzle_model(options.checkpoint, options.overrides, stored.eval.weights, dataset->meta().seq_len);
+  const auto& dims = loaded.model->dims();
+  require(dataset->meta().seq_len == dims.seq_len, ExitCode::data, "'", dataset->origin(), "' has puzzles of ",
+          dataset->meta().seq_len, " cells, the model of '", loaded.checkpoint.string(), "' takes ", dims.seq_len);
+  require(dataset->meta().vocab_size == dims.vocab_size, ExitCode::data, "'", dataset->origin(), "' has ",
+          dataset->meta().vocab_size, " tokens, the model of '", loaded.checkpoint.string(), "' ", dims.vocab_size,
+          "; they are not the same kind of puzzle");
+
+  tasks::PuzzleEvalOptions eval;
+  eval.batch_size = loaded.config.eval.batch_size > 0 ? loaded.config.eval.batch_size : 256;
+  eval.max_samples = loaded.config.eval.max_samples;
+  eval.segments = loaded.config.eval.segments > 0 ? loaded.config.eval.segments : loaded.config.model.halt_max_steps;
+  log::info("evaluating ", loaded.checkpoint.string(), " (", loaded.averaged ? "averaged" : "raw", " weights) on ",
+            dataset->origin(), ", ", eval.segments, " segments, ", loaded.runtime.device_name);
+
+  const double start = now_seconds();
+  const tasks::NamedValues result = tasks::evaluate_puzzles(
+      *loaded.model, dataset, loaded.config.objective, eval, loaded.runtime.device,
+      [&](const tasks::EvalProgress& progress) {
+        const double left = (now_seconds() - start) / static_cast<double>(progress.done) *
+                            static_cast<double>(progress.total - progress.done);
+        if (log::stderr_is_interactive()) {
+          log::progress(cat("evaluating ", progress.done, "/", progress.total, " samples, eta ", human_seconds(left)));
+        }
+      });
+  const double seconds = now_seconds() - start;
+  log::info(tasks::puzzle_eval_text(result), " | ", human_seconds(seconds));
+
+  nlohmann::ordered_json json;
+  json["checkpoint"] = loaded.checkpoint.string();
+  json["step"] = loaded.step;
+  json["weights"] = loaded.averaged ? "ema" : "raw";
+  json["data"] = dataset->origin();
+  json["segments"] = eval.segments;
+  for (const auto& [key, value] : result) json[key] = value;
+  json["seconds"] = seconds;
+  const std::string text = json.dump(2) + "\n";
+  std::cout << text;
+  if (!options.json_out.empty()) write_text_atomic(options.json_out, text);
+  return static_cast<int>(ExitCode::done);
+}
+
+}  // namespace hrm::train

@@ -1,0 +1,49 @@
+#include "hrm/train/signals.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <atomic>
+
+namespace hrm::train {
+namespace {
+
+std::atomic<int> stop_signal{0};
+
+void on_signal(int number) {
+  // The second request does not wait for the step. _exit: nothing else is safe in a handler.
+  if (stop_signal.exchange(number) != 0 && (number == SIGINT || number == SIGTERM)) _exit(128 + number);
+}
+
+}  // namespace
+
+void install_signal_handlers() {
+  struct sigaction action {};
+  action.sa_handler = on_signal;
+  sigemptyset(&action.sa_mask);
+  action.sa_flags = SA_RESTART;
+  for (const int number : {SIGTERM, SIGINT, SIGUSR1, SIGUSR2}) sigaction(number, &action, nullptr);
+  // A reader of our output that goes away must not kill a training.
+  signal(SIGPIPE, SIG_IGN);
+}
+
+bool stop_requested() {
+  return stop_signal.load() != 0;
+}
+
+std::string stop_signal_name() {
+  switch (stop_signal.load()) {
+    case SIGTERM:
+      return "SIGTERM";
+    case SIGINT:
+      return "SIGINT";
+    case SIGUSR1:
+      return "SIGUSR1";
+    case SIGUSR2:
+      return "SIGUSR2";
+    default:
+      return "";
+  }
+}
+
+}  // namespace hrm::train

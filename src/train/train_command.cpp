@@ -1,0 +1,154 @@
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <ctime>
+#include <nlohmann/json.hpp>
+
+#include "hrm/base/error.h"
+#include "hrm/base/file.h"
+#include "hrm/base/log.h"
+#include "hrm/base/text.h"
+#include "hrm/checkpoint/checkpoint.h"
+#include "hrm/config/load.h"
+#include "hrm/runtime/device.h"
+#include "hrm/tasks/puzzle.h"
+#include "hrm/tasks/puzzle_inference.h"
+#include "hrm/train/commands.h"
+#include "hrm/train/signals.h"
+#include "hrm/train/trainer.h"
+
+namespace hrm::train {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Keeps a second process out of a run folder for as long as this object lives (the lock goes with the process).
+class RunLock {
+ public:
+  explicit RunLock(const fs::path& run_dir) {
+    make_directories(run_dir);
+    const fs::path file = run_dir / ".lock";
+    fd_ = open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    require(fd_ >= 0, ExitCode::environment, "cannot write in the run folder '", run_dir.string(),
+            "': ", std::strerror(errno), "; choose another run.dir");
+    require(flock(fd_, LOCK_EX | LOCK_NB) == 0, ExitCode::environment, "another process trains in '", run_dir.string(),
+            "'; stop it, or choose another run.name");
+  }
+  ~RunLock() { close(fd_); }
+  RunLock(const RunLock&) = delete;
+  RunLock& operator=(const RunLock&) = delete;
+
+ private:
+  int fd_;
+};
+
+// A launcher that starts several processes would make each of them train the same run.
+void refuse_many_ranks() {
+  struct Launcher {
+    const char* size;
+    const char* needs;  // set only inside a launched process
+    const char* name;
+  };
+  constexpr Launcher kLaunchers[] = {{"WORLD_SIZE", "LOCAL_RANK", "torchrun"},
+                                     {"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "mpirun"},
+                                     {"PMI_SIZE", "PMI_RANK", "mpirun"},
+                                     {"SLURM_NTASKS", "SLURM_STEP_ID", "srun"}};
+  for (const Launcher& launcher : kLaunchers) {
+    const char* size = std::getenv(launcher.size);
+    if (!size || !std::getenv(launcher.needs) || std::atoi(size) <= 1) continue;
+    fail(ExitCode::environment, launcher.name, " started ", size, " processes (", launcher.size,
+         "); this version trains with one process: start it without ", launcher.name, " or with one task");
+  }
+}
+
+void write_environment(const fs::path& run_dir, const Runtime& runtime) {
+  char when[32];
+  const std::time_t now = std::time(nullptr);
+  std::strftime(when, sizeof when, "%Y-%m-%dT%H:%M:%SZ", std::gmtime(&now));
+  nlohmann::ordered_json json;
+  json["started"] = when;
+  json["device"] = runtime.device_name;
+  json["compute_dtype"] = runtime.compute_dtype == at::kBFloat16 ? "bf16" : "fp32";
+  json["peak_flops_assumed"] = runtime.peak_flops;
+  json["peak_flops_origin"] = runtime.peak_flops_origin;
+  for (const auto& [key, value] : build_info()) json["build"][key] = value;
+  write_text_atomic(run_dir / "environment.json", json.dump(2) + "\n");
+}
+
+struct Start {
+  fs::path checkpoint;  // empty: from scratch
+  checkpoint::CheckpointKind kind = checkpoint::CheckpointKind::full;
+};
+
+Start choose_start(const TrainOptions& options, const fs::path& run_dir) {
+  if (options.resume == "never") {
+    require(checkpoint::list_checkpoints(run_dir).empty(), ExitCode::usage, "'", run_dir.string(),
+            "' already holds checkpoints and --resume never would overwrite them; choose another run.name");
+    return {};
+  }
+  if (options.resume == "auto") {
+    const auto found = checkpoint::find_latest_valid(run_dir);
+    if (!found) return {};
+    return {found->dir, found->meta.kind};
+  }
+  const auto found = checkpoint::open_checkpoint(options.resume);
+  return {found.dir, found.meta.kind};
+}
+
+}  // namespace
+
+int run_train(const TrainOptions& options) {
+  refuse_many_ranks();
+  const config::LoadedConfig loaded = config::load_config(options.config_files, options.overrides);
+  config::validate(loaded);
+  const config::Config& config = loaded.config;
+  const fs::path run_dir = fs::path(config.run.dir) / config.run.name;
+  const RunLock lock(run_dir);
+  log::open_file([&] {
+    make_directories(run_dir / "log");
+    return run_dir / "log" / "rank_0.log";
+  }());
+
+  const Runtime runtime = tasks::start_runtime_and_ops(config);
+  install_signal_handlers();
+
+  tasks::PuzzleTask task(config, runtime);
+  Trainer trainer(config, loaded.to_json(), runtime, task, run_dir);
+  log::info("run folder   ", run_dir.string());
+  log::info("device       ", runtime.device_name, ", ", runtime.compute_dtype == at::kBFloat16 ? "bf16" : "fp32",
+            runtime.peak_flops > 0
+                ? cat(", MFU against ", runtime.peak_flops / 1e12, " TFLOP/s (", runtime.peak_flops_origin, ")")
+                : std::string());
+  log::info(task.describe());
+
+  const Start start = choose_start(options, run_dir);
+  if (start.checkpoint.empty()) {
+    log::info("training     ", trainer.total_steps(), " steps of ", config.train.global_batch_size, " samples");
+    trainer.start_fresh();
+  } else if (start.kind == checkpoint::CheckpointKind::weights) {
+    checkpoint::load_weights_into(start.checkpoint, task);
+    trainer.start_fresh();
+    log::info("weights from ", start.checkpoint.string(), "; optimizer and data start afresh");
+  } else {
+    trainer.resume(start.checkpoint);
+    log::info("resumed      ", start.checkpoint.string(), " at step ", trainer.step(), " of ", trainer.total_steps());
+  }
+  write_text_atomic(run_dir / "config.json", loaded.to_json());
+  write_environment(run_dir, runtime);
+
+  if (trainer.step() >= trainer.total_steps()) {
+    log::info("this run is finished: ", trainer.step(), " of ", trainer.total_steps(),
+              " steps are done; set train.steps higher to go on");
+    return static_cast<int>(ExitCode::done);
+  }
+  const Outcome outcome = trainer.run();
+  if (outcome == Outcome::stopped) return static_cast<int>(ExitCode::stopped);
+  log::info("finished ", trainer.total_steps(), " steps; checkpoints are in ", (run_dir / "checkpoints").string());
+  return static_cast<int>(ExitCode::done);
+}
+
+}  // namespace hrm::train

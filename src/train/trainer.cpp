@@ -1,0 +1,263 @@
+#include "hrm/train/trainer.h"
+
+#include <chrono>
+#include <cmath>
+
+#include "hrm/base/error.h"
+#include "hrm/base/log.h"
+#include "hrm/base/text.h"
+#include "hrm/checkpoint/checkpoint.h"
+#include "hrm/optim/clip.h"
+#include "hrm/optim/schedules.h"
+#include "hrm/runtime/async_read.h"
+#include "hrm/train/signals.h"
+
+namespace hrm::train {
+namespace {
+
+// Values behind the task's own sums in the vector that travels to the host each step.
+enum Extra : int64_t { kNormRaw = 0, kNormClipped = 1, kNonFinite = 2, kNumExtra = 3 };
+
+double now_seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+std::vector<optim::ParameterGroup> one_group(nn::ParameterSet& parameters, double weight_decay) {
+  optim::ParameterGroup group;
+  for (const nn::Parameter& p : parameters.all()) {
+    group.names.push_back(p.name);
+    group.params.push_back(p.master);
+    group.grads.push_back(p.master.grad());
+  }
+  group.weight_decay = weight_decay;
+  return {std::move(group)};
+}
+
+int64_t planned_steps(const config::TrainConfig& config, const tasks::Task& task) {
+  if (config.steps > 0) return config.steps;
+  const auto steps = static_cast<int64_t>(config.epochs * task.steps_per_epoch());
+  require(steps > 0, ExitCode::usage, "train.epochs = ", config.epochs, " is less than one step of ",
+          config.global_batch_size, " samples; set train.steps or more epochs");
+  return steps;
+}
+
+}  // namespace
+
+Trainer::Trainer(const config::Config& config, std::string config_json, const Runtime& runtime, tasks::Task& task,
+                 std::filesystem::path run_dir)
+    : config_(config),
+      config_json_(std::move(config_json)),
+      runtime_(runtime),
+      task_(task),
+      run_dir_(std::move(run_dir)),
+      log_(run_dir_) {
+  const int64_t micro =
+      config.train.micro_batch_size > 0 ? config.train.micro_batch_size : config.train.global_batch_size;
+  accumulation_ = config.train.global_batch_size / micro;
+  total_steps_ = planned_steps(config.train, task);
+  nn::ParameterSet& parameters = task.parameters();
+  optimizer_ = optim::make_optimizer({config.optim.name, config.optim.beta1, config.optim.beta2, config.optim.eps},
+                                     one_group(parameters, config.optim.weight_decay));
+  if (config.optim.ema > 0) ema_ = std::make_unique<optim::Ema>(parameters, config.optim.ema);
+
+  const auto sums = static_cast<int64_t>(task.metric_names().size());
+  const auto on_device = at::TensorOptions().device(runtime.device);
+  metric_sums_ = at::zeros({sums + kNumExtra}, on_device.dtype(at::kDouble));
+  window_sums_ = at::zeros({sums + kNumExtra}, at::kDouble);
+  lr_ = at::zeros({}, on_device.dtype(at::kFloat));
+  skip_ = at::zeros({}, on_device.dtype(at::kFloat));
+}
+
+Outcome Trainer::run() {
+  window_start_ = now_seconds();
+  const double start = window_start_;
+  while (step_ < total_steps_) {
+    train_step();
+    collect_metrics(/*wait=*/step_ == total_steps_);
+    const bool last = step_ == total_steps_;
+    if (due(config_.train.eval_every, last)) evaluate();
+    if (due(config_.train.checkpoint_every, last)) save();
+    const bool out_of_time = config_.train.max_seconds > 0 && now_seconds() - start > config_.train.max_seconds;
+    if (!last && (stop_requested() || out_of_time)) {
+      save();
+      log::progress_done();
+      log::info("stopped at step ", step_, " of ", total_steps_, " (",
+                stop_requested() ? stop_signal_name() : "train.max_seconds", "); start it again to go on");
+      return Outcome::stopped;
+    }
+  }
+  log::progress_done();
+  return Outcome::finished;
+}
+
+// One optimizer step. Nothing here waits for the device: metrics travel to the host on their own (collect_metrics).
+void Trainer::train_step() {
+  const int64_t step = step_ + 1;  // the schedule, the samples and the draws of this step are numbered from 1
+  nn::ParameterSet& parameters = task_.parameters();
+
+  window_wait_ms_ += task_.load_batch(step);
+  parameters.zero_grad();
+  metric_sums_.zero_();
+  at::Tensor task_sums = metric_sums_.narrow(0, 0, metric_sums_.numel() - kNumExtra);
+  for (int64_t micro = 0; micro < accumulation_; ++micro) task_.forward_backward(step, micro, task_sums);
+
+  const optim::GradNorm norm = optim::global_norm(parameters.flat_grad(), config_.optim.grad_clip);
+  // Once a step was not finite, every later one is left out too, until the host has noticed and stops: the weights in
+  // the dump are those before the bad step.
+  skip_.copy_(at::maximum(skip_, norm.nonfinite));
+  lr_.fill_(config_.optim.lr * lr_factor(step));
+  optimizer_->step(lr_, norm.coef, skip_);
+  task_.update_extra(lr_factor(step), skip_);
+  if (ema_) ema_->update(skip_);
+  parameters.refresh_compute();
+
+  at::Tensor extra = metric_sums_.narrow(0, task_sums.numel(), kNumExtra);
+  extra.copy_(at::stack({norm.norm, norm.norm * norm.coef, skip_}));
+  reader_.push(step, metric_sums_);
+  step_ = step;
+}
+
+double Trainer::lr_factor(int64_t step) const {
+  return optim::scheduled(config_.optim.schedule, 1.0, step, total_steps_, config_.optim.warmup_steps,
+                          config_.optim.min_ratio);
+}
+
+bool Trainer::due(int64_t every, bool last) const {
+  return last || (every > 0 && step_ % every == 0);
+}
+
+// Adds the finished steps to the open window and writes it when it is full.
+void Trainer::collect_metrics(bool wait) {
+  while (auto entry = reader_.pop(wait)) {
+    auto sums = window_sums_.accessor<double, 1>();
+    const auto nonfinite = static_cast<size_t>(sums.size(0) - kNumExtra + kNonFinite);
+    if (entry->values[nonfinite] != 0) stop_diverged(entry->tag);
+    for (int64_t i = 0; i < sums.size(0); ++i) sums[i] += entry->values[static_cast<size_t>(i)];
+    ++window_steps_;
+    if (entry->tag % config_.train.log_every == 0 || entry->tag == total_steps_) write_window(entry->tag);
+  }
+}
+
+void Trainer::write_window(int64_t step) {
+  const double* sums = window_sums_.const_data_ptr<double>();
+  const int64_t num_task = window_sums_.numel() - kNumExtra;
+  const auto steps = static_cast<double>(window_steps_);
+  const tasks::NamedValues summary = task_.summarize({sums, sums + num_task}, window_steps_);
+
+  // Steps of a window that began before this process started are not timed by it.
+  const double now = now_seconds();
+  const auto timed = static_cast<double>(step - window_first_step_);
+  const double seconds = std::max(now - window_start_ - paused_seconds_, 1e-9);
+  const double step_seconds = seconds / std::max(timed, 1.0);
+  const double samples_per_s = static_cast<double>(config_.train.global_batch_size) / step_seconds;
+  const double mfu = runtime_.peak_flops > 0 ? task_.flops_per_step() / step_seconds / runtime_.peak_flops : NAN;
+  const DeviceMemory memory = device_memory(runtime_.device);
+
+  std::vector<std::pair<std::string, double>> line;
+  for (const auto& [key, value] : summary) line.emplace_back("train/" + key, value);
+  line.emplace_back("train/lr", config_.optim.lr * lr_factor(step));
+  line.emplace_back("train/grad_norm_raw", sums[num_task + kNormRaw] / steps);
+  line.emplace_back("train/grad_norm_clipped", sums[num_task + kNormClipped] / steps);
+  line.emplace_back("perf/step_ms", step_seconds * 1e3);
+  line.emplace_back("perf/data_wait_ms", window_wait_ms_ / std::max(timed, 1.0));
+  line.emplace_back("perf/samples_per_s", samples_per_s);
+  line.emplace_back("perf/mfu", mfu);
+  line.emplace_back("perf/peak_flops_assumed", runtime_.peak_flops);
+  line.emplace_back("perf/memory_peak_bytes", static_cast<double>(memory.peak_bytes));
+  line.emplace_back("perf/memory_reserved_bytes", static_cast<double>(memory.reserved_bytes));
+  log_.write(step, line);
+
+  std::ostringstream text;
+  text.precision(4);
+  text << "step " << step << "/" << total_steps_ << " | " << task_.progress_text(summary) << " | ";
+  text << static_cast<int64_t>(samples_per_s) << " samples/s | wait "
+       << static_cast<int64_t>(window_wait_ms_ / std::max(timed, 1.0) + 0.5) << " ms | ";
+  if (std::isfinite(mfu)) text << "MFU " << static_cast<int64_t>(mfu * 100 + 0.5) << " % | ";
+  text << "eta " << human_seconds(step_seconds * static_cast<double>(total_steps_ - step));
+  log::progress(text.str());
+
+  window_sums_.zero_();
+  window_steps_ = 0;
+  window_start_ = now;
+  paused_seconds_ = 0;
+  window_wait_ms_ = 0;
+  window_first_step_ = step;
+}
+
+void Trainer::evaluate() {
+  if (!task_.can_evaluate() || last_eval_step_ == step_) return;
+  collect_metrics(/*wait=*/true);
+  const double start = now_seconds();
+  const std::string& which = config_.eval.weights;
+  require(ema_ || (which != "ema"), ExitCode::usage,
+          "eval.weights is 'ema', but optim.ema is 0: there is no average to evaluate");
+  const bool with_ema = ema_ && which != "raw";
+  const auto run_one = [&](const std::string& prefix) {
+    const tasks::NamedValues result = task_.evaluate([&](const tasks::EvalProgress& progress) {
+      const double spent = now_seconds() - start;
+      const double left =
+          spent / static_cast<double>(progress.done) * static_cast<double>(progress.total - progress.done);
+      if (log::stderr_is_interactive()) {
+        log::progress(cat("evaluating ", progress.done, "/", progress.total, " samples, eta ", human_seconds(left)));
+      }
+    });
+    std::vector<std::pair<std::string, double>> line;
+    for (const auto& [key, value] : result) line.emplace_back(prefix + "/" + key, value);
+    log_.write(step_, line);
+    log::info("step ", step_, " evaluation", prefix == "eval_raw" ? " (raw weights)" : "", ": ",
+              task_.eval_text(result));
+  };
+  if (with_ema) {
+    optim::EmaSwap swap(*ema_, task_.parameters());
+    run_one("eval");
+  }
+  if (!with_ema) run_one("eval");
+  if (with_ema && which == "both") run_one("eval_raw");
+  last_eval_step_ = step_;
+  paused_seconds_ += now_seconds() - start;
+}
+
+void Trainer::save() {
+  if (last_saved_step_ == step_) return;
+  collect_metrics(/*wait=*/true);
+  const double start = now_seconds();
+  checkpoint::save_checkpoint(run_dir_, *this, {step_, config_json_, task_.signature()},
+                              config_.train.keep_checkpoints);
+  last_saved_step_ = step_;
+  paused_seconds_ += now_seconds() - start;
+}
+
+void Trainer::stop_diverged(int64_t step) {
+  log::progress_done();
+  const auto dump =
+      checkpoint::save_checkpoint(run_dir_ / "diverged", *this, {step, config_json_, task_.signature()}, 1);
+  fail(ExitCode::diverged, "the gradient of step ", step, " is not finite; the weights before it, the batch and the ",
+       "carry are in '", dump.string(), "'. Lower optim.lr or set optim.grad_clip, then start again: the run resumes ",
+       "from its last checkpoint");
+}
+
+void Trainer::start_fresh() {
+  task_.parameters().refresh_compute();
+  if (ema_) ema_ = std::make_unique<optim::Ema>(task_.parameters(), config_.optim.ema);
+  log_.truncate_after(0);
+}
+
+void Trainer::resume(const std::filesystem::path& checkpoint) {
+  checkpoint::load_checkpoint(checkpoint, *this);
+  task_.parameters().refresh_compute();
+  log_.truncate_after(step_);
+  last_saved_step_ = step_;
+  window_first_step_ = step_;
+}
+
+void Trainer::visit_state(StateVisitor& visitor) {
+  visitor.integer("loop.step", step_);
+  visitor.integer("loop.last_eval_step", last_eval_step_);
+  visitor.tensor("loop.window_sums", window_sums_, StateRole::loop);
+  visitor.integer("loop.window_steps", window_steps_);
+  task_.visit_state(visitor);
+  optimizer_->visit_state(visitor);
+  if (ema_) ema_->visit_state(visitor);
+}
+
+}  // namespace hrm::train
