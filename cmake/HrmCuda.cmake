@@ -35,5 +35,9 @@ if(HRM_WITH_CUDA)
   set(CMAKE_CUDA_STANDARD 17)
   set(CMAKE_CUDA_STANDARD_REQUIRED ON)
   enable_language(CUDA)
-  find_package(CUDAToolkit 13.0 REQUIRED)
+  # Not find_package(CUDAToolkit): the one of CMake 3.25 fails with toolkits that have no libnvToolsExt any more.
+  if(NOT CMAKE_CUDA_COMPILER_VERSION MATCHES "^13\\.")
+    message(FATAL_ERROR "${CMAKE_CUDA_COMPILER} is of CUDA ${CMAKE_CUDA_COMPILER_VERSION}; the torch wheel needs "
+                        "CUDA 13: run scripts/build, which finds or installs one, or pass -DCMAKE_CUDA_COMPILER=<nvcc>")
+  endif()
 endif()

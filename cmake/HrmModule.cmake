@@ -58,22 +58,24 @@ function(hrm_program target)
 endfunction()
 
 # hrm_tests(<name> [TORCH] [TIMEOUT s] LIBS ...): tests/<name>/*_test.cpp into one program and one ctest entry <name>.
-# Files *_gpu_test.cpp go into a second program, label gpu, which ctest reports as skipped where no GPU is.
+# Files *_gpu_test.cpp go into a second program, label gpu, which ctest reports as skipped where no GPU is. Files
+# *_cases.cpp are shared code, part of both.
 function(hrm_tests name)
   cmake_parse_arguments(T "TORCH" "TIMEOUT" "LIBS" ${ARGN})
   file(GLOB sources CONFIGURE_DEPENDS "${CMAKE_SOURCE_DIR}/tests/${name}/*_test.cpp")
   set(gpu ${sources})
   list(FILTER sources EXCLUDE REGEX "_gpu_test\\.cpp$")
   list(FILTER gpu INCLUDE REGEX "_gpu_test\\.cpp$")
+  file(GLOB shared CONFIGURE_DEPENDS "${CMAKE_SOURCE_DIR}/tests/${name}/*_cases.cpp")
   if(NOT T_TIMEOUT)
     set(T_TIMEOUT 300)
   endif()
   if(sources)
-    _hrm_test_program(${name} "${sources}" "${T_TORCH}" "${T_LIBS}")
+    _hrm_test_program(${name} "${sources};${shared}" "${T_TORCH}" "${T_LIBS}")
     set_tests_properties(${name} PROPERTIES LABELS unit TIMEOUT ${T_TIMEOUT})
   endif()
   if(gpu AND HRM_WITH_CUDA)
-    _hrm_test_program(${name}_gpu "${gpu}" "${T_TORCH}" "${T_LIBS}")
+    _hrm_test_program(${name}_gpu "${gpu};${shared}" "${T_TORCH}" "${T_LIBS}")
     set_tests_properties(${name}_gpu PROPERTIES LABELS gpu TIMEOUT ${T_TIMEOUT} SKIP_REGULAR_EXPRESSION "SKIPPED")
   endif()
 endfunction()

@@ -42,7 +42,7 @@ if(HRM_WITH_CUDA)
   # The one CUDA runtime of the process is torch's; the toolkit's own would be a second one.
   _hrm_import(hrm_cudart "${HRM_SITE_PACKAGES}/nvidia/cu13/lib/libcudart.so.13")
   target_link_libraries(hrm_torch INTERFACE hrm_torch_cuda hrm_c10_cuda hrm_cudart)
-  target_include_directories(hrm_torch SYSTEM INTERFACE ${CUDAToolkit_INCLUDE_DIRS})
+  target_include_directories(hrm_torch SYSTEM INTERFACE ${CMAKE_CUDA_TOOLKIT_INCLUDE_DIRECTORIES})
 endif()
 file(GLOB _nvidia_libs "${HRM_SITE_PACKAGES}/nvidia/*/lib")
 list(APPEND HRM_RUNTIME_PATHS ${_nvidia_libs})

@@ -23,10 +23,7 @@ _configure() {
   fi
   local args=(-S "$HRM_ROOT" -B "$HRM_BUILD" -G Ninja -DCMAKE_BUILD_TYPE=Release "-DHRM_CUDA=$HRM_CUDA_ON"
     "-DHRM_CUDA_ARCHS=${HRM_CUDA_ARCHS:-}" "-DHRM_SITE_PACKAGES=$HRM_SITE_PACKAGES")
-  if [[ $HRM_CUDA_ON == ON ]]; then
-    args+=("-DCMAKE_CUDA_COMPILER=$HRM_NVCC")
-    if [[ -n $HRM_CUDA_ROOT ]]; then args+=("-DCUDAToolkit_ROOT=$HRM_CUDA_ROOT"); fi
-  fi
+  if [[ $HRM_CUDA_ON == ON ]]; then args+=("-DCMAKE_CUDA_COMPILER=$HRM_NVCC"); fi
   local log=$HRM_BUILD/configure.log
   mkdir -p "$HRM_BUILD"
   if ! cmake "${args[@]}" >"$log" 2>&1 </dev/null; then

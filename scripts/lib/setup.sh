@@ -3,7 +3,6 @@
 #   HRM_CUDA_ON         ON or OFF: HRM_CUDA with AUTO decided
 #   HRM_SITE_PACKAGES   the folder that holds the torch wheel
 #   HRM_NVCC            with CUDA: the compiler to use
-#   HRM_CUDA_ROOT       with a CUDA toolkit from PyPI: its folder, else empty
 #   HRM_PYTHON_SET      1 where Python's `import torch` works
 # "run" is what hrm_train needs; "test" adds the formatter and, with CUDA, in CI (CI=true) or by HRM_PYTHON_TESTS=ON,
 # the complete torch for Python. Each set has a stamp with the checksum of its pins, so that a second call has nothing
@@ -167,16 +166,14 @@ _link_toolkit() {
 }
 
 _setup_cuda() {
-  HRM_CUDA_ROOT=""
   HRM_NVCC=$(_find_nvcc)
   if [[ -n $HRM_NVCC ]]; then
     say "CUDA toolkit: $HRM_NVCC"
     return
   fi
   _setup_wheels cuda_toolkit 1 "the CUDA 13.0 compiler from PyPI (no toolkit is installed)"
-  HRM_CUDA_ROOT=$HRM_SITE_PACKAGES/nvidia/cu13
-  HRM_NVCC=$HRM_CUDA_ROOT/bin/nvcc
-  _link_toolkit "$HRM_CUDA_ROOT"
+  HRM_NVCC=$HRM_SITE_PACKAGES/nvidia/cu13/bin/nvcc
+  _link_toolkit "$HRM_SITE_PACKAGES/nvidia/cu13"
 }
 
 # --- all of it ---------------------------------------------------------------------------------------------------
