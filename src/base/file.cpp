@@ -77,18 +77,6 @@ int open_for_reading(const fs::path& path, ExitCode code, size_t* size) {
   fail(ExitCode::environment, "cannot write '", path.string(), "': ", reason(error));
 }
 
-void write_all(int fd, const fs::path& path, std::span<const std::byte> bytes) {
-  while (!bytes.empty()) {
-    // Linux writes at most 2 GiB at once; smaller pieces keep signals responsive.
-    const ssize_t written = ::write(fd, bytes.data(), std::min(bytes.size(), size_t{64} << 20));
-    if (written < 0) {
-      if (errno == EINTR) continue;
-      fail_write(path, errno);
-    }
-    bytes = bytes.subspan(static_cast<size_t>(written));
-  }
-}
-
 void fsync_or_fail(int fd, const fs::path& path) {
   int result;
   do {
@@ -139,6 +127,18 @@ std::string read_text(const fs::path& path, ExitCode code) {
   }
   text.resize(used);
   return text;
+}
+
+void write_all(int fd, const fs::path& path, std::span<const std::byte> bytes) {
+  while (!bytes.empty()) {
+    // Linux writes at most 2 GiB at once; smaller pieces keep signals responsive.
+    const ssize_t written = ::write(fd, bytes.data(), std::min(bytes.size(), size_t{64} << 20));
+    if (written < 0) {
+      if (errno == EINTR) continue;
+      fail_write(path, errno);
+    }
+    bytes = bytes.subspan(static_cast<size_t>(written));
+  }
 }
 
 void write_file(const fs::path& path, std::span<const std::span<const std::byte>> parts) {

@@ -52,6 +52,10 @@ std::string read_text(const std::filesystem::path& path, ExitCode code);
 void write_file(const std::filesystem::path& path, std::span<const std::span<const std::byte>> parts);
 void write_file(const std::filesystem::path& path, std::span<const std::byte> bytes);
 
+// Writes all of `bytes` to an open descriptor, through signals and short writes. Throws Error(environment) naming
+// `path`.
+void write_all(int fd, const std::filesystem::path& path, std::span<const std::byte> bytes);
+
 // Replaces the file so that a reader, or a crash, sees either the old text or the new: temporary file in the same
 // folder, fsync, rename, fsync of the folder. Throws Error(environment).
 void write_text_atomic(const std::filesystem::path& path, const std::string& text);

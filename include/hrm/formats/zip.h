@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -21,13 +22,14 @@ uint32_t crc32(std::span<const std::byte> bytes, uint32_t previous = 0);
 class ZipReader {
  public:
   // Reads and checks the central directory. Throws Error(code): not a zip archive, truncated, records outside the file,
-  // a name twice, several disks. Compressed or encrypted records are refused here, by name.
+  // records that overlap, a name twice, several disks.
   ZipReader(std::span<const std::byte> archive, const std::string& origin, ExitCode code = ExitCode::data);
 
   // In the order of the central directory.
   const std::vector<std::string>& names() const { return names_; }
   bool contains(const std::string& name) const { return records_.count(name) != 0; }
-  // The record's data, after a check of its CRC-32. Throws Error(code) naming the record and the archive.
+  // The record's data, after a check of its CRC-32. Throws Error(code) naming the record and the archive; compressed
+  // and encrypted records are refused (TorchScript archives compress the code that they carry beside the tensors).
   std::span<const std::byte> at(const std::string& name) const;
 
  private:
@@ -35,6 +37,7 @@ class ZipReader {
     uint64_t offset = 0;  // of the data, in the archive
     uint64_t size = 0;
     uint32_t crc = 0;
+    const char* refused = nullptr;  // why at() cannot give the data: "compressed" or "encrypted"
   };
 
   std::span<const std::byte> archive_;
@@ -64,6 +67,7 @@ class ZipWriter {
 
   std::vector<std::byte> out_;
   std::vector<Record> records_;
+  std::set<std::string> names_;
 };
 
 }  // namespace hrm

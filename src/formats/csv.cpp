@@ -1,0 +1,151 @@
+#include "hrm/formats/csv.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "hrm/base/text.h"
+
+namespace hrm {
+namespace {
+
+const char* find_char(const char* at, const char* end, char c) {
+  const void* found = at == end ? nullptr : std::memchr(at, c, static_cast<size_t>(end - at));
+  return found ? static_cast<const char*>(found) : end;
+}
+
+std::string_view view(const char* begin, const char* end) {
+  return {begin, static_cast<size_t>(end - begin)};
+}
+
+}  // namespace
+
+CsvReader::CsvReader(const std::filesystem::path& path, ExitCode code) : origin_(path.string()), code_(code) {
+  file_.emplace(path, code);
+  start(file_->bytes());
+}
+
+CsvReader::CsvReader(std::span<const std::byte> bytes, const std::string& origin, ExitCode code)
+    : origin_(origin), code_(code) {
+  start(bytes);
+}
+
+void CsvReader::start(std::span<const std::byte> bytes) {
+  const std::string_view text = as_text(bytes);
+  at_ = text.data();
+  end_ = text.data() + text.size();
+  if (text.substr(0, 3) == "\xEF\xBB\xBF") at_ += 3;  // byte order mark of spreadsheet programs
+  CsvRow row;
+  if (!read_fields(row)) fail(code_, origin_, ": the file is empty; a header row is needed");
+  for (const std::string_view field : row.fields) {
+    if (std::find(columns_.begin(), columns_.end(), field) != columns_.end()) {
+      fail_at(row.line, "the column '" + printable(field) + "' occurs twice in the header row");
+    }
+    columns_.emplace_back(field);
+  }
+}
+
+bool CsvReader::has_column(const std::string& name) const {
+  return std::find(columns_.begin(), columns_.end(), name) != columns_.end();
+}
+
+size_t CsvReader::column(const std::string& name) const {
+  const auto found = std::find(columns_.begin(), columns_.end(), name);
+  if (found != columns_.end()) return static_cast<size_t>(found - columns_.begin());
+  std::string list;
+  for (const std::string& column : columns_) list += (list.empty() ? "" : ", ") + printable(column);
+  fail(code_, origin_, ": there is no column '", name, "'; the columns are: ", list);
+}
+
+bool CsvReader::next(CsvRow& row) {
+  if (!read_fields(row)) return false;
+  if (row.fields.size() != columns_.size()) {
+    fail_at(row.line, cat("the row has ", row.fields.size(), " fields, but the header row has ", columns_.size()));
+  }
+  return true;
+}
+
+void CsvReader::fail_at(size_t line, const std::string& reason) const {
+  fail(code_, origin_, ":", line, ": ", reason);
+}
+
+bool CsvReader::read_fields(CsvRow& row) {
+  row.fields.clear();
+  unquoted_.clear();
+  while (at_ != end_) {
+    row.line = line_;
+    const char* newline = find_char(at_, end_, '\n');
+    const char* stop = newline;
+    if (stop != at_ && stop[-1] == '\r') --stop;
+    const char* next = newline == end_ ? end_ : newline + 1;
+    if (stop == at_) {  // blank line
+      at_ = next;
+      ++line_;
+      continue;
+    }
+    if (find_char(at_, stop, '"') != stop) {
+      read_quoted_row(row);
+      return true;
+    }
+    while (true) {
+      const char* comma = find_char(at_, stop, ',');
+      row.fields.push_back(view(at_, comma));
+      if (comma == stop) break;
+      at_ = comma + 1;
+    }
+    at_ = next;
+    ++line_;
+    return true;
+  }
+  return false;
+}
+
+// A row with at least one quote; it may span lines.
+void CsvReader::read_quoted_row(CsvRow& row) {
+  while (true) {
+    if (at_ != end_ && *at_ == '"') {
+      const char* begin = ++at_;
+      std::string* copy = nullptr;  // from the first doubled quote on
+      std::string_view field;
+      while (true) {
+        const char* quote = find_char(at_, end_, '"');
+        line_ += static_cast<size_t>(std::count(at_, quote, '\n'));
+        if (quote == end_) fail_at(row.line, "a quoted field is not closed");
+        if (quote + 1 != end_ && quote[1] == '"') {
+          if (!copy) copy = &unquoted_.emplace_back();
+          copy->append(at_, quote + 1);
+          at_ = quote + 2;
+          continue;
+        }
+        if (copy) {
+          copy->append(at_, quote);
+          field = *copy;
+        } else {
+          field = view(begin, quote);
+        }
+        at_ = quote + 1;
+        break;
+      }
+      row.fields.push_back(field);
+    } else {
+      const char* begin = at_;
+      while (at_ != end_ && *at_ != ',' && *at_ != '\n') {
+        if (*at_ == '"') fail_at(line_, "a quote inside a field that does not start with one");
+        ++at_;
+      }
+      const bool crlf = at_ != begin && at_[-1] == '\r' && (at_ == end_ || *at_ == '\n');
+      row.fields.push_back(view(begin, crlf ? at_ - 1 : at_));
+    }
+    if (at_ != end_ && *at_ == ',') {
+      ++at_;
+      continue;
+    }
+    if (at_ != end_ && *at_ == '\r' && (at_ + 1 == end_ || at_[1] == '\n')) ++at_;
+    if (at_ == end_) return;
+    if (*at_ != '\n') fail_at(line_, "text after the closing quote of a field");
+    ++at_;
+    ++line_;
+    return;
+  }
+}
+
+}  // namespace hrm

@@ -1,0 +1,273 @@
+#include "hrm/formats/torch_pickle.h"
+
+#include <algorithm>
+#include <cstring>
+#include <type_traits>
+
+#include "formats/pickle_machine.h"
+#include "hrm/base/text.h"
+#include "hrm/formats/zip.h"
+
+namespace hrm {
+namespace {
+
+using pickle::Kind;
+using pickle::Layout;
+using pickle::Machine;
+using pickle::Node;
+using pickle::Ref;
+
+// Shared and cyclic containers could unfold without end; real files stay far below.
+constexpr size_t kMaxDepth = 64;
+constexpr size_t kMaxVisits = size_t{1} << 20;
+constexpr size_t kMaxLeaves = size_t{1} << 18;
+constexpr size_t kMaxPath = 1024;
+// A tensor expanded by zero strides can be far larger than its storage. Copies may take this much more than the file.
+constexpr uint64_t kMaxExpansion = uint64_t{64} << 20;
+
+bool is_contiguous(const Layout& layout) {
+  int64_t expected = 1;
+  for (size_t i = layout.shape.size(); i-- > 0;) {
+    if (layout.shape[i] == 1) continue;
+    if (layout.strides[i] != expected) return false;
+    expected *= layout.shape[i];
+  }
+  return true;
+}
+
+// One past the last element that the tensor touches; nothing when that leaves int64. No size is zero.
+std::optional<int64_t> extent(const Layout& layout) {
+  int64_t last = layout.offset;
+  for (size_t i = 0; i < layout.shape.size(); ++i) {
+    int64_t reach;
+    if (__builtin_mul_overflow(layout.shape[i] - 1, layout.strides[i], &reach) ||
+        __builtin_add_overflow(last, reach, &last)) {
+      return std::nullopt;
+    }
+  }
+  int64_t end;
+  if (__builtin_add_overflow(last, 1, &end)) return std::nullopt;
+  return end;
+}
+
+// Gathers a strided tensor into C order. The caller has checked the bounds; no size is zero.
+void gather(const Layout& layout, size_t item, std::span<const std::byte> storage, std::span<std::byte> out) {
+  std::vector<int64_t> index(layout.shape.size(), 0);
+  std::vector<int64_t> strides = layout.strides;
+  // The stride of a size of one is never used and may be any number.
+  for (size_t i = 0; i < strides.size(); ++i) {
+    if (layout.shape[i] == 1) strides[i] = 0;
+  }
+  int64_t source = layout.offset;
+  for (size_t at = 0; at < out.size(); at += item) {
+    std::memcpy(out.data() + at, storage.data() + static_cast<size_t>(source) * item, item);
+    for (size_t i = index.size(); i-- > 0;) {
+      source += strides[i];
+      if (++index[i] < layout.shape[i]) break;
+      source -= strides[i] * layout.shape[i];
+      index[i] = 0;
+    }
+  }
+}
+
+// Walks the object tree and names its leaves.
+class Flattener {
+ public:
+  Flattener(const Machine& machine, const ZipReader& zip, const std::string& root, const std::string& origin,
+            ExitCode code, uint64_t copy_budget, std::deque<std::vector<std::byte>>* copies)
+      : machine_(machine),
+        zip_(zip),
+        root_(root),
+        origin_(origin),
+        code_(code),
+        copy_budget_(copy_budget),
+        copies_(copies) {}
+
+  void walk(Ref ref, size_t depth = 0) {
+    if (++visits_ > kMaxVisits || depth > kMaxDepth) {
+      fail(code_, origin_, ": the containers nest too deeply or too often");
+    }
+    const Node& node = machine_.node(ref);
+    switch (node.kind) {
+      case Kind::none:
+        return;
+      case Kind::tensor:
+        tensors.push_back(tensor(node));
+        leaf();
+        return;
+      case Kind::integer:
+        scalar(node.integer);
+        return;
+      case Kind::boolean:
+        scalar(node.integer != 0);
+        return;
+      case Kind::real:
+        scalar(node.real);
+        return;
+      case Kind::text:
+        scalar(node.text);
+        return;
+      case Kind::object:
+        for (const Ref state : node.items) walk(state, depth + 1);
+        return;
+      case Kind::tuple:
+      case Kind::list:
+        for (size_t i = 0; i < node.items.size(); ++i) descend(std::to_string(i), node.items[i], depth);
+        return;
+      case Kind::dict:
+        for (size_t i = 0; i + 1 < node.items.size(); i += 2) {
+          const Node& key = machine_.node(node.items[i]);
+          if (key.kind == Kind::text) {
+            descend(key.text, node.items[i + 1], depth);
+          } else if (key.kind == Kind::integer) {
+            descend(std::to_string(key.integer), node.items[i + 1], depth);
+          } else {
+            fail(code_, origin_, ": in '", printable(path_), "' a dict key is neither text nor an integer");
+          }
+        }
+        return;
+      case Kind::storage:
+        fail(code_, origin_, ": '", printable(path_), "' is a bare storage; save a tensor instead");
+      case Kind::callable:
+        fail(code_, origin_, ": refuses '", printable(node.text), "' as the value of '", printable(path_),
+             "': only tensors and containers are read");
+    }
+  }
+
+  std::vector<NamedTensor> tensors;
+  std::map<std::string, TorchScalar> scalars;
+
+ private:
+  void descend(const std::string& key, Ref value, size_t depth) {
+    const size_t length = path_.size();
+    if (length + key.size() + 1 > kMaxPath) fail(code_, origin_, ": a name is longer than ", kMaxPath, " characters");
+    if (length > 0) path_ += '.';
+    path_ += key;
+    walk(value, depth + 1);
+    path_.resize(length);
+  }
+
+  void leaf() {
+    if (++leaves_ > kMaxLeaves) fail(code_, origin_, ": more than ", kMaxLeaves, " values");
+  }
+
+  template <class Value>
+  void scalar(const Value& value) {
+    leaf();
+    // Long texts can be shared between many names.
+    if constexpr (std::is_same_v<Value, std::string>) {
+      if (value.size() > text_budget_) fail(code_, origin_, ": the texts in the pickle are too long");
+      text_budget_ -= value.size();
+    }
+    if (!scalars.emplace(path_, value).second) fail(code_, origin_, ": two values are named '", printable(path_), "'");
+  }
+
+  std::span<const std::byte> storage(const Node& node) {
+    const auto found = storages_.find(node.text);
+    if (found != storages_.end()) return found->second;
+    const auto bytes = zip_.at(root_ + "/data/" + node.text);
+    storages_.emplace(node.text, bytes);
+    return bytes;
+  }
+
+  NamedTensor tensor(const Node& node) {
+    const Layout& layout = *node.layout;
+    const Node& source = machine_.node(node.items[0]);
+    NamedTensor result{path_, source.dtype, layout.shape, {}};
+    const auto where = [&] { return cat(origin_, ": the tensor '", printable(path_), "'"); };
+    const size_t item = item_size(source.dtype);
+    const auto needed = array_bytes(source.dtype, layout.shape);
+    require(needed.has_value(), code_, where(), " of shape ", shape_text(layout.shape), " is too large");
+    const auto bytes = storage(source);
+    // A division, because the count is any number that the pickle holds.
+    require(bytes.size() % item == 0 && static_cast<uint64_t>(source.integer) == bytes.size() / item, code_, where(),
+            " has a storage of ", bytes.size(), " bytes, but ", source.integer, " elements of ", name(source.dtype),
+            " are due");
+    if (*needed == 0) return result;
+    const auto end = extent(layout);
+    require(end && *end <= source.integer, code_, where(), " of shape ", shape_text(layout.shape),
+            " reaches beyond its storage of ", source.integer, " elements");
+    if (is_contiguous(layout)) {
+      result.bytes = bytes.subspan(static_cast<size_t>(layout.offset) * item, static_cast<size_t>(*needed));
+      return result;
+    }
+    require(static_cast<uint64_t>(*needed) <= copy_budget_, code_, where(),
+            " is expanded from a smaller storage; save it with .contiguous()");
+    copy_budget_ -= static_cast<uint64_t>(*needed);
+    std::vector<std::byte>& copy = copies_->emplace_back(static_cast<size_t>(*needed));
+    gather(layout, item, bytes, copy);
+    result.bytes = copy;
+    return result;
+  }
+
+  const Machine& machine_;
+  const ZipReader& zip_;
+  const std::string& root_;
+  const std::string& origin_;
+  ExitCode code_;
+  uint64_t copy_budget_;
+  uint64_t text_budget_ = uint64_t{64} << 20;
+  std::deque<std::vector<std::byte>>* copies_;
+  std::map<std::string, std::span<const std::byte>> storages_;  // by key; each is checked once
+  std::string path_;
+  size_t visits_ = 0;
+  size_t leaves_ = 0;
+};
+
+}  // namespace
+
+TorchArchive::TorchArchive(const std::filesystem::path& path, ExitCode code) : TorchArchive(path.string(), code) {
+  file_.emplace(path, code);
+  read(file_->bytes());
+}
+
+TorchArchive TorchArchive::parse(std::span<const std::byte> bytes, const std::string& origin, ExitCode code) {
+  TorchArchive archive(origin, code);
+  archive.read(bytes);
+  return archive;
+}
+
+void TorchArchive::read(std::span<const std::byte> bytes) {
+  const std::string_view text = as_text(bytes);
+  // The old format starts with a bare pickle of the magic number 0x1950a86a20f9469cfc6c.
+  if (text.substr(0, 4) == std::string_view("\x80\x02\x8a\x0a", 4)) {
+    fail(code_, origin_, ": PyTorch's old format without zip; open it in Python and save it again with torch.save");
+  }
+  require(text.substr(0, 2) == "PK", code_, origin_, ": not a PyTorch file (no zip archive)");
+  const ZipReader zip(bytes, origin_, code_);
+  require(!zip.names().empty(), code_, origin_, ": the archive is empty");
+  // Everything lies in one folder, named after the file when it was saved.
+  const std::string& first = zip.names().front();
+  const std::string root = first.substr(0, first.find('/'));
+  require(zip.contains(root + "/data.pkl"), code_, origin_, ": not a PyTorch file (the archive has no '",
+          printable(root), "/data.pkl')");
+  if (zip.contains(root + "/byteorder")) {
+    const std::string_view order = as_text(zip.at(root + "/byteorder"));
+    require(order == "little", code_, origin_, ": the byte order is '", printable(order.substr(0, 16)),
+            "'; only little-endian files are read");
+  }
+
+  Machine machine(as_text(zip.at(root + "/data.pkl")), origin_, code_);
+  const Ref tree = machine.run();
+  Flattener flattener(machine, zip, root, origin_, code_, bytes.size() + kMaxExpansion, &copies_);
+  flattener.walk(tree);
+  tensors_ = std::move(flattener.tensors);
+  scalars_ = std::move(flattener.scalars);
+  for (size_t i = 0; i < tensors_.size(); ++i) {
+    const std::string& name = tensors_[i].name;
+    require(index_.emplace(name, i).second && scalars_.count(name) == 0, code_, origin_, ": two values are named '",
+            printable(name), "'");
+  }
+}
+
+const NamedTensor& TorchArchive::at(const std::string& name) const {
+  const auto found = index_.find(name);
+  if (found != index_.end()) return tensors_[found->second];
+  std::vector<std::string> names;
+  for (const NamedTensor& tensor : tensors_) names.push_back(tensor.name);
+  const std::string near = nearest_name(name, names);
+  fail(code_, origin_, ": there is no tensor '", printable(name), "'",
+       near.empty() ? "" : "; did you mean '" + printable(near) + "'?");
+}
+
+}  // namespace hrm
