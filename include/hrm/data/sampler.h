@@ -9,7 +9,7 @@
 
 namespace hrm::data {
 
-// A pseudo-random permutation of 0..n-1 without a table: a balanced Feistel network over the next power of two, walked
+// A pseudo-random permutation of 0..n-1 without a table: a Feistel network over the next power of two, walked
 // until it lands inside (Black and Rogaway, "Ciphers with Arbitrary Finite Domains", CT-RSA 2002).
 class CounterPermutation {
  public:
@@ -46,7 +46,7 @@ class GroupSampler {
  private:
   std::shared_ptr<const PuzzleDataset> dataset_;
   uint64_t seed_;
-  int64_t epoch_ = -1;
+  int64_t epoch_ = 0;
   CounterPermutation order_;
   std::vector<int64_t> subset_;
 };

@@ -70,7 +70,8 @@ class TrainStream {
   double wait_ms() const { return wait_ms_; }
 
  private:
-  std::shared_ptr<internal::BatchRing> ring_;
+  class Producer;
+  std::unique_ptr<Producer> producer_;
   double wait_ms_ = 0;
 };
 
@@ -89,7 +90,6 @@ class RowStream {
   double wait_ms() const { return wait_ms_; }
 
  private:
-  struct Chunk;
   TrainStream source_;
   std::shared_ptr<internal::BatchRing> out_;
   StreamBatch chunk_;

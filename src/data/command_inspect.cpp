@@ -1,0 +1,92 @@
+#include <ostream>
+
+#include "data/command_support.h"
+#include "hrm/base/error.h"
+#include "hrm/data/commands.h"
+#include "hrm/data/maze.h"
+#include "hrm/data/sudoku.h"
+
+namespace hrm::data {
+namespace {
+
+std::string draw_sudoku(const SudokuGeometry& geometry, const std::vector<int32_t>& tokens) {
+  Grid grid(tokens.size());
+  // PAD and unsupervised cells are shown as blanks.
+  for (size_t i = 0; i < tokens.size(); ++i) grid[i] = static_cast<uint8_t>(tokens[i] > 0 ? tokens[i] - 1 : 0);
+  return draw_grid(geometry, grid);
+}
+
+std::string draw_tokens(const std::vector<int32_t>& tokens) {
+  const int side = maze_side(tokens.size());
+  const size_t width = side > 0 ? static_cast<size_t>(side) : 32;
+  std::string text;
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    const std::string token = tokens[i] < 0 ? "-" : std::to_string(tokens[i]);
+    text += std::string(token.size() < 3 ? 3 - token.size() : 1, ' ') + token;
+    if ((i + 1) % width == 0 || i + 1 == tokens.size()) text += '\n';
+  }
+  return text;
+}
+
+std::string draw(const PuzzleDataset& dataset, const std::vector<int32_t>& tokens, const SudokuGeometry& geometry) {
+  if (dataset.kind() == PuzzleKind::sudoku) return draw_sudoku(geometry, tokens);
+  if (dataset.kind() != PuzzleKind::maze) return draw_tokens(tokens);
+  std::string text;
+  for (const int32_t token : tokens) text += token > 0 ? maze_character(token) : '?';
+  return draw_maze(text);
+}
+
+void print_dataset(const InspectCommand& command, const config::DataConfig& config, const std::string& title,
+                   const PuzzleDataset& dataset, std::ostream& out) {
+  const PuzzleMeta& meta = dataset.meta();
+  out << title << ": " << dataset.num_groups() << " groups, " << dataset.num_puzzles() << " puzzles, "
+      << dataset.num_examples() << " examples (" << dataset.mean_puzzle_examples() << " per puzzle)\n"
+      << "  kind " << name(dataset.kind()) << ", seq_len " << meta.seq_len << ", vocab_size " << meta.vocab_size
+      << ", num_puzzle_identifiers " << meta.num_puzzle_identifiers << ", pad_id " << meta.pad_id
+      << ", ignore_label_id ";
+  if (meta.ignore_label_id == -1) {
+    out << "none";
+  } else {
+    out << meta.ignore_label_id;
+  }
+  out << "\n";
+  if (dataset.parts().size() > 1) {
+    for (const DatasetPart& part : dataset.parts()) {
+      out << "  set " << part.name << ": " << part.examples.size() << " examples\n";
+    }
+  }
+  require(command.example >= 0 && command.example < dataset.num_examples(), ExitCode::usage, "--example ",
+          command.example, " is not one of the ", dataset.num_examples(), " examples of ", title);
+  std::vector<int32_t> inputs(meta.seq_len), labels(meta.seq_len);
+  dataset.example(command.example, inputs.data(), labels.data());
+  SudokuGeometry geometry;
+  if (dataset.kind() == PuzzleKind::sudoku) geometry = sudoku_geometry(meta.seq_len, config.box_rows, config.box_cols);
+  const int32_t identifier = dataset.puzzle_identifier(dataset.puzzle_of_example(command.example));
+  out << "  example " << command.example << ", puzzle identifier " << identifier;
+  if (identifier < static_cast<int32_t>(dataset.identifiers().size())) out << " " << dataset.identifiers()[identifier];
+  out << "\n" << draw(dataset, inputs, geometry) << "\n" << draw(dataset, labels, geometry);
+}
+
+}  // namespace
+
+void run_data_inspect(const InspectCommand& command, std::ostream& out) {
+  config::DataConfig config;
+  const auto [box_rows, box_cols] = parse_box(command.box);
+  config.box_rows = box_rows;
+  config.box_cols = box_cols;
+  const std::filesystem::path path = command.path;
+  std::error_code ignored;
+  if (!std::filesystem::is_directory(path, ignored)) {
+    print_dataset(command, config, path.string(), *open_dataset(path, "test", config), out);
+    return;
+  }
+  bool any = false;
+  for (const char* split : {"train", "test"}) {
+    if (!std::filesystem::exists(path / split, ignored)) continue;
+    print_dataset(command, config, (path / split).string(), *open_dataset(path, split, config), out);
+    any = true;
+  }
+  require(any, ExitCode::data, path.string(), ": has neither a train nor a test folder, so it is no data set");
+}
+
+}  // namespace hrm::data
