@@ -1,0 +1,183 @@
+"""The scripts on machines that lack something, and the repository checks on trees that break a rule.
+
+Each test runs a copy of scripts/ in a temporary folder, with stand-ins for system programs first in the PATH.
+"""
+
+import os
+import pathlib
+import shutil
+import subprocess
+import tempfile
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+# The user's own settings must not reach the scripts.
+CLEAN = {key: value for key, value in os.environ.items() if not key.startswith(("HRM_", "PIP_", "CUDA")) and key != "CI"}
+
+
+class ScriptCase(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="hrm_scripts_")
+        self.addCleanup(folder.cleanup)
+        self.root = pathlib.Path(folder.name, "project")
+        self.bin = pathlib.Path(folder.name, "bin")
+        self.root.mkdir()
+        self.bin.mkdir()
+        shutil.copytree(ROOT / "scripts", self.root / "scripts")
+        self.stand_in("nvidia-smi", "exit 9")
+
+    def stand_in(self, name, body):
+        file = self.bin / name
+        file.write_text(f"#!/bin/sh\n{body}\n")
+        file.chmod(0o755)
+
+    def write(self, name, text):
+        file = self.root / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+
+    def run_script(self, *command, **env):
+        return subprocess.run([self.root / "scripts" / command[0], *command[1:]], stdin=subprocess.DEVNULL,
+                              env={**CLEAN, "PATH": f"{self.bin}:{CLEAN['PATH']}", **env}, capture_output=True,
+                              text=True, timeout=120)
+
+    def assert_one_error(self, result, code, *parts):
+        errors = [line for line in result.stderr.splitlines() if line.startswith("error: ")]
+        self.assertEqual((result.returncode, len(errors)), (code, 1), result.stdout + result.stderr)
+        for part in parts:
+            self.assertIn(part, errors[0])
+
+
+class DetectGpu(ScriptCase):
+    def detect(self, *gpus):
+        self.stand_in("nvidia-smi", "\n".join(f"echo '{gpu}'" for gpu in gpus))
+        result = self.run_script("detect_gpu")
+        self.assertEqual(result.returncode, 0)
+        return result.stdout.strip(), result.stderr.strip()
+
+    def test_no_gpu(self):
+        result = self.run_script("detect_gpu")  # nvidia-smi is there and fails, as without a driver
+        self.assertEqual((result.returncode, result.stdout, result.stderr), (0, "", ""))
+        self.assertEqual(self.detect("No devices were found"), ("", ""))
+
+    def test_architectures(self):
+        self.assertEqual(self.detect("9.0, 580.95.05, NVIDIA H100 80GB HBM3"), ("90a", ""))
+        self.assertEqual(self.detect("8.0, 580.65.06, A100", "8.9, 580.65.06, L4", "8.0, 580.65.06, A100"),
+                         ("80;89", ""))
+        self.assertEqual(self.detect("12.0, 590.1, NVIDIA GeForce RTX 5090"), ("120a", ""))
+
+    def test_too_old(self):
+        archs, said = self.detect("7.0, 580.95.05, Tesla V100-SXM2-16GB")
+        self.assertEqual(archs, "")
+        self.assertIn("Tesla V100-SXM2-16GB has compute capability 7.0", said)
+        archs, said = self.detect("8.0, 535.216.01, NVIDIA A100-PCIE-40GB")
+        self.assertEqual(archs, "")
+        self.assertIn("driver 535.216.01 is too old", said)
+        archs, said = self.detect("7.0, 580.95.05, Tesla V100-SXM2-16GB", "7.5, 580.95.05, Tesla T4")
+        self.assertEqual(archs, "75")
+        self.assertEqual(len(said.splitlines()), 1)
+
+
+class Setup(ScriptCase):
+    def test_unknown_values(self):
+        self.assert_one_error(self.run_script("setup", HRM_CUDA="maybe"), 2, "HRM_CUDA is 'maybe'", "AUTO, ON or OFF")
+        self.assert_one_error(self.run_script("setup", "everything"), 2, "usage:")
+
+    def test_too_old_gpu_builds_for_the_cpu(self):
+        self.stand_in("nvidia-smi", "echo '7.0, 580.95.05, Tesla V100-SXM2-16GB'")
+        self.stand_in("dpkg-query", "exit 1")
+        self.stand_in("id", "echo 1000")
+        self.stand_in("sudo", "exit 1")
+        result = self.run_script("setup")
+        self.assertIn("no usable GPU: building for the CPU", result.stdout)
+        self.assertEqual(result.stderr.count("Tesla V100"), 1)
+
+    def test_no_root(self):
+        self.stand_in("dpkg-query", '[ "$4" = cmake ] || [ "$4" = libcli11-dev ] && exit 1; echo installed')
+        self.stand_in("id", "echo 1000")
+        self.stand_in("sudo", "exit 1")
+        self.assert_one_error(self.run_script("setup"), 3, "cannot install them",
+                              "apt-get update && apt-get install -y --no-install-recommends cmake libcli11-dev")
+
+    def test_no_network_for_apt(self):
+        self.stand_in("dpkg-query", '[ "$4" = cmake ] && exit 1; echo installed')
+        self.stand_in("id", "echo 0")
+        self.stand_in("apt-get", "echo 'E: Unable to fetch some archives' >&2; exit 100")
+        self.assert_one_error(self.run_script("setup"), 3, "could not install cmake", "network")
+
+    def test_lists_are_fetched_only_when_needed(self):
+        self.stand_in("dpkg-query", '[ "$4" = cmake ] && exit 1; echo installed')
+        self.stand_in("id", "echo 0")
+        calls = self.root / "calls"
+        self.stand_in("apt-get", f'echo "$2" >> "{calls}"; [ -e "{calls}.ok" ]')
+        self.run_script("setup", PIP_INDEX_URL="http://127.0.0.1:9", PIP_RETRIES="0", PIP_NO_INDEX="1")
+        self.assertEqual(calls.read_text().split(), ["install", "update"])
+        calls.unlink()
+        pathlib.Path(f"{calls}.ok").touch()
+        self.run_script("setup", PIP_INDEX_URL="http://127.0.0.1:9", PIP_RETRIES="0", PIP_NO_INDEX="1")
+        self.assertEqual(calls.read_text().split(), ["install"])
+
+    def test_no_network_for_pip(self):
+        self.stand_in("dpkg-query", "echo installed")
+        result = self.run_script("setup", PIP_INDEX_URL="http://127.0.0.1:9", PIP_RETRIES="0", PIP_CONFIG_FILE="/dev/null")
+        self.assert_one_error(result, 3, "torch_cpu.txt", "PyPI")
+        self.assertFalse((self.root / ".venv/hrm-setup/torch_cpu").exists())
+
+    def test_no_space(self):
+        self.stand_in("dpkg-query", "echo installed")
+        self.stand_in("df", "echo header; echo /dev/x 9 9 1048576 9% /")
+        self.assert_one_error(self.run_script("setup"), 3, "needs about 2 GB", "1 GB are free")
+
+
+class CheckLayers(ScriptCase):
+    def check(self):
+        result = self.run_script("check_layers", str(self.root))
+        return result.returncode, result.stdout
+
+    def test_rules(self):
+        self.write("include/hrm/base/error.h", "#include <string>\n")
+        self.write("include/hrm/nn/linear.h", '#include <ATen/ATen.h>\n#include "hrm/base/error.h"\n')
+        self.write("src/main.cpp", '#include "hrm/nn/linear.h"\n')
+        self.assertEqual(self.check()[0], 0)
+        for name, text, message in [
+            ("src/base/error.cpp", '#include "hrm/nn/linear.h"\n', "'base' must not know 'nn'"),
+            ("src/data/batch.cpp", '#include "hrm/nn/linear.h"\n', "'data' must not know 'nn'"),
+            ("src/formats/npy.cpp", "#include <c10/util/Half.h>\n", "belongs to 'formats' and must not see torch"),
+            ("src/ops/cuda/a.cu", '#include "ops/cuda/a.h"\n', "is compiled by nvcc and must not see torch"),
+            ("src/nn/a.cpp", "#include <spdlog/spdlog.h>\n", "includes spdlog"),
+            ("src/nn/a.cpp", '#include "hrm/nn/nowhere.h"\n', "does not exist"),
+            ("src/novel/a.cpp", "", "'novel' has no place"),
+        ]:
+            with self.subTest(message):
+                self.write("src/ops/cuda/a.h", "#include <torch/library.h>\n")
+                self.write(name, text)
+                code, output = self.check()
+                self.assertEqual(code, 1, output)
+                self.assertIn(message, output)
+                (self.root / name).unlink()
+
+    def test_empty_tree_fails(self):
+        self.write("include/hrm/readme.txt", "")
+        self.assertEqual(self.check()[0], 1)
+
+
+class CheckConfigs(ScriptCase):
+    def test_config_without_a_smoke_test(self):
+        self.write("configs/puzzle/a.json", "{}")
+        self.write("configs/puzzle/b.json", "{}")
+        self.stand_in("ctest", 'echo \'{"tests": [{"name": "smoke/puzzle/a.json", "command": ["x"]}]}\'')
+        result = self.run_script("check_configs", "build")
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("configs/puzzle/b.json", result.stdout)
+        self.assertNotIn("configs/puzzle/a.json", result.stdout)
+
+
+class CheckLinking(unittest.TestCase):
+    def test_wrong_program(self):
+        result = subprocess.run([ROOT / "tests/repo/check_linking.py", shutil.which("env")], capture_output=True, text=True)
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("libstdc++ must be needed before libtorch_cpu", result.stdout)
+
+
+if __name__ == "__main__":
+    unittest.main()
