@@ -1,5 +1,5 @@
 #pragma once
-// AdamATan2 (Everett et al., "Scaling Exponents Across Parameterizations and Optimizers", 2024, section 5, in the form
+// AdamATan2 (Everett et al., "Scaling Exponents Across Parameterizations and Optimizers", 2024, in the form
 // of the official HRM code): Adam whose quotient is an arctangent, so that it needs no epsilon.
 
 #include <ATen/core/Tensor.h>

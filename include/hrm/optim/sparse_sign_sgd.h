@@ -10,7 +10,7 @@ namespace hrm::optim {
 //
 // weights: (E, D) float32, updated in place. ids: (N) int32 or int64, each in 0..E-1 (unchecked on a GPU), N >= 1.
 // row_grads: (N, D) float32. lr, skip: 0-dim float32; all on one device. A non-zero (or NaN) skip leaves the table as
-// it is. The sum runs in the order of the batch. Deterministic, no host synchronisation, on the current stream, can be
+// it is. Deterministic (the order of the sum is fixed), no host synchronisation, on the current stream, can be
 // captured. Throws c10::Error naming the shapes that do not fit.
 void sparse_sign_sgd_(at::Tensor& weights, const at::Tensor& ids, const at::Tensor& row_grads, const at::Tensor& lr,
                       double weight_decay, const at::Tensor& skip);

@@ -1,0 +1,91 @@
+#include <ATen/ATen.h>
+#include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
+#include <torch/library.h>
+
+#include "hrm/ops/backend.h"
+#include "ops/cuda/rms_norm.h"
+#include "ops/rms_norm_impl.h"
+
+namespace hrm::ops {
+namespace {
+
+// The kernels' dtypes; float64 (tests) takes the reference.
+bool use_kernel(const at::Tensor& tensor) {
+  const at::ScalarType type = tensor.scalar_type();
+  return backend() == Backend::fused && (type == at::kFloat || type == at::kBFloat16 || type == at::kHalf);
+}
+
+cuda::Element element_of(const at::Tensor& tensor) {
+  if (tensor.scalar_type() == at::kBFloat16) return cuda::Element::bf16;
+  return tensor.scalar_type() == at::kHalf ? cuda::Element::f16 : cuda::Element::f32;
+}
+
+RmsNormSaved run_cuda(const at::Tensor& x, const at::Tensor& residual, double eps, bool save) {
+  check_rms_norm_residual(x, residual, eps);
+  const c10::cuda::CUDAGuard guard(x.device());
+  if (!use_kernel(x)) return reference::rms_norm_residual(x, residual, eps);
+  const at::Tensor x_rows = x.contiguous();
+  const at::Tensor residual_rows = residual.contiguous();
+  RmsNormSaved out;
+  out.y = at::empty(x.sizes(), x_rows.options());
+  if (save) {
+    out.h = at::empty(x.sizes(), x_rows.options());
+    out.rstd = at::empty(x.sizes().slice(0, x.dim() - 1), x_rows.options().dtype(at::kFloat));
+  }
+  if (x.numel() == 0) return out;
+  cuda::RmsNormForward params{};
+  params.x = x_rows.const_data_ptr();
+  params.residual = residual_rows.const_data_ptr();
+  params.y = out.y.mutable_data_ptr();
+  params.h = save ? out.h.mutable_data_ptr() : nullptr;
+  params.rstd = save ? out.rstd.mutable_data_ptr<float>() : nullptr;
+  params.rows = x.numel() / x.size(-1);
+  params.dim = x.size(-1);
+  params.eps = static_cast<float>(eps);
+  params.element = element_of(x);
+  C10_CUDA_CHECK(cuda::launch(params, c10::cuda::getCurrentCUDAStream()));
+  return out;
+}
+
+at::Tensor forward_only_cuda(const at::Tensor& x, const at::Tensor& residual, double eps) {
+  return run_cuda(x, residual, eps, /*save=*/false).y;
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor> forward_cuda(const at::Tensor& x, const at::Tensor& residual,
+                                                            double eps) {
+  const RmsNormSaved saved = run_cuda(x, residual, eps, /*save=*/true);
+  return {saved.y, saved.h, saved.rstd};
+}
+
+at::Tensor backward_cuda(const at::Tensor& grad_y, const at::Tensor& h, const at::Tensor& rstd) {
+  check_rms_norm_residual_backward(grad_y, h, rstd);
+  const c10::cuda::CUDAGuard guard(h.device());
+  if (!use_kernel(h)) return reference::rms_norm_residual_backward(grad_y, h, rstd);
+  const at::Tensor grad_y_rows = grad_y.contiguous();
+  const at::Tensor h_rows = h.contiguous();
+  const at::Tensor rstd_rows = rstd.contiguous();
+  at::Tensor grad = at::empty(h.sizes(), h_rows.options());
+  if (h.numel() == 0) return grad;
+  cuda::RmsNormBackward params{};
+  params.grad_y = grad_y_rows.const_data_ptr();
+  params.h = h_rows.const_data_ptr();
+  params.rstd = rstd_rows.const_data_ptr<float>();
+  params.grad = grad.mutable_data_ptr();
+  params.rows = h.numel() / h.size(-1);
+  params.dim = h.size(-1);
+  params.element = element_of(h);
+  C10_CUDA_CHECK(cuda::launch(params, c10::cuda::getCurrentCUDAStream()));
+  return grad;
+}
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(hrm, CUDA, m) {
+  m.impl("rms_norm_residual", &forward_only_cuda);
+  m.impl("rms_norm_residual_forward", &forward_cuda);
+  m.impl("rms_norm_residual_backward", &backward_cuda);
+}
+
+}  // namespace hrm::ops

@@ -1,0 +1,108 @@
+#include "hrm/ops/linear.h"
+
+#include <ATen/ATen.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <torch/library.h>
+
+#include "ops/linear_impl.h"
+
+namespace hrm::ops {
+
+void check_linear(const at::Tensor& x, const at::Tensor& weight_compute, const at::Tensor& master,
+                  const OptionalTensor& bias, const OptionalTensor& grad_weight, const OptionalTensor& grad_bias) {
+  TORCH_CHECK(weight_compute.dim() == 2 && x.dim() >= 1 && x.size(-1) == weight_compute.size(1),
+              "hrm::linear: x (..., in) and weight (out, in) do not fit, got ", x.sizes(), " and ",
+              weight_compute.sizes());
+  TORCH_CHECK(x.scalar_type() == weight_compute.scalar_type() && at::isFloatingType(x.scalar_type()),
+              "hrm::linear: x and weight_compute must have one floating-point dtype, got ", x.scalar_type(), " and ",
+              weight_compute.scalar_type(), " (shapes ", x.sizes(), " and ", weight_compute.sizes(), ")");
+  TORCH_CHECK(master.sizes() == weight_compute.sizes(), "hrm::linear: master has shape ", master.sizes(),
+              ", weight_compute ", weight_compute.sizes());
+  TORCH_CHECK(!bias || (bias->dim() == 1 && bias->size(0) == weight_compute.size(0)),
+              "hrm::linear: bias must have shape (out) = [", weight_compute.size(0), "], got ",
+              bias ? bias->sizes() : at::IntArrayRef{});
+  // A buffer that rounds each sum is what this op exists to avoid.
+  const at::ScalarType wide = x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  TORCH_CHECK(!grad_weight || (grad_weight->sizes() == master.sizes() && grad_weight->scalar_type() == wide),
+              "hrm::linear: grad_weight must be ", wide, " of shape ", master.sizes(), ", got ",
+              grad_weight->scalar_type(), " of ", grad_weight->sizes());
+  TORCH_CHECK(!grad_bias || (bias && grad_bias->sizes() == bias->sizes() && grad_bias->scalar_type() == wide),
+              "hrm::linear: grad_bias must be ", wide, " of the bias' shape, got ", grad_bias->scalar_type(), " of ",
+              grad_bias->sizes());
+}
+
+void check_linear_accumulate(const at::Tensor& grad_weight, const at::Tensor& grad_y, const at::Tensor& x) {
+  TORCH_CHECK(grad_weight.dim() == 2 && grad_y.dim() == 2 && x.dim() == 2 && grad_y.size(0) == x.size(0) &&
+                  grad_weight.size(0) == grad_y.size(1) && grad_weight.size(1) == x.size(1),
+              "hrm::linear_accumulate_: grad_weight (out, in), grad_y (N, out) and x (N, in) do not fit, got ",
+              grad_weight.sizes(), ", ", grad_y.sizes(), " and ", x.sizes());
+  TORCH_CHECK(grad_y.scalar_type() == x.scalar_type(), "hrm::linear_accumulate_: grad_y is ", grad_y.scalar_type(),
+              ", x is ", x.scalar_type(), " (shapes ", grad_y.sizes(), " and ", x.sizes(), ")");
+}
+
+at::Tensor linear_forward(const at::Tensor& x, const at::Tensor& weight, const OptionalTensor& bias) {
+  return at::linear(x, weight, bias ? OptionalTensor(bias->to(x.scalar_type())) : OptionalTensor());
+}
+
+at::Tensor linear(const at::Tensor& x, const at::Tensor& weight_compute, const at::Tensor& master,
+                  const OptionalTensor& bias, const OptionalTensor& grad_weight, const OptionalTensor& grad_bias) {
+  static const auto op = c10::Dispatcher::singleton()
+                             .findSchemaOrThrow("hrm::linear", "")
+                             .typed<at::Tensor(const at::Tensor&, const at::Tensor&, const at::Tensor&,
+                                               const OptionalTensor&, const OptionalTensor&, const OptionalTensor&)>();
+  return op.call(x, weight_compute, master, bias, grad_weight, grad_bias);
+}
+
+namespace {
+
+OptionalTensor gradient_buffer(const at::Tensor& leaf) {
+  if (!leaf.defined() || !leaf.requires_grad()) return {};
+  at::Tensor& grad = leaf.mutable_grad();
+  if (!grad.defined()) grad = at::zeros_like(leaf, leaf.options().requires_grad(false));
+  return grad;
+}
+
+}  // namespace
+
+at::Tensor linear(const at::Tensor& x, const at::Tensor& weight_compute, const at::Tensor& master,
+                  const at::Tensor& bias) {
+  const OptionalTensor optional_bias = bias.defined() ? OptionalTensor(bias) : OptionalTensor();
+  if (!at::GradMode::is_enabled()) return linear(x, weight_compute, master, optional_bias, {}, {});
+  return linear(x, weight_compute, master, optional_bias, gradient_buffer(master), gradient_buffer(bias));
+}
+
+void linear_accumulate_(const at::Tensor& grad_weight, const at::Tensor& grad_y, const at::Tensor& x) {
+  static const auto op = c10::Dispatcher::singleton()
+                             .findSchemaOrThrow("hrm::linear_accumulate_", "")
+                             .typed<void(const at::Tensor&, const at::Tensor&, const at::Tensor&)>();
+  op.call(grad_weight, grad_y, x);
+}
+
+namespace {
+
+at::Tensor linear_cpu(const at::Tensor& x, const at::Tensor& weight_compute, const at::Tensor& master,
+                      const OptionalTensor& bias, const OptionalTensor& grad_weight, const OptionalTensor& grad_bias) {
+  check_linear(x, weight_compute, master, bias, grad_weight, grad_bias);
+  return linear_forward(x, weight_compute, bias);
+}
+
+void linear_accumulate_cpu(const at::Tensor& grad_weight, const at::Tensor& grad_y, const at::Tensor& x) {
+  check_linear_accumulate(grad_weight, grad_y, x);
+  reference::linear_accumulate_(grad_weight, grad_y, x);
+}
+
+}  // namespace
+
+TORCH_LIBRARY_FRAGMENT(hrm, m) {
+  m.def(
+      "linear(Tensor x, Tensor weight_compute, Tensor master, Tensor? bias, Tensor(a!)? grad_weight, "
+      "Tensor(b!)? grad_bias) -> Tensor");
+  m.def("linear_accumulate_(Tensor(a!) grad_weight, Tensor grad_y, Tensor x) -> ()");
+}
+
+TORCH_LIBRARY_IMPL(hrm, CPU, m) {
+  m.impl("linear", &linear_cpu);
+  m.impl("linear_accumulate_", &linear_accumulate_cpu);
+}
+
+}  // namespace hrm::ops

@@ -1,0 +1,29 @@
+#pragma once
+// What the files of linear share.
+
+#include <ATen/core/Tensor.h>
+
+#include <optional>
+
+namespace hrm::ops {
+
+using OptionalTensor = std::optional<at::Tensor>;
+
+// Throw c10::Error with the op's name and the shapes.
+void check_linear(const at::Tensor& x, const at::Tensor& weight_compute, const at::Tensor& master,
+                  const OptionalTensor& bias, const OptionalTensor& grad_weight, const OptionalTensor& grad_bias);
+void check_linear_accumulate(const at::Tensor& grad_weight, const at::Tensor& grad_y, const at::Tensor& x);
+
+// y = x @ weight^T + bias, the forward pass on every device.
+at::Tensor linear_forward(const at::Tensor& x, const at::Tensor& weight, const OptionalTensor& bias);
+
+// hrm::linear_accumulate_ through the dispatcher: grad_weight += grad_y^T @ x, the product summed in grad_weight's
+// dtype. grad_weight (out, in) float32 (or x's dtype); grad_y (N, out), x (N, in) of one dtype.
+void linear_accumulate_(const at::Tensor& grad_weight, const at::Tensor& grad_y, const at::Tensor& x);
+
+namespace reference {
+
+void linear_accumulate_(const at::Tensor& grad_weight, const at::Tensor& grad_y, const at::Tensor& x);
+
+}  // namespace reference
+}  // namespace hrm::ops
