@@ -1,0 +1,64 @@
+#pragma once
+// What the subcommands of hrm_train do; main.cpp and command_line.cpp fill the options. Each returns the exit code or
+// throws. Results go to stdout, everything else to stderr.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "hrm/base/build_info.h"
+
+namespace hrm::train {
+
+struct TrainOptions {
+  std::vector<std::string> config_files;  // later files win
+  std::vector<std::string> overrides;     // key.sub=value, after the files
+  std::string resume = "auto";            // auto: the newest valid checkpoint of the run; never; or a checkpoint folder
+};
+int run_train(const TrainOptions& options);
+
+struct EvalOptions {
+  std::string checkpoint;              // a run folder (its newest checkpoint) or a checkpoint folder
+  std::string data;                    // dataset directory or CSV file; empty: the test data of the run
+  std::vector<std::string> overrides;  // of the configuration in the checkpoint
+  std::string json_out;                // also write the result here; empty: stdout only
+};
+int run_eval(const EvalOptions& options);
+
+struct SolveOptions {
+  std::string checkpoint;  // as in EvalOptions
+  std::string input;       // file; empty or "-": stdin
+  bool watch = false;      // draw the grid after each segment
+  double watch_delay_seconds = 0.25;
+  int64_t segments = 0;           // 0: halt_max_steps of the model
+  std::string weights = "auto";   // auto, raw, ema
+  std::string device = "auto";    // auto, cpu, cuda
+  int64_t batch_size = 0;         // 0: chosen by the program
+  int64_t puzzle_identifier = 0;  // row of the puzzle embedding
+  std::string format = "text";    // text, jsonl
+};
+int run_solve(const SolveOptions& options);
+
+struct ImportOptions {
+  std::string from;                    // hrm, trm
+  std::string path;                    // the official checkpoint file
+  std::string config;                  // configuration that describes its model; empty: defaults and overrides
+  std::vector<std::string> overrides;  // key.sub=value
+  std::string out;                     // run folder to make
+};
+int run_import(const ImportOptions& options);
+
+struct ExportOptions {
+  std::string to;                // torchscript, safetensors, pt
+  std::string checkpoint;        // as in EvalOptions
+  std::string out;               // file to write
+  std::string weights = "auto";  // auto, raw, ema
+};
+int run_export(const ExportOptions& options);
+
+struct DoctorOptions {
+  bool json = false;
+};
+int run_doctor(const DoctorOptions& options);
+
+}  // namespace hrm::train

@@ -1,0 +1,350 @@
+#include "command_line.h"
+
+#include <CLI/CLI.hpp>
+#include <functional>
+#include <iostream>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "hrm/base/build_info.h"
+#include "hrm/base/error.h"
+#include "hrm/base/text.h"
+#include "hrm/config/load.h"
+#include "hrm/config/print.h"
+#include "hrm/data/commands.h"
+#include "hrm/train/commands.h"
+
+namespace hrm {
+namespace {
+
+// Set by the subcommand that was chosen, run after the whole line was read.
+using Action = std::function<int()>;
+
+constexpr const char* kRunOrStep = "run folder (its newest checkpoint) or checkpoint folder";
+constexpr const char* kOverrides =
+    "configuration values, e.g. optim.lr=3e-4 ('hrm_train config --describe' lists them)";
+
+void add_config_files(CLI::App& sub, std::vector<std::string>& files) {
+  sub.add_option("--config", files, "configuration file; of several, later ones win")
+      ->type_name("FILE")
+      ->allow_extra_args(false);
+}
+
+void add_overrides(CLI::App& sub, std::vector<std::string>& overrides) {
+  sub.add_option("overrides", overrides, kOverrides)->type_name("KEY=VALUE");
+}
+
+void add_train(CLI::App& app, Action& action) {
+  CLI::App* sub = app.add_subcommand("train", "train a model; starts again where a stopped run was");
+  auto o = std::make_shared<train::TrainOptions>();
+  add_config_files(*sub, o->config_files);
+  add_overrides(*sub, o->overrides);
+  sub->add_option(
+         "--resume", o->resume,
+         "auto: continue from the newest valid checkpoint of the run; never: refuse to; or a checkpoint folder")
+      ->capture_default_str()
+      ->type_name("auto|never|PATH");
+  sub->footer("example: hrm_train train --config configs/puzzle/hrm_sudoku17.json run.name=first train.steps=5000");
+  sub->callback([o, &action] { action = [o] { return train::run_train(*o); }; });
+}
+
+void add_eval(CLI::App& app, Action& action) {
+  CLI::App* sub = app.add_subcommand("eval", "measure a trained model; the result goes to stdout as JSON");
+  auto o = std::make_shared<train::EvalOptions>();
+  sub->add_option("--checkpoint", o->checkpoint, kRunOrStep)->type_name("PATH")->required();
+  sub->add_option("--data", o->data, "dataset directory or CSV file (default: the run's test data)")->type_name("PATH");
+  sub->add_option("--json", o->json_out, "also write the result to this file")->type_name("FILE");
+  add_overrides(*sub, o->overrides);
+  sub->footer("example: hrm_train eval --checkpoint runs/first --data data/sudoku/test_17clue_2k.csv eval.weights=raw");
+  sub->callback([o, &action] { action = [o] { return train::run_eval(*o); }; });
+}
+
+void add_solve(CLI::App& app, Action& action) {
+  CLI::App* sub = app.add_subcommand("solve", "solve puzzles with a trained model");
+  auto o = std::make_shared<train::SolveOptions>();
+  sub->add_option("--checkpoint", o->checkpoint, kRunOrStep)->type_name("PATH")->required();
+  sub->add_option("input", o->input,
+                  "puzzles, one a line: Sudoku with dots or zeros for empty cells, or maze text (default: stdin)")
+      ->type_name("FILE");
+  sub->add_flag("--watch", o->watch, "show the grid after each reasoning segment");
+  sub->add_option("--watch-delay", o->watch_delay_seconds, "pause after each segment shown")
+      ->capture_default_str()
+      ->type_name("SECONDS")
+      ->check(CLI::Range(0.0, 60.0));
+  sub->add_option("--segments", o->segments, "reasoning segments, also more than in training (default: as trained)")
+      ->type_name("N")
+      ->check(CLI::Range(1, 65535));
+  sub->add_option("--weights", o->weights, "auto = the averaged weights where there are any")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"auto", "raw", "ema"}));
+  sub->add_option("--device", o->device, "auto = the GPU when there is a usable one")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"auto", "cpu", "cuda"}));
+  sub->add_option("--batch-size", o->batch_size, "puzzles solved at once (default: chosen by the program)")
+      ->type_name("N")
+      ->check(CLI::Range(1, 1 << 24));
+  sub->add_option("--puzzle-identifier", o->puzzle_identifier, "row of the puzzle embedding")
+      ->capture_default_str()
+      ->type_name("N")
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 40));
+  sub->add_option("--format", o->format, "text: one answer a line; jsonl: one JSON object a line")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"text", "jsonl"}));
+  sub->footer("example: hrm_train solve --checkpoint runs/first --watch < puzzles.txt");
+  sub->callback([o, &action] { action = [o] { return train::run_solve(*o); }; });
+}
+
+void add_data_sudoku(CLI::App& data, Action& action) {
+  CLI::App* sub = data.add_subcommand("sudoku", "build a Sudoku dataset from CSV files, or generate one");
+  auto o = std::make_shared<data::SudokuCommand>();
+  auto* train_csv = sub->add_option("--train-csv", o->train_csv, "training puzzles: source,question,answer,rating");
+  auto* test_csv = sub->add_option("--test-csv", o->test_csv, "test puzzles");
+  sub->add_flag("--generate", o->generate, "make new puzzles, each with one solution")
+      ->excludes(train_csv)
+      ->excludes(test_csv);
+  sub->add_option("--box", o->box, "rows x columns of a box (default: 3x3, for 6x6 grids 2x3)")->type_name("RxC");
+  sub->add_option("--empty", o->empty, "empty cells of a generated puzzle")
+      ->capture_default_str()
+      ->type_name("MIN:MAX");
+  sub->add_option("--train", o->train, "training puzzles to generate")
+      ->capture_default_str()
+      ->check(CLI::NonNegativeNumber);
+  sub->add_option("--test", o->test, "test puzzles to generate, of other solution classes")
+      ->capture_default_str()
+      ->check(CLI::NonNegativeNumber);
+  sub->add_option("--augment", o->augment, "symmetric copies stored per training puzzle")
+      ->capture_default_str()
+      ->check(CLI::NonNegativeNumber);
+  sub->add_option("--subsample", o->subsample, "take so many training puzzles of the CSV file; 0 = all")
+      ->capture_default_str()
+      ->check(CLI::NonNegativeNumber);
+  sub->add_option("--min-rating", o->min_rating, "drop CSV training puzzles rated below this")
+      ->capture_default_str()
+      ->check(CLI::NonNegativeNumber);
+  sub->add_option("--seed", o->seed, "seed of every choice")->capture_default_str()->check(CLI::NonNegativeNumber);
+  sub->add_option("--out", o->out, "folder of the dataset")->type_name("DIR")->required();
+  sub->callback([o, &action] {
+    action = [o] {
+      data::run_data_sudoku(*o, std::cout);
+      return 0;
+    };
+  });
+}
+
+void add_data_maze(CLI::App& data, Action& action) {
+  CLI::App* sub = data.add_subcommand("maze", "build a maze dataset from CSV files, or generate one");
+  auto o = std::make_shared<data::MazeCommand>();
+  auto* train_csv = sub->add_option("--train-csv", o->train_csv, "training mazes: source,question,answer,rating");
+  auto* test_csv = sub->add_option("--test-csv", o->test_csv, "test mazes");
+  sub->add_flag("--generate", o->generate, "make new mazes")->excludes(train_csv)->excludes(test_csv);
+  sub->add_option("--size", o->size, "cells of a side (generated)")->capture_default_str()->check(CLI::Range(3, 1000));
+  sub->add_option("--min-path", o->min_path, "the shortest path is longer than so many moves (generated)")
+      ->capture_default_str()
+      ->check(CLI::NonNegativeNumber);
+  sub->add_option("--train", o->train, "training mazes to generate")
+      ->capture_default_str()
+      ->check(CLI::NonNegativeNumber);
+  sub->add_option("--test", o->test, "test mazes to generate")->capture_default_str()->check(CLI::NonNegativeNumber);
+  sub->add_flag("--augment", o->augment, "store all 8 rotations and reflections of each training maze");
+  sub->add_option("--subsample", o->subsample, "take so many training mazes of the CSV file; 0 = all")
+      ->capture_default_str()
+      ->check(CLI::NonNegativeNumber);
+  sub->add_option("--min-rating", o->min_rating, "drop CSV training mazes rated below this")
+      ->capture_default_str()
+      ->check(CLI::NonNegativeNumber);
+  sub->add_option("--seed", o->seed, "seed of every choice")->capture_default_str()->check(CLI::NonNegativeNumber);
+  sub->add_option("--out", o->out, "folder of the dataset")->type_name("DIR")->required();
+  sub->callback([o, &action] {
+    action = [o] {
+      data::run_data_maze(*o, std::cout);
+      return 0;
+    };
+  });
+}
+
+void add_data_inspect(CLI::App& data, Action& action) {
+  CLI::App* sub = data.add_subcommand("inspect", "sizes and one example of a dataset directory or a CSV file");
+  auto o = std::make_shared<data::InspectCommand>();
+  sub->add_option("path", o->path, "dataset directory or CSV file")->type_name("PATH")->required();
+  sub->add_option("--example", o->example, "which example to draw")
+      ->capture_default_str()
+      ->check(CLI::NonNegativeNumber);
+  sub->add_option("--box", o->box, "rows x columns of a Sudoku box")->type_name("RxC");
+  sub->callback([o, &action] {
+    action = [o] {
+      data::run_data_inspect(*o, std::cout);
+      return 0;
+    };
+  });
+}
+
+void add_data(CLI::App& app, Action& action) {
+  CLI::App* sub = app.add_subcommand("data", "build datasets, and look at them");
+  sub->require_subcommand(1);
+  add_data_sudoku(*sub, action);
+  add_data_maze(*sub, action);
+  add_data_inspect(*sub, action);
+}
+
+struct ConfigOptions {
+  std::vector<std::string> files, overrides;
+  bool print = false, describe = false, json = false;
+};
+
+int run_config(const ConfigOptions& options) {
+  if (options.describe) {
+    std::cout << config::describe_fields();
+    return 0;
+  }
+  const config::LoadedConfig loaded = config::load_config(options.files, options.overrides);
+  std::cout << (options.json ? loaded.to_json() : config::values_with_origins(loaded));
+  return 0;
+}
+
+void add_config(CLI::App& app, Action& action) {
+  CLI::App* sub = app.add_subcommand("config", "show the configuration and what it may hold");
+  auto o = std::make_shared<ConfigOptions>();
+  auto* print =
+      sub->add_flag("--print", o->print, "each value with its origin (this is also what happens without a flag)");
+  auto* json = sub->add_flag("--json", o->json, "the complete configuration as a file for --config")->excludes(print);
+  sub->add_flag("--describe,--help-fields", o->describe, "every key with its range, unit, default and meaning")
+      ->excludes(print)
+      ->excludes(json);
+  add_config_files(*sub, o->files);
+  add_overrides(*sub, o->overrides);
+  sub->callback([o, &action] { action = [o] { return run_config(*o); }; });
+}
+
+void add_import(CLI::App& app, Action& action) {
+  CLI::App* sub = app.add_subcommand("import", "make a run folder from an official HRM or TRM checkpoint");
+  auto o = std::make_shared<train::ImportOptions>();
+  sub->add_option("--from", o->from, "which official code wrote it")->required()->check(CLI::IsMember({"hrm", "trm"}));
+  sub->add_option("path", o->path, "the file, as torch.save wrote it")->type_name("FILE")->required();
+  sub->add_option("--config", o->config, "configuration that describes its model")->type_name("FILE");
+  sub->add_option("--out", o->out, "run folder to make")->type_name("DIR")->required();
+  add_overrides(*sub, o->overrides);
+  sub->footer(
+      "example: hrm_train import --from hrm --config configs/puzzle/hrm_sudoku17.json checkpoint --out runs/official");
+  sub->callback([o, &action] { action = [o] { return train::run_import(*o); }; });
+}
+
+void add_export(CLI::App& app, Action& action) {
+  CLI::App* sub = app.add_subcommand("export", "write the weights of a checkpoint for other programs");
+  auto o = std::make_shared<train::ExportOptions>();
+  sub->add_option("--to", o->to,
+                  "torchscript: a module that torch.jit.load runs; safetensors: tensors for any framework; "
+                  "pt: a state dict that torch.load and the official code open")
+      ->required()
+      ->check(CLI::IsMember({"torchscript", "safetensors", "pt"}));
+  sub->add_option("--checkpoint", o->checkpoint, kRunOrStep)->type_name("PATH")->required();
+  sub->add_option("--out", o->out, "file to write")->type_name("FILE")->required();
+  sub->add_option("--weights", o->weights, "auto = the averaged weights where there are any")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"auto", "raw", "ema"}));
+  sub->callback([o, &action] { action = [o] { return train::run_export(*o); }; });
+}
+
+void add_doctor(CLI::App& app, Action& action) {
+  CLI::App* sub = app.add_subcommand("doctor", "what this machine can do, and why not");
+  auto o = std::make_shared<train::DoctorOptions>();
+  sub->add_flag("--json", o->json, "as JSON");
+  sub->callback([o, &action] { action = [o] { return train::run_doctor(*o); }; });
+}
+
+std::string version_text() {
+  return cat("hrm_train ", build_info("version"), " (commit ", build_info("commit"), ", ", build_info("build_type"),
+             ", ", build_info("compiler"), ")\ntorch ", build_info("torch"), "\nCUDA ", build_info("cuda"),
+             ", architectures ", build_info("cuda_archs"));
+}
+
+// The subcommand that the line names, as deep as it goes.
+CLI::App* chosen(CLI::App* app) {
+  const auto subs = app->get_subcommands();
+  return subs.empty() ? app : chosen(subs.front());
+}
+
+std::string full_name(const CLI::App* app) {
+  return app->get_parent() ? full_name(app->get_parent()) + " " + app->get_name() : "hrm_train";
+}
+
+// What CLI11 has to say, as a sentence with a way on.
+[[noreturn]] void fail_usage(CLI::App& app, const CLI::ParseError& error, int argc, const char* const* argv) {
+  CLI::App* sub = chosen(&app);
+  std::string what = printable(error.what()), hint;
+  const auto commands = sub->get_subcommands([](const CLI::App*) { return true; });
+  if (!commands.empty()) {
+    std::vector<std::string> names;
+    for (const CLI::App* command : commands) names.push_back(command->get_name());
+    std::string list;
+    for (const std::string& name : names) list += (list.empty() ? "" : ", ") + name;
+    what = "give a subcommand: " + list;
+    if (argc > 1 && argv[1][0] == '-' && sub == &app) what = cat("unknown option '", printable(argv[1]), "'");
+    for (int i = argc - 1; i > 0; --i) {
+      const std::string word = argv[i];
+      // The first word behind the subcommand that was understood.
+      if (!word.empty() && word[0] != '-' && word != sub->get_name()) {
+        const std::string guess = nearest_name(word, names);
+        what = cat("unknown subcommand '", printable(word), "'");
+        hint = guess.empty() ? "; use one of " + list : "; did you mean '" + guess + "'?";
+      }
+      if (word == sub->get_name()) break;
+    }
+  } else if (dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr) {
+    const std::vector<std::string> unknown = app.remaining(/*recurse=*/true);
+    what = "unknown argument '" + (unknown.empty() ? what : printable(unknown.front())) + "'";
+    for (const std::string& word : unknown) {
+      if (word.rfind("--", 0) != 0) continue;
+      const std::string name = word.substr(0, word.find('='));
+      if (name.find('.') != std::string::npos) {
+        hint = "; configuration values stand without dashes: " + printable(word.substr(2));
+        break;
+      }
+      std::vector<std::string> names;
+      for (const CLI::Option* option : sub->get_options()) {
+        for (const std::string& known : option->get_lnames()) names.push_back("--" + known);
+      }
+      const std::string guess = nearest_name(name, names);
+      if (!guess.empty()) hint = "; did you mean '" + guess + "'?";
+      break;
+    }
+  }
+  fail(ExitCode::usage, full_name(sub), ": ", what, hint, hint.ends_with('?') ? " See '" : "; see '", full_name(sub),
+       " --help'");
+}
+
+}  // namespace
+
+int run_command_line(int argc, const char* const* argv) {
+  CLI::App app(
+      "Trains HRM and TRM, recurrent models that reason in segments, on Sudoku and mazes; evaluates them, and "
+      "solves puzzles with them.",
+      "hrm_train");
+  app.set_version_flag("--version", version_text());
+  app.set_help_all_flag("--help-all", "help of all subcommands");
+  app.require_subcommand(1);
+  app.get_formatter()->column_width(36);
+  app.footer(
+      "Results go to stdout, everything else to stderr. Exit codes: 0 done, 1 unexpected error, 2 command line or\n"
+      "configuration, 3 machine or device, 4 data, 5 checkpoint, 6 diverged, 75 stopped after saving (start it "
+      "again).");
+  Action action;
+  add_train(app, action);
+  add_eval(app, action);
+  add_solve(app, action);
+  add_data(app, action);
+  add_config(app, action);
+  add_import(app, action);
+  add_export(app, action);
+  add_doctor(app, action);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& asked) {  // --help, --help-all, --version
+    return app.exit(asked, std::cout, std::cerr);
+  } catch (const CLI::ParseError& error) {
+    fail_usage(app, error, argc, argv);
+  }
+  return action();
+}
+
+}  // namespace hrm

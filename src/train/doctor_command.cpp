@@ -1,0 +1,274 @@
+#include <ATen/Parallel.h>
+#include <ATen/Version.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <iomanip>
+#include <iostream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <thread>
+
+#include "hrm/base/build_info.h"
+#include "hrm/base/error.h"
+#include "hrm/base/file.h"
+#include "hrm/base/text.h"
+#include "hrm/ops/backend.h"
+#include "hrm/runtime/device.h"
+#include "hrm/train/commands.h"
+
+#if HRM_WITH_CUDA
+#include <cuda_runtime_api.h>
+#endif
+
+namespace hrm::train {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// First line of a file whose words before the colon are `name`, e.g. of /proc/cpuinfo; empty when there is none.
+std::string proc_value(const char* file, const std::string& name) {
+  std::ifstream in(file);
+  for (std::string line; std::getline(in, line);) {
+    const size_t colon = line.find(':');
+    if (colon == std::string::npos || line.compare(0, name.size(), name) != 0) continue;
+    const size_t start = line.find_first_not_of(" \t", colon + 1);
+    return start == std::string::npos ? "" : line.substr(start);
+  }
+  return "";
+}
+
+// A bf16 matrix product against the same in float32, and the speed of both.
+Json test_matmul(at::Device device, int64_t n) {
+  Json out;
+  try {
+    const auto options = at::TensorOptions().device(device).dtype(at::kFloat);
+    // Values of few bits: products and sums are exact in either precision, so the results must be equal.
+    const at::Tensor a = at::arange(n * n, options).reshape({n, n}).remainder(7) - 3;
+    const at::Tensor b = at::arange(n * n, options).reshape({n, n}).remainder(5) - 2;
+    const auto tflops = [&](const at::Tensor& x, const at::Tensor& y) {
+      double best = 0;
+      for (int i = 0; i < 4; ++i) {
+        synchronize(device);
+        const auto start = std::chrono::steady_clock::now();
+        at::mm(x, y);
+        synchronize(device);
+        const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+        if (i > 0) best = std::max(best, 2e-12 * static_cast<double>(n * n * n) / took.count());
+      }
+      return best;
+    };
+    const at::Tensor a16 = a.to(at::kBFloat16), b16 = b.to(at::kBFloat16);
+    const at::Tensor expected = at::mm(a, b).to(at::kBFloat16);
+    out["bf16_right"] = at::equal(at::mm(a16, b16), expected);
+    out["bf16_tflops"] = tflops(a16, b16);
+    out["fp32_tflops"] = tflops(a, b);
+  } catch (const c10::Error& e) {
+    out["bf16_right"] = false;
+    out["why_not"] = e.what_without_backtrace();
+  }
+  return out;
+}
+
+Json examine_cpu() {
+  Json cpu;
+  cpu["model"] = proc_value("/proc/cpuinfo", "model name");
+  cpu["cores"] = std::thread::hardware_concurrency();
+  cpu["threads"] = at::get_num_threads();
+  cpu["vector_code"] = at::get_cpu_capability();
+  std::istringstream memory(proc_value("/proc/meminfo", "MemAvailable"));
+  int64_t kib = 0;
+  memory >> kib;
+  cpu["memory_available_bytes"] = kib * 1024;
+  cpu["matmul"] = test_matmul(at::kCPU, 256);
+  return cpu;
+}
+
+#if HRM_WITH_CUDA
+// Whether this build has kernels for a compute capability such as 90, by the rules of CUDA: machine code runs on the
+// same major and any later minor version, "a" variants on their own version alone, and PTX on everything later.
+std::string kernels_for(int capability) {
+  std::istringstream list(build_info("cuda_archs"));
+  std::string result;
+  for (std::string arch; std::getline(list, arch, ',');) {
+    const int number = std::atoi(arch.c_str());
+    const bool own_only = arch.find('a') != std::string::npos && arch.find("all") == std::string::npos;
+    const bool has_code = arch.find("-virtual") == std::string::npos;
+    const bool has_ptx = arch.find("-real") == std::string::npos;
+    if (own_only) {
+      if (number == capability) return "built for " + arch;
+    } else if (has_code && number / 10 == capability / 10 && number <= capability) {
+      return "built for " + arch;
+    } else if (has_ptx && number <= capability) {
+      result = "translated from " + arch + " at first use";
+    }
+  }
+  return result;
+}
+
+std::string cuda_version_text(int version) {
+  return cat(version / 1000, ".", version % 1000 / 10);
+}
+#endif
+
+Json examine_gpu() {
+  Json gpu;
+  const std::string reason = why_no_cuda();
+  gpu["usable"] = reason.empty();
+  if (!reason.empty()) gpu["why_not"] = reason;
+  gpu["devices"] = Json::array();
+#if HRM_WITH_CUDA
+  int runtime = 0, driver = 0;
+  if (cudaRuntimeGetVersion(&runtime) == cudaSuccess) gpu["cuda_runtime"] = cuda_version_text(runtime);
+  if (cudaDriverGetVersion(&driver) == cudaSuccess && driver > 0)
+    gpu["driver_supports_cuda"] = cuda_version_text(driver);
+  int count = 0;
+  if (cudaGetDeviceCount(&count) != cudaSuccess) {
+    cudaGetLastError();  // the reason is in why_no_cuda
+    count = 0;
+  }
+  for (int i = 0; i < count; ++i) {
+    cudaDeviceProp properties{};
+    if (cudaGetDeviceProperties(&properties, i) != cudaSuccess) continue;
+    Json device;
+    device["index"] = i;
+    device["name"] = properties.name;
+    device["compute_capability"] = cat(properties.major, ".", properties.minor);
+    device["memory_bytes"] = properties.totalGlobalMem;
+    device["multiprocessors"] = properties.multiProcessorCount;
+    const std::string kernels = kernels_for(properties.major * 10 + properties.minor);
+    device["has_kernels"] = !kernels.empty();
+    device["kernels"] = kernels.empty() ? cat("none: this build is for ", build_info("cuda_archs"),
+                                              "; build again with HRM_CUDA_ARCHS=", properties.major, properties.minor)
+                                        : kernels;
+    if (reason.empty()) device["matmul"] = test_matmul(at::Device(at::kCUDA, static_cast<int8_t>(i)), 4096);
+    gpu["devices"].push_back(device);
+  }
+#else
+  if (std::filesystem::exists("/proc/driver/nvidia/version")) {
+    gpu["why_not"] = reason + "; an NVIDIA driver is installed here";
+  }
+#endif
+  return gpu;
+}
+
+Json examine_ops() {
+  Json ops = Json::array();
+  for (const ops::OpInfo& info : ops::op_table()) {
+    Json op;
+    op["name"] = info.name;
+    op["cpu"] = info.cpu;
+    op["cuda"] = info.cuda;
+    op["gradient"] = info.autograd;
+    ops.push_back(op);
+  }
+  return ops;
+}
+
+// The file system that would hold ./runs.
+Json examine_storage() {
+  namespace fs = std::filesystem;
+  Json storage;
+  const config::RunConfig standard;
+  std::error_code ignored;
+  fs::path existing = fs::absolute(standard.dir, ignored);
+  storage["path"] = existing.string();
+  while (!fs::exists(existing, ignored) && existing.has_relative_path()) existing = existing.parent_path();
+  storage["writable"] = access(existing.c_str(), W_OK) == 0;
+  try {
+    storage["free_bytes"] = free_bytes(existing);
+  } catch (const Error& e) {
+    storage["why_not"] = e.what();
+  }
+  return storage;
+}
+
+std::string matmul_text(const Json& matmul) {
+  if (matmul.contains("why_not"))
+    return "bf16 matrix product failed: " + printable(matmul["why_not"].get<std::string>());
+  std::ostringstream out;
+  out << std::setprecision(3) << "matrix products: bf16 " << matmul["bf16_tflops"].get<double>() << ", fp32 "
+      << matmul["fp32_tflops"].get<double>() << " TFLOP/s, bf16 results "
+      << (matmul["bf16_right"].get<bool>() ? "right" : "WRONG");
+  return out.str();
+}
+
+void print_text(const Json& report, std::ostream& out) {
+  const auto row = [&out](const std::string& name, const auto&... text) {
+    out << "  " << std::left << std::setw(14) << name << cat(text...) << "\n";
+  };
+  const auto text = [](const Json& value) { return printable(value.get<std::string>()); };
+  const auto bytes = [](const Json& value) { return human_bytes(value.get<uint64_t>()); };
+
+  const Json& program = report["program"];
+  out << "program\n";
+  row("hrm_train", text(program["version"]), ", commit ", text(program["commit"]), ", ", text(program["build_type"]),
+      ", ", text(program["compiler"]));
+  row("torch", text(program["torch"]));
+  row("CUDA", program["cuda"] == "none"
+                  ? "not built in: this program runs on the CPU (HRM_CUDA=ON builds it in)"
+                  : text(program["cuda"]) + ", kernels for architectures " + text(program["cuda_archs"]));
+
+  const Json& cpu = report["cpu"];
+  out << "\nCPU\n";
+  row("model", text(cpu["model"]));
+  row("cores", cpu["cores"].dump(), ", ", cpu["threads"].dump(), " threads by default, code for ",
+      text(cpu["vector_code"]));
+  row("memory", bytes(cpu["memory_available_bytes"]), " available");
+  row("arithmetic", matmul_text(cpu["matmul"]));
+
+  const Json& gpu = report["gpu"];
+  out << "\nGPU\n";
+  row("usable", gpu["usable"].get<bool>() ? "yes" : "no: " + text(gpu["why_not"]));
+  if (gpu.contains("cuda_runtime")) {
+    row("versions", "program's CUDA runtime ", text(gpu["cuda_runtime"]), ", driver ",
+        gpu.contains("driver_supports_cuda") ? "supports CUDA up to " + text(gpu["driver_supports_cuda"])
+                                             : "not found");
+  }
+  for (const Json& device : gpu["devices"]) {
+    row(cat("device ", device["index"].dump()), text(device["name"]), ", compute capability ",
+        text(device["compute_capability"]), ", ", bytes(device["memory_bytes"]));
+    row("  kernels", text(device["kernels"]));
+    if (device.contains("matmul")) row("  arithmetic", matmul_text(device["matmul"]));
+  }
+
+  out << "\nops (with ops.backend=fused)\n";
+  const auto op_row = [&out](const std::string& name, const std::string& on_cpu, const std::string& on_gpu,
+                             const std::string& gradient) {
+    out << "  " << std::left << std::setw(34) << name << std::setw(12) << on_cpu << std::setw(12) << on_gpu << gradient
+        << "\n";
+  };
+  op_row("", "CPU", "GPU", "gradient");
+  for (const Json& op : report["ops"]) {
+    const auto kernel = [](const Json& has) { return has.get<bool>() ? std::string("kernel") : std::string("none"); };
+    op_row(text(op["name"]), kernel(op["cpu"]), kernel(op["cuda"]), op["gradient"].get<bool>() ? "yes" : "no");
+  }
+  if (report["ops"].empty()) out << "  none registered: this program was linked without its ops\n";
+
+  const Json& storage = report["storage"];
+  out << "\nstorage\n";
+  row("runs", text(storage["path"]),
+      storage["writable"].get<bool>() ? "" : ": no permission to write there; set run.dir to another folder");
+  row("free", storage.contains("free_bytes") ? bytes(storage["free_bytes"]) : text(storage["why_not"]));
+}
+
+}  // namespace
+
+int run_doctor(const DoctorOptions& options) {
+  Json report;
+  for (const auto& [key, value] : build_info()) report["program"][key] = value;
+  report["cpu"] = examine_cpu();
+  report["gpu"] = examine_gpu();
+  report["ops"] = examine_ops();
+  report["storage"] = examine_storage();
+  if (options.json) {
+    std::cout << report.dump(2, ' ', false, Json::error_handler_t::replace) << "\n";
+  } else {
+    print_text(report, std::cout);
+  }
+  return static_cast<int>(ExitCode::done);
+}
+
+}  // namespace hrm::train
