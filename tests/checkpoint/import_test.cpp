@@ -1,0 +1,218 @@
+// Official state dicts: the fixtures' files and files made by hand.
+#include "hrm/checkpoint/import.h"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "hrm/checkpoint/export.h"
+#include "hrm/formats/safetensors.h"
+#include "hrm/formats/torch_pickle.h"
+#include "hrm/state/tensor_bytes.h"
+#include "model_support.h"
+#include "sample_state.h"
+#include "support/expect_error.h"
+#include "support/temp_dir.h"
+
+namespace hrm::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+using test::expect_error;
+using test::TempDir;
+
+struct Fixture {
+  explicit Fixture(const std::string& name)
+      : folder(fs::path(HRM_SOURCE_DIR) / "tests" / "fixtures" / name),
+        file(folder / "step_12"),
+        json(nlohmann::json::parse(read_text(folder / "case.json", ExitCode::data))),
+        tensors(folder / "tensors.safetensors") {
+    const nlohmann::json& c = json.at("config");
+    config.arch = c.contains("no_ACT_continue") ? "trm" : "hrm";
+    config.hidden_size = c.at("hidden_size");
+    config.num_heads = c.at("num_heads");
+    config.expansion = c.at("expansion");
+    config.H_cycles = c.at("H_cycles");
+    config.L_cycles = c.at("L_cycles");
+    config.H_layers = c.at("H_layers");
+    config.L_layers = c.at("L_layers");
+    config.pos_encodings = c.at("pos_encodings");
+    config.puzzle_emb_ndim = c.at("puzzle_emb_ndim");
+    config.puzzle_emb_len = c.value("puzzle_emb_len", 0);
+    config.mlp_t = c.value("mlp_t", false);
+    config.no_ACT_continue = c.value("no_ACT_continue", false);
+    config.rms_norm_eps = c.at("rms_norm_eps");
+    config.rope_theta = c.at("rope_theta");
+  }
+  at::Tensor tensor(const std::string& name) const {
+    const ArrayView& view = tensors.at(name);
+    return tensor_from_bytes(view.dtype, view.shape, view.bytes);
+  }
+  fs::path folder, file;
+  nlohmann::json json;
+  SafetensorsFile tensors;
+  config::ModelConfig config;
+};
+
+void expect_fixture_answers(const std::string& name, double rtol, double atol) {
+  const Fixture fixture(name);
+  OfficialModel imported = read_official(fixture.file, fixture.config.arch, fixture.config);
+  EXPECT_EQ(imported.dims.vocab_size, fixture.json["config"]["vocab_size"].get<int64_t>());
+  EXPECT_EQ(imported.dims.num_puzzle_identifiers, fixture.json["config"]["num_puzzle_identifiers"].get<int64_t>());
+  EXPECT_EQ(imported.dims.seq_len, fixture.config.mlp_t ? 16 : 0) << "known only where a weight tells it";
+  EXPECT_EQ(imported.weights.raw.size(), fixture.json.at("keys").size());
+
+  imported.dims.seq_len = fixture.json["config"]["seq_len"];
+  auto model = models::make_puzzle_model(fixture.config, imported.dims, 99, at::kCPU, at::kFloat);
+  set_weights(*model, imported.weights.raw);
+  const at::Tensor logits = fixture.tensor("out.logits");
+  const Answers answers =
+      answers_of(*model, fixture.tensor("in.inputs"), fixture.tensor("in.puzzle_identifiers"), logits.size(0));
+  EXPECT_TRUE(at::allclose(answers.logits, logits, rtol, atol)) << (answers.logits - logits).abs().max();
+  EXPECT_TRUE(at::allclose(answers.q_halt, fixture.tensor("out.q_halt_logits"), rtol, atol));
+  if (!fixture.config.no_ACT_continue) {
+    EXPECT_TRUE(at::allclose(answers.q_continue, fixture.tensor("out.q_continue_logits"), rtol, atol));
+  }
+}
+
+TEST(Import, HrmGivesTheOfficialAnswers) {
+  expect_fixture_answers("checkpoint_hrm", 1e-4, 1e-4);
+}
+TEST(Import, TrmGivesTheOfficialAnswers) {
+  expect_fixture_answers("checkpoint_trm", 1e-4, 1e-4);
+}
+// The reference computed in bfloat16, we in float32: eps(bf16) = 2^-8 through two segments of 12 block passes.
+TEST(Import, HrmInBfloat16GivesSimilarAnswers) {
+  expect_fixture_answers("checkpoint_hrm_bf16", 0.1, 0.1);
+}
+
+TEST(Import, Bfloat16InitialStatesBecomeFloat) {
+  const Fixture fixture("checkpoint_hrm_bf16");
+  const TorchArchive archive(fixture.file);
+  EXPECT_EQ(archive.at("_orig_mod.model.inner.H_init").dtype, DType::bf16);
+  for (const auto& [name, tensor] : read_official(fixture.file, "hrm", fixture.config).weights.raw) {
+    EXPECT_EQ(tensor.scalar_type(), at::kFloat) << name;
+    const NamedTensor& stored = archive.at("_orig_mod.model.inner." + name);
+    EXPECT_TRUE(at::equal(tensor, tensor_from_bytes(stored.dtype, stored.shape, stored.bytes).to(at::kFloat)));
+  }
+}
+
+// Writes a state dict of the variant's weights after `change`.
+fs::path write_pt(const TempDir& dir, const NamedTensors& weights, const std::string& prefix) {
+  std::vector<at::Tensor> hosts;
+  std::vector<NamedTensor> entries;
+  for (const auto& [name, tensor] : weights) {
+    const at::Tensor& host = hosts.emplace_back(host_tensor(tensor));
+    entries.push_back({prefix + name, dtype_of(host.scalar_type()), host.sizes().vec(), bytes_of(host)});
+  }
+  const std::vector<std::byte> bytes = build_torch_state_dict(entries);
+  const fs::path file = dir / "weights.pt";
+  write_file(file, bytes);
+  return file;
+}
+
+TEST(Import, AnyPrefixAndEveryVariant) {
+  const TempDir dir;
+  for (const Variant& variant : all_variants()) {
+    if (variant.config.arch == "transformer") continue;
+    const auto model = make_variant(variant.config);
+    for (const std::string prefix : {"", "model.", "model.inner.", "_orig_mod.model.inner."}) {
+      const fs::path file = write_pt(dir, tensors_of(*model), prefix);
+      const OfficialModel imported = read_official(file, variant.config.arch, variant.config);
+      auto copy = make_variant(variant.config, 77);
+      set_weights(*copy, imported.weights.raw);
+      for (const auto& [name, tensor] : tensors_of(*model)) {
+        EXPECT_TRUE(at::equal(tensor, tensors_of(*copy)[&tensor - &tensors_of(*model)[0].second].second) ||
+                    copy->named_parameters().contains(name) || copy->named_buffers().contains(name));
+      }
+      const Answers a = answers_of(*model, sample_inputs(), sample_identifiers(), 2);
+      const Answers b = answers_of(*copy, sample_inputs(), sample_identifiers(), 2);
+      EXPECT_TRUE(at::equal(a.logits, b.logits)) << variant.name << " " << prefix;
+    }
+  }
+}
+
+TEST(Import, RefusesByName) {
+  const TempDir dir;
+  const config::ModelConfig config = all_variants()[0].config;
+  const NamedTensors good = tensors_of(*make_variant(config));
+  const auto expect = [&](const std::vector<std::string>& parts, const std::function<void(NamedTensors&)>& change) {
+    NamedTensors weights = good;
+    change(weights);
+    const fs::path file = write_pt(dir, weights, "model.inner.");
+    expect_error(ExitCode::checkpoint, parts, [&] { read_official(file, "hrm", config); });
+  };
+  expect({"'surprise.weight'", "unknown"}, [](NamedTensors& w) { w.emplace_back("surprise.weight", at::ones({2})); });
+  expect({"'lm_head.weight'", "missing"}, [](NamedTensors& w) {
+    w.erase(std::find_if(w.begin(), w.end(), [](const auto& entry) { return entry.first == "lm_head.weight"; }));
+  });
+  expect({"'lm_head.weight'", "[7, 31]", "[7, 32]"}, [](NamedTensors& w) {
+    for (auto& [name, tensor] : w) {
+      if (name == "lm_head.weight") tensor = at::ones({7, 31});
+    }
+  });
+  expect({"'H_init'", "I64"}, [](NamedTensors& w) {
+    for (auto& [name, tensor] : w) {
+      if (name == "H_init") tensor = tensor.to(at::kLong);
+    }
+  });
+  expect({"no HRM or TRM model"}, [](NamedTensors& w) { w = {{"transformer.wte", at::ones({2, 2})}}; });
+}
+
+TEST(Import, ContradictionsInOneSentence) {
+  const TempDir dir;
+  const config::ModelConfig config = all_variants()[0].config;
+  const fs::path file = write_pt(dir, tensors_of(*make_variant(config)), "_orig_mod.model.inner.");
+  config::ModelConfig other = config;
+  other.hidden_size = 64;
+  other.H_layers = 1;
+  other.pos_encodings = "learned";
+  expect_error(ExitCode::checkpoint,
+               {"does not fit the configuration", "model.hidden_size is 32 there and 64", "model.H_layers is 2",
+                "model.hidden_size=32 model.H_layers=2 model.pos_encodings=rope"},
+               [&] { read_official(file, "hrm", other); });
+  expect_error(ExitCode::usage, {"--from trm needs model.arch=trm"}, [&] { read_official(file, "trm", config); });
+  other = all_variants()[4].config;
+  expect_error(ExitCode::checkpoint, {"model.arch is hrm there and trm in the configuration"},
+               [&] { read_official(file, "trm", other); });
+  expect_error(ExitCode::checkpoint, {"nothing.pt"}, [&] { read_official(dir / "nothing.pt", "hrm", config); });
+  std::ofstream(dir / "text.pt") << "no zip";
+  expect_error(ExitCode::checkpoint, {"text.pt"}, [&] { read_official(dir / "text.pt", "hrm", config); });
+}
+
+TEST(Import, MakesACheckpointOfWeights) {
+  const Fixture fixture("checkpoint_trm");
+  const TempDir run;
+  const OfficialModel imported = read_official(fixture.file, "trm", fixture.config);
+  save_weights(run.path(), imported.weights, sample_meta(0), 1);
+  const ModelWeights back = load_weights(open_checkpoint(run.path()).dir);
+  ASSERT_EQ(back.raw.size(), imported.weights.raw.size());
+  for (size_t i = 0; i < back.raw.size(); ++i) {
+    EXPECT_EQ(back.raw[i].first, imported.weights.raw[i].first);
+    EXPECT_TRUE(at::equal(back.raw[i].second, imported.weights.raw[i].second));
+  }
+}
+
+TEST(Import, ExportedPtIsTheOfficialFileAgain) {
+  for (const std::string name : {"checkpoint_hrm", "checkpoint_hrm_bf16", "checkpoint_trm"}) {
+    const Fixture fixture(name);
+    const TempDir dir;
+    const OfficialModel imported = read_official(fixture.file, fixture.config.arch, fixture.config);
+    export_pt(imported.weights.raw, dir / "out.pt");
+    const TorchArchive official(fixture.file), ours(dir / "out.pt");
+    ASSERT_EQ(official.tensors().size(), ours.tensors().size());
+    for (const NamedTensor& entry : official.tensors()) {
+      const NamedTensor& mine = ours.at(entry.name);
+      EXPECT_EQ(mine.shape, entry.shape);
+      if (entry.dtype != mine.dtype) continue;  // an H_init of float32 that fits bfloat16
+      EXPECT_TRUE(std::equal(mine.bytes.begin(), mine.bytes.end(), entry.bytes.begin(), entry.bytes.end()))
+          << entry.name;
+    }
+    const bool bf16 = name == "checkpoint_hrm_bf16";
+    EXPECT_EQ(ours.at("_orig_mod.model.inner.H_init").dtype, bf16 ? DType::bf16 : DType::f32);
+  }
+}
+
+}  // namespace
+}  // namespace hrm::checkpoint
