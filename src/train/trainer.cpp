@@ -16,10 +16,17 @@ namespace hrm::train {
 namespace {
 
 // Values behind the task's own sums in the vector that travels to the host each step.
-enum Extra : int64_t { kNormRaw = 0, kNormClipped = 1, kNonFinite = 2, kNumExtra = 3 };
+enum Extra : int64_t { kNormRaw = 0, kNormClipped = 1, kNonFinite = 2, kUpdateRatio = 3, kNumExtra = 4 };
 
 double now_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+// All masters as one vector (a copy).
+at::Tensor flat_masters(const nn::ParameterSet& parameters) {
+  std::vector<at::Tensor> parts;
+  for (const nn::Parameter& p : parameters.all()) parts.push_back(p.master.detach().reshape({-1}));
+  return at::cat(parts);
 }
 
 std::vector<optim::ParameterGroup> one_group(nn::ParameterSet& parameters, double weight_decay) {
@@ -106,13 +113,17 @@ void Trainer::train_step() {
   // the dump are those before the bad step.
   skip_.copy_(at::maximum(skip_, norm.nonfinite));
   lr_.fill_(config_.optim.lr * lr_factor(step));
+  // The size of an update relative to the weights costs a copy of them, so it is taken at logged steps alone.
+  const at::Tensor before = logged(step) ? flat_masters(parameters) : at::Tensor();
   optimizer_->step(lr_, norm.coef, skip_);
+  const at::Tensor update_ratio =
+      before.defined() ? flat_masters(parameters).sub_(before).norm() / before.norm() : at::zeros_like(norm.norm);
   task_.update_extra(lr_factor(step), skip_);
   if (ema_) ema_->update(skip_);
   parameters.refresh_compute();
 
   at::Tensor extra = metric_sums_.narrow(0, task_sums.numel(), kNumExtra);
-  extra.copy_(at::stack({norm.norm, norm.norm * norm.coef, skip_}));
+  extra.copy_(at::stack({norm.norm, norm.norm * norm.coef, skip_, update_ratio}));
   reader_.push(step, metric_sums_);
   step_ = step;
 }
@@ -120,6 +131,10 @@ void Trainer::train_step() {
 double Trainer::lr_factor(int64_t step) const {
   return optim::scheduled(config_.optim.schedule, 1.0, step, total_steps_, config_.optim.warmup_steps,
                           config_.optim.min_ratio);
+}
+
+bool Trainer::logged(int64_t step) const {
+  return step % config_.train.log_every == 0 || step == total_steps_;
 }
 
 bool Trainer::due(int64_t every, bool last) const {
@@ -134,7 +149,7 @@ void Trainer::collect_metrics(bool wait) {
     if (entry->values[nonfinite] != 0) stop_diverged(entry->tag);
     for (int64_t i = 0; i < sums.size(0); ++i) sums[i] += entry->values[static_cast<size_t>(i)];
     ++window_steps_;
-    if (entry->tag % config_.train.log_every == 0 || entry->tag == total_steps_) write_window(entry->tag);
+    if (logged(entry->tag)) write_window(entry->tag);
   }
 }
 
@@ -158,6 +173,7 @@ void Trainer::write_window(int64_t step) {
   line.emplace_back("train/lr", config_.optim.lr * lr_factor(step));
   line.emplace_back("train/grad_norm_raw", sums[num_task + kNormRaw] / steps);
   line.emplace_back("train/grad_norm_clipped", sums[num_task + kNormClipped] / steps);
+  line.emplace_back("train/update_ratio", sums[num_task + kUpdateRatio]);
   line.emplace_back("perf/step_ms", step_seconds * 1e3);
   line.emplace_back("perf/data_wait_ms", window_wait_ms_ / std::max(timed, 1.0));
   line.emplace_back("perf/samples_per_s", samples_per_s);

@@ -46,6 +46,7 @@ class Trainer : public Stateful {
   void evaluate();
   void save();
   [[noreturn]] void stop_diverged(int64_t step);
+  bool logged(int64_t step) const;
   bool due(int64_t every, bool last) const;
   double lr_factor(int64_t step) const;
 
@@ -63,11 +64,11 @@ class Trainer : public Stateful {
   // State of the loop, registered.
   int64_t step_ = 0;
   int64_t last_eval_step_ = -1;
-  at::Tensor window_sums_;  // (M + 3) float64 on the CPU: what metric_sums_ held, summed over the open window
+  at::Tensor window_sums_;  // (M + 4) float64 on the CPU: what metric_sums_ held, summed over the open window
   int64_t window_steps_ = 0;
 
   // Not state: scratch and clocks.
-  at::Tensor metric_sums_;  // (M + 3) float64 on the device: this step's sums, norms, non-finite flag
+  at::Tensor metric_sums_;  // (M + 4) float64 on the device: this step's sums, then enum Extra of trainer.cpp
   at::Tensor lr_, skip_;    // 0-dim float32 on the device
   AsyncReader reader_;
   int64_t last_saved_step_ = -1;

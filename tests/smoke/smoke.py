@@ -1,0 +1,112 @@
+#!/usr/bin/env python3
+"""Trains one configuration of configs/, shrunken, through its whole life: train, SIGKILL, resume, evaluate, export, solve.
+
+    tests/smoke/smoke.py --binary build/bin/hrm_train --config configs/puzzle/hrm_sudoku17.json --work DIR
+    tests/smoke/smoke.py --list          the configurations and whether each has an entry in shrink.json
+
+The loss on a fixed batch (the first test puzzles) must fall by at least 5 % over the shrunken training. What is shrunk
+stands in tests/smoke/shrink.json; a configuration without an entry there fails. Only Python's standard library is used.
+"""
+import argparse
+import json
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+
+def shrink_table():
+    return json.loads((pathlib.Path(__file__).parent / "shrink.json").read_text())
+
+
+def configs():
+    return sorted(str(p.relative_to(ROOT)) for p in (ROOT / "configs").rglob("*.json"))
+
+
+class Smoke:
+    def __init__(self, binary, config, work):
+        self.binary, self.config, self.work = binary, config, pathlib.Path(work)
+        self.entry = shrink_table()[config]
+        self.run = self.work / "run"
+
+    def call(self, *args, stdin=None):
+        done = subprocess.run([self.binary, *args], input=stdin, capture_output=True, text=True, cwd=self.work)
+        if done.returncode != 0:
+            sys.exit(f"FAILED ({self.config}): hrm_train {' '.join(args)}\nended with code {done.returncode}\n{done.stderr}")
+        return done.stdout
+
+    def train_args(self, steps):
+        overrides = shrink_table()["all"] + self.entry["overrides"]
+        overrides = [o.replace("{root}", str(ROOT)).replace("{work}", str(self.work)) for o in overrides]
+        return ["train", "--config", str(ROOT / self.config), f"run.dir={self.work}", "run.name=run", *overrides,
+                f"train.steps={steps}"]
+
+    def fixed_loss(self):
+        return json.loads(self.call("eval", "--checkpoint", str(self.run)))["lm_loss"]
+
+    def main(self):
+        shutil.rmtree(self.work, ignore_errors=True)
+        self.work.mkdir(parents=True)
+        for prepare in self.entry.get("prepare", []):
+            self.call(*[a.replace("{root}", str(ROOT)).replace("{work}", str(self.work)) for a in prepare])
+        steps = self.entry.get("steps", 20)
+
+        self.call(*self.train_args(1))
+        before = self.fixed_loss()
+
+        # Killed as soon as it has saved past the first step, then resumed to the end.
+        process = subprocess.Popen([self.binary, *self.train_args(steps)], cwd=self.work, stdin=subprocess.DEVNULL,
+                                   stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        deadline = time.monotonic() + 120
+        while process.poll() is None and len(list((self.run / "checkpoints").glob("step-*"))) < 2:
+            if time.monotonic() > deadline:
+                sys.exit(f"FAILED ({self.config}): no checkpoint within 120 s")
+            time.sleep(0.01)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        self.call(*self.train_args(steps))
+        after = self.fixed_loss()
+        if not after < 0.95 * before:
+            sys.exit(f"FAILED ({self.config}): the loss on the fixed batch went from {before:.4f} to {after:.4f}, "
+                     "less than 5 % down")
+
+        for kind, suffix in (("safetensors", "safetensors"), ("pt", "pt"), ("torchscript", "ts.pt")):
+            out = self.work / f"model.{suffix}"
+            self.call("export", "--to", kind, "--checkpoint", str(self.run), "--out", str(out))
+            if not out.stat().st_size > 1000:
+                sys.exit(f"FAILED ({self.config}): export --to {kind} wrote {out.stat().st_size} bytes")
+        questions = self.entry["solve"].replace("{work}", str(self.work)).replace("{root}", str(ROOT))
+        answers = self.call("solve", "--checkpoint", str(self.run), "--format", "jsonl",
+                            stdin=pathlib.Path(questions).read_text()).splitlines()
+        if not answers or len(json.loads(answers[0])["answer"]) != len(json.loads(answers[0])["question"]):
+            sys.exit(f"FAILED ({self.config}): solve gave {answers[:1]}")
+        print(f"{self.config}: loss on the fixed batch {before:.4f} -> {after:.4f} in {steps} steps; "
+              f"killed, resumed, evaluated, exported, {len(answers)} answers")
+        shutil.rmtree(self.work)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--binary")
+    parser.add_argument("--config")
+    parser.add_argument("--work")
+    parser.add_argument("--list", action="store_true")
+    args = parser.parse_args()
+    if args.list:
+        table = set(shrink_table()) - {"all"}
+        missing = [c for c in configs() if c not in table]
+        stale = sorted(table - set(configs()))
+        for c in configs():
+            print(c)
+        if missing or stale:
+            sys.exit(f"FAILED: without a smoke test: {missing}; smoke tests of no configuration: {stale}")
+        return
+    Smoke(str(pathlib.Path(args.binary).resolve()), args.config, args.work).main()
+
+
+if __name__ == "__main__":
+    main()

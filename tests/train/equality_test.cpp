@@ -1,0 +1,91 @@
+// Options that must not change the result of a training.
+#include "train/small_run.h"
+
+namespace hrm {
+namespace {
+
+using testing::fresh_folder;
+using testing::SmallRun;
+
+std::map<std::string, at::Tensor> train(const std::filesystem::path& dir, const std::vector<std::string>& more) {
+  SmallRun run(dir, more);
+  run.trainer.start_fresh();
+  run.trainer.run();
+  return run.tensors();
+}
+
+// Largest difference of all weights relative to the largest weight of the tensor.
+double relative_difference(const std::map<std::string, at::Tensor>& a, const std::map<std::string, at::Tensor>& b) {
+  double worst = 0;
+  for (const auto& [name, tensor] : a) {
+    if (!tensor.is_floating_point() || name.rfind("loop.", 0) == 0) continue;
+    const double scale = std::max(tensor.abs().max().item<double>(), 1e-30);
+    worst = std::max(worst, (tensor - b.at(name)).abs().max().item<double>() / scale);
+  }
+  return worst;
+}
+
+void expect_identical(const std::map<std::string, at::Tensor>& a, const std::map<std::string, at::Tensor>& b) {
+  ASSERT_EQ(a.size(), b.size());
+  for (const auto& [name, tensor] : a) EXPECT_TRUE(at::equal(tensor, b.at(name))) << name;
+}
+
+TEST(Equality, TwoRunsOfOneSplitAreIdentical) {
+  const auto dir = fresh_folder("runs");
+  for (const std::string micro : {"0", "2"}) {
+    expect_identical(train(dir / ("a" + micro), {"train.micro_batch_size=" + micro}),
+                     train(dir / ("b" + micro), {"train.micro_batch_size=" + micro}));
+  }
+}
+
+// AdamW with a large epsilon: a gradient that is rounding noise must not decide the direction of an update, or the
+// comparison would measure the optimizer's scale invariance and not the split.
+TEST(Equality, MicroBatchesDoNotChangeTheResult) {
+  const auto dir = fresh_folder("runs");
+  const std::vector<std::string> base = {"optim.name=adamw", "optim.eps=1e-3", "optim.puzzle_emb_lr=0"};
+  const auto whole = train(dir / "whole", base);
+  for (const std::string micro : {"4", "2", "1"}) {
+    auto more = base;
+    more.push_back("train.micro_batch_size=" + micro);
+    const auto split = train(dir / ("micro" + micro), more);
+    for (const char* exact : {"carry.halted", "carry.steps", "carry.inputs", "carry.labels"}) {
+      EXPECT_TRUE(at::equal(whole.at(exact), split.at(exact))) << exact << ", micro-batch " << micro;
+    }
+    EXPECT_LT(relative_difference(whole, split), 2e-5) << "micro-batch " << micro;
+  }
+}
+
+// One step from the same weights: here the 1e-6 of single precision can be asked for.
+TEST(Equality, MicroBatchesGiveTheSameGradient) {
+  const auto dir = fresh_folder("runs");
+  std::map<std::string, at::Tensor> reference;
+  for (const std::string micro : {"8", "4", "2", "1"}) {
+    SmallRun run(dir / micro, {"train.micro_batch_size=" + micro, "train.steps=1", "optim.warmup_steps=0"});
+    run.trainer.start_fresh();
+    run.trainer.run();
+    std::map<std::string, at::Tensor> moments = run.tensors();
+    if (reference.empty()) reference = moments;
+    for (const auto& [name, tensor] : reference) {
+      if (name.find("exp_avg") == std::string::npos || name.find("exp_avg_sq") != std::string::npos) continue;
+      const double scale = std::max(tensor.abs().max().item<double>(), 1e-30);
+      EXPECT_LT((tensor - moments.at(name)).abs().max().item<double>() / scale, 1e-6)
+          << name << ", micro-batch " << micro;
+    }
+  }
+}
+
+TEST(Equality, OpBackendsAgree) {
+  const auto dir = fresh_folder("runs");
+  const std::vector<std::string> base = {"optim.name=adamw", "optim.eps=1e-3", "optim.puzzle_emb_lr=0"};
+  auto reference = base;
+  reference.push_back("ops.backend=reference");
+  EXPECT_LT(relative_difference(train(dir / "fused", base), train(dir / "reference", reference)), 2e-5);
+}
+
+TEST(Equality, PrefetchDepthDoesNotChangeTheResult) {
+  const auto dir = fresh_folder("runs");
+  expect_identical(train(dir / "one", {"data.prefetch_batches=1"}), train(dir / "eight", {"data.prefetch_batches=8"}));
+}
+
+}  // namespace
+}  // namespace hrm

@@ -1,0 +1,92 @@
+// A run that stops and goes on gives bit for bit what an uninterrupted one gives.
+#include <fstream>
+
+#include "hrm/base/error.h"
+#include "hrm/checkpoint/checkpoint.h"
+#include "train/small_run.h"
+
+namespace hrm {
+namespace {
+
+using testing::fresh_folder;
+using testing::SmallRun;
+
+struct Variant {
+  std::string name;
+  std::vector<std::string> overrides;
+};
+
+class Resume : public ::testing::TestWithParam<Variant> {};
+
+std::string metrics_without_timing(const std::filesystem::path& dir) {
+  std::ifstream in(dir / "small" / "metrics.jsonl");
+  std::string line, out;
+  while (std::getline(in, line)) out += line.substr(0, line.find(",\"perf/")) + "\n";
+  return out;
+}
+
+TEST_P(Resume, IsBitIdentical) {
+  const auto dir = fresh_folder("runs");
+  const auto& more = GetParam().overrides;
+
+  SmallRun straight(dir / "straight", more);
+  straight.trainer.start_fresh();
+  ASSERT_EQ(straight.trainer.run(), train::Outcome::finished);
+
+  auto first_half = more;
+  first_half.push_back("train.checkpoint_every=5");
+  {
+    SmallRun first(dir / "resumed", first_half);
+    first.trainer.start_fresh();
+    first.trainer.run();
+  }
+  // As if the process had died after step 5: what it saved later is gone, what it logged later is still there.
+  std::filesystem::remove_all(checkpoint::list_checkpoints(dir / "resumed" / "small").front());
+  SmallRun second(dir / "resumed", first_half);
+  const auto found = checkpoint::find_latest_valid(dir / "resumed" / "small");
+  ASSERT_TRUE(found);
+  ASSERT_EQ(found->meta.step, 5);
+  second.trainer.resume(found->dir);
+  ASSERT_EQ(second.trainer.run(), train::Outcome::finished);
+
+  const auto expected = straight.tensors();
+  const auto got = second.tensors();
+  ASSERT_EQ(expected.size(), got.size());
+  for (const auto& [name, tensor] : expected) EXPECT_TRUE(at::equal(tensor, got.at(name))) << name;
+  EXPECT_EQ(metrics_without_timing(dir / "straight"), metrics_without_timing(dir / "resumed"));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Variants, Resume,
+    ::testing::Values(
+        Variant{"hrm", {}}, Variant{"accumulation", {"train.micro_batch_size=2"}},
+        Variant{"adamw_ema_clip", {"optim.name=adamw", "optim.ema=0.9", "optim.grad_clip=0.5"}},
+        Variant{"rows_not_lost", {"data.reference_semantics=false"}},
+        Variant{"rows_not_lost_accumulation", {"data.reference_semantics=false", "train.micro_batch_size=4"}},
+        Variant{"trm_attention",
+                {"model.arch=trm", "model.H_layers=0", "model.no_ACT_continue=true", "model.puzzle_emb_len=4",
+                 "optim.ema=0.99"}},
+        Variant{"trm_mlp",
+                {"model.arch=trm", "model.H_layers=0", "model.no_ACT_continue=true", "model.mlp_t=true",
+                 "model.pos_encodings=none"}},
+        Variant{"transformer", {"model.arch=transformer", "model.H_layers=0", "model.H_cycles=1", "model.L_cycles=1"}}),
+    [](const auto& info) { return info.param.name; });
+
+TEST(ResumeRefuses, AnotherArchitecture) {
+  const auto dir = fresh_folder("runs");
+  {
+    SmallRun run(dir, {"train.steps=2"});
+    run.trainer.start_fresh();
+    run.trainer.run();
+  }
+  SmallRun wider(dir, {"model.hidden_size=64"});
+  try {
+    wider.trainer.resume(checkpoint::list_checkpoints(dir / "small").front());
+    FAIL() << "a checkpoint of another width was accepted";
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), ExitCode::checkpoint) << e.what();
+  }
+}
+
+}  // namespace
+}  // namespace hrm

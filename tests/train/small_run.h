@@ -1,0 +1,83 @@
+#pragma once
+// A training small enough for a unit test: 17-clue Sudoku, tiny model, everything a full run has.
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "hrm/config/load.h"
+#include "hrm/data/dataset.h"
+#include "hrm/runtime/device.h"
+#include "hrm/state/registry.h"
+#include "hrm/tasks/puzzle.h"
+#include "hrm/train/trainer.h"
+
+namespace hrm::testing {
+
+// A fresh folder under the test's temporary directory.
+inline std::filesystem::path fresh_folder(const std::string& name) {
+  const auto* info = ::testing::UnitTest::GetInstance()->current_test_info();
+  auto path = std::filesystem::path(::testing::TempDir()) / "hrm_train_test" /
+              (std::string(info->test_suite_name()) + "." + info->name()) / name;
+  std::filesystem::remove_all(path);
+  std::filesystem::create_directories(path);
+  return path;
+}
+
+inline config::LoadedConfig small_config(const std::filesystem::path& dir, const std::vector<std::string>& more = {}) {
+  const std::string data = std::string(HRM_SOURCE_DIR) + "/data/sudoku/";
+  std::vector<std::string> overrides = {
+      "run.name=small",
+      "run.dir=" + dir.string(),
+      "data.train=" + data + "train_17clue_1k.csv",
+      "data.test=" + data + "test_17clue_2k.csv",
+      "data.augmentation=sudoku",
+      "model.hidden_size=32",
+      "model.num_heads=2",
+      "model.H_layers=1",
+      "model.L_layers=1",
+      "model.H_cycles=1",
+      "model.L_cycles=2",
+      "model.halt_max_steps=3",
+      "model.halt_exploration_prob=0.3",
+      "optim.lr=1e-3",
+      "optim.puzzle_emb_lr=1e-3",
+      "optim.warmup_steps=2",
+      "optim.min_ratio=0.1",
+      "train.global_batch_size=8",
+      "train.steps=8",
+      "train.log_every=4",
+      "eval.max_samples=4",
+      "runtime.device=cpu",
+      "runtime.threads=2",
+  };
+  overrides.insert(overrides.end(), more.begin(), more.end());
+  config::LoadedConfig loaded = config::load_config({}, overrides);
+  config::validate(loaded);
+  return loaded;
+}
+
+// Task and trainer of one process of a run.
+struct SmallRun {
+  config::LoadedConfig loaded;
+  Runtime runtime;
+  tasks::PuzzleTask task;
+  train::Trainer trainer;
+
+  SmallRun(const std::filesystem::path& dir, const std::vector<std::string>& more = {})
+      : loaded(small_config(dir, more)),
+        runtime(start_runtime(loaded.config.runtime)),
+        task(loaded.config, runtime),
+        trainer(loaded.config, loaded.to_json(), runtime, task, dir / "small") {}
+
+  std::map<std::string, at::Tensor> tensors() {
+    std::map<std::string, at::Tensor> out;
+    for (const TensorEntry& entry : list_state(trainer).tensors) out[entry.name] = entry.tensor.detach().clone();
+    return out;
+  }
+};
+
+}  // namespace hrm::testing

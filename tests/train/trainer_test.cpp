@@ -1,0 +1,128 @@
+#include <ATen/core/grad_mode.h>
+
+#include <fstream>
+
+#include "hrm/base/error.h"
+#include "hrm/checkpoint/checkpoint.h"
+#include "train/small_run.h"
+
+namespace hrm {
+namespace {
+
+using testing::fresh_folder;
+using testing::SmallRun;
+
+TEST(Trainer, StopsAtANonFiniteGradientWithTheGoodWeightsInADump) {
+  const auto dir = fresh_folder("runs");
+  SmallRun run(dir, {"train.checkpoint_every=2"});
+  run.trainer.start_fresh();
+  {
+    const at::NoGradGuard no_grad;
+    // One infinite weight of the readout: every logit of a token, so the loss and its gradient, is not finite.
+    run.task.model().named_parameters()["lm_head.weight"].fill_(std::numeric_limits<float>::infinity());
+  }
+  run.task.parameters().refresh_compute();
+  const auto before = run.tensors();
+  try {
+    run.trainer.run();
+    FAIL() << "trained on with infinite weights";
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), ExitCode::diverged);
+    EXPECT_NE(std::string(e.what()).find("step 1 "), std::string::npos) << e.what();
+  }
+  // The step was skipped on the device: every weight is what it was.
+  const auto after = run.tensors();
+  for (const auto& item : run.task.model().named_parameters()) {
+    EXPECT_TRUE(at::equal(before.at(item.key()), after.at(item.key()))) << item.key();
+  }
+  const auto dumps = checkpoint::list_checkpoints(dir / "small" / "diverged");
+  ASSERT_EQ(dumps.size(), 1u);
+  EXPECT_EQ(checkpoint::open_checkpoint(dumps.front()).meta.step, 1);
+}
+
+TEST(Trainer, WritesMetricsEvaluationAndCheckpoints) {
+  const auto dir = fresh_folder("runs");
+  SmallRun run(dir, {"train.eval_every=4", "train.checkpoint_every=4", "train.keep_checkpoints=1", "optim.ema=0.9",
+                     "eval.weights=both"});
+  run.trainer.start_fresh();
+  EXPECT_EQ(run.trainer.run(), train::Outcome::finished);
+  EXPECT_EQ(checkpoint::list_checkpoints(dir / "small").size(), 1u);
+  std::ifstream in(dir / "small" / "metrics.jsonl");
+  std::string line;
+  int train_lines = 0, eval_lines = 0, raw_lines = 0;
+  while (std::getline(in, line)) {
+    train_lines += line.find("\"train/lm_loss\"") != std::string::npos;
+    eval_lines += line.find("\"eval/exact_accuracy\"") != std::string::npos;
+    raw_lines += line.find("\"eval_raw/exact_accuracy\"") != std::string::npos;
+    if (line.find("\"train/lm_loss\"") == std::string::npos) continue;
+    for (const char* key : {"train/grad_norm_raw", "train/grad_norm_clipped", "train/lr", "perf/step_ms",
+                            "perf/data_wait_ms", "perf/mfu", "train/exact_accuracy", "train/steps"}) {
+      EXPECT_NE(line.find(key), std::string::npos) << key;
+    }
+  }
+  EXPECT_EQ(train_lines, 2);
+  EXPECT_EQ(eval_lines, 2);
+  EXPECT_EQ(raw_lines, 2);
+  EXPECT_FALSE(std::filesystem::is_empty(dir / "small" / "tensorboard"));
+}
+
+TEST(Trainer, ClippingBoundsTheUpdateAndIsReported) {
+  const auto dir = fresh_folder("runs");
+  SmallRun run(dir, {"optim.grad_clip=0.01", "train.log_every=1", "train.steps=2"});
+  run.trainer.start_fresh();
+  run.trainer.run();
+  std::ifstream in(dir / "small" / "metrics.jsonl");
+  std::string line;
+  std::getline(in, line);
+  const auto number = [&](const std::string& key) {
+    return std::stod(line.substr(line.find("\"" + key + "\":") + key.size() + 3));
+  };
+  EXPECT_GT(number("train/grad_norm_raw"), 0.01);
+  EXPECT_NEAR(number("train/grad_norm_clipped"), 0.01, 1e-5);
+}
+
+TEST(Trainer, TheTimeLimitSavesAndStops) {
+  const auto dir = fresh_folder("runs");
+  SmallRun run(dir, {"train.steps=100000", "train.max_seconds=0.2"});
+  run.trainer.start_fresh();
+  EXPECT_EQ(run.trainer.run(), train::Outcome::stopped);
+  ASSERT_EQ(checkpoint::list_checkpoints(dir / "small").size(), 1u);
+  EXPECT_EQ(checkpoint::open_checkpoint(dir / "small").meta.step, run.trainer.step());
+}
+
+// data.reference_semantics = false: slots take the rows of the stream one after the other as they halt.
+TEST(RowPool, NoRowIsLost) {
+  const auto dir = fresh_folder("runs");
+  SmallRun run(dir, {"data.reference_semantics=false", "data.augmentation=none", "train.steps=20"});
+  const auto options = data::train_stream_options(run.loaded.config, 8, /*pinned=*/false);
+  const std::shared_ptr<const data::PuzzleDataset> dataset = data::open_dataset(
+      run.loaded.config.data.train, "train", run.loaded.config.data, static_cast<uint64_t>(run.loaded.config.run.seed));
+  data::RowStream rows(dataset, options, 0);
+
+  at::Tensor sums = at::zeros({static_cast<int64_t>(run.task.metric_names().size())}, at::kDouble);
+  const at::Tensor no_skip = at::zeros({});
+  int64_t taken = 0;
+  for (int64_t step = 1; step <= 20; ++step) {
+    const at::Tensor halted = run.tensors().at("carry.halted");
+    run.task.load_batch(step);
+    run.task.parameters().zero_grad();
+    run.task.forward_backward(step, 0, sums);
+    run.task.update_extra(1.0, no_skip);
+    const auto after = run.tensors();
+    for (int64_t slot = 0; slot < 8; ++slot) {
+      if (!halted[slot].item<bool>()) continue;
+      const data::StreamBatch expected = rows.next_rows(1);
+      EXPECT_TRUE(at::equal(after.at("carry.inputs")[slot], expected.batch.inputs[0])) << "step " << step;
+      ++taken;
+    }
+  }
+  EXPECT_GT(taken, 40);
+  for (const auto& [name, value] : list_state(run.trainer).integers) {
+    if (name == "sampler.position") {
+      EXPECT_EQ(value, taken);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace hrm
