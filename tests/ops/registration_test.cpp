@@ -1,0 +1,39 @@
+// Every op with its kernels. An op that is missing here was dropped by the linker: the ops' object files must be linked
+// by name, because a static archive leaves out objects that only register themselves.
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "hrm/ops/backend.h"
+
+namespace hrm::ops {
+namespace {
+
+TEST(Registration, EveryOpHasItsKernels) {
+  const std::vector<std::string> expected = {
+      "hrm::adam_atan2_",
+      "hrm::linear",
+      "hrm::linear_accumulate_",
+      "hrm::rms_norm_residual",
+      "hrm::rms_norm_residual_backward",
+      "hrm::rms_norm_residual_forward",
+  };
+  std::vector<std::string> found;
+  for (const OpInfo& op : op_table()) {
+    found.push_back(op.name);
+    EXPECT_TRUE(op.cpu) << op.name << " has no CPU kernel";
+    EXPECT_EQ(op.cuda, bool{HRM_WITH_CUDA}) << op.name;
+    EXPECT_TRUE(op.autograd) << op.name << " has no Autograd kernel";
+  }
+  EXPECT_EQ(found, expected);
+}
+
+TEST(Backend, IsFusedUnlessSet) {
+  EXPECT_EQ(backend(), Backend::fused);
+  set_backend(Backend::reference);
+  EXPECT_EQ(backend(), Backend::reference);
+  set_backend(Backend::fused);
+}
+
+}  // namespace
+}  // namespace hrm::ops
