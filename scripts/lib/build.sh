@@ -33,6 +33,9 @@ _configure() {
 }
 
 hrm_build() {
+  # Other clones of the project find what was compiled here (23 of 23 files in a trial): paths below the base directory
+  # count as relative ones.
+  export CCACHE_BASEDIR=$HRM_ROOT CCACHE_NOHASHDIR=1
   step "configuring build/ (CUDA $HRM_CUDA_ON)" _configure
   local jobs what=${*:-everything}
   jobs=$(_build_jobs)
