@@ -1,7 +1,6 @@
 #include "consistency.h"
 
 #include "hrm/base/error.h"
-#include "hrm/base/text.h"
 #include "hrm/config/schema.h"
 
 namespace hrm::config {
@@ -13,7 +12,7 @@ class Checker {
 
   // "key = value (origin)".
   std::string at(const std::string& key) const {
-    return cat(key, " = ", printable(to_text(find_field(key)->get(loaded_.config))), " (", loaded_.origin(key).text(),
+    return cat(key, " = ", safe_json(to_text(find_field(key)->get(loaded_.config))), " (", loaded_.origin(key).text(),
                ")");
   }
 

@@ -45,13 +45,17 @@ json canonical_value(const std::string& key, json value) {
 }
 
 // Foreign text for a message: harmless to a terminal and not longer than a line.
-std::string shown(const std::string& text) {
+std::string shortened(const std::string& text) {
   constexpr size_t kLongest = 80;
-  return printable(text.size() > kLongest ? text.substr(0, kLongest - 3) + "..." : text);
+  return text.size() > kLongest ? text.substr(0, kLongest - 3) + "..." : text;
+}
+
+std::string shown(const std::string& text) {
+  return printable(shortened(text));
 }
 
 std::string shown(const json& value) {
-  return shown(value.dump(-1, ' ', false, json::error_handler_t::replace));
+  return safe_json(shortened(value.dump(-1, ' ', false, json::error_handler_t::replace)));
 }
 
 bool is_section(const std::string& key) {

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "hrm/base/error.h"
-#include "hrm/base/text.h"
 #include "hrm/config/schema.h"
 
 namespace hrm::config {
@@ -55,7 +54,7 @@ std::string values_with_origins(const LoadedConfig& loaded) {
   size_t longest = 0;
   std::vector<std::string> left;
   for (const Field& field : fields()) {
-    left.push_back(cat(padded(field.key, 30), " = ", printable(to_text(field.get(loaded.config)))));
+    left.push_back(cat(padded(field.key, 30), " = ", safe_json(to_text(field.get(loaded.config)))));
     // One long path must not push the origins of all others off the screen.
     if (left.back().size() <= 70) longest = std::max(longest, left.back().size());
   }

@@ -150,6 +150,13 @@ std::string to_text(const Value& value) {
       value);
 }
 
+std::string safe_json(const std::string& json) {
+  // JSON has doubled its backslashes already.
+  std::string out = printable(json);
+  for (size_t at = 0; (at = out.find("\\\\", at)) != std::string::npos; ++at) out.erase(at, 1);
+  return out;
+}
+
 std::string describe_rule(const Rule& rule) {
   return std::visit(Overloaded{[](const Flag&) -> std::string { return "true or false"; },
                                [](const IntRange& r) {

@@ -47,6 +47,8 @@ std::string did_you_mean(const std::string& guess);
 
 // A value as JSON: true, 512, 0.0001, "hrm".
 std::string to_text(const Value& value);
+// A JSON text for the terminal: as it is, but without characters that would steer one (JSON escapes most of them).
+std::string safe_json(const std::string& json);
 // What a field accepts, in words: "a whole number, 2..65536", "one of hrm, trm, transformer".
 std::string describe_rule(const Rule& rule);
 // Empty when the value obeys the rule, else what is wrong: "is out of range: 2..65536". The value must hold the rule's

@@ -1,0 +1,116 @@
+// Values that contradict each other.
+#include <gtest/gtest.h>
+
+#include "hrm/base/error.h"
+#include "hrm/config/load.h"
+
+namespace hrm::config {
+namespace {
+
+// The sentence of the Error(usage) that these overrides of the defaults cause; empty when they are fine.
+std::string fault(const std::vector<std::string>& overrides) {
+  try {
+    config_from_json_text("{}", "a.json", overrides);
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), ExitCode::usage);
+    return e.what();
+  }
+  return "";
+}
+
+std::string training_fault(const std::string& text) {
+  const LoadedConfig loaded = config_from_json_text(text, "a.json");
+  try {
+    validate(loaded);
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), ExitCode::usage);
+    return e.what();
+  }
+  return "";
+}
+
+TEST(Consistency, SentencesNameKeysValuesOriginsAndTheWayOut) {
+  EXPECT_EQ(fault({"train.global_batch_size=384", "train.micro_batch_size=100"}),
+            "train.micro_batch_size = 100 (command line) does not divide train.global_batch_size = 384 (command line); "
+            "use 96 or 128");
+  EXPECT_EQ(fault({"train.micro_batch_size=1000"}),
+            "train.micro_batch_size = 1000 (command line) does not divide train.global_batch_size = 768 (default); "
+            "use 768 at most");
+  try {
+    config_from_json_text("{\n\"model\": {\"num_heads\":\n 7}}", "a.json");
+    FAIL();
+  } catch (const Error& e) {
+    EXPECT_STREQ(e.what(),
+                 "model.num_heads = 7 (a.json:2) does not divide model.hidden_size = 512 (default); use 4 or 8 "
+                 "heads");
+  }
+}
+
+struct Case {
+  std::vector<std::string> bad;
+  std::string mentions;            // the key that the sentence must start with
+  std::vector<std::string> cured;  // with these appended it must load
+};
+
+TEST(Consistency, EachContradictionIsRefusedAndItsAdviceWorks) {
+  const std::vector<Case> cases = {
+      {{"model.hidden_size=24", "model.num_heads=8"}, "model.pos_encodings = ", {"model.num_heads=6"}},
+      {{"model.hidden_size=24", "model.num_heads=8"}, "model.pos_encodings = ", {"model.pos_encodings=learned"}},
+      {{"model.H_layers=0"}, "model.H_layers = 0", {"model.arch=trm"}},
+      {{"model.arch=trm", "model.H_layers=4"}, "model.H_layers = 4", {"model.H_layers=0"}},
+      {{"model.arch=transformer", "model.H_layers=1"}, "model.H_layers = 1", {"model.H_layers=0"}},
+      {{"model.arch=transformer", "model.H_cycles=2"}, "model.H_cycles = 2", {"model.H_cycles=1"}},
+      {{"model.arch=transformer", "model.L_cycles=2"}, "model.L_cycles = 2", {"model.L_cycles=1"}},
+      {{"model.arch=transformer", "model.mlp_t=true", "model.pos_encodings=none"},
+       "model.mlp_t = true",
+       {"model.arch=trm"}},
+      {{"model.arch=trm", "model.mlp_t=true"},
+       "model.pos_encodings = \"rope\" (default)",
+       {"model.pos_encodings=none"}},
+      {{"model.puzzle_emb_ndim=0", "model.puzzle_emb_len=1"}, "model.puzzle_emb_len = 1", {"model.puzzle_emb_len=0"}},
+      {{"model.puzzle_emb_ndim=1025", "model.puzzle_emb_len=2"},
+       "model.puzzle_emb_len = 2",
+       {"model.puzzle_emb_len=3"}},
+      {{"data.box_rows=2"}, "data.box_rows = 2", {"data.box_cols=3"}},
+      {{"data.box_cols=2"}, "data.box_rows = 0", {"data.box_cols=0"}},
+      {{"data.kind=maze", "data.augmentation=sudoku"}, "data.augmentation = ", {"data.augmentation=dihedral"}},
+      {{"data.kind=maze", "data.box_rows=3", "data.box_cols=3"}, "data.box_rows = 3", {"data.kind=sudoku"}},
+      {{"data.augmentation=dihedral", "data.box_rows=2", "data.box_cols=3"},
+       "data.augmentation = ",
+       {"data.augmentation=sudoku"}},
+      {{"train.steps=100"}, "optim.warmup_steps = 2000 (default)", {"optim.warmup_steps=10"}},
+      {{"train.eval_every=100"}, "train.eval_every = 100", {"data.test=x.csv"}},
+      {{"eval.weights=ema"}, "eval.weights = \"ema\"", {"optim.ema=0.999"}},
+      {{"eval.weights=both"}, "eval.weights = \"both\"", {"eval.weights=raw"}},
+      {{"run.name=a/b"}, "run.name = \"a/b\"", {"run.name=ab"}},
+      {{"run.name=.."}, "run.name = \"..\"", {"run.name=..."}},
+      {{"run.name="}, "run.name = \"\"", {"run.name=x"}},
+      {{"run.dir="}, "run.dir = \"\"", {"run.dir=x"}},
+  };
+  for (const Case& c : cases) {
+    const std::string sentence = fault(c.bad);
+    EXPECT_TRUE(sentence.starts_with(c.mentions)) << c.bad.back() << ": '" << sentence << "'";
+    std::vector<std::string> cured = c.bad;
+    cured.insert(cured.end(), c.cured.begin(), c.cured.end());
+    EXPECT_EQ(fault(cured), "") << c.bad.back();
+  }
+}
+
+TEST(Consistency, WhatIsNoContradictionIsAllowed) {
+  EXPECT_EQ(fault({"model.mlp_t=true", "model.arch=trm", "model.pos_encodings=learned", "model.num_heads=7"}), "");
+  EXPECT_EQ(fault({"train.steps=2000"}), "");
+  EXPECT_EQ(fault({"data.augmentation=dihedral", "data.box_rows=3", "data.box_cols=3"}), "");
+  EXPECT_EQ(fault({"model.puzzle_emb_ndim=0"}), "");
+  EXPECT_EQ(fault({"train.micro_batch_size=768"}), "");
+}
+
+TEST(Validate, TrainingNeedsDataAndALength) {
+  EXPECT_TRUE(training_fault("{}").starts_with("data.train = \"\" (default) is empty"));
+  EXPECT_TRUE(
+      training_fault("{\"data\": {\"train\": \"x\"}}").starts_with("train.steps = 0 (default) and train.epochs"));
+  EXPECT_EQ(training_fault("{\"data\": {\"train\": \"x\"}, \"train\": {\"epochs\": 1}}"), "");
+  EXPECT_EQ(training_fault("{\"data\": {\"train\": \"x\"}, \"train\": {\"steps\": 5000}}"), "");
+}
+
+}  // namespace
+}  // namespace hrm::config
