@@ -11,6 +11,7 @@
 readonly HRM_APT_PACKAGES=(g++ ninja-build cmake ccache git ca-certificates python3 python3-venv libcli11-dev
   nlohmann-json3-dev libspdlog-dev libfmt-dev libgtest-dev libxxhash-dev)
 readonly HRM_STAMPS=$HRM_VENV/hrm-setup
+readonly HRM_SETUP_LOG=$HRM_BUILD/setup.log
 
 # --- system packages ---------------------------------------------------------------------------------------------
 
@@ -25,17 +26,12 @@ _missing_apt_packages() {
 _apt_get() { "${HRM_AS_ROOT[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -q "$@" </dev/null; }
 
 _apt_install() {
-  local log install=(install -y --no-install-recommends "$@")
-  log=$(mktemp)
+  local install=(install -y --no-install-recommends "$@")
   # The package lists that are there may do; when they are absent or old, fetch them and try again.
-  if ! _apt_get "${install[@]}" >"$log" 2>&1; then
-    if ! { _apt_get update && _apt_get "${install[@]}"; } >"$log" 2>&1; then
-      grep -E '^(E|Err)' "$log" | head -5 >&2 || true
-      rm -f "$log"
-      die 3 "apt-get could not install $*: is the network reachable? As root: apt-get update && apt-get install -y --no-install-recommends $*"
-    fi
+  if ! _apt_get "${install[@]}" >"$HRM_SETUP_LOG" 2>&1 &&
+    ! { _apt_get update && _apt_get "${install[@]}"; } >"$HRM_SETUP_LOG" 2>&1; then
+    die 3 "apt-get could not install $*; is the network reachable? Its messages are in $HRM_SETUP_LOG. By hand, as root: apt-get update && apt-get install -y --no-install-recommends $*"
   fi
-  rm -f "$log"
 }
 
 _setup_apt() {
@@ -95,16 +91,11 @@ _pins_checksum() { cat "$HRM_ROOT/scripts/requirements/$1.txt" "$HRM_VENV/pyvenv
 _is_installed() { [[ -e $HRM_STAMPS/$1 && $(<"$HRM_STAMPS/$1") == $(_pins_checksum "$1") ]]; }
 
 _pip_install() {
-  local log
-  log=$(mktemp)
   # Compiling torch's thousands of Python files ahead of use takes longer than fetching them.
   if ! "$HRM_VENV/bin/python" -m pip install -q --no-deps --no-compile --no-input --disable-pip-version-check \
-    -r "$HRM_ROOT/scripts/requirements/$1.txt" </dev/null 2>"$log"; then
-    grep -vE '^WARNING: Retrying' "$log" | tail -3 >&2 || true
-    rm -f "$log"
-    die 3 "pip could not install the packages of scripts/requirements/$1.txt (is PyPI reachable, is the disk full?); when it is, start again: what was fetched is kept"
+    -r "$HRM_ROOT/scripts/requirements/$1.txt" </dev/null >"$HRM_SETUP_LOG" 2>&1; then
+    die 3 "pip could not install the packages of scripts/requirements/$1.txt; is PyPI reachable? Its messages are in $HRM_SETUP_LOG; start again when it is, what was fetched is kept"
   fi
-  rm -f "$log"
   mkdir -p "$HRM_STAMPS"
   _pins_checksum "$1" >"$HRM_STAMPS/$1"
 }
@@ -181,6 +172,7 @@ _setup_cuda() {
 hrm_setup() {
   local purpose=$1
   [[ $(uname -sm) == "Linux x86_64" ]] || die 3 "hrm_train builds on Linux x86_64; this is $(uname -sm)"
+  { mkdir -p "$HRM_BUILD" && [[ -w $HRM_BUILD ]]; } 2>/dev/null || die 3 "no permission to write in $HRM_ROOT; use a copy of the project that is yours"
   _decide_cuda
   _setup_apt
   if ! HRM_SITE_PACKAGES=$(_site_packages); then
