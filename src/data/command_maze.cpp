@@ -94,8 +94,8 @@ void run_data_maze(const MazeCommand& command, std::ostream& out) {
   check_sources("maze", command.generate, command.train_csv, command.test_csv, command.out);
   std::optional<PuzzleRows> train, test;
   if (command.generate) {
-    require(command.size >= 2 && command.size <= 1024, ExitCode::usage, "--size ", command.size,
-            " is not within 2 to 1024");
+    require(command.size >= 3 && command.size <= 1024, ExitCode::usage, "--size ", command.size,
+            " is not within 3 to 1024");
     require(command.train > 0 || command.test > 0, ExitCode::usage, "nothing to generate: give --train or --test");
     if (command.train > 0) train = generate_rows(command, /*test=*/false, command.train);
     if (command.test > 0) test = generate_rows(command, /*test=*/true, command.test);

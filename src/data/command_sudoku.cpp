@@ -148,7 +148,7 @@ PuzzleRows augment_rows(const PuzzleRows& rows, const SudokuGeometry& geometry, 
 }
 
 void print_baseline(std::ostream& out, const char* label, const Score& score) {
-  out << "  " << std::left << std::setw(34) << label << std::right << std::fixed << std::setprecision(1) << "exact "
+  out << "  " << std::left << std::setw(36) << label << std::right << std::fixed << std::setprecision(1) << "exact "
       << std::setw(5) << 100 * score.exact << " %   cells " << std::setw(5) << 100 * score.cells << " %\n";
 }
 

@@ -186,7 +186,7 @@ PathCheck check_maze_answer(std::string_view question, std::string_view answer) 
 }
 
 Maze generate_maze(int side, int64_t min_path, CounterRng& rng) {
-  require(side >= 2 && side <= 1024, ExitCode::usage, "a maze of size ", side, " cannot be made: give 2 to 1024");
+  require(side >= 3 && side <= 1024, ExitCode::usage, "a maze of size ", side, " cannot be made: give 3 to 1024");
   constexpr int kMazes = 200, kStarts = 20;
   for (int attempt = 0; attempt < kMazes; ++attempt) {
     std::string maze = carve(side, rng);

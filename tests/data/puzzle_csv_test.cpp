@@ -1,0 +1,171 @@
+#include "hrm/data/puzzle_csv.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "data/data_support.h"
+#include "support/temp_dir.h"
+
+namespace hrm::data {
+namespace {
+
+using test::TempDir;
+
+const std::string kHeader = "source,question,answer,rating\n";
+const std::string kPuzzle = "................12....34.........5....1..6.....7...3...1.7.2.6.34.......5....8...";
+const std::string kAnswer = "165827934483965712729134658694273581831596247257481396918752463342619875576348129";
+
+std::string row(const std::string& question, const std::string& answer, const std::string& rating = "1") {
+  return "test," + question + "," + answer + "," + rating + "\n";
+}
+
+class PuzzleCsvFile : public testing::Test {
+ protected:
+  std::filesystem::path write(const std::string& text) {
+    write_text(dir_ / "puzzles.csv", text);
+    return dir_ / "puzzles.csv";
+  }
+  void expect_refused(const std::string& text, const std::vector<std::string>& parts,
+                      const PuzzleCsvOptions& options = {}) {
+    const auto path = write(text);
+    expect_error(ExitCode::data, parts, [&] { read_puzzle_csv(path, options); });
+  }
+  TempDir dir_;
+};
+
+TEST_F(PuzzleCsvFile, BothHeadersAndBothBlanks) {
+  std::string zeros = kPuzzle;
+  std::replace(zeros.begin(), zeros.end(), '.', '0');
+  const PuzzleCsv ours = read_puzzle_csv(write(kHeader + row(kPuzzle, kAnswer)), {});
+  const PuzzleCsv official = read_puzzle_csv(write("source,q,a,rating\n" + row(zeros, kAnswer)), {});
+  EXPECT_EQ(ours.rows.inputs, official.rows.inputs);
+  EXPECT_EQ(ours.rows.labels, official.rows.labels);
+  EXPECT_EQ(ours.rows.inputs[0], 1);
+  EXPECT_EQ(ours.rows.labels[0], 2);
+  EXPECT_EQ(ours.rows.kind, PuzzleKind::sudoku);
+  EXPECT_EQ(ours.rows.meta.vocab_size, 11);
+  EXPECT_EQ(ours.rows.meta.ignore_label_id, 0);
+}
+
+TEST_F(PuzzleCsvFile, OtherSizes) {
+  const std::string answer = "123456456123231564564231312645645312";
+  std::string question = answer;
+  question[7] = question[20] = '.';
+  const PuzzleCsv six = read_puzzle_csv(write(kHeader + row(question, answer)), {});
+  EXPECT_EQ(six.geometry, (SudokuGeometry{2, 3}));
+  EXPECT_EQ(six.rows.meta.vocab_size, 8);
+}
+
+TEST_F(PuzzleCsvFile, ReadsTheShippedFiles) {
+  for (const auto& [file, count] : {std::pair{"train_17clue_1k.csv", 1000}, {"test_17clue_2k.csv", 2000}}) {
+    const PuzzleCsv csv = read_puzzle_csv(shipped(file), {});  // solves every puzzle
+    EXPECT_EQ(csv.lines_read, count);
+    EXPECT_EQ(csv.rows.group_indices.size(), static_cast<size_t>(count) + 1);
+  }
+}
+
+TEST_F(PuzzleCsvFile, WrongRowsAreNamedByLine) {
+  const std::string good = kHeader + row(kPuzzle, kAnswer);
+  expect_refused(good + row(kPuzzle.substr(1), kAnswer), {"puzzles.csv:3: ", "the question has 80 characters"});
+  expect_refused(kHeader + row(kPuzzle.substr(1), kAnswer), {"puzzles.csv:2: ", "80 characters"});
+  expect_refused(good + row(kPuzzle, kAnswer + "1"), {"puzzles.csv:3: ", "the answer has 82 characters"});
+  std::string bad = kPuzzle;
+  bad[0] = 'x';
+  expect_refused(good + row(bad, kAnswer), {"puzzles.csv:3: ", "'x' at character 1"});
+  bad = kPuzzle;
+  bad[15] = '1';
+  expect_refused(good + row(bad, kAnswer), {"puzzles.csv:3: ", "contradict", "digit 1 stands twice in row 2"});
+  bad = kAnswer;
+  std::swap(bad[0], bad[1]);
+  expect_refused(good + row(kPuzzle, bad), {"puzzles.csv:3: ", "the answer is no solution"});
+  bad[0] = bad[1] = '.';
+  expect_refused(good + row(kPuzzle, bad), {"puzzles.csv:3: ", "blank at character 1"});
+  // A valid grid, but of another puzzle.
+  bad = kAnswer;
+  for (char& digit : bad) digit = digit == '9' ? '1' : static_cast<char>(digit + 1);
+  expect_refused(good + row(kPuzzle, bad), {"puzzles.csv:3: ", "does not match the given digit at character 17"});
+  // One clue of 17 taken away.
+  bad = kPuzzle;
+  bad[16] = '.';
+  expect_refused(good + row(bad, kAnswer), {"puzzles.csv:3: ", "more than one solution"});
+  PuzzleCsvOptions trusting;
+  trusting.check_unique_up_to = 1;
+  EXPECT_EQ(read_puzzle_csv(write(good + row(bad, kAnswer)), trusting).lines_read, 2);
+}
+
+TEST_F(PuzzleCsvFile, WrongFiles) {
+  expect_refused("source,question,rating\nx,y,1\n", {"answer", "source, question, rating"});
+  expect_refused(kHeader, {"holds no puzzles"});
+  expect_refused(kHeader + "test," + kPuzzle + "\n", {"puzzles.csv:2"});
+  PuzzleCsvOptions options;
+  options.min_rating = 5;
+  expect_refused(kHeader + row(kPuzzle, kAnswer, "hard"), {"puzzles.csv:2: ", "the rating \"hard\""}, options);
+  expect_refused(kHeader + row(kPuzzle, kAnswer, "4"), {"none of its 1 puzzles is rated 5 or above"}, options);
+}
+
+TEST_F(PuzzleCsvFile, SelectsByRatingAndAtRandom) {
+  PuzzleCsvOptions options;
+  options.min_rating = 10000;
+  const PuzzleCsv hard = read_puzzle_csv(shipped("train_17clue_1k.csv"), options);
+  const int64_t kept = static_cast<int64_t>(hard.rows.puzzle_identifiers.size());
+  EXPECT_GT(kept, 100);
+  EXPECT_LT(kept, 900);
+  options.subsample = 50;
+  std::set<std::vector<uint8_t>> subsets;
+  for (options.seed = 0; options.seed < 3; ++options.seed) {
+    const PuzzleCsv some = read_puzzle_csv(shipped("train_17clue_1k.csv"), options);
+    ASSERT_EQ(some.rows.puzzle_identifiers.size(), 50u);
+    EXPECT_EQ(some.rows.inputs, read_puzzle_csv(shipped("train_17clue_1k.csv"), options).rows.inputs);
+    subsets.insert(some.rows.inputs);
+    // Each kept row is a row of the file.
+    std::set<std::vector<uint8_t>> all;
+    for (int64_t i = 0; i < kept; ++i) {
+      all.insert({hard.rows.inputs.begin() + i * 81, hard.rows.inputs.begin() + (i + 1) * 81});
+    }
+    std::set<std::vector<uint8_t>> seen;
+    for (int64_t i = 0; i < 50; ++i) {
+      const std::vector<uint8_t> one(some.rows.inputs.begin() + i * 81, some.rows.inputs.begin() + (i + 1) * 81);
+      EXPECT_TRUE(all.contains(one));
+      seen.insert(one);
+    }
+    EXPECT_EQ(seen.size(), 50u);
+  }
+  EXPECT_EQ(subsets.size(), 3u);
+  options.subsample = 1001;
+  expect_error(ExitCode::usage, {"a subsample of 1001"},
+               [&] { read_puzzle_csv(shipped("train_17clue_1k.csv"), options); });
+}
+
+// The official maze file has the columns source, q, a, rating and grids with leading blanks.
+TEST_F(PuzzleCsvFile, OfficialMazeLayout) {
+  const std::string solvable =
+      " S  "
+      " ## "
+      "    "
+      "###G";
+  const std::string solved =
+      " Soo"
+      " ##o"
+      "   o"
+      "###G";
+  const PuzzleCsv csv = read_puzzle_csv(
+      write("source,q,a,rating\nmaze," + solvable + "," + solved + ",5\nmaze," + solvable + "," + solved + ",5\n"), {});
+  EXPECT_EQ(csv.rows.kind, PuzzleKind::maze);
+  EXPECT_EQ(csv.rows.meta.vocab_size, 6);
+  EXPECT_EQ(csv.rows.meta.seq_len, 16);
+  EXPECT_EQ((std::vector<uint8_t>(csv.rows.inputs.begin(), csv.rows.inputs.begin() + 4)),
+            (std::vector<uint8_t>{2, 3, 2, 2}));
+  EXPECT_EQ((std::vector<uint8_t>(csv.rows.labels.begin(), csv.rows.labels.begin() + 4)),
+            (std::vector<uint8_t>{2, 3, 5, 5}));
+  expect_refused(kHeader + row(solvable, solvable), {"puzzles.csv:2: ", "one path of 'o'"});
+  expect_refused(kHeader + row("S#", "S#"), {"puzzles.csv:2: ", "no square grid"});
+  expect_refused(kHeader + row("S###", "S###"), {"puzzles.csv:2: ", "1 'S' and 0 'G'"});
+  expect_refused(kHeader + row(solvable, solved) + row("S  G", "SooG"), {"puzzles.csv:3: ", "the first maze has 16"});
+  PuzzleCsvOptions options;
+  options.kind = "sudoku";
+  expect_refused(kHeader + row(solvable, solved), {"puzzles.csv:2: ", "which is neither blank nor a digit"}, options);
+}
+
+}  // namespace
+}  // namespace hrm::data
