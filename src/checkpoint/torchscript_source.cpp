@@ -1,3 +1,4 @@
+// The order of operations is that of src/nn/ and of the ops' references, so that rounding is the same, too.
 // Legend: B rows, S data tokens, P puzzle-embedding slots, L = P + S, D hidden, V vocabulary, hd = D / heads.
 #include "checkpoint/torchscript_source.h"
 
@@ -30,10 +31,12 @@ std::string table_arguments(const config::ModelConfig& config) {
   return has_rope(config) ? ", cos, sin" : "";
 }
 
+// RMSNorm of a residual sum.
 std::string norm_source(const config::ModelConfig& config) {
   return cat(R"(
-def norm(self, x: Tensor) -> Tensor:
-    return x * torch.rsqrt(torch.mean(x * x, [-1], True) + )",
+def norm(self, x: Tensor, residual: Tensor) -> Tensor:
+    h = x + residual
+    return h * torch.rsqrt(torch.mean(torch.square(h), [-1], True) + )",
              literal(config.rms_norm_eps), ")\n");
 }
 
@@ -63,11 +66,11 @@ std::string attention_source(const config::ModelConfig& config) {
   if (has_rope(config)) {
     source += cat(R"(
 def rotate(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    first = torch.narrow(x, -1, 0, )",
+    a = torch.narrow(x, -1, 0, )",
                   head_dim / 2, R"()
-    second = torch.narrow(x, -1, )",
+    b = torch.narrow(x, -1, )",
                   head_dim / 2, ", ", head_dim / 2, R"()
-    return x * cos + torch.cat([torch.neg(second), first], -1) * sin
+    return torch.cat([torch.addcmul(a * cos, b, sin, value=-1), torch.addcmul(b * cos, a, sin)], -1)
 )");
   }
   source += cat("\ndef forward(self, h: Tensor", table_parameters(config), R"() -> Tensor:
@@ -94,14 +97,13 @@ std::string block_source(const config::ModelConfig& config) {
   std::string source =
       norm_source(config) + cat("\ndef forward(self, h: Tensor", table_parameters(config), ") -> Tensor:\n");
   if (config.mlp_t) {
-    source += R"(    t = h.transpose(1, 2)
-    t = self.norm(t + self.mlp_t.forward(t))
-    h = t.transpose(1, 2)
+    source += R"(    t = h.transpose(1, 2).contiguous()
+    h = self.norm(self.mlp_t.forward(t), t).transpose(1, 2).contiguous()
 )";
   } else {
-    source += cat("    h = self.norm(h + self.self_attn.forward(h", table_arguments(config), "))\n");
+    source += cat("    h = self.norm(self.self_attn.forward(h", table_arguments(config), "), h)\n");
   }
-  return source + "    return self.norm(h + self.mlp.forward(h))\n";
+  return source + "    return self.norm(self.mlp.forward(h), h)\n";
 }
 
 std::string level_source(const config::ModelConfig& config, int64_t layers) {
@@ -143,8 +145,7 @@ def forward(self, inputs: Tensor, puzzle_identifiers: Tensor, segments: int) -> 
 )";
   if (has_rope(config)) {
     source += R"(    positions = torch.arange(x.size(1), dtype=6, device=x.device)
-    angles = torch.outer(positions, self.inv_freq)
-    angles = torch.cat([angles, angles], -1).unsqueeze(1)
+    angles = torch.outer(positions, self.inv_freq).unsqueeze(1)
     cos = torch.cos(angles)
     sin = torch.sin(angles)
 )";

@@ -9,6 +9,8 @@
 #include <fstream>
 #include <random>
 
+#include "hrm/base/hash.h"
+#include "hrm/base/log.h"
 #include "sample_state.h"
 #include "support/expect_error.h"
 #include "support/state_check.h"
@@ -20,6 +22,9 @@ namespace {
 namespace fs = std::filesystem;
 using test::expect_error;
 using test::TempDir;
+
+// Each damaged checkpoint is logged when it is passed over: hundreds here.
+const bool kQuiet = (log::set_level(log::Level::error), true);
 
 constexpr const char* kFiles[] = {"model.pt", "state.safetensors", "config.json", "manifest.json"};
 
@@ -104,13 +109,42 @@ TEST(Damage, SwappedFilesAreFound) {
   two.expect_fallback("another step's directory");
 }
 
-TEST(Damage, AManifestOfALaterFormatIsRefused) {
+// manifest.json with one piece of text replaced, and a digest that fits.
+std::string forged(const std::string& manifest, const std::string& from, const std::string& to) {
+  std::string body = manifest.substr(0, manifest.rfind("  \"digest\""));
+  body.replace(body.find(from), from.size(), to);
+  return cat(body, "  \"digest\": \"", digest_hex(as_bytes(body)), "\"\n}\n");
+}
+
+TEST(Damage, ManifestsThatSayOddThingsAreRefused) {
   TwoCheckpoints two;
-  expect_error(ExitCode::checkpoint, {"no checkpoint at"}, [&] { open_checkpoint(two.run / "step-000000099"); });
-  fs::create_directory(two.run.path() / "checkpoints" / "step-000000099");
-  EXPECT_EQ(find_latest_valid(two.run.path())->meta.step, 20) << "an empty directory is passed over";
-  expect_error(ExitCode::checkpoint, {"manifest.json is missing"},
-               [&] { open_checkpoint(two.run.path() / "checkpoints" / "step-000000099"); });
+  const fs::path file = two.newest / "manifest.json";
+  const std::string good = read_text(file, ExitCode::data);
+  const std::vector<std::vector<std::string>> cases = {
+      {"\"version\": 1", "\"version\": 2", "format version 2, this program reads version 1"},
+      {"\"kind\": \"full\"", "\"kind\": \"half\"", "unknown kind 'half'"},
+      {"\"format\": \"hrm-checkpoint\"", "\"format\": \"other\"", "no checkpoint manifest"},
+      {"\"model.pt\"", "\"../model.pt\"", "a file outside the directory"},
+      {"\"model.pt\"", "\"config2.json\"", "config2.json is missing"},
+      {"\"step\": 20", "\"step\": 21", "its files belong to step 21"},
+      {"\"step\": 20", "\"step\": {}", "malformed"},
+      {"\"step\": 20", "\"step\": ", "malformed"},
+  };
+  for (const auto& one : cases) {
+    write_all(file, forged(good, one[0], one[1]));
+    two.expect_fallback(one[1]);
+    expect_error(ExitCode::checkpoint, {"step-000000020", one[2]}, [&] { open_checkpoint(two.newest); });
+  }
+  write_all(file, forged(good, "\"kind\": \"full\"", "\"kind\": \"full\""));
+  EXPECT_EQ(find_latest_valid(two.run.path())->meta.step, 20) << "the forgery itself is not what was refused";
+}
+
+TEST(Damage, AnEmptyDirectoryIsPassedOver) {
+  TwoCheckpoints two;
+  const fs::path empty = two.newest.parent_path() / "step-000000099";
+  fs::create_directory(empty);
+  EXPECT_EQ(find_latest_valid(two.run.path())->meta.step, 20);
+  expect_error(ExitCode::checkpoint, {"step-000000099", "manifest.json is missing"}, [&] { open_checkpoint(empty); });
 }
 
 TEST(Damage, NothingGoodLeftIsAnError) {

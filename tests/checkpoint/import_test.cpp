@@ -55,7 +55,8 @@ struct Fixture {
   config::ModelConfig config;
 };
 
-void expect_fixture_answers(const std::string& name, double rtol, double atol) {
+// Compares the first `segments` segments, 0 = all.
+void expect_fixture_answers(const std::string& name, double tolerance, int64_t segments = 0) {
   const Fixture fixture(name);
   OfficialModel imported = read_official(fixture.file, fixture.config.arch, fixture.config);
   EXPECT_EQ(imported.dims.vocab_size, fixture.json["config"]["vocab_size"].get<int64_t>());
@@ -69,22 +70,27 @@ void expect_fixture_answers(const std::string& name, double rtol, double atol) {
   const at::Tensor logits = fixture.tensor("out.logits");
   const Answers answers =
       answers_of(*model, fixture.tensor("in.inputs"), fixture.tensor("in.puzzle_identifiers"), logits.size(0));
-  EXPECT_TRUE(at::allclose(answers.logits, logits, rtol, atol)) << (answers.logits - logits).abs().max();
-  EXPECT_TRUE(at::allclose(answers.q_halt, fixture.tensor("out.q_halt_logits"), rtol, atol));
-  if (!fixture.config.no_ACT_continue) {
-    EXPECT_TRUE(at::allclose(answers.q_continue, fixture.tensor("out.q_continue_logits"), rtol, atol));
-  }
+  if (segments == 0) segments = logits.size(0);
+  const auto near = [&](const at::Tensor& got, const at::Tensor& expected) {
+    return at::allclose(got.narrow(0, 0, segments), expected.narrow(0, 0, segments), tolerance, tolerance);
+  };
+  EXPECT_TRUE(near(answers.logits, logits)) << (answers.logits - logits).abs().max();
+  EXPECT_TRUE(near(answers.q_halt, fixture.tensor("out.q_halt_logits")));
+  EXPECT_TRUE(near(answers.q_continue, fixture.tensor("out.q_continue_logits")));
 }
 
 TEST(Import, HrmGivesTheOfficialAnswers) {
-  expect_fixture_answers("checkpoint_hrm", 1e-4, 1e-4);
+  expect_fixture_answers("checkpoint_hrm", 1e-4);
 }
+// These random weights magnify a difference about tenfold per segment: the official computation in float64 is 1e-4
+// away from its own float32 after two segments and 4e-3 after four.
 TEST(Import, TrmGivesTheOfficialAnswers) {
-  expect_fixture_answers("checkpoint_trm", 1e-4, 1e-4);
+  expect_fixture_answers("checkpoint_trm", 2e-4, 2);
+  expect_fixture_answers("checkpoint_trm", 2e-2);
 }
 // The reference computed in bfloat16, we in float32: eps(bf16) = 2^-8 through two segments of 12 block passes.
 TEST(Import, HrmInBfloat16GivesSimilarAnswers) {
-  expect_fixture_answers("checkpoint_hrm_bf16", 0.1, 0.1);
+  expect_fixture_answers("checkpoint_hrm_bf16", 0.1);
 }
 
 TEST(Import, Bfloat16InitialStatesBecomeFloat) {
@@ -122,9 +128,9 @@ TEST(Import, AnyPrefixAndEveryVariant) {
       const OfficialModel imported = read_official(file, variant.config.arch, variant.config);
       auto copy = make_variant(variant.config, 77);
       set_weights(*copy, imported.weights.raw);
-      for (const auto& [name, tensor] : tensors_of(*model)) {
-        EXPECT_TRUE(at::equal(tensor, tensors_of(*copy)[&tensor - &tensors_of(*model)[0].second].second) ||
-                    copy->named_parameters().contains(name) || copy->named_buffers().contains(name));
+      const NamedTensors original = tensors_of(*model), copied = tensors_of(*copy);
+      for (size_t i = 0; i < original.size(); ++i) {
+        EXPECT_TRUE(at::equal(original[i].second, copied[i].second)) << variant.name << " " << original[i].first;
       }
       const Answers a = answers_of(*model, sample_inputs(), sample_identifiers(), 2);
       const Answers b = answers_of(*copy, sample_inputs(), sample_identifiers(), 2);
@@ -152,7 +158,7 @@ TEST(Import, RefusesByName) {
       if (name == "lm_head.weight") tensor = at::ones({7, 31});
     }
   });
-  expect({"'H_init'", "I64"}, [](NamedTensors& w) {
+  expect({"'model.inner.H_init'", "I64"}, [](NamedTensors& w) {
     for (auto& [name, tensor] : w) {
       if (name == "H_init") tensor = tensor.to(at::kLong);
     }

@@ -2,6 +2,7 @@
 // Small models with random weights, and their answers.
 
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 
 #include <string>
 #include <utility>
@@ -11,6 +12,9 @@
 #include "hrm/models/puzzle_model.h"
 
 namespace hrm::checkpoint {
+
+// The models are so small that threads would only wait for one another.
+inline const bool kOneThread = (at::set_num_threads(1), true);
 
 using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 
