@@ -11,10 +11,10 @@ using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
 // Writes the rotation of `from` by +angle or -angle into `to`, both (B, L, n, heads, head_dim), in place if the same.
-void rotate(const at::Tensor& from, const at::Tensor& to, const at::Tensor& cos, const at::Tensor& sin, double sign) {
+void rotate(const at::Tensor& from, const at::Tensor& to, const RotaryTable& table, double sign) {
   const int64_t half = from.size(-1) / 2;
   const at::Tensor a = from.narrow(-1, 0, half), b = from.narrow(-1, half, half);
-  const at::Tensor c = cos.view({cos.size(0), 1, 1, half}), s = sin.view({sin.size(0), 1, 1, half});
+  const at::Tensor c = table.cos.view({-1, 1, 1, half}), s = table.sin.view({-1, 1, 1, half});
   // The tables are float32, so the products are too, whatever the type of `from`.
   const at::Tensor first = at::mul(a, c).addcmul_(b, s, -sign);
   const at::Tensor second = at::mul(b, c).addcmul_(a, s, sign);
@@ -23,33 +23,32 @@ void rotate(const at::Tensor& from, const at::Tensor& to, const at::Tensor& cos,
 }
 
 struct SplitAndRotate : torch::autograd::Function<SplitAndRotate> {
-  static variable_list forward(AutogradContext* ctx, const at::Tensor& qkv, int64_t heads, const at::Tensor& cos,
-                               const at::Tensor& sin) {
+  static variable_list forward(AutogradContext* ctx, const at::Tensor& qkv, int64_t heads, const RotaryTable& table) {
     const int64_t head_dim = qkv.size(2) / (3 * heads);
     const at::Tensor parts = qkv.detach().view({qkv.size(0), qkv.size(1), 3, heads, head_dim});
-    if (cos.defined()) {
+    if (table.defined()) {
       const at::Tensor qk = parts.narrow(2, 0, 2);
-      rotate(qk, qk, cos, sin, 1);
+      rotate(qk, qk, table, 1);
+      ctx->save_for_backward({table.cos, table.sin});
     }
-    ctx->save_for_backward({cos, sin});
     return {parts.select(2, 0).transpose(1, 2), parts.select(2, 1).transpose(1, 2), parts.select(2, 2).transpose(1, 2)};
   }
 
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     const auto saved = ctx->get_saved_variables();
-    const at::Tensor &cos = saved[0], &sin = saved[1];
+    const RotaryTable table = saved.empty() ? RotaryTable{} : RotaryTable{saved[0], saved[1]};
     const int64_t B = grads[0].size(0), heads = grads[0].size(1), L = grads[0].size(2), head_dim = grads[0].size(3);
     const at::Tensor out = at::empty({B, L, 3, heads, head_dim}, grads[0].options());
     for (int64_t part = 0; part < 3; ++part) {
       const at::Tensor grad = grads[part].transpose(1, 2).unsqueeze(2);
       const at::Tensor to = out.narrow(2, part, 1);
-      if (part < 2 && cos.defined()) {
-        rotate(grad, to, cos, sin, -1);
+      if (part < 2 && table.defined()) {
+        rotate(grad, to, table, -1);
       } else {
         to.copy_(grad);
       }
     }
-    return {out.view({B, L, 3 * heads * head_dim}), at::Tensor(), at::Tensor(), at::Tensor()};
+    return {out.view({B, L, 3 * heads * head_dim}), at::Tensor(), at::Tensor()};
   }
 };
 
@@ -67,7 +66,7 @@ RotaryTable make_rotary_table(int64_t positions, int64_t head_dim, double theta,
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor> split_and_rotate_(const at::Tensor& qkv, int64_t heads,
                                                                  const RotaryTable& table) {
-  const variable_list parts = SplitAndRotate::apply(qkv, heads, table.cos, table.sin);
+  const variable_list parts = SplitAndRotate::apply(qkv, heads, table);
   return {parts[0], parts[1], parts[2]};
 }
 

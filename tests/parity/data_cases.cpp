@@ -155,12 +155,14 @@ void check_train_reading(const Case& c, const Reading& reading, std::shared_ptr<
   EXPECT_EQ(std::count(ours.begin(), ours.end(), -1), 0);
   if (!dataset->one_example_per_puzzle() || reading.ranks > 1) return;
   // Both visit each group once per pass over the groups.
-  for (const std::vector<int64_t>* order : {&theirs, &ours}) {
+  const auto expect_passes = [&](const std::vector<int64_t>& order) {
     for (int64_t start = 0; start + dataset->num_groups() <= epochs_rows; start += dataset->num_groups()) {
-      const std::set<int64_t> pass(order->begin() + start, order->begin() + start + dataset->num_groups());
+      const std::set<int64_t> pass(order.begin() + start, order.begin() + start + dataset->num_groups());
       EXPECT_EQ(static_cast<int64_t>(pass.size()), dataset->num_groups());
     }
-  }
+  };
+  expect_passes(theirs);
+  expect_passes(ours);
 }
 
 void check_dataset(const Case& c) {

@@ -1,0 +1,132 @@
+#include "hrm/nn/parameter.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include "hrm/base/error.h"
+#include "hrm/ops/linear.h"
+
+namespace hrm::nn {
+namespace {
+
+struct Layer : torch::nn::Module, HasComputeWeight {
+  Layer(int64_t out, int64_t in) {
+    weight = register_parameter("weight", at::randn({out, in}));
+    bias = register_parameter("bias", at::randn({out}));
+  }
+  at::Tensor master_weight() const override { return weight; }
+  void set_compute_weight(const at::Tensor& tensor) override { compute = tensor; }
+  at::Tensor weight, bias, compute;
+};
+
+struct Net : torch::nn::Module {
+  Net() {
+    table = register_parameter("table", at::randn({5, 3}));
+    first = register_module("first", std::make_shared<Layer>(7, 3));
+    second = register_module("second", std::make_shared<Layer>(70, 7));
+  }
+  at::Tensor table;
+  std::shared_ptr<Layer> first, second;
+};
+
+TEST(ParameterSet, CollectsAndAligns) {
+  Net net;
+  ParameterSet set;
+  set.build(net, at::kBFloat16);
+  std::vector<std::string> names;
+  int64_t count = 0;
+  for (const Parameter& p : set.all()) {
+    names.push_back(p.name);
+    count += p.master.numel();
+    ASSERT_TRUE(p.master.grad().defined());
+    EXPECT_EQ(p.master.grad().storage().data(), set.flat_grad().storage().data()) << p.name;
+    EXPECT_EQ(p.master.grad().storage_offset() % ParameterSet::kGradAlignment, 0) << p.name;
+    EXPECT_TRUE(p.master.grad().is_contiguous()) << p.name;
+  }
+  EXPECT_EQ(names, (std::vector<std::string>{"table", "first.weight", "first.bias", "second.weight", "second.bias"}));
+  EXPECT_EQ(set.count(), count);
+  EXPECT_GE(set.flat_grad().numel(), count);
+  EXPECT_EQ(set.masters().size(), 5u);
+  EXPECT_TRUE(set.grads()[1].is_same(net.first->weight.grad()));
+}
+
+TEST(ParameterSet, ComputeCopiesFollowTheMasters) {
+  Net net;
+  ParameterSet set;
+  set.build(net, at::kBFloat16);
+  EXPECT_TRUE(at::equal(net.first->compute, net.first->weight.detach().to(at::kBFloat16)));
+  EXPECT_FALSE(net.first->compute.requires_grad());
+  EXPECT_TRUE(set.all()[0].compute.is_same(net.table)) << "nobody asked for a copy of the table";
+  const void* address = net.second->compute.const_data_ptr();
+  {
+    const at::NoGradGuard no_grad;
+    net.second->weight.mul_(3);
+  }
+  EXPECT_FALSE(at::equal(net.second->compute, net.second->weight.detach().to(at::kBFloat16)));
+  set.refresh_compute();
+  EXPECT_TRUE(at::equal(net.second->compute, net.second->weight.detach().to(at::kBFloat16)));
+  EXPECT_EQ(net.second->compute.const_data_ptr(), address) << "in place, for captured graphs";
+
+  ParameterSet wide;
+  wide.build(net, at::kFloat);
+  EXPECT_TRUE(net.first->compute.is_same(net.first->weight)) << "in float32 the master itself is read";
+}
+
+// Gradients of autograd and of hrm::linear both end in the flat buffer, over several backward passes.
+TEST(ParameterSet, GradientsAccumulateInPlace) {
+  Net net;
+  ParameterSet set;
+  set.build(net, at::kBFloat16);
+  const void* address = net.table.grad().const_data_ptr();
+  const auto pass = [&] {
+    const at::Tensor x = net.table.to(at::kBFloat16);
+    const at::Tensor h = ops::linear(x, net.first->compute, net.first->weight, net.first->bias);
+    ops::linear(h, net.second->compute, net.second->weight, net.second->bias).sum().backward();
+  };
+  pass();
+  const at::Tensor once = set.flat_grad().clone();
+  EXPECT_GT(once.abs().sum().item<float>(), 0);
+  pass();
+  EXPECT_EQ(net.table.grad().const_data_ptr(), address);
+  EXPECT_TRUE(at::allclose(set.flat_grad(), 2 * once, 1e-6, 1e-6));
+  set.zero_grad();
+  for (const at::Tensor& grad : set.grads()) EXPECT_EQ(grad.abs().sum().item<float>(), 0);
+}
+
+TEST(ParameterSet, SharedWeightCountsOnce) {
+  torch::nn::Module tied;
+  const at::Tensor weight = at::randn({4, 4});
+  tied.register_parameter("a", weight);
+  const auto child = tied.register_module("child", std::make_shared<torch::nn::Module>());
+  child->register_parameter("b", weight);
+  ParameterSet set;
+  set.build(tied, at::kFloat);
+  EXPECT_EQ(set.all().size(), 1u);
+  EXPECT_EQ(set.count(), 16);
+}
+
+TEST(ParameterSet, RefusesWhatItCannotTrain) {
+  const auto message = [](torch::nn::Module& module) -> std::string {
+    try {
+      ParameterSet().build(module, at::kFloat);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ExitCode::unexpected);
+      return error.what();
+    }
+    return "";
+  };
+  torch::nn::Module empty;
+  EXPECT_NE(message(empty).find("without parameters"), std::string::npos);
+  torch::nn::Module narrow;
+  narrow.register_parameter("w", at::zeros({2}, at::kBFloat16));
+  EXPECT_NE(message(narrow).find("'w'"), std::string::npos);
+  torch::nn::Module strided;
+  strided.register_parameter("w", at::zeros({2, 3}).t());
+  EXPECT_NE(message(strided).find("contiguous"), std::string::npos);
+  torch::nn::Module frozen;
+  frozen.register_parameter("w", at::zeros({2}), /*requires_grad=*/false);
+  EXPECT_NE(message(frozen).find("gradient"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace hrm::nn
