@@ -1,0 +1,101 @@
+// The optimizers' parts on a GPU, eager and inside a captured graph.
+#include "ops/gpu_testing.h"
+#include "optim/ema_cases.h"
+
+namespace hrm::optim {
+namespace {
+
+using ops::testing::Captured;
+using namespace testing;  // NOLINT
+
+TEST(OptimGpu, OptimizersFollowTheirEquations) {
+  HRM_NEEDS_GPU();
+  for (const char* name : {"adam_atan2", "adamw"}) {
+    expect_exact_steps(name, at::kCUDA);
+    expect_skip(name, at::kCUDA);
+  }
+}
+
+TEST(OptimGpu, GlobalNorm) {
+  HRM_NEEDS_GPU();
+  expect_norms(at::kCUDA);
+}
+
+TEST(OptimGpu, SparseSignSgd) {
+  HRM_NEEDS_GPU();
+  expect_sparse_signs(at::kCUDA);
+}
+
+TEST(OptimGpu, Ema) {
+  HRM_NEEDS_GPU();
+  expect_average(at::kCUDA);
+}
+
+// Norm, clipping, update and averages of one step, captured together: what would wait for the host fails to capture.
+TEST(OptimGpu, WholeStepInACapturedGraph) {
+  HRM_NEEDS_GPU();
+  for (const char* name : {"adam_atan2", "adamw"}) {
+    struct Side {
+      explicit Side(const char* name) : layer(at::kCUDA) {
+        parameters.build(layer, at::kBFloat16);
+        ema = std::make_unique<Ema>(parameters, 0.9);
+        ParameterGroup group;
+        for (const nn::Parameter& p : parameters.all()) {
+          group.names.push_back(p.name);
+          group.params.push_back(p.master);
+          group.grads.push_back(p.master.grad());
+        }
+        group.weight_decay = 0.1;
+        optimizer = make_optimizer({name, 0.9, 0.95, 1e-8}, {group});
+      }
+      void step() {
+        const at::NoGradGuard no_grad;
+        parameters.flat_grad().copy_(grad);
+        const GradNorm norm = global_norm(parameters.flat_grad(), 1.0);
+        optimizer->step(lr, norm.coef, norm.nonfinite);
+        sparse_sign_sgd_(table, ids, rows, lr, 0.1, norm.nonfinite);
+        ema->update(norm.nonfinite);
+        parameters.refresh_compute();
+      }
+      std::vector<at::Tensor> all() {
+        std::vector<at::Tensor> out = {layer.weight.detach(), layer.bias.detach(), layer.compute, table};
+        for (const TensorEntry& entry : list_state(*optimizer).tensors) out.push_back(entry.tensor);
+        for (const at::Tensor& shadow : ema->shadows()) out.push_back(shadow);
+        return out;
+      }
+      TinyLayer layer;
+      nn::ParameterSet parameters;
+      std::unique_ptr<Ema> ema;
+      std::unique_ptr<Optimizer> optimizer;
+      at::Tensor grad = at::zeros({128}, at::device(at::kCUDA));
+      at::Tensor lr = scalar(1e-2, at::kCUDA);
+      at::Tensor table = normal({50, 8}, 5, at::kCUDA);
+      at::Tensor ids = at::zeros({16}, at::device(at::kCUDA).dtype(at::kInt));
+      at::Tensor rows = at::zeros({16, 8}, at::device(at::kCUDA));
+    };
+    Side graphed(name), eager(name);
+    ASSERT_EQ(graphed.parameters.flat_grad().numel(), graphed.grad.numel());
+    std::vector<at::Tensor> start;
+    for (const at::Tensor& tensor : graphed.all()) start.push_back(tensor.clone());
+    Captured captured([&] { graphed.step(); });
+    for (size_t i = 0; i < start.size(); ++i) graphed.all()[i].copy_(start[i]);  // undo the warm-up
+    for (uint64_t t = 1; t <= 5; ++t) {
+      for (Side* side : {&graphed, &eager}) {
+        side->grad.copy_(normal({128}, t, at::kCPU) * (t == 3 ? NAN : 1.0));
+        side->lr.fill_(1e-2 / static_cast<double>(t));
+        auto generator = at::detail::createCPUGenerator(t);
+        side->ids.copy_(at::randint(50, {16}, generator, at::kInt));
+        side->rows.copy_(normal({16, 8}, 50 + t, at::kCPU));
+      }
+      captured.replay();
+      eager.step();
+      at::cuda::device_synchronize();
+      const auto a = graphed.all(), b = eager.all();
+      for (size_t i = 0; i < a.size(); ++i) EXPECT_TRUE(at::equal(a[i], b[i])) << name << " step " << t << " " << i;
+    }
+    EXPECT_EQ(list_state(*graphed.optimizer).tensors[0].tensor.item<float>(), 4) << "the NaN step was left out";
+  }
+}
+
+}  // namespace
+}  // namespace hrm::optim
