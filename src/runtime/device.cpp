@@ -69,7 +69,10 @@ std::string why_no_cuda() {
   int count = 0;
   const cudaError_t status = cudaGetDeviceCount(&count);
   if (status == cudaErrorInsufficientDriver) {
-    return "the NVIDIA driver is older than CUDA 13 needs (580 or newer): update the driver";
+    int version = 0;  // what the driver supports; 0 where there is none
+    if (cudaDriverGetVersion(&version) != cudaSuccess || version == 0) return "no NVIDIA driver is installed here";
+    return cat("the NVIDIA driver is older than CUDA 13 needs (580 or newer; it supports CUDA ", version / 1000, ".",
+               version % 1000 / 10, "): update the driver");
   }
   if (status != cudaSuccess || count == 0) {
     cudaGetLastError();

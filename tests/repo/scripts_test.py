@@ -172,6 +172,17 @@ class CheckConfigs(ScriptCase):
         self.assertNotIn("configs/puzzle/a.json", result.stdout)
 
 
+class Demo(unittest.TestCase):
+    def test_recipe_says_what_the_demo_prints(self):
+        functions = (ROOT / "scripts/demo").read_text().split("recipe_data_commands()", 1)[1].split("\n# Makes", 1)[0]
+        config = ROOT / "configs/puzzle/hrm_sudoku_demo_cpu.json"
+        shell = f'recipe_data_commands(){functions}\nrecipe_data_commands "$1"; echo --; recipe_what_is_easier "$1"'
+        said = subprocess.run(["bash", "-c", shell, "bash", config], capture_output=True, text=True, check=True).stdout
+        commands, easier = said.split("--\n", 1)[0], said.rsplit("\n--\n", 1)[1]
+        self.assertRegex(commands, r"data sudoku .*--out runs/data/sudoku_demo")
+        self.assertRegex(easier, r"Easier than in the full recipe: \S+")
+
+
 class CheckLinking(unittest.TestCase):
     def test_wrong_program(self):
         result = subprocess.run([ROOT / "tests/repo/check_linking.py", shutil.which("env")], capture_output=True, text=True)
