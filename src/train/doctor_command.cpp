@@ -45,7 +45,6 @@ Json test_matmul(at::Device device, int64_t n) {
   Json out;
   try {
     const auto options = at::TensorOptions().device(device).dtype(at::kFloat);
-    // Values of few bits: products and sums are exact in either precision, so the results must be equal.
     const at::Tensor a = at::arange(n * n, options).reshape({n, n}).remainder(7) - 3;
     const at::Tensor b = at::arange(n * n, options).reshape({n, n}).remainder(5) - 2;
     const auto tflops = [&](const at::Tensor& x, const at::Tensor& y) {
@@ -61,8 +60,10 @@ Json test_matmul(at::Device device, int64_t n) {
       return best;
     };
     const at::Tensor a16 = a.to(at::kBFloat16), b16 = b.to(at::kBFloat16);
-    const at::Tensor expected = at::mm(a, b).to(at::kBFloat16);
-    out["bf16_right"] = at::equal(at::mm(a16, b16), expected);
+    // The inputs are exact in bf16 and the products in float32, so what is left is the rounding of (partial) sums.
+    const at::Tensor expected = at::mm(a, b);
+    const double error = (at::mm(a16, b16).to(at::kFloat) - expected).abs().max().item<double>();
+    out["bf16_right"] = error <= 0.02 * expected.abs().max().item<double>();
     out["bf16_tflops"] = tflops(a16, b16);
     out["fp32_tflops"] = tflops(a, b);
   } catch (const c10::Error& e) {
@@ -82,7 +83,7 @@ Json examine_cpu() {
   int64_t kib = 0;
   memory >> kib;
   cpu["memory_available_bytes"] = kib * 1024;
-  cpu["matmul"] = test_matmul(at::kCPU, 256);
+  cpu["matmul"] = test_matmul(at::kCPU, 512);
   return cpu;
 }
 
@@ -188,9 +189,11 @@ Json examine_storage() {
 std::string matmul_text(const Json& matmul) {
   if (matmul.contains("why_not"))
     return "bf16 matrix product failed: " + printable(matmul["why_not"].get<std::string>());
+  const double bf16 = matmul["bf16_tflops"].get<double>(), fp32 = matmul["fp32_tflops"].get<double>();
+  const bool large = std::max(bf16, fp32) >= 1;
   std::ostringstream out;
-  out << std::setprecision(3) << "matrix products: bf16 " << matmul["bf16_tflops"].get<double>() << ", fp32 "
-      << matmul["fp32_tflops"].get<double>() << " TFLOP/s, bf16 results "
+  out << std::fixed << std::setprecision(1) << "matrix products: bf16 " << (large ? bf16 : 1e3 * bf16) << ", fp32 "
+      << (large ? fp32 : 1e3 * fp32) << (large ? " TFLOP/s" : " GFLOP/s") << "; bf16 results are "
       << (matmul["bf16_right"].get<bool>() ? "right" : "WRONG");
   return out.str();
 }
