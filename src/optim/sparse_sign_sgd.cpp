@@ -51,7 +51,7 @@ void sparse_sign_sgd_(at::Tensor& weights, const at::Tensor& ids, const at::Tens
     weights.copy_(updated(weights, row_grads.sum(0, /*keepdim=*/true), lr, weight_decay, skip));
     return;
   }
-  const auto [sorted_ids, order] = at::sort(ids.to(at::kLong), /*stable=*/true, /*dim=*/0);
+  const auto [sorted_ids, order] = at::sort(ids.to(at::kLong), /*stable=*/std::optional<bool>(true), /*dim=*/0);
   const at::Tensor sums = sums_by_id(sorted_ids, row_grads.index_select(0, order));
   const at::Tensor rows = weights.index_select(0, sorted_ids);
   // Positions with the same id write the same values, so their order does not matter.
