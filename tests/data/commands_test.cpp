@@ -115,6 +115,16 @@ TEST(DataSudoku, FromCsvFiles) {
   EXPECT_NE(run(command).find("7 test solutions equal a training solution"), std::string::npos);
 }
 
+// data/README.md states this number.
+TEST(DataSudoku, SolutionsThatTheShippedSetsShare) {
+  const TempDir dir;
+  SudokuCommand command;
+  command.train_csv = shipped("train_17clue_1k.csv");
+  command.test_csv = shipped("test_17clue_2k.csv");
+  command.out = dir / "set";
+  EXPECT_NE(run(command).find("\n8 test solutions equal a training solution"), std::string::npos);
+}
+
 TEST(DataSudoku, BaselinesAreWhatTheySay) {
   const TempDir dir;
   // One empty cell in each of two rows: propagation solves it, a constant fills at most one of them.

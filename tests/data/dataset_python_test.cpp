@@ -39,7 +39,7 @@ for i, (_, q, a, _) in enumerate(lines):
 for n in ("puzzle_indices", "group_indices"):
     assert load(n).dtype == np.int32 and load(n).tolist() == list(range(len(lines) + 1))
 assert load("puzzle_identifiers").tolist() == [0] * len(lines)
-assert meta["total_groups"] == len(lines) and meta["mean_puzzle_examples"] == 1
+assert meta["total_groups"] == meta["total_puzzles"] == len(lines) and meta["mean_puzzle_examples"] == 1
 print("good")
 )",
                                        (dir / "set").string() + " " + csv.string());
