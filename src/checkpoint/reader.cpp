@@ -16,6 +16,10 @@ namespace hrm::checkpoint {
 namespace fs = std::filesystem;
 namespace {
 
+bool is_average(const std::string& name) {
+  return name.rfind(kEmaPrefix, 0) == 0;
+}
+
 std::string type_text(const at::Tensor& tensor) {
   return cat(at::toString(tensor.scalar_type()), " ", shape_text(tensor.sizes().vec()));
 }
@@ -29,22 +33,25 @@ class Loader final : public StateVisitor {
       : dir_(dir), model_(std::move(model)), state_(state) {}
 
   void load(Stateful& root) {
+    // Weights first: where the architecture differs, so does much of the rest, which would say less.
     root.visit_state(*this);
-    expect_all_used(model_, used_model_);
+    expect_all_used(model_, [](const std::string& name) { return !is_average(name); });
     if (state_ != nullptr) {
-      expect_all_used(state_->tensors, used_state_);
-      expect_all_used(state_->integers, used_state_);
-      expect_all_used(state_->reals, used_state_);
+      stage_ = Stage::rest;
+      root.visit_state(*this);
+      expect_all_used(model_);
+      expect_all_used(state_->tensors);
+      expect_all_used(state_->integers);
+      expect_all_used(state_->reals);
     }
     const at::NoGradGuard no_grad;
     for (const auto& copy : copies_) copy();
   }
 
   void tensor(const std::string& name, at::Tensor& tensor, StateRole role, StateSlice slice) override {
-    if (state_ == nullptr && role != StateRole::weight) return;
+    if ((role == StateRole::weight) != (stage_ == Stage::weights)) return;
     const std::string where = in_model_file(role) ? archive_name({name, tensor, role, slice}) : name;
-    const at::Tensor& stored =
-        in_model_file(role) ? find(model_, where, used_model_) : find(state_->tensors, where, used_state_);
+    const at::Tensor& stored = find(in_model_file(role) ? model_ : state_->tensors, where);
     if (stored.scalar_type() != tensor.scalar_type() || stored.sizes() != tensor.sizes()) {
       differs("'", where, "' is ", type_text(stored), " there and ", type_text(tensor), " here");
     }
@@ -52,30 +59,40 @@ class Loader final : public StateVisitor {
     copies_.push_back([target = tensor, stored] { at::Tensor(target).copy_(stored); });
   }
   void integer(const std::string& name, int64_t& value) override {
-    if (state_ != nullptr) assign(value, find(state_->integers, name, used_state_));
+    if (stage_ == Stage::rest) assign(value, find(state_->integers, name));
   }
   void real(const std::string& name, double& value) override {
-    if (state_ != nullptr) assign(value, find(state_->reals, name, used_state_));
+    if (stage_ == Stage::rest) assign(value, find(state_->reals, name));
   }
 
  private:
+  enum class Stage { weights, rest };
+
   template <class... Args>
-  [[noreturn]] void differs(const Args&... args) const {
-    fail(ExitCode::checkpoint, "the checkpoint ", dir_, " belongs to another architecture: ", args...);
+  [[noreturn]] void differs(const Args&... difference) const {
+    if (stage_ == Stage::weights) {
+      fail(ExitCode::checkpoint, "the checkpoint ", dir_, " belongs to another architecture: ", difference...);
+    }
+    fail(ExitCode::checkpoint, "the checkpoint ", dir_, " cannot be resumed with this configuration: ", difference...,
+         "; batch sizes, precision, optimizer and averaging must be as in its config.json");
   }
 
   template <class Value>
-  const Value& find(const std::map<std::string, Value>& stored, const std::string& name, std::set<std::string>& used) {
+  const Value& find(const std::map<std::string, Value>& stored, const std::string& name) {
     const auto found = stored.find(name);
     if (found == stored.end()) differs("it has no entry '", name, "'");
-    used.insert(name);
+    used_.insert(name);
     return found->second;
   }
 
   template <class Value>
-  void expect_all_used(const std::map<std::string, Value>& stored, const std::set<std::string>& used) const {
+  void expect_all_used(
+      const std::map<std::string, Value>& stored,
+      const std::function<bool(const std::string&)>& matters = [](const std::string&) { return true; }) const {
     for (const auto& [name, value] : stored) {
-      if (used.count(name) == 0) differs("its entry '", printable(name), "' has no counterpart here");
+      if (used_.count(name) == 0 && matters(name)) {
+        differs("its entry '", printable(name), "' has no counterpart here");
+      }
     }
   }
 
@@ -95,7 +112,9 @@ class Loader final : public StateVisitor {
   fs::path dir_;
   std::map<std::string, at::Tensor> model_;
   const StateContent* state_;
-  std::set<std::string> used_model_, used_state_;
+  Stage stage_ = Stage::weights;
+  // Names of registered entries are unique, and averages begin with "ema." in the model file.
+  std::set<std::string> used_;
   std::vector<std::function<void()>> copies_;
 };
 
@@ -109,10 +128,10 @@ ModelWeights to_weights(const std::map<std::string, at::Tensor>& tensors) {
   const bool averaged =
       std::any_of(tensors.begin(), tensors.end(), [&](const auto& entry) { return entry.first.rfind(prefix, 0) == 0; });
   for (const auto& [name, tensor] : tensors) {
-    if (name.rfind(prefix, 0) == 0) continue;
+    if (is_average(name)) continue;
     weights.raw.emplace_back(name, tensor);
     if (!averaged) continue;
-    const auto average = tensors.find(prefix + name);
+    const auto average = tensors.find(kEmaPrefix + name);
     weights.ema.emplace_back(name, average == tensors.end() ? tensor : average->second);
   }
   return weights;

@@ -204,17 +204,22 @@ class Changed : public SampleState {
 TEST(OtherArchitecture, NamesTheFirstDifferenceAndChangesNothing) {
   const TempDir run;
   const auto dir = save(run, 1);
-  const std::vector<std::pair<Change, std::string>> cases = {
-      {Change::missing, "'puzzle_emb.weights'"},        {Change::extra, "no entry 'L_init'"},
-      {Change::shape, "[4] there and Float [5]"},       {Change::dtype, "Float [5, 2] there and Double [5, 2] here"},
-      {Change::slice, "'carry.split' is split"},        {Change::integer_missing, "'loop.step'"},
-      {Change::integer_extra, "no entry 'loop.epoch'"}, {Change::ema_missing, "'ema.H_level"},
+  const std::string architecture = "belongs to another architecture: ";
+  const std::string configuration = "cannot be resumed with this configuration: ";
+  const std::vector<std::tuple<Change, std::string, std::string>> cases = {
+      {Change::missing, architecture, "'puzzle_emb.weights' has no counterpart"},
+      {Change::extra, architecture, "no entry 'L_init'"},
+      {Change::shape, architecture, "[4] there and Float [5]"},
+      {Change::dtype, architecture, "Float [5, 2] there and Double [5, 2] here"},
+      {Change::slice, configuration, "'carry.split' is split"},
+      {Change::integer_missing, configuration, "'loop.step' has no counterpart"},
+      {Change::integer_extra, configuration, "no entry 'loop.epoch'"},
+      {Change::ema_missing, configuration, "'ema.H_level"},
   };
-  for (const auto& [change, part] : cases) {
+  for (const auto& [change, kind, part] : cases) {
     Changed object(change);
     const std::string before = digest_state(object);
-    expect_error(ExitCode::checkpoint, {"another architecture", "step-000000001", part},
-                 [&] { load_checkpoint(dir, object); });
+    expect_error(ExitCode::checkpoint, {"step-000000001", kind, part}, [&] { load_checkpoint(dir, object); });
     EXPECT_EQ(digest_state(object), before) << part;
   }
 }

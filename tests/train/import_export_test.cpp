@@ -61,7 +61,7 @@ TEST(ImportExport, ThereAndBack) {
 TEST(ImportExport, RefusesInOneSentence) {
   const TempDir dir;
   ImportOptions options = import_options(dir);
-  options.overrides.push_back("model.hidden_size=64");
+  options.overrides.emplace_back("model.hidden_size=64");
   expect_error(ExitCode::checkpoint, {"step_12", "model.hidden_size is 32 there and 64", "add model.hidden_size=32"},
                [&] { run_import(options); });
   EXPECT_FALSE(fs::exists(options.out));
