@@ -1,0 +1,225 @@
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "hrm/models/puzzle_network.h"
+
+namespace hrm::models {
+namespace {
+
+config::ModelConfig small(const std::string& arch) {
+  config::ModelConfig c;
+  c.arch = arch;
+  c.hidden_size = 16;
+  c.num_heads = 2;
+  c.L_layers = 1;
+  c.H_layers = arch == "hrm" ? 1 : 0;
+  if (arch == "transformer") c.H_cycles = c.L_cycles = 1;
+  return c;
+}
+
+data::PuzzleMeta meta(int64_t seq_len = 9) {
+  data::PuzzleMeta meta;
+  meta.vocab_size = 11;
+  meta.seq_len = seq_len;
+  return meta;
+}
+
+std::shared_ptr<PuzzleModel> build(const config::ModelConfig& c, uint64_t seed = 0, at::ScalarType type = at::kFloat) {
+  return make_puzzle_model(c, resolve_dims(c, meta()), seed, at::kCPU, type);
+}
+
+struct Inputs {
+  Carry carry;
+  at::Tensor tokens, rows;
+};
+
+Inputs inputs_for(PuzzleModel& model, int64_t B = 3) {
+  const at::ScalarType type = model.parameter_set().compute_dtype();
+  const int64_t L = model.dims().puzzle_emb_len + model.dims().seq_len, D = model.config().hidden_size;
+  Inputs in{{at::randn({B, L, D}).to(type), at::randn({B, L, D}).to(type)},
+            at::randint(0, 11, {B, model.dims().seq_len}, at::kInt),
+            {}};
+  if (model.dims().puzzle_emb_ndim > 0) in.rows = at::randn({B, model.dims().puzzle_emb_ndim}).requires_grad_();
+  return in;
+}
+
+// Parameter counts of the published models, and floating-point operations of their training steps.
+TEST(Models, PublishedSizes) {
+  struct Size {
+    const char* arch;
+    bool mlp_t;
+    int64_t parameters;
+    double tflop_per_step;  // batch 768, products with weights alone; attention scores add 2 to 3 %
+  };
+  for (const Size& size :
+       {Size{"hrm", false, 27275266, 27.5}, Size{"trm", false, 6828034, 35.5}, Size{"trm", true, 5028866, 0}}) {
+    config::ModelConfig c;
+    c.arch = size.arch;
+    if (c.arch == "trm") {
+      c.H_layers = 0;
+      c.L_layers = 2;
+      c.H_cycles = 3;
+      c.L_cycles = 6;
+      c.puzzle_emb_len = 16;
+      c.no_ACT_continue = true;
+      c.mlp_t = size.mlp_t;
+      if (size.mlp_t) c.pos_encodings = "none";
+    }
+    const auto model = make_puzzle_model(c, resolve_dims(c, meta(81)), 0, at::kCPU, at::kFloat);
+    EXPECT_EQ(model->parameter_set().count(), size.parameters) << size.arch;
+    if (size.tflop_per_step > 0) {
+      const double ratio = model->flops_per_sample_step() * 768 / 1e12 / size.tflop_per_step;
+      EXPECT_GT(ratio, 1.02) << size.arch;
+      EXPECT_LT(ratio, 1.035) << size.arch;
+    }
+    EXPECT_LT(model->flops_per_sample_segment(), model->flops_per_sample_step());
+  }
+}
+
+TEST(Models, OfficialNames) {
+  config::ModelConfig c = small("hrm");
+  c.pos_encodings = "learned";
+  std::vector<std::string> names;
+  const auto model = build(c);
+  for (const auto& item : model->named_parameters()) names.push_back(item.key());
+  for (const auto& item : model->named_buffers()) names.push_back(item.key());
+  std::sort(names.begin(), names.end());
+  EXPECT_EQ(names, (std::vector<std::string>{
+                       "H_init", "H_level.layers.0.mlp.down_proj.weight", "H_level.layers.0.mlp.gate_up_proj.weight",
+                       "H_level.layers.0.self_attn.o_proj.weight", "H_level.layers.0.self_attn.qkv_proj.weight",
+                       "L_init", "L_level.layers.0.mlp.down_proj.weight", "L_level.layers.0.mlp.gate_up_proj.weight",
+                       "L_level.layers.0.self_attn.o_proj.weight", "L_level.layers.0.self_attn.qkv_proj.weight",
+                       "embed_pos.embedding_weight", "embed_tokens.embedding_weight", "lm_head.weight",
+                       "puzzle_emb.weights", "q_head.bias", "q_head.weight"}));
+}
+
+TEST(Models, InitialValues) {
+  const auto model = build(small("hrm"), 5), same = build(small("hrm"), 5), other = build(small("hrm"), 6);
+  const auto a = model->named_parameters(), b = same->named_parameters(), c = other->named_parameters();
+  for (const auto& item : a) EXPECT_TRUE(at::equal(item.value(), b[item.key()])) << item.key();
+  EXPECT_FALSE(at::equal(a["lm_head.weight"], c["lm_head.weight"]));
+  EXPECT_EQ(a["q_head.weight"].abs().max().item<double>(), 0);
+  EXPECT_TRUE(at::equal(a["q_head.bias"], at::full({2}, -5)));
+  EXPECT_EQ(model->puzzle_embedding().abs().max().item<double>(), 0);
+  EXPECT_FALSE(at::equal(model->H_init(), model->L_init()));
+  // Weights belong to their names: a model of another kind starts its L module alike.
+  EXPECT_TRUE(at::equal(a["L_level.layers.0.mlp.down_proj.weight"],
+                        build(small("trm"), 5)->named_parameters()["L_level.layers.0.mlp.down_proj.weight"]));
+}
+
+TEST(Models, ShapesAndTypes) {
+  for (const char* arch : {"hrm", "trm", "transformer"}) {
+    for (const bool mlp_t : {false, true}) {
+      for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+        config::ModelConfig c = small(arch);
+        c.mlp_t = mlp_t;
+        c.pos_encodings = mlp_t ? "none" : "rope";
+        const auto model = build(c, 0, type);
+        const Inputs in = inputs_for(*model);
+        const at::Tensor z_H = in.carry.z_H.clone(), z_L = in.carry.z_L.clone();
+        const SegmentOutput out = model->segment(in.carry, in.tokens, in.rows);
+        EXPECT_EQ(out.logits.sizes(), at::IntArrayRef({3, 9, 11}));
+        EXPECT_EQ(out.logits.scalar_type(), type);
+        EXPECT_EQ(out.q_halt.sizes(), at::IntArrayRef({3}));
+        EXPECT_EQ(out.q_halt.scalar_type(), at::kFloat);
+        EXPECT_EQ(out.carry.z_H.sizes(), z_H.sizes());
+        EXPECT_FALSE(out.carry.z_H.requires_grad() || out.carry.z_L.requires_grad());
+        // The carry that came in is still there: the next step may need it.
+        EXPECT_TRUE(at::equal(in.carry.z_H, z_H) && at::equal(in.carry.z_L, z_L));
+      }
+    }
+  }
+}
+
+TEST(Models, NoPuzzleEmbedding) {
+  config::ModelConfig c = small("hrm");
+  c.puzzle_emb_ndim = 0;
+  const auto model = build(c);
+  EXPECT_FALSE(model->puzzle_embedding().defined());
+  const Inputs in = inputs_for(*model);
+  EXPECT_EQ(model->segment(in.carry, in.tokens, {}).logits.sizes(), at::IntArrayRef({3, 9, 11}));
+}
+
+// Every parameter but q_head.weight, which starts at zero and hides nothing, gets a gradient; so do the puzzle rows.
+TEST(Models, GradientsReachEverything) {
+  for (const char* arch : {"hrm", "trm", "transformer"}) {
+    const auto model = build(small(arch));
+    const Inputs in = inputs_for(*model);
+    const SegmentOutput out = model->segment(in.carry, in.tokens, in.rows);
+    (out.logits.square().sum() + out.q_halt.sum() + out.q_continue.sum()).backward();
+    for (const nn::Parameter& parameter : model->parameter_set().all()) {
+      EXPECT_GT(parameter.master.grad().abs().max().item<double>(), 0) << arch << " " << parameter.name;
+    }
+    EXPECT_GT(in.rows.grad().abs().max().item<double>(), 0) << arch;
+  }
+}
+
+TEST(Models, RecordsNothingWithoutGrad) {
+  const at::NoGradGuard no_grad;
+  for (const char* arch : {"hrm", "trm", "transformer"}) {
+    const auto model = build(small(arch));
+    const Inputs in = inputs_for(*model);
+    EXPECT_FALSE(model->segment(in.carry, in.tokens, in.rows).logits.requires_grad());
+  }
+}
+
+// HRM's rule: the gradient is that of the last L and the last H call, with their inputs taken as constants. Counted in
+// autograd nodes: more cycles do not make the graph longer. TRM records one whole cycle, so it does with L_cycles.
+int64_t graph_size(const at::Tensor& root) {
+  std::vector<torch::autograd::Node*> open{root.grad_fn().get()};
+  std::unordered_map<torch::autograd::Node*, bool> seen;
+  while (!open.empty()) {
+    torch::autograd::Node* node = open.back();
+    open.pop_back();
+    if (node == nullptr || seen[node]) continue;
+    seen[node] = true;
+    for (const auto& edge : node->next_edges()) open.push_back(edge.function.get());
+  }
+  return static_cast<int64_t>(seen.size());
+}
+
+int64_t graph_of(config::ModelConfig c, int64_t H_cycles, int64_t L_cycles) {
+  c.H_cycles = H_cycles;
+  c.L_cycles = L_cycles;
+  const auto model = build(c);
+  const Inputs in = inputs_for(*model);
+  return graph_size(model->segment(in.carry, in.tokens, in.rows).logits);
+}
+
+TEST(Models, RecordedPart) {
+  EXPECT_EQ(graph_of(small("hrm"), 1, 1), graph_of(small("hrm"), 3, 4));
+  EXPECT_EQ(graph_of(small("trm"), 1, 2), graph_of(small("trm"), 3, 2));
+  EXPECT_GT(graph_of(small("trm"), 1, 3), graph_of(small("trm"), 1, 2));
+}
+
+TEST(Models, TransformerIsOnePass) {
+  const auto model = build(small("transformer"));
+  const Inputs in = inputs_for(*model);
+  const auto* network = dynamic_cast<PuzzleNetwork*>(model.get());
+  ASSERT_NE(network, nullptr);
+  const auto modules = model->named_modules();
+  const auto level = std::dynamic_pointer_cast<nn::ReasoningModule>(modules["L_level"]);
+  ASSERT_NE(level, nullptr);
+  const SegmentOutput out = model->segment(in.carry, in.tokens, in.rows);
+  EXPECT_TRUE(at::equal(out.carry.z_H, level->forward(in.carry.z_H, network->embed_inputs(in.tokens, in.rows))));
+  EXPECT_TRUE(at::equal(out.carry.z_L, in.carry.z_L));
+}
+
+// Slots beyond the embedding are zero, whatever the embedding is.
+TEST(Models, PuzzleSlotsArePadded) {
+  config::ModelConfig c = small("trm");
+  c.puzzle_emb_ndim = 24;
+  c.puzzle_emb_len = 4;
+  const auto model = build(c);
+  const Inputs in = inputs_for(*model);
+  const at::Tensor x = dynamic_cast<PuzzleNetwork&>(*model).embed_inputs(in.tokens, in.rows);
+  EXPECT_EQ(x.sizes(), at::IntArrayRef({3, 13, 16}));
+  const at::Tensor slots = x.narrow(1, 0, 4).reshape({3, 64});
+  EXPECT_TRUE(at::allclose(slots.narrow(1, 0, 24), in.rows * 4));  // sqrt(16)
+  EXPECT_EQ(slots.narrow(1, 24, 40).abs().max().item<double>(), 0);
+}
+
+}  // namespace
+}  // namespace hrm::models
