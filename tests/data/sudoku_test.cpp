@@ -55,8 +55,12 @@ TEST(Sudoku, TextBothWays) {
   EXPECT_EQ(grid[3], 16);
   EXPECT_EQ(format_grid(grid), text);
   EXPECT_EQ(parse_grid(kNine, std::string(80, '.'), grid), "has 80 characters instead of 81");
-  EXPECT_NE(parse_grid(kSix, std::string(35, '.') + "7", grid).find("'7' at character 36"), std::string::npos);
-  EXPECT_NE(parse_grid(kNine, std::string(80, '.') + "x", grid).find("'x' at character 81"), std::string::npos);
+  std::string wrong(36, '.');
+  wrong.back() = '7';
+  EXPECT_NE(parse_grid(kSix, wrong, grid).find("'7' at character 36"), std::string::npos);
+  wrong.assign(81, '.');
+  wrong.back() = 'x';
+  EXPECT_NE(parse_grid(kNine, wrong, grid).find("'x' at character 81"), std::string::npos);
 }
 
 TEST(Sudoku, DrawsBoxes) {
