@@ -142,7 +142,7 @@ TEST(Models, NoPuzzleEmbedding) {
   EXPECT_EQ(model->segment(in.carry, in.tokens, {}).logits.sizes(), at::IntArrayRef({3, 9, 11}));
 }
 
-// Every parameter but q_head.weight, which starts at zero and hides nothing, gets a gradient; so do the puzzle rows.
+// Every parameter gets a gradient, and so do the puzzle rows.
 TEST(Models, GradientsReachEverything) {
   for (const char* arch : {"hrm", "trm", "transformer"}) {
     const auto model = build(small(arch));
