@@ -1,0 +1,75 @@
+// A training segment inside a captured graph does what it does eagerly.
+
+#include "hrm/objectives/act.h"
+#include "ops/gpu_testing.h"
+
+namespace hrm::objectives {
+namespace {
+
+constexpr int64_t kSlots = 6, kSeq = 9;
+
+// One model, its slots and its data. `step` is what a task captures: begin, segment, backward.
+struct Side {
+  explicit Side(const std::string& arch) {
+    config::ModelConfig c;
+    c.arch = arch;
+    c.hidden_size = 32;
+    c.num_heads = 2;
+    c.L_layers = 1;
+    c.H_layers = arch == "hrm" ? 1 : 0;
+    c.halt_max_steps = 3;
+    data::PuzzleMeta meta;
+    meta.vocab_size = 7;
+    meta.seq_len = kSeq;
+    meta.num_puzzle_identifiers = 40;
+    model = models::make_puzzle_model(c, models::resolve_dims(c, meta), 0, at::kCUDA, at::kBFloat16);
+    state = make_act_state(*model, kSlots);
+    leaf = make_puzzle_rows(*model, kSlots);
+    leaf.mutable_grad() = at::zeros_like(leaf);
+    const at::Tensor ids = at::arange(40, at::kInt);
+    const at::Tensor tokens = (ids.unsqueeze(1) + at::arange(kSeq, at::kInt)).remainder(7).to(at::kCUDA);
+    pool = {.inputs = tokens, .labels = tokens.clone(), .puzzle_identifiers = ids.to(at::kCUDA), .valid_rows = 40};
+    cursor = at::zeros({}, at::device(at::kCUDA).dtype(at::kLong));
+    draws = {at::linspace(0, 0.9, kSlots).to(at::kCUDA), at::full({kSlots}, 2, at::device(at::kCUDA).dtype(at::kInt))};
+    metrics = at::zeros({static_cast<int64_t>(act_metric_names().size())}, at::device(at::kCUDA).dtype(at::kDouble));
+  }
+
+  void step() {
+    model->parameter_set().zero_grad();
+    leaf.mutable_grad().zero_();
+    act_begin_from_pool(state, pool, cursor, model->H_init(), model->L_init());
+    const TrainSegment segment = act_train_segment(*model, state, leaf, draws, {});
+    (segment.loss.loss / static_cast<double>(kSlots)).backward();
+    metrics.copy_(segment.loss.metrics);
+  }
+
+  std::shared_ptr<models::PuzzleModel> model;
+  ActState state;
+  at::Tensor leaf, cursor, metrics;
+  data::PuzzleBatch pool;
+  HaltDraws draws;
+};
+
+TEST(ActGpu, CapturedSegment) {
+  HRM_NEEDS_GPU();
+  for (const char* arch : {"hrm", "trm"}) {
+    Side eager(arch), captured(arch);
+    for (int i = 0; i < 7; ++i) eager.step();
+    ops::testing::Captured graph([&] { captured.step(); });  // runs three steps
+    for (int i = 0; i < 4; ++i) graph.replay();
+    EXPECT_GT(eager.cursor.item<int64_t>(), kSlots) << "nothing halted";
+    EXPECT_EQ(eager.cursor.item<int64_t>(), captured.cursor.item<int64_t>());
+    EXPECT_TRUE(at::equal(eager.state.halted, captured.state.halted));
+    EXPECT_TRUE(at::equal(eager.state.inputs, captured.state.inputs));
+    EXPECT_TRUE(at::equal(eager.state.steps, captured.state.steps));
+    EXPECT_TRUE(at::equal(eager.state.carry.z_H, captured.state.carry.z_H));
+    EXPECT_TRUE(at::allclose(eager.metrics, captured.metrics, 1e-6));
+    // The attention's backward pass may sum in another order from run to run.
+    const at::Tensor want = eager.model->parameter_set().flat_grad(), got = captured.model->parameter_set().flat_grad();
+    EXPECT_LE((got - want).norm().item<double>(), 2e-2 * want.norm().item<double>());
+    EXPECT_GT(want.norm().item<double>(), 0);
+  }
+}
+
+}  // namespace
+}  // namespace hrm::objectives
