@@ -34,6 +34,8 @@ if(HRM_WITH_CUDA)
   # CMake 3.25 knows CUDA dialects up to 17.
   set(CMAKE_CUDA_STANDARD 17)
   set(CMAKE_CUDA_STANDARD_REQUIRED ON)
+  # The process has one CUDA runtime, torch's (HrmTorch.cmake).
+  set(CMAKE_CUDA_RUNTIME_LIBRARY None)
   enable_language(CUDA)
   # Not find_package(CUDAToolkit): the one of CMake 3.25 fails with toolkits that have no libnvToolsExt any more.
   if(NOT CMAKE_CUDA_COMPILER_VERSION MATCHES "^13\\.")

@@ -55,6 +55,8 @@ void PuzzleNetwork::initialise(uint64_t seed, at::ScalarType compute_dtype) {
   q_head_->bias().fill_(-5);
   nn::trunc_normal_(H_init_, 1.0, seed, "H_init");
   nn::trunc_normal_(L_init_, 1.0, seed, "L_init");
+  // The official models keep both in bfloat16; rounded values export to that without loss.
+  for (at::Tensor* row : {&H_init_, &L_init_}) row->copy_(row->to(at::kBFloat16));
   parameters_.build(*this, compute_dtype);
 }
 

@@ -2,6 +2,8 @@
 
 #include <c10/core/impl/VirtualGuardImpl.h>
 
+#include <cmath>
+#include <limits>
 #include <sstream>
 
 #include "hrm/base/error.h"
@@ -22,6 +24,7 @@ data::PuzzleBatch to_device(const data::PuzzleBatch& batch, at::Device device) {
 }
 
 std::string percent(double share) {
+  if (std::isnan(share)) return "-";
   std::ostringstream out;
   out.setf(std::ios::fixed);
   out.precision(share >= 0.9995 || share == 0 ? 0 : 1);
@@ -30,6 +33,7 @@ std::string percent(double share) {
 }
 
 std::string fixed(double value, int digits) {
+  if (std::isnan(value)) return "-";
   std::ostringstream out;
   out.setf(std::ios::fixed);
   out.precision(digits);
@@ -190,7 +194,8 @@ NamedValues PuzzleTask::summarize(const std::vector<double>& sums, int64_t steps
       out.emplace_back(name, value);
       loss += name == "lm_loss" ? value : 0.5 * value;
     } else {
-      out.emplace_back(name, sums[i] / std::max(count, 1.0));
+      // No sample halted in these steps: there is nothing to average.
+      out.emplace_back(name, count > 0 ? sums[i] / count : std::numeric_limits<double>::quiet_NaN());
     }
   }
   out.insert(out.begin(), {"loss", loss});

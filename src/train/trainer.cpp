@@ -79,6 +79,7 @@ Outcome Trainer::run() {
   window_start_ = now_seconds();
   const double start = window_start_;
   while (step_ < total_steps_) {
+    trace_steps();
     train_step();
     collect_metrics(/*wait=*/step_ == total_steps_);
     const bool last = step_ == total_steps_;
@@ -231,6 +232,20 @@ void Trainer::evaluate() {
   if (with_ema && which == "both") run_one("eval_raw");
   last_eval_step_ = step_;
   paused_seconds_ += now_seconds() - start;
+}
+
+// Opens and closes the window of profiled steps, before the step that follows.
+void Trainer::trace_steps() {
+  const config::ProfilingConfig& profiling = config_.profiling;
+  if (profiling.trace_steps > 0 && process_steps_ == profiling.trace_after) {
+    trace_ = std::make_unique<StepTrace>(runtime_.device);
+  }
+  if (trace_ && process_steps_ == profiling.trace_after + profiling.trace_steps) {
+    trace_->finish(run_dir_ / "trace.json");
+    trace_.reset();
+    log::info("traced ", profiling.trace_steps, " steps: ", (run_dir_ / "trace.json").string());
+  }
+  ++process_steps_;
 }
 
 void Trainer::save() {

@@ -19,8 +19,7 @@ struct RunConfig {
   static void describe(F&& f) {
     f("name", &RunConfig::name, AnyText{}, "", "name of the run; its folder is <dir>/<name>");
     f("dir", &RunConfig::dir, AnyText{}, "", "folder that holds all runs");
-    f("seed", &RunConfig::seed, IntRange{0}, "",
-      "seed of initialisation, sample order, augmentation and exploration");
+    f("seed", &RunConfig::seed, IntRange{0}, "", "seed of initialisation, sample order, augmentation and exploration");
   }
 };
 
@@ -83,7 +82,8 @@ struct ModelConfig {
   template <class F>
   static void describe(F&& f) {
     f("arch", &ModelConfig::arch, OneOf{{"hrm", "trm", "transformer"}}, "",
-      "hrm = Hierarchical Reasoning Model, trm = Tiny Recursive Model, transformer = plain baseline of L_layers blocks");
+      "hrm = Hierarchical Reasoning Model, trm = Tiny Recursive Model, transformer = plain baseline of L_layers "
+      "blocks");
     f("hidden_size", &ModelConfig::hidden_size, IntRange{2, 65536}, "", "width D of the model");
     f("num_heads", &ModelConfig::num_heads, IntRange{1, 1024}, "heads", "attention heads; must divide hidden_size");
     f("expansion", &ModelConfig::expansion, RealRange{0, 64, true}, "",
@@ -201,8 +201,7 @@ struct EvalConfig {
 
   template <class F>
   static void describe(F&& f) {
-    f("batch_size", &EvalConfig::batch_size, IntRange{0, 1 << 24}, "samples",
-      "evaluation batch; 0 = micro_batch_size");
+    f("batch_size", &EvalConfig::batch_size, IntRange{0, 1 << 24}, "samples", "evaluation batch; 0 = micro_batch_size");
     f("max_samples", &EvalConfig::max_samples, IntRange{0}, "samples",
       "evaluate this many test samples, spread evenly over the set; 0 = all");
     f("segments", &EvalConfig::segments, IntRange{0, 65535}, "segments", "reasoning segments; 0 = halt_max_steps");
@@ -220,7 +219,8 @@ struct RuntimeConfig {
 
   template <class F>
   static void describe(F&& f) {
-    f("device", &RuntimeConfig::device, OneOf{{"auto", "cpu", "cuda"}}, "", "auto = the GPU when there is a usable one");
+    f("device", &RuntimeConfig::device, OneOf{{"auto", "cpu", "cuda"}}, "",
+      "auto = the GPU when there is a usable one");
     f("precision", &RuntimeConfig::precision, OneOf{{"auto", "fp32", "bf16"}}, "",
       "arithmetic of the forward and backward pass, weights stay fp32; auto = bf16 on a GPU, fp32 on the CPU");
     f("threads", &RuntimeConfig::threads, IntRange{0, 4096}, "threads", "CPU threads; 0 = one per core");
@@ -240,6 +240,19 @@ struct OpsConfig {
   }
 };
 
+struct ProfilingConfig {
+  int64_t trace_steps = 0;
+  int64_t trace_after = 20;
+
+  template <class F>
+  static void describe(F&& f) {
+    f("trace_steps", &ProfilingConfig::trace_steps, IntRange{0, 1000}, "steps",
+      "record so many steps with LibTorch's profiler into <run folder>/trace.json (scripts/trace_table); 0 = off");
+    f("trace_after", &ProfilingConfig::trace_after, IntRange{0}, "steps",
+      "steps of this process before the recording starts");
+  }
+};
+
 // The whole configuration; the names here are the sections of the JSON file.
 struct Config {
   std::string task = "puzzle";
@@ -252,6 +265,7 @@ struct Config {
   EvalConfig eval;
   RuntimeConfig runtime;
   OpsConfig ops;
+  ProfilingConfig profiling;
 
   template <class F>
   static void describe(F&& f) {
@@ -265,6 +279,7 @@ struct Config {
     f("eval", &Config::eval, "evaluation");
     f("runtime", &Config::runtime, "device and arithmetic");
     f("ops", &Config::ops, "kernels");
+    f("profiling", &Config::profiling, "traces");
   }
 };
 

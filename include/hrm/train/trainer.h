@@ -10,6 +10,7 @@
 #include "hrm/optim/optimizer.h"
 #include "hrm/runtime/async_read.h"
 #include "hrm/runtime/device.h"
+#include "hrm/runtime/profiler.h"
 #include "hrm/tasks/task.h"
 #include "hrm/train/run_log.h"
 
@@ -45,6 +46,7 @@ class Trainer : public Stateful {
   void write_window(int64_t step);
   void evaluate();
   void save();
+  void trace_steps();
   [[noreturn]] void stop_diverged(int64_t step);
   bool logged(int64_t step) const;
   bool due(int64_t every, bool last) const;
@@ -72,6 +74,8 @@ class Trainer : public Stateful {
   at::Tensor lr_, skip_;    // 0-dim float32 on the device
   AsyncReader reader_;
   int64_t last_saved_step_ = -1;
+  int64_t process_steps_ = 0;  // steps done by this process
+  std::unique_ptr<StepTrace> trace_;
   int64_t window_first_step_ = 0;  // the window's timing starts after this step
   double window_start_ = 0;        // s, monotonic
   double paused_seconds_ = 0;      // spent in evaluation and saving since window_start_
