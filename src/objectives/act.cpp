@@ -154,7 +154,10 @@ TrainSegment act_train_segment(models::PuzzleModel& model, ActState& state, at::
   TrainSegment segment;
   segment.output = model.segment(state.carry, state.inputs, puzzle_rows);
   act_end(state, segment.output, draws, /*training=*/true, model.config());
-  if (!model.config().no_ACT_continue) segment.target_q_continue = target_q_continue(model, state, puzzle_rows);
+  // With one segment there is nothing to continue: the official code computes no target then.
+  if (!model.config().no_ACT_continue && model.config().halt_max_steps > 1) {
+    segment.target_q_continue = target_q_continue(model, state, puzzle_rows);
+  }
   segment.loss = act_loss(segment.output, state, segment.target_q_continue, objective);
   return segment;
 }

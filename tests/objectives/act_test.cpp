@@ -325,6 +325,20 @@ TEST(ActTrainSegment, GathersEmbeddingsOfTheState) {
   EXPECT_EQ(leaf.data_ptr(), address);
 }
 
+// As the official code: with one segment per sample there is no second forward pass and no loss of q_continue.
+TEST(ActTrainSegment, OneSegmentHasNoQTarget) {
+  const auto many = small_model();
+  config::ModelConfig c = many->config();
+  c.halt_max_steps = 1;
+  const auto model = models::make_puzzle_model(c, many->dims(), 0, at::kCPU, at::kFloat);
+  ActState state = make_act_state(*model, 3);
+  at::Tensor leaf = make_puzzle_rows(*model, 3);
+  act_begin(state, rows(3), model->H_init(), model->L_init());
+  const TrainSegment segment = act_train_segment(*model, state, leaf, no_exploration(3), {});
+  EXPECT_FALSE(segment.target_q_continue.has_value());
+  EXPECT_EQ(segment.loss.metrics[7].item<double>(), 0);
+}
+
 TEST(ActEvaluate, RunsAllSegments) {
   const auto model = small_model("trm", /*no_continue=*/true);
   const data::PuzzleBatch batch = rows(3);
