@@ -5,8 +5,10 @@
 
 #include <chrono>
 #include <cstdlib>
+#include <sstream>
 #include <thread>
 
+#include "hrm/base/build_info.h"
 #include "hrm/base/error.h"
 #include "hrm/base/log.h"
 
@@ -63,6 +65,27 @@ void choose_peak(Runtime& runtime) {
 }
 
 }  // namespace
+
+// By the rules of CUDA: machine code runs on the
+// same major and any later minor version, "a" variants on their own version alone, and PTX on everything later.
+std::string kernels_for(int capability) {
+  std::istringstream list(build_info("cuda_archs"));
+  std::string result;
+  for (std::string arch; std::getline(list, arch, ',');) {
+    const int number = std::atoi(arch.c_str());
+    const bool own_only = arch.find('a') != std::string::npos && arch.find("all") == std::string::npos;
+    const bool has_code = arch.find("-virtual") == std::string::npos;
+    const bool has_ptx = arch.find("-real") == std::string::npos;
+    if (own_only) {
+      if (number == capability) return "built for " + arch;
+    } else if (has_code && number / 10 == capability / 10 && number <= capability) {
+      return "built for " + arch;
+    } else if (has_ptx && number <= capability) {
+      result = "translated from " + arch + " at first use";
+    }
+  }
+  return result;
+}
 
 std::string why_no_cuda() {
 #if HRM_WITH_CUDA
@@ -126,6 +149,7 @@ Runtime start_runtime(const config::RuntimeConfig& config) {
     cudaDeviceProp properties{};
     cudaGetDeviceProperties(&properties, 0);
     runtime.device_name = properties.name;
+    runtime.own_kernels = !kernels_for(properties.major * 10 + properties.minor).empty();
   }
 #endif
   if (runtime.device.is_cpu()) runtime.device_name = cat("CPU, ", threads, threads == 1 ? " thread" : " threads");

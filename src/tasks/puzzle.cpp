@@ -207,9 +207,8 @@ std::string PuzzleTask::progress_text(const NamedValues& summary) const {
              " | cells ", percent(value_of(summary, "accuracy")), " | halt ", fixed(value_of(summary, "steps"), 1));
 }
 
-double PuzzleTask::steps_per_epoch() const {
-  return static_cast<double>(train_->num_groups()) * train_->mean_puzzle_examples() /
-         static_cast<double>(config_.train.global_batch_size);
+double PuzzleTask::samples_per_epoch() const {
+  return static_cast<double>(train_->num_groups()) * train_->mean_puzzle_examples();
 }
 
 double PuzzleTask::flops_per_step() const {

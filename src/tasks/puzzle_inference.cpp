@@ -1,8 +1,10 @@
 #include "hrm/tasks/puzzle_inference.h"
 
-#include "checkpoint/official.h"
+#include "hrm/base/build_info.h"
 #include "hrm/base/error.h"
+#include "hrm/base/log.h"
 #include "hrm/checkpoint/checkpoint.h"
+#include "hrm/checkpoint/official.h"
 #include "hrm/config/load.h"
 #include "hrm/ops/backend.h"
 #include "hrm/tasks/puzzle.h"
@@ -40,7 +42,12 @@ config::Config stored_config(const std::filesystem::path& run_or_step, const std
 
 Runtime start_runtime_and_ops(const config::Config& config) {
   const Runtime runtime = start_runtime(config.runtime);
-  ops::set_backend(config.ops.backend == "reference" ? ops::Backend::reference : ops::Backend::fused);
+  const bool reference = config.ops.backend == "reference" || !runtime.own_kernels;
+  if (!runtime.own_kernels && config.ops.backend != "reference") {
+    log::warn("this build holds no kernels for the ", runtime.device_name, " (HRM_CUDA_ARCHS is ",
+              build_info("cuda_archs"), "); plain ATen does their work, slower");
+  }
+  ops::set_backend(reference ? ops::Backend::reference : ops::Backend::fused);
   return runtime;
 }
 

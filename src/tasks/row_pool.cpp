@@ -1,6 +1,6 @@
 #include "hrm/tasks/row_pool.h"
 
-#include "hrm/runtime/device.h"
+#include <c10/core/impl/VirtualGuardImpl.h>
 
 namespace hrm::tasks {
 
@@ -10,7 +10,8 @@ RowPool::RowPool(std::shared_ptr<const data::PuzzleDataset> dataset, const data:
       slots_(slots),
       capacity_((kLag + 2) * slots),
       known_(position),
-      loaded_(position) {
+      loaded_(position),
+      device_(device) {
   const auto ints = at::TensorOptions().device(device).dtype(at::kInt);
   const int64_t seq_len = dataset->meta().seq_len;
   ring_ = {at::zeros({capacity_, seq_len}, ints), at::zeros({capacity_, seq_len}, ints), at::zeros({capacity_}, ints),
@@ -28,11 +29,23 @@ double RowPool::prepare() {
   while (loaded_ < needed) {
     const int64_t place = loaded_ % capacity_;
     const int64_t count = std::min({needed - loaded_, capacity_ - place, slots_});
+    while (copying_.size() >= 2) {
+      copying_.front().second.synchronize();
+      copying_.pop_front();
+    }
     data::StreamBatch rows = stream_->next_rows(count);
     waited += stream_->wait_ms();
-    ring_.inputs.narrow(0, place, count).copy_(rows.batch.inputs);
-    ring_.labels.narrow(0, place, count).copy_(rows.batch.labels);
-    ring_.puzzle_identifiers.narrow(0, place, count).copy_(rows.batch.puzzle_identifiers);
+    const auto load = [&](at::Tensor& ring, const at::Tensor& source) {
+      ring.narrow(0, place, count).copy_(source, /*non_blocking=*/true);
+    };
+    load(ring_.inputs, rows.batch.inputs);
+    load(ring_.labels, rows.batch.labels);
+    load(ring_.puzzle_identifiers, rows.batch.puzzle_identifiers);
+    if (device_.is_cuda()) {
+      c10::Event copied(c10::DeviceType::CUDA);
+      copied.record(c10::impl::VirtualGuardImpl(c10::DeviceType::CUDA).getStream(device_));
+      copying_.emplace_back(std::move(rows), std::move(copied));
+    }
     loaded_ += count;
   }
   return waited;

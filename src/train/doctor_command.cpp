@@ -88,27 +88,6 @@ Json examine_cpu() {
 }
 
 #if HRM_WITH_CUDA
-// Whether this build has kernels for a compute capability such as 90, by the rules of CUDA: machine code runs on the
-// same major and any later minor version, "a" variants on their own version alone, and PTX on everything later.
-std::string kernels_for(int capability) {
-  std::istringstream list(build_info("cuda_archs"));
-  std::string result;
-  for (std::string arch; std::getline(list, arch, ',');) {
-    const int number = std::atoi(arch.c_str());
-    const bool own_only = arch.find('a') != std::string::npos && arch.find("all") == std::string::npos;
-    const bool has_code = arch.find("-virtual") == std::string::npos;
-    const bool has_ptx = arch.find("-real") == std::string::npos;
-    if (own_only) {
-      if (number == capability) return "built for " + arch;
-    } else if (has_code && number / 10 == capability / 10 && number <= capability) {
-      return "built for " + arch;
-    } else if (has_ptx && number <= capability) {
-      result = "translated from " + arch + " at first use";
-    }
-  }
-  return result;
-}
-
 std::string cuda_version_text(int version) {
   return cat(version / 1000, ".", version % 1000 / 10);
 }

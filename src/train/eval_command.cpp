@@ -1,4 +1,3 @@
-#include <chrono>
 #include <iostream>
 #include <nlohmann/json.hpp>
 
@@ -10,13 +9,10 @@
 #include "hrm/tasks/puzzle.h"
 #include "hrm/tasks/puzzle_inference.h"
 #include "hrm/train/commands.h"
+#include "hrm/train/eval_reporter.h"
 
 namespace hrm::train {
 namespace {
-
-double now_seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 // The data that --data names, or else the test data of the run.
 std::shared_ptr<const data::PuzzleDataset> open_eval_data(const EvalOptions& options, const config::Config& config) {
@@ -30,14 +26,19 @@ std::shared_ptr<const data::PuzzleDataset> open_eval_data(const EvalOptions& opt
 int run_eval(const EvalOptions& options) {
   const config::Config stored = tasks::stored_config(options.checkpoint, options.overrides);
   const auto dataset = open_eval_data(options, stored);
+  // A run that evaluates both sets is measured here as it is used: by its average, where it has one.
+  const std::string weights = stored.eval.weights == "both" ? "auto" : stored.eval.weights;
   const tasks::PuzzleInference loaded =
-      tasks::open_puzzle_model(options.checkpoint, options.overrides, stored.eval.weights, dataset->meta().seq_len);
+      tasks::open_puzzle_model(options.checkpoint, options.overrides, weights, dataset->meta().seq_len);
   const auto& dims = loaded.model->dims();
   require(dataset->meta().seq_len == dims.seq_len, ExitCode::data, "'", dataset->origin(), "' has puzzles of ",
           dataset->meta().seq_len, " cells, the model of '", loaded.checkpoint.string(), "' takes ", dims.seq_len);
   require(dataset->meta().vocab_size == dims.vocab_size, ExitCode::data, "'", dataset->origin(), "' has ",
           dataset->meta().vocab_size, " tokens, the model of '", loaded.checkpoint.string(), "' ", dims.vocab_size,
           "; they are not the same kind of puzzle");
+  require(dims.puzzle_emb_ndim == 0 || dataset->meta().num_puzzle_identifiers <= dims.num_puzzle_identifiers,
+          ExitCode::data, "'", dataset->origin(), "' has ", dataset->meta().num_puzzle_identifiers,
+          " puzzle identifiers, the model of '", loaded.checkpoint.string(), "' ", dims.num_puzzle_identifiers);
 
   tasks::PuzzleEvalOptions eval;
   eval.batch_size = loaded.config.eval.batch_size > 0 ? loaded.config.eval.batch_size : 256;
@@ -46,17 +47,11 @@ int run_eval(const EvalOptions& options) {
   log::info("evaluating ", loaded.checkpoint.string(), " (", loaded.averaged ? "averaged" : "raw", " weights) on ",
             dataset->origin(), ", ", eval.segments, " segments, ", loaded.runtime.device_name);
 
-  const double start = now_seconds();
-  const tasks::NamedValues result = tasks::evaluate_puzzles(
-      *loaded.model, dataset, loaded.config.objective, eval, loaded.runtime.device,
-      [&](const tasks::EvalProgress& progress) {
-        const double left = (now_seconds() - start) / static_cast<double>(progress.done) *
-                            static_cast<double>(progress.total - progress.done);
-        if (log::stderr_is_interactive()) {
-          log::progress(cat("evaluating ", progress.done, "/", progress.total, " samples, eta ", human_seconds(left)));
-        }
-      });
-  const double seconds = now_seconds() - start;
+  EvalReporter reporter;
+  const tasks::NamedValues result =
+      tasks::evaluate_puzzles(*loaded.model, dataset, loaded.config.objective, eval, loaded.runtime.device,
+                              [&](const tasks::EvalProgress& progress) { reporter.report(progress); });
+  const double seconds = reporter.seconds();
   log::info(tasks::puzzle_eval_text(result), " | ", human_seconds(seconds));
 
   nlohmann::ordered_json json;

@@ -1,5 +1,8 @@
 #include "hrm/train/run_log.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <chrono>
 #include <cmath>
 #include <fstream>
@@ -30,6 +33,14 @@ void RunLog::truncate_after(int64_t step) {
     dropped |= !keep;
   }
   if (dropped) write_text_atomic(file, kept);
+}
+
+void RunLog::sync() {
+  const int fd = open((run_dir_ / "metrics.jsonl").c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return;  // nothing was logged yet
+  const bool done = fsync(fd) == 0;
+  close(fd);
+  require(done, ExitCode::environment, "cannot write '", (run_dir_ / "metrics.jsonl").string(), "' to the disk");
 }
 
 void RunLog::write(int64_t step, const std::vector<std::pair<std::string, double>>& values) {

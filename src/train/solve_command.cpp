@@ -144,13 +144,21 @@ std::string read_input(const SolveOptions& options, const std::string& origin) {
   return read_text(options.input, ExitCode::data);
 }
 
-// Length of the first puzzle, for models that do not know how long theirs are.
+// Cells of the first puzzle, for models that do not know how long theirs are. A maze may stand as its rows.
 std::optional<int64_t> first_length(const std::string& text) {
-  const size_t begin = text.find_first_not_of("\r\n");
-  if (begin == std::string::npos) return std::nullopt;
-  return static_cast<int64_t>(text.find_first_of(",\t\r\n", begin) == std::string::npos
-                                  ? text.size() - begin
-                                  : text.find_first_of(",\t\r\n", begin) - begin);
+  std::istringstream lines(text);
+  std::string line;
+  while (std::getline(lines, line) && trimmed_end(line).empty()) {
+  }
+  line = trimmed_end(line);
+  if (line.empty()) return std::nullopt;
+  const auto length = static_cast<int64_t>(line.size());
+  if (line.find('#') == std::string::npos) {
+    return static_cast<int64_t>(std::min(line.find_first_of(",\t "), line.size()));
+  }
+  // A line with start and goal is a whole maze, else the first of as many rows as it has cells.
+  const bool whole = line.find('S') != std::string::npos && line.find('G') != std::string::npos;
+  return whole ? length : length * length;
 }
 
 // Mazes and Sudoku can be told apart by the model's sizes.

@@ -2,6 +2,8 @@
 #include <sys/file.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
@@ -14,6 +16,7 @@
 #include "hrm/base/text.h"
 #include "hrm/checkpoint/checkpoint.h"
 #include "hrm/config/load.h"
+#include "hrm/config/schema.h"
 #include "hrm/runtime/device.h"
 #include "hrm/tasks/puzzle.h"
 #include "hrm/tasks/puzzle_inference.h"
@@ -35,8 +38,13 @@ class RunLock {
     fd_ = open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
     require(fd_ >= 0, ExitCode::environment, "cannot write in the run folder '", run_dir.string(),
             "': ", std::strerror(errno), "; choose another run.dir");
-    require(flock(fd_, LOCK_EX | LOCK_NB) == 0, ExitCode::environment, "another process trains in '", run_dir.string(),
+    if (flock(fd_, LOCK_EX | LOCK_NB) == 0) return;
+    const int error = errno;
+    close(fd_);
+    require(error != EWOULDBLOCK, ExitCode::environment, "another process trains in '", run_dir.string(),
             "'; stop it, or choose another run.name");
+    fail(ExitCode::environment, "cannot lock '", file.string(), "': ", std::strerror(error),
+         "; choose another run.dir");
   }
   ~RunLock() { close(fd_); }
   RunLock(const RunLock&) = delete;
@@ -81,7 +89,7 @@ void write_environment(const fs::path& run_dir, const Runtime& runtime) {
 
 struct Start {
   fs::path checkpoint;  // empty: from scratch
-  checkpoint::CheckpointKind kind = checkpoint::CheckpointKind::full;
+  checkpoint::CheckpointMeta meta;
 };
 
 Start choose_start(const TrainOptions& options, const fs::path& run_dir) {
@@ -93,10 +101,33 @@ Start choose_start(const TrainOptions& options, const fs::path& run_dir) {
   if (options.resume == "auto") {
     const auto found = checkpoint::find_latest_valid(run_dir);
     if (!found) return {};
-    return {found->dir, found->meta.kind};
+    return {found->dir, found->meta};
   }
   const auto found = checkpoint::open_checkpoint(options.resume);
-  return {found.dir, found.meta.kind};
+  // Going on from an older step of this run would leave two futures in one folder, and the next --resume auto would
+  // take the abandoned one.
+  const auto own = checkpoint::list_checkpoints(run_dir);
+  require(own.empty() || fs::equivalent(own.front(), found.dir), ExitCode::usage, "'", run_dir.string(),
+          "' holds other checkpoints than '", found.dir.string(), "', the newest at ",
+          own.empty() ? "" : own.front().filename().string(), "; give the branch its own run.name");
+  return {found.dir, found.meta};
+}
+
+// What a resume may not change: the samples and the draws of the steps to come would silently be other ones.
+void check_resume_config(const config::LoadedConfig& now, const Start& start) {
+  const fs::path file = start.checkpoint / "config.json";
+  const config::LoadedConfig then = config::config_from_json_text(start.meta.config_json, file.string());
+  constexpr std::array kFixed = {
+      "run.seed",      "data.train",     "data.kind",       "data.augmentation",           "data.box_rows",
+      "data.box_cols", "data.subsample", "data.min_rating", "model.halt_exploration_prob", "data.reference_semantics"};
+  std::string changed;
+  for (const std::string& key : config::differing_keys(now.config, then.config)) {
+    require(std::find(kFixed.begin(), kFixed.end(), key) == kFixed.end(), ExitCode::usage, key, " (",
+            now.origin(key).text(), ") is not what the checkpoint '", start.checkpoint.string(),
+            "' was trained with; set it back, or start another run.name");
+    if (key.rfind("run.", 0) != 0) changed += (changed.empty() ? "" : ", ") + key;
+  }
+  if (!changed.empty()) log::info("changed since the checkpoint: ", changed);
 }
 
 }  // namespace
@@ -129,11 +160,12 @@ int run_train(const TrainOptions& options) {
   if (start.checkpoint.empty()) {
     log::info("training     ", trainer.total_steps(), " steps of ", config.train.global_batch_size, " samples");
     trainer.start_fresh();
-  } else if (start.kind == checkpoint::CheckpointKind::weights) {
+  } else if (start.meta.kind == checkpoint::CheckpointKind::weights) {
     checkpoint::load_weights_into(start.checkpoint, task);
     trainer.start_fresh();
     log::info("weights from ", start.checkpoint.string(), "; optimizer and data start afresh");
   } else {
+    check_resume_config(loaded, start);
     trainer.resume(start.checkpoint);
     log::info("resumed      ", start.checkpoint.string(), " at step ", trainer.step(), " of ", trainer.total_steps());
   }

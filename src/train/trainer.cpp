@@ -1,6 +1,5 @@
 #include "hrm/train/trainer.h"
 
-#include <chrono>
 #include <cmath>
 
 #include "hrm/base/error.h"
@@ -9,7 +8,7 @@
 #include "hrm/checkpoint/checkpoint.h"
 #include "hrm/optim/clip.h"
 #include "hrm/optim/schedules.h"
-#include "hrm/runtime/async_read.h"
+#include "hrm/train/eval_reporter.h"
 #include "hrm/train/signals.h"
 
 namespace hrm::train {
@@ -17,10 +16,6 @@ namespace {
 
 // Values behind the task's own sums in the vector that travels to the host each step.
 enum Extra : int64_t { kNormRaw = 0, kNormClipped = 1, kNonFinite = 2, kUpdateRatio = 3, kNumExtra = 4 };
-
-double now_seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 // All masters as one vector (a copy).
 at::Tensor flat_masters(const nn::ParameterSet& parameters) {
@@ -42,7 +37,9 @@ std::vector<optim::ParameterGroup> one_group(nn::ParameterSet& parameters, doubl
 
 int64_t planned_steps(const config::TrainConfig& config, const tasks::Task& task) {
   if (config.steps > 0) return config.steps;
-  const auto steps = static_cast<int64_t>(config.epochs * task.steps_per_epoch());
+  // In this order of operations, as the official trainer rounds.
+  const auto steps =
+      static_cast<int64_t>(config.epochs * task.samples_per_epoch() / static_cast<double>(config.global_batch_size));
   require(steps > 0, ExitCode::usage, "train.epochs = ", config.epochs, " is less than one step of ",
           config.global_batch_size, " samples; set train.steps or more epochs");
   return steps;
@@ -78,24 +75,31 @@ Trainer::Trainer(const config::Config& config, std::string config_json, const Ru
 Outcome Trainer::run() {
   window_start_ = now_seconds();
   const double start = window_start_;
+  // A stop between a step and its evaluation leaves the evaluation to us.
+  if (step_ > 0 && config_.train.eval_every > 0 && step_ % config_.train.eval_every == 0) evaluate();
   while (step_ < total_steps_) {
     trace_steps();
     train_step();
-    collect_metrics(/*wait=*/step_ == total_steps_);
     const bool last = step_ == total_steps_;
+    collect_metrics(/*wait=*/last);
+    const bool out_of_time = config_.train.max_seconds > 0 && now_seconds() - start > config_.train.max_seconds;
+    if (!last && (stop_requested() || out_of_time)) return stop();
     if (due(config_.train.eval_every, last)) evaluate();
     if (due(config_.train.checkpoint_every, last)) save();
-    const bool out_of_time = config_.train.max_seconds > 0 && now_seconds() - start > config_.train.max_seconds;
-    if (!last && (stop_requested() || out_of_time)) {
-      save();
-      log::progress_done();
-      log::info("stopped at step ", step_, " of ", total_steps_, " (",
-                stop_requested() ? stop_signal_name() : "train.max_seconds", "); start it again to go on");
-      return Outcome::stopped;
-    }
   }
+  finish_trace();
   log::progress_done();
   return Outcome::finished;
+}
+
+// Saves before anything else: the scheduler that sent the signal may grant seconds only.
+Outcome Trainer::stop() {
+  save();
+  finish_trace();
+  log::progress_done();
+  log::info("stopped at step ", step_, " of ", total_steps_, " (",
+            stop_requested() ? stop_signal_name() : "train.max_seconds", "); start it again to go on");
+  return Outcome::stopped;
 }
 
 // One optimizer step. Nothing here waits for the device: metrics travel to the host on their own (collect_metrics).
@@ -210,14 +214,9 @@ void Trainer::evaluate() {
           "eval.weights is 'ema', but optim.ema is 0: there is no average to evaluate");
   const bool with_ema = ema_ && which != "raw";
   const auto run_one = [&](const std::string& prefix) {
-    const tasks::NamedValues result = task_.evaluate([&](const tasks::EvalProgress& progress) {
-      const double spent = now_seconds() - start;
-      const double left =
-          spent / static_cast<double>(progress.done) * static_cast<double>(progress.total - progress.done);
-      if (log::stderr_is_interactive()) {
-        log::progress(cat("evaluating ", progress.done, "/", progress.total, " samples, eta ", human_seconds(left)));
-      }
-    });
+    EvalReporter reporter;
+    const tasks::NamedValues result =
+        task_.evaluate([&](const tasks::EvalProgress& progress) { reporter.report(progress); });
     std::vector<std::pair<std::string, double>> line;
     for (const auto& [key, value] : result) line.emplace_back(prefix + "/" + key, value);
     log_.write(step_, line);
@@ -240,18 +239,22 @@ void Trainer::trace_steps() {
   if (profiling.trace_steps > 0 && process_steps_ == profiling.trace_after) {
     trace_ = std::make_unique<StepTrace>(runtime_.device);
   }
-  if (trace_ && process_steps_ == profiling.trace_after + profiling.trace_steps) {
-    trace_->finish(run_dir_ / "trace.json");
-    trace_.reset();
-    log::info("traced ", profiling.trace_steps, " steps: ", (run_dir_ / "trace.json").string());
-  }
+  if (process_steps_ == profiling.trace_after + profiling.trace_steps) finish_trace();
   ++process_steps_;
+}
+
+void Trainer::finish_trace() {
+  if (!trace_) return;
+  trace_->finish(run_dir_ / "trace.json");
+  trace_.reset();
+  log::info("traced ", process_steps_ - config_.profiling.trace_after, " steps: ", (run_dir_ / "trace.json").string());
 }
 
 void Trainer::save() {
   if (last_saved_step_ == step_) return;
   collect_metrics(/*wait=*/true);
   const double start = now_seconds();
+  log_.sync();
   checkpoint::save_checkpoint(run_dir_, *this, {step_, config_json_, task_.signature()},
                               config_.train.keep_checkpoints);
   last_saved_step_ = step_;
@@ -260,11 +263,16 @@ void Trainer::save() {
 
 void Trainer::stop_diverged(int64_t step) {
   log::progress_done();
-  const auto dump =
-      checkpoint::save_checkpoint(run_dir_ / "diverged", *this, {step, config_json_, task_.signature()}, 1);
-  fail(ExitCode::diverged, "the gradient of step ", step, " is not finite; the weights before it, the batch and the ",
-       "carry are in '", dump.string(), "'. Lower optim.lr or set optim.grad_clip, then start again: the run resumes ",
-       "from its last checkpoint");
+  std::string dump;
+  try {
+    dump =
+        checkpoint::save_checkpoint(run_dir_ / "diverged", *this, {step, config_json_, task_.signature()}, 1).string();
+    dump = cat("the weights before it and the state are in '", dump, "'");
+  } catch (const Error& e) {
+    dump = cat("no dump could be written: ", e.what());
+  }
+  fail(ExitCode::diverged, "the gradient of step ", step, " is not finite; ", dump,
+       ". Lower optim.lr or set optim.grad_clip, then start again: the run resumes from its last checkpoint");
 }
 
 void Trainer::start_fresh() {

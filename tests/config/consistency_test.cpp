@@ -79,7 +79,7 @@ TEST(Consistency, EachContradictionIsRefusedAndItsAdviceWorks) {
        "data.augmentation = ",
        {"data.augmentation=sudoku"}},
       {{"train.steps=100"}, "optim.warmup_steps = 2000 (default)", {"optim.warmup_steps=10"}},
-      {{"train.eval_every=100"}, "train.eval_every = 100", {"data.test=x.csv"}},
+      {{"train.eval_every=100", "data.test="}, "train.eval_every = 100", {"data.test=x.csv"}},
       {{"eval.weights=ema"}, "eval.weights = \"ema\"", {"optim.ema=0.999"}},
       {{"eval.weights=both"}, "eval.weights = \"both\"", {"eval.weights=raw"}},
       {{"run.name=a/b"}, "run.name = \"a/b\"", {"run.name=ab"}},
@@ -105,7 +105,7 @@ TEST(Consistency, WhatIsNoContradictionIsAllowed) {
 }
 
 TEST(Validate, TrainingNeedsDataAndALength) {
-  EXPECT_TRUE(training_fault("{}").starts_with("data.train = \"\" (default) is empty"));
+  EXPECT_TRUE(training_fault("{\"data\": {\"train\": \"\"}}").starts_with("data.train = \"\" ("));
   EXPECT_TRUE(
       training_fault("{\"data\": {\"train\": \"x\"}}").starts_with("train.steps = 0 (default) and train.epochs"));
   EXPECT_EQ(training_fault("{\"data\": {\"train\": \"x\"}, \"train\": {\"epochs\": 1}}"), "");

@@ -24,8 +24,8 @@ struct RunConfig {
 };
 
 struct DataConfig {
-  std::string train;
-  std::string test;
+  std::string train = "data/sudoku/train_17clue_1k.csv";
+  std::string test = "data/sudoku/test_17clue_2k.csv";
   std::string kind = "auto";
   std::string augmentation = "none";
   int64_t box_rows = 0;
@@ -38,7 +38,9 @@ struct DataConfig {
   template <class F>
   static void describe(F&& f) {
     f("train", &DataConfig::train, AnyText{}, "",
-      "training data: a dataset directory in the official layout (its train split) or a CSV file");
+      "training data: a dataset directory in the official layout (its train split) or a CSV file; the default ships "
+      "with "
+      "the project");
     f("test", &DataConfig::test, AnyText{}, "",
       "test data: a dataset directory (its test split) or a CSV file; empty: no evaluation");
     f("kind", &DataConfig::kind, OneOf{{"auto", "sudoku", "maze"}}, "",
@@ -201,7 +203,8 @@ struct EvalConfig {
 
   template <class F>
   static void describe(F&& f) {
-    f("batch_size", &EvalConfig::batch_size, IntRange{0, 1 << 24}, "samples", "evaluation batch; 0 = micro_batch_size");
+    f("batch_size", &EvalConfig::batch_size, IntRange{0, 1 << 24}, "samples",
+      "evaluation batch; 0 = micro_batch_size in training, 256 in `hrm_train eval`");
     f("max_samples", &EvalConfig::max_samples, IntRange{0}, "samples",
       "evaluate this many test samples, spread evenly over the set; 0 = all");
     f("segments", &EvalConfig::segments, IntRange{0, 65535}, "segments", "reasoning segments; 0 = halt_max_steps");

@@ -14,6 +14,7 @@ struct Runtime {
   at::Device device = at::kCPU;
   at::ScalarType compute_dtype = at::kFloat;
   std::string device_name;        // "NVIDIA H200", or "CPU, 2 threads"
+  bool own_kernels = true;        // this build holds our kernels for the device; without them plain ATen does the work
   double peak_flops = 0;          // FLOP/s that MFU is measured against; 0 = unknown
   std::string peak_flops_origin;  // where that number comes from
 };
@@ -25,6 +26,10 @@ Runtime start_runtime(const config::RuntimeConfig& config);
 
 // Empty when a CUDA device can be used, else one sentence with the reason.
 std::string why_no_cuda();
+
+// How our CUDA kernels run on a GPU of this compute capability (90 for 9.0), e.g. "built for 90a"; empty when this
+// build holds none for it.
+std::string kernels_for(int capability);
 
 // Waits until all work queued on the device is done; nothing to do on the CPU.
 void synchronize(at::Device device);

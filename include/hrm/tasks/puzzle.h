@@ -33,7 +33,7 @@ class PuzzleTask : public Task {
   const std::vector<std::string>& metric_names() const override;
   NamedValues summarize(const std::vector<double>& sums, int64_t steps) const override;
   std::string progress_text(const NamedValues& summary) const override;
-  double steps_per_epoch() const override;
+  double samples_per_epoch() const override;
   double flops_per_step() const override;
   double load_batch(int64_t step) override;
   void forward_backward(int64_t step, int64_t micro_batch, at::Tensor& metric_sums) override;

@@ -36,8 +36,8 @@ class Task : public Stateful {
   // What the progress line shows of a summary, e.g. "exact 31.2 % | cells 78.0 %".
   virtual std::string progress_text(const NamedValues& summary) const = 0;
 
-  // Optimizer steps of one pass over the training data.
-  virtual double steps_per_epoch() const = 0;
+  // Training samples of one pass over the training data.
+  virtual double samples_per_epoch() const = 0;
   // Floating-point operations of the matrix products of one step.
   virtual double flops_per_step() const = 0;
 

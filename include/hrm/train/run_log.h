@@ -23,6 +23,9 @@ class RunLog {
   // that are not finite are written as null.
   void write(int64_t step, const std::vector<std::pair<std::string, double>>& values);
 
+  // Puts the lines on the disk: before a checkpoint, so that it never stands there without the log that led to it.
+  void sync();
+
   const std::filesystem::path& run_dir() const { return run_dir_; }
 
  private:

@@ -47,6 +47,8 @@ class Trainer : public Stateful {
   void evaluate();
   void save();
   void trace_steps();
+  void finish_trace();
+  Outcome stop();
   [[noreturn]] void stop_diverged(int64_t step);
   bool logged(int64_t step) const;
   bool due(int64_t every, bool last) const;
