@@ -16,6 +16,8 @@ struct State {
   std::mutex mutex;
   std::shared_ptr<spdlog::logger> screen;
   std::shared_ptr<spdlog::logger> file;
+  // Why the file could not be written; empty while all is well.
+  std::string file_fault;
   bool line_open = false;
 
   State() {
@@ -49,6 +51,17 @@ void clear_line(State& s) {
   s.line_open = false;
 }
 
+// A log file that fails (full disk) is given up with one warning: the program goes on, and fails by itself where it
+// writes what it cannot do without.
+void write_file(State& s, Level level, const std::string& text) {
+  if (!s.file) return;
+  s.file->log(to_spdlog(level), "{}", text);
+  if (s.file_fault.empty()) return;
+  s.file.reset();
+  s.screen->warn("warning: the log file is given up: {}", s.file_fault);
+  s.file_fault.clear();
+}
+
 }  // namespace
 
 bool stderr_is_interactive() {
@@ -62,8 +75,8 @@ void write(Level level, const std::string& text) {
   std::lock_guard lock(s.mutex);
   clear_line(s);
   const char* prefix = level == Level::warn ? "warning: " : level == Level::error ? "error: " : "";
+  write_file(s, level, text);
   s.screen->log(to_spdlog(level), "{}{}", prefix, text);
-  if (s.file) s.file->log(to_spdlog(level), "{}", text);
 }
 
 void open_file(const std::filesystem::path& file) {
@@ -75,6 +88,8 @@ void open_file(const std::filesystem::path& file) {
     s.file->set_pattern("%Y-%m-%dT%H:%M:%S.%e %l %v");
     s.file->set_level(spdlog::level::debug);
     s.file->flush_on(spdlog::level::debug);
+    // spdlog's own handler prints to stderr.
+    s.file->set_error_handler([&s](const std::string& fault) { s.file_fault = fault; });
   } catch (const spdlog::spdlog_ex& e) {
     fail(ExitCode::environment, "cannot open the log file '", file.string(), "': ", e.what());
   }
@@ -93,7 +108,7 @@ void progress(const std::string& line) {
   } else {
     std::cerr << line << std::endl;
   }
-  if (s.file) s.file->info("{}", line);
+  write_file(s, Level::info, line);
 }
 
 void progress_done() {

@@ -165,8 +165,8 @@ std::optional<FoundCheckpoint> find_latest_valid(const fs::path& run_dir) {
     try {
       return found(VerifiedCheckpoint(dir));
     } catch (const Error& error) {
-      log::warn(error.what(), "; trying the one before it");
       if (reason.empty()) reason = error.what();
+      if (dir != dirs.back()) log::warn(error.what(), "; trying the one before it");
     }
   }
   fail(ExitCode::checkpoint, "none of the ", dirs.size(), " checkpoints of the run ", run_dir,

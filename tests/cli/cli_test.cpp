@@ -1,14 +1,12 @@
 // The program as its users meet it: exit codes, one sentence on stderr, results alone on stdout.
 #include <gtest/gtest.h>
-#include <sys/wait.h>
 
-#include <cstdlib>
 #include <fstream>
 #include <nlohmann/json.hpp>
-#include <sstream>
 #include <string>
 #include <vector>
 
+#include "cli/program.h"
 #include "hrm/config/load.h"
 #include "hrm/config/schema.h"
 #include "support/temp_dir.h"
@@ -16,47 +14,9 @@
 namespace hrm {
 namespace {
 
-struct Result {
-  int code = -1;
-  std::string out, err;
-};
-
-std::string read(const std::filesystem::path& file) {
-  std::stringstream text;
-  text << std::ifstream(file).rdbuf();
-  return text.str();
-}
-
-std::string quoted(const std::string& word) {
-  std::string out = "'";
-  for (const char c : word) out += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return out + "'";
-}
-
-// Runs hrm_train with these arguments, an empty stdin, and no GPU in sight.
-Result run(const std::vector<std::string>& arguments) {
-  const test::TempDir dir;
-  std::string command = std::string("CUDA_VISIBLE_DEVICES= timeout 60 ") + quoted(HRM_TRAIN_BINARY);
-  for (const std::string& argument : arguments) command += " " + quoted(argument);
-  command += " </dev/null >" + quoted((dir / "out").string()) + " 2>" + quoted((dir / "err").string());
-  const int status = std::system(command.c_str());
-  return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read(dir / "out"), read(dir / "err")};
-}
-
-// The arguments are refused with this code, by one line on stderr that holds all these parts, and nothing on stdout.
-void expect_refusal(int code, const std::vector<std::string>& arguments, const std::vector<std::string>& parts) {
-  std::string line = "hrm_train";
-  for (const std::string& argument : arguments) line += " " + argument;
-  SCOPED_TRACE(line);
-  const Result result = run(arguments);
-  EXPECT_EQ(result.code, code) << result.err;
-  EXPECT_EQ(result.out, "");
-  EXPECT_TRUE(result.err.starts_with("error: ")) << result.err;
-  EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
-  EXPECT_TRUE(result.err.ends_with("\n"));
-  for (const std::string& part : parts)
-    EXPECT_NE(result.err.find(part), std::string::npos) << part << "\n" << result.err;
-}
+using test::expect_refusal;
+using test::Result;
+using test::run;
 
 TEST(Cli, HelpIsAResult) {
   const std::vector<std::vector<std::string>> commands = {{}, {"train"}, {"data", "sudoku"}};
@@ -85,44 +45,48 @@ TEST(Cli, VersionNamesCommitTorchCudaAndArchitectures) {
 }
 
 TEST(Cli, Subcommands) {
-  expect_refusal(2, {}, {"subcommand", "train", "eval", "doctor"});
-  expect_refusal(2, {"trian"}, {"'trian'", "did you mean 'train'?"});
-  expect_refusal(2, {"data"}, {"sudoku, maze, inspect"});
-  expect_refusal(2, {"data", "sudoko"}, {"'sudoko'", "did you mean 'sudoku'?"});
-  expect_refusal(2, {"--verison"}, {"'--verison'", "hrm_train --help"});
+  expect_refusal(ExitCode::usage, {}, {"subcommand", "train", "eval", "doctor"});
+  expect_refusal(ExitCode::usage, {"trian"}, {"'trian'", "did you mean 'train'?"});
+  expect_refusal(ExitCode::usage, {"data"}, {"sudoku, maze, inspect"});
+  expect_refusal(ExitCode::usage, {"data", "sudoko"}, {"'sudoko'", "did you mean 'sudoku'?"});
+  expect_refusal(ExitCode::usage, {"--verison"}, {"'--verison'", "hrm_train --help"});
 }
 
 TEST(Cli, Options) {
-  expect_refusal(2, {"eval"}, {"--checkpoint", "hrm_train eval --help"});
-  expect_refusal(2, {"solve", "--checkpoint"}, {"--checkpoint"});
-  expect_refusal(2, {"export", "--checkpoint", "x", "--out", "y"}, {"--to"});
-  expect_refusal(2, {"import", "--from", "hrm", "--out", "y"}, {"path"});
-  expect_refusal(2, {"train", "--confg", "x"}, {"'--confg'", "did you mean '--config'?"});
-  expect_refusal(2, {"train", "--optim.lr=3"}, {"without dashes: optim.lr=3"});
-  expect_refusal(2, {"solve", "--checkpoint", "x", "--segments", "abc"}, {"--segments", "abc"});
-  expect_refusal(2, {"solve", "--checkpoint", "x", "--segments", "0"}, {"--segments", "1 to 65535"});
-  expect_refusal(2, {"solve", "--checkpoint", "x", "--format", "xml"}, {"--format", "xml", "jsonl"});
-  expect_refusal(2, {"solve", "--checkpoint", "x", "a.txt", "b.txt"}, {"'b.txt'"});
-  expect_refusal(2, {"export", "--to", "onnx", "--checkpoint", "x", "--out", "y"}, {"onnx", "torchscript"});
-  expect_refusal(2, {"data", "sudoku", "--generate", "--train-csv", "x", "--out", "y"}, {"--generate", "--train-csv"});
-  expect_refusal(2, {"config", "--print", "--json"}, {"--print", "--json"});
-  expect_refusal(2, {"doctor", "now"}, {"'now'"});
+  expect_refusal(ExitCode::usage, {"eval"}, {"--checkpoint", "hrm_train eval --help"});
+  expect_refusal(ExitCode::usage, {"solve", "--checkpoint"}, {"--checkpoint"});
+  expect_refusal(ExitCode::usage, {"export", "--checkpoint", "x", "--out", "y"}, {"--to"});
+  expect_refusal(ExitCode::usage, {"import", "--from", "hrm", "--out", "y"}, {"path"});
+  expect_refusal(ExitCode::usage, {"train", "--confg", "x"}, {"'--confg'", "did you mean '--config'?"});
+  expect_refusal(ExitCode::usage, {"train", "--optim.lr=3"}, {"without dashes: optim.lr=3"});
+  expect_refusal(ExitCode::usage, {"solve", "--checkpoint", "x", "--segments", "abc"}, {"--segments", "abc"});
+  expect_refusal(ExitCode::usage, {"solve", "--checkpoint", "x", "--segments", "0"}, {"--segments", "1 to 65535"});
+  expect_refusal(ExitCode::usage, {"solve", "--checkpoint", "x", "--format", "xml"}, {"--format", "xml", "jsonl"});
+  expect_refusal(ExitCode::usage, {"solve", "--checkpoint", "x", "a.txt", "b.txt"}, {"'b.txt'"});
+  expect_refusal(ExitCode::usage, {"export", "--to", "onnx", "--checkpoint", "x", "--out", "y"},
+                 {"onnx", "torchscript"});
+  expect_refusal(ExitCode::usage, {"data", "sudoku", "--generate", "--train-csv", "x", "--out", "y"},
+                 {"--generate", "--train-csv"});
+  expect_refusal(ExitCode::usage, {"config", "--print", "--json"}, {"--print", "--json"});
+  expect_refusal(ExitCode::usage, {"doctor", "now"}, {"'now'"});
 }
 
 TEST(Cli, Configuration) {
   const test::TempDir dir;
   const std::string file = (dir / "a.json").string();
   std::ofstream(file) << "{ // comment\n\"model\": {\n\"hiden_size\": 512}}";
-  expect_refusal(2, {"train", "--config", file}, {file + ":3", "model.hiden_size", "512", "'model.hidden_size'"});
+  expect_refusal(ExitCode::usage, {"train", "--config", file},
+                 {file + ":3", "model.hiden_size", "512", "'model.hidden_size'"});
   std::ofstream(file) << "{\n\"optim\": {\"lr\": \"fast\"}}";
-  expect_refusal(2, {"train", "--config", file}, {file + ":2", "optim.lr", "\"fast\"", "a number"});
+  expect_refusal(ExitCode::usage, {"train", "--config", file}, {file + ":2", "optim.lr", "\"fast\"", "a number"});
   std::ofstream(file) << "{\n\"optim\": {\"lr\": 1,}}";
-  expect_refusal(2, {"train", "--config", file}, {file + ":2", "not valid JSON"});
-  expect_refusal(2, {"train", "--config", (dir / "none.json").string()}, {"none.json", "--config"});
-  expect_refusal(2, {"train", "lr=1"}, {"'lr'", "did you mean 'optim.lr'?"});
-  expect_refusal(2, {"train", "model.arch=hmr"}, {"model.arch=hmr", "did you mean 'hrm'?"});
-  expect_refusal(2, {"train", "train.micro_batch_size=100"}, {"train.micro_batch_size = 100", "96 or 128"});
-  expect_refusal(2, {"train"}, {"data.train", "--config"});
+  expect_refusal(ExitCode::usage, {"train", "--config", file}, {file + ":2", "not valid JSON"});
+  expect_refusal(ExitCode::usage, {"train", "--config", (dir / "none.json").string()}, {"none.json", "--config"});
+  expect_refusal(ExitCode::usage, {"train", "lr=1"}, {"'lr'", "did you mean 'optim.lr'?"});
+  expect_refusal(ExitCode::usage, {"train", "model.arch=hmr"}, {"model.arch=hmr", "did you mean 'hrm'?"});
+  expect_refusal(ExitCode::usage, {"train", "train.micro_batch_size=100"},
+                 {"train.micro_batch_size = 100", "96 or 128"});
+  expect_refusal(ExitCode::usage, {"train"}, {"data.train", "--config"});
 }
 
 TEST(Cli, ConfigPrintsOriginsAndAReloadableFile) {
@@ -149,16 +113,19 @@ TEST(Cli, MissingThingsHaveTheirOwnCodes) {
   const test::TempDir dir;
   const std::string none = (dir / "none").string();
   const std::string runs = "run.dir=" + dir.path().string();
-  expect_refusal(4, {"data", "inspect", none}, {none});
-  expect_refusal(5, {"eval", "--checkpoint", none}, {none});
-  expect_refusal(5, {"solve", "--checkpoint", none}, {none});
-  expect_refusal(5, {"export", "--to", "pt", "--checkpoint", none, "--out", none + ".pt"}, {none});
-  expect_refusal(5, {"import", "--from", "hrm", none, "--out", none + ".run"}, {none});
-  expect_refusal(
-      4, {"train", "runtime.device=cpu", "train.steps=10", "optim.warmup_steps=1", runs, "data.train=" + none}, {none});
-  expect_refusal(3, {"train", "runtime.device=cuda", "train.steps=10", "optim.warmup_steps=1", runs, "data.train=x"},
+  expect_refusal(ExitCode::data, {"data", "inspect", none}, {none});
+  expect_refusal(ExitCode::checkpoint, {"eval", "--checkpoint", none}, {none});
+  expect_refusal(ExitCode::checkpoint, {"solve", "--checkpoint", none}, {none});
+  expect_refusal(ExitCode::checkpoint, {"export", "--to", "pt", "--checkpoint", none, "--out", none + ".pt"}, {none});
+  expect_refusal(ExitCode::checkpoint, {"import", "--from", "hrm", none, "--out", none + ".run"}, {none});
+  expect_refusal(ExitCode::data,
+                 {"train", "runtime.device=cpu", "train.steps=10", "optim.warmup_steps=1", runs, "data.train=" + none},
+                 {none});
+  expect_refusal(ExitCode::environment,
+                 {"train", "runtime.device=cuda", "train.steps=10", "optim.warmup_steps=1", runs, "data.train=x"},
                  {"runtime.device"});
-  expect_refusal(3, {"train", "train.steps=10", "optim.warmup_steps=1", "run.dir=/proc/none", "data.train=x"},
+  expect_refusal(ExitCode::environment,
+                 {"train", "train.steps=10", "optim.warmup_steps=1", "run.dir=/proc/none", "data.train=x"},
                  {"/proc/none"});
 }
 
