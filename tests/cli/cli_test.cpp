@@ -86,7 +86,8 @@ TEST(Cli, Configuration) {
   expect_refusal(ExitCode::usage, {"train", "model.arch=hmr"}, {"model.arch=hmr", "did you mean 'hrm'?"});
   expect_refusal(ExitCode::usage, {"train", "train.micro_batch_size=100"},
                  {"train.micro_batch_size = 100", "96 or 128"});
-  expect_refusal(ExitCode::usage, {"train"}, {"data.train", "--config"});
+  expect_refusal(ExitCode::usage, {"train"}, {"train.steps", "train.epochs", "no length"});
+  expect_refusal(ExitCode::usage, {"train", "data.train="}, {"data.train", "--config"});
 }
 
 TEST(Cli, ConfigPrintsOriginsAndAReloadableFile) {
