@@ -52,7 +52,7 @@ inline config::LoadedConfig small_config(const std::filesystem::path& dir, const
       "train.log_every=4",
       "eval.max_samples=4",
       "runtime.device=cpu",
-      "runtime.threads=2",
+      "runtime.threads=1",
   };
   overrides.insert(overrides.end(), more.begin(), more.end());
   config::LoadedConfig loaded = config::load_config({}, overrides);

@@ -1,0 +1,177 @@
+// The puzzle embeddings learn by the sign of a sum over the whole global batch. A sign taken per micro-batch would
+// still train, and no tolerance would tell; here the updated table itself is compared, bit for bit.
+#include <ATen/ops/index_add.h>
+
+#include "hrm/objectives/act.h"
+#include "hrm/optim/sparse_sign_sgd.h"
+#include "train/small_run.h"
+
+namespace hrm {
+namespace {
+
+using testing::fresh_folder;
+using testing::SmallRun;
+
+constexpr int64_t kBatch = 8, kIdentifiers = 5, kTokens = 16, kVocab = 7;
+constexpr double kLr = 1e-3;
+const std::vector<std::string> kMicroBatches = {"8", "4", "2", "1"};
+
+// 24 puzzles of one example each that share four identifiers (0 is the blank one, which none has). Question and answer
+// are drawn, so the gradients of the rows of one identifier point in all directions.
+std::filesystem::path write_shared_identifiers(const std::filesystem::path& dir) {
+  data::PuzzleRows rows;
+  rows.meta.vocab_size = kVocab;
+  rows.meta.seq_len = kTokens;
+  rows.meta.num_puzzle_identifiers = kIdentifiers;
+  CounterRng rng(11, Stream::init, 0);
+  const auto tokens = [&] {
+    std::vector<uint8_t> out(kTokens);
+    for (uint8_t& token : out) token = static_cast<uint8_t>(1 + rng.below(kVocab - 1));
+    return out;
+  };
+  for (int64_t puzzle = 0; puzzle < 24; ++puzzle) {
+    rows.add_puzzle(tokens(), tokens());
+    rows.puzzle_identifiers.back() = static_cast<int32_t>(1 + puzzle % (kIdentifiers - 1));
+    rows.end_group();
+  }
+  data::write_dataset(dir, "train", rows);
+  return dir;
+}
+
+// A large epsilon, so that the dense weights do not turn rounding noise into steps (see equality_test.cpp).
+std::vector<std::string> options(const std::filesystem::path& dataset, const std::string& micro, int64_t steps) {
+  return {"data.train=" + dataset.string(),
+          "data.test=",
+          "data.augmentation=none",
+          "optim.name=adamw",
+          "optim.eps=1e-3",
+          "optim.warmup_steps=0",
+          "optim.schedule=constant",
+          "optim.puzzle_emb_lr=1e-3",
+          "optim.puzzle_emb_weight_decay=0.1",
+          "train.micro_batch_size=" + micro,
+          "train.steps=" + std::to_string(steps)};
+}
+
+std::map<std::string, at::Tensor> train(const std::filesystem::path& dir, const std::vector<std::string>& options) {
+  SmallRun run(dir, options);
+  run.trainer.start_fresh();
+  run.trainer.run();
+  return run.tensors();
+}
+
+// What the first step of `options` does to the rows: the gradients of loss / batch, (batch, D), and their identifiers.
+struct RowGradients {
+  at::Tensor ids, grads;
+};
+RowGradients first_gradients(const std::filesystem::path& dir, const std::vector<std::string>& options) {
+  const auto after = train(dir / "reached", options);  // the carry holds the rows of the last step, here the first
+  SmallRun fresh(dir / "fresh", options);
+  fresh.trainer.start_fresh();
+  models::PuzzleModel& model = fresh.task.model();
+  objectives::ActState state = objectives::make_act_state(model, kBatch);
+  const data::PuzzleBatch batch{.inputs = after.at("carry.inputs"),
+                                .labels = after.at("carry.labels"),
+                                .puzzle_identifiers = after.at("carry.puzzle_identifiers"),
+                                .valid_rows = kBatch};
+  objectives::act_begin(state, batch, model.H_init(), model.L_init());
+  at::Tensor rows = objectives::make_puzzle_rows(model, kBatch);
+  // The draws decide who halts, which no loss depends on.
+  const objectives::HaltDraws draws{at::ones({kBatch}), at::full({kBatch}, 2, at::kInt)};
+  const auto segment = objectives::act_train_segment(model, state, rows, draws, fresh.loaded.config.objective);
+  (segment.loss.loss / static_cast<double>(kBatch)).backward();
+  return {batch.puzzle_identifiers.to(at::kLong), rows.grad().clone()};
+}
+
+// The table after one step from zero: -lr sign(sum of the identifier's rows), nothing where there are no rows.
+at::Tensor expected_table(const RowGradients& rows) {
+  const at::Tensor sums = at::zeros({kIdentifiers, rows.grads.size(1)}).index_add(0, rows.ids, rows.grads);
+  return at::sign(sums) * -at::scalar_tensor(kLr, at::kFloat);
+}
+
+// The mistake: an update after each micro-batch.
+at::Tensor table_of_separate_updates(const RowGradients& rows, int64_t micro) {
+  at::Tensor table = at::zeros({kIdentifiers, rows.grads.size(1)});
+  for (int64_t first = 0; first < kBatch; first += micro) {
+    optim::sparse_sign_sgd_(table, rows.ids.narrow(0, first, micro), rows.grads.narrow(0, first, micro),
+                            at::scalar_tensor(kLr, at::kFloat), 0, at::zeros({}));
+  }
+  return table;
+}
+
+// Another mistake, whose values look right: each micro-batch has one vote on the sign.
+at::Tensor table_of_votes(const RowGradients& rows, int64_t micro) {
+  return at::sign(table_of_separate_updates(rows, micro)) * at::scalar_tensor(kLr, at::kFloat);
+}
+
+// A third: the gradient of the last micro-batch alone.
+at::Tensor table_of_last(const RowGradients& rows, int64_t micro) {
+  return expected_table({rows.ids.narrow(0, kBatch - micro, micro), rows.grads.narrow(0, kBatch - micro, micro)});
+}
+
+double share_that_differs(const at::Tensor& a, const at::Tensor& b) {
+  return a.ne(b).to(at::kDouble).mean().item<double>();
+}
+
+TEST(PuzzleEmbedding, OneStepIsTheSignOfTheSumOverAllMicroBatches) {
+  const auto dir = fresh_folder("runs");
+  const auto dataset = write_shared_identifiers(dir / "data");
+  const RowGradients rows = first_gradients(dir / "oracle", options(dataset, "0", 1));
+
+  // The case must be able to fail: identifiers have rows in several micro-batches, no sum is so near to zero that
+  // rounding decides its sign, and each mistake gives another table for every real split.
+  const at::Tensor count = at::bincount(rows.ids, {}, kIdentifiers);
+  EXPECT_GE(count.ge(2).sum().item<int64_t>(), 2) << rows.ids;
+  const at::Tensor sums = at::zeros({kIdentifiers, rows.grads.size(1)}).index_add(0, rows.ids, rows.grads);
+  const at::Tensor used = sums.index_select(0, count.gt(0).nonzero().flatten());
+  EXPECT_GT((used.abs().min() / rows.grads.abs().max()).item<double>(), 1e-5);
+  const at::Tensor want = expected_table(rows);
+  for (const int64_t micro : {4, 2, 1}) {
+    EXPECT_GT(share_that_differs(want, table_of_separate_updates(rows, micro)), 0.1) << micro;
+    EXPECT_GT(share_that_differs(want, table_of_votes(rows, micro)), 0.05) << micro;
+    EXPECT_GT(share_that_differs(want, table_of_last(rows, micro)), 0.1) << micro;
+  }
+
+  for (const std::string& micro : kMicroBatches) {
+    // Weight decay has nothing to shrink in a table of zeros.
+    const at::Tensor table = train(dir / micro, options(dataset, micro, 1)).at("puzzle_emb.weights");
+    EXPECT_TRUE(at::equal(table, want)) << "micro-batch " << micro << ": " << share_that_differs(table, want) * 100
+                                        << " % of the elements differ";
+  }
+}
+
+// After more steps too: decay and signs are the same operations in every split, so the table stays bit-equal as long as
+// no sum comes within rounding of zero, which among these few hundred does not happen.
+TEST(PuzzleEmbedding, StaysEqualOverSteps) {
+  const auto dir = fresh_folder("runs");
+  const auto dataset = write_shared_identifiers(dir / "data");
+  const auto whole = train(dir / "whole", options(dataset, "0", 4));
+  EXPECT_GT(std::get<0>(at::_unique(whole.at("puzzle_emb.weights"))).numel(), 4);  // some elements turned round
+  for (const std::string& micro : kMicroBatches) {
+    const auto split = train(dir / micro, options(dataset, micro, 4));
+    for (const char* exact : {"carry.halted", "carry.puzzle_identifiers", "puzzle_emb.weights"}) {
+      EXPECT_TRUE(at::equal(whole.at(exact), split.at(exact))) << exact << ", micro-batch " << micro;
+    }
+  }
+}
+
+// Sudoku: one identifier for all rows, which is an update of its own in the optimizer.
+TEST(PuzzleEmbedding, OneIdentifierStaysEqualOverSteps) {
+  const auto dir = fresh_folder("runs");
+  std::map<std::string, at::Tensor> whole;
+  for (const int64_t steps : {1, 4}) {
+    for (const std::string micro : {"0", "8", "4", "2", "1"}) {
+      const auto split =
+          train(dir / (micro + "_" + std::to_string(steps)),
+                {"optim.name=adamw", "optim.eps=1e-3", "optim.warmup_steps=0",
+                 "data.test=", "train.micro_batch_size=" + micro, "train.steps=" + std::to_string(steps)});
+      if (micro == "0") whole = split;
+      EXPECT_GT(split.at("puzzle_emb.weights").abs().min().item<double>(), 0);
+      EXPECT_TRUE(at::equal(whole.at("puzzle_emb.weights"), split.at("puzzle_emb.weights")))
+          << "micro-batch " << micro << ", steps " << steps;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace hrm
