@@ -67,7 +67,13 @@ class Smoke:
                 sys.exit(f"FAILED ({self.config}): no checkpoint within 120 s")
             time.sleep(0.01)
         process.send_signal(signal.SIGKILL)
-        process.wait()
+        if process.wait() != -signal.SIGKILL:
+            sys.exit(f"FAILED ({self.config}): the training that was to be killed had already ended with code "
+                     f"{process.returncode}; give it more steps in shrink.json")
+        reached = max(int(p.name.removeprefix("step-")) for p in (self.run / "checkpoints").glob("step-*"))
+        if reached >= steps:
+            sys.exit(f"FAILED ({self.config}): the training was killed after its last step {steps}, so that nothing is "
+                     "left to resume; give it more steps in shrink.json")
         self.call(*self.train_args(steps))
         after = self.fixed_loss()
         if not after < 0.95 * before:
