@@ -57,6 +57,10 @@ function(hrm_program target)
   endif()
 endfunction()
 
+# The tests' models are so small that threads cost more than they bring, and OpenMP's waiting threads spin: with several
+# tests at a time they take the cores from those that work. Tests about threads ask for them (runtime.threads).
+set(HRM_TEST_ENVIRONMENT "OMP_NUM_THREADS=1;OMP_WAIT_POLICY=PASSIVE")
+
 # hrm_tests(<name> [TORCH] [TIMEOUT s] LIBS ...): tests/<name>/*_test.cpp into one program and one ctest entry <name>.
 # Files *_gpu_test.cpp and *_python_test.cpp go into programs of their own, <name>_gpu and <name>_python with labels gpu
 # and python, which ctest reports as skipped where no GPU, or no Python with torch, is. Files *_cases.cpp are shared
@@ -102,5 +106,6 @@ function(_hrm_test_program name label sources)
     HRM_TRAIN_BINARY="${CMAKE_BINARY_DIR}/bin/hrm_train")
   add_test(NAME ${name} COMMAND ${target} WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
   # 77: all its tests were skipped (tests/support/main.cpp).
-  set_tests_properties(${name} PROPERTIES LABELS ${label} TIMEOUT ${T_TIMEOUT} SKIP_RETURN_CODE 77)
+  set_tests_properties(${name} PROPERTIES LABELS ${label} TIMEOUT ${T_TIMEOUT} SKIP_RETURN_CODE 77
+    ENVIRONMENT "${HRM_TEST_ENVIRONMENT}")
 endfunction()

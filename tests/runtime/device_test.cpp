@@ -1,0 +1,87 @@
+#include "hrm/runtime/device.h"
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include "support/expect_error.h"
+
+namespace hrm {
+namespace {
+
+// This program sees no GPU, wherever it runs: CUDA reads the variable at its first call.
+const bool kNoGpu = setenv("CUDA_VISIBLE_DEVICES", "", 1) == 0;
+
+config::RuntimeConfig on(const std::string& device) {
+  config::RuntimeConfig config;
+  config.device = device;
+  config.threads = 1;
+  return config;
+}
+
+TEST(StartRuntime, CudaWithoutAGpuIsAnError) {
+  ASSERT_TRUE(kNoGpu);
+  const std::string reason = why_no_cuda();
+  ASSERT_FALSE(reason.empty());
+  EXPECT_EQ(reason.find('\n'), std::string::npos);
+  test::expect_error(ExitCode::environment, {"runtime.device is 'cuda'", reason, "set runtime.device=cpu"},
+                     [] { start_runtime(on("cuda")); });
+}
+
+TEST(StartRuntime, AutoTakesTheCpuWithoutAGpu) {
+  const Runtime runtime = start_runtime(on("auto"));
+  EXPECT_TRUE(runtime.device.is_cpu());
+  EXPECT_EQ(runtime.compute_dtype, at::kFloat);
+}
+
+TEST(StartRuntime, CpuAndItsThreads) {
+  const int before = at::get_num_threads();
+  Runtime runtime = start_runtime(on("cpu"));
+  EXPECT_TRUE(runtime.device.is_cpu());
+  EXPECT_EQ(runtime.device_name, "CPU, 1 thread");
+  EXPECT_EQ(at::get_num_threads(), 1);
+  EXPECT_GT(runtime.peak_flops, 0);
+  EXPECT_FALSE(runtime.peak_flops_origin.empty());
+
+  config::RuntimeConfig config = on("cpu");
+  config.threads = 3;
+  runtime = start_runtime(config);
+  EXPECT_EQ(runtime.device_name, "CPU, 3 threads");
+  EXPECT_EQ(at::get_num_threads(), 3);
+  at::set_num_threads(before);
+}
+
+TEST(StartRuntime, Precision) {
+  config::RuntimeConfig config = on("cpu");
+  for (const auto& [precision, type] : std::vector<std::pair<std::string, at::ScalarType>>{
+           {"auto", at::kFloat}, {"fp32", at::kFloat}, {"bf16", at::kBFloat16}}) {
+    config.precision = precision;
+    EXPECT_EQ(start_runtime(config).compute_dtype, type) << precision;
+  }
+}
+
+TEST(StartRuntime, Deterministic) {
+  at::Context& context = at::globalContext();
+  start_runtime(on("cpu"));
+  EXPECT_FALSE(context.deterministicAlgorithms());
+  config::RuntimeConfig config = on("cpu");
+  config.deterministic = true;
+  start_runtime(config);
+  EXPECT_TRUE(context.deterministicAlgorithms());
+  EXPECT_FALSE(context.deterministicAlgorithmsWarnOnly());
+  EXPECT_FALSE(context.userEnabledMemEfficientSDP());
+  EXPECT_STREQ(getenv("CUBLAS_WORKSPACE_CONFIG"), ":4096:8");
+  context.setDeterministicAlgorithms(false, false);
+  context.setSDPUseMemEfficient(true);
+  context.setSDPUseCuDNN(true);
+}
+
+TEST(Device, CpuNeedsNoWaitingAndHasNoDeviceMemory) {
+  synchronize(at::kCPU);
+  EXPECT_EQ(device_memory(at::kCPU).peak_bytes, 0);
+  EXPECT_EQ(device_memory(at::kCPU).reserved_bytes, 0);
+}
+
+}  // namespace
+}  // namespace hrm
