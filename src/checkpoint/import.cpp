@@ -3,9 +3,9 @@
 #include <map>
 
 #include "checkpoint/entry_names.h"
-#include "checkpoint/official.h"
 #include "hrm/base/error.h"
 #include "hrm/base/text.h"
+#include "hrm/checkpoint/official.h"
 #include "hrm/formats/torch_pickle.h"
 #include "hrm/state/tensor_bytes.h"
 

@@ -1,4 +1,4 @@
-#include "checkpoint/official.h"
+#include "hrm/checkpoint/official.h"
 
 #include <map>
 
@@ -105,7 +105,8 @@ void check_names(models::PuzzleModel& model, const TensorMap& tensors, const std
 
 }  // namespace
 
-models::PuzzleModelDims check_weights(const config::ModelConfig& config, const NamedTensors& weights,
+models::PuzzleModelDims check_weights(const config::ModelConfig& config,
+                                      const std::vector<std::pair<std::string, at::Tensor>>& weights,
                                       const std::string& source) {
   const TensorMap tensors(weights.begin(), weights.end());
   check_against_config(config, tensors, source);
@@ -124,8 +125,8 @@ models::PuzzleModelDims check_weights(const config::ModelConfig& config, const N
     require(dims.seq_len >= 1, ExitCode::checkpoint, source, " is made for ", positions,
             " positions, but model.puzzle_emb_len takes ", dims.puzzle_emb_len, " of them");
   }
-  // The model's shapes do not depend on seq_len where no weight tells it, so the smallest model serves.
-  check_names(*models::make_puzzle_model(config, dims, 0, at::kCPU, at::kFloat), tensors, source);
+  // The shapes do not depend on seq_len where no weight tells it.
+  check_names(*models::make_puzzle_model_outline(config, dims), tensors, source);
   if (positions < 0) dims.seq_len = 0;
   return dims;
 }

@@ -5,17 +5,18 @@
 #include <map>
 #include <sstream>
 
-#include "checkpoint/official.h"
 #include "checkpoint/output_file.h"
 #include "checkpoint/torchscript_source.h"
 #include "hrm/base/file.h"
 #include "hrm/checkpoint/export.h"
+#include "hrm/checkpoint/official.h"
 #include "hrm/state/tensor_bytes.h"
 
 namespace hrm::checkpoint {
 namespace {
 
 using torch::jit::Module;
+using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 
 struct Member {
   enum class Kind { parameter, buffer, module };

@@ -34,7 +34,7 @@ double Hrm::flops_per_sample_segment() const {
 
 double Hrm::flops_per_sample_step() const {
   const double backward = 2 * (static_cast<double>(config_.L_layers + config_.H_layers) * block_flops() + head_flops());
-  return flops_per_sample_segment() * (config_.no_ACT_continue ? 1 : 2) + backward;
+  return forward_passes() * flops_per_sample_segment() + backward;
 }
 
 }  // namespace hrm::models

@@ -32,6 +32,15 @@ void check_arch(const config::ModelConfig& c) {
           c.hidden_size / c.num_heads);
 }
 
+// The module tree, its parameters not yet initialised.
+std::shared_ptr<PuzzleNetwork> construct(const config::ModelConfig& config, const PuzzleModelDims& dims,
+                                         at::Device device) {
+  check_arch(config);
+  if (config.arch == "hrm") return std::make_shared<Hrm>(config, dims, device);
+  if (config.arch == "trm") return std::make_shared<Trm>(config, dims, device);
+  return std::make_shared<Transformer>(config, dims, device);
+}
+
 }  // namespace
 
 PuzzleModelDims resolve_dims(const config::ModelConfig& config, const data::PuzzleMeta& meta) {
@@ -56,17 +65,13 @@ PuzzleModelDims resolve_dims(const config::ModelConfig& config, const data::Puzz
 
 std::shared_ptr<PuzzleModel> make_puzzle_model(const config::ModelConfig& config, const PuzzleModelDims& dims,
                                                uint64_t seed, at::Device device, at::ScalarType compute_dtype) {
-  check_arch(config);
-  std::shared_ptr<PuzzleNetwork> model;
-  if (config.arch == "hrm") {
-    model = std::make_shared<Hrm>(config, dims, device);
-  } else if (config.arch == "trm") {
-    model = std::make_shared<Trm>(config, dims, device);
-  } else {
-    model = std::make_shared<Transformer>(config, dims, device);
-  }
+  const std::shared_ptr<PuzzleNetwork> model = construct(config, dims, device);
   model->initialise(seed, compute_dtype);
   return model;
+}
+
+std::shared_ptr<PuzzleModel> make_puzzle_model_outline(const config::ModelConfig& config, const PuzzleModelDims& dims) {
+  return construct(config, dims, at::kMeta);
 }
 
 }  // namespace hrm::models

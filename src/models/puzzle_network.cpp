@@ -98,4 +98,8 @@ double PuzzleNetwork::head_flops() const {
   return 2 * D * (L * static_cast<double>(dims_.vocab_size) + 2);
 }
 
+double PuzzleNetwork::forward_passes() const {
+  return config_.no_ACT_continue || config_.halt_max_steps == 1 ? 1 : 2;
+}
+
 }  // namespace hrm::models

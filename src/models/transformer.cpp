@@ -16,7 +16,7 @@ double Transformer::flops_per_sample_segment() const {
 }
 
 double Transformer::flops_per_sample_step() const {
-  return flops_per_sample_segment() * (config_.no_ACT_continue ? 3 : 4);
+  return (forward_passes() + 2) * flops_per_sample_segment();
 }
 
 }  // namespace hrm::models

@@ -78,6 +78,24 @@ TEST(Models, PublishedSizes) {
   }
 }
 
+// The second forward pass counts where the training step makes one: for the Q target, which a single segment has not.
+TEST(Models, FlopsOfTheQTarget) {
+  for (const char* arch : {"hrm", "trm", "transformer"}) {
+    config::ModelConfig c = small(arch);
+    const auto step_flops = [&](bool no_ACT_continue, int64_t halt_max_steps) {
+      c.no_ACT_continue = no_ACT_continue;
+      c.halt_max_steps = halt_max_steps;
+      return build(c)->flops_per_sample_step();
+    };
+    const double segment = build(c)->flops_per_sample_segment(), without = step_flops(true, 16);
+    EXPECT_GT(without, segment) << arch;
+    EXPECT_DOUBLE_EQ(step_flops(false, 16), without + segment) << arch;
+    EXPECT_DOUBLE_EQ(step_flops(false, 2), without + segment) << arch;
+    EXPECT_DOUBLE_EQ(step_flops(false, 1), without) << arch;
+    EXPECT_DOUBLE_EQ(step_flops(true, 1), without) << arch;
+  }
+}
+
 TEST(Models, OfficialNames) {
   config::ModelConfig c = small("hrm");
   c.pos_encodings = "learned";
@@ -93,6 +111,26 @@ TEST(Models, OfficialNames) {
                        "L_level.layers.0.self_attn.o_proj.weight", "L_level.layers.0.self_attn.qkv_proj.weight",
                        "embed_pos.embedding_weight", "embed_tokens.embedding_weight", "lm_head.weight",
                        "puzzle_emb.weights", "q_head.bias", "q_head.weight"}));
+}
+
+TEST(Models, OutlineHasTheNamesAndShapes) {
+  for (const char* arch : {"hrm", "trm", "transformer"}) {
+    for (const std::string pos_encodings : {"rope", "learned", "none"}) {
+      config::ModelConfig c = small(arch);
+      c.pos_encodings = pos_encodings;
+      c.mlp_t = pos_encodings == "none";
+      const auto model = build(c), outline = make_puzzle_model_outline(c, resolve_dims(c, meta()));
+      const auto same = [&](const auto& real, const auto& empty) {
+        ASSERT_EQ(real.keys(), empty.keys());
+        for (const auto& item : real) {
+          EXPECT_EQ(item.value().sizes(), empty[item.key()].sizes()) << item.key();
+          EXPECT_TRUE(empty[item.key()].is_meta()) << item.key();
+        }
+      };
+      same(model->named_parameters(), outline->named_parameters());
+      same(model->named_buffers(), outline->named_buffers());
+    }
+  }
 }
 
 TEST(Models, InitialValues) {

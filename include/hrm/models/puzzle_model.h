@@ -77,4 +77,8 @@ class PuzzleModel : public torch::nn::Module {
 std::shared_ptr<PuzzleModel> make_puzzle_model(const config::ModelConfig& config, const PuzzleModelDims& dims,
                                                uint64_t seed, at::Device device, at::ScalarType compute_dtype);
 
+// The same model without values: names, shapes and sizes alone, on the meta device, in no time whatever its size. Its
+// parameter set is empty and it cannot run.
+std::shared_ptr<PuzzleModel> make_puzzle_model_outline(const config::ModelConfig& config, const PuzzleModelDims& dims);
+
 }  // namespace hrm::models
