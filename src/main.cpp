@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <exception>
 #include <filesystem>
+#include <iostream>
 #include <new>
 #include <string>
 
@@ -34,7 +35,12 @@ int main(int argc, char** argv) {
   signal(SIGXFSZ, SIG_IGN);
   ExitCode code = ExitCode::unexpected;
   try {
-    return hrm::run_command_line(argc, argv);
+    const int done = hrm::run_command_line(argc, argv);
+    // Results that did not arrive are no success: a full disk behind a redirection, a closed pipe.
+    std::cout.flush();
+    hrm::require(std::cout.good(), ExitCode::environment,
+                 "the results could not be written to standard output; is the disk full, or did the reader go away?");
+    return done;
   } catch (const hrm::Error& e) {
     hrm::log::error(e.what());
     code = e.code();

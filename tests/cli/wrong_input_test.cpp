@@ -265,6 +265,39 @@ TEST_F(FinishedRun, ResumeNever) {
   expect_as_undisturbed(4);
 }
 
+// The samples and draws of the steps to come would be other ones.
+TEST_F(FinishedRun, ResumeWithOtherSamples) {
+  for (const char* change : {"run.seed=7", "data.augmentation=sudoku", "data.subsample=100"}) {
+    const std::string key = std::string(change).substr(0, std::string(change).find('='));
+    expect_refusal(ExitCode::usage, train({change, "train.steps=6"}), {key, "step-000000004", "run.name"}, {},
+                   /*alone=*/false);
+  }
+  // What does not touch them may change, and is named.
+  const Result longer = run(train({"train.steps=5", "optim.lr=1e-4"}));
+  EXPECT_EQ(longer.code, 0) << longer.err;
+  EXPECT_NE(longer.err.find("changed since the checkpoint: optim.lr, train.steps"), std::string::npos) << longer.err;
+}
+
+// Two futures in one folder: the next --resume auto would take the abandoned one.
+TEST_F(FinishedRun, ResumeFromAnOlderStepNeedsItsOwnFolder) {
+  expect_refusal(ExitCode::usage, train({"--resume", step(2).string(), "train.steps=6"}),
+                 {"step-000000004", "run.name"}, {}, /*alone=*/false);
+  const Result branch = run(train({"--resume", step(2).string(), "run.name=branch"}));
+  EXPECT_EQ(branch.code, 0) << branch.err;
+  EXPECT_NE(branch.err.find("at step 2 of 4"), std::string::npos) << branch.err;
+  EXPECT_TRUE(read(dir_ / "branch" / "checkpoints" / "step-000000004" / "model.pt") == read(step(4) / "model.pt"));
+}
+
+TEST_F(FinishedRun, ResultsThatCannotBeWritten) {
+  const std::string binary = test::quoted(HRM_TRAIN_BINARY);
+  const std::string command = "OMP_NUM_THREADS=1 timeout 60 " + binary + " eval --checkpoint " +
+                              test::quoted(run_dir().string()) + " eval.batch_size=4 >/dev/full 2>" +
+                              test::quoted((dir_ / "err").string());
+  const int status = std::system(command.c_str());
+  EXPECT_EQ(WEXITSTATUS(status), static_cast<int>(ExitCode::environment));
+  test::expect_one_sentence(read(dir_ / "err"), {"standard output"}, /*alone=*/false);
+}
+
 // Puzzles to solve.
 
 TEST_F(FinishedRun, PuzzlesThatCannotBeSolved) {
