@@ -2,6 +2,7 @@
 
 #include <torch/csrc/autograd/profiler_kineto.h>
 
+#include <cstdlib>
 #include <set>
 
 #include "hrm/base/error.h"
@@ -19,6 +20,9 @@ StepTrace::StepTrace(at::Device device) : device_(device) {
   const profiler::ProfilerConfig config(profiler::ProfilerState::KINETO, /*report_input_shapes=*/true);
   std::set<ActivityType> activities{ActivityType::CPU};
   if (device.is_cuda()) activities.insert(ActivityType::CUDA);
+  // A build with CUDA on a machine without a driver: the profiler library would print an error of its own, and the
+  // trace of the CPU is right all the same. A level that the user has set stays.
+  if (device.is_cpu()) setenv("KINETO_LOG_LEVEL", "5", /*overwrite=*/0);
   synchronize(device_);
   profiler::prepareProfiler(config, activities);
   // Global scope: the backward pass runs in autograd's own thread.
