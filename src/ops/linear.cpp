@@ -53,22 +53,19 @@ at::Tensor linear(const at::Tensor& x, const at::Tensor& weight_compute, const a
   return op.call(x, weight_compute, master, bias, grad_weight, grad_bias);
 }
 
-namespace {
-
-OptionalTensor gradient_buffer(const at::Tensor& leaf) {
+at::Tensor gradient_buffer(const at::Tensor& leaf) {
   if (!leaf.defined() || !leaf.requires_grad()) return {};
   at::Tensor& grad = leaf.mutable_grad();
   if (!grad.defined()) grad = at::zeros_like(leaf, leaf.options().requires_grad(false));
   return grad;
 }
 
-}  // namespace
-
 at::Tensor linear(const at::Tensor& x, const at::Tensor& weight_compute, const at::Tensor& master,
                   const at::Tensor& bias) {
-  const OptionalTensor optional_bias = bias.defined() ? OptionalTensor(bias) : OptionalTensor();
-  if (!at::GradMode::is_enabled()) return linear(x, weight_compute, master, optional_bias, {}, {});
-  return linear(x, weight_compute, master, optional_bias, gradient_buffer(master), gradient_buffer(bias));
+  const auto optional = [](const at::Tensor& t) { return t.defined() ? OptionalTensor(t) : OptionalTensor(); };
+  if (!at::GradMode::is_enabled()) return linear(x, weight_compute, master, optional(bias), {}, {});
+  return linear(x, weight_compute, master, optional(bias), optional(gradient_buffer(master)),
+                optional(gradient_buffer(bias)));
 }
 
 void linear_accumulate_(const at::Tensor& grad_weight, const at::Tensor& grad_y, const at::Tensor& x) {

@@ -17,10 +17,6 @@ void check_linear_accumulate(const at::Tensor& grad_weight, const at::Tensor& gr
 // y = x @ weight^T + bias, the forward pass on every device.
 at::Tensor linear_forward(const at::Tensor& x, const at::Tensor& weight, const OptionalTensor& bias);
 
-// hrm::linear_accumulate_ through the dispatcher: grad_weight += grad_y^T @ x, the product summed in grad_weight's
-// dtype. grad_weight (out, in) float32 (or x's dtype); grad_y (N, out), x (N, in) of one dtype.
-void linear_accumulate_(const at::Tensor& grad_weight, const at::Tensor& grad_y, const at::Tensor& x);
-
 namespace reference {
 
 void linear_accumulate_(const at::Tensor& grad_weight, const at::Tensor& grad_y, const at::Tensor& x);

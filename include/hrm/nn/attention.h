@@ -20,6 +20,11 @@ class Attention : public torch::nn::Module {
 
   at::Tensor forward(const at::Tensor& h) const;  // (B, L, D) -> (B, L, D)
 
+  const Linear& qkv_proj() const { return *qkv_proj_; }
+  const Linear& o_proj() const { return *o_proj_; }
+  int64_t heads() const { return heads_; }
+  const RotaryTable& rotary() const { return rotary_; }
+
  private:
   int64_t heads_;
   RotaryTable rotary_;

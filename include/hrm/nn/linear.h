@@ -19,6 +19,9 @@ class Linear : public torch::nn::Module, public HasComputeWeight {
   const at::Tensor& weight() const { return weight_; }
   const at::Tensor& bias() const { return bias_; }  // undefined without one
 
+  // What the matrix products read: the copy in the compute dtype, or the master itself.
+  const at::Tensor& compute_weight() const { return compute_weight_; }
+
   at::Tensor master_weight() const override { return weight_; }
   void set_compute_weight(const at::Tensor& weight) override { compute_weight_ = weight; }
 

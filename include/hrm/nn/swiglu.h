@@ -24,6 +24,9 @@ class SwiGLU : public torch::nn::Module {
 
   at::Tensor forward(const at::Tensor& x) const;  // (..., width) -> (..., width)
 
+  const Linear& gate_up_proj() const { return *gate_up_proj_; }
+  const Linear& down_proj() const { return *down_proj_; }
+
  private:
   std::shared_ptr<Linear> gate_up_proj_, down_proj_;
 };

@@ -27,4 +27,11 @@ at::Tensor linear(const at::Tensor& x, const at::Tensor& weight_compute, const a
 at::Tensor linear(const at::Tensor& x, const at::Tensor& weight_compute, const at::Tensor& master,
                   const at::Tensor& bias = {});
 
+// grad_weight += grad_y^T @ x, the product summed in grad_weight's dtype, in place: the weight's part of a backward pass
+// that is written by hand. grad_weight (out, in) float32 (or x's dtype); grad_y (N, out), x (N, in) of one dtype.
+void linear_accumulate_(const at::Tensor& grad_weight, const at::Tensor& grad_y, const at::Tensor& x);
+
+// leaf.grad(), first made (zeros) where there is none; undefined when the leaf needs no gradient.
+at::Tensor gradient_buffer(const at::Tensor& leaf);
+
 }  // namespace hrm::ops
