@@ -1,0 +1,69 @@
+#pragma once
+// Operand tiles in shared memory without a swizzle, as rows of core matrices (8 x 16 bytes, 128 bytes in a row), and
+// what moves them: one-dimensional bulk copies for tiles that lie in global memory as they will lie in shared memory,
+// and the transposing matrix loads and stores of a warp. No torch headers.
+
+#include "ops/cuda/sm90/primitives.cuh"
+
+namespace hrm::ops::cuda::sm90 {
+
+// The canonical layouts without swizzle (PTX ISA, wgmma, "shared memory matrix layout"):
+//
+// K-major: a core matrix is 8 rows of M or N x 16 bytes of K. `next_k`: bytes to the next 16 bytes of K, `next_mn`: to
+// the next 8 rows of M or N.
+__device__ inline uint64_t descriptor_core_k_major(uint32_t address, uint32_t next_k, uint32_t next_mn) {
+  return (uint64_t{next_mn >> 4} << 32) | (uint64_t{next_k >> 4} << 16) | ((address & 0x3ffff) >> 4);
+}
+
+// MN-major: a core matrix is 8 rows of K x 16 bytes of M or N.
+__device__ inline uint64_t descriptor_core_mn_major(uint32_t address, uint32_t next_k, uint32_t next_mn) {
+  return (uint64_t{next_mn >> 4} << 32) | (uint64_t{next_k >> 4} << 16) | ((address & 0x3ffff) >> 4);
+}
+
+// `bytes` (a multiple of 16, both addresses aligned to 16) from global to shared memory; the barrier gets the bytes.
+__device__ inline void bulk_load(void* to, const void* from, uint32_t bytes, uint64_t* barrier) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+                   shared_address(to)),
+               "l"(from), "r"(bytes), "r"(shared_address(barrier))
+               : "memory");
+}
+
+// The same to every block of the cluster whose bit in `blocks` is set, at the same offset; each block's own barrier gets
+// the bytes.
+__device__ inline void bulk_load_multicast(void* to, const void* from, uint32_t bytes, uint64_t* barrier,
+                                           uint16_t blocks) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1], %2, [%3], "
+      "%4;" ::"r"(shared_address(to)),
+      "l"(from), "r"(bytes), "r"(shared_address(barrier)), "h"(blocks)
+      : "memory");
+}
+
+// 16 bytes from global to shared memory, past the registers; `load_async_wait` waits for all of this thread's.
+__device__ inline void load_async_16(uint32_t to, const void* from) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+}
+__device__ inline void load_async_wait() {
+  asm volatile("cp.async.wait_all;" ::: "memory");
+}
+
+// Four (two) 8 x 8 matrices of 16-bit elements; lane 8 * i + r gives the address of row r of matrix i. Transposed:
+// a lane holds of each matrix column lane / 4, rows 2 * (lane % 4) and the next, which is a wgmma fragment of the
+// transposed tile.
+__device__ inline void load_matrices_transposed(uint32_t (&r)[4], uint32_t address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(address)
+               : "memory");
+}
+__device__ inline void store_matrices_transposed(uint32_t address, uint32_t r0, uint32_t r1, uint32_t r2, uint32_t r3) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(r0),
+               "r"(r1), "r"(r2), "r"(r3)
+               : "memory");
+}
+__device__ inline void store_matrices_transposed(uint32_t address, uint32_t r0, uint32_t r1) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1, %2};" ::"r"(address), "r"(r0), "r"(r1)
+               : "memory");
+}
+
+}  // namespace hrm::ops::cuda::sm90

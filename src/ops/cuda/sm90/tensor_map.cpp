@@ -1,0 +1,65 @@
+#include "ops/cuda/sm90/tensor_map.h"
+
+#include <cuda_runtime.h>
+
+namespace hrm::ops::cuda::sm90 {
+namespace {
+
+using Encode = CUresult (*)(CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*, const cuuint64_t*, const cuuint64_t*,
+                            const cuuint32_t*, const cuuint32_t*, CUtensorMapInterleave, CUtensorMapSwizzle,
+                            CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
+
+// Asked of the runtime, so that no program links the driver library, which a machine without a GPU lacks.
+Encode find_encode() {
+  void* function = nullptr;
+  cudaDriverEntryPointQueryResult result{};
+  if (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000, cudaEnableDefault, &result) !=
+          cudaSuccess ||
+      result != cudaDriverEntryPointSuccess) {
+    return nullptr;
+  }
+  return reinterpret_cast<Encode>(function);
+}
+
+int current_device_attribute(cudaDeviceAttr attribute) {
+  int device = 0, value = 0;
+  if (cudaGetDevice(&device) != cudaSuccess) return 0;
+  return cudaDeviceGetAttribute(&value, attribute, device) == cudaSuccess ? value : 0;
+}
+
+}  // namespace
+
+cudaError_t encode_map(CUtensorMap& map, const void* base, MapElement element, MapSwizzle swizzle,
+                       std::initializer_list<MapDim> dims) {
+  static const Encode encode = find_encode();
+  if (encode == nullptr) return cudaErrorNotSupported;
+  if (dims.size() < 1 || dims.size() > 5) return cudaErrorInvalidValue;
+  cuuint64_t sizes[5] = {}, strides[5] = {};
+  cuuint32_t boxes[5] = {};
+  const cuuint32_t steps[5] = {1, 1, 1, 1, 1};
+  int rank = 0;
+  for (const MapDim& dim : dims) {
+    sizes[rank] = static_cast<cuuint64_t>(dim.size);
+    boxes[rank] = static_cast<cuuint32_t>(dim.box);
+    if (rank > 0) strides[rank - 1] = static_cast<cuuint64_t>(dim.stride);
+    ++rank;
+  }
+  const CUresult result =
+      encode(&map, element == MapElement::bits16 ? CU_TENSOR_MAP_DATA_TYPE_UINT16 : CU_TENSOR_MAP_DATA_TYPE_UINT8,
+             static_cast<cuuint32_t>(rank), const_cast<void*>(base), sizes, strides, boxes, steps,
+             CU_TENSOR_MAP_INTERLEAVE_NONE,
+             swizzle == MapSwizzle::bytes128 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_NONE,
+             CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
+}
+
+bool is_hopper() {
+  return current_device_attribute(cudaDevAttrComputeCapabilityMajor) == 9 &&
+         current_device_attribute(cudaDevAttrComputeCapabilityMinor) == 0;
+}
+
+int multiprocessors() {
+  return current_device_attribute(cudaDevAttrMultiProcessorCount);
+}
+
+}  // namespace hrm::ops::cuda::sm90
