@@ -5,9 +5,9 @@
 
 #include <cstdint>
 
-namespace hrm::ops::cuda {
+#include "ops/cuda/element.h"
 
-enum class Element : int { f32, bf16, f16 };
+namespace hrm::ops::cuda {
 
 // Contiguous rows: element i of row r stands at r * dim + i. rows and dim are at least 1.
 struct RmsNormForward {

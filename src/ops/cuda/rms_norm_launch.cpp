@@ -4,28 +4,17 @@
 #include <c10/cuda/CUDAStream.h>
 #include <torch/library.h>
 
-#include "hrm/ops/backend.h"
+#include "ops/cuda/launcher.h"
 #include "ops/cuda/rms_norm.h"
 #include "ops/rms_norm_impl.h"
 
 namespace hrm::ops {
 namespace {
 
-// The kernels' dtypes; float64 (tests) takes the reference.
-bool use_kernel(const at::Tensor& tensor) {
-  const at::ScalarType type = tensor.scalar_type();
-  return backend() == Backend::fused && (type == at::kFloat || type == at::kBFloat16 || type == at::kHalf);
-}
-
-cuda::Element element_of(const at::Tensor& tensor) {
-  if (tensor.scalar_type() == at::kBFloat16) return cuda::Element::bf16;
-  return tensor.scalar_type() == at::kHalf ? cuda::Element::f16 : cuda::Element::f32;
-}
-
 RmsNormSaved run_cuda(const at::Tensor& x, const at::Tensor& residual, double eps, bool save) {
   check_rms_norm_residual(x, residual, eps);
   const c10::cuda::CUDAGuard guard(x.device());
-  if (!use_kernel(x)) return reference::rms_norm_residual(x, residual, eps);
+  if (!cuda::use_kernel(x)) return reference::rms_norm_residual(x, residual, eps);
   const at::Tensor x_rows = x.contiguous();
   const at::Tensor residual_rows = residual.contiguous();
   RmsNormSaved out;
@@ -44,7 +33,7 @@ RmsNormSaved run_cuda(const at::Tensor& x, const at::Tensor& residual, double ep
   params.rows = x.numel() / x.size(-1);
   params.dim = x.size(-1);
   params.eps = static_cast<float>(eps);
-  params.element = element_of(x);
+  params.element = cuda::element_of(x);
   C10_CUDA_CHECK(cuda::launch(params, c10::cuda::getCurrentCUDAStream()));
   return out;
 }
@@ -62,7 +51,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> forward_cuda(const at::Tensor& x,
 at::Tensor backward_cuda(const at::Tensor& grad_y, const at::Tensor& h, const at::Tensor& rstd) {
   check_rms_norm_residual_backward(grad_y, h, rstd);
   const c10::cuda::CUDAGuard guard(h.device());
-  if (!use_kernel(h)) return reference::rms_norm_residual_backward(grad_y, h, rstd);
+  if (!cuda::use_kernel(h)) return reference::rms_norm_residual_backward(grad_y, h, rstd);
   const at::Tensor grad_y_rows = grad_y.contiguous();
   const at::Tensor h_rows = h.contiguous();
   const at::Tensor rstd_rows = rstd.contiguous();
@@ -75,7 +64,7 @@ at::Tensor backward_cuda(const at::Tensor& grad_y, const at::Tensor& h, const at
   params.grad = grad.mutable_data_ptr();
   params.rows = h.numel() / h.size(-1);
   params.dim = h.size(-1);
-  params.element = element_of(h);
+  params.element = cuda::element_of(h);
   C10_CUDA_CHECK(cuda::launch(params, c10::cuda::getCurrentCUDAStream()));
   return grad;
 }
