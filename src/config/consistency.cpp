@@ -113,6 +113,26 @@ void check_eval(const Checker& check, const Config& c) {
                 check.at("optim.ema"), " keeps none; set optim.ema to e.g. 0.999, or eval.weights to auto");
 }
 
+void check_arithmetic(const Checker& check, const Config& c) {
+  const bool fits_fp8 = c.precision.compute == "auto" || c.precision.compute == "bf16";
+  check.require(c.precision.recursions != "fp8" || fits_fp8, check.at("precision.recursions"),
+                " stands beside bf16 alone, and not beside ", check.at("precision.compute"),
+                "; set precision.compute to bf16, or precision.recursions to same");
+  if (!c.runtime.deterministic) return;
+  check.require(c.runtime.sdpa != "cudnn" && c.runtime.sdpa != "efficient", check.at("runtime.sdpa"),
+                " adds its gradients in no fixed order, against ", check.at("runtime.deterministic"),
+                "; set runtime.sdpa to auto, flash or math");
+  check.require(!c.runtime.cudnn_benchmark, check.at("runtime.cudnn_benchmark"),
+                " chooses algorithms by the clock, against ", check.at("runtime.deterministic"),
+                "; set one of them to false");
+}
+
+void check_profiling(const Checker& check, const ProfilingConfig& p) {
+  check.require(!p.trace || p.trace_steps > 0, check.at("profiling.trace"), " asks for a trace of ",
+                check.at("profiling.trace_steps"),
+                "; set profiling.trace_steps to 5 or so, or profiling.trace to false");
+}
+
 void check_run(const Checker& check, const RunConfig& r) {
   const bool is_name = !r.name.empty() && r.name != "." && r.name != ".." && r.name.find('/') == std::string::npos &&
                        r.name.find('\0') == std::string::npos;
@@ -131,6 +151,8 @@ void check_consistency(const LoadedConfig& loaded) {
   check_optim(check, c.optim, c.train);
   check_train(check, c.train);
   check_eval(check, c);
+  check_arithmetic(check, c);
+  check_profiling(check, c.profiling);
 }
 
 void validate(const LoadedConfig& loaded) {

@@ -1,6 +1,8 @@
 #include "hrm/config/load.h"
 
+#include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <optional>
 
@@ -18,17 +20,42 @@ using nlohmann::json;
 
 constexpr const char* kSeeKeys = "'hrm_train config --describe' lists all keys";
 
-// Names that users of older systems type, and what they and their values are called here.
+// Names that users of older systems type, and what they and their values are called here. `means` translates a value;
+// one that it does not know stays as it is, and the rule of the new key refuses it.
 struct OtherName {
   const char* name;
   const char* key;
-  const char* value = nullptr;
-  const char* means = nullptr;
+  json (*means)(const json& value) = nullptr;
 };
+
+json inverted(const json& value) {
+  return value.is_boolean() ? json(!value.get<bool>()) : value;
+}
+
+// A setting that there is no choice about any more: only what is always done is accepted.
+constexpr const char* kFp8Format = "train.fp8.format";
+constexpr const char* kFp8Interval = "train.fp8.recipe.interval";
+constexpr const char* kFp8Algorithm = "train.fp8.recipe.amax_compute_algo";
+// These have no field of their own: see set_legacy.
+constexpr const char* kMixedPrecision = "train.mixed_precision";
+constexpr const char* kTf32 = "train.enable_tf32";
+constexpr const char* kStaticShapes = "static_shapes";
+constexpr const char* kCaptureBatch = "capture_batch_size";
+
 constexpr OtherName kOtherNames[] = {
-    {"train.mixed_precision", "runtime.precision", "none", "fp32"},
-    {"train.enable_tf32", "runtime.tf32"},
+    {"runtime.precision", "precision.compute"},
+    {"runtime.tf32", kTf32},
+    {"train.use_cuda_graphs", "runtime.cuda_graphs"},
+    {"use_cudagraphs", "runtime.cuda_graphs"},
+    {"cudnn_benchmark", "runtime.cudnn_benchmark"},
+    {"warmup_steps", "runtime.graph_warmup_steps"},
+    {"train.fp8.warmup_steps", "precision.fp8_warmup_steps"},
+    {"train.fp8.recipe.margin", "precision.fp8_margin"},
+    {"train.fp8.recipe.amax_history_len", "precision.fp8_amax_history"},
+    {"halt.q_continue", "model.no_ACT_continue", inverted},
 };
+constexpr const char* kLegacy[] = {kFp8Format, kFp8Interval,  kFp8Algorithm, kMixedPrecision,
+                                   kTf32,      kStaticShapes, kCaptureBatch};
 
 std::string canonical(const std::string& key) {
   for (const OtherName& other : kOtherNames) {
@@ -37,11 +64,15 @@ std::string canonical(const std::string& key) {
   return key;
 }
 
-json canonical_value(const std::string& key, json value) {
+json canonical_value(const std::string& key, const json& value) {
   for (const OtherName& other : kOtherNames) {
-    if (key == other.name && other.value && value == other.value) return other.means;
+    if (key == other.name && other.means) return other.means(value);
   }
   return value;
+}
+
+bool is_legacy(const std::string& key) {
+  return std::find(std::begin(kLegacy), std::end(kLegacy), key) != std::end(kLegacy);
 }
 
 // Foreign text for a message: harmless to a terminal and not longer than a line.
@@ -63,6 +94,14 @@ bool is_section(const std::string& key) {
     if (section.name == key) return true;
   }
   return false;
+}
+
+// Whether `key` is a group within a section, e.g. "profiling.nvtx" of profiling.nvtx.enabled or "train.fp8".
+bool is_group(const std::string& key) {
+  const auto begins = [prefix = key + "."](const std::string& name) { return name.starts_with(prefix); };
+  return std::any_of(keys().begin(), keys().end(), begins) ||
+         std::any_of(std::begin(kOtherNames), std::end(kOtherNames), [&](const auto& o) { return begins(o.name); }) ||
+         std::any_of(std::begin(kLegacy), std::end(kLegacy), begins);
 }
 
 std::string first_key_of(const std::string& section) {
@@ -133,14 +172,64 @@ void set_value(LoadedConfig& loaded, const std::string& key, const json& value, 
   loaded.origins[key] = origin;
 }
 
-LoadedConfig defaults() {
+// A configuration on its way, and what older names said that takes other values to decide.
+struct Loading {
   LoadedConfig loaded;
-  for (const std::string& key : keys()) loaded.origins[key];
-  return loaded;
+  std::optional<bool> tf32;  // train.enable_tf32: whether an "fp32" of the old meaning uses TF32 products
+  std::optional<int64_t> capture_batch;
+  Origin capture_batch_origin;
+
+  Loading() {
+    for (const std::string& key : keys()) loaded.origins[key];
+  }
+};
+
+// Older names without a field of their own.
+void set_legacy(Loading& loading, const std::string& key, const json& value, const Origin& origin) {
+  const auto need = [&](bool fits, const auto&... rule) {
+    require(fits, ExitCode::usage, place(origin), ": ", key, " = ", shown(value), " ", rule...);
+  };
+  if (key == kFp8Format) {
+    need(value == "e4m3", "is not possible: fp8 recursions have no gradients and use e4m3; leave it out");
+  } else if (key == kFp8Interval) {
+    need(value == 1, "is not possible: fp8 scales are renewed at every step; leave it out");
+  } else if (key == kFp8Algorithm) {
+    need(value == "max", "is not possible: fp8 scales follow the maximum of their history; leave it out");
+  } else if (key == kMixedPrecision) {
+    const bool fp8 = value == "fp8";
+    set_value(loading.loaded, "precision.compute", value == "none" ? json("fp32") : fp8 ? json("bf16") : value, origin);
+    set_value(loading.loaded, "precision.recursions", fp8 ? "fp8" : "same", origin);
+  } else if (key == kTf32) {
+    need(value.is_boolean(), "must be true or false");
+    loading.tf32 = value.get<bool>();
+  } else if (key == kStaticShapes) {
+    need(value.is_boolean(), "must be true or false");
+    if (!value.get<bool>()) set_value(loading.loaded, "runtime.cuda_graphs", false, origin);
+  } else {
+    const std::optional<int64_t> rows = value.is_number() ? whole_number(value) : std::nullopt;
+    need(rows && *rows >= 0, "must be a whole number, at least 0");
+    loading.capture_batch = *rows;
+    loading.capture_batch_origin = origin;
+  }
 }
 
-void apply_text(LoadedConfig& loaded, const std::string& text, const std::string& name) {
+void set_any(Loading& loading, const std::string& typed, const std::string& key, const json& value,
+             const Origin& origin) {
+  if (is_legacy(key)) return set_legacy(loading, key, value, origin);
+  set_value(loading.loaded, key, canonical_value(typed, value), origin);
+  // Who says it in today's words means today's "fp32", exact, whatever an older file said about TF32.
+  if (typed == "precision.compute") loading.tf32.reset();
+}
+
+// A number of steps to trace, given without saying whether, says it.
+void imply_trace(Loading& loading, const Origin& origin) {
+  set_value(loading.loaded, "profiling.trace", loading.loaded.config.profiling.trace_steps > 0, origin);
+}
+
+void apply_text(Loading& loading, const std::string& text, const std::string& name) {
   std::map<std::string, std::string> seen;  // canonical key -> name used
+  std::map<std::string, Origin> places;
+  std::optional<bool> tf32;
   for (const JsonEntry& entry : parse_json_entries(text, name)) {
     Origin origin;
     origin.kind = Origin::Kind::file;
@@ -151,15 +240,23 @@ void apply_text(LoadedConfig& loaded, const std::string& text, const std::string
               " must be an object, for it is a section: \"", entry.key, "\": { ... }");
       continue;
     }
+    if (entry.value.is_object() && is_group(entry.key)) continue;  // its members follow
     const std::string key = canonical(entry.key);
-    const auto [first, is_new] = seen.emplace(key, entry.key);
+    const auto [first, is_new] = seen.emplace(key == kMixedPrecision ? "precision.compute" : key, entry.key);
     require(is_new, ExitCode::usage, place(origin), ": '", entry.key, "' = ", shown(entry.value), " and '",
             first->second, "' are two names of one value; keep one of them");
-    set_value(loaded, key, canonical_value(entry.key, entry.value), origin);
+    set_any(loading, entry.key, key, entry.value, origin);
+    places[key] = origin;
+    // Entries of a file have no order: what it says about TF32 holds for the precision that it names.
+    if (key == kTf32) tf32 = loading.tf32;
+  }
+  if (tf32) loading.tf32 = tf32;
+  if (seen.count("profiling.trace_steps") && !seen.count("profiling.trace")) {
+    imply_trace(loading, places.at("profiling.trace_steps"));
   }
 }
 
-void apply_override(LoadedConfig& loaded, const std::string& argument) {
+void apply_override(Loading& loading, const std::string& argument) {
   Origin origin;
   origin.kind = Origin::Kind::command_line;
   origin.argument = argument;
@@ -179,7 +276,22 @@ void apply_override(LoadedConfig& loaded, const std::string& argument) {
       field && (std::holds_alternative<OneOf>(field->rule) || std::holds_alternative<AnyText>(field->rule));
   // `run.name=2024` is a text although it reads as a number; `run.name="2024"` is the same text.
   if (value.is_discarded() || (wants_text && !value.is_string())) value = text;
-  set_value(loaded, key, canonical_value(typed, value), origin);
+  set_any(loading, typed, key, value, origin);
+  if (key == "profiling.trace_steps") imply_trace(loading, origin);
+}
+
+// What older names left open, once all values are known.
+void resolve_legacy(Loading& loading) {
+  LoadedConfig& loaded = loading.loaded;
+  std::string& compute = loaded.config.precision.compute;
+  if (loading.tf32 && (compute == "fp32" || compute == "tf32")) compute = *loading.tf32 ? "tf32" : "fp32";
+  if (!loading.capture_batch || *loading.capture_batch == 0) return;
+  const TrainConfig& train = loaded.config.train;
+  const int64_t batch = train.micro_batch_size > 0 ? train.micro_batch_size : train.global_batch_size;
+  require(*loading.capture_batch == batch || *loading.capture_batch == train.global_batch_size, ExitCode::usage,
+          place(loading.capture_batch_origin), ": capture_batch_size = ", *loading.capture_batch,
+          " is not the batch of the run (train.global_batch_size = ", train.global_batch_size,
+          "), which is what is captured; leave it out");
 }
 
 // Defaults that depend on the architecture.
@@ -198,10 +310,12 @@ void resolve_defaults(LoadedConfig& loaded) {
   }
 }
 
-void finish(LoadedConfig& loaded, const std::vector<std::string>& overrides) {
-  for (const std::string& argument : overrides) apply_override(loaded, argument);
-  resolve_defaults(loaded);
-  check_consistency(loaded);
+LoadedConfig finish(Loading loading, const std::vector<std::string>& overrides) {
+  for (const std::string& argument : overrides) apply_override(loading, argument);
+  resolve_legacy(loading);
+  resolve_defaults(loading.loaded);
+  check_consistency(loading.loaded);
+  return std::move(loading.loaded);
 }
 
 }  // namespace
@@ -226,7 +340,12 @@ std::string LoadedConfig::to_json() const {
           if (field.section.empty()) {
             out[field.key] = value;
           } else {
-            out[field.section][field.key.substr(field.section.size() + 1)] = value;
+            nlohmann::ordered_json* place = &out[field.section];
+            std::string rest = field.key.substr(field.section.size() + 1);
+            for (size_t dot; (dot = rest.find('.')) != std::string::npos; rest = rest.substr(dot + 1)) {
+              place = &(*place)[rest.substr(0, dot)];
+            }
+            (*place)[rest] = value;
           }
         },
         field.get(config));
@@ -235,7 +354,7 @@ std::string LoadedConfig::to_json() const {
 }
 
 LoadedConfig load_config(const std::vector<std::string>& files, const std::vector<std::string>& overrides) {
-  LoadedConfig loaded = defaults();
+  Loading loading;
   for (const std::string& file : files) {
     std::string text;
     try {
@@ -243,18 +362,16 @@ LoadedConfig load_config(const std::vector<std::string>& files, const std::vecto
     } catch (const Error& e) {
       fail(ExitCode::usage, "--config: ", e.what(), "; the folder configs/ holds complete configurations");
     }
-    apply_text(loaded, text, file);
+    apply_text(loading, text, file);
   }
-  finish(loaded, overrides);
-  return loaded;
+  return finish(std::move(loading), overrides);
 }
 
 LoadedConfig config_from_json_text(const std::string& text, const std::string& name,
                                    const std::vector<std::string>& overrides) {
-  LoadedConfig loaded = defaults();
-  apply_text(loaded, text, name);
-  finish(loaded, overrides);
-  return loaded;
+  Loading loading;
+  apply_text(loading, text, name);
+  return finish(std::move(loading), overrides);
 }
 
 }  // namespace hrm::config

@@ -2,9 +2,13 @@
 
 #include <ATen/Parallel.h>
 #include <c10/core/DeviceGuard.h>
+#include <unistd.h>
 
+#include <cerrno>
 #include <chrono>
 #include <cstdlib>
+#include <cstring>
+#include <fstream>
 #include <sstream>
 #include <thread>
 
@@ -14,6 +18,7 @@
 
 #if HRM_WITH_CUDA
 #include <ATen/cuda/CUDAContext.h>
+#include <c10/core/AllocatorConfig.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <cuda_runtime_api.h>
@@ -63,6 +68,38 @@ void choose_peak(Runtime& runtime) {
     return;
   }
 }
+
+#if HRM_WITH_CUDA
+// The program once more, in this process, so that LibTorch reads its environment anew.
+void start_again() {
+  std::ifstream file("/proc/self/cmdline", std::ios::binary);
+  std::vector<std::string> words;
+  for (std::string word; std::getline(file, word, '\0');) words.push_back(word);
+  std::vector<char*> arguments;
+  for (std::string& word : words) arguments.push_back(word.data());
+  arguments.push_back(nullptr);
+  execv("/proc/self/exe", arguments.data());  // returns only when it failed
+}
+
+std::string choose_allocator(const std::string& wanted) {
+  namespace allocator = c10::cuda::CUDACachingAllocator;
+  constexpr const char* kVariable = "PYTORCH_ALLOC_CONF";
+  const bool is_async = allocator::name() == "cudaMallocAsync";
+  const bool wants_async = wanted == "cuda_malloc_async";
+  // The variable that LibTorch reads says that we were here already.
+  const char* set = std::getenv(kVariable);
+  if (wants_async && !is_async && (!set || std::strstr(set, "cudaMallocAsync") == nullptr)) {
+    setenv(kVariable, "backend:cudaMallocAsync", /*overwrite=*/1);
+    start_again();
+    log::warn("runtime.allocator=cuda_malloc_async needs a restart of the program, which failed: ",
+              std::strerror(errno), "; set ", kVariable, "=backend:cudaMallocAsync before starting it");
+  }
+  if (allocator::name() == "cudaMallocAsync") return "cudaMallocAsync";
+  const bool expandable = wanted == "expandable";
+  c10::CachingAllocator::setAllocatorSettings(expandable ? "expandable_segments:True" : "expandable_segments:False");
+  return expandable ? "expandable segments" : "fixed segments";
+}
+#endif
 
 }  // namespace
 
@@ -114,7 +151,8 @@ std::string why_no_cuda() {
 #endif
 }
 
-Runtime start_runtime(const config::RuntimeConfig& config) {
+Runtime start_runtime(const config::Config& whole) {
+  const config::RuntimeConfig& config = whole.runtime;
   const int threads = config.threads > 0 ? static_cast<int>(config.threads) : default_threads();
   at::set_num_threads(threads);
 
@@ -131,21 +169,13 @@ Runtime start_runtime(const config::RuntimeConfig& config) {
   }
 #endif
 
-  if (config.deterministic) {
-    // cuBLAS reads it when its first handle is made; without a fixed workspace its split-K choices vary.
-    setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", 1);
-    auto& context = at::globalContext();
-    context.setDeterministicAlgorithms(true, /*warn_only=*/false);
-    context.setDeterministicFillUninitializedMemory(false);
-    context.setDeterministicCuDNN(true);
-    // Flash attention has a deterministic backward; the memory-efficient and cuDNN ones have not.
-    context.setSDPUseMemEfficient(false);
-    context.setSDPUseCuDNN(false);
-  }
-  if (runtime.device.is_cuda()) at::globalContext().setAllowTF32CuBLAS(config.tf32);
+  runtime.precision = choose_precision(whole.precision, runtime.device);
+  runtime.compute_dtype = runtime.precision.compute_dtype;
+  apply_arithmetic(runtime.precision, config, runtime.device);
 
 #if HRM_WITH_CUDA
   if (runtime.device.is_cuda()) {
+    runtime.allocator = choose_allocator(config.allocator);
     cudaDeviceProp properties{};
     cudaGetDeviceProperties(&properties, 0);
     runtime.device_name = properties.name;
@@ -153,8 +183,6 @@ Runtime start_runtime(const config::RuntimeConfig& config) {
   }
 #endif
   if (runtime.device.is_cpu()) runtime.device_name = cat("CPU, ", threads, threads == 1 ? " thread" : " threads");
-  const bool bf16 = config.precision == "bf16" || (config.precision == "auto" && runtime.device.is_cuda());
-  runtime.compute_dtype = bf16 ? at::kBFloat16 : at::kFloat;
   choose_peak(runtime);
   return runtime;
 }

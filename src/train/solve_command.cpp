@@ -275,8 +275,9 @@ void print_answer(const Question& question, const Answer& answer, int64_t segmen
 int run_solve(const SolveOptions& options) {
   const std::string origin = options.input.empty() || options.input == "-" ? "standard input" : options.input;
   const std::string text = read_input(options, origin);
-  const tasks::PuzzleInference loaded = tasks::open_puzzle_model(
-      options.checkpoint, {"runtime.device=" + options.device}, options.weights, first_length(text));
+  const tasks::PuzzleInference loaded =
+      tasks::open_puzzle_model(options.checkpoint, {"runtime.device=" + options.device, "runtime.allocator=expandable"},
+                               options.weights, first_length(text));
   const auto& dims = loaded.model->dims();
   require(options.puzzle_identifier < dims.num_puzzle_identifiers, ExitCode::usage, "--puzzle-identifier ",
           options.puzzle_identifier, " is not below the model's ", dims.num_puzzle_identifiers);

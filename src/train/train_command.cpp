@@ -80,7 +80,7 @@ void write_environment(const fs::path& run_dir, const Runtime& runtime) {
   nlohmann::ordered_json json;
   json["started"] = when;
   json["device"] = runtime.device_name;
-  json["compute_dtype"] = runtime.compute_dtype == at::kBFloat16 ? "bf16" : "fp32";
+  json["precision"] = runtime.precision.name;
   json["peak_flops_assumed"] = runtime.peak_flops;
   json["peak_flops_origin"] = runtime.peak_flops_origin;
   for (const auto& [key, value] : build_info()) json["build"][key] = value;
@@ -150,7 +150,7 @@ int run_train(const TrainOptions& options) {
   tasks::PuzzleTask task(config, runtime);
   Trainer trainer(config, loaded.to_json(), runtime, task, run_dir);
   log::info("run folder   ", run_dir.string());
-  log::info("device       ", runtime.device_name, ", ", runtime.compute_dtype == at::kBFloat16 ? "bf16" : "fp32",
+  log::info("device       ", runtime.device_name, ", ", runtime.precision.name,
             runtime.peak_flops > 0
                 ? cat(", MFU against ", runtime.peak_flops / 1e12, " TFLOP/s (", runtime.peak_flops_origin, ")")
                 : std::string());

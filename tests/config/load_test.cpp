@@ -181,12 +181,87 @@ TEST(Load, BadOverridesNameTheArgument) {
 
 TEST(Load, NamesOfOlderSystems) {
   const LoadedConfig loaded = parse("{\"train\": {\"mixed_precision\": \"none\", \"enable_tf32\": false}}");
-  EXPECT_EQ(loaded.config.runtime.precision, "fp32");
-  EXPECT_FALSE(loaded.config.runtime.tf32);
-  EXPECT_EQ(loaded.origin("runtime.precision").text(), "a.json:1");
-  EXPECT_EQ(parse("{}", {"train.mixed_precision=bf16"}).config.runtime.precision, "bf16");
+  EXPECT_EQ(loaded.config.precision.compute, "fp32");
+  EXPECT_EQ(loaded.origin("precision.compute").text(), "a.json:1");
+  EXPECT_EQ(parse("{}", {"train.mixed_precision=bf16"}).config.precision.compute, "bf16");
+  EXPECT_EQ(parse("{}", {"train.mixed_precision=fp16"}).config.precision.compute, "fp16");
+  const LoadedConfig fp8 = parse(R"({"train": {"mixed_precision": "fp8",
+    "fp8": {"warmup_steps": 7, "format": "e4m3",
+            "recipe": {"margin": 1, "interval": 1, "amax_history_len": 32, "amax_compute_algo": "max"}}}})");
+  EXPECT_EQ(fp8.config.precision.compute, "bf16");
+  EXPECT_EQ(fp8.config.precision.recursions, "fp8");
+  EXPECT_EQ(fp8.config.precision.fp8_warmup_steps, 7);
+  EXPECT_EQ(fp8.config.precision.fp8_margin, 1);
+  EXPECT_EQ(fp8.config.precision.fp8_amax_history, 32);
+  EXPECT_EQ(fp8.origin("precision.fp8_margin").text(), "a.json:3");
+
+  EXPECT_FALSE(parse("{\"train\": {\"use_cuda_graphs\": false}}").config.runtime.cuda_graphs);
+  EXPECT_FALSE(parse("{}", {"use_cudagraphs=false"}).config.runtime.cuda_graphs);
+  EXPECT_FALSE(parse("{}", {"static_shapes=false"}).config.runtime.cuda_graphs);
+  EXPECT_TRUE(parse("{}", {"static_shapes=true"}).config.runtime.cuda_graphs);
+  EXPECT_EQ(parse("{\"warmup_steps\": 10}").config.runtime.graph_warmup_steps, 10);
+  EXPECT_EQ(parse("{}", {"capture_batch_size=768"}).config.train.global_batch_size, 768);
+  EXPECT_TRUE(parse("{}", {"halt.q_continue=false"}).config.model.no_ACT_continue);
+  EXPECT_FALSE(parse("{\"halt\": {\"q_continue\": true}}").config.model.no_ACT_continue);
+
   EXPECT_EQ(fault("{\"train\": {\"enable_tf32\": true},\n\"runtime\": {\"tf32\": true}}"),
             "a.json:2: 'runtime.tf32' = true and 'train.enable_tf32' are two names of one value; keep one of them");
+  EXPECT_EQ(fault("{\"train\": {\"mixed_precision\": \"none\"},\n\"precision\": {\"compute\": \"bf16\"}}"),
+            "a.json:2: 'precision.compute' = \"bf16\" and 'train.mixed_precision' are two names of one value; keep one "
+            "of them");
+  EXPECT_NE(fault("{}", {"train.mixed_precision=fp9"}).find("precision.compute = \"fp9\" is not one of"),
+            std::string::npos);
+  EXPECT_NE(fault("{}", {"halt.q_continue=3"}).find("must be true or false"), std::string::npos);
+  EXPECT_NE(fault("{}", {"train.fp8.format=e5m2"}).find("use e4m3"), std::string::npos);
+  EXPECT_NE(fault("{}", {"capture_batch_size=8"}).find("capture_batch_size = 8 is not the batch of the run"),
+            std::string::npos);
+  EXPECT_NE(fault("{\"train\": {\"fp8\": {\"recipe\": {\"marign\": 1}}}}").find("unknown key"), std::string::npos);
+}
+
+// What older files call fp32 had TF32 products unless they said otherwise; today's fp32 is exact.
+TEST(Load, Tf32OfOlderFiles) {
+  const auto compute = [](const std::string& text, const std::vector<std::string>& overrides = {}) {
+    return parse(text, overrides).config.precision.compute;
+  };
+  EXPECT_EQ(compute(R"({"runtime": {"precision": "fp32", "tf32": true}})"), "tf32");
+  EXPECT_EQ(compute(R"({"runtime": {"tf32": true, "precision": "fp32"}})"), "tf32");
+  EXPECT_EQ(compute(R"({"runtime": {"precision": "fp32", "tf32": false}})"), "fp32");
+  EXPECT_EQ(compute(R"({"runtime": {"precision": "fp32"}})"), "fp32");
+  EXPECT_EQ(compute(R"({"runtime": {"precision": "auto", "tf32": true}})"), "auto");
+  EXPECT_EQ(compute(R"({"runtime": {"precision": "bf16", "tf32": false}})"), "bf16");
+  EXPECT_EQ(compute("{}", {"train.enable_tf32=true", "train.mixed_precision=none"}), "tf32");
+  EXPECT_EQ(compute("{}", {"precision.compute=tf32", "train.enable_tf32=false"}), "fp32");
+  // An override in today's words means what it says.
+  EXPECT_EQ(compute(R"({"runtime": {"precision": "fp32", "tf32": true}})", {"precision.compute=fp32"}), "fp32");
+  EXPECT_EQ(compute(R"({"runtime": {"precision": "fp32", "tf32": true}})", {"runtime.device=cpu"}), "tf32");
+  EXPECT_NE(fault("{}", {"train.enable_tf32=1"}).find("must be true or false"), std::string::npos);
+}
+
+TEST(Load, GroupsWithinASection) {
+  EXPECT_TRUE(parse(R"({"profiling": {"nvtx": {"enabled": true}}})").config.profiling.nvtx_enabled);
+  EXPECT_TRUE(parse(R"({"profiling": {"nvtx.enabled": true}})").config.profiling.nvtx_enabled);
+  EXPECT_TRUE(parse(R"({"profiling.nvtx.enabled": true})").config.profiling.nvtx_enabled);
+  EXPECT_TRUE(parse("{}", {"profiling.nvtx.enabled=true"}).config.profiling.nvtx_enabled);
+  EXPECT_NE(parse("{}").to_json().find("\"nvtx\": {"), std::string::npos);
+  EXPECT_EQ(fault("{\"profiling\": {\n\"nvtx\": {\"enabeld\": true}}}"),
+            "a.json:2: unknown key 'profiling.nvtx.enabeld' = true; did you mean 'profiling.nvtx.enabled'?");
+}
+
+TEST(Load, TraceStepsAloneSwitchTheTraceOn) {
+  EXPECT_FALSE(parse("{}").config.profiling.trace);
+  EXPECT_TRUE(parse("{\"profiling\": {\"trace_steps\": 3}}").config.profiling.trace);
+  EXPECT_FALSE(parse("{\"profiling\": {\"trace_steps\": 0}}").config.profiling.trace);
+  EXPECT_FALSE(parse("{\"profiling\": {\"trace_steps\": 3, \"trace\": false}}").config.profiling.trace);
+  EXPECT_TRUE(parse("{\"profiling\": {\"trace\": false}}", {"profiling.trace_steps=4"}).config.profiling.trace);
+  EXPECT_FALSE(parse("{}", {"profiling.trace_steps=4", "profiling.trace=false"}).config.profiling.trace);
+}
+
+// The configuration that today's checkpoints hold, as version 0.1 wrote it.
+TEST(Load, ConfigurationsOfOlderCheckpoints) {
+  const LoadedConfig old = parse(R"({"task": "puzzle", "runtime": {"device": "auto", "precision": "auto", "threads": 0,
+    "deterministic": false, "tf32": true}, "ops": {"backend": "fused"},
+    "profiling": {"trace_steps": 0, "trace_after": 20}})");
+  EXPECT_EQ(differing_keys(old.config, Config{}), std::vector<std::string>{"profiling.trace_steps"});
 }
 
 TEST(Load, DefaultsFollowTheArchitecture) {

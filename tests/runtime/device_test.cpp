@@ -13,10 +13,10 @@ namespace {
 // This program sees no GPU, wherever it runs: CUDA reads the variable at its first call.
 const bool kNoGpu = setenv("CUDA_VISIBLE_DEVICES", "", 1) == 0;
 
-config::RuntimeConfig on(const std::string& device) {
-  config::RuntimeConfig config;
-  config.device = device;
-  config.threads = 1;
+config::Config on(const std::string& device) {
+  config::Config config;
+  config.runtime.device = device;
+  config.runtime.threads = 1;
   return config;
 }
 
@@ -44,29 +44,20 @@ TEST(StartRuntime, CpuAndItsThreads) {
   EXPECT_GT(runtime.peak_flops, 0);
   EXPECT_FALSE(runtime.peak_flops_origin.empty());
 
-  config::RuntimeConfig config = on("cpu");
-  config.threads = 3;
+  config::Config config = on("cpu");
+  config.runtime.threads = 3;
   runtime = start_runtime(config);
   EXPECT_EQ(runtime.device_name, "CPU, 3 threads");
   EXPECT_EQ(at::get_num_threads(), 3);
   at::set_num_threads(before);
 }
 
-TEST(StartRuntime, Precision) {
-  config::RuntimeConfig config = on("cpu");
-  for (const auto& [precision, type] : std::vector<std::pair<std::string, at::ScalarType>>{
-           {"auto", at::kFloat}, {"fp32", at::kFloat}, {"bf16", at::kBFloat16}}) {
-    config.precision = precision;
-    EXPECT_EQ(start_runtime(config).compute_dtype, type) << precision;
-  }
-}
-
 TEST(StartRuntime, Deterministic) {
   at::Context& context = at::globalContext();
   start_runtime(on("cpu"));
   EXPECT_FALSE(context.deterministicAlgorithms());
-  config::RuntimeConfig config = on("cpu");
-  config.deterministic = true;
+  config::Config config = on("cpu");
+  config.runtime.deterministic = true;
   start_runtime(config);
   EXPECT_TRUE(context.deterministicAlgorithms());
   EXPECT_FALSE(context.deterministicAlgorithmsWarnOnly());

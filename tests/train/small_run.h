@@ -69,7 +69,7 @@ struct SmallRun {
 
   SmallRun(const std::filesystem::path& dir, const std::vector<std::string>& more = {})
       : loaded(small_config(dir, more)),
-        runtime(start_runtime(loaded.config.runtime)),
+        runtime(start_runtime(loaded.config)),
         task(loaded.config, runtime),
         trainer(loaded.config, loaded.to_json(), runtime, task, dir / "small") {}
 

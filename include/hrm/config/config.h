@@ -32,6 +32,7 @@ struct DataConfig {
   int64_t box_cols = 0;
   int64_t subsample = 0;
   int64_t min_rating = 0;
+  std::string augmentation_device = "auto";
   bool reference_semantics = true;
   int64_t prefetch_batches = 4;
 
@@ -48,6 +49,9 @@ struct DataConfig {
     f("augmentation", &DataConfig::augmentation, OneOf{{"none", "sudoku", "dihedral"}}, "",
       "new random symmetric copy of each training sample, drawn on the fly: sudoku = digits, bands, rows, stacks, "
       "columns, and transposition where boxes are square; dihedral = the 8 rotations and reflections of a square grid");
+    f("augmentation_device", &DataConfig::augmentation_device, OneOf{{"auto", "host", "device"}}, "",
+      "where the copies are drawn; both give the same ones. auto = on the GPU where it can, else by the prefetch "
+      "thread");
     f("box_rows", &DataConfig::box_rows, IntRange{0, 16}, "rows",
       "rows of a Sudoku box; 0 = square boxes, or 2x3 for 6x6");
     f("box_cols", &DataConfig::box_cols, IntRange{0, 16}, "columns", "columns of a Sudoku box; 0 as for box_rows");
@@ -199,60 +203,133 @@ struct EvalConfig {
   int64_t batch_size = 0;
   int64_t max_samples = 0;
   int64_t segments = 0;
+  bool early_halt = false;
   std::string weights = "auto";
 
   template <class F>
   static void describe(F&& f) {
     f("batch_size", &EvalConfig::batch_size, IntRange{0, 1 << 24}, "samples",
-      "evaluation batch; 0 = micro_batch_size in training, 256 in `hrm_train eval`");
+      "evaluation batch; 0 = large: up to 2048 samples on a GPU as far as its memory allows, 256 on the CPU");
     f("max_samples", &EvalConfig::max_samples, IntRange{0}, "samples",
       "evaluate this many test samples, spread evenly over the set; 0 = all");
     f("segments", &EvalConfig::segments, IntRange{0, 65535}, "segments", "reasoning segments; 0 = halt_max_steps");
+    f("early_halt", &EvalConfig::early_halt, Flag{}, "",
+      "a sample stops as soon as the model's own rule halts it, and the rest goes on in smaller batches; false = every "
+      "sample runs all segments, as the published numbers do");
     f("weights", &EvalConfig::weights, OneOf{{"auto", "raw", "ema", "both"}}, "",
       "which weights to evaluate; auto = the average where there is one");
   }
 };
 
+// Arithmetic. Weights, gradients, optimizer and losses are float32 whatever is chosen here.
+struct PrecisionConfig {
+  std::string compute = "auto";
+  std::string recursions = "same";
+  int64_t fp8_amax_history = 16;
+  int64_t fp8_margin = 0;
+  int64_t fp8_warmup_steps = 0;
+  double loss_scale = 65536;
+  int64_t loss_scale_growth_interval = 2000;
+
+  template <class F>
+  static void describe(F&& f) {
+    f("compute", &PrecisionConfig::compute, OneOf{{"auto", "bf16", "fp16", "tf32", "fp32"}}, "",
+      "arithmetic of the forward and backward pass; auto = bf16 on a GPU, fp32 on the CPU; tf32 = fp32 whose matrix "
+      "products on a GPU round their inputs to TF32; fp32 = exact products");
+    f("recursions", &PrecisionConfig::recursions, OneOf{{"same", "fp8"}}, "",
+      "matrix products of the recursions that are not differentiated; fp8 = e4m3 with scales by delayed maximum (GPU "
+      "of "
+      "compute capability 9.0 or later), same = as compute");
+    f("fp8_amax_history", &PrecisionConfig::fp8_amax_history, IntRange{1, 1024}, "steps",
+      "the scale of an fp8 tensor follows the largest magnitude of so many past steps");
+    f("fp8_margin", &PrecisionConfig::fp8_margin, IntRange{0, 8}, "",
+      "headroom of the fp8 scales: divide them by 2^margin");
+    f("fp8_warmup_steps", &PrecisionConfig::fp8_warmup_steps, IntRange{0}, "steps",
+      "optimizer steps before fp8 begins; their recursions run as precision.compute");
+    f("loss_scale", &PrecisionConfig::loss_scale, RealRange{1, 16777216}, "",
+      "scale of the loss at the start of an fp16 run; it halves when a gradient overflows, and that step is left out");
+    f("loss_scale_growth_interval", &PrecisionConfig::loss_scale_growth_interval, IntRange{0, 1 << 24}, "steps",
+      "finite steps after which the loss scale doubles; 0 = it never grows");
+  }
+};
+
 struct RuntimeConfig {
   std::string device = "auto";
-  std::string precision = "auto";
   int64_t threads = 0;
   bool deterministic = false;
-  bool tf32 = true;
+  bool cuda_graphs = true;
+  int64_t graph_warmup_steps = 3;
+  std::string sdpa = "auto";
+  bool cudnn_benchmark = false;
+  std::string allocator = "expandable";
 
   template <class F>
   static void describe(F&& f) {
     f("device", &RuntimeConfig::device, OneOf{{"auto", "cpu", "cuda"}}, "",
       "auto = the GPU when there is a usable one");
-    f("precision", &RuntimeConfig::precision, OneOf{{"auto", "fp32", "bf16"}}, "",
-      "arithmetic of the forward and backward pass, weights stay fp32; auto = bf16 on a GPU, fp32 on the CPU");
     f("threads", &RuntimeConfig::threads, IntRange{0, 4096}, "threads", "CPU threads; 0 = one per core");
     f("deterministic", &RuntimeConfig::deterministic, Flag{}, "",
       "bit-identical results from run to run on the same device and build");
-    f("tf32", &RuntimeConfig::tf32, Flag{}, "", "let fp32 matrix products on the GPU use TF32");
+    f("cuda_graphs", &RuntimeConfig::cuda_graphs, Flag{}, "",
+      "capture whole training steps and evaluation segments in CUDA graphs and replay them; the results are the same");
+    f("graph_warmup_steps", &RuntimeConfig::graph_warmup_steps, IntRange{1, 1000}, "steps",
+      "eager runs of a step before it is captured");
+    f("sdpa", &RuntimeConfig::sdpa, OneOf{{"auto", "cudnn", "flash", "efficient", "math"}}, "",
+      "backend of scaled dot-product attention where our own kernel does not apply; auto = LibTorch chooses");
+    f("cudnn_benchmark", &RuntimeConfig::cudnn_benchmark, Flag{}, "",
+      "cuDNN tries its algorithms at the first call of each shape and keeps the fastest");
+    f("allocator", &RuntimeConfig::allocator, OneOf{{"expandable", "native", "cuda_malloc_async"}}, "",
+      "GPU memory: expandable = LibTorch's caching allocator with growing segments, native = with fixed ones, "
+      "cuda_malloc_async = CUDA's own pool");
   }
 };
 
 struct OpsConfig {
   std::string backend = "fused";
+  std::string attention = "auto";
 
   template <class F>
   static void describe(F&& f) {
     f("backend", &OpsConfig::backend, OneOf{{"fused", "reference"}}, "",
       "fused = our kernels where the device has them; reference = plain ATen everywhere");
+    f("attention", &OpsConfig::attention, OneOf{{"auto", "sdpa"}}, "",
+      "auto = our kernel for short sequences where it fits, else scaled dot-product attention; sdpa = always the "
+      "latter");
   }
 };
 
 struct ProfilingConfig {
-  int64_t trace_steps = 0;
+  bool nvtx_enabled = false;
+  bool nvtx_include_data = true;
+  bool nvtx_include_eval = true;
+  bool trace = false;
+  int64_t trace_steps = 5;
   int64_t trace_after = 20;
+  bool trace_shapes = true;
+  bool trace_flops = false;
+  bool trace_memory = false;
+  bool trace_stacks = false;
+  bool nsight_window = false;
 
   template <class F>
   static void describe(F&& f) {
-    f("trace_steps", &ProfilingConfig::trace_steps, IntRange{0, 1000}, "steps",
-      "record so many steps with LibTorch's profiler into <run folder>/trace.json (scripts/trace_table); 0 = off");
+    f("nvtx.enabled", &ProfilingConfig::nvtx_enabled, Flag{}, "", "name the phases of a step for Nsight (NVTX ranges)");
+    f("nvtx.include_data", &ProfilingConfig::nvtx_include_data, Flag{}, "", "also the loading of batches");
+    f("nvtx.include_eval", &ProfilingConfig::nvtx_include_eval, Flag{}, "", "also evaluations");
+    f("trace", &ProfilingConfig::trace, Flag{}, "",
+      "record some steps with LibTorch's profiler into <run folder>/trace.json (Perfetto, scripts/trace_table); giving "
+      "trace_steps alone switches it on, too");
+    f("trace_steps", &ProfilingConfig::trace_steps, IntRange{0, 1000}, "steps", "steps to record; 0 = no trace");
     f("trace_after", &ProfilingConfig::trace_after, IntRange{0}, "steps",
       "steps of this process before the recording starts");
+    f("trace_shapes", &ProfilingConfig::trace_shapes, Flag{}, "", "record the shapes of every operation's inputs");
+    f("trace_flops", &ProfilingConfig::trace_flops, Flag{}, "", "estimate every operation's FLOPs");
+    f("trace_memory", &ProfilingConfig::trace_memory, Flag{}, "", "record allocations");
+    f("trace_stacks", &ProfilingConfig::trace_stacks, Flag{}, "",
+      "also write <run folder>/trace_stacks.txt: the C++ call stacks of the operations with their time on the CPU, as "
+      "flame-graph tools read them");
+    f("nsight_window", &ProfilingConfig::nsight_window, Flag{}, "",
+      "instead of recording a trace, tell Nsight where these steps begin and end (scripts/capture_nsight.py sets it)");
   }
 };
 
@@ -266,6 +343,7 @@ struct Config {
   OptimConfig optim;
   TrainConfig train;
   EvalConfig eval;
+  PrecisionConfig precision;
   RuntimeConfig runtime;
   OpsConfig ops;
   ProfilingConfig profiling;
@@ -280,9 +358,10 @@ struct Config {
     f("optim", &Config::optim, "optimizer, schedule, clipping, averaging");
     f("train", &Config::train, "the loop");
     f("eval", &Config::eval, "evaluation");
-    f("runtime", &Config::runtime, "device and arithmetic");
+    f("precision", &Config::precision, "arithmetic");
+    f("runtime", &Config::runtime, "device, graphs, memory");
     f("ops", &Config::ops, "kernels");
-    f("profiling", &Config::profiling, "traces");
+    f("profiling", &Config::profiling, "NVTX ranges and traces");
   }
 };
 

@@ -1,5 +1,5 @@
 #pragma once
-// Device, arithmetic and determinism of a process, decided once at start.
+// Device, memory and threads of a process, decided once at start; arithmetic is in precision.h.
 
 #include <c10/core/Device.h>
 #include <c10/core/ScalarType.h>
@@ -7,22 +7,27 @@
 #include <string>
 
 #include "hrm/config/config.h"
+#include "hrm/runtime/precision.h"
 
 namespace hrm {
 
 struct Runtime {
   at::Device device = at::kCPU;
-  at::ScalarType compute_dtype = at::kFloat;
+  at::ScalarType compute_dtype = at::kFloat;  // precision.compute_dtype
+  Precision precision;
+  std::string allocator;          // "expandable segments", "fixed segments", "cudaMallocAsync"; empty on the CPU
   std::string device_name;        // "NVIDIA H200", or "CPU, 2 threads"
   bool own_kernels = true;        // this build holds our kernels for the device; without them plain ATen does the work
   double peak_flops = 0;          // FLOP/s that MFU is measured against; 0 = unknown
   std::string peak_flops_origin;  // where that number comes from
 };
 
-// Applies config.runtime to the process (threads, TF32, determinism) and chooses the device.
-// Error(environment) with the reason when `cuda` is asked for and cannot be used; `auto` says the reason and takes the
-// CPU. Call before the first tensor operation.
-Runtime start_runtime(const config::RuntimeConfig& config);
+// Applies config.runtime and config.precision to the process (threads, allocator, arithmetic, determinism) and chooses
+// the device. Error(environment) with the reason when `cuda` is asked for and cannot be used; `auto` says the reason
+// and takes the CPU. Call before the first tensor operation. LibTorch chooses its allocator while its library is
+// loaded, so runtime.allocator=cuda_malloc_async starts the program anew in its place, with the same arguments and the
+// choice in its environment: call it before reading standard input or holding anything that must survive.
+Runtime start_runtime(const config::Config& config);
 
 // Empty when a CUDA device can be used, else one sentence with the reason.
 std::string why_no_cuda();

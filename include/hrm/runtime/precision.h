@@ -1,0 +1,37 @@
+#pragma once
+// Arithmetic of a process: what the switches of config.precision and config.runtime mean, in one place. Models ask for
+// the compute dtype and for recursions_in_fp8(), and contain no other `if` on precision.
+
+#include <c10/core/Device.h>
+#include <c10/core/ScalarType.h>
+
+#include <string>
+
+#include "hrm/config/config.h"
+
+namespace hrm {
+
+struct Precision {
+  at::ScalarType compute_dtype = at::kFloat;  // of activations and of the weights' compute copies
+  bool tf32 = false;                          // fp32 matrix products on a GPU round their inputs to TF32
+  bool fp8_recursions = false;                // recursions without gradient run their matrix products in fp8
+  bool loss_scaling = false;                  // fp16: gradients need a scaled loss
+  std::string name = "fp32";                  // "bf16", "fp16", "tf32", "fp32", "bf16 with fp8 recursions"
+};
+
+// What the configuration means on this device. Error(environment) where the device cannot do it.
+Precision choose_precision(const config::PrecisionConfig& config, at::Device device);
+
+// Sets the process-wide switches of LibTorch: TF32, determinism, cuDNN's benchmark mode, SDPA backends. Call before the
+// first tensor operation on the device.
+void apply_arithmetic(const Precision& precision, const config::RuntimeConfig& config, at::Device device);
+
+// Whether the recursions that are not differentiated shall run in fp8, as apply_arithmetic was told last.
+bool recursions_in_fp8();
+
+// The backend that at::scaled_dot_product_attention takes for (batch, heads, length, head_dim) in this dtype with a
+// gradient: "cuDNN", "flash", "efficient", "math".
+std::string sdpa_backend(at::Device device, at::ScalarType dtype, int64_t batch, int64_t heads, int64_t length,
+                         int64_t head_dim);
+
+}  // namespace hrm

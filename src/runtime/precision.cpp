@@ -1,0 +1,105 @@
+#include "hrm/runtime/precision.h"
+
+#include <ATen/Context.h>
+#include <ATen/ops/_fused_sdp_choice.h>
+#include <ATen/ops/empty.h>
+
+#include <atomic>
+#include <cstdlib>
+
+#include "hrm/base/error.h"
+
+#if HRM_WITH_CUDA
+#include <cuda_runtime_api.h>
+#endif
+
+namespace hrm {
+namespace {
+
+std::atomic<bool> fp8_recursions{false};
+
+int compute_capability(at::Device device) {
+#if HRM_WITH_CUDA
+  if (device.is_cuda()) {
+    int major = 0, minor = 0;
+    cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device.index());
+    cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device.index());
+    return major * 10 + minor;
+  }
+#endif
+  (void)device;
+  return 0;
+}
+
+}  // namespace
+
+Precision choose_precision(const config::PrecisionConfig& config, at::Device device) {
+  Precision precision;
+  precision.name = config.compute != "auto" ? config.compute : device.is_cuda() ? "bf16" : "fp32";
+  if (precision.name == "bf16") precision.compute_dtype = at::kBFloat16;
+  if (precision.name == "fp16") precision.compute_dtype = at::kHalf;
+  precision.loss_scaling = precision.compute_dtype == at::kHalf;
+  // Values of bf16 and fp16 fit into TF32 without loss, so that what is left of fp32 products there is exact anyway.
+  precision.tf32 = precision.name != "fp32";
+  if (config.recursions == "fp8") {
+    require(device.is_cuda(), ExitCode::environment,
+            "precision.recursions is 'fp8', which needs a GPU; set it to 'same', or runtime.device to cuda");
+    const int capability = compute_capability(device);
+    require(capability >= 89, ExitCode::environment,
+            "precision.recursions is 'fp8', but the GPU has compute capability ", capability / 10, ".", capability % 10,
+            " and fp8 products need 8.9 or later; set it to 'same'");
+    precision.fp8_recursions = true;
+    precision.name += " with fp8 recursions";
+  }
+  return precision;
+}
+
+void apply_arithmetic(const Precision& precision, const config::RuntimeConfig& config, at::Device device) {
+  at::Context& context = at::globalContext();
+  fp8_recursions = precision.fp8_recursions;
+  if (device.is_cuda()) {
+    context.setAllowTF32CuBLAS(precision.tf32);
+    context.setAllowTF32CuDNN(precision.tf32);
+    context.setBenchmarkCuDNN(config.cudnn_benchmark);
+  }
+  // One backend alone, with the plain one behind it for shapes that it does not do.
+  const bool all = config.sdpa == "auto";
+  context.setSDPUseFlash(all || config.sdpa == "flash");
+  context.setSDPUseMemEfficient(all || config.sdpa == "efficient");
+  context.setSDPUseCuDNN(all || config.sdpa == "cudnn");
+  context.setSDPUseMath(true);
+  if (config.deterministic) {
+    // cuBLAS reads it when its first handle is made; without a fixed workspace its split-K choices vary.
+    setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", 1);
+    context.setDeterministicAlgorithms(true, /*warn_only=*/false);
+    context.setDeterministicFillUninitializedMemory(false);
+    context.setDeterministicCuDNN(true);
+    // Flash attention has a deterministic backward; the memory-efficient and cuDNN ones have not.
+    context.setSDPUseMemEfficient(false);
+    context.setSDPUseCuDNN(false);
+  }
+}
+
+bool recursions_in_fp8() {
+  return fp8_recursions;
+}
+
+std::string sdpa_backend(at::Device device, at::ScalarType dtype, int64_t batch, int64_t heads, int64_t length,
+                         int64_t head_dim) {
+  // Shape, dtype and device decide, the values do not; a batch of few rows is enough and costs no memory.
+  const at::Tensor qkv =
+      at::empty({std::min<int64_t>(batch, 2), heads, length, head_dim}, at::TensorOptions(device).dtype(dtype));
+  const at::Tensor leaf = qkv.set_requires_grad(true);
+  switch (static_cast<at::SDPBackend>(at::_fused_sdp_choice(leaf, leaf, leaf))) {
+    case at::SDPBackend::flash_attention:
+      return "flash";
+    case at::SDPBackend::efficient_attention:
+      return "efficient";
+    case at::SDPBackend::cudnn_attention:
+      return "cuDNN";
+    default:
+      return "math";
+  }
+}
+
+}  // namespace hrm

@@ -1,0 +1,75 @@
+#include "hrm/runtime/precision.h"
+
+#include <ATen/Context.h>
+#include <gtest/gtest.h>
+
+#include "support/expect_error.h"
+
+namespace hrm {
+namespace {
+
+config::PrecisionConfig computing(const std::string& compute) {
+  config::PrecisionConfig config;
+  config.compute = compute;
+  return config;
+}
+
+TEST(Precision, EachNameOnEachDevice) {
+  struct Case {
+    const char* compute;
+    at::Device device;
+    at::ScalarType dtype;
+    const char* name;
+    bool tf32, scaled;
+  };
+  for (const Case& c : std::vector<Case>{{"auto", at::kCPU, at::kFloat, "fp32", false, false},
+                                         {"auto", at::kCUDA, at::kBFloat16, "bf16", true, false},
+                                         {"bf16", at::kCPU, at::kBFloat16, "bf16", true, false},
+                                         {"fp16", at::kCUDA, at::kHalf, "fp16", true, true},
+                                         {"tf32", at::kCUDA, at::kFloat, "tf32", true, false},
+                                         {"fp32", at::kCUDA, at::kFloat, "fp32", false, false}}) {
+    const Precision got = choose_precision(computing(c.compute), c.device);
+    EXPECT_EQ(got.compute_dtype, c.dtype) << c.compute;
+    EXPECT_EQ(got.name, c.name) << c.compute;
+    EXPECT_EQ(got.tf32, c.tf32) << c.compute;
+    EXPECT_EQ(got.loss_scaling, c.scaled) << c.compute;
+    EXPECT_FALSE(got.fp8_recursions);
+  }
+}
+
+TEST(Precision, Fp8NeedsAGpu) {
+  config::PrecisionConfig config;
+  config.recursions = "fp8";
+  test::expect_error(ExitCode::environment, {"precision.recursions", "set it to 'same'"},
+                     [&] { choose_precision(config, at::kCPU); });
+}
+
+TEST(Precision, SdpaBackendsAreSwitched) {
+  at::Context& context = at::globalContext();
+  config::RuntimeConfig config;
+  config.sdpa = "flash";
+  apply_arithmetic({}, config, at::kCPU);
+  EXPECT_TRUE(context.userEnabledFlashSDP());
+  EXPECT_FALSE(context.userEnabledCuDNNSDP());
+  EXPECT_FALSE(context.userEnabledMemEfficientSDP());
+  EXPECT_EQ(sdpa_backend(at::kCPU, at::kFloat, 4, 2, 9, 16), "flash");
+  config.sdpa = "math";
+  apply_arithmetic({}, config, at::kCPU);
+  EXPECT_EQ(sdpa_backend(at::kCPU, at::kFloat, 4, 2, 9, 16), "math");
+  config.sdpa = "auto";
+  apply_arithmetic({}, config, at::kCPU);
+  EXPECT_TRUE(context.userEnabledCuDNNSDP());
+  EXPECT_TRUE(context.userEnabledMemEfficientSDP());
+}
+
+TEST(Precision, Fp8SwitchIsReadable) {
+  Precision precision;
+  precision.fp8_recursions = true;
+  apply_arithmetic(precision, {}, at::kCPU);
+  EXPECT_TRUE(recursions_in_fp8());
+  apply_arithmetic({}, {}, at::kCPU);
+  EXPECT_FALSE(recursions_in_fp8());
+}
+
+}  // namespace
+}  // namespace hrm
