@@ -22,16 +22,20 @@ void check_rms_norm_residual(const at::Tensor& x, const at::Tensor& residual, do
   TORCH_CHECK(eps > 0, "hrm::rms_norm_residual: eps must be positive, got ", eps);
 }
 
-void check_rms_norm_residual_backward(const at::Tensor& grad_y, const at::Tensor& h, const at::Tensor& rstd) {
-  TORCH_CHECK(grad_y.sizes() == h.sizes() && h.dim() >= 1 && rstd.sizes() == h.sizes().slice(0, h.dim() - 1),
-              "hrm::rms_norm_residual_backward: grad_y and h must have one shape (..., D) and rstd that shape without "
-              "D, got ",
-              grad_y.sizes(), ", ", h.sizes(), " and ", rstd.sizes());
-  TORCH_CHECK(grad_y.scalar_type() == h.scalar_type() && grad_y.device() == h.device() && rstd.device() == h.device(),
-              "hrm::rms_norm_residual_backward: grad_y is ", grad_y.scalar_type(), " on ", grad_y.device(), ", h is ",
-              h.scalar_type(), " on ", h.device(), " (shape ", h.sizes(), ")");
-  TORCH_CHECK(rstd.scalar_type() == (h.scalar_type() == at::kDouble ? at::kDouble : at::kFloat),
-              "hrm::rms_norm_residual_backward: rstd has dtype ", rstd.scalar_type(), " (shape ", rstd.sizes(), ")");
+void check_rms_norm_backward(const at::Tensor& grad_y, const at::Tensor& y, const at::Tensor& rstd,
+                             const std::optional<at::Tensor>& grad_y2) {
+  TORCH_CHECK(grad_y.sizes() == y.sizes() && y.dim() >= 1 && rstd.sizes() == y.sizes().slice(0, y.dim() - 1),
+              "hrm::rms_norm_backward: grad_y and y must have one shape (..., D) and rstd that shape without D, got ",
+              grad_y.sizes(), ", ", y.sizes(), " and ", rstd.sizes());
+  TORCH_CHECK(grad_y.scalar_type() == y.scalar_type() && grad_y.device() == y.device() && rstd.device() == y.device(),
+              "hrm::rms_norm_backward: grad_y is ", grad_y.scalar_type(), " on ", grad_y.device(), ", y is ",
+              y.scalar_type(), " on ", y.device(), " (shape ", y.sizes(), ")");
+  TORCH_CHECK(rstd.scalar_type() == (y.scalar_type() == at::kDouble ? at::kDouble : at::kFloat),
+              "hrm::rms_norm_backward: rstd has dtype ", rstd.scalar_type(), " (shape ", rstd.sizes(), ")");
+  TORCH_CHECK(!grad_y2 || (grad_y2->sizes() == y.sizes() && grad_y2->scalar_type() == y.scalar_type() &&
+                           grad_y2->device() == y.device()),
+              "hrm::rms_norm_backward: grad_y2 must be like y, got ", grad_y2->sizes(), " ", grad_y2->scalar_type(),
+              " on ", grad_y2->device(), " for ", y.sizes(), " ", y.scalar_type(), " on ", y.device());
 }
 
 at::Tensor rms_norm_residual(const at::Tensor& x, const at::Tensor& residual, double eps) {
@@ -41,20 +45,21 @@ at::Tensor rms_norm_residual(const at::Tensor& x, const at::Tensor& residual, do
   return op.call(x, residual, eps);
 }
 
-std::tuple<at::Tensor, at::Tensor, at::Tensor> rms_norm_residual_forward(const at::Tensor& x,
-                                                                         const at::Tensor& residual, double eps) {
-  static const auto op =
-      c10::Dispatcher::singleton()
-          .findSchemaOrThrow("hrm::rms_norm_residual_forward", "")
-          .typed<std::tuple<at::Tensor, at::Tensor, at::Tensor>(const at::Tensor&, const at::Tensor&, double)>();
+std::tuple<at::Tensor, at::Tensor> rms_norm_residual_forward(const at::Tensor& x, const at::Tensor& residual,
+                                                             double eps) {
+  static const auto op = c10::Dispatcher::singleton()
+                             .findSchemaOrThrow("hrm::rms_norm_residual_forward", "")
+                             .typed<std::tuple<at::Tensor, at::Tensor>(const at::Tensor&, const at::Tensor&, double)>();
   return op.call(x, residual, eps);
 }
 
-at::Tensor rms_norm_residual_backward(const at::Tensor& grad_y, const at::Tensor& h, const at::Tensor& rstd) {
+at::Tensor rms_norm_backward(const at::Tensor& grad_y, const at::Tensor& y, const at::Tensor& rstd,
+                             const std::optional<at::Tensor>& grad_y2) {
   static const auto op = c10::Dispatcher::singleton()
-                             .findSchemaOrThrow("hrm::rms_norm_residual_backward", "")
-                             .typed<at::Tensor(const at::Tensor&, const at::Tensor&, const at::Tensor&)>();
-  return op.call(grad_y, h, rstd);
+                             .findSchemaOrThrow("hrm::rms_norm_backward", "")
+                             .typed<at::Tensor(const at::Tensor&, const at::Tensor&, const at::Tensor&,
+                                               const std::optional<at::Tensor>&)>();
+  return op.call(grad_y, y, rstd, grad_y2);
 }
 
 namespace {
@@ -74,30 +79,31 @@ at::Tensor forward_only_cpu(const at::Tensor& x, const at::Tensor& residual, dou
   return run_cpu(x, residual, eps, /*save=*/false).y;
 }
 
-std::tuple<at::Tensor, at::Tensor, at::Tensor> forward_cpu(const at::Tensor& x, const at::Tensor& residual,
-                                                           double eps) {
+std::tuple<at::Tensor, at::Tensor> forward_cpu(const at::Tensor& x, const at::Tensor& residual, double eps) {
   const RmsNormSaved saved = run_cpu(x, residual, eps, /*save=*/true);
-  return {saved.y, saved.h, saved.rstd};
+  return {saved.y, saved.rstd};
 }
 
-at::Tensor backward_cpu(const at::Tensor& grad_y, const at::Tensor& h, const at::Tensor& rstd) {
-  check_rms_norm_residual_backward(grad_y, h, rstd);
-  return use_cpu_loops(h) ? cpu::rms_norm_residual_backward(grad_y.contiguous(), h.contiguous(), rstd.contiguous())
-                          : reference::rms_norm_residual_backward(grad_y, h, rstd);
+at::Tensor backward_cpu(const at::Tensor& grad_y, const at::Tensor& y, const at::Tensor& rstd,
+                        const std::optional<at::Tensor>& grad_y2) {
+  check_rms_norm_backward(grad_y, y, rstd, grad_y2);
+  if (!use_cpu_loops(y)) return reference::rms_norm_backward(grad_y, y, rstd, grad_y2);
+  const at::Tensor grad = grad_y2 ? grad_y + *grad_y2 : grad_y;
+  return cpu::rms_norm_backward(grad.contiguous(), y.contiguous(), rstd.contiguous());
 }
 
 }  // namespace
 
 TORCH_LIBRARY_FRAGMENT(hrm, m) {
   m.def("rms_norm_residual(Tensor x, Tensor residual, float eps) -> Tensor");
-  m.def("rms_norm_residual_forward(Tensor x, Tensor residual, float eps) -> (Tensor y, Tensor h, Tensor rstd)");
-  m.def("rms_norm_residual_backward(Tensor grad_y, Tensor h, Tensor rstd) -> Tensor");
+  m.def("rms_norm_residual_forward(Tensor x, Tensor residual, float eps) -> (Tensor y, Tensor rstd)");
+  m.def("rms_norm_backward(Tensor grad_y, Tensor y, Tensor rstd, Tensor? grad_y2=None) -> Tensor");
 }
 
 TORCH_LIBRARY_IMPL(hrm, CPU, m) {
   m.impl("rms_norm_residual", &forward_only_cpu);
   m.impl("rms_norm_residual_forward", &forward_cpu);
-  m.impl("rms_norm_residual_backward", &backward_cpu);
+  m.impl("rms_norm_backward", &backward_cpu);
 }
 
 }  // namespace hrm::ops

@@ -4,7 +4,6 @@
 #include <torch/library.h>
 
 #include "hrm/ops/rms_norm.h"
-#include "ops/rms_norm_impl.h"
 
 namespace hrm::ops {
 namespace {
@@ -15,15 +14,15 @@ using torch::autograd::variable_list;
 struct RmsNormResidual : torch::autograd::Function<RmsNormResidual> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& residual, double eps) {
     at::AutoDispatchBelowADInplaceOrView below;
-    const auto [y, h, rstd] = rms_norm_residual_forward(x, residual, eps);
-    ctx->save_for_backward({h, rstd});
+    const auto [y, rstd] = rms_norm_residual_forward(x, residual, eps);
+    ctx->save_for_backward({y, rstd});
     return y;
   }
 
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     const variable_list saved = ctx->get_saved_variables();
     // The sum passes its gradient on to both terms unchanged.
-    const at::Tensor grad = rms_norm_residual_backward(grads[0], saved[0], saved[1]);
+    const at::Tensor grad = rms_norm_backward(grads[0], saved[0], saved[1]);
     return {grad, grad, at::Tensor()};
   }
 };
@@ -42,7 +41,7 @@ TORCH_LIBRARY_IMPL(hrm, Autograd, m) {
   m.impl("rms_norm_residual", &rms_norm_residual_autograd);
   // Differentiating through these (a second derivative) is an error instead of a silently missing gradient.
   m.impl("rms_norm_residual_forward", torch::autograd::autogradNotImplementedFallback());
-  m.impl("rms_norm_residual_backward", torch::autograd::autogradNotImplementedFallback());
+  m.impl("rms_norm_backward", torch::autograd::autogradNotImplementedFallback());
 }
 
 }  // namespace hrm::ops

@@ -14,9 +14,11 @@ TEST(Registration, EveryOpHasItsKernels) {
       "hrm::adam_atan2_",
       "hrm::linear",
       "hrm::linear_accumulate_",
+      "hrm::rms_norm_backward",
       "hrm::rms_norm_residual",
-      "hrm::rms_norm_residual_backward",
       "hrm::rms_norm_residual_forward",
+      "hrm::swiglu",
+      "hrm::swiglu_backward",
   };
   std::vector<std::string> found;
   for (const OpInfo& op : op_table()) {

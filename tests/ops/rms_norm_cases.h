@@ -30,6 +30,17 @@ NormResult run_norm(const Norm& norm, const at::Tensor& x, const at::Tensor& res
   return {y.detach(), grads[0], grads[1]};
 }
 
+// From this width on the gradient from the rounded y is held to plain ATen's gradient from h without any allowance.
+constexpr int64_t kWideNorm = 24;
+
+// What the rounding of y to its dtype can change in a narrow row, in units of expect_as_good's `terms`: half a unit in
+// the last place of the gradient's part along the row, twice, since y stands there twice.
+inline double rounding_of_y(const at::Tensor& rstd, const at::Tensor& y, const at::Tensor& grad_y) {
+  const at::Tensor wide = grad_y.to(at::kDouble);
+  const at::Tensor along = rstd * y.abs() * (wide * y).abs().mean(-1, true);
+  return 2 * unit_roundoff(grad_y.scalar_type()) * along.max().item<double>() / 0x1p-22;
+}
+
 // Value and gradient against float64, with at most twice the error of plain ATen.
 inline void expect_good_norm(const at::Tensor& x, const at::Tensor& residual, const std::string& what) {
   constexpr double kEps = 1e-5;
@@ -42,12 +53,25 @@ inline void expect_good_norm(const at::Tensor& x, const at::Tensor& residual, co
   expect_as_good(ours.y, plain.y, exact.y, what + ", y");
   // The gradient is a difference: rstd * grad_y less its part along the row.
   const at::Tensor rstd = at::rsqrt(h.square().mean(-1, true) + kEps);
-  const double terms = h.numel() > 0 ? (rstd * grad_y).abs().max().item<double>() : 0;
+  double terms = h.numel() > 0 ? (rstd * grad_y).abs().max().item<double>() : 0;
+  if (h.numel() > 0 && h.size(-1) < kWideNorm) terms += rounding_of_y(rstd, exact.y, grad_y);
   expect_as_good(ours.grad_x, plain.grad_x, exact.grad_x, what + ", gradient", terms);
   expect_same_bits(ours.grad_x, ours.grad_residual, what + ", gradient of the residual");
 
   const at::NoGradGuard no_grad;
   expect_same_bits(rms_norm_residual(x, residual, kEps), ours.y, what + ", without gradient");
+}
+
+// A second gradient is added before anything is rounded.
+inline void expect_good_second_gradient(at::ScalarType dtype, int64_t width, at::Device device) {
+  const at::Tensor x = normal({15, width}, 1, dtype, device), residual = normal({15, width}, 2, dtype, device);
+  const at::Tensor first = normal({15, width}, 3, dtype, device), second = normal({15, width}, 4, dtype, device);
+  const auto [y, rstd] = rms_norm_residual_forward(x, residual, 1e-5);
+  const at::Tensor ours = rms_norm_backward(first, y, rstd, second);
+  const at::Tensor plain = rms_norm_backward(first, y, rstd) + rms_norm_backward(second, y, rstd);
+  const at::Tensor wide = y.to(at::kDouble);
+  const at::Tensor exact = rms_norm_backward(first.to(at::kDouble), wide, rstd.to(at::kDouble), second.to(at::kDouble));
+  expect_as_good(ours, plain, exact, cat(dtype, " width ", width), exact.abs().max().item<double>());
 }
 
 // Widths on both sides of every choice that the kernels make.

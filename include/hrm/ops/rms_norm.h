@@ -4,6 +4,9 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <optional>
+#include <tuple>
+
 namespace hrm::ops {
 
 // y = h * rsqrt(mean(h^2) + eps) over the last dimension, h = x + residual.
@@ -14,8 +17,18 @@ namespace hrm::ops {
 // rounded h, and y is rounded once.
 //
 // Differentiable once; both inputs get the same gradient. Where no gradient is needed, only y is written. Where one is
-// needed, h and the float32 factor of each row are kept for the backward pass. Deterministic: no atomics. Runs on the
+// needed, y and the float32 factor of each row are kept for the backward pass. Deterministic: no atomics. Runs on the
 // current stream and can be captured. Throws c10::Error that names the shapes when the inputs do not fit.
 at::Tensor rms_norm_residual(const at::Tensor& x, const at::Tensor& residual, double eps);
+
+// The two halves, for a backward pass that is written by hand. forward gives y and rstd = rsqrt(mean(h^2) + eps), (...)
+// float32. backward gives the gradient of h, hence of x and of residual:
+//   rstd * (g - y * mean(g * y)),  g = grad_y (+ grad_y2, where a residual stream brings a second gradient)
+// in float32, rounded once. It reads y, so that h need not be kept; the rounding of y to 16 bits adds at most half a
+// unit in the last place of y * mean(g * y), the part of the gradient along the row, which is small in wide rows.
+std::tuple<at::Tensor, at::Tensor> rms_norm_residual_forward(const at::Tensor& x, const at::Tensor& residual,
+                                                             double eps);
+at::Tensor rms_norm_backward(const at::Tensor& grad_y, const at::Tensor& y, const at::Tensor& rstd,
+                             const std::optional<at::Tensor>& grad_y2 = {});
 
 }  // namespace hrm::ops

@@ -42,7 +42,7 @@ void for_row(int64_t dim, const Vector& vector, const Scalar& scalar) {
   for (; i < dim; ++i) scalar(i);
 }
 
-// h = x + residual; returns the sum of h^2. h may be the row of y, which is scaled afterwards.
+// h = x + residual; returns the sum of h^2.
 float add_row(const float* x, const float* residual, float* h, int64_t dim) {
   Lanes squares[2] = {};
   float rest = 0;
@@ -60,9 +60,9 @@ float add_row(const float* x, const float* residual, float* h, int64_t dim) {
   return sum(squares[0] + squares[1]) + rest;
 }
 
-void scale_row(const float* h, float scale, float* y, int64_t dim) {
+void scale_row(float* row, float scale, int64_t dim) {
   for_row(
-      dim, [&](int64_t i, int) { store(y + i, load(h + i) * scale); }, [&](int64_t i) { y[i] = h[i] * scale; });
+      dim, [&](int64_t i, int) { store(row + i, load(row + i) * scale); }, [&](int64_t i) { row[i] *= scale; });
 }
 
 float dot_row(const float* a, const float* b, int64_t dim) {
@@ -74,11 +74,11 @@ float dot_row(const float* a, const float* b, int64_t dim) {
   return sum(products[0] + products[1]) + rest;
 }
 
-void backward_row(const float* grad_y, const float* h, float rstd, float* grad, int64_t dim) {
-  const float along = dot_row(grad_y, h, dim) / static_cast<float>(dim) * rstd * rstd;
+void backward_row(const float* grad_y, const float* y, float rstd, float* grad, int64_t dim) {
+  const float along = dot_row(grad_y, y, dim) / static_cast<float>(dim);
   for_row(
-      dim, [&](int64_t i, int) { store(grad + i, (load(grad_y + i) - load(h + i) * along) * rstd); },
-      [&](int64_t i) { grad[i] = (grad_y[i] - h[i] * along) * rstd; });
+      dim, [&](int64_t i, int) { store(grad + i, (load(grad_y + i) - load(y + i) * along) * rstd); },
+      [&](int64_t i) { grad[i] = (grad_y[i] - y[i] * along) * rstd; });
 }
 
 // Rows for each task: about 32k elements, else starting a thread costs more than the work.
@@ -93,38 +93,34 @@ RmsNormSaved rms_norm_residual(const at::Tensor& x, const at::Tensor& residual, 
   const int64_t rows = x.numel() / dim;
   RmsNormSaved out;
   out.y = at::empty(x.sizes(), x.options());
-  if (save) {
-    out.h = at::empty(x.sizes(), x.options());
-    out.rstd = at::empty(x.sizes().slice(0, x.dim() - 1), x.options());
-  }
+  if (save) out.rstd = at::empty(x.sizes().slice(0, x.dim() - 1), x.options());
   const auto* x_data = x.const_data_ptr<float>();
   const auto* residual_data = residual.const_data_ptr<float>();
   auto* y_data = out.y.mutable_data_ptr<float>();
-  auto* h_data = save ? out.h.mutable_data_ptr<float>() : y_data;
   auto* rstd_data = save ? out.rstd.mutable_data_ptr<float>() : nullptr;
   at::parallel_for(0, rows, grain(dim), [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
-      float* h = h_data + row * dim;
-      const float squares = add_row(x_data + row * dim, residual_data + row * dim, h, dim);
+      float* y = y_data + row * dim;  // holds x + residual first
+      const float squares = add_row(x_data + row * dim, residual_data + row * dim, y, dim);
       const float rstd = 1.0f / std::sqrt(squares / static_cast<float>(dim) + static_cast<float>(eps));
-      scale_row(h, rstd, y_data + row * dim, dim);
+      scale_row(y, rstd, dim);
       if (rstd_data != nullptr) rstd_data[row] = rstd;
     }
   });
   return out;
 }
 
-at::Tensor rms_norm_residual_backward(const at::Tensor& grad_y, const at::Tensor& h, const at::Tensor& rstd) {
-  const int64_t dim = h.size(-1);
-  const int64_t rows = h.numel() / dim;
-  at::Tensor grad = at::empty(h.sizes(), h.options());
+at::Tensor rms_norm_backward(const at::Tensor& grad_y, const at::Tensor& y, const at::Tensor& rstd) {
+  const int64_t dim = y.size(-1);
+  const int64_t rows = y.numel() / dim;
+  at::Tensor grad = at::empty(y.sizes(), y.options());
   const auto* grad_y_data = grad_y.const_data_ptr<float>();
-  const auto* h_data = h.const_data_ptr<float>();
+  const auto* y_data = y.const_data_ptr<float>();
   const auto* rstd_data = rstd.const_data_ptr<float>();
   auto* grad_data = grad.mutable_data_ptr<float>();
   at::parallel_for(0, rows, grain(dim), [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
-      backward_row(grad_y_data + row * dim, h_data + row * dim, rstd_data[row], grad_data + row * dim, dim);
+      backward_row(grad_y_data + row * dim, y_data + row * dim, rstd_data[row], grad_data + row * dim, dim);
     }
   });
   return grad;

@@ -39,7 +39,6 @@ __global__ void __launch_bounds__(kWarpsPerBlock * 32) forward_registers(RmsNorm
   }
   const float rstd = rsqrtf(warp_sum(squares) / static_cast<float>(p.dim) + p.eps);
   T* y = static_cast<T*>(p.y) + base;
-  T* h_out = p.h != nullptr ? static_cast<T*>(p.h) + base : nullptr;
 #pragma unroll
   for (int i = 0; i < kPacks; ++i) {
     const int pack = lane + 32 * i;
@@ -48,10 +47,21 @@ __global__ void __launch_bounds__(kWarpsPerBlock * 32) forward_registers(RmsNorm
 #pragma unroll
       for (int k = 0; k < N; ++k) out.value[k] = from_float<T>(to_float(h[i].value[k]) * rstd);
       store_pack<T, N>(y + pack * N, out);
-      if (h_out != nullptr) store_pack<T, N>(h_out + pack * N, h[i]);
     }
   }
   if (p.rstd != nullptr && lane == 0) p.rstd[row] = rstd;
+}
+
+// grad_y, or the sum of the two gradients in float32.
+template <typename T, int N>
+__device__ inline void load_grad(const T* grad_y, const T* grad_y2, int64_t i, float (&g)[N]) {
+  const Pack<T, N> first = load_pack<T, N>(grad_y + i);
+#pragma unroll
+  for (int k = 0; k < N; ++k) g[k] = to_float(first.value[k]);
+  if (grad_y2 == nullptr) return;
+  const Pack<T, N> second = load_pack<T, N>(grad_y2 + i);
+#pragma unroll
+  for (int k = 0; k < N; ++k) g[k] += to_float(second.value[k]);
 }
 
 template <typename T, int kPacks>
@@ -63,22 +73,24 @@ __global__ void __launch_bounds__(kWarpsPerBlock * 32) backward_registers(RmsNor
   const int packs = static_cast<int>(p.dim / N);
   const int64_t base = row * p.dim;
   const T* grad_y = static_cast<const T*>(p.grad_y) + base;
-  const T* h = static_cast<const T*>(p.h) + base;
+  const T* grad_y2 = p.grad_y2 != nullptr ? static_cast<const T*>(p.grad_y2) + base : nullptr;
+  const T* y = static_cast<const T*>(p.y) + base;
 
-  Pack<T, N> g_row[kPacks], h_row[kPacks];
+  float g_row[kPacks][N];
+  Pack<T, N> y_row[kPacks];
   float dot = 0;
 #pragma unroll
   for (int i = 0; i < kPacks; ++i) {
     const int pack = lane + 32 * i;
     if (pack < packs) {
-      g_row[i] = load_pack<T, N>(grad_y + pack * N);
-      h_row[i] = load_pack<T, N>(h + pack * N);
+      load_grad<T, N>(grad_y, grad_y2, pack * N, g_row[i]);
+      y_row[i] = load_pack<T, N>(y + pack * N);
 #pragma unroll
-      for (int k = 0; k < N; ++k) dot += to_float(g_row[i].value[k]) * to_float(h_row[i].value[k]);
+      for (int k = 0; k < N; ++k) dot += g_row[i][k] * to_float(y_row[i].value[k]);
     }
   }
   const float rstd = p.rstd[row];
-  const float along = warp_sum(dot) / static_cast<float>(p.dim) * rstd * rstd;
+  const float along = warp_sum(dot) / static_cast<float>(p.dim);
   T* grad = static_cast<T*>(p.grad) + base;
 #pragma unroll
   for (int i = 0; i < kPacks; ++i) {
@@ -87,7 +99,7 @@ __global__ void __launch_bounds__(kWarpsPerBlock * 32) backward_registers(RmsNor
       Pack<T, N> out;
 #pragma unroll
       for (int k = 0; k < N; ++k) {
-        out.value[k] = from_float<T>(rstd * (to_float(g_row[i].value[k]) - to_float(h_row[i].value[k]) * along));
+        out.value[k] = from_float<T>(rstd * (g_row[i][k] - to_float(y_row[i].value[k]) * along));
       }
       store_pack<T, N>(grad + pack * N, out);
     }
@@ -135,14 +147,12 @@ __global__ void forward_loop(RmsNormForward p) {
   }
   const float rstd = rsqrtf(Owner::sum(squares) / static_cast<float>(p.dim) + p.eps);
   T* y = static_cast<T*>(p.y) + base;
-  T* h_out = p.h != nullptr ? static_cast<T*>(p.h) + base : nullptr;
   for (int64_t i = Owner::thread() * N; i < p.dim; i += Owner::kThreads * N) {
     Pack<T, N> h, out;
     add(i, h);
 #pragma unroll
     for (int k = 0; k < N; ++k) out.value[k] = from_float<T>(to_float(h.value[k]) * rstd);
     store_pack<T, N>(y + i, out);
-    if (h_out != nullptr) store_pack<T, N>(h_out + i, h);
   }
   if (p.rstd != nullptr && Owner::thread() == 0) p.rstd[row] = rstd;
 }
@@ -154,25 +164,26 @@ __global__ void backward_loop(RmsNormBackward p) {
   if (row >= p.rows) return;
   const int64_t base = row * p.dim;
   const T* grad_y = static_cast<const T*>(p.grad_y) + base;
-  const T* h = static_cast<const T*>(p.h) + base;
+  const T* grad_y2 = p.grad_y2 != nullptr ? static_cast<const T*>(p.grad_y2) + base : nullptr;
+  const T* y = static_cast<const T*>(p.y) + base;
   float dot = 0;
   for (int64_t i = Owner::thread() * N; i < p.dim; i += Owner::kThreads * N) {
-    const Pack<T, N> g_pack = load_pack<T, N>(grad_y + i);
-    const Pack<T, N> h_pack = load_pack<T, N>(h + i);
+    float g[N];
+    load_grad<T, N>(grad_y, grad_y2, i, g);
+    const Pack<T, N> y_pack = load_pack<T, N>(y + i);
 #pragma unroll
-    for (int k = 0; k < N; ++k) dot += to_float(g_pack.value[k]) * to_float(h_pack.value[k]);
+    for (int k = 0; k < N; ++k) dot += g[k] * to_float(y_pack.value[k]);
   }
   const float rstd = p.rstd[row];
-  const float along = Owner::sum(dot) / static_cast<float>(p.dim) * rstd * rstd;
+  const float along = Owner::sum(dot) / static_cast<float>(p.dim);
   T* grad = static_cast<T*>(p.grad) + base;
   for (int64_t i = Owner::thread() * N; i < p.dim; i += Owner::kThreads * N) {
-    const Pack<T, N> g_pack = load_pack<T, N>(grad_y + i);
-    const Pack<T, N> h_pack = load_pack<T, N>(h + i);
+    float g[N];
+    load_grad<T, N>(grad_y, grad_y2, i, g);
+    const Pack<T, N> y_pack = load_pack<T, N>(y + i);
     Pack<T, N> out;
 #pragma unroll
-    for (int k = 0; k < N; ++k) {
-      out.value[k] = from_float<T>(rstd * (to_float(g_pack.value[k]) - to_float(h_pack.value[k]) * along));
-    }
+    for (int k = 0; k < N; ++k) out.value[k] = from_float<T>(rstd * (g[k] - to_float(y_pack.value[k]) * along));
     store_pack<T, N>(grad + i, out);
   }
 }
@@ -195,10 +206,10 @@ void start_loop(const RmsNormBackward& p, unsigned blocks, unsigned threads, cud
 }
 
 bool aligned(const RmsNormForward& p) {
-  return aligned16(p.x) && aligned16(p.residual) && aligned16(p.y) && aligned16(p.h);
+  return aligned16(p.x) && aligned16(p.residual) && aligned16(p.y);
 }
 bool aligned(const RmsNormBackward& p) {
-  return aligned16(p.grad_y) && aligned16(p.h) && aligned16(p.grad);
+  return aligned16(p.grad_y) && aligned16(p.grad_y2) && aligned16(p.y) && aligned16(p.grad);
 }
 
 template <typename T, typename Params>

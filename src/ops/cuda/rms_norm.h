@@ -14,8 +14,7 @@ struct RmsNormForward {
   const void* x;
   const void* residual;
   void* y;
-  void* h;      // or null: do not write
-  float* rstd;  // or null
+  float* rstd;  // or null: do not write
   int64_t rows;
   int64_t dim;
   float eps;
@@ -24,7 +23,8 @@ struct RmsNormForward {
 
 struct RmsNormBackward {
   const void* grad_y;
-  const void* h;
+  const void* grad_y2;  // or null; added to grad_y
+  const void* y;
   const float* rstd;
   void* grad;
   int64_t rows;

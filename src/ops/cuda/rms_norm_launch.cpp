@@ -19,16 +19,12 @@ RmsNormSaved run_cuda(const at::Tensor& x, const at::Tensor& residual, double ep
   const at::Tensor residual_rows = residual.contiguous();
   RmsNormSaved out;
   out.y = at::empty(x.sizes(), x_rows.options());
-  if (save) {
-    out.h = at::empty(x.sizes(), x_rows.options());
-    out.rstd = at::empty(x.sizes().slice(0, x.dim() - 1), x_rows.options().dtype(at::kFloat));
-  }
+  if (save) out.rstd = at::empty(x.sizes().slice(0, x.dim() - 1), x_rows.options().dtype(at::kFloat));
   if (x.numel() == 0) return out;
   cuda::RmsNormForward params{};
   params.x = x_rows.const_data_ptr();
   params.residual = residual_rows.const_data_ptr();
   params.y = out.y.mutable_data_ptr();
-  params.h = save ? out.h.mutable_data_ptr() : nullptr;
   params.rstd = save ? out.rstd.mutable_data_ptr<float>() : nullptr;
   params.rows = x.numel() / x.size(-1);
   params.dim = x.size(-1);
@@ -42,29 +38,31 @@ at::Tensor forward_only_cuda(const at::Tensor& x, const at::Tensor& residual, do
   return run_cuda(x, residual, eps, /*save=*/false).y;
 }
 
-std::tuple<at::Tensor, at::Tensor, at::Tensor> forward_cuda(const at::Tensor& x, const at::Tensor& residual,
-                                                            double eps) {
+std::tuple<at::Tensor, at::Tensor> forward_cuda(const at::Tensor& x, const at::Tensor& residual, double eps) {
   const RmsNormSaved saved = run_cuda(x, residual, eps, /*save=*/true);
-  return {saved.y, saved.h, saved.rstd};
+  return {saved.y, saved.rstd};
 }
 
-at::Tensor backward_cuda(const at::Tensor& grad_y, const at::Tensor& h, const at::Tensor& rstd) {
-  check_rms_norm_residual_backward(grad_y, h, rstd);
-  const c10::cuda::CUDAGuard guard(h.device());
-  if (!cuda::use_kernel(h)) return reference::rms_norm_residual_backward(grad_y, h, rstd);
+at::Tensor backward_cuda(const at::Tensor& grad_y, const at::Tensor& y, const at::Tensor& rstd,
+                         const std::optional<at::Tensor>& grad_y2) {
+  check_rms_norm_backward(grad_y, y, rstd, grad_y2);
+  const c10::cuda::CUDAGuard guard(y.device());
+  if (!cuda::use_kernel(y)) return reference::rms_norm_backward(grad_y, y, rstd, grad_y2);
   const at::Tensor grad_y_rows = grad_y.contiguous();
-  const at::Tensor h_rows = h.contiguous();
+  const at::Tensor grad_y2_rows = grad_y2 ? grad_y2->contiguous() : at::Tensor();
+  const at::Tensor y_rows = y.contiguous();
   const at::Tensor rstd_rows = rstd.contiguous();
-  at::Tensor grad = at::empty(h.sizes(), h_rows.options());
-  if (h.numel() == 0) return grad;
+  at::Tensor grad = at::empty(y.sizes(), y_rows.options());
+  if (y.numel() == 0) return grad;
   cuda::RmsNormBackward params{};
   params.grad_y = grad_y_rows.const_data_ptr();
-  params.h = h_rows.const_data_ptr();
+  params.grad_y2 = grad_y2 ? grad_y2_rows.const_data_ptr() : nullptr;
+  params.y = y_rows.const_data_ptr();
   params.rstd = rstd_rows.const_data_ptr<float>();
   params.grad = grad.mutable_data_ptr();
-  params.rows = h.numel() / h.size(-1);
-  params.dim = h.size(-1);
-  params.element = cuda::element_of(h);
+  params.rows = y.numel() / y.size(-1);
+  params.dim = y.size(-1);
+  params.element = cuda::element_of(y);
   C10_CUDA_CHECK(cuda::launch(params, c10::cuda::getCurrentCUDAStream()));
   return grad;
 }
@@ -74,7 +72,7 @@ at::Tensor backward_cuda(const at::Tensor& grad_y, const at::Tensor& h, const at
 TORCH_LIBRARY_IMPL(hrm, CUDA, m) {
   m.impl("rms_norm_residual", &forward_only_cuda);
   m.impl("rms_norm_residual_forward", &forward_cuda);
-  m.impl("rms_norm_residual_backward", &backward_cuda);
+  m.impl("rms_norm_backward", &backward_cuda);
 }
 
 }  // namespace hrm::ops
