@@ -3,10 +3,12 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "hrm/runtime/nvtx.h"
 #include "support/expect_error.h"
 #include "support/temp_dir.h"
 
@@ -73,6 +75,129 @@ TEST(StepTrace, SaysWhereItCannotWrite) {
   at::exp(at::ones({2}));
   test::expect_error(ExitCode::environment, {"cannot write the trace", "missing/trace.json"},
                      [&] { trace.finish(dir / "missing/trace.json"); });
+}
+
+// All complete events of a Chrome trace by category and name.
+json events_of(const std::filesystem::path& file, const std::string& category, const std::string& name) {
+  std::ifstream in(file);
+  json found = json::array();
+  const json trace = json::parse(in);
+  for (const json& event : trace.at("traceEvents")) {
+    if (event.value("cat", "") == category && event.value("name", "") == name) found.push_back(event);
+  }
+  return found;
+}
+
+TEST(StepTrace, RecordsWhatItIsAskedFor) {
+  const test::TempDir dir;
+  const auto trace_with = [&](const TraceOptions& options) {
+    StepTrace trace(at::kCPU, options);
+    at::mm(at::ones({3, 4}), at::ones({4, 5}));
+    trace.finish(dir / "trace.json");
+    return events_of(dir / "trace.json", "cpu_op", "aten::mm").at(0);
+  };
+  EXPECT_FALSE(trace_with({}).at("args").contains("Input Dims"));
+  EXPECT_TRUE(events_of(dir / "trace.json", "cpu_instant_event", "[memory]").empty());
+
+  const json shapes = trace_with({.shapes = true});
+  EXPECT_EQ(shapes.at("args").at("Input Dims").dump(), "[[3,4],[4,5]]");
+
+  trace_with({.memory = true});
+  EXPECT_FALSE(events_of(dir / "trace.json", "cpu_instant_event", "[memory]").empty());
+}
+
+TEST(StepTrace, RangesAreAnnotations) {
+  const test::TempDir dir;
+  { const ProfilerRange before(RangeKind::step, "before"); }
+  StepTrace trace(at::kCPU);
+  {
+    const ProfilerRange step(RangeKind::step, "train.step");
+    const ProfilerRange data(RangeKind::data, "data.next_batch");
+    at::exp(at::ones({2}));
+  }
+  trace.finish(dir / "trace.json");
+  { const ProfilerRange after(RangeKind::step, "after"); }
+  const json step = events_of(dir / "trace.json", "user_annotation", "train.step");
+  const json op = events_of(dir / "trace.json", "cpu_op", "aten::exp");
+  ASSERT_EQ(step.size(), 1U);
+  ASSERT_EQ(op.size(), 1U);
+  EXPECT_EQ(events_of(dir / "trace.json", "user_annotation", "data.next_batch").size(), 1U);
+  EXPECT_LE(step[0].at("ts").get<double>(), op[0].at("ts").get<double>());
+  EXPECT_GE(step[0].at("ts").get<double>() + step[0].at("dur").get<double>(), op[0].at("ts").get<double>());
+  EXPECT_TRUE(events_of(dir / "trace.json", "user_annotation", "before").empty());
+}
+
+TEST(StepTrace, ProfileSumsEachOperationWithoutItsChildren) {
+  const at::Tensor a = at::ones({64, 64}).requires_grad_();
+  StepTrace trace(at::kCPU);
+  for (int i = 0; i < 5; ++i) at::mm(a, a).sum().backward();
+  const StepProfile profile = trace.profile();
+  EXPECT_FALSE(profile.gpu);
+  EXPECT_EQ(profile.host_syncs, 0);
+  EXPECT_EQ(profile.launches, 0);
+  const auto row = [&](const std::vector<ProfileRow>& rows, const std::string& name) {
+    const auto found = std::find_if(rows.begin(), rows.end(), [&](const ProfileRow& r) { return r.name == name; });
+    return found == rows.end() ? ProfileRow{} : *found;
+  };
+  EXPECT_EQ(row(profile.by_name, "aten::mm").calls, 15);
+  EXPECT_GT(row(profile.by_name, "aten::mm").ms, 0);
+  EXPECT_EQ(row(profile.by_group, "matrix products").calls, 15);
+  double sum = 0, groups = 0;
+  for (const ProfileRow& r : profile.by_name) sum += r.ms;
+  for (const ProfileRow& r : profile.by_group) groups += r.ms;
+  EXPECT_NEAR(sum, groups, 1e-9);
+  // Self times on one thread cannot overlap.
+  EXPECT_NEAR(sum, profile.busy_ms, 0.01 * sum);
+  EXPECT_GE(profile.span_ms, profile.busy_ms);
+  EXPECT_TRUE(std::is_sorted(profile.by_name.begin(), profile.by_name.end(),
+                             [](const ProfileRow& x, const ProfileRow& y) { return x.ms > y.ms; }));
+}
+
+// This function's name must be found in the stacks, although the program exports no symbols.
+[[gnu::noinline]] at::Tensor function_that_calls_exp(const at::Tensor& x) {
+  return at::exp(x).add_(1);
+}
+
+TEST(StepTrace, WritesCallStacksForFlameGraphs) {
+  const test::TempDir dir;
+  StepTrace trace(at::kCPU, {.stacks = true});
+  const at::Tensor x = at::ones({2});
+  function_that_calls_exp(x);
+  trace.finish(dir / "trace.json");
+  std::ifstream in(dir / "trace_stacks.txt");
+  bool found = false;
+  for (std::string line; std::getline(in, line);) {
+    const size_t blank = line.rfind(' ');
+    ASSERT_NE(blank, std::string::npos) << line;
+    EXPECT_EQ(line.find_first_not_of("0123456789", blank + 1), std::string::npos) << line;
+    const std::string stack = line.substr(0, blank);
+    found = found || (stack.find("function_that_calls_exp;aten::exp") != std::string::npos);
+    EXPECT_EQ(stack.find("c10::"), std::string::npos) << line;
+  }
+  EXPECT_TRUE(found);
+}
+
+TEST(StepTrace, StopsWhenItIsDropped) {
+  const test::TempDir dir;
+  {
+    const StepTrace dropped(at::kCPU);
+    at::exp(at::ones({2}));
+  }
+  StepTrace trace(at::kCPU);
+  at::sin(at::ones({2}));
+  trace.finish(dir / "trace.json");
+  EXPECT_EQ(operations_of(dir / "trace.json").count("aten::exp"), 0U);
+  EXPECT_EQ(operations_of(dir / "trace.json").at("aten::sin"), 1);
+}
+
+TEST(KernelGroup, NamesOfLibrariesAndOurs) {
+  EXPECT_EQ(kernel_group("nvjet_tst_128x256_64x4_2x1_v_bz_coopA_TNT"), "matrix products");
+  EXPECT_EQ(kernel_group("void at::native::vectorized_elementwise_kernel<4, at::native::silu_functor>"), "elementwise");
+  EXPECT_EQ(kernel_group("Memcpy DtoD (Device -> Device)"), "copies and casts");
+  EXPECT_EQ(kernel_group("pytorch_flash::flash_fwd_kernel<...>"), "attention");
+  EXPECT_EQ(kernel_group("void hrm::(anonymous namespace)::rms_norm_forward<512>"), "norm");
+  EXPECT_EQ(kernel_group("aten::mm"), "matrix products");
+  EXPECT_EQ(kernel_group("something new"), "other");
 }
 
 }  // namespace

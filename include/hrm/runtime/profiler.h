@@ -3,19 +3,83 @@
 
 #include <c10/core/Device.h>
 
+#include <cstdint>
 #include <filesystem>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "hrm/config/config.h"
+
+namespace torch::autograd::profiler {
+struct ProfilerResult;
+}
 
 namespace hrm {
 
-// Records from construction to finish(). Slows the recorded steps on the CPU side; free when not constructed.
+// What a trace records beside names and times. Each costs time on the CPU while it records.
+struct TraceOptions {
+  bool shapes = false;  // sizes of the inputs of every operation
+  bool flops = false;   // FLOPs of matrix products and other known operations; needs shapes and switches them on
+  bool memory = false;  // allocations
+  bool stacks = false;  // C++ call stacks of the operations, see StepTrace::finish
+};
+TraceOptions trace_options(const config::ProfilingConfig& config);
+
+// One line of a table: everything of one name, or of one group.
+struct ProfileRow {
+  std::string name;
+  int64_t calls = 0;
+  double ms = 0;
+};
+
+// Where the time of the recorded steps went. On a GPU the rows are kernels and copies; on the CPU they are operations,
+// each without the operations inside it.
+struct StepProfile {
+  bool gpu = false;
+  double span_ms = 0;  // from the first start to the last end of the rows' events
+  double busy_ms = 0;  // of that, with something running; the rest are gaps in which the device waited for the host
+  std::vector<ProfileRow> by_name;   // longest first
+  std::vector<ProfileRow> by_group;  // the same time by what the kernels are for (kernel_group)
+  int64_t launches = 0;              // calls that start a kernel or copy, one for each replay of a graph
+  int64_t host_syncs = 0;            // calls in which the host waited for the device
+};
+
+// "matrix products", "attention", ...: what a kernel or operation of this name is for, by the table of
+// src/runtime/kernel_groups.h; "other" where no entry fits.
+std::string kernel_group(std::string_view name);
+
+// Records from construction to finish() or profile(). Slows the recorded steps on the CPU side; free when not
+// constructed. One at a time in a process.
 class StepTrace {
  public:
-  explicit StepTrace(at::Device device);
-  // Waits for the device and writes a Chrome trace (chrome://tracing, Perfetto). Error(environment) when it cannot.
+  explicit StepTrace(at::Device device, const TraceOptions& options = {});
+  ~StepTrace();  // stops the recording, and drops it
+  StepTrace(const StepTrace&) = delete;
+  StepTrace& operator=(const StepTrace&) = delete;
+
+  // Waits for the device and writes a Chrome trace (chrome://tracing, Perfetto). With stacks also a text file beside
+  // it, "trace.json" -> "trace_stacks.txt": one line per call stack, outermost frame first, frames separated by ';',
+  // then a blank and the microseconds spent in it on the CPU, as flame-graph tools read them. Error(environment) when
+  // it cannot.
   void finish(const std::filesystem::path& file);
 
+  // Waits for the device and returns the sums, without a file.
+  StepProfile profile();
+
  private:
+  struct Stacks;
+  std::unique_ptr<torch::autograd::profiler::ProfilerResult> stop();
+
   at::Device device_;
+  bool recording_ = false;
+  std::unique_ptr<Stacks> stacks_;
 };
+
+// The steps that Nsight records: it starts and stops with `--capture-range=cudaProfilerApi` (nsys) or
+// `--profile-from-start off` (ncu). Nothing happens without Nsight around, nor in a build without CUDA.
+void nsight_window_begin(at::Device device);
+void nsight_window_end(at::Device device);
 
 }  // namespace hrm

@@ -1,0 +1,38 @@
+#pragma once
+// What the memory allocator of the device holds, and how well it uses it.
+
+#include <c10/core/Device.h>
+
+#include <cstdint>
+#include <string>
+
+namespace hrm {
+
+// Bytes. Zero on the CPU, except the host's own line.
+struct MemoryReport {
+  int64_t allocated = 0;       // in tensors now
+  int64_t allocated_peak = 0;  // most at any time since start, or since reset_memory_peak
+  int64_t reserved = 0;        // taken from the driver now: tensors, cached blocks, pools of captured graphs
+  int64_t reserved_peak = 0;
+  int64_t inactive = 0;            // cached parts of blocks that are partly in use: what fragmentation leaves behind
+  int64_t retries = 0;             // allocations that succeeded only after the cache was emptied; each one waits
+  int64_t device_used = 0;         // of the whole device: context, libraries and other processes included
+  int64_t device_total = 0;        // of the whole device
+  int64_t host_resident_peak = 0;  // most physical memory of this process on the host
+
+  // Share of the reserved memory that no tensor was in when most was in use. 0 where nothing is reserved.
+  double fragmentation() const {
+    return reserved_peak > 0 ? 1.0 - static_cast<double>(allocated_peak) / static_cast<double>(reserved_peak) : 0;
+  }
+};
+
+MemoryReport memory_report(at::Device device);
+
+// Peaks count from here on.
+void reset_memory_peak(at::Device device);
+
+// "peak 5.1 GiB in tensors, 5.6 GiB reserved (9 % unused at the peak), 6.2 of 139.8 GiB of the GPU in use"; on the CPU
+// "peak 1.2 GiB of resident memory".
+std::string memory_text(const MemoryReport& report);
+
+}  // namespace hrm

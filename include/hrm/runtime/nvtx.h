@@ -1,0 +1,57 @@
+#pragma once
+// Named ranges of a step for profilers: NVTX ranges on the timeline of Nsight Systems, and annotations in a StepTrace.
+//
+// Names in use: data.next_batch, train.step, optimizer.zero_grad, forward, backward, grad_clip, optimizer.step,
+// eval.batch, train.graph_replay. Inside a captured step the host runs nothing but train.graph_replay.
+
+#include <atomic>
+
+#include "hrm/config/config.h"
+
+namespace hrm {
+
+// What a range belongs to; each kind is switched on by its own configuration key.
+enum class RangeKind : unsigned { step = 1, data = 2, eval = 4 };
+
+namespace ranges {
+
+inline constexpr unsigned kNvtxShift = 0, kTraceShift = 8;
+
+// One bit per kind for NVTX, and one per kind for the trace that is being recorded. Process-wide.
+inline std::atomic<unsigned> active{0};
+
+void push(unsigned listeners, const char* name, void** annotation);
+void pop(unsigned listeners, void* annotation);
+
+}  // namespace ranges
+
+// Applies profiling.nvtx. In a build without CUDA there is nobody to listen: says so once when it is asked for.
+void enable_nvtx(const config::ProfilingConfig& config);
+
+// While a StepTrace records: all kinds of ranges become annotations in it.
+void annotate_trace(bool on);
+
+// The range from construction to destruction on this thread. `name` must be a literal. Free when nobody listens: one
+// load and one branch.
+class ProfilerRange {
+ public:
+  explicit ProfilerRange(RangeKind kind, const char* name) {
+    const unsigned bits = static_cast<unsigned>(kind);
+    listeners_ =
+        ranges::active.load(std::memory_order_relaxed) & (bits << ranges::kNvtxShift | bits << ranges::kTraceShift);
+    if (listeners_ != 0) [[unlikely]]
+      ranges::push(listeners_, name, &annotation_);
+  }
+  ~ProfilerRange() {
+    if (listeners_ != 0) [[unlikely]]
+      ranges::pop(listeners_, annotation_);
+  }
+  ProfilerRange(const ProfilerRange&) = delete;
+  ProfilerRange& operator=(const ProfilerRange&) = delete;
+
+ private:
+  unsigned listeners_ = 0;
+  void* annotation_ = nullptr;
+};
+
+}  // namespace hrm

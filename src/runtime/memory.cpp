@@ -1,0 +1,62 @@
+#include "hrm/runtime/memory.h"
+
+#include <sys/resource.h>
+
+#include <cmath>
+
+#include "hrm/base/error.h"
+#include "hrm/base/text.h"
+
+#if HRM_WITH_CUDA
+#include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <cuda_runtime_api.h>
+#endif
+
+namespace hrm {
+
+MemoryReport memory_report(at::Device device) {
+  MemoryReport report;
+  rusage usage{};
+  if (getrusage(RUSAGE_SELF, &usage) == 0) report.host_resident_peak = int64_t{usage.ru_maxrss} * 1024;
+#if HRM_WITH_CUDA
+  if (device.is_cuda()) {
+    const auto stats = c10::cuda::CUDACachingAllocator::getDeviceStats(device.index());
+    report.allocated = stats.allocated_bytes[0].current;
+    report.allocated_peak = stats.allocated_bytes[0].peak;
+    report.reserved = stats.reserved_bytes[0].current;
+    report.reserved_peak = stats.reserved_bytes[0].peak;
+    report.inactive = stats.inactive_split_bytes[0].current;
+    report.retries = stats.num_alloc_retries;
+    const c10::cuda::CUDAGuard guard(device);
+    size_t free = 0, total = 0;
+    if (cudaMemGetInfo(&free, &total) == cudaSuccess) {
+      report.device_used = static_cast<int64_t>(total - free);
+      report.device_total = static_cast<int64_t>(total);
+    } else {
+      cudaGetLastError();
+    }
+  }
+#else
+  (void)device;
+#endif
+  return report;
+}
+
+void reset_memory_peak(at::Device device) {
+#if HRM_WITH_CUDA
+  if (device.is_cuda()) c10::cuda::CUDACachingAllocator::resetPeakStats(device.index());
+#else
+  (void)device;
+#endif
+}
+
+std::string memory_text(const MemoryReport& report) {
+  const auto bytes = [](int64_t count) { return human_bytes(static_cast<uint64_t>(count)); };
+  if (report.device_total == 0) return cat("peak ", bytes(report.host_resident_peak), " of resident memory");
+  return cat("peak ", bytes(report.allocated_peak), " in tensors, ", bytes(report.reserved_peak), " reserved (",
+             std::lround(100 * report.fragmentation()), " % unused at the peak), ", bytes(report.device_used), " of ",
+             bytes(report.device_total), " of the GPU in use");
+}
+
+}  // namespace hrm

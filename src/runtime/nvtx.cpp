@@ -1,0 +1,64 @@
+#include "hrm/runtime/nvtx.h"
+
+#include <ATen/record_function.h>
+
+#include "hrm/base/log.h"
+
+#if HRM_WITH_CUDA
+#include <nvtx3/nvToolsExt.h>
+#endif
+
+namespace hrm {
+namespace ranges {
+namespace {
+
+constexpr unsigned kAll = static_cast<unsigned>(RangeKind::step) | static_cast<unsigned>(RangeKind::data) |
+                          static_cast<unsigned>(RangeKind::eval);
+
+void set(unsigned bits, unsigned mask) {
+  unsigned old = active.load();
+  while (!active.compare_exchange_weak(old, (old & ~mask) | bits)) {
+  }
+}
+
+}  // namespace
+
+void push(unsigned listeners, const char* name, void** annotation) {
+#if HRM_WITH_CUDA
+  if (listeners & (kAll << kNvtxShift)) nvtxRangePushA(name);
+#endif
+  if (listeners & (kAll << kTraceShift)) {
+    auto record = std::make_unique<at::RecordFunction>(at::RecordScope::USER_SCOPE);
+    if (record->isActive()) record->before(name);
+    *annotation = record.release();
+  }
+}
+
+void pop(unsigned listeners, void* annotation) {
+  delete static_cast<at::RecordFunction*>(annotation);
+#if HRM_WITH_CUDA
+  if (listeners & (kAll << kNvtxShift)) nvtxRangePop();
+#endif
+}
+
+}  // namespace ranges
+
+void enable_nvtx(const config::ProfilingConfig& config) {
+  unsigned bits = 0;
+  if (config.nvtx_enabled) {
+    bits = static_cast<unsigned>(RangeKind::step);
+    if (config.nvtx_include_data) bits |= static_cast<unsigned>(RangeKind::data);
+    if (config.nvtx_include_eval) bits |= static_cast<unsigned>(RangeKind::eval);
+#if !HRM_WITH_CUDA
+    log::info("profiling.nvtx.enabled: this program was built without CUDA, so there are no NVTX ranges");
+    bits = 0;
+#endif
+  }
+  ranges::set(bits << ranges::kNvtxShift, ranges::kAll << ranges::kNvtxShift);
+}
+
+void annotate_trace(bool on) {
+  ranges::set(on ? ranges::kAll << ranges::kTraceShift : 0, ranges::kAll << ranges::kTraceShift);
+}
+
+}  // namespace hrm

@@ -1,0 +1,36 @@
+#include "hrm/runtime/memory.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+namespace hrm {
+namespace {
+
+TEST(Memory, OnTheCpuTheResidentPeak) {
+  const int64_t before = memory_report(at::kCPU).host_resident_peak;
+  EXPECT_GT(before, 1 << 20);
+  {
+    const at::Tensor big = at::ones({512 << 20}, at::kByte);
+    EXPECT_GT(memory_report(at::kCPU).host_resident_peak, before);
+  }
+  const MemoryReport report = memory_report(at::kCPU);
+  EXPECT_EQ(report.allocated_peak, 0);
+  EXPECT_EQ(report.device_total, 0);
+  EXPECT_EQ(report.fragmentation(), 0);
+  EXPECT_NE(memory_text(report).find("of resident memory"), std::string::npos);
+}
+
+TEST(Memory, TextOfAGpu) {
+  MemoryReport report;
+  report.allocated_peak = int64_t{3} << 30;
+  report.reserved_peak = int64_t{4} << 30;
+  report.device_used = int64_t{5} << 30;
+  report.device_total = int64_t{80} << 30;
+  EXPECT_DOUBLE_EQ(report.fragmentation(), 0.25);
+  EXPECT_EQ(
+      memory_text(report),
+      "peak 3.0 GiB in tensors, 4.0 GiB reserved (25 % unused at the peak), 5.0 GiB of 80.0 GiB of the GPU in use");
+}
+
+}  // namespace
+}  // namespace hrm
