@@ -1,0 +1,75 @@
+#pragma once
+// Device work that is the same every time (a training step, an evaluation segment), recorded once in a CUDA graph and
+// then replayed: the host launches one thing instead of thousands.
+//
+// What may be captured, by the rules of CUDA graphs:
+//   - `work` reads and writes tensors whose addresses stay. What changes from run to run (a batch, a learning rate,
+//     random draws) is written into such tensors before run().
+//   - It waits for nothing and reads nothing back on the host; it has no effect on the host that must happen each time.
+//   - Results that live on after it stand in tensors that existed before it. All graphs share one memory pool, which
+//     therefore holds temporaries alone and is as large as the largest graph needs, not as their sum.
+// Work that breaks a rule is refused by CUDA or by capture_refused(), the reason is logged once, and it runs eagerly.
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace hrm {
+
+struct CapturedStepOptions {
+  std::string name = "step";  // for the log
+  at::Device device = at::kCPU;
+  bool enabled = true;       // false: always eagerly (runtime.cuda_graphs)
+  int64_t warmup = 3;        // eager runs of a shape before its capture (runtime.graph_warmup_steps), at least 1
+  std::string refusal = "";  // why this work cannot be captured; empty when it can
+};
+
+class CapturedStep {
+ public:
+  // Which of several shapes a run has; each has its own graph.
+  using Key = std::vector<int64_t>;
+
+  explicit CapturedStep(CapturedStepOptions options);
+  ~CapturedStep();
+  CapturedStep(const CapturedStep&) = delete;
+  CapturedStep& operator=(const CapturedStep&) = delete;
+
+  // Does the work once, on or ordered with the current stream: eagerly on a side stream during the warm-up, from then
+  // on by replay. On the CPU, and when refused, it calls `work`. `work` is called for every eager run and once for the
+  // capture (which does not execute it), never for a replay; a capture that fails is followed by an eager run.
+  // `inputs`: static tensors that the caller refills. Their addresses, shapes and dtypes are compared before a replay;
+  // Error(unexpected) names one that changed, instead of replaying on memory that is no longer it.
+  void run(const Key& key, const std::vector<at::Tensor>& inputs, const std::function<void()>& work);
+
+  // Forgets all graphs: the next runs warm up and capture again. For addresses that changed on purpose.
+  void clear();
+
+  // Whether runs of this shape are replays.
+  bool captured(const Key& key) const;
+  int64_t replays() const { return replays_; }
+  // Why work runs eagerly; empty while it is captured, may still be, or was not asked to be.
+  const std::string& reason() const { return reason_; }
+
+ private:
+  struct Entry;
+
+  void run_aside(const std::function<void()>& work);
+  bool capture(const Key& key, Entry& entry, const std::function<void()>& work);
+  void refuse(std::string reason);
+
+  CapturedStepOptions options_;
+  std::map<Key, std::unique_ptr<Entry>> entries_;
+  std::string reason_;
+  int64_t replays_ = 0;
+};
+
+// Bytes that live on in the memory pool of the graphs of this process: 0 as long as every captured work keeps its
+// results in tensors of its own. Slow; for tests.
+int64_t graph_pool_bytes_in_use();
+
+}  // namespace hrm
