@@ -11,12 +11,20 @@ namespace {
 
 TEST(Registration, EveryOpHasItsKernels) {
   const std::vector<std::string> expected = {
-      "hrm::adam_atan2_",
+      "hrm::adam_",
+      "hrm::attention",
+      "hrm::attention_backward",
+      "hrm::attention_forward",
+      "hrm::grad_norm",
       "hrm::linear",
       "hrm::linear_accumulate_",
       "hrm::rms_norm_backward",
       "hrm::rms_norm_residual",
       "hrm::rms_norm_residual_forward",
+      "hrm::rotate_qkv",
+      "hrm::rotate_qkv_",
+      "hrm::rotate_qkv_backward",
+      "hrm::sparse_sign_sgd_",
       "hrm::swiglu",
       "hrm::swiglu_backward",
   };

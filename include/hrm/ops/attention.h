@@ -1,0 +1,52 @@
+#pragma once
+// Bidirectional multi-head attention straight from the output of a qkv projection, rotary positions included (Vaswani
+// et al., arXiv 1706.03762; Su et al., "RoFormer", arXiv 2104.09864, in the half-split form of GPT-NeoX; the softmax is
+// never written to memory: Dao et al., "FlashAttention", arXiv 2205.14135).
+
+#include <ATen/core/Tensor.h>
+
+#include <tuple>
+
+namespace hrm::ops {
+
+// out = softmax(q k^T / sqrt(head_dim)) v over all positions; no mask, no dropout.
+//
+// qkv: (B, L, 3 * heads * head_dim), all heads of q, then of k, then of v, not yet rotated; any floating-point dtype
+// and
+//   any strides (what is not contiguous is copied first).
+// cos, sin: (L, head_dim / 2) float32, contiguous (nn::RotaryTable), or both undefined: no rotation. Dimension i of a
+//   head is paired with i + head_dim / 2; the rotation is computed in float32 and rounded to qkv's dtype.
+// Returns (B, L, heads * head_dim), contiguous, qkv's dtype.
+//
+// Where attention_fits(), one kernel of ours does everything; elsewhere one kernel rotates and ATen's
+// scaled_dot_product_attention attends (with the backend that ATen's context allows). Differentiable once with respect
+// to qkv; the backward pass keeps qkv, out and a float32 per row. Runs on the current stream and can be captured. Our
+// kernels are deterministic. Throws c10::Error that names the shapes when the inputs do not fit.
+at::Tensor attention(const at::Tensor& qkv, int64_t heads, const at::Tensor& cos, const at::Tensor& sin);
+
+// The same, but qkv's memory may be overwritten: it must not be read again, nor be needed by another backward pass.
+// Saves a copy of qkv where scaled_dot_product_attention is used.
+at::Tensor attention_(const at::Tensor& qkv, int64_t heads, const at::Tensor& cos, const at::Tensor& sin);
+
+// Whether our kernels take this input: on a GPU of compute capability 8.0 or later, bfloat16 or float16, head_dim 32 or
+// 64, 1 <= L <= 128, backend fused, attention backend auto_. Cheap.
+bool attention_fits(const at::Tensor& qkv, int64_t heads);
+
+// The parts, for a backward pass that is not autograd's: out, and lse (B, heads, L), the logarithm of each row's sum of
+// exponentials, float32 (float64 for float64). Not differentiable. Where !attention_fits() they write the scores to
+// memory in plain ATen: use attention() there.
+std::tuple<at::Tensor, at::Tensor> attention_forward(const at::Tensor& qkv, int64_t heads, const at::Tensor& cos,
+                                                     const at::Tensor& sin);
+// The gradient of qkv, (B, L, 3 * heads * head_dim), contiguous. grad_out and out (B, L, heads * head_dim).
+at::Tensor attention_backward(const at::Tensor& grad_out, const at::Tensor& qkv, const at::Tensor& out,
+                              const at::Tensor& lse, int64_t heads, const at::Tensor& cos, const at::Tensor& sin);
+
+// auto_: our kernels where they fit. sdpa: always scaled_dot_product_attention.
+enum class AttentionBackend { auto_, sdpa };
+
+// Process-wide (config key ops.attention). Set it before the first step: a captured graph keeps what it captured, and a
+// backward pass must run under the setting of its forward pass.
+void set_attention_backend(AttentionBackend backend);
+AttentionBackend attention_backend();
+
+}  // namespace hrm::ops

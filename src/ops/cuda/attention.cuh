@@ -1,0 +1,224 @@
+#pragma once
+// What the attention kernels share: tiles in shared memory, the tensor cores' fragments (PTX ISA, "Matrix fragments for
+// mma.m16n8k16"), the rotation.
+//
+// A warp's lanes are numbered g = lane / 4, t = lane % 4. In the accumulator of a 16 x 8 product a lane holds
+// (g, 2t), (g, 2t+1), (g+8, 2t), (g+8, 2t+1). Two neighbouring accumulators, rounded to 16 bits, are the left operand
+// of the next product over those 16 columns, without any exchange between lanes.
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+namespace hrm::ops::cuda {
+
+template <typename T>
+struct Pair;  // two 16-bit elements in a register
+
+template <>
+struct Pair<__nv_bfloat16> {
+  static __device__ float2 unpack(uint32_t bits) {
+    return {__uint_as_float(bits << 16), __uint_as_float(bits & 0xffff0000u)};
+  }
+  static __device__ uint32_t pack(float low, float high) {
+    const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+    return reinterpret_cast<const uint32_t&>(pair);
+  }
+};
+
+template <>
+struct Pair<__half> {
+  static __device__ float2 unpack(uint32_t bits) { return __half22float2(reinterpret_cast<const __half2&>(bits)); }
+  static __device__ uint32_t pack(float low, float high) {
+    const __half2 pair = __floats2half2_rn(low, high);
+    return reinterpret_cast<const uint32_t&>(pair);
+  }
+};
+
+// c += a b for a 16 x 16 by 16 x 8 product.
+template <typename T>
+__device__ inline void multiply(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1);
+template <>
+__device__ inline void multiply<__nv_bfloat16>(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};\n"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+template <>
+__device__ inline void multiply<__half>(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};\n"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+__device__ inline uint32_t shared_address(const void* pointer) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
+}
+
+// Four 8 x 8 matrices; lane l gives the address of row l % 8 of matrix l / 8.
+__device__ inline void load_matrices(uint32_t (&to)[4], uint32_t address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];\n"
+               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+               : "r"(address)
+               : "memory");
+}
+__device__ inline void load_matrices_transposed(uint32_t (&to)[4], uint32_t address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];\n"
+               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+               : "r"(address)
+               : "memory");
+}
+
+// 16 bytes from device memory to shared memory past the registers; zeros where !valid (then `from` is not read).
+__device__ inline void copy_async(uint32_t to, const void* from, bool valid) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(to), "l"(from), "r"(valid ? 16 : 0) : "memory");
+}
+__device__ inline void copy_async_commit() {
+  asm volatile("cp.async.commit_group;\n" ::: "memory");
+}
+template <int kPending>
+__device__ inline void copy_async_wait() {
+  asm volatile("cp.async.wait_group %0;\n" ::"n"(kPending) : "memory");
+}
+
+// 16 bytes that are read once: they shall not push the rotation's table out of the first-level cache.
+__device__ inline uint4 load_once(const void* from) {
+  uint4 value;
+  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];\n"
+               : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
+               : "l"(from));
+  return value;
+}
+
+__device__ inline float exp2_approx(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;\n" : "=f"(y) : "f"(x));
+  return y;
+}
+
+// A tile of rows of kHeadDim 16-bit elements in shared memory. The 16-byte chunks of a row are permuted by the row's
+// number so that eight rows' chunks of the same number lie in different banks.
+template <int kHeadDim>
+struct Tile {
+  static constexpr int kChunks = kHeadDim / 8;
+  static constexpr int kRowBytes = kHeadDim * 2;
+  // Offset in bytes of a chunk.
+  static __device__ uint32_t at(int row, int chunk) {
+    const int turn = kHeadDim == 64 ? row & 7 : (row >> 1) & 3;
+    return static_cast<uint32_t>(row * kRowBytes + ((chunk ^ turn) << 4));
+  }
+};
+
+// (a, b) turned by the angle whose cosine and sine are given; by the opposite angle with -sine.
+__device__ inline void turn(float& a, float& b, float cosine, float sine) {
+  const float first = a * cosine - b * sine;
+  b = b * cosine + a * sine;
+  a = first;
+}
+
+// Eight pairs of dimensions at once.
+template <typename T>
+__device__ inline void turn_chunks(uint4& low, uint4& high, const float4 (&cosine)[2], const float4 (&sine)[2]) {
+  uint32_t* a = reinterpret_cast<uint32_t*>(&low);
+  uint32_t* b = reinterpret_cast<uint32_t*>(&high);
+  const float* c = reinterpret_cast<const float*>(cosine);
+  const float* s = reinterpret_cast<const float*>(sine);
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    float2 x = Pair<T>::unpack(a[i]), y = Pair<T>::unpack(b[i]);
+    turn(x.x, y.x, c[2 * i], s[2 * i]);
+    turn(x.y, y.y, c[2 * i + 1], s[2 * i + 1]);
+    a[i] = Pair<T>::pack(x.x, x.y);
+    b[i] = Pair<T>::pack(y.x, y.y);
+  }
+}
+
+// The q and k rows of one head, turned by their positions, into two tiles; rows from `length` on become zero.
+// q_from: row 0; k_from: likewise; consecutive rows stand row_stride elements apart. kThreads = 2 per tile row.
+template <typename T, int kHeadDim, int kTiles>
+__device__ inline void load_rotated(const T* q_from, const T* k_from, int64_t row_stride, int length, const float* cos,
+                                    const float* sin, unsigned char* q, unsigned char* k) {
+  constexpr int kThreads = kTiles * 32;
+  constexpr int kPairs = kHeadDim / 16;  // chunk c is paired with chunk c + kPairs
+  constexpr int kRounds = kTiles * 16 * kPairs / kThreads;
+  uint4 data[kRounds][4];
+#pragma unroll
+  for (int i = 0; i < kRounds; ++i) {
+    const int item = static_cast<int>(threadIdx.x) + i * kThreads;
+    const int row = item / kPairs, chunk = item % kPairs;
+    if (row < length) {
+      const T* from = q_from + row * row_stride + chunk * 8;
+      data[i][0] = load_once(from);
+      data[i][1] = load_once(from + kHeadDim / 2);
+      from = k_from + row * row_stride + chunk * 8;
+      data[i][2] = load_once(from);
+      data[i][3] = load_once(from + kHeadDim / 2);
+    } else {
+#pragma unroll
+      for (int j = 0; j < 4; ++j) data[i][j] = make_uint4(0, 0, 0, 0);
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < kRounds; ++i) {
+    const int item = static_cast<int>(threadIdx.x) + i * kThreads;
+    const int row = item / kPairs, chunk = item % kPairs;
+    if (cos != nullptr && row < length) {
+      const auto* c_from = reinterpret_cast<const float4*>(cos + row * (kHeadDim / 2) + chunk * 8);
+      const auto* s_from = reinterpret_cast<const float4*>(sin + row * (kHeadDim / 2) + chunk * 8);
+      const float4 c[2] = {__ldg(c_from), __ldg(c_from + 1)};
+      const float4 s[2] = {__ldg(s_from), __ldg(s_from + 1)};
+      turn_chunks<T>(data[i][0], data[i][1], c, s);
+      turn_chunks<T>(data[i][2], data[i][3], c, s);
+    }
+    const uint32_t low = Tile<kHeadDim>::at(row, chunk), high = Tile<kHeadDim>::at(row, chunk + kPairs);
+    *reinterpret_cast<uint4*>(q + low) = data[i][0];
+    *reinterpret_cast<uint4*>(q + high) = data[i][1];
+    *reinterpret_cast<uint4*>(k + low) = data[i][2];
+    *reinterpret_cast<uint4*>(k + high) = data[i][3];
+  }
+}
+
+// Rows 0 to 16 * kTiles - 1 into a tile by asynchronous copies; rows from `length` on become zero.
+template <typename T, int kHeadDim, int kTiles>
+__device__ inline void load_async(const T* from, int64_t row_stride, int length, uint32_t to) {
+  constexpr int kThreads = kTiles * 32;
+  constexpr int kChunks = Tile<kHeadDim>::kChunks;
+#pragma unroll
+  for (int i = 0; i < kTiles * 16 * kChunks / kThreads; ++i) {
+    const int item = static_cast<int>(threadIdx.x) + i * kThreads;
+    const int row = item / kChunks, chunk = item % kChunks;
+    const bool valid = row < length;
+    copy_async(to + Tile<kHeadDim>::at(row, chunk), from + (valid ? row : 0) * row_stride + chunk * 8, valid);
+  }
+}
+
+// A warp's 16 rows of accumulators, times `factor` by row half, through its own rows of a tile to device memory.
+template <typename T, int kHeadDim>
+__device__ inline void store_rows(const float (&values)[kHeadDim / 8][4], float factor_low, float factor_high,
+                                  unsigned char* tile, int first_row, int length, T* to, int64_t row_stride) {
+  const int lane = static_cast<int>(threadIdx.x) % 32, g = lane / 4, t = lane % 4;
+#pragma unroll
+  for (int n = 0; n < kHeadDim / 8; ++n) {
+    *reinterpret_cast<uint32_t*>(tile + Tile<kHeadDim>::at(first_row + g, n) + 4 * t) =
+        Pair<T>::pack(values[n][0] * factor_low, values[n][1] * factor_low);
+    *reinterpret_cast<uint32_t*>(tile + Tile<kHeadDim>::at(first_row + g + 8, n) + 4 * t) =
+        Pair<T>::pack(values[n][2] * factor_high, values[n][3] * factor_high);
+  }
+  __syncwarp();
+  constexpr int kChunks = Tile<kHeadDim>::kChunks;
+#pragma unroll
+  for (int i = 0; i < kChunks / 2; ++i) {
+    const int item = lane + i * 32;
+    const int row = first_row + item / kChunks, chunk = item % kChunks;
+    if (row < length) {
+      *reinterpret_cast<uint4*>(to + row * row_stride + chunk * 8) =
+          *reinterpret_cast<const uint4*>(tile + Tile<kHeadDim>::at(row, chunk));
+    }
+  }
+}
+
+}  // namespace hrm::ops::cuda

@@ -1,0 +1,190 @@
+#include <ATen/ATen.h>
+#include <ATen/cuda/CUDAContext.h>
+#include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
+#include <torch/library.h>
+
+#include <cmath>
+
+#include "hrm/ops/attention.h"
+#include "hrm/ops/backend.h"
+#include "ops/attention_impl.h"
+#include "ops/cuda/attention.h"
+
+namespace hrm::ops {
+
+bool attention_device_fits(const at::Tensor& qkv) {
+  return at::cuda::getDeviceProperties(qkv.get_device())->major >= 8;  // asynchronous copies, bfloat16 tensor cores
+}
+
+namespace {
+
+cuda::AttentionElement element_of(const at::Tensor& tensor) {
+  if (tensor.scalar_type() == at::kBFloat16) return cuda::AttentionElement::bf16;
+  return tensor.scalar_type() == at::kHalf ? cuda::AttentionElement::f16 : cuda::AttentionElement::f32;
+}
+
+// Contiguous and aligned to 16 bytes; a copy where the tensor is not.
+at::Tensor aligned_rows(const at::Tensor& tensor) {
+  at::Tensor rows = tensor.contiguous();
+  return reinterpret_cast<uintptr_t>(rows.const_data_ptr()) % 16 == 0 ? rows : rows.clone();
+}
+
+const float* table_of(const OptionalTensor& tensor) {
+  return tensor ? tensor->const_data_ptr<float>() : nullptr;
+}
+
+std::tuple<at::Tensor, at::Tensor> run_forward(const at::Tensor& qkv, int64_t heads, const OptionalTensor& cos,
+                                               const OptionalTensor& sin, bool save) {
+  const at::Tensor rows = aligned_rows(qkv);
+  const OptionalTensor cos_rows = cos ? OptionalTensor(aligned_rows(*cos)) : std::nullopt;
+  const OptionalTensor sin_rows = sin ? OptionalTensor(aligned_rows(*sin)) : std::nullopt;
+  const int64_t head_dim = qkv.size(2) / (3 * heads);
+  at::Tensor out = at::empty({qkv.size(0), qkv.size(1), heads * head_dim}, rows.options());
+  at::Tensor lse;
+  if (save) lse = at::empty({qkv.size(0), heads, qkv.size(1)}, rows.options().dtype(at::kFloat));
+  if (qkv.numel() == 0) return {out, lse};
+  cuda::AttentionForward params{};
+  params.qkv = rows.const_data_ptr();
+  params.cos = table_of(cos_rows);
+  params.sin = table_of(sin_rows);
+  params.out = out.mutable_data_ptr();
+  params.lse = save ? lse.mutable_data_ptr<float>() : nullptr;
+  params.batch = qkv.size(0);
+  params.heads = static_cast<int>(heads);
+  params.length = static_cast<int>(qkv.size(1));
+  params.head_dim = static_cast<int>(head_dim);
+  params.scale = static_cast<float>(1 / std::sqrt(static_cast<double>(head_dim)));
+  params.element = element_of(qkv);
+  C10_CUDA_CHECK(cuda::launch(params, c10::cuda::getCurrentCUDAStream()));
+  return {out, lse};
+}
+
+at::Tensor attention_cuda(const at::Tensor& qkv, int64_t heads, const OptionalTensor& cos, const OptionalTensor& sin) {
+  check_attention("hrm::attention", qkv, heads, cos, sin);
+  const c10::cuda::CUDAGuard guard(qkv.device());
+  if (!attention_fits(qkv, heads)) return attention_by_sdpa(qkv, heads, cos, sin, /*overwrite=*/false);
+  return std::get<0>(run_forward(qkv, heads, cos, sin, /*save=*/false));
+}
+
+std::tuple<at::Tensor, at::Tensor> forward_cuda(const at::Tensor& qkv, int64_t heads, const OptionalTensor& cos,
+                                                const OptionalTensor& sin) {
+  check_attention("hrm::attention_forward", qkv, heads, cos, sin);
+  const c10::cuda::CUDAGuard guard(qkv.device());
+  if (!attention_fits(qkv, heads)) return reference::attention_forward(qkv, heads, cos, sin);
+  return run_forward(qkv, heads, cos, sin, /*save=*/true);
+}
+
+at::Tensor backward_cuda(const at::Tensor& grad_out, const at::Tensor& qkv, const at::Tensor& out,
+                         const at::Tensor& lse, int64_t heads, const OptionalTensor& cos, const OptionalTensor& sin) {
+  check_attention_backward(grad_out, qkv, out, lse, heads, cos, sin);
+  const c10::cuda::CUDAGuard guard(qkv.device());
+  if (!attention_fits(qkv, heads)) return reference::attention_backward(grad_out, qkv, out, lse, heads, cos, sin);
+  const at::Tensor rows = aligned_rows(qkv), grad_rows = aligned_rows(grad_out), out_rows = aligned_rows(out);
+  const at::Tensor lse_rows = aligned_rows(lse);
+  const OptionalTensor cos_rows = cos ? OptionalTensor(aligned_rows(*cos)) : std::nullopt;
+  const OptionalTensor sin_rows = sin ? OptionalTensor(aligned_rows(*sin)) : std::nullopt;
+  at::Tensor grad_qkv = at::empty(qkv.sizes(), rows.options());
+  if (qkv.numel() == 0) return grad_qkv;
+  cuda::AttentionBackward params{};
+  params.grad_out = grad_rows.const_data_ptr();
+  params.qkv = rows.const_data_ptr();
+  params.out = out_rows.const_data_ptr();
+  params.lse = lse_rows.const_data_ptr<float>();
+  params.cos = table_of(cos_rows);
+  params.sin = table_of(sin_rows);
+  params.grad_qkv = grad_qkv.mutable_data_ptr();
+  params.batch = qkv.size(0);
+  params.heads = static_cast<int>(heads);
+  params.length = static_cast<int>(qkv.size(1));
+  params.head_dim = static_cast<int>(qkv.size(2) / (3 * heads));
+  params.scale = static_cast<float>(1 / std::sqrt(static_cast<double>(params.head_dim)));
+  params.element = element_of(qkv);
+  C10_CUDA_CHECK(cuda::launch(params, c10::cuda::getCurrentCUDAStream()));
+  return grad_qkv;
+}
+
+// The rotation's dtypes; float64 (tests) takes the reference.
+bool use_rotation(const at::Tensor& tensor) {
+  const at::ScalarType type = tensor.scalar_type();
+  return backend() == Backend::fused && (type == at::kFloat || type == at::kBFloat16 || type == at::kHalf);
+}
+
+void run_rotate(const at::Tensor& from, const at::Tensor& to, int64_t heads, const at::Tensor& cos,
+                const at::Tensor& sin) {
+  if (!use_rotation(from)) return reference::rotate_qkv(from, to, heads, cos, sin);
+  if (from.numel() == 0) return;
+  cuda::RotateQkv params{};
+  params.from = from.const_data_ptr();
+  params.to = to.mutable_data_ptr();
+  params.cos = cos.const_data_ptr<float>();
+  params.sin = sin.const_data_ptr<float>();
+  params.batch = from.size(0);
+  params.length = from.size(1);
+  params.heads = static_cast<int>(heads);
+  params.head_dim = static_cast<int>(from.size(2) / (3 * heads));
+  params.element = element_of(from);
+  C10_CUDA_CHECK(cuda::launch(params, c10::cuda::getCurrentCUDAStream()));
+}
+
+at::Tensor rotate_cuda(const at::Tensor& qkv, int64_t heads, const at::Tensor& cos, const at::Tensor& sin) {
+  check_attention("hrm::rotate_qkv", qkv, heads, cos, sin);
+  const c10::cuda::CUDAGuard guard(qkv.device());
+  const at::Tensor rows = qkv.contiguous();
+  at::Tensor to = at::empty(qkv.sizes(), rows.options());
+  run_rotate(rows, to, heads, cos, sin);
+  return to;
+}
+
+void rotate_cuda_(const at::Tensor& qkv, int64_t heads, const at::Tensor& cos, const at::Tensor& sin) {
+  check_attention("hrm::rotate_qkv_", qkv, heads, cos, sin);
+  TORCH_CHECK(qkv.is_contiguous(), "hrm::rotate_qkv_: qkv must be contiguous, got ", qkv.sizes(), " with strides ",
+              qkv.strides());
+  const c10::cuda::CUDAGuard guard(qkv.device());
+  run_rotate(qkv, qkv, heads, cos, sin);
+}
+
+at::Tensor rotate_backward_cuda(const at::Tensor& grad_q, const at::Tensor& grad_k, const at::Tensor& grad_v,
+                                const OptionalTensor& cos, const OptionalTensor& sin) {
+  check_rotate_qkv_backward(grad_q, grad_k, grad_v, cos, sin);
+  const c10::cuda::CUDAGuard guard(grad_q.device());
+  const int64_t B = grad_q.size(0), heads = grad_q.size(1), L = grad_q.size(2), head_dim = grad_q.size(3);
+  if (!use_rotation(grad_q) || head_dim % 2 != 0) {
+    return reference::rotate_qkv_backward(grad_q, grad_k, grad_v, cos, sin);
+  }
+  at::Tensor grad_qkv = at::empty({B, L, 3 * heads * head_dim}, grad_q.options());
+  if (grad_qkv.numel() == 0) return grad_qkv;
+  cuda::RotateQkvBackward params{};
+  at::Tensor grads[3] = {grad_q, grad_k, grad_v};
+  for (int part = 0; part < 3; ++part) {
+    if (grads[part].stride(3) != 1) grads[part] = grads[part].contiguous();
+    params.grads[part] = grads[part].const_data_ptr();
+    params.batch_stride[part] = grads[part].stride(0);
+    params.head_stride[part] = grads[part].stride(1);
+    params.row_stride[part] = grads[part].stride(2);
+  }
+  params.grad_qkv = grad_qkv.mutable_data_ptr();
+  params.cos = table_of(cos);
+  params.sin = table_of(sin);
+  params.batch = B;
+  params.length = L;
+  params.heads = static_cast<int>(heads);
+  params.head_dim = static_cast<int>(head_dim);
+  params.element = element_of(grad_q);
+  C10_CUDA_CHECK(cuda::launch(params, c10::cuda::getCurrentCUDAStream()));
+  return grad_qkv;
+}
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(hrm, CUDA, m) {
+  m.impl("attention", &attention_cuda);
+  m.impl("attention_forward", &forward_cuda);
+  m.impl("attention_backward", &backward_cuda);
+  m.impl("rotate_qkv", &rotate_cuda);
+  m.impl("rotate_qkv_", &rotate_cuda_);
+  m.impl("rotate_qkv_backward", &rotate_backward_cuda);
+}
+
+}  // namespace hrm::ops

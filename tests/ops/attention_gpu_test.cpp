@@ -1,0 +1,259 @@
+#include "hrm/ops/attention.h"
+
+#include "ops/attention_cases.h"
+#include "ops/attention_impl.h"
+#include "ops/gpu_testing.h"
+
+namespace hrm::ops {
+namespace {
+
+using namespace testing;  // NOLINT
+
+// Both sides of every number of tiles, and the lengths of the models.
+std::vector<int64_t> short_lengths() {
+  return {1, 7, 16, 32, 33, 64, 65, 81, 82, 96, 97, 112, 113, 127, 128};
+}
+
+TEST(AttentionGpu, AsGoodAsPlainAten) {
+  HRM_NEEDS_GPU();
+  for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf}) {
+    for (const int64_t length : short_lengths()) {
+      for (const int64_t head_dim : {64, 32}) {
+        const int64_t heads = 1 + length % 8;
+        const bool rotated = length % 3 != 0;
+        const AttentionCase c = attention_case(3, length, heads, head_dim, rotated, dtype, at::kCUDA);
+        ASSERT_TRUE(attention_fits(c.qkv, heads));
+        const std::string what =
+            cat(dtype, " L ", length, " heads ", heads, " head_dim ", head_dim, " rotated ", rotated);
+        expect_good_attention(c, what);
+        if (::testing::Test::HasFailure()) return;
+      }
+    }
+    expect_good_attention(attention_case(37, 82, 8, 64, true, dtype, at::kCUDA), cat(dtype, " HRM's width"));
+    expect_good_attention(attention_case(2, 82, 8, 64, false, dtype, at::kCUDA), cat(dtype, " no rotation"));
+    expect_good_attention(attention_case(2, 96, 8, 64, true, dtype, at::kCUDA), cat(dtype, " no padding"));
+  }
+}
+
+// What our kernel does not take: the rotation is ours, the rest ATen's.
+TEST(AttentionGpu, OtherShapesGoThroughSdpa) {
+  HRM_NEEDS_GPU();
+  const WithoutTf32 without_tf32;
+  for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf, at::kFloat}) {
+    for (const bool rotated : {false, true}) {
+      for (const auto& [length, heads, head_dim] :
+           std::vector<std::tuple<int64_t, int64_t, int64_t>>{{129, 2, 64}, {200, 8, 64}, {20, 2, 128}, {20, 3, 8}}) {
+        const AttentionCase c = attention_case(3, length, heads, head_dim, rotated, dtype, at::kCUDA);
+        ASSERT_FALSE(attention_fits(c.qkv, heads));
+        expect_good_attention(c, cat(dtype, " L ", length, " heads ", heads, " head_dim ", head_dim));
+      }
+    }
+  }
+  expect_good_attention(attention_case(1, 901, 8, 64, true, at::kBFloat16, at::kCUDA), "a maze");
+  expect_good_attention(attention_case(3, 20, 2, 6, true, at::kFloat, at::kCUDA), "head_dim 6: by elements");
+  expect_good_attention(attention_case(3, 20, 2, 64, true, at::kDouble, at::kCUDA), "float64");
+}
+
+TEST(AttentionGpu, BackendsAgree) {
+  HRM_NEEDS_GPU();
+  const AttentionCase c = attention_case(5, 82, 8, 64, true, at::kBFloat16, at::kCUDA);
+  const at::Tensor grad_out = grad_for(c);
+  const AttentionResult ours = run_ours(c, grad_out);
+  const auto near = [&](const AttentionResult& other) {
+    // Two roundings to bfloat16 of values up to 4, and the weights' rounding.
+    EXPECT_LE(largest_difference(ours.out, other.out), 0x1p-7 * ours.out.abs().max().item<double>());
+    EXPECT_LE(mean_difference(ours.grad, other.grad), 0x1p-7 * ours.grad.abs().mean().item<double>());
+  };
+  {
+    const WithSdpa with_sdpa;
+    EXPECT_FALSE(attention_fits(c.qkv, c.heads));
+    near(run_ours(c, grad_out));
+    expect_good_attention(c, "sdpa");
+  }
+  {
+    const WithReference with_reference;
+    EXPECT_FALSE(attention_fits(c.qkv, c.heads));
+    near(run_ours(c, grad_out));
+    const auto [out, lse] = attention_forward(c.qkv, c.heads, c.cos, c.sin);
+    const auto expected = reference::attention_forward(c.qkv, c.heads, c.cos, c.sin);
+    expect_same_bits(out, std::get<0>(expected));
+    expect_same_bits(lse, std::get<1>(expected));
+  }
+  EXPECT_TRUE(attention_fits(c.qkv, c.heads));
+}
+
+TEST(AttentionGpu, LargeScores) {
+  HRM_NEEDS_GPU();
+  for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf}) {
+    // Scores of several hundred. No rotation: its rounding would choose the winner of the softmax.
+    expect_good_attention(attention_case(3, 82, 4, 64, false, dtype, at::kCUDA, 8), cat(dtype, " large scores"));
+  }
+  // All scores far below zero: the logarithm of the sum is negative, the padding must not win.
+  AttentionCase c = attention_case(3, 82, 4, 64, false, at::kBFloat16, at::kCUDA);
+  c.qkv.narrow(2, 0, 256).fill_(8);
+  c.qkv.narrow(2, 256, 256).fill_(-8).narrow(1, 3, 1).fill_(-7);
+  expect_good_attention(c, "scores far below zero");
+}
+
+TEST(AttentionGpu, EveryElementIsWritten) {
+  HRM_NEEDS_GPU();
+  const Poisoned poisoned;
+  ASSERT_TRUE(at::isnan(at::empty({8}, at::device(at::kCUDA).dtype(at::kBFloat16))).all().item<bool>());
+  for (const int64_t length : short_lengths()) {
+    const AttentionCase c = attention_case(2, length, 2, 64, true, at::kBFloat16, at::kCUDA);
+    const auto [out, lse] = attention_forward(c.qkv, c.heads, c.cos, c.sin);
+    const at::Tensor grad = attention_backward(grad_for(c), c.qkv, out, lse, c.heads, c.cos, c.sin);
+    EXPECT_TRUE(at::isfinite(out).all().item<bool>()) << length;
+    EXPECT_TRUE(at::isfinite(lse).all().item<bool>()) << length;
+    EXPECT_TRUE(at::isfinite(grad).all().item<bool>()) << length;
+  }
+}
+
+// NaN in one sequence or head stays there: nothing is read across.
+TEST(AttentionGpu, HeadsAreSeparate) {
+  HRM_NEEDS_GPU();
+  const AttentionCase c = attention_case(3, 82, 4, 64, true, at::kBFloat16, at::kCUDA);
+  const at::Tensor grad_out = grad_for(c);
+  const AttentionResult before = run_ours(c, grad_out);
+  for (int64_t part = 0; part < 3; ++part) c.qkv[1].narrow(1, part * 256 + 64, 64).fill_(NAN);
+  const AttentionResult after = run_ours(c, grad_out);
+  const auto other_heads = [](const at::Tensor& rows) {
+    at::Tensor heads = rows.clone().view({3, 82, -1, 4, 64});
+    heads.select(0, 1).select(2, 1).zero_();
+    return heads;
+  };
+  expect_same_bits(other_heads(after.out), other_heads(before.out));
+  expect_same_bits(other_heads(after.grad), other_heads(before.grad));
+}
+
+TEST(AttentionGpu, NonContiguousAndMisalignedInputs) {
+  HRM_NEEDS_GPU();
+  const AttentionCase plain = attention_case(3, 82, 2, 64, true, at::kBFloat16, at::kCUDA);
+  const at::Tensor grad_out = grad_for(plain);
+  const AttentionResult expected = run_ours(plain, grad_out);
+  const auto expect_same = [&](const at::Tensor& qkv, const at::Tensor& grad, const std::string& what) {
+    AttentionCase c = plain;
+    c.qkv = qkv;
+    const AttentionResult result = run_ours(c, grad);
+    expect_same_bits(result.out, expected.out, what);
+    expect_same_bits(result.grad, expected.grad, what + ", gradient");
+  };
+  const auto shifted = [](const at::Tensor& tensor) {
+    return at::empty({tensor.numel() + 1}, tensor.options()).slice(0, 1).view(tensor.sizes()).copy_(tensor);
+  };
+  expect_same(plain.qkv.transpose(0, 1).contiguous().transpose(0, 1), grad_out, "strided");
+  expect_same(shifted(plain.qkv), grad_out, "misaligned qkv");
+  expect_same(plain.qkv, shifted(grad_out), "misaligned gradient");
+  expect_same(plain.qkv, grad_out.transpose(0, 2).contiguous().transpose(0, 2), "strided gradient");
+  AttentionCase c = plain;
+  c.cos = shifted(c.cos);
+  expect_same_bits(run_ours(c, grad_out).out, expected.out, "misaligned table");
+  // A gradient that arrives expanded (from a sum, say) has stride 0.
+  const at::Tensor leaf = plain.qkv.clone().requires_grad_();
+  const auto by_sum = torch::autograd::grad({attention(leaf, plain.heads, plain.cos, plain.sin).sum()}, {leaf})[0];
+  expect_same_bits(by_sum, run_ours(plain, at::ones_like(grad_out)).grad);
+}
+
+// The rotation alone, on both sides of its choice between 16-byte words and elements.
+TEST(AttentionGpu, RotationAsGoodAsPlainAten) {
+  HRM_NEEDS_GPU();
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
+    for (const int64_t head_dim : {2, 6, 8, 16, 64, 128}) {
+      const AttentionCase c = attention_case(3, 19, 3, head_dim, true, dtype, at::kCUDA);
+      const std::string what = cat(dtype, " head_dim ", head_dim);
+      const auto rotate = [&](const at::Tensor& qkv) {
+        const at::Tensor to = at::empty_like(qkv);
+        reference::rotate_qkv(qkv, to, c.heads, c.cos, c.sin);
+        return to;
+      };
+      const at::Tensor plain = rotate(c.qkv), exact = rotate(c.qkv.to(at::kDouble));
+      const at::Tensor ours = rotate_qkv(c.qkv, c.heads, c.cos, c.sin);
+      expect_as_good(ours, plain, exact, what);
+      const at::Tensor in_place = c.qkv.clone();
+      rotate_qkv_(in_place, c.heads, c.cos, c.sin);
+      expect_same_bits(in_place, ours, what + ", in place");
+      const at::Tensor shifted =
+          at::empty({c.qkv.numel() + 1}, c.qkv.options()).slice(0, 1).view(c.qkv.sizes()).copy_(c.qkv);
+      expect_same_bits(rotate_qkv(shifted, c.heads, c.cos, c.sin), ours, what + ", misaligned");
+
+      // Gradients as three kinds of kernels leave them: rows of all heads, heads of rows, and any strides.
+      const std::vector<int64_t> sizes = {3, c.heads, 19, head_dim};
+      const at::Tensor q = normal({3, 19, c.heads, head_dim}, 5, dtype, at::kCUDA).transpose(1, 2);
+      const at::Tensor k = normal(sizes, 6, dtype, at::kCUDA);
+      const at::Tensor v = normal({head_dim, 19, 3, c.heads}, 7, dtype, at::kCUDA).permute({2, 3, 1, 0});
+      const auto wide = [](const at::Tensor& t) { return t.to(at::kDouble); };
+      const at::Tensor grad = rotate_qkv_backward(q, k, v, c.cos, c.sin);
+      expect_as_good(grad, reference::rotate_qkv_backward(q, k, v, c.cos, c.sin),
+                     reference::rotate_qkv_backward(wide(q), wide(k), wide(v), c.cos, c.sin), what + ", gradient");
+      expect_same_bits(rotate_qkv_backward(q, k, v, {}, {}), reference::rotate_qkv_backward(q, k, v, {}, {}),
+                       what + ", gradient without rotation");
+    }
+  }
+}
+
+TEST(AttentionGpu, MayOverwriteItsInput) {
+  HRM_NEEDS_GPU();
+  for (const int64_t length : {82, 200}) {
+    const AttentionCase c = attention_case(2, length, 2, 64, true, at::kBFloat16, at::kCUDA);
+    const at::Tensor grad_out = grad_for(c);
+    const AttentionResult expected = run_ours(c, grad_out);
+    const AttentionResult in_place = run_attention(
+        [&](const at::Tensor& qkv) { return attention_(qkv * 1, c.heads, c.cos, c.sin); }, c.qkv, grad_out);
+    expect_same_bits(in_place.out, expected.out, cat("L ", length));
+    EXPECT_LE(largest_difference(in_place.grad, expected.grad), 0x1p-7 * expected.grad.abs().max().item<double>());
+  }
+}
+
+TEST(AttentionGpu, SameBitsEachTime) {
+  HRM_NEEDS_GPU();
+  for (const int64_t length : {64, 82, 97, 128}) {
+    const AttentionCase c = attention_case(100, length, 8, 64, true, at::kBFloat16, at::kCUDA);
+    const at::Tensor grad_out = grad_for(c);
+    const AttentionResult first = run_ours(c, grad_out);
+    for (int i = 0; i < 5; ++i) {
+      const AttentionResult again = run_ours(c, grad_out);
+      expect_same_bits(again.out, first.out);
+      expect_same_bits(again.grad, first.grad);
+    }
+  }
+}
+
+TEST(AttentionGpu, InsideACapturedGraph) {
+  HRM_NEEDS_GPU();
+  for (const int64_t length : {82, 200}) {
+    const AttentionCase c = attention_case(4, length, 2, 64, true, at::kBFloat16, at::kCUDA);
+    const at::Tensor qkv = c.qkv.requires_grad_();
+    const at::Tensor grad_out = grad_for(c);
+    at::Tensor out, grad;
+    Captured captured([&] {
+      out = attention(qkv, c.heads, c.cos, c.sin);
+      grad = torch::autograd::grad({out}, {qkv}, {grad_out})[0];
+    });
+    for (uint64_t round = 0; round < 4; ++round) {
+      {
+        const at::NoGradGuard no_grad;
+        qkv.copy_(normal(qkv.sizes(), 10 + round, at::kBFloat16));
+        grad_out.copy_(normal(grad_out.sizes(), 20 + round, at::kBFloat16));
+      }
+      captured.replay();
+      const AttentionResult eager = run_ours(c, grad_out);
+      expect_same_bits(out.detach(), eager.out, cat("L ", length, " round ", round));
+      if (length <= 128) {
+        expect_same_bits(grad, eager.grad, cat("L ", length, " round ", round, ", gradient"));
+      } else {  // ATen's backward kernels add with atomics
+        EXPECT_LE(largest_difference(grad, eager.grad), 0x1p-7 * eager.grad.abs().max().item<double>());
+      }
+    }
+  }
+}
+
+TEST(AttentionGpu, BadInputIsNamed) {
+  HRM_NEEDS_GPU();
+  const at::Tensor qkv = at::zeros({2, 5, 384}, at::device(at::kCUDA).dtype(at::kBFloat16));
+  const at::Tensor table = at::zeros({5, 32});
+  expect_message(error_of([&] { attention(qkv, 2, table, table); }), {"hrm::attention", "cuda", "cpu", "[2, 5, 384]"});
+  expect_message(error_of([&] { attention(qkv, 5, {}, {}); }), {"hrm::attention", "[2, 5, 384]", "5 heads"});
+}
+
+}  // namespace
+}  // namespace hrm::ops
