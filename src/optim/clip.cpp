@@ -2,31 +2,17 @@
 
 #include <ATen/ATen.h>
 
+#include "hrm/ops/grad_norm.h"
+
 namespace hrm::optim {
-namespace {
 
-GradNorm with_coefficient(const at::Tensor& norm, double max_norm) {
-  const at::Tensor coef =
-      max_norm > 0 ? at::clamp_max(at::reciprocal(norm + 1e-6) * max_norm, 1.0) : at::ones_like(norm);
-  return {norm, coef, at::isfinite(norm).logical_not().to(at::kFloat)};
-}
-
-}  // namespace
-
-GradNorm global_norm(const at::Tensor& flat, double max_norm, double norm_type) {
-  const at::NoGradGuard no_grad;
-  return with_coefficient(at::linalg_vector_norm(flat, norm_type), max_norm);
-}
-
-GradNorm global_norm(at::TensorList grads, double max_norm, double norm_type) {
-  const at::NoGradGuard no_grad;
-  TORCH_CHECK(!grads.empty(), "global_norm: the list of gradients is empty");
-  return with_coefficient(at::linalg_vector_norm(at::stack(at::_foreach_norm(grads, norm_type)), norm_type), max_norm);
-}
-
-void scale_(at::TensorList grads, const at::Tensor& coef) {
-  const at::NoGradGuard no_grad;
-  at::_foreach_mul_(grads, coef);
+GradNorm global_norm(const at::Tensor& flat, double max_norm, double norm_type, const GradNormExtras& extras) {
+  const auto optional = [](const at::Tensor& tensor) {
+    return tensor.defined() ? std::optional<at::Tensor>(tensor) : std::nullopt;
+  };
+  const auto [norm, coef, nonfinite] = ops::grad_norm(flat, max_norm, norm_type, optional(extras.loss_scale),
+                                                      optional(extras.skip), optional(extras.report));
+  return {norm, coef, nonfinite};
 }
 
 }  // namespace hrm::optim

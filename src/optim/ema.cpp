@@ -17,10 +17,9 @@ Ema::Ema(const nn::ParameterSet& parameters, double decay) : decay_(decay) {
   }
 }
 
-void Ema::update(const at::Tensor& skip) {
+void Ema::reset() {
   const at::NoGradGuard no_grad;
-  const at::Tensor weight = skip.eq(0).to(at::kFloat) * (1 - decay_);
-  for (size_t i = 0; i < shadows_.size(); ++i) shadows_[i].lerp_(masters_[i], weight);
+  for (size_t i = 0; i < shadows_.size(); ++i) shadows_[i].copy_(masters_[i]);
 }
 
 void Ema::visit_state(StateVisitor& visitor) {

@@ -14,26 +14,9 @@
 namespace hrm::train {
 namespace {
 
-// Values behind the task's own sums in the vector that travels to the host each step.
+// Values behind the task's own sums in the vector that travels to the host each step; the first three as
+// optim::GradNormExtras reports them.
 enum Extra : int64_t { kNormRaw = 0, kNormClipped = 1, kNonFinite = 2, kUpdateRatio = 3, kNumExtra = 4 };
-
-// All masters as one vector (a copy).
-at::Tensor flat_masters(const nn::ParameterSet& parameters) {
-  std::vector<at::Tensor> parts;
-  for (const nn::Parameter& p : parameters.all()) parts.push_back(p.master.detach().reshape({-1}));
-  return at::cat(parts);
-}
-
-std::vector<optim::ParameterGroup> one_group(nn::ParameterSet& parameters, double weight_decay) {
-  optim::ParameterGroup group;
-  for (const nn::Parameter& p : parameters.all()) {
-    group.names.push_back(p.name);
-    group.params.push_back(p.master);
-    group.grads.push_back(p.master.grad());
-  }
-  group.weight_decay = weight_decay;
-  return {std::move(group)};
-}
 
 int64_t planned_steps(const config::TrainConfig& config, const tasks::Task& task) {
   if (config.steps > 0) return config.steps;
@@ -60,9 +43,10 @@ Trainer::Trainer(const config::Config& config, std::string config_json, const Ru
   accumulation_ = config.train.global_batch_size / micro;
   total_steps_ = planned_steps(config.train, task);
   nn::ParameterSet& parameters = task.parameters();
-  optimizer_ = optim::make_optimizer({config.optim.name, config.optim.beta1, config.optim.beta2, config.optim.eps},
-                                     one_group(parameters, config.optim.weight_decay));
   if (config.optim.ema > 0) ema_ = std::make_unique<optim::Ema>(parameters, config.optim.ema);
+  optimizer_ = optim::make_optimizer(
+      {config.optim.name, config.optim.beta1, config.optim.beta2, config.optim.eps, config.optim.ema},
+      {optim::group_of(parameters, config.optim.weight_decay, ema_.get())});
 
   const auto sums = static_cast<int64_t>(task.metric_names().size());
   const auto on_device = at::TensorOptions().device(runtime.device);
@@ -113,22 +97,15 @@ void Trainer::train_step() {
   at::Tensor task_sums = metric_sums_.narrow(0, 0, metric_sums_.numel() - kNumExtra);
   for (int64_t micro = 0; micro < accumulation_; ++micro) task_.forward_backward(step, micro, task_sums);
 
-  const optim::GradNorm norm = optim::global_norm(parameters.flat_grad(), config_.optim.grad_clip);
+  const at::Tensor extra = metric_sums_.narrow(0, task_sums.numel(), kNumExtra);
   // Once a step was not finite, every later one is left out too, until the host has noticed and stops: the weights in
   // the dump are those before the bad step.
-  skip_.copy_(at::maximum(skip_, norm.nonfinite));
+  const optim::GradNorm norm = optim::global_norm(parameters.flat_grad(), config_.optim.grad_clip, 2,
+                                                  {.skip = skip_, .report = extra.narrow(0, kNormRaw, 3)});
   lr_.fill_(config_.optim.lr * lr_factor(step));
-  // The size of an update relative to the weights costs a copy of them, so it is taken at logged steps alone.
-  const at::Tensor before = logged(step) ? flat_masters(parameters) : at::Tensor();
-  optimizer_->step(lr_, norm.coef, skip_);
-  const at::Tensor update_ratio =
-      before.defined() ? flat_masters(parameters).sub_(before).norm() / before.norm() : at::zeros_like(norm.norm);
+  // Averages and compute copies follow the weights in the same pass.
+  optimizer_->step(lr_, norm.coef, skip_, extra.select(0, kUpdateRatio));
   task_.update_extra(lr_factor(step), skip_);
-  if (ema_) ema_->update(skip_);
-  parameters.refresh_compute();
-
-  at::Tensor extra = metric_sums_.narrow(0, task_sums.numel(), kNumExtra);
-  extra.copy_(at::stack({norm.norm, norm.norm * norm.coef, skip_, update_ratio}));
   reader_.push(step, metric_sums_);
   step_ = step;
 }
@@ -236,7 +213,8 @@ void Trainer::evaluate() {
 // Opens and closes the window of profiled steps, before the step that follows.
 void Trainer::trace_steps() {
   const config::ProfilingConfig& profiling = config_.profiling;
-  if (profiling.trace_steps > 0 && process_steps_ == profiling.trace_after) {
+  if (!profiling.trace) return;
+  if (process_steps_ == profiling.trace_after) {
     trace_ = std::make_unique<StepTrace>(runtime_.device);
   }
   if (process_steps_ == profiling.trace_after + profiling.trace_steps) finish_trace();
@@ -277,7 +255,7 @@ void Trainer::stop_diverged(int64_t step) {
 
 void Trainer::start_fresh() {
   task_.parameters().refresh_compute();
-  if (ema_) ema_ = std::make_unique<optim::Ema>(task_.parameters(), config_.optim.ema);
+  if (ema_) ema_->reset();
   log_.truncate_after(0);
 }
 

@@ -81,16 +81,12 @@ struct Trainer {
     if (mutation.weights) mutation.weights(*model);
     state = objectives::make_act_state(*model, train.at("batch"));
     rows = objectives::make_puzzle_rows(*model, train.at("batch"));
-    optim::ParameterGroup group;
-    group.weight_decay = train.at("weight_decay");
-    for (const nn::Parameter& parameter : model->parameter_set().all()) {
-      group.names.push_back(parameter.name);
-      group.params.push_back(parameter.master);
-      group.grads.push_back(parameter.master.grad());
-    }
-    optimizer = optim::make_optimizer(
-        {.name = "adam_atan2", .beta1 = train.at("betas").at(0), .beta2 = train.at("betas").at(1)}, {group});
     if (train.contains("ema_rate")) ema = std::make_unique<optim::Ema>(model->parameter_set(), train.at("ema_rate"));
+    optimizer = optim::make_optimizer({.name = "adam_atan2",
+                                       .beta1 = train.at("betas").at(0),
+                                       .beta2 = train.at("betas").at(1),
+                                       .average_decay = ema ? ema->decay() : 0},
+                                      {optim::group_of(model->parameter_set(), train.at("weight_decay"), ema.get())});
   }
 };
 
@@ -211,8 +207,6 @@ void check_train_trace(const Case& loaded, const Mutation& mutation) {
     optim::sparse_sign_sgd_(model.puzzle_embedding(), state.puzzle_identifiers, trainer.rows.grad(),
                             scalar(embedding_lr), train.at("puzzle_emb_weight_decay"), no_skip);
     trainer.optimizer->step(scalar(lr), scalar(1), no_skip);
-    model.parameter_set().refresh_compute();
-    if (trainer.ema) trainer.ema->update(no_skip);
     rules.series("puzzle_emb.weights", model.puzzle_embedding(), row_of("step.puzzle_emb.weights", step), at);
 
     const double top_lr = train.at("lr");

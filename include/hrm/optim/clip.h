@@ -7,17 +7,20 @@ namespace hrm::optim {
 
 // 0-dim float32 tensors on the gradients' device.
 struct GradNorm {
-  at::Tensor norm;       // before clipping
-  at::Tensor coef;       // factor for every gradient: min(1, max_norm / (norm + 1e-6)); NaN where the norm is NaN
+  at::Tensor norm;       // before clipping, of the gradients without their loss scale
+  at::Tensor coef;       // factor for every gradient: min(1, max_norm / (norm + 1e-6)), divided by the loss scale
   at::Tensor nonfinite;  // 1 when the norm is infinite or NaN, else 0
 };
 
-// Norm of all gradients as one vector: norm_type 2, 1, or infinity (largest magnitude). max_norm 0 = no clipping, then
-// coef is 1. As torch.nn.utils.clip_grad_norm_. No host synchronisation, deterministic.
-GradNorm global_norm(const at::Tensor& flat, double max_norm, double norm_type = 2);
-GradNorm global_norm(at::TensorList grads, double max_norm, double norm_type = 2);
+// What global_norm does beside; undefined tensors are left out.
+struct GradNormExtras {
+  at::Tensor loss_scale = {};  // 0-dim float32: the gradients are too large by this factor
+  at::Tensor skip = {};        // 0-dim float32, becomes max(skip, nonfinite)
+  at::Tensor report = {};      // (3) float64, becomes the norm, the norm after clipping, and skip
+};
 
-// Multiplies every gradient by the 0-dim `coef`, in place.
-void scale_(at::TensorList grads, const at::Tensor& coef);
+// Norm of all gradients as one vector (contiguous): norm_type 2, 1, or infinity (largest magnitude). max_norm 0 = no
+// clipping. As torch.nn.utils.clip_grad_norm_. No host synchronisation, deterministic (hrm/ops/grad_norm.h).
+GradNorm global_norm(const at::Tensor& flat, double max_norm, double norm_type = 2, const GradNormExtras& extras = {});
 
 }  // namespace hrm::optim

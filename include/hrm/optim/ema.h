@@ -11,15 +11,15 @@
 
 namespace hrm::optim {
 
-// shadow = decay * shadow + (1 - decay) * master after each step, from a copy of the initial masters.
+// shadow = decay * shadow + (1 - decay) * master after each step, from a copy of the initial masters. The optimizer
+// computes it in the pass that updates the masters (group_of in hrm/optim/optimizer.h); this class owns the averages.
 class Ema : public Stateful {
  public:
   // Copies the masters as they are now.
   Ema(const nn::ParameterSet& parameters, double decay);
 
-  // Moves the averages towards the masters; a non-zero (or NaN) skip, 0-dim float32 on the device, leaves them as they
-  // are. On the current stream, no host synchronisation.
-  void update(const at::Tensor& skip);
+  // Copies the masters again, in place.
+  void reset();
 
   // "ema.<parameter>", role ema.
   void visit_state(StateVisitor& visitor) override;

@@ -7,39 +7,48 @@
 #include <string>
 #include <vector>
 
+#include "hrm/nn/parameter.h"
+#include "hrm/optim/ema.h"
 #include "hrm/state/registry.h"
 
 namespace hrm::optim {
 
-// Parameters that share a weight decay. names, params and grads have equal length; all float32 and contiguous.
+// Parameters that share a weight decay, and what follows them. names, params and grads have equal length; all float32
+// and contiguous. averages and copies are empty or of the same length, in all groups alike.
 struct ParameterGroup {
   std::vector<std::string> names;
   std::vector<at::Tensor> params;
   std::vector<at::Tensor> grads;
+  std::vector<at::Tensor> averages = {};  // moving averages of the parameters, float32
+  std::vector<at::Tensor> copies = {};    // bfloat16 or float16 copies, or the parameter itself where it has none
   double weight_decay = 0;
 };
 
+// All parameters of a set with their compute copies and, where given, their moving averages.
+ParameterGroup group_of(nn::ParameterSet& parameters, double weight_decay, const Ema* ema = nullptr);
+
 class Optimizer : public Stateful {
  public:
-  // One update of all groups from the gradients as they stand, each multiplied by grad_scale (the clip coefficient).
+  // One update of all groups from the gradients as they stand, each multiplied by grad_scale (the clip coefficient);
+  // averages and copies follow in the same pass.
   // lr, grad_scale, skip: 0-dim float32 on the parameters' device, so that a captured graph sees new values. A non-zero
-  // (or NaN) skip leaves parameters and state untouched. Works on the current stream without host synchronisation.
-  // The gradients may be left scaled: zero them before the next accumulation.
-  virtual void step(const at::Tensor& lr, const at::Tensor& grad_scale, const at::Tensor& skip) = 0;
+  // (or NaN) skip leaves parameters, averages, copies and state untouched. update_ratio: 0-dim float64 on that device
+  // or undefined; becomes |change of the parameters| / |parameters before|, 0 for a skip. Works on the current stream
+  // without host synchronisation; the gradients are only read.
+  virtual void step(const at::Tensor& lr, const at::Tensor& grad_scale, const at::Tensor& skip,
+                    const at::Tensor& update_ratio = {}) = 0;
 };
 
 struct OptimizerOptions {
   std::string name = "adam_atan2";  // or "adamw"
   double beta1 = 0.9;
   double beta2 = 0.95;
-  double eps = 1e-8;  // adamw alone
+  double eps = 1e-8;         // adamw alone
+  double average_decay = 0;  // of the groups' averages
 };
 
 // Optimizers and their state: "optim.step" (0-dim float32, updates done so far) and for each parameter
-// "optim.<name>.exp_avg" and "optim.<name>.exp_avg_sq", role optimizer.
-//   adam_atan2  hrm/ops/adam_atan2.h
-//   adamw       p -= lr wd p;  p -= lr (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + eps)   (Loshchilov and Hutter
-//               2019, as torch.optim.AdamW)
+// "optim.<name>.exp_avg" and "optim.<name>.exp_avg_sq", role optimizer. adam_atan2 and adamw: hrm/ops/adam.h.
 // Throws Error(usage) for an unknown name, Error(unexpected) when a group's lists do not fit together.
 std::unique_ptr<Optimizer> make_optimizer(const OptimizerOptions& options, std::vector<ParameterGroup> groups);
 

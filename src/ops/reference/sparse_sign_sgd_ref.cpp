@@ -1,24 +1,9 @@
-#include "hrm/optim/sparse_sign_sgd.h"
-
 #include <ATen/ATen.h>
 
-namespace hrm::optim {
-namespace {
+#include "ops/sparse_sign_sgd_impl.h"
 
-void check(const at::Tensor& weights, const at::Tensor& ids, const at::Tensor& row_grads, const at::Tensor& lr,
-           const at::Tensor& skip) {
-  TORCH_CHECK(weights.dim() == 2 && row_grads.dim() == 2 && ids.dim() == 1 && ids.size(0) == row_grads.size(0) &&
-                  weights.size(1) == row_grads.size(1) && ids.size(0) >= 1,
-              "sparse_sign_sgd_: weights (E, D), ids (N) and row_grads (N, D) do not fit, got ", weights.sizes(), ", ",
-              ids.sizes(), " and ", row_grads.sizes());
-  TORCH_CHECK(weights.scalar_type() == at::kFloat && row_grads.scalar_type() == at::kFloat,
-              "sparse_sign_sgd_: weights and row_grads must be float32, got ", weights.scalar_type(), " and ",
-              row_grads.scalar_type());
-  TORCH_CHECK(ids.scalar_type() == at::kInt || ids.scalar_type() == at::kLong,
-              "sparse_sign_sgd_: ids must be int32 or int64, got ", ids.scalar_type());
-  TORCH_CHECK(lr.dim() == 0 && skip.dim() == 0, "sparse_sign_sgd_: lr and skip must be 0-dim, got ", lr.sizes(),
-              " and ", skip.sizes());
-}
+namespace hrm::ops::reference {
+namespace {
 
 at::Tensor updated(const at::Tensor& rows, const at::Tensor& sums, const at::Tensor& lr, double weight_decay,
                    const at::Tensor& skip) {
@@ -46,7 +31,6 @@ at::Tensor sums_by_id(const at::Tensor& sorted_ids, const at::Tensor& rows) {
 void sparse_sign_sgd_(at::Tensor& weights, const at::Tensor& ids, const at::Tensor& row_grads, const at::Tensor& lr,
                       double weight_decay, const at::Tensor& skip) {
   const at::NoGradGuard no_grad;
-  check(weights, ids, row_grads, lr, skip);
   if (weights.size(0) == 1) {  // one puzzle identifier for all, as in Sudoku: every row has the same id
     weights.copy_(updated(weights, row_grads.sum(0, /*keepdim=*/true), lr, weight_decay, skip));
     return;
@@ -58,4 +42,4 @@ void sparse_sign_sgd_(at::Tensor& weights, const at::Tensor& ids, const at::Tens
   weights.index_copy_(0, sorted_ids, updated(rows, sums, lr, weight_decay, skip));
 }
 
-}  // namespace hrm::optim
+}  // namespace hrm::ops::reference

@@ -1,0 +1,192 @@
+#include "ops/cuda/adam.h"
+
+#include "ops/cuda/common.cuh"
+
+namespace hrm::ops::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kFinishThreads = 1024;
+// Packs that a thread has under way at a time: with fewer, a block does not keep the memory busy.
+constexpr int kUnroll = 2;
+
+// What a block needs to know beside its elements.
+struct Constants {
+  float scale, keep, rate, correction2_sqrt, one_minus_beta1, beta2, one_minus_beta2, eps, one_minus_decay;
+};
+
+struct Pointers {
+  float* p;
+  const float* g;
+  float* m;
+  float* v;
+  float* average;
+  uint16_t* copy;
+
+  __device__ Pointers operator+(int64_t offset) const {
+    return {p + offset,
+            g + offset,
+            m + offset,
+            v + offset,
+            average == nullptr ? nullptr : average + offset,
+            copy == nullptr ? nullptr : copy + offset};
+  }
+};
+
+// Sums over a thread's elements: how far they moved, and how large they were, both squared.
+struct Moved {
+  float distance = 0, size = 0;
+};
+
+template <bool kArctangent>
+__device__ inline void update(const Constants& c, float& p, float g, float& m, float& v) {
+  g *= c.scale;
+  m += (g - m) * c.one_minus_beta1;
+  v = c.beta2 * v + c.one_minus_beta2 * g * g;
+  const float root = sqrtf(v) / c.correction2_sqrt;
+  p = p * c.keep - c.rate * (kArctangent ? atan2f(m, root) : m / (root + c.eps));
+}
+
+__device__ inline uint16_t low_bits(float value, bool half) {
+  return half ? __half_as_ushort(__float2half_rn(value)) : __bfloat16_as_ushort(__float2bfloat16_rn(value));
+}
+
+template <bool kArctangent, bool kAverage, int N>
+__device__ inline void update_range(const Constants& c, const Pointers& at, int64_t size, bool half, Moved& moved) {
+  constexpr int64_t kStride = int64_t{kThreads} * N;
+  for (int64_t start = int64_t{threadIdx.x} * N; start < size; start += kUnroll * kStride) {
+    Pack<float, N> p[kUnroll], g[kUnroll], m[kUnroll], v[kUnroll], a[kUnroll];
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) {
+      const int64_t i = start + u * kStride;
+      if (i >= size) break;
+      p[u] = load_pack<float, N>(at.p + i);
+      g[u] = load_pack<float, N>(at.g + i);
+      m[u] = load_pack<float, N>(at.m + i);
+      v[u] = load_pack<float, N>(at.v + i);
+      if (kAverage) a[u] = load_pack<float, N>(at.average + i);
+    }
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) {
+      const int64_t i = start + u * kStride;
+      if (i >= size) break;
+      Pack<uint16_t, N> low;
+#pragma unroll
+      for (int k = 0; k < N; ++k) {
+        const float old = p[u].value[k];
+        update<kArctangent>(c, p[u].value[k], g[u].value[k], m[u].value[k], v[u].value[k]);
+        const float step = p[u].value[k] - old;
+        moved.distance += step * step;
+        moved.size += old * old;
+        if (kAverage) a[u].value[k] += (p[u].value[k] - a[u].value[k]) * c.one_minus_decay;
+        low.value[k] = low_bits(p[u].value[k], half);
+      }
+      store_pack<float, N>(at.p + i, p[u]);
+      store_pack<float, N>(at.m + i, m[u]);
+      store_pack<float, N>(at.v + i, v[u]);
+      if (kAverage) store_pack<float, N>(at.average + i, a[u]);
+      if (at.copy != nullptr) store_pack<uint16_t, N>(at.copy + i, low);
+    }
+  }
+}
+
+__device__ inline bool all_aligned(const Pointers& at) {
+  const uintptr_t wide = reinterpret_cast<uintptr_t>(at.p) | reinterpret_cast<uintptr_t>(at.g) |
+                         reinterpret_cast<uintptr_t>(at.m) | reinterpret_cast<uintptr_t>(at.v) |
+                         reinterpret_cast<uintptr_t>(at.average);
+  return wide % 16 == 0 && reinterpret_cast<uintptr_t>(at.copy) % 8 == 0;
+}
+
+template <bool kArctangent, bool kAverage>
+__global__ void __launch_bounds__(kThreads) step_kernel(const __grid_constant__ AdamParams args) {
+  if (*args.skip != 0) return;
+  // The last tensor whose first block is not behind this one.
+  const int block = static_cast<int>(blockIdx.x);
+  int low = 0, high = args.count - 1;
+  while (low < high) {
+    const int middle = (low + high + 1) / 2;
+    if (args.first_block[middle] <= block) {
+      low = middle;
+    } else {
+      high = middle - 1;
+    }
+  }
+  const int64_t offset = int64_t{block - args.first_block[low]} * kElementsPerBlock;
+  const int64_t left = args.size[low] - offset;
+  const int64_t size = left < kElementsPerBlock ? left : kElementsPerBlock;
+
+  // 1 - beta^t = -expm1(t log beta): exact where beta^t is close to 1, which a float power is not.
+  const float t = *args.step + 1;
+  const float lr = *args.lr;
+  Constants c;
+  c.scale = *args.grad_scale;
+  c.keep = 1 - lr * args.weight_decay[low];
+  c.rate = lr / -expm1f(t * args.log_beta1);
+  c.correction2_sqrt = sqrtf(-expm1f(t * args.log_beta2));
+  c.one_minus_beta1 = args.one_minus_beta1;
+  c.beta2 = args.beta2;
+  c.one_minus_beta2 = args.one_minus_beta2;
+  c.eps = args.eps;
+  c.one_minus_decay = args.one_minus_decay;
+
+  const Pointers at = Pointers{args.param[low],      args.grad[low],    args.exp_avg[low],
+                               args.exp_avg_sq[low], args.average[low], args.copy[low]} +
+                      offset;
+  Moved moved;
+  if (all_aligned(at)) {
+    const int64_t whole = size / 4 * 4;
+    update_range<kArctangent, kAverage, 4>(c, at, whole, args.half_copies, moved);
+    update_range<kArctangent, kAverage, 1>(c, at + whole, size - whole, args.half_copies, moved);
+  } else {
+    update_range<kArctangent, kAverage, 1>(c, at, size, args.half_copies, moved);
+  }
+  if (args.partial != nullptr) {
+    const float distance = block_sum<kThreads / 32>(moved.distance);
+    const float old = block_sum<kThreads / 32>(moved.size);
+    if (threadIdx.x == 0) args.partial[block] = make_double2(distance, old);
+  }
+}
+
+// One block: a thread's share of the partial sums, then a tree, always in the same order.
+__global__ void __launch_bounds__(kFinishThreads) finish_kernel(const AdamFinish args) {
+  const bool skipped = *args.skip != 0;
+  if (threadIdx.x == 0 && !skipped) *args.step += 1;
+  if (args.update_ratio == nullptr) return;
+  if (skipped) {
+    if (threadIdx.x == 0) *args.update_ratio = 0;
+    return;
+  }
+  double2 sum = make_double2(0, 0);
+  for (int64_t i = threadIdx.x; i < args.num_partial; i += kFinishThreads) {
+    sum.x += args.partial[i].x;
+    sum.y += args.partial[i].y;
+  }
+  __shared__ double2 shared[kFinishThreads];
+  shared[threadIdx.x] = sum;
+  for (int half = kFinishThreads / 2; half > 0; half /= 2) {
+    __syncthreads();
+    if (threadIdx.x < half) {
+      shared[threadIdx.x].x += shared[threadIdx.x + half].x;
+      shared[threadIdx.x].y += shared[threadIdx.x + half].y;
+    }
+  }
+  if (threadIdx.x == 0) *args.update_ratio = sqrt(shared[0].x / shared[0].y);
+}
+
+}  // namespace
+
+cudaError_t launch(const AdamParams& params, cudaStream_t stream) {
+  const auto blocks = static_cast<unsigned>(params.first_block[params.count]);
+  const bool average = params.average[0] != nullptr;
+  const auto kernel = params.arctangent ? (average ? step_kernel<true, true> : step_kernel<true, false>)
+                                        : (average ? step_kernel<false, true> : step_kernel<false, false>);
+  kernel<<<blocks, kThreads, 0, stream>>>(params);
+  return cudaGetLastError();
+}
+
+cudaError_t launch(const AdamFinish& params, cudaStream_t stream) {
+  finish_kernel<<<1, params.update_ratio == nullptr ? 1 : kFinishThreads, 0, stream>>>(params);
+  return cudaGetLastError();
+}
+
+}  // namespace hrm::ops::cuda
