@@ -1,8 +1,18 @@
 #include "hrm/nn/block.h"
 
+#include "hrm/nn/sub_blocks.h"
+#include "hrm/ops/backend.h"
 #include "hrm/ops/rms_norm.h"
 
 namespace hrm::nn {
+namespace {
+
+at::Tensor feed_forward(const SwiGLU& mlp, const at::Tensor& h, double eps) {
+  if (ops::backend() == ops::Backend::fused) return mlp_sub_block(h, mlp, eps);
+  return ops::rms_norm_residual(mlp.forward(h), h, eps);
+}
+
+}  // namespace
 
 Block::Block(const BlockSizes& sizes, const RotaryTable& rotary, at::Device device) : eps_(sizes.rms_norm_eps) {
   if (sizes.mlp_t) {
@@ -13,14 +23,24 @@ Block::Block(const BlockSizes& sizes, const RotaryTable& rotary, at::Device devi
   mlp_ = register_module("mlp", std::make_shared<SwiGLU>(sizes.width, sizes.expansion, device));
 }
 
-at::Tensor Block::forward(at::Tensor h) const {
+at::Tensor Block::mix_positions(const at::Tensor& h) const {
   if (mlp_t_) {
     const at::Tensor h_t = h.transpose(1, 2).contiguous();  // (B, D, L)
-    h = ops::rms_norm_residual(mlp_t_->forward(h_t), h_t, eps_).transpose(1, 2).contiguous();
-  } else {
-    h = ops::rms_norm_residual(self_attn_->forward(h), h, eps_);
+    return ops::rms_norm_residual(mlp_t_->forward(h_t), h_t, eps_).transpose(1, 2).contiguous();
   }
-  return ops::rms_norm_residual(mlp_->forward(h), h, eps_);
+  if (ops::backend() == ops::Backend::fused) return attention_sub_block(h, *self_attn_, eps_);
+  return ops::rms_norm_residual(self_attn_->forward(h), h, eps_);
+}
+
+at::Tensor Block::forward(const at::Tensor& h) const {
+  return feed_forward(*mlp_, mix_positions(h), eps_);
+}
+
+at::Tensor Block::forward_first(const at::Tensor& h) const {
+  const at::Tensor mixed = mlp_t_ || ops::backend() != ops::Backend::fused || at::GradMode::is_enabled()
+                               ? mix_positions(h).select(1, 0)
+                               : attention_first_position(h, *self_attn_, eps_);
+  return feed_forward(*mlp_, mixed.contiguous(), eps_);
 }
 
 ReasoningModule::ReasoningModule(int64_t layers, const BlockSizes& sizes, const RotaryTable& rotary,
@@ -35,6 +55,12 @@ at::Tensor ReasoningModule::forward(const at::Tensor& h, const at::Tensor& injec
   at::Tensor out = h + injection;
   for (const auto& layer : layers_) out = layer->forward(out);
   return out;
+}
+
+at::Tensor ReasoningModule::forward_first(const at::Tensor& h, const at::Tensor& injection) const {
+  at::Tensor out = h + injection;
+  for (size_t i = 0; i + 1 < layers_.size(); ++i) out = layers_[i]->forward(out);
+  return layers_.back()->forward_first(out);
 }
 
 }  // namespace hrm::nn

@@ -27,9 +27,13 @@ class Block : public torch::nn::Module {
  public:
   Block(const BlockSizes& sizes, const RotaryTable& rotary, at::Device device);
 
-  at::Tensor forward(at::Tensor h) const;  // (B, L, D) -> (B, L, D)
+  at::Tensor forward(const at::Tensor& h) const;  // (B, L, D) -> (B, L, D)
+  // Position 0 of forward(h) alone, (B, D).
+  at::Tensor forward_first(const at::Tensor& h) const;
 
  private:
+  at::Tensor mix_positions(const at::Tensor& h) const;
+
   double eps_;
   std::shared_ptr<Attention> self_attn_;
   std::shared_ptr<SwiGLU> mlp_t_, mlp_;
@@ -41,6 +45,8 @@ class ReasoningModule : public torch::nn::Module {
   ReasoningModule(int64_t layers, const BlockSizes& sizes, const RotaryTable& rotary, at::Device device);
 
   at::Tensor forward(const at::Tensor& h, const at::Tensor& injection) const;  // (B, L, D) each
+  // Position 0 of the same, (B, D): the last block leaves out what only the other positions need.
+  at::Tensor forward_first(const at::Tensor& h, const at::Tensor& injection) const;
 
  private:
   std::vector<std::shared_ptr<Block>> layers_;

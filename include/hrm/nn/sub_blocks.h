@@ -1,0 +1,26 @@
+#pragma once
+// The two halves of a post-norm block, each as one differentiable function over the fused ops. Beside joining kernels
+// they keep only what the backward pass cannot recompute cheaply, and they add the residual's gradient in the epilogue
+// of a matrix product. The plain formula stands in block.cpp and is their oracle (ops.backend=reference).
+
+#include <ATen/core/Tensor.h>
+
+#include "hrm/nn/attention.h"
+#include "hrm/nn/swiglu.h"
+
+namespace hrm::nn {
+
+// y = rms(h + o_proj(attention(qkv_proj(h)))), (B, L, D) -> (B, L, D).
+// Kept for the backward pass, in units of B*L*D elements of the compute dtype: h 1, qkv 3, attention output 1, y 1.
+// Sequences that the short attention kernel does not serve (ops::attention_fits) go through ops::attention.
+at::Tensor attention_sub_block(const at::Tensor& h, const Attention& attention, double eps);
+
+// Position 0 of attention_sub_block, (B, L, D) -> (B, D), without gradient: all that the Q values of a segment need of
+// the last block. The projection and the norm run on B rows instead of B*L.
+at::Tensor attention_first_position(const at::Tensor& h, const Attention& attention, double eps);
+
+// y = rms(h + down_proj(silu(gate) * up)), [gate, up] = gate_up_proj(h). Kept: h 1, gate_up 2 I / D, y 1; the hidden
+// activation is computed again from gate_up.
+at::Tensor mlp_sub_block(const at::Tensor& h, const SwiGLU& mlp, double eps);
+
+}  // namespace hrm::nn

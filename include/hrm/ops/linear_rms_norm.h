@@ -1,0 +1,28 @@
+#pragma once
+// The projection that ends a post-norm sub-block, with the residual and the norm in the product's epilogue (RMSNorm:
+// Zhang and Sennrich, 2019).
+
+#include <ATen/core/Tensor.h>
+
+#include <tuple>
+
+namespace hrm::ops {
+
+// y = h * rsqrt(mean(h^2) + eps) over the last dimension, h = residual + x @ weight^T.
+//
+// x: (..., K), float32, bfloat16 or float16 (float64 on the CPU). weight: (D, K), residual: (..., D), x's dtype.
+// Returns
+// (..., D), contiguous. Rounding as at::linear followed by ops::rms_norm_residual: the product and the sum are rounded
+// to the dtype, the norm is float32, y is rounded once.
+//
+// Not differentiable: the function below is the part of a backward pass that is written by hand (nn::mlp_sub_block);
+// ops::rms_norm_backward gives the gradient of h from y and rstd. Deterministic; on the current stream; can be
+// captured. Where no kernel of ours takes the input, a matrix product and ops::rms_norm_residual do. Throws c10::Error
+// that names the shapes.
+at::Tensor linear_rms_norm(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& residual, double eps);
+
+// The same, and rstd (...), float32 (float64 for float64), the factor of each row.
+std::tuple<at::Tensor, at::Tensor> linear_rms_norm_forward(const at::Tensor& x, const at::Tensor& weight,
+                                                           const at::Tensor& residual, double eps);
+
+}  // namespace hrm::ops

@@ -1,0 +1,30 @@
+#pragma once
+// The gate_up projection of a SwiGLU feed-forward layer with its gate in the product's epilogue (Shazeer, "GLU Variants
+// Improve Transformer", arXiv 2002.05202).
+
+#include <ATen/core/Tensor.h>
+
+#include <tuple>
+
+namespace hrm::ops {
+
+// act = silu(gate) * up, [gate | up] = x @ weight^T.
+//
+// x: (..., D), float32, bfloat16 or float16 (float64 on the CPU). weight: (2F, D), x's dtype, the first F rows the
+// gate's. Returns (..., F), contiguous. Rounding as at::linear followed by ops::swiglu: gate and up are rounded to the
+// dtype before the gate is applied.
+//
+// Not differentiable: the functions below are the parts of a backward pass that is written by hand
+// (nn::mlp_sub_block). Deterministic; on the current stream; can be captured. Where no kernel of ours takes the input
+//, a matrix product and ops::swiglu do. Throws c10::Error that names the shapes.
+at::Tensor linear_swiglu(const at::Tensor& x, const at::Tensor& weight);
+
+// The same, and gate_up (..., 2F), which the backward pass reads.
+std::tuple<at::Tensor, at::Tensor> linear_swiglu_forward(const at::Tensor& x, const at::Tensor& weight);
+
+// From grad_out (..., D), the gradient of act @ weight_down^T with weight_down (D, F): grad_gate_up (..., 2F), and act
+// again, the same bits as in the forward pass. Equals swiglu_backward(grad_out @ weight_down, gate_up).
+std::tuple<at::Tensor, at::Tensor> linear_swiglu_backward(const at::Tensor& grad_out, const at::Tensor& weight_down,
+                                                          const at::Tensor& gate_up);
+
+}  // namespace hrm::ops

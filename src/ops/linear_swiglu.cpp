@@ -1,0 +1,108 @@
+#include "hrm/ops/linear_swiglu.h"
+
+#include <ATen/ATen.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <torch/library.h>
+
+#include "hrm/ops/swiglu.h"
+#include "ops/linear_swiglu_impl.h"
+
+namespace hrm::ops {
+
+void check_linear_swiglu(const at::Tensor& x, const at::Tensor& weight) {
+  TORCH_CHECK(x.dim() >= 1 && weight.dim() == 2 && x.size(-1) == weight.size(1) && weight.size(0) % 2 == 0,
+              "hrm::linear_swiglu: x (..., D) and weight (2F, D) do not fit, got ", x.sizes(), " and ", weight.sizes());
+  TORCH_CHECK(x.scalar_type() == weight.scalar_type() && at::isFloatingType(x.scalar_type()),
+              "hrm::linear_swiglu: x and weight must have one floating-point dtype, got ", x.scalar_type(), " and ",
+              weight.scalar_type(), " (shapes ", x.sizes(), " and ", weight.sizes(), ")");
+  TORCH_CHECK(x.device() == weight.device(), "hrm::linear_swiglu: x is on ", x.device(), ", weight on ",
+              weight.device(), " (shapes ", x.sizes(), " and ", weight.sizes(), ")");
+}
+
+void check_linear_swiglu_backward(const at::Tensor& grad_out, const at::Tensor& weight_down,
+                                  const at::Tensor& gate_up) {
+  TORCH_CHECK(
+      weight_down.dim() == 2 && grad_out.dim() >= 1 && grad_out.dim() == gate_up.dim() &&
+          grad_out.size(-1) == weight_down.size(0) && gate_up.size(-1) == 2 * weight_down.size(1) &&
+          grad_out.sizes().slice(0, grad_out.dim() - 1) == gate_up.sizes().slice(0, gate_up.dim() - 1),
+      "hrm::linear_swiglu_backward: grad_out (..., D), weight_down (D, F) and gate_up (..., 2F) do not fit, got ",
+      grad_out.sizes(), ", ", weight_down.sizes(), " and ", gate_up.sizes());
+  TORCH_CHECK(grad_out.scalar_type() == weight_down.scalar_type() && grad_out.scalar_type() == gate_up.scalar_type() &&
+                  grad_out.device() == gate_up.device() && grad_out.device() == weight_down.device(),
+              "hrm::linear_swiglu_backward: grad_out, weight_down and gate_up must have one dtype and device, got ",
+              grad_out.scalar_type(), ", ", weight_down.scalar_type(), " and ", gate_up.scalar_type(), " on ",
+              grad_out.device(), ", ", weight_down.device(), " and ", gate_up.device());
+}
+
+at::Tensor linear_swiglu(const at::Tensor& x, const at::Tensor& weight) {
+  static const auto op = c10::Dispatcher::singleton()
+                             .findSchemaOrThrow("hrm::linear_swiglu", "")
+                             .typed<at::Tensor(const at::Tensor&, const at::Tensor&)>();
+  return op.call(x, weight);
+}
+
+std::tuple<at::Tensor, at::Tensor> linear_swiglu_forward(const at::Tensor& x, const at::Tensor& weight) {
+  static const auto op = c10::Dispatcher::singleton()
+                             .findSchemaOrThrow("hrm::linear_swiglu_forward", "")
+                             .typed<std::tuple<at::Tensor, at::Tensor>(const at::Tensor&, const at::Tensor&)>();
+  return op.call(x, weight);
+}
+
+std::tuple<at::Tensor, at::Tensor> linear_swiglu_backward(const at::Tensor& grad_out, const at::Tensor& weight_down,
+                                                          const at::Tensor& gate_up) {
+  static const auto op =
+      c10::Dispatcher::singleton()
+          .findSchemaOrThrow("hrm::linear_swiglu_backward", "")
+          .typed<std::tuple<at::Tensor, at::Tensor>(const at::Tensor&, const at::Tensor&, const at::Tensor&)>();
+  return op.call(grad_out, weight_down, gate_up);
+}
+
+namespace composed {
+
+std::tuple<at::Tensor, at::Tensor> linear_swiglu(const at::Tensor& x, const at::Tensor& weight) {
+  at::Tensor gate_up = at::linear(x, weight);
+  return {swiglu(gate_up), gate_up};
+}
+
+std::tuple<at::Tensor, at::Tensor> linear_swiglu_backward(const at::Tensor& grad_out, const at::Tensor& weight_down,
+                                                          const at::Tensor& gate_up) {
+  return swiglu_backward(at::matmul(grad_out, weight_down), gate_up);
+}
+
+}  // namespace composed
+
+namespace {
+
+at::Tensor linear_swiglu_cpu(const at::Tensor& x, const at::Tensor& weight) {
+  check_linear_swiglu(x, weight);
+  return std::get<0>(composed::linear_swiglu(x, weight));
+}
+
+std::tuple<at::Tensor, at::Tensor> linear_swiglu_forward_cpu(const at::Tensor& x, const at::Tensor& weight) {
+  check_linear_swiglu(x, weight);
+  return composed::linear_swiglu(x, weight);
+}
+
+std::tuple<at::Tensor, at::Tensor> linear_swiglu_backward_cpu(const at::Tensor& grad_out, const at::Tensor& weight_down,
+                                                              const at::Tensor& gate_up) {
+  check_linear_swiglu_backward(grad_out, weight_down, gate_up);
+  return composed::linear_swiglu_backward(grad_out, weight_down, gate_up);
+}
+
+}  // namespace
+
+TORCH_LIBRARY_FRAGMENT(hrm, m) {
+  m.def("linear_swiglu(Tensor x, Tensor weight) -> Tensor");
+  m.def("linear_swiglu_forward(Tensor x, Tensor weight) -> (Tensor act, Tensor gate_up)");
+  m.def(
+      "linear_swiglu_backward(Tensor grad_out, Tensor weight_down, Tensor gate_up) -> (Tensor grad_gate_up, "
+      "Tensor act)");
+}
+
+TORCH_LIBRARY_IMPL(hrm, CPU, m) {
+  m.impl("linear_swiglu", &linear_swiglu_cpu);
+  m.impl("linear_swiglu_forward", &linear_swiglu_forward_cpu);
+  m.impl("linear_swiglu_backward", &linear_swiglu_backward_cpu);
+}
+
+}  // namespace hrm::ops
