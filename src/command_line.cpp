@@ -245,6 +245,65 @@ void add_export(CLI::App& app, Action& action) {
   sub->callback([o, &action] { action = [o] { return train::run_export(*o); }; });
 }
 
+void add_json_out(CLI::App& sub, std::string& file) {
+  sub.add_option("--json", file, "also write the result to this file")->type_name("FILE");
+}
+
+void add_bench_step(CLI::App& bench, Action& action) {
+  CLI::App* sub = bench.add_subcommand("step", "time the training step of a configuration, and where its time goes");
+  auto o = std::make_shared<train::BenchStepOptions>();
+  add_config_files(*sub, o->config_files);
+  add_overrides(*sub, o->overrides);
+  sub->add_option("--steps", o->steps, "timed steps")
+      ->capture_default_str()
+      ->type_name("N")
+      ->check(CLI::Range(1, 100000));
+  sub->add_option("--warmup", o->warmup, "steps before them")
+      ->capture_default_str()
+      ->type_name("N")
+      ->check(CLI::Range(1, 100000));
+  sub->add_option("--profile-steps", o->profile_steps, "steps recorded after them for the table; 0 = no table")
+      ->capture_default_str()
+      ->type_name("N")
+      ->check(CLI::Range(0, 100));
+  add_json_out(*sub, o->json_out);
+  sub->footer("example: hrm_train bench step --config configs/puzzle/hrm_sudoku17.json train.global_batch_size=768");
+  sub->callback([o, &action] { action = [o] { return train::run_bench_step(*o); }; });
+}
+
+void add_bench_eval(CLI::App& bench, Action& action) {
+  CLI::App* sub = bench.add_subcommand("eval", "time an evaluation of a configuration's test data");
+  auto o = std::make_shared<train::BenchEvalOptions>();
+  add_config_files(*sub, o->config_files);
+  add_overrides(*sub, o->overrides);
+  sub->add_option("--passes", o->passes, "timed evaluations, after one more")
+      ->capture_default_str()
+      ->type_name("N")
+      ->check(CLI::Range(1, 1000));
+  add_json_out(*sub, o->json_out);
+  sub->callback([o, &action] { action = [o] { return train::run_bench_eval(*o); }; });
+}
+
+void add_bench_ops(CLI::App& bench, Action& action) {
+  CLI::App* sub = bench.add_subcommand("ops", "time each of our ops with the shapes of the recipes, beside plain ATen");
+  auto o = std::make_shared<train::BenchOpsOptions>();
+  sub->add_option("--filter", o->filter, "only ops and recipes that this regular expression fits, e.g. 'swiglu.*384'")
+      ->type_name("REGEX");
+  sub->add_option("--device", o->device, "auto = the GPU when there is a usable one")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"auto", "cpu", "cuda"}));
+  add_json_out(*sub, o->json_out);
+  sub->callback([o, &action] { action = [o] { return train::run_bench_ops(*o); }; });
+}
+
+void add_bench(CLI::App& app, Action& action) {
+  CLI::App* sub = app.add_subcommand("bench", "measure the speed of steps, ops and evaluations");
+  sub->require_subcommand(1);
+  add_bench_step(*sub, action);
+  add_bench_ops(*sub, action);
+  add_bench_eval(*sub, action);
+}
+
 void add_doctor(CLI::App& app, Action& action) {
   CLI::App* sub = app.add_subcommand("doctor", "what this machine can do, and why not");
   auto o = std::make_shared<train::DoctorOptions>();
@@ -336,6 +395,7 @@ int run_command_line(int argc, const char* const* argv) {
   add_config(app, action);
   add_import(app, action);
   add_export(app, action);
+  add_bench(app, action);
   add_doctor(app, action);
   try {
     app.parse(argc, argv);

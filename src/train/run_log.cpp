@@ -15,11 +15,13 @@
 namespace hrm::train {
 
 RunLog::RunLog(std::filesystem::path run_dir) : run_dir_(std::move(run_dir)) {
+  if (run_dir_.empty()) return;
   make_directories(run_dir_);
   tensorboard_ = std::make_unique<TensorboardWriter>(run_dir_ / "tensorboard", ".hrm");
 }
 
 void RunLog::truncate_after(int64_t step) {
+  if (run_dir_.empty()) return;
   const auto file = run_dir_ / "metrics.jsonl";
   if (!std::filesystem::exists(file)) return;
   std::istringstream lines(read_text(file, ExitCode::environment));
@@ -36,6 +38,7 @@ void RunLog::truncate_after(int64_t step) {
 }
 
 void RunLog::sync() {
+  if (run_dir_.empty()) return;
   const int fd = open((run_dir_ / "metrics.jsonl").c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0) return;  // nothing was logged yet
   const bool done = fsync(fd) == 0;
@@ -44,6 +47,7 @@ void RunLog::sync() {
 }
 
 void RunLog::write(int64_t step, const std::vector<std::pair<std::string, double>>& values) {
+  if (run_dir_.empty()) return;
   nlohmann::ordered_json line;
   line["step"] = step;
   for (const auto& [key, value] : values) {

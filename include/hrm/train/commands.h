@@ -56,6 +56,41 @@ struct ExportOptions {
 };
 int run_export(const ExportOptions& options);
 
+struct BenchStepOptions {
+  std::vector<std::string> config_files;
+  std::vector<std::string> overrides;
+  int64_t steps = 30;         // timed
+  int64_t warmup = 10;        // before them
+  int64_t profile_steps = 3;  // recorded after them; 0: no table
+  std::string json_out;       // also write the result here; empty: stdout only
+};
+int run_bench_step(const BenchStepOptions& options);
+
+struct BenchEvalOptions {
+  std::vector<std::string> config_files;
+  std::vector<std::string> overrides;
+  int64_t passes = 3;  // timed, after one more
+  std::string json_out;
+};
+int run_bench_eval(const BenchEvalOptions& options);
+
+struct BenchOpsOptions {
+  std::string filter;           // regular expression on "op shape"; empty: all
+  std::string device = "auto";  // auto, cpu, cuda
+  std::string json_out;
+};
+int run_bench_ops(const BenchOpsOptions& options);
+
+struct PlanOptions {
+  std::vector<std::string> config_files;
+  std::vector<std::string> overrides;
+  int64_t seq_len = 0;  // with vocab_size: the data, which then need not exist; 0: as data.train says
+  int64_t vocab_size = 0;
+  std::string gpu;  // name of a known GPU that time and fit are estimated for; empty: the one present, or H200
+  std::string json_out;
+};
+int run_plan(const PlanOptions& options);
+
 struct DoctorOptions {
   bool json = false;
 };

@@ -14,9 +14,10 @@ namespace hrm::train {
 
 class RunLog {
  public:
-  // Creates the run folder. `resume_step`: metrics of later steps (written by a process that died after its last
-  // checkpoint) are cut off, so that each step stands once.
+  // Creates the run folder; empty: keeps no log, all calls do nothing (benchmarks).
   explicit RunLog(std::filesystem::path run_dir);
+  // Cuts off the metrics of later steps, written by a process that died after its last checkpoint, so that each step
+  // stands once.
   void truncate_after(int64_t step);
 
   // One line of metrics.jsonl {"step": ..., "<key>": value, ...} and the same values as TensorBoard scalars. Values

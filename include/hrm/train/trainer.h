@@ -9,7 +9,9 @@
 #include "hrm/optim/ema.h"
 #include "hrm/optim/optimizer.h"
 #include "hrm/runtime/async_read.h"
+#include "hrm/runtime/captured_step.h"
 #include "hrm/runtime/device.h"
+#include "hrm/runtime/loss_scaler.h"
 #include "hrm/runtime/profiler.h"
 #include "hrm/tasks/task.h"
 #include "hrm/train/run_log.h"
@@ -20,7 +22,8 @@ enum class Outcome { finished, stopped };
 
 class Trainer : public Stateful {
  public:
-  // `config_json` is the resolved configuration, stored in every checkpoint.
+  // `config_json` is the resolved configuration, stored in every checkpoint. With an empty `run_dir` nothing is
+  // written: call run_steps() alone.
   Trainer(const config::Config& config, std::string config_json, const Runtime& runtime, tasks::Task& task,
           std::filesystem::path run_dir);
 
@@ -34,14 +37,31 @@ class Trainer : public Stateful {
   // dump; the weights are those before the bad step.
   Outcome run();
 
+  // Trains so many further steps and nothing else: no evaluation, no checkpoint, no trace, no stop by signal, and not
+  // bounded by the configured number. What `bench step` times.
+  void run_steps(int64_t count) {
+    for (int64_t i = 0; i < count; ++i) {
+      train_step();
+      collect_metrics(/*wait=*/false);
+    }
+  }
+
   // Everything that a resume needs: step counters, task, optimizer, averages, the open metrics window.
   void visit_state(StateVisitor& visitor) override;
+
+  // Time that the steps of this process spent waiting for data.
+  double data_wait_ms() const { return data_wait_ms_; }
+
+  // How the steps run: replays so far, and why they are not captured where they are not.
+  const CapturedStep& captured_step() const { return captured_; }
 
   int64_t total_steps() const { return total_steps_; }
   int64_t step() const { return step_; }
 
  private:
   void train_step();
+  void device_step();
+  void scale_loss(const at::Tensor& nonfinite, at::Tensor& extra);
   void collect_metrics(bool wait);
   void write_window(int64_t step);
   void evaluate();
@@ -61,6 +81,7 @@ class Trainer : public Stateful {
   std::filesystem::path run_dir_;
   std::unique_ptr<optim::Optimizer> optimizer_;
   std::unique_ptr<optim::Ema> ema_;
+  std::unique_ptr<LossScaler> scaler_;  // with fp16 alone
   RunLog log_;
   int64_t accumulation_ = 1;
   int64_t total_steps_ = 0;
@@ -68,12 +89,14 @@ class Trainer : public Stateful {
   // State of the loop, registered.
   int64_t step_ = 0;
   int64_t last_eval_step_ = -1;
-  at::Tensor window_sums_;  // (M + 4) float64 on the CPU: what metric_sums_ held, summed over the open window
+  at::Tensor window_sums_;  // as metric_sums_, float64 on the CPU, summed over the open window
   int64_t window_steps_ = 0;
 
   // Not state: scratch and clocks.
-  at::Tensor metric_sums_;  // (M + 4) float64 on the device: this step's sums, then enum Extra of trainer.cpp
+  int64_t num_task_sums_ = 0;
+  at::Tensor metric_sums_;  // float64 on the device: this step's sums of the task, then enum Extra of trainer.cpp
   at::Tensor lr_, skip_;    // 0-dim float32 on the device
+  CapturedStep captured_;
   AsyncReader reader_;
   int64_t last_saved_step_ = -1;
   int64_t process_steps_ = 0;  // steps done by this process
@@ -82,6 +105,7 @@ class Trainer : public Stateful {
   double window_start_ = 0;        // s, monotonic
   double paused_seconds_ = 0;      // spent in evaluation and saving since window_start_
   double window_wait_ms_ = 0;
+  double data_wait_ms_ = 0;  // since the process started
 };
 
 }  // namespace hrm::train

@@ -1,0 +1,220 @@
+// hrm_train bench step, hrm_train bench eval.
+#include <algorithm>
+#include <iomanip>
+#include <iostream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "bench_timer.h"
+#include "hrm/base/build_info.h"
+#include "hrm/base/error.h"
+#include "hrm/base/file.h"
+#include "hrm/base/log.h"
+#include "hrm/base/text.h"
+#include "hrm/config/load.h"
+#include "hrm/runtime/memory.h"
+#include "hrm/runtime/profiler.h"
+#include "hrm/tasks/puzzle.h"
+#include "hrm/tasks/puzzle_inference.h"
+#include "hrm/train/commands.h"
+#include "hrm/train/trainer.h"
+
+namespace hrm::train {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Json spread_json(const Spread& spread) {
+  return {
+      {"median", spread.median}, {"p10", spread.p10}, {"p90", spread.p90}, {"min", spread.min}, {"max", spread.max}};
+}
+
+Json memory_json(const MemoryReport& memory) {
+  return {{"allocated_bytes", memory.allocated},       {"allocated_peak_bytes", memory.allocated_peak},
+          {"reserved_bytes", memory.reserved},         {"reserved_peak_bytes", memory.reserved_peak},
+          {"inactive_bytes", memory.inactive},         {"fragmentation", memory.fragmentation()},
+          {"allocation_retries", memory.retries},      {"device_used_bytes", memory.device_used},
+          {"device_total_bytes", memory.device_total}, {"host_resident_peak_bytes", memory.host_resident_peak}};
+}
+
+Json rows_json(const std::vector<ProfileRow>& rows, double steps) {
+  double total = 0;
+  for (const ProfileRow& row : rows) total += row.ms;
+  Json out = Json::array();
+  for (const ProfileRow& row : rows) {
+    out.push_back({{"name", row.name},
+                   {"ms_per_step", row.ms / steps},
+                   {"share", total > 0 ? row.ms / total : 0},
+                   {"calls_per_step", static_cast<double>(row.calls) / steps}});
+  }
+  return out;
+}
+
+std::string number(double value, int digits) {
+  std::ostringstream out;
+  out << std::fixed << std::setprecision(digits) << value;
+  return out.str();
+}
+
+void print_rows(std::ostream& out, const char* title, const Json& rows, size_t most) {
+  out << "\n"
+      << std::setw(9) << "ms/step" << std::setw(8) << "share" << std::setw(9) << "calls"
+      << "  " << title << "\n";
+  for (size_t i = 0; i < std::min(most, rows.size()); ++i) {
+    const Json& row = rows[i];
+    std::string name = printable(row["name"].get<std::string>());
+    if (name.size() > 100) name.replace(97, std::string::npos, "...");
+    out << std::setw(9) << number(row["ms_per_step"].get<double>(), 3) << std::setw(7)
+        << number(100 * row["share"].get<double>(), 1) << "%" << std::setw(9)
+        << number(row["calls_per_step"].get<double>(), 1) << "  " << name << "\n";
+  }
+}
+
+// What stands at the top of every result.
+Json head_json(const config::Config& config, const Runtime& runtime) {
+  Json json;
+  json["device"] = runtime.device_name;
+  json["precision"] = runtime.precision.name;
+  for (const auto& [key, value] : build_info()) json["build"][key] = value;
+  json["model"] = config.model.arch;
+  json["global_batch_size"] = config.train.global_batch_size;
+  json["micro_batch_size"] =
+      config.train.micro_batch_size > 0 ? config.train.micro_batch_size : config.train.global_batch_size;
+  return json;
+}
+
+void write_result(const Json& json, const std::string& file) {
+  if (!file.empty()) write_text_atomic(file, json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+}
+
+void print_step(const Json& json, std::ostream& out) {
+  const auto row = [&](const char* name, const std::string& text) {
+    out << std::left << std::setw(14) << name << std::right << text << "\n";
+  };
+  const Json& ms = json["step_ms"];
+  row("device", json["device"].get<std::string>() + ", " + json["precision"].get<std::string>());
+  row("step", cat(number(ms["median"], 2), " ms (p10 ", number(ms["p10"], 2), ", p90 ", number(ms["p90"], 2), ", ",
+                  json["steps"].dump(), " steps of ", json["global_batch_size"].dump(), " samples)"));
+  row("throughput",
+      cat(number(json["samples_per_s"], 0), " samples/s, ", number(json["tflops"], 2), " TFLOP/s",
+          json["mfu"].is_null() ? std::string()
+                                : cat(", MFU ", number(100 * json["mfu"].get<double>(), 1), " % of ",
+                                      number(json["peak_flops_assumed"].get<double>() / 1e12, 2), " TFLOP/s")));
+  row("data wait", number(json["data_wait_ms"], 2) + " ms per step");
+  row("memory", json["memory_text"].get<std::string>());
+  if (!json.contains("profile")) return;
+  const Json& profile = json["profile"];
+  if (profile["gpu"].get<bool>()) {
+    row("host", cat(number(profile["launches_per_step"], 1), " launches and ",
+                    number(profile["host_syncs_per_step"], 1), " waits for the device per step"));
+    row("GPU busy", cat(number(100 * profile["busy_share"].get<double>(), 1), " % of the recorded steps (",
+                        number(profile["gap_ms_per_step"], 3), " ms of gaps per step)"));
+  }
+  print_rows(out, "what", profile["groups"], 30);
+  print_rows(out, profile["gpu"].get<bool>() ? "kernel" : "operation, without what it calls", profile["kernels"], 20);
+}
+
+}  // namespace
+
+int run_bench_step(const BenchStepOptions& options) {
+  config::LoadedConfig loaded = config::load_config(options.config_files, options.overrides);
+  config::Config& config = loaded.config;
+  // Further than the benchmark goes, so that no step of it is the run's last; a run's length need not be given.
+  config.train.steps = std::max(config.train.steps,
+                                config.optim.warmup_steps + options.warmup + options.steps + options.profile_steps + 1);
+  config::validate(loaded);
+  const Runtime runtime = tasks::start_runtime_and_ops(config);
+  tasks::PuzzleTask task(config, runtime);
+  Trainer trainer(config, loaded.to_json(), runtime, task, /*run_dir=*/"");
+  log::info(task.describe());
+  trainer.start_fresh();
+
+  trainer.run_steps(options.warmup);
+  synchronize(runtime.device);
+  const double waited_before = trainer.data_wait_ms();
+  Timeline timeline(runtime.device);
+  timeline.mark();
+  for (int64_t i = 0; i < options.steps; ++i) {
+    trainer.run_steps(1);
+    timeline.mark();
+  }
+  const Spread step_ms = spread_of(timeline.intervals_ms());
+  const double data_wait_ms = trainer.data_wait_ms() - waited_before;
+  const MemoryReport memory = memory_report(runtime.device);
+
+  const auto batch = static_cast<double>(config.train.global_batch_size);
+  const double flops_per_s = task.flops_per_step() / (step_ms.median * 1e-3);
+  Json json = head_json(config, runtime);
+  json["steps"] = options.steps;
+  json["warmup"] = options.warmup;
+  json["step_ms"] = spread_json(step_ms);
+  json["samples_per_s"] = batch / (step_ms.median * 1e-3);
+  json["data_wait_ms"] = data_wait_ms / static_cast<double>(options.steps);
+  json["flops_per_step"] = task.flops_per_step();
+  json["tflops"] = flops_per_s * 1e-12;
+  json["mfu"] = runtime.peak_flops > 0 ? Json(flops_per_s / runtime.peak_flops) : Json();
+  json["peak_flops_assumed"] = runtime.peak_flops;
+  json["memory"] = memory_json(memory);
+  json["memory_text"] = memory_text(memory);
+
+  if (options.profile_steps > 0) {
+    const auto steps = static_cast<double>(options.profile_steps);
+    StepTrace trace(runtime.device);
+    trainer.run_steps(options.profile_steps);
+    const StepProfile profile = trace.profile();
+    json["profile"] = {{"gpu", profile.gpu},
+                       {"steps", options.profile_steps},
+                       {"launches_per_step", static_cast<double>(profile.launches) / steps},
+                       {"host_syncs_per_step", static_cast<double>(profile.host_syncs) / steps},
+                       {"busy_share", profile.span_ms > 0 ? profile.busy_ms / profile.span_ms : 0},
+                       {"gap_ms_per_step", (profile.span_ms - profile.busy_ms) / steps},
+                       {"groups", rows_json(profile.by_group, steps)},
+                       {"kernels", rows_json(profile.by_name, steps)}};
+  }
+  log::progress_done();
+  print_step(json, std::cout);
+  write_result(json, options.json_out);
+  return static_cast<int>(ExitCode::done);
+}
+
+int run_bench_eval(const BenchEvalOptions& options) {
+  config::LoadedConfig loaded = config::load_config(options.config_files, options.overrides);
+  config::Config& config = loaded.config;
+  config.train.steps = std::max(config.train.steps, config.optim.warmup_steps + 1);  // need not be given
+  config::validate(loaded);
+  require(!config.data.test.empty(), ExitCode::usage,
+          "data.test is empty: there is nothing to evaluate; give test data");
+  const Runtime runtime = tasks::start_runtime_and_ops(config);
+  tasks::PuzzleTask task(config, runtime);
+  task.parameters().refresh_compute();
+  log::info(task.describe());
+
+  int64_t samples = 0;
+  const auto pass = [&] { task.evaluate([&](const tasks::EvalProgress& progress) { samples = progress.total; }); };
+  pass();
+  Timeline timeline(runtime.device);
+  timeline.mark();
+  for (int64_t i = 0; i < options.passes; ++i) {
+    pass();
+    timeline.mark();
+  }
+  const Spread ms = spread_of(timeline.intervals_ms());
+  const MemoryReport memory = memory_report(runtime.device);
+  Json json = head_json(config, runtime);
+  json["samples"] = samples;
+  json["segments"] = config.eval.segments > 0 ? config.eval.segments : config.model.halt_max_steps;
+  json["passes"] = options.passes;
+  json["pass_ms"] = spread_json(ms);
+  json["samples_per_s"] = static_cast<double>(samples) / (ms.median * 1e-3);
+  json["memory"] = memory_json(memory);
+  std::cout << "device        " << runtime.device_name << ", " << runtime.precision.name << "\n"
+            << "evaluation    " << number(ms.median, 1) << " ms for " << samples << " samples, "
+            << json["segments"].dump() << " segments (min " << number(ms.min, 1) << ", max " << number(ms.max, 1)
+            << ", " << options.passes << " passes)\n"
+            << "throughput    " << number(json["samples_per_s"], 0) << " samples/s\n"
+            << "memory        " << memory_text(memory) << "\n";
+  write_result(json, options.json_out);
+  return static_cast<int>(ExitCode::done);
+}
+
+}  // namespace hrm::train

@@ -1,0 +1,267 @@
+#include "bench_ops_cases.h"
+
+#include <ATen/ATen.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/stack.h>
+
+#include <unordered_set>
+
+#include "hrm/base/error.h"
+#include "hrm/nn/rotary.h"
+#include "hrm/nn/swiglu.h"
+
+namespace hrm::train {
+namespace {
+
+using c10::IValue;
+using Shape = BenchShape;
+constexpr double kEps = 1e-5;
+
+// Random tensors of one recipe.
+struct Random {
+  at::Device device;
+  at::ScalarType dtype;
+
+  at::Tensor activations(at::IntArrayRef sizes) const { return at::randn(sizes, at::device(device)).to(dtype); }
+  at::Tensor floats(at::IntArrayRef sizes) const { return at::randn(sizes, at::device(device)); }
+  at::Tensor scalar(double value) const { return at::full({}, value, at::device(device).dtype(at::kFloat)); }
+  at::Tensor weight(int64_t out, int64_t in) const {
+    return (at::randn({out, in}, at::device(device)) / std::sqrt(static_cast<double>(in))).to(dtype);
+  }
+};
+
+double product_flops(int64_t rows, int64_t in, int64_t out) {
+  return 2.0 * static_cast<double>(rows) * static_cast<double>(in) * static_cast<double>(out);
+}
+
+double attention_flops(const Shape& s) {
+  return 2 * product_flops(s.batch * s.length(), s.length(), s.width);
+}
+
+BenchCall nothing() {
+  return {};
+}
+
+// Norm.
+BenchCall rms_norm_residual(const Shape& s, at::Device device, at::ScalarType dtype) {
+  const Random random{device, dtype};
+  const std::vector<int64_t> sizes{s.batch, s.length(), s.width};
+  return {{random.activations(sizes), random.activations(sizes), kEps}};
+}
+
+BenchCall rms_norm_backward(const Shape& s, at::Device device, at::ScalarType dtype) {
+  const Random random{device, dtype};
+  const std::vector<int64_t> sizes{s.batch, s.length(), s.width};
+  return {{random.activations(sizes), random.activations(sizes), random.floats({s.batch, s.length()}).abs(), IValue()}};
+}
+
+// SwiGLU.
+BenchCall swiglu(const Shape& s, at::Device device, at::ScalarType dtype) {
+  return {{Random{device, dtype}.activations({s.batch, s.length(), 2 * s.inner})}};
+}
+
+BenchCall swiglu_backward(const Shape& s, at::Device device, at::ScalarType dtype) {
+  const Random random{device, dtype};
+  return {{random.activations({s.batch, s.length(), s.inner}), random.activations({s.batch, s.length(), 2 * s.inner}),
+           true}};
+}
+
+// Attention.
+struct AttentionInputs {
+  at::Tensor qkv, cos, sin;
+};
+AttentionInputs attention_inputs(const Shape& s, at::Device device, at::ScalarType dtype) {
+  const nn::RotaryTable table = nn::make_rotary_table(s.length(), s.width / s.heads, 10000, device);
+  return {Random{device, dtype}.activations({s.batch, s.length(), 3 * s.width}), table.cos, table.sin};
+}
+
+BenchCall attention(const Shape& s, at::Device device, at::ScalarType dtype) {
+  if (s.mixes_by_mlp) return nothing();
+  const AttentionInputs in = attention_inputs(s, device, dtype);
+  return {{in.qkv, s.heads, in.cos, in.sin}, attention_flops(s)};
+}
+
+BenchCall attention_backward(const Shape& s, at::Device device, at::ScalarType dtype) {
+  if (s.mixes_by_mlp) return nothing();
+  const AttentionInputs in = attention_inputs(s, device, dtype);
+  const auto forward = call_op("hrm::attention_forward", {in.qkv, s.heads, in.cos, in.sin});
+  const at::Tensor grad = Random{device, dtype}.activations({s.batch, s.length(), s.width});
+  // Five products of the forward's size pair: scores again, and the four gradients.
+  return {{grad, in.qkv, forward[0], forward[1], s.heads, in.cos, in.sin}, 2.5 * attention_flops(s)};
+}
+
+BenchCall rotate_qkv(const Shape& s, at::Device device, at::ScalarType dtype) {
+  if (s.mixes_by_mlp) return nothing();
+  const AttentionInputs in = attention_inputs(s, device, dtype);
+  return {{in.qkv, s.heads, in.cos, in.sin}};
+}
+
+BenchCall rotate_qkv_backward(const Shape& s, at::Device device, at::ScalarType dtype) {
+  if (s.mixes_by_mlp) return nothing();
+  const Random random{device, dtype};
+  const AttentionInputs in = attention_inputs(s, device, dtype);
+  const std::vector<int64_t> sizes{s.batch, s.heads, s.length(), s.width / s.heads};
+  return {{random.activations(sizes), random.activations(sizes), random.activations(sizes), in.cos, in.sin}};
+}
+
+// Matrix products; the gate_up projection, the largest of a block.
+BenchCall linear(const Shape& s, at::Device device, at::ScalarType dtype) {
+  const Random random{device, dtype};
+  const at::Tensor weight = random.weight(2 * s.inner, s.width);
+  // Without a gradient the master is not read, so the copy may stand for it.
+  return {{random.activations({s.batch, s.length(), s.width}), weight, weight, IValue(), IValue(), IValue()},
+          product_flops(s.rows(), s.width, 2 * s.inner)};
+}
+
+BenchCall linear_accumulate(const Shape& s, at::Device device, at::ScalarType dtype) {
+  const Random random{device, dtype};
+  return {{random.floats({2 * s.inner, s.width}), random.activations({s.rows(), 2 * s.inner}),
+           random.activations({s.rows(), s.width})},
+          product_flops(s.rows(), s.width, 2 * s.inner)};
+}
+
+// Optimizer.
+std::vector<std::vector<int64_t>> weight_sizes(const Shape& s) {
+  std::vector<std::vector<int64_t>> sizes{{s.vocab, s.width}, {s.vocab, s.width}};
+  for (int64_t layer = 0; layer < s.layers; ++layer) {
+    if (s.mixes_by_mlp) {
+      const int64_t inner = nn::swiglu_width(s.length(), 4);
+      sizes.push_back({2 * inner, s.length()});
+      sizes.push_back({s.length(), inner});
+    } else {
+      sizes.push_back({3 * s.width, s.width});
+      sizes.push_back({s.width, s.width});
+    }
+    sizes.push_back({2 * s.inner, s.width});
+    sizes.push_back({s.width, s.inner});
+  }
+  return sizes;
+}
+
+BenchCall adam(const Shape& s, at::Device device, at::ScalarType dtype) {
+  const Random random{device, dtype};
+  std::vector<at::Tensor> params, grads, m, v, averages, copies;
+  std::vector<double> decay;
+  for (const auto& sizes : weight_sizes(s)) {
+    params.push_back(random.floats(sizes));
+    grads.push_back(random.floats(sizes));
+    m.push_back(random.floats(sizes));
+    v.push_back(random.floats(sizes).square_());
+    averages.push_back(random.floats(sizes));
+    copies.push_back(dtype == at::kFloat ? params.back() : params.back().to(dtype));
+    decay.push_back(0.1);
+  }
+  // rule 0: atan2.
+  return {{int64_t{0}, params, grads, m, v, averages, copies, decay, random.scalar(1), random.scalar(1e-4),
+           random.scalar(1), random.scalar(0), at::zeros({}, at::device(device).dtype(at::kDouble)), 0.9, 0.95, 1e-8,
+           0.999}};
+}
+
+BenchCall grad_norm(const Shape& s, at::Device device, at::ScalarType dtype) {
+  const Random random{device, dtype};
+  int64_t count = 0;
+  for (const auto& sizes : weight_sizes(s)) count += sizes[0] * sizes[1];
+  return {{random.floats({count}), 1.0, 2.0, IValue(), random.scalar(0),
+           at::zeros({3}, at::device(device).dtype(at::kDouble))}};
+}
+
+BenchCall sparse_sign_sgd(const Shape& s, at::Device device, at::ScalarType dtype) {
+  const Random random{device, dtype};
+  const at::Tensor ids = at::zeros({s.batch}, at::device(device).dtype(at::kInt));
+  return {{random.floats({1, s.width}), ids, random.floats({s.batch, s.width}), random.scalar(1e-4), 0.1,
+           random.scalar(0)}};
+}
+
+// Calls `give` for the tensors in a value: itself, or those of a list.
+template <class F>
+void for_tensors(const IValue& value, F give) {
+  if (value.isTensor()) give(value.toTensor());
+  if (value.isTensorList()) {
+    for (const at::Tensor& tensor : value.toTensorVector()) give(tensor);
+  }
+}
+
+c10::OperatorHandle find_op(const std::string& name) {
+  return c10::Dispatcher::singleton().findSchemaOrThrow(name.c_str(), "");
+}
+
+}  // namespace
+
+std::vector<BenchShape> bench_shapes(bool on_cpu) {
+  std::vector<BenchShape> shapes{
+      {"HRM 64", 64, 1, 81, 512, 8, 1536, 11, 8, false},
+      {"HRM 384", 384, 1, 81, 512, 8, 1536, 11, 8, false},
+      {"HRM 768", 768, 1, 81, 512, 8, 1536, 11, 8, false},
+      {"TRM 768", 768, 16, 81, 512, 8, 1536, 11, 2, false},
+      {"TRM-MLP 768", 768, 16, 81, 512, 8, 1536, 11, 2, true},
+      {"HRM maze 128", 128, 1, 900, 512, 8, 1536, 6, 8, false},
+      {"TRM maze 128", 128, 16, 900, 512, 8, 1536, 6, 2, false},
+  };
+  if (!on_cpu) return shapes;
+  std::vector<BenchShape> small;
+  for (BenchShape shape : {shapes[1], shapes[3], shapes[4]}) {
+    shape.name.replace(shape.name.rfind(' '), std::string::npos, " 4");
+    shape.batch = 4;
+    small.push_back(shape);
+  }
+  return small;
+}
+
+const std::vector<BenchOp>& bench_ops() {
+  static const std::vector<BenchOp> ops{
+      {"hrm::rms_norm_residual", rms_norm_residual},
+      {"hrm::rms_norm_residual_forward", rms_norm_residual},
+      {"hrm::rms_norm_backward", rms_norm_backward},
+      {"hrm::swiglu", swiglu},
+      {"hrm::swiglu_backward", swiglu_backward},
+      {"hrm::attention", attention},
+      {"hrm::attention_forward", attention},
+      {"hrm::attention_backward", attention_backward},
+      {"hrm::rotate_qkv", rotate_qkv},
+      {"hrm::rotate_qkv_", rotate_qkv},
+      {"hrm::rotate_qkv_backward", rotate_qkv_backward},
+      {"hrm::linear", linear},
+      {"hrm::linear_accumulate_", linear_accumulate},
+      {"hrm::adam_", adam},
+      {"hrm::grad_norm", grad_norm},
+      {"hrm::sparse_sign_sgd_", sparse_sign_sgd},
+  };
+  return ops;
+}
+
+double least_bytes(const std::string& op, const std::vector<IValue>& arguments, const std::vector<IValue>& results) {
+  const c10::OperatorHandle handle = find_op(op);
+  const auto& schema = handle.schema().arguments();
+  double bytes = 0;
+  std::unordered_set<const void*> seen;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const auto* alias = schema[i].alias_info();
+    const bool written = alias != nullptr && alias->isWrite();
+    for_tensors(arguments[i], [&](const at::Tensor& tensor) {
+      if (!tensor.defined() || !seen.insert(tensor.const_data_ptr()).second) return;
+      bytes += (written ? 2.0 : 1.0) * static_cast<double>(tensor.nbytes());
+    });
+  }
+  for (const IValue& result : results) {
+    for_tensors(result, [&](const at::Tensor& tensor) {
+      if (tensor.defined() && seen.insert(tensor.const_data_ptr()).second)
+        bytes += static_cast<double>(tensor.nbytes());
+    });
+  }
+  return bytes;
+}
+
+std::vector<IValue> call_op(const std::string& op, const std::vector<IValue>& arguments) {
+  const c10::OperatorHandle handle = find_op(op);
+  std::vector<IValue> stack = arguments;
+  // Defaults of the schema for arguments that the caller leaves out.
+  for (size_t i = stack.size(); i < handle.schema().arguments().size(); ++i) {
+    const auto& missing = handle.schema().arguments()[i];
+    require(missing.default_value().has_value(), ExitCode::unexpected, op, ": no value for '", missing.name(), "'");
+    stack.push_back(*missing.default_value());
+  }
+  handle.callBoxed(&stack);
+  return stack;
+}
+
+}  // namespace hrm::train

@@ -1,0 +1,150 @@
+// hrm_train bench ops.
+#include <ATen/ATen.h>
+#include <c10/util/Exception.h>
+
+#include <iomanip>
+#include <iostream>
+#include <nlohmann/json.hpp>
+#include <regex>
+#include <sstream>
+
+#include "bench_ops_cases.h"
+#include "bench_timer.h"
+#include "hrm/base/build_info.h"
+#include "hrm/base/error.h"
+#include "hrm/base/file.h"
+#include "hrm/base/log.h"
+#include "hrm/base/text.h"
+#include "hrm/ops/backend.h"
+#include "hrm/runtime/device.h"
+#include "hrm/train/commands.h"
+
+namespace hrm::train {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::regex filter_of(const std::string& text) {
+  try {
+    return std::regex(text, std::regex::ECMAScript | std::regex::icase);
+  } catch (const std::regex_error& e) {
+    fail(ExitCode::usage, "--filter '", printable(text), "' is not a regular expression (", e.what(), ")");
+  }
+}
+
+// Milliseconds of one call with this backend, or why there are none.
+struct Timing {
+  double ms = 0;
+  std::string why_not;
+};
+
+std::string first_line(const c10::Error& error) {
+  const std::string text = error.what_without_backtrace();
+  return text.substr(0, text.find('\n'));
+}
+
+Timing time_with(ops::Backend backend, const BenchOp& op, const BenchCall& call, at::Device device, double budget_ms) {
+  ops::set_backend(backend);
+  Timing timing;
+  try {
+    timing.ms = time_of_call(device, budget_ms, [&] { call_op(op.name, call.arguments); });
+  } catch (const c10::Error& e) {
+    timing.why_not = first_line(e);
+  }
+  ops::set_backend(ops::Backend::fused);
+  return timing;
+}
+
+std::string number(double value, int digits) {
+  std::ostringstream out;
+  out << std::fixed << std::setprecision(digits) << value;
+  return out.str();
+}
+
+void print_head(std::ostream& out) {
+  out << std::left << std::setw(34) << "op" << std::setw(14) << "shapes of" << std::right << std::setw(10) << "fused ms"
+      << std::setw(14) << "reference ms" << std::setw(10) << "ratio" << std::setw(9) << "GB/s" << std::setw(8)
+      << "of copy" << std::setw(10) << "TFLOP/s" << std::setw(8) << "of mm"
+      << "\n";
+}
+
+void print_row(const Json& row, std::ostream& out) {
+  const auto text = [&](const char* key, double factor, int digits, const char* unit) {
+    return row[key].is_number() ? number(factor * row[key].get<double>(), digits) + unit : std::string("-");
+  };
+  out << std::left << std::setw(34) << row["op"].get<std::string>() << std::setw(14) << row["shape"].get<std::string>()
+      << std::right << std::setw(10) << text("fused_ms", 1, 4, "") << std::setw(14) << text("reference_ms", 1, 4, "")
+      << std::setw(10) << text("ratio", 1, 2, "x") << std::setw(9) << text("bytes_per_s", 1e-9, 0, "") << std::setw(8)
+      << text("of_copy", 100, 0, "%") << std::setw(10) << text("flops_per_s", 1e-12, 2, "") << std::setw(8)
+      << text("of_matmul", 100, 0, "%") << "\n"
+      << std::flush;
+}
+
+Json measure(const BenchOp& op, const BenchShape& shape, const BenchCall& call, at::Device device,
+             const DeviceLimits& limits) {
+  const double budget_ms = device.is_cpu() ? 100 : 20;
+  const double bytes = least_bytes(op.name, call.arguments, call_op(op.name, call.arguments));
+  const Timing fused = time_with(ops::Backend::fused, op, call, device, budget_ms);
+  const Timing reference = time_with(ops::Backend::reference, op, call, device, budget_ms);
+  Json row{{"op", op.name}, {"shape", shape.name}};
+  const auto rate = [&](double amount) { return amount / (fused.ms * 1e-3); };
+  const bool timed = fused.why_not.empty();
+  row["fused_ms"] = timed ? Json(fused.ms) : Json();
+  row["reference_ms"] = reference.why_not.empty() ? Json(reference.ms) : Json();
+  row["ratio"] = timed && reference.why_not.empty() ? Json(reference.ms / fused.ms) : Json();
+  row["least_bytes"] = bytes;
+  row["bytes_per_s"] = timed ? Json(rate(bytes)) : Json();
+  row["of_copy"] = timed ? Json(rate(bytes) / limits.copy_bytes_per_s) : Json();
+  row["flops"] = call.flops;
+  row["flops_per_s"] = timed && call.flops > 0 ? Json(rate(call.flops)) : Json();
+  row["of_matmul"] = timed && call.flops > 0 ? Json(rate(call.flops) / limits.matmul_flops_per_s) : Json();
+  if (!timed) row["why_not_fused"] = fused.why_not;
+  if (!reference.why_not.empty()) row["why_not_reference"] = reference.why_not;
+  return row;
+}
+
+}  // namespace
+
+int run_bench_ops(const BenchOpsOptions& options) {
+  const std::regex filter = filter_of(options.filter);
+  config::Config config;
+  config.runtime.device = options.device;
+  const Runtime runtime = start_runtime(config);
+  const at::NoGradGuard no_grad;
+  const DeviceLimits limits = measure_limits(runtime.device, runtime.compute_dtype);
+
+  Json json;
+  json["device"] = runtime.device_name;
+  json["precision"] = runtime.precision.name;
+  for (const auto& [key, value] : build_info()) json["build"][key] = value;
+  json["copy_bytes_per_s"] = limits.copy_bytes_per_s;
+  json["matmul_flops_per_s"] = limits.matmul_flops_per_s;
+  json["ops"] = Json::array();
+  std::cout << "device " << runtime.device_name << ", " << runtime.precision.name << "; limits measured now: copy "
+            << number(limits.copy_bytes_per_s * 1e-9, 0) << " GB/s, matrix product "
+            << number(limits.matmul_flops_per_s * 1e-12, 2) << " TFLOP/s\n";
+  bool headed = false;
+  for (const BenchShape& shape : bench_shapes(runtime.device.is_cpu())) {
+    for (const BenchOp& op : bench_ops()) {
+      if (!std::regex_search(cat(op.name, " ", shape.name), filter)) continue;
+      if (!headed) print_head(std::cout);
+      headed = true;
+      try {
+        const BenchCall call = op.make(shape, runtime.device, runtime.compute_dtype);
+        if (call.arguments.empty()) continue;
+        json["ops"].push_back(measure(op, shape, call, runtime.device, limits));
+        print_row(json["ops"].back(), std::cout);
+      } catch (const c10::OutOfMemoryError& e) {
+        log::warn(op.name, " with the shapes of ", shape.name, ": not enough memory");
+      }
+    }
+  }
+  require(headed, ExitCode::usage, "--filter '", printable(options.filter),
+          "' fits no op; without it all are measured");
+  if (!options.json_out.empty()) {
+    write_text_atomic(options.json_out, json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+  }
+  return static_cast<int>(ExitCode::done);
+}
+
+}  // namespace hrm::train
