@@ -35,30 +35,95 @@ std::string shapes_text(const CapturedStep::Key& key) {
 
 #if HRM_WITH_CUDA
 
-struct CapturedStep::Entry {
-  int64_t eager_runs = 0;
-  std::vector<InputFacts> inputs;
-  std::unique_ptr<at::cuda::CUDAGraph> graph;
-};
-
 namespace {
 
 namespace allocator = c10::cuda::CUDACachingAllocator;
 
-// One pool and one side stream for all graphs of the process: they never run at the same time. The cuBLAS workspaces
-// that the warm-up makes belong to the side stream, so the capture finds them there.
-c10::MempoolId_t shared_pool() {
-  static const c10::MempoolId_t pool = at::cuda::graph_pool_handle();
-  return pool;
-}
-
+// One side stream for all warm-ups and captures of the process: they never run at the same time. The cuBLAS workspaces
+// that a warm-up makes belong to this stream, so that the capture finds them there.
 c10::cuda::CUDAStream side_stream(c10::DeviceIndex device) {
   static const c10::cuda::CUDAStream stream = c10::cuda::getStreamFromPool(/*isHighPriority=*/false, device);
   return stream;
 }
 
+// The memory pool that all graphs share, as long as there are any; LibTorch gives it back with the last of them, and
+// the next one starts a new pool.
+struct Pool {
+  c10::MempoolId_t id{0, 0};
+  int64_t graphs = 0;
+};
+Pool& pool() {
+  static Pool instance;
+  return instance;
+}
+
+// A capture from begin() to finish(), and the graph that it gave. (at::cuda::CUDAGraph does the same, but leaves
+// the allocators and the random generator in the state of a capture when one fails.)
+class Graph {
+ public:
+  explicit Graph(const c10::cuda::CUDAStream& stream) : stream_(stream) {
+    if (pool().graphs == 0) pool().id = at::cuda::graph_pool_handle();
+    pool_ = pool().id;
+    ++pool().graphs;
+  }
+
+  void begin() {
+    // Memory of the pool for what is allocated inside the capture, on whichever thread (autograd's is another).
+    allocator::beginAllocateToPool(stream_.device_index(), pool_, [this](cudaStream_t asking) {
+      cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+      unsigned long long id = 0;
+      return cudaStreamGetCaptureInfo(asking, &status, &id) == cudaSuccess && status == cudaStreamCaptureStatusActive &&
+             id == capture_id_;
+    });
+    began_ = capturing_ = true;
+    // Thread-local: the prefetch thread may allocate pinned memory meanwhile, which the global mode forbids.
+    C10_CUDA_CHECK(cudaStreamBeginCapture(stream_.stream(), cudaStreamCaptureModeThreadLocal));
+    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    C10_CUDA_CHECK(cudaStreamGetCaptureInfo(stream_.stream(), &status, &capture_id_));
+  }
+
+  void finish() {
+    const cudaError_t ended = end();
+    C10_CUDA_CHECK(ended);
+    // For the cudaMallocAsync allocator, whose allocations are part of the graph.
+    C10_CUDA_CHECK(cudaGraphInstantiateWithFlags(&exec_, graph_, cudaGraphInstantiateFlagAutoFreeOnLaunch));
+    cudaGraphDestroy(graph_);
+    graph_ = nullptr;
+  }
+
+  void replay() {
+    C10_CUDA_CHECK(cudaGraphLaunch(exec_, c10::cuda::getCurrentCUDAStream(stream_.device_index()).stream()));
+  }
+
+  ~Graph() {
+    if (capturing_) end();
+    if (graph_) cudaGraphDestroy(graph_);
+    if (exec_) cudaGraphExecDestroy(exec_);
+    cudaGetLastError();  // of an abandoned capture
+    if (began_) allocator::releasePool(stream_.device_index(), pool_);
+    --pool().graphs;
+  }
+  Graph(const Graph&) = delete;
+  Graph& operator=(const Graph&) = delete;
+
+ private:
+  cudaError_t end() {
+    capturing_ = false;
+    const cudaError_t result = cudaStreamEndCapture(stream_.stream(), &graph_);
+    allocator::endAllocateToPool(stream_.device_index(), pool_);
+    return result;
+  }
+
+  c10::cuda::CUDAStream stream_;
+  c10::MempoolId_t pool_;
+  unsigned long long capture_id_ = 0;
+  bool began_ = false, capturing_ = false;
+  cudaGraph_t graph_ = nullptr;
+  cudaGraphExec_t exec_ = nullptr;
+};
+
 void order(const c10::cuda::CUDAStream& first, const c10::cuda::CUDAStream& then) {
-  at::cuda::CUDAEvent event;
+  c10::cuda::CUDAEvent event;
   event.record(first);
   event.block(then);
 }
@@ -70,22 +135,13 @@ std::string first_line(const std::exception& error) {
   return text.substr(0, text.find('\n'));
 }
 
-// After a failed capture: the allocator stops handing out memory of the pool, and CUDA's error is taken back. The graph
-// object stays behind, for LibTorch's list of captures under way still points to it.
-void abandon(std::unique_ptr<at::cuda::CUDAGraph> graph, const c10::cuda::CUDAStream& stream) {
-  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-  if (cudaStreamIsCapturing(stream.stream(), &status) != cudaSuccess || status != cudaStreamCaptureStatusNone) {
-    cudaGraph_t broken = nullptr;
-    cudaStreamEndCapture(stream.stream(), &broken);
-    if (broken) cudaGraphDestroy(broken);
-  }
-  cudaGetLastError();
-  allocator::endAllocateToPool(stream.device_index(), shared_pool());
-  allocator::releasePool(stream.device_index(), shared_pool());
-  graph.release();  // NOLINT(bugprone-unused-return-value)
-}
-
 }  // namespace
+
+struct CapturedStep::Entry {
+  int64_t eager_runs = 0;
+  std::vector<InputFacts> inputs;
+  std::unique_ptr<Graph> graph;
+};
 
 void CapturedStep::run_aside(const std::function<void()>& work) {
   const c10::cuda::CUDAStream current = c10::cuda::getCurrentCUDAStream(options_.device.index());
@@ -104,16 +160,14 @@ bool CapturedStep::capture(const Key& key, Entry& entry, const std::function<voi
   // The warm-up's temporaries are of no more use: the graph has memory of its own.
   allocator::emptyCache();
   const c10::cuda::CUDAStreamGuard guard(side);
-  auto graph = std::make_unique<at::cuda::CUDAGraph>();
+  std::unique_ptr<Graph> graph;
   try {
-    // Thread-local: the prefetch thread may allocate pinned memory meanwhile, which the global mode forbids.
-    graph->capture_begin(shared_pool(), cudaStreamCaptureModeThreadLocal);
+    graph = std::make_unique<Graph>(side);
+    graph->begin();
     work();
-    graph->capture_end();
+    graph->finish();
   } catch (const std::exception& error) {
-    const std::string reason = first_line(error);
-    abandon(std::move(graph), side);
-    refuse(cat(shapes_text(key), ": ", reason));
+    refuse(cat(shapes_text(key), shapes_text(key).empty() ? "" : ": ", first_line(error)));
     return false;
   }
   entry.graph = std::move(graph);
@@ -145,8 +199,9 @@ void CapturedStep::run(const Key& key, const std::vector<at::Tensor>& inputs, co
 
 int64_t graph_pool_bytes_in_use() {
   int64_t bytes = 0;
-  for (const auto& segment : allocator::snapshot(shared_pool()).segments) {
-    if (segment.owner_private_pool_id == shared_pool()) bytes += static_cast<int64_t>(segment.allocated_size);
+  if (pool().graphs == 0) return bytes;
+  for (const auto& segment : allocator::snapshot(pool().id).segments) {
+    if (segment.owner_private_pool_id == pool().id) bytes += static_cast<int64_t>(segment.allocated_size);
   }
   return bytes;
 }
