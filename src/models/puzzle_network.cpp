@@ -1,9 +1,12 @@
 #include "hrm/models/puzzle_network.h"
 
+#include <torch/csrc/autograd/custom_function.h>
+
 #include <cmath>
 #include <numbers>
 
 #include "hrm/nn/init.h"
+#include "hrm/ops/linear.h"
 
 namespace hrm::models {
 namespace {
@@ -13,6 +16,54 @@ struct PuzzleEmbedding : torch::nn::Module {
   PuzzleEmbedding(int64_t entries, int64_t width, at::Device device)
       : weights(register_buffer("weights", at::zeros({entries, width}, at::device(device)))) {}
   at::Tensor weights;
+};
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+// What the heads read and where their gradients go, in float32 as hrm/ops/linear.h has it.
+struct HeadWeights {
+  at::Tensor lm_weight, q_weight, q_bias;                                // compute dtype
+  at::Tensor grad_lm_weight = {}, grad_q_weight = {}, grad_q_bias = {};  // undefined where not trained
+};
+
+// z_H (B, L, D) -> logits of every position (B, L, V) in the compute dtype, and Q values of the first (B, 2) float32.
+// One function, because autograd would widen the gradient of the first position to all positions and add it to that of
+// the logits; here it goes straight into the first position's rows. The masters are arguments so that the node exists
+// whenever they train.
+struct Heads : torch::autograd::Function<Heads> {
+  static variable_list forward(AutogradContext* ctx, const at::Tensor& z_H, const at::Tensor& /*lm_master*/,
+                               const at::Tensor& /*q_master*/, const at::Tensor& /*q_bias_master*/,
+                               const HeadWeights& weights) {
+    ctx->save_for_backward({z_H, weights.lm_weight, weights.q_weight});
+    // The buffers are no saved variables: each use adds to them, which is no change behind the graph's back.
+    ctx->saved_data["grad_lm_weight"] = weights.grad_lm_weight;
+    ctx->saved_data["grad_q_weight"] = weights.grad_q_weight;
+    ctx->saved_data["grad_q_bias"] = weights.grad_q_bias;
+    return {at::linear(z_H, weights.lm_weight),
+            at::linear(z_H.select(1, 0), weights.q_weight, weights.q_bias).to(at::kFloat)};
+  }
+
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    TORCH_CHECK(!at::GradMode::is_enabled(), "the heads have no second derivative (logits ", grads[0].sizes(), ")");
+    const variable_list saved = ctx->get_saved_variables();
+    const at::Tensor &z_H = saved[0], &lm_weight = saved[1], &q_weight = saved[2];
+    const auto buffer = [&](const char* name) { return ctx->saved_data[name].toTensor(); };
+    const at::Tensor grad_logits = grads[0].reshape({-1, lm_weight.size(0)});
+    const at::Tensor grad_q = grads[1].to(z_H.scalar_type());
+    if (const at::Tensor grad = buffer("grad_lm_weight"); grad.defined()) {
+      ops::linear_accumulate_(grad, grad_logits, z_H.reshape({-1, z_H.size(2)}));
+    }
+    if (const at::Tensor grad = buffer("grad_q_weight"); grad.defined()) {
+      ops::linear_accumulate_(grad, grad_q, z_H.select(1, 0));
+    }
+    if (const at::Tensor grad = buffer("grad_q_bias"); grad.defined()) {
+      grad.add_(at::sum(grad_q, at::IntArrayRef{0}, /*keepdim=*/false, grad.scalar_type()));
+    }
+    const at::Tensor grad_z = at::mm(grad_logits, lm_weight).view(z_H.sizes());
+    grad_z.select(1, 0).addmm_(grad_q, q_weight);
+    return {grad_z, at::Tensor(), at::Tensor(), at::Tensor(), at::Tensor()};
+  }
 };
 
 }  // namespace
@@ -75,11 +126,34 @@ at::Tensor PuzzleNetwork::embed_inputs(const at::Tensor& inputs, const at::Tenso
 }
 
 SegmentOutput PuzzleNetwork::read_out(const at::Tensor& z_H, const at::Tensor& z_L) const {
-  const at::Tensor q = q_head_->forward(z_H.select(1, 0)).to(at::kFloat);
+  const at::Tensor &lm = lm_head_->weight(), &q_weight = q_head_->weight(), &q_bias = q_head_->bias();
+  HeadWeights weights{.lm_weight = lm_head_->compute_weight().detach(),
+                      .q_weight = q_head_->compute_weight().detach(),
+                      .q_bias = q_bias.detach().to(z_H.scalar_type())};
+  if (at::GradMode::is_enabled()) {
+    weights.grad_lm_weight = ops::gradient_buffer(lm);
+    weights.grad_q_weight = ops::gradient_buffer(q_weight);
+    weights.grad_q_bias = ops::gradient_buffer(q_bias);
+  }
+  const variable_list heads = Heads::apply(z_H, lm, q_weight, q_bias, weights);
+  const at::Tensor &logits = heads[0], &q = heads[1];
   return {.carry = {z_H.detach(), z_L.detach()},
-          .logits = lm_head_->forward(z_H).narrow(1, dims_.puzzle_emb_len, dims_.seq_len),
+          .logits = logits.narrow(1, dims_.puzzle_emb_len, dims_.seq_len),
           .q_halt = q.select(1, 0),
-          .q_continue = q.select(1, 1)};
+          .q_continue = q.select(1, 1),
+          .position_logits = logits,
+          .q = q};
+}
+
+at::Tensor PuzzleNetwork::read_q(const at::Tensor& first) const {
+  const at::NoGradGuard no_grad;
+  return q_head_->forward(first).to(at::kFloat);
+}
+
+at::Tensor PuzzleModel::q_values(const Carry& carry, const at::Tensor& inputs, const at::Tensor& puzzle_rows) {
+  const at::NoGradGuard no_grad;
+  const SegmentOutput out = segment(carry, inputs, puzzle_rows);
+  return out.q.defined() ? out.q : at::stack({out.q_halt, out.q_continue}, 1);
 }
 
 double PuzzleNetwork::block_flops() const {

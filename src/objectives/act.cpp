@@ -1,21 +1,29 @@
 #include "hrm/objectives/act.h"
 
 #include "hrm/base/error.h"
+#include "hrm/ops/act_loss.h"
+#include "hrm/ops/act_update.h"
 
 namespace hrm::objectives {
 namespace {
 
-// to = where(mask, from, to) along dimension 0, in place.
-void take_where(const at::Tensor& mask, const at::Tensor& from, at::Tensor& to) {
-  std::vector<int64_t> shape(static_cast<size_t>(to.dim()), 1);
-  shape[0] = to.size(0);
-  at::where_out(to, mask.view(shape), from.to(to.scalar_type()), to);
+ops::ActSlots slots_of(const ActState& state) {
+  return {.z_H = state.carry.z_H,
+          .z_L = state.carry.z_L,
+          .steps = state.steps,
+          .halted = state.halted,
+          .inputs = state.inputs,
+          .labels = state.labels,
+          .puzzle_identifiers = state.puzzle_identifiers};
 }
 
-void reset_halted(ActState& state, const at::Tensor& H_init, const at::Tensor& L_init) {
-  take_where(state.halted, H_init, state.carry.z_H);
-  take_where(state.halted, L_init, state.carry.z_L);
-  state.steps.masked_fill_(state.halted, 0);
+ops::ActRows rows_of(const data::PuzzleBatch& batch) {
+  return {.inputs = batch.inputs, .labels = batch.labels, .puzzle_identifiers = batch.puzzle_identifiers};
+}
+
+// (B, 2) = [q_halt, q_continue] float32.
+at::Tensor q_of(const models::SegmentOutput& output) {
+  return output.q.defined() ? output.q : at::stack({output.q_halt, output.q_continue}, 1);
 }
 
 void check_rows(const ActState& state, const data::PuzzleBatch& batch, bool at_least) {
@@ -52,46 +60,30 @@ ActState make_act_state(models::PuzzleModel& model, int64_t slots) {
 }
 
 void act_begin(ActState& state, const data::PuzzleBatch& batch, const at::Tensor& H_init, const at::Tensor& L_init) {
-  const at::NoGradGuard no_grad;
   check_rows(state, batch, /*at_least=*/false);
-  reset_halted(state, H_init, L_init);
-  take_where(state.halted, batch.inputs, state.inputs);
-  take_where(state.halted, batch.labels, state.labels);
-  take_where(state.halted, batch.puzzle_identifiers, state.puzzle_identifiers);
+  ops::act_begin_(slots_of(state), H_init, L_init, rows_of(batch), /*cursor=*/{});
 }
 
 void act_begin_from_pool(ActState& state, const data::PuzzleBatch& pool, at::Tensor& cursor, const at::Tensor& H_init,
                          const at::Tensor& L_init) {
-  const at::NoGradGuard no_grad;
   check_rows(state, pool, /*at_least=*/true);
-  const at::Tensor taken = state.halted.to(at::kLong).cumsum(0);
-  // A slot that goes on gets some valid row too, which take_where drops.
-  const at::Tensor row = at::remainder(cursor + taken - 1, pool.inputs.size(0));
-  reset_halted(state, H_init, L_init);
-  take_where(state.halted, pool.inputs.index_select(0, row), state.inputs);
-  take_where(state.halted, pool.labels.index_select(0, row), state.labels);
-  take_where(state.halted, pool.puzzle_identifiers.index_select(0, row), state.puzzle_identifiers);
-  cursor.add_(taken.select(0, state.size() - 1));
+  ops::act_begin_(slots_of(state), H_init, L_init, rows_of(pool), cursor);
 }
 
 void act_end(ActState& state, const models::SegmentOutput& output, const HaltDraws& draws, bool training,
              const config::ModelConfig& config) {
   const at::NoGradGuard no_grad;
-  state.carry.z_H.copy_(output.carry.z_H);
-  state.carry.z_L.copy_(output.carry.z_L);
-  state.steps.add_(1);
-  at::ge_out(state.halted, state.steps, config.halt_max_steps);
-  if (!training || config.halt_max_steps == 1) return;
-  state.halted.logical_or_(config.no_ACT_continue ? output.q_halt.gt(0) : output.q_halt.gt(output.q_continue));
-  const at::Tensor min_steps = draws.min_steps.masked_fill(draws.uniform.ge(config.halt_exploration_prob), 0);
-  state.halted.logical_and_(state.steps.ge(min_steps));
+  ops::act_end_(slots_of(state), output.carry.z_H, output.carry.z_L, q_of(output), draws.uniform, draws.min_steps,
+                {.max_steps = config.halt_max_steps,
+                 .exploration = config.halt_exploration_prob,
+                 .training = training,
+                 .no_continue = config.no_ACT_continue});
 }
 
 at::Tensor target_q_continue(models::PuzzleModel& model, const ActState& state, const at::Tensor& puzzle_rows) {
   const at::NoGradGuard no_grad;
-  const models::SegmentOutput next = model.segment(state.carry, state.inputs, puzzle_rows);
-  const at::Tensor last = state.steps.ge(model.config().halt_max_steps);
-  return at::sigmoid(at::where(last, next.q_halt, at::maximum(next.q_halt, next.q_continue)));
+  return ops::act_q_target(model.q_values(state.carry, state.inputs, puzzle_rows), state.steps,
+                           model.config().halt_max_steps);
 }
 
 const std::vector<std::string>& act_metric_names() {
@@ -102,34 +94,11 @@ const std::vector<std::string>& act_metric_names() {
 
 ActLoss act_loss(const models::SegmentOutput& output, const ActState& state,
                  const std::optional<at::Tensor>& target_q_continue, LossKind kind, LossPrecision precision) {
-  const at::Tensor labelled = state.labels.ne(data::kIgnoreLabel);  // (B, S)
-  const at::Tensor tokens = labelled.sum(1);                        // (B)
-  const at::Tensor divisor = tokens.clamp_min(1);
-
-  const at::Tensor right = output.logits.detach().argmax(-1).eq(state.labels).logical_and_(labelled).sum(1);  // (B)
-  const at::Tensor all_right = right.eq(tokens);
-  const at::Tensor counted = state.halted.logical_and(tokens.gt(0));
-
-  const at::Tensor token_loss = cross_entropy(output.logits, state.labels, kind, precision);
-  const at::Tensor lm_loss = (token_loss / divisor.unsqueeze(1)).sum();
-  const auto bce = [](const at::Tensor& logit, const at::Tensor& target) {
-    return at::binary_cross_entropy_with_logits(logit, target, /*weight=*/{}, /*pos_weight=*/{}, at::Reduction::Sum);
-  };
-  const at::Tensor q_halt_loss = bce(output.q_halt, all_right.to(at::kFloat));
-  at::Tensor q_loss = q_halt_loss, q_continue_loss = at::zeros_like(q_halt_loss);
-  if (target_q_continue) {
-    q_continue_loss = bce(output.q_continue, *target_q_continue);
-    q_loss = q_halt_loss + q_continue_loss;
-  }
-  ActLoss result{.loss = lm_loss + 0.5 * q_loss, .metrics = {}};
-
-  const at::NoGradGuard no_grad;
-  const at::Tensor q_right = output.q_halt.ge(0).eq(all_right);
-  const auto over_counted = [&](const at::Tensor& value) { return value.to(at::kDouble).mul(counted).sum(); };
-  result.metrics = at::stack({counted.sum().to(at::kDouble), over_counted(right.to(at::kDouble) / divisor),
-                              over_counted(all_right), over_counted(q_right), over_counted(state.steps),
-                              lm_loss.to(at::kDouble), q_halt_loss.to(at::kDouble), q_continue_loss.to(at::kDouble)});
-  return result;
+  const at::Tensor& logits = output.position_logits.defined() ? output.position_logits : output.logits;
+  const int64_t prefix = logits.size(1) - state.labels.size(1);
+  const ops::TokenLoss tokens = ops::token_loss(logits, state.labels, prefix, kind, precision);
+  const ops::ActLossSums sums = ops::act_loss(tokens, q_of(output), target_q_continue, state.steps, state.halted);
+  return {.loss = sums.loss, .metrics = sums.metrics};
 }
 
 ActLoss act_loss(const models::SegmentOutput& output, const ActState& state,

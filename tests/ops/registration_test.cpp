@@ -11,10 +11,16 @@ namespace {
 
 TEST(Registration, EveryOpHasItsKernels) {
   const std::vector<std::string> expected = {
+      "hrm::act_begin_",
+      "hrm::act_end_",
+      "hrm::act_loss",
+      "hrm::act_loss_backward",
+      "hrm::act_q_target",
       "hrm::adam_",
       "hrm::attention",
       "hrm::attention_backward",
       "hrm::attention_forward",
+      "hrm::augment_rows_",
       "hrm::grad_norm",
       "hrm::linear",
       "hrm::linear_accumulate_",
@@ -32,6 +38,8 @@ TEST(Registration, EveryOpHasItsKernels) {
       "hrm::sparse_sign_sgd_",
       "hrm::swiglu",
       "hrm::swiglu_backward",
+      "hrm::token_loss",
+      "hrm::token_loss_backward",
   };
   std::vector<std::string> found;
   for (const OpInfo& op : op_table()) {

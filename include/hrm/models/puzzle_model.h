@@ -25,6 +25,10 @@ struct SegmentOutput {
   at::Tensor logits;      // (B, S, V) compute dtype
   at::Tensor q_halt;      // (B) float32
   at::Tensor q_continue;  // (B) float32
+  // What the heads gave, of which the above are views. A loss that reads these spares autograd the gradients of the
+  // views. Undefined where an output was put together by hand.
+  at::Tensor position_logits = {};  // (B, L, V)
+  at::Tensor q = {};                // (B, 2) float32 = [q_halt, q_continue]
 };
 
 // Sizes that follow from the configuration and the data.
@@ -47,6 +51,11 @@ class PuzzleModel : public torch::nn::Module {
   // leaf and read its gradient. Differentiable where grad mode is on, by the model's own gradient rule (HRM: one
   // step; TRM: the last cycle). Runs on the current stream.
   virtual SegmentOutput segment(const Carry& carry, const at::Tensor& inputs, const at::Tensor& puzzle_rows) = 0;
+
+  // The Q values of segment() alone, (B, 2) float32 = [q_halt, q_continue], never recorded: the target of Q learning.
+  // The values are those of segment() up to the rounding of matrix products of other shapes; what only logits and carry
+  // need is left out.
+  virtual at::Tensor q_values(const Carry& carry, const at::Tensor& inputs, const at::Tensor& puzzle_rows);
 
   // Rows of z_H and z_L for samples that start afresh: H_init, L_init, (D) float32 buffers, not trained.
   const at::Tensor& H_init() const { return H_init_; }

@@ -33,6 +33,9 @@ class PuzzleNetwork : public PuzzleModel {
   // Logits from the data positions of z_H, Q values from its first position, and the detached carry.
   SegmentOutput read_out(const at::Tensor& z_H, const at::Tensor& z_L) const;
 
+  // The Q values (B, 2) float32 of z_H's first position (B, D), not recorded.
+  at::Tensor read_q(const at::Tensor& first) const;
+
   // Matrix-multiply operations of one sample: one block, and the two heads.
   double block_flops() const;
   double head_flops() const;

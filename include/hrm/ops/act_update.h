@@ -1,0 +1,51 @@
+#pragma once
+// The state of adaptive computation time (ACT) between segments: which slots start afresh, which halt. In plain ATen
+// this is some thirty launches on tensors of one number per slot, and masked copies of the whole carry.
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <optional>
+
+namespace hrm::ops {
+
+// Of B slots; all tensors contiguous, on one device. S tokens, L positions, D hidden.
+struct ActSlots {
+  at::Tensor z_H, z_L;            // (B, L, D) any floating-point dtype
+  at::Tensor steps;               // (B) int32
+  at::Tensor halted;              // (B) bool
+  at::Tensor inputs, labels;      // (B, S) int32
+  at::Tensor puzzle_identifiers;  // (B) int32
+};
+
+// R rows for the slots that start afresh.
+struct ActRows {
+  at::Tensor inputs, labels;      // (R, S) int32
+  at::Tensor puzzle_identifiers;  // (R) int32
+};
+
+// Writes into the halted slots, in place: z_H = H_init, z_L = L_init (each (D), float32, rounded to the carry's dtype),
+// steps 0, and a row of tokens, labels and identifier. Without a cursor that is row i for slot i, and R = B. With a
+// cursor (0-dim int64) the halted slots take, in slot order, the rows cursor, cursor + 1, ... modulo R, with R >= B,
+// and the cursor advances by their number. Everything else, `halted` too, stays. No host synchronisation;
+// deterministic; on the current stream; can be captured. Not differentiable; bumps the version counters of what it
+// writes. Throws c10::Error that names the shapes.
+void act_begin_(const ActSlots& slots, const at::Tensor& H_init, const at::Tensor& L_init, const ActRows& rows,
+                const std::optional<at::Tensor>& cursor);
+
+// How slots halt.
+struct ActHalting {
+  int64_t max_steps = 1;
+  double exploration = 0;    // slots with uniform < exploration may not halt before min_steps
+  bool training = false;     // halt by the Q values too, not by max_steps alone
+  bool no_continue = false;  // halt where q_halt > 0, not where q_halt > q_continue
+};
+
+// In place: z_H, z_L = the new carry; steps += 1; halted = steps >= max_steps, and in training with max_steps > 1 also
+// where the Q values say so, but not where an exploring slot has had fewer than min_steps.
+// q (B, 2) = [q_halt, q_continue] float32 (float64 for tests), any strides; uniform (B) float32; min_steps (B) int32.
+// The other members of `slots` are not read. As act_begin_ otherwise.
+void act_end_(const ActSlots& slots, const at::Tensor& new_z_H, const at::Tensor& new_z_L, const at::Tensor& q,
+              const at::Tensor& uniform, const at::Tensor& min_steps, const ActHalting& halting);
+
+}  // namespace hrm::ops

@@ -1,0 +1,46 @@
+#pragma once
+// Token cross-entropy of puzzle models, averaged per sample, with the counts that accuracies need, in one pass over
+// the logits.
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <tuple>
+
+namespace hrm::ops {
+
+// stablemax: p = s(x) / sum s(x) with s(x) = x + 1 for x >= 0, else 1 / (1 - x + 1e-30) (Prieto et al., "Grokking at
+// the Edge of Numerical Stability", arXiv 2501.04697). softmax: p = exp(x) / sum exp(x).
+enum class LossKind { stablemax, softmax };
+
+// Arithmetic of stablemax: f64 is that of the official HRM and TRM code. softmax is always computed in float32.
+enum class LossPrecision { f64, f32 };
+
+inline constexpr int64_t kIgnoredToken = -100;
+
+struct TokenLoss {
+  at::Tensor loss;      // (B) float64 for stablemax in f64, else float32: sum of -log p(label) / max(labelled, 1)
+  at::Tensor labelled;  // (B) int32: tokens that have a label
+  at::Tensor right;     // (B) int32: of these, tokens whose first largest logit is that of the label
+};
+
+// logits (B, L, V), float32, bfloat16 or float16 (float64 for tests), any strides (copied where V is not contiguous);
+// labels (B, S) int32, each kIgnoredToken or in 0..V-1 (unchecked on a GPU), belong to the positions first..first+S-1.
+// loss is differentiable in logits, once; the gradient is (B, L, V) in their dtype, zero outside those positions.
+// Keeps the logits and labels alone. Deterministic; on the current stream; can be captured. Throws c10::Error that
+// names the shapes.
+TokenLoss token_loss(const at::Tensor& logits, const at::Tensor& labels, int64_t first, LossKind kind,
+                     LossPrecision precision);
+
+// The gradient of the logits for grad_loss (B), the gradient of TokenLoss::loss.
+at::Tensor token_loss_backward(const at::Tensor& grad_loss, const at::Tensor& logits, const at::Tensor& labels,
+                               int64_t first, LossKind kind, LossPrecision precision);
+
+// -log p(label) of each token, 0 where the label is kIgnoredToken, in plain ATen operations: logits (..., V), labels
+// (...) -> (...), in the dtype of TokenLoss::loss; and the gradient of logits for the gradient of that.
+at::Tensor token_cross_entropy(const at::Tensor& logits, const at::Tensor& labels, LossKind kind,
+                               LossPrecision precision);
+at::Tensor token_cross_entropy_backward(const at::Tensor& grad, const at::Tensor& logits, const at::Tensor& labels,
+                                        LossKind kind, LossPrecision precision);
+
+}  // namespace hrm::ops
