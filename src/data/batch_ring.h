@@ -16,7 +16,8 @@
 namespace hrm::data::internal {
 
 struct BatchBuffer {
-  PuzzleBatch batch;
+  PuzzleBatch batch;  // or, of a ring of picks, undefined
+  at::Tensor picks;   // of a ring of picks: (rows, 3) int64
   int64_t position_before = 0;
   int64_t position_after = 0;
 };
@@ -24,8 +25,8 @@ struct BatchBuffer {
 // All members may be called from any thread.
 class BatchRing : public std::enable_shared_from_this<BatchRing> {
  public:
-  // Allocates `count` buffers of `rows` rows, page-locked when asked.
-  BatchRing(int64_t count, int64_t rows, const PuzzleMeta& meta, bool pinned);
+  // Allocates `count` buffers of `rows` rows, or of the picks of so many, page-locked when asked.
+  BatchRing(int64_t count, int64_t rows, const PuzzleMeta& meta, bool pinned, bool picks);
 
   // Producer: a free buffer, waiting for one; nullptr after stop().
   BatchBuffer* wait_free();

@@ -4,6 +4,7 @@
 
 #include "hrm/base/error.h"
 #include "hrm/base/philox.h"
+#include "hrm/ops/symmetry.h"
 
 namespace hrm::data {
 
@@ -15,38 +16,7 @@ std::vector<uint32_t> dihedral_source(int transform, int rows, int cols) {
   source.reserve(static_cast<size_t>(rows) * cols);
   for (int i = 0; i < out_rows; ++i) {
     for (int j = 0; j < out_cols; ++j) {
-      int row = i, col = j;
-      switch (transform) {
-        case 1:
-          row = j;
-          col = cols - 1 - i;
-          break;
-        case 2:
-          row = rows - 1 - i;
-          col = cols - 1 - j;
-          break;
-        case 3:
-          row = rows - 1 - j;
-          col = i;
-          break;
-        case 4:
-          col = cols - 1 - j;
-          break;
-        case 5:
-          row = rows - 1 - i;
-          break;
-        case 6:
-          row = j;
-          col = i;
-          break;
-        case 7:
-          row = rows - 1 - j;
-          col = cols - 1 - i;
-          break;
-        default:
-          break;
-      }
-      source.push_back(static_cast<uint32_t>(row * cols + col));
+      source.push_back(static_cast<uint32_t>(ops::dihedral_source_cell(transform, rows, cols, i, j)));
     }
   }
   return source;

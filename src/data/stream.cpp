@@ -22,27 +22,22 @@ constexpr int64_t kHeldBatches = 2;
 using Augment = std::function<void(uint64_t sample, int32_t* inputs, int32_t* labels)>;
 
 Augment make_augment(const PuzzleDataset& dataset, const TrainStreamOptions& options) {
-  const PuzzleMeta& meta = dataset.meta();
-  if (options.augmentation == "none") return {};
-  if (options.augmentation == "sudoku") {
-    const SudokuGeometry geometry = sudoku_geometry(meta.seq_len, options.box_rows, options.box_cols);
-    require(meta.vocab_size == geometry.vocab_size(), ExitCode::usage, "data.augmentation is sudoku, but ",
-            dataset.origin(), " has ", meta.vocab_size, " tokens instead of the ", geometry.vocab_size(), " of a ",
-            geometry.size(), "x", geometry.size(), " Sudoku");
-    auto augmenter = std::make_shared<SudokuAugmenter>(geometry);
-    return [augmenter, seed = options.seed](uint64_t sample, int32_t* inputs, int32_t* labels) {
+  const ops::Augmentation how = augmentation_of(dataset, options);
+  const auto with = [&](auto augmenter) -> Augment {
+    return [augmenter, seed = how.seed](uint64_t sample, int32_t* inputs, int32_t* labels) {
       (*augmenter)(seed, sample, inputs, labels);
     };
-  }
-  require(options.augmentation == "dihedral", ExitCode::usage, "data.augmentation is ", options.augmentation,
-          ", must be none, sudoku or dihedral");
-  const int side = maze_side(static_cast<size_t>(meta.seq_len));
-  require(side > 0, ExitCode::usage, "data.augmentation is dihedral, but the ", meta.seq_len, " cells of ",
-          dataset.origin(), " are no square grid");
-  auto augmenter = std::make_shared<DihedralAugmenter>(side);
-  return [augmenter, seed = options.seed](uint64_t sample, int32_t* inputs, int32_t* labels) {
-    (*augmenter)(seed, sample, inputs, labels);
   };
+  switch (how.kind) {
+    case ops::AugmentKind::sudoku:
+      return with(std::make_shared<SudokuAugmenter>(
+          SudokuGeometry{static_cast<int>(how.box_rows), static_cast<int>(how.box_cols)}));
+    case ops::AugmentKind::dihedral:
+      return with(std::make_shared<DihedralAugmenter>(maze_side(static_cast<size_t>(dataset.meta().seq_len))));
+    case ops::AugmentKind::none:
+      break;
+  }
+  return {};
 }
 
 }  // namespace
@@ -59,8 +54,31 @@ TrainStreamOptions train_stream_options(const config::Config& config, int64_t gl
   return options;
 }
 
+ops::Augmentation augmentation_of(const PuzzleDataset& dataset, const TrainStreamOptions& options) {
+  const PuzzleMeta& meta = dataset.meta();
+  ops::Augmentation how{.seed = options.seed};
+  if (options.augmentation == "none") return how;
+  if (options.augmentation == "sudoku") {
+    const SudokuGeometry geometry = sudoku_geometry(meta.seq_len, options.box_rows, options.box_cols);
+    require(meta.vocab_size == geometry.vocab_size(), ExitCode::usage, "data.augmentation is sudoku, but ",
+            dataset.origin(), " has ", meta.vocab_size, " tokens instead of the ", geometry.vocab_size(), " of a ",
+            geometry.size(), "x", geometry.size(), " Sudoku");
+    how.kind = ops::AugmentKind::sudoku;
+    how.box_rows = geometry.box_rows;
+    how.box_cols = geometry.box_cols;
+    return how;
+  }
+  require(options.augmentation == "dihedral", ExitCode::usage, "data.augmentation is ", options.augmentation,
+          ", must be none, sudoku or dihedral");
+  require(maze_side(static_cast<size_t>(meta.seq_len)) > 0, ExitCode::usage, "data.augmentation is dihedral, but the ",
+          meta.seq_len, " cells of ", dataset.origin(), " are no square grid");
+  how.kind = ops::AugmentKind::dihedral;
+  return how;
+}
+
 void StreamBatch::release() {
   batch = {};
+  picks = at::Tensor();
   buffer_.reset();
 }
 
@@ -78,7 +96,7 @@ class TrainStream::Producer {
     augment_ = make_augment(*dataset_, options);
     rows_ = options.global_batch_size / options.ranks;
     ring_ = std::make_shared<internal::BatchRing>(options.prefetch_batches + kHeldBatches, rows_, dataset_->meta(),
-                                                  options.pinned);
+                                                  options.pinned, options.picks_only);
     thread_ = std::thread([this] { run(); });
   }
   ~Producer() {
@@ -104,12 +122,32 @@ class TrainStream::Producer {
     buffer.position_before = position_;
     position_ = sampler_.batch(position_, options_.global_batch_size, samples_);
     buffer.position_after = position_;
+    if (options_.picks_only) {
+      fill_picks(buffer.picks.data_ptr<int64_t>());
+    } else {
+      fill_rows(buffer.batch);
+    }
+  }
+
+  // Row `row` of this rank.
+  const SampleRef& sample_of(int64_t row) const { return samples_[options_.rank * rows_ + row]; }
+
+  void fill_picks(int64_t* picks) {
+    for (int64_t row = 0; row < rows_; ++row, picks += 3) {
+      const SampleRef& sample = sample_of(row);
+      picks[0] = sample.example;
+      picks[1] = static_cast<int64_t>(sample.sample);
+      picks[2] = dataset_->puzzle_identifier(sample.puzzle);
+    }
+  }
+
+  void fill_rows(const PuzzleBatch& batch) {
     const int64_t length = dataset_->meta().seq_len;
-    int32_t* inputs = buffer.batch.inputs.data_ptr<int32_t>();
-    int32_t* labels = buffer.batch.labels.data_ptr<int32_t>();
-    int32_t* identifiers = buffer.batch.puzzle_identifiers.data_ptr<int32_t>();
+    int32_t* inputs = batch.inputs.data_ptr<int32_t>();
+    int32_t* labels = batch.labels.data_ptr<int32_t>();
+    int32_t* identifiers = batch.puzzle_identifiers.data_ptr<int32_t>();
     for (int64_t row = 0; row < rows_; ++row, inputs += length, labels += length) {
-      const SampleRef& sample = samples_[options_.rank * rows_ + row];
+      const SampleRef& sample = sample_of(row);
       dataset_->example(sample.example, inputs, labels);
       if (augment_) augment_(sample.sample, inputs, labels);
       identifiers[row] = dataset_->puzzle_identifier(sample.puzzle);
@@ -138,6 +176,7 @@ StreamBatch TrainStream::next() {
   StreamBatch result;
   result.buffer_ = producer_->ring().next_ready(wait_ms_);
   result.batch = result.buffer_->batch;
+  result.picks = result.buffer_->picks;
   result.position_before = result.buffer_->position_before;
   result.position_after = result.buffer_->position_after;
   return result;
@@ -159,7 +198,8 @@ RowStream::RowStream(std::shared_ptr<const PuzzleDataset> dataset, const TrainSt
     : source_((check_single_rows(*dataset, options), dataset), options, position),
       // One more than the caller may hold, to be filled meanwhile.
       out_(std::make_shared<internal::BatchRing>(kHeldBatches + 1, options.global_batch_size, dataset->meta(),
-                                                 options.pinned)),
+                                                 options.pinned, options.picks_only)),
+      chunk_rows_(options.global_batch_size),
       position_(position) {}
 
 RowStream::~RowStream() = default;
@@ -167,31 +207,35 @@ RowStream::~RowStream() = default;
 StreamBatch RowStream::next_rows(int64_t n) {
   StreamBatch result;
   result.buffer_ = out_->take_free();
-  const PuzzleBatch& to = result.buffer_->batch;
-  require(n >= 1 && n <= to.inputs.size(0), ExitCode::unexpected, "next_rows(", n, ") of a stream of ",
-          to.inputs.size(0), " rows at a time");
+  const internal::BatchBuffer& to = *result.buffer_;
+  require(n >= 1 && n <= chunk_rows_, ExitCode::unexpected, "next_rows(", n, ") of a stream of ", chunk_rows_,
+          " rows at a time");
   const auto copy_rows = [](const at::Tensor& to_tensor, int64_t to_row, const at::Tensor& from, int64_t from_row,
                             int64_t rows) {
-    const int64_t width = from.numel() / from.size(0);
-    std::memcpy(to_tensor.data_ptr<int32_t>() + to_row * width, from.data_ptr<int32_t>() + from_row * width,
-                rows * width * sizeof(int32_t));
+    if (!from.defined()) return;  // rows or their picks, not both
+    const size_t width = from.nbytes() / static_cast<size_t>(from.size(0));
+    std::memcpy(static_cast<char*>(to_tensor.data_ptr()) + to_row * width,
+                static_cast<const char*>(from.data_ptr()) + from_row * width, rows * width);
   };
   wait_ms_ = 0;
   for (int64_t done = 0; done < n;) {
-    if (!chunk_.batch.inputs.defined() || used_ == chunk_.batch.inputs.size(0)) {
+    if (!chunk_.buffer_ || used_ == chunk_rows_) {
       chunk_.release();
       chunk_ = source_.next();
       wait_ms_ += source_.wait_ms();
       used_ = 0;
     }
-    const int64_t rows = std::min(n - done, chunk_.batch.inputs.size(0) - used_);
-    copy_rows(to.inputs, done, chunk_.batch.inputs, used_, rows);
-    copy_rows(to.labels, done, chunk_.batch.labels, used_, rows);
-    copy_rows(to.puzzle_identifiers, done, chunk_.batch.puzzle_identifiers, used_, rows);
+    const int64_t rows = std::min(n - done, chunk_rows_ - used_);
+    copy_rows(to.batch.inputs, done, chunk_.batch.inputs, used_, rows);
+    copy_rows(to.batch.labels, done, chunk_.batch.labels, used_, rows);
+    copy_rows(to.batch.puzzle_identifiers, done, chunk_.batch.puzzle_identifiers, used_, rows);
+    copy_rows(to.picks, done, chunk_.picks, used_, rows);
     used_ += rows;
     done += rows;
   }
-  result.batch = {to.inputs.narrow(0, 0, n), to.labels.narrow(0, 0, n), to.puzzle_identifiers.narrow(0, 0, n), n};
+  const auto first = [n](const at::Tensor& rows) { return rows.defined() ? rows.narrow(0, 0, n) : rows; };
+  result.batch = {first(to.batch.inputs), first(to.batch.labels), first(to.batch.puzzle_identifiers), n};
+  result.picks = first(to.picks);
   result.position_before = position_;
   position_ += n;
   result.position_after = position_;

@@ -10,42 +10,13 @@
 namespace hrm::data {
 namespace {
 
-// A random order of blocks and, inside each, of its lines.
-void draw_lines(CounterRng& rng, int blocks, int lines, uint8_t* perm) {
-  std::array<uint8_t, kMaxSudokuSize> block_order, line_order;
-  const std::span<uint8_t> order(block_order.data(), blocks), inner(line_order.data(), lines);
-  std::iota(order.begin(), order.end(), uint8_t{0});
-  rng.shuffle(order);
-  for (const int block : order) {
-    std::iota(inner.begin(), inner.end(), uint8_t{0});
-    rng.shuffle(inner);
-    for (const int line : inner) *perm++ = static_cast<uint8_t>(block * lines + line);
-  }
-}
-
-// The cell of the original that each cell of the result takes its digit from.
-template <class T>
-void fill_source(const SudokuGeometry& geometry, const SudokuSymmetry& symmetry, T* source) {
-  const int n = geometry.size();
-  const int row_stride = symmetry.transpose ? 1 : n, col_stride = symmetry.transpose ? n : 1;
-  for (int row = 0; row < n; ++row) {
-    for (int col = 0; col < n; ++col) {
-      *source++ = static_cast<T>(symmetry.row_perm[row] * row_stride + symmetry.col_perm[col] * col_stride);
-    }
-  }
-}
+static_assert(kMaxSudokuSize == ops::kMaxSymmetrySize);
 
 }  // namespace
 
 SudokuSymmetry draw_symmetry(const SudokuGeometry& geometry, CounterRng& rng) {
-  SudokuSymmetry symmetry;
-  const int n = geometry.size();
-  const std::span<uint8_t> digits(symmetry.digit_map.data() + 1, n);
-  std::iota(digits.begin(), digits.end(), uint8_t{1});
-  rng.shuffle(digits);
-  symmetry.transpose = geometry.square_boxes() && rng.below(2) == 1;
-  draw_lines(rng, n / geometry.box_rows, geometry.box_rows, symmetry.row_perm.data());
-  draw_lines(rng, n / geometry.box_cols, geometry.box_cols, symmetry.col_perm.data());
+  SudokuSymmetry symmetry{};
+  ops::draw_sudoku_symmetry(rng, geometry.box_rows, geometry.box_cols, symmetry);
   return symmetry;
 }
 
@@ -55,26 +26,25 @@ SudokuSymmetry draw_symmetry(const SudokuGeometry& geometry, uint64_t seed, uint
 }
 
 Grid apply_symmetry(const SudokuGeometry& geometry, const SudokuSymmetry& symmetry, const Grid& grid) {
-  std::array<uint16_t, kMaxSudokuSize * kMaxSudokuSize> source;
-  fill_source(geometry, symmetry, source.data());
+  const int n = geometry.size();
   Grid result(grid.size());
-  for (size_t i = 0; i < grid.size(); ++i) result[i] = symmetry.digit_map[grid[source[i]]];
+  for (int cell = 0; cell < geometry.cells(); ++cell) {
+    result[cell] = symmetry.digit_map[grid[ops::sudoku_source(symmetry, n, cell / n, cell % n)]];
+  }
   return result;
 }
 
-SudokuAugmenter::SudokuAugmenter(SudokuGeometry geometry)
-    : geometry_(geometry), source_(geometry.cells()), token_map_(geometry.vocab_size()), scratch_(geometry.cells()) {}
+SudokuAugmenter::SudokuAugmenter(SudokuGeometry geometry) : geometry_(geometry), scratch_(geometry.cells()) {}
 
 void SudokuAugmenter::operator()(uint64_t seed, uint64_t sample, int32_t* inputs, int32_t* labels) {
   const SudokuSymmetry symmetry = draw_symmetry(geometry_, seed, sample);
-  fill_source(geometry_, symmetry, source_.data());
-  token_map_[0] = 0;
-  for (int digit = 0; digit <= geometry_.size(); ++digit) token_map_[digit + 1] = symmetry.digit_map[digit] + 1;
+  const int n = geometry_.size();
   for (int32_t* tokens : {inputs, labels}) {
     std::copy_n(tokens, scratch_.size(), scratch_.begin());
-    for (size_t i = 0; i < scratch_.size(); ++i) {
-      const int32_t token = scratch_[source_[i]];
-      tokens[i] = token < 0 ? token : token_map_[token];
+    for (int row = 0; row < n; ++row) {
+      for (int col = 0; col < n; ++col) {
+        *tokens++ = ops::sudoku_token(symmetry, scratch_[ops::sudoku_source(symmetry, n, row, col)]);
+      }
     }
   }
 }

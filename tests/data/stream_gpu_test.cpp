@@ -1,7 +1,7 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
-#include "data/data_support.h"
+#include "data/device_table_cases.h"
 #include "hrm/data/stream.h"
 #include "hrm/data/test_reader.h"
 
@@ -26,6 +26,11 @@ TEST(PinnedStream, GivesTheSameRows) {
     EXPECT_TRUE(at::equal(on_gpu.cpu(), want.batch.inputs));
     EXPECT_TRUE(at::equal(row.batch.inputs, want.batch.inputs));
   }
+}
+
+TEST(DeviceTableGpu, GivesTheStreamsRows) {
+  if (!at::hasCUDA()) GTEST_SKIP() << "no CUDA device";
+  expect_same_streams(at::kCUDA);
 }
 
 TEST(PinnedTestReader, PinsItsBatches) {

@@ -19,48 +19,70 @@ enum class Stream : uint32_t {
   subset = 7,         // subsampling of a data set; index = 0
 };
 
-// Ten rounds; the block of four words that belongs to this key and counter.
-inline std::array<uint32_t, 4> philox4x32(std::array<uint32_t, 4> counter, std::array<uint32_t, 2> key) {
+// Marks functions that kernels call, too.
+#ifdef __CUDACC__
+#define HRM_HOST_DEVICE __host__ __device__
+#else
+#define HRM_HOST_DEVICE
+#endif
+
+// Ten rounds: turns the four words of a counter into the block of four random words that belongs to it and the key.
+HRM_HOST_DEVICE inline void philox4x32(uint32_t* counter, uint32_t key0, uint32_t key1) {
   for (int round = 0; round < 10; ++round) {
     const uint64_t product0 = uint64_t{0xD2511F53} * counter[0];
     const uint64_t product1 = uint64_t{0xCD9E8D57} * counter[2];
-    counter = {static_cast<uint32_t>(product1 >> 32) ^ counter[1] ^ key[0], static_cast<uint32_t>(product1),
-               static_cast<uint32_t>(product0 >> 32) ^ counter[3] ^ key[1], static_cast<uint32_t>(product0)};
-    key[0] += 0x9E3779B9;
-    key[1] += 0xBB67AE85;
+    counter[0] = static_cast<uint32_t>(product1 >> 32) ^ counter[1] ^ key0;
+    counter[1] = static_cast<uint32_t>(product1);
+    counter[2] = static_cast<uint32_t>(product0 >> 32) ^ counter[3] ^ key1;
+    counter[3] = static_cast<uint32_t>(product0);
+    key0 += 0x9E3779B9;
+    key1 += 0xBB67AE85;
   }
+}
+
+inline std::array<uint32_t, 4> philox4x32(std::array<uint32_t, 4> counter, std::array<uint32_t, 2> key) {
+  philox4x32(counter.data(), key[0], key[1]);
   return counter;
+}
+
+// Uniform in 0..n-1 without bias (Lemire's rejection), from the 32-bit words of rng.next(). n >= 1.
+template <class Rng>
+HRM_HOST_DEVICE uint32_t uniform_below(Rng& rng, uint32_t n) {
+  uint64_t product = uint64_t{rng.next()} * n;
+  if (static_cast<uint32_t>(product) < n) {
+    const uint32_t threshold = (0u - n) % n;
+    while (static_cast<uint32_t>(product) < threshold) product = uint64_t{rng.next()} * n;
+  }
+  return static_cast<uint32_t>(product >> 32);
 }
 
 // A sequence of draws for one (seed, stream, index).
 class CounterRng {
  public:
-  CounterRng(uint64_t seed, Stream stream, uint64_t index)
-      : key_{static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)},
-        stream_(static_cast<uint32_t>(stream)),
-        index_(index) {}
+  HRM_HOST_DEVICE CounterRng(uint64_t seed, Stream stream, uint64_t index)
+      : seed_(seed), stream_(static_cast<uint32_t>(stream)), index_(index) {}
 
-  uint32_t next() {
+  HRM_HOST_DEVICE uint32_t next() {
     if (used_ == 4) {
-      block_ =
-          philox4x32({count_++, stream_, static_cast<uint32_t>(index_), static_cast<uint32_t>(index_ >> 32)}, key_);
+      block(count_++, block_);
       used_ = 0;
     }
     return block_[used_++];
   }
 
-  // Uniform in [0, 1), a multiple of 2^-24, exact in float.
-  float uniform() { return static_cast<float>(next() >> 8) * 0x1.0p-24f; }
-
-  // Uniform in 0..n-1 without bias (Lemire's rejection). n >= 1.
-  uint32_t below(uint32_t n) {
-    uint64_t product = uint64_t{next()} * n;
-    if (static_cast<uint32_t>(product) < n) {
-      const uint32_t threshold = (0u - n) % n;
-      while (static_cast<uint32_t>(product) < threshold) product = uint64_t{next()} * n;
-    }
-    return static_cast<uint32_t>(product >> 32);
+  // Words 4 * number .. 4 * number + 3 of the sequence, whatever was drawn before.
+  HRM_HOST_DEVICE void block(uint32_t number, uint32_t* words) const {
+    words[0] = number;
+    words[1] = stream_;
+    words[2] = static_cast<uint32_t>(index_);
+    words[3] = static_cast<uint32_t>(index_ >> 32);
+    philox4x32(words, static_cast<uint32_t>(seed_), static_cast<uint32_t>(seed_ >> 32));
   }
+
+  // Uniform in [0, 1), a multiple of 2^-24, exact in float.
+  HRM_HOST_DEVICE float uniform() { return static_cast<float>(next() >> 8) * 0x1.0p-24f; }
+
+  HRM_HOST_DEVICE uint32_t below(uint32_t n) { return uniform_below(*this, n); }
 
   // Fisher-Yates.
   template <class Range>
@@ -69,11 +91,11 @@ class CounterRng {
   }
 
  private:
-  std::array<uint32_t, 2> key_;
+  uint64_t seed_;
   uint32_t stream_;
   uint64_t index_;
   uint32_t count_ = 0;
-  std::array<uint32_t, 4> block_{};
+  uint32_t block_[4] = {};
   int used_ = 4;
 };
 

@@ -9,6 +9,7 @@
 #include "hrm/data/batch.h"
 #include "hrm/data/dataset.h"
 #include "hrm/data/sudoku.h"
+#include "hrm/ops/augment.h"
 
 namespace hrm::data {
 
@@ -22,9 +23,14 @@ struct TrainStreamOptions {
   std::string augmentation = "none";  // none | sudoku | dihedral
   int64_t box_rows = 0;               // of a Sudoku; 0 = square boxes, or 2x3 for 6x6
   int64_t box_cols = 0;
+  // Only say which rows these are: a DeviceTable (hrm/data/device_table.h) reads and augments them.
+  bool picks_only = false;
 };
 // Seed, prefetch depth, augmentation and box shape from the configuration.
 TrainStreamOptions train_stream_options(const config::Config& config, int64_t global_batch_size, bool pinned);
+
+// How rows of this data set are augmented. Throws Error(usage) for options that do not fit the data.
+ops::Augmentation augmentation_of(const PuzzleDataset& dataset, const TrainStreamOptions& options);
 
 namespace internal {
 class BatchRing;
@@ -35,7 +41,8 @@ struct BatchBuffer;
 // until its event has completed); the buffer is written anew after release() or destruction. Movable.
 class StreamBatch {
  public:
-  PuzzleBatch batch;            // CPU; this rank's rows, all valid
+  PuzzleBatch batch;            // CPU; this rank's rows, all valid; undefined with picks_only
+  at::Tensor picks;             // with picks_only: (B, 3) int64, CPU: example, sample (SampleRef), puzzle identifier
   int64_t position_before = 0;  // group visits before this batch
   int64_t position_after = 0;   // where to continue: state to save once the batch has been used
 
@@ -93,6 +100,7 @@ class RowStream {
   TrainStream source_;
   std::shared_ptr<internal::BatchRing> out_;
   StreamBatch chunk_;
+  int64_t chunk_rows_;
   int64_t used_ = 0;  // rows of chunk_ that were handed out
   int64_t position_ = 0;
   double wait_ms_ = 0;

@@ -1,7 +1,6 @@
 #pragma once
 // The symmetries of Sudoku: random ones for augmentation, and classes of solutions that no symmetry maps onto another.
 
-#include <array>
 #include <cstdint>
 #include <string>
 #include <unordered_map>
@@ -9,20 +8,13 @@
 #include <vector>
 
 #include "hrm/data/sudoku.h"
+#include "hrm/ops/symmetry.h"
 
 namespace hrm::data {
 
-// One symmetry, as the official augmentation has it: x = transpose ? A^T : A; y[i,j] = x[row_perm[i], col_perm[j]];
-// result = digit_map[y].
-struct SudokuSymmetry {
-  std::array<uint8_t, kMaxSudokuSize + 1> digit_map{};  // digit_map[0] = 0
-  bool transpose = false;                               // only where boxes are square
-  std::array<uint8_t, kMaxSudokuSize> row_perm{};       // keeps bands together
-  std::array<uint8_t, kMaxSudokuSize> col_perm{};       // keeps stacks together
-};
+using ops::SudokuSymmetry;
 
-// Uniform over all symmetries: digits, bands, rows within bands, stacks, columns within stacks, and transposition
-// where boxes are square.
+// Uniform over all symmetries (hrm/ops/symmetry.h).
 SudokuSymmetry draw_symmetry(const SudokuGeometry& geometry, CounterRng& rng);
 SudokuSymmetry draw_symmetry(const SudokuGeometry& geometry, uint64_t seed, uint64_t sample);
 
@@ -37,8 +29,7 @@ class SudokuAugmenter {
 
  private:
   SudokuGeometry geometry_;
-  std::vector<uint16_t> source_;
-  std::vector<int32_t> token_map_, scratch_;
+  std::vector<int32_t> scratch_;
 };
 
 // True when canonical_form is feasible: the symmetries to try are few enough (9x9 and below, and 3x4 boxes).

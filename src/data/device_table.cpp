@@ -1,0 +1,45 @@
+#include "hrm/data/device_table.h"
+
+#include <ATen/ATen.h>
+
+namespace hrm::data {
+namespace {
+
+// What a table may take of the GPU's memory without being asked for.
+constexpr int64_t kSmallTable = int64_t{256} << 20;
+
+}  // namespace
+
+DeviceTable::DeviceTable(const PuzzleDataset& dataset, const TrainStreamOptions& options, at::Device device)
+    : how_(augmentation_of(dataset, options)) {
+  const int64_t examples = dataset.num_examples(), length = dataset.meta().seq_len;
+  const at::Tensor inputs = at::empty({examples, length}, at::kInt), labels = at::empty_like(inputs);
+  for (int64_t i = 0; i < examples; ++i) {
+    dataset.example(i, inputs.data_ptr<int32_t>() + i * length, labels.data_ptr<int32_t>() + i * length);
+  }
+  inputs_ = inputs.to(device);
+  labels_ = labels.to(device);
+}
+
+void DeviceTable::load(const at::Tensor& picks, const PuzzleBatch& batch) const {
+  const at::Tensor on_device = picks.to(inputs_.device(), /*non_blocking=*/true);
+  ops::augment_rows_(batch.inputs, batch.labels, batch.puzzle_identifiers, inputs_, labels_, on_device, how_);
+}
+
+int64_t DeviceTable::bytes(const PuzzleDataset& dataset) {
+  return 2 * dataset.num_examples() * dataset.meta().seq_len * static_cast<int64_t>(sizeof(int32_t));
+}
+
+void load_rows(const StreamBatch& rows, const PuzzleBatch& batch, const DeviceTable* table) {
+  if (table != nullptr) return table->load(rows.picks, batch);
+  batch.inputs.copy_(rows.batch.inputs, /*non_blocking=*/true);
+  batch.labels.copy_(rows.batch.labels, /*non_blocking=*/true);
+  batch.puzzle_identifiers.copy_(rows.batch.puzzle_identifiers, /*non_blocking=*/true);
+}
+
+bool use_device_table(const config::Config& config, const PuzzleDataset& dataset, at::Device device) {
+  if (config.data.augmentation_device != "auto") return config.data.augmentation_device == "device";
+  return device.is_cuda() && config.ops.backend == "fused" && DeviceTable::bytes(dataset) <= kSmallTable;
+}
+
+}  // namespace hrm::data
