@@ -9,6 +9,7 @@
 #include "hrm/base/error.h"
 #include "hrm/base/philox.h"
 #include "hrm/optim/sparse_sign_sgd.h"
+#include "hrm/runtime/nvtx.h"
 
 namespace hrm::tasks {
 namespace {
@@ -16,11 +17,6 @@ namespace {
 data::PuzzleBatch rows_of(const data::PuzzleBatch& batch, int64_t first, int64_t count) {
   return {batch.inputs.narrow(0, first, count), batch.labels.narrow(0, first, count),
           batch.puzzle_identifiers.narrow(0, first, count), count};
-}
-
-data::PuzzleBatch to_device(const data::PuzzleBatch& batch, at::Device device) {
-  const auto move = [&](const at::Tensor& t) { return t.to(device, /*non_blocking=*/true); };
-  return {move(batch.inputs), move(batch.labels), move(batch.puzzle_identifiers), batch.valid_rows};
 }
 
 std::string percent(double share) {
@@ -91,23 +87,37 @@ PuzzleTask::PuzzleTask(const config::Config& config, const Runtime& runtime) : c
   puzzle_rows_ = objectives::make_puzzle_rows(*model_, micro_batch_size_);
   if (puzzle_rows_.defined()) embedding_rows_grad_ = at::zeros({slots, dims.puzzle_emb_ndim}, floats);
   embedding_lr_ = at::zeros({}, floats);
+  const auto ints = floats.dtype(at::kInt);
+  batch_ = {at::zeros({slots, dims.seq_len}, ints), at::zeros({slots, dims.seq_len}, ints), at::zeros({slots}, ints),
+            slots};
+  draws_ = {at::zeros({slots}, floats), at::zeros({slots}, ints)};
 }
 
 void PuzzleTask::open_data() {
   const int64_t slots = config_.train.global_batch_size;
   const bool on_gpu = runtime_.device.is_cuda();
-  const auto options = data::train_stream_options(config_, slots, /*pinned=*/on_gpu);
+  auto options = data::train_stream_options(config_, slots, /*pinned=*/on_gpu);
+  if (data::use_device_table(config_, *train_, runtime_.device)) {
+    table_ = std::make_unique<data::DeviceTable>(*train_, options, runtime_.device);
+    options.picks_only = true;
+  }
   if (config_.data.reference_semantics) {
     stream_ = std::make_unique<data::TrainStream>(train_, options, position_);
   } else {
-    pool_ = std::make_unique<RowPool>(train_, options, slots, position_, runtime_.device);
+    pool_ = std::make_unique<RowPool>(train_, options, slots, position_, runtime_.device, table_.get());
   }
 }
 
-double PuzzleTask::load_batch(int64_t step) {
+double PuzzleTask::load_batch(int64_t step, double lr_factor) {
   draw_exploration(step);
+  embedding_lr_.fill_(config_.optim.puzzle_emb_lr * lr_factor);
   if (!stream_ && !pool_) open_data();
   return pool_ ? pool_->prepare() : load_rows(step);
+}
+
+std::vector<at::Tensor> PuzzleTask::step_inputs() const {
+  const data::PuzzleBatch& rows = pool_ ? pool_->rows() : batch_;
+  return {rows.inputs, rows.labels, rows.puzzle_identifiers, draws_.uniform, draws_.min_steps, embedding_lr_};
 }
 
 double PuzzleTask::load_rows(int64_t step) {
@@ -115,7 +125,7 @@ double PuzzleTask::load_rows(int64_t step) {
   if (held.copied) held.copied->synchronize();
   held = {};
   held.batch = stream_->next();
-  batch_ = to_device(held.batch.batch, runtime_.device);
+  data::load_rows(held.batch, batch_, table_.get());
   if (runtime_.device.is_cuda()) {
     held.copied.emplace(c10::DeviceType::CUDA);
     held.copied->record(c10::impl::VirtualGuardImpl(c10::DeviceType::CUDA).getStream(runtime_.device));
@@ -139,10 +149,11 @@ void PuzzleTask::draw_exploration(int64_t step) {
     u[slot] = rng.uniform();
     m[slot] = max_steps > 1 ? 2 + static_cast<int32_t>(rng.below(static_cast<uint32_t>(max_steps - 1))) : 1;
   }
-  draws_ = {uniform.to(runtime_.device, /*non_blocking=*/true), min_steps.to(runtime_.device, /*non_blocking=*/true)};
+  draws_.uniform.copy_(uniform, /*non_blocking=*/true);
+  draws_.min_steps.copy_(min_steps, /*non_blocking=*/true);
 }
 
-void PuzzleTask::forward_backward(int64_t /*step*/, int64_t micro_batch, at::Tensor& metric_sums) {
+void PuzzleTask::forward_backward(int64_t micro_batch, const at::Tensor& loss_scale, at::Tensor& metric_sums) {
   const int64_t first = micro_batch * micro_batch_size_;
   objectives::ActState slots = state_.narrow(first, micro_batch_size_);
   if (pool_) {
@@ -153,20 +164,28 @@ void PuzzleTask::forward_backward(int64_t /*step*/, int64_t micro_batch, at::Ten
 
   const objectives::HaltDraws draws{draws_.uniform.narrow(0, first, micro_batch_size_),
                                     draws_.min_steps.narrow(0, first, micro_batch_size_)};
-  if (puzzle_rows_.defined()) puzzle_rows_.mutable_grad() = at::Tensor();
-  const objectives::TrainSegment segment =
-      objectives::act_train_segment(*model_, slots, puzzle_rows_, draws, config_.objective);
-  (segment.loss.loss / static_cast<double>(config_.train.global_batch_size)).backward();
+  objectives::TrainSegment segment;
+  {
+    const ProfilerRange range(RangeKind::step, "forward");
+    segment = objectives::act_train_segment(*model_, slots, puzzle_rows_, draws, config_.objective);
+  }
+  const ProfilerRange range(RangeKind::step, "backward");
+  const at::Tensor& loss = segment.loss.loss;
+  const at::Tensor share = at::full({}, 1.0 / static_cast<double>(config_.train.global_batch_size), loss.options());
+  loss.backward(loss_scale.defined() ? share * loss_scale.to(loss.scalar_type()) : share);
   metric_sums.add_(segment.loss.metrics);
   if (puzzle_rows_.defined()) {
     embedding_rows_grad_.narrow(0, first, micro_batch_size_).copy_(puzzle_rows_.grad());
+    puzzle_rows_.mutable_grad() = at::Tensor();  // a temporary of the step
   }
 }
 
-void PuzzleTask::update_extra(double lr_factor, const at::Tensor& skip) {
+void PuzzleTask::finish_step() {
   if (pool_) pool_->finish();
+}
+
+void PuzzleTask::update_extra(const at::Tensor& skip) {
   if (!embedding_rows_grad_.defined()) return;
-  embedding_lr_.fill_(config_.optim.puzzle_emb_lr * lr_factor);
   // The rows of all micro-batches at once: the sign is taken of the sum over the global batch.
   optim::sparse_sign_sgd_(model_->puzzle_embedding(), state_.puzzle_identifiers, embedding_rows_grad_, embedding_lr_,
                           config_.optim.puzzle_emb_weight_decay, skip);

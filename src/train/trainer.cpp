@@ -8,6 +8,7 @@
 #include "hrm/checkpoint/checkpoint.h"
 #include "hrm/optim/clip.h"
 #include "hrm/optim/schedules.h"
+#include "hrm/runtime/nvtx.h"
 #include "hrm/train/eval_reporter.h"
 #include "hrm/train/signals.h"
 
@@ -15,8 +16,16 @@ namespace hrm::train {
 namespace {
 
 // Values behind the task's own sums in the vector that travels to the host each step; the first three as
-// optim::GradNormExtras reports them.
-enum Extra : int64_t { kNormRaw = 0, kNormClipped = 1, kNonFinite = 2, kUpdateRatio = 3, kNumExtra = 4 };
+// optim::GradNormExtras reports them. The last two only where the loss is scaled.
+enum Extra : int64_t {
+  kNormRaw = 0,
+  kNormClipped = 1,
+  kNonFinite = 2,
+  kUpdateRatio = 3,
+  kLossScale = 4,
+  kSkipped = 5,
+};
+constexpr int64_t kExtras = 4, kExtrasScaled = 6;
 
 int64_t planned_steps(const config::TrainConfig& config, const tasks::Task& task) {
   if (config.steps > 0) return config.steps;
@@ -37,7 +46,12 @@ Trainer::Trainer(const config::Config& config, std::string config_json, const Ru
       runtime_(runtime),
       task_(task),
       run_dir_(std::move(run_dir)),
-      log_(run_dir_) {
+      log_(run_dir_),
+      captured_({.name = "training step",
+                 .device = runtime.device,
+                 .enabled = config.runtime.cuda_graphs,
+                 .warmup = config.runtime.graph_warmup_steps,
+                 .refusal = task.why_not_captured()}) {
   const int64_t micro =
       config.train.micro_batch_size > 0 ? config.train.micro_batch_size : config.train.global_batch_size;
   accumulation_ = config.train.global_batch_size / micro;
@@ -48,10 +62,15 @@ Trainer::Trainer(const config::Config& config, std::string config_json, const Ru
       {config.optim.name, config.optim.beta1, config.optim.beta2, config.optim.eps, config.optim.ema},
       {optim::group_of(parameters, config.optim.weight_decay, ema_.get())});
 
-  const auto sums = static_cast<int64_t>(task.metric_names().size());
+  if (runtime.precision.loss_scaling) {
+    scaler_ = std::make_unique<LossScaler>(config.precision.loss_scale, config.precision.loss_scale_growth_interval,
+                                           runtime.device);
+  }
+  num_task_sums_ = static_cast<int64_t>(task.metric_names().size());
+  const int64_t sums = num_task_sums_ + (scaler_ ? kExtrasScaled : kExtras);
   const auto on_device = at::TensorOptions().device(runtime.device);
-  metric_sums_ = at::zeros({sums + kNumExtra}, on_device.dtype(at::kDouble));
-  window_sums_ = at::zeros({sums + kNumExtra}, at::kDouble);
+  metric_sums_ = at::zeros({sums}, on_device.dtype(at::kDouble));
+  window_sums_ = at::zeros({sums}, at::kDouble);
   lr_ = at::zeros({}, on_device.dtype(at::kFloat));
   skip_ = at::zeros({}, on_device.dtype(at::kFloat));
 }
@@ -88,26 +107,69 @@ Outcome Trainer::stop() {
 
 // One optimizer step. Nothing here waits for the device: metrics travel to the host on their own (collect_metrics).
 void Trainer::train_step() {
+  const ProfilerRange range(RangeKind::step, "train.step");
   const int64_t step = step_ + 1;  // the schedule, the samples and the draws of this step are numbered from 1
-  nn::ParameterSet& parameters = task_.parameters();
+  const double factor = lr_factor(step);
+  {
+    const ProfilerRange data(RangeKind::data, "data.next_batch");
+    const double waited = task_.load_batch(step, factor);
+    window_wait_ms_ += waited;
+    data_wait_ms_ += waited;
+  }
+  lr_.fill_(config_.optim.lr * factor);
 
-  window_wait_ms_ += task_.load_batch(step);
-  parameters.zero_grad();
-  metric_sums_.zero_();
-  at::Tensor task_sums = metric_sums_.narrow(0, 0, metric_sums_.numel() - kNumExtra);
-  for (int64_t micro = 0; micro < accumulation_; ++micro) task_.forward_backward(step, micro, task_sums);
-
-  const at::Tensor extra = metric_sums_.narrow(0, task_sums.numel(), kNumExtra);
-  // Once a step was not finite, every later one is left out too, until the host has noticed and stops: the weights in
-  // the dump are those before the bad step.
-  const optim::GradNorm norm = optim::global_norm(parameters.flat_grad(), config_.optim.grad_clip, 2,
-                                                  {.skip = skip_, .report = extra.narrow(0, kNormRaw, 3)});
-  lr_.fill_(config_.optim.lr * lr_factor(step));
-  // Averages and compute copies follow the weights in the same pass.
-  optimizer_->step(lr_, norm.coef, skip_, extra.select(0, kUpdateRatio));
-  task_.update_extra(lr_factor(step), skip_);
+  const CapturedStep::Key shape{config_.train.global_batch_size, accumulation_};
+  std::vector<at::Tensor> inputs = task_.step_inputs();
+  inputs.push_back(lr_);
+  if (captured_.captured(shape)) {
+    const ProfilerRange replay(RangeKind::step, "train.graph_replay");
+    captured_.run(shape, inputs, {});
+  } else {
+    captured_.run(shape, inputs, [this] { device_step(); });
+  }
+  task_.finish_step();
   reader_.push(step, metric_sums_);
   step_ = step;
+}
+
+// The device's part of a step, once captured never called again: it reads nothing from the host that changes.
+void Trainer::device_step() {
+  nn::ParameterSet& parameters = task_.parameters();
+  {
+    const ProfilerRange range(RangeKind::step, "optimizer.zero_grad");
+    parameters.zero_grad();
+    metric_sums_.zero_();
+  }
+  const at::Tensor scale = scaler_ ? scaler_->scale() : at::Tensor();
+  at::Tensor task_sums = metric_sums_.narrow(0, 0, num_task_sums_);
+  for (int64_t micro = 0; micro < accumulation_; ++micro) task_.forward_backward(micro, scale, task_sums);
+
+  at::Tensor extra = metric_sums_.narrow(0, num_task_sums_, metric_sums_.numel() - num_task_sums_);
+  optim::GradNorm norm;
+  {
+    const ProfilerRange range(RangeKind::step, "grad_clip");
+    // An overflow of a scaled loss leaves out one step. Otherwise, once a step was not finite, every later one is left
+    // out too, until the host has noticed and stops: the weights in the dump are those before the bad step.
+    if (scaler_) skip_.copy_(scaler_->hopeless());
+    norm = optim::global_norm(parameters.flat_grad(), config_.optim.grad_clip, 2,
+                              {.loss_scale = scale, .skip = skip_, .report = extra.narrow(0, kNormRaw, 3)});
+  }
+  {
+    const ProfilerRange range(RangeKind::step, "optimizer.step");
+    // Averages and compute copies follow the weights in the same pass.
+    optimizer_->step(lr_, norm.coef, skip_, extra.select(0, kUpdateRatio));
+    task_.update_extra(skip_);
+  }
+  if (scaler_) scale_loss(norm.nonfinite, extra);
+}
+
+// Adapts the scale to this step, and reports it: a step that was left out is none of divergence and has no norm.
+void Trainer::scale_loss(const at::Tensor& nonfinite, at::Tensor& extra) {
+  extra.select(0, kLossScale).copy_(scaler_->scale());
+  extra.select(0, kSkipped).copy_(nonfinite);
+  scaler_->update(nonfinite);
+  extra.select(0, kNonFinite).copy_(scaler_->hopeless());
+  extra.narrow(0, kNormRaw, 2).nan_to_num_(0, 0, 0);
 }
 
 double Trainer::lr_factor(int64_t step) const {
@@ -127,7 +189,7 @@ bool Trainer::due(int64_t every, bool last) const {
 void Trainer::collect_metrics(bool wait) {
   while (auto entry = reader_.pop(wait)) {
     auto sums = window_sums_.accessor<double, 1>();
-    const auto nonfinite = static_cast<size_t>(sums.size(0) - kNumExtra + kNonFinite);
+    const auto nonfinite = static_cast<size_t>(num_task_sums_ + kNonFinite);
     if (entry->values[nonfinite] != 0) stop_diverged(entry->tag);
     for (int64_t i = 0; i < sums.size(0); ++i) sums[i] += entry->values[static_cast<size_t>(i)];
     ++window_steps_;
@@ -137,7 +199,7 @@ void Trainer::collect_metrics(bool wait) {
 
 void Trainer::write_window(int64_t step) {
   const double* sums = window_sums_.const_data_ptr<double>();
-  const int64_t num_task = window_sums_.numel() - kNumExtra;
+  const int64_t num_task = num_task_sums_;
   const auto steps = static_cast<double>(window_steps_);
   const tasks::NamedValues summary = task_.summarize({sums, sums + num_task}, window_steps_);
 
@@ -155,7 +217,11 @@ void Trainer::write_window(int64_t step) {
   line.emplace_back("train/lr", config_.optim.lr * lr_factor(step));
   line.emplace_back("train/grad_norm_raw", sums[num_task + kNormRaw] / steps);
   line.emplace_back("train/grad_norm_clipped", sums[num_task + kNormClipped] / steps);
-  line.emplace_back("train/update_ratio", sums[num_task + kUpdateRatio]);
+  line.emplace_back("train/update_ratio", sums[num_task + kUpdateRatio] / steps);
+  if (scaler_) {
+    line.emplace_back("train/loss_scale", sums[num_task + kLossScale] / steps);
+    line.emplace_back("train/skipped_steps", sums[num_task + kSkipped]);
+  }
   line.emplace_back("perf/step_ms", step_seconds * 1e3);
   line.emplace_back("perf/data_wait_ms", window_wait_ms_ / std::max(timed, 1.0));
   line.emplace_back("perf/samples_per_s", samples_per_s);
@@ -275,6 +341,7 @@ void Trainer::visit_state(StateVisitor& visitor) {
   task_.visit_state(visitor);
   optimizer_->visit_state(visitor);
   if (ema_) ema_->visit_state(visitor);
+  if (scaler_) scaler_->visit_state(visitor);
 }
 
 }  // namespace hrm::train

@@ -61,8 +61,12 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(
         Variant{"hrm", {}}, Variant{"accumulation", {"train.micro_batch_size=2"}},
         Variant{"adamw_ema_clip", {"optim.name=adamw", "optim.ema=0.9", "optim.grad_clip=0.5"}},
+        Variant{"fp16_scaled", {"precision.compute=fp16", "precision.loss_scale=1048576"}},
         Variant{"rows_not_lost", {"data.reference_semantics=false"}},
         Variant{"rows_not_lost_accumulation", {"data.reference_semantics=false", "train.micro_batch_size=4"}},
+        Variant{"device_augmentation", {"data.augmentation_device=device"}},
+        Variant{"device_augmentation_rows_not_lost",
+                {"data.augmentation_device=device", "data.reference_semantics=false", "train.micro_batch_size=4"}},
         Variant{"trm_attention",
                 {"model.arch=trm", "model.H_layers=0", "model.no_ACT_continue=true", "model.puzzle_emb_len=4",
                  "optim.ema=0.99"}},

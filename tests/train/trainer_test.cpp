@@ -90,6 +90,47 @@ TEST(Trainer, TheTimeLimitSavesAndStops) {
   EXPECT_EQ(checkpoint::open_checkpoint(dir / "small").meta.step, run.trainer.step());
 }
 
+// fp16: an overflow of the scaled loss leaves out its step and halves the scale, and the training goes on.
+TEST(Trainer, AnOverflowOfTheScaledLossIsNoDivergence) {
+  const auto dir = fresh_folder("runs");
+  SmallRun run(dir, {"precision.compute=fp16", "precision.loss_scale=16777216", "train.log_every=1", "train.steps=30",
+                     "train.global_batch_size=1"});
+  run.trainer.start_fresh();
+  const auto before = run.tensors();
+  EXPECT_EQ(run.trainer.run(), train::Outcome::finished);
+  const auto after = run.tensors();
+  EXPECT_LT(after.at("loss_scale.scale").item<double>(), 16777216);
+  const double skipped = after.at("loss_scale.skipped").item<double>();
+  EXPECT_GE(skipped, 1);
+  EXPECT_LT(skipped, 20);
+  EXPECT_EQ(after.at("optim.step").item<double>(), 30 - skipped);
+  EXPECT_FALSE(at::equal(before.at("lm_head.weight"), after.at("lm_head.weight")));
+  EXPECT_TRUE(after.at("lm_head.weight").isfinite().all().item<bool>());
+  std::ifstream in(dir / "small" / "metrics.jsonl");
+  std::string line;
+  std::getline(in, line);
+  EXPECT_NE(line.find("\"train/loss_scale\":16777216"), std::string::npos) << line;
+  EXPECT_NE(line.find("\"train/skipped_steps\":1"), std::string::npos) << line;
+  EXPECT_NE(line.find("\"train/grad_norm_raw\":0"), std::string::npos) << line;
+}
+
+TEST(Trainer, Fp16WithInfiniteWeightsDivergesAtLast) {
+  const auto dir = fresh_folder("runs");
+  SmallRun run(dir, {"precision.compute=fp16", "train.steps=100"});
+  run.trainer.start_fresh();
+  {
+    const at::NoGradGuard no_grad;
+    run.task.model().named_parameters()["lm_head.weight"].fill_(std::numeric_limits<float>::infinity());
+  }
+  run.task.parameters().refresh_compute();
+  try {
+    run.trainer.run();
+    FAIL() << "trained on with infinite weights";
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), ExitCode::diverged);
+  }
+}
+
 // data.reference_semantics = false: slots take the rows of the stream one after the other as they halt.
 TEST(RowPool, NoRowIsLost) {
   const auto dir = fresh_folder("runs");
@@ -104,10 +145,11 @@ TEST(RowPool, NoRowIsLost) {
   int64_t taken = 0;
   for (int64_t step = 1; step <= 20; ++step) {
     const at::Tensor halted = run.tensors().at("carry.halted");
-    run.task.load_batch(step);
+    run.task.load_batch(step, 1.0);
     run.task.parameters().zero_grad();
-    run.task.forward_backward(step, 0, sums);
-    run.task.update_extra(1.0, no_skip);
+    run.task.forward_backward(0, /*loss_scale=*/{}, sums);
+    run.task.update_extra(no_skip);
+    run.task.finish_step();
     const auto after = run.tensors();
     for (int64_t slot = 0; slot < 8; ++slot) {
       if (!halted[slot].item<bool>()) continue;

@@ -15,6 +15,7 @@
 
 #include "hrm/config/config.h"
 #include "hrm/data/dataset.h"
+#include "hrm/data/device_table.h"
 #include "hrm/data/stream.h"
 #include "hrm/models/puzzle_model.h"
 #include "hrm/objectives/act.h"
@@ -35,9 +36,11 @@ class PuzzleTask : public Task {
   std::string progress_text(const NamedValues& summary) const override;
   double samples_per_epoch() const override;
   double flops_per_step() const override;
-  double load_batch(int64_t step) override;
-  void forward_backward(int64_t step, int64_t micro_batch, at::Tensor& metric_sums) override;
-  void update_extra(double lr_factor, const at::Tensor& skip) override;
+  double load_batch(int64_t step, double lr_factor) override;
+  std::vector<at::Tensor> step_inputs() const override;
+  void forward_backward(int64_t micro_batch, const at::Tensor& loss_scale, at::Tensor& metric_sums) override;
+  void update_extra(const at::Tensor& skip) override;
+  void finish_step() override;
   bool can_evaluate() const override { return test_ != nullptr; }
   NamedValues evaluate(const std::function<void(const EvalProgress&)>& progress) override;
   std::string eval_text(const NamedValues& result) const override;
@@ -60,6 +63,7 @@ class PuzzleTask : public Task {
   int64_t micro_batch_size_ = 0;
 
   // Where the rows come from; opened at the first step, at the position that a resume may have set.
+  std::unique_ptr<data::DeviceTable> table_;   // draws them on the device; null: the stream does, on the host
   std::unique_ptr<data::TrainStream> stream_;  // reference semantics: a batch offers one row to each slot
   std::unique_ptr<RowPool> pool_;              // otherwise: slots take rows as they halt
   int64_t position_ = 0;                       // registered: group visits (stream) or rows (pool) used so far
@@ -70,7 +74,8 @@ class PuzzleTask : public Task {
     std::optional<c10::Event> copied;
   };
   std::array<Held, 2> held_;
-  data::PuzzleBatch batch_;         // this step's rows on the device
+  // Static: refilled before each step, at the same addresses.
+  data::PuzzleBatch batch_;         // this step's rows on the device; unused with a pool
   objectives::HaltDraws draws_;     // this step's exploration draws on the device
   at::Tensor puzzle_rows_;          // (micro-batch, puzzle_emb_ndim) float32 leaf
   at::Tensor embedding_rows_grad_;  // (global batch, puzzle_emb_ndim) float32, this step's row gradients

@@ -41,15 +41,28 @@ class Task : public Stateful {
   // Floating-point operations of the matrix products of one step.
   virtual double flops_per_step() const = 0;
 
-  // Takes the next global batch from the prefetch thread and starts its copy to the device. Returns the milliseconds
-  // that it had to wait for data. `step` counts from 1.
-  virtual double load_batch(int64_t step) = 0;
-  // Forward and backward of one micro-batch: adds the gradient of (loss / global batch) to the parameters' buffers and
-  // the metric sums, (M) float64 on the device, to `metric_sums`. No host synchronisation.
-  virtual void forward_backward(int64_t step, int64_t micro_batch, at::Tensor& metric_sums) = 0;
-  // Updates what the dense optimizer does not own (sparse embeddings), after all micro-batches. `lr_factor` is the
-  // schedule's value relative to the base rate; `skip` a 0-dim float32 device tensor, non-zero = leave all untouched.
-  virtual void update_extra(double lr_factor, const at::Tensor& skip) = 0;
+  // One optimizer step is load_batch, then forward_backward for each micro-batch and update_extra, then finish_step.
+  // The two in the middle are captured in a CUDA graph (runtime/captured_step.h): they read nothing from the host that
+  // changes from step to step, wait for nothing, and leave their results in tensors whose addresses stay.
+
+  // Puts all that changes from step to step where the device reads it, at the same addresses each time: the next
+  // global batch from the prefetch thread, random draws, learning rates of what the task updates itself. Returns the
+  // milliseconds that it had to wait for data. `step` counts from 1; `lr_factor` is the schedule's value relative to
+  // the base rate.
+  virtual double load_batch(int64_t step, double lr_factor) = 0;
+  // The tensors that load_batch fills, so that a replay can make sure that they are where they were.
+  virtual std::vector<at::Tensor> step_inputs() const = 0;
+  // Forward and backward of one micro-batch: adds the gradient of (loss * loss_scale / global batch) to the parameters'
+  // buffers and the metric sums, (M) float64 on the device, to `metric_sums`. loss_scale: 0-dim float32 on the device,
+  // undefined = 1.
+  virtual void forward_backward(int64_t micro_batch, const at::Tensor& loss_scale, at::Tensor& metric_sums) = 0;
+  // Updates what the dense optimizer does not own (sparse embeddings), after all micro-batches. `skip`: 0-dim float32
+  // on the device, non-zero = leave all untouched.
+  virtual void update_extra(const at::Tensor& skip) = 0;
+  // What the host has to do after the device work was queued.
+  virtual void finish_step() {}
+  // Empty, or why the device work of this task cannot be captured.
+  virtual std::string why_not_captured() const { return ""; }
 
   // True when there is test data.
   virtual bool can_evaluate() const = 0;

@@ -1,0 +1,190 @@
+// Training with the step captured in a CUDA graph is training.
+#include <c10/cuda/CUDAFunctions.h>
+
+#include <fstream>
+
+#include "hrm/checkpoint/checkpoint.h"
+#include "train/small_run.h"
+
+namespace hrm {
+namespace {
+
+using testing::fresh_folder;
+using testing::SmallRun;
+using Overrides = std::vector<std::string>;
+
+#define HRM_NEEDS_GPU() \
+  if (c10::cuda::device_count() == 0) GTEST_SKIP() << "no CUDA device"
+
+Overrides on_gpu(const Overrides& more, bool graphs) {
+  Overrides all = {"runtime.device=cuda",  "runtime.deterministic=true", "train.steps=60",
+                   "train.log_every=10",   "train.eval_every=20",        "train.checkpoint_every=20",
+                   "model.hidden_size=64", "eval.max_samples=32",        "eval.batch_size=32"};
+  all.push_back(graphs ? "runtime.cuda_graphs=true" : "runtime.cuda_graphs=false");
+  all.insert(all.end(), more.begin(), more.end());
+  return all;
+}
+
+std::string metrics_without_timing(const std::filesystem::path& dir) {
+  std::ifstream in(dir / "small" / "metrics.jsonl");
+  std::string line, out;
+  while (std::getline(in, line)) out += line.substr(0, line.find(",\"perf/")) + "\n";
+  return out;
+}
+
+void expect_identical(const std::map<std::string, at::Tensor>& a, const std::map<std::string, at::Tensor>& b) {
+  ASSERT_EQ(a.size(), b.size());
+  for (const auto& [name, tensor] : a) EXPECT_TRUE(at::equal(tensor, b.at(name))) << name;
+}
+
+struct Variant {
+  std::string name;
+  Overrides overrides;
+};
+
+class CapturedTrainGpu : public ::testing::TestWithParam<Variant> {};
+
+TEST_P(CapturedTrainGpu, GraphEqualsEagerBitForBitWithEvaluationsAndCheckpointsBetween) {
+  HRM_NEEDS_GPU();
+  const auto dir = fresh_folder("runs");
+  SmallRun eager(dir / "eager", on_gpu(GetParam().overrides, false));
+  eager.trainer.start_fresh();
+  eager.trainer.run();
+  EXPECT_EQ(eager.trainer.captured_step().replays(), 0);
+  SmallRun graph(dir / "graph", on_gpu(GetParam().overrides, true));
+  graph.trainer.start_fresh();
+  graph.trainer.run();
+  EXPECT_EQ(graph.trainer.captured_step().replays(), 57) << graph.trainer.captured_step().reason();
+  expect_identical(eager.tensors(), graph.tensors());
+  EXPECT_EQ(metrics_without_timing(dir / "eager"), metrics_without_timing(dir / "graph"));
+  EXPECT_EQ(graph_pool_bytes_in_use(), 0) << "the graph keeps results among its temporaries";
+}
+
+TEST_P(CapturedTrainGpu, AResumedGraphRunEqualsAnUninterruptedOne) {
+  HRM_NEEDS_GPU();
+  const auto dir = fresh_folder("runs");
+  SmallRun straight(dir / "straight", on_gpu(GetParam().overrides, true));
+  straight.trainer.start_fresh();
+  straight.trainer.run();
+  {
+    SmallRun first(dir / "resumed", on_gpu(GetParam().overrides, true));
+    first.trainer.start_fresh();
+    first.trainer.run();
+  }
+  // As if the process had died after step 40.
+  std::filesystem::remove_all(checkpoint::list_checkpoints(dir / "resumed" / "small").front());
+  SmallRun second(dir / "resumed", on_gpu(GetParam().overrides, true));
+  const auto found = checkpoint::find_latest_valid(dir / "resumed" / "small");
+  ASSERT_TRUE(found);
+  ASSERT_EQ(found->meta.step, 40);
+  second.trainer.resume(found->dir);
+  second.trainer.run();
+  EXPECT_GT(second.trainer.captured_step().replays(), 10);
+  expect_identical(straight.tensors(), second.tensors());
+  EXPECT_EQ(metrics_without_timing(dir / "straight"), metrics_without_timing(dir / "resumed"));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Variants, CapturedTrainGpu,
+    ::testing::Values(
+        Variant{"hrm", {}}, Variant{"accumulation", {"train.micro_batch_size=2"}},
+        Variant{"adamw_ema_clip", {"optim.name=adamw", "optim.ema=0.9", "optim.grad_clip=0.5", "eval.weights=both"}},
+        Variant{"rows_not_lost_accumulation", {"data.reference_semantics=false", "train.micro_batch_size=4"}},
+        Variant{"trm_attention",
+                {"model.arch=trm", "model.H_layers=0", "model.no_ACT_continue=true", "model.puzzle_emb_len=4",
+                 "optim.ema=0.99"}},
+        Variant{"trm_mlp",
+                {"model.arch=trm", "model.H_layers=0", "model.no_ACT_continue=true", "model.mlp_t=true",
+                 "model.pos_encodings=none"}},
+        Variant{"fp16", {"precision.compute=fp16", "precision.loss_scale=16777216", "train.global_batch_size=2"}},
+        Variant{"fp32", {"precision.compute=fp32"}}, Variant{"reference_ops", {"ops.backend=reference"}}),
+    [](const auto& info) { return info.param.name; });
+
+TEST(CapturedTrain, TheHostWaitsForNothing) {
+  HRM_NEEDS_GPU();
+  const auto dir = fresh_folder("runs");
+  for (const char* rows : {"data.reference_semantics=true", "data.reference_semantics=false"}) {
+    SmallRun run(dir / rows, on_gpu({rows, "runtime.deterministic=false"}, true));
+    run.trainer.start_fresh();
+    run.trainer.run_steps(8);
+    ASSERT_GT(run.trainer.captured_step().replays(), 0);
+    auto& state = c10::cuda::warning_state();
+    state.set_sync_debug_mode(c10::cuda::SyncDebugMode::L_ERROR);
+    EXPECT_NO_THROW(run.trainer.run_steps(40)) << rows;
+    state.set_sync_debug_mode(c10::cuda::SyncDebugMode::L_DISABLED);
+  }
+}
+
+// Two trainings of different shapes in turn, their graphs in one memory pool, against each alone.
+TEST(CapturedTrain, ShapesInTurn) {
+  HRM_NEEDS_GPU();
+  const auto dir = fresh_folder("runs");
+  const Overrides small = on_gpu({}, true), large = on_gpu({"train.global_batch_size=64"}, true);
+  SmallRun a(dir / "a", small), b(dir / "b", large);
+  a.trainer.start_fresh();
+  b.trainer.start_fresh();
+  for (int i = 0; i < 20; ++i) {
+    a.trainer.run_steps(1);
+    b.trainer.run_steps(1);
+    if (i % 7 == 6) a.task.evaluate([](const tasks::EvalProgress&) {});
+  }
+  SmallRun a_alone(dir / "a_alone", small), b_alone(dir / "b_alone", large);
+  a_alone.trainer.start_fresh();
+  a_alone.trainer.run_steps(20);
+  b_alone.trainer.start_fresh();
+  b_alone.trainer.run_steps(20);
+  for (auto [together, alone] : {std::pair{&a, &a_alone}, std::pair{&b, &b_alone}}) {
+    EXPECT_GT(together->trainer.captured_step().replays(), 10);
+    const auto want = alone->tensors(), got = together->tensors();
+    for (const auto& [name, tensor] : want) {
+      if (name.rfind("loop.", 0) == 0) continue;  // how many steps the host has read so far
+      EXPECT_TRUE(at::equal(tensor, got.at(name))) << name;
+    }
+  }
+}
+
+// A task whose step reads a value on the host.
+class WaitingTask : public tasks::PuzzleTask {
+ public:
+  using PuzzleTask::PuzzleTask;
+  void forward_backward(int64_t micro, const at::Tensor& scale, at::Tensor& sums) override {
+    PuzzleTask::forward_backward(micro, scale, sums);
+    last_count = sums[0].item<double>();
+  }
+  double last_count = 0;
+};
+
+class RefusingTask : public tasks::PuzzleTask {
+ public:
+  using PuzzleTask::PuzzleTask;
+  std::string why_not_captured() const override { return "this task says so"; }
+};
+
+template <class Task>
+std::string trained_with(const std::filesystem::path& dir, std::map<std::string, at::Tensor>& tensors) {
+  const config::LoadedConfig loaded = testing::small_config(dir, on_gpu({}, true));
+  const Runtime runtime = start_runtime(loaded.config);
+  Task task(loaded.config, runtime);
+  train::Trainer trainer(loaded.config, loaded.to_json(), runtime, task, dir / "small");
+  trainer.start_fresh();
+  trainer.run();
+  for (const TensorEntry& entry : list_state(trainer).tensors) tensors[entry.name] = entry.tensor.detach().clone();
+  EXPECT_EQ(trainer.captured_step().replays(), 0);
+  return trainer.captured_step().reason();
+}
+
+TEST(CapturedTrain, AStepThatCannotBeCapturedTrainsEagerlyAndSaysWhy) {
+  HRM_NEEDS_GPU();
+  const auto dir = fresh_folder("runs");
+  SmallRun eager(dir / "eager", on_gpu({}, false));
+  eager.trainer.start_fresh();
+  eager.trainer.run();
+  std::map<std::string, at::Tensor> waiting, refusing;
+  EXPECT_NE(trained_with<WaitingTask>(dir / "waiting", waiting), "");
+  expect_identical(eager.tensors(), waiting);
+  EXPECT_EQ(trained_with<RefusingTask>(dir / "refusing", refusing), "this task says so");
+  expect_identical(eager.tensors(), refusing);
+}
+
+}  // namespace
+}  // namespace hrm
