@@ -87,6 +87,13 @@ def read_sudoku(path, device):
             for key in ("question", "answer")]
 
 
+def read_built(folder, device):
+    """Tokens of a dataset directory that an official builder or `hrm_train data` wrote."""
+    import numpy
+    return [torch.from_numpy(numpy.load(os.path.join(folder, "train", f"all__{name}.npy"))).to(device).long()
+            for name in ("inputs", "labels")]
+
+
 def as_batch(question, answer):
     """Tokens as the official builder stores them: 0 is padding, digits 0..9 become 1..10."""
     return dict(inputs=(question + 1).int(), labels=(answer + 1).int(),
@@ -251,7 +258,7 @@ class Official:
 class TimedWork:
     """Steps and evaluations of an Official on ready batches, with their times."""
 
-    def __init__(self, official, train_csv=None, test_csv=None, pool=32):
+    def __init__(self, official, train_data=None, test_csv=None, pool=32):
         self.official, device = official, official.device
         generator = torch.Generator(device=device)
         generator.manual_seed(1)
@@ -260,8 +267,12 @@ class TimedWork:
         def uniform(*shape):
             return torch.rand(*shape, device=device, generator=generator)
 
-        if official.grid == "sudoku" and train_csv:
-            questions, answers = read_sudoku(train_csv, device)
+        if train_data and os.path.isdir(train_data):
+            tokens = read_built(train_data, device)
+            pick = lambda: torch.randint(0, len(tokens[0]), (count,), device=device, generator=generator)  # noqa: E731
+            self.batches = [as_batch(*(x[index] - 1 for x in tokens)) for index in (pick() for _ in range(pool))]
+        elif train_data:
+            questions, answers = read_sudoku(train_data, device)
             self.batches = [augmented(questions, answers, torch.randint(0, len(questions), (count,), device=device,
                                                                         generator=generator), uniform)
                             for _ in range(pool)]
@@ -309,7 +320,8 @@ def main():
     parser.add_argument("--model", choices=MODELS, required=True)
     parser.add_argument("--checkout", required=True, metavar="PATH", help="folder of the official repository")
     parser.add_argument("--grid", choices=sorted(GRIDS), default="sudoku")
-    parser.add_argument("--train", metavar="CSV", help="training puzzles (Sudoku; default: random tokens)")
+    parser.add_argument("--train", metavar="PATH",
+                        help="training puzzles: a CSV file of Sudoku or a dataset directory (default: random tokens)")
     parser.add_argument("--test", metavar="CSV", help="test puzzles, for evaluations")
     parser.add_argument("--batch", type=int, default=384)
     parser.add_argument("--mode", choices=MODES, default="default")
@@ -330,13 +342,15 @@ def main():
     work = TimedWork(Official(args.model, args.checkout, args.batch, args.mode, args.grid, args.device, args.dtype,
                               overrides=overrides), args.train, args.test)
     if args.eval_only:
-        work.evaluate(args.batch, True)
-        work.evaluate(args.batch, False)
+        work.evaluate(args.batch)
+        if args.device == "cuda":
+            torch.cuda.reset_peak_memory_stats()
+        work.evaluate(args.batch)
     else:
-        for _ in range(args.warmup):
-            work.run(1)
-    if args.device == "cuda":
-        torch.cuda.reset_peak_memory_stats()
+        work.run(1)
+        if args.device == "cuda":  # without what compiling took, but with the recording of graphs, in the next steps
+            torch.cuda.reset_peak_memory_stats()
+        work.run(max(args.warmup - 1, 3))
     about = dict(model=args.model, grid=args.grid, mode=args.mode, batch=args.batch,
                  parameters=work.official.parameter_count(), warmup_s=round(time.perf_counter() - start, 1),
                  torch=torch.__version__)

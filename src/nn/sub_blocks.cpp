@@ -30,11 +30,6 @@ void accumulate(AutogradContext* ctx, const char* buffer, const at::Tensor& grad
   if (grad_weight.defined()) ops::linear_accumulate_(grad_weight, rows(grad_y), rows(x));
 }
 
-// grad_h = residual's part + grad_y @ weight, the sum in the product's epilogue.
-at::Tensor input_gradient(const at::Tensor& grad_residual, const at::Tensor& grad_y, const at::Tensor& weight) {
-  return at::addmm(rows(grad_residual), rows(grad_y), weight).view(grad_residual.sizes());
-}
-
 bool needs_gradient(const at::Tensor& h, const Linear& first, const Linear& second) {
   return at::GradMode::is_enabled() &&
          (h.requires_grad() || first.weight().requires_grad() || second.weight().requires_grad());
@@ -62,11 +57,11 @@ struct AttentionSubBlock : torch::autograd::Function<AttentionSubBlock> {
                      &rstd = saved[5], &qkv_weight = saved[6], &o_weight = saved[7];
     const at::Tensor grad_sum = ops::rms_norm_backward(grads[0], y, rstd);
     accumulate(ctx, "grad_second", grad_sum, mixed);
-    const at::Tensor grad_mixed = at::mm(rows(grad_sum), o_weight).view(mixed.sizes());
+    const at::Tensor grad_mixed = ops::linear_grad_x(grad_sum, o_weight);
     const at::Tensor grad_qkv =
         ops::attention_backward(grad_mixed, qkv, mixed, lse, ctx->saved_data["heads"].toInt(), saved[8], saved[9]);
     accumulate(ctx, "grad_first", grad_qkv, h);
-    return {input_gradient(grad_sum, grad_qkv, qkv_weight), at::Tensor(), at::Tensor(), at::Tensor(), at::Tensor()};
+    return {ops::linear_grad_x(grad_qkv, qkv_weight, grad_sum), at::Tensor(), at::Tensor(), at::Tensor(), at::Tensor()};
   }
 };
 
@@ -89,7 +84,7 @@ struct MlpSubBlock : torch::autograd::Function<MlpSubBlock> {
     const auto [grad_gate_up, act] = ops::linear_swiglu_backward(grad_sum, down_weight, gate_up);
     accumulate(ctx, "grad_second", grad_sum, act);
     accumulate(ctx, "grad_first", grad_gate_up, h);
-    return {input_gradient(grad_sum, grad_gate_up, gate_up_weight), at::Tensor(), at::Tensor(), at::Tensor(),
+    return {ops::linear_grad_x(grad_gate_up, gate_up_weight, grad_sum), at::Tensor(), at::Tensor(), at::Tensor(),
             at::Tensor()};
   }
 };

@@ -4,6 +4,8 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/library.h>
 
+#include "hrm/ops/backend.h"
+#include "ops/cpu/matmul.h"
 #include "ops/linear_impl.h"
 
 namespace hrm::ops {
@@ -41,7 +43,8 @@ void check_linear_accumulate(const at::Tensor& grad_weight, const at::Tensor& gr
 }
 
 at::Tensor linear_forward(const at::Tensor& x, const at::Tensor& weight, const OptionalTensor& bias) {
-  return at::linear(x, weight, bias ? OptionalTensor(bias->to(x.scalar_type())) : OptionalTensor());
+  const OptionalTensor rounded = bias ? OptionalTensor(bias->to(x.scalar_type())) : OptionalTensor();
+  return x.is_cpu() ? cpu::linear_product(x, weight, rounded) : at::linear(x, weight, rounded);
 }
 
 at::Tensor linear(const at::Tensor& x, const at::Tensor& weight_compute, const at::Tensor& master,
@@ -51,6 +54,19 @@ at::Tensor linear(const at::Tensor& x, const at::Tensor& weight_compute, const a
                              .typed<at::Tensor(const at::Tensor&, const at::Tensor&, const at::Tensor&,
                                                const OptionalTensor&, const OptionalTensor&, const OptionalTensor&)>();
   return op.call(x, weight_compute, master, bias, grad_weight, grad_bias);
+}
+
+at::Tensor linear_grad_x(const at::Tensor& grad_y, const at::Tensor& weight, const at::Tensor& residual) {
+  const at::Tensor grad_rows = grad_y.reshape({-1, weight.size(0)});
+  std::vector<int64_t> sizes = grad_y.sizes().vec();
+  sizes.back() = weight.size(1);
+  if (grad_y.is_cpu()) {
+    at::Tensor grad_x = cpu::matrix_product(grad_rows, weight);
+    if (residual.defined()) grad_x.add_(residual.reshape(grad_x.sizes()));
+    return grad_x.view(sizes);
+  }
+  if (!residual.defined()) return at::mm(grad_rows, weight).view(sizes);
+  return at::addmm(residual.reshape({-1, weight.size(1)}), grad_rows, weight).view(sizes);
 }
 
 at::Tensor gradient_buffer(const at::Tensor& leaf) {
@@ -85,7 +101,11 @@ at::Tensor linear_cpu(const at::Tensor& x, const at::Tensor& weight_compute, con
 
 void linear_accumulate_cpu(const at::Tensor& grad_weight, const at::Tensor& grad_y, const at::Tensor& x) {
   check_linear_accumulate(grad_weight, grad_y, x);
-  reference::linear_accumulate_(grad_weight, grad_y, x);
+  if (backend() == Backend::reference || x.scalar_type() != grad_weight.scalar_type()) {
+    return reference::linear_accumulate_(grad_weight, grad_y, x);
+  }
+  const at::NoGradGuard no_grad;
+  cpu::add_mm_(grad_weight, grad_y.t(), x);
 }
 
 }  // namespace

@@ -46,9 +46,7 @@ struct Linear : torch::autograd::Function<Linear> {
     }
     variable_list out(6);
     if (ctx->saved_data["needs_x"].toBool()) {
-      std::vector<int64_t> x_sizes = grad_y.sizes().vec();
-      x_sizes.back() = weight.size(1);
-      out[0] = at::mm(grad_y_rows, weight).view(x_sizes);
+      out[0] = linear_grad_x(grad_y, weight);
     }
     return out;
   }

@@ -5,6 +5,7 @@
 #include <torch/library.h>
 
 #include "hrm/ops/rms_norm.h"
+#include "ops/cpu/matmul.h"
 #include "ops/linear_rms_norm_impl.h"
 
 namespace hrm::ops {
@@ -45,13 +46,13 @@ namespace {
 
 at::Tensor linear_rms_norm_cpu(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& residual, double eps) {
   check_linear_rms_norm(x, weight, residual, eps);
-  return rms_norm_residual(at::linear(x, weight), residual, eps);
+  return rms_norm_residual(cpu::linear_product(x, weight), residual, eps);
 }
 
 std::tuple<at::Tensor, at::Tensor> linear_rms_norm_forward_cpu(const at::Tensor& x, const at::Tensor& weight,
                                                                const at::Tensor& residual, double eps) {
   check_linear_rms_norm(x, weight, residual, eps);
-  return rms_norm_residual_forward(at::linear(x, weight), residual, eps);
+  return rms_norm_residual_forward(cpu::linear_product(x, weight), residual, eps);
 }
 
 }  // namespace

@@ -4,7 +4,9 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/library.h>
 
+#include "hrm/ops/linear.h"
 #include "hrm/ops/swiglu.h"
+#include "ops/linear_impl.h"
 #include "ops/linear_swiglu_impl.h"
 
 namespace hrm::ops {
@@ -60,13 +62,13 @@ std::tuple<at::Tensor, at::Tensor> linear_swiglu_backward(const at::Tensor& grad
 namespace composed {
 
 std::tuple<at::Tensor, at::Tensor> linear_swiglu(const at::Tensor& x, const at::Tensor& weight) {
-  at::Tensor gate_up = at::linear(x, weight);
+  at::Tensor gate_up = linear_forward(x, weight, {});
   return {swiglu(gate_up), gate_up};
 }
 
 std::tuple<at::Tensor, at::Tensor> linear_swiglu_backward(const at::Tensor& grad_out, const at::Tensor& weight_down,
                                                           const at::Tensor& gate_up) {
-  return swiglu_backward(at::matmul(grad_out, weight_down), gate_up);
+  return swiglu_backward(linear_grad_x(grad_out, weight_down), gate_up);
 }
 
 }  // namespace composed

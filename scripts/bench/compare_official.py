@@ -1,0 +1,377 @@
+#!/usr/bin/env python3
+"""Times the official HRM and TRM code and hrm_train side by side on one GPU.
+
+    git clone https://github.com/sapientinc/HRM
+    git clone https://github.com/SamsungSAILMontreal/TinyRecursiveModels
+    scripts/bench/compare_official.py --hrm HRM --trm TinyRecursiveModels --out compare.json --markdown compare.md
+
+Both sides train the same model with the same batch size on the same puzzles, in turns: the official code, then ours,
+then the official code again, and so on for --rounds rounds. The official side is a process that compiles once and then
+waits for its turns (official_step.py says what stands around the official model); each of our turns is a run of
+`hrm_train train` whose first steps are not counted. A turn's number is the mean over its steps; the table has the
+median of the turns and their range.
+
+Results are added to --out at once, and a work that is measured again replaces its old numbers, so that a comparison can
+be made in several sittings. --report only writes the tables of an existing file.
+Needs a GPU, a build of hrm_train, and what official_step.py needs.
+"""
+import argparse
+import datetime
+import json
+import os
+import pathlib
+import queue
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+TRAIN, TEST = "data/sudoku/train_17clue_1k.csv", "data/sudoku/test_17clue_2k.csv"
+HRM, TRM_ATT, TRM_MLP = (f"configs/puzzle/{name}_sudoku17.json" for name in ("hrm", "trm_att", "trm_mlp"))
+MAZE = ["data.kind=maze", "data.augmentation=none", "data.box_rows=0", "data.box_cols=0"]
+BF16 = {"bf16": []}
+FP8 = {"bf16": [], "fp8 recursions": ["precision.recursions=fp8", "precision.fp8_warmup_steps=0"]}
+
+# name: what it is, official model, grid, batch, our configuration, our variants (name: overrides), official processes
+# that fit into the memory together, steps of a turn
+WORKS = {
+    "hrm384": dict(title="HRM 27M, batch 384", model="hrm", batch=384, config=HRM, variants=FP8, together=4, steps=40),
+    "hrm768": dict(title="HRM 27M, batch 768", model="hrm", batch=768, config=HRM, variants=BF16, together=4, steps=30),
+    "hrm64": dict(title="HRM 27M, batch 64", model="hrm", batch=64, config=HRM, variants=BF16, together=4, steps=100),
+    "trm_att768": dict(title="TRM attention 7M, batch 768", model="trm_att", batch=768, config=TRM_ATT, variants=BF16,
+                       together=2, steps=20),
+    "trm_mlp768": dict(title="TRM MLP 5M, batch 768", model="trm_mlp", batch=768, config=TRM_MLP, variants=BF16,
+                       together=2, steps=20),
+    "maze_hrm128": dict(title="HRM maze 30x30 (901 tokens), batch 128", model="hrm", grid="maze", batch=128,
+                        config=HRM, variants=BF16, together=2, steps=12),
+    "maze_trm": dict(title="TRM maze 30x30 (916 tokens), batch 128", model="trm_att", grid="maze", batch=128,
+                     config=TRM_ATT, overrides=["model.L_cycles=4"], variants=BF16, together=1, steps=12),
+    "eval": dict(title="evaluation of 2,000 puzzles, 16 segments, HRM 27M", model="hrm", batch=1000, config=HRM,
+                 variants=BF16, together=4, puzzles=2000),
+}
+MODES = ["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"]
+TUNED = {"max-autotune", "max-autotune-no-cudagraphs"}  # their compilation times kernels, so it must be alone
+
+
+def say(text):
+    print(f"[{datetime.datetime.now():%H:%M:%S}] {text}", file=sys.stderr, flush=True)
+
+
+class Official:
+    """A process that holds the compiled official code."""
+
+    def __init__(self, args, work, mode):
+        self.mode, self.start = mode, time.monotonic()
+        checkout = args.hrm if work["model"] == "hrm" else args.trm
+        grid = work.get("grid", "sudoku")
+        command = [sys.executable, str(HERE / "official_step.py"), "--model", work["model"], "--checkout", str(checkout),
+                   "--grid", grid, "--batch", str(work["batch"]), "--mode", mode, "--device", args.device, "--serve",
+                   "--train", args.maze if grid == "maze" else str(ROOT / TRAIN)]
+        command += ["--test", str(ROOT / TEST)] if grid == "sudoku" else []
+        command += ["--eval-only"] if "puzzles" in work else []
+        command += [word for item in args.official_set for word in ("--set", item)]
+        command += ["--dtype", "float32"] if args.device == "cpu" else []
+        self.errors = tempfile.TemporaryFile(mode="w+", errors="replace")
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors,
+                                        text=True)
+        self.answers = queue.Queue()
+        threading.Thread(target=self.listen, daemon=True).start()
+
+    def listen(self):
+        for line in self.process.stdout:
+            if line.startswith("{"):
+                self.answers.put(json.loads(line))
+        self.answers.put(None)
+
+    def answer(self, limit):
+        try:
+            answer = self.answers.get(timeout=limit)
+        except queue.Empty:
+            answer = {"error": f"no answer after {limit:.0f} s"}
+        if answer is None:
+            answer = {"error": self.last_error()}
+        if "error" in answer:
+            self.stop()
+        return answer
+
+    def ask(self, order, limit):
+        try:
+            self.process.stdin.write(json.dumps(order) + "\n")
+            self.process.stdin.flush()
+        except (BrokenPipeError, ValueError):
+            return {"error": self.last_error()}
+        return self.answer(limit)
+
+    def last_error(self):
+        """The exception's own line, else the last line of the process's messages."""
+        self.process.wait(timeout=60)
+        self.errors.seek(0)
+        lines = [line.strip() for line in self.errors if line.strip()]
+        named = [line for line in lines if re.match(r"[\w.]*(Error|Exception|Exit|error)\b", line)]
+        return (named or lines or [f"ended with code {self.process.returncode}"])[-1][:400]
+
+    def stop(self):
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+
+
+def last_line(text):
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return (lines or ["no message"])[-1][:400]
+
+
+def run_ours(args, work, overrides, scratch):
+    """One turn of hrm_train: {"ms_per_step": ...} or {"seconds": ...}, or {"error": ...}."""
+    grid = work.get("grid", "sudoku")
+    overrides = overrides + work.get("overrides", []) + args.ours_set
+    data = [f"data.train={args.maze}", f"data.test={args.maze}"] + MAZE if grid == "maze" else []
+    if "puzzles" in work:
+        return evaluate_ours(args, work, overrides, scratch)
+    skipped, timed = args.skip_steps, args.steps or work["steps"]
+    command = [args.binary, "train", "--config", work["config"], "--resume", "never", f"run.dir={scratch}",
+               "run.name=turn", f"train.global_batch_size={work['batch']}", "train.micro_batch_size=0",
+               f"train.steps={skipped + timed}", "optim.warmup_steps=10", f"train.log_every={skipped}",
+               "train.eval_every=0", "train.checkpoint_every=0", "eval.max_samples=16", *data, *overrides]
+    shutil.rmtree(pathlib.Path(scratch) / "turn", ignore_errors=True)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    if done.returncode != 0:
+        return {"error": last_line(done.stderr)}
+    steps = 0
+    total = 0.0
+    previous = 0
+    for line in (pathlib.Path(scratch) / "turn" / "metrics.jsonl").read_text(encoding="utf-8").splitlines():
+        record = json.loads(line)
+        if "perf/step_ms" not in record:
+            continue
+        if record["step"] > skipped:
+            steps += record["step"] - previous
+            total += record["perf/step_ms"] * (record["step"] - previous)
+        previous = record["step"]
+        memory = {to: record.get(f"perf/memory_{name}") for name, to in (("peak_bytes",) * 2,
+                                                                         ("reserved_bytes",) * 2)}
+    ms = total / steps
+    return dict(steps=steps, ms_per_step=round(ms, 3), samples_per_s=round(work["batch"] / ms * 1e3), **memory)
+
+
+def evaluate_ours(args, work, overrides, scratch):
+    run = pathlib.Path(scratch) / "to_evaluate"
+    commands = [[args.binary, "eval", "--checkpoint", str(run), f"eval.max_samples={args.puzzles or work['puzzles']}",
+                 f"eval.batch_size={work['batch']}", *overrides]]
+    if not run.exists():
+        commands.insert(0, [args.binary, "train", "--config", work["config"], f"run.dir={scratch}",
+                            f"run.name={run.name}", "train.steps=20", "optim.warmup_steps=10", "train.eval_every=0",
+                            "train.checkpoint_every=0", "eval.max_samples=16", *args.ours_set])
+    for command in commands:
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+        if done.returncode != 0:
+            return {"error": last_line(done.stderr)}
+    result = json.loads(done.stdout)
+    return dict(puzzles=result["count"], seconds=round(result["seconds"], 4))
+
+
+def turns(args, work, workers, scratch, add):
+    """All rounds of one group of compiled modes, with ours in between."""
+    for number in range(args.rounds):
+        for worker in list(workers):
+            for sync in (True, False):
+                if "puzzles" in work:
+                    order = {"eval": args.puzzles or work["puzzles"], "sync": sync}
+                else:
+                    order = {"run": args.steps or work["steps"], "sync": sync}
+                result = worker.ask(order, args.limit)
+                add(**dict(result, side="official", variant=worker.mode, sync=sync, round=number))
+                if "error" in result:
+                    workers.remove(worker)
+                    break
+        for variant, overrides in work["variants"].items():
+            if args.variants and variant not in args.variants:
+                continue
+            add(side="ours", variant=variant, round=number, **run_ours(args, work, overrides, scratch))
+
+
+def measure(args, name, results):
+    work = WORKS[name]
+    if args.batch:
+        work = work | dict(batch=args.batch)
+    results[:] = [r for r in results if r["work"] != name or (r["side"] == "official" and r["variant"] not in args.modes)]
+
+    def add(**record):
+        record = dict(work=name, batch=work["batch"], time=f"{datetime.datetime.now():%Y-%m-%d %H:%M}", **args.machine,
+                      **record)
+        results.append(record)
+        shown = record.get("error") or record.get("ms_per_step") or record.get("seconds")
+        say(f"{name:12} {record['side']:8} {record['variant']:28} sync {record.get('sync', '-')!s:5} {shown}")
+        write_json(args.out, results)
+
+    together = args.together or work["together"]
+    with tempfile.TemporaryDirectory(prefix="compare_") as scratch:
+        for begin in range(0, len(args.modes), together):
+            workers = []
+            waiting = []
+            for mode in args.modes[begin:begin + together]:
+                if mode in TUNED:  # alone: first let the others finish
+                    workers += ready(args, waiting, add)
+                    waiting = []
+                    workers += ready(args, [Official(args, work, mode)], add)
+                else:
+                    waiting.append(Official(args, work, mode))
+            workers += ready(args, waiting, add)
+            try:
+                turns(args, work, workers, scratch, add)
+            finally:
+                for worker in workers:
+                    worker.stop()
+
+
+def ready(args, waiting, add):
+    good = []
+    for worker in waiting:
+        answer = worker.answer(max(1.0, args.limit - (time.monotonic() - worker.start)))
+        if "error" in answer:
+            add(side="official", variant=worker.mode, round=0, **answer)
+        else:
+            say(f"official code, {worker.mode}: ready after {answer['ready']['warmup_s']} s")
+            good.append(worker)
+    return good
+
+
+def write_json(path, results):
+    if path:
+        temporary = path.with_suffix(".tmp")
+        temporary.write_text("[\n" + ",\n".join(json.dumps(r) for r in results) + "\n]\n", encoding="utf-8")
+        os.replace(temporary, path)
+
+
+def time_of(record):
+    return record.get("ms_per_step") or record.get("seconds")
+
+
+def summary(records):
+    """Median, range and peak memory of one side's turns; None without any."""
+    times = sorted(time_of(r) for r in records if time_of(r))
+    if not times:
+        return None
+    peaks = [r["peak_bytes"] for r in records if r.get("peak_bytes")]
+    return dict(median=statistics.median(times), low=times[0], high=times[-1], rounds=len(times),
+                peak=max(peaks) if peaks else None)
+
+
+def number(value):
+    return f"{value:.3g}" if value < 10 else f"{value:.1f}"
+
+
+def spread(s):
+    return f"{number(s['median'])} ({number(s['low'])}-{number(s['high'])})"
+
+
+def gib(value):
+    return f"{value / 2**30:.1f}" if value else "-"
+
+
+def tables(results):
+    lines = []
+    names = [name for name in WORKS if any(r["work"] == name for r in results)]
+    machines = sorted({f"{r['gpu']}, torch {r['torch']}, {r['ours']}" for r in results})
+    lines += ["Measured on: " + "; ".join(machines) + ".", ""]
+    lines += ["| work | official code, its best mode | ms per step | ours | ms per step | official / ours | "
+              "peak GiB, official | peak GiB, ours |", "|---|---|---:|---|---:|---:|---:|---:|"]
+    details = ["| work | official code compiled with | metrics read each step | not read | samples/s, the better | "
+               "peak GiB |", "|---|---|---:|---:|---:|---:|"]
+    for name in names:
+        of_work = [r for r in results if r["work"] == name]
+        unit = " (seconds)" if "puzzles" in WORKS[name] else ""
+        best = None
+        for mode in ["eager"] + MODES:
+            by_sync = {sync: summary([r for r in of_work if r["side"] == "official" and r["variant"] == mode
+                                      and r.get("sync") is sync]) for sync in (True, False)}
+            error = next((r["error"] for r in of_work if r["side"] == "official" and r["variant"] == mode
+                          and "error" in r), None)
+            for sync, s in by_sync.items():
+                if s and (best is None or s["median"] < best[2]["median"]):
+                    best = (mode, sync, s)
+            if any(by_sync.values()):
+                faster = min((s for s in by_sync.values() if s), key=lambda s: s["median"])
+                amount = WORKS[name].get("puzzles")
+                rate = amount / faster["median"] if amount else of_work[0]["batch"] / faster["median"] * 1e3
+                cells = [spread(by_sync[x]) if by_sync[x] else "-" for x in (True, False)]
+                details.append(f"| {WORKS[name]['title']}{unit} | {mode} | {cells[0]} | {cells[1]} | {rate:,.0f} | "
+                               f"{gib(faster['peak'])} |")
+            elif error:
+                text = error.replace("|", "\\|")
+                details.append(f"| {WORKS[name]['title']}{unit} | {mode} | fails: `{text}` | | | |")
+        for variant in WORKS[name]["variants"]:
+            ours = summary([r for r in of_work if r["side"] == "ours" and r["variant"] == variant])
+            if not ours or not best:
+                continue
+            mode, sync, official = best
+            lines.append(
+                f"| {WORKS[name]['title']}{unit} | {mode}, metrics {'read' if sync else 'not read'} | "
+                f"{spread(official)} | {variant} | {spread(ours)} | **{official['median'] / ours['median']:.2f}** | "
+                f"{gib(official['peak'])} | {gib(ours['peak'])} |")
+    return "\n".join(lines + [""] + details) + "\n"
+
+
+def machine(device, binary):
+    import torch
+    about = dict(torch=torch.__version__, gpu=torch.cuda.get_device_name() if device == "cuda" else "CPU")
+    return about | dict(ours=subprocess.run([binary, "--version"], capture_output=True, text=True).stdout.split("\n")[0])
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--hrm", type=pathlib.Path, metavar="PATH", help="checkout of the official HRM code")
+    parser.add_argument("--trm", type=pathlib.Path, metavar="PATH", help="checkout of the official TRM code")
+    parser.add_argument("--work", default=",".join(WORKS), help="comma-separated; default: %(default)s")
+    parser.add_argument("--modes", default=",".join(MODES), help="of torch.compile; default: %(default)s")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--binary", default="build/bin/hrm_train")
+    parser.add_argument("--out", type=pathlib.Path, metavar="JSON", help="file of all results, read and added to")
+    parser.add_argument("--markdown", type=pathlib.Path, metavar="FILE", help="where the tables go (default: stdout)")
+    parser.add_argument("--report", action="store_true", help="measure nothing; write the tables of --out")
+    parser.add_argument("--steps", type=int, default=0, help="steps of a turn (default: chosen for each work)")
+    parser.add_argument("--skip-steps", type=int, default=20, help="steps at the start of our turns that do not count")
+    parser.add_argument("--limit", type=float, default=900, help="seconds that compiling, or a turn, may take")
+    parser.add_argument("--together", type=int, default=0, help="compiled modes held in GPU memory at the same time")
+    parser.add_argument("--variants", default="", help="of ours, comma-separated: bf16, fp8 recursions (default: all)")
+    parser.add_argument("--ours-set", action="append", default=[], metavar="KEY=VALUE", help="override of ours")
+    parser.add_argument("--official-set", action="append", default=[], metavar="KEY=VALUE", help="override of theirs")
+    parser.add_argument("--batch", type=int, default=0, help="another batch size (for tests of this script)")
+    parser.add_argument("--puzzles", type=int, default=0, help="evaluate fewer (for tests of this script)")
+    parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"], help="cpu: for tests of this script")
+    args = parser.parse_args()
+    args.modes = args.modes.split(",")
+    args.variants = [v.strip() for v in args.variants.split(",") if v]
+    works = args.work.split(",")
+    for name in works:
+        if name not in WORKS:
+            parser.error(f"no work '{name}'; there are {', '.join(WORKS)}")
+    results = json.loads(args.out.read_text(encoding="utf-8")) if args.out and args.out.exists() else []
+    if not args.report:
+        for name in works:
+            if (args.hrm if WORKS[name]["model"] == "hrm" else args.trm) is None:
+                parser.error(f"{name} needs --{'hrm' if WORKS[name]['model'] == 'hrm' else 'trm'}")
+        args.binary = str(pathlib.Path(args.binary).resolve())
+        args.machine = machine(args.device, args.binary)
+        with tempfile.TemporaryDirectory(prefix="maze_") as maze:
+            args.maze = maze + "/maze30"
+            if any(WORKS[name].get("grid") == "maze" for name in works):
+                subprocess.run([args.binary, "data", "maze", "--generate", "--train", "1000", "--test", "16",
+                                "--out", args.maze], check=True, stdout=subprocess.DEVNULL)
+            for name in works:
+                measure(args, name, results)
+    text = tables(results)
+    if args.markdown:
+        args.markdown.write_text(text, encoding="utf-8")
+    else:
+        print(text)
+
+
+if __name__ == "__main__":
+    main()
