@@ -157,7 +157,11 @@ int run_bench_step(const BenchStepOptions& options) {
   json["memory"] = memory_json(memory);
   json["memory_text"] = memory_text(memory);
 
-  if (options.profile_steps > 0) {
+  if (options.profile_steps > 0 && config.profiling.nsight_window) {
+    nsight_window_begin(runtime.device);
+    trainer.run_steps(options.profile_steps);
+    nsight_window_end(runtime.device);
+  } else if (options.profile_steps > 0) {
     const auto steps = static_cast<double>(options.profile_steps);
     StepTrace trace(runtime.device);
     trainer.run_steps(options.profile_steps);

@@ -1,0 +1,102 @@
+"""The hotspot digest: where the time of recorded steps went, as Markdown."""
+
+import kernel_profile
+
+MS, US = 1e-3, 1.0
+BYTES = "dram__bytes.sum"
+MEMORY_SHARE = "dram__throughput.avg.pct_of_peak_sustained_elapsed"
+SM_SHARE = "sm__throughput.avg.pct_of_peak_sustained_elapsed"
+SECONDS = "gpu__time_duration.sum"
+# Operations of the tensor cores, two for each multiply-add, one metric for each type of input.
+TENSOR_OPS = "sm__ops_path_tensor_src"
+
+
+def short(name, width=90):
+    """A kernel's name for a table: one line, no Markdown of its own."""
+    name = " ".join(name.replace("|", "¦").replace("`", "'").split())
+    return name if len(name) <= width else name[: width - 3] + "..."
+
+
+def table(head, rows):
+    """A Markdown table; all columns but the last are numbers."""
+    lines = ["| " + " | ".join(head) + " |", "|" + "---:|" * (len(head) - 1) + "---|"]
+    return lines + ["| " + " | ".join(row) + " |" for row in rows]
+
+
+def time_table(rows, steps, total, top):
+    body = [[f"{row.us * MS / steps:.3f}", f"{100 * row.us / total:.1f} %", f"{row.calls / steps:.1f}",
+             f"{row.us / row.calls:.1f}", short(row.name)] for row in rows[:top]]
+    left = rows[top:]
+    if left:
+        us = sum(row.us for row in left)
+        body.append([f"{us * MS / steps:.3f}", f"{100 * us / total:.1f} %",
+                     f"{sum(row.calls for row in left) / steps:.1f}", "", f"{len(left)} others"])
+    return table(["ms/step", "share", "calls/step", "us/call", "what"], body)
+
+
+def tensor_flops(counters):
+    """Operations of the tensor cores in one launch; None where they were not counted."""
+    counted = [value for metric, value in counters.items() if metric.startswith(TENSOR_OPS) and metric.endswith(".sum")]
+    return sum(counted) if counted else None
+
+
+def counter_table(profile, top):
+    rows = []
+    for row in kernel_profile.sums_by(profile.events, lambda e: e.name)[:top]:
+        counters = profile.counters.get(row.name, {})
+        seconds, size = counters.get(SECONDS), counters.get(BYTES)
+        memory, sm, ops = counters.get(MEMORY_SHARE), counters.get(SM_SHARE), tensor_flops(counters)
+        if memory is None or sm is None:
+            bound = ""
+        elif max(memory, sm) < 60:
+            bound = "neither: latency or too little work"
+        else:
+            bound = "memory" if memory >= sm else "computing"
+        rows.append([f"{row.us / row.calls:.1f}",
+                     f"{size / seconds / 1e9:.0f}" if size is not None and seconds else "",
+                     f"{memory:.0f} %" if memory is not None else "",
+                     f"{ops / seconds / 1e12:.1f}" if ops is not None and seconds else "",
+                     f"{sm:.0f} %" if sm is not None else "", bound, short(row.name, 70)])
+    return table(["us/call", "GB/s", "of the memory's limit", "tensor TFLOP/s", "of the SMs' limit", "bound by", "kernel"],
+                 rows)
+
+
+def digest(profile, steps, facts, top=15):
+    """Markdown of one profile. facts: [(name, text)] for its head."""
+    groups = kernel_profile.kernel_groups()
+    events = profile.events
+    total = sum(e.duration_us for e in events)
+    lines = [f"- {name}: {text}" for name, text in facts]
+    lines += [f"- steps recorded: {steps}", ""]
+    if not events:
+        return "\n".join(lines + ["No work was recorded."])
+
+    where = "GPU" if profile.gpu else "CPU"
+    if profile.counters:
+        lines += ["Nsight Compute runs the kernels one by one and repeats each, so the times are those of kernels alone.",
+                  ""]
+    elif profile.gpu:
+        span, busy, gaps = kernel_profile.busy_and_gaps(events)
+        idle = span - busy
+        lines += [f"One step takes {span * MS / steps:.3f} ms from first to last kernel. The GPU works in "
+                  f"{100 * busy / span:.1f} % of it; {idle * MS / steps:.3f} ms per step are gaps between kernels, in which "
+                  f"it waits for launches or for data ({len(gaps) / steps:.0f} gaps per step).", ""]
+    lines += [f"## {where} time by kind", ""]
+    by_group = kernel_profile.sums_by(events, lambda e: kernel_profile.group_of(e.name, groups))
+    lines += time_table(by_group, steps, total, len(by_group))
+    title = "Longest kernels" if profile.gpu else "Longest operations, without those inside them"
+    lines += ["", f"## {title}", ""]
+    lines += time_table(kernel_profile.sums_by(events, lambda e: e.name), steps, total, top)
+    if profile.counters:
+        lines += ["", "## Against the limits of the GPU", ""] + counter_table(profile, top)
+    elif profile.gpu and gaps:
+        lines += ["", "## Longest gaps", ""]
+        lines += table(["us", "after", "before"],
+                       [[f"{gap:.1f}", short(a.name, 60), short(b.name, 60)] for gap, a, b in gaps[:10]])
+    copies = [row for row in kernel_profile.sums_by(events, lambda e: e.name) if row.bytes]
+    if copies:
+        lines += ["", "## Copies", ""]
+        lines += table(["MB/step", "GB/s", "what"],
+                       [[f"{row.bytes / 1e6 / steps:.2f}", f"{row.bytes / 1e3 / max(row.us, 1e-9):.1f}", short(row.name)]
+                        for row in copies[:top]])
+    return "\n".join(lines)

@@ -1,0 +1,287 @@
+"""trace_table, hotspots and capture_nsight.py on small stored inputs, and with stand-ins for nsys, ncu and hrm_train."""
+
+import json
+import os
+import pathlib
+import re
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+SCRIPTS = ROOT / "scripts"
+sys.path.insert(0, str(SCRIPTS / "lib"))
+import kernel_profile  # noqa: E402
+
+MM = "nvjet_tst_128x256_64x4_2x1_v_bz_coopA_TNT"
+SILU = "void at::native::vectorized_elementwise_kernel<4, at::native::silu_functor>(int)"
+
+# Two steps on a GPU: a product of 300 us, 100 us of nothing, an elementwise kernel of 100 us.
+TRACE = {"traceEvents": [
+    {"ph": "M", "name": "process_name"},
+    *[event for step in (0, 1000) for event in (
+        {"ph": "X", "cat": "user_annotation", "name": "train.step", "ts": step, "dur": 900, "tid": 1},
+        {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "ts": step, "dur": 20, "tid": 1},
+        {"ph": "X", "cat": "kernel", "name": MM, "ts": step + 100, "dur": 300, "tid": 7},
+        {"ph": "X", "cat": "kernel", "name": SILU, "ts": step + 500, "dur": 100, "tid": 7},
+    )],
+]}
+
+# As `ncu --csv --page raw` prints: messages, names, units, one line per launch.
+NCU = f'''==PROF== Connected to process 1
+"ID","Kernel Name","Block Size","dram__bytes.sum","dram__throughput.avg.pct_of_peak_sustained_elapsed","gpu__time_duration.sum","sm__ops_path_tensor_src_bf16_dst_fp32.sum","sm__throughput.avg.pct_of_peak_sustained_elapsed"
+"","","","Mbyte","%","us","","%"
+"0","{MM}","(384, 1, 1)","100","20.0","200.0","120,000,000,000","80.5"
+"1","{MM}","(384, 1, 1)","100","20.0","200.0","120,000,000,000","80.5"
+"2","{SILU}","(128, 1, 1)","400","91.0","100.0","0","12.0"
+'''
+
+
+def make_nsys_export(file):
+    with sqlite3.connect(file) as db:
+        db.execute("create table StringIds (id integer, value text)")
+        db.execute("create table CUPTI_ACTIVITY_KIND_KERNEL (start integer, end integer, demangledName integer)")
+        db.execute("create table CUPTI_ACTIVITY_KIND_MEMCPY (start integer, end integer, bytes integer)")
+        db.execute("create table NVTX_EVENTS (start integer, end integer, text text, textId integer)")
+        db.executemany("insert into StringIds values (?, ?)", [(1, MM), (2, SILU), (3, "train.step")])
+        for step in (0, 1_000_000):
+            db.execute("insert into CUPTI_ACTIVITY_KIND_KERNEL values (?, ?, 1)", (step + 100_000, step + 400_000))
+            db.execute("insert into CUPTI_ACTIVITY_KIND_KERNEL values (?, ?, 2)", (step + 500_000, step + 600_000))
+            db.execute("insert into CUPTI_ACTIVITY_KIND_MEMCPY values (?, ?, 8000)", (step + 600_000, step + 610_000))
+            db.execute("insert into NVTX_EVENTS values (?, ?, null, 3)", (step, step + 900_000))
+        db.execute("insert into NVTX_EVENTS values (0, 9, 'data.next_batch', null)")
+
+
+class Case(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="hrm_profile_")
+        self.addCleanup(folder.cleanup)
+        self.dir = pathlib.Path(folder.name)
+
+    def write(self, name, text):
+        (self.dir / name).write_text(text if isinstance(text, str) else json.dumps(text))
+        return self.dir / name
+
+    def run_script(self, name, *arguments, path=""):
+        environment = {**os.environ, "PATH": f"{path}:/usr/bin:/bin" if path else os.environ["PATH"]}
+        return subprocess.run([sys.executable, SCRIPTS / name, *arguments], capture_output=True, text=True, timeout=60,
+                              env=environment)
+
+    def assert_one_error(self, result, code, *parts):
+        self.assertEqual(result.returncode, code, result.stderr)
+        errors = [line for line in result.stderr.splitlines() if line.startswith("error: ")]
+        self.assertEqual(len(errors), 1, result.stderr)
+        self.assertNotIn("Traceback", result.stderr)
+        for part in parts:
+            self.assertIn(part, errors[0])
+
+
+class KernelGroups(unittest.TestCase):
+    def test_the_table_of_the_program_is_read_completely(self):
+        groups = kernel_profile.kernel_groups()
+        entries = (ROOT / "src/runtime/kernel_groups.h").read_text().count('{"')
+        # One more stands in the comment that explains the form.
+        self.assertEqual(len(groups), entries - 1)
+        self.assertEqual(kernel_profile.group_of(MM, groups), "matrix products")
+        self.assertEqual(kernel_profile.group_of(SILU, groups), "elementwise")
+        self.assertEqual(kernel_profile.group_of("nothing known", groups), "other")
+
+
+class Reading(Case):
+    def check_two_steps(self, profile):
+        self.assertTrue(profile.gpu)
+        self.assertEqual(profile.steps, 2)
+        rows = {row.name: row for row in kernel_profile.sums_by(profile.events, lambda e: e.name)}
+        self.assertAlmostEqual(rows[MM].us, 600)
+        self.assertEqual(rows[SILU].calls, 2)
+
+    def test_chrome_trace(self):
+        profile = kernel_profile.read_profile(self.write("trace.json", TRACE))
+        self.check_two_steps(profile)
+        span, busy, gaps = kernel_profile.busy_and_gaps(profile.events)
+        self.assertAlmostEqual(span, 1500)
+        self.assertAlmostEqual(busy, 800)
+        self.assertEqual([round(gap) for gap, _, _ in gaps], [500, 100, 100])
+        self.assertEqual((gaps[0][1].name, gaps[0][2].name), (SILU, MM))
+
+    def test_chrome_trace_of_a_cpu(self):
+        events = [{"ph": "X", "cat": "cpu_op", "name": name, "ts": ts, "dur": dur, "tid": 1}
+                  for name, ts, dur in (("outer", 0, 100), ("inner", 10, 30), ("inner", 50, 30), ("next", 100, 5))]
+        profile = kernel_profile.read_profile(self.write("trace.json", {"traceEvents": events}))
+        self.assertFalse(profile.gpu)
+        rows = {row.name: row.us for row in kernel_profile.sums_by(profile.events, lambda e: e.name)}
+        self.assertEqual(rows, {"outer": 40, "inner": 60, "next": 5})
+
+    def test_nsys_export(self):
+        make_nsys_export(self.dir / "systems.sqlite")
+        profile = kernel_profile.read_profile(self.dir / "systems.sqlite")
+        self.check_two_steps(profile)
+        self.assertEqual(sum(e.bytes for e in profile.events), 16000)
+
+    def test_ncu_page(self):
+        profile = kernel_profile.read_profile(self.write("compute.csv", NCU))
+        self.assertEqual(len(profile.events), 3)
+        counters = profile.counters[MM]
+        self.assertAlmostEqual(counters["gpu__time_duration.sum"], 200e-6)
+        self.assertAlmostEqual(counters["dram__bytes.sum"], 1e8)
+        self.assertAlmostEqual(counters["sm__ops_path_tensor_src_bf16_dst_fp32.sum"], 1.2e11)
+
+    def test_what_is_no_profile(self):
+        for name, text, part in (("a.json", "{]", "no Chrome trace"), ("b.sqlite", "x" * 4096, "no export of nsys"),
+                                 ("c.csv", "1,2", "no raw page of ncu"), ("d.txt", "", "give a trace.json")):
+            self.assert_one_error(self.run_script("hotspots", str(self.write(name, text))), 4, part)
+            self.assert_one_error(self.run_script("trace_table", str(self.dir / name)), 4, part)
+        self.assert_one_error(self.run_script("hotspots", str(self.dir / "missing.json")), 4, "does not exist")
+
+
+class Tables(Case):
+    def test_trace_table(self):
+        file = str(self.write("trace.json", TRACE))
+        result = self.run_script("trace_table", file)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertIn("GPU by kind: 0.400 ms per step", result.stdout)
+        self.assertRegex(result.stdout, r"0\.300 +75\.0% +1\.0  matrix products")
+        self.assertRegex(self.run_script("trace_table", file, "--steps", "4").stdout, r"0\.150 +75\.0% +0\.5  matrix pr")
+
+    def test_hotspots_of_a_timeline(self):
+        make_nsys_export(self.dir / "systems.sqlite")
+        for file in (self.write("trace.json", TRACE), self.dir / "systems.sqlite"):
+            result = self.run_script("hotspots", str(file))
+            self.assertEqual(result.returncode, 0, result.stderr)
+            self.assertIn("- steps recorded: 2", result.stdout)
+            self.assertRegex(result.stdout, r"\| 0\.300 \| 7\d\.\d % \| 1\.0 \| 300\.0 \| matrix products \|")
+            self.assertIn(f"| 300.0 | {MM} |", result.stdout)
+            self.assertIn("## Longest gaps", result.stdout)
+            self.check_tables(result.stdout)
+        self.assertIn("## Copies", result.stdout)
+
+    def test_hotspots_of_counters(self):
+        out = self.dir / "hotspots.md"
+        result = self.run_script("hotspots", str(self.write("compute.csv", NCU)), "--out", str(out))
+        self.assertEqual((result.returncode, result.stdout), (0, ""), result.stderr)
+        text = out.read_text()
+        # 100 MB and 1.2e11 operations in 200 us.
+        self.assertIn(f"| 200.0 | 500 | 20 % | 600.0 | 80 % | computing | {MM} |", text)
+        self.assertRegex(text, r"\| 100\.0 \| 4000 \| 91 % \| 0\.0 \| 12 % \| memory \| void at")
+        self.check_tables(text)
+
+    def check_tables(self, text):
+        """Every line of a table has as many columns as its head."""
+        for block in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE):
+            self.assertEqual(len({line.count("|") for line in block.splitlines()}), 1, block)
+
+
+class Capture(Case):
+    def setUp(self):
+        super().setUp()
+        self.bin = self.dir / "bin"
+        self.bin.mkdir()
+        self.stand_in("hrm_train", '[ "$1" = config ] && { echo "{}"; exit 0; }; echo "program $*"')
+        self.stand_in("nvidia-smi", "echo 'NVIDIA H200, 580.95.05, 143771 MiB'")
+        make_nsys_export(self.dir / "export.sqlite")
+        self.write("page.csv", NCU)
+
+    def stand_in(self, name, body):
+        (self.bin / name).write_text(f"#!/bin/sh\n{body}\n")
+        (self.bin / name).chmod(0o755)
+
+    def with_nsys(self, code=0):
+        # Finds --output, writes the report there, and runs nothing.
+        self.stand_in("nsys", f'''
+[ "$1" = --version ] && {{ echo "NVIDIA Nsight Systems version 2025.3"; exit 0; }}
+echo "$@" >> {self.dir}/nsys.txt
+mode=$1
+while [ $# -gt 0 ]; do
+  [ "$1" = --output ] && out=$2
+  shift
+done
+if [ $mode = export ]; then cp {self.dir}/export.sqlite "$out"; else echo report > "$out.nsys-rep"; exit {code}; fi''')
+
+    def with_ncu(self):
+        self.stand_in("ncu", f'''
+[ "$1" = --version ] && {{ echo "Version 2025.3.1"; exit 0; }}
+[ "$1" = --import ] && {{ cat {self.dir}/page.csv; exit 0; }}
+echo "$@" >> {self.dir}/ncu.txt
+while [ $# -gt 0 ]; do
+  [ "$1" = --export ] && echo report > "$2.ncu-rep"
+  shift
+done''')
+
+    def capture(self, *arguments, command=("train", "--config", "a.json", "run.name=x")):
+        return self.run_script("capture_nsight.py", *arguments, "--output", str(self.dir / "out"), "--",
+                               str(self.bin / "hrm_train"), *command, path=str(self.bin))
+
+    def test_both(self):
+        self.with_nsys()
+        self.with_ncu()
+        result = self.capture("--mode", "both", "--steps", "2", "--nsys-args=--stats=false --gpu-metrics-devices=all")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        out = self.dir / "out"
+        names = {file.name for file in out.iterdir()}
+        self.assertLessEqual({"systems.nsys-rep", "systems.sqlite", "systems.log", "compute.ncu-rep", "compute.csv",
+                              "config.json", "environment.json", "hotspots.md"}, names)
+        text = (out / "hotspots.md").read_text()
+        self.assertIn("- GPU: NVIDIA H200, 580.95.05, 143771 MiB", text)
+        self.assertIn("## Longest gaps", text)
+        self.assertIn("## Against the limits of the GPU", text)
+        facts = json.loads((out / "environment.json").read_text())
+        self.assertEqual(facts["gpu"], "NVIDIA H200, 580.95.05, 143771 MiB")
+        self.assertEqual(set(facts["tools"]), {"nsys", "ncu"})
+        self.assertIn("train --config a.json run.name=x", facts["command"])
+
+        nsys = (self.dir / "nsys.txt").read_text()
+        for part in ("--capture-range=cudaProfilerApi", "--cuda-graph-trace=node", "--gpu-metrics-devices=all",
+                     "profiling.nsight_window=true", "profiling.nvtx.enabled=true", "profiling.trace_steps=2",
+                     f"run.dir={out.resolve()}/runs"):
+            self.assertIn(part, nsys)
+        ncu = (self.dir / "ncu.txt").read_text()
+        self.assertIn("--profile-from-start off", ncu)
+        self.assertIn("profiling.trace_steps=1", ncu)
+
+    def test_bench_step(self):
+        self.with_nsys()
+        result = self.capture("--mode", "systems", command=("bench", "step", "--config", "a.json"))
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertIn("--profile-steps 3", (self.dir / "nsys.txt").read_text())
+        self.assertNotIn("run.dir", (self.dir / "nsys.txt").read_text())
+
+    # A run of `train` ends with 75 after its window.
+    def test_a_stopped_run_is_fine(self):
+        self.with_nsys(code=75)
+        self.assertEqual(self.capture("--mode", "systems").returncode, 0)
+
+    def test_tools_that_are_missing(self):
+        self.with_ncu()
+        self.assert_one_error(self.capture("--mode", "systems"), 3, "Nsight Systems is not installed", "'nsys'",
+                              "profiling.trace=true")
+        self.assert_one_error(self.capture("--mode", "both"), 3, "Nsight Systems is not installed")
+        (self.bin / "ncu").unlink()
+        self.assert_one_error(self.capture("--mode", "compute"), 3, "Nsight Compute is not installed", "'ncu'")
+        self.assertFalse((self.dir / "out").exists())
+
+    def test_wrong_commands(self):
+        self.with_nsys()
+        self.assert_one_error(self.capture("--mode", "systems", command=("eval",)), 2, "is not 'hrm_train train ...'")
+        self.assert_one_error(self.run_script("capture_nsight.py", "--mode", "systems", path=str(self.bin)), 2,
+                              "behind --")
+        result = self.run_script("capture_nsight.py", "--mode", "systems", "--", "no/such/program", "train",
+                                 path=str(self.bin))
+        self.assert_one_error(result, 3, "'no/such/program' is no program")
+        self.assert_one_error(self.capture("--mode", "systems", "--steps", "0"), 2, "at least 1")
+
+    def test_a_failing_profiler(self):
+        self.with_nsys(code=1)
+        self.assert_one_error(self.capture("--mode", "systems"), 3, "nsys ended with exit code 1", "systems.log")
+        self.stand_in("nsys", "exit 0")
+        self.assert_one_error(self.capture("--mode", "systems"), 3, "no step was recorded")
+
+    def test_a_wrong_configuration(self):
+        self.with_nsys()
+        self.stand_in("hrm_train", 'echo "error: model.arch is wrong" >&2; exit 2')
+        self.assert_one_error(self.capture("--mode", "systems"), 2, "model.arch is wrong")
+
+
+if __name__ == "__main__":
+    unittest.main()
