@@ -12,10 +12,14 @@ class Hrm : public PuzzleNetwork {
   Hrm(const config::ModelConfig& config, const PuzzleModelDims& dims, at::Device device);
 
   SegmentOutput segment(const Carry& carry, const at::Tensor& inputs, const at::Tensor& puzzle_rows) override;
+  at::Tensor q_values(const Carry& carry, const at::Tensor& inputs, const at::Tensor& puzzle_rows) override;
   double flops_per_sample_step() const override;
   double flops_per_sample_segment() const override;
 
  private:
+  // Runs everything but the last call of each module on (z_H, z_L), unrecorded.
+  void recur(const at::Tensor& x, at::Tensor& z_H, at::Tensor& z_L) const;
+
   std::shared_ptr<nn::ReasoningModule> H_level_, L_level_;
 };
 
