@@ -10,7 +10,7 @@ constexpr int64_t kSlots = 6, kSeq = 9;
 
 // One model, its slots and its data. `step` is what a task captures: begin, segment, backward.
 struct Side {
-  explicit Side(const std::string& arch) {
+  explicit Side(const std::string& arch, at::ScalarType compute_dtype = at::kBFloat16) {
     config::ModelConfig c;
     c.arch = arch;
     c.hidden_size = 32;
@@ -22,7 +22,7 @@ struct Side {
     meta.vocab_size = 7;
     meta.seq_len = kSeq;
     meta.num_puzzle_identifiers = 40;
-    model = models::make_puzzle_model(c, models::resolve_dims(c, meta), 0, at::kCUDA, at::kBFloat16);
+    model = models::make_puzzle_model(c, models::resolve_dims(c, meta), 0, at::kCUDA, compute_dtype);
     state = make_act_state(*model, kSlots);
     leaf = make_puzzle_rows(*model, kSlots);
     leaf.mutable_grad() = at::zeros_like(leaf);
@@ -68,6 +68,49 @@ TEST(ActGpu, CapturedSegment) {
     const at::Tensor want = eager.model->parameter_set().flat_grad(), got = captured.model->parameter_set().flat_grad();
     EXPECT_LE((got - want).norm().item<double>(), 2e-2 * want.norm().item<double>());
     EXPECT_GT(want.norm().item<double>(), 0);
+  }
+}
+
+// The kernels beside plain ATen, in float32, where no rounding decides who halts: the same slots take the same rows.
+TEST(ActGpu, FusedEqualsReference) {
+  HRM_NEEDS_GPU();
+  const ops::testing::WithoutTf32 full_products;
+  for (const char* arch : {"hrm", "trm"}) {
+    Side fused(arch, at::kFloat), reference(arch, at::kFloat);
+    // Q values around 0, so that slots halt at different times.
+    for (Side* side : {&fused, &reference}) {
+      const at::NoGradGuard no_grad;
+      side->model->named_parameters()["q_head.bias"].zero_();
+      at::Tensor weight = side->model->named_parameters()["q_head.weight"];
+      weight.copy_(ops::testing::normal(weight.sizes(), 9, at::kFloat));
+    }
+    bool some_halted = false, some_went_on = false;
+    for (int step = 0; step < 8; ++step) {
+      fused.step();
+      {
+        const ops::testing::WithReference with_reference;
+        reference.step();
+      }
+      const auto what = std::string(arch) + " step " + std::to_string(step);
+      EXPECT_TRUE(at::equal(fused.state.halted, reference.state.halted)) << what;
+      EXPECT_TRUE(at::equal(fused.state.steps, reference.state.steps)) << what;
+      EXPECT_TRUE(at::equal(fused.state.inputs, reference.state.inputs)) << what;
+      EXPECT_TRUE(at::equal(fused.state.labels, reference.state.labels)) << what;
+      EXPECT_TRUE(at::equal(fused.state.puzzle_identifiers, reference.state.puzzle_identifiers)) << what;
+      EXPECT_EQ(fused.cursor.item<int64_t>(), reference.cursor.item<int64_t>()) << what;
+      EXPECT_TRUE(at::allclose(fused.state.carry.z_H, reference.state.carry.z_H, 1e-4, 1e-4)) << what;
+      EXPECT_TRUE(at::allclose(fused.metrics, reference.metrics, 1e-4, 1e-5)) << what;
+      const at::Tensor want = reference.model->parameter_set().flat_grad(),
+                       got = fused.model->parameter_set().flat_grad();
+      EXPECT_LE((got - want).norm().item<double>(), 1e-4 * want.norm().item<double>()) << what;
+      EXPECT_LE((fused.leaf.grad() - reference.leaf.grad()).norm().item<double>(),
+                1e-4 * reference.leaf.grad().norm().item<double>())
+          << what;
+      const int64_t halted = fused.state.halted.sum().item<int64_t>();
+      some_halted |= halted > 0 && step < 2;
+      some_went_on |= halted < kSlots;
+    }
+    EXPECT_TRUE(some_halted && some_went_on) << arch;
   }
 }
 
