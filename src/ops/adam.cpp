@@ -4,6 +4,7 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/library.h>
 
+#include "hrm/ops/backend.h"
 #include "ops/adam_impl.h"
 
 namespace hrm::ops {
@@ -77,7 +78,8 @@ namespace {
 
 void adam_cpu(const AdamArgs& args) {
   check_adam(args);
-  reference::adam_(args);
+  if (backend() == Backend::reference) return reference::adam_(args);
+  cpu::adam_(args);
 }
 
 }  // namespace

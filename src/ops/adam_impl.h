@@ -35,6 +35,13 @@ inline bool has_copy(const AdamArgs& args, size_t i) {
   return !args.copies.empty() && !args.copies[i].is_same(args.params[i]);
 }
 
+namespace cpu {
+
+// One pass over memory, shared by the cores; the number of threads does not change the result.
+void adam_(const AdamArgs& args);
+
+}  // namespace cpu
+
 namespace reference {
 
 // Any device, without host synchronisation on a GPU.

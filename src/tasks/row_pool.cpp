@@ -5,8 +5,9 @@
 namespace hrm::tasks {
 
 RowPool::RowPool(std::shared_ptr<const data::PuzzleDataset> dataset, const data::TrainStreamOptions& options,
-                 int64_t slots, int64_t position, at::Device device)
+                 int64_t slots, int64_t position, at::Device device, const data::DeviceTable* table)
     : stream_(std::make_unique<data::RowStream>(dataset, options, position)),
+      table_(table),
       slots_(slots),
       capacity_((kLag + 2) * slots),
       known_(position),
@@ -35,12 +36,9 @@ double RowPool::prepare() {
     }
     data::StreamBatch rows = stream_->next_rows(count);
     waited += stream_->wait_ms();
-    const auto load = [&](at::Tensor& ring, const at::Tensor& source) {
-      ring.narrow(0, place, count).copy_(source, /*non_blocking=*/true);
-    };
-    load(ring_.inputs, rows.batch.inputs);
-    load(ring_.labels, rows.batch.labels);
-    load(ring_.puzzle_identifiers, rows.batch.puzzle_identifiers);
+    const data::PuzzleBatch to{ring_.inputs.narrow(0, place, count), ring_.labels.narrow(0, place, count),
+                               ring_.puzzle_identifiers.narrow(0, place, count), count};
+    data::load_rows(rows, to, table_);
     if (device_.is_cuda()) {
       c10::Event copied(c10::DeviceType::CUDA);
       copied.record(c10::impl::VirtualGuardImpl(c10::DeviceType::CUDA).getStream(device_));

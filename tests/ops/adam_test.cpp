@@ -1,6 +1,6 @@
 #include "hrm/ops/adam.h"
 
-#include <numbers>
+#include <ATen/Parallel.h>
 
 #include "ops/adam_cases.h"
 
@@ -14,6 +14,31 @@ TEST(Adam, FollowsTheEquations) {
     expect_exact_steps(make_adam(adam_shapes(), at::kCPU, rule), 4, "cpu");
     expect_exact_steps(make_adam({{40}, {7, 3}}, at::kCPU, rule, at::kHalf), 4, "float16 copies");
     expect_exact_steps(bare(make_adam({{40}, {7, 3}}, at::kCPU, rule)), 4, "nothing beside");
+  }
+}
+
+TEST(Adam, ThreadsAndBackend) {
+  const AdamState start = make_adam({{100000}, {16384}, {3, 7}}, at::kCPU);
+  AdamState one = start.clone(), two = start.clone(), plain = start.clone();
+  const int threads = at::get_num_threads();
+  for (int64_t t = 1; t <= 2; ++t) {
+    for (AdamState* state : {&one, &two, &plain}) {
+      set_grads(*state, t);
+      at::set_num_threads(state == &two ? 2 : 1);
+      if (state != &plain) {
+        state->run();
+        continue;
+      }
+      const WithReference with_reference;
+      state->run();
+    }
+  }
+  at::set_num_threads(threads);
+  const auto a = one.written(), b = two.written(), c = plain.written();
+  for (size_t i = 0; i < a.size(); ++i) {
+    expect_same_bits(b[i], a[i], cat("two threads, tensor ", i));
+    EXPECT_LE(largest_difference(c[i], a[i]), 1e-5 * (1 + c[i].abs().max().item<double>()))
+        << "reference, tensor " << i;
   }
 }
 

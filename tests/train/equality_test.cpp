@@ -83,6 +83,20 @@ TEST(Equality, OpBackendsAgree) {
   EXPECT_LT(relative_difference(train(dir / "fused", base), train(dir / "reference", reference)), 2e-5);
 }
 
+// Where samples are augmented.
+TEST(Equality, AugmentationDeviceDoesNotChangeTheResult) {
+  const auto dir = fresh_folder("runs");
+  for (const std::string semantics : {"true", "false"}) {
+    std::vector<std::string> more = {"data.reference_semantics=" + semantics, "train.micro_batch_size=4"};
+    const auto on = [&](const std::string& device) {
+      auto all = more;
+      all.push_back("data.augmentation_device=" + device);
+      return train(dir / (semantics + device), all);
+    };
+    expect_identical(on("host"), on("device"));
+  }
+}
+
 TEST(Equality, PrefetchDepthDoesNotChangeTheResult) {
   const auto dir = fresh_folder("runs");
   expect_identical(train(dir / "one", {"data.prefetch_batches=1"}), train(dir / "eight", {"data.prefetch_batches=8"}));

@@ -10,6 +10,7 @@
 #include <memory>
 #include <utility>
 
+#include "hrm/data/device_table.h"
 #include "hrm/data/stream.h"
 #include "hrm/runtime/async_read.h"
 
@@ -17,9 +18,10 @@ namespace hrm::tasks {
 
 class RowPool {
  public:
-  // `slots`: rows that one step can take at most. The pool starts at row `position` of the stream.
+  // `slots`: rows that one step can take at most. The pool starts at row `position` of the stream. `table`, or null:
+  // draws the rows on the device (options.picks_only); it must live as long as the pool.
   RowPool(std::shared_ptr<const data::PuzzleDataset> dataset, const data::TrainStreamOptions& options, int64_t slots,
-          int64_t position, at::Device device);
+          int64_t position, at::Device device, const data::DeviceTable* table);
 
   // Before a step: makes sure that the next `slots` rows are on the device. Returns the milliseconds it waited for
   // data. The host learns the cursor with a delay of up to kLag steps, so the ring holds rows for all steps in between.
@@ -36,6 +38,7 @@ class RowPool {
   static constexpr int64_t kLag = 2;
 
   std::unique_ptr<data::RowStream> stream_;
+  const data::DeviceTable* table_;
   int64_t slots_, capacity_;
   int64_t known_;   // cursor, as last seen by the host
   int64_t loaded_;  // rows of the stream that were put into the ring

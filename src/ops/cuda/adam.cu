@@ -7,8 +7,6 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kFinishThreads = 1024;
-// Packs that a thread has under way at a time: with fewer, a block does not keep the memory busy.
-constexpr int kUnroll = 2;
 
 // What a block needs to know beside its elements.
 struct Constants {
@@ -53,40 +51,29 @@ __device__ inline uint16_t low_bits(float value, bool half) {
 
 template <bool kArctangent, bool kAverage, int N>
 __device__ inline void update_range(const Constants& c, const Pointers& at, int64_t size, bool half, Moved& moved) {
-  constexpr int64_t kStride = int64_t{kThreads} * N;
-  for (int64_t start = int64_t{threadIdx.x} * N; start < size; start += kUnroll * kStride) {
-    Pack<float, N> p[kUnroll], g[kUnroll], m[kUnroll], v[kUnroll], a[kUnroll];
+  for (int64_t i = int64_t{threadIdx.x} * N; i < size; i += int64_t{kThreads} * N) {
+    Pack<float, N> p = load_pack<float, N>(at.p + i);
+    const Pack<float, N> g = load_pack<float, N>(at.g + i);
+    Pack<float, N> m = load_pack<float, N>(at.m + i);
+    Pack<float, N> v = load_pack<float, N>(at.v + i);
+    Pack<float, N> average;
+    if (kAverage) average = load_pack<float, N>(at.average + i);
+    Pack<uint16_t, N> low;
 #pragma unroll
-    for (int u = 0; u < kUnroll; ++u) {
-      const int64_t i = start + u * kStride;
-      if (i >= size) break;
-      p[u] = load_pack<float, N>(at.p + i);
-      g[u] = load_pack<float, N>(at.g + i);
-      m[u] = load_pack<float, N>(at.m + i);
-      v[u] = load_pack<float, N>(at.v + i);
-      if (kAverage) a[u] = load_pack<float, N>(at.average + i);
+    for (int k = 0; k < N; ++k) {
+      const float old = p.value[k];
+      update<kArctangent>(c, p.value[k], g.value[k], m.value[k], v.value[k]);
+      const float step = p.value[k] - old;
+      moved.distance += step * step;
+      moved.size += old * old;
+      if (kAverage) average.value[k] += (p.value[k] - average.value[k]) * c.one_minus_decay;
+      low.value[k] = low_bits(p.value[k], half);
     }
-#pragma unroll
-    for (int u = 0; u < kUnroll; ++u) {
-      const int64_t i = start + u * kStride;
-      if (i >= size) break;
-      Pack<uint16_t, N> low;
-#pragma unroll
-      for (int k = 0; k < N; ++k) {
-        const float old = p[u].value[k];
-        update<kArctangent>(c, p[u].value[k], g[u].value[k], m[u].value[k], v[u].value[k]);
-        const float step = p[u].value[k] - old;
-        moved.distance += step * step;
-        moved.size += old * old;
-        if (kAverage) a[u].value[k] += (p[u].value[k] - a[u].value[k]) * c.one_minus_decay;
-        low.value[k] = low_bits(p[u].value[k], half);
-      }
-      store_pack<float, N>(at.p + i, p[u]);
-      store_pack<float, N>(at.m + i, m[u]);
-      store_pack<float, N>(at.v + i, v[u]);
-      if (kAverage) store_pack<float, N>(at.average + i, a[u]);
-      if (at.copy != nullptr) store_pack<uint16_t, N>(at.copy + i, low);
-    }
+    store_pack<float, N>(at.p + i, p);
+    store_pack<float, N>(at.m + i, m);
+    store_pack<float, N>(at.v + i, v);
+    if (kAverage) store_pack<float, N>(at.average + i, average);
+    if (at.copy != nullptr) store_pack<uint16_t, N>(at.copy + i, low);
   }
 }
 

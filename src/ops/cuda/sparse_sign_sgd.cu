@@ -89,7 +89,7 @@ __global__ void __launch_bounds__(Tile<kColumns, kLanes>::kThreads)
 
 template <class Id>
 void launch_many(const SparseSignSgdParams& params, const Id* ids, cudaStream_t stream) {
-  constexpr int kColumns = 64, kLanes = 4;
+  constexpr int kColumns = 128, kLanes = 4;
   const dim3 grid(static_cast<unsigned>(params.rows), static_cast<unsigned>((params.dim + kColumns - 1) / kColumns));
   many_entries<Id, kColumns, kLanes><<<grid, kColumns * kLanes, 0, stream>>>(params, ids);
 }

@@ -13,8 +13,8 @@
 namespace hrm::ops {
 namespace {
 
-// The grid's second axis counts columns by 64 and ends at 65,535.
-constexpr int64_t kMaxDim = 65'535 * 64;
+// The grid's second axis counts columns by 128 and ends at 65,535.
+constexpr int64_t kMaxDim = 65'535 * 128;
 
 void sparse_sign_sgd_cuda(at::Tensor& weights, const at::Tensor& ids, const at::Tensor& row_grads, const at::Tensor& lr,
                           double weight_decay, const at::Tensor& skip) {

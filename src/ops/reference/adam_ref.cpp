@@ -1,4 +1,4 @@
-// The readable version, the CPU implementation, and the oracle of the CUDA kernel.
+// The readable version, and the oracle of the CPU's and the GPU's kernel.
 #include <ATen/ATen.h>
 
 #include "ops/adam_impl.h"
@@ -7,28 +7,21 @@ namespace hrm::ops::reference {
 
 void adam_(const AdamArgs& args) {
   const at::NoGradGuard no_grad;
-  // On the CPU the flag can be read. On a GPU that would wait for the device, so everything is computed and the old
-  // values are chosen where the step is to be left out.
-  const bool on_host = args.skip.is_cpu();
-  const bool want_ratio = args.update_ratio.defined();
-  if (on_host && args.skip.item<float>() != 0) {
-    if (want_ratio) at::Tensor(args.update_ratio).zero_();
-    return;
-  }
+  // Reading the flag would wait for the device, so everything is computed, and the old values are chosen where the step
+  // is to be left out.
   const at::Tensor left_out = args.skip.ne(0);
   const auto assign = [&](at::Tensor target, const at::Tensor& value) {
-    target.copy_(on_host ? value : at::where(left_out, target, value));
+    target.copy_(at::where(left_out, target, value));
   };
-
   assign(args.step, args.step + 1);
   const at::Tensor t = args.step.to(at::kDouble);
   const at::Tensor rate = args.lr / (1 - at::pow(args.beta1, t)).to(at::kFloat);
   const at::Tensor correction2_sqrt = at::sqrt(1 - at::pow(args.beta2, t)).to(at::kFloat);
-  at::Tensor moved_sum, size_sum;
-  const auto add_square = [](at::Tensor& sum, const at::Tensor& values) {
-    const at::Tensor norm = at::linalg_vector_norm(values, 2, std::nullopt, false, at::kDouble);
-    sum = sum.defined() ? sum + norm * norm : norm * norm;
+  const auto squares = [](const at::Tensor& values) {
+    const at::Tensor norm = at::linalg_vector_norm(values, 2, std::nullopt, /*keepdim=*/false, at::kDouble);
+    return norm * norm;
   };
+  at::Tensor moved = at::zeros({}, args.step.options().dtype(at::kDouble)), size = moved;
   for (size_t i = 0; i < args.params.size(); ++i) {
     const at::Tensor& p = args.params[i];
     const at::Tensor& m = args.exp_avgs[i];
@@ -40,9 +33,9 @@ void adam_(const AdamArgs& args) {
     const at::Tensor root = new_v.sqrt() / correction2_sqrt;
     const at::Tensor direction = args.rule == AdamRule::atan2 ? at::atan2(new_m, root) : new_m / (root + args.eps);
     const at::Tensor new_p = decayed - rate * direction;
-    if (want_ratio) {
-      add_square(size_sum, p);
-      add_square(moved_sum, new_p - p);
+    if (args.update_ratio.defined()) {
+      moved = moved + squares(new_p - p);
+      size = size + squares(p);
     }
     assign(p, new_p);
     assign(m, new_m);
@@ -53,15 +46,9 @@ void adam_(const AdamArgs& args) {
     }
     if (has_copy(args, i)) assign(args.copies[i], new_p.to(args.copies[i].scalar_type()));
   }
-  if (want_ratio) {
-    at::Tensor ratio = args.update_ratio;
-    if (!moved_sum.defined()) {
-      ratio.zero_();
-      return;
-    }
-    const at::Tensor value = at::sqrt(moved_sum / size_sum);
-    ratio.copy_(at::where(left_out, at::zeros_like(value), value));
-  }
+  if (!args.update_ratio.defined()) return;
+  const at::Tensor ratio = at::sqrt(moved / size);
+  at::Tensor(args.update_ratio).copy_(at::where(left_out, at::zeros_like(ratio), ratio));
 }
 
 }  // namespace hrm::ops::reference
