@@ -36,7 +36,7 @@ void check_sudoku_augment(const Case& c) {
     data::SudokuSymmetry symmetry;
     const auto copy = [&](const char* name, auto& to) {
       const std::vector<uint8_t> from = bytes_of(c.at(name)[i]);
-      std::copy(from.begin(), from.end(), to.begin());
+      std::copy(from.begin(), from.end(), std::begin(to));
     };
     copy("digit_map", symmetry.digit_map);
     copy("row_perm", symmetry.row_perm);
