@@ -2,6 +2,7 @@
 
 #include "hrm/nn/sub_blocks.h"
 #include "hrm/ops/backend.h"
+#include "hrm/ops/mlp_mix.h"
 #include "hrm/ops/rms_norm.h"
 
 namespace hrm::nn {
@@ -25,6 +26,12 @@ Block::Block(const BlockSizes& sizes, const RotaryTable& rotary, at::Device devi
 
 at::Tensor Block::mix_positions(const at::Tensor& h) const {
   if (mlp_t_) {
+    // On a CPU one large product over transposed rows is faster than a product for each sample.
+    if (ops::backend() == ops::Backend::fused && h.is_cuda()) {
+      const Linear& gate_up = mlp_t_->gate_up_proj();
+      const Linear& down = mlp_t_->down_proj();
+      return ops::mlp_mix(h, gate_up.compute_weight(), down.compute_weight(), gate_up.weight(), down.weight(), eps_);
+    }
     const at::Tensor h_t = h.transpose(1, 2).contiguous();  // (B, D, L)
     return ops::rms_norm_residual(mlp_t_->forward(h_t), h_t, eps_).transpose(1, 2).contiguous();
   }

@@ -28,8 +28,8 @@ __device__ inline void bulk_load(void* to, const void* from, uint32_t bytes, uin
                : "memory");
 }
 
-// The same to every block of the cluster whose bit in `blocks` is set, at the same offset; each block's own barrier gets
-// the bytes.
+// The same to every block of the cluster whose bit in `blocks` is set, at the same offset; each block's own barrier
+// gets the bytes.
 __device__ inline void bulk_load_multicast(void* to, const void* from, uint32_t bytes, uint64_t* barrier,
                                            uint16_t blocks) {
   asm volatile(
@@ -45,6 +45,15 @@ __device__ inline void load_async_16(uint32_t to, const void* from) {
 }
 __device__ inline void load_async_wait() {
   asm volatile("cp.async.wait_all;" ::: "memory");
+}
+
+__device__ inline uint4 load_shared_16(uint32_t address) {
+  uint4 out;
+  asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(out.x), "=r"(out.y), "=r"(out.z), "=r"(out.w)
+               : "r"(address)
+               : "memory");
+  return out;
 }
 
 // Four (two) 8 x 8 matrices of 16-bit elements; lane 8 * i + r gives the address of row r of matrix i. Transposed:

@@ -1,0 +1,44 @@
+#pragma once
+// The MLP over positions of TRM (arXiv 2510.04871) with its residual and norm: what attention is replaced by in
+// attention-free models.
+
+#include <ATen/core/Tensor.h>
+
+#include <tuple>
+
+namespace hrm::ops {
+
+// For every sample b and channel d, the column h[b, :, d] of L positions goes through a SwiGLU layer and is normalised:
+//
+//   G = weight_gate_up @ h[b]                   (2F, D), the first F rows are the gate
+//   z = weight_down @ (silu(G[:F]) * G[F:])     (L, D)
+//   y[b, :, d] = v * rstd,  v = h[b, :, d] + z[:, d],  rstd = 1 / sqrt(mean over L of v^2 + eps)
+//
+// h: (B, L, D). weight_gate_up: (2F, L), weight_down: (L, F), both contiguous and of h's dtype (float32, bfloat16,
+// float16; float64 for tests). eps > 0. Returns y, (B, L, D) in h's dtype. Nothing is transposed and, where the fused
+// kernel runs (Hopper, 16-bit, L <= 128, D a multiple of 64, F of 256), nothing but h and y passes through memory; it
+// rounds to the dtype what a tensor core reads next (silu * gate) and y, and keeps all else in float32. Elsewhere:
+// batched products of the library, in parts of the batch, rounding every intermediate result.
+//
+// Deterministic; the fused kernel's result for a sample does not depend on the rest of the batch. On the current
+// stream, no synchronisation, can be captured. Throws c10::Error that names the shapes. This overload has no
+// derivative.
+at::Tensor mlp_mix(const at::Tensor& h, const at::Tensor& weight_gate_up, const at::Tensor& weight_down, double eps);
+
+// The same, with what the backward pass needs beside h: y, and rstd (B, D) in float32 (float64 for float64 h).
+std::tuple<at::Tensor, at::Tensor> mlp_mix_forward(const at::Tensor& h, const at::Tensor& weight_gate_up,
+                                                   const at::Tensor& weight_down, double eps);
+
+// The gradient of h, (B, L, D) in h's dtype; grad_weight_gate_up and grad_weight_down, the weights' shapes, float32
+// (float64 for float64 h), contiguous, are added to in place. G is computed again: it would be 10 times h's size. The
+// norm's part is taken from y, so that h + z need not be kept.
+at::Tensor mlp_mix_backward(const at::Tensor& grad_y, const at::Tensor& h, const at::Tensor& y, const at::Tensor& rstd,
+                            const at::Tensor& weight_gate_up, const at::Tensor& weight_down,
+                            const at::Tensor& grad_weight_gate_up, const at::Tensor& grad_weight_down);
+
+// Differentiable. The masters are the float32 leaves behind the weights (or the very same tensors); as with
+// hrm::linear, their gradients are added to master.grad() in float32 and not returned to autograd.
+at::Tensor mlp_mix(const at::Tensor& h, const at::Tensor& weight_gate_up, const at::Tensor& weight_down,
+                   const at::Tensor& master_gate_up, const at::Tensor& master_down, double eps);
+
+}  // namespace hrm::ops
