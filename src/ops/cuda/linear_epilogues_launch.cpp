@@ -1,25 +1,69 @@
 // linear_swiglu and linear_rms_norm on a GPU.
 #include <ATen/ATen.h>
+#include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
 #include <torch/library.h>
 
+#include <cstdint>
+#include <optional>
+#include <tuple>
+#include <vector>
+
 #include "hrm/ops/rms_norm.h"
+#include "ops/cuda/launcher.h"
+#include "ops/cuda/sm90/linear_epilogues.h"
 #include "ops/linear_rms_norm_impl.h"
 #include "ops/linear_swiglu_impl.h"
 
 namespace hrm::ops {
 namespace {
 
+// Contiguous, and aligned as the TMA needs it.
+at::Tensor aligned_rows(const at::Tensor& tensor) {
+  at::Tensor rows = tensor.contiguous();
+  return reinterpret_cast<uintptr_t>(rows.const_data_ptr()) % 16 == 0 ? rows : rows.clone();
+}
+
+std::vector<int64_t> with_last(const at::Tensor& tensor, int64_t size) {
+  std::vector<int64_t> sizes = tensor.sizes().vec();
+  sizes.back() = size;
+  return sizes;
+}
+
+// act, and gate_up if `save`; none where the kernel does not take the input.
+std::optional<std::tuple<at::Tensor, at::Tensor>> swiglu_by_kernel(const at::Tensor& x, const at::Tensor& weight,
+                                                                   bool save) {
+  if (!cuda::use_kernel(x) || x.numel() == 0) return {};
+  cuda::sm90::LinearSwigluForward params{};
+  params.rows = x.numel() / x.size(-1);
+  params.width = weight.size(0) / 2;
+  params.inner = x.size(-1);
+  params.element = cuda::element_of(x);
+  if (!cuda::sm90::fits(params)) return {};
+  const at::Tensor x_rows = aligned_rows(x), weight_rows = aligned_rows(weight);
+  at::Tensor act = at::empty(with_last(x, params.width), x_rows.options()), gate_up;
+  if (save) gate_up = at::empty(with_last(x, 2 * params.width), x_rows.options());
+  params.x = x_rows.const_data_ptr();
+  params.weight = weight_rows.const_data_ptr();
+  params.act = act.mutable_data_ptr();
+  params.gate_up = save ? gate_up.mutable_data_ptr() : nullptr;
+  C10_CUDA_CHECK(cuda::sm90::launch(params, c10::cuda::getCurrentCUDAStream()));
+  return std::tuple{act, gate_up};
+}
+
 at::Tensor linear_swiglu_cuda(const at::Tensor& x, const at::Tensor& weight) {
   check_linear_swiglu(x, weight);
   const c10::cuda::CUDAGuard guard(x.device());
-  return std::get<0>(composed::linear_swiglu(x, weight));
+  const auto out = swiglu_by_kernel(x, weight, /*save=*/false);
+  return std::get<0>(out ? *out : composed::linear_swiglu(x, weight));
 }
 
 std::tuple<at::Tensor, at::Tensor> linear_swiglu_forward_cuda(const at::Tensor& x, const at::Tensor& weight) {
   check_linear_swiglu(x, weight);
   const c10::cuda::CUDAGuard guard(x.device());
-  return composed::linear_swiglu(x, weight);
+  const auto out = swiglu_by_kernel(x, weight, /*save=*/true);
+  return out ? *out : composed::linear_swiglu(x, weight);
 }
 
 std::tuple<at::Tensor, at::Tensor> linear_swiglu_backward_cuda(const at::Tensor& grad_out,
@@ -30,9 +74,36 @@ std::tuple<at::Tensor, at::Tensor> linear_swiglu_backward_cuda(const at::Tensor&
   return composed::linear_swiglu_backward(grad_out, weight_down, gate_up);
 }
 
+// y, and rstd if `save`; none where the kernel does not take the input.
+std::optional<std::tuple<at::Tensor, at::Tensor>> rms_norm_by_kernel(const at::Tensor& x, const at::Tensor& weight,
+                                                                     const at::Tensor& residual, double eps,
+                                                                     bool save) {
+  if (!cuda::use_kernel(x) || x.numel() == 0) return {};
+  cuda::sm90::LinearRmsNorm params{};
+  params.rows = x.numel() / x.size(-1);
+  params.width = weight.size(0);
+  params.inner = x.size(-1);
+  params.eps = static_cast<float>(eps);
+  params.element = cuda::element_of(x);
+  if (!cuda::sm90::fits(params)) return {};
+  const at::Tensor x_rows = aligned_rows(x), weight_rows = aligned_rows(weight), residual_rows = aligned_rows(residual);
+  at::Tensor y = at::empty(residual.sizes(), x_rows.options()), rstd;
+  if (save) {
+    rstd = at::empty(residual.sizes().slice(0, residual.dim() - 1), x_rows.options().dtype(at::kFloat));
+    params.rstd = rstd.mutable_data_ptr<float>();
+  }
+  params.x = x_rows.const_data_ptr();
+  params.weight = weight_rows.const_data_ptr();
+  params.residual = residual_rows.const_data_ptr();
+  params.y = y.mutable_data_ptr();
+  C10_CUDA_CHECK(cuda::sm90::launch(params, c10::cuda::getCurrentCUDAStream()));
+  return std::tuple{y, rstd};
+}
+
 at::Tensor linear_rms_norm_cuda(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& residual, double eps) {
   check_linear_rms_norm(x, weight, residual, eps);
   const c10::cuda::CUDAGuard guard(x.device());
+  if (const auto out = rms_norm_by_kernel(x, weight, residual, eps, /*save=*/false)) return std::get<0>(*out);
   return rms_norm_residual(at::linear(x, weight), residual, eps);
 }
 
@@ -40,6 +111,7 @@ std::tuple<at::Tensor, at::Tensor> linear_rms_norm_forward_cuda(const at::Tensor
                                                                 const at::Tensor& residual, double eps) {
   check_linear_rms_norm(x, weight, residual, eps);
   const c10::cuda::CUDAGuard guard(x.device());
+  if (const auto out = rms_norm_by_kernel(x, weight, residual, eps, /*save=*/true)) return *out;
   return rms_norm_residual_forward(at::linear(x, weight), residual, eps);
 }
 

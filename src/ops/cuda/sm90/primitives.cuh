@@ -45,13 +45,14 @@ __device__ inline void barrier_arrive_expect(uint64_t* barrier, uint32_t bytes) 
                : "memory");
 }
 
-// Arrives at the barrier of the same offset in block `rank` of the cluster.
+// Arrives at the barrier of the same offset in block `rank` of the cluster: tells its producer that a stage is free. It
+// publishes no ordinary stores to that block (a release at cluster scope would cost a fence of all memory each time).
 __device__ inline void barrier_arrive_remote(uint64_t* barrier, uint32_t rank) {
   asm volatile(
       "{\n"
       ".reg .b32 remote;\n"
       "mapa.shared::cluster.u32 remote, %0, %1;\n"
-      "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [remote];\n"
+      "mbarrier.arrive.shared::cluster.b64 _, [remote];\n"
       "}\n" ::"r"(shared_address(barrier)),
       "r"(rank)
       : "memory");
@@ -238,6 +239,19 @@ __device__ inline float load_remote(const float* from, uint32_t rank) {
       : "r"(shared_address(from)), "r"(rank)
       : "memory");
   return value;
+}
+
+// The same, counted as 4 bytes by the barrier of that block: what the TMA's deliveries are to a waiting consumer.
+__device__ inline void store_remote_counted(float* to, uint64_t* barrier, uint32_t rank, float value) {
+  asm volatile(
+      "{\n"
+      ".reg .b32 remote_to, remote_barrier;\n"
+      "mapa.shared::cluster.u32 remote_to, %0, %2;\n"
+      "mapa.shared::cluster.u32 remote_barrier, %1, %2;\n"
+      "st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [remote_to], %3, [remote_barrier];\n"
+      "}\n" ::"r"(shared_address(to)),
+      "r"(shared_address(barrier)), "r"(rank), "r"(__float_as_uint(value))
+      : "memory");
 }
 
 // ---- Warps and registers ----

@@ -1,0 +1,71 @@
+#pragma once
+// Two neighbouring 16-bit elements in a register, and what the epilogues do with them.
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include "ops/cuda/sm90/wgmma.cuh"
+
+namespace hrm::ops::cuda::sm90 {
+
+template <Input kInput>
+__device__ inline uint32_t round_pair(float low, float high) {
+  if constexpr (kInput == Input::f16) {
+    const __half2 pair = __floats2half2_rn(low, high);
+    return *reinterpret_cast<const uint32_t*>(&pair);
+  } else {
+    const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+    return *reinterpret_cast<const uint32_t*>(&pair);
+  }
+}
+
+template <Input kInput>
+__device__ inline float2 widen_pair(uint32_t pair) {
+  if constexpr (kInput == Input::f16) {
+    return __half22float2(*reinterpret_cast<const __half2*>(&pair));
+  } else {
+    return make_float2(__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u));
+  }
+}
+
+__device__ inline float sigmoid(float x) {
+  return __fdividef(1.0f, 1.0f + __expf(-x));
+}
+
+// 16 bytes that nothing writes while the kernel runs. Volatile: issued where it stands, so that it can run under a
+// product.
+__device__ inline uint4 load_once(const void* from) {
+  uint4 out;
+  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(out.x), "=r"(out.y), "=r"(out.z), "=r"(out.w)
+               : "l"(from));
+  return out;
+}
+
+// As ops/cuda/swiglu.cu computes it, so that both give the same bits.
+__device__ inline float silu(float x) {
+  return x * sigmoid(x);
+}
+
+// The weights of a product are loaded with their rows permuted inside of each 32, so that a thread's accumulators hold
+// whole runs of 8 neighbouring outputs, which it can store as 16 bytes: output 32 * J + 8 * q + 2 * jj + e comes from
+// accumulator column 32 * J + 8 * jj + 2 * q + e. As a tensor map over weight (rows, K) that is five dimensions:
+//   k, e (2, stride 1 row), q (4, stride 8 rows), jj (4, stride 2 rows), J (rows / 32, stride 32 rows).
+//
+// Accumulators of the 8 outputs 32 * J + 8 * q + (0..7) in row 16 * warp + g + 8 * i, as four pairs.
+template <Input kInput, int kCount>
+__device__ inline uint4 round_eight(const float (&d)[kCount], int run, int i) {
+  uint4 out;
+  out.x = round_pair<kInput>(d[16 * run + 2 * i], d[16 * run + 2 * i + 1]);
+  out.y = round_pair<kInput>(d[16 * run + 4 + 2 * i], d[16 * run + 4 + 2 * i + 1]);
+  out.z = round_pair<kInput>(d[16 * run + 8 + 2 * i], d[16 * run + 8 + 2 * i + 1]);
+  out.w = round_pair<kInput>(d[16 * run + 12 + 2 * i], d[16 * run + 12 + 2 * i + 1]);
+  return out;
+}
+
+// Accumulator column (0..31) of an output (0..31) of a run of 32.
+__device__ inline int permuted_row(int output) {
+  return 8 * (output / 2 % 4) + 2 * (output / 8) + output % 2;
+}
+
+}  // namespace hrm::ops::cuda::sm90

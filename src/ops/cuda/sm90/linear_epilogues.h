@@ -1,0 +1,48 @@
+#pragma once
+// Matrix products with an epilogue, for Hopper. No torch headers.
+//
+// Every `launch` encodes its tensor maps on the host, starts one kernel on the stream and returns the launch's error.
+// Rows of all tensors are contiguous and follow each other; pointers are aligned to 16 bytes; elements are bf16 or f16.
+// `fits` says whether a launch takes these sizes on the current device.
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "ops/cuda/element.h"
+
+namespace hrm::ops::cuda::sm90 {
+
+// act = silu(x * W_gate^T) * (x * W_up^T), weight = [W_gate; W_up].
+struct LinearSwigluForward {
+  const void* x;       // (rows, inner)
+  const void* weight;  // (2 * width, inner)
+  void* act;           // (rows, width)
+  void* gate_up;       // (rows, 2 * width), or null: do not write
+  int64_t rows;
+  int64_t width;
+  int64_t inner;
+  Element element;
+};
+
+bool fits(const LinearSwigluForward& params);
+cudaError_t launch(const LinearSwigluForward& params, cudaStream_t stream);
+
+// h = residual + x * weight^T, y = h * rstd, rstd = 1 / sqrt(mean(h^2) + eps).
+struct LinearRmsNorm {
+  const void* x;         // (rows, inner)
+  const void* weight;    // (width, inner)
+  const void* residual;  // (rows, width)
+  void* y;               // (rows, width)
+  float* rstd;           // (rows), or null: do not write
+  int64_t rows;
+  int64_t width;
+  int64_t inner;
+  float eps;
+  Element element;
+};
+
+bool fits(const LinearRmsNorm& params);
+cudaError_t launch(const LinearRmsNorm& params, cudaStream_t stream);
+
+}  // namespace hrm::ops::cuda::sm90

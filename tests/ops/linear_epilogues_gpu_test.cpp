@@ -1,0 +1,147 @@
+#include "hrm/ops/rms_norm.h"
+#include "hrm/ops/swiglu.h"
+#include "ops/gpu_testing.h"
+#include "ops/linear_epilogues_cases.h"
+
+namespace hrm::ops {
+namespace {
+
+using namespace testing;  // NOLINT
+
+// Rows on both sides of a tile of 64 and of 128, more tiles than blocks; inner sizes of 1 to 8 blocks of 64; widths of
+// one and of many slices, and such as no kernel takes.
+std::vector<ProductShape> swiglu_shapes() {
+  return {{1, 512, 1536},    {63, 512, 1536},   {64, 64, 64},    {65, 128, 192},  {129, 320, 64},   {777, 192, 960},
+          {5248, 512, 1536}, {20000, 512, 256}, {100, 512, 100}, {100, 520, 192}, {100, 1024, 192}, {3, 5, 7}};
+}
+
+std::vector<ProductShape> norm_shapes() {
+  return {{1, 512, 512},     {127, 512, 512}, {129, 64, 512},    {128, 1536, 512}, {5248, 1536, 512},
+          {20001, 128, 512}, {300, 192, 256}, {20001, 256, 256}, {300, 256, 1024}, {9001, 64, 1024},
+          {100, 512, 384},   {100, 520, 512}, {3, 5, 7}};
+}
+
+TEST(LinearSwigluGpu, AsGoodAsPlainAten) {
+  HRM_NEEDS_GPU();
+  for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf, at::kFloat}) {
+    for (const ProductShape& shape : swiglu_shapes()) expect_good_linear_swiglu(shape, dtype, at::kCUDA);
+  }
+}
+
+TEST(LinearSwigluGpu, BackwardAsGoodAsPlainAten) {
+  HRM_NEEDS_GPU();
+  for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf, at::kFloat}) {
+    for (const ProductShape& shape : swiglu_shapes()) expect_good_linear_swiglu_backward(shape, dtype, at::kCUDA);
+  }
+}
+
+TEST(LinearRmsNormGpu, AsGoodAsPlainAten) {
+  HRM_NEEDS_GPU();
+  for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf, at::kFloat}) {
+    for (const ProductShape& shape : norm_shapes()) expect_good_linear_rms_norm(shape, dtype, at::kCUDA);
+  }
+}
+
+// What the backward pass computes again must be what the forward pass used.
+TEST(LinearSwigluGpu, ActHasTheBitsOfSwiglu) {
+  HRM_NEEDS_GPU();
+  for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf}) {
+    const ProductShape shape{1000, 512, 1536};
+    const auto [x, weight, residual] = product_input(shape, 2 * shape.width, dtype, at::kCUDA);
+    const auto [act, gate_up] = linear_swiglu_forward(x, weight);
+    expect_same_bits(act, swiglu(gate_up), cat(dtype));
+    const at::Tensor grad_out = normal({1000, 512}, 5, dtype, at::kCUDA);
+    const at::Tensor down = normal({512, 1536}, 6, dtype, at::kCUDA);
+    expect_same_bits(std::get<1>(linear_swiglu_backward(grad_out, down, gate_up)), act, cat(dtype, ", backward"));
+  }
+}
+
+// Values that overflow exp, infinities and NaNs go where plain ATen puts them.
+TEST(LinearSwigluGpu, ExtremeValues) {
+  HRM_NEEDS_GPU();
+  at::Tensor x = at::zeros({6, 64}, at::device(at::kCUDA).dtype(at::kBFloat16));
+  const std::vector<double> values = {0, 200, -200, 1e30, -1e30, std::nan("")};
+  for (int64_t row = 0; row < 6; ++row) x[row][0] = values[static_cast<size_t>(row)];
+  const at::Tensor weight = at::zeros({128, 64}, x.options());
+  weight.select(1, 0).fill_(1);
+  const at::Tensor ours = linear_swiglu(x, weight);
+  const at::Tensor plain = std::get<0>(plain_linear_swiglu(x, weight));
+  EXPECT_TRUE(at::allclose(ours, plain, 0.01, 1e-30, /*equal_nan=*/true)) << ours.select(1, 0) << plain.select(1, 0);
+}
+
+TEST(LinearEpiloguesGpu, StridedAndMisalignedInputs) {
+  HRM_NEEDS_GPU();
+  const at::Tensor x = normal({70, 256}, 1, at::kBFloat16, at::kCUDA);
+  const at::Tensor weight = normal({256, 256}, 2, at::kBFloat16, at::kCUDA).mul_(0.1);
+  const at::Tensor residual = normal({70, 256}, 3, at::kBFloat16, at::kCUDA);
+  const auto misaligned = [](const at::Tensor& tensor) {
+    const at::Tensor shifted = at::empty({tensor.numel() + 1}, tensor.options()).slice(0, 1).view(tensor.sizes());
+    return shifted.copy_(tensor);
+  };
+  const auto strided = [](const at::Tensor& tensor) { return tensor.t().contiguous().t(); };
+  const at::Tensor act = linear_swiglu(x, weight), y = linear_rms_norm(x, weight, residual, kNormEps);
+  expect_same_bits(linear_swiglu(misaligned(x), misaligned(weight)), act);
+  expect_same_bits(linear_swiglu(strided(x), strided(weight)), act);
+  expect_same_bits(linear_rms_norm(misaligned(x), misaligned(weight), misaligned(residual), kNormEps), y);
+  expect_same_bits(linear_rms_norm(strided(x), strided(weight), strided(residual), kNormEps), y);
+}
+
+TEST(LinearEpiloguesGpu, SameBitsEachTime) {
+  HRM_NEEDS_GPU();
+  const ProductShape shape{31488, 512, 1536};
+  const auto [x, weight, none] = product_input(shape, 2 * shape.width, at::kBFloat16, at::kCUDA);
+  const auto [act, gate_up] = linear_swiglu_forward(x, weight);
+  const auto [ignored, down, residual] = product_input({shape.rows, 1536, 512}, 512, at::kBFloat16, at::kCUDA);
+  const auto [y, rstd] = linear_rms_norm_forward(act, down, residual, kNormEps);
+  const auto [grad, again_act] = linear_swiglu_backward(residual, down, gate_up);
+  for (int i = 0; i < 5; ++i) {
+    const auto [act_again, gate_up_again] = linear_swiglu_forward(x, weight);
+    expect_same_bits(act_again, act);
+    expect_same_bits(gate_up_again, gate_up);
+    const auto [y_again, rstd_again] = linear_rms_norm_forward(act, down, residual, kNormEps);
+    expect_same_bits(y_again, y);
+    expect_same_bits(rstd_again, rstd);
+    expect_same_bits(std::get<0>(linear_swiglu_backward(residual, down, gate_up)), grad);
+  }
+}
+
+TEST(LinearEpiloguesGpu, InsideACapturedGraph) {
+  HRM_NEEDS_GPU();
+  const ProductShape shape{1000, 512, 768};
+  const auto [x, weight, none] = product_input(shape, 2 * shape.width, at::kBFloat16, at::kCUDA);
+  const auto [ignored, down, residual] = product_input({shape.rows, 768, 512}, 512, at::kBFloat16, at::kCUDA);
+  at::Tensor act, gate_up, y, rstd, grad, act_again;
+  const auto work = [&, &x = x, &weight = weight, &down = down, &residual = residual] {
+    std::tie(act, gate_up) = linear_swiglu_forward(x, weight);
+    std::tie(y, rstd) = linear_rms_norm_forward(act, down, residual, kNormEps);
+    std::tie(grad, act_again) = linear_swiglu_backward(y, down, gate_up);
+  };
+  Captured captured(work);
+  for (uint64_t round = 0; round < 3; ++round) {
+    x.copy_(normal(x.sizes(), 10 + round, at::kBFloat16));
+    residual.copy_(normal(residual.sizes(), 20 + round, at::kBFloat16));
+    captured.replay();
+    const std::vector<at::Tensor> replayed = {act.clone(), gate_up.clone(), y.clone(), rstd.clone(), grad.clone()};
+    const auto [act_eager, gate_up_eager] = linear_swiglu_forward(x, weight);
+    const auto [y_eager, rstd_eager] = linear_rms_norm_forward(act_eager, down, residual, kNormEps);
+    expect_same_bits(replayed[0], act_eager, cat("act, round ", round));
+    expect_same_bits(replayed[1], gate_up_eager, cat("gate_up, round ", round));
+    expect_same_bits(replayed[2], y_eager, cat("y, round ", round));
+    expect_same_bits(replayed[3], rstd_eager, cat("rstd, round ", round));
+    expect_same_bits(replayed[4], std::get<0>(linear_swiglu_backward(y_eager, down, gate_up_eager)),
+                     cat("grad, round ", round));
+  }
+}
+
+TEST(LinearEpiloguesGpu, ReferenceBackendIsComposed) {
+  HRM_NEEDS_GPU();
+  const ProductShape shape{100, 512, 512};
+  const auto [x, weight, residual] = product_input(shape, 512, at::kBFloat16, at::kCUDA);
+  const WithReference with_reference;
+  expect_same_bits(linear_swiglu(x, weight), swiglu(at::linear(x, weight)));
+  expect_same_bits(linear_rms_norm(x, weight, residual, kNormEps),
+                   rms_norm_residual(at::linear(x, weight), residual, kNormEps));
+}
+
+}  // namespace
+}  // namespace hrm::ops
