@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "hrm/base/error.h"
 #include "hrm/runtime/device.h"
@@ -63,7 +64,8 @@ Spread spread_of(std::vector<double> values) {
     const size_t high = std::min(low + 1, values.size() - 1);
     return values[low] + (place - static_cast<double>(low)) * (values[high] - values[low]);
   };
-  return {at(0.5), at(0.1), at(0.9), values.front(), values.back()};
+  const double mean = std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
+  return {mean, at(0.5), at(0.1), at(0.9), values.front(), values.back()};
 }
 
 void Timeline::mark() {

@@ -12,7 +12,7 @@
 namespace hrm::train {
 
 struct Spread {
-  double median = 0, p10 = 0, p90 = 0, min = 0, max = 0;
+  double mean = 0, median = 0, p10 = 0, p90 = 0, min = 0, max = 0;
 };
 // Of at least one value; percentiles by linear interpolation.
 Spread spread_of(std::vector<double> values);
