@@ -12,7 +12,9 @@ TENSOR_OPS = "sm__ops_path_tensor_src"
 
 
 def short(name, width=90):
-    """A kernel's name for a table: one line, no Markdown of its own."""
+    """A kernel's name for a table: one line, no Markdown of its own, without what only a compiler needs."""
+    for part in ("void ", "(anonymous namespace)::", "hrm::ops::cuda::", "at::native::"):
+        name = name.replace(part, "")
     name = " ".join(name.replace("|", "¦").replace("`", "'").split())
     return name if len(name) <= width else name[: width - 3] + "..."
 

@@ -128,6 +128,8 @@ void check_arithmetic(const Checker& check, const Config& c) {
 }
 
 void check_profiling(const Checker& check, const ProfilingConfig& p) {
+  check.require(!p.nsight_window || p.trace_steps > 0, check.at("profiling.nsight_window"), " asks for a window of ",
+                check.at("profiling.trace_steps"), "; set profiling.trace_steps to 3 or so");
   check.require(!p.trace || p.trace_steps > 0, check.at("profiling.trace"), " asks for a trace of ",
                 check.at("profiling.trace_steps"),
                 "; set profiling.trace_steps to 5 or so, or profiling.trace to false");

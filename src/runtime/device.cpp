@@ -194,15 +194,4 @@ void synchronize(at::Device device) {
 #endif
 }
 
-DeviceMemory device_memory(at::Device device) {
-  DeviceMemory memory;
-  if (device.is_cpu()) return memory;
-#if HRM_WITH_CUDA
-  const auto stats = c10::cuda::CUDACachingAllocator::getDeviceStats(device.index());
-  memory.peak_bytes = stats.allocated_bytes[0].peak;
-  memory.reserved_bytes = stats.reserved_bytes[0].current;
-#endif
-  return memory;
-}
-
 }  // namespace hrm

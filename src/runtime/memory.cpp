@@ -15,7 +15,7 @@
 
 namespace hrm {
 
-MemoryReport memory_report(at::Device device) {
+MemoryReport memory_report(at::Device device, bool whole_device) {
   MemoryReport report;
   rusage usage{};
   if (getrusage(RUSAGE_SELF, &usage) == 0) report.host_resident_peak = int64_t{usage.ru_maxrss} * 1024;
@@ -28,6 +28,7 @@ MemoryReport memory_report(at::Device device) {
     report.reserved_peak = stats.reserved_bytes[0].peak;
     report.inactive = stats.inactive_split_bytes[0].current;
     report.retries = stats.num_alloc_retries;
+    if (!whole_device) return report;
     const c10::cuda::CUDAGuard guard(device);
     size_t free = 0, total = 0;
     if (cudaMemGetInfo(&free, &total) == cudaSuccess) {
@@ -38,7 +39,7 @@ MemoryReport memory_report(at::Device device) {
     }
   }
 #else
-  (void)device;
+  (void)device, (void)whole_device;
 #endif
   return report;
 }

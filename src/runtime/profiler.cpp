@@ -9,6 +9,7 @@
 #include <functional>
 #include <map>
 #include <set>
+#include <string_view>
 #include <unordered_map>
 
 #include "hrm/base/error.h"
@@ -116,7 +117,7 @@ StepProfile summarize(const std::vector<Event>& events) {
   const auto end_mark = std::find_if(events.begin(), events.end(), [](const Event& e) { return e.name() == kEnd; });
   const uint64_t end = end_mark == events.end() ? UINT64_MAX : end_mark->startNs();
 
-  Sums names, groups;
+  Sums names, groups, waits;
   std::vector<Interval> intervals;
   std::unordered_map<uint64_t, std::vector<const Event*>> threads;
   for (const Event& event : events) {
@@ -124,7 +125,9 @@ StepProfile summarize(const std::vector<Event>& events) {
       const std::string name = event.name();
       profile.launches +=
           starts_with_any(name, {"cudaLaunch", "cuLaunch", "cudaGraphLaunch", "cudaMemcpy", "cudaMemset"});
-      profile.host_syncs += name.find("Synchronize") != std::string::npos || name == "cudaMemcpy";
+      if (name.find("Synchronize") != std::string::npos || name == "cudaMemcpy") {
+        waits.add(name, static_cast<double>(event.durationNs()));
+      }
     }
     const bool on_cpu = !profile.gpu && kind_of(event) == Kind::CPU_OP;
     if (!is_gpu_work(event) && !on_cpu) continue;
@@ -144,6 +147,7 @@ StepProfile summarize(const std::vector<Event>& events) {
   }
   profile.by_name = names.sorted();
   profile.by_group = groups.sorted();
+  profile.waits = waits.sorted();
   if (!intervals.empty()) {
     profile.busy_ms = static_cast<double>(covered(intervals)) * 1e-6;  // sorts by start
     uint64_t last = 0;
@@ -166,6 +170,13 @@ std::string kernel_group(std::string_view name) {
     if (name.find(part) != std::string_view::npos) return group;
   }
   return "other";
+}
+
+std::string short_kernel_name(std::string name) {
+  for (const std::string_view part : {"void ", "(anonymous namespace)::", "hrm::ops::cuda::", "at::native::"}) {
+    for (size_t at = name.find(part); at != std::string::npos; at = name.find(part)) name.erase(at, part.size());
+  }
+  return name;
 }
 
 StepTrace::StepTrace(at::Device device, const TraceOptions& options) : device_(device) {

@@ -7,6 +7,7 @@
 #include "hrm/checkpoint/official.h"
 #include "hrm/config/load.h"
 #include "hrm/ops/backend.h"
+#include "hrm/runtime/nvtx.h"
 #include "hrm/tasks/puzzle.h"
 
 namespace hrm::tasks {
@@ -48,6 +49,7 @@ Runtime start_runtime_and_ops(const config::Config& config) {
               build_info("cuda_archs"), "); plain ATen does their work, slower");
   }
   ops::set_backend(reference ? ops::Backend::reference : ops::Backend::fused);
+  enable_nvtx(config.profiling);
   return runtime;
 }
 

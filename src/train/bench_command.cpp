@@ -26,7 +26,7 @@ using Json = nlohmann::ordered_json;
 
 Json spread_json(const Spread& spread) {
   return {
-      {"median", spread.median}, {"p10", spread.p10}, {"p90", spread.p90}, {"min", spread.min}, {"max", spread.max}};
+      {"mean", spread.mean}, {"median", spread.median}, {"p10", spread.p10}, {"p90", spread.p90}, {"min", spread.min}, {"max", spread.max}};
 }
 
 Json memory_json(const MemoryReport& memory) {
@@ -62,7 +62,7 @@ void print_rows(std::ostream& out, const char* title, const Json& rows, size_t m
       << "  " << title << "\n";
   for (size_t i = 0; i < std::min(most, rows.size()); ++i) {
     const Json& row = rows[i];
-    std::string name = printable(row["name"].get<std::string>());
+    std::string name = printable(short_kernel_name(row["name"].get<std::string>()));
     if (name.size() > 100) name.replace(97, std::string::npos, "...");
     out << std::setw(9) << number(row["ms_per_step"].get<double>(), 3) << std::setw(7)
         << number(100 * row["share"].get<double>(), 1) << "%" << std::setw(9)
@@ -105,8 +105,13 @@ void print_step(const Json& json, std::ostream& out) {
   if (!json.contains("profile")) return;
   const Json& profile = json["profile"];
   if (profile["gpu"].get<bool>()) {
-    row("host", cat(number(profile["launches_per_step"], 1), " launches and ",
-                    number(profile["host_syncs_per_step"], 1), " waits for the device per step"));
+    std::string waits;
+    for (const Json& wait : profile["waits"]) {
+      waits += cat(waits.empty() ? "" : ", ", number(wait["calls_per_step"], 1), " ", wait["name"].get<std::string>(),
+                   " (", number(wait["ms_per_step"], 3), " ms)");
+    }
+    row("host", cat(number(profile["launches_per_step"], 1),
+                    " launches per step; waits for the device: ", waits.empty() ? "none" : waits));
     row("GPU busy", cat(number(100 * profile["busy_share"].get<double>(), 1), " % of the recorded steps (",
                         number(profile["gap_ms_per_step"], 3), " ms of gaps per step)"));
   }
@@ -169,7 +174,7 @@ int run_bench_step(const BenchStepOptions& options) {
     json["profile"] = {{"gpu", profile.gpu},
                        {"steps", options.profile_steps},
                        {"launches_per_step", static_cast<double>(profile.launches) / steps},
-                       {"host_syncs_per_step", static_cast<double>(profile.host_syncs) / steps},
+                       {"waits", rows_json(profile.waits, steps)},
                        {"busy_share", profile.span_ms > 0 ? profile.busy_ms / profile.span_ms : 0},
                        {"gap_ms_per_step", (profile.span_ms - profile.busy_ms) / steps},
                        {"groups", rows_json(profile.by_group, steps)},

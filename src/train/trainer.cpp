@@ -1,5 +1,6 @@
 #include "hrm/train/trainer.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "hrm/base/error.h"
@@ -8,6 +9,7 @@
 #include "hrm/checkpoint/checkpoint.h"
 #include "hrm/optim/clip.h"
 #include "hrm/optim/schedules.h"
+#include "hrm/runtime/memory.h"
 #include "hrm/runtime/nvtx.h"
 #include "hrm/train/eval_reporter.h"
 #include "hrm/train/signals.h"
@@ -81,28 +83,37 @@ Outcome Trainer::run() {
   // A stop between a step and its evaluation leaves the evaluation to us.
   if (step_ > 0 && config_.train.eval_every > 0 && step_ % config_.train.eval_every == 0) evaluate();
   while (step_ < total_steps_) {
-    trace_steps();
+    if (!trace_steps()) return stop("the steps for Nsight are done");
     train_step();
     const bool last = step_ == total_steps_;
     collect_metrics(/*wait=*/last);
     const bool out_of_time = config_.train.max_seconds > 0 && now_seconds() - start > config_.train.max_seconds;
-    if (!last && (stop_requested() || out_of_time)) return stop();
+    if (!last && (stop_requested() || out_of_time))
+      return stop(stop_requested() ? stop_signal_name() : "train.max_seconds");
     if (due(config_.train.eval_every, last)) evaluate();
     if (due(config_.train.checkpoint_every, last)) save();
   }
   finish_trace();
   log::progress_done();
+  log::info("memory       ", memory_text(memory_report(runtime_.device)));
   return Outcome::finished;
 }
 
 // Saves before anything else: the scheduler that sent the signal may grant seconds only.
-Outcome Trainer::stop() {
+Outcome Trainer::stop(const std::string& why) {
   save();
   finish_trace();
   log::progress_done();
-  log::info("stopped at step ", step_, " of ", total_steps_, " (",
-            stop_requested() ? stop_signal_name() : "train.max_seconds", "); start it again to go on");
+  log::info("stopped at step ", step_, " of ", total_steps_, " (", why, "); start it again to go on");
   return Outcome::stopped;
+}
+
+void Trainer::run_steps(int64_t count) {
+  if (process_steps_ == 0) window_start_ = now_seconds();
+  for (int64_t i = 0; i < count; ++i, ++process_steps_) {
+    train_step();
+    collect_metrics(/*wait=*/false);
+  }
 }
 
 // One optimizer step. Nothing here waits for the device: metrics travel to the host on their own (collect_metrics).
@@ -210,7 +221,7 @@ void Trainer::write_window(int64_t step) {
   const double step_seconds = seconds / std::max(timed, 1.0);
   const double samples_per_s = static_cast<double>(config_.train.global_batch_size) / step_seconds;
   const double mfu = runtime_.peak_flops > 0 ? task_.flops_per_step() / step_seconds / runtime_.peak_flops : NAN;
-  const DeviceMemory memory = device_memory(runtime_.device);
+  const MemoryReport memory = memory_report(runtime_.device, /*whole_device=*/false);
 
   std::vector<std::pair<std::string, double>> line;
   for (const auto& [key, value] : summary) line.emplace_back("train/" + key, value);
@@ -227,8 +238,10 @@ void Trainer::write_window(int64_t step) {
   line.emplace_back("perf/samples_per_s", samples_per_s);
   line.emplace_back("perf/mfu", mfu);
   line.emplace_back("perf/peak_flops_assumed", runtime_.peak_flops);
-  line.emplace_back("perf/memory_peak_bytes", static_cast<double>(memory.peak_bytes));
-  line.emplace_back("perf/memory_reserved_bytes", static_cast<double>(memory.reserved_bytes));
+  line.emplace_back("perf/memory_allocated_bytes", static_cast<double>(memory.allocated));
+  line.emplace_back("perf/memory_peak_bytes", static_cast<double>(memory.allocated_peak));
+  line.emplace_back("perf/memory_reserved_bytes", static_cast<double>(memory.reserved));
+  line.emplace_back("perf/memory_fragmentation", memory.fragmentation());
   log_.write(step, line);
 
   std::ostringstream text;
@@ -276,22 +289,37 @@ void Trainer::evaluate() {
   paused_seconds_ += now_seconds() - start;
 }
 
-// Opens and closes the window of profiled steps, before the step that follows.
-void Trainer::trace_steps() {
+// Opens and closes the window of profiled steps, before the step that follows. False when the run shall end with it.
+bool Trainer::trace_steps() {
   const config::ProfilingConfig& profiling = config_.profiling;
-  if (!profiling.trace) return;
-  if (process_steps_ == profiling.trace_after) {
-    trace_ = std::make_unique<StepTrace>(runtime_.device);
+  if (!profiling.trace && !profiling.nsight_window) return true;
+  const int64_t done = process_steps_++;
+  if (done == profiling.trace_after + profiling.trace_steps) {
+    finish_trace();
+    return !profiling.nsight_window;
   }
-  if (process_steps_ == profiling.trace_after + profiling.trace_steps) finish_trace();
-  ++process_steps_;
+  if (done == profiling.trace_after) {
+    if (profiling.nsight_window) {
+      nsight_window_begin(runtime_.device);
+    } else {
+      trace_ = std::make_unique<StepTrace>(runtime_.device, trace_options(profiling));
+    }
+    tracing_ = true;
+  }
+  return true;
 }
 
 void Trainer::finish_trace() {
-  if (!trace_) return;
+  if (!tracing_) return;
+  tracing_ = false;
+  if (!trace_) {
+    nsight_window_end(runtime_.device);
+    return;
+  }
   trace_->finish(run_dir_ / "trace.json");
   trace_.reset();
-  log::info("traced ", process_steps_ - config_.profiling.trace_after, " steps: ", (run_dir_ / "trace.json").string());
+  log::info("traced ", std::min(process_steps_ - config_.profiling.trace_after, config_.profiling.trace_steps),
+            " steps: ", (run_dir_ / "trace.json").string());
 }
 
 void Trainer::save() {

@@ -164,7 +164,7 @@ class Tables(Case):
         text = out.read_text()
         # 100 MB and 1.2e11 operations in 200 us.
         self.assertIn(f"| 200.0 | 500 | 20 % | 600.0 | 80 % | computing | {MM} |", text)
-        self.assertRegex(text, r"\| 100\.0 \| 4000 \| 91 % \| 0\.0 \| 12 % \| memory \| void at")
+        self.assertRegex(text, r"\| 100\.0 \| 4000 \| 91 % \| 0\.0 \| 12 % \| memory \| vectorized_el")
         self.check_tables(text)
 
     def check_tables(self, text):

@@ -40,7 +40,9 @@ TEST_F(MemoryGpu, ProfileOfKernels) {
   a.sum().item<float>();
   const StepProfile profile = trace.profile();
   EXPECT_TRUE(profile.gpu);
-  EXPECT_EQ(profile.host_syncs, 1);  // that of item(), not the one that ends the recording
+  ASSERT_EQ(profile.waits.size(), 1U);  // that of item(), not the one that ends the recording
+  EXPECT_EQ(profile.waits[0].name, "cudaStreamSynchronize");
+  EXPECT_EQ(profile.waits[0].calls, 1);
   EXPECT_GE(profile.launches, 9);
   int64_t products = 0, elementwise = 0;
   for (const ProfileRow& row : profile.by_group) {

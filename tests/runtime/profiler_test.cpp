@@ -133,7 +133,7 @@ TEST(StepTrace, ProfileSumsEachOperationWithoutItsChildren) {
   for (int i = 0; i < 5; ++i) at::mm(a, a).sum().backward();
   const StepProfile profile = trace.profile();
   EXPECT_FALSE(profile.gpu);
-  EXPECT_EQ(profile.host_syncs, 0);
+  EXPECT_TRUE(profile.waits.empty());
   EXPECT_EQ(profile.launches, 0);
   const auto row = [&](const std::vector<ProfileRow>& rows, const std::string& name) {
     const auto found = std::find_if(rows.begin(), rows.end(), [&](const ProfileRow& r) { return r.name == name; });
@@ -195,9 +195,18 @@ TEST(KernelGroup, NamesOfLibrariesAndOurs) {
   EXPECT_EQ(kernel_group("void at::native::vectorized_elementwise_kernel<4, at::native::silu_functor>"), "elementwise");
   EXPECT_EQ(kernel_group("Memcpy DtoD (Device -> Device)"), "copies and casts");
   EXPECT_EQ(kernel_group("pytorch_flash::flash_fwd_kernel<...>"), "attention");
-  EXPECT_EQ(kernel_group("void hrm::(anonymous namespace)::rms_norm_forward<512>"), "norm");
+  EXPECT_EQ(kernel_group("void hrm::ops::cuda::(anonymous namespace)::forward<__nv_bfloat16, 8, unsigned int>("
+                         "hrm::ops::cuda::SwigluForward, unsigned int)"),
+            "SwiGLU");
+  EXPECT_EQ(kernel_group("hrm::linear_swiglu_forward"), "matrix products with SwiGLU");
   EXPECT_EQ(kernel_group("aten::mm"), "matrix products");
   EXPECT_EQ(kernel_group("something new"), "other");
+}
+
+TEST(KernelGroup, ShortNames) {
+  EXPECT_EQ(short_kernel_name("void hrm::ops::cuda::(anonymous namespace)::forward<8>(hrm::ops::cuda::SwigluForward)"),
+            "forward<8>(SwigluForward)");
+  EXPECT_EQ(short_kernel_name("nvjet_tst"), "nvjet_tst");
 }
 
 }  // namespace

@@ -39,11 +39,4 @@ std::string kernels_for(int capability);
 // Waits until all work queued on the device is done; nothing to do on the CPU.
 void synchronize(at::Device device);
 
-struct DeviceMemory {
-  int64_t peak_bytes = 0;
-  int64_t reserved_bytes = 0;
-};
-// Of the caching allocator since start; zero on the CPU.
-DeviceMemory device_memory(at::Device device);
-
 }  // namespace hrm

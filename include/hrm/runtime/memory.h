@@ -26,7 +26,8 @@ struct MemoryReport {
   }
 };
 
-MemoryReport memory_report(at::Device device);
+// device_used and device_total, which the driver has to be asked for, only with `whole_device`.
+MemoryReport memory_report(at::Device device, bool whole_device = true);
 
 // Peaks count from here on.
 void reset_memory_peak(at::Device device);

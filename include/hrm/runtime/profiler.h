@@ -43,12 +43,15 @@ struct StepProfile {
   std::vector<ProfileRow> by_name;   // longest first
   std::vector<ProfileRow> by_group;  // the same time by what the kernels are for (kernel_group)
   int64_t launches = 0;              // calls that start a kernel or copy, one for each replay of a graph
-  int64_t host_syncs = 0;            // calls in which the host waited for the device
+  std::vector<ProfileRow> waits;     // calls in which the host waited for the device
 };
 
 // "matrix products", "attention", ...: what a kernel or operation of this name is for, by the table of
 // src/runtime/kernel_groups.h; "other" where no entry fits.
 std::string kernel_group(std::string_view name);
+
+// The name of a kernel without what only a compiler needs: namespaces of ours and of ATen, result type.
+std::string short_kernel_name(std::string name);
 
 // Records from construction to finish() or profile(). Slows the recorded steps on the CPU side; free when not
 // constructed. One at a time in a process.

@@ -39,12 +39,7 @@ class Trainer : public Stateful {
 
   // Trains so many further steps and nothing else: no evaluation, no checkpoint, no trace, no stop by signal, and not
   // bounded by the configured number. What `bench step` times.
-  void run_steps(int64_t count) {
-    for (int64_t i = 0; i < count; ++i) {
-      train_step();
-      collect_metrics(/*wait=*/false);
-    }
-  }
+  void run_steps(int64_t count);
 
   // Everything that a resume needs: step counters, task, optimizer, averages, the open metrics window.
   void visit_state(StateVisitor& visitor) override;
@@ -66,9 +61,9 @@ class Trainer : public Stateful {
   void write_window(int64_t step);
   void evaluate();
   void save();
-  void trace_steps();
+  bool trace_steps();
   void finish_trace();
-  Outcome stop();
+  Outcome stop(const std::string& why);
   [[noreturn]] void stop_diverged(int64_t step);
   bool logged(int64_t step) const;
   bool due(int64_t every, bool last) const;
@@ -100,6 +95,7 @@ class Trainer : public Stateful {
   AsyncReader reader_;
   int64_t last_saved_step_ = -1;
   int64_t process_steps_ = 0;  // steps done by this process
+  bool tracing_ = false;       // by trace_, or by Nsight
   std::unique_ptr<StepTrace> trace_;
   int64_t window_first_step_ = 0;  // the window's timing starts after this step
   double window_start_ = 0;        // s, monotonic
