@@ -55,6 +55,8 @@ void add_eval(CLI::App& app, Action& action) {
   sub->add_option("--checkpoint", o->checkpoint, kRunOrStep)->type_name("PATH")->required();
   sub->add_option("--data", o->data, "dataset directory or CSV file (default: the run's test data)")->type_name("PATH");
   sub->add_option("--json", o->json_out, "also write the result to this file")->type_name("FILE");
+  sub->add_flag("--early-halt", o->early_halt,
+                "let each puzzle stop when the model's own rule halts it (as eval.early_halt=true)");
   add_overrides(*sub, o->overrides);
   sub->footer("example: hrm_train eval --checkpoint runs/first --data data/sudoku/test_17clue_2k.csv eval.weights=raw");
   sub->callback([o, &action] { action = [o] { return train::run_eval(*o); }; });
@@ -75,6 +77,8 @@ void add_solve(CLI::App& app, Action& action) {
   sub->add_option("--segments", o->segments, "reasoning segments, also more than in training (default: as trained)")
       ->type_name("N")
       ->check(CLI::Range(1, 65535));
+  sub->add_flag("--early-halt", o->early_halt, "let each puzzle stop when the model's own rule halts it")
+      ->excludes("--watch");
   sub->add_option("--weights", o->weights, "auto = the averaged weights where there are any")
       ->capture_default_str()
       ->check(CLI::IsMember({"auto", "raw", "ema"}));

@@ -235,10 +235,7 @@ double PuzzleTask::flops_per_step() const {
 }
 
 NamedValues PuzzleTask::evaluate(const std::function<void(const EvalProgress&)>& progress) {
-  PuzzleEvalOptions options;
-  options.batch_size = config_.eval.batch_size > 0 ? config_.eval.batch_size : micro_batch_size_;
-  options.max_samples = config_.eval.max_samples;
-  options.segments = config_.eval.segments > 0 ? config_.eval.segments : config_.model.halt_max_steps;
+  const PuzzleEvalOptions options = puzzle_eval_options(config_, *model_, runtime_, micro_batch_size_);
   return evaluate_puzzles(*model_, test_, config_.objective, options, runtime_.device, progress);
 }
 
@@ -249,7 +246,8 @@ std::string PuzzleTask::eval_text(const NamedValues& result) const {
 std::string puzzle_eval_text(const NamedValues& result) {
   return cat("exact ", percent(value_of(result, "exact_accuracy")), " | cells ", percent(value_of(result, "accuracy")),
              " | Q right ", percent(value_of(result, "q_halt_accuracy")), " | loss ",
-             fixed(value_of(result, "lm_loss"), 3), " | ", static_cast<int64_t>(value_of(result, "count")), " puzzles");
+             fixed(value_of(result, "lm_loss"), 3), " | ", fixed(value_of(result, "steps"), 1), " segments | ",
+             static_cast<int64_t>(value_of(result, "count")), " puzzles");
 }
 
 std::string PuzzleTask::describe() const {

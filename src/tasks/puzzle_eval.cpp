@@ -1,40 +1,108 @@
+#include <algorithm>
+
 #include "hrm/base/error.h"
 #include "hrm/data/test_reader.h"
+#include "hrm/runtime/memory.h"
 #include "hrm/tasks/puzzle.h"
+#include "hrm/tasks/puzzle_evaluator.h"
 
 namespace hrm::tasks {
+namespace {
+
+constexpr int64_t kLargestBatch = 2048, kLargestCpuBatch = 256;
+// A training step keeps the activations of all its differentiated layers, an evaluation those of one: rows of an
+// evaluation that take no more memory than one row of training, with room to spare.
+constexpr int64_t kRowsPerTrainingRow = 4;
+
+// Device memory that one row of an evaluation takes: the carry, and what one block holds at a time.
+double bytes_per_row(models::PuzzleModel& model) {
+  const auto L = static_cast<double>(model.dims().puzzle_emb_len + model.dims().seq_len);
+  const auto D = static_cast<double>(model.config().hidden_size);
+  const auto V = static_cast<double>(model.dims().vocab_size);
+  const double in_block = 8 + 3 * model.config().expansion;
+  return static_cast<double>(c10::elementSize(model.parameter_set().compute_dtype())) * L * (D * in_block + 4 * V);
+}
+
+int64_t even_parts(int64_t samples, int64_t largest) {
+  const int64_t parts = (samples + largest - 1) / largest;
+  return (samples + parts - 1) / parts;
+}
+
+}  // namespace
+
+PuzzleEvalOptions puzzle_eval_options(const config::Config& config, models::PuzzleModel& model, const Runtime& runtime,
+                                      int64_t training_batch) {
+  PuzzleEvalOptions options;
+  options.batch_size = config.eval.batch_size;
+  options.max_samples = config.eval.max_samples;
+  options.segments = config.eval.segments > 0 ? config.eval.segments : config.model.halt_max_steps;
+  options.early_halt = config.eval.early_halt;
+  options.cuda_graphs = config.runtime.cuda_graphs;
+  options.largest_batch = kLargestCpuBatch;
+  if (runtime.device.is_cuda()) {
+    const MemoryReport memory = memory_report(runtime.device);
+    const auto free =
+        static_cast<double>(memory.device_total - memory.device_used + memory.reserved - memory.allocated);
+    const auto fitting = static_cast<int64_t>(free / 2 / bytes_per_row(model));
+    options.largest_batch = std::clamp<int64_t>(fitting, 1, kLargestBatch);
+    if (training_batch > 0) {
+      options.largest_batch = std::min(options.largest_batch, kRowsPerTrainingRow * training_batch);
+    }
+  }
+  return options;
+}
 
 NamedValues evaluate_puzzles(models::PuzzleModel& model, std::shared_ptr<const data::PuzzleDataset> dataset,
                              const config::ObjectiveConfig& objective, const PuzzleEvalOptions& options,
                              at::Device device, const std::function<void(const EvalProgress&)>& progress) {
-  data::TestReaderOptions reader_options;
-  reader_options.global_batch_size = options.batch_size;
-  reader_options.max_samples = options.max_samples;
-  reader_options.pinned = device.is_cuda();
-  const data::TestReader reader(std::move(dataset), reader_options);
-  require(reader.num_samples() > 0, ExitCode::data, "the test data hold no sample");
+  const auto make_reader = [&](int64_t batch_size) {
+    data::TestReaderOptions reader_options;
+    reader_options.global_batch_size = batch_size;
+    reader_options.max_samples = options.max_samples;
+    reader_options.pinned = device.is_cuda();
+    return data::TestReader(dataset, reader_options);
+  };
+  const int64_t samples = make_reader(1).num_samples();
+  require(samples > 0, ExitCode::data, "the test data hold no sample");
+  const int64_t batch_size =
+      options.batch_size > 0 ? std::min(options.batch_size, samples) : even_parts(samples, options.largest_batch);
+  const data::TestReader reader = make_reader(batch_size);
 
   const auto& names = objectives::act_metric_names();
   const at::NoGradGuard no_grad;
   at::Tensor sums =
       at::zeros({static_cast<int64_t>(names.size())}, at::TensorOptions().device(device).dtype(at::kDouble));
+  PuzzleEvaluator evaluator(model, {batch_size, options.segments, options.early_halt, options.cuda_graphs});
+  AsyncReader finished;  // sums after each batch
+  std::vector<double> values;
+  const auto read = [&](int64_t may_be_pending) {
+    while (static_cast<int64_t>(finished.pending()) > may_be_pending) {
+      const auto entry = finished.pop(/*wait=*/true);
+      values = entry->values;
+      progress({entry->tag, samples});
+    }
+  };
   int64_t done = 0;
   for (int64_t index = 0; index < reader.num_batches(); ++index) {
     const data::TestBatch test = reader.batch(index);
+    const int64_t valid = test.batch.valid_rows;
+    const PuzzleEvaluator::Answers answers = evaluator.run(test.batch);
     // Padding rows are left out: they would enter the Q loss as solved puzzles.
-    const auto valid = [&](const at::Tensor& t) {
-      return t.narrow(0, 0, test.batch.valid_rows).to(device, /*non_blocking=*/true);
-    };
-    const data::PuzzleBatch batch{valid(test.batch.inputs), valid(test.batch.labels),
-                                  valid(test.batch.puzzle_identifiers), test.batch.valid_rows};
-    const objectives::Evaluation result = objectives::act_evaluate(model, batch, options.segments);
-    sums.add_(objectives::act_loss(result.output, result.state, std::nullopt, objective).metrics);
-    done += test.batch.valid_rows;
-    progress({done, reader.num_samples()});
+    models::SegmentOutput output;
+    output.logits = answers.logits;
+    output.q_halt = answers.q_halt;
+    output.q_continue = answers.q_continue;
+    objectives::ActState state;
+    state.labels = test.batch.labels.narrow(0, 0, valid).to(device, /*non_blocking=*/true);
+    state.steps = answers.steps;
+    state.halted = at::ones({valid}, at::device(device).dtype(at::kBool));
+    sums.add_(objectives::act_loss(output, state, std::nullopt, objective).metrics);
+    done += valid;
+    finished.push(done, sums);
+    read(/*may_be_pending=*/1);
   }
+  read(0);
 
-  const at::Tensor host = sums.to(at::kCPU);
-  const double* values = host.const_data_ptr<double>();
   double count = 0;
   for (size_t i = 0; i < names.size(); ++i) {
     if (names[i] == "count") count = values[i];

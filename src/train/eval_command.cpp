@@ -23,7 +23,9 @@ std::shared_ptr<const data::PuzzleDataset> open_eval_data(const EvalOptions& opt
 
 }  // namespace
 
-int run_eval(const EvalOptions& options) {
+int run_eval(const EvalOptions& given) {
+  EvalOptions options = given;
+  if (options.early_halt) options.overrides.emplace_back("eval.early_halt=true");
   const config::Config stored = tasks::stored_config(options.checkpoint, options.overrides);
   const auto dataset = open_eval_data(options, stored);
   // A run that evaluates both sets is measured here as it is used: by its average, where it has one.
@@ -40,12 +42,11 @@ int run_eval(const EvalOptions& options) {
           ExitCode::data, "'", dataset->origin(), "' has ", dataset->meta().num_puzzle_identifiers,
           " puzzle identifiers, the model of '", loaded.checkpoint.string(), "' ", dims.num_puzzle_identifiers);
 
-  tasks::PuzzleEvalOptions eval;
-  eval.batch_size = loaded.config.eval.batch_size > 0 ? loaded.config.eval.batch_size : 256;
-  eval.max_samples = loaded.config.eval.max_samples;
-  eval.segments = loaded.config.eval.segments > 0 ? loaded.config.eval.segments : loaded.config.model.halt_max_steps;
+  const tasks::PuzzleEvalOptions eval =
+      tasks::puzzle_eval_options(loaded.config, *loaded.model, loaded.runtime, /*training_batch=*/0);
   log::info("evaluating ", loaded.checkpoint.string(), " (", loaded.averaged ? "averaged" : "raw", " weights) on ",
-            dataset->origin(), ", ", eval.segments, " segments, ", loaded.runtime.device_name);
+            dataset->origin(), ", ", eval.segments, eval.early_halt ? " segments at most, " : " segments, ",
+            loaded.runtime.device_name);
 
   EvalReporter reporter;
   const tasks::NamedValues result =
@@ -60,6 +61,7 @@ int run_eval(const EvalOptions& options) {
   json["weights"] = loaded.averaged ? "ema" : "raw";
   json["data"] = dataset->origin();
   json["segments"] = eval.segments;
+  json["early_halt"] = eval.early_halt;
   for (const auto& [key, value] : result) json[key] = value;
   json["seconds"] = seconds;
   const std::string text = json.dump(2) + "\n";

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <iomanip>
 #include <iostream>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <thread>
@@ -14,6 +15,7 @@
 #include "hrm/data/maze.h"
 #include "hrm/data/sudoku.h"
 #include "hrm/objectives/act.h"
+#include "hrm/tasks/puzzle_evaluator.h"
 #include "hrm/tasks/puzzle_inference.h"
 #include "hrm/train/commands.h"
 #include "hrm/train/solve_view.h"
@@ -31,6 +33,7 @@ struct Answer {
   std::string text;
   double confidence = 0;  // sigmoid(q_halt)
   bool valid = false;
+  int64_t segments = 0;  // that it took
 };
 
 // Text <-> tokens, and the rules of the game.
@@ -183,8 +186,6 @@ class Solver {
     segments_ = options.segments > 0 ? options.segments : loaded.config.model.halt_max_steps;
   }
 
-  int64_t segments() const { return segments_; }
-
   std::vector<Answer> solve(const std::vector<Question>& questions) {
     const int64_t rows = static_cast<int64_t>(questions.size());
     const int64_t cells = loaded_.model->dims().seq_len;
@@ -194,29 +195,48 @@ class Solver {
       std::copy(tokens.begin(), tokens.end(), inputs.data_ptr<int32_t>() + row * cells);
     }
     const at::Tensor ids = at::full({rows}, options_.puzzle_identifier, at::kInt);
-    const at::Device device = loaded_.runtime.device;
     // Nothing to compare with: labels that are all ignored.
     const at::Tensor labels = at::full_like(inputs, data::kIgnoreLabel);
-    const data::PuzzleBatch batch{inputs.to(device), labels.to(device), ids.to(device), rows};
-    std::string previous = questions[0].text;
-    at::Tensor tokens, q_halt;
-    objectives::act_evaluate(*loaded_.model, batch, segments_, [&](int64_t segment, const models::SegmentOutput& out) {
-      if (!options_.watch && segment < segments_) return;
-      tokens = out.logits.argmax(-1).to(at::kCPU, at::kLong).contiguous();
-      q_halt = out.q_halt.to(at::kCPU, at::kFloat).contiguous();
-      if (options_.watch) show(questions[0].text, segment, text_of(tokens, 0), previous, q_halt);
-    });
+    const data::PuzzleBatch batch{inputs, labels, ids, rows};
+    if (options_.watch) return read(questions, watched(questions[0].text, batch));
+    if (!evaluator_) {
+      evaluator_ = std::make_unique<tasks::PuzzleEvaluator>(
+          *loaded_.model,
+          tasks::PuzzleEvaluatorOptions{rows, segments_, options_.early_halt, loaded_.config.runtime.cuda_graphs});
+    }
+    return read(questions, evaluator_->run(batch));
+  }
+
+ private:
+  // All segments of one batch, each shown.
+  tasks::PuzzleEvaluator::Answers watched(const std::string& question, const data::PuzzleBatch& host) {
+    const at::Device device = loaded_.runtime.device;
+    const data::PuzzleBatch batch{host.inputs.to(device), host.labels.to(device), host.puzzle_identifiers.to(device),
+                                  host.valid_rows};
+    std::string previous = question;
+    const objectives::Evaluation result = objectives::act_evaluate(
+        *loaded_.model, batch, segments_, [&](int64_t segment, const models::SegmentOutput& out) {
+          const at::Tensor tokens = out.logits.argmax(-1).to(at::kCPU, at::kLong).contiguous();
+          show(question, segment, text_of(tokens, 0), previous, out.q_halt.to(at::kCPU, at::kFloat).contiguous());
+        });
+    return {result.output.logits, result.output.q_halt, result.output.q_continue, result.state.steps};
+  }
+
+  std::vector<Answer> read(const std::vector<Question>& questions,
+                           const tasks::PuzzleEvaluator::Answers& result) const {
+    const at::Tensor tokens = result.logits.argmax(-1).to(at::kCPU, at::kLong).contiguous();
+    const at::Tensor q_halt = result.q_halt.to(at::kCPU, at::kFloat).contiguous();
+    const at::Tensor steps = result.steps.to(at::kCPU).contiguous();
     std::vector<Answer> answers;
-    for (int64_t row = 0; row < rows; ++row) {
+    for (int64_t row = 0; row < static_cast<int64_t>(questions.size()); ++row) {
       Answer answer{text_of(tokens, row), 1 / (1 + std::exp(-static_cast<double>(q_halt.data_ptr<float>()[row]))),
-                    false};
+                    false, steps.data_ptr<int32_t>()[row]};
       answer.valid = game_.valid(questions[static_cast<size_t>(row)].text, answer.text);
       answers.push_back(std::move(answer));
     }
     return answers;
   }
 
- private:
   std::string text_of(const at::Tensor& tokens, int64_t row) const {
     const int64_t cells = tokens.size(1);
     const int64_t* data = tokens.const_data_ptr<int64_t>() + row * cells;
@@ -253,21 +273,22 @@ class Solver {
   const Game& game_;
   const SolveOptions& options_;
   int64_t segments_ = 0;
+  std::unique_ptr<tasks::PuzzleEvaluator> evaluator_;  // for the first batch, which is the largest
 };
 
-void print_answer(const Question& question, const Answer& answer, int64_t segments, const std::string& format) {
+void print_answer(const Question& question, const Answer& answer, const std::string& format) {
   if (format == "jsonl") {
     nlohmann::ordered_json json;
     json["question"] = question.text;
     json["answer"] = answer.text;
     json["confidence"] = answer.confidence;
-    json["segments"] = segments;
+    json["segments"] = answer.segments;
     json["valid"] = answer.valid;
     std::cout << json.dump() << "\n";
     return;
   }
   std::cout << answer.text << "\tconfidence " << std::fixed << std::setprecision(3) << answer.confidence
-            << "\tsegments " << segments << "\t" << (answer.valid ? "valid" : "invalid") << "\n";
+            << "\tsegments " << answer.segments << "\t" << (answer.valid ? "valid" : "invalid") << "\n";
 }
 
 }  // namespace
@@ -295,7 +316,7 @@ int run_solve(const SolveOptions& options) {
                                      questions.begin() + static_cast<int64_t>(first + count));
     const std::vector<Answer> answers = solver.solve(part);
     for (size_t i = 0; i < count; ++i) {
-      print_answer(part[i], answers[i], solver.segments(), options.format);
+      print_answer(part[i], answers[i], options.format);
       valid += answers[i].valid;
     }
     std::cout << std::flush;

@@ -163,7 +163,7 @@ class RefusingTask : public tasks::PuzzleTask {
 template <class Task>
 std::string trained_with(const std::filesystem::path& dir, std::map<std::string, at::Tensor>& tensors) {
   const config::LoadedConfig loaded = testing::small_config(dir, on_gpu({}, true));
-  const Runtime runtime = start_runtime(loaded.config);
+  const Runtime runtime = tasks::start_runtime_and_ops(loaded.config);
   Task task(loaded.config, runtime);
   train::Trainer trainer(loaded.config, loaded.to_json(), runtime, task, dir / "small");
   trainer.start_fresh();

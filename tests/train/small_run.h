@@ -13,6 +13,7 @@
 #include "hrm/runtime/device.h"
 #include "hrm/state/registry.h"
 #include "hrm/tasks/puzzle.h"
+#include "hrm/tasks/puzzle_inference.h"
 #include "hrm/train/trainer.h"
 
 namespace hrm::testing {
@@ -69,7 +70,7 @@ struct SmallRun {
 
   SmallRun(const std::filesystem::path& dir, const std::vector<std::string>& more = {})
       : loaded(small_config(dir, more)),
-        runtime(start_runtime(loaded.config)),
+        runtime(tasks::start_runtime_and_ops(loaded.config)),
         task(loaded.config, runtime),
         trainer(loaded.config, loaded.to_json(), runtime, task, dir / "small") {}
 

@@ -82,14 +82,23 @@ class PuzzleTask : public Task {
   at::Tensor embedding_lr_;         // 0-dim float32 on the device
 };
 
-// Sums over one evaluation pass, official definitions (last segment's values, means over all samples): count, accuracy
-// (cells of a sample, mean), exact_accuracy, q_halt_accuracy, steps, lm_loss, q_halt_loss. Uses the weights as they
-// are.
 struct PuzzleEvalOptions {
-  int64_t batch_size = 0;
+  int64_t batch_size = 0;   // 0 = the samples in equal parts, none larger than largest_batch
   int64_t max_samples = 0;  // 0 = all, else spread evenly over the set
   int64_t segments = 0;
+  bool early_halt = false;  // PuzzleEvaluatorOptions
+  bool cuda_graphs = true;
+  int64_t largest_batch = 2048;
 };
+
+// What the configuration asks for. On a GPU the largest batch is what half of the free memory holds; `training_batch`
+// rows of a training that goes on meanwhile, or 0: then an evaluation takes no more memory than its steps do.
+PuzzleEvalOptions puzzle_eval_options(const config::Config& config, models::PuzzleModel& model, const Runtime& runtime,
+                                      int64_t training_batch);
+
+// Sums over one evaluation pass, official definitions (last segment's values, means over all samples): count, accuracy
+// (cells of a sample, mean), exact_accuracy, q_halt_accuracy, steps (with early_halt fewer than segments), lm_loss,
+// q_halt_loss. Uses the weights as they are. The host reads nothing before a batch is done.
 NamedValues evaluate_puzzles(models::PuzzleModel& model, std::shared_ptr<const data::PuzzleDataset> dataset,
                              const config::ObjectiveConfig& objective, const PuzzleEvalOptions& options,
                              at::Device device, const std::function<void(const EvalProgress&)>& progress);

@@ -22,6 +22,7 @@ struct EvalOptions {
   std::string data;                    // dataset directory or CSV file; empty: the test data of the run
   std::vector<std::string> overrides;  // of the configuration in the checkpoint
   std::string json_out;                // also write the result here; empty: stdout only
+  bool early_halt = false;             // as the override eval.early_halt=true
 };
 int run_eval(const EvalOptions& options);
 
@@ -31,6 +32,7 @@ struct SolveOptions {
   bool watch = false;      // draw the grid after each segment
   double watch_delay_seconds = 0.25;
   int64_t segments = 0;           // 0: halt_max_steps of the model
+  bool early_halt = false;        // a puzzle stops when the model's own rule halts it; not with watch
   std::string weights = "auto";   // auto, raw, ema
   std::string device = "auto";    // auto, cpu, cuda
   int64_t batch_size = 0;         // 0: chosen by the program

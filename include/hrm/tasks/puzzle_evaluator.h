@@ -1,0 +1,73 @@
+#pragma once
+// Answers of a model for batches of puzzles, segment after segment, without the host in between: the segments are
+// captured in a CUDA graph, and nothing is read before the last one.
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+
+#include "hrm/config/config.h"
+#include "hrm/data/batch.h"
+#include "hrm/models/puzzle_model.h"
+#include "hrm/runtime/async_read.h"
+#include "hrm/runtime/captured_step.h"
+
+namespace hrm::tasks {
+
+struct PuzzleEvaluatorOptions {
+  int64_t batch_size = 1;  // rows that one call takes at most
+  int64_t segments = 1;
+  // A row stops at the first segment after which the model's own rule halts it (q_halt > q_continue; with
+  // model.no_ACT_continue q_halt > 0), and what goes on moves together into smaller batches. false: all rows run all
+  // segments, as the published numbers do.
+  bool early_halt = false;
+  bool cuda_graphs = true;
+};
+
+class PuzzleEvaluator {
+ public:
+  // What a row's last segment gave. Views of tensors that the next call overwrites. N = rows of the call.
+  struct Answers {
+    at::Tensor logits;      // (N, S, V) compute dtype
+    at::Tensor q_halt;      // (N) float32
+    at::Tensor q_continue;  // (N) float32
+    at::Tensor steps;       // (N) int32, segments that the row ran
+  };
+
+  // Uses the model's weights as they are at each call. `model` must live as long as the evaluator.
+  PuzzleEvaluator(models::PuzzleModel& model, const PuzzleEvaluatorOptions& options);
+
+  // Runs the first `valid_rows` rows of `batch` (on the host or the device) from fresh carries. Queues device work;
+  // with early_halt the host also reads, one segment late, how many rows go on.
+  Answers run(const data::PuzzleBatch& batch);
+
+ private:
+  void load(const data::PuzzleBatch& batch);
+  void segment(int64_t rows);
+  void run_segment(int64_t rows);
+  Answers run_all(int64_t valid);
+  Answers run_early_halt(int64_t valid);
+  void store(int64_t rows);
+  void shrink(int64_t rows, int64_t smaller);
+
+  models::PuzzleModel& model_;
+  PuzzleEvaluatorOptions options_;
+  CapturedStep captured_;
+  AsyncReader reader_;
+
+  // Static, for batch_size rows; a smaller batch uses the first of them.
+  models::Carry carry_;
+  at::Tensor inputs_, identifiers_;          // (B, S), (B) int32
+  at::Tensor logits_, q_halt_, q_continue_;  // as in Answers, in the order of the running batch
+  at::Tensor steps_;                         // (B) int32
+  at::Tensor running_;                       // (B) bool: the row has not halted
+  at::Tensor left_;                          // 0-dim int64: rows that have not halted
+  at::Tensor row_;                           // (B) int64: which row of the call it is
+  at::Tensor done_logits_, done_q_halt_, done_q_continue_, done_steps_;  // early_halt: by row of the call
+};
+
+// The smallest batch that a running batch of `left` rows is made into: powers of two and three quarters of them, so
+// that few shapes come up.
+int64_t evaluation_bucket(int64_t left);
+
+}  // namespace hrm::tasks

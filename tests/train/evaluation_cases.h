@@ -1,0 +1,109 @@
+#pragma once
+// What an evaluation must give, on every device.
+
+#include "hrm/data/test_reader.h"
+#include "hrm/objectives/act.h"
+#include "hrm/tasks/puzzle_evaluator.h"
+#include "train/small_run.h"
+
+namespace hrm::testing {
+
+inline constexpr int64_t kEvalSegments = 7;
+
+inline data::PuzzleBatch some_puzzles(SmallRun& run, int64_t rows) {
+  const auto dataset = data::open_dataset(run.loaded.config.data.test, "test", run.loaded.config.data);
+  data::TestReaderOptions options;
+  options.global_batch_size = rows;
+  options.max_samples = rows;
+  return data::TestReader(dataset, options).batch(0).batch;
+}
+
+// Makes the Q values differ from puzzle to puzzle and from segment to segment, so that rows halt at different times: a
+// fresh model halts nobody. The threshold lies where 40 % of all (puzzle, segment) halt.
+inline void make_q_values_differ(SmallRun& run) {
+  const at::NoGradGuard no_grad;
+  models::PuzzleModel& model = run.task.model();
+  const at::Device device = model.H_init().device();
+  at::Tensor weight = model.named_parameters()["q_head.weight"];
+  at::Tensor bias = model.named_parameters()["q_head.bias"];
+  bias.zero_();
+  const data::PuzzleBatch batch = some_puzzles(run, 40);
+  // (segments, puzzles): how far a puzzle is beyond the threshold of halting.
+  const auto margins_with = [&](double scale) {
+    weight.copy_(at::arange(weight.numel(), at::kFloat).mul(1.7).sin().view_as(weight) * scale);
+    model.parameter_set().refresh_compute();
+    std::vector<at::Tensor> margins;
+    objectives::act_evaluate(
+        model,
+        {batch.inputs.to(device), batch.labels.to(device), batch.puzzle_identifiers.to(device), batch.valid_rows},
+        kEvalSegments, [&](int64_t, const models::SegmentOutput& out) {
+          margins.push_back(model.config().no_ACT_continue ? out.q_halt.clone() : out.q_halt - out.q_continue);
+        });
+    return at::stack(margins);
+  };
+  at::Tensor margins = margins_with(30);
+  // Growing from segment to segment, or all halt at the first.
+  if (margins[0].mean().item<double>() > margins[-1].mean().item<double>()) margins = margins_with(-30);
+  bias[0] -= at::quantile(margins.reshape({-1}), 0.6);
+  model.parameter_set().refresh_compute();
+}
+
+// The same by act_evaluate, row by row: the segment at which the rule halts a row, and what it gave there.
+struct Expected {
+  at::Tensor logits, q_halt, q_continue, steps;
+};
+inline Expected expected_answers(models::PuzzleModel& model, const data::PuzzleBatch& batch, bool early_halt) {
+  const at::Device device = model.H_init().device();
+  const data::PuzzleBatch on_device{batch.inputs.to(device), batch.labels.to(device),
+                                    batch.puzzle_identifiers.to(device), batch.valid_rows};
+  Expected want;
+  at::Tensor running;
+  objectives::act_evaluate(model, on_device, kEvalSegments, [&](int64_t, const models::SegmentOutput& out) {
+    if (!running.defined()) {
+      running = at::ones_like(out.q_halt, at::kBool);
+      want = {at::zeros_like(out.logits).contiguous(), at::zeros_like(out.q_halt), at::zeros_like(out.q_continue),
+              at::zeros_like(out.q_halt, at::kInt)};
+    }
+    want.logits = at::where(running.view({-1, 1, 1}), out.logits, want.logits);
+    want.q_halt = at::where(running, out.q_halt, want.q_halt);
+    want.q_continue = at::where(running, out.q_continue, want.q_continue);
+    want.steps.add_(running);
+    if (!early_halt) return;
+    const at::Tensor halts = model.config().no_ACT_continue ? out.q_halt.gt(0) : out.q_halt.gt(out.q_continue);
+    running = running.logical_and(halts.logical_not());
+  });
+  return want;
+}
+
+// Rows beside each other do not mix, but matrix products of other shapes round otherwise: a row near the threshold may
+// halt at another segment in low precision, so the test asks for float32.
+inline void check_answers(at::Device device, bool early_halt, const std::vector<std::string>& more) {
+  std::vector<std::string> overrides = {"runtime.device=" + std::string(device.is_cuda() ? "cuda" : "cpu"),
+                                        "precision.compute=fp32", "model.halt_max_steps=16"};
+  overrides.insert(overrides.end(), more.begin(), more.end());
+  SmallRun run(fresh_folder("runs"), overrides);
+  make_q_values_differ(run);
+  for (const bool graphs : {true, false}) {
+    tasks::PuzzleEvaluator evaluator(run.task.model(), {60, kEvalSegments, early_halt, graphs});
+    // Several batches, the last ones smaller: what an earlier one left must not show.
+    for (const int64_t rows : {60, 60, 60, 57, 40, 60, 1, 33}) {
+      SCOPED_TRACE(rows);
+      const data::PuzzleBatch batch = some_puzzles(run, rows);
+      const Expected want = expected_answers(run.task.model(), batch, early_halt);
+      const tasks::PuzzleEvaluator::Answers got = evaluator.run(batch);
+      ASSERT_EQ(got.steps.size(0), rows);
+      EXPECT_TRUE(at::equal(got.steps, want.steps))
+          << (got.steps != want.steps).sum().item<int64_t>() << " rows took another number of segments";
+      EXPECT_TRUE(at::allclose(got.q_halt, want.q_halt, 1e-4, 1e-4));
+      EXPECT_TRUE(at::allclose(got.q_continue, want.q_continue, 1e-4, 1e-4));
+      EXPECT_TRUE(at::allclose(got.logits, want.logits, 1e-4, 1e-4));
+      if (early_halt && rows == 60) {
+        const double mean = want.steps.to(at::kDouble).mean().item<double>();
+        EXPECT_GT(mean, 1.1) << "the test needs rows that go on";
+        EXPECT_LT(mean, kEvalSegments - 1) << "the test needs rows that halt";
+      }
+    }
+  }
+}
+
+}  // namespace hrm::testing

@@ -1,0 +1,69 @@
+// Evaluation: every batch size and early halting give what act_evaluate gives.
+#include "evaluation_cases.h"
+
+namespace hrm {
+namespace {
+
+using testing::fresh_folder;
+using testing::SmallRun;
+
+TEST(Evaluation, BucketsHoldWhatIsLeftAndAreFew) {
+  std::set<int64_t> buckets;
+  for (int64_t left = 1; left <= 2048; ++left) {
+    const int64_t bucket = tasks::evaluation_bucket(left);
+    EXPECT_GE(bucket, left);
+    EXPECT_TRUE(left <= 32 || bucket * 2 <= left * 3) << left << " in " << bucket;
+    buckets.insert(bucket);
+  }
+  EXPECT_LE(buckets.size(), 13u);
+  EXPECT_EQ(tasks::evaluation_bucket(32), 32);
+  EXPECT_EQ(tasks::evaluation_bucket(33), 48);
+  EXPECT_EQ(tasks::evaluation_bucket(49), 64);
+}
+
+TEST(Evaluation, AllSegmentsForAll) {
+  testing::check_answers(at::kCPU, /*early_halt=*/false, {});
+}
+
+TEST(Evaluation, EarlyHaltStopsEachRowByTheModelsRule) {
+  testing::check_answers(at::kCPU, /*early_halt=*/true, {});
+  testing::check_answers(
+      at::kCPU, /*early_halt=*/true,
+      {"model.arch=trm", "model.H_layers=0", "model.no_ACT_continue=true", "model.puzzle_emb_len=4"});
+}
+
+tasks::NamedValues evaluate(SmallRun& run) {
+  return run.task.evaluate([](const tasks::EvalProgress&) {});
+}
+
+TEST(Evaluation, TheBatchSizeDoesNotMatter) {
+  for (const char* early : {"eval.early_halt=false", "eval.early_halt=true"}) {
+    tasks::NamedValues first;
+    for (const char* batch : {"eval.batch_size=50", "eval.batch_size=7", "eval.batch_size=0", "eval.batch_size=500"}) {
+      SmallRun run(fresh_folder("runs"), {"eval.max_samples=50", "model.halt_max_steps=5", early, batch});
+      testing::make_q_values_differ(run);
+      const tasks::NamedValues got = evaluate(run);
+      if (first.empty()) first = got;
+      ASSERT_EQ(got.size(), first.size());
+      EXPECT_EQ(tasks::value_of(got, "count"), 50);
+      for (size_t i = 0; i < got.size(); ++i) {
+        EXPECT_EQ(got[i].first, first[i].first);
+        EXPECT_NEAR(got[i].second, first[i].second, 1e-4) << got[i].first << " " << batch << " " << early;
+      }
+    }
+  }
+}
+
+TEST(Evaluation, EarlyHaltReportsTheMeanNumberOfSegments) {
+  SmallRun run(fresh_folder("runs"), {"eval.max_samples=60", "model.halt_max_steps=7", "eval.early_halt=true"});
+  testing::make_q_values_differ(run);
+  const double mean = tasks::value_of(evaluate(run), "steps");
+  EXPECT_GT(mean, 1);
+  EXPECT_LT(mean, 7);
+  SmallRun all(fresh_folder("all"), {"eval.max_samples=20", "model.halt_max_steps=7"});
+  testing::make_q_values_differ(all);
+  EXPECT_EQ(tasks::value_of(evaluate(all), "steps"), 7);
+}
+
+}  // namespace
+}  // namespace hrm
