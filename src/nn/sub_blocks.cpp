@@ -61,7 +61,8 @@ struct AttentionSubBlock : torch::autograd::Function<AttentionSubBlock> {
     const at::Tensor grad_qkv =
         ops::attention_backward(grad_mixed, qkv, mixed, lse, ctx->saved_data["heads"].toInt(), saved[8], saved[9]);
     accumulate(ctx, "grad_first", grad_qkv, h);
-    return {ops::linear_grad_x(grad_qkv, qkv_weight, grad_sum), at::Tensor(), at::Tensor(), at::Tensor(), at::Tensor()};
+    ops::linear_grad_x_add_(grad_sum, grad_qkv, qkv_weight);
+    return {grad_sum, at::Tensor(), at::Tensor(), at::Tensor(), at::Tensor()};
   }
 };
 
@@ -84,8 +85,8 @@ struct MlpSubBlock : torch::autograd::Function<MlpSubBlock> {
     const auto [grad_gate_up, act] = ops::linear_swiglu_backward(grad_sum, down_weight, gate_up);
     accumulate(ctx, "grad_second", grad_sum, act);
     accumulate(ctx, "grad_first", grad_gate_up, h);
-    return {ops::linear_grad_x(grad_gate_up, gate_up_weight, grad_sum), at::Tensor(), at::Tensor(), at::Tensor(),
-            at::Tensor()};
+    ops::linear_grad_x_add_(grad_sum, grad_gate_up, gate_up_weight);
+    return {grad_sum, at::Tensor(), at::Tensor(), at::Tensor(), at::Tensor()};
   }
 };
 

@@ -56,17 +56,20 @@ at::Tensor linear(const at::Tensor& x, const at::Tensor& weight_compute, const a
   return op.call(x, weight_compute, master, bias, grad_weight, grad_bias);
 }
 
-at::Tensor linear_grad_x(const at::Tensor& grad_y, const at::Tensor& weight, const at::Tensor& residual) {
+at::Tensor linear_grad_x(const at::Tensor& grad_y, const at::Tensor& weight) {
   const at::Tensor grad_rows = grad_y.reshape({-1, weight.size(0)});
   std::vector<int64_t> sizes = grad_y.sizes().vec();
   sizes.back() = weight.size(1);
+  return (grad_y.is_cpu() ? cpu::matrix_product(grad_rows, weight) : at::mm(grad_rows, weight)).view(sizes);
+}
+
+void linear_grad_x_add_(const at::Tensor& grad_x, const at::Tensor& grad_y, const at::Tensor& weight) {
+  const at::Tensor rows = grad_x.view({-1, weight.size(1)}), grad_rows = grad_y.reshape({-1, weight.size(0)});
   if (grad_y.is_cpu()) {
-    at::Tensor grad_x = cpu::matrix_product(grad_rows, weight);
-    if (residual.defined()) grad_x.add_(residual.reshape(grad_x.sizes()));
-    return grad_x.view(sizes);
+    rows.add_(cpu::matrix_product(grad_rows, weight));
+  } else {
+    rows.addmm_(grad_rows, weight);
   }
-  if (!residual.defined()) return at::mm(grad_rows, weight).view(sizes);
-  return at::addmm(residual.reshape({-1, weight.size(1)}), grad_rows, weight).view(sizes);
 }
 
 at::Tensor gradient_buffer(const at::Tensor& leaf) {
