@@ -6,6 +6,7 @@
 #include <numbers>
 
 #include "hrm/nn/init.h"
+#include "hrm/ops/embed.h"
 #include "hrm/ops/linear.h"
 
 namespace hrm::models {
@@ -113,16 +114,15 @@ void PuzzleNetwork::initialise(uint64_t seed, at::ScalarType compute_dtype) {
 
 at::Tensor PuzzleNetwork::embed_inputs(const at::Tensor& inputs, const at::Tensor& puzzle_rows) const {
   const at::ScalarType dtype = parameters_.compute_dtype();
-  const int64_t B = inputs.size(0), D = config_.hidden_size, P = dims_.puzzle_emb_len;
-  at::Tensor rows = embed_tokens_->forward(inputs, dtype);
-  if (P > 0) {
-    const at::Tensor slots = at::constant_pad_nd(puzzle_rows.to(dtype), {0, P * D - puzzle_rows.size(1)});
-    rows = at::cat({slots.view({B, P, D}), rows}, 1);
-  }
-  const double scale = std::sqrt(static_cast<double>(D));
-  if (!embed_pos_) return rows * scale;
+  const int64_t P = dims_.puzzle_emb_len;
+  const double scale = std::sqrt(static_cast<double>(config_.hidden_size));
+  const auto embed = [&](double factor) {
+    return ops::embed(inputs, embed_tokens_->weight(), P > 0 ? std::optional(puzzle_rows) : std::nullopt, P, factor,
+                      dtype);
+  };
+  if (!embed_pos_) return embed(scale);
   // The positions are added in float32, so that their gradient, a sum over the batch, is float32 too.
-  return ((rows + embed_pos_->weight()) * (scale / std::numbers::sqrt2)).to(dtype);
+  return ((embed(1) + embed_pos_->weight()) * (scale / std::numbers::sqrt2)).to(dtype);
 }
 
 SegmentOutput PuzzleNetwork::read_out(const at::Tensor& z_H, const at::Tensor& z_L) const {

@@ -21,6 +21,8 @@ TEST(Registration, EveryOpHasItsKernels) {
       "hrm::attention_backward",
       "hrm::attention_forward",
       "hrm::augment_rows_",
+      "hrm::embed",
+      "hrm::embed_backward",
       "hrm::grad_norm",
       "hrm::linear",
       "hrm::linear_accumulate_",

@@ -4,6 +4,8 @@
 #include <ATen/core/Tensor.h>
 #include <torch/nn/module.h>
 
+#include "hrm/ops/embed.h"
+
 namespace hrm::nn {
 
 // Parameter `embedding_weight` (entries, width) float32, uninitialised.
@@ -18,7 +20,7 @@ class Embedding : public torch::nn::Module {
 
   const at::Tensor& weight() const { return embedding_weight_; }
 
-  static constexpr int64_t kOneHotEntries = 256;
+  static constexpr int64_t kOneHotEntries = ops::kOneHotEntries;
 
  private:
   at::Tensor embedding_weight_;
