@@ -8,6 +8,7 @@
 
 #include "hrm/base/error.h"
 #include "hrm/base/philox.h"
+#include "hrm/ops/attention.h"
 #include "hrm/optim/sparse_sign_sgd.h"
 #include "hrm/runtime/nvtx.h"
 
@@ -250,6 +251,22 @@ std::string puzzle_eval_text(const NamedValues& result) {
              static_cast<int64_t>(value_of(result, "count")), " puzzles");
 }
 
+// Who computes the attention of this model, for the start of the log.
+std::string PuzzleTask::attention_text() const {
+  const config::ModelConfig& c = config_.model;
+  if (c.mlp_t) return "none, an MLP over the positions";
+  const int64_t length = model_->dims().puzzle_emb_len + model_->dims().seq_len;
+  const at::Tensor qkv =
+      at::empty({2, length, 3 * c.hidden_size}, at::device(runtime_.device).dtype(runtime_.compute_dtype));
+  if (ops::attention_fits(qkv, c.num_heads)) return "our kernel for short sequences";
+  const std::string backend = sdpa_backend(runtime_.device, runtime_.compute_dtype, micro_batch_size_, c.num_heads,
+                                           length, c.hidden_size / c.num_heads);
+  const std::string& wanted = config_.runtime.sdpa;
+  const bool other = wanted != "auto" && wanted != backend && !(wanted == "cudnn" && backend == "cuDNN");
+  return cat("LibTorch's scaled dot-product attention, backend ", backend,
+             other ? cat(" (runtime.sdpa = ", wanted, " does not do this shape and precision)") : std::string());
+}
+
 std::string PuzzleTask::describe() const {
   const auto& dims = model_->dims();
   std::string text = cat("model        ", config_.model.arch, ", ", model_->parameter_set().count(),
@@ -257,6 +274,7 @@ std::string PuzzleTask::describe() const {
                          " tokens, vocabulary ", dims.vocab_size, "\ndata         ", train_->num_groups(),
                          " training groups (", config_.data.train, "), augmentation ", config_.data.augmentation);
   if (test_) text += cat("; ", test_->num_examples(), " test puzzles (", config_.data.test, ")");
+  text += "\nattention    " + attention_text();
   return text;
 }
 

@@ -6,6 +6,7 @@
 #include "hrm/checkpoint/checkpoint.h"
 #include "hrm/checkpoint/official.h"
 #include "hrm/config/load.h"
+#include "hrm/ops/attention.h"
 #include "hrm/ops/backend.h"
 #include "hrm/runtime/nvtx.h"
 #include "hrm/tasks/puzzle.h"
@@ -49,6 +50,8 @@ Runtime start_runtime_and_ops(const config::Config& config) {
               build_info("cuda_archs"), "); plain ATen does their work, slower");
   }
   ops::set_backend(reference ? ops::Backend::reference : ops::Backend::fused);
+  ops::set_attention_backend(config.ops.attention == "sdpa" ? ops::AttentionBackend::sdpa
+                                                            : ops::AttentionBackend::auto_);
   enable_nvtx(config.profiling);
   return runtime;
 }

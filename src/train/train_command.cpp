@@ -81,6 +81,7 @@ void write_environment(const fs::path& run_dir, const Runtime& runtime) {
   json["started"] = when;
   json["device"] = runtime.device_name;
   json["precision"] = runtime.precision.name;
+  json["allocator"] = runtime.allocator;
   json["peak_flops_assumed"] = runtime.peak_flops;
   json["peak_flops_origin"] = runtime.peak_flops_origin;
   for (const auto& [key, value] : build_info()) json["build"][key] = value;
@@ -154,6 +155,11 @@ int run_train(const TrainOptions& options) {
             runtime.peak_flops > 0
                 ? cat(", MFU against ", runtime.peak_flops / 1e12, " TFLOP/s (", runtime.peak_flops_origin, ")")
                 : std::string());
+  if (runtime.device.is_cuda()) {
+    log::info("execution    ", config.runtime.cuda_graphs ? "steps captured in CUDA graphs" : "eager steps",
+              config.runtime.deterministic ? ", deterministic" : "",
+              config.runtime.cudnn_benchmark ? ", cuDNN benchmark" : "", ", memory: ", runtime.allocator);
+  }
   log::info(task.describe());
 
   const Start start = choose_start(options, run_dir);

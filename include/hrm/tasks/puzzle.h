@@ -54,6 +54,7 @@ class PuzzleTask : public Task {
   void open_data();
   double load_rows(int64_t step);
   void draw_exploration(int64_t step);
+  std::string attention_text() const;
 
   const config::Config& config_;
   Runtime runtime_;
