@@ -8,8 +8,8 @@
 Both sides train the same model with the same batch size on the same puzzles, in turns: the official code, then ours,
 then the official code again, and so on for --rounds rounds. The official side is a process that compiles once and then
 waits for its turns (official_step.py says what stands around the official model); each of our turns is a run of
-`hrm_train train` whose first steps are not counted. A turn's number is the mean over its steps; the table has the
-median of the turns and their range.
+`hrm_train bench step` or `bench eval`, which does not count its warm-up. A turn's number is the mean over its steps; the
+table has the median of the turns and their range.
 
 Results are added to --out at once, and a work that is measured again replaces its old numbers, so that a comparison can
 be made in several sittings. --report only writes the tables of an existing file.
@@ -52,8 +52,10 @@ WORKS = {
                         config=HRM, variants=BF16, together=2, steps=12),
     "maze_trm": dict(title="TRM maze 30x30 (916 tokens), batch 128", model="trm_att", grid="maze", batch=128,
                      config=TRM_ATT, overrides=["model.L_cycles=4"], variants=BF16, together=1, steps=12),
-    "eval": dict(title="evaluation of 2,000 puzzles, 16 segments, HRM 27M", model="hrm", batch=1000, config=HRM,
-                 variants=BF16, together=4, puzzles=2000),
+    "eval": dict(title="evaluation of 2,000 puzzles, 16 segments, HRM 27M, batch 1000", model="hrm", batch=1000,
+                 config=HRM, variants=BF16, together=4, puzzles=2000),
+    "eval384": dict(title="the same, batch 384", model="hrm", batch=384, config=HRM, variants=BF16, together=4,
+                    puzzles=2000),
 }
 MODES = ["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"]
 TUNED = {"max-autotune", "max-autotune-no-cudagraphs"}  # their compilation times kernels, so it must be alone
@@ -129,51 +131,28 @@ def last_line(text):
 
 def run_ours(args, work, overrides, scratch):
     """One turn of hrm_train: {"ms_per_step": ...} or {"seconds": ...}, or {"error": ...}."""
-    grid = work.get("grid", "sudoku")
     overrides = overrides + work.get("overrides", []) + args.ours_set
-    data = [f"data.train={args.maze}", f"data.test={args.maze}"] + MAZE if grid == "maze" else []
+    data = [f"data.train={args.maze}", f"data.test={args.maze}"] + MAZE if work.get("grid") == "maze" else []
+    result_file = pathlib.Path(scratch) / "turn.json"
+    result_file.unlink(missing_ok=True)
+    common = ["--config", work["config"], "--json", str(result_file)]
     if "puzzles" in work:
-        return evaluate_ours(args, work, overrides, scratch)
-    skipped, timed = args.skip_steps, args.steps or work["steps"]
-    command = [args.binary, "train", "--config", work["config"], "--resume", "never", f"run.dir={scratch}",
-               "run.name=turn", f"train.global_batch_size={work['batch']}", "train.micro_batch_size=0",
-               f"train.steps={skipped + timed}", "optim.warmup_steps=10", f"train.log_every={skipped}",
-               "train.eval_every=0", "train.checkpoint_every=0", "eval.max_samples=16", *data, *overrides]
-    shutil.rmtree(pathlib.Path(scratch) / "turn", ignore_errors=True)
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+        command = [args.binary, "bench", "eval", *common, "--passes", "1",
+                   f"eval.max_samples={args.puzzles or work['puzzles']}", f"eval.batch_size={work['batch']}"]
+    else:
+        command = [args.binary, "bench", "step", *common, "--steps", str(args.steps or work["steps"]), "--warmup",
+                   str(args.skip_steps), "--profile-steps", "0", f"train.global_batch_size={work['batch']}",
+                   "train.micro_batch_size=0"]
+    done = subprocess.run(command + data + overrides, cwd=ROOT, capture_output=True, text=True)
     if done.returncode != 0:
         return {"error": last_line(done.stderr)}
-    steps = 0
-    total = 0.0
-    previous = 0
-    for line in (pathlib.Path(scratch) / "turn" / "metrics.jsonl").read_text(encoding="utf-8").splitlines():
-        record = json.loads(line)
-        if "perf/step_ms" not in record:
-            continue
-        if record["step"] > skipped:
-            steps += record["step"] - previous
-            total += record["perf/step_ms"] * (record["step"] - previous)
-        previous = record["step"]
-        memory = {to: record.get(f"perf/memory_{name}") for name, to in (("peak_bytes",) * 2,
-                                                                         ("reserved_bytes",) * 2)}
-    ms = total / steps
-    return dict(steps=steps, ms_per_step=round(ms, 3), samples_per_s=round(work["batch"] / ms * 1e3), **memory)
-
-
-def evaluate_ours(args, work, overrides, scratch):
-    run = pathlib.Path(scratch) / "to_evaluate"
-    commands = [[args.binary, "eval", "--checkpoint", str(run), f"eval.max_samples={args.puzzles or work['puzzles']}",
-                 f"eval.batch_size={work['batch']}", *overrides]]
-    if not run.exists():
-        commands.insert(0, [args.binary, "train", "--config", work["config"], f"run.dir={scratch}",
-                            f"run.name={run.name}", "train.steps=20", "optim.warmup_steps=10", "train.eval_every=0",
-                            "train.checkpoint_every=0", "eval.max_samples=16", *args.ours_set])
-    for command in commands:
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-        if done.returncode != 0:
-            return {"error": last_line(done.stderr)}
-    result = json.loads(done.stdout)
-    return dict(puzzles=result["count"], seconds=round(result["seconds"], 4))
+    result = json.loads(result_file.read_text(encoding="utf-8"))
+    memory = result["memory"]
+    memory = dict(peak_bytes=memory["allocated_peak_bytes"], reserved_bytes=memory["reserved_peak_bytes"])
+    if "puzzles" in work:
+        return dict(puzzles=result["samples"], seconds=round(result["pass_ms"]["mean"] / 1e3, 4)) | memory
+    ms = result["step_ms"]["mean"]
+    return dict(steps=result["steps"], ms_per_step=round(ms, 3), samples_per_s=round(work["batch"] / ms * 1e3)) | memory
 
 
 def turns(args, work, workers, scratch, add):
