@@ -1,0 +1,290 @@
+#!/usr/bin/env python3
+"""Trains hrm_train and the official HRM code from the same puzzles and compares accuracy over training time.
+
+    scripts/bench/time_to_accuracy.py --hrm HRM --dir runs/tta --sides ours,official --seeds 0,1 --minutes 8
+    scripts/bench/time_to_accuracy.py --dir runs/tta --report --picture curve.svg
+
+27 million parameters, batch 384, learning rate 7e-5, weight decay 1.0, warm-up 2,000 steps, --steps steps; both are
+evaluated on all test puzzles every --eval-every steps, by 16 segments. Only training counts as time: evaluation, saving
+and starting do not. The official code's compilation does not count either (its first steps after a start are taken to
+last as long as the others); our graph recording does.
+
+A run is one side with one seed. Each GPU (CUDA_VISIBLE_DEVICES, else all) trains one run at a time. After --minutes
+everything is saved and the program ends; the same command goes on. Prints a JSON line for each evaluation, and adds it
+to DIR/NAME_seedS.jsonl. Variants of ours: --sides "ours,fp8=precision.recursions=fp8,q=model.halt_q_continue=false"
+gives each a name and overrides (several joined by +). The official side needs what official_step.py needs.
+"""
+import argparse
+import concurrent.futures
+import json
+import os
+import pathlib
+import queue
+import statistics
+import subprocess
+import sys
+import time
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+CONFIG = "configs/puzzle/hrm_sudoku17.json"
+STOPPED = 75  # exit code: saved, start again
+UNTIMED = 6  # steps after a start of the official code in which it compiles
+
+
+def add_line(path, record):
+    with open(path, "a", encoding="utf-8") as file:
+        file.write(json.dumps(record) + "\n")
+    print(json.dumps(record), flush=True)
+
+
+def read_lines(path):
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
+
+
+def record_of(name, seed, step, seconds, accuracy, exact, device):
+    return {"name": name, "seed": seed, "step": step, "time/train_s": round(seconds, 2),
+            "eval/accuracy": accuracy, "eval/exact_accuracy": exact, "device": device}
+
+
+# ---- the official side: a process of its own for each run ----
+
+def train_official(args):
+    """One segment of one run of the official code, in this process; returns the exit code."""
+    import torch
+
+    import official_step
+    name, seed = "official", args.worker
+    lines, state_file = args.dir / f"{name}_seed{seed}.jsonl", args.dir / f"{name}_seed{seed}.pt"
+    cuda = args.device == "cuda"
+    overrides = {key: json.loads(value) for key, value in (item.split("=", 1) for item in args.official_set)}
+    official = official_step.Official("hrm", str(args.hrm), args.batch, args.mode, device=args.device, seed=seed,
+                                      dtype="bfloat16" if cuda else "float32", overrides=overrides)
+    train, test = (official_step.read_sudoku(ROOT / p, args.device) for p in (args.train, args.test))
+    test = [x[:args.puzzles] for x in test] if args.puzzles else test
+    generator = torch.Generator(device=args.device)
+    generator.manual_seed(seed)
+
+    def uniform(*shape):
+        return torch.rand(*shape, device=args.device, generator=generator)
+
+    def next_batch():
+        index = torch.randint(0, len(train[0]), (args.batch,), device=args.device, generator=generator)
+        return official_step.augmented(*train, index, uniform)
+
+    def wait():
+        if cuda:
+            torch.cuda.synchronize()
+        return time.perf_counter()
+
+    seconds = 0.0
+    if state_file.exists():
+        state = torch.load(state_file, map_location=args.device, weights_only=False)
+        official.load_state(state)
+        seconds = state["seconds"]
+        generator.set_state(state["generator"].cpu())
+        torch.set_rng_state(state["random"].cpu())
+        if cuda:
+            torch.cuda.set_rng_state(state["random_cuda"].cpu())
+
+    def save():
+        state = official.state() | dict(seconds=seconds, generator=generator.get_state(), random=torch.get_rng_state())
+        if cuda:
+            state["random_cuda"] = torch.cuda.get_rng_state()
+        torch.save(state, state_file.with_suffix(".tmp"))
+        os.replace(state_file.with_suffix(".tmp"), state_file)
+
+    untimed = 0  # steps that compiled, to be counted at the mean of the later ones
+    while official.step_count < args.steps:
+        if time.time() > args.deadline:
+            save()
+            return STOPPED
+        if untimed < UNTIMED:
+            official.train_step(next_batch(), False)
+            wait()
+            untimed += 1
+        else:
+            begin, first = wait(), official.step_count
+            until = min(args.steps, (first // args.eval_every + 1) * args.eval_every, first + args.chunk)
+            while official.step_count < until:
+                official.train_step(next_batch(), False)
+            spent = wait() - begin
+            counted = until - first
+            if untimed != float("inf"):
+                counted += untimed
+                untimed = float("inf")
+            seconds += spent / (until - first) * counted
+        if official.step_count % args.eval_every == 0 or official.step_count == args.steps:
+            result = official.evaluate(*test)
+            device = torch.cuda.get_device_name() if cuda else "CPU"
+            add_line(lines, record_of(name, seed, official.step_count, seconds, result["cells"], result["exact"], device))
+            save()
+    return 0
+
+
+# ---- our side ----
+
+def harvest(args, name, seed):
+    """Evaluations that our run has logged and that are not in our file yet."""
+    run = args.dir / f"{name}_seed{seed}"
+    lines = args.dir / f"{name}_seed{seed}.jsonl"
+    known = {record["step"] for record in read_lines(lines)}
+    environment = run / "environment.json"
+    device = json.loads(environment.read_text(encoding="utf-8")).get("device", "") if environment.exists() else ""
+    seconds, previous = 0.0, 0
+    evaluations = {}
+    for record in read_lines(run / "metrics.jsonl"):
+        if "perf/step_ms" in record:
+            seconds += record["perf/step_ms"] / 1e3 * (record["step"] - previous)
+            previous = record["step"]
+        if "eval/exact_accuracy" in record:
+            evaluations[record["step"]] = record
+        if record["step"] in evaluations and previous == record["step"] and record["step"] not in known:
+            found = evaluations[record["step"]]
+            known.add(record["step"])
+            add_line(lines, record_of(name, seed, record["step"], seconds, round(found["eval/accuracy"], 4),
+                                      round(found["eval/exact_accuracy"], 4), device))
+
+
+def train_ours(args, name, overrides, seed, environment):
+    log_every = next(n for n in (50, 25, 20, 10, 5, 2, 1) if args.eval_every % n == 0)
+    command = [str(args.binary), "train", "--config", CONFIG, f"run.dir={args.dir}", f"run.name={name}_seed{seed}",
+               f"run.seed={seed}", f"data.train={args.train}", f"data.test={args.test}", f"train.steps={args.steps}",
+               f"train.global_batch_size={args.batch}", f"optim.warmup_steps={min(2000, args.steps)}",
+               f"train.log_every={log_every}", f"train.eval_every={args.eval_every}", "train.keep_checkpoints=1",
+               "train.checkpoint_every=0", f"train.max_seconds={max(1.0, args.deadline - time.time() - args.startup)}",
+               f"eval.max_samples={args.puzzles}", f"eval.batch_size={args.eval_batch}", *overrides, *args.ours_set]
+    with open(args.dir / f"{name}_seed{seed}.log", "a", encoding="utf-8") as log:
+        code = subprocess.run(command, cwd=ROOT, env=environment, stdout=log, stderr=log).returncode
+    harvest(args, name, seed)
+    return code
+
+
+# ---- all runs ----
+
+def visible_gpus(args):
+    if args.device == "cpu":
+        return [""]
+    if os.environ.get("CUDA_VISIBLE_DEVICES"):
+        return os.environ["CUDA_VISIBLE_DEVICES"].split(",")
+    listed = subprocess.run(["nvidia-smi", "--list-gpus"], capture_output=True, text=True, check=True).stdout
+    return [str(i) for i in range(len(listed.splitlines()))]
+
+
+def run_all(args):
+    jobs = []
+    for seed in args.seeds:
+        for side in args.sides:
+            done = [r["step"] for r in read_lines(args.dir / f"{side}_seed{seed}.jsonl")]
+            if args.steps not in done:
+                jobs.append((side, seed))
+    gpus = queue.SimpleQueue()
+    for gpu in visible_gpus(args)[:max(1, len(jobs))]:
+        gpus.put(gpu)
+
+    def work(job):
+        side, seed = job
+        gpu = gpus.get()
+        environment = dict(os.environ, CUDA_VISIBLE_DEVICES=gpu)
+        try:
+            if time.time() > args.deadline - args.startup:
+                return side, seed, STOPPED
+            if side != "official":
+                return side, seed, train_ours(args, side, args.sides[side], seed, environment)
+            command = [sys.executable, __file__, *sys.argv[1:], "--worker", str(seed), "--deadline", str(args.deadline)]
+            with open(args.dir / f"official_seed{seed}.log", "a", encoding="utf-8") as log:
+                return side, seed, subprocess.run(command, env=environment, stderr=log).returncode
+        finally:
+            gpus.put(gpu)
+
+    failed = False
+    with concurrent.futures.ThreadPoolExecutor(max_workers=max(1, gpus.qsize())) as pool:
+        for side, seed, code in pool.map(work, jobs):
+            words = {0: "finished", STOPPED: "stopped after saving, to go on"}.get(code, f"failed with code {code}")
+            print(f"{side}, seed {seed}: {words}; see {args.dir}/{side}_seed{seed}.log", file=sys.stderr)
+            failed |= code not in (0, STOPPED)
+    return 1 if failed else 0
+
+
+def report(args):
+    runs = {}
+    for path in sorted(args.dir.glob("*_seed*.jsonl")):
+        for record in read_lines(path):
+            runs.setdefault(record["name"], {}).setdefault(record["seed"], []).append(record)
+    if not runs:
+        print(f"error: {args.dir} holds no results", file=sys.stderr)
+        return 4
+    print("| run | seed | step | training time, s | cells right | solved completely |\n|---|---:|---:|---:|---:|---:|")
+    ends = {}
+    for name, seeds in runs.items():
+        for seed, records in sorted(seeds.items()):
+            last = max(records, key=lambda r: r["step"])
+            ends.setdefault(name, []).append(last)
+            print(f"| {name} | {seed} | {last['step']:,} | {last['time/train_s']:.0f} | "
+                  f"{100 * last['eval/accuracy']:.1f} % | {100 * last['eval/exact_accuracy']:.1f} % |")
+    print("\n| mean of the seeds | training time, s | solved completely | official time / this | points to official |\n"
+          "|---|---:|---:|---:|---:|")
+    mean = {name: [statistics.mean(r[key] for r in records) for key in ("time/train_s", "eval/exact_accuracy")]
+            for name, records in ends.items()}
+    for name, (seconds, exact) in mean.items():
+        against = ["-", "-"]
+        if "official" in mean and name != "official":
+            against = [f"{mean['official'][0] / seconds:.2f}", f"{100 * (exact - mean['official'][1]):+.1f}"]
+        print(f"| {name} | {seconds:.0f} | {100 * exact:.1f} % | {against[0]} | {against[1]} |")
+    if args.picture:
+        files = [f"{name}, seed {seed}={args.dir / f'{name}_seed{seed}.jsonl'}"
+                 for name, seeds in runs.items() for seed in sorted(seeds)]
+        subprocess.run([str(ROOT / "scripts" / "plot_run"), *files, "--plot", "eval/exact_accuracy,eval/accuracy",
+                        "--x", "time/train_s", "--out", str(args.picture), "--title",
+                        "Puzzles solved and cells right over training time"], check=True, stdout=subprocess.DEVNULL)
+    return 0
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--dir", type=pathlib.Path, required=True, help="folder of the runs and their results")
+    parser.add_argument("--hrm", type=pathlib.Path, metavar="PATH", help="checkout of the official HRM code")
+    parser.add_argument("--sides", default="ours,official", help="official, and names of ours (default: %(default)s)")
+    parser.add_argument("--seeds", default="0,1")
+    parser.add_argument("--steps", type=int, default=10284)
+    parser.add_argument("--eval-every", type=int, default=1000)
+    parser.add_argument("--minutes", type=float, default=8, help="then save and end (default: %(default)s)")
+    parser.add_argument("--mode", default="default", help="how the official code is compiled")
+    parser.add_argument("--binary", type=pathlib.Path, default=ROOT / "build/bin/hrm_train")
+    parser.add_argument("--train", default="data/sudoku/train_17clue_1k.csv")
+    parser.add_argument("--test", default="data/sudoku/test_17clue_2k.csv")
+    parser.add_argument("--batch", type=int, default=384)
+    parser.add_argument("--eval-batch", type=int, default=1000, help="batch of our evaluations")
+    parser.add_argument("--puzzles", type=int, default=0, help="evaluate on so many (default: all)")
+    parser.add_argument("--chunk", type=int, default=200, help="steps of the official code between looks at the clock")
+    parser.add_argument("--startup", type=float, default=15, help="seconds kept for starting and saving ours")
+    parser.add_argument("--ours-set", action="append", default=[], metavar="KEY=VALUE", help="override of ours")
+    parser.add_argument("--official-set", action="append", default=[], metavar="KEY=VALUE", help="override of theirs")
+    parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"], help="cpu: for tests of this script")
+    parser.add_argument("--report", action="store_true", help="train nothing; print tables of what is there")
+    parser.add_argument("--picture", type=pathlib.Path, metavar="SVG", help="draw the curves (needs --report)")
+    parser.add_argument("--worker", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--deadline", type=float, default=0, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    args.dir = args.dir.resolve()
+    args.binary = args.binary.resolve()
+    if args.report:
+        sys.exit(report(args))
+    sides = {}
+    for item in args.sides.split(","):
+        name, _, overrides = item.partition("=")
+        sides[name] = overrides.split("+") if overrides else []
+    args.sides = sides
+    args.seeds = [int(seed) for seed in args.seeds.split(",")]
+    if "official" in sides and not args.hrm:
+        parser.error("the official side needs --hrm")
+    args.hrm = args.hrm.resolve() if args.hrm else None
+    args.dir.mkdir(parents=True, exist_ok=True)
+    if args.worker is not None:
+        sys.exit(train_official(args))
+    args.deadline = time.time() + 60 * args.minutes
+    sys.exit(run_all(args))
+
+
+if __name__ == "__main__":
+    main()
