@@ -36,6 +36,8 @@ constexpr std::pair<const char*, const char*> kKernelGroups[] = {
     {"ActEnd", "ACT state"},
     {"act_begin", "ACT state"},
     {"act_end", "ACT state"},
+    {"Embed", "embedding"},
+    {"hrm::embed", "embedding"},
     {"Augment", "augmentation"},
     {"augment", "augmentation"},
     {"hrm::linear", "matrix products"},

@@ -5,47 +5,80 @@ namespace hrm::ops::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kSumThreads = 128;  // of a block that sums gradient rows by entry
-constexpr int kSumUnroll = 4;     // gradient rows in flight in each thread
-constexpr int kAddLanes = 32;     // columns of a block that adds up the parts
+constexpr int kUnroll = 4;           // packs in flight in each thread
+constexpr int kSumUnroll = 8;        // gradient rows in flight in each thread
+constexpr int kMaxSumThreads = 256;  // of a block that sums gradient rows by entry; half where memory is short
+constexpr int kAddLanes = 32;        // columns of a block that adds up the parts
 constexpr int kAddSlices = kThreads / kAddLanes;
+
+// N float32 values, by 16 bytes where the pointer allows it.
+template <int N>
+__device__ inline void load_floats(const float* from, float (&value)[N]) {
+  if constexpr (N % 4 == 0) {
+#pragma unroll
+    for (int k = 0; k < N; k += 4) {
+      const Pack<float, 4> four = load_pack<float, 4>(from + k);
+#pragma unroll
+      for (int j = 0; j < 4; ++j) value[k + j] = four.value[j];
+    }
+  } else {
+#pragma unroll
+    for (int k = 0; k < N; ++k) value[k] = from[k];
+  }
+}
 
 // 32-bit indices: a 64-bit division costs more than the memory that a thread moves.
 template <typename T, int N, typename Index>
 __global__ void __launch_bounds__(kThreads) forward(Embed p, Index packs) {
-  const Index i = Index{blockIdx.x} * kThreads + threadIdx.x;
-  if (i >= packs) return;
   const auto row_packs = static_cast<Index>(p.width / N), positions = static_cast<Index>(p.prefix + p.tokens);
-  const Index row = i / row_packs;
-  const Index sample = row / positions;
-  const int64_t position = row - sample * positions, column = int64_t{i - row * row_packs} * N;
-  Pack<T, N> out;
-  if (position >= p.prefix) {
-    const float* from = p.table + p.inputs[sample * p.tokens + position - p.prefix] * p.width + column;
+  const auto prefix = static_cast<Index>(p.prefix), tokens = static_cast<Index>(p.tokens);
+  const Index first = Index{blockIdx.x} * (kThreads * kUnroll) + threadIdx.x;
+  Index column[kUnroll], sample[kUnroll], position[kUnroll];
+  int32_t entry[kUnroll];
 #pragma unroll
-    for (int k = 0; k < N; ++k) out.value[k] = from_float<T>(to_float(from_float<T>(from[k])) * p.scale);
-  } else {
-    const int64_t element = position * p.width + column;
-    const float* from = p.puzzle_rows + sample * p.puzzle_width + element;
+  for (int j = 0; j < kUnroll; ++j) {
+    const Index i = first + j * kThreads;
+    const Index row = i / row_packs;
+    column[j] = (i - row * row_packs) * N;
+    sample[j] = row / positions;
+    position[j] = row - sample[j] * positions;
+    const bool token = i < packs && position[j] >= prefix;
+    entry[j] = token ? p.inputs[sample[j] * tokens + position[j] - prefix] : -1;
+  }
+  float value[kUnroll][N];
 #pragma unroll
-    for (int k = 0; k < N; ++k) {
-      const float value = element + k < p.puzzle_width ? from[k] : 0.0f;
-      out.value[k] = from_float<T>(to_float(from_float<T>(value)) * p.scale);
+  for (int j = 0; j < kUnroll; ++j) {
+    if (first + j * kThreads >= packs) continue;
+    if (position[j] >= prefix) {
+      load_floats<N>(p.table + int64_t{entry[j]} * p.width + column[j], value[j]);
+    } else {
+      const int64_t element = int64_t{position[j]} * p.width + column[j];
+      const float* from = p.puzzle_rows + int64_t{sample[j]} * p.puzzle_width + element;
+#pragma unroll
+      for (int k = 0; k < N; ++k) value[j][k] = element + k < p.puzzle_width ? from[k] : 0.0f;
     }
   }
-  store_pack<T, N>(static_cast<T*>(p.x) + int64_t{i} * N, out);
+#pragma unroll
+  for (int j = 0; j < kUnroll; ++j) {
+    const Index i = first + j * kThreads;
+    if (i >= packs) continue;
+    Pack<T, N> out;
+#pragma unroll
+    for (int k = 0; k < N; ++k) out.value[k] = from_float<T>(to_float(from_float<T>(value[j][k])) * p.scale);
+    store_pack<T, N>(static_cast<T*>(p.x) + int64_t{i} * N, out);
+  }
 }
 
 // Part `blockIdx.x` of the token rows, for the columns of tile `blockIdx.y`. A thread owns N columns of every entry in
 // shared memory, so nothing is shared until the end; `lanes` threads with the same columns take every lanes-th row.
 template <typename T, int N>
-__global__ void __launch_bounds__(kSumThreads) sum_by_entry(EmbedBackward p, int tile_threads) {
-  extern __shared__ float sums[];  // (entries, N, kSumThreads)
-  const int thread = static_cast<int>(threadIdx.x);
-  for (int64_t i = thread; i < p.entries * N * kSumThreads; i += kSumThreads) sums[i] = 0;
+__global__ void __launch_bounds__(kMaxSumThreads) sum_by_entry(EmbedBackward p, int tile_threads) {
+  extern __shared__ float sums[];  // (entries, N, threads)
+  const int thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
+  for (int64_t i = thread; i < p.entries * N * threads; i += threads) sums[i] = 0;
   __syncthreads();
 
-  const int lanes = kSumThreads / tile_threads, lane = thread / tile_threads;
+  const int lanes = threads / tile_threads, lane = thread / tile_threads;
   const int64_t column = (int64_t{blockIdx.y} * tile_threads + thread % tile_threads) * N;
   const bool active = lane < lanes && column < p.width;
   const auto rows = static_cast<uint32_t>(p.samples * p.tokens), tokens = static_cast<uint32_t>(p.tokens);
@@ -70,9 +103,9 @@ __global__ void __launch_bounds__(kSumThreads) sum_by_entry(EmbedBackward p, int
 #pragma unroll
       for (int j = 0; j < kSumUnroll; ++j) {
         if (entry[j] < 0) continue;
-        float* own = sums + int64_t{entry[j]} * (N * kSumThreads) + thread;
+        float* own = sums + int64_t{entry[j]} * (N * threads) + thread;
 #pragma unroll
-        for (int k = 0; k < N; ++k) own[k * kSumThreads] += to_float(value[j].value[k]);
+        for (int k = 0; k < N; ++k) own[k * threads] += to_float(value[j].value[k]);
       }
     }
   }
@@ -84,7 +117,7 @@ __global__ void __launch_bounds__(kSumThreads) sum_by_entry(EmbedBackward p, int
     for (int k = 0; k < N; ++k) {
       float total = 0;
       for (int other = 0; other < lanes; ++other) {
-        total += sums[(entry * N + k) * kSumThreads + thread + other * tile_threads];
+        total += sums[(entry * N + k) * threads + thread + other * tile_threads];
       }
       to[k] = total;
     }
@@ -119,19 +152,22 @@ __global__ void __launch_bounds__(kThreads) add_parts(EmbedBackward p, int64_t a
   p.grad_table[i] = total * p.scale;
 }
 
-template <typename T>
-constexpr int64_t sum_bytes(int64_t entries) {
-  return entries * (16 / static_cast<int64_t>(sizeof(T))) * kSumThreads * static_cast<int64_t>(sizeof(float));
+// Shared memory of such a block: N columns of all entries for each thread.
+int64_t sum_bytes(int64_t entries, int64_t columns, int threads) {
+  return entries * columns * threads * static_cast<int64_t>(sizeof(float));
 }
 
-int64_t sum_bytes(int64_t entries, Element element) {
-  return element == Element::f32 ? sum_bytes<float>(entries) : sum_bytes<__half>(entries);
+int64_t shared_limit() {
+  int device = 0, limit = 0;
+  const bool known = cudaGetDevice(&device) == cudaSuccess &&
+                     cudaDeviceGetAttribute(&limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device) == cudaSuccess;
+  return known ? limit : 0;
 }
 
 template <typename T, int N>
 cudaError_t start_forward(const Embed& p, cudaStream_t stream) {
   const int64_t packs = p.samples * (p.prefix + p.tokens) * (p.width / N);
-  const int64_t blocks = (packs + kThreads - 1) / kThreads;
+  const int64_t blocks = (packs + kThreads * kUnroll - 1) / (kThreads * kUnroll);
   if (blocks > INT32_MAX) return cudaErrorInvalidConfiguration;  // the grid's limit
   if (packs <= INT32_MAX) {
     forward<T, N><<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(p, static_cast<uint32_t>(packs));
@@ -144,23 +180,25 @@ cudaError_t start_forward(const Embed& p, cudaStream_t stream) {
 template <typename T, int N>
 cudaError_t start_sums(const EmbedBackward& p, cudaStream_t stream) {
   const int64_t packs = p.width / N;
-  int tile_threads = kSumThreads;
+  const int threads = sum_bytes(p.entries, N, kMaxSumThreads) <= shared_limit() ? kMaxSumThreads : kMaxSumThreads / 2;
+  int tile_threads = threads;
   while (tile_threads / 2 >= packs) tile_threads /= 2;
   const int64_t tiles = (packs + tile_threads - 1) / tile_threads;
   if (p.samples * p.tokens > INT32_MAX || tiles > 65535) return cudaErrorInvalidConfiguration;  // 32-bit rows, grid
-  const int64_t bytes = p.entries * N * kSumThreads * static_cast<int64_t>(sizeof(float));
+  const int64_t bytes = sum_bytes(p.entries, N, threads);
   const cudaError_t error =
       cudaFuncSetAttribute(sum_by_entry<T, N>, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));
   if (error != cudaSuccess) return error;
   const dim3 grid(kEmbedParts, static_cast<unsigned>(tiles));
-  sum_by_entry<T, N><<<grid, kSumThreads, static_cast<size_t>(bytes), stream>>>(p, tile_threads);
+  sum_by_entry<T, N><<<grid, static_cast<unsigned>(threads), static_cast<size_t>(bytes), stream>>>(p, tile_threads);
   return cudaGetLastError();
 }
 
 template <typename T>
 cudaError_t start(const Embed& p, cudaStream_t stream) {
   constexpr int N = 16 / sizeof(T);
-  return p.width % N == 0 && aligned16(p.x) ? start_forward<T, N>(p, stream) : start_forward<T, 1>(p, stream);
+  const bool vector = p.width % N == 0 && aligned16(p.x) && aligned16(p.table);
+  return vector ? start_forward<T, N>(p, stream) : start_forward<T, 1>(p, stream);
 }
 
 template <typename T>
@@ -193,12 +231,7 @@ cudaError_t start_by_element(const Params& p, cudaStream_t stream) {
 }  // namespace
 
 bool embed_backward_fits(int64_t entries, Element element) {
-  int device = 0, limit = 0;
-  if (cudaGetDevice(&device) != cudaSuccess ||
-      cudaDeviceGetAttribute(&limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device) != cudaSuccess) {
-    return false;
-  }
-  return sum_bytes(entries, element) <= limit;
+  return sum_bytes(entries, element == Element::f32 ? 4 : 8, kMaxSumThreads / 2) <= shared_limit();
 }
 
 cudaError_t launch(const Embed& params, cudaStream_t stream) {
