@@ -2,7 +2,14 @@
 
 #include <c10/core/impl/VirtualGuardImpl.h>
 
+#include <chrono>
+#include <thread>
+
 namespace hrm {
+
+void wait_for(const c10::Event& event) {
+  while (!event.query()) std::this_thread::sleep_for(std::chrono::microseconds(20));
+}
 
 void AsyncReader::push(int64_t tag, const at::Tensor& values) {
   if (values.device().is_cpu()) {
@@ -22,7 +29,7 @@ std::optional<AsyncReader::Entry> AsyncReader::pop(bool wait) {
   Pending& front = queue_.front();
   if (front.event) {
     if (!wait && !front.event->query()) return std::nullopt;
-    front.event->synchronize();
+    wait_for(*front.event);
   }
   const at::Tensor host = front.host.contiguous();
   const double* data = host.const_data_ptr<double>();

@@ -10,6 +10,7 @@
 #include "hrm/base/philox.h"
 #include "hrm/ops/attention.h"
 #include "hrm/optim/sparse_sign_sgd.h"
+#include "hrm/runtime/async_read.h"
 #include "hrm/runtime/nvtx.h"
 
 namespace hrm::tasks {
@@ -123,7 +124,7 @@ std::vector<at::Tensor> PuzzleTask::step_inputs() const {
 
 double PuzzleTask::load_rows(int64_t step) {
   Held& held = held_[static_cast<size_t>(step % 2)];
-  if (held.copied) held.copied->synchronize();
+  if (held.copied) wait_for(*held.copied);
   held = {};
   held.batch = stream_->next();
   data::load_rows(held.batch, batch_, table_.get());

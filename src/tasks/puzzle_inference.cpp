@@ -44,6 +44,8 @@ config::Config stored_config(const std::filesystem::path& run_or_step, const std
 
 Runtime start_runtime_and_ops(const config::Config& config) {
   const Runtime runtime = start_runtime(config);
+  require(!runtime.precision.fp8_recursions, ExitCode::environment,
+          "precision.recursions is 'fp8', but this program holds no fp8 kernels; set it to 'same'");
   const bool reference = config.ops.backend == "reference" || !runtime.own_kernels;
   if (!runtime.own_kernels && config.ops.backend != "reference") {
     log::warn("this build holds no kernels for the ", runtime.device_name, " (HRM_CUDA_ARCHS is ",

@@ -31,7 +31,7 @@ double RowPool::prepare() {
     const int64_t place = loaded_ % capacity_;
     const int64_t count = std::min({needed - loaded_, capacity_ - place, slots_});
     while (copying_.size() >= 2) {
-      copying_.front().second.synchronize();
+      wait_for(copying_.front().second);
       copying_.pop_front();
     }
     data::StreamBatch rows = stream_->next_rows(count);

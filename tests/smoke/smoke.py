@@ -80,16 +80,22 @@ class Smoke:
             sys.exit(f"FAILED ({self.config}): the loss on the fixed batch went from {before:.4f} to {after:.4f}, "
                      "less than 5 % down")
 
+        early = json.loads(self.call("eval", "--checkpoint", str(self.run), "--early-halt"))
+        if not (early["early_halt"] and 1 <= early["steps"] <= early["segments"]):
+            sys.exit(f"FAILED ({self.config}): eval --early-halt took {early['steps']} of {early['segments']} segments")
+
         for kind, suffix in (("safetensors", "safetensors"), ("pt", "pt"), ("torchscript", "ts.pt")):
             out = self.work / f"model.{suffix}"
             self.call("export", "--to", kind, "--checkpoint", str(self.run), "--out", str(out))
             if not out.stat().st_size > 1000:
                 sys.exit(f"FAILED ({self.config}): export --to {kind} wrote {out.stat().st_size} bytes")
         questions = self.entry["solve"].replace("{work}", str(self.work)).replace("{root}", str(ROOT))
-        answers = self.call("solve", "--checkpoint", str(self.run), "--format", "jsonl",
-                            stdin=pathlib.Path(questions).read_text()).splitlines()
-        if not answers or len(json.loads(answers[0])["answer"]) != len(json.loads(answers[0])["question"]):
-            sys.exit(f"FAILED ({self.config}): solve gave {answers[:1]}")
+        for flags in ([], ["--early-halt"]):
+            answers = self.call("solve", "--checkpoint", str(self.run), "--format", "jsonl", *flags,
+                                stdin=pathlib.Path(questions).read_text()).splitlines()
+            first = json.loads(answers[0]) if answers else {}
+            if not answers or len(first["answer"]) != len(first["question"]) or first["segments"] < 1:
+                sys.exit(f"FAILED ({self.config}): solve {' '.join(flags)} gave {answers[:1]}")
         print(f"{self.config}: loss on the fixed batch {before:.4f} -> {after:.4f} in {steps} steps; "
               f"killed, resumed, evaluated, exported, {len(answers)} answers")
         shutil.rmtree(self.work)

@@ -11,6 +11,10 @@
 
 namespace hrm {
 
+// Returns when the device has reached the event. The thread sleeps meanwhile, where cudaEventSynchronize would keep a
+// core busy that the prefetch thread can use; it notices within a fraction of a millisecond.
+void wait_for(const c10::Event& event);
+
 // A queue of copies to pinned host memory. Entries come out in the order they went in, once the device has reached
 // them. On the CPU every entry is ready at once.
 class AsyncReader {
