@@ -308,6 +308,24 @@ void add_bench(CLI::App& app, Action& action) {
   add_bench_eval(*sub, action);
 }
 
+void add_plan(CLI::App& app, Action& action) {
+  CLI::App* sub = app.add_subcommand("plan", "estimate memory and time of a configuration before a run, without a GPU");
+  auto o = std::make_shared<train::PlanOptions>();
+  add_config_files(*sub, o->config_files);
+  add_overrides(*sub, o->overrides);
+  sub->add_option("--gpu", o->gpu, "GPU to plan for, e.g. H200, A100, 'RTX 4090' (default: the one here, else H200)")
+      ->type_name("NAME");
+  sub->add_option("--seq-len", o->seq_len, "cells of a puzzle, for data that is not there yet (with --vocab-size)")
+      ->type_name("N")
+      ->check(CLI::Range(1, 1 << 20));
+  sub->add_option("--vocab-size", o->vocab_size, "tokens of that data (Sudoku 11, mazes 6)")
+      ->type_name("N")
+      ->check(CLI::Range(1, 1 << 20));
+  add_json_out(*sub, o->json_out);
+  sub->footer("example: hrm_train plan --config configs/puzzle/trm_att_sudoku17.json --gpu A100");
+  sub->callback([o, &action] { action = [o] { return train::run_plan(*o); }; });
+}
+
 void add_doctor(CLI::App& app, Action& action) {
   CLI::App* sub = app.add_subcommand("doctor", "what this machine can do, and why not");
   auto o = std::make_shared<train::DoctorOptions>();
@@ -400,6 +418,7 @@ int run_command_line(int argc, const char* const* argv) {
   add_import(app, action);
   add_export(app, action);
   add_bench(app, action);
+  add_plan(app, action);
   add_doctor(app, action);
   try {
     app.parse(argc, argv);

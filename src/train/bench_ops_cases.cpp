@@ -120,12 +120,153 @@ BenchCall linear_accumulate(const Shape& s, at::Device device, at::ScalarType dt
           product_flops(s.rows(), s.width, 2 * s.inner)};
 }
 
+BenchCall linear_swiglu(const Shape& s, at::Device device, at::ScalarType dtype) {
+  const Random random{device, dtype};
+  return {{random.activations({s.batch, s.length(), s.width}), random.weight(2 * s.inner, s.width)},
+          product_flops(s.rows(), s.width, 2 * s.inner)};
+}
+
+BenchCall linear_swiglu_backward(const Shape& s, at::Device device, at::ScalarType dtype) {
+  const Random random{device, dtype};
+  return {{random.activations({s.batch, s.length(), s.width}), random.weight(s.width, s.inner),
+           random.activations({s.batch, s.length(), 2 * s.inner})},
+          product_flops(s.rows(), s.width, s.inner)};
+}
+
+// The down projection, the longer one of the two that end in a norm.
+BenchCall linear_rms_norm(const Shape& s, at::Device device, at::ScalarType dtype) {
+  const Random random{device, dtype};
+  return {{random.activations({s.batch, s.length(), s.inner}), random.weight(s.width, s.inner),
+           random.activations({s.batch, s.length(), s.width}), kEps},
+          product_flops(s.rows(), s.inner, s.width)};
+}
+
+// The MLP over positions.
+int64_t mix_inner(const Shape& s) {
+  return nn::swiglu_width(s.length(), 4);
+}
+
+double mix_flops(const Shape& s) {
+  return 3 * product_flops(s.batch * s.width, s.length(), mix_inner(s));
+}
+
+BenchCall mlp_mix(const Shape& s, at::Device device, at::ScalarType dtype) {
+  if (!s.mixes_by_mlp) return nothing();
+  const Random random{device, dtype};
+  return {{random.activations({s.batch, s.length(), s.width}), random.weight(2 * mix_inner(s), s.length()),
+           random.weight(s.length(), mix_inner(s)), kEps},
+          mix_flops(s)};
+}
+
+BenchCall mlp_mix_backward(const Shape& s, at::Device device, at::ScalarType dtype) {
+  if (!s.mixes_by_mlp) return nothing();
+  const Random random{device, dtype};
+  const at::Tensor h = random.activations({s.batch, s.length(), s.width});
+  const at::Tensor up = random.weight(2 * mix_inner(s), s.length()), down = random.weight(s.length(), mix_inner(s));
+  const auto forward = call_op("hrm::mlp_mix_forward", {h, up, down, kEps});
+  // The gate's product again, and two products for each of the three weight matrices' parts.
+  return {{random.activations(h.sizes()), h, forward[0], forward[1], up, down,
+           at::zeros(up.sizes(), at::device(device).dtype(at::kFloat)),
+           at::zeros(down.sizes(), at::device(device).dtype(at::kFloat))},
+          mix_flops(s) * (2 + 2.0 / 3)};
+}
+
+// Loss. kind 0: stablemax; precision 0: f64.
+at::Tensor labels(const Shape& s, at::Device device) {
+  return at::randint(1, s.vocab, {s.batch, s.tokens}, at::device(device).dtype(at::kInt));
+}
+
+BenchCall token_loss(const Shape& s, at::Device device, at::ScalarType dtype) {
+  const Random random{device, dtype};
+  return {{random.activations({s.batch, s.length(), s.vocab}), labels(s, device), s.prefix, int64_t{0}, int64_t{0}}};
+}
+
+BenchCall token_loss_backward(const Shape& s, at::Device device, at::ScalarType dtype) {
+  const Random random{device, dtype};
+  return {{at::ones({s.batch}, at::device(device).dtype(at::kDouble)),
+           random.activations({s.batch, s.length(), s.vocab}), labels(s, device), s.prefix, int64_t{0}, int64_t{0}}};
+}
+
+// What the loss of adaptive computation time takes: one number per slot, and the two Q values.
+struct SlotInputs {
+  at::Tensor loss, labelled, right, q, target, steps, halted;
+};
+SlotInputs slot_inputs(const Shape& s, at::Device device) {
+  const Random random{device, at::kFloat};
+  const auto ints = at::device(device).dtype(at::kInt);
+  return {at::rand({s.batch}, at::device(device).dtype(at::kDouble)),
+          at::full({s.batch}, s.tokens, ints),
+          at::randint(0, s.tokens, {s.batch}, ints),
+          random.floats({s.batch, 2}),
+          at::rand({s.batch}, at::device(device)),
+          at::randint(0, 16, {s.batch}, ints),
+          at::randint(0, 2, {s.batch}, ints).to(at::kBool)};
+}
+
+BenchCall act_q_target(const Shape& s, at::Device device, at::ScalarType) {
+  const SlotInputs in = slot_inputs(s, device);
+  return {{in.q, in.steps, int64_t{16}}};
+}
+
+BenchCall act_loss(const Shape& s, at::Device device, at::ScalarType) {
+  const SlotInputs in = slot_inputs(s, device);
+  return {{in.loss, in.labelled, in.right, in.q, in.target, in.steps, in.halted}};
+}
+
+BenchCall act_loss_backward(const Shape& s, at::Device device, at::ScalarType) {
+  const SlotInputs in = slot_inputs(s, device);
+  return {{at::ones({}, in.loss.options()), in.loss, in.labelled, in.right, in.q, in.target}};
+}
+
+// ACT state; one slot in sixteen starts afresh, as when all halt after sixteen segments.
+BenchCall act_begin(const Shape& s, at::Device device, at::ScalarType dtype) {
+  const Random random{device, dtype};
+  const auto ints = at::device(device).dtype(at::kInt);
+  const std::vector<int64_t> z{s.batch, s.length(), s.width};
+  const at::Tensor halted = at::arange(s.batch, at::device(device)).remainder(16).eq(0);
+  return {{random.activations(z), random.activations(z), at::zeros({s.batch}, ints), labels(s, device),
+           labels(s, device), at::zeros({s.batch}, ints), halted, random.floats({s.width}), random.floats({s.width}),
+           labels(s, device), labels(s, device), at::zeros({s.batch}, ints), IValue()}};
+}
+
+BenchCall act_end(const Shape& s, at::Device device, at::ScalarType dtype) {
+  const Random random{device, dtype};
+  const SlotInputs in = slot_inputs(s, device);
+  const std::vector<int64_t> z{s.batch, s.length(), s.width};
+  return {{random.activations(z), random.activations(z), in.steps, in.halted, random.activations(z),
+           random.activations(z), in.q, at::rand({s.batch}, at::device(device)), at::full_like(in.steps, 2),
+           int64_t{16}, 0.1, true, false}};
+}
+
+// Rows of 1,000 puzzles; kind 1: Sudoku's symmetries, 2: those of a square.
+BenchCall augment_rows(const Shape& s, at::Device device, at::ScalarType) {
+  const auto ints = at::device(device).dtype(at::kInt);
+  const at::Tensor table = at::randint(1, s.vocab, {1000, s.tokens}, ints);
+  at::Tensor picks = at::randint(0, 1000, {s.batch, 3}, at::device(device).dtype(at::kLong));
+  const bool sudoku = s.tokens == 81;
+  return {{at::zeros({s.batch, s.tokens}, ints), at::zeros({s.batch, s.tokens}, ints), at::zeros({s.batch}, ints),
+           table, table.clone(), picks, int64_t{sudoku ? 1 : 2}, int64_t{0}, int64_t{sudoku ? 3 : 0},
+           int64_t{sudoku ? 3 : 0}}};
+}
+
+// The input of the recursion.
+BenchCall embed(const Shape& s, at::Device device, at::ScalarType dtype) {
+  const Random random{device, dtype};
+  return {
+      {labels(s, device), random.floats({s.vocab, s.width}), random.floats({s.batch, s.width}), s.prefix, 22.6, dtype}};
+}
+
+BenchCall embed_backward(const Shape& s, at::Device device, at::ScalarType dtype) {
+  return {
+      {Random{device, dtype}.activations({s.batch, s.length(), s.width}), labels(s, device), s.vocab, s.width, 22.6}};
+}
+
 // Optimizer.
 std::vector<std::vector<int64_t>> weight_sizes(const Shape& s) {
   std::vector<std::vector<int64_t>> sizes{{s.vocab, s.width}, {s.vocab, s.width}};
   for (int64_t layer = 0; layer < s.layers; ++layer) {
     if (s.mixes_by_mlp) {
-      const int64_t inner = nn::swiglu_width(s.length(), 4);
+      const int64_t inner = mix_inner(s);
       sizes.push_back({2 * inner, s.length()});
       sizes.push_back({s.length(), inner});
     } else {
@@ -222,6 +363,24 @@ const std::vector<BenchOp>& bench_ops() {
       {"hrm::rotate_qkv_backward", rotate_qkv_backward},
       {"hrm::linear", linear},
       {"hrm::linear_accumulate_", linear_accumulate},
+      {"hrm::linear_swiglu", linear_swiglu},
+      {"hrm::linear_swiglu_forward", linear_swiglu},
+      {"hrm::linear_swiglu_backward", linear_swiglu_backward},
+      {"hrm::linear_rms_norm", linear_rms_norm},
+      {"hrm::linear_rms_norm_forward", linear_rms_norm},
+      {"hrm::mlp_mix", mlp_mix},
+      {"hrm::mlp_mix_forward", mlp_mix},
+      {"hrm::mlp_mix_backward", mlp_mix_backward},
+      {"hrm::token_loss", token_loss},
+      {"hrm::token_loss_backward", token_loss_backward},
+      {"hrm::act_q_target", act_q_target},
+      {"hrm::act_loss", act_loss},
+      {"hrm::act_loss_backward", act_loss_backward},
+      {"hrm::act_begin_", act_begin},
+      {"hrm::act_end_", act_end},
+      {"hrm::augment_rows_", augment_rows},
+      {"hrm::embed", embed},
+      {"hrm::embed_backward", embed_backward},
       {"hrm::adam_", adam},
       {"hrm::grad_norm", grad_norm},
       {"hrm::sparse_sign_sgd_", sparse_sign_sgd},

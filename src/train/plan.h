@@ -1,0 +1,52 @@
+#pragma once
+// An estimate of the memory and time of training, from shapes alone.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "hrm/config/config.h"
+#include "hrm/models/puzzle_model.h"
+
+namespace hrm::train {
+
+// What a GPU's data sheet says.
+struct GpuFacts {
+  std::string name;         // part of the name that the driver gives
+  double flops = 0;         // dense bf16 matrix products, FLOP/s
+  double bytes_per_s = 0;   // memory
+  double memory_bytes = 0;  // in tensors, caches, context and all
+  bool hopper = false;      // runs our kernels for compute capability 9.0
+};
+const std::vector<GpuFacts>& known_gpus();
+
+struct PlanInput {
+  config::Config config;
+  models::PuzzleModelDims dims;
+  int64_t parameters = 0;         // trainable values
+  int64_t copied_parameters = 0;  // of these, values with a copy in the compute dtype
+  int64_t train_examples = 0;     // of a table on the device; 0: the rows come from the host
+  GpuFacts gpu;
+};
+
+struct PlanItem {
+  std::string name;
+  double value = 0;  // bytes, or milliseconds
+  std::string note;
+};
+
+struct Plan {
+  std::vector<PlanItem> memory;     // add up to tensors_peak
+  double tensors_peak = 0;          // bytes: the allocator's peak of allocated memory
+  std::string peak_moment;          // when in a step
+  double reserved = 0;              // bytes that the allocator takes from the driver
+  double device_used = 0;           // reserved, and what the CUDA context and the libraries take
+  int64_t fitting_micro_batch = 0;  // largest divisor of the global batch that fits; 0: none
+  std::vector<PlanItem> time;       // add up to step_ms
+  double step_ms = 0;
+  std::vector<std::string> assumptions;
+};
+
+Plan make_plan(const PlanInput& input);
+
+}  // namespace hrm::train

@@ -1,0 +1,168 @@
+// bench and plan, run as users do.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "cli/program.h"
+
+namespace hrm {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+using test::expect_refusal;
+using test::read;
+using test::Result;
+using test::run;
+using test::TempDir;
+
+std::vector<std::string> with(std::vector<std::string> words, const std::vector<std::string>& more) {
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+
+// The smallest model on real data, with a run folder that must not come to be.
+std::vector<std::string> tiny(const fs::path& dir) {
+  const std::string data = std::string(HRM_SOURCE_DIR) + "/data/sudoku/";
+  return {"run.dir=" + (dir / "runs").string(),
+          "data.train=" + data + "train_17clue_1k.csv",
+          "data.test=" + data + "test_17clue_2k.csv",
+          "model.hidden_size=32",
+          "model.num_heads=2",
+          "model.H_layers=1",
+          "model.L_layers=1",
+          "model.H_cycles=1",
+          "model.L_cycles=1",
+          "model.halt_max_steps=2",
+          "train.global_batch_size=4",
+          "runtime.device=cpu",
+          "runtime.threads=1"};
+}
+
+size_t entries(const fs::path& dir) {
+  return static_cast<size_t>(std::distance(fs::directory_iterator(dir), fs::directory_iterator()));
+}
+
+TEST(BenchStep, TimesAndTableAndNothingLeftBehind) {
+  const TempDir dir;
+  const fs::path file = dir / "step.json";
+  const Result result =
+      run(with({"bench", "step", "--steps", "3", "--warmup", "1", "--profile-steps", "2", "--json", file.string()},
+               tiny(dir.path())));
+  ASSERT_EQ(result.code, 0) << result.err;
+  for (const char* part : {"step ", " ms (p10 ", "samples/s", "of resident memory", "matrix products", "optimizer"}) {
+    EXPECT_NE(result.out.find(part), std::string::npos) << part << " is not in:\n" << result.out;
+  }
+  const json out = json::parse(read(file));
+  EXPECT_EQ(out.at("steps"), 3);
+  EXPECT_GT(out.at("step_ms").at("median").get<double>(), 0);
+  EXPECT_LE(out.at("step_ms").at("min"), out.at("step_ms").at("median"));
+  EXPECT_GE(out.at("step_ms").at("max"), out.at("step_ms").at("median"));
+  EXPECT_NEAR(out.at("samples_per_s").get<double>(), 4e3 / out.at("step_ms").at("median").get<double>(), 1e-6);
+  EXPECT_GT(out.at("memory").at("host_resident_peak_bytes"), 0);
+  const json& groups = out.at("profile").at("groups");
+  double share = 0;
+  for (const json& group : groups) share += group.at("share").get<double>();
+  EXPECT_NEAR(share, 1, 1e-9);
+  EXPECT_FALSE(fs::exists(dir / "runs"));
+  EXPECT_EQ(entries(dir.path()), 1U);  // the JSON file alone
+}
+
+TEST(BenchStep, WithoutATable) {
+  const TempDir dir;
+  const Result result =
+      run(with({"bench", "step", "--steps", "1", "--warmup", "1", "--profile-steps", "0"}, tiny(dir.path())));
+  ASSERT_EQ(result.code, 0) << result.err;
+  EXPECT_EQ(result.out.find("ms/step"), std::string::npos);
+}
+
+TEST(BenchEval, Times) {
+  const TempDir dir;
+  const fs::path file = dir / "eval.json";
+  const Result result =
+      run(with({"bench", "eval", "--passes", "2", "--json", file.string(), "eval.max_samples=6"}, tiny(dir.path())));
+  ASSERT_EQ(result.code, 0) << result.err;
+  EXPECT_NE(result.out.find("for 6 samples, 2 segments"), std::string::npos) << result.out;
+  const json out = json::parse(read(file));
+  EXPECT_EQ(out.at("samples"), 6);
+  EXPECT_GT(out.at("samples_per_s"), 0);
+  EXPECT_FALSE(fs::exists(dir / "runs"));
+}
+
+TEST(BenchOps, MeasuresWhatTheFilterFits) {
+  const TempDir dir;
+  const fs::path file = dir / "ops.json";
+  const Result result = run({"bench", "ops", "--device", "cpu", "--filter", "SWIGLU trm ", "--json", file.string()});
+  ASSERT_EQ(result.code, 0) << result.err;
+  const json out = json::parse(read(file));
+  EXPECT_GT(out.at("copy_bytes_per_s"), 0);
+  EXPECT_GT(out.at("matmul_flops_per_s"), 0);
+  ASSERT_FALSE(out.at("ops").empty());
+  for (const json& op : out.at("ops")) {
+    EXPECT_EQ(op.at("shape"), "TRM 4");
+    EXPECT_GT(op.at("fused_ms"), 0);
+    EXPECT_GT(op.at("reference_ms"), 0);
+    EXPECT_GT(op.at("bytes_per_s"), 0);
+  }
+}
+
+TEST(Bench, WrongInput) {
+  const TempDir dir;
+  expect_refusal(ExitCode::usage, {"bench"}, {"give a subcommand: step, ops, eval"});
+  expect_refusal(ExitCode::usage, {"bench", "stp"}, {"unknown subcommand 'stp'", "did you mean 'step'?"});
+  expect_refusal(ExitCode::usage, {"bench", "step", "--steps", "0"}, {"--steps"});
+  expect_refusal(ExitCode::usage, {"bench", "step", "model.archh=hrm"}, {"model.archh", "model.arch"});
+  expect_refusal(ExitCode::usage, {"bench", "ops", "--device", "cpu", "--filter", "("},
+                 {"--filter '('", "no regular expression"}, {}, /*alone=*/false);
+  expect_refusal(ExitCode::environment, {"bench", "ops", "--device", "cuda"}, {"runtime.device is 'cuda'"}, {},
+                 /*alone=*/false);
+  expect_refusal(ExitCode::data, with({"bench", "step"}, with(tiny(dir.path()), {"data.train=nowhere.csv"})),
+                 {"nowhere.csv"}, {}, /*alone=*/false);
+  expect_refusal(ExitCode::usage, with({"bench", "eval"}, with(tiny(dir.path()), {"data.test="})),
+                 {"data.test is empty"}, {}, /*alone=*/false);
+  const Result none = run({"bench", "ops", "--device", "cpu", "--filter", "no such op"});
+  EXPECT_EQ(none.code, static_cast<int>(ExitCode::usage));
+  test::expect_one_sentence(none.err, {"fits no op"}, /*alone=*/false);
+}
+
+TEST(Plan, OfARecipe) {
+  const TempDir dir;
+  const fs::path file = dir / "plan.json";
+  const std::string recipe = std::string(HRM_SOURCE_DIR) + "/configs/puzzle/hrm_sudoku17.json";
+  const std::string data = std::string(HRM_SOURCE_DIR) + "/data/sudoku/train_17clue_1k.csv";
+  const Result result =
+      run({"plan", "--config", recipe, "--gpu", "H200", "--json", file.string(), "data.train=" + data});
+  ASSERT_EQ(result.code, 0) << result.err;
+  for (const char* part : {"hrm, 27275266 parameters, 82 positions", "activations kept", "= peak in tensors", ": fits",
+                           "= step", "assumed"}) {
+    EXPECT_NE(result.out.find(part), std::string::npos) << part << " is not in:\n" << result.out;
+  }
+  const json out = json::parse(read(file));
+  EXPECT_EQ(out.at("parameters"), 27275266);
+  EXPECT_EQ(out.at("global_batch_size"), 384);
+  EXPECT_TRUE(out.at("fits"));
+}
+
+TEST(Plan, OfDataThatIsNotThereYet) {
+  const std::string recipe = std::string(HRM_SOURCE_DIR) + "/configs/puzzle/hrm_maze30.json";
+  const Result result = run({"plan", "--config", recipe, "--seq-len", "900", "--vocab-size", "6", "--gpu", "A10G",
+                             "train.micro_batch_size=768"});
+  ASSERT_EQ(result.code, 0) << result.err;
+  EXPECT_NE(result.out.find("901 positions"), std::string::npos) << result.out;
+  EXPECT_NE(result.out.find("does NOT fit"), std::string::npos) << result.out;
+  EXPECT_NE(result.out.find("with train.micro_batch_size="), std::string::npos) << result.out;
+}
+
+TEST(Plan, WrongInput) {
+  const std::string recipe = std::string(HRM_SOURCE_DIR) + "/configs/puzzle/hrm_maze30.json";
+  expect_refusal(ExitCode::usage, {"plan", "--config", recipe, "--seq-len", "900"}, {"--seq-len and --vocab-size"});
+  expect_refusal(ExitCode::usage, {"plan", "--gpu", "Voodoo 2", "--seq-len", "81", "--vocab-size", "11"},
+                 {"'Voodoo 2' is not known", "H200"});
+  expect_refusal(ExitCode::usage, {"plan", "runtime.device=cpu"}, {"runtime.device is 'cpu'", "bench step"});
+  expect_refusal(ExitCode::data, {"plan", "data.train=nowhere.csv"}, {"nowhere.csv"});
+}
+
+}  // namespace
+}  // namespace hrm

@@ -1,0 +1,145 @@
+// The estimate of `plan`: what it must count, and how it follows the shapes.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "hrm/base/error.h"
+#include "train/plan.h"
+
+namespace hrm::train {
+namespace {
+
+GpuFacts gpu(const std::string& name) {
+  for (const GpuFacts& known : known_gpus()) {
+    if (known.name == name) return known;
+  }
+  ADD_FAILURE() << name;
+  return {};
+}
+
+PlanInput sudoku(int64_t batch) {
+  PlanInput in;
+  in.config.model.arch = "hrm";
+  in.config.train.global_batch_size = batch;
+  in.dims = {.seq_len = 81, .vocab_size = 11, .puzzle_emb_ndim = 512, .puzzle_emb_len = 1};
+  in.parameters = 27'275'266;
+  in.copied_parameters = 27'269'634;
+  in.gpu = gpu("H200");
+  return in;
+}
+
+double item(const std::vector<PlanItem>& items, const std::string& name) {
+  for (const PlanItem& i : items) {
+    if (i.name == name) return i.value;
+  }
+  return 0;
+}
+
+TEST(Plan, PartsAddUp) {
+  const Plan plan = make_plan(sudoku(384));
+  double bytes = 0, ms = 0;
+  for (const PlanItem& i : plan.memory) bytes += i.value;
+  for (const PlanItem& i : plan.time) ms += i.value;
+  EXPECT_DOUBLE_EQ(bytes, plan.tensors_peak);
+  EXPECT_DOUBLE_EQ(ms, plan.step_ms);
+  EXPECT_GT(plan.reserved, plan.tensors_peak);
+  EXPECT_GT(plan.device_used, plan.reserved);
+  EXPECT_FALSE(plan.assumptions.empty());
+}
+
+TEST(Plan, StateOfTheWeights) {
+  PlanInput in = sudoku(384);
+  const auto n = static_cast<double>(in.parameters);
+  Plan plan = make_plan(in);
+  EXPECT_EQ(item(plan.memory, "weights"), 4 * n);
+  EXPECT_EQ(item(plan.memory, "gradients"), 4 * n);
+  EXPECT_EQ(item(plan.memory, "optimizer"), 8 * n);
+  EXPECT_EQ(item(plan.memory, "compute copies"), 2.0 * static_cast<double>(in.copied_parameters));
+  EXPECT_EQ(item(plan.memory, "moving average"), 0);
+  in.config.optim.ema = 0.999;
+  in.config.precision.compute = "fp32";
+  plan = make_plan(in);
+  EXPECT_EQ(item(plan.memory, "moving average"), 4 * n);
+  EXPECT_EQ(item(plan.memory, "compute copies"), 0);
+}
+
+// Eight recorded blocks keep 12 times (B, L, D) each: qkv 3, mixed 1, first half's output 1, gate_up 6, output 1; and
+// the two modules their input sums.
+TEST(Plan, ActivationsKeptOfHrm) {
+  const Plan plan = make_plan(sudoku(384));
+  const double unit = 384.0 * 82 * 512 * 2, rows = 384.0 * 82;
+  const double small = 8 * (2 * rows * 4 + rows * 8 * 4);  // norms and softmax sums, fp32
+  EXPECT_NEAR(item(plan.memory, "activations kept"), (8 * 12 + 2) * unit + small, 1);
+}
+
+TEST(Plan, MoreSamplesMoreActivations) {
+  const Plan one = make_plan(sudoku(384)), two = make_plan(sudoku(768));
+  EXPECT_DOUBLE_EQ(item(two.memory, "activations kept"), 2 * item(one.memory, "activations kept"));
+  EXPECT_EQ(item(two.memory, "weights"), item(one.memory, "weights"));
+  EXPECT_GT(two.step_ms, 1.8 * one.step_ms);
+  EXPECT_LT(two.step_ms, 2 * one.step_ms);
+}
+
+// Parts of a batch share the state of the weights and keep the carry of all slots.
+TEST(Plan, MicroBatches) {
+  PlanInput in = sudoku(384);
+  const Plan whole = make_plan(in);
+  in.config.train.micro_batch_size = 96;
+  const Plan parts = make_plan(in);
+  EXPECT_DOUBLE_EQ(item(parts.memory, "activations kept"), item(whole.memory, "activations kept") / 4);
+  EXPECT_EQ(item(parts.memory, "carry"), item(whole.memory, "carry"));
+}
+
+TEST(Plan, WithoutTheSecondForwardPass) {
+  PlanInput in = sudoku(384);
+  const Plan with = make_plan(in);
+  in.config.model.no_ACT_continue = true;
+  const Plan without = make_plan(in);
+  EXPECT_LT(item(without.time, "matrix products"), 0.75 * item(with.time, "matrix products"));
+  EXPECT_LE(without.tensors_peak, with.tensors_peak);
+}
+
+// TRM records a whole cycle of seven passes through its two blocks.
+TEST(Plan, Trm) {
+  PlanInput in = sudoku(768);
+  in.config.model.arch = "trm";
+  in.config.model.H_layers = 0;
+  in.config.model.L_layers = 2;
+  in.config.model.H_cycles = 3;
+  in.config.model.L_cycles = 6;
+  in.config.model.no_ACT_continue = true;
+  in.dims.puzzle_emb_len = 16;
+  const double unit = 768.0 * 97 * 512 * 2;
+  const double kept = item(make_plan(in).memory, "activations kept");
+  EXPECT_NEAR(kept / unit, 7 * (1 + 2 * 12), 2);
+  in.config.model.mlp_t = true;
+  EXPECT_NEAR(item(make_plan(in).memory, "activations kept") / unit, 7 * (1 + 2 * 8), 2);
+}
+
+TEST(Plan, WhatFits) {
+  PlanInput in = sudoku(768);
+  in.gpu = gpu("L4");
+  const Plan fits = make_plan(in);
+  EXPECT_EQ(fits.fitting_micro_batch, 768);
+  in.config.train.global_batch_size = 16 * 768;
+  const Plan large = make_plan(in);
+  EXPECT_GT(large.device_used, in.gpu.memory_bytes);
+  EXPECT_GT(large.fitting_micro_batch, 0);
+  EXPECT_LT(large.fitting_micro_batch, 16 * 768);
+  EXPECT_EQ(16 * 768 % large.fitting_micro_batch, 0);
+  in.config.train.micro_batch_size = large.fitting_micro_batch;
+  EXPECT_LE(make_plan(in).device_used, in.gpu.memory_bytes);
+}
+
+// Kernels in the epilogues of products need a Hopper GPU; elsewhere more is written.
+TEST(Plan, OtherGpus) {
+  PlanInput in = sudoku(384);
+  const Plan hopper = make_plan(in);
+  in.gpu = gpu("A100");
+  const Plan other = make_plan(in);
+  EXPECT_GE(other.tensors_peak, hopper.tensors_peak);
+  EXPECT_GT(other.step_ms, 2 * hopper.step_ms);
+}
+
+}  // namespace
+}  // namespace hrm::train
