@@ -175,49 +175,58 @@ def turns(args, work, workers, scratch, add):
             add(side="ours", variant=variant, round=number, **run_ours(args, work, overrides, scratch))
 
 
-def measure(args, name, results):
-    work = WORKS[name]
-    if args.batch:
-        work = work | dict(batch=args.batch)
-    results[:] = [r for r in results if r["work"] != name or (r["side"] == "official" and r["variant"] not in args.modes)]
+def measure(args, names, results):
+    """All works; results has what earlier sittings left, and gets what this one finds."""
+    works = {name: WORKS[name] | ({"batch": args.batch} if args.batch else {}) for name in names}
 
-    def add(**record):
-        record = dict(work=name, batch=work["batch"], time=f"{datetime.datetime.now():%Y-%m-%d %H:%M}", **args.machine,
-                      **record)
-        results.append(record)
-        shown = record.get("error") or record.get("ms_per_step") or record.get("seconds")
-        say(f"{name:12} {record['side']:8} {record['variant']:28} sync {record.get('sync', '-')!s:5} {shown}")
-        write_json(args.out, results)
+    def add_to(name):
+        def add(**record):
+            record = dict(work=name, batch=works[name]["batch"], time=f"{datetime.datetime.now():%Y-%m-%d %H:%M}",
+                          **args.machine, **record)
+            results.append(record)
+            shown = record.get("error") or record.get("ms_per_step") or record.get("seconds")
+            say(f"{name:12} {record['side']:8} {record['variant']:28} sync {record.get('sync', '-')!s:5} {shown}")
+            write_json(args.out, results)
+        return add
 
-    together = args.together or work["together"]
+    results[:] = [r for r in results if r["work"] not in works
+                  or (r["side"] == "official" and r["variant"] not in args.modes)]
+    # Groups of compiled processes that are in the GPU's memory at the same time.
+    if args.all_at_once:
+        groups = [[(name, mode) for name in works for mode in args.modes]]
+    else:
+        groups = []
+        for name, work in works.items():
+            size = args.together or work["together"]
+            groups += [[(name, mode) for mode in args.modes[i:i + size]] for i in range(0, len(args.modes), size)]
     with tempfile.TemporaryDirectory(prefix="compare_") as scratch:
-        for begin in range(0, len(args.modes), together):
-            workers = []
-            waiting = []
-            for mode in args.modes[begin:begin + together]:
-                if mode in TUNED:  # alone: first let the others finish
-                    workers += ready(args, waiting, add)
-                    waiting = []
-                    workers += ready(args, [Official(args, work, mode)], add)
-                else:
-                    waiting.append(Official(args, work, mode))
-            workers += ready(args, waiting, add)
+        for group in groups:
+            workers = compiled(args, works, group, add_to)
             try:
-                turns(args, work, workers, scratch, add)
+                for name in dict.fromkeys(name for name, _ in group):
+                    turns(args, works[name], [w for n, w in workers if n == name], scratch, add_to(name))
             finally:
-                for worker in workers:
+                for _, worker in workers:
                     worker.stop()
 
 
-def ready(args, waiting, add):
+def compiled(args, works, group, add_to):
+    """[(work's name, process that is ready)]; what failed is reported."""
     good = []
-    for worker in waiting:
-        answer = worker.answer(max(1.0, args.limit - (time.monotonic() - worker.start)))
-        if "error" in answer:
-            add(side="official", variant=worker.mode, round=0, **answer)
-        else:
-            say(f"official code, {worker.mode}: ready after {answer['ready']['warmup_s']} s")
-            good.append(worker)
+
+    def wait_for(started):
+        for name, worker in started:
+            answer = worker.answer(max(1.0, args.limit - (time.monotonic() - worker.start)))
+            if "error" in answer:
+                add_to(name)(side="official", variant=worker.mode, round=0, **answer)
+            else:
+                say(f"{name:12} official code, {worker.mode}: ready after {answer['ready']['warmup_s']} s")
+                good.append((name, worker))
+
+    wait_for([(name, Official(args, works[name], mode)) for name, mode in group if mode not in TUNED])
+    for name, mode in group:
+        if mode in TUNED:
+            wait_for([(name, Official(args, works[name], mode))])
     return good
 
 
@@ -318,6 +327,8 @@ def main():
     parser.add_argument("--skip-steps", type=int, default=20, help="steps at the start of our turns that do not count")
     parser.add_argument("--limit", type=float, default=900, help="seconds that compiling, or a turn, may take")
     parser.add_argument("--together", type=int, default=0, help="compiled modes held in GPU memory at the same time")
+    parser.add_argument("--all-at-once", action="store_true",
+                        help="compile all works and modes at the same time; all must fit into the GPU's memory")
     parser.add_argument("--variants", default="", help="of ours, comma-separated: bf16, fp8 recursions (default: all)")
     parser.add_argument("--ours-set", action="append", default=[], metavar="KEY=VALUE", help="override of ours")
     parser.add_argument("--official-set", action="append", default=[], metavar="KEY=VALUE", help="override of theirs")
@@ -343,8 +354,7 @@ def main():
             if any(WORKS[name].get("grid") == "maze" for name in works):
                 subprocess.run([args.binary, "data", "maze", "--generate", "--train", "1000", "--test", "16",
                                 "--out", args.maze], check=True, stdout=subprocess.DEVNULL)
-            for name in works:
-                measure(args, name, results)
+            measure(args, works, results)
     text = tables(results)
     if args.markdown:
         args.markdown.write_text(text, encoding="utf-8")
