@@ -2,9 +2,9 @@
 // the number of threads does not change the result.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
+#include <ATen/core/grad_mode.h>
 
 #include <cmath>
-#include <cstring>
 #include <numbers>
 
 #include "ops/adam_impl.h"
@@ -13,43 +13,7 @@ namespace hrm::ops::cpu {
 namespace {
 
 constexpr int64_t kPart = 16384;  // elements that a thread does at a time
-
-// Four floats: a vector register of every x86-64 and Arm machine, so that no result depends on the model of the CPU.
-constexpr int64_t kLanes = 4;
-using Lanes = float __attribute__((vector_size(kLanes * sizeof(float))));
-
-Lanes load(const float* from) {
-  Lanes lanes;
-  std::memcpy(&lanes, from, sizeof(lanes));
-  return lanes;
-}
-
-void store(float* to, const Lanes& lanes) {
-  std::memcpy(to, &lanes, sizeof(lanes));
-}
-
-Lanes square_root(const Lanes& x) {
-  Lanes root;
-  for (int k = 0; k < kLanes; ++k) root[k] = __builtin_sqrtf(x[k]);
-  return root;
-}
-
-// atan2(y, x) for x >= 0. The arctangent of t in 0..1 is pi/4 more than that of (t - 1) / (t + 1) where t is above
-// tan(pi/8); below, the odd polynomial of Cephes' atanf is right to 2e-8.
-Lanes atan2_of(const Lanes& y, const Lanes& x) {
-  const Lanes size = y < 0 ? -y : y;
-  const auto steep = size > x;
-  const Lanes larger = steep ? size : x, smaller = steep ? x : size;
-  const Lanes ratio = size == x ? (size == 0 ? Lanes{} : Lanes{} + 1) : smaller / larger;
-  const auto above = ratio > 0.414213562373095f;
-  const Lanes t = above ? (ratio - 1) / (ratio + 1) : ratio;
-  const Lanes z = t * t;
-  const Lanes tail = ((8.05374449538e-2f * z - 1.38776856032e-1f) * z + 1.99777106478e-1f) * z - 3.33329491539e-1f;
-  Lanes angle = tail * z * t + t;
-  angle = above ? angle + std::numbers::pi_v<float> / 4 : angle;
-  angle = steep ? std::numbers::pi_v<float> / 2 - angle : angle;
-  return y < 0 ? -angle : angle;
-}
+constexpr int64_t kRun = 512;     // elements whose squares are added in float32
 
 // What all elements of a tensor share.
 struct Constants {
@@ -68,64 +32,93 @@ struct Moved {
   double distance = 0, size = 0;
 };
 
-// Four elements; `distance` and `size` add up how far they moved and how large they were, both squared.
+// The loops below are for the compiler to make vectors of, as wide as the CPU has them. Nothing is contracted or
+// reordered, so the width does not change a bit of the result. Sanitizers cannot run the function that chooses a
+// variant when the program is loaded.
+#if defined(__x86_64__) && defined(__gnu_linux__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__) && \
+    !defined(__SANITIZE_THREAD__)
+#define HRM_FOR_EACH_CPU __attribute__((target_clones("avx512f", "avx2", "default")))
+#else
+#define HRM_FOR_EACH_CPU
+#endif
+#define HRM_INLINE inline __attribute__((always_inline))
+
+// atan2(y, x) for x >= 0. The arctangent of t in 0..1 is pi/4 more than that of (t - 1) / (t + 1) where t is above
+// tan(pi/8); below, the odd polynomial of Cephes' atanf is right to 2e-8.
+HRM_INLINE float atan2_of(float y, float x) {
+  const float size = y < 0 ? -y : y;
+  const bool steep = size > x;
+  const float larger = steep ? size : x, smaller = steep ? x : size;
+  const float quotient = smaller / (larger == 0 ? 1.0f : larger);
+  const float ratio = smaller == larger && larger != 0 ? 1.0f : quotient;
+  const bool above = ratio > 0.414213562373095f;
+  const float shifted = (ratio - 1) / (ratio + 1);
+  const float t = above ? shifted : ratio;
+  const float z = t * t;
+  const float tail = ((8.05374449538e-2f * z - 1.38776856032e-1f) * z + 1.99777106478e-1f) * z - 3.33329491539e-1f;
+  float angle = tail * z * t + t;
+  angle = angle + (above ? std::numbers::pi_v<float> / 4 : 0.0f);
+  angle = steep ? std::numbers::pi_v<float> / 2 - angle : angle;
+  return y < 0 ? -angle : angle;
+}
+
+// `moved` and `old`: the change of each element and what it was.
 template <AdamRule rule>
-void update(const Constants& c, const Pointers& at, Lanes& distance, Lanes& size) {
-  const Lanes old = load(at.p), g = load(at.g) * c.scale;
-  Lanes m = load(at.m), v = load(at.v);
-  m += (g - m) * c.one_minus_beta1;
-  v = c.beta2 * v + c.one_minus_beta2 * g * g;
-  const Lanes root = square_root(v) / c.correction2_sqrt;
-  const Lanes direction = rule == AdamRule::atan2 ? atan2_of(m, root) : m / (root + c.eps);
-  const Lanes p = old * c.keep - c.rate * direction;
-  distance += (p - old) * (p - old);
-  size += old * old;
-  store(at.p, p);
-  store(at.m, m);
-  store(at.v, v);
-  if (at.average != nullptr) {
-    const Lanes average = load(at.average);
-    store(at.average, average + (p - average) * c.one_minus_decay);
+HRM_INLINE void update_run(const Constants& c, float* __restrict p, const float* __restrict g, float* __restrict m,
+                           float* __restrict v, float* __restrict moved, float* __restrict old, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) {
+    const float grad = g[i] * c.scale;
+    const float new_m = m[i] + (grad - m[i]) * c.one_minus_beta1;
+    const float new_v = c.beta2 * v[i] + c.one_minus_beta2 * grad * grad;
+    const float root = __builtin_sqrtf(new_v) / c.correction2_sqrt;
+    const float direction = rule == AdamRule::atan2 ? atan2_of(new_m, root) : new_m / (root + c.eps);
+    const float new_p = p[i] * c.keep - c.rate * direction;
+    moved[i] = new_p - p[i];
+    old[i] = p[i];
+    p[i] = new_p;
+    m[i] = new_m;
+    v[i] = new_v;
   }
 }
 
-template <AdamRule rule>
-Moved update_part(const Constants& c, const Pointers& at, int64_t count) {
-  Moved moved;
-  const auto add = [&moved](const Lanes& distance, const Lanes& size) {
-    for (int k = 0; k < kLanes; ++k) {
-      moved.distance += distance[k];
-      moved.size += size[k];
-    }
-  };
-  const int64_t whole = count / kLanes * kLanes;
-  // Short sums in float32, long ones in float64.
-  constexpr int64_t kRun = 1024;
-  for (int64_t start = 0; start < whole; start += kRun) {
-    Lanes distance{}, size{};
-    for (int64_t i = start; i < std::min(start + kRun, whole); i += kLanes) {
-      update<rule>(c, {at.p + i, at.g + i, at.m + i, at.v + i, at.average == nullptr ? nullptr : at.average + i},
-                   distance, size);
-    }
-    add(distance, size);
+HRM_INLINE void average_run(float one_minus_decay, float* __restrict average, const float* __restrict p,
+                            int64_t count) {
+  for (int64_t i = 0; i < count; ++i) average[i] += (p[i] - average[i]) * one_minus_decay;
+}
+
+// Sixteen sums side by side, then their sum; always in this order.
+HRM_INLINE double square_sum(const float* __restrict values) {
+  constexpr int64_t kSums = 16;
+  float sums[kSums] = {};
+  for (int64_t i = 0; i < kRun; i += kSums) {
+    for (int64_t k = 0; k < kSums; ++k) sums[k] += values[i + k] * values[i + k];
   }
-  if (whole == count) return moved;
-  // The last one to three elements, in the first places of four.
-  const auto rest = static_cast<size_t>(count - whole) * sizeof(float);
-  float p[kLanes] = {}, g[kLanes] = {}, m[kLanes] = {}, v[kLanes] = {}, average[kLanes] = {};
-  std::memcpy(p, at.p + whole, rest);
-  std::memcpy(g, at.g + whole, rest);
-  std::memcpy(m, at.m + whole, rest);
-  std::memcpy(v, at.v + whole, rest);
-  if (at.average != nullptr) std::memcpy(average, at.average + whole, rest);
-  Lanes distance{}, size{};
-  update<rule>(c, {p, g, m, v, average}, distance, size);
-  std::memcpy(at.p + whole, p, rest);
-  std::memcpy(at.m + whole, m, rest);
-  std::memcpy(at.v + whole, v, rest);
-  if (at.average != nullptr) std::memcpy(at.average + whole, average, rest);
-  add(distance, size);
-  return moved;
+  double total = 0;
+  for (const float sum : sums) total += sum;
+  return total;
+}
+
+template <AdamRule rule>
+HRM_INLINE Moved update_all(const Constants& c, const Pointers& at, int64_t count) {
+  Moved sums;
+  float moved[kRun], old[kRun];
+  for (int64_t start = 0; start < count; start += kRun) {
+    const int64_t size = std::min(kRun, count - start);
+    for (int64_t i = size; i < kRun; ++i) moved[i] = old[i] = 0;
+    update_run<rule>(c, at.p + start, at.g + start, at.m + start, at.v + start, moved, old, size);
+    if (at.average != nullptr) average_run(c.one_minus_decay, at.average + start, at.p + start, size);
+    sums.distance += square_sum(moved);
+    sums.size += square_sum(old);
+  }
+  return sums;
+}
+
+HRM_FOR_EACH_CPU Moved atan2_part(const Constants& c, const Pointers& at, int64_t count) {
+  return update_all<AdamRule::atan2>(c, at, count);
+}
+
+HRM_FOR_EACH_CPU Moved adamw_part(const Constants& c, const Pointers& at, int64_t count) {
+  return update_all<AdamRule::adamw>(c, at, count);
 }
 
 struct Part {
@@ -166,7 +159,7 @@ void adam_(const AdamArgs& args) {
 
   const std::vector<Part> parts = parts_of(args.params);
   std::vector<Moved> moved(parts.size());
-  const auto run_part = args.rule == AdamRule::atan2 ? &update_part<AdamRule::atan2> : &update_part<AdamRule::adamw>;
+  const auto run_part = args.rule == AdamRule::atan2 ? &atan2_part : &adamw_part;
   at::parallel_for(0, static_cast<int64_t>(parts.size()), 1, [&](int64_t begin, int64_t end) {
     for (auto k = static_cast<size_t>(begin); k < static_cast<size_t>(end); ++k) {
       const auto& [i, offset, size] = parts[k];

@@ -9,7 +9,7 @@ namespace hrm::ops::cuda {
 
 // Tensors of one launch. Everything below travels as kernel arguments, of which CUDA allows 4 KiB on every GPU.
 constexpr int kMaxTensors = 60;
-constexpr int64_t kElementsPerBlock = 4096;
+constexpr int64_t kElementsPerBlock = 2048;
 
 struct AdamParams {
   float* param[kMaxTensors];

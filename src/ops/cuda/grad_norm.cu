@@ -37,7 +37,7 @@ __device__ inline double join_block(double value) {
     __syncthreads();
     if (threadIdx.x < half) shared[threadIdx.x] = join<kType>(shared[threadIdx.x], shared[threadIdx.x + half]);
   }
-  return shared[0];
+  return threadIdx.x == 0 ? shared[0] : 0;
 }
 
 template <NormType kType, int N>

@@ -13,15 +13,14 @@
 namespace hrm::ops {
 namespace {
 
-// The grid's second axis counts columns by 128 and ends at 65,535.
-constexpr int64_t kMaxDim = 65'535 * 128;
+// A warp does at least one element of a row, and warps are counted in 32 bits.
+constexpr int64_t kMaxElements = std::numeric_limits<int32_t>::max();
 
 void sparse_sign_sgd_cuda(at::Tensor& weights, const at::Tensor& ids, const at::Tensor& row_grads, const at::Tensor& lr,
                           double weight_decay, const at::Tensor& skip) {
   check_sparse_sign_sgd(weights, ids, row_grads, lr, skip);
   const c10::cuda::CUDAGuard guard(weights.device());
-  if (backend() == Backend::reference || !weights.is_contiguous() || weights.size(1) > kMaxDim ||
-      ids.size(0) > std::numeric_limits<int32_t>::max()) {
+  if (backend() == Backend::reference || !weights.is_contiguous() || row_grads.numel() > kMaxElements) {
     return reference::sparse_sign_sgd_(weights, ids, row_grads, lr, weight_decay, skip);
   }
   if (weights.size(1) == 0) return;
