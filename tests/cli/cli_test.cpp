@@ -30,7 +30,7 @@ TEST(Cli, HelpIsAResult) {
   }
   const Result all = run({"--help-all"});
   EXPECT_EQ(all.code, 0);
-  for (const char* part : {"--resume", "--watch", "--describe", "--from", "--to", "inspect", "doctor"}) {
+  for (const char* part : {"--resume", "--watch", "--describe", "--from", "--to", "inspect", "doctor", "bench", "plan"}) {
     EXPECT_NE(all.out.find(part), std::string::npos) << part;
   }
 }
