@@ -29,7 +29,7 @@ inline std::filesystem::path fresh_folder(const std::string& name) {
 }
 
 inline config::LoadedConfig small_config(const std::filesystem::path& dir, const std::vector<std::string>& more = {}) {
-  const std::string data = std::string(HRM_SOURCE_DIR) + "/data/sudoku/";
+  const std::string data = HRM_SOURCE_DIR "/data/sudoku/";
   std::vector<std::string> overrides = {
       "run.name=small",
       "run.dir=" + dir.string(),
