@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "cli/program.h"
@@ -125,6 +126,42 @@ TEST(Bench, WrongInput) {
   const Result none = run({"bench", "ops", "--device", "cpu", "--filter", "no such op"});
   EXPECT_EQ(none.code, static_cast<int>(ExitCode::usage));
   test::expect_one_sentence(none.err, {"fits no op"}, /*alone=*/false);
+}
+
+TEST(Profiling, TraceOfAWindowOfSteps) {
+  const TempDir dir;
+  const Result result =
+      run(with({"train"}, with(tiny(dir.path()),
+                               {"train.steps=6", "optim.warmup_steps=0", "eval.max_samples=4", "profiling.trace=true",
+                                "profiling.trace_after=2", "profiling.trace_steps=2", "profiling.trace_stacks=true"})));
+  ASSERT_EQ(result.code, 0) << result.err;
+  EXPECT_NE(result.err.find("traced 2 steps"), std::string::npos) << result.err;
+  EXPECT_NE(result.err.find("of resident memory"), std::string::npos) << result.err;
+  const json trace = json::parse(read(dir / "runs/run/trace.json"));
+  std::map<std::string, int> ranges;
+  for (const json& event : trace.at("traceEvents")) {
+    if (event.value("cat", "") == "user_annotation") ++ranges[event.at("name").get<std::string>()];
+  }
+  for (const char* name :
+       {"train.step", "data.next_batch", "optimizer.zero_grad", "forward", "backward", "grad_clip", "optimizer.step"}) {
+    EXPECT_EQ(ranges[name], 2) << name;
+  }
+  EXPECT_NE(read(dir / "runs/run/trace_stacks.txt").find("hrm::train::Trainer::run"), std::string::npos);
+}
+
+// The window of Nsight ends the run, which can be continued.
+TEST(Profiling, NsightWindowEndsTheRun) {
+  const TempDir dir;
+  const std::vector<std::string> command =
+      with({"train"}, with(tiny(dir.path()), {"train.steps=6", "optim.warmup_steps=0", "eval.max_samples=4"}));
+  const Result result =
+      run(with(command, {"profiling.nsight_window=true", "profiling.trace_after=1", "profiling.trace_steps=2"}));
+  EXPECT_EQ(result.code, static_cast<int>(ExitCode::stopped)) << result.err;
+  EXPECT_NE(result.err.find("stopped at step 3 of 6 (the steps for Nsight are done)"), std::string::npos) << result.err;
+  EXPECT_FALSE(fs::exists(dir / "runs/run/trace.json"));
+  EXPECT_EQ(run(command).code, 0);
+  expect_refusal(ExitCode::usage, with(command, {"profiling.nsight_window=true", "profiling.trace_steps=0"}),
+                 {"profiling.nsight_window", "profiling.trace_steps"});
 }
 
 TEST(Plan, OfARecipe) {
