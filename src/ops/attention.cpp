@@ -8,6 +8,7 @@
 
 #include "hrm/ops/backend.h"
 #include "ops/attention_impl.h"
+#include "ops/cpu/rotary.h"
 
 namespace hrm::ops {
 namespace {
@@ -199,10 +200,16 @@ at::Tensor backward_cpu(const at::Tensor& grad_out, const at::Tensor& qkv, const
   return reference::attention_backward(grad_out, qkv, out, lse, heads, cos, sin);
 }
 
+void rotate_on_cpu(const at::Tensor& qkv, const at::Tensor& to, int64_t heads, const at::Tensor& cos,
+                   const at::Tensor& sin) {
+  if (backend() == Backend::fused && cpu::rotate_qkv(qkv, to, heads, cos, sin)) return;
+  reference::rotate_qkv(qkv, to, heads, cos, sin);
+}
+
 at::Tensor rotate_cpu(const at::Tensor& qkv, int64_t heads, const at::Tensor& cos, const at::Tensor& sin) {
   check_attention("hrm::rotate_qkv", qkv, heads, cos, sin);
   const at::Tensor to = at::empty(qkv.sizes(), qkv.options());
-  reference::rotate_qkv(qkv.contiguous(), to, heads, cos, sin);
+  rotate_on_cpu(qkv.contiguous(), to, heads, cos, sin);
   return to;
 }
 
@@ -210,12 +217,15 @@ void rotate_cpu_(const at::Tensor& qkv, int64_t heads, const at::Tensor& cos, co
   check_attention("hrm::rotate_qkv_", qkv, heads, cos, sin);
   TORCH_CHECK(qkv.is_contiguous(), "hrm::rotate_qkv_: qkv must be contiguous, got ", qkv.sizes(), " with strides ",
               qkv.strides());
-  reference::rotate_qkv(qkv, qkv, heads, cos, sin);
+  rotate_on_cpu(qkv, qkv, heads, cos, sin);
 }
 
 at::Tensor rotate_backward_cpu(const at::Tensor& grad_q, const at::Tensor& grad_k, const at::Tensor& grad_v,
                                const OptionalTensor& cos, const OptionalTensor& sin) {
   check_rotate_qkv_backward(grad_q, grad_k, grad_v, cos, sin);
+  if (backend() == Backend::fused) {
+    if (auto grad = cpu::rotate_qkv_backward(grad_q, grad_k, grad_v, cos, sin)) return *grad;
+  }
   return reference::rotate_qkv_backward(grad_q, grad_k, grad_v, cos, sin);
 }
 

@@ -4,6 +4,7 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/library.h>
 
+#include "hrm/ops/backend.h"
 #include "ops/swiglu_impl.h"
 
 namespace hrm::ops {
@@ -47,15 +48,20 @@ std::tuple<at::Tensor, at::Tensor> swiglu_backward(const at::Tensor& grad_act, c
 
 namespace {
 
+bool cpu_loops_fit(const at::Tensor& gate_up) {
+  return backend() == Backend::fused && gate_up.scalar_type() == at::kFloat;
+}
+
 at::Tensor swiglu_cpu(const at::Tensor& gate_up) {
   check_swiglu(gate_up);
-  return reference::swiglu(gate_up);
+  return cpu_loops_fit(gate_up) ? cpu::swiglu(gate_up) : reference::swiglu(gate_up);
 }
 
 std::tuple<at::Tensor, at::Tensor> swiglu_backward_cpu(const at::Tensor& grad_act, const at::Tensor& gate_up,
                                                        bool with_act) {
   check_swiglu_backward(grad_act, gate_up);
-  return reference::swiglu_backward(grad_act, gate_up, with_act);
+  return cpu_loops_fit(gate_up) ? cpu::swiglu_backward(grad_act, gate_up, with_act)
+                                : reference::swiglu_backward(grad_act, gate_up, with_act);
 }
 
 }  // namespace

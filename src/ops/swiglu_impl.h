@@ -22,4 +22,13 @@ std::tuple<at::Tensor, at::Tensor> swiglu_backward(const at::Tensor& grad_act, c
                                                    bool with_act);
 
 }  // namespace reference
+
+namespace cpu {
+
+// float32 only.
+at::Tensor swiglu(const at::Tensor& gate_up);
+std::tuple<at::Tensor, at::Tensor> swiglu_backward(const at::Tensor& grad_act, const at::Tensor& gate_up,
+                                                   bool with_act);
+
+}  // namespace cpu
 }  // namespace hrm::ops

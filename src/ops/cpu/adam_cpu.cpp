@@ -8,6 +8,7 @@
 #include <numbers>
 
 #include "ops/adam_impl.h"
+#include "ops/cpu/vector_loops.h"
 
 namespace hrm::ops::cpu {
 namespace {
@@ -31,17 +32,6 @@ struct Pointers {
 struct Moved {
   double distance = 0, size = 0;
 };
-
-// The loops below are for the compiler to make vectors of, as wide as the CPU has them. Nothing is contracted or
-// reordered, so the width does not change a bit of the result. Sanitizers cannot run the function that chooses a
-// variant when the program is loaded.
-#if defined(__x86_64__) && defined(__gnu_linux__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__) && \
-    !defined(__SANITIZE_THREAD__)
-#define HRM_FOR_EACH_CPU __attribute__((target_clones("avx512f", "avx2", "default")))
-#else
-#define HRM_FOR_EACH_CPU
-#endif
-#define HRM_INLINE inline __attribute__((always_inline))
 
 // atan2(y, x) for x >= 0. The arctangent of t in 0..1 is pi/4 more than that of (t - 1) / (t + 1) where t is above
 // tan(pi/8); below, the odd polynomial of Cephes' atanf is right to 2e-8.

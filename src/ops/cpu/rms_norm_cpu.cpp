@@ -5,26 +5,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 
+#include "ops/cpu/lanes.h"
 #include "ops/rms_norm_impl.h"
 
 namespace hrm::ops::cpu {
 namespace {
-
-// Four floats: a vector register of every x86-64 and Arm machine, so that no result depends on the model of the CPU.
-constexpr int64_t kLanes = 4;
-using Lanes = float __attribute__((vector_size(kLanes * sizeof(float))));
-
-Lanes load(const float* from) {
-  Lanes lanes;
-  std::memcpy(&lanes, from, sizeof(lanes));
-  return lanes;
-}
-
-void store(float* to, const Lanes& lanes) {
-  std::memcpy(to, &lanes, sizeof(lanes));
-}
 
 float sum(const Lanes& lanes) {
   return (lanes[0] + lanes[2]) + (lanes[1] + lanes[3]);
