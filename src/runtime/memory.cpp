@@ -1,5 +1,6 @@
 #include "hrm/runtime/memory.h"
 
+#include <ATen/Context.h>
 #include <sys/resource.h>
 
 #include <cmath>
@@ -21,6 +22,7 @@ MemoryReport memory_report(at::Device device, bool whole_device) {
   if (getrusage(RUSAGE_SELF, &usage) == 0) report.host_resident_peak = int64_t{usage.ru_maxrss} * 1024;
 #if HRM_WITH_CUDA
   if (device.is_cuda()) {
+    at::globalContext().lazyInitDevice(at::kCUDA);  // before that the allocator knows no device
     const auto stats = c10::cuda::CUDACachingAllocator::getDeviceStats(device.index());
     report.allocated = stats.allocated_bytes[0].current;
     report.allocated_peak = stats.allocated_bytes[0].peak;

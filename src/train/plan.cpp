@@ -15,8 +15,8 @@ constexpr double kAttentionShare = 0.13;      // the same for sequences of about
 constexpr double kLongAttentionShare = 0.35;  // and for long ones
 constexpr double kMemoryShare = 0.75;         // of the data sheet's bytes per second
 constexpr double kStepOverheadMs = 0.5;       // starts of kernels, losses, metrics
-constexpr double kWorkspaces = 128 << 20;     // of cuBLAS and cuDNN, taken through the allocator
-constexpr double kReservedShare = 1.04;       // reserved by tensors at the peak, expandable segments
+constexpr double kWorkspaces = 64 << 20;      // of cuBLAS, taken through the allocator
+constexpr double kReservedShare = 1.03;       // reserved by tensors at the peak, expandable segments
 constexpr double kContext = 800.0 * (1 << 20);
 constexpr int64_t kShortSequence = 128;  // longest that our attention kernel takes
 
@@ -370,7 +370,7 @@ Memory memory_of(const PlanInput& in, int64_t micro) {
   add("activations kept", ledger.kept_at_peak(),
       cat("for the backward pass of ", passes.recorded, " of ", passes.plain + passes.recorded, " layer passes"));
   add("temporaries", ledger.peak() - ledger.kept_at_peak(), "at the peak");
-  add("workspaces", kWorkspaces, "cuBLAS, cuDNN");
+  add("workspaces", kWorkspaces, "cuBLAS");
   for (const PlanItem& item : memory.items) memory.peak += item.value;
   memory.moment = ledger.peak_moment();
   return memory;

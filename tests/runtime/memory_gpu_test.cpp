@@ -49,7 +49,7 @@ TEST_F(MemoryGpu, ProfileOfKernels) {
     if (row.name == "matrix products") products = row.calls;
     if (row.name == "elementwise") elementwise = row.calls;
   }
-  EXPECT_EQ(products, 4);
+  EXPECT_GE(products, 4);  // a product may take a second kernel that adds its parts
   EXPECT_EQ(elementwise, 4);
   EXPECT_GE(profile.span_ms, profile.busy_ms);
   EXPECT_GT(profile.busy_ms, 0);
