@@ -175,9 +175,10 @@ def turns(args, work, workers, scratch, add):
             add(side="ours", variant=variant, round=number, **run_ours(args, work, overrides, scratch))
 
 
-def measure(args, names, results):
-    """All works; results has what earlier sittings left, and gets what this one finds."""
-    works = {name: WORKS[name] | ({"batch": args.batch} if args.batch else {}) for name in names}
+def measure(args, modes, results):
+    """All works, {name: modes of the official code}; results has what earlier sittings left, and gets what this one
+    finds."""
+    works = {name: WORKS[name] | ({"batch": args.batch} if args.batch else {}) for name in modes}
 
     def add_to(name):
         def add(**record):
@@ -190,15 +191,15 @@ def measure(args, names, results):
         return add
 
     results[:] = [r for r in results if r["work"] not in works
-                  or (r["side"] == "official" and r["variant"] not in args.modes)]
+                  or (r["side"] == "official" and r["variant"] not in modes[r["work"]])]
     # Groups of compiled processes that are in the GPU's memory at the same time.
     if args.all_at_once:
-        groups = [[(name, mode) for name in works for mode in args.modes]]
+        groups = [[(name, mode) for name in works for mode in modes[name]]]
     else:
         groups = []
         for name, work in works.items():
             size = args.together or work["together"]
-            groups += [[(name, mode) for mode in args.modes[i:i + size]] for i in range(0, len(args.modes), size)]
+            groups += [[(name, mode) for mode in modes[name][i:i + size]] for i in range(0, len(modes[name]), size)]
     with tempfile.TemporaryDirectory(prefix="compare_") as scratch:
         for group in groups:
             workers = compiled(args, works, group, add_to)
@@ -316,7 +317,9 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--hrm", type=pathlib.Path, metavar="PATH", help="checkout of the official HRM code")
     parser.add_argument("--trm", type=pathlib.Path, metavar="PATH", help="checkout of the official TRM code")
-    parser.add_argument("--work", default=",".join(WORKS), help="comma-separated; default: %(default)s")
+    parser.add_argument("--work", default=",".join(WORKS),
+                        help="comma-separated, each with modes of its own if need be: hrm384:default+reduce-overhead; "
+                        "default: %(default)s")
     parser.add_argument("--modes", default=",".join(MODES), help="of torch.compile; default: %(default)s")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--binary", default="build/bin/hrm_train")
@@ -336,12 +339,13 @@ def main():
     parser.add_argument("--puzzles", type=int, default=0, help="evaluate fewer (for tests of this script)")
     parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"], help="cpu: for tests of this script")
     args = parser.parse_args()
-    args.modes = args.modes.split(",")
     args.variants = [v.strip() for v in args.variants.split(",") if v]
-    works = args.work.split(",")
-    for name in works:
+    works = {}
+    for item in args.work.split(","):
+        name, _, modes = item.partition(":")
         if name not in WORKS:
             parser.error(f"no work '{name}'; there are {', '.join(WORKS)}")
+        works[name] = modes.split("+") if modes else args.modes.split(",")
     results = json.loads(args.out.read_text(encoding="utf-8")) if args.out and args.out.exists() else []
     if not args.report:
         for name in works:
