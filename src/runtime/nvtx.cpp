@@ -34,7 +34,7 @@ void push(unsigned listeners, const char* name, void** annotation) {
   }
 }
 
-void pop(unsigned listeners, void* annotation) {
+void pop([[maybe_unused]] unsigned listeners, void* annotation) {
   delete static_cast<at::RecordFunction*>(annotation);
 #if HRM_WITH_CUDA
   if (listeners & (kAll << kNvtxShift)) nvtxRangePop();
