@@ -53,7 +53,7 @@ inline MixResult run_plain_mix(const MixCase& c, at::ScalarType dtype, double ep
 inline MixResult run_mix(const MixCase& c, double eps = kMixEps) {
   const at::ScalarType wide = c.h.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
   const auto master_of = [&](const at::Tensor& weight) {
-    const at::Tensor master = weight.to(wide).detach().clone().requires_grad_();
+    const at::Tensor master = weight.to(wide).detach().clone(at::MemoryFormat::Contiguous).requires_grad_();
     master.mutable_grad() = at::full_like(master, 0.5).detach();
     return master;
   };
@@ -64,12 +64,24 @@ inline MixResult run_mix(const MixCase& c, double eps = kMixEps) {
   return {y.detach(), grad_h, gate_up.grad() - 0.5, down.grad() - 0.5};
 }
 
+// The largest sum of magnitudes behind an element of y.
+inline double mix_terms(const MixCase& c) {
+  if (c.h.numel() == 0) return 0;
+  const at::Tensor h_t = c.h.to(at::kDouble).transpose(1, 2);
+  const at::Tensor down = c.down.to(at::kDouble);
+  const auto halves = at::linear(h_t, c.gate_up.to(at::kDouble)).chunk(2, -1);
+  const at::Tensor act = at::silu(halves[0]) * halves[1];
+  const at::Tensor rstd = at::rsqrt((h_t + at::linear(act, down)).square().mean(-1, true) + kMixEps);
+  return ((h_t.abs() + at::linear(act.abs(), down.abs())) * rstd).max().item<double>();
+}
+
 // Value and gradients against float64, with at most twice the error of plain ATen.
 inline void expect_good_mix(const MixCase& c, const std::string& what) {
   const MixResult ours = run_mix(c);
   const MixResult plain = run_plain_mix(c, c.h.scalar_type());
   const MixResult exact = run_plain_mix(c, at::kDouble);
-  expect_as_good(ours.y, plain.y, exact.y, what + ", y");
+  expect_as_good(ours.y, plain.y, exact.y, what + ", y",
+                 2 * mix_terms(c));  // two products, one after the other
   // What stands behind an element of a gradient: sums over L and F (h), and over the batch and D (weights).
   const double columns = static_cast<double>(c.h.size(0) * c.h.size(2));
   expect_as_good(ours.grad_h, plain.grad_h, exact.grad_h, what + ", gradient of h",

@@ -56,9 +56,8 @@ struct Forward {
   static constexpr int kWarpgroups = P::kColumns <= 112 ? 3 : 2;
   static constexpr uint32_t kTileBytes = P::kSteps * 16 * 32;
   static constexpr uint32_t kTilesBytes = kWarpgroups * 4 * 2 * kTileBytes;  // h and y of each warp
-  static constexpr uint32_t kLimit = 227 * 1024 - 256;
   static constexpr int kStages =
-      (kLimit - kTilesBytes) / P::kChunkBytes < 8 ? (kLimit - kTilesBytes) / P::kChunkBytes : 8;
+      (kSharedLimit - kTilesBytes) / P::kChunkBytes < 8 ? (kSharedLimit - kTilesBytes) / P::kChunkBytes : 8;
   static constexpr uint32_t kBarriersAt = kTilesBytes + kStages * P::kChunkBytes;
   static constexpr uint32_t kBytes = kBarriersAt + 2 * kStages * 8;
 };
@@ -75,8 +74,8 @@ __global__ void __launch_bounds__((Forward<P>::kWarpgroups + 1) * 128, 1) mix_fo
   auto* const full = reinterpret_cast<uint64_t*>(shared + Shared::kBarriersAt);
   uint64_t* const empty = full + kStages;
 
-  const int warpgroup = static_cast<int>(threadIdx.x) / 128;
-  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const int warp = uniform(static_cast<int>(threadIdx.x) / 32);
+  const int warpgroup = warp / 4;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int chunks = static_cast<int>(p.inner) / kChunk;
   const int groups = static_cast<int>(p.width) / kUnitChannels;
@@ -167,8 +166,8 @@ __global__ void __launch_bounds__((Forward<P>::kWarpgroups + 1) * 128, 1) mix_fo
         wgmma_fence();
 #pragma unroll
         for (int s = 0; s < P::kSteps; ++s) {
-          Mma<2 * kChunk, kInput>::registers(
-              g, h_t[s], descriptor_core_k_major(tile + s * 4 * kChunk * 16, 2 * kChunk * 16, 128), s > 0);
+          Mma<2 * kChunk, kInput>::registers(g, h_t[s],
+                                             descriptor_core(tile + s * 4 * kChunk * 16, 2 * kChunk * 16, 128), s > 0);
         }
         wgmma_commit();
       };
@@ -179,8 +178,7 @@ __global__ void __launch_bounds__((Forward<P>::kWarpgroups + 1) * 128, 1) mix_fo
 #pragma unroll
         for (int s = 0; s < kChunk / 16; ++s) {
           Mma<P::kColumns, kInput>::registers(
-              z, a[s], descriptor_core_k_major(tile + s * 2 * P::kColumns * 16, P::kColumns * 16, 128),
-              accumulate || s > 0);
+              z, a[s], descriptor_core(tile + s * 2 * P::kColumns * 16, P::kColumns * 16, 128), accumulate || s > 0);
         }
         wgmma_commit();
       };
@@ -211,6 +209,7 @@ __global__ void __launch_bounds__((Forward<P>::kWarpgroups + 1) * 128, 1) mix_fo
         wgmma_wait<1>();
         registers_fence(g);
         activate(g, a[1 - kThis]);
+        registers_fence(a[1 - kThis]);
         wgmma_wait<0>();
         registers_fence(z);
         release(stage);
@@ -314,7 +313,7 @@ cudaError_t start_by_element(const MlpMixForward& p, cudaStream_t stream) {
 
 bool mlp_mix_fits(int64_t length, int64_t width, int64_t inner, int capability_major) {
   return capability_major == 9 && length >= 1 && length <= 128 && width % kUnitChannels == 0 &&
-         inner % kInnerMultiple == 0;
+         inner % (2 * kChunk) == 0;
 }
 
 int64_t mlp_mix_packed_bytes(int64_t length, int64_t inner) {

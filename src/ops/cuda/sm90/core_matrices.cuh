@@ -7,17 +7,13 @@
 
 namespace hrm::ops::cuda::sm90 {
 
-// The canonical layouts without swizzle (PTX ISA, wgmma, "shared memory matrix layout"):
-//
-// K-major: a core matrix is 8 rows of M or N x 16 bytes of K. `next_k`: bytes to the next 16 bytes of K, `next_mn`: to
-// the next 8 rows of M or N.
-__device__ inline uint64_t descriptor_core_k_major(uint32_t address, uint32_t next_k, uint32_t next_mn) {
-  return (uint64_t{next_mn >> 4} << 32) | (uint64_t{next_k >> 4} << 16) | ((address & 0x3ffff) >> 4);
-}
-
-// MN-major: a core matrix is 8 rows of K x 16 bytes of M or N.
-__device__ inline uint64_t descriptor_core_mn_major(uint32_t address, uint32_t next_k, uint32_t next_mn) {
-  return (uint64_t{next_mn >> 4} << 32) | (uint64_t{next_k >> 4} << 16) | ((address & 0x3ffff) >> 4);
+// A wgmma operand in the canonical layout without swizzle (PTX ISA, wgmma, "shared memory matrix layout"), at `address`
+// of shared memory, a multiple of 16. A core matrix of a K-major operand is 8 rows of M or N x 16 bytes of K, of an
+// MN-major one 8 rows of K x 16 bytes of M or N. `next_k`: bytes to the next core matrix along K, `next_mn`: along M or
+// N. Written so that an address that changes costs one addition.
+__device__ inline uint64_t descriptor_core(uint32_t address, uint32_t next_k, uint32_t next_mn) {
+  const uint32_t low = (address >> 4) + (next_k >> 4 << 16);
+  return uint64_t{next_mn >> 4} << 32 | low;
 }
 
 // `bytes` (a multiple of 16, both addresses aligned to 16) from global to shared memory; the barrier gets the bytes.
@@ -54,6 +50,12 @@ __device__ inline uint4 load_shared_16(uint32_t address) {
                : "r"(address)
                : "memory");
   return out;
+}
+
+__device__ inline void store_shared_16(uint32_t address, const uint32_t (&value)[4]) {
+  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(value[0]), "r"(value[1]), "r"(value[2]),
+               "r"(value[3])
+               : "memory");
 }
 
 // Four (two) 8 x 8 matrices of 16-bit elements; lane 8 * i + r gives the address of row r of matrix i. Transposed:
