@@ -188,6 +188,8 @@ inline void expect_sparse_signs(at::Device device) {
   expect_sparse_sign(1, 3, at::kLong, device, 13);
   expect_sparse_sign(3, 1500, at::kInt, device, 130);
   expect_sparse_sign(7, 1000, at::kLong, device, 512);
+  expect_sparse_sign(16, 3, at::kInt, device, 512);
+  expect_sparse_sign(17, 600, at::kLong, device, 512);
   expect_sparse_sign(900, 770, at::kInt, device, 132);
   expect_sparse_sign(4000, 2000, at::kInt, device, 65);
 }

@@ -12,26 +12,33 @@ __device__ inline void move(const SparseSignSgdParams& args, int64_t entry, int6
   weight = weight * (1 - lr * args.weight_decay) - lr * sign;
 }
 
-// A table of one entry: the column sums of all rows. A block has 8 columns; its 128 lanes take every 128th row, and
-// their sums are joined as a tree.
+// A table of few entries, so that many rows have one id. Block (c, u) adds up 8 columns of the rows with id u; its 128
+// lanes take every 128th row, and their sums are joined as a tree. `ids` null: all rows have the one id.
 constexpr int kColumns = 8, kLanes = 128;
+constexpr int64_t kFewEntries = 16;
 
-__global__ void __launch_bounds__(kColumns* kLanes) one_entry(const SparseSignSgdParams args) {
+template <class Id>
+__global__ void __launch_bounds__(kColumns* kLanes) few_entries(const SparseSignSgdParams args, const Id* ids) {
   if (*args.skip != 0) return;
+  const int64_t entry = blockIdx.y;
   const int place = threadIdx.x % kColumns, lane = threadIdx.x / kColumns;
   const int64_t column = int64_t{blockIdx.x} * kColumns + place;
   float sum = 0;
-  if (column < args.dim) {
+  bool found = false;
 #pragma unroll 8
-    for (int64_t row = lane; row < args.rows; row += kLanes) sum += args.row_grads[row * args.dim + column];
+  for (int64_t row = lane; row < args.rows; row += kLanes) {
+    if (ids != nullptr && ids[row] != entry) continue;
+    found = true;
+    if (column < args.dim) sum += args.row_grads[row * args.dim + column];
   }
+  if (!__syncthreads_or(found)) return;
   __shared__ float shared[kLanes][kColumns];
   shared[lane][place] = sum;
   for (int half = kLanes / 2; half > 0; half /= 2) {
     __syncthreads();
     if (lane < half) shared[lane][place] += shared[lane + half][place];
   }
-  if (lane == 0 && column < args.dim) move(args, 0, column, shared[0][place]);
+  if (lane == 0 && column < args.dim) move(args, entry, column, shared[0][place]);
 }
 
 // A larger table: a warp for each position and part of the columns, N neighbouring ones a lane. Where the position is
@@ -96,8 +103,12 @@ void launch_many(const SparseSignSgdParams& params, const Id* ids, cudaStream_t 
 }
 
 template <class Id>
-void launch_many(const SparseSignSgdParams& params, const Id* ids, cudaStream_t stream) {
-  if (params.dim % 4 == 0 && aligned16(params.row_grads)) {
+void start(const SparseSignSgdParams& params, const Id* ids, cudaStream_t stream) {
+  if (params.entries <= kFewEntries) {
+    const dim3 grid(static_cast<unsigned>((params.dim + kColumns - 1) / kColumns),
+                    static_cast<unsigned>(params.entries));
+    few_entries<<<grid, kColumns * kLanes, 0, stream>>>(params, params.entries == 1 ? nullptr : ids);
+  } else if (params.dim % 4 == 0 && aligned16(params.row_grads)) {
     launch_many<Id, 4>(params, ids, stream);
   } else {
     launch_many<Id, 1>(params, ids, stream);
@@ -107,13 +118,10 @@ void launch_many(const SparseSignSgdParams& params, const Id* ids, cudaStream_t 
 }  // namespace
 
 cudaError_t launch(const SparseSignSgdParams& params, cudaStream_t stream) {
-  if (params.entries == 1) {
-    const auto blocks = static_cast<unsigned>((params.dim + kColumns - 1) / kColumns);
-    one_entry<<<blocks, kColumns * kLanes, 0, stream>>>(params);
-  } else if (params.ids32 != nullptr) {
-    launch_many(params, params.ids32, stream);
+  if (params.ids32 != nullptr) {
+    start(params, params.ids32, stream);
   } else {
-    launch_many(params, params.ids64, stream);
+    start(params, params.ids64, stream);
   }
   return cudaGetLastError();
 }
