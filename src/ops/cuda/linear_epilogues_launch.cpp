@@ -71,7 +71,25 @@ std::tuple<at::Tensor, at::Tensor> linear_swiglu_backward_cuda(const at::Tensor&
                                                                const at::Tensor& gate_up) {
   check_linear_swiglu_backward(grad_out, weight_down, gate_up);
   const c10::cuda::CUDAGuard guard(grad_out.device());
-  return composed::linear_swiglu_backward(grad_out, weight_down, gate_up);
+  const auto compose = [&] { return composed::linear_swiglu_backward(grad_out, weight_down, gate_up); };
+  if (!cuda::use_kernel(grad_out) || gate_up.numel() == 0) return compose();
+  cuda::sm90::LinearSwigluBackward params{};
+  params.rows = grad_out.numel() / grad_out.size(-1);
+  params.width = weight_down.size(1);
+  params.inner = weight_down.size(0);
+  params.element = cuda::element_of(grad_out);
+  if (!cuda::sm90::fits(params)) return compose();
+  const at::Tensor grad_rows = aligned_rows(grad_out), weight_rows = aligned_rows(weight_down),
+                   gate_up_rows = aligned_rows(gate_up);
+  at::Tensor grad_gate_up = at::empty(gate_up.sizes(), grad_rows.options());
+  at::Tensor act = at::empty(with_last(gate_up, params.width), grad_rows.options());
+  params.grad_out = grad_rows.const_data_ptr();
+  params.weight_down = weight_rows.const_data_ptr();
+  params.gate_up = gate_up_rows.const_data_ptr();
+  params.grad_gate_up = grad_gate_up.mutable_data_ptr();
+  params.act = act.mutable_data_ptr();
+  C10_CUDA_CHECK(cuda::sm90::launch(params, c10::cuda::getCurrentCUDAStream()));
+  return {grad_gate_up, act};
 }
 
 // y, and rstd if `save`; none where the kernel does not take the input.

@@ -28,21 +28,46 @@ __device__ inline float2 widen_pair(uint32_t pair) {
   }
 }
 
-__device__ inline float sigmoid(float x) {
-  return __fdividef(1.0f, 1.0f + __expf(-x));
-}
-
-// 16 bytes that nothing writes while the kernel runs. Volatile: issued where it stands, so that it can run under a
-// product.
-__device__ inline uint4 load_once(const void* from) {
-  uint4 out;
-  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(out.x), "=r"(out.y), "=r"(out.z), "=r"(out.w)
-               : "l"(from));
+// Sums and products of 16-bit pairs, rounded once.
+template <Input kInput>
+__device__ inline uint32_t add_pairs(uint32_t a, uint32_t b) {
+  uint32_t out;
+  if constexpr (kInput == Input::f16) {
+    asm("add.rn.f16x2 %0, %1, %2;" : "=r"(out) : "r"(a), "r"(b));
+  } else {
+    asm("add.rn.bf16x2 %0, %1, %2;" : "=r"(out) : "r"(a), "r"(b));
+  }
   return out;
 }
 
-// As ops/cuda/swiglu.cu computes it, so that both give the same bits.
+template <Input kInput>
+__device__ inline uint32_t multiply_pairs(uint32_t a, uint32_t b) {
+  uint32_t out;
+  if constexpr (kInput == Input::f16) {
+    asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(out) : "r"(a), "r"(b));
+  } else {
+    asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(out) : "r"(a), "r"(b));
+  }
+  return out;
+}
+
+// 16 bytes by one instruction; the compiler makes four of an ordinary store now and then.
+__device__ inline void store_16(void* to, const uint4& value) {
+  asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(value.x), "r"(value.y), "r"(value.z),
+               "r"(value.w)
+               : "memory");
+}
+
+// 1 / (1 + exp(-x)) and x times that, by the same two approximations as in ops/cuda/swiglu.cu and with the same bits.
+// Tiny numbers become zero, which only shows where the sigmoid itself is below 2^-126; saying so saves half of the
+// instructions.
+__device__ inline float sigmoid(float x) {
+  float power, out;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x * -1.44269504088896340736f));
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(out) : "f"(1.0f + power));
+  return out;
+}
+
 __device__ inline float silu(float x) {
   return x * sigmoid(x);
 }

@@ -7,7 +7,8 @@
 
 namespace hrm::ops::cuda::sm90 {
 
-// Starts a kernel with `shared` bytes of dynamic shared memory in clusters of `cluster` blocks.
+// Queues a kernel with `shared` bytes of dynamic shared memory in clusters of `cluster` blocks. It may begin before the
+// kernels queued earlier are done, so it must call wait_for_earlier_kernels() (primitives.cuh).
 template <class Kernel, class... Args>
 cudaError_t start(Kernel kernel, int blocks, int threads, int shared, int cluster, cudaStream_t stream,
                   const Args&... args) {
@@ -18,13 +19,15 @@ cudaError_t start(Kernel kernel, int blocks, int threads, int shared, int cluste
   config.blockDim = dim3(static_cast<unsigned>(threads));
   config.dynamicSmemBytes = static_cast<size_t>(shared);
   config.stream = stream;
-  cudaLaunchAttribute attribute{};
-  attribute.id = cudaLaunchAttributeClusterDimension;
-  attribute.val.clusterDim.x = static_cast<unsigned>(cluster);
-  attribute.val.clusterDim.y = 1;
-  attribute.val.clusterDim.z = 1;
-  config.attrs = &attribute;
-  config.numAttrs = cluster > 1 ? 1 : 0;
+  cudaLaunchAttribute attributes[2]{};
+  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[0].val.programmaticStreamSerializationAllowed = 1;
+  attributes[1].id = cudaLaunchAttributeClusterDimension;
+  attributes[1].val.clusterDim.x = static_cast<unsigned>(cluster);
+  attributes[1].val.clusterDim.y = 1;
+  attributes[1].val.clusterDim.z = 1;
+  config.attrs = attributes;
+  config.numAttrs = cluster > 1 ? 2 : 1;
   return cudaLaunchKernelEx(&config, kernel, args...);
 }
 
@@ -39,6 +42,15 @@ inline cudaError_t encode_permuted_rows(CUtensorMap& map, const void* base, int6
   return encode_map(
       map, base, MapElement::bits16, MapSwizzle::bytes128,
       {{inner, 0, 64}, {2, stride, 2}, {4, 8 * stride, 4}, {4, 2 * stride, 4}, {rows / 32, 32 * stride, runs}});
+}
+
+// A (rows, columns), columns a multiple of 64, as (64, rows, columns / 64), in boxes of 64 x `box` x `chunks`: `chunks`
+// swizzled blocks of `box` rows x 128 bytes. A weight that is stored transposed, (K, N), is read so, for
+// descriptor_mn_major.
+inline cudaError_t encode_column_chunks(CUtensorMap& map, const void* base, int64_t rows, int64_t columns, int box,
+                                        int chunks) {
+  return encode_map(map, base, MapElement::bits16, MapSwizzle::bytes128,
+                    {{64, 0, 64}, {rows, 2 * columns, box}, {columns / 64, 128, chunks}});
 }
 
 }  // namespace hrm::ops::cuda::sm90

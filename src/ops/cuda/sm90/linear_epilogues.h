@@ -28,6 +28,22 @@ struct LinearSwigluForward {
 bool fits(const LinearSwigluForward& params);
 cudaError_t launch(const LinearSwigluForward& params, cudaStream_t stream);
 
+// With grad_act = grad_out * weight_down: the gradients of gate and up, and act = silu(gate) * up.
+struct LinearSwigluBackward {
+  const void* grad_out;     // (rows, inner)
+  const void* weight_down;  // (inner, width)
+  const void* gate_up;      // (rows, 2 * width)
+  void* grad_gate_up;       // (rows, 2 * width)
+  void* act;                // (rows, width)
+  int64_t rows;
+  int64_t width;
+  int64_t inner;
+  Element element;
+};
+
+bool fits(const LinearSwigluBackward& params);
+cudaError_t launch(const LinearSwigluBackward& params, cudaStream_t stream);
+
 // h = residual + x * weight^T, y = h * rstd, rstd = 1 / sqrt(mean(h^2) + eps).
 struct LinearRmsNorm {
   const void* x;         // (rows, inner)

@@ -8,25 +8,25 @@
 namespace hrm::ops::cuda::sm90 {
 namespace {
 
-constexpr int kStages = 4;
+constexpr int kStages = 3;
 
-template <Input kInput, int kBlocksN>
+template <Input kInput, int kBlocks>
 cudaError_t start_rms_norm(const LinearRmsNorm& p, cudaStream_t stream) {
-  CUtensorMap map_a, map_w;
-  cudaError_t error = encode_rows(map_a, p.x, p.rows, p.inner, 128 / kBlocksN);
+  CUtensorMap map_a, map_w, map_residual, map_y;
+  cudaError_t error = encode_rows(map_a, p.x, p.rows, p.inner, 128 / kBlocks);
   if (error == cudaSuccess) error = encode_permuted_rows(map_w, p.weight, p.width, p.inner, 8);
+  if (error == cudaSuccess) error = encode_column_chunks(map_residual, p.residual, p.rows, p.width, 64, 4);
+  if (error == cudaSuccess) error = encode_column_chunks(map_y, p.y, p.rows, p.width, 64, 4);
   if (error != cudaSuccess) return error;
   RowNormShape shape{};
-  shape.residual = p.residual;
-  shape.y = p.y;
   shape.rstd = p.rstd;
   shape.rows = p.rows;
   shape.blocks_k = static_cast<int>(p.inner / 64);
   shape.eps = p.eps;
   const auto tiles = static_cast<int>((p.rows + 127) / 128);
-  const int clusters = std::min(tiles, multiprocessors() / kBlocksN);
-  return start(linear_rms_norm_kernel<kInput, kBlocksN, 1, kStages>, clusters * kBlocksN, 384,
-               row_norm_shared_bytes(kStages, kBlocksN), kBlocksN, stream, map_a, map_w, shape);
+  const int clusters = std::min(tiles, multiprocessors() / kBlocks);
+  return start(linear_rms_norm_kernel<kInput, kBlocks, kStages>, clusters * kBlocks, 384,
+               row_norm_shared_bytes(kStages, kBlocks), kBlocks, stream, map_a, map_w, map_residual, map_y, shape);
 }
 
 template <Input kInput>

@@ -30,20 +30,19 @@ struct LinearSwiglu {
         const uint4 out = {product(gate.x, up.x), product(gate.y, up.y), product(gate.z, up.z), product(gate.w, up.w)};
         const int64_t column = int64_t{slice} * kColumns + 32 * run + 8 * q;
         if (!inside) continue;
-        *reinterpret_cast<uint4*>(static_cast<uint16_t*>(act) + row * width + column) = out;
+        store_16(static_cast<uint16_t*>(act) + row * width + column, out);
         if constexpr (kSave) {
           uint16_t* to = static_cast<uint16_t*>(gate_up) + row * 2 * width + column;
-          *reinterpret_cast<uint4*>(to) = gate;
-          *reinterpret_cast<uint4*>(to + width) = up;
+          store_16(to, gate);
+          store_16(to + width, up);
         }
       }
     }
   }
 
   __device__ static uint32_t product(uint32_t gate, uint32_t up) {
-    const float2 g = widen_pair<kInput>(gate), u = widen_pair<kInput>(up);
-    const float2 s = widen_pair<kInput>(round_pair<kInput>(silu(g.x), silu(g.y)));
-    return round_pair<kInput>(s.x * u.x, s.y * u.y);
+    const float2 g = widen_pair<kInput>(gate);
+    return multiply_pairs<kInput>(round_pair<kInput>(silu(g.x), silu(g.y)), up);
   }
 };
 

@@ -32,20 +32,21 @@ constexpr int kPieceBytes = 64 * 128;  // 64 rows x 64 16-bit elements
 template <class Op>
 constexpr int stationary_shared_bytes(int blocks_k, int stages, int consumers) {
   return 1024 + blocks_k * Op::kN * 128 + consumers * stages * kPieceBytes +
-         (kStationaryBlocksK + 2 * consumers * stages) * 8;
+         (kStationaryBlocksK + 2 * consumers * stages + consumers) * 8;
 }
 
-template <class Op, int kStages, int kConsumers>
+template <class Op, int kStages, int kConsumers, int kCluster>
 __global__ void __launch_bounds__(kConsumers * 128 + 128, 1)
     stationary_kernel(const __grid_constant__ CUtensorMap map_a, const __grid_constant__ CUtensorMap map_w,
                       const StationaryShape shape, const Op op) {
 #if HRM_SM90A
   extern __shared__ uint8_t shared_raw[];
-  uint8_t* weights = reinterpret_cast<uint8_t*>((reinterpret_cast<uintptr_t>(shared_raw) + 1023) & ~uintptr_t{1023});
+  uint8_t* weights = shared_raw + (-shared_address(shared_raw) & 1023);
   uint8_t* ring = weights + shape.blocks_k * Op::kN * 128;
   uint64_t* weights_full = reinterpret_cast<uint64_t*>(ring + kConsumers * kStages * kPieceBytes);
   uint64_t* full = weights_full + kStationaryBlocksK;
   uint64_t* empty = full + kConsumers * kStages;
+  uint64_t* started = empty + kConsumers * kStages;
 
   const int slice = static_cast<int>(blockIdx.x) % shape.slices;
   const int group = static_cast<int>(blockIdx.x) / shape.slices;
@@ -57,11 +58,17 @@ __global__ void __launch_bounds__(kConsumers * 128 + 128, 1)
     for (int i = 0; i < shape.blocks_k; ++i) barrier_init(&weights_full[i], 1);
     for (int i = 0; i < kConsumers * kStages; ++i) {
       barrier_init(&full[i], 1);
-      barrier_init(&empty[i], 4);
+      barrier_init(&empty[i], 4 * kCluster);
     }
+    for (int i = 0; i < kConsumers; ++i) barrier_init(&started[i], 4);
     barrier_init_fence();
   }
-  __syncthreads();
+  if constexpr (kCluster > 1) {
+    cluster_sync();
+  } else {
+    __syncthreads();
+  }
+  wait_for_earlier_kernels();
 
   // This warpgroup's ring; warp c of the last warpgroup fills that of consumer c.
   const int consumer = warp < 4 * kConsumers ? warp / 4 : warp % 4;
@@ -94,14 +101,32 @@ __global__ void __launch_bounds__(kConsumers * 128 + 128, 1)
         for (int k = 0; k < shape.blocks_k; ++k) {
           barrier_wait(&empty[at.stage], at.parity ^ 1);
           barrier_arrive_expect(&full[at.stage], kPieceBytes);
-          tma_load(ring + at.stage * kPieceBytes, &map_a, &full[at.stage], 64 * k, row);
+          uint8_t* to = ring + at.stage * kPieceBytes;
+          if constexpr (kCluster > 1) {
+            constexpr int kRows = 64 / kCluster;
+            const auto rank = static_cast<int>(cluster_rank());
+            tma_load_multicast(to + rank * kRows * 128, &map_a, &full[at.stage], (1 << kCluster) - 1, 64 * k,
+                               row + rank * kRows);
+          } else {
+            tma_load(to, &map_a, &full[at.stage], 64 * k, row);
+          }
           at.advance();
         }
       }
     }
   } else {
     registers_increase<kConsumers == 2 ? 240 : 160>();
+    const auto release = [&](int stage) {
+      if constexpr (kCluster > 1) {
+        if (lane < kCluster) barrier_arrive_remote(&empty[stage], lane);
+      } else {
+        if (lane == 0) barrier_arrive(&empty[stage]);
+      }
+    };
     RingPosition<kStages> at;
+    // Each begins when the one before it is through a third of its first tile: warpgroups in step would come to their
+    // epilogues together.
+    if (consumer > 0 && consumer < tiles) barrier_wait(&started[consumer - 1], 0);
     for (int i = consumer; i < tiles; i += kConsumers) {
       float d[Op::kN / 2];
       int previous = 0;
@@ -118,17 +143,23 @@ __global__ void __launch_bounds__(kConsumers * 128 + 128, 1)
         wgmma_commit();
         if (k > 0) {
           wgmma_wait<1>();
-          if (lane == 0) barrier_arrive(&empty[previous]);
+          release(previous);
         }
         previous = at.stage;
         at.advance();
+        if (i == consumer && k == shape.blocks_k / kConsumers && lane == 0) barrier_arrive(&started[consumer]);
       }
       wgmma_wait<0>();
       registers_fence(d);
-      if (lane == 0) barrier_arrive(&empty[previous]);
+      release(previous);
       const int64_t tile = group + int64_t{i} * shape.groups;
       op.store(d, tile * 64 + 16 * (warp % 4) + lane / 4, slice, lane % 4);
     }
+  }
+  // A block of a cluster stays until the others no longer write into its shared memory.
+  if constexpr (kCluster > 1) {
+    __syncwarp();
+    cluster_sync();
   }
 #endif
 }

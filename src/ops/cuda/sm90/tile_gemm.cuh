@@ -1,0 +1,248 @@
+#pragma once
+// Products with an epilogue: A (M, K) * W (N, K)^T in tiles of 128 rows x 256 columns.
+//
+// Three warpgroups of a block, for as many tiles as the block gets:
+//   two consumers   64 rows x 256 columns each, on the tensor cores; then they put the rounded product into a staging
+//                   buffer and go on with the next tile
+//   one more        a thread of its first warp starts the TMA's loads; the other three warps read the staging buffers,
+//   do
+//                   the rest of the work and write to memory, while the tensor cores are busy with the next tile
+// (Not a fourth warpgroup: with more than 384 threads the compiler refuses a wgmma of 128 accumulators.)
+// With a K of 512, a tile is multiplied in 5 us and its epilogue takes about as long; in turn they would cost twice.
+//
+// The kCluster blocks of a cluster work on neighbouring slices of W and the same rows: each loads its part of the tile
+// of A and sends it to all.
+//
+// Op, the epilogue, is a plain struct with the constants kInput, kBoxes (loads of 256 / kBoxes rows of W each, the
+// second `box_distance` runs of 32 rows after the first) and Shared, what it keeps in shared memory, and the functions
+//   init(shared)               by one thread, before anything else
+//   fetch(shared, part, half)  by a warp: start to load what the first or last 8 rows of a part need besides the
+//   product;
+//                              called for the first part, and by `refill`
+//   run(shared, part, staging, wait, done, refill)
+//                              by a warp, for the 16 rows of a part; it calls wait() before it reads the staging
+//                              buffer, done() when it has read it, and refill(half) when what was fetched for these 8
+//                              rows has been read and the next part's may take its place
+
+#include "ops/cuda/sm90/elements.cuh"
+#include "ops/cuda/sm90/wgmma.cuh"
+
+namespace hrm::ops::cuda::sm90 {
+
+struct TileShape {
+  int64_t rows;
+  int blocks_k;      // K / 64
+  int slices;        // N / 256, a multiple of the cluster
+  int box_distance;  // see Op::kBoxes
+};
+
+// What a warp of the epilogue works on: rows first_row to first_row + 15, columns of one slice.
+struct TilePart {
+  int64_t first_row;
+  int slice;
+  int part;       // 0 to 7, which 16 rows of the tile
+  int iteration;  // counts the block's tiles
+  int reader;     // 0 to 2, the warp
+};
+
+constexpr int kTileStageBytes = (128 + 256) * 128;
+constexpr int kStagingBytes = 64 * 512;  // 64 rows x 256 16-bit elements, for each consumer
+
+// Chunk (16 bytes) c of row r in a staging buffer; neighbouring rows stand in different banks.
+__device__ inline const uint4* staged(const uint8_t* staging, int row, int chunk) {
+  const int mix = (row & 1) << 2 | (row >> 1 & 3);
+  return reinterpret_cast<const uint4*>(staging + row * 512) + (chunk ^ mix);
+}
+
+template <class Op>
+constexpr int kOpBytes = (static_cast<int>(sizeof(typename Op::Shared)) + 127) / 128 * 128;
+
+template <class Op>
+constexpr int tile_shared_bytes(int stages) {
+  return 1024 + stages * kTileStageBytes + 2 * kStagingBytes + kOpBytes<Op> + (2 * stages + 16) * 8;
+}
+
+template <class Op, int kCluster, int kStages>
+__global__ void __launch_bounds__(384, 1)
+    tile_kernel(const __grid_constant__ CUtensorMap map_a, const __grid_constant__ CUtensorMap map_w,
+                const TileShape shape, const __grid_constant__ Op op) {
+#if HRM_SM90A
+  extern __shared__ uint8_t shared_raw[];
+  uint8_t* ring = shared_raw + (-shared_address(shared_raw) & 1023);
+  uint8_t* staging = ring + kStages * kTileStageBytes;
+  auto& shared = *reinterpret_cast<typename Op::Shared*>(staging + 2 * kStagingBytes);
+  uint64_t* full = reinterpret_cast<uint64_t*>(staging + 2 * kStagingBytes + kOpBytes<Op>);
+  uint64_t* empty = full + kStages;
+  uint64_t* staging_full = empty + kStages;  // one for each 16 rows
+  uint64_t* staging_empty = staging_full + 8;
+
+  const int rank = kCluster > 1 ? static_cast<int>(cluster_rank()) : 0;
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  const int clusters = static_cast<int>(gridDim.x) / kCluster;
+  const int first = static_cast<int>(blockIdx.x) / kCluster;
+  const int slice_groups = shape.slices / kCluster;
+  const int tiles = static_cast<int>((shape.rows + 127) / 128) * slice_groups;
+
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < kStages; ++i) {
+      barrier_init(&full[i], 1);
+      barrier_init(&empty[i], 8 * kCluster);
+    }
+    for (int i = 0; i < 8; ++i) {
+      barrier_init(&staging_full[i], 1);
+      barrier_init(&staging_empty[i], 1);
+    }
+    Op::init(shared);
+    barrier_init_fence();
+  }
+  if constexpr (kCluster > 1) {
+    cluster_sync();
+  } else {
+    __syncthreads();
+  }
+  wait_for_earlier_kernels();
+
+  if (warp >= 8) {
+    registers_decrease<136>();
+    if (warp == 8) {
+      if (lane == 0) {
+        tma_prefetch_map(&map_a);
+        tma_prefetch_map(&map_w);
+        constexpr int kRowsA = 128 / kCluster;
+        RingPosition<kStages> at;
+        for (int tile = first; tile < tiles; tile += clusters) {
+          const int row = tile / slice_groups * 128 + kRowsA * rank;
+          const int slice = tile % slice_groups * kCluster + rank;
+          for (int k = 0; k < shape.blocks_k; ++k) {
+            barrier_wait(&empty[at.stage], at.parity ^ 1);
+            uint64_t* barrier = &full[at.stage];
+            barrier_arrive_expect(barrier, kTileStageBytes);
+            uint8_t* a = ring + at.stage * kTileStageBytes;
+            uint8_t* w = a + 128 * 128;
+            if constexpr (kCluster > 1) {
+              tma_load_multicast(a + kRowsA * 128 * rank, &map_a, barrier, (1 << kCluster) - 1, 64 * k, row);
+            } else {
+              tma_load(a, &map_a, barrier, 64 * k, row);
+            }
+            if constexpr (Op::kTransposed) {
+              tma_load(w, &map_w, barrier, 0, 64 * k, 4 * slice);
+            } else {
+#pragma unroll
+              for (int box = 0; box < Op::kBoxes; ++box) {
+                constexpr int kRuns = 8 / Op::kBoxes;
+                tma_load(w + box * 32 * kRuns * 128, &map_w, barrier, 64 * k, 0, 0, 0,
+                         slice * kRuns + box * shape.box_distance);
+              }
+            }
+            at.advance();
+          }
+        }
+      }
+    } else {
+      // The parts of all tiles in turn.
+      const int reader = warp - 9;
+      const auto locate = [&](int index, TilePart& where) {
+        where.iteration = index / 8;
+        where.part = index % 8;
+        where.reader = reader;
+        const int tile = first + where.iteration * clusters;
+        where.first_row = int64_t{tile / slice_groups} * 128 + 16 * where.part;
+        where.slice = tile % slice_groups * kCluster + rank;
+        return tile < tiles;
+      };
+      TilePart where, next;
+      if (locate(reader, where)) {
+        op.fetch(shared, where, 0);
+        op.fetch(shared, where, 1);
+      }
+      for (int index = reader; locate(index, where); index += 3) {
+        const bool more = locate(index + 3, next);
+        op.run(
+            shared, where, staging + 16 * 512 * where.part,
+            [&] { barrier_wait(&staging_full[where.part], where.iteration & 1); },
+            [&] {
+              __syncwarp();
+              if (lane == 0) barrier_arrive(&staging_empty[where.part]);
+            },
+            [&](int half) {
+              __syncwarp();
+              if (more) op.fetch(shared, next, half);
+            });
+      }
+    }
+    __syncwarp();
+  } else {
+    registers_increase<184>();
+    const int consumer = warp / 4, q = lane % 4;
+    const int part = warp;  // of the tile's rows
+    const auto release = [&](int stage) {
+      if constexpr (kCluster > 1) {
+        if (lane < kCluster) barrier_arrive_remote(&empty[stage], lane);
+      } else {
+        if (lane == 0) barrier_arrive(&empty[stage]);
+      }
+    };
+    RingPosition<kStages> at;
+    uint32_t staging_parity = 1;
+    for (int tile = first; tile < tiles; tile += clusters) {
+      float d[128];
+      int previous = 0;
+      for (int k = 0; k < shape.blocks_k; ++k) {
+        barrier_wait(&full[at.stage], at.parity);
+        const uint8_t* stage = ring + at.stage * kTileStageBytes;
+        const uint64_t a = descriptor_k_major(stage + 64 * 128 * consumer);
+        wgmma_fence();
+        if constexpr (Op::kTransposed) {
+          const uint64_t b = descriptor_mn_major(stage + 128 * 128, 64 * 128);
+#pragma unroll
+          for (int step = 0; step < 4; ++step) {
+            Mma<256, Op::kInput>::template shared<Major::k, Major::mn>(d, a + 2 * step, b + 128 * step,
+                                                                       k > 0 || step > 0);
+          }
+        } else {
+          const uint64_t b = descriptor_k_major(stage + 128 * 128);
+#pragma unroll
+          for (int step = 0; step < 4; ++step) {
+            Mma<256, Op::kInput>::shared(d, a + 2 * step, b + 2 * step, k > 0 || step > 0);
+          }
+        }
+        wgmma_commit();
+        if (k > 0) {
+          wgmma_wait<1>();
+          release(previous);
+        }
+        previous = at.stage;
+        at.advance();
+      }
+      wgmma_wait<0>();
+      registers_fence(d);
+      release(previous);
+      barrier_wait(&staging_empty[part], staging_parity);
+      staging_parity ^= 1;
+      uint8_t* to = staging + 16 * 512 * part;
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const int row = lane / 4 + 8 * i;
+        if constexpr (Op::kTransposed) {
+#pragma unroll
+          for (int chunk = 0; chunk < 32; ++chunk) {
+            const uint32_t pair = round_pair<Op::kInput>(d[4 * chunk + 2 * i], d[4 * chunk + 2 * i + 1]);
+            reinterpret_cast<uint32_t*>(const_cast<uint4*>(staged(to, row, chunk)))[q] = pair;
+          }
+        } else {
+#pragma unroll
+          for (int run = 0; run < 8; ++run) {
+            *const_cast<uint4*>(staged(to, row, 4 * run + q)) = round_eight<Op::kInput>(d, run, i);
+          }
+        }
+      }
+      __syncwarp();
+      if (lane == 0) barrier_arrive(&staging_full[part]);
+    }
+  }
+  // A block of a cluster stays until the others no longer write into its shared memory.
+  if constexpr (kCluster > 1) cluster_sync();
+#endif
+}
+
+}  // namespace hrm::ops::cuda::sm90

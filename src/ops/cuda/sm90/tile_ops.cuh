@@ -1,0 +1,144 @@
+#pragma once
+// The epilogues of tile_gemm.cuh: SwiGLU, forward and backward.
+
+#include "ops/cuda/sm90/tile_gemm.cuh"
+
+namespace hrm::ops::cuda::sm90 {
+
+// A slice of W is 128 rows of the gate and the same 128 of the up projection: chunks 0 to 15 of a staged row are gates,
+// 16 to 31 the ups of the same outputs.
+template <Input kType, bool kSave>
+struct TileSwiglu {
+  static constexpr Input kInput = kType;
+  static constexpr bool kTransposed = false;
+  static constexpr int kBoxes = 2;
+  struct Shared {};
+
+  void* act;      // (rows, width)
+  void* gate_up;  // (rows, 2 * width), or null
+  int64_t rows;
+  int64_t width;
+
+  __device__ static void init(Shared&) {}
+
+  __device__ void fetch(Shared&, const TilePart&, int) const {}
+
+  template <class Wait, class Done, class Refill>
+  __device__ void run(Shared&, const TilePart& where, const uint8_t* staging, const Wait& wait, const Done& done,
+                      const Refill&) const {
+    const int lane = static_cast<int>(threadIdx.x) % 32, chunk = lane % 16;
+    const int64_t column = int64_t{where.slice} * 128 + 8 * chunk;
+    wait();
+    // Two rows at a time, four times in one go: stores alone are conditional, so that the steps of all overlap.
+#pragma unroll 1
+    for (int batch = 0; batch < 16; batch += 8) {
+      uint4 gate[4], up[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        gate[i] = *staged(staging, batch + 2 * i + lane / 16, chunk);
+        up[i] = *staged(staging, batch + 2 * i + lane / 16, chunk + 16);
+      }
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int64_t row = where.first_row + batch + 2 * i + lane / 16;
+        const uint4 out = {product(gate[i].x, up[i].x), product(gate[i].y, up[i].y), product(gate[i].z, up[i].z),
+                           product(gate[i].w, up[i].w)};
+        if (row < rows) {
+          store_16(static_cast<uint16_t*>(act) + row * width + column, out);
+          if constexpr (kSave) {
+            uint16_t* to = static_cast<uint16_t*>(gate_up) + row * 2 * width + column;
+            store_16(to, gate[i]);
+            store_16(to + width, up[i]);
+          }
+        }
+      }
+    }
+    done();
+  }
+
+  // Rounded after silu and after the product, as ops/cuda/swiglu.cu does.
+  __device__ static uint32_t product(uint32_t gate, uint32_t up) {
+    const float2 g = widen_pair<kInput>(gate);
+    return multiply_pairs<kInput>(round_pair<kInput>(silu(g.x), silu(g.y)), up);
+  }
+};
+
+// The product is the gradient of act = silu(gate) * up; makes of it those of gate and up, and act again. Gates and ups
+// arrive by TMA, two buffers of 8 rows for each reading warp.
+template <Input kType>
+struct TileSwigluBackward {
+  static constexpr Input kInput = kType;
+  static constexpr bool kTransposed = true;
+  static constexpr int kBoxes = 1;
+  static constexpr int kRows = 8;
+  struct Shared {
+    alignas(128) uint4 gate_up[3][2][2][kRows][32];  // reader, half, gate or up, row, 16 bytes
+    uint64_t full[3][2];
+  };
+
+  CUtensorMap map;     // gate_up (rows, 2 * width), in boxes of 8 x 256
+  void* grad_gate_up;  // (rows, 2 * width)
+  void* act;           // (rows, width)
+  int64_t rows;
+  int64_t width;
+
+  __device__ static void init(Shared& shared) {
+    for (int i = 0; i < 6; ++i) barrier_init(&shared.full[i / 2][i % 2], 1);
+  }
+
+  __device__ void fetch(Shared& shared, const TilePart& where, int half) const {
+    if (threadIdx.x % 32 != 0) return;
+    uint64_t* full = &shared.full[where.reader][half];
+    const auto row = static_cast<int>(where.first_row) + kRows * half;
+    barrier_arrive_expect(full, 2 * kRows * 512);
+    tma_load(&shared.gate_up[where.reader][half][0], &map, full, 256 * where.slice, row);
+    tma_load(&shared.gate_up[where.reader][half][1], &map, full, static_cast<int>(width) + 256 * where.slice, row);
+  }
+
+  template <class Wait, class Done, class Refill>
+  __device__ void run(Shared& shared, const TilePart& where, const uint8_t* staging, const Wait& wait, const Done& done,
+                      const Refill& refill) const {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    const int64_t column = int64_t{where.slice} * 256 + 8 * lane;
+    // Parts come to a reader three apart: its count of parts is the phase of its buffers.
+    const int count = (8 * where.iteration + where.part) / 3;
+    wait();
+#pragma unroll 1
+    for (int half = 0; half < 2; ++half) {
+      barrier_wait(&shared.full[where.reader][half], count & 1);
+      const auto& gate_up = shared.gate_up[where.reader][half];
+#pragma unroll 4
+      for (int i = 0; i < kRows; ++i) {
+        const int64_t row = where.first_row + kRows * half + i;
+        const uint4 grad = *staged(staging, kRows * half + i, lane), gate = gate_up[0][i][lane],
+                    up = gate_up[1][i][lane];
+        uint4 grad_gate, grad_up, out;
+        differentiate(grad.x, gate.x, up.x, grad_gate.x, grad_up.x, out.x);
+        differentiate(grad.y, gate.y, up.y, grad_gate.y, grad_up.y, out.y);
+        differentiate(grad.z, gate.z, up.z, grad_gate.z, grad_up.z, out.z);
+        differentiate(grad.w, gate.w, up.w, grad_gate.w, grad_up.w, out.w);
+        if (row < rows) {
+          uint16_t* to = static_cast<uint16_t*>(grad_gate_up) + row * 2 * width + column;
+          store_16(to, grad_gate);
+          store_16(to + width, grad_up);
+          store_16(static_cast<uint16_t*>(act) + row * width + column, out);
+        }
+      }
+      refill(half);
+    }
+    done();
+  }
+
+  __device__ static void differentiate(uint32_t grad, uint32_t gate, uint32_t up, uint32_t& grad_gate,
+                                       uint32_t& grad_up, uint32_t& act) {
+    const float2 g = widen_pair<kInput>(grad), x = widen_pair<kInput>(gate), u = widen_pair<kInput>(up);
+    const float2 s = {sigmoid(x.x), sigmoid(x.y)};
+    const float2 gated = {x.x * s.x, x.y * s.y};
+    grad_gate = round_pair<kInput>(g.x * u.x * s.x * (1.0f + x.x * (1.0f - s.x)),
+                                   g.y * u.y * s.y * (1.0f + x.y * (1.0f - s.y)));
+    grad_up = round_pair<kInput>(g.x * gated.x, g.y * gated.y);
+    act = multiply_pairs<kInput>(round_pair<kInput>(gated.x, gated.y), up);
+  }
+};
+
+}  // namespace hrm::ops::cuda::sm90
