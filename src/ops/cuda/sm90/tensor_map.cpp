@@ -44,12 +44,23 @@ cudaError_t encode_map(CUtensorMap& map, const void* base, MapElement element, M
     if (rank > 0) strides[rank - 1] = static_cast<cuuint64_t>(dim.stride);
     ++rank;
   }
-  const CUresult result =
-      encode(&map, element == MapElement::bits16 ? CU_TENSOR_MAP_DATA_TYPE_UINT16 : CU_TENSOR_MAP_DATA_TYPE_UINT8,
-             static_cast<cuuint32_t>(rank), const_cast<void*>(base), sizes, strides, boxes, steps,
-             CU_TENSOR_MAP_INTERLEAVE_NONE,
-             swizzle == MapSwizzle::bytes128 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_NONE,
-             CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  const auto run = [&] {
+    return encode(&map, element == MapElement::bits16 ? CU_TENSOR_MAP_DATA_TYPE_UINT16 : CU_TENSOR_MAP_DATA_TYPE_UINT8,
+                  static_cast<cuuint32_t>(rank), const_cast<void*>(base), sizes, strides, boxes, steps,
+                  CU_TENSOR_MAP_INTERLEAVE_NONE,
+                  swizzle == MapSwizzle::bytes128 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_NONE,
+                  CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  };
+  CUresult result = run();
+  if (result != CUDA_SUCCESS) {
+    // Perhaps this is the thread's first CUDA call (autograd has its own): unlike the runtime, the driver does not
+    // make the device's context current by itself.
+    int device = 0;
+    cudaError_t error = cudaGetDevice(&device);
+    if (error == cudaSuccess) error = cudaSetDevice(device);
+    if (error != cudaSuccess) return error;
+    result = run();
+  }
   return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
 }
 
