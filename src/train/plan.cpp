@@ -255,11 +255,12 @@ class StepWalk {
       const Kept kept = kept_layers_.back();
       kept_layers_.pop_back();
       // Feed-forward part: gradient of the sum, of the activation, of gate_up, and the activation again.
+      const double grad_act = s_.fused_gate ? 0 : s_.gate_up / 2;
       ledger_.take(s_.unit);
-      ledger_.take(s_.gate_up / 2);
+      ledger_.take(grad_act);
       ledger_.take(s_.gate_up);
       ledger_.take(s_.gate_up / 2);
-      ledger_.give(2 * s_.gate_up);
+      ledger_.give(grad_act + 1.5 * s_.gate_up);
       ledger_.give(s_.unit + kept.gate_up);
       // The other part: gradient of the sum, of the mixed values, of qkv.
       ledger_.take(s_.unit);
