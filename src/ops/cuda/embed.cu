@@ -73,20 +73,24 @@ __global__ void __launch_bounds__(kThreads) forward(Embed p, Index packs) {
 // shared memory, so nothing is shared until the end; `lanes` threads with the same columns take every lanes-th row.
 template <typename T, int N>
 __global__ void __launch_bounds__(kMaxSumThreads) sum_by_entry(EmbedBackward p, int tile_threads) {
-  extern __shared__ float sums[];  // (entries, N, threads)
+  constexpr int kWord = N % 4 == 0 ? 4 : 1;  // floats that shared memory moves at a time
+  using Word = Pack<float, kWord>;
+  extern __shared__ float4 shared[];
+  Word* sums = reinterpret_cast<Word*>(shared);  // (entries, N / kWord, threads)
   const int thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
-  for (int64_t i = thread; i < p.entries * N * threads; i += threads) sums[i] = 0;
+  const auto entries = static_cast<int>(p.entries);
+  for (int i = thread; i < entries * (N / kWord) * threads; i += threads) sums[i] = Word{};
   __syncthreads();
 
   const int lanes = threads / tile_threads, lane = thread / tile_threads;
-  const int64_t column = (int64_t{blockIdx.y} * tile_threads + thread % tile_threads) * N;
-  const bool active = lane < lanes && column < p.width;
+  const int64_t first_column = int64_t{blockIdx.y} * tile_threads * N;
+  const int64_t column = first_column + thread % tile_threads * N;
   const auto rows = static_cast<uint32_t>(p.samples * p.tokens), tokens = static_cast<uint32_t>(p.tokens);
   const int64_t positions = p.prefix + p.tokens;
   const uint32_t per_part = (rows + kEmbedParts - 1) / kEmbedParts;
   const uint32_t begin = blockIdx.x * per_part, end = begin + per_part < rows ? begin + per_part : rows;
   const T* grad = static_cast<const T*>(p.grad_x) + column;
-  if (active) {
+  if (lane < lanes && column < p.width) {
     for (uint32_t first = begin + lane; first < end; first += lanes * kSumUnroll) {
       Pack<T, N> value[kSumUnroll];
       int32_t entry[kSumUnroll];
@@ -103,24 +107,28 @@ __global__ void __launch_bounds__(kMaxSumThreads) sum_by_entry(EmbedBackward p, 
 #pragma unroll
       for (int j = 0; j < kSumUnroll; ++j) {
         if (entry[j] < 0) continue;
-        float* own = sums + int64_t{entry[j]} * (N * threads) + thread;
+        Word* own = sums + entry[j] * (N / kWord) * threads + thread;
 #pragma unroll
-        for (int k = 0; k < N; ++k) own[k * threads] += to_float(value[j].value[k]);
+        for (int k = 0; k < N; k += kWord) {
+          Word word = own[k / kWord * threads];
+#pragma unroll
+          for (int m = 0; m < kWord; ++m) word.value[m] += to_float(value[j].value[k + m]);
+          own[k / kWord * threads] = word;
+        }
       }
     }
   }
   __syncthreads();
-  if (!active || lane > 0) return;
-  for (int64_t entry = 0; entry < p.entries; ++entry) {
-    float* to = p.partial + (int64_t{blockIdx.x} * p.entries + entry) * p.width + column;
-#pragma unroll
-    for (int k = 0; k < N; ++k) {
-      float total = 0;
-      for (int other = 0; other < lanes; ++other) {
-        total += sums[(entry * N + k) * threads + thread + other * tile_threads];
-      }
-      to[k] = total;
-    }
+  const float* flat = reinterpret_cast<const float*>(sums);
+  const int columns = tile_threads * N;
+  for (int i = thread; i < entries * columns; i += threads) {
+    const int e = i / columns, c = i - e * columns, k = c % N;
+    if (first_column + c >= p.width) continue;
+    const float* from = flat + ((e * (N / kWord) + k / kWord) * threads + c / N) * kWord + k % kWord;
+    float total = 0;
+#pragma unroll 4
+    for (int other = 0; other < lanes; ++other) total += from[other * tile_threads * kWord];
+    p.partial[(int64_t{blockIdx.x} * entries + e) * p.width + first_column + c] = total;
   }
 }
 
