@@ -18,7 +18,8 @@ class BadProfile(Exception):
 
 @dataclasses.dataclass
 class Event:
-    """A kernel or copy on the GPU, or an operation on the CPU without the operations inside it."""
+    """A kernel or copy on the GPU without its overlap with an earlier one, or an operation on the CPU without the
+    operations inside it."""
 
     name: str
     start_us: float
@@ -70,6 +71,18 @@ def self_times(events):
     return out
 
 
+def without_overlap(events):
+    """Work on a GPU, each event cut to the time in which none that started before it ran: a kernel may be started early,
+    to wait on the device for the one before it, and that time belongs to the one before it."""
+    out, end = [], float("-inf")
+    for e in sorted(events, key=lambda e: (e.start_us, e.duration_us)):
+        stop = e.start_us + e.duration_us
+        start = min(max(e.start_us, end), stop)
+        out.append(dataclasses.replace(e, start_us=start, duration_us=stop - start))
+        end = max(end, stop)
+    return out
+
+
 def read_chrome_trace(file):
     """trace.json of `profiling.trace`."""
     try:
@@ -80,7 +93,8 @@ def read_chrome_trace(file):
     steps = sum(e.get("cat") == "user_annotation" and e["name"] == "train.step" for e in events)
     gpu = [e for e in events if e.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset")]
     if gpu:
-        return Profile([Event(e["name"], e["ts"], e["dur"], e.get("args", {}).get("bytes", 0)) for e in gpu], True, steps)
+        events = [Event(e["name"], e["ts"], e["dur"], e.get("args", {}).get("bytes", 0)) for e in gpu]
+        return Profile(without_overlap(events), True, steps)
     return Profile(self_times([e for e in events if e.get("cat") == "cpu_op"]), False, steps)
 
 
@@ -107,7 +121,7 @@ def read_nsys_sqlite(file):
                                "where coalesce(text, value) = 'train.step' and end is not null").fetchone()[0]
     if not events:
         raise BadProfile(f"'{file}' holds no work on a GPU")
-    return Profile(events, True, steps)
+    return Profile(without_overlap(events), True, steps)
 
 
 # Factors to seconds, bytes and operations.

@@ -88,6 +88,20 @@ uint64_t covered(std::vector<Interval>& intervals) {
   return total;
 }
 
+// Calls `give(event, ns)` with the time in which each kernel or copy ran and none that started before it did. A kernel
+// may be started early, to wait on the device for the one before it; that time belongs to the one before it.
+void times_without_overlap(std::vector<const Event*>& work, const std::function<void(const Event&, double)>& give) {
+  std::sort(work.begin(), work.end(), [](const Event* a, const Event* b) {
+    return a->startNs() != b->startNs() ? a->startNs() < b->startNs() : a->endNs() < b->endNs();
+  });
+  uint64_t end = 0;
+  for (const Event* event : work) {
+    const uint64_t start = std::max(event->startNs(), end);
+    give(*event, event->endNs() > start ? static_cast<double>(event->endNs() - start) : 0);
+    end = std::max(end, event->endNs());
+  }
+}
+
 // Calls `give(event, ns)` with the time of each operation that its inner operations did not take.
 void self_times(std::vector<const Event*>& thread, const std::function<void(const Event&, double)>& give) {
   std::sort(thread.begin(), thread.end(), [](const Event* a, const Event* b) {
@@ -119,6 +133,7 @@ StepProfile summarize(const std::vector<Event>& events) {
 
   Sums names, groups, waits;
   std::vector<Interval> intervals;
+  std::vector<const Event*> work;
   std::unordered_map<uint64_t, std::vector<const Event*>> threads;
   for (const Event& event : events) {
     if (is_host_call(event) && event.startNs() < end) {
@@ -132,19 +147,14 @@ StepProfile summarize(const std::vector<Event>& events) {
     const bool on_cpu = !profile.gpu && kind_of(event) == Kind::CPU_OP;
     if (!is_gpu_work(event) && !on_cpu) continue;
     intervals.push_back({event.startNs(), event.endNs()});
-    if (on_cpu) {
-      threads[event.startThreadId()].push_back(&event);
-    } else {
-      names.add(event.name(), static_cast<double>(event.durationNs()));
-      groups.add(kernel_group(event.name()), static_cast<double>(event.durationNs()));
-    }
+    (on_cpu ? threads[event.startThreadId()] : work).push_back(&event);
   }
-  for (auto& [id, thread] : threads) {
-    self_times(thread, [&](const Event& event, double ns) {
-      names.add(event.name(), ns);
-      groups.add(kernel_group(event.name()), ns);
-    });
-  }
+  const auto count = [&](const Event& event, double ns) {
+    names.add(event.name(), ns);
+    groups.add(kernel_group(event.name()), ns);
+  };
+  times_without_overlap(work, count);
+  for (auto& [id, thread] : threads) self_times(thread, count);
   profile.by_name = names.sorted();
   profile.by_group = groups.sorted();
   profile.waits = waits.sorted();

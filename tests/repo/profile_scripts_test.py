@@ -114,6 +114,15 @@ class Reading(Case):
         rows = {row.name: row.us for row in kernel_profile.sums_by(profile.events, lambda e: e.name)}
         self.assertEqual(rows, {"outer": 40, "inner": 60, "next": 5})
 
+    def test_a_kernel_that_was_started_early(self):
+        events = [{"ph": "X", "cat": "kernel", "name": name, "ts": ts, "dur": dur, "tid": 1}
+                  for name, ts, dur in (("first", 0, 100), ("waits", 80, 70), ("inside", 20, 30), ("next", 200, 5))]
+        profile = kernel_profile.read_profile(self.write("trace.json", {"traceEvents": events}))
+        rows = {row.name: row.us for row in kernel_profile.sums_by(profile.events, lambda e: e.name)}
+        self.assertEqual(rows, {"first": 100, "inside": 0, "waits": 50, "next": 5})
+        span, busy, gaps = kernel_profile.busy_and_gaps(profile.events)
+        self.assertEqual((span, busy, [gap for gap, _, _ in gaps]), (205, 155, [50]))
+
     def test_nsys_export(self):
         make_nsys_export(self.dir / "systems.sqlite")
         profile = kernel_profile.read_profile(self.dir / "systems.sqlite")

@@ -52,6 +52,9 @@ TEST_F(MemoryGpu, ProfileOfKernels) {
   EXPECT_GE(products, 4);  // a product may take a second kernel that adds its parts
   EXPECT_EQ(elementwise, 4);
   EXPECT_GE(profile.span_ms, profile.busy_ms);
+  double sum = 0;
+  for (const ProfileRow& row : profile.by_name) sum += row.ms;
+  EXPECT_NEAR(sum, profile.busy_ms, 1e-6);  // nothing is counted twice
   EXPECT_GT(profile.busy_ms, 0);
 }
 

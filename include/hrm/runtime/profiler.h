@@ -34,8 +34,8 @@ struct ProfileRow {
   double ms = 0;
 };
 
-// Where the time of the recorded steps went. On a GPU the rows are kernels and copies; on the CPU they are operations,
-// each without the operations inside it.
+// Where the time of the recorded steps went. On a GPU the rows are kernels and copies, each without the time in which
+// one that started before it still ran; on the CPU they are operations, each without the operations inside it.
 struct StepProfile {
   bool gpu = false;
   double span_ms = 0;  // from the first start to the last end of the rows' events
