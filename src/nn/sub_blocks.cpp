@@ -96,7 +96,7 @@ at::Tensor attention_sub_block(const at::Tensor& h, const Attention& attention, 
   const Linear &qkv_proj = attention.qkv_proj(), &o_proj = attention.o_proj();
   const RotaryTable& rotary = attention.rotary();
   if (!needs_gradient(h, qkv_proj, o_proj)) {
-    const at::Tensor mixed = ops::attention(qkv_proj.forward(h), attention.heads(), rotary.cos, rotary.sin);
+    const at::Tensor mixed = ops::attention_(qkv_proj.forward(h), attention.heads(), rotary.cos, rotary.sin);
     return ops::linear_rms_norm(mixed, o_proj.compute_weight(), h, eps);
   }
   // A view with the shape of qkv: nothing but shape, dtype and device is looked at.
@@ -104,7 +104,7 @@ at::Tensor attention_sub_block(const at::Tensor& h, const Attention& attention, 
   if (ops::attention_fits(qkv_shape, attention.heads())) {
     return AttentionSubBlock::apply(h, qkv_proj.weight(), o_proj.weight(), &attention, eps);
   }
-  const at::Tensor mixed = ops::attention(qkv_proj.forward(h), attention.heads(), rotary.cos, rotary.sin);
+  const at::Tensor mixed = ops::attention_(qkv_proj.forward(h), attention.heads(), rotary.cos, rotary.sin);
   return ops::rms_norm_residual(o_proj.forward(mixed), h, eps);
 }
 

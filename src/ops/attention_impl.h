@@ -53,6 +53,8 @@ at::Tensor attention_by_sdpa(const at::Tensor& qkv, int64_t heads, const Optiona
 #if HRM_WITH_CUDA
 // Whether the device of this CUDA tensor runs our kernels.
 bool attention_device_fits(const at::Tensor& qkv);
+// For tests: only the kernels that every device has.
+void set_portable_attention(bool portable);
 #endif
 
 namespace reference {

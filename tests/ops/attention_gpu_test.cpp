@@ -9,6 +9,13 @@ namespace {
 
 using namespace testing;  // NOLINT
 
+// Only the kernels that every device has, while it lives.
+class WithPortable {
+ public:
+  explicit WithPortable(bool portable) { set_portable_attention(portable); }
+  ~WithPortable() { set_portable_attention(false); }
+};
+
 // Both sides of every number of tiles, and the lengths of the models.
 std::vector<int64_t> short_lengths() {
   return {1, 7, 16, 32, 33, 64, 65, 81, 82, 96, 97, 112, 113, 127, 128};
@@ -16,22 +23,27 @@ std::vector<int64_t> short_lengths() {
 
 TEST(AttentionGpu, AsGoodAsPlainAten) {
   HRM_NEEDS_GPU();
-  for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf}) {
-    for (const int64_t length : short_lengths()) {
-      for (const int64_t head_dim : {64, 32}) {
-        const int64_t heads = 1 + length % 8;
-        const bool rotated = length % 3 != 0;
-        const AttentionCase c = attention_case(3, length, heads, head_dim, rotated, dtype, at::kCUDA);
-        ASSERT_TRUE(attention_fits(c.qkv, heads));
-        const std::string what =
-            cat(dtype, " L ", length, " heads ", heads, " head_dim ", head_dim, " rotated ", rotated);
-        expect_good_attention(c, what);
-        if (::testing::Test::HasFailure()) return;
+  for (const bool portable : {false, true}) {
+    const WithPortable with_portable(portable);
+    for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf}) {
+      for (const int64_t length : short_lengths()) {
+        for (const int64_t head_dim : {64, 32}) {
+          if (!portable && head_dim == 32) continue;  // only the portable kernels have it
+          const int64_t heads = 1 + length % 8;
+          const bool rotated = length % 3 != 0;
+          const AttentionCase c = attention_case(3, length, heads, head_dim, rotated, dtype, at::kCUDA);
+          ASSERT_TRUE(attention_fits(c.qkv, heads));
+          expect_good_attention(c, cat(dtype, " L ", length, " heads ", heads, " head_dim ", head_dim, " rotated ",
+                                       rotated, " portable ", portable));
+          if (::testing::Test::HasFailure()) return;
+        }
       }
+      // More heads than blocks run at once, so that a persistent block has several.
+      expect_good_attention(attention_case(107, 82, 8, 64, true, dtype, at::kCUDA), cat(dtype, " HRM's width"));
+      expect_good_attention(attention_case(107, 97, 8, 64, true, dtype, at::kCUDA), cat(dtype, " TRM's width"));
+      expect_good_attention(attention_case(107, 60, 8, 64, true, dtype, at::kCUDA), cat(dtype, " short"));
+      expect_good_attention(attention_case(2, 82, 8, 64, false, dtype, at::kCUDA), cat(dtype, " no rotation"));
     }
-    expect_good_attention(attention_case(37, 82, 8, 64, true, dtype, at::kCUDA), cat(dtype, " HRM's width"));
-    expect_good_attention(attention_case(2, 82, 8, 64, false, dtype, at::kCUDA), cat(dtype, " no rotation"));
-    expect_good_attention(attention_case(2, 96, 8, 64, true, dtype, at::kCUDA), cat(dtype, " no padding"));
   }
 }
 
@@ -84,46 +96,62 @@ TEST(AttentionGpu, BackendsAgree) {
 
 TEST(AttentionGpu, LargeScores) {
   HRM_NEEDS_GPU();
-  for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf}) {
-    // Scores of several hundred. No rotation: its rounding would choose the winner of the softmax.
-    expect_good_attention(attention_case(3, 82, 4, 64, false, dtype, at::kCUDA, 8), cat(dtype, " large scores"));
+  for (const bool portable : {false, true}) {
+    const WithPortable with_portable(portable);
+    for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf}) {
+      // Scores of several hundred. No rotation: its rounding would choose the winner of the softmax.
+      expect_good_attention(attention_case(3, 82, 4, 64, false, dtype, at::kCUDA, 8),
+                            cat(dtype, " large scores, portable ", portable));
+    }
+    // All scores far below zero: the logarithm of the sum is negative, the padding must not win.
+    AttentionCase c = attention_case(3, 82, 4, 64, false, at::kBFloat16, at::kCUDA);
+    c.qkv.narrow(2, 0, 256).fill_(8);
+    c.qkv.narrow(2, 256, 256).fill_(-8).narrow(1, 3, 1).fill_(-7);
+    expect_good_attention(c, cat("scores far below zero, portable ", portable));
   }
-  // All scores far below zero: the logarithm of the sum is negative, the padding must not win.
-  AttentionCase c = attention_case(3, 82, 4, 64, false, at::kBFloat16, at::kCUDA);
-  c.qkv.narrow(2, 0, 256).fill_(8);
-  c.qkv.narrow(2, 256, 256).fill_(-8).narrow(1, 3, 1).fill_(-7);
-  expect_good_attention(c, "scores far below zero");
 }
 
 TEST(AttentionGpu, EveryElementIsWritten) {
   HRM_NEEDS_GPU();
   const Poisoned poisoned;
   ASSERT_TRUE(at::isnan(at::empty({8}, at::device(at::kCUDA).dtype(at::kBFloat16))).all().item<bool>());
-  for (const int64_t length : short_lengths()) {
-    const AttentionCase c = attention_case(2, length, 2, 64, true, at::kBFloat16, at::kCUDA);
-    const auto [out, lse] = attention_forward(c.qkv, c.heads, c.cos, c.sin);
-    const at::Tensor grad = attention_backward(grad_for(c), c.qkv, out, lse, c.heads, c.cos, c.sin);
-    EXPECT_TRUE(at::isfinite(out).all().item<bool>()) << length;
-    EXPECT_TRUE(at::isfinite(lse).all().item<bool>()) << length;
-    EXPECT_TRUE(at::isfinite(grad).all().item<bool>()) << length;
+  for (const bool portable : {false, true}) {
+    const WithPortable with_portable(portable);
+    for (const int64_t length : short_lengths()) {
+      const AttentionCase c = attention_case(2, length, 2, 64, true, at::kBFloat16, at::kCUDA);
+      const auto [out, lse] = attention_forward(c.qkv, c.heads, c.cos, c.sin);
+      const at::Tensor grad = attention_backward(grad_for(c), c.qkv, out, lse, c.heads, c.cos, c.sin);
+      EXPECT_TRUE(at::isfinite(out).all().item<bool>()) << length << " portable " << portable;
+      EXPECT_TRUE(at::isfinite(lse).all().item<bool>()) << length << " portable " << portable;
+      EXPECT_TRUE(at::isfinite(grad).all().item<bool>()) << length << " portable " << portable;
+    }
   }
 }
 
-// NaN in one sequence or head stays there: nothing is read across.
+// NaN in one sequence or head stays there: nothing is read across, and nothing is left in shared memory.
 TEST(AttentionGpu, HeadsAreSeparate) {
   HRM_NEEDS_GPU();
-  const AttentionCase c = attention_case(3, 82, 4, 64, true, at::kBFloat16, at::kCUDA);
-  const at::Tensor grad_out = grad_for(c);
-  const AttentionResult before = run_ours(c, grad_out);
-  for (int64_t part = 0; part < 3; ++part) c.qkv[1].narrow(1, part * 256 + 64, 64).fill_(NAN);
-  const AttentionResult after = run_ours(c, grad_out);
-  const auto other_heads = [](const at::Tensor& rows) {
-    at::Tensor heads = rows.clone().view({3, 82, -1, 4, 64});
-    heads.select(0, 1).select(2, 1).zero_();
-    return heads;
-  };
-  expect_same_bits(other_heads(after.out), other_heads(before.out));
-  expect_same_bits(other_heads(after.grad), other_heads(before.grad));
+  for (const bool portable : {false, true}) {
+    const WithPortable with_portable(portable);
+    for (const int64_t length : {33, 65, 82, 97, 113}) {
+      const AttentionCase c = attention_case(300, length, 4, 64, true, at::kBFloat16, at::kCUDA);
+      const at::Tensor grad_out = grad_for(c);
+      const AttentionResult before = run_ours(c, grad_out);
+      const auto spoiled_heads = [&](const at::Tensor& rows) {  // one head of each sequence of the first half
+        return rows.view({300, length, -1, 4, 64}).narrow(0, 0, 150).select(3, 1);
+      };
+      spoiled_heads(c.qkv).fill_(NAN);
+      const AttentionResult after = run_ours(c, grad_out);
+      const auto other_heads = [&](const at::Tensor& rows) {
+        const at::Tensor heads = rows.clone();
+        spoiled_heads(heads).zero_();
+        return heads;
+      };
+      expect_same_bits(other_heads(after.out), other_heads(before.out), cat("L ", length, " portable ", portable));
+      expect_same_bits(other_heads(after.grad), other_heads(before.grad),
+                       cat("L ", length, " portable ", portable, ", gradient"));
+    }
+  }
 }
 
 TEST(AttentionGpu, NonContiguousAndMisalignedInputs) {

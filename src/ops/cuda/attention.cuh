@@ -115,8 +115,8 @@ struct Tile {
 
 // (a, b) turned by the angle whose cosine and sine are given; by the opposite angle with -sine.
 __device__ inline void turn(float& a, float& b, float cosine, float sine) {
-  const float first = a * cosine - b * sine;
-  b = b * cosine + a * sine;
+  const float first = fmaf(a, cosine, -(b * sine));
+  b = fmaf(b, cosine, a * sine);
   a = first;
 }
 
@@ -145,11 +145,19 @@ __device__ inline void load_rotated(const T* q_from, const T* k_from, int64_t ro
   constexpr int kThreads = kTiles * 32;
   constexpr int kPairs = kHeadDim / 16;  // chunk c is paired with chunk c + kPairs
   constexpr int kRounds = kTiles * 16 * kPairs / kThreads;
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+  const int chunk = lane % kPairs;
+  const auto row_of = [&](int round) {
+    const int first = (warp + round * kTiles) * (32 / kPairs);
+    // Eight neighbouring lanes store to rows four apart, so that the tile's permutation spreads them over all banks.
+    if constexpr (kHeadDim == 64) return first + (lane >> 2 & 1) * 4 + (lane >> 3);
+    return first + (lane >> 1 & 1) + (lane >> 2 & 1) * 4 + (lane >> 3 & 1) * 2 + (lane >> 4) * 8;
+  };
   uint4 data[kRounds][4];
+  float4 cosine[kRounds][2], sine[kRounds][2];
 #pragma unroll
   for (int i = 0; i < kRounds; ++i) {
-    const int item = static_cast<int>(threadIdx.x) + i * kThreads;
-    const int row = item / kPairs, chunk = item % kPairs;
+    const int row = row_of(i);
     if (row < length) {
       const T* from = q_from + row * row_stride + chunk * 8;
       data[i][0] = load_once(from);
@@ -157,6 +165,12 @@ __device__ inline void load_rotated(const T* q_from, const T* k_from, int64_t ro
       from = k_from + row * row_stride + chunk * 8;
       data[i][2] = load_once(from);
       data[i][3] = load_once(from + kHeadDim / 2);
+      if (cos != nullptr) {
+        const auto* c_from = reinterpret_cast<const float4*>(cos + row * (kHeadDim / 2) + chunk * 8);
+        const auto* s_from = reinterpret_cast<const float4*>(sin + row * (kHeadDim / 2) + chunk * 8);
+        cosine[i][0] = __ldg(c_from), cosine[i][1] = __ldg(c_from + 1);
+        sine[i][0] = __ldg(s_from), sine[i][1] = __ldg(s_from + 1);
+      }
     } else {
 #pragma unroll
       for (int j = 0; j < 4; ++j) data[i][j] = make_uint4(0, 0, 0, 0);
@@ -164,15 +178,10 @@ __device__ inline void load_rotated(const T* q_from, const T* k_from, int64_t ro
   }
 #pragma unroll
   for (int i = 0; i < kRounds; ++i) {
-    const int item = static_cast<int>(threadIdx.x) + i * kThreads;
-    const int row = item / kPairs, chunk = item % kPairs;
+    const int row = row_of(i);
     if (cos != nullptr && row < length) {
-      const auto* c_from = reinterpret_cast<const float4*>(cos + row * (kHeadDim / 2) + chunk * 8);
-      const auto* s_from = reinterpret_cast<const float4*>(sin + row * (kHeadDim / 2) + chunk * 8);
-      const float4 c[2] = {__ldg(c_from), __ldg(c_from + 1)};
-      const float4 s[2] = {__ldg(s_from), __ldg(s_from + 1)};
-      turn_chunks<T>(data[i][0], data[i][1], c, s);
-      turn_chunks<T>(data[i][2], data[i][3], c, s);
+      turn_chunks<T>(data[i][0], data[i][1], cosine[i], sine[i]);
+      turn_chunks<T>(data[i][2], data[i][3], cosine[i], sine[i]);
     }
     const uint32_t low = Tile<kHeadDim>::at(row, chunk), high = Tile<kHeadDim>::at(row, chunk + kPairs);
     *reinterpret_cast<uint4*>(q + low) = data[i][0];

@@ -5,9 +5,9 @@
 
 #include <cstdint>
 
-namespace hrm::ops::cuda {
+#include "ops/cuda/element.h"
 
-enum class AttentionElement : int { f32, bf16, f16 };
+namespace hrm::ops::cuda {
 
 // The longest sequence of the short-sequence kernels: a head's queries, keys and values stand in shared memory.
 constexpr int kAttentionMaxLength = 128;
@@ -26,7 +26,7 @@ struct AttentionForward {
   int length;
   int head_dim;
   float scale;
-  AttentionElement element;
+  Element element;
 };
 
 struct AttentionBackward {
@@ -42,7 +42,7 @@ struct AttentionBackward {
   int length;
   int head_dim;
   float scale;
-  AttentionElement element;
+  Element element;
 };
 
 // q and k of `from` turned by their positions into `to`, v copied; `to` may be `from`, then v is left alone. Any length
@@ -56,7 +56,7 @@ struct RotateQkv {
   int64_t length;
   int heads;
   int head_dim;
-  AttentionElement element;
+  Element element;
 };
 
 // The derivative of the above with respect to `from`: q's and k's gradients turned back, v's copied. Each gradient is
@@ -73,7 +73,7 @@ struct RotateQkvBackward {
   int64_t length;
   int heads;
   int head_dim;
-  AttentionElement element;
+  Element element;
 };
 
 // Start the kernel on the stream and return the error of the launch. No atomics, one order of every sum.

@@ -149,8 +149,8 @@ cudaError_t launch(const AttentionForward& p, cudaStream_t stream) {
   const bool fits = p.length >= 1 && p.length <= kAttentionMaxLength && (p.head_dim == 64 || p.head_dim == 32) &&
                     p.batch * p.heads <= INT32_MAX;
   if (!fits) return cudaErrorInvalidValue;
-  if (p.element == AttentionElement::bf16) return start_by_head_dim<__nv_bfloat16>(p, stream);
-  if (p.element == AttentionElement::f16) return start_by_head_dim<__half>(p, stream);
+  if (p.element == Element::bf16) return start_by_head_dim<__nv_bfloat16>(p, stream);
+  if (p.element == Element::f16) return start_by_head_dim<__half>(p, stream);
   return cudaErrorInvalidValue;
 }
 

@@ -5,14 +5,26 @@
 #include <c10/cuda/CUDAStream.h>
 #include <torch/library.h>
 
+#include <atomic>
 #include <cmath>
 
 #include "hrm/ops/attention.h"
-#include "hrm/ops/backend.h"
 #include "ops/attention_impl.h"
 #include "ops/cuda/attention.h"
+#include "ops/cuda/launcher.h"
+#include "ops/cuda/sm90/attention.h"
 
 namespace hrm::ops {
+
+namespace {
+
+std::atomic<bool> g_portable{false};
+
+}  // namespace
+
+void set_portable_attention(bool portable) {
+  g_portable = portable;
+}
 
 bool attention_device_fits(const at::Tensor& qkv) {
   return at::cuda::getDeviceProperties(qkv.get_device())->major >= 8;  // asynchronous copies, bfloat16 tensor cores
@@ -20,9 +32,18 @@ bool attention_device_fits(const at::Tensor& qkv) {
 
 namespace {
 
-cuda::AttentionElement element_of(const at::Tensor& tensor) {
-  if (tensor.scalar_type() == at::kBFloat16) return cuda::AttentionElement::bf16;
-  return tensor.scalar_type() == at::kHalf ? cuda::AttentionElement::f16 : cuda::AttentionElement::f32;
+// The kernel of the device's own generation, else (also where the driver encodes no tensor maps) the one that all have.
+template <class Params>
+void launch_attention(const Params& params) {
+  const cudaStream_t stream = c10::cuda::getCurrentCUDAStream();
+  if (!g_portable && cuda::sm90::fits(params)) {
+    const cudaError_t error = cuda::sm90::launch(params, stream);
+    if (error != cudaErrorNotSupported && error != cudaErrorInvalidValue) {
+      C10_CUDA_CHECK(error);
+      return;
+    }
+  }
+  C10_CUDA_CHECK(cuda::launch(params, stream));
 }
 
 // Contiguous and aligned to 16 bytes; a copy where the tensor is not.
@@ -56,8 +77,8 @@ std::tuple<at::Tensor, at::Tensor> run_forward(const at::Tensor& qkv, int64_t he
   params.length = static_cast<int>(qkv.size(1));
   params.head_dim = static_cast<int>(head_dim);
   params.scale = static_cast<float>(1 / std::sqrt(static_cast<double>(head_dim)));
-  params.element = element_of(qkv);
-  C10_CUDA_CHECK(cuda::launch(params, c10::cuda::getCurrentCUDAStream()));
+  params.element = cuda::element_of(qkv);
+  launch_attention(params);
   return {out, lse};
 }
 
@@ -100,20 +121,14 @@ at::Tensor backward_cuda(const at::Tensor& grad_out, const at::Tensor& qkv, cons
   params.length = static_cast<int>(qkv.size(1));
   params.head_dim = static_cast<int>(qkv.size(2) / (3 * heads));
   params.scale = static_cast<float>(1 / std::sqrt(static_cast<double>(params.head_dim)));
-  params.element = element_of(qkv);
-  C10_CUDA_CHECK(cuda::launch(params, c10::cuda::getCurrentCUDAStream()));
+  params.element = cuda::element_of(qkv);
+  launch_attention(params);
   return grad_qkv;
-}
-
-// The rotation's dtypes; float64 (tests) takes the reference.
-bool use_rotation(const at::Tensor& tensor) {
-  const at::ScalarType type = tensor.scalar_type();
-  return backend() == Backend::fused && (type == at::kFloat || type == at::kBFloat16 || type == at::kHalf);
 }
 
 void run_rotate(const at::Tensor& from, const at::Tensor& to, int64_t heads, const at::Tensor& cos,
                 const at::Tensor& sin) {
-  if (!use_rotation(from)) return reference::rotate_qkv(from, to, heads, cos, sin);
+  if (!cuda::use_kernel(from)) return reference::rotate_qkv(from, to, heads, cos, sin);
   if (from.numel() == 0) return;
   cuda::RotateQkv params{};
   params.from = from.const_data_ptr();
@@ -124,7 +139,7 @@ void run_rotate(const at::Tensor& from, const at::Tensor& to, int64_t heads, con
   params.length = from.size(1);
   params.heads = static_cast<int>(heads);
   params.head_dim = static_cast<int>(from.size(2) / (3 * heads));
-  params.element = element_of(from);
+  params.element = cuda::element_of(from);
   C10_CUDA_CHECK(cuda::launch(params, c10::cuda::getCurrentCUDAStream()));
 }
 
@@ -150,7 +165,7 @@ at::Tensor rotate_backward_cuda(const at::Tensor& grad_q, const at::Tensor& grad
   check_rotate_qkv_backward(grad_q, grad_k, grad_v, cos, sin);
   const c10::cuda::CUDAGuard guard(grad_q.device());
   const int64_t B = grad_q.size(0), heads = grad_q.size(1), L = grad_q.size(2), head_dim = grad_q.size(3);
-  if (!use_rotation(grad_q) || head_dim % 2 != 0) {
+  if (!cuda::use_kernel(grad_q) || head_dim % 2 != 0) {
     return reference::rotate_qkv_backward(grad_q, grad_k, grad_v, cos, sin);
   }
   at::Tensor grad_qkv = at::empty({B, L, 3 * heads * head_dim}, grad_q.options());
@@ -171,7 +186,7 @@ at::Tensor rotate_backward_cuda(const at::Tensor& grad_q, const at::Tensor& grad
   params.length = L;
   params.heads = static_cast<int>(heads);
   params.head_dim = static_cast<int>(head_dim);
-  params.element = element_of(grad_q);
+  params.element = cuda::element_of(grad_q);
   C10_CUDA_CHECK(cuda::launch(params, c10::cuda::getCurrentCUDAStream()));
   return grad_qkv;
 }

@@ -158,11 +158,11 @@ cudaError_t start_by_width(const Params& p, cudaStream_t stream) {
 template <typename Params>
 cudaError_t start_by_element(const Params& p, cudaStream_t stream) {
   switch (p.element) {
-    case AttentionElement::f32:
+    case Element::f32:
       return start_by_width<float>(p, stream);
-    case AttentionElement::bf16:
+    case Element::bf16:
       return start_by_width<__nv_bfloat16>(p, stream);
-    case AttentionElement::f16:
+    case Element::f16:
       return start_by_width<__half>(p, stream);
   }
   return cudaErrorInvalidValue;

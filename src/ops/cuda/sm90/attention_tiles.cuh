@@ -1,0 +1,201 @@
+#pragma once
+// What the Hopper attention kernels share.
+
+#include "ops/cuda/attention.cuh"
+#include "ops/cuda/sm90/primitives.cuh"
+#include "ops/cuda/sm90/tensor_map.h"
+#include "ops/cuda/sm90/wgmma.cuh"
+
+namespace hrm::ops::cuda::sm90 {
+
+// (batch, length, width) of 16-bit elements, in boxes of one head of `rows` positions of one sequence; positions past
+// the end read as zeros.
+inline cudaError_t encode_heads(CUtensorMap& map, const void* base, int64_t batch, int64_t length, int64_t width,
+                                int rows) {
+  return encode_map(map, base, MapElement::bits16, MapSwizzle::bytes128,
+                    {{width, 0, 64}, {length, 2 * width, rows}, {batch, 2 * width * length, 1}});
+}
+
+template <typename T>
+constexpr Input kInputOf = Input::bf16;
+template <>
+constexpr Input kInputOf<__half> = Input::f16;
+
+// The shortest length for which kN columns of scores are used: columns below that need no test.
+template <int kN>
+constexpr int kShortest = kN == 64    ? 1
+                          : kN == 88  ? 65
+                          : kN == 104 ? 89
+                                      : 105;
+
+// Tells the compiler that the first wgmma of a sum defines these registers, which its operand list cannot say: else
+// they would be kept, with whatever they hold, from one round of a loop to the next.
+template <int kCount>
+__device__ inline void registers_define(float (&d)[kCount]) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) asm volatile("" : "=f"(d[i]));
+}
+
+// Zeros from here on: a plain initialisation would be moved up, where these registers are needed for other things.
+template <int kCount>
+__device__ inline void registers_clear(uint32_t (&d)[kCount][4]) {
+#pragma unroll
+  for (int i = 0; i < 4 * kCount; ++i) asm volatile("mov.b32 %0, 0;" : "=r"(d[i / 4][i % 4]));
+}
+
+// The lane's number, computed anew: addresses that depend on it are not kept (and spilled) over a persistent loop.
+__device__ inline int fresh_lane() {
+  int lane;
+  asm volatile("mov.u32 %0, %%laneid;" : "=r"(lane));
+  return lane;
+}
+
+// The table's entries are the same for every head, but held in registers they would push out the scores: volatile, so
+// that the compiler leaves them to the first-level cache.
+__device__ inline float4 load_table(const float* from) {
+  float4 value;
+  asm volatile("ld.global.nc.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(value.x), "=f"(value.y), "=f"(value.z), "=f"(value.w)
+               : "l"(from));
+  return value;
+}
+
+// Four pairs of dimensions: two registers of each half.
+template <typename T>
+__device__ inline void turn_four(uint2& low, uint2& high, const float4& cosine, const float4& sine) {
+  float2 a = Pair<T>::unpack(low.x), b = Pair<T>::unpack(high.x);
+  turn(a.x, b.x, cosine.x, sine.x);
+  turn(a.y, b.y, cosine.y, sine.y);
+  low.x = Pair<T>::pack(a.x, a.y);
+  high.x = Pair<T>::pack(b.x, b.y);
+  a = Pair<T>::unpack(low.y), b = Pair<T>::unpack(high.y);
+  turn(a.x, b.x, cosine.z, sine.z);
+  turn(a.y, b.y, cosine.w, sine.w);
+  low.y = Pair<T>::pack(a.x, a.y);
+  high.y = Pair<T>::pack(b.x, b.y);
+}
+
+// Four 8 x 8 matrices to shared memory; lane l gives the address of row l % 8 of matrix l / 8.
+__device__ inline void store_matrices(uint32_t address, const uint32_t (&r)[4]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(r[0]), "r"(r[1]),
+               "r"(r[2]), "r"(r[3])
+               : "memory");
+}
+
+// 16 bytes of a result: past the first-level cache, which keeps the rotation's table.
+__device__ inline void store_once(void* to, const uint4& value) {
+  asm volatile("st.global.L1::no_allocate.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(value.x), "r"(value.y),
+               "r"(value.z), "r"(value.w)
+               : "memory");
+}
+
+// The head that a persistent block works on: `item` = batch * heads + head, without a division for each.
+struct HeadPosition {
+  int item, batch, head;
+  __device__ HeadPosition(int item, int heads) : item(item), batch(item / heads), head(item % heads) {}
+  __device__ void advance(const HeadPosition& step, int heads) {
+    item += step.item;
+    batch += step.batch;
+    head += step.head;
+    if (head >= heads) {
+      head -= heads;
+      ++batch;
+    }
+  }
+};
+
+// A warp's 16 rows of 64 results, as pairs of columns 8n + 2t of row g (rows[2n]) and g + 8 (rows[2n + 1]), through its
+// own rows of a tile to device memory.
+template <typename T>
+__device__ inline void store_rows(const uint32_t (&rows)[16], unsigned char* tile, int first_row, int length, T* to,
+                                  int row_stride) {
+  const int lane = fresh_lane();
+  const uint32_t row_at = shared_address(tile) + (first_row + lane % 16) * 128;
+#pragma unroll
+  for (int n = 0; n < 8; n += 2) {
+    const uint32_t part[4] = {rows[2 * n], rows[2 * n + 1], rows[2 * n + 2], rows[2 * n + 3]};
+    store_matrices(row_at + (((n + lane / 16) ^ (lane & 7)) << 4), part);
+  }
+  __syncwarp();
+  const int row = first_row + lane / 8, chunk = lane % 8;
+  to += row * row_stride + chunk * 8;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    if (row + 4 * i < length) {
+      store_once(to + 4 * i * row_stride, *reinterpret_cast<const uint4*>(tile + Tile<64>::at(row + 4 * i, chunk)));
+    }
+  }
+}
+
+// Turns q and k by their positions, in place: tiles of kRows rows of 128 bytes, swizzled, k kDistance bytes behind q.
+// `wait` is called before they are read. Eight lanes have one row, four pairs of dimensions each: they read 128 bytes
+// of the table. The rows of a half warp are four apart, so that the swizzle spreads them over all banks.
+//
+// kPermute: dimension 8t + 2n + e of a half (t, n < 4, e < 2) moves to column 8n + 2t + e of it, where a product's
+// accumulators give lane t eight neighbouring dimensions. The scores are sums over the dimensions and do not change.
+template <typename T, int kRows, int kDistance, int kThreads, bool kPermute, typename Wait>
+__device__ inline void rotate_tiles(unsigned char* q, const float* cos, const float* sin, int length,
+                                    const Wait& wait) {
+  if (!kPermute && cos == nullptr) {
+    wait();
+    return;
+  }
+  // The first warpgroup has more to do with the scores and takes fewer of the units of four rows.
+  constexpr int kUnits = (kRows + 3) / 4;
+  constexpr int kFirst = kThreads == 128 ? 0 : kRows / 32 * 4;
+  constexpr int kRounds = (kUnits - kFirst + 3) / 4;
+  const int lane = fresh_lane(), warp = static_cast<int>(threadIdx.x) / 32;
+  const bool second = warp >= 4 || kThreads == 128;
+  const auto row_of = [&](int round) {
+    const int unit = second ? kFirst + warp % 4 + round * 4 : warp + round * 4;
+    // Past the warpgroup's own units: a row that does not exist.
+    if (!second && round * 4 >= kFirst) return kRows + 128;
+    return (unit >> 1) * 8 + (unit & 1) * 2 + (lane >> 3 & 1) * 4 + (lane >> 4);
+  };
+  float4 cosine[kRounds], sine[kRounds];
+#pragma unroll
+  for (int round = 0; round < kRounds; ++round) {
+    cosine[round] = make_float4(1, 1, 1, 1), sine[round] = make_float4(0, 0, 0, 0);
+    if (cos != nullptr) {
+      const int at = min(row_of(round), length - 1) * 32 + (lane & 7) * 4;
+      cosine[round] = load_table(cos + at);
+      sine[round] = load_table(sin + at);
+    }
+  }
+  wait();
+#pragma unroll
+  for (int round = 0; round < kRounds; ++round) {
+    const int row = row_of(round);
+    const bool valid = row < length;
+    const uint32_t turned = static_cast<uint32_t>(row & 7) << 4;
+    unsigned char* const row_at = q + row * 128;
+    const uint32_t low = ((lane >> 1 & 3) << 4 ^ turned) + (lane & 1) * 8;
+    uint2 a[2], b[2];
+    if (valid) {
+#pragma unroll
+      for (int part = 0; part < 2; ++part) {
+        a[part] = *reinterpret_cast<uint2*>(row_at + part * kDistance + low);
+        b[part] = *reinterpret_cast<uint2*>(row_at + part * kDistance + (low ^ 64));
+        turn_four<T>(a[part], b[part], cosine[round], sine[round]);
+      }
+    }
+    if (kPermute) __syncwarp();  // the row's other lanes have read
+    if (valid) {
+#pragma unroll
+      for (int part = 0; part < 2; ++part) {
+        if (kPermute) {
+          const uint32_t to = ((lane & 1) << 5 ^ turned) + (lane >> 1 & 3) * 4;
+          *reinterpret_cast<uint32_t*>(row_at + part * kDistance + to) = a[part].x;
+          *reinterpret_cast<uint32_t*>(row_at + part * kDistance + (to ^ 16)) = a[part].y;
+          *reinterpret_cast<uint32_t*>(row_at + part * kDistance + (to ^ 64)) = b[part].x;
+          *reinterpret_cast<uint32_t*>(row_at + part * kDistance + (to ^ 80)) = b[part].y;
+        } else {
+          *reinterpret_cast<uint2*>(row_at + part * kDistance + low) = a[part];
+          *reinterpret_cast<uint2*>(row_at + part * kDistance + (low ^ 64)) = b[part];
+        }
+      }
+    }
+  }
+}
+
+}  // namespace hrm::ops::cuda::sm90
