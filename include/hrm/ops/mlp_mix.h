@@ -16,7 +16,7 @@ namespace hrm::ops {
 //
 // h: (B, L, D). weight_gate_up: (2F, L), weight_down: (L, F), both contiguous and of h's dtype (float32, bfloat16,
 // float16; float64 for tests). eps > 0. Returns y, (B, L, D) in h's dtype. Nothing is transposed and, where the fused
-// kernel runs (Hopper, 16-bit, L <= 128, D and F multiples of 64), nothing but h and y passes through memory; it
+// kernel runs (Hopper, 16-bit, L <= 128, D a multiple of 64, F of 256), nothing but h and y passes through memory; it
 // rounds to the dtype what a tensor core reads next (silu * gate) and y, and keeps all else in float32. Elsewhere:
 // batched products of the library, in parts of the batch, rounding every intermediate result.
 //

@@ -313,7 +313,7 @@ cudaError_t start_by_element(const MlpMixForward& p, cudaStream_t stream) {
 
 bool mlp_mix_fits(int64_t length, int64_t width, int64_t inner, int capability_major) {
   return capability_major == 9 && length >= 1 && length <= 128 && width % kUnitChannels == 0 &&
-         inner % (2 * kChunk) == 0;
+         inner % kInnerMultiple == 0;
 }
 
 int64_t mlp_mix_packed_bytes(int64_t length, int64_t inner) {

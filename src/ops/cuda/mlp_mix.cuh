@@ -12,6 +12,7 @@ using sm90::registers_fence;
 
 constexpr int kUnitChannels = 64;
 constexpr int kChunk = 32;                           // hidden units in a chunk
+constexpr int kInnerMultiple = 256;                  // whole tiles of the weights' gradients
 constexpr uint32_t kSharedLimit = 227 * 1024 - 256;  // bytes of shared memory of a block, less room for barriers
 
 // Steps of 16 positions as the inner dimension, and positions as columns of z.
@@ -114,9 +115,6 @@ struct Logistic {
 //
 // f16: by exp2, and one reciprocal for both numbers. Below -41 sigmoid stays at 2^-60, which times x is nothing.
 template <Input kInput>
-constexpr float kGateScale = kInput == Input::bf16 ? 0.5f : 1.0f;
-
-template <Input kInput>
 __device__ inline Logistic logistic(float g, float h) {
   if constexpr (kInput == Input::bf16) {
     float t, u;
@@ -131,26 +129,6 @@ __device__ inline Logistic logistic(float g, float h) {
     asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(a * b));
     return {{inverse * b, inverse * a}, {g * (inverse * b), h * (inverse * a)}};
   }
-}
-
-// Of a pair of hidden units: act = silu(gate) * up, and from the gradient `da` of act those of gate and up. `g` and `h`
-// are the gates as the product gives them (scaled).
-struct HiddenGradient {
-  float gate[2], up[2], act[2];
-};
-
-template <Input kInput>
-__device__ inline HiddenGradient hidden_gradient(float g, float h, float g_up, float h_up, float g_da, float h_da) {
-  const Logistic s = logistic<kInput>(g, h);
-  const float up[2] = {g_up, h_up}, da[2] = {g_da, h_da};
-  HiddenGradient out;
-#pragma unroll
-  for (int e = 0; e < 2; ++e) {
-    out.act[e] = s.silu[e] * up[e];
-    out.up[e] = s.silu[e] * da[e];
-    out.gate[e] = da[e] * up[e] * fmaf(s.silu[e], 1.0f - s.sigmoid[e], s.sigmoid[e]);
-  }
-  return out;
 }
 
 // ---- A warp's tile of 16 channels x positions in shared memory: 32 bytes a position ----

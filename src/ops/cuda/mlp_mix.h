@@ -22,7 +22,7 @@ struct MlpMixForward {
 };
 
 // Whether the fused kernels do this shape on a device of this compute capability: Hopper (they use wgmma), length 1 to
-// 128, width and inner multiples of 64. Pointers must be aligned to 16 bytes.
+// 128, width a multiple of 64, inner of 256. Pointers must be aligned to 16 bytes.
 bool mlp_mix_fits(int64_t length, int64_t width, int64_t inner, int capability_major);
 
 // Bytes of the weights in the order in which the kernel reads them.
@@ -31,8 +31,8 @@ int64_t mlp_mix_packed_bytes(int64_t length, int64_t inner);
 // Packs the weights and starts the kernel, both on the stream. batch, width, inner at least 1.
 cudaError_t launch(const MlpMixForward& params, cudaStream_t stream);
 
-// As above; grad_y, grad_h as h. The weights' gradients, float32, are added to. The batch is worked off in parts, of
-// which h and the gradient of h + z stand in scratch memory.
+// As above; grad_y, grad_h as h. The weights' gradients, float32, are added to. The batch is worked off in parts, whose
+// hidden gradients stand in scratch memory.
 struct MlpMixBackward {
   const void* grad_y;
   const void* h;
@@ -44,7 +44,8 @@ struct MlpMixBackward {
   float* grad_gate_up;
   float* grad_down;
   void* packed;    // the scratch, aligned to 128
-  void* images;    // h and the gradient of h + z of the part, as operands
+  void* rows;      // gradient of gate and up, and silu(gate) * up, of the part's units
+  void* images;    // h and the gradient of h + z of the part's units
   float* partial;  // sums of the weights' gradients
   int64_t batch, length, width, inner;
   int64_t part;  // samples, at least 1
@@ -53,7 +54,7 @@ struct MlpMixBackward {
 
 // Bytes of MlpMixBackward's scratch.
 struct MlpMixScratch {
-  int64_t packed, images, partial;
+  int64_t packed, rows, images, partial;
 };
 MlpMixScratch mlp_mix_scratch(int64_t part, int64_t length, int64_t width, int64_t inner);
 

@@ -14,11 +14,11 @@
 namespace hrm::ops {
 namespace {
 
-// Samples whose hidden values exist at one time where the reference runs in place of a kernel: 1 MiB each for L = 97, D
-// = 512, F = 512 in 16 bits.
+// Samples whose hidden values exist at one time where the reference runs in place of a kernel (1 MiB each for L = 97, D
+// = 512, F = 512 in 16 bits), and in the backward kernels' scratch memory (0.2 MiB each; 1,536 units of 64 channels
+// give the 132 processors of an H100 or H200 almost six full rounds).
 constexpr int64_t kReferencePart = 64;
-// Units of 64 channels whose operands stand in the backward kernels' scratch memory, 26 KiB each for L = 97.
-constexpr int64_t kScratchUnits = 3072;
+constexpr int64_t kScratchUnits = 1536;
 
 bool use_fused(const at::Tensor& h, const at::Tensor& weight_down) {
   return cuda::use_kernel(h) && h.scalar_type() != at::kFloat &&
@@ -122,7 +122,7 @@ at::Tensor backward_cuda(const at::Tensor& grad_y_any, const at::Tensor& h_any, 
   params.inner = down.size(1);
   params.part = std::clamp<int64_t>(kScratchUnits * 64 / h.size(2), 1, batch);
   const cuda::MlpMixScratch scratch = cuda::mlp_mix_scratch(params.part, params.length, params.width, params.inner);
-  const at::Tensor packed = bytes(scratch.packed, h), images = bytes(scratch.images, h);
+  const at::Tensor packed = bytes(scratch.packed, h), rows = bytes(scratch.rows, h), images = bytes(scratch.images, h);
   const at::Tensor partial = bytes(scratch.partial, h);
   params.grad_y = grad_y.const_data_ptr();
   params.h = h.const_data_ptr();
@@ -134,6 +134,7 @@ at::Tensor backward_cuda(const at::Tensor& grad_y_any, const at::Tensor& h_any, 
   params.grad_gate_up = grad_weight_gate_up.mutable_data_ptr<float>();
   params.grad_down = grad_weight_down.mutable_data_ptr<float>();
   params.packed = packed.mutable_data_ptr();
+  params.rows = rows.mutable_data_ptr();
   params.images = images.mutable_data_ptr();
   params.partial = reinterpret_cast<float*>(partial.mutable_data_ptr());
   params.half = h.scalar_type() == at::kHalf;

@@ -52,12 +52,6 @@ __device__ inline uint4 load_shared_16(uint32_t address) {
   return out;
 }
 
-__device__ inline void store_shared_16(uint32_t address, const uint32_t (&value)[4]) {
-  asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(value[0]), "r"(value[1]), "r"(value[2]),
-               "r"(value[3])
-               : "memory");
-}
-
 // Four (two) 8 x 8 matrices of 16-bit elements; lane 8 * i + r gives the address of row r of matrix i. Transposed:
 // a lane holds of each matrix column lane / 4, rows 2 * (lane % 4) and the next, which is a wgmma fragment of the
 // transposed tile.
