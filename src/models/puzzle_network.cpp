@@ -6,6 +6,7 @@
 #include <numbers>
 
 #include "hrm/nn/init.h"
+#include "hrm/ops/backend.h"
 #include "hrm/ops/embed.h"
 #include "hrm/ops/linear.h"
 
@@ -28,6 +29,19 @@ struct HeadWeights {
   at::Tensor grad_lm_weight = {}, grad_q_weight = {}, grad_q_bias = {};  // undefined where not trained
 };
 
+// z_H @ weight^T of all positions, (B, L, V). On a GPU the rows begin at multiples of 16 bytes: with 11 logits side by
+// side the product, and those of the backward pass, would move single elements.
+at::Tensor position_logits(const at::Tensor& z_H, const at::Tensor& weight) {
+  if (!z_H.is_cuda() || ops::backend() == ops::Backend::reference) return at::linear(z_H, weight);
+  const int64_t B = z_H.size(0), L = z_H.size(1), V = weight.size(0);
+  const auto unit = static_cast<int64_t>(16 / z_H.element_size());
+  const int64_t pitch = (V + unit - 1) / unit * unit;
+  const at::Tensor logits = at::empty_strided({B, L, V}, {L * pitch, pitch, 1}, z_H.options());
+  at::Tensor rows = logits.view({B * L, V});
+  at::mm_out(rows, z_H.reshape({B * L, -1}), weight.t());
+  return logits;
+}
+
 // z_H (B, L, D) -> logits of every position (B, L, V) in the compute dtype, and Q values of the first (B, 2) float32.
 // One function, because autograd would widen the gradient of the first position to all positions and add it to that of
 // the logits; here it goes straight into the first position's rows. The masters are arguments so that the node exists
@@ -41,7 +55,7 @@ struct Heads : torch::autograd::Function<Heads> {
     ctx->saved_data["grad_lm_weight"] = weights.grad_lm_weight;
     ctx->saved_data["grad_q_weight"] = weights.grad_q_weight;
     ctx->saved_data["grad_q_bias"] = weights.grad_q_bias;
-    return {at::linear(z_H, weights.lm_weight),
+    return {position_logits(z_H, weights.lm_weight),
             at::linear(z_H.select(1, 0), weights.q_weight, weights.q_bias).to(at::kFloat)};
   }
 

@@ -144,29 +144,27 @@ __global__ void __launch_bounds__(kThreads) backward(TokenLossBackward p) {
   }
   labelled = sum_of_block(labelled);
   const A weight = static_cast<const A*>(p.grad_loss)[sample * p.grad_loss_stride] / static_cast<A>(max(labelled, 1));
-  const int lane = static_cast<int>(threadIdx.x) % kGroup, columns = static_cast<int>(p.grad_row);
+  const int lane = static_cast<int>(threadIdx.x) % kGroup;
   for (int l = static_cast<int>(threadIdx.x) / kGroup; l < p.positions; l += kThreads / kGroup) {
     T* grad = grads + l * p.grad_row;
     const int token = l - p.first;
     const int32_t label = token >= 0 && token < p.tokens ? labels[token] : kIgnored;
     if (label == kIgnored) {
-      for (int v = lane; v < columns; v += kGroup) grad[v] = from_float<T>(0.0f);
+      for (int v = lane; v < p.vocab; v += kGroup) grad[v] = from_float<T>(0.0f);
       continue;
     }
     const T* x = logits + l * p.logits_row;
     Best best;
     const Terms<A> terms = read_token<T, A, kGroup, kSoftmax>(x, p.vocab, label, lane, best);
-    for (int v = lane; v < columns; v += kGroup) {
+    for (int v = lane; v < p.vocab; v += kGroup) {
+      const A value = static_cast<A>(to_float(x[v]));
       A out = 0;
-      if (v < p.vocab) {
-        const A value = static_cast<A>(to_float(x[v]));
-        if constexpr (kSoftmax) {
-          out = exponential(value - terms.shift) / terms.sum - (v == label ? A(1) : A(0));
-        } else {
-          const A s = stable(value);
-          const A slope = value >= A(0) ? A(1) : s * s;
-          out = slope / terms.sum - (v == label ? slope / s : A(0));
-        }
+      if constexpr (kSoftmax) {
+        out = exponential(value - terms.shift) / terms.sum - (v == label ? A(1) : A(0));
+      } else {
+        const A s = stable(value);
+        const A slope = value >= A(0) ? A(1) : s * s;
+        out = slope / terms.sum - (v == label ? slope / s : A(0));
       }
       grad[v] = from_float<T>(static_cast<float>(out * weight));
     }

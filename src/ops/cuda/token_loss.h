@@ -24,7 +24,7 @@ struct TokenLossForward {
   Element element;
 };
 
-// Gradients stand at b * grad_sample + l * grad_row + v; the columns vocab..grad_row-1 of each position are zeroed.
+// The gradient of logit v of position l of sample b stands at (b * positions + l) * grad_row + v.
 struct TokenLossBackward {
   const void* grad_loss;  // (samples), double when wide, else float; apart by grad_loss_stride, which may be 0
   const void* logits;

@@ -60,7 +60,9 @@ at::Tensor token_loss_backward_cuda(const at::Tensor& grad_loss, const at::Tenso
   if (!cuda::use_kernel(logits)) return reference::token_loss_backward(grad_loss, logits, labels, first, k, p);
   const at::Tensor rows = with_rows(logits), label_rows = labels.contiguous();
   const int64_t samples = logits.size(0), positions = logits.size(1), vocab = logits.size(2);
-  at::Tensor grad = at::empty({samples, positions, vocab}, logits.options());
+  // Rows as far apart as those of the logits: a distance of 16 bytes, say, that the product behind them reads faster.
+  const int64_t pitch = rows.stride(1);
+  at::Tensor grad = at::empty_strided({samples, positions, vocab}, {positions * pitch, pitch, 1}, logits.options());
   if (grad.numel() == 0) return grad;
   cuda::TokenLossBackward params{};
   params.grad_loss = grad_loss.const_data_ptr();
@@ -71,7 +73,7 @@ at::Tensor token_loss_backward_cuda(const at::Tensor& grad_loss, const at::Tenso
   params.samples = samples;
   params.logits_sample = rows.stride(0);
   params.logits_row = rows.stride(1);
-  params.grad_row = vocab;
+  params.grad_row = pitch;
   params.positions = static_cast<int>(positions);
   params.tokens = static_cast<int>(labels.size(1));
   params.first = static_cast<int>(first);
