@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "hrm/base/error.h"
+#include "hrm/nn/parameter.h"
 #include "hrm/nn/swiglu.h"
 
 namespace hrm::train {
@@ -451,6 +452,18 @@ const std::vector<GpuFacts>& known_gpus() {
       {"L4", 121e12, 300e9, 23.7e9, false},        {"RTX 4090", 165e12, 1008e9, 25.3e9, false},
   };
   return gpus;
+}
+
+PlanInput make_plan_input(const config::Config& config, const models::PuzzleModelDims& dims, const GpuFacts& gpu) {
+  PlanInput input{.config = config, .dims = dims, .gpu = gpu};
+  const auto model = models::make_puzzle_model_outline(config.model, dims);
+  for (const auto& item : model->named_parameters()) input.parameters += item.value().numel();
+  for (const auto& module : model->modules()) {
+    if (const auto* reader = dynamic_cast<const nn::HasComputeWeight*>(module.get())) {
+      input.copied_parameters += reader->master_weight().numel();
+    }
+  }
+  return input;
 }
 
 Plan make_plan(const PlanInput& in) {

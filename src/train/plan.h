@@ -29,6 +29,9 @@ struct PlanInput {
   GpuFacts gpu;
 };
 
+// Counts the parameters of the configured model; `train_examples` is left 0.
+PlanInput make_plan_input(const config::Config& config, const models::PuzzleModelDims& dims, const GpuFacts& gpu);
+
 struct PlanItem {
   std::string name;
   double value = 0;  // bytes, or milliseconds

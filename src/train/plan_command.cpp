@@ -11,7 +11,6 @@
 #include "hrm/config/load.h"
 #include "hrm/data/dataset.h"
 #include "hrm/data/device_table.h"
-#include "hrm/nn/parameter.h"
 #include "hrm/train/commands.h"
 #include "plan.h"
 
@@ -58,29 +57,19 @@ std::string number(double value, int digits) {
 }
 
 // The sizes of the data, and the examples that a table on the GPU would hold.
-void read_data(const PlanOptions& options, PlanInput& input) {
-  const config::Config& config = input.config;
+PlanInput read_input(const PlanOptions& options, const config::Config& config, const GpuFacts& gpu) {
   if (options.seq_len > 0) {
-    input.dims = models::resolve_dims(config.model, {.vocab_size = options.vocab_size, .seq_len = options.seq_len});
-    return;
+    const data::PuzzleMeta meta{.vocab_size = options.vocab_size, .seq_len = options.seq_len};
+    return make_plan_input(config, models::resolve_dims(config.model, meta), gpu);
   }
   require(!config.data.train.empty(), ExitCode::usage, "data.train is empty; give data, or --seq-len and --vocab-size");
   const auto dataset =
       data::open_dataset(config.data.train, "train", config.data, static_cast<uint64_t>(config.run.seed));
-  input.dims = models::resolve_dims(config.model, dataset->meta());
+  PlanInput input = make_plan_input(config, models::resolve_dims(config.model, dataset->meta()), gpu);
   if (data::use_device_table(config, *dataset, at::Device(at::kCUDA, 0))) {
     input.train_examples = dataset->num_examples();
   }
-}
-
-void count_parameters(PlanInput& input) {
-  const auto model = models::make_puzzle_model_outline(input.config.model, input.dims);
-  for (const auto& item : model->named_parameters()) input.parameters += item.value().numel();
-  for (const auto& module : model->modules()) {
-    if (const auto* reader = dynamic_cast<const nn::HasComputeWeight*>(module.get())) {
-      input.copied_parameters += reader->master_weight().numel();
-    }
-  }
+  return input;
 }
 
 Json items_json(const std::vector<PlanItem>& items, const char* unit) {
@@ -147,14 +136,10 @@ int run_plan(const PlanOptions& options) {
   require((options.seq_len > 0) == (options.vocab_size > 0), ExitCode::usage,
           "--seq-len and --vocab-size describe the data together; give both or none");
   const config::LoadedConfig loaded = config::load_config(options.config_files, options.overrides);
-  PlanInput input;
-  input.config = loaded.config;
   require(
-      input.config.runtime.device != "cpu", ExitCode::usage,
+      loaded.config.runtime.device != "cpu", ExitCode::usage,
       "plan estimates training on a GPU, but runtime.device is 'cpu'; on the CPU 'hrm_train bench step' measures it");
-  input.gpu = choose_gpu(options.gpu);
-  read_data(options, input);
-  count_parameters(input);
+  const PlanInput input = read_input(options, loaded.config, choose_gpu(options.gpu));
   const Json json = plan_json(input, make_plan(input));
   print_plan(json, std::cout);
   if (!options.json_out.empty()) write_text_atomic(options.json_out, json.dump(2) + "\n");
