@@ -8,11 +8,12 @@ namespace {
 
 using namespace testing;  // NOLINT
 
-// Rows on both sides of a tile of 64 and of 128, more tiles than blocks; inner sizes of 1 to 8 blocks of 64; widths of
-// one and of many slices, and such as no kernel takes.
+// Rows on both sides of a tile of 128 and of its parts of 16, more tiles than blocks; inner sizes of 1 to 24 blocks of
+// 64; widths of one and of many slices, odd and even in number, and such as no kernel takes.
 std::vector<ProductShape> swiglu_shapes() {
-  return {{1, 512, 1536},    {63, 512, 1536},   {64, 64, 64},    {65, 128, 192},  {129, 320, 64},   {777, 192, 960},
-          {5248, 512, 1536}, {20000, 512, 256}, {100, 512, 100}, {100, 520, 192}, {100, 1024, 192}, {3, 5, 7}};
+  return {{1, 512, 1536},  {15, 64, 128},    {63, 512, 1536},   {65, 128, 256},   {127, 192, 768},
+          {129, 320, 640}, {128, 1536, 512}, {5248, 512, 1536}, {20000, 64, 256}, {100, 512, 100},
+          {100, 520, 256}, {70, 512, 192},   {3, 5, 7}};
 }
 
 std::vector<ProductShape> norm_shapes() {

@@ -11,14 +11,14 @@ namespace hrm::ops {
 // y = h * rsqrt(mean(h^2) + eps) over the last dimension, h = residual + x @ weight^T.
 //
 // x: (..., K), float32, bfloat16 or float16 (float64 on the CPU). weight: (D, K), residual: (..., D), x's dtype.
-// Returns
-// (..., D), contiguous. Rounding as at::linear followed by ops::rms_norm_residual: the product and the sum are rounded
-// to the dtype, the norm is float32, y is rounded once.
+// Returns (..., D), contiguous. Rounding as at::linear followed by ops::rms_norm_residual: the product and the sum are
+// rounded to the dtype, the norm is float32, y is rounded once.
 //
 // Not differentiable: the function below is the part of a backward pass that is written by hand (nn::mlp_sub_block);
 // ops::rms_norm_backward gives the gradient of h from y and rstd. Deterministic; on the current stream; can be
-// captured. Where no kernel of ours takes the input, a matrix product and ops::rms_norm_residual do. Throws c10::Error
-// that names the shapes.
+// captured. On a Hopper GPU (compute capability 9.0), 16-bit inputs with D of 256 or 512 and K a multiple of 64
+// take one kernel; anything else is a matrix product and ops::rms_norm_residual. Throws c10::Error that names the
+// shapes.
 at::Tensor linear_rms_norm(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& residual, double eps);
 
 // The same, and rstd (...), float32 (float64 for float64), the factor of each row.

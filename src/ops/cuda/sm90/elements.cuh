@@ -88,9 +88,4 @@ __device__ inline uint4 round_eight(const float (&d)[kCount], int run, int i) {
   return out;
 }
 
-// Accumulator column (0..31) of an output (0..31) of a run of 32.
-__device__ inline int permuted_row(int output) {
-  return 8 * (output / 2 % 4) + 2 * (output / 8) + output % 2;
-}
-
 }  // namespace hrm::ops::cuda::sm90

@@ -31,16 +31,14 @@ cudaError_t start_rms_norm(const LinearRmsNorm& p, cudaStream_t stream) {
 
 template <Input kInput>
 cudaError_t start_by_width(const LinearRmsNorm& p, cudaStream_t stream) {
-  if (p.width == 256) return start_rms_norm<kInput, 1>(p, stream);
-  if (p.width == 512) return start_rms_norm<kInput, 2>(p, stream);
-  return start_rms_norm<kInput, 4>(p, stream);
+  return p.width == 256 ? start_rms_norm<kInput, 1>(p, stream) : start_rms_norm<kInput, 2>(p, stream);
 }
 
 }  // namespace
 
 bool fits(const LinearRmsNorm& p) {
-  return is_hopper() && (p.width == 256 || p.width == 512 || p.width == 1024) && p.inner % 64 == 0 && p.inner > 0 &&
-         p.rows > 0 && p.rows <= INT32_MAX - 128 && p.element != Element::f32;
+  return is_hopper() && (p.width == 256 || p.width == 512) && p.inner % 64 == 0 && p.inner > 0 && p.rows > 0 &&
+         p.rows <= INT32_MAX - 128 && p.element != Element::f32;
 }
 
 cudaError_t launch(const LinearRmsNorm& p, cudaStream_t stream) {

@@ -158,23 +158,8 @@ __device__ inline void tma_load_multicast(void* to, const CUtensorMap* map, uint
       : "memory");
 }
 
-__device__ inline void tma_load_multicast(void* to, const CUtensorMap* map, uint64_t* barrier, uint16_t blocks, int x,
-                                          int y, int z, int u, int v) {
-  asm volatile(
-      "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], "
-      "[%1, {%4, %5, %6, %7, %8}], [%2], %3;" ::"r"(shared_address(to)),
-      "l"(map), "r"(shared_address(barrier)), "h"(blocks), "r"(x), "r"(y), "r"(z), "r"(u), "r"(v)
-      : "memory");
-}
-
 // Shared memory to the tensor; what falls outside of it is not written. The data must have been fenced by
 // fence_async_shared() in each writing thread, then a barrier among them.
-__device__ inline void tma_store(const CUtensorMap* map, const void* from, int x, int y) {
-  asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%2, %3}], [%1];" ::"l"(map),
-               "r"(shared_address(from)), "r"(x), "r"(y)
-               : "memory");
-}
-
 __device__ inline void tma_store(const CUtensorMap* map, const void* from, int x, int y, int z) {
   asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, {%2, %3, %4}], [%1];" ::"l"(map),
                "r"(shared_address(from)), "r"(x), "r"(y), "r"(z)
@@ -215,33 +200,8 @@ __device__ inline void cluster_sync() {
   cluster_wait();
 }
 
-// Writes into the shared memory of block `rank`, at the offset of `to` in this block's.
-__device__ inline void store_remote(float* to, uint32_t rank, float value) {
-  asm volatile(
-      "{\n"
-      ".reg .b32 remote;\n"
-      "mapa.shared::cluster.u32 remote, %0, %1;\n"
-      "st.shared::cluster.f32 [remote], %2;\n"
-      "}\n" ::"r"(shared_address(to)),
-      "r"(rank), "f"(value)
-      : "memory");
-}
-
-__device__ inline float load_remote(const float* from, uint32_t rank) {
-  float value;
-  asm volatile(
-      "{\n"
-      ".reg .b32 remote;\n"
-      "mapa.shared::cluster.u32 remote, %1, %2;\n"
-      "ld.shared::cluster.f32 %0, [remote];\n"
-      "}\n"
-      : "=f"(value)
-      : "r"(shared_address(from)), "r"(rank)
-      : "memory");
-  return value;
-}
-
-// The same, counted as 4 bytes by the barrier of that block: what the TMA's deliveries are to a waiting consumer.
+// Writes into the shared memory of block `rank`, at the offset of `to` in this block's. The barrier there counts 4
+// bytes, as for the TMA's deliveries.
 __device__ inline void store_remote_counted(float* to, uint64_t* barrier, uint32_t rank, float value) {
   asm volatile(
       "{\n"
@@ -258,8 +218,8 @@ __device__ inline void store_remote_counted(float* to, uint64_t* barrier, uint32
 
 // A kernel that start() (launch.cuh) has queued may begin while the one before it still runs: its blocks take the room
 // that finished ones leave, and set up barriers meanwhile. Every thread must call this before it touches memory that an
-// earlier kernel wrote or reads: it returns when all earlier kernels are done and what they wrote is visible. From then on
-// the next kernel may begin in the same way.
+// earlier kernel wrote or reads: it returns when all earlier kernels are done and what they wrote is visible. From then
+// on the next kernel may begin in the same way.
 __device__ inline void wait_for_earlier_kernels() {
   asm volatile("griddepcontrol.wait;" ::: "memory");
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
@@ -290,7 +250,7 @@ __device__ inline void registers_increase() {
 // Operands in shared memory are described by 64 bits. Swizzled by 128 bytes: 16-byte chunk c of a 128-byte row r stands
 // at chunk c ^ (r % 8), which is what a TMA box of 128 bytes in x with CU_TENSOR_MAP_SWIZZLE_128B writes.
 //
-// K-major: row = M or N index, 64 16-bit elements (or 128 8-bit ones) of K in a row; 8 rows make an atom of 1024 bytes,
+// K-major: row = M or N index, 64 16-bit elements of K in a row; 8 rows make an atom of 1024 bytes,
 // atoms follow each other. The next 32 bytes of K inside of the row: descriptor + 2.
 __device__ inline uint64_t descriptor_k_major(const void* tile) {
   constexpr uint64_t kSwizzle128 = uint64_t{1} << 62;

@@ -2,27 +2,25 @@
 // Products with an epilogue: A (M, K) * W (N, K)^T in tiles of 128 rows x 256 columns.
 //
 // Three warpgroups of a block, for as many tiles as the block gets:
-//   two consumers   64 rows x 256 columns each, on the tensor cores; then they put the rounded product into a staging
-//                   buffer and go on with the next tile
-//   one more        a thread of its first warp starts the TMA's loads; the other three warps read the staging buffers,
-//   do
-//                   the rest of the work and write to memory, while the tensor cores are busy with the next tile
-// (Not a fourth warpgroup: with more than 384 threads the compiler refuses a wgmma of 128 accumulators.)
-// With a K of 512, a tile is multiplied in 5 us and its epilogue takes about as long; in turn they would cost twice.
+// - Two consumers, 64 rows x 256 columns each, work on the tensor cores, put the rounded product into a staging buffer
+//   and go on with the next tile.
+// - Of the third, one thread starts the TMA's loads, and three warps read the staging buffers, do the rest of the work
+//   and write to memory, while the tensor cores are busy with the next tile. (Not a fourth warpgroup: with more than
+//   384 threads the compiler refuses a wgmma of 128 accumulators.)
+// With a K of 512, a tile is multiplied in 5 us and its epilogue takes nearly as long; in turn they would cost twice.
 //
-// The kCluster blocks of a cluster work on neighbouring slices of W and the same rows: each loads its part of the tile
-// of A and sends it to all.
-//
-// Op, the epilogue, is a plain struct with the constants kInput, kBoxes (loads of 256 / kBoxes rows of W each, the
-// second `box_distance` runs of 32 rows after the first) and Shared, what it keeps in shared memory, and the functions
-//   init(shared)               by one thread, before anything else
-//   fetch(shared, part, half)  by a warp: start to load what the first or last 8 rows of a part need besides the
-//   product;
-//                              called for the first part, and by `refill`
-//   run(shared, part, staging, wait, done, refill)
-//                              by a warp, for the 16 rows of a part; it calls wait() before it reads the staging
-//                              buffer, done() when it has read it, and refill(half) when what was fetched for these 8
-//                              rows has been read and the next part's may take its place
+// Op, the epilogue, is a plain struct.
+//   kInput       type of the operands and of the staged product
+//   kTransposed  W is (K, N) in memory
+//   kBoxes       W is loaded in kBoxes boxes of 256 / kBoxes rows, the second `box_distance` runs of 32 rows after the
+//                first; 1 where it is transposed
+//   Shared       what it keeps in shared memory
+//   init(shared), by one thread, before anything else.
+//   fetch(shared, part, half), by a warp: starts to load what the first or last 8 rows of a part need besides the
+//     product. Called for the first part, then by `refill`.
+//   run(shared, part, staging, wait, done, refill), by a warp, for the 16 rows of a part: calls wait() before it reads
+//     the staging buffer, done() when it has read it, and refill(half) when what was fetched for these 8 rows has been
+//     read and the next part's may take its place.
 
 #include "ops/cuda/sm90/elements.cuh"
 #include "ops/cuda/sm90/wgmma.cuh"
@@ -32,7 +30,7 @@ namespace hrm::ops::cuda::sm90 {
 struct TileShape {
   int64_t rows;
   int blocks_k;      // K / 64
-  int slices;        // N / 256, a multiple of the cluster
+  int slices;        // N / 256
   int box_distance;  // see Op::kBoxes
 };
 
@@ -62,7 +60,7 @@ constexpr int tile_shared_bytes(int stages) {
   return 1024 + stages * kTileStageBytes + 2 * kStagingBytes + kOpBytes<Op> + (2 * stages + 16) * 8;
 }
 
-template <class Op, int kCluster, int kStages>
+template <class Op, int kStages>
 __global__ void __launch_bounds__(384, 1)
     tile_kernel(const __grid_constant__ CUtensorMap map_a, const __grid_constant__ CUtensorMap map_w,
                 const TileShape shape, const __grid_constant__ Op op) {
@@ -76,17 +74,14 @@ __global__ void __launch_bounds__(384, 1)
   uint64_t* staging_full = empty + kStages;  // one for each 16 rows
   uint64_t* staging_empty = staging_full + 8;
 
-  const int rank = kCluster > 1 ? static_cast<int>(cluster_rank()) : 0;
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  const int clusters = static_cast<int>(gridDim.x) / kCluster;
-  const int first = static_cast<int>(blockIdx.x) / kCluster;
-  const int slice_groups = shape.slices / kCluster;
-  const int tiles = static_cast<int>((shape.rows + 127) / 128) * slice_groups;
+  const auto blocks = static_cast<int>(gridDim.x), first = static_cast<int>(blockIdx.x);
+  const int tiles = static_cast<int>((shape.rows + 127) / 128) * shape.slices;
 
   if (threadIdx.x == 0) {
     for (int i = 0; i < kStages; ++i) {
       barrier_init(&full[i], 1);
-      barrier_init(&empty[i], 8 * kCluster);
+      barrier_init(&empty[i], 8);
     }
     for (int i = 0; i < 8; ++i) {
       barrier_init(&staging_full[i], 1);
@@ -95,11 +90,7 @@ __global__ void __launch_bounds__(384, 1)
     Op::init(shared);
     barrier_init_fence();
   }
-  if constexpr (kCluster > 1) {
-    cluster_sync();
-  } else {
-    __syncthreads();
-  }
+  __syncthreads();
   wait_for_earlier_kernels();
 
   if (warp >= 8) {
@@ -108,22 +99,16 @@ __global__ void __launch_bounds__(384, 1)
       if (lane == 0) {
         tma_prefetch_map(&map_a);
         tma_prefetch_map(&map_w);
-        constexpr int kRowsA = 128 / kCluster;
         RingPosition<kStages> at;
-        for (int tile = first; tile < tiles; tile += clusters) {
-          const int row = tile / slice_groups * 128 + kRowsA * rank;
-          const int slice = tile % slice_groups * kCluster + rank;
+        for (int tile = first; tile < tiles; tile += blocks) {
+          const int row = tile / shape.slices * 128, slice = tile % shape.slices;
           for (int k = 0; k < shape.blocks_k; ++k) {
             barrier_wait(&empty[at.stage], at.parity ^ 1);
             uint64_t* barrier = &full[at.stage];
             barrier_arrive_expect(barrier, kTileStageBytes);
             uint8_t* a = ring + at.stage * kTileStageBytes;
             uint8_t* w = a + 128 * 128;
-            if constexpr (kCluster > 1) {
-              tma_load_multicast(a + kRowsA * 128 * rank, &map_a, barrier, (1 << kCluster) - 1, 64 * k, row);
-            } else {
-              tma_load(a, &map_a, barrier, 64 * k, row);
-            }
+            tma_load(a, &map_a, barrier, 64 * k, row);
             if constexpr (Op::kTransposed) {
               tma_load(w, &map_w, barrier, 0, 64 * k, 4 * slice);
             } else {
@@ -145,9 +130,9 @@ __global__ void __launch_bounds__(384, 1)
         where.iteration = index / 8;
         where.part = index % 8;
         where.reader = reader;
-        const int tile = first + where.iteration * clusters;
-        where.first_row = int64_t{tile / slice_groups} * 128 + 16 * where.part;
-        where.slice = tile % slice_groups * kCluster + rank;
+        const int tile = first + where.iteration * blocks;
+        where.first_row = int64_t{tile / shape.slices} * 128 + 16 * where.part;
+        where.slice = tile % shape.slices;
         return tile < tiles;
       };
       TilePart where, next;
@@ -170,21 +155,16 @@ __global__ void __launch_bounds__(384, 1)
             });
       }
     }
-    __syncwarp();
   } else {
     registers_increase<184>();
     const int consumer = warp / 4, q = lane % 4;
     const int part = warp;  // of the tile's rows
     const auto release = [&](int stage) {
-      if constexpr (kCluster > 1) {
-        if (lane < kCluster) barrier_arrive_remote(&empty[stage], lane);
-      } else {
-        if (lane == 0) barrier_arrive(&empty[stage]);
-      }
+      if (lane == 0) barrier_arrive(&empty[stage]);
     };
     RingPosition<kStages> at;
     uint32_t staging_parity = 1;
-    for (int tile = first; tile < tiles; tile += clusters) {
+    for (int tile = first; tile < tiles; tile += blocks) {
       float d[128];
       int previous = 0;
       for (int k = 0; k < shape.blocks_k; ++k) {
@@ -240,8 +220,6 @@ __global__ void __launch_bounds__(384, 1)
       if (lane == 0) barrier_arrive(&staging_full[part]);
     }
   }
-  // A block of a cluster stays until the others no longer write into its shared memory.
-  if constexpr (kCluster > 1) cluster_sync();
 #endif
 }
 

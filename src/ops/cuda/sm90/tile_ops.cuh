@@ -8,7 +8,7 @@ namespace hrm::ops::cuda::sm90 {
 // A slice of W is 128 rows of the gate and the same 128 of the up projection: chunks 0 to 15 of a staged row are gates,
 // 16 to 31 the ups of the same outputs.
 template <Input kType, bool kSave>
-struct TileSwiglu {
+struct LinearSwigluTile {
   static constexpr Input kInput = kType;
   static constexpr bool kTransposed = false;
   static constexpr int kBoxes = 2;
@@ -66,7 +66,7 @@ struct TileSwiglu {
 // The product is the gradient of act = silu(gate) * up; makes of it those of gate and up, and act again. Gates and ups
 // arrive by TMA, two buffers of 8 rows for each reading warp.
 template <Input kType>
-struct TileSwigluBackward {
+struct LinearSwigluBackwardTile {
   static constexpr Input kInput = kType;
   static constexpr bool kTransposed = true;
   static constexpr int kBoxes = 1;

@@ -5,14 +5,13 @@
 //   Mma<N, Input>::registers<b_major>(d, a, b, accumulate)         A in registers, B in shared memory
 //
 // With accumulate = false, D is overwritten. A in registers: a[0] row g, columns 2q, 2q+1; a[1] row g + 8; a[2] row g,
-// columns 8 + 2q, ...; a[3] row g + 8, columns 8 + 2q, ... (two 16-bit values each; four 8-bit ones, with 4 for 2).
-// 8-bit operands are K-major.
+// columns 8 + 2q, ...; a[3] row g + 8, columns 8 + 2q, ... (two 16-bit values each).
 
 #include "ops/cuda/sm90/primitives.cuh"
 
 namespace hrm::ops::cuda::sm90 {
 
-enum class Input { bf16, f16, e4m3 };
+enum class Input { bf16, f16 };
 
 template <int N, Input kInput>
 struct Mma;
@@ -22,8 +21,10 @@ struct Mma;
   "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
 #define HRM_D32 HRM_D16 ", " \
   "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-#define HRM_D48 HRM_D32 ", " \
-  "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
+#define HRM_D44 HRM_D32 ", " \
+  "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43"
+#define HRM_D48 HRM_D44 ", " \
+  "%44, %45, %46, %47"
 #define HRM_D52 HRM_D48 ", " \
   "%48, %49, %50, %51"
 #define HRM_D56 HRM_D52 ", " \
@@ -41,6 +42,7 @@ struct Mma;
 #define HRM_F16(i) HRM_F4(i), HRM_F4((i) + 4), HRM_F4((i) + 8), HRM_F4((i) + 12)
 #define HRM_F16_ALL HRM_F16(0)
 #define HRM_F32_ALL HRM_F16(0), HRM_F16(16)
+#define HRM_F44_ALL HRM_F16(0), HRM_F16(16), HRM_F4(32), HRM_F4(36), HRM_F4(40)
 #define HRM_F48_ALL HRM_F16(0), HRM_F16(16), HRM_F16(32)
 #define HRM_F52_ALL HRM_F16(0), HRM_F16(16), HRM_F16(32), HRM_F4(48)
 #define HRM_F56_ALL HRM_F16(0), HRM_F16(16), HRM_F16(32), HRM_F4(48), HRM_F4(52)
@@ -73,29 +75,9 @@ struct Mma;
     }                                                                                                                  \
   };
 
-#define HRM_WGMMA_8(N, INPUT, TYPE, REGS, OUTS, OP0, OP1, OP2, OP3, OP4, OP5, OP6)                                     \
-  template <>                                                                                                          \
-  struct Mma<N, Input::INPUT> {                                                                                        \
-    __device__ static void shared(float (&d)[N / 2], uint64_t a, uint64_t b, bool accumulate) {                        \
-      asm volatile(                                                                                                    \
-          "{\n.reg .pred p;\nsetp.ne.b32 p, " OP2 ", 0;\n"                                                             \
-          "wgmma.mma_async.sync.aligned.m64n" #N "k32.f32." TYPE "." TYPE " {" REGS "}, " OP0 ", " OP1                 \
-          ", p, 1, 1;\n}\n"                                                                                            \
-          : OUTS                                                                                                       \
-          : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)));                                                        \
-    }                                                                                                                  \
-    __device__ static void registers(float (&d)[N / 2], const uint32_t (&a)[4], uint64_t b, bool accumulate) {         \
-      asm volatile(                                                                                                    \
-          "{\n.reg .pred p;\nsetp.ne.b32 p, " OP5 ", 0;\n"                                                             \
-          "wgmma.mma_async.sync.aligned.m64n" #N "k32.f32." TYPE "." TYPE " {" REGS "}, {" OP0 ", " OP1 ", " OP2       \
-          ", " OP3 "}, " OP4 ", p, 1, 1;\n}\n"                                                                         \
-          : OUTS                                                                                                       \
-          : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(accumulate)));                    \
-    }                                                                                                                  \
-  };
-
 #define HRM_WGMMA_N32(MACRO, INPUT, TYPE) MACRO(32, INPUT, TYPE, HRM_D16, HRM_F16_ALL, "%16", "%17", "%18", "%19", "%20", "%21", "%22")
 #define HRM_WGMMA_N64(MACRO, INPUT, TYPE) MACRO(64, INPUT, TYPE, HRM_D32, HRM_F32_ALL, "%32", "%33", "%34", "%35", "%36", "%37", "%38")
+#define HRM_WGMMA_N88(MACRO, INPUT, TYPE) MACRO(88, INPUT, TYPE, HRM_D44, HRM_F44_ALL, "%44", "%45", "%46", "%47", "%48", "%49", "%50")
 #define HRM_WGMMA_N96(MACRO, INPUT, TYPE) MACRO(96, INPUT, TYPE, HRM_D48, HRM_F48_ALL, "%48", "%49", "%50", "%51", "%52", "%53", "%54")
 #define HRM_WGMMA_N104(MACRO, INPUT, TYPE) MACRO(104, INPUT, TYPE, HRM_D52, HRM_F52_ALL, "%52", "%53", "%54", "%55", "%56", "%57", "%58")
 #define HRM_WGMMA_N112(MACRO, INPUT, TYPE) MACRO(112, INPUT, TYPE, HRM_D56, HRM_F56_ALL, "%56", "%57", "%58", "%59", "%60", "%61", "%62")
@@ -105,6 +87,7 @@ struct Mma;
 #define HRM_WGMMA_ALL(MACRO, INPUT, TYPE) \
   HRM_WGMMA_N32(MACRO, INPUT, TYPE) \
   HRM_WGMMA_N64(MACRO, INPUT, TYPE) \
+  HRM_WGMMA_N88(MACRO, INPUT, TYPE) \
   HRM_WGMMA_N96(MACRO, INPUT, TYPE) \
   HRM_WGMMA_N104(MACRO, INPUT, TYPE) \
   HRM_WGMMA_N112(MACRO, INPUT, TYPE) \
@@ -114,7 +97,6 @@ struct Mma;
 
 HRM_WGMMA_ALL(HRM_WGMMA_16, bf16, "bf16")
 HRM_WGMMA_ALL(HRM_WGMMA_16, f16, "f16")
-HRM_WGMMA_ALL(HRM_WGMMA_8, e4m3, "e4m3")
 
 #undef HRM_WGMMA_N32
 #undef HRM_D16
@@ -122,6 +104,9 @@ HRM_WGMMA_ALL(HRM_WGMMA_8, e4m3, "e4m3")
 #undef HRM_WGMMA_N64
 #undef HRM_D32
 #undef HRM_F32_ALL
+#undef HRM_WGMMA_N88
+#undef HRM_D44
+#undef HRM_F44_ALL
 #undef HRM_WGMMA_N96
 #undef HRM_D48
 #undef HRM_F48_ALL
@@ -142,7 +127,6 @@ HRM_WGMMA_ALL(HRM_WGMMA_8, e4m3, "e4m3")
 #undef HRM_F128_ALL
 #undef HRM_WGMMA_ALL
 #undef HRM_WGMMA_16
-#undef HRM_WGMMA_8
 #undef HRM_F4
 #undef HRM_F16
 // clang-format on
