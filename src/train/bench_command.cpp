@@ -25,8 +25,8 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 Json spread_json(const Spread& spread) {
-  return {
-      {"mean", spread.mean}, {"median", spread.median}, {"p10", spread.p10}, {"p90", spread.p90}, {"min", spread.min}, {"max", spread.max}};
+  return {{"mean", spread.mean}, {"median", spread.median}, {"p10", spread.p10},
+          {"p90", spread.p90},   {"min", spread.min},       {"max", spread.max}};
 }
 
 Json memory_json(const MemoryReport& memory) {

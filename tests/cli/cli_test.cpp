@@ -30,7 +30,8 @@ TEST(Cli, HelpIsAResult) {
   }
   const Result all = run({"--help-all"});
   EXPECT_EQ(all.code, 0);
-  for (const char* part : {"--resume", "--watch", "--describe", "--from", "--to", "inspect", "doctor", "bench", "plan"}) {
+  for (const char* part :
+       {"--resume", "--watch", "--describe", "--from", "--to", "inspect", "doctor", "bench", "plan"}) {
     EXPECT_NE(all.out.find(part), std::string::npos) << part;
   }
 }
@@ -136,8 +137,7 @@ TEST(Cli, DoctorReports) {
   const Result text = run({"doctor"});
   EXPECT_EQ(text.code, 0) << text.err;
   EXPECT_EQ(text.err, "");
-  for (const char* part :
-       {"torch", "cores", "usable", "hrm::rms_norm_residual", "hrm::adam_", "hrm::linear", "free"}) {
+  for (const char* part : {"torch", "cores", "usable", "hrm::rms_norm_residual", "hrm::adam_", "hrm::linear", "free"}) {
     EXPECT_NE(text.out.find(part), std::string::npos) << part << "\n" << text.out;
   }
   const Result result = run({"doctor", "--json"});

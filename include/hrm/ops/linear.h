@@ -27,11 +27,12 @@ at::Tensor linear(const at::Tensor& x, const at::Tensor& weight_compute, const a
 at::Tensor linear(const at::Tensor& x, const at::Tensor& weight_compute, const at::Tensor& master,
                   const at::Tensor& bias = {});
 
-// grad_weight += grad_y^T @ x, the product summed in grad_weight's dtype, in place: the weight's part of a backward pass
-// that is written by hand. grad_weight (out, in) float32 (or x's dtype); grad_y (N, out), x (N, in) of one dtype.
+// grad_weight += grad_y^T @ x, the product summed in grad_weight's dtype, in place: the weight's part of a backward
+// pass that is written by hand. grad_weight (out, in) float32 (or x's dtype); grad_y (N, out), x (N, in) of one dtype.
 void linear_accumulate_(const at::Tensor& grad_weight, const at::Tensor& grad_y, const at::Tensor& x);
 
-// grad_y @ weight: the input's part of such a pass. grad_y (..., out), weight (out, in) of one dtype. Returns (..., in).
+// grad_y @ weight: the input's part of such a pass. grad_y (..., out), weight (out, in) of one dtype. Returns (...,
+// in).
 at::Tensor linear_grad_x(const at::Tensor& grad_y, const at::Tensor& weight);
 // grad_x += grad_y @ weight, in place; on a GPU in the product's epilogue. grad_x (..., in), contiguous.
 void linear_grad_x_add_(const at::Tensor& grad_x, const at::Tensor& grad_y, const at::Tensor& weight);
