@@ -1,0 +1,41 @@
+#pragma once
+// Programmatic dependent launch for kernels that are compiled for every GPU (CUDA C++ Programming Guide, "Programmatic
+// Dependent Launch"); the Hopper kernels have the same in sm90/launch.cuh and sm90/primitives.cuh.
+
+#include <cuda_runtime.h>
+
+#include <cstddef>
+
+namespace hrm::ops::cuda {
+
+// Every thread of a kernel that start_early() queues calls this before its first access to global memory: it returns
+// when all earlier kernels are done and what they wrote is visible. From then on the next kernel may begin.
+__device__ inline void wait_for_earlier() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+// Queues a kernel. Where the code that the device runs knows how to wait, it may begin before the kernels queued
+// earlier are done.
+template <class... Params, class... Args>
+cudaError_t start_early(void (*kernel)(Params...), dim3 blocks, int threads, size_t shared, cudaStream_t stream,
+                        const Args&... args) {
+  cudaFuncAttributes code{};
+  const cudaError_t error = cudaFuncGetAttributes(&code, kernel);
+  if (error != cudaSuccess) return error;
+  cudaLaunchConfig_t config{};
+  config.gridDim = blocks;
+  config.blockDim = dim3(static_cast<unsigned>(threads));
+  config.dynamicSmemBytes = shared;
+  config.stream = stream;
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  config.attrs = &attribute;
+  config.numAttrs = code.ptxVersion >= 90 ? 1 : 0;
+  return cudaLaunchKernelEx(&config, kernel, static_cast<Params>(args)...);
+}
+
+}  // namespace hrm::ops::cuda

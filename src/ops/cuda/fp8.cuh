@@ -1,0 +1,53 @@
+#pragma once
+// What kernels that write e4m3 share; slots as in fp8.h. No torch headers.
+
+#include <cuda_fp8.h>
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+namespace hrm::ops::cuda {
+
+// Two numbers, already scaled, in e4m3: saturated, rounded to nearest even; `low` in the lower byte.
+__device__ inline uint32_t e4m3_pair(float low, float high) {
+  return __nv_cvt_float2_to_fp8x2(make_float2(low, high), __NV_SATFINITE, __NV_E4M3);
+}
+
+__device__ inline uint32_t e4m3_four(float a, float b, float c, float d) {
+  return e4m3_pair(a, b) | e4m3_pair(c, d) << 16;
+}
+
+// The largest sizes seen in either half of registers that hold two 16-bit numbers each. Sizes are compared as integers,
+// for which not-a-number is above infinity.
+__device__ inline uint32_t larger_sizes(uint32_t largest, uint32_t pair) {
+  return __vmaxu2(largest, pair & 0x7fff7fffu);
+}
+
+// Of what larger_sizes() gathered, the larger half as the bits of a float.
+__device__ inline uint32_t largest_bf16(uint32_t largest) {
+  return max(largest << 16, largest & 0xffff0000u);
+}
+__device__ inline uint32_t largest_f16(uint32_t largest) {
+  const uint32_t size = max(largest & 0xffffu, largest >> 16);
+  return __float_as_uint(__half2float(__ushort_as_half(static_cast<unsigned short>(size))));
+}
+
+// Raises a slot's amax to the largest of the lanes' sizes, given as the bits of floats. Called by whole warps.
+__device__ inline void raise_amax(float* slot, uint32_t size) {
+  size = __reduce_max_sync(0xffffffffu, size);
+  if (threadIdx.x % 32 == 0) atomicMax(reinterpret_cast<int*>(slot + 2), static_cast<int>(size));
+}
+
+// The same for a block of kWarps whole warps, with one atomic operation. Called by all of its threads, once.
+template <int kWarps>
+__device__ inline void raise_amax_by_block(float* slot, uint32_t size) {
+  __shared__ uint32_t partial[kWarps];
+  size = __reduce_max_sync(0xffffffffu, size);
+  if (threadIdx.x % 32 == 0) partial[threadIdx.x / 32] = size;
+  __syncthreads();
+  if (threadIdx.x >= 32) return;
+  size = __reduce_max_sync(0xffffffffu, threadIdx.x < kWarps ? partial[threadIdx.x] : 0);
+  if (threadIdx.x == 0) atomicMax(reinterpret_cast<int*>(slot + 2), static_cast<int>(size));
+}
+
+}  // namespace hrm::ops::cuda
