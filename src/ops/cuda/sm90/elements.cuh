@@ -1,5 +1,5 @@
 #pragma once
-// Two neighbouring 16-bit elements in a register, and what the epilogues do with them.
+// Two neighbouring 16-bit elements, or four e4m3, in a register, and what the epilogues do with them.
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -10,6 +10,7 @@ namespace hrm::ops::cuda::sm90 {
 
 template <Input kInput>
 __device__ inline uint32_t round_pair(float low, float high) {
+  static_assert(kInput != Input::e4m3);
   if constexpr (kInput == Input::f16) {
     const __half2 pair = __floats2half2_rn(low, high);
     return *reinterpret_cast<const uint32_t*>(&pair);
@@ -21,6 +22,7 @@ __device__ inline uint32_t round_pair(float low, float high) {
 
 template <Input kInput>
 __device__ inline float2 widen_pair(uint32_t pair) {
+  static_assert(kInput != Input::e4m3);
   if constexpr (kInput == Input::f16) {
     return __half22float2(*reinterpret_cast<const __half2*>(&pair));
   } else {
@@ -49,6 +51,48 @@ __device__ inline uint32_t multiply_pairs(uint32_t a, uint32_t b) {
     asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(out) : "r"(a), "r"(b));
   }
   return out;
+}
+
+// Four neighbouring elements as e4m3, the first in the lowest byte: to nearest even, saturated at +-448; NaN stays NaN.
+__device__ inline uint32_t round_four_e4m3(float a, float b, float c, float d) {
+  uint32_t out;
+  asm("{\n"
+      ".reg .b16 low, high;\n"
+      "cvt.rn.satfinite.e4m3x2.f32 low, %2, %1;\n"
+      "cvt.rn.satfinite.e4m3x2.f32 high, %4, %3;\n"
+      "mov.b32 %0, {low, high};\n"
+      "}\n"
+      : "=r"(out)
+      : "f"(a), "f"(b), "f"(c), "f"(d));
+  return out;
+}
+
+// Two 16-bit pairs, times `scale`, as four e4m3.
+template <Input kInput>
+__device__ inline uint32_t quantize_pairs(uint32_t first, uint32_t second, float scale) {
+  const float2 a = widen_pair<kInput>(first), b = widen_pair<kInput>(second);
+  return round_four_e4m3(a.x * scale, a.y * scale, b.x * scale, b.y * scale);
+}
+
+// Largest magnitudes, for the two halves of a 16-bit pair by themselves, as bits: magnitudes of floating-point numbers
+// are ordered as their bits are, infinity and NaN above all. Begins with 0.
+__device__ inline uint32_t max_magnitudes(uint32_t largest, uint32_t pair) {
+  asm("max.u16x2 %0, %0, %1;" : "+r"(largest) : "r"(pair & 0x7fff7fffu));
+  return largest;
+}
+
+// A warp's largest magnitude into the slot of a quantised tensor ({scale, 1 / scale, amax, 0}; amax >= 0). In whichever
+// order warps come, the slot ends the same.
+__device__ inline void raise_amax(float* slot, float magnitude) {
+  const int largest = __reduce_max_sync(0xffffffffu, __float_as_int(magnitude));
+  if (threadIdx.x % 32 == 0 && largest > 0) atomicMax(reinterpret_cast<int*>(slot + 2), largest);
+}
+
+// The same from max_magnitudes().
+template <Input kInput>
+__device__ inline void raise_amax_of_pairs(float* slot, uint32_t largest) {
+  const uint32_t bits = max(largest & 0xffffu, largest >> 16);
+  raise_amax(slot, widen_pair<kInput>(bits).x);
 }
 
 // 16 bytes by one instruction; the compiler makes four of an ordinary store now and then.

@@ -31,17 +31,29 @@ cudaError_t start(Kernel kernel, int blocks, int threads, int shared, int cluste
   return cudaLaunchKernelEx(&config, kernel, args...);
 }
 
-// A (rows, inner) of 16-bit elements, in boxes of `box` rows x 64, for descriptor_k_major.
-inline cudaError_t encode_rows(CUtensorMap& map, const void* base, int64_t rows, int64_t inner, int box) {
-  return encode_map(map, base, MapElement::bits16, MapSwizzle::bytes128, {{inner, 0, 64}, {rows, 2 * inner, box}});
+constexpr int bytes_of(MapElement element) {
+  return element == MapElement::bits16 ? 2 : 1;
 }
 
-// W (rows, inner), rows a multiple of 32, permuted inside of each 32 (elements.cuh), in boxes of 32 * `runs` rows x 64.
-inline cudaError_t encode_permuted_rows(CUtensorMap& map, const void* base, int64_t rows, int64_t inner, int runs) {
-  const int64_t stride = 2 * inner;
-  return encode_map(
-      map, base, MapElement::bits16, MapSwizzle::bytes128,
-      {{inner, 0, 64}, {2, stride, 2}, {4, 8 * stride, 4}, {4, 2 * stride, 4}, {rows / 32, 32 * stride, runs}});
+// A (rows, inner) in boxes of `box` rows x 128 bytes, for descriptor_k_major. Rows are a multiple of 16 bytes long.
+inline cudaError_t encode_rows(CUtensorMap& map, const void* base, int64_t rows, int64_t inner, int box,
+                               MapElement element = MapElement::bits16) {
+  const int bytes = bytes_of(element);
+  return encode_map(map, base, element, MapSwizzle::bytes128, {{inner, 0, 128 / bytes}, {rows, bytes * inner, box}});
+}
+
+// W (rows, inner), rows a multiple of 32, permuted inside of each 32 (elements.cuh), in boxes of 32 * `runs` rows x 128
+// bytes.
+inline cudaError_t encode_permuted_rows(CUtensorMap& map, const void* base, int64_t rows, int64_t inner, int runs,
+                                        MapElement element = MapElement::bits16) {
+  const int bytes = bytes_of(element);
+  const int64_t stride = bytes * inner;
+  return encode_map(map, base, element, MapSwizzle::bytes128,
+                    {{inner, 0, 128 / bytes},
+                     {2, stride, 2},
+                     {4, 8 * stride, 4},
+                     {4, 2 * stride, 4},
+                     {rows / 32, 32 * stride, runs}});
 }
 
 // A (rows, columns), columns a multiple of 64, as (64, rows, columns / 64), in boxes of 64 x `box` x `chunks`: `chunks`

@@ -6,12 +6,15 @@
 //
 // With accumulate = false, D is overwritten. A in registers: a[0] row g, columns 2q, 2q+1; a[1] row g + 8; a[2] row g,
 // columns 8 + 2q, ...; a[3] row g + 8, columns 8 + 2q, ... (two 16-bit values each).
+//
+// e4m3 operands are K-major, 32 of K by one instruction: the same bytes of shared memory and the same descriptors as 16
+// of 16 bits. D is laid out alike. Their products are summed with about 14 bits.
 
 #include "ops/cuda/sm90/primitives.cuh"
 
 namespace hrm::ops::cuda::sm90 {
 
-enum class Input { bf16, f16 };
+enum class Input { bf16, f16, e4m3 };
 
 template <int N, Input kInput>
 struct Mma;
@@ -75,6 +78,19 @@ struct Mma;
     }                                                                                                                  \
   };
 
+#define HRM_WGMMA_8(N, INPUT, TYPE, REGS, OUTS, OP0, OP1, OP2, OP3, OP4, OP5, OP6)                                     \
+  template <>                                                                                                          \
+  struct Mma<N, Input::INPUT> {                                                                                        \
+    __device__ static void shared(float (&d)[N / 2], uint64_t a, uint64_t b, bool accumulate) {                        \
+      asm volatile(                                                                                                    \
+          "{\n.reg .pred p;\nsetp.ne.b32 p, " OP2 ", 0;\n"                                                             \
+          "wgmma.mma_async.sync.aligned.m64n" #N "k32.f32." TYPE "." TYPE " {" REGS "}, " OP0 ", " OP1                 \
+          ", p, 1, 1;\n}\n"                                                                                            \
+          : OUTS                                                                                                       \
+          : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)));                                                        \
+    }                                                                                                                  \
+  };
+
 #define HRM_WGMMA_N32(MACRO, INPUT, TYPE) MACRO(32, INPUT, TYPE, HRM_D16, HRM_F16_ALL, "%16", "%17", "%18", "%19", "%20", "%21", "%22")
 #define HRM_WGMMA_N64(MACRO, INPUT, TYPE) MACRO(64, INPUT, TYPE, HRM_D32, HRM_F32_ALL, "%32", "%33", "%34", "%35", "%36", "%37", "%38")
 #define HRM_WGMMA_N88(MACRO, INPUT, TYPE) MACRO(88, INPUT, TYPE, HRM_D44, HRM_F44_ALL, "%44", "%45", "%46", "%47", "%48", "%49", "%50")
@@ -97,6 +113,8 @@ struct Mma;
 
 HRM_WGMMA_ALL(HRM_WGMMA_16, bf16, "bf16")
 HRM_WGMMA_ALL(HRM_WGMMA_16, f16, "f16")
+HRM_WGMMA_N128(HRM_WGMMA_8, e4m3, "e4m3")
+HRM_WGMMA_N256(HRM_WGMMA_8, e4m3, "e4m3")
 
 #undef HRM_WGMMA_N32
 #undef HRM_D16
@@ -127,6 +145,7 @@ HRM_WGMMA_ALL(HRM_WGMMA_16, f16, "f16")
 #undef HRM_F128_ALL
 #undef HRM_WGMMA_ALL
 #undef HRM_WGMMA_16
+#undef HRM_WGMMA_8
 #undef HRM_F4
 #undef HRM_F16
 // clang-format on
