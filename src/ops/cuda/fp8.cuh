@@ -32,13 +32,8 @@ __device__ inline uint32_t largest_f16(uint32_t largest) {
   return __float_as_uint(__half2float(__ushort_as_half(static_cast<unsigned short>(size))));
 }
 
-// Raises a slot's amax to the largest of the lanes' sizes, given as the bits of floats. Called by whole warps.
-__device__ inline void raise_amax(float* slot, uint32_t size) {
-  size = __reduce_max_sync(0xffffffffu, size);
-  if (threadIdx.x % 32 == 0) atomicMax(reinterpret_cast<int*>(slot + 2), static_cast<int>(size));
-}
-
-// The same for a block of kWarps whole warps, with one atomic operation. Called by all of its threads, once.
+// Raises a slot's amax to the largest of the threads' sizes, given as the bits of floats, by one atomic operation.
+// Called once by all threads of a block of kWarps whole warps.
 template <int kWarps>
 __device__ inline void raise_amax_by_block(float* slot, uint32_t size) {
   __shared__ uint32_t partial[kWarps];

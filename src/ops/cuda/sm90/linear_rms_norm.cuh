@@ -7,6 +7,9 @@
 // while the products run, in the buffer in which y then leaves, also by TMA, while the next products run: with a K of
 // 512 the kernel moves as much as the memory can while it multiplies. The sums of squares travel through distributed
 // shared memory and are added in the order of the columns: deterministic.
+//
+// The operands are 16-bit elements, or e4m3 with a scale each; then y may be written in e4m3 also, straight from the
+// registers: four threads have whole sectors of 32 bytes.
 
 #include "ops/cuda/sm90/elements.cuh"
 #include "ops/cuda/sm90/wgmma.cuh"
@@ -16,8 +19,13 @@ namespace hrm::ops::cuda::sm90 {
 struct RowNormShape {
   float* rstd;  // (rows), or null
   int64_t rows;
-  int blocks_k;  // K / 64
+  int blocks_k;  // rows of 128 bytes in K; what is past the end arrives as zeros
   float eps;
+  // e4m3 operands only; slots are {scale, 1 / scale, amax, 0}.
+  const float* a_slot;
+  const float* w_slot;
+  uint8_t* y8;  // (rows, N), or null
+  float* y_slot;
 };
 
 constexpr int kRowNormStageBytes = (128 + 256) * 128;
@@ -27,14 +35,17 @@ constexpr int row_norm_shared_bytes(int stages, int blocks) {
   return 1024 + stages * kRowNormStageBytes + 2 * kRowNormRowBytes + (2 * stages + 6) * 8 + 2 * 2 * blocks * 64 * 4;
 }
 
-// map_rows_in, map_rows_out: residual and y (rows, N) as (64, rows, N / 64), in boxes of 64 x 64 x 4.
-template <Input kInput, int kBlocks, int kStages>
+// map_residual, map_y: (rows, N) as (64, rows, N / 64), in boxes of 64 x 64 x 4. kInput: residual and y, bf16 or f16.
+// kOperand: A and W, the same or e4m3.
+template <Input kInput, Input kOperand, int kBlocks, int kStages>
 __global__ void __launch_bounds__(384, 1)
     linear_rms_norm_kernel(const __grid_constant__ CUtensorMap map_a, const __grid_constant__ CUtensorMap map_w,
                            const __grid_constant__ CUtensorMap map_residual, const __grid_constant__ CUtensorMap map_y,
                            const RowNormShape shape) {
 #if HRM_SM90A
   constexpr int N = 256 * kBlocks;
+  constexpr bool k8 = kOperand == Input::e4m3;
+  static_assert(k8 || kOperand == kInput);
   extern __shared__ uint8_t shared_raw[];
   uint8_t* ring = shared_raw + (-shared_address(shared_raw) & 1023);
   uint8_t* row_buffers = ring + kStages * kRowNormStageBytes;
@@ -73,6 +84,7 @@ __global__ void __launch_bounds__(384, 1)
       tma_prefetch_map(&map_a);
       tma_prefetch_map(&map_w);
       constexpr int kRowsA = 128 / kBlocks;
+      constexpr int kElements = k8 ? 128 : 64;  // of 128 bytes
       RingPosition<kStages> at;
       for (int tile = first; tile < tiles; tile += clusters) {
         const int row = tile * 128 + kRowsA * n;
@@ -82,11 +94,11 @@ __global__ void __launch_bounds__(384, 1)
           barrier_arrive_expect(barrier, kRowNormStageBytes);
           uint8_t* a = ring + at.stage * kRowNormStageBytes;
           if constexpr (kBlocks > 1) {
-            tma_load_multicast(a + kRowsA * 128 * n, &map_a, barrier, (1 << kBlocks) - 1, 64 * k, row);
+            tma_load_multicast(a + kRowsA * 128 * n, &map_a, barrier, (1 << kBlocks) - 1, kElements * k, row);
           } else {
-            tma_load(a, &map_a, barrier, 64 * k, row);
+            tma_load(a, &map_a, barrier, kElements * k, row);
           }
-          tma_load(a + 128 * 128, &map_w, barrier, 64 * k, 0, 0, 0, 8 * n);
+          tma_load(a + 128 * 128, &map_w, barrier, kElements * k, 0, 0, 0, 8 * n);
           at.advance();
         }
       }
@@ -114,6 +126,12 @@ __global__ void __launch_bounds__(384, 1)
     RingPosition<kStages> at;
     RingPosition<2> exchange;
     uint32_t residual_parity = 0;
+    float unscale = 1, y_scale = 0;
+    uint32_t y_largest = 0;
+    if constexpr (k8) {
+      unscale = shape.a_slot[1] * shape.w_slot[1];
+      if (shape.y8 != nullptr) y_scale = shape.y_slot[0];
+    }
     for (int tile = first; tile < tiles; tile += clusters) {
       const int64_t first_row = int64_t{tile} * 128 + 64 * consumer;
       float d[128] = {};
@@ -125,7 +143,7 @@ __global__ void __launch_bounds__(384, 1)
         const uint64_t b = descriptor_k_major(stage + 128 * 128);
         wgmma_fence();
 #pragma unroll
-        for (int step = 0; step < 4; ++step) Mma<256, kInput>::shared(d, a + 2 * step, b + 2 * step, true);
+        for (int step = 0; step < 4; ++step) Mma<256, kOperand>::shared(d, a + 2 * step, b + 2 * step, true);
         wgmma_commit();
         if (k > 0) {
           wgmma_wait<1>();
@@ -152,6 +170,7 @@ __global__ void __launch_bounds__(384, 1)
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         const auto add = [&](float& low, float& high, uint32_t other) {
+          if constexpr (k8) low *= unscale, high *= unscale;
           const float2 sum = widen_pair<kInput>(add_pairs<kInput>(round_pair<kInput>(low, high), other));
           squares[i] += sum.x * sum.x;
           squares[i] += sum.y * sum.y;
@@ -196,15 +215,26 @@ __global__ void __launch_bounds__(384, 1)
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         const float rstd = rsqrtf(squares[i] / N + shape.eps);
+        const int64_t row = first_row + local_row + 8 * i;
+        const bool writes_8 = k8 && shape.y8 != nullptr && row < shape.rows;
+        uint8_t* const to_8 = writes_8 ? shape.y8 + row * N + 256 * n + 8 * q : nullptr;
 #pragma unroll
         for (int run = 0; run < 8; ++run) {
           const int of = 16 * run + 2 * i;
-          *piece(run, i) = uint4{round_pair<kInput>(d[of] * rstd, d[of + 1] * rstd),
-                                 round_pair<kInput>(d[of + 4] * rstd, d[of + 5] * rstd),
-                                 round_pair<kInput>(d[of + 8] * rstd, d[of + 9] * rstd),
-                                 round_pair<kInput>(d[of + 12] * rstd, d[of + 13] * rstd)};
+          const uint4 y = {round_pair<kInput>(d[of] * rstd, d[of + 1] * rstd),
+                           round_pair<kInput>(d[of + 4] * rstd, d[of + 5] * rstd),
+                           round_pair<kInput>(d[of + 8] * rstd, d[of + 9] * rstd),
+                           round_pair<kInput>(d[of + 12] * rstd, d[of + 13] * rstd)};
+          *piece(run, i) = y;
+          if constexpr (k8) {
+            if (writes_8) {
+              y_largest = max_magnitudes(max_magnitudes(y_largest, y.x), y.y);
+              y_largest = max_magnitudes(max_magnitudes(y_largest, y.z), y.w);
+              *reinterpret_cast<uint2*>(to_8 + 32 * run) =
+                  make_uint2(quantize_pairs<kInput>(y.x, y.y, y_scale), quantize_pairs<kInput>(y.z, y.w, y_scale));
+            }
+          }
         }
-        const int64_t row = first_row + local_row + 8 * i;
         if (shape.rstd != nullptr && n == 0 && q == 0 && row < shape.rows) shape.rstd[row] = rstd;
       }
       fence_async_shared();
@@ -215,6 +245,10 @@ __global__ void __launch_bounds__(384, 1)
       }
     }
     if (leader) tma_store_wait_read<0>();
+    __syncwarp();
+    if constexpr (k8) {
+      if (shape.y8 != nullptr) raise_amax_of_pairs<kInput>(shape.y_slot, y_largest);
+    }
   }
   // A block stays until the others of its cluster no longer write into its shared memory.
   if constexpr (kBlocks > 1) {

@@ -28,7 +28,7 @@ struct LinearRmsNormFp8 {
   Element element;
 };
 
-// Whether a launch takes these sizes on the current device: width 256 or 512, inner a multiple of 128.
+// Whether a launch takes these sizes on the current device: width 256 or 512, inner a multiple of 16.
 bool fits(const LinearRmsNormFp8& params);
 // Encodes its tensor maps on the host, starts one kernel on the stream and returns the launch's error.
 cudaError_t launch(const LinearRmsNormFp8& params, cudaStream_t stream);
