@@ -1,5 +1,5 @@
 #pragma once
-// Matrix products with an epilogue, for Hopper. No torch headers.
+// Matrix products, most with an epilogue, for Hopper. No torch headers.
 //
 // Every `launch` encodes its tensor maps on the host, starts one kernel on the stream and returns the launch's error.
 // Rows of all tensors are contiguous and follow each other; pointers are aligned to 16 bytes; elements are bf16 or f16.
@@ -12,6 +12,20 @@
 #include "ops/cuda/element.h"
 
 namespace hrm::ops::cuda::sm90 {
+
+// out = x * weight^T. inner and width multiples of 8.
+struct LinearForward {
+  const void* x;       // (rows, inner)
+  const void* weight;  // (width, inner)
+  void* out;           // (rows, width)
+  int64_t rows;
+  int64_t width;
+  int64_t inner;
+  Element element;
+};
+
+bool fits(const LinearForward& params);
+cudaError_t launch(const LinearForward& params, cudaStream_t stream);
 
 // act = silu(x * W_gate^T) * (x * W_up^T), weight = [W_gate; W_up].
 struct LinearSwigluForward {

@@ -1,8 +1,5 @@
 #include "ops/cuda/sm90/tile_ops.cuh"
 
-#include <algorithm>
-
-#include "ops/cuda/sm90/launch.cuh"
 #include "ops/cuda/sm90/linear_epilogues.h"
 
 namespace hrm::ops::cuda::sm90 {
@@ -22,15 +19,7 @@ cudaError_t start_forward(const LinearSwigluForward& p, cudaStream_t stream) {
   op.gate_up = p.gate_up;
   op.rows = p.rows;
   op.width = p.width;
-  TileShape shape{};
-  shape.rows = p.rows;
-  shape.blocks_k = static_cast<int>(p.inner / 64);
-  shape.slices = static_cast<int>(p.width / kColumns);
-  shape.box_distance = static_cast<int>(p.width / 32);
-  const int64_t tiles = (p.rows + 127) / 128 * shape.slices;
-  const auto blocks = static_cast<int>(std::min<int64_t>(tiles, multiprocessors()));
-  return start(tile_kernel<Op, kStages>, blocks, 384, tile_shared_bytes<Op>(kStages), 1, stream, map_a, map_w, shape,
-               op);
+  return start_tiles<kStages>(map_a, map_w, p.rows, p.inner, p.width / kColumns, p.width / 32, op, stream);
 }
 
 template <Input kInput>
@@ -56,14 +45,7 @@ cudaError_t start_backward(const LinearSwigluBackward& p, cudaStream_t stream) {
   op.act = p.act;
   op.rows = p.rows;
   op.width = p.width;
-  TileShape shape{};
-  shape.rows = p.rows;
-  shape.blocks_k = static_cast<int>(p.inner / 64);
-  shape.slices = static_cast<int>(p.width / 256);
-  const int64_t tiles = (p.rows + 127) / 128 * shape.slices;
-  const auto blocks = static_cast<int>(std::min<int64_t>(tiles, multiprocessors()));
-  return start(tile_kernel<Op, kStages>, blocks, 384, tile_shared_bytes<Op>(kStages), 1, stream, map_a, map_w, shape,
-               op);
+  return start_tiles<kStages>(map_a, map_w, p.rows, p.inner, p.width / 256, 0, op, stream);
 }
 
 }  // namespace

@@ -166,6 +166,12 @@ __device__ inline void tma_store(const CUtensorMap* map, const void* from, int x
                : "memory");
 }
 
+__device__ inline void tma_store(const CUtensorMap* map, const void* from, int x, int y) {
+  asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%2, %3}], [%1];" ::"l"(map),
+               "r"(shared_address(from)), "r"(x), "r"(y)
+               : "memory");
+}
+
 __device__ inline void tma_store_commit() {
   asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
@@ -179,6 +185,14 @@ __device__ inline void tma_store_wait_read() {
 // Ordinary stores to shared memory before, TMA and wgmma reads after.
 __device__ inline void fence_async_shared() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+// Four 8 x 8 matrices of 16-bit elements, held as accumulators are: row lane / 4, columns 2 * (lane % 4) and the next.
+// Lane l says where row l % 8 of matrix l / 8 goes, 16 bytes.
+__device__ inline void store_matrices(void* row, uint32_t first, uint32_t second, uint32_t third, uint32_t fourth) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared::cta.b16 [%0], {%1, %2, %3, %4};" ::"r"(shared_address(row)),
+               "r"(first), "r"(second), "r"(third), "r"(fourth)
+               : "memory");
 }
 
 // ---- Clusters ----

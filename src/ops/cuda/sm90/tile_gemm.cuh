@@ -10,27 +10,42 @@
 // With a K of 512, a tile is multiplied in 5 us and its epilogue takes nearly as long; in turn they would cost twice.
 //
 // Op, the epilogue, is a plain struct.
-//   kInput       type of the operands and of the staged product
-//   kTransposed  W is (K, N) in memory
-//   kBoxes       W is loaded in kBoxes boxes of 256 / kBoxes rows, the second `box_distance` runs of 32 rows after the
-//                first; 1 where it is transposed
+//   kInput       type of the operands
+//   kOutput      type of the staged product, bf16 or f16; e4m3 operands have scales, x_slot[1] and weight_slot[1], by
+//                which it is multiplied before it is rounded
+//   kWeight      how W stands in memory and in the stages
+//   kBoxes       permuted rows are loaded in kBoxes boxes of 256 / kBoxes rows, the second `box_distance` runs of 32
+//                rows after the first
+//   kStores      the product is all there is to do: the consumers let the TMA store what they staged, as map_out says,
+//                columns below `width`; nothing below is needed
 //   Shared       what it keeps in shared memory
+//   State        what a warp keeps from one part to the next
 //   init(shared), by one thread, before anything else.
+//   begin(), by a warp, makes the state; finish(state) ends it.
 //   fetch(shared, part, half), by a warp: starts to load what the first or last 8 rows of a part need besides the
 //     product. Called for the first part, then by `refill`.
-//   run(shared, part, staging, wait, done, refill), by a warp, for the 16 rows of a part: calls wait() before it reads
-//     the staging buffer, done() when it has read it, and refill(half) when what was fetched for these 8 rows has been
-//     read and the next part's may take its place.
+//   run(shared, state, part, staging, wait, done, refill), by a warp, for the 16 rows of a part: calls wait() before it
+//     reads the staging buffer, done() when it has read it, and refill(half) when what was fetched for these 8 rows has
+//     been read and the next part's may take its place.
+
+#include <algorithm>
 
 #include "ops/cuda/sm90/elements.cuh"
+#include "ops/cuda/sm90/launch.cuh"
 #include "ops/cuda/sm90/wgmma.cuh"
 
 namespace hrm::ops::cuda::sm90 {
 
+enum class Weight {
+  rows,           // (N, K)
+  permuted_rows,  // (N, K), permuted on the way (elements.cuh)
+  transposed      // (K, N)
+};
+
 struct TileShape {
   int64_t rows;
-  int blocks_k;      // K / 64
-  int slices;        // N / 256
+  int blocks_k;      // 128 bytes of K each; what is loaded beyond K is zero
+  int slices;        // 256 of N each
   int box_distance;  // see Op::kBoxes
 };
 
@@ -93,6 +108,8 @@ __global__ void __launch_bounds__(384, 1)
   __syncthreads();
   wait_for_earlier_kernels();
 
+  constexpr bool k8Bits = Op::kInput == Input::e4m3;
+  constexpr int kBlockK = k8Bits ? 128 : 64;  // 128 bytes
   if (warp >= 8) {
     registers_decrease<136>();
     if (warp == 8) {
@@ -108,14 +125,16 @@ __global__ void __launch_bounds__(384, 1)
             barrier_arrive_expect(barrier, kTileStageBytes);
             uint8_t* a = ring + at.stage * kTileStageBytes;
             uint8_t* w = a + 128 * 128;
-            tma_load(a, &map_a, barrier, 64 * k, row);
-            if constexpr (Op::kTransposed) {
+            tma_load(a, &map_a, barrier, kBlockK * k, row);
+            if constexpr (Op::kWeight == Weight::transposed) {
               tma_load(w, &map_w, barrier, 0, 64 * k, 4 * slice);
+            } else if constexpr (Op::kWeight == Weight::rows) {
+              tma_load(w, &map_w, barrier, kBlockK * k, 256 * slice);
             } else {
 #pragma unroll
               for (int box = 0; box < Op::kBoxes; ++box) {
                 constexpr int kRuns = 8 / Op::kBoxes;
-                tma_load(w + box * 32 * kRuns * 128, &map_w, barrier, 64 * k, 0, 0, 0,
+                tma_load(w + box * 32 * kRuns * 128, &map_w, barrier, kBlockK * k, 0, 0, 0,
                          slice * kRuns + box * shape.box_distance);
               }
             }
@@ -123,7 +142,7 @@ __global__ void __launch_bounds__(384, 1)
           }
         }
       }
-    } else {
+    } else if constexpr (!Op::kStores) {
       // The parts of all tiles in turn.
       const int reader = warp - 9;
       const auto locate = [&](int index, TilePart& where) {
@@ -136,6 +155,7 @@ __global__ void __launch_bounds__(384, 1)
         return tile < tiles;
       };
       TilePart where, next;
+      typename Op::State state = op.begin();
       if (locate(reader, where)) {
         op.fetch(shared, where, 0);
         op.fetch(shared, where, 1);
@@ -143,7 +163,7 @@ __global__ void __launch_bounds__(384, 1)
       for (int index = reader; locate(index, where); index += 3) {
         const bool more = locate(index + 3, next);
         op.run(
-            shared, where, staging + 16 * 512 * where.part,
+            shared, state, where, staging + 16 * 512 * where.part,
             [&] { barrier_wait(&staging_full[where.part], where.iteration & 1); },
             [&] {
               __syncwarp();
@@ -154,6 +174,7 @@ __global__ void __launch_bounds__(384, 1)
               if (more) op.fetch(shared, next, half);
             });
       }
+      op.finish(state);
     }
   } else {
     registers_increase<184>();
@@ -162,6 +183,8 @@ __global__ void __launch_bounds__(384, 1)
     const auto release = [&](int stage) {
       if (lane == 0) barrier_arrive(&empty[stage]);
     };
+    float scale = 1;
+    if constexpr (k8Bits) scale = op.x_slot[1] * op.weight_slot[1];
     RingPosition<kStages> at;
     uint32_t staging_parity = 1;
     for (int tile = first; tile < tiles; tile += blocks) {
@@ -172,7 +195,7 @@ __global__ void __launch_bounds__(384, 1)
         const uint8_t* stage = ring + at.stage * kTileStageBytes;
         const uint64_t a = descriptor_k_major(stage + 64 * 128 * consumer);
         wgmma_fence();
-        if constexpr (Op::kTransposed) {
+        if constexpr (Op::kWeight == Weight::transposed) {
           const uint64_t b = descriptor_mn_major(stage + 128 * 128, 64 * 128);
 #pragma unroll
           for (int step = 0; step < 4; ++step) {
@@ -197,30 +220,79 @@ __global__ void __launch_bounds__(384, 1)
       wgmma_wait<0>();
       registers_fence(d);
       release(previous);
-      barrier_wait(&staging_empty[part], staging_parity);
-      staging_parity ^= 1;
+      if constexpr (k8Bits) {
+#pragma unroll
+        for (int i = 0; i < 128; ++i) d[i] *= scale;
+      }
       uint8_t* to = staging + 16 * 512 * part;
+      if constexpr (Op::kStores) {
+        // Four blocks of 16 rows x 128 bytes, with chunk c of row r at c ^ (r % 8), as the TMA reads them.
+        if (lane == 0) tma_store_wait_read<0>();
+        __syncwarp();
+        uint8_t* line = to + lane % 16 * 128;
 #pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const int row = lane / 4 + 8 * i;
-        if constexpr (Op::kTransposed) {
+        for (int j = 0; j < 32; j += 2) {
+          const int chunk = (j % 8 + lane / 16) ^ (lane % 8);
+          store_matrices(line + j / 8 * 2048 + 16 * chunk, round_pair<Op::kOutput>(d[4 * j], d[4 * j + 1]),
+                         round_pair<Op::kOutput>(d[4 * j + 2], d[4 * j + 3]),
+                         round_pair<Op::kOutput>(d[4 * j + 4], d[4 * j + 5]),
+                         round_pair<Op::kOutput>(d[4 * j + 6], d[4 * j + 7]));
+        }
+        fence_async_shared();
+        __syncwarp();
+        const int row = tile / shape.slices * 128 + 16 * part, column = tile % shape.slices * 256;
+        if (lane == 0) {
 #pragma unroll
-          for (int chunk = 0; chunk < 32; ++chunk) {
-            const uint32_t pair = round_pair<Op::kInput>(d[4 * chunk + 2 * i], d[4 * chunk + 2 * i + 1]);
-            reinterpret_cast<uint32_t*>(const_cast<uint4*>(staged(to, row, chunk)))[q] = pair;
+          for (int block = 0; block < 4; ++block) {
+            if (column + 64 * block < op.width) tma_store(&op.map_out, to + 2048 * block, column + 64 * block, row);
           }
-        } else {
+          tma_store_commit();
+        }
+        __syncwarp();
+      } else {
+        barrier_wait(&staging_empty[part], staging_parity);
+        staging_parity ^= 1;
 #pragma unroll
-          for (int run = 0; run < 8; ++run) {
-            *const_cast<uint4*>(staged(to, row, 4 * run + q)) = round_eight<Op::kInput>(d, run, i);
+        for (int i = 0; i < 2; ++i) {
+          const int row = lane / 4 + 8 * i;
+          if constexpr (Op::kWeight == Weight::permuted_rows) {
+#pragma unroll
+            for (int run = 0; run < 8; ++run) {
+              *const_cast<uint4*>(staged(to, row, 4 * run + q)) = round_eight<Op::kOutput>(d, run, i);
+            }
+          } else {
+#pragma unroll
+            for (int chunk = 0; chunk < 32; ++chunk) {
+              const uint32_t pair = round_pair<Op::kOutput>(d[4 * chunk + 2 * i], d[4 * chunk + 2 * i + 1]);
+              reinterpret_cast<uint32_t*>(const_cast<uint4*>(staged(to, row, chunk)))[q] = pair;
+            }
           }
         }
+        __syncwarp();
+        if (lane == 0) barrier_arrive(&staging_full[part]);
       }
-      __syncwarp();
-      if (lane == 0) barrier_arrive(&staging_full[part]);
+    }
+    if constexpr (Op::kStores) {
+      if (lane == 0) tma_store_wait_read<0>();
     }
   }
 #endif
+}
+
+// Queues the kernel for A (rows, inner) and `slices` slices of 256 columns.
+template <int kStages, class Op>
+cudaError_t start_tiles(const CUtensorMap& map_a, const CUtensorMap& map_w, int64_t rows, int64_t inner, int64_t slices,
+                        int64_t box_distance, const Op& op, cudaStream_t stream) {
+  constexpr int kBlockK = Op::kInput == Input::e4m3 ? 128 : 64;
+  TileShape shape{};
+  shape.rows = rows;
+  shape.blocks_k = static_cast<int>((inner + kBlockK - 1) / kBlockK);
+  shape.slices = static_cast<int>(slices);
+  shape.box_distance = static_cast<int>(box_distance);
+  const int64_t tiles = (rows + 127) / 128 * slices;
+  const auto blocks = static_cast<int>(std::min<int64_t>(tiles, multiprocessors()));
+  return start(tile_kernel<Op, kStages>, blocks, 384, tile_shared_bytes<Op>(kStages), 1, stream, map_a, map_w, shape,
+               op);
 }
 
 }  // namespace hrm::ops::cuda::sm90

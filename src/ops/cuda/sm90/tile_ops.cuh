@@ -1,18 +1,45 @@
 #pragma once
-// The epilogues of tile_gemm.cuh: SwiGLU, forward and backward.
+// The epilogues of tile_gemm.cuh: none, and SwiGLU, forward and backward.
 
 #include "ops/cuda/sm90/tile_gemm.cuh"
 
 namespace hrm::ops::cuda::sm90 {
 
+struct Empty {};
+
+// The product alone. Operands of 16 bits have no slots.
+template <Input kOperands, Input kRounded>
+struct LinearTile {
+  static constexpr Input kInput = kOperands, kOutput = kRounded;
+  static constexpr Weight kWeight = Weight::rows;
+  static constexpr bool kStores = true;
+  using Shared = Empty;
+
+  CUtensorMap map_out;  // (rows, width) in boxes of 16 x 64
+  const float* x_slot;
+  const float* weight_slot;
+  int width;
+
+  __device__ static void init(Shared&) {}
+};
+
+// Rounded after silu and after the product, as ops/cuda/swiglu.cu does.
+template <Input kType>
+__device__ inline uint32_t swiglu_pair(uint32_t gate, uint32_t up) {
+  const float2 g = widen_pair<kType>(gate);
+  return multiply_pairs<kType>(round_pair<kType>(silu(g.x), silu(g.y)), up);
+}
+
 // A slice of W is 128 rows of the gate and the same 128 of the up projection: chunks 0 to 15 of a staged row are gates,
 // 16 to 31 the ups of the same outputs.
 template <Input kType, bool kSave>
 struct LinearSwigluTile {
-  static constexpr Input kInput = kType;
-  static constexpr bool kTransposed = false;
+  static constexpr Input kInput = kType, kOutput = kType;
+  static constexpr Weight kWeight = Weight::permuted_rows;
   static constexpr int kBoxes = 2;
-  struct Shared {};
+  static constexpr bool kStores = false;
+  using Shared = Empty;
+  using State = Empty;
 
   void* act;      // (rows, width)
   void* gate_up;  // (rows, 2 * width), or null
@@ -20,12 +47,13 @@ struct LinearSwigluTile {
   int64_t width;
 
   __device__ static void init(Shared&) {}
-
+  __device__ State begin() const { return {}; }
+  __device__ void finish(State&) const {}
   __device__ void fetch(Shared&, const TilePart&, int) const {}
 
   template <class Wait, class Done, class Refill>
-  __device__ void run(Shared&, const TilePart& where, const uint8_t* staging, const Wait& wait, const Done& done,
-                      const Refill&) const {
+  __device__ void run(Shared&, State&, const TilePart& where, const uint8_t* staging, const Wait& wait,
+                      const Done& done, const Refill&) const {
     const int lane = static_cast<int>(threadIdx.x) % 32, chunk = lane % 16;
     const int64_t column = int64_t{where.slice} * 128 + 8 * chunk;
     wait();
@@ -41,8 +69,8 @@ struct LinearSwigluTile {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const int64_t row = where.first_row + batch + 2 * i + lane / 16;
-        const uint4 out = {product(gate[i].x, up[i].x), product(gate[i].y, up[i].y), product(gate[i].z, up[i].z),
-                           product(gate[i].w, up[i].w)};
+        const uint4 out = {swiglu_pair<kType>(gate[i].x, up[i].x), swiglu_pair<kType>(gate[i].y, up[i].y),
+                           swiglu_pair<kType>(gate[i].z, up[i].z), swiglu_pair<kType>(gate[i].w, up[i].w)};
         if (row < rows) {
           store_16(static_cast<uint16_t*>(act) + row * width + column, out);
           if constexpr (kSave) {
@@ -55,11 +83,66 @@ struct LinearSwigluTile {
     }
     done();
   }
+};
 
-  // Rounded after silu and after the product, as ops/cuda/swiglu.cu does.
-  __device__ static uint32_t product(uint32_t gate, uint32_t up) {
-    const float2 g = widen_pair<kInput>(gate);
-    return multiply_pairs<kInput>(round_pair<kInput>(silu(g.x), silu(g.y)), up);
+// The same of e4m3 operands; act, after it was rounded to kRounded, is quantised.
+template <Input kRounded>
+struct LinearSwigluFp8Tile {
+  static constexpr Input kInput = Input::e4m3, kOutput = kRounded;
+  static constexpr Weight kWeight = Weight::permuted_rows;
+  static constexpr int kBoxes = 2;
+  static constexpr bool kStores = false;
+  using Shared = Empty;
+  struct State {
+    float scale;
+    uint32_t largest;  // see max_magnitudes()
+  };
+
+  const float* x_slot;
+  const float* weight_slot;
+  float* act_slot;
+  void* act;  // (rows, width)
+  int64_t rows;
+  int64_t width;
+
+  __device__ static void init(Shared&) {}
+  __device__ State begin() const { return {act_slot[0], 0}; }
+  __device__ void finish(State& state) const { raise_amax_of_pairs<kRounded>(act_slot, state.largest); }
+  __device__ void fetch(Shared&, const TilePart&, int) const {}
+
+  // Half a warp stores a row's 128 bytes.
+  template <class Wait, class Done, class Refill>
+  __device__ void run(Shared&, State& state, const TilePart& where, const uint8_t* staging, const Wait& wait,
+                      const Done& done, const Refill&) const {
+    const int lane = static_cast<int>(threadIdx.x) % 32, chunk = lane % 16;
+    const int64_t column = int64_t{where.slice} * 128 + 8 * chunk;
+    wait();
+#pragma unroll 1
+    for (int batch = 0; batch < 16; batch += 8) {
+      uint4 gate[4], up[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        gate[i] = *staged(staging, batch + 2 * i + lane / 16, chunk);
+        up[i] = *staged(staging, batch + 2 * i + lane / 16, chunk + 16);
+      }
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int64_t row = where.first_row + batch + 2 * i + lane / 16;
+        const uint4 out = {swiglu_pair<kRounded>(gate[i].x, up[i].x), swiglu_pair<kRounded>(gate[i].y, up[i].y),
+                           swiglu_pair<kRounded>(gate[i].z, up[i].z), swiglu_pair<kRounded>(gate[i].w, up[i].w)};
+        uint32_t largest = max_magnitudes(state.largest, out.x);
+        largest = max_magnitudes(largest, out.y);
+        largest = max_magnitudes(largest, out.z);
+        largest = max_magnitudes(largest, out.w);
+        const uint32_t low = quantize_pairs<kRounded>(out.x, out.y, state.scale);
+        const uint32_t high = quantize_pairs<kRounded>(out.z, out.w, state.scale);
+        if (row < rows) {
+          state.largest = largest;
+          store_8(static_cast<uint8_t*>(act) + row * width + column, low, high);
+        }
+      }
+    }
+    done();
   }
 };
 
@@ -67,14 +150,15 @@ struct LinearSwigluTile {
 // arrive by TMA, two buffers of 8 rows for each reading warp.
 template <Input kType>
 struct LinearSwigluBackwardTile {
-  static constexpr Input kInput = kType;
-  static constexpr bool kTransposed = true;
-  static constexpr int kBoxes = 1;
+  static constexpr Input kInput = kType, kOutput = kType;
+  static constexpr Weight kWeight = Weight::transposed;
+  static constexpr bool kStores = false;
   static constexpr int kRows = 8;
   struct Shared {
     alignas(128) uint4 gate_up[3][2][2][kRows][32];  // reader, half, gate or up, row, 16 bytes
     uint64_t full[3][2];
   };
+  using State = Empty;
 
   CUtensorMap map;     // gate_up (rows, 2 * width), in boxes of 8 x 256
   void* grad_gate_up;  // (rows, 2 * width)
@@ -86,6 +170,9 @@ struct LinearSwigluBackwardTile {
     for (int i = 0; i < 6; ++i) barrier_init(&shared.full[i / 2][i % 2], 1);
   }
 
+  __device__ State begin() const { return {}; }
+  __device__ void finish(State&) const {}
+
   __device__ void fetch(Shared& shared, const TilePart& where, int half) const {
     if (threadIdx.x % 32 != 0) return;
     uint64_t* full = &shared.full[where.reader][half];
@@ -96,8 +183,8 @@ struct LinearSwigluBackwardTile {
   }
 
   template <class Wait, class Done, class Refill>
-  __device__ void run(Shared& shared, const TilePart& where, const uint8_t* staging, const Wait& wait, const Done& done,
-                      const Refill& refill) const {
+  __device__ void run(Shared& shared, State&, const TilePart& where, const uint8_t* staging, const Wait& wait,
+                      const Done& done, const Refill& refill) const {
     const int lane = static_cast<int>(threadIdx.x) % 32;
     const int64_t column = int64_t{where.slice} * 256 + 8 * lane;
     // Parts come to a reader three apart: its count of parts is the phase of its buffers.

@@ -1,0 +1,33 @@
+#pragma once
+// The product alone by the tile kernel, for operands of 16 and of 8 bits.
+
+#include "ops/cuda/sm90/tile_ops.cuh"
+
+namespace hrm::ops::cuda::sm90 {
+
+// Whether the tile kernel multiplies these, with rows of A and W of `bytes` per element.
+inline bool fits_linear_tile(int64_t rows, int64_t width, int64_t inner, int bytes, Element element) {
+  return is_hopper() && inner > 0 && inner * bytes % 16 == 0 && inner <= INT32_MAX - 128 && width > 0 &&
+         width % 8 == 0 && width <= INT32_MAX - 256 && rows > 0 && rows <= (INT32_MAX - 128) / ((width + 255) / 256) &&
+         element != Element::f32;
+}
+
+// Slots only for e4m3.
+template <Input kInput, Input kOutput, class Params>
+cudaError_t start_linear_tile(const Params& p, const float* x_slot, const float* weight_slot, cudaStream_t stream) {
+  using Op = LinearTile<kInput, kOutput>;
+  constexpr MapElement kElement = kInput == Input::e4m3 ? MapElement::bits8 : MapElement::bits16;
+  constexpr int kStages = 3;
+  CUtensorMap map_a, map_w;
+  Op op{};
+  cudaError_t error = encode_rows(map_a, p.x, p.rows, p.inner, 128, kElement);
+  if (error == cudaSuccess) error = encode_rows(map_w, p.weight, p.width, p.inner, 256, kElement);
+  if (error == cudaSuccess) error = encode_rows(op.map_out, p.out, p.rows, p.width, 16);
+  if (error != cudaSuccess) return error;
+  op.x_slot = x_slot;
+  op.weight_slot = weight_slot;
+  op.width = static_cast<int>(p.width);
+  return start_tiles<kStages>(map_a, map_w, p.rows, p.inner, (p.width + 255) / 256, 0, op, stream);
+}
+
+}  // namespace hrm::ops::cuda::sm90
