@@ -113,8 +113,9 @@ __global__ void __launch_bounds__(AttentionBackwardShape<kN>::kThreads, Attentio
     barrier_init(qk_full, 1);
     barrier_init(v_full, 1);
     barrier_init_fence();
-    load(at.item);
   }
+  wait_for_earlier_kernels();
+  if (loads) load(at.item);
   __syncthreads();
 
   const float scale = p.scale * kLog2e;

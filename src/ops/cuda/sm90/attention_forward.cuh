@@ -68,6 +68,9 @@ __global__ void __launch_bounds__(AttentionForwardShape<kN>::kThreads, Attention
   if (loads) {
     for (int i = 0; i < Shape::kQkStages + Shape::kVStages; ++i) barrier_init(qk_full + i, 1);
     barrier_init_fence();
+  }
+  wait_for_earlier_kernels();
+  if (loads) {
     for (int i = 0; i < Shape::kQkStages; ++i) load_qk(at.item + i * grid, i);
     for (int i = 0; i < Shape::kVStages; ++i) load_v(at.item + i * grid, i);
   }
