@@ -17,6 +17,11 @@ void check_linear_accumulate(const at::Tensor& grad_weight, const at::Tensor& gr
 // y = x @ weight^T + bias, the forward pass on every device.
 at::Tensor linear_forward(const at::Tensor& x, const at::Tensor& weight, const OptionalTensor& bias);
 
+#if HRM_WITH_CUDA
+// For tests: the forward pass on a Hopper GPU takes our kernel wherever it fits, also where cuBLAS is faster.
+void set_always_tiles(bool always);
+#endif
+
 namespace reference {
 
 void linear_accumulate_(const at::Tensor& grad_weight, const at::Tensor& grad_y, const at::Tensor& x);

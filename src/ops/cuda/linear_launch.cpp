@@ -1,17 +1,73 @@
-// The matrix products are cuBLAS through ATen: no kernel of ours here.
+// The matrix products are cuBLAS through ATen, on Hopper also a kernel of ours.
 #include <ATen/ATen.h>
+#include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
 #include <torch/library.h>
 
+#include <atomic>
+#include <cstdint>
+#include <vector>
+
 #include "hrm/ops/backend.h"
+#include "ops/cuda/launcher.h"
+#include "ops/cuda/sm90/linear_epilogues.h"
+#include "ops/cuda/sm90/tensor_map.h"
 #include "ops/linear_impl.h"
 
 namespace hrm::ops {
 namespace {
 
+std::atomic<bool> g_always_tiles{false};
+
+}  // namespace
+
+void set_always_tiles(bool always) {
+  g_always_tiles = always;
+}
+
+namespace {
+
+// Whether the kernel's tiles of 128 rows x 256 columns leave few multiprocessors idle in the last round. With smaller
+// tiles, or sums over parts of K, cuBLAS fills the chip better.
+bool fills_the_chip(const cuda::sm90::LinearForward& p) {
+  if (p.width % 256 != 0 || p.inner % 64 != 0) return false;
+  const int64_t tiles = (p.rows + 127) / 128 * (p.width / 256), at_once = cuda::sm90::multiprocessors();
+  const int64_t rounds = (tiles + at_once - 1) / at_once;
+  return tiles * 5 >= rounds * at_once * 4;
+}
+
+bool is_aligned(const at::Tensor& tensor) {
+  return tensor.is_contiguous() && reinterpret_cast<uintptr_t>(tensor.const_data_ptr()) % 16 == 0;
+}
+
+// x @ weight^T by our kernel; undefined where it does not take the input or cuBLAS is faster.
+at::Tensor product_by_tiles(const at::Tensor& x, const at::Tensor& weight) {
+  if (!cuda::use_kernel(x) || x.numel() == 0) return {};
+  const c10::cuda::CUDAGuard guard(x.device());
+  cuda::sm90::LinearForward params{};
+  params.rows = x.numel() / x.size(-1);
+  params.width = weight.size(0);
+  params.inner = x.size(-1);
+  params.element = cuda::element_of(x);
+  if (!cuda::sm90::fits(params) || !(g_always_tiles || fills_the_chip(params))) return {};
+  if (!is_aligned(x) || !is_aligned(weight)) return {};
+  std::vector<int64_t> sizes = x.sizes().vec();
+  sizes.back() = params.width;
+  at::Tensor out = at::empty(sizes, x.options());
+  params.x = x.const_data_ptr();
+  params.weight = weight.const_data_ptr();
+  params.out = out.mutable_data_ptr();
+  C10_CUDA_CHECK(cuda::sm90::launch(params, c10::cuda::getCurrentCUDAStream()));
+  return out;
+}
+
 at::Tensor linear_cuda(const at::Tensor& x, const at::Tensor& weight_compute, const at::Tensor& master,
                        const OptionalTensor& bias, const OptionalTensor& grad_weight, const OptionalTensor& grad_bias) {
   check_linear(x, weight_compute, master, bias, grad_weight, grad_bias);
+  if (!bias) {
+    if (const at::Tensor out = product_by_tiles(x, weight_compute); out.defined()) return out;
+  }
   return linear_forward(x, weight_compute, bias);
 }
 
