@@ -287,6 +287,8 @@ struct RuntimeConfig {
 struct OpsConfig {
   std::string backend = "fused";
   std::string attention = "auto";
+  std::string gemm_tuning = "auto";
+  std::string gemm_cache = "";
 
   template <class F>
   static void describe(F&& f) {
@@ -295,6 +297,11 @@ struct OpsConfig {
     f("attention", &OpsConfig::attention, OneOf{{"auto", "sdpa"}}, "",
       "auto = our kernel for short sequences where it fits, else scaled dot-product attention; sdpa = always the "
       "latter");
+    f("gemm_tuning", &OpsConfig::gemm_tuning, OneOf{{"auto", "off"}}, "",
+      "matrix products of a GPU that none of our kernels does: auto = cuBLASLt's algorithms are timed at the first use "
+      "of a shape and the fastest is kept in a file; off, and with runtime.deterministic = cuBLAS chooses");
+    f("gemm_cache", &OpsConfig::gemm_cache, AnyText{}, "",
+      "folder of the file with the chosen algorithms; empty = $XDG_CACHE_HOME/hrm_train, or ~/.cache/hrm_train");
   }
 };
 
