@@ -11,6 +11,7 @@
 #include "hrm/ops/attention.h"
 #include "ops/attention_impl.h"
 #include "ops/cuda/attention.h"
+#include "ops/cuda/fp8.h"
 #include "ops/cuda/launcher.h"
 #include "ops/cuda/sm90/attention.h"
 
@@ -32,18 +33,22 @@ bool attention_device_fits(const at::Tensor& qkv) {
 
 namespace {
 
-// The kernel of the device's own generation, else (also where the driver encodes no tensor maps) the one that all have.
+// Starts the kernel of the device's own generation; false where there is none (also where the driver encodes no tensor
+// maps).
+template <class Params>
+bool launch_own(const Params& params) {
+  if (g_portable || !cuda::sm90::fits(params)) return false;
+  const cudaError_t error = cuda::sm90::launch(params, c10::cuda::getCurrentCUDAStream());
+  if (error == cudaErrorNotSupported) return false;
+  C10_CUDA_CHECK(error);
+  return true;
+}
+
+// That, or else the kernel that all devices have.
 template <class Params>
 void launch_attention(const Params& params) {
-  const cudaStream_t stream = c10::cuda::getCurrentCUDAStream();
-  if (!g_portable && cuda::sm90::fits(params)) {
-    const cudaError_t error = cuda::sm90::launch(params, stream);
-    if (error != cudaErrorNotSupported && error != cudaErrorInvalidValue) {
-      C10_CUDA_CHECK(error);
-      return;
-    }
-  }
-  C10_CUDA_CHECK(cuda::launch(params, stream));
+  if (launch_own(params)) return;
+  C10_CUDA_CHECK(cuda::launch(params, c10::cuda::getCurrentCUDAStream()));
 }
 
 // Contiguous and aligned to 16 bytes; a copy where the tensor is not.
@@ -56,29 +61,41 @@ const float* table_of(const OptionalTensor& tensor) {
   return tensor ? tensor->const_data_ptr<float>() : nullptr;
 }
 
+// What a forward kernel gets; holds the tensors that its pointers point into.
+struct ForwardArguments {
+  at::Tensor rows;
+  OptionalTensor cos, sin;
+  cuda::AttentionForward params{};
+
+  // `out`: (B, L, heads * head_dim).
+  ForwardArguments(const at::Tensor& qkv, int64_t heads, const OptionalTensor& cos_any, const OptionalTensor& sin_any,
+                   const at::Tensor& out)
+      : rows(aligned_rows(qkv)),
+        cos(cos_any ? OptionalTensor(aligned_rows(*cos_any)) : std::nullopt),
+        sin(sin_any ? OptionalTensor(aligned_rows(*sin_any)) : std::nullopt) {
+    const int64_t head_dim = qkv.size(2) / (3 * heads);
+    params.qkv = rows.const_data_ptr();
+    params.cos = table_of(cos);
+    params.sin = table_of(sin);
+    params.out = out.mutable_data_ptr();
+    params.batch = qkv.size(0);
+    params.heads = static_cast<int>(heads);
+    params.length = static_cast<int>(qkv.size(1));
+    params.head_dim = static_cast<int>(head_dim);
+    params.scale = static_cast<float>(1 / std::sqrt(static_cast<double>(head_dim)));
+    params.element = cuda::element_of(qkv);
+  }
+};
+
 std::tuple<at::Tensor, at::Tensor> run_forward(const at::Tensor& qkv, int64_t heads, const OptionalTensor& cos,
                                                const OptionalTensor& sin, bool save) {
-  const at::Tensor rows = aligned_rows(qkv);
-  const OptionalTensor cos_rows = cos ? OptionalTensor(aligned_rows(*cos)) : std::nullopt;
-  const OptionalTensor sin_rows = sin ? OptionalTensor(aligned_rows(*sin)) : std::nullopt;
-  const int64_t head_dim = qkv.size(2) / (3 * heads);
-  at::Tensor out = at::empty({qkv.size(0), qkv.size(1), heads * head_dim}, rows.options());
+  at::Tensor out = at::empty({qkv.size(0), qkv.size(1), qkv.size(2) / 3}, qkv.options());
   at::Tensor lse;
-  if (save) lse = at::empty({qkv.size(0), heads, qkv.size(1)}, rows.options().dtype(at::kFloat));
+  if (save) lse = at::empty({qkv.size(0), heads, qkv.size(1)}, qkv.options().dtype(at::kFloat));
   if (qkv.numel() == 0) return {out, lse};
-  cuda::AttentionForward params{};
-  params.qkv = rows.const_data_ptr();
-  params.cos = table_of(cos_rows);
-  params.sin = table_of(sin_rows);
-  params.out = out.mutable_data_ptr();
-  params.lse = save ? lse.mutable_data_ptr<float>() : nullptr;
-  params.batch = qkv.size(0);
-  params.heads = static_cast<int>(heads);
-  params.length = static_cast<int>(qkv.size(1));
-  params.head_dim = static_cast<int>(head_dim);
-  params.scale = static_cast<float>(1 / std::sqrt(static_cast<double>(head_dim)));
-  params.element = cuda::element_of(qkv);
-  launch_attention(params);
+  ForwardArguments arguments(qkv, heads, cos, sin, out);
+  if (save) arguments.params.lse = lse.mutable_data_ptr<float>();
+  launch_attention(arguments.params);
   return {out, lse};
 }
 
@@ -192,6 +209,27 @@ at::Tensor rotate_backward_cuda(const at::Tensor& grad_q, const at::Tensor& grad
 }
 
 }  // namespace
+
+at::Tensor attention_fp8_cuda(const at::Tensor& qkv, int64_t heads, const OptionalTensor& cos,
+                              const OptionalTensor& sin, const at::Tensor& slot) {
+  const c10::cuda::CUDAGuard guard(qkv.device());
+  at::Tensor out = at::empty({qkv.size(0), qkv.size(1), qkv.size(2) / 3}, qkv.options().dtype(at::kFloat8_e4m3fn));
+  if (qkv.numel() == 0) return out;
+  if (attention_fits(qkv, heads)) {
+    ForwardArguments arguments(qkv, heads, cos, sin, out);
+    arguments.params.out_slot = slot.mutable_data_ptr<float>();
+    if (launch_own(arguments.params)) return out;
+  }
+  const at::Tensor wide = attention_(qkv, heads, cos.value_or(at::Tensor()), sin.value_or(at::Tensor())).contiguous();
+  cuda::QuantizeFp8 params{};
+  params.from = wide.const_data_ptr();
+  params.to = out.mutable_data_ptr();
+  params.slot = slot.mutable_data_ptr<float>();
+  params.size = wide.numel();
+  params.element = cuda::element_of(wide);
+  C10_CUDA_CHECK(cuda::launch(params, c10::cuda::getCurrentCUDAStream()));
+  return out;
+}
 
 TORCH_LIBRARY_IMPL(hrm, CUDA, m) {
   m.impl("attention", &attention_cuda);

@@ -8,7 +8,7 @@
 namespace hrm::ops::cuda::sm90 {
 namespace {
 
-template <typename T, int kN>
+template <typename T, int kN, bool k8>
 cudaError_t start_attention(const AttentionForward& p, cudaStream_t stream) {
   using Shape = AttentionForwardShape<kN>;
   CUtensorMap qk_map, v_map;
@@ -18,16 +18,16 @@ cudaError_t start_attention(const AttentionForward& p, cudaStream_t stream) {
   }
   if (error != cudaSuccess) return error;
   const int items = static_cast<int>(p.batch * p.heads);
-  return start(attention_forward_kernel<T, kN>, std::min(items, multiprocessors() * Shape::kBlocks), Shape::kThreads,
-               Shape::kBytes, 1, stream, qk_map, v_map, p, items);
+  return start(attention_forward_kernel<T, kN, k8>, std::min(items, multiprocessors() * Shape::kBlocks),
+               Shape::kThreads, Shape::kBytes, 1, stream, qk_map, v_map, p, items);
 }
 
-template <typename T>
+template <typename T, bool k8>
 cudaError_t start_by_length(const AttentionForward& p, cudaStream_t stream) {
-  if (p.length <= 64) return start_attention<T, 64>(p, stream);
-  if (p.length <= 88) return start_attention<T, 88>(p, stream);
-  if (p.length <= 104) return start_attention<T, 104>(p, stream);
-  return start_attention<T, 128>(p, stream);
+  if (p.length <= 64) return start_attention<T, 64, k8>(p, stream);
+  if (p.length <= 88) return start_attention<T, 88, k8>(p, stream);
+  if (p.length <= 104) return start_attention<T, 104, k8>(p, stream);
+  return start_attention<T, 128, k8>(p, stream);
 }
 
 }  // namespace
@@ -39,7 +39,12 @@ bool fits(const AttentionForward& p) {
 
 cudaError_t launch(const AttentionForward& p, cudaStream_t stream) {
   if (!fits(p)) return cudaErrorInvalidValue;
-  return p.element == Element::f16 ? start_by_length<__half>(p, stream) : start_by_length<__nv_bfloat16>(p, stream);
+  if (p.out_slot != nullptr) {
+    return p.element == Element::f16 ? start_by_length<__half, true>(p, stream)
+                                     : start_by_length<__nv_bfloat16, true>(p, stream);
+  }
+  return p.element == Element::f16 ? start_by_length<__half, false>(p, stream)
+                                   : start_by_length<__nv_bfloat16, false>(p, stream);
 }
 
 }  // namespace hrm::ops::cuda::sm90

@@ -27,10 +27,12 @@ struct AttentionForwardShape {
   static constexpr int kVStages = 2;
   static constexpr int kV = kQkStages * kStageBytes;
   static constexpr int kBarriers = kV + kVStages * kVBytes;
+  static constexpr int kLargest = kBarriers + 56;  // the largest result in size, as the bits of a float
   static constexpr int kBytes = kBarriers + 64;
 };
 
-template <typename T, int kN>
+// k8: the results, rounded to T, are written in e4m3.
+template <typename T, int kN, bool k8>
 __global__ void __launch_bounds__(AttentionForwardShape<kN>::kThreads, AttentionForwardShape<kN>::kBlocks)
     attention_forward_kernel(const __grid_constant__ CUtensorMap qk_map, const __grid_constant__ CUtensorMap v_map,
                              AttentionForward p, int items) {
@@ -41,6 +43,7 @@ __global__ void __launch_bounds__(AttentionForwardShape<kN>::kThreads, Attention
   extern __shared__ __align__(1024) unsigned char shared[];
   uint64_t* const qk_full = reinterpret_cast<uint64_t*>(shared + Shape::kBarriers);
   uint64_t* const v_full = qk_full + Shape::kQkStages;
+  int* const block_largest = reinterpret_cast<int*>(shared + Shape::kLargest);
 
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32, warpgroup = thread / 128;
   const int g = lane / 4, t = lane % 4;
@@ -68,6 +71,7 @@ __global__ void __launch_bounds__(AttentionForwardShape<kN>::kThreads, Attention
   if (loads) {
     for (int i = 0; i < Shape::kQkStages + Shape::kVStages; ++i) barrier_init(qk_full + i, 1);
     barrier_init_fence();
+    if (k8) *block_largest = 0;
   }
   wait_for_earlier_kernels();
   if (loads) {
@@ -89,6 +93,9 @@ __global__ void __launch_bounds__(AttentionForwardShape<kN>::kThreads, Attention
   __syncthreads();
 
   bool mirrored = 2 * blockIdx.x >= gridDim.x;
+  uint32_t largest_pair = 0;
+  float scale_8 = 0;
+  if constexpr (k8) scale_8 = *p.out_slot;
   for (; at.item < items; at.advance(jump, p.heads)) {
     unsigned char* const q_tile = shared + qk.stage * Shape::kStageBytes;
     unsigned char* const v_tile = shared + Shape::kV + v.stage * Shape::kVBytes;
@@ -186,8 +193,13 @@ __global__ void __launch_bounds__(AttentionForwardShape<kN>::kThreads, Attention
       for (int i = 0; i < 16; ++i) {
         rows[i] = Pair<T>::pack(mixed[2 * i] * inverse[i % 2], mixed[2 * i + 1] * inverse[i % 2]);
       }
-      T* const to = static_cast<T*>(p.out) + static_cast<int64_t>(at.batch) * p.length * width + at.head * 64;
-      store_rows(rows, q_tile, first_row, p.length, to, width);
+      const int64_t first = static_cast<int64_t>(at.batch) * p.length * width + at.head * 64;
+      if constexpr (k8) {
+        store_rows_e4m3<kInputOf<T>>(rows, q_tile, first_row, p.length, static_cast<uint8_t*>(p.out) + first, width,
+                                     scale_8, largest_pair);
+      } else {
+        store_rows(rows, q_tile, first_row, p.length, static_cast<T*>(p.out) + first, width);
+      }
     }
     fence_async_shared();
     __syncthreads();
@@ -197,6 +209,13 @@ __global__ void __launch_bounds__(AttentionForwardShape<kN>::kThreads, Attention
     }
     qk.advance();
     v.advance();
+  }
+  if constexpr (k8) {
+    const float2 sizes = widen_pair<kInputOf<T>>(largest_pair);
+    const int largest = __reduce_max_sync(0xffffffffu, max(__float_as_int(sizes.x), __float_as_int(sizes.y)));
+    if (lane == 0) atomicMax(block_largest, largest);
+    __syncthreads();
+    if (thread == 0) atomicMax(reinterpret_cast<int*>(p.out_slot + 2), *block_largest);
   }
 #endif
 }

@@ -2,6 +2,7 @@
 // What the Hopper attention kernels share.
 
 #include "ops/cuda/attention.cuh"
+#include "ops/cuda/sm90/elements.cuh"
 #include "ops/cuda/sm90/primitives.cuh"
 #include "ops/cuda/sm90/tensor_map.h"
 #include "ops/cuda/sm90/wgmma.cuh"
@@ -104,12 +105,9 @@ struct HeadPosition {
   }
 };
 
-// A warp's 16 rows of 64 results, as pairs of columns 8n + 2t of row g (rows[2n]) and g + 8 (rows[2n + 1]), through its
-// own rows of a tile to device memory.
-template <typename T>
-__device__ inline void store_rows(const uint32_t (&rows)[16], unsigned char* tile, int first_row, int length, T* to,
-                                  int row_stride) {
-  const int lane = fresh_lane();
+// A warp's 16 rows of 64 results, as pairs of columns 8n + 2t of row g (rows[2n]) and g + 8 (rows[2n + 1]), to its own
+// rows of a tile, where all of its lanes then find them.
+__device__ inline void share_rows(const uint32_t (&rows)[16], unsigned char* tile, int first_row, int lane) {
   const uint32_t row_at = shared_address(tile) + (first_row + lane % 16) * 128;
 #pragma unroll
   for (int n = 0; n < 8; n += 2) {
@@ -117,12 +115,42 @@ __device__ inline void store_rows(const uint32_t (&rows)[16], unsigned char* til
     store_matrices(row_at + (((n + lane / 16) ^ (lane & 7)) << 4), part);
   }
   __syncwarp();
+}
+
+// Through the tile to device memory: eight lanes have one row.
+template <typename T>
+__device__ inline void store_rows(const uint32_t (&rows)[16], unsigned char* tile, int first_row, int length, T* to,
+                                  int row_stride) {
+  const int lane = fresh_lane();
+  share_rows(rows, tile, first_row, lane);
   const int row = first_row + lane / 8, chunk = lane % 8;
   to += row * row_stride + chunk * 8;
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     if (row + 4 * i < length) {
       store_once(to + 4 * i * row_stride, *reinterpret_cast<const uint4*>(tile + Tile<64>::at(row + 4 * i, chunk)));
+    }
+  }
+}
+
+// The same in e4m3, times `scale`: four lanes have one row. `largest` as for max_magnitudes().
+template <Input kInput>
+__device__ inline void store_rows_e4m3(const uint32_t (&rows)[16], unsigned char* tile, int first_row, int length,
+                                       uint8_t* to, int row_stride, float scale, uint32_t& largest) {
+  const int lane = fresh_lane();
+  share_rows(rows, tile, first_row, lane);
+  const int row = first_row + lane / 4, chunk = lane % 4 * 2;
+  to += row * row_stride + chunk * 8;
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    if (row + 8 * i < length) {
+      const uint4 a = *reinterpret_cast<const uint4*>(tile + Tile<64>::at(row + 8 * i, chunk));
+      const uint4 b = *reinterpret_cast<const uint4*>(tile + Tile<64>::at(row + 8 * i, chunk + 1));
+      largest = max_magnitudes(max_magnitudes(max_magnitudes(max_magnitudes(largest, a.x), a.y), a.z), a.w);
+      largest = max_magnitudes(max_magnitudes(max_magnitudes(max_magnitudes(largest, b.x), b.y), b.z), b.w);
+      store_once(to + 8 * i * row_stride,
+                 make_uint4(quantize_pairs<kInput>(a.x, a.y, scale), quantize_pairs<kInput>(a.z, a.w, scale),
+                            quantize_pairs<kInput>(b.x, b.y, scale), quantize_pairs<kInput>(b.z, b.w, scale)));
     }
   }
 }
