@@ -37,19 +37,26 @@ struct Pair<__half> {
   }
 };
 
+// Turing (7.5) lacks these instructions. The launcher does not take the kernels there, but they are compiled.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+#define HRM_SM80_ASM(...) __trap()
+#else
+#define HRM_SM80_ASM(...) asm volatile(__VA_ARGS__)
+#endif
+
 // c += a b for a 16 x 16 by 16 x 8 product.
 template <typename T>
 __device__ inline void multiply(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1);
 template <>
 __device__ inline void multiply<__nv_bfloat16>(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-  asm volatile(
+  HRM_SM80_ASM(
       "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};\n"
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 template <>
 __device__ inline void multiply<__half>(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-  asm volatile(
+  HRM_SM80_ASM(
       "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};\n"
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
@@ -75,14 +82,14 @@ __device__ inline void load_matrices_transposed(uint32_t (&to)[4], uint32_t addr
 
 // 16 bytes from device memory to shared memory past the registers; zeros where !valid (then `from` is not read).
 __device__ inline void copy_async(uint32_t to, const void* from, bool valid) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(to), "l"(from), "r"(valid ? 16 : 0) : "memory");
+  HRM_SM80_ASM("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(to), "l"(from), "r"(valid ? 16 : 0) : "memory");
 }
 __device__ inline void copy_async_commit() {
-  asm volatile("cp.async.commit_group;\n" ::: "memory");
+  HRM_SM80_ASM("cp.async.commit_group;\n" ::: "memory");
 }
 template <int kPending>
 __device__ inline void copy_async_wait() {
-  asm volatile("cp.async.wait_group %0;\n" ::"n"(kPending) : "memory");
+  HRM_SM80_ASM("cp.async.wait_group %0;\n" ::"n"(kPending) : "memory");
 }
 
 // 16 bytes that are read once: they shall not push the rotation's table out of the first-level cache.
