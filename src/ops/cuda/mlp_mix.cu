@@ -28,6 +28,7 @@ using namespace mix;  // NOLINT
 // A thread writes one row of a core matrix, 16 bytes.
 template <Input kInput>
 __global__ void pack_weights(PackParams p) {
+  wait_for_earlier();
   const int gate_up_rows = p.steps * 2 * 2 * kChunk;  // (step, half of 8 positions, column)
   const int rows = gate_up_rows + kChunk / 8 * p.columns;
   const int chunk = static_cast<int>(blockIdx.y);
@@ -90,6 +91,7 @@ __global__ void __launch_bounds__((Forward<P>::kWarpgroups + 1) * 128, 1) mix_fo
     }
     barrier_init_fence();
   }
+  wait_for_earlier();
   __syncthreads();
 
   if (warpgroup == kWarpgroups) {
@@ -289,8 +291,8 @@ cudaError_t start(const MlpMixForward& p, cudaStream_t stream) {
   pack.steps = P::kSteps;
   pack.columns = P::kColumns;
   constexpr unsigned kRows = P::kChunkBytes / 16;
-  pack_weights<kInput><<<dim3((kRows + 127) / 128, static_cast<unsigned>(p.inner / kChunk)), 128, 0, stream>>>(pack);
-  error = cudaGetLastError();
+  error = start_early(&pack_weights<kInput>, dim3((kRows + 127) / 128, static_cast<unsigned>(p.inner / kChunk)), 128, 0,
+                      stream, pack);
   if (error != cudaSuccess) return error;
 
   int device = 0, processors = 0;
@@ -299,9 +301,8 @@ cudaError_t start(const MlpMixForward& p, cudaStream_t stream) {
   if (error != cudaSuccess) return error;
   const int64_t units = p.batch * (p.width / kUnitChannels);
   const int64_t blocks = (units + kWarpgroups - 1) / kWarpgroups;
-  kernel<<<static_cast<unsigned>(blocks < processors ? blocks : processors), (kWarpgroups + 1) * 128, Shared::kBytes,
-           stream>>>(p);
-  return cudaGetLastError();
+  return start_early(kernel, static_cast<unsigned>(blocks < processors ? blocks : processors), (kWarpgroups + 1) * 128,
+                     Shared::kBytes, stream, p);
 }
 
 template <class P>

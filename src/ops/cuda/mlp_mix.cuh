@@ -2,6 +2,7 @@
 // What the kernels of mlp_mix share. Legend: d: channel (width), l: position (length), f: hidden unit (inner).
 
 #include "ops/cuda/common.cuh"
+#include "ops/cuda/early.cuh"
 #include "ops/cuda/sm90/core_matrices.cuh"
 #include "ops/cuda/sm90/wgmma.cuh"
 

@@ -50,6 +50,7 @@ __host__ __device__ constexpr int64_t rows_bytes(int inner) {
 // A thread writes one row of a core matrix, 16 bytes.
 template <Input kInput>
 __global__ void pack_weights(PackParams p) {
+  wait_for_earlier();
   const int gate_up_rows = p.steps * 2 * 2 * kChunk;  // (step, half of 8 positions, column)
   const int down_rows = p.steps * 2 * kChunk;
   const int rows = gate_up_rows + down_rows + 2 * kChunk / 8 * p.columns;
@@ -109,6 +110,7 @@ __global__ void __launch_bounds__((kWarpgroups + 1) * 128, 1)
     }
     barrier_init_fence();
   }
+  wait_for_earlier();
   __syncthreads();
 
   if (warpgroup == kWarpgroups) {
@@ -395,6 +397,7 @@ __global__ void __launch_bounds__((kWarpgroups + 1) * 128, 1) mix_weight_gradien
     }
     barrier_init_fence();
   }
+  wait_for_earlier();
   __syncthreads();
 
   if (warpgroup == kWarpgroups) {
@@ -468,6 +471,7 @@ __global__ void __launch_bounds__((kWarpgroups + 1) * 128, 1) mix_weight_gradien
 }
 
 __global__ void mix_reduce(MlpMixBackward p, int columns) {
+  wait_for_earlier();
   const int inner = static_cast<int>(p.inner), length = static_cast<int>(p.length);
   const int row = static_cast<int>(blockIdx.x), l = static_cast<int>(threadIdx.x);
   if (l >= length) return;
@@ -505,9 +509,9 @@ cudaError_t start(const MlpMixBackward& p, cudaStream_t stream) {
   pack.steps = P::kSteps;
   pack.columns = P::kColumns;
   constexpr unsigned kPackRows = B::kChunkBytes / 16;
-  pack_weights<kInput>
-      <<<dim3((kPackRows + 127) / 128, static_cast<unsigned>(p.inner / kChunk)), 128, 0, stream>>>(pack);
-  if ((error = cudaGetLastError()) != cudaSuccess) return error;
+  error = start_early(&pack_weights<kInput>, dim3((kPackRows + 127) / 128, static_cast<unsigned>(p.inner / kChunk)),
+                      128, 0, stream, pack);
+  if (error != cudaSuccess) return error;
 
   const int groups = static_cast<int>(p.width) / kUnitChannels;
   const unsigned tiles = static_cast<unsigned>(3 * p.inner / kTileRows);
@@ -515,13 +519,13 @@ cudaError_t start(const MlpMixBackward& p, cudaStream_t stream) {
     const int samples = static_cast<int>(p.batch - first < p.part ? p.batch - first : p.part);
     const int units = samples * groups;
     const int blocks = (units + kWarpgroups - 1) / kWarpgroups;
-    gradient<<<static_cast<unsigned>(blocks < processors ? blocks : processors), (kWarpgroups + 1) * 128, B::kBytes,
-               stream>>>(p, static_cast<int>(first), samples);
-    if ((error = cudaGetLastError()) != cudaSuccess) return error;
-    weight_gradient<<<dim3(tiles, kSplits), (kWarpgroups + 1) * 128, W::kBytes, stream>>>(p, units);
-    if ((error = cudaGetLastError()) != cudaSuccess) return error;
-    mix_reduce<<<static_cast<unsigned>(3 * p.inner), 128, 0, stream>>>(p, P::kColumns);
-    if ((error = cudaGetLastError()) != cudaSuccess) return error;
+    error = start_early(gradient, static_cast<unsigned>(blocks < processors ? blocks : processors),
+                        (kWarpgroups + 1) * 128, B::kBytes, stream, p, static_cast<int>(first), samples);
+    if (error != cudaSuccess) return error;
+    error = start_early(weight_gradient, dim3(tiles, kSplits), (kWarpgroups + 1) * 128, W::kBytes, stream, p, units);
+    if (error != cudaSuccess) return error;
+    error = start_early(&mix_reduce, static_cast<unsigned>(3 * p.inner), 128, 0, stream, p, P::kColumns);
+    if (error != cudaSuccess) return error;
   }
   return cudaSuccess;
 }

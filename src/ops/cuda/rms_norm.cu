@@ -1,6 +1,7 @@
 #include "ops/cuda/rms_norm.h"
 
 #include "ops/cuda/common.cuh"
+#include "ops/cuda/early.cuh"
 
 namespace hrm::ops::cuda {
 namespace {
@@ -12,6 +13,7 @@ constexpr int64_t kBlockDim = 2048;  // from this width on, a whole block works 
 // A warp owns a row and keeps it in registers: kPacks times 16 bytes in each lane.
 template <typename T, int kPacks>
 __global__ void __launch_bounds__(kWarpsPerBlock * 32) forward_registers(RmsNormForward p) {
+  wait_for_earlier();
   constexpr int N = 16 / sizeof(T);
   const int64_t row = int64_t{blockIdx.x} * kWarpsPerBlock + threadIdx.x / 32;
   if (row >= p.rows) return;  // the whole warp leaves
@@ -66,6 +68,7 @@ __device__ inline void load_grad(const T* grad_y, const T* grad_y2, int64_t i, f
 
 template <typename T, int kPacks>
 __global__ void __launch_bounds__(kWarpsPerBlock * 32) backward_registers(RmsNormBackward p) {
+  wait_for_earlier();
   constexpr int N = 16 / sizeof(T);
   const int64_t row = int64_t{blockIdx.x} * kWarpsPerBlock + threadIdx.x / 32;
   if (row >= p.rows) return;
@@ -126,6 +129,7 @@ struct RowOwner {
 
 template <typename T, int N, bool kBlock>
 __global__ void forward_loop(RmsNormForward p) {
+  wait_for_earlier();
   using Owner = RowOwner<kBlock>;
   const int64_t row = Owner::row();
   if (row >= p.rows) return;
@@ -159,6 +163,7 @@ __global__ void forward_loop(RmsNormForward p) {
 
 template <typename T, int N, bool kBlock>
 __global__ void backward_loop(RmsNormBackward p) {
+  wait_for_earlier();
   using Owner = RowOwner<kBlock>;
   const int64_t row = Owner::row();
   if (row >= p.rows) return;
@@ -189,20 +194,20 @@ __global__ void backward_loop(RmsNormBackward p) {
 }
 
 template <typename T, int kPacks>
-void start_registers(const RmsNormForward& p, unsigned blocks, cudaStream_t stream) {
-  forward_registers<T, kPacks><<<blocks, kWarpsPerBlock * 32, 0, stream>>>(p);
+cudaError_t start_registers(const RmsNormForward& p, unsigned blocks, cudaStream_t stream) {
+  return start_early(&forward_registers<T, kPacks>, blocks, kWarpsPerBlock * 32, 0, stream, p);
 }
 template <typename T, int kPacks>
-void start_registers(const RmsNormBackward& p, unsigned blocks, cudaStream_t stream) {
-  backward_registers<T, kPacks><<<blocks, kWarpsPerBlock * 32, 0, stream>>>(p);
+cudaError_t start_registers(const RmsNormBackward& p, unsigned blocks, cudaStream_t stream) {
+  return start_early(&backward_registers<T, kPacks>, blocks, kWarpsPerBlock * 32, 0, stream, p);
 }
 template <typename T, int N, bool kBlock>
-void start_loop(const RmsNormForward& p, unsigned blocks, unsigned threads, cudaStream_t stream) {
-  forward_loop<T, N, kBlock><<<blocks, threads, 0, stream>>>(p);
+cudaError_t start_loop(const RmsNormForward& p, unsigned blocks, int threads, cudaStream_t stream) {
+  return start_early(&forward_loop<T, N, kBlock>, blocks, threads, 0, stream, p);
 }
 template <typename T, int N, bool kBlock>
-void start_loop(const RmsNormBackward& p, unsigned blocks, unsigned threads, cudaStream_t stream) {
-  backward_loop<T, N, kBlock><<<blocks, threads, 0, stream>>>(p);
+cudaError_t start_loop(const RmsNormBackward& p, unsigned blocks, int threads, cudaStream_t stream) {
+  return start_early(&backward_loop<T, N, kBlock>, blocks, threads, 0, stream, p);
 }
 
 bool aligned(const RmsNormForward& p) {
@@ -221,24 +226,13 @@ cudaError_t start(const Params& p, cudaStream_t stream) {
   const auto by_block = static_cast<unsigned>(p.rows);
   const bool vector = p.dim % N == 0 && aligned(p);
   const int64_t packs = (p.dim / N + 31) / 32;
-  if (vector && packs <= 8) {
-    if (packs == 1) {
-      start_registers<T, 1>(p, by_warp, stream);
-    } else if (packs == 2) {
-      start_registers<T, 2>(p, by_warp, stream);
-    } else if (packs <= 4) {
-      start_registers<T, 4>(p, by_warp, stream);
-    } else {
-      start_registers<T, 8>(p, by_warp, stream);
-    }
-  } else if (vector) {
-    start_loop<T, N, true>(p, by_block, kBlockWarps * 32, stream);
-  } else if (p.dim >= kBlockDim) {
-    start_loop<T, 1, true>(p, by_block, kBlockWarps * 32, stream);
-  } else {
-    start_loop<T, 1, false>(p, by_warp, kWarpsPerBlock * 32, stream);
-  }
-  return cudaGetLastError();
+  if (vector && packs <= 1) return start_registers<T, 1>(p, by_warp, stream);
+  if (vector && packs <= 2) return start_registers<T, 2>(p, by_warp, stream);
+  if (vector && packs <= 4) return start_registers<T, 4>(p, by_warp, stream);
+  if (vector && packs <= 8) return start_registers<T, 8>(p, by_warp, stream);
+  if (vector) return start_loop<T, N, true>(p, by_block, kBlockWarps * 32, stream);
+  if (p.dim >= kBlockDim) return start_loop<T, 1, true>(p, by_block, kBlockWarps * 32, stream);
+  return start_loop<T, 1, false>(p, by_warp, kWarpsPerBlock * 32, stream);
 }
 
 template <typename Params>
