@@ -41,7 +41,9 @@ if(HRM_WITH_CUDA)
   _hrm_import(hrm_c10_cuda "${HRM_TORCH_ROOT}/lib/libc10_cuda.so")
   # The one CUDA runtime of the process is torch's; the toolkit's own would be a second one.
   _hrm_import(hrm_cudart "${HRM_SITE_PACKAGES}/nvidia/cu13/lib/libcudart.so.13")
-  target_link_libraries(hrm_torch INTERFACE hrm_torch_cuda hrm_c10_cuda hrm_cudart)
+  # So is its cuBLASLt, for the matrix products whose algorithm we choose.
+  _hrm_import(hrm_cublaslt "${HRM_SITE_PACKAGES}/nvidia/cu13/lib/libcublasLt.so.13")
+  target_link_libraries(hrm_torch INTERFACE hrm_torch_cuda hrm_c10_cuda hrm_cudart hrm_cublaslt)
   target_include_directories(hrm_torch SYSTEM INTERFACE ${CMAKE_CUDA_TOOLKIT_INCLUDE_DIRECTORIES})
 endif()
 file(GLOB _nvidia_libs "${HRM_SITE_PACKAGES}/nvidia/*/lib")

@@ -37,8 +37,7 @@ at::Tensor position_logits(const at::Tensor& z_H, const at::Tensor& weight) {
   const auto unit = static_cast<int64_t>(16 / z_H.element_size());
   const int64_t pitch = (V + unit - 1) / unit * unit;
   const at::Tensor logits = at::empty_strided({B, L, V}, {L * pitch, pitch, 1}, z_H.options());
-  at::Tensor rows = logits.view({B * L, V});
-  at::mm_out(rows, z_H.reshape({B * L, -1}), weight.t());
+  ops::linear_out(logits.view({B * L, V}), z_H.reshape({B * L, -1}), weight);
   return logits;
 }
 
@@ -75,7 +74,7 @@ struct Heads : torch::autograd::Function<Heads> {
     if (const at::Tensor grad = buffer("grad_q_bias"); grad.defined()) {
       grad.add_(at::sum(grad_q, at::IntArrayRef{0}, /*keepdim=*/false, grad.scalar_type()));
     }
-    const at::Tensor grad_z = at::mm(grad_logits, lm_weight).view(z_H.sizes());
+    const at::Tensor grad_z = ops::linear_grad_x(grad_logits, lm_weight).view(z_H.sizes());
     grad_z.select(1, 0).addmm_(grad_q, q_weight);
     return {grad_z, at::Tensor(), at::Tensor(), at::Tensor(), at::Tensor()};
   }

@@ -75,6 +75,8 @@ at::Tensor linear_autograd(const at::Tensor& x, const at::Tensor& weight_compute
 TORCH_LIBRARY_IMPL(hrm, Autograd, m) {
   m.impl("linear", &linear_autograd);
   m.impl("linear_accumulate_", torch::autograd::autogradNotImplementedFallback());
+  m.impl("linear_grad_x", torch::autograd::autogradNotImplementedFallback());
+  m.impl("linear_grad_x_add_", torch::autograd::autogradNotImplementedFallback());
 }
 
 }  // namespace hrm::ops

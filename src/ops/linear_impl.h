@@ -13,6 +13,8 @@ using OptionalTensor = std::optional<at::Tensor>;
 void check_linear(const at::Tensor& x, const at::Tensor& weight_compute, const at::Tensor& master,
                   const OptionalTensor& bias, const OptionalTensor& grad_weight, const OptionalTensor& grad_bias);
 void check_linear_accumulate(const at::Tensor& grad_weight, const at::Tensor& grad_y, const at::Tensor& x);
+void check_linear_grad_x(const at::Tensor& grad_y, const at::Tensor& weight);
+void check_linear_grad_x_add(const at::Tensor& grad_x, const at::Tensor& grad_y, const at::Tensor& weight);
 
 // y = x @ weight^T + bias, the forward pass on every device.
 at::Tensor linear_forward(const at::Tensor& x, const at::Tensor& weight, const OptionalTensor& bias);

@@ -27,6 +27,10 @@ at::Tensor linear(const at::Tensor& x, const at::Tensor& weight_compute, const a
 at::Tensor linear(const at::Tensor& x, const at::Tensor& weight_compute, const at::Tensor& master,
                   const at::Tensor& bias = {});
 
+// y = x @ weight^T into rows that may lie apart, without a gradient. y (N, out), x (N, in), weight (out, in) of one
+// dtype.
+void linear_out(const at::Tensor& y, const at::Tensor& x, const at::Tensor& weight);
+
 // grad_weight += grad_y^T @ x, the product summed in grad_weight's dtype, in place: the weight's part of a backward
 // pass that is written by hand. grad_weight (out, in) float32 (or x's dtype); grad_y (N, out), x (N, in) of one dtype.
 void linear_accumulate_(const at::Tensor& grad_weight, const at::Tensor& grad_y, const at::Tensor& x);
@@ -35,6 +39,7 @@ void linear_accumulate_(const at::Tensor& grad_weight, const at::Tensor& grad_y,
 // in).
 at::Tensor linear_grad_x(const at::Tensor& grad_y, const at::Tensor& weight);
 // grad_x += grad_y @ weight, in place; on a GPU in the product's epilogue. grad_x (..., in), contiguous.
+// On a GPU large products of these and of linear's forward pass take tuned algorithms: hrm/ops/gemm_tuning.h.
 void linear_grad_x_add_(const at::Tensor& grad_x, const at::Tensor& grad_y, const at::Tensor& weight);
 
 // leaf.grad(), first made (zeros) where there is none; undefined when the leaf needs no gradient.

@@ -13,6 +13,7 @@
 #include "hrm/ops/rms_norm.h"
 #include "ops/cuda/launcher.h"
 #include "ops/cuda/sm90/linear_epilogues.h"
+#include "ops/linear_impl.h"
 #include "ops/linear_rms_norm_impl.h"
 #include "ops/linear_swiglu_impl.h"
 
@@ -122,7 +123,7 @@ at::Tensor linear_rms_norm_cuda(const at::Tensor& x, const at::Tensor& weight, c
   check_linear_rms_norm(x, weight, residual, eps);
   const c10::cuda::CUDAGuard guard(x.device());
   if (const auto out = rms_norm_by_kernel(x, weight, residual, eps, /*save=*/false)) return std::get<0>(*out);
-  return rms_norm_residual(at::linear(x, weight), residual, eps);
+  return rms_norm_residual(linear_forward(x, weight, {}), residual, eps);
 }
 
 std::tuple<at::Tensor, at::Tensor> linear_rms_norm_forward_cuda(const at::Tensor& x, const at::Tensor& weight,
@@ -130,7 +131,7 @@ std::tuple<at::Tensor, at::Tensor> linear_rms_norm_forward_cuda(const at::Tensor
   check_linear_rms_norm(x, weight, residual, eps);
   const c10::cuda::CUDAGuard guard(x.device());
   if (const auto out = rms_norm_by_kernel(x, weight, residual, eps, /*save=*/true)) return *out;
-  return rms_norm_residual_forward(at::linear(x, weight), residual, eps);
+  return rms_norm_residual_forward(linear_forward(x, weight, {}), residual, eps);
 }
 
 }  // namespace

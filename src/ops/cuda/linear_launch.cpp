@@ -1,4 +1,5 @@
-// The matrix products are cuBLAS through ATen, on Hopper also a kernel of ours.
+// The matrix products: on Hopper a kernel of ours where it is faster, else cuBLASLt with tuned algorithms (blaslt.h) or
+// cuBLAS through ATen.
 #include <ATen/ATen.h>
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAGuard.h>
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "hrm/ops/backend.h"
+#include "ops/cuda/blaslt.h"
 #include "ops/cuda/launcher.h"
 #include "ops/cuda/sm90/linear_epilogues.h"
 #include "ops/cuda/sm90/tensor_map.h"
@@ -74,6 +76,7 @@ at::Tensor linear_cuda(const at::Tensor& x, const at::Tensor& weight_compute, co
 void linear_accumulate_cuda(const at::Tensor& grad_weight, const at::Tensor& grad_y, const at::Tensor& x) {
   check_linear_accumulate(grad_weight, grad_y, x);
   const c10::cuda::CUDAGuard guard(x.device());
+  if (cuda::tuned_gemm(grad_weight, grad_y.t(), x, /*accumulates=*/true)) return;
   const bool narrow = x.scalar_type() != grad_weight.scalar_type();
   if (backend() == Backend::reference || !narrow) return reference::linear_accumulate_(grad_weight, grad_y, x);
   // 16-bit factors, float32 sums, added to the buffer in the product's epilogue: one pass over grad_weight.

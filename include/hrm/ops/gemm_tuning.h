@@ -1,0 +1,44 @@
+#pragma once
+// How the matrix products that none of our kernels does find their algorithm on a GPU. With auto_ they go to cuBLASLt,
+// whose candidates are timed at the first use of a shape; the fastest is kept in a file (runtime/tuning_cache.h), so
+// that the next start takes it at once. Another algorithm may sum in another order, so a run that resumes must take the
+// same ones: the file keeps them on one machine, and a checkpoint carries those of its run (gemm_choices()).
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+
+namespace hrm::ops {
+
+// off: cuBLAS chooses, by a rule of its own that depends on the shape alone.
+enum class GemmTuning { off, auto_ };
+
+// Process-wide (config key ops.gemm_tuning); off until set. Set it before the first step: a captured graph keeps what
+// it captured.
+void set_gemm_tuning(GemmTuning tuning);
+GemmTuning gemm_tuning();
+
+// The folder of the file; empty: default_tuning_folder(). Another folder than before forgets what the process knew.
+void set_gemm_cache(const std::filesystem::path& folder);
+
+// What this process did so far, shapes by the origin of their algorithm.
+struct GemmTuningReport {
+  int64_t reused = 0;   // from the file or a checkpoint
+  int64_t timed = 0;    // timed by this process
+  int64_t untimed = 0;  // cuBLASLt's first proposal: first met while a graph was captured, or without memory to time
+  double seconds = 0;   // spent in timing
+  std::string file;     // empty: none, or no product so far
+};
+GemmTuningReport gemm_tuning_report();
+
+// The report as one line: "12 shapes, 10 known, 2 timed in 0.1 s, kept in '/home/a/.cache/hrm_train/NVIDIA....json'".
+std::string gemm_tuning_text();
+
+// The algorithms that this process uses, as text for a checkpoint; empty where it uses none.
+std::string gemm_choices();
+
+// Takes those of a checkpoint in place of the file's. Call it before the first product. Where they are of another GPU
+// or library version than the first product finds, that is said in one line and they are not used.
+void adopt_gemm_choices(const std::string& text);
+
+}  // namespace hrm::ops
