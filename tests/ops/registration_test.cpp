@@ -26,6 +26,8 @@ TEST(Registration, EveryOpHasItsKernels) {
       "hrm::grad_norm",
       "hrm::linear",
       "hrm::linear_accumulate_",
+      "hrm::linear_grad_x",
+      "hrm::linear_grad_x_add_",
       "hrm::linear_rms_norm",
       "hrm::linear_rms_norm_forward",
       "hrm::linear_swiglu",
