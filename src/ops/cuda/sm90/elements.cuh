@@ -84,8 +84,10 @@ __device__ inline uint32_t max_magnitudes(uint32_t largest, uint32_t pair) {
 // A warp's largest magnitude into the slot of a quantised tensor ({scale, 1 / scale, amax, 0}; amax >= 0). In whichever
 // order warps come, the slot ends the same.
 __device__ inline void raise_amax(float* slot, float magnitude) {
+#if HRM_SM90A  // Turing has no reduction over a warp.
   const int largest = __reduce_max_sync(0xffffffffu, __float_as_int(magnitude));
   if (threadIdx.x % 32 == 0 && largest > 0) atomicMax(reinterpret_cast<int*>(slot + 2), largest);
+#endif
 }
 
 // The same from max_magnitudes().
