@@ -32,16 +32,26 @@ __device__ inline uint32_t largest_f16(uint32_t largest) {
   return __float_as_uint(__half2float(__ushort_as_half(static_cast<unsigned short>(size))));
 }
 
+__device__ inline uint32_t warp_largest(uint32_t value) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  return __reduce_max_sync(0xffffffffu, value);
+#else
+#pragma unroll
+  for (int offset = 16; offset > 0; offset /= 2) value = max(value, __shfl_xor_sync(0xffffffffu, value, offset));
+  return value;
+#endif
+}
+
 // Raises a slot's amax to the largest of the threads' sizes, given as the bits of floats, by one atomic operation.
 // Called once by all threads of a block of kWarps whole warps.
 template <int kWarps>
 __device__ inline void raise_amax_by_block(float* slot, uint32_t size) {
   __shared__ uint32_t partial[kWarps];
-  size = __reduce_max_sync(0xffffffffu, size);
+  size = warp_largest(size);
   if (threadIdx.x % 32 == 0) partial[threadIdx.x / 32] = size;
   __syncthreads();
   if (threadIdx.x >= 32) return;
-  size = __reduce_max_sync(0xffffffffu, threadIdx.x < kWarps ? partial[threadIdx.x] : 0);
+  size = warp_largest(threadIdx.x < kWarps ? partial[threadIdx.x] : 0);
   if (threadIdx.x == 0) atomicMax(reinterpret_cast<int*>(slot + 2), static_cast<int>(size));
 }
 
