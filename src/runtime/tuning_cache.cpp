@@ -92,7 +92,7 @@ TunedChoice TuningCache::add(const std::string& key, const TunedChoice& choice) 
       Choices stored = read(/*warn=*/false);
       // What this process took from a checkpoint is its own matter, so its choices do not go into the file.
       chosen = stored.emplace(key, choice).first->second;
-      write_text_atomic(file_, to_text({device_, library_, stored}) + "\n");
+      write_text_atomic(file_, to_text({device_, library_, stored}, /*one_line=*/false) + "\n");
     } catch (const Error& e) {
       broken_ = true;
       log::warn("tuned algorithms cannot be kept for the next start: ", e.what());
@@ -106,7 +106,7 @@ void TuningCache::adopt(const Choices& choices) {
   for (const auto& [key, choice] : choices) choices_[key] = choice;
 }
 
-std::string TuningCache::to_text(const Portable& portable) {
+std::string TuningCache::to_text(const Portable& portable, bool one_line) {
   Json json;
   json["format"] = kFormat;
   json["device"] = portable.device;
@@ -118,7 +118,7 @@ std::string TuningCache::to_text(const Portable& portable) {
     json["choices"][key] = {
         {"algorithm", choice.algorithm}, {"us", rounded(choice.us)}, {"untuned_us", rounded(choice.untuned_us)}};
   }
-  return json.dump(1, ' ', false, Json::error_handler_t::replace);
+  return json.dump(one_line ? -1 : 1, ' ', false, Json::error_handler_t::replace);
 }
 
 std::optional<TuningCache::Portable> TuningCache::from_text(const std::string& text) {

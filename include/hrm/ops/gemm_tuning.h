@@ -34,8 +34,10 @@ GemmTuningReport gemm_tuning_report();
 // The report as one line: "12 shapes, 10 known, 2 timed in 0.1 s, kept in '/home/a/.cache/hrm_train/NVIDIA....json'".
 std::string gemm_tuning_text();
 
-// The algorithms that this process uses, as text for a checkpoint; empty where it uses none.
+// The algorithms that this process uses, as one line of text for a checkpoint; empty where it uses none.
 std::string gemm_choices();
+// The name of that text among the facts of a checkpoint (CheckpointMeta::info).
+constexpr const char* kGemmChoices = "gemm_choices";
 
 // Takes those of a checkpoint in place of the file's. Call it before the first product. Where they are of another GPU
 // or library version than the first product finds, that is said in one line and they are not used.

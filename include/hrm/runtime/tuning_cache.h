@@ -47,7 +47,7 @@ class TuningCache {
     std::string device, library;
     Choices choices;
   };
-  static std::string to_text(const Portable& portable);
+  static std::string to_text(const Portable& portable, bool one_line = true);
   static std::optional<Portable> from_text(const std::string& text);
 
  private:
