@@ -8,6 +8,7 @@
 #include "hrm/config/load.h"
 #include "hrm/ops/attention.h"
 #include "hrm/ops/backend.h"
+#include "hrm/ops/gemm_tuning.h"
 #include "hrm/runtime/nvtx.h"
 #include "hrm/tasks/puzzle.h"
 
@@ -54,6 +55,9 @@ Runtime start_runtime_and_ops(const config::Config& config) {
   ops::set_backend(reference ? ops::Backend::reference : ops::Backend::fused);
   ops::set_attention_backend(config.ops.attention == "sdpa" ? ops::AttentionBackend::sdpa
                                                             : ops::AttentionBackend::auto_);
+  const bool tunes = runtime.device.is_cuda() && config.ops.gemm_tuning == "auto" && !config.runtime.deterministic;
+  ops::set_gemm_tuning(tunes ? ops::GemmTuning::auto_ : ops::GemmTuning::off);
+  ops::set_gemm_cache(config.ops.gemm_cache);
   enable_nvtx(config.profiling);
   return runtime;
 }

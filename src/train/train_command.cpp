@@ -17,6 +17,7 @@
 #include "hrm/checkpoint/checkpoint.h"
 #include "hrm/config/load.h"
 #include "hrm/config/schema.h"
+#include "hrm/ops/gemm_tuning.h"
 #include "hrm/runtime/device.h"
 #include "hrm/tasks/puzzle.h"
 #include "hrm/tasks/puzzle_inference.h"
@@ -172,6 +173,10 @@ int run_train(const TrainOptions& options) {
     log::info("weights from ", start.checkpoint.string(), "; optimizer and data start afresh");
   } else {
     check_resume_config(loaded, start);
+    if (const auto tuned = start.meta.info.find(ops::kGemmChoices);
+        tuned != start.meta.info.end() && ops::gemm_tuning() != ops::GemmTuning::off) {
+      ops::adopt_gemm_choices(tuned->second);
+    }
     trainer.resume(start.checkpoint);
     log::info("resumed      ", start.checkpoint.string(), " at step ", trainer.step(), " of ", trainer.total_steps());
   }

@@ -7,6 +7,7 @@
 #include "hrm/base/log.h"
 #include "hrm/base/text.h"
 #include "hrm/checkpoint/checkpoint.h"
+#include "hrm/ops/gemm_tuning.h"
 #include "hrm/optim/clip.h"
 #include "hrm/optim/schedules.h"
 #include "hrm/runtime/memory.h"
@@ -37,6 +38,20 @@ int64_t planned_steps(const config::TrainConfig& config, const tasks::Task& task
   require(steps > 0, ExitCode::usage, "train.epochs = ", config.epochs, " is less than one step of ",
           config.global_batch_size, " samples; set train.steps or more epochs");
   return steps;
+}
+
+// The algorithms of the matrix products go along: a resumed run must sum in the same order (ops/gemm_tuning.h).
+checkpoint::CheckpointMeta meta_of(int64_t step, const std::string& config_json, const tasks::Task& task) {
+  checkpoint::CheckpointMeta meta{step, config_json, task.signature()};
+  if (ops::gemm_tuning() == ops::GemmTuning::off) return meta;
+  if (const std::string choices = ops::gemm_choices(); !choices.empty()) meta.info[ops::kGemmChoices] = choices;
+  return meta;
+}
+
+// Which products were tuned, once the first step has met all of them.
+void log_products() {
+  const ops::GemmTuningReport report = ops::gemm_tuning_report();
+  if (report.reused + report.timed + report.untimed > 0) log::info("products     ", ops::gemm_tuning_text());
 }
 
 }  // namespace
@@ -82,9 +97,11 @@ Outcome Trainer::run() {
   const double start = window_start_;
   // A stop between a step and its evaluation leaves the evaluation to us.
   if (step_ > 0 && config_.train.eval_every > 0 && step_ % config_.train.eval_every == 0) evaluate();
+  bool first = true;
   while (step_ < total_steps_) {
     if (!trace_steps()) return stop("the steps for Nsight are done");
     train_step();
+    if (std::exchange(first, false)) log_products();
     const bool last = step_ == total_steps_;
     collect_metrics(/*wait=*/last);
     const bool out_of_time = config_.train.max_seconds > 0 && now_seconds() - start > config_.train.max_seconds;
@@ -327,8 +344,7 @@ void Trainer::save() {
   collect_metrics(/*wait=*/true);
   const double start = now_seconds();
   log_.sync();
-  checkpoint::save_checkpoint(run_dir_, *this, {step_, config_json_, task_.signature()},
-                              config_.train.keep_checkpoints);
+  checkpoint::save_checkpoint(run_dir_, *this, meta_of(step_, config_json_, task_), config_.train.keep_checkpoints);
   last_saved_step_ = step_;
   paused_seconds_ += now_seconds() - start;
 }
@@ -337,8 +353,7 @@ void Trainer::stop_diverged(int64_t step) {
   log::progress_done();
   std::string dump;
   try {
-    dump =
-        checkpoint::save_checkpoint(run_dir_ / "diverged", *this, {step, config_json_, task_.signature()}, 1).string();
+    dump = checkpoint::save_checkpoint(run_dir_ / "diverged", *this, meta_of(step, config_json_, task_), 1).string();
     dump = cat("the weights before it and the state are in '", dump, "'");
   } catch (const Error& e) {
     dump = cat("no dump could be written: ", e.what());
