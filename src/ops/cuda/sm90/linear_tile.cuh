@@ -1,6 +1,7 @@
 #pragma once
 // The product alone by the tile kernel, for operands of 16 and of 8 bits.
 
+#include "ops/cuda/element.h"
 #include "ops/cuda/sm90/tile_ops.cuh"
 
 namespace hrm::ops::cuda::sm90 {
