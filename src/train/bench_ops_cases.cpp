@@ -120,6 +120,21 @@ BenchCall linear_accumulate(const Shape& s, at::Device device, at::ScalarType dt
           product_flops(s.rows(), s.width, 2 * s.inner)};
 }
 
+// The gradient of what the attention's output projection reads.
+BenchCall linear_grad_x(const Shape& s, at::Device device, at::ScalarType dtype) {
+  const Random random{device, dtype};
+  return {{random.activations({s.batch, s.length(), s.width}), random.weight(s.width, s.width)},
+          product_flops(s.rows(), s.width, s.width)};
+}
+
+// That of the gate_up projection's input, added to what goes past the MLP.
+BenchCall linear_grad_x_add(const Shape& s, at::Device device, at::ScalarType dtype) {
+  const Random random{device, dtype};
+  return {{random.activations({s.batch, s.length(), s.width}), random.activations({s.batch, s.length(), 2 * s.inner}),
+           random.weight(2 * s.inner, s.width)},
+          product_flops(s.rows(), 2 * s.inner, s.width)};
+}
+
 BenchCall linear_swiglu(const Shape& s, at::Device device, at::ScalarType dtype) {
   const Random random{device, dtype};
   return {{random.activations({s.batch, s.length(), s.width}), random.weight(2 * s.inner, s.width)},
@@ -363,6 +378,8 @@ const std::vector<BenchOp>& bench_ops() {
       {"hrm::rotate_qkv_backward", rotate_qkv_backward},
       {"hrm::linear", linear},
       {"hrm::linear_accumulate_", linear_accumulate},
+      {"hrm::linear_grad_x", linear_grad_x},
+      {"hrm::linear_grad_x_add_", linear_grad_x_add},
       {"hrm::linear_swiglu", linear_swiglu},
       {"hrm::linear_swiglu_forward", linear_swiglu},
       {"hrm::linear_swiglu_backward", linear_swiglu_backward},

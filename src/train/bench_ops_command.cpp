@@ -16,6 +16,7 @@
 #include "hrm/base/log.h"
 #include "hrm/base/text.h"
 #include "hrm/ops/backend.h"
+#include "hrm/ops/gemm_tuning.h"
 #include "hrm/runtime/device.h"
 #include "hrm/train/commands.h"
 
@@ -55,6 +56,19 @@ Timing time_with(ops::Backend backend, const BenchOp& op, const BenchCall& call,
   return timing;
 }
 
+// The ops whose matrix products cuBLASLt does by tuned algorithms, with those that cuBLAS chooses.
+Timing time_untuned(const BenchOp& op, const BenchCall& call, at::Device device, double budget_ms) {
+  const std::string name = op.name;
+  if (ops::gemm_tuning() == ops::GemmTuning::off ||
+      (name != "hrm::linear" && name != "hrm::linear_accumulate_" && name.rfind("hrm::linear_grad_x", 0) != 0)) {
+    return {0, "no tuned matrix product"};
+  }
+  ops::set_gemm_tuning(ops::GemmTuning::off);
+  const Timing timing = time_with(ops::Backend::fused, op, call, device, budget_ms);
+  ops::set_gemm_tuning(ops::GemmTuning::auto_);
+  return timing;
+}
+
 std::string number(double value, int digits) {
   std::ostringstream out;
   out << std::fixed << std::setprecision(digits) << value;
@@ -63,7 +77,7 @@ std::string number(double value, int digits) {
 
 void print_head(std::ostream& out) {
   out << std::left << std::setw(34) << "op" << std::setw(14) << "shapes of" << std::right << std::setw(10) << "fused ms"
-      << std::setw(14) << "reference ms" << std::setw(10) << "ratio" << std::setw(9) << "GB/s" << std::setw(8)
+      << std::setw(12) << "untuned ms" << std::setw(14) << "reference ms" << std::setw(10) << "ratio" << std::setw(9) << "GB/s" << std::setw(8)
       << "of copy" << std::setw(10) << "TFLOP/s" << std::setw(8) << "of mm"
       << "\n";
 }
@@ -73,7 +87,8 @@ void print_row(const Json& row, std::ostream& out) {
     return row[key].is_number() ? number(factor * row[key].get<double>(), digits) + unit : std::string("-");
   };
   out << std::left << std::setw(34) << row["op"].get<std::string>() << std::setw(14) << row["shape"].get<std::string>()
-      << std::right << std::setw(10) << text("fused_ms", 1, 4, "") << std::setw(14) << text("reference_ms", 1, 4, "")
+      << std::right << std::setw(10) << text("fused_ms", 1, 4, "") << std::setw(12)
+      << text("untuned_ms", 1, 4, "") << std::setw(14) << text("reference_ms", 1, 4, "")
       << std::setw(10) << text("ratio", 1, 2, "x") << std::setw(9) << text("bytes_per_s", 1e-9, 0, "") << std::setw(8)
       << text("of_copy", 100, 0, "%") << std::setw(10) << text("flops_per_s", 1e-12, 2, "") << std::setw(8)
       << text("of_matmul", 100, 0, "%") << "\n"
@@ -85,11 +100,13 @@ Json measure(const BenchOp& op, const BenchShape& shape, const BenchCall& call, 
   const double budget_ms = device.is_cpu() ? 100 : 20;
   const double bytes = least_bytes(op.name, call.arguments, call_op(op.name, call.arguments));
   const Timing fused = time_with(ops::Backend::fused, op, call, device, budget_ms);
+  const Timing untuned = time_untuned(op, call, device, budget_ms);
   const Timing reference = time_with(ops::Backend::reference, op, call, device, budget_ms);
   Json row{{"op", op.name}, {"shape", shape.name}};
   const auto rate = [&](double amount) { return amount / (fused.ms * 1e-3); };
   const bool timed = fused.why_not.empty();
   row["fused_ms"] = timed ? Json(fused.ms) : Json();
+  row["untuned_ms"] = untuned.why_not.empty() ? Json(untuned.ms) : Json();
   row["reference_ms"] = reference.why_not.empty() ? Json(reference.ms) : Json();
   row["ratio"] = timed && reference.why_not.empty() ? Json(reference.ms / fused.ms) : Json();
   row["least_bytes"] = bytes;
@@ -110,6 +127,7 @@ int run_bench_ops(const BenchOpsOptions& options) {
   config::Config config;
   config.runtime.device = options.device;
   const Runtime runtime = start_runtime(config);
+  ops::set_gemm_tuning(runtime.device.is_cuda() ? ops::GemmTuning::auto_ : ops::GemmTuning::off);
   const at::NoGradGuard no_grad;
   const DeviceLimits limits = measure_limits(runtime.device, runtime.compute_dtype);
 
@@ -141,6 +159,7 @@ int run_bench_ops(const BenchOpsOptions& options) {
   }
   require(headed, ExitCode::usage, "--filter '", printable(options.filter),
           "' fits no op; without it all are measured");
+  if (ops::gemm_tuning() != ops::GemmTuning::off) std::cout << "matrix products: " << ops::gemm_tuning_text() << "\n";
   if (!options.json_out.empty()) {
     write_text_atomic(options.json_out, json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
   }
