@@ -1,7 +1,9 @@
+#include "hrm/ops/linear.h"
 #include "hrm/ops/rms_norm.h"
 #include "hrm/ops/swiglu.h"
 #include "ops/gpu_testing.h"
 #include "ops/linear_epilogues_cases.h"
+#include "ops/linear_impl.h"
 
 namespace hrm::ops {
 namespace {
@@ -20,6 +22,96 @@ std::vector<ProductShape> norm_shapes() {
   return {{1, 512, 512},     {127, 512, 512}, {129, 64, 512},    {128, 1536, 512}, {5248, 1536, 512},
           {20001, 128, 512}, {300, 192, 256}, {20001, 256, 256}, {300, 256, 1024}, {9001, 64, 1024},
           {100, 512, 384},   {100, 520, 512}, {3, 5, 7}};
+}
+
+// Our kernel of the plain product wherever it fits, while it lives.
+class WithTiles {
+ public:
+  WithTiles() { set_always_tiles(true); }
+  ~WithTiles() { set_always_tiles(false); }
+};
+
+at::Tensor product(const at::Tensor& x, const at::Tensor& weight) {
+  const at::NoGradGuard no_grad;
+  return linear(x, weight, weight);
+}
+
+// Also inner sizes and widths that end inside of a block and of a tile, and such as no kernel takes.
+TEST(LinearTilesGpu, AsGoodAsPlainAten) {
+  HRM_NEEDS_GPU();
+  const WithTiles with_tiles;
+  for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf}) {
+    for (const ProductShape& shape : std::vector<ProductShape>{{1, 512, 1536},
+                                                               {15, 128, 256},
+                                                               {127, 1536, 512},
+                                                               {128, 512, 3072},
+                                                               {129, 64, 256},
+                                                               {129, 8, 8},
+                                                               {300, 144, 264},
+                                                               {65, 2000, 72},
+                                                               {5249, 512, 1536},
+                                                               {20001, 64, 256},
+                                                               {100, 512, 97},
+                                                               {100, 97, 512}}) {
+      const std::string what = name_of(dtype, shape);
+      const auto [x, weight, residual] = product_input(shape, shape.width, dtype, at::kCUDA);
+      const at::Tensor ours = product(x, weight);
+      expect_as_good(ours, at::linear(x, weight), at::linear(x.to(at::kDouble), weight.to(at::kDouble)), what);
+      expect_same_bits(product(x, weight), ours, what + ", again");
+    }
+  }
+}
+
+// An infinity reaches its row and its column alone, also where they end inside of a tile.
+TEST(LinearTilesGpu, NothingLeaksBetweenRowsOrColumns) {
+  HRM_NEEDS_GPU();
+  const WithTiles with_tiles;
+  at::Tensor x = at::ones({130, 72}, at::device(at::kCUDA).dtype(at::kBFloat16));
+  at::Tensor weight = at::ones({264, 72}, x.options());
+  x[129][71] = INFINITY;
+  weight[263][0] = INFINITY;
+  at::Tensor expected = at::full({130, 264}, 72, x.options());
+  expected[129].fill_(INFINITY);
+  expected.select(1, 263).fill_(INFINITY);
+  expect_same_bits(product(x, weight), expected);
+}
+
+TEST(LinearTilesGpu, InsideACapturedGraph) {
+  HRM_NEEDS_GPU();
+  const ProductShape shape{5248, 512, 1536};  // a size that takes the kernel by itself
+  const auto [x, weight, residual] = product_input(shape, shape.width, at::kBFloat16, at::kCUDA);
+  at::Tensor out, act;
+  const auto work = [&, &x = x, &weight = weight] {
+    out = product(x, weight);
+    act = linear_swiglu(x, weight);
+  };
+  Captured captured(work);
+  for (uint64_t round = 0; round < 3; ++round) {
+    x.copy_(normal(x.sizes(), 10 + round, at::kBFloat16));
+    captured.replay();
+    expect_same_bits(out, product(x, weight), cat("round ", round));
+    expect_same_bits(act, linear_swiglu(x, weight), cat("act, round ", round));
+  }
+}
+
+TEST(LinearTilesGpu, GradientsAsWithTheLibrary) {
+  HRM_NEEDS_GPU();
+  const ProductShape shape{5248, 512, 1536};
+  const auto [x, weight, residual] = product_input(shape, shape.width, at::kBFloat16, at::kCUDA);
+  const at::Tensor grad = normal({shape.rows, shape.width}, 7, at::kBFloat16, at::kCUDA);
+  const auto run = [&, &x = x, &weight = weight] {
+    const at::Tensor leaf = x.detach().requires_grad_(), master = weight.to(at::kFloat).requires_grad_();
+    const at::Tensor out = linear(leaf, weight, master);
+    const at::Tensor grad_x = torch::autograd::grad({out}, {leaf}, {grad})[0];
+    return std::tuple{out.detach(), grad_x, master.grad()};
+  };
+  const auto [out, grad_x, grad_weight] = run();
+  const WithReference with_reference;
+  const auto [plain_out, plain_grad_x, plain_grad_weight] = run();
+  const at::Tensor exact = at::linear(x.to(at::kDouble), weight.to(at::kDouble));
+  expect_as_good(out, plain_out, exact, "out");
+  EXPECT_LE(largest_difference(grad_x, plain_grad_x), 0.02 * plain_grad_x.abs().max().item<double>());
+  EXPECT_LE(largest_difference(grad_weight, plain_grad_weight), 0.001 * plain_grad_weight.abs().max().item<double>());
 }
 
 TEST(LinearSwigluGpu, AsGoodAsPlainAten) {
