@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """Times a training step of hrm_train and of the official code, eager and compiled, on the CPU with the same threads.
 
-    scripts/bench/compare_cpu.py --hrm HRM --trm TinyRecursiveModels --threads 2 --markdown cpu.md
+    .venv/bin/python scripts/bench/compare_cpu.py --hrm HRM --trm TinyRecursiveModels --threads 2 --markdown cpu.md
 
 float32 on both sides, the same model, batch size and puzzles. The two sides take turns as in compare_official.py, which
 does the work; a turn's number is the mean over its steps, the table has the median of the turns and their range. The
-machine must be otherwise idle: on a busy one the ranges are wide. Needs what official_step.py needs, and a C++ compiler
-for torch.compile.
+machine must be otherwise idle: on a busy one the ranges are wide. Needs what official_step.py needs. It works without a
+GPU, where HRM_PYTHON_TESTS=ON scripts/test installs the torch that .venv/bin/python needs.
 """
 import argparse
 import json

@@ -3,7 +3,8 @@
 
     git clone https://github.com/sapientinc/HRM
     git clone https://github.com/SamsungSAILMontreal/TinyRecursiveModels
-    scripts/bench/compare_official.py --hrm HRM --trm TinyRecursiveModels --out compare.json --markdown compare.md
+    .venv/bin/python scripts/bench/compare_official.py --hrm HRM --trm TinyRecursiveModels \
+        --out compare.json --markdown compare.md
 
 Both sides train the same model with the same batch size on the same puzzles, in turns: the official code, then ours,
 then the official code again, and so on for --rounds rounds. The official side is a process that compiles once and then
@@ -11,9 +12,14 @@ waits for its turns (official_step.py says what stands around the official model
 `hrm_train bench step` or `bench eval`, which does not count its warm-up. A turn's number is the mean over its steps; the
 table has the median of the turns and their range.
 
-Results are added to --out at once, and a work that is measured again replaces its old numbers, so that a comparison can
-be made in several sittings. --report only writes the tables of an existing file.
-Needs a GPU, a build of hrm_train, and what official_step.py needs.
+Both sides compute the same, in bfloat16, the second forward pass for the Q target included. Ours computes of that pass
+only what the Q values depend on (no logits, and in the last block the first position alone): the same values.
+
+Results are added to --out at once, so that a comparison can be made in several sittings. A mode of the official code
+that is measured again replaces its old numbers. A ratio is always one of turns of the same sitting, against the mode
+that was the fastest there; of several sittings, the smallest ratio counts. --report only writes the tables of an
+existing file. Needs a GPU, a build of hrm_train, and what official_step.py needs; .venv/bin/python, which scripts/build
+makes where there is a GPU, has all of that.
 """
 import argparse
 import datetime
@@ -179,19 +185,24 @@ def measure(args, modes, results):
     """All works, {name: modes of the official code}; results has what earlier sittings left, and gets what this one
     finds."""
     works = {name: WORKS[name] | ({"batch": args.batch} if args.batch else {}) for name in modes}
+    sitting = f"{datetime.datetime.now():%Y-%m-%d %H:%M:%S}"
 
     def add_to(name):
         def add(**record):
             record = dict(work=name, batch=works[name]["batch"], time=f"{datetime.datetime.now():%Y-%m-%d %H:%M}",
-                          **args.machine, **record)
+                          sitting=sitting, **args.machine, **record)
             results.append(record)
             shown = record.get("error") or record.get("ms_per_step") or record.get("seconds")
             say(f"{name:12} {record['side']:8} {record['variant']:28} sync {record.get('sync', '-')!s:5} {shown}")
             write_json(args.out, results)
         return add
 
-    results[:] = [r for r in results if r["work"] not in works
-                  or (r["side"] == "official" and r["variant"] not in modes[r["work"]])]
+    # Ours of an earlier sitting stays as long as official numbers beside which it was measured do.
+    stay = [r for r in results if r["side"] == "official"
+            and not (r["work"] in works and r["variant"] in modes[r["work"]])]
+    sittings = {(r["work"], r.get("sitting")) for r in stay}
+    results[:] = [r for r in results if r in stay
+                  or (r["side"] == "ours" and (r["work"], r.get("sitting")) in sittings)]
     # Groups of compiled processes that are in the GPU's memory at the same time.
     if args.all_at_once:
         groups = [[(name, mode) for name in works for mode in modes[name]]]
@@ -264,6 +275,30 @@ def gib(value):
     return f"{value / 2**30:.1f}" if value else "-"
 
 
+def cell(text):
+    return text.replace("|", "\\|")
+
+
+def official_turns(records, mode, sync):
+    return [r for r in records if r["side"] == "official" and r["variant"] == mode and r.get("sync") is sync]
+
+
+def compared(records, variant):
+    """(ratio, mode, sync, official summary, ours) of one work and one variant of ours; None where nothing was measured
+    side by side. Of several sittings the one with the smallest ratio."""
+    found = []
+    for sitting in {r.get("sitting") for r in records}:
+        here = [r for r in records if r.get("sitting") == sitting]
+        ours = summary([r for r in here if r["side"] == "ours" and r["variant"] == variant])
+        official = [(summary(official_turns(here, mode, sync)), mode, sync)
+                    for mode in ["eager"] + MODES for sync in (True, False)]
+        official = [o for o in official if o[0]]
+        if ours and official:
+            best, mode, sync = min(official, key=lambda o: o[0]["median"])
+            found.append((best["median"] / ours["median"], mode, sync, best, ours))
+    return min(found, key=lambda f: f[0], default=None)
+
+
 def tables(results):
     lines = []
     names = [name for name in WORKS if any(r["work"] == name for r in results)]
@@ -276,39 +311,39 @@ def tables(results):
     for name in names:
         of_work = [r for r in results if r["work"] == name]
         unit = " (seconds)" if "puzzles" in WORKS[name] else ""
-        best = None
+        title = WORKS[name]["title"] + unit
         for mode in ["eager"] + MODES:
-            by_sync = {sync: summary([r for r in of_work if r["side"] == "official" and r["variant"] == mode
-                                      and r.get("sync") is sync]) for sync in (True, False)}
+            by_sync = {sync: summary(official_turns(of_work, mode, sync)) for sync in (True, False)}
             error = next((r["error"] for r in of_work if r["side"] == "official" and r["variant"] == mode
                           and "error" in r), None)
-            for sync, s in by_sync.items():
-                if s and (best is None or s["median"] < best[2]["median"]):
-                    best = (mode, sync, s)
             if any(by_sync.values()):
                 faster = min((s for s in by_sync.values() if s), key=lambda s: s["median"])
                 amount = WORKS[name].get("puzzles")
                 rate = amount / faster["median"] if amount else of_work[0]["batch"] / faster["median"] * 1e3
                 cells = [spread(by_sync[x]) if by_sync[x] else "-" for x in (True, False)]
-                details.append(f"| {WORKS[name]['title']}{unit} | {mode} | {cells[0]} | {cells[1]} | {rate:,.0f} | "
-                               f"{gib(faster['peak'])} |")
+                details.append(f"| {title} | {mode} | {cells[0]} | {cells[1]} | {rate:,.0f} | {gib(faster['peak'])} |")
             elif error:
-                text = error.replace("|", "\\|")
-                details.append(f"| {WORKS[name]['title']}{unit} | {mode} | fails: `{text}` | | | |")
+                details.append(f"| {title} | {mode} | fails: `{cell(error)}` | | | |")
         for variant in WORKS[name]["variants"]:
-            ours = summary([r for r in of_work if r["side"] == "ours" and r["variant"] == variant])
-            if not ours or not best:
-                continue
-            mode, sync, official = best
-            lines.append(
-                f"| {WORKS[name]['title']}{unit} | {mode}, metrics {'read' if sync else 'not read'} | "
-                f"{spread(official)} | {variant} | {spread(ours)} | **{official['median'] / ours['median']:.2f}** | "
-                f"{gib(official['peak'])} | {gib(ours['peak'])} |")
+            found = compared(of_work, variant)
+            error = next((r["error"] for r in of_work if r["side"] == "ours" and r["variant"] == variant
+                          and "error" in r), None)
+            if found:
+                ratio, mode, sync, official, ours = found
+                lines.append(f"| {title} | {mode}, metrics {'read' if sync else 'not read'} | {spread(official)} | "
+                             f"{variant} | {spread(ours)} | **{ratio:.2f}** | {gib(official['peak'])} | "
+                             f"{gib(ours['peak'])} |")
+            elif error:
+                lines.append(f"| {title} | | | {variant} | fails: `{cell(error)}` | | | |")
     return "\n".join(lines + [""] + details) + "\n"
 
 
 def machine(device, binary):
-    import torch
+    try:
+        import torch
+    except ImportError:
+        raise SystemExit("error: this Python has no torch; start the script with .venv/bin/python, or with another one "
+                         "that has") from None
     about = dict(torch=torch.__version__, gpu=torch.cuda.get_device_name() if device == "cuda" else "CPU")
     return about | dict(ours=subprocess.run([binary, "--version"], capture_output=True, text=True).stdout.split("\n")[0])
 

@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 """Runs the official HRM or TRM code: the reference side of our comparisons.
 
-    scripts/bench/official_step.py --model hrm --checkout PATH_TO_HRM --batch 384 --mode default
+    git clone https://github.com/sapientinc/HRM
+    .venv/bin/python scripts/bench/official_step.py --model hrm --checkout HRM --batch 384 --mode default \
+        --train data/sudoku/train_17clue_1k.csv
 
 The official model and loss are imported unchanged from their checkout. Around them stand the parts of the official
 trainer, chosen so that the reference is as fast as it can be:
@@ -16,8 +18,9 @@ Prints one JSON object. With --serve it compiles, prints {"ready": ...}, and the
 of the standard input: {"run": STEPS, "sync": true|false} or {"eval": PUZZLES, "sync": ...} or {"quit": true}. "sync"
 says whether metrics are read back (each step, as the official trainer does; in an evaluation the end of each batch).
 
-Needs torch, and numpy for the data; pydantic and einops where they are installed (few of their functions are used, and
-replaced where they are not).
+Needs torch (2.11 is what our side uses), numpy for dataset directories, and for torch.compile a C++ compiler and the
+headers of Python (python3-dev); pydantic and einops where they are installed (few of their functions are used, and
+replaced where they are not). .venv/bin/python, which scripts/build makes where there is a GPU, has torch and numpy.
 """
 import argparse
 import csv
@@ -37,6 +40,7 @@ GRIDS = {"sudoku": dict(seq_len=81, vocab_size=11), "maze": dict(seq_len=900, vo
 
 def stand_in_for_packages():
     """Modules that the official files import and that may be missing."""
+    sys.modules["flash_attn_interface"] = None  # would be preferred where it is installed
     flash = types.ModuleType("flash_attn")
     flash.flash_attn_func = lambda q, k, v, causal=False: F.scaled_dot_product_attention(
         q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), is_causal=causal).transpose(1, 2).contiguous()

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Trains hrm_train and the official HRM code from the same puzzles and compares accuracy over training time.
 
-    scripts/bench/time_to_accuracy.py --hrm HRM --dir runs/tta --sides ours,official --seeds 0,1 --minutes 8
+    .venv/bin/python scripts/bench/time_to_accuracy.py --hrm HRM --dir runs/tta --sides official,ours --seeds 0,1
     scripts/bench/time_to_accuracy.py --dir runs/tta --report --picture curve.svg
 
 27 million parameters, batch 384, learning rate 7e-5, weight decay 1.0, warm-up 2,000 steps, --steps steps; both are
@@ -9,10 +9,11 @@ evaluated on all test puzzles every --eval-every steps, by 16 segments. Only tra
 and starting do not. The official code's compilation does not count either (its first steps after a start are taken to
 last as long as the others); our graph recording does.
 
-A run is one side with one seed. Each GPU (CUDA_VISIBLE_DEVICES, else all) trains one run at a time. After --minutes
-everything is saved and the program ends; the same command goes on. Prints a JSON line for each evaluation, and adds it
-to DIR/NAME_seedS.jsonl. Variants of ours: --sides "ours,fp8=precision.recursions=fp8,q=model.halt_q_continue=false"
-gives each a name and overrides (several joined by +). The official side needs what official_step.py needs.
+A run is one side with one seed. Each GPU (CUDA_VISIBLE_DEVICES, else all) trains one run at a time, in the order of
+--sides, so name the slowest side first. After --minutes everything is saved and the program ends (the official code up
+to a minute later); the same command goes on. Prints a JSON line for each evaluation, and adds it to DIR/NAME_seedS.jsonl.
+Variants of ours: --sides "ours,fp8=precision.recursions=fp8,no_q=model.no_ACT_continue=true" gives each a name and
+overrides (several joined by +). The official side needs what official_step.py needs.
 """
 import argparse
 import concurrent.futures
@@ -173,8 +174,8 @@ def visible_gpus(args):
 
 def run_all(args):
     jobs = []
-    for seed in args.seeds:
-        for side in args.sides:
+    for side in args.sides:
+        for seed in args.seeds:
             done = [r["step"] for r in read_lines(args.dir / f"{side}_seed{seed}.jsonl")]
             if args.steps not in done:
                 jobs.append((side, seed))
@@ -228,7 +229,8 @@ def report(args):
             for name, records in ends.items()}
     for name, (seconds, exact) in mean.items():
         against = ["-", "-"]
-        if "official" in mean and name != "official":
+        # Only of runs that have come equally far.
+        if name != "official" and {r["step"] for r in ends[name]} == {r["step"] for r in ends.get("official", [])}:
             against = [f"{mean['official'][0] / seconds:.2f}", f"{100 * (exact - mean['official'][1]):+.1f}"]
         print(f"| {name} | {seconds:.0f} | {100 * exact:.1f} % | {against[0]} | {against[1]} |")
     if args.picture:
@@ -244,7 +246,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--dir", type=pathlib.Path, required=True, help="folder of the runs and their results")
     parser.add_argument("--hrm", type=pathlib.Path, metavar="PATH", help="checkout of the official HRM code")
-    parser.add_argument("--sides", default="ours,official", help="official, and names of ours (default: %(default)s)")
+    parser.add_argument("--sides", default="official,ours",
+                        help="official, and names of ours (default: %(default)s)")
     parser.add_argument("--seeds", default="0,1")
     parser.add_argument("--steps", type=int, default=10284)
     parser.add_argument("--eval-every", type=int, default=1000)
