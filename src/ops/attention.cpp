@@ -8,6 +8,7 @@
 
 #include "hrm/ops/backend.h"
 #include "ops/attention_impl.h"
+#include "ops/cpu/attention.h"
 #include "ops/cpu/rotary.h"
 
 namespace hrm::ops {
@@ -114,6 +115,30 @@ at::Tensor merge_heads(const at::Tensor& mixed) {
   return mixed.transpose(1, 2).contiguous().view({mixed.size(0), mixed.size(2), mixed.size(1) * mixed.size(3)});
 }
 
+namespace {
+
+// Longer ones have no room in the cache.
+constexpr int64_t kLongestOnCpu = 512;
+
+bool cpu_kernel_fits(const at::Tensor& qkv) {
+  return qkv.is_cpu() && qkv.scalar_type() == at::kFloat && backend() == Backend::fused &&
+         attention_backend() == AttentionBackend::auto_ && qkv.size(1) <= kLongestOnCpu &&
+         !(at::GradMode::is_enabled() && qkv.requires_grad());
+}
+
+at::Tensor attention_by_cpu_kernel(const at::Tensor& qkv, int64_t heads, const OptionalTensor& cos,
+                                   const OptionalTensor& sin, bool overwrite) {
+  at::Tensor rotated = qkv.contiguous();
+  if (cos && overwrite && rotated.is_same(qkv)) {
+    rotate_qkv_(rotated, heads, *cos, *sin);
+  } else if (cos) {
+    rotated = rotate_qkv(rotated, heads, *cos, *sin);
+  }
+  return cpu::attention(rotated, heads);
+}
+
+}  // namespace
+
 at::Tensor attention(const at::Tensor& qkv, int64_t heads, const at::Tensor& cos, const at::Tensor& sin) {
   static const auto op =
       c10::Dispatcher::singleton()
@@ -125,6 +150,7 @@ at::Tensor attention(const at::Tensor& qkv, int64_t heads, const at::Tensor& cos
 at::Tensor attention_(const at::Tensor& qkv, int64_t heads, const at::Tensor& cos, const at::Tensor& sin) {
   if (attention_fits(qkv, heads)) return attention(qkv, heads, cos, sin);
   check_attention("hrm::attention_", qkv, heads, optional(cos), optional(sin));
+  if (cpu_kernel_fits(qkv)) return attention_by_cpu_kernel(qkv, heads, optional(cos), optional(sin), true);
   return attention_by_sdpa(qkv, heads, optional(cos), optional(sin), /*overwrite=*/true);
 }
 
@@ -185,6 +211,7 @@ namespace {
 
 at::Tensor attention_cpu(const at::Tensor& qkv, int64_t heads, const OptionalTensor& cos, const OptionalTensor& sin) {
   check_attention("hrm::attention", qkv, heads, cos, sin);
+  if (cpu_kernel_fits(qkv)) return attention_by_cpu_kernel(qkv, heads, cos, sin, /*overwrite=*/false);
   return attention_by_sdpa(qkv, heads, cos, sin, /*overwrite=*/false);
 }
 

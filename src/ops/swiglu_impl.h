@@ -27,6 +27,8 @@ namespace cpu {
 
 // float32 only.
 at::Tensor swiglu(const at::Tensor& gate_up);
+// The same into `act`; both contiguous.
+void swiglu_out(const at::Tensor& gate_up, const at::Tensor& act);
 std::tuple<at::Tensor, at::Tensor> swiglu_backward(const at::Tensor& grad_act, const at::Tensor& gate_up,
                                                    bool with_act);
 

@@ -46,6 +46,20 @@ TEST(Attention, FiniteDifferencesInFloat64) {
   }
 }
 
+// Every number of keys in the last vector, every number of queries at the end; more values than a vector.
+TEST(Attention, WithoutGradient) {
+  for (int64_t length = 1; length <= 36; ++length) {
+    expect_good_attention(attention_case(2, length, 2, length % 2 == 0 ? 16 : 40, true, at::kFloat), cat("L ", length));
+  }
+  AttentionCase c = attention_case(2, 21, 2, 16, true, at::kFloat);
+  const at::Tensor before = attention(c.qkv, c.heads, c.cos, c.sin);
+  c.qkv[1].narrow(1, 16, 16).fill_(NAN);  // the queries of one head of one sequence
+  const at::Tensor after = attention(c.qkv, c.heads, c.cos, c.sin);
+  EXPECT_TRUE(at::isnan(after[1].narrow(1, 16, 16)).all().item<bool>());
+  expect_same_bits(after[0], before[0], "the other sequence");
+  expect_same_bits(after[1].narrow(1, 0, 16).contiguous(), before[1].narrow(1, 0, 16).contiguous(), "the other head");
+}
+
 TEST(Attention, NonContiguousInputs) {
   AttentionCase c = attention_case(2, 6, 2, 8, true, at::kFloat);
   const at::Tensor wide = normal({6, 2, 96}, 1, at::kFloat);
@@ -64,7 +78,10 @@ TEST(Attention, MayOverwriteItsInput) {
         [&](const at::Tensor& qkv) { return attention_(qkv * 1, c.heads, c.cos, c.sin); }, c.qkv, grad_out);
     expect_same_bits(in_place.out, expected.out);
     expect_same_bits(in_place.grad, expected.grad);
-    expect_same_bits(attention(c.qkv, c.heads, c.cos, c.sin), expected.out, "the input is as it was");
+    expect_same_bits(run_ours(c, grad_out).out, expected.out, "the input is as it was");
+    const at::Tensor alone = attention(c.qkv, c.heads, c.cos, c.sin);
+    expect_same_bits(attention_(c.qkv.clone(), c.heads, c.cos, c.sin), alone, "without gradient");
+    expect_same_bits(attention(c.qkv, c.heads, c.cos, c.sin), alone, "the input is as it was, without gradient");
   }
 }
 

@@ -14,6 +14,11 @@ TEST(LinearSwiglu, AsGoodAsPlainAten) {
   }
 }
 
+// More rows than are multiplied at a time, the last part shorter.
+TEST(LinearSwiglu, ManyRows) {
+  expect_good_linear_swiglu({1301, 16, 256}, at::kFloat, at::kCPU);
+}
+
 TEST(LinearRmsNorm, AsGoodAsPlainAten) {
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
     for (const ProductShape& shape : {ProductShape{1, 1, 1}, {7, 24, 5}, {33, 64, 96}, {5, 256, 512}}) {

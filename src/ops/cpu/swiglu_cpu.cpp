@@ -76,11 +76,9 @@ int64_t grain(int64_t width) {
 
 }  // namespace
 
-at::Tensor swiglu(const at::Tensor& gate_up) {
-  const at::Tensor from = gate_up.contiguous();
-  at::Tensor act = at::empty(swiglu_sizes(gate_up), gate_up.options());
+void swiglu_out(const at::Tensor& gate_up, const at::Tensor& act) {
   const int64_t width = gate_up.size(-1) / 2, rows = width == 0 ? 0 : act.numel() / width;
-  const auto* from_data = from.const_data_ptr<float>();
+  const auto* from_data = gate_up.const_data_ptr<float>();
   auto* act_data = act.mutable_data_ptr<float>();
   at::parallel_for(0, rows, grain(width), [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
@@ -88,6 +86,11 @@ at::Tensor swiglu(const at::Tensor& gate_up) {
       forward_row(gate, gate + width, act_data + row * width, width);
     }
   });
+}
+
+at::Tensor swiglu(const at::Tensor& gate_up) {
+  const at::Tensor act = at::empty(swiglu_sizes(gate_up), gate_up.options());
+  swiglu_out(gate_up.contiguous(), act);
   return act;
 }
 
