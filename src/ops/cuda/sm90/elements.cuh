@@ -4,6 +4,7 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include "ops/cuda/fp8.cuh"
 #include "ops/cuda/sm90/wgmma.cuh"
 
 namespace hrm::ops::cuda::sm90 {
@@ -53,48 +54,20 @@ __device__ inline uint32_t multiply_pairs(uint32_t a, uint32_t b) {
   return out;
 }
 
-// Four neighbouring elements as e4m3, the first in the lowest byte: to nearest even, saturated at +-448; NaN stays NaN.
-__device__ inline uint32_t round_four_e4m3(float a, float b, float c, float d) {
-  uint32_t out;
-  asm("{\n"
-      ".reg .b16 low, high;\n"
-      "cvt.rn.satfinite.e4m3x2.f32 low, %2, %1;\n"
-      "cvt.rn.satfinite.e4m3x2.f32 high, %4, %3;\n"
-      "mov.b32 %0, {low, high};\n"
-      "}\n"
-      : "=r"(out)
-      : "f"(a), "f"(b), "f"(c), "f"(d));
-  return out;
-}
-
 // Two 16-bit pairs, times `scale`, as four e4m3.
 template <Input kInput>
 __device__ inline uint32_t quantize_pairs(uint32_t first, uint32_t second, float scale) {
   const float2 a = widen_pair<kInput>(first), b = widen_pair<kInput>(second);
-  return round_four_e4m3(a.x * scale, a.y * scale, b.x * scale, b.y * scale);
+  return e4m3_four(a.x * scale, a.y * scale, b.x * scale, b.y * scale);
 }
 
-// Largest magnitudes, for the two halves of a 16-bit pair by themselves, as bits: magnitudes of floating-point numbers
-// are ordered as their bits are, infinity and NaN above all. Begins with 0.
-__device__ inline uint32_t max_magnitudes(uint32_t largest, uint32_t pair) {
-  asm("max.u16x2 %0, %0, %1;" : "+r"(largest) : "r"(pair & 0x7fff7fffu));
-  return largest;
-}
-
-// A warp's largest magnitude into the slot of a quantised tensor ({scale, 1 / scale, amax, 0}; amax >= 0). In whichever
+// A warp's largest size, from what larger_sizes() gathered of pairs, into the slot of a quantised tensor. In whichever
 // order warps come, the slot ends the same.
-__device__ inline void raise_amax(float* slot, float magnitude) {
-#if HRM_SM90A  // Turing has no reduction over a warp.
-  const int largest = __reduce_max_sync(0xffffffffu, __float_as_int(magnitude));
-  if (threadIdx.x % 32 == 0 && largest > 0) atomicMax(reinterpret_cast<int*>(slot + 2), largest);
-#endif
-}
-
-// The same from max_magnitudes().
 template <Input kInput>
 __device__ inline void raise_amax_of_pairs(float* slot, uint32_t largest) {
-  const uint32_t bits = max(largest & 0xffffu, largest >> 16);
-  raise_amax(slot, widen_pair<kInput>(bits).x);
+  const uint32_t size = kInput == Input::f16 ? largest_f16(largest) : largest_bf16(largest);
+  const auto bits = static_cast<int>(warp_largest(size));
+  if (threadIdx.x % 32 == 0 && bits > 0) atomicMax(reinterpret_cast<int*>(slot + 2), bits);
 }
 
 // 16 bytes by one instruction; the compiler makes four of an ordinary store now and then.

@@ -228,8 +228,8 @@ __global__ void __launch_bounds__(384, 1)
           *piece(run, i) = y;
           if constexpr (k8) {
             if (writes_8) {
-              y_largest = max_magnitudes(max_magnitudes(y_largest, y.x), y.y);
-              y_largest = max_magnitudes(max_magnitudes(y_largest, y.z), y.w);
+              y_largest = larger_sizes(larger_sizes(y_largest, y.x), y.y);
+              y_largest = larger_sizes(larger_sizes(y_largest, y.z), y.w);
               *reinterpret_cast<uint2*>(to_8 + 32 * run) =
                   make_uint2(quantize_pairs<kInput>(y.x, y.y, y_scale), quantize_pairs<kInput>(y.z, y.w, y_scale));
             }

@@ -95,7 +95,7 @@ struct LinearSwigluFp8Tile {
   using Shared = Empty;
   struct State {
     float scale;
-    uint32_t largest;  // see max_magnitudes()
+    uint32_t largest;  // see larger_sizes()
   };
 
   const float* x_slot;
@@ -130,10 +130,10 @@ struct LinearSwigluFp8Tile {
         const int64_t row = where.first_row + batch + 2 * i + lane / 16;
         const uint4 out = {swiglu_pair<kRounded>(gate[i].x, up[i].x), swiglu_pair<kRounded>(gate[i].y, up[i].y),
                            swiglu_pair<kRounded>(gate[i].z, up[i].z), swiglu_pair<kRounded>(gate[i].w, up[i].w)};
-        uint32_t largest = max_magnitudes(state.largest, out.x);
-        largest = max_magnitudes(largest, out.y);
-        largest = max_magnitudes(largest, out.z);
-        largest = max_magnitudes(largest, out.w);
+        uint32_t largest = larger_sizes(state.largest, out.x);
+        largest = larger_sizes(largest, out.y);
+        largest = larger_sizes(largest, out.z);
+        largest = larger_sizes(largest, out.w);
         const uint32_t low = quantize_pairs<kRounded>(out.x, out.y, state.scale);
         const uint32_t high = quantize_pairs<kRounded>(out.z, out.w, state.scale);
         if (row < rows) {
