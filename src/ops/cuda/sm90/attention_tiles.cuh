@@ -2,6 +2,7 @@
 // What the Hopper attention kernels share.
 
 #include "ops/cuda/attention.cuh"
+#include "ops/cuda/fp8.cuh"
 #include "ops/cuda/sm90/elements.cuh"
 #include "ops/cuda/sm90/primitives.cuh"
 #include "ops/cuda/sm90/tensor_map.h"
@@ -133,7 +134,7 @@ __device__ inline void store_rows(const uint32_t (&rows)[16], unsigned char* til
   }
 }
 
-// The same in e4m3, times `scale`: four lanes have one row. `largest` as for max_magnitudes().
+// The same in e4m3, times `scale`: four lanes have one row. `largest` as for larger_sizes().
 template <Input kInput>
 __device__ inline void store_rows_e4m3(const uint32_t (&rows)[16], unsigned char* tile, int first_row, int length,
                                        uint8_t* to, int row_stride, float scale, uint32_t& largest) {
@@ -146,8 +147,8 @@ __device__ inline void store_rows_e4m3(const uint32_t (&rows)[16], unsigned char
     if (row + 8 * i < length) {
       const uint4 a = *reinterpret_cast<const uint4*>(tile + Tile<64>::at(row + 8 * i, chunk));
       const uint4 b = *reinterpret_cast<const uint4*>(tile + Tile<64>::at(row + 8 * i, chunk + 1));
-      largest = max_magnitudes(max_magnitudes(max_magnitudes(max_magnitudes(largest, a.x), a.y), a.z), a.w);
-      largest = max_magnitudes(max_magnitudes(max_magnitudes(max_magnitudes(largest, b.x), b.y), b.z), b.w);
+      largest = larger_sizes(larger_sizes(larger_sizes(larger_sizes(largest, a.x), a.y), a.z), a.w);
+      largest = larger_sizes(larger_sizes(larger_sizes(larger_sizes(largest, b.x), b.y), b.z), b.w);
       store_once(to + 8 * i * row_stride,
                  make_uint4(quantize_pairs<kInput>(a.x, a.y, scale), quantize_pairs<kInput>(a.z, a.w, scale),
                             quantize_pairs<kInput>(b.x, b.y, scale), quantize_pairs<kInput>(b.z, b.w, scale)));
