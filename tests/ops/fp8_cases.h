@@ -28,6 +28,12 @@ inline at::Tensor dequantized(const at::Tensor& values, const at::Tensor& slot) 
   return values.to(at::kCPU).to(at::kDouble) * slot.to(at::kCPU).select(0, 1).to(at::kDouble);
 }
 
+// All 256 e4m3 codes in the order of their values, so that neighbours differ by 1; both zeros are 0.
+inline at::Tensor fp8_order(const at::Tensor& values) {
+  const at::Tensor codes = values.to(at::kCPU).view(at::kByte).to(at::kInt);
+  return at::where(codes >= 128, 128 - codes, codes);
+}
+
 // e4m3 results of sums in different orders: the rounded value lies on one side of a boundary or the other. The tensor
 // cores keep about 14 bits of a sum of e4m3 products, so that a result near zero may also be off by `part` of its row's
 // size, which is many of the small steps there.
