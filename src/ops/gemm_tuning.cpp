@@ -114,11 +114,11 @@ std::optional<TunedChoice> find_gemm(const std::string& device, const std::strin
 }
 
 TunedChoice keep_gemm(const std::string& device, const std::string& library, const std::string& key,
-                      const TunedChoice& choice, GemmOrigin origin, double seconds) {
+                      const TunedChoice& choice, GemmOrigin origin, double seconds, const std::string& refused) {
   const std::lock_guard lock(g_mutex);
   State& s = state();
   TuningCache& cache = cache_of(device, library);
-  const TunedChoice kept = origin == GemmOrigin::timed ? cache.add(key, choice) : choice;
+  const TunedChoice kept = origin == GemmOrigin::timed ? cache.add(key, choice, refused) : choice;
   if (origin == GemmOrigin::untimed) cache.adopt({{key, choice}});
   s.used.device = device;
   s.used.library = library;

@@ -83,7 +83,7 @@ std::optional<TunedChoice> TuningCache::find(const std::string& key) const {
   return found == choices_.end() ? std::nullopt : std::optional(found->second);
 }
 
-TunedChoice TuningCache::add(const std::string& key, const TunedChoice& choice) {
+TunedChoice TuningCache::add(const std::string& key, const TunedChoice& choice, const std::string& refused) {
   TunedChoice chosen = choice;
   if (!file_.empty() && !broken_) {
     try {
@@ -91,7 +91,9 @@ TunedChoice TuningCache::add(const std::string& key, const TunedChoice& choice) 
       const FileLock lock(fs::path(file_) += ".lock");
       Choices stored = read(/*warn=*/false);
       // What this process took from a checkpoint is its own matter, so its choices do not go into the file.
-      chosen = stored.emplace(key, choice).first->second;
+      const auto entry = stored.emplace(key, choice).first;
+      if (entry->second.algorithm == refused) entry->second = choice;
+      chosen = entry->second;
       write_text_atomic(file_, to_text({device_, library_, stored}, /*one_line=*/false) + "\n");
     } catch (const Error& e) {
       broken_ = true;

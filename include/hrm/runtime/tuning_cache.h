@@ -30,9 +30,10 @@ class TuningCache {
   std::optional<TunedChoice> find(const std::string& key) const;
 
   // Adds a choice and replaces the file at once: a run that is killed and resumed finds the choices it computed with.
-  // Where another process has stored one for this key meanwhile, that one holds and is returned. A file that cannot be
-  // written is reported once; the choices then live in this process alone.
-  TunedChoice add(const std::string& key, const TunedChoice& choice);
+  // Where another process has stored one for this key meanwhile, that one holds and is returned, unless it names the
+  // algorithm `refused`, which proved unusable. A file that cannot be written is reported once; the choices then live
+  // in this process alone.
+  TunedChoice add(const std::string& key, const TunedChoice& choice, const std::string& refused = "");
 
   // Replaces or adds choices in this process alone (those of a checkpoint).
   void adopt(const Choices& choices);

@@ -329,11 +329,13 @@ bool take_known(cublasLtHandle_t handle, Plan& plan, const std::string& text) {
 void choose(Device& device, const GemmShape& shape, Plan& plan, const Pointers& pointers, bool capturing,
             cudaStream_t stream) {
   const std::string key = gemm_key(shape), library = library_name();
+  std::string refused;
   if (const auto known = find_gemm(device.name, library, key)) {
     if (take_known(device.handle, plan, known->algorithm)) {
       keep_gemm(device.name, library, key, *known, GemmOrigin::reused);
       return;
     }
+    refused = known->algorithm;
     log::warn("matrix product ", key, ": the stored algorithm cannot run it; another one is chosen");
   }
   const auto results = candidates(device.handle, shape, plan);
@@ -354,7 +356,7 @@ void choose(Device& device, const GemmShape& shape, Plan& plan, const Pointers& 
     }
     seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   }
-  const TunedChoice kept = keep_gemm(device.name, library, key, choice, origin, seconds);
+  const TunedChoice kept = keep_gemm(device.name, library, key, choice, origin, seconds, refused);
   if (kept.algorithm != choice.algorithm) take_known(device.handle, plan, kept.algorithm);
 }
 
