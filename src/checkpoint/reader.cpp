@@ -28,28 +28,37 @@ std::string type_text(const at::Tensor& tensor) {
 // that a refused checkpoint changes nothing.
 class Loader final : public StateVisitor {
  public:
-  // With `state` null only entries of role weight are matched; all others are passed over.
-  Loader(const fs::path& dir, std::map<std::string, at::Tensor> model, const StateContent* state)
-      : dir_(dir), model_(std::move(model)), state_(state) {}
+  // With `state` null only entries of role weight are matched; all others are passed over. Entries of the state that
+  // begin with `optional` may be missing on one side.
+  Loader(const fs::path& dir, std::map<std::string, at::Tensor> model, const StateContent* state,
+         std::string optional = "")
+      : dir_(dir), model_(std::move(model)), state_(state), optional_(std::move(optional)) {}
 
   void load(Stateful& root) {
     // Weights first: where the architecture differs, so does much of the rest, which would say less.
     root.visit_state(*this);
     expect_all_used(model_, [](const std::string& name) { return !is_average(name); });
     if (state_ != nullptr) {
-      stage_ = Stage::rest;
-      root.visit_state(*this);
+      match_state(root);
       expect_all_used(model_);
-      expect_all_used(state_->tensors);
-      expect_all_used(state_->integers);
-      expect_all_used(state_->reals);
+      const bool passed_over = !optional_here_ && has_optional();
+      const auto matters = [&](const std::string& name) { return !passed_over || !is_optional(name); };
+      expect_all_used(state_->tensors, matters);
+      expect_all_used(state_->integers, matters);
+      expect_all_used(state_->reals, matters);
+      if (passed_over) log::info("what ", dir_.string(), " holds as '", optional_, "*' is not needed here");
     }
-    const at::NoGradGuard no_grad;
-    for (const auto& copy : copies_) copy();
+    copy_all();
+  }
+
+  // The entries of `part` alone, whatever else the state holds.
+  void load_part(Stateful& part) {
+    match_state(part);
+    copy_all();
   }
 
   void tensor(const std::string& name, at::Tensor& tensor, StateRole role, StateSlice slice) override {
-    if ((role == StateRole::weight) != (stage_ == Stage::weights)) return;
+    if ((role == StateRole::weight) != (stage_ == Stage::weights) || starts_afresh(name)) return;
     const std::string where = in_model_file(role) ? archive_name({name, tensor, role, slice}) : name;
     const at::Tensor& stored = find(in_model_file(role) ? model_ : state_->tensors, where);
     if (stored.scalar_type() != tensor.scalar_type() || stored.sizes() != tensor.sizes()) {
@@ -59,14 +68,40 @@ class Loader final : public StateVisitor {
     copies_.push_back([target = tensor, stored] { at::Tensor(target).copy_(stored); });
   }
   void integer(const std::string& name, int64_t& value) override {
-    if (stage_ == Stage::rest) assign(value, find(state_->integers, name));
+    if (stage_ == Stage::rest && !starts_afresh(name)) assign(value, find(state_->integers, name));
   }
   void real(const std::string& name, double& value) override {
-    if (stage_ == Stage::rest) assign(value, find(state_->reals, name));
+    if (stage_ == Stage::rest && !starts_afresh(name)) assign(value, find(state_->reals, name));
   }
 
  private:
   enum class Stage { weights, rest };
+
+  void match_state(Stateful& object) {
+    stage_ = Stage::rest;
+    object.visit_state(*this);
+  }
+
+  void copy_all() const {
+    const at::NoGradGuard no_grad;
+    for (const auto& copy : copies_) copy();
+  }
+
+  bool is_optional(const std::string& name) const { return !optional_.empty() && name.starts_with(optional_); }
+
+  bool has_optional() const {
+    const auto any = [&](const auto& stored) {
+      return std::any_of(stored.begin(), stored.end(), [&](const auto& entry) { return is_optional(entry.first); });
+    };
+    return any(state_->tensors) || any(state_->integers) || any(state_->reals);
+  }
+
+  // Whether this entry of ours is one that the checkpoint need not have, and has not.
+  bool starts_afresh(const std::string& name) {
+    if (!is_optional(name)) return false;
+    optional_here_ = true;
+    return !has_optional();
+  }
 
   template <class... Args>
   [[noreturn]] void differs(const Args&... difference) const {
@@ -112,6 +147,8 @@ class Loader final : public StateVisitor {
   fs::path dir_;
   std::map<std::string, at::Tensor> model_;
   const StateContent* state_;
+  std::string optional_;
+  bool optional_here_ = false;
   Stage stage_ = Stage::weights;
   // Names of registered entries are unique, and averages begin with "ema." in the model file.
   std::set<std::string> used_;
@@ -193,14 +230,31 @@ FoundCheckpoint open_checkpoint(const fs::path& run_or_step) {
   fail(ExitCode::checkpoint, "the folder ", run_or_step, " holds no checkpoint");
 }
 
-void load_checkpoint(const fs::path& dir, Stateful& root) {
+void load_checkpoint(const fs::path& dir, Stateful& root, const std::string& optional) {
   const VerifiedCheckpoint checkpoint(dir);
   if (checkpoint.manifest().kind != CheckpointKind::full) {
     fail(ExitCode::checkpoint, "the checkpoint ", dir,
          " holds weights alone: training can start from them, but nothing can be resumed");
   }
   const StateContent state = read_state_file(checkpoint.file(kStateFile), (dir / kStateFile).string());
-  Loader(dir, read_model(checkpoint), &state).load(root);
+  Loader(dir, read_model(checkpoint), &state, optional).load(root);
+}
+
+bool load_state_part(const fs::path& dir, Stateful& part) {
+  const VerifiedCheckpoint checkpoint(dir);
+  if (checkpoint.manifest().kind != CheckpointKind::full) return false;
+  const StateContent state = read_state_file(checkpoint.file(kStateFile), (dir / kStateFile).string());
+  const StateListing wanted = list_state(part);
+  const auto stored = [](const auto& entries, const auto& ours, const auto& name_of) {
+    return std::any_of(ours.begin(), ours.end(), [&](const auto& entry) { return entries.count(name_of(entry)) > 0; });
+  };
+  const auto first = [](const auto& entry) { return entry.first; };
+  if (!stored(state.tensors, wanted.tensors, [](const TensorEntry& entry) { return entry.name; }) &&
+      !stored(state.integers, wanted.integers, first) && !stored(state.reals, wanted.reals, first)) {
+    return false;
+  }
+  Loader(dir, {}, &state).load_part(part);
+  return true;
 }
 
 void load_weights_into(const fs::path& dir, Stateful& root, WeightSet which) {

@@ -118,6 +118,15 @@ void check_arithmetic(const Checker& check, const Config& c) {
   check.require(c.precision.recursions != "fp8" || fits_fp8, check.at("precision.recursions"),
                 " stands beside bf16 alone, and not beside ", check.at("precision.compute"),
                 "; set precision.compute to bf16, or precision.recursions to same");
+  if (c.precision.recursions == "fp8") {
+    const ModelConfig& m = c.model;
+    const bool recurs = m.arch == "hrm" ? m.H_cycles * m.L_cycles > 1 : m.arch == "trm" && m.H_cycles > 1;
+    check.require(recurs, check.at("precision.recursions"), " has nothing to do: with ", check.at("model.arch"),
+                  " and ", check.at("model.H_cycles"),
+                  " all passes are differentiated; set precision.recursions to same");
+    check.require(m.hidden_size % 16 == 0, check.at("precision.recursions"), " needs a width of a multiple of 16, not ",
+                  check.at("model.hidden_size"), "; set precision.recursions to same");
+  }
   if (!c.runtime.deterministic) return;
   check.require(c.runtime.sdpa != "cudnn" && c.runtime.sdpa != "efficient", check.at("runtime.sdpa"),
                 " adds its gradients in no fixed order, against ", check.at("runtime.deterministic"),

@@ -13,8 +13,8 @@ void Hrm::recur(const at::Tensor& x, at::Tensor& z_H, at::Tensor& z_L) const {
   for (int64_t h = 0; h < config_.H_cycles; ++h) {
     const bool last_h = h + 1 == config_.H_cycles;
     const at::Tensor injection = z_H + x;
-    for (int64_t l = 0; l < config_.L_cycles - (last_h ? 1 : 0); ++l) z_L = L_level_->forward(z_L, injection);
-    if (!last_h) z_H = H_level_->forward(z_H, z_L);
+    for (int64_t l = 0; l < config_.L_cycles - (last_h ? 1 : 0); ++l) z_L = L_level_->recur(z_L, injection);
+    if (!last_h) z_H = H_level_->recur(z_H, z_L);
   }
 }
 

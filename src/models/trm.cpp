@@ -10,16 +10,16 @@ Trm::Trm(const config::ModelConfig& config, const PuzzleModelDims& dims, at::Dev
 SegmentOutput Trm::segment(const Carry& carry, const at::Tensor& inputs, const at::Tensor& puzzle_rows) {
   const at::Tensor x = embed_inputs(inputs, puzzle_rows);
   at::Tensor z_H = carry.z_H, z_L = carry.z_L;
-  const auto cycle = [&] {
+  const auto cycle = [&](auto apply) {
     const at::Tensor injection = z_H + x;
-    for (int64_t l = 0; l < config_.L_cycles; ++l) z_L = L_level_->forward(z_L, injection);
-    z_H = L_level_->forward(z_H, z_L);
+    for (int64_t l = 0; l < config_.L_cycles; ++l) z_L = ((*L_level_).*apply)(z_L, injection);
+    z_H = ((*L_level_).*apply)(z_H, z_L);
   };
   {
     const at::NoGradGuard no_grad;
-    for (int64_t h = 0; h + 1 < config_.H_cycles; ++h) cycle();
+    for (int64_t h = 0; h + 1 < config_.H_cycles; ++h) cycle(&nn::ReasoningModule::recur);
   }
-  cycle();  // recorded as a whole
+  cycle(&nn::ReasoningModule::forward);  // recorded as a whole
   return read_out(z_H, z_L);
 }
 

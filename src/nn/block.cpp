@@ -2,6 +2,7 @@
 
 #include "hrm/nn/sub_blocks.h"
 #include "hrm/ops/backend.h"
+#include "hrm/ops/fp8.h"
 #include "hrm/ops/mlp_mix.h"
 #include "hrm/ops/rms_norm.h"
 
@@ -50,6 +51,24 @@ at::Tensor Block::forward_first(const at::Tensor& h) const {
   return feed_forward(*mlp_, mixed.contiguous(), eps_);
 }
 
+std::tuple<at::Tensor, at::Tensor> Block::forward_fp8(const at::Tensor& h, const at::Tensor& h8,
+                                                      const at::Tensor& h_slot, const Fp8Block& fp8) const {
+  const at::ScalarType dtype = h.scalar_type();
+  at::Tensor half, half8;
+  if (mlp_t_) {
+    half = mix_positions(h);
+    half8 = ops::quantize_fp8(half, fp8.half);
+  } else {
+    const RotaryTable& rotary = self_attn_->rotary();
+    const at::Tensor qkv = ops::linear_fp8(h8, fp8.qkv.values, h_slot, fp8.qkv.slot, dtype);
+    const at::Tensor mixed = ops::attention_fp8(qkv, self_attn_->heads(), rotary.cos, rotary.sin, fp8.mixed);
+    std::tie(half, half8) = ops::linear_rms_norm_fp8(mixed, fp8.o.values, fp8.mixed, fp8.o.slot, h, eps_, fp8.half);
+  }
+  const at::Tensor act = ops::linear_swiglu_fp8(half8, fp8.gate_up.values, fp8.half, fp8.gate_up.slot, fp8.act, dtype);
+  const std::optional<at::Tensor> output = fp8.output.defined() ? std::optional(fp8.output) : std::nullopt;
+  return ops::linear_rms_norm_fp8(act, fp8.down.values, fp8.act, fp8.down.slot, half, eps_, output);
+}
+
 ReasoningModule::ReasoningModule(int64_t layers, const BlockSizes& sizes, const RotaryTable& rotary,
                                  at::Device device) {
   const auto list = register_module("layers", std::make_shared<torch::nn::Module>());
@@ -68,6 +87,22 @@ at::Tensor ReasoningModule::forward_first(const at::Tensor& h, const at::Tensor&
   at::Tensor out = h + injection;
   for (size_t i = 0; i + 1 < layers_.size(); ++i) out = layers_[i]->forward(out);
   return layers_.back()->forward_first(out);
+}
+
+at::Tensor ReasoningModule::recur(const at::Tensor& h, const at::Tensor& injection) const {
+  if (!fp8_ || !fp8_->active) return forward(h, injection);
+  at::Tensor out, out8, slot = fp8_->input;
+  if (slot.defined()) {
+    std::tie(out, out8) = ops::add_fp8(h, injection, slot);
+  } else {
+    out = h + injection;
+  }
+  for (size_t i = 0; i < layers_.size(); ++i) {
+    const Fp8Block& block = fp8_->blocks[i];
+    std::tie(out, out8) = layers_[i]->forward_fp8(out, out8, slot, block);
+    slot = block.output;
+  }
+  return out;
 }
 
 }  // namespace hrm::nn

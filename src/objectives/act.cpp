@@ -134,6 +134,7 @@ TrainSegment act_train_segment(models::PuzzleModel& model, ActState& state, at::
 Evaluation act_evaluate(models::PuzzleModel& model, const data::PuzzleBatch& batch, int64_t segments,
                         const SegmentCallback& on_segment) {
   const at::NoGradGuard no_grad;
+  const nn::Fp8Evaluation fp8(model.fp8());
   Evaluation result{.output = {}, .state = make_act_state(model, batch.inputs.size(0))};
   ActState& state = result.state;
   act_begin(state, batch, model.H_init(), model.L_init());

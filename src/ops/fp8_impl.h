@@ -27,6 +27,11 @@ void check_fp8_update_scales(const at::Tensor& slots, const at::Tensor& history,
 // `tensor`'s sizes with another last one.
 std::vector<int64_t> with_last_size(const at::Tensor& tensor, int64_t size);
 
+#if HRM_WITH_CUDA
+// For tests: only what every device with 8-bit products has.
+void set_portable_fp8(bool portable);
+#endif
+
 namespace reference {
 
 at::Tensor quantize_fp8(const at::Tensor& x, const at::Tensor& slot);

@@ -169,7 +169,7 @@ Runtime start_runtime(const config::Config& whole) {
   }
 #endif
 
-  runtime.precision = choose_precision(whole.precision, runtime.device);
+  runtime.precision = choose_precision(whole.precision, runtime.device, whole.ops.backend == "reference");
   runtime.compute_dtype = runtime.precision.compute_dtype;
   apply_arithmetic(runtime.precision, config, runtime.device);
 

@@ -4,7 +4,6 @@
 #include <ATen/ops/_fused_sdp_choice.h>
 #include <ATen/ops/empty.h>
 
-#include <atomic>
 #include <cstdlib>
 
 #include "hrm/base/error.h"
@@ -15,8 +14,6 @@
 
 namespace hrm {
 namespace {
-
-std::atomic<bool> fp8_recursions{false};
 
 int compute_capability(at::Device device) {
 #if HRM_WITH_CUDA
@@ -33,7 +30,16 @@ int compute_capability(at::Device device) {
 
 }  // namespace
 
-Precision choose_precision(const config::PrecisionConfig& config, at::Device device) {
+std::string why_no_fp8(at::Device device, bool reference_ops) {
+  if (reference_ops) return "";
+  if (!device.is_cuda()) return "the kernels for it need a GPU";
+  const int capability = compute_capability(device);
+  if (capability >= 89) return "";
+  return cat("the GPU has compute capability ", capability / 10, ".", capability % 10,
+             " and fp8 products need 8.9 or later");
+}
+
+Precision choose_precision(const config::PrecisionConfig& config, at::Device device, bool reference_ops) {
   Precision precision;
   precision.name = config.compute != "auto" ? config.compute : device.is_cuda() ? "bf16" : "fp32";
   if (precision.name == "bf16") precision.compute_dtype = at::kBFloat16;
@@ -42,12 +48,9 @@ Precision choose_precision(const config::PrecisionConfig& config, at::Device dev
   // Values of bf16 and fp16 fit into TF32 without loss, so that what is left of fp32 products there is exact anyway.
   precision.tf32 = precision.name != "fp32";
   if (config.recursions == "fp8") {
-    require(device.is_cuda(), ExitCode::environment,
-            "precision.recursions is 'fp8', which needs a GPU; set it to 'same', or runtime.device to cuda");
-    const int capability = compute_capability(device);
-    require(capability >= 89, ExitCode::environment,
-            "precision.recursions is 'fp8', but the GPU has compute capability ", capability / 10, ".", capability % 10,
-            " and fp8 products need 8.9 or later; set it to 'same'");
+    const std::string reason = why_no_fp8(device, reference_ops);
+    require(reason.empty(), ExitCode::environment, "precision.recursions is 'fp8', but ", reason,
+            "; set it to 'same', or ops.backend to reference (slow: for tests)");
     precision.fp8_recursions = true;
     precision.name += " with fp8 recursions";
   }
@@ -56,7 +59,6 @@ Precision choose_precision(const config::PrecisionConfig& config, at::Device dev
 
 void apply_arithmetic(const Precision& precision, const config::RuntimeConfig& config, at::Device device) {
   at::Context& context = at::globalContext();
-  fp8_recursions = precision.fp8_recursions;
   if (device.is_cuda()) {
     context.setAllowTF32CuBLAS(precision.tf32);
     context.setAllowTF32CuDNN(precision.tf32);
@@ -78,10 +80,6 @@ void apply_arithmetic(const Precision& precision, const config::RuntimeConfig& c
     context.setSDPUseMemEfficient(false);
     context.setSDPUseCuDNN(false);
   }
-}
-
-bool recursions_in_fp8() {
-  return fp8_recursions;
 }
 
 std::string sdpa_backend(at::Device device, at::ScalarType dtype, int64_t batch, int64_t heads, int64_t length,

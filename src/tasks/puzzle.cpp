@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "hrm/base/error.h"
+#include "hrm/base/log.h"
 #include "hrm/base/philox.h"
 #include "hrm/ops/attention.h"
 #include "hrm/optim/sparse_sign_sgd.h"
@@ -82,6 +83,9 @@ PuzzleTask::PuzzleTask(const config::Config& config, const Runtime& runtime) : c
   const auto dims = models::resolve_dims(config.model, train_->meta());
   model_ = models::make_puzzle_model(config.model, dims, static_cast<uint64_t>(config.run.seed), runtime.device,
                                      runtime.compute_dtype);
+  if (runtime.precision.fp8_recursions) {
+    model_->enable_fp8(config.precision.fp8_amax_history, static_cast<double>(config.precision.fp8_margin));
+  }
   const int64_t slots = config.train.global_batch_size;
   micro_batch_size_ = config.train.micro_batch_size > 0 ? config.train.micro_batch_size : slots;
   state_ = objectives::make_act_state(*model_, slots);
@@ -112,9 +116,25 @@ void PuzzleTask::open_data() {
 
 double PuzzleTask::load_batch(int64_t step, double lr_factor) {
   draw_exploration(step);
+  prepare_fp8(step);
   embedding_lr_.fill_(config_.optim.puzzle_emb_lr * lr_factor);
   if (!stream_ && !pool_) open_data();
   return pool_ ? pool_->prepare() : load_rows(step);
+}
+
+// Scales of activations begin at 1 and follow the maxima from the second step on; those of the weights, whose maxima
+// are known, are right from the first.
+void PuzzleTask::prepare_fp8(int64_t step) {
+  nn::Fp8Recursions* fp8 = model_->fp8();
+  if (!fp8) return;
+  fp8->set_active(step > config_.precision.fp8_warmup_steps);
+  if (!fp8->active() || fp8->steps() > 0) return;
+  fp8->calibrate_weights();
+  log::info("recursions in fp8 from step ", step, " on, with new scales");
+}
+
+int64_t PuzzleTask::step_form() const {
+  return model_->fp8() && model_->fp8()->active() ? 1 : 0;
 }
 
 std::vector<at::Tensor> PuzzleTask::step_inputs() const {
@@ -158,6 +178,8 @@ void PuzzleTask::draw_exploration(int64_t step) {
 void PuzzleTask::forward_backward(int64_t micro_batch, const at::Tensor& loss_scale, at::Tensor& metric_sums) {
   const int64_t first = micro_batch * micro_batch_size_;
   objectives::ActState slots = state_.narrow(first, micro_batch_size_);
+  const nn::Fp8Recursions* fp8 = model_->fp8();
+  if (micro_batch == 0 && fp8 && fp8->active()) fp8->quantize_weights();
   if (pool_) {
     objectives::act_begin_from_pool(slots, pool_->rows(), pool_->cursor(), model_->H_init(), model_->L_init());
   } else {
@@ -184,9 +206,11 @@ void PuzzleTask::forward_backward(int64_t micro_batch, const at::Tensor& loss_sc
 
 void PuzzleTask::finish_step() {
   if (pool_) pool_->finish();
+  if (model_->fp8() && model_->fp8()->active()) model_->fp8()->count_step();
 }
 
 void PuzzleTask::update_extra(const at::Tensor& skip) {
+  if (const nn::Fp8Recursions* fp8 = model_->fp8(); fp8 && fp8->active()) fp8->update_scales();
   if (!embedding_rows_grad_.defined()) return;
   // The rows of all micro-batches at once: the sign is taken of the sum over the global batch.
   optim::sparse_sign_sgd_(model_->puzzle_embedding(), state_.puzzle_identifiers, embedding_rows_grad_, embedding_lr_,
@@ -237,6 +261,8 @@ double PuzzleTask::flops_per_step() const {
 }
 
 NamedValues PuzzleTask::evaluate(const std::function<void(const EvalProgress&)>& progress) {
+  // In the arithmetic of the last training step, also when no step was made since a resume.
+  if (nn::Fp8Recursions* fp8 = model_->fp8()) fp8->set_active(fp8->steps() > 0);
   const PuzzleEvalOptions options = puzzle_eval_options(config_, *model_, runtime_, micro_batch_size_);
   return evaluate_puzzles(*model_, test_, config_.objective, options, runtime_.device, progress);
 }
@@ -300,6 +326,7 @@ void PuzzleTask::visit_state(StateVisitor& visitor) {
   // The rows that slots have taken are counted on the device; a checkpoint is the moment to ask.
   if (pool_) position_ = pool_->cursor().item<int64_t>();
   visitor.integer("sampler.position", position_);
+  if (model_->fp8()) model_->fp8()->visit_state(visitor);
 }
 
 }  // namespace hrm::tasks

@@ -61,6 +61,7 @@ PuzzleEvaluator::Answers PuzzleEvaluator::run(const data::PuzzleBatch& batch) {
   require(batch.valid_rows > 0 && batch.valid_rows <= options_.batch_size, ExitCode::unexpected, "an evaluation of ",
           batch.valid_rows, " rows, but room for ", options_.batch_size);
   load(batch);
+  const nn::Fp8Evaluation fp8(model_.fp8());
   return options_.early_halt ? run_early_halt(batch.valid_rows) : run_all(batch.valid_rows);
 }
 
@@ -109,7 +110,7 @@ void PuzzleEvaluator::segment(int64_t rows) {
 
 void PuzzleEvaluator::run_segment(int64_t rows) {
   std::vector<at::Tensor> inputs{inputs_, identifiers_, carry_.z_H, carry_.z_L};
-  captured_.run({rows}, inputs, [this, rows] { segment(rows); });
+  captured_.run({rows, model_.fp8() && model_.fp8()->active()}, inputs, [this, rows] { segment(rows); });
 }
 
 PuzzleEvaluator::Answers PuzzleEvaluator::run_all(int64_t valid) {

@@ -36,6 +36,30 @@ models::PuzzleModelDims dims_of(const config::ModelConfig& config, const checkpo
   return dims;
 }
 
+// A model that was trained with fp8 recursions answers on every device: where that has no fp8, in the compute dtype.
+void settle_fp8(config::Config& config) {
+  if (config.precision.recursions != "fp8") return;
+  const bool on_gpu = config.runtime.device != "cpu" && why_no_cuda().empty();
+  const std::string reason =
+      why_no_fp8(on_gpu ? at::Device(at::kCUDA, 0) : at::Device(at::kCPU), config.ops.backend == "reference");
+  if (reason.empty()) return;
+  log::info("the model was trained with fp8 recursions; here they run without, because ", reason);
+  config.precision.recursions = "same";
+}
+
+// The scales that the model was trained with; `config` is the checkpoint's with overrides.
+void open_fp8(models::PuzzleModel& model, const config::PrecisionConfig& config, const std::filesystem::path& dir) {
+  model.enable_fp8(config.fp8_amax_history, static_cast<double>(config.fp8_margin));
+  nn::Fp8Recursions& fp8 = *model.fp8();
+  if (checkpoint::load_state_part(dir, fp8)) {
+    fp8.set_active(fp8.steps() > 0);
+    return;
+  }
+  fp8.calibrate_weights();
+  fp8.set_active(true);
+  log::info("'", dir.string(), "' holds no fp8 scales: weights get theirs from their values, activations 1");
+}
+
 }  // namespace
 
 config::Config stored_config(const std::filesystem::path& run_or_step, const std::vector<std::string>& overrides) {
@@ -45,8 +69,6 @@ config::Config stored_config(const std::filesystem::path& run_or_step, const std
 
 Runtime start_runtime_and_ops(const config::Config& config) {
   const Runtime runtime = start_runtime(config);
-  require(!runtime.precision.fp8_recursions, ExitCode::environment,
-          "precision.recursions is 'fp8', but this program holds no fp8 kernels; set it to 'same'");
   const bool reference = config.ops.backend == "reference" || !runtime.own_kernels;
   if (!runtime.own_kernels && config.ops.backend != "reference") {
     log::warn("this build holds no kernels for the ", runtime.device_name, " (HRM_CUDA_ARCHS is ",
@@ -70,6 +92,7 @@ PuzzleInference open_puzzle_model(const std::filesystem::path& run_or_step, cons
       config::config_from_json_text(found.meta.config_json, (found.dir / "config.json").string(), overrides).config;
   out.checkpoint = found.dir;
   out.step = found.meta.step;
+  settle_fp8(out.config);
   out.runtime = start_runtime_and_ops(out.config);
 
   const checkpoint::ModelWeights stored = checkpoint::load_weights(found.dir);
@@ -83,6 +106,7 @@ PuzzleInference open_puzzle_model(const std::filesystem::path& run_or_step, cons
   checkpoint::load_weights_into(found.dir, state,
                                 out.averaged ? checkpoint::WeightSet::ema : checkpoint::WeightSet::raw);
   out.model->parameter_set().refresh_compute();
+  if (out.runtime.precision.fp8_recursions) open_fp8(*out.model, out.config.precision, found.dir);
   return out;
 }
 

@@ -146,7 +146,7 @@ void Trainer::train_step() {
   }
   lr_.fill_(config_.optim.lr * factor);
 
-  const CapturedStep::Key shape{config_.train.global_batch_size, accumulation_};
+  const CapturedStep::Key shape{config_.train.global_batch_size, accumulation_, task_.step_form()};
   std::vector<at::Tensor> inputs = task_.step_inputs();
   inputs.push_back(lr_);
   if (captured_.captured(shape)) {
@@ -369,7 +369,7 @@ void Trainer::start_fresh() {
 }
 
 void Trainer::resume(const std::filesystem::path& checkpoint) {
-  checkpoint::load_checkpoint(checkpoint, *this);
+  checkpoint::load_checkpoint(checkpoint, *this, task_.optional_state());
   task_.parameters().refresh_compute();
   log_.truncate_after(step_);
   last_saved_step_ = step_;

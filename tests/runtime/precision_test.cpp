@@ -37,11 +37,14 @@ TEST(Precision, EachNameOnEachDevice) {
   }
 }
 
-TEST(Precision, Fp8NeedsAGpu) {
+TEST(Precision, Fp8NeedsAGpuOrTheReferenceOps) {
   config::PrecisionConfig config;
   config.recursions = "fp8";
-  test::expect_error(ExitCode::environment, {"precision.recursions", "set it to 'same'"},
+  test::expect_error(ExitCode::environment, {"precision.recursions", "need a GPU", "set it to 'same'", "ops.backend"},
                      [&] { choose_precision(config, at::kCPU); });
+  const Precision precision = choose_precision(config, at::kCPU, /*reference_ops=*/true);
+  EXPECT_TRUE(precision.fp8_recursions);
+  EXPECT_EQ(precision.name, "fp32 with fp8 recursions");
 }
 
 TEST(Precision, SdpaBackendsAreSwitched) {
@@ -60,15 +63,6 @@ TEST(Precision, SdpaBackendsAreSwitched) {
   apply_arithmetic({}, config, at::kCPU);
   EXPECT_TRUE(context.userEnabledCuDNNSDP());
   EXPECT_TRUE(context.userEnabledMemEfficientSDP());
-}
-
-TEST(Precision, Fp8SwitchIsReadable) {
-  Precision precision;
-  precision.fp8_recursions = true;
-  apply_arithmetic(precision, {}, at::kCPU);
-  EXPECT_TRUE(recursions_in_fp8());
-  apply_arithmetic({}, {}, at::kCPU);
-  EXPECT_FALSE(recursions_in_fp8());
 }
 
 }  // namespace

@@ -73,6 +73,14 @@ INSTANTIATE_TEST_SUITE_P(
         Variant{"trm_mlp",
                 {"model.arch=trm", "model.H_layers=0", "model.no_ACT_continue=true", "model.mlp_t=true",
                  "model.pos_encodings=none"}},
+        Variant{"fp8", {"precision.recursions=fp8", "ops.backend=reference", "model.H_cycles=2", "optim.ema=0.9"}},
+        Variant{"fp8_from_the_step_after_the_resume",
+                {"precision.recursions=fp8", "ops.backend=reference", "precision.fp8_warmup_steps=5",
+                 "train.micro_batch_size=4", "train.eval_every=5"}},
+        Variant{"fp8_trm_mlp",
+                {"precision.recursions=fp8", "ops.backend=reference", "model.arch=trm", "model.H_layers=0",
+                 "model.H_cycles=2", "model.no_ACT_continue=true", "model.mlp_t=true", "model.pos_encodings=none",
+                 "precision.fp8_amax_history=3"}},
         Variant{"transformer", {"model.arch=transformer", "model.H_layers=0", "model.H_cycles=1", "model.L_cycles=1"}}),
     [](const auto& info) { return info.param.name; });
 

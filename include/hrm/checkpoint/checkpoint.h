@@ -66,8 +66,14 @@ FoundCheckpoint open_checkpoint(const std::filesystem::path& run_or_step);
 
 // Verifies the checkpoint and copies it into the entries of `root`, in place. Entries must agree by name, dtype, shape
 // and slice, none missing on either side; otherwise Error(checkpoint) names the first difference and `root` is as it
-// was. Refuses kind weights.
-void load_checkpoint(const std::filesystem::path& dir, Stateful& root);
+// was. Refuses kind weights. Entries whose names begin with `optional` (unless empty) may be missing on one side, all
+// of them: in the checkpoint, and those of `root` keep their values; or here, and they are passed over with a line in
+// the log.
+void load_checkpoint(const std::filesystem::path& dir, Stateful& root, const std::string& optional = "");
+
+// Copies the entries of `part` alone, none of role weight, from the training state of a checkpoint; same rules. False,
+// and nothing is changed, where the checkpoint has none of them.
+bool load_state_part(const std::filesystem::path& dir, Stateful& part);
 
 // Copies one weight set into the entries of role weight alone, of a checkpoint of either kind; same rules. ema where
 // there is none: Error(checkpoint).

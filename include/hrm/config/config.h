@@ -237,9 +237,8 @@ struct PrecisionConfig {
       "arithmetic of the forward and backward pass; auto = bf16 on a GPU, fp32 on the CPU; tf32 = fp32 whose matrix "
       "products on a GPU round their inputs to TF32; fp32 = exact products");
     f("recursions", &PrecisionConfig::recursions, OneOf{{"same", "fp8"}}, "",
-      "matrix products of the recursions that are not differentiated; fp8 = e4m3 with scales by delayed maximum (GPU "
-      "of "
-      "compute capability 9.0 or later), same = as compute");
+      "matrix products of the recursions that are not differentiated; fp8 = e4m3 with scales by delayed maximum (on a "
+      "GPU of compute capability 8.9 or later; with ops.backend=reference anywhere, slowly), same = as compute");
     f("fp8_amax_history", &PrecisionConfig::fp8_amax_history, IntRange{1, 1024}, "steps",
       "the scale of an fp8 tensor follows the largest magnitude of so many past steps");
     f("fp8_margin", &PrecisionConfig::fp8_margin, IntRange{0, 8}, "",

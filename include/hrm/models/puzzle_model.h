@@ -10,6 +10,7 @@
 
 #include "hrm/config/config.h"
 #include "hrm/data/batch.h"
+#include "hrm/nn/fp8.h"
 #include "hrm/nn/parameter.h"
 
 namespace hrm::models {
@@ -73,11 +74,18 @@ class PuzzleModel : public torch::nn::Module {
   const PuzzleModelDims& dims() const { return dims_; }
   nn::ParameterSet& parameter_set() { return parameters_; }
 
+  // Lets the recursions that are not differentiated multiply in 8 bits, once fp8()->set_active() says so.
+  void enable_fp8(int64_t history, double margin) {
+    fp8_ = std::make_unique<nn::Fp8Recursions>(*this, history, margin);
+  }
+  nn::Fp8Recursions* fp8() { return fp8_.get(); }  // null where they are not enabled
+
  protected:
   config::ModelConfig config_;
   PuzzleModelDims dims_;
   at::Tensor H_init_, L_init_, puzzle_emb_weights_;
   nn::ParameterSet parameters_;
+  std::unique_ptr<nn::Fp8Recursions> fp8_;
 };
 
 // Builds the model of config.arch with freshly initialised weights (a function of seed and parameter names alone), on

@@ -5,9 +5,11 @@
 #include <torch/nn/module.h>
 
 #include <memory>
+#include <tuple>
 #include <vector>
 
 #include "hrm/nn/attention.h"
+#include "hrm/nn/fp8.h"
 #include "hrm/nn/swiglu.h"
 
 namespace hrm::nn {
@@ -30,6 +32,13 @@ class Block : public torch::nn::Module {
   at::Tensor forward(const at::Tensor& h) const;  // (B, L, D) -> (B, L, D)
   // Position 0 of forward(h) alone, (B, D).
   at::Tensor forward_first(const at::Tensor& h) const;
+  // forward(h) with matrix products in 8 bits, not recorded. h8: h in e4m3 under h_slot; both are not read where the
+  // MLP mixes. Returns the output, and it in e4m3 where fp8.output is defined.
+  std::tuple<at::Tensor, at::Tensor> forward_fp8(const at::Tensor& h, const at::Tensor& h8, const at::Tensor& h_slot,
+                                                 const Fp8Block& fp8) const;
+
+  const Attention* attention() const { return self_attn_.get(); }  // null with mlp_t
+  const SwiGLU& mlp() const { return *mlp_; }
 
  private:
   at::Tensor mix_positions(const at::Tensor& h) const;
@@ -47,8 +56,15 @@ class ReasoningModule : public torch::nn::Module {
   at::Tensor forward(const at::Tensor& h, const at::Tensor& injection) const;  // (B, L, D) each
   // Position 0 of the same, (B, D): the last block leaves out what only the other positions need.
   at::Tensor forward_first(const at::Tensor& h, const at::Tensor& injection) const;
+  // forward() for a recursion whose result is not differentiated: with matrix products in 8 bits where set_fp8() gave
+  // what they need and it is active. Call without gradient mode.
+  at::Tensor recur(const at::Tensor& h, const at::Tensor& injection) const;
+
+  void set_fp8(std::shared_ptr<const Fp8Level> fp8) { fp8_ = std::move(fp8); }
+  const std::vector<std::shared_ptr<Block>>& layers() const { return layers_; }
 
  private:
+  std::shared_ptr<const Fp8Level> fp8_;
   std::vector<std::shared_ptr<Block>> layers_;
 };
 

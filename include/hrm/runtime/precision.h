@@ -1,6 +1,6 @@
 #pragma once
-// Arithmetic of a process: what the switches of config.precision and config.runtime mean, in one place. Models ask for
-// the compute dtype and for recursions_in_fp8(), and contain no other `if` on precision.
+// Arithmetic of a process: what the switches of config.precision and config.runtime mean, in one place. Models are made
+// for a compute dtype, their task enables fp8 recursions, and they contain no `if` on precision.
 
 #include <c10/core/Device.h>
 #include <c10/core/ScalarType.h>
@@ -19,15 +19,16 @@ struct Precision {
   std::string name = "fp32";                  // "bf16", "fp16", "tf32", "fp32", "bf16 with fp8 recursions"
 };
 
+// Empty, or why precision.recursions=fp8 is not possible on this device. The reference ops (ops.backend=reference) do it
+// anywhere.
+std::string why_no_fp8(at::Device device, bool reference_ops);
+
 // What the configuration means on this device. Error(environment) where the device cannot do it.
-Precision choose_precision(const config::PrecisionConfig& config, at::Device device);
+Precision choose_precision(const config::PrecisionConfig& config, at::Device device, bool reference_ops = false);
 
 // Sets the process-wide switches of LibTorch: TF32, determinism, cuDNN's benchmark mode, SDPA backends. Call before the
 // first tensor operation on the device.
 void apply_arithmetic(const Precision& precision, const config::RuntimeConfig& config, at::Device device);
-
-// Whether the recursions that are not differentiated shall run in fp8, as apply_arithmetic was told last.
-bool recursions_in_fp8();
 
 // The backend that at::scaled_dot_product_attention takes for (batch, heads, length, head_dim) in this dtype with a
 // gradient: "cuDNN", "flash", "efficient", "math".

@@ -38,9 +38,11 @@ class PuzzleTask : public Task {
   double flops_per_step() const override;
   double load_batch(int64_t step, double lr_factor) override;
   std::vector<at::Tensor> step_inputs() const override;
+  int64_t step_form() const override;
   void forward_backward(int64_t micro_batch, const at::Tensor& loss_scale, at::Tensor& metric_sums) override;
   void update_extra(const at::Tensor& skip) override;
   void finish_step() override;
+  std::string optional_state() const override { return "fp8."; }
   bool can_evaluate() const override { return test_ != nullptr; }
   NamedValues evaluate(const std::function<void(const EvalProgress&)>& progress) override;
   std::string eval_text(const NamedValues& result) const override;
@@ -54,6 +56,7 @@ class PuzzleTask : public Task {
   void open_data();
   double load_rows(int64_t step);
   void draw_exploration(int64_t step);
+  void prepare_fp8(int64_t step);
   std::string attention_text() const;
 
   const config::Config& config_;

@@ -52,6 +52,8 @@ class Task : public Stateful {
   virtual double load_batch(int64_t step, double lr_factor) = 0;
   // The tensors that load_batch fills, so that a replay can make sure that they are where they were.
   virtual std::vector<at::Tensor> step_inputs() const = 0;
+  // Which of several forms the device work of the step that load_batch announced has; each is captured by itself.
+  virtual int64_t step_form() const { return 0; }
   // Forward and backward of one micro-batch: adds the gradient of (loss * loss_scale / global batch) to the parameters'
   // buffers and the metric sums, (M) float64 on the device, to `metric_sums`. loss_scale: 0-dim float32 on the device,
   // undefined = 1.
@@ -72,6 +74,10 @@ class Task : public Stateful {
 
   // Facts that a checkpoint must carry so that its model can be rebuilt without the training data, e.g. sizes.
   virtual std::map<std::string, std::string> signature() const = 0;
+
+  // Prefix of state entries that a configuration brings or not, so that a run may be resumed with another choice: they
+  // start afresh where a checkpoint has none, and are passed over where nobody needs them. Empty: none.
+  virtual std::string optional_state() const { return ""; }
 
   // One paragraph for the start of the log: model, parameters, data.
   virtual std::string describe() const = 0;
