@@ -19,8 +19,8 @@ struct Precision {
   std::string name = "fp32";                  // "bf16", "fp16", "tf32", "fp32", "bf16 with fp8 recursions"
 };
 
-// Empty, or why precision.recursions=fp8 is not possible on this device. The reference ops (ops.backend=reference) do it
-// anywhere.
+// Empty, or why precision.recursions=fp8 is not possible on this device. The reference ops (ops.backend=reference) do
+// it anywhere.
 std::string why_no_fp8(at::Device device, bool reference_ops);
 
 // What the configuration means on this device. Error(environment) where the device cannot do it.
