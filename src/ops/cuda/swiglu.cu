@@ -1,4 +1,5 @@
 #include "ops/cuda/common.cuh"
+#include "ops/cuda/early.cuh"
 #include "ops/cuda/swiglu.h"
 
 namespace hrm::ops::cuda {
@@ -36,6 +37,7 @@ __device__ inline T gated(float gate, float up) {
 // Pack i of the output stands in row i / packs. 32-bit indices: a 64-bit division costs more than the pack's memory.
 template <typename T, int N, typename Index>
 __global__ void __launch_bounds__(kThreads) forward(SwigluForward p, Index packs, Index total) {
+  wait_for_earlier();
   const T* gate_up = static_cast<const T*>(p.gate_up);
   T* act = static_cast<T*>(p.act);
   const Index first = Index{blockIdx.x} * (kThreads * kUnroll) + threadIdx.x;
@@ -64,6 +66,7 @@ __global__ void __launch_bounds__(kThreads) forward(SwigluForward p, Index packs
 // silu'(x) = s (1 + x (1 - s)) with s = sigmoid(x).
 template <typename T, int N, typename Index>
 __global__ void __launch_bounds__(kThreads) backward(SwigluBackward p, Index packs, Index total) {
+  wait_for_earlier();
   const T* gate_up = static_cast<const T*>(p.gate_up);
   const T* grad_act = static_cast<const T*>(p.grad_act);
   T* grad_gate_up = static_cast<T*>(p.grad_gate_up);
@@ -102,12 +105,12 @@ __global__ void __launch_bounds__(kThreads) backward(SwigluBackward p, Index pac
 }
 
 template <typename T, int N, typename Index>
-void start_pass(const SwigluForward& p, unsigned blocks, Index packs, Index total, cudaStream_t stream) {
-  forward<T, N, Index><<<blocks, kThreads, 0, stream>>>(p, packs, total);
+cudaError_t start_pass(const SwigluForward& p, unsigned blocks, Index packs, Index total, cudaStream_t stream) {
+  return start_early(&forward<T, N, Index>, blocks, kThreads, 0, stream, p, packs, total);
 }
 template <typename T, int N, typename Index>
-void start_pass(const SwigluBackward& p, unsigned blocks, Index packs, Index total, cudaStream_t stream) {
-  backward<T, N, Index><<<blocks, kThreads, 0, stream>>>(p, packs, total);
+cudaError_t start_pass(const SwigluBackward& p, unsigned blocks, Index packs, Index total, cudaStream_t stream) {
+  return start_early(&backward<T, N, Index>, blocks, kThreads, 0, stream, p, packs, total);
 }
 
 bool aligned(const SwigluForward& p) {
@@ -123,12 +126,10 @@ cudaError_t start_packs(const Params& p, cudaStream_t stream) {
   const int64_t blocks = (total + kThreads * kUnroll - 1) / (kThreads * kUnroll);
   if (blocks > INT32_MAX) return cudaErrorInvalidConfiguration;  // the grid's limit
   if (total <= INT32_MAX) {
-    start_pass<T, N>(p, static_cast<unsigned>(blocks), static_cast<uint32_t>(packs), static_cast<uint32_t>(total),
-                     stream);
-  } else {
-    start_pass<T, N>(p, static_cast<unsigned>(blocks), packs, total, stream);
+    return start_pass<T, N>(p, static_cast<unsigned>(blocks), static_cast<uint32_t>(packs),
+                            static_cast<uint32_t>(total), stream);
   }
-  return cudaGetLastError();
+  return start_pass<T, N>(p, static_cast<unsigned>(blocks), packs, total, stream);
 }
 
 template <typename T, typename Params>
