@@ -1,6 +1,6 @@
 #pragma once
 // What kernels and operations are for, by parts of their names; the first entry that fits counts. The scripts that
-// read traces take this very table (scripts/lib/kernel_groups.py), so an entry is one line: {"part", "group"},
+// read traces take this very table (scripts/lib/kernel_profile.py), so an entry is one line: {"part", "group"},
 
 #include <utility>
 
@@ -41,7 +41,10 @@ constexpr std::pair<const char*, const char*> kKernelGroups[] = {
     {"hrm::embed", "embedding"},
     {"Augment", "augmentation"},
     {"augment", "augmentation"},
+    {"LinearTile", "matrix products"},
     {"hrm::linear", "matrix products"},
+    {"Fp8", "quantisation"},
+    {"_fp8", "quantisation"},
     // Libraries.
     {"flash", "attention"},
     {"fmha", "attention"},
