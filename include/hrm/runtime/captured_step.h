@@ -8,7 +8,8 @@
 //   - It waits for nothing and reads nothing back on the host; it has no effect on the host that must happen each time.
 //   - Results that live on after it stand in tensors that existed before it. All graphs share one memory pool, which
 //     therefore holds temporaries alone and is as large as the largest graph needs, not as their sum.
-// Work that breaks a rule is refused by CUDA or by capture_refused(), the reason is logged once, and it runs eagerly.
+// Work that breaks a rule is refused, by CUDA or beforehand (CapturedStepOptions::refusal): the reason is logged once,
+// and it runs eagerly.
 
 #include <ATen/core/Tensor.h>
 
