@@ -104,6 +104,50 @@ TEST(Linear, StaleCopyIsNoticed) {
   EXPECT_THROW(y.backward(c.grad_y), c10::Error);
 }
 
+TEST(Linear, GradientOfTheInputAloneAndAdded) {
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kDouble}) {
+    const at::Tensor weight = normal({24, 10}, 1, dtype), grad_y = normal({3, 7, 24}, 2, dtype);
+    const at::Tensor before = normal({3, 7, 10}, 3, dtype);
+    const at::Tensor rows = grad_y.view({21, 24});
+    const at::Tensor exact = rows.to(at::kDouble).mm(weight.to(at::kDouble)).view({3, 7, 10});
+    const at::Tensor plain = rows.mm(weight).view({3, 7, 10});
+    expect_as_good(linear_grad_x(grad_y, weight), plain, exact, cat(dtype, " grad_x"));
+    at::Tensor sum = before.clone();
+    linear_grad_x_add_(sum, grad_y, weight);
+    expect_as_good(sum, before + plain, exact + before.to(at::kDouble), cat(dtype, " grad_x added"));
+    // Rows that lie apart.
+    const at::Tensor apart = normal({3, 7, 32}, 2, dtype).narrow(2, 0, 24);
+    expect_same_bits(linear_grad_x(apart, weight), linear_grad_x(apart.contiguous(), weight));
+  }
+  EXPECT_EQ(linear_grad_x(at::empty({0, 5, 24}), at::ones({24, 16})).sizes(), (std::vector<int64_t>{0, 5, 16}));
+  at::Tensor none = at::empty({0, 16});
+  linear_grad_x_add_(none, at::empty({0, 24}), at::ones({24, 16}));
+  const at::Tensor x = normal({5, 4}, 1, at::kFloat), weight = normal({3, 4}, 2, at::kFloat);
+  const at::Tensor padded = at::zeros({5, 8});
+  linear_out(padded.narrow(1, 0, 3), x, weight);
+  expect_same_bits(padded.narrow(1, 0, 3), x.mm(weight.t()));
+  EXPECT_TRUE(padded.narrow(1, 3, 5).eq(0).all().item<bool>());
+}
+
+TEST(Linear, BadGradientsAreNamed) {
+  const at::Tensor weight = at::zeros({3, 4}), grad_y = at::zeros({5, 3}), grad_x = at::zeros({5, 4});
+  const auto plain = [](const at::Tensor& g, const at::Tensor& w) { return error_of([&] { linear_grad_x(g, w); }); };
+  const auto added = [](const at::Tensor& x, const at::Tensor& g, const at::Tensor& w) {
+    return error_of([&] { linear_grad_x_add_(x, g, w); });
+  };
+  ASSERT_EQ(plain(grad_y, weight), "");
+  ASSERT_EQ(added(grad_x, grad_y, weight), "");
+  expect_message(plain(at::zeros({5, 4}), weight), {"hrm::linear_grad_x", "[5, 4]", "[3, 4]"});
+  expect_message(plain(grad_y.to(at::kBFloat16), weight), {"hrm::linear_grad_x", "BFloat16", "Float"});
+  expect_message(added(at::zeros({6, 4}), grad_y, weight), {"hrm::linear_grad_x_add_", "[6, 4]", "[5, 3]"});
+  expect_message(added(at::zeros({4, 5}).t(), grad_y, weight), {"hrm::linear_grad_x_add_", "contiguous"});
+  expect_message(added(grad_x.to(at::kBFloat16), grad_y, weight), {"hrm::linear_grad_x_add_", "BFloat16"});
+  expect_message(error_of([&] {
+                   linear_out(at::zeros({5, 4}), at::zeros({5, 4}), weight);
+                 }),
+                 {"hrm::linear_out", "[5, 4]", "[3, 4]"});
+}
+
 TEST(Linear, BadInputIsNamed) {
   const at::Tensor x = at::zeros({5, 4});
   const at::Tensor weight = at::zeros({3, 4}).requires_grad_();
