@@ -67,6 +67,14 @@ __device__ inline const uint4* staged(const uint8_t* staging, int row, int chunk
   return reinterpret_cast<const uint4*>(staging + row * 512) + (chunk ^ mix);
 }
 
+// Columns 8 * j to 8 * j + 15 of a warp's 16 rows, rounded; lane l says where row l % 16 of columns
+// 8 * (j + l / 16) ... goes.
+template <Input kOutput>
+__device__ inline void store_columns(void* row, const float (&d)[128], int j) {
+  store_matrices(row, round_pair<kOutput>(d[4 * j], d[4 * j + 1]), round_pair<kOutput>(d[4 * j + 2], d[4 * j + 3]),
+                 round_pair<kOutput>(d[4 * j + 4], d[4 * j + 5]), round_pair<kOutput>(d[4 * j + 6], d[4 * j + 7]));
+}
+
 template <class Op>
 constexpr int kOpBytes = (static_cast<int>(sizeof(typename Op::Shared)) + 127) / 128 * 128;
 
@@ -233,10 +241,7 @@ __global__ void __launch_bounds__(384, 1)
 #pragma unroll
         for (int j = 0; j < 32; j += 2) {
           const int chunk = (j % 8 + lane / 16) ^ (lane % 8);
-          store_matrices(line + j / 8 * 2048 + 16 * chunk, round_pair<Op::kOutput>(d[4 * j], d[4 * j + 1]),
-                         round_pair<Op::kOutput>(d[4 * j + 2], d[4 * j + 3]),
-                         round_pair<Op::kOutput>(d[4 * j + 4], d[4 * j + 5]),
-                         round_pair<Op::kOutput>(d[4 * j + 6], d[4 * j + 7]));
+          store_columns<Op::kOutput>(line + j / 8 * 2048 + 16 * chunk, d, j);
         }
         fence_async_shared();
         __syncwarp();
@@ -252,20 +257,18 @@ __global__ void __launch_bounds__(384, 1)
       } else {
         barrier_wait(&staging_empty[part], staging_parity);
         staging_parity ^= 1;
+        if constexpr (Op::kWeight == Weight::permuted_rows) {
 #pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          const int row = lane / 4 + 8 * i;
-          if constexpr (Op::kWeight == Weight::permuted_rows) {
+          for (int i = 0; i < 2; ++i) {
 #pragma unroll
             for (int run = 0; run < 8; ++run) {
-              *const_cast<uint4*>(staged(to, row, 4 * run + q)) = round_eight<Op::kOutput>(d, run, i);
+              *const_cast<uint4*>(staged(to, lane / 4 + 8 * i, 4 * run + q)) = round_eight<Op::kOutput>(d, run, i);
             }
-          } else {
+          }
+        } else {
 #pragma unroll
-            for (int chunk = 0; chunk < 32; ++chunk) {
-              const uint32_t pair = round_pair<Op::kOutput>(d[4 * chunk + 2 * i], d[4 * chunk + 2 * i + 1]);
-              reinterpret_cast<uint32_t*>(const_cast<uint4*>(staged(to, row, chunk)))[q] = pair;
-            }
+          for (int j = 0; j < 32; j += 2) {
+            store_columns<Op::kOutput>(const_cast<uint4*>(staged(to, lane % 16, j + lane / 16)), d, j);
           }
         }
         __syncwarp();
