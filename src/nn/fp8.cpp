@@ -34,7 +34,7 @@ Fp8Recursions::Fp8Recursions(torch::nn::Module& model, int64_t history, double m
   slots_ = ops::make_fp8_slots(weights() + activations, device);
   history_ = at::zeros({slots_.size(0), history}, slots_.options());
   for (const Linear* weight : weights_) {
-    copies_.push_back(at::zeros(weight->weight().sizes(), slots_.options().dtype(at::kFloat8_e4m3fn)));
+    copies_.push_back(at::empty(weight->weight().sizes(), slots_.options().dtype(at::kFloat8_e4m3fn)));
   }
 
   int64_t next_weight = 0, next_slot = weights();

@@ -61,7 +61,7 @@ inline void check_fp8_level(int64_t batch, const BlockSizes& sizes, at::Device d
   Fp8Model exact(sizes, device, at::kFloat), rounded(sizes, device, at::kBFloat16);
   const double allowed =
       16 * relative_distance(recurse(rounded, x.to(at::kBFloat16)), recurse(exact, x.to(at::kFloat)));
-  EXPECT_LT(allowed, 0.7) << what;
+  EXPECT_LT(allowed, 1) << what;
   Fp8Recursions fp8(model, /*history=*/4, /*margin=*/0);
   EXPECT_EQ(fp8.weights(), sizes.mlp_t ? 8 : 16);
   EXPECT_EQ(fp8.slots().size(0), sizes.mlp_t ? 16 : 32);
@@ -76,7 +76,7 @@ inline void check_fp8_level(int64_t batch, const BlockSizes& sizes, at::Device d
     EXPECT_EQ(got.scalar_type(), compute);
     const double distance = relative_distance(got, want);
     EXPECT_LT(distance, allowed) << what << ", step " << step;
-    EXPECT_LT(relative_distance(model.levels[0]->recur(x, x), want_level), 0.12) << what << ", step " << step;
+    EXPECT_LT(relative_distance(model.levels[0]->recur(x, x), want_level), 0.15) << what << ", step " << step;
     EXPECT_GT(distance, 0.001) << what << ", step " << step << ": this is not in 8 bits";
     EXPECT_TRUE(at::equal(recurse(model, x), got)) << what << ": the same again";
     EXPECT_TRUE((fp8.slots().select(1, 2) > 0).all().item<bool>()) << what << ": a slot that nobody writes\n"

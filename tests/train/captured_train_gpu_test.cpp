@@ -97,13 +97,23 @@ INSTANTIATE_TEST_SUITE_P(
                 {"model.arch=trm", "model.H_layers=0", "model.no_ACT_continue=true", "model.mlp_t=true",
                  "model.pos_encodings=none"}},
         Variant{"fp16", {"precision.compute=fp16", "precision.loss_scale=16777216", "train.global_batch_size=2"}},
+        Variant{"fp8",
+                {"precision.recursions=fp8", "model.H_cycles=2", "optim.ema=0.9", "model.hidden_size=256",
+                 "model.num_heads=4"}},
+        Variant{"fp8_accumulation",
+                {"precision.recursions=fp8", "train.micro_batch_size=2", "precision.fp8_amax_history=3",
+                 "precision.fp8_margin=1"}},
+        Variant{"fp8_trm_mlp",
+                {"precision.recursions=fp8", "model.arch=trm", "model.H_layers=0", "model.H_cycles=2",
+                 "model.no_ACT_continue=true", "model.mlp_t=true", "model.pos_encodings=none"}},
         Variant{"fp32", {"precision.compute=fp32"}}, Variant{"reference_ops", {"ops.backend=reference"}}),
     [](const auto& info) { return info.param.name; });
 
 TEST(CapturedTrain, TheHostWaitsForNothing) {
   HRM_NEEDS_GPU();
   const auto dir = fresh_folder("runs");
-  for (const char* rows : {"data.reference_semantics=true", "data.reference_semantics=false"}) {
+  for (const char* rows :
+       {"data.reference_semantics=true", "data.reference_semantics=false", "precision.recursions=fp8"}) {
     SmallRun run(dir / rows, on_gpu({rows, "runtime.deterministic=false"}, true));
     run.trainer.start_fresh();
     run.trainer.run_steps(8);
@@ -113,6 +123,20 @@ TEST(CapturedTrain, TheHostWaitsForNothing) {
     EXPECT_NO_THROW(run.trainer.run_steps(40)) << rows;
     state.set_sync_debug_mode(c10::cuda::SyncDebugMode::L_DISABLED);
   }
+}
+
+// The step before and after the warm-up of fp8 are two forms: each is warmed up and captured by itself.
+TEST(CapturedTrain, Fp8BeginsInTheMiddle) {
+  HRM_NEEDS_GPU();
+  const auto dir = fresh_folder("runs");
+  const Overrides fp8 = {"precision.recursions=fp8", "precision.fp8_warmup_steps=25"};
+  SmallRun eager(dir / "eager", on_gpu(fp8, false)), graph(dir / "graph", on_gpu(fp8, true));
+  for (SmallRun* run : {&eager, &graph}) {
+    run->trainer.start_fresh();
+    run->trainer.run();
+  }
+  EXPECT_EQ(graph.trainer.captured_step().replays(), 54) << graph.trainer.captured_step().reason();
+  expect_identical(eager.tensors(), graph.tensors());
 }
 
 // Two trainings of different shapes in turn, their graphs in one memory pool, against each alone.
