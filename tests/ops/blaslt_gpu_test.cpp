@@ -111,10 +111,8 @@ TEST(BlasLtGpu, EveryLayoutOfAlignedOperands) {
   for (const auto& [in, out] : kTypes) {
     for (const bool a_t : {false, true}) {
       for (const bool b_t : {false, true}) {
-        for (const bool accumulates : {false, true}) {
-          EXPECT_TRUE(expect_product({in, out, 192, 64, 320, {a_t}, {b_t}}, accumulates));
-          EXPECT_TRUE(expect_product({in, out, 64, 128, 96, {a_t, 16, 32}, {b_t, 8, 64}, 8, 64}, accumulates));
-        }
+        EXPECT_TRUE(expect_product({in, out, 192, 64, 320, {a_t}, {b_t}}, a_t != b_t));
+        EXPECT_TRUE(expect_product({in, out, 64, 128, 96, {a_t, 16, 32}, {b_t, 8, 64}, 8, 64}, a_t == b_t));
       }
     }
   }
@@ -127,19 +125,17 @@ TEST(BlasLtGpu, OddShapesAndMisalignedOperands) {
   const WithTuning tuning;
   int done = 0, all = 0;
   for (const auto& [in, out] : kTypes) {
-    for (const bool accumulates : {false, true}) {
-      for (const Product& p : std::vector<Product>{{in, out, 1, 1, 1, {}, {}},
-                                                   {in, out, 97, 11, 33, {}, {true}},
-                                                   {in, out, 1, 64, 40, {}, {}},
-                                                   {in, out, 64, 1, 40, {true}, {}},
-                                                   {in, out, 40, 24, 1, {}, {true}},
-                                                   {in, out, 50, 30, 70, {true, 3, 1}, {false, 5, 3}, 1, 1},
-                                                   {in, out, 128, 64, 64, {false, 0, 1}, {true, 0, 0}, 0, 0},
-                                                   {in, out, 128, 64, 64, {false, 1, 0}, {true, 0, 0}, 0, 0},
-                                                   {in, out, 128, 64, 64, {}, {}, 0, 1}}) {
-        ++all;
-        done += expect_product(p, accumulates) ? 1 : 0;
-      }
+    for (const Product& p : std::vector<Product>{{in, out, 1, 1, 1, {}, {}},
+                                                 {in, out, 97, 11, 33, {}, {true}},
+                                                 {in, out, 1, 64, 40, {}, {}},
+                                                 {in, out, 64, 1, 40, {true}, {}},
+                                                 {in, out, 40, 24, 1, {}, {true}},
+                                                 {in, out, 50, 30, 70, {true, 3, 1}, {false, 5, 3}, 1, 1},
+                                                 {in, out, 128, 64, 64, {false, 0, 1}, {true, 0, 0}, 0, 0},
+                                                 {in, out, 128, 64, 64, {false, 1, 0}, {true, 0, 0}, 0, 0},
+                                                 {in, out, 128, 64, 64, {}, {}, 0, 1}}) {
+      ++all;
+      done += expect_product(p, /*accumulates=*/all % 2 == 0) ? 1 : 0;
     }
   }
   std::printf("cuBLASLt did %d of %d odd products\n", done, all);
@@ -278,9 +274,11 @@ TEST(BlasLtGpu, AShapeFirstMetInACaptureIsNotTimed) {
   HRM_NEEDS_GPU();
   WithTuning tuning;
   const Operands o = large();
-  const at::Tensor small = at::zeros({64, 64}, at::device(at::kCUDA));
-  ASSERT_TRUE(blaslt_gemm(small.clone(), small, small, false));  // the library is open
-  const int64_t timed = gemm_tuning_report().timed;
+  // Loads the library and its kernels; then nobody knows the shape any more.
+  ASSERT_TRUE(blaslt_gemm(o.out, o.a, o.b, false));
+  std::filesystem::remove(gemm_tuning_report().file);
+  tuning.start_again();
+  o.out.zero_();
   at::cuda::device_synchronize();
   at::cuda::CUDAGraph graph;
   bool done = false;
@@ -294,13 +292,13 @@ TEST(BlasLtGpu, AShapeFirstMetInACaptureIsNotTimed) {
     stream.synchronize();
   }
   ASSERT_TRUE(done);
-  EXPECT_EQ(gemm_tuning_report().timed, timed);
+  EXPECT_EQ(gemm_tuning_report().timed, 0);
   EXPECT_EQ(gemm_tuning_report().untimed, 1);
   const at::Tensor from_graph = o.out.clone();
   o.out.zero_();
   ASSERT_TRUE(blaslt_gemm(o.out, o.a, o.b, false));
   expect_same_bits(o.out, from_graph, "the same algorithm afterwards");
-  EXPECT_EQ(gemm_tuning_report().timed, timed);
+  EXPECT_EQ(gemm_tuning_report().timed, 0);
 }
 
 // The ops of the backward pass with tuning and without.
