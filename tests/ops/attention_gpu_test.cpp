@@ -1,5 +1,8 @@
 #include "hrm/ops/attention.h"
 
+#include <cmath>
+
+#include "hrm/ops/linear_swiglu.h"
 #include "ops/attention_cases.h"
 #include "ops/attention_impl.h"
 #include "ops/gpu_testing.h"
@@ -243,6 +246,33 @@ TEST(AttentionGpu, SameBitsEachTime) {
       expect_same_bits(again.out, first.out);
       expect_same_bits(again.grad, first.grad);
     }
+  }
+}
+
+// Kernels may begin before the ones queued earlier are done, so they wait before they read. The products of
+// linear_swiglu let the next kernel begin at once; the memory that they write is what was NaN just before.
+TEST(AttentionGpu, WaitsForTheKernelBefore) {
+  HRM_NEEDS_GPU();
+  const at::NoGradGuard no_grad;
+  const AttentionCase c = attention_case(1, 82, 8, 64, true, at::kBFloat16, at::kCUDA);
+  const at::Tensor x = normal({384, 82, 512}, 1, at::kBFloat16, at::kCUDA);
+  const at::Tensor to_qkv = normal({2 * 1536, 512}, 2, at::kBFloat16, at::kCUDA).mul_(0.06);
+  const at::Tensor to_grad = normal({2 * 512, 512}, 3, at::kBFloat16, at::kCUDA).mul_(0.06);
+  const at::Tensor qkv = linear_swiglu(x, to_qkv), grad_out = linear_swiglu(x, to_grad);
+  at::cuda::device_synchronize();
+  const auto [out, lse] = attention_forward(qkv, c.heads, c.cos, c.sin);
+  at::cuda::device_synchronize();
+  const at::Tensor grad = attention_backward(grad_out, qkv, out, lse, c.heads, c.cos, c.sin);
+  const auto poison = [](const at::Tensor& like) {
+    at::full_like(like, std::nan(""));
+    at::cuda::device_synchronize();
+  };
+  for (int i = 0; i < 5; ++i) {
+    poison(qkv);
+    expect_same_bits(attention(linear_swiglu(x, to_qkv), c.heads, c.cos, c.sin), out, cat("round ", i));
+    poison(grad_out);
+    expect_same_bits(attention_backward(linear_swiglu(x, to_grad), qkv, out, lse, c.heads, c.cos, c.sin), grad,
+                     cat("gradient, round ", i));
   }
 }
 
