@@ -367,7 +367,8 @@ struct Ready {
 
 // The plan for this shape, made at its first use.
 Ready plan_for(const GemmShape& shape, int index, const Pointers& pointers, cudaStream_t stream) {
-  static std::map<int, Device> devices;
+  // Never destroyed: at the end of the process CUDA may be gone before it.
+  static auto& devices = *new std::map<int, Device>;
   const std::lock_guard lock(g_mutex);
   Device& device = devices[index];
   const bool capturing = c10::cuda::currentStreamCaptureStatusMayInitCtx() != c10::cuda::CaptureStatus::None;
