@@ -9,6 +9,19 @@
 
 namespace hrm::nn {
 
+std::vector<const Linear*> fp8_weights(const ReasoningModule& level) {
+  std::vector<const Linear*> weights;
+  for (const auto& block : level.layers()) {
+    if (block->attention()) {
+      weights.push_back(&block->attention()->qkv_proj());
+      weights.push_back(&block->attention()->o_proj());
+    }
+    weights.push_back(&block->mlp().gate_up_proj());
+    weights.push_back(&block->mlp().down_proj());
+  }
+  return weights;
+}
+
 Fp8Recursions::Fp8Recursions(torch::nn::Module& model, int64_t history, double margin) : margin_(margin) {
   const at::NoGradGuard no_grad;
   std::vector<ReasoningModule*> modules;
@@ -16,22 +29,12 @@ Fp8Recursions::Fp8Recursions(torch::nn::Module& model, int64_t history, double m
     if (auto* level = dynamic_cast<ReasoningModule*>(module.get())) modules.push_back(level);
   }
   require(!modules.empty(), ExitCode::unexpected, "fp8 recursions of a model without recurrent modules");
-  // Places among the slots are given out first: weights and activations in the order of the blocks.
-  int64_t activations = 0;
+  // Places among the slots are given out first. Each weight has one input: so many activations are quantised.
   for (const ReasoningModule* module : modules) {
-    for (const auto& block : module->layers()) {
-      if (block->attention()) {
-        weights_.push_back(&block->attention()->qkv_proj());
-        weights_.push_back(&block->attention()->o_proj());
-        activations += 2;  // the input of the block and the attention's output
-      }
-      weights_.push_back(&block->mlp().gate_up_proj());
-      weights_.push_back(&block->mlp().down_proj());
-      activations += 2;  // the output of the first half and of the gate
-    }
+    for (const Linear* weight : fp8_weights(*module)) weights_.push_back(weight);
   }
   const at::Device device = weights_.front()->weight().device();
-  slots_ = ops::make_fp8_slots(weights() + activations, device);
+  slots_ = ops::make_fp8_slots(2 * weights(), device);
   history_ = at::zeros({slots_.size(0), history}, slots_.options());
   for (const Linear* weight : weights_) {
     copies_.push_back(at::empty(weight->weight().sizes(), slots_.options().dtype(at::kFloat8_e4m3fn)));

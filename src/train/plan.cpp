@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "hrm/base/error.h"
+#include "hrm/nn/block.h"
 #include "hrm/nn/parameter.h"
 #include "hrm/nn/swiglu.h"
 
@@ -57,6 +58,7 @@ struct Sizes {
   bool mixes_by_mlp = false;
   bool short_attention = false;  // our attention kernel, with rotation inside
   bool fused_gate = false;       // the gate in the product's epilogue: gate_up is written only where it is needed
+  bool fp8 = false;              // recursions multiply in 8 bits; a tensor in e4m3 has half the bytes
 };
 
 // Walks through one step of the fused implementation (nn/sub_blocks.cpp, models/*.cpp) as the allocator sees it.
@@ -127,11 +129,33 @@ class StepWalk {
     ledger_.give(s_.unit);  // the first half's output
   }
 
-  // A recurrent module without gradient; holds the output when it returns.
-  void level_plain(int64_t layers) {
+  // The same with matrix products in 8 bits. Where attention mixes, the input and the output are held in e4m3, too.
+  void block_fp8() {
+    const bool mlp = s_.mixes_by_mlp;
+    const double unit8 = s_.unit / 2, outer8 = mlp ? 0 : unit8, act8 = s_.gate_up / 4;
+    const double qkv = mlp ? 0 : (s_.short_attention ? 3 : 6) * s_.unit;
+    const double gate_up = s_.fused_gate ? 0 : 1.5 * s_.gate_up;  // and the activation in 16 bits
+    ledger_.take(outer8);
+    ledger_.take(qkv);
+    ledger_.take(outer8);  // the mixed values
+    ledger_.give(qkv);
+    ledger_.take(s_.unit + unit8);  // the first half's output
+    ledger_.take(gate_up);
+    ledger_.take(act8);
+    ledger_.give(gate_up);
+    ledger_.take(s_.unit + outer8);
+    ledger_.give(act8 + s_.unit + unit8 + 3 * outer8);
+  }
+
+  // A recurrent module without gradient; holds the output when it returns. `recursion`: of those that fp8 is for.
+  void level_plain(int64_t layers, bool recursion) {
     ledger_.take(s_.unit);  // state + injection
     for (int64_t i = 0; i < layers; ++i) {
-      block_plain();
+      if (recursion && s_.fp8) {
+        block_fp8();
+      } else {
+        block_plain();
+      }
       ledger_.give(s_.unit);
     }
   }
@@ -173,12 +197,12 @@ class StepWalk {
       const bool last = h + 1 == m_.H_cycles;
       ledger_.take(s_.unit);  // injection
       for (int64_t l = 0; l < m_.L_cycles - (last ? 1 : 0); ++l) {
-        level_plain(m_.L_layers);
+        level_plain(m_.L_layers, true);
         if (own_L) ledger_.give(s_.unit);
         own_L = true;
       }
       if (!last) {
-        level_plain(m_.H_layers);
+        level_plain(m_.H_layers, true);
         if (own_H) ledger_.give(s_.unit);
         own_H = true;
       }
@@ -204,7 +228,7 @@ class StepWalk {
     bool own_H = false, own_L = false;
     ledger_.moment = "recursions";
     embed();
-    for (int64_t h = 0; h + 1 < m_.H_cycles; ++h) trm_cycle(own_H, own_L);
+    for (int64_t h = 0; h + 1 < m_.H_cycles; ++h) trm_cycle(own_H, own_L, true);
     ledger_.take(s_.unit);  // injection
     for (int64_t l = 0; l <= m_.L_cycles; ++l) {
       level_forward(m_.L_layers, "recorded forward pass");
@@ -215,10 +239,10 @@ class StepWalk {
     ledger_.give(2 * s_.unit);  // injection, embedded input
   }
 
-  void trm_cycle(bool& own_H, bool& own_L) {
+  void trm_cycle(bool& own_H, bool& own_L, bool recursion) {
     ledger_.take(s_.unit);
     for (int64_t l = 0; l <= m_.L_cycles; ++l) {
-      level_plain(m_.L_layers);
+      level_plain(m_.L_layers, recursion);
       bool& own = l < m_.L_cycles ? own_L : own_H;
       if (own) ledger_.give(s_.unit);
       own = true;
@@ -234,16 +258,16 @@ class StepWalk {
     if (m_.arch == "hrm") {
       hrm_recursions(own_H, own_L);
       ledger_.take(s_.unit);
-      level_plain(m_.L_layers);
+      level_plain(m_.L_layers, false);
       ledger_.give(s_.unit);
       if (own_L) ledger_.give(s_.unit);
       own_L = true;
-      level_plain(m_.H_layers);
+      level_plain(m_.H_layers, false);
       ledger_.give(s_.unit);
     } else if (m_.arch == "trm") {
-      for (int64_t h = 0; h < m_.H_cycles; ++h) trm_cycle(own_H, own_L);
+      for (int64_t h = 0; h < m_.H_cycles; ++h) trm_cycle(own_H, own_L, h + 1 < m_.H_cycles);
     } else {
-      level_plain(m_.L_layers);
+      level_plain(m_.L_layers, false);
       own_H = true;
     }
     ledger_.give(s_.unit * (1 + (own_H ? 1 : 0) + (own_L ? 1 : 0)));
@@ -285,6 +309,7 @@ class StepWalk {
 
 struct Passes {
   double plain = 0, recorded = 0;  // blocks of one step, forward
+  double recursions = 0;           // of the plain ones, those that fp8 is for
 };
 
 Passes block_passes(const config::ModelConfig& m, bool second_forward) {
@@ -299,7 +324,7 @@ Passes block_passes(const config::ModelConfig& m, bool second_forward) {
   } else {
     all = recorded = d(m.L_layers);
   }
-  return {all - recorded + (second_forward ? all : 0), recorded};
+  return {all - recorded + (second_forward ? all : 0), recorded, (all - recorded) * (second_forward ? 2 : 1)};
 }
 
 bool has_second_forward(const config::ModelConfig& m) {
@@ -330,6 +355,7 @@ Sizes sizes_of(const PlanInput& in, int64_t micro) {
   s.mixes_by_mlp = m.mlp_t;
   s.short_attention = half && (head == 64 || head == 32) && L <= kShortSequence && in.config.ops.attention == "auto";
   s.fused_gate = half && in.gpu.hopper;
+  s.fp8 = in.config.precision.recursions == "fp8";
   return s;
 }
 
@@ -353,6 +379,9 @@ Memory memory_of(const PlanInput& in, int64_t micro) {
   };
   add("weights", 4 * n, cat(in.parameters, " values in fp32"));
   if (size < 4) add("compute copies", size * static_cast<double>(in.copied_parameters), "what the products read");
+  if (c.precision.recursions == "fp8") {
+    add("e4m3 copies", static_cast<double>(in.fp8_parameters), "what the products of the recursions read");
+  }
   add("gradients", 4 * n, "fp32");
   add("optimizer", 8 * n, "two moments in fp32");
   if (c.optim.ema > 0) add("moving average", 4 * n, "fp32");
@@ -426,10 +455,19 @@ void add_times(const PlanInput& in, Plan& plan) {
     mixing = clock.slower(4 * s.rows * L * D, share, 4 * s.unit);
   }
   const double forwards = passes.plain + passes.recorded;
+  // Operands of 8 bits: twice the operations a second, and half the bytes of what is read and of what the next reads.
+  const double recursions = s.fp8 ? passes.recursions : 0;
+  double products8 =
+      clock.product(s.rows, D, F, (s.unit + act) / 2) + clock.product(s.rows, F / 2, D, act / 2 + 2.5 * s.unit);
+  if (!s.mixes_by_mlp) {
+    products8 += clock.product(s.rows, D / 2, 3 * D, 3.5 * s.unit) + clock.product(s.rows, D / 2, D, 3 * s.unit);
+  }
   // Backward: two products for each, and the gradients of norms and gates pass through memory.
   const double norms = clock.moved(6 * s.unit + 3 * s.gate_up);
-  plan.time.push_back({"matrix products", fp32 * products * (forwards + 2 * passes.recorded),
-                       cat(forwards, " layer passes forward, ", passes.recorded, " backward")});
+  plan.time.push_back(
+      {"matrix products", fp32 * products * (forwards - recursions + 2 * passes.recorded) + products8 * recursions,
+       cat(forwards, " layer passes forward", recursions > 0 ? cat(", ", recursions, " of them in fp8") : "", ", ",
+           passes.recorded, " backward")});
   plan.time.push_back(
       {s.mixes_by_mlp ? "mixing of positions" : "attention", fp32 * mixing * (forwards + 2.5 * passes.recorded), ""});
   plan.time.push_back({"norms, gates",
@@ -461,6 +499,9 @@ PlanInput make_plan_input(const config::Config& config, const models::PuzzleMode
   for (const auto& module : model->modules()) {
     if (const auto* reader = dynamic_cast<const nn::HasComputeWeight*>(module.get())) {
       input.copied_parameters += reader->master_weight().numel();
+    }
+    if (const auto* level = dynamic_cast<const nn::ReasoningModule*>(module.get())) {
+      for (const nn::Linear* weight : nn::fp8_weights(*level)) input.fp8_parameters += weight->weight().numel();
     }
   }
   return input;

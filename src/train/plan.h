@@ -25,6 +25,7 @@ struct PlanInput {
   models::PuzzleModelDims dims;
   int64_t parameters = 0;         // trainable values
   int64_t copied_parameters = 0;  // of these, values with a copy in the compute dtype
+  int64_t fp8_parameters = 0;     // values of the recurrent modules' weights that fp8 recursions read
   int64_t train_examples = 0;     // of a table on the device; 0: the rows come from the host
   GpuFacts gpu;
 };

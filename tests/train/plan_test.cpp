@@ -47,6 +47,33 @@ TEST(Plan, PartsAddUp) {
   EXPECT_FALSE(plan.assumptions.empty());
 }
 
+TEST(Plan, Fp8Recursions) {
+  config::Config config;
+  config.precision.recursions = "fp8";
+  const PlanInput in = make_plan_input(config, sudoku(384).dims, gpu("H200"));
+  // Two modules of four blocks: 4 * 512^2 of attention, 3 * 512 * 1536 of the MLP.
+  EXPECT_EQ(in.fp8_parameters, 8 * (4 * 512 * 512 + 3 * 512 * 1536));
+  PlanInput plain = in;
+  plain.config.precision.recursions = "same";
+  const Plan with = make_plan(in), without = make_plan(plain);
+  EXPECT_EQ(item(with.memory, "e4m3 copies"), static_cast<double>(in.fp8_parameters));
+  EXPECT_EQ(item(without.memory, "e4m3 copies"), 0);
+  EXPECT_LT(with.step_ms, without.step_ms);
+  // The recursions need less; the peak of the step is that of the backward pass.
+  EXPECT_NEAR(with.tensors_peak, without.tensors_peak + static_cast<double>(in.fp8_parameters),
+              0.02 * without.tensors_peak);
+  for (const char* arch : {"hrm", "trm"}) {
+    for (const bool mlp : {false, true}) {
+      PlanInput other = in;
+      other.config.model.arch = arch;
+      other.config.model.mlp_t = mlp;
+      const double fp8 = make_plan(other).tensors_peak;
+      other.config.precision.recursions = "same";
+      EXPECT_NEAR(fp8, make_plan(other).tensors_peak, 0.1 * fp8) << arch << mlp;
+    }
+  }
+}
+
 TEST(Plan, StateOfTheWeights) {
   PlanInput in = sudoku(384);
   const auto n = static_cast<double>(in.parameters);

@@ -27,6 +27,12 @@ struct Fp8Block {
   at::Tensor mixed, half, act, output;
 };
 
+class ReasoningModule;
+
+// The weights of a level that are multiplied in 8 bits, block by block: qkv and o where there is attention, gate_up,
+// down.
+std::vector<const Linear*> fp8_weights(const ReasoningModule& level);
+
 struct Fp8Level {
   bool active = false;
   at::Tensor input;  // slot of the sum that enters the first block; undefined where the MLP mixes
