@@ -27,6 +27,18 @@ int current_device_attribute(cudaDeviceAttr attribute) {
   return cudaDeviceGetAttribute(&value, attribute, device) == cudaSuccess ? value : 0;
 }
 
+// This may be the thread's first CUDA call (autograd has threads of its own): unlike the runtime, the driver does not
+// make the device's context current by itself.
+cudaError_t make_context_current() {
+  static thread_local bool done = false;
+  if (done) return cudaSuccess;
+  int device = 0;
+  cudaError_t error = cudaGetDevice(&device);
+  if (error == cudaSuccess) error = cudaSetDevice(device);
+  done = error == cudaSuccess;
+  return error;
+}
+
 }  // namespace
 
 cudaError_t encode_map(CUtensorMap& map, const void* base, MapElement element, MapSwizzle swizzle,
@@ -44,23 +56,13 @@ cudaError_t encode_map(CUtensorMap& map, const void* base, MapElement element, M
     if (rank > 0) strides[rank - 1] = static_cast<cuuint64_t>(dim.stride);
     ++rank;
   }
-  const auto run = [&] {
-    return encode(&map, element == MapElement::bits16 ? CU_TENSOR_MAP_DATA_TYPE_UINT16 : CU_TENSOR_MAP_DATA_TYPE_UINT8,
-                  static_cast<cuuint32_t>(rank), const_cast<void*>(base), sizes, strides, boxes, steps,
-                  CU_TENSOR_MAP_INTERLEAVE_NONE,
-                  swizzle == MapSwizzle::bytes128 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_NONE,
-                  CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  };
-  CUresult result = run();
-  if (result != CUDA_SUCCESS) {
-    // Perhaps this is the thread's first CUDA call (autograd has its own): unlike the runtime, the driver does not
-    // make the device's context current by itself.
-    int device = 0;
-    cudaError_t error = cudaGetDevice(&device);
-    if (error == cudaSuccess) error = cudaSetDevice(device);
-    if (error != cudaSuccess) return error;
-    result = run();
-  }
+  if (const cudaError_t error = make_context_current(); error != cudaSuccess) return error;
+  const CUresult result =
+      encode(&map, element == MapElement::bits16 ? CU_TENSOR_MAP_DATA_TYPE_UINT16 : CU_TENSOR_MAP_DATA_TYPE_UINT8,
+             static_cast<cuuint32_t>(rank), const_cast<void*>(base), sizes, strides, boxes, steps,
+             CU_TENSOR_MAP_INTERLEAVE_NONE,
+             swizzle == MapSwizzle::bytes128 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_NONE,
+             CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
 }
 

@@ -24,8 +24,10 @@ struct Mma;
   "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
 #define HRM_D32 HRM_D16 ", " \
   "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-#define HRM_D44 HRM_D32 ", " \
-  "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43"
+#define HRM_D40 HRM_D32 ", " \
+  "%32, %33, %34, %35, %36, %37, %38, %39"
+#define HRM_D44 HRM_D40 ", " \
+  "%40, %41, %42, %43"
 #define HRM_D48 HRM_D44 ", " \
   "%44, %45, %46, %47"
 #define HRM_D52 HRM_D48 ", " \
@@ -45,6 +47,7 @@ struct Mma;
 #define HRM_F16(i) HRM_F4(i), HRM_F4((i) + 4), HRM_F4((i) + 8), HRM_F4((i) + 12)
 #define HRM_F16_ALL HRM_F16(0)
 #define HRM_F32_ALL HRM_F16(0), HRM_F16(16)
+#define HRM_F40_ALL HRM_F16(0), HRM_F16(16), HRM_F4(32), HRM_F4(36)
 #define HRM_F44_ALL HRM_F16(0), HRM_F16(16), HRM_F4(32), HRM_F4(36), HRM_F4(40)
 #define HRM_F48_ALL HRM_F16(0), HRM_F16(16), HRM_F16(32)
 #define HRM_F52_ALL HRM_F16(0), HRM_F16(16), HRM_F16(32), HRM_F4(48)
@@ -93,6 +96,7 @@ struct Mma;
 
 #define HRM_WGMMA_N32(MACRO, INPUT, TYPE) MACRO(32, INPUT, TYPE, HRM_D16, HRM_F16_ALL, "%16", "%17", "%18", "%19", "%20", "%21", "%22")
 #define HRM_WGMMA_N64(MACRO, INPUT, TYPE) MACRO(64, INPUT, TYPE, HRM_D32, HRM_F32_ALL, "%32", "%33", "%34", "%35", "%36", "%37", "%38")
+#define HRM_WGMMA_N80(MACRO, INPUT, TYPE) MACRO(80, INPUT, TYPE, HRM_D40, HRM_F40_ALL, "%40", "%41", "%42", "%43", "%44", "%45", "%46")
 #define HRM_WGMMA_N88(MACRO, INPUT, TYPE) MACRO(88, INPUT, TYPE, HRM_D44, HRM_F44_ALL, "%44", "%45", "%46", "%47", "%48", "%49", "%50")
 #define HRM_WGMMA_N96(MACRO, INPUT, TYPE) MACRO(96, INPUT, TYPE, HRM_D48, HRM_F48_ALL, "%48", "%49", "%50", "%51", "%52", "%53", "%54")
 #define HRM_WGMMA_N104(MACRO, INPUT, TYPE) MACRO(104, INPUT, TYPE, HRM_D52, HRM_F52_ALL, "%52", "%53", "%54", "%55", "%56", "%57", "%58")
@@ -103,6 +107,7 @@ struct Mma;
 #define HRM_WGMMA_ALL(MACRO, INPUT, TYPE) \
   HRM_WGMMA_N32(MACRO, INPUT, TYPE) \
   HRM_WGMMA_N64(MACRO, INPUT, TYPE) \
+  HRM_WGMMA_N80(MACRO, INPUT, TYPE) \
   HRM_WGMMA_N88(MACRO, INPUT, TYPE) \
   HRM_WGMMA_N96(MACRO, INPUT, TYPE) \
   HRM_WGMMA_N104(MACRO, INPUT, TYPE) \
@@ -113,6 +118,7 @@ struct Mma;
 
 HRM_WGMMA_ALL(HRM_WGMMA_16, bf16, "bf16")
 HRM_WGMMA_ALL(HRM_WGMMA_16, f16, "f16")
+HRM_WGMMA_N80(HRM_WGMMA_8, e4m3, "e4m3")
 HRM_WGMMA_N128(HRM_WGMMA_8, e4m3, "e4m3")
 HRM_WGMMA_N256(HRM_WGMMA_8, e4m3, "e4m3")
 
@@ -122,6 +128,9 @@ HRM_WGMMA_N256(HRM_WGMMA_8, e4m3, "e4m3")
 #undef HRM_WGMMA_N64
 #undef HRM_D32
 #undef HRM_F32_ALL
+#undef HRM_WGMMA_N80
+#undef HRM_D40
+#undef HRM_F40_ALL
 #undef HRM_WGMMA_N88
 #undef HRM_D44
 #undef HRM_F44_ALL
