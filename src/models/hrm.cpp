@@ -33,8 +33,9 @@ at::Tensor Hrm::q_values(const Carry& carry, const at::Tensor& inputs, const at:
   const at::Tensor x = embed_inputs(inputs, puzzle_rows);
   at::Tensor z_H = carry.z_H, z_L = carry.z_L;
   recur(x, z_H, z_L);
-  z_L = L_level_->forward(z_L, z_H + x);
-  return read_q(H_level_->forward_first(z_H, z_L));
+  // No step of this pass is differentiated.
+  z_L = L_level_->recur(z_L, z_H + x);
+  return read_q(H_level_->recur_first(z_H, z_L));
 }
 
 double Hrm::flops_per_sample_segment() const {

@@ -90,14 +90,22 @@ at::Tensor ReasoningModule::forward_first(const at::Tensor& h, const at::Tensor&
 }
 
 at::Tensor ReasoningModule::recur(const at::Tensor& h, const at::Tensor& injection) const {
-  if (!fp8_ || !fp8_->active) return forward(h, injection);
+  return fp8_ && fp8_->active ? forward_fp8(h, injection, layers_.size()) : forward(h, injection);
+}
+
+at::Tensor ReasoningModule::recur_first(const at::Tensor& h, const at::Tensor& injection) const {
+  if (!fp8_ || !fp8_->active) return forward_first(h, injection);
+  return layers_.back()->forward_first(forward_fp8(h, injection, layers_.size() - 1));
+}
+
+at::Tensor ReasoningModule::forward_fp8(const at::Tensor& h, const at::Tensor& injection, size_t layers) const {
   at::Tensor out, out8, slot = fp8_->input;
   if (slot.defined()) {
     std::tie(out, out8) = ops::add_fp8(h, injection, slot);
   } else {
     out = h + injection;
   }
-  for (size_t i = 0; i < layers_.size(); ++i) {
+  for (size_t i = 0; i < layers; ++i) {
     const Fp8Block& block = fp8_->blocks[i];
     std::tie(out, out8) = layers_[i]->forward_fp8(out, out8, slot, block);
     slot = block.output;

@@ -196,6 +196,10 @@ int run_bench_eval(const BenchEvalOptions& options) {
   const Runtime runtime = tasks::start_runtime_and_ops(config);
   tasks::PuzzleTask task(config, runtime);
   task.parameters().refresh_compute();
+  if (nn::Fp8Recursions* fp8 = task.model().fp8()) {  // as after a step: an untrained model is evaluated without it
+    fp8->calibrate_weights();
+    fp8->count_step();
+  }
   log::info(task.describe());
 
   int64_t samples = 0;

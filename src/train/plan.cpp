@@ -258,11 +258,11 @@ class StepWalk {
     if (m_.arch == "hrm") {
       hrm_recursions(own_H, own_L);
       ledger_.take(s_.unit);
-      level_plain(m_.L_layers, false);
+      level_plain(m_.L_layers, true);
       ledger_.give(s_.unit);
       if (own_L) ledger_.give(s_.unit);
       own_L = true;
-      level_plain(m_.H_layers, false);
+      level_plain(m_.H_layers, true);
       ledger_.give(s_.unit);
     } else if (m_.arch == "trm") {
       for (int64_t h = 0; h < m_.H_cycles; ++h) trm_cycle(own_H, own_L, h + 1 < m_.H_cycles);
@@ -324,7 +324,9 @@ Passes block_passes(const config::ModelConfig& m, bool second_forward) {
   } else {
     all = recorded = d(m.L_layers);
   }
-  return {all - recorded + (second_forward ? all : 0), recorded, (all - recorded) * (second_forward ? 2 : 1)};
+  // HRM's Q target takes them up to its last block.
+  const double of_target = m.arch == "hrm" ? all - 1 : all - recorded;
+  return {all - recorded + (second_forward ? all : 0), recorded, all - recorded + (second_forward ? of_target : 0)};
 }
 
 bool has_second_forward(const config::ModelConfig& m) {

@@ -59,11 +59,16 @@ class ReasoningModule : public torch::nn::Module {
   // forward() for a recursion whose result is not differentiated: with matrix products in 8 bits where set_fp8() gave
   // what they need and it is active. Call without gradient mode.
   at::Tensor recur(const at::Tensor& h, const at::Tensor& injection) const;
+  // forward_first() in the same way; the last block computes in the compute dtype.
+  at::Tensor recur_first(const at::Tensor& h, const at::Tensor& injection) const;
 
   void set_fp8(std::shared_ptr<const Fp8Level> fp8) { fp8_ = std::move(fp8); }
   const std::vector<std::shared_ptr<Block>>& layers() const { return layers_; }
 
  private:
+  // h + injection through the first `layers` blocks.
+  at::Tensor forward_fp8(const at::Tensor& h, const at::Tensor& injection, size_t layers) const;
+
   std::shared_ptr<const Fp8Level> fp8_;
   std::vector<std::shared_ptr<Block>> layers_;
 };
