@@ -21,48 +21,51 @@ TEST(Fp8RecursionsGpu, DifferLittleFromTheComputeDtype) {
   }
 }
 
-struct Pass {
-  at::Tensor z, slots;
-};
-
-// Two passes with the scales of the first one's maxima.
-Pass run_fp8(const BlockSizes& sizes, const at::Tensor& x, at::ScalarType compute) {
-  Fp8Model model(sizes, at::kCUDA, compute);
-  Fp8Recursions fp8(model, 4, 0);
-  fp8.calibrate_weights();
-  fp8.set_active(true);
-  fp8.quantize_weights();
-  recurse(model, x);
-  fp8.update_scales();
-  fp8.quantize_weights();
-  const at::Tensor z = recurse(model, x);
-  return {z, fp8.slots().clone()};
+// Changed by one unit in bfloat16's last place in every other element: what rounding does, wherever it happens.
+at::Tensor nudged(const at::Tensor& x) {
+  const int64_t step = x.scalar_type() == at::kHalf ? 8 : 1;
+  const at::Tensor other = (x.view(at::kShort) + step).view(x.scalar_type());
+  return at::where(at::arange(x.numel(), x.options().dtype(at::kInt)).view(x.sizes()) % 2 == 0, x, other);
 }
 
 // Our kernels and the library's product round the same values as the reference does: what differs is the last bits of
-// sums, which is little beside what 8 bits cost.
+// sums. Each may move a value by a step of e4m3, and random weights magnify that from product to product. The yardstick
+// is therefore how far the reference itself moves when its input is rounded otherwise, over one pass of a level.
 TEST(Fp8RecursionsGpu, KernelsAgreeWithTheReference) {
   HRM_NEEDS_GPU();
+  const at::NoGradGuard no_grad;
   for (const at::ScalarType compute : {at::kBFloat16, at::kHalf}) {
     for (const BlockSizes& sizes : sizes_of_recipes()) {
       const at::Tensor x = fp8_input(6, sizes, at::kCUDA, compute);
+      Fp8Model model(sizes, at::kCUDA, compute);
+      Fp8Recursions fp8(model, 4, 0);
+      fp8.calibrate_weights();
+      fp8.set_active(true);
+      fp8.quantize_weights();
+      recurse(model, x);
+      fp8.update_scales();
+      fp8.quantize_weights();
+      const at::Tensor slots = fp8.slots().clone();
+      // The result, and the maxima that were seen.
+      const auto pass = [&](const at::Tensor& h) {
+        at::Tensor table = fp8.slots();
+        table.copy_(slots);
+        const at::Tensor y = model.levels[0]->recur(h, h);
+        return std::pair{y, table.select(1, 2).clone()};
+      };
       ops::set_backend(ops::Backend::reference);
-      const Pass want = run_fp8(sizes, x, compute);
-      const at::Tensor plain = recurse(Fp8Model(sizes, at::kCUDA, compute), x);
+      const auto [want, want_amax] = pass(x);
+      const double noise = relative_distance(pass(nudged(x)).first, want);
       ops::set_backend(ops::Backend::fused);
-      const double cost = relative_distance(want.z, plain);
+      EXPECT_LT(noise, 0.15);
       for (const bool portable : {false, true}) {
         ops::set_portable_fp8(portable);
-        const Pass got = run_fp8(sizes, x, compute);
+        const auto [got, amax] = pass(x);
         ops::set_portable_fp8(false);
-        const std::string what = cat(compute, " width ", sizes.width, " positions ", sizes.positions,
-                                     portable ? ", by the library" : ", by our kernels");
-        const double distance = relative_distance(got.z, want.z);
-        EXPECT_LT(distance, 0.5 * cost) << what << ": 8 bits cost " << cost;
-        EXPECT_LT(relative_distance(got.slots.select(1, 2), want.slots.select(1, 2)), 0.1) << what;
-        EXPECT_TRUE(at::allclose(got.slots.select(1, 0), want.slots.select(1, 0), 0.15, 0))
-            << what << "\n"
-            << at::stack({got.slots.select(1, 0), want.slots.select(1, 0)}, 1);
+        const std::string what = cat(compute, " width ", sizes.width, " positions ", sizes.positions, " mlp_t ",
+                                     sizes.mlp_t, portable ? ", by the library" : ", by our kernels");
+        EXPECT_LT(relative_distance(got, want), 1.5 * noise) << what << ": noise " << noise;
+        EXPECT_TRUE(at::allclose(amax, want_amax, 0.15, 1e-6)) << what << "\n" << at::stack({amax, want_amax}, 1);
       }
     }
   }

@@ -147,7 +147,8 @@ TEST(Fp8Gpu, LinearRmsNorm) {
         const WithReference with_reference;
         const auto [want, want8] =
             linear_rms_norm_fp8(o.x, o.weight, o.x_slot, o.weight_slot, residual, kFp8Eps, std::nullopt);
-        expect_close_rows(y, want, part_of(dtype), what);
+        // Three roundings to the dtype, each of which may go to the other side.
+        expect_close_rows(y, want, 2 * part_of(dtype), what);
       }
     }
   }

@@ -10,10 +10,14 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <mutex>
 #include <optional>
+#include <set>
+#include <string>
 #include <tuple>
 #include <vector>
 
+#include "hrm/base/log.h"
 #include "hrm/ops/rms_norm.h"
 #include "hrm/ops/swiglu.h"
 #include "ops/cuda/fp8.h"
@@ -62,13 +66,47 @@ bool launch_hopper(const Params& params) {
   return true;
 }
 
-// The library's product. The scales are read where they are, when it runs.
+// (rows, width, inner, dtype) of products that the library refused.
+using ProductSizes = std::tuple<int64_t, int64_t, int64_t, at::ScalarType>;
+
+class RefusedProducts {
+ public:
+  bool contains(const ProductSizes& sizes) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return sizes_.count(sizes) > 0;
+  }
+  void add(const ProductSizes& sizes) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (sizes_.empty()) {
+      log::warn("cuBLAS refuses an 8-bit product of ", std::get<0>(sizes), " x ", std::get<2>(sizes), " and ",
+                std::get<1>(sizes), " x ", std::get<2>(sizes), " values; plain ATen does it, slower");
+    }
+    sizes_.insert(sizes);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::set<ProductSizes> sizes_;
+};
+
+// The library's product, or the reference where it refuses the sizes; both operands aligned_rows(). It reads the scales
+// when it runs, and wants their addresses aligned to 16 bytes: hence the copies.
 at::Tensor library_product(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& x_slot,
                            const at::Tensor& weight_slot, at::ScalarType dtype) {
+  static RefusedProducts refused;
   const at::Tensor rows = x.view({-1, x.size(-1)});
-  return at::_scaled_mm(rows, weight.t(), x_slot.select(0, 1), weight_slot.select(0, 1), /*bias=*/{},
-                        /*scale_result=*/{}, dtype)
-      .view(with_last_size(x, weight.size(0)));
+  const ProductSizes sizes{rows.size(0), weight.size(0), weight.size(1), dtype};
+  if (!refused.contains(sizes)) {
+    try {
+      return at::_scaled_mm(rows, weight.t(), x_slot.select(0, 1).clone(), weight_slot.select(0, 1).clone(),
+                            /*bias=*/{}, /*scale_result=*/{}, dtype)
+          .view(with_last_size(x, weight.size(0)));
+    } catch (const c10::Error& error) {
+      if (error.msg().find("CUBLAS_STATUS_NOT_SUPPORTED") == std::string::npos) throw;
+      refused.add(sizes);
+    }
+  }
+  return reference::linear_fp8(x, weight, x_slot, weight_slot, dtype);
 }
 
 cuda::Element element_of(at::ScalarType dtype) {
