@@ -1,6 +1,7 @@
 // Matrix products by cuBLASLt.
 #include "ops/cuda/blaslt.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
@@ -90,7 +91,9 @@ bool expect_product(const Product& p, bool accumulates) {
     plain = at::addmm(before, a.to(p.out), b.to(p.out));
   }
   const double terms = a.to(at::kDouble).abs().mm(b.to(at::kDouble).abs()).max().item<double>();
-  expect_as_good(out, plain, exact, what, terms);
+  // Tensor cores cut partial sums off where ATen's float32 product rounds them: the error grows with their number.
+  const double steps = std::max(1.0, static_cast<double>(p.k) / 1024);
+  expect_as_good(out, plain, exact, what, steps * terms);
   if (p.out_gap > 0) {
     const at::Tensor between = out.as_strided({p.m - 1, p.out_gap}, {p.n + p.out_gap, 1}, p.out_offset + p.n);
     EXPECT_TRUE(between.eq(7).all().item<bool>()) << what << ": written beside the rows";
