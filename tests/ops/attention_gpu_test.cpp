@@ -24,28 +24,44 @@ std::vector<int64_t> short_lengths() {
   return {1, 7, 16, 32, 33, 64, 65, 81, 82, 96, 97, 112, 113, 127, 128};
 }
 
-TEST(AttentionGpu, AsGoodAsPlainAten) {
+// Kernels: those of the device's generation, or those that every device has.
+class AttentionLengthGpu : public ::testing::TestWithParam<std::tuple<bool, int64_t>> {};
+
+TEST_P(AttentionLengthGpu, AsGoodAsPlainAten) {
+  HRM_NEEDS_GPU();
+  const auto [portable, length] = GetParam();
+  const WithPortable with_portable(portable);
+  for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf}) {
+    for (const int64_t head_dim : {64, 32}) {
+      if (!portable && head_dim == 32) continue;  // only the portable kernels have it
+      const int64_t heads = 1 + length % 8;
+      const bool rotated = length % 3 != 0;
+      const AttentionCase c = attention_case(3, length, heads, head_dim, rotated, dtype, at::kCUDA);
+      ASSERT_TRUE(attention_fits(c.qkv, heads));
+      expect_good_attention(c, cat(dtype, " heads ", heads, " head_dim ", head_dim, " rotated ", rotated));
+    }
+  }
+}
+
+std::string name_of_length(const ::testing::TestParamInfo<std::tuple<bool, int64_t>>& info) {
+  return cat(std::get<0>(info.param) ? "Portable" : "Own", std::get<1>(info.param));
+}
+
+INSTANTIATE_TEST_SUITE_P(Lengths, AttentionLengthGpu,
+                         ::testing::Combine(::testing::Bool(), ::testing::ValuesIn(short_lengths())), name_of_length);
+
+// More heads than blocks run at once, so that a persistent block has several.
+TEST(AttentionGpu, ManyHeads) {
   HRM_NEEDS_GPU();
   for (const bool portable : {false, true}) {
     const WithPortable with_portable(portable);
     for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf}) {
-      for (const int64_t length : short_lengths()) {
-        for (const int64_t head_dim : {64, 32}) {
-          if (!portable && head_dim == 32) continue;  // only the portable kernels have it
-          const int64_t heads = 1 + length % 8;
-          const bool rotated = length % 3 != 0;
-          const AttentionCase c = attention_case(3, length, heads, head_dim, rotated, dtype, at::kCUDA);
-          ASSERT_TRUE(attention_fits(c.qkv, heads));
-          expect_good_attention(c, cat(dtype, " L ", length, " heads ", heads, " head_dim ", head_dim, " rotated ",
-                                       rotated, " portable ", portable));
-          if (::testing::Test::HasFailure()) return;
-        }
+      for (const int64_t length : {60, 82, 97}) {
+        expect_good_attention(attention_case(107, length, 8, 64, true, dtype, at::kCUDA),
+                              cat(dtype, " L ", length, " portable ", portable));
       }
-      // More heads than blocks run at once, so that a persistent block has several.
-      expect_good_attention(attention_case(107, 82, 8, 64, true, dtype, at::kCUDA), cat(dtype, " HRM's width"));
-      expect_good_attention(attention_case(107, 97, 8, 64, true, dtype, at::kCUDA), cat(dtype, " TRM's width"));
-      expect_good_attention(attention_case(107, 60, 8, 64, true, dtype, at::kCUDA), cat(dtype, " short"));
-      expect_good_attention(attention_case(2, 82, 8, 64, false, dtype, at::kCUDA), cat(dtype, " no rotation"));
+      expect_good_attention(attention_case(2, 82, 8, 64, false, dtype, at::kCUDA),
+                            cat(dtype, " no rotation, portable ", portable));
     }
   }
 }
