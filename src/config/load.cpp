@@ -206,9 +206,9 @@ void set_legacy(Loading& loading, const std::string& key, const json& value, con
     need(value.is_boolean(), "must be true or false");
     if (!value.get<bool>()) set_value(loading.loaded, "runtime.cuda_graphs", false, origin);
   } else {
-    const std::optional<int64_t> rows = value.is_number() ? whole_number(value) : std::nullopt;
-    need(rows && *rows >= 0, "must be a whole number, at least 0");
-    loading.capture_batch = *rows;
+    const int64_t rows = value.is_number() ? whole_number(value).value_or(-1) : -1;
+    need(rows >= 0, "must be a whole number, at least 0");
+    loading.capture_batch = rows;
     loading.capture_batch_origin = origin;
   }
 }
