@@ -15,6 +15,7 @@
 #include "hrm/base/build_info.h"
 #include "hrm/base/error.h"
 #include "hrm/base/log.h"
+#include "hrm/runtime/memory.h"
 
 #if HRM_WITH_CUDA
 #include <ATen/cuda/CUDAContext.h>
@@ -182,7 +183,10 @@ Runtime start_runtime(const config::Config& whole) {
     runtime.own_kernels = !kernels_for(properties.major * 10 + properties.minor).empty();
   }
 #endif
-  if (runtime.device.is_cpu()) runtime.device_name = cat("CPU, ", threads, threads == 1 ? " thread" : " threads");
+  if (runtime.device.is_cpu()) {
+    runtime.device_name = cat("CPU, ", threads, threads == 1 ? " thread" : " threads");
+    keep_freed_host_memory();
+  }
   choose_peak(runtime);
   return runtime;
 }

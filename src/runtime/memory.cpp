@@ -4,9 +4,14 @@
 #include <sys/resource.h>
 
 #include <cmath>
+#include <cstdlib>
 
 #include "hrm/base/error.h"
 #include "hrm/base/text.h"
+
+#if defined(__GLIBC__)
+#include <malloc.h>
+#endif
 
 #if HRM_WITH_CUDA
 #include <c10/cuda/CUDACachingAllocator.h>
@@ -15,6 +20,16 @@
 #endif
 
 namespace hrm {
+
+void keep_freed_host_memory() {
+#if defined(__GLIBC__)
+  for (const char* name : {"MALLOC_MMAP_THRESHOLD_", "MALLOC_MMAP_MAX_", "MALLOC_TRIM_THRESHOLD_", "GLIBC_TUNABLES"}) {
+    if (std::getenv(name) != nullptr) return;
+  }
+  mallopt(M_MMAP_MAX, 0);         // large blocks come from the heap, too
+  mallopt(M_TRIM_THRESHOLD, -1);  // and the heap never shrinks
+#endif
+}
 
 MemoryReport memory_report(at::Device device, bool whole_device) {
   MemoryReport report;

@@ -2,6 +2,11 @@
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <cstdint>
+#include <cstdlib>
+#include <vector>
 
 namespace hrm {
 namespace {
@@ -19,6 +24,25 @@ TEST(Memory, OnTheCpuTheResidentPeak) {
   EXPECT_EQ(report.fragmentation(), 0);
   EXPECT_NE(memory_text(report).find("of resident memory"), std::string::npos);
 }
+
+#if defined(__GLIBC__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+TEST(Memory, FreedHostMemoryStays) {
+  if (std::getenv("GLIBC_TUNABLES") != nullptr || std::getenv("MALLOC_TRIM_THRESHOLD_") != nullptr) {
+    GTEST_SKIP() << "the environment sets up malloc";
+  }
+  keep_freed_host_memory();
+  const auto page_faults = [] {
+    rusage usage{};
+    getrusage(RUSAGE_SELF, &usage);
+    return usage.ru_minflt;
+  };
+  const auto use = [] { return std::vector<uint8_t>(64 << 20, 1).back(); };  // 16,384 pages
+  use();
+  const auto before = page_faults();
+  for (int i = 0; i < 5; ++i) EXPECT_EQ(use(), 1);
+  EXPECT_LT(page_faults() - before, 5 * 1000);
+}
+#endif
 
 TEST(Memory, TextOfAGpu) {
   MemoryReport report;
