@@ -11,13 +11,6 @@ namespace hrm::ops {
 void check_linear_swiglu(const at::Tensor& x, const at::Tensor& weight);
 void check_linear_swiglu_backward(const at::Tensor& grad_out, const at::Tensor& weight_down, const at::Tensor& gate_up);
 
-#if HRM_WITH_CUDA
-// Whether linear_swiglu and linear_swiglu_fp8 run as the kernel that computes act in the registers of the products
-// (ops/cuda/sm90/swiglu_registers.cuh), where a Hopper kernel fits. Off by default: it has not been measured yet.
-void set_swiglu_in_registers(bool in_registers);
-bool swiglu_in_registers();
-#endif
-
 // A matrix product, then ops::swiglu: the oracle, and what runs where no kernel of ours fits.
 namespace composed {
 

@@ -4,7 +4,6 @@
 #include "ops/gpu_testing.h"
 #include "ops/linear_epilogues_cases.h"
 #include "ops/linear_impl.h"
-#include "ops/linear_swiglu_impl.h"
 
 namespace hrm::ops {
 namespace {
@@ -30,13 +29,6 @@ class WithTiles {
  public:
   WithTiles() { set_always_tiles(true); }
   ~WithTiles() { set_always_tiles(false); }
-};
-
-// SwiGLU by the kernel that works in the registers of the products, while it lives.
-class InRegisters {
- public:
-  InRegisters() { set_swiglu_in_registers(true); }
-  ~InRegisters() { set_swiglu_in_registers(false); }
 };
 
 at::Tensor product(const at::Tensor& x, const at::Tensor& weight) {
@@ -157,59 +149,6 @@ TEST(LinearSwigluGpu, ActHasTheBitsOfSwiglu) {
   }
 }
 
-// The kernel that works in registers has other tiles in flight at a time, but the same sums and roundings.
-TEST(LinearSwigluGpu, InRegistersTheSameBits) {
-  HRM_NEEDS_GPU();
-  std::vector<ProductShape> shapes = swiglu_shapes();
-  shapes.insert(shapes.end(), {{31488, 512, 1536}, {3001, 128, 1536}, {3001, 256, 1536}, {1000, 704, 640}});
-  for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf}) {
-    for (const ProductShape& shape : shapes) {
-      const std::string what = name_of(dtype, shape);
-      const auto [x, weight, residual] = product_input(shape, 2 * shape.width, dtype, at::kCUDA);
-      const at::Tensor act = std::get<0>(linear_swiglu_forward(x, weight));
-      const InRegisters in_registers;
-      expect_same_bits(linear_swiglu(x, weight), act, what);
-      expect_same_bits(linear_swiglu(x, weight), act, what + ", again");
-    }
-  }
-}
-
-TEST(LinearSwigluGpu, InRegistersNothingLeaksBetweenRows) {
-  HRM_NEEDS_GPU();
-  const auto [x, weight, residual] = product_input({200, 512, 256}, 512, at::kBFloat16, at::kCUDA);
-  x[190].fill_(std::nan(""));
-  const InRegisters in_registers;
-  const at::Tensor all = linear_swiglu(x, weight);
-  EXPECT_TRUE(at::isnan(all[190]).all().item<bool>());
-  EXPECT_EQ(at::isnan(all).sum().item<int64_t>(), 256);
-  expect_same_bits(linear_swiglu(x.narrow(0, 0, 190), weight), all.narrow(0, 0, 190));
-}
-
-TEST(LinearSwigluGpu, InRegistersInsideACapturedGraph) {
-  HRM_NEEDS_GPU();
-  const InRegisters in_registers;
-  const ProductShape shape{5248, 512, 1536};
-  const auto [x, weight, none] = product_input(shape, 2 * shape.width, at::kBFloat16, at::kCUDA);
-  const auto [ignored, down, residual] = product_input({shape.rows, 1536, 512}, 512, at::kBFloat16, at::kCUDA);
-  at::Tensor act, y;
-  // Twice, so that the kernel also stands between one that writes its operand and one that reads its result.
-  const auto work = [&, &x = x, &weight = weight, &down = down] {
-    y = linear_rms_norm(linear_swiglu(x, weight), down, x, kNormEps);
-    act = linear_swiglu(y, weight);
-    y = linear_rms_norm(act, down, y, kNormEps);
-  };
-  Captured captured(work);
-  const at::Tensor replayed_act = act, replayed_y = y;
-  for (uint64_t round = 0; round < 3; ++round) {
-    x.copy_(normal(x.sizes(), 10 + round, at::kBFloat16));
-    captured.replay();
-    const at::Tensor got_act = replayed_act.clone(), got_y = replayed_y.clone();
-    work();
-    expect_same_bits(got_act, act, cat("act, round ", round));
-    expect_same_bits(got_y, y, cat("y, round ", round));
-  }
-}
-
 // Values that overflow exp, infinities and NaNs go where plain ATen puts them.
 TEST(LinearSwigluGpu, ExtremeValues) {
   HRM_NEEDS_GPU();
@@ -221,8 +160,6 @@ TEST(LinearSwigluGpu, ExtremeValues) {
   const at::Tensor ours = linear_swiglu(x, weight);
   const at::Tensor plain = std::get<0>(plain_linear_swiglu(x, weight));
   EXPECT_TRUE(at::allclose(ours, plain, 0.01, 1e-30, /*equal_nan=*/true)) << ours.select(1, 0) << plain.select(1, 0);
-  const InRegisters in_registers;
-  expect_same_bits(at::nan_to_num(linear_swiglu(x, weight), 12345), at::nan_to_num(ours, 12345), "in registers");
 }
 
 TEST(LinearEpiloguesGpu, StridedAndMisalignedInputs) {

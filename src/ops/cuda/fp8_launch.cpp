@@ -25,7 +25,6 @@
 #include "ops/cuda/sm90/linear_fp8.h"
 #include "ops/cuda/sm90/linear_rms_norm_fp8.h"
 #include "ops/fp8_impl.h"
-#include "ops/linear_swiglu_impl.h"
 
 namespace hrm::ops {
 namespace {
@@ -212,7 +211,6 @@ at::Tensor linear_swiglu_cuda(const at::Tensor& x, const at::Tensor& weight, con
   params.width = weight.size(0) / 2;
   params.inner = x.size(-1);
   params.element = element_of(dtype);
-  params.in_registers = swiglu_in_registers();
   if (launch_hopper(params)) return act;
   return quantize_by_kernel(swiglu(library_product(x_rows, weight_rows, x_slot, weight_slot, dtype)), act_slot);
 }

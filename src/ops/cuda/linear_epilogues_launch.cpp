@@ -5,7 +5,6 @@
 #include <c10/cuda/CUDAStream.h>
 #include <torch/library.h>
 
-#include <atomic>
 #include <cstdint>
 #include <optional>
 #include <tuple>
@@ -19,20 +18,6 @@
 #include "ops/linear_swiglu_impl.h"
 
 namespace hrm::ops {
-namespace {
-
-std::atomic<bool> g_swiglu_in_registers{false};
-
-}  // namespace
-
-void set_swiglu_in_registers(bool in_registers) {
-  g_swiglu_in_registers = in_registers;
-}
-
-bool swiglu_in_registers() {
-  return g_swiglu_in_registers;
-}
-
 namespace {
 
 // Contiguous, and aligned as the TMA needs it.
@@ -56,7 +41,6 @@ std::optional<std::tuple<at::Tensor, at::Tensor>> swiglu_by_kernel(const at::Ten
   params.width = weight.size(0) / 2;
   params.inner = x.size(-1);
   params.element = cuda::element_of(x);
-  params.in_registers = swiglu_in_registers();
   if (!cuda::sm90::fits(params)) return {};
   const at::Tensor x_rows = aligned_rows(x), weight_rows = aligned_rows(weight);
   at::Tensor act = at::empty(with_last(x, params.width), x_rows.options()), gate_up;

@@ -37,7 +37,6 @@ struct LinearSwigluForward {
   int64_t width;
   int64_t inner;
   Element element;
-  bool in_registers;  // without gate_up by the kernel of swiglu_registers.cuh, to the same bits
 };
 
 bool fits(const LinearSwigluForward& params);

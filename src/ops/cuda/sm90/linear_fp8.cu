@@ -1,7 +1,6 @@
 #include "ops/cuda/sm90/linear_fp8.h"
 
 #include "ops/cuda/sm90/linear_tile.cuh"
-#include "ops/cuda/sm90/swiglu_registers.cuh"
 
 namespace hrm::ops::cuda::sm90 {
 namespace {
@@ -11,9 +10,6 @@ constexpr int kColumns = 128;  // gates of a slice; its ups are as many
 
 template <Input kRounded>
 cudaError_t start_swiglu(const LinearSwigluFp8& p, cudaStream_t stream) {
-  if (p.in_registers) {
-    return start_swiglu_registers<Input::e4m3, kRounded>(p, p.x_slot, p.weight_slot, p.act_slot, stream);
-  }
   CUtensorMap map_a, map_w;
   cudaError_t error = encode_rows(map_a, p.x, p.rows, p.inner, 128, MapElement::bits8);
   if (error == cudaSuccess) {

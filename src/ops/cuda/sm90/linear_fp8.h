@@ -47,7 +47,6 @@ struct LinearSwigluFp8 {
   int64_t width;
   int64_t inner;
   Element element;
-  bool in_registers;  // by the kernel of swiglu_registers.cuh; silu is then a coarser one
 };
 
 bool fits(const LinearSwigluFp8& params);

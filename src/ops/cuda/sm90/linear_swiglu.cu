@@ -1,6 +1,6 @@
-#include "ops/cuda/sm90/linear_epilogues.h"
-#include "ops/cuda/sm90/swiglu_registers.cuh"
 #include "ops/cuda/sm90/tile_ops.cuh"
+
+#include "ops/cuda/sm90/linear_epilogues.h"
 
 namespace hrm::ops::cuda::sm90 {
 namespace {
@@ -25,7 +25,6 @@ cudaError_t start_forward(const LinearSwigluForward& p, cudaStream_t stream) {
 template <Input kInput>
 cudaError_t start_forward(const LinearSwigluForward& p, cudaStream_t stream) {
   if (p.gate_up != nullptr) return start_forward<kInput, true>(p, stream);
-  if (p.in_registers) return start_swiglu_registers<kInput, kInput>(p, nullptr, nullptr, nullptr, stream);
   return start_forward<kInput, false>(p, stream);
 }
 
