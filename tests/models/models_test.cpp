@@ -45,6 +45,47 @@ Inputs inputs_for(PuzzleModel& model, int64_t B = 3) {
   return in;
 }
 
+// Q values that depend on the input: at the start the head's weight is zero.
+void open_q_head(PuzzleModel& model) {
+  const at::NoGradGuard no_grad;
+  at::Tensor weight = model.named_parameters()["q_head.weight"];
+  weight.copy_(at::randn(weight.sizes()));
+}
+
+TEST(Models, QValuesAreThoseOfASegment) {
+  for (const char* arch : {"hrm", "trm", "transformer"}) {
+    const auto model = build(small(arch));
+    open_q_head(*model);
+    const Inputs in = inputs_for(*model);
+    const at::Tensor q = model->q_values(in.carry, in.tokens, in.rows);
+    const at::Tensor of_segment = model->segment(in.carry, in.tokens, in.rows).q;
+    EXPECT_FALSE(q.requires_grad()) << arch;
+    EXPECT_GT((q[0] - q[1]).abs().max().item<double>(), 1e-3) << arch << ": all the same";
+    EXPECT_TRUE(at::allclose(q, of_segment, 1e-5, 1e-5)) << arch << q << of_segment;
+  }
+}
+
+// With one cycle nothing of a segment is a recursion, but the pass for the Q target is not differentiated as a whole.
+TEST(Models, QTargetInEightBits) {
+  config::ModelConfig c = small("hrm");
+  c.H_cycles = c.L_cycles = 1;
+  c.H_layers = c.L_layers = 2;
+  const auto model = build(c);
+  open_q_head(*model);
+  const Inputs in = inputs_for(*model);
+  const at::Tensor plain = model->q_values(in.carry, in.tokens, in.rows);
+  const at::Tensor of_segment = model->segment(in.carry, in.tokens, in.rows).q;
+  model->enable_fp8(/*history=*/4, /*margin=*/0);
+  EXPECT_TRUE(at::equal(model->q_values(in.carry, in.tokens, in.rows), plain)) << "not yet active";
+  model->fp8()->calibrate_weights();
+  model->fp8()->quantize_weights();
+  model->fp8()->set_active(true);
+  EXPECT_TRUE(at::equal(model->segment(in.carry, in.tokens, in.rows).q, of_segment)) << "of the differentiated pass";
+  const at::Tensor q = model->q_values(in.carry, in.tokens, in.rows);
+  EXPECT_FALSE(at::equal(q, plain));
+  EXPECT_LT((q - plain).norm().item<double>(), 0.2 * plain.norm().item<double>()) << q << plain;
+}
+
 // Parameter counts of the published models, and floating-point operations of their training steps.
 TEST(Models, PublishedSizes) {
   struct Size {

@@ -17,6 +17,27 @@ TEST(Fp8Recursions, DifferLittleFromTheComputeDtype) {
   }
 }
 
+// All blocks but the last in 8 bits; of the last one the first position alone.
+TEST(Fp8Recursions, FirstPosition) {
+  for (const bool mlp_t : {false, true}) {
+    Fp8Model model(small(mlp_t), at::kCPU, at::kFloat);
+    const ReasoningModule& level = *model.levels[0];
+    const at::NoGradGuard no_grad;
+    const at::Tensor x = fp8_input(2, small(mlp_t), at::kCPU, at::kFloat), y = x.flip({0});
+    const at::Tensor plain = level.forward_first(x, y);
+    Fp8Recursions fp8(model, 4, 0);
+    EXPECT_TRUE(at::equal(level.recur_first(x, y), plain)) << "not yet active";
+    fp8.calibrate_weights();
+    fp8.set_active(true);
+    fp8.quantize_weights();
+    const at::Tensor first = level.recur_first(x, y), all = level.recur(x, y).select(1, 0);
+    EXPECT_EQ(first.sizes(), plain.sizes());
+    const double distance = relative_distance(first, plain);
+    EXPECT_GT(distance, 0.001) << "this is not in 8 bits";
+    EXPECT_LT(distance, relative_distance(all, plain)) << "the last block is in 8 bits, too";
+  }
+}
+
 TEST(Fp8Recursions, ScalesComeFromTheValues) {
   Fp8Model model(small(), at::kCPU, at::kFloat);
   Fp8Recursions fp8(model, 4, /*margin=*/1);

@@ -54,8 +54,8 @@ class PuzzleModel : public torch::nn::Module {
   virtual SegmentOutput segment(const Carry& carry, const at::Tensor& inputs, const at::Tensor& puzzle_rows) = 0;
 
   // The Q values of segment() alone, (B, 2) float32 = [q_halt, q_continue], never recorded: the target of Q learning.
-  // The values are those of segment() up to the rounding of matrix products of other shapes; what only logits and carry
-  // need is left out.
+  // The values are those of segment() up to the rounding of matrix products of other shapes, and with fp8() active
+  // HRM's up to that of 8 bits; what only logits and carry need is left out.
   virtual at::Tensor q_values(const Carry& carry, const at::Tensor& inputs, const at::Tensor& puzzle_rows);
 
   // Rows of z_H and z_L for samples that start afresh: H_init, L_init, (D) float32 buffers, not trained.

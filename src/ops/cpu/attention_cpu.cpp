@@ -18,7 +18,6 @@ namespace {
 constexpr int64_t kWide = 16;
 constexpr int kQueries = 4;
 using Wide = float __attribute__((vector_size(kWide * sizeof(float))));
-using WideInt = int32_t __attribute__((vector_size(kWide * sizeof(int32_t))));
 
 // References: a vector in a register of its own is no argument that all CPUs pass in the same way.
 HRM_INLINE void load(Wide& to, const float* from) {
@@ -27,24 +26,6 @@ HRM_INLINE void load(Wide& to, const float* from) {
 
 HRM_INLINE void store(float* to, const Wide& from) {
   std::memcpy(to, &from, sizeof(from));
-}
-
-// e^x for x <= 0; below -87 its value there. As in swiglu_cpu.cpp.
-HRM_INLINE void exponential(Wide& x) {
-  constexpr float kRound = 12582912.0f;  // 1.5 * 2^23
-  x = x < -87.0f ? Wide{} - 87.0f : x;
-  const Wide shifted = x * 1.44269504088896341f + kRound;
-  const Wide n = shifted - kRound;
-  const Wide r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
-  Wide p = r * 1.9875691500e-4f + 1.3981999507e-3f;
-  p = p * r + 8.3334519073e-3f;
-  p = p * r + 4.1665795894e-2f;
-  p = p * r + 1.6666665459e-1f;
-  p = p * r + 5.0000001201e-1f;
-  const WideInt exponent = (__builtin_convertvector(n, WideInt) + 127) << 23;
-  Wide power;
-  std::memcpy(&power, &exponent, sizeof(power));
-  x = (p * r * r + r + 1.0f) * power;
 }
 
 HRM_INLINE float sum_of(const Wide& x) {
@@ -123,14 +104,13 @@ HRM_FOR_EACH_CPU void attend(const Head& head, const Scratch& scratch) {
     for (int r = 0; r < kQueries; ++r) {
       float peak = largest[r][0];
       for (int i = 1; i < kWide; ++i) peak = largest[r][i] > peak ? largest[r][i] : peak;
+      float* const weight = scratch.weights + r * keys;
+      for (int64_t key = 0; key < keys; ++key) weight[key] = exp_of(weight[key] - peak);
       Wide sum{};
       for (int64_t key = 0; key < keys; key += kWide) {
-        Wide weight;
-        load(weight, scratch.weights + r * keys + key);
-        weight -= peak;
-        exponential(weight);
-        sum += weight;
-        store(scratch.weights + r * keys + key, weight);
+        Wide part;
+        load(part, weight + key);
+        sum += part;
       }
       inverse[r] = 1.0f / sum_of(sum);
     }
