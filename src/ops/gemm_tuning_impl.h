@@ -2,7 +2,6 @@
 // The process's memory of tuned matrix products, as the layer over cuBLASLt uses it.
 
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <string>
 
@@ -16,7 +15,8 @@ enum class GemmOrigin { reused, timed, untimed };
 std::optional<TunedChoice> find_gemm(const std::string& device, const std::string& library, const std::string& key);
 
 // Says which algorithm this process now uses. What was timed goes into the file (in place of `refused`, an algorithm
-// that cannot run); returned is what holds, which is another process's choice where that one was quicker.
+// that cannot run); returned is what holds, which is another process's choice where that one
+// was stored earlier.
 TunedChoice keep_gemm(const std::string& device, const std::string& library, const std::string& key,
                       const TunedChoice& choice, GemmOrigin origin, double seconds = 0,
                       const std::string& refused = "");

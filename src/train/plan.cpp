@@ -147,11 +147,12 @@ class StepWalk {
     ledger_.give(act8 + s_.unit + unit8 + 3 * outer8);
   }
 
-  // A recurrent module without gradient; holds the output when it returns. `recursion`: of those that fp8 is for.
-  void level_plain(int64_t layers, bool recursion) {
+  // A recurrent module without gradient; holds the output when it returns. `recursion`: of those that fp8 is for,
+  // but the last blocks.
+  void level_plain(int64_t layers, bool recursion, int64_t last_blocks = 0) {
     ledger_.take(s_.unit);  // state + injection
     for (int64_t i = 0; i < layers; ++i) {
-      if (recursion && s_.fp8) {
+      if (recursion && s_.fp8 && i < layers - last_blocks) {
         block_fp8();
       } else {
         block_plain();
@@ -262,7 +263,7 @@ class StepWalk {
       ledger_.give(s_.unit);
       if (own_L) ledger_.give(s_.unit);
       own_L = true;
-      level_plain(m_.H_layers, true);
+      level_plain(m_.H_layers, true, 1);
       ledger_.give(s_.unit);
     } else if (m_.arch == "trm") {
       for (int64_t h = 0; h < m_.H_cycles; ++h) trm_cycle(own_H, own_L, h + 1 < m_.H_cycles);

@@ -32,7 +32,7 @@ MemoryReport memory_report(at::Device device, bool whole_device = true);
 // Peaks count from here on.
 void reset_memory_peak(at::Device device);
 
-// For training on the CPU: from here on the C library keeps what is freed for the next allocation. By default it gives
+// For work on the CPU: from here on the C library keeps what is freed for the next allocation. By default it gives
 // every large block back to the kernel, and a step pays for each page of its temporaries again: 10,000 page faults in a
 // small model. Does nothing where the user's environment has settings of its own (MALLOC_*_, GLIBC_TUNABLES), or where
 // the C library is not glibc.

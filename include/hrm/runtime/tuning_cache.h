@@ -40,8 +40,6 @@ class TuningCache {
 
   const Choices& choices() const { return choices_; }
   const std::filesystem::path& file() const { return file_; }  // empty: none
-  const std::string& device() const { return device_; }
-  const std::string& library() const { return library_; }
 
   // Choices as text (JSON) for a checkpoint, and back. from_text: none where the text is no such thing.
   struct Portable {

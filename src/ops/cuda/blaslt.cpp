@@ -357,7 +357,9 @@ void choose(Device& device, const GemmShape& shape, Plan& plan, const Pointers& 
     seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   }
   const TunedChoice kept = keep_gemm(device.name, library, key, choice, origin, seconds, refused);
-  if (kept.algorithm != choice.algorithm) take_known(device.handle, plan, kept.algorithm);
+  if (kept.algorithm != choice.algorithm && !take_known(device.handle, plan, kept.algorithm)) {
+    keep_gemm(device.name, library, key, choice, origin, seconds, kept.algorithm);  // the other's cannot run here
+  }
 }
 
 struct Ready {

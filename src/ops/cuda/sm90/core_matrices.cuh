@@ -24,17 +24,6 @@ __device__ inline void bulk_load(void* to, const void* from, uint32_t bytes, uin
                : "memory");
 }
 
-// The same to every block of the cluster whose bit in `blocks` is set, at the same offset; each block's own barrier
-// gets the bytes.
-__device__ inline void bulk_load_multicast(void* to, const void* from, uint32_t bytes, uint64_t* barrier,
-                                           uint16_t blocks) {
-  asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1], %2, [%3], "
-      "%4;" ::"r"(shared_address(to)),
-      "l"(from), "r"(bytes), "r"(shared_address(barrier)), "h"(blocks)
-      : "memory");
-}
-
 // 16 bytes from global to shared memory, past the registers; `load_async_wait` waits for all of this thread's.
 __device__ inline void load_async_16(uint32_t to, const void* from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
