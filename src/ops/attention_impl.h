@@ -53,10 +53,10 @@ at::Tensor attention_by_sdpa(const at::Tensor& qkv, int64_t heads, const Optiona
 #if HRM_WITH_CUDA
 // Whether the device of this CUDA tensor runs our kernels.
 bool attention_device_fits(const at::Tensor& qkv);
-// Attention's output, rounded to qkv's dtype, in e4m3 under `slot` (ops/cuda/fp8.h): (B, L, heads * head_dim). qkv may
-// be overwritten. The checks are done.
-at::Tensor attention_fp8_cuda(const at::Tensor& qkv, int64_t heads, const OptionalTensor& cos,
-                              const OptionalTensor& sin, const at::Tensor& slot);
+// Attention's output, rounded to qkv's dtype, in e4m3 under `slot` (ops/cuda/fp8.h): (B, L, heads * head_dim);
+// undefined where no kernel writes that. The checks are done, and qkv's device is the current one.
+at::Tensor attention_fp8_by_kernel(const at::Tensor& qkv, int64_t heads, const OptionalTensor& cos,
+                                   const OptionalTensor& sin, const at::Tensor& slot);
 // For tests: only the kernels that every device has.
 void set_portable_attention(bool portable);
 #endif

@@ -127,12 +127,6 @@ void check_fp8_update_scales(const at::Tensor& slots, const at::Tensor& history,
   TORCH_CHECK(margin >= 0, kOp, ": margin must not be negative, got ", margin);
 }
 
-std::vector<int64_t> with_last_size(const at::Tensor& tensor, int64_t size) {
-  std::vector<int64_t> sizes = tensor.sizes().vec();
-  sizes.back() = size;
-  return sizes;
-}
-
 at::Tensor make_fp8_slots(int64_t count, at::Device device) {
   const at::Tensor slots = at::zeros({count, 4}, at::device(device).dtype(at::kFloat));
   slots.narrow(1, 0, 2).fill_(1);

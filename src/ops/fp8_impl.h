@@ -2,7 +2,6 @@
 // What the files of fp8 share: the input checks and the plain ATen reference.
 
 #include <optional>
-#include <vector>
 
 #include "hrm/ops/fp8.h"
 #include "ops/attention_impl.h"
@@ -23,9 +22,6 @@ void check_linear_rms_norm_fp8(const at::Tensor& x, const at::Tensor& weight, co
 void check_attention_fp8(const at::Tensor& qkv, int64_t heads, const OptionalTensor& cos, const OptionalTensor& sin,
                          const at::Tensor& slot);
 void check_fp8_update_scales(const at::Tensor& slots, const at::Tensor& history, double margin);
-
-// `tensor`'s sizes with another last one.
-std::vector<int64_t> with_last_size(const at::Tensor& tensor, int64_t size);
 
 #if HRM_WITH_CUDA
 // For tests: only what every device with 8-bit products has.

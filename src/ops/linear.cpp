@@ -10,6 +10,7 @@
 #include "hrm/ops/backend.h"
 #include "ops/cpu/matmul.h"
 #include "ops/linear_impl.h"
+#include "ops/sizes.h"
 
 #if HRM_WITH_CUDA
 #include "ops/cuda/blaslt.h"
@@ -66,9 +67,7 @@ at::Tensor linear_forward(const at::Tensor& x, const at::Tensor& weight, const O
   const OptionalTensor rounded = bias ? OptionalTensor(bias->to(x.scalar_type())) : OptionalTensor();
   if (x.is_cpu()) return cpu::linear_product(x, weight, rounded);
   if (bias || backend() == Backend::reference) return at::linear(x, weight, rounded);
-  std::vector<int64_t> sizes = x.sizes().vec();
-  sizes.back() = weight.size(0);
-  const at::Tensor y = at::empty(sizes, x.options());
+  const at::Tensor y = at::empty(with_last_size(x, weight.size(0)), x.options());
   const at::Tensor rows = x.reshape({-1, weight.size(1)});
   linear_out(y.view({rows.size(0), weight.size(0)}), rows, weight);
   return y;
@@ -170,8 +169,7 @@ void linear_accumulate_cpu(const at::Tensor& grad_weight, const at::Tensor& grad
 at::Tensor linear_grad_x_any(const at::Tensor& grad_y, const at::Tensor& weight) {
   check_linear_grad_x(grad_y, weight);
   const at::Tensor rows = grad_y.reshape({-1, weight.size(0)});
-  std::vector<int64_t> sizes = grad_y.sizes().vec();
-  sizes.back() = weight.size(1);
+  const std::vector<int64_t> sizes = with_last_size(grad_y, weight.size(1));
   if (grad_y.is_cpu()) return cpu::matrix_product(rows, weight).view(sizes);
   const at::Tensor grad_x = at::empty(sizes, grad_y.options());
   at::Tensor out = grad_x.view({rows.size(0), weight.size(1)});

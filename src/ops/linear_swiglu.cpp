@@ -5,13 +5,13 @@
 #include <torch/library.h>
 
 #include <algorithm>
-#include <vector>
 
 #include "hrm/ops/backend.h"
 #include "hrm/ops/linear.h"
 #include "hrm/ops/swiglu.h"
 #include "ops/linear_impl.h"
 #include "ops/linear_swiglu_impl.h"
+#include "ops/sizes.h"
 #include "ops/swiglu_impl.h"
 
 namespace hrm::ops {
@@ -94,9 +94,7 @@ at::Tensor linear_swiglu_cpu(const at::Tensor& x, const at::Tensor& weight) {
     return std::get<0>(composed::linear_swiglu(x, weight));
   }
   const at::Tensor x_rows = x.reshape({rows, inner});
-  std::vector<int64_t> sizes = x.sizes().vec();
-  sizes.back() = width;
-  const at::Tensor act = at::empty(sizes, x.options()), act_rows = act.view({rows, width});
+  const at::Tensor act = at::empty(with_last_size(x, width), x.options()), act_rows = act.view({rows, width});
   for (int64_t row = 0; row < rows; row += part) {
     const int64_t count = std::min(part, rows - row);
     cpu::swiglu_out(linear_forward(x_rows.narrow(0, row, count), weight, {}), act_rows.narrow(0, row, count));

@@ -15,9 +15,9 @@
 // The reference (CPU, and any GPU with ops.backend=reference) multiplies the values in float32. On a GPU of compute
 // capability 8.9 or later tensor cores do, our kernels or the library's; they keep fewer bits of a sum than float32
 // has (about 14 on Hopper), so that results agree to a part of a row's scale, not to the last bit. Products on an older
-// GPU, those of `dtype` float32 and those of sizes that the library refuses take the reference. All are deterministic (the order of an atomic maximum does not matter), run on the current stream
-// without synchronisation and can be captured. None has a derivative: recording one is an error. Throw c10::Error that
-// names the shapes.
+// GPU, those of `dtype` float32 and those of sizes that the library refuses take the reference. All are deterministic
+// (the order of an atomic maximum does not matter), run on the current stream without synchronisation and can be
+// captured. None has a derivative: recording one is an error. Throw c10::Error that names the shapes.
 
 #include <ATen/core/Tensor.h>
 

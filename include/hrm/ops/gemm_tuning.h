@@ -31,7 +31,8 @@ struct GemmTuningReport {
 };
 GemmTuningReport gemm_tuning_report();
 
-// The report as one line: "12 shapes by cuBLASLt, 10 known, 2 timed in 0.1 s, kept in '/home/a/.cache/hrm_train/NVIDIA....json'".
+// The report as one line: "12 shapes by cuBLASLt, 10 known, 2 timed in 0.1 s, kept in
+// '/home/a/.cache/hrm_train/NVIDIA....json'".
 std::string gemm_tuning_text();
 
 // The algorithms that this process uses, as one line of text for a checkpoint; empty where it uses none.

@@ -6,7 +6,8 @@
 
 #include <optional>
 #include <string_view>
-#include <vector>
+
+#include "ops/sizes.h"
 
 namespace hrm::ops::cpu {
 namespace {
@@ -51,9 +52,7 @@ at::Tensor linear_product(const at::Tensor& x, const at::Tensor& weight, const O
   const at::Tensor rows = x.reshape({-1, weight.size(1)});
   const LinearPointwise* op = onednn(rows, weight.t(), kSmallest);
   if (op == nullptr) return at::linear(x, weight, bias);
-  std::vector<int64_t> sizes = x.sizes().vec();
-  sizes.back() = weight.size(0);
-  return product(*op, rows, weight.t(), bias).view(sizes);
+  return product(*op, rows, weight.t(), bias).view(with_last_size(x, weight.size(0)));
 }
 
 void add_mm_(const at::Tensor& sum, const at::Tensor& a, const at::Tensor& b) {

@@ -11,7 +11,6 @@
 #include "hrm/ops/attention.h"
 #include "ops/attention_impl.h"
 #include "ops/cuda/attention.h"
-#include "ops/cuda/fp8.h"
 #include "ops/cuda/launcher.h"
 #include "ops/cuda/sm90/attention.h"
 
@@ -51,12 +50,6 @@ void launch_attention(const Params& params) {
   C10_CUDA_CHECK(cuda::launch(params, c10::cuda::getCurrentCUDAStream()));
 }
 
-// Contiguous and aligned to 16 bytes; a copy where the tensor is not.
-at::Tensor aligned_rows(const at::Tensor& tensor) {
-  at::Tensor rows = tensor.contiguous();
-  return reinterpret_cast<uintptr_t>(rows.const_data_ptr()) % 16 == 0 ? rows : rows.clone();
-}
-
 const float* table_of(const OptionalTensor& tensor) {
   return tensor ? tensor->const_data_ptr<float>() : nullptr;
 }
@@ -70,9 +63,9 @@ struct ForwardArguments {
   // `out`: (B, L, heads * head_dim).
   ForwardArguments(const at::Tensor& qkv, int64_t heads, const OptionalTensor& cos_any, const OptionalTensor& sin_any,
                    const at::Tensor& out)
-      : rows(aligned_rows(qkv)),
-        cos(cos_any ? OptionalTensor(aligned_rows(*cos_any)) : std::nullopt),
-        sin(sin_any ? OptionalTensor(aligned_rows(*sin_any)) : std::nullopt) {
+      : rows(cuda::aligned_rows(qkv)),
+        cos(cos_any ? OptionalTensor(cuda::aligned_rows(*cos_any)) : std::nullopt),
+        sin(sin_any ? OptionalTensor(cuda::aligned_rows(*sin_any)) : std::nullopt) {
     const int64_t head_dim = qkv.size(2) / (3 * heads);
     params.qkv = rows.const_data_ptr();
     params.cos = table_of(cos);
@@ -119,10 +112,11 @@ at::Tensor backward_cuda(const at::Tensor& grad_out, const at::Tensor& qkv, cons
   check_attention_backward(grad_out, qkv, out, lse, heads, cos, sin);
   const c10::cuda::CUDAGuard guard(qkv.device());
   if (!attention_fits(qkv, heads)) return reference::attention_backward(grad_out, qkv, out, lse, heads, cos, sin);
-  const at::Tensor rows = aligned_rows(qkv), grad_rows = aligned_rows(grad_out), out_rows = aligned_rows(out);
-  const at::Tensor lse_rows = aligned_rows(lse);
-  const OptionalTensor cos_rows = cos ? OptionalTensor(aligned_rows(*cos)) : std::nullopt;
-  const OptionalTensor sin_rows = sin ? OptionalTensor(aligned_rows(*sin)) : std::nullopt;
+  const at::Tensor rows = cuda::aligned_rows(qkv), grad_rows = cuda::aligned_rows(grad_out),
+                   out_rows = cuda::aligned_rows(out);
+  const at::Tensor lse_rows = cuda::aligned_rows(lse);
+  const OptionalTensor cos_rows = cos ? OptionalTensor(cuda::aligned_rows(*cos)) : std::nullopt;
+  const OptionalTensor sin_rows = sin ? OptionalTensor(cuda::aligned_rows(*sin)) : std::nullopt;
   at::Tensor grad_qkv = at::empty(qkv.sizes(), rows.options());
   if (qkv.numel() == 0) return grad_qkv;
   cuda::AttentionBackward params{};
@@ -210,25 +204,14 @@ at::Tensor rotate_backward_cuda(const at::Tensor& grad_q, const at::Tensor& grad
 
 }  // namespace
 
-at::Tensor attention_fp8_cuda(const at::Tensor& qkv, int64_t heads, const OptionalTensor& cos,
-                              const OptionalTensor& sin, const at::Tensor& slot) {
-  const c10::cuda::CUDAGuard guard(qkv.device());
+at::Tensor attention_fp8_by_kernel(const at::Tensor& qkv, int64_t heads, const OptionalTensor& cos,
+                                   const OptionalTensor& sin, const at::Tensor& slot) {
   at::Tensor out = at::empty({qkv.size(0), qkv.size(1), qkv.size(2) / 3}, qkv.options().dtype(at::kFloat8_e4m3fn));
   if (qkv.numel() == 0) return out;
-  if (attention_fits(qkv, heads)) {
-    ForwardArguments arguments(qkv, heads, cos, sin, out);
-    arguments.params.out_slot = slot.mutable_data_ptr<float>();
-    if (launch_own(arguments.params)) return out;
-  }
-  const at::Tensor wide = attention_(qkv, heads, cos.value_or(at::Tensor()), sin.value_or(at::Tensor())).contiguous();
-  cuda::QuantizeFp8 params{};
-  params.from = wide.const_data_ptr();
-  params.to = out.mutable_data_ptr();
-  params.slot = slot.mutable_data_ptr<float>();
-  params.size = wide.numel();
-  params.element = cuda::element_of(wide);
-  C10_CUDA_CHECK(cuda::launch(params, c10::cuda::getCurrentCUDAStream()));
-  return out;
+  if (!attention_fits(qkv, heads)) return {};
+  ForwardArguments arguments(qkv, heads, cos, sin, out);
+  arguments.params.out_slot = slot.mutable_data_ptr<float>();
+  return launch_own(arguments.params) ? out : at::Tensor();
 }
 
 TORCH_LIBRARY_IMPL(hrm, CUDA, m) {

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "hrm/base/log.h"
+#include "hrm/ops/attention.h"
 #include "hrm/ops/rms_norm.h"
 #include "hrm/ops/swiglu.h"
 #include "ops/cuda/fp8.h"
@@ -25,6 +26,7 @@
 #include "ops/cuda/sm90/linear_fp8.h"
 #include "ops/cuda/sm90/linear_rms_norm_fp8.h"
 #include "ops/fp8_impl.h"
+#include "ops/sizes.h"
 
 namespace hrm::ops {
 namespace {
@@ -38,12 +40,6 @@ void set_portable_fp8(bool portable) {
 }
 
 namespace {
-
-// Contiguous, and aligned as the TMA and the library need it.
-at::Tensor aligned_rows(const at::Tensor& tensor) {
-  at::Tensor rows = tensor.contiguous();
-  return reinterpret_cast<uintptr_t>(rows.const_data_ptr()) % 16 == 0 ? rows : rows.clone();
-}
 
 at::Tensor empty_fp8(at::IntArrayRef sizes, const at::Tensor& like) {
   return at::empty(sizes, like.options().dtype(at::kFloat8_e4m3fn));
@@ -77,11 +73,9 @@ class RefusedProducts {
   }
   void add(const ProductSizes& sizes) {
     const std::lock_guard<std::mutex> lock(mutex_);
-    if (sizes_.empty()) {
-      log::warn("cuBLAS refuses an 8-bit product of ", std::get<0>(sizes), " x ", std::get<2>(sizes), " and ",
-                std::get<1>(sizes), " x ", std::get<2>(sizes), " values; plain ATen does it, slower");
-    }
-    sizes_.insert(sizes);
+    if (!sizes_.insert(sizes).second) return;
+    log::warn("cuBLAS refuses an 8-bit product of ", std::get<0>(sizes), " x ", std::get<2>(sizes), " and ",
+              std::get<1>(sizes), " x ", std::get<2>(sizes), " values; plain ATen does it, slower");
   }
 
  private:
@@ -107,10 +101,6 @@ at::Tensor library_product(const at::Tensor& x, const at::Tensor& weight, const 
     }
   }
   return reference::linear_fp8(x, weight, x_slot, weight_slot, dtype);
-}
-
-cuda::Element element_of(at::ScalarType dtype) {
-  return dtype == at::kHalf ? cuda::Element::f16 : cuda::Element::bf16;
 }
 
 at::Tensor quantize_by_kernel(const at::Tensor& x, const at::Tensor& slot) {
@@ -173,7 +163,7 @@ at::Tensor linear_cuda(const at::Tensor& x, const at::Tensor& weight, const at::
   check_linear_fp8(x, weight, x_slot, weight_slot, dtype);
   const c10::cuda::CUDAGuard guard(x.device());
   if (!use_fp8_products(x, dtype)) return reference::linear_fp8(x, weight, x_slot, weight_slot, dtype);
-  const at::Tensor x_rows = aligned_rows(x), weight_rows = aligned_rows(weight);
+  const at::Tensor x_rows = cuda::aligned_rows(x), weight_rows = cuda::aligned_rows(weight);
   at::Tensor out = at::empty(with_last_size(x, weight.size(0)), x.options().dtype(dtype));
   if (out.numel() == 0) return out;
   cuda::sm90::LinearFp8 params{};
@@ -185,7 +175,7 @@ at::Tensor linear_cuda(const at::Tensor& x, const at::Tensor& weight, const at::
   params.rows = x.numel() / x.size(-1);
   params.width = weight.size(0);
   params.inner = x.size(-1);
-  params.element = element_of(dtype);
+  params.element = cuda::element_of(dtype);
   if (launch_hopper(params)) return out;
   return library_product(x_rows, weight_rows, x_slot, weight_slot, dtype);
 }
@@ -197,7 +187,7 @@ at::Tensor linear_swiglu_cuda(const at::Tensor& x, const at::Tensor& weight, con
   if (!use_fp8_products(x, dtype)) {
     return reference::linear_swiglu_fp8(x, weight, x_slot, weight_slot, act_slot, dtype);
   }
-  const at::Tensor x_rows = aligned_rows(x), weight_rows = aligned_rows(weight);
+  const at::Tensor x_rows = cuda::aligned_rows(x), weight_rows = cuda::aligned_rows(weight);
   at::Tensor act = empty_fp8(with_last_size(x, weight.size(0) / 2), x);
   if (act.numel() == 0) return act;
   cuda::sm90::LinearSwigluFp8 params{};
@@ -210,7 +200,7 @@ at::Tensor linear_swiglu_cuda(const at::Tensor& x, const at::Tensor& weight, con
   params.rows = x.numel() / x.size(-1);
   params.width = weight.size(0) / 2;
   params.inner = x.size(-1);
-  params.element = element_of(dtype);
+  params.element = cuda::element_of(dtype);
   if (launch_hopper(params)) return act;
   return quantize_by_kernel(swiglu(library_product(x_rows, weight_rows, x_slot, weight_slot, dtype)), act_slot);
 }
@@ -225,7 +215,8 @@ std::tuple<at::Tensor, at::Tensor> linear_rms_norm_cuda(const at::Tensor& x, con
   if (!use_fp8_products(x, dtype)) {
     return reference::linear_rms_norm_fp8(x, weight, x_slot, weight_slot, residual, eps, y_slot);
   }
-  const at::Tensor x_rows = aligned_rows(x), weight_rows = aligned_rows(weight), residual_rows = aligned_rows(residual);
+  const at::Tensor x_rows = cuda::aligned_rows(x), weight_rows = cuda::aligned_rows(weight),
+                   residual_rows = cuda::aligned_rows(residual);
   at::Tensor y = at::empty(residual.sizes(), residual_rows.options());
   at::Tensor y8 = empty_fp8(y_slot ? residual.sizes() : at::IntArrayRef{0}, x);
   if (y.numel() == 0) return {y, y8};
@@ -244,7 +235,7 @@ std::tuple<at::Tensor, at::Tensor> linear_rms_norm_cuda(const at::Tensor& x, con
   params.width = weight.size(0);
   params.inner = x.size(-1);
   params.eps = static_cast<float>(eps);
-  params.element = element_of(dtype);
+  params.element = cuda::element_of(dtype);
   if (launch_hopper(params)) return {y, y8};
   y = rms_norm_residual(library_product(x_rows, weight_rows, x_slot, weight_slot, dtype), residual_rows, eps);
   if (y_slot) y8 = quantize_by_kernel(y, *y_slot);
@@ -256,7 +247,8 @@ at::Tensor attention_cuda(const at::Tensor& qkv, int64_t heads, const OptionalTe
   check_attention_fp8(qkv, heads, cos, sin, slot);
   const c10::cuda::CUDAGuard guard(qkv.device());
   if (!cuda::use_kernel(qkv)) return reference::attention_fp8(qkv, heads, cos, sin, slot);
-  return attention_fp8_cuda(qkv, heads, cos, sin, slot);
+  if (const at::Tensor out = attention_fp8_by_kernel(qkv, heads, cos, sin, slot); out.defined()) return out;
+  return quantize_by_kernel(attention_(qkv, heads, cos.value_or(at::Tensor()), sin.value_or(at::Tensor())), slot);
 }
 
 void update_scales_cuda(const at::Tensor& slots, const at::Tensor& history, double margin) {

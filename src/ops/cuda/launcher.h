@@ -3,6 +3,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
+
 #include "hrm/ops/backend.h"
 #include "ops/cuda/element.h"
 
@@ -18,9 +20,18 @@ inline bool use_kernel(const at::Tensor& tensor) {
 }
 
 // Of a dtype that has_element().
+inline Element element_of(at::ScalarType type) {
+  if (type == at::kBFloat16) return Element::bf16;
+  return type == at::kHalf ? Element::f16 : Element::f32;
+}
 inline Element element_of(const at::Tensor& tensor) {
-  if (tensor.scalar_type() == at::kBFloat16) return Element::bf16;
-  return tensor.scalar_type() == at::kHalf ? Element::f16 : Element::f32;
+  return element_of(tensor.scalar_type());
+}
+
+// Contiguous and aligned to 16 bytes, as the TMA and the library need it; a copy where the tensor is not.
+inline at::Tensor aligned_rows(const at::Tensor& tensor) {
+  at::Tensor rows = tensor.contiguous();
+  return reinterpret_cast<uintptr_t>(rows.const_data_ptr()) % 16 == 0 ? rows : rows.clone();
 }
 
 }  // namespace hrm::ops::cuda

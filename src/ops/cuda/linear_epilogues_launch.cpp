@@ -8,7 +8,6 @@
 #include <cstdint>
 #include <optional>
 #include <tuple>
-#include <vector>
 
 #include "hrm/ops/rms_norm.h"
 #include "ops/cuda/launcher.h"
@@ -16,21 +15,10 @@
 #include "ops/linear_impl.h"
 #include "ops/linear_rms_norm_impl.h"
 #include "ops/linear_swiglu_impl.h"
+#include "ops/sizes.h"
 
 namespace hrm::ops {
 namespace {
-
-// Contiguous, and aligned as the TMA needs it.
-at::Tensor aligned_rows(const at::Tensor& tensor) {
-  at::Tensor rows = tensor.contiguous();
-  return reinterpret_cast<uintptr_t>(rows.const_data_ptr()) % 16 == 0 ? rows : rows.clone();
-}
-
-std::vector<int64_t> with_last(const at::Tensor& tensor, int64_t size) {
-  std::vector<int64_t> sizes = tensor.sizes().vec();
-  sizes.back() = size;
-  return sizes;
-}
 
 // act, and gate_up if `save`; none where the kernel does not take the input.
 std::optional<std::tuple<at::Tensor, at::Tensor>> swiglu_by_kernel(const at::Tensor& x, const at::Tensor& weight,
@@ -42,9 +30,9 @@ std::optional<std::tuple<at::Tensor, at::Tensor>> swiglu_by_kernel(const at::Ten
   params.inner = x.size(-1);
   params.element = cuda::element_of(x);
   if (!cuda::sm90::fits(params)) return {};
-  const at::Tensor x_rows = aligned_rows(x), weight_rows = aligned_rows(weight);
-  at::Tensor act = at::empty(with_last(x, params.width), x_rows.options()), gate_up;
-  if (save) gate_up = at::empty(with_last(x, 2 * params.width), x_rows.options());
+  const at::Tensor x_rows = cuda::aligned_rows(x), weight_rows = cuda::aligned_rows(weight);
+  at::Tensor act = at::empty(with_last_size(x, params.width), x_rows.options()), gate_up;
+  if (save) gate_up = at::empty(with_last_size(x, 2 * params.width), x_rows.options());
   params.x = x_rows.const_data_ptr();
   params.weight = weight_rows.const_data_ptr();
   params.act = act.mutable_data_ptr();
@@ -80,10 +68,10 @@ std::tuple<at::Tensor, at::Tensor> linear_swiglu_backward_cuda(const at::Tensor&
   params.inner = weight_down.size(0);
   params.element = cuda::element_of(grad_out);
   if (!cuda::sm90::fits(params)) return compose();
-  const at::Tensor grad_rows = aligned_rows(grad_out), weight_rows = aligned_rows(weight_down),
-                   gate_up_rows = aligned_rows(gate_up);
+  const at::Tensor grad_rows = cuda::aligned_rows(grad_out), weight_rows = cuda::aligned_rows(weight_down),
+                   gate_up_rows = cuda::aligned_rows(gate_up);
   at::Tensor grad_gate_up = at::empty(gate_up.sizes(), grad_rows.options());
-  at::Tensor act = at::empty(with_last(gate_up, params.width), grad_rows.options());
+  at::Tensor act = at::empty(with_last_size(gate_up, params.width), grad_rows.options());
   params.grad_out = grad_rows.const_data_ptr();
   params.weight_down = weight_rows.const_data_ptr();
   params.gate_up = gate_up_rows.const_data_ptr();
@@ -105,7 +93,8 @@ std::optional<std::tuple<at::Tensor, at::Tensor>> rms_norm_by_kernel(const at::T
   params.eps = static_cast<float>(eps);
   params.element = cuda::element_of(x);
   if (!cuda::sm90::fits(params)) return {};
-  const at::Tensor x_rows = aligned_rows(x), weight_rows = aligned_rows(weight), residual_rows = aligned_rows(residual);
+  const at::Tensor x_rows = cuda::aligned_rows(x), weight_rows = cuda::aligned_rows(weight),
+                   residual_rows = cuda::aligned_rows(residual);
   at::Tensor y = at::empty(residual.sizes(), x_rows.options()), rstd;
   if (save) {
     rstd = at::empty(residual.sizes().slice(0, residual.dim() - 1), x_rows.options().dtype(at::kFloat));

@@ -8,7 +8,6 @@
 
 #include <atomic>
 #include <cstdint>
-#include <vector>
 
 #include "hrm/ops/backend.h"
 #include "ops/cuda/blaslt.h"
@@ -16,6 +15,7 @@
 #include "ops/cuda/sm90/linear_epilogues.h"
 #include "ops/cuda/sm90/tensor_map.h"
 #include "ops/linear_impl.h"
+#include "ops/sizes.h"
 
 namespace hrm::ops {
 namespace {
@@ -54,9 +54,7 @@ at::Tensor product_by_tiles(const at::Tensor& x, const at::Tensor& weight) {
   params.element = cuda::element_of(x);
   if (!cuda::sm90::fits(params) || !(g_always_tiles || fills_the_chip(params))) return {};
   if (!is_aligned(x) || !is_aligned(weight)) return {};
-  std::vector<int64_t> sizes = x.sizes().vec();
-  sizes.back() = params.width;
-  at::Tensor out = at::empty(sizes, x.options());
+  at::Tensor out = at::empty(with_last_size(x, params.width), x.options());
   params.x = x.const_data_ptr();
   params.weight = weight.const_data_ptr();
   params.out = out.mutable_data_ptr();

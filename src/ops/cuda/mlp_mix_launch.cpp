@@ -25,12 +25,6 @@ bool use_fused(const at::Tensor& h, const at::Tensor& weight_down) {
          cuda::mlp_mix_fits(h.size(1), h.size(2), weight_down.size(1), at::cuda::getCurrentDeviceProperties()->major);
 }
 
-// Contiguous and aligned to 16 bytes.
-at::Tensor prepared(const at::Tensor& tensor) {
-  const at::Tensor dense = tensor.contiguous();
-  return reinterpret_cast<uintptr_t>(dense.const_data_ptr()) % 16 == 0 ? dense : dense.clone();
-}
-
 at::Tensor bytes(int64_t count, const at::Tensor& like) {
   return at::empty({count}, like.options().dtype(at::kByte));
 }
@@ -56,7 +50,7 @@ std::tuple<at::Tensor, at::Tensor> run_forward(const at::Tensor& h_any, const at
     }
     return {y, rstd};
   }
-  const at::Tensor h = prepared(h_any);
+  const at::Tensor h = cuda::aligned_rows(h_any);
   const at::Tensor gate_up = weight_gate_up.contiguous(), down = weight_down.contiguous();
   at::Tensor y = at::empty(h.sizes(), h.options()), rstd;
   if (save) rstd = at::empty({batch, h.size(2)}, h.options().dtype(at::kFloat));
@@ -110,7 +104,8 @@ at::Tensor backward_cuda(const at::Tensor& grad_y_any, const at::Tensor& h_any, 
     }
     return grad_h;
   }
-  const at::Tensor grad_y = prepared(grad_y_any), h = prepared(h_any), y = prepared(y_any);
+  const at::Tensor grad_y = cuda::aligned_rows(grad_y_any), h = cuda::aligned_rows(h_any),
+                   y = cuda::aligned_rows(y_any);
   const at::Tensor rstd = rstd_any.contiguous();
   const at::Tensor gate_up = weight_gate_up.contiguous(), down = weight_down.contiguous();
   at::Tensor grad_h = at::empty(h.sizes(), h.options());
