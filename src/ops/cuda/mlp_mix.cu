@@ -147,6 +147,7 @@ __global__ void __launch_bounds__((Forward<P>::kWarpgroups + 1) * 128, 1) mix_fo
       if (unit >= units) {  // the same for the whole warpgroup
         for (int chunk = 0; chunk < chunks; ++chunk, at.advance()) {
           barrier_wait(full + at.stage, at.parity);
+          __syncwarp();  // a lane left behind would find the barrier two loads on
           release(at.stage);
         }
         continue;

@@ -187,6 +187,7 @@ __global__ void __launch_bounds__((kWarpgroups + 1) * 128, 1)
       if (unit >= units) {  // the same for the whole warpgroup
         for (int chunk = 0; chunk < chunks; ++chunk, at.advance()) {
           barrier_wait(full + at.stage, at.parity);
+          __syncwarp();  // a lane left behind would find the barrier two loads on
           release(at.stage);
         }
         continue;

@@ -80,7 +80,7 @@ constexpr int kOpBytes = (static_cast<int>(sizeof(typename Op::Shared)) + 127) /
 
 template <class Op>
 constexpr int tile_shared_bytes(int stages) {
-  return 1024 + stages * kTileStageBytes + 2 * kStagingBytes + kOpBytes<Op> + (2 * stages + 16) * 8;
+  return 1024 + stages * kTileStageBytes + 2 * kStagingBytes + kOpBytes<Op> + (2 * stages + 24) * 8;
 }
 
 template <class Op, int kStages>
@@ -94,8 +94,13 @@ __global__ void __launch_bounds__(384, 1)
   auto& shared = *reinterpret_cast<typename Op::Shared*>(staging + 2 * kStagingBytes);
   uint64_t* full = reinterpret_cast<uint64_t*>(staging + 2 * kStagingBytes + kOpBytes<Op>);
   uint64_t* empty = full + kStages;
-  uint64_t* staging_full = empty + kStages;  // one for each 16 rows
-  uint64_t* staging_empty = staging_full + 8;
+  // For each 16 rows. A reader does not wait for every tile of the same rows, and the two parities of a barrier tell
+  // only neighbouring tiles apart: with one barrier, a reader ahead of the others could take what was staged two tiles
+  // ago for its own. Barriers that are used for every second tile tell four apart, and a reader cannot be further
+  // ahead: of the parts that it has read before, one is of the tile before and of the same warpgroup, whose warps
+  // multiply together.
+  uint64_t* staging_full = empty + kStages;  // [tile % 2][16 rows]
+  uint64_t* staging_empty = staging_full + 16;
 
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const auto blocks = static_cast<int>(gridDim.x), first = static_cast<int>(blockIdx.x);
@@ -106,10 +111,8 @@ __global__ void __launch_bounds__(384, 1)
       barrier_init(&full[i], 1);
       barrier_init(&empty[i], 8);
     }
-    for (int i = 0; i < 8; ++i) {
-      barrier_init(&staging_full[i], 1);
-      barrier_init(&staging_empty[i], 1);
-    }
+    for (int i = 0; i < 16; ++i) barrier_init(&staging_full[i], 1);
+    for (int i = 0; i < 8; ++i) barrier_init(&staging_empty[i], 1);
     Op::init(shared);
     barrier_init_fence();
   }
@@ -172,7 +175,7 @@ __global__ void __launch_bounds__(384, 1)
         const bool more = locate(index + 3, next);
         op.run(
             shared, state, where, staging + 16 * 512 * where.part,
-            [&] { barrier_wait(&staging_full[where.part], where.iteration & 1); },
+            [&] { barrier_wait(&staging_full[8 * (where.iteration & 1) + where.part], where.iteration >> 1 & 1); },
             [&] {
               __syncwarp();
               if (lane == 0) barrier_arrive(&staging_empty[where.part]);
@@ -272,7 +275,7 @@ __global__ void __launch_bounds__(384, 1)
           }
         }
         __syncwarp();
-        if (lane == 0) barrier_arrive(&staging_full[part]);
+        if (lane == 0) barrier_arrive(&staging_full[8 * staging_parity + part]);  // by now the tile's number % 2
       }
     }
     if constexpr (Op::kStores) {
