@@ -13,6 +13,7 @@
 #include "model_support.h"
 #include "sample_state.h"
 #include "support/expect_error.h"
+#include "support/fixture_model.h"
 #include "support/temp_dir.h"
 
 namespace hrm::checkpoint {
@@ -29,21 +30,7 @@ struct Fixture {
         json(nlohmann::json::parse(read_text(folder / "case.json", ExitCode::data))),
         tensors(folder / "tensors.safetensors") {
     const nlohmann::json& c = json.at("config");
-    config.arch = c.contains("no_ACT_continue") ? "trm" : "hrm";
-    config.hidden_size = c.at("hidden_size");
-    config.num_heads = c.at("num_heads");
-    config.expansion = c.at("expansion");
-    config.H_cycles = c.at("H_cycles");
-    config.L_cycles = c.at("L_cycles");
-    config.H_layers = c.at("H_layers");
-    config.L_layers = c.at("L_layers");
-    config.pos_encodings = c.at("pos_encodings");
-    config.puzzle_emb_ndim = c.at("puzzle_emb_ndim");
-    config.puzzle_emb_len = c.value("puzzle_emb_len", 0);
-    config.mlp_t = c.value("mlp_t", false);
-    config.no_ACT_continue = c.value("no_ACT_continue", false);
-    config.rms_norm_eps = c.at("rms_norm_eps");
-    config.rope_theta = c.at("rope_theta");
+    config = test::fixture_model(c.contains("no_ACT_continue") ? "trm" : "hrm", c);
   }
   at::Tensor tensor(const std::string& name) const {
     const ArrayView& view = tensors.at(name);

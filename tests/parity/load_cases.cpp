@@ -1,39 +1,13 @@
 #include <cmath>
-#include <cstring>
 
 #include "hrm/base/error.h"
 #include "hrm/base/file.h"
 #include "hrm/formats/safetensors.h"
+#include "hrm/state/tensor_bytes.h"
 #include "parity/cases.h"
 
 namespace hrm::parity {
 namespace {
-
-at::ScalarType scalar_type(DType dtype) {
-  switch (dtype) {
-    case DType::u8:
-      return at::kByte;
-    case DType::i8:
-      return at::kChar;
-    case DType::i16:
-      return at::kShort;
-    case DType::i32:
-      return at::kInt;
-    case DType::i64:
-      return at::kLong;
-    case DType::f16:
-      return at::kHalf;
-    case DType::bf16:
-      return at::kBFloat16;
-    case DType::f32:
-      return at::kFloat;
-    case DType::f64:
-      return at::kDouble;
-    case DType::boolean:
-      return at::kBool;
-  }
-  fail(ExitCode::unexpected, "unknown element type");
-}
 
 std::map<std::string, CaseFn>& table() {
   static std::map<std::string, CaseFn> kinds;
@@ -64,9 +38,7 @@ Case load_case(const std::filesystem::path& folder) {
   const SafetensorsFile file(folder / "tensors.safetensors");
   for (const std::string& name : file.names()) {
     const ArrayView& view = file.at(name);
-    const at::Tensor tensor = at::empty(view.shape, scalar_type(view.dtype));
-    if (!view.bytes.empty()) std::memcpy(tensor.mutable_data_ptr(), view.bytes.data(), view.bytes.size());
-    loaded.tensors.emplace(name, tensor);
+    loaded.tensors.emplace(name, tensor_from_bytes(view.dtype, view.shape, view.bytes));
   }
   return loaded;
 }

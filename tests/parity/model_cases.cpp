@@ -1,13 +1,13 @@
 // hrm_forward, trm_forward: one segment from a given carry; checkpoint: an official file and its evaluation.
 
-#include <cstring>
-
 #include "hrm/base/error.h"
 #include "hrm/formats/torch_pickle.h"
 #include "hrm/models/puzzle_network.h"
 #include "hrm/nn/block.h"
 #include "hrm/ops/rms_norm.h"
+#include "hrm/state/tensor_bytes.h"
 #include "parity/model_case.h"
+#include "support/fixture_model.h"
 
 namespace hrm::parity {
 namespace {
@@ -65,15 +65,6 @@ void check_pieces(const Case& loaded, models::PuzzleModel& model, const models::
   }
 }
 
-at::Tensor to_tensor(const NamedTensor& entry) {
-  const at::ScalarType type = entry.dtype == DType::bf16 ? at::kBFloat16 : at::kFloat;
-  require(entry.dtype == DType::bf16 || entry.dtype == DType::f32, ExitCode::data, entry.name,
-          " is neither f32 nor bf16");
-  const at::Tensor tensor = at::empty(entry.shape, type);
-  std::memcpy(tensor.mutable_data_ptr(), entry.bytes.data(), entry.bytes.size());
-  return tensor;
-}
-
 std::string arch_of(const std::string& kind) {
   return kind.substr(0, 3);
 }
@@ -118,8 +109,8 @@ void check_checkpoint(const Case& loaded) {
   for (const NamedTensor& entry : archive.tensors()) {
     ASSERT_TRUE(entry.name.starts_with(prefix)) << entry.name;
     const json& declared = loaded.json.at("keys").at(entry.name);
-    const at::Tensor tensor = to_tensor(entry);
-    EXPECT_EQ(tensor.scalar_type() == at::kBFloat16 ? "bfloat16" : "float32", declared.at(0).get<std::string>());
+    const at::Tensor tensor = tensor_from_bytes(entry.dtype, entry.shape, entry.bytes);
+    EXPECT_EQ(tensor.scalar_type(), declared.at(0) == "bfloat16" ? at::kBFloat16 : at::kFloat) << entry.name;
     EXPECT_EQ(tensor.sizes().vec(), declared.at(1).get<std::vector<int64_t>>()) << entry.name;
     weights.emplace(entry.name.substr(prefix.size()), tensor);
   }
@@ -176,23 +167,7 @@ at::ScalarType forward_dtype(const json& config) {
 
 std::shared_ptr<models::PuzzleModel> build_model(const std::string& arch, const json& config, at::ScalarType dtype,
                                                  const Mutation& mutation) {
-  config::ModelConfig model{.arch = arch};
-  model.hidden_size = config.at("hidden_size");
-  model.num_heads = config.at("num_heads");
-  model.expansion = config.at("expansion");
-  model.H_cycles = config.at("H_cycles");
-  model.L_cycles = config.at("L_cycles");
-  model.H_layers = config.at("H_layers");
-  model.L_layers = config.at("L_layers");
-  model.pos_encodings = config.at("pos_encodings");
-  model.puzzle_emb_ndim = config.at("puzzle_emb_ndim");
-  model.puzzle_emb_len = config.value("puzzle_emb_len", int64_t{0});
-  model.mlp_t = config.value("mlp_t", false);
-  model.no_ACT_continue = config.value("no_ACT_continue", false);
-  model.halt_max_steps = config.at("halt_max_steps");
-  model.halt_exploration_prob = config.at("halt_exploration_prob");
-  model.rms_norm_eps = config.at("rms_norm_eps");
-  model.rope_theta = config.at("rope_theta");
+  config::ModelConfig model = test::fixture_model(arch, config);
   if (mutation.config) mutation.config(model);
   const data::PuzzleMeta meta{.vocab_size = config.at("vocab_size"),
                               .seq_len = config.at("seq_len"),
