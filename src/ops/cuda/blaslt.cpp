@@ -53,11 +53,12 @@ using Layout = Owned<cublasLtMatrixLayout_t, cublasLtMatrixLayoutDestroy>;
 using Preference = Owned<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy>;
 
 void check(cublasStatus_t status, const char* what) {
+  if (status != CUBLAS_STATUS_SUCCESS) cudaGetLastError();  // handled here; torch's next check must not find it
   require(status == CUBLAS_STATUS_SUCCESS, ExitCode::environment, what, ": ", cublasLtGetStatusString(status));
 }
 
 void check(cudaError_t status, const char* what) {
-  if (status != cudaSuccess) cudaGetLastError();  // handled here; torch's next check must not find it
+  if (status != cudaSuccess) cudaGetLastError();
   require(status == cudaSuccess, ExitCode::environment, what, ": ", cudaGetErrorString(status));
 }
 
@@ -264,7 +265,9 @@ Timed time_candidates(cublasLtHandle_t handle, const GemmShape& shape, const Pla
       for (int repeat = 0; repeat < repeats; ++repeat) {
         const cublasStatus_t status = launch(handle, plan, results[i].algo, shape.accumulates, pointers,
                                              workspace.data(), results[i].workspaceSize, stream);
-        if (status != CUBLAS_STATUS_SUCCESS) us[i].push_back(kFailed);
+        if (status == CUBLAS_STATUS_SUCCESS) continue;
+        cudaGetLastError();
+        us[i].push_back(kFailed);
       }
       stops[i].record(stream);
     }
@@ -367,17 +370,22 @@ struct Ready {
   std::shared_ptr<Plan> plan;  // null: cuBLASLt does not do it
 };
 
-// The plan for this shape, made at its first use.
+// The plan for this shape, made at its first use. Where that fails, the shape is cuBLAS's from then on: a later try
+// might succeed with another algorithm, which may round differently.
 Ready plan_for(const GemmShape& shape, int index, const Pointers& pointers, cudaStream_t stream) {
   // Never destroyed: at the end of the process CUDA may be gone before it.
   static auto& devices = *new std::map<int, Device>;
+  const auto capturing = [] {
+    return c10::cuda::currentStreamCaptureStatusMayInitCtx() != c10::cuda::CaptureStatus::None;
+  };
   const std::lock_guard lock(g_mutex);
   Device& device = devices[index];
-  const bool capturing = c10::cuda::currentStreamCaptureStatusMayInitCtx() != c10::cuda::CaptureStatus::None;
   if (device.handle == nullptr) {
-    if (capturing) return {};  // a handle allocates
-    check(cublasLtCreate(&device.handle), "cublasLtCreate");
+    if (capturing()) return {};  // a handle allocates
     device.name = device_text(index);
+    cublasLtHandle_t handle = nullptr;
+    check(cublasLtCreate(&handle), "cublasLtCreate");
+    device.handle = handle;
   }
   if (device.generation != gemm_generation()) {
     device.plans.clear();
@@ -385,8 +393,10 @@ Ready plan_for(const GemmShape& shape, int index, const Pointers& pointers, cuda
   }
   std::shared_ptr<Plan>& plan = device.plans[shape];
   if (plan == nullptr) {
-    plan = std::make_shared<Plan>(make_plan(shape));
-    choose(device, shape, *plan, pointers, capturing, stream);
+    plan = std::make_shared<Plan>();  // unusable, until all went well
+    Plan made = make_plan(shape);
+    choose(device, shape, made, pointers, capturing(), stream);
+    *plan = std::move(made);
   }
   return {device.handle, plan->usable ? plan : nullptr};
 }
