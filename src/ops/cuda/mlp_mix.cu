@@ -17,6 +17,7 @@
 
 #include "ops/cuda/mlp_mix.cuh"
 #include "ops/cuda/mlp_mix.h"
+#include "ops/cuda/sm90/tensor_map.h"
 
 namespace hrm::ops::cuda {
 namespace {
@@ -313,9 +314,8 @@ cudaError_t start_by_element(const MlpMixForward& p, cudaStream_t stream) {
 
 }  // namespace
 
-bool mlp_mix_fits(int64_t length, int64_t width, int64_t inner, int capability_major) {
-  return capability_major == 9 && length >= 1 && length <= 128 && width % kUnitChannels == 0 &&
-         inner % kInnerMultiple == 0;
+bool mlp_mix_fits(int64_t length, int64_t width, int64_t inner) {
+  return sm90::is_hopper() && length >= 1 && length <= 128 && width % kUnitChannels == 0 && inner % kInnerMultiple == 0;
 }
 
 int64_t mlp_mix_packed_bytes(int64_t length, int64_t inner) {

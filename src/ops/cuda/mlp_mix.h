@@ -21,9 +21,9 @@ struct MlpMixForward {
   bool half;  // float16, else bfloat16
 };
 
-// Whether the fused kernels do this shape on a device of this compute capability: Hopper (they use wgmma), length 1 to
-// 128, width a multiple of 64, inner of 256. Pointers must be aligned to 16 bytes.
-bool mlp_mix_fits(int64_t length, int64_t width, int64_t inner, int capability_major);
+// Whether the fused kernels do this shape on the current device: Hopper (they use wgmma), length 1 to 128, width a
+// multiple of 64, inner of 256. Pointers must be aligned to 16 bytes.
+bool mlp_mix_fits(int64_t length, int64_t width, int64_t inner);
 
 // Bytes of the weights in the order in which the kernel reads them.
 int64_t mlp_mix_packed_bytes(int64_t length, int64_t inner);

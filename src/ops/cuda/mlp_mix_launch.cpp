@@ -1,5 +1,4 @@
 #include <ATen/ATen.h>
-#include <ATen/cuda/CUDAContext.h>
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
@@ -22,7 +21,7 @@ constexpr int64_t kScratchUnits = 1536;
 
 bool use_fused(const at::Tensor& h, const at::Tensor& weight_down) {
   return cuda::use_kernel(h) && h.scalar_type() != at::kFloat &&
-         cuda::mlp_mix_fits(h.size(1), h.size(2), weight_down.size(1), at::cuda::getCurrentDeviceProperties()->major);
+         cuda::mlp_mix_fits(h.size(1), h.size(2), weight_down.size(1));
 }
 
 at::Tensor bytes(int64_t count, const at::Tensor& like) {

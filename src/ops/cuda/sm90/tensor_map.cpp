@@ -2,6 +2,10 @@
 
 #include <cuda_runtime.h>
 
+#include <string>
+
+#include "hrm/base/build_info.h"
+
 namespace hrm::ops::cuda::sm90 {
 namespace {
 
@@ -9,16 +13,20 @@ using Encode = CUresult (*)(CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*
                             const cuuint32_t*, const cuuint32_t*, CUtensorMapInterleave, CUtensorMapSwizzle,
                             CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
 
-// Asked of the runtime, so that no program links the driver library, which a machine without a GPU lacks.
-Encode find_encode() {
-  void* function = nullptr;
-  cudaDriverEntryPointQueryResult result{};
-  if (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000, cudaEnableDefault, &result) !=
-          cudaSuccess ||
-      result != cudaDriverEntryPointSuccess) {
-    return nullptr;
-  }
-  return reinterpret_cast<Encode>(function);
+// Asked of the runtime, so that no program links the driver library, which a machine without a GPU lacks. Null where
+// the driver has no such call.
+Encode encode_call() {
+  static const Encode encode = []() -> Encode {
+    void* function = nullptr;
+    cudaDriverEntryPointQueryResult result{};
+    if (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000, cudaEnableDefault, &result) !=
+            cudaSuccess ||
+        result != cudaDriverEntryPointSuccess) {
+      return nullptr;
+    }
+    return reinterpret_cast<Encode>(function);
+  }();
+  return encode;
 }
 
 int current_device_attribute(cudaDeviceAttr attribute) {
@@ -43,8 +51,8 @@ cudaError_t make_context_current() {
 
 cudaError_t encode_map(CUtensorMap& map, const void* base, MapElement element, MapSwizzle swizzle,
                        std::initializer_list<MapDim> dims) {
-  static const Encode encode = find_encode();
-  if (encode == nullptr) return cudaErrorNotSupported;
+  const Encode encode = encode_call();
+  if (encode == nullptr) return cudaErrorNotSupported;  // is_hopper() is false
   if (dims.size() < 1 || dims.size() > 5) return cudaErrorInvalidValue;
   cuuint64_t sizes[5] = {}, strides[5] = {};
   cuuint32_t boxes[5] = {};
@@ -67,8 +75,10 @@ cudaError_t encode_map(CUtensorMap& map, const void* base, MapElement element, M
 }
 
 bool is_hopper() {
-  return current_device_attribute(cudaDevAttrComputeCapabilityMajor) == 9 &&
-         current_device_attribute(cudaDevAttrComputeCapabilityMinor) == 0;
+  // Compiled for another architecture, sm_90 without the "a" included, the kernels' bodies are empty.
+  static const bool compiled = build_info("cuda_archs").find("90a") != std::string::npos;
+  return compiled && current_device_attribute(cudaDevAttrComputeCapabilityMajor) == 9 &&
+         current_device_attribute(cudaDevAttrComputeCapabilityMinor) == 0 && encode_call() != nullptr;
 }
 
 int multiprocessors() {
