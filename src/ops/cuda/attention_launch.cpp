@@ -32,14 +32,11 @@ bool attention_device_fits(const at::Tensor& qkv) {
 
 namespace {
 
-// Starts the kernel of the device's own generation; false where there is none (also where the driver encodes no tensor
-// maps).
+// Starts the kernel of the device's own generation; false where there is none.
 template <class Params>
 bool launch_own(const Params& params) {
   if (g_portable || !cuda::sm90::fits(params)) return false;
-  const cudaError_t error = cuda::sm90::launch(params, c10::cuda::getCurrentCUDAStream());
-  if (error == cudaErrorNotSupported) return false;
-  C10_CUDA_CHECK(error);
+  C10_CUDA_CHECK(cuda::sm90::launch(params, c10::cuda::getCurrentCUDAStream()));
   return true;
 }
 

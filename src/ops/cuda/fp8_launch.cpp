@@ -52,13 +52,11 @@ bool use_fp8_products(const at::Tensor& x, at::ScalarType dtype) {
   return device->major * 10 + device->minor >= 89;
 }
 
-// Starts the Hopper kernel; false where it does not take this input (also where the driver encodes no tensor maps).
+// Starts the Hopper kernel; false where it does not take this input.
 template <class Params>
 bool launch_hopper(const Params& params) {
   if (g_portable || !cuda::sm90::fits(params)) return false;
-  const cudaError_t error = cuda::sm90::launch(params, c10::cuda::getCurrentCUDAStream());
-  if (error == cudaErrorNotSupported) return false;
-  C10_CUDA_CHECK(error);
+  C10_CUDA_CHECK(cuda::sm90::launch(params, c10::cuda::getCurrentCUDAStream()));
   return true;
 }
 

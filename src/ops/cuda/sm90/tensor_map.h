@@ -26,8 +26,8 @@ enum class MapSwizzle { none, bytes128 };
 cudaError_t encode_map(CUtensorMap& map, const void* base, MapElement element, MapSwizzle swizzle,
                        std::initializer_list<MapDim> dims);
 
-// Whether the kernels of this folder run on the current device: it is a Hopper GPU, compute capability 9.0, and this
-// build is for architecture 90a among others.
+// Whether the kernels of this folder run on the current device: it is a Hopper GPU, compute capability 9.0, whose
+// driver encodes tensor maps, and this build is for architecture 90a among others.
 bool is_hopper();
 
 // Multiprocessors of the current device.
