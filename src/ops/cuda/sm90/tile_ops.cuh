@@ -30,8 +30,34 @@ __device__ inline uint32_t swiglu_pair(uint32_t gate, uint32_t up) {
   return multiply_pairs<kType>(round_pair<kType>(silu(g.x), silu(g.y)), up);
 }
 
-// A slice of W is 128 rows of the gate and the same 128 of the up projection: chunks 0 to 15 of a staged row are gates,
-// 16 to 31 the ups of the same outputs.
+// The 16 rows of a part, where a slice of W is 128 rows of the gate and the same 128 of the up projection: chunks 0 to
+// 15 of a staged row are gates, 16 to 31 the ups of the same outputs. Calls write(row, column, gate, up, act) for each
+// row's eight columns, also past the last row: two rows at a time, four times in one go, and stores alone should be
+// conditional, so that the steps of all overlap.
+template <Input kType, class Wait, class Done, class Write>
+__device__ inline void swiglu_part(const TilePart& where, const uint8_t* staging, const Wait& wait, const Done& done,
+                                   const Write& write) {
+  const int lane = static_cast<int>(threadIdx.x) % 32, chunk = lane % 16;
+  const int64_t column = int64_t{where.slice} * 128 + 8 * chunk;
+  wait();
+#pragma unroll 1
+  for (int batch = 0; batch < 16; batch += 8) {
+    uint4 gate[4], up[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      gate[i] = *staged(staging, batch + 2 * i + lane / 16, chunk);
+      up[i] = *staged(staging, batch + 2 * i + lane / 16, chunk + 16);
+    }
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const uint4 act = {swiglu_pair<kType>(gate[i].x, up[i].x), swiglu_pair<kType>(gate[i].y, up[i].y),
+                         swiglu_pair<kType>(gate[i].z, up[i].z), swiglu_pair<kType>(gate[i].w, up[i].w)};
+      write(where.first_row + batch + 2 * i + lane / 16, column, gate[i], up[i], act);
+    }
+  }
+  done();
+}
+
 template <Input kType, bool kSave>
 struct LinearSwigluTile {
   static constexpr Input kInput = kType, kOutput = kType;
@@ -54,38 +80,21 @@ struct LinearSwigluTile {
   template <class Wait, class Done, class Refill>
   __device__ void run(Shared&, State&, const TilePart& where, const uint8_t* staging, const Wait& wait,
                       const Done& done, const Refill&) const {
-    const int lane = static_cast<int>(threadIdx.x) % 32, chunk = lane % 16;
-    const int64_t column = int64_t{where.slice} * 128 + 8 * chunk;
-    wait();
-    // Two rows at a time, four times in one go: stores alone are conditional, so that the steps of all overlap.
-#pragma unroll 1
-    for (int batch = 0; batch < 16; batch += 8) {
-      uint4 gate[4], up[4];
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        gate[i] = *staged(staging, batch + 2 * i + lane / 16, chunk);
-        up[i] = *staged(staging, batch + 2 * i + lane / 16, chunk + 16);
-      }
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int64_t row = where.first_row + batch + 2 * i + lane / 16;
-        const uint4 out = {swiglu_pair<kType>(gate[i].x, up[i].x), swiglu_pair<kType>(gate[i].y, up[i].y),
-                           swiglu_pair<kType>(gate[i].z, up[i].z), swiglu_pair<kType>(gate[i].w, up[i].w)};
-        if (row < rows) {
-          store_16(static_cast<uint16_t*>(act) + row * width + column, out);
-          if constexpr (kSave) {
-            uint16_t* to = static_cast<uint16_t*>(gate_up) + row * 2 * width + column;
-            store_16(to, gate[i]);
-            store_16(to + width, up[i]);
-          }
-        }
-      }
-    }
-    done();
+    swiglu_part<kType>(where, staging, wait, done,
+                       [&](int64_t row, int64_t column, const uint4& gate, const uint4& up, const uint4& out) {
+                         if (row < rows) {
+                           store_16(static_cast<uint16_t*>(act) + row * width + column, out);
+                           if constexpr (kSave) {
+                             uint16_t* to = static_cast<uint16_t*>(gate_up) + row * 2 * width + column;
+                             store_16(to, gate);
+                             store_16(to + width, up);
+                           }
+                         }
+                       });
   }
 };
 
-// The same of e4m3 operands; act, after it was rounded to kRounded, is quantised.
+// The same of e4m3 operands; act, after it was rounded to kRounded, is quantised. Half a warp stores a row's 128 bytes.
 template <Input kRounded>
 struct LinearSwigluFp8Tile {
   static constexpr Input kInput = Input::e4m3, kOutput = kRounded;
@@ -110,39 +119,22 @@ struct LinearSwigluFp8Tile {
   __device__ void finish(State& state) const { raise_amax_of_pairs<kRounded>(act_slot, state.largest); }
   __device__ void fetch(Shared&, const TilePart&, int) const {}
 
-  // Half a warp stores a row's 128 bytes.
   template <class Wait, class Done, class Refill>
   __device__ void run(Shared&, State& state, const TilePart& where, const uint8_t* staging, const Wait& wait,
                       const Done& done, const Refill&) const {
-    const int lane = static_cast<int>(threadIdx.x) % 32, chunk = lane % 16;
-    const int64_t column = int64_t{where.slice} * 128 + 8 * chunk;
-    wait();
-#pragma unroll 1
-    for (int batch = 0; batch < 16; batch += 8) {
-      uint4 gate[4], up[4];
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        gate[i] = *staged(staging, batch + 2 * i + lane / 16, chunk);
-        up[i] = *staged(staging, batch + 2 * i + lane / 16, chunk + 16);
-      }
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int64_t row = where.first_row + batch + 2 * i + lane / 16;
-        const uint4 out = {swiglu_pair<kRounded>(gate[i].x, up[i].x), swiglu_pair<kRounded>(gate[i].y, up[i].y),
-                           swiglu_pair<kRounded>(gate[i].z, up[i].z), swiglu_pair<kRounded>(gate[i].w, up[i].w)};
-        uint32_t largest = larger_sizes(state.largest, out.x);
-        largest = larger_sizes(largest, out.y);
-        largest = larger_sizes(largest, out.z);
-        largest = larger_sizes(largest, out.w);
-        const uint32_t low = quantize_pairs<kRounded>(out.x, out.y, state.scale);
-        const uint32_t high = quantize_pairs<kRounded>(out.z, out.w, state.scale);
-        if (row < rows) {
-          state.largest = largest;
-          store_8(static_cast<uint8_t*>(act) + row * width + column, low, high);
-        }
-      }
-    }
-    done();
+    swiglu_part<kRounded>(where, staging, wait, done,
+                          [&](int64_t row, int64_t column, const uint4&, const uint4&, const uint4& out) {
+                            uint32_t largest = larger_sizes(state.largest, out.x);
+                            largest = larger_sizes(largest, out.y);
+                            largest = larger_sizes(largest, out.z);
+                            largest = larger_sizes(largest, out.w);
+                            const uint32_t low = quantize_pairs<kRounded>(out.x, out.y, state.scale);
+                            const uint32_t high = quantize_pairs<kRounded>(out.z, out.w, state.scale);
+                            if (row < rows) {
+                              state.largest = largest;
+                              store_8(static_cast<uint8_t*>(act) + row * width + column, low, high);
+                            }
+                          });
   }
 };
 
