@@ -1,6 +1,6 @@
 #pragma once
-// Programmatic dependent launch for kernels that are compiled for every GPU (CUDA C++ Programming Guide, "Programmatic
-// Dependent Launch"); the Hopper kernels have the same in sm90/launch.cuh and sm90/primitives.cuh.
+// Programmatic dependent launch (CUDA C++ Programming Guide, "Programmatic Dependent Launch"): a kernel may begin while
+// the one before it still runs. Its blocks take the room that finished ones leave, and set up barriers meanwhile.
 
 #include <cuda_runtime.h>
 
@@ -8,8 +8,9 @@
 
 namespace hrm::ops::cuda {
 
-// Every thread of a kernel that start_early() queues calls this before its first access to global memory: it returns
-// when all earlier kernels are done and what they wrote is visible. From then on the next kernel may begin.
+// Every thread of a kernel that start_early() or sm90::start() queues calls this before it touches memory that an
+// earlier kernel wrote or reads: it returns when all earlier kernels are done and what they wrote is visible. From then
+// on the next kernel may begin in the same way.
 __device__ inline void wait_for_earlier() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
@@ -17,8 +18,8 @@ __device__ inline void wait_for_earlier() {
 #endif
 }
 
-// Queues a kernel. Where the code that the device runs knows how to wait, it may begin before the kernels queued
-// earlier are done.
+// Queues a kernel that is compiled for every GPU. Where the code that the device runs knows how to wait, it may begin
+// before the kernels queued earlier are done.
 template <class... Params, class... Args>
 cudaError_t start_early(void (*kernel)(Params...), dim3 blocks, int threads, size_t shared, cudaStream_t stream,
                         const Args&... args) {

@@ -6,6 +6,7 @@
 
 #include "ops/cuda/attention.cuh"
 #include "ops/cuda/attention.h"
+#include "ops/cuda/early.cuh"
 #include "ops/cuda/sm90/attention_tiles.cuh"
 
 namespace hrm::ops::cuda::sm90 {
@@ -114,7 +115,7 @@ __global__ void __launch_bounds__(AttentionBackwardShape<kN>::kThreads, Attentio
     barrier_init(v_full, 1);
     barrier_init_fence();
   }
-  wait_for_earlier_kernels();
+  wait_for_earlier();
   if (loads) load(at.item);
   __syncthreads();
 

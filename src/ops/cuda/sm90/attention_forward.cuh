@@ -6,6 +6,7 @@
 
 #include "ops/cuda/attention.cuh"
 #include "ops/cuda/attention.h"
+#include "ops/cuda/early.cuh"
 #include "ops/cuda/sm90/attention_tiles.cuh"
 
 namespace hrm::ops::cuda::sm90 {
@@ -73,7 +74,7 @@ __global__ void __launch_bounds__(AttentionForwardShape<kN>::kThreads, Attention
     barrier_init_fence();
     if (k8) *block_largest = 0;
   }
-  wait_for_earlier_kernels();
+  wait_for_earlier();
   if (loads) {
     for (int i = 0; i < Shape::kQkStages; ++i) load_qk(at.item + i * grid, i);
     for (int i = 0; i < Shape::kVStages; ++i) load_v(at.item + i * grid, i);

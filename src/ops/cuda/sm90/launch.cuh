@@ -8,7 +8,7 @@
 namespace hrm::ops::cuda::sm90 {
 
 // Queues a kernel with `shared` bytes of dynamic shared memory in clusters of `cluster` blocks. It may begin before the
-// kernels queued earlier are done, so it must call wait_for_earlier_kernels() (primitives.cuh).
+// kernels queued earlier are done, so it must call wait_for_earlier() (early.cuh).
 template <class Kernel, class... Args>
 cudaError_t start(Kernel kernel, int blocks, int threads, int shared, int cluster, cudaStream_t stream,
                   const Args&... args) {

@@ -11,6 +11,7 @@
 // The operands are 16-bit elements, or e4m3 with a scale each; then y may be written in e4m3 also, straight from the
 // registers: four threads have whole sectors of 32 bytes.
 
+#include "ops/cuda/early.cuh"
 #include "ops/cuda/sm90/elements.cuh"
 #include "ops/cuda/sm90/wgmma.cuh"
 
@@ -75,7 +76,7 @@ __global__ void __launch_bounds__(384, 1)
   } else {
     __syncthreads();
   }
-  wait_for_earlier_kernels();
+  wait_for_earlier();
 
   // The last warpgroup loads, by one thread; its registers go to the others.
   if (warp >= 8) {

@@ -7,6 +7,7 @@
 // blocks. The residual is read, and y written, by the transposing matrix instructions, in the tile that the TMA brings
 // and fetches. Sums have one order: over a thread's outputs, lanes, warps, blocks.
 
+#include "ops/cuda/early.cuh"
 #include "ops/cuda/sm90/core_matrices.cuh"
 #include "ops/cuda/sm90/elements.cuh"
 #include "ops/cuda/sm90/linear_rms_norm.cuh"
@@ -61,7 +62,7 @@ __global__ void __launch_bounds__(384, 1)
     barrier_arrive_expect(totals_full, kRows * 4);  // of the other block
   }
   cluster_sync();
-  wait_for_earlier_kernels();
+  wait_for_earlier();
 
   if (warp >= 8) {
     registers_decrease<24>();

@@ -228,17 +228,6 @@ __device__ inline void store_remote_counted(float* to, uint64_t* barrier, uint32
       : "memory");
 }
 
-// ---- Programmatic dependent launch (CUDA C++ Programming Guide, "Programmatic Dependent Launch") ----
-
-// A kernel that start() (launch.cuh) has queued may begin while the one before it still runs: its blocks take the room
-// that finished ones leave, and set up barriers meanwhile. Every thread must call this before it touches memory that an
-// earlier kernel wrote or reads: it returns when all earlier kernels are done and what they wrote is visible. From then
-// on the next kernel may begin in the same way.
-__device__ inline void wait_for_earlier_kernels() {
-  asm volatile("griddepcontrol.wait;" ::: "memory");
-  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-}
-
 // ---- Warps and registers ----
 
 // Barrier `id` (1 to 15) among `threads` threads, whole warps.

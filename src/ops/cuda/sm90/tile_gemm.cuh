@@ -30,6 +30,7 @@
 
 #include <algorithm>
 
+#include "ops/cuda/early.cuh"
 #include "ops/cuda/sm90/elements.cuh"
 #include "ops/cuda/sm90/launch.cuh"
 #include "ops/cuda/sm90/wgmma.cuh"
@@ -117,7 +118,7 @@ __global__ void __launch_bounds__(384, 1)
     barrier_init_fence();
   }
   __syncthreads();
-  wait_for_earlier_kernels();
+  wait_for_earlier();
 
   constexpr bool k8Bits = Op::kInput == Input::e4m3;
   constexpr int kBlockK = k8Bits ? 128 : 64;  // 128 bytes
