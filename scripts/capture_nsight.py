@@ -21,11 +21,11 @@ import subprocess
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "lib"))
+import command as cli  # noqa: E402
 import hotspots  # noqa: E402
 import kernel_profile  # noqa: E402
 
 ROOT = kernel_profile.ROOT
-USAGE, ENVIRONMENT = 2, 3
 STOPPED = 75  # exit code of a run of `train` that stopped after its window
 
 # The program, and where people get it.
@@ -38,12 +38,6 @@ METRICS = ",".join([
     # An expression, because not every GPU counts each of these.
     f"regex:^{hotspots.TENSOR_OPS}_(bf16_dst_fp32|fp16|tf32_dst_fp32|fp8)$",
 ])
-
-
-class Failure(Exception):
-    def __init__(self, code, sentence):
-        super().__init__(sentence)
-        self.code = code
 
 
 def say(text):
@@ -61,12 +55,12 @@ def output_of(*command):
 def split_command(command):
     """(program, subcommand words, rest) of `hrm_train train ...` or `hrm_train bench step ...`."""
     if not command:
-        raise Failure(USAGE, "give the command to profile behind --, e.g. -- build/bin/hrm_train bench step --config FILE")
+        raise cli.Failure(cli.USAGE, "give the command to profile behind --, e.g. -- build/bin/hrm_train bench step --config FILE")
     if command[1:2] == ["train"]:
         return command[0], ["train"], command[2:]
     if command[1:3] == ["bench", "step"]:
         return command[0], ["bench", "step"], command[3:]
-    raise Failure(USAGE, f"'{shlex.join(command)}' is not 'hrm_train train ...' or 'hrm_train bench step ...'")
+    raise cli.Failure(cli.USAGE, f"'{shlex.join(command)}' is not 'hrm_train train ...' or 'hrm_train bench step ...'")
 
 
 def has_key(words, key):
@@ -109,7 +103,7 @@ def run_logged(command, log):
 
 def check(code, log, what):
     if code not in (0, STOPPED):
-        raise Failure(ENVIRONMENT, f"{what} ended with exit code {code}; its output is in '{log}'")
+        raise cli.Failure(cli.MACHINE, f"{what} ended with exit code {code}; its output is in '{log}'")
 
 
 def capture_systems(args, command, output):
@@ -122,7 +116,7 @@ def capture_systems(args, command, output):
     check(run_logged(line, log), log, "nsys")
     made = report.with_suffix(".nsys-rep")
     if not made.is_file():
-        raise Failure(ENVIRONMENT, f"nsys wrote no report: no step was recorded; its output is in '{log}'")
+        raise cli.Failure(cli.MACHINE, f"nsys wrote no report: no step was recorded; its output is in '{log}'")
     export = report.with_suffix(".sqlite")
     check(run_logged(["nsys", "export", "--type", "sqlite", "--force-overwrite", "true", "--output", str(export),
                       str(made)], output / "systems_export.log"), output / "systems_export.log", "nsys export")
@@ -137,7 +131,7 @@ def capture_compute(args, command, output):
     check(run_logged(line, log), log, "ncu")
     made = report.with_suffix(".ncu-rep")
     if not made.is_file():
-        raise Failure(ENVIRONMENT, f"ncu wrote no report: no kernel was recorded; its output is in '{log}'")
+        raise cli.Failure(cli.MACHINE, f"ncu wrote no report: no kernel was recorded; its output is in '{log}'")
     table = report.with_suffix(".csv")
     with open(table, "w", encoding="utf-8") as file:
         code = subprocess.run(["ncu", "--import", str(made), "--csv", "--page", "raw"], stdout=file).returncode
@@ -148,7 +142,7 @@ def capture_compute(args, command, output):
 def archive(args, command, output):
     resolved = subprocess.run(config_command(command), capture_output=True, text=True)
     if resolved.returncode != 0:
-        raise Failure(USAGE, resolved.stderr.strip().removeprefix("error: ") or "the configuration cannot be read")
+        raise cli.Failure(cli.USAGE, resolved.stderr.strip().removeprefix("error: ") or "the configuration cannot be read")
     (output / "config.json").write_text(resolved.stdout, encoding="utf-8")
     gpu = output_of("nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader").splitlines()
     facts = {
@@ -171,18 +165,18 @@ def capture(args):
     split_command(args.command)
     program = args.command[0]
     if shutil.which(program) is None:
-        raise Failure(ENVIRONMENT, f"'{program}' is no program: build it first (scripts/build)")
+        raise cli.Failure(cli.MACHINE, f"'{program}' is no program: build it first (scripts/build)")
     for mode in modes:
         tool, name, address = TOOLS[mode]
         if shutil.which(tool) is None:
-            raise Failure(ENVIRONMENT, f"{name} is not installed ('{tool}' is not in the PATH): get it from {address}, or "
+            raise cli.Failure(cli.MACHINE, f"{name} is not installed ('{tool}' is not in the PATH): get it from {address}, or "
                                        "use profiling.trace=true, which needs nothing but hrm_train")
     stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
     output = pathlib.Path(args.output or ROOT / "runs" / f"nsight-{stamp}").resolve()
     try:
         output.mkdir(parents=True, exist_ok=True)
     except OSError as e:
-        raise Failure(ENVIRONMENT, f"cannot make the output folder '{output}': {e.strerror}") from None
+        raise cli.Failure(cli.MACHINE, f"cannot make the output folder '{output}': {e.strerror}") from None
 
     # What an earlier capture left in this folder must not pass for this one's.
     for name in ("systems.nsys-rep", "systems.sqlite", "compute.ncu-rep", "compute.csv", "hotspots.md"):
@@ -207,30 +201,33 @@ def capture(args):
     print(output / "hotspots.md")
 
 
+def words(text):
+    """The arguments in a quoted text."""
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"'{text}': {error}") from None
+
+
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--mode", choices=["systems", "compute", "both"], required=True)
+    parser = cli.Parser(__doc__)
+    parser.add_argument("--mode", choices=["systems", "compute", "both"], required=True,
+                        help="systems: a timeline (nsys); compute: counters of kernels (ncu)")
     parser.add_argument("--output", help="folder to write to (default: runs/nsight-<date>)")
-    parser.add_argument("--steps", type=int, default=3, help="steps of the timeline (default: 3)")
-    parser.add_argument("--after", type=int, default=20, help="steps before them (default: 20)")
-    parser.add_argument("--nsys-args", type=shlex.split, default=[], help="further arguments of nsys, in quotes")
-    parser.add_argument("--ncu-args", type=shlex.split, default=[], help="further arguments of ncu, in quotes")
+    parser.add_argument("--steps", type=cli.count(), default=3, help="steps of the timeline (default: 3)")
+    parser.add_argument("--after", type=cli.count(), default=20, help="steps before them (default: 20)")
+    parser.add_argument("--nsys-args", type=words, default=[], help="further arguments of nsys, in quotes")
+    parser.add_argument("--ncu-args", type=words, default=[], help="further arguments of ncu, in quotes")
     parser.add_argument("command", nargs=argparse.REMAINDER, help="-- hrm_train train ... or -- hrm_train bench step ...")
     args = parser.parse_args()
     if args.command[:1] == ["--"]:
         args.command = args.command[1:]
     try:
-        if args.steps < 1 or args.after < 1:
-            raise Failure(USAGE, "--steps and --after must be at least 1")
         capture(args)
-    except Failure as e:
-        print(f"error: {e}", file=sys.stderr)
-        return e.code
     except kernel_profile.BadProfile as e:
-        print(f"error: {e}", file=sys.stderr)
-        return 4
+        raise cli.Failure(cli.DATA, str(e)) from None
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    cli.run(main)

@@ -8,12 +8,11 @@ does the work; a turn's number is the mean over its steps, the table has the med
 machine must be otherwise idle: on a busy one the ranges are wide. Needs what official_step.py needs. It works without a
 GPU, where HRM_PYTHON_TESTS=ON scripts/test installs the torch that .venv/bin/python needs.
 """
-import argparse
-import json
 import os
 import pathlib
 
 import compare_official as gpu
+from compare_official import command
 
 SMALL = dict(hidden_size=64, num_heads=4, H_layers=1, L_layers=1)
 WORKS = {
@@ -42,30 +41,30 @@ def table(results, modes):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command.Parser(__doc__)
     parser.add_argument("--hrm", type=pathlib.Path, metavar="PATH", help="checkout of the official HRM code")
     parser.add_argument("--trm", type=pathlib.Path, metavar="PATH", help="checkout of the official TRM code")
     parser.add_argument("--work", default=",".join(WORKS), help="comma-separated; default: %(default)s")
     parser.add_argument("--modes", default="eager,default", help="of the official code; default: %(default)s")
-    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=0, help="steps of a turn (default: chosen for each work)")
-    parser.add_argument("--binary", default="build/bin/hrm_train")
+    parser.add_argument("--threads", type=command.count(), default=len(os.sched_getaffinity(0)),
+                        help="of both sides (default: one per core)")
+    parser.add_argument("--rounds", type=command.count(), default=5, help="turns of each side (default: %(default)s)")
+    parser.add_argument("--steps", type=command.count(0), default=0, help="steps of a turn (default: chosen for each work)")
+    parser.add_argument("--binary", default=str(gpu.ROOT / "build/bin/hrm_train"), help="(default: build/bin/hrm_train)")
     parser.add_argument("--out", type=pathlib.Path, metavar="JSON", help="file of all results, read and added to")
     parser.add_argument("--markdown", type=pathlib.Path, metavar="FILE", help="where the table goes (default: stdout)")
     args = parser.parse_args()
-    names, args.modes = args.work.split(","), args.modes.split(",")
-    for name in names:
-        if name not in WORKS:
-            parser.error(f"no work '{name}'; there are {', '.join(WORKS)}")
-        if (args.hrm if WORKS[name]["model"] == "hrm" else args.trm) is None:
-            parser.error(f"{name} needs --{'hrm' if WORKS[name]['model'] == 'hrm' else 'trm'}")
+    names = gpu.known(args.work.split(","), list(WORKS), "work")
+    args.modes = gpu.known(args.modes.split(","), ["eager"] + gpu.MODES, "mode")
+    gpu.check_checkouts(args, {name: WORKS[name] for name in names})
+    results = gpu.earlier_results(args.out)
+    command.writable(args.out)
+    command.writable(args.markdown)
     os.environ["OMP_NUM_THREADS"] = str(args.threads)
-    args.binary = str(pathlib.Path(args.binary).resolve())
+    args.binary = command.program(args.binary)
     args.machine = gpu.machine("cpu", args.binary) | dict(threads=args.threads)
     args.device, args.maze, args.batch, args.puzzles, args.skip_steps, args.limit = "cpu", "", 0, 0, 3, 1800
     args.variants, args.together, args.all_at_once = [], len(args.modes), False
-    results = json.loads(args.out.read_text(encoding="utf-8")) if args.out and args.out.exists() else []
     for name in names:  # one after the other: the shape is an option of both sides
         work = WORKS[name]
         shape = work.get("shape", {})
@@ -75,12 +74,10 @@ def main():
         args.ours_set = ["runtime.device=cpu", f"runtime.threads={args.threads}"]
         args.ours_set += [f"model.{key}={value}" for key, value in shape.items()]
         gpu.measure(args, {name: args.modes}, results)
-    text = table(results, args.modes)
-    if args.markdown:
-        args.markdown.write_text(text, encoding="utf-8")
-    else:
-        print(text)
+    gpu.write_text(args.markdown, table(results, args.modes))
+    gpu.need_comparison(results, names)
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    command.run(main)

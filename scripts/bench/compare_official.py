@@ -21,7 +21,6 @@ that was the fastest there; of several sittings, the smallest ratio counts. --re
 existing file. Needs a GPU, a build of hrm_train, and what official_step.py needs; .venv/bin/python, which scripts/build
 makes where there is a GPU, has all of that.
 """
-import argparse
 import datetime
 import json
 import os
@@ -35,6 +34,9 @@ import sys
 import tempfile
 import threading
 import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "lib"))
+import command  # noqa: E402
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
@@ -78,15 +80,15 @@ class Official:
         self.mode, self.start = mode, time.monotonic()
         checkout = args.hrm if work["model"] == "hrm" else args.trm
         grid = work.get("grid", "sudoku")
-        command = [sys.executable, str(HERE / "official_step.py"), "--model", work["model"], "--checkout", str(checkout),
+        words = [sys.executable, str(HERE / "official_step.py"), "--model", work["model"], "--checkout", str(checkout),
                    "--grid", grid, "--batch", str(work["batch"]), "--mode", mode, "--device", args.device, "--serve",
                    "--train", args.maze if grid == "maze" else str(ROOT / TRAIN)]
-        command += ["--test", str(ROOT / TEST)] if grid == "sudoku" else []
-        command += ["--eval-only"] if "puzzles" in work else []
-        command += [word for item in args.official_set for word in ("--set", item)]
-        command += ["--dtype", "float32"] if args.device == "cpu" else []
+        words += ["--test", str(ROOT / TEST)] if grid == "sudoku" else []
+        words += ["--eval-only"] if "puzzles" in work else []
+        words += [word for item in args.official_set for word in ("--set", item)]
+        words += ["--dtype", "float32"] if args.device == "cpu" else []
         self.errors = tempfile.TemporaryFile(mode="w+", errors="replace")
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors,
+        self.process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors,
                                         text=True)
         self.answers = queue.Queue()
         threading.Thread(target=self.listen, daemon=True).start()
@@ -143,13 +145,13 @@ def run_ours(args, work, overrides, scratch):
     result_file.unlink(missing_ok=True)
     common = ["--config", work["config"], "--json", str(result_file)]
     if "puzzles" in work:
-        command = [args.binary, "bench", "eval", *common, "--passes", "1",
+        words = [args.binary, "bench", "eval", *common, "--passes", "1",
                    f"eval.max_samples={args.puzzles or work['puzzles']}", f"eval.batch_size={work['batch']}"]
     else:
-        command = [args.binary, "bench", "step", *common, "--steps", str(args.steps or work["steps"]), "--warmup",
+        words = [args.binary, "bench", "step", *common, "--steps", str(args.steps or work["steps"]), "--warmup",
                    str(args.skip_steps), "--profile-steps", "0", f"train.global_batch_size={work['batch']}",
                    "train.micro_batch_size=0"]
-    done = subprocess.run(command + data + overrides, cwd=ROOT, capture_output=True, text=True)
+    done = subprocess.run(words + data + overrides, cwd=ROOT, capture_output=True, text=True)
     if done.returncode != 0:
         return {"error": last_line(done.stderr)}
     result = json.loads(result_file.read_text(encoding="utf-8"))
@@ -339,67 +341,118 @@ def tables(results):
 
 
 def machine(device, binary):
-    try:
-        import torch
-    except ImportError:
-        raise SystemExit("error: this Python has no torch; start the script with .venv/bin/python, or with another one "
-                         "that has") from None
+    torch = command.need_torch()
+    if device == "cuda" and not torch.cuda.is_available():
+        raise command.Failure(command.MACHINE, "PyTorch finds no GPU here; compare_cpu.py compares on the CPU")
     about = dict(torch=torch.__version__, gpu=torch.cuda.get_device_name() if device == "cuda" else "CPU")
     return about | dict(ours=subprocess.run([binary, "--version"], capture_output=True, text=True).stdout.split("\n")[0])
 
 
+def known(names, of, what):
+    """The names of a comma- or plus-separated list, each of which must be one of `of`."""
+    for name in names:
+        if name not in of:
+            raise command.Failure(command.USAGE, f"no {what} '{name}'; there are {', '.join(of)}")
+    return names
+
+
+def check_checkouts(args, works):
+    for name, work in works.items():
+        option, path = ("--hrm", args.hrm) if work["model"] == "hrm" else ("--trm", args.trm)
+        if path is None:
+            raise command.Failure(command.USAGE, f"{name} needs {option}, a checkout of the official code; see --help")
+        command.checkout(path, option[2:].upper())
+
+
+def earlier_results(path):
+    """What --out holds already."""
+    if not path or not path.exists():
+        return []
+    try:
+        results = json.loads(path.read_text(encoding="utf-8"))
+        for record in results:
+            record["work"], record["side"], record["variant"], record["gpu"], record["torch"], record["ours"]
+    except (ValueError, KeyError, TypeError):
+        raise command.Failure(command.DATA, f"{path} is not what this script has written; give another --out") from None
+    return results
+
+
+def write_text(path, text):
+    if path:
+        path.write_text(text, encoding="utf-8")
+    else:
+        print(text)
+
+
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command.Parser(__doc__)
     parser.add_argument("--hrm", type=pathlib.Path, metavar="PATH", help="checkout of the official HRM code")
     parser.add_argument("--trm", type=pathlib.Path, metavar="PATH", help="checkout of the official TRM code")
     parser.add_argument("--work", default=",".join(WORKS),
                         help="comma-separated, each with modes of its own if need be: hrm384:default+reduce-overhead; "
                         "default: %(default)s")
     parser.add_argument("--modes", default=",".join(MODES), help="of torch.compile; default: %(default)s")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--binary", default="build/bin/hrm_train")
+    parser.add_argument("--rounds", type=command.count(), default=3, help="turns of each side (default: %(default)s)")
+    parser.add_argument("--binary", default=str(ROOT / "build/bin/hrm_train"), help="(default: build/bin/hrm_train)")
     parser.add_argument("--out", type=pathlib.Path, metavar="JSON", help="file of all results, read and added to")
     parser.add_argument("--markdown", type=pathlib.Path, metavar="FILE", help="where the tables go (default: stdout)")
     parser.add_argument("--report", action="store_true", help="measure nothing; write the tables of --out")
-    parser.add_argument("--steps", type=int, default=0, help="steps of a turn (default: chosen for each work)")
-    parser.add_argument("--skip-steps", type=int, default=20, help="steps at the start of our turns that do not count")
-    parser.add_argument("--limit", type=float, default=900, help="seconds that compiling, or a turn, may take")
-    parser.add_argument("--together", type=int, default=0, help="compiled modes held in GPU memory at the same time")
+    parser.add_argument("--steps", type=command.count(0), default=0, help="steps of a turn (default: chosen for each work)")
+    parser.add_argument("--skip-steps", type=command.count(), default=20,
+                        help="steps at the start of our turns that do not count (default: %(default)s)")
+    parser.add_argument("--limit", type=command.count(), default=900,
+                        help="seconds that compiling, or a turn, may take (default: %(default)s)")
+    parser.add_argument("--together", type=command.count(0), default=0,
+                        help="compiled modes held in GPU memory at the same time (default: chosen for each work)")
     parser.add_argument("--all-at-once", action="store_true",
                         help="compile all works and modes at the same time; all must fit into the GPU's memory")
     parser.add_argument("--variants", default="", help="of ours, comma-separated: bf16, fp8 recursions (default: all)")
     parser.add_argument("--ours-set", action="append", default=[], metavar="KEY=VALUE", help="override of ours")
     parser.add_argument("--official-set", action="append", default=[], metavar="KEY=VALUE", help="override of theirs")
-    parser.add_argument("--batch", type=int, default=0, help="another batch size (for tests of this script)")
-    parser.add_argument("--puzzles", type=int, default=0, help="evaluate fewer (for tests of this script)")
+    parser.add_argument("--batch", type=command.count(0), default=0, help="another batch size (for tests of this script)")
+    parser.add_argument("--puzzles", type=command.count(0), default=0, help="evaluate fewer (for tests of this script)")
     parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"], help="cpu: for tests of this script")
     args = parser.parse_args()
-    args.variants = [v.strip() for v in args.variants.split(",") if v]
+    args.variants = known([v.strip() for v in args.variants.split(",") if v], list(FP8), "variant")
     works = {}
     for item in args.work.split(","):
         name, _, modes = item.partition(":")
-        if name not in WORKS:
-            parser.error(f"no work '{name}'; there are {', '.join(WORKS)}")
-        works[name] = modes.split("+") if modes else args.modes.split(",")
-    results = json.loads(args.out.read_text(encoding="utf-8")) if args.out and args.out.exists() else []
-    if not args.report:
-        for name in works:
-            if (args.hrm if WORKS[name]["model"] == "hrm" else args.trm) is None:
-                parser.error(f"{name} needs --{'hrm' if WORKS[name]['model'] == 'hrm' else 'trm'}")
-        args.binary = str(pathlib.Path(args.binary).resolve())
-        args.machine = machine(args.device, args.binary)
-        with tempfile.TemporaryDirectory(prefix="maze_") as maze:
-            args.maze = maze + "/maze30"
-            if any(WORKS[name].get("grid") == "maze" for name in works):
-                subprocess.run([args.binary, "data", "maze", "--generate", "--train", "1000", "--test", "16",
-                                "--out", args.maze], check=True, stdout=subprocess.DEVNULL)
-            measure(args, works, results)
-    text = tables(results)
-    if args.markdown:
-        args.markdown.write_text(text, encoding="utf-8")
-    else:
-        print(text)
+        known([name], list(WORKS), "work")
+        works[name] = known(modes.split("+") if modes else args.modes.split(","), ["eager"] + MODES, "mode")
+    if args.report and not (args.out and args.out.exists()):
+        raise command.Failure(command.USAGE, "--report needs --out, an existing file of results")
+    results = earlier_results(args.out)
+    command.writable(args.markdown)
+    if args.report:
+        if not results:
+            raise command.Failure(command.DATA, f"{args.out} holds no results")
+        write_text(args.markdown, tables(results))
+        return 0
+    check_checkouts(args, {name: WORKS[name] for name in works})
+    command.writable(args.out)
+    args.binary = command.program(args.binary)
+    args.machine = machine(args.device, args.binary)
+    with tempfile.TemporaryDirectory(prefix="maze_") as maze:
+        args.maze = maze + "/maze30"
+        if any(WORKS[name].get("grid") == "maze" for name in works):
+            made = subprocess.run([args.binary, "data", "maze", "--generate", "--train", "1000", "--test", "16",
+                                   "--out", args.maze], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+            if made.returncode != 0:
+                raise command.Failure(command.MACHINE, f"no mazes could be made: {last_line(made.stderr)}")
+        measure(args, works, results)
+    write_text(args.markdown, tables(results))
+    need_comparison(results, works)
+    return 0
+
+
+def need_comparison(results, works):
+    """A comparison that has nothing to compare is none."""
+    for name in works:
+        of_work = [r for r in results if r["work"] == name]
+        if not any(compared(of_work, variant) for variant in {r["variant"] for r in of_work if r["side"] == "ours"}):
+            errors = [f"{r['side']}, {r['variant']}: {r['error']}" for r in of_work if "error" in r]
+            raise command.Failure(command.MACHINE, f"{name} could not be compared ({(errors or ['no turn'])[-1]})")
 
 
 if __name__ == "__main__":
-    main()
+    command.run(main)

@@ -22,16 +22,22 @@ Needs torch (2.11 is what our side uses), numpy for dataset directories, and for
 headers of Python (python3-dev); pydantic and einops where they are installed (few of their functions are used, and
 replaced where they are not). .venv/bin/python, which scripts/build makes where there is a GPU, has torch and numpy.
 """
-import argparse
 import csv
 import json
 import os
+import pathlib
 import sys
 import time
 import types
 
-import torch
-import torch.nn.functional as F
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "lib"))
+import command  # noqa: E402
+
+try:
+    import torch
+    import torch.nn.functional as F
+except ImportError:
+    command.run(command.need_torch)
 
 MODES = ["eager", "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"]
 MODELS = ["hrm", "trm_att", "trm_mlp"]
@@ -148,8 +154,7 @@ class Official:
 
     def __init__(self, model, checkout, batch, mode="default", grid="sudoku", device="cuda", dtype="bfloat16", seed=0,
                  lr=None, weight_decay=1.0, warmup_steps=2000, overrides=None):
-        if not os.path.isdir(os.path.join(checkout, "models")):
-            raise SystemExit(f"error: {checkout} holds no folder 'models'; give a checkout of the official repository")
+        command.checkout(pathlib.Path(checkout), "HRM" if model == "hrm" else "TRM")
         stand_in_for_packages()
         sys.path.insert(0, checkout)
         from models.losses import ACTLossHead
@@ -319,29 +324,50 @@ class TimedWork:
         return dict(peak_bytes=torch.cuda.max_memory_allocated(), reserved_bytes=torch.cuda.max_memory_reserved())
 
 
+def parsed(overrides):
+    """{key: value} of KEY=VALUE arguments."""
+    out = {}
+    for item in overrides:
+        key, _, value = item.partition("=")
+        try:
+            out[key] = json.loads(value)
+        except ValueError:
+            raise command.Failure(command.USAGE, f"'{item}' is not KEY=VALUE with a JSON value") from None
+    return out
+
+
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command.Parser(__doc__)
     parser.add_argument("--model", choices=MODELS, required=True)
     parser.add_argument("--checkout", required=True, metavar="PATH", help="folder of the official repository")
     parser.add_argument("--grid", choices=sorted(GRIDS), default="sudoku")
     parser.add_argument("--train", metavar="PATH",
                         help="training puzzles: a CSV file of Sudoku or a dataset directory (default: random tokens)")
     parser.add_argument("--test", metavar="CSV", help="test puzzles, for evaluations")
-    parser.add_argument("--batch", type=int, default=384)
-    parser.add_argument("--mode", choices=MODES, default="default")
-    parser.add_argument("--device", default="cuda")
-    parser.add_argument("--dtype", default="bfloat16", choices=["bfloat16", "float32"])
+    parser.add_argument("--batch", type=command.count(), default=384, help="(default: %(default)s)")
+    parser.add_argument("--mode", choices=MODES, default="default", help="(default: %(default)s)")
+    parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"], help="(default: %(default)s)")
+    parser.add_argument("--dtype", default="bfloat16", choices=["bfloat16", "float32"],
+                        help="of the model (default: %(default)s)")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE",
                         help="a value of the official model's configuration, as JSON")
-    parser.add_argument("--threads", type=int, default=0, help="threads of a CPU run")
-    parser.add_argument("--warmup", type=int, default=12, help="steps before the clock starts, compilation included")
-    parser.add_argument("--steps", type=int, default=40, help="timed steps")
+    parser.add_argument("--threads", type=command.count(0), default=0, help="threads of a CPU run (default: torch's)")
+    parser.add_argument("--warmup", type=command.count(), default=12,
+                        help="steps before the clock starts, compilation included (default: %(default)s)")
+    parser.add_argument("--steps", type=command.count(), default=40, help="timed steps (default: %(default)s)")
     parser.add_argument("--eval-only", action="store_true", help="warm up evaluation instead of training steps")
-    parser.add_argument("--serve", action="store_true")
+    parser.add_argument("--serve", action="store_true", help="wait for orders on the standard input")
     args = parser.parse_args()
+    if args.eval_only and not args.test:
+        parser.error("--eval-only needs --test")
+    for path in filter(None, (args.train, args.test)):
+        if not os.path.exists(path):
+            raise command.Failure(command.DATA, f"{path} does not exist; give puzzles")
+    if args.device == "cuda" and not torch.cuda.is_available():
+        raise command.Failure(command.MACHINE, "PyTorch finds no GPU here; --device cpu goes on without")
     if args.threads:
         torch.set_num_threads(args.threads)
-    overrides = {key: json.loads(value) for key, value in (item.split("=", 1) for item in args.set)}
+    overrides = parsed(args.set)
     start = time.perf_counter()
     work = TimedWork(Official(args.model, args.checkout, args.batch, args.mode, args.grid, args.device, args.dtype,
                               overrides=overrides), args.train, args.test)
@@ -361,18 +387,19 @@ def main():
     if not args.serve:
         result = work.evaluate(10**9) if args.eval_only else work.run(args.steps)
         print(json.dumps(about | result), flush=True)
-        return
+        return 0
     print(json.dumps(dict(ready=about)), flush=True)
     for line in sys.stdin:
         order = json.loads(line)
         if "quit" in order:
-            return
+            return 0
         if "run" in order:
             answer = work.run(order["run"], order.get("sync", True))
         else:
             answer = work.evaluate(order["eval"], order.get("sync", True))
         print(json.dumps(answer), flush=True)
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    command.run(main)

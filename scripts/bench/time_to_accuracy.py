@@ -26,10 +26,14 @@ import subprocess
 import sys
 import time
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "lib"))
+import command  # noqa: E402
+
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 CONFIG = "configs/puzzle/hrm_sudoku17.json"
 STOPPED = 75  # exit code: saved, start again
+MODES = ["eager", "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"]
 UNTIMED = 6  # steps after a start of the official code in which it compiles
 
 
@@ -40,7 +44,15 @@ def add_line(path, record):
 
 
 def read_lines(path):
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
+    records = []
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines() if path.exists() else [], 1):
+        try:
+            records.append(json.loads(line))
+            records[-1]["step"]
+        except (ValueError, KeyError, TypeError):
+            raise command.Failure(command.DATA, f"{path}, line {number}: not a JSON object with a step; delete the line "
+                                                "to go on") from None
+    return records
 
 
 def record_of(name, seed, step, seconds, accuracy, exact, device):
@@ -58,7 +70,7 @@ def train_official(args):
     name, seed = "official", args.worker
     lines, state_file = args.dir / f"{name}_seed{seed}.jsonl", args.dir / f"{name}_seed{seed}.pt"
     cuda = args.device == "cuda"
-    overrides = {key: json.loads(value) for key, value in (item.split("=", 1) for item in args.official_set)}
+    overrides = official_step.parsed(args.official_set)
     official = official_step.Official("hrm", str(args.hrm), args.batch, args.mode, device=args.device, seed=seed,
                                       dtype="bfloat16" if cuda else "float32", overrides=overrides)
     train, test = (official_step.read_sudoku(ROOT / p, args.device) for p in (args.train, args.test))
@@ -149,14 +161,14 @@ def harvest(args, name, seed):
 
 def train_ours(args, name, overrides, seed, environment):
     log_every = next(n for n in (50, 25, 20, 10, 5, 2, 1) if args.eval_every % n == 0)
-    command = [str(args.binary), "train", "--config", CONFIG, f"run.dir={args.dir}", f"run.name={name}_seed{seed}",
-               f"run.seed={seed}", f"data.train={args.train}", f"data.test={args.test}", f"train.steps={args.steps}",
+    words = [str(args.binary), "train", "--config", CONFIG, f"run.dir={args.dir}", f"run.name={name}_seed{seed}",
+             f"run.seed={seed}", f"data.train={args.train}", f"data.test={args.test}", f"train.steps={args.steps}",
                f"train.global_batch_size={args.batch}", f"optim.warmup_steps={min(2000, args.steps)}",
                f"train.log_every={log_every}", f"train.eval_every={args.eval_every}", "train.keep_checkpoints=1",
                "train.checkpoint_every=0", f"train.max_seconds={max(1.0, args.deadline - time.time() - args.startup)}",
                f"eval.max_samples={args.puzzles}", f"eval.batch_size={args.eval_batch}", *overrides, *args.ours_set]
     with open(args.dir / f"{name}_seed{seed}.log", "a", encoding="utf-8") as log:
-        code = subprocess.run(command, cwd=ROOT, env=environment, stdout=log, stderr=log).returncode
+        code = subprocess.run(words, cwd=ROOT, env=environment, stdout=log, stderr=log).returncode
     harvest(args, name, seed)
     return code
 
@@ -168,8 +180,14 @@ def visible_gpus(args):
         return [""]
     if os.environ.get("CUDA_VISIBLE_DEVICES"):
         return os.environ["CUDA_VISIBLE_DEVICES"].split(",")
-    listed = subprocess.run(["nvidia-smi", "--list-gpus"], capture_output=True, text=True, check=True).stdout
-    return [str(i) for i in range(len(listed.splitlines()))]
+    try:
+        listed = subprocess.run(["nvidia-smi", "--list-gpus"], capture_output=True, text=True).stdout.splitlines()
+    except OSError:
+        listed = []
+    gpus = [line for line in listed if line.startswith("GPU ")]
+    if not gpus:
+        raise command.Failure(command.MACHINE, "nvidia-smi finds no GPU here; the comparison needs one")
+    return [str(i) for i in range(len(gpus))]
 
 
 def run_all(args):
@@ -192,9 +210,9 @@ def run_all(args):
                 return side, seed, STOPPED
             if side != "official":
                 return side, seed, train_ours(args, side, args.sides[side], seed, environment)
-            command = [sys.executable, __file__, *sys.argv[1:], "--worker", str(seed), "--deadline", str(args.deadline)]
+            words = [sys.executable, __file__, *sys.argv[1:], "--worker", str(seed), "--deadline", str(args.deadline)]
             with open(args.dir / f"official_seed{seed}.log", "a", encoding="utf-8") as log:
-                return side, seed, subprocess.run(command, env=environment, stderr=log).returncode
+                return side, seed, subprocess.run(words, env=environment, stderr=log).returncode
         finally:
             gpus.put(gpu)
 
@@ -213,8 +231,7 @@ def report(args):
         for record in read_lines(path):
             runs.setdefault(record["name"], {}).setdefault(record["seed"], []).append(record)
     if not runs:
-        print(f"error: {args.dir} holds no results", file=sys.stderr)
-        return 4
+        raise command.Failure(command.DATA, f"{args.dir} holds no results; give the --dir of a training by this script")
     print("| run | seed | step | training time, s | cells right | solved completely |\n|---|---:|---:|---:|---:|---:|")
     ends = {}
     for name, seeds in runs.items():
@@ -236,31 +253,38 @@ def report(args):
     if args.picture:
         files = [f"{name}, seed {seed}={args.dir / f'{name}_seed{seed}.jsonl'}"
                  for name, seeds in runs.items() for seed in sorted(seeds)]
-        subprocess.run([str(ROOT / "scripts" / "plot_run"), *files, "--plot", "eval/exact_accuracy,eval/accuracy",
+        return subprocess.run([str(ROOT / "scripts" / "plot_run"), *files, "--plot", "eval/exact_accuracy,eval/accuracy",
                         "--x", "time/train_s", "--out", str(args.picture), "--title",
-                        "Puzzles solved and cells right over training time"], check=True, stdout=subprocess.DEVNULL)
+                        "Puzzles solved and cells right over training time"], stdout=subprocess.DEVNULL).returncode
     return 0
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command.Parser(__doc__)
     parser.add_argument("--dir", type=pathlib.Path, required=True, help="folder of the runs and their results")
     parser.add_argument("--hrm", type=pathlib.Path, metavar="PATH", help="checkout of the official HRM code")
     parser.add_argument("--sides", default="official,ours",
                         help="official, and names of ours (default: %(default)s)")
-    parser.add_argument("--seeds", default="0,1")
-    parser.add_argument("--steps", type=int, default=10284)
-    parser.add_argument("--eval-every", type=int, default=1000)
-    parser.add_argument("--minutes", type=float, default=8, help="then save and end (default: %(default)s)")
-    parser.add_argument("--mode", default="default", help="how the official code is compiled")
-    parser.add_argument("--binary", type=pathlib.Path, default=ROOT / "build/bin/hrm_train")
-    parser.add_argument("--train", default="data/sudoku/train_17clue_1k.csv")
-    parser.add_argument("--test", default="data/sudoku/test_17clue_2k.csv")
-    parser.add_argument("--batch", type=int, default=384)
-    parser.add_argument("--eval-batch", type=int, default=1000, help="batch of our evaluations")
-    parser.add_argument("--puzzles", type=int, default=0, help="evaluate on so many (default: all)")
-    parser.add_argument("--chunk", type=int, default=200, help="steps of the official code between looks at the clock")
-    parser.add_argument("--startup", type=float, default=15, help="seconds kept for starting and saving ours")
+    parser.add_argument("--seeds", default="0,1", help="comma-separated (default: %(default)s)")
+    parser.add_argument("--steps", type=command.count(), default=10284, help="of a run (default: %(default)s)")
+    parser.add_argument("--eval-every", type=command.count(), default=1000,
+                        help="steps between two evaluations (default: %(default)s)")
+    parser.add_argument("--minutes", type=command.number(float, 0, above=True), default=8, help="then save and end (default: %(default)s)")
+    parser.add_argument("--mode", default="default", choices=MODES,
+                        help="how the official code is compiled (default: %(default)s)")
+    parser.add_argument("--binary", default=str(ROOT / "build/bin/hrm_train"), help="(default: build/bin/hrm_train)")
+    parser.add_argument("--train", default="data/sudoku/train_17clue_1k.csv", metavar="CSV",
+                        help="training puzzles (default: %(default)s)")
+    parser.add_argument("--test", default="data/sudoku/test_17clue_2k.csv", metavar="CSV",
+                        help="test puzzles (default: %(default)s)")
+    parser.add_argument("--batch", type=command.count(), default=384, help="of both sides (default: %(default)s)")
+    parser.add_argument("--eval-batch", type=command.count(), default=1000,
+                        help="batch of our evaluations (default: %(default)s)")
+    parser.add_argument("--puzzles", type=command.count(0), default=0, help="evaluate on so many (default: all)")
+    parser.add_argument("--chunk", type=command.count(), default=200,
+                        help="steps of the official code between looks at the clock (default: %(default)s)")
+    parser.add_argument("--startup", type=command.number(float, 0), default=15,
+                        help="seconds kept for starting and saving ours (default: %(default)s)")
     parser.add_argument("--ours-set", action="append", default=[], metavar="KEY=VALUE", help="override of ours")
     parser.add_argument("--official-set", action="append", default=[], metavar="KEY=VALUE", help="override of theirs")
     parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"], help="cpu: for tests of this script")
@@ -270,24 +294,40 @@ def main():
     parser.add_argument("--deadline", type=float, default=0, help=argparse.SUPPRESS)
     args = parser.parse_args()
     args.dir = args.dir.resolve()
-    args.binary = args.binary.resolve()
+    if args.picture and not args.report:
+        parser.error("--picture needs --report")
     if args.report:
-        sys.exit(report(args))
+        return report(args)
+    if 60 * args.minutes <= args.startup:
+        parser.error(f"--minutes {args.minutes:g} leaves no time for training beside --startup {args.startup:g} seconds")
     sides = {}
     for item in args.sides.split(","):
         name, _, overrides = item.partition("=")
+        if not name or "/" in name or name in sides:
+            parser.error(f"--sides '{args.sides}': each needs a name of its own")
         sides[name] = overrides.split("+") if overrides else []
     args.sides = sides
-    args.seeds = [int(seed) for seed in args.seeds.split(",")]
-    if "official" in sides and not args.hrm:
-        parser.error("the official side needs --hrm")
+    try:
+        args.seeds = [int(seed) for seed in args.seeds.split(",")]
+    except ValueError:
+        parser.error(f"--seeds '{args.seeds}': give whole numbers, e.g. 0,1")
+    if "official" in sides and args.worker is None:
+        if not args.hrm:
+            parser.error("the official side needs --hrm, a checkout of the official code")
+        command.checkout(args.hrm, "HRM")
+        command.need_torch()
     args.hrm = args.hrm.resolve() if args.hrm else None
-    args.dir.mkdir(parents=True, exist_ok=True)
     if args.worker is not None:
-        sys.exit(train_official(args))
+        return train_official(args)
+    for path in (args.train, args.test):
+        if not (ROOT / path).is_file():
+            raise command.Failure(command.DATA, f"{path} does not exist; give a CSV file of puzzles")
+    args.binary = command.program(args.binary)
+    visible_gpus(args)
+    args.dir.mkdir(parents=True, exist_ok=True)
     args.deadline = time.time() + 60 * args.minutes
-    sys.exit(run_all(args))
+    return run_all(args)
 
 
 if __name__ == "__main__":
-    main()
+    command.run(main)

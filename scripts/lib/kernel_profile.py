@@ -167,11 +167,17 @@ def read_ncu_csv(file):
 def read_profile(file):
     file = pathlib.Path(file)
     if not file.is_file():
-        raise BadProfile(f"'{file}' does not exist")
+        raise BadProfile(f"'{file}' is a folder; give a file in it" if file.is_dir() else f"'{file}' does not exist")
     readers = {".json": read_chrome_trace, ".sqlite": read_nsys_sqlite, ".csv": read_ncu_csv}
     if file.suffix not in readers:
         raise BadProfile(f"'{file}': give a trace.json, an .sqlite export of nsys or a raw .csv page of ncu")
-    return readers[file.suffix](file)
+    try:
+        profile = readers[file.suffix](file)
+    except (ValueError, KeyError, TypeError, AttributeError, csv.Error, sqlite3.Error):
+        raise BadProfile(f"'{file}' is damaged, or no profile of this kind") from None
+    if not profile.events:
+        raise BadProfile(f"'{file}' holds no recorded work")
+    return profile
 
 
 @dataclasses.dataclass

@@ -4,6 +4,7 @@ import contextlib
 import io
 import json
 import pathlib
+import subprocess
 import sys
 import tempfile
 import types
@@ -69,6 +70,59 @@ class Report(unittest.TestCase):
 
     def test_others_are_not(self):
         self.assertIn("| ours | 10 | 80.0 % | - | - |", self.report(official=200, ours=100)[1])
+
+
+class WrongInput(unittest.TestCase):
+    """One sentence and an exit code, before anything is measured."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.dir = pathlib.Path(folder.name)
+        (self.dir / "HRM/models").mkdir(parents=True)
+
+    def refused(self, script, code, part, *arguments):
+        done = subprocess.run([sys.executable, "-B", ROOT / "scripts/bench" / script, *map(str, arguments)],
+                              capture_output=True, text=True, timeout=60)
+        self.assertEqual((done.returncode, done.stderr.count("\n")), (code, 1), done.stderr)
+        self.assertTrue(done.stderr.startswith("error: ") and part in done.stderr, done.stderr)
+        self.assertEqual(done.stdout, "")
+
+    def test_compare_official(self):
+        script, hrm = "compare_official.py", ("--hrm", self.dir / "HRM", "--work", "hrm64")
+        self.refused(script, 2, "hrm384 needs --hrm")
+        self.refused(script, 4, "holds no folder 'models'", "--hrm", self.dir, "--work", "hrm64")
+        self.refused(script, 2, "no work 'hrm65'", "--work", "hrm65")
+        self.refused(script, 2, "no mode 'best'", *hrm, "--modes", "best")
+        self.refused(script, 2, "no mode 'best'", "--hrm", self.dir / "HRM", "--work", "hrm64:best")
+        self.refused(script, 2, "no variant 'fp9'", *hrm, "--variants", "fp9")
+        self.refused(script, 2, "'0' is no whole number of at least 1", *hrm, "--rounds", "0")
+        self.refused(script, 3, "'/no/hrm_train' is no program", *hrm, "--binary", "/no/hrm_train")
+        self.refused(script, 3, "cannot write", *hrm, "--out", self.dir / "no/x.json")
+        self.refused(script, 2, "--report needs --out", "--report")
+        file = self.dir / "r.json"
+        for text, part in (("", "not what this script has written"), ('[{"work": 1}]', "not what"), ("[]", "no results")):
+            file.write_text(text)
+            self.refused(script, 4, part, "--report", "--out", file)
+
+    def test_compare_cpu(self):
+        self.refused("compare_cpu.py", 2, "trm_att needs --trm", "--hrm", self.dir / "HRM")
+        self.refused("compare_cpu.py", 2, "--threads", "--threads", "0")
+        self.refused("compare_cpu.py", 2, "unrecognized", "--therads", "2")
+
+    def test_time_to_accuracy(self):
+        script, ours = "time_to_accuracy.py", ("--dir", self.dir / "tta", "--sides", "ours")
+        self.refused(script, 2, "--dir")
+        self.refused(script, 2, "needs --hrm", "--dir", self.dir)
+        self.refused(script, 2, "whole numbers", *ours, "--seeds", "a")
+        self.refused(script, 2, "no time for training", *ours, "--minutes", "0.1")
+        self.refused(script, 2, "--picture needs --report", *ours, "--picture", "x.svg")
+        self.refused(script, 2, "a name of its own", "--dir", self.dir, "--sides", "ours,ours")
+        self.refused(script, 3, "is no program", *ours, "--binary", "/no/hrm_train")
+        self.refused(script, 4, "no.csv does not exist", *ours, "--train", "no.csv")
+        self.refused(script, 4, "holds no results", "--dir", self.dir, "--report")
+        (self.dir / "ours_seed0.jsonl").write_text('{"step": 1}\n{\n')
+        self.refused(script, 4, "line 2", "--dir", self.dir, "--report")
 
 
 if __name__ == "__main__":

@@ -182,6 +182,31 @@ class Tables(Case):
             self.assertEqual(len({line.count("|") for line in block.splitlines()}), 1, block)
 
 
+class WrongInput(Case):
+    def test_what_is_no_profile(self):
+        for name, text, part in (("a.json", "", "no Chrome trace"), ("b.json", {"traceEvents": []}, "holds no recorded work"),
+                                 ("c.json", {"traceEvents": [3]}, "damaged"), ("e.csv", "", "no raw page of ncu"),
+                                 ("d.json", {"traceEvents": [{"ph": "X", "dur": "1", "cat": "kernel", "name": "k",
+                                                              "ts": 0}]}, "damaged"), ("f.txt", "", "give a trace.json")):
+            file = self.write(name, text)
+            for script in ("trace_table", "hotspots"):
+                self.assert_one_error(self.run_script(script, str(file)), 4, str(file), part)
+        (self.dir / "g.csv").write_bytes(b'"\xff\n')
+        self.assert_one_error(self.run_script("hotspots", str(self.dir / "g.csv")), 4, "damaged")
+        self.assert_one_error(self.run_script("trace_table", str(self.dir)), 4, "is a folder")
+        self.assert_one_error(self.run_script("trace_table", str(self.dir / "no.json")), 4, "does not exist")
+
+    def test_wrong_arguments(self):
+        for arguments in ((), ("a.json", "--steps", "0"), ("a.json", "--top", "x"), ("a.json", "--stepz", "1")):
+            for script in ("trace_table", "hotspots"):
+                result = self.run_script(script, *arguments)
+                self.assert_one_error(result, 2, f"see '{script} --help'")
+                self.assertEqual(result.stderr.count("\n"), 1, result.stderr)
+        trace = self.write("t.json", {"traceEvents": [{"ph": "X", "dur": 1, "cat": "cpu_op", "name": "k", "ts": 0, "tid": 1}]})
+        self.assert_one_error(self.run_script("hotspots", str(trace), "--out", str(self.dir / "no/x")), 3, "cannot write")
+        self.assert_one_error(self.run_script("capture_nsight.py", "--mode", "systems", "--nsys-args", '"'), 2, "quotation")
+
+
 class Capture(Case):
     def setUp(self):
         super().setUp()
