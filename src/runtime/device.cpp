@@ -104,8 +104,8 @@ std::string choose_allocator(const std::string& wanted) {
 
 }  // namespace
 
-// By the rules of CUDA: machine code runs on the
-// same major and any later minor version, "a" variants on their own version alone, and PTX on everything later.
+// By the rules of CUDA: machine code runs on the same major and any later minor version, "a" variants on their own
+// version alone, and PTX on everything later.
 std::string kernels_for(int capability) {
   std::istringstream list(build_info("cuda_archs"));
   std::string result;
@@ -152,22 +152,24 @@ std::string why_no_cuda() {
 #endif
 }
 
+at::Device choose_device(const config::RuntimeConfig& config) {
+  if (config.device == "cpu") return at::kCPU;
+  const std::string reason = why_no_cuda();
+  if (reason.empty()) return at::Device(at::kCUDA, 0);
+  require(config.device != "cuda", ExitCode::environment, "runtime.device is 'cuda', but ", reason,
+          "; set runtime.device=cpu to go on without");
+  return at::kCPU;
+}
+
 Runtime start_runtime(const config::Config& whole) {
   const config::RuntimeConfig& config = whole.runtime;
   const int threads = config.threads > 0 ? static_cast<int>(config.threads) : default_threads();
   at::set_num_threads(threads);
 
   Runtime runtime;
-  const std::string reason = config.device == "cpu" ? std::string("the configuration asks for the CPU") : why_no_cuda();
-  if (reason.empty()) {
-    runtime.device = at::Device(at::kCUDA, 0);
-  } else if (config.device == "cuda") {
-    fail(ExitCode::environment, "runtime.device is 'cuda', but ", reason, "; set runtime.device=cpu to go on without");
-  }
+  runtime.device = choose_device(config);
 #if HRM_WITH_CUDA
-  else if (config.device == "auto") {
-    log::info("running on the CPU: ", reason);
-  }
+  if (runtime.device.is_cpu() && config.device == "auto") log::info("running on the CPU: ", why_no_cuda());
 #endif
 
   runtime.precision = choose_precision(whole.precision, runtime.device, whole.ops.backend == "reference");

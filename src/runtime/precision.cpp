@@ -33,7 +33,10 @@ int compute_capability(at::Device device) {
 std::string why_no_fp8(at::Device device, bool reference_ops) {
   if (reference_ops) return "";
   if (!device.is_cuda()) return "the kernels for it need a GPU";
-  const int capability = compute_capability(device);
+  return why_no_fp8(compute_capability(device));
+}
+
+std::string why_no_fp8(int capability) {
   if (capability >= 89) return "";
   return cat("the GPU has compute capability ", capability / 10, ".", capability % 10,
              " and fp8 products need 8.9 or later");

@@ -29,6 +29,13 @@ TEST(StartRuntime, CudaWithoutAGpuIsAnError) {
                      [] { start_runtime(on("cuda")); });
 }
 
+TEST(ChooseDevice, SaysWhatStartRuntimeWillDo) {
+  EXPECT_TRUE(choose_device(on("cpu").runtime).is_cpu());
+  EXPECT_TRUE(choose_device(on("auto").runtime).is_cpu());
+  test::expect_error(ExitCode::environment, {"runtime.device is 'cuda'", why_no_cuda(), "set runtime.device=cpu"},
+                     [] { choose_device(on("cuda").runtime); });
+}
+
 TEST(StartRuntime, AutoTakesTheCpuWithoutAGpu) {
   const Runtime runtime = start_runtime(on("auto"));
   EXPECT_TRUE(runtime.device.is_cpu());

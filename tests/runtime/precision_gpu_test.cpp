@@ -18,7 +18,7 @@ class PrecisionGpu : public testing::Test {
   static Precision applied(const std::string& compute, const config::RuntimeConfig& runtime = {}) {
     config::PrecisionConfig config;
     config.compute = compute;
-    const Precision precision = choose_precision(config, at::Device(at::kCUDA, 0));
+    const Precision precision = choose_precision(config, at::Device(at::kCUDA, 0), /*reference_ops=*/false);
     apply_arithmetic(precision, runtime, at::Device(at::kCUDA, 0));
     return precision;
   }

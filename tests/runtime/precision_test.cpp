@@ -28,7 +28,7 @@ TEST(Precision, EachNameOnEachDevice) {
                                          {"fp16", at::kCUDA, at::kHalf, "fp16", true, true},
                                          {"tf32", at::kCUDA, at::kFloat, "tf32", true, false},
                                          {"fp32", at::kCUDA, at::kFloat, "fp32", false, false}}) {
-    const Precision got = choose_precision(computing(c.compute), c.device);
+    const Precision got = choose_precision(computing(c.compute), c.device, /*reference_ops=*/false);
     EXPECT_EQ(got.compute_dtype, c.dtype) << c.compute;
     EXPECT_EQ(got.name, c.name) << c.compute;
     EXPECT_EQ(got.tf32, c.tf32) << c.compute;
@@ -41,10 +41,15 @@ TEST(Precision, Fp8NeedsAGpuOrTheReferenceOps) {
   config::PrecisionConfig config;
   config.recursions = "fp8";
   test::expect_error(ExitCode::environment, {"precision.recursions", "need a GPU", "set it to 'same'", "ops.backend"},
-                     [&] { choose_precision(config, at::kCPU); });
+                     [&] { choose_precision(config, at::kCPU, /*reference_ops=*/false); });
   const Precision precision = choose_precision(config, at::kCPU, /*reference_ops=*/true);
   EXPECT_TRUE(precision.fp8_recursions);
   EXPECT_EQ(precision.name, "fp32 with fp8 recursions");
+}
+
+TEST(Precision, Fp8NeedsComputeCapability89) {
+  EXPECT_NE(why_no_fp8(86).find("compute capability 8.6"), std::string::npos);
+  for (const int capability : {89, 90, 100, 120}) EXPECT_EQ(why_no_fp8(capability), "");
 }
 
 TEST(Precision, SdpaBackendsAreSwitched) {

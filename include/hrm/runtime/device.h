@@ -23,11 +23,14 @@ struct Runtime {
 };
 
 // Applies config.runtime and config.precision to the process (threads, allocator, arithmetic, determinism) and chooses
-// the device. Error(environment) with the reason when `cuda` is asked for and cannot be used; `auto` says the reason
-// and takes the CPU. Call before the first tensor operation. LibTorch chooses its allocator while its library is
-// loaded, so runtime.allocator=cuda_malloc_async starts the program anew in its place, with the same arguments and the
-// choice in its environment: call it before reading standard input or holding anything that must survive.
+// the device; where `auto` takes the CPU, it says why. Errors of choose_device and choose_precision. Call before the
+// first tensor operation. LibTorch chooses its allocator while its library is loaded, so
+// runtime.allocator=cuda_malloc_async starts the program anew in its place, with the same arguments and the choice in
+// its environment: call it before reading standard input or holding anything that must survive.
 Runtime start_runtime(const config::Config& config);
+
+// What config.device means here. Error(environment) with the reason when `cuda` is asked for and cannot be used.
+at::Device choose_device(const config::RuntimeConfig& config);
 
 // Empty when a CUDA device can be used, else one sentence with the reason.
 std::string why_no_cuda();

@@ -23,8 +23,12 @@ struct Precision {
 // it anywhere.
 std::string why_no_fp8(at::Device device, bool reference_ops);
 
-// What the configuration means on this device. Error(environment) where the device cannot do it.
-Precision choose_precision(const config::PrecisionConfig& config, at::Device device, bool reference_ops = false);
+// The same for the kernels on a GPU of this compute capability (89 for 8.9).
+std::string why_no_fp8(int capability);
+
+// What the configuration means on this device; reference_ops: with ops.backend=reference. Error(environment) where the
+// device cannot do it.
+Precision choose_precision(const config::PrecisionConfig& config, at::Device device, bool reference_ops);
 
 // Sets the process-wide switches of LibTorch: TF32, determinism, cuDNN's benchmark mode, SDPA backends. Call before the
 // first tensor operation on the device.
