@@ -94,15 +94,18 @@ int64_t step_of_name(const std::string& name) {
   return step;
 }
 
-VerifiedCheckpoint::VerifiedCheckpoint(const std::filesystem::path& dir) : dir_(dir) {
+VerifiedCheckpoint::VerifiedCheckpoint(const std::filesystem::path& dir) : VerifiedCheckpoint(dir, "") {}
+
+VerifiedCheckpoint::VerifiedCheckpoint(const std::filesystem::path& dir, const std::string& only) : dir_(dir) {
   try {
-    verify();
+    verify(only);
   } catch (const Error& error) {
     fail(ExitCode::checkpoint, "the checkpoint ", dir_, " is not usable: ", error.what());
   }
 }
 
-void VerifiedCheckpoint::verify() {
+// `only`: the file to look at; empty: all.
+void VerifiedCheckpoint::verify(const std::string& only) {
   std::error_code ignored;
   if (!std::filesystem::is_directory(dir_, ignored)) damaged("it is no directory");
   const std::filesystem::path manifest = dir_ / kManifestFile;
@@ -110,6 +113,7 @@ void VerifiedCheckpoint::verify() {
   manifest_ = parse_manifest(as_text(MappedFile(manifest, ExitCode::checkpoint).bytes()));
 
   for (const auto& [name, fact] : manifest_.files) {
+    if (!only.empty() && name != only) continue;
     if (!std::filesystem::exists(dir_ / name, ignored)) damaged(name, " is missing");
     const MappedFile& file = files_.emplace(name, MappedFile(dir_ / name, ExitCode::checkpoint)).first->second;
     if (file.bytes().size() != fact.bytes) {
@@ -119,7 +123,7 @@ void VerifiedCheckpoint::verify() {
   }
   for (const char* name : {kModelFile, kStateFile, kConfigFile}) {
     const bool wanted = manifest_.kind == CheckpointKind::full || name != std::string_view(kStateFile);
-    if (wanted && files_.count(name) == 0) damaged(kManifestFile, " does not list ", name);
+    if (wanted && manifest_.files.count(name) == 0) damaged(kManifestFile, " does not list ", name);
   }
   const int64_t step = step_of_name(dir_.filename().string());
   if (step >= 0 && step != manifest_.step) damaged("its files belong to step ", manifest_.step);

@@ -48,14 +48,17 @@ class VerifiedCheckpoint {
  public:
   // Throws Error(checkpoint): a sentence that names the directory and what is wrong with it.
   explicit VerifiedCheckpoint(const std::filesystem::path& dir);
+  // The same, looking at `only` among the files: the others are neither read nor given by file().
+  VerifiedCheckpoint(const std::filesystem::path& dir, const std::string& only);
 
   const std::filesystem::path& dir() const { return dir_; }
   const Manifest& manifest() const { return manifest_; }
+  // Of a file that was looked at, and that a checkpoint of this kind has.
   std::span<const std::byte> file(const std::string& name) const { return files_.at(name).bytes(); }
   CheckpointMeta meta() const;
 
  private:
-  void verify();
+  void verify(const std::string& only);
 
   std::filesystem::path dir_;
   Manifest manifest_;

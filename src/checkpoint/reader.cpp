@@ -42,18 +42,16 @@ class Loader final : public StateVisitor {
       match_state(root);
       expect_all_used(model_);
       const bool passed_over = !optional_here_ && has_optional();
-      const auto matters = [&](const std::string& name) { return !passed_over || !is_optional(name); };
-      expect_all_used(state_->tensors, matters);
-      expect_all_used(state_->integers, matters);
-      expect_all_used(state_->reals, matters);
+      expect_state_used([&](const std::string& name) { return !passed_over || !is_optional(name); });
       if (passed_over) log::info("what ", dir_.string(), " holds as '", optional_, "*' is not needed here");
     }
     copy_all();
   }
 
-  // The entries of `part` alone, whatever else the state holds.
+  // Of the state alone, all of it.
   void load_part(Stateful& part) {
     match_state(part);
+    expect_state_used(any_name);
     copy_all();
   }
 
@@ -120,10 +118,17 @@ class Loader final : public StateVisitor {
     return found->second;
   }
 
+  using NameTest = std::function<bool(const std::string&)>;
+  static bool any_name(const std::string&) { return true; }
+
+  void expect_state_used(const NameTest& matters) const {
+    expect_all_used(state_->tensors, matters);
+    expect_all_used(state_->integers, matters);
+    expect_all_used(state_->reals, matters);
+  }
+
   template <class Value>
-  void expect_all_used(
-      const std::map<std::string, Value>& stored,
-      const std::function<bool(const std::string&)>& matters = [](const std::string&) { return true; }) const {
+  void expect_all_used(const std::map<std::string, Value>& stored, const NameTest& matters = any_name) const {
     for (const auto& [name, value] : stored) {
       if (used_.count(name) == 0 && matters(name)) {
         differs("its entry '", printable(name), "' has no counterpart here");
@@ -236,23 +241,15 @@ void load_checkpoint(const fs::path& dir, Stateful& root, const std::string& opt
     fail(ExitCode::checkpoint, "the checkpoint ", dir,
          " holds weights alone: training can start from them, but nothing can be resumed");
   }
-  const StateContent state = read_state_file(checkpoint.file(kStateFile), (dir / kStateFile).string());
+  const StateContent state = read_state_file(checkpoint.file(kStateFile), (dir / kStateFile).string(), /*prefix=*/"");
   Loader(dir, read_model(checkpoint), &state, optional).load(root);
 }
 
-bool load_state_part(const fs::path& dir, Stateful& part) {
-  const VerifiedCheckpoint checkpoint(dir);
+bool load_state_part(const fs::path& dir, Stateful& part, const std::string& prefix) {
+  const VerifiedCheckpoint checkpoint(dir, kStateFile);
   if (checkpoint.manifest().kind != CheckpointKind::full) return false;
-  const StateContent state = read_state_file(checkpoint.file(kStateFile), (dir / kStateFile).string());
-  const StateListing wanted = list_state(part);
-  const auto stored = [](const auto& entries, const auto& ours, const auto& name_of) {
-    return std::any_of(ours.begin(), ours.end(), [&](const auto& entry) { return entries.count(name_of(entry)) > 0; });
-  };
-  const auto first = [](const auto& entry) { return entry.first; };
-  if (!stored(state.tensors, wanted.tensors, [](const TensorEntry& entry) { return entry.name; }) &&
-      !stored(state.integers, wanted.integers, first) && !stored(state.reals, wanted.reals, first)) {
-    return false;
-  }
+  const StateContent state = read_state_file(checkpoint.file(kStateFile), (dir / kStateFile).string(), prefix);
+  if (state.tensors.empty() && state.integers.empty() && state.reals.empty()) return false;
   Loader(dir, {}, &state).load_part(part);
   return true;
 }

@@ -43,9 +43,12 @@ bool parse(std::string_view text, StateSlice& slice) {
          parse(text.substr(slash + 1), slice.global_rows);
 }
 
+// Reads the value of `key` into its map, where the key is `kind` and a name that begins with `prefix`.
 template <class Value>
-void take(std::map<std::string, Value>& into, const std::string& name, const std::string& text,
-          const std::string& origin) {
+void take(std::map<std::string, Value>& into, const std::string& kind, const std::string& prefix,
+          const std::string& key, const std::string& text, const std::string& origin) {
+  if (!key.starts_with(kind + prefix)) return;
+  const std::string name = key.substr(kind.size());
   require(parse(text, into[name]), ExitCode::checkpoint, origin, ": the value '", printable(text), "' of '",
           printable(name), "' is malformed");
 }
@@ -70,21 +73,18 @@ std::vector<std::byte> build_state_file(const StateListing& listing) {
   return build_safetensors(entries, metadata);
 }
 
-StateContent read_state_file(std::span<const std::byte> bytes, const std::string& origin) {
+StateContent read_state_file(std::span<const std::byte> bytes, const std::string& origin, const std::string& prefix) {
   const SafetensorsFile file = SafetensorsFile::parse(bytes, origin, ExitCode::checkpoint);
   StateContent content;
   for (const std::string& name : file.names()) {
+    if (!name.starts_with(prefix)) continue;
     const ArrayView& view = file.at(name);
     content.tensors.emplace(name, tensor_from_bytes(view.dtype, view.shape, view.bytes));
   }
   for (const auto& [key, value] : file.metadata()) {
-    if (key.rfind(kInteger, 0) == 0) {
-      take(content.integers, key.substr(kInteger.size()), value, origin);
-    } else if (key.rfind(kReal, 0) == 0) {
-      take(content.reals, key.substr(kReal.size()), value, origin);
-    } else if (key.rfind(kSlice, 0) == 0) {
-      take(content.slices, key.substr(kSlice.size()), value, origin);
-    }
+    take(content.integers, kInteger, prefix, key, value, origin);
+    take(content.reals, kReal, prefix, key, value, origin);
+    take(content.slices, kSlice, prefix, key, value, origin);
   }
   return content;
 }

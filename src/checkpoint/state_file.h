@@ -13,8 +13,7 @@ namespace hrm::checkpoint {
 
 std::vector<std::byte> build_state_file(const StateListing& listing);
 
-// The file's content. Tensors are on the CPU.
-// Slices of weights are listed in `slices` too.
+// The file's content. Tensors are on the CPU. Slices of weights are listed in `slices` too.
 struct StateContent {
   std::map<std::string, at::Tensor> tensors;
   std::map<std::string, int64_t> integers;
@@ -22,7 +21,8 @@ struct StateContent {
   std::map<std::string, StateSlice> slices;  // only of split tensors
 };
 
-// Throws Error(checkpoint), naming `origin`.
-StateContent read_state_file(std::span<const std::byte> bytes, const std::string& origin);
+// The entries whose names begin with `prefix` (empty: all); the bytes of other tensors are not touched. Throws
+// Error(checkpoint), naming `origin`.
+StateContent read_state_file(std::span<const std::byte> bytes, const std::string& origin, const std::string& prefix);
 
 }  // namespace hrm::checkpoint

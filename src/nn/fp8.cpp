@@ -90,6 +90,13 @@ void Fp8Recursions::calibrate_weights() const {
   update_scales();
 }
 
+void Fp8Recursions::forget_scales() {
+  const at::NoGradGuard no_grad;
+  slots_.copy_(ops::make_fp8_slots(slots_.size(0), slots_.device()));
+  history_.zero_();
+  steps_ = 0;
+}
+
 void Fp8Recursions::visit_state(StateVisitor& visitor) {
   visitor.tensor("fp8.slots", slots_, StateRole::loop);
   visitor.tensor("fp8.history", history_, StateRole::loop);

@@ -128,6 +128,8 @@ void PuzzleTask::prepare_fp8(int64_t step) {
   nn::Fp8Recursions* fp8 = model_->fp8();
   if (!fp8) return;
   fp8->set_active(step > config_.precision.fp8_warmup_steps);
+  // Only a resume with a longer warm-up leaves fp8 again: its scales would be out of date when the warm-up is over.
+  if (!fp8->active() && fp8->steps() > 0) fp8->forget_scales();
   if (!fp8->active() || fp8->steps() > 0) return;
   fp8->calibrate_weights();
   log::info("recursions in fp8 from step ", step, " on, with new scales");

@@ -39,9 +39,7 @@ models::PuzzleModelDims dims_of(const config::ModelConfig& config, const checkpo
 // A model that was trained with fp8 recursions answers on every device: where that has no fp8, in the compute dtype.
 void settle_fp8(config::Config& config) {
   if (config.precision.recursions != "fp8") return;
-  const bool on_gpu = config.runtime.device != "cpu" && why_no_cuda().empty();
-  const std::string reason =
-      why_no_fp8(on_gpu ? at::Device(at::kCUDA, 0) : at::Device(at::kCPU), config.ops.backend == "reference");
+  const std::string reason = why_no_fp8(choose_device(config.runtime), config.ops.backend == "reference");
   if (reason.empty()) return;
   log::info("the model was trained with fp8 recursions; here they run without, because ", reason);
   config.precision.recursions = "same";
@@ -51,7 +49,7 @@ void settle_fp8(config::Config& config) {
 void open_fp8(models::PuzzleModel& model, const config::PrecisionConfig& config, const std::filesystem::path& dir) {
   model.enable_fp8(config.fp8_amax_history, static_cast<double>(config.fp8_margin));
   nn::Fp8Recursions& fp8 = *model.fp8();
-  if (checkpoint::load_state_part(dir, fp8)) {
+  if (checkpoint::load_state_part(dir, fp8, nn::Fp8Recursions::kStatePrefix)) {
     fp8.set_active(fp8.steps() > 0);
     return;
   }

@@ -70,6 +70,27 @@ TEST(Damage, AnyFlippedByteIsFound) {
   EXPECT_EQ(find_latest_valid(two.run.path())->meta.step, 20) << "as it was, it is good again";
 }
 
+TEST(Damage, OfTheStateIsFoundByWhoReadsAPartOfIt) {
+  TwoCheckpoints two;
+  class Scalar : public Stateful {
+   public:
+    void visit_state(StateVisitor& v) override {
+      v.tensor("loop.scalar", scalar, StateRole::loop);
+      v.tensor("loop.empty", empty, StateRole::loop);
+    }
+    at::Tensor scalar = at::zeros({}, at::kDouble), empty = at::empty({0, 4});
+  } part;
+  for (const char* name : {"state.safetensors", "manifest.json"}) {
+    const std::string good = read_text(two.newest / name, ExitCode::data);
+    std::string bad = good;
+    bad[bad.size() / 2] = static_cast<char>(bad[bad.size() / 2] ^ 1);
+    write_all(two.newest / name, bad);
+    expect_error(ExitCode::checkpoint, {"step-000000020", "not usable", name},
+                 [&] { load_state_part(two.newest, part, "loop."); });
+    write_all(two.newest / name, good);
+  }
+}
+
 TEST(Damage, TruncatedLongerEmptyAndMissingFilesAreFound) {
   TwoCheckpoints two;
   for (const char* name : kFiles) {

@@ -151,6 +151,64 @@ TEST(RoundTrip, WeightsAloneIntoAnObject) {
   EXPECT_TRUE(at::equal(ema.table, state.table));
 }
 
+// Entries of a state that others do not know.
+class Part : public Stateful {
+ public:
+  void visit_state(StateVisitor& v) override {
+    v.tensor("part.values", values, StateRole::loop);
+    if (longer) v.tensor("part.more", more, StateRole::loop);
+    v.integer("part.count", count);
+    v.real("part.rate", rate);
+  }
+  at::Tensor values = at::zeros({3}), more = at::zeros({2});
+  bool longer = false;
+  int64_t count = 0;
+  double rate = 0;
+};
+
+class WithPart : public Stateful {
+ public:
+  void visit_state(StateVisitor& v) override {
+    sample.visit_state(v);
+    part.visit_state(v);
+  }
+  SampleState sample{1};
+  Part part;
+};
+
+TEST(StatePart, TakesTheEntriesWithItsPrefixAndLooksAtTheStateAlone) {
+  const TempDir run;
+  WithPart whole;
+  whole.part.values.fill_(2.5);
+  whole.part.count = 7;
+  whole.part.rate = 0.125;
+  const auto dir = save_checkpoint(run.path(), whole, sample_meta(3), 1);
+  std::filesystem::remove(dir / "model.pt");
+  std::filesystem::remove(dir / "config.json");
+  Part part;
+  EXPECT_TRUE(load_state_part(dir, part, "part."));
+  EXPECT_EQ(test::first_state_difference(part, whole.part), "");
+
+  // Neither side may have more than the other.
+  Part longer;
+  longer.longer = true;
+  test::expect_error(ExitCode::checkpoint, {"part.more"}, [&] { load_state_part(dir, longer, "part."); });
+  EXPECT_EQ(longer.count, 0) << "a refused checkpoint changes nothing";
+  whole.part.longer = true;
+  const auto other = save_checkpoint(run.path(), whole, sample_meta(4), 2);
+  test::expect_error(ExitCode::checkpoint, {"part.more"}, [&] { load_state_part(other, part, "part."); });
+}
+
+TEST(StatePart, IsNotThere) {
+  const TempDir run;
+  Part part;
+  part.count = 9;
+  EXPECT_FALSE(load_state_part(save(run, 7), part, "part."));
+  const auto weights = save_weights(run.path(), {{{"H_init", at::zeros({2})}}, {}}, sample_meta(8), 2);
+  EXPECT_FALSE(load_state_part(weights, part, "part."));
+  EXPECT_EQ(part.count, 9);
+}
+
 TEST(RoundTrip, KindWeights) {
   const TempDir run;
   ModelWeights weights;

@@ -44,6 +44,8 @@ struct Fp8Level {
 // and can be captured. Registered state: "fp8.slots", "fp8.history", "fp8.steps".
 class Fp8Recursions : public Stateful {
  public:
+  static constexpr const char* kStatePrefix = "fp8.";
+
   // Finds the ReasoningModules of `model`, whose ParameterSet must have been built, and gives each its Fp8Level:
   // recur() uses it from then on while active. `history`: past steps that a scale follows; `margin` as in
   // ops::fp8_update_scales_. All scales are 1 and no step has been counted: inactive.
@@ -59,6 +61,8 @@ class Fp8Recursions : public Stateful {
   void update_scales() const;
   // Scales of the weights from their own maxima; those of activations stay. Before the first step.
   void calibrate_weights() const;
+  // All scales 1, no history and no step counted, as at the beginning.
+  void forget_scales();
 
   // Steps whose recursions ran in 8 bits, counted by whoever runs them.
   void count_step() { ++steps_; }

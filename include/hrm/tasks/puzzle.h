@@ -42,7 +42,7 @@ class PuzzleTask : public Task {
   void forward_backward(int64_t micro_batch, const at::Tensor& loss_scale, at::Tensor& metric_sums) override;
   void update_extra(const at::Tensor& skip) override;
   void finish_step() override;
-  std::string optional_state() const override { return "fp8."; }
+  std::string optional_state() const override { return nn::Fp8Recursions::kStatePrefix; }
   bool can_evaluate() const override { return test_ != nullptr; }
   NamedValues evaluate(const std::function<void(const EvalProgress&)>& progress) override;
   std::string eval_text(const NamedValues& result) const override;
