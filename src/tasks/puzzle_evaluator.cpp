@@ -29,7 +29,7 @@ int64_t evaluation_bucket(int64_t left) {
 }
 
 PuzzleEvaluator::PuzzleEvaluator(models::PuzzleModel& model, const PuzzleEvaluatorOptions& options)
-    : model_(model), options_(options), captured_(capture_options(model, options)) {
+    : model_(model), options_(options), fp8_(model.fp8()), captured_(capture_options(model, options)) {
   require(options.batch_size > 0 && options.segments > 0, ExitCode::unexpected, "an evaluation of ", options.batch_size,
           " rows and ", options.segments, " segments");
   const models::PuzzleModelDims& dims = model.dims();
@@ -61,7 +61,6 @@ PuzzleEvaluator::Answers PuzzleEvaluator::run(const data::PuzzleBatch& batch) {
   require(batch.valid_rows > 0 && batch.valid_rows <= options_.batch_size, ExitCode::unexpected, "an evaluation of ",
           batch.valid_rows, " rows, but room for ", options_.batch_size);
   load(batch);
-  const nn::Fp8Evaluation fp8(model_.fp8());
   return options_.early_halt ? run_early_halt(batch.valid_rows) : run_all(batch.valid_rows);
 }
 

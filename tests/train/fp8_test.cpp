@@ -1,4 +1,9 @@
 // Training with recursions in fp8, by the reference ops on the CPU.
+#include <ATen/record_function.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+
 #include "hrm/base/error.h"
 #include "hrm/checkpoint/checkpoint.h"
 #include "train/small_run.h"
@@ -151,21 +156,98 @@ TEST(Fp8Training, AnotherHistoryIsRefused) {
   }
 }
 
+// A warm-up that a resume makes longer ends with new scales: the old ones are of other weights.
+TEST(Fp8Training, ALongerWarmUpForgetsTheScales) {
+  const auto dir = fresh_folder("runs");
+  const auto found = trained(dir, with_fp8({"train.steps=4"}));
+  SmallRun run(dir, with_fp8({"train.steps=12", "precision.fp8_warmup_steps=6"}));
+  run.trainer.resume(found);
+  EXPECT_EQ(fp8_steps(run), 4);
+  // What was trained in 8 bits is evaluated so.
+  run.task.evaluate([](const tasks::EvalProgress&) {});
+  EXPECT_TRUE(run.task.model().fp8()->active());
+  run.trainer.run_steps(2);
+  EXPECT_EQ(fp8_steps(run), 0);
+  const auto warm = run.tensors();
+  EXPECT_TRUE((warm.at("fp8.slots").narrow(1, 0, 2) == 1).all().item<bool>());
+  EXPECT_TRUE((warm.at("fp8.history") == 0).all().item<bool>());
+  run.task.evaluate([](const tasks::EvalProgress&) {});
+  EXPECT_FALSE(run.task.model().fp8()->active());
+  run.trainer.run_steps(1);
+  EXPECT_EQ(fp8_steps(run), 1);
+  const auto after = run.tensors();
+  // A weight has one maximum of before the step and one of the step; nothing of the first four steps is left.
+  EXPECT_TRUE((after.at("fp8.history").narrow(1, 2, 14) == 0).all().item<bool>());
+  EXPECT_TRUE((after.at("fp8.slots").select(1, 0) > 1).all().item<bool>());
+}
+
+tasks::NamedValues answers(const tasks::PuzzleInference& loaded) {
+  const auto test = data::open_dataset(loaded.config.data.test, "test", loaded.config.data);
+  return tasks::evaluate_puzzles(
+      *loaded.model, test, loaded.config.objective,
+      tasks::puzzle_eval_options(loaded.config, *loaded.model, loaded.runtime, /*training_batch=*/0),
+      loaded.runtime.device, [](const tasks::EvalProgress&) {});
+}
+
+TEST(Fp8Training, ACheckpointOfTheWarmUpIsEvaluatedWithout) {
+  const auto dir = fresh_folder("runs");
+  SmallRun run(dir, with_fp8({"train.steps=4", "precision.fp8_warmup_steps=4"}));
+  run.trainer.start_fresh();
+  run.trainer.run();
+  const tasks::PuzzleInference loaded = tasks::open_puzzle_model(dir / "small", {}, "raw", std::nullopt);
+  ASSERT_NE(loaded.model->fp8(), nullptr);
+  EXPECT_FALSE(loaded.model->fp8()->active());
+  const tasks::NamedValues got = answers(loaded);
+  EXPECT_EQ(got, run.task.evaluate([](const tasks::EvalProgress&) {}));
+  EXPECT_EQ(got, answers(tasks::open_puzzle_model(dir / "small", {"precision.recursions=same"}, "raw", std::nullopt)));
+  tasks::start_runtime_and_ops(testing::small_config(dir).config);  // the process's switches as they were
+}
+
+// The averages are quantised with the scales that training left, during the training and from its checkpoint.
+TEST(Fp8Training, AveragesAreEvaluatedWithTheScalesOfTraining) {
+  const auto dir = fresh_folder("runs");
+  trained(dir, with_fp8({"optim.ema=0.9", "eval.weights=ema", "eval.batch_size=2"}));
+  std::ifstream in(dir / "small" / "metrics.jsonl");
+  nlohmann::json logged;
+  for (std::string line; std::getline(in, line);) {
+    if (line.find("eval/lm_loss") != std::string::npos) logged = nlohmann::json::parse(line);
+  }
+  ASSERT_TRUE(logged.is_object());
+  const tasks::NamedValues got = answers(tasks::open_puzzle_model(dir / "small", {}, "ema", std::nullopt));
+  for (const char* key : {"lm_loss", "q_halt_loss", "accuracy"}) {
+    EXPECT_EQ(tasks::value_of(got, key), logged.at(std::string("eval/") + key).get<double>()) << key;
+  }
+  tasks::start_runtime_and_ops(testing::small_config(dir).config);
+}
+
+TEST(Fp8Training, AnEvaluationQuantisesTheWeightsOnce) {
+  SmallRun run(fresh_folder("runs"), with_fp8({"eval.max_samples=12", "eval.batch_size=4"}));
+  run.trainer.start_fresh();
+  run.trainer.run_steps(2);
+  static int64_t calls = 0;
+  calls = 0;
+  const auto handle = at::addThreadLocalCallback(
+      at::RecordFunctionCallback([](const at::RecordFunction& fn) -> std::unique_ptr<at::ObserverContext> {
+        calls += std::string(fn.name()) == "hrm::quantize_fp8_";
+        return nullptr;
+      }));
+  run.task.evaluate([](const tasks::EvalProgress&) {});
+  const int64_t of_three_batches = calls;
+  EXPECT_GT(of_three_batches, 0);
+  run.trainer.run_steps(1);
+  EXPECT_EQ(calls, 2 * of_three_batches) << "more often than a step";
+  at::removeCallback(handle);
+}
+
 // `eval` and `solve` answer with the scales of the training.
 TEST(Fp8Training, AnOpenedModelAnswersAsTheTrainedOne) {
   const auto dir = fresh_folder("runs");
   SmallRun run(dir, with_fp8());
   run.trainer.start_fresh();
   run.trainer.run();
-  const auto nothing = [](const tasks::EvalProgress&) {};
-  const tasks::NamedValues want = run.task.evaluate(nothing);
+  const tasks::NamedValues want = run.task.evaluate([](const tasks::EvalProgress&) {});
   const auto answer = [&](const Overrides& overrides) {
-    const tasks::PuzzleInference loaded = tasks::open_puzzle_model(dir / "small", overrides, "raw", std::nullopt);
-    const auto test = data::open_dataset(loaded.config.data.test, "test", loaded.config.data);
-    return tasks::evaluate_puzzles(
-        *loaded.model, test, loaded.config.objective,
-        tasks::puzzle_eval_options(loaded.config, *loaded.model, loaded.runtime, /*training_batch=*/0),
-        loaded.runtime.device, nothing);
+    return answers(tasks::open_puzzle_model(dir / "small", overrides, "raw", std::nullopt));
   };
   EXPECT_EQ(answer({}), want);
   // Where fp8 is not possible the model answers all the same, nearly so.

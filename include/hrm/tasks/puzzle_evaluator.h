@@ -34,7 +34,8 @@ class PuzzleEvaluator {
     at::Tensor steps;       // (N) int32, segments that the row ran
   };
 
-  // Uses the model's weights as they are at each call. `model` must live as long as the evaluator.
+  // Uses the model's weights as they are now: while the evaluator lives, `model` lives too, keeps its weights, and does
+  // not train.
   PuzzleEvaluator(models::PuzzleModel& model, const PuzzleEvaluatorOptions& options);
 
   // Runs the first `valid_rows` rows of `batch` (on the host or the device) from fresh carries. Queues device work;
@@ -52,6 +53,7 @@ class PuzzleEvaluator {
 
   models::PuzzleModel& model_;
   PuzzleEvaluatorOptions options_;
+  nn::Fp8Evaluation fp8_;
   CapturedStep captured_;
   AsyncReader reader_;
 
