@@ -175,11 +175,12 @@ bool CapturedStep::capture(const Key& key, Entry& entry, const std::function<voi
 }
 
 void CapturedStep::run(const Key& key, const std::vector<at::Tensor>& inputs, const std::function<void()>& work) {
-  if (!options_.enabled || !options_.device.is_cuda() || !reason_.empty()) return work();
+  if (!options_.enabled || !options_.device.is_cuda()) return work();
   std::unique_ptr<Entry>& slot = entries_[key];
   if (!slot) slot = std::make_unique<Entry>();
   Entry& entry = *slot;
   if (!entry.graph) {
+    if (!reason_.empty()) return work();
     if (entry.eager_runs < options_.warmup) {
       ++entry.eager_runs;
       return run_aside(work);
@@ -229,10 +230,6 @@ CapturedStep::~CapturedStep() = default;
 void CapturedStep::refuse(std::string reason) {
   reason_ = std::move(reason);
   log::warn(options_.name, ": not captured in a CUDA graph, runs eagerly (", reason_, ")");
-}
-
-void CapturedStep::clear() {
-  entries_.clear();
 }
 
 bool CapturedStep::captured(const Key& key) const {

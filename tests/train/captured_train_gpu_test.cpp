@@ -2,7 +2,9 @@
 #include <c10/cuda/CUDAFunctions.h>
 
 #include <fstream>
+#include <limits>
 
+#include "hrm/base/error.h"
 #include "hrm/checkpoint/checkpoint.h"
 #include "train/small_run.h"
 
@@ -164,6 +166,43 @@ TEST(CapturedTrain, ShapesInTurn) {
       if (name.rfind("loop.", 0) == 0) continue;  // how many steps the host has read so far
       EXPECT_TRUE(at::equal(tensor, got.at(name))) << name;
     }
+  }
+}
+
+// One infinite weight in the middle of the training, seen by a replay.
+class DivergingTask : public tasks::PuzzleTask {
+ public:
+  using PuzzleTask::PuzzleTask;
+  double load_batch(int64_t step, double lr_factor) override {
+    if (step == 20) {
+      const at::NoGradGuard no_grad;
+      model().named_parameters()["lm_head.weight"].fill_(std::numeric_limits<float>::infinity());
+      parameters().refresh_compute();
+      for (const auto& item : model().named_parameters()) before[item.key()] = item.value().detach().clone();
+    }
+    return PuzzleTask::load_batch(step, lr_factor);
+  }
+  std::map<std::string, at::Tensor> before;
+};
+
+TEST(CapturedTrain, ANonFiniteGradientStopsReplaysAndLeavesTheWeights) {
+  HRM_NEEDS_GPU();
+  const auto dir = fresh_folder("runs");
+  const config::LoadedConfig loaded = testing::small_config(dir, on_gpu({"optim.ema=0.9"}, true));
+  const Runtime runtime = tasks::start_runtime_and_ops(loaded.config);
+  DivergingTask task(loaded.config, runtime);
+  train::Trainer trainer(loaded.config, loaded.to_json(), runtime, task, dir / "small");
+  trainer.start_fresh();
+  try {
+    trainer.run();
+    FAIL() << "trained on with infinite weights";
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), ExitCode::diverged);
+    EXPECT_NE(std::string(e.what()).find("step 20 "), std::string::npos) << e.what();
+  }
+  EXPECT_GT(trainer.captured_step().replays(), 10);
+  for (const auto& item : task.model().named_parameters()) {
+    EXPECT_TRUE(at::equal(item.value(), task.before.at(item.key()))) << item.key();
   }
 }
 

@@ -60,7 +60,7 @@ TEST_P(PlanGpu, IsWithinATenthOfTheMeasuredPeak) {
   at::globalContext().setDeterministicAlgorithms(false, /*warn_only=*/false);
   at::globalContext().setDeterministicCuDNN(false);
   c10::cuda::CUDACachingAllocator::emptyCache();
-  reset_memory_peak(runtime.device);
+  c10::cuda::CUDACachingAllocator::resetPeakStats(runtime.device.index());
   const int64_t before = memory_report(runtime.device).allocated;
   tasks::PuzzleTask task(loaded.config, runtime);
   PlanInput input = make_plan_input(loaded.config, task.model().dims(), gpu);

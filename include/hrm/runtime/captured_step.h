@@ -9,7 +9,7 @@
 //   - Results that live on after it stand in tensors that existed before it. All graphs share one memory pool, which
 //     therefore holds temporaries alone and is as large as the largest graph needs, not as their sum.
 // Work that breaks a rule is refused, by CUDA or beforehand (CapturedStepOptions::refusal): the reason is logged once,
-// and it runs eagerly.
+// and it runs eagerly, as does every shape that comes later. Those captured before are replayed as ever.
 
 #include <ATen/core/Tensor.h>
 
@@ -47,13 +47,10 @@ class CapturedStep {
   // Error(unexpected) names one that changed, instead of replaying on memory that is no longer it.
   void run(const Key& key, const std::vector<at::Tensor>& inputs, const std::function<void()>& work);
 
-  // Forgets all graphs: the next runs warm up and capture again. For addresses that changed on purpose.
-  void clear();
-
-  // Whether runs of this shape are replays.
+  // Whether runs of this shape are replays; once they are, they stay so.
   bool captured(const Key& key) const;
   int64_t replays() const { return replays_; }
-  // Why work runs eagerly; empty while it is captured, may still be, or was not asked to be.
+  // Why work of shapes that are not captured yet runs eagerly; empty while it may still be, or was not asked to be.
   const std::string& reason() const { return reason_; }
 
  private:

@@ -11,7 +11,7 @@ namespace hrm {
 // Bytes. Zero on the CPU, except the host's own line.
 struct MemoryReport {
   int64_t allocated = 0;       // in tensors now
-  int64_t allocated_peak = 0;  // most at any time since start, or since reset_memory_peak
+  int64_t allocated_peak = 0;  // most at any time since start
   int64_t reserved = 0;        // taken from the driver now: tensors, cached blocks, pools of captured graphs
   int64_t reserved_peak = 0;
   int64_t inactive = 0;            // cached parts of blocks that are partly in use: what fragmentation leaves behind
@@ -28,9 +28,6 @@ struct MemoryReport {
 
 // device_used and device_total, which the driver has to be asked for, only with `whole_device`.
 MemoryReport memory_report(at::Device device, bool whole_device = true);
-
-// Peaks count from here on.
-void reset_memory_peak(at::Device device);
 
 // For work on the CPU: from here on the C library keeps what is freed for the next allocation. By default it gives
 // every large block back to the kernel, and a step pays for each page of its temporaries again: 10,000 page faults in a
