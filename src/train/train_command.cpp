@@ -183,7 +183,7 @@ int run_train(const TrainOptions& options) {
   write_text_atomic(run_dir / "config.json", loaded.to_json());
   write_environment(run_dir, runtime);
 
-  if (trainer.step() >= trainer.total_steps()) {
+  if (trainer.finished()) {
     log::info("this run is finished: ", trainer.step(), " of ", trainer.total_steps(),
               " steps are done; set train.steps higher to go on");
     return static_cast<int>(ExitCode::done);

@@ -40,6 +40,9 @@ int64_t planned_steps(const config::TrainConfig& config, const tasks::Task& task
   return steps;
 }
 
+// Leaves an evaluation when a signal asks to stop.
+struct Interrupted {};
+
 // The algorithms of the matrix products go along: a resumed run must sum in the same order (ops/gemm_tuning.h).
 checkpoint::CheckpointMeta meta_of(int64_t step, const std::string& config_json, const tasks::Task& task) {
   checkpoint::CheckpointMeta meta{step, config_json, task.signature()};
@@ -95,8 +98,8 @@ Trainer::Trainer(const config::Config& config, std::string config_json, const Ru
 Outcome Trainer::run() {
   window_start_ = now_seconds();
   const double start = window_start_;
-  // A stop between a step and its evaluation leaves the evaluation to us.
-  if (step_ > 0 && config_.train.eval_every > 0 && step_ % config_.train.eval_every == 0) evaluate();
+  // A stop between a step and its evaluation, or in the middle of that, leaves the evaluation to us.
+  if (step_ > 0 && due(config_.train.eval_every, step_ == total_steps_) && !evaluate()) return stop(stop_signal_name());
   bool first = true;
   while (step_ < total_steps_) {
     if (!trace_steps()) return stop("the steps for Nsight are done");
@@ -107,9 +110,10 @@ Outcome Trainer::run() {
     const bool out_of_time = config_.train.max_seconds > 0 && now_seconds() - start > config_.train.max_seconds;
     if (!last && (stop_requested() || out_of_time))
       return stop(stop_requested() ? stop_signal_name() : "train.max_seconds");
-    if (due(config_.train.eval_every, last)) evaluate();
+    if (due(config_.train.eval_every, last) && !evaluate()) return stop(stop_signal_name());
     if (due(config_.train.checkpoint_every, last)) save();
   }
+  save();  // where nothing but the evaluation of the last step was left
   finish_trace();
   log::progress_done();
   log::info("memory       ", memory_text(memory_report(runtime_.device)));
@@ -209,6 +213,10 @@ bool Trainer::logged(int64_t step) const {
   return step % config_.train.log_every == 0 || step == total_steps_;
 }
 
+bool Trainer::finished() const {
+  return step_ > total_steps_ || (step_ == total_steps_ && (last_eval_step_ == step_ || !task_.can_evaluate()));
+}
+
 bool Trainer::due(int64_t every, bool last) const {
   return last || (every > 0 && step_ % every == 0);
 }
@@ -268,7 +276,7 @@ void Trainer::write_window(int64_t step) {
        << static_cast<int64_t>(window_wait_ms_ / std::max(timed, 1.0) + 0.5) << " ms | ";
   if (std::isfinite(mfu)) text << "MFU " << static_cast<int64_t>(mfu * 100 + 0.5) << " % | ";
   text << "eta " << human_seconds(step_seconds * static_cast<double>(total_steps_ - step));
-  log::progress(text.str());
+  if (!run_dir_.empty()) log::progress(text.str());  // a benchmark's end is not that of the run
 
   window_sums_.zero_();
   window_steps_ = 0;
@@ -278,32 +286,44 @@ void Trainer::write_window(int64_t step) {
   window_first_step_ = step;
 }
 
-void Trainer::evaluate() {
-  if (!task_.can_evaluate() || last_eval_step_ == step_) return;
+// Once per step. False when a signal asked to stop meanwhile: then nothing is logged, and the evaluation is still due.
+bool Trainer::evaluate() {
+  if (!task_.can_evaluate() || last_eval_step_ == step_) return true;
   collect_metrics(/*wait=*/true);
   const double start = now_seconds();
   const std::string& which = config_.eval.weights;
   require(ema_ || (which != "ema"), ExitCode::usage,
           "eval.weights is 'ema', but optim.ema is 0: there is no average to evaluate");
   const bool with_ema = ema_ && which != "raw";
+  std::vector<std::pair<std::string, tasks::NamedValues>> results;  // by prefix
   const auto run_one = [&](const std::string& prefix) {
     EvalReporter reporter;
-    const tasks::NamedValues result =
-        task_.evaluate([&](const tasks::EvalProgress& progress) { reporter.report(progress); });
+    results.emplace_back(prefix, task_.evaluate([&](const tasks::EvalProgress& progress) {
+      if (stop_requested()) throw Interrupted();
+      reporter.report(progress);
+    }));
+  };
+  try {
+    if (with_ema) {
+      optim::EmaSwap swap(*ema_, task_.parameters());
+      run_one("eval");
+    }
+    if (!with_ema) run_one("eval");
+    if (with_ema && which == "both") run_one("eval_raw");
+  } catch (const Interrupted&) {
+    return false;
+  }
+  for (const auto& [prefix, result] : results) {
     std::vector<std::pair<std::string, double>> line;
     for (const auto& [key, value] : result) line.emplace_back(prefix + "/" + key, value);
     log_.write(step_, line);
     log::info("step ", step_, " evaluation", prefix == "eval_raw" ? " (raw weights)" : "", ": ",
               task_.eval_text(result));
-  };
-  if (with_ema) {
-    optim::EmaSwap swap(*ema_, task_.parameters());
-    run_one("eval");
   }
-  if (!with_ema) run_one("eval");
-  if (with_ema && which == "both") run_one("eval_raw");
   last_eval_step_ = step_;
+  last_saved_step_ = -1;  // a checkpoint of before knows nothing of the evaluation
   paused_seconds_ += now_seconds() - start;
+  return true;
 }
 
 // Opens and closes the window of profiled steps, before the step that follows. False when the run shall end with it.

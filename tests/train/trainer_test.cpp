@@ -1,9 +1,12 @@
 #include <ATen/core/grad_mode.h>
+#include <signal.h>
 
+#include <cstdlib>
 #include <fstream>
 
 #include "hrm/base/error.h"
 #include "hrm/checkpoint/checkpoint.h"
+#include "hrm/train/signals.h"
 #include "train/small_run.h"
 
 namespace hrm {
@@ -88,6 +91,74 @@ TEST(Trainer, TheTimeLimitSavesAndStops) {
   EXPECT_EQ(run.trainer.run(), train::Outcome::stopped);
   ASSERT_EQ(checkpoint::list_checkpoints(dir / "small").size(), 1u);
   EXPECT_EQ(checkpoint::open_checkpoint(dir / "small").meta.step, run.trainer.step());
+}
+
+// A scheduler that stops the run in the middle of an evaluation.
+class TaskStoppedInEvaluation : public tasks::PuzzleTask {
+ public:
+  using PuzzleTask::PuzzleTask;
+  tasks::NamedValues evaluate(const std::function<void(const tasks::EvalProgress&)>& progress) override {
+    return PuzzleTask::evaluate([&](const tasks::EvalProgress& so_far) {
+      if (so_far.done < so_far.total) raise(SIGTERM);
+      progress(so_far);
+    });
+  }
+};
+
+[[noreturn]] void exit_with_outcome_of_run(const std::filesystem::path& dir, const std::vector<std::string>& more) {
+  const config::LoadedConfig loaded = testing::small_config(dir, more);
+  const Runtime runtime = tasks::start_runtime_and_ops(loaded.config);
+  TaskStoppedInEvaluation task(loaded.config, runtime);
+  train::Trainer trainer(loaded.config, loaded.to_json(), runtime, task, dir / "small");
+  train::install_signal_handlers();
+  trainer.start_fresh();
+  const bool stopped = trainer.run() == train::Outcome::stopped;
+  std::_Exit(stopped && !trainer.finished() ? 0 : 1);
+}
+
+int lines_with(const std::filesystem::path& file, const std::string& text) {
+  std::ifstream in(file);
+  int count = 0;
+  for (std::string line; std::getline(in, line);) count += line.find(text) != std::string::npos;
+  return count;
+}
+
+// `step`: the one whose evaluation is stopped.
+void check_stop_in_evaluation(const std::string& every, int64_t step) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");  // the signal's flag belongs to a process
+  const auto dir = fresh_folder("runs");
+  const std::vector<std::string> more = {every, "eval.batch_size=2", "optim.ema=0.9", "eval.weights=both"};
+  EXPECT_EXIT(exit_with_outcome_of_run(dir / "stopped", more), ::testing::ExitedWithCode(0), "start it again to go on");
+  const auto metrics = dir / "stopped" / "small" / "metrics.jsonl";
+  EXPECT_EQ(lines_with(metrics, "\"eval"), 0);
+  const auto newest = [&] { return checkpoint::open_checkpoint(dir / "stopped" / "small").dir; };
+  SmallRun resumed(dir / "stopped", more);
+  resumed.trainer.resume(newest());
+  EXPECT_EQ(resumed.trainer.step(), step);
+  EXPECT_FALSE(resumed.trainer.finished());
+  EXPECT_EQ(resumed.trainer.run(), train::Outcome::finished);
+
+  SmallRun straight(dir / "straight", more);
+  straight.trainer.start_fresh();
+  straight.trainer.run();
+  EXPECT_TRUE(straight.trainer.finished());
+  const auto want = straight.tensors(), got = resumed.tensors();
+  for (const auto& [name, tensor] : want) EXPECT_TRUE(at::equal(tensor, got.at(name))) << name;
+  for (const char* key : {"\"eval/exact_accuracy\"", "\"eval_raw/exact_accuracy\""}) {
+    EXPECT_EQ(lines_with(metrics, key), lines_with(dir / "straight" / "small" / "metrics.jsonl", key));
+  }
+  // And it is not made again.
+  SmallRun done(dir / "stopped", more);
+  done.trainer.resume(newest());
+  EXPECT_TRUE(done.trainer.finished());
+}
+
+TEST(Trainer, ASignalStopsAnEvaluationWhichIsMadeUpFor) {
+  check_stop_in_evaluation("train.eval_every=4", 4);
+}
+
+TEST(Trainer, ASignalStopsTheLastEvaluationWhichIsMadeUpFor) {
+  check_stop_in_evaluation("train.eval_every=0", 8);
 }
 
 // fp16: an overflow of the scaled loss leaves out its step and halves the scale, and the training goes on.

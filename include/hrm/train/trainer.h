@@ -52,6 +52,8 @@ class Trainer : public Stateful {
 
   int64_t total_steps() const { return total_steps_; }
   int64_t step() const { return step_; }
+  // Whether nothing is left for run(): neither steps nor the evaluation of the last one.
+  bool finished() const;
 
  private:
   void train_step();
@@ -59,7 +61,7 @@ class Trainer : public Stateful {
   void scale_loss(const at::Tensor& nonfinite, at::Tensor& extra);
   void collect_metrics(bool wait);
   void write_window(int64_t step);
-  void evaluate();
+  bool evaluate();
   void save();
   bool trace_steps();
   void finish_trace();
