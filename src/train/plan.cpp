@@ -7,6 +7,7 @@
 #include "hrm/nn/block.h"
 #include "hrm/nn/parameter.h"
 #include "hrm/nn/swiglu.h"
+#include "hrm/runtime/precision.h"
 
 namespace hrm::train {
 namespace {
@@ -58,7 +59,9 @@ struct Sizes {
   bool mixes_by_mlp = false;
   bool short_attention = false;  // our attention kernel, with rotation inside
   bool fused_gate = false;       // the gate in the product's epilogue: gate_up is written only where it is needed
+  bool fused_norm = false;       // residual and norm in the product's epilogue
   bool fp8 = false;              // recursions multiply in 8 bits; a tensor in e4m3 has half the bytes
+  bool fused_gate8 = false;      // as fused_gate, for the products in 8 bits
 };
 
 // Walks through one step of the fused implementation (nn/sub_blocks.cpp, models/*.cpp) as the allocator sees it.
@@ -109,6 +112,15 @@ class StepWalk {
     ledger_.take(bytes);
   }
 
+  // A product, residual and norm that leave `result` bytes. Where they are not one kernel, the product is held beside.
+  void normed_product(double result, bool recorded) {
+    const double product = s_.fused_norm ? 0 : s_.unit;
+    ledger_.take(product);
+    if (recorded) ledger_.kept += result;
+    ledger_.take(result);
+    ledger_.give(product);
+  }
+
   // One block without gradient, its input held by the caller; holds the output when it returns.
   void block_plain() {
     if (s_.mixes_by_mlp) {
@@ -118,13 +130,13 @@ class StepWalk {
       ledger_.take(qkv);
       ledger_.take(s_.unit);
       ledger_.give(qkv);
-      ledger_.take(s_.unit);  // the first half's output
+      normed_product(s_.unit, false);  // the first half's output
       ledger_.give(s_.unit);
     }
     if (!s_.fused_gate) ledger_.take(s_.gate_up);
     ledger_.take(s_.gate_up / 2);
     if (!s_.fused_gate) ledger_.give(s_.gate_up);
-    ledger_.take(s_.unit);
+    normed_product(s_.unit, false);
     ledger_.give(s_.gate_up / 2);
     ledger_.give(s_.unit);  // the first half's output
   }
@@ -134,17 +146,23 @@ class StepWalk {
     const bool mlp = s_.mixes_by_mlp;
     const double unit8 = s_.unit / 2, outer8 = mlp ? 0 : unit8, act8 = s_.gate_up / 4;
     const double qkv = mlp ? 0 : (s_.short_attention ? 3 : 6) * s_.unit;
-    const double gate_up = s_.fused_gate ? 0 : 1.5 * s_.gate_up;  // and the activation in 16 bits
+    const double mixed = mlp || s_.short_attention ? 0 : s_.unit;  // in 16 bits, where no kernel writes e4m3
+    const double gate_up = s_.fused_gate8 ? 0 : 1.5 * s_.gate_up;  // and the activation in 16 bits
     ledger_.take(outer8);
     ledger_.take(qkv);
-    ledger_.take(outer8);  // the mixed values
-    ledger_.give(qkv);
-    ledger_.take(s_.unit + unit8);  // the first half's output
+    ledger_.take(mixed + outer8);
+    ledger_.give(qkv + mixed);
+    if (mlp) {
+      ledger_.take(s_.unit + unit8);
+    } else {
+      normed_product(s_.unit + unit8, false);  // the first half's output
+      ledger_.give(outer8);                    // the mixed values
+    }
     ledger_.take(gate_up);
     ledger_.take(act8);
     ledger_.give(gate_up);
-    ledger_.take(s_.unit + outer8);
-    ledger_.give(act8 + s_.unit + unit8 + 3 * outer8);
+    normed_product(s_.unit + outer8, false);
+    ledger_.give(act8 + s_.unit + unit8 + 2 * outer8);
   }
 
   // A recurrent module without gradient; holds the output when it returns. `recursion`: of those that fp8 is for,
@@ -171,14 +189,14 @@ class StepWalk {
       keep(3 * s_.unit);
       if (!s_.short_attention) ledger_.give(3 * s_.unit);
       keep(s_.unit + s_.lse);
-      keep(s_.unit + s_.rstd);
+      normed_product(s_.unit + s_.rstd, true);
       kept.mixing = 5 * s_.unit + s_.lse + s_.rstd;
     }
     kept.gate_up = s_.gate_up;
     keep(kept.gate_up);
     ledger_.take(s_.gate_up / 2);
     kept.output = s_.unit + s_.rstd;
-    keep(kept.output);
+    normed_product(kept.output, true);
     ledger_.give(s_.gate_up / 2);
     kept_layers_.push_back(kept);
   }
@@ -357,7 +375,11 @@ Sizes sizes_of(const PlanInput& in, int64_t micro) {
   s.column_rstd = B * D * 4;
   s.mixes_by_mlp = m.mlp_t;
   s.short_attention = half && (head == 64 || head == 32) && L <= kShortSequence && in.config.ops.attention == "auto";
-  s.fused_gate = half && in.gpu.hopper;
+  // The sizes that our kernels take (ops/cuda/sm90); F is a multiple of 256.
+  const bool hopper = half && in.gpu.capability == 90;
+  s.fused_gate = hopper && m.hidden_size % 64 == 0;
+  s.fused_gate8 = hopper;
+  s.fused_norm = hopper && (m.hidden_size == 256 || m.hidden_size == 512);
   s.fp8 = in.config.precision.recursions == "fp8";
   return s;
 }
@@ -473,8 +495,12 @@ void add_times(const PlanInput& in, Plan& plan) {
            passes.recorded, " backward")});
   plan.time.push_back(
       {s.mixes_by_mlp ? "mixing of positions" : "attention", fp32 * mixing * (forwards + 2.5 * passes.recorded), ""});
-  plan.time.push_back({"norms, gates",
-                       norms * passes.recorded + (s.fused_gate ? 0 : clock.moved(s.gate_up) * 1.5 * forwards),
+  // What is not inside a product passes through memory between two kernels: the product before a norm, gate_up, and in
+  // fp8 also what is quantised.
+  const double normed = s.fused_norm ? 0 : clock.moved((s.mixes_by_mlp ? 1 : 2) * s.unit);
+  const double gates = clock.moved(s.gate_up) *
+                       ((s.fused_gate ? 0 : 1.5) * (forwards - recursions) + (s.fused_gate8 ? 0 : 2.5) * recursions);
+  plan.time.push_back({"norms, gates", norms * passes.recorded + normed * (2 * forwards + recursions) + gates,
                        "what is not inside a product"});
   const double optimizer = clock.moved(static_cast<double>(in.parameters) * (in.config.optim.ema > 0 ? 38 : 30));
   plan.time.push_back({"optimizer", optimizer, "one pass over weights, gradients and moments"});
@@ -486,11 +512,11 @@ void add_times(const PlanInput& in, Plan& plan) {
 
 const std::vector<GpuFacts>& known_gpus() {
   static const std::vector<GpuFacts> gpus{
-      {"H200", 989e12, 4.8e12, 150.7e9, true},     {"H100 PCIe", 756e12, 2.0e12, 85.0e9, true},
-      {"H100 NVL", 835e12, 3.9e12, 100.0e9, true}, {"H100", 989e12, 3.35e12, 85.0e9, true},
-      {"B200", 2250e12, 8.0e12, 191.0e9, false},   {"A100", 312e12, 2.0e12, 85.0e9, false},
-      {"L40S", 362e12, 864e9, 47.7e9, false},      {"A10G", 70e12, 600e9, 23.7e9, false},
-      {"L4", 121e12, 300e9, 23.7e9, false},        {"RTX 4090", 165e12, 1008e9, 25.3e9, false},
+      {"H200", 989e12, 4.8e12, 150.7e9, 90},     {"H100 PCIe", 756e12, 2.0e12, 85.0e9, 90},
+      {"H100 NVL", 835e12, 3.9e12, 100.0e9, 90}, {"H100", 989e12, 3.35e12, 85.0e9, 90},
+      {"B200", 2250e12, 8.0e12, 191.0e9, 100},   {"A100", 312e12, 2.0e12, 85.0e9, 80},
+      {"L40S", 362e12, 864e9, 47.7e9, 89},       {"A10G", 70e12, 600e9, 23.7e9, 86},
+      {"L4", 121e12, 300e9, 23.7e9, 89},         {"RTX 4090", 165e12, 1008e9, 25.3e9, 89},
   };
   return gpus;
 }
@@ -511,6 +537,9 @@ PlanInput make_plan_input(const config::Config& config, const models::PuzzleMode
 }
 
 Plan make_plan(const PlanInput& in) {
+  const std::string no_fp8 = in.config.precision.recursions == "fp8" ? why_no_fp8(in.gpu.capability) : "";
+  require(no_fp8.empty(), ExitCode::usage, "precision.recursions is 'fp8', which an ", in.gpu.name,
+          " cannot do: ", no_fp8, "; set it to 'same', or choose another GPU by --gpu");
   const int64_t global = in.config.train.global_batch_size;
   const int64_t micro = in.config.train.micro_batch_size > 0 ? in.config.train.micro_batch_size : global;
   Memory memory = memory_of(in, micro);

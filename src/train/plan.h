@@ -16,7 +16,7 @@ struct GpuFacts {
   double flops = 0;         // dense bf16 matrix products, FLOP/s
   double bytes_per_s = 0;   // memory
   double memory_bytes = 0;  // in tensors, caches, context and all
-  bool hopper = false;      // runs our kernels for compute capability 9.0
+  int capability = 0;       // compute capability, 90 for 9.0
 };
 const std::vector<GpuFacts>& known_gpus();
 
@@ -51,6 +51,7 @@ struct Plan {
   std::vector<std::string> assumptions;
 };
 
+// Error(usage) where the GPU cannot do what the configuration asks for.
 Plan make_plan(const PlanInput& input);
 
 }  // namespace hrm::train

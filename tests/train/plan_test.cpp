@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "hrm/base/error.h"
+#include "support/expect_error.h"
 #include "train/plan.h"
 
 namespace hrm::train {
@@ -72,6 +73,71 @@ TEST(Plan, Fp8Recursions) {
       EXPECT_NEAR(fp8, make_plan(other).tensors_peak, 0.1 * fp8) << arch << mlp;
     }
   }
+}
+
+// Elsewhere than on Hopper products in 8 bits are followed by a norm, a gate and a quantisation of their own.
+TEST(Plan, Fp8WithoutOurKernels) {
+  PlanInput in = sudoku(384);
+  in.gpu = gpu("L40S");
+  const Plan plain = make_plan(in);
+  in.config.precision.recursions = "fp8";
+  const Plan fp8 = make_plan(in);
+  EXPECT_LT(item(fp8.time, "matrix products"), item(plain.time, "matrix products"));
+  EXPECT_GT(item(fp8.time, "norms, gates"), item(plain.time, "norms, gates"));
+  in.gpu.capability = 90;
+  const Plan fused = make_plan(in);
+  EXPECT_LT(item(fused.time, "norms, gates"), 0.5 * item(plain.time, "norms, gates"));
+  in.config.precision.recursions = "same";
+  EXPECT_EQ(item(make_plan(in).time, "norms, gates"), item(fused.time, "norms, gates"));
+}
+
+// The pass for the Q target is where the recursions matter: gate_up, the activation in 16 bits and that in 8 beside
+// everything that the backward pass needs.
+TEST(Plan, Fp8WithoutOurKernelsAtThePeak) {
+  PlanInput in = sudoku(384);
+  in.gpu = gpu("L4");
+  const Plan plain = make_plan(in);
+  in.config.precision.recursions = "fp8";
+  const Plan fp8 = make_plan(in);
+  EXPECT_EQ(fp8.peak_moment, "forward pass for the Q target");
+  const double unit = 384.0 * 82 * 512 * 2;
+  // Embedding, two states, injection, input and first half, the latter two in e4m3, too; gate_up 6, act 3 + 1.5.
+  EXPECT_NEAR(item(fp8.memory, "temporaries") / unit, 1 + 2 + 1 + 1.5 + 1.5 + 6 + 3 + 1.5, 0.1);
+  EXPECT_GT(fp8.tensors_peak, plain.tensors_peak);
+  PlanInput hopper = in;
+  hopper.gpu = gpu("H200");
+  EXPECT_LT(make_plan(hopper).tensors_peak, fp8.tensors_peak);
+}
+
+TEST(Plan, Fp8OfALongSequence) {
+  PlanInput in = sudoku(64);
+  in.config.precision.recursions = "fp8";
+  in.config.ops.attention = "sdpa";
+  const double sdpa = make_plan(in).tensors_peak;
+  in.config.ops.attention = "auto";
+  EXPECT_GT(sdpa, make_plan(in).tensors_peak);
+}
+
+TEST(Plan, Fp8OnAGpuThatHasNone) {
+  PlanInput in = sudoku(384);
+  in.config.precision.recursions = "fp8";
+  for (const char* name : {"A100", "A10G"}) {
+    in.gpu = gpu(name);
+    test::expect_error(ExitCode::usage, {"precision.recursions is 'fp8'", name, "compute capability 8.", "'same'"},
+                       [&] { make_plan(in); });
+  }
+}
+
+// Widths that our norm in a product does not take: the product is held beside the result.
+TEST(Plan, OtherWidths) {
+  PlanInput in = sudoku(384);
+  in.config.model.hidden_size = 384;
+  in.config.model.num_heads = 6;
+  const double unit = 384.0 * 82 * 384 * 2;
+  PlanInput plain = in;
+  in.config.precision.recursions = "fp8";
+  EXPECT_GT(make_plan(plain).tensors_peak, 98 * unit);
+  EXPECT_NEAR(make_plan(in).tensors_peak, make_plan(plain).tensors_peak, 4 * unit);
 }
 
 TEST(Plan, StateOfTheWeights) {
