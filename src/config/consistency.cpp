@@ -120,7 +120,9 @@ void check_arithmetic(const Checker& check, const Config& c) {
                 "; set precision.compute to bf16, or precision.recursions to same");
   if (c.precision.recursions == "fp8") {
     const ModelConfig& m = c.model;
-    const bool recurs = m.arch == "hrm" ? m.H_cycles * m.L_cycles > 1 : m.arch == "trm" && m.H_cycles > 1;
+    // Of HRM also the whole pass for the target of Q learning.
+    const bool recurs = m.arch == "hrm" ? m.H_cycles * m.L_cycles > 1 || (!m.no_ACT_continue && m.halt_max_steps > 1)
+                                        : m.arch == "trm" && m.H_cycles > 1;
     check.require(recurs, check.at("precision.recursions"), " has nothing to do: with ", check.at("model.arch"),
                   " and ", check.at("model.H_cycles"),
                   " all passes are differentiated; set precision.recursions to same");

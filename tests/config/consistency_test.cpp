@@ -83,7 +83,7 @@ TEST(Consistency, EachContradictionIsRefusedAndItsAdviceWorks) {
       {{"eval.weights=ema"}, "eval.weights = \"ema\"", {"optim.ema=0.999"}},
       {{"eval.weights=both"}, "eval.weights = \"both\"", {"eval.weights=raw"}},
       {{"precision.recursions=fp8", "precision.compute=fp32"}, "precision.recursions = ", {"precision.compute=bf16"}},
-      {{"precision.recursions=fp8", "model.H_cycles=1", "model.L_cycles=1"},
+      {{"precision.recursions=fp8", "model.H_cycles=1", "model.L_cycles=1", "model.no_ACT_continue=true"},
        "precision.recursions = ",
        {"model.L_cycles=2"}},
       {{"precision.recursions=fp8", "model.arch=trm", "model.H_layers=0", "model.H_cycles=1"},
@@ -97,6 +97,7 @@ TEST(Consistency, EachContradictionIsRefusedAndItsAdviceWorks) {
        "runtime.cudnn_benchmark = true",
        {"runtime.deterministic=false"}},
       {{"profiling.trace_steps=0", "profiling.trace=true"}, "profiling.trace = true", {"profiling.trace_steps=5"}},
+      {{"profiling.trace=true", "profiling.trace_steps=0"}, "profiling.trace = true", {"profiling.trace_steps=5"}},
       {{"run.name=a/b"}, "run.name = \"a/b\"", {"run.name=ab"}},
       {{"run.name=.."}, "run.name = \"..\"", {"run.name=..."}},
       {{"run.name="}, "run.name = \"\"", {"run.name=x"}},
@@ -117,6 +118,8 @@ TEST(Consistency, WhatIsNoContradictionIsAllowed) {
   EXPECT_EQ(fault({"data.augmentation=dihedral", "data.box_rows=3", "data.box_cols=3"}), "");
   EXPECT_EQ(fault({"model.puzzle_emb_ndim=0"}), "");
   EXPECT_EQ(fault({"train.micro_batch_size=768"}), "");
+  // No recursion, but the pass for the target of Q learning is not differentiated.
+  EXPECT_EQ(fault({"precision.recursions=fp8", "model.H_cycles=1", "model.L_cycles=1"}), "");
 }
 
 TEST(Validate, TrainingNeedsDataAndALength) {
