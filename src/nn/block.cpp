@@ -60,8 +60,8 @@ std::tuple<at::Tensor, at::Tensor> Block::forward_fp8(const at::Tensor& h, const
     half8 = ops::quantize_fp8(half, fp8.half);
   } else {
     const RotaryTable& rotary = self_attn_->rotary();
-    const at::Tensor qkv = ops::linear_fp8(h8, fp8.qkv.values, h_slot, fp8.qkv.slot, dtype);
-    const at::Tensor mixed = ops::attention_fp8(qkv, self_attn_->heads(), rotary.cos, rotary.sin, fp8.mixed);
+    const at::Tensor mixed = ops::attention_fp8(ops::linear_fp8(h8, fp8.qkv.values, h_slot, fp8.qkv.slot, dtype),
+                                                self_attn_->heads(), rotary.cos, rotary.sin, fp8.mixed);
     std::tie(half, half8) = ops::linear_rms_norm_fp8(mixed, fp8.o.values, fp8.mixed, fp8.o.slot, h, eps_, fp8.half);
   }
   const at::Tensor act = ops::linear_swiglu_fp8(half8, fp8.gate_up.values, fp8.half, fp8.gate_up.slot, fp8.act, dtype);
