@@ -21,6 +21,7 @@ std::atomic<int64_t> g_generation{0};
 std::mutex g_mutex;
 struct State {
   std::optional<std::filesystem::path> folder;  // nullopt: the default one
+  bool writes = true;
   // One for each model of GPU in the machine.
   std::map<std::pair<std::string, std::string>, std::unique_ptr<TuningCache>> caches;
   std::optional<TuningCache::Portable> adopted;
@@ -37,8 +38,8 @@ TuningCache& cache_of(const std::string& device, const std::string& library) {
   State& s = state();
   auto& cache = s.caches[{device, library}];
   if (cache) return *cache;
-  cache = std::make_unique<TuningCache>(s.folder ? *s.folder : default_tuning_folder(), device, library);
-  s.report.file = cache->file().string();
+  cache = std::make_unique<TuningCache>(s.folder ? *s.folder : default_tuning_folder(), device, library, s.writes);
+  s.report.file = s.writes ? cache->file().string() : "";
   if (s.adopted && s.adopted->device == device && s.adopted->library == library) {
     cache->adopt(s.adopted->choices);
   } else if (s.adopted) {
@@ -65,11 +66,12 @@ GemmTuning gemm_tuning() {
   return g_tuning;
 }
 
-void set_gemm_cache(const std::filesystem::path& folder) {
+void set_gemm_cache(const std::filesystem::path& folder, bool writes) {
   const std::lock_guard lock(g_mutex);
   const auto wanted = folder.empty() ? std::nullopt : std::optional(folder);
-  if (state().folder == wanted) return;
+  if (state().folder == wanted && state().writes == writes) return;
   state().folder = wanted;
+  state().writes = writes;
   state().adopted.reset();
   forget(state());
 }

@@ -56,8 +56,8 @@ double time_of(const Json& json, const char* key) {
 
 }  // namespace
 
-TuningCache::TuningCache(const fs::path& folder, std::string device, std::string library)
-    : device_(std::move(device)), library_(std::move(library)) {
+TuningCache::TuningCache(const fs::path& folder, std::string device, std::string library, bool writes)
+    : device_(std::move(device)), library_(std::move(library)), writes_(writes) {
   if (folder.empty()) return;
   file_ = folder / file_name(device_, library_);
   choices_ = read(/*warn=*/true);
@@ -74,7 +74,9 @@ TuningCache::Choices TuningCache::read(bool warn) const {
   } catch (const Error& e) {
     fault = e.what();
   }
-  if (warn) log::warn("tuned algorithms: '", file_.string(), "' is not used and will be replaced: ", fault);
+  if (warn)
+    log::warn("tuned algorithms: '", file_.string(), "' is not used", writes_ ? " and will be replaced: " : ": ",
+              fault);
   return {};
 }
 
@@ -85,7 +87,7 @@ std::optional<TunedChoice> TuningCache::find(const std::string& key) const {
 
 TunedChoice TuningCache::add(const std::string& key, const TunedChoice& choice, const std::string& refused) {
   TunedChoice chosen = choice;
-  if (!file_.empty() && !broken_) {
+  if (!file_.empty() && writes_) {
     try {
       make_directories(file_.parent_path());
       const FileLock lock(fs::path(file_) += ".lock");
@@ -96,7 +98,7 @@ TunedChoice TuningCache::add(const std::string& key, const TunedChoice& choice, 
       chosen = entry->second;
       write_text_atomic(file_, to_text({device_, library_, stored}, /*one_line=*/false) + "\n");
     } catch (const Error& e) {
-      broken_ = true;
+      writes_ = false;
       log::warn("tuned algorithms cannot be kept for the next start: ", e.what());
     }
   }

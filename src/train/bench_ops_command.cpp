@@ -44,15 +44,30 @@ std::string first_line(const c10::Error& error) {
   return text.substr(0, text.find('\n'));
 }
 
+// A choice of the whole process, until the end of the scope.
+template <auto kGet, auto kSet>
+class With {
+ public:
+  using Value = decltype(kGet());
+  explicit With(Value value) : before_(kGet()) { kSet(value); }
+  ~With() { kSet(before_); }
+  With(const With&) = delete;
+  With& operator=(const With&) = delete;
+
+ private:
+  Value before_;
+};
+using WithBackend = With<&ops::backend, &ops::set_backend>;
+using WithTuning = With<&ops::gemm_tuning, &ops::set_gemm_tuning>;
+
 Timing time_with(ops::Backend backend, const BenchOp& op, const BenchCall& call, at::Device device, double budget_ms) {
-  ops::set_backend(backend);
+  const WithBackend with_backend(backend);
   Timing timing;
   try {
     timing.ms = time_of_call(device, budget_ms, [&] { call_op(op.name, call.arguments); });
   } catch (const c10::Error& e) {
     timing.why_not = first_line(e);
   }
-  ops::set_backend(ops::Backend::fused);
   return timing;
 }
 
@@ -63,10 +78,8 @@ Timing time_untuned(const BenchOp& op, const BenchCall& call, at::Device device,
       (name != "hrm::linear" && name != "hrm::linear_accumulate_" && name.rfind("hrm::linear_grad_x", 0) != 0)) {
     return {0, "no tuned matrix product"};
   }
-  ops::set_gemm_tuning(ops::GemmTuning::off);
-  const Timing timing = time_with(ops::Backend::fused, op, call, device, budget_ms);
-  ops::set_gemm_tuning(ops::GemmTuning::auto_);
-  return timing;
+  const WithTuning untuned(ops::GemmTuning::off);
+  return time_with(ops::Backend::fused, op, call, device, budget_ms);
 }
 
 std::string number(double value, int digits) {
@@ -126,7 +139,9 @@ int run_bench_ops(const BenchOpsOptions& options) {
   config::Config config;
   config.runtime.device = options.device;
   const Runtime runtime = start_runtime(config);
-  ops::set_gemm_tuning(runtime.device.is_cuda() ? ops::GemmTuning::auto_ : ops::GemmTuning::off);
+  const WithTuning tuned(runtime.device.is_cuda() ? ops::GemmTuning::auto_ : ops::GemmTuning::off);
+  // The algorithms that runs take, but no new ones for them: what is timed here is nobody's choice.
+  ops::set_gemm_cache("", /*writes=*/false);
   const at::NoGradGuard no_grad;
   const DeviceLimits limits = measure_limits(runtime.device, runtime.compute_dtype);
 

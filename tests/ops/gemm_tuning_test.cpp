@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include "hrm/base/error.h"
+#include "hrm/base/file.h"
 #include "ops/gemm_tuning_impl.h"
 #include "support/temp_dir.h"
 
@@ -57,6 +59,22 @@ TEST_F(GemmTuningTest, TheNextStartKnowsWhatThisOneTimed) {
   EXPECT_FALSE(find_gemm(kDevice, kLibrary, "b")) << "what was not timed is nothing for the next start";
   EXPECT_FALSE(find_gemm(kDevice, "a library 2", "a"));
   EXPECT_FALSE(find_gemm("another GPU", kLibrary, "a"));
+}
+
+TEST_F(GemmTuningTest, ABenchmarkReadsTheFileAndLeavesItAsItIs) {
+  keep_gemm(kDevice, kLibrary, "a", kTimed, GemmOrigin::timed);
+  const std::string file = gemm_tuning_report().file, written = read_text(file, ExitCode::environment);
+  set_gemm_cache(dir_.path(), /*writes=*/false);
+  EXPECT_EQ(find_gemm(kDevice, kLibrary, "a"), kTimed);
+  EXPECT_EQ(keep_gemm(kDevice, kLibrary, "b", kOther, GemmOrigin::timed), kOther);
+  EXPECT_EQ(find_gemm(kDevice, kLibrary, "b"), kOther) << "for this process it holds";
+  EXPECT_EQ(gemm_tuning_text(), "1 shapes by cuBLASLt, 0 known, 1 timed in 0 s");
+  EXPECT_EQ(read_text(file, ExitCode::environment), written);
+
+  set_gemm_cache(dir_.path());
+  EXPECT_FALSE(find_gemm(kDevice, kLibrary, "b"));
+  keep_gemm(kDevice, kLibrary, "b", kOther, GemmOrigin::timed);
+  EXPECT_NE(read_text(file, ExitCode::environment), written);
 }
 
 TEST_F(GemmTuningTest, ACheckpointCarriesTheChoicesOfItsRun) {

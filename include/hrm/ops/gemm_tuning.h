@@ -18,8 +18,9 @@ enum class GemmTuning { off, auto_ };
 void set_gemm_tuning(GemmTuning tuning);
 GemmTuning gemm_tuning();
 
-// The folder of the file; empty: default_tuning_folder(). Another folder than before forgets what the process knew.
-void set_gemm_cache(const std::filesystem::path& folder);
+// The folder of the file; empty: default_tuning_folder(). Without `writes` the process takes what the file knows and
+// stores nothing (a benchmark). Another answer than before forgets what the process knew.
+void set_gemm_cache(const std::filesystem::path& folder, bool writes = true);
 
 // What this process did so far, shapes by the origin of their algorithm.
 struct GemmTuningReport {
@@ -27,7 +28,7 @@ struct GemmTuningReport {
   int64_t timed = 0;    // timed by this process
   int64_t untimed = 0;  // cuBLASLt's first proposal: first met while a graph was captured, or without memory to time
   double seconds = 0;   // spent in timing
-  std::string file;     // empty: none, or no product so far
+  std::string file;     // that keeps what is timed; empty: none, or no product so far
 };
 GemmTuningReport gemm_tuning_report();
 

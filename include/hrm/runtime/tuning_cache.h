@@ -24,8 +24,9 @@ class TuningCache {
 
   // Reads the file below `folder` that belongs to the device and the library, e.g. "NVIDIA H200, 9.0, 132 SMs" and
   // "cuBLASLt 130100". A file that cannot be read, or that is of another device or library, is reported in one sentence
-  // and replaced at the next add(). An empty folder: nothing is read or written.
-  TuningCache(const std::filesystem::path& folder, std::string device, std::string library);
+  // and replaced at the next add(). An empty folder: nothing is read or written. Without `writes` the file is only
+  // read: what add() gets lives in this process alone.
+  TuningCache(const std::filesystem::path& folder, std::string device, std::string library, bool writes = true);
 
   std::optional<TunedChoice> find(const std::string& key) const;
 
@@ -56,7 +57,7 @@ class TuningCache {
   std::string device_, library_;
   std::filesystem::path file_;
   Choices choices_;
-  bool broken_ = false;  // the file cannot be written, and that was said
+  bool writes_;  // false also once the file could not be written
 };
 
 // $XDG_CACHE_HOME/hrm_train, or ~/.cache/hrm_train; empty where neither variable is set to an absolute path.
