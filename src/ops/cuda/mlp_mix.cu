@@ -297,10 +297,7 @@ cudaError_t start(const MlpMixForward& p, cudaStream_t stream) {
                       stream, pack);
   if (error != cudaSuccess) return error;
 
-  int device = 0, processors = 0;
-  if ((error = cudaGetDevice(&device)) != cudaSuccess) return error;
-  error = cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
-  if (error != cudaSuccess) return error;
+  const int processors = multiprocessors();
   const int64_t units = p.batch * (p.width / kUnitChannels);
   const int64_t blocks = (units + kWarpgroups - 1) / kWarpgroups;
   return start_early(kernel, static_cast<unsigned>(blocks < processors ? blocks : processors), (kWarpgroups + 1) * 128,

@@ -16,6 +16,7 @@
 
 #include "ops/cuda/mlp_mix.cuh"
 #include "ops/cuda/mlp_mix.h"
+#include "ops/cuda/sm90/tensor_map.h"
 
 namespace hrm::ops::cuda {
 namespace {
@@ -496,10 +497,7 @@ cudaError_t start(const MlpMixBackward& p, cudaStream_t stream) {
   if (error != cudaSuccess) return error;
   error = cudaFuncSetAttribute(weight_gradient, cudaFuncAttributeMaxDynamicSharedMemorySize, W::kBytes);
   if (error != cudaSuccess) return error;
-  int device = 0, processors = 0;
-  if ((error = cudaGetDevice(&device)) != cudaSuccess) return error;
-  error = cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
-  if (error != cudaSuccess) return error;
+  const int processors = multiprocessors();
 
   PackParams pack{};
   pack.gate_up = static_cast<const uint16_t*>(p.weight_gate_up);
