@@ -34,10 +34,12 @@ double part_of(at::ScalarType dtype) {
   return dtype == at::kBFloat16 ? 0.01 : 0.006;
 }
 
-// Rows on both sides of a tile's 64 and 128, and of a few tiles; the sizes of the recipes and smaller ones.
+// Rows on both sides of a tile's 64 and 128, of a few tiles, and of three for each block, whose product is short; the
+// sizes of the recipes and smaller ones.
 std::vector<Fp8Shape> shapes() {
-  return {{1, 128, 256},   {63, 512, 512},   {129, 1536, 512}, {777, 512, 1536}, {1, 1536, 512}, {129, 128, 3072},
-          {63, 512, 3072}, {777, 1536, 256}, {128, 512, 256},  {64, 128, 512},   {100, 48, 80},  {2000, 512, 512}};
+  return {{1, 128, 256},    {63, 512, 512},   {129, 1536, 512}, {777, 512, 1536}, {1, 1536, 512},
+          {129, 128, 3072}, {63, 512, 3072},  {777, 1536, 256}, {128, 512, 256},  {64, 128, 512},
+          {100, 48, 80},    {2000, 512, 512}, {20000, 128, 256}};
 }
 
 std::string with(bool portable) {
