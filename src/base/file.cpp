@@ -86,6 +86,15 @@ void fsync_or_fail(int fd, const fs::path& path) {
   if (result != 0 && errno != EINVAL && errno != ENOTSUP) fail_write(path, errno);
 }
 
+// Writes `path`; messages name `shown`, for which it stands.
+void write_parts(const fs::path& path, const fs::path& shown, std::span<const std::span<const std::byte>> parts) {
+  Descriptor file(open_retrying(path, O_WRONLY | O_CREAT | O_TRUNC, 0666));
+  if (file.get() < 0) fail_write(shown, errno);
+  for (const auto& part : parts) write_all(file.get(), shown, part);
+  fsync_or_fail(file.get(), shown);
+  if (file.close() != 0) fail_write(shown, errno);
+}
+
 }  // namespace
 
 MappedFile::MappedFile(const fs::path& path, ExitCode code) : path_(path) {
@@ -142,11 +151,7 @@ void write_all(int fd, const fs::path& path, std::span<const std::byte> bytes) {
 }
 
 void write_file(const fs::path& path, std::span<const std::span<const std::byte>> parts) {
-  Descriptor file(open_retrying(path, O_WRONLY | O_CREAT | O_TRUNC, 0666));
-  if (file.get() < 0) fail_write(path, errno);
-  for (const auto& part : parts) write_all(file.get(), path, part);
-  fsync_or_fail(file.get(), path);
-  if (file.close() != 0) fail_write(path, errno);
+  write_parts(path, path, parts);
 }
 
 void write_file(const fs::path& path, std::span<const std::byte> bytes) {
@@ -154,16 +159,26 @@ void write_file(const fs::path& path, std::span<const std::byte> bytes) {
 }
 
 void write_text_atomic(const fs::path& path, const std::string& text) {
+  const std::span<const std::byte> bytes = as_bytes(text);
+  std::error_code error;
+  const fs::file_status status = fs::status(path, error);
+  if (fs::exists(status) && !fs::is_regular_file(status) && !fs::is_directory(status)) {
+    write_file(path, bytes);  // a device or a pipe: a rename would put a file into its place
+    return;
+  }
+  // The file behind a link is replaced, not the link: /dev/stdout is one.
+  fs::path target = fs::is_symlink(path, error) ? fs::canonical(path, error) : path;
+  if (error) target = path;
   // The process id keeps two writers from sharing one temporary file.
-  const fs::path temporary = path.string() + ".tmp" + std::to_string(::getpid());
+  const fs::path temporary = target.string() + ".tmp" + std::to_string(::getpid());
   try {
-    write_file(temporary, as_bytes(text));
-    if (::rename(temporary.c_str(), path.c_str()) != 0) fail_write(path, errno);
+    write_parts(temporary, path, std::span<const std::span<const std::byte>>(&bytes, 1));
+    if (::rename(temporary.c_str(), target.c_str()) != 0) fail_write(path, errno);
   } catch (...) {
     ::unlink(temporary.c_str());
     throw;
   }
-  fsync_directory(path.has_parent_path() ? path.parent_path() : fs::path("."));
+  fsync_directory(target.has_parent_path() ? target.parent_path() : fs::path("."));
 }
 
 void fsync_directory(const fs::path& path) {

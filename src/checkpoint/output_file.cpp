@@ -12,6 +12,10 @@ void replace_file(const fs::path& file, std::span<const std::byte> bytes) {
   const fs::path temporary = folder / cat(".tmp-", file.filename().string(), "-", ::getpid());
   std::error_code error;
   require(!fs::is_directory(file, error), ExitCode::environment, file, " is a folder, a file name is needed");
+  // The rename below would put a file into the place of a device, or of a link such as /dev/stdout.
+  const fs::file_status there = fs::symlink_status(file, error);
+  require(!fs::exists(there) || fs::is_regular_file(there), ExitCode::environment, file,
+          " is a link or a device, not a file; give the name of a file");
   make_directories(folder);
   try {
     write_file(temporary, bytes);

@@ -1,5 +1,6 @@
 #include "hrm/base/file.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -111,6 +112,34 @@ TEST_F(FileTest, AtomicWriteReplacesAndLeavesNothingBehind) {
   write_text_atomic(folder_ / "latest", "step-2");
   EXPECT_EQ(read_text(folder_ / "latest", ExitCode::data), "step-2");
   EXPECT_EQ(std::distance(fs::directory_iterator(folder_), fs::directory_iterator()), 1);
+}
+
+// A rename would put a file into the place of the device, for every program of the machine.
+TEST_F(FileTest, AtomicWriteLeavesDevicesAndPipesWhatTheyAre) {
+  const fs::path pipe = folder_ / "pipe";
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0666), 0);
+  const int reader = open(pipe.c_str(), O_RDONLY | O_NONBLOCK);
+  ASSERT_GE(reader, 0);
+  write_text_atomic(pipe, "through");
+  std::array<char, 16> got{};
+  EXPECT_EQ(read(reader, got.data(), got.size()), 7);
+  close(reader);
+  EXPECT_STREQ(got.data(), "through");
+  EXPECT_TRUE(fs::is_fifo(pipe));
+}
+
+TEST_F(FileTest, AtomicWriteFollowsLinks) {
+  fs::create_directories(folder_ / "other");
+  write_file(folder_ / "other" / "file", as_bytes("old"));
+  fs::create_symlink("other/file", folder_ / "link");
+  write_text_atomic(folder_ / "link", "new");
+  EXPECT_TRUE(fs::is_symlink(folder_ / "link"));
+  EXPECT_EQ(read_text(folder_ / "other" / "file", ExitCode::data), "new");
+}
+
+TEST_F(FileTest, FailedAtomicWriteNamesTheFileThatWasAskedFor) {
+  const fs::path path = folder_ / "no" / "a";
+  expect_error([&] { write_text_atomic(path, "x"); }, ExitCode::environment, {"'" + path.string() + "'"});
 }
 
 TEST_F(FileTest, FailedAtomicWriteKeepsTheTargetAndCleansUp) {

@@ -114,6 +114,11 @@ TEST(OutputFile, FailsInOneSentenceAndLeavesNothing) {
   std::ofstream(dir / "file") << "x";
   expect_error(ExitCode::environment, {"file"}, [&] { export_safetensors(weights, dir / "file/a.pt"); });
   expect_error(ExitCode::environment, {"is a folder"}, [&] { export_pt(weights, dir.path()); });
+  // A rename would put a file into the place of /dev/stdout.
+  fs::create_symlink("target", dir / "link");
+  std::ofstream(dir / "target") << "old";
+  expect_error(ExitCode::environment, {"is a link or a device"}, [&] { export_pt(weights, dir / "link"); });
+  EXPECT_TRUE(fs::is_symlink(dir / "link"));
   EXPECT_EQ(std::distance(fs::directory_iterator(dir.path()), {}), 1);
   export_pt(weights, dir / "file");
   EXPECT_EQ(TorchArchive(dir / "file").tensors().size(), 1u) << "an older file is replaced";
