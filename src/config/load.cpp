@@ -117,7 +117,18 @@ std::string place(const Origin& origin) {
   return origin.text();
 }
 
+std::string first_key_in(const std::string& group) {
+  for (const std::string& key : keys()) {
+    if (key.starts_with(group + ".")) return key;
+  }
+  return "";
+}
+
 [[noreturn]] void fail_unknown(const Origin& origin, const std::string& key, const json& value) {
+  if (const std::string inside = first_key_in(key); !inside.empty() && !value.is_object()) {
+    fail(ExitCode::usage, place(origin), ": '", shown(key), "' = ", shown(value),
+         " holds several keys; give one of them, e.g. ", inside);
+  }
   std::string guess = value.is_object() ? "" : nearest_key(key);
   if (value.is_object()) {
     std::vector<std::string> names;
@@ -160,14 +171,17 @@ std::optional<Value> convert(const Field& field, const json& value) {
   return std::nullopt;
 }
 
-void set_value(LoadedConfig& loaded, const std::string& key, const json& value, const Origin& origin) {
+// `typed`: the name that the user gave, where it is another one.
+void set_value(LoadedConfig& loaded, const std::string& key, const json& value, const Origin& origin,
+               const std::string& typed = "") {
   const Field* field = find_field(key);
   if (field == nullptr) fail_unknown(origin, key, value);
+  const std::string name = typed.empty() || typed == key ? key : cat(shown(typed), " (today ", key, ")");
   const std::optional<Value> converted = convert(*field, value);
-  require(converted.has_value(), ExitCode::usage, place(origin), ": ", key, " = ", shown(value), " must be ",
+  require(converted.has_value(), ExitCode::usage, place(origin), ": ", name, " = ", shown(value), " must be ",
           describe_rule(field->rule));
   const std::string broken = broken_rule(field->rule, *converted);
-  require(broken.empty(), ExitCode::usage, place(origin), ": ", key, " = ", shown(value), " ", broken);
+  require(broken.empty(), ExitCode::usage, place(origin), ": ", name, " = ", shown(value), " ", broken);
   field->set(loaded.config, *converted);
   loaded.origins[key] = origin;
 }
@@ -197,7 +211,11 @@ void set_legacy(Loading& loading, const std::string& key, const json& value, con
     need(value == "max", "is not possible: fp8 scales follow the maximum of their history; leave it out");
   } else if (key == kMixedPrecision) {
     const bool fp8 = value == "fp8";
-    set_value(loading.loaded, "precision.compute", value == "none" ? json("fp32") : fp8 ? json("bf16") : value, origin);
+    set_value(loading.loaded, "precision.compute",
+              value == "none" ? json("fp32")
+              : fp8           ? json("bf16")
+                              : value,
+              origin, key);
     set_value(loading.loaded, "precision.recursions", fp8 ? "fp8" : "same", origin);
   } else if (key == kTf32) {
     need(value.is_boolean(), "must be true or false");
@@ -216,7 +234,7 @@ void set_legacy(Loading& loading, const std::string& key, const json& value, con
 void set_any(Loading& loading, const std::string& typed, const std::string& key, const json& value,
              const Origin& origin) {
   if (is_legacy(key)) return set_legacy(loading, key, value, origin);
-  set_value(loading.loaded, key, canonical_value(typed, value), origin);
+  set_value(loading.loaded, key, canonical_value(typed, value), origin, typed);
   // Who says it in today's words means today's "fp32", exact, whatever an older file said about TF32.
   if (typed == "precision.compute") loading.tf32.reset();
 }
@@ -277,7 +295,9 @@ void apply_override(Loading& loading, const std::string& argument) {
   // `run.name=2024` is a text although it reads as a number; `run.name="2024"` is the same text.
   if (value.is_discarded() || (wants_text && !value.is_string())) value = text;
   set_any(loading, typed, key, value, origin);
-  if (key == "profiling.trace_steps") imply_trace(loading, origin);
+  // What the same line says by itself holds, in any order.
+  const bool said = loading.loaded.origins["profiling.trace"].argument.starts_with("profiling.trace=");
+  if (key == "profiling.trace_steps" && !said) imply_trace(loading, origin);
 }
 
 // What older names left open, once all values are known.

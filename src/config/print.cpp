@@ -26,6 +26,13 @@ std::string wrapped(const std::string& text, size_t indent, size_t width) {
   return out;
 }
 
+// Wide enough for every key.
+size_t key_width() {
+  size_t width = 0;
+  for (const std::string& key : keys()) width = std::max(width, key.size());
+  return width;
+}
+
 std::string padded(std::string text, size_t width) {
   if (text.size() < width) text.resize(width, ' ');
   return text;
@@ -35,6 +42,7 @@ std::string padded(std::string text, size_t width) {
 
 std::string describe_fields() {
   const Config standard;
+  const size_t width = key_width();
   std::string out, section = "?";
   for (const Field& field : fields()) {
     if (field.section != section) {
@@ -43,20 +51,21 @@ std::string describe_fields() {
         if (s.name == section) out += cat("\n", s.name, ": ", s.help, "\n");
       }
     }
-    out += cat("  ", padded(field.key, 30), " ", describe_rule(field.rule),
+    out += cat("  ", padded(field.key, width), " ", describe_rule(field.rule),
                field.unit.empty() ? "" : cat(" (", field.unit, ")"), "; default ", to_text(field.get(standard)), "\n");
-    out += wrapped(field.help, 33, 120);
+    out += wrapped(field.help, width + 3, 120);
   }
   return out;
 }
 
 std::string values_with_origins(const LoadedConfig& loaded) {
+  const size_t width = key_width();
   size_t longest = 0;
   std::vector<std::string> left;
   for (const Field& field : fields()) {
-    left.push_back(cat(padded(field.key, 30), " = ", safe_json(to_text(field.get(loaded.config)))));
+    left.push_back(cat(padded(field.key, width), " = ", safe_json(to_text(field.get(loaded.config)))));
     // One long path must not push the origins of all others off the screen.
-    if (left.back().size() <= 70) longest = std::max(longest, left.back().size());
+    if (left.back().size() <= width + 40) longest = std::max(longest, left.back().size());
   }
   std::string out;
   for (size_t i = 0; i < left.size(); ++i) {

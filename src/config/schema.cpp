@@ -1,6 +1,8 @@
 #include "hrm/config/schema.h"
 
 #include <algorithm>
+#include <array>
+#include <charconv>
 #include <nlohmann/json.hpp>
 #include <type_traits>
 #include <unordered_map>
@@ -91,12 +93,18 @@ std::string range_text(const IntRange& r) {
   return cat(r.min, "..", r.max);
 }
 
+// The shortest text that means exactly this number.
+std::string number_text(double value) {
+  std::array<char, 32> text{};
+  return {text.data(), std::to_chars(text.data(), text.data() + text.size(), value).ptr};
+}
+
 std::string range_text(const RealRange& r) {
   const RealRange any;
   const bool below = r.min != any.min, above = r.max != any.max;
   std::string out;
-  if (below) out = cat(r.min_open ? "above " : "at least ", r.min);
-  if (above) out += cat(below ? ", " : "", r.max_open ? "below " : "at most ", r.max);
+  if (below) out = cat(r.min_open ? "above " : "at least ", number_text(r.min));
+  if (above) out += cat(below ? ", " : "", r.max_open ? "below " : "at most ", number_text(r.max));
   return out;
 }
 

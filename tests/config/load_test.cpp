@@ -209,7 +209,8 @@ TEST(Load, NamesOfOlderSystems) {
   EXPECT_EQ(fault("{\"train\": {\"mixed_precision\": \"none\"},\n\"precision\": {\"compute\": \"bf16\"}}"),
             "a.json:2: 'precision.compute' = \"bf16\" and 'train.mixed_precision' are two names of one value; keep one "
             "of them");
-  EXPECT_NE(fault("{}", {"train.mixed_precision=fp9"}).find("precision.compute = \"fp9\" is not one of"),
+  EXPECT_NE(fault("{}", {"train.mixed_precision=fp9"})
+                .find("train.mixed_precision (today precision.compute) = \"fp9\" is not one of"),
             std::string::npos);
   EXPECT_NE(fault("{}", {"halt.q_continue=3"}).find("must be true or false"), std::string::npos);
   EXPECT_NE(fault("{}", {"train.fp8.format=e5m2"}).find("use e4m3"), std::string::npos);
@@ -245,6 +246,8 @@ TEST(Load, GroupsWithinASection) {
   EXPECT_NE(parse("{}").to_json().find("\"nvtx\": {"), std::string::npos);
   EXPECT_EQ(fault("{\"profiling\": {\n\"nvtx\": {\"enabeld\": true}}}"),
             "a.json:2: unknown key 'profiling.nvtx.enabeld' = true; did you mean 'profiling.nvtx.enabled'?");
+  EXPECT_EQ(fault("{\"profiling\": {\"nvtx\": true}}"),
+            "a.json:1: 'profiling.nvtx' = true holds several keys; give one of them, e.g. profiling.nvtx.enabled");
 }
 
 TEST(Load, TraceStepsAloneSwitchTheTraceOn) {
@@ -254,6 +257,8 @@ TEST(Load, TraceStepsAloneSwitchTheTraceOn) {
   EXPECT_FALSE(parse("{\"profiling\": {\"trace_steps\": 3, \"trace\": false}}").config.profiling.trace);
   EXPECT_TRUE(parse("{\"profiling\": {\"trace\": false}}", {"profiling.trace_steps=4"}).config.profiling.trace);
   EXPECT_FALSE(parse("{}", {"profiling.trace_steps=4", "profiling.trace=false"}).config.profiling.trace);
+  EXPECT_FALSE(parse("{}", {"profiling.trace=false", "profiling.trace_steps=4"}).config.profiling.trace);
+  EXPECT_FALSE(parse("{}", {"profiling.trace_steps=4", "profiling.trace_steps=0"}).config.profiling.trace);
 }
 
 // The configuration that today's checkpoints hold, as version 0.1 wrote it.
