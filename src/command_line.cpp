@@ -1,6 +1,9 @@
 #include "command_line.h"
 
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
+#include <filesystem>
 #include <functional>
 #include <iostream>
 #include <memory>
@@ -24,6 +27,29 @@ using Action = std::function<int()>;
 constexpr const char* kRunOrStep = "run folder (its newest checkpoint) or checkpoint folder";
 constexpr const char* kOverrides =
     "configuration values, e.g. optim.lr=3e-4 ('hrm_train config --describe' lists them)";
+
+// For names of files: "" would otherwise count as not given.
+std::string not_empty(const std::string& text) {
+  return text.empty() ? "needs a name, but got an empty text" : "";
+}
+
+void add_json_out(CLI::App& sub, std::string& file) {
+  sub.add_option("--json", file, "also write the result to this file")->type_name("FILE")->check(not_empty);
+}
+
+// Minutes of work must not end at a result file that can never be written.
+void check_can_write(const std::string& file) {
+  namespace fs = std::filesystem;
+  if (file.empty()) return;
+  std::error_code error;
+  require(!fs::is_directory(file, error), ExitCode::environment, "--json '", printable(file),
+          "' is a folder; give the name of a file");
+  const fs::path folder = fs::path(file).has_parent_path() ? fs::path(file).parent_path() : fs::path(".");
+  require(fs::is_directory(folder, error), ExitCode::environment, "--json '", printable(file),
+          "': there is no folder '", printable(folder.string()), "'; make it first");
+  const bool writable = access(fs::exists(file, error) ? file.c_str() : folder.c_str(), W_OK) == 0;
+  require(writable, ExitCode::environment, "--json '", printable(file), "': no permission to write there");
+}
 
 void add_config_files(CLI::App& sub, std::vector<std::string>& files) {
   sub.add_option("--config", files, "configuration file; of several, later ones win")
@@ -53,13 +79,20 @@ void add_eval(CLI::App& app, Action& action) {
   CLI::App* sub = app.add_subcommand("eval", "measure a trained model; the result goes to stdout as JSON");
   auto o = std::make_shared<train::EvalOptions>();
   sub->add_option("--checkpoint", o->checkpoint, kRunOrStep)->type_name("PATH")->required();
-  sub->add_option("--data", o->data, "dataset directory or CSV file (default: the run's test data)")->type_name("PATH");
-  sub->add_option("--json", o->json_out, "also write the result to this file")->type_name("FILE");
+  sub->add_option("--data", o->data, "dataset directory or CSV file (default: the run's test data)")
+      ->type_name("PATH")
+      ->check(not_empty);
+  add_json_out(*sub, o->json_out);
   sub->add_flag("--early-halt", o->early_halt,
                 "let each puzzle stop when the model's own rule halts it (as eval.early_halt=true)");
   add_overrides(*sub, o->overrides);
   sub->footer("example: hrm_train eval --checkpoint runs/first --data data/sudoku/test_17clue_2k.csv eval.weights=raw");
-  sub->callback([o, &action] { action = [o] { return train::run_eval(*o); }; });
+  sub->callback([o, &action] {
+    action = [o] {
+      check_can_write(o->json_out);
+      return train::run_eval(*o);
+    };
+  });
 }
 
 void add_solve(CLI::App& app, Action& action) {
@@ -249,10 +282,6 @@ void add_export(CLI::App& app, Action& action) {
   sub->callback([o, &action] { action = [o] { return train::run_export(*o); }; });
 }
 
-void add_json_out(CLI::App& sub, std::string& file) {
-  sub.add_option("--json", file, "also write the result to this file")->type_name("FILE");
-}
-
 void add_bench_step(CLI::App& bench, Action& action) {
   CLI::App* sub = bench.add_subcommand("step", "time the training step of a configuration, and where its time goes");
   auto o = std::make_shared<train::BenchStepOptions>();
@@ -272,7 +301,12 @@ void add_bench_step(CLI::App& bench, Action& action) {
       ->check(CLI::Range(0, 100));
   add_json_out(*sub, o->json_out);
   sub->footer("example: hrm_train bench step --config configs/puzzle/hrm_sudoku17.json train.global_batch_size=768");
-  sub->callback([o, &action] { action = [o] { return train::run_bench_step(*o); }; });
+  sub->callback([o, &action] {
+    action = [o] {
+      check_can_write(o->json_out);
+      return train::run_bench_step(*o);
+    };
+  });
 }
 
 void add_bench_eval(CLI::App& bench, Action& action) {
@@ -285,19 +319,30 @@ void add_bench_eval(CLI::App& bench, Action& action) {
       ->type_name("N")
       ->check(CLI::Range(1, 1000));
   add_json_out(*sub, o->json_out);
-  sub->callback([o, &action] { action = [o] { return train::run_bench_eval(*o); }; });
+  sub->callback([o, &action] {
+    action = [o] {
+      check_can_write(o->json_out);
+      return train::run_bench_eval(*o);
+    };
+  });
 }
 
 void add_bench_ops(CLI::App& bench, Action& action) {
   CLI::App* sub = bench.add_subcommand("ops", "time each of our ops with the shapes of the recipes, beside plain ATen");
   auto o = std::make_shared<train::BenchOpsOptions>();
-  sub->add_option("--filter", o->filter, "only ops and recipes that this regular expression fits, e.g. 'swiglu.*384'")
+  sub->add_option("--filter", o->filter,
+                  "only rows whose op and recipe this regular expression fits, e.g. 'swiglu.*384'")
       ->type_name("REGEX");
   sub->add_option("--device", o->device, "auto = the GPU when there is a usable one")
       ->capture_default_str()
       ->check(CLI::IsMember({"auto", "cpu", "cuda"}));
   add_json_out(*sub, o->json_out);
-  sub->callback([o, &action] { action = [o] { return train::run_bench_ops(*o); }; });
+  sub->callback([o, &action] {
+    action = [o] {
+      check_can_write(o->json_out);
+      return train::run_bench_ops(*o);
+    };
+  });
 }
 
 void add_bench(CLI::App& app, Action& action) {
@@ -314,7 +359,8 @@ void add_plan(CLI::App& app, Action& action) {
   add_config_files(*sub, o->config_files);
   add_overrides(*sub, o->overrides);
   sub->add_option("--gpu", o->gpu, "GPU to plan for, e.g. H200, A100, 'RTX 4090' (default: the one here, else H200)")
-      ->type_name("NAME");
+      ->type_name("NAME")
+      ->check(not_empty);
   sub->add_option("--seq-len", o->seq_len, "cells of a puzzle, for data that is not there yet (with --vocab-size)")
       ->type_name("N")
       ->check(CLI::Range(1, 1 << 20));
@@ -323,7 +369,12 @@ void add_plan(CLI::App& app, Action& action) {
       ->check(CLI::Range(1, 1 << 20));
   add_json_out(*sub, o->json_out);
   sub->footer("example: hrm_train plan --config configs/puzzle/trm_att_sudoku17.json --gpu A100");
-  sub->callback([o, &action] { action = [o] { return train::run_plan(*o); }; });
+  sub->callback([o, &action] {
+    action = [o] {
+      check_can_write(o->json_out);
+      return train::run_plan(*o);
+    };
+  });
 }
 
 void add_doctor(CLI::App& app, Action& action) {

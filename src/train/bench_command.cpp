@@ -24,6 +24,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+constexpr int64_t kMostSteps = int64_t{1} << 62;  // a longer warm-up of the learning rate is refused as too long
+
 Json spread_json(const Spread& spread) {
   return {{"mean", spread.mean}, {"median", spread.median}, {"p10", spread.p10},
           {"p90", spread.p90},   {"min", spread.min},       {"max", spread.max}};
@@ -56,16 +58,25 @@ std::string number(double value, int digits) {
   return out.str();
 }
 
+// "1 step", "30 steps".
+std::string counted(const Json& count, const char* what) {
+  return cat(count.dump(), " ", what, count == 1 ? "" : "s");
+}
+
+std::string flops_text(double flops_per_s) {
+  return flops_per_s >= 1e12 ? number(flops_per_s * 1e-12, 1) + " TFLOP/s" : number(flops_per_s * 1e-9, 1) + " GFLOP/s";
+}
+
 void print_rows(std::ostream& out, const char* title, const Json& rows, size_t most) {
   out << "\n"
-      << std::setw(9) << "ms/step" << std::setw(8) << "share" << std::setw(9) << "calls"
+      << std::setw(9) << "ms/step" << std::setw(8) << "share" << std::setw(12) << "calls/step"
       << "  " << title << "\n";
   for (size_t i = 0; i < std::min(most, rows.size()); ++i) {
     const Json& row = rows[i];
     std::string name = printable(short_kernel_name(row["name"].get<std::string>()));
     if (name.size() > 100) name.replace(97, std::string::npos, "...");
     out << std::setw(9) << number(row["ms_per_step"].get<double>(), 3) << std::setw(7)
-        << number(100 * row["share"].get<double>(), 1) << "%" << std::setw(9)
+        << number(100 * row["share"].get<double>(), 1) << "%" << std::setw(12)
         << number(row["calls_per_step"].get<double>(), 1) << "  " << name << "\n";
   }
 }
@@ -93,13 +104,13 @@ void print_step(const Json& json, std::ostream& out) {
   };
   const Json& ms = json["step_ms"];
   row("device", json["device"].get<std::string>() + ", " + json["precision"].get<std::string>());
-  row("step", cat(number(ms["median"], 2), " ms (p10 ", number(ms["p10"], 2), ", p90 ", number(ms["p90"], 2), ", ",
-                  json["steps"].dump(), " steps of ", json["global_batch_size"].dump(), " samples)"));
+  row("step", cat(number(ms["median"], 2), " ms (p10 ", number(ms["p10"], 2), ", p90 ", number(ms["p90"], 2), "; ",
+                  counted(json["steps"], "step"), " of ", counted(json["global_batch_size"], "sample"), ")"));
   row("throughput",
-      cat(number(json["samples_per_s"], 0), " samples/s, ", number(json["tflops"], 2), " TFLOP/s",
+      cat(number(json["samples_per_s"], 0), " samples/s, ", flops_text(1e12 * json["tflops"].get<double>()),
           json["mfu"].is_null() ? std::string()
                                 : cat(", MFU ", number(100 * json["mfu"].get<double>(), 1), " % of ",
-                                      number(json["peak_flops_assumed"].get<double>() / 1e12, 2), " TFLOP/s")));
+                                      flops_text(json["peak_flops_assumed"].get<double>()))));
   row("data wait", number(json["data_wait_ms"], 2) + " ms per step");
   row("memory", json["memory_text"].get<std::string>());
   if (!json.contains("profile")) return;
@@ -115,7 +126,7 @@ void print_step(const Json& json, std::ostream& out) {
     row("GPU busy", cat(number(100 * profile["busy_share"].get<double>(), 1), " % of the recorded steps (",
                         number(profile["gap_ms_per_step"], 3), " ms of gaps per step)"));
   }
-  print_rows(out, "what", profile["groups"], 30);
+  print_rows(out, "kind of work", profile["groups"], 30);
   print_rows(out, profile["gpu"].get<bool>() ? "kernel" : "operation, without what it calls", profile["kernels"], 20);
 }
 
@@ -125,14 +136,16 @@ int run_bench_step(const BenchStepOptions& options) {
   config::LoadedConfig loaded = config::load_config(options.config_files, options.overrides);
   config::Config& config = loaded.config;
   // Further than the benchmark goes, so that no step of it is the run's last; a run's length need not be given.
-  config.train.steps = std::max(config.train.steps,
-                                config.optim.warmup_steps + options.warmup + options.steps + options.profile_steps + 1);
+  const int64_t measured = options.warmup + options.steps + options.profile_steps;
+  config.train.steps = std::max(config.train.steps, std::min(config.optim.warmup_steps, kMostSteps) + measured + 1);
   config::validate(loaded);
   const Runtime runtime = tasks::start_runtime_and_ops(config);
   tasks::PuzzleTask task(config, runtime);
   Trainer trainer(config, loaded.to_json(), runtime, task, /*run_dir=*/"");
   log::info(task.describe());
   trainer.start_fresh();
+  log::info("measuring    ", counted(options.warmup, "step"), " of warm-up, ", counted(options.steps, "timed step"),
+            ", ", options.profile_steps, " recorded");
 
   trainer.run_steps(options.warmup);
   synchronize(runtime.device);
@@ -189,10 +202,11 @@ int run_bench_step(const BenchStepOptions& options) {
 int run_bench_eval(const BenchEvalOptions& options) {
   config::LoadedConfig loaded = config::load_config(options.config_files, options.overrides);
   config::Config& config = loaded.config;
-  config.train.steps = std::max(config.train.steps, config.optim.warmup_steps + 1);  // need not be given
+  // Need not be given.
+  config.train.steps = std::max(config.train.steps, std::min(config.optim.warmup_steps, kMostSteps) + 1);
   config::validate(loaded);
   require(!config.data.test.empty(), ExitCode::usage,
-          "data.test is empty: there is nothing to evaluate; give test data");
+          "data.test is empty: there is nothing to evaluate; set it to a dataset directory or a CSV file");
   const Runtime runtime = tasks::start_runtime_and_ops(config);
   tasks::PuzzleTask task(config, runtime);
   task.parameters().refresh_compute();
@@ -221,9 +235,10 @@ int run_bench_eval(const BenchEvalOptions& options) {
   json["samples_per_s"] = static_cast<double>(samples) / (ms.median * 1e-3);
   json["memory"] = memory_json(memory);
   std::cout << "device        " << runtime.device_name << ", " << runtime.precision.name << "\n"
-            << "evaluation    " << number(ms.median, 1) << " ms for " << samples << " samples, "
-            << json["segments"].dump() << " segments (min " << number(ms.min, 1) << ", max " << number(ms.max, 1)
-            << ", " << options.passes << " passes)\n"
+            << "evaluation    " << number(ms.median, 1) << " ms for " << counted(samples, "sample") << ", "
+            << counted(json["segments"], "segment") << (config.eval.early_halt ? " at most" : "") << " (min "
+            << number(ms.min, 1) << ", max " << number(ms.max, 1) << "; " << options.passes
+            << (options.passes == 1 ? " pass" : " passes") << ")\n"
             << "throughput    " << number(json["samples_per_s"], 0) << " samples/s\n"
             << "memory        " << memory_text(memory) << "\n";
   write_result(json, options.json_out);

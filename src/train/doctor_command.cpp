@@ -141,7 +141,7 @@ Json examine_ops() {
     op["name"] = info.name;
     op["cpu"] = info.cpu;
     op["cuda"] = info.cuda;
-    op["gradient"] = info.autograd;
+    op["autograd"] = info.autograd;
     ops.push_back(op);
   }
   return ops;
@@ -216,16 +216,16 @@ void print_text(const Json& report, std::ostream& out) {
     if (device.contains("matmul")) row("  arithmetic", matmul_text(device["matmul"]));
   }
 
-  out << "\nops (with ops.backend=fused)\n";
+  out << "\nops: what this program holds (with ops.backend=fused)\n";
   const auto op_row = [&out](const std::string& name, const std::string& on_cpu, const std::string& on_gpu,
-                             const std::string& gradient) {
-    out << "  " << std::left << std::setw(34) << name << std::setw(12) << on_cpu << std::setw(12) << on_gpu << gradient
+                             const std::string& autograd) {
+    out << "  " << std::left << std::setw(34) << name << std::setw(12) << on_cpu << std::setw(12) << on_gpu << autograd
         << "\n";
   };
-  op_row("", "CPU", "GPU", "gradient");
+  op_row("", "CPU", "GPU", "autograd");
   for (const Json& op : report["ops"]) {
     const auto kernel = [](const Json& has) { return has.get<bool>() ? std::string("kernel") : std::string("none"); };
-    op_row(text(op["name"]), kernel(op["cpu"]), kernel(op["cuda"]), op["gradient"].get<bool>() ? "yes" : "no");
+    op_row(text(op["name"]), kernel(op["cpu"]), kernel(op["cuda"]), op["autograd"].get<bool>() ? "yes" : "no");
   }
   if (report["ops"].empty()) out << "  none registered: this program was linked without its ops\n";
 

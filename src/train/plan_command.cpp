@@ -1,5 +1,6 @@
 // hrm_train plan.
 #include <algorithm>
+#include <cctype>
 #include <iomanip>
 #include <iostream>
 #include <nlohmann/json.hpp>
@@ -33,21 +34,25 @@ std::string gpu_here() {
   return "";
 }
 
+std::string lower_case(std::string text) {
+  std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) { return std::tolower(c); });
+  return text;
+}
+
 GpuFacts choose_gpu(const std::string& wanted) {
-  const auto find = [](const std::string& name) -> const GpuFacts* {
-    for (const GpuFacts& gpu : known_gpus()) {
-      if (name.find(gpu.name) != std::string::npos) return &gpu;
-    }
-    return nullptr;
-  };
-  if (!wanted.empty()) {
-    if (const GpuFacts* gpu = find(wanted)) return *gpu;
-    std::string names;
-    for (const GpuFacts& gpu : known_gpus()) names += (names.empty() ? "" : ", ") + gpu.name;
-    fail(ExitCode::usage, "--gpu '", printable(wanted), "' is not known here; use one of ", names);
+  const std::string here = wanted.empty() ? gpu_here() : "";
+  const std::string name = lower_case(wanted.empty() ? here : wanted);
+  if (name.empty()) return known_gpus().front();
+  std::string names;
+  for (const GpuFacts& gpu : known_gpus()) {
+    if (name.find(lower_case(gpu.name)) != std::string::npos) return gpu;
+    names += (names.empty() ? "" : ", ") + gpu.name;
   }
-  if (const GpuFacts* gpu = find(gpu_here())) return *gpu;
-  return known_gpus().front();
+  if (wanted.empty()) {
+    fail(ExitCode::usage, "plan does not know the GPU here, '", printable(here),
+         "'; give one like it by --gpu: ", names);
+  }
+  fail(ExitCode::usage, "--gpu '", printable(wanted), "' is not known here; use one of ", names);
 }
 
 std::string number(double value, int digits) {
@@ -139,6 +144,10 @@ int run_plan(const PlanOptions& options) {
   require(
       loaded.config.runtime.device != "cpu", ExitCode::usage,
       "plan estimates training on a GPU, but runtime.device is 'cpu'; on the CPU 'hrm_train bench step' measures it");
+  require(loaded.config.ops.backend == "fused", ExitCode::usage,
+          "plan estimates our kernels, but ops.backend is 'reference', which takes more memory and time; set it to "
+          "'fused', "
+          "or measure it with 'hrm_train bench step'");
   const PlanInput input = read_input(options, loaded.config, choose_gpu(options.gpu));
   const Json json = plan_json(input, make_plan(input));
   print_plan(json, std::cout);

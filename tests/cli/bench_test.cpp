@@ -114,6 +114,9 @@ TEST(Bench, WrongInput) {
   expect_refusal(ExitCode::usage, {"bench"}, {"give a subcommand: step, ops, eval"});
   expect_refusal(ExitCode::usage, {"bench", "stp"}, {"unknown subcommand 'stp'", "did you mean 'step'?"});
   expect_refusal(ExitCode::usage, {"bench", "step", "--steps", "0"}, {"--steps"});
+  expect_refusal(ExitCode::usage,
+                 with({"bench", "step"}, with(tiny(dir.path()), {"optim.warmup_steps=9223372036854775807"})),
+                 {"optim.warmup_steps = 9223372036854775807", "is longer"});
   expect_refusal(ExitCode::usage, {"bench", "step", "model.archh=hrm"}, {"model.archh", "model.arch"});
   expect_refusal(ExitCode::usage, {"bench", "ops", "--device", "cpu", "--filter", "("},
                  {"--filter '('", "no regular expression"}, {}, /*alone=*/false);
@@ -126,6 +129,39 @@ TEST(Bench, WrongInput) {
   const Result none = run({"bench", "ops", "--device", "cpu", "--filter", "no such op"});
   EXPECT_EQ(none.code, static_cast<int>(ExitCode::usage));
   test::expect_one_sentence(none.err, {"fits no op"}, /*alone=*/false);
+}
+
+// Found out before anything is measured, and nothing but files is replaced.
+TEST(Bench, ResultFilesThatCannotBeWritten) {
+  const TempDir dir;
+  const std::vector<std::string> quick = {"--steps", "1", "--warmup", "1", "--profile-steps", "0"};
+  const std::vector<std::string> step = with(with({"bench", "step"}, quick), tiny(dir.path()));
+  const std::vector<std::vector<std::string>> commands = {
+      step, with({"bench", "eval"}, tiny(dir.path())), {"bench", "ops"}, {"plan"}, {"eval", "--checkpoint", "x"}};
+  for (const std::vector<std::string>& command : commands) {
+    expect_refusal(ExitCode::environment, with(command, {"--json", dir.path().string()}), {"--json", "is a folder"});
+    expect_refusal(ExitCode::environment, with(command, {"--json", (dir / "no/x.json").string()}),
+                   {"there is no folder", (dir / "no").string()});
+    expect_refusal(ExitCode::usage, with(command, {"--json", ""}), {"--json", "empty"});
+  }
+  // A link stays one, as /dev/stdout is; what it points to is replaced.
+  fs::create_symlink("target.json", dir / "link.json");
+  std::ofstream(dir / "target.json") << "old";
+  ASSERT_EQ(run(with(step, {"--json", (dir / "link.json").string()})).code, 0);
+  EXPECT_TRUE(fs::is_symlink(dir / "link.json"));
+  EXPECT_EQ(json::parse(read(dir / "target.json")).at("steps"), 1);
+}
+
+// The lines of a training, with the time to the end of a run that is never made, have no place there.
+TEST(BenchStep, SaysWhatItMeasuresAndNothingOfTheRun) {
+  const TempDir dir;
+  const Result result = run(with({"bench", "step", "--steps", "1", "--warmup", "12", "--profile-steps", "0"},
+                                 with(tiny(dir.path()), {"train.steps=50000", "optim.warmup_steps=0"})));
+  ASSERT_EQ(result.code, 0) << result.err;
+  EXPECT_NE(result.err.find("12 steps of warm-up, 1 timed step, 0 recorded"), std::string::npos) << result.err;
+  EXPECT_EQ(result.err.find("eta"), std::string::npos) << result.err;
+  EXPECT_NE(result.out.find("1 step of 4 samples"), std::string::npos) << result.out;
+  EXPECT_NE(result.out.find("GFLOP/s"), std::string::npos) << result.out;
 }
 
 TEST(Profiling, TraceOfAWindowOfSteps) {
@@ -197,6 +233,9 @@ TEST(Plan, WrongInput) {
   expect_refusal(ExitCode::usage, {"plan", "--config", recipe, "--seq-len", "900"}, {"--seq-len and --vocab-size"});
   expect_refusal(ExitCode::usage, {"plan", "--gpu", "Voodoo 2", "--seq-len", "81", "--vocab-size", "11"},
                  {"'Voodoo 2' is not known", "H200"});
+  expect_refusal(ExitCode::usage, {"plan", "--gpu", "", "--seq-len", "81", "--vocab-size", "11"}, {"--gpu", "empty"});
+  expect_refusal(ExitCode::usage, {"plan", "ops.backend=reference"}, {"ops.backend is 'reference'", "bench step"});
+  EXPECT_EQ(run({"plan", "--gpu", "h200", "--seq-len", "81", "--vocab-size", "11"}).code, 0) << "in small letters";
   expect_refusal(ExitCode::usage, {"plan", "runtime.device=cpu"}, {"runtime.device is 'cpu'", "bench step"});
   expect_refusal(ExitCode::data, {"plan", "data.train=nowhere.csv"}, {"nowhere.csv"});
 }

@@ -152,7 +152,7 @@ TEST(Cli, DoctorReports) {
     if (op["name"] != "hrm::rms_norm_residual") continue;
     found = true;
     EXPECT_TRUE(op["cpu"].get<bool>());
-    EXPECT_TRUE(op["gradient"].get<bool>());
+    EXPECT_TRUE(op["autograd"].get<bool>());
     EXPECT_EQ(op["cuda"].get<bool>(), json["program"]["cuda"] != "none");
   }
   EXPECT_TRUE(found);
