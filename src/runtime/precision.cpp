@@ -45,6 +45,7 @@ std::string why_no_fp8(int capability) {
 Precision choose_precision(const config::PrecisionConfig& config, at::Device device, bool reference_ops) {
   Precision precision;
   precision.name = config.compute != "auto" ? config.compute : device.is_cuda() ? "bf16" : "fp32";
+  if (precision.name == "tf32" && !device.is_cuda()) precision.name = "fp32";  // a CPU rounds no inputs
   if (precision.name == "bf16") precision.compute_dtype = at::kBFloat16;
   if (precision.name == "fp16") precision.compute_dtype = at::kHalf;
   precision.loss_scaling = precision.compute_dtype == at::kHalf;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <ctime>
@@ -153,9 +154,9 @@ int run_train(const TrainOptions& options) {
   Trainer trainer(config, loaded.to_json(), runtime, task, run_dir);
   log::info("run folder   ", run_dir.string());
   log::info("device       ", runtime.device_name, ", ", runtime.precision.name,
-            runtime.peak_flops > 0
-                ? cat(", MFU against ", runtime.peak_flops / 1e12, " TFLOP/s (", runtime.peak_flops_origin, ")")
-                : std::string());
+            runtime.peak_flops > 0 ? cat(", MFU against ", std::round(runtime.peak_flops / 1e9) / 1e3, " TFLOP/s (",
+                                         runtime.peak_flops_origin, ")")
+                                   : std::string());
   if (runtime.device.is_cuda()) {
     log::info("execution    ", config.runtime.cuda_graphs ? "steps captured in CUDA graphs" : "eager steps",
               config.runtime.deterministic ? ", deterministic" : "",

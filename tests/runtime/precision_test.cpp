@@ -27,6 +27,7 @@ TEST(Precision, EachNameOnEachDevice) {
                                          {"bf16", at::kCPU, at::kBFloat16, "bf16", true, false},
                                          {"fp16", at::kCUDA, at::kHalf, "fp16", true, true},
                                          {"tf32", at::kCUDA, at::kFloat, "tf32", true, false},
+                                         {"tf32", at::kCPU, at::kFloat, "fp32", false, false},
                                          {"fp32", at::kCUDA, at::kFloat, "fp32", false, false}}) {
     const Precision got = choose_precision(computing(c.compute), c.device, /*reference_ops=*/false);
     EXPECT_EQ(got.compute_dtype, c.dtype) << c.compute;
