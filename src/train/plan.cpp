@@ -79,8 +79,7 @@ class StepWalk {
     } else {
       ledger_.moment = "forward pass";
       embed();
-      const double input = level_forward(m_.L_layers, "forward pass");
-      (void)input;
+      level_forward(m_.L_layers, "forward pass");
       ledger_.give(s_.unit);  // the embedded input
     }
     ledger_.moment = "loss";
@@ -92,9 +91,6 @@ class StepWalk {
     backward();
     return ledger_;
   }
-
-  int64_t kept_layers() const { return static_cast<int64_t>(kept_layers_.size()); }
-  double kept_per_layer() const { return kept_layers_.empty() ? 0 : kept_layers_.back().total(); }
 
  private:
   // What one recorded block keeps.
@@ -202,12 +198,10 @@ class StepWalk {
   }
 
   // A recurrent module that is recorded: keeps its input sum and what its blocks keep.
-  double level_forward(int64_t layers, const char* moment) {
+  void level_forward(int64_t layers, const char* moment) {
     ledger_.moment = moment;
     keep(s_.unit);
-    level_inputs_ += s_.unit;
     for (int64_t i = 0; i < layers; ++i) block_recorded();
-    return s_.unit;
   }
 
   // The recursions of one segment that are not recorded; the states that it leaves are held.
@@ -323,7 +317,6 @@ class StepWalk {
   bool second_forward_;
   Ledger ledger_;
   std::vector<Kept> kept_layers_;
-  double level_inputs_ = 0;
 };
 
 struct Passes {

@@ -98,8 +98,12 @@ Trainer::Trainer(const config::Config& config, std::string config_json, const Ru
 Outcome Trainer::run() {
   window_start_ = now_seconds();
   const double start = window_start_;
-  // A stop between a step and its evaluation, or in the middle of that, leaves the evaluation to us.
-  if (step_ > 0 && due(config_.train.eval_every, step_ == total_steps_) && !evaluate()) return stop(stop_signal_name());
+  // A stop between a step and its evaluation, or in the middle of that, leaves the evaluation to us. Saved at once, so
+  // that no later start makes it again.
+  if (step_ > 0 && due(config_.train.eval_every, step_ == total_steps_)) {
+    if (!evaluate()) return stop(stop_signal_name());
+    save();
+  }
   bool first = true;
   while (step_ < total_steps_) {
     if (!trace_steps()) return stop("the steps for Nsight are done");
@@ -113,7 +117,6 @@ Outcome Trainer::run() {
     if (due(config_.train.eval_every, last) && !evaluate()) return stop(stop_signal_name());
     if (due(config_.train.checkpoint_every, last)) save();
   }
-  save();  // where nothing but the evaluation of the last step was left
   finish_trace();
   log::progress_done();
   log::info("memory       ", memory_text(memory_report(runtime_.device)));
@@ -299,7 +302,7 @@ bool Trainer::evaluate() {
   const auto run_one = [&](const std::string& prefix) {
     EvalReporter reporter;
     results.emplace_back(prefix, task_.evaluate([&](const tasks::EvalProgress& progress) {
-      if (stop_requested()) throw Interrupted();
+      if (stop_requested() && progress.done < progress.total) throw Interrupted();
       reporter.report(progress);
     }));
   };
@@ -371,6 +374,8 @@ void Trainer::save() {
 
 void Trainer::stop_diverged(int64_t step) {
   log::progress_done();
+  constexpr const char* kAdvice = ". Lower optim.lr or set optim.grad_clip";
+  if (run_dir_.empty()) fail(ExitCode::diverged, "the gradient of step ", step, " is not finite", kAdvice);
   std::string dump;
   try {
     dump = checkpoint::save_checkpoint(run_dir_ / "diverged", *this, meta_of(step, config_json_, task_), 1).string();
@@ -378,8 +383,8 @@ void Trainer::stop_diverged(int64_t step) {
   } catch (const Error& e) {
     dump = cat("no dump could be written: ", e.what());
   }
-  fail(ExitCode::diverged, "the gradient of step ", step, " is not finite; ", dump,
-       ". Lower optim.lr or set optim.grad_clip, then start again: the run resumes from its last checkpoint");
+  fail(ExitCode::diverged, "the gradient of step ", step, " is not finite; ", dump, kAdvice,
+       ", then start again: the run resumes from its last checkpoint");
 }
 
 void Trainer::start_fresh() {

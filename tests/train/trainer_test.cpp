@@ -43,6 +43,30 @@ TEST(Trainer, StopsAtANonFiniteGradientWithTheGoodWeightsInADump) {
   EXPECT_EQ(checkpoint::open_checkpoint(dumps.front()).meta.step, 1);
 }
 
+TEST(Trainer, WithoutARunFolderADivergenceWritesNothing) {
+  const auto dir = fresh_folder("runs");
+  const config::LoadedConfig loaded = testing::small_config(dir);
+  const Runtime runtime = tasks::start_runtime_and_ops(loaded.config);
+  tasks::PuzzleTask task(loaded.config, runtime);
+  train::Trainer trainer(loaded.config, loaded.to_json(), runtime, task, /*run_dir=*/"");
+  {
+    const at::NoGradGuard no_grad;
+    task.model().named_parameters()["lm_head.weight"].fill_(std::numeric_limits<float>::infinity());
+  }
+  trainer.start_fresh();
+  const auto before = std::filesystem::current_path();
+  std::filesystem::current_path(dir);
+  try {
+    trainer.run_steps(3);
+    ADD_FAILURE() << "trained on with infinite weights";
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), ExitCode::diverged);
+    EXPECT_EQ(std::string(e.what()).find("dump"), std::string::npos) << e.what();
+  }
+  std::filesystem::current_path(before);
+  EXPECT_TRUE(std::filesystem::is_empty(dir));
+}
+
 TEST(Trainer, WritesMetricsEvaluationAndCheckpoints) {
   const auto dir = fresh_folder("runs");
   SmallRun run(dir, {"train.eval_every=4", "train.checkpoint_every=4", "train.keep_checkpoints=1", "optim.ema=0.9",

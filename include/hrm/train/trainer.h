@@ -38,7 +38,7 @@ class Trainer : public Stateful {
   Outcome run();
 
   // Trains so many further steps and nothing else: no evaluation, no checkpoint, no trace, no stop by signal, and not
-  // bounded by the configured number. What `bench step` times.
+  // bounded by the configured number. What `bench step` times. Throws as run().
   void run_steps(int64_t count);
 
   // Everything that a resume needs: step counters, task, optimizer, averages, the open metrics window.
