@@ -97,9 +97,9 @@ __global__ void __launch_bounds__(384, 1)
   uint64_t* empty = full + kStages;
   // For each 16 rows. A reader does not wait for every tile of the same rows, and the two parities of a barrier tell
   // only neighbouring tiles apart: with one barrier, a reader ahead of the others could take what was staged two tiles
-  // ago for its own. Barriers that are used for every second tile tell four apart, and a reader cannot be further
-  // ahead: of the parts that it has read before, one is of the tile before and of the same warpgroup, whose warps
-  // multiply together.
+  // ago for its own. With one for every second tile it must not come before the tile two before was staged, and cannot:
+  // one of the parts that it has read before is of the tile before and of the same warpgroup, whose warps had all begun
+  // that tile by then, either because the ring went on or by a barrier of their own.
   uint64_t* staging_full = empty + kStages;  // [tile % 2][16 rows]
   uint64_t* staging_empty = staging_full + 16;
 
@@ -200,6 +200,14 @@ __global__ void __launch_bounds__(384, 1)
     RingPosition<kStages> at;
     uint32_t staging_parity = 1;
     for (int tile = first; tile < tiles; tile += blocks) {
+      // A ring that holds a whole tile does not keep the warps together; see staging_full.
+      if (!Op::kStores && shape.blocks_k <= kStages) {
+        if (consumer == 0) {  // numbers that the compiler knows: else it sets aside all 16 barriers
+          named_barrier(1, 128);
+        } else {
+          named_barrier(2, 128);
+        }
+      }
       float d[128];
       int previous = 0;
       for (int k = 0; k < shape.blocks_k; ++k) {
