@@ -72,8 +72,8 @@ FoundCheckpoint open_checkpoint(const std::filesystem::path& run_or_step);
 void load_checkpoint(const std::filesystem::path& dir, Stateful& root, const std::string& optional = "");
 
 // Copies the entries of `part`, which are those of a training's state whose names begin with `prefix`, from the
-// training state of a checkpoint; same rules. False, and nothing is changed, where the checkpoint has none of them. Only
-// the manifest and the file of the state are verified, and only these entries read.
+// training state of a checkpoint; same rules. False, and nothing is changed, where the checkpoint has none of them.
+// Only the manifest and the file of the state are verified, and only these entries read.
 bool load_state_part(const std::filesystem::path& dir, Stateful& part, const std::string& prefix);
 
 // Copies one weight set into the entries of role weight alone, of a checkpoint of either kind; same rules. ema where
