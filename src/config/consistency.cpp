@@ -138,12 +138,16 @@ void check_arithmetic(const Checker& check, const Config& c) {
                 "; set one of them to false");
 }
 
-void check_profiling(const Checker& check, const ProfilingConfig& p) {
+void check_profiling(const Checker& check, const ProfilingConfig& p, const TrainConfig& t) {
   check.require(!p.nsight_window || p.trace_steps > 0, check.at("profiling.nsight_window"), " asks for a window of ",
                 check.at("profiling.trace_steps"), "; set profiling.trace_steps to 3 or so");
   check.require(!p.trace || p.trace_steps > 0, check.at("profiling.trace"), " asks for a trace of ",
                 check.at("profiling.trace_steps"),
                 "; set profiling.trace_steps to 5 or so, or profiling.trace to false");
+  const bool records = p.trace || p.nsight_window;
+  check.require(!records || t.steps == 0 || p.trace_after < t.steps, check.at("profiling.trace_after"),
+                " leaves nothing to record, for the run has ", check.at("train.steps"),
+                "; set profiling.trace_after to less than that");
 }
 
 void check_run(const Checker& check, const RunConfig& r) {
@@ -165,7 +169,7 @@ void check_consistency(const LoadedConfig& loaded) {
   check_train(check, c.train);
   check_eval(check, c);
   check_arithmetic(check, c);
-  check_profiling(check, c.profiling);
+  check_profiling(check, c.profiling, c.train);
 }
 
 void validate(const LoadedConfig& loaded) {

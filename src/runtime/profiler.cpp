@@ -227,8 +227,13 @@ std::unique_ptr<profiler::ProfilerResult> StepTrace::stop() {
 
 void StepTrace::finish(const std::filesystem::path& file) {
   const auto result = stop();
-  result->save(file.string());
-  require(std::filesystem::exists(file), ExitCode::environment, "cannot write the trace '", file.string(), "'");
+  // Beside it at first: an older trace stays until there is a new one, and does not pass for it.
+  const std::filesystem::path temporary = file.parent_path() / (".tmp-" + file.filename().string());
+  result->save(temporary.string());
+  std::error_code error, ignored;
+  std::filesystem::rename(temporary, file, error);
+  if (error) std::filesystem::remove(temporary, ignored);
+  require(!error, ExitCode::environment, "cannot write the trace '", file.string(), "': ", error.message());
   if (stacks_) stacks_->finish(file.parent_path() / (file.stem().string() + "_stacks.txt"));
 }
 

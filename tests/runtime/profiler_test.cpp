@@ -77,6 +77,17 @@ TEST(StepTrace, SaysWhereItCannotWrite) {
                      [&] { trace.finish(dir / "missing/trace.json"); });
 }
 
+TEST(StepTrace, WhatCannotBeReplacedStaysAndDoesNotPassForTheTrace) {
+  const test::TempDir dir;
+  std::filesystem::create_directories(dir / "trace.json/old");
+  StepTrace trace(at::kCPU);
+  at::exp(at::ones({2}));
+  test::expect_error(ExitCode::environment, {"cannot write the trace", "trace.json"},
+                     [&] { trace.finish(dir / "trace.json"); });
+  EXPECT_TRUE(std::filesystem::is_directory(dir / "trace.json/old"));
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(dir.path()), std::filesystem::directory_iterator()), 1);
+}
+
 // All complete events of a Chrome trace by category and name.
 json events_of(const std::filesystem::path& file, const std::string& category, const std::string& name) {
   std::ifstream in(file);
