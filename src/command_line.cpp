@@ -62,7 +62,7 @@ void add_overrides(CLI::App& sub, std::vector<std::string>& overrides) {
 }
 
 void add_train(CLI::App& app, Action& action) {
-  CLI::App* sub = app.add_subcommand("train", "train a model; starts again where a stopped run was");
+  CLI::App* sub = app.add_subcommand("train", "train a model; a stopped run goes on where it was");
   auto o = std::make_shared<train::TrainOptions>();
   add_config_files(*sub, o->config_files);
   add_overrides(*sub, o->overrides);
@@ -291,7 +291,7 @@ void add_bench_step(CLI::App& bench, Action& action) {
       ->capture_default_str()
       ->type_name("N")
       ->check(CLI::Range(1, 100000));
-  sub->add_option("--warmup", o->warmup, "steps before them")
+  sub->add_option("--warmup", o->warmup, "steps before them, not timed")
       ->capture_default_str()
       ->type_name("N")
       ->check(CLI::Range(1, 100000));
@@ -314,7 +314,7 @@ void add_bench_eval(CLI::App& bench, Action& action) {
   auto o = std::make_shared<train::BenchEvalOptions>();
   add_config_files(*sub, o->config_files);
   add_overrides(*sub, o->overrides);
-  sub->add_option("--passes", o->passes, "timed evaluations, after one more")
+  sub->add_option("--passes", o->passes, "timed evaluations, after one that is not")
       ->capture_default_str()
       ->type_name("N")
       ->check(CLI::Range(1, 1000));
