@@ -357,9 +357,7 @@ TEST_F(FinishedRun, PlacesThatCannotBeWritten) {
   }
   std::vector<std::string> arguments = evaluate(run_dir());
   arguments.insert(arguments.end(), {"--json", (file / "result.json").string()});
-  const Result evaluated = run(arguments);
-  EXPECT_EQ(evaluated.code, static_cast<int>(ExitCode::environment)) << evaluated.err;
-  test::expect_one_sentence(evaluated.err, {"cannot write", file.string()}, /*alone=*/false);
+  expect_refusal(ExitCode::environment, arguments, {"--json", "there is no folder '" + file.string() + "'"});
   EXPECT_EQ(read(file), "a file, no folder");
   if (::geteuid() != 0) {
     const fs::path closed = dir_ / "closed";
