@@ -109,7 +109,7 @@ void PuzzleEvaluator::segment(int64_t rows) {
 
 void PuzzleEvaluator::run_segment(int64_t rows) {
   std::vector<at::Tensor> inputs{inputs_, identifiers_, carry_.z_H, carry_.z_L};
-  captured_.run({rows, model_.fp8() && model_.fp8()->active()}, inputs, [this, rows] { segment(rows); });
+  captured_.run({rows}, inputs, [this, rows] { segment(rows); });
 }
 
 PuzzleEvaluator::Answers PuzzleEvaluator::run_all(int64_t valid) {

@@ -203,20 +203,27 @@ TEST(Fp8Training, ACheckpointOfTheWarmUpIsEvaluatedWithout) {
   tasks::start_runtime_and_ops(testing::small_config(dir).config);  // the process's switches as they were
 }
 
-// The averages are quantised with the scales that training left, during the training and from its checkpoint.
-TEST(Fp8Training, AveragesAreEvaluatedWithTheScalesOfTraining) {
+// Averages and raw weights are quantised with the scales that training left, during the training and from its
+// checkpoint.
+TEST(Fp8Training, BothSetsOfWeightsAreEvaluatedWithTheScalesOfTraining) {
   const auto dir = fresh_folder("runs");
-  trained(dir, with_fp8({"optim.ema=0.9", "eval.weights=ema", "eval.batch_size=2"}));
+  trained(dir, with_fp8({"optim.ema=0.9", "eval.weights=both", "eval.batch_size=2"}));
+  std::map<std::string, nlohmann::json> logged;
   std::ifstream in(dir / "small" / "metrics.jsonl");
-  nlohmann::json logged;
   for (std::string line; std::getline(in, line);) {
-    if (line.find("eval/lm_loss") != std::string::npos) logged = nlohmann::json::parse(line);
+    for (const char* prefix : {"eval/", "eval_raw/"}) {
+      if (line.find(prefix) != std::string::npos) logged[prefix] = nlohmann::json::parse(line);
+    }
   }
-  ASSERT_TRUE(logged.is_object());
-  const tasks::NamedValues got = answers(tasks::open_puzzle_model(dir / "small", {}, "ema", std::nullopt));
-  for (const char* key : {"lm_loss", "q_halt_loss", "accuracy"}) {
-    EXPECT_EQ(tasks::value_of(got, key), logged.at(std::string("eval/") + key).get<double>()) << key;
+  ASSERT_EQ(logged.size(), 2u);
+  for (const auto& [prefix, line] : logged) {
+    const std::string weights = prefix == "eval/" ? "ema" : "raw";
+    const tasks::NamedValues got = answers(tasks::open_puzzle_model(dir / "small", {}, weights, std::nullopt));
+    for (const std::string key : {"lm_loss", "q_halt_loss", "accuracy"}) {
+      EXPECT_EQ(tasks::value_of(got, key), line.at(prefix + key).get<double>()) << weights << " " << key;
+    }
   }
+  EXPECT_NE(logged["eval/"].at("eval/lm_loss"), logged["eval_raw/"].at("eval_raw/lm_loss"));
   tasks::start_runtime_and_ops(testing::small_config(dir).config);
 }
 

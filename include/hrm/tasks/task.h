@@ -68,7 +68,7 @@ class Task : public Stateful {
 
   // True when there is test data.
   virtual bool can_evaluate() const = 0;
-  // Evaluates the current weights; keys without prefix.
+  // Evaluates the current weights; keys without prefix. What `progress` throws ends it and leaves the task as it was.
   virtual NamedValues evaluate(const std::function<void(const EvalProgress&)>& progress) = 0;
   virtual std::string eval_text(const NamedValues& result) const = 0;
 

@@ -33,8 +33,9 @@ class Trainer : public Stateful {
   // Starts from the weights that the task holds now, instead of resume(): call before run().
   void start_fresh();
 
-  // Trains to the configured number of steps. Throws Error(diverged) at a non-finite loss or gradient, after writing a
-  // dump; the weights are those before the bad step.
+  // Trains to the configured number of steps. A signal (train/signals.h) stops it after a step, or within an
+  // evaluation, which is then left to the run that goes on. Throws Error(diverged) at a non-finite loss or gradient,
+  // after writing a dump; the weights are those before the bad step.
   Outcome run();
 
   // Trains so many further steps and nothing else: no evaluation, no checkpoint, no trace, no stop by signal, and not
