@@ -49,7 +49,8 @@ def main():
     parser.add_argument("--threads", type=command.count(), default=len(os.sched_getaffinity(0)),
                         help="of both sides (default: one per core)")
     parser.add_argument("--rounds", type=command.count(), default=5, help="turns of each side (default: %(default)s)")
-    parser.add_argument("--steps", type=command.count(0), default=0, help="steps of a turn (default: chosen for each work)")
+    parser.add_argument("--steps", type=command.count(0), default=0,
+                        help="steps of a turn (default: chosen for each work)")
     parser.add_argument("--binary", default=str(gpu.ROOT / "build/bin/hrm_train"), help="(default: build/bin/hrm_train)")
     parser.add_argument("--out", type=pathlib.Path, metavar="JSON", help="file of all results, read and added to")
     parser.add_argument("--markdown", type=pathlib.Path, metavar="FILE", help="where the table goes (default: stdout)")

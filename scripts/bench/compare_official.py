@@ -397,7 +397,8 @@ def main():
     parser.add_argument("--out", type=pathlib.Path, metavar="JSON", help="file of all results, read and added to")
     parser.add_argument("--markdown", type=pathlib.Path, metavar="FILE", help="where the tables go (default: stdout)")
     parser.add_argument("--report", action="store_true", help="measure nothing; write the tables of --out")
-    parser.add_argument("--steps", type=command.count(0), default=0, help="steps of a turn (default: chosen for each work)")
+    parser.add_argument("--steps", type=command.count(0), default=0,
+                        help="steps of a turn (default: chosen for each work)")
     parser.add_argument("--skip-steps", type=command.count(), default=20,
                         help="steps at the start of our turns that do not count (default: %(default)s)")
     parser.add_argument("--limit", type=command.count(), default=900,
@@ -409,7 +410,8 @@ def main():
     parser.add_argument("--variants", default="", help="of ours, comma-separated: bf16, fp8 recursions (default: all)")
     parser.add_argument("--ours-set", action="append", default=[], metavar="KEY=VALUE", help="override of ours")
     parser.add_argument("--official-set", action="append", default=[], metavar="KEY=VALUE", help="override of theirs")
-    parser.add_argument("--batch", type=command.count(0), default=0, help="another batch size (for tests of this script)")
+    parser.add_argument("--batch", type=command.count(0), default=0,
+                        help="another batch size (for tests of this script)")
     parser.add_argument("--puzzles", type=command.count(0), default=0, help="evaluate fewer (for tests of this script)")
     parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"], help="cpu: for tests of this script")
     args = parser.parse_args()

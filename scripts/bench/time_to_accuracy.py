@@ -269,7 +269,8 @@ def main():
     parser.add_argument("--steps", type=command.count(), default=10284, help="of a run (default: %(default)s)")
     parser.add_argument("--eval-every", type=command.count(), default=1000,
                         help="steps between two evaluations (default: %(default)s)")
-    parser.add_argument("--minutes", type=command.number(float, 0, above=True), default=8, help="then save and end (default: %(default)s)")
+    parser.add_argument("--minutes", type=command.number(float, 0, above=True), default=8,
+                        help="then save and end (default: %(default)s)")
     parser.add_argument("--mode", default="default", choices=MODES,
                         help="how the official code is compiled (default: %(default)s)")
     parser.add_argument("--binary", default=str(ROOT / "build/bin/hrm_train"), help="(default: build/bin/hrm_train)")

@@ -101,7 +101,7 @@ class WrongInput(unittest.TestCase):
         self.refused(script, 3, "cannot write", *hrm, "--out", self.dir / "no/x.json")
         self.refused(script, 2, "--report needs --out", "--report")
         file = self.dir / "r.json"
-        for text, part in (("", "not what this script has written"), ('[{"work": 1}]', "not what"), ("[]", "no results")):
+        for text, part in (("", "not what this script"), ('[{"work": 1}]', "not what"), ("[]", "no results")):
             file.write_text(text)
             self.refused(script, 4, part, "--report", "--out", file)
 

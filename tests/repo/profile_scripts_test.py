@@ -184,10 +184,11 @@ class Tables(Case):
 
 class WrongInput(Case):
     def test_what_is_no_profile(self):
-        for name, text, part in (("a.json", "", "no Chrome trace"), ("b.json", {"traceEvents": []}, "holds no recorded work"),
-                                 ("c.json", {"traceEvents": [3]}, "damaged"), ("e.csv", "", "no raw page of ncu"),
-                                 ("d.json", {"traceEvents": [{"ph": "X", "dur": "1", "cat": "kernel", "name": "k",
-                                                              "ts": 0}]}, "damaged"), ("f.txt", "", "give a trace.json")):
+        no_number = {"ph": "X", "dur": "1", "cat": "kernel", "name": "k", "ts": 0}
+        for name, text, part in (("a.json", "", "no Chrome trace"), ("c.json", {"traceEvents": [3]}, "damaged"),
+                                 ("b.json", {"traceEvents": []}, "holds no recorded work"),
+                                 ("d.json", {"traceEvents": [no_number]}, "damaged"),
+                                 ("e.csv", "", "no raw page of ncu"), ("f.txt", "", "give a trace.json")):
             file = self.write(name, text)
             for script in ("trace_table", "hotspots"):
                 self.assert_one_error(self.run_script(script, str(file)), 4, str(file), part)
@@ -202,9 +203,12 @@ class WrongInput(Case):
                 result = self.run_script(script, *arguments)
                 self.assert_one_error(result, 2, f"see '{script} --help'")
                 self.assertEqual(result.stderr.count("\n"), 1, result.stderr)
-        trace = self.write("t.json", {"traceEvents": [{"ph": "X", "dur": 1, "cat": "cpu_op", "name": "k", "ts": 0, "tid": 1}]})
-        self.assert_one_error(self.run_script("hotspots", str(trace), "--out", str(self.dir / "no/x")), 3, "cannot write")
-        self.assert_one_error(self.run_script("capture_nsight.py", "--mode", "systems", "--nsys-args", '"'), 2, "quotation")
+        event = {"ph": "X", "dur": 1, "cat": "cpu_op", "name": "k", "ts": 0, "tid": 1}
+        trace = self.write("t.json", {"traceEvents": [event]})
+        result = self.run_script("hotspots", str(trace), "--out", str(self.dir / "no/x"))
+        self.assert_one_error(result, 3, "cannot write")
+        result = self.run_script("capture_nsight.py", "--mode", "systems", "--nsys-args", '"')
+        self.assert_one_error(result, 2, "quotation")
 
 
 class Capture(Case):
