@@ -1,5 +1,7 @@
 #include "hrm/nn/embedding.h"
 
+#include "hrm/ops/embed.h"
+
 namespace hrm::nn {
 
 Embedding::Embedding(int64_t entries, int64_t width, at::Device device) {

@@ -63,18 +63,6 @@ void ParameterSet::build(torch::nn::Module& module, at::ScalarType compute_dtype
   }
 }
 
-std::vector<at::Tensor> ParameterSet::masters() const {
-  std::vector<at::Tensor> out;
-  for (const Parameter& parameter : parameters_) out.push_back(parameter.master);
-  return out;
-}
-
-std::vector<at::Tensor> ParameterSet::grads() const {
-  std::vector<at::Tensor> out;
-  for (const Parameter& parameter : parameters_) out.push_back(parameter.master.grad());
-  return out;
-}
-
 void ParameterSet::zero_grad() {
   flat_grad_.zero_();
 }

@@ -9,6 +9,7 @@
 #include "hrm/nn/block.h"
 #include "hrm/nn/embedding.h"
 #include "hrm/nn/init.h"
+#include "hrm/ops/embed.h"
 
 namespace hrm::nn {
 namespace {
@@ -118,7 +119,7 @@ TEST(Embedding, RoundsOnce) {
 
 // 4096 gradients of 1 + 2^-7 for one row: a bfloat16 sum would stop growing long before.
 TEST(Embedding, SumsInFloat32) {
-  for (const int64_t entries : {int64_t{3}, Embedding::kOneHotEntries + 1}) {  // both ways of summing
+  for (const int64_t entries : {int64_t{3}, ops::kOneHotEntries + 1}) {  // both ways of summing
     Embedding embedding(entries, 4, at::kCPU);
     init_parameters(embedding, 0);
     const at::Tensor out = embedding.forward(at::full({64, 64}, 2, at::kInt), at::kBFloat16);

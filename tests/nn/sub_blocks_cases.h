@@ -36,7 +36,7 @@ inline BlockResult run_block(ops::Backend backend, const BlockSizes& sizes, at::
     result.y = y.detach();
   }
   result.grads.push_back(leaf.grad());
-  for (const at::Tensor& grad : parameters.grads()) result.grads.push_back(grad);
+  for (const Parameter& parameter : parameters.all()) result.grads.push_back(parameter.master.grad());
   const at::NoGradGuard no_grad;
   result.first = block.forward_first(leaf);
   EXPECT_TRUE(at::allclose(block.forward(leaf), result.y, 0, compute == at::kFloat ? 1e-5 : 0.05))

@@ -4,8 +4,6 @@
 #include <ATen/core/Tensor.h>
 #include <torch/nn/module.h>
 
-#include "hrm/ops/embed.h"
-
 namespace hrm::nn {
 
 // Parameter `embedding_weight` (entries, width) float32, uninitialised.
@@ -15,12 +13,10 @@ class Embedding : public torch::nn::Module {
 
   // ids: any shape, int32 or int64, every id in 0..entries-1 (unchecked on a GPU) -> ids.shape + (width), `dtype`.
   // The gradient of the table is summed in float32 whatever `dtype` is, in an order that does not vary from run to
-  // run; up to kOneHotEntries entries it is a matrix product with the one-hot ids, without a host sync.
+  // run; up to ops::kOneHotEntries entries it is a matrix product with the one-hot ids, without a host sync.
   at::Tensor forward(const at::Tensor& ids, at::ScalarType dtype) const;
 
   const at::Tensor& weight() const { return embedding_weight_; }
-
-  static constexpr int64_t kOneHotEntries = ops::kOneHotEntries;
 
  private:
   at::Tensor embedding_weight_;

@@ -39,15 +39,11 @@ class ParameterSet {
   // Error(unexpected) when a parameter is not contiguous float32 with requires_grad, or lies on another device.
   void build(torch::nn::Module& module, at::ScalarType compute_dtype);
 
-  std::vector<Parameter>& all() { return parameters_; }
   const std::vector<Parameter>& all() const { return parameters_; }
-  std::vector<at::Tensor> masters() const;
-  std::vector<at::Tensor> grads() const;
   int64_t count() const { return count_; }
 
   // All gradients in one float32 vector, for norms and reductions. Each starts at a multiple of kGradAlignment
   // elements; the gaps are zero and stay zero, so the vector is a little longer than count().
-  at::Tensor& flat_grad() { return flat_grad_; }
   const at::Tensor& flat_grad() const { return flat_grad_; }
   void zero_grad();
 

@@ -15,8 +15,6 @@ class LossScaler : public Stateful {
 
   // What the loss is multiplied by, and the gradients divided by: 0-dim float32 on the device, at one address.
   const at::Tensor& scale() const { return scale_; }
-  // Steps left out so far, 0-dim float32 on the device.
-  const at::Tensor& skipped() const { return skipped_; }
 
   // After a step whose gradient norm was (1) or was not (0) infinite or NaN, 0-dim float32: halves the scale, or counts
   // the step and doubles the scale every growth_interval finite steps. No host synchronisation.
@@ -26,7 +24,7 @@ class LossScaler : public Stateful {
   // NaN for another reason than the range of fp16.
   at::Tensor hopeless() const;
 
-  // "loss_scale.scale", "loss_scale.finite_steps", "loss_scale.skipped"; role optimizer.
+  // "loss_scale.scale", "loss_scale.finite_steps", "loss_scale.skipped" (steps left out so far); role optimizer.
   void visit_state(StateVisitor& visitor) override;
 
  private:

@@ -27,8 +27,6 @@ class RunLog {
   // Puts the lines on the disk: before a checkpoint, so that it never stands there without the log that led to it.
   void sync();
 
-  const std::filesystem::path& run_dir() const { return run_dir_; }
-
  private:
   std::filesystem::path run_dir_;
   std::unique_ptr<TensorboardWriter> tensorboard_;
