@@ -312,16 +312,20 @@ def tables(results):
                "peak GiB |", "|---|---|---:|---:|---:|---:|"]
     for name in names:
         of_work = [r for r in results if r["work"] == name]
+        batch = of_work[0]["batch"]
+        amount = next((r["puzzles"] for r in of_work if "puzzles" in r), None)
+        # What was measured at another size must not pass for the work that its title names.
+        other = [f"batch {batch}"] if batch != WORKS[name]["batch"] else []
+        other += [f"{amount} puzzles"] if amount and amount != WORKS[name]["puzzles"] else []
         unit = " (seconds)" if "puzzles" in WORKS[name] else ""
-        title = WORKS[name]["title"] + unit
+        title = WORKS[name]["title"] + (f" - here {', '.join(other)}" if other else "") + unit
         for mode in ["eager"] + MODES:
             by_sync = {sync: summary(official_turns(of_work, mode, sync)) for sync in (True, False)}
             error = next((r["error"] for r in of_work if r["side"] == "official" and r["variant"] == mode
                           and "error" in r), None)
             if any(by_sync.values()):
                 faster = min((s for s in by_sync.values() if s), key=lambda s: s["median"])
-                amount = WORKS[name].get("puzzles")
-                rate = amount / faster["median"] if amount else of_work[0]["batch"] / faster["median"] * 1e3
+                rate = amount / faster["median"] if amount else batch / faster["median"] * 1e3
                 cells = [spread(by_sync[x]) if by_sync[x] else "-" for x in (True, False)]
                 details.append(f"| {title} | {mode} | {cells[0]} | {cells[1]} | {rate:,.0f} | {gib(faster['peak'])} |")
             elif error:

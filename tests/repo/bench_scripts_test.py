@@ -43,6 +43,14 @@ class Tables(unittest.TestCase):
         self.assertAlmostEqual(ratio, 1.2)
         self.assertIsNone(compare_official.compared([official("default", 40), ours(20, sitting="2")], "bf16"))
 
+    def test_another_size_is_named(self):
+        small = [dict(official("default", 40), batch=2), dict(ours(20), batch=2)]
+        self.assertIn("HRM 27M, batch 384 - here batch 2 |", compare_official.tables(small))
+        record = dict(HERE, work="eval384", variant="default", side="official", sync=True, seconds=2.0, puzzles=4)
+        text = compare_official.tables([record, dict(record, side="ours", variant="bf16")])
+        self.assertIn("here 4 puzzles (seconds) | default | 2 (2-2) | - | 2 |", text)
+        self.assertNotIn("here", compare_official.tables([official("default", 40), ours(20)]))
+
     def test_failures_stand_in_the_table(self):
         failed = dict(HERE, side="ours", variant="fp8 recursions", error="no | fp8", sitting="1")
         broken = dict(HERE, side="official", variant="max-autotune", error="out of memory", sitting="1")
