@@ -196,6 +196,8 @@ void PuzzleTask::forward_backward(int64_t micro_batch, const at::Tensor& loss_sc
     segment = objectives::act_train_segment(*model_, slots, puzzle_rows_, draws, config_.objective);
   }
   const ProfilerRange range(RangeKind::step, "backward");
+  // Of a pass that failed, as one may in a capture: nothing may be added to it.
+  if (puzzle_rows_.defined()) puzzle_rows_.mutable_grad() = at::Tensor();
   const at::Tensor& loss = segment.loss.loss;
   const at::Tensor share = at::full({}, 1.0 / static_cast<double>(config_.train.global_batch_size), loss.options());
   loss.backward(loss_scale.defined() ? share * loss_scale.to(loss.scalar_type()) : share);

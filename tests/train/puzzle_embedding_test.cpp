@@ -173,5 +173,30 @@ TEST(PuzzleEmbedding, OneIdentifierStaysEqualOverSteps) {
   }
 }
 
+// A pass that fails after its backward (a capture may) leaves nothing that the next one adds to.
+TEST(PuzzleEmbedding, AFailedPassLeavesNoGradient) {
+  const auto dir = fresh_folder("runs");
+  const auto dataset = write_shared_identifiers(dir / "data");
+  const at::Tensor no_skip = at::zeros({});
+  const auto table_after = [&](const std::string& name, int64_t sums_of_the_first) {
+    SmallRun run(dir / name, options(dataset, "8", 4));
+    run.trainer.start_fresh();
+    run.task.load_batch(1, 1.0);
+    const auto wanted = static_cast<int64_t>(run.task.metric_names().size());
+    for (const int64_t size : {sums_of_the_first, wanted}) {
+      at::Tensor sums = at::zeros({size}, at::kDouble);
+      if (size == wanted) {
+        run.task.forward_backward(0, /*loss_scale=*/{}, sums);
+      } else {
+        EXPECT_THROW(run.task.forward_backward(0, {}, sums), c10::Error);
+      }
+    }
+    run.task.update_extra(no_skip);
+    return run.task.model().puzzle_embedding().clone();
+  };
+  const auto names = static_cast<int64_t>(objectives::act_metric_names().size());
+  EXPECT_TRUE(at::equal(table_after("failed", names + 1), table_after("plain", names)));
+}
+
 }  // namespace
 }  // namespace hrm
