@@ -106,8 +106,8 @@ std::string choose_allocator(const std::string& wanted) {
 
 // By the rules of CUDA: machine code runs on the same major and any later minor version, "a" variants on their own
 // version alone, and PTX on everything later.
-std::string kernels_for(int capability) {
-  std::istringstream list(build_info("cuda_archs"));
+std::string kernels_for(int capability, const std::string& archs) {
+  std::istringstream list(archs);
   std::string result;
   for (std::string arch; std::getline(list, arch, ',');) {
     const int number = std::atoi(arch.c_str());
@@ -123,6 +123,20 @@ std::string kernels_for(int capability) {
     }
   }
   return result;
+}
+
+std::string lacking_kernels(int capability, const std::string& archs) {
+  const auto sentence = [&](const char* lack, const std::string& wanted) {
+    return cat("this build, for ", archs, ", holds no kernels for ", lack,
+               ", slower; build again with HRM_CUDA_ARCHS=", wanted);
+  };
+  if (kernels_for(capability, archs).empty()) {
+    return sentence("it: plain ATen does their work", std::to_string(capability));
+  }
+  if (capability == 90 && archs.find("90a") == std::string::npos) {
+    return sentence("Hopper: those for every GPU do their work", "90a");
+  }
+  return {};
 }
 
 std::string why_no_cuda() {
@@ -182,7 +196,9 @@ Runtime start_runtime(const config::Config& whole) {
     cudaDeviceProp properties{};
     cudaGetDeviceProperties(&properties, 0);
     runtime.device_name = properties.name;
-    runtime.own_kernels = !kernels_for(properties.major * 10 + properties.minor).empty();
+    const int capability = properties.major * 10 + properties.minor;
+    runtime.own_kernels = !kernels_for(capability, build_info("cuda_archs")).empty();
+    runtime.lacking_kernels = lacking_kernels(capability, build_info("cuda_archs"));
   }
 #endif
   if (runtime.device.is_cpu()) {

@@ -1,6 +1,5 @@
 #include "hrm/tasks/puzzle_inference.h"
 
-#include "hrm/base/build_info.h"
 #include "hrm/base/error.h"
 #include "hrm/base/log.h"
 #include "hrm/checkpoint/checkpoint.h"
@@ -68,9 +67,8 @@ config::Config stored_config(const std::filesystem::path& run_or_step, const std
 Runtime start_runtime_and_ops(const config::Config& config) {
   const Runtime runtime = start_runtime(config);
   const bool reference = config.ops.backend == "reference" || !runtime.own_kernels;
-  if (!runtime.own_kernels && config.ops.backend != "reference") {
-    log::warn("this build holds no kernels for the ", runtime.device_name, " (HRM_CUDA_ARCHS is ",
-              build_info("cuda_archs"), "); plain ATen does their work, slower");
+  if (!runtime.lacking_kernels.empty() && config.ops.backend != "reference") {
+    log::warn(runtime.device_name, ": ", runtime.lacking_kernels);
   }
   ops::set_backend(reference ? ops::Backend::reference : ops::Backend::fused);
   ops::set_attention_backend(config.ops.attention == "sdpa" ? ops::AttentionBackend::sdpa

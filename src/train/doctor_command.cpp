@@ -118,11 +118,10 @@ Json examine_gpu() {
     device["compute_capability"] = cat(properties.major, ".", properties.minor);
     device["memory_bytes"] = properties.totalGlobalMem;
     device["multiprocessors"] = properties.multiProcessorCount;
-    const std::string kernels = kernels_for(properties.major * 10 + properties.minor);
-    device["has_kernels"] = !kernels.empty();
-    device["kernels"] = kernels.empty() ? cat("none: this build is for ", build_info("cuda_archs"),
-                                              "; build again with HRM_CUDA_ARCHS=", properties.major, properties.minor)
-                                        : kernels;
+    const int capability = properties.major * 10 + properties.minor;
+    const std::string archs = build_info("cuda_archs"), lacking = lacking_kernels(capability, archs);
+    device["has_kernels"] = !kernels_for(capability, archs).empty();
+    device["kernels"] = lacking.empty() ? kernels_for(capability, archs) : lacking;
     if (reason.empty()) device["matmul"] = test_matmul(at::Device(at::kCUDA, static_cast<int8_t>(i)), 4096);
     gpu["devices"].push_back(device);
   }

@@ -20,6 +20,24 @@ config::Config on(const std::string& device) {
   return config;
 }
 
+TEST(Kernels, RunWhereCudaRunsThem) {
+  EXPECT_EQ(kernels_for(90, "80,90a,120"), "built for 90a");
+  EXPECT_EQ(kernels_for(89, "80,90a"), "built for 80");
+  EXPECT_EQ(kernels_for(90, "80"), "translated from 80 at first use");
+  EXPECT_EQ(kernels_for(90, "80-real"), "");
+  EXPECT_EQ(kernels_for(100, "90a"), "");
+}
+TEST(Kernels, WhatABuildLacksIsSaidWithTheRemedy) {
+  EXPECT_EQ(lacking_kernels(90, "80,90a,120"), "");
+  EXPECT_EQ(lacking_kernels(80, "80"), "");
+  for (const char* archs : {"80", "90"}) {
+    EXPECT_NE(lacking_kernels(90, archs).find("for Hopper: those for every GPU"), std::string::npos) << archs;
+    EXPECT_NE(lacking_kernels(90, archs).find("HRM_CUDA_ARCHS=90a"), std::string::npos) << archs;
+  }
+  EXPECT_NE(lacking_kernels(89, "90a").find("plain ATen does their work, slower; build again with HRM_CUDA_ARCHS=89"),
+            std::string::npos);
+}
+
 TEST(StartRuntime, CudaWithoutAGpuIsAnError) {
   ASSERT_TRUE(kNoGpu);
   const std::string reason = why_no_cuda();

@@ -17,7 +17,8 @@ struct Runtime {
   Precision precision;
   std::string allocator;          // "expandable segments", "fixed segments", "cudaMallocAsync"; empty on the CPU
   std::string device_name;        // "NVIDIA H200", or "CPU, 2 threads"
-  bool own_kernels = true;        // this build holds our kernels for the device; without them plain ATen does the work
+  std::string lacking_kernels;    // what this build lacks for the device, as a sentence; empty: nothing
+  bool own_kernels = true;        // this build holds kernels of ours for it; without them plain ATen does the work
   double peak_flops = 0;          // FLOP/s that MFU is measured against; 0 = unknown
   std::string peak_flops_origin;  // where that number comes from
 };
@@ -35,9 +36,12 @@ at::Device choose_device(const config::RuntimeConfig& config);
 // Empty when a CUDA device can be used, else one sentence with the reason.
 std::string why_no_cuda();
 
-// How our CUDA kernels run on a GPU of this compute capability (90 for 9.0), e.g. "built for 90a"; empty when this
-// build holds none for it.
-std::string kernels_for(int capability);
+// How our CUDA kernels run on a GPU of this compute capability (90 for 9.0) when they are built for `archs`
+// (build_info("cuda_archs")), e.g. "built for 90a"; empty when none of them does.
+std::string kernels_for(int capability, const std::string& archs);
+
+// What they lack there, with the remedy, as a sentence; empty: nothing. Those for Hopper are part of 90a alone.
+std::string lacking_kernels(int capability, const std::string& archs);
 
 // Waits until all work queued on the device is done; nothing to do on the CPU.
 void synchronize(at::Device device);
