@@ -175,6 +175,7 @@ at::Tensor linear_cuda(const at::Tensor& x, const at::Tensor& weight, const at::
   params.inner = x.size(-1);
   params.element = cuda::element_of(dtype);
   if (launch_hopper(params)) return out;
+  out.reset();  // what follows makes its own; so below
   return library_product(x_rows, weight_rows, x_slot, weight_slot, dtype);
 }
 
@@ -200,6 +201,7 @@ at::Tensor linear_swiglu_cuda(const at::Tensor& x, const at::Tensor& weight, con
   params.inner = x.size(-1);
   params.element = cuda::element_of(dtype);
   if (launch_hopper(params)) return act;
+  act.reset();
   return quantize_by_kernel(swiglu(library_product(x_rows, weight_rows, x_slot, weight_slot, dtype)), act_slot);
 }
 
@@ -235,6 +237,8 @@ std::tuple<at::Tensor, at::Tensor> linear_rms_norm_cuda(const at::Tensor& x, con
   params.eps = static_cast<float>(eps);
   params.element = cuda::element_of(dtype);
   if (launch_hopper(params)) return {y, y8};
+  y.reset();
+  if (y_slot) y8.reset();
   y = rms_norm_residual(library_product(x_rows, weight_rows, x_slot, weight_slot, dtype), residual_rows, eps);
   if (y_slot) y8 = quantize_by_kernel(y, *y_slot);
   return {y, y8};
