@@ -107,10 +107,12 @@ Fp8Evaluation::Fp8Evaluation(Fp8Recursions* fp8) : fp8_(fp8 && fp8->active() ? f
   if (!fp8_) return;
   slots_ = fp8_->slots().clone();
   fp8_->quantize_weights();
+  fp8_->evaluating_ = true;
 }
 
 Fp8Evaluation::~Fp8Evaluation() {
   if (!fp8_) return;
+  fp8_->evaluating_ = false;
   // A destructor must not throw; when the device fails here, the next operation reports it.
   try {
     const at::NoGradGuard no_grad;

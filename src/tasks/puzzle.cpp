@@ -267,8 +267,11 @@ double PuzzleTask::flops_per_step() const {
 NamedValues PuzzleTask::evaluate(const std::function<void(const EvalProgress&)>& progress) {
   // In the arithmetic of the last training step, also when no step was made since a resume.
   if (nn::Fp8Recursions* fp8 = model_->fp8()) fp8->set_active(fp8->steps() > 0);
-  const PuzzleEvalOptions options = puzzle_eval_options(config_, *model_, runtime_, micro_batch_size_);
-  return evaluate_puzzles(*model_, test_, config_.objective, options, runtime_.device, progress);
+  if (!evaluation_) {
+    const PuzzleEvalOptions options = puzzle_eval_options(config_, *model_, runtime_, micro_batch_size_);
+    evaluation_ = std::make_unique<PuzzleEvaluation>(*model_, test_, config_.objective, options, runtime_.device);
+  }
+  return evaluation_->run(progress);
 }
 
 std::string PuzzleTask::eval_text(const NamedValues& result) const {

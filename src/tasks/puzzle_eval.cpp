@@ -1,10 +1,11 @@
+#include "hrm/tasks/puzzle_eval.h"
+
 #include <algorithm>
 
 #include "hrm/base/error.h"
 #include "hrm/data/test_reader.h"
+#include "hrm/objectives/act.h"
 #include "hrm/runtime/memory.h"
-#include "hrm/tasks/puzzle.h"
-#include "hrm/tasks/puzzle_evaluator.h"
 
 namespace hrm::tasks {
 namespace {
@@ -52,51 +53,58 @@ PuzzleEvalOptions puzzle_eval_options(const config::Config& config, models::Puzz
   return options;
 }
 
-NamedValues evaluate_puzzles(models::PuzzleModel& model, std::shared_ptr<const data::PuzzleDataset> dataset,
-                             const config::ObjectiveConfig& objective, const PuzzleEvalOptions& options,
-                             at::Device device, const std::function<void(const EvalProgress&)>& progress) {
+PuzzleEvaluation::PuzzleEvaluation(models::PuzzleModel& model, std::shared_ptr<const data::PuzzleDataset> dataset,
+                                   const config::ObjectiveConfig& objective, const PuzzleEvalOptions& options,
+                                   at::Device device)
+    : model_(model), objective_(objective), device_(device) {
   const auto make_reader = [&](int64_t batch_size) {
     data::TestReaderOptions reader_options;
     reader_options.global_batch_size = batch_size;
     reader_options.max_samples = options.max_samples;
     reader_options.pinned = device.is_cuda();
-    return data::TestReader(dataset, reader_options);
+    return std::make_unique<data::TestReader>(dataset, reader_options);
   };
-  const int64_t samples = make_reader(1).num_samples();
+  const int64_t samples = make_reader(1)->num_samples();
   require(samples > 0, ExitCode::data, "the test data hold no sample");
   const int64_t batch_size =
       options.batch_size > 0 ? std::min(options.batch_size, samples) : even_parts(samples, options.largest_batch);
-  const data::TestReader reader = make_reader(batch_size);
+  reader_ = make_reader(batch_size);
+  evaluator_ = std::make_unique<PuzzleEvaluator>(
+      model, PuzzleEvaluatorOptions{batch_size, options.segments, options.early_halt, options.cuda_graphs});
+}
 
+PuzzleEvaluation::~PuzzleEvaluation() = default;
+
+NamedValues PuzzleEvaluation::run(const std::function<void(const EvalProgress&)>& progress) {
   const auto& names = objectives::act_metric_names();
   const at::NoGradGuard no_grad;
+  const nn::Fp8Evaluation fp8(model_.fp8());
   at::Tensor sums =
-      at::zeros({static_cast<int64_t>(names.size())}, at::TensorOptions().device(device).dtype(at::kDouble));
-  PuzzleEvaluator evaluator(model, {batch_size, options.segments, options.early_halt, options.cuda_graphs});
+      at::zeros({static_cast<int64_t>(names.size())}, at::TensorOptions().device(device_).dtype(at::kDouble));
   AsyncReader finished;  // sums after each batch
   std::vector<double> values;
   const auto read = [&](int64_t may_be_pending) {
     while (static_cast<int64_t>(finished.pending()) > may_be_pending) {
       const auto entry = finished.pop(/*wait=*/true);
       values = entry->values;
-      progress({entry->tag, samples});
+      progress({entry->tag, reader_->num_samples()});
     }
   };
   int64_t done = 0;
-  for (int64_t index = 0; index < reader.num_batches(); ++index) {
-    const data::TestBatch test = reader.batch(index);
+  for (int64_t index = 0; index < reader_->num_batches(); ++index) {
+    const data::TestBatch test = reader_->batch(index);
     const int64_t valid = test.batch.valid_rows;
-    const PuzzleEvaluator::Answers answers = evaluator.run(test.batch);
+    const PuzzleEvaluator::Answers answers = evaluator_->run(test.batch);
     // Padding rows are left out: they would enter the Q loss as solved puzzles.
     models::SegmentOutput output;
     output.logits = answers.logits;
     output.q_halt = answers.q_halt;
     output.q_continue = answers.q_continue;
     objectives::ActState state;
-    state.labels = test.batch.labels.narrow(0, 0, valid).to(device, /*non_blocking=*/true);
+    state.labels = test.batch.labels.narrow(0, 0, valid).to(device_, /*non_blocking=*/true);
     state.steps = answers.steps;
-    state.halted = at::ones({valid}, at::device(device).dtype(at::kBool));
-    sums.add_(objectives::act_loss(output, state, std::nullopt, objective).metrics);
+    state.halted = at::ones({valid}, at::device(device_).dtype(at::kBool));
+    sums.add_(objectives::act_loss(output, state, std::nullopt, objective_).metrics);
     done += valid;
     finished.push(done, sums);
     read(/*may_be_pending=*/1);

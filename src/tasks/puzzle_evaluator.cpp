@@ -29,7 +29,7 @@ int64_t evaluation_bucket(int64_t left) {
 }
 
 PuzzleEvaluator::PuzzleEvaluator(models::PuzzleModel& model, const PuzzleEvaluatorOptions& options)
-    : model_(model), options_(options), fp8_(model.fp8()), captured_(capture_options(model, options)) {
+    : model_(model), options_(options), captured_(capture_options(model, options)) {
   require(options.batch_size > 0 && options.segments > 0, ExitCode::unexpected, "an evaluation of ", options.batch_size,
           " rows and ", options.segments, " segments");
   const models::PuzzleModelDims& dims = model.dims();
@@ -60,6 +60,8 @@ PuzzleEvaluator::Answers PuzzleEvaluator::run(const data::PuzzleBatch& batch) {
   const ProfilerRange range(RangeKind::eval, "eval.batch");
   require(batch.valid_rows > 0 && batch.valid_rows <= options_.batch_size, ExitCode::unexpected, "an evaluation of ",
           batch.valid_rows, " rows, but room for ", options_.batch_size);
+  require(!fp8_active() || model_.fp8()->evaluating(), ExitCode::unexpected,
+          "an evaluation in fp8 of weights that were not quantised for it");
   load(batch);
   return options_.early_halt ? run_early_halt(batch.valid_rows) : run_all(batch.valid_rows);
 }
@@ -107,9 +109,14 @@ void PuzzleEvaluator::segment(int64_t rows) {
   left_.copy_(running.sum());
 }
 
+bool PuzzleEvaluator::fp8_active() const {
+  return model_.fp8() && model_.fp8()->active();
+}
+
 void PuzzleEvaluator::run_segment(int64_t rows) {
   std::vector<at::Tensor> inputs{inputs_, identifiers_, carry_.z_H, carry_.z_L};
-  captured_.run({rows}, inputs, [this, rows] { segment(rows); });
+  // A training may enter fp8 between two evaluations.
+  captured_.run({rows, fp8_active()}, inputs, [this, rows] { segment(rows); });
 }
 
 PuzzleEvaluator::Answers PuzzleEvaluator::run_all(int64_t valid) {

@@ -49,9 +49,9 @@ int run_eval(const EvalOptions& given) {
             loaded.runtime.device_name);
 
   EvalReporter reporter;
+  tasks::PuzzleEvaluation evaluation(*loaded.model, dataset, loaded.config.objective, eval, loaded.runtime.device);
   const tasks::NamedValues result =
-      tasks::evaluate_puzzles(*loaded.model, dataset, loaded.config.objective, eval, loaded.runtime.device,
-                              [&](const tasks::EvalProgress& progress) { reporter.report(progress); });
+      evaluation.run([&](const tasks::EvalProgress& progress) { reporter.report(progress); });
   const double seconds = reporter.seconds();
   log::info(tasks::puzzle_eval_text(result), " | ", human_seconds(seconds));
 

@@ -555,7 +555,9 @@ Plan make_plan(const PlanInput& in) {
           " more than the tensors take; the CUDA context and the "
           "libraries' code ",
           std::lround(kContext / (1 << 20)), " MiB"),
-      "evaluation with its own batch, and other programs on the GPU, are not counted",
+      "evaluation with its own batch, of which the carry and the answers stay until the run ends, and other programs "
+      "on the "
+      "GPU are not counted",
   };
   return plan;
 }

@@ -6,6 +6,7 @@
 #include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <sstream>
 #include <thread>
 
@@ -200,6 +201,7 @@ class Solver {
     const data::PuzzleBatch batch{inputs, labels, ids, rows};
     if (options_.watch) return read(questions, watched(questions[0].text, batch));
     if (!evaluator_) {
+      fp8_.emplace(loaded_.model->fp8());
       evaluator_ = std::make_unique<tasks::PuzzleEvaluator>(
           *loaded_.model,
           tasks::PuzzleEvaluatorOptions{rows, segments_, options_.early_halt, loaded_.config.runtime.cuda_graphs});
@@ -273,6 +275,7 @@ class Solver {
   const Game& game_;
   const SolveOptions& options_;
   int64_t segments_ = 0;
+  std::optional<nn::Fp8Evaluation> fp8_;               // of the weights, which stay as they are
   std::unique_ptr<tasks::PuzzleEvaluator> evaluator_;  // for the first batch, which is the largest
 };
 

@@ -106,4 +106,31 @@ inline void check_answers(at::Device device, bool early_halt, const std::vector<
   }
 }
 
+// An evaluator that is kept while the training goes on measures what a new one does, and the training is what it is
+// without.
+inline void check_kept_evaluation(const std::vector<std::string>& overrides) {
+  const auto dir = fresh_folder("runs");
+  SmallRun run(dir / "evaluated", overrides), other(dir / "other", overrides);
+  run.trainer.start_fresh();
+  other.trainer.start_fresh();
+  const config::Config& config = run.loaded.config;
+  const auto test = data::open_dataset(config.data.test, "test", config.data);
+  const auto ignore = [](const tasks::EvalProgress&) {};
+  std::vector<double> losses;
+  for (int part = 0; part < 3; ++part) {
+    SCOPED_TRACE(part);
+    run.trainer.run_steps(4);
+    other.trainer.run_steps(4);
+    const tasks::NamedValues kept = run.task.evaluate(ignore);
+    const auto options = tasks::puzzle_eval_options(config, run.task.model(), run.runtime, /*training_batch=*/0);
+    tasks::PuzzleEvaluation fresh(run.task.model(), test, config.objective, options, run.runtime.device);
+    EXPECT_EQ(kept, fresh.run(ignore));
+    losses.push_back(tasks::value_of(kept, "lm_loss"));
+  }
+  EXPECT_NE(losses[0], losses[1]);
+  EXPECT_NE(losses[1], losses[2]);
+  const auto got = run.tensors(), want = other.tensors();
+  for (const auto& [name, tensor] : want) EXPECT_TRUE(at::equal(tensor, got.at(name))) << name;
+}
+
 }  // namespace hrm::testing

@@ -38,6 +38,16 @@ TEST(EvaluationGpu, GraphEqualsEager) {
   }
 }
 
+// Its graph shares a memory pool with that of the training step.
+TEST(EvaluationGpu, IsKeptWhileTheTrainingGoesOn) {
+  HRM_NEEDS_GPU();
+  for (const char* recursions : {"precision.recursions=same", "precision.recursions=fp8"}) {
+    testing::check_kept_evaluation({"runtime.device=cuda", "model.hidden_size=128", "model.H_cycles=2", recursions,
+                                    "precision.fp8_warmup_steps=5", "runtime.deterministic=true",
+                                    "eval.max_samples=500", "eval.batch_size=200"});
+  }
+}
+
 TEST(EvaluationGpu, TheHostWaitsForNothingBetweenSegments) {
   HRM_NEEDS_GPU();
   testing::SmallRun run(testing::fresh_folder("runs"), {"runtime.device=cuda"});

@@ -32,6 +32,16 @@ TEST(Evaluation, EarlyHaltStopsEachRowByTheModelsRule) {
       {"model.arch=trm", "model.H_layers=0", "model.no_ACT_continue=true", "model.puzzle_emb_len=4"});
 }
 
+TEST(Evaluation, IsKeptWhileTheTrainingGoesOn) {
+  for (const char* early : {"eval.early_halt=false", "eval.early_halt=true"}) {
+    testing::check_kept_evaluation({early, "eval.max_samples=50", "eval.batch_size=20"});
+  }
+  // The recursions enter fp8 between the first and the second evaluation.
+  testing::check_kept_evaluation({"ops.backend=reference", "model.H_cycles=2", "precision.recursions=fp8",
+                                  "precision.fp8_warmup_steps=5", "eval.max_samples=50", "eval.batch_size=20"});
+  tasks::start_runtime_and_ops(testing::small_config(fresh_folder("runs")).config);  // the process's switches again
+}
+
 tasks::NamedValues evaluate(SmallRun& run) {
   return run.task.evaluate([](const tasks::EvalProgress&) {});
 }

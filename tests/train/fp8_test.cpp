@@ -183,10 +183,9 @@ TEST(Fp8Training, ALongerWarmUpForgetsTheScales) {
 
 tasks::NamedValues answers(const tasks::PuzzleInference& loaded) {
   const auto test = data::open_dataset(loaded.config.data.test, "test", loaded.config.data);
-  return tasks::evaluate_puzzles(
-      *loaded.model, test, loaded.config.objective,
-      tasks::puzzle_eval_options(loaded.config, *loaded.model, loaded.runtime, /*training_batch=*/0),
-      loaded.runtime.device, [](const tasks::EvalProgress&) {});
+  const auto options = tasks::puzzle_eval_options(loaded.config, *loaded.model, loaded.runtime, /*training_batch=*/0);
+  tasks::PuzzleEvaluation evaluation(*loaded.model, test, loaded.config.objective, options, loaded.runtime.device);
+  return evaluation.run([](const tasks::EvalProgress&) {});
 }
 
 TEST(Fp8Training, ACheckpointOfTheWarmUpIsEvaluatedWithout) {

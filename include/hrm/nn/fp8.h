@@ -64,6 +64,9 @@ class Fp8Recursions : public Stateful {
   // All scales 1, no history and no step counted, as at the beginning.
   void forget_scales();
 
+  // Whether an Fp8Evaluation lives.
+  bool evaluating() const { return evaluating_; }
+
   // Steps whose recursions ran in 8 bits, counted by whoever runs them.
   void count_step() { ++steps_; }
   int64_t steps() const { return steps_; }
@@ -83,7 +86,7 @@ class Fp8Recursions : public Stateful {
   at::Tensor slots_, history_;
   double margin_;
   int64_t steps_ = 0;
-  bool active_ = false;
+  bool active_ = false, evaluating_ = false;
 };
 
 // While one lives, the weights as they were when it was made (perhaps averages) are evaluated with the scales of

@@ -20,6 +20,7 @@
 #include "hrm/models/puzzle_model.h"
 #include "hrm/objectives/act.h"
 #include "hrm/runtime/device.h"
+#include "hrm/tasks/puzzle_eval.h"
 #include "hrm/tasks/row_pool.h"
 #include "hrm/tasks/task.h"
 
@@ -84,31 +85,9 @@ class PuzzleTask : public Task {
   at::Tensor puzzle_rows_;          // (micro-batch, puzzle_emb_ndim) float32 leaf
   at::Tensor embedding_rows_grad_;  // (global batch, puzzle_emb_ndim) float32, this step's row gradients
   at::Tensor embedding_lr_;         // 0-dim float32 on the device
+
+  std::unique_ptr<PuzzleEvaluation> evaluation_;  // made by the first evaluation
 };
-
-struct PuzzleEvalOptions {
-  int64_t batch_size = 0;   // 0 = the samples in equal parts, none larger than largest_batch
-  int64_t max_samples = 0;  // 0 = all, else spread evenly over the set
-  int64_t segments = 0;
-  bool early_halt = false;  // PuzzleEvaluatorOptions
-  bool cuda_graphs = true;
-  int64_t largest_batch = 2048;
-};
-
-// What the configuration asks for. On a GPU the largest batch is what half of the free memory holds; `training_batch`
-// rows of a training that goes on meanwhile, or 0: then an evaluation takes no more memory than its steps do.
-PuzzleEvalOptions puzzle_eval_options(const config::Config& config, models::PuzzleModel& model, const Runtime& runtime,
-                                      int64_t training_batch);
-
-// Sums over one evaluation pass, official definitions (last segment's values, means over all samples): count, accuracy
-// (cells of a sample, mean), exact_accuracy, q_halt_accuracy, steps (with early_halt fewer than segments), lm_loss,
-// q_halt_loss. Uses the weights as they are. The host reads nothing before a batch is done.
-NamedValues evaluate_puzzles(models::PuzzleModel& model, std::shared_ptr<const data::PuzzleDataset> dataset,
-                             const config::ObjectiveConfig& objective, const PuzzleEvalOptions& options,
-                             at::Device device, const std::function<void(const EvalProgress&)>& progress);
-
-// "exact 61.2 % | cells 93.4 % | Q right 88.0 %", also used by `hrm_train eval`.
-std::string puzzle_eval_text(const NamedValues& result);
 
 // Names and tensors of a model as checkpoints hold them: parameters, then buffers.
 void visit_model(models::PuzzleModel& model, StateVisitor& visitor);

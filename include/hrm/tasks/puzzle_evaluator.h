@@ -34,17 +34,19 @@ class PuzzleEvaluator {
     at::Tensor steps;       // (N) int32, segments that the row ran
   };
 
-  // Uses the model's weights as they are now: while the evaluator lives, `model` lives too, keeps its weights, and does
-  // not train.
+  // `model` must live as long as the evaluator, which may be kept while the model goes on training: its graphs read the
+  // weights where they stand.
   PuzzleEvaluator(models::PuzzleModel& model, const PuzzleEvaluatorOptions& options);
 
-  // Runs the first `valid_rows` rows of `batch` (on the host or the device) from fresh carries. Queues device work;
-  // with early_halt the host also reads, one segment late, how many rows go on.
+  // Runs the first `valid_rows` rows of `batch` (on the host or the device) from fresh carries, by the weights as they
+  // are now. A model with active fp8 recursions needs an nn::Fp8Evaluation that lives meanwhile; Error(unexpected).
+  // Queues device work; with early_halt the host also reads, one segment late, how many rows go on.
   Answers run(const data::PuzzleBatch& batch);
 
  private:
   void load(const data::PuzzleBatch& batch);
   void segment(int64_t rows);
+  bool fp8_active() const;
   void run_segment(int64_t rows);
   Answers run_all(int64_t valid);
   Answers run_early_halt(int64_t valid);
@@ -53,7 +55,6 @@ class PuzzleEvaluator {
 
   models::PuzzleModel& model_;
   PuzzleEvaluatorOptions options_;
-  nn::Fp8Evaluation fp8_;
   CapturedStep captured_;
   AsyncReader reader_;
 

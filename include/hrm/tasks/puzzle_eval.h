@@ -1,0 +1,63 @@
+#pragma once
+// The measuring of a puzzle model on a test set: in a training and by `hrm_train eval`.
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "hrm/config/config.h"
+#include "hrm/data/dataset.h"
+#include "hrm/models/puzzle_model.h"
+#include "hrm/runtime/device.h"
+#include "hrm/tasks/puzzle_evaluator.h"
+#include "hrm/tasks/task.h"
+
+namespace hrm::data {
+class TestReader;
+}
+
+namespace hrm::tasks {
+
+struct PuzzleEvalOptions {
+  int64_t batch_size = 0;   // 0 = the samples in equal parts, none larger than largest_batch
+  int64_t max_samples = 0;  // 0 = all, else spread evenly over the set
+  int64_t segments = 0;
+  bool early_halt = false;  // PuzzleEvaluatorOptions
+  bool cuda_graphs = true;
+  int64_t largest_batch = 2048;
+};
+
+// What the configuration asks for. On a GPU the largest batch is what half of the free memory holds; `training_batch`
+// rows of a training that goes on meanwhile, or 0: then an evaluation takes no more memory than its steps do.
+PuzzleEvalOptions puzzle_eval_options(const config::Config& config, models::PuzzleModel& model, const Runtime& runtime,
+                                      int64_t training_batch);
+
+// Evaluations of a model on a set of puzzles. Keeps its captured segments and their buffers (the carry of a batch and
+// its answers) from one to the next.
+class PuzzleEvaluation {
+ public:
+  // `model` must live as long. Error(data) when the set has no sample.
+  PuzzleEvaluation(models::PuzzleModel& model, std::shared_ptr<const data::PuzzleDataset> dataset,
+                   const config::ObjectiveConfig& objective, const PuzzleEvalOptions& options, at::Device device);
+  ~PuzzleEvaluation();
+  PuzzleEvaluation(const PuzzleEvaluation&) = delete;
+  PuzzleEvaluation& operator=(const PuzzleEvaluation&) = delete;
+
+  // Sums over one pass, official definitions (last segment's values, means over all samples): count, accuracy (cells of
+  // a sample, mean), exact_accuracy, q_halt_accuracy, steps (with early_halt fewer than segments), lm_loss,
+  // q_halt_loss. Uses the weights as they are now. The host reads nothing before a batch is done. What `progress`
+  // throws ends it.
+  NamedValues run(const std::function<void(const EvalProgress&)>& progress);
+
+ private:
+  models::PuzzleModel& model_;
+  config::ObjectiveConfig objective_;
+  at::Device device_;
+  std::unique_ptr<data::TestReader> reader_;
+  std::unique_ptr<PuzzleEvaluator> evaluator_;
+};
+
+// "exact 61.2 % | cells 93.4 % | Q right 88.0 %", also used by `hrm_train eval`.
+std::string puzzle_eval_text(const NamedValues& result);
+
+}  // namespace hrm::tasks
