@@ -74,12 +74,13 @@ void apply_arithmetic(const Precision& precision, const config::RuntimeConfig& c
   context.setSDPUseMemEfficient(all || config.sdpa == "efficient");
   context.setSDPUseCuDNN(all || config.sdpa == "cudnn");
   context.setSDPUseMath(true);
+  // Both ways: a process may run one configuration after another.
+  context.setDeterministicAlgorithms(config.deterministic, /*warn_only=*/false);
+  context.setDeterministicCuDNN(config.deterministic);
   if (config.deterministic) {
     // cuBLAS reads it when its first handle is made; without a fixed workspace its split-K choices vary.
     setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", 1);
-    context.setDeterministicAlgorithms(true, /*warn_only=*/false);
     context.setDeterministicFillUninitializedMemory(false);
-    context.setDeterministicCuDNN(true);
     // Flash attention has a deterministic backward; the memory-efficient and cuDNN ones have not.
     context.setSDPUseMemEfficient(false);
     context.setSDPUseCuDNN(false);

@@ -56,6 +56,24 @@ TEST_F(PrecisionGpu, TheAskedSdpaBackendIsTaken) {
   EXPECT_EQ(sdpa_backend(gpu, at::kFloat, 8, 4, 128, 64), "math");
 }
 
+// The memory-efficient and the cuDNN backend sum gradients in any order.
+TEST_F(PrecisionGpu, DeterministicModeIsSwitchedOnAndOff) {
+  const at::Device gpu(at::kCUDA, 0);
+  for (const bool on : {true, false, true, false}) {
+    config::RuntimeConfig runtime;
+    runtime.deterministic = on;
+    applied("bf16", runtime);
+    EXPECT_EQ(at::globalContext().deterministicAlgorithms(), on);
+    EXPECT_EQ(at::globalContext().deterministicCuDNN(), on);
+    EXPECT_EQ(at::globalContext().userEnabledMemEfficientSDP(), !on);
+    EXPECT_EQ(at::globalContext().userEnabledCuDNNSDP(), !on);
+    if (on) {
+      EXPECT_EQ(sdpa_backend(gpu, at::kBFloat16, 8, 4, 128, 64), "flash");
+      EXPECT_EQ(sdpa_backend(gpu, at::kFloat, 8, 4, 128, 64), "math") << "flash attention has no float32";
+    }
+  }
+}
+
 TEST_F(PrecisionGpu, TheAllocatorIsTheOneAskedFor) {
   config::Config config;
   config.runtime.device = "cuda";
