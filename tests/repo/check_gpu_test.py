@@ -136,6 +136,13 @@ class CheckGpu(unittest.TestCase):
         self.assertEqual(self.started(), [f"0 {tool} {tests}" for tool in ("memcheck", "racecheck")
                                           for tests in ("A.one A.x_race", "Lengths/B.y_late Lengths/B.two")])
 
+    def test_large_tests_are_sanitized_on_demand_alone(self):
+        self.program("test_ops_gpu", "A.one", "A.oneLarge", "B.twoLarge")
+        self.assertEqual(self.check("--tools", "tests,memcheck").returncode, 0)
+        self.assertEqual(self.started(), ["0  A.one A.oneLarge B.twoLarge", "0 memcheck A.one"])
+        self.assertEqual(self.check("--tools", "memcheck", "--filter", "A.*Large").returncode, 0)
+        self.assertEqual(self.started()[2:], ["0 memcheck A.oneLarge"])
+
     def test_a_sanitizer_without_a_summary_proves_nothing(self):
         self.program("test_ops_gpu", "A.one", "A.nosummary")
         done = self.check("--tools", "memcheck")
