@@ -12,6 +12,11 @@ TEST(EmbedGpu, AsGoodAsPlainAten) {
   HRM_NEEDS_GPU();
   const WithoutTf32 full_products;
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf}) expect_good_embeds(dtype, at::kCUDA);
+}
+
+TEST(EmbedGpu, AsGoodAsPlainAtenLarge) {
+  HRM_NEEDS_GPU();
+  const WithoutTf32 full_products;
   expect_good_embed(make_embed(384, 81, 11, 512, 1, 512, at::kBFloat16, at::kCUDA), "HRM's size");
   expect_good_embed(make_embed(32, 900, 6, 512, 16, 512, at::kBFloat16, at::kCUDA), "TRM's size for mazes");
 }

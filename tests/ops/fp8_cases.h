@@ -23,9 +23,9 @@ inline float amax_of(const at::Tensor& slot) {
   return slot.to(at::kCPU).data_ptr<float>()[2];
 }
 
-// What e4m3 values stand for, float64 on the CPU.
+// What e4m3 values stand for, in float64.
 inline at::Tensor dequantized(const at::Tensor& values, const at::Tensor& slot) {
-  return values.to(at::kCPU).to(at::kDouble) * slot.to(at::kCPU).select(0, 1).to(at::kDouble);
+  return values.to(at::kFloat).to(at::kDouble) * slot.select(0, 1).to(at::kDouble);
 }
 
 // All 256 e4m3 codes in the order of their values, so that neighbours differ by 1; both zeros are 0.
@@ -42,18 +42,17 @@ inline void expect_close_fp8(const at::Tensor& ours, const at::Tensor& want, con
   ASSERT_EQ(ours.sizes(), want.sizes()) << what;
   ASSERT_EQ(ours.scalar_type(), at::kFloat8_e4m3fn) << what;
   if (want.numel() == 0) return;
-  const auto values = [](const at::Tensor& t) { return t.to(at::kCPU).to(at::kDouble); };
+  const auto values = [](const at::Tensor& t) { return t.to(at::kFloat).to(at::kDouble); };
   const at::Tensor a = values(ours), b = values(want);
   ASSERT_TRUE(at::isfinite(a).all().item<bool>()) << what;
   const at::Tensor row = b.square().mean(-1, /*keepdim=*/true).sqrt();
   const at::Tensor step = b.abs().clamp_min(0x1p-6) / 8;  // to the next value, at most
   const at::Tensor steps = (((a - b).abs() - part * row).clamp_min(0) / step).flatten();
-  const int64_t worst = steps.argmax().item<int64_t>();
-  const double apart = (steps > 1.001).to(at::kDouble).mean().item<double>();
-  EXPECT_LE(apart, 1e-3) << what << ": " << apart << " of all are more than one step apart";
-  EXPECT_LE(steps.max().item<double>(), 2.001)
-      << what << ": element " << worst << " (column " << worst % want.size(-1) << ", row " << worst / want.size(-1)
-      << ") is " << a.flatten()[worst].item<double>() << ", not " << b.flatten()[worst].item<double>();
+  const at::Tensor numbers = at::stack({(steps > 1.001).to(at::kDouble).mean(), steps.max()}).to(at::kCPU);
+  const auto* number = numbers.const_data_ptr<double>();
+  const auto worst = [&] { return describe_element(a, b, steps.argmax().item<int64_t>()); };
+  EXPECT_LE(number[0], 1e-3) << what << ": part of all that is more than one step apart; worst: " << worst();
+  EXPECT_LE(number[1], 2.001) << what << ": steps apart; " << worst();
 }
 
 // Values of dtype within a part of their row's size.
@@ -61,14 +60,12 @@ inline void expect_close_rows(const at::Tensor& ours, const at::Tensor& want, do
   ASSERT_EQ(ours.sizes(), want.sizes()) << what;
   ASSERT_EQ(ours.scalar_type(), want.scalar_type()) << what;
   if (want.numel() == 0) return;
-  const at::Tensor a = ours.to(at::kCPU, at::kDouble), b = want.to(at::kCPU, at::kDouble);
+  const at::Tensor a = ours.to(at::kDouble), b = want.to(at::kDouble);
   ASSERT_TRUE(at::isfinite(a).all().item<bool>()) << what;
   const at::Tensor row = b.square().mean(-1, /*keepdim=*/true).sqrt().clamp_min_(1e-30);
   const at::Tensor error = ((a - b).abs() / (row + b.abs())).flatten();
-  const int64_t worst = error.argmax().item<int64_t>();
   EXPECT_LE(error.max().item<double>(), part)
-      << what << ": element " << worst << " (column " << worst % want.size(-1) << ", row " << worst / want.size(-1)
-      << ") is " << a.flatten()[worst].item<double>() << ", not " << b.flatten()[worst].item<double>() << "; "
+      << what << ": error beside the row's size; " << describe_element(a, b, error.argmax().item<int64_t>()) << "; "
       << (error > part).sum().item<int64_t>() << " of " << error.numel() << " are too far away";
 }
 
@@ -97,7 +94,7 @@ inline Fp8Operands fp8_operands(const Fp8Shape& shape, int64_t out, at::Device d
   return o;
 }
 
-// The exact float64 product of what the operands stand for.
+// The float64 product of what the operands stand for, on their device.
 inline at::Tensor exact_product(const Fp8Operands& o) {
   return at::matmul(dequantized(o.x, o.x_slot), dequantized(o.weight, o.weight_slot).t());
 }

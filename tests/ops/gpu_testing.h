@@ -30,6 +30,13 @@ class WithoutTf32 {
   at::Float32MatmulPrecision before_;
 };
 
+// For what two algorithms of the library make of the same 16-bit numbers.
+inline void expect_near(const at::Tensor& a, const at::Tensor& b, const std::string& what = "") {
+  ASSERT_EQ(a.sizes(), b.sizes()) << what;
+  EXPECT_LE(largest_difference(a, b), 0x1p-6 * b.abs().max().item<double>())
+      << what << ": " << describe_differences(a, b);
+}
+
 // `work` captured after a warm-up on a side stream, as the trainer captures a step. Replays on that stream.
 class Captured {
  public:
@@ -40,7 +47,15 @@ class Captured {
     for (int i = 0; i < 3; ++i) work();
     stream_.synchronize();
     graph_.capture_begin({0, 0}, cudaStreamCaptureModeThreadLocal);
-    work();
+    try {
+      work();
+    } catch (...) {  // else the tests that follow would find this thread still capturing
+      cudaGraph_t broken = nullptr;
+      cudaStreamEndCapture(stream_, &broken);
+      if (broken != nullptr) cudaGraphDestroy(broken);
+      cudaGetLastError();
+      throw;
+    }
     graph_.capture_end();
   }
 

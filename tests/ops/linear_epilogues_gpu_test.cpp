@@ -1,6 +1,7 @@
 #include "hrm/ops/linear.h"
 #include "hrm/ops/rms_norm.h"
 #include "hrm/ops/swiglu.h"
+#include "ops/cuda/sm90/tensor_map.h"
 #include "ops/gpu_testing.h"
 #include "ops/linear_epilogues_cases.h"
 #include "ops/linear_impl.h"
@@ -10,18 +11,20 @@ namespace {
 
 using namespace testing;  // NOLINT
 
+// The size of HRM's recipe at batch 64.
+constexpr ProductShape kGates{5248, 512, 1536};
+
 // Rows on both sides of a tile of 128 and of its parts of 16, more tiles than blocks; inner sizes of 1 to 24 blocks of
 // 64; widths of one and of many slices, odd and even in number, and such as no kernel takes.
 std::vector<ProductShape> swiglu_shapes() {
-  return {{1, 512, 1536},  {15, 64, 128},    {63, 512, 1536},   {65, 128, 256},   {127, 192, 768},
-          {129, 320, 640}, {128, 1536, 512}, {5248, 512, 1536}, {20000, 64, 256}, {100, 512, 100},
-          {100, 520, 256}, {70, 512, 192},   {3, 5, 7}};
+  return {{1, 512, 1536},   {15, 64, 128},    {63, 512, 1536}, {65, 128, 256},  {127, 192, 768}, {129, 320, 640},
+          {128, 1536, 512}, {20000, 64, 256}, {100, 512, 100}, {100, 520, 256}, {70, 512, 192},  {3, 5, 7}};
 }
 
 std::vector<ProductShape> norm_shapes() {
-  return {{1, 512, 512},     {127, 512, 512}, {129, 64, 512},    {128, 1536, 512}, {5248, 1536, 512},
-          {20001, 128, 512}, {300, 192, 256}, {20001, 256, 256}, {300, 256, 1024}, {9001, 64, 1024},
-          {100, 512, 384},   {100, 520, 512}, {3, 5, 7}};
+  return {{1, 512, 512},    {79, 128, 512},   {81, 512, 512},  {127, 512, 512},   {129, 64, 512},
+          {161, 256, 512},  {128, 1536, 512}, {300, 192, 256}, {17001, 256, 256}, {9001, 64, 512},
+          {300, 256, 1024}, {100, 512, 384},  {100, 520, 512}, {3, 5, 7}};
 }
 
 // Our kernel of the plain product wherever it fits, while it lives.
@@ -49,7 +52,6 @@ TEST(LinearTilesGpu, AsGoodAsPlainAten) {
                                                                {129, 8, 8},
                                                                {300, 144, 264},
                                                                {65, 2000, 72},
-                                                               {5249, 512, 1536},
                                                                {20001, 64, 256},
                                                                {100, 512, 97},
                                                                {100, 97, 512}}) {
@@ -59,6 +61,16 @@ TEST(LinearTilesGpu, AsGoodAsPlainAten) {
       expect_as_good(ours, at::linear(x, weight), at::linear(x.to(at::kDouble), weight.to(at::kDouble)), what);
       expect_same_bits(product(x, weight), ours, what + ", again");
     }
+  }
+}
+
+TEST(LinearTilesGpu, AsGoodAsPlainAtenLarge) {
+  HRM_NEEDS_GPU();
+  const WithTiles with_tiles;
+  for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf}) {
+    const auto [x, weight, residual] = product_input({5249, 512, 1536}, 1536, dtype, at::kCUDA);
+    expect_as_good(product(x, weight), at::linear(x, weight), at::linear(x.to(at::kDouble), weight.to(at::kDouble)),
+                   cat(dtype));
   }
 }
 
@@ -76,9 +88,9 @@ TEST(LinearTilesGpu, NothingLeaksBetweenRowsOrColumns) {
   expect_same_bits(product(x, weight), expected);
 }
 
-TEST(LinearTilesGpu, InsideACapturedGraph) {
+TEST(LinearTilesGpu, InsideACapturedGraphLarge) {
   HRM_NEEDS_GPU();
-  const ProductShape shape{5248, 512, 1536};  // a size that takes the kernel by itself
+  const ProductShape shape = kGates;  // a size that takes the kernel by itself
   const auto [x, weight, residual] = product_input(shape, shape.width, at::kBFloat16, at::kCUDA);
   at::Tensor out, act;
   const auto work = [&, &x = x, &weight = weight] {
@@ -94,9 +106,9 @@ TEST(LinearTilesGpu, InsideACapturedGraph) {
   }
 }
 
-TEST(LinearTilesGpu, GradientsAsWithTheLibrary) {
+TEST(LinearTilesGpu, GradientsAsWithTheLibraryLarge) {
   HRM_NEEDS_GPU();
-  const ProductShape shape{5248, 512, 1536};
+  const ProductShape shape = kGates;
   const auto [x, weight, residual] = product_input(shape, shape.width, at::kBFloat16, at::kCUDA);
   const at::Tensor grad = normal({shape.rows, shape.width}, 7, at::kBFloat16, at::kCUDA);
   const auto run = [&, &x = x, &weight = weight] {
@@ -125,6 +137,23 @@ TEST(LinearSwigluGpu, BackwardAsGoodAsPlainAten) {
   HRM_NEEDS_GPU();
   for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf, at::kFloat}) {
     for (const ProductShape& shape : swiglu_shapes()) expect_good_linear_swiglu_backward(shape, dtype, at::kCUDA);
+  }
+}
+
+TEST(LinearSwigluGpu, AsGoodAsPlainAtenLarge) {
+  HRM_NEEDS_GPU();
+  for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf}) {
+    expect_good_linear_swiglu(kGates, dtype, at::kCUDA);
+    expect_good_linear_swiglu_backward(kGates, dtype, at::kCUDA);
+  }
+}
+
+// The kernel for few rows has the first shape, the other one the second.
+TEST(LinearRmsNormGpu, AsGoodAsPlainAtenLarge) {
+  HRM_NEEDS_GPU();
+  for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf}) {
+    expect_good_linear_rms_norm({5248, 1536, 512}, dtype, at::kCUDA);
+    expect_good_linear_rms_norm({20001, 512, 512}, dtype, at::kCUDA);
   }
 }
 
@@ -173,13 +202,15 @@ TEST(LinearEpiloguesGpu, StridedAndMisalignedInputs) {
   };
   const auto strided = [](const at::Tensor& tensor) { return tensor.t().contiguous().t(); };
   const at::Tensor act = linear_swiglu(x, weight), y = linear_rms_norm(x, weight, residual, kNormEps);
-  expect_same_bits(linear_swiglu(misaligned(x), misaligned(weight)), act);
-  expect_same_bits(linear_swiglu(strided(x), strided(weight)), act);
-  expect_same_bits(linear_rms_norm(misaligned(x), misaligned(weight), misaligned(residual), kNormEps), y);
-  expect_same_bits(linear_rms_norm(strided(x), strided(weight), strided(residual), kNormEps), y);
+  // The library chooses another algorithm for another layout.
+  const auto expect_same = cuda::sm90::is_hopper() ? &expect_same_bits : &expect_near;
+  expect_same(linear_swiglu(misaligned(x), misaligned(weight)), act, "act, misaligned");
+  expect_same(linear_swiglu(strided(x), strided(weight)), act, "act, strided");
+  expect_same(linear_rms_norm(misaligned(x), misaligned(weight), misaligned(residual), kNormEps), y, "y, misaligned");
+  expect_same(linear_rms_norm(strided(x), strided(weight), strided(residual), kNormEps), y, "y, strided");
 }
 
-TEST(LinearEpiloguesGpu, SameBitsEachTime) {
+TEST(LinearEpiloguesGpu, SameBitsEachTimeLarge) {
   HRM_NEEDS_GPU();
   const ProductShape shape{31488, 512, 1536};
   const auto [x, weight, none] = product_input(shape, 2 * shape.width, at::kBFloat16, at::kCUDA);

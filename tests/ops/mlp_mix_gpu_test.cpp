@@ -1,4 +1,5 @@
 #include "hrm/ops/mlp_mix.h"
+#include "ops/cuda/sm90/tensor_map.h"
 #include "ops/gpu_testing.h"
 #include "ops/mlp_mix_cases.h"
 
@@ -37,7 +38,7 @@ TEST(MlpMixGpu, LargeBatch) {
 // The batch is only a loop: a sample's result does not depend on its neighbours.
 TEST(MlpMixGpu, ASampleAloneIsTheSame) {
   HRM_NEEDS_GPU();
-  if (at::cuda::getCurrentDeviceProperties()->major != 9) GTEST_SKIP() << "the fused kernel needs a Hopper GPU";
+  if (!cuda::sm90::is_hopper()) GTEST_SKIP() << "the fused kernel needs a Hopper GPU and a build for it";
   const MixCase c = make_mix({67, 97, 512, 512}, at::kBFloat16, at::kCUDA);
   const at::Tensor all = mlp_mix(c.h, c.gate_up, c.down, kMixEps);
   for (const int64_t b : {0, 33, 66}) {
@@ -70,10 +71,12 @@ TEST(MlpMixGpu, NonContiguousAndMisaligned) {
       *t = misaligned ? shifted(*t) : t->transpose(0, 1).contiguous().transpose(0, 1);
     }
     const MixResult ours = run_mix(other);
-    expect_same_bits(ours.y, expected.y, "y");
-    expect_same_bits(ours.grad_h, expected.grad_h, "gradient of h");
-    expect_same_bits(ours.grad_gate_up, expected.grad_gate_up, "gradient of gate_up");
-    expect_same_bits(ours.grad_down, expected.grad_down, "gradient of down");
+    // The library chooses another algorithm for another layout.
+    const auto expect_same = cuda::sm90::is_hopper() ? &expect_same_bits : &expect_near;
+    expect_same(ours.y, expected.y, "y");
+    expect_same(ours.grad_h, expected.grad_h, "gradient of h");
+    expect_same(ours.grad_gate_up, expected.grad_gate_up, "gradient of gate_up");
+    expect_same(ours.grad_down, expected.grad_down, "gradient of down");
   }
 }
 

@@ -11,6 +11,10 @@ using namespace testing;  // NOLINT
 TEST(TokenLossGpu, AsGoodAsPlainAten) {
   HRM_NEEDS_GPU();
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf}) expect_good_sizes(dtype, at::kCUDA);
+}
+
+TEST(TokenLossGpu, AsGoodAsPlainAtenLarge) {
+  HRM_NEEDS_GPU();
   for (const auto& [kind, precision] : loss_modes()) {
     expect_good_tokens(make_tokens(384, 81, 1, 0, 11, at::kBFloat16, kind, precision, at::kCUDA));
     expect_good_tokens(make_tokens(16, 900, 16, 0, 6, at::kBFloat16, kind, precision, at::kCUDA));
