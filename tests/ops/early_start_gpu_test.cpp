@@ -1,0 +1,210 @@
+// Kernels may begin before the ones queued earlier are done (ops/cuda/early.cuh). Chains of ops that depend on each
+// other and take over each other's memory give the bits that they give when the device is waited for after each op.
+#include <functional>
+
+#include "hrm/ops/attention.h"
+#include "hrm/ops/fp8.h"
+#include "hrm/ops/linear.h"
+#include "hrm/ops/linear_rms_norm.h"
+#include "hrm/ops/linear_swiglu.h"
+#include "hrm/ops/mlp_mix.h"
+#include "hrm/ops/rms_norm.h"
+#include "hrm/ops/swiglu.h"
+#include "ops/gpu_testing.h"
+#include "ops/linear_impl.h"
+
+namespace hrm::ops {
+namespace {
+
+using namespace testing;  // NOLINT
+
+constexpr double kEps = 1e-5;
+constexpr int64_t kHeads = 8, kWidth = 512, kInner = 1536, kLength = 82;
+
+using Tensors = std::vector<at::Tensor>;
+using Between = std::function<void()>;
+using Chain = std::function<Tensors(const at::Tensor&, const Between&)>;
+
+struct Block {
+  at::Tensor qkv, out, gate_up, down;
+};
+
+at::Tensor weight_of(int64_t out, int64_t in, uint64_t seed, at::ScalarType dtype) {
+  return (normal({out, in}, seed, at::kFloat) / std::sqrt(static_cast<double>(in))).to(at::kCUDA, dtype);
+}
+
+Block make_block(at::ScalarType dtype) {
+  return {weight_of(3 * kWidth, kWidth, 1, dtype), weight_of(kWidth, kWidth, 2, dtype),
+          weight_of(2 * kInner, kWidth, 3, dtype), weight_of(kWidth, kInner, 4, dtype)};
+}
+
+// The inputs follow each other without a wait, so that memory which is read too early holds another input's numbers.
+void expect_order(const Chain& chain, at::IntArrayRef sizes, at::ScalarType dtype, const std::string& what) {
+  const at::NoGradGuard no_grad;
+  constexpr uint64_t kInputs = 4;
+  constexpr int kRounds = 10;
+  Tensors inputs;
+  std::vector<Tensors> wanted;
+  for (uint64_t i = 0; i < kInputs; ++i) {
+    inputs.push_back(normal(sizes, 10 + i, dtype, at::kCUDA));
+    wanted.push_back(chain(inputs.back(), [] { at::cuda::device_synchronize(); }));
+    for (const at::Tensor& result : wanted.back()) {
+      ASSERT_TRUE(at::isfinite(result).all().item<bool>()) << what;
+    }
+  }
+  const at::Tensor wrong =
+      at::zeros({static_cast<int64_t>(wanted[0].size()) + 1}, at::device(at::kCUDA).dtype(at::kLong));
+  const auto count = [&](const Tensors& results, uint64_t input) {
+    for (size_t k = 0; k < results.size(); ++k) {
+      wrong[static_cast<int64_t>(k)] += results[k].ne(wanted[input][k]).sum();
+    }
+  };
+  const auto expect_none = [&](const std::string& how) {
+    const at::Tensor counts = wrong.to(at::kCPU);
+    for (size_t k = 0; k < wanted[0].size(); ++k) {
+      EXPECT_EQ(counts[static_cast<int64_t>(k)].item<int64_t>(), 0)
+          << what << how << ": elements of result " << k << ", " << wanted[0][k].sizes() << ", that are wrong";
+    }
+    wrong.zero_();
+  };
+  for (int round = 0; round < kRounds; ++round) {
+    for (uint64_t i = 0; i < kInputs; ++i) count(chain(inputs[i], [] {}), i);
+  }
+  expect_none(", eager");
+  const at::Tensor x = inputs[0].clone();
+  Tensors results;
+  Captured captured([&] { results = chain(x, [] {}); });
+  for (int round = 0; round < 2; ++round) {
+    for (uint64_t i = 0; i < kInputs; ++i) {
+      x.copy_(inputs[i]);
+      captured.replay();
+      count(results, i);
+    }
+  }
+  expect_none(", captured");
+}
+
+class WithTiles {
+ public:
+  WithTiles() { set_always_tiles(true); }
+  ~WithTiles() { set_always_tiles(false); }
+};
+
+// Two blocks as the recursions run them.
+Chain inference(const Block& block) {
+  return [block](const at::Tensor& x, const Between& between) -> Tensors {
+    at::Tensor h = x;
+    for (int i = 0; i < 2; ++i) {
+      const at::Tensor qkv = linear(h, block.qkv, block.qkv);
+      between();
+      const at::Tensor mixed = attention_(qkv, kHeads, {}, {});
+      between();
+      h = linear_rms_norm(mixed, block.out, h, kEps);
+      between();
+      const at::Tensor act = linear_swiglu(h, block.gate_up);
+      between();
+      h = linear_rms_norm(act, block.down, h, kEps);
+      between();
+    }
+    return {h};
+  };
+}
+
+// One block forward and backward, with products of the library among our kernels.
+Chain training(const Block& block) {
+  return [block](const at::Tensor& x, const Between& between) -> Tensors {
+    const at::Tensor qkv = linear(x, block.qkv, block.qkv);
+    between();
+    const auto [mixed, lse] = attention_forward(qkv, kHeads, at::Tensor(), at::Tensor());
+    between();
+    const auto [half, half_rstd] = linear_rms_norm_forward(mixed, block.out, x, kEps);
+    between();
+    const auto [act, gate_up] = linear_swiglu_forward(half, block.gate_up);
+    between();
+    const auto [y, y_rstd] = linear_rms_norm_forward(act, block.down, half, kEps);
+    between();
+    const at::Tensor grad_sum = rms_norm_backward(x, y, y_rstd);
+    between();
+    const auto [grad_gates, again] = linear_swiglu_backward(grad_sum, block.down, gate_up);
+    between();
+    const at::Tensor grad_half = linear_grad_x(grad_gates, block.gate_up);
+    between();
+    const at::Tensor grad_mixed = linear_grad_x(rms_norm_backward(grad_half, half, half_rstd, grad_sum), block.out);
+    between();
+    const at::Tensor grad_qkv = attention_backward(grad_mixed, qkv, mixed, lse, kHeads, at::Tensor(), at::Tensor());
+    between();
+    return {y, y_rstd, act, grad_gates, grad_half, grad_qkv};
+  };
+}
+
+// The block of inference() with 8-bit operands.
+Chain inference_fp8(const Block& block, at::ScalarType dtype) {
+  const Tensors weights = {block.qkv, block.out, block.gate_up, block.down};
+  Tensors weights8;
+  for (const at::Tensor& weight : weights) weights8.push_back(at::empty_like(weight, at::kFloat8_e4m3fn));
+  const at::Tensor slots = make_fp8_slots(9, at::kCUDA);
+  slots.select(1, 0).fill_(64);
+  slots.select(1, 1).fill_(1.0 / 64);
+  return [=](const at::Tensor& x, const Between& between) -> Tensors {
+    const auto slot = [&](int64_t i) { return slots.select(0, i); };
+    slots.select(1, 2).zero_();
+    quantize_fp8_(weights, weights8, slots.narrow(0, 0, 4));
+    between();
+    const auto [sum, sum8] = add_fp8(x, x, slot(4));
+    between();
+    const at::Tensor qkv = linear_fp8(sum8, weights8[0], slot(4), slot(0), dtype);
+    between();
+    const at::Tensor mixed = attention_fp8(qkv, kHeads, {}, {}, slot(5));
+    between();
+    const auto [half, half8] = linear_rms_norm_fp8(mixed, weights8[1], slot(5), slot(1), sum, kEps, slot(6));
+    between();
+    const at::Tensor act = linear_swiglu_fp8(half8, weights8[2], slot(6), slot(2), slot(7), dtype);
+    between();
+    const auto [y, y8] = linear_rms_norm_fp8(act, weights8[3], slot(7), slot(3), half, kEps, slot(8));
+    between();
+    return {y, y8.view(at::kByte), slots.clone()};
+  };
+}
+
+void expect_orders(int64_t batch) {
+  const WithTiles with_tiles;
+  for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf}) {
+    const Block block = make_block(dtype);
+    expect_order(inference(block), {batch, kLength, kWidth}, dtype, cat(dtype, " inference"));
+    expect_order(training(block), {batch, kLength, kWidth}, dtype, cat(dtype, " training"));
+    expect_order(inference_fp8(block, dtype), {batch, kLength, kWidth}, dtype, cat(dtype, " fp8"));
+  }
+}
+
+TEST(EarlyStartGpu, Chains) {
+  HRM_NEEDS_GPU();
+  expect_orders(3);
+}
+
+// With more rows than the norms' kernel for few rows takes, and more tiles than blocks.
+TEST(EarlyStartGpu, ChainsLarge) {
+  HRM_NEEDS_GPU();
+  expect_orders(70);
+}
+
+TEST(EarlyStartGpu, MlpMix) {
+  HRM_NEEDS_GPU();
+  const at::Tensor gate_up = weight_of(512, 97, 1, at::kBFloat16), down = weight_of(97, 256, 2, at::kBFloat16);
+  const Chain chain = [=](const at::Tensor& x, const Between& between) -> Tensors {
+    const auto [first, first_rstd] = mlp_mix_forward(x, gate_up, down, kEps);
+    between();
+    const auto [y, rstd] = mlp_mix_forward(first, gate_up, down, kEps);
+    between();
+    const at::Tensor grad_gate_up = at::zeros(gate_up.sizes(), gate_up.options().dtype(at::kFloat));
+    const at::Tensor grad_down = at::zeros(down.sizes(), grad_gate_up.options());
+    const at::Tensor grad = mlp_mix_backward(x, first, y, rstd, gate_up, down, grad_gate_up, grad_down);
+    between();
+    const at::Tensor grad_x = mlp_mix_backward(grad, x, first, first_rstd, gate_up, down, grad_gate_up, grad_down);
+    between();
+    return {y, grad_x, grad_gate_up, grad_down};
+  };
+  expect_order(chain, {5, 97, 128}, at::kBFloat16, "mlp_mix");
+}
+
+}  // namespace
+}  // namespace hrm::ops
