@@ -55,9 +55,14 @@ TEST(Fp8RecursionsGpu, KernelsAgreeWithTheReference) {
       };
       ops::set_backend(ops::Backend::reference);
       const auto [want, want_amax] = pass(x);
-      const double noise = relative_distance(pass(nudged(x)).first, want);
+      const auto [other, other_amax] = pass(nudged(x));
       ops::set_backend(ops::Backend::fused);
+      const double noise = relative_distance(other, want);
       EXPECT_LT(noise, 0.15);
+      const auto apart = [&, &want_amax = want_amax](const at::Tensor& amax) {
+        return (amax - want_amax).abs().div(want_amax + 1e-6).max().item<double>();
+      };
+      const double amax_noise = apart(other_amax);
       for (const bool portable : {false, true}) {
         ops::set_portable_fp8(portable);
         const auto [got, amax] = pass(x);
@@ -65,7 +70,8 @@ TEST(Fp8RecursionsGpu, KernelsAgreeWithTheReference) {
         const std::string what = cat(compute, " width ", sizes.width, " positions ", sizes.positions, " mlp_t ",
                                      sizes.mlp_t, portable ? ", by the library" : ", by our kernels");
         EXPECT_LT(relative_distance(got, want), 1.5 * noise) << what << ": noise " << noise;
-        EXPECT_TRUE(at::allclose(amax, want_amax, 0.15, 1e-6)) << what << "\n" << at::stack({amax, want_amax}, 1);
+        EXPECT_LT(apart(amax), 0.15 + 2 * amax_noise) << what << ": noise " << amax_noise << "\n"
+                                                      << at::stack({amax, want_amax}, 1).to(at::kCPU);
       }
     }
   }

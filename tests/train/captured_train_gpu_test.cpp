@@ -51,6 +51,10 @@ struct Variant {
   Overrides overrides;
 };
 
+void PrintTo(const Variant& variant, std::ostream* out) {
+  *out << variant.name;
+}
+
 class CapturedTrainGpu : public ::testing::TestWithParam<Variant> {};
 
 TEST_P(CapturedTrainGpu, GraphEqualsEagerBitForBitWithEvaluationsAndCheckpointsBetween) {
