@@ -17,7 +17,7 @@ struct AttentionCase {
 inline AttentionCase attention_case(int64_t batch, int64_t length, int64_t heads, int64_t head_dim, bool rotated,
                                     at::ScalarType dtype, at::Device device = at::kCPU, double scale = 1) {
   AttentionCase out;
-  out.qkv = normal({batch, length, 3 * heads * head_dim}, 1 + length, at::kFloat).mul_(scale).to(device, dtype);
+  out.qkv = normal({batch, length, 3 * heads * head_dim}, 1 + length, at::kFloat, device).mul_(scale).to(dtype);
   out.heads = heads;
   if (rotated) {
     const at::Tensor exponent = at::arange(0, head_dim, 2, at::kFloat) / static_cast<double>(head_dim);

@@ -187,6 +187,28 @@ TEST(EarlyStartGpu, ChainsLarge) {
   expect_orders(70);
 }
 
+TEST(EarlyStartGpu, NormsAndGates) {
+  HRM_NEEDS_GPU();
+  const Chain chain = [](const at::Tensor& x, const Between& between) -> Tensors {
+    const at::Tensor act = swiglu(x);
+    between();
+    const auto [y, rstd] = rms_norm_residual_forward(act, act, kEps);
+    between();
+    const at::Tensor grad_act = rms_norm_backward(y, y, rstd, act);
+    between();
+    const auto [grad, again] = swiglu_backward(grad_act, x);
+    between();
+    const auto [last, last_rstd] = rms_norm_residual_forward(grad, x, kEps);
+    between();
+    return {y, grad, again, last, last_rstd};
+  };
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
+    for (const int64_t width : {512, 97, 5001}) {  // registers, elements, a block for each row
+      expect_order(chain, {300, 2 * width}, dtype, cat(dtype, " width ", width));
+    }
+  }
+}
+
 TEST(EarlyStartGpu, MlpMix) {
   HRM_NEEDS_GPU();
   const at::Tensor gate_up = weight_of(512, 97, 1, at::kBFloat16), down = weight_of(97, 256, 2, at::kBFloat16);

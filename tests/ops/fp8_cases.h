@@ -89,7 +89,7 @@ inline Fp8Operands fp8_operands(const Fp8Shape& shape, int64_t out, at::Device d
   o.weight_slot = slot_of(448 / 0.3, device);
   const double scale = 1 / std::sqrt(static_cast<double>(shape.inner));
   const at::Tensor weight = normal({out, shape.inner}, 2, at::kFloat) * scale;
-  o.x = quantize_fp8(normal({shape.rows, shape.inner}, 1, at::kFloat).to(device), o.x_slot);
+  o.x = quantize_fp8(normal({shape.rows, shape.inner}, 1, at::kFloat, device), o.x_slot);
   o.weight = quantize_fp8((weight * at::linspace(0.5, 1.5, out).unsqueeze(1)).to(device), o.weight_slot);
   return o;
 }
