@@ -303,10 +303,29 @@ TEST(Fp8Gpu, SameBitsEachTimeLarge) {
                                    y_slot,
                                    linear_fp8(qkv.x, qkv.weight, qkv.x_slot, qkv.weight_slot, at::kBFloat16)};
   };
-  const std::vector<at::Tensor> first = run();
-  for (int i = 0; i < 5; ++i) {
-    const std::vector<at::Tensor> again = run();
-    for (size_t k = 0; k < first.size(); ++k) expect_same_bits(again[k], first[k], cat("result ", k));
+  expect_same_each_time(run, 10, "HRM's size at batch 384");
+}
+
+// As in linear_epilogues_gpu_test.cpp.
+TEST(Fp8Gpu, ShortProductsSameBitsEachTime) {
+  HRM_NEEDS_FP8();
+  for (const at::ScalarType dtype : kTypes) {
+    for (const int64_t inner : {128, 256, 384, 512}) {
+      const Fp8Operands o = fp8_operands({40000, inner, 512}, 512, at::kCUDA);
+      const at::Tensor residual = normal({40000, 512}, 3, dtype, at::kCUDA);
+      const auto run = [&] {
+        const at::Tensor act_slot = slot_of(30, at::kCUDA), y_slot = slot_of(80, at::kCUDA);
+        const auto [y, y8] = linear_rms_norm_fp8(o.x, o.weight, o.x_slot, o.weight_slot, residual, kFp8Eps, y_slot);
+        const at::Tensor act = linear_swiglu_fp8(o.x, o.weight, o.x_slot, o.weight_slot, act_slot, dtype);
+        return std::vector<at::Tensor>{linear_fp8(o.x, o.weight, o.x_slot, o.weight_slot, dtype),
+                                       act.view(at::kByte),
+                                       y,
+                                       y8.view(at::kByte),
+                                       act_slot,
+                                       y_slot};
+      };
+      expect_same_each_time(run, 10, cat(dtype, " inner ", inner));
+    }
   }
 }
 

@@ -37,6 +37,23 @@ inline void expect_near(const at::Tensor& a, const at::Tensor& b, const std::str
       << what << ": " << describe_differences(a, b);
 }
 
+// Repeats `run`, which returns a vector of tensors, without waiting for the device in between.
+template <class Run>
+void expect_same_each_time(const Run& run, int times, const std::string& what) {
+  const std::vector<at::Tensor> first = run();
+  const at::Tensor wrong = at::zeros({static_cast<int64_t>(first.size())}, at::device(at::kCUDA).dtype(at::kLong));
+  for (int i = 0; i < times; ++i) {
+    const std::vector<at::Tensor> again = run();
+    for (size_t k = 0; k < first.size(); ++k) wrong[static_cast<int64_t>(k)] += again[k].ne(first[k]).sum();
+  }
+  const at::Tensor counts = wrong.to(at::kCPU);
+  for (size_t k = 0; k < first.size(); ++k) {
+    EXPECT_EQ(counts[static_cast<int64_t>(k)].item<int64_t>(), 0)
+        << what << ": elements of result " << k << ", " << first[k].sizes() << ", that changed in " << times
+        << " repetitions";
+  }
+}
+
 // `work` captured after a warm-up on a side stream, as the trainer captures a step. Replays on that stream.
 class Captured {
  public:

@@ -210,23 +210,37 @@ TEST(LinearEpiloguesGpu, StridedAndMisalignedInputs) {
   expect_same(linear_rms_norm(strided(x), strided(weight), strided(residual), kNormEps), y, "y, strided");
 }
 
+// A block's several tiles follow each other within few steps, so that its warps come far apart unless they wait.
+TEST(LinearEpiloguesGpu, ShortProductsSameBitsEachTime) {
+  HRM_NEEDS_GPU();
+  const WithTiles with_tiles;
+  for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf}) {
+    for (const int64_t inner : {64, 128, 192, 256}) {
+      const auto [x, weight, residual] = product_input({40000, inner, 256}, 512, dtype, at::kCUDA);
+      const at::Tensor half = weight.narrow(0, 0, 256), down = half.t().contiguous(),
+                       narrow = residual.narrow(1, 0, 256).contiguous();
+      const auto run = [&, &x = x, &weight = weight, &residual = residual] {
+        const at::Tensor gate_up = product(x, weight);
+        return std::vector<at::Tensor>{
+            gate_up, linear_swiglu(x, weight), std::get<0>(linear_swiglu_backward(x, down, gate_up)),
+            linear_rms_norm(x, half, narrow, kNormEps), linear_rms_norm(x, weight, residual, kNormEps)};
+      };
+      expect_same_each_time(run, 10, cat(dtype, " inner ", inner));
+    }
+  }
+}
+
 TEST(LinearEpiloguesGpu, SameBitsEachTimeLarge) {
   HRM_NEEDS_GPU();
   const ProductShape shape{31488, 512, 1536};
   const auto [x, weight, none] = product_input(shape, 2 * shape.width, at::kBFloat16, at::kCUDA);
-  const auto [act, gate_up] = linear_swiglu_forward(x, weight);
   const auto [ignored, down, residual] = product_input({shape.rows, 1536, 512}, 512, at::kBFloat16, at::kCUDA);
-  const auto [y, rstd] = linear_rms_norm_forward(act, down, residual, kNormEps);
-  const auto [grad, again_act] = linear_swiglu_backward(residual, down, gate_up);
-  for (int i = 0; i < 5; ++i) {
-    const auto [act_again, gate_up_again] = linear_swiglu_forward(x, weight);
-    expect_same_bits(act_again, act);
-    expect_same_bits(gate_up_again, gate_up);
-    const auto [y_again, rstd_again] = linear_rms_norm_forward(act, down, residual, kNormEps);
-    expect_same_bits(y_again, y);
-    expect_same_bits(rstd_again, rstd);
-    expect_same_bits(std::get<0>(linear_swiglu_backward(residual, down, gate_up)), grad);
-  }
+  const auto run = [&, &x = x, &weight = weight, &down = down, &residual = residual] {
+    const auto [act, gate_up] = linear_swiglu_forward(x, weight);
+    const auto [y, rstd] = linear_rms_norm_forward(act, down, residual, kNormEps);
+    return std::vector<at::Tensor>{act, gate_up, y, rstd, std::get<0>(linear_swiglu_backward(y, down, gate_up))};
+  };
+  expect_same_each_time(run, 10, "HRM's size at batch 384");
 }
 
 TEST(LinearEpiloguesGpu, InsideACapturedGraph) {

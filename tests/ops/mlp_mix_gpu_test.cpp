@@ -83,14 +83,11 @@ TEST(MlpMixGpu, NonContiguousAndMisaligned) {
 TEST(MlpMixGpu, Deterministic) {
   HRM_NEEDS_GPU();
   const MixCase c = make_mix({37, 97, 512, 512}, at::kBFloat16, at::kCUDA);
-  const MixResult first = run_mix(c);
-  for (int i = 0; i < 5; ++i) {
-    const MixResult again = run_mix(c);
-    expect_same_bits(again.y, first.y, "y");
-    expect_same_bits(again.grad_h, first.grad_h, "gradient of h");
-    expect_same_bits(again.grad_gate_up, first.grad_gate_up, "gradient of gate_up");
-    expect_same_bits(again.grad_down, first.grad_down, "gradient of down");
-  }
+  const auto run = [&] {
+    const MixResult result = run_mix(c);
+    return std::vector<at::Tensor>{result.y, result.grad_h, result.grad_gate_up, result.grad_down};
+  };
+  expect_same_each_time(run, 10, "y and the gradients of h, gate_up and down");
 }
 
 TEST(MlpMixGpu, CapturedEqualsEager) {
