@@ -6,6 +6,8 @@
 namespace hrm::objectives {
 namespace {
 
+using ops::testing::expect_same_bits;
+
 constexpr int64_t kSlots = 6, kSeq = 9;
 
 // One model, its slots and its data. `step` is what a task captures: begin, segment, backward.
@@ -58,15 +60,16 @@ TEST(ActGpu, CapturedSegment) {
     ops::testing::Captured graph([&] { captured.step(); });  // runs three steps
     for (int i = 0; i < 4; ++i) graph.replay();
     EXPECT_GT(eager.cursor.item<int64_t>(), kSlots) << "nothing halted";
-    EXPECT_EQ(eager.cursor.item<int64_t>(), captured.cursor.item<int64_t>());
-    EXPECT_TRUE(at::equal(eager.state.halted, captured.state.halted));
-    EXPECT_TRUE(at::equal(eager.state.inputs, captured.state.inputs));
-    EXPECT_TRUE(at::equal(eager.state.steps, captured.state.steps));
-    EXPECT_TRUE(at::equal(eager.state.carry.z_H, captured.state.carry.z_H));
-    EXPECT_TRUE(at::allclose(eager.metrics, captured.metrics, 1e-6));
+    EXPECT_EQ(eager.cursor.item<int64_t>(), captured.cursor.item<int64_t>()) << arch;
+    expect_same_bits(captured.state.halted, eager.state.halted, cat(arch, " halted"));
+    expect_same_bits(captured.state.inputs, eager.state.inputs, cat(arch, " inputs"));
+    expect_same_bits(captured.state.steps, eager.state.steps, cat(arch, " steps"));
+    expect_same_bits(captured.state.carry.z_H, eager.state.carry.z_H, cat(arch, " z_H"));
+    EXPECT_TRUE(at::allclose(eager.metrics, captured.metrics, 1e-6)) << arch << "\n"
+                                                                     << eager.metrics << captured.metrics;
     // The attention's backward pass may sum in another order from run to run.
     const at::Tensor want = eager.model->parameter_set().flat_grad(), got = captured.model->parameter_set().flat_grad();
-    EXPECT_LE((got - want).norm().item<double>(), 2e-2 * want.norm().item<double>());
+    EXPECT_LE((got - want).norm().item<double>(), 2e-2 * want.norm().item<double>()) << arch;
     EXPECT_GT(want.norm().item<double>(), 0);
   }
 }
@@ -94,14 +97,17 @@ TEST(ActGpu, FusedEqualsReference) {
         reference.step();
       }
       const auto what = std::string(arch) + " step " + std::to_string(step);
-      EXPECT_TRUE(at::equal(fused.state.halted, reference.state.halted)) << what;
-      EXPECT_TRUE(at::equal(fused.state.steps, reference.state.steps)) << what;
-      EXPECT_TRUE(at::equal(fused.state.inputs, reference.state.inputs)) << what;
-      EXPECT_TRUE(at::equal(fused.state.labels, reference.state.labels)) << what;
-      EXPECT_TRUE(at::equal(fused.state.puzzle_identifiers, reference.state.puzzle_identifiers)) << what;
+      expect_same_bits(fused.state.halted, reference.state.halted, what + " halted");
+      expect_same_bits(fused.state.steps, reference.state.steps, what + " steps");
+      expect_same_bits(fused.state.inputs, reference.state.inputs, what + " inputs");
+      expect_same_bits(fused.state.labels, reference.state.labels, what + " labels");
+      expect_same_bits(fused.state.puzzle_identifiers, reference.state.puzzle_identifiers,
+                       what + " puzzle_identifiers");
       EXPECT_EQ(fused.cursor.item<int64_t>(), reference.cursor.item<int64_t>()) << what;
-      EXPECT_TRUE(at::allclose(fused.state.carry.z_H, reference.state.carry.z_H, 1e-4, 1e-4)) << what;
-      EXPECT_TRUE(at::allclose(fused.metrics, reference.metrics, 1e-4, 1e-5)) << what;
+      EXPECT_TRUE(at::allclose(fused.state.carry.z_H, reference.state.carry.z_H, 1e-4, 1e-4))
+          << what << ", z_H: " << ops::testing::describe_differences(fused.state.carry.z_H, reference.state.carry.z_H);
+      EXPECT_TRUE(at::allclose(fused.metrics, reference.metrics, 1e-4, 1e-5))
+          << what << ", metrics: " << ops::testing::describe_differences(fused.metrics, reference.metrics);
       const at::Tensor want = reference.model->parameter_set().flat_grad(),
                        got = fused.model->parameter_set().flat_grad();
       EXPECT_LE((got - want).norm().item<double>(), 1e-4 * want.norm().item<double>()) << what;
