@@ -307,7 +307,7 @@ TEST(Fp8Gpu, SameBitsEachTimeLarge) {
 }
 
 // As in linear_epilogues_gpu_test.cpp.
-TEST(Fp8Gpu, ShortProductsSameBitsEachTime) {
+TEST(Fp8Gpu, ShortProductsSameBitsEachTimeLarge) {
   HRM_NEEDS_FP8();
   for (const at::ScalarType dtype : kTypes) {
     for (const int64_t inner : {128, 256, 384, 512}) {

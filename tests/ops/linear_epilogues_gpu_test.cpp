@@ -211,7 +211,7 @@ TEST(LinearEpiloguesGpu, StridedAndMisalignedInputs) {
 }
 
 // A block's several tiles follow each other within few steps, so that its warps come far apart unless they wait.
-TEST(LinearEpiloguesGpu, ShortProductsSameBitsEachTime) {
+TEST(LinearEpiloguesGpu, ShortProductsSameBitsEachTimeLarge) {
   HRM_NEEDS_GPU();
   const WithTiles with_tiles;
   for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf}) {

@@ -27,11 +27,11 @@ TEST(LinearGpu, NonContiguousAndMisaligned) {
     LinearCase c = make_linear({6, 5}, 16, 8, dtype, at::kCUDA);
     c.x = normal({5, 16, 6}, 1, dtype, at::kCUDA).permute({2, 0, 1});
     c.grad_y = normal({5, 6, 8}, 4, dtype, at::kCUDA).transpose(0, 1);
-    expect_good_linear(c, "strided");
+    expect_good_linear(c, cat(dtype, " strided"));
     c = make_linear({30}, 16, 8, dtype, at::kCUDA);
     c.x = normal({30 * 16 + 1}, 1, dtype, at::kCUDA).slice(0, 1).view({30, 16});
     c.grad_y = normal({30 * 8 + 1}, 4, dtype, at::kCUDA).slice(0, 1).view({30, 8});
-    expect_good_linear(c, "misaligned");
+    expect_good_linear(c, cat(dtype, " misaligned"));
   }
 }
 

@@ -110,6 +110,7 @@ TEST(RmsNormGpu, ReferenceBackendIsTheReference) {
 TEST(RmsNormGpu, SameBitsEachTime) {
   HRM_NEEDS_GPU();
   for (const int64_t width : {97, 512, 5001}) {
+    SCOPED_TRACE(width);
     const at::Tensor x = normal({1000, width}, 1, at::kFloat, at::kCUDA);
     const at::Tensor grad_y = normal({1000, width}, 3, at::kFloat, at::kCUDA);
     const NormResult first = run_norm(rms_norm_residual, x, grad_y, grad_y, 1e-5);

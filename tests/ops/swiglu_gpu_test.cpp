@@ -45,8 +45,8 @@ TEST(SwigluGpu, MisalignedInputs) {
       expect_good_swiglu(shifted, cat(dtype, " moved by ", by));
       const auto [grad, act] = swiglu_backward(grad_act, shifted);
       const auto [want_grad, want_act] = swiglu_backward(grad_act.clone(), shifted.clone());
-      expect_same_bits(grad, want_grad);
-      expect_same_bits(act, want_act);
+      expect_same_bits(grad, want_grad, cat(dtype, " gradient, moved by ", by));
+      expect_same_bits(act, want_act, cat(dtype, " value, moved by ", by));
     }
   }
 }

@@ -35,6 +35,7 @@ TEST(TokenLossGpu, AgreesWithTheCpu) {
   HRM_NEEDS_GPU();
   for (const auto& [kind, precision] : loss_modes()) {
     const TokenCase host = make_tokens(8, 81, 1, 0, 11, at::kFloat, kind, precision, at::kCPU);
+    SCOPED_TRACE(name_of(host));
     TokenCase device = host;
     device.logits = host.logits.cuda();
     device.labels = host.labels.cuda();
@@ -50,6 +51,7 @@ TEST(TokenLossGpu, SameBitsEachTime) {
   HRM_NEEDS_GPU();
   for (const auto& [kind, precision] : loss_modes()) {
     const TokenCase c = make_tokens(384, 81, 1, 0, 11, at::kBFloat16, kind, precision, at::kCUDA);
+    SCOPED_TRACE(name_of(c));
     const TokenResult first = run_tokens(c);
     for (int i = 0; i < 3; ++i) {
       const TokenResult again = run_tokens(c);
@@ -63,6 +65,7 @@ TEST(TokenLossGpu, InsideACapturedGraph) {
   HRM_NEEDS_GPU();
   for (const auto& [kind, precision] : loss_modes()) {
     const TokenCase c = make_tokens(6, 9, 1, 0, 11, at::kBFloat16, kind, precision, at::kCUDA);
+    SCOPED_TRACE(name_of(c));
     TokenResult out;
     const at::Tensor weights = weights_for(c, run_tokens(c).out.loss.scalar_type());
     Captured captured([&] { out = run_tokens(c, weights); });
