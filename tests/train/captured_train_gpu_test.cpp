@@ -94,12 +94,15 @@ TEST_P(CapturedTrainGpu, GraphEqualsEagerBitForBitAlsoAfterAResume) {
 INSTANTIATE_TEST_SUITE_P(
     Variants, CapturedTrainGpu,
     ::testing::Values(
-        Variant{"hrm", {}}, Variant{"accumulation", {"train.micro_batch_size=2"}},
+        Variant{"hrm", {}},
+        Variant{"width_of_the_recipes",
+                {"model.hidden_size=512", "model.num_heads=8", "model.H_cycles=2", "train.checkpoint_every=40"}},
+        Variant{"accumulation", {"train.micro_batch_size=2"}},
         Variant{"adamw_ema_clip", {"optim.name=adamw", "optim.ema=0.9", "optim.grad_clip=0.5", "eval.weights=both"}},
         Variant{"rows_not_lost_accumulation", {"data.reference_semantics=false", "train.micro_batch_size=4"}},
         Variant{"trm_attention",
                 {"model.arch=trm", "model.H_layers=0", "model.no_ACT_continue=true", "model.puzzle_emb_len=4",
-                 "optim.ema=0.99"}},
+                 "optim.ema=0.99", "eval.early_halt=true"}},
         Variant{"trm_mlp",
                 {"model.arch=trm", "model.H_layers=0", "model.no_ACT_continue=true", "model.mlp_t=true",
                  "model.pos_encodings=none"}},
