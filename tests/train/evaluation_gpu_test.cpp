@@ -51,21 +51,37 @@ TEST(EvaluationGpu, IsKeptWhileTheTrainingGoesOn) {
   }
 }
 
-TEST(EvaluationGpu, TheHostWaitsForNothingBetweenSegments) {
-  HRM_NEEDS_GPU();
-  testing::SmallRun run(testing::fresh_folder("runs"), {"runtime.device=cuda", "ops.gemm_tuning=off"});
-  const data::PuzzleBatch batch = testing::some_puzzles(run, 64);
-  tasks::PuzzleEvaluator evaluator(run.task.model(), {64, 16, /*early_halt=*/false, /*cuda_graphs=*/true});
-  evaluator.run(batch);
+// A captured evaluation of a batch that is on the device already: pageable memory would be copied with a wait.
+class CapturedEvaluationGpu : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    HRM_NEEDS_GPU();
+    run_ = std::make_unique<testing::SmallRun>(testing::fresh_folder("runs"),
+                                               std::vector<std::string>{"runtime.device=cuda", "ops.gemm_tuning=off"});
+    const data::PuzzleBatch batch = testing::some_puzzles(*run_, 64);
+    batch_ = {batch.inputs.cuda(), batch.labels.cuda(), batch.puzzle_identifiers.cuda(), batch.valid_rows};
+    evaluator_ = std::make_unique<tasks::PuzzleEvaluator>(
+        run_->task.model(),
+        tasks::PuzzleEvaluatorOptions{64, /*segments=*/16, /*early_halt=*/false, /*cuda_graphs=*/true});
+    evaluator_->run(batch_);
+  }
+  std::unique_ptr<testing::SmallRun> run_;
+  std::unique_ptr<tasks::PuzzleEvaluator> evaluator_;
+  data::PuzzleBatch batch_;
+};
+
+// Whatever LibTorch knows to wait is an error.
+TEST_F(CapturedEvaluationGpu, TheHostWaitsForNothingBetweenSegments) {
   auto& state = c10::cuda::warning_state();
-  // Pageable memory would be copied with a wait, so the batch is on the device already.
-  const data::PuzzleBatch on_device{batch.inputs.cuda(), batch.labels.cuda(), batch.puzzle_identifiers.cuda(),
-                                    batch.valid_rows};
   state.set_sync_debug_mode(c10::cuda::SyncDebugMode::L_ERROR);
-  EXPECT_NO_THROW(evaluator.run(on_device));
+  EXPECT_NO_THROW(evaluator_->run(batch_));
   state.set_sync_debug_mode(c10::cuda::SyncDebugMode::L_DISABLED);
-  StepTrace trace(run.runtime.device);
-  evaluator.run(on_device);
+}
+
+// And of all calls of the CUDA runtime, whoever makes them, none waits.
+TEST_F(CapturedEvaluationGpu, NoCallOfTheRuntimeWaits) {
+  StepTrace trace(run_->runtime.device);
+  evaluator_->run(batch_);
   const StepProfile profile = trace.profile();
   EXPECT_TRUE(profile.gpu);
   EXPECT_GE(profile.launches, 16);
