@@ -88,7 +88,10 @@ TEST(OptimGpu, WholeStepInACapturedGraph) {
       eager.step();
       at::cuda::device_synchronize();
       const auto a = graphed.all(), b = eager.all();
-      for (size_t i = 0; i < a.size(); ++i) EXPECT_TRUE(same(a[i], b[i])) << name << " step " << t << " " << i;
+      for (size_t i = 0; i < a.size(); ++i) {
+        EXPECT_TRUE(same(a[i], b[i])) << name << " step " << t << ", tensor " << i
+                                      << " of all(): " << ops::testing::describe_differences(a[i], b[i]);
+      }
     }
     EXPECT_EQ(list_state(*graphed.optimizer).tensors[0].tensor.item<float>(), 4) << "the NaN step was left out";
   }
