@@ -3,6 +3,7 @@
 // traffic (read qkv, write out), so several blocks share a multiprocessor: one loads while another multiplies.
 #include "ops/cuda/attention.cuh"
 #include "ops/cuda/attention.h"
+#include "ops/cuda/attention_start.cuh"
 
 namespace hrm::ops::cuda {
 namespace {
@@ -116,42 +117,14 @@ __global__ void __launch_bounds__(kTiles * 32, kTiles <= 6 ? 3 : 2) forward_kern
   store_rows<T, kHeadDim>(mixed, 1 / sum[0], 1 / sum[1], q, warp * 16, p.length, to, width);
 }
 
-template <typename T, int kHeadDim, int kTiles>
-cudaError_t start(const AttentionForward& p, cudaStream_t stream) {
-  constexpr int kBytes = 3 * kTiles * 16 * kHeadDim * 2;
-  const auto kernel = &forward_kernel<T, kHeadDim, kTiles>;
-  if (kBytes > 48 * 1024) {
-    const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
-    if (error != cudaSuccess) return error;
-  }
-  kernel<<<static_cast<unsigned>(p.batch * p.heads), kTiles * 32, kBytes, stream>>>(p);
-  return cudaGetLastError();
-}
-
-template <typename T, int kHeadDim>
-cudaError_t start_by_length(const AttentionForward& p, cudaStream_t stream) {
-  const int tiles = (p.length + 15) / 16;
-  if (tiles <= 2) return start<T, kHeadDim, 2>(p, stream);
-  if (tiles <= 4) return start<T, kHeadDim, 4>(p, stream);
-  if (tiles <= 6) return start<T, kHeadDim, 6>(p, stream);
-  if (tiles == 7) return start<T, kHeadDim, 7>(p, stream);
-  return start<T, kHeadDim, 8>(p, stream);
-}
-
-template <typename T>
-cudaError_t start_by_head_dim(const AttentionForward& p, cudaStream_t stream) {
-  return p.head_dim == 64 ? start_by_length<T, 64>(p, stream) : start_by_length<T, 32>(p, stream);
-}
-
 }  // namespace
 
-cudaError_t launch(const AttentionForward& p, cudaStream_t stream) {
-  const bool fits = p.length >= 1 && p.length <= kAttentionMaxLength && (p.head_dim == 64 || p.head_dim == 32) &&
-                    p.batch * p.heads <= INT32_MAX;
-  if (!fits) return cudaErrorInvalidValue;
-  if (p.element == Element::bf16) return start_by_head_dim<__nv_bfloat16>(p, stream);
-  if (p.element == Element::f16) return start_by_head_dim<__half>(p, stream);
-  return cudaErrorInvalidValue;
+cudaError_t launch(const AttentionForward& params, cudaStream_t stream) {
+  return start_by_shape(params, [&](auto type, auto head_dim, auto tiles) {
+    constexpr int kHeadDim = decltype(head_dim)::value, kTiles = decltype(tiles)::value;
+    constexpr int kBytes = 3 * kTiles * 16 * kHeadDim * 2;
+    return start_heads(&forward_kernel<TypeIn<decltype(type)>, kHeadDim, kTiles>, params, kTiles * 32, kBytes, stream);
+  });
 }
 
 }  // namespace hrm::ops::cuda

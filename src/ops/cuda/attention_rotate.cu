@@ -2,6 +2,7 @@
 // derivative of that. One pass: a thread reads the table's entries once for q and k.
 #include "ops/cuda/attention.cuh"
 #include "ops/cuda/attention.h"
+#include "ops/cuda/by_element.cuh"
 #include "ops/cuda/common.cuh"
 
 namespace hrm::ops::cuda {
@@ -155,27 +156,14 @@ cudaError_t start_by_width(const Params& p, cudaStream_t stream) {
   return cudaGetLastError();
 }
 
-template <typename Params>
-cudaError_t start_by_element(const Params& p, cudaStream_t stream) {
-  switch (p.element) {
-    case Element::f32:
-      return start_by_width<float>(p, stream);
-    case Element::bf16:
-      return start_by_width<__nv_bfloat16>(p, stream);
-    case Element::f16:
-      return start_by_width<__half>(p, stream);
-  }
-  return cudaErrorInvalidValue;
-}
-
 }  // namespace
 
 cudaError_t launch(const RotateQkv& params, cudaStream_t stream) {
-  return start_by_element(params, stream);
+  return by_element(params.element, [&](auto type) { return start_by_width<TypeIn<decltype(type)>>(params, stream); });
 }
 
 cudaError_t launch(const RotateQkvBackward& params, cudaStream_t stream) {
-  return start_by_element(params, stream);
+  return by_element(params.element, [&](auto type) { return start_by_width<TypeIn<decltype(type)>>(params, stream); });
 }
 
 }  // namespace hrm::ops::cuda

@@ -1,3 +1,4 @@
+#include "ops/cuda/by_element.cuh"
 #include "ops/cuda/common.cuh"
 #include "ops/cuda/embed.h"
 
@@ -223,19 +224,6 @@ cudaError_t start(const EmbedBackward& p, cudaStream_t stream) {
   return cudaGetLastError();
 }
 
-template <typename Params>
-cudaError_t start_by_element(const Params& p, cudaStream_t stream) {
-  switch (p.element) {
-    case Element::f32:
-      return start<float>(p, stream);
-    case Element::bf16:
-      return start<__nv_bfloat16>(p, stream);
-    case Element::f16:
-      return start<__half>(p, stream);
-  }
-  return cudaErrorInvalidValue;
-}
-
 }  // namespace
 
 bool embed_backward_fits(int64_t entries, Element element) {
@@ -243,11 +231,11 @@ bool embed_backward_fits(int64_t entries, Element element) {
 }
 
 cudaError_t launch(const Embed& params, cudaStream_t stream) {
-  return start_by_element(params, stream);
+  return by_element(params.element, [&](auto type) { return start<TypeIn<decltype(type)>>(params, stream); });
 }
 
 cudaError_t launch(const EmbedBackward& params, cudaStream_t stream) {
-  return start_by_element(params, stream);
+  return by_element(params.element, [&](auto type) { return start<TypeIn<decltype(type)>>(params, stream); });
 }
 
 }  // namespace hrm::ops::cuda

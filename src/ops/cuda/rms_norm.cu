@@ -1,5 +1,6 @@
 #include "ops/cuda/rms_norm.h"
 
+#include "ops/cuda/by_element.cuh"
 #include "ops/cuda/common.cuh"
 #include "ops/cuda/early.cuh"
 
@@ -235,27 +236,14 @@ cudaError_t start(const Params& p, cudaStream_t stream) {
   return start_loop<T, 1, false>(p, by_warp, kWarpsPerBlock * 32, stream);
 }
 
-template <typename Params>
-cudaError_t start_by_element(const Params& p, cudaStream_t stream) {
-  switch (p.element) {
-    case Element::f32:
-      return start<float>(p, stream);
-    case Element::bf16:
-      return start<__nv_bfloat16>(p, stream);
-    case Element::f16:
-      return start<__half>(p, stream);
-  }
-  return cudaErrorInvalidValue;
-}
-
 }  // namespace
 
 cudaError_t launch(const RmsNormForward& params, cudaStream_t stream) {
-  return start_by_element(params, stream);
+  return by_element(params.element, [&](auto type) { return start<TypeIn<decltype(type)>>(params, stream); });
 }
 
 cudaError_t launch(const RmsNormBackward& params, cudaStream_t stream) {
-  return start_by_element(params, stream);
+  return by_element(params.element, [&](auto type) { return start<TypeIn<decltype(type)>>(params, stream); });
 }
 
 }  // namespace hrm::ops::cuda

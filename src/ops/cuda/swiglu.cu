@@ -1,3 +1,4 @@
+#include "ops/cuda/by_element.cuh"
 #include "ops/cuda/common.cuh"
 #include "ops/cuda/early.cuh"
 #include "ops/cuda/swiglu.h"
@@ -138,27 +139,14 @@ cudaError_t start(const Params& p, cudaStream_t stream) {
   return p.width % N == 0 && aligned(p) ? start_packs<T, N>(p, stream) : start_packs<T, 1>(p, stream);
 }
 
-template <typename Params>
-cudaError_t start_by_element(const Params& p, cudaStream_t stream) {
-  switch (p.element) {
-    case Element::f32:
-      return start<float>(p, stream);
-    case Element::bf16:
-      return start<__nv_bfloat16>(p, stream);
-    case Element::f16:
-      return start<__half>(p, stream);
-  }
-  return cudaErrorInvalidValue;
-}
-
 }  // namespace
 
 cudaError_t launch(const SwigluForward& params, cudaStream_t stream) {
-  return start_by_element(params, stream);
+  return by_element(params.element, [&](auto type) { return start<TypeIn<decltype(type)>>(params, stream); });
 }
 
 cudaError_t launch(const SwigluBackward& params, cudaStream_t stream) {
-  return start_by_element(params, stream);
+  return by_element(params.element, [&](auto type) { return start<TypeIn<decltype(type)>>(params, stream); });
 }
 
 }  // namespace hrm::ops::cuda

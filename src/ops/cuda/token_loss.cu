@@ -1,5 +1,6 @@
 #include <climits>
 
+#include "ops/cuda/by_element.cuh"
 #include "ops/cuda/common.cuh"
 #include "ops/cuda/token_loss.h"
 
@@ -202,27 +203,14 @@ cudaError_t start(const Params& p, cudaStream_t stream) {
   return cudaGetLastError();
 }
 
-template <typename Params>
-cudaError_t start_by_element(const Params& p, cudaStream_t stream) {
-  switch (p.element) {
-    case Element::f32:
-      return start<float>(p, stream);
-    case Element::bf16:
-      return start<__nv_bfloat16>(p, stream);
-    case Element::f16:
-      return start<__half>(p, stream);
-  }
-  return cudaErrorInvalidValue;
-}
-
 }  // namespace
 
 cudaError_t launch(const TokenLossForward& params, cudaStream_t stream) {
-  return start_by_element(params, stream);
+  return by_element(params.element, [&](auto type) { return start<TypeIn<decltype(type)>>(params, stream); });
 }
 
 cudaError_t launch(const TokenLossBackward& params, cudaStream_t stream) {
-  return start_by_element(params, stream);
+  return by_element(params.element, [&](auto type) { return start<TypeIn<decltype(type)>>(params, stream); });
 }
 
 }  // namespace hrm::ops::cuda
