@@ -122,8 +122,11 @@ constexpr int64_t kLongestOnCpu = 512;
 
 bool cpu_kernel_fits(const at::Tensor& qkv) {
   return qkv.is_cpu() && qkv.scalar_type() == at::kFloat && backend() == Backend::fused &&
-         attention_backend() == AttentionBackend::auto_ && qkv.size(1) <= kLongestOnCpu &&
-         !(at::GradMode::is_enabled() && qkv.requires_grad());
+         attention_backend() == AttentionBackend::auto_ && qkv.size(1) <= kLongestOnCpu;
+}
+
+bool records_gradient(const at::Tensor& qkv) {
+  return at::GradMode::is_enabled() && qkv.requires_grad();
 }
 
 at::Tensor attention_by_cpu_kernel(const at::Tensor& qkv, int64_t heads, const OptionalTensor& cos,
@@ -139,6 +142,10 @@ at::Tensor attention_by_cpu_kernel(const at::Tensor& qkv, int64_t heads, const O
 
 }  // namespace
 
+bool attention_fits_without_gradient(const at::Tensor& qkv, int64_t heads) {
+  return attention_fits(qkv, heads) || cpu_kernel_fits(qkv);
+}
+
 at::Tensor attention(const at::Tensor& qkv, int64_t heads, const at::Tensor& cos, const at::Tensor& sin) {
   static const auto op =
       c10::Dispatcher::singleton()
@@ -150,7 +157,8 @@ at::Tensor attention(const at::Tensor& qkv, int64_t heads, const at::Tensor& cos
 at::Tensor attention_(const at::Tensor& qkv, int64_t heads, const at::Tensor& cos, const at::Tensor& sin) {
   if (attention_fits(qkv, heads)) return attention(qkv, heads, cos, sin);
   check_attention("hrm::attention_", qkv, heads, optional(cos), optional(sin));
-  if (cpu_kernel_fits(qkv)) return attention_by_cpu_kernel(qkv, heads, optional(cos), optional(sin), true);
+  if (cpu_kernel_fits(qkv) && !records_gradient(qkv))
+    return attention_by_cpu_kernel(qkv, heads, optional(cos), optional(sin), true);
   return attention_by_sdpa(qkv, heads, optional(cos), optional(sin), /*overwrite=*/true);
 }
 
@@ -211,7 +219,8 @@ namespace {
 
 at::Tensor attention_cpu(const at::Tensor& qkv, int64_t heads, const OptionalTensor& cos, const OptionalTensor& sin) {
   check_attention("hrm::attention", qkv, heads, cos, sin);
-  if (cpu_kernel_fits(qkv)) return attention_by_cpu_kernel(qkv, heads, cos, sin, /*overwrite=*/false);
+  if (cpu_kernel_fits(qkv) && !records_gradient(qkv))
+    return attention_by_cpu_kernel(qkv, heads, cos, sin, /*overwrite=*/false);
   return attention_by_sdpa(qkv, heads, cos, sin, /*overwrite=*/false);
 }
 

@@ -25,17 +25,17 @@ struct InputFacts {
   bool operator==(const InputFacts&) const = default;
 };
 
-std::string shapes_text(const CapturedStep::Key& key) {
-  std::string text;
-  for (const int64_t size : key) text += (text.empty() ? "" : " x ") + std::to_string(size);
-  return text;
-}
-
 }  // namespace
 
 #if HRM_WITH_CUDA
 
 namespace {
+
+std::string shapes_text(const CapturedStep::Key& key) {
+  std::string text;
+  for (const int64_t size : key) text += (text.empty() ? "" : " x ") + std::to_string(size);
+  return text;
+}
 
 namespace allocator = c10::cuda::CUDACachingAllocator;
 

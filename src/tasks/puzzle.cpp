@@ -297,7 +297,9 @@ std::string PuzzleTask::attention_text() const {
                                            length, c.hidden_size / c.num_heads);
   const std::string& wanted = config_.runtime.sdpa;
   const bool other = wanted != "auto" && wanted != backend && !(wanted == "cudnn" && backend == "cuDNN");
-  return cat("LibTorch's scaled dot-product attention, backend ", backend,
+  const bool ours = ops::attention_fits_without_gradient(qkv, c.num_heads);
+  return cat(ours ? "our kernel for short sequences where no gradient is needed, else " : "",
+             "LibTorch's scaled dot-product attention, backend ", backend,
              other ? cat(" (runtime.sdpa = ", wanted, " does not do this shape and precision)") : std::string());
 }
 

@@ -97,7 +97,10 @@ TEST(Attention, GradientOnlyWhereNeeded) {
   EXPECT_FALSE(attention(c.qkv, 1, c.cos, c.sin).requires_grad());
   const at::Tensor leaf = c.qkv.clone().requires_grad_();
   EXPECT_TRUE(attention(leaf, 1, c.cos, c.sin).requires_grad());
-  EXPECT_FALSE(attention_fits(c.qkv, 1)) << "our kernels run on a GPU";
+  EXPECT_FALSE(attention_fits(c.qkv, 1)) << "our kernels with a gradient run on a GPU";
+  EXPECT_TRUE(attention_fits_without_gradient(c.qkv, 1));
+  EXPECT_FALSE(attention_fits_without_gradient(c.qkv.to(at::kBFloat16), 1));
+  EXPECT_FALSE(attention_fits_without_gradient(at::empty({1, 513, 12}), 1));
   const at::NoGradGuard no_grad;
   EXPECT_FALSE(attention(leaf, 1, c.cos, c.sin).requires_grad());
 }

@@ -15,6 +15,16 @@ namespace {
 using testing::fresh_folder;
 using testing::SmallRun;
 
+TEST(PuzzleTask, SaysWhichAttentionRuns) {
+  const std::string kernel = "our kernel for short sequences where no gradient is needed";
+  SmallRun fused(fresh_folder("fused"));
+  EXPECT_NE(fused.task.describe().find(kernel), std::string::npos) << fused.task.describe();
+  SmallRun reference(fresh_folder("reference"), {"ops.backend=reference"});
+  EXPECT_EQ(reference.task.describe().find(kernel), std::string::npos) << reference.task.describe();
+  EXPECT_NE(reference.task.describe().find("scaled dot-product attention, backend"), std::string::npos);
+  tasks::start_runtime_and_ops(fused.loaded.config);  // the process's switches as they were
+}
+
 TEST(Trainer, StopsAtANonFiniteGradientWithTheGoodWeightsInADump) {
   const auto dir = fresh_folder("runs");
   SmallRun run(dir, {"train.checkpoint_every=2"});

@@ -18,10 +18,11 @@ namespace hrm::ops {
 //   head is paired with i + head_dim / 2; the rotation is computed in float32 and rounded to qkv's dtype.
 // Returns (B, L, heads * head_dim), contiguous, qkv's dtype.
 //
-// Where attention_fits(), one kernel of ours does everything; elsewhere one kernel rotates and ATen's
-// scaled_dot_product_attention attends (with the backend that ATen's context allows). Differentiable once with respect
-// to qkv; the backward pass keeps qkv, out and a float32 per row. Runs on the current stream and can be captured. Our
-// kernels are deterministic. Throws c10::Error that names the shapes when the inputs do not fit.
+// Where attention_fits(), one kernel of ours does everything; elsewhere one kernel rotates, and a kernel of ours for
+// the CPU (attention_fits_without_gradient()) or ATen's scaled_dot_product_attention attends (with the backend that
+// ATen's context allows). Differentiable once with respect to qkv; the backward pass keeps qkv, out and a float32 per
+// row. Runs on the current stream and can be captured. Our kernels are deterministic. Throws c10::Error that names the
+// shapes when the inputs do not fit.
 at::Tensor attention(const at::Tensor& qkv, int64_t heads, const at::Tensor& cos, const at::Tensor& sin);
 
 // The same, but qkv's memory may be overwritten: it must not be read again, nor be needed by another backward pass.
@@ -31,6 +32,10 @@ at::Tensor attention_(const at::Tensor& qkv, int64_t heads, const at::Tensor& co
 // Whether our kernels take this input: on a GPU of compute capability 8.0 or later, bfloat16 or float16, head_dim 32 or
 // 64, 1 <= L <= 128, backend fused, attention backend auto_. Cheap.
 bool attention_fits(const at::Tensor& qkv, int64_t heads);
+
+// Whether a kernel of ours attends where no gradient is recorded: where attention_fits(), and on the CPU in float32 up
+// to 512 positions, backend fused, attention backend auto_.
+bool attention_fits_without_gradient(const at::Tensor& qkv, int64_t heads);
 
 // The parts, for a backward pass that is not autograd's: out, and lse (B, heads, L), the logarithm of each row's sum of
 // exponentials, float32 (float64 for float64). Not differentiable. Where !attention_fits() they write the scores to
