@@ -72,7 +72,7 @@ TEST(Models, QTargetInEightBits) {
   c.H_layers = c.L_layers = 2;
   const auto model = build(c);
   open_q_head(*model);
-  const Inputs in = inputs_for(*model);
+  const Inputs in = inputs_for(*model, 32);
   const at::Tensor plain = model->q_values(in.carry, in.tokens, in.rows);
   const at::Tensor of_segment = model->segment(in.carry, in.tokens, in.rows).q;
   model->enable_fp8(/*history=*/4, /*margin=*/0);
