@@ -44,7 +44,11 @@ inline BlockResult run_block(ops::Backend backend, const BlockSizes& sizes, at::
   for (const Parameter& parameter : parameters.all()) result.grads.push_back(parameter.master.grad());
   const at::NoGradGuard no_grad;
   result.first = block.forward_first(leaf);
-  EXPECT_LT(distance(block.forward(leaf), result.y), compute == at::kFloat ? 1e-5 : 0.01)
+  const at::Tensor again = block.forward(leaf);
+  if (compute == at::kFloat) {
+    EXPECT_TRUE(at::allclose(again, result.y, 0, 1e-5)) << "with and without gradient";
+  }
+  EXPECT_LT(distance(again, result.y), compute == at::kFloat ? 1e-5 : 0.01)
       << "with and without gradient, " << x.sizes() << " in " << compute;
   ops::set_backend(ops::Backend::fused);
   return result;

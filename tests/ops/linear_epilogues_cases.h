@@ -71,11 +71,7 @@ inline void expect_good_linear_rms_norm(const ProductShape& shape, at::ScalarTyp
   const auto [exact_y, exact_rstd] =
       plain_linear_rms_norm(x.to(at::kDouble), weight.to(at::kDouble), residual.to(at::kDouble));
   expect_as_good(y, plain_y, exact_y, what + ", y");
-  // Where the order of a sum decides how one element of h is rounded, its square changes by two roundings of it.
-  const double flip =
-      2 * unit_roundoff(dtype) * exact_y.square().max().item<double>() / static_cast<double>(shape.width);
-  expect_as_good(rstd, plain_rstd, exact_rstd, what + ", rstd",
-                 exact_rstd.abs().max().item<double>() * (1 + flip / 0x1p-22));
+  expect_as_good(rstd, plain_rstd, exact_rstd, what + ", rstd", exact_rstd.abs().max().item<double>());
   expect_same_bits(linear_rms_norm(x, weight, residual, kNormEps), y, what + ", without rstd");
 }
 
