@@ -109,12 +109,17 @@ TEST(Fp8Gpu, Linear) {
   }
 }
 
+// Also inner sizes that end inside of a block of 128, of fewer and of more blocks than the kernel has stages, and more
+// tiles than multiprocessors.
 TEST(Fp8Gpu, LinearSwiglu) {
   HRM_NEEDS_FP8();
+  std::vector<Fp8Shape> of_swiglu = shapes();
+  of_swiglu.insert(of_swiglu.end(),
+                   {{3000, 16, 128}, {3000, 272, 1536}, {1000, 384, 640}, {3001, 528, 1536}, {300, 1936, 256}});
   for (const bool portable : {false, true}) {
     const Portable kernels(portable);
     for (const at::ScalarType dtype : kTypes) {
-      for (const Fp8Shape& shape : shapes()) {
+      for (const Fp8Shape& shape : of_swiglu) {
         const std::string what = "linear_swiglu_fp8 " + name_of(dtype, shape) + with(portable);
         const Fp8Operands o = fp8_operands(shape, 2 * shape.width, at::kCUDA);
         const at::Tensor slot = slot_of(30, at::kCUDA), want_slot = slot_of(30, at::kCUDA);
@@ -125,6 +130,57 @@ TEST(Fp8Gpu, LinearSwiglu) {
         expect_close_amax(slot, want_slot, what);
       }
     }
+  }
+}
+
+// A NaN stays in its row and in amax; rows and slots around are not written.
+TEST(Fp8Gpu, LinearSwigluKeepsToItsRows) {
+  HRM_NEEDS_FP8();
+  const Fp8Operands o = fp8_operands({200, 512, 256}, 512, at::kCUDA);
+  o.x.view(at::kByte)[190][511].fill_(0x7f);
+  const at::Tensor slot = slot_of(30, at::kCUDA), operand_slots = at::stack({o.x_slot, o.weight_slot});
+  const auto run = [&](int64_t rows) {
+    slot.select(0, 2).zero_();
+    return linear_swiglu_fp8(o.x.narrow(0, 0, rows), o.weight, o.x_slot, o.weight_slot, slot, at::kBFloat16);
+  };
+  const at::Tensor all = run(200);
+  EXPECT_TRUE(std::isnan(amax_of(slot)));
+  const at::Tensor bad = at::isnan(all.to(at::kFloat));
+  EXPECT_TRUE(bad[190].all().item<bool>());
+  EXPECT_EQ(bad.sum().item<int64_t>(), 256);
+  // The NaN is in the next row of the same tile, which is not the kernel's.
+  const at::Tensor some = run(190);
+  EXPECT_TRUE(std::isfinite(amax_of(slot)));
+  expect_same_bits(some.view(at::kByte), all.narrow(0, 0, 190).view(at::kByte));
+  EXPECT_EQ(slot[0].item<float>(), 30);
+  EXPECT_EQ(slot[3].item<float>(), 0);
+  expect_same_bits(at::stack({o.x_slot, o.weight_slot}), operand_slots, "operands' slots are only read");
+}
+
+// After a kernel that writes its operand and before one that reads its result, at full size, eager and replayed.
+TEST(Fp8Gpu, LinearSwigluBetweenOtherKernels) {
+  HRM_NEEDS_FP8();
+  const Fp8Operands gates = fp8_operands({31488, 512, 1536}, 3072, at::kCUDA);
+  const at::Tensor h = normal({31488, 512}, 3, at::kBFloat16, at::kCUDA);
+  const at::Tensor down = fp8_operands({1, 1536, 512}, 512, at::kCUDA).weight;
+  const at::Tensor x_slot = slot_of(96, at::kCUDA), act_slot = slot_of(30, at::kCUDA);
+  at::Tensor act, y;
+  const auto work = [&] {
+    const at::Tensor x = quantize_fp8(h, x_slot);
+    act = linear_swiglu_fp8(x, gates.weight, x_slot, gates.weight_slot, act_slot, at::kBFloat16);
+    y = std::get<0>(linear_rms_norm_fp8(act, down, act_slot, gates.weight_slot, h, kFp8Eps, std::nullopt));
+  };
+  Captured captured(work);
+  const at::Tensor replayed_act = act, replayed_y = y;
+  for (uint64_t round = 0; round < 4; ++round) {
+    h.copy_(normal(h.sizes(), 10 + round, at::kBFloat16));
+    captured.replay();
+    const at::Tensor got_act = replayed_act.view(at::kByte).clone(), got_y = replayed_y.clone();
+    const float amax = amax_of(act_slot);
+    work();
+    expect_same_bits(got_act, act.view(at::kByte), cat("act, round ", round));
+    expect_same_bits(got_y, y, cat("y, round ", round));
+    EXPECT_EQ(amax_of(act_slot), amax) << "round " << round;
   }
 }
 

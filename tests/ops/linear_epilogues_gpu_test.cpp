@@ -178,6 +178,61 @@ TEST(LinearSwigluGpu, ActHasTheBitsOfSwiglu) {
   }
 }
 
+// Without gates and ups to write another kernel does it, with the same sums and roundings.
+void expect_act_alone_the_same(const std::vector<ProductShape>& shapes) {
+  for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf}) {
+    for (const ProductShape& shape : shapes) {
+      const auto [x, weight, residual] = product_input(shape, 2 * shape.width, dtype, at::kCUDA);
+      expect_same_bits(linear_swiglu(x, weight), std::get<0>(linear_swiglu_forward(x, weight)), name_of(dtype, shape));
+    }
+  }
+}
+
+TEST(LinearSwigluGpu, ActAloneHasTheSameBits) {
+  HRM_NEEDS_GPU();
+  expect_act_alone_the_same(swiglu_shapes());
+  expect_act_alone_the_same({{3001, 128, 1536}, {3001, 256, 1536}, {1000, 704, 640}});
+}
+
+TEST(LinearSwigluGpu, ActAloneHasTheSameBitsLarge) {
+  HRM_NEEDS_GPU();
+  expect_act_alone_the_same({{31488, 512, 1536}});
+}
+
+TEST(LinearSwigluGpu, ActAloneNothingLeaksBetweenRows) {
+  HRM_NEEDS_GPU();
+  const auto [x, weight, residual] = product_input({200, 512, 256}, 512, at::kBFloat16, at::kCUDA);
+  x[190].fill_(std::nan(""));
+  const at::Tensor all = linear_swiglu(x, weight);
+  EXPECT_TRUE(at::isnan(all[190]).all().item<bool>());
+  EXPECT_EQ(at::isnan(all).sum().item<int64_t>(), 256);
+  expect_same_bits(linear_swiglu(x.narrow(0, 0, 190), weight), all.narrow(0, 0, 190));
+}
+
+TEST(LinearSwigluGpu, ActAloneInsideACapturedGraph) {
+  HRM_NEEDS_GPU();
+  const ProductShape shape{5248, 512, 1536};
+  const auto [x, weight, none] = product_input(shape, 2 * shape.width, at::kBFloat16, at::kCUDA);
+  const auto [ignored, down, residual] = product_input({shape.rows, 1536, 512}, 512, at::kBFloat16, at::kCUDA);
+  at::Tensor act, y;
+  // Twice, so that the kernel also stands between one that writes its operand and one that reads its result.
+  const auto work = [&, &x = x, &weight = weight, &down = down] {
+    y = linear_rms_norm(linear_swiglu(x, weight), down, x, kNormEps);
+    act = linear_swiglu(y, weight);
+    y = linear_rms_norm(act, down, y, kNormEps);
+  };
+  Captured captured(work);
+  const at::Tensor replayed_act = act, replayed_y = y;
+  for (uint64_t round = 0; round < 3; ++round) {
+    x.copy_(normal(x.sizes(), 10 + round, at::kBFloat16));
+    captured.replay();
+    const at::Tensor got_act = replayed_act.clone(), got_y = replayed_y.clone();
+    work();
+    expect_same_bits(got_act, act, cat("act, round ", round));
+    expect_same_bits(got_y, y, cat("y, round ", round));
+  }
+}
+
 // Values that overflow exp, infinities and NaNs go where plain ATen puts them.
 TEST(LinearSwigluGpu, ExtremeValues) {
   HRM_NEEDS_GPU();
@@ -189,6 +244,8 @@ TEST(LinearSwigluGpu, ExtremeValues) {
   const at::Tensor ours = linear_swiglu(x, weight);
   const at::Tensor plain = std::get<0>(plain_linear_swiglu(x, weight));
   EXPECT_TRUE(at::allclose(ours, plain, 0.01, 1e-30, /*equal_nan=*/true)) << ours.select(1, 0) << plain.select(1, 0);
+  const at::Tensor with_gate_up = std::get<0>(linear_swiglu_forward(x, weight));
+  expect_same_bits(at::nan_to_num(with_gate_up, 12345), at::nan_to_num(ours, 12345));
 }
 
 TEST(LinearEpiloguesGpu, StridedAndMisalignedInputs) {

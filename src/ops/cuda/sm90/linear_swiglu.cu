@@ -1,13 +1,14 @@
-#include "ops/cuda/sm90/tile_ops.cuh"
-
 #include "ops/cuda/sm90/linear_epilogues.h"
+#include "ops/cuda/sm90/swiglu_registers.cuh"
+#include "ops/cuda/sm90/tile_ops.cuh"
 
 namespace hrm::ops::cuda::sm90 {
 namespace {
 
-template <Input kInput, bool kSave>
+template <Input kInput>
 cudaError_t start_forward(const LinearSwigluForward& p, cudaStream_t stream) {
-  using Op = LinearSwigluTile<kInput, kSave>;
+  if (p.gate_up == nullptr) return start_swiglu_registers<kInput, kInput>(p, nullptr, nullptr, nullptr, stream);
+  using Op = LinearSwigluTile<kInput>;
   constexpr int kStages = 3;
   constexpr int kColumns = 128;  // gates of a slice; its ups are as many
   CUtensorMap map_a, map_w;
@@ -20,12 +21,6 @@ cudaError_t start_forward(const LinearSwigluForward& p, cudaStream_t stream) {
   op.rows = p.rows;
   op.width = p.width;
   return start_tiles<kStages>(map_a, map_w, p.rows, p.inner, p.width / kColumns, p.width / 32, op, stream);
-}
-
-template <Input kInput>
-cudaError_t start_forward(const LinearSwigluForward& p, cudaStream_t stream) {
-  if (p.gate_up != nullptr) return start_forward<kInput, true>(p, stream);
-  return start_forward<kInput, false>(p, stream);
 }
 
 template <Input kInput>

@@ -19,14 +19,12 @@
 //   kStores      the product is all there is to do: the consumers let the TMA store what they staged, as map_out says,
 //                columns below `width`; nothing below is needed
 //   Shared       what it keeps in shared memory
-//   State        what a warp keeps from one part to the next
 //   init(shared), by one thread, before anything else.
-//   begin(), by a warp, makes the state; finish(state) ends it.
 //   fetch(shared, part, half), by a warp: starts to load what the first or last 8 rows of a part need besides the
 //     product. Called for the first part, then by `refill`.
-//   run(shared, state, part, staging, wait, done, refill), by a warp, for the 16 rows of a part: calls wait() before it
-//     reads the staging buffer, done() when it has read it, and refill(half) when what was fetched for these 8 rows has
-//     been read and the next part's may take its place.
+//   run(shared, part, staging, wait, done, refill), by a warp, for the 16 rows of a part: calls wait() before it reads
+//     the staging buffer, done() when it has read it, and refill(half) when what was fetched for these 8 rows has been
+//     read and the next part's may take its place.
 
 #include <algorithm>
 
@@ -167,7 +165,6 @@ __global__ void __launch_bounds__(384, 1)
         return tile < tiles;
       };
       TilePart where, next;
-      typename Op::State state = op.begin();
       if (locate(reader, where)) {
         op.fetch(shared, where, 0);
         op.fetch(shared, where, 1);
@@ -175,7 +172,7 @@ __global__ void __launch_bounds__(384, 1)
       for (int index = reader; locate(index, where); index += 3) {
         const bool more = locate(index + 3, next);
         op.run(
-            shared, state, where, staging + 16 * 512 * where.part,
+            shared, where, staging + 16 * 512 * where.part,
             [&] { barrier_wait(&staging_full[8 * (where.iteration & 1) + where.part], where.iteration >> 1 & 1); },
             [&] {
               __syncwarp();
@@ -186,7 +183,6 @@ __global__ void __launch_bounds__(384, 1)
               if (more) op.fetch(shared, next, half);
             });
       }
-      op.finish(state);
     }
   } else {
     registers_increase<184>();
@@ -198,7 +194,7 @@ __global__ void __launch_bounds__(384, 1)
     float scale = 1;
     if constexpr (k8Bits) scale = op.x_slot[1] * op.weight_slot[1];
     RingPosition<kStages> at;
-    uint32_t staging_parity = 1;
+    uint32_t iteration = 0;
     for (int tile = first; tile < tiles; tile += blocks) {
       // A ring that holds a whole tile does not keep the warps together; see staging_full.
       if (!Op::kStores && shape.blocks_k <= kStages) {
@@ -267,8 +263,7 @@ __global__ void __launch_bounds__(384, 1)
         }
         __syncwarp();
       } else {
-        barrier_wait(&staging_empty[part], staging_parity);
-        staging_parity ^= 1;
+        if (iteration > 0) barrier_wait(&staging_empty[part], (iteration - 1) & 1);
         if constexpr (Op::kWeight == Weight::permuted_rows) {
 #pragma unroll
           for (int i = 0; i < 2; ++i) {
@@ -284,7 +279,8 @@ __global__ void __launch_bounds__(384, 1)
           }
         }
         __syncwarp();
-        if (lane == 0) barrier_arrive(&staging_full[8 * staging_parity + part]);  // by now the tile's number % 2
+        if (lane == 0) barrier_arrive(&staging_full[8 * (iteration & 1) + part]);
+        ++iteration;
       }
     }
     if constexpr (Op::kStores) {

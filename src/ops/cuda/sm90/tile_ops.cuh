@@ -30,111 +30,53 @@ __device__ inline uint32_t swiglu_pair(uint32_t gate, uint32_t up) {
   return multiply_pairs<kType>(round_pair<kType>(silu(g.x), silu(g.y)), up);
 }
 
-// The 16 rows of a part, where a slice of W is 128 rows of the gate and the same 128 of the up projection: chunks 0 to
-// 15 of a staged row are gates, 16 to 31 the ups of the same outputs. Calls write(row, column, gate, up, act) for each
-// row's eight columns, also past the last row: two rows at a time, four times in one go, and stores alone should be
-// conditional, so that the steps of all overlap.
-template <Input kType, class Wait, class Done, class Write>
-__device__ inline void swiglu_part(const TilePart& where, const uint8_t* staging, const Wait& wait, const Done& done,
-                                   const Write& write) {
-  const int lane = static_cast<int>(threadIdx.x) % 32, chunk = lane % 16;
-  const int64_t column = int64_t{where.slice} * 128 + 8 * chunk;
-  wait();
-#pragma unroll 1
-  for (int batch = 0; batch < 16; batch += 8) {
-    uint4 gate[4], up[4];
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      gate[i] = *staged(staging, batch + 2 * i + lane / 16, chunk);
-      up[i] = *staged(staging, batch + 2 * i + lane / 16, chunk + 16);
-    }
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const uint4 act = {swiglu_pair<kType>(gate[i].x, up[i].x), swiglu_pair<kType>(gate[i].y, up[i].y),
-                         swiglu_pair<kType>(gate[i].z, up[i].z), swiglu_pair<kType>(gate[i].w, up[i].w)};
-      write(where.first_row + batch + 2 * i + lane / 16, column, gate[i], up[i], act);
-    }
-  }
-  done();
-}
-
-template <Input kType, bool kSave>
+// act = silu(gate) * up, and gates and ups for the backward pass. A slice of W is 128 rows of the gate and the same 128
+// of the up projection: chunks 0 to 15 of a staged row are gates, 16 to 31 the ups of the same outputs. Two rows at a
+// time, four times in one go, and the stores alone are conditional, so that the steps of all overlap.
+template <Input kType>
 struct LinearSwigluTile {
   static constexpr Input kInput = kType, kOutput = kType;
   static constexpr Weight kWeight = Weight::permuted_rows;
   static constexpr int kBoxes = 2;
   static constexpr bool kStores = false;
   using Shared = Empty;
-  using State = Empty;
 
   void* act;      // (rows, width)
-  void* gate_up;  // (rows, 2 * width), or null
+  void* gate_up;  // (rows, 2 * width)
   int64_t rows;
   int64_t width;
 
   __device__ static void init(Shared&) {}
-  __device__ State begin() const { return {}; }
-  __device__ void finish(State&) const {}
   __device__ void fetch(Shared&, const TilePart&, int) const {}
 
   template <class Wait, class Done, class Refill>
-  __device__ void run(Shared&, State&, const TilePart& where, const uint8_t* staging, const Wait& wait,
-                      const Done& done, const Refill&) const {
-    swiglu_part<kType>(where, staging, wait, done,
-                       [&](int64_t row, int64_t column, const uint4& gate, const uint4& up, const uint4& out) {
-                         if (row < rows) {
-                           store_16(static_cast<uint16_t*>(act) + row * width + column, out);
-                           if constexpr (kSave) {
-                             uint16_t* to = static_cast<uint16_t*>(gate_up) + row * 2 * width + column;
-                             store_16(to, gate);
-                             store_16(to + width, up);
-                           }
-                         }
-                       });
-  }
-};
-
-// The same of e4m3 operands; act, after it was rounded to kRounded, is quantised. Half a warp stores a row's 128 bytes.
-template <Input kRounded>
-struct LinearSwigluFp8Tile {
-  static constexpr Input kInput = Input::e4m3, kOutput = kRounded;
-  static constexpr Weight kWeight = Weight::permuted_rows;
-  static constexpr int kBoxes = 2;
-  static constexpr bool kStores = false;
-  using Shared = Empty;
-  struct State {
-    float scale;
-    uint32_t largest;  // see larger_sizes()
-  };
-
-  const float* x_slot;
-  const float* weight_slot;
-  float* act_slot;
-  void* act;  // (rows, width)
-  int64_t rows;
-  int64_t width;
-
-  __device__ static void init(Shared&) {}
-  __device__ State begin() const { return {act_slot[0], 0}; }
-  __device__ void finish(State& state) const { raise_amax_of_pairs<kRounded>(act_slot, state.largest); }
-  __device__ void fetch(Shared&, const TilePart&, int) const {}
-
-  template <class Wait, class Done, class Refill>
-  __device__ void run(Shared&, State& state, const TilePart& where, const uint8_t* staging, const Wait& wait,
-                      const Done& done, const Refill&) const {
-    swiglu_part<kRounded>(where, staging, wait, done,
-                          [&](int64_t row, int64_t column, const uint4&, const uint4&, const uint4& out) {
-                            uint32_t largest = larger_sizes(state.largest, out.x);
-                            largest = larger_sizes(largest, out.y);
-                            largest = larger_sizes(largest, out.z);
-                            largest = larger_sizes(largest, out.w);
-                            const uint32_t low = quantize_pairs<kRounded>(out.x, out.y, state.scale);
-                            const uint32_t high = quantize_pairs<kRounded>(out.z, out.w, state.scale);
-                            if (row < rows) {
-                              state.largest = largest;
-                              store_8(static_cast<uint8_t*>(act) + row * width + column, low, high);
-                            }
-                          });
+  __device__ void run(Shared&, const TilePart& where, const uint8_t* staging, const Wait& wait, const Done& done,
+                      const Refill&) const {
+    const int lane = static_cast<int>(threadIdx.x) % 32, chunk = lane % 16;
+    const int64_t column = int64_t{where.slice} * 128 + 8 * chunk;
+    wait();
+#pragma unroll 1
+    for (int batch = 0; batch < 16; batch += 8) {
+      uint4 gate[4], up[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        gate[i] = *staged(staging, batch + 2 * i + lane / 16, chunk);
+        up[i] = *staged(staging, batch + 2 * i + lane / 16, chunk + 16);
+      }
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const uint4 out = {swiglu_pair<kType>(gate[i].x, up[i].x), swiglu_pair<kType>(gate[i].y, up[i].y),
+                           swiglu_pair<kType>(gate[i].z, up[i].z), swiglu_pair<kType>(gate[i].w, up[i].w)};
+        const int64_t row = where.first_row + batch + 2 * i + lane / 16;
+        if (row < rows) {
+          uint16_t* to = static_cast<uint16_t*>(gate_up) + row * 2 * width + column;
+          store_16(static_cast<uint16_t*>(act) + row * width + column, out);
+          store_16(to, gate[i]);
+          store_16(to + width, up[i]);
+        }
+      }
+    }
+    done();
   }
 };
 
@@ -150,7 +92,6 @@ struct LinearSwigluBackwardTile {
     alignas(128) uint4 gate_up[3][2][2][kRows][32];  // reader, half, gate or up, row, 16 bytes
     uint64_t full[3][2];
   };
-  using State = Empty;
 
   CUtensorMap map;     // gate_up (rows, 2 * width), in boxes of 8 x 256
   void* grad_gate_up;  // (rows, 2 * width)
@@ -162,9 +103,6 @@ struct LinearSwigluBackwardTile {
     for (int i = 0; i < 6; ++i) barrier_init(&shared.full[i / 2][i % 2], 1);
   }
 
-  __device__ State begin() const { return {}; }
-  __device__ void finish(State&) const {}
-
   __device__ void fetch(Shared& shared, const TilePart& where, int half) const {
     if (threadIdx.x % 32 != 0) return;
     uint64_t* full = &shared.full[where.reader][half];
@@ -175,8 +113,8 @@ struct LinearSwigluBackwardTile {
   }
 
   template <class Wait, class Done, class Refill>
-  __device__ void run(Shared& shared, State&, const TilePart& where, const uint8_t* staging, const Wait& wait,
-                      const Done& done, const Refill& refill) const {
+  __device__ void run(Shared& shared, const TilePart& where, const uint8_t* staging, const Wait& wait, const Done& done,
+                      const Refill& refill) const {
     const int lane = static_cast<int>(threadIdx.x) % 32;
     const int64_t column = int64_t{where.slice} * 256 + 8 * lane;
     // Parts come to a reader three apart: its count of parts is the phase of its buffers.
