@@ -8,22 +8,24 @@ Hrm::Hrm(const config::ModelConfig& config, const PuzzleModelDims& dims, at::Dev
   L_level_ = make_level("L_level", config.L_layers);
 }
 
-void Hrm::recur(const at::Tensor& x, at::Tensor& z_H, at::Tensor& z_L) const {
-  const at::NoGradGuard no_grad;
+at::Tensor Hrm::recur(const at::Tensor& x, at::Tensor& z_H, at::Tensor& z_L) const {
+  at::Tensor injection;
   for (int64_t h = 0; h < config_.H_cycles; ++h) {
     const bool last_h = h + 1 == config_.H_cycles;
-    const at::Tensor injection = z_H + x;
+    injection = z_H + x;  // recorded, if gradients are: the caller's last step has the same
+    const at::NoGradGuard no_grad;
     for (int64_t l = 0; l < config_.L_cycles - (last_h ? 1 : 0); ++l) z_L = L_level_->recur(z_L, injection);
     if (!last_h) z_H = H_level_->recur(z_H, z_L);
   }
+  return injection;
 }
 
 SegmentOutput Hrm::segment(const Carry& carry, const at::Tensor& inputs, const at::Tensor& puzzle_rows) {
   const at::Tensor x = embed_inputs(inputs, puzzle_rows);
   at::Tensor z_H = carry.z_H, z_L = carry.z_L;
-  recur(x, z_H, z_L);
+  const at::Tensor injection = recur(x, z_H, z_L);
   // The one-step gradient.
-  z_L = L_level_->forward(z_L, z_H + x);
+  z_L = L_level_->forward(z_L, injection);
   z_H = H_level_->forward(z_H, z_L);
   return read_out(z_H, z_L);
 }
@@ -32,9 +34,9 @@ at::Tensor Hrm::q_values(const Carry& carry, const at::Tensor& inputs, const at:
   const at::NoGradGuard no_grad;
   const at::Tensor x = embed_inputs(inputs, puzzle_rows);
   at::Tensor z_H = carry.z_H, z_L = carry.z_L;
-  recur(x, z_H, z_L);
+  const at::Tensor injection = recur(x, z_H, z_L);
   // No step of this pass is differentiated.
-  z_L = L_level_->recur(z_L, z_H + x);
+  z_L = L_level_->recur(z_L, injection);
   return read_q(H_level_->recur_first(z_H, z_L));
 }
 

@@ -17,8 +17,9 @@ class Hrm : public PuzzleNetwork {
   double flops_per_sample_segment() const override;
 
  private:
-  // Runs everything but the last call of each module on (z_H, z_L), unrecorded.
-  void recur(const at::Tensor& x, at::Tensor& z_H, at::Tensor& z_L) const;
+  // Runs everything but the last call of each module on (z_H, z_L), unrecorded; returns the z_H + x of that last call
+  // of L, recorded where the caller records.
+  at::Tensor recur(const at::Tensor& x, at::Tensor& z_H, at::Tensor& z_L) const;
 
   std::shared_ptr<nn::ReasoningModule> H_level_, L_level_;
 };
