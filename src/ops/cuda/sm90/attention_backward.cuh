@@ -115,9 +115,9 @@ __global__ void __launch_bounds__(AttentionBackwardShape<kN>::kThreads, Attentio
     barrier_init(v_full, 1);
     barrier_init_fence();
   }
+  __syncthreads();
   wait_for_earlier();
   if (loads) load(at.item);
-  __syncthreads();
 
   const float scale = p.scale * kLog2e;
   uint32_t parity = 0;
@@ -139,8 +139,8 @@ __global__ void __launch_bounds__(AttentionBackwardShape<kN>::kThreads, Attentio
       const int row = first_row + g + 8 * half;
       if (row < p.length) lse[half] = __ldg(p.lse + static_cast<int64_t>(at.item) * p.length + row) * kLog2e;
     }
-    rotate_tiles<T, Shape::kRows, Shape::kTileBytes, Shape::kThreads, true>(q_tile, p.cos, p.sin, p.length,
-                                                                            [&] { barrier_wait(qk_full, parity); });
+    rotate_tiles<T, Shape::kRows, Shape::kTileBytes, Shape::kThreads>(q_tile, p.cos, p.sin, p.length,
+                                                                      [&] { barrier_wait(qk_full, parity); });
     fence_async_shared();
     __syncthreads();
 
@@ -288,7 +288,7 @@ __global__ void __launch_bounds__(AttentionBackwardShape<kN>::kThreads, Attentio
     if (loads) load(at.item + grid);
     if (first_key < p.length) {
       store_turned_back(grad_k, p.scale, p.cos, p.sin, first_key, p.length, to + width, 3 * width);
-      store_rows(v_rows, p_tile, first_key, p.length, to + 2 * width, 3 * width);
+      store_rows(v_rows, p_tile, first_key, p.length, to + 2 * width, 3 * width, [] {});
     }
     parity ^= 1;
   }

@@ -18,8 +18,8 @@ cudaError_t start_attention(const AttentionForward& p, cudaStream_t stream) {
   }
   if (error != cudaSuccess) return error;
   const int items = static_cast<int>(p.batch * p.heads);
-  return start(attention_forward_kernel<T, kN, k8>, std::min(items, multiprocessors() * Shape::kBlocks),
-               Shape::kThreads, Shape::kBytes, 1, stream, qk_map, v_map, p, items);
+  return start(attention_forward_kernel<T, kN, k8>, std::min(items, multiprocessors()), Shape::kThreads, Shape::kBytes,
+               1, stream, qk_map, v_map, p, items);
 }
 
 template <typename T, bool k8>

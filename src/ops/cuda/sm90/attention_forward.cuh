@@ -1,8 +1,11 @@
 #pragma once
-// Attention over at most 128 positions of head_dim 64 on Hopper. A persistent block works on one head after another:
-// the TMA brings q, k and v of the next heads, wgmma reads them from shared memory, and the next head's q and k are
-// rotated while the tensor cores work on this head's scores. No address arithmetic and no fragment loads stand between
-// the memory and the tensor cores; what is left is bound by the traffic (read qkv, write out).
+// Attention over at most 128 positions of head_dim 64 on Hopper. One block on a multiprocessor works on one head after
+// another, in a ring of stages that the TMA fills. Four warps of it do nothing but rotate q and k, always by the same
+// rows of the table, which they keep in registers. Four warpgroups have 64 queries of a head each, two of them a whole
+// head, and wait for nobody but the stages: one's softmax runs while the tensor cores work for another. What is left is
+// bound by the traffic (read qkv, write out). Heads come last first (launch.cuh says why).
+
+#include <algorithm>
 
 #include "ops/cuda/attention.cuh"
 #include "ops/cuda/attention.h"
@@ -19,115 +22,151 @@ struct AttentionForwardShape {
   static constexpr int kVBytes = kKeyTiles * 16 * 128;  // wgmma adds over 16 keys at a time
   // The results go out through q's rows, 16 from a warp.
   static constexpr int kK = kVBytes;
-  static constexpr int kStageBytes = kK + kQkBytes;
-  static constexpr int kWarpgroups = kN <= 64 ? 1 : 2;   // 64 queries each
+  static constexpr int kV = kK + kQkBytes;
+  static constexpr int kStageBytes = kV + kVBytes;
+  static constexpr int kParts = kN <= 64 ? 1 : 2;        // warpgroups for a head, 64 queries each
   static constexpr int kUpperRow = kKeyTiles * 16 - 64;  // first row of the upper range
-  static constexpr int kThreads = kWarpgroups * 128;
-  static constexpr int kBlocks = kWarpgroups == 1 ? 4 : 2;  // on a multiprocessor
-  static constexpr int kQkStages = kN > 112 || kWarpgroups == 1 ? 2 : 3;
-  static constexpr int kVStages = 2;
-  static constexpr int kV = kQkStages * kStageBytes;
-  static constexpr int kBarriers = kV + kVStages * kVBytes;
-  static constexpr int kLargest = kBarriers + 56;  // the largest result in size, as the bits of a float
-  static constexpr int kBytes = kBarriers + 64;
+  static constexpr int kConsumers = 4;                   // warpgroups
+  static constexpr int kGroups = kConsumers / kParts;    // heads worked on at a time
+  static constexpr int kThreads = (kConsumers + 1) * 128;
+  static constexpr int kStages = std::min((227 * 1024 - 272) / kStageBytes, 8);  // what a block can have
+  static_assert(kGroups < kStages);
+  static constexpr int kBarriers = kStages * kStageBytes;
+  static constexpr int kLargest = kBarriers + 4 * 8 * kStages;  // the largest result in size, as the bits of a float
+  static constexpr int kBytes = kLargest + 16;
 };
+
+// Whether the phase of this parity has ended; does not wait.
+__device__ inline bool barrier_test(uint64_t* barrier, uint32_t parity) {
+  uint32_t done;
+  asm volatile(
+      "{\n"
+      ".reg .pred p;\n"
+      "mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+      "selp.u32 %0, 1, 0, p;\n"
+      "}\n"
+      : "=r"(done)
+      : "r"(shared_address(barrier)), "r"(parity)
+      : "memory");
+  return done != 0;
+}
 
 // k8: the results, rounded to T, are written in e4m3.
 template <typename T, int kN, bool k8>
-__global__ void __launch_bounds__(AttentionForwardShape<kN>::kThreads, AttentionForwardShape<kN>::kBlocks)
+__global__ void __launch_bounds__(AttentionForwardShape<kN>::kThreads, 1)
     attention_forward_kernel(const __grid_constant__ CUtensorMap qk_map, const __grid_constant__ CUtensorMap v_map,
                              AttentionForward p, int items) {
 #if HRM_SM90A
   using Shape = AttentionForwardShape<kN>;
+  using Ring = RingPosition<Shape::kStages>;
   constexpr float kLog2e = 1.4426950408889634f;
   constexpr float kLn2 = 0.6931471805599453f;
   extern __shared__ __align__(1024) unsigned char shared[];
   uint64_t* const qk_full = reinterpret_cast<uint64_t*>(shared + Shape::kBarriers);
-  uint64_t* const v_full = qk_full + Shape::kQkStages;
+  uint64_t* const v_full = qk_full + Shape::kStages;
+  uint64_t* const rotated = v_full + Shape::kStages;
+  uint64_t* const empty = rotated + Shape::kStages;
   int* const block_largest = reinterpret_cast<int*>(shared + Shape::kLargest);
 
-  const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32, warpgroup = thread / 128;
-  const int g = lane / 4, t = lane % 4;
+  const int thread = static_cast<int>(threadIdx.x), lane = thread & 31;
+  // From one lane: so the compiler knows that it is the same for a warp, and uses the warp's own registers.
+  const int warp = __shfl_sync(0xffffffffu, thread / 32, 0), warpgroup = warp / 4;
   const int width = p.heads * 64;
-  const int grid = static_cast<int>(gridDim.x);
-  const auto load_qk = [&](int item, int stage) {
-    if (item >= items) return;
-    const HeadPosition from(item, p.heads);
-    unsigned char* const to = shared + stage * Shape::kStageBytes;
-    barrier_arrive_expect(qk_full + stage, 2 * Shape::kQkBytes);
-    tma_load(to, &qk_map, qk_full + stage, from.head * 64, 0, from.batch);
-    tma_load(to + Shape::kK, &qk_map, qk_full + stage, from.head * 64 + width, 0, from.batch);
-  };
-  const auto load_v = [&](int item, int stage) {
-    if (item >= items) return;
-    const HeadPosition from(item, p.heads);
-    barrier_arrive_expect(v_full + stage, Shape::kVBytes);
-    tma_load(shared + Shape::kV + stage * Shape::kVBytes, &v_map, v_full + stage, from.head * 64 + 2 * width, 0,
-             from.batch);
-  };
-  HeadPosition at(static_cast<int>(blockIdx.x), p.heads);
-  const HeadPosition jump(grid, p.heads);
-  // The second warpgroup has less to do with the scores: one of its threads starts the loads.
-  const bool loads = thread == Shape::kThreads - 128;
-  if (loads) {
-    for (int i = 0; i < Shape::kQkStages + Shape::kVStages; ++i) barrier_init(qk_full + i, 1);
+  const int grid = static_cast<int>(gridDim.x), first = static_cast<int>(blockIdx.x);
+  if (thread == 0) {
+    for (int i = 0; i < Shape::kStages; ++i) {
+      barrier_init(qk_full + i, 1);
+      barrier_init(v_full + i, 1);
+      barrier_init(rotated + i, 4);
+      barrier_init(empty + i, 4 * Shape::kParts);
+    }
     barrier_init_fence();
     if (k8) *block_largest = 0;
+    tma_prefetch_map(&qk_map);
+    tma_prefetch_map(&v_map);
   }
+  __syncthreads();
   wait_for_earlier();
-  if (loads) {
-    for (int i = 0; i < Shape::kQkStages; ++i) load_qk(at.item + i * grid, i);
-    for (int i = 0; i < Shape::kVStages; ++i) load_v(at.item + i * grid, i);
-  }
-  __syncthreads();
-  RingPosition<Shape::kQkStages> qk, next_qk;
-  RingPosition<Shape::kVStages> v;
-  const auto rotate = [&] {
-    rotate_tiles<T, kN, Shape::kK, Shape::kThreads, false>(
-        shared + next_qk.stage * Shape::kStageBytes, p.cos, p.sin, p.length,
-        [&] { barrier_wait(qk_full + next_qk.stage, next_qk.parity); });
-    next_qk.advance();
-    // Ordinary stores above, also those of an item's results; wgmma and the TMA behind the next barrier.
-    fence_async_shared();
-  };
-  rotate();
-  __syncthreads();
 
-  bool mirrored = 2 * blockIdx.x >= gridDim.x;
+  if (warpgroup == Shape::kConsumers) {
+    const int part = warp % 4;
+    const bool loads = part == 3 && lane == 0;  // of a warp that has no more rows than the others
+    const HeadPosition jump(grid, p.heads);
+    HeadPosition next(items - 1 - first, p.heads);  // to be loaded
+    Ring filled, ring;
+    // Fills every stage that is free by now; waits for one only if it is for `item`, which comes next here.
+    const auto fill = [&](int item) {
+      while (loads && next.item >= 0) {
+        uint64_t* const free = empty + filled.stage;
+        if (next.item >= items - 1 - item) {
+          barrier_wait(free, filled.parity ^ 1);
+        } else if (!barrier_test(free, filled.parity ^ 1)) {
+          break;
+        }
+        unsigned char* const to = shared + filled.stage * Shape::kStageBytes;
+        uint64_t* full = qk_full + filled.stage;
+        barrier_arrive_expect(full, 2 * Shape::kQkBytes);
+        tma_load(to, &qk_map, full, next.head * 64, 0, next.batch);
+        tma_load(to + Shape::kK, &qk_map, full, next.head * 64 + width, 0, next.batch);
+        full = v_full + filled.stage;
+        barrier_arrive_expect(full, Shape::kVBytes);
+        tma_load(to + Shape::kV, &v_map, full, next.head * 64 + 2 * width, 0, next.batch);
+        next.retreat(jump, p.heads);
+        filled.advance();
+      }
+      __syncwarp();
+    };
+    fill(first);
+    Rotation<T, kN, Shape::kK> rotation;
+    rotation.load(p.cos, p.sin, p.length, part, lane);
+    for (int item = first; item < items; item += grid, ring.advance()) {
+      fill(item);
+      barrier_wait(qk_full + ring.stage, ring.parity);
+      if (p.cos != nullptr) rotation.turn(shared + ring.stage * Shape::kStageBytes);
+      // Ordinary stores above; wgmma behind the barrier.
+      fence_async_shared();
+      __syncwarp();
+      if (lane == 0) barrier_arrive(rotated + ring.stage);
+    }
+    return;
+  }
+
+  const int group = warpgroup / Shape::kParts;
+  HeadPosition at(items - 1 - first - group * grid, p.heads);
+  const HeadPosition jump(Shape::kGroups * grid, p.heads);
+  Ring ring{group, 0};
   uint32_t largest_pair = 0;
   float scale_8 = 0;
   if constexpr (k8) scale_8 = *p.out_slot;
-  for (; at.item < items; at.advance(jump, p.heads)) {
-    unsigned char* const q_tile = shared + qk.stage * Shape::kStageBytes;
-    unsigned char* const v_tile = shared + Shape::kV + v.stage * Shape::kVBytes;
-    // Two warpgroups have 128 rows, more than there are: their ranges overlap, and the second one leaves out what the
-    // first one does. Which of them has the lower range alternates, so that the idle warps, and with them the four
+  for (int round = 2 * group + first; at.item >= 0; at.retreat(jump, p.heads), ++round) {
+    unsigned char* const q_tile = shared + ring.stage * Shape::kStageBytes;
+    // Two warpgroups have 128 rows, more than there are: their ranges overlap, and one leaves out what the other does.
+    // Which of them does, and which has the lower range, alternates, so that the idle warps, and with them the four
     // schedulers, do.
-    const bool upper = Shape::kWarpgroups == 2 && (warpgroup == 1) != mirrored;
+    const bool all = Shape::kParts == 1 || (warpgroup & 1) == (round & 1);
+    const bool upper = Shape::kParts == 2 && all == ((round & 2) != 0);
     const int base_row = upper ? Shape::kUpperRow : 0;
     const int first_row = base_row + warp % 4 * 16;
-    const bool busy =
-        first_row < p.length && (warpgroup == 0 || (upper ? first_row >= 64 : first_row < Shape::kUpperRow));
-    mirrored = !mirrored;
+    const bool busy = first_row < p.length && (all || (upper ? first_row >= 64 : first_row < Shape::kUpperRow));
 
     float score[kN / 2];
     registers_define(score);
     const uint64_t a = descriptor_k_major(q_tile + base_row * 128);
     const uint64_t b = descriptor_k_major(q_tile + Shape::kK);
+    barrier_wait(rotated + ring.stage, ring.parity);
     wgmma_fence();
 #pragma unroll
     for (int step = 0; step < 4; ++step) {
-      Mma<kN, kInputOf<T>>::shared(score, a + 2 * step, b + 2 * step, step > 0);
+      Mma<kN, kInputOf<T>>::shared(score, descriptor_plus(a, 2 * step), descriptor_plus(b, 2 * step), step > 0);
     }
     wgmma_commit();
-    if (at.item + grid < items) rotate();
     wgmma_wait<0>();
     registers_fence(score);
 
-    float inverse[2] = {0, 0};
+    float shift[2] = {0, 0}, sum[2] = {0, 0};
     uint32_t weight[Shape::kKeyTiles][4];
-    registers_clear(weight);
     if (busy) {
+      const int t = lane % 4;
       float largest[2] = {-INFINITY, -INFINITY};
 #pragma unroll
       for (int n = 0; n < kN / 8; ++n) {
@@ -141,7 +180,6 @@ __global__ void __launch_bounds__(AttentionForwardShape<kN>::kThreads, Attention
         largest[1] = fmaxf(largest[1], fmaxf(score[4 * n + 2], score[4 * n + 3]));
       }
       const float scale = p.scale * kLog2e;
-      float shift[2], sum[2] = {0, 0};
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         largest[half] = fmaxf(largest[half], __shfl_xor_sync(0xffffffffu, largest[half], 1));
@@ -158,64 +196,69 @@ __global__ void __launch_bounds__(AttentionForwardShape<kN>::kThreads, Attention
         weight[n / 2][n % 2 * 2] = Pair<T>::pack(e[0], e[1]);
         weight[n / 2][n % 2 * 2 + 1] = Pair<T>::pack(e[2], e[3]);
       }
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        sum[half] += __shfl_xor_sync(0xffffffffu, sum[half], 1);
-        sum[half] += __shfl_xor_sync(0xffffffffu, sum[half], 2);
-        inverse[half] = __fdividef(1.0f, sum[half]);
-        const int row = first_row + g + 8 * half;
-        if (p.lse != nullptr && t == 0 && row < p.length) {
-          p.lse[static_cast<int64_t>(at.item) * p.length + row] = (shift[half] + log2f(sum[half])) * kLn2;
-        }
-      }
+      if constexpr (kN % 16 != 0) weight[Shape::kKeyTiles - 1][2] = weight[Shape::kKeyTiles - 1][3] = 0;
+    } else {
+      registers_clear(weight);
     }
 
-    barrier_wait(v_full + v.stage, v.parity);
+    barrier_wait(v_full + ring.stage, ring.parity);
+    // The rows of q take the results on their way out; the warpgroup's other warps have read them as an operand. Its
+    // warps begin the product together anyway.
+    named_barrier(1 + warpgroup, 128);
     float mixed[32];
     registers_define(mixed);
-    const uint64_t v_operand = descriptor_mn_major(v_tile, 0);
+    const uint64_t v_operand = descriptor_mn_major(q_tile + Shape::kV, 0);
     wgmma_fence();
 #pragma unroll
     for (int tile = 0; tile < Shape::kKeyTiles; ++tile) {
-      Mma<64, kInputOf<T>>::template registers<Major::mn>(mixed, weight[tile], v_operand + 128 * tile, tile > 0);
+      Mma<64, kInputOf<T>>::template registers<Major::mn>(mixed, weight[tile], descriptor_plus(v_operand, 128 * tile),
+                                                          tile > 0);
     }
     wgmma_commit();
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      sum[half] += __shfl_xor_sync(0xffffffffu, sum[half], 1);
+      sum[half] += __shfl_xor_sync(0xffffffffu, sum[half], 2);
+    }
     wgmma_wait<0>();
     registers_fence(mixed);
-    // The rows of q take the results on their way out; the warpgroup's other warps may still read them as an operand.
-    if (warpgroup == 0) {
-      asm volatile("bar.sync 1, 128;" ::: "memory");
-    } else {
-      asm volatile("bar.sync 2, 128;" ::: "memory");
-    }
+
+    const auto release = [&] {
+      fence_async_shared();
+      __syncwarp();
+      if (lane == 0) barrier_arrive(empty + ring.stage);
+    };
     if (busy) {
+      float inverse[2];
+#pragma unroll
+      for (int half = 0; half < 2; ++half) inverse[half] = __fdividef(1.0f, sum[half]);
       uint32_t rows[16];
 #pragma unroll
       for (int i = 0; i < 16; ++i) {
         rows[i] = Pair<T>::pack(mixed[2 * i] * inverse[i % 2], mixed[2 * i + 1] * inverse[i % 2]);
       }
-      const int64_t first = static_cast<int64_t>(at.batch) * p.length * width + at.head * 64;
+      const int64_t to = static_cast<int64_t>(at.batch) * p.length * width + at.head * 64;
       if constexpr (k8) {
-        store_rows_e4m3<kInputOf<T>>(rows, q_tile, first_row, p.length, static_cast<uint8_t*>(p.out) + first, width,
-                                     scale_8, largest_pair);
+        store_rows_e4m3<kInputOf<T>>(rows, q_tile, first_row, p.length, static_cast<uint8_t*>(p.out) + to, width,
+                                     scale_8, largest_pair, release);
       } else {
-        store_rows(rows, q_tile, first_row, p.length, static_cast<T*>(p.out) + first, width);
+        store_rows(rows, q_tile, first_row, p.length, static_cast<T*>(p.out) + to, width, release);
       }
+      const int half = lane % 4, row = first_row + lane / 4 + 8 * half;
+      if (p.lse != nullptr && half < 2 && row < p.length) {
+        const float from = half == 0 ? shift[0] : shift[1], size = half == 0 ? sum[0] : sum[1];
+        p.lse[static_cast<int64_t>(at.item) * p.length + row] = (from + log2f(size)) * kLn2;
+      }
+    } else {
+      release();
     }
-    fence_async_shared();
-    __syncthreads();
-    if (loads) {
-      load_qk(at.item + Shape::kQkStages * grid, qk.stage);
-      load_v(at.item + Shape::kVStages * grid, v.stage);
-    }
-    qk.advance();
-    v.advance();
+    for (int i = 0; i < Shape::kGroups; ++i) ring.advance();
   }
   if constexpr (k8) {
     const float2 sizes = widen_pair<kInputOf<T>>(largest_pair);
     const int largest = __reduce_max_sync(0xffffffffu, max(__float_as_int(sizes.x), __float_as_int(sizes.y)));
     if (lane == 0) atomicMax(block_largest, largest);
-    __syncthreads();
+    named_barrier(1 + Shape::kConsumers, Shape::kConsumers * 128);
     if (thread == 0) atomicMax(reinterpret_cast<int*>(p.out_slot + 2), *block_largest);
   }
 #endif

@@ -91,6 +91,11 @@ __device__ inline void store_once(void* to, const uint4& value) {
                : "memory");
 }
 
+// descriptor + by: addresses do not carry into the upper half, which remains a constant.
+__device__ inline uint64_t descriptor_plus(uint64_t descriptor, uint32_t by) {
+  return (descriptor & 0xffffffff00000000u) | (static_cast<uint32_t>(descriptor) + by);
+}
+
 // The head that a persistent block works on: `item` = batch * heads + head, without a division for each.
 struct HeadPosition {
   int item, batch, head;
@@ -104,71 +109,155 @@ struct HeadPosition {
       ++batch;
     }
   }
+  __device__ void retreat(const HeadPosition& step, int heads) {
+    item -= step.item;
+    batch -= step.batch;
+    head -= step.head;
+    if (head < 0) {
+      head += heads;
+      --batch;
+    }
+  }
 };
 
 // A warp's 16 rows of 64 results, as pairs of columns 8n + 2t of row g (rows[2n]) and g + 8 (rows[2n + 1]), to its own
 // rows of a tile, where all of its lanes then find them.
-__device__ inline void share_rows(const uint32_t (&rows)[16], unsigned char* tile, int first_row, int lane) {
-  const uint32_t row_at = shared_address(tile) + (first_row + lane % 16) * 128;
+__device__ inline void share_rows(const uint32_t (&rows)[16], unsigned char* tile, int first_row, uint32_t lane) {
+  // Tiles start at multiples of 1024 bytes and first_row is one of 16: only the lane decides how a row is permuted.
+  const uint32_t at = shared_address(tile) + (first_row + lane % 16) * 128 + ((lane / 16 ^ lane % 8) << 4);
 #pragma unroll
   for (int n = 0; n < 8; n += 2) {
     const uint32_t part[4] = {rows[2 * n], rows[2 * n + 1], rows[2 * n + 2], rows[2 * n + 3]};
-    store_matrices(row_at + (((n + lane / 16) ^ (lane & 7)) << 4), part);
+    store_matrices(at ^ n << 4, part);
   }
   __syncwarp();
 }
 
-// Through the tile to device memory: eight lanes have one row.
-template <typename T>
+// Through the tile to device memory: eight lanes have one row. done() is called when the tile has been read.
+template <typename T, typename Done>
 __device__ inline void store_rows(const uint32_t (&rows)[16], unsigned char* tile, int first_row, int length, T* to,
-                                  int row_stride) {
-  const int lane = fresh_lane();
+                                  int row_stride, const Done& done) {
+  const uint32_t lane = fresh_lane();
   share_rows(rows, tile, first_row, lane);
-  const int row = first_row + lane / 8, chunk = lane % 8;
-  to += row * row_stride + chunk * 8;
+  const uint32_t at = lane / 8 * 128 + ((lane % 8 ^ lane / 8) << 4);
+  tile += first_row * 128;
+  uint4 part[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) part[i] = *reinterpret_cast<const uint4*>(tile + (at ^ i % 2 << 6) + i * 512);
+  done();
+  const int row = first_row + static_cast<int>(lane / 8);
+  to += row * row_stride + lane % 8 * 8;
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    if (row + 4 * i < length) {
-      store_once(to + 4 * i * row_stride, *reinterpret_cast<const uint4*>(tile + Tile<64>::at(row + 4 * i, chunk)));
-    }
+    if (row + 4 * i < length) store_once(to, part[i]);
+    to += 4 * row_stride;
   }
 }
 
 // The same in e4m3, times `scale`: four lanes have one row. `largest` as for larger_sizes().
-template <Input kInput>
+template <Input kInput, typename Done>
 __device__ inline void store_rows_e4m3(const uint32_t (&rows)[16], unsigned char* tile, int first_row, int length,
-                                       uint8_t* to, int row_stride, float scale, uint32_t& largest) {
-  const int lane = fresh_lane();
+                                       uint8_t* to, int row_stride, float scale, uint32_t& largest, const Done& done) {
+  const uint32_t lane = fresh_lane();
   share_rows(rows, tile, first_row, lane);
-  const int row = first_row + lane / 4, chunk = lane % 4 * 2;
-  to += row * row_stride + chunk * 8;
+  const uint32_t at = lane / 4 * 128 + ((lane % 4 * 2 ^ lane / 4) << 4);
+  tile += first_row * 128;
+  uint4 part[2][2];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    part[i / 2][i % 2] = *reinterpret_cast<const uint4*>(tile + (at ^ i % 2 << 4) + i / 2 * 1024);
+  }
+  done();
+  const int row = first_row + static_cast<int>(lane / 4);
+  to += row * row_stride + lane % 4 * 16;
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     if (row + 8 * i < length) {
-      const uint4 a = *reinterpret_cast<const uint4*>(tile + Tile<64>::at(row + 8 * i, chunk));
-      const uint4 b = *reinterpret_cast<const uint4*>(tile + Tile<64>::at(row + 8 * i, chunk + 1));
+      const uint4 &a = part[i][0], &b = part[i][1];
       largest = larger_sizes(larger_sizes(larger_sizes(larger_sizes(largest, a.x), a.y), a.z), a.w);
       largest = larger_sizes(larger_sizes(larger_sizes(larger_sizes(largest, b.x), b.y), b.z), b.w);
-      store_once(to + 8 * i * row_stride,
-                 make_uint4(quantize_pairs<kInput>(a.x, a.y, scale), quantize_pairs<kInput>(a.z, a.w, scale),
-                            quantize_pairs<kInput>(b.x, b.y, scale), quantize_pairs<kInput>(b.z, b.w, scale)));
+      store_once(to, make_uint4(quantize_pairs<kInput>(a.x, a.y, scale), quantize_pairs<kInput>(a.z, a.w, scale),
+                                quantize_pairs<kInput>(b.x, b.y, scale), quantize_pairs<kInput>(b.z, b.w, scale)));
     }
+    to += 8 * row_stride;
   }
 }
 
-// Turns q and k by their positions, in place: tiles of kRows rows of 128 bytes, swizzled, k kDistance bytes behind q.
-// `wait` is called before they are read. Eight lanes have one row, four pairs of dimensions each: they read 128 bytes
-// of the table. The rows of a half warp are four apart, so that the swizzle spreads them over all banks.
+// Turns q and k of one head after another by their positions, in place: swizzled tiles of kRows rows of 128 bytes, k
+// kDistance bytes behind q. Four warps share the rows and keep their entries of the table. Eight lanes have one row,
+// four pairs of dimensions each; the rows of a half warp are four apart, so that the swizzle spreads them over all
+// banks. Rows past the end are zeros and remain so.
+template <typename T, int kRows, int kDistance>
+class Rotation {
+ public:
+  __device__ void load(const float* cos, const float* sin, int length, int warp, int lane) {
+    rounds_ = (kRows / 4 - warp + 3) / 4;
+    // Four warps have 16 rows, so that a lane's rows are swizzled alike.
+    const int row = (warp >> 1) * 8 + (warp & 1) * 2 + (lane >> 3 & 1) * 4 + (lane >> 4);
+    low_ = row * 128 + (((lane >> 1 & 3) ^ (row & 7)) << 4) + (lane & 1) * 8;
+    if (cos == nullptr) return;
+#pragma unroll
+    for (int round = 0; round < kRounds; ++round) {
+      const int at = min(row + 16 * round, length - 1) * 32 + (lane & 7) * 4;
+      cosine_[round] = load_table(cos + at);
+      sine_[round] = load_table(sin + at);
+    }
+  }
+
+  __device__ void turn(unsigned char* q) const {
+    unsigned char* const low = q + low_;
+    unsigned char* const high = q + (low_ ^ 64);
+#pragma unroll
+    for (int first = 0; first < kRounds; first += kBatch) {
+      uint2 a[kBatch][2], b[kBatch][2];
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i) {
+        if (first + i < kRounds && has(first + i)) {
+#pragma unroll
+          for (int part = 0; part < 2; ++part) {
+            a[i][part] = *reinterpret_cast<const uint2*>(low + (first + i) * 2048 + part * kDistance);
+            b[i][part] = *reinterpret_cast<const uint2*>(high + (first + i) * 2048 + part * kDistance);
+          }
+        }
+      }
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i) {
+        if (first + i < kRounds && has(first + i)) {
+#pragma unroll
+          for (int part = 0; part < 2; ++part) {
+            turn_four<T>(a[i][part], b[i][part], cosine_[first + i], sine_[first + i]);
+            *reinterpret_cast<uint2*>(low + (first + i) * 2048 + part * kDistance) = a[i][part];
+            *reinterpret_cast<uint2*>(high + (first + i) * 2048 + part * kDistance) = b[i][part];
+          }
+        }
+      }
+    }
+  }
+
+ private:
+  static_assert(kRows % 8 == 0);
+  static constexpr int kRounds = (kRows + 15) / 16;
+  static constexpr int kBatch = kRounds <= 6 ? 3 : 2;
+  // Not every warp has rows in the last round.
+  __device__ bool has(int round) const {
+    return kRows % 16 == 0 || round + 1 < kRounds || rounds_ == kRounds;
+  }
+
+  int rounds_;
+  uint32_t low_;
+  float4 cosine_[kRounds], sine_[kRounds];
+};
+
+// Turns q and k by their positions, for the backward pass, in place: tiles of kRows rows of 128 bytes, swizzled, k
+// kDistance bytes behind q. `wait` is called before they are read. Eight lanes have one row, four pairs of dimensions
+// each: they read 128 bytes of the table. The rows of a half warp are four apart, so that the swizzle spreads them over
+// all banks.
 //
-// kPermute: dimension 8t + 2n + e of a half (t, n < 4, e < 2) moves to column 8n + 2t + e of it, where a product's
-// accumulators give lane t eight neighbouring dimensions. The scores are sums over the dimensions and do not change.
-template <typename T, int kRows, int kDistance, int kThreads, bool kPermute, typename Wait>
+// Dimension 8t + 2n + e of a half (t, n < 4, e < 2) moves to column 8n + 2t + e of it, where a product's accumulators
+// give lane t eight neighbouring dimensions. The scores are sums over the dimensions and do not change.
+template <typename T, int kRows, int kDistance, int kThreads, typename Wait>
 __device__ inline void rotate_tiles(unsigned char* q, const float* cos, const float* sin, int length,
                                     const Wait& wait) {
-  if (!kPermute && cos == nullptr) {
-    wait();
-    return;
-  }
   // The first warpgroup has more to do with the scores and takes fewer of the units of four rows.
   constexpr int kUnits = (kRows + 3) / 4;
   constexpr int kFirst = kThreads == 128 ? 0 : kRows / 32 * 4;
@@ -208,20 +297,15 @@ __device__ inline void rotate_tiles(unsigned char* q, const float* cos, const fl
         turn_four<T>(a[part], b[part], cosine[round], sine[round]);
       }
     }
-    if (kPermute) __syncwarp();  // the row's other lanes have read
+    __syncwarp();  // the row's other lanes have read
     if (valid) {
 #pragma unroll
       for (int part = 0; part < 2; ++part) {
-        if (kPermute) {
-          const uint32_t to = ((lane & 1) << 5 ^ turned) + (lane >> 1 & 3) * 4;
-          *reinterpret_cast<uint32_t*>(row_at + part * kDistance + to) = a[part].x;
-          *reinterpret_cast<uint32_t*>(row_at + part * kDistance + (to ^ 16)) = a[part].y;
-          *reinterpret_cast<uint32_t*>(row_at + part * kDistance + (to ^ 64)) = b[part].x;
-          *reinterpret_cast<uint32_t*>(row_at + part * kDistance + (to ^ 80)) = b[part].y;
-        } else {
-          *reinterpret_cast<uint2*>(row_at + part * kDistance + low) = a[part];
-          *reinterpret_cast<uint2*>(row_at + part * kDistance + (low ^ 64)) = b[part];
-        }
+        const uint32_t to = ((lane & 1) << 5 ^ turned) + (lane >> 1 & 3) * 4;
+        *reinterpret_cast<uint32_t*>(row_at + part * kDistance + to) = a[part].x;
+        *reinterpret_cast<uint32_t*>(row_at + part * kDistance + (to ^ 16)) = a[part].y;
+        *reinterpret_cast<uint32_t*>(row_at + part * kDistance + (to ^ 64)) = b[part].x;
+        *reinterpret_cast<uint32_t*>(row_at + part * kDistance + (to ^ 80)) = b[part].y;
       }
     }
   }

@@ -7,6 +7,10 @@
 
 namespace hrm::ops::cuda::sm90 {
 
+// Every second kernel of a layer's forward pass, attention and SwiGLU, goes through its rows from the last to the
+// first. What the kernel before has written last is then what it reads first, from the L2 cache, and what it writes
+// last is what the kernel after it reads first.
+
 // Queues a kernel with `shared` bytes of dynamic shared memory in clusters of `cluster` blocks. It may begin before the
 // kernels queued earlier are done, so it must call wait_for_earlier() (early.cuh).
 template <class Kernel, class... Args>

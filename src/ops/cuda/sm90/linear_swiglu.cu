@@ -5,10 +5,9 @@
 namespace hrm::ops::cuda::sm90 {
 namespace {
 
-template <Input kInput>
-cudaError_t start_forward(const LinearSwigluForward& p, cudaStream_t stream) {
-  if (p.gate_up == nullptr) return start_swiglu_registers<kInput, kInput>(p, nullptr, nullptr, nullptr, stream);
-  using Op = LinearSwigluTile<kInput>;
+template <Input kInput, bool kSave>
+cudaError_t start_by_tiles(const LinearSwigluForward& p, cudaStream_t stream) {
+  using Op = LinearSwigluTile<kInput, kSave>;
   constexpr int kStages = 3;
   constexpr int kColumns = 128;  // gates of a slice; its ups are as many
   CUtensorMap map_a, map_w;
@@ -21,6 +20,16 @@ cudaError_t start_forward(const LinearSwigluForward& p, cudaStream_t stream) {
   op.rows = p.rows;
   op.width = p.width;
   return start_tiles<kStages>(map_a, map_w, p.rows, p.inner, p.width / kColumns, p.width / 32, op, stream);
+}
+
+template <Input kInput>
+cudaError_t start_forward(const LinearSwigluForward& p, cudaStream_t stream) {
+  if (p.gate_up != nullptr) return start_by_tiles<kInput, true>(p, stream);
+  // Both give the same bits. On an H200, inner 512 and width 1536: 27.2 and 28.4 us for 5,248 rows, 163 and 164 us for
+  // 31,488, 385 and 360 us for 74,496.
+  const int64_t tiles = (p.rows + 127) / 128 * (p.width / 128);
+  return tiles <= 16 * multiprocessors() ? start_swiglu_registers<kInput, kInput>(p, nullptr, nullptr, nullptr, stream)
+                                         : start_by_tiles<kInput, false>(p, stream);
 }
 
 template <Input kInput>

@@ -1,7 +1,7 @@
 #pragma once
 // act = silu(A * W_gate^T) * (A * W_up^T), A (M, K), W = [W_gate; W_up] (2F, K), in tiles of 128 rows x 128 outputs:
 // everything after the products is done in the registers that hold them. (tile_gemm.cuh leaves it to three warps, too
-// few where the product is short, as that of e4m3 operands is.)
+// few where the product is short, as that of e4m3 operands is.) Tiles come last first (launch.cuh says why).
 //
 // Two warpgroups of a block, 64 rows each, multiply and then compute act, for as many tiles as the block gets; one
 // thread of a further warp loads. Nothing but the ring of stages stands in shared memory.
@@ -107,8 +107,8 @@ __global__ void __launch_bounds__(kSwigluThreads, 1)
       tma_prefetch_map(&map_a);
       tma_prefetch_map(&map_w);
       RingPosition<kStages> at;
-      for (int tile = first; tile < tiles; tile += blocks) {
-        const int row = tile / p.slices * 128, slice = tile % p.slices;
+      for (int index = first; index < tiles; index += blocks) {
+        const int tile = tiles - 1 - index, row = tile / p.slices * 128, slice = tile % p.slices;
         for (int k = 0; k < p.blocks_k; ++k) {
           barrier_wait(&empty[at.stage], at.parity ^ 1);
           uint64_t* barrier = &full[at.stage];
@@ -138,7 +138,8 @@ __global__ void __launch_bounds__(kSwigluThreads, 1)
   uint32_t largest = 0;  // see larger_sizes()
   RingPosition<kStages> at;
   uint32_t begun_parity = 0;
-  for (int tile = first; tile < tiles; tile += blocks) {
+  for (int index = first; index < tiles; index += blocks) {
+    const int tile = tiles - 1 - index;
     if (lags && consumer == 1) {
       barrier_wait(begun, begun_parity);
       begun_parity ^= 1;

@@ -16,6 +16,7 @@
 //   kWeight      how W stands in memory and in the stages
 //   kBoxes       permuted rows are loaded in kBoxes boxes of 256 / kBoxes rows, the second `box_distance` runs of 32
 //                rows after the first
+//   kLastFirst   tiles come in reverse order (see launch.cuh)
 //   kStores      the product is all there is to do: the consumers let the TMA store what they staged, as map_out says,
 //                columns below `width`; nothing below is needed
 //   Shared       what it keeps in shared memory
@@ -104,6 +105,7 @@ __global__ void __launch_bounds__(384, 1)
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const auto blocks = static_cast<int>(gridDim.x), first = static_cast<int>(blockIdx.x);
   const int tiles = static_cast<int>((shape.rows + 127) / 128) * shape.slices;
+  const auto in_order = [&](int index) { return Op::kLastFirst ? tiles - 1 - index : index; };
 
   if (threadIdx.x == 0) {
     for (int i = 0; i < kStages; ++i) {
@@ -127,8 +129,8 @@ __global__ void __launch_bounds__(384, 1)
         tma_prefetch_map(&map_a);
         tma_prefetch_map(&map_w);
         RingPosition<kStages> at;
-        for (int tile = first; tile < tiles; tile += blocks) {
-          const int row = tile / shape.slices * 128, slice = tile % shape.slices;
+        for (int index = first; index < tiles; index += blocks) {
+          const int tile = in_order(index), row = tile / shape.slices * 128, slice = tile % shape.slices;
           for (int k = 0; k < shape.blocks_k; ++k) {
             barrier_wait(&empty[at.stage], at.parity ^ 1);
             uint64_t* barrier = &full[at.stage];
@@ -159,10 +161,10 @@ __global__ void __launch_bounds__(384, 1)
         where.iteration = index / 8;
         where.part = index % 8;
         where.reader = reader;
-        const int tile = first + where.iteration * blocks;
+        const int at = first + where.iteration * blocks, tile = in_order(at);
         where.first_row = int64_t{tile / shape.slices} * 128 + 16 * where.part;
         where.slice = tile % shape.slices;
-        return tile < tiles;
+        return at < tiles;
       };
       TilePart where, next;
       if (locate(reader, where)) {
@@ -195,7 +197,7 @@ __global__ void __launch_bounds__(384, 1)
     if constexpr (k8Bits) scale = op.x_slot[1] * op.weight_slot[1];
     RingPosition<kStages> at;
     uint32_t iteration = 0;
-    for (int tile = first; tile < tiles; tile += blocks) {
+    for (int index = first; index < tiles; index += blocks) {
       // A ring that holds a whole tile does not keep the warps together; see staging_full.
       if (!Op::kStores && shape.blocks_k <= kStages) {
         if (consumer == 0) {  // numbers that the compiler knows: else it sets aside all 16 barriers
@@ -253,6 +255,7 @@ __global__ void __launch_bounds__(384, 1)
         }
         fence_async_shared();
         __syncwarp();
+        const int tile = in_order(index);
         const int row = tile / shape.slices * 128 + 16 * part, column = tile % shape.slices * 256;
         if (lane == 0) {
 #pragma unroll

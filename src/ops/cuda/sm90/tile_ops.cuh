@@ -12,7 +12,7 @@ template <Input kOperands, Input kRounded>
 struct LinearTile {
   static constexpr Input kInput = kOperands, kOutput = kRounded;
   static constexpr Weight kWeight = Weight::rows;
-  static constexpr bool kStores = true;
+  static constexpr bool kStores = true, kLastFirst = false;
   using Shared = Empty;
 
   CUtensorMap map_out;  // (rows, width) in boxes of 16 x 64
@@ -30,19 +30,19 @@ __device__ inline uint32_t swiglu_pair(uint32_t gate, uint32_t up) {
   return multiply_pairs<kType>(round_pair<kType>(silu(g.x), silu(g.y)), up);
 }
 
-// act = silu(gate) * up, and gates and ups for the backward pass. A slice of W is 128 rows of the gate and the same 128
-// of the up projection: chunks 0 to 15 of a staged row are gates, 16 to 31 the ups of the same outputs. Two rows at a
-// time, four times in one go, and the stores alone are conditional, so that the steps of all overlap.
-template <Input kType>
+// act = silu(gate) * up, and, if kSave, gates and ups for the backward pass. A slice of W is 128 rows of the gate and
+// the same 128 of the up projection: chunks 0 to 15 of a staged row are gates, 16 to 31 the ups of the same outputs.
+// Two rows at a time, four times in one go, and the stores alone are conditional, so that the steps of all overlap.
+template <Input kType, bool kSave>
 struct LinearSwigluTile {
   static constexpr Input kInput = kType, kOutput = kType;
   static constexpr Weight kWeight = Weight::permuted_rows;
   static constexpr int kBoxes = 2;
-  static constexpr bool kStores = false;
+  static constexpr bool kStores = false, kLastFirst = true;
   using Shared = Empty;
 
   void* act;      // (rows, width)
-  void* gate_up;  // (rows, 2 * width)
+  void* gate_up;  // (rows, 2 * width), if kSave
   int64_t rows;
   int64_t width;
 
@@ -69,10 +69,12 @@ struct LinearSwigluTile {
                            swiglu_pair<kType>(gate[i].z, up[i].z), swiglu_pair<kType>(gate[i].w, up[i].w)};
         const int64_t row = where.first_row + batch + 2 * i + lane / 16;
         if (row < rows) {
-          uint16_t* to = static_cast<uint16_t*>(gate_up) + row * 2 * width + column;
           store_16(static_cast<uint16_t*>(act) + row * width + column, out);
-          store_16(to, gate[i]);
-          store_16(to + width, up[i]);
+          if constexpr (kSave) {
+            uint16_t* to = static_cast<uint16_t*>(gate_up) + row * 2 * width + column;
+            store_16(to, gate[i]);
+            store_16(to + width, up[i]);
+          }
         }
       }
     }
@@ -86,7 +88,7 @@ template <Input kType>
 struct LinearSwigluBackwardTile {
   static constexpr Input kInput = kType, kOutput = kType;
   static constexpr Weight kWeight = Weight::transposed;
-  static constexpr bool kStores = false;
+  static constexpr bool kStores = false, kLastFirst = false;
   static constexpr int kRows = 8;
   struct Shared {
     alignas(128) uint4 gate_up[3][2][2][kRows][32];  // reader, half, gate or up, row, 16 bytes
