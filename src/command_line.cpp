@@ -295,6 +295,10 @@ void add_bench_step(CLI::App& bench, Action& action) {
       ->capture_default_str()
       ->type_name("N")
       ->check(CLI::Range(1, 100000));
+  sub->add_option("--settle", o->settle, "then seconds of further steps, not timed: clocks need them under load")
+      ->capture_default_str()
+      ->type_name("SECONDS")
+      ->check(CLI::Range(0.0, 600.0));
   sub->add_option("--profile-steps", o->profile_steps, "steps recorded after them for the table; 0 = no table")
       ->capture_default_str()
       ->type_name("N")

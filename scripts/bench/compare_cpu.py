@@ -64,7 +64,8 @@ def main():
     os.environ["OMP_NUM_THREADS"] = str(args.threads)
     args.binary = command.program(args.binary)
     args.machine = gpu.machine("cpu", args.binary) | dict(threads=args.threads)
-    args.device, args.maze, args.batch, args.puzzles, args.skip_steps, args.limit = "cpu", "", 0, 0, 3, 1800
+    args.device, args.maze, args.batch, args.puzzles, args.limit = "cpu", "", 0, 0, 1800
+    args.skip_steps, args.settle = 3, 0
     args.variants, args.together, args.all_at_once = [], len(args.modes), False
     for name in names:  # one after the other: the shape is an option of both sides
         work = WORKS[name]

@@ -9,8 +9,9 @@
 Both sides train the same model with the same batch size on the same puzzles, in turns: the official code, then ours,
 then the official code again, and so on for --rounds rounds. The official side is a process that compiles once and then
 waits for its turns (official_step.py says what stands around the official model); each of our turns is a run of
-`hrm_train bench step` or `bench eval`, which does not count its warm-up. A turn's number is the mean over its steps; the
-table has the median of the turns and their range.
+`hrm_train bench step` or `bench eval`, which does not count its warm-up. Both run --settle seconds (an evaluation: one
+pass) before their clock starts, as a GPU under load takes a while to find its clocks. A turn's number is the mean over
+its steps; the table has the median of the turns and their range.
 
 Both sides compute the same, in bfloat16, the second forward pass for the Q target included. Ours computes of that pass
 only what the Q values depend on (no logits, and in the last block the first position alone): the same values.
@@ -149,8 +150,8 @@ def run_ours(args, work, overrides, scratch):
                    f"eval.max_samples={args.puzzles or work['puzzles']}", f"eval.batch_size={work['batch']}"]
     else:
         words = [args.binary, "bench", "step", *common, "--steps", str(args.steps or work["steps"]), "--warmup",
-                   str(args.skip_steps), "--profile-steps", "0", f"train.global_batch_size={work['batch']}",
-                   "train.micro_batch_size=0"]
+                   str(args.skip_steps), "--settle", str(args.settle), "--profile-steps", "0",
+                   f"train.global_batch_size={work['batch']}", "train.micro_batch_size=0"]
     done = subprocess.run(words + data + overrides, cwd=ROOT, capture_output=True, text=True)
     if done.returncode != 0:
         return {"error": last_line(done.stderr)}
@@ -169,9 +170,9 @@ def turns(args, work, workers, scratch, add):
         for worker in list(workers):
             for sync in (True, False):
                 if "puzzles" in work:
-                    order = {"eval": args.puzzles or work["puzzles"], "sync": sync}
+                    order = {"eval": args.puzzles or work["puzzles"], "sync": sync, "settle": args.settle}
                 else:
-                    order = {"run": args.steps or work["steps"], "sync": sync}
+                    order = {"run": args.steps or work["steps"], "sync": sync, "settle": args.settle}
                 result = worker.ask(order, args.limit)
                 add(**dict(result, side="official", variant=worker.mode, sync=sync, round=number))
                 if "error" in result:
@@ -405,6 +406,8 @@ def main():
                         help="steps of a turn (default: chosen for each work)")
     parser.add_argument("--skip-steps", type=command.count(), default=20,
                         help="steps at the start of our turns that do not count (default: %(default)s)")
+    parser.add_argument("--settle", type=command.count(0), default=2, metavar="SECONDS",
+                        help="of further steps at the start of each turn that do not count (default: %(default)s)")
     parser.add_argument("--limit", type=command.count(), default=900,
                         help="seconds that compiling, or a turn, may take (default: %(default)s)")
     parser.add_argument("--together", type=command.count(0), default=0,

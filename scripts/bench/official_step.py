@@ -17,6 +17,7 @@ Modes: eager, or torch.compile's default, reduce-overhead, max-autotune, max-aut
 Prints one JSON object. With --serve it compiles, prints {"ready": ...}, and then answers one JSON line for each line
 of the standard input: {"run": STEPS, "sync": true|false} or {"eval": PUZZLES, "sync": ...} or {"quit": true}. "sync"
 says whether metrics are read back (each step, as the official trainer does; in an evaluation the end of each batch).
+"settle", in seconds, asks for steps (an evaluation: one more) before the clock starts.
 
 Needs torch (2.11 is what our side uses), numpy for dataset directories, and for torch.compile a C++ compiler and the
 headers of Python (python3-dev); pydantic and einops where they are installed (few of their functions are used, and
@@ -393,10 +394,16 @@ def main():
         order = json.loads(line)
         if "quit" in order:
             return 0
+        sync, settle = order.get("sync", True), order.get("settle", 0)
         if "run" in order:
-            answer = work.run(order["run"], order.get("sync", True))
+            until = time.monotonic() + settle
+            while time.monotonic() < until:
+                work.run(4, sync)
+            answer = work.run(order["run"], sync)
         else:
-            answer = work.evaluate(order["eval"], order.get("sync", True))
+            if settle:
+                work.evaluate(order["eval"], sync)
+            answer = work.evaluate(order["eval"], sync)
         print(json.dumps(answer), flush=True)
     return 0
 

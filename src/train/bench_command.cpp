@@ -1,9 +1,11 @@
 // hrm_train bench step, hrm_train bench eval.
 #include <algorithm>
+#include <chrono>
 #include <iomanip>
 #include <iostream>
 #include <nlohmann/json.hpp>
 #include <sstream>
+#include <vector>
 
 #include "bench_timer.h"
 #include "hrm/base/build_info.h"
@@ -24,6 +26,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+constexpr int64_t kSettlingSteps = 100000;        // at most
 constexpr int64_t kMostSteps = int64_t{1} << 62;  // a longer warm-up of the learning rate is refused as too long
 
 Json spread_json(const Spread& spread) {
@@ -136,7 +139,7 @@ int run_bench_step(const BenchStepOptions& options) {
   config::LoadedConfig loaded = config::load_config(options.config_files, options.overrides);
   config::Config& config = loaded.config;
   // Further than the benchmark goes, so that no step of it is the run's last; a run's length need not be given.
-  const int64_t measured = options.warmup + options.steps + options.profile_steps;
+  const int64_t measured = options.warmup + kSettlingSteps + options.steps + options.profile_steps;
   config.train.steps = std::max(config.train.steps, std::min(config.optim.warmup_steps, kMostSteps) + measured + 1);
   config::validate(loaded);
   const Runtime runtime = tasks::start_runtime_and_ops(config);
@@ -144,11 +147,17 @@ int run_bench_step(const BenchStepOptions& options) {
   Trainer trainer(config, loaded.to_json(), runtime, task, /*run_dir=*/"");
   log::info(task.describe());
   trainer.start_fresh();
-  log::info("measuring    ", counted(options.warmup, "step"), " of warm-up, ", counted(options.steps, "timed step"),
-            ", ", options.profile_steps, " recorded");
+  log::info("measuring    ", counted(options.warmup, "step"), " of warm-up, ", number(options.settle, 1),
+            " s to settle, ", counted(options.steps, "timed step"), ", ", options.profile_steps, " recorded");
 
   trainer.run_steps(options.warmup);
   synchronize(runtime.device);
+  const auto settled = std::chrono::steady_clock::now() + std::chrono::duration<double>(options.settle);
+  int64_t settling = 0;
+  for (; settling < kSettlingSteps && std::chrono::steady_clock::now() < settled; ++settling) {
+    trainer.run_steps(1);
+    synchronize(runtime.device);
+  }
   const double waited_before = trainer.data_wait_ms();
   Timeline timeline(runtime.device);
   timeline.mark();
@@ -156,7 +165,8 @@ int run_bench_step(const BenchStepOptions& options) {
     trainer.run_steps(1);
     timeline.mark();
   }
-  const Spread step_ms = spread_of(timeline.intervals_ms());
+  const std::vector<double> intervals_ms = timeline.intervals_ms();
+  const Spread step_ms = spread_of(intervals_ms);
   const double data_wait_ms = trainer.data_wait_ms() - waited_before;
   const MemoryReport memory = memory_report(runtime.device);
 
@@ -164,8 +174,9 @@ int run_bench_step(const BenchStepOptions& options) {
   const double flops_per_s = task.flops_per_step() / (step_ms.median * 1e-3);
   Json json = head_json(config, runtime);
   json["steps"] = options.steps;
-  json["warmup"] = options.warmup;
+  json["warmup"] = options.warmup + settling;
   json["step_ms"] = spread_json(step_ms);
+  json["step_ms_each"] = intervals_ms;
   json["samples_per_s"] = batch / (step_ms.median * 1e-3);
   json["data_wait_ms"] = data_wait_ms / static_cast<double>(options.steps);
   json["flops_per_step"] = task.flops_per_step();

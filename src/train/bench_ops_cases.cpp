@@ -82,8 +82,15 @@ BenchCall attention(const Shape& s, at::Device device, at::ScalarType dtype) {
   return {{in.qkv, s.heads, in.cos, in.sin}, attention_flops(s)};
 }
 
+// A training step has these two ops for short sequences alone; SDPA brings its own backward pass for longer ones.
+constexpr int64_t kLongestOwnBackward = 128;
+
+BenchCall attention_forward(const Shape& s, at::Device device, at::ScalarType dtype) {
+  return s.length() > kLongestOwnBackward ? nothing() : attention(s, device, dtype);
+}
+
 BenchCall attention_backward(const Shape& s, at::Device device, at::ScalarType dtype) {
-  if (s.mixes_by_mlp) return nothing();
+  if (s.mixes_by_mlp || s.length() > kLongestOwnBackward) return nothing();
   const AttentionInputs in = attention_inputs(s, device, dtype);
   const auto forward = call_op("hrm::attention_forward", {in.qkv, s.heads, in.cos, in.sin});
   const at::Tensor grad = Random{device, dtype}.activations({s.batch, s.length(), s.width});
@@ -437,7 +444,7 @@ const std::vector<BenchOp>& bench_ops() {
       {"hrm::swiglu", swiglu},
       {"hrm::swiglu_backward", swiglu_backward},
       {"hrm::attention", attention},
-      {"hrm::attention_forward", attention},
+      {"hrm::attention_forward", attention_forward},
       {"hrm::attention_backward", attention_backward},
       {"hrm::rotate_qkv", rotate_qkv},
       {"hrm::rotate_qkv_", rotate_qkv},

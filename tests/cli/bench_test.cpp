@@ -49,15 +49,17 @@ size_t entries(const fs::path& dir) {
 TEST(BenchStep, TimesAndTableAndNothingLeftBehind) {
   const TempDir dir;
   const fs::path file = dir / "step.json";
-  const Result result =
-      run(with({"bench", "step", "--steps", "3", "--warmup", "1", "--profile-steps", "2", "--json", file.string()},
-               tiny(dir.path())));
+  const Result result = run(with({"bench", "step", "--steps", "3", "--warmup", "1", "--settle", "0.2",
+                                  "--profile-steps", "2", "--json", file.string()},
+                                 tiny(dir.path())));
   ASSERT_EQ(result.code, 0) << result.err;
   for (const char* part : {"step ", " ms (p10 ", "samples/s", "of resident memory", "matrix products", "optimizer"}) {
     EXPECT_NE(result.out.find(part), std::string::npos) << part << " is not in:\n" << result.out;
   }
   const json out = json::parse(read(file));
   EXPECT_EQ(out.at("steps"), 3);
+  EXPECT_EQ(out.at("step_ms_each").size(), 3u);
+  EXPECT_GT(out.at("warmup").get<int64_t>(), 1);  // and those of the 0.2 s
   EXPECT_GT(out.at("step_ms").at("median").get<double>(), 0);
   EXPECT_LE(out.at("step_ms").at("min"), out.at("step_ms").at("median"));
   EXPECT_GE(out.at("step_ms").at("max"), out.at("step_ms").at("median"));
@@ -73,8 +75,8 @@ TEST(BenchStep, TimesAndTableAndNothingLeftBehind) {
 
 TEST(BenchStep, WithoutATable) {
   const TempDir dir;
-  const Result result =
-      run(with({"bench", "step", "--steps", "1", "--warmup", "1", "--profile-steps", "0"}, tiny(dir.path())));
+  const Result result = run(with(
+      {"bench", "step", "--steps", "1", "--warmup", "1", "--settle", "0", "--profile-steps", "0"}, tiny(dir.path())));
   ASSERT_EQ(result.code, 0) << result.err;
   EXPECT_EQ(result.out.find("ms/step"), std::string::npos);
 }
@@ -134,7 +136,7 @@ TEST(Bench, WrongInput) {
 // Found out before anything is measured, and nothing but files is replaced.
 TEST(Bench, ResultFilesThatCannotBeWritten) {
   const TempDir dir;
-  const std::vector<std::string> quick = {"--steps", "1", "--warmup", "1", "--profile-steps", "0"};
+  const std::vector<std::string> quick = {"--steps", "1", "--warmup", "1", "--settle", "0", "--profile-steps", "0"};
   const std::vector<std::string> step = with(with({"bench", "step"}, quick), tiny(dir.path()));
   const std::vector<std::vector<std::string>> commands = {
       step, with({"bench", "eval"}, tiny(dir.path())), {"bench", "ops"}, {"plan"}, {"eval", "--checkpoint", "x"}};
@@ -155,10 +157,12 @@ TEST(Bench, ResultFilesThatCannotBeWritten) {
 // The lines of a training, with the time to the end of a run that is never made, have no place there.
 TEST(BenchStep, SaysWhatItMeasuresAndNothingOfTheRun) {
   const TempDir dir;
-  const Result result = run(with({"bench", "step", "--steps", "1", "--warmup", "12", "--profile-steps", "0"},
-                                 with(tiny(dir.path()), {"train.steps=50000", "optim.warmup_steps=0"})));
+  const Result result =
+      run(with({"bench", "step", "--steps", "1", "--warmup", "12", "--settle", "0", "--profile-steps", "0"},
+               with(tiny(dir.path()), {"train.steps=50000", "optim.warmup_steps=0"})));
   ASSERT_EQ(result.code, 0) << result.err;
-  EXPECT_NE(result.err.find("12 steps of warm-up, 1 timed step, 0 recorded"), std::string::npos) << result.err;
+  EXPECT_NE(result.err.find("12 steps of warm-up, 0.0 s to settle, 1 timed step, 0 recorded"), std::string::npos)
+      << result.err;
   EXPECT_EQ(result.err.find("eta"), std::string::npos) << result.err;
   EXPECT_NE(result.out.find("1 step of 4 samples"), std::string::npos) << result.out;
   EXPECT_NE(result.out.find("GFLOP/s"), std::string::npos) << result.out;

@@ -63,6 +63,7 @@ struct BenchStepOptions {
   std::vector<std::string> overrides;
   int64_t steps = 30;         // timed
   int64_t warmup = 10;        // before them
+  double settle = 1;          // seconds of further steps before them: under load a GPU's clocks take time to settle
   int64_t profile_steps = 3;  // recorded after them; 0: no table
   std::string json_out;       // also write the result here; empty: stdout only
 };
