@@ -11,6 +11,7 @@ constexpr std::pair<const char*, const char*> kKernelGroups[] = {
     {"LinearSwiglu", "matrix products with SwiGLU"},
     {"TileSwiglu", "matrix products with SwiGLU"},
     {"linear_swiglu", "matrix products with SwiGLU"},
+    {"swiglu_registers", "matrix products with SwiGLU"},
     {"LinearRmsNorm", "matrix products with RMSNorm"},
     {"linear_rms_norm", "matrix products with RMSNorm"},
     {"MlpMix", "token mixing"},
@@ -43,6 +44,8 @@ constexpr std::pair<const char*, const char*> kKernelGroups[] = {
     {"augment", "augmentation"},
     {"LinearTile", "matrix products"},
     {"hrm::linear", "matrix products"},
+    {"InjectForward", "elementwise"},
+    {"hrm::inject", "elementwise"},
     {"Fp8", "quantisation"},
     {"_fp8", "quantisation"},
     // Libraries.

@@ -4,6 +4,7 @@
 
 #include "hrm/ops/attention.h"
 #include "hrm/ops/fp8.h"
+#include "hrm/ops/inject.h"
 #include "hrm/ops/linear.h"
 #include "hrm/ops/linear_rms_norm.h"
 #include "hrm/ops/linear_swiglu.h"
@@ -104,6 +105,8 @@ Chain inference(const Block& block) {
       const at::Tensor act = linear_swiglu(h, block.gate_up);
       between();
       h = linear_rms_norm(act, block.down, h, kEps);
+      between();
+      h = inject(h, x);
       between();
     }
     return {h};

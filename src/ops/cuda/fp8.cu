@@ -119,7 +119,8 @@ template <typename T>
 __global__ void __launch_bounds__(kThreads) add_kernel(const AddFp8 p) {
   wait_for_earlier();
   constexpr int N = 16 / sizeof(T);
-  const int64_t first = int64_t{blockIdx.x} * kBlockElements;
+  // The last elements first, as ops/cuda/inject.cu.
+  const int64_t first = (int64_t{gridDim.x} - 1 - blockIdx.x) * kBlockElements;
   const int64_t size = smaller(p.size - first, kBlockElements);
   const T* a = static_cast<const T*>(p.a) + first;
   const T* b = static_cast<const T*>(p.b) + first;

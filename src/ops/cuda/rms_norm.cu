@@ -71,7 +71,8 @@ template <typename T, int kPacks>
 __global__ void __launch_bounds__(kWarpsPerBlock * 32) backward_registers(RmsNormBackward p) {
   wait_for_earlier();
   constexpr int N = 16 / sizeof(T);
-  const int64_t row = int64_t{blockIdx.x} * kWarpsPerBlock + threadIdx.x / 32;
+  // The last rows first: of grad_y they were written last.
+  const int64_t row = (int64_t{gridDim.x} - 1 - blockIdx.x) * kWarpsPerBlock + threadIdx.x / 32;
   if (row >= p.rows) return;
   const int lane = threadIdx.x % 32;
   const int packs = static_cast<int>(p.dim / N);
