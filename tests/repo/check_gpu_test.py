@@ -35,6 +35,10 @@ for name in TESTS:
         time.sleep(600)
     if what == "crash":
         os._exit(134)
+    if what == "library" and tool == "racecheck":
+        say("========= Internal Sanitizer Error: The Sanitizer failed to handle a hardware exception.")
+        say("========= Target application returned an error")
+        os._exit(1)
     if what == "race" and tool == "racecheck":
         say("========= Error: Race reported between Read access at a")
         say("=========     and Write access at b [64 hazards]")
@@ -84,7 +88,7 @@ class CheckGpu(unittest.TestCase):
         self.program("test_a_gpu", "A.one", "A.two", "B.three_skip")
         done = self.check()
         self.assertEqual(done.returncode, 0, done.stderr)
-        self.assertIn("| tests | `test_a_gpu` | 2 | 1 | 0 |  | 0 |", done.stdout)
+        self.assertIn("| tests | `test_a_gpu` | 2 | 1 | 0 |  |  | 0 |", done.stdout)
         self.assertEqual(self.started(), ["0  A.one A.two B.three_skip"])
         self.assertEqual((self.root / "out/report.md").read_text(), done.stdout)
 
@@ -119,7 +123,7 @@ class CheckGpu(unittest.TestCase):
         self.program("test_a_gpu", "A.one", "A.y_hang", "A.two")
         done = self.check("--minutes", "0.02")
         self.assertEqual(done.returncode, 75, done.stderr)
-        self.assertIn("| tests | `test_a_gpu` | 1 | 0 | 0 |  | 2 |", done.stdout)
+        self.assertIn("| tests | `test_a_gpu` | 1 | 0 | 0 |  |  | 2 |", done.stdout)
         self.check("--limit", "1")
         self.assertEqual(self.started(), ["0  A.one A.y_hang A.two", "0  A.y_hang A.two", "0  A.two"])
 
@@ -135,6 +139,15 @@ class CheckGpu(unittest.TestCase):
         # a process for each suite, none for other programs
         self.assertEqual(self.started(), [f"0 {tool} {tests}" for tool in ("memcheck", "racecheck")
                                           for tests in ("A.one A.x_race", "Lengths/B.y_late Lengths/B.two")])
+
+    def test_what_the_sanitizer_could_not_run_is_neither_passed_nor_failed(self):
+        self.program("test_ops_gpu", "A.one", "A.x_library", "A.two", "A.y_race")
+        done = self.check("--tools", "racecheck")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("| racecheck | `test_ops_gpu` | 3 | 0 | 0 | 1 | 1 | 0 |", done.stdout)
+        self.assertIn("- racecheck `A.x_library`: not checked, compute-sanitizer gave up", done.stdout)
+        self.program("test_ops_gpu", "A.one", "A.x_library", "A.two")
+        self.assertEqual(self.check("--tools", "racecheck").returncode, 0)
 
     def test_large_tests_are_sanitized_on_demand_alone(self):
         self.program("test_ops_gpu", "A.one", "A.oneLarge", "B.twoLarge")

@@ -1,0 +1,133 @@
+// Each Hopper kernel at sizes that compute-sanitizer's racecheck gets through, and no product of a library, which it
+// does not get through. The results are compared with themselves; other tests say what they must be.
+#include "hrm/ops/attention.h"
+#include "hrm/ops/fp8.h"
+#include "hrm/ops/linear.h"
+#include "hrm/ops/mlp_mix.h"
+#include "ops/attention_cases.h"
+#include "ops/fp8_cases.h"
+#include "ops/gpu_testing.h"
+#include "ops/linear_epilogues_cases.h"
+#include "ops/linear_impl.h"
+
+namespace hrm::ops {
+namespace {
+
+using namespace testing;  // NOLINT
+
+constexpr int kTimes = 2;
+using Tensors = std::vector<at::Tensor>;
+
+class WithTiles {
+ public:
+  WithTiles() { set_always_tiles(true); }
+  ~WithTiles() { set_always_tiles(false); }
+};
+
+TEST(KernelsAloneGpu, Linear) {
+  HRM_NEEDS_GPU();
+  const at::NoGradGuard no_grad;
+  const WithTiles with_tiles;
+  for (const ProductShape& shape : std::vector<ProductShape>{{300, 512, 1536}, {130, 96, 264}}) {
+    const auto [x, weight, residual] = product_input(shape, shape.width, at::kBFloat16, at::kCUDA);
+    expect_same_each_time([&, &x = x, &weight = weight] { return Tensors{linear(x, weight, weight)}; }, kTimes,
+                          name_of(at::kBFloat16, shape));
+  }
+}
+
+// The third shape has tiles enough for the kernel that larger batches take.
+TEST(KernelsAloneGpu, LinearSwiglu) {
+  HRM_NEEDS_GPU();
+  for (const ProductShape& shape : std::vector<ProductShape>{{300, 512, 1536}, {1000, 128, 256}, {22700, 64, 1536}}) {
+    const auto [x, weight, residual] = product_input(shape, 2 * shape.width, at::kBFloat16, at::kCUDA);
+    expect_same_each_time([&, &x = x, &weight = weight] { return Tensors{linear_swiglu(x, weight)}; }, kTimes,
+                          name_of(at::kBFloat16, shape));
+  }
+}
+
+TEST(KernelsAloneGpu, LinearSwigluForwardAndBackward) {
+  HRM_NEEDS_GPU();
+  for (const ProductShape& shape : std::vector<ProductShape>{{300, 512, 1536}, {3000, 128, 512}}) {
+    const auto [x, weight, residual] = product_input(shape, 2 * shape.width, at::kBFloat16, at::kCUDA);
+    const at::Tensor down = normal({shape.inner, shape.width}, 5, at::kBFloat16, at::kCUDA);
+    const auto run = [&, &x = x, &weight = weight] {
+      const auto [act, gate_up] = linear_swiglu_forward(x, weight);
+      const auto [grad, again] = linear_swiglu_backward(x, down, gate_up);
+      return Tensors{act, gate_up, grad, again};
+    };
+    expect_same_each_time(run, kTimes, name_of(at::kBFloat16, shape));
+  }
+}
+
+// Few rows, many rows, and a row in one block.
+TEST(KernelsAloneGpu, LinearRmsNorm) {
+  HRM_NEEDS_GPU();
+  for (const ProductShape& shape :
+       std::vector<ProductShape>{{300, 512, 512}, {300, 1536, 512}, {9000, 512, 512}, {300, 512, 256}}) {
+    const auto [x, weight, residual] = product_input(shape, shape.width, at::kBFloat16, at::kCUDA);
+    const auto run = [&, &x = x, &weight = weight, &residual = residual] {
+      const auto [y, rstd] = linear_rms_norm_forward(x, weight, residual, kNormEps);
+      return Tensors{y, rstd};
+    };
+    expect_same_each_time(run, kTimes, name_of(at::kBFloat16, shape));
+  }
+}
+
+TEST(KernelsAloneGpu, Fp8) {
+  HRM_NEEDS_GPU();
+  for (const int64_t rows : {300, 9000}) {
+    const at::Tensor h = normal({rows, 512}, 1, at::kBFloat16, at::kCUDA);
+    const auto weight = [](int64_t out, int64_t in, uint64_t seed, const at::Tensor& slot) {
+      return quantize_fp8(normal({out, in}, seed, at::kBFloat16, at::kCUDA), slot);
+    };
+    const at::Tensor slot = slot_of(30, at::kCUDA), weight_slot = slot_of(60, at::kCUDA);
+    const at::Tensor gates = weight(512, 512, 2, weight_slot), down = weight(512, 256, 3, weight_slot),
+                     qkv_weight = weight(768, 512, 4, weight_slot);
+    const auto run = [&] {
+      const at::Tensor h8 = quantize_fp8(h, slot);
+      const at::Tensor qkv = linear_fp8(h8, qkv_weight, slot, weight_slot, at::kBFloat16);
+      const at::Tensor act = linear_swiglu_fp8(h8, gates, slot, weight_slot, slot, at::kBFloat16);
+      const auto [y, y8] = linear_rms_norm_fp8(act, down, slot, weight_slot, h, kFp8Eps, slot);
+      return Tensors{qkv, act.view(at::kByte), y, y8.view(at::kByte)};
+    };
+    expect_same_each_time(run, kTimes, cat("rows ", rows));
+  }
+}
+
+TEST(KernelsAloneGpu, Attention) {
+  HRM_NEEDS_GPU();
+  for (const int64_t length : {33, 64, 82, 97, 128}) {
+    const AttentionCase c = attention_case(5, length, 8, 64, true, at::kBFloat16, at::kCUDA);
+    const at::Tensor grad_out = normal({5, length, 512}, 2, at::kBFloat16, at::kCUDA);
+    const at::Tensor slot = slot_of(30, at::kCUDA);
+    const auto run = [&] {
+      const auto [out, lse] = attention_forward(c.qkv, c.heads, c.cos, c.sin);
+      const at::Tensor grad = attention_backward(grad_out, c.qkv, out, lse, c.heads, c.cos, c.sin);
+      const at::Tensor out8 = attention_fp8(c.qkv, c.heads, c.cos, c.sin, slot);
+      return Tensors{out, lse, grad, out8.view(at::kByte)};
+    };
+    expect_same_each_time(run, kTimes, cat("L ", length));
+  }
+}
+
+TEST(KernelsAloneGpu, MlpMix) {
+  HRM_NEEDS_GPU();
+  const auto normals = [](at::IntArrayRef sizes, uint64_t seed) {
+    return normal(sizes, seed, at::kBFloat16, at::kCUDA);
+  };
+  for (const int64_t length : {82, 97}) {
+    const at::Tensor h = normals({3, length, 64}, 1), gate_up = normals({512, length}, 2) * 0.1,
+                     down = normals({length, 256}, 3) * 0.1;
+    const auto run = [&] {
+      const auto [y, rstd] = mlp_mix_forward(h, gate_up, down, kNormEps);
+      const at::Tensor grad_gate_up = at::zeros(gate_up.sizes(), rstd.options());
+      const at::Tensor grad_down = at::zeros(down.sizes(), rstd.options());
+      const at::Tensor grad = mlp_mix_backward(y, h, y, rstd, gate_up, down, grad_gate_up, grad_down);
+      return Tensors{y, rstd, grad, grad_gate_up, grad_down};
+    };
+    expect_same_each_time(run, kTimes, cat("L ", length));
+  }
+}
+
+}  // namespace
+}  // namespace hrm::ops
