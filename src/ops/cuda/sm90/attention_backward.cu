@@ -1,16 +1,24 @@
 #include "ops/cuda/sm90/attention_backward.cuh"
 
 #include <algorithm>
+#include <type_traits>
 
 #include "ops/cuda/sm90/attention.h"
+#include "ops/cuda/sm90/attention_backward_pairs.cuh"
 #include "ops/cuda/sm90/launch.cuh"
 
 namespace hrm::ops::cuda::sm90 {
 namespace {
 
+// What suits a length was measured on an H200, microseconds of the kernel with pairs of warpgroups and of the other one
+// (each for 3,072 heads, 6,144 with 97 positions): 64 positions 53 and 52, 82 positions 83 and 102, 97 positions 320
+// and 287, 128 positions 134 and 223.
+template <int kN>
+constexpr bool kInPairs = kN == 88 || kN == 128;
+
 template <typename T, int kN>
 cudaError_t start_attention(const AttentionBackward& p, cudaStream_t stream) {
-  using Shape = AttentionBackwardShape<kN>;
+  using Shape = std::conditional_t<kInPairs<kN>, AttentionBackwardPairsShape<kN>, AttentionBackwardShape<kN>>;
   CUtensorMap qkv_map, grad_map;
   cudaError_t error = encode_heads(qkv_map, p.qkv, p.batch, p.length, 3 * 64 * p.heads, Shape::kRows);
   if (error == cudaSuccess) {
@@ -18,8 +26,13 @@ cudaError_t start_attention(const AttentionBackward& p, cudaStream_t stream) {
   }
   if (error != cudaSuccess) return error;
   const int items = static_cast<int>(p.batch * p.heads);
-  return start(attention_backward_kernel<T, kN>, std::min(items, multiprocessors() * Shape::kBlocks), Shape::kThreads,
-               Shape::kBytes, 1, stream, qkv_map, grad_map, p, items);
+  if constexpr (kInPairs<kN>) {
+    return start(attention_backward_pairs_kernel<T, kN>, std::min(items, multiprocessors()), Shape::kThreads,
+                 Shape::kBytes, 1, stream, qkv_map, grad_map, p, items);
+  } else {
+    return start(attention_backward_kernel<T, kN>, std::min(items, multiprocessors() * Shape::kBlocks), Shape::kThreads,
+                 Shape::kBytes, 1, stream, qkv_map, grad_map, p, items);
+  }
 }
 
 template <typename T>

@@ -36,21 +36,6 @@ struct AttentionForwardShape {
   static constexpr int kBytes = kLargest + 16;
 };
 
-// Whether the phase of this parity has ended; does not wait.
-__device__ inline bool barrier_test(uint64_t* barrier, uint32_t parity) {
-  uint32_t done;
-  asm volatile(
-      "{\n"
-      ".reg .pred p;\n"
-      "mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\n"
-      "selp.u32 %0, 1, 0, p;\n"
-      "}\n"
-      : "=r"(done)
-      : "r"(shared_address(barrier)), "r"(parity)
-      : "memory");
-  return done != 0;
-}
-
 // k8: the results, rounded to T, are written in e4m3.
 template <typename T, int kN, bool k8>
 __global__ void __launch_bounds__(AttentionForwardShape<kN>::kThreads, 1)

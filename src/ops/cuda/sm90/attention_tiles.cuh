@@ -84,6 +84,13 @@ __device__ inline void store_matrices(uint32_t address, const uint32_t (&r)[4]) 
                : "memory");
 }
 
+// What is read once: past the first-level cache, which keeps the rotation's table.
+__device__ inline float load_once(const float* from) {
+  float value;
+  asm volatile("ld.global.nc.L1::no_allocate.f32 %0, [%1];" : "=f"(value) : "l"(from));
+  return value;
+}
+
 // 16 bytes of a result: past the first-level cache, which keeps the rotation's table.
 __device__ inline void store_once(void* to, const uint4& value) {
   asm volatile("st.global.L1::no_allocate.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(value.x), "r"(value.y),

@@ -79,7 +79,22 @@ __device__ inline void barrier_wait(uint64_t* barrier, uint32_t parity) {
   }
 }
 
-// The same where the arrivals come from other blocks of the cluster: what they wrote before is visible after.
+// Whether the phase of this parity has ended; does not wait.
+__device__ inline bool barrier_test(uint64_t* barrier, uint32_t parity) {
+  uint32_t done;
+  asm volatile(
+      "{\n"
+      ".reg .pred p;\n"
+      "mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+      "selp.u32 %0, 1, 0, p;\n"
+      "}\n"
+      : "=r"(done)
+      : "r"(shared_address(barrier)), "r"(parity)
+      : "memory");
+  return done != 0;
+}
+
+// barrier_wait() where the arrivals come from other blocks of the cluster: what they wrote before is visible after.
 __device__ inline void barrier_wait_cluster(uint64_t* barrier, uint32_t parity) {
   uint32_t done = 0;
   while (done == 0) {
