@@ -10,9 +10,8 @@
 namespace hrm::ops::cuda::sm90 {
 namespace {
 
-// What suits a length was measured on an H200, microseconds of the kernel with pairs of warpgroups and of the other one
-// (each for 3,072 heads, 6,144 with 97 positions): 64 positions 53 and 52, 82 positions 83 and 102, 97 positions 320
-// and 287, 128 positions 134 and 223.
+// What suits a length was measured on an H200: the kernel with pairs of warpgroups is faster with 82 and 128 positions,
+// slower with 97, and as fast with 64.
 template <int kN>
 constexpr bool kInPairs = kN == 88 || kN == 128;
 
