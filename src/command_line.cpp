@@ -322,6 +322,10 @@ void add_bench_eval(CLI::App& bench, Action& action) {
       ->capture_default_str()
       ->type_name("N")
       ->check(CLI::Range(1, 1000));
+  sub->add_option("--profile-passes", o->profile_passes, "evaluations recorded after them for the table; 0 = no table")
+      ->capture_default_str()
+      ->type_name("N")
+      ->check(CLI::Range(0, 100));
   add_json_out(*sub, o->json_out);
   sub->callback([o, &action] {
     action = [o] {

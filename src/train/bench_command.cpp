@@ -42,15 +42,16 @@ Json memory_json(const MemoryReport& memory) {
           {"device_total_bytes", memory.device_total}, {"host_resident_peak_bytes", memory.host_resident_peak}};
 }
 
-Json rows_json(const std::vector<ProfileRow>& rows, double steps) {
+// unit: "step" or "pass".
+Json rows_json(const std::vector<ProfileRow>& rows, int64_t count, const std::string& unit) {
   double total = 0;
   for (const ProfileRow& row : rows) total += row.ms;
   Json out = Json::array();
   for (const ProfileRow& row : rows) {
     out.push_back({{"name", row.name},
-                   {"ms_per_step", row.ms / steps},
+                   {"ms_per_" + unit, row.ms / static_cast<double>(count)},
                    {"share", total > 0 ? row.ms / total : 0},
-                   {"calls_per_step", static_cast<double>(row.calls) / steps}});
+                   {"calls_per_" + unit, static_cast<double>(row.calls) / static_cast<double>(count)}});
   }
   return out;
 }
@@ -70,17 +71,28 @@ std::string flops_text(double flops_per_s) {
   return flops_per_s >= 1e12 ? number(flops_per_s * 1e-12, 1) + " TFLOP/s" : number(flops_per_s * 1e-9, 1) + " GFLOP/s";
 }
 
-void print_rows(std::ostream& out, const char* title, const Json& rows, size_t most) {
+Json profile_json(const StepProfile& profile, int64_t count, const std::string& unit) {
+  return {{"gpu", profile.gpu},
+          {unit == "pass" ? "passes" : "steps", count},
+          {"launches_per_" + unit, static_cast<double>(profile.launches) / static_cast<double>(count)},
+          {"waits", rows_json(profile.waits, count, unit)},
+          {"busy_share", profile.span_ms > 0 ? profile.busy_ms / profile.span_ms : 0},
+          {"gap_ms_per_" + unit, (profile.span_ms - profile.busy_ms) / static_cast<double>(count)},
+          {"groups", rows_json(profile.by_group, count, unit)},
+          {"kernels", rows_json(profile.by_name, count, unit)}};
+}
+
+void print_rows(std::ostream& out, const char* title, const Json& rows, size_t most, const std::string& unit) {
   out << "\n"
-      << std::setw(9) << "ms/step" << std::setw(8) << "share" << std::setw(12) << "calls/step"
-      << "  " << title << "\n";
+      << std::setw(9) << "ms/" + unit << std::setw(8) << "share" << std::setw(12) << "calls/" + unit << "  " << title
+      << "\n";
   for (size_t i = 0; i < std::min(most, rows.size()); ++i) {
     const Json& row = rows[i];
     std::string name = printable(short_kernel_name(row["name"].get<std::string>()));
     if (name.size() > 100) name.replace(97, std::string::npos, "...");
-    out << std::setw(9) << number(row["ms_per_step"].get<double>(), 3) << std::setw(7)
+    out << std::setw(9) << number(row["ms_per_" + unit].get<double>(), 3) << std::setw(7)
         << number(100 * row["share"].get<double>(), 1) << "%" << std::setw(12)
-        << number(row["calls_per_step"].get<double>(), 1) << "  " << name << "\n";
+        << number(row["calls_per_" + unit].get<double>(), 1) << "  " << name << "\n";
   }
 }
 
@@ -101,10 +113,33 @@ void write_result(const Json& json, const std::string& file) {
   if (!file.empty()) write_text_atomic(file, json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
 }
 
+void print_row(std::ostream& out, const char* name, const std::string& text) {
+  out << std::left << std::setw(14) << name << std::right << text << "\n";
+}
+
+void print_profile(const Json& json, std::ostream& out, const std::string& unit) {
+  if (!json.contains("profile")) return;
+  const Json& profile = json["profile"];
+  if (profile["gpu"].get<bool>()) {
+    std::string waits;
+    for (const Json& wait : profile["waits"]) {
+      waits += cat(waits.empty() ? "" : ", ", number(wait["calls_per_" + unit], 1), " ",
+                   wait["name"].get<std::string>(), " (", number(wait["ms_per_" + unit], 3), " ms)");
+    }
+    print_row(out, "host",
+              cat(number(profile["launches_per_" + unit], 1), " launches per ", unit,
+                  "; waits for the device: ", waits.empty() ? "none" : waits));
+    print_row(out, "GPU busy",
+              cat(number(100 * profile["busy_share"].get<double>(), 1), " % of what was recorded (",
+                  number(profile["gap_ms_per_" + unit], 3), " ms of gaps per ", unit, ")"));
+  }
+  print_rows(out, "kind of work", profile["groups"], 30, unit);
+  print_rows(out, profile["gpu"].get<bool>() ? "kernel" : "operation, without what it calls", profile["kernels"], 20,
+             unit);
+}
+
 void print_step(const Json& json, std::ostream& out) {
-  const auto row = [&](const char* name, const std::string& text) {
-    out << std::left << std::setw(14) << name << std::right << text << "\n";
-  };
+  const auto row = [&](const char* name, const std::string& text) { print_row(out, name, text); };
   const Json& ms = json["step_ms"];
   row("device", json["device"].get<std::string>() + ", " + json["precision"].get<std::string>());
   row("step", cat(number(ms["median"], 2), " ms (p10 ", number(ms["p10"], 2), ", p90 ", number(ms["p90"], 2), "; ",
@@ -116,21 +151,7 @@ void print_step(const Json& json, std::ostream& out) {
                                       flops_text(json["peak_flops_assumed"].get<double>()))));
   row("data wait", number(json["data_wait_ms"], 2) + " ms per step");
   row("memory", json["memory_text"].get<std::string>());
-  if (!json.contains("profile")) return;
-  const Json& profile = json["profile"];
-  if (profile["gpu"].get<bool>()) {
-    std::string waits;
-    for (const Json& wait : profile["waits"]) {
-      waits += cat(waits.empty() ? "" : ", ", number(wait["calls_per_step"], 1), " ", wait["name"].get<std::string>(),
-                   " (", number(wait["ms_per_step"], 3), " ms)");
-    }
-    row("host", cat(number(profile["launches_per_step"], 1),
-                    " launches per step; waits for the device: ", waits.empty() ? "none" : waits));
-    row("GPU busy", cat(number(100 * profile["busy_share"].get<double>(), 1), " % of the recorded steps (",
-                        number(profile["gap_ms_per_step"], 3), " ms of gaps per step)"));
-  }
-  print_rows(out, "kind of work", profile["groups"], 30);
-  print_rows(out, profile["gpu"].get<bool>() ? "kernel" : "operation, without what it calls", profile["kernels"], 20);
+  print_profile(json, out, "step");
 }
 
 }  // namespace
@@ -191,18 +212,9 @@ int run_bench_step(const BenchStepOptions& options) {
     trainer.run_steps(options.profile_steps);
     nsight_window_end(runtime.device);
   } else if (options.profile_steps > 0) {
-    const auto steps = static_cast<double>(options.profile_steps);
     StepTrace trace(runtime.device);
     trainer.run_steps(options.profile_steps);
-    const StepProfile profile = trace.profile();
-    json["profile"] = {{"gpu", profile.gpu},
-                       {"steps", options.profile_steps},
-                       {"launches_per_step", static_cast<double>(profile.launches) / steps},
-                       {"waits", rows_json(profile.waits, steps)},
-                       {"busy_share", profile.span_ms > 0 ? profile.busy_ms / profile.span_ms : 0},
-                       {"gap_ms_per_step", (profile.span_ms - profile.busy_ms) / steps},
-                       {"groups", rows_json(profile.by_group, steps)},
-                       {"kernels", rows_json(profile.by_name, steps)}};
+    json["profile"] = profile_json(trace.profile(), options.profile_steps, "step");
   }
   log::progress_done();
   print_step(json, std::cout);
@@ -245,6 +257,11 @@ int run_bench_eval(const BenchEvalOptions& options) {
   json["pass_ms"] = spread_json(ms);
   json["samples_per_s"] = static_cast<double>(samples) / (ms.median * 1e-3);
   json["memory"] = memory_json(memory);
+  if (options.profile_passes > 0) {
+    StepTrace trace(runtime.device);
+    for (int64_t i = 0; i < options.profile_passes; ++i) pass();
+    json["profile"] = profile_json(trace.profile(), options.profile_passes, "pass");
+  }
   std::cout << "device        " << runtime.device_name << ", " << runtime.precision.name << "\n"
             << "evaluation    " << number(ms.median, 1) << " ms for " << counted(samples, "sample") << ", "
             << counted(json["segments"], "segment") << (config.eval.early_halt ? " at most" : "") << " (min "
@@ -252,6 +269,7 @@ int run_bench_eval(const BenchEvalOptions& options) {
             << (options.passes == 1 ? " pass" : " passes") << ")\n"
             << "throughput    " << number(json["samples_per_s"], 0) << " samples/s\n"
             << "memory        " << memory_text(memory) << "\n";
+  print_profile(json, std::cout, "pass");
   write_result(json, options.json_out);
   return static_cast<int>(ExitCode::done);
 }

@@ -91,6 +91,11 @@ TEST(BenchEval, Times) {
   const json out = json::parse(read(file));
   EXPECT_EQ(out.at("samples"), 6);
   EXPECT_GT(out.at("samples_per_s"), 0);
+  EXPECT_NE(result.out.find("ms/pass"), std::string::npos) << result.out;
+  double share = 0;
+  for (const json& group : out.at("profile").at("groups")) share += group.at("share").get<double>();
+  EXPECT_NEAR(share, 1, 1e-9);
+  EXPECT_GT(out.at("profile").at("kernels").at(0).at("ms_per_pass"), 0);
   EXPECT_FALSE(fs::exists(dir / "runs"));
 }
 

@@ -72,7 +72,8 @@ int run_bench_step(const BenchStepOptions& options);
 struct BenchEvalOptions {
   std::vector<std::string> config_files;
   std::vector<std::string> overrides;
-  int64_t passes = 3;  // timed, after one more
+  int64_t passes = 3;          // timed, after one more
+  int64_t profile_passes = 1;  // recorded after them; 0: no table
   std::string json_out;
 };
 int run_bench_eval(const BenchEvalOptions& options);
