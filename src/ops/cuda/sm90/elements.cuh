@@ -77,10 +77,6 @@ __device__ inline void store_16(void* to, const uint4& value) {
                : "memory");
 }
 
-__device__ inline void store_8(void* to, uint32_t low, uint32_t high) {
-  asm volatile("st.global.v2.u32 [%0], {%1, %2};" ::"l"(to), "r"(low), "r"(high) : "memory");
-}
-
 // 1 / (1 + exp(-x)) and x times that, by the same two approximations as in ops/cuda/swiglu.cu and with the same bits.
 // Tiny numbers become zero, which only shows where the sigmoid itself is below 2^-126; saying so saves half of the
 // instructions.

@@ -39,24 +39,21 @@ constexpr int bytes_of(MapElement element) {
   return element == MapElement::bits16 ? 2 : 1;
 }
 
-// A (rows, inner) in boxes of `box` rows x kChunk bytes, for descriptor_k_major. Rows are a multiple of 16 bytes long.
-template <int kChunk = 128>
-cudaError_t encode_rows(CUtensorMap& map, const void* base, int64_t rows, int64_t inner, int box,
-                        MapElement element = MapElement::bits16) {
+// A (rows, inner) in boxes of `box` rows x 128 bytes, for descriptor_k_major. Rows are a multiple of 16 bytes long.
+inline cudaError_t encode_rows(CUtensorMap& map, const void* base, int64_t rows, int64_t inner, int box,
+                               MapElement element = MapElement::bits16) {
   const int bytes = bytes_of(element);
-  return encode_map(map, base, element, kChunk == 64 ? MapSwizzle::bytes64 : MapSwizzle::bytes128,
-                    {{inner, 0, kChunk / bytes}, {rows, bytes * inner, box}});
+  return encode_map(map, base, element, MapSwizzle::bytes128, {{inner, 0, 128 / bytes}, {rows, bytes * inner, box}});
 }
 
-// W (rows, inner), rows a multiple of 32, permuted inside of each 32 (elements.cuh), in boxes of 32 * `runs` rows x
-// kChunk bytes.
-template <int kChunk = 128>
-cudaError_t encode_permuted_rows(CUtensorMap& map, const void* base, int64_t rows, int64_t inner, int runs,
-                                 MapElement element = MapElement::bits16) {
+// W (rows, inner), rows a multiple of 32, permuted inside of each 32 (elements.cuh), in boxes of 32 * `runs` rows x 128
+// bytes.
+inline cudaError_t encode_permuted_rows(CUtensorMap& map, const void* base, int64_t rows, int64_t inner, int runs,
+                                        MapElement element = MapElement::bits16) {
   const int bytes = bytes_of(element);
   const int64_t stride = bytes * inner;
-  return encode_map(map, base, element, kChunk == 64 ? MapSwizzle::bytes64 : MapSwizzle::bytes128,
-                    {{inner, 0, kChunk / bytes},
+  return encode_map(map, base, element, MapSwizzle::bytes128,
+                    {{inner, 0, 128 / bytes},
                      {2, stride, 2},
                      {4, 8 * stride, 4},
                      {4, 2 * stride, 4},

@@ -10,12 +10,27 @@
 namespace hrm::ops::cuda::sm90 {
 namespace {
 
-// Stages of 64 bytes of K for 16-bit operands, of 128 for e4m3.
-template <Input kOperand>
-constexpr int kChunk = kOperand == Input::e4m3 ? 128 : 64;
-template <Input kOperand>
-constexpr int kStages = kOperand == Input::e4m3 ? 3 : 6;
+constexpr int kStages = 3;
 constexpr int kFewRows = 80;  // of a cluster of two blocks, where no cluster has more than that
+
+// `p`: LinearRmsNorm or LinearRmsNormFp8.
+template <Input kInput, Input kOperand, int kBlocks, class Params>
+cudaError_t start_rms_norm(const Params& p, RowNormShape shape, cudaStream_t stream) {
+  constexpr MapElement kElement = kOperand == Input::e4m3 ? MapElement::bits8 : MapElement::bits16;
+  CUtensorMap map_a, map_w, map_residual, map_y;
+  cudaError_t error = encode_rows(map_a, p.x, p.rows, p.inner, 128 / kBlocks, kElement);
+  if (error == cudaSuccess) error = encode_permuted_rows(map_w, p.weight, p.width, p.inner, 8, kElement);
+  if (error == cudaSuccess) error = encode_column_chunks(map_residual, p.residual, p.rows, p.width, 64, 4);
+  if (error == cudaSuccess) error = encode_column_chunks(map_y, p.y, p.rows, p.width, 64, 4);
+  if (error != cudaSuccess) return error;
+  shape.rows = p.rows;
+  shape.blocks_k = static_cast<int>((p.inner * bytes_of(kElement) + 127) / 128);
+  shape.eps = p.eps;
+  const auto tiles = static_cast<int>((p.rows + 127) / 128);
+  const int clusters = std::min(tiles, multiprocessors() / kBlocks);
+  return start(linear_rms_norm_kernel<kInput, kOperand, kBlocks, kStages>, clusters * kBlocks, 384,
+               row_norm_shared_bytes(kStages, kBlocks), kBlocks, stream, map_a, map_w, map_residual, map_y, shape);
+}
 
 template <Input kInput, Input kOperand, class Params>
 cudaError_t start_few(const Params& p, RowNormShape shape, cudaStream_t stream) {
@@ -39,14 +54,13 @@ cudaError_t start_by_width(const Params& p, const RowNormShape& shape, cudaStrea
   if (p.width == 512 && p.rows <= int64_t{kFewRows} * (multiprocessors() / 2)) {
     return start_few<kInput, kOperand>(p, shape, stream);
   }
-  return p.width == 256
-             ? start_rms_norm<kInput, kOperand, 1, 1, kChunk<kOperand>, kStages<kOperand>, 0>(p, shape, stream)
-             : start_rms_norm<kInput, kOperand, 2, 1, kChunk<kOperand>, kStages<kOperand>, 0>(p, shape, stream);
+  return p.width == 256 ? start_rms_norm<kInput, kOperand, 1>(p, shape, stream)
+                        : start_rms_norm<kInput, kOperand, 2>(p, shape, stream);
 }
 
 template <class Params>
 bool shared_limits(const Params& p) {
-  return is_hopper() && (p.width == 256 || p.width == 512) && p.inner > 0 && p.rows > 0 && p.rows <= INT32_MAX - 256 &&
+  return is_hopper() && (p.width == 256 || p.width == 512) && p.inner > 0 && p.rows > 0 && p.rows <= INT32_MAX - 128 &&
          p.inner <= INT32_MAX / 2 && p.element != Element::f32;
 }
 

@@ -173,15 +173,6 @@ __device__ inline void tma_load_multicast(void* to, const CUtensorMap* map, uint
       : "memory");
 }
 
-__device__ inline void tma_load_multicast(void* to, const CUtensorMap* map, uint64_t* barrier, uint16_t blocks, int x,
-                                          int y, int z, int u, int v) {
-  asm volatile(
-      "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], "
-      "[%1, {%4, %5, %6, %7, %8}], [%2], %3;" ::"r"(shared_address(to)),
-      "l"(map), "r"(shared_address(barrier)), "h"(blocks), "r"(x), "r"(y), "r"(z), "r"(u), "r"(v)
-      : "memory");
-}
-
 // Shared memory to the tensor; what falls outside of it is not written. The data must have been fenced by
 // fence_async_shared() in each writing thread, then a barrier among them.
 __device__ inline void tma_store(const CUtensorMap* map, const void* from, int x, int y, int z) {
@@ -279,13 +270,10 @@ __device__ inline void registers_increase() {
 //
 // K-major: row = M or N index, 64 16-bit elements of K in a row; 8 rows make an atom of 1024 bytes,
 // atoms follow each other. The next 32 bytes of K inside of the row: descriptor + 2.
-// With kChunk = 64: rows of 64 bytes, swizzled by 64 bytes (chunk c of row r at c ^ (r / 2 % 4)), atoms of 512 bytes.
-template <int kChunk = 128>
 __device__ inline uint64_t descriptor_k_major(const void* tile) {
-  static_assert(kChunk == 64 || kChunk == 128);
-  constexpr uint64_t kSwizzle = uint64_t{kChunk == 128 ? 1 : 2} << 62;
-  constexpr uint64_t kNextEightRows = uint64_t{8 * kChunk >> 4} << 32;
-  return kSwizzle | kNextEightRows | (uint64_t{1} << 16) | ((shared_address(tile) & 0x3ffff) >> 4);
+  constexpr uint64_t kSwizzle128 = uint64_t{1} << 62;
+  constexpr uint64_t kNextEightRows = uint64_t{1024 >> 4} << 32;
+  return kSwizzle128 | kNextEightRows | (uint64_t{1} << 16) | ((shared_address(tile) & 0x3ffff) >> 4);
 }
 
 // MN-major: row = K index, 64 16-bit elements of M or N in a row; 8 rows (of K) make an atom of 1024 bytes.

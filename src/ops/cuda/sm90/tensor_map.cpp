@@ -69,9 +69,7 @@ cudaError_t encode_map(CUtensorMap& map, const void* base, MapElement element, M
       encode(&map, element == MapElement::bits16 ? CU_TENSOR_MAP_DATA_TYPE_UINT16 : CU_TENSOR_MAP_DATA_TYPE_UINT8,
              static_cast<cuuint32_t>(rank), const_cast<void*>(base), sizes, strides, boxes, steps,
              CU_TENSOR_MAP_INTERLEAVE_NONE,
-             swizzle == MapSwizzle::bytes128  ? CU_TENSOR_MAP_SWIZZLE_128B
-             : swizzle == MapSwizzle::bytes64 ? CU_TENSOR_MAP_SWIZZLE_64B
-                                              : CU_TENSOR_MAP_SWIZZLE_NONE,
+             swizzle == MapSwizzle::bytes128 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_NONE,
              CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
 }

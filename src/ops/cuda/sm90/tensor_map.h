@@ -17,12 +17,12 @@ struct MapDim {
 };
 
 enum class MapElement { bits16, bits8 };
-enum class MapSwizzle { none, bytes64, bytes128 };
+enum class MapSwizzle { none, bytes128 };
 
-// Encodes `map` for `base`, aligned to 16 bytes. 1 to 5 dimensions; with bytes64 and bytes128 the innermost box is so
-// long. The map is a kernel argument (`const __grid_constant__ CUtensorMap`): nothing on the host or the device
-// outlives the call, so a captured launch keeps it. cudaErrorNotSupported where the driver has no such call,
-// cudaErrorInvalidValue where it refuses the sizes.
+// Encodes `map` for `base`, aligned to 16 bytes. 1 to 5 dimensions; with bytes128 the innermost box is 128 bytes. The
+// map is a kernel argument (`const __grid_constant__ CUtensorMap`): nothing on the host or the device outlives the
+// call, so a captured launch keeps it. cudaErrorNotSupported where the driver has no such call, cudaErrorInvalidValue
+// where it refuses the sizes.
 cudaError_t encode_map(CUtensorMap& map, const void* base, MapElement element, MapSwizzle swizzle,
                        std::initializer_list<MapDim> dims);
 
