@@ -146,7 +146,7 @@ def run_ours(args, work, overrides, scratch):
     result_file.unlink(missing_ok=True)
     common = ["--config", work["config"], "--json", str(result_file)]
     if "puzzles" in work:
-        words = [args.binary, "bench", "eval", *common, "--passes", "1", "--profile-passes", "0",
+        words = [args.binary, "bench", "eval", *common, "--passes", "1",
                    f"eval.max_samples={args.puzzles or work['puzzles']}", f"eval.batch_size={work['batch']}"]
     else:
         words = [args.binary, "bench", "step", *common, "--steps", str(args.steps or work["steps"]), "--warmup",

@@ -25,9 +25,11 @@ at::Tensor Hrm::recur(const at::Tensor& x, at::Tensor& z_H, at::Tensor& z_L) con
 SegmentOutput Hrm::segment(const Carry& carry, const at::Tensor& inputs, const at::Tensor& puzzle_rows) {
   const at::Tensor x = embed_inputs(inputs, puzzle_rows);
   at::Tensor z_H = carry.z_H, z_L = carry.z_L;
-  const at::Tensor injection = recur(x, z_H, z_L);
-  // The one-step gradient.
-  z_L = L_level_->forward(z_L, injection);
+  {
+    const at::Tensor injection = recur(x, z_H, z_L);
+    // The one-step gradient.
+    z_L = L_level_->forward(z_L, injection);
+  }
   z_H = H_level_->forward(z_H, z_L);
   return read_out(z_H, z_L);
 }
@@ -36,9 +38,11 @@ at::Tensor Hrm::q_values(const Carry& carry, const at::Tensor& inputs, const at:
   const at::NoGradGuard no_grad;
   const at::Tensor x = embed_inputs(inputs, puzzle_rows);
   at::Tensor z_H = carry.z_H, z_L = carry.z_L;
-  const at::Tensor injection = recur(x, z_H, z_L);
-  // No step of this pass is differentiated.
-  z_L = L_level_->recur(z_L, injection);
+  {
+    const at::Tensor injection = recur(x, z_H, z_L);
+    // No step of this pass is differentiated.
+    z_L = L_level_->recur(z_L, injection);
+  }
   return read_q(H_level_->recur_first(z_H, z_L));
 }
 

@@ -9,7 +9,6 @@ namespace hrm {
 constexpr std::pair<const char*, const char*> kKernelGroups[] = {
     // Our own: kernels by the struct of their arguments, operations by name.
     {"LinearSwiglu", "matrix products with SwiGLU"},
-    {"TileSwiglu", "matrix products with SwiGLU"},
     {"linear_swiglu", "matrix products with SwiGLU"},
     {"swiglu_registers", "matrix products with SwiGLU"},
     {"LinearRmsNorm", "matrix products with RMSNorm"},

@@ -84,8 +84,9 @@ TEST(BenchStep, WithoutATable) {
 TEST(BenchEval, Times) {
   const TempDir dir;
   const fs::path file = dir / "eval.json";
-  const Result result =
-      run(with({"bench", "eval", "--passes", "2", "--json", file.string(), "eval.max_samples=6"}, tiny(dir.path())));
+  const Result result = run(
+      with({"bench", "eval", "--passes", "2", "--profile-passes", "1", "--json", file.string(), "eval.max_samples=6"},
+           tiny(dir.path())));
   ASSERT_EQ(result.code, 0) << result.err;
   EXPECT_NE(result.out.find("for 6 samples, 2 segments"), std::string::npos) << result.out;
   const json out = json::parse(read(file));

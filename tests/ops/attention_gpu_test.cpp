@@ -50,8 +50,7 @@ std::string name_of_length(const ::testing::TestParamInfo<std::tuple<bool, int64
 INSTANTIATE_TEST_SUITE_P(Lengths, AttentionLengthGpu,
                          ::testing::Combine(::testing::Bool(), ::testing::ValuesIn(short_lengths())), name_of_length);
 
-// A few more heads than blocks run at once, so that a persistent block has two: 4 blocks of up to 64 positions on a
-// multiprocessor, 2 of more.
+// A few more heads than a multiprocessor works on at once, so that persistent blocks have two or three.
 TEST(AttentionGpu, MoreHeadsThanBlocks) {
   HRM_NEEDS_GPU();
   const int64_t processors = at::cuda::getCurrentDeviceProperties()->multiProcessorCount;
@@ -61,14 +60,14 @@ TEST(AttentionGpu, MoreHeadsThanBlocks) {
   }
 }
 
-// So many that it has several.
+// So many that a block's ring of stages goes round more than once.
 TEST(AttentionGpu, ManyHeadsLarge) {
   HRM_NEEDS_GPU();
   for (const bool portable : {false, true}) {
     const WithPortable with_portable(portable);
     for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf}) {
-      for (const int64_t length : {60, 82, 97}) {
-        expect_good_attention(attention_case(71, length, 8, 64, true, dtype, at::kCUDA),
+      for (const int64_t length : {60, 82, 97, 128}) {
+        expect_good_attention(attention_case(200, length, 8, 64, true, dtype, at::kCUDA),
                               cat(dtype, " L ", length, " portable ", portable));
       }
       expect_good_attention(attention_case(2, 82, 8, 64, false, dtype, at::kCUDA),

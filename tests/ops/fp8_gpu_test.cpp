@@ -223,7 +223,7 @@ TEST(Fp8Gpu, Attention) {
     for (const at::ScalarType dtype : kTypes) {
       for (const Case& c :
            {Case{3, 82, 8, 64, true}, Case{34, 82, 8, 64, true}, Case{2, 97, 8, 64, false}, Case{1, 128, 2, 64, true},
-            Case{2, 16, 3, 32, true}, Case{1, 1, 1, 64, true}, Case{2, 201, 4, 64, true}}) {
+            Case{2, 16, 3, 32, true}, Case{1, 1, 1, 64, true}, Case{2, 201, 4, 64, true}, Case{180, 82, 8, 64, true}}) {
         const std::string what = cat("attention_fp8 ", dtype, " length ", c.length, " heads ", c.heads, " head_dim ",
                                      c.head_dim, with(portable));
         const at::Tensor qkv = normal({c.batch, c.length, 3 * c.heads * c.head_dim}, 1, dtype, at::kCUDA);

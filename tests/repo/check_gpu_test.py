@@ -35,6 +35,10 @@ for name in TESTS:
         time.sleep(600)
     if what == "crash":
         os._exit(134)
+    if what == "caught" and tool == "racecheck":
+        say("========= Internal Sanitizer Error: The Sanitizer failed to handle a hardware exception.")
+        say("[  FAILED  ]", name + " (5 ms)")
+        continue
     if what == "library" and tool == "racecheck":
         say("========= Internal Sanitizer Error: The Sanitizer failed to handle a hardware exception.")
         say("========= Target application returned an error")
@@ -141,11 +145,15 @@ class CheckGpu(unittest.TestCase):
                                           for tests in ("A.one A.x_race", "Lengths/B.y_late Lengths/B.two")])
 
     def test_what_the_sanitizer_could_not_run_is_neither_passed_nor_failed(self):
-        self.program("test_ops_gpu", "A.one", "A.x_library", "A.two", "A.y_race")
+        self.program("test_ops_gpu", "A.one", "A.x_library", "A.two", "A.z_caught", "A.y_race")
         done = self.check("--tools", "racecheck")
         self.assertEqual(done.returncode, 1)
-        self.assertIn("| racecheck | `test_ops_gpu` | 3 | 0 | 0 | 1 | 1 | 0 |", done.stdout)
+        self.assertIn("| racecheck | `test_ops_gpu` | 3 | 0 | 0 | 1 | 2 | 0 |", done.stdout)
         self.assertIn("- racecheck `A.x_library`: not checked, compute-sanitizer gave up", done.stdout)
+        self.assertIn("- racecheck `A.y_race`: passed, 1 reports", done.stdout)
+        self.assertEqual([line.split()[2:] for line in self.started()],
+                         [["A.one", "A.x_library", "A.two", "A.z_caught", "A.y_race"],
+                          ["A.two", "A.z_caught", "A.y_race"], ["A.y_race"]])
         self.program("test_ops_gpu", "A.one", "A.x_library", "A.two")
         self.assertEqual(self.check("--tools", "racecheck").returncode, 0)
 

@@ -73,7 +73,7 @@ struct BenchEvalOptions {
   std::vector<std::string> config_files;
   std::vector<std::string> overrides;
   int64_t passes = 3;          // timed, after one more
-  int64_t profile_passes = 1;  // recorded after them; 0: no table
+  int64_t profile_passes = 0;  // recorded after them; 0: no table
   std::string json_out;
 };
 int run_bench_eval(const BenchEvalOptions& options);

@@ -91,7 +91,7 @@ __device__ inline float load_once(const float* from) {
   return value;
 }
 
-// 16 bytes of a result: past the first-level cache, which keeps the rotation's table.
+// 16 bytes of a result: past the first-level cache, which keeps the rotation's table in the backward pass.
 __device__ inline void store_once(void* to, const uint4& value) {
   asm volatile("st.global.L1::no_allocate.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(value.x), "r"(value.y),
                "r"(value.z), "r"(value.w)
