@@ -1,7 +1,5 @@
 #include "hrm/models/hrm.h"
 
-#include "hrm/ops/inject.h"
-
 namespace hrm::models {
 
 Hrm::Hrm(const config::ModelConfig& config, const PuzzleModelDims& dims, at::Device device)
@@ -14,7 +12,7 @@ at::Tensor Hrm::recur(const at::Tensor& x, at::Tensor& z_H, at::Tensor& z_L) con
   at::Tensor injection;
   for (int64_t h = 0; h < config_.H_cycles; ++h) {
     const bool last_h = h + 1 == config_.H_cycles;
-    injection = ops::inject(z_H, x);  // recorded, if gradients are: the caller's last step has the same
+    injection = z_H + x;  // recorded, if gradients are: the caller's last step has the same
     const at::NoGradGuard no_grad;
     for (int64_t l = 0; l < config_.L_cycles - (last_h ? 1 : 0); ++l) z_L = L_level_->recur(z_L, injection);
     if (!last_h) z_H = H_level_->recur(z_H, z_L);

@@ -1,7 +1,5 @@
 #include "hrm/models/trm.h"
 
-#include "hrm/ops/inject.h"
-
 namespace hrm::models {
 
 Trm::Trm(const config::ModelConfig& config, const PuzzleModelDims& dims, at::Device device)
@@ -13,7 +11,7 @@ SegmentOutput Trm::segment(const Carry& carry, const at::Tensor& inputs, const a
   const at::Tensor x = embed_inputs(inputs, puzzle_rows);
   at::Tensor z_H = carry.z_H, z_L = carry.z_L;
   const auto cycle = [&](auto apply) {
-    const at::Tensor injection = ops::inject(z_H, x);
+    const at::Tensor injection = z_H + x;
     for (int64_t l = 0; l < config_.L_cycles; ++l) z_L = ((*L_level_).*apply)(z_L, injection);
     z_H = ((*L_level_).*apply)(z_H, z_L);
   };

@@ -3,7 +3,6 @@
 #include "hrm/nn/sub_blocks.h"
 #include "hrm/ops/backend.h"
 #include "hrm/ops/fp8.h"
-#include "hrm/ops/inject.h"
 #include "hrm/ops/mlp_mix.h"
 #include "hrm/ops/rms_norm.h"
 
@@ -79,13 +78,13 @@ ReasoningModule::ReasoningModule(int64_t layers, const BlockSizes& sizes, const 
 }
 
 at::Tensor ReasoningModule::forward(const at::Tensor& h, const at::Tensor& injection) const {
-  at::Tensor out = ops::inject(h, injection);
+  at::Tensor out = h + injection;
   for (const auto& layer : layers_) out = layer->forward(out);
   return out;
 }
 
 at::Tensor ReasoningModule::forward_first(const at::Tensor& h, const at::Tensor& injection) const {
-  at::Tensor out = ops::inject(h, injection);
+  at::Tensor out = h + injection;
   for (size_t i = 0; i + 1 < layers_.size(); ++i) out = layers_[i]->forward(out);
   return layers_.back()->forward_first(out);
 }
@@ -104,7 +103,7 @@ at::Tensor ReasoningModule::forward_fp8(const at::Tensor& h, const at::Tensor& i
   if (slot.defined()) {
     std::tie(out, out8) = ops::add_fp8(h, injection, slot);
   } else {
-    out = ops::inject(h, injection);
+    out = h + injection;
   }
   for (size_t i = 0; i < layers; ++i) {
     const Fp8Block& block = fp8_->blocks[i];

@@ -43,8 +43,6 @@ constexpr std::pair<const char*, const char*> kKernelGroups[] = {
     {"augment", "augmentation"},
     {"LinearTile", "matrix products"},
     {"hrm::linear", "matrix products"},
-    {"InjectForward", "elementwise"},
-    {"hrm::inject", "elementwise"},
     {"Fp8", "quantisation"},
     {"_fp8", "quantisation"},
     // Libraries.

@@ -177,12 +177,6 @@ BenchCall quantize_fp8(const Shape& s, at::Device device, at::ScalarType dtype) 
   return {{Random{device, dtype}.activations({s.batch, s.length(), s.width}), fp8_slot(device)}};
 }
 
-BenchCall inject(const Shape& s, at::Device device, at::ScalarType dtype) {
-  const Random random{device, dtype};
-  const std::vector<int64_t> sizes{s.batch, s.length(), s.width};
-  return {{random.activations(sizes), random.activations(sizes)}};
-}
-
 BenchCall add_fp8(const Shape& s, at::Device device, at::ScalarType dtype) {
   const Random random{device, dtype};
   const std::vector<int64_t> sizes{s.batch, s.length(), s.width};
@@ -447,7 +441,6 @@ const std::vector<BenchOp>& bench_ops() {
       {"hrm::rms_norm_residual", rms_norm_residual},
       {"hrm::rms_norm_residual_forward", rms_norm_residual},
       {"hrm::rms_norm_backward", rms_norm_backward},
-      {"hrm::inject", inject},
       {"hrm::swiglu", swiglu},
       {"hrm::swiglu_backward", swiglu_backward},
       {"hrm::attention", attention},

@@ -4,7 +4,6 @@
 
 #include "hrm/ops/attention.h"
 #include "hrm/ops/fp8.h"
-#include "hrm/ops/inject.h"
 #include "hrm/ops/linear.h"
 #include "hrm/ops/linear_rms_norm.h"
 #include "hrm/ops/linear_swiglu.h"
@@ -106,7 +105,7 @@ Chain inference(const Block& block) {
       between();
       h = linear_rms_norm(act, block.down, h, kEps);
       between();
-      h = inject(h, x);
+      h = h + x;
       between();
     }
     return {h};

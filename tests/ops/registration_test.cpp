@@ -27,7 +27,6 @@ TEST(Registration, EveryOpHasItsKernels) {
       "hrm::embed_backward",
       "hrm::fp8_update_scales_",
       "hrm::grad_norm",
-      "hrm::inject",
       "hrm::linear",
       "hrm::linear_accumulate_",
       "hrm::linear_fp8",

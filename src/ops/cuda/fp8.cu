@@ -119,7 +119,7 @@ template <typename T>
 __global__ void __launch_bounds__(kThreads) add_kernel(const AddFp8 p) {
   wait_for_earlier();
   constexpr int N = 16 / sizeof(T);
-  // The last elements first, as ops/cuda/inject.cu.
+  // The last elements first: the product before has written them last, and they are still in the L2 cache.
   const int64_t first = (int64_t{gridDim.x} - 1 - blockIdx.x) * kBlockElements;
   const int64_t size = smaller(p.size - first, kBlockElements);
   const T* a = static_cast<const T*>(p.a) + first;
