@@ -8,13 +8,13 @@ Hrm::Hrm(const config::ModelConfig& config, const PuzzleModelDims& dims, at::Dev
   L_level_ = make_level("L_level", config.L_layers);
 }
 
-at::Tensor Hrm::recur(const at::Tensor& x, at::Tensor& z_H, at::Tensor& z_L) const {
+at::Tensor Hrm::recur(const at::Tensor& x, at::Tensor& z_H, at::Tensor& z_L, int64_t last_L_calls) const {
   at::Tensor injection;
   for (int64_t h = 0; h < config_.H_cycles; ++h) {
     const bool last_h = h + 1 == config_.H_cycles;
     injection = z_H + x;  // recorded, if gradients are: the caller's last step has the same
     const at::NoGradGuard no_grad;
-    for (int64_t l = 0; l < config_.L_cycles - (last_h ? 1 : 0); ++l) z_L = L_level_->recur(z_L, injection);
+    z_L = L_level_->recur(z_L, injection, last_h ? last_L_calls : config_.L_cycles);
     if (!last_h) z_H = H_level_->recur(z_H, z_L);
   }
   return injection;
@@ -24,7 +24,7 @@ SegmentOutput Hrm::segment(const Carry& carry, const at::Tensor& inputs, const a
   const at::Tensor x = embed_inputs(inputs, puzzle_rows);
   at::Tensor z_H = carry.z_H, z_L = carry.z_L;
   {
-    const at::Tensor injection = recur(x, z_H, z_L);
+    const at::Tensor injection = recur(x, z_H, z_L, config_.L_cycles - 1);
     // The one-step gradient.
     z_L = L_level_->forward(z_L, injection);
   }
@@ -36,11 +36,7 @@ at::Tensor Hrm::q_values(const Carry& carry, const at::Tensor& inputs, const at:
   const at::NoGradGuard no_grad;
   const at::Tensor x = embed_inputs(inputs, puzzle_rows);
   at::Tensor z_H = carry.z_H, z_L = carry.z_L;
-  {
-    const at::Tensor injection = recur(x, z_H, z_L);
-    // No step of this pass is differentiated.
-    z_L = L_level_->recur(z_L, injection);
-  }
+  recur(x, z_H, z_L, config_.L_cycles);  // no step of this pass is differentiated
   return read_q(H_level_->recur_first(z_H, z_L));
 }
 

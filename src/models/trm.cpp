@@ -10,16 +10,17 @@ Trm::Trm(const config::ModelConfig& config, const PuzzleModelDims& dims, at::Dev
 SegmentOutput Trm::segment(const Carry& carry, const at::Tensor& inputs, const at::Tensor& puzzle_rows) {
   const at::Tensor x = embed_inputs(inputs, puzzle_rows);
   at::Tensor z_H = carry.z_H, z_L = carry.z_L;
-  const auto cycle = [&](auto apply) {
-    const at::Tensor injection = z_H + x;
-    for (int64_t l = 0; l < config_.L_cycles; ++l) z_L = ((*L_level_).*apply)(z_L, injection);
-    z_H = ((*L_level_).*apply)(z_H, z_L);
-  };
   {
     const at::NoGradGuard no_grad;
-    for (int64_t h = 0; h + 1 < config_.H_cycles; ++h) cycle(&nn::ReasoningModule::recur);
+    for (int64_t h = 0; h + 1 < config_.H_cycles; ++h) {
+      z_L = L_level_->recur(z_L, z_H + x, config_.L_cycles);
+      z_H = L_level_->recur(z_H, z_L);
+    }
   }
-  cycle(&nn::ReasoningModule::forward);  // recorded as a whole
+  // The last cycle is recorded as a whole.
+  const at::Tensor injection = z_H + x;
+  for (int64_t l = 0; l < config_.L_cycles; ++l) z_L = L_level_->forward(z_L, injection);
+  z_H = L_level_->forward(z_H, z_L);
   return read_out(z_H, z_L);
 }
 

@@ -44,6 +44,13 @@ at::Tensor Block::forward(const at::Tensor& h) const {
   return feed_forward(*mlp_, mix_positions(h), eps_);
 }
 
+at::Tensor Block::forward_add(const at::Tensor& h, const at::Tensor& addend) const {
+  const at::NoGradGuard no_grad;
+  const at::Tensor mixed = mix_positions(h);
+  if (ops::backend() == ops::Backend::fused) return mlp_sub_block_add(mixed, *mlp_, eps_, addend);
+  return feed_forward(*mlp_, mixed, eps_) + addend;
+}
+
 at::Tensor Block::forward_first(const at::Tensor& h) const {
   const at::Tensor mixed = mlp_t_ || ops::backend() != ops::Backend::fused || at::GradMode::is_enabled()
                                ? mix_positions(h).select(1, 0)
@@ -89,8 +96,21 @@ at::Tensor ReasoningModule::forward_first(const at::Tensor& h, const at::Tensor&
   return layers_.back()->forward_first(out);
 }
 
-at::Tensor ReasoningModule::recur(const at::Tensor& h, const at::Tensor& injection) const {
-  return fp8_ && fp8_->active ? forward_fp8(h, injection, layers_.size()) : forward(h, injection);
+at::Tensor ReasoningModule::recur(const at::Tensor& h, const at::Tensor& injection, int64_t times) const {
+  if (times == 0) return h;
+  at::Tensor out = h;
+  if (fp8_ && fp8_->active) {
+    for (int64_t i = 0; i < times; ++i) out = forward_fp8(out, injection, layers_.size());
+    return out;
+  }
+  // All but the last time, the last block's output is needed in the sum with the injection alone.
+  out = out + injection;
+  for (int64_t i = 1; i < times; ++i) {
+    for (size_t k = 0; k + 1 < layers_.size(); ++k) out = layers_[k]->forward(out);
+    out = layers_.back()->forward_add(out, injection);
+  }
+  for (const auto& layer : layers_) out = layer->forward(out);
+  return out;
 }
 
 at::Tensor ReasoningModule::recur_first(const at::Tensor& h, const at::Tensor& injection) const {

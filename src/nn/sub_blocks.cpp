@@ -126,4 +126,10 @@ at::Tensor mlp_sub_block(const at::Tensor& h, const SwiGLU& mlp, double eps) {
   return MlpSubBlock::apply(h, gate_up_proj.weight(), down_proj.weight(), &mlp, eps);
 }
 
+at::Tensor mlp_sub_block_add(const at::Tensor& h, const SwiGLU& mlp, double eps, const at::Tensor& addend) {
+  const at::NoGradGuard no_grad;
+  const at::Tensor act = ops::linear_swiglu(h, mlp.gate_up_proj().compute_weight());
+  return ops::linear_rms_norm_add(act, mlp.down_proj().compute_weight(), h, eps, addend);
+}
+
 }  // namespace hrm::nn

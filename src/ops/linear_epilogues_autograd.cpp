@@ -7,5 +7,6 @@ TORCH_LIBRARY_IMPL(hrm, Autograd, m) {
   m.impl("linear_swiglu_forward", torch::autograd::autogradNotImplementedFallback());
   m.impl("linear_swiglu_backward", torch::autograd::autogradNotImplementedFallback());
   m.impl("linear_rms_norm", torch::autograd::autogradNotImplementedFallback());
+  m.impl("linear_rms_norm_add", torch::autograd::autogradNotImplementedFallback());
   m.impl("linear_rms_norm_forward", torch::autograd::autogradNotImplementedFallback());
 }

@@ -26,6 +26,16 @@ void check_linear_rms_norm(const at::Tensor& x, const at::Tensor& weight, const 
   TORCH_CHECK(eps > 0, "hrm::linear_rms_norm: eps must be positive, got ", eps);
 }
 
+void check_linear_rms_norm_add(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& residual, double eps,
+                               const at::Tensor& addend) {
+  check_linear_rms_norm(x, weight, residual, eps);
+  TORCH_CHECK(addend.sizes() == residual.sizes() && addend.scalar_type() == residual.scalar_type() &&
+                  addend.device() == residual.device(),
+              "hrm::linear_rms_norm_add: addend must be like residual, got ", addend.scalar_type(), " ", addend.sizes(),
+              " on ", addend.device(), " and ", residual.scalar_type(), " ", residual.sizes(), " on ",
+              residual.device());
+}
+
 at::Tensor linear_rms_norm(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& residual, double eps) {
   static const auto op = c10::Dispatcher::singleton()
                              .findSchemaOrThrow("hrm::linear_rms_norm", "")
@@ -42,6 +52,15 @@ std::tuple<at::Tensor, at::Tensor> linear_rms_norm_forward(const at::Tensor& x, 
   return op.call(x, weight, residual, eps);
 }
 
+at::Tensor linear_rms_norm_add(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& residual, double eps,
+                               const at::Tensor& addend) {
+  static const auto op =
+      c10::Dispatcher::singleton()
+          .findSchemaOrThrow("hrm::linear_rms_norm_add", "")
+          .typed<at::Tensor(const at::Tensor&, const at::Tensor&, const at::Tensor&, double, const at::Tensor&)>();
+  return op.call(x, weight, residual, eps, addend);
+}
+
 namespace {
 
 at::Tensor linear_rms_norm_cpu(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& residual, double eps) {
@@ -55,15 +74,23 @@ std::tuple<at::Tensor, at::Tensor> linear_rms_norm_forward_cpu(const at::Tensor&
   return rms_norm_residual_forward(cpu::linear_product(x, weight), residual, eps);
 }
 
+at::Tensor linear_rms_norm_add_cpu(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& residual,
+                                   double eps, const at::Tensor& addend) {
+  check_linear_rms_norm_add(x, weight, residual, eps, addend);
+  return linear_rms_norm_cpu(x, weight, residual, eps).add_(addend);
+}
+
 }  // namespace
 
 TORCH_LIBRARY_FRAGMENT(hrm, m) {
   m.def("linear_rms_norm(Tensor x, Tensor weight, Tensor residual, float eps) -> Tensor");
+  m.def("linear_rms_norm_add(Tensor x, Tensor weight, Tensor residual, float eps, Tensor addend) -> Tensor");
   m.def("linear_rms_norm_forward(Tensor x, Tensor weight, Tensor residual, float eps) -> (Tensor y, Tensor rstd)");
 }
 
 TORCH_LIBRARY_IMPL(hrm, CPU, m) {
   m.impl("linear_rms_norm", &linear_rms_norm_cpu);
+  m.impl("linear_rms_norm_add", &linear_rms_norm_add_cpu);
   m.impl("linear_rms_norm_forward", &linear_rms_norm_forward_cpu);
 }
 

@@ -164,6 +164,12 @@ BenchCall linear_rms_norm(const Shape& s, at::Device device, at::ScalarType dtyp
           product_flops(s.rows(), s.inner, s.width)};
 }
 
+BenchCall linear_rms_norm_add(const Shape& s, at::Device device, at::ScalarType dtype) {
+  BenchCall call = linear_rms_norm(s, device, dtype);
+  call.arguments.emplace_back(Random{device, dtype}.activations({s.batch, s.length(), s.width}));
+  return call;
+}
+
 // What the recursions without gradient run in 8 bits.
 at::Tensor fp8_slot(at::Device device) {
   return ops::make_fp8_slots(1, device).select(0, 0);
@@ -457,6 +463,7 @@ const std::vector<BenchOp>& bench_ops() {
       {"hrm::linear_swiglu_forward", linear_swiglu},
       {"hrm::linear_swiglu_backward", linear_swiglu_backward},
       {"hrm::linear_rms_norm", linear_rms_norm},
+      {"hrm::linear_rms_norm_add", linear_rms_norm_add},
       {"hrm::linear_rms_norm_forward", linear_rms_norm},
       {"hrm::quantize_fp8", quantize_fp8},
       {"hrm::quantize_fp8_", quantize_weights_fp8},

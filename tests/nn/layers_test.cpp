@@ -208,6 +208,21 @@ TEST(ReasoningModule, InjectsOnceAndNamesItsLayers) {
                                              "layers.1.mlp.gate_up_proj.weight", "layers.1.mlp.down_proj.weight"}));
 }
 
+TEST(ReasoningModule, RecursAsOftenAsAsked) {
+  const at::NoGradGuard no_grad;
+  for (const bool mlp_t : {false, true}) {
+    ReasoningModule module(2, {.width = 12, .positions = 5, .heads = 3, .mlp_t = mlp_t}, {}, at::kCPU);
+    init_parameters(module, 0);
+    const at::Tensor h = at::randn({2, 5, 12}), injection = at::randn({2, 5, 12});
+    at::Tensor want = h;
+    EXPECT_TRUE(at::equal(module.recur(h, injection, 0), want)) << "mlp_t " << mlp_t;
+    for (int64_t times = 1; times <= 3; ++times) {
+      want = module.forward(want, injection);
+      EXPECT_TRUE(at::equal(module.recur(h, injection, times), want)) << "mlp_t " << mlp_t << ", times " << times;
+    }
+  }
+}
+
 TEST(ReasoningModule, RecordsNothingWithoutGrad) {
   const at::NoGradGuard no_grad;
   ReasoningModule module(1, {.width = 12, .positions = 5, .heads = 3}, {}, at::kCPU);

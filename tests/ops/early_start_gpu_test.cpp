@@ -103,9 +103,7 @@ Chain inference(const Block& block) {
       between();
       const at::Tensor act = linear_swiglu(h, block.gate_up);
       between();
-      h = linear_rms_norm(act, block.down, h, kEps);
-      between();
-      h = h + x;
+      h = linear_rms_norm_add(act, block.down, h, kEps, x);
       between();
     }
     return {h};

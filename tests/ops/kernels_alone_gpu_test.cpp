@@ -67,7 +67,7 @@ TEST(KernelsAloneGpu, LinearRmsNorm) {
     const auto [x, weight, residual] = product_input(shape, shape.width, at::kBFloat16, at::kCUDA);
     const auto run = [&, &x = x, &weight = weight, &residual = residual] {
       const auto [y, rstd] = linear_rms_norm_forward(x, weight, residual, kNormEps);
-      return Tensors{y, rstd};
+      return Tensors{y, rstd, linear_rms_norm_add(x, weight, residual, kNormEps, residual)};
     };
     expect_same_each_time(run, kTimes, name_of(at::kBFloat16, shape));
   }

@@ -73,6 +73,8 @@ inline void expect_good_linear_rms_norm(const ProductShape& shape, at::ScalarTyp
   expect_as_good(y, plain_y, exact_y, what + ", y");
   expect_as_good(rstd, plain_rstd, exact_rstd, what + ", rstd", exact_rstd.abs().max().item<double>());
   expect_same_bits(linear_rms_norm(x, weight, residual, kNormEps), y, what + ", without rstd");
+  const at::Tensor addend = normal(residual.sizes(), 4, dtype, device);
+  expect_same_bits(linear_rms_norm_add(x, weight, residual, kNormEps, addend), y + addend, what + ", with an addend");
 }
 
 // Equals the two ops it is made of, up to the rounding of the product between them.

@@ -265,6 +265,9 @@ TEST(LinearEpiloguesGpu, StridedAndMisalignedInputs) {
   expect_same(linear_swiglu(strided(x), strided(weight)), act, "act, strided");
   expect_same(linear_rms_norm(misaligned(x), misaligned(weight), misaligned(residual), kNormEps), y, "y, misaligned");
   expect_same(linear_rms_norm(strided(x), strided(weight), strided(residual), kNormEps), y, "y, strided");
+  const at::Tensor sum = linear_rms_norm_add(x, weight, residual, kNormEps, residual);
+  expect_same_bits(linear_rms_norm_add(x, weight, residual, kNormEps, misaligned(residual)), sum, "addend, misaligned");
+  expect_same_bits(linear_rms_norm_add(x, weight, residual, kNormEps, strided(residual)), sum, "addend, strided");
 }
 
 // A block's several tiles follow each other within few steps, so that its warps come far apart unless they wait.
@@ -336,6 +339,8 @@ TEST(LinearEpiloguesGpu, ReferenceBackendIsComposed) {
   expect_same_bits(linear_swiglu(x, weight), swiglu(at::linear(x, weight)));
   expect_same_bits(linear_rms_norm(x, weight, residual, kNormEps),
                    rms_norm_residual(at::linear(x, weight), residual, kNormEps));
+  expect_same_bits(linear_rms_norm_add(x, weight, residual, kNormEps, x),
+                   rms_norm_residual(at::linear(x, weight), residual, kNormEps) + x);
 }
 
 }  // namespace

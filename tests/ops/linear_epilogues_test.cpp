@@ -65,6 +65,11 @@ TEST(LinearRmsNorm, BadInputIsNamed) {
   expect_message(message(weight, at::zeros({3, 4}), 1e-5), {"hrm::linear_rms_norm", "[3, 4]"});
   expect_message(message(weight, at::zeros({2, 4}, at::kHalf), 1e-5), {"hrm::linear_rms_norm", "dtype", "Half"});
   expect_message(message(weight, at::zeros({2, 4}), 0), {"hrm::linear_rms_norm", "eps"});
+  const auto with_addend = [&](const at::Tensor& addend) {
+    return error_of([&] { linear_rms_norm_add(x, weight, at::zeros({2, 4}), 1e-5, addend); });
+  };
+  expect_message(with_addend(at::zeros({4})), {"hrm::linear_rms_norm_add", "[4]", "[2, 4]"});
+  expect_message(with_addend(at::zeros({2, 4}, at::kHalf)), {"hrm::linear_rms_norm_add", "Half", "Float"});
 }
 
 }  // namespace

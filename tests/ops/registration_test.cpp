@@ -33,6 +33,7 @@ TEST(Registration, EveryOpHasItsKernels) {
       "hrm::linear_grad_x",
       "hrm::linear_grad_x_add_",
       "hrm::linear_rms_norm",
+      "hrm::linear_rms_norm_add",
       "hrm::linear_rms_norm_forward",
       "hrm::linear_rms_norm_fp8",
       "hrm::linear_swiglu",

@@ -17,9 +17,9 @@ class Hrm : public PuzzleNetwork {
   double flops_per_sample_segment() const override;
 
  private:
-  // Runs everything but the last call of each module on (z_H, z_L), unrecorded; returns the z_H + x of that last call
-  // of L, recorded where the caller records.
-  at::Tensor recur(const at::Tensor& x, at::Tensor& z_H, at::Tensor& z_L) const;
+  // All H cycles on (z_H, z_L), unrecorded, but in the last one only `last_L_calls` calls of L and none of H. Returns
+  // the last cycle's z_H + x, recorded where the caller records.
+  at::Tensor recur(const at::Tensor& x, at::Tensor& z_H, at::Tensor& z_L, int64_t last_L_calls) const;
 
   std::shared_ptr<nn::ReasoningModule> H_level_, L_level_;
 };

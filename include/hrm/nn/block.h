@@ -30,6 +30,8 @@ class Block : public torch::nn::Module {
   Block(const BlockSizes& sizes, const RotaryTable& rotary, at::Device device);
 
   at::Tensor forward(const at::Tensor& h) const;  // (B, L, D) -> (B, L, D)
+  // forward(h) + addend, not recorded.
+  at::Tensor forward_add(const at::Tensor& h, const at::Tensor& addend) const;
   // Position 0 of forward(h) alone, (B, D).
   at::Tensor forward_first(const at::Tensor& h) const;
   // forward(h) with matrix products in 8 bits, not recorded. h8: h in e4m3 under h_slot; both are not read where the
@@ -56,9 +58,9 @@ class ReasoningModule : public torch::nn::Module {
   at::Tensor forward(const at::Tensor& h, const at::Tensor& injection) const;  // (B, L, D) each
   // Position 0 of the same, (B, D): the last block leaves out what only the other positions need.
   at::Tensor forward_first(const at::Tensor& h, const at::Tensor& injection) const;
-  // forward() for a recursion whose result is not differentiated: with matrix products in 8 bits where set_fp8() gave
-  // what they need and it is active. Call without gradient mode.
-  at::Tensor recur(const at::Tensor& h, const at::Tensor& injection) const;
+  // forward() `times` times, h = forward(h, injection), for a recursion whose result is not differentiated: with matrix
+  // products in 8 bits where set_fp8() gave what they need and it is active. Call without gradient mode.
+  at::Tensor recur(const at::Tensor& h, const at::Tensor& injection, int64_t times = 1) const;
   // forward_first() in the same way; the last block computes in the compute dtype.
   at::Tensor recur_first(const at::Tensor& h, const at::Tensor& injection) const;
 

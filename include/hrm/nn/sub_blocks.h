@@ -23,4 +23,7 @@ at::Tensor attention_first_position(const at::Tensor& h, const Attention& attent
 // activation is computed again from gate_up.
 at::Tensor mlp_sub_block(const at::Tensor& h, const SwiGLU& mlp, double eps);
 
+// y + addend, without gradient. addend (..., D) as h.
+at::Tensor mlp_sub_block_add(const at::Tensor& h, const SwiGLU& mlp, double eps, const at::Tensor& addend);
+
 }  // namespace hrm::nn

@@ -25,4 +25,10 @@ at::Tensor linear_rms_norm(const at::Tensor& x, const at::Tensor& weight, const 
 std::tuple<at::Tensor, at::Tensor> linear_rms_norm_forward(const at::Tensor& x, const at::Tensor& weight,
                                                            const at::Tensor& residual, double eps);
 
+// y + addend, y as above and rounded before the sum, rounded once more: what a recursion that is applied again to its
+// output plus the same `addend` (..., D), of x's dtype, reads next. Returns (..., D), contiguous; y itself is not kept.
+// From 80 rows for every two multiprocessors on the kernel above adds; below, and elsewhere, a sum of its own does.
+at::Tensor linear_rms_norm_add(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& residual, double eps,
+                               const at::Tensor& addend);
+
 }  // namespace hrm::ops

@@ -81,10 +81,10 @@ std::tuple<at::Tensor, at::Tensor> linear_swiglu_backward_cuda(const at::Tensor&
   return {grad_gate_up, act};
 }
 
-// y, and rstd if `save`; none where the kernel does not take the input.
+// y, and rstd if `save`; none where the kernel does not take the input. With an addend: y + addend in y's place.
 std::optional<std::tuple<at::Tensor, at::Tensor>> rms_norm_by_kernel(const at::Tensor& x, const at::Tensor& weight,
-                                                                     const at::Tensor& residual, double eps,
-                                                                     bool save) {
+                                                                     const at::Tensor& residual, double eps, bool save,
+                                                                     const at::Tensor& addend = {}) {
   if (!cuda::use_kernel(x) || x.numel() == 0) return {};
   cuda::sm90::LinearRmsNorm params{};
   params.rows = x.numel() / x.size(-1);
@@ -92,6 +92,8 @@ std::optional<std::tuple<at::Tensor, at::Tensor>> rms_norm_by_kernel(const at::T
   params.inner = x.size(-1);
   params.eps = static_cast<float>(eps);
   params.element = cuda::element_of(x);
+  const at::Tensor addend_rows = addend.defined() ? cuda::aligned_rows(addend) : addend;
+  params.addend = addend.defined() ? addend_rows.const_data_ptr() : nullptr;
   if (!cuda::sm90::fits(params)) return {};
   const at::Tensor x_rows = cuda::aligned_rows(x), weight_rows = cuda::aligned_rows(weight),
                    residual_rows = cuda::aligned_rows(residual);
@@ -115,6 +117,14 @@ at::Tensor linear_rms_norm_cuda(const at::Tensor& x, const at::Tensor& weight, c
   return rms_norm_residual(linear_forward(x, weight, {}), residual, eps);
 }
 
+at::Tensor linear_rms_norm_add_cuda(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& residual,
+                                    double eps, const at::Tensor& addend) {
+  check_linear_rms_norm_add(x, weight, residual, eps, addend);
+  const c10::cuda::CUDAGuard guard(x.device());
+  if (const auto out = rms_norm_by_kernel(x, weight, residual, eps, /*save=*/false, addend)) return std::get<0>(*out);
+  return linear_rms_norm_cuda(x, weight, residual, eps).add_(addend);
+}
+
 std::tuple<at::Tensor, at::Tensor> linear_rms_norm_forward_cuda(const at::Tensor& x, const at::Tensor& weight,
                                                                 const at::Tensor& residual, double eps) {
   check_linear_rms_norm(x, weight, residual, eps);
@@ -130,6 +140,7 @@ TORCH_LIBRARY_IMPL(hrm, CUDA, m) {
   m.impl("linear_swiglu_forward", &linear_swiglu_forward_cuda);
   m.impl("linear_swiglu_backward", &linear_swiglu_backward_cuda);
   m.impl("linear_rms_norm", &linear_rms_norm_cuda);
+  m.impl("linear_rms_norm_add", &linear_rms_norm_add_cuda);
   m.impl("linear_rms_norm_forward", &linear_rms_norm_forward_cuda);
 }
 

@@ -58,11 +58,13 @@ struct LinearSwigluBackward {
 bool fits(const LinearSwigluBackward& params);
 cudaError_t launch(const LinearSwigluBackward& params, cudaStream_t stream);
 
-// h = residual + x * weight^T, y = h * rstd, rstd = 1 / sqrt(mean(h^2) + eps).
+// h = residual + x * weight^T, y = h * rstd, rstd = 1 / sqrt(mean(h^2) + eps). With an addend, y + addend (both
+// rounded) takes y's place; few rows do not fit then.
 struct LinearRmsNorm {
   const void* x;         // (rows, inner)
   const void* weight;    // (width, inner)
   const void* residual;  // (rows, width)
+  const void* addend;    // (rows, width), or null
   void* y;               // (rows, width)
   float* rstd;           // (rows), or null: do not write
   int64_t rows;

@@ -28,8 +28,14 @@ cudaError_t start_rms_norm(const Params& p, RowNormShape shape, cudaStream_t str
   shape.eps = p.eps;
   const auto tiles = static_cast<int>((p.rows + 127) / 128);
   const int clusters = std::min(tiles, multiprocessors() / kBlocks);
-  return start(linear_rms_norm_kernel<kInput, kOperand, kBlocks, kStages>, clusters * kBlocks, 384,
-               row_norm_shared_bytes(kStages, kBlocks), kBlocks, stream, map_a, map_w, map_residual, map_y, shape);
+  const auto run = [&](auto kernel) {
+    return start(kernel, clusters * kBlocks, 384, row_norm_shared_bytes(kStages, kBlocks), kBlocks, stream, map_a,
+                 map_w, map_residual, map_y, shape);
+  };
+  if constexpr (kOperand != Input::e4m3) {
+    if (shape.addend != nullptr) return run(linear_rms_norm_kernel<kInput, kOperand, kBlocks, kStages, true>);
+  }
+  return run(linear_rms_norm_kernel<kInput, kOperand, kBlocks, kStages, false>);
 }
 
 template <Input kInput, Input kOperand, class Params>
@@ -49,11 +55,14 @@ cudaError_t start_few(const Params& p, RowNormShape shape, cudaStream_t stream) 
                stream, map_a, map_w, map_residual, map_y, shape);
 }
 
+template <class Params>
+bool few(const Params& p) {
+  return p.width == 512 && p.rows <= int64_t{kFewRows} * (multiprocessors() / 2);
+}
+
 template <Input kInput, Input kOperand, class Params>
 cudaError_t start_by_width(const Params& p, const RowNormShape& shape, cudaStream_t stream) {
-  if (p.width == 512 && p.rows <= int64_t{kFewRows} * (multiprocessors() / 2)) {
-    return start_few<kInput, kOperand>(p, shape, stream);
-  }
+  if (few(p)) return start_few<kInput, kOperand>(p, shape, stream);
   return p.width == 256 ? start_rms_norm<kInput, kOperand, 1>(p, shape, stream)
                         : start_rms_norm<kInput, kOperand, 2>(p, shape, stream);
 }
@@ -67,13 +76,14 @@ bool shared_limits(const Params& p) {
 }  // namespace
 
 bool fits(const LinearRmsNorm& p) {
-  return shared_limits(p) && p.inner % 64 == 0;
+  return shared_limits(p) && p.inner % 64 == 0 && (p.addend == nullptr || !few(p));
 }
 
 cudaError_t launch(const LinearRmsNorm& p, cudaStream_t stream) {
   if (!fits(p)) return cudaErrorInvalidValue;
   RowNormShape shape{};
   shape.rstd = p.rstd;
+  shape.addend = p.addend;
   return p.element == Element::f16 ? start_by_width<Input::f16, Input::f16>(p, shape, stream)
                                    : start_by_width<Input::bf16, Input::bf16>(p, shape, stream);
 }

@@ -18,7 +18,8 @@
 namespace hrm::ops::cuda::sm90 {
 
 struct RowNormShape {
-  float* rstd;  // (rows), or null
+  float* rstd;         // (rows), or null
+  const void* addend;  // kAdds only: (rows, N)
   int64_t rows;
   int blocks_k;  // rows of 128 bytes in K; what is past the end arrives as zeros
   float eps;
@@ -37,8 +38,8 @@ constexpr int row_norm_shared_bytes(int stages, int blocks) {
 }
 
 // map_residual, map_y: (rows, N) as (64, rows, N / 64), in boxes of 64 x 64 x 4. kInput: residual and y, bf16 or f16.
-// kOperand: A and W, the same or e4m3.
-template <Input kInput, Input kOperand, int kBlocks, int kStages>
+// kOperand: A and W, the same or e4m3. kAdds: y + addend is written in y's place.
+template <Input kInput, Input kOperand, int kBlocks, int kStages, bool kAdds>
 __global__ void __launch_bounds__(384, 1)
     linear_rms_norm_kernel(const __grid_constant__ CUtensorMap map_a, const __grid_constant__ CUtensorMap map_w,
                            const __grid_constant__ CUtensorMap map_residual, const __grid_constant__ CUtensorMap map_y,
@@ -190,6 +191,19 @@ __global__ void __launch_bounds__(384, 1)
         squares[i] += __shfl_xor_sync(0xffffffffu, squares[i], 1);
         squares[i] += __shfl_xor_sync(0xffffffffu, squares[i], 2);
       }
+      // On their way while the sums are exchanged.
+      uint4 others[kAdds ? 2 : 1][8];
+      if constexpr (kAdds) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          const int64_t row = first_row + local_row + 8 * i;
+          const auto* from = static_cast<const uint16_t*>(shape.addend) + row * N + 256 * n + 8 * q;
+#pragma unroll
+          for (int run = 0; run < 8; ++run) {
+            others[i][run] = row < shape.rows ? *reinterpret_cast<const uint4*>(from + 32 * run) : uint4{};
+          }
+        }
+      }
       if constexpr (kBlocks > 1) {
         uint64_t* arrived = &sums_full[2 * exchange.stage + consumer];
         float* mine = sums + (2 * exchange.stage + consumer) * kBlocks * 64;
@@ -222,10 +236,15 @@ __global__ void __launch_bounds__(384, 1)
 #pragma unroll
         for (int run = 0; run < 8; ++run) {
           const int of = 16 * run + 2 * i;
-          const uint4 y = {round_pair<kInput>(d[of] * rstd, d[of + 1] * rstd),
-                           round_pair<kInput>(d[of + 4] * rstd, d[of + 5] * rstd),
-                           round_pair<kInput>(d[of + 8] * rstd, d[of + 9] * rstd),
-                           round_pair<kInput>(d[of + 12] * rstd, d[of + 13] * rstd)};
+          uint4 y = {round_pair<kInput>(d[of] * rstd, d[of + 1] * rstd),
+                     round_pair<kInput>(d[of + 4] * rstd, d[of + 5] * rstd),
+                     round_pair<kInput>(d[of + 8] * rstd, d[of + 9] * rstd),
+                     round_pair<kInput>(d[of + 12] * rstd, d[of + 13] * rstd)};
+          if constexpr (kAdds) {
+            const uint4 other = others[i][run];
+            y = {add_pairs<kInput>(y.x, other.x), add_pairs<kInput>(y.y, other.y), add_pairs<kInput>(y.z, other.z),
+                 add_pairs<kInput>(y.w, other.w)};
+          }
           *piece(run, i) = y;
           if constexpr (k8) {
             if (writes_8) {
