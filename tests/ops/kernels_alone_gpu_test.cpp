@@ -28,7 +28,7 @@ TEST(KernelsAloneGpu, Linear) {
   HRM_NEEDS_GPU();
   const at::NoGradGuard no_grad;
   const WithTiles with_tiles;
-  for (const ProductShape& shape : std::vector<ProductShape>{{3000, 512, 1536}, {130, 96, 264}}) {
+  for (const ProductShape& shape : std::vector<ProductShape>{{3000, 512, 1536}, {2816, 128, 1536}, {130, 96, 264}}) {
     const auto [x, weight, residual] = product_input(shape, shape.width, at::kBFloat16, at::kCUDA);
     expect_same_each_time([&, &x = x, &weight = weight] { return Tensors{linear(x, weight, weight)}; }, kTimes,
                           name_of(at::kBFloat16, shape));

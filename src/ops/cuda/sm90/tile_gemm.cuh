@@ -1,8 +1,8 @@
 #pragma once
-// Products with an epilogue: A (M, K) * W (N, K)^T in tiles of 128 rows x 256 columns.
+// Products with an epilogue: A (M, K) * W (N, K)^T in tiles of 128 rows x 256 columns, or fewer.
 //
 // Three warpgroups of a block, for as many tiles as the block gets:
-// - Two consumers, 64 rows x 256 columns each, work on the tensor cores, put the rounded product into a staging buffer
+// - Two consumers, 64 rows each, work on the tensor cores, put the rounded product into a staging buffer
 //   and go on with the next tile.
 // - Of the third, one thread starts the TMA's loads, and three warps read the staging buffers, do the rest of the work
 //   and write to memory, while the tensor cores are busy with the next tile. (Not a fourth warpgroup: with more than
@@ -11,6 +11,7 @@
 //
 // Op, the epilogue, is a plain struct.
 //   kInput       type of the operands
+//   kColumns     columns of a tile: 256; with kStores a multiple of 64 up to that
 //   kOutput      type of the staged product, bf16 or f16; e4m3 operands have scales, x_slot[1] and weight_slot[1], by
 //                which it is multiplied before it is rounded
 //   kWeight      how W stands in memory and in the stages
@@ -45,7 +46,7 @@ enum class Weight {
 struct TileShape {
   int64_t rows;
   int blocks_k;      // 128 bytes of K each; what is loaded beyond K is zero
-  int slices;        // 256 of N each
+  int slices;        // kColumns of N each
   int box_distance;  // see Op::kBoxes
 };
 
@@ -58,8 +59,12 @@ struct TilePart {
   int reader;     // 0 to 2, the warp
 };
 
-constexpr int kTileStageBytes = (128 + 256) * 128;
-constexpr int kStagingBytes = 64 * 512;  // 64 rows x 256 16-bit elements, for each consumer
+template <class Op>
+constexpr int kTileStageBytes = (128 + Op::kColumns) * 128;
+template <class Op>
+constexpr int kPartBytes = 16 * 2 * Op::kColumns;  // 16 rows of 16-bit elements
+template <class Op>
+constexpr int kStagingBytes = 4 * kPartBytes<Op>;  // for each consumer
 
 // Chunk (16 bytes) c of row r in a staging buffer; neighbouring rows stand in different banks.
 __device__ inline const uint4* staged(const uint8_t* staging, int row, int chunk) {
@@ -69,8 +74,8 @@ __device__ inline const uint4* staged(const uint8_t* staging, int row, int chunk
 
 // Columns 8 * j to 8 * j + 15 of a warp's 16 rows, rounded; lane l says where row l % 16 of columns
 // 8 * (j + l / 16) ... goes.
-template <Input kOutput>
-__device__ inline void store_columns(void* row, const float (&d)[128], int j) {
+template <Input kOutput, int kSize>
+__device__ inline void store_columns(void* row, const float (&d)[kSize], int j) {
   store_matrices(row, round_pair<kOutput>(d[4 * j], d[4 * j + 1]), round_pair<kOutput>(d[4 * j + 2], d[4 * j + 3]),
                  round_pair<kOutput>(d[4 * j + 4], d[4 * j + 5]), round_pair<kOutput>(d[4 * j + 6], d[4 * j + 7]));
 }
@@ -80,7 +85,7 @@ constexpr int kOpBytes = (static_cast<int>(sizeof(typename Op::Shared)) + 127) /
 
 template <class Op>
 constexpr int tile_shared_bytes(int stages) {
-  return 1024 + stages * kTileStageBytes + 2 * kStagingBytes + kOpBytes<Op> + (2 * stages + 24) * 8;
+  return 1024 + stages * kTileStageBytes<Op> + 2 * kStagingBytes<Op> + kOpBytes<Op> + (2 * stages + 24) * 8;
 }
 
 template <class Op, int kStages>
@@ -88,11 +93,13 @@ __global__ void __launch_bounds__(384, 1)
     tile_kernel(const __grid_constant__ CUtensorMap map_a, const __grid_constant__ CUtensorMap map_w,
                 const TileShape shape, const __grid_constant__ Op op) {
 #if HRM_SM90A
+  constexpr int kColumns = Op::kColumns, kStageBytes = kTileStageBytes<Op>;
+  static_assert(kColumns == 256 || (Op::kStores && kColumns < 256 && kColumns % 64 == 0));
   extern __shared__ uint8_t shared_raw[];
   uint8_t* ring = shared_raw + (-shared_address(shared_raw) & 1023);
-  uint8_t* staging = ring + kStages * kTileStageBytes;
-  auto& shared = *reinterpret_cast<typename Op::Shared*>(staging + 2 * kStagingBytes);
-  uint64_t* full = reinterpret_cast<uint64_t*>(staging + 2 * kStagingBytes + kOpBytes<Op>);
+  uint8_t* staging = ring + kStages * kStageBytes;
+  auto& shared = *reinterpret_cast<typename Op::Shared*>(staging + 2 * kStagingBytes<Op>);
+  uint64_t* full = reinterpret_cast<uint64_t*>(staging + 2 * kStagingBytes<Op> + kOpBytes<Op>);
   uint64_t* empty = full + kStages;
   // For each 16 rows. A reader does not wait for every tile of the same rows, and the two parities of a barrier tell
   // only neighbouring tiles apart: with one barrier, a reader ahead of the others could take what was staged two tiles
@@ -134,14 +141,14 @@ __global__ void __launch_bounds__(384, 1)
           for (int k = 0; k < shape.blocks_k; ++k) {
             barrier_wait(&empty[at.stage], at.parity ^ 1);
             uint64_t* barrier = &full[at.stage];
-            barrier_arrive_expect(barrier, kTileStageBytes);
-            uint8_t* a = ring + at.stage * kTileStageBytes;
+            barrier_arrive_expect(barrier, kStageBytes);
+            uint8_t* a = ring + at.stage * kStageBytes;
             uint8_t* w = a + 128 * 128;
             tma_load(a, &map_a, barrier, kBlockK * k, row);
             if constexpr (Op::kWeight == Weight::transposed) {
               tma_load(w, &map_w, barrier, 0, 64 * k, 4 * slice);
             } else if constexpr (Op::kWeight == Weight::rows) {
-              tma_load(w, &map_w, barrier, kBlockK * k, 256 * slice);
+              tma_load(w, &map_w, barrier, kBlockK * k, kColumns * slice);
             } else {
 #pragma unroll
               for (int box = 0; box < Op::kBoxes; ++box) {
@@ -174,7 +181,7 @@ __global__ void __launch_bounds__(384, 1)
       for (int index = reader; locate(index, where); index += 3) {
         const bool more = locate(index + 3, next);
         op.run(
-            shared, where, staging + 16 * 512 * where.part,
+            shared, where, staging + kPartBytes<Op> * where.part,
             [&] { barrier_wait(&staging_full[8 * (where.iteration & 1) + where.part], where.iteration >> 1 & 1); },
             [&] {
               __syncwarp();
@@ -206,25 +213,25 @@ __global__ void __launch_bounds__(384, 1)
           named_barrier(2, 128);
         }
       }
-      float d[128];
+      float d[kColumns / 2];
       int previous = 0;
       for (int k = 0; k < shape.blocks_k; ++k) {
         barrier_wait(&full[at.stage], at.parity);
-        const uint8_t* stage = ring + at.stage * kTileStageBytes;
+        const uint8_t* stage = ring + at.stage * kStageBytes;
         const uint64_t a = descriptor_k_major(stage + 64 * 128 * consumer);
         wgmma_fence();
         if constexpr (Op::kWeight == Weight::transposed) {
           const uint64_t b = descriptor_mn_major(stage + 128 * 128, 64 * 128);
 #pragma unroll
           for (int step = 0; step < 4; ++step) {
-            Mma<256, Op::kInput>::template shared<Major::k, Major::mn>(d, a + 2 * step, b + 128 * step,
-                                                                       k > 0 || step > 0);
+            Mma<kColumns, Op::kInput>::template shared<Major::k, Major::mn>(d, a + 2 * step, b + 128 * step,
+                                                                            k > 0 || step > 0);
           }
         } else {
           const uint64_t b = descriptor_k_major(stage + 128 * 128);
 #pragma unroll
           for (int step = 0; step < 4; ++step) {
-            Mma<256, Op::kInput>::shared(d, a + 2 * step, b + 2 * step, k > 0 || step > 0);
+            Mma<kColumns, Op::kInput>::shared(d, a + 2 * step, b + 2 * step, k > 0 || step > 0);
           }
         }
         wgmma_commit();
@@ -240,26 +247,26 @@ __global__ void __launch_bounds__(384, 1)
       release(previous);
       if constexpr (k8Bits) {
 #pragma unroll
-        for (int i = 0; i < 128; ++i) d[i] *= scale;
+        for (int i = 0; i < kColumns / 2; ++i) d[i] *= scale;
       }
-      uint8_t* to = staging + 16 * 512 * part;
+      uint8_t* to = staging + kPartBytes<Op> * part;
       if constexpr (Op::kStores) {
-        // Four blocks of 16 rows x 128 bytes, with chunk c of row r at c ^ (r % 8), as the TMA reads them.
+        // Blocks of 16 rows x 128 bytes, with chunk c of row r at c ^ (r % 8), as the TMA reads them.
         if (lane == 0) tma_store_wait_read<0>();
         __syncwarp();
         uint8_t* line = to + lane % 16 * 128;
 #pragma unroll
-        for (int j = 0; j < 32; j += 2) {
+        for (int j = 0; j < kColumns / 8; j += 2) {
           const int chunk = (j % 8 + lane / 16) ^ (lane % 8);
           store_columns<Op::kOutput>(line + j / 8 * 2048 + 16 * chunk, d, j);
         }
         fence_async_shared();
         __syncwarp();
         const int tile = in_order(index);
-        const int row = tile / shape.slices * 128 + 16 * part, column = tile % shape.slices * 256;
+        const int row = tile / shape.slices * 128 + 16 * part, column = tile % shape.slices * kColumns;
         if (lane == 0) {
 #pragma unroll
-          for (int block = 0; block < 4; ++block) {
+          for (int block = 0; block < kColumns / 64; ++block) {
             if (column + 64 * block < op.width) tma_store(&op.map_out, to + 2048 * block, column + 64 * block, row);
           }
           tma_store_commit();
@@ -293,7 +300,7 @@ __global__ void __launch_bounds__(384, 1)
 #endif
 }
 
-// Queues the kernel for A (rows, inner) and `slices` slices of 256 columns.
+// Queues the kernel for A (rows, inner) and `slices` slices of kColumns columns.
 template <int kStages, class Op>
 cudaError_t start_tiles(const CUtensorMap& map_a, const CUtensorMap& map_w, int64_t rows, int64_t inner, int64_t slices,
                         int64_t box_distance, const Op& op, cudaStream_t stream) {

@@ -8,9 +8,10 @@ namespace hrm::ops::cuda::sm90 {
 struct Empty {};
 
 // The product alone. Operands of 16 bits have no slots.
-template <Input kOperands, Input kRounded>
+template <Input kOperands, Input kRounded, int kTileColumns>
 struct LinearTile {
   static constexpr Input kInput = kOperands, kOutput = kRounded;
+  static constexpr int kColumns = kTileColumns;
   static constexpr Weight kWeight = Weight::rows;
   static constexpr bool kStores = true, kLastFirst = false;
   using Shared = Empty;
@@ -37,7 +38,7 @@ template <Input kType, bool kSave>
 struct LinearSwigluTile {
   static constexpr Input kInput = kType, kOutput = kType;
   static constexpr Weight kWeight = Weight::permuted_rows;
-  static constexpr int kBoxes = 2;
+  static constexpr int kColumns = 256, kBoxes = 2;
   static constexpr bool kStores = false, kLastFirst = true;
   using Shared = Empty;
 
@@ -88,6 +89,7 @@ template <Input kType>
 struct LinearSwigluBackwardTile {
   static constexpr Input kInput = kType, kOutput = kType;
   static constexpr Weight kWeight = Weight::transposed;
+  static constexpr int kColumns = 256;
   static constexpr bool kStores = false, kLastFirst = false;
   static constexpr int kRows = 8;
   struct Shared {

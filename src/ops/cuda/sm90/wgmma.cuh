@@ -36,6 +36,9 @@ struct Mma;
   "%52, %53, %54, %55"
 #define HRM_D64 HRM_D56 ", " \
   "%56, %57, %58, %59, %60, %61, %62, %63"
+#define HRM_D96 HRM_D64 ", " \
+  "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, %81, %82, %83, " \
+  "%84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
 #define HRM_D128 HRM_D64 ", " \
   "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, %81, %82, %83, " \
   "%84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, " \
@@ -52,6 +55,7 @@ struct Mma;
 #define HRM_F52_ALL HRM_F16(0), HRM_F16(16), HRM_F16(32), HRM_F4(48)
 #define HRM_F56_ALL HRM_F16(0), HRM_F16(16), HRM_F16(32), HRM_F4(48), HRM_F4(52)
 #define HRM_F64_ALL HRM_F16(0), HRM_F16(16), HRM_F16(32), HRM_F16(48)
+#define HRM_F96_ALL HRM_F16(0), HRM_F16(16), HRM_F16(32), HRM_F16(48), HRM_F16(64), HRM_F16(80)
 #define HRM_F128_ALL HRM_F16(0), HRM_F16(16), HRM_F16(32), HRM_F16(48), HRM_F16(64), HRM_F16(80), HRM_F16(96), HRM_F16(112)
 
 // OPn: the number of the n-th operand after the accumulators, as text.
@@ -100,6 +104,7 @@ struct Mma;
 #define HRM_WGMMA_N104(MACRO, INPUT, TYPE) MACRO(104, INPUT, TYPE, HRM_D52, HRM_F52_ALL, "%52", "%53", "%54", "%55", "%56", "%57", "%58")
 #define HRM_WGMMA_N112(MACRO, INPUT, TYPE) MACRO(112, INPUT, TYPE, HRM_D56, HRM_F56_ALL, "%56", "%57", "%58", "%59", "%60", "%61", "%62")
 #define HRM_WGMMA_N128(MACRO, INPUT, TYPE) MACRO(128, INPUT, TYPE, HRM_D64, HRM_F64_ALL, "%64", "%65", "%66", "%67", "%68", "%69", "%70")
+#define HRM_WGMMA_N192(MACRO, INPUT, TYPE) MACRO(192, INPUT, TYPE, HRM_D96, HRM_F96_ALL, "%96", "%97", "%98", "%99", "%100", "%101", "%102")
 #define HRM_WGMMA_N256(MACRO, INPUT, TYPE) MACRO(256, INPUT, TYPE, HRM_D128, HRM_F128_ALL, "%128", "%129", "%130", "%131", "%132", "%133", "%134")
 #define HRM_WGMMA_ALL(MACRO, INPUT, TYPE) \
   HRM_WGMMA_N32(MACRO, INPUT, TYPE) \
@@ -110,11 +115,13 @@ struct Mma;
   HRM_WGMMA_N104(MACRO, INPUT, TYPE) \
   HRM_WGMMA_N112(MACRO, INPUT, TYPE) \
   HRM_WGMMA_N128(MACRO, INPUT, TYPE) \
+  HRM_WGMMA_N192(MACRO, INPUT, TYPE) \
   HRM_WGMMA_N256(MACRO, INPUT, TYPE)
 
 HRM_WGMMA_ALL(HRM_WGMMA_16, bf16, "bf16")
 HRM_WGMMA_ALL(HRM_WGMMA_16, f16, "f16")
 HRM_WGMMA_N80(HRM_WGMMA_8, e4m3, "e4m3")
+HRM_WGMMA_N192(HRM_WGMMA_8, e4m3, "e4m3")
 HRM_WGMMA_N256(HRM_WGMMA_8, e4m3, "e4m3")
 
 #undef HRM_WGMMA_N32
@@ -141,6 +148,9 @@ HRM_WGMMA_N256(HRM_WGMMA_8, e4m3, "e4m3")
 #undef HRM_WGMMA_N128
 #undef HRM_D64
 #undef HRM_F64_ALL
+#undef HRM_WGMMA_N192
+#undef HRM_D96
+#undef HRM_F96_ALL
 #undef HRM_WGMMA_N256
 #undef HRM_D128
 #undef HRM_F128_ALL
