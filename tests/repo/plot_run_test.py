@@ -43,6 +43,20 @@ class PlotRun(unittest.TestCase):
         paths = [p.get("d") for p in root.iter(f"{SVG}path") if p.get("stroke-linejoin") == "round"]
         return [[tuple(map(float, point.split())) for point in path[1:].split("L")] for path in paths]
 
+    def test_seeds_share_a_colour(self):
+        names = ["ours, seed 0", "ours, seed 1", "official, seed 0", "alone"]
+        root = self.picture(*(f"{name}={self.metrics}" for name in names), "--plot", "accuracy",
+                            "--out", self.folder / "seeds.svg")
+        looks = [(p.get("stroke"), p.get("stroke-dasharray")) for p in root.iter(f"{SVG}path")
+                 if p.get("stroke-linejoin") == "round"]
+        colours = [colour for colour, _ in looks]
+        self.assertEqual(colours[0], colours[1])
+        self.assertEqual(len(set(colours)), 3)
+        self.assertEqual([dash is not None for _, dash in looks], [False, True, False, False])
+        entries = [t for t in root.iter(f"{SVG}text") if t.text in names]
+        self.assertEqual(sorted(t.text for t in entries), sorted(names))
+        self.assertEqual(len({(t.get("x"), t.get("y")) for t in entries}), len(names), "no entry hides another")
+
     def test_draws_every_value_once(self):
         reference = self.folder / "official.jsonl"
         self.write(reference, {"step": 20, "eval/accuracy": 0.35})
