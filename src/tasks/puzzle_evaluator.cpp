@@ -1,5 +1,7 @@
 #include "hrm/tasks/puzzle_evaluator.h"
 
+#include <algorithm>
+
 #include "hrm/base/error.h"
 #include "hrm/runtime/nvtx.h"
 
@@ -33,33 +35,35 @@ PuzzleEvaluator::PuzzleEvaluator(models::PuzzleModel& model, const PuzzleEvaluat
   require(options.batch_size > 0 && options.segments > 0, ExitCode::unexpected, "an evaluation of ", options.batch_size,
           " rows and ", options.segments, " segments");
   const models::PuzzleModelDims& dims = model.dims();
-  const int64_t B = options.batch_size, L = dims.puzzle_emb_len + dims.seq_len;
+  options_.call_rows = options.early_halt ? std::max(options.call_rows, options.batch_size) : options.batch_size;
+  const int64_t B = options.batch_size, N = options_.call_rows, L = dims.puzzle_emb_len + dims.seq_len;
+  const int64_t answers = options.early_halt ? N + 1 : N;
   const auto compute = at::device(model.H_init().device()).dtype(model.parameter_set().compute_dtype());
   const auto ints = compute.dtype(at::kInt);
   const auto floats = compute.dtype(at::kFloat);
   carry_ = {at::zeros({B, L, model.config().hidden_size}, compute),
             at::zeros({B, L, model.config().hidden_size}, compute)};
-  inputs_ = at::zeros({B, dims.seq_len}, ints);
-  identifiers_ = at::zeros({B}, ints);
-  logits_ = at::zeros({B, dims.seq_len, dims.vocab_size}, compute);
-  q_halt_ = at::zeros({B}, floats);
-  q_continue_ = at::zeros({B}, floats);
+  inputs_ = at::zeros({N, dims.seq_len}, ints);
+  identifiers_ = at::zeros({N}, ints);
   steps_ = at::zeros({B}, ints);
+  logits_ = at::zeros({answers, dims.seq_len, dims.vocab_size}, compute);
+  q_halt_ = at::zeros({answers}, floats);
+  q_continue_ = at::zeros({answers}, floats);
+  answered_steps_ = at::zeros({answers}, ints);
   if (!options.early_halt) return;
+  const auto longs = ints.dtype(at::kLong);
   running_ = at::zeros({B}, ints.dtype(at::kBool));
-  left_ = at::zeros({}, ints.dtype(at::kLong));
-  row_ = at::zeros({B}, ints.dtype(at::kLong));
-  done_logits_ = at::zeros_like(logits_);
-  done_q_halt_ = at::zeros_like(q_halt_);
-  done_q_continue_ = at::zeros_like(q_continue_);
-  done_steps_ = at::zeros_like(steps_);
+  row_ = at::zeros({B}, longs);
+  next_ = at::zeros({}, longs);
+  rows_ = at::zeros({}, longs);
+  left_ = at::zeros({}, longs);
 }
 
 PuzzleEvaluator::Answers PuzzleEvaluator::run(const data::PuzzleBatch& batch) {
   const at::NoGradGuard no_grad;
   const ProfilerRange range(RangeKind::eval, "eval.batch");
-  require(batch.valid_rows > 0 && batch.valid_rows <= options_.batch_size, ExitCode::unexpected, "an evaluation of ",
-          batch.valid_rows, " rows, but room for ", options_.batch_size);
+  require(batch.valid_rows > 0 && batch.valid_rows <= options_.call_rows, ExitCode::unexpected, "an evaluation of ",
+          batch.valid_rows, " rows, but room for ", options_.call_rows);
   require(!fp8_active() || model_.fp8()->evaluating(), ExitCode::unexpected,
           "an evaluation in fp8 of weights that were not quantised for it");
   load(batch);
@@ -73,40 +77,61 @@ void PuzzleEvaluator::load(const data::PuzzleBatch& batch) {
   };
   put(inputs_, batch.inputs);
   put(identifiers_, batch.puzzle_identifiers);
-  carry_.z_H.copy_(model_.H_init().expand_as(carry_.z_H));
-  carry_.z_L.copy_(model_.L_init().expand_as(carry_.z_L));
-  steps_.zero_();
 }
 
-// One segment of the first `rows` rows: new carry, answers, step counts.
+// One segment of the first `rows` places: new carry, and the output.
+models::SegmentOutput PuzzleEvaluator::advance(int64_t rows, const at::Tensor& inputs, const at::Tensor& identifiers) {
+  const at::Tensor z_H = carry_.z_H.narrow(0, 0, rows), z_L = carry_.z_L.narrow(0, 0, rows);
+  at::Tensor puzzle_rows;
+  if (model_.dims().puzzle_emb_ndim > 0) puzzle_rows = model_.puzzle_embedding().index_select(0, identifiers);
+  models::SegmentOutput out = model_.segment({z_H, z_L}, inputs, puzzle_rows);
+  z_H.copy_(out.carry.z_H);
+  z_L.copy_(out.carry.z_L);
+  return out;
+}
+
+// All rows run all segments.
 void PuzzleEvaluator::segment(int64_t rows) {
   const auto part = [&](const at::Tensor& t) { return t.narrow(0, 0, rows); };
-  at::Tensor puzzle_rows;
-  if (model_.dims().puzzle_emb_ndim > 0) {
-    puzzle_rows = model_.puzzle_embedding().index_select(0, part(identifiers_));
-  }
-  const models::SegmentOutput out = model_.segment({part(carry_.z_H), part(carry_.z_L)}, part(inputs_), puzzle_rows);
-  part(carry_.z_H).copy_(out.carry.z_H);
-  part(carry_.z_L).copy_(out.carry.z_L);
-  if (!options_.early_halt) {
-    part(logits_).copy_(out.logits);
-    part(q_halt_).copy_(out.q_halt);
-    part(q_continue_).copy_(out.q_continue);
-    part(steps_).add_(1);
-    return;
-  }
-  // A row that has halted keeps its answers until the batch shrinks and it falls out.
-  at::Tensor running = part(running_);
-  const auto take = [&](const at::Tensor& to, const at::Tensor& from, const at::Tensor& mask) {
-    to.copy_(at::where(mask, from, to));
-  };
-  take(part(logits_), out.logits, running.view({rows, 1, 1}));
-  take(part(q_halt_), out.q_halt, running);
-  take(part(q_continue_), out.q_continue, running);
-  part(steps_).add_(running);
+  const models::SegmentOutput out = advance(rows, part(inputs_), part(identifiers_));
+  part(logits_).copy_(out.logits);
+  part(q_halt_).copy_(out.q_halt);
+  part(q_continue_).copy_(out.q_continue);
+  part(answered_steps_).add_(1);
+}
+
+// The next rows of the call take the places whose row has halted, in the order of the places.
+void PuzzleEvaluator::refill(int64_t rows) {
+  const auto part = [&](const at::Tensor& t) { return t.narrow(0, 0, rows); };
+  const at::Tensor running = part(running_), row = part(row_);
+  const at::Tensor free = running.logical_not();
+  const at::Tensor candidate = at::cumsum(free, 0) - 1 + next_;
+  const at::Tensor taken = free.logical_and(candidate.lt(rows_));
+  row.copy_(at::where(taken, candidate, row));
+  const at::Tensor fresh = taken.view({rows, 1, 1});
+  part(carry_.z_H).copy_(at::where(fresh, model_.H_init().to(carry_.z_H.scalar_type()), part(carry_.z_H)));
+  part(carry_.z_L).copy_(at::where(fresh, model_.L_init().to(carry_.z_L.scalar_type()), part(carry_.z_L)));
+  part(steps_).masked_fill_(taken, 0);
+  running.logical_or_(taken);
+  next_.add_(taken.sum());
+}
+
+// A place without a row computes, too, and leaves its answers in the row behind the last.
+void PuzzleEvaluator::segment_early_halt(int64_t rows) {
+  refill(rows);
+  const at::Tensor running = running_.narrow(0, 0, rows), row = row_.narrow(0, 0, rows),
+                   steps = steps_.narrow(0, 0, rows);
+  const models::SegmentOutput out = advance(rows, inputs_.index_select(0, row), identifiers_.index_select(0, row));
+  steps.add_(running);
+  // Of each row the last segment's answers stay.
+  const at::Tensor to = at::where(running, row, at::scalar_tensor(options_.call_rows, row.options()));
+  logits_.index_copy_(0, to, out.logits);
+  q_halt_.index_copy_(0, to, out.q_halt);
+  q_continue_.index_copy_(0, to, out.q_continue);
+  answered_steps_.index_copy_(0, to, steps);
   const at::Tensor goes_on = model_.config().no_ACT_continue ? out.q_halt.le(0) : out.q_halt.le(out.q_continue);
-  running.logical_and_(goes_on);
-  left_.copy_(running.sum());
+  running.logical_and_(goes_on).logical_and_(steps.lt(options_.segments));
+  left_.copy_(running.sum() + rows_ - next_);
 }
 
 bool PuzzleEvaluator::fp8_active() const {
@@ -116,23 +141,33 @@ bool PuzzleEvaluator::fp8_active() const {
 void PuzzleEvaluator::run_segment(int64_t rows) {
   std::vector<at::Tensor> inputs{inputs_, identifiers_, carry_.z_H, carry_.z_L};
   // A training may enter fp8 between two evaluations.
-  captured_.run({rows, fp8_active()}, inputs, [this, rows] { segment(rows); });
+  captured_.run({rows, fp8_active()}, inputs, [this, rows] {
+    if (options_.early_halt) {
+      segment_early_halt(rows);
+    } else {
+      segment(rows);
+    }
+  });
 }
 
 PuzzleEvaluator::Answers PuzzleEvaluator::run_all(int64_t valid) {
+  carry_.z_H.copy_(model_.H_init().expand_as(carry_.z_H));
+  carry_.z_L.copy_(model_.L_init().expand_as(carry_.z_L));
+  answered_steps_.zero_();
   // A few rows less are no reason for another shape and its capture.
   const int64_t rows = valid > options_.batch_size / 4 * 3 ? options_.batch_size : valid;
   for (int64_t i = 0; i < options_.segments; ++i) run_segment(rows);
   const auto part = [&](const at::Tensor& t) { return t.narrow(0, 0, valid); };
-  return {part(logits_), part(q_halt_), part(q_continue_), part(steps_)};
+  return {part(logits_), part(q_halt_), part(q_continue_), part(answered_steps_)};
 }
 
 PuzzleEvaluator::Answers PuzzleEvaluator::run_early_halt(int64_t valid) {
-  at::arange_out(row_, options_.batch_size);
   running_.zero_();
-  running_.narrow(0, 0, valid).fill_(true);
+  row_.zero_();
+  next_.zero_();
+  rows_.fill_(valid);
   int64_t rows = std::min(options_.batch_size, evaluation_bucket(valid));
-  for (int64_t i = 0; i < options_.segments; ++i) {
+  for (int64_t i = 0;; ++i) {
     run_segment(rows);
     reader_.push(i, left_.reshape({1}));
     // The count of the segment before is there while this one runs, so the device does not wait for the host.
@@ -146,28 +181,16 @@ PuzzleEvaluator::Answers PuzzleEvaluator::run_early_halt(int64_t valid) {
     }
   }
   while (reader_.pending() > 0) reader_.pop(/*wait=*/true);
-  store(rows);
   const auto part = [&](const at::Tensor& t) { return t.narrow(0, 0, valid); };
-  return {part(done_logits_), part(done_q_halt_), part(done_q_continue_), part(done_steps_)};
+  return {part(logits_), part(q_halt_), part(q_continue_), part(answered_steps_)};
 }
 
-// The answers of the running batch go where the call's rows are.
-void PuzzleEvaluator::store(int64_t rows) {
-  const at::Tensor to = row_.narrow(0, 0, rows);
-  done_logits_.index_copy_(0, to, logits_.narrow(0, 0, rows));
-  done_q_halt_.index_copy_(0, to, q_halt_.narrow(0, 0, rows));
-  done_q_continue_.index_copy_(0, to, q_continue_.narrow(0, 0, rows));
-  done_steps_.index_copy_(0, to, steps_.narrow(0, 0, rows));
-}
-
-// Makes the batch of `rows` rows one of `smaller`: all that run, in their order, and the first that do not as padding.
+// Makes the batch of `rows` places one of `smaller`: all whose row runs, in their order, and the first of the others.
 void PuzzleEvaluator::shrink(int64_t rows, int64_t smaller) {
-  store(rows);
-  const at::Tensor halted = running_.narrow(0, 0, rows).logical_not().to(at::kInt);
+  const at::Tensor idle = running_.narrow(0, 0, rows).logical_not().to(at::kInt);
   const at::Tensor kept =
-      std::get<1>(at::sort(halted, /*stable=*/std::optional<bool>(true), /*dim=*/0)).narrow(0, 0, smaller);
-  for (at::Tensor* t : {&carry_.z_H, &carry_.z_L, &inputs_, &identifiers_, &logits_, &q_halt_, &q_continue_, &steps_,
-                        &running_, &row_}) {
+      std::get<1>(at::sort(idle, /*stable=*/std::optional<bool>(true), /*dim=*/0)).narrow(0, 0, smaller);
+  for (at::Tensor* t : {&carry_.z_H, &carry_.z_L, &steps_, &running_, &row_}) {
     t->narrow(0, 0, smaller).copy_(t->index_select(0, kept));
   }
 }

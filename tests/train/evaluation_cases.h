@@ -106,9 +106,11 @@ inline void check_answers(at::Device device, bool early_halt, const std::vector<
   SmallRun run(fresh_folder("runs"), overrides);
   const double spread = make_q_values_differ(run);
   for (const bool graphs : {true, false}) {
-    tasks::PuzzleEvaluator evaluator(run.task.model(), {60, kEvalSegments, early_halt, graphs});
-    // Several batches, the last ones smaller: what an earlier one left must not show.
-    for (const int64_t rows : {60, 60, 60, 57, 40, 60, 1, 33}) {
+    tasks::PuzzleEvaluator evaluator(run.task.model(), {60, kEvalSegments, early_halt, graphs, /*call_rows=*/200});
+    // Several batches, the last ones smaller: what an earlier one left must not show. With early halting a call takes
+    // more rows than run at a time.
+    const int64_t many = early_halt ? 200 : 60;
+    for (const int64_t rows : std::vector<int64_t>{60, many, 60, 57, 40, 60, 1, 33, early_halt ? 61 : 60}) {
       SCOPED_TRACE(
           cat(rows, " rows, graphs ", graphs, ", early halt ", early_halt, more.empty() ? "" : ", " + more[0]));
       const data::PuzzleBatch batch = some_puzzles(run, rows);

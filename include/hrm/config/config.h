@@ -214,8 +214,8 @@ struct EvalConfig {
       "evaluate this many test samples, spread evenly over the set; 0 = all");
     f("segments", &EvalConfig::segments, IntRange{0, 65535}, "segments", "reasoning segments; 0 = halt_max_steps");
     f("early_halt", &EvalConfig::early_halt, Flag{}, "",
-      "a sample stops as soon as the model's own rule halts it, and the rest goes on in smaller batches; false = every "
-      "sample runs all segments, as the published numbers do");
+      "a sample stops as soon as the model's own rule halts it, and the next one takes its place; false = every sample "
+      "runs all segments, as the published numbers do");
     f("weights", &EvalConfig::weights, OneOf{{"auto", "raw", "ema", "both"}}, "",
       "which weights to evaluate; auto = the average where there is one");
   }

@@ -15,13 +15,14 @@
 namespace hrm::tasks {
 
 struct PuzzleEvaluatorOptions {
-  int64_t batch_size = 1;  // rows that one call takes at most
+  int64_t batch_size = 1;  // rows that run at a time, and that one call takes at most
   int64_t segments = 1;
   // A row stops at the first segment after which the model's own rule halts it (q_halt > q_continue; with
-  // model.no_ACT_continue q_halt > 0), and what goes on moves together into smaller batches. false: all rows run all
-  // segments, as the published numbers do.
+  // model.no_ACT_continue q_halt > 0), and the next row of the call takes its place; in the end what goes on moves
+  // together into smaller batches. false: all rows run all segments, as the published numbers do.
   bool early_halt = false;
   bool cuda_graphs = true;
+  int64_t call_rows = 0;  // with early_halt: rows that one call takes at most, if more than batch_size
 };
 
 class PuzzleEvaluator {
@@ -45,12 +46,14 @@ class PuzzleEvaluator {
 
  private:
   void load(const data::PuzzleBatch& batch);
+  models::SegmentOutput advance(int64_t rows, const at::Tensor& inputs, const at::Tensor& identifiers);
   void segment(int64_t rows);
+  void refill(int64_t rows);
+  void segment_early_halt(int64_t rows);
   bool fp8_active() const;
   void run_segment(int64_t rows);
   Answers run_all(int64_t valid);
   Answers run_early_halt(int64_t valid);
-  void store(int64_t rows);
   void shrink(int64_t rows, int64_t smaller);
 
   models::PuzzleModel& model_;
@@ -58,15 +61,18 @@ class PuzzleEvaluator {
   CapturedStep captured_;
   AsyncReader reader_;
 
-  // Static, for batch_size rows; a smaller batch uses the first of them.
+  // Static: B rows run at a time, of N in the call (N = B without early_halt). Smaller batches use the first of them.
   models::Carry carry_;
-  at::Tensor inputs_, identifiers_;          // (B, S), (B) int32
-  at::Tensor logits_, q_halt_, q_continue_;  // as in Answers, in the order of the running batch
-  at::Tensor steps_;                         // (B) int32
-  at::Tensor running_;                       // (B) bool: the row has not halted
-  at::Tensor left_;                          // 0-dim int64: rows that have not halted
-  at::Tensor row_;                           // (B) int64: which row of the call it is
-  at::Tensor done_logits_, done_q_halt_, done_q_continue_, done_steps_;  // early_halt: by row of the call
+  at::Tensor inputs_, identifiers_;  // (N, S), (N) int32
+  at::Tensor steps_;                 // (B) int32
+  // As in Answers, N rows; with early_halt one more, where places without a row leave theirs.
+  at::Tensor logits_, q_halt_, q_continue_, answered_steps_;
+  // early_halt
+  at::Tensor running_;  // (B) bool: the place has a row that has not halted
+  at::Tensor row_;      // (B) int64: which row of the call it is
+  at::Tensor next_;     // 0-dim int64: the first row of the call that has had no place yet
+  at::Tensor rows_;     // 0-dim int64: of the call
+  at::Tensor left_;     // 0-dim int64: rows that have not halted, running or not
 };
 
 // The smallest batch that a running batch of `left` rows is made into: powers of two and three quarters of them, so
