@@ -29,14 +29,6 @@ at::Tensor attention(const at::Tensor& qkv, int64_t heads, const at::Tensor& cos
 // Saves a copy of qkv where scaled_dot_product_attention is used.
 at::Tensor attention_(const at::Tensor& qkv, int64_t heads, const at::Tensor& cos, const at::Tensor& sin);
 
-// attention(linear(h, weight), heads, cos, sin) without bias and without gradient, and without qkv in memory. h (B, L,
-// inner), weight (3 * heads * head_dim, inner), of one dtype. Undefined where no kernel does that or the two are
-// faster: on a Hopper GPU with enough samples for all its multiprocessors, bfloat16 or float16, head_dim 64, inner 512,
-// 65 <= L
-// <= 104, backend fused, attention backend auto_, all contiguous. The same bits as from our kernels for the two.
-at::Tensor attention_projected(const at::Tensor& h, const at::Tensor& weight, int64_t heads, const at::Tensor& cos,
-                               const at::Tensor& sin);
-
 // Whether our kernels take this input: on a GPU of compute capability 8.0 or later, bfloat16 or float16, head_dim 32 or
 // 64, 1 <= L <= 128, backend fused, attention backend auto_. Cheap.
 bool attention_fits(const at::Tensor& qkv, int64_t heads);
