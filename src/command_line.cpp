@@ -297,8 +297,7 @@ void add_bench_step(CLI::App& bench, Action& action) {
       ->check(CLI::Range(1, 100000));
   sub->add_option("--settle", o->settle,
                   "then seconds of further steps, not timed: clocks need them under load (with fp8 recursions name a "
-                  "--warmup of "
-                  "more than precision.fp8_warmup_steps)")
+                  "--warmup of more than precision.fp8_warmup_steps)")
       ->capture_default_str()
       ->type_name("SECONDS")
       ->check(CLI::Range(0.0, 600.0));

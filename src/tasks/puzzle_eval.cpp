@@ -14,8 +14,9 @@ constexpr int64_t kLargestBatch = 2048, kLargestCpuBatch = 256;
 // A training step keeps the activations of all its differentiated layers, an evaluation those of one: rows of an
 // evaluation that take no more memory than one row of training, with room to spare.
 constexpr int64_t kRowsPerTrainingRow = 4;
-// With early halting: in the end of a call batches run out of rows.
-constexpr int64_t kBatchesPerCall = 8;
+// With early halting: in the end of a call batches run out of rows. On a CPU, where a batch takes long, a call has no
+// more rows than without it: between two calls an evaluation can be left.
+constexpr int64_t kBatchesPerCall = 8, kCpuBatchesPerCall = 2;
 
 // Device memory that one row of an evaluation takes: the carry, and what one block holds at a time.
 double bytes_per_row(models::PuzzleModel& model) {
@@ -72,7 +73,8 @@ PuzzleEvaluation::PuzzleEvaluation(models::PuzzleModel& model, std::shared_ptr<c
   const int64_t largest = options.early_halt ? std::max<int64_t>(options.largest_batch / 2, 1) : options.largest_batch;
   const int64_t batch_size =
       options.batch_size > 0 ? std::min(options.batch_size, samples) : even_parts(samples, largest);
-  const int64_t call_rows = options.early_halt ? std::min(samples, kBatchesPerCall * batch_size) : batch_size;
+  const int64_t batches = device.is_cuda() ? kBatchesPerCall : kCpuBatchesPerCall;
+  const int64_t call_rows = options.early_halt ? std::min(samples, batches * batch_size) : batch_size;
   reader_ = make_reader(call_rows);
   evaluator_ = std::make_unique<PuzzleEvaluator>(
       model, PuzzleEvaluatorOptions{batch_size, options.segments, options.early_halt, options.cuda_graphs, call_rows});

@@ -44,7 +44,7 @@ class PlotRun(unittest.TestCase):
         return [[tuple(map(float, point.split())) for point in path[1:].split("L")] for path in paths]
 
     def test_seeds_share_a_colour(self):
-        names = ["ours, seed 0", "ours, seed 1", "official, seed 0", "alone"]
+        names = ["ours, seed 0", "ours, seed 1", "official, seed 0", "alone", "alone"]
         root = self.picture(*(f"{name}={self.metrics}" for name in names), "--plot", "accuracy",
                             "--out", self.folder / "seeds.svg")
         looks = [(p.get("stroke"), p.get("stroke-dasharray")) for p in root.iter(f"{SVG}path")
@@ -52,7 +52,7 @@ class PlotRun(unittest.TestCase):
         colours = [colour for colour, _ in looks]
         self.assertEqual(colours[0], colours[1])
         self.assertEqual(len(set(colours)), 3)
-        self.assertEqual([dash is not None for _, dash in looks], [False, True, False, False])
+        self.assertEqual([dash is not None for _, dash in looks], [False, True, False, False, True])
         entries = [t for t in root.iter(f"{SVG}text") if t.text in names]
         self.assertEqual(sorted(t.text for t in entries), sorted(names))
         self.assertEqual(len({(t.get("x"), t.get("y")) for t in entries}), len(names), "no entry hides another")

@@ -209,7 +209,8 @@ struct EvalConfig {
   template <class F>
   static void describe(F&& f) {
     f("batch_size", &EvalConfig::batch_size, IntRange{0, 1 << 24}, "samples",
-      "evaluation batch; 0 = large: up to 2048 samples on a GPU as far as its memory allows, 256 on the CPU");
+      "evaluation batch; 0 = large: up to 2048 samples on a GPU as far as its memory allows, 256 on the CPU; half as "
+      "many with early_halt");
     f("max_samples", &EvalConfig::max_samples, IntRange{0}, "samples",
       "evaluate this many test samples, spread evenly over the set; 0 = all");
     f("segments", &EvalConfig::segments, IntRange{0, 65535}, "segments", "reasoning segments; 0 = halt_max_steps");

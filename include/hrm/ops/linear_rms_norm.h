@@ -27,7 +27,8 @@ std::tuple<at::Tensor, at::Tensor> linear_rms_norm_forward(const at::Tensor& x, 
 
 // y + addend, y as above and rounded before the sum, rounded once more: what a recursion that is applied again to its
 // output plus the same `addend` (..., D), of x's dtype, reads next. Returns (..., D), contiguous; y itself is not kept.
-// From 80 rows for every two multiprocessors on the kernel above adds; below, and elsewhere, a sum of its own does.
+// The kernel above adds by itself, but where it has at most 40 rows for each multiprocessor; there, and without it, a
+// sum follows.
 at::Tensor linear_rms_norm_add(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& residual, double eps,
                                const at::Tensor& addend);
 

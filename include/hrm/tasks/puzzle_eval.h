@@ -19,7 +19,9 @@ class TestReader;
 namespace hrm::tasks {
 
 struct PuzzleEvalOptions {
-  int64_t batch_size = 0;   // 0 = the samples in equal parts, none larger than largest_batch
+  // Samples that run at a time. 0 = the samples in equal parts, none larger than largest_batch, or half of it with
+  // early_halt, where a call should have samples in waiting.
+  int64_t batch_size = 0;
   int64_t max_samples = 0;  // 0 = all, else spread evenly over the set
   int64_t segments = 0;
   bool early_halt = false;  // PuzzleEvaluatorOptions

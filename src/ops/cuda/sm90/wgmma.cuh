@@ -39,9 +39,7 @@ struct Mma;
 #define HRM_D96 HRM_D64 ", " \
   "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, %81, %82, %83, " \
   "%84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
-#define HRM_D128 HRM_D64 ", " \
-  "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, %81, %82, %83, " \
-  "%84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, " \
+#define HRM_D128 HRM_D96 ", " \
   "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, %112, " \
   "%113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
 
@@ -56,7 +54,7 @@ struct Mma;
 #define HRM_F56_ALL HRM_F16(0), HRM_F16(16), HRM_F16(32), HRM_F4(48), HRM_F4(52)
 #define HRM_F64_ALL HRM_F16(0), HRM_F16(16), HRM_F16(32), HRM_F16(48)
 #define HRM_F96_ALL HRM_F16(0), HRM_F16(16), HRM_F16(32), HRM_F16(48), HRM_F16(64), HRM_F16(80)
-#define HRM_F128_ALL HRM_F16(0), HRM_F16(16), HRM_F16(32), HRM_F16(48), HRM_F16(64), HRM_F16(80), HRM_F16(96), HRM_F16(112)
+#define HRM_F128_ALL HRM_F96_ALL, HRM_F16(96), HRM_F16(112)
 
 // OPn: the number of the n-th operand after the accumulators, as text.
 #define HRM_WGMMA_16(N, INPUT, TYPE, REGS, OUTS, OP0, OP1, OP2, OP3, OP4, OP5, OP6)                                    \
