@@ -12,6 +12,7 @@
 #include "hrm/ops/swiglu.h"
 #include "ops/gpu_testing.h"
 #include "ops/linear_impl.h"
+#include "ops/mlp_mix_ways.h"
 
 namespace hrm::ops {
 namespace {
@@ -210,23 +211,46 @@ TEST(EarlyStartGpu, NormsAndGates) {
   }
 }
 
+// Two layers forward and backward. Each way of the backward pass, and each after the other: the second pass takes over
+// the first one's scratch memory, in which flags and slots stand.
+void expect_mix_orders(at::IntArrayRef sizes, int rounds) {
+  const at::Tensor gate_up = weight_of(512, sizes[1], 1, at::kBFloat16),
+                   down = weight_of(sizes[1], 256, 2, at::kBFloat16);
+  for (const bool first_turns : {false, true}) {
+    for (const bool second_turns : {false, true}) {
+      const Chain chain = [=](const at::Tensor& x, const Between& between) -> Tensors {
+        const auto [first, first_rstd] = mlp_mix_forward(x, gate_up, down, kEps);
+        between();
+        const auto [y, rstd] = mlp_mix_forward(first, gate_up, down, kEps);
+        between();
+        const at::Tensor grad_gate_up = at::zeros(gate_up.sizes(), gate_up.options().dtype(at::kFloat));
+        const at::Tensor grad_down = at::zeros(down.sizes(), grad_gate_up.options());
+        const auto backward = [&](bool takes_turns, const at::Tensor& grad, const at::Tensor& h, const at::Tensor& out,
+                                  const at::Tensor& out_rstd) {
+          const MixTurns turns(takes_turns);
+          return mlp_mix_backward(grad, h, out, out_rstd, gate_up, down, grad_gate_up, grad_down);
+        };
+        const at::Tensor grad = backward(first_turns, x, first, y, rstd);
+        between();
+        const at::Tensor grad_x = backward(second_turns, grad, x, first, first_rstd);
+        between();
+        return {y, grad_x, grad_gate_up, grad_down};
+      };
+      expect_order(chain, sizes, at::kBFloat16, cat("mlp_mix", way_name(first_turns), ", then", way_name(second_turns)),
+                   rounds);
+    }
+  }
+}
+
 TEST(EarlyStartGpu, MlpMix) {
   HRM_NEEDS_GPU();
-  const at::Tensor gate_up = weight_of(512, 97, 1, at::kBFloat16), down = weight_of(97, 256, 2, at::kBFloat16);
-  const Chain chain = [=](const at::Tensor& x, const Between& between) -> Tensors {
-    const auto [first, first_rstd] = mlp_mix_forward(x, gate_up, down, kEps);
-    between();
-    const auto [y, rstd] = mlp_mix_forward(first, gate_up, down, kEps);
-    between();
-    const at::Tensor grad_gate_up = at::zeros(gate_up.sizes(), gate_up.options().dtype(at::kFloat));
-    const at::Tensor grad_down = at::zeros(down.sizes(), grad_gate_up.options());
-    const at::Tensor grad = mlp_mix_backward(x, first, y, rstd, gate_up, down, grad_gate_up, grad_down);
-    between();
-    const at::Tensor grad_x = mlp_mix_backward(grad, x, first, first_rstd, gate_up, down, grad_gate_up, grad_down);
-    between();
-    return {y, grad_x, grad_gate_up, grad_down};
-  };
-  expect_order(chain, {5, 97, 128}, at::kBFloat16, "mlp_mix", 5);
+  expect_mix_orders({5, 97, 128}, 5);
+}
+
+// With more units than the kernels have room for at one time, and in turns two parts.
+TEST(EarlyStartGpu, MlpMixLarge) {
+  HRM_NEEDS_GPU();
+  expect_mix_orders({1601, 17, 64}, 10);
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include "ops/gpu_testing.h"
 #include "ops/linear_epilogues_cases.h"
 #include "ops/linear_impl.h"
+#include "ops/mlp_mix_ways.h"
 
 namespace hrm::ops {
 namespace {
@@ -111,13 +112,15 @@ TEST(KernelsAloneGpu, Attention) {
   }
 }
 
+// Both ways of the backward pass; in the last shape with units enough that each block's ring of stages goes round.
 TEST(KernelsAloneGpu, MlpMix) {
   HRM_NEEDS_GPU();
   const auto normals = [](at::IntArrayRef sizes, uint64_t seed) {
     return normal(sizes, seed, at::kBFloat16, at::kCUDA);
   };
-  for (const int64_t length : {82, 97}) {
-    const at::Tensor h = normals({3, length, 64}, 1), gate_up = normals({512, length}, 2) * 0.1,
+  for (const std::vector<int64_t>& sizes : std::vector<std::vector<int64_t>>{{3, 82, 64}, {3, 97, 64}, {16, 97, 512}}) {
+    const int64_t length = sizes[1];
+    const at::Tensor h = normals(sizes, 1), gate_up = normals({512, length}, 2) * 0.1,
                      down = normals({length, 256}, 3) * 0.1;
     const auto run = [&] {
       const auto [y, rstd] = mlp_mix_forward(h, gate_up, down, kNormEps);
@@ -126,7 +129,10 @@ TEST(KernelsAloneGpu, MlpMix) {
       const at::Tensor grad = mlp_mix_backward(y, h, y, rstd, gate_up, down, grad_gate_up, grad_down);
       return Tensors{y, rstd, grad, grad_gate_up, grad_down};
     };
-    expect_same_each_time(run, kTimes, cat("L ", length));
+    for (const bool takes_turns : {false, true}) {
+      const MixTurns turns(takes_turns);
+      expect_same_each_time(run, kTimes, cat("B ", sizes[0], " L ", length, " D ", sizes[2], way_name(takes_turns)));
+    }
   }
 }
 

@@ -31,8 +31,9 @@ int64_t mlp_mix_packed_bytes(int64_t length, int64_t inner);
 // Packs the weights and starts the kernel, both on the stream. batch, width, inner at least 1.
 cudaError_t launch(const MlpMixForward& params, cudaStream_t stream);
 
-// As above; grad_y, grad_h as h. The weights' gradients, float32, are added to. The batch is worked off in parts, whose
-// hidden gradients stand in scratch memory.
+// As above; grad_y, grad_h as h. The weights' gradients, float32, are added to. One kernel (mlp_mix_fused.cuh) does the
+// work up to 112 positions, where all of its blocks can run at once and can be shared out (plan_fused() decides);
+// elsewhere two kernels take turns, part after part of the batch. Both ways give the same bits of grad_h.
 struct MlpMixBackward {
   const void* grad_y;
   const void* h;
@@ -44,19 +45,21 @@ struct MlpMixBackward {
   float* grad_gate_up;
   float* grad_down;
   void* packed;    // the scratch, aligned to 128
-  void* rows;      // gradient of gate and up, and silu(gate) * up, of the part's units
-  void* images;    // h and the gradient of h + z of the part's units
+  void* rows;      // gradient of gate and up, and silu(gate) * up: of the units at work, in turns of the part's
+  void* images;    // h and the gradient of h + z, likewise
   float* partial;  // sums of the weights' gradients
+  void* flags;     // of the one kernel: what is written, what is read
   int64_t batch, length, width, inner;
-  int64_t part;  // samples, at least 1
+  int64_t part;      // of the batch in turns: samples, at least 1
+  bool takes_turns;  // for tests: also where the one kernel could run
   bool half;
 };
 
-// Bytes of MlpMixBackward's scratch.
+// Bytes of MlpMixBackward's scratch, by its sizes, part and takes_turns. flags is 0 where the kernels take turns.
 struct MlpMixScratch {
-  int64_t packed, rows, images, partial;
+  int64_t packed, rows, images, partial, flags;
 };
-MlpMixScratch mlp_mix_scratch(int64_t part, int64_t length, int64_t width, int64_t inner);
+MlpMixScratch mlp_mix_scratch(const MlpMixBackward& params);
 
 cudaError_t launch(const MlpMixBackward& params, cudaStream_t stream);
 

@@ -5,6 +5,7 @@
 #include <torch/library.h>
 
 #include <algorithm>
+#include <atomic>
 
 #include "ops/cuda/launcher.h"
 #include "ops/cuda/mlp_mix.h"
@@ -13,9 +14,19 @@
 namespace hrm::ops {
 namespace {
 
+std::atomic<bool> g_mix_takes_turns{false};
+
+}  // namespace
+
+void set_mix_takes_turns(bool always) {
+  g_mix_takes_turns = always;
+}
+
+namespace {
+
 // Samples whose hidden values exist at one time where the reference runs in place of a kernel (1 MiB each for L = 97, D
-// = 512, F = 512 in 16 bits), and in the backward kernels' scratch memory (0.2 MiB each; 1,536 units of 64 channels
-// give the 132 processors of an H100 or H200 almost six full rounds).
+// = 512, F = 512 in 16 bits), and units of 64 channels in the scratch memory of the backward kernels that take turns
+// (0.2 MiB each; 1,536 give the 132 processors of an H100 or H200 almost six full rounds).
 constexpr int64_t kReferencePart = 64;
 constexpr int64_t kScratchUnits = 1536;
 
@@ -115,9 +126,10 @@ at::Tensor backward_cuda(const at::Tensor& grad_y_any, const at::Tensor& h_any, 
   params.width = h.size(2);
   params.inner = down.size(1);
   params.part = std::clamp<int64_t>(kScratchUnits * 64 / h.size(2), 1, batch);
-  const cuda::MlpMixScratch scratch = cuda::mlp_mix_scratch(params.part, params.length, params.width, params.inner);
+  params.takes_turns = g_mix_takes_turns;
+  const cuda::MlpMixScratch scratch = cuda::mlp_mix_scratch(params);
   const at::Tensor packed = bytes(scratch.packed, h), rows = bytes(scratch.rows, h), images = bytes(scratch.images, h);
-  const at::Tensor partial = bytes(scratch.partial, h);
+  const at::Tensor partial = bytes(scratch.partial, h), flags = bytes(scratch.flags, h);
   params.grad_y = grad_y.const_data_ptr();
   params.h = h.const_data_ptr();
   params.y = y.const_data_ptr();
@@ -131,6 +143,7 @@ at::Tensor backward_cuda(const at::Tensor& grad_y_any, const at::Tensor& h_any, 
   params.rows = rows.mutable_data_ptr();
   params.images = images.mutable_data_ptr();
   params.partial = reinterpret_cast<float*>(partial.mutable_data_ptr());
+  params.flags = flags.mutable_data_ptr();
   params.half = h.scalar_type() == at::kHalf;
   C10_CUDA_CHECK(cuda::launch(params, c10::cuda::getCurrentCUDAStream()));
   return grad_h;
