@@ -162,6 +162,18 @@ at::Tensor attention_(const at::Tensor& qkv, int64_t heads, const at::Tensor& co
   return attention_by_sdpa(qkv, heads, optional(cos), optional(sin), /*overwrite=*/true);
 }
 
+at::Tensor attention_projected(const at::Tensor& h, const at::Tensor& weight, int64_t heads, const at::Tensor& cos,
+                               const at::Tensor& sin) {
+#if HRM_WITH_CUDA
+  if (h.is_cuda() && backend() == Backend::fused && attention_backend() == AttentionBackend::auto_) {
+    return attention_projected_by_kernel(h, weight, heads, optional(cos), optional(sin));
+  }
+#else
+  (void)h, (void)weight, (void)heads, (void)cos, (void)sin;
+#endif
+  return {};
+}
+
 std::tuple<at::Tensor, at::Tensor> attention_forward(const at::Tensor& qkv, int64_t heads, const OptionalTensor& cos,
                                                      const OptionalTensor& sin) {
   static const auto op = c10::Dispatcher::singleton()

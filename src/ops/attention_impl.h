@@ -57,6 +57,9 @@ bool attention_device_fits(const at::Tensor& qkv);
 // undefined where no kernel writes that. The checks are done, and qkv's device is the current one.
 at::Tensor attention_fp8_by_kernel(const at::Tensor& qkv, int64_t heads, const OptionalTensor& cos,
                                    const OptionalTensor& sin, const at::Tensor& slot);
+// attention_projected() for tensors on a GPU.
+at::Tensor attention_projected_by_kernel(const at::Tensor& h, const at::Tensor& weight, int64_t heads,
+                                         const OptionalTensor& cos, const OptionalTensor& sin);
 // For tests: only the kernels that every device has.
 void set_portable_attention(bool portable);
 #endif

@@ -2,10 +2,12 @@
 
 #include <cmath>
 
+#include "hrm/ops/linear.h"
 #include "hrm/ops/linear_swiglu.h"
 #include "ops/attention_cases.h"
 #include "ops/attention_impl.h"
 #include "ops/gpu_testing.h"
+#include "ops/linear_impl.h"
 
 namespace hrm::ops {
 namespace {
@@ -273,6 +275,43 @@ TEST(AttentionGpu, SameBitsEachTimeLarge) {
     };
     expect_same_each_time(run, 20, cat("L ", length));
   }
+}
+
+// One kernel, the bits of two. Batches that fill the multiprocessors, the last block of one cluster without a sample.
+TEST(AttentionGpu, ProjectedAsTheTwoLarge) {
+  HRM_NEEDS_GPU();
+  const at::NoGradGuard no_grad;
+  const int64_t processors = at::cuda::getCurrentDeviceProperties()->multiProcessorCount;
+  for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf}) {
+    for (const auto& [batch, length] : std::vector<std::tuple<int64_t, int64_t>>{{processors, 82},
+                                                                                 {processors - 1, 88},
+                                                                                 {2 * processors, 65},
+                                                                                 {3 * processors - 3, 82},
+                                                                                 {processors, 97}}) {
+      for (const bool rotated : {true, false}) {
+        const AttentionCase c = attention_case(1, length, 8, 64, rotated, dtype, at::kCUDA);
+        const at::Tensor h = at::randn({batch, length, 512}, at::device(at::kCUDA)).to(dtype);
+        const at::Tensor weight = at::randn({1536, 512}, at::device(at::kCUDA)).mul(0.05).to(dtype);
+        const at::Tensor out = attention_projected(h, weight, 8, c.cos, c.sin);
+        if (!out.defined()) GTEST_SKIP() << "no kernel for this device";
+        set_always_tiles(true);
+        const at::Tensor qkv = linear(h, weight, weight, {});
+        set_always_tiles(false);
+        EXPECT_TRUE(at::equal(out, attention(qkv, 8, c.cos, c.sin)))
+            << cat(dtype, " batch ", batch, " L ", length, " rotated ", rotated);
+      }
+    }
+  }
+  // Too few samples, other sizes and types are left to the two.
+  const auto takes = [](int64_t batch, int64_t length, int64_t width, at::ScalarType dtype) {
+    const at::Tensor h = at::zeros({batch, length, width}, at::device(at::kCUDA).dtype(dtype));
+    return attention_projected(h, h.new_zeros({1536, width}), 8, {}, {}).defined();
+  };
+  EXPECT_FALSE(takes(1, 82, 512, at::kBFloat16));
+  EXPECT_FALSE(takes(processors, 64, 512, at::kBFloat16));
+  EXPECT_FALSE(takes(processors, 105, 512, at::kBFloat16));
+  EXPECT_FALSE(takes(processors, 82, 256, at::kBFloat16));
+  EXPECT_FALSE(takes(processors, 82, 512, at::kFloat));
 }
 
 // Kernels may begin before the ones queued earlier are done, so they wait before they read. The products of

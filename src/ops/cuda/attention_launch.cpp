@@ -211,6 +211,40 @@ at::Tensor attention_fp8_by_kernel(const at::Tensor& qkv, int64_t heads, const O
   return launch_own(arguments.params) ? out : at::Tensor();
 }
 
+at::Tensor attention_projected_by_kernel(const at::Tensor& h, const at::Tensor& weight, int64_t heads,
+                                         const OptionalTensor& cos, const OptionalTensor& sin) {
+  const bool known = h.dim() == 3 && weight.dim() == 2 && heads >= 1 && weight.size(0) == 3 * 64 * heads &&
+                     weight.size(1) == h.size(2) && cuda::use_kernel(h) && weight.scalar_type() == h.scalar_type();
+  if (g_portable || !known || h.numel() == 0) return {};
+  const auto usable = [](const at::Tensor& tensor) {
+    return tensor.is_contiguous() && reinterpret_cast<uintptr_t>(tensor.const_data_ptr()) % 16 == 0;
+  };
+  // Wrong tables are for attention() to refuse.
+  const auto is_table = [&](const OptionalTensor& table) {
+    return table && table->scalar_type() == at::kFloat && table->device() == h.device() &&
+           table->sizes() == at::IntArrayRef({h.size(1), 32}) && usable(*table);
+  };
+  if (!usable(h) || !usable(weight) || weight.device() != h.device()) return {};
+  if ((cos || sin) && !(is_table(cos) && is_table(sin))) return {};
+  const c10::cuda::CUDAGuard guard(h.device());
+  cuda::sm90::AttentionProjected params{};
+  params.batch = h.size(0);
+  params.inner = h.size(2);
+  params.heads = static_cast<int>(heads);
+  params.length = static_cast<int>(h.size(1));
+  params.scale = static_cast<float>(1 / std::sqrt(64.0));
+  params.element = cuda::element_of(h);
+  if (!cuda::sm90::fits(params) || !cuda::sm90::pays(params)) return {};
+  at::Tensor out = at::empty({h.size(0), h.size(1), 64 * heads}, h.options());
+  params.h = h.const_data_ptr();
+  params.weight = weight.const_data_ptr();
+  params.cos = table_of(cos);
+  params.sin = table_of(sin);
+  params.out = out.mutable_data_ptr();
+  C10_CUDA_CHECK(cuda::sm90::launch(params, c10::cuda::getCurrentCUDAStream()));
+  return out;
+}
+
 TORCH_LIBRARY_IMPL(hrm, CUDA, m) {
   m.impl("attention", &attention_cuda);
   m.impl("attention_forward", &forward_cuda);
