@@ -72,17 +72,17 @@ struct MlpSubBlock : torch::autograd::Function<MlpSubBlock> {
     const Linear &gate_up_proj = mlp->gate_up_proj(), &down_proj = mlp->down_proj();
     const auto [act, gate_up] = ops::linear_swiglu_forward(h, gate_up_proj.compute_weight());
     const auto [y, rstd] = ops::linear_rms_norm_forward(act, down_proj.compute_weight(), h, eps);
-    ctx->save_for_backward({h, gate_up, y, rstd, gate_up_proj.compute_weight(), down_proj.compute_weight()});
+    ctx->save_for_backward({h, gate_up, act, y, rstd, gate_up_proj.compute_weight(), down_proj.compute_weight()});
     keep_gradient_buffers(ctx, gate_up_proj, down_proj);
     return y;
   }
 
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     const variable_list saved = ctx->get_saved_variables();
-    const at::Tensor &h = saved[0], &gate_up = saved[1], &y = saved[2], &rstd = saved[3], &gate_up_weight = saved[4],
-                     &down_weight = saved[5];
+    const at::Tensor &h = saved[0], &gate_up = saved[1], &act = saved[2], &y = saved[3], &rstd = saved[4],
+                     &gate_up_weight = saved[5], &down_weight = saved[6];
     const at::Tensor grad_sum = ops::rms_norm_backward(grads[0], y, rstd);
-    const auto [grad_gate_up, act] = ops::linear_swiglu_backward(grad_sum, down_weight, gate_up);
+    const at::Tensor grad_gate_up = ops::linear_swiglu_backward(grad_sum, down_weight, gate_up);
     accumulate(ctx, "grad_second", grad_sum, act);
     accumulate(ctx, "grad_first", grad_gate_up, h);
     ops::linear_grad_x_add_(grad_sum, grad_gate_up, gate_up_weight);

@@ -55,12 +55,11 @@ std::tuple<at::Tensor, at::Tensor> linear_swiglu_forward(const at::Tensor& x, co
   return op.call(x, weight);
 }
 
-std::tuple<at::Tensor, at::Tensor> linear_swiglu_backward(const at::Tensor& grad_out, const at::Tensor& weight_down,
-                                                          const at::Tensor& gate_up) {
-  static const auto op =
-      c10::Dispatcher::singleton()
-          .findSchemaOrThrow("hrm::linear_swiglu_backward", "")
-          .typed<std::tuple<at::Tensor, at::Tensor>(const at::Tensor&, const at::Tensor&, const at::Tensor&)>();
+at::Tensor linear_swiglu_backward(const at::Tensor& grad_out, const at::Tensor& weight_down,
+                                  const at::Tensor& gate_up) {
+  static const auto op = c10::Dispatcher::singleton()
+                             .findSchemaOrThrow("hrm::linear_swiglu_backward", "")
+                             .typed<at::Tensor(const at::Tensor&, const at::Tensor&, const at::Tensor&)>();
   return op.call(grad_out, weight_down, gate_up);
 }
 
@@ -71,8 +70,8 @@ std::tuple<at::Tensor, at::Tensor> linear_swiglu(const at::Tensor& x, const at::
   return {swiglu(gate_up), gate_up};
 }
 
-std::tuple<at::Tensor, at::Tensor> linear_swiglu_backward(const at::Tensor& grad_out, const at::Tensor& weight_down,
-                                                          const at::Tensor& gate_up) {
+at::Tensor linear_swiglu_backward(const at::Tensor& grad_out, const at::Tensor& weight_down,
+                                  const at::Tensor& gate_up) {
   return swiglu_backward(linear_grad_x(grad_out, weight_down), gate_up);
 }
 
@@ -107,8 +106,8 @@ std::tuple<at::Tensor, at::Tensor> linear_swiglu_forward_cpu(const at::Tensor& x
   return composed::linear_swiglu(x, weight);
 }
 
-std::tuple<at::Tensor, at::Tensor> linear_swiglu_backward_cpu(const at::Tensor& grad_out, const at::Tensor& weight_down,
-                                                              const at::Tensor& gate_up) {
+at::Tensor linear_swiglu_backward_cpu(const at::Tensor& grad_out, const at::Tensor& weight_down,
+                                      const at::Tensor& gate_up) {
   check_linear_swiglu_backward(grad_out, weight_down, gate_up);
   return composed::linear_swiglu_backward(grad_out, weight_down, gate_up);
 }
@@ -118,9 +117,7 @@ std::tuple<at::Tensor, at::Tensor> linear_swiglu_backward_cpu(const at::Tensor& 
 TORCH_LIBRARY_FRAGMENT(hrm, m) {
   m.def("linear_swiglu(Tensor x, Tensor weight) -> Tensor");
   m.def("linear_swiglu_forward(Tensor x, Tensor weight) -> (Tensor act, Tensor gate_up)");
-  m.def(
-      "linear_swiglu_backward(Tensor grad_out, Tensor weight_down, Tensor gate_up) -> (Tensor grad_gate_up, "
-      "Tensor act)");
+  m.def("linear_swiglu_backward(Tensor grad_out, Tensor weight_down, Tensor gate_up) -> Tensor");
 }
 
 TORCH_LIBRARY_IMPL(hrm, CPU, m) {

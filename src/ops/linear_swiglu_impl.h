@@ -15,8 +15,7 @@ void check_linear_swiglu_backward(const at::Tensor& grad_out, const at::Tensor& 
 namespace composed {
 
 std::tuple<at::Tensor, at::Tensor> linear_swiglu(const at::Tensor& x, const at::Tensor& weight);
-std::tuple<at::Tensor, at::Tensor> linear_swiglu_backward(const at::Tensor& grad_out, const at::Tensor& weight_down,
-                                                          const at::Tensor& gate_up);
+at::Tensor linear_swiglu_backward(const at::Tensor& grad_out, const at::Tensor& weight_down, const at::Tensor& gate_up);
 
 }  // namespace composed
 }  // namespace hrm::ops

@@ -38,12 +38,11 @@ at::Tensor swiglu(const at::Tensor& gate_up) {
   return op.call(gate_up);
 }
 
-std::tuple<at::Tensor, at::Tensor> swiglu_backward(const at::Tensor& grad_act, const at::Tensor& gate_up,
-                                                   bool with_act) {
+at::Tensor swiglu_backward(const at::Tensor& grad_act, const at::Tensor& gate_up) {
   static const auto op = c10::Dispatcher::singleton()
                              .findSchemaOrThrow("hrm::swiglu_backward", "")
-                             .typed<std::tuple<at::Tensor, at::Tensor>(const at::Tensor&, const at::Tensor&, bool)>();
-  return op.call(grad_act, gate_up, with_act);
+                             .typed<at::Tensor(const at::Tensor&, const at::Tensor&)>();
+  return op.call(grad_act, gate_up);
 }
 
 namespace {
@@ -57,18 +56,17 @@ at::Tensor swiglu_cpu(const at::Tensor& gate_up) {
   return cpu_loops_fit(gate_up) ? cpu::swiglu(gate_up) : reference::swiglu(gate_up);
 }
 
-std::tuple<at::Tensor, at::Tensor> swiglu_backward_cpu(const at::Tensor& grad_act, const at::Tensor& gate_up,
-                                                       bool with_act) {
+at::Tensor swiglu_backward_cpu(const at::Tensor& grad_act, const at::Tensor& gate_up) {
   check_swiglu_backward(grad_act, gate_up);
-  return cpu_loops_fit(gate_up) ? cpu::swiglu_backward(grad_act, gate_up, with_act)
-                                : reference::swiglu_backward(grad_act, gate_up, with_act);
+  return cpu_loops_fit(gate_up) ? cpu::swiglu_backward(grad_act, gate_up)
+                                : reference::swiglu_backward(grad_act, gate_up);
 }
 
 }  // namespace
 
 TORCH_LIBRARY_FRAGMENT(hrm, m) {
   m.def("swiglu(Tensor gate_up) -> Tensor");
-  m.def("swiglu_backward(Tensor grad_act, Tensor gate_up, bool with_act) -> (Tensor grad_gate_up, Tensor act)");
+  m.def("swiglu_backward(Tensor grad_act, Tensor gate_up) -> Tensor");
 }
 
 TORCH_LIBRARY_IMPL(hrm, CPU, m) {

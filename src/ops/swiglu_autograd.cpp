@@ -19,7 +19,7 @@ struct Swiglu : torch::autograd::Function<Swiglu> {
   }
 
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
-    return {std::get<0>(swiglu_backward(grads[0], ctx->get_saved_variables()[0], /*with_act=*/false))};
+    return {swiglu_backward(grads[0], ctx->get_saved_variables()[0])};
   }
 };
 

@@ -3,7 +3,6 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <tuple>
 #include <vector>
 
 namespace hrm::ops {
@@ -18,8 +17,7 @@ std::vector<int64_t> swiglu_sizes(const at::Tensor& gate_up);
 namespace reference {
 
 at::Tensor swiglu(const at::Tensor& gate_up);
-std::tuple<at::Tensor, at::Tensor> swiglu_backward(const at::Tensor& grad_act, const at::Tensor& gate_up,
-                                                   bool with_act);
+at::Tensor swiglu_backward(const at::Tensor& grad_act, const at::Tensor& gate_up);
 
 }  // namespace reference
 
@@ -29,8 +27,7 @@ namespace cpu {
 at::Tensor swiglu(const at::Tensor& gate_up);
 // The same into `act`; both contiguous.
 void swiglu_out(const at::Tensor& gate_up, const at::Tensor& act);
-std::tuple<at::Tensor, at::Tensor> swiglu_backward(const at::Tensor& grad_act, const at::Tensor& gate_up,
-                                                   bool with_act);
+at::Tensor swiglu_backward(const at::Tensor& grad_act, const at::Tensor& gate_up);
 
 }  // namespace cpu
 }  // namespace hrm::ops

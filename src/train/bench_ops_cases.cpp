@@ -63,8 +63,7 @@ BenchCall swiglu(const Shape& s, at::Device device, at::ScalarType dtype) {
 
 BenchCall swiglu_backward(const Shape& s, at::Device device, at::ScalarType dtype) {
   const Random random{device, dtype};
-  return {{random.activations({s.batch, s.length(), s.inner}), random.activations({s.batch, s.length(), 2 * s.inner}),
-           true}};
+  return {{random.activations({s.batch, s.length(), s.inner}), random.activations({s.batch, s.length(), 2 * s.inner})}};
 }
 
 // Attention.

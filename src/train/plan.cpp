@@ -96,7 +96,7 @@ class StepWalk {
   // What one recorded block keeps.
   struct Kept {
     double mixing = 0;   // inputs of attention or of the MLP over positions, and its result
-    double gate_up = 0;  // of the feed-forward part
+    double gate_up = 0;  // of the feed-forward part, with the activation
     double output = 0;
     double total() const { return mixing + gate_up + output; }
   };
@@ -188,12 +188,10 @@ class StepWalk {
       normed_product(s_.unit + s_.rstd, true);
       kept.mixing = 5 * s_.unit + s_.lse + s_.rstd;
     }
-    kept.gate_up = s_.gate_up;
+    kept.gate_up = 1.5 * s_.gate_up;
     keep(kept.gate_up);
-    ledger_.take(s_.gate_up / 2);
     kept.output = s_.unit + s_.rstd;
     normed_product(kept.output, true);
-    ledger_.give(s_.gate_up / 2);
     kept_layers_.push_back(kept);
   }
 
@@ -292,13 +290,12 @@ class StepWalk {
     while (!kept_layers_.empty()) {
       const Kept kept = kept_layers_.back();
       kept_layers_.pop_back();
-      // Feed-forward part: gradient of the sum, of the activation, of gate_up, and the activation again.
+      // Feed-forward part: gradient of the sum, of the activation, of gate_up.
       const double grad_act = s_.fused_gate ? 0 : s_.gate_up / 2;
       ledger_.take(s_.unit);
       ledger_.take(grad_act);
       ledger_.take(s_.gate_up);
-      ledger_.take(s_.gate_up / 2);
-      ledger_.give(grad_act + 1.5 * s_.gate_up);
+      ledger_.give(grad_act + s_.gate_up);
       ledger_.give(s_.unit + kept.gate_up);
       // The other part: gradient of the sum, of the mixed values, of qkv.
       ledger_.take(s_.unit);

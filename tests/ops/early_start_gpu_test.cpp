@@ -126,7 +126,7 @@ Chain training(const Block& block) {
     between();
     const at::Tensor grad_sum = rms_norm_backward(x, y, y_rstd);
     between();
-    const auto [grad_gates, again] = linear_swiglu_backward(grad_sum, block.down, gate_up);
+    const at::Tensor grad_gates = linear_swiglu_backward(grad_sum, block.down, gate_up);
     between();
     const at::Tensor grad_half = linear_grad_x(grad_gates, block.gate_up);
     between();
@@ -198,11 +198,11 @@ TEST(EarlyStartGpu, NormsAndGates) {
     between();
     const at::Tensor grad_act = rms_norm_backward(y, y, rstd, act);
     between();
-    const auto [grad, again] = swiglu_backward(grad_act, x);
+    const at::Tensor grad = swiglu_backward(grad_act, x);
     between();
     const auto [last, last_rstd] = rms_norm_residual_forward(grad, x, kEps);
     between();
-    return {y, grad, again, last, last_rstd};
+    return {y, grad, last, last_rstd};
   };
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
     for (const int64_t width : {512, 97, 5001}) {  // registers, elements, a block for each row

@@ -168,7 +168,7 @@ TEST(LinearRmsNormGpu, AsGoodAsPlainAten) {
   }
 }
 
-// What the backward pass computes again must be what the forward pass used.
+// The activation written and the one that gate_up stands for are the same.
 TEST(LinearSwigluGpu, ActHasTheBitsOfSwiglu) {
   HRM_NEEDS_GPU();
   for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf}) {
@@ -176,9 +176,6 @@ TEST(LinearSwigluGpu, ActHasTheBitsOfSwiglu) {
     const auto [x, weight, residual] = product_input(shape, 2 * shape.width, dtype, at::kCUDA);
     const auto [act, gate_up] = linear_swiglu_forward(x, weight);
     expect_same_bits(act, swiglu(gate_up), cat(dtype));
-    const at::Tensor grad_out = normal({1000, 512}, 5, dtype, at::kCUDA);
-    const at::Tensor down = normal({512, 1536}, 6, dtype, at::kCUDA);
-    expect_same_bits(std::get<1>(linear_swiglu_backward(grad_out, down, gate_up)), act, cat(dtype, ", backward"));
   }
 }
 
@@ -285,9 +282,9 @@ TEST(LinearEpiloguesGpu, ShortProductsSameBitsEachTimeLarge) {
                        narrow = residual.narrow(1, 0, 256).contiguous();
       const auto run = [&, &x = x, &weight = weight, &residual = residual] {
         const at::Tensor gate_up = product(x, weight);
-        return std::vector<at::Tensor>{
-            gate_up, linear_swiglu(x, weight), std::get<0>(linear_swiglu_backward(x, down, gate_up)),
-            linear_rms_norm(x, half, narrow, kNormEps), linear_rms_norm(x, weight, residual, kNormEps)};
+        return std::vector<at::Tensor>{gate_up, linear_swiglu(x, weight), linear_swiglu_backward(x, down, gate_up),
+                                       linear_rms_norm(x, half, narrow, kNormEps),
+                                       linear_rms_norm(x, weight, residual, kNormEps)};
       };
       expect_same_each_time(run, 10, cat(dtype, " inner ", inner));
     }
@@ -302,7 +299,7 @@ TEST(LinearEpiloguesGpu, SameBitsEachTimeLarge) {
   const auto run = [&, &x = x, &weight = weight, &down = down, &residual = residual] {
     const auto [act, gate_up] = linear_swiglu_forward(x, weight);
     const auto [y, rstd] = linear_rms_norm_forward(act, down, residual, kNormEps);
-    return std::vector<at::Tensor>{act, gate_up, y, rstd, std::get<0>(linear_swiglu_backward(y, down, gate_up))};
+    return std::vector<at::Tensor>{act, gate_up, y, rstd, linear_swiglu_backward(y, down, gate_up)};
   };
   expect_same_each_time(run, 10, "HRM's size at batch 384");
 }
@@ -312,11 +309,11 @@ TEST(LinearEpiloguesGpu, InsideACapturedGraph) {
   const ProductShape shape{1000, 512, 768};
   const auto [x, weight, none] = product_input(shape, 2 * shape.width, at::kBFloat16, at::kCUDA);
   const auto [ignored, down, residual] = product_input({shape.rows, 768, 512}, 512, at::kBFloat16, at::kCUDA);
-  at::Tensor act, gate_up, y, rstd, grad, act_again;
+  at::Tensor act, gate_up, y, rstd, grad;
   const auto work = [&, &x = x, &weight = weight, &down = down, &residual = residual] {
     std::tie(act, gate_up) = linear_swiglu_forward(x, weight);
     std::tie(y, rstd) = linear_rms_norm_forward(act, down, residual, kNormEps);
-    std::tie(grad, act_again) = linear_swiglu_backward(y, down, gate_up);
+    grad = linear_swiglu_backward(y, down, gate_up);
   };
   Captured captured(work);
   for (uint64_t round = 0; round < 3; ++round) {
@@ -330,8 +327,7 @@ TEST(LinearEpiloguesGpu, InsideACapturedGraph) {
     expect_same_bits(replayed[1], gate_up_eager, cat("gate_up, round ", round));
     expect_same_bits(replayed[2], y_eager, cat("y, round ", round));
     expect_same_bits(replayed[3], rstd_eager, cat("rstd, round ", round));
-    expect_same_bits(replayed[4], std::get<0>(linear_swiglu_backward(y_eager, down, gate_up_eager)),
-                     cat("grad, round ", round));
+    expect_same_bits(replayed[4], linear_swiglu_backward(y_eager, down, gate_up_eager), cat("grad, round ", round));
   }
 }
 

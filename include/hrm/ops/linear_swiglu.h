@@ -24,9 +24,8 @@ at::Tensor linear_swiglu(const at::Tensor& x, const at::Tensor& weight);
 // The same, and gate_up (..., 2F), which the backward pass reads.
 std::tuple<at::Tensor, at::Tensor> linear_swiglu_forward(const at::Tensor& x, const at::Tensor& weight);
 
-// From grad_out (..., D), the gradient of act @ weight_down^T with weight_down (D, F): grad_gate_up (..., 2F), and act
-// again, the same bits as in the forward pass. Equals swiglu_backward(grad_out @ weight_down, gate_up).
-std::tuple<at::Tensor, at::Tensor> linear_swiglu_backward(const at::Tensor& grad_out, const at::Tensor& weight_down,
-                                                          const at::Tensor& gate_up);
+// The gradient of gate_up, (..., 2F), from grad_out (..., D), the gradient of act @ weight_down^T with weight_down (D,
+// F): swiglu_backward(grad_out @ weight_down, gate_up).
+at::Tensor linear_swiglu_backward(const at::Tensor& grad_out, const at::Tensor& weight_down, const at::Tensor& gate_up);
 
 }  // namespace hrm::ops

@@ -3,8 +3,6 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <tuple>
-
 namespace hrm::ops {
 
 // silu(gate) * up, with gate_up (..., 2F) = [gate | up] -> (..., F).
@@ -15,9 +13,7 @@ namespace hrm::ops {
 // that names the shape.
 at::Tensor swiglu(const at::Tensor& gate_up);
 
-// The gradient of gate_up, (..., 2F), for grad_act, the gradient of swiglu(gate_up), and with_act: swiglu(gate_up)
-// again, the same bits, so that a forward pass need not keep it (else undefined). The gradient is rounded once.
-std::tuple<at::Tensor, at::Tensor> swiglu_backward(const at::Tensor& grad_act, const at::Tensor& gate_up,
-                                                   bool with_act = true);
+// The gradient of gate_up, (..., 2F), for grad_act, the gradient of swiglu(gate_up). Rounded once.
+at::Tensor swiglu_backward(const at::Tensor& grad_act, const at::Tensor& gate_up);
 
 }  // namespace hrm::ops

@@ -22,30 +22,14 @@ HRM_FOR_EACH_CPU void forward_row(const float* __restrict gate, const float* __r
   for (int64_t i = 0; i < width; ++i) act[i] = gate[i] / inverse_sigmoid(gate[i]) * up[i];
 }
 
-struct Gradients {
-  float* gate;
-  float* up;
-  float* act;  // or null
-};
-
-HRM_INLINE void backward_elements(const float* __restrict grad, const float* __restrict gate,
-                                  const float* __restrict up, float* __restrict grad_gate, float* __restrict grad_up,
-                                  float* __restrict act, bool with_act, int64_t width) {
+HRM_FOR_EACH_CPU void backward_row(const float* __restrict grad, const float* __restrict gate,
+                                   const float* __restrict up, float* __restrict grad_gate, float* __restrict grad_up,
+                                   int64_t width) {
   for (int64_t i = 0; i < width; ++i) {
     const float inverse = inverse_sigmoid(gate[i]);
     const float silu = gate[i] / inverse, s = 1.0f / inverse;
     grad_up[i] = grad[i] * silu;
     grad_gate[i] = grad[i] * up[i] * (s * (1.0f + gate[i] * (1.0f - s)));
-    if (with_act) act[i] = silu * up[i];
-  }
-}
-
-HRM_FOR_EACH_CPU void backward_row(const float* grad, const float* gate, const float* up, const Gradients& to,
-                                   int64_t width) {
-  if (to.act != nullptr) {
-    backward_elements(grad, gate, up, to.gate, to.up, to.act, true, width);
-  } else {
-    backward_elements(grad, gate, up, to.gate, to.up, nullptr, false, width);
   }
 }
 
@@ -74,25 +58,21 @@ at::Tensor swiglu(const at::Tensor& gate_up) {
   return act;
 }
 
-std::tuple<at::Tensor, at::Tensor> swiglu_backward(const at::Tensor& grad_act, const at::Tensor& gate_up,
-                                                   bool with_act) {
+at::Tensor swiglu_backward(const at::Tensor& grad_act, const at::Tensor& gate_up) {
   const at::Tensor from = gate_up.contiguous(), grads = grad_act.contiguous();
   at::Tensor grad = at::empty(gate_up.sizes(), gate_up.options());
-  at::Tensor act = with_act ? at::empty(grad_act.sizes(), grad_act.options()) : at::Tensor();
   const int64_t width = gate_up.size(-1) / 2, rows = width == 0 ? 0 : grad_act.numel() / width;
   const auto* from_data = from.const_data_ptr<float>();
   const auto* grads_data = grads.const_data_ptr<float>();
   auto* grad_data = grad.mutable_data_ptr<float>();
-  auto* act_data = with_act ? act.mutable_data_ptr<float>() : nullptr;
   at::parallel_for(0, rows, grain(width), [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
       const float* gate = from_data + row * 2 * width;
       float* to = grad_data + row * 2 * width;
-      backward_row(grads_data + row * width, gate, gate + width,
-                   {to, to + width, act_data == nullptr ? nullptr : act_data + row * width}, width);
+      backward_row(grads_data + row * width, gate, gate + width, to, to + width, width);
     }
   });
-  return {grad, act};
+  return grad;
 }
 
 }  // namespace hrm::ops::cpu

@@ -55,9 +55,8 @@ std::tuple<at::Tensor, at::Tensor> linear_swiglu_forward_cuda(const at::Tensor& 
   return out ? *out : composed::linear_swiglu(x, weight);
 }
 
-std::tuple<at::Tensor, at::Tensor> linear_swiglu_backward_cuda(const at::Tensor& grad_out,
-                                                               const at::Tensor& weight_down,
-                                                               const at::Tensor& gate_up) {
+at::Tensor linear_swiglu_backward_cuda(const at::Tensor& grad_out, const at::Tensor& weight_down,
+                                       const at::Tensor& gate_up) {
   check_linear_swiglu_backward(grad_out, weight_down, gate_up);
   const c10::cuda::CUDAGuard guard(grad_out.device());
   const auto compose = [&] { return composed::linear_swiglu_backward(grad_out, weight_down, gate_up); };
@@ -71,14 +70,12 @@ std::tuple<at::Tensor, at::Tensor> linear_swiglu_backward_cuda(const at::Tensor&
   const at::Tensor grad_rows = cuda::aligned_rows(grad_out), weight_rows = cuda::aligned_rows(weight_down),
                    gate_up_rows = cuda::aligned_rows(gate_up);
   at::Tensor grad_gate_up = at::empty(gate_up.sizes(), grad_rows.options());
-  at::Tensor act = at::empty(with_last_size(gate_up, params.width), grad_rows.options());
   params.grad_out = grad_rows.const_data_ptr();
   params.weight_down = weight_rows.const_data_ptr();
   params.gate_up = gate_up_rows.const_data_ptr();
   params.grad_gate_up = grad_gate_up.mutable_data_ptr();
-  params.act = act.mutable_data_ptr();
   C10_CUDA_CHECK(cuda::sm90::launch(params, c10::cuda::getCurrentCUDAStream()));
-  return {grad_gate_up, act};
+  return grad_gate_up;
 }
 
 // y, and rstd if `save`; none where the kernel does not take the input. With an addend: y + addend in y's place.

@@ -71,7 +71,6 @@ __global__ void __launch_bounds__(kThreads) backward(SwigluBackward p, Index pac
   const T* gate_up = static_cast<const T*>(p.gate_up);
   const T* grad_act = static_cast<const T*>(p.grad_act);
   T* grad_gate_up = static_cast<T*>(p.grad_gate_up);
-  T* act = static_cast<T*>(p.act);
   const Index first = Index{blockIdx.x} * (kThreads * kUnroll) + threadIdx.x;
   Pack<T, N> gate[kUnroll], up[kUnroll], grad[kUnroll];
 #pragma unroll
@@ -88,19 +87,17 @@ __global__ void __launch_bounds__(kThreads) backward(SwigluBackward p, Index pac
   for (int j = 0; j < kUnroll; ++j) {
     const Index i = first + j * kThreads;
     if (i < total) {
-      Pack<T, N> grad_gate, grad_up, out;
+      Pack<T, N> grad_gate, grad_up;
 #pragma unroll
       for (int k = 0; k < N; ++k) {
         const float x = to_float(gate[j].value[k]), u = to_float(up[j].value[k]), g = to_float(grad[j].value[k]);
         const float s = sigmoid<T>(x);
         grad_gate.value[k] = from_float<T>(g * u * s * (1.0f + x * (1.0f - s)));
         grad_up.value[k] = from_float<T>(g * silu<T>(x));
-        out.value[k] = gated<T>(x, u);
       }
       T* to = grad_gate_up + (int64_t{i} + int64_t{i / packs} * packs) * N;
       store_pack<T, N>(to, grad_gate);
       store_pack<T, N>(to + p.width, grad_up);
-      if (act != nullptr) store_pack<T, N>(act + int64_t{i} * N, out);
     }
   }
 }
@@ -118,7 +115,7 @@ bool aligned(const SwigluForward& p) {
   return aligned16(p.gate_up) && aligned16(p.act);
 }
 bool aligned(const SwigluBackward& p) {
-  return aligned16(p.gate_up) && aligned16(p.grad_act) && aligned16(p.grad_gate_up) && aligned16(p.act);
+  return aligned16(p.gate_up) && aligned16(p.grad_act) && aligned16(p.grad_gate_up);
 }
 
 template <typename T, int N, typename Params>

@@ -22,7 +22,6 @@ struct SwigluBackward {
   const void* grad_act;
   const void* gate_up;
   void* grad_gate_up;
-  void* act;  // or null: do not write
   int64_t rows;
   int64_t width;
   Element element;

@@ -28,25 +28,22 @@ at::Tensor swiglu_cuda(const at::Tensor& gate_up) {
   return act;
 }
 
-std::tuple<at::Tensor, at::Tensor> swiglu_backward_cuda(const at::Tensor& grad_act, const at::Tensor& gate_up,
-                                                        bool with_act) {
+at::Tensor swiglu_backward_cuda(const at::Tensor& grad_act, const at::Tensor& gate_up) {
   check_swiglu_backward(grad_act, gate_up);
   const c10::cuda::CUDAGuard guard(gate_up.device());
-  if (!cuda::use_kernel(gate_up)) return reference::swiglu_backward(grad_act, gate_up, with_act);
+  if (!cuda::use_kernel(gate_up)) return reference::swiglu_backward(grad_act, gate_up);
   const at::Tensor from = gate_up.contiguous(), grad_from = grad_act.contiguous();
-  at::Tensor grad = at::empty(from.sizes(), from.options()), act;
-  if (with_act) act = at::empty(grad_act.sizes(), from.options());
-  if (grad.numel() == 0) return {grad, act};
+  at::Tensor grad = at::empty(from.sizes(), from.options());
+  if (grad.numel() == 0) return grad;
   cuda::SwigluBackward params{};
   params.grad_act = grad_from.const_data_ptr();
   params.gate_up = from.const_data_ptr();
   params.grad_gate_up = grad.mutable_data_ptr();
-  params.act = with_act ? act.mutable_data_ptr() : nullptr;
   params.width = grad_act.size(-1);
   params.rows = grad_act.numel() / params.width;
   params.element = cuda::element_of(from);
   C10_CUDA_CHECK(cuda::launch(params, c10::cuda::getCurrentCUDAStream()));
-  return {grad, act};
+  return grad;
 }
 
 }  // namespace

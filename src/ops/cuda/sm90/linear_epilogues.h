@@ -42,13 +42,12 @@ struct LinearSwigluForward {
 bool fits(const LinearSwigluForward& params);
 cudaError_t launch(const LinearSwigluForward& params, cudaStream_t stream);
 
-// With grad_act = grad_out * weight_down: the gradients of gate and up, and act = silu(gate) * up.
+// The gradients of gate and up where that of silu(gate) * up is grad_out * weight_down.
 struct LinearSwigluBackward {
   const void* grad_out;     // (rows, inner)
   const void* weight_down;  // (inner, width)
   const void* gate_up;      // (rows, 2 * width)
   void* grad_gate_up;       // (rows, 2 * width)
-  void* act;                // (rows, width)
   int64_t rows;
   int64_t width;
   int64_t inner;

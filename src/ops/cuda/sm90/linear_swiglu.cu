@@ -46,7 +46,6 @@ cudaError_t start_backward(const LinearSwigluBackward& p, cudaStream_t stream) {
   }
   if (error != cudaSuccess) return error;
   op.grad_gate_up = p.grad_gate_up;
-  op.act = p.act;
   op.rows = p.rows;
   op.width = p.width;
   return start_tiles<kStages>(map_a, map_w, p.rows, p.inner, p.width / 256, 0, op, stream);

@@ -70,7 +70,6 @@ struct LinearSwigluTile {
                            swiglu_pair<kType>(gate[i].z, up[i].z), swiglu_pair<kType>(gate[i].w, up[i].w)};
         const int64_t row = where.first_row + batch + 2 * i + lane / 16;
         if (row < rows) {
-          store_16(static_cast<uint16_t*>(act) + row * width + column, out);
           if constexpr (kSave) {
             uint16_t* to = static_cast<uint16_t*>(gate_up) + row * 2 * width + column;
             store_16(to, gate[i]);
@@ -99,7 +98,6 @@ struct LinearSwigluBackwardTile {
 
   CUtensorMap map;     // gate_up (rows, 2 * width), in boxes of 8 x 256
   void* grad_gate_up;  // (rows, 2 * width)
-  void* act;           // (rows, width)
   int64_t rows;
   int64_t width;
 
@@ -133,16 +131,15 @@ struct LinearSwigluBackwardTile {
         const int64_t row = where.first_row + kRows * half + i;
         const uint4 grad = *staged(staging, kRows * half + i, lane), gate = gate_up[0][i][lane],
                     up = gate_up[1][i][lane];
-        uint4 grad_gate, grad_up, out;
-        differentiate(grad.x, gate.x, up.x, grad_gate.x, grad_up.x, out.x);
-        differentiate(grad.y, gate.y, up.y, grad_gate.y, grad_up.y, out.y);
-        differentiate(grad.z, gate.z, up.z, grad_gate.z, grad_up.z, out.z);
-        differentiate(grad.w, gate.w, up.w, grad_gate.w, grad_up.w, out.w);
+        uint4 grad_gate, grad_up;
+        differentiate(grad.x, gate.x, up.x, grad_gate.x, grad_up.x);
+        differentiate(grad.y, gate.y, up.y, grad_gate.y, grad_up.y);
+        differentiate(grad.z, gate.z, up.z, grad_gate.z, grad_up.z);
+        differentiate(grad.w, gate.w, up.w, grad_gate.w, grad_up.w);
         if (row < rows) {
           uint16_t* to = static_cast<uint16_t*>(grad_gate_up) + row * 2 * width + column;
           store_16(to, grad_gate);
           store_16(to + width, grad_up);
-          store_16(static_cast<uint16_t*>(act) + row * width + column, out);
         }
       }
       refill(half);
@@ -151,14 +148,13 @@ struct LinearSwigluBackwardTile {
   }
 
   __device__ static void differentiate(uint32_t grad, uint32_t gate, uint32_t up, uint32_t& grad_gate,
-                                       uint32_t& grad_up, uint32_t& act) {
+                                       uint32_t& grad_up) {
     const float2 g = widen_pair<kInput>(grad), x = widen_pair<kInput>(gate), u = widen_pair<kInput>(up);
     const float2 s = {sigmoid(x.x), sigmoid(x.y)};
     const float2 gated = {x.x * s.x, x.y * s.y};
     grad_gate = round_pair<kInput>(g.x * u.x * s.x * (1.0f + x.x * (1.0f - s.x)),
                                    g.y * u.y * s.y * (1.0f + x.y * (1.0f - s.y)));
     grad_up = round_pair<kInput>(g.x * gated.x, g.y * gated.y);
-    act = multiply_pairs<kInput>(round_pair<kInput>(gated.x, gated.y), up);
   }
 };
 
