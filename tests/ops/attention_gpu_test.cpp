@@ -277,7 +277,8 @@ TEST(AttentionGpu, SameBitsEachTimeLarge) {
   }
 }
 
-// One kernel, the bits of two. Batches that fill the multiprocessors, the last block of one cluster without a sample.
+// One kernel, the bits of two. Batches that fill the multiprocessors, by whole samples or by shares of their heads; the
+// last block of one cluster without a sample.
 TEST(AttentionGpu, ProjectedAsTheTwoLarge) {
   HRM_NEEDS_GPU();
   const at::NoGradGuard no_grad;
@@ -287,7 +288,10 @@ TEST(AttentionGpu, ProjectedAsTheTwoLarge) {
                                                                                  {processors - 1, 88},
                                                                                  {2 * processors, 65},
                                                                                  {3 * processors - 3, 82},
-                                                                                 {processors, 97}}) {
+                                                                                 {processors, 97},
+                                                                                 {processors / 2 - 2, 82},
+                                                                                 {processors / 2 - 3, 97},
+                                                                                 {processors * 3 / 4 + 1, 82}}) {
       for (const bool rotated : {true, false}) {
         const AttentionCase c = attention_case(1, length, 8, 64, rotated, dtype, at::kCUDA);
         const at::Tensor h = at::randn({batch, length, 512}, at::device(at::kCUDA)).to(dtype);

@@ -11,7 +11,7 @@ namespace hrm::ops::cuda::sm90 {
 
 // The projection and the attention in one kernel, without a gradient: what a linear layer without bias gives for h
 // (batch, length, inner), as qkv of AttentionForward; the same bits. Head_dim 64, inner 512, 65 to 104 positions. A
-// multiprocessor works on whole samples: this pays where there are enough of them for all.
+// multiprocessor works on whole samples, or on a share of their heads: this pays where there are enough for all.
 struct AttentionProjected {
   const void* h;
   const void* weight;  // (3 * heads * 64, inner)
@@ -29,7 +29,7 @@ struct AttentionProjected {
 bool fits(const AttentionForward& params);
 bool fits(const AttentionBackward& params);
 bool fits(const AttentionProjected& params);
-// Whether few multiprocessors are idle in the last round of samples: else the two kernels are faster.
+// Whether the multiprocessors are busy for most of the time: else the two kernels are faster.
 bool pays(const AttentionProjected& params);
 cudaError_t launch(const AttentionForward& params, cudaStream_t stream);
 cudaError_t launch(const AttentionBackward& params, cudaStream_t stream);

@@ -5,24 +5,47 @@
 namespace hrm::ops::cuda::sm90 {
 namespace {
 
+constexpr int kCluster = 2;
+
+// How often to halve the heads of a sample that a block has at a time, and what part of the multiprocessors' time that
+// keeps busy.
+struct Split {
+  int halvings = 0;
+  double busy = 0;
+};
+
+Split best_split(const AttentionProjected& p) {
+  const int64_t at_once = multiprocessors() / kCluster, groups = (p.batch + kCluster - 1) / kCluster;
+  Split best;
+  for (int halvings = 0; p.heads % (1 << halvings) == 0 && p.heads >> halvings > 0; ++halvings) {
+    const int64_t rounds = ((groups << halvings) + at_once - 1) / at_once;
+    const int64_t heads = rounds * (p.heads >> halvings);  // one after the other in the block that has the most
+    // The first head's product and the last head's attention have nothing beside them.
+    const double busy = static_cast<double>(p.batch * p.heads) / static_cast<double>(kCluster * at_once * (heads + 1));
+    // Each part reads its sample's h again.
+    if (busy > 1.02 * best.busy) best = {halvings, busy};
+  }
+  return best;
+}
+
 template <typename T>
 cudaError_t start_by_length(const AttentionProjected& p, cudaStream_t stream) {
-  const int pairs = multiprocessors() / 2;
-  if (p.length <= 88)
-    return start_projected<T, AttentionProjectedShape<88, 2, 1, 4, 1, 3, TurnedBy::attention>>(p, pairs, stream);
-  return start_projected<T, AttentionProjectedShape<104, 2, 1, 3, 1, 4, TurnedBy::attention>>(p, pairs, stream);
+  using Upto88 = AttentionProjectedShape<88, kCluster, 1, 4, 1, 3, TurnedBy::attention>;
+  using Upto104 = AttentionProjectedShape<104, kCluster, 1, 3, 1, 4, TurnedBy::attention>;
+  const int at_once = multiprocessors() / kCluster, halvings = best_split(p).halvings;
+  return p.length <= 88 ? start_projected<T, Upto88>(p, halvings, at_once, stream)
+                        : start_projected<T, Upto104>(p, halvings, at_once, stream);
 }
 
 }  // namespace
 
 bool fits(const AttentionProjected& p) {
   return is_hopper() && p.inner == 512 && p.heads >= 1 && p.heads <= INT32_MAX / 512 && p.length >= 65 &&
-         p.length <= 104 && p.batch >= 1 && p.batch <= INT32_MAX / 2 && p.element != Element::f32;
+         p.length <= 104 && p.batch >= 1 && p.batch <= INT32_MAX / 2 / p.heads && p.element != Element::f32;
 }
 
 bool pays(const AttentionProjected& p) {
-  const int64_t at_once = multiprocessors() / 2 * 2, rounds = (p.batch + at_once - 1) / at_once;
-  return p.batch * 5 >= rounds * at_once * 4;
+  return best_split(p).busy >= 0.75;
 }
 
 cudaError_t launch(const AttentionProjected& p, cudaStream_t stream) {

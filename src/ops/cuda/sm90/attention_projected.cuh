@@ -2,9 +2,9 @@
 // Projection to queries, keys and values, rotation and attention in one kernel, for the forward pass without gradient:
 // qkv = h W^T never goes to memory. Head_dim 64, h (batch, length, 512), at most 104 positions.
 //
-// A block has one sample at a time, whose h stays in shared memory as long as all heads take. For each head it reads
-// 192 rows of W, which a cluster of blocks, with a sample each, fetches once, stage by stage in turn. Samples come
-// last first (launch.cuh says why).
+// A block has one sample at a time, or a share of its heads, and h stays in shared memory as long as they take. For
+// each head it reads 192 rows of W, which a cluster of blocks, with a sample each and the same heads, fetches once,
+// stage by stage in turn. Samples come last first (launch.cuh says why).
 // - Three warpgroups compute q, k and v of a head as (64 of W) x (positions), the transposed product: positions are
 //   the operand of wgmma that may be any multiple of 8. They turn q and k by their positions and put all three where
 //   the attention finds them, while the tensor cores work on the next head.
@@ -144,7 +144,7 @@ __device__ inline void turn_heads(unsigned char* k, const float* cos, const floa
 template <typename T, class Shape>
 __global__ void __launch_bounds__(Shape::kThreads, 1)
     attention_projected_kernel(const __grid_constant__ CUtensorMap h_map, const __grid_constant__ CUtensorMap w_map,
-                               const AttentionProjected p) {
+                               const AttentionProjected p, const int halvings) {
 #if HRM_SM90A
   constexpr int kN = Shape::kN, kChunks = Shape::kChunks, kCluster = Shape::kCluster;
   constexpr int kStages = Shape::kStages, kBuffers = Shape::kBuffers;
@@ -162,12 +162,15 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
   const int warp = __shfl_sync(0xffffffffu, thread / 32, 0), warpgroup = warp / 4;
   const int rank = static_cast<int>(cluster_rank());
   const int clusters = static_cast<int>(gridDim.x) / kCluster, first = static_cast<int>(blockIdx.x) / kCluster;
-  const int items = static_cast<int>((p.batch + kCluster - 1) / kCluster);  // a sample for each block
+  const int heads = p.heads >> halvings;
+  // A sample for each block, in shares.
+  const int items = static_cast<int>((p.batch + kCluster - 1) / kCluster) << halvings;
   const int rounds = (items - first + clusters - 1) / clusters;
   // Below zero there is none left for this block: all of it arrives as zeros.
   const auto sample_of = [&](int round) {
-    return static_cast<int>(p.batch) - 1 - kCluster * (first + round * clusters) - rank;
+    return static_cast<int>(p.batch) - 1 - kCluster * ((first + round * clusters) >> halvings) - rank;
   };
+  const auto first_head_of = [&](int round) { return ((first + round * clusters) & ((1 << halvings) - 1)) * heads; };
 
   if (thread == 0) {
     for (int i = 0; i < kStages; ++i) {
@@ -197,26 +200,28 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
       RingPosition<kStages> at;
       // What all warpgroups have done, kStages steps behind what is loaded.
       int done = -kStages, done_round = 0;
-      const int steps = p.heads * kChunks;  // of a sample
+      const int steps = heads * kChunks;  // of a round
       for (int chunk = 0; chunk < 2; ++chunk) load_h(0, chunk);
       for (int round = 0; round < rounds; ++round) {
-        for (int head = 0; head < p.heads; ++head) {
+        const int first_head = first_head_of(round);
+        for (int head = 0; head < heads; ++head) {
           for (int chunk = 0; chunk < kChunks; ++chunk) {
             barrier_wait(empty + at.stage, at.parity ^ 1);
             barrier_arrive_expect(full + at.stage, Shape::kStageBytes);
             if (chunk % kCluster == rank) {  // in turn
               for (int part = 0; part < 3; ++part) {
                 unsigned char* const to = ring + at.stage * Shape::kStageBytes + part * 8192;
+                const int row = part * p.heads + first_head + head;
                 if constexpr (kCluster == 1) {
-                  tma_load(to, &w_map, full + at.stage, 64 * chunk, 0, 0, 0, part * p.heads + head);
+                  tma_load(to, &w_map, full + at.stage, 64 * chunk, 0, 0, 0, row);
                 } else {
-                  tma_load_all(to, &w_map, full + at.stage, kCluster, 64 * chunk, 0, 0, 0, part * p.heads + head);
+                  tma_load_all(to, &w_map, full + at.stage, kCluster, 64 * chunk, 0, 0, 0, row);
                 }
               }
             }
             at.advance();
             if (round == 0 && head == 0 && chunk + 2 < kChunks) load_h(0, chunk + 2);
-            // The last head has read a chunk of h, and so have the others: the next sample's may come.
+            // The last head has read a chunk of h, and so have the others: the next round's may come.
             if (done >= steps - kChunks && done_round + 1 < rounds) {
               load_h(done_round + 1, done - (steps - kChunks));
             }
@@ -319,7 +324,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
     };
 
     for (int round = 0; round < rounds; ++round) {
-      for (int head = 0; head < p.heads; ++head) {
+      for (int head = 0; head < heads; ++head) {
         registers_define(d);
         int previous = 0;
 #pragma unroll
@@ -363,8 +368,8 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
     RingPosition<kBuffers> buffer;
     int turns = 0;
     for (int round = 0; round < rounds; ++round) {
-      const int sample = sample_of(round);
-      for (int head = 0; head < p.heads; ++head, ++turns, buffer.advance()) {
+      const int sample = sample_of(round), first_head = first_head_of(round);
+      for (int head = 0; head < heads; ++head, ++turns, buffer.advance()) {
         unsigned char* const v_tile = shared + buffer.stage * Shape::kBufferBytes;
         unsigned char* const q_tile = v_tile + Shape::kQ;
         // As in attention_forward.cuh: two ranges of 64 queries overlap, and one warpgroup leaves out what the other
@@ -481,8 +486,8 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
           __syncwarp();
           if (lane == 0) barrier_arrive(unused + buffer.stage);
           const int row = first_row + static_cast<int>(at_lane / 8);
-          T* to = static_cast<T*>(p.out) + (static_cast<int64_t>(sample) * p.length + row) * width + head * 64 +
-                  at_lane % 8 * 8;
+          T* to = static_cast<T*>(p.out) + (static_cast<int64_t>(sample) * p.length + row) * width +
+                  (first_head + head) * 64 + at_lane % 8 * 8;
 #pragma unroll
           for (int i = 0; i < 4; ++i) {
             if (sample >= 0 && row + 4 * i < p.length) store_once(to, out[i]);
@@ -501,17 +506,18 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
 #endif
 }
 
-// `at_once`: clusters that the device can run at a time.
+// The heads of a sample, halved so many times, are what a block has at a time. `at_once`: clusters that the device can
+// run at a time.
 template <typename T, class Shape>
-cudaError_t start_projected(const AttentionProjected& p, int at_once, cudaStream_t stream) {
+cudaError_t start_projected(const AttentionProjected& p, int halvings, int at_once, cudaStream_t stream) {
   CUtensorMap h_map, w_map;
   cudaError_t error = encode_heads(h_map, p.h, p.batch, p.length, p.inner, Shape::kN);
   if (error == cudaSuccess) error = encode_head_weights(w_map, p.weight, 3 * p.heads, p.inner);
   if (error != cudaSuccess) return error;
-  const int64_t items = (p.batch + Shape::kCluster - 1) / Shape::kCluster;
+  const int64_t items = (p.batch + Shape::kCluster - 1) / Shape::kCluster << halvings;
   const auto clusters = static_cast<int>(std::min<int64_t>(items, at_once));
   return start(attention_projected_kernel<T, Shape>, Shape::kCluster * clusters, Shape::kThreads, Shape::kBytes,
-               Shape::kCluster, stream, h_map, w_map, p);
+               Shape::kCluster, stream, h_map, w_map, p, halvings);
 }
 
 }  // namespace hrm::ops::cuda::sm90
