@@ -70,6 +70,7 @@ struct LinearSwigluTile {
                            swiglu_pair<kType>(gate[i].z, up[i].z), swiglu_pair<kType>(gate[i].w, up[i].w)};
         const int64_t row = where.first_row + batch + 2 * i + lane / 16;
         if (row < rows) {
+          store_16(static_cast<uint16_t*>(act) + row * width + column, out);
           if constexpr (kSave) {
             uint16_t* to = static_cast<uint16_t*>(gate_up) + row * 2 * width + column;
             store_16(to, gate[i]);
