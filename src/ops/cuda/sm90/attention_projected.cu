@@ -5,7 +5,9 @@
 namespace hrm::ops::cuda::sm90 {
 namespace {
 
-constexpr int kCluster = 2;
+using Upto88 = AttentionProjectedShape<88, 4>;
+using Upto104 = AttentionProjectedShape<104, 3>;
+constexpr int kCluster = Upto88::kCluster;
 
 // How often to halve the heads of a sample that a block has at a time, and what part of the multiprocessors' time that
 // keeps busy.
@@ -30,8 +32,6 @@ Split best_split(const AttentionProjected& p) {
 
 template <typename T>
 cudaError_t start_by_length(const AttentionProjected& p, cudaStream_t stream) {
-  using Upto88 = AttentionProjectedShape<88, kCluster, 1, 4, 1, 3, TurnedBy::attention>;
-  using Upto104 = AttentionProjectedShape<104, kCluster, 1, 3, 1, 4, TurnedBy::attention>;
   const int at_once = multiprocessors() / kCluster, halvings = best_split(p).halvings;
   return p.length <= 88 ? start_projected<T, Upto88>(p, halvings, at_once, stream)
                         : start_projected<T, Upto104>(p, halvings, at_once, stream);

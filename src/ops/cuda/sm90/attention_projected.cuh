@@ -3,12 +3,14 @@
 // qkv = h W^T never goes to memory. Head_dim 64, h (batch, length, 512), at most 104 positions.
 //
 // A block has one sample at a time, or a share of its heads, and h stays in shared memory as long as they take. For
-// each head it reads 192 rows of W, which a cluster of blocks, with a sample each and the same heads, fetches once,
-// stage by stage in turn. Samples come last first (launch.cuh says why).
+// each head it reads 192 rows of W, half of each stage; the other block of its cluster, which has another sample and
+// the same heads, reads the other half, and both get all. Samples come last first (launch.cuh says why).
 // - Three warpgroups compute q, k and v of a head as (64 of W) x (positions), the transposed product: positions are
-//   the operand of wgmma that may be any multiple of 8. They turn q and k by their positions and put all three where
-//   the attention finds them, while the tensor cores work on the next head.
-// - Two warpgroups do the attention of a head as in attention_forward.cuh, 64 queries each.
+//   the operand of wgmma that may be any multiple of 8. They put all three where the attention finds them, while the
+//   tensor cores work on the next head.
+// - Two warpgroups turn q and k by their positions, in place, and do the attention of a head as in
+//   attention_forward.cuh, 64 queries each. q and k of the next head may come once the scores are there, v once it has
+//   been read.
 // - One thread loads.
 // Every element is summed, rounded and turned as by the product and the attention one after the other.
 
@@ -25,49 +27,43 @@ namespace hrm::ops::cuda::sm90 {
 
 // W (64 * heads, inner) in boxes of a head's 64 rows x 128 bytes. Row 32 * half + 8 * w + g stands at
 // 16 * w + 8 * half + g: then one thread's accumulators hold both dimensions that the rotation turns together.
-inline cudaError_t encode_head_weights(CUtensorMap& map, const void* base, int64_t heads, int64_t inner) {
+// `blocks` share the 64 rows.
+inline cudaError_t encode_head_weights(CUtensorMap& map, const void* base, int64_t heads, int64_t inner, int blocks) {
   const int64_t stride = 2 * inner;
-  return encode_map(map, base, MapElement::bits16, MapSwizzle::bytes128,
-                    {{inner, 0, 64}, {8, stride, 8}, {2, 32 * stride, 2}, {4, 8 * stride, 4}, {heads, 64 * stride, 1}});
+  return encode_map(
+      map, base, MapElement::bits16, MapSwizzle::bytes128,
+      {{inner, 0, 64}, {8, stride, 8}, {2, 32 * stride, 2}, {4, 8 * stride, 4 / blocks}, {heads, 64 * stride, 1}});
 }
 
-// Who turns q and k: the product's warpgroups before they store them, with the table in the first-level cache or in
-// shared memory, or the attention's in place.
-enum class TurnedBy { product, product_with_table, attention };
-
-// kColumns: positions, at least the length; a size that wgmma has. kStoreFrom, kStoreAtOnce: when, in steps of 64 of K,
-// and how fast the last head's q, k and v are stored while this one's are computed.
-template <int kColumns, int kBlocks, int kHeadBuffers, int kRingStages, int kStoreFrom, int kStoreAtOnce,
-          TurnedBy kTurnedBy>
+// kColumns: positions, at least the length; a size that wgmma has.
+template <int kColumns, int kRingStages>
 struct AttentionProjectedShape {
   static constexpr int kN = kColumns;
-  static constexpr int kCluster = kBlocks;
-  static constexpr int kBuffers = kHeadBuffers;
   static constexpr int kStages = kRingStages;
-  static constexpr int kFirstStore = kStoreFrom;
-  static constexpr int kStoresAtOnce = kStoreAtOnce;  // of 16 positions each
-  static constexpr bool kTurnsLate = kTurnedBy == TurnedBy::attention;
-  static constexpr bool kTable = kTurnedBy == TurnedBy::product_with_table;
+  static constexpr int kCluster = 2;
+  static constexpr int kChunks = 8;  // of h: 64 of its 512 columns
   static constexpr int kKeyTiles = (kN + 15) / 16;
-  static constexpr int kChunks = 8;              // of h: 64 of its 512 columns
+  // How many steps of 64 of K after q and k the last head's v is stored: it is needed later.
+  static constexpr int kVLater = 3;
+  // The attention's warpgroups have registers to keep their part of the table. Else they read it for each head, ahead
+  // of time if the next head is there.
+  static constexpr bool kKeepsTable = kN <= 88;
   static constexpr int kTileBytes = kN * 128;    // q, k or v of a head, or a chunk of h
   static constexpr int kStageBytes = 192 * 128;  // of W
-  // A head's v, then k, then q. wgmma adds over 16 keys at a time: past v it reads of k, times zero. Past q, whatever
-  // it reads becomes rows that nobody needs.
-  static constexpr int kK = kTileBytes;
-  static constexpr int kQ = 2 * kTileBytes;
-  static constexpr int kBufferBytes = 3 * kTileBytes;
-  static constexpr int kH = kBuffers * kBufferBytes;
+  // A head's v, then k, then q. wgmma adds over 16 keys at a time: past v it reads zeros. Past q, whatever it reads
+  // becomes rows that nobody needs.
+  static constexpr int kZeros = kTileBytes;
+  static constexpr int kK = kZeros + 1024;
+  static constexpr int kQ = kK + kTileBytes;
+  static constexpr int kH = kQ + kTileBytes;
   static constexpr int kRing = kH + kChunks * kTileBytes;
-  static constexpr int kTableAt = kRing + kStages * kStageBytes;
-  static constexpr int kBarriers = kTableAt + (kTable ? 4 * (kN / 8) * 32 * 16 : 0);
-  static constexpr int kBytes = kBarriers + 8 * (2 * kStages + kChunks + 2 * kBuffers);
+  static constexpr int kStaging = kRing + kStages * kStageBytes;  // results, on their way out
+  static constexpr int kBarriers = kStaging + 8 * 1024;
+  static constexpr int kBytes = kBarriers + 8 * (2 * kStages + kChunks + 4);
   static constexpr int kUpperRow = kKeyTiles * 16 - 64;  // first row of the upper range of queries
   static constexpr int kThreads = 6 * 128;
   static_assert(kBytes <= 227 * 1024);
   static_assert(kStages < kChunks);
-  static_assert(kChunks % kCluster == 0);
-  static_assert((kChunks - kFirstStore) * kStoresAtOnce >= kKeyTiles);
 };
 
 // tma_load() of five dimensions to the same place in the first `blocks` blocks of a cluster.
@@ -81,65 +77,95 @@ __device__ inline void tma_load_all(void* to, const CUtensorMap* map, uint64_t* 
       : "memory");
 }
 
-// An entry of the table. Volatile for the reason given at load_table().
-__device__ inline float load_entry(const float* from) {
-  float value;
-  asm volatile("ld.global.nc.f32 %0, [%1];" : "=f"(value) : "l"(from));
-  return value;
-}
-
-// share_rows() of the first 8 of a warp's 16 rows.
-__device__ inline void share_eight_rows(const uint32_t (&rows)[16], unsigned char* tile, int first_row, uint32_t lane) {
-  const uint32_t at = shared_address(tile) + (first_row + lane % 8) * 128 + ((lane / 8 ^ lane % 8) << 4);
+// share_rows() of rows 8 * kHalf to 8 * kHalf + 7 of a warp's 16 rows, to a place of 8 rows.
+template <int kHalf>
+__device__ inline void share_eight_rows(const uint32_t (&rows)[16], unsigned char* to, uint32_t lane) {
+  const uint32_t at = shared_address(to) + lane % 8 * 128 + ((lane / 8 ^ lane % 8) << 4);
 #pragma unroll
   for (int n = 0; n < 8; n += 4) {
-    const uint32_t part[4] = {rows[2 * n], rows[2 * n + 2], rows[2 * n + 4], rows[2 * n + 6]};
+    const uint32_t part[4] = {rows[2 * n + kHalf], rows[2 * n + 2 + kHalf], rows[2 * n + 4 + kHalf],
+                              rows[2 * n + 6 + kHalf]};
     store_matrices(at ^ n << 4, part);
   }
   __syncwarp();
 }
 
-// Turns a head's k and q, kDistance bytes behind it, by their positions, in place, by eight warps. Calls wait() before
-// it reads them. As class Rotation, but the table is read anew for each head.
-template <typename T, int kRows, int kDistance, typename Wait>
-__device__ inline void turn_heads(unsigned char* k, const float* cos, const float* sin, int length, int warp,
-                                  const Wait& wait) {
-  constexpr int kUnits = kRows / 4, kRounds = (kUnits + 7) / 8;  // of four rows
-  if (cos == nullptr) return wait();
-  const int lane = fresh_lane();
-  const auto row_of = [&](int round) {
-    const int unit = warp + 8 * round;
-    return (unit >> 1) * 8 + (unit & 1) * 2 + (lane >> 3 & 1) * 4 + (lane >> 4);
+// Turns k and q, kDistance bytes behind it, kRows rows each, by their positions, in place: the part of one of eight
+// warps.
+template <typename T, int kRows, int kDistance>
+class HeadTurn {
+ public:
+  // A lane's entries of the table, for turn().
+  struct Angles {
+    float4 cosine[(kRows + 31) / 32], sine[(kRows + 31) / 32];
   };
-  float4 cosine[kRounds], sine[kRounds];
+
+  __device__ HeadTurn(const AttentionProjected& p, int warp)
+      : cos_(p.cos), sin_(p.sin), last_(p.length - 1), warp_(warp) {}
+
+  __device__ void load(Angles& angles) const {
 #pragma unroll
-  for (int round = 0; round < kRounds; ++round) {
-    const int at = min(row_of(round), length - 1) * 32 + (lane & 7) * 4;
-    cosine[round] = load_table(cos + at);
-    sine[round] = load_table(sin + at);
+    for (int round = 0; round < kRounds; ++round) load(round, angles.cosine[round], angles.sine[round]);
   }
-  wait();
-  // Rows of a lane are 32 apart and swizzled alike.
-  const int row = row_of(0);
-  const uint32_t at = row * 128 + (((lane >> 1 & 3) ^ (row & 7)) << 4) + (lane & 1) * 8;
-  unsigned char *const low = k + at, *const high = k + (at ^ 64);
-#pragma unroll
-  for (int round = 0; round < kRounds; ++round) {
-    if (kUnits % 8 != 0 && round + 1 == kRounds && warp >= kUnits % 8) break;
-    uint2 a[2], b[2];
-#pragma unroll
-    for (int part = 0; part < 2; ++part) {
-      a[part] = *reinterpret_cast<const uint2*>(low + round * 4096 + part * kDistance);
-      b[part] = *reinterpret_cast<const uint2*>(high + round * 4096 + part * kDistance);
-    }
-#pragma unroll
-    for (int part = 0; part < 2; ++part) {
-      turn_four<T>(a[part], b[part], cosine[round], sine[round]);
-      *reinterpret_cast<uint2*>(low + round * 4096 + part * kDistance) = a[part];
-      *reinterpret_cast<uint2*>(high + round * 4096 + part * kDistance) = b[part];
-    }
+
+  __device__ void turn(unsigned char* k, const Angles& angles) const {
+    run(k, [&](int round, float4& cosine, float4& sine) {
+      cosine = angles.cosine[round];
+      sine = angles.sine[round];
+    });
   }
-}
+
+  // The same with entries read as they are needed.
+  __device__ void turn(unsigned char* k) const {
+    run(k, [&](int round, float4& cosine, float4& sine) { load(round, cosine, sine); });
+  }
+
+ private:
+  static constexpr int kUnits = kRows / 4, kRounds = (kUnits + 7) / 8;  // of four rows
+
+  // Rows of a lane are 32 apart.
+  __device__ int first_row(int lane) const {
+    return (warp_ >> 1) * 8 + (warp_ & 1) * 2 + (lane >> 3 & 1) * 4 + (lane >> 4);
+  }
+
+  __device__ void load(int round, float4& cosine, float4& sine) const {
+    const int lane = fresh_lane(), entry = min(first_row(lane) + 32 * round, last_) * 32 + (lane & 7) * 4;
+    cosine = load_table(cos_ + entry);
+    sine = load_table(sin_ + entry);
+  }
+
+  template <class Load>
+  __device__ void run(unsigned char* k, const Load& load) const {
+    const int lane = fresh_lane(), row = first_row(lane);
+    const uint32_t at = row * 128 + (((lane >> 1 & 3) ^ (row & 7)) << 4) + (lane & 1) * 8;
+    unsigned char *const low = k + at, *const high = k + (at ^ 64);
+#pragma unroll
+    for (int round = 0; round < kRounds; ++round) {
+      if (kUnits % 8 != 0 && round + 1 == kRounds && warp_ >= kUnits % 8) break;
+      float4 cosine, sine;
+      load(round, cosine, sine);
+      uint2 a[2], b[2];
+#pragma unroll
+      for (int part = 0; part < 2; ++part) {
+        a[part] = *reinterpret_cast<const uint2*>(low + round * 4096 + part * kDistance);
+        b[part] = *reinterpret_cast<const uint2*>(high + round * 4096 + part * kDistance);
+      }
+#pragma unroll
+      for (int part = 0; part < 2; ++part) {
+        turn_four<T>(a[part], b[part], cosine, sine);
+        *reinterpret_cast<uint2*>(low + round * 4096 + part * kDistance) = a[part];
+        *reinterpret_cast<uint2*>(high + round * 4096 + part * kDistance) = b[part];
+      }
+    }
+    // Ordinary stores above; wgmma behind a barrier.
+    fence_async_shared();
+  }
+
+  const float* cos_;
+  const float* sin_;
+  int last_;
+  int warp_;
+};
 
 template <typename T, class Shape>
 __global__ void __launch_bounds__(Shape::kThreads, 1)
@@ -147,15 +173,15 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
                                const AttentionProjected p, const int halvings) {
 #if HRM_SM90A
   constexpr int kN = Shape::kN, kChunks = Shape::kChunks, kCluster = Shape::kCluster;
-  constexpr int kStages = Shape::kStages, kBuffers = Shape::kBuffers;
+  constexpr int kStages = Shape::kStages;
   constexpr Input kInput = kInputOf<T>;
   extern __shared__ __align__(1024) unsigned char shared[];
   unsigned char* const ring = shared + Shape::kRing;
   uint64_t* const full = reinterpret_cast<uint64_t*>(shared + Shape::kBarriers);
   uint64_t* const empty = full + kStages;
-  uint64_t* const h_full = empty + kStages;   // [chunk]
-  uint64_t* const ready = h_full + kChunks;   // [buffer] q, k, v of a head are there
-  uint64_t* const unused = ready + kBuffers;  // [buffer] and are no longer needed
+  uint64_t* const h_full = empty + kStages;  // [chunk]
+  uint64_t* const ready = h_full + kChunks;  // q and k of a head are there; its v
+  uint64_t* const unused = ready + 2;        // and are no longer needed
 
   const int thread = static_cast<int>(threadIdx.x), lane = thread & 31;
   // From one lane: so the compiler knows that it is the same for a warp, and uses the warp's own registers.
@@ -163,7 +189,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
   const int rank = static_cast<int>(cluster_rank());
   const int clusters = static_cast<int>(gridDim.x) / kCluster, first = static_cast<int>(blockIdx.x) / kCluster;
   const int heads = p.heads >> halvings;
-  // A sample for each block, in shares.
+  // A sample, or a share of its heads, for each block.
   const int items = static_cast<int>((p.batch + kCluster - 1) / kCluster) << halvings;
   const int rounds = (items - first + clusters - 1) / clusters;
   // Below zero there is none left for this block: all of it arrives as zeros.
@@ -178,13 +204,16 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
       barrier_init(empty + i, kCluster * 12);
     }
     for (int i = 0; i < kChunks; ++i) barrier_init(h_full + i, 1);
-    for (int i = 0; i < kBuffers; ++i) {
-      barrier_init(ready + i, 12);
-      barrier_init(unused + i, 8);
-    }
+    barrier_init(ready, 8);
+    barrier_init(ready + 1, 4);
+    for (int i = 0; i < 2; ++i) barrier_init(unused + i, 8);
     barrier_init_fence();
     tma_prefetch_map(&h_map);
     tma_prefetch_map(&w_map);
+  }
+  if (thread < 64) {
+    reinterpret_cast<uint4*>(shared + Shape::kZeros)[thread] = make_uint4(0, 0, 0, 0);
+    fence_async_shared();
   }
   cluster_sync();
   wait_for_earlier();
@@ -200,7 +229,8 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
       RingPosition<kStages> at;
       // What all warpgroups have done, kStages steps behind what is loaded.
       int done = -kStages, done_round = 0;
-      const int steps = heads * kChunks;  // of a round
+      const int steps = heads * kChunks;    // of a round
+      constexpr int kSlabs = 4 / kCluster;  // of 16 rows, that this block reads for all
       for (int chunk = 0; chunk < 2; ++chunk) load_h(0, chunk);
       for (int round = 0; round < rounds; ++round) {
         const int first_head = first_head_of(round);
@@ -208,16 +238,10 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
           for (int chunk = 0; chunk < kChunks; ++chunk) {
             barrier_wait(empty + at.stage, at.parity ^ 1);
             barrier_arrive_expect(full + at.stage, Shape::kStageBytes);
-            if (chunk % kCluster == rank) {  // in turn
-              for (int part = 0; part < 3; ++part) {
-                unsigned char* const to = ring + at.stage * Shape::kStageBytes + part * 8192;
-                const int row = part * p.heads + first_head + head;
-                if constexpr (kCluster == 1) {
-                  tma_load(to, &w_map, full + at.stage, 64 * chunk, 0, 0, 0, row);
-                } else {
-                  tma_load_all(to, &w_map, full + at.stage, kCluster, 64 * chunk, 0, 0, 0, row);
-                }
-              }
+            for (int part = 0; part < 3; ++part) {
+              tma_load_all(ring + at.stage * Shape::kStageBytes + part * 8192 + rank * kSlabs * 2048, &w_map,
+                           full + at.stage, kCluster, 64 * chunk, 0, 0, rank * kSlabs,
+                           part * p.heads + first_head + head);
             }
             at.advance();
             if (round == 0 && head == 0 && chunk + 2 < kChunks) load_h(0, chunk + 2);
@@ -239,88 +263,36 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
     constexpr int kBlocks = kN / 8;  // of 8 positions
     const int part = warpgroup;      // q, k, v
     const int slab = warp % 4;
-    const bool turns = !Shape::kTurnsLate && part < 2 && p.cos != nullptr;
-    const int entry = lane % 4 * 2 * 32 + 8 * slab + lane / 4;  // of the table: dimension, first position
-    if constexpr (Shape::kTable) {
-      if (turns) {
-        for (int block = part; block < kBlocks; block += 2) {
-          const int at = 8 * block + lane % 4 * 2, dim = 8 * slab + lane / 4;
-          const int low = min(at, p.length - 1) * 32 + dim, high = min(at + 1, p.length - 1) * 32 + dim;
-          reinterpret_cast<float4*>(shared + Shape::kTableAt)[(slab * kBlocks + block) * 32 + lane] =
-              make_float4(p.cos[low], p.cos[high], p.sin[low], p.sin[high]);
-        }
-        named_barrier(3, 256);
-      }
-    }
-    const auto load_angles = [&](int block) {
-      if constexpr (Shape::kTable) {
-        return reinterpret_cast<const float4*>(shared + Shape::kTableAt)[(slab * kBlocks + block) * 32 + lane];
-      } else {
-        if (8 * block + 8 <= kShortest<kN>) {
-          const float *const cos = p.cos + entry + block * 256, *const sin = p.sin + entry + block * 256;
-          return make_float4(load_entry(cos), load_entry(cos + 32), load_entry(sin), load_entry(sin + 32));
-        }
-        const int at = 8 * block + lane % 4 * 2, dim = 8 * slab + lane / 4;
-        const int low = min(at, p.length - 1) * 32 + dim, high = min(at + 1, p.length - 1) * 32 + dim;
-        return make_float4(load_entry(p.cos + low), load_entry(p.cos + high), load_entry(p.sin + low),
-                           load_entry(p.sin + high));
-      }
-    };
     // This lane's row of four matrices of 8 dimensions x 8 positions, stored as positions x dimensions: both halves of
     // the head, 8 positions after 8.
-    const uint32_t to = shared_address(shared) + (2 - part) * Shape::kTileBytes + lane / 16 * 1024 + lane % 8 * 128 +
+    const int tile = part == 0 ? Shape::kQ : part == 1 ? Shape::kK : 0, which = part < 2 ? 0 : 1;
+    const uint32_t to = shared_address(shared) + tile + lane / 16 * 1024 + lane % 8 * 128 +
                         (((lane / 8 % 2 * 4 + slab) ^ lane % 8) << 4);
     RingPosition<kStages> at;
-    RingPosition<kBuffers> buffer;
+    uint32_t parity = 1;  // of `unused`
     const auto release = [&](int stage) {
       if (lane < kCluster) barrier_arrive_remote(empty + stage, static_cast<uint32_t>(lane));
     };
     float d[kN / 2];
     uint32_t rounded[kN / 4] = {};
     bool pending = false;  // `rounded` is a head that has not been stored
-    // Blocks 2 * i and 2 * i + 1 of it.
-    const auto turn_and_store = [&](int i) {
-      constexpr int kLast = kBlocks - 1;
-      uint32_t out[4] = {rounded[4 * i], rounded[4 * i + 1], 0, 0};
-      if (2 * i < kLast) out[2] = rounded[4 * i + 2], out[3] = rounded[4 * i + 3];
-      if (turns) {
-        float4 angles[2];
+    const auto store = [&] {
+      barrier_wait(unused + which, parity);
+      parity ^= 1;
 #pragma unroll
-        for (int j = 0; j < 2; ++j) {
-          if (2 * i + j <= kLast) angles[j] = load_angles(2 * i + j);
-        }
-#pragma unroll
-        for (int j = 0; j < 2; ++j) {
-          if (2 * i + j > kLast) continue;
-          float2 a = Pair<T>::unpack(out[2 * j]), b = Pair<T>::unpack(out[2 * j + 1]);
-          turn(a.x, b.x, angles[j].x, angles[j].z);
-          turn(a.y, b.y, angles[j].y, angles[j].w);
-          out[2 * j] = Pair<T>::pack(a.x, a.y);
-          out[2 * j + 1] = Pair<T>::pack(b.x, b.y);
+      for (int block = 0; block < kBlocks; block += 2) {
+        const uint32_t address = to + block * 1024;
+        const uint32_t* const from = rounded + 2 * block;
+        if (block + 1 < kBlocks) {
+          store_matrices_transposed(address, from[0], from[1], from[2], from[3]);
+        } else {
+          store_matrices_transposed(address, from[0], from[1]);
         }
       }
-      const uint32_t address = to + buffer.stage * Shape::kBufferBytes + i * 2048;
-      if (2 * i < kLast) {
-        store_matrices_transposed(address, out[0], out[1], out[2], out[3]);
-      } else {
-        store_matrices_transposed(address, out[0], out[1]);
-      }
-    };
-    constexpr int kStores = (kBlocks + 1) / 2, kStoresAtOnce = Shape::kStoresAtOnce;
-    const auto store_some = [&](int step) {
-      if (step < 0 || step * kStoresAtOnce >= kStores) return;
-      if (step == 0) barrier_wait(unused + buffer.stage, buffer.parity ^ 1);
-#pragma unroll
-      for (int i = 0; i < kStoresAtOnce; ++i) {
-        if (step * kStoresAtOnce + i < kStores) turn_and_store(step * kStoresAtOnce + i);
-      }
-      if ((step + 1) * kStoresAtOnce >= kStores) {
-        // Ordinary stores above; wgmma behind the barrier.
-        fence_async_shared();
-        __syncwarp();
-        if (lane == 0) barrier_arrive(ready + buffer.stage);
-        buffer.advance();
-      }
+      // Ordinary stores above; wgmma behind the barrier.
+      fence_async_shared();
+      __syncwarp();
+      if (lane == 0) barrier_arrive(ready + which);
     };
 
     for (int round = 0; round < rounds; ++round) {
@@ -346,7 +318,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
             wgmma_wait<1>();
             release(previous);
           }
-          if (pending) store_some(chunk - Shape::kFirstStore);
+          if (pending && ((chunk == 0 && part < 2) || (chunk == Shape::kVLater && part == 2))) store();
           previous = at.stage;
           at.advance();
         }
@@ -359,23 +331,27 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
         pending = true;
       }
     }
-#pragma unroll
-    for (int step = 0; step < kChunks; ++step) store_some(step);
+    store();
   } else {
     registers_increase<96>();
     constexpr float kLog2e = 1.4426950408889634f;
     const int width = p.heads * 64;
-    RingPosition<kBuffers> buffer;
-    int turns = 0;
+    unsigned char *const k_tile = shared + Shape::kK, *const q_tile = shared + Shape::kQ;
+    const HeadTurn<T, kN, Shape::kTileBytes> turn(p, warp - 12);
+    typename HeadTurn<T, kN, Shape::kTileBytes>::Angles angles;
+    if constexpr (Shape::kKeepsTable) {
+      if (p.cos != nullptr) turn.load(angles);
+    }
+    bool turned = false;  // the head that comes next
+    int count = 0;        // of heads
     for (int round = 0; round < rounds; ++round) {
       const int sample = sample_of(round), first_head = first_head_of(round);
-      for (int head = 0; head < heads; ++head, ++turns, buffer.advance()) {
-        unsigned char* const v_tile = shared + buffer.stage * Shape::kBufferBytes;
-        unsigned char* const q_tile = v_tile + Shape::kQ;
+      for (int head = 0; head < heads; ++head, ++count) {
+        const uint32_t parity = count & 1;
         // As in attention_forward.cuh: two ranges of 64 queries overlap, and one warpgroup leaves out what the other
         // does; which of them does, and which has the lower range, alternates.
-        const bool all = (warpgroup & 1) == (turns & 1);
-        const bool upper = all == ((turns & 2) != 0);
+        const bool all = (warpgroup & 1) == (count & 1);
+        const bool upper = all == ((count & 2) != 0);
         const int base_row = upper ? Shape::kUpperRow : 0;
         const int first_row = base_row + warp % 4 * 16;
         const bool busy = first_row < p.length && (all || (upper ? first_row >= 64 : first_row < Shape::kUpperRow));
@@ -383,15 +359,16 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
         float score[kN / 2];
         registers_define(score);
         const uint64_t a = descriptor_k_major(q_tile + base_row * 128);
-        const uint64_t b = descriptor_k_major(v_tile + Shape::kK);
-        if constexpr (Shape::kTurnsLate) {
-          turn_heads<T, kN, Shape::kTileBytes>(v_tile + Shape::kK, p.cos, p.sin, p.length, warp - 12,
-                                               [&] { barrier_wait(ready + buffer.stage, buffer.parity); });
-          // Ordinary stores above; wgmma behind the barrier.
-          fence_async_shared();
+        const uint64_t b = descriptor_k_major(k_tile);
+        barrier_wait(ready, parity);
+        if (p.cos != nullptr) {
+          if constexpr (Shape::kKeepsTable) {
+            turn.turn(k_tile, angles);
+          } else {
+            if (!turned) turn.turn(k_tile);
+            turned = false;
+          }
           named_barrier(3, 256);
-        } else {
-          barrier_wait(ready + buffer.stage, buffer.parity);
         }
         wgmma_fence();
 #pragma unroll
@@ -401,6 +378,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
         wgmma_commit();
         wgmma_wait<0>();
         registers_fence(score);
+        if (lane == 0) barrier_arrive(unused);
 
         float shift[2] = {0, 0}, sum[2] = {0, 0};
         uint32_t weight[Shape::kKeyTiles][4];
@@ -440,11 +418,10 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
           registers_clear(weight);
         }
 
-        // The rows of q take the results on their way out; the warpgroup's other warps have read them as an operand.
-        named_barrier(warpgroup - 2, 128);
+        barrier_wait(ready + 1, parity);
         float mixed[32];
         registers_define(mixed);
-        const uint64_t v_operand = descriptor_mn_major(v_tile, 0);
+        const uint64_t v_operand = descriptor_mn_major(shared, 0);
         wgmma_fence();
 #pragma unroll
         for (int tile = 0; tile < Shape::kKeyTiles; ++tile) {
@@ -452,6 +429,12 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
                                                          tile > 0);
         }
         wgmma_commit();
+        if constexpr (!Shape::kKeepsTable) {
+          if (p.cos != nullptr && __all_sync(0xffffffffu, barrier_test(ready, parity ^ 1))) {
+            turn.turn(k_tile);
+            turned = true;
+          }
+        }
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
           sum[half] += __shfl_xor_sync(0xffffffffu, sum[half], 1);
@@ -459,6 +442,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
         }
         wgmma_wait<0>();
         registers_fence(mixed);
+        if (lane == 0) barrier_arrive(unused + 1);
 
         if (busy) {
           float inverse[2];
@@ -469,22 +453,19 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
           for (int i = 0; i < 16; ++i) {
             rows[i] = Pair<T>::pack(mixed[2 * i] * inverse[i % 2], mixed[2 * i + 1] * inverse[i % 2]);
           }
-          // Past q, another tile begins.
           const uint32_t at_lane = fresh_lane();
-          if (kN % 16 == 0 || first_row + 16 <= kN) {
-            share_rows(rows, q_tile, first_row, at_lane);
-          } else {
-            share_eight_rows(rows, q_tile, first_row, at_lane);
-          }
-          // Eight lanes have one row.
-          const uint32_t from = first_row * 128 + at_lane / 8 * 128 + ((at_lane % 8 ^ at_lane / 8) << 4);
+          // Through a place of the warp's own, 8 rows at a time. Eight lanes have one row.
+          unsigned char* const staging = shared + Shape::kStaging + (warp - 12) * 1024;
+          const uint32_t from = at_lane / 8 * 128 + ((at_lane % 8 ^ at_lane / 8) << 4);
           uint4 out[4];
-#pragma unroll
-          for (int i = 0; i < 4; ++i) {
-            out[i] = *reinterpret_cast<const uint4*>(q_tile + (from ^ i % 2 << 6) + i * 512);
-          }
           __syncwarp();
-          if (lane == 0) barrier_arrive(unused + buffer.stage);
+          share_eight_rows<0>(rows, staging, at_lane);
+          out[0] = *reinterpret_cast<const uint4*>(staging + from);
+          out[1] = *reinterpret_cast<const uint4*>(staging + (from ^ 64) + 512);
+          __syncwarp();
+          share_eight_rows<1>(rows, staging, at_lane);
+          out[2] = *reinterpret_cast<const uint4*>(staging + from);
+          out[3] = *reinterpret_cast<const uint4*>(staging + (from ^ 64) + 512);
           const int row = first_row + static_cast<int>(at_lane / 8);
           T* to = static_cast<T*>(p.out) + (static_cast<int64_t>(sample) * p.length + row) * width +
                   (first_head + head) * 64 + at_lane % 8 * 8;
@@ -493,9 +474,6 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
             if (sample >= 0 && row + 4 * i < p.length) store_once(to, out[i]);
             to += 4 * width;
           }
-        } else {
-          __syncwarp();
-          if (lane == 0) barrier_arrive(unused + buffer.stage);
         }
       }
     }
@@ -512,7 +490,7 @@ template <typename T, class Shape>
 cudaError_t start_projected(const AttentionProjected& p, int halvings, int at_once, cudaStream_t stream) {
   CUtensorMap h_map, w_map;
   cudaError_t error = encode_heads(h_map, p.h, p.batch, p.length, p.inner, Shape::kN);
-  if (error == cudaSuccess) error = encode_head_weights(w_map, p.weight, 3 * p.heads, p.inner);
+  if (error == cudaSuccess) error = encode_head_weights(w_map, p.weight, 3 * p.heads, p.inner, Shape::kCluster);
   if (error != cudaSuccess) return error;
   const int64_t items = (p.batch + Shape::kCluster - 1) / Shape::kCluster << halvings;
   const auto clusters = static_cast<int>(std::min<int64_t>(items, at_once));
