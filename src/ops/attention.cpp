@@ -7,6 +7,7 @@
 #include <atomic>
 
 #include "hrm/ops/backend.h"
+#include "hrm/ops/linear.h"
 #include "ops/attention_impl.h"
 #include "ops/cpu/attention.h"
 #include "ops/cpu/rotary.h"
@@ -56,6 +57,21 @@ void check_attention(const char* op, const at::Tensor& qkv, int64_t heads, const
   TORCH_CHECK(at::isFloatingType(qkv.scalar_type()), op, ": qkv must have a floating-point dtype, got ",
               qkv.scalar_type(), " (shape ", qkv.sizes(), ")");
   check_table(op, qkv, qkv.size(1), qkv.size(2) / (3 * heads), cos, sin);
+}
+
+void check_attention_projected(const at::Tensor& h, const at::Tensor& weight, int64_t heads, const OptionalTensor& cos,
+                               const OptionalTensor& sin) {
+  constexpr const char* kOp = "hrm::attention_projected";
+  TORCH_CHECK(h.dim() == 3 && weight.dim() == 2 && h.size(2) == weight.size(1) && heads >= 1 && weight.size(0) > 0 &&
+                  weight.size(0) % (3 * heads) == 0,
+              kOp, ": h (B, L, D) and weight (3 * heads * head_dim, D) do not fit, got ", h.sizes(), " and ",
+              weight.sizes(), " with ", heads, " heads");
+  TORCH_CHECK(
+      h.scalar_type() == weight.scalar_type() && at::isFloatingType(h.scalar_type()) && h.device() == weight.device(),
+      kOp, ": h and weight must have one floating-point dtype and device, got ", h.scalar_type(), " and ",
+      weight.scalar_type(), " on ", h.device(), " and ", weight.device(), " (shapes ", h.sizes(), " and ",
+      weight.sizes(), ")");
+  check_table(kOp, h, h.size(1), weight.size(0) / (3 * heads), cos, sin);
 }
 
 void check_attention_backward(const at::Tensor& grad_out, const at::Tensor& qkv, const at::Tensor& out,
@@ -164,15 +180,21 @@ at::Tensor attention_(const at::Tensor& qkv, int64_t heads, const at::Tensor& co
 
 at::Tensor attention_projected(const at::Tensor& h, const at::Tensor& weight, int64_t heads, const at::Tensor& cos,
                                const at::Tensor& sin) {
-#if HRM_WITH_CUDA
-  if (h.is_cuda() && backend() == Backend::fused && attention_backend() == AttentionBackend::auto_) {
-    return attention_projected_by_kernel(h, weight, heads, optional(cos), optional(sin));
-  }
-#else
-  (void)h, (void)weight, (void)heads, (void)cos, (void)sin;
-#endif
-  return {};
+  static const auto op = c10::Dispatcher::singleton()
+                             .findSchemaOrThrow("hrm::attention_projected", "")
+                             .typed<at::Tensor(const at::Tensor&, const at::Tensor&, int64_t, const OptionalTensor&,
+                                               const OptionalTensor&)>();
+  return op.call(h, weight, heads, optional(cos), optional(sin));
 }
+
+namespace composed {
+
+at::Tensor attention_projected(const at::Tensor& h, const at::Tensor& weight, int64_t heads, const OptionalTensor& cos,
+                               const OptionalTensor& sin) {
+  return attention_(linear(h, weight, weight), heads, cos.value_or(at::Tensor()), sin.value_or(at::Tensor()));
+}
+
+}  // namespace composed
 
 std::tuple<at::Tensor, at::Tensor> attention_forward(const at::Tensor& qkv, int64_t heads, const OptionalTensor& cos,
                                                      const OptionalTensor& sin) {
@@ -236,6 +258,12 @@ at::Tensor attention_cpu(const at::Tensor& qkv, int64_t heads, const OptionalTen
   return attention_by_sdpa(qkv, heads, cos, sin, /*overwrite=*/false);
 }
 
+at::Tensor projected_cpu(const at::Tensor& h, const at::Tensor& weight, int64_t heads, const OptionalTensor& cos,
+                         const OptionalTensor& sin) {
+  check_attention_projected(h, weight, heads, cos, sin);
+  return composed::attention_projected(h, weight, heads, cos, sin);
+}
+
 std::tuple<at::Tensor, at::Tensor> forward_cpu(const at::Tensor& qkv, int64_t heads, const OptionalTensor& cos,
                                                const OptionalTensor& sin) {
   check_attention("hrm::attention_forward", qkv, heads, cos, sin);
@@ -281,6 +309,7 @@ at::Tensor rotate_backward_cpu(const at::Tensor& grad_q, const at::Tensor& grad_
 
 TORCH_LIBRARY_FRAGMENT(hrm, m) {
   m.def("attention(Tensor qkv, int heads, Tensor? cos, Tensor? sin) -> Tensor");
+  m.def("attention_projected(Tensor h, Tensor weight, int heads, Tensor? cos, Tensor? sin) -> Tensor");
   m.def("attention_forward(Tensor qkv, int heads, Tensor? cos, Tensor? sin) -> (Tensor out, Tensor lse)");
   m.def(
       "attention_backward(Tensor grad_out, Tensor qkv, Tensor out, Tensor lse, int heads, Tensor? cos, Tensor? sin) -> "
@@ -292,6 +321,7 @@ TORCH_LIBRARY_FRAGMENT(hrm, m) {
 
 TORCH_LIBRARY_IMPL(hrm, CPU, m) {
   m.impl("attention", &attention_cpu);
+  m.impl("attention_projected", &projected_cpu);
   m.impl("attention_forward", &forward_cpu);
   m.impl("attention_backward", &backward_cpu);
   m.impl("rotate_qkv", &rotate_cpu);

@@ -77,6 +77,7 @@ at::Tensor attention_by_sdpa(const at::Tensor& qkv, int64_t heads, const Optiona
 TORCH_LIBRARY_IMPL(hrm, Autograd, m) {
   m.impl("attention", &attention_autograd);
   // Differentiating through these is an error instead of a silently missing gradient.
+  m.impl("attention_projected", torch::autograd::autogradNotImplementedFallback());
   m.impl("attention_forward", torch::autograd::autogradNotImplementedFallback());
   m.impl("attention_backward", torch::autograd::autogradNotImplementedFallback());
   m.impl("rotate_qkv", torch::autograd::autogradNotImplementedFallback());

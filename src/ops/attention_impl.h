@@ -23,6 +23,8 @@ OptionalTensor optional(const at::Tensor& tensor);
 // Throw c10::Error with the op's name and the shapes.
 void check_attention(const char* op, const at::Tensor& qkv, int64_t heads, const OptionalTensor& cos,
                      const OptionalTensor& sin);
+void check_attention_projected(const at::Tensor& h, const at::Tensor& weight, int64_t heads, const OptionalTensor& cos,
+                               const OptionalTensor& sin);
 void check_attention_backward(const at::Tensor& grad_out, const at::Tensor& qkv, const at::Tensor& out,
                               const at::Tensor& lse, int64_t heads, const OptionalTensor& cos,
                               const OptionalTensor& sin);
@@ -57,12 +59,21 @@ bool attention_device_fits(const at::Tensor& qkv);
 // undefined where no kernel writes that. The checks are done, and qkv's device is the current one.
 at::Tensor attention_fp8_by_kernel(const at::Tensor& qkv, int64_t heads, const OptionalTensor& cos,
                                    const OptionalTensor& sin, const at::Tensor& slot);
-// attention_projected() for tensors on a GPU.
+// attention_projected() in one kernel, or undefined where none does that or the two ops are faster. The checks are
+// done.
 at::Tensor attention_projected_by_kernel(const at::Tensor& h, const at::Tensor& weight, int64_t heads,
                                          const OptionalTensor& cos, const OptionalTensor& sin);
 // For tests: only the kernels that every device has.
 void set_portable_attention(bool portable);
 #endif
+
+namespace composed {
+
+// By the two ops.
+at::Tensor attention_projected(const at::Tensor& h, const at::Tensor& weight, int64_t heads, const OptionalTensor& cos,
+                               const OptionalTensor& sin);
+
+}  // namespace composed
 
 namespace reference {
 

@@ -8,6 +8,8 @@ namespace hrm {
 
 constexpr std::pair<const char*, const char*> kKernelGroups[] = {
     // Our own: kernels by the struct of their arguments, operations by name.
+    {"AttentionProjected", "attention with its product"},
+    {"attention_projected", "attention with its product"},
     {"LinearSwiglu", "matrix products with SwiGLU"},
     {"linear_swiglu", "matrix products with SwiGLU"},
     {"swiglu_registers", "matrix products with SwiGLU"},

@@ -81,6 +81,16 @@ BenchCall attention(const Shape& s, at::Device device, at::ScalarType dtype) {
   return {{in.qkv, s.heads, in.cos, in.sin}, attention_flops(s)};
 }
 
+// With the projection to queries, keys and values before it.
+BenchCall attention_projected(const Shape& s, at::Device device, at::ScalarType dtype) {
+  if (s.mixes_by_mlp) return nothing();
+  const Random random{device, dtype};
+  const nn::RotaryTable table = nn::make_rotary_table(s.length(), s.width / s.heads, 10000, device);
+  return {{random.activations({s.batch, s.length(), s.width}), random.weight(3 * s.width, s.width), s.heads, table.cos,
+           table.sin},
+          attention_flops(s) + product_flops(s.rows(), s.width, 3 * s.width)};
+}
+
 // A training step has these two ops for short sequences alone; SDPA brings its own backward pass for longer ones.
 constexpr int64_t kLongestOwnBackward = 128;
 
@@ -449,6 +459,7 @@ const std::vector<BenchOp>& bench_ops() {
       {"hrm::swiglu", swiglu},
       {"hrm::swiglu_backward", swiglu_backward},
       {"hrm::attention", attention},
+      {"hrm::attention_projected", attention_projected},
       {"hrm::attention_forward", attention_forward},
       {"hrm::attention_backward", attention_backward},
       {"hrm::rotate_qkv", rotate_qkv},

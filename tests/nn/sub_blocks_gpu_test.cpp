@@ -19,8 +19,8 @@ TEST(SubBlocksGpu, AreAsGoodAsThePlainBlock) {
     int64_t batch, positions, width, heads;
     bool mlp_t;
   };
-  for (const Case& c : {Case{5, 82, 512, 8, false}, Case{3, 97, 512, 8, true}, Case{2, 201, 256, 4, false},
-                        Case{1, 16, 128, 2, false}}) {
+  for (const Case& c : {Case{5, 82, 512, 8, false}, Case{132, 82, 512, 8, false}, Case{3, 97, 512, 8, true},
+                        Case{2, 201, 256, 4, false}, Case{1, 16, 128, 2, false}}) {
     const BlockSizes sizes{.width = c.width, .positions = c.positions, .heads = c.heads, .mlp_t = c.mlp_t};
     auto generator = at::detail::createCPUGenerator(3);
     const auto random = [&] {

@@ -6,6 +6,7 @@
 #include "hrm/ops/linear_swiglu.h"
 #include "ops/attention_cases.h"
 #include "ops/attention_impl.h"
+#include "ops/cuda/sm90/tensor_map.h"
 #include "ops/gpu_testing.h"
 #include "ops/linear_impl.h"
 
@@ -277,45 +278,86 @@ TEST(AttentionGpu, SameBitsEachTimeLarge) {
   }
 }
 
-// One kernel, the bits of two. Batches that fill the multiprocessors, by whole samples or by shares of their heads; the
-// last block of one cluster without a sample.
+class WithTiles {
+ public:
+  WithTiles() { set_always_tiles(true); }
+  ~WithTiles() { set_always_tiles(false); }
+};
+
+// What attention_projected() gives and what the two ops do, which take the products that the one kernel takes.
+void expect_projected_same(const at::Tensor& h, const at::Tensor& weight, int64_t heads, const AttentionCase& c,
+                           const std::string& what) {
+  const at::Tensor out = attention_projected(h, weight, heads, c.cos, c.sin);
+  const WithTiles with_tiles;
+  expect_same_bits(
+      out, attention(linear(h.contiguous(), weight.contiguous(), weight.contiguous()), heads, c.cos, c.sin), what);
+}
+
+// Batches that fill the multiprocessors, by whole samples or by shares of their heads; the last block of one cluster
+// without a sample; heads that cannot be halved.
 TEST(AttentionGpu, ProjectedAsTheTwoLarge) {
   HRM_NEEDS_GPU();
+  if (!cuda::sm90::is_hopper()) GTEST_SKIP() << "needs a Hopper GPU and a build for it";
   const at::NoGradGuard no_grad;
-  const int64_t processors = at::cuda::getCurrentDeviceProperties()->multiProcessorCount;
+  const int64_t processors = cuda::sm90::multiprocessors();
+  struct Case {
+    int64_t batch, length, heads;
+  };
   for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf}) {
-    for (const auto& [batch, length] : std::vector<std::tuple<int64_t, int64_t>>{{processors, 82},
-                                                                                 {processors - 1, 88},
-                                                                                 {2 * processors, 65},
-                                                                                 {3 * processors - 3, 82},
-                                                                                 {processors, 97},
-                                                                                 {processors / 2 - 2, 82},
-                                                                                 {processors / 2 - 3, 97},
-                                                                                 {processors * 3 / 4 + 1, 82}}) {
+    for (const auto& [batch, length, heads] :
+         {Case{processors, 82, 8}, Case{processors - 1, 88, 8}, Case{2 * processors, 65, 8},
+          Case{3 * processors - 3, 82, 8}, Case{2 * processors, 97, 8}, Case{processors, 104, 8},
+          Case{processors / 2 - 2, 82, 8}, Case{processors * 3 / 2 - 3, 97, 8}, Case{processors * 3 / 4 - 3, 82, 8},
+          Case{8 * processors, 82, 1}, Case{3 * processors, 97, 3}, Case{processors, 82, 12}}) {
       for (const bool rotated : {true, false}) {
-        const AttentionCase c = attention_case(1, length, 8, 64, rotated, dtype, at::kCUDA);
-        const at::Tensor h = at::randn({batch, length, 512}, at::device(at::kCUDA)).to(dtype);
-        const at::Tensor weight = at::randn({1536, 512}, at::device(at::kCUDA)).mul(0.05).to(dtype);
-        const at::Tensor out = attention_projected(h, weight, 8, c.cos, c.sin);
-        if (!out.defined()) GTEST_SKIP() << "no kernel for this device";
-        set_always_tiles(true);
-        const at::Tensor qkv = linear(h, weight, weight, {});
-        set_always_tiles(false);
-        EXPECT_TRUE(at::equal(out, attention(qkv, 8, c.cos, c.sin)))
-            << cat(dtype, " batch ", batch, " L ", length, " rotated ", rotated);
+        const AttentionCase c = attention_case(1, length, heads, 64, rotated, dtype, at::kCUDA);
+        const at::Tensor h = normal({batch, length, 512}, 1, dtype, at::kCUDA);
+        const at::Tensor weight = normal({192 * heads, 512}, 2, dtype, at::kCUDA) * 0.05;
+        const std::string what =
+            cat(dtype, " batch ", batch, " L ", length, " heads ", heads, rotated ? " rotated" : "");
+        // The batches were chosen for 132 multiprocessors; a whole round pays on any device.
+        if (processors == 132 || batch % processors == 0) {
+          ASSERT_TRUE(attention_projected_by_kernel(h, weight, heads, optional(c.cos), optional(c.sin)).defined())
+              << what;
+        }
+        expect_projected_same(h, weight, heads, c, what);
       }
     }
   }
-  // Too few samples, other sizes and types are left to the two.
-  const auto takes = [](int64_t batch, int64_t length, int64_t width, at::ScalarType dtype) {
-    const at::Tensor h = at::zeros({batch, length, width}, at::device(at::kCUDA).dtype(dtype));
-    return attention_projected(h, h.new_zeros({1536, width}), 8, {}, {}).defined();
+}
+
+// Through the two ops: too few samples, other sizes and types, and what is not as the kernel wants it.
+TEST(AttentionGpu, ProjectedWhereTheKernelDoesNotFit) {
+  HRM_NEEDS_GPU();
+  const at::NoGradGuard no_grad;
+  const int64_t processors = at::cuda::getCurrentDeviceProperties()->multiProcessorCount;
+  struct Case {
+    int64_t batch, length, width;
+    at::ScalarType dtype;
   };
-  EXPECT_FALSE(takes(1, 82, 512, at::kBFloat16));
-  EXPECT_FALSE(takes(processors, 64, 512, at::kBFloat16));
-  EXPECT_FALSE(takes(processors, 105, 512, at::kBFloat16));
-  EXPECT_FALSE(takes(processors, 82, 256, at::kBFloat16));
-  EXPECT_FALSE(takes(processors, 82, 512, at::kFloat));
+  for (const auto& [batch, length, width, dtype] :
+       {Case{1, 82, 512, at::kBFloat16}, Case{processors, 64, 512, at::kBFloat16},
+        Case{processors, 105, 512, at::kBFloat16}, Case{processors, 82, 256, at::kBFloat16},
+        Case{processors, 82, 512, at::kFloat}, Case{0, 82, 512, at::kBFloat16}}) {
+    const std::string what = cat(dtype, " batch ", batch, " L ", length, " D ", width);
+    const AttentionCase c = attention_case(1, length, 8, 64, true, dtype, at::kCUDA);
+    const at::Tensor h = normal({batch, length, width}, 1, dtype, at::kCUDA);
+    const at::Tensor weight = normal({1536, width}, 2, dtype, at::kCUDA) * 0.05;
+    EXPECT_FALSE(attention_projected_by_kernel(h, weight, 8, optional(c.cos), optional(c.sin)).defined()) << what;
+    const at::Tensor out = attention_projected(h, weight, 8, c.cos, c.sin);
+    expect_same_bits(out, attention(linear(h, weight, weight), 8, c.cos, c.sin), what);
+  }
+  const AttentionCase c = attention_case(1, 82, 8, 64, true, at::kBFloat16, at::kCUDA);
+  const at::Tensor h = normal({processors, 82, 512}, 1, at::kBFloat16, at::kCUDA);
+  const at::Tensor weight = normal({1536, 512}, 2, at::kBFloat16, at::kCUDA) * 0.05;
+  const at::Tensor moved = at::cat({h.new_zeros({1}), h.flatten()}).slice(0, 1).view(h.sizes());
+  const at::Tensor strided = h.transpose(0, 1).contiguous().transpose(0, 1);
+  expect_projected_same(moved, weight, 8, c, "misaligned");
+  expect_projected_same(strided, weight, 8, c, "strided");
+  expect_projected_same(h, weight.t().contiguous().t(), 8, c, "weight strided");
+  const WithReference with_reference;
+  expect_same_bits(attention_projected(h, weight, 8, c.cos, c.sin),
+                   attention(linear(h, weight, weight), 8, c.cos, c.sin), "reference backend");
 }
 
 // Kernels may begin before the ones queued earlier are done, so they wait before they read. The products of

@@ -1,5 +1,6 @@
 #include "hrm/ops/attention.h"
 
+#include "hrm/ops/linear.h"
 #include "ops/attention_cases.h"
 #include "ops/attention_impl.h"
 
@@ -128,10 +129,32 @@ TEST(Attention, BadInputIsNamed) {
                  {"hrm::rotate_qkv_", "contiguous", "[2, 5, 24]"});
 }
 
+TEST(Attention, ProjectedEqualsTheTwo) {
+  for (const at::ScalarType dtype : {at::kFloat, at::kDouble, at::kBFloat16}) {
+    const AttentionCase c = attention_case(3, 7, 2, 4, true, dtype);
+    const at::Tensor h = normal({3, 7, 10}, 1, dtype), weight = normal({24, 10}, 2, dtype);
+    const at::Tensor qkv = linear(h, weight, weight);
+    expect_same_bits(attention_projected(h, weight, 2, c.cos, c.sin), attention(qkv, 2, c.cos, c.sin), cat(dtype));
+    expect_same_bits(attention_projected(h, weight, 2, {}, {}), attention(qkv, 2, {}, {}), cat(dtype, ", not rotated"));
+  }
+  const at::Tensor h = normal({3, 7, 10}, 1, at::kFloat), weight = normal({24, 10}, 2, at::kFloat);
+  EXPECT_EQ(attention_projected(h.narrow(0, 0, 0), weight, 2, {}, {}).sizes(), (std::vector<int64_t>{0, 7, 8}));
+  const auto message = [&](const at::Tensor& input, const at::Tensor& w, int64_t heads, const at::Tensor& table) {
+    return error_of([&] { attention_projected(input, w, heads, table, table); });
+  };
+  expect_message(message(h, weight, 3, {}), {"hrm::attention_projected", "[3, 7, 10]", "[24, 10]", "3 heads"});
+  expect_message(message(h[0], weight, 2, {}), {"hrm::attention_projected", "[7, 10]"});
+  expect_message(message(h, weight.t(), 2, {}), {"hrm::attention_projected", "[10, 24]"});
+  expect_message(message(h, weight.to(at::kHalf), 2, {}), {"hrm::attention_projected", "dtype", "Half"});
+  expect_message(message(h, weight, 2, at::zeros({6, 2})), {"hrm::attention_projected", "[7, 2]", "[6, 2]"});
+}
+
 TEST(Attention, PartsHaveNoDerivative) {
   const AttentionCase c = attention_case(1, 4, 1, 4, true, at::kFloat);
   const at::Tensor leaf = c.qkv.clone().requires_grad_();
   EXPECT_ANY_THROW({ std::get<0>(attention_forward(leaf, 1, c.cos, c.sin)).sum().backward(); });
+  const at::Tensor weight = at::eye(12).requires_grad_();
+  EXPECT_ANY_THROW({ attention_projected(c.qkv, weight, 1, c.cos, c.sin).sum().backward(); });
 }
 
 }  // namespace

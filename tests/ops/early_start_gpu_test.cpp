@@ -91,14 +91,19 @@ class WithTiles {
   ~WithTiles() { set_always_tiles(false); }
 };
 
-// Two blocks as the recursions run them.
-Chain inference(const Block& block) {
-  return [block](const at::Tensor& x, const Between& between) -> Tensors {
+// Two blocks as the recursions run them. At once: qkv and attention, where one kernel does that.
+Chain inference(const Block& block, bool at_once) {
+  return [block, at_once](const at::Tensor& x, const Between& between) -> Tensors {
     at::Tensor h = x;
     for (int i = 0; i < 2; ++i) {
-      const at::Tensor qkv = linear(h, block.qkv, block.qkv);
-      between();
-      const at::Tensor mixed = attention_(qkv, kHeads, {}, {});
+      at::Tensor mixed;
+      if (at_once) {
+        mixed = attention_projected(h, block.qkv, kHeads, {}, {});
+      } else {
+        const at::Tensor qkv = linear(h, block.qkv, block.qkv);
+        between();
+        mixed = attention_(qkv, kHeads, {}, {});
+      }
       between();
       h = linear_rms_norm(mixed, block.out, h, kEps);
       between();
@@ -171,7 +176,9 @@ void expect_orders(int64_t batch, int rounds) {
   const WithTiles with_tiles;
   for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf}) {
     const Block block = make_block(dtype);
-    expect_order(inference(block), {batch, kLength, kWidth}, dtype, cat(dtype, " inference"), rounds);
+    for (const bool at_once : {false, true}) {
+      expect_order(inference(block, at_once), {batch, kLength, kWidth}, dtype, cat(dtype, " inference"), rounds);
+    }
     expect_order(training(block), {batch, kLength, kWidth}, dtype, cat(dtype, " training"), rounds);
     expect_order(inference_fp8(block, dtype), {batch, kLength, kWidth}, dtype, cat(dtype, " fp8"), rounds);
   }
@@ -182,11 +189,12 @@ TEST(EarlyStartGpu, Chains) {
   expect_orders(3, 2);
 }
 
-// Many times; and with more rows than the norms' kernel for few rows takes, and more tiles than blocks.
+// Many times; and with more rows than the norms' kernel for few rows takes, more tiles than blocks, and samples enough
+// for a kernel that projects and attends.
 TEST(EarlyStartGpu, ChainsLarge) {
   HRM_NEEDS_GPU();
   expect_orders(3, 20);
-  expect_orders(70, 10);
+  expect_orders(96, 10);
 }
 
 TEST(EarlyStartGpu, NormsAndGates) {

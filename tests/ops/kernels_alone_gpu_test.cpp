@@ -5,6 +5,8 @@
 #include "hrm/ops/linear.h"
 #include "hrm/ops/mlp_mix.h"
 #include "ops/attention_cases.h"
+#include "ops/attention_impl.h"
+#include "ops/cuda/sm90/tensor_map.h"
 #include "ops/fp8_cases.h"
 #include "ops/gpu_testing.h"
 #include "ops/linear_epilogues_cases.h"
@@ -108,6 +110,27 @@ TEST(KernelsAloneGpu, Attention) {
       return Tensors{out, lse, grad, out8.view(at::kByte)};
     };
     expect_same_each_time(run, kTimes, cat("L ", length));
+  }
+}
+
+// Whole samples, two for each block; shares of them.
+TEST(KernelsAloneGpu, AttentionProjected) {
+  HRM_NEEDS_GPU();
+  if (!cuda::sm90::is_hopper()) GTEST_SKIP() << "needs a Hopper GPU and a build for it";
+  const int64_t processors = cuda::sm90::multiprocessors();
+  for (const auto& [batch, length] : {std::pair{2 * processors, int64_t{82}}, std::pair{2 * processors, int64_t{97}},
+                                      std::pair{processors * 3 / 4 - 3, int64_t{82}}}) {
+    const AttentionCase c = attention_case(1, length, 8, 64, true, at::kBFloat16, at::kCUDA);
+    const at::Tensor h = normal({batch, length, 512}, 2, at::kBFloat16, at::kCUDA);
+    const at::Tensor weight = normal({1536, 512}, 3, at::kBFloat16, at::kCUDA) * 0.05;
+    const auto run = [&] {
+      const at::Tensor out = attention_projected_by_kernel(h, weight, 8, optional(c.cos), optional(c.sin));
+      return out.defined() ? Tensors{out} : Tensors{};
+    };
+    if (processors == 132 || batch % processors == 0) {
+      ASSERT_EQ(run().size(), 1u) << cat("batch ", batch, " L ", length);
+    }
+    expect_same_each_time(run, kTimes, cat("batch ", batch, " L ", length));
   }
 }
 

@@ -22,6 +22,7 @@ TEST(Registration, EveryOpHasItsKernels) {
       "hrm::attention_backward",
       "hrm::attention_forward",
       "hrm::attention_fp8",
+      "hrm::attention_projected",
       "hrm::augment_rows_",
       "hrm::embed",
       "hrm::embed_backward",

@@ -19,8 +19,8 @@ at::Tensor attention_sub_block(const at::Tensor& h, const Attention& attention, 
 // the last block. The projection and the norm run on B rows instead of B*L.
 at::Tensor attention_first_position(const at::Tensor& h, const Attention& attention, double eps);
 
-// y = rms(h + down_proj(silu(gate) * up)), [gate, up] = gate_up_proj(h). Kept: h 1, gate_up 2 I / D, y 1; the hidden
-// activation is computed again from gate_up.
+// y = rms(h + down_proj(silu(gate) * up)), [gate, up] = gate_up_proj(h). Kept: h 1, gate_up 2 I / D, the hidden
+// activation I / D, y 1.
 at::Tensor mlp_sub_block(const at::Tensor& h, const SwiGLU& mlp, double eps);
 
 // y + addend, without gradient. addend (..., D) as h.

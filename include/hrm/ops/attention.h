@@ -29,12 +29,12 @@ at::Tensor attention(const at::Tensor& qkv, int64_t heads, const at::Tensor& cos
 // Saves a copy of qkv where scaled_dot_product_attention is used.
 at::Tensor attention_(const at::Tensor& qkv, int64_t heads, const at::Tensor& cos, const at::Tensor& sin);
 
-// attention(linear(h, weight), heads, cos, sin), for inference: without bias, without gradient and without qkv in
-// memory. h (B, L, D), weight (3 * heads * head_dim, D), of one dtype -> (B, L, heads * head_dim), or undefined where
-// no kernel does that or the two ops are faster. There is one for Hopper GPUs, for as many samples as keep all
-// multiprocessors at work, bfloat16 or float16, head_dim 64, D 512, 65 <= L <= 104, all contiguous, backend fused,
-// attention backend auto_. The same bits as from our kernels for the two. Deterministic; on the current stream; can be
-// captured.
+// attention(linear(h, weight), heads, cos, sin), for inference: without bias and without gradient (asking for one is an
+// error). h (B, L, D), weight (3 * heads * head_dim, D), of one dtype -> (B, L, heads * head_dim). On a Hopper GPU one
+// kernel does both, and qkv is never written to memory, for bfloat16 or float16, head_dim 64, D 512, 65 <= L <= 104,
+// all contiguous, backend fused, attention backend auto_, and a number of samples that keeps most of the
+// multiprocessors at work (on an H200 from about 62 on; some numbers above do not). Anything else is the two ops, one
+// after the other. The same bits as from our kernels for the two.
 at::Tensor attention_projected(const at::Tensor& h, const at::Tensor& weight, int64_t heads, const at::Tensor& cos,
                                const at::Tensor& sin);
 

@@ -213,20 +213,14 @@ at::Tensor attention_fp8_by_kernel(const at::Tensor& qkv, int64_t heads, const O
 
 at::Tensor attention_projected_by_kernel(const at::Tensor& h, const at::Tensor& weight, int64_t heads,
                                          const OptionalTensor& cos, const OptionalTensor& sin) {
-  const bool known = h.dim() == 3 && weight.dim() == 2 && heads >= 1 && weight.size(0) == 3 * 64 * heads &&
-                     weight.size(1) == h.size(2) && cuda::use_kernel(h) && weight.scalar_type() == h.scalar_type();
-  if (g_portable || !known || h.numel() == 0) return {};
+  if (g_portable || !cuda::use_kernel(h) || attention_backend() != AttentionBackend::auto_ || h.numel() == 0 ||
+      weight.size(0) != 3 * 64 * heads) {
+    return {};
+  }
   const auto usable = [](const at::Tensor& tensor) {
     return tensor.is_contiguous() && reinterpret_cast<uintptr_t>(tensor.const_data_ptr()) % 16 == 0;
   };
-  // Wrong tables are for attention() to refuse.
-  const auto is_table = [&](const OptionalTensor& table) {
-    return table && table->scalar_type() == at::kFloat && table->device() == h.device() &&
-           table->sizes() == at::IntArrayRef({h.size(1), 32}) && usable(*table);
-  };
-  if (!usable(h) || !usable(weight) || weight.device() != h.device()) return {};
-  if ((cos || sin) && !(is_table(cos) && is_table(sin))) return {};
-  const c10::cuda::CUDAGuard guard(h.device());
+  if (!usable(h) || !usable(weight) || (cos && !(usable(*cos) && usable(*sin)))) return {};
   cuda::sm90::AttentionProjected params{};
   params.batch = h.size(0);
   params.inner = h.size(2);
@@ -245,8 +239,21 @@ at::Tensor attention_projected_by_kernel(const at::Tensor& h, const at::Tensor& 
   return out;
 }
 
+namespace {
+
+at::Tensor projected_cuda(const at::Tensor& h, const at::Tensor& weight, int64_t heads, const OptionalTensor& cos,
+                          const OptionalTensor& sin) {
+  check_attention_projected(h, weight, heads, cos, sin);
+  const c10::cuda::CUDAGuard guard(h.device());
+  const at::Tensor out = attention_projected_by_kernel(h, weight, heads, cos, sin);
+  return out.defined() ? out : composed::attention_projected(h, weight, heads, cos, sin);
+}
+
+}  // namespace
+
 TORCH_LIBRARY_IMPL(hrm, CUDA, m) {
   m.impl("attention", &attention_cuda);
+  m.impl("attention_projected", &projected_cuda);
   m.impl("attention_forward", &forward_cuda);
   m.impl("attention_backward", &backward_cuda);
   m.impl("rotate_qkv", &rotate_cuda);

@@ -92,6 +92,13 @@ int attribute_of_device(cudaDeviceAttr attribute) {
 template <class P>
 constexpr bool kMayBeFused = P::kColumns < 128;
 
+// Flags, `ready` and `consumed` each: of whole rounds.
+int64_t flags_of(const FusedPlan& plan, const MlpMixBackward& p) {
+  if (plan.splits == 0) return 0;
+  const int64_t units = p.batch * (p.width / kUnitChannels);
+  return (units + int64_t{kWarpgroups} * plan.gradient_blocks) * tiles_of(static_cast<int>(p.inner));
+}
+
 // The one place that decides for mix_fused, by nothing but the shape, takes_turns and what the device always answers:
 // it needs all of its blocks at once.
 template <class P>
@@ -103,18 +110,11 @@ FusedPlan plan_fused(const MlpMixBackward& p) {
   // The weights' gradients take about 3/11 of the time: 36 blocks of 132, so that 6,144 units (768 x 512 channels) are
   // 32 whole rounds of the others. Few processors, or many tiles, cannot be shared out like that.
   const int splits = (processors * 3 + tiles * 11 / 2) / (tiles * 11);
-  if (splits == 0 || splits * tiles * 3 > processors) return plan;
+  if (splits * tiles * 3 > processors || splits * tiles * 11 * 5 < processors * 3 * 4) return plan;
   plan.splits = splits;
   plan.weight_blocks = splits * tiles;
   plan.gradient_blocks = processors - plan.weight_blocks;
-  return plan;
-}
-
-// Flags, `ready` and `consumed` each: of whole rounds.
-int64_t flags_of(const FusedPlan& plan, const MlpMixBackward& p) {
-  if (plan.splits == 0) return 0;
-  const int64_t units = p.batch * (p.width / kUnitChannels);
-  return (units + int64_t{kWarpgroups} * plan.gradient_blocks) * tiles_of(static_cast<int>(p.inner));
+  return 2 * flags_of(plan, p) <= INT32_MAX ? plan : FusedPlan{};
 }
 
 // All blocks at once or none, beginning before earlier kernels are done.

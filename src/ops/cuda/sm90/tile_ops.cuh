@@ -83,8 +83,8 @@ struct LinearSwigluTile {
   }
 };
 
-// The product is the gradient of act = silu(gate) * up; makes of it those of gate and up, and act again. Gates and ups
-// arrive by TMA, two buffers of 8 rows for each reading warp.
+// The product is the gradient of act = silu(gate) * up; makes of it those of gate and up. Gates and ups arrive by TMA,
+// two buffers of 8 rows for each reading warp.
 template <Input kType>
 struct LinearSwigluBackwardTile {
   static constexpr Input kInput = kType, kOutput = kType;
