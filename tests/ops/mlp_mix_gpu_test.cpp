@@ -208,6 +208,29 @@ TEST(MlpMixGpu, DeterministicLarge) {
   }
 }
 
+// Kernels whose blocks wait for each other, on two streams at a time: each begins with all of its blocks or not yet.
+TEST(MlpMixGpu, TwoStreams) {
+  HRM_NEEDS_GPU();
+  const at::NoGradGuard no_grad;
+  const MixCase c = make_mix({37, 97, 512, 512}, at::kBFloat16, at::kCUDA);
+  const auto [y, rstd] = mlp_mix_forward(c.h, c.gate_up, c.down, kMixEps);
+  const std::vector<at::Tensor> alone = gradients(c, y, rstd, false);
+  at::cuda::device_synchronize();
+  constexpr int kTimesEach = 20;
+  const std::vector<c10::cuda::CUDAStream> streams = {c10::cuda::getStreamFromPool(), c10::cuda::getStreamFromPool()};
+  std::vector<std::vector<at::Tensor>> results;
+  for (int i = 0; i < kTimesEach; ++i) {
+    for (const c10::cuda::CUDAStream& stream : streams) {
+      const c10::cuda::CUDAStreamGuard guard(stream);
+      results.push_back(gradients(c, y, rstd, false));
+    }
+  }
+  at::cuda::device_synchronize();
+  for (const std::vector<at::Tensor>& result : results) {
+    for (size_t i = 0; i < result.size(); ++i) expect_same_bits(result[i], alone[i], cat("result ", i));
+  }
+}
+
 void expect_captured_equals_eager(int64_t batch, int64_t width, bool takes_turns) {
   const MixTurns turns(takes_turns);
   const std::string way = way_name(takes_turns);
