@@ -16,6 +16,7 @@
 #include "hrm/base/file.h"
 #include "hrm/base/text.h"
 #include "hrm/ops/backend.h"
+#include "hrm/parallel/launch.h"
 #include "hrm/runtime/device.h"
 #include "hrm/train/commands.h"
 
@@ -164,6 +165,16 @@ Json examine_storage() {
   return storage;
 }
 
+Json examine_launch() {
+  Json launch;
+  try {
+    launch["description"] = parallel::describe(parallel::detect_launch());
+  } catch (const Error& e) {
+    launch["why_not"] = e.what();
+  }
+  return launch;
+}
+
 std::string matmul_text(const Json& matmul) {
   if (matmul.contains("why_not"))
     return "bf16 matrix product failed: " + printable(matmul["why_not"].get<std::string>());
@@ -233,6 +244,10 @@ void print_text(const Json& report, std::ostream& out) {
   row("runs", text(storage["path"]),
       storage["writable"].get<bool>() ? "" : ": no permission to write there; set run.dir to another folder");
   row("free", storage.contains("free_bytes") ? bytes(storage["free_bytes"]) : text(storage["why_not"]));
+
+  const Json& launch = report["launch"];
+  out << "\nlaunch\n";
+  row("started as", launch.contains("why_not") ? "unknown: " + text(launch["why_not"]) : text(launch["description"]));
 }
 
 }  // namespace
@@ -244,6 +259,7 @@ int run_doctor(const DoctorOptions& options) {
   report["gpu"] = examine_gpu();
   report["ops"] = examine_ops();
   report["storage"] = examine_storage();
+  report["launch"] = examine_launch();
   if (options.json) {
     std::cout << report.dump(2, ' ', false, Json::error_handler_t::replace) << "\n";
   } else {

@@ -19,6 +19,7 @@
 #include "hrm/config/load.h"
 #include "hrm/config/schema.h"
 #include "hrm/ops/gemm_tuning.h"
+#include "hrm/parallel/launch.h"
 #include "hrm/runtime/device.h"
 #include "hrm/tasks/puzzle.h"
 #include "hrm/tasks/puzzle_inference.h"
@@ -56,23 +57,12 @@ class RunLock {
   int fd_;
 };
 
-// A launcher that starts several processes would make each of them train the same run.
+// Each of several processes would train the same run.
 void refuse_many_ranks() {
-  struct Launcher {
-    const char* size;
-    const char* needs;  // set only inside a launched process
-    const char* name;
-  };
-  constexpr Launcher kLaunchers[] = {{"WORLD_SIZE", "LOCAL_RANK", "torchrun"},
-                                     {"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "mpirun"},
-                                     {"PMI_SIZE", "PMI_RANK", "mpirun"},
-                                     {"SLURM_NTASKS", "SLURM_STEP_ID", "srun"}};
-  for (const Launcher& launcher : kLaunchers) {
-    const char* size = std::getenv(launcher.size);
-    if (!size || !std::getenv(launcher.needs) || std::atoi(size) <= 1) continue;
-    fail(ExitCode::environment, launcher.name, " started ", size, " processes (", launcher.size,
-         "); this version trains with one process: start it without ", launcher.name, " or with one task");
-  }
+  const parallel::Launch launch = parallel::detect_launch();
+  require(launch.ranks == 1, ExitCode::environment, "this is process ", launch.rank, " of ", launch.ranks,
+          ", started by ", parallel::launcher_name(launch.launcher),
+          ", but this version trains with one process; start one");
 }
 
 void write_environment(const fs::path& run_dir, const Runtime& runtime) {

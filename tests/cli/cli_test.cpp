@@ -156,6 +156,10 @@ TEST(Cli, DoctorReports) {
     EXPECT_EQ(op["cuda"].get<bool>(), json["program"]["cuda"] != "none");
   }
   EXPECT_TRUE(found);
+  EXPECT_FALSE(json["launch"]["description"].get<std::string>().empty());
+  const Result launched =
+      run({"doctor"}, {"", "WORLD_SIZE=2 LOCAL_RANK=0 RANK=0 MASTER_ADDR=127.0.0.1 MASTER_PORT=29511", ""});
+  EXPECT_NE(launched.out.find("rank 0 of 2 by a plain environment"), std::string::npos) << launched.out;
 }
 
 }  // namespace
