@@ -97,9 +97,7 @@ at::Tensor attention_sub_block(const at::Tensor& h, const Attention& attention, 
   const RotaryTable& rotary = attention.rotary();
   if (!needs_gradient(h, qkv_proj, o_proj)) {
     const at::Tensor mixed =
-        qkv_proj.bias().defined()
-            ? ops::attention_(qkv_proj.forward(h), attention.heads(), rotary.cos, rotary.sin)
-            : ops::attention_projected(h, qkv_proj.compute_weight(), attention.heads(), rotary.cos, rotary.sin);
+        ops::attention_projected(h, qkv_proj.compute_weight(), attention.heads(), rotary.cos, rotary.sin);
     return ops::linear_rms_norm(mixed, o_proj.compute_weight(), h, eps);
   }
   // A view with the shape of qkv: nothing but shape, dtype and device is looked at.

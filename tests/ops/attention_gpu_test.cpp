@@ -8,7 +8,7 @@
 #include "ops/attention_impl.h"
 #include "ops/cuda/sm90/tensor_map.h"
 #include "ops/gpu_testing.h"
-#include "ops/linear_impl.h"
+#include "ops/with_tiles.h"
 
 namespace hrm::ops {
 namespace {
@@ -277,12 +277,6 @@ TEST(AttentionGpu, SameBitsEachTimeLarge) {
     expect_same_each_time(run, 20, cat("L ", length));
   }
 }
-
-class WithTiles {
- public:
-  WithTiles() { set_always_tiles(true); }
-  ~WithTiles() { set_always_tiles(false); }
-};
 
 // What attention_projected() gives and what the two ops do, which take the products that the one kernel takes.
 void expect_projected_same(const at::Tensor& h, const at::Tensor& weight, int64_t heads, const AttentionCase& c,

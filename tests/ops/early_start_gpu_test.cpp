@@ -11,8 +11,8 @@
 #include "hrm/ops/rms_norm.h"
 #include "hrm/ops/swiglu.h"
 #include "ops/gpu_testing.h"
-#include "ops/linear_impl.h"
 #include "ops/mlp_mix_ways.h"
+#include "ops/with_tiles.h"
 
 namespace hrm::ops {
 namespace {
@@ -84,12 +84,6 @@ void expect_order(const Chain& chain, at::IntArrayRef sizes, at::ScalarType dtyp
   }
   expect_none(", captured");
 }
-
-class WithTiles {
- public:
-  WithTiles() { set_always_tiles(true); }
-  ~WithTiles() { set_always_tiles(false); }
-};
 
 // Two blocks as the recursions run them. At once: qkv and attention, where one kernel does that.
 Chain inference(const Block& block, bool at_once) {

@@ -10,8 +10,8 @@
 #include "ops/fp8_cases.h"
 #include "ops/gpu_testing.h"
 #include "ops/linear_epilogues_cases.h"
-#include "ops/linear_impl.h"
 #include "ops/mlp_mix_ways.h"
+#include "ops/with_tiles.h"
 
 namespace hrm::ops {
 namespace {
@@ -20,12 +20,6 @@ using namespace testing;  // NOLINT
 
 constexpr int kTimes = 2;
 using Tensors = std::vector<at::Tensor>;
-
-class WithTiles {
- public:
-  WithTiles() { set_always_tiles(true); }
-  ~WithTiles() { set_always_tiles(false); }
-};
 
 TEST(KernelsAloneGpu, Linear) {
   HRM_NEEDS_GPU();

@@ -4,7 +4,7 @@
 #include "ops/cuda/sm90/tensor_map.h"
 #include "ops/gpu_testing.h"
 #include "ops/linear_epilogues_cases.h"
-#include "ops/linear_impl.h"
+#include "ops/with_tiles.h"
 
 namespace hrm::ops {
 namespace {
@@ -26,13 +26,6 @@ std::vector<ProductShape> norm_shapes() {
           {161, 256, 512},  {128, 1536, 512}, {300, 192, 256}, {17001, 256, 256}, {9001, 64, 512},
           {300, 256, 1024}, {100, 512, 384},  {100, 520, 512}, {3, 5, 7}};
 }
-
-// Our kernel of the plain product wherever it fits, while it lives.
-class WithTiles {
- public:
-  WithTiles() { set_always_tiles(true); }
-  ~WithTiles() { set_always_tiles(false); }
-};
 
 at::Tensor product(const at::Tensor& x, const at::Tensor& weight) {
   const at::NoGradGuard no_grad;

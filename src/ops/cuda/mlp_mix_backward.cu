@@ -82,12 +82,6 @@ __global__ void mix_reduce(MlpMixBackward p, int columns, int splits, float gate
 
 // ---- Launch ----
 
-int attribute_of_device(cudaDeviceAttr attribute) {
-  int device = 0, value = 0;
-  if (cudaGetDevice(&device) != cudaSuccess) return 0;
-  return cudaDeviceGetAttribute(&value, attribute, device) == cudaSuccess ? value : 0;
-}
-
 // For so many positions mix_fused has too few registers.
 template <class P>
 constexpr bool kMayBeFused = P::kColumns < 128;
@@ -104,7 +98,8 @@ int64_t flags_of(const FusedPlan& plan, const MlpMixBackward& p) {
 template <class P>
 FusedPlan plan_fused(const MlpMixBackward& p) {
   FusedPlan plan{};
-  if (!kMayBeFused<P> || p.takes_turns || attribute_of_device(cudaDevAttrCooperativeLaunch) == 0) return plan;
+  if (!kMayBeFused<P> || p.takes_turns || sm90::current_device_attribute(cudaDevAttrCooperativeLaunch) == 0)
+    return plan;
   const int processors = multiprocessors();
   const int tiles = tiles_of(static_cast<int>(p.inner));
   // The weights' gradients take about 3/11 of the time: 36 blocks of 132, so that 6,144 units (768 x 512 channels) are

@@ -334,7 +334,6 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
     store();
   } else {
     registers_increase<96>();
-    constexpr float kLog2e = 1.4426950408889634f;
     const int width = p.heads * 64;
     unsigned char *const k_tile = shared + Shape::kK, *const q_tile = shared + Shape::kQ;
     const HeadTurn<T, kN, Shape::kTileBytes> turn(p, warp - 12);
@@ -383,37 +382,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
         float shift[2] = {0, 0}, sum[2] = {0, 0};
         uint32_t weight[Shape::kKeyTiles][4];
         if (busy) {
-          const int t = lane % 4;
-          float largest[2] = {-INFINITY, -INFINITY};
-#pragma unroll
-          for (int n = 0; n < kN / 8; ++n) {
-            if (n * 8 + 8 > kShortest<kN> && n * 8 + 8 > p.length) {
-#pragma unroll
-              for (int i = 0; i < 4; ++i) {
-                if (n * 8 + i % 2 >= p.length - 2 * t) score[4 * n + i] = -INFINITY;
-              }
-            }
-            largest[0] = fmaxf(largest[0], fmaxf(score[4 * n], score[4 * n + 1]));
-            largest[1] = fmaxf(largest[1], fmaxf(score[4 * n + 2], score[4 * n + 3]));
-          }
-          const float scale = p.scale * kLog2e;
-#pragma unroll
-          for (int half = 0; half < 2; ++half) {
-            largest[half] = fmaxf(largest[half], __shfl_xor_sync(0xffffffffu, largest[half], 1));
-            largest[half] = fmaxf(largest[half], __shfl_xor_sync(0xffffffffu, largest[half], 2));
-            shift[half] = largest[half] * scale;
-          }
-#pragma unroll
-          for (int n = 0; n < kN / 8; ++n) {
-            float e[4];
-#pragma unroll
-            for (int i = 0; i < 4; ++i) e[i] = exp2_approx(fmaf(score[4 * n + i], scale, -shift[i / 2]));
-            sum[0] += e[0] + e[1];
-            sum[1] += e[2] + e[3];
-            weight[n / 2][n % 2 * 2] = Pair<T>::pack(e[0], e[1]);
-            weight[n / 2][n % 2 * 2 + 1] = Pair<T>::pack(e[2], e[3]);
-          }
-          if constexpr (kN % 16 != 0) weight[Shape::kKeyTiles - 1][2] = weight[Shape::kKeyTiles - 1][3] = 0;
+          softmax_weights<T>(score, lane, p.length, p.scale, weight, shift, sum);
         } else {
           registers_clear(weight);
         }

@@ -45,6 +45,48 @@ __device__ inline void registers_clear(uint32_t (&d)[kCount][4]) {
   for (int i = 0; i < 4 * kCount; ++i) asm volatile("mov.b32 %0, 0;" : "=r"(d[i / 4][i % 4]));
 }
 
+constexpr float kLog2e = 1.4426950408889634f;
+
+// Of a warp's 16 rows, scores become weights exp(scale * (score - largest)), rounded, as an operand of wgmma; columns
+// past the length weigh nothing. Of the lane's two rows: shift, the largest score times scale * log2(e), and sum, to
+// which the lane's weights are added before they are rounded.
+template <typename T, int kScores, int kKeyTiles>
+__device__ inline void softmax_weights(float (&score)[kScores], int lane, int length, float scale_of_scores,
+                                       uint32_t (&weight)[kKeyTiles][4], float (&shift)[2], float (&sum)[2]) {
+  constexpr int kN = 2 * kScores;
+  const int t = lane % 4;
+  float largest[2] = {-INFINITY, -INFINITY};
+#pragma unroll
+  for (int n = 0; n < kN / 8; ++n) {
+    if (n * 8 + 8 > kShortest<kN> && n * 8 + 8 > length) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        if (n * 8 + i % 2 >= length - 2 * t) score[4 * n + i] = -INFINITY;
+      }
+    }
+    largest[0] = fmaxf(largest[0], fmaxf(score[4 * n], score[4 * n + 1]));
+    largest[1] = fmaxf(largest[1], fmaxf(score[4 * n + 2], score[4 * n + 3]));
+  }
+  const float scale = scale_of_scores * kLog2e;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    largest[half] = fmaxf(largest[half], __shfl_xor_sync(0xffffffffu, largest[half], 1));
+    largest[half] = fmaxf(largest[half], __shfl_xor_sync(0xffffffffu, largest[half], 2));
+    shift[half] = largest[half] * scale;
+  }
+#pragma unroll
+  for (int n = 0; n < kN / 8; ++n) {
+    float e[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) e[i] = exp2_approx(fmaf(score[4 * n + i], scale, -shift[i / 2]));
+    sum[0] += e[0] + e[1];
+    sum[1] += e[2] + e[3];
+    weight[n / 2][n % 2 * 2] = Pair<T>::pack(e[0], e[1]);
+    weight[n / 2][n % 2 * 2 + 1] = Pair<T>::pack(e[2], e[3]);
+  }
+  if constexpr (kN % 16 != 0) weight[kKeyTiles - 1][2] = weight[kKeyTiles - 1][3] = 0;
+}
+
 // The lane's number, computed anew: addresses that depend on it are not kept (and spilled) over a persistent loop.
 __device__ inline int fresh_lane() {
   int lane;

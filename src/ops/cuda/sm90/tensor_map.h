@@ -30,6 +30,9 @@ cudaError_t encode_map(CUtensorMap& map, const void* base, MapElement element, M
 // driver encodes tensor maps, and this build is for architecture 90a among others.
 bool is_hopper();
 
+// Of the current device; 0 where it cannot be asked.
+int current_device_attribute(cudaDeviceAttr attribute);
+
 // Multiprocessors of the current device.
 int multiprocessors();
 
