@@ -1,0 +1,51 @@
+#pragma once
+// Where the ranks of one training meet: a small key-value store, served by rank 0 or by torchrun's agent.
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "hrm/parallel/comm.h"
+#include "hrm/parallel/launch.h"
+
+namespace hrm::parallel {
+
+// A connection of its own to the store. Safe to use from several threads, but a wait keeps the others waiting.
+class Store {
+ public:
+  virtual ~Store() = default;
+  virtual void set(const std::string& key, const std::string& value) = 0;
+  // Nothing when no one has set it.
+  virtual std::optional<std::string> get(const std::string& key) = 0;
+  // Waits for it; nothing when it has not come within so many seconds.
+  virtual std::optional<std::string> wait(const std::string& key, double seconds) = 0;
+};
+
+struct RendezvousOptions {
+  double meet_timeout_s = 300;  // for all ranks to come
+  double timeout_s = 120;       // for one operation between them
+  std::string interface =
+      {};  // network interface for gloo, e.g. "eth0"; empty: the one that leads to the meeting place
+};
+
+class Rendezvous {
+ public:
+  // Rank 0 opens the store where the launcher's agent does not; all ranks wait until everyone is there. Throws Error
+  // (ExitCode::rank_failed), naming the ranks that have not come or the address that cannot be reached or is in use.
+  Rendezvous(const Launch& launch, const RendezvousOptions& options);
+  ~Rendezvous();
+  Rendezvous(const Rendezvous&) = delete;
+  Rendezvous& operator=(const Rendezvous&) = delete;
+
+  // A new connection. Keys of another attempt of the same job are not seen.
+  std::unique_ptr<Store> connect() const;
+
+  // All ranks of the launch, for CPU tensors (Gloo of LibTorch). Once.
+  std::unique_ptr<Comm> make_gloo_comm();
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace hrm::parallel

@@ -1,0 +1,138 @@
+#include "hrm/parallel/rendezvous.h"
+
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+
+#include "hrm/base/error.h"
+#include "hrm/base/text.h"
+#include "parallel/gloo_comm.h"
+#include "parallel/store.h"
+
+namespace hrm::parallel {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+class PrefixedStore : public Store {
+ public:
+  PrefixedStore(c10::intrusive_ptr<c10d::Store> store) : store_(std::move(store)) {}
+
+  void set(const std::string& key, const std::string& value) override {
+    guarded([&] { store_->set(key, std::vector<uint8_t>(value.begin(), value.end())); });
+  }
+
+  std::optional<std::string> get(const std::string& key) override {
+    return guarded([&]() -> std::optional<std::string> {
+      if (!store_->check({key})) return std::nullopt;
+      const std::vector<uint8_t> value = store_->get(key);
+      return std::string(value.begin(), value.end());
+    });
+  }
+
+  std::optional<std::string> wait(const std::string& key, double seconds) override {
+    return guarded([&]() -> std::optional<std::string> {
+      try {
+        store_->wait({key}, milliseconds(seconds));
+      } catch (const c10::DistStoreError&) {
+        if (!store_->check({key})) return std::nullopt;
+      }
+      const std::vector<uint8_t> value = store_->get(key);
+      return std::string(value.begin(), value.end());
+    });
+  }
+
+ private:
+  template <class F>
+  static auto guarded(const F& f) -> decltype(f()) {
+    try {
+      return f();
+    } catch (const std::exception& error) {
+      fail(ExitCode::rank_failed, "the ranks' store does not answer (", first_line(error),
+           "); rank 0, or the launcher's agent, is gone");
+    }
+  }
+
+  c10::intrusive_ptr<c10d::Store> store_;
+};
+
+std::string key_of(int rank) {
+  return cat("here/", rank);
+}
+
+}  // namespace
+
+std::chrono::milliseconds milliseconds(double seconds) {
+  return std::chrono::milliseconds(static_cast<int64_t>(seconds * 1e3));
+}
+
+std::string first_line(const std::exception& error) {
+  std::string text = error.what();
+  if (const auto* c10_error = dynamic_cast<const c10::Error*>(&error)) text = c10_error->what_without_backtrace();
+  text = text.substr(0, text.find('\n'));
+  // "[/some/file.cpp:123] the message"
+  if (const size_t end = text.find("] "); !text.empty() && text[0] == '[' && end != std::string::npos) {
+    text = text.substr(end + 2);
+  }
+  return printable(text);
+}
+
+struct Rendezvous::State {
+  Launch launch;
+  RendezvousOptions options;
+  std::string prefix;
+  c10::intrusive_ptr<c10d::TCPStore> store;  // of rank 0: holds the server
+
+  c10::intrusive_ptr<c10d::TCPStore> open(bool server) const {
+    c10d::TCPStoreOptions tcp;
+    tcp.port = static_cast<uint16_t>(launch.port);
+    tcp.isServer = server;
+    tcp.waitWorkers = false;  // we wait ourselves, to know who is missing
+    tcp.timeout = milliseconds(options.meet_timeout_s);
+    try {
+      return c10::make_intrusive<c10d::TCPStore>(launch.host, tcp);
+    } catch (const std::exception& error) {
+      const std::string where = cat(launch.host, ":", launch.port);
+      if (server) {
+        fail(ExitCode::rank_failed, "rank 0 cannot listen on ", where, " (", first_line(error),
+             "); set MASTER_PORT to a free port");
+      }
+      fail(ExitCode::rank_failed, "rank ", launch.rank, " found nobody at ", where, " (", first_line(error),
+           "); is rank 0 running, and is MASTER_ADDR its node?");
+    }
+  }
+
+  void meet() {
+    PrefixedStore own(c10::make_intrusive<c10d::PrefixStore>(prefix, store));
+    own.set(key_of(launch.rank), "1");
+    const auto end = Clock::now() + milliseconds(options.meet_timeout_s);
+    for (int rank = 0; rank < launch.ranks; ++rank) {
+      const double left = std::chrono::duration<double>(end - Clock::now()).count();
+      if (own.wait(key_of(rank), std::max(left, 0.01))) continue;
+      std::string missing;
+      for (int other = rank; other < launch.ranks; ++other) {
+        if (!own.get(key_of(other))) missing += (missing.empty() ? "" : ", ") + std::to_string(other);
+      }
+      fail(ExitCode::rank_failed, "after ", options.meet_timeout_s, " s these of ", launch.ranks,
+           " ranks have not come to ", launch.host, ":", launch.port, ": ", missing);
+    }
+  }
+};
+
+Rendezvous::Rendezvous(const Launch& launch, const RendezvousOptions& options)
+    : state_(std::make_unique<State>(State{launch, options, "hrm/" + launch.attempt, nullptr})) {
+  state_->store = state_->open(launch.rank == 0 && !launch.agent_store);
+  state_->meet();
+}
+
+Rendezvous::~Rendezvous() = default;
+
+std::unique_ptr<Store> Rendezvous::connect() const {
+  return std::make_unique<PrefixedStore>(
+      c10::make_intrusive<c10d::PrefixStore>(state_->prefix + "/user", state_->open(/*server=*/false)));
+}
+
+std::unique_ptr<Comm> Rendezvous::make_gloo_comm() {
+  return parallel::make_gloo_comm(c10::make_intrusive<c10d::PrefixStore>(state_->prefix + "/gloo", state_->store),
+                                  state_->launch, state_->options);
+}
+
+}  // namespace hrm::parallel

@@ -1,0 +1,117 @@
+#include <ATen/ops/maximum.h>
+#include <ATen/ops/stack.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+
+#include "hrm/base/error.h"
+#include "hrm/parallel/comm.h"
+
+namespace hrm::parallel {
+namespace {
+
+// A barrier at which each rank lays down a tensor for the others to read.
+class Table {
+ public:
+  Table(int ranks, double timeout_s) : timeout_s_(timeout_s), tensors_(static_cast<size_t>(ranks)) {}
+
+  void put(int rank, const at::Tensor& tensor) { tensors_[static_cast<size_t>(rank)] = tensor; }
+  const std::vector<at::Tensor>& tensors() const { return tensors_; }
+
+  void meet(int rank) {
+    std::unique_lock lock(mutex_);
+    const uint64_t round = round_;
+    if (++here_ == tensors_.size()) {
+      here_ = 0;
+      ++round_;
+      all_here_.notify_all();
+      return;
+    }
+    const bool came =
+        all_here_.wait_for(lock, std::chrono::duration<double>(timeout_s_), [&] { return round_ != round || broken_; });
+    if (came && !broken_) return;
+    broken_ = true;
+    all_here_.notify_all();
+    fail(ExitCode::rank_failed, "rank ", rank, " waited ", timeout_s_, " s for the other ranks");
+  }
+
+ private:
+  double timeout_s_;
+  std::mutex mutex_;
+  std::condition_variable all_here_;
+  size_t here_ = 0;
+  uint64_t round_ = 0;
+  bool broken_ = false;
+  std::vector<at::Tensor> tensors_;
+};
+
+class Done : public Pending {
+ public:
+  void wait() override {}
+};
+
+class ThreadComm : public Comm {
+ public:
+  ThreadComm(std::shared_ptr<Table> table, int rank, int ranks)
+      : table_(std::move(table)), rank_(rank), ranks_(ranks) {}
+
+  int rank() const override { return rank_; }
+  int ranks() const override { return ranks_; }
+  std::string describe() const override { return cat(ranks_, " ranks as threads of one process"); }
+
+  std::unique_ptr<Pending> start_all_reduce(const at::Tensor& tensor, Reduction reduction) override {
+    exchange(tensor, [&](const std::vector<at::Tensor>& all) {
+      // In the order of ranks on every rank.
+      at::Tensor result = all[0].clone();
+      for (size_t i = 1; i < all.size(); ++i) {
+        if (reduction == Reduction::sum) {
+          result.add_(all[i]);
+        } else {
+          at::maximum_out(result, result, all[i]);
+        }
+      }
+      return result;
+    });
+    return std::make_unique<Done>();
+  }
+
+  void all_gather(const at::Tensor& out, const at::Tensor& in) override {
+    const int64_t rows = in.size(0);
+    table_->put(rank_, in);
+    table_->meet(rank_);
+    for (int i = 0; i < ranks_; ++i) out.narrow(0, i * rows, rows).copy_(table_->tensors()[static_cast<size_t>(i)]);
+    table_->meet(rank_);
+  }
+
+  void broadcast(const at::Tensor& tensor, int root) override {
+    exchange(tensor, [&](const std::vector<at::Tensor>& all) { return all[static_cast<size_t>(root)].clone(); });
+  }
+
+  void barrier() override { table_->meet(rank_); }
+
+ private:
+  // Nobody writes before all have read.
+  template <class Combine>
+  void exchange(const at::Tensor& tensor, const Combine& combine) {
+    table_->put(rank_, tensor);
+    table_->meet(rank_);
+    const at::Tensor result = combine(table_->tensors());
+    table_->meet(rank_);
+    tensor.copy_(result);
+  }
+
+  std::shared_ptr<Table> table_;
+  int rank_, ranks_;
+};
+
+}  // namespace
+
+std::vector<std::unique_ptr<Comm>> make_thread_comms(int ranks, double timeout_s) {
+  const auto table = std::make_shared<Table>(ranks, timeout_s);
+  std::vector<std::unique_ptr<Comm>> comms;
+  for (int rank = 0; rank < ranks; ++rank) comms.push_back(std::make_unique<ThreadComm>(table, rank, ranks));
+  return comms;
+}
+
+}  // namespace hrm::parallel

@@ -1,0 +1,251 @@
+#include "hrm/parallel/comm.h"
+
+#include <ATen/ATen.h>
+#include <arpa/inet.h>
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <functional>
+#include <thread>
+
+#include "hrm/base/error.h"
+#include "hrm/parallel/rendezvous.h"
+
+namespace hrm::parallel {
+namespace {
+
+// Asked of the kernel; free for long enough.
+int free_port() {
+  const int fd = socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof address;
+  EXPECT_EQ(bind(fd, reinterpret_cast<sockaddr*>(&address), size), 0);
+  EXPECT_EQ(getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size), 0);
+  close(fd);
+  return ntohs(address.sin_port);
+}
+
+Launch launch_of(int rank, int ranks, int port) {
+  return {.launcher = Launcher::environment,
+          .rank = rank,
+          .ranks = ranks,
+          .local_rank = rank,
+          .local_ranks = ranks,
+          .port = port};
+}
+
+// Each rank in a thread; what a thread throws is thrown here.
+void on_threads(int ranks, const std::function<void(int rank)>& body) {
+  std::vector<std::thread> threads;
+  std::vector<std::exception_ptr> errors(static_cast<size_t>(ranks));
+  for (int rank = 0; rank < ranks; ++rank) {
+    threads.emplace_back([&, rank] {
+      try {
+        body(rank);
+      } catch (...) {
+        errors[static_cast<size_t>(rank)] = std::current_exception();
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  for (const auto& error : errors) {
+    if (error) std::rethrow_exception(error);
+  }
+}
+
+enum class Kind { threads, gloo };
+
+struct Case {
+  Kind kind;
+  int ranks;
+};
+
+class CommTest : public testing::TestWithParam<Case> {
+ protected:
+  void on_ranks(const std::function<void(Comm&)>& body) {
+    const auto [kind, ranks] = GetParam();
+    if (kind == Kind::threads) {
+      const auto comms = make_thread_comms(ranks);
+      on_threads(ranks, [&](int rank) { body(*comms[static_cast<size_t>(rank)]); });
+      return;
+    }
+    const int port = free_port();
+    on_threads(ranks, [&, count = ranks](int rank) {
+      Rendezvous rendezvous(launch_of(rank, count, port), {.meet_timeout_s = 30, .timeout_s = 30});
+      const auto comm = rendezvous.make_gloo_comm();
+      body(*comm);
+      comm->barrier();  // rank 0 serves the store
+    });
+  }
+};
+
+TEST_P(CommTest, KnowsItsPlace) {
+  on_ranks([](Comm& comm) {
+    EXPECT_EQ(comm.ranks(), GetParam().ranks);
+    EXPECT_EQ(comm.main(), comm.rank() == 0);
+    EXPECT_EQ(comm.alone(), comm.ranks() == 1);
+    EXPECT_NE(comm.describe().find(std::to_string(comm.ranks())), std::string::npos);
+  });
+}
+
+TEST_P(CommTest, AllReduce) {
+  on_ranks([](Comm& comm) {
+    const int n = comm.ranks();
+    for (const at::ScalarType dtype : {at::kFloat, at::kDouble, at::kLong}) {
+      const at::Tensor sum = at::arange(1000, dtype) + comm.rank();
+      comm.all_reduce(sum);
+      EXPECT_TRUE(at::equal(sum, at::arange(1000, dtype) * n + n * (n - 1) / 2)) << dtype;
+      const at::Tensor max = at::full({3}, comm.rank() == n / 2 ? 7 : comm.rank() - n, dtype);
+      comm.all_reduce(max, Reduction::max);
+      EXPECT_TRUE(at::equal(max, at::full({3}, 7, dtype))) << dtype;
+    }
+  });
+}
+
+// In the order they were started in, and waited for in any.
+TEST_P(CommTest, SeveralAtATime) {
+  on_ranks([](Comm& comm) {
+    const at::Tensor a = at::full({5}, 1.0f), b = at::full({70000}, 2.0f);
+    const auto first = comm.start_all_reduce(a, Reduction::sum), second = comm.start_all_reduce(b, Reduction::sum);
+    second->wait();
+    first->wait();
+    EXPECT_TRUE(at::equal(a, at::full({5}, 1.0f * static_cast<float>(comm.ranks()))));
+    EXPECT_TRUE(at::equal(b, at::full({70000}, 2.0f * static_cast<float>(comm.ranks()))));
+  });
+}
+
+TEST_P(CommTest, SumsHaveTheSameBitsEverywhere) {
+  on_ranks([](Comm& comm) {
+    at::Tensor values = at::sin(at::arange(10007, at::kFloat) * (1.7f + static_cast<float>(comm.rank())));
+    comm.all_reduce(values);
+    const at::Tensor all = at::empty({comm.ranks() * 10007}, at::kFloat);
+    comm.all_gather(all, values);
+    for (int rank = 0; rank < comm.ranks(); ++rank) EXPECT_TRUE(at::equal(all.narrow(0, rank * 10007, 10007), values));
+  });
+}
+
+TEST_P(CommTest, AllGather) {
+  on_ranks([](Comm& comm) {
+    const at::Tensor own = at::full({2, 3}, comm.rank(), at::kInt);
+    const at::Tensor all = at::empty({2 * comm.ranks(), 3}, at::kInt);
+    comm.all_gather(all, own);
+    for (int rank = 0; rank < comm.ranks(); ++rank) {
+      EXPECT_TRUE(at::equal(all.narrow(0, 2 * rank, 2), at::full({2, 3}, rank, at::kInt)));
+    }
+  });
+}
+
+TEST_P(CommTest, Broadcast) {
+  on_ranks([](Comm& comm) {
+    const int root = comm.ranks() - 1;
+    const at::Tensor tensor = at::full({4}, comm.rank(), at::kBFloat16);
+    comm.broadcast(tensor, root);
+    EXPECT_TRUE(at::equal(tensor, at::full({4}, root, at::kBFloat16)));
+  });
+}
+
+TEST_P(CommTest, Texts) {
+  on_ranks([](Comm& comm) {
+    const auto texts = comm.all_gather_text(std::string(static_cast<size_t>(comm.rank()) * 3, 'x'));
+    ASSERT_EQ(texts.size(), static_cast<size_t>(comm.ranks()));
+    for (size_t rank = 0; rank < texts.size(); ++rank) EXPECT_EQ(texts[rank], std::string(rank * 3, 'x'));
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Threads, CommTest, testing::Values(Case{Kind::threads, 1}, Case{Kind::threads, 3}));
+INSTANTIATE_TEST_SUITE_P(Gloo, CommTest,
+                         testing::Values(Case{Kind::gloo, 1}, Case{Kind::gloo, 2}, Case{Kind::gloo, 4}));
+
+TEST(SingleComm, DoesNothing) {
+  const auto comm = make_single_comm();
+  const at::Tensor values = at::arange(4, at::kFloat), out = at::zeros({4}, at::kFloat);
+  comm->all_reduce(values);
+  comm->broadcast(values, 0);
+  comm->barrier();
+  comm->all_gather(out, values);
+  EXPECT_TRUE(at::equal(values, at::arange(4, at::kFloat)));
+  EXPECT_TRUE(at::equal(out, values));
+  EXPECT_EQ(comm->all_gather_text("me"), std::vector<std::string>{"me"});
+}
+
+std::string what_is_thrown(const std::function<void()>& body, ExitCode code) {
+  try {
+    body();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), code);
+    return error.what();
+  }
+  return "nothing was thrown";
+}
+
+TEST(Rendezvous, NamesTheRanksThatHaveNotCome) {
+  const int port = free_port();
+  const auto start = std::chrono::steady_clock::now();
+  on_threads(2, [&](int index) {
+    const int rank = index * 2;  // 0 and 2 of 4
+    const std::string said = what_is_thrown(
+        [&] { Rendezvous(launch_of(rank, 4, port), {.meet_timeout_s = 2, .timeout_s = 2}); }, ExitCode::rank_failed);
+    // Rank 0 leaves first and takes the store along.
+    if (rank == 0) {
+      EXPECT_NE(said.find("these of 4 ranks have not come"), std::string::npos) << said;
+      EXPECT_NE(said.find(": 1, 3"), std::string::npos) << said;
+    }
+  });
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(7));
+}
+
+TEST(Rendezvous, NobodyListens) {
+  const std::string said = what_is_thrown(
+      [] { Rendezvous(launch_of(1, 2, free_port()), {.meet_timeout_s = 1, .timeout_s = 1}); }, ExitCode::rank_failed);
+  EXPECT_NE(said.find("rank 1 found nobody at 127.0.0.1:"), std::string::npos) << said;
+}
+
+TEST(Rendezvous, PortInUse) {
+  const int fd = socket(AF_INET6, SOCK_STREAM, 0);
+  sockaddr_in6 address{};
+  address.sin6_family = AF_INET6;
+  address.sin6_addr = in6addr_any;
+  socklen_t size = sizeof address;
+  ASSERT_EQ(bind(fd, reinterpret_cast<sockaddr*>(&address), size), 0);
+  ASSERT_EQ(listen(fd, 1), 0);
+  getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size);
+  const int port = ntohs(address.sin6_port);
+  const std::string said = what_is_thrown(
+      [&] { Rendezvous(launch_of(0, 2, port), {.meet_timeout_s = 2, .timeout_s = 2}); }, ExitCode::rank_failed);
+  EXPECT_NE(said.find("MASTER_PORT"), std::string::npos) << said;
+  close(fd);
+}
+
+TEST(Rendezvous, StoreKeepsAttemptsApart) {
+  const int port = free_port();
+  Launch first = launch_of(0, 1, port), second = first;
+  second.attempt = "1";
+  second.agent_store = true;  // joins the server of the first
+  const Rendezvous a(first, {}), b(second, {});
+  const auto in_a = a.connect(), again = a.connect(), in_b = b.connect();
+  EXPECT_EQ(in_a->get("key"), std::nullopt);
+  in_a->set("key", "value");
+  EXPECT_EQ(again->get("key"), "value");
+  EXPECT_EQ(again->wait("key", 5), "value");
+  EXPECT_EQ(in_b->get("key"), std::nullopt);
+  EXPECT_EQ(in_b->wait("key", 0.1), std::nullopt);
+}
+
+// A rank that leaves is noticed by those that wait for it.
+TEST(GlooComm, RankThatLeaves) {
+  const int port = free_port();
+  on_threads(2, [&](int rank) {
+    Rendezvous rendezvous(launch_of(rank, 2, port), {.meet_timeout_s = 30, .timeout_s = 30});
+    auto comm = rendezvous.make_gloo_comm();
+    if (rank == 1) return;
+    const std::string said = what_is_thrown([&] { comm->all_reduce(at::ones({10})); }, ExitCode::rank_failed);
+    EXPECT_NE(said.find("rank 0 lost another rank in an all-reduce"), std::string::npos) << said;
+  });
+}
+
+}  // namespace
+}  // namespace hrm::parallel
