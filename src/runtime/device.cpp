@@ -52,8 +52,8 @@ double measure_cpu_peak() {
   return best;
 }
 
-int default_threads() {
-  return std::max(1u, std::thread::hardware_concurrency());
+int default_threads(int processes) {
+  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / processes);
 }
 
 void choose_peak(Runtime& runtime) {
@@ -175,9 +175,9 @@ at::Device choose_device(const config::RuntimeConfig& config) {
   return at::kCPU;
 }
 
-Runtime start_runtime(const config::Config& whole) {
+Runtime start_runtime(const config::Config& whole, int processes_here) {
   const config::RuntimeConfig& config = whole.runtime;
-  const int threads = config.threads > 0 ? static_cast<int>(config.threads) : default_threads();
+  const int threads = config.threads > 0 ? static_cast<int>(config.threads) : default_threads(processes_here);
   at::set_num_threads(threads);
 
   Runtime runtime;

@@ -1,5 +1,6 @@
 #include "hrm/tasks/puzzle.h"
 
+#include <ATen/ops/cumsum.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <cmath>
@@ -72,7 +73,8 @@ void visit_model(models::PuzzleModel& model, StateVisitor& visitor) {
   for (auto& item : model.named_buffers()) visitor.tensor(item.key(), item.value(), StateRole::weight);
 }
 
-PuzzleTask::PuzzleTask(const config::Config& config, const Runtime& runtime) : config_(config), runtime_(runtime) {
+PuzzleTask::PuzzleTask(const config::Config& config, const Runtime& runtime, std::shared_ptr<parallel::Comm> comm)
+    : config_(config), runtime_(runtime), comm_(comm ? std::move(comm) : parallel::make_single_comm()) {
   require(
       !config.data.train.empty(), ExitCode::usage,
       "data.train is empty; give a dataset directory or a CSV file, e.g. data.train=data/sudoku/train_17clue_1k.csv");
@@ -86,7 +88,9 @@ PuzzleTask::PuzzleTask(const config::Config& config, const Runtime& runtime) : c
   if (runtime.precision.fp8_recursions) {
     model_->enable_fp8(config.precision.fp8_amax_history, static_cast<double>(config.precision.fp8_margin));
   }
-  const int64_t slots = config.train.global_batch_size;
+  slots_ = config.train.global_batch_size / comm_->ranks();
+  first_slot_ = comm_->rank() * slots_;
+  const int64_t slots = slots_;
   micro_batch_size_ = config.train.micro_batch_size > 0 ? config.train.micro_batch_size : slots;
   state_ = objectives::make_act_state(*model_, slots);
   const auto floats = at::TensorOptions().device(runtime.device).dtype(at::kFloat);
@@ -100,17 +104,21 @@ PuzzleTask::PuzzleTask(const config::Config& config, const Runtime& runtime) : c
 }
 
 void PuzzleTask::open_data() {
-  const int64_t slots = config_.train.global_batch_size;
+  const int64_t batch = config_.train.global_batch_size;
   const bool on_gpu = runtime_.device.is_cuda();
-  auto options = data::train_stream_options(config_, slots, /*pinned=*/on_gpu);
+  auto options = data::train_stream_options(config_, batch, /*pinned=*/on_gpu);
   if (data::use_device_table(config_, *train_, runtime_.device)) {
     table_ = std::make_unique<data::DeviceTable>(*train_, options, runtime_.device);
     options.picks_only = true;
   }
   if (config_.data.reference_semantics) {
+    options.rank = comm_->rank();
+    options.ranks = comm_->ranks();
     stream_ = std::make_unique<data::TrainStream>(train_, options, position_);
   } else {
-    pool_ = std::make_unique<RowPool>(train_, options, slots, position_, runtime_.device, table_.get());
+    // Which rows a rank's slots take depends on what the slots of lower ranks took: each has the rows of all.
+    pool_ = std::make_unique<RowPool>(train_, options, batch, position_, runtime_.device, table_.get());
+    cursor_after_ = at::zeros_like(pool_->cursor());
   }
 }
 
@@ -160,16 +168,15 @@ double PuzzleTask::load_rows(int64_t step) {
 
 // The draws of a slot depend on seed, step and slot alone. They are made on the host, a few hundred numbers a step.
 void PuzzleTask::draw_exploration(int64_t step) {
-  const int64_t slots = config_.train.global_batch_size;
   const int64_t max_steps = config_.model.halt_max_steps;
   const bool pinned = runtime_.device.is_cuda();
-  at::Tensor uniform = at::empty({slots}, at::TensorOptions().dtype(at::kFloat).pinned_memory(pinned));
-  at::Tensor min_steps = at::empty({slots}, at::TensorOptions().dtype(at::kInt).pinned_memory(pinned));
+  at::Tensor uniform = at::empty({slots_}, at::TensorOptions().dtype(at::kFloat).pinned_memory(pinned));
+  at::Tensor min_steps = at::empty({slots_}, at::TensorOptions().dtype(at::kInt).pinned_memory(pinned));
   auto* u = uniform.data_ptr<float>();
   auto* m = min_steps.data_ptr<int32_t>();
-  for (int64_t slot = 0; slot < slots; ++slot) {
+  for (int64_t slot = 0; slot < slots_; ++slot) {
     CounterRng rng(static_cast<uint64_t>(config_.run.seed), Stream::explore,
-                   (static_cast<uint64_t>(step) << 24) + static_cast<uint64_t>(slot));
+                   (static_cast<uint64_t>(step) << 24) + static_cast<uint64_t>(first_slot_ + slot));
     u[slot] = rng.uniform();
     m[slot] = max_steps > 1 ? 2 + static_cast<int32_t>(rng.below(static_cast<uint32_t>(max_steps - 1))) : 1;
   }
@@ -183,6 +190,7 @@ void PuzzleTask::forward_backward(int64_t micro_batch, const at::Tensor& loss_sc
   const nn::Fp8Recursions* fp8 = model_->fp8();
   if (micro_batch == 0 && fp8 && fp8->active()) fp8->quantize_weights();
   if (pool_) {
+    if (micro_batch == 0) share_cursor();
     objectives::act_begin_from_pool(slots, pool_->rows(), pool_->cursor(), model_->H_init(), model_->L_init());
   } else {
     objectives::act_begin(slots, rows_of(batch_, first, micro_batch_size_), model_->H_init(), model_->L_init());
@@ -208,16 +216,46 @@ void PuzzleTask::forward_backward(int64_t micro_batch, const at::Tensor& loss_sc
   }
 }
 
+// Slots take rows in their order in the global batch: this rank's begin behind those of the lower ranks. Device work.
+void PuzzleTask::share_cursor() {
+  if (comm_->alone()) return;
+  const at::NoGradGuard no_grad;
+  const at::Tensor taken = state_.halted.sum().view({1});
+  const at::Tensor all = at::empty({comm_->ranks()}, taken.options());
+  comm_->all_gather(all, taken);
+  const at::Tensor behind = at::cumsum(all, 0);
+  cursor_after_.copy_(pool_->cursor() + behind.select(0, comm_->ranks() - 1));
+  if (comm_->rank() > 0) pool_->cursor().add_(behind.select(0, comm_->rank() - 1));
+}
+
 void PuzzleTask::finish_step() {
   if (pool_) pool_->finish();
   if (model_->fp8() && model_->fp8()->active()) model_->fp8()->count_step();
 }
 
 void PuzzleTask::update_extra(const at::Tensor& skip) {
-  if (const nn::Fp8Recursions* fp8 = model_->fp8(); fp8 && fp8->active()) fp8->update_scales();
+  if (pool_ && !comm_->alone()) pool_->cursor().copy_(cursor_after_);
+  if (const nn::Fp8Recursions* fp8 = model_->fp8(); fp8 && fp8->active()) {
+    if (!comm_->alone()) {
+      // Scales follow the largest magnitude of the global batch.
+      at::Tensor amax = fp8->slots().select(1, 2);
+      const at::Tensor largest = amax.contiguous();
+      comm_->all_reduce(largest, parallel::Reduction::max);
+      amax.copy_(largest);
+    }
+    fp8->update_scales();
+  }
   if (!embedding_rows_grad_.defined()) return;
-  // The rows of all micro-batches at once: the sign is taken of the sum over the global batch.
-  optim::sparse_sign_sgd_(model_->puzzle_embedding(), state_.puzzle_identifiers, embedding_rows_grad_, embedding_lr_,
+  // The rows of all micro-batches and ranks at once: the sign is taken of the sum over the global batch.
+  at::Tensor identifiers = state_.puzzle_identifiers, gradients = embedding_rows_grad_;
+  if (!comm_->alone()) {
+    const int64_t batch = config_.train.global_batch_size;
+    identifiers = at::empty({batch}, identifiers.options());
+    gradients = at::empty({batch, gradients.size(1)}, gradients.options());
+    comm_->all_gather(identifiers, state_.puzzle_identifiers);
+    comm_->all_gather(gradients, embedding_rows_grad_);
+  }
+  optim::sparse_sign_sgd_(model_->puzzle_embedding(), identifiers, gradients, embedding_lr_,
                           config_.optim.puzzle_emb_weight_decay, skip);
 }
 
@@ -269,7 +307,8 @@ NamedValues PuzzleTask::evaluate(const std::function<void(const EvalProgress&)>&
   if (nn::Fp8Recursions* fp8 = model_->fp8()) fp8->set_active(fp8->steps() > 0);
   if (!evaluation_) {
     const PuzzleEvalOptions options = puzzle_eval_options(config_, *model_, runtime_, micro_batch_size_);
-    evaluation_ = std::make_unique<PuzzleEvaluation>(*model_, test_, config_.objective, options, runtime_.device);
+    evaluation_ =
+        std::make_unique<PuzzleEvaluation>(*model_, test_, config_.objective, options, runtime_.device, comm_);
   }
   return evaluation_->run(progress);
 }
@@ -324,7 +363,7 @@ std::map<std::string, std::string> PuzzleTask::signature() const {
 
 void PuzzleTask::visit_state(StateVisitor& visitor) {
   visit_model(*model_, visitor);
-  const StateSlice slots{0, config_.train.global_batch_size};
+  const StateSlice slots{first_slot_, config_.train.global_batch_size};
   visitor.tensor("carry.z_H", state_.carry.z_H, StateRole::carry, slots);
   visitor.tensor("carry.z_L", state_.carry.z_L, StateRole::carry, slots);
   visitor.tensor("carry.steps", state_.steps, StateRole::carry, slots);

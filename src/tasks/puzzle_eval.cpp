@@ -58,17 +58,24 @@ PuzzleEvalOptions puzzle_eval_options(const config::Config& config, models::Puzz
 
 PuzzleEvaluation::PuzzleEvaluation(models::PuzzleModel& model, std::shared_ptr<const data::PuzzleDataset> dataset,
                                    const config::ObjectiveConfig& objective, const PuzzleEvalOptions& options,
-                                   at::Device device)
-    : model_(model), objective_(objective), device_(device) {
+                                   at::Device device, std::shared_ptr<parallel::Comm> comm)
+    : model_(model),
+      objective_(objective),
+      device_(device),
+      comm_(comm ? std::move(comm) : parallel::make_single_comm()) {
+  const int64_t ranks = comm_->ranks();
   const auto make_reader = [&](int64_t batch_size) {
     data::TestReaderOptions reader_options;
-    reader_options.global_batch_size = batch_size;
+    reader_options.global_batch_size = batch_size * ranks;
+    reader_options.rank = comm_->rank();
+    reader_options.ranks = ranks;
     reader_options.max_samples = options.max_samples;
     reader_options.pinned = device.is_cuda();
     return std::make_unique<data::TestReader>(dataset, reader_options);
   };
-  const int64_t samples = make_reader(1)->num_samples();
-  require(samples > 0, ExitCode::data, "the test data hold no sample");
+  const int64_t all_samples = make_reader(1)->num_samples();
+  require(all_samples > 0, ExitCode::data, "the test data hold no sample");
+  const int64_t samples = (all_samples + ranks - 1) / ranks;  // of this rank, at most
   // With early halting, rows of a call take the places of those that have halted: there should be some in waiting.
   const int64_t largest = options.early_halt ? std::max<int64_t>(options.largest_batch / 2, 1) : options.largest_batch;
   const int64_t batch_size =
@@ -101,6 +108,12 @@ NamedValues PuzzleEvaluation::run(const std::function<void(const EvalProgress&)>
   for (int64_t index = 0; index < reader_->num_batches(); ++index) {
     const data::TestBatch test = reader_->batch(index);
     const int64_t valid = test.batch.valid_rows;
+    done += test.global_valid_rows;
+    if (valid == 0) {  // the last batch may not have a row for every rank
+      finished.push(done, sums);
+      read(/*may_be_pending=*/1);
+      continue;
+    }
     const PuzzleEvaluator::Answers answers = evaluator_->run(test.batch);
     // Padding rows are left out: they would enter the Q loss as solved puzzles.
     models::SegmentOutput output;
@@ -112,11 +125,15 @@ NamedValues PuzzleEvaluation::run(const std::function<void(const EvalProgress&)>
     state.steps = answers.steps;
     state.halted = at::ones({valid}, at::device(device_).dtype(at::kBool));
     sums.add_(objectives::act_loss(output, state, std::nullopt, objective_).metrics);
-    done += valid;
     finished.push(done, sums);
     read(/*may_be_pending=*/1);
   }
   read(0);
+  if (!comm_->alone()) {
+    comm_->all_reduce(sums);
+    const at::Tensor host = sums.to(at::kCPU);
+    values.assign(host.const_data_ptr<double>(), host.const_data_ptr<double>() + host.numel());
+  }
 
   double count = 0;
   for (size_t i = 0; i < names.size(); ++i) {

@@ -64,8 +64,8 @@ config::Config stored_config(const std::filesystem::path& run_or_step, const std
   return config::config_from_json_text(found.meta.config_json, (found.dir / "config.json").string(), overrides).config;
 }
 
-Runtime start_runtime_and_ops(const config::Config& config) {
-  const Runtime runtime = start_runtime(config);
+Runtime start_runtime_and_ops(const config::Config& config, int processes_here) {
+  const Runtime runtime = start_runtime(config, processes_here);
   const bool reference = config.ops.backend == "reference" || !runtime.own_kernels;
   if (!runtime.lacking_kernels.empty() && config.ops.backend != "reference") {
     log::warn(runtime.device_name, ": ", runtime.lacking_kernels);

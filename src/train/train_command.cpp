@@ -10,16 +10,21 @@
 #include <cstring>
 #include <ctime>
 #include <nlohmann/json.hpp>
+#include <optional>
 
+#include "hrm/base/build_info.h"
 #include "hrm/base/error.h"
 #include "hrm/base/file.h"
+#include "hrm/base/hash.h"
 #include "hrm/base/log.h"
 #include "hrm/base/text.h"
 #include "hrm/checkpoint/checkpoint.h"
 #include "hrm/config/load.h"
 #include "hrm/config/schema.h"
 #include "hrm/ops/gemm_tuning.h"
+#include "hrm/parallel/gathered_state.h"
 #include "hrm/parallel/launch.h"
+#include "hrm/parallel/rendezvous.h"
 #include "hrm/runtime/device.h"
 #include "hrm/tasks/puzzle.h"
 #include "hrm/tasks/puzzle_inference.h"
@@ -57,12 +62,41 @@ class RunLock {
   int fd_;
 };
 
-// Each of several processes would train the same run.
-void refuse_many_ranks() {
-  const parallel::Launch launch = parallel::detect_launch();
-  require(launch.ranks == 1, ExitCode::environment, "this is process ", launch.rank, " of ", launch.ranks,
-          ", started by ", parallel::launcher_name(launch.launcher),
-          ", but this version trains with one process; start one");
+// The ranks of a training: this process alone, or the launch's.
+struct Ranks {
+  parallel::Launch launch;
+  std::unique_ptr<parallel::Rendezvous> rendezvous;  // outlives comm
+  std::shared_ptr<parallel::Comm> comm;
+};
+
+Ranks meet(const parallel::Launch& launch, const config::ParallelConfig& config) {
+  Ranks ranks{launch, nullptr, parallel::make_single_comm()};
+  if (launch.ranks == 1) return ranks;
+  ranks.rendezvous = std::make_unique<parallel::Rendezvous>(
+      launch, parallel::RendezvousOptions{.meet_timeout_s = static_cast<double>(config.meet_timeout_s),
+                                          .timeout_s = static_cast<double>(config.timeout_s),
+                                          .interface = config.interface});
+  ranks.comm = ranks.rendezvous->make_gloo_comm();
+  return ranks;
+}
+
+// A rank with another configuration or program would train something else, or hang in an operation that the others do
+// not know.
+void check_same_program(parallel::Comm& comm, const std::string& config_json) {
+  const std::string own = cat(build_info("commit"), " ", digest_hex(as_bytes(config_json)));
+  const auto all = comm.all_gather_text(own);
+  for (size_t rank = 1; rank < all.size(); ++rank) {
+    require(all[rank] == all[0], ExitCode::usage, "rank ", rank, " has another ",
+            all[rank].substr(0, all[rank].find(' ')) == all[0].substr(0, all[0].find(' ')) ? "configuration" : "build",
+            " than rank 0: give all ranks the same");
+  }
+}
+
+// The log of several ranks is rank 0's; the others keep theirs in files and say on the screen what goes wrong.
+void open_log(const fs::path& run_dir, const parallel::Comm& comm) {
+  if (!comm.main()) log::set_level(log::Level::error);
+  make_directories(run_dir / "log");
+  log::open_file(run_dir / "log" / cat("rank_", comm.rank(), ".log"));
 }
 
 void write_environment(const fs::path& run_dir, const Runtime& runtime) {
@@ -106,6 +140,17 @@ Start choose_start(const TrainOptions& options, const fs::path& run_dir) {
   return {found.dir, found.meta};
 }
 
+// Rank 0 looks for the checkpoint, so that a file system that shows ranks different things cannot part them.
+Start choose_start(const TrainOptions& options, const fs::path& run_dir, parallel::Comm& comm) {
+  Start start;
+  if (comm.main()) start = choose_start(options, run_dir);
+  if (comm.alone()) return start;
+  const std::string chosen = comm.all_gather_text(start.checkpoint.string())[0];
+  if (comm.main() || chosen.empty()) return start;
+  const auto found = checkpoint::open_checkpoint(chosen);
+  return {found.dir, found.meta};
+}
+
 // What a resume may not change: the samples and the draws of the steps to come would silently be other ones.
 void check_resume_config(const config::LoadedConfig& now, const Start& start) {
   const fs::path file = start.checkpoint / "config.json";
@@ -123,26 +168,25 @@ void check_resume_config(const config::LoadedConfig& now, const Start& start) {
   if (!changed.empty()) log::info("changed since the checkpoint: ", changed);
 }
 
-}  // namespace
-
-int run_train(const TrainOptions& options) {
-  refuse_many_ranks();
-  const config::LoadedConfig loaded = config::load_config(options.config_files, options.overrides);
-  config::validate(loaded);
+int train(const TrainOptions& options, const config::LoadedConfig& loaded, Ranks& ranks) {
   const config::Config& config = loaded.config;
+  parallel::Comm& comm = *ranks.comm;
   const fs::path run_dir = fs::path(config.run.dir) / config.run.name;
-  const RunLock lock(run_dir);
-  log::open_file([&] {
-    make_directories(run_dir / "log");
-    return run_dir / "log" / "rank_0.log";
-  }());
+  check_same_program(comm, loaded.to_json());
+  std::optional<RunLock> lock;
+  if (comm.main()) lock.emplace(run_dir);
+  open_log(run_dir, comm);
 
-  const Runtime runtime = tasks::start_runtime_and_ops(config);
+  const Runtime runtime = tasks::start_runtime_and_ops(config, ranks.launch.local_ranks);
+  require(comm.alone() || runtime.device.is_cpu(), ExitCode::environment, "this version trains with one GPU, but ",
+          comm.ranks(), " ranks were started by ", parallel::launcher_name(ranks.launch.launcher),
+          "; start one, or train on CPUs: runtime.device=cpu");
   install_signal_handlers();
 
-  tasks::PuzzleTask task(config, runtime);
-  Trainer trainer(config, loaded.to_json(), runtime, task, run_dir);
+  tasks::PuzzleTask task(config, runtime, ranks.comm);
+  Trainer trainer(config, loaded.to_json(), runtime, task, run_dir, ranks.comm);
   log::info("run folder   ", run_dir.string());
+  if (!comm.alone()) log::info("ranks        ", parallel::describe(ranks.launch), "; ", comm.describe());
   log::info("device       ", runtime.device_name, ", ", runtime.precision.name,
             runtime.peak_flops > 0 ? cat(", MFU against ", std::round(runtime.peak_flops / 1e9) / 1e3, " TFLOP/s (",
                                          runtime.peak_flops_origin, ")")
@@ -154,7 +198,7 @@ int run_train(const TrainOptions& options) {
   }
   log::info(task.describe());
 
-  const Start start = choose_start(options, run_dir);
+  const Start start = choose_start(options, run_dir, comm);
   if (start.checkpoint.empty()) {
     log::info("training     ", trainer.total_steps(), " steps of ", config.train.global_batch_size, " samples");
     trainer.start_fresh();
@@ -171,8 +215,11 @@ int run_train(const TrainOptions& options) {
     trainer.resume(start.checkpoint);
     log::info("resumed      ", start.checkpoint.string(), " at step ", trainer.step(), " of ", trainer.total_steps());
   }
-  write_text_atomic(run_dir / "config.json", loaded.to_json());
-  write_environment(run_dir, runtime);
+  parallel::check_replicas(trainer, comm);
+  if (comm.main()) {
+    write_text_atomic(run_dir / "config.json", loaded.to_json());
+    write_environment(run_dir, runtime);
+  }
 
   if (trainer.finished()) {
     log::info("this run is finished: ", trainer.step(), " of ", trainer.total_steps(),
@@ -183,6 +230,18 @@ int run_train(const TrainOptions& options) {
   if (outcome == Outcome::stopped) return static_cast<int>(ExitCode::stopped);
   log::info("finished ", trainer.total_steps(), " steps; checkpoints are in ", (run_dir / "checkpoints").string());
   return static_cast<int>(ExitCode::done);
+}
+
+}  // namespace
+
+int run_train(const TrainOptions& options) {
+  const parallel::Launch launch = parallel::detect_launch();
+  const config::LoadedConfig loaded = config::load_config(options.config_files, options.overrides);
+  config::validate(loaded);
+  Ranks ranks = meet(launch, loaded.config.parallel);
+  const int code = train(options, loaded, ranks);
+  ranks.comm->barrier();  // rank 0 keeps the store: it leaves when all are done
+  return code;
 }
 
 }  // namespace hrm::train

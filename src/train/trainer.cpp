@@ -10,6 +10,7 @@
 #include "hrm/ops/gemm_tuning.h"
 #include "hrm/optim/clip.h"
 #include "hrm/optim/schedules.h"
+#include "hrm/parallel/gathered_state.h"
 #include "hrm/runtime/memory.h"
 #include "hrm/runtime/nvtx.h"
 #include "hrm/train/eval_reporter.h"
@@ -29,6 +30,9 @@ enum Extra : int64_t {
   kSkipped = 5,
 };
 constexpr int64_t kExtras = 4, kExtrasScaled = 6;
+// With several ranks the host reads a step's values so many steps later: never sooner, so that all ranks draw the same
+// conclusions from them (to stop, to give up) after the same step.
+constexpr size_t kAgreementLag = 2;  // less than queued_at_ has room for
 
 int64_t planned_steps(const config::TrainConfig& config, const tasks::Task& task) {
   if (config.steps > 0) return config.steps;
@@ -60,21 +64,28 @@ void log_products() {
 }  // namespace
 
 Trainer::Trainer(const config::Config& config, std::string config_json, const Runtime& runtime, tasks::Task& task,
-                 std::filesystem::path run_dir)
+                 std::filesystem::path run_dir, std::shared_ptr<parallel::Comm> comm)
     : config_(config),
       config_json_(std::move(config_json)),
       runtime_(runtime),
       task_(task),
       run_dir_(std::move(run_dir)),
-      log_(run_dir_),
+      comm_(comm ? std::move(comm) : parallel::make_single_comm()),
+      log_(comm_->main() ? run_dir_ : std::filesystem::path()),
       captured_({.name = "training step",
                  .device = runtime.device,
                  .enabled = config.runtime.cuda_graphs,
                  .warmup = config.runtime.graph_warmup_steps,
                  .refusal = task.why_not_captured()}) {
-  const int64_t micro =
-      config.train.micro_batch_size > 0 ? config.train.micro_batch_size : config.train.global_batch_size;
-  accumulation_ = config.train.global_batch_size / micro;
+  require(config.train.global_batch_size % comm_->ranks() == 0, ExitCode::usage,
+          "train.global_batch_size = ", config.train.global_batch_size, " cannot be split over ", comm_->ranks(),
+          " ranks: choose a multiple of them");
+  const int64_t own = config.train.global_batch_size / comm_->ranks();
+  const int64_t micro = config.train.micro_batch_size > 0 ? config.train.micro_batch_size : own;
+  require(own % micro == 0, ExitCode::usage, "train.micro_batch_size = ", micro, " does not divide the ", own,
+          " samples that each of ", comm_->ranks(),
+          " ranks has of train.global_batch_size = ", config.train.global_batch_size);
+  accumulation_ = own / micro;
   total_steps_ = planned_steps(config.train, task);
   nn::ParameterSet& parameters = task.parameters();
   if (config.optim.ema > 0) ema_ = std::make_unique<optim::Ema>(parameters, config.optim.ema);
@@ -89,7 +100,9 @@ Trainer::Trainer(const config::Config& config, std::string config_json, const Ru
   num_task_sums_ = static_cast<int64_t>(task.metric_names().size());
   const int64_t sums = num_task_sums_ + (scaler_ ? kExtrasScaled : kExtras);
   const auto on_device = at::TensorOptions().device(runtime.device);
-  metric_sums_ = at::zeros({sums}, on_device.dtype(at::kDouble));
+  step_values_ = at::zeros({1 + sums}, on_device.dtype(at::kDouble));
+  metric_sums_ = step_values_.narrow(0, 1, sums);
+  stop_ = at::zeros({}, on_device.dtype(at::kDouble));
   window_sums_ = at::zeros({sums}, at::kDouble);
   lr_ = at::zeros({}, on_device.dtype(at::kFloat));
   skip_ = at::zeros({}, on_device.dtype(at::kFloat));
@@ -110,10 +123,19 @@ Outcome Trainer::run() {
     train_step();
     if (std::exchange(first, false)) log_products();
     const bool last = step_ == total_steps_;
-    collect_metrics(/*wait=*/last);
+    if (last) {
+      collect_metrics(/*wait=*/true);
+    } else {
+      collect_finished();
+    }
     const bool out_of_time = config_.train.max_seconds > 0 && now_seconds() - start > config_.train.max_seconds;
-    if (!last && (stop_requested() || out_of_time))
-      return stop(stop_requested() ? stop_signal_name() : "train.max_seconds");
+    stop_wanted_ = stop_requested() || out_of_time;
+    if (!last && stop_agreed()) {
+      return stop(stop_requested() ? stop_signal_name()
+                  : out_of_time    ? "train.max_seconds"
+                                   : "another rank was asked to");
+    }
+    if (due(config_.parallel.check_replicas_every, /*last=*/false)) check_replicas();
     if (due(config_.train.eval_every, last) && !evaluate()) return stop(stop_signal_name());
     if (due(config_.train.checkpoint_every, last)) save();
   }
@@ -152,10 +174,12 @@ void Trainer::train_step() {
     data_wait_ms_ += waited;
   }
   lr_.fill_(config_.optim.lr * factor);
+  stop_.fill_(stop_wanted_ ? 1 : 0);
 
   const CapturedStep::Key shape{config_.train.global_batch_size, accumulation_, task_.step_form()};
   std::vector<at::Tensor> inputs = task_.step_inputs();
   inputs.push_back(lr_);
+  inputs.push_back(stop_);
   if (captured_.captured(shape)) {
     const ProfilerRange replay(RangeKind::step, "train.graph_replay");
     captured_.run(shape, inputs, {});
@@ -163,7 +187,8 @@ void Trainer::train_step() {
     captured_.run(shape, inputs, [this] { device_step(); });
   }
   task_.finish_step();
-  reader_.push(step, metric_sums_);
+  reader_.push(step, step_values_);
+  queued_at_[static_cast<size_t>(step % 4)] = now_seconds();
   step_ = step;
 }
 
@@ -174,10 +199,12 @@ void Trainer::device_step() {
     const ProfilerRange range(RangeKind::step, "optimizer.zero_grad");
     parameters.zero_grad();
     metric_sums_.zero_();
+    step_values_.select(0, 0).copy_(stop_);
   }
   const at::Tensor scale = scaler_ ? scaler_->scale() : at::Tensor();
   at::Tensor task_sums = metric_sums_.narrow(0, 0, num_task_sums_);
   for (int64_t micro = 0; micro < accumulation_; ++micro) task_.forward_backward(micro, scale, task_sums);
+  reduce_gradients();
 
   at::Tensor extra = metric_sums_.narrow(0, num_task_sums_, metric_sums_.numel() - num_task_sums_);
   optim::GradNorm norm;
@@ -196,6 +223,14 @@ void Trainer::device_step() {
     task_.update_extra(skip_);
   }
   if (scaler_) scale_loss(norm.nonfinite, extra);
+}
+
+// Sums over the ranks. What follows sees the gradient of the global batch, on each of them the same.
+void Trainer::reduce_gradients() {
+  if (comm_->alone()) return;
+  const ProfilerRange range(RangeKind::step, "all_reduce");
+  comm_->all_reduce(task_.parameters().flat_grad());
+  comm_->all_reduce(step_values_.narrow(0, 0, 1 + num_task_sums_));
 }
 
 // Adapts the scale to this step, and reports it: a step that was left out is none of divergence and has no norm.
@@ -226,14 +261,36 @@ bool Trainer::due(int64_t every, bool last) const {
 
 // Adds the finished steps to the open window and writes it when it is full.
 void Trainer::collect_metrics(bool wait) {
-  while (auto entry = reader_.pop(wait)) {
-    auto sums = window_sums_.accessor<double, 1>();
-    const auto nonfinite = static_cast<size_t>(num_task_sums_ + kNonFinite);
-    if (entry->values[nonfinite] != 0) stop_diverged(entry->tag);
-    for (int64_t i = 0; i < sums.size(0); ++i) sums[i] += entry->values[static_cast<size_t>(i)];
-    ++window_steps_;
-    if (logged(entry->tag)) write_window(entry->tag);
-  }
+  while (auto entry = reader_.pop(wait)) add_step(*entry);
+}
+
+// Those that can be had without waiting; of several ranks the same on all.
+void Trainer::collect_finished() {
+  if (comm_->alone()) return collect_metrics(/*wait=*/false);
+  while (reader_.pending() > kAgreementLag) add_step(*reader_.pop(/*wait=*/true));
+}
+
+void Trainer::add_step(const AsyncReader::Entry& entry) {
+  auto sums = window_sums_.accessor<double, 1>();
+  const double* values = entry.values.data() + 1;
+  stop_seen_ = stop_seen_ || entry.values[0] != 0;
+  if (values[num_task_sums_ + kNonFinite] != 0) stop_diverged(entry.tag);
+  for (int64_t i = 0; i < sums.size(0); ++i) sums[i] += values[i];
+  ++window_steps_;
+  if (logged(entry.tag)) write_window(entry.tag);
+}
+
+// Whether to stop after this step: all ranks give the same answer.
+bool Trainer::stop_agreed() const {
+  return comm_->alone() ? stop_wanted_ : stop_seen_;
+}
+
+// The same for moments at which all ranks come together anyway.
+bool Trainer::any_stop_requested() {
+  if (comm_->alone()) return stop_requested();
+  const at::Tensor wanted = at::full({1}, stop_requested() ? 1 : 0, at::kLong);
+  comm_->all_reduce(wanted, parallel::Reduction::max);
+  return wanted.item<int64_t>() != 0;
 }
 
 void Trainer::write_window(int64_t step) {
@@ -243,12 +300,14 @@ void Trainer::write_window(int64_t step) {
   const tasks::NamedValues summary = task_.summarize({sums, sums + num_task}, window_steps_);
 
   // Steps of a window that began before this process started are not timed by it.
-  const double now = now_seconds();
+  // Of several ranks the host looks at a step when later ones are under way already.
+  const double now = comm_->alone() ? now_seconds() : queued_at_[static_cast<size_t>(step % 4)];
   const auto timed = static_cast<double>(step - window_first_step_);
   const double seconds = std::max(now - window_start_ - paused_seconds_, 1e-9);
   const double step_seconds = seconds / std::max(timed, 1.0);
   const double samples_per_s = static_cast<double>(config_.train.global_batch_size) / step_seconds;
-  const double mfu = runtime_.peak_flops > 0 ? task_.flops_per_step() / step_seconds / runtime_.peak_flops : NAN;
+  const double peak_flops = runtime_.peak_flops * comm_->ranks();
+  const double mfu = peak_flops > 0 ? task_.flops_per_step() / step_seconds / peak_flops : NAN;
   const MemoryReport memory = memory_report(runtime_.device, /*whole_device=*/false);
 
   std::vector<std::pair<std::string, double>> line;
@@ -265,7 +324,7 @@ void Trainer::write_window(int64_t step) {
   line.emplace_back("perf/data_wait_ms", window_wait_ms_ / std::max(timed, 1.0));
   line.emplace_back("perf/samples_per_s", samples_per_s);
   line.emplace_back("perf/mfu", mfu);
-  line.emplace_back("perf/peak_flops_assumed", runtime_.peak_flops);
+  line.emplace_back("perf/peak_flops_assumed", peak_flops);
   line.emplace_back("perf/memory_allocated_bytes", static_cast<double>(memory.allocated));
   line.emplace_back("perf/memory_peak_bytes", static_cast<double>(memory.allocated_peak));
   line.emplace_back("perf/memory_reserved_bytes", static_cast<double>(memory.reserved));
@@ -279,7 +338,8 @@ void Trainer::write_window(int64_t step) {
        << static_cast<int64_t>(window_wait_ms_ / std::max(timed, 1.0) + 0.5) << " ms | ";
   if (std::isfinite(mfu)) text << "MFU " << static_cast<int64_t>(mfu * 100 + 0.5) << " % | ";
   text << "eta " << human_seconds(step_seconds * static_cast<double>(total_steps_ - step));
-  if (!run_dir_.empty()) log::progress(text.str());  // a benchmark's end is not that of the run
+  // A benchmark's end is not that of the run.
+  if (!run_dir_.empty() && comm_->main()) log::progress(text.str());
 
   window_sums_.zero_();
   window_steps_ = 0;
@@ -302,8 +362,8 @@ bool Trainer::evaluate() {
   const auto run_one = [&](const std::string& prefix) {
     EvalReporter reporter;
     results.emplace_back(prefix, task_.evaluate([&](const tasks::EvalProgress& progress) {
-      if (stop_requested() && progress.done < progress.total) throw Interrupted();
-      reporter.report(progress);
+      if (progress.done < progress.total && any_stop_requested()) throw Interrupted();
+      if (comm_->main()) reporter.report(progress);
     }));
   };
   try {
@@ -356,20 +416,31 @@ void Trainer::finish_trace() {
     nsight_window_end(runtime_.device);
     return;
   }
-  trace_->finish(run_dir_ / "trace.json");
+  const std::filesystem::path file =
+      run_dir_ / (comm_->main() ? std::string("trace.json") : cat("trace_rank_", comm_->rank(), ".json"));
+  trace_->finish(file);
   trace_.reset();
   log::info("traced ", std::min(process_steps_ - config_.profiling.trace_after, config_.profiling.trace_steps),
-            " steps: ", (run_dir_ / "trace.json").string());
+            " steps: ", file.string());
 }
 
 void Trainer::save() {
   if (last_saved_step_ == step_) return;
   collect_metrics(/*wait=*/true);
   const double start = now_seconds();
-  log_.sync();
-  checkpoint::save_checkpoint(run_dir_, *this, meta_of(step_, config_json_, task_), config_.train.keep_checkpoints);
+  check_replicas();
+  auto whole = parallel::GatheredState::collect(*this, *comm_);
+  if (comm_->main()) {
+    log_.sync();
+    checkpoint::save_checkpoint(run_dir_, whole, meta_of(step_, config_json_, task_), config_.train.keep_checkpoints);
+  }
   last_saved_step_ = step_;
   paused_seconds_ += now_seconds() - start;
+}
+
+// A rank whose memory or arithmetic is at fault is found before it spoils a checkpoint.
+void Trainer::check_replicas() {
+  parallel::check_replicas(*this, *comm_);
 }
 
 void Trainer::stop_diverged(int64_t step) {
@@ -377,8 +448,10 @@ void Trainer::stop_diverged(int64_t step) {
   constexpr const char* kAdvice = ". Lower optim.lr or set optim.grad_clip";
   if (run_dir_.empty()) fail(ExitCode::diverged, "the gradient of step ", step, " is not finite", kAdvice);
   std::string dump;
+  auto whole = parallel::GatheredState::collect(*this, *comm_);
+  if (!comm_->main()) fail(ExitCode::diverged, "the gradient of step ", step, " is not finite; rank 0 says more");
   try {
-    dump = checkpoint::save_checkpoint(run_dir_ / "diverged", *this, meta_of(step, config_json_, task_), 1).string();
+    dump = checkpoint::save_checkpoint(run_dir_ / "diverged", whole, meta_of(step, config_json_, task_), 1).string();
     dump = cat("the weights before it and the state are in '", dump, "'");
   } catch (const Error& e) {
     dump = cat("no dump could be written: ", e.what());
@@ -394,7 +467,9 @@ void Trainer::start_fresh() {
 }
 
 void Trainer::resume(const std::filesystem::path& checkpoint) {
-  checkpoint::load_checkpoint(checkpoint, *this, task_.optional_state());
+  auto whole = parallel::GatheredState::room_for(*this);
+  checkpoint::load_checkpoint(checkpoint, whole, task_.optional_state());
+  whole.hand_out();
   task_.parameters().refresh_compute();
   log_.truncate_after(step_);
   last_saved_step_ = step_;

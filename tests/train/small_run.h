@@ -68,11 +68,12 @@ struct SmallRun {
   tasks::PuzzleTask task;
   train::Trainer trainer;
 
-  SmallRun(const std::filesystem::path& dir, const std::vector<std::string>& more = {})
+  SmallRun(const std::filesystem::path& dir, const std::vector<std::string>& more = {},
+           const std::shared_ptr<parallel::Comm>& comm = nullptr)
       : loaded(small_config(dir, more)),
         runtime(tasks::start_runtime_and_ops(loaded.config)),
-        task(loaded.config, runtime),
-        trainer(loaded.config, loaded.to_json(), runtime, task, dir / "small") {}
+        task(loaded.config, runtime, comm),
+        trainer(loaded.config, loaded.to_json(), runtime, task, dir / "small", comm) {}
 
   std::map<std::string, at::Tensor> tensors() {
     std::map<std::string, at::Tensor> out;

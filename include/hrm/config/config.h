@@ -305,6 +305,28 @@ struct OpsConfig {
   }
 };
 
+// Several processes as one training (parallel/launch.h says how they are started).
+struct ParallelConfig {
+  int64_t meet_timeout_s = 300;
+  int64_t timeout_s = 120;
+  std::string interface = "";
+  int64_t check_replicas_every = 0;
+
+  template <class F>
+  static void describe(F&& f) {
+    f("meet_timeout_s", &ParallelConfig::meet_timeout_s, IntRange{1, 86400}, "s",
+      "how long the ranks wait for each other at the start");
+    f("timeout_s", &ParallelConfig::timeout_s, IntRange{1, 86400}, "s",
+      "how long a rank waits for the others in one operation before the training ends");
+    f("interface", &ParallelConfig::interface, AnyText{}, "",
+      "network interface for connections between CPUs, e.g. eth0; empty = GLOO_SOCKET_IFNAME, else the one that leads "
+      "to the meeting place");
+    f("check_replicas_every", &ParallelConfig::check_replicas_every, IntRange{0}, "steps",
+      "compare weights and optimizer state of all ranks every so many steps, at the start and before each checkpoint; "
+      "0 = only at these two");
+  }
+};
+
 struct ProfilingConfig {
   bool nvtx_enabled = false;
   bool nvtx_include_data = true;
@@ -353,6 +375,7 @@ struct Config {
   PrecisionConfig precision;
   RuntimeConfig runtime;
   OpsConfig ops;
+  ParallelConfig parallel;
   ProfilingConfig profiling;
 
   template <class F>
@@ -368,6 +391,7 @@ struct Config {
     f("precision", &Config::precision, "arithmetic");
     f("runtime", &Config::runtime, "device, graphs, memory");
     f("ops", &Config::ops, "kernels");
+    f("parallel", &Config::parallel, "several processes as one training");
     f("profiling", &Config::profiling, "NVTX ranges and traces");
   }
 };

@@ -28,7 +28,8 @@ struct Runtime {
 // first tensor operation. LibTorch chooses its allocator while its library is loaded, so
 // runtime.allocator=cuda_malloc_async starts the program anew in its place, with the same arguments and the choice in
 // its environment: call it before reading standard input or holding anything that must survive.
-Runtime start_runtime(const config::Config& config);
+// `processes_here`: how many share this machine's cores; each takes its part of them as threads.
+Runtime start_runtime(const config::Config& config, int processes_here = 1);
 
 // What config.device means here. Error(environment) with the reason when `cuda` is asked for and cannot be used.
 at::Device choose_device(const config::RuntimeConfig& config);

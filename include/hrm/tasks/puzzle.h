@@ -3,7 +3,8 @@
 //
 // A global batch has one ACT slot per sample; a slot keeps its sample, its recurrent state and its segment count from
 // step to step until it halts. Micro-batch m owns the slots [m * micro, (m + 1) * micro), so the split of a global
-// batch into micro-batches does not change what is computed.
+// batch into micro-batches does not change what is computed. Of several ranks each owns as many slots, in their order;
+// samples, draws and rows follow the slot's place in the global batch, so that their number changes nothing either.
 
 #include <c10/core/Event.h>
 
@@ -19,6 +20,7 @@
 #include "hrm/data/stream.h"
 #include "hrm/models/puzzle_model.h"
 #include "hrm/objectives/act.h"
+#include "hrm/parallel/comm.h"
 #include "hrm/runtime/device.h"
 #include "hrm/tasks/puzzle_eval.h"
 #include "hrm/tasks/row_pool.h"
@@ -28,8 +30,9 @@ namespace hrm::tasks {
 
 class PuzzleTask : public Task {
  public:
-  // Opens the data, builds the model. Error(data) or Error(usage) where they do not fit.
-  PuzzleTask(const config::Config& config, const Runtime& runtime);
+  // Opens the data, builds the model. Error(data) or Error(usage) where they do not fit. `comm`: the ranks that train
+  // together, null = this one alone; forward_backward, update_extra, evaluate and visit_state of a whole run on all.
+  PuzzleTask(const config::Config& config, const Runtime& runtime, std::shared_ptr<parallel::Comm> comm = nullptr);
 
   nn::ParameterSet& parameters() override { return model_->parameter_set(); }
   const std::vector<std::string>& metric_names() const override;
@@ -58,19 +61,23 @@ class PuzzleTask : public Task {
   double load_rows(int64_t step);
   void draw_exploration(int64_t step);
   void prepare_fp8(int64_t step);
+  void share_cursor();
   std::string attention_text() const;
 
   const config::Config& config_;
   Runtime runtime_;
+  std::shared_ptr<parallel::Comm> comm_;
+  int64_t slots_ = 0, first_slot_ = 0;  // this rank's of the global batch
   std::shared_ptr<const data::PuzzleDataset> train_, test_;
   std::shared_ptr<models::PuzzleModel> model_;
-  objectives::ActState state_;  // (global batch) slots
+  objectives::ActState state_;  // (slots_) slots
   int64_t micro_batch_size_ = 0;
 
   // Where the rows come from; opened at the first step, at the position that a resume may have set.
   std::unique_ptr<data::DeviceTable> table_;   // draws them on the device; null: the stream does, on the host
   std::unique_ptr<data::TrainStream> stream_;  // reference semantics: a batch offers one row to each slot
   std::unique_ptr<RowPool> pool_;              // otherwise: slots take rows as they halt
+  at::Tensor cursor_after_;                    // with a pool and several ranks: its cursor when all have taken theirs
   int64_t position_ = 0;                       // registered: group visits (stream) or rows (pool) used so far
 
   // The host buffers of the last two batches, held until their copies to the device are done.
@@ -83,7 +90,7 @@ class PuzzleTask : public Task {
   data::PuzzleBatch batch_;         // this step's rows on the device; unused with a pool
   objectives::HaltDraws draws_;     // this step's exploration draws on the device
   at::Tensor puzzle_rows_;          // (micro-batch, puzzle_emb_ndim) float32 leaf
-  at::Tensor embedding_rows_grad_;  // (global batch, puzzle_emb_ndim) float32, this step's row gradients
+  at::Tensor embedding_rows_grad_;  // (slots_, puzzle_emb_ndim) float32, this step's row gradients
   at::Tensor embedding_lr_;         // 0-dim float32 on the device
 
   std::unique_ptr<PuzzleEvaluation> evaluation_;  // made by the first evaluation

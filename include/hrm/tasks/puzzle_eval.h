@@ -8,6 +8,7 @@
 #include "hrm/config/config.h"
 #include "hrm/data/dataset.h"
 #include "hrm/models/puzzle_model.h"
+#include "hrm/parallel/comm.h"
 #include "hrm/runtime/device.h"
 #include "hrm/tasks/puzzle_evaluator.h"
 #include "hrm/tasks/task.h"
@@ -38,9 +39,11 @@ PuzzleEvalOptions puzzle_eval_options(const config::Config& config, models::Puzz
 // its answers) from one to the next.
 class PuzzleEvaluation {
  public:
-  // `model` must live as long. Error(data) when the set has no sample.
+  // `model` must live as long. Error(data) when the set has no sample. `comm`: the ranks that share the samples, each
+  // with batches of options.batch_size; null = this one alone.
   PuzzleEvaluation(models::PuzzleModel& model, std::shared_ptr<const data::PuzzleDataset> dataset,
-                   const config::ObjectiveConfig& objective, const PuzzleEvalOptions& options, at::Device device);
+                   const config::ObjectiveConfig& objective, const PuzzleEvalOptions& options, at::Device device,
+                   std::shared_ptr<parallel::Comm> comm = nullptr);
   ~PuzzleEvaluation();
   PuzzleEvaluation(const PuzzleEvaluation&) = delete;
   PuzzleEvaluation& operator=(const PuzzleEvaluation&) = delete;
@@ -48,13 +51,14 @@ class PuzzleEvaluation {
   // Sums over one pass, official definitions (last segment's values, means over all samples): count, accuracy (cells of
   // a sample, mean), exact_accuracy, q_halt_accuracy, steps (with early_halt fewer than segments), lm_loss,
   // q_halt_loss. Uses the weights as they are now. The host reads nothing before a batch is done. What `progress`
-  // throws ends it.
+  // throws ends it; on every rank it is called as often, with the samples of all.
   NamedValues run(const std::function<void(const EvalProgress&)>& progress);
 
  private:
   models::PuzzleModel& model_;
   config::ObjectiveConfig objective_;
   at::Device device_;
+  std::shared_ptr<parallel::Comm> comm_;
   std::unique_ptr<data::TestReader> reader_;
   std::unique_ptr<PuzzleEvaluator> evaluator_;
 };

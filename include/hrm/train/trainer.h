@@ -1,6 +1,7 @@
 #pragma once
 // The training loop, the same for every task. See src/train/trainer.cpp: run() is the loop on one screen.
 
+#include <array>
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -8,6 +9,7 @@
 #include "hrm/config/config.h"
 #include "hrm/optim/ema.h"
 #include "hrm/optim/optimizer.h"
+#include "hrm/parallel/comm.h"
 #include "hrm/runtime/async_read.h"
 #include "hrm/runtime/captured_step.h"
 #include "hrm/runtime/device.h"
@@ -23,9 +25,10 @@ enum class Outcome { finished, stopped };
 class Trainer : public Stateful {
  public:
   // `config_json` is the resolved configuration, stored in every checkpoint. With an empty `run_dir` nothing is
-  // written: call run_steps() alone.
+  // written: call run_steps() alone. `comm`: the ranks that train together, as the task has them; null = this one
+  // alone. All call the same methods; rank 0 alone writes into the folder, but the traces.
   Trainer(const config::Config& config, std::string config_json, const Runtime& runtime, tasks::Task& task,
-          std::filesystem::path run_dir);
+          std::filesystem::path run_dir, std::shared_ptr<parallel::Comm> comm = nullptr);
 
   // Continues from a checkpoint of this run; call before run().
   void resume(const std::filesystem::path& checkpoint);
@@ -34,7 +37,8 @@ class Trainer : public Stateful {
   void start_fresh();
 
   // Trains to the configured number of steps. A signal (train/signals.h) stops it after a step, or within an
-  // evaluation, which is then left to the run that goes on. Throws Error(diverged) at a non-finite loss or gradient,
+  // evaluation, which is then left to the run that goes on; one that reaches any of several ranks stops all of them
+  // after the same step, a few later. Throws Error(diverged) at a non-finite loss or gradient,
   // after writing a dump; the weights are those before the bad step.
   Outcome run();
 
@@ -60,9 +64,15 @@ class Trainer : public Stateful {
   void train_step();
   void device_step();
   void scale_loss(const at::Tensor& nonfinite, at::Tensor& extra);
+  void reduce_gradients();
   void collect_metrics(bool wait);
+  void collect_finished();
+  void add_step(const AsyncReader::Entry& entry);
   void write_window(int64_t step);
   bool evaluate();
+  bool any_stop_requested();
+  bool stop_agreed() const;
+  void check_replicas();
   void save();
   bool trace_steps();
   void finish_trace();
@@ -77,6 +87,7 @@ class Trainer : public Stateful {
   Runtime runtime_;
   tasks::Task& task_;
   std::filesystem::path run_dir_;
+  std::shared_ptr<parallel::Comm> comm_;
   std::unique_ptr<optim::Optimizer> optimizer_;
   std::unique_ptr<optim::Ema> ema_;
   std::unique_ptr<LossScaler> scaler_;  // with fp16 alone
@@ -92,17 +103,23 @@ class Trainer : public Stateful {
 
   // Not state: scratch and clocks.
   int64_t num_task_sums_ = 0;
-  at::Tensor metric_sums_;  // float64 on the device: this step's sums of the task, then enum Extra of trainer.cpp
-  at::Tensor lr_, skip_;    // 0-dim float32 on the device
+  // float64 on the device: ranks that want to stop, this step's sums of the task, then enum Extra of trainer.cpp.
+  at::Tensor step_values_;
+  at::Tensor metric_sums_;    // its part behind the first
+  at::Tensor stop_;           // 0-dim float64 on the device: 1 when this rank wants to stop
+  bool stop_wanted_ = false;  // this rank does
+  bool stop_seen_ = false;    // a step of which all know had such a rank
+  at::Tensor lr_, skip_;      // 0-dim float32 on the device
   CapturedStep captured_;
   AsyncReader reader_;
   int64_t last_saved_step_ = -1;
   int64_t process_steps_ = 0;  // steps done by this process
   bool tracing_ = false;       // by trace_, or by Nsight
   std::unique_ptr<StepTrace> trace_;
-  int64_t window_first_step_ = 0;  // the window's timing starts after this step
-  double window_start_ = 0;        // s, monotonic
-  double paused_seconds_ = 0;      // spent in evaluation and saving since window_start_
+  int64_t window_first_step_ = 0;      // the window's timing starts after this step
+  double window_start_ = 0;            // s, monotonic
+  std::array<double, 4> queued_at_{};  // when the host had queued step s: [s % 4], s, monotonic
+  double paused_seconds_ = 0;          // spent in evaluation and saving since window_start_
   double window_wait_ms_ = 0;
   double data_wait_ms_ = 0;  // since the process started
 };

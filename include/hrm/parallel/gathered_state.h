@@ -1,0 +1,42 @@
+#pragma once
+// State that is spread over ranks, as the whole that a checkpoint holds: a run may go on with another number of ranks.
+
+#include <memory>
+#include <string>
+
+#include "hrm/parallel/comm.h"
+#include "hrm/state/registry.h"
+
+namespace hrm::parallel {
+
+// The entries of another Stateful, with each tensor of which this rank has a part (StateSlice) in full: slice
+// {0, global_rows}. All other entries are those of the other object itself. With one rank nothing is copied.
+class GatheredState : public Stateful {
+ public:
+  // For saving: collects the parts from all ranks, a collective operation. `state` and `comm` must live as long.
+  // Parts are equally long, in the order of ranks, along dimension 0. Throws as Comm.
+  static GatheredState collect(Stateful& state, Comm& comm);
+
+  // For loading: room for the whole on the CPU, whose content hand_out() copies, this rank's part, into `state`.
+  static GatheredState room_for(Stateful& state);
+  void hand_out();
+
+  void visit_state(StateVisitor& visitor) override;
+
+ private:
+  struct Part {
+    std::string name;
+    at::Tensor part, whole;
+    StateSlice slice;
+  };
+  explicit GatheredState(Stateful& state) : state_(state) {}
+
+  Stateful& state_;
+  std::vector<Part> parts_;
+};
+
+// Throws Error (ExitCode::rank_failed) on every rank, naming the first that differs from rank 0 and an entry in which
+// it does, unless all have the same: every entry but those of which each rank has a part. Copies tensors to the CPU.
+void check_replicas(Stateful& state, Comm& comm);
+
+}  // namespace hrm::parallel
