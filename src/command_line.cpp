@@ -391,6 +391,14 @@ void add_doctor(CLI::App& app, Action& action) {
   CLI::App* sub = app.add_subcommand("doctor", "what this machine can do, and why not");
   auto o = std::make_shared<train::DoctorOptions>();
   sub->add_flag("--json", o->json, "as JSON");
+  CLI::Option* ranks = sub->add_flag("--ranks", o->ranks,
+                                     "test the ranks instead: start it as a training with several, e.g. torchrun "
+                                     "--no-python --nproc-per-node=2 hrm_train doctor --ranks");
+  sub->add_option("--meet-timeout", o->meet_timeout_s, "with --ranks: how long to wait for all of them")
+      ->type_name("SECONDS")
+      ->check(CLI::Range(1.0, 86400.0))
+      ->capture_default_str()
+      ->needs(ranks);
   sub->callback([o, &action] { action = [o] { return train::run_doctor(*o); }; });
 }
 

@@ -19,6 +19,7 @@
 #include "hrm/parallel/launch.h"
 #include "hrm/runtime/device.h"
 #include "hrm/train/commands.h"
+#include "train/doctor_ranks.h"
 
 #if HRM_WITH_CUDA
 #include <cuda_runtime_api.h>
@@ -253,6 +254,7 @@ void print_text(const Json& report, std::ostream& out) {
 }  // namespace
 
 int run_doctor(const DoctorOptions& options) {
+  if (options.ranks) return run_doctor_ranks(options.json, options.meet_timeout_s);
   Json report;
   for (const auto& [key, value] : build_info()) report["program"][key] = value;
   report["cpu"] = examine_cpu();

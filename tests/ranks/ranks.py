@@ -12,6 +12,7 @@ resume   saved by 4 ranks, gone on with by 1, 2 and 4: as the run without a stop
 stop     SIGTERM to one rank: all end with code 75 after the same step, with one checkpoint, and go on from there
 lost     a rank killed or stopped in start, steps, evaluation and saving: the others leave in time and name it; started
          again, the end has the bits of an undisturbed run
+doctor   doctor --ranks with 3
 wrong    a rank that does not come, has another configuration, a batch that cannot be split, wrong variables
 
 Exit code 77: this launcher is not installed. Only Python's standard library is used.
@@ -59,10 +60,10 @@ def free_port():
 class Ranks:
     """So many ranks of one run, as processes."""
 
-    def __init__(self, test, name, ranks, more=(), launcher="loop", each=None, missing=()):
+    def __init__(self, test, name, ranks, more=(), launcher="loop", each=None, missing=(), line=None):
         self.folder, self.ranks = test.work / name, ranks
         self.folder.mkdir(parents=True, exist_ok=True)
-        line = [test.binary, "train", f"run.dir={self.folder}", "run.name=run", *SMALL, *more]
+        line = [test.binary, *line] if line else [test.binary, "train", f"run.dir={self.folder}", "run.name=run", *SMALL, *more]
         environment = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE")}
         environment.update(OMP_NUM_THREADS="1", OMP_WAIT_POLICY="PASSIVE")
         self.outputs, self.processes = [], []
@@ -252,6 +253,19 @@ class Test:
             same_bits(straight.folder, run.folder, case)
             print(f"{case}: the others left after {took:.2f} s; started again, the end has the same bits", flush=True)
 
+    def doctor(self):
+        run = Ranks(self, "doctor", 3, line=["doctor", "--ranks"]).done(60)
+        check("3 ranks over gloo" in run.said(0) and run.said(0).count("right") == 3, f"it says\n{run.said(0)}")
+        check(not run.said(1) + run.said(2), f"others than rank 0 speak:\n{run.said()}")
+        run = Ranks(self, "json", 2, line=["doctor", "--ranks", "--json"]).done(60)
+        report = json.loads(run.said(0))
+        check([rank["rank"] for rank in report["ranks"]] == [0, 1], f"it says\n{run.said(0)}")
+        check(all(row["right"] and row["seconds"] > 0 for row in report["all_reduce"]), f"it says\n{run.said(0)}")
+        run = Ranks(self, "missing", 3, line=["doctor", "--ranks", "--meet-timeout", "2"], missing=(2,))
+        check(run.wait(60) == [7, 7] and ": 2" in run.said(0), f"it says\n{run.said()}")
+        check(Ranks(self, "alone", 1, line=["doctor", "--ranks"]).wait(60) == [2], "one process is no error")
+        print("doctor --ranks: 3 ranks right, the missing one named")
+
     def wrong(self):
         def ends(what, code, text, ranks=2, **options):
             began = time.monotonic()
@@ -277,7 +291,7 @@ def main():
     parser.add_argument("--launcher", choices=["loop", "torchrun", "mpirun"], default="loop")
     parser.add_argument("--signal", choices=["KILL", "STOP"], default="KILL")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("test", choices=["equal", "resume", "stop", "lost", "wrong"])
+    parser.add_argument("test", choices=["equal", "resume", "stop", "lost", "doctor", "wrong"])
     args = parser.parse_args()
     test = Test(args)
     getattr(test, args.test)()

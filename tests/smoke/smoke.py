@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """Trains one configuration of configs/, shrunken, through its whole life: train, SIGKILL, resume, evaluate, export, solve.
+Then its first steps once more with two ranks.
 
     tests/smoke/smoke.py --binary build/bin/hrm_train --config configs/puzzle/hrm_sudoku17.json --work DIR
     tests/smoke/smoke.py --list          the configurations and whether each has an entry in shrink.json
@@ -9,9 +10,11 @@ stands in tests/smoke/shrink.json; a configuration without an entry there fails.
 """
 import argparse
 import json
+import os
 import pathlib
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -44,6 +47,35 @@ class Smoke:
         overrides = [o.replace("{root}", str(ROOT)).replace("{work}", str(self.work)) for o in overrides]
         return ["train", "--config", str(ROOT / self.config), f"run.dir={self.work}", "run.name=run", *overrides,
                 f"train.steps={steps}"]
+
+    def two_ranks(self):
+        """Two ranks must lose what one process lost in steps 6 to 10; returns the difference."""
+        self.on_two_ranks(1)
+        self.on_two_ranks(self.entry.get("steps", 20))
+
+        def losses(run):
+            lines = [json.loads(line) for line in (self.work / run / "metrics.jsonl").read_text().splitlines()]
+            return next(line["train/loss"] for line in lines if line["step"] == 10 and "train/loss" in line)
+        one, two = losses("run"), losses("two")
+        # Where gradients are next to nothing, AdamATan2 makes whole steps of their rounding.
+        if not abs(one - two) < 1e-4 * one:
+            sys.exit(f"FAILED ({self.config}): one process lost {one}, two ranks {two}")
+        return abs(one - two) / one
+
+    def on_two_ranks(self, steps):
+        with socket.socket() as s:
+            s.bind(("127.0.0.1", 0))
+            port = s.getsockname()[1]
+        args = [*self.train_args(steps), "run.name=two", "train.checkpoint_every=0", "parallel.timeout_s=60"]
+        logs = [open(self.work / f"rank_{rank}.txt", "w+") for rank in (0, 1)]
+        ranks = [subprocess.Popen([self.binary, *args], cwd=self.work, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                                  env=dict(os.environ, RANK=str(rank), WORLD_SIZE="2", LOCAL_RANK=str(rank),
+                                           LOCAL_WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port)))
+                 for rank, log in enumerate(logs)]
+        codes = [rank.wait(timeout=200) for rank in ranks]
+        if codes != [0, 0]:
+            said = [pathlib.Path(log.name).read_text() for log in logs]
+            sys.exit(f"FAILED ({self.config}): two ranks ended with {codes}\n{said[0]}\n{said[1]}")
 
     def fixed_loss(self):
         return json.loads(self.call("eval", "--checkpoint", str(self.run)))["lm_loss"]
@@ -96,8 +128,9 @@ class Smoke:
             first = json.loads(answers[0]) if answers else {}
             if not answers or len(first["answer"]) != len(first["question"]) or first["segments"] < 1:
                 sys.exit(f"FAILED ({self.config}): solve {' '.join(flags)} gave {answers[:1]}")
+        difference = self.two_ranks()
         print(f"{self.config}: loss on the fixed batch {before:.4f} -> {after:.4f} in {steps} steps; "
-              f"killed, resumed, evaluated, exported, {len(answers)} answers")
+              f"killed, resumed, evaluated, exported, {len(answers)} answers; two ranks' losses differ by {difference:.1g}")
         shutil.rmtree(self.work)
 
 

@@ -96,6 +96,8 @@ struct PlanOptions {
 int run_plan(const PlanOptions& options);
 
 struct DoctorOptions {
+  bool ranks = false;          // test the ranks that were started together, instead of this machine
+  double meet_timeout_s = 60;  // how long to wait for them
   bool json = false;
 };
 int run_doctor(const DoctorOptions& options);

@@ -1,0 +1,11 @@
+#pragma once
+
+#include <nlohmann/json.hpp>
+
+namespace hrm::train {
+
+// Run by every rank of a launch; rank 0 prints. Throws Error(usage) when this process is alone, Error(rank_failed) when
+// the ranks do not find each other within the time.
+int run_doctor_ranks(bool json, double meet_timeout_s);
+
+}  // namespace hrm::train
