@@ -43,6 +43,8 @@ if(HRM_WITH_CUDA)
   _hrm_import(hrm_cudart "${HRM_SITE_PACKAGES}/nvidia/cu13/lib/libcudart.so.13")
   # So is its cuBLASLt, for the matrix products whose algorithm we choose.
   _hrm_import(hrm_cublaslt "${HRM_SITE_PACKAGES}/nvidia/cu13/lib/libcublasLt.so.13")
+  # And its NCCL, for module parallel.
+  _hrm_import(hrm_nccl "${HRM_SITE_PACKAGES}/nvidia/nccl/lib/libnccl.so.2")
   target_link_libraries(hrm_torch INTERFACE hrm_torch_cuda hrm_c10_cuda hrm_cudart hrm_cublaslt)
   target_include_directories(hrm_torch SYSTEM INTERFACE ${CMAKE_CUDA_TOOLKIT_INCLUDE_DIRECTORIES})
 endif()

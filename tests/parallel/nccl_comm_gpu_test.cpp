@@ -1,0 +1,122 @@
+// NCCL between the GPUs of this machine, a thread for each; what needs two is skipped where there is one.
+
+#include "hrm/parallel/nccl_comm.h"
+
+#include <ATen/ATen.h>
+#include <c10/cuda/CUDAFunctions.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <thread>
+
+#include "hrm/runtime/captured_step.h"
+
+namespace hrm::parallel {
+namespace {
+
+void on_gpus(int ranks, const std::function<void(Comm&, at::Device)>& body) {
+  auto cpus = make_thread_comms(ranks);
+  std::vector<std::thread> threads;
+  std::vector<std::exception_ptr> errors(static_cast<size_t>(ranks));
+  for (int rank = 0; rank < ranks; ++rank) {
+    threads.emplace_back([&, rank] {
+      try {
+        const at::Device device(at::kCUDA, static_cast<int8_t>(rank));
+        const c10::cuda::CUDAGuard guard(device);
+        const auto comm = make_nccl_comm(std::move(cpus[static_cast<size_t>(rank)]), device);
+        body(*comm, device);
+        c10::cuda::device_synchronize();
+        comm->barrier();
+      } catch (...) {
+        errors[static_cast<size_t>(rank)] = std::current_exception();
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  for (const auto& error : errors) {
+    if (error) std::rethrow_exception(error);
+  }
+}
+
+class NcclCommGpu : public testing::TestWithParam<int> {
+ protected:
+  void SetUp() override {
+    if (c10::cuda::device_count() < GetParam()) GTEST_SKIP() << "this machine has fewer than " << GetParam() << " GPUs";
+  }
+};
+
+TEST_P(NcclCommGpu, AllReduce) {
+  on_gpus(GetParam(), [](Comm& comm, at::Device device) {
+    const int n = comm.ranks();
+    for (const at::ScalarType dtype : {at::kFloat, at::kDouble, at::kLong, at::kBFloat16}) {
+      const auto options = at::TensorOptions().device(device).dtype(dtype);
+      const at::Tensor sum = at::arange(100, options) + comm.rank();
+      comm.all_reduce(sum);
+      EXPECT_TRUE(at::equal(sum, at::arange(100, options) * n + n * (n - 1) / 2)) << dtype;
+      const at::Tensor max = at::full({3}, comm.rank() == n / 2 ? 7 : comm.rank() - n, options);
+      comm.all_reduce(max, Reduction::max);
+      EXPECT_TRUE(at::equal(max, at::full({3}, 7, options))) << dtype;
+    }
+    const at::Tensor host = at::full({3}, comm.rank(), at::kFloat);
+    comm.all_reduce(host);
+    EXPECT_TRUE(at::equal(host, at::full({3}, n * (n - 1) / 2, at::kFloat)));
+  });
+}
+
+TEST_P(NcclCommGpu, GatherAndBroadcast) {
+  on_gpus(GetParam(), [](Comm& comm, at::Device device) {
+    const auto options = at::TensorOptions().device(device).dtype(at::kInt);
+    const at::Tensor own = at::full({2, 3}, comm.rank(), options), all = at::empty({2 * comm.ranks(), 3}, options);
+    comm.all_gather(all, own);
+    for (int rank = 0; rank < comm.ranks(); ++rank) {
+      EXPECT_TRUE(at::equal(all.narrow(0, 2 * rank, 2), at::full({2, 3}, rank, options)));
+    }
+    const at::Tensor flags = at::full({5}, comm.rank() == comm.ranks() - 1, options.dtype(at::kBool));
+    comm.broadcast(flags, comm.ranks() - 1);
+    EXPECT_TRUE(flags.all().item<bool>());
+  });
+}
+
+// Work on the current stream goes on beside the reduction, and what follows wait() sees its result.
+TEST_P(NcclCommGpu, OrderOfStreams) {
+  on_gpus(GetParam(), [](Comm& comm, at::Device device) {
+    const auto floats = at::TensorOptions().device(device).dtype(at::kFloat);
+    const at::Tensor a = at::ones({2048, 2048}, floats);
+    for (int turn = 0; turn < 20; ++turn) {
+      at::Tensor late = at::mm(a, a);  // 2048 everywhere, a while later
+      const auto pending = comm.start_all_reduce(late, Reduction::sum);
+      const at::Tensor beside = at::mm(a, a);
+      pending->wait();
+      late.add_(1);
+      EXPECT_TRUE(late.eq(2048.0f * static_cast<float>(comm.ranks()) + 1).all().item<bool>()) << turn;
+      EXPECT_TRUE(beside.eq(2048).all().item<bool>());
+    }
+  });
+}
+
+TEST_P(NcclCommGpu, Captured) {
+  on_gpus(GetParam(), [](Comm& comm, at::Device device) {
+    const auto floats = at::TensorOptions().device(device).dtype(at::kFloat);
+    const at::Tensor in = at::zeros({1000}, floats), sum = at::zeros({1000}, floats);
+    CapturedStep step({.name = "sum", .device = device, .enabled = true, .warmup = 2});
+    for (int turn = 0; turn < 6; ++turn) {
+      in.fill_(turn + comm.rank());
+      step.run({1}, {in}, [&] {
+        sum.copy_(in);
+        const auto pending = comm.start_all_reduce(sum, Reduction::sum);
+        pending->wait();
+        sum.mul_(2);
+      });
+      const int n = comm.ranks();
+      EXPECT_TRUE(sum.eq(2 * (turn * n + n * (n - 1) / 2)).all().item<bool>()) << turn;
+    }
+    EXPECT_GT(step.replays(), 0) << step.reason();
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, NcclCommGpu, testing::Values(1, 2));
+
+}  // namespace
+}  // namespace hrm::parallel
