@@ -1,5 +1,8 @@
 #include "hrm/parallel/rendezvous.h"
 
+#include <c10/util/Logging.h>
+
+#include <cstdlib>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include "hrm/base/error.h"
@@ -12,20 +15,42 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+std::vector<uint8_t> bytes_of(const std::string& text) {
+  return {text.begin(), text.end()};
+}
+
+std::string text_of(const std::vector<uint8_t>& bytes) {
+  return {bytes.begin(), bytes.end()};
+}
+
 class PrefixedStore : public Store {
  public:
   PrefixedStore(c10::intrusive_ptr<c10d::Store> store) : store_(std::move(store)) {}
 
   void set(const std::string& key, const std::string& value) override {
-    guarded([&] { store_->set(key, std::vector<uint8_t>(value.begin(), value.end())); });
+    guarded([&] { store_->set(key, bytes_of(value)); });
   }
 
   std::optional<std::string> get(const std::string& key) override {
     return guarded([&]() -> std::optional<std::string> {
       if (!store_->check({key})) return std::nullopt;
-      const std::vector<uint8_t> value = store_->get(key);
-      return std::string(value.begin(), value.end());
+      return text_of(store_->get(key));
     });
+  }
+
+  std::vector<std::optional<std::string>> get_all(const std::vector<std::string>& keys) override {
+    std::vector<std::optional<std::string>> values;
+    // check() is whether all are there, and multiGet() waits for those that are not.
+    if (guarded([&] { return store_->check(keys); })) {
+      for (const auto& value : guarded([&] { return store_->multiGet(keys); })) values.emplace_back(text_of(value));
+    } else {
+      for (const std::string& key : keys) values.push_back(get(key));
+    }
+    return values;
+  }
+
+  std::string set_once(const std::string& key, const std::string& value) override {
+    return guarded([&] { return text_of(store_->compareSet(key, {}, bytes_of(value))); });
   }
 
   std::optional<std::string> wait(const std::string& key, double seconds) override {
@@ -35,8 +60,7 @@ class PrefixedStore : public Store {
       } catch (const c10::DistStoreError&) {
         if (!store_->check({key})) return std::nullopt;
       }
-      const std::vector<uint8_t> value = store_->get(key);
-      return std::string(value.begin(), value.end());
+      return text_of(store_->get(key));
     });
   }
 
@@ -53,6 +77,17 @@ class PrefixedStore : public Store {
 
   c10::intrusive_ptr<c10d::Store> store_;
 };
+
+// LibTorch warns, with a stack of calls, of every connection that breaks; we throw a sentence instead. Its own variable
+// brings the warnings back.
+void quiet_warnings() {
+  constexpr int errors_only = 2;
+  if (std::getenv("TORCH_CPP_LOG_LEVEL") != nullptr) {
+    c10::initLogging();
+  } else {
+    FLAGS_caffe2_log_level = errors_only;
+  }
+}
 
 std::string key_of(int rank) {
   return cat("here/", rank);
@@ -119,6 +154,7 @@ struct Rendezvous::State {
 
 Rendezvous::Rendezvous(const Launch& launch, const RendezvousOptions& options)
     : state_(std::make_unique<State>(State{launch, options, "hrm/" + launch.attempt, nullptr})) {
+  quiet_warnings();
   state_->store = state_->open(launch.rank == 0 && !launch.agent_store);
   state_->meet();
 }

@@ -1,8 +1,8 @@
 #include "hrm/parallel/comm.h"
 
 #include <ATen/ATen.h>
-#include <arpa/inet.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -12,31 +12,10 @@
 
 #include "hrm/base/error.h"
 #include "hrm/parallel/rendezvous.h"
+#include "parallel/meeting_place.h"
 
 namespace hrm::parallel {
 namespace {
-
-// Asked of the kernel; free for long enough.
-int free_port() {
-  const int fd = socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof address;
-  EXPECT_EQ(bind(fd, reinterpret_cast<sockaddr*>(&address), size), 0);
-  EXPECT_EQ(getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size), 0);
-  close(fd);
-  return ntohs(address.sin_port);
-}
-
-Launch launch_of(int rank, int ranks, int port) {
-  return {.launcher = Launcher::environment,
-          .rank = rank,
-          .ranks = ranks,
-          .local_rank = rank,
-          .local_ranks = ranks,
-          .port = port};
-}
 
 // Each rank in a thread; what a thread throws is thrown here.
 void on_threads(int ranks, const std::function<void(int rank)>& body) {
@@ -233,6 +212,18 @@ TEST(Rendezvous, StoreKeepsAttemptsApart) {
   EXPECT_EQ(again->wait("key", 5), "value");
   EXPECT_EQ(in_b->get("key"), std::nullopt);
   EXPECT_EQ(in_b->wait("key", 0.1), std::nullopt);
+}
+
+TEST(Rendezvous, StoreOfSeveralKeys) {
+  const Rendezvous rendezvous(launch_of(0, 1, free_port()), {});
+  const auto store = rendezvous.connect();
+  EXPECT_EQ(store->set_once("a", ""), "");
+  EXPECT_EQ(store->set_once("a", "1"), "1");
+  EXPECT_EQ(store->set_once("a", "2"), "1");
+  using Values = std::vector<std::optional<std::string>>;
+  EXPECT_EQ(store->get_all({"a", "b"}), (Values{"1", std::nullopt}));
+  EXPECT_EQ(store->set_once("b", "3"), "3");
+  EXPECT_EQ(store->get_all({"b", "a"}), (Values{"3", "1"}));
 }
 
 // A rank that leaves is noticed by those that wait for it.

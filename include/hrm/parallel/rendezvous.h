@@ -4,19 +4,25 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "hrm/parallel/comm.h"
 #include "hrm/parallel/launch.h"
 
 namespace hrm::parallel {
 
-// A connection of its own to the store. Safe to use from several threads, but a wait keeps the others waiting.
+// A connection of its own to the store. Safe to use from several threads, but a wait keeps the others waiting. Throws
+// Error (ExitCode::rank_failed) when the connection breaks; a server that is stopped or cut off makes all calls hang.
 class Store {
  public:
   virtual ~Store() = default;
   virtual void set(const std::string& key, const std::string& value) = 0;
   // Nothing when no one has set it.
   virtual std::optional<std::string> get(const std::string& key) = 0;
+  // As get(), of several keys; in few round trips once all are set.
+  virtual std::vector<std::optional<std::string>> get_all(const std::vector<std::string>& keys) = 0;
+  // Sets it if no one has, or only to ""; returns what it is now. Of several ranks that do so at a time one succeeds.
+  virtual std::string set_once(const std::string& key, const std::string& value) = 0;
   // Waits for it; nothing when it has not come within so many seconds.
   virtual std::optional<std::string> wait(const std::string& key, double seconds) = 0;
 };
