@@ -1,0 +1,76 @@
+#pragma once
+// By which the ranks of a training notice that another one is gone or stuck: a thread that writes heartbeats into the
+// ranks' store and reads those of the others, whatever the training thread hangs in.
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "hrm/parallel/rendezvous.h"
+
+namespace hrm::parallel {
+
+struct WatchdogOptions {
+  double heartbeat_s = 1;
+  double timeout_s = 60;     // a rank without a heartbeat, or a store without an answer, for so long is gone
+  double stuck_s = 1800;     // no rank has called at() for so long; longer than any evaluation. 0: never
+  double farewell_s = 5;     // the longest that a rank that leaves waits until the others know
+  bool agent_store = false;  // as in Launch
+  int watch_all_up_to = 64;  // with more ranks, rank 0 watches all and the others watch rank 0: one store for all
+};
+
+struct Failure {
+  int rank;  // the (lowest) one at fault; -1: none can be told
+  std::string sentence;
+};
+
+// Every rank makes one, within timeout_s of each other and after they have met. A rank is gone when its heartbeats have
+// stopped; the training is stuck when heartbeats go on but no rank calls at() any more (ranks wait for each other, so
+// one that stands still soon stops all). Time that this process was stopped (SIGSTOP) does not count: when it goes on,
+// it first hears whether the others have given it up.
+//
+// Whoever notices first says so in the store, and all ranks report that same failure. When the one who keeps the store
+// (rank 0, or torchrun's agent) is gone, each rank notices that by itself.
+class Watchdog {
+ public:
+  // By the training thread, which outlives the object. `store` is a connection for the watchdog alone. `on_failure` is
+  // called at most once, from a thread of the watchdog, and must not destroy it; empty: leave(). With one rank nothing
+  // is watched. Throws Error (usage) for intervals that make no sense.
+  Watchdog(std::unique_ptr<Store> store, int rank, int ranks, const WatchdogOptions& options,
+           std::function<void(const Failure&)> on_failure = {});
+  // As stop(); as failed() when an exception is on its way.
+  ~Watchdog();
+  Watchdog(const Watchdog&) = delete;
+  Watchdog& operator=(const Watchdog&) = delete;
+
+  // What the training thread does now: "step", "evaluation"; a string that lives for ever. Cheap enough for every step,
+  // from any thread. Every call is a sign of life, a repeated one, too.
+  void at(int64_t step, const char* doing);
+
+  // This rank leaves because of an error: tells the others, and returns what all ranks report. That is another rank's
+  // failure if one came first, of which ours may be but the consequence. on_failure will not be called any more. Rank
+  // 0, as it takes the store along, waits until the others have read it, at most farewell_s.
+  Failure failed(const std::string& sentence);
+
+  // The training has ended well: the others go on without this rank. on_failure will not be called any more. Takes a
+  // heartbeat for rank 0, which takes the store along (the others then watch no more), else no time; at most
+  // farewell_s.
+  void stop();
+
+  // What to do on a failure when the training thread hangs in a collective: logs the failure and the training thread's
+  // stack, and ends the process with ExitCode::rank_failed, without destructors (those of NCCL and Gloo may hang).
+  // Within a few seconds, whatever hangs. From any thread.
+  [[noreturn]] void leave(const Failure& failure);
+
+ private:
+  struct State;
+  // The exchange thread may hang in a store that does not answer, and outlive this object then.
+  std::shared_ptr<State> state_;
+  int exceptions_;  // under way when this was made
+  std::thread exchange_;
+  std::thread guard_;
+};
+
+}  // namespace hrm::parallel

@@ -1,0 +1,436 @@
+#include "hrm/parallel/watchdog.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdio>
+#include <exception>
+#include <iostream>
+#include <iterator>
+#include <mutex>
+#include <sstream>
+
+#include "hrm/base/error.h"
+#include "hrm/base/log.h"
+#include "hrm/base/text.h"
+#include "parallel/thread_stack.h"
+
+namespace hrm::parallel {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using Seconds = std::chrono::duration<double>;
+
+Clock::time_point in(double seconds) {
+  return Clock::now() + std::chrono::duration_cast<Clock::duration>(Seconds(seconds));
+}
+
+// Seconds that this process saw pass. Of a pause (a stopped process, a sleeping machine) only `longest` counts, so that
+// the others are not taken for gone who went on meanwhile. Only right when asked more often than that.
+class AwakeClock {
+ public:
+  explicit AwakeClock(double longest) : longest_(longest), last_(Clock::now()) {}
+  double now() {
+    const Clock::time_point time = Clock::now();
+    seconds_ += std::min(Seconds(time - last_).count(), longest_);
+    last_ = time;
+    return seconds_;
+  }
+
+ private:
+  double longest_;
+  Clock::time_point last_;
+  double seconds_ = 0;
+};
+
+enum class Status : char {
+  running = 'r',
+  parted = 'p',    // knows of a failure, or that rank 0 has finished: needs the store no more
+  finished = 'f',  // has ended well
+};
+
+// What a rank writes with every heartbeat: "17 1203 1203 r step".
+struct Heartbeat {
+  int64_t count = 0;  // of heartbeats
+  int64_t marks = 0;  // calls of at()
+  int64_t step = 0;
+  Status status = Status::running;
+  std::string doing;
+
+  std::string text() const { return cat(count, ' ', marks, ' ', step, ' ', static_cast<char>(status), ' ', doing); }
+  static std::optional<Heartbeat> parse(const std::string& text) {
+    Heartbeat beat;
+    char status = 0;
+    std::istringstream in(text);
+    if (!(in >> beat.count >> beat.marks >> beat.step >> status)) return std::nullopt;
+    beat.status = static_cast<Status>(status);
+    std::getline(in >> std::ws, beat.doing);
+    beat.doing = printable(beat.doing);
+    return beat;
+  }
+  std::string place() const { return cat("at step ", step, " (", doing, ")"); }
+};
+
+const std::string failure_key = "watchdog/failure";
+
+std::string heartbeat_key(int rank) {
+  return cat("watchdog/", rank);
+}
+
+// "2 he said why".
+std::string text_of(const Failure& failure) {
+  return cat(failure.rank, ' ', failure.sentence);
+}
+
+Failure failure_of(const std::string& text) {
+  const size_t space = text.find(' ');
+  return {std::atoi(text.c_str()), printable(space == std::string::npos ? text : text.substr(space + 1))};
+}
+
+// "rank 3", "ranks 3, 5".
+std::string names_of(const std::vector<int>& ranks) {
+  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
+  for (size_t i = 0; i < ranks.size(); ++i) text += cat(i == 0 ? "" : ", ", ranks[i]);
+  return text;
+}
+
+// The last way out, when even leaving hangs.
+void leave_at_once(int) {
+  _exit(static_cast<int>(ExitCode::rank_failed));
+}
+
+}  // namespace
+
+struct Watchdog::State {
+  State(std::unique_ptr<Store> own_store, int own_rank, int all_ranks, const WatchdogOptions& own_options)
+      : store(std::move(own_store)), rank(own_rank), ranks(all_ranks), options(own_options), clock(longest_tick()) {
+    const bool all = rank == 0 || ranks <= options.watch_all_up_to;
+    for (int peer = 0; peer < (all ? ranks : 1); ++peer) {
+      peers.push_back({.rank = peer});
+      keys.push_back(heartbeat_key(peer));
+    }
+    keys.push_back(failure_key);
+  }
+
+  const std::unique_ptr<Store> store;
+  const int rank, ranks;
+  const WatchdogOptions options;
+  const pid_t training_thread = gettid();
+
+  // What the training thread does.
+  std::atomic<int64_t> marks{0}, step{0};
+  std::atomic<const char*> doing{"start"};
+
+  // Between the training thread, the exchange thread, which talks to the store, and the guard, which sees when that one
+  // hangs, and calls on_failure.
+  std::mutex mutex;
+  std::condition_variable changed;
+  bool stopping = false;           // asked for by stop()
+  std::optional<std::string> own;  // asked for by failed()
+  bool silent = false;             // on_failure is not wanted any more
+  bool ended = false;              // the exchange thread is about to end,
+  bool hanging = false;            // or hangs in the store and is left to itself
+  std::optional<Failure> failure;
+  std::atomic<int64_t> progress{0};  // of the exchange thread
+
+  bool asked() const { return stopping || own.has_value(); }
+  bool over() const { return ended || hanging; }
+  double longest_tick() const { return std::max(2 * options.heartbeat_s, options.timeout_s / 4); }
+  bool keeps_store() const { return rank == 0 && !options.agent_store; }
+
+  Failure keeper_gone(const std::string& how) const {
+    return {options.agent_store ? -1 : 0,
+            cat(options.agent_store ? "the launcher's agent" : "rank 0", ", which keeps the store, is gone: ", how)};
+  }
+
+  // ---- the rest is the exchange thread's ----
+
+  struct Peer {
+    int rank;
+    std::optional<Heartbeat> beat = std::nullopt;
+    double heard_at = 0;  // by the clock below: when a new heartbeat was read,
+    double moved_at = 0;  // and when one after another call of at()
+  };
+  std::vector<Peer> peers;  // whom this rank watches; itself among them where it watches all
+  std::vector<std::string> keys;
+  AwakeClock clock;
+  int64_t beats = 0;
+  bool store_may_go = false;  // we leave, or rank 0 has finished
+
+  void exchange() {
+    std::optional<Failure> found;
+    try {
+      watch(found);
+      if (keeps_store()) wait_for_others(found);
+    } catch (const std::exception&) {
+      if (!found && !store_may_go) found = keeper_gone("it has closed the connection");
+    }
+    std::lock_guard lock(mutex);
+    failure = found;
+    ended = true;
+    changed.notify_all();
+  }
+
+  void watch(std::optional<Failure>& found) {
+    store->set_once(failure_key, "");  // so that all keys can be read at once
+    for (;;) {
+      const Clock::time_point next = in(options.heartbeat_s);
+      write(Status::running);
+      found = read();
+      if (found) {
+        write(Status::parted);
+        return;
+      }
+      if (!options.agent_store && rank != 0 && peers[0].beat && peers[0].beat->status == Status::finished) {
+        store_may_go = true;
+        write(Status::parted);
+        return;
+      }
+      found = judge();
+      std::unique_lock lock(mutex);
+      if (!found) {
+        changed.wait_until(lock, next, [&] { return asked(); });
+        if (own) found = Failure{rank, cat("rank ", rank, " failed: ", *own)};
+      }
+      const bool finished = stopping;
+      lock.unlock();
+      if (found) {
+        found = as_told(store->set_once(failure_key, text_of(*found)), found->rank == rank);
+        write(Status::parted);
+        return;
+      }
+      if (finished) {
+        store_may_go = true;
+        write(Status::finished);
+        return;
+      }
+    }
+  }
+
+  void write(Status status) {
+    progress.fetch_add(1);
+    const Heartbeat beat{++beats, marks.load(), step.load(), status, doing.load()};
+    store->set(heartbeat_key(rank), beat.text());
+  }
+
+  // Reads the others' heartbeats; the failure if one of them has found one.
+  std::optional<Failure> read() {
+    const auto texts = store->get_all(keys);
+    progress.fetch_add(1);
+    const double now = clock.now();
+    for (size_t i = 0; i < peers.size(); ++i) {
+      const auto beat = texts[i] ? Heartbeat::parse(*texts[i]) : std::nullopt;
+      Peer& peer = peers[i];
+      if (!beat || (peer.beat && peer.beat->count == beat->count)) continue;
+      peer.heard_at = now;
+      if (!peer.beat || peer.beat->marks != beat->marks) peer.moved_at = now;
+      peer.beat = beat;
+    }
+    if (texts.back().value_or("").empty()) return std::nullopt;
+    return as_told(*texts.back(), false);
+  }
+
+  // What all report; this rank speaks of itself where it is at fault and did not say so itself.
+  Failure as_told(const std::string& text, bool own_words) const {
+    Failure told = failure_of(text);
+    if (told.rank == rank && !own_words) told.sentence = "the others have given this rank up: " + told.sentence;
+    return told;
+  }
+
+  static bool takes_part(const Peer& peer) { return !peer.beat || peer.beat->status == Status::running; }
+  double silence(const Peer& peer) { return clock.now() - peer.heard_at; }
+  // With a rank that is gone count those that fell silent with it: its node, perhaps.
+  bool silent_long(const Peer& peer) {
+    return silence(peer) >= std::max(options.timeout_s - 2 * options.heartbeat_s, options.timeout_s / 2);
+  }
+
+  std::optional<Failure> judge() {
+    if (auto gone = judge_gone()) return gone;
+    return options.stuck_s > 0 && static_cast<int>(peers.size()) == ranks ? judge_stuck() : std::nullopt;
+  }
+
+  std::optional<Failure> judge_gone() {
+    bool any = false;
+    std::vector<int> gone;
+    for (const Peer& peer : peers) {
+      if (peer.rank == rank || !takes_part(peer) || !silent_long(peer)) continue;
+      any = any || silence(peer) >= options.timeout_s;
+      gone.push_back(peer.rank);
+    }
+    if (!any) return std::nullopt;
+    const auto& last = peers[static_cast<size_t>(gone[0])].beat;
+    return Failure{gone[0], cat(names_of(gone), gone.size() == 1 ? " is" : " are", " gone: no heartbeat for ",
+                                human_seconds(options.timeout_s), ", ", last ? "last " + last->place() : "nor before")};
+  }
+
+  // All stand still. Behind is who has the lowest step; with equal steps who alone does something else than the rest.
+  std::optional<Failure> judge_stuck() {
+    const double now = clock.now();
+    std::vector<const Peer*> still;
+    for (const Peer& peer : peers) {
+      if (!takes_part(peer)) continue;
+      if (!peer.beat || now - peer.moved_at < options.stuck_s) return std::nullopt;
+      still.push_back(&peer);
+    }
+    if (still.empty()) return std::nullopt;
+
+    const auto select = [&](const auto& condition) {
+      std::vector<const Peer*> chosen;
+      std::copy_if(still.begin(), still.end(), std::back_inserter(chosen), condition);
+      return chosen;
+    };
+    int64_t lowest = still[0]->beat->step;
+    for (const Peer* peer : still) lowest = std::min(lowest, peer->beat->step);
+    auto behind = select([&](const Peer* peer) { return peer->beat->step == lowest; });
+    if (behind.size() == still.size() && still.size() > 1) {
+      behind = select([&](const Peer* peer) {
+        return select([&](const Peer* other) { return other->beat->doing == peer->beat->doing; }).size() == 1;
+      });
+      if (behind.size() > 1 || still.size() == 2) behind.clear();
+    }
+
+    const std::string stand = cat("no rank has moved for ", human_seconds(options.stuck_s));
+    if (behind.empty()) {
+      std::string places;
+      for (const Peer* peer : still) {
+        const std::string place = peer->beat->place();
+        if (places.find(place) == std::string::npos) places += (places.empty() ? "" : ", ") + place;
+      }
+      return Failure{-1, cat("the training is stuck: ", stand, ", and none is behind: ", places)};
+    }
+    std::vector<int> names;
+    for (const Peer* peer : behind) names.push_back(peer->rank);
+    const auto ahead = select([&](const Peer* peer) { return !std::count(names.begin(), names.end(), peer->rank); });
+    return Failure{names[0],
+                   cat(names_of(names), names.size() == 1 ? " is" : " are", " stuck ", behind[0]->beat->place(), ": ",
+                       stand, ahead.empty() ? "" : cat(", rank ", ahead[0]->rank, " waits ", ahead[0]->beat->place()))};
+  }
+
+  // The store ends with this rank. The others have read why when they need it no more.
+  void wait_for_others(const std::optional<Failure>& found) {
+    const Clock::time_point end = in(options.farewell_s);
+    while (Clock::now() < end) {
+      write(found ? Status::parted : Status::finished);
+      read();
+      const bool waits = std::any_of(peers.begin(), peers.end(), [&](const Peer& peer) {
+        const bool lost = (found && peer.rank == found->rank) || silent_long(peer);
+        return peer.rank != rank && takes_part(peer) && !lost;
+      });
+      if (!waits) return;
+      std::this_thread::sleep_for(Seconds(options.heartbeat_s / 8));
+    }
+  }
+
+  // ---- the guard ----
+
+  // Returns when the exchange thread has ended or hangs; the failure, if on_failure is wanted.
+  std::optional<Failure> guard() {
+    AwakeClock awake(longest_tick());
+    double since = 0;
+    int64_t seen = -1;
+    std::unique_lock lock(mutex);
+    while (!over()) {
+      changed.wait_for(lock, Seconds(options.heartbeat_s));
+      const double now = awake.now();
+      if (const int64_t now_at = progress.load(); now_at != seen) {
+        seen = now_at;
+        since = now;
+      } else if (now - since >= options.timeout_s && !over()) {
+        failure = keeper_gone("no answer for " + human_seconds(options.timeout_s));
+        hanging = true;
+        changed.notify_all();
+      }
+    }
+    return silent ? std::nullopt : failure;
+  }
+};
+
+Watchdog::Watchdog(std::unique_ptr<Store> store, int rank, int ranks, const WatchdogOptions& options,
+                   std::function<void(const Failure&)> on_failure)
+    : exceptions_(std::uncaught_exceptions()) {
+  require(options.heartbeat_s > 0 && options.timeout_s >= 2 * options.heartbeat_s, ExitCode::usage,
+          "the watchdog's timeout (", options.timeout_s, " s) must be at least twice its heartbeat (",
+          options.heartbeat_s, " s)");
+  require(options.stuck_s >= 0 && options.farewell_s >= 0, ExitCode::usage,
+          "the watchdog's times must not be negative");
+  state_ = std::make_shared<State>(std::move(store), rank, ranks, options);
+  if (ranks == 1) return;
+  prepare_thread_stack();
+  if (!on_failure) on_failure = [this](const Failure& failure) { leave(failure); };
+  exchange_ = std::thread([state = state_] { state->exchange(); });
+  guard_ = std::thread([state = state_, on_failure = std::move(on_failure)] {
+    if (const auto failure = state->guard()) on_failure(*failure);
+  });
+}
+
+Watchdog::~Watchdog() {
+  if (std::uncaught_exceptions() > exceptions_) failed("it ended by an error");
+  stop();
+}
+
+void Watchdog::at(int64_t step, const char* doing) {
+  state_->step.store(step, std::memory_order_relaxed);
+  state_->doing.store(doing, std::memory_order_relaxed);
+  state_->marks.fetch_add(1, std::memory_order_relaxed);
+}
+
+Failure Watchdog::failed(const std::string& sentence) {
+  State& state = *state_;
+  const Failure own{state.rank, cat("rank ", state.rank, " failed: ", sentence)};
+  if (!guard_.joinable()) return own;
+  std::unique_lock lock(state.mutex);
+  state.silent = true;
+  if (!state.over()) state.own = sentence;
+  state.changed.notify_all();
+  state.changed.wait_until(lock, in(state.options.farewell_s + 1), [&] { return state.over(); });
+  return state.ended && state.failure ? *state.failure : own;
+}
+
+void Watchdog::stop() {
+  if (!guard_.joinable()) return;
+  {
+    std::unique_lock lock(state_->mutex);
+    state_->silent = true;
+    state_->stopping = true;
+    state_->changed.notify_all();
+    if (guard_.get_id() == std::this_thread::get_id()) return;  // by on_failure: the destructor does the rest
+    state_->changed.wait_until(lock, in(state_->options.farewell_s + 1), [&] { return state_->over(); });
+    if (!state_->ended) {
+      state_->hanging = true;
+      state_->changed.notify_all();
+      exchange_.detach();
+    }
+  }
+  if (exchange_.joinable()) exchange_.join();
+  guard_.join();
+}
+
+void Watchdog::leave(const Failure& failure) {
+  // What follows may hang, in a lock that the training thread holds or in a pipe that nobody reads; or crash, in a
+  // stack that is no stack any more.
+  constexpr unsigned limit_s = 5;
+  struct sigaction action {};
+  action.sa_handler = leave_at_once;
+  sigset_t alarm_signal;
+  sigemptyset(&alarm_signal);
+  sigaddset(&alarm_signal, SIGALRM);
+  for (const int number : {SIGALRM, SIGSEGV, SIGBUS}) sigaction(number, &action, nullptr);
+  pthread_sigmask(SIG_UNBLOCK, &alarm_signal, nullptr);
+  alarm(limit_s);
+
+  log::error("rank ", state_->rank, " leaves: ", failure.sentence);
+  if (gettid() != state_->training_thread) {
+    const std::vector<std::string> calls = thread_stack(state_->training_thread, 2);
+    log::info("the training thread of rank ", state_->rank, calls.empty() ? " does not answer" : " is in:");
+    for (const std::string& call : calls) log::info("  ", call);
+  }
+  std::cout.flush();
+  std::fflush(nullptr);
+  _exit(static_cast<int>(ExitCode::rank_failed));
+}
+
+}  // namespace hrm::parallel
