@@ -4,6 +4,7 @@ namespace hrm::models {
 
 Hrm::Hrm(const config::ModelConfig& config, const PuzzleModelDims& dims, at::Device device)
     : PuzzleNetwork(config, dims, device) {
+  // In the order in which a backward pass completes them (nn::GradientReady::groups).
   H_level_ = make_level("H_level", config.H_layers);
   L_level_ = make_level("L_level", config.L_layers);
 }

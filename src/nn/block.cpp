@@ -25,7 +25,8 @@ Block::Block(const BlockSizes& sizes, const RotaryTable& rotary, at::Device devi
   mlp_ = register_module("mlp", std::make_shared<SwiGLU>(sizes.width, sizes.expansion, device));
 }
 
-at::Tensor Block::mix_positions(const at::Tensor& h) const {
+at::Tensor Block::mix_positions(const at::Tensor& input) const {
+  const at::Tensor h = gradient_ready_ ? gradient_ready_->mark(input, gradient_group_) : input;
   if (mlp_t_) {
     // On a CPU one large product over transposed rows is faster than a product for each sample.
     if (ops::backend() == ops::Backend::fused && h.is_cuda()) {

@@ -3,7 +3,6 @@
 #include <ATen/ATen.h>
 
 #include <unordered_map>
-#include <unordered_set>
 
 #include "hrm/base/error.h"
 
@@ -18,6 +17,28 @@ void find_readers(torch::nn::Module& module, std::unordered_multimap<const void*
   for (const auto& child : module.children()) find_readers(*child, readers);
 }
 
+using GradientGroups = std::vector<std::pair<std::string, HasGradientGroup*>>;
+
+// In the order in which a backward pass completes them: of modules side by side, which are used one after the other,
+// the last comes first. The modules that hold them are expected in that order themselves.
+void find_groups(torch::nn::Module& module, const std::string& prefix, GradientGroups& groups) {
+  const auto children = module.named_children();
+  const auto as_group = [&](size_t i) { return dynamic_cast<HasGradientGroup*>(children[i].value().get()); };
+  for (size_t i = children.size(); i-- > 0;) {
+    if (as_group(i) != nullptr) groups.emplace_back(prefix + children[i].key(), as_group(i));
+  }
+  for (size_t i = 0; i < children.size(); ++i) {
+    if (as_group(i) == nullptr) find_groups(*children[i].value(), prefix + children[i].key() + ".", groups);
+  }
+}
+
+int group_of(const std::string& parameter, const std::vector<std::string>& groups) {
+  for (size_t i = 0; i < groups.size(); ++i) {
+    if (parameter.rfind(groups[i] + ".", 0) == 0) return static_cast<int>(i);
+  }
+  return GradientReady::kNoGroup;
+}
+
 }  // namespace
 
 void ParameterSet::build(torch::nn::Module& module, at::ScalarType compute_dtype) {
@@ -27,17 +48,27 @@ void ParameterSet::build(torch::nn::Module& module, at::ScalarType compute_dtype
   count_ = 0;
   compute_dtype_ = compute_dtype;
 
+  GradientGroups groups;
+  find_groups(module, "", groups);
+  std::vector<std::string> group_names;
+  for (const auto& [name, group] : groups) group_names.push_back(name);
+
   int64_t flat_size = 0;
-  std::unordered_set<const void*> seen;
+  std::unordered_map<const void*, size_t> seen;
   for (const auto& item : module.named_parameters()) {
     const at::Tensor& master = item.value();
-    if (!seen.insert(master.unsafeGetTensorImpl()).second) continue;
+    const int group = group_of(item.key(), group_names);
+    if (const auto [first, is_new] = seen.emplace(master.unsafeGetTensorImpl(), parameters_.size()); !is_new) {
+      Parameter& tied = parameters_[first->second];
+      if (tied.group != group) tied.group = GradientReady::kNoGroup;
+      continue;
+    }
     require(master.scalar_type() == at::kFloat && master.is_contiguous() && master.requires_grad(),
             ExitCode::unexpected, "parameter '", item.key(), "' must be contiguous float32 and require a gradient");
     require(parameters_.empty() || master.device() == parameters_.front().master.device(), ExitCode::unexpected,
             "parameter '", item.key(), "' is on ", master.device().str(), ", the others on ",
             parameters_.empty() ? "" : parameters_.front().master.device().str());
-    parameters_.push_back({item.key(), master, master});
+    parameters_.push_back({item.key(), master, master, group});
     count_ += master.numel();
     flat_size += (master.numel() + kGradAlignment - 1) / kGradAlignment * kGradAlignment;
   }
@@ -61,6 +92,9 @@ void ParameterSet::build(torch::nn::Module& module, at::ScalarType compute_dtype
     }
     for (auto reader = first; reader != last; ++reader) reader->second->set_compute_weight(parameter.compute);
   }
+
+  gradient_ready_ = std::make_shared<GradientReady>(std::move(group_names));
+  for (size_t i = 0; i < groups.size(); ++i) groups[i].second->set_gradient_group(gradient_ready_, static_cast<int>(i));
 }
 
 void ParameterSet::zero_grad() {

@@ -10,6 +10,7 @@
 
 #include "hrm/nn/attention.h"
 #include "hrm/nn/fp8.h"
+#include "hrm/nn/gradient_ready.h"
 #include "hrm/nn/swiglu.h"
 
 namespace hrm::nn {
@@ -25,7 +26,7 @@ struct BlockSizes {
 
 // Post-norm: h = rms(h + mix(h)); h = rms(h + mlp(h)), with the parameter-free RMSNorm. mix is self_attn, or with
 // mlp_t a SwiGLU over the sequence axis, whose residual and norm also run over that axis.
-class Block : public torch::nn::Module {
+class Block : public torch::nn::Module, public HasGradientGroup {
  public:
   Block(const BlockSizes& sizes, const RotaryTable& rotary, at::Device device);
 
@@ -42,12 +43,20 @@ class Block : public torch::nn::Module {
   const Attention* attention() const { return self_attn_.get(); }  // null with mlp_t
   const SwiGLU& mlp() const { return *mlp_; }
 
+  void set_gradient_group(std::shared_ptr<GradientReady> ready, int group) override {
+    gradient_ready_ = std::move(ready);
+    gradient_group_ = group;
+  }
+
  private:
-  at::Tensor mix_positions(const at::Tensor& h) const;
+  // The first half of the block, through which every recorded use goes.
+  at::Tensor mix_positions(const at::Tensor& input) const;
 
   double eps_;
   std::shared_ptr<Attention> self_attn_;
   std::shared_ptr<SwiGLU> mlp_t_, mlp_;
+  std::shared_ptr<GradientReady> gradient_ready_;  // null without a ParameterSet
+  int gradient_group_ = GradientReady::kNoGroup;
 };
 
 // forward(h, injection): the blocks in order, applied to h + injection. Submodules layers.0, layers.1, ...

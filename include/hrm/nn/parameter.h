@@ -5,8 +5,11 @@
 #include <ATen/core/Tensor.h>
 #include <torch/nn/module.h>
 
+#include <memory>
 #include <string>
 #include <vector>
+
+#include "hrm/nn/gradient_ready.h"
 
 namespace hrm::nn {
 
@@ -29,14 +32,17 @@ struct Parameter {
   std::string name;
   at::Tensor master;
   at::Tensor compute;
+  // Of GradientReady::groups(): the module whose uses are all that give this parameter gradients. kNoGroup: none is.
+  int group = GradientReady::kNoGroup;
 };
 
 // All parameters of a model. Built once, after the module tree is complete and on its device.
 class ParameterSet {
  public:
   // Takes every parameter of `module` in the order of named_parameters() (a tensor registered twice counts once),
-  // allocates the flat gradient buffer, zeroed, and the compute copies, and hands the copies out. Throws
-  // Error(unexpected) when a parameter is not contiguous float32 with requires_grad, or lies on another device.
+  // allocates the flat gradient buffer, zeroed, and the compute copies, and hands the copies and the gradient groups
+  // out. Throws Error(unexpected) when a parameter is not contiguous float32 with requires_grad, or lies on another
+  // device.
   void build(torch::nn::Module& module, at::ScalarType compute_dtype);
 
   const std::vector<Parameter>& all() const { return parameters_; }
@@ -50,6 +56,9 @@ class ParameterSet {
   // Copies the masters into the compute copies (one fused cast). Call after anything that writes masters.
   void refresh_compute();
 
+  // Who learns inside the backward pass which gradients are complete. Null before build().
+  GradientReady* gradient_ready() { return gradient_ready_.get(); }
+
   at::ScalarType compute_dtype() const { return compute_dtype_; }
 
   // 256 bytes: vector loads and tensor-core outputs need 16, cuBLAS picks its kernels by the alignment it sees.
@@ -59,6 +68,7 @@ class ParameterSet {
   std::vector<Parameter> parameters_;
   std::vector<at::Tensor> copies_, copied_masters_;  // the pairs of refresh_compute()
   at::Tensor flat_grad_;
+  std::shared_ptr<GradientReady> gradient_ready_;
   int64_t count_ = 0;
   at::ScalarType compute_dtype_ = at::kFloat;
 };

@@ -1,0 +1,49 @@
+#include "hrm/nn/gradient_ready.h"
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/function.h>
+
+namespace hrm::nn {
+
+using torch::autograd::variable_list;
+
+// An identity: its only work is to be reached.
+struct GradientReady::Mark : torch::autograd::Node {
+  Mark(torch::autograd::edge_list edges, std::shared_ptr<GradientReady> ready, int group)
+      : Node(std::move(edges)), ready_(std::move(ready)), group_(group) {}
+
+  variable_list apply(variable_list&& grads) override {
+    ready_->use_is_done(group_);
+    return std::move(grads);
+  }
+  std::string name() const override { return "GradientMark"; }
+
+  std::shared_ptr<GradientReady> ready_;
+  int group_;
+};
+
+GradientReady::GradientReady(std::vector<std::string> groups) : groups_(std::move(groups)), uses_(groups_.size()) {}
+
+void GradientReady::listen(Listener listener) {
+  listener_ = std::move(listener);
+  uses_.assign(groups_.size(), 0);
+}
+
+at::Tensor GradientReady::mark(const at::Tensor& input, int group) {
+  if (!listener_ || !at::GradMode::is_enabled()) return input;
+  ++uses_[static_cast<size_t>(group)];
+  if (!input.requires_grad()) return input;
+  // detach() shares memory and version counter, so saved tensors notice changes in place as before.
+  at::Tensor output = input.detach();
+  const std::shared_ptr<Mark> node(new Mark(torch::autograd::collect_next_edges(input), shared_from_this(), group),
+                                   torch::autograd::deleteNode);
+  torch::autograd::create_gradient_edge(output, node);
+  return output;
+}
+
+void GradientReady::use_is_done(int group) {
+  int& uses = uses_[static_cast<size_t>(group)];
+  if (uses > 0 && --uses == 0 && listener_) listener_(group);
+}
+
+}  // namespace hrm::nn
