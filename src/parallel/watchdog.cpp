@@ -124,6 +124,7 @@ struct Watchdog::State {
   // What the training thread does.
   std::atomic<int64_t> marks{0}, step{0};
   std::atomic<const char*> doing{"start"};
+  std::atomic<bool> suspicious{false};
 
   // Between the training thread, the exchange thread, which talks to the store, and the guard, which sees when that one
   // hangs, and calls on_failure.
@@ -245,7 +246,11 @@ struct Watchdog::State {
   double silence(const Peer& peer) { return clock.now() - peer.heard_at; }
   // With a rank that is gone count those that fell silent with it: its node, perhaps.
   bool silent_long(const Peer& peer) {
-    return silence(peer) >= std::max(options.timeout_s - 2 * options.heartbeat_s, options.timeout_s / 2);
+    const double limit = gone_after();
+    return silence(peer) >= std::max(limit - 2 * options.heartbeat_s, limit / 2);
+  }
+  double gone_after() const {
+    return suspicious.load() ? std::min(options.timeout_s, 2.5 * options.heartbeat_s) : options.timeout_s;
   }
 
   std::optional<Failure> judge() {
@@ -258,13 +263,13 @@ struct Watchdog::State {
     std::vector<int> gone;
     for (const Peer& peer : peers) {
       if (peer.rank == rank || !takes_part(peer) || !silent_long(peer)) continue;
-      any = any || silence(peer) >= options.timeout_s;
+      any = any || silence(peer) >= gone_after();
       gone.push_back(peer.rank);
     }
     if (!any) return std::nullopt;
     const auto& last = peers[static_cast<size_t>(gone[0])].beat;
     return Failure{gone[0], cat(names_of(gone), gone.size() == 1 ? " is" : " are", " gone: no heartbeat for ",
-                                human_seconds(options.timeout_s), ", ", last ? "last " + last->place() : "nor before")};
+                                human_seconds(gone_after()), ", ", last ? "last " + last->place() : "nor before")};
   }
 
   // All stand still. Behind is who has the lowest step; with equal steps who alone does something else than the rest.
@@ -376,6 +381,10 @@ void Watchdog::at(int64_t step, const char* doing) {
   state_->step.store(step, std::memory_order_relaxed);
   state_->doing.store(doing, std::memory_order_relaxed);
   state_->marks.fetch_add(1, std::memory_order_relaxed);
+}
+
+void Watchdog::suspect() {
+  state_->suspicious.store(true);
 }
 
 Failure Watchdog::failed(const std::string& sentence) {

@@ -5,12 +5,16 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <cmath>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <ctime>
+#include <iostream>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <thread>
 
 #include "hrm/base/build_info.h"
 #include "hrm/base/error.h"
@@ -25,6 +29,7 @@
 #include "hrm/parallel/gathered_state.h"
 #include "hrm/parallel/launch.h"
 #include "hrm/parallel/rendezvous.h"
+#include "hrm/parallel/watchdog.h"
 #include "hrm/runtime/device.h"
 #include "hrm/tasks/puzzle.h"
 #include "hrm/tasks/puzzle_inference.h"
@@ -67,17 +72,48 @@ struct Ranks {
   parallel::Launch launch;
   std::unique_ptr<parallel::Rendezvous> rendezvous;  // outlives comm
   std::shared_ptr<parallel::Comm> comm;
+  std::unique_ptr<parallel::Watchdog> watchdog;  // null with one rank
+  double heartbeat_s = 0;
 };
 
 Ranks meet(const parallel::Launch& launch, const config::ParallelConfig& config) {
-  Ranks ranks{launch, nullptr, parallel::make_single_comm()};
+  Ranks ranks{launch, nullptr, parallel::make_single_comm(), nullptr};
   if (launch.ranks == 1) return ranks;
   ranks.rendezvous = std::make_unique<parallel::Rendezvous>(
       launch, parallel::RendezvousOptions{.meet_timeout_s = static_cast<double>(config.meet_timeout_s),
                                           .timeout_s = static_cast<double>(config.timeout_s),
                                           .interface = config.interface});
+  require(2 * config.heartbeat_s <= static_cast<double>(config.timeout_s), ExitCode::usage,
+          "parallel.heartbeat_s = ", config.heartbeat_s, " is more than half of parallel.timeout_s = ", config.timeout_s,
+          "; show signs of life more often");
   ranks.comm = ranks.rendezvous->make_gloo_comm();
+  ranks.watchdog = std::make_unique<parallel::Watchdog>(
+      ranks.rendezvous->connect(), launch.rank, launch.ranks,
+      parallel::WatchdogOptions{.heartbeat_s = config.heartbeat_s,
+                                .timeout_s = static_cast<double>(config.timeout_s),
+                                .agent_store = launch.agent_store});
+  ranks.heartbeat_s = config.heartbeat_s;
   return ranks;
+}
+
+// One of several ranks ends by an error. The others wait for it in some operation: they are told why, and nothing is
+// torn down in an orderly way, which could wait for them in turn.
+[[noreturn]] void leave_others(Ranks& ranks, const std::string& sentence, ExitCode code) {
+  if (code == ExitCode::rank_failed) {
+    // A broken connection does not tell who is at fault, heartbeats do: the watchdog ends this process then.
+    ranks.watchdog->suspect();
+    std::this_thread::sleep_for(std::chrono::duration<double>(4 * ranks.heartbeat_s));
+  }
+  const parallel::Failure failure = ranks.watchdog->failed(sentence);
+  if (failure.rank == ranks.launch.rank) {
+    log::error("rank ", ranks.launch.rank, ": ", sentence);
+  } else {
+    log::error("rank ", ranks.launch.rank, " leaves: ", failure.sentence);
+    code = ExitCode::rank_failed;
+  }
+  std::cout.flush();
+  std::fflush(nullptr);
+  _exit(static_cast<int>(code));
 }
 
 // A rank with another configuration or program would train something else, or hang in an operation that the others do
@@ -185,6 +221,7 @@ int train(const TrainOptions& options, const config::LoadedConfig& loaded, Ranks
 
   tasks::PuzzleTask task(config, runtime, ranks.comm);
   Trainer trainer(config, loaded.to_json(), runtime, task, run_dir, ranks.comm);
+  trainer.set_watchdog(ranks.watchdog.get());
   log::info("run folder   ", run_dir.string());
   if (!comm.alone()) log::info("ranks        ", parallel::describe(ranks.launch), "; ", comm.describe());
   log::info("device       ", runtime.device_name, ", ", runtime.precision.name,
@@ -239,9 +276,17 @@ int run_train(const TrainOptions& options) {
   const config::LoadedConfig loaded = config::load_config(options.config_files, options.overrides);
   config::validate(loaded);
   Ranks ranks = meet(launch, loaded.config.parallel);
-  const int code = train(options, loaded, ranks);
-  ranks.comm->barrier();  // rank 0 keeps the store: it leaves when all are done
-  return code;
+  if (ranks.comm->alone()) return train(options, loaded, ranks);
+  try {
+    const int code = train(options, loaded, ranks);
+    ranks.comm->barrier();  // rank 0 keeps the store: it leaves when all are done
+    ranks.watchdog->stop();
+    return code;
+  } catch (const Error& error) {
+    leave_others(ranks, error.what(), error.code());
+  } catch (const std::exception& error) {
+    leave_others(ranks, cat("unexpected error: ", std::string(error.what()).substr(0, 500)), ExitCode::unexpected);
+  }
 }
 
 }  // namespace hrm::train

@@ -88,6 +88,10 @@ Trainer::Trainer(const config::Config& config, std::string config_json, const Ru
   accumulation_ = own / micro;
   total_steps_ = planned_steps(config.train, task);
   nn::ParameterSet& parameters = task.parameters();
+  reducer_ = std::make_unique<parallel::GradientReducer>(
+      parameters, *comm_,
+      parallel::ReducerOptions{.bucket_bytes = config.parallel.bucket_mb << 20,
+                               .dtype = config.parallel.reduce == "bf16" ? at::kBFloat16 : at::kFloat});
   if (config.optim.ema > 0) ema_ = std::make_unique<optim::Ema>(parameters, config.optim.ema);
   optimizer_ = optim::make_optimizer(
       {config.optim.name, config.optim.beta1, config.optim.beta2, config.optim.eps, config.optim.ema},
@@ -165,6 +169,7 @@ void Trainer::run_steps(int64_t count) {
 // One optimizer step. Nothing here waits for the device: metrics travel to the host on their own (collect_metrics).
 void Trainer::train_step() {
   const ProfilerRange range(RangeKind::step, "train.step");
+  alive("step");
   const int64_t step = step_ + 1;  // the schedule, the samples and the draws of this step are numbered from 1
   const double factor = lr_factor(step);
   {
@@ -203,8 +208,16 @@ void Trainer::device_step() {
   }
   const at::Tensor scale = scaler_ ? scaler_->scale() : at::Tensor();
   at::Tensor task_sums = metric_sums_.narrow(0, 0, num_task_sums_);
-  for (int64_t micro = 0; micro < accumulation_; ++micro) task_.forward_backward(micro, scale, task_sums);
-  reduce_gradients();
+  for (int64_t micro = 0; micro < accumulation_; ++micro) {
+    reducer_->begin(/*last_micro_batch=*/micro + 1 == accumulation_);
+    task_.forward_backward(micro, scale, task_sums);
+  }
+  {
+    // What follows sees the gradient of the global batch, the same bits on every rank.
+    const ProfilerRange range(RangeKind::step, "all_reduce");
+    reducer_->finish();
+    comm_->all_reduce(step_values_.narrow(0, 0, 1 + num_task_sums_));
+  }
 
   at::Tensor extra = metric_sums_.narrow(0, num_task_sums_, metric_sums_.numel() - num_task_sums_);
   optim::GradNorm norm;
@@ -225,12 +238,8 @@ void Trainer::device_step() {
   if (scaler_) scale_loss(norm.nonfinite, extra);
 }
 
-// Sums over the ranks. What follows sees the gradient of the global batch, on each of them the same.
-void Trainer::reduce_gradients() {
-  if (comm_->alone()) return;
-  const ProfilerRange range(RangeKind::step, "all_reduce");
-  comm_->all_reduce(task_.parameters().flat_grad());
-  comm_->all_reduce(step_values_.narrow(0, 0, 1 + num_task_sums_));
+void Trainer::alive(const char* doing) {
+  if (watchdog_ != nullptr) watchdog_->at(step_, doing);
 }
 
 // Adapts the scale to this step, and reports it: a step that was left out is none of divergence and has no norm.
@@ -362,6 +371,7 @@ bool Trainer::evaluate() {
   const auto run_one = [&](const std::string& prefix) {
     EvalReporter reporter;
     results.emplace_back(prefix, task_.evaluate([&](const tasks::EvalProgress& progress) {
+      alive("evaluation");
       if (progress.done < progress.total && any_stop_requested()) throw Interrupted();
       if (comm_->main()) reporter.report(progress);
     }));
@@ -428,6 +438,7 @@ void Trainer::save() {
   if (last_saved_step_ == step_) return;
   collect_metrics(/*wait=*/true);
   const double start = now_seconds();
+  alive("checkpoint");
   check_replicas();
   auto whole = parallel::GatheredState::collect(*this, *comm_);
   if (comm_->main()) {

@@ -8,63 +8,28 @@
 
 #include <chrono>
 #include <functional>
-#include <thread>
 
 #include "hrm/base/error.h"
 #include "hrm/parallel/rendezvous.h"
-#include "parallel/meeting_place.h"
+#include "support/ranks.h"
 
 namespace hrm::parallel {
 namespace {
 
-// Each rank in a thread; what a thread throws is thrown here.
-void on_threads(int ranks, const std::function<void(int rank)>& body) {
-  std::vector<std::thread> threads;
-  std::vector<std::exception_ptr> errors(static_cast<size_t>(ranks));
-  for (int rank = 0; rank < ranks; ++rank) {
-    threads.emplace_back([&, rank] {
-      try {
-        body(rank);
-      } catch (...) {
-        errors[static_cast<size_t>(rank)] = std::current_exception();
-      }
-    });
-  }
-  for (auto& thread : threads) thread.join();
-  for (const auto& error : errors) {
-    if (error) std::rethrow_exception(error);
-  }
-}
+using test::free_port;
+using test::Kind;
+using test::launch_of;
+using test::on_threads;
+using test::Ranks;
 
-enum class Kind { threads, gloo };
-
-struct Case {
-  Kind kind;
-  int ranks;
-};
-
-class CommTest : public testing::TestWithParam<Case> {
+class CommTest : public testing::TestWithParam<Ranks> {
  protected:
-  void on_ranks(const std::function<void(Comm&)>& body) {
-    const auto [kind, ranks] = GetParam();
-    if (kind == Kind::threads) {
-      const auto comms = make_thread_comms(ranks);
-      on_threads(ranks, [&](int rank) { body(*comms[static_cast<size_t>(rank)]); });
-      return;
-    }
-    const int port = free_port();
-    on_threads(ranks, [&, count = ranks](int rank) {
-      Rendezvous rendezvous(launch_of(rank, count, port), {.meet_timeout_s = 30, .timeout_s = 30});
-      const auto comm = rendezvous.make_gloo_comm();
-      body(*comm);
-      comm->barrier();  // rank 0 serves the store
-    });
-  }
+  void on_ranks(const std::function<void(Comm&)>& body) { test::on_ranks(GetParam(), body); }
 };
 
 TEST_P(CommTest, KnowsItsPlace) {
   on_ranks([](Comm& comm) {
-    EXPECT_EQ(comm.ranks(), GetParam().ranks);
+    EXPECT_EQ(comm.ranks(), GetParam().count);
     EXPECT_EQ(comm.main(), comm.rank() == 0);
     EXPECT_EQ(comm.alone(), comm.ranks() == 1);
     EXPECT_NE(comm.describe().find(std::to_string(comm.ranks())), std::string::npos);
@@ -135,9 +100,9 @@ TEST_P(CommTest, Texts) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Threads, CommTest, testing::Values(Case{Kind::threads, 1}, Case{Kind::threads, 3}));
+INSTANTIATE_TEST_SUITE_P(Threads, CommTest, testing::Values(Ranks{Kind::threads, 1}, Ranks{Kind::threads, 3}));
 INSTANTIATE_TEST_SUITE_P(Gloo, CommTest,
-                         testing::Values(Case{Kind::gloo, 1}, Case{Kind::gloo, 2}, Case{Kind::gloo, 4}));
+                         testing::Values(Ranks{Kind::gloo, 1}, Ranks{Kind::gloo, 2}, Ranks{Kind::gloo, 4}));
 
 TEST(SingleComm, DoesNothing) {
   const auto comm = make_single_comm();

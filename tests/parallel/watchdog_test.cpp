@@ -16,12 +16,15 @@
 #include <sstream>
 
 #include "hrm/base/error.h"
-#include "parallel/meeting_place.h"
+#include "support/ranks.h"
 #include "support/expect_error.h"
 #include "support/temp_dir.h"
 
 namespace hrm::parallel {
 namespace {
+
+using test::free_port;
+using test::launch_of;
 
 using Clock = std::chrono::steady_clock;
 

@@ -309,7 +309,10 @@ struct OpsConfig {
 struct ParallelConfig {
   int64_t meet_timeout_s = 300;
   int64_t timeout_s = 120;
+  double heartbeat_s = 1;
   std::string interface = "";
+  int64_t bucket_mb = 8;
+  std::string reduce = "fp32";
   int64_t check_replicas_every = 0;
 
   template <class F>
@@ -317,10 +320,16 @@ struct ParallelConfig {
     f("meet_timeout_s", &ParallelConfig::meet_timeout_s, IntRange{1, 86400}, "s",
       "how long the ranks wait for each other at the start");
     f("timeout_s", &ParallelConfig::timeout_s, IntRange{1, 86400}, "s",
-      "how long a rank waits for the others in one operation before the training ends");
+      "how long a rank waits for the others in one operation, or for a sign of life, before the training ends");
+    f("heartbeat_s", &ParallelConfig::heartbeat_s, RealRange{0.01, 60}, "s",
+      "each rank shows the others so often that it lives; at most half of timeout_s");
     f("interface", &ParallelConfig::interface, AnyText{}, "",
       "network interface for connections between CPUs, e.g. eth0; empty = GLOO_SOCKET_IFNAME, else the one that leads "
       "to the meeting place");
+    f("bucket_mb", &ParallelConfig::bucket_mb, IntRange{1, 4096}, "MiB",
+      "gradients are summed in parts of about this size, while the backward pass goes on");
+    f("reduce", &ParallelConfig::reduce, OneOf{{"fp32", "bf16"}}, "",
+      "what gradients are sent and summed in; bf16 halves the bytes and rounds every sum to 8 bits");
     f("check_replicas_every", &ParallelConfig::check_replicas_every, IntRange{0}, "steps",
       "compare weights and optimizer state of all ranks every so many steps, at the start and before each checkpoint; "
       "0 = only at these two");

@@ -49,6 +49,10 @@ class Watchdog {
   // from any thread. Every call is a sign of life, a repeated one, too.
   void at(int64_t step, const char* doing);
 
+  // A connection to another rank has broken, by which none is told from the others: one without a heartbeat for two and a
+  // half intervals is gone from now on, before timeout_s. on_failure follows within a few heartbeats if there is one.
+  void suspect();
+
   // This rank leaves because of an error: tells the others, and returns what all ranks report. That is another rank's
   // failure if one came first, of which ours may be but the consequence. on_failure will not be called any more. Rank
   // 0, as it takes the store along, waits until the others have read it, at most farewell_s.

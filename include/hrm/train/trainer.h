@@ -10,6 +10,8 @@
 #include "hrm/optim/ema.h"
 #include "hrm/optim/optimizer.h"
 #include "hrm/parallel/comm.h"
+#include "hrm/parallel/gradient_reducer.h"
+#include "hrm/parallel/watchdog.h"
 #include "hrm/runtime/async_read.h"
 #include "hrm/runtime/captured_step.h"
 #include "hrm/runtime/device.h"
@@ -29,6 +31,9 @@ class Trainer : public Stateful {
   // alone. All call the same methods; rank 0 alone writes into the folder, but the traces.
   Trainer(const config::Config& config, std::string config_json, const Runtime& runtime, tasks::Task& task,
           std::filesystem::path run_dir, std::shared_ptr<parallel::Comm> comm = nullptr);
+
+  // Whom run() tells what it does; must live as long. Null: nobody.
+  void set_watchdog(parallel::Watchdog* watchdog) { watchdog_ = watchdog; }
 
   // Continues from a checkpoint of this run; call before run().
   void resume(const std::filesystem::path& checkpoint);
@@ -64,7 +69,7 @@ class Trainer : public Stateful {
   void train_step();
   void device_step();
   void scale_loss(const at::Tensor& nonfinite, at::Tensor& extra);
-  void reduce_gradients();
+  void alive(const char* doing);
   void collect_metrics(bool wait);
   void collect_finished();
   void add_step(const AsyncReader::Entry& entry);
@@ -90,6 +95,8 @@ class Trainer : public Stateful {
   std::shared_ptr<parallel::Comm> comm_;
   std::unique_ptr<optim::Optimizer> optimizer_;
   std::unique_ptr<optim::Ema> ema_;
+  std::unique_ptr<parallel::GradientReducer> reducer_;
+  parallel::Watchdog* watchdog_ = nullptr;
   std::unique_ptr<LossScaler> scaler_;  // with fp16 alone
   RunLog log_;
   int64_t accumulation_ = 1;
