@@ -84,14 +84,14 @@ Ranks meet(const parallel::Launch& launch, const config::ParallelConfig& config)
                                           .timeout_s = static_cast<double>(config.timeout_s),
                                           .interface = config.interface});
   require(2 * config.heartbeat_s <= static_cast<double>(config.timeout_s), ExitCode::usage,
-          "parallel.heartbeat_s = ", config.heartbeat_s, " is more than half of parallel.timeout_s = ", config.timeout_s,
-          "; show signs of life more often");
+          "parallel.heartbeat_s = ", config.heartbeat_s,
+          " is more than half of parallel.timeout_s = ", config.timeout_s, "; show signs of life more often");
   ranks.comm = ranks.rendezvous->make_gloo_comm();
-  ranks.watchdog = std::make_unique<parallel::Watchdog>(
-      ranks.rendezvous->connect(), launch.rank, launch.ranks,
-      parallel::WatchdogOptions{.heartbeat_s = config.heartbeat_s,
-                                .timeout_s = static_cast<double>(config.timeout_s),
-                                .agent_store = launch.agent_store});
+  ranks.watchdog =
+      std::make_unique<parallel::Watchdog>(ranks.rendezvous->connect(), launch.rank, launch.ranks,
+                                           parallel::WatchdogOptions{.heartbeat_s = config.heartbeat_s,
+                                                                     .timeout_s = static_cast<double>(config.timeout_s),
+                                                                     .agent_store = launch.agent_store});
   ranks.heartbeat_s = config.heartbeat_s;
   return ranks;
 }

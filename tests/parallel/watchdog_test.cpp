@@ -16,8 +16,8 @@
 #include <sstream>
 
 #include "hrm/base/error.h"
-#include "support/ranks.h"
 #include "support/expect_error.h"
+#include "support/ranks.h"
 #include "support/temp_dir.h"
 
 namespace hrm::parallel {

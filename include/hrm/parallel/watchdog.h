@@ -49,8 +49,8 @@ class Watchdog {
   // from any thread. Every call is a sign of life, a repeated one, too.
   void at(int64_t step, const char* doing);
 
-  // A connection to another rank has broken, by which none is told from the others: one without a heartbeat for two and a
-  // half intervals is gone from now on, before timeout_s. on_failure follows within a few heartbeats if there is one.
+  // A connection to another rank has broken, by which none is told from the others: one without a heartbeat for two and
+  // a half intervals is gone from now on, before timeout_s. on_failure follows within a few heartbeats if there is one.
   void suspect();
 
   // This rank leaves because of an error: tells the others, and returns what all ranks report. That is another rank's
