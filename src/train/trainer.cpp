@@ -179,7 +179,7 @@ void Trainer::train_step() {
     data_wait_ms_ += waited;
   }
   lr_.fill_(config_.optim.lr * factor);
-  stop_.fill_(stop_wanted_ ? 1 : 0);
+  if (!comm_->alone()) stop_.fill_(stop_wanted_ ? 1 : 0);
 
   const CapturedStep::Key shape{config_.train.global_batch_size, accumulation_, task_.step_form()};
   std::vector<at::Tensor> inputs = task_.step_inputs();
@@ -204,7 +204,7 @@ void Trainer::device_step() {
     const ProfilerRange range(RangeKind::step, "optimizer.zero_grad");
     parameters.zero_grad();
     metric_sums_.zero_();
-    step_values_.select(0, 0).copy_(stop_);
+    if (!comm_->alone()) step_values_.select(0, 0).copy_(stop_);
   }
   const at::Tensor scale = scaler_ ? scaler_->scale() : at::Tensor();
   at::Tensor task_sums = metric_sums_.narrow(0, 0, num_task_sums_);
@@ -216,7 +216,7 @@ void Trainer::device_step() {
     // What follows sees the gradient of the global batch, the same bits on every rank.
     const ProfilerRange range(RangeKind::step, "all_reduce");
     reducer_->finish();
-    comm_->all_reduce(step_values_.narrow(0, 0, 1 + num_task_sums_));
+    if (!comm_->alone()) comm_->all_reduce(step_values_.narrow(0, 0, 1 + num_task_sums_));
   }
 
   at::Tensor extra = metric_sums_.narrow(0, num_task_sums_, metric_sums_.numel() - num_task_sums_);
