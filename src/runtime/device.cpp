@@ -82,19 +82,11 @@ void start_again() {
   execv("/proc/self/exe", arguments.data());  // returns only when it failed
 }
 
+// The variable by which LibTorch's allocator is chosen. That it is set says that we were here already.
+constexpr const char* kAllocatorVariable = "PYTORCH_ALLOC_CONF";
+
 std::string choose_allocator(const std::string& wanted) {
   namespace allocator = c10::cuda::CUDACachingAllocator;
-  constexpr const char* kVariable = "PYTORCH_ALLOC_CONF";
-  const bool is_async = allocator::name() == "cudaMallocAsync";
-  const bool wants_async = wanted == "cuda_malloc_async";
-  // The variable that LibTorch reads says that we were here already.
-  const char* set = std::getenv(kVariable);
-  if (wants_async && !is_async && (!set || std::strstr(set, "cudaMallocAsync") == nullptr)) {
-    setenv(kVariable, "backend:cudaMallocAsync", /*overwrite=*/1);
-    start_again();
-    log::warn("runtime.allocator=cuda_malloc_async needs a restart of the program, which failed: ",
-              std::strerror(errno), "; set ", kVariable, "=backend:cudaMallocAsync before starting it");
-  }
   if (allocator::name() == "cudaMallocAsync") return "cudaMallocAsync";
   const bool expandable = wanted == "expandable";
   c10::CachingAllocator::setAllocatorSettings(expandable ? "expandable_segments:True" : "expandable_segments:False");
@@ -166,6 +158,16 @@ std::string why_no_cuda() {
 #endif
 }
 
+std::string gpu_name() {
+#if HRM_WITH_CUDA
+  cudaDeviceProp properties{};
+  cudaGetDeviceProperties(&properties, 0);
+  return properties.name;
+#else
+  return "";
+#endif
+}
+
 at::Device choose_device(const config::RuntimeConfig& config) {
   if (config.device == "cpu") return at::kCPU;
   const std::string reason = why_no_cuda();
@@ -173,6 +175,40 @@ at::Device choose_device(const config::RuntimeConfig& config) {
   require(config.device != "cuda", ExitCode::environment, "runtime.device is 'cuda', but ", reason,
           "; set runtime.device=cpu to go on without");
   return at::kCPU;
+}
+
+void take_one_gpu(int index, int processes) {
+#if HRM_WITH_CUDA
+  constexpr const char* kVariable = "CUDA_VISIBLE_DEVICES";
+  if (processes == 1) return;
+  std::vector<std::string> gpus;
+  if (const char* listed = std::getenv(kVariable)) {
+    std::istringstream list(listed);
+    for (std::string gpu; std::getline(list, gpu, ',');) gpus.push_back(gpu);
+    if (gpus.size() <= 1) return;
+    require(gpus.size() >= static_cast<size_t>(processes), ExitCode::environment, kVariable, "='", listed, "' lists ",
+            gpus.size(), " GPUs for ", processes, " ranks on this machine; list one for each, or start fewer ranks");
+  }
+  const std::string own = gpus.empty() ? std::to_string(index) : gpus[static_cast<size_t>(index)];
+  setenv(kVariable, own.c_str(), /*overwrite=*/1);
+#else
+  (void)index;
+  (void)processes;
+#endif
+}
+
+void restart_for_allocator(const config::RuntimeConfig& config) {
+#if HRM_WITH_CUDA
+  if (config.allocator != "cuda_malloc_async" || c10::cuda::CUDACachingAllocator::name() == "cudaMallocAsync") return;
+  const char* set = std::getenv(kAllocatorVariable);
+  if (set != nullptr && std::strstr(set, "cudaMallocAsync") != nullptr) return;
+  setenv(kAllocatorVariable, "backend:cudaMallocAsync", /*overwrite=*/1);
+  start_again();
+  log::warn("runtime.allocator=cuda_malloc_async needs a restart of the program, which failed: ", std::strerror(errno),
+            "; set ", kAllocatorVariable, "=backend:cudaMallocAsync before starting it");
+#else
+  (void)config;
+#endif
 }
 
 Runtime start_runtime(const config::Config& whole, int processes_here) {
@@ -192,6 +228,7 @@ Runtime start_runtime(const config::Config& whole, int processes_here) {
 
 #if HRM_WITH_CUDA
   if (runtime.device.is_cuda()) {
+    restart_for_allocator(config);
     runtime.allocator = choose_allocator(config.allocator);
     cudaDeviceProp properties{};
     cudaGetDeviceProperties(&properties, 0);

@@ -3,7 +3,10 @@
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
-#include <stdlib.h>
+
+#include <cstdlib>
+#include <optional>
+#include <string>
 
 #include "support/expect_error.h"
 
@@ -96,6 +99,39 @@ TEST(StartRuntime, Deterministic) {
 TEST(Device, CpuNeedsNoWaiting) {
   synchronize(at::kCPU);
 }
+
+#if HRM_WITH_CUDA
+// What CUDA_VISIBLE_DEVICES is afterwards.
+std::string left_to(int index, int processes, const char* listed) {
+  constexpr const char* kVariable = "CUDA_VISIBLE_DEVICES";
+  const char* before = std::getenv(kVariable);
+  const std::optional<std::string> saved = before != nullptr ? std::optional<std::string>(before) : std::nullopt;
+  listed != nullptr ? setenv(kVariable, listed, 1) : unsetenv(kVariable);
+  const auto restore = [&] { saved ? setenv(kVariable, saved->c_str(), 1) : unsetenv(kVariable); };
+  try {
+    take_one_gpu(index, processes);
+  } catch (...) {
+    restore();
+    throw;
+  }
+  const char* now = std::getenv(kVariable);
+  const std::string result = now != nullptr ? now : "unset";
+  restore();
+  return result;
+}
+
+TEST(Device, EachProcessTakesOneGpu) {
+  EXPECT_EQ(left_to(0, 1, nullptr), "unset");
+  EXPECT_EQ(left_to(0, 1, "2,3"), "2,3");
+  EXPECT_EQ(left_to(1, 2, nullptr), "1");
+  EXPECT_EQ(left_to(0, 2, "5,GPU-0a1b,7"), "5");
+  EXPECT_EQ(left_to(1, 2, "5,GPU-0a1b,7"), "GPU-0a1b");
+  EXPECT_EQ(left_to(1, 2, "6"), "6");  // the launcher's choice
+  EXPECT_EQ(left_to(1, 2, ""), "");    // none
+  test::expect_error(ExitCode::environment, {"CUDA_VISIBLE_DEVICES='4,5' lists 2 GPUs for 3 ranks"},
+                     [] { left_to(2, 3, "4,5"); });
+}
+#endif
 
 }  // namespace
 }  // namespace hrm

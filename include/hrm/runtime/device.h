@@ -27,15 +27,28 @@ struct Runtime {
 // the device; where `auto` takes the CPU, it says why. Errors of choose_device and choose_precision. Call before the
 // first tensor operation. LibTorch chooses its allocator while its library is loaded, so
 // runtime.allocator=cuda_malloc_async starts the program anew in its place, with the same arguments and the choice in
-// its environment: call it before reading standard input or holding anything that must survive.
+// its environment: call it before reading standard input or holding anything that must survive, or have called
+// restart_for_allocator.
 // `processes_here`: how many share this machine's cores; each takes its part of them as threads.
 Runtime start_runtime(const config::Config& config, int processes_here = 1);
+
+// Leaves this process, the index-th of `processes` on this machine, one GPU, by CUDA_VISIBLE_DEVICES: the index-th of
+// those that the variable lists, or of all. Where it lists but one, the launcher has given each process its own. Call
+// it before anything asks CUDA for a device. Throws Error (environment) when the variable lists too few. Nothing to do
+// in a build without CUDA or for one process.
+void take_one_gpu(int index, int processes);
+
+// The restart of start_runtime, where it needs one, at once.
+void restart_for_allocator(const config::RuntimeConfig& config);
 
 // What config.device means here. Error(environment) with the reason when `cuda` is asked for and cannot be used.
 at::Device choose_device(const config::RuntimeConfig& config);
 
 // Empty when a CUDA device can be used, else one sentence with the reason.
 std::string why_no_cuda();
+
+// The name of the first GPU, "NVIDIA H200"; where why_no_cuda() is empty.
+std::string gpu_name();
 
 // How our CUDA kernels run on a GPU of this compute capability (90 for 9.0) when they are built for `archs`
 // (build_info("cuda_archs")), e.g. "built for 90a"; empty when none of them does.
