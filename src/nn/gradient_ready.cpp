@@ -24,14 +24,15 @@ struct GradientReady::Mark : torch::autograd::Node {
 
 GradientReady::GradientReady(std::vector<std::string> groups) : groups_(std::move(groups)), uses_(groups_.size()) {}
 
-void GradientReady::listen(Listener listener) {
+void GradientReady::listen(Listener listener, Listener used_again) {
   listener_ = std::move(listener);
+  used_again_ = std::move(used_again);
   uses_.assign(groups_.size(), 0);
 }
 
 at::Tensor GradientReady::mark(const at::Tensor& input, int group) {
   if (!listener_ || !at::GradMode::is_enabled()) return input;
-  ++uses_[static_cast<size_t>(group)];
+  if (++uses_[static_cast<size_t>(group)] == 2 && used_again_) used_again_(group);
   if (!input.requires_grad()) return input;
   // detach() shares memory and version counter, so saved tensors notice changes in place as before.
   at::Tensor output = input.detach();

@@ -41,12 +41,14 @@ int group_of(const std::string& parameter, const std::vector<std::string>& group
 
 }  // namespace
 
-void ParameterSet::build(torch::nn::Module& module, at::ScalarType compute_dtype) {
+void ParameterSet::build(torch::nn::Module& module, at::ScalarType compute_dtype, bool blocks_run_once) {
   parameters_.clear();
   copies_.clear();
   copied_masters_.clear();
+  flat_master_ = at::Tensor();
   count_ = 0;
   compute_dtype_ = compute_dtype;
+  blocks_run_once_ = blocks_run_once;
 
   GradientGroups groups;
   find_groups(module, "", groups);
@@ -98,7 +100,34 @@ void ParameterSet::build(torch::nn::Module& module, at::ScalarType compute_dtype
 }
 
 void ParameterSet::zero_grad() {
+  require(flat_grad_.defined(), ExitCode::unexpected, "the gradients lie elsewhere, and are cleared there");
   flat_grad_.zero_();
+}
+
+void ParameterSet::place_masters(const std::vector<int64_t>& offsets, int64_t size) {
+  require(offsets.size() == parameters_.size(), ExitCode::unexpected, offsets.size(), " places for ",
+          parameters_.size(), " parameters");
+  const at::NoGradGuard no_grad;
+  flat_master_ = at::zeros({size}, parameters_.front().master.options().requires_grad(false));
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    at::Tensor& master = parameters_[i].master;
+    const at::Tensor place = flat_master_.narrow(0, offsets[i], master.numel()).view(master.sizes());
+    place.copy_(master);
+    master.set_data(place);  // the same leaf for all who hold it
+  }
+}
+
+void ParameterSet::place_gradients(const std::vector<at::Tensor>& gradients) {
+  require(gradients.size() == parameters_.size(), ExitCode::unexpected, gradients.size(), " gradients for ",
+          parameters_.size(), " parameters");
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    const Parameter& parameter = parameters_[i];
+    require(gradients[i].sizes() == parameter.master.sizes() && gradients[i].is_contiguous() &&
+                gradients[i].scalar_type() == at::kFloat,
+            ExitCode::unexpected, "the gradient buffer of '", parameter.name, "' does not fit");
+    parameter.master.mutable_grad() = gradients[i];
+  }
+  flat_grad_ = at::Tensor();
 }
 
 void ParameterSet::refresh_compute() {

@@ -48,7 +48,12 @@ void check_adam(const AdamArgs& args) {
   check_scalar("lr", args.lr, at::kFloat, device);
   check_scalar("grad_scale", args.grad_scale, at::kFloat, device);
   check_scalar("skip", args.skip, at::kFloat, device);
-  if (args.update_ratio.defined()) check_scalar("update_ratio", args.update_ratio, at::kDouble, device);
+  if (const at::Tensor& ratio = args.update_ratio; ratio.defined()) {
+    const bool squares = ratio.dim() == 1 && ratio.numel() == 2 && ratio.is_contiguous();
+    TORCH_CHECK((ratio.dim() == 0 || squares) && ratio.scalar_type() == at::kDouble && ratio.device() == device,
+                "hrm::adam_: update_ratio must be a 0-dim Double tensor or two contiguous values on ", device,
+                ", got shape ", ratio.sizes(), ", ", ratio.scalar_type(), " on ", ratio.device());
+  }
   for (const double beta : {args.beta1, args.beta2}) {
     TORCH_CHECK(beta >= 0 && beta < 1, "hrm::adam_: a beta must lie in [0, 1), got ", beta);
   }

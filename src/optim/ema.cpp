@@ -2,14 +2,32 @@
 
 #include <ATen/ATen.h>
 
+#include <exception>
+#include <utility>
+
 #include "hrm/base/error.h"
 #include "hrm/base/log.h"
 
 namespace hrm::optim {
 
-Ema::Ema(const nn::ParameterSet& parameters, double decay) : decay_(decay) {
+namespace {
+
+double checked_decay(double decay) {
   require(decay > 0 && decay < 1, ExitCode::usage,
           "the decay of the weights' moving average must lie between 0 and 1, ", "got ", decay);
+  return decay;
+}
+
+}  // namespace
+
+Ema::Ema(std::vector<at::Tensor> masters, std::vector<at::Tensor> shadows, double decay)
+    : masters_(std::move(masters)), shadows_(std::move(shadows)), decay_(checked_decay(decay)) {
+  require(masters_.size() == shadows_.size(), ExitCode::unexpected, masters_.size(), " parts of parameters have ",
+          shadows_.size(), " averages");
+  reset();
+}
+
+Ema::Ema(const nn::ParameterSet& parameters, double decay) : decay_(checked_decay(decay)) {
   for (const nn::Parameter& parameter : parameters.all()) {
     names_.push_back(parameter.name);
     masters_.push_back(parameter.master);
@@ -23,7 +41,7 @@ void Ema::reset() {
 }
 
 void Ema::visit_state(StateVisitor& visitor) {
-  for (size_t i = 0; i < shadows_.size(); ++i) visitor.tensor("ema." + names_[i], shadows_[i], StateRole::ema);
+  for (size_t i = 0; i < names_.size(); ++i) visitor.tensor("ema." + names_[i], shadows_[i], StateRole::ema);
 }
 
 void Ema::swap_contents() {
@@ -35,15 +53,27 @@ void Ema::swap_contents() {
   }
 }
 
-EmaSwap::EmaSwap(Ema& ema, nn::ParameterSet& parameters) : ema_(ema), parameters_(parameters) {
+EmaSwap::EmaSwap(Ema& ema, nn::ParameterSet& parameters, std::function<void()> share)
+    : ema_(ema), parameters_(parameters), share_(std::move(share)), exceptions_(std::uncaught_exceptions()) {
   ema_.swap_contents();
+  if (share_) share_();
+  parameters_.refresh_compute();
+}
+
+void EmaSwap::undo() {
+  if (std::exchange(undone_, true)) return;
+  ema_.swap_contents();
+  if (share_) share_();
   parameters_.refresh_compute();
 }
 
 EmaSwap::~EmaSwap() {
-  // A destructor must not throw; when the device fails here, the next operation reports it.
+  if (undone_) return;
+  // A destructor must not throw; who goes on after the exchange calls undo().
   try {
     ema_.swap_contents();
+    if (share_ && std::uncaught_exceptions() > exceptions_) return;
+    if (share_) share_();
     parameters_.refresh_compute();
   } catch (const std::exception& error) {
     log::error("the weights could not be exchanged with their averages: ", error.what());

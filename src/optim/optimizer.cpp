@@ -19,24 +19,28 @@ class Adam final : public Optimizer {
         return list.empty() || list.size() == count;
       };
       require(group.names.size() == count && group.grads.size() == count && optional(group.averages) &&
-                  optional(group.copies),
+                  optional(group.copies) && optional(group.exp_avgs) && optional(group.exp_avg_sqs),
               ExitCode::unexpected, "a parameter group has ", count, " tensors, ", group.names.size(), " names, ",
-              group.grads.size(), " gradients, ", group.averages.size(), " averages and ", group.copies.size(),
-              " copies");
+              group.grads.size(), " gradients, ", group.averages.size(), " averages, ", group.copies.size(),
+              " copies, ", group.exp_avgs.size(), " and ", group.exp_avg_sqs.size(), " moments");
       const auto append = [](auto& to, const auto& from) { to.insert(to.end(), from.begin(), from.end()); };
       append(names_, group.names);
       append(params_, group.params);
       append(grads_, group.grads);
       append(averages_, group.averages);
       append(copies_, group.copies);
+      append(exp_avgs_, group.exp_avgs);
+      append(exp_avg_sqs_, group.exp_avg_sqs);
       weight_decay_.insert(weight_decay_.end(), count, group.weight_decay);
     }
     require(!params_.empty(), ExitCode::unexpected, "an optimizer without parameters");
-    for (const auto* list : {&averages_, &copies_}) {
+    for (const auto* list : {&averages_, &copies_, &exp_avgs_, &exp_avg_sqs_}) {
       require(list->empty() || list->size() == params_.size(), ExitCode::unexpected,
-              "some parameter groups have averages or copies and others have none");
+              "some parameter groups have averages, copies or moments and others have none");
     }
-    for (const at::Tensor& param : params_) {
+    require(exp_avgs_.size() == exp_avg_sqs_.size(), ExitCode::unexpected, "one kind of moments alone was given");
+    own_state_ = exp_avgs_.empty();
+    for (const at::Tensor& param : own_state_ ? params_ : std::vector<at::Tensor>()) {
       exp_avgs_.push_back(at::zeros_like(param.detach()));
       exp_avg_sqs_.push_back(at::zeros_like(param.detach()));
     }
@@ -66,6 +70,7 @@ class Adam final : public Optimizer {
 
   void visit_state(StateVisitor& visitor) override {
     visitor.tensor("optim.step", step_, StateRole::optimizer);
+    if (!own_state_) return;
     for (size_t i = 0; i < names_.size(); ++i) {
       visitor.tensor("optim." + names_[i] + ".exp_avg", exp_avgs_[i], StateRole::optimizer);
       visitor.tensor("optim." + names_[i] + ".exp_avg_sq", exp_avg_sqs_[i], StateRole::optimizer);
@@ -78,6 +83,7 @@ class Adam final : public Optimizer {
   std::vector<std::string> names_;
   std::vector<at::Tensor> params_, grads_, averages_, copies_, exp_avgs_, exp_avg_sqs_;
   std::vector<double> weight_decay_;
+  bool own_state_ = true;
   at::Tensor step_;  // 0-dim float32: exact up to 2^24 steps
 };
 

@@ -11,11 +11,6 @@
 namespace hrm::parallel {
 namespace {
 
-class Done : public Pending {
- public:
-  void wait() override {}
-};
-
 class SingleComm : public Comm {
  public:
   int rank() const override { return 0; }
@@ -24,7 +19,14 @@ class SingleComm : public Comm {
   std::unique_ptr<Pending> start_all_reduce(const at::Tensor& /*tensor*/, Reduction /*reduction*/) override {
     return std::make_unique<Done>();
   }
-  void all_gather(const at::Tensor& out, const at::Tensor& in) override { out.copy_(in); }
+  std::unique_ptr<Pending> start_reduce_scatter(const at::Tensor& out, const at::Tensor& in) override {
+    out.copy_(in);
+    return std::make_unique<Done>();
+  }
+  std::unique_ptr<Pending> start_all_gather(const at::Tensor& out, const at::Tensor& in) override {
+    out.copy_(in);
+    return std::make_unique<Done>();
+  }
   void broadcast(const at::Tensor& /*tensor*/, int /*root*/) override {}
   void barrier() override {}
 };
@@ -45,6 +47,13 @@ std::vector<std::string> Comm::all_gather_text(const std::string& text) {
     texts.emplace_back(static_cast<const char*>(all.const_data_ptr()) + i * longest, static_cast<size_t>(sizes[i]));
   }
   return texts;
+}
+
+void Comm::check_parts(const char* what, const at::Tensor& whole, const at::Tensor& part) const {
+  require(whole.is_contiguous() && part.is_contiguous() && whole.scalar_type() == part.scalar_type() &&
+              whole.numel() == part.numel() * ranks(),
+          ExitCode::unexpected, what, " between ", ranks(), " ranks of ", whole.numel(), " elements of ",
+          whole.dtype().name(), " in all and ", part.numel(), " of ", part.dtype().name(), " for each");
 }
 
 std::unique_ptr<Comm> make_single_comm() {

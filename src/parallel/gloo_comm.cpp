@@ -1,11 +1,16 @@
 #include "parallel/gloo_comm.h"
 
+#include <ATen/ops/ones.h>
+#include <ATen/ops/zeros.h>
 #include <arpa/inet.h>
 #include <netdb.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <chrono>
 #include <cstdlib>
+#include <thread>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
 #include "hrm/base/error.h"
@@ -58,14 +63,31 @@ c10d::ReduceOp op_of(Reduction reduction) {
 
 class GlooPending : public Pending {
  public:
-  GlooPending(int rank, c10::intrusive_ptr<c10d::Work> work) : rank_(rank), work_(std::move(work)) {}
+  GlooPending(int rank, const char* what, c10::intrusive_ptr<c10d::Work> work)
+      : rank_(rank), what_(what), work_(std::move(work)) {}
   void wait() override {
-    run(rank_, "an all-reduce", [&] { work_->wait(); });
+    run(rank_, what_, [&] { work_->wait(); });
   }
 
  private:
   int rank_;
+  const char* what_;
   c10::intrusive_ptr<c10d::Work> work_;
+};
+
+// One part of an all-reduce.
+class PartOfSum : public Pending {
+ public:
+  PartOfSum(std::unique_ptr<Pending> sum, at::Tensor out, at::Tensor part)
+      : sum_(std::move(sum)), out_(std::move(out)), part_(std::move(part)) {}
+  void wait() override {
+    sum_->wait();
+    if (out_.const_data_ptr() != part_.const_data_ptr()) out_.copy_(part_);
+  }
+
+ private:
+  std::unique_ptr<Pending> sum_;
+  at::Tensor out_, part_;
 };
 
 class GlooComm : public Comm {
@@ -81,12 +103,23 @@ class GlooComm : public Comm {
     std::vector<at::Tensor> tensors{tensor};
     c10::intrusive_ptr<c10d::Work> work;
     run(rank(), "an all-reduce", [&] { work = group_->allreduce(tensors, {op_of(reduction)}); });
-    return std::make_unique<GlooPending>(rank(), std::move(work));
+    return std::make_unique<GlooPending>(rank(), "an all-reduce", std::move(work));
   }
 
-  void all_gather(const at::Tensor& out, const at::Tensor& in) override {
-    at::Tensor to = out, from = in;
-    run(rank(), "an all-gather", [&] { group_->_allgather_base(to, from)->wait(); });
+  std::unique_ptr<Pending> start_reduce_scatter(const at::Tensor& out, const at::Tensor& in) override {
+    check_parts("a reduce-scatter", in, out);
+    // As a sum of all: twice the bytes, which connections between CPUs can bear, but no other code and rounding.
+    const int64_t rows = in.size(0) / ranks();
+    return std::make_unique<PartOfSum>(start_all_reduce(in, Reduction::sum), out, in.narrow(0, rank() * rows, rows));
+  }
+
+  std::unique_ptr<Pending> start_all_gather(const at::Tensor& out, const at::Tensor& in) override {
+    check_parts("an all-gather", out, in);
+    // A copy where `in` lies in what is written meanwhile.
+    at::Tensor to = out, from = in.is_alias_of(out) ? in.clone() : in;
+    c10::intrusive_ptr<c10d::Work> work;
+    run(rank(), "an all-gather", [&] { work = group_->_allgather_base(to, from); });
+    return std::make_unique<GlooPending>(rank(), "an all-gather", std::move(work));
   }
 
   void broadcast(const at::Tensor& tensor, int root) override {
@@ -100,12 +133,62 @@ class GlooComm : public Comm {
     run(rank(), "a barrier", [&] { group_->barrier()->wait(); });
   }
 
+  const c10::intrusive_ptr<c10d::ProcessGroupGloo>& group() const { return group_; }
+
  private:
   c10::intrusive_ptr<c10d::ProcessGroupGloo> group_;
   std::string where_;
 };
 
+class GlooNeighbourWatch : public NeighbourWatch {
+ public:
+  GlooNeighbourWatch(c10::intrusive_ptr<c10d::ProcessGroupGloo> group, std::function<void()> on_broken)
+      : group_(std::move(group)) {
+    const int next = (group_->getRank() + 1) % group_->getSize();
+    std::vector<at::Tensor> tensors{message_};
+    run(group_->getRank(), "the first message", [&] { work_ = group_->recv(tensors, next, kTag); });
+    thread_ = std::thread([this, on_broken = std::move(on_broken)] {
+      try {
+        work_->wait(kNever);
+      } catch (const std::exception&) {
+        if (!over_.load()) on_broken();
+      }
+    });
+  }
+  ~GlooNeighbourWatch() override {
+    if (!thread_.joinable()) return;
+    over_.store(true);
+    work_->abort();
+    thread_.join();
+  }
+
+  void part() override {
+    over_.store(true);
+    const int size = group_->getSize();
+    std::vector<at::Tensor> tensors{farewell_};
+    run(group_->getRank(), "the farewell",
+        [&] { group_->send(tensors, (group_->getRank() + size - 1) % size, kTag)->wait(); });
+    thread_.join();
+  }
+
+ private:
+  static constexpr int kTag = 7117;  // none that LibTorch's collectives use by themselves
+  static constexpr std::chrono::hours kNever{24 * 365};
+
+  c10::intrusive_ptr<c10d::ProcessGroupGloo> group_;
+  at::Tensor message_ = at::zeros({1}, at::kByte), farewell_ = at::ones({1}, at::kByte);
+  c10::intrusive_ptr<c10d::Work> work_;
+  std::atomic<bool> over_{false};
+  std::thread thread_;
+};
+
 }  // namespace
+
+std::unique_ptr<NeighbourWatch> watch_neighbour(Comm& gloo, std::function<void()> on_broken) {
+  const auto* comm = dynamic_cast<const GlooComm*>(&gloo);
+  require(comm != nullptr && !gloo.alone(), ExitCode::unexpected, "only several ranks over gloo can be watched");
+  return std::make_unique<GlooNeighbourWatch>(comm->group(), std::move(on_broken));
+}
 
 std::unique_ptr<Comm> make_gloo_comm(const c10::intrusive_ptr<c10d::Store>& store, const Launch& launch,
                                      const RendezvousOptions& options) {

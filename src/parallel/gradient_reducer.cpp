@@ -4,40 +4,58 @@
 
 #include <algorithm>
 #include <limits>
+#include <numeric>
 
 #include "hrm/base/error.h"
 
 namespace hrm::parallel {
 namespace {
 
-// Elements [begin, end) of the flat vector, of parameters side by side that are of one group.
-struct Run {
+constexpr int64_t kAlignment = nn::ParameterSet::kGradAlignment;
+
+// Where the gradient of a parameter lies in the set's flat vector.
+int64_t place_of(const nn::Parameter& parameter, const at::Tensor& flat) {
+  return parameter.master.grad().storage_offset() - flat.storage_offset();
+}
+
+}  // namespace
+
+// Elements [begin, end) of the flat vector: of parameters side by side that are of one group, or of a bucket.
+struct GradientReducer::Extent {
   int64_t begin = 0, end = 0;
   int group = nn::GradientReady::kNoGroup;
 
   bool of_no_group() const { return group == nn::GradientReady::kNoGroup; }
+  static std::vector<Extent> runs_of(nn::ParameterSet& set) {
+    const at::Tensor& flat = set.flat_grad();
+    std::vector<Extent> runs;
+    for (const nn::Parameter& parameter : set.all()) {
+      const int64_t begin = place_of(parameter, flat);
+      if (!runs.empty() && runs.back().group == parameter.group) continue;
+      if (!runs.empty()) runs.back().end = begin;
+      runs.push_back({.begin = begin, .end = 0, .group = parameter.group});
+    }
+    runs.back().end = flat.numel();
+    return runs;
+  }
 };
 
-std::vector<Run> runs_of(nn::ParameterSet& set) {
-  const at::Tensor& flat = set.flat_grad();
-  std::vector<Run> runs;
-  for (const nn::Parameter& parameter : set.all()) {
-    const int64_t begin = parameter.master.grad().storage_offset() - flat.storage_offset();
-    if (!runs.empty() && runs.back().group == parameter.group) continue;
-    if (!runs.empty()) runs.back().end = begin;
-    runs.push_back({.begin = begin, .group = parameter.group});
-  }
-  runs.back().end = flat.numel();
-  return runs;
+ReducerOptions reducer_options(const config::ParallelConfig& config) {
+  return {.bucket_bytes = config.bucket_mb << 20,
+          .dtype = config.reduce == "bf16" ? at::kBFloat16 : at::kFloat,
+          .zero = config.zero};
 }
-
-}  // namespace
 
 GradientReducer::GradientReducer(nn::ParameterSet& parameters, Comm& comm, const ReducerOptions& options)
     : parameters_(parameters), comm_(comm) {
   require(options.dtype == at::kFloat || options.dtype == at::kBFloat16, ExitCode::unexpected,
           "gradients are summed in float32 or bfloat16, not in ", c10::toString(options.dtype));
-  if (!comm_.alone()) cut(options);
+  require(options.zero >= 0 && options.zero <= 2, ExitCode::unexpected, "there is no zero ", options.zero);
+  require(parameters.flat_grad().defined(), ExitCode::unexpected, "the parameters are laid out for another reducer");
+  if (comm_.alone()) return;
+  zero_ = options.zero;
+  const at::NoGradGuard no_grad;
+  cut(options);
 }
 
 GradientReducer::~GradientReducer() {
@@ -45,16 +63,16 @@ GradientReducer::~GradientReducer() {
 }
 
 void GradientReducer::cut(const ReducerOptions& options) {
-  std::vector<Run> runs = runs_of(parameters_);
-  const auto turn = [](const Run& run) { return run.of_no_group() ? std::numeric_limits<int>::max() : run.group; };
-  std::stable_sort(runs.begin(), runs.end(), [&](const Run& a, const Run& b) { return turn(a) < turn(b); });
+  std::vector<Extent> runs = Extent::runs_of(parameters_);
+  const auto turn = [](const Extent& run) { return run.of_no_group() ? std::numeric_limits<int>::max() : run.group; };
+  std::stable_sort(runs.begin(), runs.end(), [&](const Extent& a, const Extent& b) { return turn(a) < turn(b); });
 
   const auto element_bytes = static_cast<int64_t>(c10::elementSize(options.dtype));
-  std::vector<Run> joined;  // each the extent of one bucket
-  for (const Run& run : runs) {
+  std::vector<Extent> joined;  // one for each bucket
+  for (const Extent& run : runs) {
     if (!joined.empty()) {
       // Blocks come in the reverse order of their memory, so that the next one mostly ends where the last began.
-      Run& last = joined.back();
+      Extent& last = joined.back();
       const bool neighbours = run.end == last.begin || run.begin == last.end;
       const bool full = (last.end - last.begin) * element_bytes >= options.bucket_bytes;
       if (neighbours && !full && run.of_no_group() == last.of_no_group()) {
@@ -69,32 +87,174 @@ void GradientReducer::cut(const ReducerOptions& options) {
     if (!run.of_no_group()) bucket.groups.push_back(run.group);
   }
 
-  const at::NoGradGuard no_grad;
+  if (zero_ > 0) {
+    lay_out(joined);
+    make_buffers(options.dtype, zero_ == 2 && parameters_.blocks_run_once());
+    return;
+  }
   for (size_t i = 0; i < buckets_.size(); ++i) {
     Bucket& bucket = buckets_[i];
-    bucket.gradients = parameters_.flat_grad().narrow(0, joined[i].begin, joined[i].end - joined[i].begin);
+    bucket.offset = joined[i].begin;
+    bucket.gradients = parameters_.flat_grad().narrow(0, bucket.offset, joined[i].end - joined[i].begin);
     bucket.sent =
         options.dtype == at::kFloat ? bucket.gradients : at::empty_like(bucket.gradients, at::dtype(options.dtype));
   }
 }
 
-void GradientReducer::begin(bool last_micro_batch) {
-  if (comm_.alone()) return;
+// Every bucket, in the order of memory, becomes a piece that can be cut into aligned slices.
+void GradientReducer::lay_out(const std::vector<Extent>& extents) {
+  layout_ = std::make_unique<FlatLayout>();
+  FlatLayout& layout = *layout_;
+  layout.rank = comm_.rank();
+  layout.ranks = comm_.ranks();
+  const int64_t unit = layout.ranks * kAlignment;
+  std::vector<size_t> by_memory(extents.size());
+  std::iota(by_memory.begin(), by_memory.end(), size_t{0});
+  std::sort(by_memory.begin(), by_memory.end(),
+            [&](size_t a, size_t b) { return extents[a].begin < extents[b].begin; });
+  for (const size_t i : by_memory) {
+    const int64_t size = (extents[i].end - extents[i].begin + unit - 1) / unit * unit;
+    buckets_[i].offset = layout.size;
+    layout.pieces.push_back({.offset = layout.size, .size = size});
+    layout.size += size;
+  }
+
+  std::vector<int64_t> offsets;
+  for (const nn::Parameter& parameter : parameters_.all()) {
+    const int64_t place = place_of(parameter, parameters_.flat_grad());
+    const auto extent = std::find_if(extents.begin(), extents.end(),
+                                     [&](const Extent& e) { return e.begin <= place && place < e.end; });
+    offsets.push_back(buckets_[static_cast<size_t>(extent - extents.begin())].offset + place - extent->begin);
+    layout.members.push_back(
+        {.name = parameter.name, .sizes = parameter.master.sizes().vec(), .offset = offsets.back()});
+  }
+  parameters_.place_masters(offsets, layout.size);
+}
+
+void GradientReducer::make_buffers(at::ScalarType dtype, bool rotate) {
+  const at::TensorOptions floats = parameters_.flat_master().options();
+  const auto piece_of = [&](const Bucket& bucket) {
+    return *std::find_if(layout_->pieces.begin(), layout_->pieces.end(),
+                         [&](const FlatLayout::Piece& piece) { return piece.offset == bucket.offset; });
+  };
+  const auto size_of = [&](const Bucket& bucket) { return piece_of(bucket).size; };
+  // A group in two buckets would have gradients in the second before its turn.
+  size_t blocks = 0, groups = 0;
+  for (const Bucket& bucket : buckets_) {
+    blocks += bucket.groups.empty() ? 0 : 1;
+    groups += bucket.groups.size();
+  }
+  if (rotate && blocks > 2 && groups == parameters_.gradient_ready()->groups().size()) rotating_ = blocks;
+  if (rotating_ == 0) zero_ = 1;
+
+  std::array<int64_t, 2> longest{};
+  int64_t held = 0;
+  for (size_t i = 0; i < buckets_.size(); ++i) {
+    if (i < rotating_) {
+      longest[i % 2] = std::max(longest[i % 2], size_of(buckets_[i]));
+    } else {
+      held += size_of(buckets_[i]);
+    }
+  }
+  for (size_t turn = 0; turn < 2; ++turn) turns_[turn] = at::zeros({longest[turn]}, floats);
+  held_ = at::zeros({held}, floats);
+  std::array<at::Tensor, 2> turns_sent = turns_;
+  if (dtype != at::kFloat) {
+    for (at::Tensor& sent : turns_sent) sent = at::empty_like(sent, at::dtype(dtype));
+  }
+  at::Tensor held_sent = dtype == at::kFloat ? held_ : at::empty_like(held_, at::dtype(dtype));
+
+  held = 0;
+  for (size_t i = 0; i < buckets_.size(); ++i) {
+    Bucket& bucket = buckets_[i];
+    const int64_t size = size_of(bucket);
+    const bool turns = i < rotating_;
+    bucket.gradients = (turns ? turns_[i % 2] : held_).narrow(0, turns ? 0 : held, size);
+    bucket.sent = dtype == at::kFloat ? bucket.gradients
+                                      : (turns ? turns_sent[i % 2] : held_sent).narrow(0, turns ? 0 : held, size);
+    if (!turns) held += size;
+  }
+  share_ = at::zeros({layout_->share()}, floats);
+
+  std::vector<at::Tensor> gradients;
+  for (const FlatLayout::Member& member : layout_->members) {
+    const auto bucket = std::find_if(buckets_.begin(), buckets_.end(), [&](const Bucket& b) {
+      return b.offset <= member.offset && member.offset < b.offset + b.gradients.numel();
+    });
+    gradients.push_back(
+        bucket->gradients
+            .narrow(0, member.offset - bucket->offset, c10::multiply_integers(member.sizes.begin(), member.sizes.end()))
+            .view(member.sizes));
+  }
+  parameters_.place_gradients(gradients);
+}
+
+int64_t GradientReducer::gradient_bytes() const {
+  if (!layout_) {
+    auto bytes = static_cast<int64_t>(parameters_.flat_grad().nbytes());
+    for (const Bucket& bucket : buckets_) {
+      if (!bucket.sent.is_same(bucket.gradients)) bytes += static_cast<int64_t>(bucket.sent.nbytes());
+    }
+    return bytes;
+  }
+  const auto storage = [](const at::Tensor& tensor) { return static_cast<int64_t>(tensor.storage().nbytes()); };
+  int64_t bytes = storage(share_) + storage(held_) + storage(turns_[0]) + storage(turns_[1]);
+  std::vector<const void*> counted;
+  for (const Bucket& bucket : buckets_) {
+    const void* memory = bucket.sent.storage().unsafeGetStorageImpl();
+    const bool known = bucket.sent.is_same(bucket.gradients) || std::count(counted.begin(), counted.end(), memory) > 0;
+    if (known) continue;
+    counted.push_back(memory);
+    bytes += storage(bucket.sent);
+  }
+  return bytes;
+}
+
+void GradientReducer::clear() {
+  if (!layout_) return parameters_.zero_grad();
+  check_nothing_started();
+  open_ = summed_ = false;
+  if (zero_ == 1) held_.zero_();  // else at the beginning of each micro-batch
+}
+
+void GradientReducer::check_nothing_started() const {
   require(started_ == 0, ExitCode::unexpected, "the sums of gradients over the ranks of the step before were started (",
           started_, " of ", buckets_.size(), ") but not finished: call finish() after the last backward pass");
+}
+
+void GradientReducer::begin(bool last_micro_batch) {
+  if (comm_.alone()) return;
+  if (zero_ == 2 && open_ && !last_) settle();
+  check_nothing_started();
   nn::GradientReady& gradients = *parameters_.gradient_ready();
-  open_ = last_micro_batch;
-  if (!last_micro_batch) {
+  open_ = last_micro_batch || zero_ == 2;
+  last_ = last_micro_batch;
+  if (!open_) {
     gradients.listen({});
     return;
   }
   started_early_ = 0;
   complete_.assign(gradients.groups().size(), 0);
-  gradients.listen([this](int group) { ready(group); });
+  if (zero_ == 2) {
+    const at::NoGradGuard no_grad;
+    held_.zero_();
+    open_buffer(0);
+  }
+  const auto used_again = [&gradients](int group) {
+    fail(ExitCode::unexpected, "the block '", gradients.groups()[static_cast<size_t>(group)],
+         "' is used twice in a pass, but its model says that blocks run once");
+  };
+  gradients.listen([this](int group) { ready(group); },
+                   rotating_ > 0 ? nn::GradientReady::Listener(used_again) : nn::GradientReady::Listener());
 }
 
 void GradientReducer::ready(int group) {
   require(open_, ExitCode::unexpected, "gradients of group ", group, " are complete outside of a last micro-batch");
+  if (rotating_ > 0) {
+    const std::vector<int>& turn = buckets_[opened_].groups;
+    require(std::count(turn.begin(), turn.end(), group) > 0, ExitCode::unexpected, "gradients of group ", group,
+            " are complete before those of the groups before it");
+  }
   complete_.at(static_cast<size_t>(group)) = 1;
   const auto is_complete = [&](const Bucket& bucket) {
     return !bucket.groups.empty() && std::all_of(bucket.groups.begin(), bucket.groups.end(),
@@ -104,27 +264,74 @@ void GradientReducer::ready(int group) {
   started_early_ = started_;
 }
 
+at::Tensor GradientReducer::own_slice(const Bucket& bucket) const {
+  const int64_t size = bucket.sent.numel() / comm_.ranks();
+  return bucket.sent.narrow(0, comm_.rank() * size, size);
+}
+
+// It is this bucket's turn: its buffer must have been emptied by the one before the last.
+void GradientReducer::open_buffer(size_t bucket) {
+  if (bucket >= 2) {
+    const StepClock::Wait waiting(comm_.clock());
+    take_in(buckets_[bucket - 2]);
+  }
+  buckets_[bucket].gradients.zero_();
+  opened_ = bucket;
+}
+
 void GradientReducer::start_next() {
   const at::NoGradGuard no_grad;
   Bucket& bucket = buckets_[started_];
   if (!bucket.sent.is_same(bucket.gradients)) bucket.sent.copy_(bucket.gradients);
-  bucket.pending = comm_.start_all_reduce(bucket.sent, Reduction::sum);
+  bucket.pending = layout_ ? comm_.start_reduce_scatter(own_slice(bucket), bucket.sent)
+                           : comm_.start_all_reduce(bucket.sent, Reduction::sum);
   ++started_;
+  if (started_ < rotating_) open_buffer(started_);
 }
 
-void GradientReducer::finish() {
-  if (comm_.alone()) return;
-  require(open_, ExitCode::unexpected, "there are no gradients to finish: no micro-batch was begun as the last one");
+// Waits for a bucket's sum and takes it to where it is wanted.
+void GradientReducer::take_in(Bucket& bucket) {
+  if (!bucket.pending) return;
+  bucket.pending->wait();
+  bucket.pending.reset();
+  if (layout_) {
+    const at::Tensor sum = own_slice(bucket), place = share_.narrow(0, bucket.offset / comm_.ranks(), sum.numel());
+    if (summed_) {
+      place.add_(sum);
+    } else {
+      place.copy_(sum);
+    }
+  } else if (!bucket.sent.is_same(bucket.gradients)) {
+    bucket.gradients.copy_(bucket.sent);
+  }
+}
+
+// All gradients of the micro-batch under way are there.
+void GradientReducer::settle() {
+  require(started_ >= rotating_, ExitCode::unexpected, "a backward pass left out blocks: ", started_, " of ", rotating_,
+          " buckets are complete");
   open_ = false;
   parameters_.gradient_ready()->listen({});
   while (started_ < buckets_.size()) start_next();
   const at::NoGradGuard no_grad;
-  for (Bucket& bucket : buckets_) {
-    bucket.pending->wait();
-    bucket.pending.reset();
-    if (!bucket.sent.is_same(bucket.gradients)) bucket.gradients.copy_(bucket.sent);
-  }
+  const StepClock::Wait waiting(comm_.clock());
+  for (Bucket& bucket : buckets_) take_in(bucket);
   started_ = 0;
+  summed_ = true;
+}
+
+void GradientReducer::abandon() {
+  for (Bucket& bucket : buckets_) bucket.pending.reset();
+  started_ = started_early_ = 0;
+  open_ = last_ = summed_ = false;
+  if (!comm_.alone()) parameters_.gradient_ready()->listen({});
+}
+
+void GradientReducer::finish() {
+  if (comm_.alone()) return;
+  require(open_ && last_, ExitCode::unexpected,
+          "there are no gradients to finish: no micro-batch was begun as the last one");
+  settle();
 }
 
 }  // namespace hrm::parallel

@@ -78,14 +78,14 @@ class PrefixedStore : public Store {
   c10::intrusive_ptr<c10d::Store> store_;
 };
 
-// LibTorch warns, with a stack of calls, of every connection that breaks; we throw a sentence instead. Its own variable
-// brings the warnings back.
+// LibTorch writes, with a stack of calls, of every connection that breaks or is refused; we throw a sentence instead.
+// Its own variable brings its messages back.
 void quiet_warnings() {
-  constexpr int errors_only = 2;
+  constexpr int fatal_only = 3;
   if (std::getenv("TORCH_CPP_LOG_LEVEL") != nullptr) {
     c10::initLogging();
   } else {
-    FLAGS_caffe2_log_level = errors_only;
+    FLAGS_caffe2_log_level = fatal_only;
   }
 }
 

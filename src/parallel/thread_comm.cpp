@@ -46,11 +46,6 @@ class Table {
   std::vector<at::Tensor> tensors_;
 };
 
-class Done : public Pending {
- public:
-  void wait() override {}
-};
-
 class ThreadComm : public Comm {
  public:
   ThreadComm(std::shared_ptr<Table> table, int rank, int ranks)
@@ -76,12 +71,31 @@ class ThreadComm : public Comm {
     return std::make_unique<Done>();
   }
 
-  void all_gather(const at::Tensor& out, const at::Tensor& in) override {
+  std::unique_ptr<Pending> start_reduce_scatter(const at::Tensor& out, const at::Tensor& in) override {
+    check_parts("a reduce-scatter", in, out);
+    const int64_t rows = in.size(0) / ranks_;
+    table_->put(rank_, in);
+    table_->meet(rank_);
+    const auto own = [&](const at::Tensor& all) { return all.narrow(0, rank_ * rows, rows); };
+    at::Tensor sum = own(table_->tensors()[0]).clone();
+    for (size_t i = 1; i < table_->tensors().size(); ++i) sum.add_(own(table_->tensors()[i]));
+    table_->meet(rank_);
+    out.copy_(sum);
+    return std::make_unique<Done>();
+  }
+
+  std::unique_ptr<Pending> start_all_gather(const at::Tensor& out, const at::Tensor& in) override {
+    check_parts("an all-gather", out, in);
     const int64_t rows = in.size(0);
     table_->put(rank_, in);
     table_->meet(rank_);
-    for (int i = 0; i < ranks_; ++i) out.narrow(0, i * rows, rows).copy_(table_->tensors()[static_cast<size_t>(i)]);
+    for (int i = 0; i < ranks_; ++i) {
+      const at::Tensor place = out.narrow(0, i * rows, rows);
+      const at::Tensor& from = table_->tensors()[static_cast<size_t>(i)];
+      if (from.const_data_ptr() != place.const_data_ptr()) place.copy_(from);
+    }
     table_->meet(rank_);
+    return std::make_unique<Done>();
   }
 
   void broadcast(const at::Tensor& tensor, int root) override {

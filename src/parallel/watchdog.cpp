@@ -25,6 +25,9 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using Seconds = std::chrono::duration<double>;
 
+// Heartbeats missing that are no accident any more, where something else is wrong, too.
+constexpr double kSilentBeats = 2.5;
+
 Clock::time_point in(double seconds) {
   return Clock::now() + std::chrono::duration_cast<Clock::duration>(Seconds(seconds));
 }
@@ -81,14 +84,21 @@ std::string heartbeat_key(int rank) {
   return cat("watchdog/", rank);
 }
 
-// "2 he said why".
+// "2 7 he said why".
 std::string text_of(const Failure& failure) {
-  return cat(failure.rank, ' ', failure.sentence);
+  return cat(failure.rank, ' ', static_cast<int>(failure.code), ' ', failure.sentence);
 }
 
 Failure failure_of(const std::string& text) {
-  const size_t space = text.find(' ');
-  return {std::atoi(text.c_str()), printable(space == std::string::npos ? text : text.substr(space + 1))};
+  std::istringstream in(text);
+  Failure failure{-1, ""};
+  int code = 0;
+  std::string sentence;
+  in >> failure.rank >> code;
+  std::getline(in >> std::ws, sentence);
+  failure.sentence = printable(sentence);
+  failure.code = code > 0 ? static_cast<ExitCode>(code) : ExitCode::rank_failed;
+  return failure;
 }
 
 // "rank 3", "ranks 3, 5".
@@ -125,17 +135,19 @@ struct Watchdog::State {
   std::atomic<int64_t> marks{0}, step{0};
   std::atomic<const char*> doing{"start"};
   std::atomic<bool> suspicious{false};
+  std::atomic<double> stuck_step_s{0};
 
   // Between the training thread, the exchange thread, which talks to the store, and the guard, which sees when that one
   // hangs, and calls on_failure.
   std::mutex mutex;
   std::condition_variable changed;
-  bool stopping = false;           // asked for by stop()
-  std::optional<std::string> own;  // asked for by failed()
-  bool silent = false;             // on_failure is not wanted any more
-  bool ended = false;              // the exchange thread is about to end,
-  bool hanging = false;            // or hangs in the store and is left to itself
+  bool stopping = false;       // asked for by stop()
+  std::optional<Failure> own;  // asked for by failed()
+  bool silent = false;         // on_failure is not wanted any more
+  bool ended = false;          // the exchange thread is about to end,
+  bool hanging = false;        // or hangs in the store and is left to itself
   std::optional<Failure> failure;
+  std::function<std::string()> report;
   std::atomic<int64_t> progress{0};  // of the exchange thread
 
   bool asked() const { return stopping || own.has_value(); }
@@ -195,7 +207,7 @@ struct Watchdog::State {
       std::unique_lock lock(mutex);
       if (!found) {
         changed.wait_until(lock, next, [&] { return asked(); });
-        if (own) found = Failure{rank, cat("rank ", rank, " failed: ", *own)};
+        if (own) found = own;
       }
       const bool finished = stopping;
       lock.unlock();
@@ -250,7 +262,7 @@ struct Watchdog::State {
     return silence(peer) >= std::max(limit - 2 * options.heartbeat_s, limit / 2);
   }
   double gone_after() const {
-    return suspicious.load() ? std::min(options.timeout_s, 2.5 * options.heartbeat_s) : options.timeout_s;
+    return suspicious.load() ? std::min(options.timeout_s, kSilentBeats * options.heartbeat_s) : options.timeout_s;
   }
 
   std::optional<Failure> judge() {
@@ -275,10 +287,15 @@ struct Watchdog::State {
   // All stand still. Behind is who has the lowest step; with equal steps who alone does something else than the rest.
   std::optional<Failure> judge_stuck() {
     const double now = clock.now();
+    double longest = 0;
     std::vector<const Peer*> still;
     for (const Peer& peer : peers) {
       if (!takes_part(peer)) continue;
-      if (!peer.beat || now - peer.moved_at < options.stuck_s) return std::nullopt;
+      // One that is silent, too, may be gone instead.
+      if (!peer.beat || silence(peer) > kSilentBeats * options.heartbeat_s) return std::nullopt;
+      const double limit = peer.beat->doing == "step" && stuck_step_s > 0 ? stuck_step_s.load() : options.stuck_s;
+      if (now - peer.moved_at < limit) return std::nullopt;
+      longest = std::max(longest, limit);
       still.push_back(&peer);
     }
     if (still.empty()) return std::nullopt;
@@ -298,7 +315,7 @@ struct Watchdog::State {
       if (behind.size() > 1 || still.size() == 2) behind.clear();
     }
 
-    const std::string stand = cat("no rank has moved for ", human_seconds(options.stuck_s));
+    const std::string stand = cat("no rank has moved for ", human_seconds(longest));
     if (behind.empty()) {
       std::string places;
       for (const Peer* peer : still) {
@@ -360,9 +377,10 @@ Watchdog::Watchdog(std::unique_ptr<Store> store, int rank, int ranks, const Watc
   require(options.heartbeat_s > 0 && options.timeout_s >= 2 * options.heartbeat_s, ExitCode::usage,
           "the watchdog's timeout (", options.timeout_s, " s) must be at least twice its heartbeat (",
           options.heartbeat_s, " s)");
-  require(options.stuck_s >= 0 && options.farewell_s >= 0, ExitCode::usage,
+  require(options.stuck_s >= 0 && options.stuck_step_s >= 0 && options.farewell_s >= 0, ExitCode::usage,
           "the watchdog's times must not be negative");
   state_ = std::make_shared<State>(std::move(store), rank, ranks, options);
+  state_->stuck_step_s.store(options.stuck_step_s);
   if (ranks == 1) return;
   prepare_thread_stack();
   if (!on_failure) on_failure = [this](const Failure& failure) { leave(failure); };
@@ -383,17 +401,26 @@ void Watchdog::at(int64_t step, const char* doing) {
   state_->marks.fetch_add(1, std::memory_order_relaxed);
 }
 
+void Watchdog::set_report(std::function<std::string()> report) {
+  std::lock_guard lock(state_->mutex);
+  state_->report = std::move(report);
+}
+
 void Watchdog::suspect() {
   state_->suspicious.store(true);
 }
 
-Failure Watchdog::failed(const std::string& sentence) {
+void Watchdog::limit_steps(double seconds) {
+  state_->stuck_step_s.store(seconds);
+}
+
+Failure Watchdog::failed(const std::string& sentence, ExitCode code) {
   State& state = *state_;
-  const Failure own{state.rank, cat("rank ", state.rank, " failed: ", sentence)};
+  const Failure own{state.rank, cat("rank ", state.rank, " failed: ", sentence), code};
   if (!guard_.joinable()) return own;
   std::unique_lock lock(state.mutex);
   state.silent = true;
-  if (!state.over()) state.own = sentence;
+  if (!state.over()) state.own = own;
   state.changed.notify_all();
   state.changed.wait_until(lock, in(state.options.farewell_s + 1), [&] { return state.over(); });
   return state.ended && state.failure ? *state.failure : own;
@@ -437,9 +464,11 @@ void Watchdog::leave(const Failure& failure) {
     log::info("the training thread of rank ", state_->rank, calls.empty() ? " does not answer" : " is in:");
     for (const std::string& call : calls) log::info("  ", call);
   }
+  std::unique_lock lock(state_->mutex, std::try_to_lock);
+  if (lock && state_->report) log::info("rank ", state_->rank, ": ", state_->report());
   std::cout.flush();
   std::fflush(nullptr);
-  _exit(static_cast<int>(ExitCode::rank_failed));
+  _exit(static_cast<int>(failure.code));
 }
 
 }  // namespace hrm::parallel

@@ -98,6 +98,22 @@ struct CountWarnings : c10::WarningHandler {
   std::string last;
 };
 
+TEST(GradientReady, TellsOfASecondUse) {
+  Net net;
+  std::vector<int> again;
+  net.ready().listen([](int) {}, [&](int group) { again.push_back(group); });
+  const at::Tensor x = input().requires_grad_();
+  const at::Tensor once = net.upper->forward(x, x);
+  EXPECT_TRUE(again.empty());
+  net.upper->forward(once, x);
+  net.upper->forward(once, x);
+  EXPECT_EQ(again, (std::vector<int>{1, 0})) << "in the order of the forward pass, the second use alone";
+  net.ready().listen([](int) {});
+  net.upper->forward(once, x);
+  net.upper->forward(once, x);
+  EXPECT_EQ(again.size(), 2u);
+}
+
 // Neither the tensor nor its gradient is copied, and nothing warns.
 TEST(GradientReady, MarkIsAnAlias) {
   Net net;

@@ -92,6 +92,54 @@ TEST(ParameterSet, GradientsAccumulateInPlace) {
   for (const Parameter& p : set.all()) EXPECT_EQ(p.master.grad().abs().sum().item<float>(), 0) << p.name;
 }
 
+// Masters and gradients at places of the caller's choice, the same tensors for everyone who has them.
+TEST(ParameterSet, MovesToOtherPlaces) {
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    Net net, same;
+    ParameterSet set, plain;
+    set.build(net, dtype);
+    {
+      const at::NoGradGuard no_grad;
+      for (size_t i = 0; i < 5; ++i) same.parameters()[i].copy_(net.parameters()[i]);
+    }
+    plain.build(same, dtype);
+    const at::Tensor held = net.first->weight;
+    set.place_masters({704, 0, 128, 192, 1024}, 1152);
+    EXPECT_EQ(set.flat_master().numel(), 1152);
+    EXPECT_TRUE(held.is_same(net.first->weight) && held.is_leaf() && held.requires_grad());
+    EXPECT_EQ(held.const_data_ptr(), set.flat_master().const_data_ptr());
+    EXPECT_TRUE(at::equal(held, same.first->weight));
+    EXPECT_EQ(set.flat_master().ne(0).sum().item<int64_t>(), set.count());
+
+    const at::Tensor buffer = at::zeros({2600});
+    std::vector<at::Tensor> places;
+    for (const Parameter& p : set.all()) {
+      places.push_back(
+          buffer.narrow(0, 512 * static_cast<int64_t>(places.size()), p.master.numel()).view(p.master.sizes()));
+    }
+    set.place_gradients(places);
+    EXPECT_FALSE(set.flat_grad().defined());
+    EXPECT_THROW(set.zero_grad(), Error);
+    for (Net* each : {&net, &same}) {
+      const at::Tensor x = each->table.to(dtype);
+      const at::Tensor h = ops::linear(x, each->first->compute, each->first->weight, each->first->bias);
+      ops::linear(h, each->second->compute, each->second->weight, each->second->bias).sum().backward();
+    }
+    for (size_t i = 0; i < places.size(); ++i) {
+      EXPECT_GT(places[i].abs().sum().item<float>(), 0);
+      EXPECT_TRUE(at::equal(places[i], plain.all()[i].master.grad())) << set.all()[i].name;
+    }
+    // A step in the flat vector is seen by whoever computes.
+    set.flat_master().mul_(2);
+    set.refresh_compute();
+    EXPECT_TRUE(
+        at::equal(net.first->compute.to(at::kFloat), (2 * same.first->weight).detach().to(dtype).to(at::kFloat)));
+    places[1] = at::zeros({2});
+    EXPECT_THROW(set.place_gradients(places), Error);
+    EXPECT_THROW(set.place_masters({0}, 64), Error);
+  }
+}
+
 TEST(ParameterSet, SharedWeightCountsOnce) {
   torch::nn::Module tied;
   const at::Tensor weight = at::randn({4, 4});

@@ -2,6 +2,7 @@
 // AdamATan2 and AdamW beside a loop in float64 that is written from the equations alone.
 
 #include <cmath>
+#include <optional>
 
 #include "hrm/ops/adam.h"
 #include "ops/op_testing.h"
@@ -178,6 +179,27 @@ inline void expect_skip(at::Device device, AdamRule rule) {
   state.run();
   EXPECT_EQ(state.step.item<float>(), 2);
   EXPECT_GT(largest_difference(state.params[0], before), 0);
+}
+
+// Two values instead of the ratio: what it is made of, and nothing else changes.
+inline void expect_squares(at::Device device) {
+  for (const bool plain : {false, true}) {
+    AdamState ratio = make_adam({{3, 5}, {17}, {50001}}, device), squares = ratio.clone();
+    squares.update_ratio = at::full({2}, 7, ratio.update_ratio.options());
+    for (AdamState* state : {&ratio, &squares}) {
+      set_grads(*state, 1);
+      std::optional<WithReference> with_reference;
+      if (plain) with_reference.emplace();
+      state->run();
+    }
+    for (size_t i = 0; i < ratio.params.size(); ++i) expect_same_bits(squares.params[i], ratio.params[i]);
+    const double moved = squares.update_ratio[0].item<double>(), size = squares.update_ratio[1].item<double>();
+    EXPECT_GT(size, 50000 * 0.5);
+    EXPECT_NEAR(std::sqrt(moved / size), ratio.update_ratio.item<double>(), 1e-12);
+    squares.skip.fill_(1);
+    squares.run();
+    EXPECT_EQ(squares.update_ratio.abs().sum().item<double>(), 0);
+  }
 }
 
 // More tensors than a launch takes, and sizes around the kernel's block and vector sizes.

@@ -68,6 +68,11 @@ TEST(AdamGpu, SkipLeavesEverything) {
   }
 }
 
+TEST(AdamGpu, SquaresOfTheRatio) {
+  HRM_NEEDS_GPU();
+  expect_squares(at::kCUDA);
+}
+
 // Tensors that start in the middle of a 16-byte word take the element-wise path; the arithmetic is the same.
 TEST(AdamGpu, MisalignedTensors) {
   HRM_NEEDS_GPU();

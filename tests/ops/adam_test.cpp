@@ -81,6 +81,10 @@ TEST(Adam, GradientsAreOnlyRead) {
   expect_same_bits(state.grads[0], before);
 }
 
+TEST(Adam, SquaresOfTheRatio) {
+  expect_squares(at::kCPU);
+}
+
 TEST(Adam, LeavesUnderGradModeAndStaleGraphs) {
   AdamState state = bare(make_adam({{4}}, at::kCPU));
   state.params[0].requires_grad_();
@@ -115,6 +119,8 @@ TEST(Adam, BadInputIsNamed) {
   expect_message(message([](AdamState& s) { s.skip = at::zeros({}, at::kBool); }), {"hrm::adam_", "skip", "Bool"});
   expect_message(message([](AdamState& s) { s.update_ratio = at::zeros({}); }),
                  {"hrm::adam_", "update_ratio", "Double", "Float"});
+  expect_message(message([](AdamState& s) { s.update_ratio = at::zeros({3}, at::kDouble); }),
+                 {"hrm::adam_", "update_ratio", "[3]"});
   expect_message(message([](AdamState& s) { s.beta1 = 1; }), {"hrm::adam_", "beta", "1"});
   expect_message(message([](AdamState& s) { s.average_decay = 1; }), {"hrm::adam_", "average_decay", "1"});
 }

@@ -6,11 +6,15 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <array>
+#include <atomic>
 #include <chrono>
 #include <functional>
+#include <thread>
 
 #include "hrm/base/error.h"
 #include "hrm/parallel/rendezvous.h"
+#include "support/expect_error.h"
 #include "support/ranks.h"
 
 namespace hrm::parallel {
@@ -80,6 +84,53 @@ TEST_P(CommTest, AllGather) {
     for (int rank = 0; rank < comm.ranks(); ++rank) {
       EXPECT_TRUE(at::equal(all.narrow(0, 2 * rank, 2), at::full({2, 3}, rank, at::kInt)));
     }
+  });
+}
+
+// Each rank's part of the sum, into a tensor of its own and into its place in the input.
+TEST_P(CommTest, ReduceScatter) {
+  on_ranks([](Comm& comm) {
+    const int n = comm.ranks(), rank = comm.rank();
+    for (const at::ScalarType dtype : {at::kFloat, at::kDouble, at::kLong, at::kBFloat16}) {
+      const auto input = [&] { return at::arange(n * 6, dtype).view({n * 2, 3}) + rank; };
+      const at::Tensor expected =
+          ((at::arange(n * 6, at::kDouble).view({n * 2, 3}) * n + n * (n - 1) / 2).narrow(0, rank * 2, 2)).to(dtype);
+      const at::Tensor out = at::zeros({2, 3}, dtype);
+      comm.reduce_scatter(out, input());
+      EXPECT_TRUE(at::equal(out, expected)) << dtype;
+      const at::Tensor in_place = input();
+      comm.reduce_scatter(in_place.narrow(0, rank * 2, 2), in_place);
+      EXPECT_TRUE(at::equal(in_place.narrow(0, rank * 2, 2), expected)) << dtype;
+    }
+  });
+}
+
+TEST_P(CommTest, GatherInPlace) {
+  on_ranks([](Comm& comm) {
+    const at::Tensor a = at::zeros({comm.ranks() * 50}), b = at::zeros({comm.ranks() * 7});
+    const auto own = [&](const at::Tensor& all) {
+      return all.narrow(0, comm.rank() * all.size(0) / comm.ranks(), all.size(0) / comm.ranks());
+    };
+    own(a).fill_(comm.rank() + 1);
+    own(b).fill_(comm.rank() + 10);
+    const auto first = comm.start_all_gather(a, own(a)), second = comm.start_all_gather(b, own(b));
+    first->wait();
+    second->wait();
+    for (int rank = 0; rank < comm.ranks(); ++rank) {
+      EXPECT_TRUE(a.narrow(0, rank * 50, 50).eq(rank + 1).all().item<bool>());
+      EXPECT_TRUE(b.narrow(0, rank * 7, 7).eq(rank + 10).all().item<bool>());
+    }
+  });
+}
+
+TEST_P(CommTest, PartsMustFit) {
+  if (GetParam().count == 1) return;
+  on_ranks([](Comm& comm) {
+    const at::Tensor whole = at::zeros({comm.ranks() * 4});
+    test::expect_error(ExitCode::unexpected, {"a reduce-scatter between"},
+                       [&] { comm.reduce_scatter(at::zeros({5}), whole); });
+    test::expect_error(ExitCode::unexpected, {"an all-gather between"},
+                       [&] { comm.all_gather(whole, at::zeros({4}, at::kDouble)); });
   });
 }
 
@@ -201,6 +252,41 @@ TEST(GlooComm, RankThatLeaves) {
     const std::string said = what_is_thrown([&] { comm->all_reduce(at::ones({10})); }, ExitCode::rank_failed);
     EXPECT_NE(said.find("rank 0 lost another rank in an all-reduce"), std::string::npos) << said;
   });
+}
+
+// The one before notices, the others do not, and those who part miss nobody.
+TEST(NeighbourWatch, NoticesWhoIsGone) {
+  constexpr int kRanks = 3;
+  for (const bool lost : {false, true}) {
+    const int port = test::free_port();
+    std::array<std::atomic<int>, kRanks> broken{};
+    test::on_threads(kRanks, [&](int rank) {
+      Rendezvous rendezvous(test::launch_of(rank, kRanks, port), {.meet_timeout_s = 30, .timeout_s = 30});
+      auto comm = rendezvous.make_gloo_comm();
+      auto watch = watch_neighbour(*comm, [&, rank] { ++broken[static_cast<size_t>(rank)]; });
+      at::Tensor sum = at::ones({3});
+      comm->all_reduce(sum);
+      EXPECT_TRUE(at::equal(sum, at::full({3}, kRanks, at::kFloat)));
+      comm->barrier();
+      if (!lost) {
+        watch->part();
+        return;
+      }
+      if (rank == 2) {
+        watch.reset();
+        comm.reset();
+      } else if (rank == 1) {
+        for (int i = 0; i < 1000 && broken[1] == 0; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      }
+    });
+    EXPECT_EQ(broken[1], lost ? 1 : 0);
+    EXPECT_EQ(broken[2], 0);
+  }
+}
+
+TEST(NeighbourWatch, NeedsSeveralRanks) {
+  const auto alone = make_single_comm();
+  test::expect_error(ExitCode::unexpected, {"several ranks over gloo"}, [&] { watch_neighbour(*alone, [] {}); });
 }
 
 }  // namespace

@@ -4,46 +4,20 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <map>
 
 #include "hrm/base/error.h"
-#include "hrm/models/puzzle_model.h"
+#include "parallel/small_model.h"
 #include "support/expect_error.h"
 #include "support/ranks.h"
 
 namespace hrm::parallel {
 namespace {
 
+using test::build;
 using test::Kind;
+using test::pass;
 using test::Ranks;
-
-// Three blocks of L, and with hrm two of H.
-std::shared_ptr<models::PuzzleModel> build(const std::string& arch) {
-  config::ModelConfig c;
-  c.arch = arch;
-  c.hidden_size = 16;
-  c.num_heads = 2;
-  c.L_layers = 3;
-  c.H_layers = arch == "hrm" ? 2 : 0;
-  c.H_cycles = 1;
-  c.L_cycles = 2;
-  data::PuzzleMeta meta;
-  meta.vocab_size = 11;
-  meta.seq_len = 9;
-  return models::make_puzzle_model(c, models::resolve_dims(c, meta), 0, at::kCPU, at::kFloat);
-}
-
-// Forward and backward pass over rows that depend on `sample` alone.
-void pass(models::PuzzleModel& model, int64_t sample) {
-  const int64_t B = 2, P = model.dims().puzzle_emb_len, S = model.dims().seq_len, D = model.config().hidden_size;
-  const auto values = [&](at::IntArrayRef sizes) {
-    return at::sin(at::arange(c10::multiply_integers(sizes), at::kFloat) * (1.3 + static_cast<double>(sample)))
-        .view(sizes);
-  };
-  const at::Tensor tokens = (at::arange(B * S, at::kInt) * (sample + 2) % 11).view({B, S});
-  const auto out = model.segment({values({B, P + S, D}), values({B, P + S, D})}, tokens,
-                                 values({B, model.dims().puzzle_emb_ndim}).requires_grad_());
-  (out.logits.square().sum() + out.q.square().sum()).backward();
-}
 
 // Two ranks with the same gradients, in one thread. What is started is written down; the sum comes with wait().
 class TwinComm : public Comm {
@@ -61,7 +35,16 @@ class TwinComm : public Comm {
     starts.push_back({tensor.storage_offset(), tensor.numel()});
     return std::make_unique<Twice>(*this, tensor);
   }
-  void all_gather(const at::Tensor&, const at::Tensor&) override { FAIL(); }
+  std::unique_ptr<Pending> start_reduce_scatter(const at::Tensor& out, const at::Tensor& in) override {
+    EXPECT_EQ(in.const_data_ptr(), out.const_data_ptr()) << "this rank's slice of the input is the first";
+    EXPECT_EQ(in.numel(), 2 * out.numel());
+    starts.push_back({in.storage_offset(), in.numel()});
+    return std::make_unique<Twice>(*this, out);
+  }
+  std::unique_ptr<Pending> start_all_gather(const at::Tensor& /*out*/, const at::Tensor& /*in*/) override {
+    ADD_FAILURE();
+    return nullptr;
+  }
   void broadcast(const at::Tensor&, int) override { FAIL(); }
   void barrier() override { FAIL(); }
 
@@ -130,6 +113,78 @@ TEST_P(ReducerTest, SumsOverTheRanks) {
             EXPECT_EQ(reducer.buckets(), early + 1) << "the embedding and the heads lie side by side";
           }
         });
+      }
+    }
+  }
+}
+
+// The whole flat vector of `layout` from the ranks' shares, and from it the gradients in the order of parameters.
+std::vector<at::Tensor> whole_of(Comm& comm, const FlatLayout& layout, const at::Tensor& share) {
+  const at::Tensor flat = at::empty({layout.size}), all = at::empty({comm.ranks() * share.numel()});
+  comm.all_gather(all, share);
+  for (const FlatLayout::Piece& piece : layout.pieces) {
+    const int64_t slice = layout.slice_size(piece);
+    for (int64_t rank = 0; rank < layout.ranks; ++rank) {
+      flat.narrow(0, piece.offset + rank * slice, slice)
+          .copy_(all.narrow(0, rank * share.numel() + layout.share_offset(piece), slice));
+    }
+  }
+  std::vector<at::Tensor> members;
+  for (const FlatLayout::Member& member : layout.members) {
+    members.push_back(flat.narrow(0, member.offset, c10::multiply_integers(member.sizes)).view(member.sizes));
+  }
+  EXPECT_EQ(flat.ne(0).sum().item<int64_t>(), [&] {
+    int64_t count = 0;
+    for (const at::Tensor& member : members) count += member.ne(0).sum().item<int64_t>();
+    return count;
+  }()) << "something between the parameters";
+  return members;
+}
+
+// With threads the order of additions is that of zero 0: the same bits.
+TEST_P(ReducerTest, SharesOfTheSum) {
+  for (const std::string arch : {"hrm", "trm"}) {
+    for (const int64_t bucket_bytes : {kEachGroup, int64_t{50000}, kAllTogether}) {
+      for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+        for (const int64_t zero : {1, 2}) {
+          test::on_ranks(GetParam(), [&](Comm& comm) {
+            const auto model = build(arch), plain = build(arch);
+            GradientReducer reducer(model->parameter_set(), comm, {bucket_bytes, dtype, zero});
+            GradientReducer whole(plain->parameter_set(), comm, {bucket_bytes, dtype});
+            ASSERT_EQ(whole.layout(), nullptr);
+            const FlatLayout& layout = *reducer.layout();
+            EXPECT_EQ(reducer.share().numel(), layout.share());
+            for (int64_t step = 0; step < 2; ++step) {
+              reducer.clear();
+              whole.clear();
+              for (int64_t micro = 0; micro < 3; ++micro) {
+                const int64_t sample = (step * 3 + micro) * comm.ranks() + comm.rank();
+                reducer.begin(/*last_micro_batch=*/micro == 2);
+                pass(*model, sample);
+                whole.begin(micro == 2);
+                pass(*plain, sample);
+              }
+              reducer.finish();
+              whole.finish();
+              EXPECT_EQ(reducer.buckets(), whole.buckets());
+              EXPECT_EQ(reducer.started_early(), whole.started_early());
+              const std::vector<at::Tensor> sums = whole_of(comm, layout, reducer.share());
+              const auto& parameters = plain->parameter_set().all();
+              ASSERT_EQ(sums.size(), parameters.size());
+              // Sums of micro-batches first, or of ranks first: another order but where each adds to zero.
+              const double tolerance = dtype == at::kBFloat16 ? 3e-2 : 2e-6;
+              for (size_t i = 0; i < sums.size(); ++i) {
+                const at::Tensor expected = parameters[i].master.grad();
+                const double error = (sums[i] - expected).norm().item<double>();
+                EXPECT_LE(error, tolerance * expected.norm().item<double>())
+                    << arch << " zero " << zero << " " << parameters[i].name;
+                if (zero == 1 && GetParam().kind == Kind::threads) {
+                  EXPECT_TRUE(at::equal(sums[i], expected)) << arch << " " << parameters[i].name;
+                }
+              }
+            }
+          });
+        }
       }
     }
   }
@@ -270,8 +325,9 @@ TEST(GradientReducer, FinishStartsWhatIsLeft) {
 TEST(GradientReducer, AloneItDoesNothing) {
   const auto model = build("trm"), plain = build("trm");
   const auto comm = make_single_comm();
-  GradientReducer reducer(model->parameter_set(), *comm);
+  GradientReducer reducer(model->parameter_set(), *comm, {.zero = 2});
   EXPECT_EQ(reducer.buckets(), 0u);
+  EXPECT_EQ(reducer.layout(), nullptr);
   reducer.begin(true);
   const at::Tensor x = at::ones({1}).requires_grad_();
   EXPECT_TRUE(model->parameter_set().gradient_ready()->mark(x, 0).is_same(x)) << "somebody listens";
@@ -308,6 +364,112 @@ TEST(GradientReducer, ErrorsKeepTheirKind) {
     test::expect_error(ExitCode::rank_failed, {"rank 0 waited"}, [&] { pass(*model, 0); });
   }
   pass(*model, 0);  // the reducers are gone, and nobody listens
+}
+
+// Slices are equal and aligned, whatever the number of ranks, and every parameter lies whole in one bucket.
+TEST(GradientReducer, LayoutOfShares) {
+  struct ManyRanks : TwinComm {
+    int ranks() const override { return count; }
+    int count = 2;
+  };
+  for (const int ranks : {2, 3, 8, 64}) {
+    for (const int64_t bucket_bytes : {kEachGroup, kAllTogether}) {
+      const auto model = build("hrm"), plain = build("hrm");
+      ManyRanks comm;
+      comm.count = ranks;
+      const GradientReducer reducer(model->parameter_set(), comm, {.bucket_bytes = bucket_bytes, .zero = 1});
+      const FlatLayout& layout = *reducer.layout();
+      int64_t end = 0;
+      for (const FlatLayout::Piece& piece : layout.pieces) {
+        EXPECT_EQ(piece.offset, end);
+        EXPECT_EQ(piece.size % (ranks * nn::ParameterSet::kGradAlignment), 0);
+        end = piece.offset + piece.size;
+      }
+      EXPECT_EQ(end, layout.size);
+      EXPECT_EQ(layout.share() * ranks, layout.size);
+      const int64_t padding = static_cast<int64_t>(reducer.buckets()) * ranks * nn::ParameterSet::kGradAlignment;
+      EXPECT_LE(layout.size, plain->parameter_set().flat_grad().numel() + padding);
+
+      const auto& parameters = model->parameter_set().all();
+      const at::Tensor& flat = model->parameter_set().flat_master();
+      for (size_t i = 0; i < parameters.size(); ++i) {
+        const nn::Parameter& parameter = parameters[i];
+        EXPECT_EQ(parameter.master.storage_offset(), layout.members[i].offset) << parameter.name;
+        EXPECT_EQ(parameter.master.storage().data(), flat.storage().data()) << parameter.name;
+        EXPECT_EQ(layout.members[i].offset % nn::ParameterSet::kGradAlignment, 0) << parameter.name;
+        EXPECT_TRUE(at::equal(parameter.master, plain->parameter_set().all()[i].master)) << parameter.name;
+        EXPECT_TRUE(parameter.master.is_leaf() && parameter.master.requires_grad());
+      }
+    }
+  }
+}
+
+// Zero 2 holds the gradients of two blocks instead of five; TRM, whose blocks run several times, holds all.
+TEST(GradientReducer, BuffersTakeTurns) {
+  const auto bytes = [](const std::string& arch, int64_t zero, at::ScalarType dtype) {
+    const auto model = build(arch);
+    TwinComm comm;
+    return GradientReducer(model->parameter_set(), comm, {kEachGroup, dtype, zero}).gradient_bytes();
+  };
+  const auto model = build("hrm");
+  int64_t block = 0, rest = 0;  // bytes in float32
+  for (const nn::Parameter& parameter : model->parameter_set().all()) {
+    if (parameter.group == 0) block += parameter.master.numel() * 4;
+    if (parameter.group == nn::GradientReady::kNoGroup) rest += parameter.master.numel() * 4;
+  }
+  const int64_t share = (5 * block + rest) / 2, padding = 6 * 2 * 64 * 4 * 2 + 8 * 256;
+  EXPECT_NEAR(bytes("hrm", 0, at::kFloat), 5 * block + rest, padding);
+  EXPECT_NEAR(bytes("hrm", 1, at::kFloat), 5 * block + rest + share, padding);
+  EXPECT_NEAR(bytes("hrm", 2, at::kFloat), 2 * block + rest + share, padding);
+  EXPECT_NEAR(bytes("hrm", 2, at::kBFloat16), 1.5 * (2 * block + rest) + share, padding);
+  EXPECT_EQ(bytes("trm", 2, at::kFloat), bytes("trm", 1, at::kFloat));
+
+  TwinComm comm;
+  const GradientReducer reducer(model->parameter_set(), comm, {.bucket_bytes = kEachGroup, .zero = 2});
+  std::map<std::string, const void*> memory;
+  for (const nn::Parameter& parameter : model->parameter_set().all()) {
+    if (parameter.name.ends_with("self_attn.qkv_proj.weight")) {
+      memory[parameter.name.substr(0, parameter.name.find(".self"))] = parameter.master.grad().storage().data();
+    }
+  }
+  ASSERT_EQ(memory.size(), 5u);
+  EXPECT_EQ(memory["H_level.layers.1"], memory["L_level.layers.2"]);
+  EXPECT_EQ(memory["H_level.layers.1"], memory["L_level.layers.0"]);
+  EXPECT_EQ(memory["H_level.layers.0"], memory["L_level.layers.1"]);
+  EXPECT_NE(memory["H_level.layers.1"], memory["H_level.layers.0"]);
+}
+
+// What would mix the gradients of two blocks is an error, not a wrong sum.
+TEST(GradientReducer, TurnsMustBeInOrder) {
+  const auto model = build("hrm");
+  TwinComm comm;
+  const ReducerOptions options{.bucket_bytes = kEachGroup, .zero = 2};
+  {
+    GradientReducer reducer(model->parameter_set(), comm, options);
+    reducer.clear();
+    reducer.begin(true);
+    const int64_t B = 2, D = model->config().hidden_size, L = model->dims().puzzle_emb_len + model->dims().seq_len;
+    const at::Tensor tokens = at::ones({B, model->dims().seq_len}, at::kInt), rows = at::ones({B, D});
+    const models::Carry carry{at::ones({B, L, D}), at::ones({B, L, D})};
+    model->segment(carry, tokens, rows);
+    test::expect_error(ExitCode::unexpected, {"'L_level.layers.0' is used twice"},
+                       [&] { model->segment(carry, tokens, rows); });
+  }
+  {
+    const auto other = build("hrm");
+    GradientReducer reducer(other->parameter_set(), comm, options);
+    reducer.begin(true);
+    reducer.ready(0);
+    test::expect_error(ExitCode::unexpected, {"group 2", "before those of the groups before it"},
+                       [&] { reducer.ready(2); });
+  }
+  {
+    const auto other = build("hrm");
+    GradientReducer reducer(other->parameter_set(), comm, options);
+    reducer.begin(true);
+    reducer.ready(0);
+    test::expect_error(ExitCode::unexpected, {"left out blocks", "1 of 5"}, [&] { reducer.finish(); });
+  }
 }
 
 TEST(GradientReducer, CallsOutOfTurn) {

@@ -8,42 +8,39 @@
 #include <c10/cuda/CUDAStream.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <functional>
 #include <thread>
 
 #include "hrm/runtime/captured_step.h"
+#include "support/ranks.h"
 
 namespace hrm::parallel {
 namespace {
 
 void on_gpus(int ranks, const std::function<void(Comm&, at::Device)>& body) {
   auto cpus = make_thread_comms(ranks);
-  std::vector<std::thread> threads;
-  std::vector<std::exception_ptr> errors(static_cast<size_t>(ranks));
-  for (int rank = 0; rank < ranks; ++rank) {
-    threads.emplace_back([&, rank] {
-      try {
-        const at::Device device(at::kCUDA, static_cast<int8_t>(rank));
-        const c10::cuda::CUDAGuard guard(device);
-        const auto comm = make_nccl_comm(std::move(cpus[static_cast<size_t>(rank)]), device);
-        body(*comm, device);
-        c10::cuda::device_synchronize();
-        comm->barrier();
-      } catch (...) {
-        errors[static_cast<size_t>(rank)] = std::current_exception();
-      }
-    });
-  }
-  for (auto& thread : threads) thread.join();
-  for (const auto& error : errors) {
-    if (error) std::rethrow_exception(error);
-  }
+  test::on_threads(ranks, [&](int rank) {
+    const at::Device device(at::kCUDA, static_cast<int8_t>(rank));
+    const c10::cuda::CUDAGuard guard(device);
+    const auto comm = make_nccl_comm(std::move(cpus[static_cast<size_t>(rank)]), device);
+    body(*comm, device);
+    c10::cuda::device_synchronize();
+    comm->barrier();
+  });
 }
 
 class NcclCommGpu : public testing::TestWithParam<int> {
  protected:
   void SetUp() override {
     if (c10::cuda::device_count() < GetParam()) GTEST_SKIP() << "this machine has fewer than " << GetParam() << " GPUs";
+  }
+};
+
+class NcclCommCapturedGpu : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (c10::cuda::device_count() < 1) GTEST_SKIP() << "this machine has no GPU";
   }
 };
 
@@ -79,6 +76,26 @@ TEST_P(NcclCommGpu, GatherAndBroadcast) {
   });
 }
 
+// The parts of a sum, in place as gradients use it and into another tensor; then all of it back.
+TEST_P(NcclCommGpu, ReduceScatterAndGatherInPlace) {
+  on_gpus(GetParam(), [](Comm& comm, at::Device device) {
+    const int n = comm.ranks(), rank = comm.rank();
+    for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+      const auto options = at::TensorOptions().device(device).dtype(dtype);
+      const at::Tensor values = at::arange(n * 64, options).remainder(50);
+      const at::Tensor sum = values * n + n * (n - 1) / 2;
+      const at::Tensor out = at::zeros({64}, options), in_place = values + rank;
+      comm.reduce_scatter(out, values + rank);
+      EXPECT_TRUE(at::equal(out, sum.narrow(0, rank * 64, 64))) << dtype;
+      const auto pending = comm.start_reduce_scatter(in_place.narrow(0, rank * 64, 64), in_place);
+      pending->wait();
+      EXPECT_TRUE(at::equal(in_place.narrow(0, rank * 64, 64), out)) << dtype;
+      comm.all_gather(in_place, in_place.narrow(0, rank * 64, 64));
+      EXPECT_TRUE(at::equal(in_place, sum)) << dtype;
+    }
+  });
+}
+
 // Work on the current stream goes on beside the reduction, and what follows wait() sees its result.
 TEST_P(NcclCommGpu, OrderOfStreams) {
   on_gpus(GetParam(), [](Comm& comm, at::Device device) {
@@ -96,8 +113,10 @@ TEST_P(NcclCommGpu, OrderOfStreams) {
   });
 }
 
-TEST_P(NcclCommGpu, Captured) {
-  on_gpus(GetParam(), [](Comm& comm, at::Device device) {
+// One rank: graphs of several threads of a process disturb each other. tests/ranks/ranks.py --device cuda has several
+// processes with captured steps.
+TEST_F(NcclCommCapturedGpu, SumIsReplayed) {
+  on_gpus(1, [](Comm& comm, at::Device device) {
     const auto floats = at::TensorOptions().device(device).dtype(at::kFloat);
     const at::Tensor in = at::zeros({1000}, floats), sum = at::zeros({1000}, floats);
     CapturedStep step({.name = "sum", .device = device, .enabled = true, .warmup = 2});
@@ -113,6 +132,51 @@ TEST_P(NcclCommGpu, Captured) {
       EXPECT_TRUE(sum.eq(2 * (turn * n + n * (n - 1) / 2)).all().item<bool>()) << turn;
     }
     EXPECT_GT(step.replays(), 0) << step.reason();
+  });
+}
+
+// Known on the host without waiting.
+TEST_P(NcclCommGpu, Progress) {
+  on_gpus(GetParam(), [](Comm& comm, at::Device device) {
+    EXPECT_NE(comm.progress().find("has not come to"), std::string::npos) << comm.progress();
+    const at::Tensor small = at::zeros({256}, at::TensorOptions().device(device));
+    const at::Tensor large = at::zeros({1024}, small.options());
+    comm.all_reduce(small);
+    c10::cuda::device_synchronize();
+    EXPECT_EQ(comm.progress(), "the GPU is in no collective operation; the last was an all-reduce of 1.0 KiB");
+    if (comm.alone()) return;
+    // One that the others have not begun.
+    comm.barrier();
+    if (comm.main()) {
+      const auto pending = comm.start_all_reduce(large, Reduction::sum);
+      for (int i = 0; i < 1000 && comm.progress().find("is in no") != std::string::npos; ++i) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      }
+      EXPECT_NE(comm.progress().find("is in an all-reduce of 4.0 KiB"), std::string::npos) << comm.progress();
+      comm.barrier();
+      pending->wait();
+    } else {
+      comm.barrier();
+      comm.all_reduce(large);
+    }
+  });
+}
+
+// In replays, too, of which the host sees nothing.
+TEST_F(NcclCommCapturedGpu, ProgressOfReplays) {
+  on_gpus(1, [](Comm& comm, at::Device device) {
+    const at::Tensor small = at::zeros({256}, at::TensorOptions().device(device));
+    CapturedStep step({.name = "sum", .device = device, .enabled = true, .warmup = 1});
+    const at::Tensor large = at::zeros({1024}, small.options());
+    for (int turn = 0; turn < 4; ++turn) {
+      step.run({1}, {large}, [&] { comm.all_reduce(large); });
+      comm.broadcast(small, 0);
+      c10::cuda::device_synchronize();
+      EXPECT_NE(comm.progress().find("the last was a broadcast of 1.0 KiB"), std::string::npos) << comm.progress();
+      step.run({1}, {large}, [&] { comm.all_reduce(large); });
+      c10::cuda::device_synchronize();
+      EXPECT_NE(comm.progress().find("the last was an all-reduce of 4.0 KiB"), std::string::npos) << comm.progress();
+    }
   });
 }
 

@@ -319,6 +319,32 @@ TEST_F(WatchdogTest, WaitingIsNotStuck) {
   expect_peace();
 }
 
+// A step has a limit of its own; whoever does something else, and those who wait for it, have the longer one.
+TEST_F(WatchdogTest, StepsAreStuckSooner) {
+  WatchdogOptions options = strict;
+  options.stuck_s = 60;
+  options.stuck_step_s = 1;
+  start(2, options);
+  everyone_at(8, "step");
+  dog(1).at(8, "checkpoint");
+  pass(1.5);
+  expect_peace();
+  dog(1).at(7, "step");
+  expect_failure({0, 1}, 1, {"rank 1 is stuck at step 7 (step): no rank has moved for 1.0 s"},
+                 options.stuck_step_s + slack_s);
+}
+
+// One that is silent is not stuck: it is gone, by the limit for that.
+TEST_F(WatchdogTest, GoneIsNotStuck) {
+  WatchdogOptions options = strict;
+  options.timeout_s = 2.5;
+  options.stuck_step_s = 0.5;
+  start(2, options);
+  everyone_at(8, "step");
+  member(1).faults->mute = true;
+  expect_failure({0}, 1, {"rank 1 is gone: no heartbeat"}, options.timeout_s + slack_s);
+}
+
 TEST_F(WatchdogTest, ManyRanksWatchRankZero) {
   WatchdogOptions options = quick;
   options.watch_all_up_to = 3;
@@ -346,6 +372,7 @@ TEST(Watchdog, TimesThatMakeNoSense) {
   test::expect_error(ExitCode::usage, {"timeout", "heartbeat"},
                      [] { Watchdog(nullptr, 0, 2, {.heartbeat_s = 1, .timeout_s = 1}); });
   test::expect_error(ExitCode::usage, {"negative"}, [] { Watchdog(nullptr, 0, 2, {.stuck_s = -1}); });
+  test::expect_error(ExitCode::usage, {"negative"}, [] { Watchdog(nullptr, 0, 2, {.stuck_step_s = -1}); });
 }
 
 // ---- Ranks that are processes ----

@@ -30,8 +30,9 @@ class GradientReady : public std::enable_shared_from_this<GradientReady> {
   const std::vector<std::string>& groups() const { return groups_; }
 
   // For one forward pass and its backward pass, which must both come after this. Uses counted before are forgotten: a
-  // pass that threw may have left some. Empty: nobody listens.
-  void listen(Listener listener);
+  // pass that threw may have left some. Empty: nobody listens. `used_again` is called inside the forward pass, for a
+  // group's second use; what it throws leaves mark().
+  void listen(Listener listener, Listener used_again = {});
 
   // `input` itself, or where gradients are recorded and somebody listens an alias of it that tells autograd of this
   // use. A use whose input needs no gradient cannot be told of: the group is then not reported in this pass.
@@ -43,7 +44,7 @@ class GradientReady : public std::enable_shared_from_this<GradientReady> {
 
   std::vector<std::string> groups_;
   std::vector<int> uses_;  // of each group, that backward has still to come through
-  Listener listener_;
+  Listener listener_, used_again_;
 };
 
 // A module whose parameters make a group. It must mark its input in every use of them.

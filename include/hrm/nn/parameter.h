@@ -41,17 +41,32 @@ class ParameterSet {
  public:
   // Takes every parameter of `module` in the order of named_parameters() (a tensor registered twice counts once),
   // allocates the flat gradient buffer, zeroed, and the compute copies, and hands the copies and the gradient groups
-  // out. Throws Error(unexpected) when a parameter is not contiguous float32 with requires_grad, or lies on another
-  // device.
-  void build(torch::nn::Module& module, at::ScalarType compute_dtype);
+  // out. `blocks_run_once`: see below. Throws Error(unexpected) when a parameter is not contiguous float32 with
+  // requires_grad, or lies on another device.
+  void build(torch::nn::Module& module, at::ScalarType compute_dtype, bool blocks_run_once = false);
 
   const std::vector<Parameter>& all() const { return parameters_; }
   int64_t count() const { return count_; }
 
   // All gradients in one float32 vector, for norms and reductions. Each starts at a multiple of kGradAlignment
   // elements; the gaps are zero and stay zero, so the vector is a little longer than count().
+  // Undefined after place_gradients().
   const at::Tensor& flat_grad() const { return flat_grad_; }
   void zero_grad();
+
+  // For ranks that share the optimizer's work: moves the masters into one flat float32 vector of `size` elements, the
+  // i-th to offsets[i] (a multiple of kGradAlignment), zero between them. They stay the same tensors, at another
+  // address: call it before anything has kept one, e.g. a captured graph.
+  void place_masters(const std::vector<int64_t>& offsets, int64_t size);
+  // Undefined before place_masters().
+  const at::Tensor& flat_master() const { return flat_master_; }
+  // Gives each parameter the buffer that its gradients are added to from now on, contiguous float32 of its size, and
+  // frees the set's own. Who calls it clears them; zero_grad() throws Error(unexpected).
+  void place_gradients(const std::vector<at::Tensor>& gradients);
+
+  // Whether every group is used once in a recorded pass, in the reverse order of GradientReady::groups(), so that no
+  // gradient of a group is there before those of the group before it are complete.
+  bool blocks_run_once() const { return blocks_run_once_; }
 
   // Copies the masters into the compute copies (one fused cast). Call after anything that writes masters.
   void refresh_compute();
@@ -67,10 +82,11 @@ class ParameterSet {
  private:
   std::vector<Parameter> parameters_;
   std::vector<at::Tensor> copies_, copied_masters_;  // the pairs of refresh_compute()
-  at::Tensor flat_grad_;
+  at::Tensor flat_grad_, flat_master_;
   std::shared_ptr<GradientReady> gradient_ready_;
   int64_t count_ = 0;
   at::ScalarType compute_dtype_ = at::kFloat;
+  bool blocks_run_once_ = false;
 };
 
 }  // namespace hrm::nn

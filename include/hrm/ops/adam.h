@@ -28,7 +28,8 @@ struct AdamArgs {
   at::Tensor lr;          // learning rate
   at::Tensor grad_scale;  // factor for every gradient, e.g. the clip coefficient
   at::Tensor skip;        // non-zero or NaN: leave everything as it is, step too
-  // 0-dim float64, or undefined: becomes |new params - old params| / |old params| over all of them, 0 for a skip.
+  // 0-dim float64, or undefined: becomes |new params - old params| / |old params| over all of them, 0 for a skip. Or
+  // (2) float64, contiguous: becomes the squares of both, which can be added to those of other parameters.
   at::Tensor update_ratio;
   double beta1 = 0.9, beta2 = 0.95;
   double eps = 1e-8;  // adamw alone

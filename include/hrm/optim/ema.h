@@ -3,6 +3,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -18,14 +19,18 @@ class Ema : public Stateful {
   // Copies the masters as they are now.
   Ema(const nn::ParameterSet& parameters, double decay);
 
+  // Of parts of the masters alone, where several ranks share the work: masters[i] and its average shadows[i], which is
+  // registered by who gives it, are float32 of the same length.
+  Ema(std::vector<at::Tensor> masters, std::vector<at::Tensor> shadows, double decay);
+
   // Copies the masters again, in place.
   void reset();
 
-  // "ema.<parameter>", role ema.
+  // "ema.<parameter>", role ema; nothing where the averages were given.
   void visit_state(StateVisitor& visitor) override;
 
   double decay() const { return decay_; }
-  const std::vector<std::string>& names() const { return names_; }
+  const std::vector<std::string>& names() const { return names_; }     // empty where the averages were given
   const std::vector<at::Tensor>& shadows() const { return shadows_; }  // float32, shaped as the masters
 
  private:
@@ -41,16 +46,26 @@ class Ema : public Stateful {
 // While it lives, the masters hold the averages (and the averages hold the masters' values), and the compute copies
 // follow. Contents are exchanged in place, so graphs and views stay valid; the exchange is exact both ways. Take no
 // checkpoint and no training step in between.
+//
+// `share`, for an Ema of parts, is called after each exchange and gives every rank the others' parts of the masters.
+// Not in the destructor when an exception is on its way: others may wait for this rank in another operation, and the
+// masters are of no use any more.
 class EmaSwap {
  public:
-  EmaSwap(Ema& ema, nn::ParameterSet& parameters);
+  EmaSwap(Ema& ema, nn::ParameterSet& parameters, std::function<void()> share = {});
   ~EmaSwap();
+  // Exchanges back, now. Throws where the device or the other ranks fail: the masters are of no use then. The
+  // destructor could only log it.
+  void undo();
   EmaSwap(const EmaSwap&) = delete;
   EmaSwap& operator=(const EmaSwap&) = delete;
 
  private:
   Ema& ema_;
   nn::ParameterSet& parameters_;
+  std::function<void()> share_;
+  int exceptions_;  // under way when this was made
+  bool undone_ = false;
 };
 
 }  // namespace hrm::optim

@@ -22,6 +22,10 @@ struct ParameterGroup {
   std::vector<at::Tensor> averages = {};  // moving averages of the parameters, float32
   std::vector<at::Tensor> copies = {};    // bfloat16 or float16 copies, or the parameter itself where it has none
   double weight_decay = 0;
+  // Where the optimizer's own state lies, zeroed; empty: it allocates and registers it. Else of the same length, and
+  // registered by who gives it. In all groups alike.
+  std::vector<at::Tensor> exp_avgs = {};
+  std::vector<at::Tensor> exp_avg_sqs = {};
 };
 
 // All parameters of a set with their compute copies and, where given, their moving averages.
@@ -33,8 +37,8 @@ class Optimizer : public Stateful {
   // averages and copies follow in the same pass.
   // lr, grad_scale, skip: 0-dim float32 on the parameters' device, so that a captured graph sees new values. A non-zero
   // (or NaN) skip leaves parameters, averages, copies and state untouched. update_ratio: 0-dim float64 on that device
-  // or undefined; becomes |change of the parameters| / |parameters before|, 0 for a skip. Works on the current stream
-  // without host synchronisation; the gradients are only read.
+  // or undefined; becomes |change of the parameters| / |parameters before|, 0 for a skip; or (2), and becomes the
+  // squares of both. Works on the current stream without host synchronisation; the gradients are only read.
   virtual void step(const at::Tensor& lr, const at::Tensor& grad_scale, const at::Tensor& skip,
                     const at::Tensor& update_ratio = {}) = 0;
 };
@@ -48,8 +52,8 @@ struct OptimizerOptions {
 };
 
 // Optimizers and their state: "optim.step" (0-dim float32, updates done so far) and for each parameter
-// "optim.<name>.exp_avg" and "optim.<name>.exp_avg_sq", role optimizer. adam_atan2 and adamw: hrm/ops/adam.h.
-// Throws Error(usage) for an unknown name, Error(unexpected) when a group's lists do not fit together.
+// "optim.<name>.exp_avg" and "optim.<name>.exp_avg_sq" unless they were given, role optimizer. adam_atan2 and adamw:
+// hrm/ops/adam.h. Throws Error(usage) for an unknown name, Error(unexpected) when a group's lists do not fit together.
 std::unique_ptr<Optimizer> make_optimizer(const OptimizerOptions& options, std::vector<ParameterGroup> groups);
 
 }  // namespace hrm::optim

@@ -11,6 +11,8 @@
 #include <string>
 #include <vector>
 
+#include "hrm/parallel/step_clock.h"
+
 namespace hrm::parallel {
 
 enum class Reduction { sum, max };
@@ -22,6 +24,12 @@ class Pending {
   virtual ~Pending() = default;
   // Once. On the CPU returns when the result is there. Throws as Comm.
   virtual void wait() = 0;
+};
+
+// Of an operation that was done when it was started.
+class Done : public Pending {
+ public:
+  void wait() override {}
 };
 
 // All throw Error (ExitCode::rank_failed) when another rank is gone, or does not come within the time limit. After that
@@ -36,24 +44,94 @@ class Comm {
 
   // In place; contiguous, of floating type or int64.
   virtual std::unique_ptr<Pending> start_all_reduce(const at::Tensor& tensor, Reduction reduction) = 0;
-  // `out` holds the ranks' `in` one after the other: (ranks * n, ...) for an `in` of (n, ...); both contiguous.
-  virtual void all_gather(const at::Tensor& out, const at::Tensor& in) = 0;
+  // `out` becomes this rank's part of the sum of the ranks' `in`: rank r gets the r-th of `ranks` equal parts along
+  // dimension 0. (n, ...) for an `in` of (ranks * n, ...), both contiguous, of floating type or int64. `out` may be
+  // that part of `in`; what `in` holds elsewhere is lost.
+  virtual std::unique_ptr<Pending> start_reduce_scatter(const at::Tensor& out, const at::Tensor& in) = 0;
+  // `out` holds the ranks' `in` one after the other: (ranks * n, ...) for an `in` of (n, ...); both contiguous. `in`
+  // may be its own place in `out`.
+  virtual std::unique_ptr<Pending> start_all_gather(const at::Tensor& out, const at::Tensor& in) = 0;
   // Contiguous; of any type. All get what `root` has.
   virtual void broadcast(const at::Tensor& tensor, int root) = 0;
   // Returns when all ranks have come here.
   virtual void barrier() = 0;
+
+  // What operation a device is in or did last, for the report of a rank that hangs; from any thread, without waiting.
+  // Empty where there is nothing to tell.
+  virtual std::string progress() const { return {}; }
+
+  // By which the users of this Comm measure how long they wait for others; null: not at all. Not owned.
+  StepClock* clock() const { return clock_; }
+  void set_clock(StepClock* clock) { clock_ = clock; }
 
   bool alone() const { return ranks() == 1; }
   bool main() const { return rank() == 0; }
   void all_reduce(const at::Tensor& tensor, Reduction reduction = Reduction::sum) {
     start_all_reduce(tensor, reduction)->wait();
   }
+  void reduce_scatter(const at::Tensor& out, const at::Tensor& in) { start_reduce_scatter(out, in)->wait(); }
+  void all_gather(const at::Tensor& out, const at::Tensor& in) { start_all_gather(out, in)->wait(); }
   // Texts of any length from every rank, in the order of ranks, on every rank. By CPU tensors.
   std::vector<std::string> all_gather_text(const std::string& text);
+
+ protected:
+  // Throws Error(unexpected) unless `whole` holds as much as all ranks' `part` and both are contiguous, of one dtype.
+  void check_parts(const char* what, const at::Tensor& whole, const at::Tensor& part) const;
+
+ private:
+  StepClock* clock_ = nullptr;
 };
 
 // One rank: every operation is done at once.
 std::unique_ptr<Comm> make_single_comm();
+
+// One collective operation.
+struct CommOperation {
+  enum class Kind { all_reduce, reduce_scatter, all_gather, broadcast };
+  Kind kind = Kind::all_reduce;
+  int64_t bytes = 0;  // the tensor's; of a reduce-scatter and an all-gather the parts of all ranks together
+
+  bool operator==(const CommOperation&) const = default;
+};
+
+// What one rank took part in.
+struct CommTraffic {
+  std::vector<CommOperation> operations;  // in the order of their starts
+  int64_t barriers = 0;
+
+  int64_t calls(CommOperation::Kind kind) const;
+  int64_t bytes(CommOperation::Kind kind) const;
+  bool operator==(const CommTraffic&) const = default;
+};
+
+// Another Comm, and a record of all that goes through it; it grows with every call. Operations that fail count, too.
+class CountingComm : public Comm {
+ public:
+  explicit CountingComm(std::shared_ptr<Comm> comm) : comm_(std::move(comm)) {}
+
+  const CommTraffic& traffic() const { return traffic_; }
+  void forget() { traffic_ = {}; }
+
+  int rank() const override { return comm_->rank(); }
+  int ranks() const override { return comm_->ranks(); }
+  std::string describe() const override { return comm_->describe(); }
+  std::string progress() const override { return comm_->progress(); }
+  std::unique_ptr<Pending> start_all_reduce(const at::Tensor& tensor, Reduction reduction) override;
+  std::unique_ptr<Pending> start_reduce_scatter(const at::Tensor& out, const at::Tensor& in) override;
+  std::unique_ptr<Pending> start_all_gather(const at::Tensor& out, const at::Tensor& in) override;
+  void broadcast(const at::Tensor& tensor, int root) override;
+  void barrier() override;
+
+ private:
+  std::shared_ptr<Comm> comm_;
+  CommTraffic traffic_;
+};
+
+// One rank of so many that are not there, for tests and plans: what it would send is counted, and nothing is sent or
+// waited for. A sum, a maximum and a broadcast leave the rank's own values, an all-gather repeats its rows. Tensors of
+// any device, those without memory (meta) among them; on a GPU all is work of the current stream.
+// Error(unexpected) for a rank outside of 0 to ranks - 1, and for tensors that do not fit the operation.
+std::unique_ptr<CountingComm> make_fake_comm(int rank, int ranks);
 
 // `ranks` members of one group for as many threads of this process (tests): what one thread sends the others read from
 // its memory. CPU tensors, and a wait of at most `timeout_s` for the others.

@@ -10,11 +10,13 @@
 namespace hrm::parallel {
 
 // The entries of another Stateful, with each tensor of which this rank has a part (StateSlice) in full: slice
-// {0, global_rows}. All other entries are those of the other object itself. With one rank nothing is copied.
+// {0, global_rows}. A share of several tensors (StateSlice::flat) becomes these, whole, on the CPU. All other entries
+// are those of the other object itself. With one rank nothing is copied.
 class GatheredState : public Stateful {
  public:
   // For saving: collects the parts from all ranks, a collective operation. `state` and `comm` must live as long.
-  // Parts are equally long, in the order of ranks, along dimension 0. Throws as Comm.
+  // Parts are equally long, in the order of ranks, along dimension 0. Shares travel in pieces of some MiB, and rank 0
+  // alone keeps the whole: the others cannot visit the entries where there are any. Throws as Comm.
   static GatheredState collect(Stateful& state, Comm& comm);
 
   // For loading: room for the whole on the CPU, whose content hand_out() copies, this rank's part, into `state`.
@@ -26,7 +28,7 @@ class GatheredState : public Stateful {
  private:
   struct Part {
     std::string name;
-    at::Tensor part, whole;
+    at::Tensor part, whole;  // of a share the flat vector
     StateSlice slice;
   };
   explicit GatheredState(Stateful& state) : state_(state) {}

@@ -3,11 +3,14 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <array>
 #include <memory>
 #include <vector>
 
+#include "hrm/config/config.h"
 #include "hrm/nn/parameter.h"
 #include "hrm/parallel/comm.h"
+#include "hrm/state/registry.h"
 
 namespace hrm::parallel {
 
@@ -16,7 +19,13 @@ struct ReducerOptions {
   int64_t bucket_bytes = int64_t{8} << 20;
   // What is sent and summed: float32, or bfloat16, which halves the bytes and rounds every sum to 8 bits.
   at::ScalarType dtype = at::kFloat;
+  // 0: every rank gets the whole sum. 1 and 2: each gets its share of it (state/registry.h, FlatLayout) for ZeRO. 1
+  // keeps all gradients of a rank until then; with 2 they live no longer than their bucket's reduction, which therefore
+  // follows every micro-batch.
+  int64_t zero = 0;
 };
+
+ReducerOptions reducer_options(const config::ParallelConfig& config);
 
 // Cuts the flat gradient vector of a ParameterSet into contiguous buckets and sums each over the ranks, from the moment
 // when the groups in it are complete (nn::GradientReady). What belongs to no group (embeddings, heads) comes at the
@@ -24,9 +33,17 @@ struct ReducerOptions {
 //
 // All ranks start the buckets in the same order, which follows from the names of the model alone: a bucket that is
 // complete early waits for those before it. Nothing here waits for a device, so that a step can be captured. With one
-// rank nothing is done and nobody listens to the backward pass.
+// rank nothing is done, whatever `zero` says, and nobody listens to the backward pass.
+//
+// With zero 1 and 2 the buckets are padded so that each can be cut into equal slices, and masters and gradients move
+// to that layout (ParameterSet::place_masters, place_gradients): once for each set. With zero 2 two buffers take turns
+// for the gradients of the blocks: when a bucket starts to travel, the other buffer, whose own has arrived meanwhile,
+// is cleared for the next. What belongs to no group has its gradients until the end of the micro-batch. Where buffers
+// cannot take turns, as the model runs its blocks several times in a pass (TRM) or has but two buckets of them, zero 2
+// is zero 1.
 //
 // For each step:
+//   clear()
 //   for each micro-batch: begin(whether it is the last); forward; backward
 //   finish()
 class GradientReducer {
@@ -37,16 +54,34 @@ class GradientReducer {
   GradientReducer(const GradientReducer&) = delete;
   GradientReducer& operator=(const GradientReducer&) = delete;
 
-  // Before the forward pass of each micro-batch. The gradients of all but the last are only added up. An Error of the
-  // Comm in the backward pass that follows is thrown by backward(); after that there is no next step.
+  // Clears the gradients.
+  void clear();
+
+  // Before the forward pass of each micro-batch. The gradients of all but the last are only added up; with zero 2 those
+  // of each travel, and the sums are added up. An Error of the Comm in the backward pass that follows is thrown by
+  // backward(); after that there is no next step. With zero 2 also Error(unexpected), where blocks do not run once and
+  // in order.
   void begin(bool last_micro_batch);
 
   // After the last backward pass. Starts what is left and waits for all, on a GPU by ordering the current stream: then
-  // flat_grad() holds the sum over the ranks, the same bits on each. Throws as Comm.
+  // flat_grad(), with zero 1 and 2 share(), holds the sum over the ranks, the same bits on each. Throws as Comm.
   void finish();
+
+  // A step that failed, as one may in a capture, is given up: the next begins anew.
+  void abandon();
 
   // What the listener does in begin(true)'s backward pass: the gradients of this group are complete.
   void ready(int group);
+
+  // Whether the gradients of each micro-batch travel, not their sum alone.
+  bool every_micro_batch() const { return zero_ == 2; }
+
+  // With zero 1 and 2 and several ranks; else null, undefined.
+  const FlatLayout* layout() const { return layout_.get(); }
+  // This rank's share of the sum, (layout()->share()) float32.
+  const at::Tensor& share() const { return share_; }
+  // Of all that holds gradients on this rank: buffers, what travels, the share.
+  int64_t gradient_bytes() const;
 
   // 0 with one rank.
   size_t buckets() const { return buckets_.size(); }
@@ -55,21 +90,41 @@ class GradientReducer {
 
  private:
   struct Bucket {
-    at::Tensor gradients;     // a slice of flat_grad()
+    int64_t offset = 0;       // in the flat vector
+    at::Tensor gradients;     // of that place in it
     at::Tensor sent;          // the same, or its copy in the dtype that travels
     std::vector<int> groups;  // that must be complete; empty: those of no group, at the end
     std::unique_ptr<Pending> pending;
   };
 
+  struct Extent;
   void cut(const ReducerOptions& options);
+  void lay_out(const std::vector<Extent>& extents);
+  void make_buffers(at::ScalarType dtype, bool rotate);
+  at::Tensor own_slice(const Bucket& bucket) const;
+  void open_buffer(size_t bucket);
+  void check_nothing_started() const;
   void start_next();
+  void take_in(Bucket& bucket);
+  void settle();
 
   nn::ParameterSet& parameters_;
   Comm& comm_;
   std::vector<Bucket> buckets_;  // in the order in which they are started
   std::vector<char> complete_;   // by group
   size_t started_ = 0, started_early_ = 0;
-  bool open_ = false;  // between begin(true) and finish()
+  bool open_ = false;  // gradients of the micro-batch under way will travel
+  bool last_ = false;  // it is the step's last
+
+  // With zero 1 and 2:
+  int64_t zero_ = 0;
+  std::unique_ptr<FlatLayout> layout_;
+  at::Tensor share_;
+  bool summed_ = false;              // share_ holds the sums of earlier micro-batches of this step
+  at::Tensor held_;                  // gradients of all buckets but those that take turns,
+  size_t rotating_ = 0;              // the first so many,
+  std::array<at::Tensor, 2> turns_;  // with these, the even and the odd ones
+  size_t opened_ = 0;                // the one whose turn it is
 };
 
 }  // namespace hrm::parallel

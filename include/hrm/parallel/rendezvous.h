@@ -1,6 +1,7 @@
 #pragma once
 // Where the ranks of one training meet: a small key-value store, served by rank 0 or by torchrun's agent.
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -25,6 +26,16 @@ class Store {
   virtual std::string set_once(const std::string& key, const std::string& value) = 0;
   // Waits for it; nothing when it has not come within so many seconds.
   virtual std::optional<std::string> wait(const std::string& key, double seconds) = 0;
+};
+
+// Learns at once when the process of the next rank (of the last rank: of rank 0) is gone, by the connection to it,
+// whatever the training hangs in: NCCL does not notice. A thread that waits for a message which comes at the end alone.
+class NeighbourWatch {
+ public:
+  // Without part(): as if the training had not ended well.
+  virtual ~NeighbourWatch() = default;
+  // All ranks have come to the end: from now on nobody is missed. Waits for the next rank to say the same.
+  virtual void part() = 0;
 };
 
 struct RendezvousOptions {
@@ -53,5 +64,9 @@ class Rendezvous {
   struct State;
   std::unique_ptr<State> state_;
 };
+
+// `gloo`: the Comm of Rendezvous::make_gloo_comm, which must live longer. `on_broken` is called at most once, from
+// another thread.
+std::unique_ptr<NeighbourWatch> watch_neighbour(Comm& gloo, std::function<void()> on_broken);
 
 }  // namespace hrm::parallel

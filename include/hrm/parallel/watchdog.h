@@ -8,6 +8,7 @@
 #include <string>
 #include <thread>
 
+#include "hrm/base/error.h"
 #include "hrm/parallel/rendezvous.h"
 
 namespace hrm::parallel {
@@ -16,6 +17,7 @@ struct WatchdogOptions {
   double heartbeat_s = 1;
   double timeout_s = 60;     // a rank without a heartbeat, or a store without an answer, for so long is gone
   double stuck_s = 1800;     // no rank has called at() for so long; longer than any evaluation. 0: never
+  double stuck_step_s = 0;   // as limit_steps()
   double farewell_s = 5;     // the longest that a rank that leaves waits until the others know
   bool agent_store = false;  // as in Launch
   int watch_all_up_to = 64;  // with more ranks, rank 0 watches all and the others watch rank 0: one store for all
@@ -24,6 +26,9 @@ struct WatchdogOptions {
 struct Failure {
   int rank;  // the (lowest) one at fault; -1: none can be told
   std::string sentence;
+  // With which all ranks end: that of the rank at fault where it said one, so that a launcher does not start again what
+  // will fail again.
+  ExitCode code = ExitCode::rank_failed;
 };
 
 // Every rank makes one, within timeout_s of each other and after they have met. A rank is gone when its heartbeats have
@@ -49,6 +54,9 @@ class Watchdog {
   // from any thread. Every call is a sign of life, a repeated one, too.
   void at(int64_t step, const char* doing);
 
+  // What leave() logs beside the stack, such as the collective that a GPU is in. Called from any thread, must not wait.
+  void set_report(std::function<std::string()> report);
+
   // A connection to another rank has broken, by which none is told from the others: one without a heartbeat for two and
   // a half intervals is gone from now on, before timeout_s. on_failure follows within a few heartbeats if there is one.
   void suspect();
@@ -56,7 +64,10 @@ class Watchdog {
   // This rank leaves because of an error: tells the others, and returns what all ranks report. That is another rank's
   // failure if one came first, of which ours may be but the consequence. on_failure will not be called any more. Rank
   // 0, as it takes the store along, waits until the others have read it, at most farewell_s.
-  Failure failed(const std::string& sentence);
+  Failure failed(const std::string& sentence, ExitCode code = ExitCode::rank_failed);
+
+  // From now on ranks whose last call of at() said "step" are stuck after so long, instead of stuck_s; 0: as stuck_s.
+  void limit_steps(double seconds);
 
   // The training has ended well: the others go on without this rank. on_failure will not be called any more. Takes a
   // heartbeat for rank 0, which takes the store along (the others then watch no more), else no time; at most
@@ -64,7 +75,7 @@ class Watchdog {
   void stop();
 
   // What to do on a failure when the training thread hangs in a collective: logs the failure and the training thread's
-  // stack, and ends the process with ExitCode::rank_failed, without destructors (those of NCCL and Gloo may hang).
+  // stack, and ends the process with the failure's code, without destructors (those of NCCL and Gloo may hang).
   // Within a few seconds, whatever hangs. From any thread.
   [[noreturn]] void leave(const Failure& failure);
 

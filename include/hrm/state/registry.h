@@ -13,10 +13,38 @@ namespace hrm {
 // Where an entry belongs: weights and their average stand in model.pt, all else in state.safetensors.
 enum class StateRole { weight, ema, optimizer, carry, loop };
 
+// How tensors lie in one flat vector that is cut over ranks: rank r has the r-th of `ranks` equal slices of every
+// piece, one after the other, which are its share.
+struct FlatLayout {
+  struct Member {
+    std::string name;
+    std::vector<int64_t> sizes;
+    int64_t offset = 0;  // in the flat vector, in elements as all that follows
+  };
+  struct Piece {
+    int64_t offset = 0;
+    int64_t size = 0;  // a multiple of ranks
+  };
+  int rank = 0;
+  int ranks = 1;
+  int64_t size = 0;             // of the flat vector
+  std::vector<Member> members;  // do not overlap; what lies between them is zero
+  std::vector<Piece> pieces;    // cover the flat vector, in order
+
+  int64_t share() const { return size / ranks; }
+  // Where this rank's slice of a piece begins, in the flat vector and in its share; how long it is.
+  int64_t slice_offset(const Piece& piece) const { return piece.offset + rank * slice_size(piece); }
+  int64_t share_offset(const Piece& piece) const { return piece.offset / ranks; }
+  int64_t slice_size(const Piece& piece) const { return piece.size / ranks; }
+};
+
 // A slice of a tensor that is split over ranks along dimension 0. Whole tensors: offset 0, global_rows = size(0).
 struct StateSlice {
   int64_t offset = 0;
   int64_t global_rows = -1;  // -1: not split
+  // Not null: the entry is this rank's share, (flat->share()), of several tensors. Its name has one '*', in whose place
+  // stand their names. Lives as long as the tensor.
+  const FlatLayout* flat = nullptr;
 };
 
 class StateVisitor {

@@ -131,7 +131,7 @@ std::vector<Part> parts_of(at::TensorList params) {
 void adam_(const AdamArgs& args) {
   const at::NoGradGuard no_grad;
   if (args.skip.item<float>() != 0) {
-    if (args.update_ratio.defined()) *args.update_ratio.mutable_data_ptr<double>() = 0;
+    if (args.update_ratio.defined()) args.update_ratio.zero_();
     return;
   }
   const float t = *args.step.mutable_data_ptr<float>() += 1;
@@ -173,7 +173,13 @@ void adam_(const AdamArgs& args) {
     total.distance += part.distance;
     total.size += part.size;
   }
-  *args.update_ratio.mutable_data_ptr<double>() = std::sqrt(total.distance / total.size);
+  auto* ratio = args.update_ratio.mutable_data_ptr<double>();
+  if (args.update_ratio.dim() == 0) {
+    *ratio = std::sqrt(total.distance / total.size);
+  } else {
+    ratio[0] = total.distance;
+    ratio[1] = total.size;
+  }
 }
 
 }  // namespace hrm::ops::cpu

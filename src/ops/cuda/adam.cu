@@ -140,7 +140,7 @@ __global__ void __launch_bounds__(kFinishThreads) finish_kernel(const AdamFinish
   if (threadIdx.x == 0 && !skipped) *args.step += 1;
   if (args.update_ratio == nullptr) return;
   if (skipped) {
-    if (threadIdx.x == 0) *args.update_ratio = 0;
+    if (threadIdx.x < (args.squares ? 2 : 1)) args.update_ratio[threadIdx.x] = 0;
     return;
   }
   double2 sum = make_double2(0, 0);
@@ -157,7 +157,13 @@ __global__ void __launch_bounds__(kFinishThreads) finish_kernel(const AdamFinish
       shared[threadIdx.x].y += shared[threadIdx.x + half].y;
     }
   }
-  if (threadIdx.x == 0) *args.update_ratio = sqrt(shared[0].x / shared[0].y);
+  if (threadIdx.x != 0) return;
+  if (args.squares) {
+    args.update_ratio[0] = shared[0].x;
+    args.update_ratio[1] = shared[0].y;
+  } else {
+    *args.update_ratio = sqrt(shared[0].x / shared[0].y);
+  }
 }
 
 }  // namespace

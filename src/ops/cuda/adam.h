@@ -46,10 +46,12 @@ struct AdamFinish {
   float* step;
   const float* skip;
   double* update_ratio;    // or null: not wanted
+  bool squares;            // two values: the sums that the ratio is made of
   const double2* partial;  // of all launches
   int64_t num_partial;
 };
-// step += 1 unless skip; the ratio from the partial sums. After the updates, which read the old step.
+// step += 1 unless skip; the ratio, or what it is made of, from the partial sums. After the updates, which read the old
+// step.
 cudaError_t launch(const AdamFinish& params, cudaStream_t stream);
 
 }  // namespace hrm::ops::cuda

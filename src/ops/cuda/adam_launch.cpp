@@ -67,6 +67,7 @@ void adam_cuda(const AdamArgs& args) {
     next_partial = static_cast<double2*>(partial.mutable_data_ptr());
     finish.partial = next_partial;
     finish.update_ratio = args.update_ratio.mutable_data_ptr<double>();
+    finish.squares = args.update_ratio.dim() == 1;
   }
 
   cuda::AdamParams params{};

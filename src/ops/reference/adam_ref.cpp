@@ -47,7 +47,7 @@ void adam_(const AdamArgs& args) {
     if (has_copy(args, i)) assign(args.copies[i], new_p.to(args.copies[i].scalar_type()));
   }
   if (!args.update_ratio.defined()) return;
-  const at::Tensor ratio = at::sqrt(moved / size);
+  const at::Tensor ratio = args.update_ratio.dim() == 0 ? at::sqrt(moved / size) : at::stack({moved, size});
   at::Tensor(args.update_ratio).copy_(at::where(left_out, at::zeros_like(ratio), ratio));
 }
 

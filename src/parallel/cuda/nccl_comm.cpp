@@ -4,9 +4,12 @@
 #include <c10/cuda/CUDAEvent.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
+#include <cuda_runtime_api.h>
 #include <nccl.h>
 
+#include <array>
 #include <cstring>
+#include <mutex>
 
 #include "hrm/base/error.h"
 #include "hrm/base/text.h"
@@ -45,9 +48,70 @@ ncclRedOp_t op_of(Reduction reduction) {
   return reduction == Reduction::sum ? ncclSum : ncclMax;
 }
 
+// Which operation the GPU has come to. Before and after each the stream writes its number into memory of the host, also
+// when a captured graph runs, of which the host sees nothing: after a hang it can be read what the GPU waits in.
+class DeviceProgress {
+ public:
+  DeviceProgress() {
+    void* memory = nullptr;
+    if (cudaHostAlloc(&memory, 2, cudaHostAllocMapped | cudaHostAllocPortable) != cudaSuccess)
+      fail_with(cudaGetLastError());
+    bytes_ = static_cast<volatile uint8_t*>(memory);
+    bytes_[kBegun] = 0;
+    bytes_[kDone] = 0;
+    if (cudaHostGetDevicePointer(&device_, memory, 0) != cudaSuccess) fail_with(cudaGetLastError());
+  }
+  ~DeviceProgress() { cudaFreeHost(const_cast<uint8_t*>(bytes_)); }
+  DeviceProgress(const DeviceProgress&) = delete;
+  DeviceProgress& operator=(const DeviceProgress&) = delete;
+
+  // Around the operation, on its stream. Numbers come again after 255 operations.
+  uint8_t begin(const char* what, size_t bytes, cudaStream_t stream) {
+    const auto number = static_cast<uint8_t>(count_++ % 255 + 1);
+    {
+      const std::lock_guard lock(mutex_);
+      operations_[number] = {what, bytes};
+    }
+    write(kBegun, number, stream);
+    return number;
+  }
+  void end(uint8_t number, cudaStream_t stream) { write(kDone, number, stream); }
+
+  std::string text() const {
+    const uint8_t begun = bytes_[kBegun], done = bytes_[kDone];
+    if (begun == 0) return "the GPU has not come to a collective operation";
+    const std::unique_lock lock(mutex_, std::try_to_lock);
+    const std::string what = lock ? cat(operations_[begun].what, " of ", human_bytes(operations_[begun].bytes)) : "one";
+    return begun == done ? cat("the GPU is in no collective operation; the last was ", what)
+                         : cat("the GPU is in ", what, " and waits for other ranks, or for what comes before it");
+  }
+
+ private:
+  enum Place { kBegun, kDone };
+  struct Operation {
+    const char* what = "";
+    size_t bytes = 0;
+  };
+
+  [[noreturn]] static void fail_with(cudaError_t status) {
+    fail(ExitCode::environment, "no memory of the host can be shared with the GPU (", cudaGetErrorString(status), ")");
+  }
+  void write(Place place, uint8_t value, cudaStream_t stream) {
+    const cudaError_t status = cudaMemsetAsync(static_cast<uint8_t*>(device_) + place, value, 1, stream);
+    require(status == cudaSuccess, ExitCode::unexpected, "the GPU's progress cannot be written (",
+            cudaGetErrorString(status), ")");
+  }
+
+  volatile uint8_t* bytes_ = nullptr;
+  void* device_ = nullptr;
+  uint64_t count_ = 0;  // of one thread at a time, as all operations
+  mutable std::mutex mutex_;
+  std::array<Operation, 256> operations_;
+};
+
 class NcclComm : public Comm {
  public:
-  NcclComm(std::unique_ptr<Comm> cpu, at::Device device)
+  NcclComm(std::shared_ptr<Comm> cpu, at::Device device)
       : cpu_(std::move(cpu)),
         device_(device),
         side_(c10::cuda::getStreamFromPool(/*isHighPriority=*/false, device.index())) {
@@ -80,14 +144,28 @@ class NcclComm : public Comm {
     });
   }
 
-  void all_gather(const at::Tensor& out, const at::Tensor& in) override {
-    if (in.is_cpu()) return cpu_->all_gather(out, in);
-    require(out.is_contiguous() && out.numel() == in.numel() * ranks(), ExitCode::unexpected, "an all-gather of ",
-            in.numel(), " elements from ", ranks(), " ranks into ", out.numel());
-    aside(in, "an all-gather", [&] {
-      return ncclAllGather(in.const_data_ptr(), out.mutable_data_ptr(), elements(in), type_of(in), comm_,
-                           side_.stream());
-    })->wait();
+  std::unique_ptr<Pending> start_reduce_scatter(const at::Tensor& out, const at::Tensor& in) override {
+    if (in.is_cpu()) return cpu_->start_reduce_scatter(out, in);
+    check_parts("a reduce-scatter", in, out);
+    return aside(
+        in, "a reduce-scatter",
+        [&] {
+          return ncclReduceScatter(in.const_data_ptr(), out.mutable_data_ptr(), elements(out), type_of(in), ncclSum,
+                                   comm_, side_.stream());
+        },
+        out);
+  }
+
+  std::unique_ptr<Pending> start_all_gather(const at::Tensor& out, const at::Tensor& in) override {
+    if (in.is_cpu()) return cpu_->start_all_gather(out, in);
+    check_parts("an all-gather", out, in);
+    return aside(
+        out, "an all-gather",
+        [&] {
+          return ncclAllGather(in.const_data_ptr(), out.mutable_data_ptr(), elements(in), type_of(in), comm_,
+                               side_.stream());
+        },
+        in);
   }
 
   void broadcast(const at::Tensor& tensor, int root) override {
@@ -99,32 +177,37 @@ class NcclComm : public Comm {
   }
 
   void barrier() override { cpu_->barrier(); }
+  std::string progress() const override { return progress_.text(); }
 
  private:
-  // Holds the tensor's memory until the current stream is behind the operation.
+  // Holds the tensors' memory until the current stream is behind the operation.
   class Ordered : public Pending {
    public:
-    Ordered(at::Tensor tensor, CUDAEvent done) : tensor_(std::move(tensor)), done_(std::move(done)) {}
+    Ordered(at::Tensor tensor, at::Tensor other, CUDAEvent done)
+        : tensor_(std::move(tensor)), other_(std::move(other)), done_(std::move(done)) {}
     void wait() override { done_.block(c10::cuda::getCurrentCUDAStream(tensor_.device().index())); }
 
    private:
-    at::Tensor tensor_;
+    at::Tensor tensor_, other_;
     CUDAEvent done_;
   };
 
   static size_t elements(const at::Tensor& tensor) { return static_cast<size_t>(tensor.numel()); }
 
   template <class F>
-  std::unique_ptr<Pending> aside(const at::Tensor& tensor, const char* what, const F& operation) {
+  std::unique_ptr<Pending> aside(const at::Tensor& tensor, const char* what, const F& operation,
+                                 const at::Tensor& other = {}) {
     require(tensor.is_contiguous() && tensor.device() == device_, ExitCode::unexpected, what, " of a tensor on ",
             tensor.device().str(), " with gaps, or by a rank of ", device_.str());
     const c10::cuda::CUDAGuard guard(device_);
     CUDAEvent ready, done;
     ready.record(c10::cuda::getCurrentCUDAStream(device_.index()));
     ready.block(side_);
+    const uint8_t number = progress_.begin(what, tensor.nbytes(), side_.stream());
     check(operation(), what);
+    progress_.end(number, side_.stream());
     done.record(side_);
-    return std::make_unique<Ordered>(tensor, std::move(done));
+    return std::make_unique<Ordered>(tensor, other, std::move(done));
   }
 
   void check(ncclResult_t result, const char* what) const {
@@ -134,16 +217,17 @@ class NcclComm : public Comm {
          "); NCCL_DEBUG=INFO tells more");
   }
 
-  std::unique_ptr<Comm> cpu_;
+  std::shared_ptr<Comm> cpu_;
   at::Device device_;
   CUDAStream side_;
   ncclComm_t comm_ = nullptr;
+  DeviceProgress progress_;
   std::string version_;
 };
 
 }  // namespace
 
-std::unique_ptr<Comm> make_nccl_comm(std::unique_ptr<Comm> cpu, at::Device device) {
+std::unique_ptr<Comm> make_nccl_comm(std::shared_ptr<Comm> cpu, at::Device device) {
   return std::make_unique<NcclComm>(std::move(cpu), device);
 }
 

@@ -1,0 +1,103 @@
+#include "hrm/parallel/parameter_shards.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+
+#include "hrm/base/error.h"
+
+namespace hrm::parallel {
+
+ParameterShards::ParameterShards(nn::ParameterSet& parameters, Comm& comm, const GradientReducer& reducer,
+                                 double average_decay)
+    : parameters_(parameters), comm_(comm), layout_(*reducer.layout()), gradients_(reducer.share()) {
+  for (const FlatLayout::Piece& piece : layout_.pieces) {
+    const int64_t begin = layout_.slice_offset(piece), end = begin + layout_.slice_size(piece);
+    for (size_t i = 0; i < layout_.members.size(); ++i) {
+      const FlatLayout::Member& member = layout_.members[i];
+      const int64_t size = c10::multiply_integers(member.sizes.begin(), member.sizes.end());
+      const int64_t first = std::max(begin, member.offset), last = std::min(end, member.offset + size);
+      if (first >= last) continue;
+      parts_.push_back({i, first, layout_.share_offset(piece) + first - begin, last - first});
+    }
+  }
+  require(!parts_.empty(), ExitCode::usage, "the model's ", parameters_.count(), " parameters are too few to give ",
+          comm_.ranks(), " ranks a share each: use parallel.zero=0");
+  const at::TensorOptions options = gradients_.options();
+  exp_avg_ = at::zeros({layout_.share()}, options);
+  exp_avg_sq_ = at::zeros({layout_.share()}, options);
+  moved_ = at::zeros({2}, options.dtype(at::kDouble));
+  if (average_decay <= 0) return;
+  average_ = at::zeros({layout_.share()}, options);
+  ema_ = std::make_unique<optim::Ema>(master_views(), views(average_), average_decay);
+}
+
+std::vector<at::Tensor> ParameterShards::views(const at::Tensor& share) const {
+  std::vector<at::Tensor> views;
+  for (const Part& part : parts_) views.push_back(share.narrow(0, part.share, part.size));
+  return views;
+}
+
+std::vector<at::Tensor> ParameterShards::master_views() const {
+  std::vector<at::Tensor> views;
+  for (const Part& part : parts_) views.push_back(parameters_.flat_master().narrow(0, part.flat, part.size));
+  return views;
+}
+
+optim::ParameterGroup ParameterShards::group(double weight_decay) const {
+  optim::ParameterGroup group;
+  for (const Part& part : parts_) group.names.push_back(layout_.members[part.member].name);
+  group.params = master_views();
+  group.grads = views(gradients_);
+  if (ema_) group.averages = ema_->shadows();
+  group.weight_decay = weight_decay;
+  group.exp_avgs = views(exp_avg_);
+  group.exp_avg_sqs = views(exp_avg_sq_);
+  return group;
+}
+
+optim::GradNorm ParameterShards::global_norm(double max_norm, const optim::GradNormExtras& extras) const {
+  // The norm of the ranks' norms.
+  const at::Tensor own = optim::global_norm(gradients_, /*max_norm=*/0).norm.view({1});
+  const at::Tensor all = at::empty({comm_.ranks()}, own.options());
+  {
+    const StepClock::Wait waiting(comm_.clock());
+    comm_.all_gather(all, own);
+  }
+  return optim::global_norm(all, max_norm, 2, extras);
+}
+
+void ParameterShards::step(optim::Optimizer& optimizer, const at::Tensor& lr, const at::Tensor& grad_scale,
+                           const at::Tensor& skip, const at::Tensor& update_ratio) {
+  optimizer.step(lr, grad_scale, skip, moved_);
+  gather();
+  parameters_.refresh_compute();
+  {
+    const StepClock::Wait waiting(comm_.clock());
+    comm_.all_reduce(moved_);
+  }
+  // Both are 0 for a skip.
+  const at::Tensor ratio = at::sqrt(moved_.select(0, 0) / moved_.select(0, 1));
+  at::Tensor(update_ratio).copy_(at::where(moved_.select(0, 1) > 0, ratio, at::zeros_like(ratio)));
+}
+
+void ParameterShards::gather() {
+  const at::NoGradGuard no_grad;
+  const at::Tensor& flat = parameters_.flat_master();
+  const StepClock::Wait waiting(comm_.clock());
+  std::vector<std::unique_ptr<Pending>> pending;
+  for (const FlatLayout::Piece& piece : layout_.pieces) {
+    pending.push_back(comm_.start_all_gather(flat.narrow(0, piece.offset, piece.size),
+                                             flat.narrow(0, layout_.slice_offset(piece), layout_.slice_size(piece))));
+  }
+  for (const auto& operation : pending) operation->wait();
+}
+
+void ParameterShards::visit_state(StateVisitor& visitor) {
+  const StateSlice slice{.flat = &layout_};
+  visitor.tensor("optim.*.exp_avg", exp_avg_, StateRole::optimizer, slice);
+  visitor.tensor("optim.*.exp_avg_sq", exp_avg_sq_, StateRole::optimizer, slice);
+  if (ema_) visitor.tensor("ema.*", average_, StateRole::ema, slice);
+}
+
+}  // namespace hrm::parallel

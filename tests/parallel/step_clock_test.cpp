@@ -1,0 +1,73 @@
+// How long ranks work and wait, and which are slow.
+
+#include "hrm/parallel/step_clock.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cmath>
+#include <thread>
+
+#include "hrm/parallel/slow_ranks.h"
+
+namespace hrm::parallel {
+namespace {
+
+void pass(int ms) {
+  std::this_thread::sleep_for(std::chrono::milliseconds(ms));
+}
+
+TEST(StepClock, WaitsAreNoWork) {
+  StepClock clock(at::kCPU);
+  const at::Tensor own = at::full({}, -1, at::kDouble), waited = at::full({}, -1, at::kDouble);
+  clock.begin_step(own, waited);
+  EXPECT_EQ(own.item<double>(), 0);
+  EXPECT_EQ(waited.item<double>(), 0);
+  pass(20);
+  for (int i = 0; i < 2; ++i) {
+    const StepClock::Wait wait(&clock);
+    pass(30);
+  }
+  pass(20);
+  clock.begin_step(own, waited);
+  EXPECT_GE(own.item<double>(), 39);
+  EXPECT_GE(waited.item<double>(), 59);
+  EXPECT_LT(own.item<double>(), 400);  // a busy machine's
+  clock.begin_step(own, waited);
+  EXPECT_LT(waited.item<double>(), 1e-9);
+}
+
+TEST(StepClock, NoClockMeasuresNothing) {
+  const StepClock::Wait wait(nullptr);
+}
+
+std::string after(SlowRanks& ranks, int steps, const std::vector<double>& own_ms) {
+  std::string text;
+  for (int i = 0; i < steps; ++i) text += ranks.add(own_ms.data());
+  return text;
+}
+
+TEST(SlowRanks, IsNamedOnce) {
+  SlowRanks ranks(4, /*steps=*/10);
+  EXPECT_EQ(after(ranks, 10, {20, 21, 22, 29}), "");
+  EXPECT_EQ(after(ranks, 9, {20, 21, 33, 22}), "");
+  const std::string text = after(ranks, 1, {20, 21, 33, 22});
+  EXPECT_NE(text.find("rank 2 (33 ms)"), std::string::npos) << text;
+  EXPECT_NE(text.find("works 21 ms a step"), std::string::npos) << text;
+  EXPECT_EQ(text.find("rank 3"), std::string::npos) << text;
+  EXPECT_EQ(after(ranks, 20, {20, 21, 33, 22}), "");
+  EXPECT_EQ(after(ranks, 10, {20, 21, 22, 22}), "");
+  EXPECT_NE(after(ranks, 10, {20, 21, 33, 40}).find("rank 2 (33 ms), rank 3 (40 ms)"), std::string::npos);
+}
+
+// A single long step is none of a slow rank, and neither is one that is not known.
+TEST(SlowRanks, MediansCount) {
+  SlowRanks ranks(2, 10);
+  EXPECT_EQ(after(ranks, 1, {20, 900}) + after(ranks, 9, {20, 20}), "");
+  EXPECT_EQ(after(ranks, 4, {20, NAN}) + after(ranks, 6, {20, 22}), "");
+  EXPECT_NE(after(ranks, 10, {61, 20}).find("rank 0 (61 ms)"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace hrm::parallel
