@@ -355,12 +355,75 @@ void add_bench_ops(CLI::App& bench, Action& action) {
   });
 }
 
+void add_bench_comm(CLI::App& bench, Action& action) {
+  CLI::App* sub = bench.add_subcommand("comm", "time sums between ranks that were started together");
+  auto o = std::make_shared<train::BenchCommOptions>();
+  sub->add_option("--device", o->device, "auto = GPUs, by NCCL, when there are usable ones; cpu = CPUs, by Gloo")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"auto", "cpu", "cuda"}));
+  sub->add_option("--max-mb", o->max_mb, "up to tensors of this size, from 8 bytes on")
+      ->capture_default_str()
+      ->type_name("MIB")
+      ->check(CLI::Range(1, 4096));
+  sub->add_option("--meet-timeout", o->meet_timeout_s, "how long to wait for all ranks")
+      ->capture_default_str()
+      ->type_name("SECONDS")
+      ->check(CLI::Range(1.0, 86400.0));
+  add_json_out(*sub, o->json_out);
+  sub->footer("example: torchrun --no-python --nproc-per-node=8 hrm_train bench comm --json node.json");
+  sub->callback([o, &action] {
+    action = [o] {
+      check_can_write(o->json_out);
+      return train::run_bench_comm(*o);
+    };
+  });
+}
+
 void add_bench(CLI::App& app, Action& action) {
-  CLI::App* sub = app.add_subcommand("bench", "measure the speed of steps, ops and evaluations");
+  CLI::App* sub = app.add_subcommand("bench", "measure the speed of steps, ops, evaluations and sums between ranks");
   sub->require_subcommand(1);
   add_bench_step(*sub, action);
   add_bench_ops(*sub, action);
   add_bench_eval(*sub, action);
+  add_bench_comm(*sub, action);
+}
+
+// What is asked of `plan` for several ranks.
+void add_plan_ranks(CLI::App& sub, train::PlanOptions& o) {
+  CLI::Option* ranks =
+      sub.add_option("--ranks", o.ranks, "plan data-parallel trainings with so many ranks, a GPU each, e.g. 8,64,1024")
+          ->type_name("N,...")
+          ->delimiter(',')
+          ->allow_extra_args(false)
+          ->check(CLI::Range(1, 1 << 20));
+  sub.add_flag("--weak", o.weak,
+               "with --ranks: train.global_batch_size is each rank's batch (default: of all together)")
+      ->needs(ranks);
+  sub.add_option("--ranks-per-node", o.ranks_per_node, "with --ranks: GPUs of a node")
+      ->type_name("N")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1 << 20))
+      ->needs(ranks);
+  sub.add_option(
+         "--bandwidths", o.bandwidths,
+         "with --ranks: result of 'bench comm --json', of one node, or with one rank on each of several for the "
+         "network; may be given for both")
+      ->type_name("FILE")
+      ->allow_extra_args(false)
+      ->check(not_empty)
+      ->needs(ranks);
+  const auto rate = [&](const char* name, double& value, const char* what) {
+    sub.add_option(name, value, what)->type_name("GB/S")->check(CLI::Range(1e-3, 1e6))->needs(ranks);
+  };
+  rate("--link-gbs", o.link_gbs,
+       "with --ranks: 1e9 bytes a second that a GPU sends to others of its node, bus bandwidth (default: data sheet)");
+  rate("--network-gbs", o.network_gbs, "with --ranks: the same to other nodes (default: 50, one 400 Gbit/s adapter)");
+  const auto hop = [&](const char* name, double& value, const char* what) {
+    sub.add_option(name, value, what)->type_name("US")->check(CLI::Range(1e-3, 1e6))->needs(ranks);
+  };
+  hop("--hop-us", o.hop_us,
+      "with --ranks: microseconds of an empty message to the next GPU of a node (default: as NCCL assumes)");
+  hop("--network-hop-us", o.network_hop_us, "with --ranks: the same to another node");
 }
 
 void add_plan(CLI::App& app, Action& action) {
@@ -377,8 +440,11 @@ void add_plan(CLI::App& app, Action& action) {
   sub->add_option("--vocab-size", o->vocab_size, "tokens of that data (Sudoku 11, mazes 6)")
       ->type_name("N")
       ->check(CLI::Range(1, 1 << 20));
+  add_plan_ranks(*sub, *o);
   add_json_out(*sub, o->json_out);
-  sub->footer("example: hrm_train plan --config configs/puzzle/trm_att_sudoku17.json --gpu A100");
+  sub->footer(
+      "examples: hrm_train plan --config configs/puzzle/trm_att_sudoku17.json --gpu A100\n"
+      "          hrm_train plan --config configs/puzzle/hrm_sudoku17.json --ranks 8,64,1024 --weak");
   sub->callback([o, &action] {
     action = [o] {
       check_can_write(o->json_out);
@@ -476,8 +542,9 @@ int run_command_line(int argc, const char* const* argv) {
   app.get_formatter()->column_width(36);
   app.footer(
       "Results go to stdout, everything else to stderr. Exit codes: 0 done, 1 unexpected error, 2 command line or\n"
-      "configuration, 3 machine or device, 4 data, 5 checkpoint, 6 diverged, 75 stopped after saving (start it "
-      "again).");
+      "configuration, 3 machine or device, 4 data, 5 checkpoint, 6 diverged, 7 another rank is gone (start all "
+      "again),\n"
+      "75 stopped after saving (start it again).");
   Action action;
   add_train(app, action);
   add_eval(app, action);

@@ -122,7 +122,7 @@ void PuzzleNetwork::initialise(uint64_t seed, at::ScalarType compute_dtype) {
   nn::trunc_normal_(L_init_, 1.0, seed, "L_init");
   // The official models keep both in bfloat16; rounded values export to that without loss.
   for (at::Tensor* row : {&H_init_, &L_init_}) row->copy_(row->to(at::kBFloat16));
-  parameters_.build(*this, compute_dtype);
+  parameters_.build(*this, compute_dtype, blocks_run_once());
 }
 
 at::Tensor PuzzleNetwork::embed_inputs(const at::Tensor& inputs, const at::Tensor& puzzle_rows) const {

@@ -14,6 +14,7 @@
 #include "hrm/optim/sparse_sign_sgd.h"
 #include "hrm/runtime/async_read.h"
 #include "hrm/runtime/nvtx.h"
+#include "hrm/tasks/puzzle_exchange.h"
 
 namespace hrm::tasks {
 namespace {
@@ -221,9 +222,7 @@ void PuzzleTask::share_cursor() {
   if (comm_->alone()) return;
   const at::NoGradGuard no_grad;
   const at::Tensor taken = state_.halted.sum().view({1});
-  const at::Tensor all = at::empty({comm_->ranks()}, taken.options());
-  comm_->all_gather(all, taken);
-  const at::Tensor behind = at::cumsum(all, 0);
+  const at::Tensor behind = at::cumsum(gather_taken(*comm_, taken), 0);
   cursor_after_.copy_(pool_->cursor() + behind.select(0, comm_->ranks() - 1));
   if (comm_->rank() > 0) pool_->cursor().add_(behind.select(0, comm_->rank() - 1));
 }
@@ -236,26 +235,15 @@ void PuzzleTask::finish_step() {
 void PuzzleTask::update_extra(const at::Tensor& skip) {
   if (pool_ && !comm_->alone()) pool_->cursor().copy_(cursor_after_);
   if (const nn::Fp8Recursions* fp8 = model_->fp8(); fp8 && fp8->active()) {
-    if (!comm_->alone()) {
-      // Scales follow the largest magnitude of the global batch.
-      at::Tensor amax = fp8->slots().select(1, 2);
-      const at::Tensor largest = amax.contiguous();
-      comm_->all_reduce(largest, parallel::Reduction::max);
-      amax.copy_(largest);
-    }
+    // Scales follow the largest magnitude of the global batch.
+    if (!comm_->alone()) reduce_maxima(*comm_, fp8->slots().select(1, 2));
     fp8->update_scales();
   }
   if (!embedding_rows_grad_.defined()) return;
   // The rows of all micro-batches and ranks at once: the sign is taken of the sum over the global batch.
-  at::Tensor identifiers = state_.puzzle_identifiers, gradients = embedding_rows_grad_;
-  if (!comm_->alone()) {
-    const int64_t batch = config_.train.global_batch_size;
-    identifiers = at::empty({batch}, identifiers.options());
-    gradients = at::empty({batch, gradients.size(1)}, gradients.options());
-    comm_->all_gather(identifiers, state_.puzzle_identifiers);
-    comm_->all_gather(gradients, embedding_rows_grad_);
-  }
-  optim::sparse_sign_sgd_(model_->puzzle_embedding(), identifiers, gradients, embedding_lr_,
+  EmbeddingRows rows{state_.puzzle_identifiers, embedding_rows_grad_};
+  if (!comm_->alone()) rows = gather_embedding_rows(*comm_, rows);
+  optim::sparse_sign_sgd_(model_->puzzle_embedding(), rows.identifiers, rows.gradients, embedding_lr_,
                           config_.optim.puzzle_emb_weight_decay, skip);
 }
 

@@ -1,5 +1,7 @@
 #include "hrm/tasks/puzzle_eval.h"
 
+#include <ATen/ops/full.h>
+
 #include <algorithm>
 
 #include "hrm/base/error.h"
@@ -25,6 +27,13 @@ double bytes_per_row(models::PuzzleModel& model) {
   const auto V = static_cast<double>(model.dims().vocab_size);
   const double in_block = 8 + 3 * model.config().expansion;
   return static_cast<double>(c10::elementSize(model.parameter_set().compute_dtype())) * L * (D * in_block + 4 * V);
+}
+
+// Of all ranks: they must cut the samples alike, whatever memory each has left.
+int64_t smallest(parallel::Comm& comm, int64_t value) {
+  const at::Tensor negative = at::full({1}, -value, at::kLong);
+  comm.all_reduce(negative, parallel::Reduction::max);
+  return -negative.item<int64_t>();
 }
 
 int64_t even_parts(int64_t samples, int64_t largest) {
@@ -77,7 +86,8 @@ PuzzleEvaluation::PuzzleEvaluation(models::PuzzleModel& model, std::shared_ptr<c
   require(all_samples > 0, ExitCode::data, "the test data hold no sample");
   const int64_t samples = (all_samples + ranks - 1) / ranks;  // of this rank, at most
   // With early halting, rows of a call take the places of those that have halted: there should be some in waiting.
-  const int64_t largest = options.early_halt ? std::max<int64_t>(options.largest_batch / 2, 1) : options.largest_batch;
+  const int64_t fitting = smallest(*comm_, options.largest_batch);
+  const int64_t largest = options.early_halt ? std::max<int64_t>(fitting / 2, 1) : fitting;
   const int64_t batch_size =
       options.batch_size > 0 ? std::min(options.batch_size, samples) : even_parts(samples, largest);
   const int64_t batches = device.is_cuda() ? kBatchesPerCall : kCpuBatchesPerCall;

@@ -9,7 +9,7 @@ RowPool::RowPool(std::shared_ptr<const data::PuzzleDataset> dataset, const data:
     : stream_(std::make_unique<data::RowStream>(dataset, options, position)),
       table_(table),
       slots_(slots),
-      capacity_((kLag + 2) * slots),
+      capacity_(kBatches * slots),
       known_(position),
       loaded_(position),
       device_(device) {

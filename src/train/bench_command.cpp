@@ -1,4 +1,6 @@
 // hrm_train bench step, hrm_train bench eval.
+#include <ATen/ops/full.h>
+
 #include <algorithm>
 #include <chrono>
 #include <iomanip>
@@ -20,6 +22,7 @@
 #include "hrm/tasks/puzzle_inference.h"
 #include "hrm/train/commands.h"
 #include "hrm/train/trainer.h"
+#include "train/ranks.h"
 
 namespace hrm::train {
 namespace {
@@ -97,7 +100,7 @@ void print_rows(std::ostream& out, const char* title, const Json& rows, size_t m
 }
 
 // What stands at the top of every result.
-Json head_json(const config::Config& config, const Runtime& runtime) {
+Json head_json(const config::Config& config, const Runtime& runtime, int ranks = 1) {
   Json json;
   json["device"] = runtime.device_name;
   json["precision"] = runtime.precision.name;
@@ -105,7 +108,7 @@ Json head_json(const config::Config& config, const Runtime& runtime) {
   json["model"] = config.model.arch;
   json["global_batch_size"] = config.train.global_batch_size;
   json["micro_batch_size"] =
-      config.train.micro_batch_size > 0 ? config.train.micro_batch_size : config.train.global_batch_size;
+      config.train.micro_batch_size > 0 ? config.train.micro_batch_size : config.train.global_batch_size / ranks;
   return json;
 }
 
@@ -141,7 +144,9 @@ void print_profile(const Json& json, std::ostream& out, const std::string& unit)
 void print_step(const Json& json, std::ostream& out) {
   const auto row = [&](const char* name, const std::string& text) { print_row(out, name, text); };
   const Json& ms = json["step_ms"];
-  row("device", json["device"].get<std::string>() + ", " + json["precision"].get<std::string>());
+  const bool several = json["ranks"] != 1;
+  row("device", cat(several ? cat(json["ranks"].dump(), " times ") : std::string(), json["device"].get<std::string>(),
+                    ", ", json["precision"].get<std::string>()));
   row("step", cat(number(ms["median"], 2), " ms (p10 ", number(ms["p10"], 2), ", p90 ", number(ms["p90"], 2), "; ",
                   counted(json["steps"], "step"), " of ", counted(json["global_batch_size"], "sample"), ")"));
   row("throughput",
@@ -154,18 +159,22 @@ void print_step(const Json& json, std::ostream& out) {
   print_profile(json, out, "step");
 }
 
-}  // namespace
+// The same answer on all ranks: rank 0's.
+bool agreed(parallel::Comm& comm, bool answer) {
+  const at::Tensor value = at::full({1}, answer ? 1 : 0, at::kLong);
+  comm.broadcast(value, /*root=*/0);
+  return value.item<int64_t>() != 0;
+}
 
-int run_bench_step(const BenchStepOptions& options) {
-  config::LoadedConfig loaded = config::load_config(options.config_files, options.overrides);
-  config::Config& config = loaded.config;
-  // Further than the benchmark goes, so that no step of it is the run's last; a run's length need not be given.
-  const int64_t measured = options.warmup + kSettlingSteps + options.steps + options.profile_steps;
-  config.train.steps = std::max(config.train.steps, std::min(config.optim.warmup_steps, kMostSteps) + measured + 1);
-  config::validate(loaded);
-  const Runtime runtime = tasks::start_runtime_and_ops(config);
-  tasks::PuzzleTask task(config, runtime);
-  Trainer trainer(config, loaded.to_json(), runtime, task, /*run_dir=*/"");
+int bench_step(const BenchStepOptions& options, const config::LoadedConfig& loaded, Ranks& ranks) {
+  const config::Config& config = loaded.config;
+  check_same_program(*ranks.comm, loaded.to_json());
+  const Runtime runtime = start_device(ranks, config);
+  parallel::Comm& comm = *ranks.comm;
+  tasks::PuzzleTask task(config, runtime, ranks.comm);
+  Trainer trainer(config, loaded.to_json(), runtime, task, /*run_dir=*/"", ranks.comm);
+  trainer.set_watchdog(ranks.watchdog.get());
+  if (!comm.alone()) log::info("ranks        ", parallel::describe(ranks.launch), "; ", comm.describe());
   log::info(task.describe());
   trainer.start_fresh();
   log::info("measuring    ", counted(options.warmup, "step"), " of warm-up, ", number(options.settle, 1),
@@ -175,7 +184,8 @@ int run_bench_step(const BenchStepOptions& options) {
   synchronize(runtime.device);
   const auto settled = std::chrono::steady_clock::now() + std::chrono::duration<double>(options.settle);
   int64_t settling = 0;
-  for (; settling < kSettlingSteps && std::chrono::steady_clock::now() < settled; ++settling) {
+  const auto settles = [&] { return settling < kSettlingSteps && std::chrono::steady_clock::now() < settled; };
+  for (; agreed(comm, settles()); ++settling) {
     trainer.run_steps(1);
     synchronize(runtime.device);
   }
@@ -193,7 +203,13 @@ int run_bench_step(const BenchStepOptions& options) {
 
   const auto batch = static_cast<double>(config.train.global_batch_size);
   const double flops_per_s = task.flops_per_step() / (step_ms.median * 1e-3);
-  Json json = head_json(config, runtime);
+  const double peak_flops = runtime.peak_flops * comm.ranks();
+  Json json = head_json(config, runtime, comm.ranks());
+  json["ranks"] = comm.ranks();
+  if (!comm.alone()) {
+    json["gradient_buckets"] = trainer.reducer().buckets();
+    json["started_in_backward"] = trainer.reducer().started_early();
+  }
   json["steps"] = options.steps;
   json["warmup"] = options.warmup + settling;
   json["step_ms"] = spread_json(step_ms);
@@ -202,8 +218,8 @@ int run_bench_step(const BenchStepOptions& options) {
   json["data_wait_ms"] = data_wait_ms / static_cast<double>(options.steps);
   json["flops_per_step"] = task.flops_per_step();
   json["tflops"] = flops_per_s * 1e-12;
-  json["mfu"] = runtime.peak_flops > 0 ? Json(flops_per_s / runtime.peak_flops) : Json();
-  json["peak_flops_assumed"] = runtime.peak_flops;
+  json["mfu"] = peak_flops > 0 ? Json(flops_per_s / peak_flops) : Json();
+  json["peak_flops_assumed"] = peak_flops;
   json["memory"] = memory_json(memory);
   json["memory_text"] = memory_text(memory);
 
@@ -217,9 +233,25 @@ int run_bench_step(const BenchStepOptions& options) {
     json["profile"] = profile_json(trace.profile(), options.profile_steps, "step");
   }
   log::progress_done();
+  synchronize(runtime.device);
+  if (!comm.main()) return static_cast<int>(ExitCode::done);
   print_step(json, std::cout);
   write_result(json, options.json_out);
   return static_cast<int>(ExitCode::done);
+}
+
+}  // namespace
+
+int run_bench_step(const BenchStepOptions& options) {
+  const parallel::Launch launch = parallel::detect_launch();
+  config::LoadedConfig loaded = config::load_config(options.config_files, options.overrides);
+  config::Config& config = loaded.config;
+  // Further than the benchmark goes, so that no step of it is the run's last; a run's length need not be given.
+  const int64_t measured = options.warmup + kSettlingSteps + options.steps + options.profile_steps;
+  config.train.steps = std::max(config.train.steps, std::min(config.optim.warmup_steps, kMostSteps) + measured + 1);
+  config::validate(loaded);
+  if (launch.rank > 0) log::set_level(log::Level::error);
+  return run_as_ranks(launch, config, [&](Ranks& ranks) { return bench_step(options, loaded, ranks); });
 }
 
 int run_bench_eval(const BenchEvalOptions& options) {

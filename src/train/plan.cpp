@@ -8,6 +8,9 @@
 #include "hrm/nn/parameter.h"
 #include "hrm/nn/swiglu.h"
 #include "hrm/runtime/precision.h"
+#include "hrm/tasks/row_pool.h"
+#include "hrm/train/batch_split.h"
+#include "train/plan_ranks.h"
 
 namespace hrm::train {
 namespace {
@@ -374,6 +377,12 @@ Sizes sizes_of(const PlanInput& in, int64_t micro) {
   return s;
 }
 
+// Gradients and identifiers of the puzzle embedding's rows, of the slots of all ranks.
+double gathered_bytes(const PlanInput& in) {
+  if (in.ranks == 1 || in.dims.puzzle_emb_ndim == 0) return 0;
+  return 4 * static_cast<double>((in.dims.puzzle_emb_ndim + 1) * in.config.train.global_batch_size);
+}
+
 struct Memory {
   std::vector<PlanItem> items;
   double peak = 0;
@@ -384,7 +393,8 @@ Memory memory_of(const PlanInput& in, int64_t micro) {
   const config::Config& c = in.config;
   const auto n = static_cast<double>(in.parameters);
   const double size = element_size(c);
-  const auto slots = static_cast<double>(c.train.global_batch_size);
+  const auto all_slots = static_cast<double>(c.train.global_batch_size);
+  const double slots = all_slots / static_cast<double>(in.ranks);
   const auto D = static_cast<double>(c.model.hidden_size), S = static_cast<double>(in.dims.seq_len);
   const double L = static_cast<double>(in.dims.puzzle_emb_len) + S;
   const auto embedding = static_cast<double>(in.dims.puzzle_emb_ndim);
@@ -397,28 +407,45 @@ Memory memory_of(const PlanInput& in, int64_t micro) {
   if (c.precision.recursions == "fp8") {
     add("e4m3 copies", static_cast<double>(in.fp8_parameters), "what the products of the recursions read");
   }
-  add("gradients", 4 * n, "fp32");
-  add("optimizer", 8 * n, "two moments in fp32");
-  if (c.optim.ema > 0) add("moving average", 4 * n, "fp32");
+  if (in.ranks > 1 && c.parallel.zero > 0) {
+    const auto ranks = static_cast<double>(in.ranks);
+    add("gradients", static_cast<double>(rehearsed_gradient_bytes(in)),
+        "what travels and this rank's share, fp32 sums");
+    add("optimizer", 8 * n / ranks, "this rank's share of two moments in fp32");
+    if (c.optim.ema > 0) add("moving average", 4 * n / ranks, "this rank's share, fp32");
+  } else {
+    add("gradients", 4 * n, "fp32");
+    if (in.ranks > 1 && c.parallel.reduce == "bf16") add("sent gradients", 2 * n, "what travels in bf16");
+    add("optimizer", 8 * n, "two moments in fp32");
+    if (c.optim.ema > 0) add("moving average", 4 * n, "fp32");
+  }
   if (embedding > 0) {
     add("puzzle embedding", 4 * embedding * (static_cast<double>(in.dims.num_puzzle_identifiers) + 2 * slots),
         "table, rows of the batch and their gradients, fp32");
   }
   add("carry", 2 * slots * L * D * size, "z_H and z_L of every slot");
-  // Rows of the slots and of the next batch, and the table that they are drawn from.
-  add("data", 4 * (2 * 2 * slots * S + 2 * static_cast<double>(in.train_examples) * S),
+  // Rows of the slots, of the next batch and of the pool for the slots of all ranks; the table that they are drawn
+  // from.
+  const double pool = c.data.reference_semantics ? 0 : static_cast<double>(tasks::RowPool::kBatches) * all_slots;
+  add("data", 4 * (2 * (2 * slots + pool) * S + 2 * static_cast<double>(in.train_examples) * S),
       in.train_examples > 0 ? "rows, and the table of the training set" : "rows");
 
   const Sizes sizes = sizes_of(in, micro);
   StepWalk walk(c.model, sizes, has_second_forward(c.model));
   const Ledger ledger = walk.run();
   const Passes passes = block_passes(c.model, has_second_forward(c.model));
-  add("activations kept", ledger.kept_at_peak(),
-      cat("for the backward pass of ", passes.recorded, " of ", passes.plain + passes.recorded, " layer passes"));
-  add("temporaries", ledger.peak() - ledger.kept_at_peak(), "at the peak");
+  const double gathered = gathered_bytes(in);  // when nothing is left of the activations
+  if (gathered > ledger.peak()) {
+    add("gathered rows", gathered, "of the puzzle embedding, from all ranks");
+    memory.moment = "update of the puzzle embedding";
+  } else {
+    add("activations kept", ledger.kept_at_peak(),
+        cat("for the backward pass of ", passes.recorded, " of ", passes.plain + passes.recorded, " layer passes"));
+    add("temporaries", ledger.peak() - ledger.kept_at_peak(), "at the peak");
+    memory.moment = ledger.peak_moment();
+  }
   add("workspaces", kWorkspaces, "cuBLAS");
   for (const PlanItem& item : memory.items) memory.peak += item.value;
-  memory.moment = ledger.peak_moment();
   return memory;
 }
 
@@ -427,9 +454,9 @@ double in_use(double tensors) {
 }
 
 int64_t fitting_micro_batch(const PlanInput& in) {
-  const int64_t global = in.config.train.global_batch_size;
-  for (int64_t parts = 1; parts <= global; ++parts) {
-    if (global % parts == 0 && in_use(memory_of(in, global / parts).peak) <= in.gpu.memory_bytes) return global / parts;
+  const int64_t own = in.config.train.global_batch_size / in.ranks;
+  for (int64_t parts = 1; parts <= own; ++parts) {
+    if (own % parts == 0 && in_use(memory_of(in, own / parts).peak) <= in.gpu.memory_bytes) return own / parts;
   }
   return 0;
 }
@@ -452,7 +479,7 @@ class Clock {
 
 void add_times(const PlanInput& in, Plan& plan) {
   const config::ModelConfig& m = in.config.model;
-  const Sizes s = sizes_of(in, in.config.train.global_batch_size);  // micro-batches add up to it
+  const Sizes s = sizes_of(in, in.config.train.global_batch_size / in.ranks);  // micro-batches add up to it
   const Clock clock(in.gpu);
   const double fp32 = element_size(in.config) == 4 ? (in.config.precision.compute == "tf32" ? 2 : 16) : 1;
   const auto D = static_cast<double>(m.hidden_size), L = static_cast<double>(in.dims.puzzle_emb_len + in.dims.seq_len);
@@ -494,19 +521,23 @@ void add_times(const PlanInput& in, Plan& plan) {
                        "what is not inside a product"});
   const double optimizer = clock.moved(static_cast<double>(in.parameters) * (in.config.optim.ema > 0 ? 38 : 30));
   plan.time.push_back({"optimizer", optimizer, "one pass over weights, gradients and moments"});
+  if (const double gathered = gathered_bytes(in); gathered > 0) {
+    plan.time.push_back({"embedding rows", clock.moved(2 * gathered), "of all ranks, written and summed"});
+  }
   plan.time.push_back({"everything else", kStepOverheadMs, "embedding, loss, ACT state, starts of kernels"});
   for (const PlanItem& item : plan.time) plan.step_ms += item.value;
+  plan.backward_ms = (fp32 * (2 * products + 2.5 * mixing) + norms) * passes.recorded;
 }
 
 }  // namespace
 
 const std::vector<GpuFacts>& known_gpus() {
   static const std::vector<GpuFacts> gpus{
-      {"H200", 989e12, 4.8e12, 150.7e9, 90},     {"H100 PCIe", 756e12, 2.0e12, 85.0e9, 90},
-      {"H100 NVL", 835e12, 3.9e12, 100.0e9, 90}, {"H100", 989e12, 3.35e12, 85.0e9, 90},
-      {"B200", 2250e12, 8.0e12, 191.0e9, 100},   {"A100", 312e12, 2.0e12, 85.0e9, 80},
-      {"L40S", 362e12, 864e9, 47.7e9, 89},       {"A10G", 70e12, 600e9, 23.7e9, 86},
-      {"L4", 121e12, 300e9, 23.7e9, 89},         {"RTX 4090", 165e12, 1008e9, 25.3e9, 89},
+      {"H200", 989e12, 4.8e12, 150.7e9, 90, 450e9, true},     {"H100 PCIe", 756e12, 2.0e12, 85.0e9, 90, 64e9, false},
+      {"H100 NVL", 835e12, 3.9e12, 100.0e9, 90, 64e9, false}, {"H100", 989e12, 3.35e12, 85.0e9, 90, 450e9, true},
+      {"B200", 2250e12, 8.0e12, 191.0e9, 100, 900e9, true},   {"A100", 312e12, 2.0e12, 85.0e9, 80, 300e9, true},
+      {"L40S", 362e12, 864e9, 47.7e9, 89, 32e9, false},       {"A10G", 70e12, 600e9, 23.7e9, 86, 32e9, false},
+      {"L4", 121e12, 300e9, 23.7e9, 89, 32e9, false},         {"RTX 4090", 165e12, 1008e9, 25.3e9, 89, 32e9, false},
   };
   return gpus;
 }
@@ -526,13 +557,17 @@ PlanInput make_plan_input(const config::Config& config, const models::PuzzleMode
   return input;
 }
 
+double backward_done(const config::ModelConfig& model, int64_t groups, int64_t count) {
+  // The first uses of all blocks, after which nothing is added to their gradients, come last in a backward pass.
+  const double recorded = block_passes(model, false).recorded;
+  return groups == 0 ? 0 : (recorded - static_cast<double>(count - groups)) / recorded;
+}
+
 Plan make_plan(const PlanInput& in) {
   const std::string no_fp8 = in.config.precision.recursions == "fp8" ? why_no_fp8(in.gpu.capability) : "";
   require(no_fp8.empty(), ExitCode::usage, "precision.recursions is 'fp8', which an ", in.gpu.name,
           " cannot do: ", no_fp8, "; set it to 'same', or choose another GPU by --gpu");
-  const int64_t global = in.config.train.global_batch_size;
-  const int64_t micro = in.config.train.micro_batch_size > 0 ? in.config.train.micro_batch_size : global;
-  Memory memory = memory_of(in, micro);
+  Memory memory = memory_of(in, split_batch(in.config.train, in.ranks).micro);
   Plan plan;
   plan.memory = std::move(memory.items);
   plan.tensors_peak = memory.peak;

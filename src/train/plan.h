@@ -12,11 +12,13 @@ namespace hrm::train {
 
 // What a GPU's data sheet says.
 struct GpuFacts {
-  std::string name;         // part of the name that the driver gives
-  double flops = 0;         // dense bf16 matrix products, FLOP/s
-  double bytes_per_s = 0;   // memory
-  double memory_bytes = 0;  // in tensors, caches, context and all
-  int capability = 0;       // compute capability, 90 for 9.0
+  std::string name;             // part of the name that the driver gives
+  double flops = 0;             // dense bf16 matrix products, FLOP/s
+  double bytes_per_s = 0;       // memory
+  double memory_bytes = 0;      // in tensors, caches, context and all
+  int capability = 0;           // compute capability, 90 for 9.0
+  double link_bytes_per_s = 0;  // to any other GPU of its node, in one direction
+  bool nvlink = false;          // what links them; else PCI Express, as where NVLink bridges join pairs only
 };
 const std::vector<GpuFacts>& known_gpus();
 
@@ -28,6 +30,7 @@ struct PlanInput {
   int64_t fp8_parameters = 0;     // values of the recurrent modules' weights that fp8 recursions read
   int64_t train_examples = 0;     // of a table on the device; 0: the rows come from the host
   GpuFacts gpu;
+  int64_t ranks = 1;  // that train together; what is planned is one of them
 };
 
 // Counts the parameters of the configured model; `train_examples` is left 0.
@@ -45,13 +48,18 @@ struct Plan {
   std::string peak_moment;          // when in a step
   double reserved = 0;              // bytes that the allocator takes from the driver
   double device_used = 0;           // reserved, and what the CUDA context and the libraries take
-  int64_t fitting_micro_batch = 0;  // largest divisor of the global batch that fits; 0: none
+  int64_t fitting_micro_batch = 0;  // largest divisor of the rank's batch that fits; 0: none
   std::vector<PlanItem> time;       // add up to step_ms
-  double step_ms = 0;
+  double step_ms = 0;               // of several ranks: without what they send each other (plan_ranks.h)
+  double backward_ms = 0;           // of it, the backward passes of all micro-batches
   std::vector<std::string> assumptions;
 };
 
-// Error(usage) where the GPU cannot do what the configuration asks for.
+// The share of the backward pass that is done when the gradients of the first `groups` of `count` gradient groups
+// (nn/gradient_ready.h) are complete, with blocks that take the same time.
+double backward_done(const config::ModelConfig& model, int64_t groups, int64_t count);
+
+// Error(usage) where the GPU cannot do what the configuration asks for, or the batch cannot be split.
 Plan make_plan(const PlanInput& input);
 
 }  // namespace hrm::train

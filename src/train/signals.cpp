@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <thread>
 
 namespace hrm::train {
 namespace {
@@ -15,14 +16,27 @@ void on_signal(int number) {
   if (stop_signal.exchange(number) != 0 && (number == SIGINT || number == SIGTERM)) _exit(128 + number);
 }
 
+constexpr int kStops[] = {SIGTERM, SIGINT, SIGUSR1, SIGUSR2};
+
 }  // namespace
+
+void keep_signals_from_computing() {
+  sigset_t stops;
+  sigemptyset(&stops);
+  for (const int number : kStops) sigaddset(&stops, number);
+  std::thread([stops] {
+    pthread_sigmask(SIG_UNBLOCK, &stops, nullptr);
+    for (;;) pause();
+  }).detach();
+  pthread_sigmask(SIG_BLOCK, &stops, nullptr);
+}
 
 void install_signal_handlers() {
   struct sigaction action {};
   action.sa_handler = on_signal;
   sigemptyset(&action.sa_mask);
   action.sa_flags = SA_RESTART;
-  for (const int number : {SIGTERM, SIGINT, SIGUSR1, SIGUSR2}) sigaction(number, &action, nullptr);
+  for (const int number : kStops) sigaction(number, &action, nullptr);
   // A reader of our output that goes away must not kill a training.
   signal(SIGPIPE, SIG_IGN);
 }

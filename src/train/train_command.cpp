@@ -5,21 +5,15 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <chrono>
 #include <cmath>
-#include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <ctime>
-#include <iostream>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <thread>
 
 #include "hrm/base/build_info.h"
 #include "hrm/base/error.h"
 #include "hrm/base/file.h"
-#include "hrm/base/hash.h"
 #include "hrm/base/log.h"
 #include "hrm/base/text.h"
 #include "hrm/checkpoint/checkpoint.h"
@@ -27,15 +21,12 @@
 #include "hrm/config/schema.h"
 #include "hrm/ops/gemm_tuning.h"
 #include "hrm/parallel/gathered_state.h"
-#include "hrm/parallel/launch.h"
-#include "hrm/parallel/rendezvous.h"
-#include "hrm/parallel/watchdog.h"
 #include "hrm/runtime/device.h"
 #include "hrm/tasks/puzzle.h"
-#include "hrm/tasks/puzzle_inference.h"
 #include "hrm/train/commands.h"
 #include "hrm/train/signals.h"
 #include "hrm/train/trainer.h"
+#include "train/ranks.h"
 
 namespace hrm::train {
 namespace {
@@ -66,67 +57,6 @@ class RunLock {
  private:
   int fd_;
 };
-
-// The ranks of a training: this process alone, or the launch's.
-struct Ranks {
-  parallel::Launch launch;
-  std::unique_ptr<parallel::Rendezvous> rendezvous;  // outlives comm
-  std::shared_ptr<parallel::Comm> comm;
-  std::unique_ptr<parallel::Watchdog> watchdog;  // null with one rank
-  double heartbeat_s = 0;
-};
-
-Ranks meet(const parallel::Launch& launch, const config::ParallelConfig& config) {
-  Ranks ranks{launch, nullptr, parallel::make_single_comm(), nullptr};
-  if (launch.ranks == 1) return ranks;
-  ranks.rendezvous = std::make_unique<parallel::Rendezvous>(
-      launch, parallel::RendezvousOptions{.meet_timeout_s = static_cast<double>(config.meet_timeout_s),
-                                          .timeout_s = static_cast<double>(config.timeout_s),
-                                          .interface = config.interface});
-  require(2 * config.heartbeat_s <= static_cast<double>(config.timeout_s), ExitCode::usage,
-          "parallel.heartbeat_s = ", config.heartbeat_s,
-          " is more than half of parallel.timeout_s = ", config.timeout_s, "; show signs of life more often");
-  ranks.comm = ranks.rendezvous->make_gloo_comm();
-  ranks.watchdog =
-      std::make_unique<parallel::Watchdog>(ranks.rendezvous->connect(), launch.rank, launch.ranks,
-                                           parallel::WatchdogOptions{.heartbeat_s = config.heartbeat_s,
-                                                                     .timeout_s = static_cast<double>(config.timeout_s),
-                                                                     .agent_store = launch.agent_store});
-  ranks.heartbeat_s = config.heartbeat_s;
-  return ranks;
-}
-
-// One of several ranks ends by an error. The others wait for it in some operation: they are told why, and nothing is
-// torn down in an orderly way, which could wait for them in turn.
-[[noreturn]] void leave_others(Ranks& ranks, const std::string& sentence, ExitCode code) {
-  if (code == ExitCode::rank_failed) {
-    // A broken connection does not tell who is at fault, heartbeats do: the watchdog ends this process then.
-    ranks.watchdog->suspect();
-    std::this_thread::sleep_for(std::chrono::duration<double>(4 * ranks.heartbeat_s));
-  }
-  const parallel::Failure failure = ranks.watchdog->failed(sentence);
-  if (failure.rank == ranks.launch.rank) {
-    log::error("rank ", ranks.launch.rank, ": ", sentence);
-  } else {
-    log::error("rank ", ranks.launch.rank, " leaves: ", failure.sentence);
-    code = ExitCode::rank_failed;
-  }
-  std::cout.flush();
-  std::fflush(nullptr);
-  _exit(static_cast<int>(code));
-}
-
-// A rank with another configuration or program would train something else, or hang in an operation that the others do
-// not know.
-void check_same_program(parallel::Comm& comm, const std::string& config_json) {
-  const std::string own = cat(build_info("commit"), " ", digest_hex(as_bytes(config_json)));
-  const auto all = comm.all_gather_text(own);
-  for (size_t rank = 1; rank < all.size(); ++rank) {
-    require(all[rank] == all[0], ExitCode::usage, "rank ", rank, " has another ",
-            all[rank].substr(0, all[rank].find(' ')) == all[0].substr(0, all[0].find(' ')) ? "configuration" : "build",
-            " than rank 0: give all ranks the same");
-  }
-}
 
 // The log of several ranks is rank 0's; the others keep theirs in files and say on the screen what goes wrong.
 void open_log(const fs::path& run_dir, const parallel::Comm& comm) {
@@ -206,17 +136,14 @@ void check_resume_config(const config::LoadedConfig& now, const Start& start) {
 
 int train(const TrainOptions& options, const config::LoadedConfig& loaded, Ranks& ranks) {
   const config::Config& config = loaded.config;
-  parallel::Comm& comm = *ranks.comm;
   const fs::path run_dir = fs::path(config.run.dir) / config.run.name;
-  check_same_program(comm, loaded.to_json());
+  check_same_program(*ranks.comm, loaded.to_json());
   std::optional<RunLock> lock;
-  if (comm.main()) lock.emplace(run_dir);
-  open_log(run_dir, comm);
+  if (ranks.comm->main()) lock.emplace(run_dir);
+  open_log(run_dir, *ranks.comm);
+  const Runtime runtime = start_device(ranks, config);
+  parallel::Comm& comm = *ranks.comm;
 
-  const Runtime runtime = tasks::start_runtime_and_ops(config, ranks.launch.local_ranks);
-  require(comm.alone() || runtime.device.is_cpu(), ExitCode::environment, "this version trains with one GPU, but ",
-          comm.ranks(), " ranks were started by ", parallel::launcher_name(ranks.launch.launcher),
-          "; start one, or train on CPUs: runtime.device=cpu");
   install_signal_handlers();
 
   tasks::PuzzleTask task(config, runtime, ranks.comm);
@@ -272,21 +199,11 @@ int train(const TrainOptions& options, const config::LoadedConfig& loaded, Ranks
 }  // namespace
 
 int run_train(const TrainOptions& options) {
+  keep_signals_from_computing();
   const parallel::Launch launch = parallel::detect_launch();
   const config::LoadedConfig loaded = config::load_config(options.config_files, options.overrides);
   config::validate(loaded);
-  Ranks ranks = meet(launch, loaded.config.parallel);
-  if (ranks.comm->alone()) return train(options, loaded, ranks);
-  try {
-    const int code = train(options, loaded, ranks);
-    ranks.comm->barrier();  // rank 0 keeps the store: it leaves when all are done
-    ranks.watchdog->stop();
-    return code;
-  } catch (const Error& error) {
-    leave_others(ranks, error.what(), error.code());
-  } catch (const std::exception& error) {
-    leave_others(ranks, cat("unexpected error: ", std::string(error.what()).substr(0, 500)), ExitCode::unexpected);
-  }
+  return run_as_ranks(launch, loaded.config, [&](Ranks& ranks) { return train(options, loaded, ranks); });
 }
 
 }  // namespace hrm::train

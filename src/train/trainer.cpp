@@ -13,6 +13,7 @@
 #include "hrm/parallel/gathered_state.h"
 #include "hrm/runtime/memory.h"
 #include "hrm/runtime/nvtx.h"
+#include "hrm/train/batch_split.h"
 #include "hrm/train/eval_reporter.h"
 #include "hrm/train/signals.h"
 
@@ -30,6 +31,13 @@ enum Extra : int64_t {
   kSkipped = 5,
 };
 constexpr int64_t kExtras = 4, kExtrasScaled = 6;
+
+// Values before the task's sums. Behind kWaited, of several ranks, each rank's own time in the step before.
+enum Front : int64_t {
+  kStop = 0,    // how many ranks want to stop
+  kWaited = 1,  // ms that the ranks waited for each other in the step before, in all; only of several
+  kOwn = 2,
+};
 // With several ranks the host reads a step's values so many steps later: never sooner, so that all ranks draw the same
 // conclusions from them (to stop, to give up) after the same step.
 constexpr size_t kAgreementLag = 2;  // less than queued_at_ has room for
@@ -42,6 +50,10 @@ int64_t planned_steps(const config::TrainConfig& config, const tasks::Task& task
   require(steps > 0, ExitCode::usage, "train.epochs = ", config.epochs, " is less than one step of ",
           config.global_batch_size, " samples; set train.steps or more epochs");
   return steps;
+}
+
+std::string stop_reason() {
+  return stop_requested() ? stop_signal_name() : "another rank was asked to";
 }
 
 // Leaves an evaluation when a signal asks to stop.
@@ -63,6 +75,14 @@ void log_products() {
 
 }  // namespace
 
+Trainer::~Trainer() {
+  comm_->set_clock(nullptr);
+}
+
+int64_t summed_values(int64_t ranks, int64_t task_sums) {
+  return (ranks == 1 ? 1 : kOwn + ranks) + task_sums;
+}
+
 Trainer::Trainer(const config::Config& config, std::string config_json, const Runtime& runtime, tasks::Task& task,
                  std::filesystem::path run_dir, std::shared_ptr<parallel::Comm> comm)
     : config_(config),
@@ -72,30 +92,28 @@ Trainer::Trainer(const config::Config& config, std::string config_json, const Ru
       run_dir_(std::move(run_dir)),
       comm_(comm ? std::move(comm) : parallel::make_single_comm()),
       log_(comm_->main() ? run_dir_ : std::filesystem::path()),
+      slow_ranks_(comm_->ranks()),
       captured_({.name = "training step",
                  .device = runtime.device,
                  .enabled = config.runtime.cuda_graphs,
                  .warmup = config.runtime.graph_warmup_steps,
                  .refusal = task.why_not_captured()}) {
-  require(config.train.global_batch_size % comm_->ranks() == 0, ExitCode::usage,
-          "train.global_batch_size = ", config.train.global_batch_size, " cannot be split over ", comm_->ranks(),
-          " ranks: choose a multiple of them");
-  const int64_t own = config.train.global_batch_size / comm_->ranks();
-  const int64_t micro = config.train.micro_batch_size > 0 ? config.train.micro_batch_size : own;
-  require(own % micro == 0, ExitCode::usage, "train.micro_batch_size = ", micro, " does not divide the ", own,
-          " samples that each of ", comm_->ranks(),
-          " ranks has of train.global_batch_size = ", config.train.global_batch_size);
-  accumulation_ = own / micro;
+  accumulation_ = split_batch(config.train, comm_->ranks()).accumulation;
   total_steps_ = planned_steps(config.train, task);
   nn::ParameterSet& parameters = task.parameters();
-  reducer_ = std::make_unique<parallel::GradientReducer>(
-      parameters, *comm_,
-      parallel::ReducerOptions{.bucket_bytes = config.parallel.bucket_mb << 20,
-                               .dtype = config.parallel.reduce == "bf16" ? at::kBFloat16 : at::kFloat});
-  if (config.optim.ema > 0) ema_ = std::make_unique<optim::Ema>(parameters, config.optim.ema);
+  reducer_ =
+      std::make_unique<parallel::GradientReducer>(parameters, *comm_, parallel::reducer_options(config.parallel));
+  optim::ParameterGroup group;
+  if (reducer_->layout() != nullptr) {
+    shards_ = std::make_unique<parallel::ParameterShards>(parameters, *comm_, *reducer_, config.optim.ema);
+    group = shards_->group(config.optim.weight_decay);
+  } else {
+    if (config.optim.ema > 0) ema_ = std::make_unique<optim::Ema>(parameters, config.optim.ema);
+    group = optim::group_of(parameters, config.optim.weight_decay, ema_.get());
+  }
   optimizer_ = optim::make_optimizer(
       {config.optim.name, config.optim.beta1, config.optim.beta2, config.optim.eps, config.optim.ema},
-      {optim::group_of(parameters, config.optim.weight_decay, ema_.get())});
+      {std::move(group)});
 
   if (runtime.precision.loss_scaling) {
     scaler_ = std::make_unique<LossScaler>(config.precision.loss_scale, config.precision.loss_scale_growth_interval,
@@ -104,8 +122,14 @@ Trainer::Trainer(const config::Config& config, std::string config_json, const Ru
   num_task_sums_ = static_cast<int64_t>(task.metric_names().size());
   const int64_t sums = num_task_sums_ + (scaler_ ? kExtrasScaled : kExtras);
   const auto on_device = at::TensorOptions().device(runtime.device);
-  step_values_ = at::zeros({1 + sums}, on_device.dtype(at::kDouble));
-  metric_sums_ = step_values_.narrow(0, 1, sums);
+  front_ = summed_values(comm_->ranks(), 0);
+  step_values_ = at::zeros({front_ + sums}, on_device.dtype(at::kDouble));
+  metric_sums_ = step_values_.narrow(0, front_, sums);
+  // Without kernels of ours for this GPU there is none to read its clock.
+  if (!comm_->alone() && (runtime.device.is_cpu() || runtime.own_kernels)) {
+    clock_ = std::make_unique<parallel::StepClock>(runtime.device);
+    comm_->set_clock(clock_.get());
+  }
   stop_ = at::zeros({}, on_device.dtype(at::kDouble));
   window_sums_ = at::zeros({sums}, at::kDouble);
   lr_ = at::zeros({}, on_device.dtype(at::kFloat));
@@ -118,7 +142,7 @@ Outcome Trainer::run() {
   // A stop between a step and its evaluation, or in the middle of that, leaves the evaluation to us. Saved at once, so
   // that no later start makes it again.
   if (step_ > 0 && due(config_.train.eval_every, step_ == total_steps_)) {
-    if (!evaluate()) return stop(stop_signal_name());
+    if (!evaluate()) return stop(stop_reason());
     save();
   }
   bool first = true;
@@ -135,12 +159,10 @@ Outcome Trainer::run() {
     const bool out_of_time = config_.train.max_seconds > 0 && now_seconds() - start > config_.train.max_seconds;
     stop_wanted_ = stop_requested() || out_of_time;
     if (!last && stop_agreed()) {
-      return stop(stop_requested() ? stop_signal_name()
-                  : out_of_time    ? "train.max_seconds"
-                                   : "another rank was asked to");
+      return stop(out_of_time && !stop_requested() ? "train.max_seconds" : stop_reason());
     }
     if (due(config_.parallel.check_replicas_every, /*last=*/false)) check_replicas();
-    if (due(config_.train.eval_every, last) && !evaluate()) return stop(stop_signal_name());
+    if (due(config_.train.eval_every, last) && !evaluate()) return stop(stop_reason());
     if (due(config_.train.checkpoint_every, last)) save();
   }
   finish_trace();
@@ -169,7 +191,8 @@ void Trainer::run_steps(int64_t count) {
 // One optimizer step. Nothing here waits for the device: metrics travel to the host on their own (collect_metrics).
 void Trainer::train_step() {
   const ProfilerRange range(RangeKind::step, "train.step");
-  alive("step");
+  // The first ones also read data, choose algorithms and capture: no step's time limit holds for them.
+  alive(steps_made_++ < config_.runtime.graph_warmup_steps + 2 ? "first steps" : "step");
   const int64_t step = step_ + 1;  // the schedule, the samples and the draws of this step are numbered from 1
   const double factor = lr_factor(step);
   {
@@ -189,7 +212,14 @@ void Trainer::train_step() {
     const ProfilerRange replay(RangeKind::step, "train.graph_replay");
     captured_.run(shape, inputs, {});
   } else {
-    captured_.run(shape, inputs, [this] { device_step(); });
+    captured_.run(shape, inputs, [this] {
+      try {
+        device_step();
+      } catch (...) {
+        reducer_->abandon();  // of a capture that fails the step is made once more, eagerly
+        throw;
+      }
+    });
   }
   task_.finish_step();
   reader_.push(step, step_values_);
@@ -202,9 +232,12 @@ void Trainer::device_step() {
   nn::ParameterSet& parameters = task_.parameters();
   {
     const ProfilerRange range(RangeKind::step, "optimizer.zero_grad");
-    parameters.zero_grad();
-    metric_sums_.zero_();
-    if (!comm_->alone()) step_values_.select(0, 0).copy_(stop_);
+    reducer_->clear();
+    step_values_.zero_();
+    if (!comm_->alone()) {
+      step_values_.select(0, kStop).copy_(stop_);
+      if (clock_) clock_->begin_step(step_values_.select(0, kOwn + comm_->rank()), step_values_.select(0, kWaited));
+    }
   }
   const at::Tensor scale = scaler_ ? scaler_->scale() : at::Tensor();
   at::Tensor task_sums = metric_sums_.narrow(0, 0, num_task_sums_);
@@ -215,8 +248,13 @@ void Trainer::device_step() {
   {
     // What follows sees the gradient of the global batch, the same bits on every rank.
     const ProfilerRange range(RangeKind::step, "all_reduce");
+    std::unique_ptr<parallel::Pending> sums;
+    if (!comm_->alone()) {
+      sums = comm_->start_all_reduce(step_values_.narrow(0, 0, summed_values(comm_->ranks(), num_task_sums_)),
+                                     parallel::Reduction::sum);
+    }
     reducer_->finish();
-    if (!comm_->alone()) comm_->all_reduce(step_values_.narrow(0, 0, 1 + num_task_sums_));
+    if (sums) sums->wait();  // behind gradients that were waited for
   }
 
   at::Tensor extra = metric_sums_.narrow(0, num_task_sums_, metric_sums_.numel() - num_task_sums_);
@@ -226,13 +264,19 @@ void Trainer::device_step() {
     // An overflow of a scaled loss leaves out one step. Otherwise, once a step was not finite, every later one is left
     // out too, until the host has noticed and stops: the weights in the dump are those before the bad step.
     if (scaler_) skip_.copy_(scaler_->hopeless());
-    norm = optim::global_norm(parameters.flat_grad(), config_.optim.grad_clip, 2,
-                              {.loss_scale = scale, .skip = skip_, .report = extra.narrow(0, kNormRaw, 3)});
+    const optim::GradNormExtras extras{.loss_scale = scale, .skip = skip_, .report = extra.narrow(0, kNormRaw, 3)};
+    norm = shards_ ? shards_->global_norm(config_.optim.grad_clip, extras)
+                   : optim::global_norm(parameters.flat_grad(), config_.optim.grad_clip, 2, extras);
   }
   {
     const ProfilerRange range(RangeKind::step, "optimizer.step");
-    // Averages and compute copies follow the weights in the same pass.
-    optimizer_->step(lr_, norm.coef, skip_, extra.select(0, kUpdateRatio));
+    // Averages and compute copies follow the weights in the same pass; with shards the copies when all have arrived.
+    const at::Tensor ratio = extra.select(0, kUpdateRatio);
+    if (shards_) {
+      shards_->step(*optimizer_, lr_, norm.coef, skip_, ratio);
+    } else {
+      optimizer_->step(lr_, norm.coef, skip_, ratio);
+    }
     task_.update_extra(skip_);
   }
   if (scaler_) scale_loss(norm.nonfinite, extra);
@@ -281,12 +325,23 @@ void Trainer::collect_finished() {
 
 void Trainer::add_step(const AsyncReader::Entry& entry) {
   auto sums = window_sums_.accessor<double, 1>();
-  const double* values = entry.values.data() + 1;
-  stop_seen_ = stop_seen_ || entry.values[0] != 0;
+  const double* values = entry.values.data() + front_;
+  stop_seen_ = stop_seen_ || entry.values[kStop] != 0;
+  if (!comm_->alone()) {
+    window_comm_ms_ += entry.values[kWaited];
+    watch_speed(entry.tag, entry.values.data() + kOwn);
+  }
   if (values[num_task_sums_ + kNonFinite] != 0) stop_diverged(entry.tag);
   for (int64_t i = 0; i < sums.size(0); ++i) sums[i] += values[i];
   ++window_steps_;
   if (logged(entry.tag)) write_window(entry.tag);
+}
+
+// What is read with a step is of the one before; with it come evaluations and checkpoints that lay between the two.
+void Trainer::watch_speed(int64_t step, const double* own_ms) {
+  if (step - 1 == last_eval_step_ || step - 1 == last_saved_step_) return;
+  const std::string slow = slow_ranks_.add(own_ms);
+  if (!slow.empty() && comm_->main()) log::warn("step ", step, ": ", slow);
 }
 
 // Whether to stop after this step: all ranks give the same answer.
@@ -331,6 +386,7 @@ void Trainer::write_window(int64_t step) {
   }
   line.emplace_back("perf/step_ms", step_seconds * 1e3);
   line.emplace_back("perf/data_wait_ms", window_wait_ms_ / std::max(timed, 1.0));
+  if (clock_) line.emplace_back("perf/comm_wait_ms", window_comm_ms_ / steps / comm_->ranks());
   line.emplace_back("perf/samples_per_s", samples_per_s);
   line.emplace_back("perf/mfu", mfu);
   line.emplace_back("perf/peak_flops_assumed", peak_flops);
@@ -355,37 +411,45 @@ void Trainer::write_window(int64_t step) {
   window_start_ = now;
   paused_seconds_ = 0;
   window_wait_ms_ = 0;
+  window_comm_ms_ = 0;
   window_first_step_ = step;
 }
 
 // Once per step. False when a signal asked to stop meanwhile: then nothing is logged, and the evaluation is still due.
 bool Trainer::evaluate() {
   if (!task_.can_evaluate() || last_eval_step_ == step_) return true;
+  alive("evaluation");
   collect_metrics(/*wait=*/true);
   const double start = now_seconds();
   const std::string& which = config_.eval.weights;
-  require(ema_ || (which != "ema"), ExitCode::usage,
+  require(ema() || (which != "ema"), ExitCode::usage,
           "eval.weights is 'ema', but optim.ema is 0: there is no average to evaluate");
-  const bool with_ema = ema_ && which != "raw";
+  const bool with_ema = ema() && which != "raw";
   std::vector<std::pair<std::string, tasks::NamedValues>> results;  // by prefix
+  // False when a signal asked to stop meanwhile, on all ranks.
   const auto run_one = [&](const std::string& prefix) {
     EvalReporter reporter;
-    results.emplace_back(prefix, task_.evaluate([&](const tasks::EvalProgress& progress) {
-      alive("evaluation");
-      if (progress.done < progress.total && any_stop_requested()) throw Interrupted();
-      if (comm_->main()) reporter.report(progress);
-    }));
-  };
-  try {
-    if (with_ema) {
-      optim::EmaSwap swap(*ema_, task_.parameters());
-      run_one("eval");
+    try {
+      results.emplace_back(prefix, task_.evaluate([&](const tasks::EvalProgress& progress) {
+        alive("evaluation");
+        if (progress.done < progress.total && any_stop_requested()) throw Interrupted();
+        if (comm_->main()) reporter.report(progress);
+      }));
+    } catch (const Interrupted&) {
+      return false;
     }
-    if (!with_ema) run_one("eval");
-    if (with_ema && which == "both") run_one("eval_raw");
-  } catch (const Interrupted&) {
-    return false;
+    return true;
+  };
+  if (with_ema) {
+    std::function<void()> share;
+    if (shards_) share = [this] { shards_->gather(); };
+    optim::EmaSwap swap(*ema(), task_.parameters(), share);
+    const bool whole = run_one("eval");
+    swap.undo();
+    if (!whole) return false;
   }
+  if (!with_ema && !run_one("eval")) return false;
+  if (with_ema && which == "both" && !run_one("eval_raw")) return false;
   for (const auto& [prefix, result] : results) {
     std::vector<std::pair<std::string, double>> line;
     for (const auto& [key, value] : result) line.emplace_back(prefix + "/" + key, value);
@@ -460,20 +524,25 @@ void Trainer::stop_diverged(int64_t step) {
   if (run_dir_.empty()) fail(ExitCode::diverged, "the gradient of step ", step, " is not finite", kAdvice);
   std::string dump;
   auto whole = parallel::GatheredState::collect(*this, *comm_);
-  if (!comm_->main()) fail(ExitCode::diverged, "the gradient of step ", step, " is not finite; rank 0 says more");
+  alive("checkpoint");
+  if (!comm_->main()) {
+    comm_->barrier();  // rank 0 writes
+    fail(ExitCode::diverged, "the gradient of step ", step, " is not finite; rank 0 says more");
+  }
   try {
     dump = checkpoint::save_checkpoint(run_dir_ / "diverged", whole, meta_of(step, config_json_, task_), 1).string();
     dump = cat("the weights before it and the state are in '", dump, "'");
   } catch (const Error& e) {
     dump = cat("no dump could be written: ", e.what());
   }
+  comm_->barrier();
   fail(ExitCode::diverged, "the gradient of step ", step, " is not finite; ", dump, kAdvice,
        ", then start again: the run resumes from its last checkpoint");
 }
 
 void Trainer::start_fresh() {
   task_.parameters().refresh_compute();
-  if (ema_) ema_->reset();
+  if (ema()) ema()->reset();
   log_.truncate_after(0);
 }
 
@@ -495,6 +564,7 @@ void Trainer::visit_state(StateVisitor& visitor) {
   task_.visit_state(visitor);
   optimizer_->visit_state(visitor);
   if (ema_) ema_->visit_state(visitor);
+  if (shards_) shards_->visit_state(visitor);
   if (scaler_) scaler_->visit_state(visitor);
 }
 

@@ -119,7 +119,7 @@ TEST(BenchOps, MeasuresWhatTheFilterFits) {
 
 TEST(Bench, WrongInput) {
   const TempDir dir;
-  expect_refusal(ExitCode::usage, {"bench"}, {"give a subcommand: step, ops, eval"});
+  expect_refusal(ExitCode::usage, {"bench"}, {"give a subcommand: step, ops, eval, comm"});
   expect_refusal(ExitCode::usage, {"bench", "stp"}, {"unknown subcommand 'stp'", "did you mean 'step'?"});
   expect_refusal(ExitCode::usage, {"bench", "step", "--steps", "0"}, {"--steps"});
   expect_refusal(ExitCode::usage,
@@ -134,6 +134,8 @@ TEST(Bench, WrongInput) {
                  {"nowhere.csv"}, {}, /*alone=*/false);
   expect_refusal(ExitCode::usage, with({"bench", "eval"}, with(tiny(dir.path()), {"data.test="})),
                  {"data.test is empty"}, {}, /*alone=*/false);
+  expect_refusal(ExitCode::usage, {"bench", "comm"}, {"this process is alone", "torchrun"});
+  expect_refusal(ExitCode::usage, {"bench", "comm", "--max-mb", "0"}, {"--max-mb"});
   const Result none = run({"bench", "ops", "--device", "cpu", "--filter", "no such op"});
   EXPECT_EQ(none.code, static_cast<int>(ExitCode::usage));
   test::expect_one_sentence(none.err, {"fits no op"}, /*alone=*/false);
@@ -236,6 +238,67 @@ TEST(Plan, OfDataThatIsNotThereYet) {
   EXPECT_NE(result.out.find("901 positions"), std::string::npos) << result.out;
   EXPECT_NE(result.out.find("does NOT fit"), std::string::npos) << result.out;
   EXPECT_NE(result.out.find("with train.micro_batch_size="), std::string::npos) << result.out;
+}
+
+TEST(Plan, OfSeveralRanks) {
+  const TempDir dir;
+  const fs::path file = dir / "plan.json";
+  const std::string recipe = std::string(HRM_SOURCE_DIR) + "/configs/puzzle/hrm_sudoku17.json";
+  const std::vector<std::string> plan = {"plan",         "--config", recipe,    "--gpu",  "H200",   "--seq-len",  "81",
+                                         "--vocab-size", "11",       "--ranks", "1,8,64", "--json", file.string()};
+  const Result result = run(plan);
+  ASSERT_EQ(result.code, 0) << result.err;
+  for (const char* part : {"memory of a rank", "hidden by the backward pass", "= step", "efficiency",
+                           "collectives of a step with 64 ranks", "data sheet of the H200, NVLink", "400 Gbit/s"}) {
+    EXPECT_NE(result.out.find(part), std::string::npos) << part << " is not in:\n" << result.out;
+  }
+  const json out = json::parse(read(file));
+  ASSERT_EQ(out.at("plans").size(), 3u);
+  EXPECT_EQ(out.at("batch"), "of all ranks");
+  const json &one = out.at("plans")[0], &eight = out.at("plans")[1], &all = out.at("plans")[2];
+  EXPECT_EQ(one.at("calls"), 0);
+  EXPECT_EQ(eight.at("samples_per_rank"), 48);
+  EXPECT_EQ(eight.at("network_bytes"), 0);
+  EXPECT_EQ(all.at("nodes"), 8);
+  EXPECT_GT(all.at("network_bytes"), 0);
+  EXPECT_LT(all.at("efficiency"), eight.at("efficiency"));
+  int64_t bytes = 0;
+  for (const json& exchange : all.at("exchanges")) bytes += exchange.at("bytes").get<int64_t>();
+  EXPECT_EQ(all.at("bytes"), bytes);
+  EXPECT_GT(bytes, 4 * out.at("parameters").get<int64_t>());
+
+  ASSERT_EQ(run(with(plan, {"--weak", "--ranks-per-node", "4", "--link-gbs", "300", "--network-gbs", "25", "--hop-us",
+                            "1", "--network-hop-us", "6", "parallel.reduce=bf16"}))
+                .code,
+            0);
+  const json weak = json::parse(read(file));
+  EXPECT_EQ(weak.at("batch"), "of each rank");
+  EXPECT_EQ(weak.at("plans")[2].at("global_batch_size"), 64 * 384);
+  EXPECT_EQ(weak.at("plans")[2].at("nodes"), 16);
+  EXPECT_EQ(weak.at("link").at("gbs"), 300);
+  EXPECT_EQ(weak.at("network").at("gbs"), 25);
+  EXPECT_EQ(weak.at("network").at("origin"), "as the command line says");
+
+  // Too much for one rank, not for eight.
+  const Result large = run({"plan", "--gpu", "L4", "--seq-len", "81", "--vocab-size", "11", "--ranks", "1,8",
+                            "train.global_batch_size=8192"});
+  EXPECT_NE(large.out.find("  1 ranks: with train.micro_batch_size="), std::string::npos) << large.out;
+  EXPECT_EQ(large.out.find("  8 ranks: "), std::string::npos) << large.out;
+}
+
+TEST(Plan, WrongRanks) {
+  const std::vector<std::string> plan = {"plan", "--gpu",        "H200", "--seq-len",
+                                         "81",   "--vocab-size", "11",   "train.global_batch_size=384"};
+  expect_refusal(ExitCode::usage, with(plan, {"--ranks", "8,1024"}),
+                 {"train.global_batch_size = 384 cannot be split over 1024 ranks", "--weak"});
+  expect_refusal(ExitCode::usage, with(plan, {"--ranks", "12"}), {"12 ranks do not fill nodes of 8"});
+  expect_refusal(ExitCode::usage, with(plan, {"--ranks", "0"}), {"--ranks"});
+  expect_refusal(ExitCode::usage, with(plan, {"--ranks", "eight"}), {"--ranks"});
+  for (const char* option : {"--ranks-per-node", "--link-gbs", "--network-gbs", "--hop-us", "--network-hop-us"}) {
+    expect_refusal(ExitCode::usage, with(plan, {option, "4"}), {option, "--ranks"});
+  }
+  expect_refusal(ExitCode::usage, with(plan, {"--weak"}), {"--weak", "--ranks"});
+  expect_refusal(ExitCode::usage, with(plan, {"--ranks", "8", "--bandwidths", "nowhere.json"}), {"nowhere.json"});
 }
 
 TEST(Plan, WrongInput) {

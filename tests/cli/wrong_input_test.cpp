@@ -443,6 +443,16 @@ TEST(WrongSurroundings, SeveralRanks) {
                  {"", "WORLD_SIZE=2 LOCAL_RANK=0 RANK=0 MASTER_ADDR=127.0.0.1 MASTER_PORT=29511", ""});
   expect_refusal(ExitCode::environment, train_in(dir.path()), {"MASTER_ADDR is not set"},
                  {"", "WORLD_SIZE=2 LOCAL_RANK=0 RANK=0", ""});
+  // Rank 0 is not there.
+  expect_refusal(ExitCode::rank_failed, train_in(dir.path(), {"parallel.meet_timeout_s=1"}),
+                 {"rank 3 found nobody at 127.0.0.1:29512", "MASTER_ADDR"},
+                 {"",
+                  "OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_RANK=3 OMPI_COMM_WORLD_LOCAL_RANK=3 "
+                  "OMPI_COMM_WORLD_LOCAL_SIZE=4 MASTER_ADDR=127.0.0.1 MASTER_PORT=29512",
+                  ""});
+  expect_refusal(ExitCode::usage, train_in(dir.path(), {"parallel.heartbeat_s=6", "parallel.timeout_s=10"}),
+                 {"parallel.heartbeat_s = 6", "half of parallel.timeout_s = 10"},
+                 {"", "WORLD_SIZE=2 LOCAL_RANK=0 RANK=0 MASTER_ADDR=127.0.0.1 MASTER_PORT=29511", ""});
   EXPECT_FALSE(fs::exists(dir / "run"));
 }
 

@@ -3,16 +3,17 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 #include <fstream>
 #include <functional>
 #include <nlohmann/json.hpp>
-#include <thread>
 
 #include "hrm/base/error.h"
 #include "hrm/checkpoint/checkpoint.h"
 #include "hrm/parallel/comm.h"
 #include "hrm/parallel/gathered_state.h"
+#include "support/ranks.h"
 #include "train/small_run.h"
 
 namespace hrm {
@@ -23,25 +24,11 @@ using testing::fresh_folder;
 using testing::SmallRun;
 using Overrides = std::vector<std::string>;
 
-// Each rank in a thread; the first exception of the lowest rank is thrown here.
+// Each rank in a thread.
 void on_ranks(int ranks, const std::function<void(const std::shared_ptr<parallel::Comm>&)>& body) {
   std::vector<std::shared_ptr<parallel::Comm>> comms;
   for (auto& comm : parallel::make_thread_comms(ranks)) comms.push_back(std::move(comm));
-  std::vector<std::exception_ptr> errors(comms.size());
-  std::vector<std::thread> threads;
-  for (size_t rank = 0; rank < comms.size(); ++rank) {
-    threads.emplace_back([&, rank] {
-      try {
-        body(comms[rank]);
-      } catch (...) {
-        errors[rank] = std::current_exception();
-      }
-    });
-  }
-  for (auto& thread : threads) thread.join();
-  for (const auto& error : errors) {
-    if (error) std::rethrow_exception(error);
-  }
+  test::on_threads(ranks, [&](int rank) { body(comms[static_cast<size_t>(rank)]); });
 }
 
 // Trains to the end in `dir`, from the newest checkpoint there.
@@ -117,6 +104,9 @@ void expect_same_state(const Stored& a, const Stored& b, double tolerance) {
 struct Case {
   const char* name;
   Overrides more;
+  // Of ZeroTest alone: how far zero 1 and 2 may be from zero 0, and whether gradients are rounded by the ranks.
+  std::array<double, 2> tolerance = {};
+  bool rounds = false;
 };
 
 void PrintTo(const Case& value, std::ostream* out) {
@@ -180,6 +170,151 @@ INSTANTIATE_TEST_SUITE_P(
                       Case{"trm", {"model.arch=trm", "model.H_layers=0", "model.no_ACT_continue=true"}}),
     [](const auto& info) { return std::string(info.param.name); });
 
+// The optimizer's work and state shared out (parallel.zero): the same training.
+class ZeroTest : public RanksTest {
+ protected:
+  static Overrides stage(int zero, const Overrides& more = {}) {
+    Overrides all = with(more);
+    all.push_back(cat("parallel.zero=", zero));
+    return all;
+  }
+};
+
+TEST_P(ZeroTest, TrainsAsWithoutAndAsOne) {
+  const fs::path alone = fresh_folder("alone");
+  train(alone, 1, stage(2));
+  const Stored one = stored(alone, with({}));
+  for (const int ranks : {2, 4}) {
+    const fs::path plain = fresh_folder(cat("plain", ranks));
+    train(plain, ranks, stage(0));
+    const Stored expected = stored(plain, with({}));
+    for (const int zero : {1, 2}) {
+      const fs::path dir = fresh_folder(cat(ranks, "_zero", zero));
+      train(dir, ranks, stage(zero));
+      const Stored state = stored(dir, with({}));
+      expect_same_curve(plain, dir, 1e-6);
+      expect_same_state(expected, state, GetParam().tolerance[zero - 1]);
+      if (!GetParam().rounds) {
+        expect_same_curve(alone, dir, 1e-6);
+        expect_same_state(one, state, 2e-5);
+      }
+    }
+  }
+}
+
+class ZeroResumeTest : public ZeroTest {};
+
+// Saved with one stage by so many ranks, gone on with at another by others. What is loaded is what was saved.
+TEST_P(ZeroResumeTest, OtherRanksAndStage) {
+  struct Change {
+    int ranks, zero, then_ranks, then_zero;
+  };
+  const Overrides flat{"optim.min_ratio=1.0"};
+  const fs::path straight = fresh_folder("straight");
+  train(straight, 4, stage(0, flat));
+  const Stored expected = stored(straight, with(flat));
+  for (const Change& change : {Change{4, 2, 1, 0}, Change{4, 2, 8, 1}, Change{4, 1, 2, 2}, Change{1, 0, 4, 2}}) {
+    const std::string name = cat(change.ranks, "_", change.zero, "_then_", change.then_ranks, "_", change.then_zero);
+    SCOPED_TRACE(name);
+    const fs::path dir = fresh_folder(name);
+    Overrides half = stage(change.zero, flat), rest = stage(change.then_zero, flat);
+    half.push_back("train.steps=4");
+    train(dir, change.ranks, half);
+    const Stored saved = stored(dir, with(flat));
+    // Eight ranks have one sample each.
+    if (change.then_ranks == 8) rest.push_back("train.micro_batch_size=0");
+    on_ranks(change.then_ranks, [&](const std::shared_ptr<parallel::Comm>& comm) {
+      SmallRun run(dir, rest, comm);
+      run.trainer.resume(checkpoint::open_checkpoint(dir / "small").dir);
+      auto whole = parallel::GatheredState::collect(run.trainer, *comm);
+      if (!comm->main()) return;
+      for (const auto& entry : list_state(whole).tensors) {
+        EXPECT_TRUE(at::equal(entry.tensor, saved.tensors.at(entry.name))) << entry.name;
+      }
+    });
+    train(dir, change.then_ranks, rest);
+    expect_same_state(expected, stored(dir, with(flat)), 2e-5);
+  }
+}
+
+const Case kAverage{"average", {"optim.ema=0.9", "optim.grad_clip=0.5", "eval.weights=both"}, {2e-6, 2e-6}};
+const Case kTrm{"trm",
+                {"model.arch=trm", "model.H_layers=0", "model.L_layers=2", "model.no_ACT_continue=true",
+                 "optim.ema=0.9", "train.micro_batch_size=2"},
+                {0, 0}};
+// Four buckets of blocks, whose gradients take turns; zero 2 adds micro-batches after ranks.
+const Case kTurns{"turns",
+                  {"model.hidden_size=128", "model.H_layers=2", "model.L_layers=2", "parallel.bucket_mb=1",
+                   "train.steps=6", "train.micro_batch_size=1"},
+                  {0, 2e-5}};
+
+INSTANTIATE_TEST_SUITE_P(Cases, ZeroTest,
+                         // Without clipping, whose norm is that of the ranks' norms, all is rounded alike.
+                         ::testing::Values(Case{"plain", {}, {0, 0}},
+                                           Case{"accumulation", {"train.micro_batch_size=1"}, {0, 0}}, kAverage, kTrm,
+                                           kTurns, Case{"bf16", {"parallel.reduce=bf16"}, {0, 0}, true}),
+                         [](const auto& info) { return std::string(info.param.name); });
+INSTANTIATE_TEST_SUITE_P(Cases, ZeroResumeTest, ::testing::Values(kAverage, kTrm, kTurns),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+TEST(Zero, SameBitsAgain) {
+  Overrides all = kTurns.more;
+  all.insert(all.end(), {"optim.ema=0.9", "parallel.zero=2"});
+  const fs::path first = fresh_folder("first"), second = fresh_folder("second");
+  train(first, 4, all);
+  train(second, 4, all);
+  expect_same_state(stored(first, all), stored(second, all), 0);
+}
+
+// AdamATan2, whose first steps have the size of the rate whatever the gradient, from the same gradients: the same bits.
+TEST(Zero, AdamAtan2) {
+  const Overrides all{"train.log_every=1", "optim.ema=0.9", "eval.max_samples=7", "optim.weight_decay=0.1"};
+  const fs::path plain = fresh_folder("plain");
+  train(plain, 4, all);
+  for (const int zero : {1, 2}) {
+    const fs::path dir = fresh_folder(cat("zero", zero));
+    Overrides shared = all;
+    shared.push_back(cat("parallel.zero=", zero));
+    train(dir, 4, shared);
+    expect_same_curve(plain, dir, 1e-6);
+    expect_same_state(stored(plain, all), stored(dir, all), 0);
+  }
+}
+
+// A rank of four has a quarter of moments and averages, and what makes buckets even; with turns also fewer gradients.
+TEST(Zero, MemoryOfARank) {
+  const Overrides wide{"model.hidden_size=128", "model.H_layers=3", "model.L_layers=3", "parallel.bucket_mb=1",
+                       "optim.ema=0.9"};
+  std::map<int, int64_t> optimizer, gradients;
+  int64_t parameters = 0;
+  for (const int zero : {0, 1, 2}) {
+    on_ranks(4, [&](const std::shared_ptr<parallel::Comm>& comm) {
+      Overrides all = wide;
+      all.push_back(cat("parallel.zero=", zero));
+      SmallRun run(fresh_folder(cat("rank", comm->rank())), all, comm);
+      int64_t bytes = 0;
+      for (const auto& entry : list_state(run.trainer).tensors) {
+        if (entry.role == StateRole::optimizer || entry.role == StateRole::ema) {
+          bytes += static_cast<int64_t>(entry.tensor.nbytes());
+        }
+      }
+      if (!comm->main()) return;
+      optimizer[zero] = bytes;
+      gradients[zero] = run.trainer.reducer().gradient_bytes();
+      parameters = run.task.parameters().count();
+    });
+  }
+  EXPECT_EQ(optimizer[0], 12 * parameters + 4);
+  for (const int zero : {1, 2}) {
+    EXPECT_GE(optimizer[zero], 3 * parameters);
+    EXPECT_LE(optimizer[zero], static_cast<int64_t>(1.01 * 3 * static_cast<double>(parameters)));
+  }
+  const auto full = static_cast<double>(4 * parameters);
+  EXPECT_NEAR(static_cast<double>(gradients[0]), full, 0.01 * full);
+  EXPECT_NEAR(static_cast<double>(gradients[1]), 1.25 * full, 0.01 * full);
+  EXPECT_LT(static_cast<double>(gradients[2]), 0.65 * full) << "two of six blocks, the embedding, a quarter of all";
+}
+
 TEST(Ranks, BatchMustSplit) {
   on_ranks(3, [](const std::shared_ptr<parallel::Comm>& comm) {
     try {
@@ -194,11 +329,13 @@ TEST(Ranks, BatchMustSplit) {
   });
 }
 
+class Stages : public ::testing::TestWithParam<int> {};
+
 // A gradient that is not finite on one rank stops all of them after the same step, with one dump.
-TEST(Ranks, DivergeTogether) {
+TEST_P(Stages, DivergeTogether) {
   const fs::path dir = fresh_folder("run");
   on_ranks(2, [&](const std::shared_ptr<parallel::Comm>& comm) {
-    SmallRun run(dir, {"train.log_every=1"}, comm);
+    SmallRun run(dir, {"train.log_every=1", cat("parallel.zero=", GetParam())}, comm);
     if (comm->rank() == 1) {
       const at::NoGradGuard no_grad;
       run.task.model().parameters()[1].view(-1)[0].fill_(NAN);
@@ -217,10 +354,58 @@ TEST(Ranks, DivergeTogether) {
   EXPECT_EQ(checkpoint::list_checkpoints(dir / "small" / "diverged").size(), 1u);
 }
 
+// Of a model with blocks of 3 MiB.
+size_t buckets(const std::string& size) {
+  size_t count = 0;
+  on_ranks(2, [&](const std::shared_ptr<parallel::Comm>& comm) {
+    SmallRun run(fresh_folder(cat(size, comm->rank())), {"model.hidden_size=256", "parallel.bucket_mb=" + size}, comm);
+    run.trainer.start_fresh();
+    run.trainer.run_steps(1);
+    if (comm->main()) count = run.trainer.reducer().buckets();
+  });
+  return count;
+}
+
+TEST(Ranks, SizeOfBuckets) {
+  EXPECT_EQ(buckets("64"), 2u);  // both blocks, and what is of no block
+  EXPECT_GE(buckets("1"), 3u);
+}
+
+// Rounds, and by no more than bfloat16 does.
+TEST(Ranks, ReduceInBfloat16) {
+  const Overrides common{"train.log_every=1"}, rounded{"train.log_every=1", "parallel.reduce=bf16"};
+  const fs::path exact = fresh_folder("exact"), bf16 = fresh_folder("bf16");
+  train(exact, 2, common);
+  train(bf16, 2, rounded);
+  expect_same_curve(exact, bf16, 0.05);
+  const auto one = lines_with(exact, "train/grad_norm_raw"), other = lines_with(bf16, "train/grad_norm_raw");
+  EXPECT_NE(one.front()["train/grad_norm_raw"], other.front()["train/grad_norm_raw"]);
+}
+
+// Between the start and the first checkpoint.
+TEST(Ranks, ReplicasAreComparedInBetween) {
+  on_ranks(2, [](const std::shared_ptr<parallel::Comm>& comm) {
+    SmallRun run(fresh_folder(cat("rank", comm->rank())), {"parallel.check_replicas_every=3"}, comm);
+    run.trainer.start_fresh();
+    if (comm->rank() == 1) {
+      const at::NoGradGuard no_grad;
+      run.task.model().parameters()[1].view(-1)[3].add_(1e-3f);
+    }
+    try {
+      run.trainer.run();
+      ADD_FAILURE() << "nothing was thrown";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ExitCode::rank_failed) << error.what();
+      EXPECT_EQ(run.trainer.step(), 3);
+    }
+  });
+}
+
 // One changed bit in the weights of one rank.
-TEST(Ranks, NamesTheRankThatDiffers) {
+TEST_P(Stages, NamesTheRankThatDiffers) {
   on_ranks(3, [](const std::shared_ptr<parallel::Comm>& comm) {
-    SmallRun run(fresh_folder(cat("rank", comm->rank())), {"train.global_batch_size=6"}, comm);
+    SmallRun run(fresh_folder(cat("rank", comm->rank())),
+                 {"train.global_batch_size=6", cat("parallel.zero=", GetParam())}, comm);
     parallel::check_replicas(run.trainer, *comm);
     if (comm->rank() == 2) {
       const at::NoGradGuard no_grad;
@@ -238,6 +423,8 @@ TEST(Ranks, NamesTheRankThatDiffers) {
     }
   });
 }
+
+INSTANTIATE_TEST_SUITE_P(Zero, Stages, ::testing::Values(0, 1, 2));
 
 }  // namespace
 }  // namespace hrm

@@ -313,6 +313,7 @@ struct ParallelConfig {
   std::string interface = "";
   int64_t bucket_mb = 8;
   std::string reduce = "fp32";
+  int64_t zero = 0;
   int64_t check_replicas_every = 0;
 
   template <class F>
@@ -330,6 +331,10 @@ struct ParallelConfig {
       "gradients are summed in parts of about this size, while the backward pass goes on");
     f("reduce", &ParallelConfig::reduce, OneOf{{"fp32", "bf16"}}, "",
       "what gradients are sent and summed in; bf16 halves the bytes and rounds every sum to 8 bits");
+    f("zero", &ParallelConfig::zero, IntRange{0, 2}, "",
+      "ZeRO stage: 0 = every rank has the whole optimizer state; 1 = each has and updates its share of moments and "
+      "averages, the weights are gathered after the step; 2 = gradients of a model whose blocks run once (HRM) live no "
+      "longer than their reduction, too, which follows every micro-batch");
     f("check_replicas_every", &ParallelConfig::check_replicas_every, IntRange{0}, "steps",
       "compare weights and optimizer state of all ranks every so many steps, at the start and before each checkpoint; "
       "0 = only at these two");

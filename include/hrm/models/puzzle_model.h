@@ -67,6 +67,9 @@ class PuzzleModel : public torch::nn::Module {
   virtual double flops_per_sample_step() const = 0;
   virtual double flops_per_sample_segment() const = 0;
 
+  // Whether the recorded part of a segment uses each block once (nn::ParameterSet::blocks_run_once).
+  virtual bool blocks_run_once() const { return true; }
+
   // (E, puzzle_emb_ndim) float32 buffer `puzzle_emb.weights`; undefined when puzzle_emb_ndim is 0.
   at::Tensor& puzzle_embedding() { return puzzle_emb_weights_; }
 

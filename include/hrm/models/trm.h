@@ -15,6 +15,7 @@ class Trm : public PuzzleNetwork {
   SegmentOutput segment(const Carry& carry, const at::Tensor& inputs, const at::Tensor& puzzle_rows) override;
   double flops_per_sample_step() const override;
   double flops_per_sample_segment() const override;
+  bool blocks_run_once() const override { return false; }
 
  private:
   std::shared_ptr<nn::ReasoningModule> L_level_;

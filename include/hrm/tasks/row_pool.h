@@ -18,6 +18,9 @@ namespace hrm::tasks {
 
 class RowPool {
  public:
+  // The ring has room for so many steps' rows.
+  static constexpr int64_t kBatches = 4;
+
   // `slots`: rows that one step can take at most. The pool starts at row `position` of the stream. `table`, or null:
   // draws the rows on the device (options.picks_only); it must live as long as the pool.
   RowPool(std::shared_ptr<const data::PuzzleDataset> dataset, const data::TrainStreamOptions& options, int64_t slots,
@@ -35,7 +38,7 @@ class RowPool {
   int64_t capacity() const { return capacity_; }
 
  private:
-  static constexpr int64_t kLag = 2;
+  static constexpr int64_t kLag = kBatches - 2;
 
   std::unique_ptr<data::RowStream> stream_;
   const data::DeviceTable* table_;

@@ -85,12 +85,28 @@ struct BenchOpsOptions {
 };
 int run_bench_ops(const BenchOpsOptions& options);
 
+struct BenchCommOptions {
+  std::string device = "auto";  // auto, cpu, cuda
+  int64_t max_mb = 256;         // MiB of the largest tensor; the smallest has 8 bytes
+  double meet_timeout_s = 60;   // how long to wait for all ranks, and for each operation between CPUs
+  std::string json_out;
+};
+// Run by every rank of a launch; rank 0 prints and writes. Error(usage) for a process alone.
+int run_bench_comm(const BenchCommOptions& options);
+
 struct PlanOptions {
   std::vector<std::string> config_files;
   std::vector<std::string> overrides;
   int64_t seq_len = 0;  // with vocab_size: the data, which then need not exist; 0: as data.train says
   int64_t vocab_size = 0;
   std::string gpu;  // name of a known GPU that time and fit are estimated for; empty: the one present, or H200
+  std::vector<int64_t> ranks;  // data-parallel trainings with so many ranks; empty: one alone
+  bool weak = false;           // each rank has the configured batch; else all have it together
+  int64_t ranks_per_node = 8;
+  // Of the links, beside what bench comm measured (its results); 0: as in the data sheets.
+  std::vector<std::string> bandwidths;
+  double link_gbs = 0, network_gbs = 0;   // 1e9 bytes per second of a GPU, in one direction
+  double hop_us = 0, network_hop_us = 0;  // a message without content to the next GPU
   std::string json_out;
 };
 int run_plan(const PlanOptions& options);

@@ -11,6 +11,9 @@
 #include "hrm/optim/optimizer.h"
 #include "hrm/parallel/comm.h"
 #include "hrm/parallel/gradient_reducer.h"
+#include "hrm/parallel/parameter_shards.h"
+#include "hrm/parallel/slow_ranks.h"
+#include "hrm/parallel/step_clock.h"
 #include "hrm/parallel/watchdog.h"
 #include "hrm/runtime/async_read.h"
 #include "hrm/runtime/captured_step.h"
@@ -24,6 +27,10 @@ namespace hrm::train {
 
 enum class Outcome { finished, stopped };
 
+// How many values of a step (float64) travel in its sum over the ranks: `task_sums` of the task, behind those of the
+// loop.
+int64_t summed_values(int64_t ranks, int64_t task_sums);
+
 class Trainer : public Stateful {
  public:
   // `config_json` is the resolved configuration, stored in every checkpoint. With an empty `run_dir` nothing is
@@ -31,6 +38,7 @@ class Trainer : public Stateful {
   // alone. All call the same methods; rank 0 alone writes into the folder, but the traces.
   Trainer(const config::Config& config, std::string config_json, const Runtime& runtime, tasks::Task& task,
           std::filesystem::path run_dir, std::shared_ptr<parallel::Comm> comm = nullptr);
+  ~Trainer() override;
 
   // Whom run() tells what it does; must live as long. Null: nobody.
   void set_watchdog(parallel::Watchdog* watchdog) { watchdog_ = watchdog; }
@@ -60,6 +68,9 @@ class Trainer : public Stateful {
   // How the steps run: replays so far, and why they are not captured where they are not.
   const CapturedStep& captured_step() const { return captured_; }
 
+  // Where gradients are and travel.
+  const parallel::GradientReducer& reducer() const { return *reducer_; }
+
   int64_t total_steps() const { return total_steps_; }
   int64_t step() const { return step_; }
   // Whether nothing is left for run(): neither steps nor the evaluation of the last one.
@@ -69,10 +80,12 @@ class Trainer : public Stateful {
   void train_step();
   void device_step();
   void scale_loss(const at::Tensor& nonfinite, at::Tensor& extra);
+  optim::Ema* ema() { return shards_ ? shards_->ema() : ema_.get(); }
   void alive(const char* doing);
   void collect_metrics(bool wait);
   void collect_finished();
   void add_step(const AsyncReader::Entry& entry);
+  void watch_speed(int64_t step, const double* own_ms);
   void write_window(int64_t step);
   bool evaluate();
   bool any_stop_requested();
@@ -94,8 +107,9 @@ class Trainer : public Stateful {
   std::filesystem::path run_dir_;
   std::shared_ptr<parallel::Comm> comm_;
   std::unique_ptr<optim::Optimizer> optimizer_;
-  std::unique_ptr<optim::Ema> ema_;
+  std::unique_ptr<optim::Ema> ema_;  // of whole parameters
   std::unique_ptr<parallel::GradientReducer> reducer_;
+  std::unique_ptr<parallel::ParameterShards> shards_;  // with parallel.zero and several ranks; has the Ema then
   parallel::Watchdog* watchdog_ = nullptr;
   std::unique_ptr<LossScaler> scaler_;  // with fp16 alone
   RunLog log_;
@@ -110,17 +124,22 @@ class Trainer : public Stateful {
 
   // Not state: scratch and clocks.
   int64_t num_task_sums_ = 0;
-  // float64 on the device: ranks that want to stop, this step's sums of the task, then enum Extra of trainer.cpp.
+  // float64 on the device: enum Front of trainer.cpp and, of several ranks, the own time of each, then this step's sums
+  // of the task, then enum Extra.
   at::Tensor step_values_;
-  at::Tensor metric_sums_;    // its part behind the first
-  at::Tensor stop_;           // 0-dim float64 on the device: 1 when this rank wants to stop
-  bool stop_wanted_ = false;  // this rank does
-  bool stop_seen_ = false;    // a step of which all know had such a rank
-  at::Tensor lr_, skip_;      // 0-dim float32 on the device
+  int64_t front_ = 0;                           // how many come before the sums
+  at::Tensor metric_sums_;                      // the sums and the extra values
+  at::Tensor stop_;                             // 0-dim float64 on the device: 1 when this rank wants to stop
+  bool stop_wanted_ = false;                    // this rank does
+  bool stop_seen_ = false;                      // a step of which all know had such a rank
+  at::Tensor lr_, skip_;                        // 0-dim float32 on the device
+  std::unique_ptr<parallel::StepClock> clock_;  // null with one rank
+  parallel::SlowRanks slow_ranks_;
   CapturedStep captured_;
   AsyncReader reader_;
   int64_t last_saved_step_ = -1;
-  int64_t process_steps_ = 0;  // steps done by this process
+  int64_t process_steps_ = 0;  // steps done by this process, in run() with a window of profiled ones alone
+  int64_t steps_made_ = 0;     // by this process
   bool tracing_ = false;       // by trace_, or by Nsight
   std::unique_ptr<StepTrace> trace_;
   int64_t window_first_step_ = 0;      // the window's timing starts after this step
@@ -128,7 +147,8 @@ class Trainer : public Stateful {
   std::array<double, 4> queued_at_{};  // when the host had queued step s: [s % 4], s, monotonic
   double paused_seconds_ = 0;          // spent in evaluation and saving since window_start_
   double window_wait_ms_ = 0;
-  double data_wait_ms_ = 0;  // since the process started
+  double window_comm_ms_ = 0;  // waits for other ranks, of all ranks together
+  double data_wait_ms_ = 0;    // since the process started
 };
 
 }  // namespace hrm::train

@@ -1,0 +1,41 @@
+#pragma once
+// The ranks of a command that can run as one of several: how they meet, which device each takes, how they leave.
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "hrm/config/config.h"
+#include "hrm/parallel/comm.h"
+#include "hrm/parallel/launch.h"
+#include "hrm/parallel/rendezvous.h"
+#include "hrm/parallel/watchdog.h"
+#include "hrm/runtime/device.h"
+
+namespace hrm::train {
+
+// This process alone, or all of the launch.
+struct Ranks {
+  parallel::Launch launch;
+  std::unique_ptr<parallel::Rendezvous> rendezvous;  // outlives comm
+  std::shared_ptr<parallel::Comm> comm;
+  std::unique_ptr<parallel::Watchdog> watchdog;         // null with one rank
+  std::unique_ptr<parallel::NeighbourWatch> neighbour;  // the same
+  double heartbeat_s = 0;
+};
+
+// Meets the others, does `body`, and leaves together with them: returns its exit code when all ranks have come to the
+// end. Where `body` throws, the others are told why, and a process with several ranks ends here, with the error's exit
+// code, or ExitCode::rank_failed when another rank was at fault. Several ranks on one machine take a GPU each
+// (take_one_gpu). Throws Error where they do not meet.
+int run_as_ranks(const parallel::Launch& launch, const config::Config& config, const std::function<int(Ranks&)>& body);
+
+// Starts the runtime and the kernels and, on GPUs, NCCL between them: ranks.comm is another one after that. A
+// collective operation. Throws Error (environment) when not all ranks have the same kind of device.
+Runtime start_device(Ranks& ranks, const config::Config& config);
+
+// A rank with another configuration or program would train something else, or hang in an operation that the others do
+// not know. Throws Error (usage) naming it.
+void check_same_program(parallel::Comm& comm, const std::string& config_json);
+
+}  // namespace hrm::train
