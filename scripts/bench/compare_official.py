@@ -23,24 +23,15 @@ existing file. Needs a GPU, a build of hrm_train, and what official_step.py need
 makes where there is a GPU, has all of that.
 """
 import datetime
-import json
-import os
 import pathlib
-import queue
-import re
-import shutil
-import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "lib"))
-import command  # noqa: E402
+from comparison import (HERE, MODES, ROOT, Group, cell, command, earlier_results, gib, known, machine, measured_on,
+                        run_bench, say, spread, step_numbers, summary, write_json, write_text)
 
-HERE = pathlib.Path(__file__).resolve().parent
-ROOT = HERE.parent.parent
 TRAIN, TEST = "data/sudoku/train_17clue_1k.csv", "data/sudoku/test_17clue_2k.csv"
 HRM, TRM_ATT, TRM_MLP = (f"configs/puzzle/{name}_sudoku17.json" for name in ("hrm", "trm_att", "trm_mlp"))
 MAZE = ["data.kind=maze", "data.augmentation=none", "data.box_rows=0", "data.box_cols=0"]
@@ -66,102 +57,45 @@ WORKS = {
     "eval384": dict(title="the same, batch 384", model="hrm", batch=384, config=HRM, variants=BF16, together=4,
                     puzzles=2000),
 }
-MODES = ["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"]
 TUNED = {"max-autotune", "max-autotune-no-cudagraphs"}  # their compilation times kernels, so it must be alone
 
 
-def say(text):
-    print(f"[{datetime.datetime.now():%H:%M:%S}] {text}", file=sys.stderr, flush=True)
-
-
-class Official:
+class Official(Group):
     """A process that holds the compiled official code."""
 
     def __init__(self, args, work, mode):
-        self.mode, self.start = mode, time.monotonic()
+        self.mode = mode
         checkout = args.hrm if work["model"] == "hrm" else args.trm
         grid = work.get("grid", "sudoku")
         words = [sys.executable, str(HERE / "official_step.py"), "--model", work["model"], "--checkout", str(checkout),
-                   "--grid", grid, "--batch", str(work["batch"]), "--mode", mode, "--device", args.device, "--serve",
-                   "--train", args.maze if grid == "maze" else str(ROOT / TRAIN)]
+                 "--grid", grid, "--batch", str(work["batch"]), "--mode", mode, "--device", args.device, "--serve",
+                 "--train", args.maze if grid == "maze" else str(ROOT / TRAIN)]
         words += ["--test", str(ROOT / TEST)] if grid == "sudoku" else []
         words += ["--eval-only"] if "puzzles" in work else []
         words += [word for item in args.official_set for word in ("--set", item)]
         words += ["--dtype", "float32"] if args.device == "cpu" else []
-        self.errors = tempfile.TemporaryFile(mode="w+", errors="replace")
-        self.process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors,
-                                        text=True)
-        self.answers = queue.Queue()
-        threading.Thread(target=self.listen, daemon=True).start()
-
-    def listen(self):
-        for line in self.process.stdout:
-            if line.startswith("{"):
-                self.answers.put(json.loads(line))
-        self.answers.put(None)
-
-    def answer(self, limit):
-        try:
-            answer = self.answers.get(timeout=limit)
-        except queue.Empty:
-            answer = {"error": f"no answer after {limit:.0f} s"}
-        if answer is None:
-            answer = {"error": self.last_error()}
-        if "error" in answer:
-            self.stop()
-        return answer
-
-    def ask(self, order, limit):
-        try:
-            self.process.stdin.write(json.dumps(order) + "\n")
-            self.process.stdin.flush()
-        except (BrokenPipeError, ValueError):
-            return {"error": self.last_error()}
-        return self.answer(limit)
-
-    def last_error(self):
-        """The exception's own line, else the last line of the process's messages."""
-        self.process.wait(timeout=60)
-        self.errors.seek(0)
-        lines = [line.strip() for line in self.errors if line.strip()]
-        named = [line for line in lines if re.match(r"[\w.]*(Error|Exception|Exit|error)\b", line)]
-        return (named or lines or [f"ended with code {self.process.returncode}"])[-1][:400]
-
-    def stop(self):
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.wait()
-
-
-def last_line(text):
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return (lines or ["no message"])[-1][:400]
+        super().__init__(lambda rank: words)
 
 
 def run_ours(args, work, overrides, scratch):
     """One turn of hrm_train: {"ms_per_step": ...} or {"seconds": ...}, or {"error": ...}."""
     overrides = overrides + work.get("overrides", []) + args.ours_set
     data = [f"data.train={args.maze}", f"data.test={args.maze}"] + MAZE if work.get("grid") == "maze" else []
-    result_file = pathlib.Path(scratch) / "turn.json"
-    result_file.unlink(missing_ok=True)
-    common = ["--config", work["config"], "--json", str(result_file)]
     if "puzzles" in work:
-        words = [args.binary, "bench", "eval", *common, "--passes", "1",
-                   f"eval.max_samples={args.puzzles or work['puzzles']}", f"eval.batch_size={work['batch']}"]
+        words = [args.binary, "bench", "eval", "--config", work["config"], "--passes", "1",
+                 f"eval.max_samples={args.puzzles or work['puzzles']}", f"eval.batch_size={work['batch']}"]
     else:
-        words = [args.binary, "bench", "step", *common, "--steps", str(args.steps or work["steps"]), "--warmup",
-                   str(args.skip_steps), "--settle", str(args.settle), "--profile-steps", "0",
-                   f"train.global_batch_size={work['batch']}", "train.micro_batch_size=0"]
-    done = subprocess.run(words + data + overrides, cwd=ROOT, capture_output=True, text=True)
-    if done.returncode != 0:
-        return {"error": last_line(done.stderr)}
-    result = json.loads(result_file.read_text(encoding="utf-8"))
-    memory = result["memory"]
-    memory = dict(peak_bytes=memory["allocated_peak_bytes"], reserved_bytes=memory["reserved_peak_bytes"])
+        words = [args.binary, "bench", "step", "--config", work["config"], "--steps", str(args.steps or work["steps"]),
+                 "--warmup", str(args.skip_steps), "--settle", str(args.settle), "--profile-steps", "0",
+                 f"train.global_batch_size={work['batch']}", "train.micro_batch_size=0"]
+    result = run_bench(words + data + overrides, scratch, args.limit)
+    if "error" in result:
+        return result
     if "puzzles" in work:
-        return dict(puzzles=result["samples"], seconds=round(result["pass_ms"]["mean"] / 1e3, 4)) | memory
-    ms = result["step_ms"]["mean"]
-    return dict(steps=result["steps"], ms_per_step=round(ms, 3), samples_per_s=round(work["batch"] / ms * 1e3)) | memory
+        memory = result["memory"]
+        return dict(puzzles=result["samples"], seconds=round(result["pass_ms"]["mean"] / 1e3, 4),
+                    peak_bytes=memory["allocated_peak_bytes"], reserved_bytes=memory["reserved_peak_bytes"])
+    return step_numbers(result, work["batch"])
 
 
 def turns(args, work, workers, scratch, add):
@@ -245,43 +179,6 @@ def compiled(args, works, group, add_to):
     return good
 
 
-def write_json(path, results):
-    if path:
-        temporary = path.with_suffix(".tmp")
-        temporary.write_text("[\n" + ",\n".join(json.dumps(r) for r in results) + "\n]\n", encoding="utf-8")
-        os.replace(temporary, path)
-
-
-def time_of(record):
-    return record.get("ms_per_step") or record.get("seconds")
-
-
-def summary(records):
-    """Median, range and peak memory of one side's turns; None without any."""
-    times = sorted(time_of(r) for r in records if time_of(r))
-    if not times:
-        return None
-    peaks = [r["peak_bytes"] for r in records if r.get("peak_bytes")]
-    return dict(median=statistics.median(times), low=times[0], high=times[-1], rounds=len(times),
-                peak=max(peaks) if peaks else None)
-
-
-def number(value):
-    return f"{value:.3g}" if value < 10 else f"{value:.1f}"
-
-
-def spread(s):
-    return f"{number(s['median'])} ({number(s['low'])}-{number(s['high'])})"
-
-
-def gib(value):
-    return f"{value / 2**30:.1f}" if value else "-"
-
-
-def cell(text):
-    return text.replace("|", "\\|")
-
-
 def official_turns(records, mode, sync):
     return [r for r in records if r["side"] == "official" and r["variant"] == mode and r.get("sync") is sync]
 
@@ -305,8 +202,7 @@ def compared(records, variant):
 def tables(results):
     lines = []
     names = [name for name in WORKS if any(r["work"] == name for r in results)]
-    machines = sorted({f"{r['gpu']}, torch {r['torch']}, {r['ours']}" for r in results})
-    lines += ["Measured on: " + "; ".join(machines) + ".", ""]
+    lines += [measured_on(results), ""]
     lines += ["| work | official code, its best mode | ms per step | ours | ms per step | official / ours | "
               "peak GiB, official | peak GiB, ours |", "|---|---|---:|---|---:|---:|---:|---:|"]
     details = ["| work | official code compiled with | metrics read each step | not read | samples/s, the better | "
@@ -345,48 +241,12 @@ def tables(results):
     return "\n".join(lines + [""] + details) + "\n"
 
 
-def machine(device, binary):
-    torch = command.need_torch()
-    if device == "cuda" and not torch.cuda.is_available():
-        raise command.Failure(command.MACHINE, "PyTorch finds no GPU here; compare_cpu.py compares on the CPU")
-    about = dict(torch=torch.__version__, gpu=torch.cuda.get_device_name() if device == "cuda" else "CPU")
-    return about | dict(ours=subprocess.run([binary, "--version"], capture_output=True, text=True).stdout.split("\n")[0])
-
-
-def known(names, of, what):
-    """The names of a comma- or plus-separated list, each of which must be one of `of`."""
-    for name in names:
-        if name not in of:
-            raise command.Failure(command.USAGE, f"no {what} '{name}'; there are {', '.join(of)}")
-    return names
-
-
 def check_checkouts(args, works):
     for name, work in works.items():
         option, path = ("--hrm", args.hrm) if work["model"] == "hrm" else ("--trm", args.trm)
         if path is None:
             raise command.Failure(command.USAGE, f"{name} needs {option}, a checkout of the official code; see --help")
         command.checkout(path, option[2:].upper())
-
-
-def earlier_results(path):
-    """What --out holds already."""
-    if not path or not path.exists():
-        return []
-    try:
-        results = json.loads(path.read_text(encoding="utf-8"))
-        for record in results:
-            record["work"], record["side"], record["variant"], record["gpu"], record["torch"], record["ours"]
-    except (ValueError, KeyError, TypeError):
-        raise command.Failure(command.DATA, f"{path} is not what this script has written; give another --out") from None
-    return results
-
-
-def write_text(path, text):
-    if path:
-        path.write_text(text, encoding="utf-8")
-    else:
-        print(text)
 
 
 def main():
@@ -447,7 +307,8 @@ def main():
             made = subprocess.run([args.binary, "data", "maze", "--generate", "--train", "1000", "--test", "16",
                                    "--out", args.maze], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
             if made.returncode != 0:
-                raise command.Failure(command.MACHINE, f"no mazes could be made: {last_line(made.stderr)}")
+                why = (made.stderr.strip().splitlines() or ["no message"])[-1]
+                raise command.Failure(command.MACHINE, f"no mazes could be made: {why}")
         measure(args, works, results)
     write_text(args.markdown, tables(results))
     need_comparison(results, works)

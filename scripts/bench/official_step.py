@@ -14,8 +14,24 @@ trainer, chosen so that the reference is as fast as it can be:
   - CUDA graph modes mark the start of a step and clone the carry, which they need.
 Modes: eager, or torch.compile's default, reduce-overhead, max-autotune, max-autotune-no-cudagraphs.
 
+Several ranks are started by torchrun, or as plain processes with RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT:
+
+    torchrun --nproc-per-node=2 scripts/bench/official_step.py --model hrm --checkout HRM --batch 1536 --ddp loop
+
+--batch is that of all ranks together, of which each takes its part, as the official loader hands it out. Rank 0 broadcasts
+its weights, and its seed and those of the others differ by their rank, as in the official trainer. --ddp says how gradients
+become sums over the ranks:
+  - loop: the official way, one all-reduce for each parameter after the backward pass;
+  - coalesced: the same all-reduces as one call, which NCCL makes one kernel of;
+  - bucket: torch's DistributedDataParallel around the compiled model. Its gradients come out of one compiled graph, so its
+    buckets are summed when that graph is done;
+  - split: the same, and torch's DDPOptimizer cuts the compiled graph into pieces of about a bucket's parameters, so that
+    buckets are summed while the backward pass of the next piece runs. Needs a compiled mode.
+Metrics that are read are first reduced to rank 0, as in the official trainer.
+
 Prints one JSON object. With --serve it compiles, prints {"ready": ...}, and then answers one JSON line for each line
-of the standard input: {"run": STEPS, "sync": true|false} or {"eval": PUZZLES, "sync": ...} or {"quit": true}. "sync"
+of the standard input (of several ranks: rank 0's): {"run": STEPS, "sync": true|false} or {"eval": PUZZLES, "sync": ...} or
+{"quit": true}. "sync"
 says whether metrics are read back (each step, as the official trainer does; in an evaluation the end of each batch).
 "settle", in seconds, asks for steps (an evaluation: one more) before the clock starts.
 
@@ -24,11 +40,13 @@ headers of Python (python3-dev); pydantic and einops where they are installed (f
 replaced where they are not). .venv/bin/python, which scripts/build makes where there is a GPU, has torch and numpy.
 """
 import csv
+import datetime
 import json
 import os
 import pathlib
 import sys
 import time
+import traceback
 import types
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "lib"))
@@ -36,11 +54,13 @@ import command  # noqa: E402
 
 try:
     import torch
+    import torch.distributed as dist
     import torch.nn.functional as F
 except ImportError:
     command.run(command.need_torch)
 
 MODES = ["eager", "default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"]
+DDP = ["loop", "coalesced", "bucket", "split"]
 MODELS = ["hrm", "trm_att", "trm_mlp"]
 GRIDS = {"sudoku": dict(seq_len=81, vocab_size=11), "maze": dict(seq_len=900, vocab_size=6)}
 
@@ -150,11 +170,68 @@ class AdamATan2:
             p.grad = None
 
 
+class Ranks:
+    """This process among those that train together; one alone unless it has joined them."""
+
+    rank, world, orders = 0, 1, None
+
+    def join(self, device, limit):
+        """Meets the other ranks, if the launcher's variables name any; `limit` in seconds, here and for each collective."""
+        text = {name: os.environ.get(name, "") for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}
+        if not text["WORLD_SIZE"]:
+            return
+        try:
+            rank, world = int(text["RANK"]), int(text["WORLD_SIZE"])
+            local = int(text["LOCAL_RANK"] or rank)
+        except ValueError:
+            rank = world = local = -1
+        if not (0 <= rank < world and 0 <= local <= rank):
+            raise command.Failure(command.USAGE, "no rank of a group: " +
+                                  ", ".join(f"{name}='{value}'" for name, value in text.items()))
+        if world == 1:
+            return
+        if not os.environ.get("MASTER_ADDR") or not os.environ.get("MASTER_PORT"):
+            raise command.Failure(command.USAGE, "several ranks meet at MASTER_ADDR and MASTER_PORT: set both")
+        if device == "cuda":
+            if local >= torch.cuda.device_count():
+                raise command.Failure(command.MACHINE, f"LOCAL_RANK={local}, but PyTorch finds "
+                                                       f"{torch.cuda.device_count()} GPU(s) here")
+            torch.cuda.set_device(local)
+        limit = datetime.timedelta(seconds=limit)
+        try:
+            dist.init_process_group("nccl" if device == "cuda" else "gloo", rank=rank, world_size=world, timeout=limit)
+            # Between orders ranks wait by CPU, for as long as it takes: a collective of NCCL that waits keeps its GPU busy.
+            self.orders = dist.new_group(backend="gloo", timeout=datetime.timedelta(days=1))
+        except (RuntimeError, ValueError) as e:
+            raise command.Failure(command.MACHINE, f"the ranks did not meet: {str(e).splitlines()[0]}") from None
+        self.rank, self.world = rank, world
+
+    def shared(self, value):
+        """Rank 0's value, on every rank."""
+        if self.world == 1:
+            return value
+        values = [value]
+        dist.broadcast_object_list(values, src=0, group=self.orders)
+        return values[0]
+
+    def most(self, value):
+        """The largest of all ranks' whole numbers, on every rank; no rank goes on before the last has come here."""
+        if self.world == 1:
+            return value
+        value = torch.tensor(value)
+        dist.all_reduce(value, dist.ReduceOp.MAX, group=self.orders)
+        return int(value)
+
+    def leave(self):
+        if self.world > 1:
+            dist.destroy_process_group()
+
+
 class Official:
-    """The official training loop for one GPU, around the official model."""
+    """The official training loop for one GPU, or for one of several ranks, around the official model."""
 
     def __init__(self, model, checkout, batch, mode="default", grid="sudoku", device="cuda", dtype="bfloat16", seed=0,
-                 lr=None, weight_decay=1.0, warmup_steps=2000, overrides=None):
+                 lr=None, weight_decay=1.0, warmup_steps=2000, overrides=None, ranks=None, ddp="loop"):
         command.checkout(pathlib.Path(checkout), "HRM" if model == "hrm" else "TRM")
         stand_in_for_packages()
         sys.path.insert(0, checkout)
@@ -165,11 +242,12 @@ class Official:
         else:
             from models.recursive_reasoning.trm import TinyRecursiveReasoningModel_ACTV1 as Model
         torch.set_float32_matmul_precision("high")
-        self.device, self.batch, self.mode, self.grid = device, batch, mode, grid
+        self.ranks = ranks or Ranks()
+        self.device, self.batch, self.mode, self.grid, self.ddp = device, batch, mode, grid, ddp
         self.lr = lr or (7e-5 if model == "hrm" else 1e-4)
         self.warmup_steps, self.step_count, self.carry = warmup_steps, 0, None
-        self.config = model_config(model, grid, batch, dtype) | (overrides or {})
-        torch.manual_seed(seed)
+        self.config = model_config(model, grid, batch // self.ranks.world, dtype) | (overrides or {})
+        torch.manual_seed(seed + self.ranks.rank)
         with torch.device(device):
             self.head = ACTLossHead(Model(self.config), loss_type="stablemax_cross_entropy")
         self.head.train()
@@ -177,10 +255,32 @@ class Official:
         self.model = torch.compile(self.head, dynamic=False, mode=mode) if compiled else self.head
         self.graphs = device == "cuda" and mode in ("reduce-overhead", "max-autotune")
         self.params = list(self.head.parameters())
+        self.divisor = batch
+        if self.ranks.world > 1:
+            self.join_ranks()
         self.ema = [p.detach().clone() for p in self.params] if model != "hrm" else None
         self.optimizer = AdamATan2(self.params, self.lr, weight_decay, compiled)
         self.embedding_optimizer = CastedSparseEmbeddingSignSGD_Distributed(
-            self.head.model.puzzle_emb.buffers(), lr=0, weight_decay=weight_decay, world_size=1)
+            self.head.model.puzzle_emb.buffers(), lr=0, weight_decay=weight_decay, world_size=self.ranks.world)
+
+    def join_ranks(self):
+        with torch.no_grad():
+            for tensor in self.params + list(self.head.buffers()):
+                dist.broadcast(tensor, src=0)
+        if self.ddp in ("bucket", "split"):
+            torch._dynamo.config.optimize_ddp = self.ddp == "split"
+            self.model = torch.nn.parallel.DistributedDataParallel(self.model, broadcast_buffers=False, init_sync=False,
+                                                                   gradient_as_bucket_view=True)
+            self.divisor = self.batch // self.ranks.world  # it makes means, not sums, of the ranks' gradients
+
+    def sum_gradients(self):
+        if self.ranks.world == 1 or self.ddp in ("bucket", "split"):
+            return
+        if self.ddp == "coalesced":
+            dist.all_reduce_coalesced([p.grad for p in self.params])
+            return
+        for p in self.params:
+            dist.all_reduce(p.grad)
 
     def parameter_count(self):
         return sum(p.numel() for p in self.params)
@@ -202,7 +302,8 @@ class Official:
         if self.graphs:
             torch.compiler.cudagraph_mark_step_begin()
         carry, loss, metrics, _, _ = self.model(carry=self.carry, batch=batch, return_keys=[])
-        (loss / self.batch).backward()
+        (loss / self.divisor).backward()
+        self.sum_gradients()
         self.carry = self.own(carry)
         lr = self.lr * min(1.0, self.step_count / self.warmup_steps)
         for group in self.embedding_optimizer.param_groups:
@@ -215,7 +316,10 @@ class Official:
         if not read_metrics:
             return None
         names = sorted(metrics)
-        return dict(zip(names, torch.stack([metrics[n].float() for n in names]).tolist()))
+        values = torch.stack([metrics[n].float() for n in names])
+        if self.ranks.world > 1:
+            dist.reduce(values, dst=0)
+        return dict(zip(names, values.tolist())) if self.ranks.rank == 0 else None
 
     @torch.inference_mode()
     def evaluate(self, question, answer, read_metrics=True):
@@ -290,6 +394,10 @@ class TimedWork:
             shape, vocabulary = (count, official.config["seq_len"]), official.config["vocab_size"]
             draw = lambda: torch.randint(0, vocabulary - 1, shape, device=device, generator=generator)  # noqa: E731
             self.batches = [as_batch(draw(), draw()) for _ in range(min(pool, 8))]
+        ranks = official.ranks
+        if ranks.world > 1:
+            part = slice(ranks.rank * count // ranks.world, (ranks.rank + 1) * count // ranks.world)
+            self.batches = [{k: v[part].clone() for k, v in batch.items()} for batch in self.batches]
         self.test = read_sudoku(test_csv, device) if test_csv else None
 
     def wait(self):
@@ -298,6 +406,7 @@ class TimedWork:
 
     def run(self, steps, sync=True):
         self.wait()
+        self.official.ranks.most(0)
         start = time.perf_counter()
         for _ in range(steps):
             metrics = self.official.train_step(self.batches[self.next % len(self.batches)], sync)
@@ -322,7 +431,24 @@ class TimedWork:
     def memory(self):
         if self.official.device != "cuda":
             return {}
-        return dict(peak_bytes=torch.cuda.max_memory_allocated(), reserved_bytes=torch.cuda.max_memory_reserved())
+        most = self.official.ranks.most
+        return dict(peak_bytes=most(torch.cuda.max_memory_allocated()),
+                    reserved_bytes=most(torch.cuda.max_memory_reserved()))
+
+    def settle(self, seconds, sync):
+        """Steps for so long, as many on every rank."""
+        until = time.monotonic() + seconds
+        while self.official.ranks.shared(time.monotonic() < until):
+            self.run(4, sync)
+
+
+def orders(ranks):
+    """What rank 0 reads from its standard input, on every rank."""
+    while True:
+        line = ranks.shared(sys.stdin.readline() if ranks.rank == 0 else None)
+        if not line:
+            return
+        yield json.loads(line)
 
 
 def parsed(overrides):
@@ -345,8 +471,12 @@ def main():
     parser.add_argument("--train", metavar="PATH",
                         help="training puzzles: a CSV file of Sudoku or a dataset directory (default: random tokens)")
     parser.add_argument("--test", metavar="CSV", help="test puzzles, for evaluations")
-    parser.add_argument("--batch", type=command.count(), default=384, help="(default: %(default)s)")
+    parser.add_argument("--batch", type=command.count(), default=384, help="of all ranks (default: %(default)s)")
     parser.add_argument("--mode", choices=MODES, default="default", help="(default: %(default)s)")
+    parser.add_argument("--ddp", choices=DDP, default="loop",
+                        help="how several ranks sum gradients (default: %(default)s)")
+    parser.add_argument("--limit", type=command.count(), default=600, metavar="SECONDS",
+                        help="that a rank waits for the others in an operation (default: %(default)s)")
     parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"], help="(default: %(default)s)")
     parser.add_argument("--dtype", default="bfloat16", choices=["bfloat16", "float32"],
                         help="of the model (default: %(default)s)")
@@ -368,10 +498,36 @@ def main():
         raise command.Failure(command.MACHINE, "PyTorch finds no GPU here; --device cpu goes on without")
     if args.threads:
         torch.set_num_threads(args.threads)
+    if args.ddp == "split" and args.mode == "eager":
+        raise command.Failure(command.USAGE, "--ddp split cuts a compiled graph: give another --mode than eager")
     overrides = parsed(args.set)
+    command.checkout(pathlib.Path(args.checkout), "HRM" if args.model == "hrm" else "TRM")
+    ranks = Ranks()
+    ranks.join(args.device, args.limit)
+    if ranks.world == 1:
+        return measure(args, overrides, ranks)
+    try:
+        if args.test:
+            raise command.Failure(command.USAGE, "evaluations are timed with one rank: leave out --test")
+        if args.batch % ranks.world:
+            raise command.Failure(command.USAGE, f"--batch {args.batch} cannot be split among {ranks.world} ranks")
+        code = measure(args, overrides, ranks)
+    except command.Failure:
+        ranks.leave()
+        raise
+    except Exception:
+        # At once: what this process still holds would wait for the other ranks.
+        traceback.print_exc()
+        sys.stderr.flush()
+        os._exit(1)
+    ranks.leave()
+    return code
+
+
+def measure(args, overrides, ranks):
     start = time.perf_counter()
     work = TimedWork(Official(args.model, args.checkout, args.batch, args.mode, args.grid, args.device, args.dtype,
-                              overrides=overrides), args.train, args.test)
+                              overrides=overrides, ranks=ranks, ddp=args.ddp), args.train, args.test)
     if args.eval_only:
         work.evaluate(args.batch)
         if args.device == "cuda":
@@ -385,26 +541,30 @@ def main():
     about = dict(model=args.model, grid=args.grid, mode=args.mode, batch=args.batch,
                  parameters=work.official.parameter_count(), warmup_s=round(time.perf_counter() - start, 1),
                  torch=torch.__version__)
+    if ranks.world > 1:
+        about |= dict(ranks=ranks.world, ddp=args.ddp)
+        ranks.most(0)  # ready is when all are
+
+    def answer_with(result):
+        if ranks.rank == 0:
+            print(json.dumps(result), flush=True)
+
     if not args.serve:
-        result = work.evaluate(10**9) if args.eval_only else work.run(args.steps)
-        print(json.dumps(about | result), flush=True)
+        answer_with(about | (work.evaluate(10**9) if args.eval_only else work.run(args.steps)))
         return 0
-    print(json.dumps(dict(ready=about)), flush=True)
-    for line in sys.stdin:
-        order = json.loads(line)
+    answer_with(dict(ready=about))
+    for order in orders(ranks):
         if "quit" in order:
             return 0
         sync, settle = order.get("sync", True), order.get("settle", 0)
         if "run" in order:
-            until = time.monotonic() + settle
-            while time.monotonic() < until:
-                work.run(4, sync)
+            work.settle(settle, sync)
             answer = work.run(order["run"], sync)
         else:
             if settle:
                 work.evaluate(order["eval"], sync)
             answer = work.evaluate(order["eval"], sync)
-        print(json.dumps(answer), flush=True)
+        answer_with(answer)
     return 0
 
 

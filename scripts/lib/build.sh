@@ -1,5 +1,5 @@
 # shellcheck shell=bash disable=SC2034
-# Sourced by the scripts, after hrm_setup. hrm_build [TARGET...] configures build/ and builds it.
+# Sourced by the scripts, after hrm_setup. hrm_build [TARGET...] configures $HRM_BUILD and builds it.
 
 # Two gigabytes for each compiler: files with torch headers take up to 1.5.
 _build_jobs() {
@@ -36,7 +36,7 @@ hrm_build() {
   # Other clones of the project find what was compiled here (23 of 23 files in a trial): paths below the base directory
   # count as relative ones.
   export CCACHE_BASEDIR=$HRM_ROOT CCACHE_NOHASHDIR=1
-  step "configuring build/ (CUDA $HRM_CUDA_ON)" _configure
+  step "configuring ${HRM_BUILD#"$HRM_ROOT"/}/ (CUDA $HRM_CUDA_ON)" _configure
   local jobs what=${*:-everything}
   jobs=$(_build_jobs)
   step "building $what with $jobs jobs" cmake --build "$HRM_BUILD" -j "$jobs" ${@:+--target "$@"}

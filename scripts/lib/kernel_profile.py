@@ -83,13 +83,21 @@ def without_overlap(events):
     return out
 
 
-def read_chrome_trace(file):
-    """trace.json of `profiling.trace`."""
+def chrome_events(file):
+    """The events with a duration of a trace.json of `profiling.trace`, as they stand there."""
+    existing(file)
     try:
         events = json.loads(pathlib.Path(file).read_text(encoding="utf-8"))["traceEvents"]
+        return [e for e in events if e.get("ph") == "X" and "dur" in e]
+    except AttributeError:
+        raise BadProfile(f"'{file}' is damaged, or no profile of this kind") from None
     except (ValueError, KeyError, TypeError):
         raise BadProfile(f"'{file}' is no Chrome trace") from None
-    events = [e for e in events if e.get("ph") == "X" and "dur" in e]
+
+
+def read_chrome_trace(file):
+    """trace.json of `profiling.trace`."""
+    events = chrome_events(file)
     steps = sum(e.get("cat") == "user_annotation" and e["name"] == "train.step" for e in events)
     gpu = [e for e in events if e.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset")]
     if gpu:
@@ -164,10 +172,15 @@ def read_ncu_csv(file):
     return Profile(events, True, 0, counters)
 
 
-def read_profile(file):
+def existing(file):
     file = pathlib.Path(file)
     if not file.is_file():
         raise BadProfile(f"'{file}' is a folder; give a file in it" if file.is_dir() else f"'{file}' does not exist")
+    return file
+
+
+def read_profile(file):
+    file = existing(file)
     readers = {".json": read_chrome_trace, ".sqlite": read_nsys_sqlite, ".csv": read_ncu_csv}
     if file.suffix not in readers:
         raise BadProfile(f"'{file}': give a trace.json, an .sqlite export of nsys or a raw .csv page of ncu")

@@ -4,12 +4,15 @@
 #   HRM_SITE_PACKAGES   the folder that holds the torch wheel
 #   HRM_NVCC            with CUDA: the compiler to use
 #   HRM_PYTHON_SET      1 where Python's `import torch` works
-# "run" is what hrm_train needs; "test" adds the formatter and, with CUDA, in CI (CI=true) or by HRM_PYTHON_TESTS=ON,
-# the complete torch for Python. Each set has a stamp with the checksum of its pins, so that a second call has nothing
+# "run" is what hrm_train needs; "test" adds the formatter, mpirun and ip and, with CUDA, in CI (CI=true) or by
+# HRM_PYTHON_TESTS=ON, the complete torch for Python. Each set has a stamp with the checksum of its pins, so that a second call has nothing
 # to do.
 
 readonly HRM_APT_PACKAGES=(g++ ninja-build cmake ccache git ca-certificates python3 python3-venv libcli11-dev
   nlohmann-json3-dev libspdlog-dev libfmt-dev libgtest-dev libxxhash-dev)
+# For tests of several ranks, started by mpirun and on nodes of their own (network namespaces), which are skipped without:
+# left out where this user cannot install.
+readonly HRM_APT_PACKAGES_TEST=(openmpi-bin iproute2)
 readonly HRM_STAMPS=$HRM_VENV/hrm-setup
 readonly HRM_SETUP_LOG=$HRM_BUILD/setup.log
 
@@ -17,7 +20,7 @@ readonly HRM_SETUP_LOG=$HRM_BUILD/setup.log
 
 _missing_apt_packages() {
   local package status
-  for package in "${HRM_APT_PACKAGES[@]}"; do
+  for package in "$@"; do
     status=$(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null || true)
     [[ $status == installed ]] || printf '%s ' "$package"
   done
@@ -35,12 +38,15 @@ _apt_install() {
 }
 
 _setup_apt() {
+  local -a wanted=("${HRM_APT_PACKAGES[@]}") missing
+  if [[ $1 == test ]] && { [[ $(id -u) == 0 ]] || { command -v sudo >/dev/null && sudo -n true 2>/dev/null; }; }; then
+    wanted+=("${HRM_APT_PACKAGES_TEST[@]}")
+  fi
   if ! command -v dpkg-query >/dev/null; then
-    say "not Debian or Ubuntu: the counterparts of these packages are expected: ${HRM_APT_PACKAGES[*]}"
+    say "not Debian or Ubuntu: the counterparts of these packages are expected: ${wanted[*]}"
     return
   fi
-  local -a missing
-  read -r -a missing <<<"$(_missing_apt_packages)" || true
+  read -r -a missing <<<"$(_missing_apt_packages "${wanted[@]}")" || true
   if ((${#missing[@]} == 0)); then
     say "system packages: all there"
     return
@@ -174,7 +180,7 @@ hrm_setup() {
   [[ $(uname -sm) == "Linux x86_64" ]] || die 3 "hrm_train builds on Linux x86_64; this is $(uname -sm)"
   { mkdir -p "$HRM_BUILD" && [[ -w $HRM_BUILD ]]; } 2>/dev/null || die 3 "no permission to write in $HRM_ROOT; use a copy of the project that is yours"
   _decide_cuda
-  _setup_apt
+  _setup_apt "$purpose"
   if ! HRM_SITE_PACKAGES=$(_site_packages); then
     step "creating the Python environment .venv" _make_venv
     HRM_SITE_PACKAGES=$(_site_packages)

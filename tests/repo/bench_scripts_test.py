@@ -1,4 +1,4 @@
-"""The tables of scripts/bench: which mode is compared, and with what."""
+"""The tables of scripts/bench: which mode is compared, and with what. And the groups of processes that take turns."""
 
 import contextlib
 import io
@@ -7,6 +7,7 @@ import pathlib
 import subprocess
 import sys
 import tempfile
+import time
 import types
 import unittest
 
@@ -14,6 +15,8 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(ROOT / "scripts/bench"))
 import compare_official  # noqa: E402
+import compare_ranks  # noqa: E402
+import comparison  # noqa: E402
 import time_to_accuracy  # noqa: E402
 
 HERE = dict(work="hrm384", batch=384, gpu="NVIDIA H200", torch="2.11", ours="hrm_train 0.1.0", peak_bytes=2**30)
@@ -58,6 +61,133 @@ class Tables(unittest.TestCase):
         self.assertIn("**2.00**", text)
         self.assertIn("fails: `no \\| fp8`", text)
         self.assertIn("max-autotune | fails: `out of memory`", text)
+
+
+def at(work, ranks, batch, side, variant, ms, sync=False, sitting="1", **more):
+    record = dict(HERE, work=work, ranks=ranks, batch=batch, side=side, variant=variant, sitting=sitting, **more)
+    if ms:
+        record["ms_per_step"] = ms
+    if side == "official" and ms:
+        record["sync"] = sync
+    return record
+
+
+class RankTables(unittest.TestCase):
+    """Turns of one and of two ranks, 8 puzzles each in weak scaling."""
+
+    ONE = [at("weak", 1, 8, "official", "default", 100), at("weak", 1, 8, "official", "default", 90, sync=True),
+           at("weak", 1, 8, "ours", "one rank", 60)]
+    WEAK = [at("weak", 2, 16, "official", "default, loop", 125), at("weak", 2, 16, "official", "default, bucket", 100),
+            at("weak", 2, 16, "ours", "fp32 sums", 64)]
+    STRONG = [at("strong", 2, 8, "official", "default, loop", 60), at("strong", 2, 8, "ours", "fp32 sums", 40)]
+
+    def test_ratios_and_efficiencies(self):
+        results = self.ONE + self.WEAK + self.STRONG
+        weak = compare_ranks.compared(results, "weak", 2, 16, "fp32 sums")
+        self.assertEqual((weak["mode"], weak["sync"]), ("default, bucket", False))
+        self.assertAlmostEqual(weak["ratio"], 100 / 64)
+        self.assertAlmostEqual(weak["official_efficiency"], 0.9)  # of the best mode of one rank: 90
+        self.assertAlmostEqual(weak["ours_efficiency"], 60 / 64)
+        strong = compare_ranks.compared(results, "strong", 2, 8, "fp32 sums")
+        self.assertAlmostEqual(strong["official_efficiency"], 90 / 120)
+        self.assertAlmostEqual(strong["ours_efficiency"], 60 / 80)
+        text = compare_ranks.tables(results)
+        self.assertIn("| one GPU | 1 | 8 | default, metrics read | 90.0 (90.0-90.0) | one rank | 60.0 (60.0-60.0) | "
+                      "**1.50** |  |  | 1.0 | 1.0 |", text)
+        self.assertIn("| weak scaling | 2 | 16 | default, bucket, metrics not read | 100.0 (100.0-100.0) | fp32 sums | "
+                      "64.0 (64.0-64.0) | **1.56** | 90.0 % | 93.8 % |", text)
+        self.assertIn("| strong scaling | 2 | 8 | default, loop | - | 60.0 (60.0-60.0) | 1.0 |", text)
+        widths = {line.count("|") for line in text.split("\n\n")[1].splitlines()}
+        self.assertEqual(len(widths), 1, text)
+
+    def test_never_of_two_sittings(self):
+        other = [dict(record, sitting="2") for record in self.WEAK]
+        weak = compare_ranks.compared(self.ONE + other, "weak", 2, 16, "fp32 sums")
+        self.assertIsNone(weak["ours_efficiency"])
+        self.assertIn("| - | - |", compare_ranks.tables(self.ONE + other))
+        self.assertIsNone(compare_ranks.compared(self.ONE + self.WEAK[:2] + other[2:], "weak", 2, 16, "fp32 sums"))
+
+    def test_nor_of_another_batch(self):
+        other = [dict(record, batch=32) for record in self.WEAK]
+        self.assertIsNone(compare_ranks.compared(self.ONE + other, "weak", 2, 32, "fp32 sums")["ours_efficiency"])
+
+    def test_failures_stand_in_the_table(self):
+        text = compare_ranks.tables(self.ONE + [at("weak", 2, 16, "official", "default, loop", None, error="no | peer"),
+                                                at("weak", 2, 16, "ours", "fp32 sums", 64),
+                                                at("weak", 2, 16, "ours", "bf16 sums", None, error="rank 1: late")])
+        self.assertIn("default, loop | fails: `no \\| peer` |", text)
+        self.assertIn("| weak scaling | 2 | 16 | | | fp32 sums | 64.0 (64.0-64.0) | | | | |", text)
+        self.assertIn("bf16 sums | fails: `rank 1: late` |", text)
+        for table in text.rstrip("\n").split("\n\n")[1:]:
+            self.assertEqual(len({line.replace("\\|", "").count("|") for line in table.splitlines()}), 1, table)
+
+    def test_what_is_measured_again_replaces(self):
+        results = self.ONE + self.WEAK + self.STRONG
+        modes = [("default", "loop"), ("default", "bucket")]
+        self.assertEqual(compare_ranks.kept(results, compare_ranks.tasks_of(["weak", "strong"], [1, 2], 8), modes), [])
+        # One rank stays, as what strong scaling refers to; the same batch of another number of ranks is another task.
+        left = compare_ranks.kept(results, compare_ranks.tasks_of(["weak"], [1, 2], 8), modes)
+        self.assertEqual(left, self.ONE + self.STRONG)
+        self.assertEqual(compare_ranks.kept(results, compare_ranks.tasks_of(["weak"], [4], 8), modes), results)
+        left = compare_ranks.kept(results, compare_ranks.tasks_of(["weak"], [2], 8), [("default", "loop")])
+        self.assertEqual(left, self.ONE + self.WEAK[1:] + self.STRONG)
+
+
+class Groups(unittest.TestCase):
+    """Processes that live and end together."""
+
+    SERVE = "import sys, os, json\nfor line in sys.stdin: print(json.dumps(dict(os.environ, order=line)), flush=True)"
+
+    def group(self, *programs):
+        group = comparison.Group(lambda rank: [sys.executable, "-c", programs[rank]], len(programs))
+        self.addCleanup(group.stop)
+        return group
+
+    def assert_all_ended_soon(self, group):
+        end = time.monotonic() + 10
+        while any(process.poll() is None for process in group.processes):
+            self.assertLess(time.monotonic(), end, "a process goes on")
+            time.sleep(0.05)
+
+    def test_orders_and_variables(self):
+        group = self.group(self.SERVE, "import time; time.sleep(60)")
+        answer = group.ask({"run": 3}, 30)
+        self.assertEqual({key: answer[key] for key in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")},
+                         {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"})
+        self.assertEqual(json.loads(answer["order"]), {"run": 3})
+        group.stop()
+        self.assert_all_ended_soon(group)
+        self.assertNotIn("WORLD_SIZE", self.group(self.SERVE).ask({}, 30))
+
+    def test_one_that_fails_ends_all(self):
+        fails = "import sys, time; time.sleep(0.3); print('[rank1]: ValueError: no link', file=sys.stderr); sys.exit(1)"
+        group = self.group("import time; time.sleep(60)", fails, "import time; time.sleep(60)")
+        begin = time.monotonic()
+        self.assertEqual(group.answer(30), {"error": "rank 1: ValueError: no link"})
+        self.assert_all_ended_soon(group)
+        self.assertLess(time.monotonic() - begin, 30)
+        self.assertEqual(group.ask({}, 30), {"error": "rank 1: ValueError: no link"})
+
+    def test_none_waits_for_ever(self):
+        group = self.group("import time; time.sleep(60)", "import time; time.sleep(60)")
+        self.assertEqual(group.answer(1), {"error": "no answer after 1 s"})
+        self.assert_all_ended_soon(group)
+        self.assertEqual(self.group("pass", "import time; time.sleep(60)").ended(1), "no end after 1 s")
+        self.assertIsNone(self.group("pass", "pass").ended(30))
+        self.assertEqual(self.group("import sys; sys.exit('error: no rows')").ended(30), "error: no rows")
+
+
+    def test_what_bench_has_written(self):
+        write = "import json, os, sys; json.dump({%s}, open(sys.argv[sys.argv.index('--json') + 1], 'w'))"
+        with tempfile.TemporaryDirectory() as folder:
+            def bench(program, ranks):
+                return comparison.run_bench([sys.executable, "-c", program], folder, 30, ranks)
+            both = write % "'ranks': int(os.environ['WORLD_SIZE']), 'by': os.environ['RANK']"
+            self.assertEqual(bench(both, 2), {"ranks": 2, "by": "0"})
+            self.assertEqual(bench(write % "'steps': 3", 1), {"steps": 3})
+            # A program that knows no ranks would be two trainings, each of the whole batch.
+            self.assertEqual(bench(write % "'steps': 3", 2), {"error": "not one training of 2 ranks: bench says 1"})
+            self.assertEqual(bench("pass", 1), {"error": "bench has written no result"})
 
 
 class Report(unittest.TestCase):
@@ -112,6 +242,31 @@ class WrongInput(unittest.TestCase):
         for text, part in (("", "not what this script"), ('[{"work": 1}]', "not what"), ("[]", "no results")):
             file.write_text(text)
             self.refused(script, 4, part, "--report", "--out", file)
+
+    def test_compare_ranks(self):
+        script, hrm = "compare_ranks.py", ("--hrm", self.dir / "HRM")
+        self.refused(script, 2, "give --hrm")
+        self.refused(script, 4, "holds no folder 'models'", "--hrm", self.dir)
+        self.refused(script, 2, "no mode 'best'", *hrm, "--modes", "best:loop")
+        self.refused(script, 2, "no way of summing (MODE:DDP) ''", *hrm, "--modes", "default")
+        self.refused(script, 2, "no variant 'fp16 sums'", *hrm, "--variants", "fp16 sums")
+        self.refused(script, 2, "no work 'strange'", *hrm, "--work", "strange")
+        self.refused(script, 2, "no list of whole numbers", *hrm, "--ranks", "1,two")
+        self.refused(script, 2, "no list of whole numbers", *hrm, "--ranks", "0,1")
+        self.refused(script, 2, "cannot be split among 3 ranks", *hrm, "--ranks", "3", "--batch", "8")
+        self.refused(script, 3, "'/no/hrm_train' is no program", *hrm, "--binary", "/no/hrm_train")
+        self.refused(script, 3, "cannot write", *hrm, "--out", self.dir / "no/x.json")
+        self.refused(script, 2, "--report needs --out", "--report")
+        file = self.dir / "r.json"
+        of_one_gpu = json.dumps([official("default", 4)])  # compare_official.py's
+        for text, part in (("", "not what this script"), (of_one_gpu, "not what"), ("[]", "no results")):
+            file.write_text(text)
+            self.refused(script, 4, part, "--report", "--out", file)
+        file.write_text(json.dumps(RankTables.ONE + RankTables.WEAK))
+        done = subprocess.run([sys.executable, "-B", ROOT / "scripts/bench" / script, "--report", "--out", file],
+                              capture_output=True, text=True, timeout=60)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        self.assertIn("**1.56**", done.stdout)
 
     def test_compare_cpu(self):
         self.refused("compare_cpu.py", 2, "trm_att needs --trm", "--hrm", self.dir / "HRM")

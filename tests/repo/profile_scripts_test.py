@@ -1,4 +1,5 @@
-"""trace_table, hotspots and capture_nsight.py on small stored inputs, and with stand-ins for nsys, ncu and hrm_train."""
+"""trace_table, hotspots, overlap and capture_nsight.py on small stored inputs, and with stand-ins for nsys, ncu and
+hrm_train."""
 
 import json
 import os
@@ -180,6 +181,63 @@ class Tables(Case):
         """Every line of a table has as many columns as its head."""
         for block in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE):
             self.assertEqual(len({line.count("|") for line in block.splitlines()}), 1, block)
+
+
+class Overlap(Case):
+    """Two steps of 1,000 us, computing on stream 7, NCCL on stream 20."""
+
+    def kernel(self, name, stream, begin, duration, launch):
+        return {"ph": "X", "cat": "kernel", "name": name, "pid": 0, "tid": stream, "ts": begin, "dur": duration,
+                "args": {"correlation": launch}}
+
+    def trace(self, *kernels):
+        host = [{"ph": "X", "cat": "user_annotation", "name": "train.step", "ts": ts, "dur": 90, "tid": 1}
+                for ts in (0, 100)]
+        host += [{"ph": "X", "cat": "cuda_runtime", "name": "cudaGraphLaunch", "ts": ts, "dur": 5, "tid": 1,
+                  "args": {"correlation": launch}} for launch, ts in ((1, 10), (2, 110), (3, 195))]
+        return self.write("trace.json", {"traceEvents": host + list(kernels)})
+
+    def table(self, *kernels):
+        """{first column: the others} and all that was printed."""
+        done = self.run_script("overlap", str(self.trace(*kernels)))
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        rows = [line.split() for line in done.stdout.splitlines()]
+        return {row[0]: row[1:] for row in rows if row and re.fullmatch(r"\d+|mean", row[0])}, done.stdout
+
+    def test_what_is_hidden(self):
+        reduce, gather = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(x)", "ncclDevKernel_AllGather_RING_LL(x)"
+        rows, text = self.table(
+            # Step 1: two products at the same time from 1000 to 1800; NCCL 1500 to 2000: 300 hidden, 200 exposed.
+            self.kernel(MM, 7, 1000, 800, 1), self.kernel(SILU, 8, 1400, 300, 1), self.kernel(reduce, 20, 1500, 500, 1),
+            # Step 2, started before step 1 has ended on the GPU: two kernels of NCCL at the same time, 100 hidden of 300.
+            self.kernel(MM, 7, 2000, 300, 2), self.kernel(reduce, 20, 2200, 200, 2), self.kernel(gather, 21, 2300, 200, 2))
+        self.assertEqual(rows["1"], ["1.000", "0.800", "0.500", "0.500", "0.300", "60.0%", "0.200", "1.0"])
+        self.assertEqual(rows["2"], ["0.500", "0.300", "0.300", "0.400", "0.100", "33.3%", "0.200", "2.0"])
+        self.assertEqual(rows["mean"], ["0.750", "0.550", "0.400", "0.450", "0.200", "50.0%", "0.200", "1.5"])
+        self.assertNotIn("left out", text)
+        self.assertNotIn("same stream", text)
+
+    def test_what_is_not(self):
+        reduce = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(x)"
+        rows, text = self.table(
+            # Started early behind NCCL on its own stream; and a kernel that no step has started.
+            self.kernel(reduce, 7, 1000, 400, 1), self.kernel(MM, 7, 1300, 300, 1), self.kernel(MM, 8, 1000, 400, 3))
+        self.assertEqual(rows["1"], ["0.600", "0.300", "0.400", "0.400", "0.000", "0.0%", "0.400", "1.0"])
+        self.assertNotIn("2", rows)
+        self.assertIn("0.100 ms of what is exposed", text)
+        self.assertIn("kernels left out, because no train.step range has started them: 1", text)
+
+    def test_wrong_input(self):
+        file = self.trace(self.kernel(MM, 7, 0, 10, 1))
+        self.assert_one_error(self.run_script("overlap", str(file)), 4, "no communication")
+        self.assert_one_error(self.run_script("overlap", str(self.write("a.json", TRACE))), 4, "holds no kernels that a")
+        self.assert_one_error(self.run_script("overlap", str(self.write("a.json", "["))), 4, "no Chrome trace")
+        self.assert_one_error(self.run_script("overlap", str(self.write("a.json", {"traceEvents": [3]}))), 4, "damaged")
+        broken = self.kernel(MM, 7, "x", 10, 1)
+        self.assert_one_error(self.run_script("overlap", str(self.trace(broken))), 4, "damaged")
+        self.assert_one_error(self.run_script("overlap", str(self.dir)), 4, "is a folder")
+        self.assert_one_error(self.run_script("overlap", str(self.dir / "no.json")), 4, "does not exist")
+        self.assert_one_error(self.run_script("overlap"), 2, "see 'overlap --help'")
 
 
 class WrongInput(Case):

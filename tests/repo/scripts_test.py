@@ -7,6 +7,7 @@ import os
 import pathlib
 import shutil
 import subprocess
+import tarfile
 import tempfile
 import unittest
 
@@ -127,6 +128,89 @@ class Setup(ScriptCase):
         self.stand_in("dpkg-query", "echo installed")
         self.stand_in("df", "echo header; echo /dev/x 9 9 1048576 9% /")
         self.assert_one_error(self.run_script("setup"), 3, "needs about 2 GB", "1 GB are free")
+
+
+class Package(ScriptCase):
+    """With a cmake that installs a program of two lines: what scripts/package makes of it."""
+
+    def setUp(self):
+        super().setUp()
+        self.write("build/CMakeCache.txt", "")
+        self.write("build/bin/hrm_train", "")
+        (self.root / "build/bin/hrm_train").chmod(0o755)
+        self.installs(cuda="none, architectures none")
+
+    def installs(self, cuda, package="libfmt9 9.1.0", program="exit 0"):
+        self.stand_in("strip", "exit 0")
+        # The mode that another user's umask gives must not show in the archive.
+        self.stand_in("cmake", f"""[ "$1" = --install ] || exit 9
+umask 077
+mkdir -p "$4/bin" "$4/lib" "$4/share/doc/hrm_train/licenses" "$4/share/hrm_train/configs"
+printf 'lib/libfmt.so.9\\t{package}\\n' > "$4/share/doc/hrm_train/licenses/LIBRARIES.txt"
+echo "#!/bin/sh
+echo 'hrm_train 1.2.3 (commit x)'; echo 'CUDA {cuda}'; {program}" > "$4/bin/hrm_train"
+chmod 755 "$4/bin/hrm_train"
+""")
+
+    def pack(self, *args, **env):
+        return self.run_script("package", "--build", str(self.root / "build"), *args, **env)
+
+    def test_archive(self):
+        result = self.pack("--out", str(self.root / "out"), SOURCE_DATE_EPOCH="1700000000")
+        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+        self.assertEqual(sorted(file.name for file in (self.root / "out").iterdir()),
+                         ["hrm_train-1.2.3-linux-x86_64-cpu.tar.gz", "hrm_train-1.2.3-linux-x86_64-cpu.tar.gz.sha256"])
+        subprocess.run(["sha256sum", "--check", "hrm_train-1.2.3-linux-x86_64-cpu.tar.gz.sha256"], check=True,
+                       cwd=self.root / "out", capture_output=True)
+        with tarfile.open(self.root / "out/hrm_train-1.2.3-linux-x86_64-cpu.tar.gz") as tar:
+            members = tar.getmembers()
+        names = [member.name for member in members]
+        self.assertEqual(names, sorted(names))
+        self.assertIn("hrm_train-1.2.3-linux-x86_64-cpu/README", names)
+        for member in members:
+            self.assertEqual((member.mtime, member.uid, member.gid), (1700000000, 0, 0), member.name)
+            self.assertTrue(member.issym() or member.mode in (0o644, 0o755), f"{member.name} has mode {member.mode:o}")
+        # The same again, byte for byte, although the files were made anew.
+        first = (self.root / "out/hrm_train-1.2.3-linux-x86_64-cpu.tar.gz").read_bytes()
+        self.pack("--out", str(self.root / "again"), SOURCE_DATE_EPOCH="1700000000")
+        self.assertEqual(first, (self.root / "again/hrm_train-1.2.3-linux-x86_64-cpu.tar.gz").read_bytes())
+
+    def test_cuda_is_in_the_name(self):
+        self.installs(cuda="13.0.88, architectures 90a")
+        self.pack()
+        self.assertTrue((self.root / "build/hrm_train-1.2.3-linux-x86_64-cuda13.tar.gz").exists())
+
+    def test_failures(self):
+        self.assert_one_error(self.run_script("package", "--output", "x"), 2, "'--output' is not known", "usage:")
+        self.assert_one_error(self.run_script("package", "--out"), 2, "--out needs a folder")
+        self.assert_one_error(self.run_script("package", "--build", str(self.root)), 2, "no program in", "scripts/build")
+        self.assert_one_error(self.pack(SOURCE_DATE_EPOCH="today"), 2, "SOURCE_DATE_EPOCH is 'today'")
+        self.assert_one_error(self.pack("--out", "/proc/none"), 3, "no permission to write in '/proc/none'")
+        self.installs(cuda="none", package="unknown")
+        self.assert_one_error(self.pack(), 3, "the licences of lib/libfmt.so.9 were not found")
+        self.installs(cuda="none", program="exit 3")
+        self.assert_one_error(self.pack(), 1, "does not start")
+        self.stand_in("cmake", "echo broken >&2; exit 1")
+        self.assert_one_error(self.pack(), 3, "cmake --install failed")
+        left = [file.name for file in (self.root / "build").iterdir() if "package" in file.name or "part" in file.name]
+        self.assertEqual(left, [])
+
+
+class CheckPackage(ScriptCase):
+    def test_failures(self):
+        self.assert_one_error(self.run_script("check_package", str(self.root / "none.tar.gz")), 4, "there is no archive")
+        self.write("a.tar.gz", "no archive")
+        self.assert_one_error(self.run_script("check_package", str(self.root / "a.tar.gz")), 4, "is no archive that")
+        self.write("hrm_train-1/README", "")
+        subprocess.run(["tar", "-czf", "a.tar.gz", "hrm_train-1"], cwd=self.root, check=True)
+        self.assert_one_error(self.run_script("check_package", str(self.root / "a.tar.gz")), 4,
+                              "must be called hrm_train-1.tar.gz")
+        subprocess.run(["tar", "-czf", "hrm_train-1.tar.gz", "hrm_train-1"], cwd=self.root, check=True)
+        archive = str(self.root / "hrm_train-1.tar.gz")
+        self.assert_one_error(self.run_script("check_package", archive, "--root", str(self.bin)), 4,
+                              "is no root folder of a system")
+        self.assert_one_error(self.run_script("check_package", archive, "--system", "plan9"), 2, "invalid choice")
+        self.assert_one_error(self.run_script("check_package", archive, "--runs", "0"), 2, "'0' is no whole number")
 
 
 class CheckLayers(ScriptCase):
