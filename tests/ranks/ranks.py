@@ -3,19 +3,36 @@
 
     tests/ranks/ranks.py --binary build/bin/hrm_train equal [--launcher loop|torchrun|mpirun] [--work DIR]
     tests/ranks/ranks.py --binary build/bin/hrm_train resume
+    tests/ranks/ranks.py --binary build/bin/hrm_train zero
+    tests/ranks/ranks.py --binary build/bin/hrm_train diverge
     tests/ranks/ranks.py --binary build/bin/hrm_train stop
     tests/ranks/ranks.py --binary build/bin/hrm_train lost [--signal KILL|STOP] [--seed 1]
+    tests/ranks/ranks.py --binary build/bin/hrm_train restart
+    tests/ranks/ranks.py --binary build/bin/hrm_train slow
+    tests/ranks/ranks.py --binary build/bin/hrm_train nodes
+    tests/ranks/ranks.py --binary build/bin/hrm_train bench
     tests/ranks/ranks.py --binary build/bin/hrm_train wrong
 
 equal    1, 2 and 4 ranks: the same losses within 1e-6 of them; two runs with 2 ranks: the same bits
 resume   saved by 4 ranks, gone on with by 1, 2 and 4: as the run without a stop
+zero     parallel.zero=1 and 2 with 2 and 4 ranks: the losses of one process within 1e-6; saved by 4 with zero 2, gone on
+         with by 2 with zero 1 and by one process
+diverge  a gradient that is not finite: all end with code 6, after rank 0 has written the dump
 stop     SIGTERM to one rank: all end with code 75 after the same step, with one checkpoint, and go on from there
 lost     a rank killed or stopped in start, steps, evaluation and saving: the others leave in time and name it; started
          again, the end has the bits of an undisturbed run
+restart  torchrun --max-restarts: a rank is killed in steps, evaluation and saving; the training goes on without a hand, and
+         the end has the bits of an undisturbed run
+slow     a rank that is stopped for three quarters of the time is named, and the training goes on
+nodes    four ranks on two nodes (network namespaces of their own, joined by a cable), by a loop and by torchrun: as one
+         process; when the cable is cut both sides leave in time and name the other; then the end has the same bits
 doctor   doctor --ranks with 3
+bench    bench comm with 2 and 3, and what plan makes of its result
 wrong    a rank that does not come, has another configuration, a batch that cannot be split, wrong variables
 
-Exit code 77: this launcher is not installed. Only Python's standard library is used.
+--device cuda --most 2 does the same on two GPUs, in float32 arithmetic, where sums of other parts of a batch round
+otherwise: the values are compared within 1e-4.
+Exit code 77: this launcher is not installed, or no network namespace can be made here. Only Python's standard library is used.
 """
 import argparse
 import json
@@ -38,7 +55,7 @@ SMALL = [
     "model.H_cycles=1", "model.L_cycles=2", "model.halt_max_steps=4", "optim.lr=1e-3", "optim.puzzle_emb_lr=1e-3",
     "optim.warmup_steps=5", "optim.min_ratio=1", "optim.ema=0.99", "train.global_batch_size=16",
     "train.micro_batch_size=2", "train.steps=24", "train.log_every=1", "train.checkpoint_every=8",
-    "train.keep_checkpoints=9", "train.eval_every=12", "eval.max_samples=30", "runtime.device=cpu", "runtime.threads=1",
+    "train.keep_checkpoints=9", "train.eval_every=12", "eval.max_samples=30", "runtime.threads=1",
     "parallel.timeout_s=20", "parallel.meet_timeout_s=60",
 ]
 
@@ -61,15 +78,31 @@ def free_port():
 class Ranks:
     """So many ranks of one run, as processes."""
 
-    def __init__(self, test, name, ranks, more=(), launcher="loop", each=None, missing=(), line=None):
+    started = []
+
+    def __init__(self, test, name, ranks, more=(), launcher="loop", each=None, missing=(), line=None, restarts=0,
+                 nodes=None):
         self.folder, self.ranks = test.work / name, ranks
         self.folder.mkdir(parents=True, exist_ok=True)
-        line = [test.binary, *line] if line else [test.binary, "train", f"run.dir={self.folder}", "run.name=run", *SMALL, *more]
+        if line is None:
+            line = ["train", f"run.dir={self.folder}", "run.name=run", *SMALL, *test.device, *more]
+        line = [test.binary, *line]
         environment = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE")}
         environment.update(OMP_NUM_THREADS="1", OMP_WAIT_POLICY="PASSIVE")
+        if test.args.device == "cpu":
+            environment["CUDA_VISIBLE_DEVICES"] = ""
+        Ranks.started.append(self)
         self.outputs, self.processes = [], []
+        if nodes and launcher == "torchrun":
+            port = free_port()
+            for number, name in enumerate(nodes.names):
+                self._start(nodes.on(name, [
+                    test.torchrun, "--no-python", f"--nnodes={len(nodes.names)}", f"--node-rank={number}",
+                    f"--nproc-per-node={ranks // len(nodes.names)}", f"--master-addr={nodes.address}",
+                    f"--master-port={port}", *line]), environment, str(number))
+            return
         if launcher == "torchrun":
-            line = [test.torchrun, "--no-python", f"--nproc-per-node={ranks}", "--master-addr=127.0.0.1",
+            line = [test.torchrun, "--no-python", f"--nproc-per-node={ranks}", f"--max-restarts={restarts}", "--master-addr=127.0.0.1",
                     f"--master-port={free_port()}", *line]
         elif launcher == "mpirun":
             line = ["mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-np", str(ranks), *line]
@@ -77,14 +110,16 @@ class Ranks:
             self._start(line, environment, "all")
             return
         port = str(free_port())
+        here = ranks // len(nodes.names) if nodes else ranks
         for rank in range(ranks):
             if rank in missing:
                 continue
-            of_rank = dict(environment, RANK=str(rank), WORLD_SIZE=str(ranks), LOCAL_RANK=str(rank),
-                           LOCAL_WORLD_SIZE=str(ranks), MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
+            of_rank = dict(environment, RANK=str(rank), WORLD_SIZE=str(ranks), LOCAL_RANK=str(rank % here),
+                           LOCAL_WORLD_SIZE=str(here), MASTER_ADDR=nodes.address if nodes else "127.0.0.1", MASTER_PORT=port)
             if ranks == 1:
                 of_rank = environment
-            self._start(line + (each(rank) if each else []), of_rank, str(rank))
+            words = line + (each(rank) if each else [])
+            self._start(nodes.on(nodes.names[rank // here], words) if nodes else words, of_rank, str(rank))
 
     def _start(self, line, environment, name):
         self.outputs.append(self.folder / f"output_{name}.txt")
@@ -103,10 +138,15 @@ class Ranks:
         return [process.returncode for process in self.processes]
 
     def kill(self):
+        """With all that they have started."""
         for process in self.processes:
             if process.poll() is None:
-                process.send_signal(signal.SIGCONT)
-                process.kill()
+                for pid in (*descendants(process.pid), process.pid):
+                    for number in (signal.SIGKILL, signal.SIGCONT):
+                        try:
+                            os.kill(pid, number)
+                        except ProcessLookupError:
+                            pass
                 process.wait()
 
     def done(self, seconds=300):
@@ -139,6 +179,60 @@ def final_bytes(folder):
     return {p.name: p.read_bytes() for p in checkpoints(folder)[-1].iterdir() if p.name in ("model.pt", "state.safetensors")}
 
 
+class Nodes:
+    """Two nodes on this machine: network namespaces with a cable between them."""
+
+    def __init__(self):
+        self.names, self.address = [f"hrm{os.getpid()}{x}" for x in "ab"], "10.213.77.1"
+        self.cables = [f"h{os.getpid()}{x}" for x in "ab"]
+
+    def __enter__(self):
+        if not shutil.which("ip"):
+            print("ip is not installed")
+            sys.exit(77)
+
+        def ip(*words):
+            if subprocess.run(["ip", *words], capture_output=True).returncode != 0:
+                raise OSError(f"ip {' '.join(words)}")
+
+        try:
+            for name in self.names:
+                ip("netns", "add", name)
+                ip("-n", name, "link", "set", "lo", "up")
+            ip("link", "add", self.cables[0], "netns", self.names[0], "type", "veth", "peer", "name", self.cables[1],
+               "netns", self.names[1])
+            for number, (name, cable) in enumerate(zip(self.names, self.cables)):
+                ip("-n", name, "address", "add", f"10.213.77.{number + 1}/24", "dev", cable)
+                ip("-n", name, "link", "set", cable, "up")
+        except (OSError, FileNotFoundError) as error:
+            self.__exit__()
+            print(f"no network namespaces here: {error}")
+            sys.exit(77)
+        return self
+
+    def __exit__(self, *_):
+        for name in self.names:
+            subprocess.run(["ip", "netns", "delete", name], capture_output=True)
+
+    def on(self, name, line):
+        return ["ip", "netns", "exec", name, *line]
+
+    def cut(self, cut=True):
+        subprocess.run(["ip", "-n", self.names[1], "link", "set", self.cables[1], "down" if cut else "up"], check=True)
+
+
+def descendants(pid):
+    try:
+        return [each for child in children(pid) for each in (*descendants(child), child)]
+    except OSError:
+        return []
+
+
+def children(pid):
+    return [int(word) for task in pathlib.Path(f"/proc/{pid}/task").iterdir()
+            for word in (task / "children").read_text().split()]
+
+
 def largest_difference(one, other):
     check(one.keys() == other.keys(), f"logs of other steps: {sorted(one.keys() ^ other.keys())}")
     worst = 0
@@ -164,6 +258,17 @@ class Test:
         self.args, self.binary = args, str(pathlib.Path(args.binary).resolve())
         self.work = pathlib.Path(args.work or f"/tmp/hrm_ranks_{os.getpid()}").resolve()
         self.torchrun = shutil.which("torchrun", path=f"{ROOT}/.venv/bin:{os.environ.get('PATH', '')}")
+        self.device, self.tolerance = [f"runtime.device={args.device}"], 1e-6
+        if args.device == "cuda":
+            self.device += ["precision.compute=fp32"]
+            self.tolerance = 1e-4
+            # Steps of some tens of milliseconds, so that a signal comes before the training has ended.
+            self.device += ["model.hidden_size=512", "model.num_heads=8", "model.H_layers=4", "model.L_layers=4"]
+        # Three ranks where it does not matter how many: an odd number, and one in the middle.
+        self.most, self.some = args.most, min(args.most, 3)
+        self.batch = [f"train.global_batch_size={6 * self.some}"]
+        if args.device == "cuda":
+            self.batch = [f"train.global_batch_size={128 * self.some}", "train.micro_batch_size=64"]
         shutil.rmtree(self.work, ignore_errors=True)
         self.work.mkdir(parents=True)
 
@@ -174,13 +279,14 @@ class Test:
             sys.exit(77)
         alone = Ranks(self, "alone", 1).done()
         check("ranks  " not in alone.said(), "one process speaks of ranks")
-        for ranks in (2, 4):
+        for ranks in (n for n in (2, 4, 8) if n <= self.most):
             several = Ranks(self, f"{launcher}{ranks}", ranks, launcher=launcher).done()
             by = {"loop": "a plain environment"}.get(launcher, launcher)
             check(f"of {ranks} by {by}" in several.said(), f"rank 0 does not say how it was started:\n{several.said()}")
             check(several.said().count("finished 24 steps") == 1, f"not one rank speaks:\n{several.said()}")
+            check("not captured" not in several.said(), f"steps are not captured:\n{several.said()}")
             worst = largest_difference(metrics(alone.folder), metrics(several.folder))
-            check(worst <= 1e-6, f"{ranks} ranks: a logged value differs by {worst:.2g}")
+            check(worst <= self.tolerance, f"{ranks} ranks: a logged value differs by {worst:.2g}")
             print(f"{ranks} ranks by {launcher}: logged values differ by {worst:.2g} at most", flush=True)
         again = Ranks(self, "again", 2, launcher=launcher).done()
         same_bits(self.work / f"{launcher}2", again.folder, "two runs with 2 ranks")
@@ -190,29 +296,63 @@ class Test:
         return self.torchrun and subprocess.run([self.torchrun, "--help"], capture_output=True).returncode == 0
 
     def resume(self):
-        straight = Ranks(self, "straight", 4).done()
-        for ranks in (1, 2, 4):
+        straight = Ranks(self, "straight", self.most).done()
+        for ranks in (n for n in (1, 2, 4, 8) if n <= self.most):
             name = f"by{ranks}"
-            Ranks(self, name, 4, ["train.steps=8"]).done()
+            Ranks(self, name, self.most, ["train.steps=8"]).done()
             # The evaluation at the end of the short run is none of the long one.
             Ranks(self, name, ranks).done()
             one, other = metrics(straight.folder), metrics(self.work / name)
             check(other.pop((8, "eval"), None) is not None, "the short run was not evaluated")
             worst = largest_difference(one, other)
-            check(worst <= (0 if ranks == 4 else 1e-6), f"4 ranks, then {ranks}: a logged value differs by {worst:.2g}")
-            print(f"saved by 4 ranks, gone on with by {ranks}: logged values differ by {worst:.2g} at most", flush=True)
+            check(worst <= (0 if ranks == self.most else self.tolerance), f"{self.most} ranks, then {ranks}: a logged value differs by {worst:.2g}")
+            print(f"saved by {self.most} ranks, gone on with by {ranks}: logged values differ by {worst:.2g} at most", flush=True)
+
+    def zero(self):
+        # Blocks enough for buffers that take turns.
+        more, most = ["model.hidden_size=128", "model.H_layers=3", "model.L_layers=3", "parallel.bucket_mb=1"], self.most
+        alone = Ranks(self, "alone", 1, more).done()
+        for ranks, zero in dict.fromkeys(((2, 1), (2, 2), (most, 2))):
+            several = Ranks(self, f"zero{zero}_{ranks}", ranks, [*more, f"parallel.zero={zero}"]).done()
+            check("not captured" not in several.said(), f"steps are not captured:\n{several.said()}")
+            worst = largest_difference(metrics(alone.folder), metrics(several.folder))
+            check(worst <= self.tolerance, f"zero {zero}, {ranks} ranks: a logged value differs by {worst:.2g}")
+            print(f"zero {zero}, {ranks} ranks: logged values differ by {worst:.2g} at most", flush=True)
+        again = Ranks(self, "again", most, [*more, "parallel.zero=2"]).done()
+        same_bits(self.work / f"zero2_{most}", again.folder, f"two runs with {most} ranks and zero 2")
+        print(f"two runs with {most} ranks and zero 2: the same bits", flush=True)
+        for ranks, zero in ((1, 0), (2, 1)):
+            name = f"by{ranks}"
+            Ranks(self, name, most, [*more, "parallel.zero=2", "train.steps=8"]).done()
+            Ranks(self, name, ranks, [*more, f"parallel.zero={zero}"]).done()
+            one, other = metrics(alone.folder), metrics(self.work / name)
+            other.pop((8, "eval"))
+            worst = largest_difference(one, other)
+            what = f"{most} ranks with zero 2, then {ranks} with {zero}"
+            check(worst <= self.tolerance, f"{what}: a logged value differs by {worst:.2g}")
+            print(f"{what}: logged values differ by {worst:.2g} at most", flush=True)
+
+    def diverge(self):
+        run = Ranks(self, "diverge", self.some, ["optim.name=adamw", "optim.lr=1000", "optim.weight_decay=1000", "parallel.timeout_s=20", *self.batch])
+        codes = run.wait(120)
+        check(codes == [6] * self.some, f"ended with {codes}\n{run.said()}")
+        check("the weights before it and the state are in '" in run.said(0), f"rank 0 does not say where:\n{run.said(0)}")
+        dumps = list((run.folder / "run" / "diverged" / "checkpoints").glob("step-*")) or list(
+            (run.folder / "run" / "diverged").glob("*"))
+        check(dumps, "there is no dump")
+        print(f"a gradient that is not finite: all ended with 6, the dump is {dumps[0].name}")
 
     def stop(self):
-        straight = Ranks(self, "straight", 3, ["train.global_batch_size=18"]).done()
-        run = Ranks(self, "stopped", 3, ["train.global_batch_size=18"])
+        straight = Ranks(self, "straight", self.some, self.batch).done()
+        run = Ranks(self, "stopped", self.some, self.batch)
         self.when(run, "step 5/24")
-        run.processes[2].terminate()
+        run.processes[-1].terminate()
         codes = run.wait(60)
-        check(codes == [75, 75, 75], f"ended with {codes}\n{run.said()}")
+        check(codes == [75] * self.some, f"ended with {codes}\n{run.said()}")
         check("another rank was asked to" in run.said(0), f"rank 0 does not say why:\n{run.said(0)}")
-        Ranks(self, "stopped", 3, ["train.global_batch_size=18"]).done()
+        Ranks(self, "stopped", self.some, self.batch).done()
         same_bits(straight.folder, run.folder, "stopped and gone on with")
-        print(f"SIGTERM to rank 2: all stopped, {checkpoints(run.folder)[0].name} among the checkpoints; the end has the same bits")
+        print(f"SIGTERM to the last rank: all stopped, {checkpoints(run.folder)[0].name} among the checkpoints; the end has the same bits")
 
     def when(self, run, text, seconds=60):
         end = time.monotonic() + seconds
@@ -228,12 +368,12 @@ class Test:
         number = getattr(signal, f"SIG{name}")
         # A killed rank's connections are closed by the kernel; a stopped one is noticed by the time limit.
         limit = 5 if name == "KILL" else 6 + 5
-        straight = Ranks(self, "straight", 3, [*more, "train.global_batch_size=18"]).done()
+        straight = Ranks(self, "straight", self.some, [*more, *self.batch]).done()
         for moment in ("ranks  ", "step 3/24", "step 9/24", "step 12/24", "evaluation", "step 20/24"):
-            victim = rng.randrange(3)
+            victim = rng.randrange(self.some)
             case = f"SIG{name} to rank {victim} after '{moment.strip()}'"
             folder = f"lost_{moment.strip().replace(' ', '_').replace('/', '_')}"
-            run = Ranks(self, folder, 3, [*more, "train.global_batch_size=18"])
+            run = Ranks(self, folder, self.some, [*more, *self.batch])
             self.when(run, moment)
             time.sleep(rng.uniform(0, 0.05))
             run.processes[victim].send_signal(number)
@@ -247,13 +387,79 @@ class Test:
             took = time.monotonic() - began
             codes = [p.returncode for p in others]
             run.kill()
-            check(codes == [7, 7], f"{case}: the others ended with {codes}\n{run.said()}")
-            texts = [run.said(rank) for rank in range(3) if rank != victim]
+            check(codes == [7] * (self.some - 1), f"{case}: the others ended with {codes}\n{run.said()}")
+            texts = [run.said(rank) for rank in range(self.some) if rank != victim]
             named = re.compile(rf"ranks? {victim}(, which keeps the store,)? (is|are) gone")
             check(all(named.search(text) for text in texts), f"{case}: not all name it\n{run.said()}")
-            Ranks(self, folder, 3, [*more, "train.global_batch_size=18"]).done()
+            Ranks(self, folder, self.some, [*more, *self.batch]).done()
             same_bits(straight.folder, run.folder, case)
             print(f"{case}: the others left after {took:.2f} s; started again, the end has the same bits", flush=True)
+
+    def restart(self):
+        if not self.has_torchrun():
+            print("torchrun is not installed")
+            sys.exit(77)
+        more = ["parallel.timeout_s=6", "train.checkpoint_every=4", *self.batch]
+        straight = Ranks(self, "straight", self.some, more).done()
+        rng = random.Random(self.args.seed)
+        moments = ["ranks  ", "step 6/24", "step 12/24", "step 15/24"]
+        run = Ranks(self, "restarted", self.some, more, launcher="torchrun", restarts=len(moments))
+        for moment in moments:
+            self.when(run, moment, 120)
+            # The log of the attempts is one file: each moment is one that no attempt before has come to.
+            victim = rng.choice(children(run.processes[0].pid))
+            os.kill(victim, signal.SIGKILL)
+            killed = time.monotonic()
+            before = run.said(0).count("resumed      ") + run.said(0).count("training     ")
+            while run.said(0).count("resumed      ") + run.said(0).count("training     ") == before:
+                check(run.processes[0].poll() is None and time.monotonic() - killed < 60, f"no new attempt:\n{run.said()}")
+                time.sleep(0.02)
+            print(f"killed after '{moment.strip()}': training again after {time.monotonic() - killed:.1f} s", flush=True)
+        run.done(120)
+        same_bits(straight.folder, run.folder, "killed and restarted by torchrun")
+        print(f"{len(moments)} ranks killed, restarted by torchrun: the end has the same bits")
+
+    def slow(self):
+        if self.args.device == "cuda":
+            print("a GPU has work for longer than its process is stopped here")
+            sys.exit(77)
+        run = Ranks(self, "slow", self.some, ["train.steps=160", "train.eval_every=0", "train.checkpoint_every=0", *self.batch])
+        self.when(run, "step 2/160")
+        while run.processes[1].poll() is None:
+            for number, seconds in ((signal.SIGSTOP, 0.03), (signal.SIGCONT, 0.01)):
+                run.processes[1].send_signal(number)
+                time.sleep(seconds)
+        run.done(60)
+        check("slow, and all others wait: rank 1 (" in run.said(0), f"rank 1 is not named:\n{run.said(0)}")
+        waits = [values["perf/comm_wait_ms"] for values in map(json.loads, (run.folder / "run" / "metrics.jsonl").open())
+                 if "perf/comm_wait_ms" in values]
+        check(len(waits) == 160 and waits[100] > 0, f"waits: {waits[:5]}")
+        print(re.search("slow, and all others.*", run.said(0)).group())
+
+    def nodes(self):
+        more = ["parallel.timeout_s=6", "train.checkpoint_every=4"]
+        alone = Ranks(self, "alone", 1, more).done()
+        with Nodes() as nodes:
+            launchers = ["loop", "torchrun"] if self.has_torchrun() else ["loop"]
+            for launcher in launchers:
+                several = Ranks(self, launcher, 4, more, launcher=launcher, nodes=nodes).done()
+                check("on node 0 of 2" in several.said(), f"rank 0 knows no nodes:\n{several.said()}")
+                worst = largest_difference(metrics(alone.folder), metrics(several.folder))
+                check(worst <= self.tolerance, f"two nodes by {launcher}: a logged value differs by {worst:.2g}")
+                print(f"two nodes by {launcher}: logged values differ by {worst:.2g} at most", flush=True)
+            run = Ranks(self, "cut", 4, more, nodes=nodes)
+            self.when(run, "step 9/24")
+            nodes.cut()
+            began = time.monotonic()
+            codes = run.wait(6 + 5)
+            took = time.monotonic() - began
+            check(codes == [7] * 4, f"the cable is cut: ended with {codes}\n{run.said()}")
+            check("ranks 2, 3 are gone" in run.said(0) and all("rank 0" in run.said(r) for r in (2, 3)),
+                  f"the cable is cut: the other side is not named\n{run.said()}")
+            nodes.cut(False)
+            Ranks(self, "cut", 4, more, nodes=nodes).done()
+            same_bits(self.work / "loop", run.folder, "the cable was cut")
+            print(f"the cable was cut: all left after {took:.1f} s; started again, the end has the same bits")
 
     def doctor(self):
         run = Ranks(self, "doctor", 3, line=["doctor", "--ranks"]).done(60)
@@ -268,12 +474,41 @@ class Test:
         check(Ranks(self, "alone", 1, line=["doctor", "--ranks"]).wait(60) == [2], "one process is no error")
         print("doctor --ranks: 3 ranks right, the missing one named")
 
+    def bench(self):
+        for ranks in (2, 3):
+            file = self.work / f"comm{ranks}.json"
+            line = ["bench", "comm", "--device", "cpu", "--max-mb", "1", "--json", str(file)]
+            run = Ranks(self, f"bench{ranks}", ranks, line=line).done(120)
+            check("bus GB/s" in run.said(0) and "8 B" in run.said(0) and "1.0 MiB" in run.said(0), f"it says\n{run.said(0)}")
+            check(not any(run.said(rank) for rank in range(1, ranks)), f"others than rank 0 speak:\n{run.said()}")
+            result = json.loads(file.read_text())
+            check((result["ranks"], result["nodes"], result["transport"]) == (ranks, 1, "gloo"), f"it holds {result}")
+            rows = result["all_reduce"]
+            check([row["bytes"] for row in rows] == [8 * 2**i for i in range(18)], f"other sizes: {rows}")
+            for row in rows:
+                gbs = row["bytes"] / row["time_us"] * 1e-3
+                check(abs(row["algorithm_gbs"] - gbs) < 1e-6 * gbs, f"{row}: {gbs}")
+                check(abs(row["bus_gbs"] - gbs * 2 * (ranks - 1) / ranks) < 1e-6 * gbs, f"{row}")
+        # Of CPUs it is refused; the same numbers of GPUs are planned with.
+        plan = [self.binary, "plan", "--gpu", "H200", "--seq-len", "81", "--vocab-size", "11", "--ranks", "2,8",
+                "--bandwidths", str(file), "train.global_batch_size=384"]
+        refused = subprocess.run(plan, capture_output=True, text=True)
+        check(refused.returncode == 2 and "measured between CPUs (gloo)" in refused.stderr, f"plan says {refused}")
+        file.write_text(json.dumps(dict(result, transport="nccl", device="NVIDIA H200")))
+        planned = subprocess.run([*plan, "--json", str(self.work / "plan.json")], capture_output=True, text=True)
+        check(planned.returncode == 0 and "measured, 3 ranks on 1 node" in planned.stdout, f"plan says {planned}")
+        points = json.loads((self.work / "plan.json").read_text())["link"]["measured"]
+        check(len(points) == len(rows) + 1, f"plan reads {points}")
+        check(Ranks(self, "alone", 1, line=["bench", "comm"]).wait(60) == [2], "one process is no error")
+        print("bench comm: 2 and 3 ranks measured, and planned with")
+
     def wrong(self):
-        def ends(what, code, text, ranks=2, **options):
+        def ends(what, code, text, ranks=2, early=False, **options):
             began = time.monotonic()
             run = Ranks(self, what.replace(" ", "_"), ranks, ["parallel.meet_timeout_s=3"], **options)
             codes = run.wait(60)
-            check(code in codes and 0 not in codes, f"{what}: ended with {codes}\n{run.said()}")
+            # Who has not met the others yet can be told nothing: the store is gone.
+            check(code in codes and set(codes) <= {code, 7 if early else code}, f"{what}: ended with {codes}\n{run.said()}")
             check(text in run.said(), f"{what}: nobody says '{text}':\n{run.said()}")
             print(f"{what}: codes {codes} after {time.monotonic() - began:.1f} s", flush=True)
 
@@ -284,6 +519,8 @@ class Test:
              each=lambda rank: ["train.global_batch_size=15", "train.micro_batch_size=0"])
         ends("a micro batch that does not divide", 2, "does not divide the 8 samples that each of 2 ranks has",
              each=lambda rank: ["train.micro_batch_size=16"])
+        ends("an interface that is not there", 3, "name another network interface: parallel.interface=",
+             early=True, each=lambda rank: ["parallel.interface=nosuch0"])
 
 
 def main():
@@ -291,12 +528,18 @@ def main():
     parser.add_argument("--binary", required=True)
     parser.add_argument("--work", default="", help="folder for the runs (default: a temporary one, removed afterwards)")
     parser.add_argument("--launcher", choices=["loop", "torchrun", "mpirun"], default="loop")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--most", type=int, choices=[2, 4, 8], default=4, help="ranks (default: %(default)s)")
     parser.add_argument("--signal", choices=["KILL", "STOP"], default="KILL")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("test", choices=["equal", "resume", "stop", "lost", "doctor", "wrong"])
+    parser.add_argument("test", choices=["equal", "resume", "zero", "diverge", "stop", "lost", "restart", "slow", "nodes", "doctor", "bench", "wrong"])
     args = parser.parse_args()
     test = Test(args)
-    getattr(test, args.test)()
+    try:
+        getattr(test, args.test)()
+    finally:
+        for run in Ranks.started:
+            run.kill()
     if not args.work:
         shutil.rmtree(test.work)
 
