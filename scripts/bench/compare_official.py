@@ -29,8 +29,8 @@ import sys
 import tempfile
 import time
 
-from comparison import (HERE, MODES, ROOT, Group, cell, command, earlier_results, gib, known, machine, measured_on,
-                        run_bench, say, spread, step_numbers, summary, write_json, write_text)
+from comparison import (HERE, MODES, ROOT, Group, add_result_options, cell, command, earlier_results, gib, known,
+                        machine, measured_on, run_bench, say, spread, step_numbers, summary, write_json, write_text)
 
 TRAIN, TEST = "data/sudoku/train_17clue_1k.csv", "data/sudoku/test_17clue_2k.csv"
 HRM, TRM_ATT, TRM_MLP = (f"configs/puzzle/{name}_sudoku17.json" for name in ("hrm", "trm_att", "trm_mlp"))
@@ -258,10 +258,7 @@ def main():
                         "default: %(default)s")
     parser.add_argument("--modes", default=",".join(MODES), help="of torch.compile; default: %(default)s")
     parser.add_argument("--rounds", type=command.count(), default=3, help="turns of each side (default: %(default)s)")
-    parser.add_argument("--binary", default=str(ROOT / "build/bin/hrm_train"), help="(default: build/bin/hrm_train)")
-    parser.add_argument("--out", type=pathlib.Path, metavar="JSON", help="file of all results, read and added to")
-    parser.add_argument("--markdown", type=pathlib.Path, metavar="FILE", help="where the tables go (default: stdout)")
-    parser.add_argument("--report", action="store_true", help="measure nothing; write the tables of --out")
+    add_result_options(parser)
     parser.add_argument("--steps", type=command.count(0), default=0,
                         help="steps of a turn (default: chosen for each work)")
     parser.add_argument("--skip-steps", type=command.count(), default=20,

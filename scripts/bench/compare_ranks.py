@@ -30,8 +30,8 @@ import sys
 import tempfile
 import time
 
-from comparison import (HERE, MODES, ROOT, Group, cell, command, earlier_results, gib, known, machine, measured_on,
-                        run_bench, say, spread, step_numbers, summary, write_json, write_text)
+from comparison import (HERE, MODES, ROOT, Group, add_result_options, cell, command, earlier_results, gib, known,
+                        machine, measured_on, run_bench, say, spread, step_numbers, summary, write_json, write_text)
 
 TRAIN, CONFIG = "data/sudoku/train_17clue_1k.csv", "configs/puzzle/hrm_sudoku17.json"
 WORKS = {"weak": "weak scaling", "strong": "strong scaling"}
@@ -304,10 +304,7 @@ def main():
                         help="of further steps at the start of a turn that do not count (default: %(default)s)")
     parser.add_argument("--limit", type=command.count(), default=300,
                         help="seconds that compiling, or a turn, may take (default: %(default)s)")
-    parser.add_argument("--binary", default=str(ROOT / "build/bin/hrm_train"), help="(default: build/bin/hrm_train)")
-    parser.add_argument("--out", type=pathlib.Path, metavar="JSON", help="file of all results, read and added to")
-    parser.add_argument("--markdown", type=pathlib.Path, metavar="FILE", help="where the tables go (default: stdout)")
-    parser.add_argument("--report", action="store_true", help="measure nothing; write the tables of --out")
+    add_result_options(parser)
     parser.add_argument("--ours-set", action="append", default=[], metavar="KEY=VALUE", help="override of ours")
     parser.add_argument("--official-set", action="append", default=[], metavar="KEY=VALUE", help="override of theirs")
     parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"], help="cpu: for tests of this script")

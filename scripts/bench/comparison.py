@@ -253,6 +253,14 @@ def measured_on(results):
 
 # ---- what a comparison needs ----
 
+def add_result_options(parser):
+    """What is compared with the reference, and where the results go."""
+    parser.add_argument("--binary", default=str(ROOT / "build/bin/hrm_train"), help="(default: build/bin/hrm_train)")
+    parser.add_argument("--out", type=pathlib.Path, metavar="JSON", help="file of all results, read and added to")
+    parser.add_argument("--markdown", type=pathlib.Path, metavar="FILE", help="where the tables go (default: stdout)")
+    parser.add_argument("--report", action="store_true", help="measure nothing; write the tables of --out")
+
+
 def machine(device, binary, gpus=1):
     """What stands in every record about the machine, which must have so many GPUs."""
     torch = command.need_torch()
