@@ -12,6 +12,8 @@
 #include <system_error>
 #include <utility>
 
+#include "hrm/base/failpoint.h"
+
 namespace hrm {
 namespace {
 
@@ -32,10 +34,9 @@ class Descriptor {
   Descriptor& operator=(const Descriptor&) = delete;
 
   int get() const { return fd_; }
-  // close() reports errors of delayed writes (NFS, quotas), so a writer asks for its result.
+  int release() { return std::exchange(fd_, -1); }
   int close() {
-    const int result = ::close(std::exchange(fd_, -1));
-    // The descriptor is gone after EINTR too, and the data were fsynced before.
+    const int result = ::close(release());
     return result != 0 && errno != EINTR ? -1 : 0;
   }
 
@@ -77,22 +78,47 @@ int open_for_reading(const fs::path& path, ExitCode code, size_t* size) {
   fail(ExitCode::environment, "cannot write '", path.string(), "': ", reason(error));
 }
 
-void fsync_or_fail(int fd, const fs::path& path) {
-  int result;
+// A system call at a failpoint, repeated when a signal interrupts it: its result, or -1 with errno.
+template <class Call>
+auto checked(Failpoint point, Call&& call) {
+  decltype(call()) result;
   do {
-    result = ::fsync(fd);
-  } while (result != 0 && errno == EINTR);
+    if (const int error = failpoint::errno_of(failpoint::hit(point))) {
+      errno = error;
+      result = -1;
+    } else {
+      result = call();
+    }
+  } while (result < 0 && errno == EINTR);
+  return result;
+}
+
+void fsync_or_fail(int fd, const fs::path& path, Failpoint point) {
   // Some file systems cannot sync folders or special files and say EINVAL or ENOTSUP: nothing more can be done there.
-  if (result != 0 && errno != EINVAL && errno != ENOTSUP) fail_write(path, errno);
+  if (checked(point, [&] { return ::fsync(fd); }) != 0 && errno != EINVAL && errno != ENOTSUP) fail_write(path, errno);
+}
+
+// Opens for writing.
+int create_file(const fs::path& path, int flags) {
+  return checked(Failpoint::file_open,
+                 [&] { return ::open(path.c_str(), flags | O_WRONLY | O_CREAT | O_CLOEXEC, 0666); });
+}
+
+// close() reports errors of delayed writes (NFS, quotas), so a writer asks for its result. The descriptor is gone after
+// EINTR too, and the data were fsynced before.
+void close_or_fail(Descriptor& file, const fs::path& path) {
+  const int error = failpoint::errno_of(failpoint::hit(Failpoint::file_close));
+  if (file.close() != 0) fail_write(path, errno);
+  if (error != 0 && error != EINTR) fail_write(path, error);
 }
 
 // Writes `path`; messages name `shown`, for which it stands.
 void write_parts(const fs::path& path, const fs::path& shown, std::span<const std::span<const std::byte>> parts) {
-  Descriptor file(open_retrying(path, O_WRONLY | O_CREAT | O_TRUNC, 0666));
+  Descriptor file(create_file(path, O_TRUNC));
   if (file.get() < 0) fail_write(shown, errno);
   for (const auto& part : parts) write_all(file.get(), shown, part);
-  fsync_or_fail(file.get(), shown);
-  if (file.close() != 0) fail_write(shown, errno);
+  fsync_or_fail(file.get(), shown, Failpoint::file_fsync);
+  close_or_fail(file, shown);
 }
 
 }  // namespace
@@ -141,13 +167,45 @@ std::string read_text(const fs::path& path, ExitCode code) {
 void write_all(int fd, const fs::path& path, std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
     // Linux writes at most 2 GiB at once; smaller pieces keep signals responsive.
-    const ssize_t written = ::write(fd, bytes.data(), std::min(bytes.size(), size_t{64} << 20));
+    size_t size = std::min(bytes.size(), size_t{64} << 20);
+    const auto action = failpoint::hit(Failpoint::file_write);
+    if (action == failpoint::Action::short_write) size = (size + 1) / 2;
+    errno = failpoint::errno_of(action);
+    const ssize_t written = errno != 0 ? -1 : ::write(fd, bytes.data(), size);
     if (written < 0) {
       if (errno == EINTR) continue;
       fail_write(path, errno);
     }
     bytes = bytes.subspan(static_cast<size_t>(written));
   }
+}
+
+FileWriter::FileWriter(const fs::path& path, uint64_t reserve) : path_(path), reserved_(reserve) {
+  Descriptor file(create_file(path, O_EXCL | O_NOFOLLOW));
+  if (file.get() < 0) fail_write(path, errno);
+  if (reserve > 0) {
+    const int result =
+        checked(Failpoint::file_reserve, [&] { return ::fallocate(file.get(), 0, 0, static_cast<off_t>(reserve)); });
+    // NFS of old and some others know no reservation: then the writes tell.
+    if (result != 0 && errno != EOPNOTSUPP && errno != ENOSYS) fail_write(path, errno);
+  }
+  fd_ = file.release();
+}
+
+FileWriter::~FileWriter() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+void FileWriter::write(std::span<const std::byte> bytes) {
+  write_all(fd_, path_, bytes);
+  size_ += bytes.size();
+}
+
+void FileWriter::finish() {
+  Descriptor file(std::exchange(fd_, -1));
+  if (reserved_ > size_ && ::ftruncate(file.get(), static_cast<off_t>(size_)) != 0) fail_write(path_, errno);
+  fsync_or_fail(file.get(), path_, Failpoint::file_fsync);
+  close_or_fail(file, path_);
 }
 
 void write_file(const fs::path& path, std::span<const std::span<const std::byte>> parts) {
@@ -173,7 +231,9 @@ void write_text_atomic(const fs::path& path, const std::string& text) {
   const fs::path temporary = target.string() + ".tmp" + std::to_string(::getpid());
   try {
     write_parts(temporary, path, std::span<const std::span<const std::byte>>(&bytes, 1));
-    if (::rename(temporary.c_str(), target.c_str()) != 0) fail_write(path, errno);
+    if (checked(Failpoint::file_rename, [&] { return ::rename(temporary.c_str(), target.c_str()); }) != 0) {
+      fail_write(path, errno);
+    }
   } catch (...) {
     ::unlink(temporary.c_str());
     throw;
@@ -186,7 +246,19 @@ void fsync_directory(const fs::path& path) {
   if (directory.get() < 0) {
     fail(ExitCode::environment, "cannot open the folder '", path.string(), "': ", reason(errno));
   }
-  fsync_or_fail(directory.get(), path);
+  fsync_or_fail(directory.get(), path, Failpoint::directory_fsync);
+}
+
+void rename_path(const fs::path& from, const fs::path& to) {
+  if (checked(Failpoint::file_rename, [&] { return ::rename(from.c_str(), to.c_str()); }) == 0) return;
+  const int error = errno;
+  fail(ExitCode::environment, "could not rename ", from, " to ", to, ": ", reason(error));
+}
+
+void create_directory(const fs::path& path) {
+  if (checked(Failpoint::directory_create, [&] { return ::mkdir(path.c_str(), 0777); }) == 0) return;
+  const int error = errno;
+  fail(ExitCode::environment, "could not create ", path, ": ", reason(error));
 }
 
 void make_directories(const fs::path& path) {

@@ -47,6 +47,30 @@ inline std::span<const std::byte> as_bytes(std::string_view text) {
 // The whole file as text. Throws Error(code).
 std::string read_text(const std::filesystem::path& path, ExitCode code);
 
+// Writes a new file from its beginning to its end. Without finish() the destructor closes what is there, unsynced.
+class FileWriter {
+ public:
+  // Creates the file, which must not exist; links are not followed. `reserve`: bytes to set aside on the disk at once,
+  // so that a disk that is too full says so before anything is written; what is left over is given back. Throws
+  // Error(environment) with the operating system's reason.
+  explicit FileWriter(const std::filesystem::path& path, uint64_t reserve = 0);
+  ~FileWriter();
+  FileWriter(const FileWriter&) = delete;
+  FileWriter& operator=(const FileWriter&) = delete;
+
+  // Throws Error(environment).
+  void write(std::span<const std::byte> bytes);
+  // Puts the file on the disk and closes it. Throws Error(environment).
+  void finish();
+
+  uint64_t size() const { return size_; }
+
+ private:
+  std::filesystem::path path_;
+  int fd_ = -1;
+  uint64_t size_ = 0, reserved_ = 0;
+};
+
 // Creates or overwrites the file with the parts in order, and fsyncs it. Throws Error(environment) with the reason,
 // e.g. a full disk; a partly written file then stays behind, so write beside the target and rename where that matters.
 void write_file(const std::filesystem::path& path, std::span<const std::span<const std::byte>> parts);
@@ -59,6 +83,13 @@ void write_all(int fd, const std::filesystem::path& path, std::span<const std::b
 // Replaces the file so that a reader, or a crash, sees either the old text or the new: temporary file in the same
 // folder, fsync, rename, fsync of the folder. Throws Error(environment).
 void write_text_atomic(const std::filesystem::path& path, const std::string& text);
+
+// Gives a file or a directory another name on the same file system, replacing a file or an empty directory that has it.
+// Throws Error(environment). The directories above are not synced.
+void rename_path(const std::filesystem::path& from, const std::filesystem::path& to);
+
+// Creates one directory, which must not exist. Throws Error(environment).
+void create_directory(const std::filesystem::path& path);
 
 // Makes renames and new files in this folder durable. Throws Error(environment).
 void fsync_directory(const std::filesystem::path& path);
