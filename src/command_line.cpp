@@ -71,6 +71,8 @@ void add_train(CLI::App& app, Action& action) {
          "auto: continue from the newest valid checkpoint of the run; never: refuse to; or a checkpoint folder")
       ->capture_default_str()
       ->type_name("auto|never|PATH");
+  sub->add_flag("--accept-data-change", o->accept_data_change,
+                "go on although the training data are not those of the checkpoint: their order becomes another one");
   sub->footer("example: hrm_train train --config configs/puzzle/hrm_sudoku17.json run.name=first train.steps=5000");
   sub->callback([o, &action] { action = [o] { return train::run_train(*o); }; });
 }
@@ -465,6 +467,9 @@ void add_doctor(CLI::App& app, Action& action) {
       ->check(CLI::Range(1.0, 86400.0))
       ->capture_default_str()
       ->needs(ranks);
+  sub->add_flag("--failpoints", o->failpoints,
+                "list the places that HRM_FAIL=<name>:<count>:<action>[,...] can let fail, for tests of what is left")
+      ->excludes(ranks);
   sub->callback([o, &action] { action = [o] { return train::run_doctor(*o); }; });
 }
 

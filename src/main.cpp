@@ -3,12 +3,15 @@
 
 #include <signal.h>
 
+#include <cstdlib>
 #include <exception>
 #include <iostream>
 
 #include "command_line.h"
 #include "hrm/base/error.h"
+#include "hrm/base/failpoint.h"
 #include "hrm/base/log.h"
+#include "hrm/base/text.h"
 #include "hrm/runtime/describe_exception.h"
 
 int main(int argc, char** argv) {
@@ -16,6 +19,10 @@ int main(int argc, char** argv) {
   // A write beyond the file size limit (ulimit -f) then fails as one to a full disk does, and is reported like it.
   signal(SIGXFSZ, SIG_IGN);
   try {
+    if (const char* orders = std::getenv("HRM_FAIL"); orders != nullptr && *orders != 0) {
+      hrm::failpoint::arm(orders);
+      hrm::log::warn("HRM_FAIL is set: this program will fail on purpose (", hrm::printable(orders), ")");
+    }
     const int done = hrm::run_command_line(argc, argv);
     // Results that did not arrive are no success: a full disk behind a redirection, a closed pipe.
     std::cout.flush();

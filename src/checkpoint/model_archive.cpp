@@ -2,6 +2,8 @@
 
 #include <torch/csrc/api/include/torch/serialize/output-archive.h>
 
+#include <exception>
+
 #include "hrm/base/error.h"
 #include "hrm/formats/torch_pickle.h"
 #include "hrm/state/tensor_bytes.h"
@@ -31,7 +33,8 @@ void write(const Node& node, torch::serialize::OutputArchive& archive) {
 
 }  // namespace
 
-std::string build_model_archive(const std::vector<ArchiveEntry>& entries) {
+void write_model_archive(const std::vector<ArchiveEntry>& entries,
+                         const std::function<void(std::span<const std::byte>)>& sink) {
   Node root;
   for (const ArchiveEntry& entry : entries) {
     Node* node = &root;
@@ -43,12 +46,17 @@ std::string build_model_archive(const std::vector<ArchiveEntry>& entries) {
   }
   torch::serialize::OutputArchive archive;
   write(root, archive);
-  std::string bytes;
-  archive.save_to([&bytes](const void* data, size_t size) {
-    bytes.append(static_cast<const char*>(data), size);
+  // Torch's writer ends the process when its sink fails, so it never does: after an error it takes the rest in silence.
+  std::exception_ptr error;
+  archive.save_to([&](const void* data, size_t size) {
+    try {
+      if (!error) sink({static_cast<const std::byte*>(data), size});
+    } catch (...) {
+      error = std::current_exception();
+    }
     return size;
   });
-  return bytes;
+  if (error) std::rethrow_exception(error);
 }
 
 std::map<std::string, at::Tensor> read_model_archive(std::span<const std::byte> bytes, const std::string& origin) {

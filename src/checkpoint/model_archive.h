@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstddef>
+#include <functional>
 #include <map>
 #include <span>
 #include <string>
@@ -17,8 +18,10 @@ struct ArchiveEntry {
   bool parameter = true;  // else a buffer
 };
 
-// The archive in memory: torch's writer aborts the process when its sink fails, and memory does not fail.
-std::string build_model_archive(const std::vector<ArchiveEntry>& entries);
+// Hands the archive to `sink`, piece by piece; what that throws is thrown again. Holds copies of tensors that are on a
+// device, but no copy of the archive.
+void write_model_archive(const std::vector<ArchiveEntry>& entries,
+                         const std::function<void(std::span<const std::byte>)>& sink);
 
 // All tensors by dotted name; new CPU tensors. Throws Error(checkpoint), naming `origin`.
 std::map<std::string, at::Tensor> read_model_archive(std::span<const std::byte> bytes, const std::string& origin);

@@ -7,6 +7,7 @@
 #include "checkpoint/manifest.h"
 #include "checkpoint/model_archive.h"
 #include "checkpoint/state_file.h"
+#include "hrm/base/failpoint.h"
 #include "hrm/base/log.h"
 #include "hrm/base/text.h"
 #include "hrm/checkpoint/checkpoint.h"
@@ -199,20 +200,59 @@ std::vector<fs::path> list_checkpoints(const fs::path& run_dir) {
   return dirs;
 }
 
-std::optional<FoundCheckpoint> find_latest_valid(const fs::path& run_dir) {
+namespace {
+
+constexpr const char* kQuarantined = "bad-";
+
+// Renames a bad checkpoint; says what became of it.
+std::string quarantine_it(const fs::path& dir) {
+  failpoint::hit(Failpoint::checkpoint_quarantine);
+  std::error_code error;
+  const std::string name = kQuarantined + dir.filename().string();
+  fs::path away = dir.parent_path() / name;
+  for (int copy = 2; fs::exists(fs::symlink_status(away, error)); ++copy) {
+    away = dir.parent_path() / cat(name, '-', copy);
+  }
+  fs::rename(dir, away, error);
+  if (error) return cat("it could not be renamed: ", error.message());
+  return cat("it is called ", away.filename().string(), " now");
+}
+
+// The newest that lost its name in this way; empty: none did.
+std::string quarantined(const fs::path& run_dir) {
+  std::error_code ignored;
+  std::string newest;
+  for (const fs::directory_entry& entry : fs::directory_iterator(run_dir / "checkpoints", ignored)) {
+    const std::string name = entry.path().filename().string();
+    if (name.starts_with(kQuarantined)) newest = std::max(newest, name);
+  }
+  return newest;
+}
+
+}  // namespace
+
+std::optional<FoundCheckpoint> find_latest_valid(const fs::path& run_dir, Quarantine quarantine) {
+  failpoint::hit(Failpoint::checkpoint_find);
   const std::vector<fs::path> dirs = list_checkpoints(run_dir);
-  if (dirs.empty()) return std::nullopt;
   std::string reason;
   for (const fs::path& dir : dirs) {
     try {
       return found(VerifiedCheckpoint(dir));
     } catch (const Error& error) {
       if (reason.empty()) reason = error.what();
-      if (dir != dirs.back()) log::warn(error.what(), "; trying the one before it");
+      const std::string renamed = quarantine == Quarantine::yes ? "; " + quarantine_it(dir) : "";
+      log::warn(error.what(), renamed, dir != dirs.back() ? "; trying the one before it" : "");
     }
   }
-  fail(ExitCode::checkpoint, "none of the ", dirs.size(), " checkpoints of the run ", run_dir,
-       " is usable; the newest: ", reason);
+  if (!dirs.empty()) {
+    fail(ExitCode::checkpoint, "none of the ", dirs.size(), " checkpoints of the run ", run_dir,
+         " is usable; the newest: ", reason);
+  }
+  // Beginning anew in silence would throw away what was trained.
+  const std::string bad = quarantined(run_dir);
+  require(bad.empty(), ExitCode::checkpoint, "the run ", run_dir, " has no checkpoint but bad ones, the newest ", bad,
+          "; to begin anew choose another run.name, or remove them");
+  return std::nullopt;
 }
 
 FoundCheckpoint open_checkpoint(const fs::path& run_or_step) {
@@ -241,6 +281,7 @@ void load_checkpoint(const fs::path& dir, Stateful& root, const std::string& opt
     fail(ExitCode::checkpoint, "the checkpoint ", dir,
          " holds weights alone: training can start from them, but nothing can be resumed");
   }
+  failpoint::hit(Failpoint::checkpoint_load);
   const StateContent state = read_state_file(checkpoint.file(kStateFile), (dir / kStateFile).string(), /*prefix=*/"");
   Loader(dir, read_model(checkpoint), &state, optional).load(root);
 }

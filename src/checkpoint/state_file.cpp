@@ -55,22 +55,28 @@ void take(std::map<std::string, Value>& into, const std::string& kind, const std
 
 }  // namespace
 
-std::vector<std::byte> build_state_file(const StateListing& listing) {
+void write_state_file(const StateListing& listing, const std::function<void(std::span<const std::byte>)>& sink) {
   std::map<std::string, std::string> metadata;
   for (const auto& [name, value] : listing.integers) metadata[kInteger + name] = std::to_string(value);
   for (const auto& [name, value] : listing.reals) metadata[kReal + name] = hex_float(value);
 
-  std::vector<at::Tensor> hosts;  // keeps the bytes alive
   std::vector<SafetensorsEntry> entries;
   for (const TensorEntry& entry : listing.tensors) {
     if (entry.slice.global_rows >= 0) {
       metadata[kSlice + entry.name] = cat(entry.slice.offset, '/', entry.slice.global_rows);
     }
     if (in_model_file(entry.role)) continue;
-    const at::Tensor& host = hosts.emplace_back(host_tensor(entry.tensor));
-    entries.push_back({entry.name, dtype_of(host.scalar_type()), host.sizes().vec(), bytes_of(host)});
+    const at::Tensor& tensor = entry.tensor;
+    // The header needs their number alone.
+    const std::span<const std::byte> bytes(static_cast<const std::byte*>(nullptr), tensor.nbytes());
+    entries.push_back({entry.name, dtype_of(tensor.scalar_type()), tensor.sizes().vec(), bytes});
   }
-  return build_safetensors(entries, metadata);
+  sink(as_bytes(safetensors_header(entries, metadata)));
+  for (const TensorEntry& entry : listing.tensors) {
+    if (in_model_file(entry.role)) continue;
+    const at::Tensor host = host_tensor(entry.tensor);
+    sink(bytes_of(host));
+  }
 }
 
 StateContent read_state_file(std::span<const std::byte> bytes, const std::string& origin, const std::string& prefix) {

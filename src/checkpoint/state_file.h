@@ -2,6 +2,7 @@
 // state.safetensors: everything of a run's state that is no weight. Scalars and slices stand in its metadata, exactly.
 
 #include <cstddef>
+#include <functional>
 #include <map>
 #include <span>
 #include <string>
@@ -11,7 +12,8 @@
 
 namespace hrm::checkpoint {
 
-std::vector<std::byte> build_state_file(const StateListing& listing);
+// Hands the file to `sink`, piece by piece. Tensors on a device come to the host one at a time.
+void write_state_file(const StateListing& listing, const std::function<void(std::span<const std::byte>)>& sink);
 
 // The file's content. Tensors are on the CPU. Slices of weights are listed in `slices` too.
 struct StateContent {

@@ -5,16 +5,22 @@
 #include <stdio.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <cmath>
+#include <cstdlib>
 #include <cstring>
+#include <limits>
 
 #include "checkpoint/entry_names.h"
 #include "checkpoint/manifest.h"
 #include "checkpoint/model_archive.h"
 #include "checkpoint/state_file.h"
+#include "hrm/base/failpoint.h"
 #include "hrm/base/file.h"
 #include "hrm/base/hash.h"
 #include "hrm/base/log.h"
+#include "hrm/base/text.h"
 #include "hrm/checkpoint/checkpoint.h"
 
 namespace hrm::checkpoint {
@@ -24,23 +30,17 @@ namespace {
 // Names that start so are no checkpoints: unfinished ones, and old ones on their way out.
 constexpr const char* kTemporary = ".tmp-";
 
-void rename_directory(const fs::path& from, const fs::path& to) {
-  if (::rename(from.c_str(), to.c_str()) != 0) {
-    fail(ExitCode::environment, "could not rename ", from, " to ", to, ": ", std::strerror(errno));
-  }
-}
-
 // Makes `temporary` the checkpoint `final`. What stood there before is under the temporary name afterwards.
 void commit(const fs::path& temporary, const fs::path& final) {
   std::error_code ignored;
   if (!fs::exists(final, ignored)) {
-    rename_directory(temporary, final);
+    rename_path(temporary, final);
   } else if (::renameat2(AT_FDCWD, temporary.c_str(), AT_FDCWD, final.c_str(), RENAME_EXCHANGE) != 0) {
     // File systems without the exchange (NFS): for one moment this step has no checkpoint under its name.
     const fs::path aside = temporary.string() + "-replaced";
-    rename_directory(final, aside);
-    rename_directory(temporary, final);
-    rename_directory(aside, temporary);
+    rename_path(final, aside);
+    rename_path(temporary, final);
+    rename_path(aside, temporary);
   }
   fsync_directory(final.parent_path());
 }
@@ -53,24 +53,84 @@ void remove_leftovers(const fs::path& checkpoints) {
   }
 }
 
-// Deletes all but the newest `keep`. A directory loses its name first, so that a half deleted one is never visible.
-void prune(const fs::path& run_dir, const fs::path& newest, int64_t keep) {
+// The score of a committed checkpoint; minus infinity where it has none.
+double score_of(const fs::path& dir) {
+  double score = -std::numeric_limits<double>::infinity();
+  try {
+    const Manifest manifest = parse_manifest(read_text(dir / kManifestFile, ExitCode::checkpoint));
+    const auto found = manifest.info.find(kScore);
+    if (found != manifest.info.end()) score = std::strtod(found->second.c_str(), nullptr);
+  } catch (const Error&) {
+    // A damaged one is nobody's best; who reads it says so.
+  }
+  return std::isnan(score) ? -std::numeric_limits<double>::infinity() : score;
+}
+
+// The newest of those with the highest score; empty where none has any. `dirs`: newest first.
+fs::path best_of(const std::vector<fs::path>& dirs) {
+  fs::path best;
+  double highest = -std::numeric_limits<double>::infinity();
+  for (const fs::path& dir : dirs) {
+    if (const double score = score_of(dir); score > highest) {
+      highest = score;
+      best = dir;
+    }
+  }
+  return best;
+}
+
+// Deletes those that `keep` does not name. A directory loses its name first, so that a half deleted one is never
+// visible.
+void prune(const fs::path& run_dir, const fs::path& newest, const Keep& keep) {
+  const std::vector<fs::path> dirs = list_checkpoints(run_dir);
+  const fs::path best = keep.best ? best_of(dirs) : fs::path();
   int64_t kept = 1;
-  for (const fs::path& dir : list_checkpoints(run_dir)) {
-    if (dir == newest || kept++ < keep) continue;
+  for (const fs::path& dir : dirs) {
+    if (dir == newest || kept++ < keep.newest || dir == best) continue;
+    if (keep.every > 0 && step_of_name(dir.filename().string()) % keep.every == 0) continue;
     std::error_code error;
     const fs::path away = dir.parent_path() / cat(kTemporary, "delete-", dir.filename().string());
     fs::rename(dir, away, error);
+    failpoint::hit(Failpoint::checkpoint_prune);
     if (!error) fs::remove_all(away, error);
     if (error) log::warn("the old checkpoint ", dir, " could not be deleted: ", error.message());
   }
 }
 
-using Files = std::map<std::string, std::span<const std::byte>>;
+// A file of the checkpoint that is being written.
+class Output {
+ public:
+  Output(const fs::path& path, uint64_t reserve) : file_(path, reserve) {}
+  void write(std::span<const std::byte> bytes) {
+    file_.write(bytes);
+    hasher_.update(bytes);
+  }
+  FileFact finish() {
+    file_.finish();
+    return {file_.size(), hasher_.hex()};
+  }
 
-fs::path write_checkpoint(const fs::path& run_dir, const Files& files, const CheckpointMeta& meta, CheckpointKind kind,
-                          int64_t keep) {
-  require(keep >= 1, ExitCode::unexpected, "at least one checkpoint must be kept");
+ private:
+  FileWriter file_;
+  Hasher hasher_;
+};
+
+using Sink = std::function<void(std::span<const std::byte>)>;
+
+struct Part {
+  const char* name;
+  uint64_t bytes;  // at most, to be reserved; what a file is beyond it is found out by writing
+  std::function<void(const Sink&)> produce;
+};
+
+Part text_part(const char* name, const std::string& text) {
+  return {name, text.size(), [&text](const Sink& sink) { sink(as_bytes(text)); }};
+}
+
+fs::path write_checkpoint(const fs::path& run_dir, const std::vector<Part>& parts, const CheckpointMeta& meta,
+                          CheckpointKind kind, const Keep& keep, const std::function<void()>& before_commit = nullptr) {
+  require(keep.newest >= 1, ExitCode::unexpected, "at least one checkpoint must be kept");
+  failpoint::hit(Failpoint::checkpoint_write);
   const fs::path checkpoints = run_dir / "checkpoints";
   const fs::path final = checkpoints / step_name(meta.step);
   const fs::path temporary = checkpoints / cat(kTemporary, final.filename().string(), "-", ::getpid());
@@ -78,17 +138,19 @@ fs::path write_checkpoint(const fs::path& run_dir, const Files& files, const Che
   try {
     make_directories(checkpoints);
     remove_leftovers(checkpoints);
-    std::error_code error;
-    if (!fs::create_directory(temporary, error)) {
-      fail(ExitCode::environment, "could not create ", temporary, ": ", error ? error.message() : "it exists");
-    }
+    create_directory(temporary);
     Manifest manifest{meta.step, kind, meta.info, {}};
-    for (const auto& [name, bytes] : files) {
-      write_file(temporary / name, bytes);
-      manifest.files[name] = {bytes.size(), digest_hex(bytes)};
+    for (const Part& part : parts) {
+      Output file(temporary / part.name, part.bytes);
+      part.produce([&](std::span<const std::byte> bytes) { file.write(bytes); });
+      manifest.files[part.name] = file.finish();
     }
-    write_file(temporary / kManifestFile, as_bytes(manifest_text(manifest)));
+    Output file(temporary / kManifestFile, 0);
+    file.write(as_bytes(manifest_text(manifest)));
+    file.finish();
     fsync_directory(temporary);
+    if (before_commit) before_commit();
+    failpoint::hit(Failpoint::checkpoint_commit);
     commit(temporary, final);
   } catch (const Error& error) {
     fs::remove_all(temporary, ignored);
@@ -103,30 +165,101 @@ fs::path write_checkpoint(const fs::path& run_dir, const Files& files, const Che
   return final;
 }
 
-}  // namespace
+// Room for what torch writes around each tensor: names, a record's header, padding to 64 bytes.
+constexpr uint64_t kArchiveBytes = 4096, kBytesPerEntry = 512;
 
-fs::path save_checkpoint(const fs::path& run_dir, Stateful& root, const CheckpointMeta& meta, int64_t keep) {
-  const StateListing listing = list_state(root);
+uint64_t archive_bytes(const std::vector<ArchiveEntry>& entries) {
+  uint64_t bytes = kArchiveBytes;
+  for (const ArchiveEntry& entry : entries) bytes += entry.tensor.nbytes() + kBytesPerEntry;
+  return bytes;
+}
+
+uint64_t state_bytes(const StateListing& listing) {
+  constexpr uint64_t kBytesPerScalar = 128;
+  uint64_t bytes = kArchiveBytes + kBytesPerScalar * (listing.integers.size() + listing.reals.size());
+  for (const TensorEntry& entry : listing.tensors) {
+    bytes += kBytesPerEntry + (in_model_file(entry.role) ? 0 : entry.tensor.nbytes());
+  }
+  return bytes;
+}
+
+std::vector<ArchiveEntry> model_entries(const StateListing& listing) {
   std::vector<ArchiveEntry> entries;
   for (const TensorEntry& entry : listing.tensors) {
     if (!in_model_file(entry.role)) continue;
     const bool parameter = entry.role == StateRole::weight && entry.tensor.requires_grad();
     entries.push_back({archive_name(entry), entry.tensor, parameter});
   }
-  const std::string model = build_model_archive(entries);
-  const std::vector<std::byte> state = build_state_file(listing);
-  return write_checkpoint(
-      run_dir, {{kModelFile, as_bytes(model)}, {kStateFile, state}, {kConfigFile, as_bytes(meta.config_json)}}, meta,
-      CheckpointKind::full, keep);
+  return entries;
 }
 
-fs::path save_weights(const fs::path& run_dir, const ModelWeights& weights, const CheckpointMeta& meta, int64_t keep) {
+Part model_part(const std::vector<ArchiveEntry>& entries) {
+  return {kModelFile, archive_bytes(entries), [&entries](const Sink& sink) { write_model_archive(entries, sink); }};
+}
+
+}  // namespace
+
+std::optional<double> best_score(const fs::path& run_dir) {
+  const fs::path best = best_of(list_checkpoints(run_dir));
+  if (best.empty()) return std::nullopt;
+  return score_of(best);
+}
+
+fs::path save_checkpoint(const fs::path& run_dir, Stateful& root, const CheckpointMeta& meta, const Keep& keep,
+                         const std::function<void()>& before_commit) {
+  return save_listing(run_dir, list_state(root), meta, keep, before_commit);
+}
+
+fs::path save_listing(const fs::path& run_dir, const StateListing& listing, const CheckpointMeta& meta,
+                      const Keep& keep, const std::function<void()>& before_commit) {
+  const std::vector<ArchiveEntry> entries = model_entries(listing);
+  const Part state{kStateFile, state_bytes(listing), [&](const Sink& sink) { write_state_file(listing, sink); }};
+  return write_checkpoint(run_dir, {model_part(entries), state, text_part(kConfigFile, meta.config_json)}, meta,
+                          CheckpointKind::full, keep, before_commit);
+}
+
+fs::path save_weights(const fs::path& run_dir, const ModelWeights& weights, const CheckpointMeta& meta,
+                      const Keep& keep) {
   std::vector<ArchiveEntry> entries;
   for (const auto& [name, tensor] : weights.raw) entries.push_back({name, tensor, tensor.requires_grad()});
   for (const auto& [name, tensor] : weights.ema) entries.push_back({kEmaPrefix + name, tensor, false});
-  const std::string model = build_model_archive(entries);
-  return write_checkpoint(run_dir, {{kModelFile, as_bytes(model)}, {kConfigFile, as_bytes(meta.config_json)}}, meta,
+  return write_checkpoint(run_dir, {model_part(entries), text_part(kConfigFile, meta.config_json)}, meta,
                           CheckpointKind::weights, keep);
+}
+
+uint64_t checkpoint_bytes(const StateListing& listing) {
+  constexpr uint64_t kTexts = 64 << 10;  // config.json and manifest.json
+  return archive_bytes(model_entries(listing)) + state_bytes(listing) + kTexts;
+}
+
+uint64_t check_volume(const fs::path& run_dir, uint64_t bytes, const Keep& keep) {
+  const fs::path checkpoints = run_dir / "checkpoints";
+  make_directories(checkpoints);
+  remove_leftovers(checkpoints);
+  const fs::path trial = checkpoints / cat(kTemporary, "trial-", ::getpid());
+  std::error_code ignored;
+  try {
+    create_directory(trial);
+    Output file(trial / "file", kArchiveBytes);
+    file.write(as_bytes("can this folder hold checkpoints?\n"));
+    file.finish();
+    rename_path(trial / "file", trial / "renamed");
+    fsync_directory(trial);
+    fs::remove_all(trial, ignored);
+    fsync_directory(checkpoints);
+  } catch (const Error& error) {
+    fs::remove_all(trial, ignored);
+    fail(ExitCode::environment, "checkpoints cannot be written in '", checkpoints.string(), "': ", error.what(),
+         "; choose another run.dir");
+  }
+  // While one is written the others are still there.
+  const auto wanted = static_cast<uint64_t>(std::min<int64_t>(keep.newest + 1, 3));
+  const uint64_t there = std::min<uint64_t>(list_checkpoints(run_dir).size(), wanted - 1);
+  const uint64_t needed = bytes * (wanted - there), free = free_bytes(checkpoints);
+  require(free >= needed, ExitCode::environment, "'", checkpoints.string(), "' has ", human_bytes(free), " free, but ",
+          wanted - there, " checkpoints of ", human_bytes(bytes),
+          " must fit; make room, choose another run.dir, or keep fewer (train.keep_checkpoints)");
+  return free;
 }
 
 }  // namespace hrm::checkpoint

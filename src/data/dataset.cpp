@@ -1,10 +1,13 @@
 #include "hrm/data/dataset.h"
 
 #include <algorithm>
+#include <array>
+#include <span>
 
 #include "data/dataset_directory.h"
 #include "data/token_rows.h"
 #include "hrm/base/error.h"
+#include "hrm/base/hash.h"
 #include "hrm/data/maze.h"
 #include "hrm/data/puzzle_csv.h"
 
@@ -103,6 +106,24 @@ std::shared_ptr<PuzzleDataset> open_dataset(const std::filesystem::path& path, c
     options.seed = seed;
   }
   return dataset_from_rows(read_puzzle_csv(path, options).rows, path.string());
+}
+
+std::string PuzzleDataset::digest() const {
+  Hasher hasher;
+  const auto add = [&](const auto& values) { hasher.update(std::as_bytes(std::span(values))); };
+  const std::array<int64_t, 6> sizes{meta_.seq_len, meta_.vocab_size, meta_.pad_id, meta_.num_puzzle_identifiers,
+                                     num_groups(),  num_puzzles()};
+  add(sizes);
+  add(group_indices_);
+  add(puzzle_indices_);
+  add(puzzle_identifiers_);
+  const auto length = static_cast<size_t>(meta_.seq_len);
+  std::vector<int32_t> row(2 * length);
+  for (int64_t i = 0; i < num_examples(); ++i) {
+    example(i, row.data(), row.data() + length);
+    add(row);
+  }
+  return hasher.hex();
 }
 
 }  // namespace hrm::data

@@ -4,10 +4,12 @@
 
 #include <cstring>
 #include <functional>
+#include <span>
 #include <thread>
 
 #include "data/batch_ring.h"
 #include "hrm/base/error.h"
+#include "hrm/base/hash.h"
 #include "hrm/data/dihedral.h"
 #include "hrm/data/maze.h"
 #include "hrm/data/sampler.h"
@@ -38,6 +40,13 @@ Augment make_augment(const PuzzleDataset& dataset, const TrainStreamOptions& opt
       break;
   }
   return {};
+}
+
+// Row `sample` of the stream, (S) tokens each.
+void write_row(const PuzzleDataset& dataset, const Augment& augment, const SampleRef& sample, int32_t* inputs,
+               int32_t* labels) {
+  dataset.example(sample.example, inputs, labels);
+  if (augment) augment(sample.sample, inputs, labels);
 }
 
 }  // namespace
@@ -74,6 +83,22 @@ ops::Augmentation augmentation_of(const PuzzleDataset& dataset, const TrainStrea
           meta.seq_len, " cells of ", dataset.origin(), " are no square grid");
   how.kind = ops::AugmentKind::dihedral;
   return how;
+}
+
+std::string batch_digest(const std::shared_ptr<const PuzzleDataset>& dataset, const TrainStreamOptions& options,
+                         int64_t position) {
+  const Augment augment = make_augment(*dataset, options);
+  std::vector<SampleRef> samples;
+  GroupSampler(dataset, options.seed).batch(position, options.global_batch_size, samples);
+  const auto length = static_cast<size_t>(dataset->meta().seq_len);
+  std::vector<int32_t> row(2 * length + 1);
+  Hasher hasher;
+  for (const SampleRef& sample : samples) {
+    write_row(*dataset, augment, sample, row.data(), row.data() + length);
+    row.back() = dataset->puzzle_identifier(sample.puzzle);
+    hasher.update(std::as_bytes(std::span(row)));
+  }
+  return hasher.hex();
 }
 
 void StreamBatch::release() {
@@ -148,8 +173,7 @@ class TrainStream::Producer {
     int32_t* identifiers = batch.puzzle_identifiers.data_ptr<int32_t>();
     for (int64_t row = 0; row < rows_; ++row, inputs += length, labels += length) {
       const SampleRef& sample = sample_of(row);
-      dataset_->example(sample.example, inputs, labels);
-      if (augment_) augment_(sample.sample, inputs, labels);
+      write_row(*dataset_, augment_, sample, inputs, labels);
       identifiers[row] = dataset_->puzzle_identifier(sample.puzzle);
     }
   }

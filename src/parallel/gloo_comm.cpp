@@ -14,6 +14,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
 #include "hrm/base/error.h"
+#include "hrm/base/failpoint.h"
 #include "parallel/store.h"
 
 namespace hrm::parallel {
@@ -50,6 +51,7 @@ bool is_loopback(const std::string& address) {
 // Runs a step of Gloo; its exceptions (a peer that has closed its connection, a time limit) become ours.
 template <class F>
 void run(int rank, const char* what, const F& f) {
+  failpoint::hit(Failpoint::collective_start);
   try {
     f();
   } catch (const std::exception& error) {

@@ -1,10 +1,13 @@
 #include "hrm/runtime/memory.h"
 
 #include <ATen/Context.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 
+#include <cerrno>
 #include <cmath>
 #include <cstdlib>
+#include <cstring>
 
 #include "hrm/base/error.h"
 #include "hrm/base/text.h"
@@ -20,6 +23,28 @@
 #endif
 
 namespace hrm {
+
+std::shared_ptr<void> host_block(size_t bytes, bool page_locked) {
+  const auto refuse = [&](const char* reason) {
+    fail(ExitCode::environment, "no room for ", human_bytes(bytes), " of host memory",
+         page_locked ? ", page-locked" : "", ": ", reason);
+  };
+  if (bytes == 0) return nullptr;
+#if HRM_WITH_CUDA
+  if (page_locked) {
+    void* block = nullptr;
+    const cudaError_t error = cudaMallocHost(&block, bytes);
+    if (error != cudaSuccess) {
+      cudaGetLastError();
+      refuse(cudaGetErrorString(error));
+    }
+    return {block, [](void* memory) { cudaFreeHost(memory); }};
+  }
+#endif
+  void* block = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+  if (block == MAP_FAILED) refuse(std::strerror(errno));
+  return {block, [bytes](void* memory) { ::munmap(memory, bytes); }};
+}
 
 void keep_freed_host_memory() {
 #if defined(__GLIBC__)

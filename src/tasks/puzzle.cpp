@@ -305,6 +305,10 @@ std::string PuzzleTask::eval_text(const NamedValues& result) const {
   return puzzle_eval_text(result);
 }
 
+double PuzzleTask::score(const NamedValues& result) const {
+  return value_of(result, "exact_accuracy");
+}
+
 std::string puzzle_eval_text(const NamedValues& result) {
   return cat("exact ", percent(value_of(result, "exact_accuracy")), " | cells ", percent(value_of(result, "accuracy")),
              " | Q right ", percent(value_of(result, "q_halt_accuracy")), " | loss ",
@@ -349,6 +353,22 @@ std::map<std::string, std::string> PuzzleTask::signature() const {
           {"num_puzzle_identifiers", std::to_string(meta.num_puzzle_identifiers)}};
 }
 
+std::map<std::string, std::string> PuzzleTask::source_digests() const {
+  if (train_digest_.empty()) train_digest_ = train_->digest();
+  return {{"training data", train_digest_}};
+}
+
+std::string PuzzleTask::next_batch_digest() {
+  find_position();
+  const int64_t batch = config_.train.global_batch_size;
+  return data::batch_digest(train_, data::train_stream_options(config_, batch, /*pinned=*/false), position_);
+}
+
+// The rows that slots have taken are counted on the device; a checkpoint is the moment to ask.
+void PuzzleTask::find_position() {
+  if (pool_) position_ = pool_->cursor().item<int64_t>();
+}
+
 void PuzzleTask::visit_state(StateVisitor& visitor) {
   visit_model(*model_, visitor);
   const StateSlice slots{first_slot_, config_.train.global_batch_size};
@@ -359,8 +379,7 @@ void PuzzleTask::visit_state(StateVisitor& visitor) {
   visitor.tensor("carry.inputs", state_.inputs, StateRole::carry, slots);
   visitor.tensor("carry.labels", state_.labels, StateRole::carry, slots);
   visitor.tensor("carry.puzzle_identifiers", state_.puzzle_identifiers, StateRole::carry, slots);
-  // The rows that slots have taken are counted on the device; a checkpoint is the moment to ask.
-  if (pool_) position_ = pool_->cursor().item<int64_t>();
+  find_position();
   visitor.integer("sampler.position", position_);
   if (model_->fp8()) model_->fp8()->visit_state(visitor);
 }

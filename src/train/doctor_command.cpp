@@ -13,6 +13,7 @@
 
 #include "hrm/base/build_info.h"
 #include "hrm/base/error.h"
+#include "hrm/base/failpoint.h"
 #include "hrm/base/file.h"
 #include "hrm/base/text.h"
 #include "hrm/ops/backend.h"
@@ -251,9 +252,30 @@ void print_text(const Json& report, std::ostream& out) {
   row("started as", launch.contains("why_not") ? "unknown: " + text(launch["why_not"]) : text(launch["description"]));
 }
 
+int list_failpoints(bool as_json) {
+  constexpr const char* kAll = "kill throw sleep=SECONDS";
+  if (as_json) {
+    Json json = Json::array();
+    for (const failpoint::Info& info : failpoint::list()) {
+      json.push_back({{"name", info.name}, {"where", info.where}, {"actions", info.actions}});
+    }
+    std::cout << json.dump(2) << "\n";
+    return static_cast<int>(ExitCode::done);
+  }
+  std::cout
+      << "HRM_FAIL=<name>:<count>:<action>[,...] lets the program fail on purpose. count: 3 = the third time that\n"
+         "the place is reached, 3+ = from then on. action: "
+      << kAll << ", and what stands behind a name.\n\n";
+  for (const failpoint::Info& info : failpoint::list()) {
+    std::cout << std::left << std::setw(24) << info.name << std::setw(24) << info.actions << info.where << "\n";
+  }
+  return static_cast<int>(ExitCode::done);
+}
+
 }  // namespace
 
 int run_doctor(const DoctorOptions& options) {
+  if (options.failpoints) return list_failpoints(options.json);
   if (options.ranks) return run_doctor_ranks(options.json, options.meet_timeout_s);
   Json report;
   for (const auto& [key, value] : build_info()) report["program"][key] = value;

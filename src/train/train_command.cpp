@@ -1,17 +1,8 @@
-#include <fcntl.h>
-#include <sys/file.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <cmath>
-#include <cstring>
-#include <ctime>
-#include <nlohmann/json.hpp>
 #include <optional>
 
-#include "hrm/base/build_info.h"
 #include "hrm/base/error.h"
 #include "hrm/base/file.h"
 #include "hrm/base/log.h"
@@ -27,57 +18,18 @@
 #include "hrm/train/signals.h"
 #include "hrm/train/trainer.h"
 #include "train/ranks.h"
+#include "train/run_folder.h"
 
 namespace hrm::train {
 namespace {
 
 namespace fs = std::filesystem;
 
-// Keeps a second process out of a run folder for as long as this object lives (the lock goes with the process).
-class RunLock {
- public:
-  explicit RunLock(const fs::path& run_dir) {
-    make_directories(run_dir);
-    const fs::path file = run_dir / ".lock";
-    fd_ = open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-    require(fd_ >= 0, ExitCode::environment, "cannot write in the run folder '", run_dir.string(),
-            "': ", std::strerror(errno), "; choose another run.dir");
-    if (flock(fd_, LOCK_EX | LOCK_NB) == 0) return;
-    const int error = errno;
-    close(fd_);
-    require(error != EWOULDBLOCK, ExitCode::environment, "another process trains in '", run_dir.string(),
-            "'; stop it, or choose another run.name");
-    fail(ExitCode::environment, "cannot lock '", file.string(), "': ", std::strerror(error),
-         "; choose another run.dir");
-  }
-  ~RunLock() { close(fd_); }
-  RunLock(const RunLock&) = delete;
-  RunLock& operator=(const RunLock&) = delete;
-
- private:
-  int fd_;
-};
-
 // The log of several ranks is rank 0's; the others keep theirs in files and say on the screen what goes wrong.
 void open_log(const fs::path& run_dir, const parallel::Comm& comm) {
   if (!comm.main()) log::set_level(log::Level::error);
   make_directories(run_dir / "log");
   log::open_file(run_dir / "log" / cat("rank_", comm.rank(), ".log"));
-}
-
-void write_environment(const fs::path& run_dir, const Runtime& runtime) {
-  char when[32];
-  const std::time_t now = std::time(nullptr);
-  std::strftime(when, sizeof when, "%Y-%m-%dT%H:%M:%SZ", std::gmtime(&now));
-  nlohmann::ordered_json json;
-  json["started"] = when;
-  json["device"] = runtime.device_name;
-  json["precision"] = runtime.precision.name;
-  json["allocator"] = runtime.allocator;
-  json["peak_flops_assumed"] = runtime.peak_flops;
-  json["peak_flops_origin"] = runtime.peak_flops_origin;
-  for (const auto& [key, value] : build_info()) json["build"][key] = value;
-  write_text_atomic(run_dir / "environment.json", json.dump(2) + "\n");
 }
 
 struct Start {
@@ -92,7 +44,7 @@ Start choose_start(const TrainOptions& options, const fs::path& run_dir) {
     return {};
   }
   if (options.resume == "auto") {
-    const auto found = checkpoint::find_latest_valid(run_dir);
+    const auto found = checkpoint::find_latest_valid(run_dir, checkpoint::Quarantine::yes);
     if (!found) return {};
     return {found->dir, found->meta};
   }
@@ -117,19 +69,37 @@ Start choose_start(const TrainOptions& options, const fs::path& run_dir, paralle
   return {found.dir, found.meta};
 }
 
-// What a resume may not change: the samples and the draws of the steps to come would silently be other ones.
+// Whether a run may go on with another value of this setting. All that is not here decides which samples come, what is
+// drawn, or what is computed from them: the run would silently be another one.
+bool may_change(const std::string& key) {
+  constexpr std::array kSections = {"run.", "eval.", "runtime.", "parallel.", "profiling.", "ops.", "optim.", "train."};
+  constexpr std::array kOthers = {"data.train",  // the same data elsewhere: its digest is compared
+                                  "data.test",
+                                  "data.prefetch_batches",
+                                  "data.augmentation_device",
+                                  "precision.recursions",
+                                  "precision.fp8_amax_history",
+                                  "precision.fp8_margin",
+                                  "precision.fp8_warmup_steps",
+                                  "precision.loss_scale",
+                                  "precision.loss_scale_growth_interval"};
+  constexpr std::array kNever = {"run.seed", "optim.name", "train.global_batch_size"};
+  const auto is = [&](const char* name) { return key == name; };
+  if (std::any_of(kNever.begin(), kNever.end(), is)) return false;
+  return std::any_of(kOthers.begin(), kOthers.end(), is) ||
+         std::any_of(kSections.begin(), kSections.end(), [&](const char* section) { return key.starts_with(section); });
+}
+
 void check_resume_config(const config::LoadedConfig& now, const Start& start) {
   const fs::path file = start.checkpoint / "config.json";
   const config::LoadedConfig then = config::config_from_json_text(start.meta.config_json, file.string());
-  constexpr std::array kFixed = {
-      "run.seed",      "data.train",     "data.kind",       "data.augmentation",           "data.box_rows",
-      "data.box_cols", "data.subsample", "data.min_rating", "model.halt_exploration_prob", "data.reference_semantics"};
   std::string changed;
   for (const std::string& key : config::differing_keys(now.config, then.config)) {
-    require(std::find(kFixed.begin(), kFixed.end(), key) == kFixed.end(), ExitCode::usage, key, " (",
-            now.origin(key).text(), ") is not what the checkpoint '", start.checkpoint.string(),
-            "' was trained with; set it back, or start another run.name");
-    if (key.rfind("run.", 0) != 0) changed += (changed.empty() ? "" : ", ") + key;
+    const bool structure = key.starts_with("model.");
+    require(may_change(key), structure ? ExitCode::checkpoint : ExitCode::usage, key, " (", now.origin(key).text(),
+            ") is not what the checkpoint '", start.checkpoint.string(), "' was trained with",
+            structure ? ": it belongs to another architecture" : "", "; set it back, or start another run.name");
+    if (!key.starts_with("run.")) changed += (changed.empty() ? "" : ", ") + key;
   }
   if (!changed.empty()) log::info("changed since the checkpoint: ", changed);
 }
@@ -176,10 +146,11 @@ int train(const TrainOptions& options, const config::LoadedConfig& loaded, Ranks
         tuned != start.meta.info.end() && ops::gemm_tuning() != ops::GemmTuning::off) {
       ops::adopt_gemm_choices(tuned->second);
     }
-    trainer.resume(start.checkpoint);
+    trainer.resume(start.checkpoint, start.meta.info, options.accept_data_change);
     log::info("resumed      ", start.checkpoint.string(), " at step ", trainer.step(), " of ", trainer.total_steps());
   }
   parallel::check_replicas(trainer, comm);
+  trainer.prepare_checkpoints();
   if (comm.main()) {
     write_text_atomic(run_dir / "config.json", loaded.to_json());
     write_environment(run_dir, runtime);
@@ -203,6 +174,7 @@ int run_train(const TrainOptions& options) {
   const parallel::Launch launch = parallel::detect_launch();
   const config::LoadedConfig loaded = config::load_config(options.config_files, options.overrides);
   config::validate(loaded);
+  set_creation_mask(loaded.config.run.group_readable);
   return run_as_ranks(launch, loaded.config, [&](Ranks& ranks) { return train(options, loaded, ranks); });
 }
 

@@ -2,8 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
+#include <limits>
 
 #include "hrm/base/error.h"
+#include "hrm/base/failpoint.h"
 #include "hrm/base/log.h"
 #include "hrm/base/text.h"
 #include "hrm/checkpoint/checkpoint.h"
@@ -59,12 +62,13 @@ std::string stop_reason() {
 // Leaves an evaluation when a signal asks to stop.
 struct Interrupted {};
 
-// The algorithms of the matrix products go along: a resumed run must sum in the same order (ops/gemm_tuning.h).
-checkpoint::CheckpointMeta meta_of(int64_t step, const std::string& config_json, const tasks::Task& task) {
-  checkpoint::CheckpointMeta meta{step, config_json, task.signature()};
-  if (ops::gemm_tuning() == ops::GemmTuning::off) return meta;
-  if (const std::string choices = ops::gemm_choices(); !choices.empty()) meta.info[ops::kGemmChoices] = choices;
-  return meta;
+constexpr double kPatienceAtEnd = 60, kPatienceAtStop = 15;  // s, for a last checkpoint that cannot be written
+
+constexpr const char* kDigest = "digest of the ";  // in a checkpoint's information, before what it is of
+constexpr const char* kNextBatch = "digest of the next batch";
+
+checkpoint::Keep keep_of(const config::TrainConfig& config) {
+  return {config.keep_checkpoints, config.keep_every, config.keep_best};
 }
 
 // Which products were tuned, once the first step has met all of them.
@@ -136,7 +140,32 @@ Trainer::Trainer(const config::Config& config, std::string config_json, const Ru
   skip_ = at::zeros({}, on_device.dtype(at::kFloat));
 }
 
+void Trainer::prepare_checkpoints() {
+  if (run_dir_.empty() || std::exchange(prepared_, true)) return;
+  best_score_ = -std::numeric_limits<double>::infinity();
+  std::string best;
+  if (comm_->main()) {
+    const checkpoint::Keep keep = keep_of(config_.train);
+    auto whole = parallel::GatheredState::room_for(*this);
+    const StateListing listing = list_state(whole);
+    const uint64_t bytes = checkpoint::checkpoint_bytes(listing);
+    const uint64_t free = checkpoint::check_volume(run_dir_, bytes, keep);
+    log::info("checkpoints  ", human_bytes(bytes), " each, ", human_bytes(free), " free");
+    source_digests_ = task_.source_digests();
+    saver_ = std::make_unique<checkpoint::Saver>(
+        run_dir_,
+        checkpoint::SaverOptions{
+            .keep = keep, .asynchronous = config_.train.async_checkpoints, .before_commit = [this] { log_.sync(); }});
+    if (config_.train.checkpoint_every > 0) saver_->prepare(listing);
+    best = cat(std::hexfloat, checkpoint::best_score(run_dir_).value_or(best_score_));
+  }
+  // As rank 0 sees the folder.
+  best = comm_->all_gather_text(best)[0];
+  best_score_ = std::strtod(best.c_str(), nullptr);
+}
+
 Outcome Trainer::run() {
+  prepare_checkpoints();
   window_start_ = now_seconds();
   const double start = window_start_;
   // A stop between a step and its evaluation, or in the middle of that, leaves the evaluation to us. Saved at once, so
@@ -162,9 +191,13 @@ Outcome Trainer::run() {
       return stop(out_of_time && !stop_requested() ? "train.max_seconds" : stop_reason());
     }
     if (due(config_.parallel.check_replicas_every, /*last=*/false)) check_replicas();
-    if (due(config_.train.eval_every, last) && !evaluate()) return stop(stop_reason());
+    if (due(config_.train.eval_every, last)) {
+      if (!evaluate()) return stop(stop_reason());
+      save_if_best();
+    }
     if (due(config_.train.checkpoint_every, last)) save();
   }
+  finish_saving(kPatienceAtEnd);
   finish_trace();
   log::progress_done();
   log::info("memory       ", memory_text(memory_report(runtime_.device)));
@@ -174,6 +207,7 @@ Outcome Trainer::run() {
 // Saves before anything else: the scheduler that sent the signal may grant seconds only.
 Outcome Trainer::stop(const std::string& why) {
   save();
+  finish_saving(kPatienceAtStop);
   finish_trace();
   log::progress_done();
   log::info("stopped at step ", step_, " of ", total_steps_, " (", why, "); start it again to go on");
@@ -190,6 +224,7 @@ void Trainer::run_steps(int64_t count) {
 
 // One optimizer step. Nothing here waits for the device: metrics travel to the host on their own (collect_metrics).
 void Trainer::train_step() {
+  failpoint::hit(Failpoint::step_begin);
   const ProfilerRange range(RangeKind::step, "train.step");
   // The first ones also read data, choose algorithms and capture: no step's time limit holds for them.
   alive(steps_made_++ < config_.runtime.graph_warmup_steps + 2 ? "first steps" : "step");
@@ -419,6 +454,7 @@ void Trainer::write_window(int64_t step) {
 bool Trainer::evaluate() {
   if (!task_.can_evaluate() || last_eval_step_ == step_) return true;
   alive("evaluation");
+  failpoint::hit(Failpoint::evaluation_begin);
   collect_metrics(/*wait=*/true);
   const double start = now_seconds();
   const std::string& which = config_.eval.weights;
@@ -432,6 +468,7 @@ bool Trainer::evaluate() {
     try {
       results.emplace_back(prefix, task_.evaluate([&](const tasks::EvalProgress& progress) {
         alive("evaluation");
+        failpoint::hit(Failpoint::evaluation_batch);
         if (progress.done < progress.total && any_stop_requested()) throw Interrupted();
         if (comm_->main()) reporter.report(progress);
       }));
@@ -457,6 +494,7 @@ bool Trainer::evaluate() {
     log::info("step ", step_, " evaluation", prefix == "eval_raw" ? " (raw weights)" : "", ": ",
               task_.eval_text(result));
   }
+  score_ = task_.score(results.front().second);
   last_eval_step_ = step_;
   last_saved_step_ = -1;  // a checkpoint of before knows nothing of the evaluation
   paused_seconds_ += now_seconds() - start;
@@ -498,6 +536,7 @@ void Trainer::finish_trace() {
             " steps: ", file.string());
 }
 
+// The state of this moment begins its way to the disk; on ranks but the first, to rank 0.
 void Trainer::save() {
   if (last_saved_step_ == step_) return;
   collect_metrics(/*wait=*/true);
@@ -506,11 +545,42 @@ void Trainer::save() {
   check_replicas();
   auto whole = parallel::GatheredState::collect(*this, *comm_);
   if (comm_->main()) {
-    log_.sync();
-    checkpoint::save_checkpoint(run_dir_, whole, meta_of(step_, config_json_, task_), config_.train.keep_checkpoints);
+    saver_->save(whole, meta());
+    const int64_t lost = saver_->lost_in_a_row(), most = config_.train.max_lost_checkpoints;
+    require(most == 0 || lost < most, ExitCode::environment, "the last ", lost,
+            " checkpoints could not be written (train.max_lost_checkpoints): ", saver_->failure());
   }
   last_saved_step_ = step_;
   paused_seconds_ += now_seconds() - start;
+}
+
+void Trainer::save_if_best() {
+  if (!config_.train.keep_best || !(score_ > best_score_)) return;
+  best_score_ = score_;
+  save();
+}
+
+// Returns when the last checkpoint is on the disk; of several ranks on all.
+void Trainer::finish_saving(double patience_s) {
+  alive("checkpoint");
+  if (saver_) saver_->finish(patience_s);
+  comm_->barrier();
+}
+
+// The algorithms of the matrix products go along: a resumed run must sum in the same order (ops/gemm_tuning.h).
+checkpoint::CheckpointMeta Trainer::meta() {
+  checkpoint::CheckpointMeta meta{step_, config_json_, task_.signature()};
+  for (const auto& [what, digest] : source_digests_) meta.info[kDigest + what] = digest;
+  meta.info[kNextBatch] = task_.next_batch_digest();
+  if (last_eval_step_ == step_) {
+    std::ostringstream score;
+    score.precision(17);
+    score << score_;
+    meta.info[checkpoint::kScore] = score.str();
+  }
+  if (ops::gemm_tuning() == ops::GemmTuning::off) return meta;
+  if (const std::string choices = ops::gemm_choices(); !choices.empty()) meta.info[ops::kGemmChoices] = choices;
+  return meta;
 }
 
 // A rank whose memory or arithmetic is at fault is found before it spoils a checkpoint.
@@ -523,6 +593,8 @@ void Trainer::stop_diverged(int64_t step) {
   constexpr const char* kAdvice = ". Lower optim.lr or set optim.grad_clip";
   if (run_dir_.empty()) fail(ExitCode::diverged, "the gradient of step ", step, " is not finite", kAdvice);
   std::string dump;
+  checkpoint::CheckpointMeta facts = meta();
+  facts.step = step;
   auto whole = parallel::GatheredState::collect(*this, *comm_);
   alive("checkpoint");
   if (!comm_->main()) {
@@ -530,7 +602,7 @@ void Trainer::stop_diverged(int64_t step) {
     fail(ExitCode::diverged, "the gradient of step ", step, " is not finite; rank 0 says more");
   }
   try {
-    dump = checkpoint::save_checkpoint(run_dir_ / "diverged", whole, meta_of(step, config_json_, task_), 1).string();
+    dump = checkpoint::save_checkpoint(run_dir_ / "diverged", whole, facts, 1).string();
     dump = cat("the weights before it and the state are in '", dump, "'");
   } catch (const Error& e) {
     dump = cat("no dump could be written: ", e.what());
@@ -546,14 +618,38 @@ void Trainer::start_fresh() {
   log_.truncate_after(0);
 }
 
-void Trainer::resume(const std::filesystem::path& checkpoint) {
+void Trainer::resume(const std::filesystem::path& checkpoint, const std::map<std::string, std::string>& info,
+                     bool accept_data_change) {
   auto whole = parallel::GatheredState::room_for(*this);
   checkpoint::load_checkpoint(checkpoint, whole, task_.optional_state());
   whole.hand_out();
+  check_sources(info, checkpoint, accept_data_change);
   task_.parameters().refresh_compute();
   log_.truncate_after(step_);
   last_saved_step_ = step_;
   window_first_step_ = step_;
+  if (const auto score = info.find(checkpoint::kScore); score != info.end()) score_ = std::stod(score->second);
+}
+
+// Other data, or another order of them, would silently be another training.
+void Trainer::check_sources(const std::map<std::string, std::string>& info, const std::filesystem::path& checkpoint,
+                            bool accept_change) {
+  std::map<std::string, std::string> now;
+  for (const auto& [what, digest] : task_.source_digests()) now[kDigest + what] = digest;
+  now[kNextBatch] = task_.next_batch_digest();
+  for (const auto& [key, digest] : now) {
+    const auto then = info.find(key);
+    if (then == info.end() || then->second == digest) continue;  // an earlier version wrote none
+    const std::string what = key.substr(std::string(kDigest).size());
+    const std::string sentence =
+        key == kNextBatch
+            ? cat("the next batch after step ", step_, " is not the one that '", checkpoint.string(), "' announces")
+            : cat("the ", what, " is not what '", checkpoint.string(), "' was trained with");
+    require(accept_change, ExitCode::data, sentence,
+            ": the data or their order changed; bring the old ones back, start another run.name, or go on with "
+            "these: --accept-data-change");
+    log::warn(sentence, "; going on as --accept-data-change says");
+  }
 }
 
 void Trainer::visit_state(StateVisitor& visitor) {

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -41,24 +42,55 @@ struct FoundCheckpoint {
   CheckpointMeta meta;
 };
 
+// Which checkpoints stay when a new one is committed; the new one always does.
+struct Keep {
+  Keep(int64_t newest = 3, int64_t every = 0, bool best = false) : newest(newest), every(every), best(best) {}
+  int64_t newest;  // so many of the newest, >= 1
+  int64_t every;   // and those whose step is a multiple of it; 0: none
+  bool best;       // and, of those with a score in their information (kScore), the newest with the highest
+};
+inline constexpr const char* kScore = "score";
+
 // Writes <run_dir>/checkpoints/step-%09d and returns it. Everything is written to a temporary directory, synced, and
 // renamed: a process killed at any instant leaves the earlier checkpoints as they were and never half a new one.
-// Afterwards all but the newest `keep` checkpoints (>= 1, the new one always among them) are deleted. An existing
-// checkpoint of the same step is replaced. `meta.kind` is ignored. Waits for the device where tensors live there.
-// Throws Error(environment) when it cannot write; then the temporary directory is gone and older checkpoints stay.
+// Afterwards those that `keep` does not name are deleted. An existing checkpoint of the same step is replaced.
+// `meta.kind` is ignored. Waits for the device where tensors live there; the host then holds a copy of the weights, and
+// of all else one tensor at a time. `before_commit` is called when all is written but the final name. Throws
+// Error(environment) when it cannot write; then the temporary directory is gone and older checkpoints stay.
 std::filesystem::path save_checkpoint(const std::filesystem::path& run_dir, Stateful& root, const CheckpointMeta& meta,
-                                      int64_t keep);
+                                      const Keep& keep, const std::function<void()>& before_commit = nullptr);
+
+// The same from a listing, e.g. that of a Snapshot (hrm/checkpoint/saver.h).
+std::filesystem::path save_listing(const std::filesystem::path& run_dir, const StateListing& listing,
+                                   const CheckpointMeta& meta, const Keep& keep,
+                                   const std::function<void()>& before_commit = nullptr);
 
 // As save_checkpoint, for weights alone (kind weights). `raw` must hold every weight; `ema` may be empty.
 std::filesystem::path save_weights(const std::filesystem::path& run_dir, const ModelWeights& weights,
-                                   const CheckpointMeta& meta, int64_t keep);
+                                   const CheckpointMeta& meta, const Keep& keep);
+
+// Bytes on the disk of one checkpoint with these entries, rounded up.
+uint64_t checkpoint_bytes(const StateListing& listing);
+
+// Tries, before training begins, whether checkpoints of `bytes` each can be written there: room for three (fewer where
+// fewer are kept, not counting those that are there already), writing, syncing, renaming. Throws Error(environment)
+// with the reason. Returns the free bytes.
+uint64_t check_volume(const std::filesystem::path& run_dir, uint64_t bytes, const Keep& keep);
 
 // The committed checkpoints of a run, newest first; empty where there is none. Their content is not looked at.
 std::vector<std::filesystem::path> list_checkpoints(const std::filesystem::path& run_dir);
 
+// The highest score (kScore) of the checkpoints of a run; nullopt where none has one.
+std::optional<double> best_score(const std::filesystem::path& run_dir);
+
+// Whether a bad checkpoint loses its name: for who owns the run folder.
+enum class Quarantine { no, yes };
+
 // The newest checkpoint whose manifest and digests are right. A corrupt one is logged by name and reason and passed
-// over. nullopt: the run has none at all. Error(checkpoint): there are some, and all are corrupt.
-std::optional<FoundCheckpoint> find_latest_valid(const std::filesystem::path& run_dir);
+// over; with quarantine it is renamed to bad-step-%09d, where a person may look at it. nullopt: the run never had one.
+// Error(checkpoint): there are some, and all are corrupt, now or when they were renamed.
+std::optional<FoundCheckpoint> find_latest_valid(const std::filesystem::path& run_dir,
+                                                 Quarantine quarantine = Quarantine::no);
 
 // A checkpoint that a user named: a run folder (its latest valid one) or a step folder, which must be valid.
 // Throws Error(checkpoint).

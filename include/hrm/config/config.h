@@ -14,11 +14,14 @@ struct RunConfig {
   std::string name = "run";
   std::string dir = "runs";
   int64_t seed = 0;
+  bool group_readable = false;
 
   template <class F>
   static void describe(F&& f) {
     f("name", &RunConfig::name, AnyText{}, "", "name of the run; its folder is <dir>/<name>");
     f("dir", &RunConfig::dir, AnyText{}, "", "folder that holds all runs");
+    f("group_readable", &RunConfig::group_readable, Flag{}, "",
+      "let the user's group read what the run writes; false = nobody else does (0700)");
     f("seed", &RunConfig::seed, IntRange{0}, "", "seed of initialisation, sample order, augmentation and exploration");
   }
 };
@@ -178,6 +181,10 @@ struct TrainConfig {
   int64_t eval_every = 0;
   int64_t checkpoint_every = 0;
   int64_t keep_checkpoints = 3;
+  int64_t keep_every = 0;
+  bool keep_best = false;
+  bool async_checkpoints = true;
+  int64_t max_lost_checkpoints = 10;
 
   template <class F>
   static void describe(F&& f) {
@@ -196,6 +203,17 @@ struct TrainConfig {
     f("checkpoint_every", &TrainConfig::checkpoint_every, IntRange{0}, "steps",
       "steps between two checkpoints; the end of the run is always saved; 0 = only there");
     f("keep_checkpoints", &TrainConfig::keep_checkpoints, IntRange{1}, "checkpoints", "newest checkpoints to keep");
+    f("keep_every", &TrainConfig::keep_every, IntRange{0}, "steps",
+      "also keep the checkpoints whose step is a multiple of this; 0 = none");
+    f("keep_best", &TrainConfig::keep_best, Flag{}, "",
+      "also save after an evaluation that is better than all before, and keep that checkpoint (puzzles: exact accuracy "
+      "of the weights that eval.weights names first)");
+    f("async_checkpoints", &TrainConfig::async_checkpoints, Flag{}, "",
+      "copy the state between two steps and write the copy while training goes on (a second copy of the state in host "
+      "memory); false = training waits for the disk");
+    f("max_lost_checkpoints", &TrainConfig::max_lost_checkpoints, IntRange{0}, "checkpoints",
+      "a checkpoint that cannot be written (full disk) is tried again until the next one is due; stop with code 3 when "
+      "so many in a row could not; 0 = train on whatever happens");
   }
 };
 

@@ -60,6 +60,10 @@ class PuzzleDataset {
   // file and row for a token outside 0..V-1.
   virtual void example(int64_t index, int32_t* inputs, int32_t* labels) const = 0;
 
+  // XXH3-128, hex, over all that training sees: sizes, groups, puzzles, identifiers and every row; not the path. Reads
+  // everything.
+  std::string digest() const;
+
  protected:
   // Checks the index arrays against each other and fills what follows from them.
   void finish_index();

@@ -32,6 +32,11 @@ TrainStreamOptions train_stream_options(const config::Config& config, int64_t gl
 // How rows of this data set are augmented. Throws Error(usage) for options that do not fit the data.
 ops::Augmentation augmentation_of(const PuzzleDataset& dataset, const TrainStreamOptions& options);
 
+// Digest (XXH3-128, hex) of the global batch that begins at `position`: its rows after augmentation, with their
+// identifiers. Throws as a stream of these data.
+std::string batch_digest(const std::shared_ptr<const PuzzleDataset>& dataset, const TrainStreamOptions& options,
+                         int64_t position);
+
 namespace internal {
 class BatchRing;
 struct BatchBuffer;

@@ -4,6 +4,7 @@
 #include <c10/core/Device.h>
 
 #include <cstdint>
+#include <memory>
 #include <string>
 
 namespace hrm {
@@ -28,6 +29,11 @@ struct MemoryReport {
 
 // device_used and device_total, which the driver has to be asked for, only with `whole_device`.
 MemoryReport memory_report(at::Device device, bool whole_device = true);
+
+// A block of host memory; page-locked where `page_locked`, so that copies from the GPU run beside other work. Exactly
+// as large as asked for: LibTorch's pinned blocks are powers of two. Its pages are there at once, so that later use
+// costs no more. Throws Error(environment) where there is no room.
+std::shared_ptr<void> host_block(size_t bytes, bool page_locked);
 
 // For work on the CPU: from here on the C library keeps what is freed for the next allocation. By default it gives
 // every large block back to the kernel, and a step pays for each page of its temporaries again: 10,000 page faults in a

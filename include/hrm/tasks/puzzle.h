@@ -50,13 +50,17 @@ class PuzzleTask : public Task {
   bool can_evaluate() const override { return test_ != nullptr; }
   NamedValues evaluate(const std::function<void(const EvalProgress&)>& progress) override;
   std::string eval_text(const NamedValues& result) const override;
+  double score(const NamedValues& result) const override;
   std::string describe() const override;
   std::map<std::string, std::string> signature() const override;
+  std::map<std::string, std::string> source_digests() const override;
+  std::string next_batch_digest() override;
   void visit_state(StateVisitor& visitor) override;
 
   models::PuzzleModel& model() { return *model_; }
 
  private:
+  void find_position();
   void open_data();
   double load_rows(int64_t step);
   void draw_exploration(int64_t step);
@@ -78,7 +82,8 @@ class PuzzleTask : public Task {
   std::unique_ptr<data::TrainStream> stream_;  // reference semantics: a batch offers one row to each slot
   std::unique_ptr<RowPool> pool_;              // otherwise: slots take rows as they halt
   at::Tensor cursor_after_;                    // with a pool and several ranks: its cursor when all have taken theirs
-  int64_t position_ = 0;                       // registered: group visits (stream) or rows (pool) used so far
+  mutable std::string train_digest_;
+  int64_t position_ = 0;  // registered: group visits (stream) or rows (pool) used so far
 
   // The host buffers of the last two batches, held until their copies to the device are done.
   struct Held {

@@ -71,9 +71,18 @@ class Task : public Stateful {
   // Evaluates the current weights; keys without prefix. What `progress` throws ends it and leaves the task as it was.
   virtual NamedValues evaluate(const std::function<void(const EvalProgress&)>& progress) = 0;
   virtual std::string eval_text(const NamedValues& result) const = 0;
+  // What makes one evaluation better than another: the higher, the better.
+  virtual double score(const NamedValues& result) const = 0;
 
   // Facts that a checkpoint must carry so that its model can be rebuilt without the training data, e.g. sizes.
   virtual std::map<std::string, std::string> signature() const = 0;
+
+  // Digests of what a resumed training must find as it was: the training data, later a tokenizer. By what it is
+  // ("training data"); kept in checkpoints. May read all of it.
+  virtual std::map<std::string, std::string> source_digests() const = 0;
+  // Digest of the global batch that comes next, as load_batch would give it, on any number of ranks. Written into a
+  // checkpoint and compared after a resume: data, their order and the draws all go into it.
+  virtual std::string next_batch_digest() = 0;
 
   // Prefix of state entries that a configuration brings or not, so that a run may be resumed with another choice: they
   // start afresh where a checkpoint has none, and are passed over where nobody needs them. Empty: none.

@@ -14,6 +14,7 @@ struct TrainOptions {
   std::vector<std::string> config_files;  // later files win
   std::vector<std::string> overrides;     // key.sub=value, after the files
   std::string resume = "auto";            // auto: the newest valid checkpoint of the run; never; or a checkpoint folder
+  bool accept_data_change = false;        // resume although the training data are not those of the checkpoint
 };
 int run_train(const TrainOptions& options);
 
@@ -115,6 +116,7 @@ struct DoctorOptions {
   bool ranks = false;          // test the ranks that were started together, instead of this machine
   double meet_timeout_s = 60;  // how long to wait for them
   bool json = false;
+  bool failpoints = false;  // list the failpoints (base/failpoint.h) instead
 };
 int run_doctor(const DoctorOptions& options);
 

@@ -3,9 +3,11 @@
 
 #include <array>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <string>
 
+#include "hrm/checkpoint/saver.h"
 #include "hrm/config/config.h"
 #include "hrm/optim/ema.h"
 #include "hrm/optim/optimizer.h"
@@ -43,8 +45,15 @@ class Trainer : public Stateful {
   // Whom run() tells what it does; must live as long. Null: nobody.
   void set_watchdog(parallel::Watchdog* watchdog) { watchdog_ = watchdog; }
 
-  // Continues from a checkpoint of this run; call before run().
-  void resume(const std::filesystem::path& checkpoint);
+  // Continues from a checkpoint of this run; call before run(). `info`: what the checkpoint says beside its state; the
+  // digests in it (of training data and of the next batch) must be those of now: else Error(data). With
+  // `accept_data_change` other data are taken, and it is logged.
+  void resume(const std::filesystem::path& checkpoint, const std::map<std::string, std::string>& info = {},
+              bool accept_data_change = false);
+
+  // Of run(): tries whether the run folder can hold the checkpoints, and makes room in memory for one. Rank 0's work.
+  // Throws Error(environment).
+  void prepare_checkpoints();
 
   // Starts from the weights that the task holds now, instead of resume(): call before run().
   void start_fresh();
@@ -92,6 +101,11 @@ class Trainer : public Stateful {
   bool stop_agreed() const;
   void check_replicas();
   void save();
+  void save_if_best();
+  void finish_saving(double patience_s);
+  checkpoint::CheckpointMeta meta();
+  void check_sources(const std::map<std::string, std::string>& info, const std::filesystem::path& checkpoint,
+                     bool accept_change);
   bool trace_steps();
   void finish_trace();
   Outcome stop(const std::string& why);
@@ -113,6 +127,9 @@ class Trainer : public Stateful {
   parallel::Watchdog* watchdog_ = nullptr;
   std::unique_ptr<LossScaler> scaler_;  // with fp16 alone
   RunLog log_;
+  std::map<std::string, std::string> source_digests_;  // of the task; rank 0's
+  double score_ = 0, best_score_ = 0;                  // of the last evaluation, of all before
+  std::unique_ptr<checkpoint::Saver> saver_;           // rank 0's, where there is a run folder; gone before the log
   int64_t accumulation_ = 1;
   int64_t total_steps_ = 0;
 
@@ -138,6 +155,7 @@ class Trainer : public Stateful {
   CapturedStep captured_;
   AsyncReader reader_;
   int64_t last_saved_step_ = -1;
+  bool prepared_ = false;      // prepare_checkpoints
   int64_t process_steps_ = 0;  // steps done by this process, in run() with a window of profiled ones alone
   int64_t steps_made_ = 0;     // by this process
   bool tracing_ = false;       // by trace_, or by Nsight

@@ -1,0 +1,174 @@
+#include "hrm/checkpoint/saver.h"
+
+#include <ATen/ops/from_blob.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "hrm/base/error.h"
+#include "hrm/base/failpoint.h"
+#include "hrm/base/log.h"
+#include "hrm/base/text.h"
+#include "hrm/runtime/async_read.h"
+#include "hrm/runtime/describe_exception.h"
+#include "hrm/runtime/memory.h"
+
+namespace hrm::checkpoint {
+
+namespace {
+
+constexpr size_t kAlignment = 64;
+
+size_t room_of(const at::Tensor& tensor) {
+  return (tensor.nbytes() + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+bool on_device(const StateListing& listing) {
+  return std::any_of(listing.tensors.begin(), listing.tensors.end(),
+                     [](const TensorEntry& entry) { return !entry.tensor.device().is_cpu(); });
+}
+
+}  // namespace
+
+void Snapshot::prepare(const StateListing& like) {
+  size_t bytes = 0;
+  for (const TensorEntry& entry : like.tensors) bytes += room_of(entry.tensor);
+  const bool page_locked = on_device(like);
+  if (bytes == block_bytes_ && page_locked == page_locked_) return;
+  listing_ = {};
+  block_.reset();  // before the new one is there
+  block_bytes_ = 0;
+  block_ = host_block(bytes, page_locked);
+  block_bytes_ = bytes;
+  page_locked_ = page_locked;
+}
+
+void Snapshot::take(Stateful& root) {
+  failpoint::hit(Failpoint::checkpoint_snapshot);
+  const at::NoGradGuard no_grad;
+  StateListing listing = list_state(root);
+  prepare(listing);
+  copied_.reset();
+  std::optional<at::Device> device;
+  auto* place = static_cast<std::byte*>(block_.get());
+  for (TensorEntry& entry : listing.tensors) {
+    const at::Tensor source = entry.tensor;
+    // A tensor with a storage of its own, as torch's archives need it.
+    at::Tensor copy = at::from_blob(
+        place, source.sizes(), [block = block_](void*) {}, at::TensorOptions().dtype(source.scalar_type()));
+    place += room_of(source);
+    copy.copy_(source, /*non_blocking=*/true);
+    if (!source.device().is_cpu()) device = source.device();
+    entry.tensor = source.requires_grad() ? copy.set_requires_grad(true) : copy;
+  }
+  if (device) {
+    copied_.emplace(device->type());
+    copied_->record(c10::impl::VirtualGuardImpl(device->type()).getStream(*device));
+  }
+  listing_ = std::move(listing);
+}
+
+void Snapshot::wait() {
+  if (copied_) wait_for(*copied_);
+}
+
+Saver::Saver(std::filesystem::path run_dir, const SaverOptions& options)
+    : run_dir_(std::move(run_dir)), options_(options), thread_([this] { run(); }) {}
+
+Saver::~Saver() {
+  {
+    std::lock_guard lock(mutex_);
+    end_ = true;
+  }
+  changed_.notify_all();
+  thread_.join();
+}
+
+void Saver::save(Stateful& root, const CheckpointMeta& meta) {
+  {
+    std::unique_lock lock(mutex_);
+    if (stage_ == Stage::writing && options_.asynchronous) {
+      const auto start = std::chrono::steady_clock::now();
+      changed_.wait(lock, [&] { return stage_ != Stage::writing; });
+      const std::chrono::duration<double> waited = std::chrono::steady_clock::now() - start;
+      log::info("training waited ", human_seconds(waited.count()), " for the checkpoint of step ", meta_.step,
+                ": the disk is slower than one in each interval");
+    }
+    changed_.wait(lock, [&] { return stage_ != Stage::writing; });
+    if (stage_ == Stage::failed) ++lost_;
+    stage_ = Stage::idle;  // the thread leaves the copy alone
+  }
+  snapshot_.take(root);
+  meta_ = meta;
+  std::unique_lock lock(mutex_);
+  attempts_ = 0;
+  pause_s_ = options_.first_retry_s;
+  stage_ = Stage::writing;
+  changed_.notify_all();
+  if (!options_.asynchronous) changed_.wait(lock, [&] { return stage_ != Stage::writing; });
+}
+
+void Saver::finish(double patience_s) {
+  std::unique_lock lock(mutex_);
+  const auto done = [&] { return stage_ == Stage::idle; };
+  changed_.wait(lock, [&] { return stage_ != Stage::writing; });
+  if (done() || changed_.wait_for(lock, std::chrono::duration<double>(patience_s), done)) return;
+  changed_.wait(lock, [&] { return stage_ != Stage::writing; });
+  if (done()) return;
+  stage_ = Stage::idle;
+  changed_.notify_all();
+  fail(ExitCode::environment, failure_);
+}
+
+int64_t Saver::saved_step() const {
+  std::lock_guard lock(mutex_);
+  return saved_step_;
+}
+
+int64_t Saver::lost_in_a_row() const {
+  std::lock_guard lock(mutex_);
+  return lost_;
+}
+
+std::string Saver::failure() const {
+  std::lock_guard lock(mutex_);
+  return failure_;
+}
+
+void Saver::run() {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    changed_.wait(lock, [&] { return end_ || stage_ != Stage::idle; });
+    if (stage_ == Stage::failed && !end_) {
+      const auto pause = std::chrono::duration<double>(pause_s_);
+      if (changed_.wait_for(lock, pause, [&] { return end_ || stage_ != Stage::failed; })) continue;
+      pause_s_ = std::min(2 * pause_s_, options_.last_retry_s);
+      stage_ = Stage::writing;
+    }
+    if (stage_ != Stage::writing) return;  // the end
+    lock.unlock();
+    std::string failure;
+    try {
+      snapshot_.wait();
+      save_listing(run_dir_, snapshot_.listing(), meta_, options_.keep, options_.before_commit);
+    } catch (...) {
+      failure = describe_exception(std::current_exception()).sentence;
+    }
+    lock.lock();
+    ++attempts_;
+    failure_ = failure;
+    if (failure.empty()) {
+      if (attempts_ > 1) log::info("the checkpoint of step ", meta_.step, " is saved now");
+      saved_step_ = meta_.step;
+      lost_ = 0;
+      stage_ = Stage::idle;
+    } else {
+      stage_ = Stage::failed;
+      if (!end_) log::warn(failure, "; training goes on, the next try comes in ", human_seconds(pause_s_));
+    }
+    changed_.notify_all();
+  }
+}
+
+}  // namespace hrm::checkpoint
