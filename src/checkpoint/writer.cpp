@@ -256,8 +256,9 @@ uint64_t check_volume(const fs::path& run_dir, uint64_t bytes, const Keep& keep)
   const auto wanted = static_cast<uint64_t>(std::min<int64_t>(keep.newest + 1, 3));
   const uint64_t there = std::min<uint64_t>(list_checkpoints(run_dir).size(), wanted - 1);
   const uint64_t needed = bytes * (wanted - there), free = free_bytes(checkpoints);
-  require(free >= needed, ExitCode::environment, "'", checkpoints.string(), "' has ", human_bytes(free), " free, but ",
-          wanted - there, " checkpoints of ", human_bytes(bytes),
+  const uint64_t more = wanted - there;
+  require(free >= needed, ExitCode::environment, "'", checkpoints.string(), "' has ", human_bytes(free), " free; ",
+          more == 1 ? "another checkpoint" : cat(more, " checkpoints"), " of ", human_bytes(bytes),
           " must fit; make room, choose another run.dir, or keep fewer (train.keep_checkpoints)");
   return free;
 }
