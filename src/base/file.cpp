@@ -255,7 +255,7 @@ void rename_path(const fs::path& from, const fs::path& to) {
   fail(ExitCode::environment, "could not rename ", from, " to ", to, ": ", reason(error));
 }
 
-void create_directory(const fs::path& path) {
+void make_directory(const fs::path& path) {
   if (checked(Failpoint::directory_create, [&] { return ::mkdir(path.c_str(), 0777); }) == 0) return;
   const int error = errno;
   fail(ExitCode::environment, "could not create ", path, ": ", reason(error));

@@ -30,9 +30,9 @@ std::string type_text(const at::Tensor& tensor) {
 class Loader final : public StateVisitor {
  public:
   // With `state` null only entries of role weight are matched; all others are passed over. Entries of the state that
-  // begin with `optional` may be missing on one side.
+  // begin with one of `optional` may be missing on one side.
   Loader(const fs::path& dir, std::map<std::string, at::Tensor> model, const StateContent* state,
-         std::string optional = "")
+         std::vector<std::string> optional = {})
       : dir_(dir), model_(std::move(model)), state_(state), optional_(std::move(optional)) {}
 
   void load(Stateful& root) {
@@ -42,9 +42,13 @@ class Loader final : public StateVisitor {
     if (state_ != nullptr) {
       match_state(root);
       expect_all_used(model_);
-      const bool passed_over = !optional_here_ && has_optional();
-      expect_state_used([&](const std::string& name) { return !passed_over || !is_optional(name); });
-      if (passed_over) log::info("what ", dir_.string(), " holds as '", optional_, "*' is not needed here");
+      std::set<std::string> passed_over;
+      for (const std::string& prefix : optional_) {
+        if (optional_here_.count(prefix) > 0 || !has(prefix)) continue;
+        passed_over.insert(prefix);
+        log::info("what ", dir_.string(), " holds as '", prefix, "*' is not needed here");
+      }
+      expect_state_used([&](const std::string& name) { return passed_over.count(prefix_of(name)) == 0; });
     }
     copy_all();
   }
@@ -86,20 +90,29 @@ class Loader final : public StateVisitor {
     for (const auto& copy : copies_) copy();
   }
 
-  bool is_optional(const std::string& name) const { return !optional_.empty() && name.starts_with(optional_); }
+  // The optional prefix that the name begins with, else an empty string.
+  std::string prefix_of(const std::string& name) const {
+    for (const std::string& prefix : optional_) {
+      if (name.starts_with(prefix)) return prefix;
+    }
+    return "";
+  }
 
-  bool has_optional() const {
+  // Whether the checkpoint has entries that begin so.
+  bool has(const std::string& prefix) const {
     const auto any = [&](const auto& stored) {
-      return std::any_of(stored.begin(), stored.end(), [&](const auto& entry) { return is_optional(entry.first); });
+      const auto first = stored.lower_bound(prefix);
+      return first != stored.end() && first->first.starts_with(prefix);
     };
     return any(state_->tensors) || any(state_->integers) || any(state_->reals);
   }
 
   // Whether this entry of ours is one that the checkpoint need not have, and has not.
   bool starts_afresh(const std::string& name) {
-    if (!is_optional(name)) return false;
-    optional_here_ = true;
-    return !has_optional();
+    const std::string prefix = prefix_of(name);
+    if (prefix.empty()) return false;
+    optional_here_.insert(prefix);
+    return !has(prefix);
   }
 
   template <class... Args>
@@ -153,8 +166,8 @@ class Loader final : public StateVisitor {
   fs::path dir_;
   std::map<std::string, at::Tensor> model_;
   const StateContent* state_;
-  std::string optional_;
-  bool optional_here_ = false;
+  const std::vector<std::string> optional_;
+  std::set<std::string> optional_here_;  // those with entries of ours
   Stage stage_ = Stage::weights;
   // Names of registered entries are unique, and averages begin with "ema." in the model file.
   std::set<std::string> used_;
@@ -255,6 +268,18 @@ std::optional<FoundCheckpoint> find_latest_valid(const fs::path& run_dir, Quaran
   return std::nullopt;
 }
 
+std::optional<FoundCheckpoint> find_before(const fs::path& run_dir, int64_t step) {
+  for (const fs::path& dir : list_checkpoints(run_dir)) {
+    if (step_of_name(dir.filename().string()) > step) continue;
+    try {
+      return found(VerifiedCheckpoint(dir));
+    } catch (const Error& error) {
+      log::warn(error.what(), "; trying the one before it");
+    }
+  }
+  return std::nullopt;
+}
+
 FoundCheckpoint open_checkpoint(const fs::path& run_or_step) {
   std::error_code ignored;
   if (!fs::exists(run_or_step, ignored)) {
@@ -275,7 +300,7 @@ FoundCheckpoint open_checkpoint(const fs::path& run_or_step) {
   fail(ExitCode::checkpoint, "the folder ", run_or_step, " holds no checkpoint");
 }
 
-void load_checkpoint(const fs::path& dir, Stateful& root, const std::string& optional) {
+void load_checkpoint(const fs::path& dir, Stateful& root, const std::vector<std::string>& optional) {
   const VerifiedCheckpoint checkpoint(dir);
   if (checkpoint.manifest().kind != CheckpointKind::full) {
     fail(ExitCode::checkpoint, "the checkpoint ", dir,

@@ -79,8 +79,17 @@ fs::path best_of(const std::vector<fs::path>& dirs) {
   return best;
 }
 
-// Deletes those that `keep` does not name. A directory loses its name first, so that a half deleted one is never
-// visible.
+// The directory loses its name first, so that a half deleted one is never visible.
+std::error_code delete_checkpoint(const fs::path& dir) {
+  std::error_code error;
+  const fs::path away = dir.parent_path() / cat(kTemporary, "delete-", dir.filename().string());
+  fs::rename(dir, away, error);
+  failpoint::hit(Failpoint::checkpoint_prune);
+  if (!error) fs::remove_all(away, error);
+  return error;
+}
+
+// Deletes those that `keep` does not name.
 void prune(const fs::path& run_dir, const fs::path& newest, const Keep& keep) {
   const std::vector<fs::path> dirs = list_checkpoints(run_dir);
   const fs::path best = keep.best ? best_of(dirs) : fs::path();
@@ -88,11 +97,7 @@ void prune(const fs::path& run_dir, const fs::path& newest, const Keep& keep) {
   for (const fs::path& dir : dirs) {
     if (dir == newest || kept++ < keep.newest || dir == best) continue;
     if (keep.every > 0 && step_of_name(dir.filename().string()) % keep.every == 0) continue;
-    std::error_code error;
-    const fs::path away = dir.parent_path() / cat(kTemporary, "delete-", dir.filename().string());
-    fs::rename(dir, away, error);
-    failpoint::hit(Failpoint::checkpoint_prune);
-    if (!error) fs::remove_all(away, error);
+    const std::error_code error = delete_checkpoint(dir);
     if (error) log::warn("the old checkpoint ", dir, " could not be deleted: ", error.message());
   }
 }
@@ -138,7 +143,7 @@ fs::path write_checkpoint(const fs::path& run_dir, const std::vector<Part>& part
   try {
     make_directories(checkpoints);
     remove_leftovers(checkpoints);
-    create_directory(temporary);
+    make_directory(temporary);
     Manifest manifest{meta.step, kind, meta.info, {}};
     for (const Part& part : parts) {
       Output file(temporary / part.name, part.bytes);
@@ -199,6 +204,14 @@ Part model_part(const std::vector<ArchiveEntry>& entries) {
 
 }  // namespace
 
+void delete_after(const fs::path& run_dir, int64_t step) {
+  for (const fs::path& dir : list_checkpoints(run_dir)) {
+    if (step_of_name(dir.filename().string()) <= step) break;  // newest first
+    const std::error_code error = delete_checkpoint(dir);
+    require(!error, ExitCode::environment, "the checkpoint ", dir, " could not be deleted: ", error.message());
+  }
+}
+
 std::optional<double> best_score(const fs::path& run_dir) {
   const fs::path best = best_of(list_checkpoints(run_dir));
   if (best.empty()) return std::nullopt;
@@ -239,7 +252,7 @@ uint64_t check_volume(const fs::path& run_dir, uint64_t bytes, const Keep& keep)
   const fs::path trial = checkpoints / cat(kTemporary, "trial-", ::getpid());
   std::error_code ignored;
   try {
-    create_directory(trial);
+    make_directory(trial);
     Output file(trial / "file", kArchiveBytes);
     file.write(as_bytes("can this folder hold checkpoints?\n"));
     file.finish();

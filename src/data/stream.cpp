@@ -101,6 +101,17 @@ std::string batch_digest(const std::shared_ptr<const PuzzleDataset>& dataset, co
   return hasher.hex();
 }
 
+int64_t position_after(const std::shared_ptr<const PuzzleDataset>& dataset, const TrainStreamOptions& options,
+                       int64_t position, int64_t count) {
+  GroupSampler sampler(dataset, options.seed);
+  std::vector<SampleRef> samples;
+  for (int64_t i = 0; i < count; ++i) {
+    samples.clear();
+    position = sampler.batch(position, options.global_batch_size, samples);
+  }
+  return position;
+}
+
 void StreamBatch::release() {
   batch = {};
   picks = at::Tensor();

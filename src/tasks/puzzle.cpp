@@ -251,6 +251,33 @@ const std::vector<std::string>& PuzzleTask::metric_names() const {
   return objectives::act_metric_names();
 }
 
+namespace {
+
+// How much a sum of this name weighs in the loss.
+double loss_weight(const std::string& name) {
+  if (!name.ends_with("loss")) return 0;
+  return name == "lm_loss" ? 1 : 0.5;
+}
+
+}  // namespace
+
+at::Tensor PuzzleTask::step_loss(const at::Tensor& sums) const {
+  at::Tensor loss = at::zeros({}, sums.options());
+  const auto& names = metric_names();
+  for (size_t i = 0; i < names.size(); ++i) {
+    const double weight = loss_weight(names[i]) / static_cast<double>(config_.train.global_batch_size);
+    if (weight > 0) loss.add_(sums.select(0, static_cast<int64_t>(i)), weight);
+  }
+  return loss;
+}
+
+void PuzzleTask::skip_batches(int64_t count) {
+  require(!stream_ && !pool_, ExitCode::unexpected, "batches can be left out before the first step alone");
+  const int64_t batch = config_.train.global_batch_size;
+  position_ =
+      data::position_after(train_, data::train_stream_options(config_, batch, /*pinned=*/false), position_, count);
+}
+
 // As the official trainer reports: losses per sample of the batch, all else per sample that halted.
 NamedValues PuzzleTask::summarize(const std::vector<double>& sums, int64_t steps) const {
   const auto& names = metric_names();
@@ -267,7 +294,7 @@ NamedValues PuzzleTask::summarize(const std::vector<double>& sums, int64_t steps
     } else if (name.ends_with("loss")) {
       const double value = sums[i] / samples;
       out.emplace_back(name, value);
-      loss += name == "lm_loss" ? value : 0.5 * value;
+      loss += loss_weight(name) * value;
     } else {
       // No sample halted in these steps: there is nothing to average.
       out.emplace_back(name, count > 0 ? sums[i] / count : std::numeric_limits<double>::quiet_NaN());

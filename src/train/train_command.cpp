@@ -58,15 +58,21 @@ Start choose_start(const TrainOptions& options, const fs::path& run_dir) {
   return {found.dir, found.meta};
 }
 
-// Rank 0 looks for the checkpoint, so that a file system that shows ranks different things cannot part them.
+// Rank 0 has looked for the checkpoint, so that a file system that shows ranks different things cannot part them; the
+// others open the same.
+void share_start(Start& start, parallel::Comm& comm) {
+  if (comm.alone()) return;
+  const std::string chosen = comm.all_gather_text(start.checkpoint.string())[0];
+  if (comm.main() || chosen.empty()) return;
+  const auto found = checkpoint::open_checkpoint(chosen);
+  start = {found.dir, found.meta};
+}
+
 Start choose_start(const TrainOptions& options, const fs::path& run_dir, parallel::Comm& comm) {
   Start start;
   if (comm.main()) start = choose_start(options, run_dir);
-  if (comm.alone()) return start;
-  const std::string chosen = comm.all_gather_text(start.checkpoint.string())[0];
-  if (comm.main() || chosen.empty()) return start;
-  const auto found = checkpoint::open_checkpoint(chosen);
-  return {found.dir, found.meta};
+  share_start(start, comm);
+  return start;
 }
 
 // Whether a run may go on with another value of this setting. All that is not here decides which samples come, what is
@@ -83,7 +89,7 @@ bool may_change(const std::string& key) {
                                   "precision.fp8_warmup_steps",
                                   "precision.loss_scale",
                                   "precision.loss_scale_growth_interval"};
-  constexpr std::array kNever = {"run.seed", "optim.name", "train.global_batch_size"};
+  constexpr std::array kNever = {"run.seed", "optim.name", "train.global_batch_size", "train.spike_window"};
   const auto is = [&](const char* name) { return key == name; };
   if (std::any_of(kNever.begin(), kNever.end(), is)) return false;
   return std::any_of(kOthers.begin(), kOthers.end(), is) ||
@@ -104,6 +110,108 @@ void check_resume_config(const config::LoadedConfig& now, const Start& start) {
   if (!changed.empty()) log::info("changed since the checkpoint: ", changed);
 }
 
+// Where a training goes on after a spike of the loss, and what it leaves out.
+struct Rewind {
+  Start start;
+  int64_t spike_step = 0;
+  int64_t rewinds = 0;  // this one included
+};
+
+// The newest good checkpoint that lies far enough before the spike; those after it lose their names, so that no resume
+// takes them. nullopt: there is none.
+std::optional<Rewind> choose_rewind(const config::TrainConfig& config, const Trainer& trainer, const fs::path& run_dir,
+                                    parallel::Comm& comm) {
+  Start start;
+  if (comm.main()) {
+    const auto found = checkpoint::find_before(run_dir, trainer.spike_step() - config.spike_rewind_steps);
+    if (found) {
+      start = {found->dir, found->meta};
+      checkpoint::delete_after(run_dir, found->meta.step);
+    } else {
+      log::warn("no checkpoint lies ", config.spike_rewind_steps, " steps before step ", trainer.spike_step(),
+                " (train.spike_rewind_steps): going on without its update");
+    }
+  }
+  share_start(start, comm);
+  if (start.checkpoint.empty()) return std::nullopt;
+  return Rewind{start, trainer.spike_step(), trainer.rewinds() + 1};
+}
+
+void resume(Trainer& trainer, const config::LoadedConfig& loaded, const Start& start, bool accept_data_change) {
+  check_resume_config(loaded, start);
+  if (const auto tuned = start.meta.info.find(ops::kGemmChoices);
+      tuned != start.meta.info.end() && ops::gemm_tuning() != ops::GemmTuning::off) {
+    ops::adopt_gemm_choices(tuned->second);
+  }
+  trainer.resume(start.checkpoint, start.meta.info, accept_data_change);
+  log::info("resumed      ", start.checkpoint.string(), " at step ", trainer.step(), " of ", trainer.total_steps());
+}
+
+void describe_start(const fs::path& run_dir, const config::Config& config, const Runtime& runtime, const Ranks& ranks) {
+  log::info("run folder   ", run_dir.string());
+  if (!ranks.comm->alone()) log::info("ranks        ", parallel::describe(ranks.launch), "; ", ranks.comm->describe());
+  log::info("device       ", runtime.device_name, ", ", runtime.precision.name,
+            runtime.peak_flops > 0 ? cat(", MFU against ", std::round(runtime.peak_flops / 1e9) / 1e3, " TFLOP/s (",
+                                         runtime.peak_flops_origin, ")")
+                                   : std::string());
+  if (runtime.device.is_cpu()) return;
+  log::info("execution    ", config.runtime.cuda_graphs ? "steps captured in CUDA graphs" : "eager steps",
+            config.runtime.deterministic ? ", deterministic" : "",
+            config.runtime.cudnn_benchmark ? ", cuDNN benchmark" : "", ", memory: ", runtime.allocator);
+}
+
+// Trains from the run's last checkpoint, or from where `rewind` says, which becomes where to go on if the outcome is
+// Outcome::rewind.
+Outcome train_from(const TrainOptions& options, const config::LoadedConfig& loaded, Ranks& ranks,
+                   const Runtime& runtime, const fs::path& run_dir, std::optional<Rewind>& rewind) {
+  const config::Config& config = loaded.config;
+  parallel::Comm& comm = *ranks.comm;
+  tasks::PuzzleTask task(config, runtime, ranks.comm);
+  Trainer trainer(config, loaded.to_json(), runtime, task, run_dir, ranks.comm);
+  trainer.set_watchdog(ranks.watchdog.get());
+  if (rewind) {
+    resume(trainer, loaded, rewind->start, /*accept_data_change=*/true);  // looked at when the process began
+    trainer.skip_after_rewind(rewind->spike_step, rewind->rewinds);
+    log::info("went back from the spike at step ", rewind->spike_step, " to step ", trainer.step(), "; the ",
+              rewind->spike_step - trainer.step(), " batches in between are left out");
+  } else {
+    describe_start(run_dir, config, runtime, ranks);
+    log::info(task.describe());
+    const Start start = choose_start(options, run_dir, comm);
+    if (start.checkpoint.empty()) {
+      log::info("training     ", trainer.total_steps(), " steps of ", config.train.global_batch_size, " samples");
+      trainer.start_fresh();
+    } else if (start.meta.kind == checkpoint::CheckpointKind::weights) {
+      checkpoint::load_weights_into(start.checkpoint, task);
+      trainer.start_fresh();
+      log::info("weights from ", start.checkpoint.string(), "; optimizer and data start afresh");
+    } else {
+      resume(trainer, loaded, start, options.accept_data_change);
+    }
+  }
+  parallel::check_replicas(trainer, comm);
+  trainer.prepare_checkpoints();
+  if (comm.main()) {
+    write_text_atomic(run_dir / "config.json", loaded.to_json());
+    write_environment(run_dir, runtime);
+  }
+  if (trainer.finished()) {
+    log::info("this run is finished: ", trainer.step(), " of ", trainer.total_steps(),
+              " steps are done; set train.steps higher to go on");
+    return Outcome::finished;
+  }
+  while (true) {
+    const Outcome outcome = trainer.run();
+    if (outcome == Outcome::finished) {
+      log::info("finished ", trainer.total_steps(), " steps; checkpoints are in ", (run_dir / "checkpoints").string());
+    }
+    if (outcome != Outcome::rewind) return outcome;
+    rewind = choose_rewind(config.train, trainer, run_dir, comm);
+    if (rewind) return outcome;
+    trainer.go_on_after_spike();
+  }
+}
+
 int train(const TrainOptions& options, const config::LoadedConfig& loaded, Ranks& ranks) {
   const config::Config& config = loaded.config;
   const fs::path run_dir = fs::path(config.run.dir) / config.run.name;
@@ -112,59 +220,11 @@ int train(const TrainOptions& options, const config::LoadedConfig& loaded, Ranks
   if (ranks.comm->main()) lock.emplace(run_dir);
   open_log(run_dir, *ranks.comm);
   const Runtime runtime = start_device(ranks, config);
-  parallel::Comm& comm = *ranks.comm;
-
   install_signal_handlers();
-
-  tasks::PuzzleTask task(config, runtime, ranks.comm);
-  Trainer trainer(config, loaded.to_json(), runtime, task, run_dir, ranks.comm);
-  trainer.set_watchdog(ranks.watchdog.get());
-  log::info("run folder   ", run_dir.string());
-  if (!comm.alone()) log::info("ranks        ", parallel::describe(ranks.launch), "; ", comm.describe());
-  log::info("device       ", runtime.device_name, ", ", runtime.precision.name,
-            runtime.peak_flops > 0 ? cat(", MFU against ", std::round(runtime.peak_flops / 1e9) / 1e3, " TFLOP/s (",
-                                         runtime.peak_flops_origin, ")")
-                                   : std::string());
-  if (runtime.device.is_cuda()) {
-    log::info("execution    ", config.runtime.cuda_graphs ? "steps captured in CUDA graphs" : "eager steps",
-              config.runtime.deterministic ? ", deterministic" : "",
-              config.runtime.cudnn_benchmark ? ", cuDNN benchmark" : "", ", memory: ", runtime.allocator);
-  }
-  log::info(task.describe());
-
-  const Start start = choose_start(options, run_dir, comm);
-  if (start.checkpoint.empty()) {
-    log::info("training     ", trainer.total_steps(), " steps of ", config.train.global_batch_size, " samples");
-    trainer.start_fresh();
-  } else if (start.meta.kind == checkpoint::CheckpointKind::weights) {
-    checkpoint::load_weights_into(start.checkpoint, task);
-    trainer.start_fresh();
-    log::info("weights from ", start.checkpoint.string(), "; optimizer and data start afresh");
-  } else {
-    check_resume_config(loaded, start);
-    if (const auto tuned = start.meta.info.find(ops::kGemmChoices);
-        tuned != start.meta.info.end() && ops::gemm_tuning() != ops::GemmTuning::off) {
-      ops::adopt_gemm_choices(tuned->second);
-    }
-    trainer.resume(start.checkpoint, start.meta.info, options.accept_data_change);
-    log::info("resumed      ", start.checkpoint.string(), " at step ", trainer.step(), " of ", trainer.total_steps());
-  }
-  parallel::check_replicas(trainer, comm);
-  trainer.prepare_checkpoints();
-  if (comm.main()) {
-    write_text_atomic(run_dir / "config.json", loaded.to_json());
-    write_environment(run_dir, runtime);
-  }
-
-  if (trainer.finished()) {
-    log::info("this run is finished: ", trainer.step(), " of ", trainer.total_steps(),
-              " steps are done; set train.steps higher to go on");
-    return static_cast<int>(ExitCode::done);
-  }
-  const Outcome outcome = trainer.run();
-  if (outcome == Outcome::stopped) return static_cast<int>(ExitCode::stopped);
-  log::info("finished ", trainer.total_steps(), " steps; checkpoints are in ", (run_dir / "checkpoints").string());
-  return static_cast<int>(ExitCode::done);
+  std::optional<Rewind> rewind;
+  Outcome outcome = Outcome::rewind;
+  while (outcome == Outcome::rewind) outcome = train_from(options, loaded, ranks, runtime, run_dir, rewind);
+  return static_cast<int>(outcome == Outcome::stopped ? ExitCode::stopped : ExitCode::done);
 }
 
 }  // namespace

@@ -19,21 +19,24 @@
 #include "hrm/train/batch_split.h"
 #include "hrm/train/eval_reporter.h"
 #include "hrm/train/signals.h"
+#include "train/step_guard.h"
 
 namespace hrm::train {
 namespace {
 
 // Values behind the task's own sums in the vector that travels to the host each step; the first three as
-// optim::GradNormExtras reports them. The last two only where the loss is scaled.
+// optim::GradNormExtras reports them. The last one only where the loss is scaled.
 enum Extra : int64_t {
   kNormRaw = 0,
   kNormClipped = 1,
-  kNonFinite = 2,
+  kSkipped = 2,  // the update was left out
   kUpdateRatio = 3,
-  kLossScale = 4,
-  kSkipped = 5,
+  kNonFinite = 4,  // because the gradient was not finite
+  kSpike = 5,      // because the loss was a spike
+  kGiveUp = 6,     // and all that follow will be
+  kLossScale = 7,
 };
-constexpr int64_t kExtras = 4, kExtrasScaled = 6;
+constexpr int64_t kExtras = 7, kExtrasScaled = 8;
 
 // Values before the task's sums. Behind kWaited, of several ranks, each rank's own time in the step before.
 enum Front : int64_t {
@@ -61,6 +64,8 @@ std::string stop_reason() {
 
 // Leaves an evaluation when a signal asks to stop.
 struct Interrupted {};
+
+constexpr int64_t kMostRewinds = 3;
 
 constexpr double kPatienceAtEnd = 60, kPatienceAtStop = 15;  // s, for a last checkpoint that cannot be written
 
@@ -123,6 +128,8 @@ Trainer::Trainer(const config::Config& config, std::string config_json, const Ru
     scaler_ = std::make_unique<LossScaler>(config.precision.loss_scale, config.precision.loss_scale_growth_interval,
                                            runtime.device);
   }
+  guard_ = std::make_unique<StepGuard>(config.train, runtime.device);
+  if (failpoint::armed()) gradient_factor_ = at::ones({}, at::device(runtime.device).dtype(at::kFloat));
   num_task_sums_ = static_cast<int64_t>(task.metric_names().size());
   const int64_t sums = num_task_sums_ + (scaler_ ? kExtrasScaled : kExtras);
   const auto on_device = at::TensorOptions().device(runtime.device);
@@ -185,6 +192,10 @@ Outcome Trainer::run() {
     } else {
       collect_finished();
     }
+    if (spike_step_ >= 0) {
+      finish_saving(kPatienceAtStop);
+      return Outcome::rewind;
+    }
     const bool out_of_time = config_.train.max_seconds > 0 && now_seconds() - start > config_.train.max_seconds;
     stop_wanted_ = stop_requested() || out_of_time;
     if (!last && stop_agreed()) {
@@ -239,10 +250,16 @@ void Trainer::train_step() {
   lr_.fill_(config_.optim.lr * factor);
   if (!comm_->alone()) stop_.fill_(stop_wanted_ ? 1 : 0);
 
+  if (gradient_factor_.defined()) {
+    const failpoint::Action action = failpoint::hit(Failpoint::step_gradient);
+    gradient_factor_.fill_(action == failpoint::Action::nan ? NAN : action == failpoint::Action::spike ? 1000 : 1);
+  }
+
   const CapturedStep::Key shape{config_.train.global_batch_size, accumulation_, task_.step_form()};
   std::vector<at::Tensor> inputs = task_.step_inputs();
   inputs.push_back(lr_);
   inputs.push_back(stop_);
+  if (gradient_factor_.defined()) inputs.push_back(gradient_factor_);
   if (captured_.captured(shape)) {
     const ProfilerRange replay(RangeKind::step, "train.graph_replay");
     captured_.run(shape, inputs, {});
@@ -260,6 +277,14 @@ void Trainer::train_step() {
   reader_.push(step, step_values_);
   queued_at_[static_cast<size_t>(step % 4)] = now_seconds();
   step_ = step;
+  if (failpoint::hit(Failpoint::step_end) == failpoint::Action::flip) flip_bit();
+}
+
+// As a fault of the memory does, in the first weight.
+void Trainer::flip_bit() {
+  const at::NoGradGuard no_grad;
+  at::Tensor first = list_state(task_).tensors.front().tensor.view(-1).narrow(0, 0, 1);
+  first.view(at::kInt).bitwise_xor_(1 << 20);
 }
 
 // The device's part of a step, once captured never called again: it reads nothing from the host that changes.
@@ -275,11 +300,14 @@ void Trainer::device_step() {
     }
   }
   const at::Tensor scale = scaler_ ? scaler_->scale() : at::Tensor();
+  // A failpoint spoils the gradient of this rank where it comes into being.
+  const at::Tensor factor = !gradient_factor_.defined() ? scale : scaler_ ? scale * gradient_factor_ : gradient_factor_;
   at::Tensor task_sums = metric_sums_.narrow(0, 0, num_task_sums_);
   for (int64_t micro = 0; micro < accumulation_; ++micro) {
     reducer_->begin(/*last_micro_batch=*/micro + 1 == accumulation_);
-    task_.forward_backward(micro, scale, task_sums);
+    task_.forward_backward(micro, factor, task_sums);
   }
+  if (gradient_factor_.defined()) task_sums.mul_(gradient_factor_);
   {
     // What follows sees the gradient of the global batch, the same bits on every rank.
     const ProfilerRange range(RangeKind::step, "all_reduce");
@@ -294,11 +322,14 @@ void Trainer::device_step() {
 
   at::Tensor extra = metric_sums_.narrow(0, num_task_sums_, metric_sums_.numel() - num_task_sums_);
   optim::GradNorm norm;
+  at::Tensor loss;
   {
     const ProfilerRange range(RangeKind::step, "grad_clip");
-    // An overflow of a scaled loss leaves out one step. Otherwise, once a step was not finite, every later one is left
-    // out too, until the host has noticed and stops: the weights in the dump are those before the bad step.
-    if (scaler_) skip_.copy_(scaler_->hopeless());
+    loss = task_.step_loss(task_sums);
+    // Once a step gives up, every later one is left out too, until the host has noticed and stops: the weights in the
+    // dump are those before the bad steps.
+    skip_.copy_(guard_->skip(loss));
+    if (scaler_) skip_.copy_(at::maximum(skip_, scaler_->hopeless()));
     const optim::GradNormExtras extras{.loss_scale = scale, .skip = skip_, .report = extra.narrow(0, kNormRaw, 3)};
     norm = shards_ ? shards_->global_norm(config_.optim.grad_clip, extras)
                    : optim::global_norm(parameters.flat_grad(), config_.optim.grad_clip, 2, extras);
@@ -314,19 +345,29 @@ void Trainer::device_step() {
     }
     task_.update_extra(skip_);
   }
-  if (scaler_) scale_loss(norm.nonfinite, extra);
+  report_step(loss, norm.nonfinite, extra);
 }
 
 void Trainer::alive(const char* doing) {
   if (watchdog_ != nullptr) watchdog_->at(step_, doing);
 }
 
-// Adapts the scale to this step, and reports it: a step that was left out is none of divergence and has no norm.
-void Trainer::scale_loss(const at::Tensor& nonfinite, at::Tensor& extra) {
-  extra.select(0, kLossScale).copy_(scaler_->scale());
-  extra.select(0, kSkipped).copy_(nonfinite);
-  scaler_->update(nonfinite);
-  extra.select(0, kNonFinite).copy_(scaler_->hopeless());
+// What became of the step. One that was left out for its gradient has neither norm nor metrics.
+void Trainer::report_step(const at::Tensor& loss, const at::Tensor& nonfinite, at::Tensor& extra) {
+  at::Tensor give_up;
+  if (scaler_) {
+    // An overflow of the scaled loss is none of the training: the scale adapts.
+    extra.select(0, kLossScale).copy_(scaler_->scale());
+    scaler_->update(nonfinite);
+    guard_->update(loss, at::zeros_like(nonfinite));
+    give_up = scaler_->hopeless();
+  } else {
+    guard_->update(loss, nonfinite);
+    give_up = guard_->give_up();
+  }
+  extra.select(0, kNonFinite).copy_(nonfinite);
+  extra.select(0, kSpike).copy_(guard_->spike());
+  extra.select(0, kGiveUp).copy_(give_up);
   extra.narrow(0, kNormRaw, 2).nan_to_num_(0, 0, 0);
 }
 
@@ -366,10 +407,27 @@ void Trainer::add_step(const AsyncReader::Entry& entry) {
     window_comm_ms_ += entry.values[kWaited];
     watch_speed(entry.tag, entry.values.data() + kOwn);
   }
-  if (values[num_task_sums_ + kNonFinite] != 0) stop_diverged(entry.tag);
-  for (int64_t i = 0; i < sums.size(0); ++i) sums[i] += values[i];
-  ++window_steps_;
+  const double* extra = values + num_task_sums_;
+  const bool nonfinite = extra[kNonFinite] != 0;
+  if (extra[kGiveUp] != 0 || (nonfinite && !scaler_ && entry.tag == total_steps_)) stop_diverged(entry.tag);
+  watch_step(entry.tag, nonfinite, extra[kSpike] != 0);
+  // The metrics of a step whose loss was not finite are no numbers; that it was left out is one.
+  const bool whole = std::all_of(values, extra, [](double value) { return std::isfinite(value); });
+  for (int64_t i = whole ? 0 : num_task_sums_; i < sums.size(0); ++i) sums[i] += values[i];
+  window_steps_ += whole;
   if (logged(entry.tag)) write_window(entry.tag);
+}
+
+void Trainer::watch_step(int64_t step, bool nonfinite, bool spike) {
+  nonfinite_in_a_row_ = nonfinite ? nonfinite_in_a_row_ + 1 : 0;
+  if (!comm_->main()) spike = spike && config_.train.spike_action == "rewind";
+  if (nonfinite && !scaler_ && comm_->main()) {
+    log::warn("step ", step, ": the gradient is not finite; its update was left out (", nonfinite_in_a_row_, " of ",
+              config_.train.max_nonfinite_steps, " in a row, train.max_nonfinite_steps)");
+  }
+  if (!spike) return;
+  if (comm_->main()) log::warn("step ", step, ": the loss is a spike (train.spike_score); its update was left out");
+  if (config_.train.spike_action == "rewind" && rewinds_ < kMostRewinds && spike_step_ < 0) spike_step_ = step;
 }
 
 // What is read with a step is of the one before; with it come evaluations and checkpoints that lay between the two.
@@ -395,7 +453,7 @@ bool Trainer::any_stop_requested() {
 void Trainer::write_window(int64_t step) {
   const double* sums = window_sums_.const_data_ptr<double>();
   const int64_t num_task = num_task_sums_;
-  const auto steps = static_cast<double>(window_steps_);
+  const auto steps = static_cast<double>(std::max<int64_t>(window_steps_, 1));
   const tasks::NamedValues summary = task_.summarize({sums, sums + num_task}, window_steps_);
 
   // Steps of a window that began before this process started are not timed by it.
@@ -415,10 +473,8 @@ void Trainer::write_window(int64_t step) {
   line.emplace_back("train/grad_norm_raw", sums[num_task + kNormRaw] / steps);
   line.emplace_back("train/grad_norm_clipped", sums[num_task + kNormClipped] / steps);
   line.emplace_back("train/update_ratio", sums[num_task + kUpdateRatio] / steps);
-  if (scaler_) {
-    line.emplace_back("train/loss_scale", sums[num_task + kLossScale] / steps);
-    line.emplace_back("train/skipped_steps", sums[num_task + kSkipped]);
-  }
+  line.emplace_back("train/skipped_steps", sums[num_task + kSkipped]);
+  if (scaler_) line.emplace_back("train/loss_scale", sums[num_task + kLossScale] / steps);
   line.emplace_back("perf/step_ms", step_seconds * 1e3);
   line.emplace_back("perf/data_wait_ms", window_wait_ms_ / std::max(timed, 1.0));
   if (clock_) line.emplace_back("perf/comm_wait_ms", window_comm_ms_ / steps / comm_->ranks());
@@ -590,8 +646,11 @@ void Trainer::check_replicas() {
 
 void Trainer::stop_diverged(int64_t step) {
   log::progress_done();
+  const std::string what = nonfinite_in_a_row_ == 0 ? cat("the gradient of step ", step, " is not finite")
+                                                    : cat("the gradients of steps ", step - nonfinite_in_a_row_, " to ",
+                                                          step, " are not finite");
   constexpr const char* kAdvice = ". Lower optim.lr or set optim.grad_clip";
-  if (run_dir_.empty()) fail(ExitCode::diverged, "the gradient of step ", step, " is not finite", kAdvice);
+  if (run_dir_.empty()) fail(ExitCode::diverged, what, kAdvice);
   std::string dump;
   checkpoint::CheckpointMeta facts = meta();
   facts.step = step;
@@ -599,7 +658,7 @@ void Trainer::stop_diverged(int64_t step) {
   alive("checkpoint");
   if (!comm_->main()) {
     comm_->barrier();  // rank 0 writes
-    fail(ExitCode::diverged, "the gradient of step ", step, " is not finite; rank 0 says more");
+    fail(ExitCode::diverged, what, "; rank 0 says more");
   }
   try {
     dump = checkpoint::save_checkpoint(run_dir_ / "diverged", whole, facts, 1).string();
@@ -608,8 +667,7 @@ void Trainer::stop_diverged(int64_t step) {
     dump = cat("no dump could be written: ", e.what());
   }
   comm_->barrier();
-  fail(ExitCode::diverged, "the gradient of step ", step, " is not finite; ", dump, kAdvice,
-       ", then start again: the run resumes from its last checkpoint");
+  fail(ExitCode::diverged, what, "; ", dump, kAdvice, ", then start again: the run resumes from its last checkpoint");
 }
 
 void Trainer::start_fresh() {
@@ -621,7 +679,9 @@ void Trainer::start_fresh() {
 void Trainer::resume(const std::filesystem::path& checkpoint, const std::map<std::string, std::string>& info,
                      bool accept_data_change) {
   auto whole = parallel::GatheredState::room_for(*this);
-  checkpoint::load_checkpoint(checkpoint, whole, task_.optional_state());
+  std::vector<std::string> optional = StepGuard::optional_state();
+  if (const std::string more = task_.optional_state(); !more.empty()) optional.push_back(more);
+  checkpoint::load_checkpoint(checkpoint, whole, optional);
   whole.hand_out();
   check_sources(info, checkpoint, accept_data_change);
   task_.parameters().refresh_compute();
@@ -652,6 +712,15 @@ void Trainer::check_sources(const std::map<std::string, std::string>& info, cons
   }
 }
 
+void Trainer::skip_after_rewind(int64_t spike_step, int64_t rewinds) {
+  task_.skip_batches(spike_step - step_);
+  rewinds_ = rewinds;
+  last_saved_step_ = -1;
+  prepare_checkpoints();
+  save();
+  finish_saving(kPatienceAtEnd);
+}
+
 void Trainer::visit_state(StateVisitor& visitor) {
   visitor.integer("loop.step", step_);
   visitor.integer("loop.last_eval_step", last_eval_step_);
@@ -662,6 +731,8 @@ void Trainer::visit_state(StateVisitor& visitor) {
   if (ema_) ema_->visit_state(visitor);
   if (shards_) shards_->visit_state(visitor);
   if (scaler_) scaler_->visit_state(visitor);
+  guard_->visit_state(visitor);
+  if (config_.train.spike_action == "rewind") visitor.integer("guard.rewinds", rewinds_);
 }
 
 }  // namespace hrm::train

@@ -333,7 +333,7 @@ class Test:
             print(f"{what}: logged values differ by {worst:.2g} at most", flush=True)
 
     def diverge(self):
-        run = Ranks(self, "diverge", self.some, ["optim.name=adamw", "optim.lr=1000", "optim.weight_decay=1000", "parallel.timeout_s=20", *self.batch])
+        run = Ranks(self, "diverge", self.some, ["optim.name=adamw", "optim.lr=1000", "optim.weight_decay=1000", "train.max_nonfinite_steps=3", "parallel.timeout_s=20", *self.batch])
         codes = run.wait(120)
         check(codes == [6] * self.some, f"ended with {codes}\n{run.said()}")
         check("the weights before it and the state are in '" in run.said(0), f"rank 0 does not say where:\n{run.said(0)}")

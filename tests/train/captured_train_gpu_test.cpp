@@ -224,7 +224,8 @@ class DivergingTask : public tasks::PuzzleTask {
 TEST(CapturedTrain, ANonFiniteGradientStopsReplaysAndLeavesTheWeights) {
   HRM_NEEDS_GPU();
   const auto dir = fresh_folder("runs");
-  const config::LoadedConfig loaded = testing::small_config(dir, on_gpu({"optim.ema=0.9"}, true));
+  const config::LoadedConfig loaded =
+      testing::small_config(dir, on_gpu({"optim.ema=0.9", "train.max_nonfinite_steps=1"}, true));
   const Runtime runtime = tasks::start_runtime_and_ops(loaded.config);
   DivergingTask task(loaded.config, runtime);
   train::Trainer trainer(loaded.config, loaded.to_json(), runtime, task, dir / "small");

@@ -335,7 +335,7 @@ class Stages : public ::testing::TestWithParam<int> {};
 TEST_P(Stages, DivergeTogether) {
   const fs::path dir = fresh_folder("run");
   on_ranks(2, [&](const std::shared_ptr<parallel::Comm>& comm) {
-    SmallRun run(dir, {"train.log_every=1", cat("parallel.zero=", GetParam())}, comm);
+    SmallRun run(dir, {"train.log_every=1", "train.max_nonfinite_steps=1", cat("parallel.zero=", GetParam())}, comm);
     if (comm->rank() == 1) {
       const at::NoGradGuard no_grad;
       run.task.model().parameters()[1].view(-1)[0].fill_(NAN);

@@ -27,7 +27,7 @@ TEST(PuzzleTask, SaysWhichAttentionRuns) {
 
 TEST(Trainer, StopsAtANonFiniteGradientWithTheGoodWeightsInADump) {
   const auto dir = fresh_folder("runs");
-  SmallRun run(dir, {"train.checkpoint_every=2"});
+  SmallRun run(dir, {"train.checkpoint_every=2", "train.max_nonfinite_steps=1"});
   run.trainer.start_fresh();
   {
     const at::NoGradGuard no_grad;
@@ -55,7 +55,7 @@ TEST(Trainer, StopsAtANonFiniteGradientWithTheGoodWeightsInADump) {
 
 TEST(Trainer, WithoutARunFolderADivergenceWritesNothing) {
   const auto dir = fresh_folder("runs");
-  const config::LoadedConfig loaded = testing::small_config(dir);
+  const config::LoadedConfig loaded = testing::small_config(dir, {"train.max_nonfinite_steps=1"});
   const Runtime runtime = tasks::start_runtime_and_ops(loaded.config);
   tasks::PuzzleTask task(loaded.config, runtime);
   train::Trainer trainer(loaded.config, loaded.to_json(), runtime, task, /*run_dir=*/"");

@@ -30,7 +30,6 @@ enum class Failpoint : int {
   checkpoint_load,
   step_begin,
   step_gradient,
-  step_loss,
   step_end,
   collective_start,
   evaluation_begin,
@@ -65,6 +64,11 @@ namespace detail {
 extern bool armed;
 Action reached(Failpoint point);
 }  // namespace detail
+
+// Whether anything is armed: for what has to be set up beforehand.
+inline bool armed() {
+  return detail::armed;
+}
 
 // The place `point` is reached. May kill the process (SIGKILL), throw Error(unexpected) or sleep;
 // otherwise returns what the place has to do. Thread-safe, but for arm() at the same time.

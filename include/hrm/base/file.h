@@ -89,7 +89,7 @@ void write_text_atomic(const std::filesystem::path& path, const std::string& tex
 void rename_path(const std::filesystem::path& from, const std::filesystem::path& to);
 
 // Creates one directory, which must not exist. Throws Error(environment).
-void create_directory(const std::filesystem::path& path);
+void make_directory(const std::filesystem::path& path);
 
 // Makes renames and new files in this folder durable. Throws Error(environment).
 void fsync_directory(const std::filesystem::path& path);

@@ -92,16 +92,22 @@ enum class Quarantine { no, yes };
 std::optional<FoundCheckpoint> find_latest_valid(const std::filesystem::path& run_dir,
                                                  Quarantine quarantine = Quarantine::no);
 
+// The newest good checkpoint whose step is at most `step`. Bad ones are passed over as above, none renamed.
+std::optional<FoundCheckpoint> find_before(const std::filesystem::path& run_dir, int64_t step);
+
+// Deletes the checkpoints of later steps, each losing its name first. Throws Error(environment).
+void delete_after(const std::filesystem::path& run_dir, int64_t step);
+
 // A checkpoint that a user named: a run folder (its latest valid one) or a step folder, which must be valid.
 // Throws Error(checkpoint).
 FoundCheckpoint open_checkpoint(const std::filesystem::path& run_or_step);
 
 // Verifies the checkpoint and copies it into the entries of `root`, in place. Entries must agree by name, dtype, shape
 // and slice, none missing on either side; otherwise Error(checkpoint) names the first difference and `root` is as it
-// was. Refuses kind weights. Entries whose names begin with `optional` (unless empty) may be missing on one side, all
-// of them: in the checkpoint, and those of `root` keep their values; or here, and they are passed over with a line in
-// the log.
-void load_checkpoint(const std::filesystem::path& dir, Stateful& root, const std::string& optional = "");
+// was. Refuses kind weights. Entries whose names begin with one of `optional` may be missing on one side, all that
+// begin with it: in the checkpoint, and those of `root` keep their values; or here, and they are passed over with a
+// line in the log.
+void load_checkpoint(const std::filesystem::path& dir, Stateful& root, const std::vector<std::string>& optional = {});
 
 // Copies the entries of `part`, which are those of a training's state whose names begin with `prefix`, from the
 // training state of a checkpoint; same rules. False, and nothing is changed, where the checkpoint has none of them.

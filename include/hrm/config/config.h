@@ -185,6 +185,11 @@ struct TrainConfig {
   bool keep_best = false;
   bool async_checkpoints = true;
   int64_t max_lost_checkpoints = 10;
+  int64_t max_nonfinite_steps = 20;
+  double spike_score = 0;
+  int64_t spike_window = 128;
+  std::string spike_action = "skip";
+  int64_t spike_rewind_steps = 100;
 
   template <class F>
   static void describe(F&& f) {
@@ -214,6 +219,21 @@ struct TrainConfig {
     f("max_lost_checkpoints", &TrainConfig::max_lost_checkpoints, IntRange{0}, "checkpoints",
       "a checkpoint that cannot be written (full disk) is tried again until the next one is due; stop with code 3 when "
       "so many in a row could not; 0 = train on whatever happens");
+    f("max_nonfinite_steps", &TrainConfig::max_nonfinite_steps, IntRange{1}, "steps",
+      "a step whose gradient is infinite or NaN is left out; stop with code 6 and a dump when so many in a row were, "
+      "or "
+      "the last one was; 1 = at the first");
+    f("spike_score", &TrainConfig::spike_score, RealRange{0, 1e6}, "standard deviations",
+      "a step is a spike when its loss stands this far above the mean of the last spike_window losses, e.g. 6; 0 = "
+      "nothing is one");
+    f("spike_window", &TrainConfig::spike_window, IntRange{8, 100000}, "steps",
+      "losses that a spike is measured against");
+    f("spike_action", &TrainConfig::spike_action, OneOf{{"skip", "rewind"}}, "",
+      "skip = a spike's update is left out; rewind = also go back to a checkpoint of at least spike_rewind_steps "
+      "before "
+      "and on without the batches from there to the spike (three times at most)");
+    f("spike_rewind_steps", &TrainConfig::spike_rewind_steps, IntRange{0}, "steps",
+      "how far before the spike the checkpoint must lie, at least");
   }
 };
 

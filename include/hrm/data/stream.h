@@ -37,6 +37,10 @@ ops::Augmentation augmentation_of(const PuzzleDataset& dataset, const TrainStrea
 std::string batch_digest(const std::shared_ptr<const PuzzleDataset>& dataset, const TrainStreamOptions& options,
                          int64_t position);
 
+// The position behind the next `count` global batches.
+int64_t position_after(const std::shared_ptr<const PuzzleDataset>& dataset, const TrainStreamOptions& options,
+                       int64_t position, int64_t count);
+
 namespace internal {
 class BatchRing;
 struct BatchBuffer;

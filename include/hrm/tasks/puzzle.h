@@ -37,6 +37,8 @@ class PuzzleTask : public Task {
   nn::ParameterSet& parameters() override { return model_->parameter_set(); }
   const std::vector<std::string>& metric_names() const override;
   NamedValues summarize(const std::vector<double>& sums, int64_t steps) const override;
+  at::Tensor step_loss(const at::Tensor& sums) const override;
+  void skip_batches(int64_t count) override;
   std::string progress_text(const NamedValues& summary) const override;
   double samples_per_epoch() const override;
   double flops_per_step() const override;

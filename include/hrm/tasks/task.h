@@ -33,6 +33,8 @@ class Task : public Stateful {
   virtual const std::vector<std::string>& metric_names() const = 0;
   // `sums`: metric sums over `steps` optimizer steps of the whole global batch. Keys without prefix.
   virtual NamedValues summarize(const std::vector<double>& sums, int64_t steps) const = 0;
+  // The loss of one step from its metric sums, on the device: 0-dim float64, per sample.
+  virtual at::Tensor step_loss(const at::Tensor& sums) const = 0;
   // What the progress line shows of a summary, e.g. "exact 31.2 % | cells 78.0 %".
   virtual std::string progress_text(const NamedValues& summary) const = 0;
 
@@ -61,6 +63,8 @@ class Task : public Stateful {
   // Updates what the dense optimizer does not own (sparse embeddings), after all micro-batches. `skip`: 0-dim float32
   // on the device, non-zero = leave all untouched.
   virtual void update_extra(const at::Tensor& skip) = 0;
+  // Leaves out the next so many global batches. Before the first step of this object, after a resume.
+  virtual void skip_batches(int64_t count) = 0;
   // What the host has to do after the device work was queued.
   virtual void finish_step() {}
   // Empty, or why the device work of this task cannot be captured.

@@ -27,7 +27,10 @@
 
 namespace hrm::train {
 
-enum class Outcome { finished, stopped };
+// rewind: a spike of the loss asks for an earlier checkpoint (Trainer::spike_step).
+enum class Outcome { finished, stopped, rewind };
+
+class StepGuard;
 
 // How many values of a step (float64) travel in its sum over the ranks: `task_sums` of the task, behind those of the
 // loop.
@@ -50,6 +53,14 @@ class Trainer : public Stateful {
   // `accept_data_change` other data are taken, and it is logged.
   void resume(const std::filesystem::path& checkpoint, const std::map<std::string, std::string>& info = {},
               bool accept_data_change = false);
+
+  // After Outcome::rewind: the step that was a spike, and how often the run went back before. Either another Trainer
+  // resumes from an earlier checkpoint and calls skip_after_rewind(), which leaves out the batches from there to that
+  // step and saves; or run() of this one goes on, without that step's update.
+  int64_t spike_step() const { return spike_step_; }
+  int64_t rewinds() const { return rewinds_; }
+  void skip_after_rewind(int64_t spike_step, int64_t rewinds);
+  void go_on_after_spike() { spike_step_ = -1; }
 
   // Of run(): tries whether the run folder can hold the checkpoints, and makes room in memory for one. Rank 0's work.
   // Throws Error(environment).
@@ -88,7 +99,9 @@ class Trainer : public Stateful {
  private:
   void train_step();
   void device_step();
-  void scale_loss(const at::Tensor& nonfinite, at::Tensor& extra);
+  void report_step(const at::Tensor& loss, const at::Tensor& nonfinite, at::Tensor& extra);
+  void watch_step(int64_t step, bool nonfinite, bool spike);
+  void flip_bit();
   optim::Ema* ema() { return shards_ ? shards_->ema() : ema_.get(); }
   void alive(const char* doing);
   void collect_metrics(bool wait);
@@ -126,6 +139,8 @@ class Trainer : public Stateful {
   std::unique_ptr<parallel::ParameterShards> shards_;  // with parallel.zero and several ranks; has the Ema then
   parallel::Watchdog* watchdog_ = nullptr;
   std::unique_ptr<LossScaler> scaler_;  // with fp16 alone
+  std::unique_ptr<StepGuard> guard_;
+  at::Tensor gradient_factor_;  // of failpoints alone: 0-dim float32 on the device
   RunLog log_;
   std::map<std::string, std::string> source_digests_;  // of the task; rank 0's
   double score_ = 0, best_score_ = 0;                  // of the last evaluation, of all before
@@ -136,8 +151,9 @@ class Trainer : public Stateful {
   // State of the loop, registered.
   int64_t step_ = 0;
   int64_t last_eval_step_ = -1;
-  at::Tensor window_sums_;  // as metric_sums_, float64 on the CPU, summed over the open window
-  int64_t window_steps_ = 0;
+  at::Tensor window_sums_;    // as metric_sums_, float64 on the CPU, summed over the open window
+  int64_t window_steps_ = 0;  // those whose metrics are numbers
+  int64_t rewinds_ = 0;       // with train.spike_action=rewind
 
   // Not state: scratch and clocks.
   int64_t num_task_sums_ = 0;
@@ -155,6 +171,8 @@ class Trainer : public Stateful {
   CapturedStep captured_;
   AsyncReader reader_;
   int64_t last_saved_step_ = -1;
+  int64_t nonfinite_in_a_row_ = 0;  // as far as the host knows
+  int64_t spike_step_ = -1;
   bool prepared_ = false;      // prepare_checkpoints
   int64_t process_steps_ = 0;  // steps done by this process, in run() with a window of profiled ones alone
   int64_t steps_made_ = 0;     // by this process

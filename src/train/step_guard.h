@@ -1,0 +1,47 @@
+#pragma once
+// Which steps are left out because their arithmetic went wrong, decided on the device so that a captured step needs no
+// word from the host.
+
+#include <ATen/core/Tensor.h>
+
+#include <string>
+#include <vector>
+
+#include "hrm/config/config.h"
+#include "hrm/state/registry.h"
+
+namespace hrm::train {
+
+// A step is left out where its gradient is not finite, and, with train.spike_score > 0, where its loss stands so many
+// standard deviations above the mean of the last train.spike_window losses (once so many are known).
+//
+// All tensors are on the device, at the same addresses for as long as this object lives; everything is computed on the
+// current stream, nothing waits. On several ranks with the same loss and norm the answer is the same on all.
+class StepGuard : public Stateful {
+ public:
+  StepGuard(const config::TrainConfig& config, at::Device device);
+
+  // Before the gradient is used. `loss`: 0-dim float64, of the whole global batch. 0-dim float32: 1 where the step must
+  // be left out whatever its gradient is: the loss is a spike, or give_up() was 1 already.
+  at::Tensor skip(const at::Tensor& loss);
+  // Afterwards. `nonfinite`: 0-dim float32, 1 where the gradient was not finite.
+  void update(const at::Tensor& loss, const at::Tensor& nonfinite);
+
+  // 0-dim float32: 1 where the last loss was a spike; 1 where train.max_nonfinite_steps in a row were not finite, from
+  // which on all steps are left out.
+  const at::Tensor& spike() const { return spike_; }
+  at::Tensor give_up() const;
+  // Steps in a row that were not finite, 0-dim float32.
+  const at::Tensor& in_a_row() const { return in_a_row_; }
+
+  // "guard.*"; role loop. A checkpoint need not have them (optional_state: their prefixes).
+  void visit_state(StateVisitor& visitor) override;
+  static std::vector<std::string> optional_state() { return {"guard.nonfinite", "guard.losses", "guard.rewinds"}; }
+
+ private:
+  double most_in_a_row_, spike_score_;
+  at::Tensor in_a_row_, spike_;
+  at::Tensor losses_, known_;  // (window) float64, a ring; 0-dim int64: how many losses were ever put in
+};
+
+}  // namespace hrm::train
