@@ -470,7 +470,24 @@ void add_doctor(CLI::App& app, Action& action) {
   sub->add_flag("--failpoints", o->failpoints,
                 "list the places that HRM_FAIL=<name>:<count>:<action>[,...] can let fail, for tests of what is left")
       ->excludes(ranks);
-  sub->callback([o, &action] { action = [o] { return train::run_doctor(*o); }; });
+  auto replay = std::make_shared<train::ReplayOptions>();
+  CLI::Option* dump =
+      sub->add_option("--replay", replay->dump,
+                      "make the next step of a dump again (<run>/diverged) and say where it stops being "
+                      "finite; exit code 6 when it does")
+          ->type_name("DUMP")
+          ->excludes(ranks);
+  sub->add_option("overrides", replay->overrides, "with --replay: of the configuration in the dump")
+      ->type_name("KEY=VALUE")
+      ->needs(dump);
+  sub->callback([o, replay, dump, &action] {
+    replay->json = o->json;
+    if (dump->count() > 0) {
+      action = [replay] { return train::run_replay(*replay); };
+    } else {
+      action = [o] { return train::run_doctor(*o); };
+    }
+  });
 }
 
 std::string version_text() {

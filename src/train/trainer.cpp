@@ -667,7 +667,8 @@ void Trainer::stop_diverged(int64_t step) {
     dump = cat("no dump could be written: ", e.what());
   }
   comm_->barrier();
-  fail(ExitCode::diverged, what, "; ", dump, kAdvice, ", then start again: the run resumes from its last checkpoint");
+  fail(ExitCode::diverged, what, "; ", dump, kAdvice, " (`hrm_train doctor --replay ", (run_dir_ / "diverged").string(),
+       "` says where), then start again: the run resumes from its last checkpoint");
 }
 
 void Trainer::start_fresh() {

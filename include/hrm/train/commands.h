@@ -120,4 +120,13 @@ struct DoctorOptions {
 };
 int run_doctor(const DoctorOptions& options);
 
+// Makes the next step of a dump again (a run stopped because its gradients were not finite), without its update: says
+// in which tensors something is not finite. Returns ExitCode::diverged where a gradient is not, here as there.
+struct ReplayOptions {
+  std::string dump;                    // a run folder (its newest checkpoint), its folder `diverged`, or a checkpoint
+  std::vector<std::string> overrides;  // of the configuration in it
+  bool json = false;
+};
+int run_replay(const ReplayOptions& options);
+
 }  // namespace hrm::train
