@@ -5,9 +5,13 @@
 #include <spdlog/spdlog.h>
 #include <unistd.h>
 
+#include <cstdint>
 #include <cstdlib>
 #include <iostream>
 #include <mutex>
+#include <utility>
+
+#include "hrm/base/text.h"
 
 namespace hrm::log {
 namespace {
@@ -16,8 +20,9 @@ struct State {
   std::mutex mutex;
   std::shared_ptr<spdlog::logger> screen;
   std::shared_ptr<spdlog::logger> file;
-  // Why the file could not be written; empty while all is well.
+  // Why the last line could not be written; empty while all is well.
   std::string file_fault;
+  int64_t lines_lost = 0;
   bool line_open = false;
 
   State() {
@@ -51,15 +56,18 @@ void clear_line(State& s) {
   s.line_open = false;
 }
 
-// A log file that fails (full disk) is given up with one warning: the program goes on, and fails by itself where it
-// writes what it cannot do without.
+// What cannot be written to the file (full disk) is left out there, and counted: the program goes on, and fails by
+// itself where it writes what it cannot do without.
 void write_file(State& s, Level level, const std::string& text) {
   if (!s.file) return;
   s.file->log(to_spdlog(level), "{}", text);
-  if (s.file_fault.empty()) return;
-  s.file.reset();
-  s.screen->warn("warning: the log file is given up: {}", s.file_fault);
-  s.file_fault.clear();
+  if (!s.file_fault.empty()) {
+    if (s.lines_lost++ == 0) s.screen->warn("warning: lines of the log file are lost: {}", s.file_fault);
+    s.file_fault.clear();
+  } else if (s.lines_lost > 0) {
+    s.file->warn("{} lines are missing here: they could not be written", std::exchange(s.lines_lost, 0));
+    s.file_fault.clear();
+  }
 }
 
 }  // namespace
@@ -70,7 +78,9 @@ bool stderr_is_interactive() {
   return isatty(STDERR_FILENO) && !(no_color && *no_color) && !(term && std::string(term) == "dumb");
 }
 
-void write(Level level, const std::string& text) {
+void write(Level level, const std::string& given) {
+  // Names and other text from data may be part of it: nothing in it may steer a terminal.
+  const std::string text = printable_lines(given);
   State& s = state();
   std::lock_guard lock(s.mutex);
   clear_line(s);
@@ -99,7 +109,8 @@ void set_level(Level level) {
   state().screen->set_level(to_spdlog(level));
 }
 
-void progress(const std::string& line) {
+void progress(const std::string& given) {
+  const std::string line = printable_lines(given);
   State& s = state();
   std::lock_guard lock(s.mutex);
   if (stderr_is_interactive()) {

@@ -111,7 +111,11 @@ std::string human_seconds(double seconds) {
   return two_units(hours / 24, "d", hours % 24, "h");
 }
 
-std::string printable(std::string_view text) {
+namespace {
+
+// `escape(c)`: what stands for the byte c, or null where it stays. Bytes that are no UTF-8 never stay.
+template <class Escape>
+std::string escaped(std::string_view text, const Escape& escape) {
   std::string out;
   out.reserve(text.size());
   for (size_t i = 0; i < text.size();) {
@@ -119,18 +123,12 @@ std::string printable(std::string_view text) {
     size_t length = utf8_length(text.substr(i));
     // U+0080 to U+009F are control characters too; terminals obey some of them.
     if (length == 2 && c == 0xC2 && static_cast<unsigned char>(text[i + 1]) < 0xA0) length = 0;
-    if (c == '\\') {
-      out += "\\\\";
-    } else if (c == '\n') {
-      out += "\\n";
-    } else if (c == '\t') {
-      out += "\\t";
-    } else if (c == '\r') {
-      out += "\\r";
-    } else if (length == 0 || c < 0x20 || c == 0x7F) {
-      char escaped[8];
-      std::snprintf(escaped, sizeof(escaped), "\\x%02X", c);
-      out += escaped;
+    if (const char* instead = escape(c)) {
+      out += instead;
+    } else if (length == 0 || ((c < 0x20 || c == 0x7F) && c != '\n' && c != '\t')) {
+      char code[8];
+      std::snprintf(code, sizeof(code), "\\x%02X", c);
+      out += code;
       length = 1;
     } else {
       out += text.substr(i, length);
@@ -138,6 +136,29 @@ std::string printable(std::string_view text) {
     i += std::max<size_t>(1, length);
   }
   return out;
+}
+
+}  // namespace
+
+std::string printable(std::string_view text) {
+  return escaped(text, [](unsigned char c) -> const char* {
+    switch (c) {
+      case '\\':
+        return "\\\\";
+      case '\n':
+        return "\\n";
+      case '\t':
+        return "\\t";
+      case '\r':
+        return "\\r";
+      default:
+        return nullptr;
+    }
+  });
+}
+
+std::string printable_lines(std::string_view text) {
+  return escaped(text, [](unsigned char) -> const char* { return nullptr; });
 }
 
 }  // namespace hrm

@@ -43,6 +43,27 @@ TEST(Log, TheFileHoldsEveryLineWithItsLevel) {
   fs::remove_all(pattern);
 }
 
+TEST(Log, NothingSteersATerminal) {
+  testing::internal::CaptureStderr();
+  log::info("puzzle \033[31mred\x07, line 1\nline 2");
+  log::progress("step \033[2J 1");
+  log::progress_done();
+  const std::string screen = testing::internal::GetCapturedStderr();
+  EXPECT_NE(screen.find("puzzle \\x1B[31mred\\x07, line 1\nline 2"), std::string::npos) << screen;
+  EXPECT_NE(screen.find("step \\x1B[2J 1"), std::string::npos) << screen;
+}
+
+// A device that is always full stands for a disk that is.
+TEST(Log, AFullDiskCostsLinesAlone) {
+  testing::internal::CaptureStderr();
+  log::open_file("/dev/full");
+  for (int i = 0; i < 3; ++i) log::info("line ", i);
+  const std::string screen = testing::internal::GetCapturedStderr();
+  EXPECT_NE(screen.find("lines of the log file are lost"), std::string::npos) << screen;
+  EXPECT_EQ(screen.find("are lost", screen.find("are lost") + 1), std::string::npos) << "said once: " << screen;
+  for (const char* line : {"line 0", "line 1", "line 2"}) EXPECT_NE(screen.find(line), std::string::npos) << screen;
+}
+
 TEST(Log, AFileThatCannotBeOpenedIsAnError) {
   try {
     log::open_file(fs::temp_directory_path());

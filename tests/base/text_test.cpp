@@ -57,6 +57,11 @@ TEST(Printable, EscapesWhatCouldSteerATerminal) {
   EXPECT_EQ(printable(std::string_view("\0", 1)), "\\x00");
 }
 
+TEST(Printable, LinesStay) {
+  EXPECT_EQ(printable_lines("a\nb\tc\\d\r"), "a\nb\tc\\d\\x0D");
+  EXPECT_EQ(printable_lines("\033[2J\x9B \u00fc"), "\\x1B[2J\\x9B \u00fc");
+}
+
 TEST(Printable, KeepsUtf8AndEscapesBrokenUtf8) {
   EXPECT_EQ(printable("\u00fc \u732b \U0001F63A"), "\u00fc \u732b \U0001F63A");
   EXPECT_EQ(printable("\xC3"), "\\xC3");

@@ -11,6 +11,7 @@ namespace hrm::log {
 
 enum class Level { debug, info, warn, error };
 
+// Control characters but line breaks and tabs are written as \xNN (hrm/base/text.h).
 void write(Level level, const std::string& text);
 
 // Also writes every line, with time and level, to this file (appending). Throws Error(environment) when it cannot.

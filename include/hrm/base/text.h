@@ -22,4 +22,7 @@ std::string human_seconds(double seconds);
 // log line. Backslashes are doubled, so the form can be read back.
 std::string printable(std::string_view text);
 
+// The same for a text of several lines: line breaks, tabs and backslashes stay. For logs.
+std::string printable_lines(std::string_view text);
+
 }  // namespace hrm
