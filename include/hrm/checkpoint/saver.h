@@ -45,7 +45,7 @@ struct SaverOptions {
   bool asynchronous = true;                     // else save() returns when the checkpoint is written
   double first_retry_s = 1, last_retry_s = 60;  // pauses after a failed write: doubled from the first to the last
   // Called before a checkpoint is committed, by the thread that writes; what it throws is a failed write.
-  std::function<void()> before_commit;
+  std::function<void()> before_commit = {};
 };
 
 // Writes the checkpoints of a run, one at a time. A write that fails (full disk) is repeated, with longer and longer
