@@ -1,127 +1,80 @@
 #!/usr/bin/env python3
-"""Kills a training with SIGKILL at random moments and proves that the resumed run loses nothing.
+"""Kills trainings with SIGKILL at random moments and proves that the resumed runs lose nothing.
 
-    tests/fault/kill_resume.py --binary build/bin/hrm_train --kills 20 [--seed 1] [--work DIR] [--config FILE] [key=value ...]
+    tests/fault/kill_resume.py --binary build/bin/hrm_train [--kills 30] [--seed 1] [--long] [--work DIR] [--minutes M]
 
-First the run is done without interruption. Then it is done again and killed: every kill moment is drawn uniformly over
-the wall time of the uninterrupted run (start-up and saving included), and the run is started again each time. At the
-end the final checkpoint must equal the uninterrupted one bit for bit, and so must the logged losses. When the
-run finishes before its kill, it begins anew in a fresh folder, so that exactly --kills kills are made. Only Python's standard library is used.
+Each variant is trained without a disturbance, then again and killed: the moments are drawn uniformly over the wall time
+of the undisturbed run (start and saving included), and the run is started again each time. At the end checkpoint and
+logged values must be those of the undisturbed run, bit for bit. No start may go back further than one interval
+before the newest checkpoint that was due: that one may have been on its way to the disk. A run that finishes before its
+kill begins anew, so that exactly --kills kills are made (--long: 300), spread over the variants.
 """
-import argparse
-import json
-import os
-import pathlib
 import random
-import shutil
 import signal
-import subprocess
-import sys
 import time
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+from fault import TRM, Campaign, Run, check, last_step, same_end, tidy
 
-SMALL = [
-    f"data.train={ROOT}/data/sudoku/train_17clue_1k.csv", f"data.test={ROOT}/data/sudoku/test_17clue_2k.csv",
-    "data.augmentation=sudoku", "model.hidden_size=64", "model.num_heads=2", "model.H_layers=1", "model.L_layers=1",
-    "model.H_cycles=1", "model.L_cycles=2", "model.halt_max_steps=4", "optim.lr=1e-3", "optim.puzzle_emb_lr=1e-3",
-    "optim.warmup_steps=5", "optim.ema=0.99", "train.global_batch_size=16", "train.micro_batch_size=8", "train.steps=60",
-    "train.log_every=5", "train.checkpoint_every=3", "train.keep_checkpoints=2", "train.eval_every=20",
-    "eval.max_samples=16", "runtime.device=cpu", "runtime.threads=2",
-]
-
-
-def command(args, folder):
-    line = [args.binary, "train", f"run.dir={folder}", "run.name=run"]
-    line += ["--config", args.config] if args.config else SMALL
-    return line + args.overrides
-
-
-def start(args, folder, log):
-    return subprocess.Popen(command(args, folder), stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-
-
-def checkpoints(folder):
-    root = folder / "run" / "checkpoints"
-    if not root.is_dir():
-        return []
-    return sorted(p for p in root.iterdir() if p.name.startswith("step-"))
-
-
-def losses(folder):
-    """The log without the fields that measure time."""
-    out = []
-    for line in (folder / "run" / "metrics.jsonl").read_text().splitlines():
-        out.append({k: v for k, v in json.loads(line).items() if not k.startswith("perf/")})
-    return out
-
-
-def final_bytes(folder):
-    newest = checkpoints(folder)[-1]
-    return newest.name, {p.name: p.read_bytes() for p in newest.iterdir() if p.name in ("model.pt", "state.safetensors")}
-
-
-def run_to_end(args, folder, log):
-    began = time.monotonic()
-    code = start(args, folder, log).wait()
-    if code != 0:
-        sys.exit(f"the uninterrupted run ended with code {code}; see {log.name}")
-    return time.monotonic() - began
+VARIANTS = {
+    "hrm, average of the weights": ([], 1),
+    "hrm, no average, adamw": (["optim.ema=0", "optim.name=adamw"], 1),
+    "trm, accumulation": ([*TRM, "train.micro_batch_size=2"], 1),
+    "trm, 2 ranks": (TRM, 2),
+    "hrm, 2 ranks, accumulation, zero 1": (["train.micro_batch_size=1", "parallel.zero=1"], 2),
+    "hrm, 2 ranks, zero 2": (["parallel.zero=2"], 2),
+}
+EVERY = 3
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--binary", required=True)
-    parser.add_argument("--kills", type=int, default=20)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--work", default="", help="folder for the runs (default: a temporary one, removed afterwards)")
-    parser.add_argument("--config", default="", help="configuration instead of the built-in small one")
-    parser.add_argument("overrides", nargs="*", help="key=value, after the configuration")
-    args = parser.parse_args()
-    work = pathlib.Path(args.work or f"/tmp/hrm_kill_{os.getpid()}")
-    shutil.rmtree(work, ignore_errors=True)
-    work.mkdir(parents=True)
-    log = open(work / "log.txt", "w")
-    rng = random.Random(args.seed)
+    campaign = Campaign(__doc__, kills=0)
+    wanted = campaign.args.kills or (300 if campaign.long else 30)
+    steps = 120 if campaign.long else 60
+    counts = campaign.state.setdefault("kills", {})
+    worst = campaign.state.setdefault("worst", [0])
 
-    wall = run_to_end(args, work / "straight", log)
-    print(f"seed {args.seed}; the uninterrupted run took {wall:.1f} s", flush=True)
-    expected_name, expected = final_bytes(work / "straight")
-    expected_losses = losses(work / "straight")
-
-    kills, rounds = 0, 0
-    while kills < args.kills:
-        rounds += 1
-        folder = work / f"killed{rounds}"
+    def case(number, name, share):
+        more, ranks = VARIANTS[name]
+        more = [f"train.steps={steps}", f"train.checkpoint_every={EVERY}", "train.eval_every=20", *more]
+        straight = campaign.straight(f"{number}", more, ranks)
+        wall = campaign.seconds_of(straight)
+        kills = counts.get(name, 0)
+        rng = random.Random(f"{campaign.args.seed} {name} {kills}")
         while True:
-            process = start(args, folder, log)
-            moment = rng.uniform(0, wall)
-            try:
-                code = process.wait(timeout=moment if kills < args.kills else None)
-            except subprocess.TimeoutExpired:
-                process.send_signal(signal.SIGKILL)
-                process.wait()
+            folder = campaign.work / f"killed_{number}"
+            reached = last_step(folder)
+            run = Run(campaign, folder, more, ranks)
+            if kills < share:
+                end = time.monotonic() + rng.uniform(0, wall)
+                while run.alive() and time.monotonic() < end:
+                    time.sleep(0.002)
+            killed = kills < share and run.alive()
+            if killed:
+                # Of several ranks one; the others leave by themselves, or go with it as on a machine that goes down.
+                run.send(signal.SIGKILL, rng.choice([None, *range(ranks)]) if ranks > 1 else None)
                 kills += 1
-                saved = checkpoints(folder)
-                print(f"kill {kills} after {moment:.2f} s, newest checkpoint {saved[-1].name if saved else 'none'}", flush=True)
+                counts[name] = kills
+            codes = run.wait()
+            if (at := run.resumed_at()) or "training     " in run.said(0):
+                worst[0] = max(worst[0], reached - at)
+                check(reached - at <= 2 * EVERY, f"{folder}: step {reached} was logged, the next start went on at {at}")
+            campaign.save()
+            if killed:
+                check(-9 in codes, f"{folder}: killed, but ended with {codes}\n{run.said()}")
                 continue
-            if code != 0:
-                sys.exit(f"FAILED: the resumed run ended with code {code}; see {work / 'log.txt'}")
-            break
-        name, got = final_bytes(folder)
-        if name != expected_name or got.keys() != expected.keys():
-            sys.exit(f"FAILED: ended at {name} with {sorted(got)}, expected {expected_name} with {sorted(expected)}")
-        for file, content in expected.items():
-            if got[file] != content:
-                sys.exit(f"FAILED: {file} of {name} differs after {kills} kills")
-        if losses(folder) != expected_losses:
-            sys.exit(f"FAILED: the logged losses differ after {kills} kills")
-        left = [p.name for p in (folder / "run" / "checkpoints").iterdir() if not p.name.startswith("step-")]
-        if left:
-            sys.exit(f"FAILED: temporary files were left behind: {left}")
-    print(f"{kills} kills in {rounds} runs: final weights, state and logged losses are bit-identical")
-    if not args.work:
-        shutil.rmtree(work)
+            check(codes == [0] * ranks, f"{folder}: ended with {codes}\n{run.said()}")
+            same_end(straight, folder)
+            tidy(folder)
+            campaign.folder(folder.name)
+            if kills >= share:
+                return kills
+
+    names = list(VARIANTS)
+    shares = [wanted // len(names) + (i < wanted % len(names)) for i in range(len(names))]
+    campaign.run([(name, lambda i=i, name=name: case(i, name, shares[i])) for i, name in enumerate(names)],
+                 lambda kills, variants: f"SIGKILL at random moments, {variants} variants of training on 1 and 2 ranks | "
+                 f"{kills} kills | final weights, state and logged values bit-identical; at most {worst[0]} steps done "
+                 f"again with a checkpoint every {EVERY}")
 
 
 if __name__ == "__main__":
