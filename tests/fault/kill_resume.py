@@ -29,13 +29,13 @@ EVERY = 3
 def main():
     campaign = Campaign(__doc__, kills=0)
     wanted = campaign.args.kills or (300 if campaign.long else 30)
-    steps = 120 if campaign.long else 60
+    steps = 120 if campaign.long else 30
     counts = campaign.state.setdefault("kills", {})
     worst = campaign.state.setdefault("worst", [0])
 
     def case(number, name, share):
         more, ranks = VARIANTS[name]
-        more = [f"train.steps={steps}", f"train.checkpoint_every={EVERY}", "train.eval_every=20", *more]
+        more = [f"train.steps={steps}", f"train.checkpoint_every={EVERY}", "train.eval_every=10", *more]
         straight = campaign.straight(f"{number}", more, ranks)
         wall = campaign.seconds_of(straight)
         kills = counts.get(name, 0)
@@ -50,8 +50,13 @@ def main():
                     time.sleep(0.002)
             killed = kills < share and run.alive()
             if killed:
-                # Of several ranks one; the others leave by themselves, or go with it as on a machine that goes down.
+                # All ranks at once, or one: then the others leave by themselves, but for those that still wait at the
+                # start for it to come, which the launcher ends.
                 run.send(signal.SIGKILL, rng.choice([None, *range(ranks)]) if ranks > 1 else None)
+                end = time.monotonic() + 5
+                while run.alive() and time.monotonic() < end:
+                    time.sleep(0.01)
+                run.send(signal.SIGKILL)
                 kills += 1
                 counts[name] = kills
             codes = run.wait()
