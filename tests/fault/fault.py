@@ -54,7 +54,7 @@ class Run:
 
     started = []
 
-    def __init__(self, campaign, folder, more=(), ranks=1, fail="", environment=None, arguments=()):
+    def __init__(self, campaign, folder, more=(), ranks=1, fail="", environment=None, arguments=(), user=None):
         self.folder, self.processes, self.outputs = pathlib.Path(folder), [], []
         self.folder.mkdir(parents=True, exist_ok=True)
         base = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE", "HRM_FAIL")}
@@ -76,7 +76,7 @@ class Run:
             self.outputs.append((output, output.stat().st_size if output.exists() else 0))
             with open(output, "a") as out:
                 self.processes.append(subprocess.Popen(line, env=own, stdin=subprocess.DEVNULL, stdout=out, stderr=out,
-                                                       preexec_fn=set_up_process))
+                                                       user=user, preexec_fn=set_up_process))
 
     def alive(self):
         return any(process.poll() is None for process in self.processes)
