@@ -6,7 +6,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
+#include <cstdlib>
 #include <fstream>
 #include <random>
 
@@ -49,6 +51,12 @@ struct TwoCheckpoints {
   fs::path newest;
 };
 
+// How many random changes are made to each file: few, or HRM_DAMAGE_ROUNDS.
+int rounds() {
+  const char* text = std::getenv("HRM_DAMAGE_ROUNDS");
+  return text != nullptr ? std::atoi(text) : 50;
+}
+
 void write_all(const fs::path& file, const std::string& bytes) {
   std::ofstream(file, std::ios::binary | std::ios::trunc) << bytes;
 }
@@ -58,12 +66,56 @@ TEST(Damage, AnyFlippedByteIsFound) {
   std::mt19937 random(17);
   for (const char* name : kFiles) {
     const std::string good = read_text(two.newest / name, ExitCode::data);
-    for (int i = 0; i < 50; ++i) {
+    for (int i = 0; i < rounds(); ++i) {
       std::string bad = good;
       const size_t at = random() % bad.size();
       bad[at] = static_cast<char>(bad[at] ^ (1 << random() % 8));
       write_all(two.newest / name, bad);
       two.expect_fallback(cat(name, " byte ", at));
+    }
+    write_all(two.newest / name, good);
+  }
+  EXPECT_EQ(find_latest_valid(two.run.path())->meta.step, 20) << "as it was, it is good again";
+}
+
+TEST(Damage, AnyLostMovedOrForeignPartIsFound) {
+  TwoCheckpoints two;
+  std::mt19937 random(18);
+  const auto below = [&](size_t end) { return static_cast<size_t>(random()) % end; };
+  for (const char* name : kFiles) {
+    const std::string good = read_text(two.newest / name, ExitCode::data);
+    const std::string other = read_text(two.newest.parent_path() / "step-000000010" / name, ExitCode::data);
+    for (int i = 0; i < rounds();) {
+      std::string bad = good;
+      const size_t at = below(bad.size()), size = 1 + below(std::min<size_t>(bad.size() - at, 4096));
+      const size_t to = below(bad.size() - size + 1);
+      const int kind = static_cast<int>(below(6));
+      switch (kind) {
+        case 0:  // cut off
+          bad.resize(at);
+          break;
+        case 1:  // a part is missing
+          bad.erase(at, size);
+          break;
+        case 2:  // a part is there twice
+          bad.insert(to, good, at, size);
+          break;
+        case 3:  // two parts changed places
+          std::swap_ranges(bad.begin() + static_cast<ptrdiff_t>(std::min(at, to)),
+                           bad.begin() + static_cast<ptrdiff_t>(std::min(std::min(at, to) + size, std::max(at, to))),
+                           bad.begin() + static_cast<ptrdiff_t>(std::max(at, to)));
+          break;
+        case 4:  // zeros, as a block that never reached the disk
+          bad.replace(at, size, size, '\0');
+          break;
+        case 5:  // a part of the other checkpoint's file
+          bad.replace(at, size, other, std::min(at, other.size()), size);
+          break;
+      }
+      if (bad == good) continue;  // equal parts: drawn again
+      write_all(two.newest / name, bad);
+      two.expect_fallback(cat(name, ", change ", kind, " at ", at, " of ", size, " bytes"));
+      ++i;
     }
     write_all(two.newest / name, good);
   }

@@ -58,8 +58,12 @@ class Run:
         self.folder, self.processes, self.outputs = pathlib.Path(folder), [], []
         self.folder.mkdir(parents=True, exist_ok=True)
         base = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE", "HRM_FAIL")}
-        base.update({"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", "CUDA_VISIBLE_DEVICES": ""}, **environment or {})
-        line = [campaign.binary, "train", *arguments, f"run.dir={self.folder}", "run.name=run", *campaign.data, *TINY, *more]
+        base.update(OMP_NUM_THREADS="1", OMP_WAIT_POLICY="PASSIVE")
+        if "runtime.device=cuda" not in campaign.args.overrides:
+            base["CUDA_VISIBLE_DEVICES"] = ""
+        base.update(environment or {})
+        line = [campaign.binary, "train", *arguments, f"run.dir={self.folder}", "run.name=run", *campaign.settings, *more,
+                *campaign.args.overrides]
         with socket.socket() as s:
             s.bind(("127.0.0.1", 0))
             port = str(s.getsockname()[1])
@@ -197,6 +201,7 @@ class Campaign:
         parser.add_argument("--seed", type=int, default=1)
         for name, value in more.items():
             parser.add_argument(f"--{name}", type=type(value), default=value)
+        parser.add_argument("overrides", nargs="*", help="key=value, after all other settings of each run")
         self.args = parser.parse_args()
         self.long, self.name = self.args.long, pathlib.Path(sys.argv[0]).stem
         self.binary = str(pathlib.Path(self.args.binary).resolve())
@@ -212,7 +217,7 @@ class Campaign:
         rows = (ROOT / "data/sudoku/train_17clue_1k.csv").read_text().splitlines(keepends=True)
         self.csv = self.work / "puzzles.csv"
         self.csv.write_text("".join(rows[:SAMPLES + 1]))
-        self.data = [f"data.train={self.csv}", f"data.test={self.csv}"]
+        self.settings = [f"data.train={self.csv}", f"data.test={self.csv}", *TINY]  # of each run, before its own
 
     def save(self):
         now = time.monotonic()

@@ -2,12 +2,14 @@
 """Kills trainings with SIGKILL at random moments and proves that the resumed runs lose nothing.
 
     tests/fault/kill_resume.py --binary build/bin/hrm_train [--kills 30] [--seed 1] [--long] [--work DIR] [--minutes M]
+                                [--config FILE] [key=value ...]
 
 Each variant is trained without a disturbance, then again and killed: the moments are drawn uniformly over the wall time
 of the undisturbed run (start and saving included), and the run is started again each time. At the end checkpoint and
 logged values must be those of the undisturbed run, bit for bit. No start may go back further than one interval
 before the newest checkpoint that was due: that one may have been on its way to the disk. A run that finishes before its
-kill begins anew, so that exactly --kills kills are made (--long: 300), spread over the variants.
+kill begins anew, so that exactly --kills kills are made (--long: 300), spread over the variants. With --config that
+configuration is the only variant, on a GPU with runtime.device=cuda.
 """
 import random
 import signal
@@ -27,15 +29,19 @@ EVERY = 3
 
 
 def main():
-    campaign = Campaign(__doc__, kills=0)
+    campaign = Campaign(__doc__, kills=0, config="")
+    config, variants = campaign.args.config, VARIANTS
+    if config:
+        campaign.settings, variants = ["--config", config], {config: ([], 1)}
     wanted = campaign.args.kills or (300 if campaign.long else 30)
     steps = 120 if campaign.long else 30
     counts = campaign.state.setdefault("kills", {})
     worst = campaign.state.setdefault("worst", [0])
 
     def case(number, name, share):
-        more, ranks = VARIANTS[name]
-        more = [f"train.steps={steps}", f"train.checkpoint_every={EVERY}", "train.eval_every=10", *more]
+        more, ranks = variants[name]
+        if not config:
+            more = [f"train.steps={steps}", f"train.checkpoint_every={EVERY}", "train.eval_every=10", *more]
         straight = campaign.straight(f"{number}", more, ranks)
         wall = campaign.seconds_of(straight)
         kills = counts.get(name, 0)
@@ -62,7 +68,7 @@ def main():
             codes = run.wait()
             if (at := run.resumed_at()) or "training     " in run.said(0):
                 worst[0] = max(worst[0], reached - at)
-                check(reached - at <= 2 * EVERY, f"{folder}: step {reached} was logged, the next start went on at {at}")
+                check(config or reached - at <= 2 * EVERY, f"{folder}: step {reached} was logged, the next start went on at {at}")
             campaign.save()
             if killed:
                 check(-9 in codes, f"{folder}: killed, but ended with {codes}\n{run.said()}")
@@ -74,12 +80,12 @@ def main():
             if kills >= share:
                 return kills
 
-    names = list(VARIANTS)
+    names = list(variants)
     shares = [wanted // len(names) + (i < wanted % len(names)) for i in range(len(names))]
     campaign.run([(name, lambda i=i, name=name: case(i, name, shares[i])) for i, name in enumerate(names)],
-                 lambda kills, variants: f"SIGKILL at random moments, {variants} variants of training on 1 and 2 ranks | "
+                 lambda kills, number: f"SIGKILL at random moments, {number} variants of training, 1 and 2 ranks | "
                  f"{kills} kills | final weights, state and logged values bit-identical; at most {worst[0]} steps done "
-                 f"again with a checkpoint every {EVERY}")
+                 f"again{'' if config else f' with a checkpoint every {EVERY}'}")
 
 
 if __name__ == "__main__":
