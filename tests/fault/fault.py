@@ -95,6 +95,13 @@ class Run:
         for process in self.processes:
             process.wait()
 
+    def end_soon(self, seconds=5):
+        """Those that have not left by then, as ranks that wait at the start for one that is gone, are killed."""
+        end = time.monotonic() + seconds
+        while self.alive() and time.monotonic() < end:
+            time.sleep(0.01)
+        self.kill()
+
     def wait(self, seconds=120):
         """The exit codes; -9 of a process that was killed."""
         end = time.monotonic() + seconds

@@ -59,10 +59,7 @@ def main():
                 # All ranks at once, or one: then the others leave by themselves, but for those that still wait at the
                 # start for it to come, which the launcher ends.
                 run.send(signal.SIGKILL, rng.choice([None, *range(ranks)]) if ranks > 1 else None)
-                end = time.monotonic() + 5
-                while run.alive() and time.monotonic() < end:
-                    time.sleep(0.01)
-                run.send(signal.SIGKILL)
+                run.end_soon()
                 kills += 1
                 counts[name] = kills
             codes = run.wait()

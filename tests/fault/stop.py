@@ -35,12 +35,15 @@ def main():
 
     def stopped(run, number, to=None):
         """Sends the signal: 75 in time, with the step saved."""
+        early = "run folder" not in run.said(0)
         began = time.monotonic()
         run.send(number, to)
+        if early:
+            run.end_soon()
         codes = run.wait(LIMIT + 60)
         seconds = time.monotonic() - began
-        early = "run folder" not in run.said(0)
-        if codes[0] == 0 or (early and codes[0] in (-number, 7, 75)):
+        if codes[0] == 0 or early:
+            check(not {1, -6, -11} & set(codes), f"{run.folder}: {number.name}: ended with {codes}\n{run.said()}")
             return False
         check(set(codes) == {75}, f"{run.folder}: {number.name}: ended with {codes}\n{run.said()}")
         check(seconds <= LIMIT, f"{run.folder}: {number.name}: it took {seconds:.1f} s to end")
