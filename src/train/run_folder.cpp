@@ -63,6 +63,20 @@ void check_owner(const fs::path& run_dir) {
           run_dir.string(), "' and change its checkpoints; chmod o-w it, or choose another run.dir");
 }
 
+// What killed processes left of files that they were about to replace (write_text_atomic): "config.json.tmp4711". Only
+// who holds the lock may call it.
+void remove_leftovers(const fs::path& run_dir) {
+  constexpr std::string_view kMark = ".tmp";
+  std::error_code ignored;
+  for (const fs::directory_entry& entry : fs::directory_iterator(run_dir, ignored)) {
+    const std::string name = entry.path().filename().string();
+    const size_t mark = name.rfind(kMark);
+    if (mark == std::string::npos || mark + kMark.size() == name.size()) continue;
+    if (name.find_first_not_of("0123456789", mark + kMark.size()) != std::string::npos) continue;
+    if (entry.is_regular_file(ignored)) fs::remove(entry.path(), ignored);
+  }
+}
+
 bool starts_with_any(std::string_view name) {
   constexpr std::array kPrefixes = {"CUDA_", "CUBLAS_", "CUDNN_", "NCCL_",  "GLOO_", "TORCH_",  "PYTORCH_", "OMP_",
                                     "MKL_",  "ONEDNN_", "HRM_",   "SLURM_", "OMPI_", "MASTER_", "LD_"};
@@ -117,6 +131,7 @@ RunLock::RunLock(const fs::path& run_dir) {
     fail(ExitCode::environment, "cannot lock '", file.string(), "': ", std::strerror(error),
          "; choose another run.dir");
   }
+  remove_leftovers(run_dir);
   // For people alone: a disk that has no room for it is no reason to stop here.
   const std::string text = owner_text() + "\n";
   if (ftruncate(fd_, 0) != 0 || pwrite(fd_, text.data(), text.size(), 0) < 0) return;
