@@ -80,7 +80,8 @@ class Run:
             self.outputs.append((output, output.stat().st_size if output.exists() else 0))
             with open(output, "a") as out:
                 self.processes.append(subprocess.Popen(line, env=own, stdin=subprocess.DEVNULL, stdout=out, stderr=out,
-                                                       user=user, preexec_fn=set_up_process))
+                                                       preexec_fn=set_up_process, user=user, group=user,
+                                                       extra_groups=None if user is None else []))
 
     def alive(self):
         return any(process.poll() is None for process in self.processes)
