@@ -132,7 +132,10 @@ class Run:
     def wait_until(self, condition, what, seconds=60):
         end = time.monotonic() + seconds
         while not condition():
-            check(self.alive() and time.monotonic() < end, f"{self.folder}: waiting for {what}\n{self.said()}")
+            alive = self.alive()  # what it did last counts
+            if condition():
+                break
+            check(alive and time.monotonic() < end, f"{self.folder}: waiting for {what}\n{self.said()}")
             time.sleep(0.01)
         return self
 

@@ -22,7 +22,7 @@ import shutil
 import subprocess
 import sys
 
-from fault import LIBC, Campaign, Run, check, checkpoints, contents, last_step, same_end, tidy
+from fault import LIBC, Campaign, Run, check, checkpoints, last_step, same_end, tidy
 
 MORE = ["train.steps=60", "train.checkpoint_every=5", "train.eval_every=30", "train.log_every=5"]
 NOT_SAVED = "was not saved"
@@ -137,11 +137,9 @@ def main():
     def while_it_lasts(name, run, on, off):
         """The fault comes, a checkpoint is not saved; a copy of then, and the run itself when the fault is over."""
         folder = run.folder
-        run.wait_step(10)
+        run.wait_until(lambda: checkpoints(folder), "a checkpoint")
         run.wait_until(saves_fail(run, on), "a checkpoint that is not saved")
-        here, there = checkpoints(folder), {}
-        for step in here:
-            there[step.name] = contents(step)
+        there = [step.name for step in checkpoints(folder)]
         check(len(there) > 0, f"{folder}: no checkpoint is left\n{run.said()}")
         copy = campaign.folder(f"{name}_copy")
         shutil.copytree(folder / "run", copy / "run", ignore=shutil.ignore_patterns(".tmp-*"))
@@ -150,7 +148,7 @@ def main():
         run.ended()
         again = Run(campaign, copy, MORE)
         again.ended()
-        check(again.resumed_at() == int(max(there)[5:]), f"{copy}: went on at {again.resumed_at()}, of {sorted(there)}\n{again.said()}")
+        check(again.resumed_at() == int(max(there)[5:]), f"{copy}: went on at {again.resumed_at()}, of {there}\n{again.said()}")
         for end in (folder, copy):
             same_end(straight(), end)
             tidy(end)
@@ -177,7 +175,8 @@ def main():
     def lasting(kind, more, *words):
         folder = campaign.folder(f"lasting_{kind.__name__.lower()}")
         with kind(folder) as fault:
-            run = Run(campaign, folder, [*MORE, *more]).wait_step(10)
+            run = Run(campaign, folder, [*MORE, *more])
+            run.wait_until(lambda: checkpoints(folder), "a checkpoint")
             run.wait_until(saves_fail(run, fault.on), "a checkpoint that is not saved")
             one_sentence(run, *words)
             left = checkpoints(folder)

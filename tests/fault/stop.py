@@ -66,7 +66,9 @@ def main():
         folder, stops = campaign.folder(f"random_{ranks}_{number}"), 0
         for _ in range(rng.randint(1, 4)):
             run = Run(campaign, folder, settings(ranks), ranks)
-            end = time.monotonic() + rng.uniform(0, campaign.seconds_of(straight(ranks)))
+            if number % 2 == 1:  # at any moment, or in the steps
+                run.wait_until(lambda: not run.alive() or "step " in run.said(0), "the first step")
+            end = time.monotonic() + rng.uniform(0, campaign.seconds_of(straight(ranks)) / (1 + number % 2))
             while run.alive() and time.monotonic() < end:
                 time.sleep(0.005)
             stops += stopped(run, rng.choice(SIGNALS), rng.choice([None, *range(ranks)]) if ranks > 1 else None)
@@ -74,8 +76,8 @@ def main():
         return stops
 
     def during(what, ranks, number):
-        # Held at the middle one of three evaluations, or at the second checkpoint.
-        order, step = {"save": ("checkpoint.write:2:sleep=2", 8), "evaluation": ("evaluation.batch:2:sleep=2", 12)}[what]
+        # Held at the second checkpoint, or between the first two batches of an evaluation.
+        order, step = {"save": ("checkpoint.write:2:sleep=2", 8), "evaluation": ("evaluation.batch:1:sleep=2", 12)}[what]
         folder = campaign.folder(f"{what}_{ranks}_{number.name}")
         run = Run(campaign, folder, settings(ranks), ranks, fail=order).wait_step(step)
         time.sleep(0.3)
