@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "hrm/base/failpoint.h"
+#include "hrm/base/text.h"
 
 namespace hrm {
 namespace {
@@ -53,9 +54,13 @@ int open_retrying(const fs::path& path, int flags, mode_t mode = 0) {
 }
 
 // Opens a regular, readable file and returns its size.
-int open_for_reading(const fs::path& path, ExitCode code, size_t* size) {
-  const int fd = open_retrying(path, O_RDONLY);
+int open_for_reading(const fs::path& path, ExitCode code, size_t* size, Links links = Links::follow) {
+  // O_NONBLOCK: to open a pipe would wait for its writer. It changes nothing for regular files.
+  const int fd = open_retrying(path, O_RDONLY | O_NONBLOCK | (links == Links::refuse ? O_NOFOLLOW : 0));
   if (fd < 0) {
+    if (errno == ELOOP && links == Links::refuse) {
+      fail(code, "'", path.string(), "' is a symbolic link; the file itself is needed here");
+    }
     if (errno == ENOENT || errno == ENOTDIR) fail(code, "the file '", path.string(), "' does not exist");
     fail(code, "cannot read '", path.string(), "': ", reason(errno));
   }
@@ -123,8 +128,8 @@ void write_parts(const fs::path& path, const fs::path& shown, std::span<const st
 
 }  // namespace
 
-MappedFile::MappedFile(const fs::path& path, ExitCode code) : path_(path) {
-  const Descriptor file(open_for_reading(path, code, &size_));
+MappedFile::MappedFile(const fs::path& path, ExitCode code, Links links) : path_(path) {
+  const Descriptor file(open_for_reading(path, code, &size_, links));
   if (size_ == 0) return;  // mmap refuses empty ranges
   void* memory = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, file.get(), 0);
   if (memory == MAP_FAILED) fail(code, "cannot map '", path.string(), "' into memory: ", reason(errno));
@@ -145,9 +150,13 @@ MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
   return *this;
 }
 
-std::string read_text(const fs::path& path, ExitCode code) {
+std::string read_text(const fs::path& path, ExitCode code, uint64_t most) {
   size_t size = 0;
   const Descriptor file(open_for_reading(path, code, &size));
+  const auto check = [&](uint64_t bytes) {
+    if (bytes > most) fail(code, "'", path.string(), "' is larger than the ", human_bytes(most), " that are read here");
+  };
+  check(size);
   std::string text;
   // The size is only a hint: files under /proc report zero.
   text.resize(size + 1);
@@ -159,6 +168,7 @@ std::string read_text(const fs::path& path, ExitCode code) {
     if (got < 0) fail(code, "cannot read '", path.string(), "': ", reason(errno));
     if (got == 0) break;
     used += static_cast<size_t>(got);
+    check(used);
   }
   text.resize(used);
   return text;

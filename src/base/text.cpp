@@ -1,6 +1,7 @@
 #include "hrm/base/text.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <cstdio>
 
@@ -159,6 +160,30 @@ std::string printable(std::string_view text) {
 
 std::string printable_lines(std::string_view text) {
   return escaped(text, [](unsigned char) -> const char* { return nullptr; });
+}
+
+std::string printable_start(std::string_view text, size_t most) {
+  if (text.size() <= most) return printable(text);
+  // Not in the middle of a character: the part would look like damage.
+  size_t end = most;
+  while (end > 0 && most - end < 3 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) --end;
+  return printable(text.substr(0, end)) + "...";
+}
+
+std::optional<uint64_t> whole_number(std::string_view text) {
+  uint64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (text.empty() || error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return value;
+}
+
+bool is_plain_file_name(std::string_view name) {
+  constexpr size_t kLongest = 128;
+  const auto plain = [](char c) {
+    return (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '.' || c == '_' || c == '-';
+  };
+  return !name.empty() && name.size() <= kLongest && name[0] != '.' && name[0] != '-' &&
+         std::all_of(name.begin(), name.end(), plain);
 }
 
 }  // namespace hrm

@@ -1,81 +1,18 @@
 #include "checkpoint/manifest.h"
 
 #include <cstdio>
-#include <nlohmann/json.hpp>
 
 #include "hrm/base/hash.h"
-#include "hrm/base/text.h"
 
 namespace hrm::checkpoint {
 namespace {
-
-constexpr std::string_view kFormatName = "hrm-checkpoint";
-constexpr std::string_view kDigestLine = "  \"digest\": \"";
 
 template <class... Args>
 [[noreturn]] void damaged(const Args&... args) {
   fail(ExitCode::checkpoint, args...);
 }
 
-const char* kind_name(CheckpointKind kind) {
-  return kind == CheckpointKind::full ? "full" : "weights";
-}
-
-// The end of the file that belongs to a body with this digest.
-std::string digest_tail(const std::string& digest) {
-  return cat(kDigestLine, digest, "\"\n}\n");
-}
-
 }  // namespace
-
-std::string manifest_text(const Manifest& manifest) {
-  nlohmann::ordered_json json;
-  json["format"] = kFormatName;
-  json["version"] = kFormatVersion;
-  json["kind"] = kind_name(manifest.kind);
-  json["step"] = manifest.step;
-  json["info"] = nlohmann::ordered_json::object();
-  for (const auto& [key, value] : manifest.info) json["info"][key] = printable(value);
-  for (const auto& [name, fact] : manifest.files) {
-    json["files"][name] = {{"bytes", fact.bytes}, {"xxh3_128", fact.digest}};
-  }
-  std::string body = json.dump(2);
-  body.resize(body.size() - 2);  // "\n}"
-  body += ",\n";
-  return body + digest_tail(digest_hex(as_bytes(body)));
-}
-
-Manifest parse_manifest(std::string_view text) {
-  const size_t at = text.rfind(kDigestLine);
-  if (at == std::string_view::npos) damaged(kManifestFile, " is damaged: it has no digest");
-  const std::string_view body = text.substr(0, at);
-  if (text.substr(at) != digest_tail(digest_hex(as_bytes(body)))) {
-    damaged(kManifestFile, " is damaged: its digest does not fit");
-  }
-  try {
-    const auto json = nlohmann::json::parse(text);
-    if (json.at("format") != kFormatName) damaged(kManifestFile, " is no checkpoint manifest");
-    const int64_t version = json.at("version").get<int64_t>();
-    if (version != kFormatVersion) {
-      damaged("it has format version ", version, ", this program reads version ", kFormatVersion);
-    }
-    Manifest manifest;
-    const std::string kind = json.at("kind").get<std::string>();
-    if (kind != "full" && kind != "weights") damaged("it is of the unknown kind '", printable(kind), "'");
-    manifest.kind = kind == "full" ? CheckpointKind::full : CheckpointKind::weights;
-    manifest.step = json.at("step").get<int64_t>();
-    manifest.info = json.at("info").get<std::map<std::string, std::string>>();
-    for (const auto& [name, fact] : json.at("files").items()) {
-      if (name.empty() || name[0] == '.' || name.find('/') != std::string::npos) {
-        damaged(kManifestFile, " lists a file outside the directory: '", printable(name), "'");
-      }
-      manifest.files[name] = {fact.at("bytes").get<uint64_t>(), fact.at("xxh3_128").get<std::string>()};
-    }
-    return manifest;
-  } catch (const nlohmann::json::exception& error) {
-    damaged(kManifestFile, " is malformed: ", error.what());
-  }
-}
 
 std::string step_name(int64_t step) {
   char text[32];
@@ -110,12 +47,12 @@ void VerifiedCheckpoint::verify(const std::string& only) {
   if (!std::filesystem::is_directory(dir_, ignored)) damaged("it is no directory");
   const std::filesystem::path manifest = dir_ / kManifestFile;
   if (!std::filesystem::exists(manifest, ignored)) damaged(kManifestFile, " is missing");
-  manifest_ = parse_manifest(as_text(MappedFile(manifest, ExitCode::checkpoint).bytes()));
+  manifest_ = parse_manifest(as_text(MappedFile(manifest, ExitCode::checkpoint, Links::refuse).bytes()));
 
   for (const auto& [name, fact] : manifest_.files) {
     if (!only.empty() && name != only) continue;
     if (!std::filesystem::exists(dir_ / name, ignored)) damaged(name, " is missing");
-    const MappedFile& file = files_.emplace(name, MappedFile(dir_ / name, ExitCode::checkpoint)).first->second;
+    const MappedFile& file = files_.emplace(name, MappedFile(dir_ / name, ExitCode::checkpoint, Links::refuse)).first->second;
     if (file.bytes().size() != fact.bytes) {
       damaged(name, " has ", file.bytes().size(), " bytes instead of ", fact.bytes);
     }

@@ -1,41 +1,17 @@
 #pragma once
-// manifest.json: what a checkpoint directory must hold, byte for byte. No tensors here.
+// A checkpoint directory beside its manifest. No tensors here.
 
 #include <cstdint>
 #include <filesystem>
 #include <map>
 #include <span>
 #include <string>
-#include <string_view>
 
 #include "hrm/base/file.h"
 #include "hrm/checkpoint/checkpoint.h"
+#include "hrm/formats/manifest.h"
 
 namespace hrm::checkpoint {
-
-inline constexpr int64_t kFormatVersion = 1;
-inline constexpr const char* kModelFile = "model.pt";
-inline constexpr const char* kStateFile = "state.safetensors";
-inline constexpr const char* kConfigFile = "config.json";
-inline constexpr const char* kManifestFile = "manifest.json";
-
-struct FileFact {
-  uint64_t bytes = 0;
-  std::string digest;  // XXH3-128, hex
-};
-
-struct Manifest {
-  int64_t step = 0;
-  CheckpointKind kind = CheckpointKind::full;
-  std::map<std::string, std::string> info;
-  std::map<std::string, FileFact> files;
-};
-
-// The text of manifest.json. Its last member is the digest of all bytes before that member's line.
-std::string manifest_text(const Manifest& manifest);
-
-// The inverse. Throws Error(checkpoint) with the reason alone ("manifest.json is damaged"), without a path.
-Manifest parse_manifest(std::string_view text);
 
 // "step-000000042"
 std::string step_name(int64_t step);

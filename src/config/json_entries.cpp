@@ -4,11 +4,17 @@
 #include <unordered_map>
 
 #include "hrm/base/error.h"
+#include "hrm/base/text.h"
+#include "hrm/config/load.h"
 
 namespace hrm::config {
 namespace {
 
 using nlohmann::json;
+
+// A key's path is kept for every object that is open, so depth costs memory by its square.
+constexpr size_t kMaxDepth = 16;
+constexpr size_t kMaxKey = 256;  // of one name in a path
 
 // Reads characters and counts the lines passed. The lexer has read exactly up to a key's closing quote when it reports
 // the key, so the count then is the key's line.
@@ -70,6 +76,7 @@ class Collector : public nlohmann::json_sax<json> {
   bool binary(binary_t&) override { return scalar(nullptr); }
 
   bool start_object(std::size_t) override {
+    check_depth();
     if (arrays_ > 0) return true;
     if (inside_) add(json::object());
     inside_ = true;
@@ -79,6 +86,8 @@ class Collector : public nlohmann::json_sax<json> {
   }
   bool key(string_t& value) override {
     if (arrays_ > 0) return true;
+    require(value.size() <= kMaxKey, ExitCode::usage, name_, ":", line_, ": the key '", printable_start(value),
+            "' is longer than ", kMaxKey, " bytes");
     key_ = prefix_ + value;
     key_line_ = line_;
     return true;
@@ -90,6 +99,7 @@ class Collector : public nlohmann::json_sax<json> {
     return true;
   }
   bool start_array(std::size_t) override {
+    check_depth();
     if (arrays_++ == 0) add(json::array());
     return true;
   }
@@ -99,10 +109,14 @@ class Collector : public nlohmann::json_sax<json> {
   }
   bool parse_error(std::size_t, const std::string&, const json::exception& e) override {
     const SyntaxError error = read_syntax_error(e.what(), line_);
-    fail(ExitCode::usage, name_, ":", error.line, ": this is not valid JSON: ", error.what);
+    fail(ExitCode::usage, name_, ":", error.line, ": this is not valid JSON: ", printable_start(error.what, 300));
   }
 
  private:
+  void check_depth() const {
+    require(prefixes_.size() + static_cast<size_t>(arrays_) < kMaxDepth, ExitCode::usage, name_, ":", line_,
+            ": the entries nest more than ", kMaxDepth, " deep");
+  }
   bool scalar(json value) {
     if (arrays_ == 0) add(std::move(value));
     return true;
@@ -111,7 +125,8 @@ class Collector : public nlohmann::json_sax<json> {
     require(inside_, ExitCode::usage, name_, ":", line_,
             ": a configuration is a JSON object; put its entries between { and }");
     const auto [first, is_new] = lines_.emplace(key_, key_line_);
-    require(is_new, ExitCode::usage, name_, ":", key_line_, ": key '", key_, "' = ", value.dump(),
+    require(is_new, ExitCode::usage, name_, ":", key_line_, ": key '", printable_start(key_), "' = ",
+            printable_start(value.dump()),
             " stands twice, first in line ", first->second, "; keep one of them");
     entries.push_back({key_, key_line_, std::move(value)});
   }
@@ -130,6 +145,8 @@ class Collector : public nlohmann::json_sax<json> {
 }  // namespace
 
 std::vector<JsonEntry> parse_json_entries(const std::string& text, const std::string& name) {
+  require(text.size() <= kMaxConfigBytes, ExitCode::usage, name, ": a configuration of ", human_bytes(text.size()),
+          " is too long; at most ", human_bytes(kMaxConfigBytes), " are read");
   int line = 1;
   Collector collector(name, line);
   const LineCountingIterator begin(text.data(), &line), end(text.data() + text.size(), &line);

@@ -261,8 +261,8 @@ void apply_text(Loading& loading, const std::string& text, const std::string& na
     if (entry.value.is_object() && is_group(entry.key)) continue;  // its members follow
     const std::string key = canonical(entry.key);
     const auto [first, is_new] = seen.emplace(key == kMixedPrecision ? "precision.compute" : key, entry.key);
-    require(is_new, ExitCode::usage, place(origin), ": '", entry.key, "' = ", shown(entry.value), " and '",
-            first->second, "' are two names of one value; keep one of them");
+    require(is_new, ExitCode::usage, place(origin), ": '", shown(entry.key), "' = ", shown(entry.value), " and '",
+            shown(first->second), "' are two names of one value; keep one of them");
     set_any(loading, entry.key, key, entry.value, origin);
     places[key] = origin;
     // Entries of a file have no order: what it says about TF32 holds for the precision that it names.
@@ -288,7 +288,10 @@ void apply_override(Loading& loading, const std::string& argument) {
   const std::string key = canonical(typed);
   require(!is_section(key), ExitCode::usage, place(origin), ": '", key, "' is a section; give one of its keys, e.g. ",
           first_key_of(key), "=VALUE");
-  json value = json::parse(text, nullptr, /*allow_exceptions=*/false);
+  // No key takes a list or an object: as a text it is refused with it, whatever nests inside.
+  const size_t first = std::min(text.find_first_not_of(" \t\r\n"), text.size());
+  const bool container = first < text.size() && (text[first] == '[' || text[first] == '{');
+  json value = container ? json(text) : json::parse(text, nullptr, /*allow_exceptions=*/false);
   const Field* field = find_field(key);
   const bool wants_text =
       field && (std::holds_alternative<OneOf>(field->rule) || std::holds_alternative<AnyText>(field->rule));
@@ -378,7 +381,7 @@ LoadedConfig load_config(const std::vector<std::string>& files, const std::vecto
   for (const std::string& file : files) {
     std::string text;
     try {
-      text = read_text(file, ExitCode::usage);
+      text = read_text(file, ExitCode::usage, kMaxConfigBytes);
     } catch (const Error& e) {
       fail(ExitCode::usage, "--config: ", e.what(), "; the folder configs/ holds complete configurations");
     }

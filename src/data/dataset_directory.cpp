@@ -6,8 +6,10 @@
 #include "data/token_rows.h"
 #include "hrm/base/error.h"
 #include "hrm/base/file.h"
+#include "hrm/base/text.h"
 #include "hrm/data/maze.h"
 #include "hrm/data/sudoku.h"
+#include "hrm/formats/json.h"
 #include "hrm/formats/npy.h"
 
 namespace hrm::data {
@@ -20,13 +22,13 @@ namespace fs = std::filesystem;
 // larger ones row by row as they are read.
 constexpr int64_t kScanAtOpen = int64_t{1} << 25;
 
+// identifiers.json has a name for each puzzle.
+constexpr JsonLimits kJsonLimits{.bytes = size_t{256} << 20, .depth = 8};
+// Far above any puzzle; a file of no bytes may claim any length.
+constexpr int64_t kMaxSeqLen = int64_t{1} << 24;
+
 json parse_json_file(const fs::path& path) {
-  const std::string text = read_text(path, ExitCode::data);
-  try {
-    return json::parse(text);
-  } catch (const json::parse_error& error) {
-    fail(ExitCode::data, path.string(), ": is no valid JSON (at byte ", error.byte, ")");
-  }
+  return parse_json(read_text(path, ExitCode::data, kJsonLimits.bytes), path.string(), ExitCode::data, kJsonLimits);
 }
 
 // The fields of dataset.json.
@@ -127,7 +129,14 @@ class DirectoryDataset final : public PuzzleDataset {
     require(meta_.blank_identifier_id < meta_.num_puzzle_identifiers, ExitCode::data, meta_path.string(),
             ": \"blank_identifier_id\" is ", meta_.blank_identifier_id, ", but there are ",
             meta_.num_puzzle_identifiers, " identifiers");
-    for (const std::string& set : reader.texts("sets")) add_set(dir, set);
+    require(meta_.seq_len <= kMaxSeqLen, ExitCode::data, meta_path.string(), ": \"seq_len\" is ", meta_.seq_len,
+            ", must be at most ", kMaxSeqLen);
+    for (const std::string& set : reader.texts("sets")) {
+      // It becomes part of paths.
+      require(is_plain_file_name(set), ExitCode::data, meta_path.string(), ": \"sets\" names '", printable_start(set),
+              "'; letters, digits and . _ - make a name");
+      add_set(dir, set);
+    }
     require(reader.integer("total_groups", 0) == num_groups(), ExitCode::data, meta_path.string(),
             ": \"total_groups\" is ", reader.integer("total_groups", 0), ", but the sets have ", num_groups());
     // TRM's builders write this too, HRM's do not.

@@ -7,6 +7,7 @@
 #include "hrm/base/error.h"
 #include "hrm/base/log.h"
 #include "hrm/base/philox.h"
+#include "hrm/base/text.h"
 #include "hrm/data/maze.h"
 #include "hrm/formats/csv.h"
 
@@ -65,8 +66,8 @@ Parsed parse_maze(size_t cells, std::string_view question, std::string_view answ
 
 class PuzzleCsvReader {
  public:
-  PuzzleCsvReader(const std::filesystem::path& path, const PuzzleCsvOptions& options)
-      : path_(path), options_(options), reader_(path) {
+  PuzzleCsvReader(CsvReader reader, const std::string& origin, const PuzzleCsvOptions& options)
+      : origin_(origin), options_(options), reader_(std::move(reader)) {
     question_ = find_column("question", "q");
     answer_ = find_column("answer", "a");
     if (options_.min_rating > 0) rating_ = reader_.column("rating");
@@ -85,12 +86,12 @@ class PuzzleCsvReader {
       result_.rows.labels.insert(result_.rows.labels.end(), parsed.label.begin(), parsed.label.end());
       lines_.push_back(row.line);
       if (options_.progress && lines_.size() % 65536 == 0) {
-        log::progress(cat("reading ", path_.string(), ": ", lines_.size(), " puzzles"));
+        log::progress(cat("reading ", origin_, ": ", lines_.size(), " puzzles"));
       }
     }
     if (options_.progress) log::progress_done();
-    require(result_.lines_read > 0, ExitCode::data, path_.string(), ": holds no puzzles, only the header");
-    require(!lines_.empty(), ExitCode::data, path_.string(), ": none of its ", result_.lines_read, " puzzles is rated ",
+    require(result_.lines_read > 0, ExitCode::data, origin_, ": holds no puzzles, only the header");
+    require(!lines_.empty(), ExitCode::data, origin_, ": none of its ", result_.lines_read, " puzzles is rated ",
             options_.min_rating, " or above");
     if (options_.subsample > 0) subsample();
     if (!maze_ && static_cast<int64_t>(lines_.size()) <= options_.check_unique_up_to) check_unique();
@@ -131,7 +132,7 @@ class PuzzleCsvReader {
     int64_t rating = 0;
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), rating);
     if (error != std::errc() || end != text.data() + text.size()) {
-      reader_.fail_at(row.line, cat("the rating \"", text, "\" is not an integer"));
+      reader_.fail_at(row.line, cat("the rating \"", printable_start(text), "\" is not an integer"));
     }
     return rating;
   }
@@ -140,7 +141,7 @@ class PuzzleCsvReader {
   void subsample() {
     const int64_t count = static_cast<int64_t>(lines_.size());
     require(options_.subsample <= count, ExitCode::usage, "a subsample of ", options_.subsample,
-            " puzzles cannot be taken of the ", count, " in ", path_.string());
+            " puzzles cannot be taken of the ", count, " in ", origin_);
     std::vector<int64_t> order(count);
     std::iota(order.begin(), order.end(), int64_t{0});
     CounterRng rng(options_.seed, Stream::subset, 0);
@@ -171,7 +172,7 @@ class PuzzleCsvReader {
         reader_.fail_at(lines_[i], "the puzzle has more than one solution");
       }
       if (options_.progress && (i + 1) % 4096 == 0) {
-        log::progress(cat("solving ", path_.string(), ": ", i + 1, " of ", lines_.size(), " puzzles"));
+        log::progress(cat("solving ", origin_, ": ", i + 1, " of ", lines_.size(), " puzzles"));
       }
     }
     if (options_.progress) log::progress_done();
@@ -186,7 +187,7 @@ class PuzzleCsvReader {
     rows.group_indices = rows.puzzle_indices;
   }
 
-  std::filesystem::path path_;
+  std::string origin_;
   PuzzleCsvOptions options_;
   CsvReader reader_;
   size_t question_ = 0, answer_ = 0, rating_ = 0;
@@ -198,7 +199,12 @@ class PuzzleCsvReader {
 }  // namespace
 
 PuzzleCsv read_puzzle_csv(const std::filesystem::path& path, const PuzzleCsvOptions& options) {
-  return PuzzleCsvReader(path, options).read();
+  return PuzzleCsvReader(CsvReader(path), path.string(), options).read();
+}
+
+PuzzleCsv parse_puzzle_csv(std::span<const std::byte> bytes, const std::string& origin,
+                           const PuzzleCsvOptions& options) {
+  return PuzzleCsvReader(CsvReader(bytes, origin), origin, options).read();
 }
 
 }  // namespace hrm::data

@@ -8,6 +8,9 @@
 namespace hrm {
 namespace {
 
+// Of one row: each takes 16 bytes of memory, a comma one of the file.
+constexpr size_t kMaxFields = 4096;
+
 const char* find_char(const char* at, const char* end, char c) {
   const void* found = at == end ? nullptr : std::memchr(at, c, static_cast<size_t>(end - at));
   return found ? static_cast<const char*>(found) : end;
@@ -38,7 +41,7 @@ void CsvReader::start(std::span<const std::byte> bytes) {
   if (!read_fields(row)) fail(code_, origin_, ": the file is empty; a header row is needed");
   for (const std::string_view field : row.fields) {
     if (std::find(columns_.begin(), columns_.end(), field) != columns_.end()) {
-      fail_at(row.line, "the column '" + printable(field) + "' occurs twice in the header row");
+      fail_at(row.line, "the column '" + printable_start(field) + "' occurs twice in the header row");
     }
     columns_.emplace_back(field);
   }
@@ -52,7 +55,7 @@ size_t CsvReader::column(const std::string& name) const {
   const auto found = std::find(columns_.begin(), columns_.end(), name);
   if (found != columns_.end()) return static_cast<size_t>(found - columns_.begin());
   std::string list;
-  for (const std::string& column : columns_) list += (list.empty() ? "" : ", ") + printable(column);
+  for (const std::string& column : columns_) list += (list.empty() ? "" : ", ") + printable_start(column);
   fail(code_, origin_, ": there is no column '", name, "'; the columns are: ", list);
 }
 
@@ -66,6 +69,11 @@ bool CsvReader::next(CsvRow& row) {
 
 void CsvReader::fail_at(size_t line, const std::string& reason) const {
   fail(code_, origin_, ":", line, ": ", reason);
+}
+
+void CsvReader::add_field(CsvRow& row, std::string_view field) {
+  if (row.fields.size() == kMaxFields) fail_at(row.line, cat("the row has more than ", kMaxFields, " fields"));
+  row.fields.push_back(field);
 }
 
 bool CsvReader::read_fields(CsvRow& row) {
@@ -88,7 +96,7 @@ bool CsvReader::read_fields(CsvRow& row) {
     }
     while (true) {
       const char* comma = find_char(at_, stop, ',');
-      row.fields.push_back(view(at_, comma));
+      add_field(row, view(at_, comma));
       if (comma == stop) break;
       at_ = comma + 1;
     }
@@ -125,7 +133,7 @@ void CsvReader::read_quoted_row(CsvRow& row) {
         at_ = quote + 1;
         break;
       }
-      row.fields.push_back(field);
+      add_field(row, field);
     } else {
       const char* begin = at_;
       while (at_ != end_ && *at_ != ',' && *at_ != '\n') {
@@ -133,7 +141,7 @@ void CsvReader::read_quoted_row(CsvRow& row) {
         ++at_;
       }
       const bool crlf = at_ != begin && at_[-1] == '\r' && (at_ == end_ || *at_ == '\n');
-      row.fields.push_back(view(begin, crlf ? at_ - 1 : at_));
+      add_field(row, view(begin, crlf ? at_ - 1 : at_));
     }
     if (at_ != end_ && *at_ == ',') {
       ++at_;

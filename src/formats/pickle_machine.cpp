@@ -11,9 +11,10 @@ namespace {
 
 // Far above any real state dict, whose pickle takes about 150 bytes per tensor. They bound the memory that a hostile
 // file can claim.
-constexpr size_t kMaxPickle = size_t{64} << 20;
-constexpr size_t kMaxNodes = size_t{8} << 20;
-constexpr size_t kMaxTensors = size_t{1} << 18;
+constexpr size_t kMaxPickle = size_t{32} << 20;
+constexpr size_t kMaxNodes = size_t{2} << 20;  // also of entries in the memo
+constexpr size_t kMaxTensors = 100'000;
+constexpr size_t kMaxMarks = 1024;  // containers that are open inside one another
 constexpr size_t kMaxDimensions = 64;
 // Texts can be shared between many values through the memo; these are copied.
 constexpr size_t kMaxName = 512;
@@ -155,6 +156,7 @@ void Machine::push_tuple(std::vector<Ref> items) {
 }
 
 void Machine::put(uint64_t slot) {
+  if (memo_.size() >= kMaxNodes) fail(code_, origin_, ": the pickle holds more than ", kMaxNodes, " memo entries");
   memo_[slot] = top();
 }
 
@@ -190,6 +192,7 @@ void Machine::step(unsigned char op) {
       done_ = true;
       return;
     case '(':  // MARK
+      if (marks_.size() >= kMaxMarks) malformed("containers nest too deeply");
       marks_.push_back(stack_.size());
       return;
     case '0':  // POP

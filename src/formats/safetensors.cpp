@@ -11,8 +11,11 @@
 namespace hrm {
 namespace {
 
-// The limit of the reference implementation.
-constexpr uint64_t kMaxHeader = 100'000'000;
+// Far above any file of ours: about 130 bytes of header per tensor.
+constexpr uint64_t kMaxHeader = uint64_t{16} << 20;
+constexpr size_t kMaxTensors = 100'000;
+constexpr size_t kMaxDimensions = 64;
+constexpr size_t kMaxName = 1024;
 constexpr size_t kPrefix = 8;
 constexpr const char* kMetadata = "__metadata__";
 
@@ -22,69 +25,166 @@ uint64_t load_u64(std::span<const std::byte> bytes) {
   return value;
 }
 
-// Refuses what a JSON library would let pass: keys that occur twice in one object (the last would win silently), and
-// nesting that no header has.
-class StrictKeys {
- public:
-  using Event = nlohmann::json::parse_event_t;
+// One tensor of the header.
+struct Described {
+  std::string name;
+  DType dtype = DType::f32;
+  std::vector<int64_t> shape;
+  uint64_t begin = 0, end = 0;  // of the data
+};
 
-  bool operator()(int depth, Event event, nlohmann::json& value) {
-    if (depth > 8) problem_ = "nested too deeply";
-    if (event == Event::object_start) {
-      keys_.emplace_back();
-    } else if (event == Event::object_end) {
-      if (!keys_.empty()) keys_.pop_back();
-    } else if (event == Event::key && !keys_.empty()) {
-      const std::string& key = value.get_ref<const std::string&>();
-      if (!keys_.back().insert(key).second) problem_ = "'" + printable(key) + "' occurs twice";
+// Takes the header value by value: what no header holds is refused where it stands, so that memory grows with tensors
+// alone and nothing nests deeper than name -> description -> shape. Throws Error without the file's name; the caller adds it.
+class HeaderReader final : public nlohmann::json_sax<nlohmann::json> {
+ public:
+  explicit HeaderReader(uint64_t data_size) : data_size_(data_size) {}
+
+  std::vector<Described> tensors;
+  std::map<std::string, std::string> metadata;
+
+  bool null() override { refuse_value(); }
+  bool boolean(bool) override { refuse_value(); }
+  bool number_integer(number_integer_t) override { refuse_value(); }
+  bool number_float(number_float_t, const string_t&) override { refuse_value(); }
+  bool binary(binary_t&) override { refuse_value(); }
+
+  bool number_unsigned(number_unsigned_t value) override {
+    if (place_ == Place::shape) {
+      if (value > static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) bad("its shape is too large");
+      if (tensor().shape.size() == kMaxDimensions) bad("it has more than 64 dimensions");
+      tensor().shape.push_back(static_cast<int64_t>(value));
+    } else if (place_ == Place::offsets) {
+      if (offsets_ == 2) bad("it has more than two data_offsets");
+      (offsets_++ == 0 ? tensor().begin : tensor().end) = value;
+    } else {
+      refuse_value();
     }
-    if (!problem_.empty()) throw Error(ExitCode::data, problem_);
     return true;
   }
 
- private:
-  std::vector<std::set<std::string>> keys_;
-  std::string problem_;
-};
-
-uint64_t unsigned_number(const nlohmann::json& value, const char* what) {
-  if (!value.is_number_unsigned()) fail(ExitCode::data, what, " must be whole numbers of zero or more");
-  return value.get<uint64_t>();
-}
-
-struct Range {
-  uint64_t begin;
-  uint64_t end;
-};
-
-// One tensor of the header. Throws Error without the file's name; the caller adds it.
-Range read_tensor(const nlohmann::json& value, uint64_t data_size, ArrayView* view) {
-  const ExitCode code = ExitCode::data;
-  require(value.is_object(), code, "its description is not an object");
-  require(value.contains("dtype") && value["dtype"].is_string(), code, "it has no dtype");
-  require(value.contains("shape") && value["shape"].is_array(), code, "it has no shape");
-  require(value.contains("data_offsets") && value["data_offsets"].is_array() && value["data_offsets"].size() == 2, code,
-          "it has no data_offsets");
-  require(value.size() == 3, code, "it has other keys than dtype, shape and data_offsets");
-  const std::string& type = value["dtype"].get_ref<const std::string&>();
-  const auto dtype = dtype_from_name(type);
-  require(dtype.has_value(), code, "the element type '", printable(type), "' is not supported");
-  view->dtype = *dtype;
-  for (const auto& size : value["shape"]) {
-    const uint64_t number = unsigned_number(size, "sizes");
-    require(number <= static_cast<uint64_t>(std::numeric_limits<int64_t>::max()), code, "its shape is too large");
-    view->shape.push_back(static_cast<int64_t>(number));
+  bool string(string_t& value) override {
+    if (place_ == Place::metadata) {
+      metadata[key_] = std::move(value);
+    } else if (place_ == Place::tensor && key_ == "dtype") {
+      const auto dtype = dtype_from_name(value);
+      if (!dtype) bad("the element type '", printable_start(value), "' is not supported");
+      tensor().dtype = *dtype;
+    } else {
+      refuse_value();
+    }
+    return true;
   }
-  const auto needed = array_bytes(view->dtype, view->shape);
-  require(needed.has_value(), code, "its shape ", shape_text(view->shape), " is too large");
-  const Range range{unsigned_number(value["data_offsets"][0], "data_offsets"),
-                    unsigned_number(value["data_offsets"][1], "data_offsets")};
-  require(range.begin <= range.end && range.end <= data_size, code, "its data_offsets [", range.begin, ", ", range.end,
-          "] leave the file's ", data_size, " bytes of data; the file may be truncated");
-  require(range.end - range.begin == static_cast<uint64_t>(*needed), code, "its shape ", shape_text(view->shape),
-          " takes ", *needed, " bytes, but its data_offsets hold ", range.end - range.begin);
-  return range;
-}
+
+  bool start_object(std::size_t) override {
+    if (place_ == Place::outside) {
+      place_ = Place::top;
+    } else if (place_ == Place::top && key_ == kMetadata) {
+      place_ = Place::metadata;
+    } else if (place_ == Place::top) {
+      if (tensors.size() == kMaxTensors) bad("the header lists more than ", kMaxTensors, " tensors");
+      tensors.emplace_back().name = key_;
+      keys_.clear();
+      offsets_ = 0;
+      place_ = Place::tensor;
+    } else {
+      refuse_value();
+    }
+    return true;
+  }
+
+  bool end_object() override {
+    if (place_ == Place::tensor) {
+      finish_tensor();
+      place_ = Place::top;
+    } else {
+      place_ = place_ == Place::metadata ? Place::top : Place::outside;
+    }
+    return true;
+  }
+
+  bool start_array(std::size_t) override {
+    if (place_ != Place::tensor || key_ == "dtype") refuse_value();
+    place_ = key_ == "shape" ? Place::shape : Place::offsets;
+    return true;
+  }
+
+  bool end_array() override {
+    place_ = Place::tensor;
+    return true;
+  }
+
+  bool key(string_t& value) override {
+    if (place_ == Place::tensor && value != "dtype" && value != "shape" && value != "data_offsets") {
+      bad("it has other keys than dtype, shape and data_offsets");
+    }
+    if (value.size() > kMaxName) bad("a name is longer than ", kMaxName, " bytes");
+    std::set<std::string>& seen = place_ == Place::top ? names_ : place_ == Place::metadata ? metadata_keys_ : keys_;
+    if (!seen.insert(value).second) {
+      fail(ExitCode::data, "the safetensors header is malformed: '", printable(value), "' occurs twice");
+    }
+    key_ = std::move(value);
+    return true;
+  }
+
+  bool parse_error(std::size_t, const std::string&, const nlohmann::json::exception& error) override {
+    fail(ExitCode::data, "the safetensors header is not JSON: ", printable_start(error.what(), 200));
+  }
+
+ private:
+  enum class Place { outside, top, metadata, tensor, shape, offsets };
+
+  Described& tensor() { return tensors.back(); }
+
+  template <class... Args>
+  [[noreturn]] void bad(const Args&... what) const {
+    const bool inside = place_ == Place::tensor || place_ == Place::shape || place_ == Place::offsets;
+    if (inside) fail(ExitCode::data, "the tensor '", printable(tensors.back().name), "' is malformed: ", what...);
+    fail(ExitCode::data, "the safetensors header is malformed: ", what...);
+  }
+
+  [[noreturn]] void refuse_value() const {
+    switch (place_) {
+      case Place::outside:
+        bad("it is not an object");
+      case Place::top:
+        if (key_ == kMetadata) fail(ExitCode::data, "the metadata are not an object");
+        fail(ExitCode::data, "the tensor '", printable(key_), "' is malformed: its description is not an object");
+      case Place::metadata:
+        fail(ExitCode::data, "the metadata entry '", printable(key_), "' is not text");
+      case Place::tensor:
+        bad("it has no ", key_, " of the right type");
+      case Place::shape:
+        bad("sizes must be whole numbers of zero or more");
+      case Place::offsets:
+        bad("data_offsets must be whole numbers of zero or more");
+    }
+    bad("it is malformed");
+  }
+
+  void finish_tensor() {
+    for (const char* name : {"dtype", "shape", "data_offsets"}) {
+      if (keys_.count(name) == 0) bad("it has no ", name);
+    }
+    if (offsets_ != 2) bad("it has fewer than two data_offsets");
+    const Described& it = tensor();
+    const auto needed = array_bytes(it.dtype, it.shape);
+    if (!needed) bad("its shape ", shape_text(it.shape), " is too large");
+    if (it.begin > it.end || it.end > data_size_) {
+      bad("its data_offsets [", it.begin, ", ", it.end, "] leave the file's ", data_size_,
+          " bytes of data; the file may be truncated");
+    }
+    if (it.end - it.begin != static_cast<uint64_t>(*needed)) {
+      bad("its shape ", shape_text(it.shape), " takes ", *needed, " bytes, but its data_offsets hold ",
+          it.end - it.begin);
+    }
+  }
+
+  const uint64_t data_size_;
+  Place place_ = Place::outside;
+  std::string key_;
+  std::set<std::string> names_, metadata_keys_, keys_;  // keys_: of the tensor that is open
+  int offsets_ = 0;
+};
 
 }  // namespace
 
@@ -110,52 +210,25 @@ void SafetensorsFile::read(std::span<const std::byte> bytes) {
   require(!text.empty() && text.front() == '{', code_, origin_, ": not a safetensors file (no JSON header)");
   const std::span<const std::byte> data = bytes.subspan(kPrefix + header_size);
 
-  nlohmann::json header;
+  HeaderReader header(data.size());
   try {
-    header = nlohmann::json::parse(text.begin(), text.end(), StrictKeys());
-  } catch (const nlohmann::json::exception& e) {
-    fail(code_, origin_, ": the safetensors header is not JSON: ", printable(e.what()));
+    nlohmann::json::sax_parse(text.begin(), text.end(), &header);
   } catch (const Error& e) {
-    fail(code_, origin_, ": the safetensors header is malformed: ", e.what());
+    fail(code_, origin_, ": ", e.what());
   }
-  require(header.is_object(), code_, origin_, ": the safetensors header is not an object");
-
-  struct Placed {
-    Range range;
-    std::string name;
-  };
-  std::vector<Placed> placed;
-  for (const auto& [name, value] : header.items()) {
-    if (name == kMetadata) {
-      require(value.is_object(), code_, origin_, ": the metadata are not an object");
-      for (const auto& [key, entry] : value.items()) {
-        require(entry.is_string(), code_, origin_, ": the metadata entry '", printable(key), "' is not text");
-        metadata_[key] = entry.get<std::string>();
-      }
-      continue;
-    }
-    ArrayView view;
-    Range range{};
-    try {
-      range = read_tensor(value, data.size(), &view);
-    } catch (const Error& e) {
-      fail(code_, origin_, ": the tensor '", printable(name), "' is malformed: ", e.what());
-    }
-    view.bytes = data.subspan(range.begin, range.end - range.begin);
-    placed.push_back({range, name});
-    tensors_.emplace(name, std::move(view));
-  }
-
+  metadata_ = std::move(header.metadata);
   // Empty tensors share their begin with the next one, so the end decides between them.
-  std::sort(placed.begin(), placed.end(), [](const Placed& a, const Placed& b) {
-    return std::tie(a.range.begin, a.range.end) < std::tie(b.range.begin, b.range.end);
+  std::stable_sort(header.tensors.begin(), header.tensors.end(), [](const Described& a, const Described& b) {
+    return std::tie(a.begin, a.end) < std::tie(b.begin, b.end);
   });
   uint64_t at = 0;
-  for (const Placed& tensor : placed) {
-    require(tensor.range.begin == at, code_, origin_, ": the tensor '", printable(tensor.name),
-            tensor.range.begin < at ? "' overlaps the one before it" : "' leaves a gap before it");
-    at = tensor.range.end;
+  for (Described& tensor : header.tensors) {
+    require(tensor.begin == at, code_, origin_, ": the tensor '", printable(tensor.name),
+            tensor.begin < at ? "' overlaps the one before it" : "' leaves a gap before it");
+    at = tensor.end;
     names_.push_back(tensor.name);
+    tensors_.emplace(std::move(tensor.name),
+                     ArrayView{tensor.dtype, std::move(tensor.shape), data.subspan(tensor.begin, tensor.end - tensor.begin)});
   }
   require(at == data.size(), code_, origin_, ": ", data.size() - at, " bytes follow the last tensor");
 }
@@ -180,13 +253,21 @@ std::string safetensors_header(const std::vector<SafetensorsEntry>& entries,
   std::string text = "{";
   if (!metadata.empty()) {
     text += quoted(kMetadata) + ":{";
-    for (const auto& [key, value] : metadata) text += quoted(key) + ":" + quoted(value) + ",";
+    for (const auto& [key, value] : metadata) {
+      require(key.size() <= kMaxName, ExitCode::unexpected, "the metadata entry '", printable_start(key),
+              "' has too long a name for a safetensors file");
+      text += quoted(key) + ":" + quoted(value) + ",";
+    }
     text.back() = '}';
     text += ',';
   }
   std::set<std::string> seen;
   uint64_t at = 0;
+  require(entries.size() <= kMaxTensors, ExitCode::unexpected, "a safetensors file cannot hold ", entries.size(),
+          " tensors");
   for (const SafetensorsEntry& entry : entries) {
+    require(entry.name.size() <= kMaxName && entry.shape.size() <= kMaxDimensions, ExitCode::unexpected, "the tensor '",
+            printable_start(entry.name), "' has too long a name or shape for a safetensors file");
     require(entry.name != kMetadata && seen.insert(entry.name).second, ExitCode::unexpected, "the tensor name '",
             printable(entry.name), "' cannot be used twice in a safetensors file");
     const auto needed = array_bytes(entry.dtype, entry.shape);

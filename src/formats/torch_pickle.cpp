@@ -20,10 +20,12 @@ using pickle::Ref;
 // Shared and cyclic containers could unfold without end; real files stay far below.
 constexpr size_t kMaxDepth = 64;
 constexpr size_t kMaxVisits = size_t{1} << 20;
-constexpr size_t kMaxLeaves = size_t{1} << 18;
+constexpr size_t kMaxLeaves = size_t{1} << 17;
 constexpr size_t kMaxPath = 1024;
 // A tensor expanded by zero strides can be far larger than its storage. Copies may take this much more than the file.
-constexpr uint64_t kMaxExpansion = uint64_t{64} << 20;
+constexpr uint64_t kMaxExpansion = uint64_t{16} << 20;
+// Names of all values together. A long path can be given to many values in few bytes.
+constexpr uint64_t kMaxNames = uint64_t{64} << 20;
 
 bool is_contiguous(const Layout& layout) {
   int64_t expected = 1;
@@ -92,8 +94,8 @@ class Flattener {
       case Kind::none:
         return;
       case Kind::tensor:
-        tensors.push_back(tensor(node));
         leaf();
+        tensors.push_back(tensor(node));
         return;
       case Kind::integer:
         scalar(node.integer);
@@ -149,6 +151,8 @@ class Flattener {
 
   void leaf() {
     if (++leaves_ > kMaxLeaves) fail(code_, origin_, ": more than ", kMaxLeaves, " values");
+    if (path_.size() > name_budget_) fail(code_, origin_, ": the names of the values are too long");
+    name_budget_ -= path_.size();
   }
 
   template <class Value>
@@ -207,6 +211,7 @@ class Flattener {
   ExitCode code_;
   uint64_t copy_budget_;
   uint64_t text_budget_ = uint64_t{64} << 20;
+  uint64_t name_budget_ = kMaxNames;
   std::deque<std::vector<std::byte>>* copies_;
   std::map<std::string, std::span<const std::byte>> storages_;  // by key; each is checked once
   std::string path_;

@@ -23,6 +23,9 @@ constexpr uint16_t kZip64Field = 0x0001;
 // Extra field that torch uses for padding ("FB").
 constexpr uint16_t kPaddingField = 0x4246;
 constexpr size_t kAlignment = 64;
+// Bounds on what a directory can claim; torch.save makes one record per tensor, named by a number.
+constexpr uint64_t kMaxRecords = uint64_t{1} << 20;
+constexpr size_t kMaxName = 4096;
 constexpr uint16_t kEncrypted = 1 << 0 | 1 << 6 | 1 << 13;
 constexpr uint16_t kUtf8Names = 1 << 11;
 // 1 January 1980, the first day that the format knows.
@@ -117,6 +120,8 @@ ZipReader::ZipReader(std::span<const std::byte> archive, const std::string& orig
   }
   require(start <= limit && size <= limit - start && count <= size / kCentralSize, code, origin,
           ": the zip archive is damaged (central directory)");
+  require(count <= kMaxRecords, code, origin, ": the zip archive holds ", count, " records; at most ", kMaxRecords,
+          " are read");
 
   std::vector<std::pair<uint64_t, uint64_t>> extents;  // [local header, end of data) of every record
   const auto directory = archive.subspan(start, size);
@@ -137,6 +142,8 @@ ZipReader::ZipReader(std::span<const std::byte> archive, const std::string& orig
     at += kCentralSize;
     require(directory.size() - at >= name_size + extra_size + comment_size, code, origin,
             ": the zip archive is damaged (directory entry ", i, ")");
+    require(name_size <= kMaxName, code, origin, ": the zip archive holds a name of ", name_size, " bytes; at most ",
+            kMaxName, " are read");
     std::string name(as_text(directory.subspan(at, name_size)));
 
     // The Zip64 field holds, in this order, those of the three values that are all ones above.
@@ -203,7 +210,7 @@ void ZipWriter::add(const std::string& name, std::string_view text) {
 
 void ZipWriter::add(const std::string& name, std::span<const std::byte> data) {
   require(names_.insert(name).second, ExitCode::unexpected, "the zip record '", printable(name), "' is added twice");
-  require(name.size() < 0x8000, ExitCode::unexpected, "a zip record's name is too long");
+  require(name.size() <= kMaxName && records_.size() < kMaxRecords, ExitCode::unexpected, "a zip archive cannot hold so long a name or so many records");
   const Record record{name, out_.size(), data.size(), crc32(data)};
   const bool large = record.size >= kFull32;
   // The padding needs at least its own header of 4 bytes.

@@ -1,7 +1,6 @@
 #include "hrm/parallel/launch.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cstdint>
 #include <cstdlib>
 #include <numeric>
@@ -10,23 +9,16 @@
 #include "hrm/base/error.h"
 #include "hrm/base/hash.h"
 #include "hrm/base/text.h"
+#include "hrm/formats/host_list.h"
 
 namespace hrm::parallel {
 namespace {
 
 constexpr int kMostRanks = 1 << 20;
-constexpr int kMostHosts = 1 << 16;
 constexpr int kFirstPort = 20000, kPorts = 20000;
 
 // Slurm numbers steps that srun did not start (interactive, batch script, extern, pending) from here on.
 constexpr uint64_t kFirstSpecialStep = 0xfffffffa;
-
-std::optional<uint64_t> number_of(const std::string& text) {
-  uint64_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (text.empty() || error != std::errc() || end != text.data() + text.size()) return {};
-  return value;
-}
 
 // The variables of one launcher.
 class Variables {
@@ -50,7 +42,7 @@ class Variables {
 
   int number(const char* name, int least, int most) const {
     const std::string value = text(name);
-    const auto parsed = number_of(value);
+    const auto parsed = whole_number(value);
     require(parsed && *parsed >= static_cast<uint64_t>(least) && *parsed <= static_cast<uint64_t>(most),
             ExitCode::environment, name, " = '", printable(value), "' is no whole number from ", least, " to ", most,
             "; correct or unset the variables of ", launcher_name(launcher_));
@@ -176,7 +168,7 @@ Launch from_plain(const Variables& variables) {
 bool is_slurm_task(const Variables& variables) {
   const auto step = variables.find("SLURM_STEP_ID");
   if (!step) return false;
-  const auto number = number_of(*step);
+  const auto number = whole_number(*step);
   return !number || *number < kFirstSpecialStep;
 }
 
@@ -254,96 +246,6 @@ std::string describe(const Launch& launch) {
   return cat("rank ", launch.rank, " of ", launch.ranks, " by ", launcher_name(launch.launcher), ": ",
              launch.local_rank, " of ", launch.local_ranks, " on node ", launch.node, " of ", launch.nodes,
              ", meeting at ", launch.host, ":", launch.port, ", attempt ", launch.attempt);
-}
-
-namespace {
-
-[[noreturn]] void bad_hostlist(const std::string& list, const char* why) {
-  fail(ExitCode::environment, "the list of nodes '", printable(list), "' cannot be read: ", why,
-       "; set MASTER_ADDR and start the ranks without Slurm's variables");
-}
-
-// "01-03,7" -> 01, 02, 03, 7.
-std::vector<std::string> expand_range(const std::string& inside, const std::string& list) {
-  std::vector<std::string> out;
-  size_t begin = 0;
-  while (begin <= inside.size()) {
-    const size_t comma = std::min(inside.find(',', begin), inside.size());
-    const std::string item = inside.substr(begin, comma - begin);
-    const size_t dash = item.find('-');
-    const std::string low = item.substr(0, dash), high = dash == std::string::npos ? low : item.substr(dash + 1);
-    const auto first = number_of(low), last = number_of(high);
-    if (!first || !last || *last < *first) bad_hostlist(list, "brackets hold numbers and ranges like 01-03");
-    if (*last - *first >= static_cast<uint64_t>(kMostHosts)) bad_hostlist(list, "too many nodes");
-    for (uint64_t i = *first; i <= *last; ++i) {
-      const std::string digits = std::to_string(i);
-      out.push_back(std::string(low.size() > digits.size() ? low.size() - digits.size() : 0, '0') + digits);
-    }
-    begin = comma + 1;
-  }
-  return out;
-}
-
-// One name with brackets anywhere.
-std::vector<std::string> expand_name(const std::string& name, const std::string& list) {
-  std::vector<std::string> out = {""};
-  size_t at = 0;
-  while (at < name.size()) {
-    const size_t open = std::min(name.find('[', at), name.size());
-    for (std::string& host : out) host += name.substr(at, open - at);
-    if (open == name.size()) break;
-    const size_t close = name.find(']', open);
-    if (close == std::string::npos) bad_hostlist(list, "a bracket is not closed");
-    const std::vector<std::string> numbers = expand_range(name.substr(open + 1, close - open - 1), list);
-    if (out.size() * numbers.size() > static_cast<size_t>(kMostHosts)) bad_hostlist(list, "too many nodes");
-    std::vector<std::string> longer;
-    for (const std::string& host : out) {
-      for (const std::string& number : numbers) longer.push_back(host + number);
-    }
-    out = std::move(longer);
-    at = close + 1;
-  }
-  return out;
-}
-
-}  // namespace
-
-std::vector<std::string> expand_hostlist(const std::string& list) {
-  std::vector<std::string> out;
-  size_t begin = 0;
-  bool inside = false;
-  for (size_t i = 0; i <= list.size(); ++i) {
-    if (i < list.size() && list[i] == '[') inside = true;
-    if (i < list.size() && list[i] == ']') inside = false;
-    if (i < list.size() && (inside || list[i] != ',')) continue;
-    const std::string name = list.substr(begin, i - begin);
-    if (name.empty()) bad_hostlist(list, "a name is empty");
-    for (std::string& host : expand_name(name, list)) out.push_back(std::move(host));
-    if (out.size() > static_cast<size_t>(kMostHosts)) bad_hostlist(list, "too many nodes");
-    begin = i + 1;
-  }
-  return out;
-}
-
-std::vector<int> expand_counts(const std::string& counts) {
-  std::vector<int> out;
-  size_t begin = 0;
-  while (begin <= counts.size()) {
-    const size_t comma = std::min(counts.find(',', begin), counts.size());
-    const std::string item = counts.substr(begin, comma - begin);
-    const size_t open = item.find("(x");
-    const auto value = number_of(item.substr(0, open));
-    std::optional<uint64_t> times = 1;
-    if (open != std::string::npos) {
-      times = item.back() == ')' ? number_of(item.substr(open + 2, item.size() - open - 3)) : std::nullopt;
-    }
-    require(value && times && *value <= kMostRanks && *times >= 1 && out.size() + *times <= kMostHosts,
-            ExitCode::environment, "the tasks per node '", printable(counts),
-            "' cannot be read, they are like 4(x2),1; start the ranks by srun");
-    out.insert(out.end(), *times, static_cast<int>(*value));
-    begin = comma + 1;
-  }
-  return out;
 }
 
 }  // namespace hrm::parallel

@@ -15,6 +15,7 @@
 #include "hrm/base/file.h"
 #include "hrm/base/log.h"
 #include "hrm/base/text.h"
+#include "hrm/formats/json.h"
 
 namespace hrm {
 namespace {
@@ -22,6 +23,8 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 constexpr int kFormat = 1;
+// A choice takes about 200 bytes, and a run has some dozens.
+constexpr JsonLimits kLimits{.bytes = size_t{4} << 20, .depth = 3};
 
 // Letters, digits and dots alone: the name of a file everywhere.
 std::string file_name(const std::string& device, const std::string& library) {
@@ -48,7 +51,7 @@ class FileLock {
   int fd_;
 };
 
-double time_of(const Json& json, const char* key) {
+double time_of(const nlohmann::json& json, const char* key) {
   const double us = json.value(key, 0.0);
   require(std::isfinite(us) && us >= 0, ExitCode::data, "the time '", key, "' is ", us);
   return us;
@@ -68,7 +71,7 @@ TuningCache::Choices TuningCache::read(bool warn) const {
   if (!fs::exists(file_, error) && !error) return {};
   std::string fault = "it is no list of tuned algorithms";
   try {
-    const auto found = from_text(read_text(file_, ExitCode::environment));
+    const auto found = from_text(read_text(file_, ExitCode::environment, kLimits.bytes));
     if (found && found->device == device_ && found->library == library_) return found->choices;
     if (found) fault = "it is of " + printable(found->device) + " and " + printable(found->library);
   } catch (const Error& e) {
@@ -127,8 +130,8 @@ std::string TuningCache::to_text(const Portable& portable, bool one_line) {
 
 std::optional<TuningCache::Portable> TuningCache::from_text(const std::string& text) {
   try {
-    const Json json = Json::parse(text);
-    if (json.at("format").get<int>() != kFormat) return std::nullopt;
+    const nlohmann::json json = parse_json(text, "tuned algorithms", ExitCode::data, kLimits);
+    if (json.at("format") != kFormat) return std::nullopt;
     Portable out{json.at("device").get<std::string>(), json.at("library").get<std::string>(), {}};
     for (const auto& [key, value] : json.at("choices").items()) {
       out.choices[key] = {value.at("algorithm").get<std::string>(), time_of(value, "us"), time_of(value, "untuned_us")};

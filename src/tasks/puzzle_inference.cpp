@@ -2,6 +2,7 @@
 
 #include "hrm/base/error.h"
 #include "hrm/base/log.h"
+#include "hrm/base/text.h"
 #include "hrm/checkpoint/checkpoint.h"
 #include "hrm/checkpoint/official.h"
 #include "hrm/config/load.h"
@@ -28,7 +29,13 @@ models::PuzzleModelDims dims_of(const config::ModelConfig& config, const checkpo
                                 const checkpoint::ModelWeights& weights, std::optional<int64_t> seq_len) {
   models::PuzzleModelDims dims = checkpoint::check_weights(config, weights.raw, found.dir.string());
   const auto stored = found.meta.info.find("seq_len");
-  if (dims.seq_len == 0 && stored != found.meta.info.end()) dims.seq_len = std::stoll(stored->second);
+  if (dims.seq_len == 0 && stored != found.meta.info.end()) {
+    const auto length = whole_number(stored->second);
+    require(length && *length >= 1 && *length <= static_cast<uint64_t>(INT32_MAX), ExitCode::checkpoint,
+            "the manifest of '", found.dir.string(), "' gives the puzzles a length of '",
+            printable_start(stored->second), "', which is no whole number of one or more");
+    dims.seq_len = static_cast<int64_t>(*length);
+  }
   if (dims.seq_len == 0 && seq_len) dims.seq_len = *seq_len;
   require(dims.seq_len > 0, ExitCode::usage, "the checkpoint '", found.dir.string(),
           "' does not say how long its puzzles are; give data or a puzzle");

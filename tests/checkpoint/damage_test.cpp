@@ -202,7 +202,7 @@ TEST(Damage, ManifestsThatSayOddThingsAreRefused) {
       {"\"model.pt\"", "\"config2.json\"", "config2.json is missing"},
       {"\"step\": 20", "\"step\": 21", "its files belong to step 21"},
       {"\"step\": 20", "\"step\": {}", "malformed"},
-      {"\"step\": 20", "\"step\": ", "malformed"},
+      {"\"step\": 20", "\"step\": ", "no valid JSON"},
   };
   for (const auto& one : cases) {
     write_all(file, forged(good, one[0], one[1]));

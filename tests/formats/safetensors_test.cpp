@@ -137,7 +137,24 @@ TEST(Safetensors, HeadersAreChecked) {
   bad("{\"__metadata__\":{\"a\":3}}", "", {"not text"});
   bad("{\"a\":", "", {"not JSON"});
   bad("[]", "", {"no JSON header"});
-  bad("{\"a\":" + std::string(100000, '[') + "}", "", {"nested too deeply"});
+  bad("{\"a\":" + std::string(100000, '[') + "}", "", {"'a'", "not an object"});
+  bad("{\"a\":{\"shape\":" + std::string(100000, '[') + "}}", "", {"'a'", "zero or more"});
+  bad("{\"__metadata__\":{\"b\":{}}}", "", {"'b'", "not text"});
+  bad("{\"__metadata__\":{\"b\":\"1\",\"b\":\"2\"}}", "", {"'b'", "twice"});
+  bad("{\"__metadata__\":{},\"__metadata__\":{}}", "", {"'__metadata__'", "twice"});
+  bad("{" + tensor("a", "U8", "[4]", "[0,4]").insert(5, "\"dtype\":\"U8\",") + "}", "1234", {"'dtype'", "twice"});
+  bad("{" + tensor("a", "U8", "[4]", "[0]") + "}", "1234", {"'a'", "fewer than two"});
+  bad("{" + tensor("a", "U8", "[4]", "[0,4,4]") + "}", "1234", {"'a'", "more than two"});
+  bad("{" + tensor("a", "U8", "[4]", "[0.0,4]") + "}", "1234", {"'a'", "data_offsets must be whole"});
+  bad("{" + tensor(std::string(1025, 'n'), "U8", "[4]", "[0,4]") + "}", "1234", {"a name is longer than 1024"});
+  std::string shape = "[1";
+  for (int i = 0; i < 64; ++i) shape += ",1";
+  bad("{" + tensor("a", "U8", shape + "]", "[0,1]") + "}", "1", {"'a'", "more than 64 dimensions"});
+  std::string many = "{";
+  for (int i = 0; i <= 100000; ++i) many += (i ? "," : "") + tensor(std::to_string(i), "U8", "[0]", "[0,0]");
+  bad(many + "}", "", {"more than 100000 tensors"});
+  // One byte above 16 MiB of header, all of which is there.
+  bad("{" + std::string(size_t{16} << 20, ' '), "", {"its header would take 16777217 bytes"});
   expect_error([] { parse("short"); }, ExitCode::data, {"too short"});
   expect_error([] { parse(std::string(16, '\xff')); }, ExitCode::data, {"not a safetensors file"});
   expect_error([] { parse(std::string("\x40\0\0\0\0\0\0\0{}", 10)); }, ExitCode::data, {"ends inside its header"});

@@ -13,13 +13,17 @@
 
 namespace hrm {
 
+// Whether a path may be a symbolic link. A name that was read from a file of somebody else may not.
+enum class Links { follow, refuse };
+
 // A file mapped read-only into memory; unmapped by the destructor. Spans handed out live as long as this object or the
 // one it was moved into. A file that another process truncates while it is mapped raises SIGBUS on access: data files
 // are replaced by rename, never rewritten in place.
 class MappedFile {
  public:
-  // Throws Error(code): the file is missing, is a directory or cannot be read.
-  explicit MappedFile(const std::filesystem::path& path, ExitCode code = ExitCode::data);
+  // Throws Error(code): the file is missing, is no regular file (a directory, a pipe) or cannot be read; with
+  // Links::refuse also where the path itself is a symbolic link (folders on the way may be links).
+  explicit MappedFile(const std::filesystem::path& path, ExitCode code = ExitCode::data, Links links = Links::follow);
   ~MappedFile();
   MappedFile(MappedFile&& other) noexcept;
   MappedFile& operator=(MappedFile&& other) noexcept;
@@ -44,8 +48,8 @@ inline std::span<const std::byte> as_bytes(std::string_view text) {
   return {reinterpret_cast<const std::byte*>(text.data()), text.size()};
 }
 
-// The whole file as text. Throws Error(code).
-std::string read_text(const std::filesystem::path& path, ExitCode code);
+// The whole file as text. Throws Error(code), also for more than `most` bytes: then nothing has been read.
+std::string read_text(const std::filesystem::path& path, ExitCode code, uint64_t most = UINT64_MAX);
 
 // Writes a new file from its beginning to its end. Without finish() the destructor closes what is there, unsynced.
 class FileWriter {

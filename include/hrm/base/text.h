@@ -2,6 +2,7 @@
 // Text for people: suggestions, sizes, durations, safe quoting.
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -24,5 +25,15 @@ std::string printable(std::string_view text);
 
 // The same for a text of several lines: line breaks, tabs and backslashes stay. For logs.
 std::string printable_lines(std::string_view text);
+
+// The same of foreign text that may be long: at most `most` bytes of it, then "...".
+std::string printable_start(std::string_view text, size_t most = 80);
+
+// A whole number written in decimal digits alone; nothing for any other text, and for one that leaves uint64.
+std::optional<uint64_t> whole_number(std::string_view text);
+
+// Whether a name that a file holds may be taken for that of a file beside it: 1 to 128 of the characters A-Z a-z 0-9
+// . _ -, the first of them neither . nor -. Such a name leaves no folder and is no option of a program.
+bool is_plain_file_name(std::string_view name);
 
 }  // namespace hrm

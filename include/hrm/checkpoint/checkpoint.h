@@ -13,12 +13,10 @@
 #include <utility>
 #include <vector>
 
+#include "hrm/formats/manifest.h"
 #include "hrm/state/registry.h"
 
 namespace hrm::checkpoint {
-
-// full: everything that a resume needs. weights: model.pt and the configuration alone (an import).
-enum class CheckpointKind { full, weights };
 
 struct CheckpointMeta {
   int64_t step = 0;

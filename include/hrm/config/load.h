@@ -4,6 +4,7 @@
 // Every function here throws Error(usage) with one sentence that names the key, the value, the place (FILE:LINE or the
 // argument) and what to do.
 
+#include <cstddef>
 #include <map>
 #include <string>
 #include <vector>
@@ -11,6 +12,9 @@
 #include "hrm/config/config.h"
 
 namespace hrm::config {
+
+// Longest configuration that is read; a complete one takes about 8 KiB.
+inline constexpr size_t kMaxConfigBytes = size_t{1} << 20;
 
 // Where a value comes from.
 struct Origin {

@@ -2,8 +2,10 @@
 // Puzzles in CSV files with the columns source, question (or q), answer (or a) and rating: the official Sudoku-Extreme
 // and Maze-Hard files and the shipped ones.
 
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <span>
 #include <string>
 
 #include "hrm/data/dataset.h"
@@ -32,5 +34,9 @@ struct PuzzleCsv {
 
 // Throws Error(data) "file:line: what is wrong"; Error(usage) for options that do not fit.
 PuzzleCsv read_puzzle_csv(const std::filesystem::path& path, const PuzzleCsvOptions& options);
+
+// The same from memory; `origin` stands for the file in errors.
+PuzzleCsv parse_puzzle_csv(std::span<const std::byte> bytes, const std::string& origin,
+                           const PuzzleCsvOptions& options);
 
 }  // namespace hrm::data

@@ -35,7 +35,7 @@ class CsvReader {
   size_t column(const std::string& name) const;
 
   // False at the end. Blank lines are skipped. Throws Error(code) as "file:line: reason" for a wrong number of fields,
-  // an unclosed quote or text after a closing quote.
+  // an unclosed quote, text after a closing quote or more than 4,096 fields.
   bool next(CsvRow& row);
 
   // For a caller that finds a field wrong: throws Error(code) "file:line: reason".
@@ -45,6 +45,7 @@ class CsvReader {
   void start(std::span<const std::byte> bytes);
   bool read_fields(CsvRow& row);
   void read_quoted_row(CsvRow& row);
+  void add_field(CsvRow& row, std::string_view field);
 
   std::string origin_;
   ExitCode code_;

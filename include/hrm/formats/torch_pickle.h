@@ -32,6 +32,9 @@ using TorchScalar = std::variant<int64_t, double, bool, std::string>;
 // path: keys, list indices and attribute names joined by '.', e.g. "_orig_mod.model.inner.H_init". None is left out.
 // Tensors are views of the mapped file, except strided ones, which are copied to C order.
 //
+// Within limits that no real file comes near: 32 MiB of pickle, 2^21 values in it, 100,000 tensors of 64 dimensions, 64
+// containers inside one another, names of 1,024 bytes and 64 MiB of names, copies of 16 MiB more than the file.
+//
 // Throws Error(code): not such a file, damaged (CRC-32, truncated, out of bounds), big-endian, the old non-zip format,
 // or anything in the pickle besides tensors and containers, which is refused by its name.
 class TorchArchive {

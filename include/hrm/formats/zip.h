@@ -22,7 +22,8 @@ uint32_t crc32(std::span<const std::byte> bytes, uint32_t previous = 0);
 class ZipReader {
  public:
   // Reads and checks the central directory. Throws Error(code): not a zip archive, truncated, records outside the file,
-  // records that overlap, a name twice, several disks.
+  // records that overlap, a name twice, several disks, more than 2^20 records, a name of more than 4,096 bytes. Names
+  // are keys alone: nothing is unpacked.
   ZipReader(std::span<const std::byte> archive, const std::string& origin, ExitCode code = ExitCode::data);
 
   // In the order of the central directory.

@@ -3,7 +3,6 @@
 
 #include <functional>
 #include <string>
-#include <vector>
 
 namespace hrm::parallel {
 
@@ -51,12 +50,5 @@ Launch detect_launch();
 
 // "rank 5 of 8 by srun: 1 of 4 on node 1 of 2, meeting at node07:29500, attempt 0".
 std::string describe(const Launch& launch);
-
-// Slurm's short form of host names, in order: "gpu[01-03,7],login" is gpu01, gpu02, gpu03, gpu7, login. Several
-// brackets in a name multiply. Throws Error (ExitCode::environment).
-std::vector<std::string> expand_hostlist(const std::string& list);
-
-// Slurm's tasks per node, in order: "4(x2),1" is 4, 4, 1. Throws Error (ExitCode::environment).
-std::vector<int> expand_counts(const std::string& counts);
 
 }  // namespace hrm::parallel

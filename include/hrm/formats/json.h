@@ -1,0 +1,24 @@
+#pragma once
+// JSON that somebody else may have written, within limits: a library alone would take a text of any size and depth, and
+// of two equal keys silently the last.
+
+#include <cstddef>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <string_view>
+
+#include "hrm/base/error.h"
+
+namespace hrm {
+
+struct JsonLimits {
+  size_t bytes = size_t{1} << 20;
+  int depth = 8;  // objects and arrays inside one another; a text that is one number has depth 0
+};
+
+// Throws Error(code) as "origin: reason": too long, too deep, a key that stands twice in one object, or no JSON (where,
+// and what was expected there). The value is safe for functions that follow its nesting (dump, copies, comparisons).
+nlohmann::json parse_json(std::string_view text, const std::string& origin, ExitCode code,
+                          const JsonLimits& limits = {});
+
+}  // namespace hrm

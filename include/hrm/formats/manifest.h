@@ -1,0 +1,43 @@
+#pragma once
+// manifest.json of a checkpoint: what its directory must hold, byte for byte. checkpoints/README.md gives the format.
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+
+namespace hrm::checkpoint {
+
+inline constexpr int64_t kFormatVersion = 1;
+inline constexpr const char* kModelFile = "model.pt";
+inline constexpr const char* kStateFile = "state.safetensors";
+inline constexpr const char* kConfigFile = "config.json";
+inline constexpr const char* kManifestFile = "manifest.json";
+
+// full: everything that a resume needs. weights: model.pt and the configuration alone (an import).
+enum class CheckpointKind { full, weights };
+
+struct FileFact {
+  uint64_t bytes = 0;
+  std::string digest;  // XXH3-128, 32 hex digits in lower case
+  bool operator==(const FileFact&) const = default;
+};
+
+struct Manifest {
+  int64_t step = 0;
+  CheckpointKind kind = CheckpointKind::full;
+  std::map<std::string, std::string> info;
+  std::map<std::string, FileFact> files;
+  bool operator==(const Manifest&) const = default;
+};
+
+// The text of manifest.json. Its last member is the digest of all bytes before that member's line. Values of `info` are
+// written as printable() makes them. Throws Error(unexpected) for what parse_manifest would refuse.
+std::string manifest_text(const Manifest& manifest);
+
+// The inverse. Throws Error(checkpoint) with the reason alone ("manifest.json is damaged"), without a path, for a digest
+// that does not fit, and for what a manifest cannot be: more than 4 MiB of text, more than 4,096 files or facts in
+// `info`, a key twice, a number that is negative or no whole one, a file name that is no is_plain_file_name().
+Manifest parse_manifest(std::string_view text);
+
+}  // namespace hrm::checkpoint
