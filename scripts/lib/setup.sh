@@ -4,15 +4,15 @@
 #   HRM_SITE_PACKAGES   the folder that holds the torch wheel
 #   HRM_NVCC            with CUDA: the compiler to use
 #   HRM_PYTHON_SET      1 where Python's `import torch` works
-# "run" is what hrm_train needs; "test" adds the formatter, mpirun and ip and, with CUDA, in CI (CI=true) or by
+# "run" is what hrm_train needs; "test" adds the formatter, mpirun, ip, clang++ and, with CUDA, in CI (CI=true) or by
 # HRM_PYTHON_TESTS=ON, the complete torch for Python. Each set has a stamp with the checksum of its pins, so that a second call has nothing
 # to do.
 
 readonly HRM_APT_PACKAGES=(g++ ninja-build cmake ccache git ca-certificates python3 python3-venv libcli11-dev
   nlohmann-json3-dev libspdlog-dev libfmt-dev libgtest-dev libxxhash-dev)
-# For tests of several ranks, started by mpirun and on nodes of their own (network namespaces), which are skipped without:
-# left out where this user cannot install.
-readonly HRM_APT_PACKAGES_TEST=(openmpi-bin iproute2)
+# For tests of several ranks, started by mpirun and on nodes of their own (network namespaces), and for the fuzzers (the
+# compiler, and the libraries of its sanitizers), all of which are skipped without: left out where this user cannot install.
+readonly HRM_APT_PACKAGES_TEST=(openmpi-bin iproute2 clang libclang-rt-dev)
 readonly HRM_STAMPS=$HRM_VENV/hrm-setup
 readonly HRM_SETUP_LOG=$HRM_BUILD/setup.log
 

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import tarfile
 import tempfile
+import time
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -118,6 +119,17 @@ class Setup(ScriptCase):
         self.run_script("setup", PIP_INDEX_URL="http://127.0.0.1:9", PIP_RETRIES="0", PIP_NO_INDEX="1")
         self.assertEqual(calls.read_text().split(), ["install"])
 
+    def test_tests_need_more_where_they_can_be_installed(self):
+        self.stand_in("dpkg-query", '[ "$4" = clang ] || [ "$4" = libclang-rt-dev ] && exit 1; echo installed')
+        self.stand_in("id", "echo 0")
+        self.stand_in("apt-get", "exit 100")
+        self.assert_one_error(self.run_script("setup", "test"), 3, "could not install clang libclang-rt-dev;")
+        self.stand_in("id", "echo 1000")
+        self.stand_in("sudo", "exit 1")
+        result = self.run_script("setup", "test", PIP_INDEX_URL="http://127.0.0.1:9", PIP_RETRIES="0",
+                                 PIP_CONFIG_FILE="/dev/null")
+        self.assertIn("system packages: all there", result.stdout)
+
     def test_no_network_for_pip(self):
         self.stand_in("dpkg-query", "echo installed")
         result = self.run_script("setup", PIP_INDEX_URL="http://127.0.0.1:9", PIP_RETRIES="0", PIP_CONFIG_FILE="/dev/null")
@@ -211,6 +223,117 @@ class CheckPackage(ScriptCase):
                               "is no root folder of a system")
         self.assert_one_error(self.run_script("check_package", archive, "--system", "plan9"), 2, "invalid choice")
         self.assert_one_error(self.run_script("check_package", archive, "--runs", "0"), 2, "'0' is no whole number")
+
+
+class Fuzz(ScriptCase):
+    """With a compiler that makes anything, and a cmake that "builds" fuzzers which are shell scripts."""
+
+    def setUp(self):
+        super().setUp()
+        self.write("tests/fuzz/a_fuzz.cpp", "")
+        self.write("tests/fuzz/b_fuzz.cpp", "")
+        for name in ("a", "b"):
+            self.write(f"tests/fuzz/corpus/{name}/seed", "seed")
+        self.calls = self.root / "calls"
+        self.stand_in("clang++", "exit 0")
+        self.fuzzers("exit 0")
+
+    def fuzzers(self, body):
+        """The fuzzers that the next build makes. Each knows -runs=0, and notes the time it is given."""
+        text = f"""#!/bin/sh
+for argument; do case $argument in
+  -runs=0) echo '#3 INITED cov: 40 ft: 50' >&2; exit 0 ;;
+  -max_total_time=*) echo "$(basename $0) ${{argument#*=}}" >> {self.calls}; for last; do :; done
+    echo '#8 NEW cov: 45 ft: 60 corp: 4/9b' >&2; {body} ;;
+esac; done
+grep -q bad "$5" && exit 77
+exit 0
+"""
+        self.write("fuzzer", text)
+        self.stand_in("cmake", f"""[ "$1" = --build ] || exit 0
+mkdir -p "$2/bin" && for name in a b; do cp {self.root}/fuzzer "$2/bin/$name" && chmod 755 "$2/bin/$name"; done""")
+
+    def called(self):
+        calls = sorted(self.calls.read_text().splitlines()) if self.calls.exists() else []
+        self.calls.unlink(missing_ok=True)
+        return calls
+
+    def test_table_and_going_on(self):
+        self.fuzzers("echo 'stat::number_of_executed_units: 1234' >&2; exit 0")
+        result = self.run_script("fuzz", "--seconds", "7")
+        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+        self.assertRegex(result.stdout, r"\| a \| 1,234 \| 7 \| 176 \| 40 \| 5 \| 0 \|\n\| b \|")
+        self.assertEqual(self.called(), ["a 7", "b 7"])
+        # Finished, so nothing runs; then two seconds more of one of them.
+        self.assertIn("| a | 1,234 |", self.run_script("fuzz", "--seconds", "7").stdout)
+        self.assertEqual(self.called(), [])
+        self.assertIn("| a | 2,468 | 9 |", self.run_script("fuzz", "--seconds", "9", "a").stdout)
+        self.assertEqual(self.called(), ["a 2"])
+        # Another program begins anew, and so does --fresh.
+        self.fuzzers("echo 'stat::number_of_executed_units: 99' >&2; exit 0")
+        self.assertIn("| a | 99 | 9 |", self.run_script("fuzz", "--seconds", "9", "a").stdout)
+        self.run_script("fuzz", "--seconds", "9", "--fresh", "a")
+        self.assertEqual(self.called(), ["a 9", "a 9"])
+
+    def test_findings(self):
+        self.fuzzers('[ $(basename $0) = b ] && echo bad > findings/crash-1 && exit 77; exit 0')
+        result = self.run_script("fuzz", "--seconds", "5")
+        crash = self.root / "build/fuzz/work/b/findings/crash-1"
+        self.assertEqual(result.returncode, 1, result.stdout + result.stderr)
+        self.assertIn(f"finding: {crash}\n", result.stdout)
+        # It stays one: no time is spent before it is repaired.
+        self.called()
+        self.assertEqual(self.run_script("fuzz", "--seconds", "5").returncode, 1)
+        self.assertEqual(self.called(), [])
+        # A new program that still fails on it, and one that does not.
+        self.fuzzers("exit 0 # still")
+        self.assertEqual(self.run_script("fuzz", "--seconds", "5", "b").returncode, 1)
+        self.assertEqual(self.called(), [])
+        self.write("fuzzer", (self.root / "fuzzer").read_text().replace("grep -q bad", "grep -q worse"))
+        self.assertEqual(self.run_script("fuzz", "--seconds", "5", "b").returncode, 0)
+        self.assertEqual(self.called(), ["b 5"])
+        self.assertEqual((crash.exists(), (crash.parent.parent / "corpus/crash-1").exists()), (False, True))
+
+    def test_an_exit_without_an_input(self):
+        self.fuzzers("exit 1")
+        result = self.run_script("fuzz", "--seconds", "5", "a")
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("work/a/log (exit code 1, and no input was written)", result.stdout)
+
+    def test_a_killed_run_goes_on(self):
+        self.fuzzers("sleep 4; echo '#500 NEW cov: 46' >&2; sleep 60")
+        with subprocess.Popen([self.root / "scripts/fuzz", "--seconds", "30", "a"], stdout=subprocess.DEVNULL,
+                              stderr=subprocess.DEVNULL, start_new_session=True,
+                              env={**CLEAN, "PATH": f"{self.bin}:{CLEAN['PATH']}"}) as process:
+            state = self.root / "build/fuzz/work/a/state.json"
+            for _ in range(200):
+                if state.exists() and '"executions": 500' in state.read_text():
+                    break
+                time.sleep(0.1)
+            process.kill()
+        self.assertIn('"executions": 500', state.read_text())
+        self.called()
+        saved = state.read_text()
+        # The same program, which ends at once: it is a shell script, so its bytes may not change.
+        (self.bin / "sleep").write_text("#!/bin/sh\nexit 0\n")
+        (self.bin / "sleep").chmod(0o755)
+        result = self.run_script("fuzz", "--seconds", "30", "a")
+        self.assertEqual(result.returncode, 0, saved + result.stdout + result.stderr)
+        seconds = int(self.called()[0].split()[1])
+        self.assertTrue(20 <= seconds <= 26, seconds)
+        self.assertIn("| a | 1,000 | 30 |", result.stdout)
+
+    def test_failures(self):
+        self.assert_one_error(self.run_script("fuzz", "c"), 2, "there is no target 'c'", "a, b")
+        self.assert_one_error(self.run_script("fuzz", "--seconds", "0"), 2, "'0' is no whole number")
+        self.stand_in("cmake", "echo broken; exit 1")
+        self.assert_one_error(self.run_script("fuzz"), 3, "could not be built", "build.log")
+        for name in ["clang++"] + [f"clang++-{version}" for version in range(14, 22)]:
+            self.stand_in(name, "exit 1")
+        self.assert_one_error(self.run_script("fuzz"), 3, "no clang++ with libFuzzer", "apt-get install clang")
+        result = self.run_script("fuzz", "--optional")
+        self.assertEqual((result.returncode, result.stderr), (77, ""))
+        self.assertIn("skipped: no clang++", result.stdout)
 
 
 class CheckLayers(ScriptCase):

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "hrm/config/config.h"
-#include "hrm/data/batch.h"
+#include "hrm/data/puzzle_meta.h"
 
 namespace hrm::data {
 
