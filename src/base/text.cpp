@@ -170,6 +170,15 @@ std::string printable_start(std::string_view text, size_t most) {
   return printable(text.substr(0, end)) + "...";
 }
 
+bool is_utf8(std::string_view text) {
+  while (!text.empty()) {
+    const size_t length = utf8_length(text);
+    if (length == 0) return false;
+    text.remove_prefix(length);
+  }
+  return true;
+}
+
 std::optional<uint64_t> whole_number(std::string_view text) {
   uint64_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -180,7 +189,8 @@ std::optional<uint64_t> whole_number(std::string_view text) {
 bool is_plain_file_name(std::string_view name) {
   constexpr size_t kLongest = 128;
   const auto plain = [](char c) {
-    return (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '.' || c == '_' || c == '-';
+    return (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '.' || c == '_' ||
+           c == '-';
   };
   return !name.empty() && name.size() <= kLongest && name[0] != '.' && name[0] != '-' &&
          std::all_of(name.begin(), name.end(), plain);

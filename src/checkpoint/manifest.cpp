@@ -52,7 +52,8 @@ void VerifiedCheckpoint::verify(const std::string& only) {
   for (const auto& [name, fact] : manifest_.files) {
     if (!only.empty() && name != only) continue;
     if (!std::filesystem::exists(dir_ / name, ignored)) damaged(name, " is missing");
-    const MappedFile& file = files_.emplace(name, MappedFile(dir_ / name, ExitCode::checkpoint, Links::refuse)).first->second;
+    const MappedFile& file =
+        files_.emplace(name, MappedFile(dir_ / name, ExitCode::checkpoint, Links::refuse)).first->second;
     if (file.bytes().size() != fact.bytes) {
       damaged(name, " has ", file.bytes().size(), " bytes instead of ", fact.bytes);
     }

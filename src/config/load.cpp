@@ -284,6 +284,8 @@ void apply_override(Loading& loading, const std::string& argument) {
     fail(ExitCode::usage, place(origin), " is not of the form key=value, e.g. optim.lr=3e-4",
          is_file ? "; a file is given with --config" : "");
   }
+  // The configuration is kept as JSON, which would hold another text.
+  require(is_utf8(argument), ExitCode::usage, place(origin), " is not UTF-8; rename what it stands for");
   const std::string typed = argument.substr(0, equals), text = argument.substr(equals + 1);
   const std::string key = canonical(typed);
   require(!is_section(key), ExitCode::usage, place(origin), ": '", key, "' is a section; give one of its keys, e.g. ",

@@ -133,7 +133,8 @@ std::string find_maze_fault(std::string_view question) {
   int64_t starts = 0, goals = 0;
   for (size_t i = 0; i < question.size(); ++i) {
     if (question[i] == 'o' || maze_token(question[i]) == 0) {
-      return cat("has '", printable(question.substr(i, 1)), "' at character ", i + 1, "; a maze is written with '#', ' ', 'S' and 'G'");
+      return cat("has '", printable(question.substr(i, 1)), "' at character ", i + 1,
+                 "; a maze is written with '#', ' ', 'S' and 'G'");
     }
     starts += question[i] == 'S';
     goals += question[i] == 'G';

@@ -47,8 +47,8 @@ std::string parse_grid(const SudokuGeometry& geometry, std::string_view text, Gr
   for (size_t i = 0; i < text.size(); ++i) {
     const int digit = digit_value(text[i]);
     if (digit < 0 || digit > geometry.size()) {
-      return cat("has '", printable(text.substr(i, 1)), "' at character ", i + 1, ", which is neither blank nor a digit of a ",
-                 geometry.size(), "x", geometry.size(), " Sudoku");
+      return cat("has '", printable(text.substr(i, 1)), "' at character ", i + 1,
+                 ", which is neither blank nor a digit of a ", geometry.size(), "x", geometry.size(), " Sudoku");
     }
     grid[i] = static_cast<uint8_t>(digit);
   }

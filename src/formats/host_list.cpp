@@ -70,7 +70,8 @@ std::vector<Range> parse_ranges(std::string_view inside, std::string_view list) 
 // One name with brackets anywhere.
 std::vector<Piece> parse_name(std::string_view name, std::string_view list) {
   const auto plain = [](char c) {
-    return (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '.' || c == '_' || c == '-';
+    return (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '.' || c == '_' ||
+           c == '-';
   };
   if (name.empty()) bad_hostlist(list, "a name is empty");
   std::vector<Piece> pieces;

@@ -34,7 +34,8 @@ struct Described {
 };
 
 // Takes the header value by value: what no header holds is refused where it stands, so that memory grows with tensors
-// alone and nothing nests deeper than name -> description -> shape. Throws Error without the file's name; the caller adds it.
+// alone and nothing nests deeper than name -> description -> shape. Throws Error without the file's name; the caller
+// adds it.
 class HeaderReader final : public nlohmann::json_sax<nlohmann::json> {
  public:
   explicit HeaderReader(uint64_t data_size) : data_size_(data_size) {}
@@ -227,8 +228,8 @@ void SafetensorsFile::read(std::span<const std::byte> bytes) {
             tensor.begin < at ? "' overlaps the one before it" : "' leaves a gap before it");
     at = tensor.end;
     names_.push_back(tensor.name);
-    tensors_.emplace(std::move(tensor.name),
-                     ArrayView{tensor.dtype, std::move(tensor.shape), data.subspan(tensor.begin, tensor.end - tensor.begin)});
+    tensors_.emplace(std::move(tensor.name), ArrayView{tensor.dtype, std::move(tensor.shape),
+                                                       data.subspan(tensor.begin, tensor.end - tensor.begin)});
   }
   require(at == data.size(), code_, origin_, ": ", data.size() - at, " bytes follow the last tensor");
 }

@@ -210,7 +210,8 @@ void ZipWriter::add(const std::string& name, std::string_view text) {
 
 void ZipWriter::add(const std::string& name, std::span<const std::byte> data) {
   require(names_.insert(name).second, ExitCode::unexpected, "the zip record '", printable(name), "' is added twice");
-  require(name.size() <= kMaxName && records_.size() < kMaxRecords, ExitCode::unexpected, "a zip archive cannot hold so long a name or so many records");
+  require(name.size() <= kMaxName && records_.size() < kMaxRecords, ExitCode::unexpected,
+          "a zip archive cannot hold so long a name or so many records");
   const Record record{name, out_.size(), data.size(), crc32(data)};
   const bool large = record.size >= kFull32;
   // The padding needs at least its own header of 4 bytes.

@@ -47,6 +47,30 @@ TEST_F(FileTest, MapsWhatWasWritten) {
   EXPECT_EQ(read_text(path, ExitCode::data), "one two");
 }
 
+TEST_F(FileTest, LinksAreRefusedWhereTheNameIsForeign) {
+  write_file(folder_ / "a", as_bytes("text"));
+  fs::create_symlink("a", folder_ / "link");
+  fs::create_directory_symlink(folder_, folder_ / "here");
+  EXPECT_EQ(as_text(MappedFile(folder_ / "link").bytes()), "text");
+  EXPECT_EQ(as_text(MappedFile(folder_ / "here/a", ExitCode::data, Links::refuse).bytes()), "text");
+  expect_error([&] { MappedFile(folder_ / "link", ExitCode::checkpoint, Links::refuse); }, ExitCode::checkpoint,
+               {"link' is a symbolic link"});
+}
+
+TEST_F(FileTest, APipeIsRefusedAtOnce) {
+  ASSERT_EQ(::mkfifo((folder_ / "pipe").c_str(), 0600), 0);
+  expect_error([&] { MappedFile(folder_ / "pipe"); }, ExitCode::data, {"pipe' is not a regular file"});
+  expect_error([&] { read_text(folder_ / "pipe", ExitCode::usage); }, ExitCode::usage, {"not a regular file"});
+}
+
+TEST_F(FileTest, TextsCanHaveALimit) {
+  write_file(folder_ / "a", as_bytes("12345"));
+  EXPECT_EQ(read_text(folder_ / "a", ExitCode::data, 5), "12345");
+  expect_error([&] { read_text(folder_ / "a", ExitCode::usage, 4); }, ExitCode::usage, {"a' is larger than the 4 B"});
+  // Its size is not known before it has been read.
+  expect_error([] { read_text("/proc/self/status", ExitCode::data, 10); }, ExitCode::data, {"larger than the 10 B"});
+}
+
 TEST_F(FileTest, OverwritingShortens) {
   const fs::path path = folder_ / "a.bin";
   write_file(path, as_bytes("a long text"));

@@ -70,5 +70,41 @@ TEST(Printable, KeepsUtf8AndEscapesBrokenUtf8) {
   EXPECT_EQ(printable("\xC2\x9B"), "\\xC2\\x9B");           // C1 control: CSI
 }
 
+TEST(Printable, LongTextsAreShortened) {
+  EXPECT_EQ(printable_start("abc", 3), "abc");
+  EXPECT_EQ(printable_start("abcd", 3), "abc...");
+  EXPECT_EQ(printable_start("a\u732bb", 3), "a...");  // not half a character
+  EXPECT_EQ(printable_start("a\u732bb", 4), "a\u732b...");
+  EXPECT_EQ(printable_start("\x80\x80\x80\x80\x80", 4), "\\x80...");
+  EXPECT_EQ(printable_start(std::string(1000, '\n'), 2), "\\n\\n...");
+}
+
+TEST(Utf8, Recognised) {
+  EXPECT_TRUE(is_utf8(""));
+  EXPECT_TRUE(is_utf8("a\u00fc\u732b\U0001F63A"));
+  for (const char* bad : {"\xff", "a\xC3", "\xC0\xAF", "\xED\xA0\x80", "\xF4\x90\x80\x80"}) EXPECT_FALSE(is_utf8(bad));
+}
+
+TEST(WholeNumber, DigitsAlone) {
+  EXPECT_EQ(whole_number("0"), 0u);
+  EXPECT_EQ(whole_number("007"), 7u);
+  EXPECT_EQ(whole_number("18446744073709551615"), 18446744073709551615u);
+  for (const char* bad : {"", "18446744073709551616", "-1", "+1", " 1", "1 ", "1.0", "0x1", "a"}) {
+    EXPECT_FALSE(whole_number(bad)) << bad;
+  }
+}
+
+TEST(PlainFileName, StaysInItsFolder) {
+  EXPECT_TRUE(is_plain_file_name("model.pt"));
+  EXPECT_TRUE(is_plain_file_name("A_b-9..x"));
+  EXPECT_TRUE(is_plain_file_name(std::string(128, 'a')));
+  for (const std::string& bad :
+       {std::string(), std::string("."), std::string(".."), std::string(".a"), std::string("-a"), std::string("a/b"),
+        std::string("a\\b"), std::string("a b"), std::string("a\nb"), std::string("a\0b", 3), std::string("\u00fc"),
+        std::string(129, 'a')}) {
+    EXPECT_FALSE(is_plain_file_name(bad)) << bad;
+  }
+}
+
 }  // namespace
 }  // namespace hrm

@@ -3,6 +3,7 @@
 #include <signal.h>
 #include <sys/mount.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -211,6 +212,24 @@ TEST(Damage, ManifestsThatSayOddThingsAreRefused) {
   }
   write_all(file, forged(good, "\"kind\": \"full\"", "\"kind\": \"full\""));
   EXPECT_EQ(find_latest_valid(two.run.path())->meta.step, 20) << "the forgery itself is not what was refused";
+}
+
+// A link could make any file of the system part of a checkpoint, and a pipe would be waited for.
+TEST(Damage, LinksAndPipesAreRefused) {
+  TwoCheckpoints two;
+  for (const char* name : kFiles) {
+    const fs::path file = two.newest / name, elsewhere = two.run / "elsewhere";
+    fs::rename(file, elsewhere);
+    fs::create_symlink(elsewhere, file);
+    two.expect_fallback(cat(name, " is a link"));
+    expect_error(ExitCode::checkpoint, {name, "is a symbolic link"}, [&] { open_checkpoint(two.newest); });
+    fs::remove(file);
+    ASSERT_EQ(::mkfifo(file.c_str(), 0600), 0);
+    two.expect_fallback(cat(name, " is a pipe"));
+    fs::remove(file);
+    fs::rename(elsewhere, file);
+  }
+  EXPECT_EQ(find_latest_valid(two.run.path())->meta.step, 20);
 }
 
 TEST(Damage, AnEmptyDirectoryIsPassedOver) {

@@ -136,6 +136,43 @@ TEST(Load, SyntaxErrorsNameTheLine) {
   EXPECT_TRUE(fault("{ /* open").starts_with("a.json:1: this is not valid JSON: "));
 }
 
+TEST(Load, FilesHaveLimits) {
+  std::string deep;
+  for (int i = 0; i < 16; ++i) deep += "{\"a\":";
+  EXPECT_NE(fault(deep + "1").find("this is not valid JSON"), std::string::npos) << "16 are not too deep";
+  EXPECT_EQ(fault(deep + "\n{\"a\":1"), "a.json:2: the entries nest more than 16 deep");
+  EXPECT_EQ(fault("{\"a\":" + std::string(100000, '[')), "a.json:1: the entries nest more than 16 deep");
+  // Each open object keeps its key's path: 65,000 of them would be gigabytes.
+  std::string quadratic;
+  for (int i = 0; i < 65000; ++i) quadratic += "{\"aaaaaaaaa\":";
+  EXPECT_EQ(fault(quadratic), "a.json:1: the entries nest more than 16 deep");
+  EXPECT_EQ(fault("{\"" + std::string(257, 'k') + "\": 1}"),
+            "a.json:1: the key '" + std::string(80, 'k') + "...' is longer than 256 bytes");
+  EXPECT_EQ(fault("{}" + std::string(kMaxConfigBytes, ' ')),
+            "a.json: a configuration of 1.0 MiB is too long; at most 1.0 MiB are read");
+  EXPECT_EQ(
+      fault("{\"run\": {\"a\\n\": 1, \"a\\n\": \"" + std::string(1000, 'x') + "\"}}"),
+      "a.json:1: key 'run.a\\n' = \"" + std::string(79, 'x') + "... stands twice, first in line 1; keep one of them");
+  const test::TempDir dir;
+  std::ofstream(dir / "big.json") << "{}" << std::string(kMaxConfigBytes, ' ');
+  test::expect_error(ExitCode::usage, {"--config: ", "big.json' is larger than the 1.0 MiB"},
+                     [&] { load_config({(dir / "big.json").string()}, {}); });
+}
+
+TEST(Load, ArgumentsAreTexts) {
+  // What nests a hundred thousand deep would overflow the stack of whoever writes it out again.
+  EXPECT_NE(
+      fault("{}", {"optim.lr=" + std::string(100000, '[') + std::string(100000, ']')}).find("optim.lr = \"[[[[[[["),
+      std::string::npos);
+  EXPECT_EQ(
+      fault("{}", {"optim.lr= {\"a\": 1}"}),
+      "command line argument 'optim.lr= {\"a\": 1}': optim.lr = \" {\\\"a\\\": 1}\" must be a number, at least 0, "
+      "at most 1000");
+  EXPECT_EQ(parse("{}", {"run.name=[x]"}).config.run.name, "[x]");
+  EXPECT_EQ(fault("{}", {"data.train=\xe9.csv"}),
+            "command line argument 'data.train=\\xE9.csv' is not UTF-8; rename what it stands for");
+}
+
 // Every beginning of a valid text either loads or is refused with a line; nothing else happens.
 TEST(Load, EveryTruncationIsRefused) {
   const std::string text = "{ // c\n\"run\": {\"name\": \"a\\u00e9\", \"seed\": 3},\n\"optim\": {\"lr\": 1e-3}}";

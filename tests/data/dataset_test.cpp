@@ -194,6 +194,17 @@ TEST_F(DamagedDataset, BrokenMeta) {
   expect_refused({"dataset.json", "no valid JSON"});
 }
 
+TEST_F(DamagedDataset, MetaThatLeadsElsewhere) {
+  replace_in_meta("\"all\"", "\"../train/all\"");
+  expect_refused({"dataset.json", "\"sets\" names '../train/all'"});
+  replace_in_meta("../train/all", "");
+  expect_refused({"\"sets\" names ''"});
+  replace_in_meta("\"seq_len\": 81", "\"seq_len\": 1152921504606846976");
+  expect_refused({"\"seq_len\" is 1152921504606846976, must be at most 16777216"});
+  replace_in_meta("\"seq_len\"", "\"more\": " + std::string(9, '[') + std::string(9, ']') + ", \"seq_len\"");
+  expect_refused({"nests more than 8 deep"});
+}
+
 TEST(Dataset, OptionsThatDoNotFitDirectories) {
   config::DataConfig config;
   config.subsample = 5;

@@ -94,6 +94,19 @@ TEST_F(PuzzleCsvFile, WrongRowsAreNamedByLine) {
   EXPECT_EQ(read_puzzle_csv(write(good + row(bad, kAnswer)), trusting).lines_read, 2);
 }
 
+TEST_F(PuzzleCsvFile, ForeignTextIsHarmlessInMessages) {
+  std::string question = kPuzzle;
+  question[3] = '\n';
+  expect_refused(kHeader + row("\"" + question + "\"", kAnswer), {"has '\\n' at character 4"});
+  question[3] = '\x1b';
+  expect_refused(kHeader + row(question, kAnswer), {"has '\\x1B' at character 4"});
+  expect_refused(kHeader + row("\"S#\x1bG\"", "SooG"), {"has '\\x1B' at character 3"});
+  PuzzleCsvOptions rated;
+  rated.min_rating = 1;
+  expect_refused(kHeader + row(kPuzzle, kAnswer, "\x1b" + std::string(100, '9')),
+                 {"the rating \"\\x1B99", "9...\" is not an integer"}, rated);
+}
+
 TEST_F(PuzzleCsvFile, WrongFiles) {
   expect_refused("source,question,rating\nx,y,1\n", {"answer", "source, question, rating"});
   expect_refused(kHeader, {"holds no puzzles"});

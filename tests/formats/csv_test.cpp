@@ -61,6 +61,9 @@ TEST(Csv, ErrorsNameTheLine) {
   expect_error([] { rows_of("a,b\n\"1\"x,2\n"); }, ExitCode::data, {"x.csv:2: ", "after the closing quote"});
   expect_error([] { rows_of("a,b\n1,2\"2\"\n"); }, ExitCode::data, {"x.csv:2: ", "a quote inside"});
   expect_error([] { rows_of("a,a\n"); }, ExitCode::data, {"x.csv:1: ", "'a' occurs twice"});
+  expect_error([] { rows_of("a\n" + std::string(4096, ',')); }, ExitCode::data, {"x.csv:2: ", "more than 4096 fields"});
+  expect_error([] { rows_of("a\n\"\"" + std::string(4096, ',')); }, ExitCode::data, {"more than 4096 fields"});
+  expect_error([] { rows_of(std::string(4096, ',') + "\n"); }, ExitCode::data, {"x.csv:1: ", "more than 4096 fields"});
   expect_error([] { rows_of(""); }, ExitCode::data, {"x.csv: ", "empty"});
   expect_error([] { rows_of("\n\n"); }, ExitCode::data, {"empty"});
   expect_error([] { reader("a,b\n").column("c"); }, ExitCode::data, {"x.csv", "no column 'c'", "a, b"});

@@ -305,6 +305,18 @@ TEST(TorchArchive, HostileContainersEnd) {
   }
   bomb += "h"s + static_cast<char>(40) + ".";
   expect_error([&] { parse_pickle(bomb); }, ExitCode::checkpoint, {"too deeply or too often"});
+  // One tensor under a name of 1,000 characters, 70,000 times: 340 KB that would become 140 MB of names.
+  std::string names = "\x80\x02}X\xe8\x03\x00\x00"s + std::string(1000, 'n') + "]("s;
+  for (int i = 0; i < 70000; ++i) names += "K\x01"s;
+  expect_error([&] { parse_pickle(names + "es."); }, ExitCode::checkpoint, {"the names of the values are too long"});
+  // Marks and memo entries take more memory than the byte that makes them.
+  expect_error([&] { parse_pickle("\x80\x02" + std::string(2000, '(')); }, ExitCode::checkpoint, {"nest too deeply"});
+  expect_error([&] { parse_pickle("\x80\x04N" + std::string((2 << 20) + 1, '\x94')); }, ExitCode::checkpoint,
+               {"more than 2097152 memo entries"});
+  expect_error([&] { parse_pickle("\x80\x04" + std::string((2 << 20) + 1, 'N')); }, ExitCode::checkpoint,
+               {"more than 2097152 values"});
+  expect_error([&] { parse_pickle(std::string((size_t{32} << 20) + 1, 'N')); }, ExitCode::checkpoint,
+               {"32.0 MiB is too large"});
   // A text of 1 MiB under a thousand names.
   std::string list = "\x80\x02](X\x00\x00\x10\x00"s + std::string(1 << 20, 'x') + "q\x00"s;
   for (int i = 0; i < 1000; ++i) list += "h\x00"s;

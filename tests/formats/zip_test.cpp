@@ -109,6 +109,45 @@ TEST(Zip, RefusesRecordsThatOverlapOrRepeat) {
   expect_error([&] { writer.add("c", "1"), writer.add("c", "2"); }, ExitCode::unexpected, {"'c'", "twice"});
 }
 
+TEST(Zip, RefusesTooManyRecordsAndTooLongNames) {
+  ZipWriter writer;
+  expect_error([&] { writer.add(std::string(4097, 'a'), "1"); }, ExitCode::unexpected, {"so long a name"});
+  writer.add(std::string(4096, 'a'), "1");
+  const std::string good = as_string(writer.finish());
+  EXPECT_EQ(ZipReader(as_bytes(good), "x").names()[0].size(), 4096u);
+  // A directory entry of 5,000 bytes of name.
+  std::string long_name = good;
+  const size_t entry = long_name.find("PK\x01\x02"), end = long_name.find("PK\x05\x06");
+  const auto put = [&](size_t at, size_t value, size_t bytes) {
+    for (size_t i = 0; i < bytes; ++i) long_name[at + i] = static_cast<char>(value >> (8 * i));
+  };
+  put(entry + 28, 5000, 2);
+  put(end + 12, end - entry + 904, 4);
+  long_name.insert(entry + 46, 904, 'b');
+  expect_error([&] { ZipReader zip(as_bytes(long_name), "x.zip"); }, ExitCode::data, {"x.zip", "a name of 5000 bytes"});
+
+  // 2^20 + 1 entries as the Zip64 end record counts them, in a directory that is long enough for them.
+  const size_t count = (size_t{1} << 20) + 1;
+  std::string many(46 * count, '\0');
+  const auto store = [&](uint64_t value, size_t bytes) {
+    for (size_t i = 0; i < bytes; ++i) many += static_cast<char>(value >> (8 * i));
+  };
+  many += "PK\x06\x06";
+  store(44, 8);
+  store(0, 12);
+  for (const uint64_t value : {uint64_t{count}, uint64_t{count}, uint64_t{46 * count}, uint64_t{0}}) store(value, 8);
+  many += "PK\x06\x07";
+  store(0, 4);
+  store(46 * count, 8);
+  store(1, 4);
+  many += "PK\x05\x06";
+  store(0, 4);
+  store(0xFFFFFFFF, 4);
+  store(0xFFFFFFFFFFFFFFFF, 8);
+  store(0, 2);
+  expect_error([&] { ZipReader zip(as_bytes(many), "x.zip"); }, ExitCode::data, {"holds 1048577 records"});
+}
+
 TEST(Zip, RefusesOtherFiles) {
   expect_error([] { ZipReader zip(as_bytes("not a zip archive at all"), "x"); }, ExitCode::data, {"not a zip archive"});
   expect_error([] { ZipReader zip({}, "x"); }, ExitCode::data, {"not a zip archive"});

@@ -1,6 +1,7 @@
 #pragma once
-// What every target does: give the bytes to a parser and use all of what it returns. Only an hrm::Error with the parser's
-// own exit code may come out, with a sentence of one line; anything else ends the process, which libFuzzer reports.
+// What every target does: give the bytes to a parser and use all of what it returns. Only an hrm::Error with the
+// parser's own exit code may come out, with a sentence of one line; anything else ends the process, which libFuzzer
+// reports.
 
 #include <algorithm>
 #include <cstddef>

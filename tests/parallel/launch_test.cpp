@@ -177,28 +177,14 @@ TEST(Launch, IncompleteOrContradictory) {
   expect_refused([&] { launch_in(with(kSlurm, {{"SLURM_STEP_TASKS_PER_NODE", "4,1"}})); }, {"'4,1'", "= 6"});
   expect_refused([&] { launch_in(with(kSlurm, {{"SLURM_LOCALID", "2"}})); }, {"SLURM_LOCALID", "'2'"});
   expect_refused([&] { launch_in(with(kSlurm, {{"SLURM_STEP_ID", "x"}, {"SLURM_PROCID", ""}})); }, {"SLURM_PROCID"});
+  expect_refused(
+      [&] {
+        launch_in(with(kSlurm, {{"SLURM_STEP_NODELIST", "gpu[03"}}));
+      },
+      {"nodes 'gpu[03'", "not closed"});
+  expect_refused([&] { launch_in(with(kSlurm, {{"SLURM_STEP_TASKS_PER_NODE", "4(x"}})); }, {"tasks per node '4(x'"});
   expect_refused([&] { launch_in(with(kSlurm, {{"RANK", "3"}})); }, {"RANK = 3", "says 4"});
   expect_refused([&] { launch_in(with(kOpenMpi, {{"WORLD_SIZE", "2"}})); }, {"WORLD_SIZE = 2", "says 4"});
-}
-
-TEST(Hostlist, Expanded) {
-  using Hosts = std::vector<std::string>;
-  EXPECT_EQ(expand_hostlist("login"), (Hosts{"login"}));
-  EXPECT_EQ(expand_hostlist("gpu[01-03,7],login"), (Hosts{"gpu01", "gpu02", "gpu03", "gpu7", "login"}));
-  EXPECT_EQ(expand_hostlist("r[1-2]n[08-10]"), (Hosts{"r1n08", "r1n09", "r1n10", "r2n08", "r2n09", "r2n10"}));
-  EXPECT_EQ(expand_hostlist("a[099-101]-ib"), (Hosts{"a099-ib", "a100-ib", "a101-ib"}));
-  for (const char* bad :
-       {"", ",", "a,,b", "gpu[1-", "gpu[]", "gpu[3-1]", "gpu[a-b]", "gpu[1-2-3]", "n[0-70000]", "n[0-999][0-999]"}) {
-    expect_refused([&] { expand_hostlist(bad); }, {"nodes"});
-  }
-}
-
-TEST(TasksPerNode, Expanded) {
-  EXPECT_EQ(expand_counts("4(x2),1"), (std::vector<int>{4, 4, 1}));
-  EXPECT_EQ(expand_counts("8"), (std::vector<int>{8}));
-  for (const char* bad : {"", "x", "4(x2", "4(x0)", "4(x)", "4,", "-1", "4(x99999999)"}) {
-    expect_refused([&] { expand_counts(bad); }, {"tasks per node"});
-  }
 }
 
 }  // namespace

@@ -29,6 +29,9 @@ std::string printable_lines(std::string_view text);
 // The same of foreign text that may be long: at most `most` bytes of it, then "...".
 std::string printable_start(std::string_view text, size_t most = 80);
 
+// Whether all of the text is well-formed UTF-8 (Unicode, table 3-7).
+bool is_utf8(std::string_view text);
+
 // A whole number written in decimal digits alone; nothing for any other text, and for one that leaves uint64.
 std::optional<uint64_t> whole_number(std::string_view text);
 
