@@ -301,7 +301,7 @@ mkdir -p "$2/bin" && for name in a b; do cp {self.root}/fuzzer "$2/bin/$name" &&
         self.assertIn("work/a/log (exit code 1, and no input was written)", result.stdout)
 
     def test_a_killed_run_goes_on(self):
-        self.fuzzers("sleep 4; echo '#500 NEW cov: 46' >&2; sleep 60")
+        self.fuzzers("sleep 4; echo '#500 NEW cov: 46' >&2; sleep 15")
         with subprocess.Popen([self.root / "scripts/fuzz", "--seconds", "30", "a"], stdout=subprocess.DEVNULL,
                               stderr=subprocess.DEVNULL, start_new_session=True,
                               env={**CLEAN, "PATH": f"{self.bin}:{CLEAN['PATH']}"}) as process:
@@ -310,6 +310,7 @@ mkdir -p "$2/bin" && for name in a b; do cp {self.root}/fuzzer "$2/bin/$name" &&
                 if state.exists() and '"executions": 500' in state.read_text():
                     break
                 time.sleep(0.1)
+            self.assert_one_error(self.run_script("fuzz", "a"), 3, "another scripts/fuzz is at work")
             process.kill()
         self.assertIn('"executions": 500', state.read_text())
         self.called()
@@ -322,6 +323,25 @@ mkdir -p "$2/bin" && for name in a b; do cp {self.root}/fuzzer "$2/bin/$name" &&
         seconds = int(self.called()[0].split()[1])
         self.assertTrue(20 <= seconds <= 26, seconds)
         self.assertIn("| a | 1,000 | 30 |", result.stdout)
+
+    def test_a_stopped_run_keeps_its_counters(self):
+        # libFuzzer, too, writes its numbers when it is asked to end.
+        self.fuzzers("trap 'echo stat::number_of_executed_units: 77 >&2; exit 72' TERM; "
+                     "while true; do sleep 0.1; done")
+        with subprocess.Popen([self.root / "scripts/fuzz", "--seconds", "30"], stdout=subprocess.DEVNULL,
+                              stderr=subprocess.DEVNULL, start_new_session=True,
+                              env={**CLEAN, "PATH": f"{self.bin}:{CLEAN['PATH']}"}) as process:
+            for _ in range(200):
+                if self.calls.exists() and len(self.calls.read_text().splitlines()) == 2:
+                    break
+                time.sleep(0.1)
+            time.sleep(0.5)
+            process.terminate()
+            self.assertEqual(process.wait(20), 130)
+        for name in ("a", "b"):
+            state = (self.root / f"build/fuzz/work/{name}/state.json").read_text()
+            self.assertIn('"executions": 77', state)
+            self.assertIn('"findings": []', state)
 
     def test_failures(self):
         self.assert_one_error(self.run_script("fuzz", "c"), 2, "there is no target 'c'", "a, b")
