@@ -67,6 +67,9 @@ TEST_F(FileTest, TextsCanHaveALimit) {
   write_file(folder_ / "a", as_bytes("12345"));
   EXPECT_EQ(read_text(folder_ / "a", ExitCode::data, 5), "12345");
   expect_error([&] { read_text(folder_ / "a", ExitCode::usage, 4); }, ExitCode::usage, {"a' is larger than the 4 B"});
+  // A hole of a terabyte takes no room on the disk, but would in memory.
+  fs::resize_file(folder_ / "a", uintmax_t{1} << 40);
+  expect_error([&] { read_text(folder_ / "a", ExitCode::data, 1000); }, ExitCode::data, {"larger than the 1000 B"});
   // Its size is not known before it has been read.
   expect_error([] { read_text("/proc/self/status", ExitCode::data, 10); }, ExitCode::data, {"larger than the 10 B"});
 }

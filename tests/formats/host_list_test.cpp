@@ -38,6 +38,11 @@ TEST(HostList, LargeOnesAreRefusedBeforeTheyAreMade) {
   expect_refused("n[0-999][0-999]", "too many nodes");
   expect_refused("n[0-999999999999999999]", "too many nodes");
   expect_refused("n[0-65535],m", "too many nodes");
+  // 2^64 hosts, and 2^64 + 1: as a product and as a sum of 64 bits 0 and 1.
+  expect_refused("n[0-65535][0-65535][0-65535][0-65535]", "too many nodes");
+  std::string wraps = "n[0-446744073709551616";
+  for (int i = 0; i < 18; ++i) wraps += ",0-999999999999999999";
+  expect_refused(wraps + "]", "too many nodes");
   std::string ranges = "n[0-65535";
   while (ranges.size() < 100000) ranges += ",0-65535";
   expect_refused(ranges + "]", "too many nodes");
@@ -62,7 +67,7 @@ TEST(TasksPerNode, Refused) {
     SCOPED_TRACE(bad);
     expect_error([&] { expand_counts(bad); }, ExitCode::environment, {"tasks per node", "cannot be read"});
   }
-  expect_error([] { expand_counts("1" + std::string(131072, '0')); }, ExitCode::environment, {"tasks per node"});
+  expect_error([] { expand_counts(std::string(131072, '0') + "1"); }, ExitCode::environment, {"tasks per node"});
 }
 
 }  // namespace

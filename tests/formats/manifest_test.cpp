@@ -88,6 +88,8 @@ TEST(Manifest, RefusesTooMuch) {
   std::string entries;
   for (int i = 0; i < 4096; ++i) entries += cat("\"", i, "\": \"\", ");
   expect_refused(forged("\"model\"", entries + "\"model\""), {"more than 4096 entries in 'info'"});
+  // Before the digest is looked for, and computed.
+  expect_refused(std::string((size_t{4} << 20) + 1, ' '), {"4.0 MiB", "at most 4.0 MiB"});
   expect_refused(forged("42", "42" + std::string(size_t{4} << 20, ' ')), {"4.0 MiB", "at most 4.0 MiB"});
 }
 
