@@ -80,6 +80,7 @@ class HeaderReader final : public nlohmann::json_sax<nlohmann::json> {
     if (place_ == Place::outside) {
       place_ = Place::top;
     } else if (place_ == Place::top && key_ == kMetadata) {
+      keys_.clear();
       place_ = Place::metadata;
     } else if (place_ == Place::top) {
       if (tensors.size() == kMaxTensors) bad("the header lists more than ", kMaxTensors, " tensors");
@@ -119,7 +120,7 @@ class HeaderReader final : public nlohmann::json_sax<nlohmann::json> {
       bad("it has other keys than dtype, shape and data_offsets");
     }
     if (value.size() > kMaxName) bad("a name is longer than ", kMaxName, " bytes");
-    std::set<std::string>& seen = place_ == Place::top ? names_ : place_ == Place::metadata ? metadata_keys_ : keys_;
+    std::set<std::string>& seen = place_ == Place::top ? names_ : keys_;
     if (!seen.insert(value).second) {
       fail(ExitCode::data, "the safetensors header is malformed: '", printable(value), "' occurs twice");
     }
@@ -183,7 +184,7 @@ class HeaderReader final : public nlohmann::json_sax<nlohmann::json> {
   const uint64_t data_size_;
   Place place_ = Place::outside;
   std::string key_;
-  std::set<std::string> names_, metadata_keys_, keys_;  // keys_: of the tensor that is open
+  std::set<std::string> names_, keys_;  // keys_: of the tensor or the metadata that are open
   int offsets_ = 0;
 };
 

@@ -139,6 +139,8 @@ TEST(Safetensors, HeadersAreChecked) {
   bad("[]", "", {"no JSON header"});
   bad("{\"a\":" + std::string(100000, '[') + "}", "", {"'a'", "not an object"});
   bad("{\"a\":{\"shape\":" + std::string(100000, '[') + "}}", "", {"'a'", "zero or more"});
+  // Keys of a tensor and of the metadata have nothing to do with each other.
+  parse(with_header("{" + tensor("a", "U8", "[4]", "[0,4]") + ",\"__metadata__\":{\"dtype\":\"\"}}", "1234"));
   bad("{\"__metadata__\":{\"b\":{}}}", "", {"'b'", "not text"});
   bad("{\"__metadata__\":{\"b\":\"1\",\"b\":\"2\"}}", "", {"'b'", "twice"});
   bad("{\"__metadata__\":{},\"__metadata__\":{}}", "", {"'__metadata__'", "twice"});
