@@ -69,6 +69,10 @@ constexpr int64_t kMostRewinds = 3;
 
 constexpr double kPatienceAtEnd = 60, kPatienceAtStop = 15;  // s, for a last checkpoint that cannot be written
 
+// Metrics since the last logged line. Releases before 0.2 counted fewer of them, under the second name: their open
+// window is dropped, so that the first line after such a resume is of the steps since.
+constexpr const char *kOpenWindow = "loop.open_window.", *kOpenWindowOfOld = "loop.window_";
+
 constexpr const char* kDigest = "digest of the ";  // in a checkpoint's information, before what it is of
 constexpr const char* kNextBatch = "digest of the next batch";
 
@@ -681,6 +685,7 @@ void Trainer::resume(const std::filesystem::path& checkpoint, const std::map<std
                      bool accept_data_change) {
   auto whole = parallel::GatheredState::room_for(*this);
   std::vector<std::string> optional = StepGuard::optional_state();
+  optional.insert(optional.end(), {kOpenWindow, kOpenWindowOfOld});
   if (const std::string more = task_.optional_state(); !more.empty()) optional.push_back(more);
   checkpoint::load_checkpoint(checkpoint, whole, optional);
   whole.hand_out();
@@ -725,8 +730,8 @@ void Trainer::skip_after_rewind(int64_t spike_step, int64_t rewinds) {
 void Trainer::visit_state(StateVisitor& visitor) {
   visitor.integer("loop.step", step_);
   visitor.integer("loop.last_eval_step", last_eval_step_);
-  visitor.tensor("loop.window_sums", window_sums_, StateRole::loop);
-  visitor.integer("loop.window_steps", window_steps_);
+  visitor.tensor(cat(kOpenWindow, "sums"), window_sums_, StateRole::loop);
+  visitor.integer(cat(kOpenWindow, "steps"), window_steps_);
   task_.visit_state(visitor);
   optimizer_->visit_state(visitor);
   if (ema_) ema_->visit_state(visitor);
