@@ -69,8 +69,8 @@ constexpr int64_t kMostRewinds = 3;
 
 constexpr double kPatienceAtEnd = 60, kPatienceAtStop = 15;  // s, for a last checkpoint that cannot be written
 
-// Metrics since the last logged line. Releases before 0.2 counted fewer of them, under the second name: their open
-// window is dropped, so that the first line after such a resume is of the steps since.
+// Metrics since the last logged line. Earlier versions kept fewer of them, under the second name: that window is
+// dropped, so that the first line after such a resume is of the steps since.
 constexpr const char *kOpenWindow = "loop.open_window.", *kOpenWindowOfOld = "loop.window_";
 
 constexpr const char* kDigest = "digest of the ";  // in a checkpoint's information, before what it is of

@@ -273,6 +273,15 @@ class WrongInput(unittest.TestCase):
         self.refused("compare_cpu.py", 2, "--threads", "--threads", "0")
         self.refused("compare_cpu.py", 2, "unrecognized", "--therads", "2")
 
+    def test_save_cost(self):
+        script = "save_cost.py"
+        self.refused(script, 2, "at least 40", "--every", "1")
+        self.refused(script, 2, "at least 1", "--rounds", "0")
+        self.refused(script, 2, "unrecognized", "--evry", "50")
+        self.refused(script, 3, "is no program", "--binary", "/no/hrm_train")
+        self.refused(script, 3, "cannot write", "--binary", sys.executable, "--out", self.dir / "no/x.json")
+        self.refused(script, 3, "No such file", "--binary", sys.executable, "--folder", self.dir / "no")
+
     def test_time_to_accuracy(self):
         script, ours = "time_to_accuracy.py", ("--dir", self.dir / "tta", "--sides", "ours")
         self.refused(script, 2, "--dir")
