@@ -5,10 +5,11 @@
 
 The names are those of `doctor --failpoints --json`. --long: for each name the process is killed when it gets there for the
 first time, the second, ... until it ends undisturbed. That process starts from a checkpoint of step 4, trains to step 8,
-evaluates and saves there. Else: each name once, and all file operations of that process (each 41st write), the one
-beginning where the other was killed. Every time the next start must go on from the newest checkpoint that has its name, leave nothing
-temporary behind, and end as the undisturbed run, bit for bit. In the end every name must have been hit.
+evaluates and saves there. Else: each name once, and all file operations of that process (each 97th write), one start
+going on where the one before it was killed. Every time the next start must go on from the newest checkpoint that has its
+name, leave nothing temporary behind, and end as the undisturbed run, bit for bit. Every name must be hit.
 """
+import itertools
 import json
 import shutil
 import subprocess
@@ -65,8 +66,8 @@ def main():
         shutil.rmtree(folder)
         return True
 
-    def once(name):
-        check(kill_and_resume(name, 1, bad=name == "checkpoint.quarantine"), f"{name} was not reached")
+    def once(name, **more):
+        check(kill_and_resume(name, 1, **more), f"{name} was not reached")
 
     def every_hit(name, **more):
         hits = 0
@@ -75,35 +76,50 @@ def main():
         check(hits > 0, f"{name} was not reached")
         return hits
 
-    def chain(name, stride):
-        """Every hit, or each so many, one after the other in one folder as long as its last checkpoint is not there."""
-        hit, kills, folder = 1, 0, begun(f"chain_{name}")
-        while True:
+    def chain(title, orders):
+        """Each start is killed by the next of the orders, in one folder as long as its last checkpoint is not there; until
+        one is not killed, or all are done."""
+        kills, folder = 0, begun(f"chain_{title}")
+        for order in orders:
             if checkpoints(folder)[-1].name == "step-000000008":
                 start(folder)
-                folder = begun(f"chain_{name}")
-            codes = start(folder, f"{name}:{hit}:kill", to_end=False)
+                folder = begun(f"chain_{title}")
+            codes = start(folder, f"{order}:kill", to_end=False)
             if codes == [0]:
-                check(kills > 0, f"{name} was not reached")
                 return kills
             check(codes == [-9], f"{folder}: ended with {codes}")
-            hit, kills = hit + stride, kills + 1
+            kills += 1
+        start(folder)
+        return kills
 
-    cases = []
+    def hits(name, stride):
+        kills = chain(name, (f"{name}:{hit}" for hit in itertools.count(1, stride)))
+        check(kills > 0, f"{name} was not reached")
+        return kills
+
+    def once_each(chosen):
+        kills = chain("once", [f"{name}:1" for name in chosen])
+        check(kills == len(chosen), f"{chosen[kills]} was not reached" if kills < len(chosen) else "")
+        return kills
+
+    cases, others = [], []
     for name in names:
         if name == "collective.start":
             for rank in (0, 1):
-                if campaign.long:
-                    cases.append((f"{name} of rank {rank}", lambda n=name, r=rank: every_hit(n, ranks=2, rank=r)))
-                else:
-                    cases.append((f"{name} of rank {rank}", lambda n=name, r=rank: check(kill_and_resume(n, 3, 2, r), n)))
+                one = (lambda r=rank: every_hit("collective.start", ranks=2, rank=r)) if campaign.long else (
+                    lambda r=rank: once("collective.start", ranks=2, rank=r))
+                cases.append((f"{name} of rank {rank}", one))
         elif campaign.long:
             cases.append((name, lambda n=name: every_hit(n, bad=n == "checkpoint.quarantine")))
+        elif name == "checkpoint.quarantine":
+            cases.append((name, lambda: once("checkpoint.quarantine", bad=True)))
         elif name.startswith(("file.", "directory.")):
-            # A checkpoint is some hundred writes: each 41st of them here.
-            cases.append((name, lambda n=name: chain(n, 41 if n == "file.write" else 1)))
+            # Torch writes an archive in hundreds of pieces: each 97th of them here.
+            cases.append((name, lambda n=name: hits(n, 97 if n == "file.write" else 1)))
         else:
-            cases.append((name, lambda n=name: once(n)))
+            others.append(name)
+    if others:
+        cases.append(("each of the others once", lambda: once_each(others)))
     campaign.run(cases, lambda kills, number: f"killed at each of {len(names)} failpoints of start, training, evaluation, save and "
                  f"end{', every time it is reached' if campaign.long else ''} | {kills} kills | all went on from the newest "
                  "checkpoint; nothing temporary left; ends bit-identical")

@@ -247,7 +247,7 @@ def main():
     cases += [(f"call {call}", lambda c=call: one_call(c)) for call in (CALLS if campaign.long else ["fsync", "rename"])]
     for seed in range(1, (60 if campaign.long else 2) + 1):
         cases.append((f"shim while training, {seed}", lambda s=seed: shim_while_training(s, 60)))
-        cases.append((f"shim from the start, {seed}", lambda s=seed: shim_from_the_start(s, 8)))
+        cases.append((f"shim from the start, {seed}", lambda s=seed: shim_from_the_start(s, 3)))
     campaign.run(cases, lambda saves, number: f"full disk, read-only, size limit; EIO, ENOSPC, EINTR, short writes at random | "
                  f"{campaign.state.get('faults', 0)} calls failed at random, {number} cases | training went on or ended with "
                  "code 3 and one sentence; no crash, no checkpoint lost, ends bit-identical")

@@ -29,8 +29,8 @@ def main():
     campaign = Campaign(__doc__)
     minutes = campaign.args.minutes or (40 if campaign.long else 1)
     campaign.args.minutes = 0  # not a limit of cases here
-    lives = 4 if campaign.long else 1
-    short = 10 if campaign.long else 3  # killed processes before each long life
+    lives = 4 if minutes >= 30 else 1
+    short = 10 if minutes >= 30 else 3  # killed processes before each long life
     long_s = 60 * minutes / lives - 6 * short
     facts = campaign.state.setdefault("facts", {"xx": 0.0, "xy": 0.0, "hours": 0.0, "kills": 0, "files": [], "growth": 0})
     folder = campaign.work / "soak"
