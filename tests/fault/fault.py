@@ -96,7 +96,7 @@ class Run:
         for process in self.processes:
             process.wait()
 
-    def end_soon(self, seconds=5):
+    def end_soon(self, seconds=4):
         """Those that have not left by then, as ranks that wait at the start for one that is gone, are killed."""
         end = time.monotonic() + seconds
         while self.alive() and time.monotonic() < end:

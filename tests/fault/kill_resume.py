@@ -41,7 +41,8 @@ def main():
     def case(number, name, share):
         more, ranks = variants[name]
         if not config:
-            more = [f"train.steps={steps}", f"train.checkpoint_every={EVERY}", "train.eval_every=10", *more]
+            more = [f"train.steps={steps}", f"train.checkpoint_every={EVERY}", "train.eval_every=10",
+                    "parallel.heartbeat_s=0.5", *more]
         straight = campaign.straight(f"{number}", more, ranks)
         wall = campaign.seconds_of(straight)
         kills = counts.get(name, 0)
