@@ -55,21 +55,19 @@ def main():
                 end = time.monotonic() + rng.uniform(0, wall)
                 while run.alive() and time.monotonic() < end:
                     time.sleep(0.002)
-            killed = kills < share and run.alive()
-            if killed:
+            if kills < share and run.alive():
                 # All ranks at once, or one: then the others leave by themselves, but for those that still wait at the
                 # start for it to come, which the launcher ends.
                 run.send(signal.SIGKILL, rng.choice([None, *range(ranks)]) if ranks > 1 else None)
                 run.end_soon()
-                kills += 1
-                counts[name] = kills
             codes = run.wait()
             if (at := run.resumed_at()) or "training     " in run.said(0):
                 worst[0] = max(worst[0], reached - at)
                 check(config or reached - at <= 2 * EVERY, f"{folder}: step {reached} was logged, the next start went on at {at}")
-            campaign.save()
-            if killed:
-                check(-9 in codes, f"{folder}: killed, but ended with {codes}\n{run.said()}")
+            if -9 in codes:
+                kills += 1
+                counts[name] = kills
+                campaign.save()
                 continue
             check(codes == [0] * ranks, f"{folder}: ended with {codes}\n{run.said()}")
             same_end(straight, folder)
