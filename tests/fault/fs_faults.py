@@ -243,7 +243,7 @@ def main():
     if mounts:
         cases += [(f"from the start, {kind.__name__}", lambda k=kind: from_the_start(k)) for kind in (Full, ReadOnly)]
         if campaign.long:  # a minute of trying at the end
-            cases.append(("to the end, Full", lambda: lasting(Full, [], NOT_SAVED, "No space left")))
+            cases.append(("to the end, Full", lambda: lasting(Full, ["train.max_lost_checkpoints=0"], NOT_SAVED, "No space left")))
     cases += [(f"call {call}", lambda c=call: one_call(c)) for call in (CALLS if campaign.long else ["fsync", "rename"])]
     for seed in range(1, (60 if campaign.long else 2) + 1):
         cases.append((f"shim while training, {seed}", lambda s=seed: shim_while_training(s, 60)))
