@@ -76,7 +76,9 @@ class Run:
             orders = fail.get(rank, "") if isinstance(fail, dict) else fail
             if orders:
                 own["HRM_FAIL"] = orders
-            output = self.folder / f"output_{rank}.txt"
+            # Elsewhere: the run's folder may be on a disk that is full.
+            output = campaign.work / "output" / f"{self.folder.name}_{rank}.txt"
+            output.parent.mkdir(exist_ok=True)
             self.outputs.append((output, output.stat().st_size if output.exists() else 0))
             with open(output, "a") as out:
                 self.processes.append(subprocess.Popen(line, env=own, stdin=subprocess.DEVNULL, stdout=out, stderr=out,
