@@ -17,7 +17,7 @@ import subprocess
 from fault import TRM, Campaign, Run, check, checkpoints, same_end, tidy
 
 MORE = ["train.steps=8", "train.checkpoint_every=4", "train.eval_every=4", "train.keep_checkpoints=1", "eval.batch_size=2"]
-TWO = [*MORE, *TRM, "parallel.zero=1", "parallel.heartbeat_s=0.5", "parallel.timeout_s=20"]
+TWO = [*MORE, *TRM, "parallel.zero=1", "parallel.heartbeat_s=0.5", "parallel.timeout_s=10"]
 
 
 def main():
