@@ -12,6 +12,18 @@ template <class... Args>
   fail(ExitCode::checkpoint, args...);
 }
 
+// At most `most` bytes of a file of the directory; the operating system's refusal is an Error(environment).
+std::string read_plain(const std::filesystem::path& file, uint64_t most) {
+  std::error_code error;
+  const std::string name = file.filename().string();
+  const std::filesystem::file_status status = std::filesystem::symlink_status(file, error);
+  if (!std::filesystem::exists(status)) damaged(name, " is missing");
+  if (!std::filesystem::is_regular_file(status)) damaged(name, " is no regular file");
+  const auto size = std::filesystem::file_size(file, error);
+  if (!error && size > most) damaged(name, " has ", size, " bytes instead of ", most);
+  return read_text(file, ExitCode::environment);
+}
+
 }  // namespace
 
 std::string step_name(int64_t step) {
@@ -37,7 +49,9 @@ VerifiedCheckpoint::VerifiedCheckpoint(const std::filesystem::path& dir, const s
   try {
     verify(only);
   } catch (const Error& error) {
-    fail(ExitCode::checkpoint, "the checkpoint ", dir_, " is not usable: ", error.what());
+    const std::string sentence = cat("the checkpoint ", dir_, " is not usable: ", error.what());
+    if (error.code() == ExitCode::environment) throw UnreadableCheckpoint(ExitCode::checkpoint, sentence);
+    throw Error(ExitCode::checkpoint, sentence);
   }
 }
 
@@ -45,19 +59,13 @@ VerifiedCheckpoint::VerifiedCheckpoint(const std::filesystem::path& dir, const s
 void VerifiedCheckpoint::verify(const std::string& only) {
   std::error_code ignored;
   if (!std::filesystem::is_directory(dir_, ignored)) damaged("it is no directory");
-  const std::filesystem::path manifest = dir_ / kManifestFile;
-  if (!std::filesystem::exists(manifest, ignored)) damaged(kManifestFile, " is missing");
-  manifest_ = parse_manifest(as_text(MappedFile(manifest, ExitCode::checkpoint, Links::refuse).bytes()));
-
+  constexpr uint64_t kManifestBytes = 4 << 20;
+  manifest_ = parse_manifest(read_plain(dir_ / kManifestFile, kManifestBytes));
   for (const auto& [name, fact] : manifest_.files) {
     if (!only.empty() && name != only) continue;
-    if (!std::filesystem::exists(dir_ / name, ignored)) damaged(name, " is missing");
-    const MappedFile& file =
-        files_.emplace(name, MappedFile(dir_ / name, ExitCode::checkpoint, Links::refuse)).first->second;
-    if (file.bytes().size() != fact.bytes) {
-      damaged(name, " has ", file.bytes().size(), " bytes instead of ", fact.bytes);
-    }
-    if (digest_hex(file.bytes()) != fact.digest) damaged(name, " is damaged: its digest does not fit");
+    const std::string& file = files_.emplace(name, read_plain(dir_ / name, fact.bytes)).first->second;
+    if (file.size() != fact.bytes) damaged(name, " has ", file.size(), " bytes instead of ", fact.bytes);
+    if (digest_hex(as_bytes(file)) != fact.digest) damaged(name, " is damaged: its digest does not fit");
   }
   for (const char* name : {kModelFile, kStateFile, kConfigFile}) {
     const bool wanted = manifest_.kind == CheckpointKind::full || name != std::string_view(kStateFile);
@@ -68,7 +76,7 @@ void VerifiedCheckpoint::verify(const std::string& only) {
 }
 
 CheckpointMeta VerifiedCheckpoint::meta() const {
-  return {manifest_.step, std::string(as_text(file(kConfigFile))), manifest_.info, manifest_.kind};
+  return {manifest_.step, files_.at(kConfigFile), manifest_.info, manifest_.kind};
 }
 
 }  // namespace hrm::checkpoint

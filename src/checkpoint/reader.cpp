@@ -201,8 +201,12 @@ FoundCheckpoint found(const VerifiedCheckpoint& checkpoint) {
 
 std::vector<fs::path> list_checkpoints(const fs::path& run_dir) {
   std::vector<fs::path> dirs;
-  std::error_code ignored;
-  for (const fs::directory_entry& entry : fs::directory_iterator(run_dir / "checkpoints", ignored)) {
+  std::error_code error, ignored;
+  const fs::directory_iterator entries(run_dir / "checkpoints", error);
+  // What cannot be listed is not empty: a run would begin anew in silence.
+  require(!error || error == std::errc::no_such_file_or_directory, ExitCode::environment,
+          "cannot list the checkpoints in ", run_dir / "checkpoints", ": ", error.message());
+  for (const fs::directory_entry& entry : entries) {
     if (entry.is_directory(ignored) && step_of_name(entry.path().filename().string()) >= 0) {
       dirs.push_back(entry.path());
     }
@@ -251,6 +255,9 @@ std::optional<FoundCheckpoint> find_latest_valid(const fs::path& run_dir, Quaran
   for (const fs::path& dir : dirs) {
     try {
       return found(VerifiedCheckpoint(dir));
+    } catch (const UnreadableCheckpoint& error) {
+      if (reason.empty()) reason = error.what();
+      log::warn(error.what(), dir != dirs.back() ? "; trying the one before it" : "");
     } catch (const Error& error) {
       if (reason.empty()) reason = error.what();
       const std::string renamed = quarantine == Quarantine::yes ? "; " + quarantine_it(dir) : "";

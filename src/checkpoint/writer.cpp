@@ -107,16 +107,30 @@ class Output {
  public:
   Output(const fs::path& path, uint64_t reserve) : file_(path, reserve) {}
   void write(std::span<const std::byte> bytes) {
-    file_.write(bytes);
     hasher_.update(bytes);
+    if (waiting_.size() + bytes.size() > kAtOnce) flush();
+    if (bytes.size() > kAtOnce) {
+      file_.write(bytes);
+    } else {
+      waiting_.insert(waiting_.end(), bytes.begin(), bytes.end());
+    }
   }
   FileFact finish() {
+    flush();
     file_.finish();
     return {file_.size(), hasher_.hex()};
   }
 
  private:
+  static constexpr size_t kAtOnce = 1 << 20;  // archives come in hundreds of small pieces
+
+  void flush() {
+    if (!waiting_.empty()) file_.write(waiting_);
+    waiting_.clear();
+  }
+
   FileWriter file_;
+  std::vector<std::byte> waiting_;
   Hasher hasher_;
 };
 

@@ -700,9 +700,9 @@ void Trainer::resume(const std::filesystem::path& checkpoint, const std::map<std
 // Other data, or another order of them, would silently be another training.
 void Trainer::check_sources(const std::map<std::string, std::string>& info, const std::filesystem::path& checkpoint,
                             bool accept_change) {
-  std::map<std::string, std::string> now;
-  for (const auto& [what, digest] : task_.source_digests()) now[kDigest + what] = digest;
-  now[kNextBatch] = task_.next_batch_digest();
+  std::vector<std::pair<std::string, std::string>> now;  // the sources first: where they differ, so does the batch
+  for (const auto& [what, digest] : task_.source_digests()) now.emplace_back(kDigest + what, digest);
+  now.emplace_back(kNextBatch, task_.next_batch_digest());
   for (const auto& [key, digest] : now) {
     const auto then = info.find(key);
     if (then == info.end() || then->second == digest) continue;  // an earlier version wrote none

@@ -1,5 +1,6 @@
 // Which checkpoints stay, which lose their name, and whether there is room for them.
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <fstream>
 
@@ -84,6 +85,36 @@ TEST(Quarantine, ABadCheckpointLosesItsName) {
   fs::resize_file(folder / "step-000000030" / "model.pt", 200);
   EXPECT_EQ(find_latest_valid(run.path(), Quarantine::yes)->meta.step, 10);
   EXPECT_EQ(fs::file_size(folder / "bad-step-000000030-2" / "model.pt"), 200u);
+}
+
+// It may be a good one: the disk or the permissions are at fault.
+TEST(Quarantine, WhatCannotBeReadKeepsItsName) {
+  const TempDir run;
+  for (const int64_t step : {10, 20}) save(run, step, {5});
+  const fs::path newest = run / "checkpoints" / "step-000000020";
+  fs::permissions(newest / "model.pt", fs::perms::none);
+  for (const fs::path& dir : {run.path(), run / "checkpoints"}) fs::permissions(dir, fs::perms::all);
+  for (const fs::path& dir : list_checkpoints(run.path())) {
+    fs::permissions(dir, fs::perms::all);
+    if (dir == newest) continue;
+    for (const auto& file : fs::directory_iterator(dir)) fs::permissions(file, fs::perms::all);
+  }
+  fs::permissions(newest / "manifest.json", fs::perms::all);
+  const uid_t user = ::geteuid();
+  if (user == 0) ASSERT_EQ(::seteuid(65534), 0);  // root reads everything
+  const auto found = find_latest_valid(run.path(), Quarantine::yes);
+  ASSERT_EQ(::seteuid(user), 0);
+  EXPECT_EQ(found->meta.step, 10);
+  EXPECT_TRUE(fs::exists(newest));
+  fs::permissions(newest / "model.pt", fs::perms::owner_all);
+  EXPECT_EQ(find_latest_valid(run.path(), Quarantine::yes)->meta.step, 20);
+}
+
+TEST(Quarantine, NorWhereTheFolderCannotBeListed) {
+  const TempDir run;
+  std::ofstream(run / "checkpoints") << "a file where the folder should be";
+  expect_error(ExitCode::environment, {"cannot list the checkpoints"},
+               [&] { find_latest_valid(run.path(), Quarantine::yes); });
 }
 
 TEST(Quarantine, NeverASilentFreshStart) {

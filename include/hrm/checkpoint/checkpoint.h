@@ -75,7 +75,8 @@ uint64_t checkpoint_bytes(const StateListing& listing);
 // with the reason. Returns the free bytes.
 uint64_t check_volume(const std::filesystem::path& run_dir, uint64_t bytes, const Keep& keep);
 
-// The committed checkpoints of a run, newest first; empty where there is none. Their content is not looked at.
+// The committed checkpoints of a run, newest first; empty where there is none. Their content is not looked at. Throws
+// Error(environment) where they cannot be listed.
 std::vector<std::filesystem::path> list_checkpoints(const std::filesystem::path& run_dir);
 
 // The highest score (kScore) of the checkpoints of a run; nullopt where none has one.
@@ -85,7 +86,8 @@ std::optional<double> best_score(const std::filesystem::path& run_dir);
 enum class Quarantine { no, yes };
 
 // The newest checkpoint whose manifest and digests are right. A corrupt one is logged by name and reason and passed
-// over; with quarantine it is renamed to bad-step-%09d, where a person may look at it. nullopt: the run never had one.
+// over; with quarantine it is renamed to bad-step-%09d, where a person may look at it, unless it could not be read at
+// all (I/O error, no permission): then it may be good. nullopt: the run never had one.
 // Error(checkpoint): there are some, and all are corrupt, now or when they were renamed.
 std::optional<FoundCheckpoint> find_latest_valid(const std::filesystem::path& run_dir,
                                                  Quarantine quarantine = Quarantine::no);
