@@ -101,7 +101,9 @@ TEST(Quarantine, WhatCannotBeReadKeepsItsName) {
   }
   fs::permissions(newest / "manifest.json", fs::perms::all);
   const uid_t user = ::geteuid();
-  if (user == 0) ASSERT_EQ(::seteuid(65534), 0);  // root reads everything
+  if (user == 0) {
+    ASSERT_EQ(::seteuid(65534), 0);  // root reads everything
+  }
   const auto found = find_latest_valid(run.path(), Quarantine::yes);
   ASSERT_EQ(::seteuid(user), 0);
   EXPECT_EQ(found->meta.step, 10);
