@@ -478,13 +478,14 @@ void add_doctor(CLI::App& app, Action& action) {
           ->type_name("DUMP")
           ->excludes(ranks);
   sub->add_option("overrides", replay->overrides, "with --replay: of the configuration in the dump")
-      ->type_name("KEY=VALUE")
-      ->needs(dump);
+      ->type_name("KEY=VALUE");
   sub->callback([o, replay, dump, &action] {
     replay->json = o->json;
     if (dump->count() > 0) {
       action = [replay] { return train::run_replay(*replay); };
     } else {
+      require(replay->overrides.empty(), ExitCode::usage, "hrm_train doctor: unknown argument '",
+              replay->overrides.empty() ? "" : printable(replay->overrides[0]), "'; see 'hrm_train doctor --help'");
       action = [o] { return train::run_doctor(*o); };
     }
   });

@@ -18,6 +18,7 @@ std::string read_plain(const std::filesystem::path& file, uint64_t most) {
   const std::string name = file.filename().string();
   const std::filesystem::file_status status = std::filesystem::symlink_status(file, error);
   if (!std::filesystem::exists(status)) damaged(name, " is missing");
+  if (std::filesystem::is_symlink(status)) damaged(name, " is a symbolic link");
   if (!std::filesystem::is_regular_file(status)) damaged(name, " is no regular file");
   const auto size = std::filesystem::file_size(file, error);
   if (!error && size > most) damaged(name, " has ", size, " bytes instead of ", most);

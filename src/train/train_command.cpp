@@ -102,9 +102,13 @@ void check_resume_config(const config::LoadedConfig& now, const Start& start) {
   std::string changed;
   for (const std::string& key : config::differing_keys(now.config, then.config)) {
     const bool structure = key.starts_with("model.");
-    require(may_change(key), structure ? ExitCode::checkpoint : ExitCode::usage, key, " (", now.origin(key).text(),
-            ") is not what the checkpoint '", start.checkpoint.string(), "' was trained with",
-            structure ? ": it belongs to another architecture" : "", "; set it back, or start another run.name");
+    const auto value_in = [&](const config::Config& config) {
+      return config::safe_json(config::to_text(config::find_field(key)->get(config)));
+    };
+    require(may_change(key), structure ? ExitCode::checkpoint : ExitCode::usage, key, " = ", value_in(now.config), " (",
+            now.origin(key).text(), "), but the checkpoint '", start.checkpoint.string(), "' was trained with ",
+            value_in(then.config), structure ? ": it belongs to another architecture" : "",
+            "; set it back, or start another run.name");
     if (!key.starts_with("run.")) changed += (changed.empty() ? "" : ", ") + key;
   }
   if (!changed.empty()) log::info("changed since the checkpoint: ", changed);

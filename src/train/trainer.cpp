@@ -67,7 +67,7 @@ struct Interrupted {};
 
 constexpr int64_t kMostRewinds = 3;
 
-constexpr double kPatienceAtEnd = 60, kPatienceAtStop = 15;  // s, for a last checkpoint that cannot be written
+constexpr double kPatienceAtEnd = 30, kPatienceAtStop = 15;  // s, for a last checkpoint that cannot be written
 
 // Metrics since the last logged line. Earlier versions kept fewer of them, under the second name: that window is
 // dropped, so that the first line after such a resume is of the steps since.

@@ -217,10 +217,11 @@ TEST(WrongConfiguration, UnknownKey) {
 TEST_F(FinishedRun, AnotherArchitecture) {
   const std::string name = step(4).filename().string();
   expect_refusal(ExitCode::checkpoint, train({"model.hidden_size=64"}),
-                 {name, "another architecture", "[11, 32]", "[11, 64]"}, {}, /*alone=*/false);
+                 {name, "another architecture", "model.hidden_size = 64 (command line)", "with 32"}, {},
+                 /*alone=*/false);
   expect_refusal(ExitCode::checkpoint,
                  train({"model.arch=trm", "model.H_layers=0", "run.name=other", "--resume", step(4).string()}),
-                 {name, "another architecture", "H_level"}, {}, /*alone=*/false);
+                 {name, "another architecture", "model.arch = \"trm\"", "with \"hrm\""}, {}, /*alone=*/false);
   std::vector<std::string> arguments = evaluate(run_dir());
   arguments.push_back("model.L_layers=2");
   expect_refusal(ExitCode::checkpoint, arguments, {name, "model.L_layers is 1 there and 2"});
@@ -254,9 +255,13 @@ TEST_F(FinishedRun, AllCheckpointsAreCorrupt) {
   flip_byte(step(2) / "model.pt");
   fs::resize_file(step(4) / "model.pt", 100);
   const std::vector<std::string> parts = {"none of the 2 checkpoints", run_dir().string(), "model.pt has 100 bytes"};
+  const std::vector<std::string> solve = {"solve", "--checkpoint", run_dir().string()};
+  expect_refusal(ExitCode::checkpoint, solve, parts, {"", "", kPuzzle}, /*alone=*/false);
   expect_refusal(ExitCode::checkpoint, train(), parts, {}, /*alone=*/false);
-  expect_refusal(ExitCode::checkpoint, {"solve", "--checkpoint", run_dir().string()}, parts, {"", "", kPuzzle},
-                 /*alone=*/false);
+  // The training has renamed them. It never begins anew in silence.
+  const std::vector<std::string> now = {"no checkpoint but bad ones", "bad-step-000000004", "run.name"};
+  expect_refusal(ExitCode::checkpoint, train(), now, {}, /*alone=*/false);
+  expect_refusal(ExitCode::checkpoint, solve, now, {"", "", kPuzzle}, /*alone=*/false);
 }
 
 TEST_F(FinishedRun, ResumeNever) {
@@ -368,13 +373,13 @@ TEST_F(FinishedRun, PlacesThatCannotBeWritten) {
   }
 }
 
-TEST_F(FinishedRun, ALogFileThatFailsIsGivenUpWithOneWarning) {
+TEST_F(FinishedRun, ALogFileThatFailsIsWarnedOfOnce) {
   const fs::path log = run_dir() / "log" / "rank_0.log";
   ASSERT_TRUE(fs::remove(log));
   fs::create_symlink("/dev/full", log);
   const Result result = run(train());
   EXPECT_EQ(result.code, 0) << result.err;
-  const size_t warning = result.err.find("warning: the log file is given up: ");
+  const size_t warning = result.err.find("warning: lines of the log file are lost: ");
   EXPECT_NE(warning, std::string::npos) << result.err;
   EXPECT_EQ(result.err.find("warning", warning + 1), std::string::npos) << result.err;
   EXPECT_EQ(result.err.find("LOG ERROR"), std::string::npos) << result.err;
@@ -397,10 +402,10 @@ TEST(WrongSurroundings, FullDisk) {
   if (::mount("tmpfs", disk.path().c_str(), "tmpfs", 0, "size=1600k") != 0) {
     GTEST_SKIP() << "no file system can be mounted here";
   }
-  // One checkpoint of 0.9 MB fits.
+  // One checkpoint of 0.9 MB would fit. (A disk that fills up later: tests/fault/fs_faults.py.)
   expect_refusal(ExitCode::environment, train_in(disk.path()),
-                 {"checkpoint of step 4 was not saved", "No space left on device", "earlier checkpoints are untouched"},
-                 {}, /*alone=*/false);
+                 {disk.path().string(), "free; 3 checkpoints of", "must fit", "train.keep_checkpoints"}, {},
+                 /*alone=*/false);
   // Not one byte more: the program cannot even write its log.
   {
     std::ofstream filler(disk / "filler", std::ios::binary);
@@ -410,10 +415,6 @@ TEST(WrongSurroundings, FullDisk) {
   EXPECT_EQ(full.code, static_cast<int>(ExitCode::environment)) << full.err;
   test::expect_one_sentence(full.err, {"cannot write", disk.path().string(), "No space left on device"},
                             /*alone=*/false);
-  fs::remove(disk / "filler");
-  const Result evaluated = run({"eval", "--checkpoint", (disk / "run").string(), "eval.batch_size=4"});
-  EXPECT_EQ(evaluated.code, 0) << evaluated.err;
-  EXPECT_NE(evaluated.out.find("\"step\": 2"), std::string::npos) << evaluated.out;
   ::umount(disk.path().c_str());
 }
 
