@@ -252,10 +252,11 @@ TEST(StepGuard, GivesUpAfterSoManyInARow) {
 // register a member is found by the tests that compare a resumed run with a straight one (resume_test.cpp).
 TEST(Registry, NothingInItCanBeLeftOut) {
   const fs::path dir = fresh_folder("runs");
-  const std::vector<std::string> more = {"train.steps=9",        "optim.ema=0.9",        "train.eval_every=3",
-                                         "train.spike_score=20", "train.spike_window=8", "optim.schedule=constant"};
+  const std::vector<std::string> more = {"train.steps=9",          "optim.ema=0.9",          "train.eval_every=3",
+                                         "train.spike_score=20",   "model.halt_max_steps=4", "train.spike_window=8",
+                                         "optim.schedule=constant"};
   auto half = more;
-  half[0] = "train.steps=5";  // slots are in the middle of their samples
+  half[0] = "train.steps=6";  // slots are in the middle of their samples, and an evaluation is due
   SmallRun first(dir / "first", half), fresh(dir / "fresh", more);
   first.trainer.start_fresh();
   first.trainer.run();
