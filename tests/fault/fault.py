@@ -218,6 +218,9 @@ class Campaign:
         self.args = parser.parse_args()
         self.long, self.name = self.args.long, pathlib.Path(sys.argv[0]).stem
         self.binary = str(pathlib.Path(self.args.binary).resolve())
+        if not os.access(self.binary, os.X_OK) or os.path.isdir(self.binary):
+            print(f"error: '{self.args.binary}' is no program: build it first (scripts/build)", file=sys.stderr)
+            sys.exit(3)
         self.temporary = not self.args.work
         self.work = pathlib.Path(self.args.work or tempfile.mkdtemp(prefix=f"hrm_{self.name}_")).resolve()
         self.work.mkdir(parents=True, exist_ok=True)
