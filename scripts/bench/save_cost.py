@@ -5,12 +5,13 @@
 
 Each turn is a training of its own of `--every` * `--saves` + some steps that logs every step; the time between two lines of
 its log is a step's. The first steps of a process do not count. Shown are medians over the turns: the share that saving adds
-to the average step, the longest step beside the median one, and the resident memory that it adds on the host beside the
-size of a checkpoint. Only Python's standard library is used.
+to the average step, the longest step beside the median one, and the memory that it adds on the host beside the size of a
+checkpoint: the most that the machine had less of, before the last step, than before the process began. That counts pages
+that are locked for a GPU, too, but not what the kernel keeps of files; nothing else should run on the machine meanwhile.
+Only Python's standard library is used.
 """
 import datetime
 import json
-import os
 import pathlib
 import re
 import shutil
@@ -18,6 +19,8 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "lib"))
 import command  # noqa: E402
@@ -37,23 +40,48 @@ def log_times(folder):
     return times
 
 
+def available_bytes():
+    found = re.search(r"^MemAvailable: +(\d+) kB", pathlib.Path("/proc/meminfo").read_text(), re.MULTILINE)
+    return int(found[1]) * 1024
+
+
+class Sampler(threading.Thread):
+    """What the machine has of memory, twenty times a second."""
+
+    def __init__(self):
+        super().__init__(daemon=True)
+        self.samples, self.over = [(time.time(), available_bytes())], threading.Event()
+
+    def run(self):
+        while not self.over.wait(0.05):
+            self.samples.append((time.time(), available_bytes()))
+
+    def used(self, until):
+        """The most that was used more than at the beginning, up to a time."""
+        return self.samples[0][1] - min(free for at, free in self.samples if at <= until)
+
+
 def turn(args, side, folder):
     every = [] if side == "without" else [f"train.checkpoint_every={args.every}"]
     steps = args.every * args.saves + args.every // 2
     words = [args.binary, "train", *(["--config", args.config] if args.config else []), f"run.dir={folder}", "run.name=run", f"train.steps={steps}",
              "train.log_every=1", "train.eval_every=0", "data.test=", "optim.warmup_steps=10", *every, *SIDES[side], *args.overrides]
+    time.sleep(2)  # what the process before left behind is gone
+    sampler = Sampler()
+    sampler.start()
     process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     said = process.stderr.read()
-    _, status, usage = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
+    process.wait()
+    sampler.over.set()
     if process.returncode != 0:
         raise command.Failure(process.returncode if process.returncode > 0 else command.MACHINE, f"a training failed: {said.strip().splitlines()[-1]}")
     times = log_times(folder)
     # The last step waits for its checkpoint on both sides.
+    until = times[steps - 1]
     steps = {step: times[step] - times[step - 1] for step in range(SKIP + 2, steps) if step in times and step - 1 in times}
     size = sum(file.stat().st_size for file in sorted((folder / "run" / "checkpoints").glob("step-*"))[-1].iterdir())
     return dict(side=side, mean=statistics.fmean(steps.values()), median=statistics.median(steps.values()),
-                longest=max(steps.values()), resident=usage.ru_maxrss * 1024, checkpoint=size)
+                longest=max(steps.values()), memory=sampler.used(until), checkpoint=size)
 
 
 def main():
@@ -81,12 +109,12 @@ def main():
     if args.out:
         args.out.write_text(json.dumps(turns, indent=1) + "\n")
     middle = {side: {key: statistics.median(t[key] for t in turns if t["side"] == side)
-                     for key in ("mean", "median", "longest", "resident", "checkpoint")} for side in SIDES}
+                     for key in ("mean", "median", "longest", "memory", "checkpoint")} for side in SIDES}
     base = middle["without"]
     print("| checkpoints | mean step, ms | added | longest step / median | host memory added, MiB | a checkpoint, MiB |\n|---|---:|---:|---:|---:|---:|")
     for side, m in middle.items():
         print(f"| {side} | {m['mean'] * 1e3:.3f} | {100 * (m['mean'] / base['mean'] - 1):+.2f} % | {m['longest'] / m['median']:.2f} | "
-              f"{(m['resident'] - base['resident']) / 2**20:.0f} | {m['checkpoint'] / 2**20:.0f} |")
+              f"{(m['memory'] - base['memory']) / 2**20:.0f} | {m['checkpoint'] / 2**20:.0f} |")
     return 0
 
 

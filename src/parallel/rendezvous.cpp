@@ -3,6 +3,7 @@
 #include <c10/util/Logging.h>
 
 #include <cstdlib>
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include "hrm/base/error.h"
@@ -94,6 +95,10 @@ std::string key_of(int rank) {
 }
 
 }  // namespace
+
+std::unique_ptr<Store> make_local_store() {
+  return std::make_unique<PrefixedStore>(c10::make_intrusive<c10d::HashStore>());
+}
 
 std::chrono::milliseconds milliseconds(double seconds) {
   return std::chrono::milliseconds(static_cast<int64_t>(seconds * 1e3));

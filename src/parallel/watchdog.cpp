@@ -315,6 +315,12 @@ struct Watchdog::State {
       if (behind.size() > 1 || still.size() == 2) behind.clear();
     }
 
+    if (ranks == 1) {
+      return Failure{rank, cat("the training is stuck ", still[0]->beat->place(), ": it has not moved for ",
+                               human_seconds(longest),
+                               " (train.stuck_after_s); start it again to go on from its last "
+                               "checkpoint")};
+    }
     const std::string stand = cat("no rank has moved for ", human_seconds(longest));
     if (behind.empty()) {
       std::string places;
@@ -381,7 +387,6 @@ Watchdog::Watchdog(std::unique_ptr<Store> store, int rank, int ranks, const Watc
           "the watchdog's times must not be negative");
   state_ = std::make_shared<State>(std::move(store), rank, ranks, options);
   state_->stuck_step_s.store(options.stuck_step_s);
-  if (ranks == 1) return;
   prepare_thread_stack();
   if (!on_failure) on_failure = [this](const Failure& failure) { leave(failure); };
   exchange_ = std::thread([state = state_] { state->exchange(); });
@@ -458,10 +463,12 @@ void Watchdog::leave(const Failure& failure) {
   pthread_sigmask(SIG_UNBLOCK, &alarm_signal, nullptr);
   alarm(limit_s);
 
-  log::error("rank ", state_->rank, " leaves: ", failure.sentence);
+  const bool alone = state_->ranks == 1;
+  const std::string who = alone ? "this process" : cat("rank ", state_->rank);
+  log::error(alone ? "" : who + " leaves: ", failure.sentence);
   if (gettid() != state_->training_thread) {
     const std::vector<std::string> calls = thread_stack(state_->training_thread, 2);
-    log::info("the training thread of rank ", state_->rank, calls.empty() ? " does not answer" : " is in:");
+    log::info("the training thread of ", who, calls.empty() ? " does not answer" : " is in:");
     for (const std::string& call : calls) log::info("  ", call);
   }
   std::unique_lock lock(state_->mutex, std::try_to_lock);

@@ -8,6 +8,7 @@
 #include "hrm/base/error.h"
 #include "hrm/base/file.h"
 #include "hrm/base/text.h"
+#include "hrm/formats/json.h"
 
 namespace hrm::train {
 namespace {
@@ -68,7 +69,7 @@ Measured read_measured(const std::filesystem::path& file) {
   std::string transport;
   std::vector<std::pair<double, double>> rows;  // bytes of the tensor, s
   try {
-    const Json json = Json::parse(text);
+    const Json json = parse_json(text, name, ExitCode::usage);
     out.layout = {json.at("ranks").get<int64_t>(), json.at("nodes").get<int64_t>()};
     out.device = json.at("device").get<std::string>();
     transport = json.at("transport").get<std::string>();

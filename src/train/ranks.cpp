@@ -26,10 +26,18 @@
 namespace hrm::train {
 namespace {
 
-Ranks meet(const parallel::Launch& launch, const config::ParallelConfig& config) {
+Ranks meet(const parallel::Launch& launch, const config::Config& all) {
+  const config::ParallelConfig& config = all.parallel;
   Ranks ranks{launch, nullptr, parallel::make_single_comm(), nullptr, nullptr};
-  if (launch.ranks == 1) return ranks;
   const auto timeout_s = static_cast<double>(config.timeout_s);
+  const double stuck_s = all.train.stuck_after_s;
+  if (launch.ranks == 1) {
+    if (stuck_s > 0) {
+      ranks.watchdog = std::make_unique<parallel::Watchdog>(parallel::make_local_store(), 0, 1,
+                                                            parallel::WatchdogOptions{.stuck_s = stuck_s});
+    }
+    return ranks;
+  }
   require(2 * config.heartbeat_s <= timeout_s, ExitCode::usage, "parallel.heartbeat_s = ", config.heartbeat_s,
           " is more than half of parallel.timeout_s = ", config.timeout_s, "; show signs of life more often");
   ranks.rendezvous = std::make_unique<parallel::Rendezvous>(
@@ -37,10 +45,11 @@ Ranks meet(const parallel::Launch& launch, const config::ParallelConfig& config)
                                           .timeout_s = timeout_s,
                                           .interface = config.interface});
   ranks.comm = ranks.rendezvous->make_gloo_comm();
-  ranks.watchdog = std::make_unique<parallel::Watchdog>(
-      ranks.rendezvous->connect(), launch.rank, launch.ranks,
-      parallel::WatchdogOptions{
-          .heartbeat_s = config.heartbeat_s, .timeout_s = timeout_s, .agent_store = launch.agent_store});
+  ranks.watchdog = std::make_unique<parallel::Watchdog>(ranks.rendezvous->connect(), launch.rank, launch.ranks,
+                                                        parallel::WatchdogOptions{.heartbeat_s = config.heartbeat_s,
+                                                                                  .timeout_s = timeout_s,
+                                                                                  .stuck_s = stuck_s,
+                                                                                  .agent_store = launch.agent_store});
   ranks.neighbour = parallel::watch_neighbour(*ranks.comm, [dog = ranks.watchdog.get()] { dog->suspect(); });
   ranks.heartbeat_s = config.heartbeat_s;
   return ranks;
@@ -100,7 +109,7 @@ int run_as_ranks(const parallel::Launch& launch, const config::Config& config, c
     take_one_gpu(launch.local_rank, launch.local_ranks);
     restart_for_allocator(config.runtime);
   }
-  Ranks ranks = meet(launch, config.parallel);
+  Ranks ranks = meet(launch, config);
   if (ranks.comm->alone()) return body(ranks);
   try {
     const int code = body(ranks);

@@ -19,8 +19,8 @@ struct Ranks {
   parallel::Launch launch;
   std::unique_ptr<parallel::Rendezvous> rendezvous;  // outlives comm
   std::shared_ptr<parallel::Comm> comm;
-  std::unique_ptr<parallel::Watchdog> watchdog;         // null with one rank
-  std::unique_ptr<parallel::NeighbourWatch> neighbour;  // the same
+  std::unique_ptr<parallel::Watchdog> watchdog;         // null with one rank and train.stuck_after_s = 0
+  std::unique_ptr<parallel::NeighbourWatch> neighbour;  // null with one rank
   double heartbeat_s = 0;
 };
 

@@ -299,6 +299,10 @@ TEST(Plan, WrongRanks) {
   }
   expect_refusal(ExitCode::usage, with(plan, {"--weak"}), {"--weak", "--ranks"});
   expect_refusal(ExitCode::usage, with(plan, {"--ranks", "8", "--bandwidths", "nowhere.json"}), {"nowhere.json"});
+  const TempDir dir;
+  std::ofstream(dir / "twice.json") << R"({"ranks": 2, "ranks": 4})";
+  expect_refusal(ExitCode::usage, with(plan, {"--ranks", "8", "--bandwidths", (dir / "twice.json").string()}),
+                 {"twice.json", "ranks"});
 }
 
 TEST(Plan, WrongInput) {

@@ -8,6 +8,8 @@ random      SIGTERM, SIGINT and SIGUSR1 at moments drawn over the wall time, to 
 save        the signal comes while a checkpoint is being written
 evaluation  the signal comes in the middle of an evaluation
 second      a second SIGTERM or SIGINT does not wait for the checkpoint that is being written
+stuck       a step, an evaluation's batch or a save that never ends is ended by the watchdog (train.stuck_after_s) with code 7, one
+            sentence and where the program hangs; the next start goes on
 
 The step it says it stopped at is the newest checkpoint, and the next start goes on there. The end is that of an
 undisturbed run, bit for bit. A signal before the program has looked at its run folder may end it at once.
@@ -99,7 +101,22 @@ def main():
         check(set(codes) == {128 + number} and time.monotonic() - began < 2, f"{folder}: {codes} after {time.monotonic() - began:.1f} s")
         to_the_end(folder, ranks)
 
-    cases = []
+    def stuck(order, ranks):
+        folder = campaign.folder(f"stuck_{ranks}_{order.replace('.', '_').replace(':', '_')}")
+        more = [*settings(ranks), "train.stuck_after_s=3"]
+        if order.startswith("checkpoint"):
+            more.append("train.async_checkpoints=false")
+        run = Run(campaign, folder, more, ranks, fail={ranks - 1 if order.startswith("step") else 0: f"{order}:sleep=600"})
+        began = time.monotonic()
+        codes = run.wait(60)
+        seconds = time.monotonic() - began
+        check(set(codes) == {7}, f"{folder}: {codes} after {seconds:.1f} s\n{run.said()}")
+        who = "the training is stuck" if ranks == 1 else "rank 1 is stuck"
+        check(f"{who} at step" in run.said() and "training thread" in run.said(), f"{folder}: did not say where\n{run.said()}")
+        to_the_end(folder, ranks)
+
+    cases = [(f"stuck, {order}, {ranks} ranks", lambda o=order, r=ranks: stuck(o, r))
+             for order, ranks in [("step.begin:30", 1), ("evaluation.batch:2", 1), ("checkpoint.write:3", 1), ("step.begin:30", 2)]]
     for ranks in (1, 2):
         signals = SIGNALS if campaign.long else [SIGNALS[ranks]]
         for number in signals:
@@ -110,8 +127,8 @@ def main():
         for number in range((40, 20)[ranks - 1] if campaign.long else 2):
             cases.append((f"random, {ranks} ranks, {number}", lambda n=number, r=ranks: at_random(n, r)))
     campaign.run(cases, lambda stops, number: f"SIGTERM, SIGUSR1, SIGINT at random moments, in a save, in an evaluation, twice; "
-                 f"1 and 2 ranks | {stops} stops | code 75 after {slowest[0]:.1f} s at most, the step saved, ends "
-                 "bit-identical; a second signal ends at once")
+                 f"steps, evaluations and saves that never end; 1 and 2 ranks | {stops} stops | code 75 after {slowest[0]:.1f} s at most, the step saved, ends "
+                 "bit-identical; a second signal, and the watchdog, end at once")
 
 
 if __name__ == "__main__":

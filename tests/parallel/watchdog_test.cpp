@@ -361,11 +361,29 @@ TEST_F(WatchdogTest, ManyRanksMissRankZero) {
   expect_failure({1, 2, 3}, 0, {"rank 0 is gone"}, options.timeout_s + slack_s);
 }
 
-TEST(Watchdog, OneRankIsNotWatched) {
-  Watchdog dog(nullptr, 0, 1, {});
-  dog.at(1, "step");
-  EXPECT_EQ(dog.failed("no reason").sentence, "rank 0 failed: no reason");
-  dog.stop();
+TEST(Watchdog, OneRankAloneIsStuck) {
+  Reports reports;
+  WatchdogOptions options = quick;
+  options.stuck_s = 0.5;
+  Watchdog dog(make_local_store(), 0, 1, options, [&](const Failure& failure) { reports.add(failure); });
+  for (int i = 0; i < 8; ++i, pass(0.1)) dog.at(7, "step");
+  EXPECT_EQ(reports.count(), 0u);
+  const Failure failure = reports.first(slack_s);
+  EXPECT_EQ(failure.rank, 0);
+  EXPECT_EQ(failure.code, ExitCode::rank_failed);
+  EXPECT_NE(failure.sentence.find("stuck at step 7 (step): it has not moved for 0.50 s"), std::string::npos)
+      << failure.sentence;
+}
+
+TEST(Watchdog, OneRankAloneLeaves) {
+  const auto start = Clock::now();
+  {
+    Watchdog dog(make_local_store(), 0, 1, {});
+    dog.at(1, "step");
+    EXPECT_EQ(dog.failed("no reason").sentence, "rank 0 failed: no reason");
+  }
+  Watchdog(make_local_store(), 0, 1, {}).stop();
+  EXPECT_LT(seconds_since(start), 0.9);  // less than a heartbeat: nobody is waited for
 }
 
 TEST(Watchdog, TimesThatMakeNoSense) {

@@ -16,7 +16,7 @@ enum class ExitCode : int {
   data = 4,         // a data file is missing, malformed or inconsistent
   checkpoint = 5,   // a checkpoint is missing, corrupt or of another model
   diverged = 6,     // non-finite loss or gradient
-  rank_failed = 7,  // another rank of the training is gone or did not come: start it again
+  rank_failed = 7,  // another rank of the training is gone or did not come, or it is stuck: start it again
   stopped = 75,     // stopped by a signal after saving: start it again (EX_TEMPFAIL)
 };
 

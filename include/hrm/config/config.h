@@ -190,6 +190,7 @@ struct TrainConfig {
   int64_t spike_window = 128;
   std::string spike_action = "skip";
   int64_t spike_rewind_steps = 100;
+  double stuck_after_s = 900;
 
   template <class F>
   static void describe(F&& f) {
@@ -234,6 +235,10 @@ struct TrainConfig {
       "and on without the batches from there to the spike (three times at most)");
     f("spike_rewind_steps", &TrainConfig::spike_rewind_steps, IntRange{0}, "steps",
       "how far before the spike the checkpoint must lie, at least");
+    f("stuck_after_s", &TrainConfig::stuck_after_s, RealRange{0, 1e6}, "s",
+      "a step, an evaluation's batch or a checkpoint that takes longer is stuck: log where the program hangs and end "
+      "it "
+      "with code 7; 0 = wait for ever. With several ranks also parallel.timeout_s");
   }
 };
 

@@ -28,6 +28,9 @@ class Store {
   virtual std::optional<std::string> wait(const std::string& key, double seconds) = 0;
 };
 
+// For one rank alone, in this process's memory. From any thread.
+std::unique_ptr<Store> make_local_store();
+
 // Learns at once when the process of the next rank (of the last rank: of rank 0) is gone, by the connection to it,
 // whatever the training hangs in: NCCL does not notice. A thread that waits for a message which comes at the end alone.
 class NeighbourWatch {

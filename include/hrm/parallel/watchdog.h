@@ -41,8 +41,8 @@ struct Failure {
 class Watchdog {
  public:
   // By the training thread, which outlives the object. `store` is a connection for the watchdog alone. `on_failure` is
-  // called at most once, from a thread of the watchdog, and must not destroy it; empty: leave(). With one rank nothing
-  // is watched. Throws Error (usage) for intervals that make no sense.
+  // called at most once, from a thread of the watchdog, and must not destroy it; empty: leave(). One rank alone
+  // (make_local_store) is watched for being stuck. Throws Error (usage) for intervals that make no sense.
   Watchdog(std::unique_ptr<Store> store, int rank, int ranks, const WatchdogOptions& options,
            std::function<void(const Failure&)> on_failure = {});
   // As stop(); as failed() when an exception is on its way.
