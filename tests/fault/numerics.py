@@ -58,8 +58,10 @@ def main():
                                 capture_output=True, text=True)
         check(replay.returncode == 0, f"the replay ended with {replay.returncode}\n{replay.stderr}")
         report = json.loads(replay.stdout)
-        # Several ranks notice two steps later. Without the failpoint all is finite.
-        check(report["step"] == (17 if ranks == 1 else 19) and not report["reproduced"], f"the replay says {report}")
+        # Several ranks notice two steps later, the host of a GPU some. Without the failpoint all is finite.
+        soon = 17 if ranks == 1 else 19
+        late = soon + 4 if "runtime.device=cuda" in campaign.args.overrides else soon
+        check(soon <= report["step"] <= late and not report["reproduced"], f"the replay says {report}")
         again = Run(campaign, folder, more, ranks)
         again.ended()
         check(again.resumed_at() == 15, f"went on at {again.resumed_at()}\n{again.said()}")
