@@ -357,6 +357,30 @@ void add_bench_ops(CLI::App& bench, Action& action) {
   });
 }
 
+void add_bench_moe(CLI::App& bench, Action& action) {
+  CLI::App* sub = bench.add_subcommand("moe", "time a mixture-of-experts layer, forward and backward, and its parts");
+  auto o = std::make_shared<train::BenchMoeOptions>();
+  const auto add = [&](const char* name, int64_t& value, const char* what) {
+    sub->add_option(name, value, what)->type_name("N")->capture_default_str()->check(CLI::Range(1, 1 << 20));
+  };
+  add("--tokens", o->tokens, "tokens of a batch");
+  add("--dim", o->dim, "width of the model");
+  add("--width", o->width, "width inside of an expert");
+  add("--experts", o->experts, "experts");
+  add("--top-k", o->top_k, "experts of a token");
+  sub->add_option("--device", o->device, "auto = the GPU when there is a usable one")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"auto", "cpu", "cuda"}));
+  add_json_out(*sub, o->json_out);
+  sub->footer("example: hrm_train bench moe --dim 512 --width 2048 --experts 32 --top-k 2");
+  sub->callback([o, &action] {
+    action = [o] {
+      check_can_write(o->json_out);
+      return train::run_bench_moe(*o);
+    };
+  });
+}
+
 void add_bench_comm(CLI::App& bench, Action& action) {
   CLI::App* sub = bench.add_subcommand("comm", "time sums between ranks that were started together");
   auto o = std::make_shared<train::BenchCommOptions>();
@@ -386,6 +410,7 @@ void add_bench(CLI::App& app, Action& action) {
   sub->require_subcommand(1);
   add_bench_step(*sub, action);
   add_bench_ops(*sub, action);
+  add_bench_moe(*sub, action);
   add_bench_eval(*sub, action);
   add_bench_comm(*sub, action);
 }

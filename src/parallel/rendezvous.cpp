@@ -2,6 +2,7 @@
 
 #include <c10/util/Logging.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
@@ -15,6 +16,9 @@ namespace hrm::parallel {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+
+// The store has answered before: who does not reach it now will not by waiting. TCPStore takes twice as long at worst.
+constexpr double kReconnectS = 10;
 
 std::vector<uint8_t> bytes_of(const std::string& text) {
   return {text.begin(), text.end()};
@@ -121,12 +125,12 @@ struct Rendezvous::State {
   std::string prefix;
   c10::intrusive_ptr<c10d::TCPStore> store;  // of rank 0: holds the server
 
-  c10::intrusive_ptr<c10d::TCPStore> open(bool server) const {
+  c10::intrusive_ptr<c10d::TCPStore> open(bool server, double patience_s) const {
     c10d::TCPStoreOptions tcp;
     tcp.port = static_cast<uint16_t>(launch.port);
     tcp.isServer = server;
     tcp.waitWorkers = false;  // we wait ourselves, to know who is missing
-    tcp.timeout = milliseconds(options.meet_timeout_s);
+    tcp.timeout = milliseconds(patience_s);
     try {
       return c10::make_intrusive<c10d::TCPStore>(launch.host, tcp);
     } catch (const std::exception& error) {
@@ -160,15 +164,15 @@ struct Rendezvous::State {
 Rendezvous::Rendezvous(const Launch& launch, const RendezvousOptions& options)
     : state_(std::make_unique<State>(State{launch, options, "hrm/" + launch.attempt, nullptr})) {
   quiet_warnings();
-  state_->store = state_->open(launch.rank == 0 && !launch.agent_store);
+  state_->store = state_->open(launch.rank == 0 && !launch.agent_store, options.meet_timeout_s);
   state_->meet();
 }
 
 Rendezvous::~Rendezvous() = default;
 
 std::unique_ptr<Store> Rendezvous::connect() const {
-  return std::make_unique<PrefixedStore>(
-      c10::make_intrusive<c10d::PrefixStore>(state_->prefix + "/user", state_->open(/*server=*/false)));
+  return std::make_unique<PrefixedStore>(c10::make_intrusive<c10d::PrefixStore>(
+      state_->prefix + "/user", state_->open(/*server=*/false, std::min(state_->options.timeout_s, kReconnectS))));
 }
 
 std::unique_ptr<Comm> Rendezvous::make_gloo_comm() {

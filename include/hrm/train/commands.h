@@ -86,6 +86,13 @@ struct BenchOpsOptions {
 };
 int run_bench_ops(const BenchOpsOptions& options);
 
+struct BenchMoeOptions {
+  int64_t tokens = 16384, dim = 1024, width = 4096, experts = 8, top_k = 2;
+  std::string device = "auto";  // auto, cpu, cuda
+  std::string json_out;
+};
+int run_bench_moe(const BenchMoeOptions& options);
+
 struct BenchCommOptions {
   std::string device = "auto";  // auto, cpu, cuda
   int64_t max_mb = 256;         // MiB of the largest tensor; the smallest has 8 bytes

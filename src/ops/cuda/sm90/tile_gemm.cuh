@@ -18,6 +18,7 @@
 //   kBoxes       permuted rows are loaded in kBoxes boxes of 256 / kBoxes rows, the second `box_distance` runs of 32
 //                rows after the first
 //   kLastFirst   tiles come in reverse order (see launch.cuh)
+//   kGrouped     every 128 rows have a weight of their own, of several that stand one below the other: see TileGroups
 //   kStores      the product is all there is to do: the consumers let the TMA store what they staged, as map_out says,
 //                columns below `width`; nothing below is needed
 //   Shared       what it keeps in shared memory
@@ -43,7 +44,16 @@ enum class Weight {
   transposed      // (K, N)
 };
 
+// With kGrouped. Of `experts` weights, row tile i is multiplied with number tile_experts[i]; rows from `ends[0]`, a
+// multiple of 128, on are neither read nor written. Both are on the device, so the host need not know them.
+struct TileGroups {
+  const int* tile_experts;
+  const int* ends;
+  int weight_rows;  // rows of one weight as it stands in memory
+};
+
 struct TileShape {
+  TileGroups groups;
   int64_t rows;
   int blocks_k;      // 128 bytes of K each; what is loaded beyond K is zero
   int slices;        // kColumns of N each
@@ -111,7 +121,7 @@ __global__ void __launch_bounds__(384, 1)
 
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const auto blocks = static_cast<int>(gridDim.x), first = static_cast<int>(blockIdx.x);
-  const int tiles = static_cast<int>((shape.rows + 127) / 128) * shape.slices;
+  int tiles = static_cast<int>((shape.rows + 127) / 128) * shape.slices;
   const auto in_order = [&](int index) { return Op::kLastFirst ? tiles - 1 - index : index; };
 
   if (threadIdx.x == 0) {
@@ -126,6 +136,7 @@ __global__ void __launch_bounds__(384, 1)
   }
   __syncthreads();
   wait_for_earlier();
+  if constexpr (Op::kGrouped) tiles = *shape.groups.ends / 128 * shape.slices;
 
   constexpr bool k8Bits = Op::kInput == Input::e4m3;
   constexpr int kBlockK = k8Bits ? 128 : 64;  // 128 bytes
@@ -138,6 +149,10 @@ __global__ void __launch_bounds__(384, 1)
         RingPosition<kStages> at;
         for (int index = first; index < tiles; index += blocks) {
           const int tile = in_order(index), row = tile / shape.slices * 128, slice = tile % shape.slices;
+          int weight_row = 0;
+          if constexpr (Op::kGrouped) {
+            weight_row = shape.groups.tile_experts[tile / shape.slices] * shape.groups.weight_rows;
+          }
           for (int k = 0; k < shape.blocks_k; ++k) {
             barrier_wait(&empty[at.stage], at.parity ^ 1);
             uint64_t* barrier = &full[at.stage];
@@ -146,10 +161,11 @@ __global__ void __launch_bounds__(384, 1)
             uint8_t* w = a + 128 * 128;
             tma_load(a, &map_a, barrier, kBlockK * k, row);
             if constexpr (Op::kWeight == Weight::transposed) {
-              tma_load(w, &map_w, barrier, 0, 64 * k, 4 * slice);
+              tma_load(w, &map_w, barrier, 0, weight_row + 64 * k, 4 * slice);
             } else if constexpr (Op::kWeight == Weight::rows) {
-              tma_load(w, &map_w, barrier, kBlockK * k, kColumns * slice);
+              tma_load(w, &map_w, barrier, kBlockK * k, weight_row + kColumns * slice);
             } else {
+              static_assert(!Op::kGrouped);
 #pragma unroll
               for (int box = 0; box < Op::kBoxes; ++box) {
                 constexpr int kRuns = 8 / Op::kBoxes;
@@ -300,12 +316,13 @@ __global__ void __launch_bounds__(384, 1)
 #endif
 }
 
-// Queues the kernel for A (rows, inner) and `slices` slices of kColumns columns.
+// Queues the kernel for A (rows, inner) and `slices` slices of kColumns columns. `groups` with kGrouped alone.
 template <int kStages, class Op>
 cudaError_t start_tiles(const CUtensorMap& map_a, const CUtensorMap& map_w, int64_t rows, int64_t inner, int64_t slices,
-                        int64_t box_distance, const Op& op, cudaStream_t stream) {
+                        int64_t box_distance, const Op& op, cudaStream_t stream, const TileGroups& groups = {}) {
   constexpr int kBlockK = Op::kInput == Input::e4m3 ? 128 : 64;
   TileShape shape{};
+  shape.groups = groups;
   shape.rows = rows;
   shape.blocks_k = static_cast<int>((inner + kBlockK - 1) / kBlockK);
   shape.slices = static_cast<int>(slices);

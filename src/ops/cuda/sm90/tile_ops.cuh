@@ -13,7 +13,7 @@ struct LinearTile {
   static constexpr Input kInput = kOperands, kOutput = kRounded;
   static constexpr int kColumns = kTileColumns;
   static constexpr Weight kWeight = Weight::rows;
-  static constexpr bool kStores = true, kLastFirst = false;
+  static constexpr bool kStores = true, kLastFirst = false, kGrouped = false;
   using Shared = Empty;
 
   CUtensorMap map_out;  // (rows, width) in boxes of 16 x 64
@@ -39,7 +39,7 @@ struct LinearSwigluTile {
   static constexpr Input kInput = kType, kOutput = kType;
   static constexpr Weight kWeight = Weight::permuted_rows;
   static constexpr int kColumns = 256, kBoxes = 2;
-  static constexpr bool kStores = false, kLastFirst = true;
+  static constexpr bool kStores = false, kLastFirst = true, kGrouped = false;
   using Shared = Empty;
 
   void* act;      // (rows, width)
@@ -90,7 +90,7 @@ struct LinearSwigluBackwardTile {
   static constexpr Input kInput = kType, kOutput = kType;
   static constexpr Weight kWeight = Weight::transposed;
   static constexpr int kColumns = 256;
-  static constexpr bool kStores = false, kLastFirst = false;
+  static constexpr bool kStores = false, kLastFirst = false, kGrouped = false;
   static constexpr int kRows = 8;
   struct Shared {
     alignas(128) uint4 gate_up[3][2][2][kRows][32];  // reader, half, gate or up, row, 16 bytes
