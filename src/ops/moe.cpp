@@ -106,10 +106,10 @@ std::tuple<at::Tensor, at::Tensor> moe_up(const at::Tensor& xp, const at::Tensor
   return op.call(xp, up, tile_experts, starts);
 }
 
-at::Tensor moe_up_backward(const at::Tensor& grad_y, const at::Tensor& down, const at::Tensor& pre,
+at::Tensor moe_up_backward(const at::Tensor& grad_y, const at::Tensor& down, const at::Tensor& slope,
                            const at::Tensor& tile_experts, const at::Tensor& starts) {
   static const auto op = find<UpBackward>("hrm::moe_up_backward");
-  return op.call(grad_y, down, pre, tile_experts, starts);
+  return op.call(grad_y, down, slope, tile_experts, starts);
 }
 
 at::Tensor moe_linear(const at::Tensor& rows, const at::Tensor& weight, const at::Tensor& tile_experts,
@@ -222,13 +222,12 @@ at::Tensor moe_linear_cpu(const at::Tensor& rows, const at::Tensor& weight, cons
 
 std::tuple<at::Tensor, at::Tensor> moe_up_cpu(const at::Tensor& xp, const at::Tensor& up,
                                               const at::Tensor& tile_experts, const at::Tensor& starts) {
-  at::Tensor pre = moe_linear_cpu(xp, up, tile_experts, starts, /*transposed=*/false);
-  return {at::gelu(pre), pre};
+  return composed::gelu_and_slope(moe_linear_cpu(xp, up, tile_experts, starts, /*transposed=*/false));
 }
 
-at::Tensor moe_up_backward_cpu(const at::Tensor& grad_y, const at::Tensor& down, const at::Tensor& pre,
+at::Tensor moe_up_backward_cpu(const at::Tensor& grad_y, const at::Tensor& down, const at::Tensor& slope,
                                const at::Tensor& tile_experts, const at::Tensor& starts) {
-  return composed::gelu_backward(moe_linear_cpu(grad_y, down, tile_experts, starts, /*transposed=*/true), pre);
+  return moe_linear_cpu(grad_y, down, tile_experts, starts, /*transposed=*/true).mul_(slope);
 }
 
 void moe_accumulate_cpu(const at::Tensor& grad, const at::Tensor& a, const at::Tensor& b, const at::Tensor&,
@@ -304,8 +303,8 @@ TORCH_LIBRARY_FRAGMENT(hrm, m) {
       "moe_plan(Tensor ids, int experts) -> "
       "(Tensor rows, Tensor picks, Tensor tile_experts, Tensor starts, Tensor counts)");
   m.def("moe_gather(Tensor x, Tensor picks, Tensor starts, int top_k) -> Tensor");
-  m.def("moe_up(Tensor xp, Tensor up, Tensor tile_experts, Tensor starts) -> (Tensor act, Tensor pre)");
-  m.def("moe_up_backward(Tensor grad_y, Tensor down, Tensor pre, Tensor tile_experts, Tensor starts) -> Tensor");
+  m.def("moe_up(Tensor xp, Tensor up, Tensor tile_experts, Tensor starts) -> (Tensor act, Tensor slope)");
+  m.def("moe_up_backward(Tensor grad_y, Tensor down, Tensor slope, Tensor tile_experts, Tensor starts) -> Tensor");
   m.def("moe_linear(Tensor rows, Tensor weight, Tensor tile_experts, Tensor starts, bool transposed) -> Tensor");
   m.def("moe_accumulate_(Tensor(a!) grad, Tensor a, Tensor b, Tensor tile_experts, Tensor starts) -> ()");
   m.def("moe_combine(Tensor y, Tensor rows, Tensor? weights) -> Tensor");

@@ -91,9 +91,9 @@ struct Experts : torch::autograd::Function<Experts> {
                             const OptionalTensor& grad_down) {
     at::AutoDispatchBelowADInplaceOrView below;
     const at::Tensor xp = moe_gather(x, picks, starts, rows.size(1));
-    const auto [act, pre] = moe_up(xp, up, tile_experts, starts);
+    const auto [act, slope] = moe_up(xp, up, tile_experts, starts);
     const at::Tensor y = moe_linear(act, down, tile_experts, starts, /*transposed=*/false);
-    ctx->save_for_backward({xp, pre, act, y, weights, rows, picks, tile_experts, starts, up, down});
+    ctx->save_for_backward({xp, slope, act, y, weights, rows, picks, tile_experts, starts, up, down});
     // As in ops::linear: buffers are no saved variables.
     if (up_master.requires_grad()) ctx->saved_data["grad_up"] = *grad_up;
     if (down_master.requires_grad()) ctx->saved_data["grad_down"] = *grad_down;
@@ -104,7 +104,7 @@ struct Experts : torch::autograd::Function<Experts> {
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     TORCH_CHECK(!at::GradMode::is_enabled(), "hrm::moe_experts has no second derivative");
     const variable_list saved = ctx->get_saved_variables();
-    const at::Tensor &xp = saved[0], &pre = saved[1], &act = saved[2], &y = saved[3], &weights = saved[4],
+    const at::Tensor &xp = saved[0], &slope = saved[1], &act = saved[2], &y = saved[3], &weights = saved[4],
                      &rows = saved[5], &picks = saved[6], &tile_experts = saved[7], &starts = saved[8], &up = saved[9],
                      &down = saved[10];
     const auto find = [&](const char* name) {
@@ -115,7 +115,7 @@ struct Experts : torch::autograd::Function<Experts> {
     if (const at::Tensor grad_down = find("grad_down"); grad_down.defined()) {
       moe_accumulate_(grad_down, grad_y, act, tile_experts, starts);
     }
-    const at::Tensor grad_pre = moe_up_backward(grad_y, down, pre, tile_experts, starts);
+    const at::Tensor grad_pre = moe_up_backward(grad_y, down, slope, tile_experts, starts);
     if (const at::Tensor grad_up = find("grad_up"); grad_up.defined()) {
       moe_accumulate_(grad_up, grad_pre, xp, tile_experts, starts);
     }

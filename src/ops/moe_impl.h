@@ -14,11 +14,12 @@ using OptionalTensor = std::optional<at::Tensor>;
 
 // xp (R, D): row r is x of pick picks[r]'s token, or zeros.
 at::Tensor moe_gather(const at::Tensor& x, const at::Tensor& picks, const at::Tensor& starts, int64_t top_k);
-// act = gelu(pre), pre = xp @ up^T: both (R, F), pre rounded before.
+// act = gelu(pre) and slope = gelu'(pre), both (R, F), of pre = xp @ up^T, rounded before. The slope is kept for the
+// backward pass instead of pre: there the exponential would cost more than the product can hide.
 std::tuple<at::Tensor, at::Tensor> moe_up(const at::Tensor& xp, const at::Tensor& up, const at::Tensor& tile_experts,
                                           const at::Tensor& starts);
-// grad_pre (R, F) = (grad_y @ down) * gelu'(pre).
-at::Tensor moe_up_backward(const at::Tensor& grad_y, const at::Tensor& down, const at::Tensor& pre,
+// grad_pre (R, F) = (grad_y @ down) * slope.
+at::Tensor moe_up_backward(const at::Tensor& grad_y, const at::Tensor& down, const at::Tensor& slope,
                            const at::Tensor& tile_experts, const at::Tensor& starts);
 // rows (R, K) @ weight[e]^T, weight (E, N, K); or with `transposed` @ weight[e], weight (E, K, N). (R, N).
 at::Tensor moe_linear(const at::Tensor& rows, const at::Tensor& weight, const at::Tensor& tile_experts,
@@ -65,7 +66,7 @@ void moe_accumulate_(const at::Tensor& grad, const at::Tensor& a, const at::Tens
 at::Tensor moe_combine(const at::Tensor& y, const at::Tensor& rows, const OptionalTensor& weights);
 std::tuple<at::Tensor, at::Tensor> moe_combine_backward(const at::Tensor& grad_out, const at::Tensor& y,
                                                         const at::Tensor& picks, const at::Tensor& weights);
-at::Tensor gelu_backward(const at::Tensor& grad, const at::Tensor& pre);
+std::tuple<at::Tensor, at::Tensor> gelu_and_slope(const at::Tensor& pre);
 at::Tensor moe_gate_backward(const OptionalTensor& grad_weights, const OptionalTensor& grad_scores,
                              const at::Tensor& ids, const at::Tensor& scores, bool sigmoid, bool normalize);
 

@@ -93,10 +93,10 @@ int run_bench_moe(const BenchMoeOptions& o) {
   const ops::MoePlan plan = ops::moe_plan(gate.ids, o.experts);
   const at::Tensor &tiles = plan.tile_experts, &starts = plan.starts;
   const at::Tensor xp = ops::moe_gather(x, plan.picks, starts, o.top_k);
-  const auto [act, pre] = ops::moe_up(xp, layer.up, tiles, starts);
+  const auto [act, slope] = ops::moe_up(xp, layer.up, tiles, starts);
   const at::Tensor y = ops::moe_linear(act, layer.down, tiles, starts, false);
   const at::Tensor grad_y = std::get<0>(ops::moe_combine_backward(layer.grad_out, y, plan.picks, starts, gate.weights));
-  const at::Tensor grad_pre = ops::moe_up_backward(grad_y, layer.down, pre, tiles, starts);
+  const at::Tensor grad_pre = ops::moe_up_backward(grad_y, layer.down, slope, tiles, starts);
   const at::Tensor up_grad = layer.up_master.grad(), down_grad = layer.down_master.grad();
   json["parts_ms"] = Json::object();
   const auto part = [&](const char* name, bool multiplies, const std::function<void()>& call) {
@@ -117,7 +117,7 @@ int run_bench_moe(const BenchMoeOptions& o) {
   part("combine, backward", false,
        [&] { ops::moe_combine_backward(layer.grad_out, y, plan.picks, starts, gate.weights); });
   part("gradient of down", true, [&] { ops::moe_accumulate_(down_grad, grad_y, act, tiles, starts); });
-  part("up and gelu, backward", true, [&] { ops::moe_up_backward(grad_y, layer.down, pre, tiles, starts); });
+  part("up and gelu, backward", true, [&] { ops::moe_up_backward(grad_y, layer.down, slope, tiles, starts); });
   part("gradient of up", true, [&] { ops::moe_accumulate_(up_grad, grad_pre, xp, tiles, starts); });
   part("gradient of the experts' input", true, [&] { ops::moe_linear(grad_pre, layer.up, tiles, starts, true); });
   part("gather, backward", false, [&] { ops::moe_combine(xp, plan.rows, {}); });

@@ -20,16 +20,12 @@ __device__ inline float normal_cdf(float x, float& exponential) {
   return x < 0 ? tail : 1.0f - tail;
 }
 
-__device__ inline float gelu(float x) {
-  float exponential;
-  return x * normal_cdf(x, exponential);
-}
-
-__device__ inline float gelu_derivative(float x) {
+__device__ inline void gelu(float x, float& value, float& slope) {
   constexpr float kDensity = 0.39894228040143267794f;  // 1 / sqrt(2 pi)
   float exponential;
   const float cdf = normal_cdf(x, exponential);
-  return fmaf(x * kDensity, exponential, cdf);
+  value = x * cdf;
+  slope = fmaf(x * kDensity, exponential, cdf);
 }
 
 }  // namespace hrm::ops::cuda

@@ -156,8 +156,7 @@ std::tuple<at::Tensor, at::Tensor> moe_up_cuda(const at::Tensor& xp, const at::T
   check_moe_linear(xp, up, tile_experts, starts, /*transposed=*/false);
   const c10::cuda::CUDAGuard guard(xp.device());
   const auto compose = [&]() -> std::tuple<at::Tensor, at::Tensor> {
-    at::Tensor pre = composed::moe_linear(xp, up, tile_experts, starts, /*transposed=*/false);
-    return {at::gelu(pre), pre};
+    return composed::gelu_and_slope(composed::moe_linear(xp, up, tile_experts, starts, /*transposed=*/false));
   };
   if (!cuda::use_kernel(xp)) return compose();
   cuda::sm90::ExpertUp params{};
@@ -167,21 +166,21 @@ std::tuple<at::Tensor, at::Tensor> moe_up_cuda(const at::Tensor& xp, const at::T
   params.element = cuda::element_of(xp);
   if (!cuda::sm90::fits(params)) return compose();
   const at::Tensor from = cuda::aligned_rows(xp), by = cuda::aligned_rows(up);
-  at::Tensor act = at::empty({xp.size(0), params.width}, from.options()), pre = at::empty_like(act);
+  at::Tensor act = at::empty({xp.size(0), params.width}, from.options()), slope = at::empty_like(act);
   params.x = from.const_data_ptr();
   params.up = by.const_data_ptr();
   params.act = act.mutable_data_ptr();
-  params.pre = pre.mutable_data_ptr();
+  params.slope = slope.mutable_data_ptr();
   C10_CUDA_CHECK(cuda::sm90::launch(params, stream()));
-  return {act, pre};
+  return {act, slope};
 }
 
-at::Tensor moe_up_backward_cuda(const at::Tensor& grad_y, const at::Tensor& down, const at::Tensor& pre,
+at::Tensor moe_up_backward_cuda(const at::Tensor& grad_y, const at::Tensor& down, const at::Tensor& slope,
                                 const at::Tensor& tile_experts, const at::Tensor& starts) {
   check_moe_linear(grad_y, down, tile_experts, starts, /*transposed=*/true);
   const c10::cuda::CUDAGuard guard(grad_y.device());
   const auto compose = [&] {
-    return at::gelu_backward(composed::moe_linear(grad_y, down, tile_experts, starts, /*transposed=*/true), pre);
+    return composed::moe_linear(grad_y, down, tile_experts, starts, /*transposed=*/true) * slope;
   };
   if (!cuda::use_kernel(grad_y)) return compose();
   cuda::sm90::ExpertUpBackward params{};
@@ -190,11 +189,11 @@ at::Tensor moe_up_backward_cuda(const at::Tensor& grad_y, const at::Tensor& down
   params.inner = down.size(1);
   params.element = cuda::element_of(grad_y);
   if (!cuda::sm90::fits(params)) return compose();
-  const at::Tensor from = cuda::aligned_rows(grad_y), by = cuda::aligned_rows(down), of = cuda::aligned_rows(pre);
+  const at::Tensor from = cuda::aligned_rows(grad_y), by = cuda::aligned_rows(down), of = cuda::aligned_rows(slope);
   at::Tensor grad_pre = at::empty(of.sizes(), of.options());
   params.grad_y = from.const_data_ptr();
   params.down = by.const_data_ptr();
-  params.pre = of.const_data_ptr();
+  params.slope = of.const_data_ptr();
   params.grad_pre = grad_pre.mutable_data_ptr();
   C10_CUDA_CHECK(cuda::sm90::launch(params, stream()));
   return grad_pre;

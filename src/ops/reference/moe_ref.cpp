@@ -118,8 +118,8 @@ std::tuple<at::Tensor, at::Tensor> moe_combine_backward(const at::Tensor& grad_o
   return {grad_y, grad_weights.view(weights.sizes())};
 }
 
-at::Tensor gelu_backward(const at::Tensor& grad, const at::Tensor& pre) {
-  return at::gelu_backward(grad, pre);
+std::tuple<at::Tensor, at::Tensor> gelu_and_slope(const at::Tensor& pre) {
+  return {at::gelu(pre), at::gelu_backward(at::ones({}, pre.options()).expand(pre.sizes()), pre)};
 }
 
 at::Tensor moe_gate_backward(const OptionalTensor& grad_weights, const OptionalTensor& grad_scores,

@@ -23,15 +23,13 @@ struct ExpertLinearTile {
 };
 
 template <Input kType>
-__device__ inline uint32_t gelu_pair(uint32_t pair) {
+__device__ inline void gelu_pair(uint32_t pair, uint32_t& act, uint32_t& slope) {
   const float2 x = widen_pair<kType>(pair);
-  return round_pair<kType>(gelu(x.x), gelu(x.y));
-}
-
-template <Input kType>
-__device__ inline uint32_t gelu_backward_pair(uint32_t grad, uint32_t pair) {
-  const float2 g = widen_pair<kType>(grad), x = widen_pair<kType>(pair);
-  return round_pair<kType>(g.x * gelu_derivative(x.x), g.y * gelu_derivative(x.y));
+  float2 y, dy;
+  gelu(x.x, y.x, dy.x);
+  gelu(x.y, y.y, dy.y);
+  act = round_pair<kType>(y.x, y.y);
+  slope = round_pair<kType>(dy.x, dy.y);
 }
 
 template <Input kType>
@@ -42,8 +40,8 @@ struct ExpertUpTile {
   static constexpr bool kStores = false, kLastFirst = false, kGrouped = true;
   using Shared = Nothing;
 
-  void* act;  // (rows, width)
-  void* pre;
+  void* act;    // (rows, width)
+  void* slope;  // the same
   int64_t width;
 
   __device__ static void init(Shared&) {}
@@ -55,75 +53,64 @@ struct ExpertUpTile {
     const int lane = static_cast<int>(threadIdx.x) % 32;
     const int64_t at = where.first_row * width + int64_t{where.slice} * 256 + 8 * lane;
     uint16_t* to_act = static_cast<uint16_t*>(act) + at;
-    uint16_t* to_pre = static_cast<uint16_t*>(pre) + at;
+    uint16_t* to_slope = static_cast<uint16_t*>(slope) + at;
     wait();
 #pragma unroll 1
     for (int batch = 0; batch < 16; batch += 4) {
-      uint4 x[4];
+      // All of the arithmetic before the stores: one warp has only its own instructions to fill the waits with.
+      uint4 x[4], y[4], dy[4];
 #pragma unroll
       for (int i = 0; i < 4; ++i) x[i] = *staged(staging, batch + i, lane);
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const uint4 out = {gelu_pair<kType>(x[i].x), gelu_pair<kType>(x[i].y), gelu_pair<kType>(x[i].z),
-                           gelu_pair<kType>(x[i].w)};
-        store_16(to_pre + (batch + i) * width, x[i]);
-        store_16(to_act + (batch + i) * width, out);
+        gelu_pair<kType>(x[i].x, y[i].x, dy[i].x);
+        gelu_pair<kType>(x[i].y, y[i].y, dy[i].y);
+        gelu_pair<kType>(x[i].z, y[i].z, dy[i].z);
+        gelu_pair<kType>(x[i].w, y[i].w, dy[i].w);
+      }
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        store_16(to_act + (batch + i) * width, y[i]);
+        store_16(to_slope + (batch + i) * width, dy[i]);
       }
     }
     done();
   }
 };
 
-// The product is the gradient of act; makes of it that of pre, which arrives by TMA, two buffers of 8 rows for each
-// reading warp.
+// The product is the gradient of act; times the slope it is that of what GELU was taken of. The slopes of a part are on
+// their way to registers while the part is still multiplied.
 template <Input kType>
 struct ExpertUpBackwardTile {
   static constexpr Input kInput = kType, kOutput = kType;
   static constexpr Weight kWeight = Weight::transposed;
   static constexpr int kColumns = 256;
   static constexpr bool kStores = false, kLastFirst = false, kGrouped = true;
-  static constexpr int kRows = 8;
-  struct Shared {
-    alignas(128) uint4 pre[3][2][kRows][32];  // reader, half, row, 16 bytes
-    uint64_t full[3][2];
-  };
+  using Shared = Nothing;
 
-  CUtensorMap map;  // pre (rows, width), in boxes of 8 x 256
-  void* grad_pre;   // (rows, width)
+  const void* slope;  // (rows, width)
+  void* grad_pre;     // the same
   int64_t width;
 
-  __device__ static void init(Shared& shared) {
-    for (int i = 0; i < 6; ++i) barrier_init(&shared.full[i / 2][i % 2], 1);
-  }
-
-  __device__ void fetch(Shared& shared, const TilePart& where, int half) const {
-    if (threadIdx.x % 32 != 0) return;
-    uint64_t* full = &shared.full[where.reader][half];
-    barrier_arrive_expect(full, kRows * 512);
-    tma_load(&shared.pre[where.reader][half][0][0], &map, full, 256 * where.slice,
-             static_cast<int>(where.first_row) + kRows * half);
-  }
+  __device__ static void init(Shared&) {}
+  __device__ void fetch(Shared&, const TilePart&, int) const {}
 
   template <class Wait, class Done, class Refill>
-  __device__ void run(Shared& shared, const TilePart& where, const uint8_t* staging, const Wait& wait, const Done& done,
-                      const Refill& refill) const {
+  __device__ void run(Shared&, const TilePart& where, const uint8_t* staging, const Wait& wait, const Done& done,
+                      const Refill&) const {
     const int lane = static_cast<int>(threadIdx.x) % 32;
     const int64_t at = where.first_row * width + int64_t{where.slice} * 256 + 8 * lane;
+    const uint16_t* from = static_cast<const uint16_t*>(slope) + at;
     uint16_t* to = static_cast<uint16_t*>(grad_pre) + at;
-    // Parts come to a reader three apart: its count of parts is the phase of its buffers.
-    const int count = (8 * where.iteration + where.part) / 3;
+    uint4 by[16];
+#pragma unroll
+    for (int i = 0; i < 16; ++i) by[i] = *reinterpret_cast<const uint4*>(from + i * width);
     wait();
-#pragma unroll 1
-    for (int half = 0; half < 2; ++half) {
-      barrier_wait(&shared.full[where.reader][half], count & 1);
-#pragma unroll 4
-      for (int i = 0; i < kRows; ++i) {
-        const uint4 grad = *staged(staging, kRows * half + i, lane), x = shared.pre[where.reader][half][i][lane];
-        const uint4 out = {gelu_backward_pair<kType>(grad.x, x.x), gelu_backward_pair<kType>(grad.y, x.y),
-                           gelu_backward_pair<kType>(grad.z, x.z), gelu_backward_pair<kType>(grad.w, x.w)};
-        store_16(to + (kRows * half + i) * width, out);
-      }
-      refill(half);
+#pragma unroll
+    for (int i = 0; i < 16; ++i) {
+      const uint4 grad = *staged(staging, i, lane);
+      store_16(to + i * width, {multiply_pairs<kType>(grad.x, by[i].x), multiply_pairs<kType>(grad.y, by[i].y),
+                                multiply_pairs<kType>(grad.z, by[i].z), multiply_pairs<kType>(grad.w, by[i].w)});
     }
     done();
   }
@@ -167,7 +154,7 @@ cudaError_t start(const ExpertUp& p, cudaStream_t stream) {
   if (error != cudaSuccess) return error;
   ExpertUpTile<kInput> op{};
   op.act = p.act;
-  op.pre = p.pre;
+  op.slope = p.slope;
   op.width = p.width;
   return start_tiles<kStages>(map_a, map_w, p.tiles.rows, p.inner, p.width / 256, 0, op, stream,
                               groups_of(p.tiles, p.width));
@@ -175,19 +162,15 @@ cudaError_t start(const ExpertUp& p, cudaStream_t stream) {
 
 template <Input kInput>
 cudaError_t start(const ExpertUpBackward& p, cudaStream_t stream) {
-  using Op = ExpertUpBackwardTile<kInput>;
-  constexpr int kStages = 2;  // the buffers of pre take the place of the third
+  constexpr int kStages = 3;
   CUtensorMap map_a, map_w;
-  Op op{};
   cudaError_t error = encode_rows(map_a, p.grad_y, p.tiles.rows, p.inner, 128);
   if (error == cudaSuccess) {
     error = encode_column_chunks(map_w, p.down, p.tiles.experts * p.inner, p.width, 64, 4);
   }
-  if (error == cudaSuccess) {
-    error = encode_map(op.map, p.pre, MapElement::bits16, MapSwizzle::none,
-                       {{p.width, 0, 256}, {p.tiles.rows, 2 * p.width, Op::kRows}});
-  }
   if (error != cudaSuccess) return error;
+  ExpertUpBackwardTile<kInput> op{};
+  op.slope = p.slope;
   op.grad_pre = p.grad_pre;
   op.width = p.width;
   return start_tiles<kStages>(map_a, map_w, p.tiles.rows, p.inner, p.width / 256, 0, op, stream,

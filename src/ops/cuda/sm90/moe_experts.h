@@ -28,23 +28,23 @@ struct ExpertLinear {
   Element element;
 };
 
-// pre = x @ up[e]^T, act = gelu(pre), both (R, width); up (experts, width, inner).
+// pre = x @ up[e]^T, act = gelu(pre), slope = gelu'(pre), both (R, width); up (experts, width, inner).
 struct ExpertUp {
   ExpertTiles tiles;
   const void* x;
   const void* up;
   void* act;
-  void* pre;
+  void* slope;
   int64_t width, inner;
   Element element;
 };
 
-// grad_pre (R, width) = (grad_y (R, inner) @ down[e]) * gelu'(pre), down (experts, inner, width).
+// grad_pre (R, width) = (grad_y (R, inner) @ down[e]) * slope, down (experts, inner, width).
 struct ExpertUpBackward {
   ExpertTiles tiles;
   const void* grad_y;
   const void* down;
-  const void* pre;
+  const void* slope;
   void* grad_pre;
   int64_t width, inner;
   Element element;

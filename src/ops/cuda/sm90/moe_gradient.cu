@@ -22,6 +22,11 @@ struct GradientShape {
   int tiles_m, tiles_n;
 };
 
+// Adds to two neighbouring floats; nothing comes back.
+__device__ inline void add_pair(float* to, float first, float second) {
+  asm volatile("red.relaxed.gpu.global.add.v2.f32 [%0], {%1, %2};" ::"l"(to), "f"(first), "f"(second) : "memory");
+}
+
 // Tiles of 128 x 256 of all experts in turn. Both operands stand with the rows that are summed over outside: 64 of them
 // and 64 columns make a swizzled block. Two warpgroups multiply, 64 rows of the tile each, and add to the gradient.
 template <Input kInput>
@@ -101,21 +106,14 @@ __global__ void __launch_bounds__(384, 1)
       const int row = 128 * m + 64 * consumer + 16 * (warp % 4) + g, column = 256 * n + 2 * q;
       float* to = shape.grad + (int64_t{expert} * shape.m + row) * shape.n + column;
       const int64_t next_eight = int64_t{8} * shape.n;
+      // Added by the L2 cache, while the next tile is multiplied. One thread alone adds to an element, so the order of
+      // the additions is always the same.
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         if (row + 8 * i >= shape.m) continue;
-        // All loads of a row before its stores: one wait for the memory instead of 32.
-        float2 old[32];
 #pragma unroll
         for (int j = 0; j < 32; ++j) {
-          if (column + 8 * j < shape.n) old[j] = *reinterpret_cast<const float2*>(to + i * next_eight + 8 * j);
-        }
-#pragma unroll
-        for (int j = 0; j < 32; ++j) {
-          if (column + 8 * j < shape.n) {
-            *reinterpret_cast<float2*>(to + i * next_eight + 8 * j) =
-                make_float2(old[j].x + d[4 * j + 2 * i], old[j].y + d[4 * j + 2 * i + 1]);
-          }
+          if (column + 8 * j < shape.n) add_pair(to + i * next_eight + 8 * j, d[4 * j + 2 * i], d[4 * j + 2 * i + 1]);
         }
       }
     }
