@@ -208,14 +208,14 @@ void moe_accumulate_cuda(const at::Tensor& grad, const at::Tensor& a, const at::
   params.m = a.size(1);
   params.n = b.size(1);
   if (cuda::has_element(a.scalar_type())) params.element = cuda::element_of(a);
-  if (!cuda::use_kernel(a) || grad.scalar_type() != at::kFloat || !cuda::sm90::fits(params)) {
+  if (grad.scalar_type() == at::kFloat) params.grad = grad.mutable_data_ptr<float>();
+  if (!cuda::use_kernel(a) || params.grad == nullptr || !cuda::sm90::fits(params)) {
     composed::moe_accumulate_(grad, a, b, tile_experts, starts);
     return;
   }
   const at::Tensor left = cuda::aligned_rows(a), right = cuda::aligned_rows(b);
   params.a = left.const_data_ptr();
   params.b = right.const_data_ptr();
-  params.grad = grad.mutable_data_ptr<float>();
   C10_CUDA_CHECK(cuda::sm90::launch(params, stream()));
 }
 

@@ -36,6 +36,7 @@ cudaError_t start(Kernel kernel, int blocks, int threads, int shared, int cluste
 }
 
 constexpr int bytes_of(MapElement element) {
+  if (element == MapElement::float32) return 4;
   return element == MapElement::bits16 ? 2 : 1;
 }
 

@@ -12,31 +12,32 @@
 namespace hrm::ops::cuda::sm90 {
 namespace {
 
-constexpr int kStages = 4, kStageBytes = (128 + 256) * 128;
-constexpr int kSharedBytes = 1024 + kStages * kStageBytes + 2 * kStages * 8;
+constexpr int kStages = 3, kStageBytes = (128 + 256) * 128;
+// On their way to memory: 64 rows x 128 columns of float32 of each warpgroup, in blocks of 64 rows x 128 bytes.
+constexpr int kStagingBytes = 64 * 128 * 4, kBlockBytes = 64 * 128;
+constexpr int kSharedBytes = 1024 + kStages * kStageBytes + 2 * kStagingBytes + 2 * kStages * 8;
 
 struct GradientShape {
   const int* starts;  // (experts + 1)
-  float* grad;        // (experts, m, n)
-  int experts, m, n;
+  int experts, m;
   int tiles_m, tiles_n;
 };
 
-// Adds to two neighbouring floats; nothing comes back.
-__device__ inline void add_pair(float* to, float first, float second) {
-  asm volatile("red.relaxed.gpu.global.add.v2.f32 [%0], {%1, %2};" ::"l"(to), "f"(first), "f"(second) : "memory");
-}
-
 // Tiles of 128 x 256 of all experts in turn. Both operands stand with the rows that are summed over outside: 64 of them
-// and 64 columns make a swizzled block. Two warpgroups multiply, 64 rows of the tile each, and add to the gradient.
+// and 64 columns make a swizzled block. Two warpgroups multiply, 64 rows of the tile each, and hand the result to the
+// TMA, which adds it to the gradient in the L2 cache while the next tile is multiplied. One tile alone adds to an
+// element, so the order of the additions is always the same.
+//
+// map_grad: (experts * m, n) float32 as (32, experts * m, n / 32), in boxes of 32 x 64 x 4.
 template <Input kInput>
 __global__ void __launch_bounds__(384, 1)
     expert_gradient_kernel(const __grid_constant__ CUtensorMap map_a, const __grid_constant__ CUtensorMap map_b,
-                           const GradientShape shape) {
+                           const __grid_constant__ CUtensorMap map_grad, const GradientShape shape) {
 #if HRM_SM90A
   extern __shared__ uint8_t shared_raw[];
   uint8_t* ring = shared_raw + (-shared_address(shared_raw) & 1023);
-  uint64_t* full = reinterpret_cast<uint64_t*>(ring + kStages * kStageBytes);
+  uint8_t* staging = ring + kStages * kStageBytes;
+  uint64_t* full = reinterpret_cast<uint64_t*>(staging + 2 * kStagingBytes);
   uint64_t* empty = full + kStages;
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const int of_expert = shape.tiles_m * shape.tiles_n, tiles = of_expert * shape.experts;
@@ -75,6 +76,8 @@ __global__ void __launch_bounds__(384, 1)
   } else {
     registers_increase<240>();
     const int consumer = warp / 4, g = lane / 4, q = lane % 4;
+    const bool leader = threadIdx.x % 128 == 0;
+    uint8_t* own = staging + consumer * kStagingBytes;
     RingPosition<kStages> at;
     for (int tile = first; tile < tiles; tile += blocks) {
       const int expert = tile / of_expert, m = tile % of_expert / shape.tiles_n, n = tile % shape.tiles_n;
@@ -103,48 +106,62 @@ __global__ void __launch_bounds__(384, 1)
       wgmma_wait<0>();
       registers_fence(d);
       if (lane == 0) barrier_arrive(&empty[previous]);
-      const int row = 128 * m + 64 * consumer + 16 * (warp % 4) + g, column = 256 * n + 2 * q;
-      float* to = shape.grad + (int64_t{expert} * shape.m + row) * shape.n + column;
-      const int64_t next_eight = int64_t{8} * shape.n;
-      // Added by the L2 cache, while the next tile is multiplied. One thread alone adds to an element, so the order of
-      // the additions is always the same.
+      const int row = 128 * m + 64 * consumer;
+      if (row >= shape.m) continue;
+      const int line = 16 * (warp % 4) + g;
 #pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        if (row + 8 * i >= shape.m) continue;
+      for (int half = 0; half < 2; ++half) {
+        if (leader) tma_store_wait_read<0>();
+        named_barrier(1 + consumer, 128);
 #pragma unroll
-        for (int j = 0; j < 32; ++j) {
-          if (column + 8 * j < shape.n) add_pair(to + i * next_eight + 8 * j, d[4 * j + 2 * i], d[4 * j + 2 * i + 1]);
+        for (int i = 0; i < 2; ++i) {
+          uint8_t* to = own + (line + 8 * i) * 128 + q % 2 * 8;
+#pragma unroll
+          for (int j = 0; j < 16; ++j) {
+            const int chunk = (2 * (j % 4) + q / 2) ^ g, from = 4 * (16 * half + j) + 2 * i;
+            *reinterpret_cast<float2*>(to + j / 4 * kBlockBytes + 16 * chunk) = make_float2(d[from], d[from + 1]);
+          }
+        }
+        fence_async_shared();
+        named_barrier(1 + consumer, 128);
+        if (leader) {
+          tma_add(&map_grad, own, 0, shape.m * expert + row, 8 * n + 4 * half);
+          tma_store_commit();
         }
       }
     }
+    if (leader) tma_store_wait_read<0>();
   }
 #endif
 }
 
 template <Input kInput>
 cudaError_t start_gradient(const ExpertGradient& p, cudaStream_t stream) {
-  CUtensorMap map_a, map_b;
+  CUtensorMap map_a, map_b, map_grad;
   cudaError_t error = encode_column_chunks(map_a, p.a, p.tiles.rows, p.m, 64, 2);
   if (error == cudaSuccess) error = encode_column_chunks(map_b, p.b, p.tiles.rows, p.n, 64, 4);
+  if (error == cudaSuccess) {
+    error = encode_map(map_grad, p.grad, MapElement::float32, MapSwizzle::bytes128,
+                       {{32, 0, 32}, {p.tiles.experts * p.m, 4 * p.n, 64}, {p.n / 32, 128, 4}});
+  }
   if (error != cudaSuccess) return error;
   GradientShape shape{};
   shape.starts = p.tiles.starts;
-  shape.grad = p.grad;
   shape.experts = static_cast<int>(p.tiles.experts);
   shape.m = static_cast<int>(p.m);
-  shape.n = static_cast<int>(p.n);
   shape.tiles_m = static_cast<int>((p.m + 127) / 128);
   shape.tiles_n = static_cast<int>((p.n + 255) / 256);
   const int tiles = shape.tiles_m * shape.tiles_n * shape.experts;
   return start(expert_gradient_kernel<kInput>, std::min(tiles, multiprocessors()), 384, kSharedBytes, 1, stream, map_a,
-               map_b, shape);
+               map_b, map_grad, shape);
 }
 
 }  // namespace
 
 bool fits(const ExpertGradient& p) {
-  return is_hopper() && p.element != Element::f32 && p.tiles.rows > 0 && p.tiles.rows % 128 == 0 &&
-         p.tiles.rows <= INT32_MAX && p.m > 0 && p.m % 64 == 0 && p.n > 0 && p.n % 64 == 0 &&
+  return is_hopper() && p.element != Element::f32 && reinterpret_cast<uintptr_t>(p.grad) % 16 == 0 &&
+         p.tiles.rows > 0 && p.tiles.rows % 128 == 0 && p.tiles.rows <= INT32_MAX && p.m > 0 && p.m % 64 == 0 &&
+         p.n > 0 && p.n % 64 == 0 && p.tiles.experts * p.m <= INT32_MAX &&
          (p.m + 127) / 128 * ((p.n + 255) / 256) * p.tiles.experts <= INT32_MAX;
 }
 

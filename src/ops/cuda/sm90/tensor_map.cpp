@@ -41,6 +41,11 @@ cudaError_t make_context_current() {
   return error;
 }
 
+CUtensorMapDataType type_of(MapElement element) {
+  if (element == MapElement::float32) return CU_TENSOR_MAP_DATA_TYPE_FLOAT32;
+  return element == MapElement::bits16 ? CU_TENSOR_MAP_DATA_TYPE_UINT16 : CU_TENSOR_MAP_DATA_TYPE_UINT8;
+}
+
 }  // namespace
 
 cudaError_t encode_map(CUtensorMap& map, const void* base, MapElement element, MapSwizzle swizzle,
@@ -60,9 +65,8 @@ cudaError_t encode_map(CUtensorMap& map, const void* base, MapElement element, M
   }
   if (const cudaError_t error = make_context_current(); error != cudaSuccess) return error;
   const CUresult result =
-      encode(&map, element == MapElement::bits16 ? CU_TENSOR_MAP_DATA_TYPE_UINT16 : CU_TENSOR_MAP_DATA_TYPE_UINT8,
-             static_cast<cuuint32_t>(rank), const_cast<void*>(base), sizes, strides, boxes, steps,
-             CU_TENSOR_MAP_INTERLEAVE_NONE,
+      encode(&map, type_of(element), static_cast<cuuint32_t>(rank), const_cast<void*>(base), sizes, strides, boxes,
+             steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
              swizzle == MapSwizzle::bytes128 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_NONE,
              CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;

@@ -16,7 +16,7 @@ struct MapDim {
   int box;         // elements that one copy moves, at most 256
 };
 
-enum class MapElement { bits16, bits8 };
+enum class MapElement { bits16, bits8, float32 };
 enum class MapSwizzle { none, bytes128 };
 
 // Encodes `map` for `base`, aligned to 16 bytes. 1 to 5 dimensions; with bytes128 the innermost box is 128 bytes. The
