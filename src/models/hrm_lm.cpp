@@ -40,8 +40,11 @@ HrmLmTrace HrmLm::reason(const LanguageInputs& inputs, at::Tensor& gate) {
   require(inputs.prompt_ids.defined() && !inputs.documents.defined(), ExitCode::unexpected,
           "an HRM language model takes prompts, and one document in a row");
   const at::Tensor mask = inputs.prompt_mask.defined() ? inputs.prompt_mask.to(at::kBool) : at::Tensor();
+  // A row of padding alone (the end of a short batch) attends to all of it: a softmax over nothing is no number.
+  const at::Tensor attended =
+      mask.defined() ? mask.logical_or(mask.any(1, /*keepdim=*/true).logical_not()) : at::Tensor();
   HrmLmTrace trace;
-  trace.encoded = enc_->forward(inputs.prompt_ids, mask, compute_dtype());
+  trace.encoded = enc_->forward(inputs.prompt_ids, attended, compute_dtype());
   trace.cls = masked_mean(trace.encoded, mask);
   trace.prompt = prompt_->forward(trace.cls);
   trace.core = core_->forward(trace.prompt);
@@ -52,6 +55,29 @@ HrmLmTrace HrmLm::reason(const LanguageInputs& inputs, at::Tensor& gate) {
   trace.bridge = bridge_memory(z);
   trace.memory = gate.to(z.scalar_type()).unsqueeze(-1) * trace.bridge;
   return trace;
+}
+
+DecodeCache HrmLm::make_cache(int64_t rows, int64_t capacity) const {
+  const Decoder* decoder = dec_->cached();
+  if (decoder == nullptr) return LanguageModel::make_cache(rows, capacity);
+  const int64_t prefix = dec_->bridge() == Bridge::prefix ? options_.prefix_len : 0;
+  return decoder->make_cache(rows, capacity + prefix, compute_dtype());
+}
+
+at::Tensor HrmLm::prefill(const LanguageInputs& inputs, const at::Tensor& lengths, DecodeCache& cache) {
+  Decoder* decoder = dec_->cached();
+  if (decoder == nullptr) return LanguageModel::prefill(inputs, lengths, cache);
+  const at::NoGradGuard no_grad;
+  at::Tensor gate;
+  const at::Tensor memory = reason(inputs, gate).memory;
+  const bool prefix = dec_->bridge() == Bridge::prefix;
+  return decoder->prefill(inputs.ids, lengths, compute_dtype(), cache, prefix ? memory : at::Tensor(),
+                          prefix ? at::Tensor() : memory);
+}
+
+at::Tensor HrmLm::step(const at::Tensor& ids, DecodeCache& cache) {
+  Decoder* decoder = dec_->cached();
+  return decoder == nullptr ? LanguageModel::step(ids, cache) : decoder->step(ids, compute_dtype(), cache);
 }
 
 LanguageOutput HrmLm::forward(const LanguageInputs& inputs) {

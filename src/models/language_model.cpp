@@ -5,6 +5,24 @@
 
 namespace hrm::models {
 
+namespace {
+
+constexpr const char* kNoCache = "this model decodes without a cache: give it the whole row again for each token";
+
+}  // namespace
+
+DecodeCache LanguageModel::make_cache(int64_t, int64_t) const {
+  fail(ExitCode::usage, kNoCache);
+}
+
+at::Tensor LanguageModel::prefill(const LanguageInputs&, const at::Tensor&, DecodeCache&) {
+  fail(ExitCode::usage, kNoCache);
+}
+
+at::Tensor LanguageModel::step(const at::Tensor&, DecodeCache&) {
+  fail(ExitCode::usage, kNoCache);
+}
+
 void LanguageModel::initialise(uint64_t seed, at::ScalarType compute_dtype, const std::vector<std::string>& freeze) {
   nn::init_parameters(*this, seed);
   for (const std::string& name : freeze) {

@@ -35,8 +35,8 @@ struct LogProbabilities {
 // backward pass multiplies by the largest weight.
 struct Function : torch::autograd::Function<Function> {
   static variable_list forward(AutogradContext* ctx, const at::Tensor& hidden, const at::Tensor& /*master*/,
-                               const at::Tensor& weight, const at::Tensor& grad_master, const at::Tensor& labels,
-                               const at::Tensor& weights, int64_t chunk) {
+                               const at::Tensor& weight, const std::optional<at::Tensor>& grad_master,
+                               const at::Tensor& labels, const at::Tensor& weights, int64_t chunk) {
     const int64_t N = hidden.size(0);
     const bool needs_hidden = hidden.requires_grad();
     const at::ScalarType wide = wide_type(hidden);
@@ -45,7 +45,7 @@ struct Function : torch::autograd::Function<Function> {
     const at::Tensor relative = weights / largest.clamp_min(1e-30);
     at::Tensor grad_hidden, grad_weight;
     if (needs_hidden) grad_hidden = at::empty_like(hidden);
-    if (grad_master.defined()) grad_weight = at::zeros(weight.sizes(), weight.options().dtype(wide));
+    if (grad_master) grad_weight = at::zeros(weight.sizes(), weight.options().dtype(wide));
     for (int64_t first = 0; first < N; first += chunk) {
       const int64_t count = std::min(chunk, N - first);
       const auto part = [&](const at::Tensor& t) { return t.narrow(0, first, count); };
@@ -61,7 +61,7 @@ struct Function : torch::autograd::Function<Function> {
     }
     ctx->saved_data["grad_hidden"] = grad_hidden;
     ctx->saved_data["grad_weight"] = grad_weight;
-    ctx->saved_data["grad_master"] = grad_master;
+    ctx->saved_data["grad_master"] = grad_master.value_or(at::Tensor());
     ctx->saved_data["largest"] = largest;
     ctx->mark_non_differentiable({per_token});
     return {(per_token * weights).sum(), per_token};
@@ -93,7 +93,9 @@ ChunkedCrossEntropy chunked_cross_entropy(const at::Tensor& hidden, const nn::Lm
               " and ", weights.sizes(), " for ", hidden.sizes());
   TORCH_CHECK(chunk > 0, "chunked_cross_entropy: chunk must be positive, got ", chunk);
   const at::Tensor buffer = at::GradMode::is_enabled() ? ops::gradient_buffer(head.weight()) : at::Tensor();
-  const variable_list out = Function::apply(hidden, head.weight(), weight.detach(), buffer, labels, weights, chunk);
+  const variable_list out =
+      Function::apply(hidden, head.weight(), weight.detach(), buffer.defined() ? std::optional(buffer) : std::nullopt,
+                      labels, weights, chunk);
   return {out[0], out[1]};
 }
 

@@ -8,6 +8,7 @@
 
 #include "hrm/models/hrm_core.h"
 #include "hrm/models/language_model.h"
+#include "hrm/nn/mamba2.h"
 
 namespace hrm::models {
 
@@ -25,6 +26,9 @@ class AnswerDecoder : public torch::nn::Module {
   // ids (B, T), memory (B, P, D) in the compute dtype -> hidden states (B, T, D), normalised, in that dtype.
   virtual at::Tensor forward(const at::Tensor& ids, const at::Tensor& memory) = 0;
   virtual const nn::LmHead& head() const = 0;
+  // The decoder that can go on from a cache, and how the memory enters it; null where there is none.
+  virtual Decoder* cached() { return nullptr; }
+  virtual Bridge bridge() const { return Bridge::cross_attention; }
 };
 
 struct HrmLmOptions {
@@ -56,6 +60,9 @@ class HrmLm : public LanguageModel {
   LanguageOutput forward(const LanguageInputs& inputs) override;
   const nn::LmHead& head() const override { return dec_->head(); }
   bool blocks_run_once() const override { return false; }
+  DecodeCache make_cache(int64_t rows, int64_t capacity) const override;
+  at::Tensor prefill(const LanguageInputs& inputs, const at::Tensor& lengths, DecodeCache& cache) override;
+  at::Tensor step(const at::Tensor& ids, DecodeCache& cache) override;
 
   // What forward() gives the decoder, and the gate (B, 1) float32.
   HrmLmTrace reason(const LanguageInputs& inputs, at::Tensor& gate);
@@ -82,5 +89,23 @@ struct PrototypeOptions {
 };
 // Not yet initialised: call LanguageModel::initialise. Error(usage) where values contradict each other.
 std::shared_ptr<HrmLm> make_prototype_lm(const PrototypeOptions& options, at::Device device);
+
+// The same architecture from the blocks of today's language models: RMSNorm, rotary positions, SwiGLU, grouped heads.
+// The prefix bridge puts its vectors in front of the answer's tokens; with cross-attention every block of the decoder
+// attends to the one vector.
+enum class EncoderKind { transformer, mamba2 };
+
+struct ModernLmOptions {
+  HrmLmOptions lm;
+  // Of the decoder; its vocabulary, heads, head_dim, inner, eps, qk_norm and recompute are also those of a transformer
+  // encoder (bidirectional) and of the memories' blocks, its width must be that of the core.
+  DecoderOptions decoder;
+  EncoderKind encoder = EncoderKind::transformer;
+  nn::Mamba2Options mamba2;  // of the mamba2 encoder; width is that of the core
+  int64_t enc_layers = 2, h_layers = 2, l_layers = 2;
+  int64_t max_prompt = 512;  // S, of a transformer encoder
+};
+// Not yet initialised: call LanguageModel::initialise. Error(usage) where values contradict each other.
+std::shared_ptr<HrmLm> make_modern_lm(const ModernLmOptions& options, at::Device device);
 
 }  // namespace hrm::models

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "hrm/models/decoder.h"
 #include "hrm/nn/feed_forward.h"
 #include "hrm/nn/lm_head.h"
 #include "hrm/nn/parameter.h"
@@ -46,6 +47,14 @@ class LanguageModel : public torch::nn::Module {
 
   virtual const nn::LmHead& head() const = 0;
   at::Tensor logits(const at::Tensor& hidden) const { return head().forward(hidden); }  // (..., D) -> (..., V)
+
+  // Decoding, without gradient; Error(usage) from a model that has no cache. make_cache: for so many rows of at most
+  // `capacity` tokens. prefill: as forward(), with lengths (B) integer, the tokens in each row of inputs.ids, behind
+  // which is padding; returns hidden states (B, T, D), those at padding without meaning. step: one more token for each
+  // row, ids (B) -> hidden states (B, D); see Decoder::step.
+  virtual DecodeCache make_cache(int64_t rows, int64_t capacity) const;
+  virtual at::Tensor prefill(const LanguageInputs& inputs, const at::Tensor& lengths, DecodeCache& cache);
+  virtual at::Tensor step(const at::Tensor& ids, DecodeCache& cache);
 
   // Whether the recorded part of a pass uses each block once (nn::ParameterSet::blocks_run_once).
   virtual bool blocks_run_once() const { return true; }
