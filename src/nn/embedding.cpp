@@ -4,8 +4,8 @@
 
 namespace hrm::nn {
 
-Embedding::Embedding(int64_t entries, int64_t width, at::Device device) {
-  embedding_weight_ = register_parameter("embedding_weight", at::empty({entries, width}, at::device(device)));
+Embedding::Embedding(int64_t entries, int64_t width, at::Device device, const std::string& name) {
+  embedding_weight_ = register_parameter(name, at::empty({entries, width}, at::device(device)));
 }
 
 at::Tensor Embedding::forward(const at::Tensor& ids, at::ScalarType dtype) const {

@@ -72,6 +72,10 @@ void init_parameters(torch::nn::Module& module, uint64_t seed) {
       parameter.zero_();
     }
   }
+  if (auto* own = dynamic_cast<HasOwnInit*>(&module)) own->init_own(seed, "");
+  for (const auto& item : module.named_modules("", /*include_self=*/false)) {
+    if (auto* own = dynamic_cast<HasOwnInit*>(item.value().get())) own->init_own(seed, item.key());
+  }
 }
 
 }  // namespace hrm::nn

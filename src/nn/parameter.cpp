@@ -57,43 +57,58 @@ void ParameterSet::build(torch::nn::Module& module, at::ScalarType compute_dtype
 
   int64_t flat_size = 0;
   std::unordered_map<const void*, size_t> seen;
+  std::vector<at::Tensor> frozen;
+  at::Device device = at::kCPU;
   for (const auto& item : module.named_parameters()) {
     const at::Tensor& master = item.value();
+    if (parameters_.empty() && frozen.empty()) device = master.device();
+    require(master.scalar_type() == at::kFloat && master.is_contiguous(), ExitCode::unexpected, "parameter '",
+            item.key(), "' must be contiguous float32");
+    require(master.device() == device, ExitCode::unexpected, "parameter '", item.key(), "' is on ",
+            master.device().str(), ", the others on ", device.str());
+    if (!master.requires_grad()) {
+      frozen.push_back(master);
+      continue;
+    }
     const int group = group_of(item.key(), group_names);
     if (const auto [first, is_new] = seen.emplace(master.unsafeGetTensorImpl(), parameters_.size()); !is_new) {
       Parameter& tied = parameters_[first->second];
       if (tied.group != group) tied.group = GradientReady::kNoGroup;
       continue;
     }
-    require(master.scalar_type() == at::kFloat && master.is_contiguous() && master.requires_grad(),
-            ExitCode::unexpected, "parameter '", item.key(), "' must be contiguous float32 and require a gradient");
-    require(parameters_.empty() || master.device() == parameters_.front().master.device(), ExitCode::unexpected,
-            "parameter '", item.key(), "' is on ", master.device().str(), ", the others on ",
-            parameters_.empty() ? "" : parameters_.front().master.device().str());
     parameters_.push_back({item.key(), master, master, group});
     count_ += master.numel();
     flat_size += (master.numel() + kGradAlignment - 1) / kGradAlignment * kGradAlignment;
   }
-  require(!parameters_.empty(), ExitCode::unexpected, "a model without parameters cannot be trained");
+  require(!parameters_.empty(), ExitCode::unexpected,
+          "a model without parameters that require a gradient cannot be trained");
 
   const at::NoGradGuard no_grad;
   flat_grad_ = at::zeros({flat_size}, parameters_.front().master.options().requires_grad(false));
   std::unordered_multimap<const void*, HasComputeWeight*> readers;
   find_readers(module, readers);
+  // What reads this master gets its copy, which is the master itself where nothing needs another dtype.
+  const auto hand_out_copy = [&](const at::Tensor& master) {
+    const auto [first, last] = readers.equal_range(master.unsafeGetTensorImpl());
+    if (first == last) return master;
+    at::Tensor compute = master;
+    if (compute_dtype != at::kFloat) {
+      compute = master.detach().to(compute_dtype);
+      copies_.push_back(compute);
+      copied_masters_.push_back(master);
+    }
+    for (auto reader = first; reader != last; ++reader) reader->second->set_compute_weight(compute);
+    return compute;
+  };
   int64_t offset = 0;
   for (Parameter& parameter : parameters_) {
     const at::Tensor& master = parameter.master;
     master.mutable_grad() = flat_grad_.narrow(0, offset, master.numel()).view(master.sizes());
     offset += (master.numel() + kGradAlignment - 1) / kGradAlignment * kGradAlignment;
 
-    const auto [first, last] = readers.equal_range(master.unsafeGetTensorImpl());
-    if (first != last && compute_dtype != at::kFloat) {
-      parameter.compute = master.detach().to(compute_dtype);
-      copies_.push_back(parameter.compute);
-      copied_masters_.push_back(master);
-    }
-    for (auto reader = first; reader != last; ++reader) reader->second->set_compute_weight(parameter.compute);
+    parameter.compute = hand_out_copy(master);
   }
+  for (const at::Tensor& master : frozen) hand_out_copy(master);
 
   gradient_ready_ = std::make_shared<GradientReady>(std::move(group_names));
   for (size_t i = 0; i < groups.size(); ++i) groups[i].second->set_gradient_group(gradient_ready_, static_cast<int>(i));

@@ -4,6 +4,7 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
 
+#include <algorithm>
 #include <unordered_set>
 
 #include "hrm/base/error.h"
@@ -337,6 +338,32 @@ BenchCall augment_rows(const Shape& s, at::Device device, at::ScalarType) {
            int64_t{sudoku ? 3 : 0}}};
 }
 
+// The recurrence of Mamba2, as wide as the recipe's recursion: heads of 64 channels, a state of 64 in one group.
+struct ScanInputs {
+  at::Tensor x, dt, A, B, C, D;
+};
+ScanInputs scan_inputs(const Shape& s, at::Device device, at::ScalarType dtype) {
+  const Random random{device, dtype};
+  const int64_t heads = std::max<int64_t>(s.width / 64, 1);
+  const std::vector<int64_t> state{s.batch, s.length(), 1, 64};
+  return {random.activations({s.batch, s.length(), heads, 64}),
+          random.floats({s.batch, s.length(), heads}).abs() * 0.1,
+          -random.floats({heads}).abs(),
+          random.activations(state),
+          random.activations(state),
+          random.floats({heads})};
+}
+
+BenchCall ssd_scan(const Shape& s, at::Device device, at::ScalarType dtype) {
+  const ScanInputs in = scan_inputs(s, device, dtype);
+  return {{in.x, in.dt, in.A, in.B, in.C, in.D, int64_t{64}, IValue()}};
+}
+
+BenchCall ssd_scan_backward(const Shape& s, at::Device device, at::ScalarType dtype) {
+  const ScanInputs in = scan_inputs(s, device, dtype);
+  return {{at::randn_like(in.x), IValue(), in.x, in.dt, in.A, in.B, in.C, in.D, int64_t{64}, IValue()}};
+}
+
 // The input of the recursion.
 BenchCall embed(const Shape& s, at::Device device, at::ScalarType dtype) {
   const Random random{device, dtype};
@@ -456,6 +483,8 @@ const std::vector<BenchOp>& bench_ops() {
       {"hrm::rms_norm_residual", rms_norm_residual},
       {"hrm::rms_norm_residual_forward", rms_norm_residual},
       {"hrm::rms_norm_backward", rms_norm_backward},
+      {"hrm::ssd_scan", ssd_scan},
+      {"hrm::ssd_scan_backward", ssd_scan_backward},
       {"hrm::swiglu", swiglu},
       {"hrm::swiglu_backward", swiglu_backward},
       {"hrm::attention", attention},

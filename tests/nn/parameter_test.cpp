@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include "hrm/base/error.h"
+#include "hrm/nn/init.h"
+#include "hrm/nn/linear.h"
 #include "hrm/ops/linear.h"
 
 namespace hrm::nn {
@@ -164,15 +166,39 @@ TEST(ParameterSet, RefusesWhatItCannotTrain) {
   };
   torch::nn::Module empty;
   EXPECT_NE(message(empty).find("without parameters"), std::string::npos);
+  torch::nn::Module all_frozen;
+  all_frozen.register_parameter("w", at::zeros({2}), /*requires_grad=*/false);
+  EXPECT_NE(message(all_frozen).find("require a gradient"), std::string::npos);
   torch::nn::Module narrow;
   narrow.register_parameter("w", at::zeros({2}, at::kBFloat16));
   EXPECT_NE(message(narrow).find("'w'"), std::string::npos);
   torch::nn::Module strided;
   strided.register_parameter("w", at::zeros({2, 3}).t());
   EXPECT_NE(message(strided).find("contiguous"), std::string::npos);
-  torch::nn::Module frozen;
-  frozen.register_parameter("w", at::zeros({2}), /*requires_grad=*/false);
-  EXPECT_NE(message(frozen).find("gradient"), std::string::npos);
+}
+
+// A frozen weight is read in the compute dtype like any other, and no optimizer sees it.
+TEST(ParameterSet, FrozenWeights) {
+  torch::nn::Module module;
+  const auto frozen = module.register_module("frozen", std::make_shared<Linear>(4, 4, at::kCPU));
+  const auto trained = module.register_module("trained", std::make_shared<Linear>(4, 3, at::kCPU));
+  init_parameters(module, 0);
+  frozen->weight().requires_grad_(false);
+  ParameterSet set;
+  set.build(module, at::kBFloat16);
+  ASSERT_EQ(set.all().size(), 1U);
+  EXPECT_EQ(set.all()[0].name, "trained.weight");
+  EXPECT_EQ(set.count(), 12);
+  {
+    const at::NoGradGuard no_grad;
+    frozen->weight().add_(1);
+  }
+  set.refresh_compute();
+  EXPECT_TRUE(at::equal(frozen->compute_weight(), frozen->weight().to(at::kBFloat16)));
+  const at::Tensor x = at::ones({2, 4}, at::kBFloat16);
+  trained->forward(frozen->forward(x)).sum().backward();
+  EXPECT_FALSE(frozen->weight().grad().defined());
+  EXPECT_GT(trained->weight().grad().abs().sum().item<double>(), 0);
 }
 
 }  // namespace

@@ -65,6 +65,8 @@ TEST(Registration, EveryOpHasItsKernels) {
       "hrm::rotate_qkv_",
       "hrm::rotate_qkv_backward",
       "hrm::sparse_sign_sgd_",
+      "hrm::ssd_scan",
+      "hrm::ssd_scan_backward",
       "hrm::swiglu",
       "hrm::swiglu_backward",
       "hrm::token_loss",

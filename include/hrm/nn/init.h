@@ -5,6 +5,7 @@
 #include <torch/nn/module.h>
 
 #include <cstdint>
+#include <string>
 #include <string_view>
 
 namespace hrm::nn {
@@ -18,8 +19,18 @@ at::Tensor trunc_normal_from_uniform(const at::Tensor& u, double std);
 // Overwrites `tensor` (float32, any device) with draws of CounterRng(seed, Stream::init, hash_name(name)), in C order.
 void trunc_normal_(at::Tensor tensor, double std, uint64_t seed, std::string_view name);
 
+// A module whose own parameters (not those of its children) start at other values than init_parameters() gives.
+class HasOwnInit {
+ public:
+  virtual ~HasOwnInit() = default;
+  // Called by init_parameters() in no-grad mode, after all have their usual values. `name`: the module's,
+  // "layers.0.norm".
+  virtual void init_own(uint64_t seed, const std::string& name) = 0;
+};
+
 // Fills every parameter of `module`: matrices, (out, in) or (entries, width), with std 1/sqrt(last dimension);
-// vectors (biases) with zeros. The same seed and names give the same weights on every device.
+// vectors (biases) with zeros; then modules that are HasOwnInit overwrite theirs. The same seed and names give the same
+// weights on every device.
 void init_parameters(torch::nn::Module& module, uint64_t seed);
 
 }  // namespace hrm::nn

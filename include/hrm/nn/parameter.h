@@ -41,8 +41,9 @@ class ParameterSet {
  public:
   // Takes every parameter of `module` in the order of named_parameters() (a tensor registered twice counts once),
   // allocates the flat gradient buffer, zeroed, and the compute copies, and hands the copies and the gradient groups
-  // out. `blocks_run_once`: see below. Throws Error(unexpected) when a parameter is not contiguous float32 with
-  // requires_grad, or lies on another device.
+  // out. A parameter without requires_grad is frozen: it gets a compute copy and is not in all(). `blocks_run_once`:
+  // see below. Throws Error(unexpected) when a parameter is not contiguous float32 or lies on another device, or when
+  // none is left to train.
   void build(torch::nn::Module& module, at::ScalarType compute_dtype, bool blocks_run_once = false);
 
   const std::vector<Parameter>& all() const { return parameters_; }

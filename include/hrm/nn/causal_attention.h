@@ -1,0 +1,81 @@
+#pragma once
+// Attention of language models: rotary positions, fewer heads of keys and values than of queries (Ainslie et al.,
+// "GQA", arXiv 2305.13245), masks, and a cache for decoding. Shapes: B rows, T positions, D width, hd head width, Hq
+// heads of queries, Hkv of keys and values, S positions in a cache.
+
+#include <ATen/core/Tensor.h>
+#include <torch/nn/module.h>
+
+#include <cstdint>
+#include <memory>
+#include <utility>
+
+#include "hrm/nn/linear.h"
+#include "hrm/nn/norm.h"
+#include "hrm/nn/rotary.h"
+
+namespace hrm::nn {
+
+struct AttentionSizes {
+  int64_t width = 0, heads = 0, kv_heads = 0, head_dim = 0;
+  double eps = 1e-6;     // of the norms of q and k
+  bool qk_norm = false;  // RMS norm with weight over each head of q and of k, before the rotation
+};
+
+// Keys and values of one layer, (B, Hkv, S, hd) in the compute dtype; written in place, so that addresses stay.
+struct LayerCache {
+  at::Tensor keys, values;
+};
+
+// What all layers of one pass share.
+struct AttentionPass {
+  RotaryTable rotary = {};  // rows that broadcast to (B, H, T, hd / 2); undefined: no rotation
+  at::Tensor mask = {};     // bool, broadcasts to (B, Hq, T, keys), true where may be attended to; undefined: all
+  bool causal = true;       // only without mask: to no later position
+  at::Tensor place = {};    // (B) int64, with a cache and T = 1: where the new position goes; undefined: from 0 on
+};
+
+// Which of T positions each position attends to: those of its own document that are not later and, with a window above
+// 0, less than `window` back. documents (B, T) integer or undefined. Returns (T, T) or (B, 1, T, T) bool, or an
+// undefined tensor where plain causal attention is meant.
+at::Tensor causal_mask(int64_t positions, int64_t window, const at::Tensor& documents, at::Device device);
+
+// x (..., hd) turned by rows of a rotary table that broadcast to (..., hd / 2): dimension i is paired with i + hd / 2.
+// Computed in float32, rounded once. Differentiable in x.
+at::Tensor rotate_pairs(const at::Tensor& x, const RotaryTable& rows);
+
+// softmax(q k^T / sqrt(hd)) v. q (B, Hq, T, hd), k and v (B, Hkv, S, hd), Hkv a divisor of Hq -> (B, Hq, T, hd). mask
+// and causal as in AttentionPass. By ATen's scaled_dot_product_attention.
+at::Tensor grouped_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& mask,
+                             bool causal);
+
+// Submodules qkv_proj ((Hq + 2 Hkv) hd, D), rows all heads of q, of k, of v; o_proj (D, Hq hd); q_norm and k_norm (hd).
+class CausalAttention : public torch::nn::Module {
+ public:
+  CausalAttention(const AttentionSizes& sizes, at::Device device);
+
+  // (B, T, D) -> (B, T, D). With a cache: the keys and values of these positions go there, and where pass.place is
+  // defined, all S cached positions are attended to, as pass.mask allows.
+  at::Tensor forward(const at::Tensor& x, const AttentionPass& pass, LayerCache* cache = nullptr) const;
+
+ private:
+  AttentionSizes sizes_;
+  std::shared_ptr<Linear> qkv_proj_, o_proj_;
+  std::shared_ptr<RmsNorm> q_norm_, k_norm_;  // null without qk_norm
+};
+
+// Attention to a memory (B, P, D). Submodules q_proj (Hq hd, D), kv_proj (2 Hkv hd, D), o_proj (D, Hq hd).
+class CrossAttention : public torch::nn::Module {
+ public:
+  CrossAttention(const AttentionSizes& sizes, at::Device device);
+
+  // Keys and values (B, Hkv, P, hd) of the memory, for all passes that attend to it.
+  LayerCache project(const at::Tensor& memory) const;
+  at::Tensor forward(const at::Tensor& x, const LayerCache& memory) const;  // (B, T, D) -> (B, T, D)
+
+ private:
+  AttentionSizes sizes_;
+  std::shared_ptr<Linear> q_proj_, kv_proj_, o_proj_;
+};
+
+}  // namespace hrm::nn

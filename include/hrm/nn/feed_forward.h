@@ -1,0 +1,68 @@
+#pragma once
+// The feed-forward part of a language model's block, behind one interface so that dense layers and mixtures of experts
+// can be exchanged.
+
+#include <ATen/core/Tensor.h>
+#include <torch/nn/module.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "hrm/nn/linear.h"
+
+namespace hrm::nn {
+
+// A term that a layer adds to the loss beside its output, e.g. the load of experts.
+struct AuxiliaryLoss {
+  std::string name;   // "moe_load"
+  at::Tensor value;   // 0-dim float32, differentiable
+  double weight = 0;  // the loss gets weight * value
+};
+
+class HasAuxiliaryLosses {
+ public:
+  virtual ~HasAuxiliaryLosses() = default;
+  // The losses of all recorded calls of forward() since the last call of this, one or more for each. Calls without
+  // gradient mode leave none.
+  virtual std::vector<AuxiliaryLoss> take_auxiliary_losses() = 0;
+};
+
+class FeedForward : public torch::nn::Module, public HasAuxiliaryLosses {
+ public:
+  // (tokens, D) in the compute dtype -> the same. Recorded where gradients are. Reads nothing back to the host.
+  virtual at::Tensor forward(const at::Tensor& x) = 0;
+  std::vector<AuxiliaryLoss> take_auxiliary_losses() override { return {}; }
+};
+
+// Makes the feed-forward part of layer `layer`, counted from 0: how a model gets experts in some of its layers.
+using FeedForwardFactory = std::function<std::shared_ptr<FeedForward>(int64_t layer)>;
+
+// down(gelu(up(x))) without biases, gelu exact (erf). Submodules up (inner, width) and down (width, inner).
+class GeluFeedForward : public FeedForward {
+ public:
+  GeluFeedForward(int64_t width, int64_t inner, at::Device device);
+
+  at::Tensor forward(const at::Tensor& x) override;
+
+ private:
+  std::shared_ptr<Linear> up_, down_;
+};
+
+// down_proj(silu(gate) * up), [gate, up] = gate_up_proj(x), of any inner width. Submodules gate_up_proj (2 inner,
+// width) and down_proj (width, inner).
+class SwigluFeedForward : public FeedForward {
+ public:
+  SwigluFeedForward(int64_t width, int64_t inner, at::Device device);
+
+  at::Tensor forward(const at::Tensor& x) override;
+
+ private:
+  std::shared_ptr<Linear> gate_up_proj_, down_proj_;
+};
+
+// take_auxiliary_losses() of every part below `module` that has it, in the order of the module tree.
+std::vector<AuxiliaryLoss> take_auxiliary_losses(const torch::nn::Module& module);
+
+}  // namespace hrm::nn

@@ -1,0 +1,52 @@
+#pragma once
+// Normalisation layers with weights, computed in float32 whatever the dtype of the activations.
+
+#include <ATen/core/Tensor.h>
+#include <torch/nn/module.h>
+
+#include "hrm/nn/init.h"
+
+namespace hrm::nn {
+
+class Norm : public torch::nn::Module {
+ public:
+  virtual at::Tensor forward(const at::Tensor& x) const = 0;  // (..., width) -> the same shape and dtype
+};
+
+// (x - mean) / sqrt(var + eps) * weight + bias over the last dimension. Parameters `weight` (1 at the start) and
+// `bias`.
+class LayerNorm : public Norm, public HasOwnInit {
+ public:
+  LayerNorm(int64_t width, double eps, at::Device device);
+
+  at::Tensor forward(const at::Tensor& x) const override;
+  void init_own(uint64_t seed, const std::string& name) override;
+
+ private:
+  double eps_;
+  at::Tensor weight_, bias_;
+};
+
+// x / sqrt(mean(x^2) + eps) * weight over the last dimension (Zhang and Sennrich, arXiv 1910.07467). Parameter
+// `weight`, 1 at the start.
+class RmsNorm : public Norm, public HasOwnInit {
+ public:
+  // `groups`: the mean is that of each of so many equal parts of a row.
+  RmsNorm(int64_t width, double eps, at::Device device, int64_t groups = 1);
+
+  at::Tensor forward(const at::Tensor& x) const override;
+  // The same in another dtype, rounded once.
+  at::Tensor forward(const at::Tensor& x, at::ScalarType dtype) const;
+  void init_own(uint64_t seed, const std::string& name) override;
+
+ private:
+  double eps_;
+  int64_t groups_;
+  at::Tensor weight_;
+};
+
+// The same as a function; weight (width) float32 (float64 for float64 x). Keeps x and one number per group and row.
+at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps, at::ScalarType dtype,
+                    int64_t groups = 1);
+
+}  // namespace hrm::nn

@@ -1,0 +1,30 @@
+#pragma once
+// Softmax cross-entropy straight from hidden states, a chunk of tokens at a time, so that the logits of all tokens
+// never exist together. Shapes: N tokens, D width, V vocabulary.
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+
+#include "hrm/nn/lm_head.h"
+
+namespace hrm::objectives {
+
+struct ChunkedCrossEntropy {
+  at::Tensor loss;       // 0-dim float32: sum over tokens of weights * cross-entropy; differentiable
+  at::Tensor per_token;  // (N) float32: cross-entropy, 0 where the label is data::kIgnoreLabel; not differentiable
+};
+
+// hidden (N, D) in the head's compute dtype; labels (N) int32 or int64, each data::kIgnoreLabel or in 0..V-1 (unchecked
+// on a GPU); weights (N) float32, not negative, no gradient: e.g. 1 / number of labelled tokens.
+//
+// Products are in the dtype of hidden, softmax and sums in float32. The gradients of hidden and of the head's weight
+// are computed in the forward pass, chunk by chunk, the latter added up in float32; the backward pass scales them and
+// adds the weight's to the master's own buffer (as hrm/ops/linear.h does). Kept: (N, D) in the dtype of hidden and (V,
+// D) in float32, what is not trained neither. Held at one time: three tensors of chunk x V. Without gradient mode only
+// the values are computed. Deterministic; waits for nothing and can be captured. Throws c10::Error that names the
+// shapes.
+ChunkedCrossEntropy chunked_cross_entropy(const at::Tensor& hidden, const nn::LmHead& head, const at::Tensor& labels,
+                                          const at::Tensor& weights, int64_t chunk = 2048);
+
+}  // namespace hrm::objectives

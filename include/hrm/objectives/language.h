@@ -1,0 +1,45 @@
+#pragma once
+// The loss of language models: cross-entropy of the labels, and for models with a reasoning core deep supervision of
+// their cycles and a term for halting.
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+
+#include "hrm/models/language_model.h"
+
+namespace hrm::objectives {
+
+struct LanguageLossOptions {
+  // Weight of the mean over the cycles before the last of the cross-entropy that their own answers have.
+  double deep_supervision = 0;
+  // Weight of mean(gate) * mean over rows of (sum over cycles of halt - halting_target)^2; the gate gets no gradient
+  // from it.
+  double halting = 0;
+  double halting_target = 1;
+  int64_t chunk = 2048;  // tokens whose logits exist at one time
+};
+
+// All 0-dim float32 on the model's device. Only `loss` is differentiable; the others are its terms, each without its
+// weight.
+struct LanguageLoss {
+  at::Tensor loss;
+  at::Tensor cross_entropy;     // of the last cycle's answer, mean over labelled tokens
+  at::Tensor deep_supervision;  // 0 where there are no earlier cycles
+  at::Tensor halting;           // 0 without probabilities of halting
+  at::Tensor auxiliary;         // sum of the layers' weighted losses
+  at::Tensor labelled;          // number of tokens with a label
+};
+
+// loss = cross_entropy + options.deep_supervision * deep_supervision + options.halting * halting + auxiliary.
+//
+// labels (B, T) int32 or int64, data::kIgnoreLabel or the id of the token that `output.hidden` at this place shall give
+// (no shift is done here). tokens: 0-dim float32, what sums over tokens are divided by, undefined: the number of
+// labelled tokens, at least 1. With several micro-batches or ranks give the number of all, and as `share` this batch's
+// part of the rows, which the other terms are multiplied by: then the sum over micro-batches and ranks is the loss of
+// the whole.
+LanguageLoss language_loss(const models::LanguageModel& model, const models::LanguageOutput& output,
+                           const at::Tensor& labels, const LanguageLossOptions& options, const at::Tensor& tokens = {},
+                           double share = 1);
+
+}  // namespace hrm::objectives

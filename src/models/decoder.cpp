@@ -1,0 +1,142 @@
+#include "hrm/models/decoder.h"
+
+#include <ATen/ATen.h>
+
+#include <cmath>
+
+#include "hrm/base/error.h"
+#include "hrm/nn/swiglu.h"
+
+namespace hrm::models {
+namespace {
+
+nn::TransformerBlockOptions block_options(const DecoderOptions& o, bool cross) {
+  return {.attention = {.width = o.width,
+                        .heads = o.heads,
+                        .kv_heads = o.kv_heads,
+                        .head_dim = o.head_dim,
+                        .eps = o.eps,
+                        .qk_norm = o.qk_norm},
+          .eps = o.eps,
+          .cross = cross,
+          .recompute = o.recompute};
+}
+
+}  // namespace
+
+DecoderOptions resolve(DecoderOptions o) {
+  require(o.vocabulary > 0 && o.width > 0 && o.layers > 0 && o.heads > 0 && o.positions > 0, ExitCode::usage,
+          "a decoder needs a vocabulary, a width, layers, heads and positions of at least 1, not ", o.vocabulary, ", ",
+          o.width, ", ", o.layers, ", ", o.heads, " and ", o.positions);
+  if (o.kv_heads == 0) o.kv_heads = o.heads;
+  require(o.head_dim > 0 || o.width % o.heads == 0, ExitCode::usage, o.heads,
+          " attention heads do not divide the width ", o.width, "; give head_dim");
+  if (o.head_dim == 0) o.head_dim = o.width / o.heads;
+  require(o.kv_heads > 0 && o.heads % o.kv_heads == 0, ExitCode::usage, o.kv_heads,
+          " heads of keys and values do not divide ", o.heads, " heads of queries");
+  if (o.inner == 0) o.inner = nn::swiglu_width(o.width, 4);
+  return o;
+}
+
+Decoder::Decoder(const DecoderOptions& options, bool cross, at::Device device)
+    : options_(resolve(options)), cross_(cross) {
+  const DecoderOptions& o = options_;
+  rotary_ = nn::make_rotary_table(o.positions, o.head_dim, o.rope_theta, device);
+  embed_tokens_ =
+      register_module("embed_tokens", std::make_shared<nn::Embedding>(o.vocabulary, o.width, device, "weight"));
+  const auto list = register_module("layers", std::make_shared<torch::nn::Module>());
+  for (int64_t i = 0; i < o.layers; ++i) {
+    std::shared_ptr<nn::FeedForward> mlp =
+        o.feed_forward ? o.feed_forward(i) : std::make_shared<nn::SwigluFeedForward>(o.width, o.inner, device);
+    layers_.push_back(list->register_module(
+        std::to_string(i), std::make_shared<nn::TransformerBlock>(block_options(o, cross), std::move(mlp), device)));
+  }
+  norm_ = register_module("norm", std::make_shared<nn::RmsNorm>(o.width, o.eps, device));
+  lm_head_ = register_module("lm_head", o.tied ? std::make_shared<nn::LmHead>(embed_tokens_->weight())
+                                               : std::make_shared<nn::LmHead>(o.width, o.vocabulary, device));
+}
+
+void Decoder::init_own(uint64_t, const std::string&) {
+  const double scale = 1 / std::sqrt(2 * static_cast<double>(options_.layers));
+  for (auto& item : named_parameters()) {
+    if (item.key().ends_with("o_proj.weight") || item.key().ends_with("down_proj.weight")) item.value().mul_(scale);
+  }
+}
+
+std::vector<nn::LayerCache> Decoder::project_memory(const at::Tensor& memory) const {
+  require(memory.defined() == cross_, ExitCode::unexpected, "this decoder ", cross_ ? "needs a" : "takes no",
+          " memory");
+  std::vector<nn::LayerCache> projected;
+  if (cross_) {
+    for (const auto& layer : layers_) projected.push_back(layer->project_memory(memory));
+  }
+  return projected;
+}
+
+at::Tensor Decoder::run(const at::Tensor& ids, at::ScalarType dtype, const at::Tensor& documents,
+                        const at::Tensor& prefix, const std::vector<nn::LayerCache>& memory, DecodeCache* cache) {
+  at::Tensor h = embed_tokens_->forward(ids, dtype);
+  const int64_t P = prefix.defined() ? prefix.size(1) : 0, length = P + ids.size(1);
+  if (P > 0) h = at::cat({prefix, h}, 1);
+  require(length <= options_.positions, ExitCode::usage, "a row of ", length, " positions is longer than the ",
+          options_.positions, " that the model was built for");
+  const nn::AttentionPass pass{.rotary = {rotary_.cos.narrow(0, 0, length), rotary_.sin.narrow(0, 0, length)},
+                               .mask = nn::causal_mask(length, options_.window, documents, ids.device())};
+  for (size_t i = 0; i < layers_.size(); ++i) {
+    h = layers_[i]->forward(h, pass, cross_ ? &memory[i] : nullptr, cache != nullptr ? &cache->layers[i] : nullptr);
+  }
+  return norm_->forward(P > 0 ? h.narrow(1, P, ids.size(1)) : h);
+}
+
+at::Tensor Decoder::forward(const at::Tensor& ids, at::ScalarType dtype, const at::Tensor& documents,
+                            const at::Tensor& prefix, const at::Tensor& memory) {
+  require(!documents.defined() || !prefix.defined(), ExitCode::unexpected,
+          "a row with a prefix cannot hold several documents");
+  return run(ids, dtype, documents, prefix, project_memory(memory), nullptr);
+}
+
+DecodeCache Decoder::make_cache(int64_t rows, int64_t capacity, at::ScalarType dtype) const {
+  require(capacity <= options_.positions, ExitCode::usage, "a cache of ", capacity, " positions is longer than the ",
+          options_.positions, " that the model was built for");
+  const at::Device device = norm_->parameters().front().device();
+  DecodeCache cache;
+  const auto zeros = [&] {
+    return at::zeros({rows, options_.kv_heads, capacity, options_.head_dim}, at::device(device).dtype(dtype));
+  };
+  for (size_t i = 0; i < layers_.size(); ++i) cache.layers.push_back({zeros(), zeros()});
+  cache.lengths = at::zeros({rows}, at::device(device).dtype(at::kLong));
+  return cache;
+}
+
+at::Tensor Decoder::prefill(const at::Tensor& ids, const at::Tensor& lengths, at::ScalarType dtype, DecodeCache& cache,
+                            const at::Tensor& prefix, const at::Tensor& memory) {
+  const at::NoGradGuard no_grad;
+  const int64_t P = prefix.defined() ? prefix.size(1) : 0, capacity = cache.layers.front().keys.size(2);
+  require(P + ids.size(1) <= capacity, ExitCode::usage, "a prompt of ", P + ids.size(1),
+          " positions does not fit into a cache of ", capacity);
+  cache.memory = project_memory(memory);
+  at::Tensor hidden = run(ids, dtype, {}, prefix, cache.memory, &cache);
+  cache.lengths.copy_(lengths + P);
+  return hidden;
+}
+
+at::Tensor Decoder::step(const at::Tensor& ids, at::ScalarType dtype, DecodeCache& cache) {
+  const at::NoGradGuard no_grad;
+  const int64_t capacity = cache.layers.front().keys.size(2);
+  const at::Tensor index = at::arange(capacity, cache.lengths.options()), back = cache.lengths.unsqueeze(1) - index;
+  at::Tensor seen = back.ge(0);  // (B, S): what stands before, and the new position itself
+  if (options_.window > 0) seen = seen.logical_and(back.lt(options_.window));
+  const auto rows = [&](const at::Tensor& table) {
+    return table.index_select(0, cache.lengths).unsqueeze(1).unsqueeze(1);  // (B, 1, 1, hd / 2)
+  };
+  const nn::AttentionPass pass{
+      .rotary = {rows(rotary_.cos), rows(rotary_.sin)}, .mask = seen.unsqueeze(1).unsqueeze(1), .place = cache.lengths};
+  at::Tensor h = embed_tokens_->forward(ids.unsqueeze(1), dtype);
+  for (size_t i = 0; i < layers_.size(); ++i) {
+    h = layers_[i]->forward(h, pass, cross_ ? &cache.memory[i] : nullptr, &cache.layers[i]);
+  }
+  cache.lengths.add_(1);
+  return norm_->forward(h.squeeze(1));
+}
+
+}  // namespace hrm::models

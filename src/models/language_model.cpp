@@ -1,0 +1,40 @@
+#include "hrm/models/language_model.h"
+
+#include "hrm/base/error.h"
+#include "hrm/nn/init.h"
+
+namespace hrm::models {
+
+namespace {
+
+constexpr const char* kNoCache = "this model decodes without a cache: give it the whole row again for each token";
+
+}  // namespace
+
+DecodeCache LanguageModel::make_cache(int64_t, int64_t) const {
+  fail(ExitCode::usage, kNoCache);
+}
+
+at::Tensor LanguageModel::prefill(const LanguageInputs&, const at::Tensor&, DecodeCache&) {
+  fail(ExitCode::usage, kNoCache);
+}
+
+at::Tensor LanguageModel::step(const at::Tensor&, DecodeCache&) {
+  fail(ExitCode::usage, kNoCache);
+}
+
+void LanguageModel::initialise(uint64_t seed, at::ScalarType compute_dtype, const std::vector<std::string>& freeze) {
+  nn::init_parameters(*this, seed);
+  for (const std::string& name : freeze) {
+    bool found = false;
+    for (auto& item : named_parameters()) {
+      if (item.key() != name && !item.key().starts_with(name + ".")) continue;
+      item.value().requires_grad_(false);
+      found = true;
+    }
+    require(found, ExitCode::usage, "the model has no part '", name, "' that could be frozen");
+  }
+  parameters_.build(*this, compute_dtype, blocks_run_once());
+}
+
+}  // namespace hrm::models

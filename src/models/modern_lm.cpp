@@ -1,0 +1,151 @@
+// The parts of the modern HRM language model, and the model made of them.
+#include <ATen/ATen.h>
+
+#include "hrm/base/error.h"
+#include "hrm/models/hrm_lm.h"
+#include "hrm/nn/embedding.h"
+#include "hrm/nn/transformer_block.h"
+
+namespace hrm::models {
+namespace {
+
+using Blocks = std::vector<std::shared_ptr<nn::TransformerBlock>>;
+
+// Submodules layers.0, layers.1, ... of `owner`: blocks that see all positions.
+Blocks add_blocks(torch::nn::Module& owner, int64_t layers, const DecoderOptions& o, at::Device device) {
+  const nn::TransformerBlockOptions options{.attention = {.width = o.width,
+                                                          .heads = o.heads,
+                                                          .kv_heads = o.kv_heads,
+                                                          .head_dim = o.head_dim,
+                                                          .eps = o.eps,
+                                                          .qk_norm = o.qk_norm},
+                                            .eps = o.eps,
+                                            .cross = false,
+                                            .recompute = o.recompute};
+  const auto list = owner.register_module("layers", std::make_shared<torch::nn::Module>());
+  Blocks blocks;
+  for (int64_t i = 0; i < layers; ++i) {
+    blocks.push_back(list->register_module(
+        std::to_string(i), std::make_shared<nn::TransformerBlock>(
+                               options, std::make_shared<nn::SwigluFeedForward>(o.width, o.inner, device), device)));
+  }
+  return blocks;
+}
+
+struct TransformerEncoder : PromptEncoder {
+  TransformerEncoder(const ModernLmOptions& o, at::Device device)
+      : rotary(nn::make_rotary_table(o.max_prompt, o.decoder.head_dim, o.decoder.rope_theta, device)) {
+    const DecoderOptions& d = o.decoder;
+    embed_tokens =
+        register_module("embed_tokens", std::make_shared<nn::Embedding>(d.vocabulary, d.width, device, "weight"));
+    layers = add_blocks(*this, o.enc_layers, d, device);
+    norm = register_module("norm", std::make_shared<nn::RmsNorm>(d.width, d.eps, device));
+  }
+
+  at::Tensor forward(const at::Tensor& ids, const at::Tensor& mask, at::ScalarType dtype) override {
+    const int64_t length = ids.size(1);
+    require(length <= rotary.cos.size(0), ExitCode::usage, "a prompt of ", length, " tokens is longer than the ",
+            rotary.cos.size(0), " that the model was built for");
+    const nn::AttentionPass pass{.rotary = {rotary.cos.narrow(0, 0, length), rotary.sin.narrow(0, 0, length)},
+                                 .mask = mask.defined() ? mask.unsqueeze(1).unsqueeze(1) : at::Tensor(),
+                                 .causal = false};
+    at::Tensor h = embed_tokens->forward(ids, dtype);
+    for (const auto& layer : layers) h = layer->forward(h, pass);
+    return norm->forward(h);
+  }
+
+  nn::RotaryTable rotary;
+  std::shared_ptr<nn::Embedding> embed_tokens;
+  Blocks layers;
+  std::shared_ptr<nn::RmsNorm> norm;
+};
+
+// The residual stream stays in float32.
+struct Mamba2Encoder : PromptEncoder {
+  Mamba2Encoder(const ModernLmOptions& o, at::Device device) {
+    const DecoderOptions& d = o.decoder;
+    nn::Mamba2Options options = o.mamba2;
+    options.width = d.width;
+    embed_tokens =
+        register_module("embed_tokens", std::make_shared<nn::Embedding>(d.vocabulary, d.width, device, "weight"));
+    const auto list = register_module("layers", std::make_shared<torch::nn::Module>());
+    for (int64_t i = 0; i < o.enc_layers; ++i) {
+      layers.push_back(list->register_module(std::to_string(i), std::make_shared<nn::Mamba2Block>(options, device)));
+    }
+    norm = register_module("norm", std::make_shared<nn::RmsNorm>(d.width, d.eps, device));
+  }
+
+  at::Tensor forward(const at::Tensor& ids, const at::Tensor& mask, at::ScalarType dtype) override {
+    at::Tensor h = embed_tokens->forward(ids, at::kFloat);
+    for (const auto& layer : layers) h = layer->forward(h, mask, dtype);
+    return norm->forward(h, dtype);
+  }
+
+  std::shared_ptr<nn::Embedding> embed_tokens;
+  std::vector<std::shared_ptr<nn::Mamba2Block>> layers;
+  std::shared_ptr<nn::RmsNorm> norm;
+};
+
+// norm(blocks(state + pos)), pos zeros at the start.
+struct ModernLevel : MemoryLevel, nn::HasOwnInit {
+  ModernLevel(int64_t length, int64_t depth, const DecoderOptions& o, at::Device device) {
+    layers = add_blocks(*this, depth, o, device);
+    norm = register_module("norm", std::make_shared<nn::RmsNorm>(o.width, o.eps, device));
+    pos = register_parameter("pos", at::empty({length, o.width}, at::device(device)));
+  }
+
+  at::Tensor forward(const at::Tensor& state) const override {
+    at::Tensor h = state + pos.to(state.scalar_type());
+    for (const auto& layer : layers) h = layer->forward(h, {.causal = false});
+    return norm->forward(h);
+  }
+  void init_own(uint64_t, const std::string&) override { pos.zero_(); }
+
+  Blocks layers;
+  std::shared_ptr<nn::RmsNorm> norm;
+  at::Tensor pos;
+};
+
+struct ModernDecoder : AnswerDecoder {
+  ModernDecoder(const ModernLmOptions& o, at::Device device)
+      : kind(o.lm.bridge),
+        model(register_module("model", std::make_shared<Decoder>(o.decoder, kind == Bridge::cross_attention, device))) {
+  }
+
+  at::Tensor forward(const at::Tensor& ids, const at::Tensor& memory) override {
+    if (kind == Bridge::prefix) return model->forward(ids, memory.scalar_type(), {}, memory);
+    return model->forward(ids, memory.scalar_type(), {}, {}, memory);
+  }
+  const nn::LmHead& head() const override { return model->head(); }
+  Decoder* cached() override { return model.get(); }
+  Bridge bridge() const override { return kind; }
+
+  Bridge kind;
+  std::shared_ptr<Decoder> model;
+};
+
+}  // namespace
+
+std::shared_ptr<HrmLm> make_modern_lm(const ModernLmOptions& options, at::Device device) {
+  ModernLmOptions o = options;
+  o.decoder = resolve(o.decoder);
+  const HrmCoreOptions& core = o.lm.core;
+  require(o.decoder.width == core.width, ExitCode::usage, "the decoder's width ", o.decoder.width,
+          " is not that of the reasoning core, ", core.width);
+  std::shared_ptr<PromptEncoder> encoder;
+  if (o.encoder == EncoderKind::transformer) {
+    encoder = std::make_shared<TransformerEncoder>(o, device);
+  } else {
+    encoder = std::make_shared<Mamba2Encoder>(o, device);
+  }
+  const auto level = [&](int64_t length, int64_t layers) {
+    return std::make_shared<ModernLevel>(length, layers, o.decoder, device);
+  };
+  return std::make_shared<HrmLm>(
+      o.lm, std::move(encoder),
+      std::make_shared<HrmCore>(core, level(core.h_len, o.h_layers), level(core.l_len, o.l_layers),
+                                std::make_shared<nn::RmsNorm>(core.width, o.decoder.eps, device), device),
+      std::make_shared<ModernDecoder>(o, device), device);
+}
+
+}  // namespace hrm::models

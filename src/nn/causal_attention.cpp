@@ -1,0 +1,136 @@
+#include "hrm/nn/causal_attention.h"
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include "hrm/base/error.h"
+
+namespace hrm::nn {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+at::Tensor turn(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, double sign) {
+  const int64_t half = x.size(-1) / 2;
+  const at::Tensor a = x.narrow(-1, 0, half), b = x.narrow(-1, half, half);
+  // The tables are float32, so the products are too, whatever the type of x.
+  const at::Tensor first = at::mul(a, cos).addcmul_(b, sin, -sign), second = at::mul(b, cos).addcmul_(a, sin, sign);
+  return at::cat({first, second}, -1).to(x.scalar_type());
+}
+
+struct RotatePairs : torch::autograd::Function<RotatePairs> {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin) {
+    ctx->save_for_backward({cos, sin});
+    return turn(x, cos, sin, 1);
+  }
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    const variable_list table = ctx->get_saved_variables();
+    return {turn(grads[0], table[0], table[1], -1), at::Tensor(), at::Tensor()};
+  }
+};
+
+void check_sizes(const AttentionSizes& s) {
+  require(s.heads > 0 && s.kv_heads > 0 && s.heads % s.kv_heads == 0, ExitCode::usage, s.kv_heads,
+          " heads of keys and values do not divide ", s.heads, " heads of queries");
+}
+
+// (B, T, heads * hd) -> (B, T, heads, hd)
+at::Tensor split_heads(const at::Tensor& t, int64_t head_dim) {
+  return t.unflatten(-1, {t.size(-1) / head_dim, head_dim});
+}
+
+void write_cache(const LayerCache& cache, const at::Tensor& k, const at::Tensor& v, const at::Tensor& place) {
+  const at::NoGradGuard no_grad;
+  if (!place.defined()) {
+    cache.keys.narrow(2, 0, k.size(2)).copy_(k);
+    cache.values.narrow(2, 0, v.size(2)).copy_(v);
+    return;
+  }
+  const at::Tensor index = place.view({-1, 1, 1, 1}).expand(k.sizes());
+  at::Tensor keys = cache.keys, values = cache.values;
+  keys.scatter_(2, index, k);
+  values.scatter_(2, index, v);
+}
+
+}  // namespace
+
+at::Tensor causal_mask(int64_t positions, int64_t window, const at::Tensor& documents, at::Device device) {
+  if (!documents.defined() && (window <= 0 || window >= positions)) return {};
+  const at::Tensor index = at::arange(positions, at::device(device).dtype(at::kLong));
+  const at::Tensor back = index.unsqueeze(1) - index;  // (T, T), how far back the key is
+  at::Tensor mask = back.ge(0);
+  if (window > 0) mask = mask.logical_and(back.lt(window));
+  if (!documents.defined()) return mask;
+  const at::Tensor same = documents.unsqueeze(2).eq(documents.unsqueeze(1));  // (B, T, T)
+  return same.logical_and(mask).unsqueeze(1);
+}
+
+at::Tensor rotate_pairs(const at::Tensor& x, const RotaryTable& rows) {
+  return RotatePairs::apply(x, rows.cos, rows.sin);
+}
+
+at::Tensor grouped_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& mask,
+                             bool causal) {
+  const int64_t share = q.size(1) / k.size(1);
+  if (!mask.defined()) {
+    return at::scaled_dot_product_attention(q, k, v, {}, /*dropout_p=*/0, causal, /*scale=*/std::nullopt,
+                                            /*enable_gqa=*/share > 1);
+  }
+  // ATen's kernels that take a mask know no groups.
+  const auto for_queries = [&](const at::Tensor& t) { return share > 1 ? t.repeat_interleave(share, 1) : t; };
+  return at::scaled_dot_product_attention(q, for_queries(k), for_queries(v), mask);
+}
+
+CausalAttention::CausalAttention(const AttentionSizes& sizes, at::Device device) : sizes_(sizes) {
+  check_sizes(sizes);
+  const int64_t rows = (sizes.heads + 2 * sizes.kv_heads) * sizes.head_dim;
+  qkv_proj_ = register_module("qkv_proj", std::make_shared<Linear>(sizes.width, rows, device));
+  o_proj_ = register_module("o_proj", std::make_shared<Linear>(sizes.heads * sizes.head_dim, sizes.width, device));
+  if (!sizes.qk_norm) return;
+  q_norm_ = register_module("q_norm", std::make_shared<RmsNorm>(sizes.head_dim, sizes.eps, device));
+  k_norm_ = register_module("k_norm", std::make_shared<RmsNorm>(sizes.head_dim, sizes.eps, device));
+}
+
+at::Tensor CausalAttention::forward(const at::Tensor& x, const AttentionPass& pass, LayerCache* cache) const {
+  const int64_t q_rows = sizes_.heads * sizes_.head_dim, kv_rows = sizes_.kv_heads * sizes_.head_dim;
+  const auto parts = qkv_proj_->forward(x).split_with_sizes({q_rows, kv_rows, kv_rows}, -1);
+  const auto turned = [&](const at::Tensor& part, const std::shared_ptr<RmsNorm>& norm) {
+    const at::Tensor heads = split_heads(part, sizes_.head_dim);
+    const at::Tensor normed = (norm ? norm->forward(heads) : heads).transpose(1, 2);
+    return pass.rotary.defined() ? rotate_pairs(normed, pass.rotary) : normed;
+  };
+  const at::Tensor q = turned(parts[0], q_norm_);
+  at::Tensor k = turned(parts[1], k_norm_), v = split_heads(parts[2], sizes_.head_dim).transpose(1, 2);
+  if (cache != nullptr) {
+    write_cache(*cache, k, v, pass.place);
+    if (pass.place.defined()) {
+      k = cache->keys;
+      v = cache->values;
+    }
+  }
+  const at::Tensor mixed = grouped_attention(q, k, v, pass.mask, pass.causal && !pass.mask.defined());
+  return o_proj_->forward(mixed.transpose(1, 2).flatten(-2));
+}
+
+CrossAttention::CrossAttention(const AttentionSizes& sizes, at::Device device) : sizes_(sizes) {
+  check_sizes(sizes);
+  const int64_t q_rows = sizes.heads * sizes.head_dim, kv_rows = sizes.kv_heads * sizes.head_dim;
+  q_proj_ = register_module("q_proj", std::make_shared<Linear>(sizes.width, q_rows, device));
+  kv_proj_ = register_module("kv_proj", std::make_shared<Linear>(sizes.width, 2 * kv_rows, device));
+  o_proj_ = register_module("o_proj", std::make_shared<Linear>(q_rows, sizes.width, device));
+}
+
+LayerCache CrossAttention::project(const at::Tensor& memory) const {
+  const auto parts = kv_proj_->forward(memory).chunk(2, -1);
+  return {split_heads(parts[0], sizes_.head_dim).transpose(1, 2),
+          split_heads(parts[1], sizes_.head_dim).transpose(1, 2)};
+}
+
+at::Tensor CrossAttention::forward(const at::Tensor& x, const LayerCache& memory) const {
+  const at::Tensor q = split_heads(q_proj_->forward(x), sizes_.head_dim).transpose(1, 2);
+  const at::Tensor mixed = grouped_attention(q, memory.keys, memory.values, {}, /*causal=*/false);
+  return o_proj_->forward(mixed.transpose(1, 2).flatten(-2));
+}
+
+}  // namespace hrm::nn

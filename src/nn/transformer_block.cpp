@@ -1,0 +1,76 @@
+#include "hrm/nn/transformer_block.h"
+
+#include <ATen/ATen.h>
+
+#include <utility>
+
+#include "hrm/nn/recompute.h"
+
+namespace hrm::nn {
+
+TransformerBlock::TransformerBlock(const TransformerBlockOptions& options, std::shared_ptr<FeedForward> mlp,
+                                   at::Device device)
+    : options_(options) {
+  const auto norm = [&](const char* name) {
+    return register_module(name, std::make_shared<RmsNorm>(options.attention.width, options.eps, device));
+  };
+  input_norm_ = norm("input_layernorm");
+  self_attn_ = register_module("self_attn", std::make_shared<CausalAttention>(options.attention, device));
+  if (options.cross) {
+    cross_norm_ = norm("cross_layernorm");
+    cross_attn_ = register_module("cross_attn", std::make_shared<CrossAttention>(options.attention, device));
+  }
+  mlp_norm_ = norm("post_attention_layernorm");
+  mlp_ = register_module("mlp", std::move(mlp));
+}
+
+at::Tensor TransformerBlock::compute(const at::Tensor& x, const AttentionPass& pass, const LayerCache* memory,
+                                     LayerCache* cache) {
+  at::Tensor h = x + self_attn_->forward(input_norm_->forward(x), pass, cache);
+  if (cross_attn_) h = h + cross_attn_->forward(cross_norm_->forward(h), *memory);
+  const at::Tensor rows = mlp_norm_->forward(h).reshape({-1, h.size(-1)});
+  return h + mlp_->forward(rows).view(h.sizes());
+}
+
+at::Tensor TransformerBlock::compute_again_later(const at::Tensor& x, const AttentionPass& pass,
+                                                 const LayerCache* memory) {
+  // Names and weights of the losses are known after the first call; their values are outputs like the block's own.
+  const auto losses = std::make_shared<std::vector<AuxiliaryLoss>>();
+  const auto part = [this, pass, losses](const std::vector<at::Tensor>& inputs) {
+    LayerCache cross;
+    if (inputs.size() > 1) cross = {inputs[1], inputs[2]};
+    std::vector<at::Tensor> out{compute(inputs[0], pass, inputs.size() > 1 ? &cross : nullptr, nullptr)};
+    *losses = mlp_->take_auxiliary_losses();
+    for (AuxiliaryLoss& loss : *losses) out.push_back(std::exchange(loss.value, {}));
+    return out;
+  };
+  std::vector<at::Tensor> inputs{x};
+  if (memory != nullptr) inputs.insert(inputs.end(), {memory->keys, memory->values});
+  const std::vector<at::Tensor> out = nn::recompute(part, inputs, trained_parameter());
+  for (size_t i = 0; i < losses->size(); ++i) {
+    losses_.push_back({(*losses)[i].name, out[i + 1], (*losses)[i].weight});
+  }
+  return out[0];
+}
+
+at::Tensor TransformerBlock::trained_parameter() const {
+  const std::vector<at::Tensor> all = parameters();
+  for (const at::Tensor& parameter : all) {
+    if (parameter.requires_grad()) return parameter;
+  }
+  return all.front();
+}
+
+at::Tensor TransformerBlock::forward(const at::Tensor& x, const AttentionPass& pass, const LayerCache* memory,
+                                     LayerCache* cache) {
+  // Outside of what is recomputed, so that each use is marked once.
+  const at::Tensor input = gradient_ready_ ? gradient_ready_->mark(x, gradient_group_) : x;
+  if (!options_.recompute || !at::GradMode::is_enabled()) return compute(input, pass, memory, cache);
+  return compute_again_later(input, pass, memory);
+}
+
+std::vector<AuxiliaryLoss> TransformerBlock::take_auxiliary_losses() {
+  return std::exchange(losses_, {});
+}
+
+}  // namespace hrm::nn
