@@ -11,6 +11,7 @@
 #include "hrm/nn/rotary.h"
 #include "hrm/nn/swiglu.h"
 #include "hrm/ops/fp8.h"
+#include "hrm/ops/moe.h"
 
 namespace hrm::train {
 namespace {
@@ -338,6 +339,96 @@ BenchCall augment_rows(const Shape& s, at::Device device, at::ScalarType) {
            int64_t{sudoku ? 3 : 0}}};
 }
 
+// A mixture of four experts of which each token takes two, in place of the recipe's feed-forward layer. `bench moe` has
+// the shapes of large ones.
+struct MoeInputs {
+  static constexpr int64_t kExperts = 4, kPicks = 2;
+  at::Tensor x, logits, up, down, xp, act, y;
+  ops::MoeGate gate;
+  ops::MoePlan plan;
+};
+MoeInputs moe_inputs(const Shape& s, at::Device device, at::ScalarType dtype) {
+  const Random random{device, dtype};
+  MoeInputs in;
+  in.x = random.activations({s.rows(), s.width});
+  in.logits = random.floats({s.rows(), MoeInputs::kExperts});
+  in.up = random.weight(MoeInputs::kExperts * s.inner, s.width).view({MoeInputs::kExperts, s.inner, s.width});
+  in.down = random.weight(MoeInputs::kExperts * s.width, s.inner).view({MoeInputs::kExperts, s.width, s.inner});
+  in.gate = ops::moe_gate(in.logits, MoeInputs::kPicks, ops::MoeScore::softmax, /*normalize=*/false);
+  in.plan = ops::moe_plan(in.gate.ids, MoeInputs::kExperts);
+  const int64_t rows = in.plan.picks.size(0);
+  in.xp = random.activations({rows, s.width});
+  in.act = random.activations({rows, s.inner});
+  in.y = random.activations({rows, s.width});
+  return in;
+}
+double moe_flops(const Shape& s) {
+  return product_flops(MoeInputs::kPicks * s.rows(), s.width, s.inner);
+}
+
+BenchCall moe_router(const Shape& s, at::Device device, at::ScalarType dtype) {
+  const Random random{device, dtype};
+  const at::Tensor weight = random.weight(MoeInputs::kExperts, s.width);
+  return {{random.activations({s.rows(), s.width}), weight, weight.to(at::kFloat), IValue()},
+          product_flops(s.rows(), s.width, MoeInputs::kExperts)};
+}
+
+BenchCall moe_gate(const Shape& s, at::Device device, at::ScalarType dtype) {
+  return {{moe_inputs(s, device, dtype).logits, MoeInputs::kPicks, false, false, IValue()}};
+}
+
+BenchCall moe_gate_backward(const Shape& s, at::Device device, at::ScalarType dtype) {
+  const MoeInputs in = moe_inputs(s, device, dtype);
+  return {{at::randn_like(in.gate.weights), IValue(), in.gate.ids, in.gate.scores, false, false}};
+}
+
+BenchCall moe_plan(const Shape& s, at::Device device, at::ScalarType dtype) {
+  return {{moe_inputs(s, device, dtype).gate.ids, MoeInputs::kExperts}};
+}
+
+BenchCall moe_gather(const Shape& s, at::Device device, at::ScalarType dtype) {
+  const MoeInputs in = moe_inputs(s, device, dtype);
+  return {{in.x, in.plan.picks, in.plan.starts, MoeInputs::kPicks}};
+}
+
+BenchCall moe_up(const Shape& s, at::Device device, at::ScalarType dtype) {
+  const MoeInputs in = moe_inputs(s, device, dtype);
+  return {{in.xp, in.up, in.plan.tile_experts, in.plan.starts}, moe_flops(s)};
+}
+
+BenchCall moe_up_backward(const Shape& s, at::Device device, at::ScalarType dtype) {
+  const MoeInputs in = moe_inputs(s, device, dtype);
+  return {{in.y, in.down, in.act, in.plan.tile_experts, in.plan.starts}, moe_flops(s)};
+}
+
+BenchCall moe_linear(const Shape& s, at::Device device, at::ScalarType dtype) {
+  const MoeInputs in = moe_inputs(s, device, dtype);
+  return {{in.act, in.down, in.plan.tile_experts, in.plan.starts, false}, moe_flops(s)};
+}
+
+BenchCall moe_accumulate(const Shape& s, at::Device device, at::ScalarType dtype) {
+  const MoeInputs in = moe_inputs(s, device, dtype);
+  const at::Tensor grad = at::zeros({MoeInputs::kExperts, s.inner, s.width}, at::device(device));
+  return {{grad, in.act, in.xp, in.plan.tile_experts, in.plan.starts}, moe_flops(s)};
+}
+
+BenchCall moe_combine(const Shape& s, at::Device device, at::ScalarType dtype) {
+  const MoeInputs in = moe_inputs(s, device, dtype);
+  return {{in.y, in.plan.rows, in.gate.weights}};
+}
+
+BenchCall moe_combine_backward(const Shape& s, at::Device device, at::ScalarType dtype) {
+  const MoeInputs in = moe_inputs(s, device, dtype);
+  return {{in.x, in.y, in.plan.picks, in.plan.starts, in.gate.weights}};
+}
+
+BenchCall moe_experts(const Shape& s, at::Device device, at::ScalarType dtype) {
+  const MoeInputs in = moe_inputs(s, device, dtype);
+  return {{in.x, in.gate.weights, in.plan.rows, in.plan.picks, in.plan.tile_experts, in.plan.starts, in.up, in.up,
+           in.down, in.down, IValue(), IValue()},
+          2 * moe_flops(s)};
+}
+
 // The recurrence of Mamba2, as wide as the recipe's recursion: heads of 64 channels, a state of 64 in one group.
 struct ScanInputs {
   at::Tensor x, dt, A, B, C, D;
@@ -483,6 +574,18 @@ const std::vector<BenchOp>& bench_ops() {
       {"hrm::rms_norm_residual", rms_norm_residual},
       {"hrm::rms_norm_residual_forward", rms_norm_residual},
       {"hrm::rms_norm_backward", rms_norm_backward},
+      {"hrm::moe_router", moe_router},
+      {"hrm::moe_gate", moe_gate},
+      {"hrm::moe_gate_backward", moe_gate_backward},
+      {"hrm::moe_plan", moe_plan},
+      {"hrm::moe_gather", moe_gather},
+      {"hrm::moe_up", moe_up},
+      {"hrm::moe_up_backward", moe_up_backward},
+      {"hrm::moe_linear", moe_linear},
+      {"hrm::moe_accumulate_", moe_accumulate},
+      {"hrm::moe_combine", moe_combine},
+      {"hrm::moe_combine_backward", moe_combine_backward},
+      {"hrm::moe_experts", moe_experts},
       {"hrm::ssd_scan", ssd_scan},
       {"hrm::ssd_scan_backward", ssd_scan_backward},
       {"hrm::swiglu", swiglu},
