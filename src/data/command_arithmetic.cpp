@@ -1,0 +1,143 @@
+#include <algorithm>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <ostream>
+#include <string>
+
+#include "hrm/base/error.h"
+#include "hrm/base/file.h"
+#include "hrm/base/hash.h"
+#include "hrm/base/philox.h"
+#include "hrm/data/language_commands.h"
+#include "hrm/data/sampler.h"
+
+namespace hrm::data {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int64_t kMaxDigits = 6;  // CounterPermutation takes 2^40 problems
+constexpr int32_t kPad = 0, kBos = 1, kEos = 2, kFirstCharacter = 3;
+constexpr std::string_view kCharacters = " +0123456789?Wahist";
+
+int32_t id_of(char c) {
+  return kFirstCharacter + static_cast<int32_t>(kCharacters.find(c));
+}
+
+std::string ids_text(const std::vector<int32_t>& ids) {
+  std::string text = "[";
+  for (const int32_t id : ids) text += (text.size() > 1 ? "," : "") + std::to_string(id);
+  return text + "]";
+}
+
+std::vector<int32_t> ids_of(const std::string& text) {
+  std::vector<int32_t> ids;
+  for (const char c : text) ids.push_back(id_of(c));
+  return ids;
+}
+
+std::string record_of(int64_t a, int64_t b) {
+  std::vector<int32_t> decoder = ids_of(std::to_string(a + b)), labels = decoder;
+  decoder.insert(decoder.begin(), kBos);
+  labels.push_back(kEos);
+  return "{\"encoder_ids\":" + ids_text(ids_of(cat("What is ", a, " + ", b, "?"))) +
+         ",\"decoder_input_ids\":" + ids_text(decoder) + ",\"labels\":" + ids_text(labels) + "}\n";
+}
+
+// A byte-level BPE tokenizer without merges: each character is a token. Its file has the form of Hugging Face's
+// tokenizers; "\u0120" is how that form writes a space.
+std::string tokenizer_text() {
+  using nlohmann::ordered_json;
+  ordered_json vocab, added = ordered_json::array();
+  int32_t next = 0;
+  for (const char* special : {"<pad>", "<bos>", "<eos>"}) {
+    added.push_back({{"id", next},
+                     {"content", special},
+                     {"single_word", false},
+                     {"lstrip", false},
+                     {"rstrip", false},
+                     {"normalized", false},
+                     {"special", true}});
+    vocab[special] = next++;
+  }
+  for (const char c : kCharacters) vocab[c == ' ' ? "\xC4\xA0" : std::string(1, c)] = next++;
+  const ordered_json bytes = {
+      {"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", false}, {"use_regex", false}};
+  const ordered_json file = {{"version", "1.0"},
+                             {"truncation", nullptr},
+                             {"padding", nullptr},
+                             {"added_tokens", added},
+                             {"normalizer", nullptr},
+                             {"pre_tokenizer", bytes},
+                             {"post_processor", nullptr},
+                             {"decoder", bytes},
+                             {"model",
+                              {{"type", "BPE"},
+                               {"dropout", nullptr},
+                               {"unk_token", nullptr},
+                               {"continuing_subword_prefix", nullptr},
+                               {"end_of_word_suffix", nullptr},
+                               {"fuse_unk", false},
+                               {"byte_fallback", false},
+                               {"ignore_merges", false},
+                               {"vocab", vocab},
+                               {"merges", ordered_json::array()}}}};
+  return file.dump(1) + "\n";
+}
+
+}  // namespace
+
+void run_data_arithmetic(const ArithmeticCommand& command, std::ostream& out) {
+  require(!command.out.empty(), ExitCode::usage, "data arithmetic: give the folder to write with --out");
+  require(command.digits >= 1 && command.digits <= kMaxDigits, ExitCode::usage, "--digits ", command.digits,
+          " is not within 1 to ", kMaxDigits);
+  require(command.samples >= 1, ExitCode::usage, "--samples must be at least 1");
+  require(command.validation > 0 && command.validation <= 1, ExitCode::usage, "--validation ", command.validation,
+          " must be above 0 and at most 1");
+  int64_t numbers = 1;
+  for (int64_t i = 0; i < command.digits; ++i) numbers *= 10;
+  const int64_t problems = numbers * numbers;
+  const int64_t held = std::max<int64_t>(1, std::llround(static_cast<double>(command.samples) * command.validation));
+  const double share = static_cast<double>(held) / static_cast<double>(command.samples + held);
+  const uint64_t seed = static_cast<uint64_t>(command.seed);
+  const CounterPermutation order(seed, 0, static_cast<uint64_t>(problems));
+  std::string train, validation;
+  int64_t train_count = 0, held_count = 0;
+  for (int64_t i = 0; i < problems && (train_count < command.samples || held_count < held); ++i) {
+    const int64_t problem = static_cast<int64_t>(order(static_cast<uint64_t>(i)));
+    const int64_t a = problem / numbers, b = problem % numbers;
+    // The draw belongs to the pair in either order.
+    CounterRng rng(seed, Stream::generate, static_cast<uint64_t>(std::min(a, b) * numbers + std::max(a, b)));
+    const bool to_validation = rng.uniform() < static_cast<float>(share);
+    if (to_validation && held_count < held) {
+      validation += record_of(a, b);
+      ++held_count;
+    } else if (!to_validation && train_count < command.samples) {
+      train += record_of(a, b);
+      ++train_count;
+    }
+  }
+  require(train_count == command.samples && held_count == held, ExitCode::usage, "with --digits ", command.digits,
+          " there are ", problems, " problems, of which ", train_count, " of ", command.samples, " for training and ",
+          held_count, " of ", held, " for validation were found; choose fewer --samples or more --digits");
+  const fs::path folder = command.out;
+  make_directories(folder);
+  LanguageMeta meta;
+  meta.vocab_size = kFirstCharacter + static_cast<int64_t>(kCharacters.size());
+  meta.pad_id = kPad;
+  meta.bos_id = kBos;
+  meta.eos_id = kEos;
+  meta.tokenizer_file = "tokenizer.json";
+  const std::string tokenizer = tokenizer_text();
+  meta.tokenizer_digest = digest_hex(as_bytes(tokenizer));
+  write_text_atomic(folder / meta.tokenizer_file, tokenizer);
+  write_text_atomic(folder / "train.jsonl", train);
+  write_text_atomic(folder / "val.jsonl", validation);
+  write_language_meta(folder, meta);
+  // "What is 12 + 34?", and an answer with one digit more and BOS or EOS.
+  out << command.out << ": sums of numbers of up to " << command.digits << " digits, vocabulary " << meta.vocab_size
+      << ", up to " << 12 + 2 * command.digits << " encoder and " << command.digits + 2 << " decoder ids\n"
+      << "train: " << train_count << " problems\nval: " << held_count << " problems, none of them in train, also not as b + a\n";
+}
+
+}  // namespace hrm::data
