@@ -137,7 +137,8 @@ void run_data_arithmetic(const ArithmeticCommand& command, std::ostream& out) {
   // "What is 12 + 34?", and an answer with one digit more and BOS or EOS.
   out << command.out << ": sums of numbers of up to " << command.digits << " digits, vocabulary " << meta.vocab_size
       << ", up to " << 12 + 2 * command.digits << " encoder and " << command.digits + 2 << " decoder ids\n"
-      << "train: " << train_count << " problems\nval: " << held_count << " problems, none of them in train, also not as b + a\n";
+      << "train: " << train_count << " problems\nval: " << held_count
+      << " problems, none of them in train, also not as b + a\n";
 }
 
 }  // namespace hrm::data

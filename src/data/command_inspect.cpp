@@ -88,7 +88,8 @@ void run_data_inspect(const InspectCommand& command, std::ostream& out) {
     print_dataset(command, config, (path / split).string(), *open_dataset(path, split, config), out);
     any = true;
   }
-  require(any, ExitCode::data, path.string(), ": has neither a train nor a test folder nor a meta.json, so it is no data set");
+  require(any, ExitCode::data, path.string(),
+          ": has neither a train nor a test folder nor a meta.json, so it is no data set");
 }
 
 }  // namespace hrm::data

@@ -33,7 +33,8 @@ class GrowingFile {
     const off_t there = ::lseek(fd_, 0, SEEK_END);
     if (there < static_cast<off_t>(keep)) {
       ::close(fd_);
-      fail(ExitCode::data, "'", path.string(), "' is shorter than building.json says; delete the folder and begin anew");
+      fail(ExitCode::data, "'", path.string(),
+           "' is shorter than building.json says; delete the folder and begin anew");
     }
     if (::ftruncate(fd_, static_cast<off_t>(keep)) != 0 || ::lseek(fd_, 0, SEEK_END) < 0) {
       const int why = errno;
@@ -51,8 +52,8 @@ class GrowingFile {
   }
   void sync() {
     flush();
-    require(::fsync(fd_) == 0, ExitCode::environment, "'", path_.string(), "' cannot be written: ",
-            std::strerror(errno));
+    require(::fsync(fd_) == 0, ExitCode::environment, "'", path_.string(),
+            "' cannot be written: ", std::strerror(errno));
   }
   uint64_t size() const { return size_; }  // after sync()
 
@@ -79,9 +80,15 @@ struct Progress {
   uint64_t train_bytes = 0, val_bytes = 0, tokens = 0;
 
   json to_json() const {
-    return {{"file", file},     {"offset", offset},         {"line", line},
-            {"record", record}, {"validation", validation}, {"malformed", malformed},
-            {"train_bytes", train_bytes}, {"val_bytes", val_bytes}, {"tokens", tokens}};
+    return {{"file", file},
+            {"offset", offset},
+            {"line", line},
+            {"record", record},
+            {"validation", validation},
+            {"malformed", malformed},
+            {"train_bytes", train_bytes},
+            {"val_bytes", val_bytes},
+            {"tokens", tokens}};
   }
   static Progress from_json(const json& at) {
     return {at.at("file"),      at.at("offset"),      at.at("line"),      at.at("record"), at.at("validation"),

@@ -53,10 +53,8 @@ class SplitWriter {
   json to_json() const {
     json list = json::array();
     for (const TokenShard& shard : shards_) {
-      list.push_back({{"file", shard.file},
-                      {"tokens", shard.tokens},
-                      {"documents", shard.documents},
-                      {"digest", shard.digest}});
+      list.push_back(
+          {{"file", shard.file}, {"tokens", shard.tokens}, {"documents", shard.documents}, {"digest", shard.digest}});
     }
     return list;
   }
@@ -71,7 +69,7 @@ class SplitWriter {
   size_t shards() const { return shards_.size(); }
 
  private:
-  int64_t sum(int64_t TokenShard::* of) const {
+  int64_t sum(int64_t TokenShard::*of) const {
     int64_t total = 0;
     for (const TokenShard& shard : shards_) total += shard.*of;
     return total;
@@ -138,9 +136,8 @@ void run_data_text(const TextCommand& command, std::ostream& out) {
           "data text: one file is one document, which cannot be divided into training and validation; cut it with "
           "--split-blank-lines or --separator, or give --validation 0");
   TextEncoder encoder = internal::encoder_of(command, "text");
-  internal::BuildState state(command, files,
-                             cat("text 1\n", command.split_blank_lines, "\n", command.separator, "\n",
-                                 command.shard_tokens));
+  internal::BuildState state(
+      command, files, cat("text 1\n", command.split_blank_lines, "\n", command.separator, "\n", command.shard_tokens));
   if (state.finished()) {
     out << command.out << ": is finished already; nothing was done\n";
     return;

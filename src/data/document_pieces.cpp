@@ -64,6 +64,7 @@ void DocumentPieces::find_document_end() {
   end_ = next_ = text.size();
   if (rules_.blank_lines) {
     std::tie(end_, next_) = blank_line(text, position_.offset);
+    while (end_ > position_.offset && text[end_ - 1] == '\r') --end_;
   } else if (!rules_.separator.empty()) {
     const size_t found = text.find(rules_.separator, position_.offset);
     if (found != std::string_view::npos) {
@@ -79,8 +80,8 @@ bool DocumentPieces::begin_document() {
   const std::string_view text = as_text(file_->bytes()).substr(position_.offset, end_ - position_.offset);
   if (is_blank(text)) return false;
   if (is_utf8(text)) return true;
-  const std::string line = cat(file_->path().string(), ": the document at byte ", position_.offset,
-                               " is no valid UTF-8");
+  const std::string line =
+      cat(file_->path().string(), ": the document at byte ", position_.offset, " is no valid UTF-8");
   require(++position_.malformed <= max_malformed_, ExitCode::data, line,
           "; malformed documents allowed by --max-malformed: ", max_malformed_);
   log::warn("passed over: ", line);

@@ -13,8 +13,8 @@
 namespace hrm::data::internal {
 
 struct DocumentRules {
-  bool blank_lines = false;  // a document ends at a blank line
-  std::string separator;     // or at this text; with neither at the end of its file
+  bool blank_lines = false;    // a document ends at a blank line
+  std::string separator = {};  // or at this text; with neither at the end of its file
 };
 
 // What of a document is to be encoded at once. Large documents are cut where a line begins with something else than

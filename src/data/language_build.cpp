@@ -124,16 +124,18 @@ BuildState::BuildState(const LanguageBuild& build, const std::vector<InputFile>&
   make_directories(build.out);
   const fs::path meta = fs::path(build.out) / kLanguageMetaFile;
   const auto digest_in = [&](const json& value) {
-    return value.is_object() && value.contains("build") && value["build"].is_string() ? value["build"].get<std::string>()
-                                                                                       : "";
+    return value.is_object() && value.contains("build") && value["build"].is_string()
+               ? value["build"].get<std::string>()
+               : "";
   };
   std::error_code ignored;
   if (fs::exists(meta, ignored)) {
     const json value = parse_json(read_text(meta, ExitCode::data, kStateBytes), meta.string(), ExitCode::data,
                                   {.bytes = kStateBytes, .depth = 8});
     finished_ = digest_in(value) == digest_;
-    require(finished_, ExitCode::usage, "'", printable(build.out),
-            "' holds a data set that was made from other files or with other options; delete it or choose another --out");
+    require(
+        finished_, ExitCode::usage, "'", printable(build.out),
+        "' holds a data set that was made from other files or with other options; delete it or choose another --out");
     return;
   }
   if (!fs::exists(path_, ignored)) return;

@@ -77,8 +77,8 @@ void write_language_meta(const fs::path& folder, const LanguageMeta& meta, const
 void check_same_language(const LanguageMeta& a, const std::string& a_origin, const LanguageMeta& b,
                          const std::string& b_origin) {
   const auto same = [&](const char* what, const auto& x, const auto& y) {
-    require(x == y, ExitCode::data, a_origin, " and ", b_origin, " cannot be read as one: ", what, " '", x, "' and '", y,
-            "'");
+    require(x == y, ExitCode::data, a_origin, " and ", b_origin, " cannot be read as one: ", what, " '", x, "' and '",
+            y, "'");
   };
   same("vocab_size", a.vocab_size, b.vocab_size);
   same("pad_id", a.pad_id, b.pad_id);

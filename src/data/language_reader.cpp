@@ -54,10 +54,9 @@ LanguageShape LanguageReader::bucket_of(int64_t begin, int64_t end) const {
   }
   // Packed rows are all full, and their number depends on the length.
   if (slice_.source->packed()) return options_.shape;
-  return {options_.shape.encoder_len == 0
-              ? 0
-              : bucket(longest.encoder_len, options_.shape.encoder_len, options_.buckets),
-          bucket(longest.decoder_len, options_.shape.decoder_len, options_.buckets)};
+  return {
+      options_.shape.encoder_len == 0 ? 0 : bucket(longest.encoder_len, options_.shape.encoder_len, options_.buckets),
+      bucket(longest.decoder_len, options_.shape.decoder_len, options_.buckets)};
 }
 
 LanguageTestBatch LanguageReader::batch(int64_t index) const {

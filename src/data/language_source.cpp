@@ -76,8 +76,7 @@ void MixtureOrder::fill_block(int64_t block) {
   places_.resize(kBlock);
   for (int64_t i = 0; i < kBlock; ++i) {
     const int64_t place = static_cast<int64_t>(order(static_cast<uint64_t>(i)));
-    const int64_t source =
-        std::upper_bound(quota_begin_.begin(), quota_begin_.end(), place) - quota_begin_.begin() - 1;
+    const int64_t source = std::upper_bound(quota_begin_.begin(), quota_begin_.end(), place) - quota_begin_.begin() - 1;
     places_[i] = {source, used[source]++};
   }
   block_ = block;

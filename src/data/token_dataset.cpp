@@ -51,9 +51,8 @@ std::vector<TokenShard> read_token_shards(const fs::path& folder, const std::str
   const json meta = read_meta(folder);
   const std::string origin = (folder / kLanguageMetaFile).string();
   const auto check = [&](bool good) {
-    require(good, ExitCode::data, origin, ": the shards of split '", split,
-            "' are not described as \"splits\": {\"", split,
-            "\": [{\"file\", \"tokens\", \"documents\", \"digest\"}]}");
+    require(good, ExitCode::data, origin, ": the shards of split '", split, "' are not described as \"splits\": {\"",
+            split, "\": [{\"file\", \"tokens\", \"documents\", \"digest\"}]}");
   };
   check(meta.is_object() && meta.contains("splits") && meta["splits"].is_object());
   require(meta["splits"].contains(split), ExitCode::data, origin, ": has no split '", split, "'");

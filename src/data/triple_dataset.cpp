@@ -75,8 +75,8 @@ void TripleDataset::read(int64_t index, int64_t encoder_count, int64_t decoder_c
   try {
     triple = parse_triple(line.text, {.vocab_size = meta_.vocab_size}, ExitCode::data);
   } catch (const Error& error) {
-    fail(ExitCode::data, origin_, ":", jsonl_line_number(file_.bytes(), offset), ": changed since it was indexed: ",
-         error.what());
+    fail(ExitCode::data, origin_, ":", jsonl_line_number(file_.bytes(), offset),
+         ": changed since it was indexed: ", error.what());
   }
   require(triple.encoder_tokens == facts.first && triple.decoder_tokens == facts.second, ExitCode::data, origin_, ":",
           jsonl_line_number(file_.bytes(), offset), ": changed since it was indexed; start again");

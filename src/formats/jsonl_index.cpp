@@ -51,8 +51,7 @@ void take(std::string_view& from, T* values, size_t count) {
 }
 
 bool is_digest(std::string_view text) {
-  return std::all_of(text.begin(), text.end(),
-                     [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); });
+  return std::all_of(text.begin(), text.end(), [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); });
 }
 
 void check_offsets(const std::vector<uint64_t>& offsets, uint64_t file_bytes, ExitCode code) {
@@ -103,8 +102,8 @@ JsonlIndex read_all(const MappedFile& file, const JsonlCheck& check, const Jsonl
       hashed = lines.offset();
     }
     if (options.progress && lines.offset() >= next_progress) {
-      log::progress(cat("indexing ", file.path().string(), ": ", human_bytes(lines.offset()), " of ",
-                        human_bytes(bytes.size())));
+      log::progress(
+          cat("indexing ", file.path().string(), ": ", human_bytes(lines.offset()), " of ", human_bytes(bytes.size())));
       next_progress += uint64_t{1} << 28;
     }
   }
@@ -203,8 +202,8 @@ JsonlIndex index_jsonl(const MappedFile& file, const JsonlCheck& check, const Js
     try {
       write_text_atomic(beside, jsonl_index_bytes(index));
     } catch (const Error& error) {
-      log::info("the index of ", file.path().string(), " is not kept, so that each start reads all of it: ",
-                error.what());
+      log::info("the index of ", file.path().string(),
+                " is not kept, so that each start reads all of it: ", error.what());
     }
   }
   if (index.malformed.size() > options.max_malformed) {

@@ -148,8 +148,9 @@ class HeaderReader {
         return known.dtype;
       }
     }
-    fail(code_, origin_, ": the element type '", printable(text),
-         "' is not supported; uint8, uint16, uint32, int8, int16, int32, int64, float16, float32, float64 and bool are");
+    fail(
+        code_, origin_, ": the element type '", printable(text),
+        "' is not supported; uint8, uint16, uint32, int8, int16, int32, int64, float16, float32, float64 and bool are");
   }
 
   std::string_view text_;

@@ -164,7 +164,8 @@ TEST_F(JsonlIndexTest, BytesOfAnIndexAreChecked) {
   EXPECT_EQ(parse_jsonl_index(as_bytes(good), ExitCode::data).malformed, (std::vector<uint64_t>{2}));
   const auto parse = [](std::span<const std::byte> bytes) { parse_jsonl_index(bytes, ExitCode::data); };
   expect_truncations_fail(good, ExitCode::data, parse);
-  EXPECT_EQ(expect_flips_are_safe(good, 2000, ExitCode::data, parse), 2000);
+  // But for the few that change a byte into itself.
+  EXPECT_GT(expect_flips_are_safe(good, 2000, ExitCode::data, parse), 1950);
   // With a digest that fits: offsets out of the file, and more records than there are bytes for.
   JsonlIndex bad = index(1);
   bad.offsets[1] = 7;
@@ -217,7 +218,8 @@ TEST(Triples, RefusalsSayWhy) {
   refused(R"({"encoder_ids":[-100],"labels":[1]})", "id -100 in encoder_ids is outside");
   refused(R"({"encoder_ids":[1],"labels":[-1]})", "id -1 in labels is outside 0 to 99 and not -100");
   refused(R"({"encoder_ids":[1],"labels":[100]})", "id 100 in labels");
-  for (const char* number : {"1.0", "1e1", "01", "+1", "true", "\"1\"", "[1]", "", "-", "1 2", "99999999999999999999"}) {
+  for (const char* number :
+       {"1.0", "1e1", "01", "+1", "true", "\"1\"", "[1]", "", "-", "1 2", "99999999999999999999"}) {
     refused(cat("{\"encoder_ids\":[", number, "],\"labels\":[1]}"), *number == '\0' ? "is empty" : "");
   }
   refused(R"({"encoder_ids":[1,],"labels":[1]})", "something else than a whole number");
@@ -227,7 +229,7 @@ TEST(Triples, RefusalsSayWhy) {
   refused(R"({"encoder_ids":[1],"labels":[1]}x)", "text after the record");
   refused(R"({"encoder_ids":[1],"labels":[1])", "expected '}'");
   refused("{\"encoder_ids", "unclosed string");
-  refused(std::string("{\"\x1b[2J\":[1]}"), "unknown key '\\x1b[2J'");
+  refused(std::string("{\"\x1b[2J\":[1]}"), "unknown key '\\x1B[2J'");
 }
 
 TEST(Triples, DamageNeverCrashes) {

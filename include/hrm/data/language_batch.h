@@ -16,8 +16,8 @@ struct LanguageBatch {
   // Of packed text (undefined otherwise): which document of the row a position belongs to, counted from 0 along the
   // row, and its place inside that document as far as the row shows it, from 0. Attention within documents: positions
   // with equal document_ids. Rows of a source that is not packed have document 0 and positions 0..T-1.
-  at::Tensor document_ids;  // (B, T) int32
-  at::Tensor position_ids;  // (B, T) int32
+  at::Tensor document_ids;     // (B, T) int32
+  at::Tensor position_ids;     // (B, T) int32
   int64_t valid_rows = 0;      // rows before padding; padding rows have all labels ignored
   int64_t encoder_tokens = 0;  // ids of the encoder, without padding
   int64_t decoder_tokens = 0;  // ids of the decoder, without padding

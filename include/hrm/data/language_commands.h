@@ -1,6 +1,6 @@
 #pragma once
-// hrm_train data arithmetic | text | jsonl: build language data (docs/data-language.md). Results go to `out`, progress to
-// stderr. What was finished before a command was stopped is not done again when it is started anew.
+// hrm_train data arithmetic | text | jsonl: build language data (docs/data-language.md). Results go to `out`, progress
+// to stderr. What was finished before a command was stopped is not done again when it is started anew.
 
 #include <cstdint>
 #include <filesystem>
@@ -14,11 +14,11 @@ namespace hrm::data {
 
 // hrm_train data arithmetic: "What is a + b?" and its answer, as triples of characters.
 struct ArithmeticCommand {
-  int64_t digits = 2;         // --digits of a summand at most, 1 to 6
-  int64_t samples = 2000;     // --samples for training, all different
-  double validation = 0.1;    // --validation: as many problems for validation, as a share of --samples
-  int64_t seed = 0;           // --seed
-  std::string out;            // --out folder
+  int64_t digits = 2;       // --digits of a summand at most, 1 to 6
+  int64_t samples = 2000;   // --samples for training, all different
+  double validation = 0.1;  // --validation: as many problems for validation, as a share of --samples
+  int64_t seed = 0;         // --seed
+  std::string out;          // --out folder
 };
 // Neither a + b nor b + a of a validation problem is among the training problems. Throws Error(usage) when there are
 // not so many problems.
@@ -26,15 +26,15 @@ void run_data_arithmetic(const ArithmeticCommand& command, std::ostream& out);
 
 // What text and jsonl share.
 struct LanguageBuild {
-  std::vector<std::string> inputs;       // files and folders; folders are walked in sorted order
-  std::vector<std::string> patterns;     // --pattern globs of names in folders; none: all but hidden ones
+  std::vector<std::string> inputs;         // files and folders; folders are walked in sorted order
+  std::vector<std::string> patterns;       // --pattern globs of names in folders; none: all but hidden ones
   std::string tokenizer = kByteTokenizer;  // --tokenizer FILE, or bytes
-  std::string bos, eos;                  // --bos, --eos: special tokens of the file
-  double validation = 0.01;              // --validation share of documents or records; 0 to 0.5
-  uint64_t max_malformed = 0;            // --max-malformed documents or lines
-  int64_t seed = 0;                      // --seed
-  std::string out;                       // --out folder
-  OpenTokenizer open_tokenizer;          // reads --tokenizer FILE
+  std::string bos, eos;                    // --bos, --eos: special tokens of the file
+  double validation = 0.01;                // --validation share of documents or records; 0 to 0.5
+  uint64_t max_malformed = 0;              // --max-malformed documents or lines
+  int64_t seed = 0;                        // --seed
+  std::string out;                         // --out folder
+  OpenTokenizer open_tokenizer;            // reads --tokenizer FILE
 };
 
 // hrm_train data text: shards of tokens (hrm/data/token_dataset.h).
@@ -58,8 +58,8 @@ struct JsonlCommand : LanguageBuild {
 // EOS. Throws Error(usage, data, environment), one sentence.
 void run_data_jsonl(const JsonlCommand& command, std::ostream& out);
 
-// hrm_train data inspect of a folder of triples or of shards: sizes and one example of each split. False where `path` is
-// neither.
+// hrm_train data inspect of a folder of triples or of shards: sizes and one example of each split. False where `path`
+// is neither.
 bool inspect_language(const std::filesystem::path& path, int64_t example, std::ostream& out);
 
 }  // namespace hrm::data

@@ -14,12 +14,12 @@ namespace hrm::data {
 // The memory of one row. Encoder pointers are null when S is 0, those of documents in a batch without packed text.
 struct LanguageRow {
   LanguageShape shape;
-  int64_t* encoder_ids = nullptr;    // (S)
-  bool* encoder_mask = nullptr;      // (S)
-  int64_t* decoder_ids = nullptr;    // (T)
-  int64_t* labels = nullptr;         // (T)
-  int32_t* document_ids = nullptr;   // (T)
-  int32_t* position_ids = nullptr;   // (T)
+  int64_t* encoder_ids = nullptr;   // (S)
+  bool* encoder_mask = nullptr;     // (S)
+  int64_t* decoder_ids = nullptr;   // (T)
+  int64_t* labels = nullptr;        // (T)
+  int32_t* document_ids = nullptr;  // (T)
+  int32_t* position_ids = nullptr;  // (T)
 };
 struct LanguageCounts {
   int64_t encoder_tokens = 0, decoder_tokens = 0, label_tokens = 0;

@@ -60,8 +60,8 @@ class LanguageStreamBatch {
 // calls. There are prefetch_batches + 2 buffers: the caller may hold two batches at a time.
 class LanguageStream {
  public:
-  // Starts at `position` (samples; 0 at the beginning). Throws Error(usage) for options, Error(data) for sources that do
-  // not fit.
+  // Starts at `position` (samples; 0 at the beginning). Throws Error(usage) for options, Error(data) for sources that
+  // do not fit.
   LanguageStream(const std::vector<WeightedSource>& sources, const LanguageStreamOptions& options, int64_t position);
   ~LanguageStream();
   LanguageStream(const LanguageStream&) = delete;

@@ -21,7 +21,7 @@ struct TokenOptions {
 
 // What meta.json says of a shard.
 struct TokenShard {
-  std::string file;       // <split>-NNNNN.npy
+  std::string file;  // <split>-NNNNN.npy
   int64_t tokens = 0;
   int64_t documents = 0;  // that begin in it
   std::string digest;     // XXH3-128 of the tokens' and the documents' bytes, hex
@@ -30,9 +30,9 @@ struct TokenShard {
 std::vector<TokenShard> read_token_shards(const std::filesystem::path& folder, const std::string& split);
 
 // The shards of a split are one sequence of N tokens. Sample i has the tokens i T .. i T + T: T decoder ids, and the
-// labels one further. With S > 0 the encoder's ids are the S tokens before them, which the decoder's text continues: fewer
-// at the beginning, and where there are none BOS (else EOS, else padding), so that no encoder sees nothing. There are
-// (N - 1) / T samples; what is left over at the end is not used.
+// labels one further. With S > 0 the encoder's ids are the S tokens before them, which the decoder's text continues:
+// fewer at the beginning, and where there are none BOS (else EOS, else padding), so that no encoder sees nothing. There
+// are (N - 1) / T samples; what is left over at the end is not used.
 class TokenDataset : public LanguageSource {
  public:
   // Memory-maps the shards. Throws Error(data), one sentence, for what is missing or does not fit meta.json.

@@ -59,13 +59,13 @@ using JsonlCheck = std::function<JsonlFacts(std::string_view line)>;
 
 struct JsonlIndex {
   uint64_t file_bytes = 0;
-  int64_t modified_ns = 0;         // since 1970
-  std::string probe;               // digest of pages spread over the file
-  std::string content;             // digest of the whole file
-  std::string rules;               // digest of what the caller's check depends on
-  std::vector<uint64_t> offsets;   // of the records, ascending
-  std::vector<JsonlFacts> facts;   // one for each record
-  std::vector<uint64_t> malformed; // offsets of malformed lines, ascending
+  int64_t modified_ns = 0;          // since 1970
+  std::string probe;                // digest of pages spread over the file
+  std::string content;              // digest of the whole file
+  std::string rules;                // digest of what the caller's check depends on
+  std::vector<uint64_t> offsets;    // of the records, ascending
+  std::vector<JsonlFacts> facts;    // one for each record
+  std::vector<uint64_t> malformed;  // offsets of malformed lines, ascending
 
   uint64_t records() const { return offsets.size(); }
 };

@@ -12,7 +12,7 @@
 namespace hrm {
 
 struct TripleLimits {
-  int64_t vocab_size = 0;          // ids are 0..vocab_size-1
+  int64_t vocab_size = 0;               // ids are 0..vocab_size-1
   uint32_t tokens = uint32_t{1} << 20;  // of one array
 };
 
