@@ -19,6 +19,7 @@ namespace fs = std::filesystem;
 constexpr int64_t kMaxDigits = 6;  // CounterPermutation takes 2^40 problems
 constexpr int32_t kPad = 0, kBos = 1, kEos = 2, kFirstCharacter = 3;
 constexpr std::string_view kCharacters = " +0123456789?Wahist";
+constexpr int64_t kVocabulary = kFirstCharacter + 256;  // these characters, then all other bytes
 
 int32_t id_of(char c) {
   return kFirstCharacter + static_cast<int32_t>(kCharacters.find(c));
@@ -44,8 +45,25 @@ std::string record_of(int64_t a, int64_t b) {
          ",\"decoder_input_ids\":" + ids_text(decoder) + ",\"labels\":" + ids_text(labels) + "}\n";
 }
 
-// A byte-level BPE tokenizer without merges: each character is a token. Its file has the form of Hugging Face's
-// tokenizers; "\u0120" is how that form writes a space.
+// GPT-2's alphabet, in which tokenizer.json writes bytes: printable characters of Latin-1 stand for themselves, the
+// other bytes, in order, for the characters from U+0100 on.
+std::vector<std::string> byte_alphabet() {
+  std::vector<std::string> alphabet;
+  int others = 0;
+  for (int byte = 0; byte < 256; ++byte) {
+    const bool itself = (byte >= 33 && byte <= 126) || (byte >= 161 && byte <= 172) || byte >= 174;
+    const int point = itself ? byte : 256 + others++;
+    if (point < 0x80) {
+      alphabet.emplace_back(1, static_cast<char>(point));
+    } else {
+      alphabet.push_back({static_cast<char>(0xC0 | point >> 6), static_cast<char>(0x80 | (point & 0x3F))});
+    }
+  }
+  return alphabet;
+}
+
+// A byte-level BPE tokenizer without merges, in the form of Hugging Face's tokenizers: each character is a token. That
+// form wants all bytes, also those that no problem has.
 std::string tokenizer_text() {
   using nlohmann::ordered_json;
   ordered_json vocab, added = ordered_json::array();
@@ -60,7 +78,12 @@ std::string tokenizer_text() {
                      {"special", true}});
     vocab[special] = next++;
   }
-  for (const char c : kCharacters) vocab[c == ' ' ? "\xC4\xA0" : std::string(1, c)] = next++;
+  const std::vector<std::string> alphabet = byte_alphabet();
+  for (const char c : kCharacters) vocab[alphabet[static_cast<unsigned char>(c)]] = next++;
+  for (const std::string& byte : alphabet) {
+    if (!vocab.contains(byte)) vocab[byte] = next++;
+  }
+  require(next == kVocabulary, ExitCode::unexpected, "a vocabulary of ", next, " tokens");
   const ordered_json bytes = {
       {"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", false}, {"use_regex", false}};
   const ordered_json file = {{"version", "1.0"},
@@ -123,7 +146,7 @@ void run_data_arithmetic(const ArithmeticCommand& command, std::ostream& out) {
   const fs::path folder = command.out;
   make_directories(folder);
   LanguageMeta meta;
-  meta.vocab_size = kFirstCharacter + static_cast<int64_t>(kCharacters.size());
+  meta.vocab_size = kVocabulary;
   meta.pad_id = kPad;
   meta.bos_id = kBos;
   meta.eos_id = kEos;

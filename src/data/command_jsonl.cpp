@@ -21,7 +21,6 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-constexpr uint64_t kSaveBytes = uint64_t{64} << 20;  // of input between two states
 constexpr uint64_t kFlushBytes = uint64_t{1} << 20;
 
 // A file that grows, and that a build that goes on cuts to what its state knows of.
@@ -198,7 +197,7 @@ void run_data_jsonl(const JsonlCommand& command, std::ostream& out) {
       }
       at.offset = lines.offset();
       at.line = lines.number();
-      if (before + at.offset - saved >= kSaveBytes) {
+      if (before + at.offset - saved >= command.save_bytes) {
         train.sync();
         val.sync();
         at.train_bytes = train.size();

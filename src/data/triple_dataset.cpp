@@ -89,6 +89,13 @@ LanguageShape TripleDataset::record_lengths(int64_t index) const {
   return {index_.facts[index].first, index_.facts[index].second};
 }
 
+int64_t TripleDataset::cut_records(const LanguageShape& shape) const {
+  return std::count_if(index_.facts.begin(), index_.facts.end(), [&](const JsonlFacts& facts) {
+    // Without an encoder side its ids are not meant to be read.
+    return (shape.encoder_len > 0 && facts.first > shape.encoder_len) || facts.second > shape.decoder_len;
+  });
+}
+
 LanguageShape TripleDataset::lengths(int64_t index, const LanguageShape& most) const {
   const LanguageShape all = record_lengths(index);
   return {std::min(all.encoder_len, most.encoder_len), std::min(all.decoder_len, most.decoder_len)};

@@ -381,6 +381,47 @@ TEST(DataJsonl, MalformedLinesAndABuildThatGoesOn) {
   EXPECT_EQ(TripleDataset(dir / "out", "train").num_samples(1) + TripleDataset(dir / "out", "val").num_samples(1), 80);
 }
 
+TEST(DataJsonl, AStoppedBuildGoesOnWithTheSameResult) {
+  const TempDir dir;
+  for (const char* name : {"a", "b", "c"}) {
+    std::string text;
+    for (int i = 0; i < 30; ++i) text += cat("{\"prompt\": \"", name, i, "\", \"response\": \"r\"}\n\n");
+    write_text(dir / "in" / name, text + "malformed\n");
+  }
+  JsonlCommand command = jsonl_command(dir / "in", dir / "straight");
+  command.tokenizer = "some file";
+  command.max_malformed = 3;
+  command.save_bytes = 300;
+  command.open_tokenizer = failing(-1);
+  const std::string summary = run(command);
+  EXPECT_NE(summary.find("train: 68 records\nval: 22 records\n3 malformed"), std::string::npos) << summary;
+  command.out = dir / "stopped";
+  int stops = 0;
+  for (bool done = false; !done;) {
+    command.open_tokenizer = failing(50);  // of 180
+    try {
+      const std::string again = run(command);
+      EXPECT_EQ(again.substr(again.find("train"), 60), summary.substr(summary.find("train"), 60));
+      done = true;
+    } catch (const std::runtime_error& error) {
+      if (std::string(error.what()) != "killed") throw;
+      ASSERT_LT(++stops, 50);
+      EXPECT_FALSE(fs::exists(dir / "stopped" / "meta.json"));
+    }
+  }
+  EXPECT_GE(stops, 3);
+  EXPECT_EQ(contents(dir / "stopped"), contents(dir / "straight"));
+  // Outputs that are shorter than the state says are not gone on with.
+  fs::create_directories(dir / "short");
+  command.out = dir / "short";
+  command.open_tokenizer = failing(50);
+  EXPECT_THROW(run(command), std::runtime_error);
+  fs::resize_file(dir / "short" / "train.jsonl", 3);
+  expect_error(ExitCode::data, {"train.jsonl' is shorter than building.json says"}, [&] { run(command); });
+  write_text(dir / "short" / "building.json", "{}");
+  expect_error(ExitCode::usage, {"the beginning of a data set from other files"}, [&] { run(command); });
+}
+
 TEST(DataArithmetic, SumsAreDisjointAndRight) {
   const TempDir dir;
   ArithmeticCommand command;

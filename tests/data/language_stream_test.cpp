@@ -4,6 +4,7 @@
 #include <set>
 
 #include "data/language_support.h"
+#include "hrm/data/language_open.h"
 
 namespace hrm::data {
 namespace {
@@ -190,6 +191,14 @@ TEST_F(LanguageStreamTest, RefusesWhatDoesNotFit) {
   bad[1] = {std::make_shared<TripleDataset>(dir_ / "b", "train"), 1};
   expect_error(ExitCode::data, {"a/train.jsonl and", "b/train.jsonl cannot be read as one: eos_id '2' and '3'"},
                [&] { open(bad, options); });
+}
+
+TEST_F(LanguageStreamTest, FoldersAreOpenedByWhatIsInThem) {
+  EXPECT_FALSE(open_language_source(dir_ / "a", "train")->packed());
+  EXPECT_TRUE(open_language_source(dir_ / "c", "train")->packed());
+  std::filesystem::create_directories(dir_ / "d");
+  expect_error(ExitCode::data, {"d: is no folder of language data"},
+               [&] { open_language_source(dir_ / "d", "train"); });
 }
 
 // Fails at its n-th row.

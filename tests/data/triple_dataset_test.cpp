@@ -21,6 +21,9 @@ TEST(TripleDataset, RowsAreCutAndPadded) {
   EXPECT_TRUE(data->cached());
   EXPECT_EQ(data->num_samples(2), 6);
   EXPECT_EQ(data->meta().vocab_size, 200);
+  EXPECT_EQ(data->cut_records({3, 2}), 4);  // 2 and 5 by their decoder ids, 3 and 4 by the encoder's
+  EXPECT_EQ(data->cut_records({0, 2}), 2);
+  EXPECT_EQ(data->cut_records({5, 3}), 0);
   LanguageReader reader({"val", data}, {.shape = {3, 2}, .global_batch_size = 6, .buckets = 1});
   const LanguageTestBatch batch = reader.batch(0);
   // Record 0: one encoder id 10, one decoder id 20. Record 3: four encoder ids, cut to three.

@@ -49,10 +49,11 @@ void run_data_text(const TextCommand& command, std::ostream& out);
 // hrm_train data jsonl: triples of ids (hrm/data/triple_dataset.h) from records of text. A record has a prompt and a
 // response, or one text that is cut in two.
 struct JsonlCommand : LanguageBuild {
-  std::string prompt_field = "prompt";      // --prompt-field
-  std::string response_field = "response";  // --response-field
-  std::string text_field = "text";          // --text-field
-  double text_prefix = 0.5;                 // --text-prefix: share of a text's ids that the encoder gets
+  std::string prompt_field = "prompt";       // --prompt-field
+  std::string response_field = "response";   // --response-field
+  std::string text_field = "text";           // --text-field
+  double text_prefix = 0.5;                  // --text-prefix: share of a text's ids that the encoder gets
+  uint64_t save_bytes = uint64_t{64} << 20;  // of input between two states: what a stopped build loses at most
 };
 // Encoder: ids of the prompt. Decoder: BOS (EOS where there is none) and the ids of the response; labels: these ids and
 // EOS. Throws Error(usage, data, environment), one sentence.

@@ -41,6 +41,8 @@ class TripleDataset : public LanguageSource {
   Record record(int64_t index) const;
   // Tokens of a record, uncut.
   LanguageShape record_lengths(int64_t index) const;
+  // How many records have more ids than such rows take: what a training should say before it begins.
+  int64_t cut_records(const LanguageShape& shape) const;
   uint64_t malformed() const { return index_.malformed.size(); }
   bool cached() const { return !cache_.empty(); }
 
