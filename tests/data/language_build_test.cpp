@@ -416,6 +416,10 @@ TEST(DataJsonl, AStoppedBuildGoesOnWithTheSameResult) {
   command.out = dir / "short";
   command.open_tokenizer = failing(50);
   EXPECT_THROW(run(command), std::runtime_error);
+  // Lines are numbered from the beginning of their file.
+  command.max_malformed = 0;
+  command.open_tokenizer = failing(-1);
+  expect_error(ExitCode::data, {"a:61: "}, [&] { run(command); });
   fs::resize_file(dir / "short" / "train.jsonl", 3);
   expect_error(ExitCode::data, {"train.jsonl' is shorter than building.json says"}, [&] { run(command); });
   write_text(dir / "short" / "building.json", "{}");
