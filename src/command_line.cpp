@@ -16,6 +16,7 @@
 #include "hrm/config/load.h"
 #include "hrm/config/print.h"
 #include "hrm/data/commands.h"
+#include "hrm/data/language_commands.h"
 #include "hrm/train/commands.h"
 
 namespace hrm {
@@ -202,6 +203,99 @@ void add_data_maze(CLI::App& data, Action& action) {
   });
 }
 
+void add_data_arithmetic(CLI::App& data, Action& action) {
+  CLI::App* sub = data.add_subcommand("arithmetic", "make sums as language data: 'What is 12 + 34?' and the answer");
+  auto o = std::make_shared<data::ArithmeticCommand>();
+  sub->add_option("--digits", o->digits, "digits of a number, at most")->capture_default_str()->check(CLI::Range(1, 6));
+  sub->add_option("--samples", o->samples, "training problems, all different")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
+  sub->add_option("--validation", o->validation, "validation problems as a share of --samples")
+      ->capture_default_str()
+      ->type_name("SHARE")
+      ->check(CLI::Range(0.0, 1.0));
+  sub->add_option("--seed", o->seed, "seed of every choice")->capture_default_str()->check(CLI::NonNegativeNumber);
+  sub->add_option("--out", o->out, "folder of the dataset")->type_name("DIR")->required();
+  sub->footer("example: hrm_train data arithmetic --digits 2 --out runs/data/sums");
+  sub->callback([o, &action] {
+    action = [o] {
+      data::run_data_arithmetic(*o, std::cout);
+      return 0;
+    };
+  });
+}
+
+// What `data text` and `data jsonl` share.
+void add_language_build(CLI::App& sub, data::LanguageBuild& o, const char* documents) {
+  sub.add_option("inputs", o.inputs, "files and folders; folders are walked in sorted order")
+      ->type_name("FILE_OR_DIR")
+      ->required();
+  sub.add_option("--pattern", o.patterns, "of a folder only files with such names, e.g. '*.txt'; may be given again")
+      ->type_name("GLOB")
+      ->allow_extra_args(false);
+  sub.add_option("--tokenizer", o.tokenizer, "tokenizer.json, or 'bytes': every byte is an id")
+      ->capture_default_str()
+      ->type_name("FILE|bytes");
+  sub.add_option("--bos", o.bos, "the tokenizer's token that begins an answer, e.g. '<|im_start|>' (default: none)")
+      ->type_name("TOKEN");
+  sub.add_option("--eos", o.eos, "the tokenizer's token that ends a text, e.g. '<|endoftext|>'")->type_name("TOKEN");
+  sub.add_option("--validation", o.validation, cat("share of the ", documents, " that is for validation"))
+      ->capture_default_str()
+      ->type_name("SHARE")
+      ->check(CLI::Range(0.0, 0.5));
+  sub.add_option("--max-malformed", o.max_malformed, cat("malformed ", documents, " to pass over"))
+      ->capture_default_str()
+      ->type_name("N");
+  sub.add_option("--seed", o.seed, "seed of every choice")->capture_default_str()->check(CLI::NonNegativeNumber);
+  sub.add_option("--out", o.out, "folder of the dataset; a build that was stopped goes on in it")
+      ->type_name("DIR")
+      ->required();
+}
+
+void add_data_text(CLI::App& data, Action& action) {
+  CLI::App* sub = data.add_subcommand("text", "turn text files into shards of tokens");
+  auto o = std::make_shared<data::TextCommand>();
+  add_language_build(*sub, *o, "documents");
+  CLI::Option* blank = sub->add_flag("--split-blank-lines", o->split_blank_lines,
+                                     "a document ends at a blank line (default: at the end of its file)");
+  sub->add_option("--separator", o->separator, "a document ends at this text, which belongs to none")
+      ->type_name("TEXT")
+      ->check(not_empty)
+      ->excludes(blank);
+  sub->add_option("--shard-tokens", o->shard_tokens, "tokens of a shard; what a stopped build loses at most")
+      ->capture_default_str()
+      ->type_name("N")
+      ->check(CLI::PositiveNumber);
+  sub->footer("example: hrm_train data text books --pattern '*.txt' --split-blank-lines --out runs/data/books");
+  sub->callback([o, &action] {
+    action = [o] {
+      data::run_data_text(*o, std::cout);
+      return 0;
+    };
+  });
+}
+
+void add_data_jsonl(CLI::App& data, Action& action) {
+  CLI::App* sub = data.add_subcommand("jsonl", "turn JSON lines of text into records of ids");
+  auto o = std::make_shared<data::JsonlCommand>();
+  add_language_build(*sub, *o, "records");
+  sub->add_option("--prompt-field", o->prompt_field, "member with what the encoder reads")->capture_default_str();
+  sub->add_option("--response-field", o->response_field, "member with what the decoder learns")->capture_default_str();
+  sub->add_option("--text-field", o->text_field, "member of records without these two: one text, cut in two")
+      ->capture_default_str();
+  sub->add_option("--text-prefix", o->text_prefix, "share of such a text's ids that the encoder reads")
+      ->capture_default_str()
+      ->type_name("SHARE")
+      ->check(CLI::Range(0.0, 1.0));
+  sub->footer("example: hrm_train data jsonl questions.jsonl --validation 0.05 --out runs/data/questions");
+  sub->callback([o, &action] {
+    action = [o] {
+      data::run_data_jsonl(*o, std::cout);
+      return 0;
+    };
+  });
+}
+
 void add_data_inspect(CLI::App& data, Action& action) {
   CLI::App* sub = data.add_subcommand("inspect", "sizes and one example of a dataset directory or a CSV file");
   auto o = std::make_shared<data::InspectCommand>();
@@ -223,6 +317,9 @@ void add_data(CLI::App& app, Action& action) {
   sub->require_subcommand(1);
   add_data_sudoku(*sub, action);
   add_data_maze(*sub, action);
+  add_data_arithmetic(*sub, action);
+  add_data_text(*sub, action);
+  add_data_jsonl(*sub, action);
   add_data_inspect(*sub, action);
 }
 

@@ -3,6 +3,7 @@
 #include "data/command_support.h"
 #include "hrm/base/error.h"
 #include "hrm/data/commands.h"
+#include "hrm/data/language_commands.h"
 #include "hrm/data/maze.h"
 #include "hrm/data/sudoku.h"
 
@@ -76,6 +77,7 @@ void run_data_inspect(const InspectCommand& command, std::ostream& out) {
   config.box_cols = box_cols;
   const std::filesystem::path path = command.path;
   std::error_code ignored;
+  if (inspect_language(path, command.example, out)) return;
   if (!std::filesystem::is_directory(path, ignored)) {
     print_dataset(command, config, path.string(), *open_dataset(path, "test", config), out);
     return;
@@ -86,7 +88,8 @@ void run_data_inspect(const InspectCommand& command, std::ostream& out) {
     print_dataset(command, config, (path / split).string(), *open_dataset(path, split, config), out);
     any = true;
   }
-  require(any, ExitCode::data, path.string(), ": has neither a train nor a test folder, so it is no data set");
+  require(any, ExitCode::data, path.string(),
+          ": has neither a train nor a test folder nor a meta.json, so it is no data set");
 }
 
 }  // namespace hrm::data

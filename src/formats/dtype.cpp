@@ -14,7 +14,7 @@ struct TypeRow {
   size_t size;
 };
 
-constexpr std::array<TypeRow, 10> kTypes{{
+constexpr std::array<TypeRow, 12> kTypes{{
     {DType::u8, "U8", 1},
     {DType::i8, "I8", 1},
     {DType::i16, "I16", 2},
@@ -25,6 +25,8 @@ constexpr std::array<TypeRow, 10> kTypes{{
     {DType::f32, "F32", 4},
     {DType::f64, "F64", 8},
     {DType::boolean, "BOOL", 1},
+    {DType::u16, "U16", 2},
+    {DType::u32, "U32", 4},
 }};
 
 const TypeRow& row_of(DType dtype) {

@@ -21,7 +21,7 @@ struct Descr {
   std::string_view text;  // without the byte order
 };
 
-constexpr std::array<Descr, 9> kDescrs{{
+constexpr std::array<Descr, 11> kDescrs{{
     {DType::u8, "u1"},
     {DType::i8, "i1"},
     {DType::i16, "i2"},
@@ -31,6 +31,8 @@ constexpr std::array<Descr, 9> kDescrs{{
     {DType::f32, "f4"},
     {DType::f64, "f8"},
     {DType::boolean, "b1"},
+    {DType::u16, "u2"},
+    {DType::u32, "u4"},
 }};
 
 // Reads the header's Python dict literal: string keys; values are strings, True, False or tuples of integers.
@@ -146,8 +148,9 @@ class HeaderReader {
         return known.dtype;
       }
     }
-    fail(code_, origin_, ": the element type '", printable(text),
-         "' is not supported; uint8, int8, int16, int32, int64, float16, float32, float64 and bool are");
+    fail(
+        code_, origin_, ": the element type '", printable(text),
+        "' is not supported; uint8, uint16, uint32, int8, int16, int32, int64, float16, float32, float64 and bool are");
   }
 
   std::string_view text_;

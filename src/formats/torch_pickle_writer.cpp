@@ -31,8 +31,11 @@ const char* storage_name(DType dtype) {
       return "DoubleStorage";
     case DType::boolean:
       return "BoolStorage";
+    case DType::u16:
+    case DType::u32:
+      break;
   }
-  fail(ExitCode::unexpected, "unknown element type ", static_cast<int>(dtype));
+  fail(ExitCode::unexpected, "torch.save knows no storage of element type ", name(dtype));
 }
 
 // Emits pickle protocol 2, the one that torch.save uses. Opcodes as in Python's pickletools.

@@ -28,6 +28,10 @@ DType dtype_of(at::ScalarType type) {
       return DType::f64;
     case at::kBool:
       return DType::boolean;
+    case at::kUInt16:
+      return DType::u16;
+    case at::kUInt32:
+      return DType::u32;
     default:
       fail(ExitCode::unexpected, "tensors of type ", at::toString(type), " cannot be written to files");
   }
@@ -55,6 +59,10 @@ at::ScalarType scalar_type_of(DType dtype) {
       return at::kDouble;
     case DType::boolean:
       return at::kBool;
+    case DType::u16:
+      return at::kUInt16;
+    case DType::u32:
+      return at::kUInt32;
   }
   fail(ExitCode::unexpected, "unknown element type ", static_cast<int>(dtype));
 }

@@ -9,13 +9,13 @@ namespace {
 
 TEST(DType, NamesGoBothWays) {
   for (const DType dtype : {DType::u8, DType::i8, DType::i16, DType::i32, DType::i64, DType::f16, DType::bf16,
-                            DType::f32, DType::f64, DType::boolean}) {
+                            DType::f32, DType::f64, DType::boolean, DType::u16, DType::u32}) {
     EXPECT_EQ(dtype_from_name(name(dtype)), dtype);
   }
   EXPECT_STREQ(name(DType::boolean), "BOOL");
   EXPECT_EQ(item_size(DType::bf16), 2u);
   EXPECT_EQ(item_size(DType::i64), 8u);
-  EXPECT_FALSE(dtype_from_name("U16").has_value());
+  EXPECT_FALSE(dtype_from_name("U64").has_value());
   EXPECT_FALSE(dtype_from_name("f32").has_value());
 }
 

@@ -21,6 +21,7 @@ TEST(Npy, ReadsWhatNumpyWrites) {
   expect_array<int16_t>("i2.npy", DType::i16, {2, 3}, {-2, -1, 0, 1, 2, 3});
   expect_array<int32_t>("i4.npy", DType::i32, {2, 3}, {-2, -1, 0, 1, 2, 3});
   expect_array<int64_t>("i8.npy", DType::i64, {2, 3}, {-2, -1, 0, 1, 2, 3});
+  expect_array<uint16_t>("u2.npy", DType::u16, {3}, {0, 1, 2});
   expect_array<uint16_t>("f2.npy", DType::f16, {2, 3}, {0xC000, 0xBC00, 0, 0x3C00, 0x4000, 0x4200});
   expect_array<float>("f4.npy", DType::f32, {2, 3}, {-2, -1, 0, 1, 2, 3});
   expect_array<double>("f8.npy", DType::f64, {2, 3}, {-2, -1, 0, 1, 2, 3});
@@ -45,7 +46,10 @@ TEST(Npy, RefusesWhatItCannotRead) {
   const auto open = [](const std::string& file) { return [file] { NpyFile npy(fixture("formats/" + file)); }; };
   expect_error(open("fortran.npy"), ExitCode::data, {"fortran.npy", "Fortran order", "ascontiguousarray"});
   expect_error(open("big_endian.npy"), ExitCode::data, {"big_endian.npy", "big-endian", "'>i4'"});
-  expect_error(open("u2.npy"), ExitCode::data, {"u2.npy", "'<u2'", "not supported"});
+  // A complex number has no meaning here.
+  std::string complex = npy_header(DType::f64, {1}) + std::string(8, '\0');
+  complex.replace(complex.find("<f8"), 3, "<c8");
+  expect_error([&] { parse_npy(as_bytes(complex), "c8.npy"); }, ExitCode::data, {"c8.npy", "'<c8'", "not supported"});
   expect_error(open("fields.npy"), ExitCode::data, {"fields.npy", "structured"});
   expect_error(open("zip64.zip"), ExitCode::data, {"not a .npy file"});
   expect_error(open("missing.npy"), ExitCode::data, {"missing.npy", "does not exist"});

@@ -44,7 +44,8 @@ struct MazeCommand {
 };
 void run_data_maze(const MazeCommand& command, std::ostream& out);
 
-// hrm_train data inspect PATH: sizes and one example of a directory (both splits) or a CSV file.
+// hrm_train data inspect PATH: sizes and one example of a directory (each split; puzzles or language data) or a CSV
+// file.
 struct InspectCommand {
   std::string path;
   int64_t example = 0;  // --example index to draw

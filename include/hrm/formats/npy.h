@@ -1,6 +1,6 @@
 #pragma once
-// NumPy's .npy files (format versions 1, 2 and 3), C order, little-endian: uint8, int8/16/32/64, float16/32/64, bool.
-// https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html
+// NumPy's .npy files (format versions 1, 2 and 3), C order, little-endian: uint8/16/32, int8/16/32/64, float16/32/64,
+// bool. https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html
 
 #include <filesystem>
 #include <span>

@@ -1,0 +1,34 @@
+#pragma once
+// Text to ids, whatever does it: the interface between the builders of language data and tokenizers.
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "hrm/data/language_meta.h"
+
+namespace hrm::data {
+
+// Ids of a text, without BOS or EOS.
+using Encode = std::function<std::vector<int32_t>(std::string_view)>;
+// The text of ids, as well as it can be shown; may be empty.
+using Decode = std::function<std::string(const std::vector<int32_t>&)>;
+
+struct TextEncoder {
+  Encode encode;
+  Decode decode;
+  LanguageMeta meta;           // tokenizer_file: its name beside the data
+  std::filesystem::path file;  // to be copied there; empty: there is none
+};
+
+// The bytes of the text, then BOS 256, EOS 257, PAD 258. No file, and right for every text.
+TextEncoder byte_encoder();
+
+// Opens a tokenizer's file. `eos` and `bos` name its special tokens; empty: there is none.
+using OpenTokenizer =
+    std::function<TextEncoder(const std::filesystem::path& file, const std::string& bos, const std::string& eos)>;
+
+}  // namespace hrm::data

@@ -1,0 +1,80 @@
+#pragma once
+// Packed text: shards of tokens, document after document, each ended by EOS. A folder with <split>-00000.npy (uint16 or
+// uint32, (N)), <split>-00000.documents.npy (int64, (D): where documents begin in the shard) and meta.json, as
+// `hrm_train data text` writes it.
+
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "hrm/data/language_source.h"
+#include "hrm/formats/npy.h"
+
+namespace hrm::data {
+
+struct TokenOptions {
+  // Positions see their own document alone: labels are ignored where the next token begins another one, and the
+  // encoder sees tokens of the document that the row begins in.
+  bool document_masks = false;
+};
+
+// What meta.json says of a shard.
+struct TokenShard {
+  std::string file;  // <split>-NNNNN.npy
+  int64_t tokens = 0;
+  int64_t documents = 0;  // that begin in it
+  std::string digest;     // XXH3-128 of the tokens' and the documents' bytes, hex
+};
+// The shards of a split, in order. Throws Error(data).
+std::vector<TokenShard> read_token_shards(const std::filesystem::path& folder, const std::string& split);
+
+// The shards of a split are one sequence of N tokens. Sample i has the tokens i T .. i T + T: T decoder ids, and the
+// labels one further. With S > 0 the encoder's ids are the S tokens before them, which the decoder's text continues:
+// fewer at the beginning, and where there are none BOS (else EOS, else padding), so that no encoder sees nothing. There
+// are (N - 1) / T samples; what is left over at the end is not used.
+class TokenDataset : public LanguageSource {
+ public:
+  // Memory-maps the shards. Throws Error(data), one sentence, for what is missing or does not fit meta.json.
+  TokenDataset(const std::filesystem::path& folder, const std::string& split, const TokenOptions& options = {});
+
+  int64_t num_samples(int64_t decoder_len) const override;
+  bool packed() const override { return true; }
+  LanguageCounts row(int64_t index, const LanguageRow& row) const override;
+  LanguageShape lengths(int64_t index, const LanguageShape& most) const override;
+  std::string digest() const override;
+  // Reads all shards and compares their digests with meta.json. Throws Error(data) naming the first that differs.
+  void verify() const;
+
+  int64_t num_tokens() const { return token_begin_.back(); }
+  int64_t num_documents() const { return static_cast<int64_t>(documents_.size()); }
+  int64_t num_shards() const { return static_cast<int64_t>(shards_.size()); }
+  // Tokens begin .. begin + count - 1. Throws Error(data) naming shard and place for an id outside the vocabulary.
+  void tokens(int64_t begin, int64_t count, int32_t* out) const;
+  // Where document `index` begins, and the next one, or the end.
+  int64_t document_begin(int64_t index) const { return documents_[index]; }
+  int64_t document_end(int64_t index) const {
+    return index + 1 < num_documents() ? documents_[index + 1] : num_tokens();
+  }
+
+ private:
+  struct Shard {
+    std::string digest;
+    NpyFile file;
+  };
+  void add_shard(const std::filesystem::path& folder, const TokenShard& facts);
+  // The number of documents that begin at or before `token`.
+  int64_t documents_until(int64_t token) const;
+
+  TokenOptions options_;
+  std::vector<Shard> shards_;
+  std::vector<int64_t> token_begin_{0};  // (shards + 1)
+  std::vector<int64_t> documents_;       // first tokens, ascending
+};
+
+// True for a folder whose meta.json lists shards of tokens.
+bool is_token_folder(const std::filesystem::path& folder);
+// Whether it lists that split.
+bool has_token_split(const std::filesystem::path& folder, const std::string& split);
+
+}  // namespace hrm::data

@@ -1,0 +1,34 @@
+#pragma once
+// A training record of an encoder-decoder language model, as a line of JSON:
+//   {"encoder_ids": [...], "decoder_input_ids": [...], "labels": [...]}
+// encoder_ids may be called input_ids, labels targets; decoder_input_ids are the encoder's ids where they are left out.
+// labels[t] is what follows decoder_input_ids[t] (nothing is shifted later); -100 = not learned from.
+
+#include <cstdint>
+#include <string_view>
+
+#include "hrm/base/error.h"
+
+namespace hrm {
+
+struct TripleLimits {
+  int64_t vocab_size = 0;               // ids are 0..vocab_size-1
+  uint32_t tokens = uint32_t{1} << 20;  // of one array
+};
+
+// The three arrays as they stand in the line: views of it, checked, so that read_ids cannot fail.
+struct Triple {
+  std::string_view encoder_ids, decoder_ids, labels;  // what is between the brackets
+  uint32_t encoder_tokens = 0;
+  uint32_t decoder_tokens = 0;  // also the number of labels
+};
+
+// Throws Error(code) with the reason alone ("id 99 is not below the vocabulary's 64"): no JSON of this form, a key
+// twice or of another name, an id outside the vocabulary or no whole number, labels of another number than decoder ids,
+// an empty array, too many ids.
+Triple parse_triple(std::string_view line, const TripleLimits& limits, ExitCode code);
+
+// Writes the first `count` numbers of an array of a Triple.
+void read_ids(std::string_view array, int32_t* out, int64_t count);
+
+}  // namespace hrm

@@ -1,0 +1,167 @@
+#include <algorithm>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <ostream>
+#include <string>
+
+#include "hrm/base/error.h"
+#include "hrm/base/file.h"
+#include "hrm/base/hash.h"
+#include "hrm/base/philox.h"
+#include "hrm/data/language_commands.h"
+#include "hrm/data/sampler.h"
+
+namespace hrm::data {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int64_t kMaxDigits = 6;  // CounterPermutation takes 2^40 problems
+constexpr int32_t kPad = 0, kBos = 1, kEos = 2, kFirstCharacter = 3;
+constexpr std::string_view kCharacters = " +0123456789?Wahist";
+constexpr int64_t kVocabulary = kFirstCharacter + 256;  // these characters, then all other bytes
+
+int32_t id_of(char c) {
+  return kFirstCharacter + static_cast<int32_t>(kCharacters.find(c));
+}
+
+std::string ids_text(const std::vector<int32_t>& ids) {
+  std::string text = "[";
+  for (const int32_t id : ids) text += (text.size() > 1 ? "," : "") + std::to_string(id);
+  return text + "]";
+}
+
+std::vector<int32_t> ids_of(const std::string& text) {
+  std::vector<int32_t> ids;
+  for (const char c : text) ids.push_back(id_of(c));
+  return ids;
+}
+
+std::string record_of(int64_t a, int64_t b) {
+  std::vector<int32_t> decoder = ids_of(std::to_string(a + b)), labels = decoder;
+  decoder.insert(decoder.begin(), kBos);
+  labels.push_back(kEos);
+  return "{\"encoder_ids\":" + ids_text(ids_of(cat("What is ", a, " + ", b, "?"))) +
+         ",\"decoder_input_ids\":" + ids_text(decoder) + ",\"labels\":" + ids_text(labels) + "}\n";
+}
+
+// GPT-2's alphabet, in which tokenizer.json writes bytes: printable characters of Latin-1 stand for themselves, the
+// other bytes, in order, for the characters from U+0100 on.
+std::vector<std::string> byte_alphabet() {
+  std::vector<std::string> alphabet;
+  int others = 0;
+  for (int byte = 0; byte < 256; ++byte) {
+    const bool itself = (byte >= 33 && byte <= 126) || (byte >= 161 && byte <= 172) || byte >= 174;
+    const int point = itself ? byte : 256 + others++;
+    if (point < 0x80) {
+      alphabet.emplace_back(1, static_cast<char>(point));
+    } else {
+      alphabet.push_back({static_cast<char>(0xC0 | point >> 6), static_cast<char>(0x80 | (point & 0x3F))});
+    }
+  }
+  return alphabet;
+}
+
+// A byte-level BPE tokenizer without merges, in the form of Hugging Face's tokenizers: each character is a token. That
+// form wants all bytes, also those that no problem has.
+std::string tokenizer_text() {
+  using nlohmann::ordered_json;
+  ordered_json vocab, added = ordered_json::array();
+  int32_t next = 0;
+  for (const char* special : {"<pad>", "<bos>", "<eos>"}) {
+    added.push_back({{"id", next},
+                     {"content", special},
+                     {"single_word", false},
+                     {"lstrip", false},
+                     {"rstrip", false},
+                     {"normalized", false},
+                     {"special", true}});
+    vocab[special] = next++;
+  }
+  const std::vector<std::string> alphabet = byte_alphabet();
+  for (const char c : kCharacters) vocab[alphabet[static_cast<unsigned char>(c)]] = next++;
+  for (const std::string& byte : alphabet) {
+    if (!vocab.contains(byte)) vocab[byte] = next++;
+  }
+  require(next == kVocabulary, ExitCode::unexpected, "a vocabulary of ", next, " tokens");
+  const ordered_json bytes = {
+      {"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", false}, {"use_regex", false}};
+  const ordered_json file = {{"version", "1.0"},
+                             {"truncation", nullptr},
+                             {"padding", nullptr},
+                             {"added_tokens", added},
+                             {"normalizer", nullptr},
+                             {"pre_tokenizer", bytes},
+                             {"post_processor", nullptr},
+                             {"decoder", bytes},
+                             {"model",
+                              {{"type", "BPE"},
+                               {"dropout", nullptr},
+                               {"unk_token", nullptr},
+                               {"continuing_subword_prefix", nullptr},
+                               {"end_of_word_suffix", nullptr},
+                               {"fuse_unk", false},
+                               {"byte_fallback", false},
+                               {"ignore_merges", false},
+                               {"vocab", vocab},
+                               {"merges", ordered_json::array()}}}};
+  return file.dump(1) + "\n";
+}
+
+}  // namespace
+
+void run_data_arithmetic(const ArithmeticCommand& command, std::ostream& out) {
+  require(!command.out.empty(), ExitCode::usage, "data arithmetic: give the folder to write with --out");
+  require(command.digits >= 1 && command.digits <= kMaxDigits, ExitCode::usage, "--digits ", command.digits,
+          " is not within 1 to ", kMaxDigits);
+  require(command.samples >= 1, ExitCode::usage, "--samples must be at least 1");
+  require(command.validation > 0 && command.validation <= 1, ExitCode::usage, "--validation ", command.validation,
+          " must be above 0 and at most 1");
+  int64_t numbers = 1;
+  for (int64_t i = 0; i < command.digits; ++i) numbers *= 10;
+  const int64_t problems = numbers * numbers;
+  const int64_t held = std::max<int64_t>(1, std::llround(static_cast<double>(command.samples) * command.validation));
+  const double share = static_cast<double>(held) / static_cast<double>(command.samples + held);
+  const uint64_t seed = static_cast<uint64_t>(command.seed);
+  const CounterPermutation order(seed, 0, static_cast<uint64_t>(problems));
+  std::string train, validation;
+  int64_t train_count = 0, held_count = 0;
+  for (int64_t i = 0; i < problems && (train_count < command.samples || held_count < held); ++i) {
+    const int64_t problem = static_cast<int64_t>(order(static_cast<uint64_t>(i)));
+    const int64_t a = problem / numbers, b = problem % numbers;
+    // The draw belongs to the pair in either order.
+    CounterRng rng(seed, Stream::generate, static_cast<uint64_t>(std::min(a, b) * numbers + std::max(a, b)));
+    const bool to_validation = rng.uniform() < static_cast<float>(share);
+    if (to_validation && held_count < held) {
+      validation += record_of(a, b);
+      ++held_count;
+    } else if (!to_validation && train_count < command.samples) {
+      train += record_of(a, b);
+      ++train_count;
+    }
+  }
+  require(train_count == command.samples && held_count == held, ExitCode::usage, "with --digits ", command.digits,
+          " there are ", problems, " problems, of which ", train_count, " of ", command.samples, " for training and ",
+          held_count, " of ", held, " for validation were found; choose fewer --samples or more --digits");
+  const fs::path folder = command.out;
+  make_directories(folder);
+  LanguageMeta meta;
+  meta.vocab_size = kVocabulary;
+  meta.pad_id = kPad;
+  meta.bos_id = kBos;
+  meta.eos_id = kEos;
+  meta.tokenizer_file = "tokenizer.json";
+  const std::string tokenizer = tokenizer_text();
+  meta.tokenizer_digest = digest_hex(as_bytes(tokenizer));
+  write_text_atomic(folder / meta.tokenizer_file, tokenizer);
+  write_text_atomic(folder / "train.jsonl", train);
+  write_text_atomic(folder / "val.jsonl", validation);
+  write_language_meta(folder, meta);
+  // "What is 12 + 34?", and an answer with one digit more and BOS or EOS.
+  out << command.out << ": sums of numbers of up to " << command.digits << " digits, vocabulary " << meta.vocab_size
+      << ", up to " << 12 + 2 * command.digits << " encoder and " << command.digits + 2 << " decoder ids\n"
+      << "train: " << train_count << " problems\nval: " << held_count
+      << " problems, none of them in train, also not as b + a\n";
+}
+
+}  // namespace hrm::data
