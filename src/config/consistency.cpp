@@ -1,5 +1,8 @@
 #include "consistency.h"
 
+#include <algorithm>
+#include <utility>
+
 #include "hrm/base/error.h"
 #include "hrm/config/schema.h"
 
@@ -89,11 +92,38 @@ void check_data(const Checker& check, const DataConfig& d) {
                 check.at("data.box_cols"), "; set data.augmentation to sudoku or none");
 }
 
-void check_optim(const Checker& check, const OptimConfig& o, const TrainConfig& t) {
+void check_schedule(const Checker& check, const OptimConfig& o, const TrainConfig& t) {
   check.require(t.steps == 0 || o.warmup_steps <= t.steps, check.at("optim.warmup_steps"), " is longer than ",
                 check.at("train.steps"),
                 ", so the learning rate would never reach optim.lr; set optim.warmup_steps to ", t.steps / 10,
                 " or so");
+  if (o.schedule != "wsd") {
+    const auto unused = [&](const char* key, bool given) {
+      check.require(!given, check.at(key), " belongs to the schedule wsd, not to ", check.at("optim.schedule"),
+                    "; leave it out, or set optim.schedule to wsd");
+    };
+    unused("optim.wsd_stable_steps", o.wsd_stable_steps >= 0);
+    unused("optim.wsd_decay_steps", o.wsd_decay_steps >= 0);
+    unused("optim.wsd_shape", o.wsd_shape != OptimConfig().wsd_shape);
+    return;
+  }
+  if (t.steps == 0) return;
+  // One by one, for their sum may be more than 64 bits hold.
+  int64_t left = t.steps - o.warmup_steps;
+  for (const auto& [key, steps] : {std::pair{"optim.wsd_stable_steps", o.wsd_stable_steps},
+                                   std::pair{"optim.wsd_decay_steps", o.wsd_decay_steps}}) {
+    check.require(steps <= left, check.at(key), " is more than the ", left, " steps that ", check.at("train.steps"),
+                  " leaves it; set it to ", left, " or less, or train longer");
+    left -= std::max<int64_t>(0, steps);
+  }
+}
+
+void check_optim(const Checker& check, const OptimConfig& o, const ParallelConfig& p) {
+  if (o.name != "muon") return;
+  check.require(o.lr > 0, check.at("optim.lr"), " is no rate for ", check.at("optim.name"),
+                "; set optim.lr to e.g. 0.02");
+  check.require(p.zero == 0, check.at("optim.name"), " works on whole matrices, of which ", check.at("parallel.zero"),
+                " gives each rank a slice; set parallel.zero to 0");
 }
 
 void check_train(const Checker& check, const TrainConfig& t) {
@@ -165,7 +195,8 @@ void check_consistency(const LoadedConfig& loaded) {
   check_run(check, c.run);
   check_data(check, c.data);
   check_model(check, c.model);
-  check_optim(check, c.optim, c.train);
+  check_schedule(check, c.optim, c.train);
+  check_optim(check, c.optim, c.parallel);
   check_train(check, c.train);
   check_eval(check, c);
   check_arithmetic(check, c);

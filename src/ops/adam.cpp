@@ -37,12 +37,18 @@ void check_copy(size_t i, const at::Tensor& copy, const at::Tensor& param) {
 
 void check_adam(const AdamArgs& args) {
   const size_t count = args.params.size();
-  const auto optional = [count](at::TensorList list) { return list.empty() || list.size() == count; };
-  TORCH_CHECK(args.grads.size() == count && args.exp_avgs.size() == count && args.exp_avg_sqs.size() == count &&
-                  args.weight_decay.size() == count && optional(args.averages) && optional(args.copies),
-              "hrm::adam_: the lists must have one length, got ", count, " params, ", args.grads.size(), " grads, ",
-              args.exp_avgs.size(), " exp_avgs, ", args.exp_avg_sqs.size(), " exp_avg_sqs, ", args.averages.size(),
-              " averages, ", args.copies.size(), " copies and ", args.weight_decay.size(), " weight decays");
+  const auto rule = static_cast<int>(args.rule);
+  TORCH_CHECK(rule >= 0 && rule < kAdamRules, "hrm::adam_: there is no rule ", rule);
+  const bool first = has_first_moment(args.rule), second = has_second_moment(args.rule);
+  const auto optional = [count](const auto& list) { return list.empty() || list.size() == count; };
+  TORCH_CHECK(args.grads.size() == count && args.exp_avgs.size() == (first ? count : 0) &&
+                  args.exp_avg_sqs.size() == (second ? count : 0) && args.weight_decay.size() == count &&
+                  optional(args.lr_factor) && optional(args.averages) && optional(args.copies),
+              "hrm::adam_: the lists must have one length", first && second ? "" : ", those of moments that rule ",
+              first && second ? "" : std::to_string(rule), first && second ? "" : " lacks none", ", got ", count,
+              " params, ", args.grads.size(), " grads, ", args.exp_avgs.size(), " exp_avgs, ", args.exp_avg_sqs.size(),
+              " exp_avg_sqs, ", args.averages.size(), " averages, ", args.copies.size(), " copies, ",
+              args.weight_decay.size(), " weight decays and ", args.lr_factor.size(), " rate factors");
   const at::Device device = args.step.device();
   check_scalar("step", args.step, at::kFloat, device);
   check_scalar("lr", args.lr, at::kFloat, device);
@@ -64,8 +70,8 @@ void check_adam(const AdamArgs& args) {
                 " is on ", args.params[i].device(), ", step on ", device);
     check_member("params", i, args.params[i], args.params[i]);
     check_member("grads", i, args.grads[i], args.params[i]);
-    check_member("exp_avgs", i, args.exp_avgs[i], args.params[i]);
-    check_member("exp_avg_sqs", i, args.exp_avg_sqs[i], args.params[i]);
+    if (first) check_member("exp_avgs", i, args.exp_avgs[i], args.params[i]);
+    if (second) check_member("exp_avg_sqs", i, args.exp_avg_sqs[i], args.params[i]);
     if (!args.averages.empty()) check_member("averages", i, args.averages[i], args.params[i]);
     if (has_copy(args, i)) check_copy(i, args.copies[i], args.params[i]);
   }
@@ -74,7 +80,7 @@ void check_adam(const AdamArgs& args) {
 void adam_(const AdamArgs& args) {
   static const auto op = c10::Dispatcher::singleton().findSchemaOrThrow("hrm::adam_", "").typed<AdamSignature>();
   op.call(static_cast<int64_t>(args.rule), args.params, args.grads, args.exp_avgs, args.exp_avg_sqs, args.averages,
-          args.copies, args.weight_decay, args.step, args.lr, args.grad_scale, args.skip,
+          args.copies, args.weight_decay, args.lr_factor, args.step, args.lr, args.grad_scale, args.skip,
           args.update_ratio.defined() ? std::optional<at::Tensor>(args.update_ratio) : std::nullopt, args.beta1,
           args.beta2, args.eps, args.average_decay);
 }
@@ -92,8 +98,8 @@ void adam_cpu(const AdamArgs& args) {
 TORCH_LIBRARY_FRAGMENT(hrm, m) {
   m.def(
       "adam_(int rule, Tensor(a!)[] params, Tensor[] grads, Tensor(b!)[] exp_avgs, Tensor(c!)[] exp_avg_sqs, "
-      "Tensor(d!)[] averages, Tensor(e!)[] copies, float[] weight_decay, Tensor(f!) step, Tensor lr, "
-      "Tensor grad_scale, Tensor skip, Tensor(g!)? update_ratio, float beta1, float beta2, float eps, "
+      "Tensor(d!)[] averages, Tensor(e!)[] copies, float[] weight_decay, float[] lr_factor, Tensor(f!) step, "
+      "Tensor lr, Tensor grad_scale, Tensor skip, Tensor(g!)? update_ratio, float beta1, float beta2, float eps, "
       "float average_decay) -> ()");
 }
 

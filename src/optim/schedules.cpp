@@ -18,7 +18,8 @@ double progress_of(int64_t done, int64_t span) {
 }
 
 double wsd_factor(int64_t done, int64_t span, const WsdOptions& options) {
-  const int64_t stable = options.stable >= 0 ? options.stable : span / 2;
+  const int64_t rest = options.decay >= 0 ? std::max<int64_t>(0, span - options.decay) : span / 2;
+  const int64_t stable = options.stable >= 0 ? options.stable : rest;
   const int64_t decay = options.decay >= 0 ? options.decay : span - stable;
   const double progress = done < stable ? 0.0 : progress_of(done - stable, decay);
   if (options.shape == "1-sqrt") return 1 - std::sqrt(progress);

@@ -3,14 +3,19 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "hrm/base/error.h"
 
 namespace hrm::parallel {
 
 ParameterShards::ParameterShards(nn::ParameterSet& parameters, Comm& comm, const GradientReducer& reducer,
-                                 double average_decay)
-    : parameters_(parameters), comm_(comm), layout_(*reducer.layout()), gradients_(reducer.share()) {
+                                 double average_decay, std::vector<std::string> moments)
+    : parameters_(parameters),
+      comm_(comm),
+      layout_(*reducer.layout()),
+      gradients_(reducer.share()),
+      moment_names_(std::move(moments)) {
   for (const FlatLayout::Piece& piece : layout_.pieces) {
     const int64_t begin = layout_.slice_offset(piece), end = begin + layout_.slice_size(piece);
     for (size_t i = 0; i < layout_.members.size(); ++i) {
@@ -24,8 +29,7 @@ ParameterShards::ParameterShards(nn::ParameterSet& parameters, Comm& comm, const
   require(!parts_.empty(), ExitCode::usage, "the model's ", parameters_.count(), " parameters are too few to give ",
           comm_.ranks(), " ranks a share each: use parallel.zero=0");
   const at::TensorOptions options = gradients_.options();
-  exp_avg_ = at::zeros({layout_.share()}, options);
-  exp_avg_sq_ = at::zeros({layout_.share()}, options);
+  for (size_t i = 0; i < moment_names_.size(); ++i) moments_.push_back(at::zeros({layout_.share()}, options));
   moved_ = at::zeros({2}, options.dtype(at::kDouble));
   if (average_decay <= 0) return;
   average_ = at::zeros({layout_.share()}, options);
@@ -51,8 +55,7 @@ optim::ParameterGroup ParameterShards::group(double weight_decay) const {
   group.grads = views(gradients_);
   if (ema_) group.averages = ema_->shadows();
   group.weight_decay = weight_decay;
-  group.exp_avgs = views(exp_avg_);
-  group.exp_avg_sqs = views(exp_avg_sq_);
+  for (const at::Tensor& moment : moments_) group.moments.push_back(views(moment));
   return group;
 }
 
@@ -95,8 +98,9 @@ void ParameterShards::gather() {
 
 void ParameterShards::visit_state(StateVisitor& visitor) {
   const StateSlice slice{.flat = &layout_};
-  visitor.tensor("optim.*.exp_avg", exp_avg_, StateRole::optimizer, slice);
-  visitor.tensor("optim.*.exp_avg_sq", exp_avg_sq_, StateRole::optimizer, slice);
+  for (size_t i = 0; i < moments_.size(); ++i) {
+    visitor.tensor("optim.*." + moment_names_[i], moments_[i], StateRole::optimizer, slice);
+  }
   if (ema_) visitor.tensor("ema.*", average_, StateRole::ema, slice);
 }
 

@@ -499,9 +499,9 @@ BenchCall adam(const Shape& s, at::Device device, at::ScalarType dtype) {
     decay.push_back(0.1);
   }
   // rule 0: atan2.
-  return {{int64_t{0}, params, grads, m, v, averages, copies, decay, random.scalar(1), random.scalar(1e-4),
-           random.scalar(1), random.scalar(0), at::zeros({}, at::device(device).dtype(at::kDouble)), 0.9, 0.95, 1e-8,
-           0.999}};
+  return {{int64_t{0}, params, grads, m, v, averages, copies, decay, std::vector<double>(), random.scalar(1),
+           random.scalar(1e-4), random.scalar(1), random.scalar(0),
+           at::zeros({}, at::device(device).dtype(at::kDouble)), 0.9, 0.95, 1e-8, 0.999}};
 }
 
 BenchCall quantize_weights_fp8(const Shape& s, at::Device device, at::ScalarType dtype) {

@@ -10,6 +10,7 @@
 #include "hrm/runtime/precision.h"
 #include "hrm/tasks/row_pool.h"
 #include "hrm/train/batch_split.h"
+#include "train/plan_optimizer.h"
 #include "train/plan_ranks.h"
 
 namespace hrm::train {
@@ -407,16 +408,18 @@ Memory memory_of(const PlanInput& in, int64_t micro) {
   if (c.precision.recursions == "fp8") {
     add("e4m3 copies", static_cast<double>(in.fp8_parameters), "what the products of the recursions read");
   }
+  const PlannedOptimizer optimizer = planned_optimizer(in);
   if (in.ranks > 1 && c.parallel.zero > 0) {
     const auto ranks = static_cast<double>(in.ranks);
     add("gradients", static_cast<double>(rehearsed_gradient_bytes(in)),
         "what travels and this rank's share, fp32 sums");
-    add("optimizer", 8 * n / ranks, "this rank's share of two moments in fp32");
+    add("optimizer", optimizer.state / ranks, "this rank's share of " + optimizer.note);
     if (c.optim.ema > 0) add("moving average", 4 * n / ranks, "this rank's share, fp32");
   } else {
     add("gradients", 4 * n, "fp32");
     if (in.ranks > 1 && c.parallel.reduce == "bf16") add("sent gradients", 2 * n, "what travels in bf16");
-    add("optimizer", 8 * n, "two moments in fp32");
+    add("optimizer", optimizer.state, optimizer.note);
+    add("optimizer's buffers", optimizer.buffers, "of Muon's iteration over a stack of matrices");
     if (c.optim.ema > 0) add("moving average", 4 * n, "fp32");
   }
   if (embedding > 0) {
@@ -519,8 +522,14 @@ void add_times(const PlanInput& in, Plan& plan) {
                        ((s.fused_gate ? 0 : 1.5) * (forwards - recursions) + (s.fused_gate8 ? 0 : 2.5) * recursions);
   plan.time.push_back({"norms, gates", norms * passes.recorded + normed * (2 * forwards + recursions) + gates,
                        "what is not inside a product"});
-  const double optimizer = clock.moved(static_cast<double>(in.parameters) * (in.config.optim.ema > 0 ? 38 : 30));
-  plan.time.push_back({"optimizer", optimizer, "one pass over weights, gradients and moments"});
+  const PlannedOptimizer optimizer = planned_optimizer(in);
+  plan.time.push_back({"optimizer", clock.moved(optimizer.moved), "one pass over weights, gradients and moments"});
+  if (optimizer.products > 0) {
+    const double exact = optimizer.exact_products ? 16 : 1;
+    plan.time.push_back({"Muon's products",
+                         clock.slower(exact * optimizer.products, kMatmulShare, optimizer.products_moved),
+                         "five iterations over each matrix"});
+  }
   if (const double gathered = gathered_bytes(in); gathered > 0) {
     plan.time.push_back({"embedding rows", clock.moved(2 * gathered), "of all ranks, written and summed"});
   }
@@ -545,7 +554,10 @@ const std::vector<GpuFacts>& known_gpus() {
 PlanInput make_plan_input(const config::Config& config, const models::PuzzleModelDims& dims, const GpuFacts& gpu) {
   PlanInput input{.config = config, .dims = dims, .gpu = gpu};
   const auto model = models::make_puzzle_model_outline(config.model, dims);
-  for (const auto& item : model->named_parameters()) input.parameters += item.value().numel();
+  for (const auto& item : model->named_parameters()) {
+    input.parameters += item.value().numel();
+    add_muon_matrix(input, item.key(), item.value().sizes());
+  }
   for (const auto& module : model->modules()) {
     if (const auto* reader = dynamic_cast<const nn::HasComputeWeight*>(module.get())) {
       input.copied_parameters += reader->master_weight().numel();

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "hrm/config/config.h"
@@ -28,7 +29,8 @@ struct PlanInput {
   int64_t parameters = 0;         // trainable values
   int64_t copied_parameters = 0;  // of these, values with a copy in the compute dtype
   int64_t fp8_parameters = 0;     // values of the recurrent modules' weights that fp8 recursions read
-  int64_t train_examples = 0;     // of a table on the device; 0: the rows come from the host
+  std::vector<std::pair<int64_t, int64_t>> muon_matrices = {};  // rows and columns of what Muon iterates over
+  int64_t train_examples = 0;  // of a table on the device; 0: the rows come from the host
   GpuFacts gpu;
   int64_t ranks = 1;  // that train together; what is planned is one of them
 };

@@ -77,7 +77,9 @@ std::vector<StepExchange> rehearse_step(const PlanInput& in) {
   if (reducer.layout() != nullptr) {
     comm->all_gather(values({ranks}, at::kFloat), values({1}, at::kFloat));
     minutes.note("gradient norm", Moment::after_backward);
-    parallel::ParameterShards(parameters, *comm, reducer, in.config.optim.ema).gather();
+    parallel::ParameterShards(parameters, *comm, reducer, in.config.optim.ema,
+                              optim::moment_names(in.config.optim.name))
+        .gather();
     minutes.note("weights", Moment::after_backward);
     comm->all_reduce(values({2}, at::kDouble));
     minutes.note("update ratio", Moment::after_backward);

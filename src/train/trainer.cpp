@@ -12,6 +12,7 @@
 #include "hrm/checkpoint/checkpoint.h"
 #include "hrm/ops/gemm_tuning.h"
 #include "hrm/optim/clip.h"
+#include "hrm/optim/groups.h"
 #include "hrm/optim/schedules.h"
 #include "hrm/parallel/gathered_state.h"
 #include "hrm/runtime/memory.h"
@@ -56,6 +57,25 @@ int64_t planned_steps(const config::TrainConfig& config, const tasks::Task& task
   require(steps > 0, ExitCode::usage, "train.epochs = ", config.epochs, " is less than one step of ",
           config.global_batch_size, " samples; set train.steps or more epochs");
   return steps;
+}
+
+optim::OptimizerOptions optimizer_options(const config::OptimConfig& config) {
+  return {.name = config.name,
+          .beta1 = config.beta1,
+          .beta2 = config.beta2,
+          .eps = config.eps,
+          .average_decay = config.ema,
+          .momentum = config.momentum,
+          .muon_scale = config.muon_scale,
+          .muon_precision = config.muon_precision,
+          .adamw_lr_ratio = config.name == "muon" ? config.adamw_lr / config.lr : 1};
+}
+
+optim::GroupOptions group_options(const config::OptimConfig& config, const tasks::Task& task) {
+  return {.weight_decay = config.weight_decay,
+          .rules = optim::parse_group_rules(config.groups),
+          .defaults = task.group_defaults(),
+          .muon = config.name == "muon"};
 }
 
 std::string stop_reason() {
@@ -118,15 +138,15 @@ Trainer::Trainer(const config::Config& config, std::string config_json, const Ru
       std::make_unique<parallel::GradientReducer>(parameters, *comm_, parallel::reducer_options(config.parallel));
   optim::ParameterGroup group;
   if (reducer_->layout() != nullptr) {
-    shards_ = std::make_unique<parallel::ParameterShards>(parameters, *comm_, *reducer_, config.optim.ema);
+    shards_ = std::make_unique<parallel::ParameterShards>(parameters, *comm_, *reducer_, config.optim.ema,
+                                                          optim::moment_names(config.optim.name));
     group = shards_->group(config.optim.weight_decay);
   } else {
     if (config.optim.ema > 0) ema_ = std::make_unique<optim::Ema>(parameters, config.optim.ema);
     group = optim::group_of(parameters, config.optim.weight_decay, ema_.get());
   }
-  optimizer_ = optim::make_optimizer(
-      {config.optim.name, config.optim.beta1, config.optim.beta2, config.optim.eps, config.optim.ema},
-      {std::move(group)});
+  optimizer_ = optim::make_optimizer(optimizer_options(config.optim),
+                                     optim::make_groups(parameters, group, group_options(config.optim, task)));
 
   if (runtime.precision.loss_scaling) {
     scaler_ = std::make_unique<LossScaler>(config.precision.loss_scale, config.precision.loss_scale_growth_interval,
@@ -376,8 +396,9 @@ void Trainer::report_step(const at::Tensor& loss, const at::Tensor& nonfinite, a
 }
 
 double Trainer::lr_factor(int64_t step) const {
-  return optim::scheduled(config_.optim.schedule, 1.0, step, total_steps_, config_.optim.warmup_steps,
-                          config_.optim.min_ratio);
+  const config::OptimConfig& c = config_.optim;
+  return optim::scheduled(c.schedule, 1.0, step, total_steps_, c.warmup_steps, c.min_ratio,
+                          {.stable = c.wsd_stable_steps, .decay = c.wsd_decay_steps, .shape = c.wsd_shape});
 }
 
 bool Trainer::logged(int64_t step) const {

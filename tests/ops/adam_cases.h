@@ -1,6 +1,7 @@
 #pragma once
-// AdamATan2 and AdamW beside a loop in float64 that is written from the equations alone.
+// Every rule beside a loop in float64 that is written from the equations alone.
 
+#include <array>
 #include <cmath>
 #include <optional>
 
@@ -9,16 +10,20 @@
 
 namespace hrm::ops::testing {
 
+constexpr std::array kRules = {AdamRule::atan2, AdamRule::adamw,          AdamRule::lion,
+                               AdamRule::sgd,   AdamRule::muon_direction, AdamRule::muon_apply};
+static_assert(kRules.size() == kAdamRules);
+
 struct AdamState {
   AdamRule rule = AdamRule::atan2;
   std::vector<at::Tensor> params, grads, exp_avgs, exp_avg_sqs, averages, copies;
-  std::vector<double> weight_decay;
+  std::vector<double> weight_decay, lr_factor;
   at::Tensor step, lr, grad_scale, skip, update_ratio;
   double beta1 = 0.9, beta2 = 0.95, eps = 1e-3, average_decay = 0.9;
 
   void run() {
-    adam_({rule, params, grads, exp_avgs, exp_avg_sqs, averages, copies, weight_decay, step, lr, grad_scale, skip,
-           update_ratio, beta1, beta2, eps, average_decay});
+    adam_({rule, params, grads, exp_avgs, exp_avg_sqs, averages, copies, weight_decay, lr_factor, step, lr, grad_scale,
+           skip, update_ratio, beta1, beta2, eps, average_decay});
   }
   AdamState clone() const {
     AdamState copy = *this;
@@ -53,11 +58,12 @@ inline AdamState make_adam(const std::vector<std::vector<int64_t>>& shapes, at::
     const at::Tensor param = normal(shapes[i], 10 + i, at::kFloat, device);
     state.params.push_back(param);
     state.grads.push_back(at::zeros_like(param));
-    state.exp_avgs.push_back(at::zeros_like(param));
-    state.exp_avg_sqs.push_back(at::zeros_like(param));
+    if (has_first_moment(rule)) state.exp_avgs.push_back(at::zeros_like(param));
+    if (has_second_moment(rule)) state.exp_avg_sqs.push_back(at::zeros_like(param));
     state.averages.push_back(param.clone());
     state.copies.push_back(i % 2 == 0 && low != at::kFloat ? param.to(low) : param);
     state.weight_decay.push_back(0.1 * static_cast<double>(i % 3));
+    state.lr_factor.push_back(i % 4 == 3 ? 0.375 : 1);
   }
   state.step = scalar(0, device);
   state.lr = scalar(1e-2, device);
@@ -86,23 +92,69 @@ inline void set_grads(AdamState& state, int64_t step) {
   }
 }
 
-// One step of one tensor in float64.
-inline void exact_step(const AdamState& state, at::Tensor& p, const at::Tensor& g, at::Tensor& m, at::Tensor& v,
-                       double t, double wd) {
-  const double lr = state.lr.item<float>(), scale = state.grad_scale.item<float>();
-  const double beta1 = state.beta1, beta2 = state.beta2;
+// Updates in float64 of one element: its value p and its moments. Rules without v keep the largest square of what went
+// into m there, to measure errors by.
+struct Element {
+  double p, m, v;
+};
+
+inline Element exact_adam(const AdamState& state, Element e, double g, double lr, double wd, double t) {
+  e.m = state.beta1 * e.m + (1 - state.beta1) * g;
+  e.v = state.beta2 * e.v + (1 - state.beta2) * g * g;
+  const double root = std::sqrt(e.v) / std::sqrt(1 - std::pow(state.beta2, t));
+  const double direction = state.rule == AdamRule::atan2 ? std::atan2(e.m, root) : e.m / (root + state.eps);
+  e.p = e.p * (1 - lr * wd) - lr / (1 - std::pow(state.beta1, t)) * direction;
+  return e;
+}
+
+// `got`: what the op made of p; counts where rounding decides the sign.
+inline Element exact_lion(const AdamState& state, Element e, double g, double lr, double wd, double got) {
+  const double kept = state.beta1 * e.m, added = (1 - state.beta1) * g, blend = kept + added;
+  const double sign = blend > 0 ? 1 : blend < 0 ? -1 : 0;
+  const bool clear = std::abs(blend) > 1e-5 * (std::abs(kept) + std::abs(added)) || blend == 0;
+  e.p = clear ? e.p * (1 - lr * wd) - lr * sign : got;
+  e.m = state.beta2 * e.m + (1 - state.beta2) * g;
+  e.v = std::max(e.v, g * g);
+  return e;
+}
+
+inline Element exact_element(const AdamState& state, Element e, double g, double lr, double wd, double t, double got) {
+  if (has_second_moment(state.rule)) return exact_adam(state, e, g, lr, wd, t);
+  if (state.rule == AdamRule::lion) return exact_lion(state, e, g, lr, wd, got);
+  const double momentum = state.beta1;
+  if (state.rule == AdamRule::sgd) {
+    const double d = g + wd * e.p;
+    e.v = std::max(e.v, (std::abs(g) + wd * std::abs(e.p)) * (std::abs(g) + wd * std::abs(e.p)));
+    e.m = momentum * e.m + d;
+    e.p -= lr * (d + momentum * e.m);
+  } else if (state.rule == AdamRule::muon_direction) {
+    e.m = momentum * e.m + (1 - momentum) * g;
+    e.v = std::max(e.v, g * g);
+    e.p = (1 - momentum) * g + momentum * e.m;
+  } else {
+    e.p = e.p * (1 - lr * wd) - lr * g;
+  }
+  return e;
+}
+
+// One step of the i-th tensor, after the op has made its own.
+inline void exact_step(const AdamState& state, size_t i, at::Tensor& p, const at::Tensor& g, at::Tensor& m,
+                       at::Tensor& v, double t) {
+  const double factor = state.lr_factor.empty() ? 1 : state.lr_factor[i];
+  const double lr = state.lr.item<float>() * factor;
+  const double scale = state.rule == AdamRule::muon_apply ? 1 : state.grad_scale.item<float>();
+  const at::Tensor got = state.params[i].to(at::kCPU, at::kDouble).contiguous();
   auto* p_data = p.mutable_data_ptr<double>();
   auto* m_data = m.mutable_data_ptr<double>();
   auto* v_data = v.mutable_data_ptr<double>();
   const auto* g_data = g.const_data_ptr<double>();
-  for (int64_t i = 0; i < p.numel(); ++i) {
-    const double grad = g_data[i] * scale;
-    m_data[i] = beta1 * m_data[i] + (1 - beta1) * grad;
-    v_data[i] = beta2 * v_data[i] + (1 - beta2) * grad * grad;
-    const double root = std::sqrt(v_data[i]) / std::sqrt(1 - std::pow(beta2, t));
-    const double direction =
-        state.rule == AdamRule::atan2 ? std::atan2(m_data[i], root) : m_data[i] / (root + state.eps);
-    p_data[i] = p_data[i] * (1 - lr * wd) - lr / (1 - std::pow(beta1, t)) * direction;
+  const auto* got_data = got.const_data_ptr<double>();
+  for (int64_t k = 0; k < p.numel(); ++k) {
+    const Element next = exact_element(state, {p_data[k], m_data[k], v_data[k]}, g_data[k] * scale, lr,
+                                       state.weight_decay[i], t, got_data[k]);
+    p_data[k] = next.p;
+    m_data[k] = next.m;
+    v_data[k] = next.v;
   }
 }
 
@@ -113,8 +165,14 @@ inline void expect_exact_steps(AdamState state, int64_t steps, const std::string
     for (const at::Tensor& tensor : list) out.push_back(tensor.to(at::kCPU, at::kDouble, false, true).contiguous());
     return out;
   };
-  auto p = to_exact(state.params), m = to_exact(state.exp_avgs), v = to_exact(state.exp_avg_sqs);
+  auto p = to_exact(state.params);
+  std::vector<at::Tensor> m, v;  // the state begins with zeros
+  for (const at::Tensor& tensor : p) {
+    m.push_back(at::zeros_like(tensor));
+    v.push_back(at::zeros_like(tensor));
+  }
   auto average = to_exact(state.averages);
+  std::vector<double> scale(p.size(), 1);  // 1 + the largest magnitude so far: where p shrinks, old rounding stays
   for (int64_t t = 1; t <= steps; ++t) {
     set_grads(state, t);
     state.lr.fill_(1e-2 / static_cast<double>(t));
@@ -125,7 +183,8 @@ inline void expect_exact_steps(AdamState state, int64_t steps, const std::string
     double moved = 0, size = 0;
     for (size_t i = 0; i < p.size(); ++i) {
       const at::Tensor before = p[i].clone();
-      exact_step(state, p[i], g[i], m[i], v[i], static_cast<double>(t), state.weight_decay[i]);
+      exact_step(state, i, p[i], g[i], m[i], v[i], static_cast<double>(t));
+      if (p[i].numel() > 0) scale[i] = std::max(scale[i], 1 + p[i].abs().max().item<double>());
       moved += (p[i] - before).square().sum().item<double>();
       size += before.square().sum().item<double>();
       if (!average.empty()) average[i] = average[i] * state.average_decay + p[i] * (1 - state.average_decay);
@@ -140,15 +199,16 @@ inline void expect_exact_steps(AdamState state, int64_t steps, const std::string
       expect_same_bits(state.copies[i], state.params[i].to(state.copies[i].scalar_type()), what + " copy");
     }
     if (p[i].numel() == 0) continue;
-    const double scale = 1 + p[i].abs().max().item<double>();
-    EXPECT_LE(largest_difference(state.params[i], p[i]), 4e-7 * scale * static_cast<double>(steps)) << what << " " << i;
+    const double most = 4e-7 * scale[i] * static_cast<double>(steps);
+    EXPECT_LE(largest_difference(state.params[i], p[i]), most) << what << " " << i;
     if (!average.empty()) {
-      EXPECT_LE(largest_difference(state.averages[i], average[i]), 4e-7 * scale * static_cast<double>(steps))
-          << what << " average " << i;
+      EXPECT_LE(largest_difference(state.averages[i], average[i]), most) << what << " average " << i;
     }
+    if (!has_first_moment(state.rule)) continue;
     // m may cancel, so its error is measured by the gradients that it averages.
     const at::Tensor error = (state.exp_avgs[i].to(at::kCPU, at::kDouble) - m[i]).abs();
     EXPECT_TRUE((error <= 4e-6 * v[i].sqrt()).all().item<bool>()) << what << " m " << i;
+    if (!has_second_moment(state.rule)) continue;
     EXPECT_TRUE(at::allclose(state.exp_avg_sqs[i].to(at::kCPU, at::kDouble), v[i], 1e-5, 1e-30)) << what << " v " << i;
   }
 }

@@ -8,8 +8,6 @@ namespace {
 
 using namespace testing;  // NOLINT
 
-constexpr std::array kRules = {AdamRule::atan2, AdamRule::adamw};
-
 TEST(AdamGpu, FollowsTheEquations) {
   HRM_NEEDS_GPU();
   for (const AdamRule rule : kRules) {
@@ -49,11 +47,15 @@ TEST(AdamGpu, ReferenceBackendAgrees) {
       fused.run();
       const WithReference with_reference;
       plain.run();
-      EXPECT_NEAR(fused.update_ratio.item<double>(), plain.update_ratio.item<double>(), 1e-6);
+      const double ratio = plain.update_ratio.item<double>();
+      EXPECT_NEAR(fused.update_ratio.item<double>(), ratio, 1e-6 * std::max(1.0, ratio));
     }
     for (size_t i = 0; i < start.params.size(); ++i) {
-      EXPECT_LE(largest_difference(fused.params[i], plain.params[i]), 2e-6) << i;
-      EXPECT_LE(largest_difference(fused.averages[i], plain.averages[i]), 2e-6) << i;
+      if (start.params[i].numel() == 0) continue;
+      // sgd and muon_direction follow gradients of 1e8.
+      const double size = std::max(5.0, plain.params[i].abs().max().item<double>()) / 5;
+      EXPECT_LE(largest_difference(fused.params[i], plain.params[i]), 2e-6 * size) << i;
+      EXPECT_LE(largest_difference(fused.averages[i], plain.averages[i]), 2e-6 * size) << i;
     }
     EXPECT_EQ(plain.step.item<float>(), 3);
   }

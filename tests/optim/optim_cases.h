@@ -52,6 +52,27 @@ inline Problem make_problem(at::Device device) {
   return problem;
 }
 
+// As a model of matrices and others: those of two dimensions are Muon's.
+inline void mark_matrices(Problem& problem) {
+  std::vector<ParameterGroup> split;
+  for (const ParameterGroup& group : problem.groups) {
+    ParameterGroup matrices, others;
+    for (ParameterGroup* part : {&matrices, &others}) {
+      part->weight_decay = group.weight_decay;
+      part->lr_factor = group.lr_factor;
+      part->matrices = part == &matrices;
+      for (size_t i = 0; i < group.params.size(); ++i) {
+        if ((group.params[i].dim() >= 2) != part->matrices) continue;
+        part->names.push_back(group.names[i]);
+        part->params.push_back(group.params[i]);
+        part->grads.push_back(group.grads[i]);
+      }
+      split.push_back(*part);
+    }
+  }
+  problem.groups = split;
+}
+
 inline void set_grads(Problem& problem, uint64_t step) {
   for (ParameterGroup& group : problem.groups) {
     for (size_t i = 0; i < group.grads.size(); ++i) {
@@ -60,10 +81,37 @@ inline void set_grads(Problem& problem, uint64_t step) {
   }
 }
 
-// Both optimizers against their equations in float64.
+// One step of one tensor in float64. The gradients of make_problem leave no sign of Lion's to rounding.
+inline void exact_step(const OptimizerOptions& options, at::Tensor& p, at::Tensor& m, at::Tensor& v,
+                       const at::Tensor& g, double lr, double weight_decay, uint64_t t) {
+  const double b1 = options.beta1, b2 = options.beta2, mu = options.momentum;
+  const at::Tensor decayed = p * (1 - lr * weight_decay);
+  if (options.name == "lion") {
+    p = decayed - lr * at::sign(b1 * m + (1 - b1) * g);
+    m = b2 * m + (1 - b2) * g;
+    return;
+  }
+  if (options.name == "sgd") {
+    const at::Tensor d = g + weight_decay * p;
+    m = mu * m + d;
+    p = p - lr * (d + mu * m);
+    return;
+  }
+  const double c1 = 1 - std::pow(b1, static_cast<double>(t)), c2 = 1 - std::pow(b2, static_cast<double>(t));
+  m = b1 * m + (1 - b1) * g;
+  v = b2 * v + (1 - b2) * g * g;
+  p = options.name == "adamw" ? decayed - lr * (m / c1) / ((v / c2).sqrt() + options.eps)
+                              : decayed - lr / c1 * at::atan2(m, v.sqrt() / std::sqrt(c2));
+}
+
+constexpr const char* kElementwise[] = {"adam_atan2", "adamw", "lion", "sgd"};
+
+// Elementwise optimizers against their equations in float64.
 inline void expect_exact_steps(const std::string& name, at::Device device) {
-  const OptimizerOptions options{name, 0.9, 0.95, 1e-3};  // an eps that is seen in the result
+  OptimizerOptions options{name, 0.9, 0.95, 1e-3};  // an eps that is seen in the result
+  options.momentum = 0.8;
   Problem problem = make_problem(device);
+  problem.groups[1].lr_factor = 0.25;
   const auto optimizer = make_optimizer(options, problem.groups);
   std::vector<at::Tensor> p, m, v;
   for (const ParameterGroup& group : problem.groups) {
@@ -78,16 +126,11 @@ inline void expect_exact_steps(const std::string& name, at::Device device) {
     problem.lr.fill_(1e-2 / static_cast<double>(t));
     problem.grad_scale.fill_(t == 3 ? 0.25 : 1.0);
     const double lr = problem.lr.item<float>();
-    const double c1 = 1 - std::pow(0.9, static_cast<double>(t)), c2 = 1 - std::pow(0.95, static_cast<double>(t));
     size_t k = 0;
     for (const ParameterGroup& group : problem.groups) {
       for (const at::Tensor& grad : group.grads) {
         const at::Tensor g = grad.to(at::kCPU, at::kDouble) * problem.grad_scale.item<double>();
-        m[k] = 0.9 * m[k] + 0.1 * g;
-        v[k] = 0.95 * v[k] + 0.05 * g * g;
-        const at::Tensor decayed = p[k] * (1 - lr * group.weight_decay);
-        p[k] = name == "adamw" ? decayed - lr * (m[k] / c1) / ((v[k] / c2).sqrt() + options.eps)
-                               : decayed - lr / c1 * at::atan2(m[k], v[k].sqrt() / std::sqrt(c2));
+        exact_step(options, p[k], m[k], v[k], g, lr * group.lr_factor, group.weight_decay, t);
         ++k;
       }
     }
@@ -100,22 +143,26 @@ inline void expect_exact_steps(const std::string& name, at::Device device) {
       ++k;
     }
   }
+  const std::vector<std::string> moments = moment_names(name);
   StateListing state = list_state(*optimizer);
-  ASSERT_EQ(state.tensors.size(), 1 + 2 * p.size());
+  ASSERT_EQ(state.tensors.size(), 1 + moments.size() * p.size());
   EXPECT_EQ(state.tensors[0].name, "optim.step");
   EXPECT_EQ(state.tensors[0].tensor.item<float>(), 5);
-  EXPECT_EQ(state.tensors[1].name, "optim.p0.1.0.exp_avg");
-  EXPECT_EQ(state.tensors[2].name, "optim.p0.1.0.exp_avg_sq");
-  EXPECT_LE(largest_difference(state.tensors[1].tensor, m[0]), 1e-6);
-  EXPECT_LE(largest_difference(state.tensors[2].tensor, v[0]), 1e-6);
+  for (size_t kind = 0; kind < moments.size(); ++kind) {
+    EXPECT_EQ(state.tensors[1 + kind].name, "optim.p0.1.0." + moments[kind]);
+    EXPECT_LE(largest_difference(state.tensors[1 + kind].tensor, kind == 0 ? m[0] : v[0]), 1e-6) << name;
+  }
 }
 
 // A left-out step changes neither parameters nor state.
 inline void expect_skip(const std::string& name, at::Device device) {
   Problem problem = make_problem(device);
+  if (name == "muon") mark_matrices(problem);
   const auto optimizer = make_optimizer({name, 0.9, 0.95, 1e-8}, problem.groups);
   set_grads(problem, 1);
-  optimizer->step(problem.lr, problem.grad_scale, problem.skip);
+  const at::Tensor ratio = at::zeros({}, at::device(device).dtype(at::kDouble));
+  optimizer->step(problem.lr, problem.grad_scale, problem.skip, ratio);
+  EXPECT_GT(ratio.item<double>(), 0) << name;
   const auto everything = [&] {
     std::vector<at::Tensor> out;
     for (const TensorEntry& entry : list_state(*optimizer).tensors) out.push_back(entry.tensor.clone());
@@ -131,7 +178,8 @@ inline void expect_skip(const std::string& name, at::Device device) {
     }
     problem.grad_scale.fill_(NAN);
     problem.skip.fill_(flag);
-    optimizer->step(problem.lr, problem.grad_scale, problem.skip);
+    optimizer->step(problem.lr, problem.grad_scale, problem.skip, ratio);
+    EXPECT_EQ(ratio.item<double>(), 0) << name;
     const auto after = everything();
     for (size_t i = 0; i < before.size(); ++i) EXPECT_TRUE(at::equal(after[i], before[i])) << name << " " << i;
   }

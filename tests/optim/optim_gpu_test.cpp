@@ -1,6 +1,10 @@
 // The optimizers' parts on a GPU, eager and inside a captured graph.
+#include <ATen/Context.h>
+
+#include "hrm/optim/groups.h"
 #include "ops/gpu_testing.h"
 #include "optim/ema_cases.h"
+#include "optim/muon_cases.h"
 
 namespace hrm::optim {
 namespace {
@@ -10,10 +14,30 @@ using namespace testing;  // NOLINT
 
 TEST(OptimGpu, OptimizersFollowTheirEquations) {
   HRM_NEEDS_GPU();
-  for (const char* name : {"adam_atan2", "adamw"}) {
+  for (const char* name : kElementwise) {
     expect_exact_steps(name, at::kCUDA);
     expect_skip(name, at::kCUDA);
   }
+  expect_skip("muon", at::kCUDA);
+}
+
+TEST(OptimGpu, Muon) {
+  HRM_NEEDS_GPU();
+  expect_newton_schulz(at::kCUDA);
+  expect_muon_steps(at::kCUDA, "original");
+  expect_muon_steps(at::kCUDA, "match_rms_adamw");
+  expect_muon_steps(at::kCUDA, "original", /*stack=*/50);  // two of 6 x 4 at a time, and one of 33 x 3
+  expect_muon_follows(at::kCUDA);
+}
+
+// The process allows TF32, as a training in bf16 does: the float32 iteration stays exact, and the setting is back.
+TEST(OptimGpu, MuonIsExactInFloat32) {
+  HRM_NEEDS_GPU();
+  at::globalContext().setAllowTF32CuBLAS(true);
+  const at::Tensor u = normal({3, 64, 48}, 5, at::kCUDA);
+  EXPECT_LE(largest_difference(newton_schulz(u, at::kFloat), exact_newton_schulz(u)), 2e-5);
+  EXPECT_TRUE(at::globalContext().allowTF32CuBLAS());
+  at::globalContext().setAllowTF32CuBLAS(false);
 }
 
 TEST(OptimGpu, GlobalNorm) {
@@ -39,12 +63,14 @@ bool same(const at::Tensor& a, const at::Tensor& b) {
 // Norm, clipping, update and averages of one step, captured together: what would wait for the host fails to capture.
 TEST(OptimGpu, WholeStepInACapturedGraph) {
   HRM_NEEDS_GPU();
-  for (const char* name : {"adam_atan2", "adamw"}) {
+  for (const char* name : {"adam_atan2", "adamw", "lion", "sgd", "muon"}) {
     struct Side {
       explicit Side(const char* name) : layer(at::kCUDA) {
         parameters.build(layer, at::kBFloat16);
         ema = std::make_unique<Ema>(parameters, 0.9);
-        optimizer = make_optimizer({name, 0.9, 0.95, 1e-8, 0.9}, {group_of(parameters, 0.1, ema.get())});
+        optimizer = make_optimizer({name, 0.9, 0.95, 1e-8, 0.9},
+                                   make_groups(parameters, group_of(parameters, 0.1, ema.get()),
+                                               {.weight_decay = 0.1, .muon = std::string(name) == "muon"}));
       }
       void step() {
         const at::NoGradGuard no_grad;

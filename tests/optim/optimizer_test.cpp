@@ -9,8 +9,8 @@ using namespace testing;  // NOLINT
 
 class Optimizers : public ::testing::TestWithParam<const char*> {};
 
-TEST_P(Optimizers, FollowTheirEquations) {
-  expect_exact_steps(GetParam(), at::kCPU);
+TEST(Elementwise, FollowTheirEquations) {
+  for (const char* name : kElementwise) expect_exact_steps(name, at::kCPU);
 }
 
 TEST_P(Optimizers, SkipLeavesEverything) {
@@ -19,7 +19,12 @@ TEST_P(Optimizers, SkipLeavesEverything) {
 
 // State copied into another optimizer, as a resume does, continues with the same bits.
 TEST_P(Optimizers, StateResumes) {
-  Problem straight = make_problem(at::kCPU);
+  const auto start = [] {
+    Problem problem = make_problem(at::kCPU);
+    if (std::string(GetParam()) == "muon") mark_matrices(problem);
+    return problem;
+  };
+  Problem straight = start();
   const auto first = make_optimizer({GetParam(), 0.9, 0.95, 1e-8}, straight.groups);
   const auto run = [](Problem& problem, Optimizer& optimizer, uint64_t from, uint64_t to) {
     for (uint64_t t = from; t <= to; ++t) {
@@ -28,7 +33,7 @@ TEST_P(Optimizers, StateResumes) {
     }
   };
   run(straight, *first, 1, 3);
-  Problem resumed = make_problem(at::kCPU);
+  Problem resumed = start();
   const auto second = make_optimizer({GetParam(), 0.9, 0.95, 1e-8}, resumed.groups);
   {
     const at::NoGradGuard no_grad;
@@ -39,20 +44,22 @@ TEST_P(Optimizers, StateResumes) {
       ASSERT_EQ(from[i].role, StateRole::optimizer);
       to[i].tensor.copy_(from[i].tensor);
     }
-    for (size_t g = 0; g < 2; ++g) {
-      for (size_t i = 0; i < 4; ++i) resumed.groups[g].params[i].copy_(straight.groups[g].params[i]);
+    for (size_t g = 0; g < straight.groups.size(); ++g) {
+      for (size_t i = 0; i < straight.groups[g].params.size(); ++i) {
+        resumed.groups[g].params[i].copy_(straight.groups[g].params[i]);
+      }
     }
   }
   run(straight, *first, 4, 6);
   run(resumed, *second, 4, 6);
-  for (size_t g = 0; g < 2; ++g) {
-    for (size_t i = 0; i < 4; ++i) {
+  for (size_t g = 0; g < straight.groups.size(); ++g) {
+    for (size_t i = 0; i < straight.groups[g].params.size(); ++i) {
       EXPECT_TRUE(at::equal(straight.groups[g].params[i], resumed.groups[g].params[i])) << g << " " << i;
     }
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, Optimizers, ::testing::Values("adam_atan2", "adamw"),
+INSTANTIATE_TEST_SUITE_P(All, Optimizers, ::testing::Values("adam_atan2", "adamw", "lion", "sgd", "muon"),
                          [](const auto& info) { return std::string(info.param); });
 
 TEST(MakeOptimizer, RefusesWhatItDoesNotKnow) {
@@ -70,6 +77,14 @@ TEST(MakeOptimizer, RefusesWhatItDoesNotKnow) {
   std::vector<ParameterGroup> uneven = problem.groups;
   uneven[0].grads.pop_back();
   EXPECT_EQ(code_of({"adamw", 0.9, 0.95, 1e-8}, uneven), ExitCode::unexpected);
+  EXPECT_EQ(code_of({"muon"}, uneven), ExitCode::usage) << "no group of matrices";
+  std::vector<ParameterGroup> marked = problem.groups;
+  marked[0].matrices = true;
+  EXPECT_EQ(code_of({"muon"}, marked), ExitCode::unexpected) << "a vector is no matrix";
+  std::vector<ParameterGroup> two_kinds = problem.groups;
+  for (ParameterGroup& group : two_kinds) group.moments = {group.grads, group.grads};
+  EXPECT_EQ(code_of({"adamw"}, two_kinds), ExitCode::done);
+  EXPECT_EQ(code_of({"lion"}, two_kinds), ExitCode::unexpected) << "Lion has one moment alone";
 }
 
 TEST(Clip, GlobalNorm) {

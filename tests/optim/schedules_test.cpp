@@ -36,6 +36,10 @@ TEST(Schedules, WarmupStableDecay) {
   EXPECT_DOUBLE_EQ(scheduled("wsd", 1.0, 5, 50, 0, 0.5, linear), 1.0);
   EXPECT_DOUBLE_EQ(scheduled("wsd", 1.0, 7, 50, 0, 0.5, linear), 0.75);
   EXPECT_DOUBLE_EQ(scheduled("wsd", 1.0, 40, 50, 0, 0.5, linear), 0.5) << "after the decay: the floor";
+  const WsdOptions late{-1, 10, "linear"};
+  EXPECT_DOUBLE_EQ(scheduled("wsd", 1.0, 40, 50, 4, 0.0, late), 1.0) << "flat as long as the decay leaves it";
+  EXPECT_DOUBLE_EQ(scheduled("wsd", 1.0, 45, 50, 4, 0.0, late), 0.5);
+  EXPECT_DOUBLE_EQ(scheduled("wsd", 1.0, 30, 50, 10, 0.0, {10, -1, "linear"}), 2.0 / 3) << "decays to the end";
   EXPECT_NEAR(scheduled("wsd", 1.0, 6, 50, 0, 0.0, {5, 4, "cosine"}), 0.5 * (1 + std::sqrt(0.5)), 1e-15);
 }
 

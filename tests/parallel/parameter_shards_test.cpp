@@ -6,6 +6,7 @@
 #include <map>
 
 #include "hrm/base/error.h"
+#include "hrm/optim/groups.h"
 #include "hrm/parallel/gathered_state.h"
 #include "parallel/small_model.h"
 #include "support/expect_error.h"
@@ -32,13 +33,17 @@ struct Training : Stateful {
         reducer(set, comm, {.bucket_bytes = 50000, .zero = zero}) {
     optim::ParameterGroup group;
     if (reducer.layout() != nullptr) {
-      shards = std::make_unique<ParameterShards>(set, comm, reducer, 0.9);
+      shards = std::make_unique<ParameterShards>(set, comm, reducer, 0.9, optim::moment_names(optimizer_name));
       group = shards->group(0.1);
     } else {
       average = std::make_unique<optim::Ema>(set, 0.9);
       group = optim::group_of(set, 0.1, average.get());
     }
-    optimizer = optim::make_optimizer({.name = optimizer_name, .average_decay = 0.9}, {group});
+    // Vectors do not decay, wherever a share cuts them.
+    optim::GroupOptions options{.weight_decay = 0.1};
+    options.defaults.decay_vectors = false;
+    optimizer =
+        optim::make_optimizer({.name = optimizer_name, .average_decay = 0.9}, optim::make_groups(set, group, options));
   }
 
   void backward(int64_t sample) {
@@ -95,7 +100,7 @@ class ShardsTest : public testing::TestWithParam<Ranks> {};
 
 // The same gradients and the same clipping: the same bits everywhere, and state that is that of whole parameters.
 TEST_P(ShardsTest, StepsAsOneOptimizer) {
-  for (const std::string name : {"adam_atan2", "adamw"}) {
+  for (const std::string name : {"adam_atan2", "adamw", "lion", "sgd"}) {
     for (const int64_t zero : {1, 2}) {
       test::on_ranks(GetParam(), [&](Comm& comm) {
         Training run(comm, zero, name), whole(comm, 0, name);

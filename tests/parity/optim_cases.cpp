@@ -2,7 +2,9 @@
 
 #include <limits>
 
+#include "hrm/base/error.h"
 #include "hrm/optim/clip.h"
+#include "hrm/optim/muon.h"
 #include "hrm/optim/optimizer.h"
 #include "hrm/optim/schedules.h"
 #include "parity/cases.h"
@@ -59,13 +61,12 @@ void check_grad_clip(const Case& loaded) {
   EXPECT_GT(subcases, 0);
 }
 
-// Which of our optimizers a case is about, from its update rule; empty for those that we do not have yet.
+// Which of our optimizers a case is about, from its update rule; torch's own Muon is checked by itself.
 std::string optimizer_name(const Case& loaded) {
   const std::string text = loaded.json.at("description").get<std::string>();
-  if (text.starts_with("AdamATan2")) return "adam_atan2";
-  if (text.starts_with("AdamW")) return "adamw";
-  for (const char* known : {"Lion", "Muon", "SGD", "torch.optim.Muon"}) {
-    if (text.find(known) != std::string::npos) return "";
+  for (const auto& [begin, name] : {std::pair{"AdamATan2", "adam_atan2"}, std::pair{"AdamW", "adamw"},
+                                    std::pair{"Lion", "lion"}, std::pair{"SGD", "sgd"}, std::pair{"Muon", "muon"}}) {
+    if (text.starts_with(begin)) return name;
   }
   ADD_FAILURE() << "case " << loaded.name << " describes an unknown optimizer: " << text;
   return "";
@@ -79,44 +80,99 @@ class StateTensors : public StateVisitor {
   std::map<std::string, at::Tensor> found;
 };
 
-void check_optimizer(const Case& loaded) {
-  const std::string name = optimizer_name(loaded);
-  if (name.empty()) GTEST_SKIP() << "this optimizer is not due yet";
+optim::OptimizerOptions options_of(const std::string& name, const json& config) {
+  optim::OptimizerOptions options{.name = name};
+  const char* betas = name == "muon" ? "adamw_betas" : "betas";
+  if (config.contains(betas)) {
+    options.beta1 = config.at(betas).at(0);
+    options.beta2 = config.at(betas).at(1);
+  }
+  options.eps = config.value(name == "muon" ? "adamw_eps" : "eps", 1e-8);
+  options.momentum = config.value("momentum", options.momentum);
+  options.adamw_lr_ratio = config.value("adamw_lr_ratio", 1.0);
+  options.muon_precision = "fp32";
+  return options;
+}
+
+// A case's parameters in training.
+struct Trained {
+  Trained(const Case& loaded, const optim::OptimizerOptions& options) {
+    for (const auto& [key, value] : loaded.group("param.")) {
+      params[key] = value.to(device()).clone();
+      grads[key] = at::zeros_like(params[key]);
+      groups.push_back({.names = {key},
+                        .params = {params[key]},
+                        .grads = {grads[key]},
+                        .weight_decay = loaded.json.at("config").at("weight_decay").at(key),
+                        .matrices = options.name == "muon" && value.dim() >= 2});
+    }
+    optimizer = optim::make_optimizer(options, groups);
+  }
+  void step(const Case& loaded, int64_t step) {
+    const auto scalar = [](double value) { return at::scalar_tensor(value, at::device(device()).dtype(at::kFloat)); };
+    for (auto& [key, grad] : grads) grad.copy_(loaded.at("grad." + key).select(0, step));
+    optimizer->step(scalar(loaded.at("in.lr")[step].item<double>()), scalar(1), scalar(0));
+  }
+  // "<moment>.<parameter>" as the cases call it.
+  at::Tensor state(const std::string& moment_and_key) const {
+    StateTensors all;
+    optimizer->visit_state(all);
+    const size_t dot = moment_and_key.find('.');
+    return all.found.at("optim." + moment_and_key.substr(dot + 1) + "." + moment_and_key.substr(0, dot));
+  }
+  std::map<std::string, at::Tensor> params, grads;
+  std::vector<optim::ParameterGroup> groups;
+  std::unique_ptr<optim::Optimizer> optimizer;
+};
+
+// torch.optim.Muon: the float32 iteration against the same in float32, the bfloat16 one by its distance from that.
+void check_torch_muon(const Case& loaded) {
   const json& config = loaded.json.at("config");
+  const Tolerance tolerance{.rtol = 1e-5, .atol = 2e-6};  // as the case says in words
+  for (const std::string scale : {"original", "match_rms_adamw"}) {
+    optim::OptimizerOptions options = options_of("muon", config);
+    options.muon_scale = scale;
+    Trained exact(loaded, options);
+    options.muon_precision = "bf16";
+    Trained low(loaded, options);
+    const int64_t steps = loaded.at("in.lr").numel();
+    for (int64_t step = 0; step < steps; ++step) {
+      exact.step(loaded, step);
+      low.step(loaded, step);
+      for (const auto& [key, param] : exact.params) {
+        const at::Tensor want = loaded.at(scale + ".ref32.param." + key).select(0, step);
+        expect_close(cat(scale, " step ", step + 1, ": ", key), param, want, tolerance);
+        expect_within_twice(cat(scale, " in bfloat16: ", key), low.params.at(key), want,
+                            loaded.json.at("bf16_error_vs_f32").at(scale + "." + key));
+      }
+    }
+    const json& stated = loaded.json.at("tolerance").at("state.momentum");
+    for (const auto& [key, param] : exact.params) {
+      expect_close("momentum " + key, exact.state("momentum." + key), loaded.at(scale + ".out.state.momentum." + key),
+                   {.rtol = stated.at("rtol"), .atol = stated.at("atol")});
+    }
+  }
+}
+
+void check_optimizer(const Case& loaded) {
+  if (loaded.json.at("description").get<std::string>().starts_with("torch.optim.Muon")) return check_torch_muon(loaded);
+  const std::string name = optimizer_name(loaded);
   const json& stated = loaded.json.at("tolerance");
   const Tolerance tolerance{.rtol = stated.at("rtol"), .atol = stated.at("atol")};
-  std::vector<optim::ParameterGroup> groups;
-  std::map<std::string, at::Tensor> params, grads;
-  for (const auto& [key, value] : loaded.group("param.")) {
-    params[key] = value.to(device()).clone();
-    grads[key] = at::zeros_like(params[key]);
-    groups.push_back({.names = {key},
-                      .params = {params[key]},
-                      .grads = {grads[key]},
-                      .weight_decay = config.at("weight_decay").at(key)});
-  }
-  const auto optimizer = optim::make_optimizer({.name = name,
-                                                .beta1 = config.at("betas").at(0),
-                                                .beta2 = config.at("betas").at(1),
-                                                .eps = config.value("eps", 1e-8)},
-                                               groups);
-  const auto scalar = [](double value) { return at::scalar_tensor(value, at::device(device()).dtype(at::kFloat)); };
-  const at::Tensor lr = loaded.at("in.lr");
-  for (int64_t step = 0; step < lr.numel(); ++step) {
-    for (auto& [key, grad] : grads) grad.copy_(loaded.at("grad." + key).select(0, step));
-    optimizer->step(scalar(lr[step].item<double>()), scalar(1), scalar(0));
-    for (const auto& [key, param] : params) {
+  Trained trained(loaded, options_of(name, loaded.json.at("config")));
+  for (int64_t step = 0; step < loaded.at("in.lr").numel(); ++step) {
+    trained.step(loaded, step);
+    for (const auto& [key, param] : trained.params) {
       expect_close("step " + std::to_string(step + 1) + ": " + key, param,
                    loaded.at("out.param." + key).select(0, step), tolerance);
     }
   }
-  StateTensors state;
-  optimizer->visit_state(state);
-  for (const auto& [key, param] : params) {
-    for (const std::string moment : {"exp_avg", "exp_avg_sq"}) {
-      expect_close(moment + " " + key, state.found.at("optim." + key + "." + moment),
-                   loaded.at("out.state." + moment + "." + key), tolerance);
-    }
+  const auto states = loaded.group("out.state.");
+  EXPECT_GE(states.size(), trained.params.size());
+  for (const auto& [key, want] : states) expect_close(key, trained.state(key), want, tolerance);
+  for (const auto& [key, input] : loaded.group("ns.in.")) {
+    expect_close("Newton-Schulz of " + key, optim::newton_schulz(input.to(device()), at::kFloat),
+                 loaded.at("ns.out." + key), tolerance);
   }
 }
 

@@ -156,6 +156,31 @@ TEST(Plan, StateOfTheWeights) {
   EXPECT_EQ(item(plan.memory, "compute copies"), 0);
 }
 
+TEST(Plan, StateOfOtherOptimizers) {
+  PlanInput in = sudoku(384);
+  const auto n = static_cast<double>(in.parameters);
+  in.config.optim.name = "lion";
+  EXPECT_EQ(item(make_plan(in).memory, "optimizer"), 4 * n);
+  EXPECT_EQ(item(make_plan(in).memory, "optimizer's buffers"), 0);
+
+  in.config.optim.name = "muon";
+  const PlanInput muon = make_plan_input(in.config, in.dims, in.gpu);
+  ASSERT_EQ(muon.muon_matrices.size(), 8u * 4) << "the products of eight blocks; heads and embeddings are AdamW's";
+  double matrices = 0;
+  for (const auto& [rows, columns] : muon.muon_matrices) matrices += static_cast<double>(rows * columns);
+  const Plan plan = make_plan(muon);
+  EXPECT_EQ(item(plan.memory, "optimizer"), 4 * matrices + 8 * (n - matrices));
+  // The largest stack holds all gate_up weights; bf16: one buffer in fp32, two in bf16, and two of squares.
+  EXPECT_EQ(item(plan.memory, "optimizer's buffers"), 8.0 * 8 * 3072 * 512 + 4.0 * 8 * 512 * 512);
+  EXPECT_GT(item(plan.time, "Muon's products"), 0);
+  PlanInput exact = muon;
+  exact.config.optim.muon_precision = "fp32";
+  EXPECT_GT(item(make_plan(exact).time, "Muon's products"), 8 * item(plan.time, "Muon's products"));
+
+  in.config.optim.groups = "*mlp*=0:1:adamw";
+  EXPECT_EQ(make_plan_input(in.config, in.dims, in.gpu).muon_matrices.size(), 8u * 2);
+}
+
 // Eight recorded blocks keep 15 times (B, L, D) each: qkv 3, mixed 1, first half's output 1, gate_up 6, activation 3,
 // output 1; and the two modules their input sums.
 TEST(Plan, ActivationsKeptOfHrm) {

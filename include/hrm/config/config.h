@@ -139,31 +139,59 @@ struct OptimConfig {
   double beta1 = 0.9;
   double beta2 = 0.95;
   double eps = 1e-8;
+  double momentum = 0.95;
   double weight_decay = 0.1;
+  std::string groups;
+  std::string muon_scale = "original";
+  std::string muon_precision = "bf16";
+  double adamw_lr = 3e-4;
   double puzzle_emb_lr = 1e-2;
   double puzzle_emb_weight_decay = 0.1;
   double grad_clip = 0;
   std::string schedule = "cosine";
   int64_t warmup_steps = 2000;
+  int64_t wsd_stable_steps = -1;
+  int64_t wsd_decay_steps = -1;
+  std::string wsd_shape = "1-sqrt";
   double min_ratio = 1.0;
   double ema = 0;
 
   template <class F>
   static void describe(F&& f) {
-    f("name", &OptimConfig::name, OneOf{{"adam_atan2", "adamw"}}, "", "optimizer of all dense parameters");
+    f("name", &OptimConfig::name, OneOf{{"adam_atan2", "adamw", "lion", "sgd", "muon"}}, "",
+      "optimizer of all dense parameters; sgd = with Nesterov's momentum and coupled weight decay; muon = of matrices, "
+      "beside adamw for vectors, embeddings and output heads");
     f("lr", &OptimConfig::lr, RealRange{0, 1e3}, "", "learning rate");
-    f("beta1", &OptimConfig::beta1, RealRange{0, 1, false, true}, "", "decay of the first moment");
-    f("beta2", &OptimConfig::beta2, RealRange{0, 1, false, true}, "", "decay of the second moment");
-    f("eps", &OptimConfig::eps, RealRange{0, 1}, "", "epsilon (adamw; adam_atan2 has none)");
-    f("weight_decay", &OptimConfig::weight_decay, RealRange{0, 1e3}, "", "decoupled weight decay");
+    f("beta1", &OptimConfig::beta1, RealRange{0, 1, false, true}, "",
+      "decay of the first moment; lion: its share in the blend whose sign is taken");
+    f("beta2", &OptimConfig::beta2, RealRange{0, 1, false, true}, "",
+      "decay of the second moment; lion: of its only one");
+    f("eps", &OptimConfig::eps, RealRange{0, 1}, "", "epsilon (adamw, also beside muon; no other has one)");
+    f("momentum", &OptimConfig::momentum, RealRange{0, 1, false, true}, "", "momentum of muon and sgd");
+    f("weight_decay", &OptimConfig::weight_decay, RealRange{0, 1e3}, "", "decoupled weight decay (sgd: coupled)");
+    f("groups", &OptimConfig::groups, AnyText{}, "",
+      "parameters with a weight decay, learning rate or optimizer of their own, by name: pattern=decay, "
+      "pattern=decay:factor of the rate, or pattern=decay:factor:adamw (beside muon), with commas between; the first "
+      "pattern that matches counts, e.g. *.bias=0,*embed*=0:0.5");
+    f("muon_scale", &OptimConfig::muon_scale, OneOf{{"original", "match_rms_adamw"}}, "",
+      "size of muon's update: original = sqrt(max(1, rows / columns)); match_rms_adamw = 0.2 sqrt(max(rows, columns)), "
+      "which takes adamw's lr and weight_decay");
+    f("muon_precision", &OptimConfig::muon_precision, OneOf{{"bf16", "fp32"}}, "",
+      "arithmetic of the matrix products of muon's iteration");
+    f("adamw_lr", &OptimConfig::adamw_lr, RealRange{0, 1e3}, "",
+      "learning rate of what adamw updates beside muon; follows the same schedule");
     f("puzzle_emb_lr", &OptimConfig::puzzle_emb_lr, RealRange{0, 1e3}, "",
       "learning rate of the puzzle embeddings (sparse SignSGD)");
     f("puzzle_emb_weight_decay", &OptimConfig::puzzle_emb_weight_decay, RealRange{0, 1e3}, "",
       "decoupled weight decay of the puzzle embeddings");
     f("grad_clip", &OptimConfig::grad_clip, RealRange{0, 1e9}, "", "largest global gradient norm; 0 = no clipping");
     f("schedule", &OptimConfig::schedule, OneOf{{"cosine", "constant", "linear", "wsd"}}, "",
-      "learning rate after the warm-up; wsd = flat half-way, then 1-sqrt decay");
+      "learning rate after the warm-up; wsd = flat, then a decay (wsd_*)");
     f("warmup_steps", &OptimConfig::warmup_steps, IntRange{0}, "steps", "steps of linear warm-up");
+    f("wsd_stable_steps", &OptimConfig::wsd_stable_steps, IntRange{-1}, "steps",
+      "flat steps of wsd after the warm-up; -1 = what the decay leaves, or half of the rest");
+    f("wsd_decay_steps", &OptimConfig::wsd_decay_steps, IntRange{-1}, "steps", "steps of wsd's decay; -1 = the rest");
+    f("wsd_shape", &OptimConfig::wsd_shape, OneOf{{"1-sqrt", "linear", "cosine"}}, "", "how wsd decays");
     f("min_ratio", &OptimConfig::min_ratio, RealRange{0, 1}, "",
       "the learning rate ends at this fraction of lr (cosine, linear, wsd)");
     f("ema", &OptimConfig::ema, RealRange{0, 1, false, true}, "",

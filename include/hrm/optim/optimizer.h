@@ -9,12 +9,13 @@
 
 #include "hrm/nn/parameter.h"
 #include "hrm/optim/ema.h"
+#include "hrm/optim/muon.h"
 #include "hrm/state/registry.h"
 
 namespace hrm::optim {
 
-// Parameters that share a weight decay, and what follows them. names, params and grads have equal length; all float32
-// and contiguous. averages and copies are empty or of the same length, in all groups alike.
+// Parameters that share a weight decay and a rate, and what follows them. names, params and grads have equal length;
+// all float32 and contiguous. averages and copies are empty or of the same length, in all groups alike.
 struct ParameterGroup {
   std::vector<std::string> names;
   std::vector<at::Tensor> params;
@@ -22,10 +23,12 @@ struct ParameterGroup {
   std::vector<at::Tensor> averages = {};  // moving averages of the parameters, float32
   std::vector<at::Tensor> copies = {};    // bfloat16 or float16 copies, or the parameter itself where it has none
   double weight_decay = 0;
-  // Where the optimizer's own state lies, zeroed; empty: it allocates and registers it. Else of the same length, and
-  // registered by who gives it. In all groups alike.
-  std::vector<at::Tensor> exp_avgs = {};
-  std::vector<at::Tensor> exp_avg_sqs = {};
+  // Where the optimizer's own state lies, zeroed: one list for each of moment_names(), each as long as params, and
+  // registered by who gives it. Empty: the optimizer allocates and registers it. In all groups alike.
+  std::vector<std::vector<at::Tensor>> moments = {};
+  double lr_factor = 1;  // of the learning rate
+  // Of muon alone: its iteration updates them; else AdamW does. Their first dimension is rows, the others are columns.
+  bool matrices = false;
 };
 
 // All parameters of a set with their compute copies and, where given, their moving averages.
@@ -44,16 +47,27 @@ class Optimizer : public Stateful {
 };
 
 struct OptimizerOptions {
-  std::string name = "adam_atan2";  // or "adamw"
+  std::string name = "adam_atan2";  // or "adamw", "lion", "sgd", "muon"
   double beta1 = 0.9;
   double beta2 = 0.95;
-  double eps = 1e-8;         // adamw alone
+  double eps = 1e-8;         // of AdamW alone
   double average_decay = 0;  // of the groups' averages
+  double momentum = 0.95;    // of sgd and muon
+  // Of muon alone (hrm/optim/muon.h): "original" or "match_rms_adamw"; "bf16" or "fp32"; the rate of the parameters
+  // that AdamW updates, relative to lr.
+  std::string muon_scale = "original";
+  std::string muon_precision = "bf16";
+  double adamw_lr_ratio = 1;
+  int64_t muon_stack = kMuonStackElements;  // elements of matrices that are iterated together
 };
 
-// Optimizers and their state: "optim.step" (0-dim float32, updates done so far) and for each parameter
-// "optim.<name>.exp_avg" and "optim.<name>.exp_avg_sq" unless they were given, role optimizer. adam_atan2 and adamw:
-// hrm/ops/adam.h. Throws Error(usage) for an unknown name, Error(unexpected) when a group's lists do not fit together.
+// What the state of an optimizer holds for each parameter: "exp_avg" and "exp_avg_sq" of Adam's kind, else "momentum".
+// Of muon: for each matrix. Throws Error(usage) for an unknown name.
+std::vector<std::string> moment_names(const std::string& optimizer);
+
+// Optimizers and their state: "optim.step" (0-dim float32, updates done so far) and "optim.<name>.<moment>" for each
+// parameter and moment unless they were given, role optimizer. The rules: hrm/ops/adam.h, hrm/optim/muon.h. Throws
+// Error(usage) for an unknown name, Error(unexpected) when a group's lists do not fit together.
 std::unique_ptr<Optimizer> make_optimizer(const OptimizerOptions& options, std::vector<ParameterGroup> groups);
 
 }  // namespace hrm::optim

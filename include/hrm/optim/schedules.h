@@ -8,7 +8,7 @@ namespace hrm::optim {
 
 // Warmup-stable-decay: flat, then a decay down to the minimum ratio.
 struct WsdOptions {
-  int64_t stable = -1;           // flat steps after the warm-up; -1 = half of what follows it
+  int64_t stable = -1;           // flat steps after the warm-up; -1 = what `decay` leaves, or half where that is -1
   int64_t decay = -1;            // steps of the decay; -1 = the rest
   std::string shape = "1-sqrt";  // or "linear", "cosine"
 };

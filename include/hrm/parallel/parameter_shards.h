@@ -5,6 +5,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "hrm/nn/parameter.h"
@@ -20,13 +21,16 @@ namespace hrm::parallel {
 // This rank's share of the parameters (GradientReducer::layout()): it has moments and averages of these alone, updates
 // them, and gets the others' from the other ranks. Every rank still holds all masters and compute copies.
 //
-// Registered, each the share of a flat vector, as long on every rank: "optim.*.exp_avg", "optim.*.exp_avg_sq", and with
-// an average "ema.*". GatheredState makes of them what an optimizer and an Ema of whole parameters register.
+// Registered, each the share of a flat vector, as long on every rank: "optim.*.<moment>" for each moment (of Adam's
+// kind "optim.*.exp_avg" and "optim.*.exp_avg_sq"), and with an average "ema.*". GatheredState makes of them what an
+// optimizer and an Ema of whole parameters register.
 class ParameterShards : public Stateful {
  public:
-  // All must outlive this. `average_decay`: of the moving averages, which begin as the masters are; 0: none. Throws
-  // Error(usage) where the model is too small for a share for every rank.
-  ParameterShards(nn::ParameterSet& parameters, Comm& comm, const GradientReducer& reducer, double average_decay);
+  // All must outlive this. `average_decay`: of the moving averages, which begin as the masters are; 0: none. `moments`:
+  // optim::moment_names() of an optimizer whose update looks at one element at a time (not muon: a share is no matrix).
+  // Throws Error(usage) where the model is too small for a share for every rank.
+  ParameterShards(nn::ParameterSet& parameters, Comm& comm, const GradientReducer& reducer, double average_decay,
+                  std::vector<std::string> moments = {"exp_avg", "exp_avg_sq"});
 
   // What an optimizer of this rank works on: parts of parameters, with the gradients in reducer.share().
   optim::ParameterGroup group(double weight_decay) const;
@@ -61,8 +65,10 @@ class ParameterShards : public Stateful {
   const FlatLayout& layout_;
   at::Tensor gradients_;  // the reducer's
   std::vector<Part> parts_;
-  at::Tensor exp_avg_, exp_avg_sq_, average_;  // (layout.share()) float32
-  at::Tensor moved_;                           // (2) float64: what the update ratio is made of
+  std::vector<std::string> moment_names_;
+  std::vector<at::Tensor> moments_;  // as their names, (layout.share()) float32
+  at::Tensor average_;               // (layout.share()) float32
+  at::Tensor moved_;                 // (2) float64: what the update ratio is made of
   std::unique_ptr<optim::Ema> ema_;
 };
 

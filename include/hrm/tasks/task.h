@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "hrm/nn/parameter.h"
+#include "hrm/optim/groups.h"
 #include "hrm/state/registry.h"
 
 namespace hrm::tasks {
@@ -28,6 +29,8 @@ class Task : public Stateful {
  public:
   // Dense parameters: the trainer's optimizer updates them.
   virtual nn::ParameterSet& parameters() = 0;
+  // Which of them do not decay, and which matrices are none of Muon's, unless the configuration says otherwise.
+  virtual optim::GroupDefaults group_defaults() const { return {}; }
 
   // Names of the sums that forward_backward adds up, and how a window of steps is reported from them.
   virtual const std::vector<std::string>& metric_names() const = 0;

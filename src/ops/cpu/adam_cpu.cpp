@@ -18,14 +18,15 @@ constexpr int64_t kRun = 512;     // elements whose squares are added in float32
 
 // What all elements of a tensor share.
 struct Constants {
-  float scale, keep, rate, correction2_sqrt, one_minus_beta1, beta2, one_minus_beta2, eps, one_minus_decay;
+  float scale, keep, decay, rate, correction2_sqrt, beta1, one_minus_beta1, beta2, one_minus_beta2, eps,
+      one_minus_decay;
 };
 
 struct Pointers {
   float* p;
   const float* g;
-  float* m;
-  float* v;
+  float* m;        // or null
+  float* v;        // or null
   float* average;  // or null
 };
 
@@ -57,17 +58,39 @@ template <AdamRule rule>
 HRM_INLINE void update_run(const Constants& c, float* __restrict p, const float* __restrict g, float* __restrict m,
                            float* __restrict v, float* __restrict moved, float* __restrict old, int64_t count) {
   for (int64_t i = 0; i < count; ++i) {
-    const float grad = g[i] * c.scale;
-    const float new_m = m[i] + (grad - m[i]) * c.one_minus_beta1;
-    const float new_v = c.beta2 * v[i] + c.one_minus_beta2 * grad * grad;
-    const float root = __builtin_sqrtf(new_v) / c.correction2_sqrt;
-    const float direction = rule == AdamRule::atan2 ? atan2_of(new_m, root) : new_m / (root + c.eps);
-    const float new_p = p[i] * c.keep - c.rate * direction;
+    float new_p = 0;
+    if constexpr (has_second_moment(rule)) {
+      const float grad = g[i] * c.scale;
+      const float new_m = m[i] + (grad - m[i]) * c.one_minus_beta1;
+      const float new_v = c.beta2 * v[i] + c.one_minus_beta2 * grad * grad;
+      const float root = __builtin_sqrtf(new_v) / c.correction2_sqrt;
+      const float direction = rule == AdamRule::atan2 ? atan2_of(new_m, root) : new_m / (root + c.eps);
+      new_p = p[i] * c.keep - c.rate * direction;
+      m[i] = new_m;
+      v[i] = new_v;
+    } else if constexpr (rule == AdamRule::lion) {
+      const float grad = g[i] * c.scale;
+      const float blend = c.beta1 * m[i] + c.one_minus_beta1 * grad;
+      const float sign = (blend > 0 ? 1.0f : 0.0f) - (blend < 0 ? 1.0f : 0.0f);
+      new_p = p[i] * c.keep - c.rate * sign;
+      m[i] = m[i] + (grad - m[i]) * c.one_minus_beta2;
+    } else if constexpr (rule == AdamRule::sgd) {
+      const float grad = g[i] * c.scale + c.decay * p[i];
+      const float new_m = c.beta1 * m[i] + grad;
+      new_p = p[i] - c.rate * (grad + c.beta1 * new_m);
+      m[i] = new_m;
+    } else if constexpr (rule == AdamRule::muon_direction) {
+      const float grad = g[i] * c.scale;
+      const float new_m = m[i] + (grad - m[i]) * c.one_minus_beta1;
+      new_p = grad + (new_m - grad) * c.beta1;
+      m[i] = new_m;
+    } else {
+      static_assert(rule == AdamRule::muon_apply);
+      new_p = p[i] * c.keep - c.rate * g[i];
+    }
     moved[i] = new_p - p[i];
     old[i] = p[i];
     p[i] = new_p;
-    m[i] = new_m;
-    v[i] = new_v;
   }
 }
 
@@ -95,7 +118,8 @@ HRM_INLINE Moved update_all(const Constants& c, const Pointers& at, int64_t coun
   for (int64_t start = 0; start < count; start += kRun) {
     const int64_t size = std::min(kRun, count - start);
     for (int64_t i = size; i < kRun; ++i) moved[i] = old[i] = 0;
-    update_run<rule>(c, at.p + start, at.g + start, at.m + start, at.v + start, moved, old, size);
+    update_run<rule>(c, at.p + start, at.g + start, has_first_moment(rule) ? at.m + start : nullptr,
+                     has_second_moment(rule) ? at.v + start : nullptr, moved, old, size);
     if (at.average != nullptr) average_run(c.one_minus_decay, at.average + start, at.p + start, size);
     sums.distance += square_sum(moved);
     sums.size += square_sum(old);
@@ -109,6 +133,42 @@ HRM_FOR_EACH_CPU Moved atan2_part(const Constants& c, const Pointers& at, int64_
 
 HRM_FOR_EACH_CPU Moved adamw_part(const Constants& c, const Pointers& at, int64_t count) {
   return update_all<AdamRule::adamw>(c, at, count);
+}
+
+HRM_FOR_EACH_CPU Moved lion_part(const Constants& c, const Pointers& at, int64_t count) {
+  return update_all<AdamRule::lion>(c, at, count);
+}
+
+HRM_FOR_EACH_CPU Moved sgd_part(const Constants& c, const Pointers& at, int64_t count) {
+  return update_all<AdamRule::sgd>(c, at, count);
+}
+
+HRM_FOR_EACH_CPU Moved muon_direction_part(const Constants& c, const Pointers& at, int64_t count) {
+  return update_all<AdamRule::muon_direction>(c, at, count);
+}
+
+HRM_FOR_EACH_CPU Moved muon_apply_part(const Constants& c, const Pointers& at, int64_t count) {
+  return update_all<AdamRule::muon_apply>(c, at, count);
+}
+
+using RunPart = Moved (*)(const Constants&, const Pointers&, int64_t);
+
+RunPart part_of(AdamRule rule) {
+  switch (rule) {
+    case AdamRule::atan2:
+      return &atan2_part;
+    case AdamRule::adamw:
+      return &adamw_part;
+    case AdamRule::lion:
+      return &lion_part;
+    case AdamRule::sgd:
+      return &sgd_part;
+    case AdamRule::muon_direction:
+      return &muon_direction_part;
+    case AdamRule::muon_apply:
+      return &muon_apply_part;
+  }
+  return nullptr;  // check_adam knows all rules
 }
 
 struct Part {
@@ -135,12 +195,16 @@ void adam_(const AdamArgs& args) {
     return;
   }
   const float t = *args.step.mutable_data_ptr<float>() += 1;
-  const float lr = args.lr.item<float>();
+  const float base_lr = args.lr.item<float>();
   Constants shared{};
   shared.scale = args.grad_scale.item<float>();
   // 1 - beta^t, exact where beta^t is close to 1.
-  shared.rate = lr / static_cast<float>(-std::expm1(t * std::log(args.beta1)));
-  shared.correction2_sqrt = static_cast<float>(std::sqrt(-std::expm1(t * std::log(args.beta2))));
+  float correction1 = 1;
+  if (has_second_moment(args.rule)) {
+    correction1 = static_cast<float>(-std::expm1(t * std::log(args.beta1)));
+    shared.correction2_sqrt = static_cast<float>(std::sqrt(-std::expm1(t * std::log(args.beta2))));
+  }
+  shared.beta1 = static_cast<float>(args.beta1);
   shared.one_minus_beta1 = static_cast<float>(1 - args.beta1);
   shared.beta2 = static_cast<float>(args.beta2);
   shared.one_minus_beta2 = static_cast<float>(1 - args.beta2);
@@ -149,18 +213,21 @@ void adam_(const AdamArgs& args) {
 
   const std::vector<Part> parts = parts_of(args.params);
   std::vector<Moved> moved(parts.size());
-  const auto run_part = args.rule == AdamRule::atan2 ? &atan2_part : &adamw_part;
+  const RunPart run_part = part_of(args.rule);
   at::parallel_for(0, static_cast<int64_t>(parts.size()), 1, [&](int64_t begin, int64_t end) {
     for (auto k = static_cast<size_t>(begin); k < static_cast<size_t>(end); ++k) {
       const auto& [i, offset, size] = parts[k];
+      const float lr = base_lr * static_cast<float>(lr_factor(args, i));
       Constants constants = shared;
-      constants.keep = 1 - lr * static_cast<float>(args.weight_decay[i]);
-      const auto data = [offset = offset](const at::Tensor& tensor) {
-        return tensor.mutable_data_ptr<float>() + offset;
+      constants.decay = static_cast<float>(args.weight_decay[i]);
+      constants.keep = 1 - lr * constants.decay;
+      constants.rate = lr / correction1;
+      const auto data = [i = i, offset = offset](at::TensorList list) {
+        return list.empty() ? nullptr : list[i].mutable_data_ptr<float>() + offset;
       };
       moved[k] = run_part(constants,
-                          {data(args.params[i]), args.grads[i].const_data_ptr<float>() + offset, data(args.exp_avgs[i]),
-                           data(args.exp_avg_sqs[i]), args.averages.empty() ? nullptr : data(args.averages[i])},
+                          {data(args.params), args.grads[i].const_data_ptr<float>() + offset, data(args.exp_avgs),
+                           data(args.exp_avg_sqs), data(args.averages)},
                           size);
     }
   });

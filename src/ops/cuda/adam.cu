@@ -8,10 +8,22 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kFinishThreads = 1024;
 
+// A kernel may use constants of the host, but not call its functions.
+template <AdamRule kRule>
+constexpr bool kHasFirst = has_first_moment(kRule);
+template <AdamRule kRule>
+constexpr bool kHasSecond = has_second_moment(kRule);
+
 // What a block needs to know beside its elements.
 struct Constants {
-  float scale, keep, rate, correction2_sqrt, one_minus_beta1, beta2, one_minus_beta2, eps, one_minus_decay;
+  float scale, keep, decay, rate, correction2_sqrt, beta1, one_minus_beta1, beta2, one_minus_beta2, eps,
+      one_minus_decay;
 };
+
+template <typename T>
+__device__ inline T* ahead(T* pointer, int64_t offset) {
+  return pointer == nullptr ? nullptr : pointer + offset;
+}
 
 struct Pointers {
   float* p;
@@ -22,12 +34,7 @@ struct Pointers {
   uint16_t* copy;
 
   __device__ Pointers operator+(int64_t offset) const {
-    return {p + offset,
-            g + offset,
-            m + offset,
-            v + offset,
-            average == nullptr ? nullptr : average + offset,
-            copy == nullptr ? nullptr : copy + offset};
+    return {p + offset, g + offset, ahead(m, offset), ahead(v, offset), ahead(average, offset), ahead(copy, offset)};
   }
 };
 
@@ -36,33 +43,54 @@ struct Moved {
   float distance = 0, size = 0;
 };
 
-template <bool kArctangent>
+// Moments that the rule lacks are not looked at.
+template <AdamRule kRule>
 __device__ inline void update(const Constants& c, float& p, float g, float& m, float& v) {
+  if constexpr (kRule == AdamRule::muon_apply) {
+    p = p * c.keep - c.rate * g;
+    return;
+  }
   g *= c.scale;
-  m += (g - m) * c.one_minus_beta1;
-  v = c.beta2 * v + c.one_minus_beta2 * g * g;
-  const float root = sqrtf(v) / c.correction2_sqrt;
-  p = p * c.keep - c.rate * (kArctangent ? atan2f(m, root) : m / (root + c.eps));
+  if constexpr (kHasSecond<kRule>) {
+    m += (g - m) * c.one_minus_beta1;
+    v = c.beta2 * v + c.one_minus_beta2 * g * g;
+    const float root = sqrtf(v) / c.correction2_sqrt;
+    p = p * c.keep - c.rate * (kRule == AdamRule::atan2 ? atan2f(m, root) : m / (root + c.eps));
+  } else if constexpr (kRule == AdamRule::lion) {
+    // Rounded as the reference does: a fused multiply-add could turn the sign of what cancels.
+    const float blend = __fadd_rn(__fmul_rn(c.beta1, m), __fmul_rn(c.one_minus_beta1, g));
+    const float sign = static_cast<float>(blend > 0) - static_cast<float>(blend < 0);
+    p = p * c.keep - c.rate * sign;
+    m += (g - m) * c.one_minus_beta2;
+  } else if constexpr (kRule == AdamRule::sgd) {
+    g += c.decay * p;
+    m = c.beta1 * m + g;
+    p -= c.rate * (g + c.beta1 * m);
+  } else if constexpr (kRule == AdamRule::muon_direction) {
+    m += (g - m) * c.one_minus_beta1;
+    p = g + (m - g) * c.beta1;
+  }
 }
 
 __device__ inline uint16_t low_bits(float value, bool half) {
   return half ? __half_as_ushort(__float2half_rn(value)) : __bfloat16_as_ushort(__float2bfloat16_rn(value));
 }
 
-template <bool kArctangent, bool kAverage, int N>
+template <AdamRule kRule, bool kAverage, int N>
 __device__ inline void update_range(const Constants& c, const Pointers& at, int64_t size, bool half, Moved& moved) {
   for (int64_t i = int64_t{threadIdx.x} * N; i < size; i += int64_t{kThreads} * N) {
     Pack<float, N> p = load_pack<float, N>(at.p + i);
     const Pack<float, N> g = load_pack<float, N>(at.g + i);
-    Pack<float, N> m = load_pack<float, N>(at.m + i);
-    Pack<float, N> v = load_pack<float, N>(at.v + i);
+    Pack<float, N> m, v;
+    if constexpr (kHasFirst<kRule>) m = load_pack<float, N>(at.m + i);
+    if constexpr (kHasSecond<kRule>) v = load_pack<float, N>(at.v + i);
     Pack<float, N> average;
     if (kAverage) average = load_pack<float, N>(at.average + i);
     Pack<uint16_t, N> low;
 #pragma unroll
     for (int k = 0; k < N; ++k) {
       const float old = p.value[k];
-      update<kArctangent>(c, p.value[k], g.value[k], m.value[k], v.value[k]);
+      update<kRule>(c, p.value[k], g.value[k], m.value[k], v.value[k]);
       const float step = p.value[k] - old;
       moved.distance += step * step;
       moved.size += old * old;
@@ -70,8 +98,8 @@ __device__ inline void update_range(const Constants& c, const Pointers& at, int6
       low.value[k] = low_bits(p.value[k], half);
     }
     store_pack<float, N>(at.p + i, p);
-    store_pack<float, N>(at.m + i, m);
-    store_pack<float, N>(at.v + i, v);
+    if constexpr (kHasFirst<kRule>) store_pack<float, N>(at.m + i, m);
+    if constexpr (kHasSecond<kRule>) store_pack<float, N>(at.v + i, v);
     if (kAverage) store_pack<float, N>(at.average + i, average);
     if (at.copy != nullptr) store_pack<uint16_t, N>(at.copy + i, low);
   }
@@ -84,7 +112,7 @@ __device__ inline bool all_aligned(const Pointers& at) {
   return wide % 16 == 0 && reinterpret_cast<uintptr_t>(at.copy) % 8 == 0;
 }
 
-template <bool kArctangent, bool kAverage>
+template <AdamRule kRule, bool kAverage>
 __global__ void __launch_bounds__(kThreads) step_kernel(const __grid_constant__ AdamParams args) {
   if (*args.skip != 0) return;
   // The last tensor whose first block is not behind this one.
@@ -102,14 +130,19 @@ __global__ void __launch_bounds__(kThreads) step_kernel(const __grid_constant__ 
   const int64_t left = args.size[low] - offset;
   const int64_t size = left < kElementsPerBlock ? left : kElementsPerBlock;
 
-  // 1 - beta^t = -expm1(t log beta): exact where beta^t is close to 1, which a float power is not.
-  const float t = *args.step + 1;
-  const float lr = *args.lr;
+  const float lr = *args.lr * args.lr_factor[low];
   Constants c;
   c.scale = *args.grad_scale;
-  c.keep = 1 - lr * args.weight_decay[low];
-  c.rate = lr / -expm1f(t * args.log_beta1);
-  c.correction2_sqrt = sqrtf(-expm1f(t * args.log_beta2));
+  c.decay = args.weight_decay[low];
+  c.keep = 1 - lr * c.decay;
+  c.rate = lr;
+  if constexpr (kHasSecond<kRule>) {
+    // 1 - beta^t = -expm1(t log beta): exact where beta^t is close to 1, which a float power is not.
+    const float t = *args.step + 1;
+    c.rate = lr / -expm1f(t * args.log_beta1);
+    c.correction2_sqrt = sqrtf(-expm1f(t * args.log_beta2));
+  }
+  c.beta1 = args.beta1;
   c.one_minus_beta1 = args.one_minus_beta1;
   c.beta2 = args.beta2;
   c.one_minus_beta2 = args.one_minus_beta2;
@@ -122,10 +155,10 @@ __global__ void __launch_bounds__(kThreads) step_kernel(const __grid_constant__ 
   Moved moved;
   if (all_aligned(at)) {
     const int64_t whole = size / 4 * 4;
-    update_range<kArctangent, kAverage, 4>(c, at, whole, args.half_copies, moved);
-    update_range<kArctangent, kAverage, 1>(c, at + whole, size - whole, args.half_copies, moved);
+    update_range<kRule, kAverage, 4>(c, at, whole, args.half_copies, moved);
+    update_range<kRule, kAverage, 1>(c, at + whole, size - whole, args.half_copies, moved);
   } else {
-    update_range<kArctangent, kAverage, 1>(c, at, size, args.half_copies, moved);
+    update_range<kRule, kAverage, 1>(c, at, size, args.half_copies, moved);
   }
   if (args.partial != nullptr) {
     const float distance = block_sum<kThreads / 32>(moved.distance);
@@ -166,15 +199,32 @@ __global__ void __launch_bounds__(kFinishThreads) finish_kernel(const AdamFinish
   }
 }
 
+template <AdamRule kRule>
+cudaError_t start(const AdamParams& params, cudaStream_t stream) {
+  const auto blocks = static_cast<unsigned>(params.first_block[params.count]);
+  const auto kernel = params.average[0] != nullptr ? step_kernel<kRule, true> : step_kernel<kRule, false>;
+  kernel<<<blocks, kThreads, 0, stream>>>(params);
+  return cudaGetLastError();
+}
+
 }  // namespace
 
 cudaError_t launch(const AdamParams& params, cudaStream_t stream) {
-  const auto blocks = static_cast<unsigned>(params.first_block[params.count]);
-  const bool average = params.average[0] != nullptr;
-  const auto kernel = params.arctangent ? (average ? step_kernel<true, true> : step_kernel<true, false>)
-                                        : (average ? step_kernel<false, true> : step_kernel<false, false>);
-  kernel<<<blocks, kThreads, 0, stream>>>(params);
-  return cudaGetLastError();
+  switch (params.rule) {
+    case AdamRule::atan2:
+      return start<AdamRule::atan2>(params, stream);
+    case AdamRule::adamw:
+      return start<AdamRule::adamw>(params, stream);
+    case AdamRule::lion:
+      return start<AdamRule::lion>(params, stream);
+    case AdamRule::sgd:
+      return start<AdamRule::sgd>(params, stream);
+    case AdamRule::muon_direction:
+      return start<AdamRule::muon_direction>(params, stream);
+    case AdamRule::muon_apply:
+      return start<AdamRule::muon_apply>(params, stream);
+  }
+  return cudaErrorInvalidValue;
 }
 
 cudaError_t launch(const AdamFinish& params, cudaStream_t stream) {

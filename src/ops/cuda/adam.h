@@ -5,30 +5,34 @@
 
 #include <cstdint>
 
+#include "hrm/ops/adam_rule.h"
+
 namespace hrm::ops::cuda {
 
 // Tensors of one launch. Everything below travels as kernel arguments, of which CUDA allows 4 KiB on every GPU.
-constexpr int kMaxTensors = 60;
+constexpr int kMaxTensors = 56;
 constexpr int64_t kElementsPerBlock = 2048;
 
 struct AdamParams {
   float* param[kMaxTensors];
   const float* grad[kMaxTensors];
-  float* exp_avg[kMaxTensors];
-  float* exp_avg_sq[kMaxTensors];
+  float* exp_avg[kMaxTensors];           // null where the rule has none
+  float* exp_avg_sq[kMaxTensors];        // the same
   float* average[kMaxTensors];           // null: none; all or none
   uint16_t* copy[kMaxTensors];           // bfloat16 or float16; null: none
   int64_t size[kMaxTensors];             // elements
   int32_t first_block[kMaxTensors + 1];  // block b works on the tensor i with first_block[i] <= b < first_block[i + 1]
   float weight_decay[kMaxTensors];
+  float lr_factor[kMaxTensors];
   const float* step;  // updates done before this one
   const float* lr;
   const float* grad_scale;
   const float* skip;  // non-zero: do nothing
   double2* partial;   // a block's sums of (new - old)^2 and old^2, or null
   int32_t count;      // tensors
-  bool arctangent;    // AdamATan2, else AdamW
-  bool half_copies;   // float16, else bfloat16
+  AdamRule rule;
+  bool half_copies;  // float16, else bfloat16
+  float beta1;
   float one_minus_beta1;
   float beta2;
   float one_minus_beta2;

@@ -31,6 +31,9 @@ size_t fill(const AdamArgs& args, size_t next, cuda::AdamParams& out) {
                 args.params[next].sizes(), " is larger than the kernel's 32-bit block index allows");
     if (last_block > std::numeric_limits<int32_t>::max()) break;
     const int i = out.count;
+    const auto optional = [next](at::TensorList list) {
+      return list.empty() ? nullptr : list[next].mutable_data_ptr<float>();
+    };
     const bool copied = has_copy(args, next);
     const bool half = copied && args.copies[next].scalar_type() == at::kHalf;
     // A launch has one kind of copies; a model has, too.
@@ -39,13 +42,14 @@ size_t fill(const AdamArgs& args, size_t next, cuda::AdamParams& out) {
     ++out.count;
     out.param[i] = args.params[next].mutable_data_ptr<float>();
     out.grad[i] = args.grads[next].const_data_ptr<float>();
-    out.exp_avg[i] = args.exp_avgs[next].mutable_data_ptr<float>();
-    out.exp_avg_sq[i] = args.exp_avg_sqs[next].mutable_data_ptr<float>();
-    out.average[i] = args.averages.empty() ? nullptr : args.averages[next].mutable_data_ptr<float>();
+    out.exp_avg[i] = optional(args.exp_avgs);
+    out.exp_avg_sq[i] = optional(args.exp_avg_sqs);
+    out.average[i] = optional(args.averages);
     out.copy[i] = copied ? static_cast<uint16_t*>(args.copies[next].mutable_data_ptr()) : nullptr;
     out.size[i] = size;
     out.first_block[i + 1] = static_cast<int32_t>(last_block);
     out.weight_decay[i] = static_cast<float>(args.weight_decay[next]);
+    out.lr_factor[i] = static_cast<float>(lr_factor(args, next));
   }
   return next;
 }
@@ -71,11 +75,12 @@ void adam_cuda(const AdamArgs& args) {
   }
 
   cuda::AdamParams params{};
-  params.arctangent = args.rule == AdamRule::atan2;
+  params.rule = args.rule;
   params.step = args.step.const_data_ptr<float>();
   params.lr = args.lr.const_data_ptr<float>();
   params.grad_scale = args.grad_scale.const_data_ptr<float>();
   params.skip = args.skip.const_data_ptr<float>();
+  params.beta1 = static_cast<float>(args.beta1);
   params.one_minus_beta1 = static_cast<float>(1 - args.beta1);
   params.beta2 = static_cast<float>(args.beta2);
   params.one_minus_beta2 = static_cast<float>(1 - args.beta2);

@@ -4,6 +4,51 @@
 #include "ops/adam_impl.h"
 
 namespace hrm::ops::reference {
+namespace {
+
+// What Adam's bias corrections make of the step.
+struct Corrections {
+  at::Tensor first, second_sqrt;  // 1 - beta1^t, sqrt(1 - beta2^t)
+};
+
+struct NewValues {
+  at::Tensor p, m, v;  // moments that the rule lacks are undefined
+};
+
+NewValues adam_values(const AdamArgs& args, size_t i, const at::Tensor& lr, const Corrections& corrections) {
+  const at::Tensor& p = args.params[i];
+  const at::Tensor g = args.grads[i] * args.grad_scale;
+  const at::Tensor m = at::lerp(args.exp_avgs[i], g, 1 - args.beta1);
+  const at::Tensor v = args.exp_avg_sqs[i] * args.beta2 + g * g * (1 - args.beta2);
+  const at::Tensor root = v.sqrt() / corrections.second_sqrt;
+  const at::Tensor direction = args.rule == AdamRule::atan2 ? at::atan2(m, root) : m / (root + args.eps);
+  return {p * (1 - lr * args.weight_decay[i]) - lr / corrections.first * direction, m, v};
+}
+
+NewValues new_values(const AdamArgs& args, size_t i, const Corrections& corrections) {
+  const at::Tensor lr = args.lr * lr_factor(args, i);
+  if (has_second_moment(args.rule)) return adam_values(args, i, lr, corrections);
+  const at::Tensor& p = args.params[i];
+  const double wd = args.weight_decay[i];
+  const at::Tensor decayed = p * (1 - lr * wd);
+  if (args.rule == AdamRule::muon_apply) return {decayed - lr * args.grads[i], {}, {}};
+
+  const at::Tensor g = args.grads[i] * args.grad_scale;
+  const at::Tensor& m = args.exp_avgs[i];
+  if (args.rule == AdamRule::lion) {
+    const at::Tensor blend = m * args.beta1 + g * (1 - args.beta1);
+    return {decayed - lr * blend.sign(), at::lerp(m, g, 1 - args.beta2), {}};
+  }
+  if (args.rule == AdamRule::sgd) {
+    const at::Tensor d = g + p * wd;
+    const at::Tensor new_m = m * args.beta1 + d;
+    return {p - lr * (d + new_m * args.beta1), new_m, {}};
+  }
+  const at::Tensor new_m = at::lerp(m, g, 1 - args.beta1);  // muon_direction
+  return {at::lerp(g, new_m, args.beta1), new_m, {}};
+}
+
+}  // namespace
 
 void adam_(const AdamArgs& args) {
   const at::NoGradGuard no_grad;
@@ -15,8 +60,8 @@ void adam_(const AdamArgs& args) {
   };
   assign(args.step, args.step + 1);
   const at::Tensor t = args.step.to(at::kDouble);
-  const at::Tensor rate = args.lr / (1 - at::pow(args.beta1, t)).to(at::kFloat);
-  const at::Tensor correction2_sqrt = at::sqrt(1 - at::pow(args.beta2, t)).to(at::kFloat);
+  const Corrections corrections{(1 - at::pow(args.beta1, t)).to(at::kFloat),
+                                at::sqrt(1 - at::pow(args.beta2, t)).to(at::kFloat)};
   const auto squares = [](const at::Tensor& values) {
     const at::Tensor norm = at::linalg_vector_norm(values, 2, std::nullopt, /*keepdim=*/false, at::kDouble);
     return norm * norm;
@@ -24,22 +69,14 @@ void adam_(const AdamArgs& args) {
   at::Tensor moved = at::zeros({}, args.step.options().dtype(at::kDouble)), size = moved;
   for (size_t i = 0; i < args.params.size(); ++i) {
     const at::Tensor& p = args.params[i];
-    const at::Tensor& m = args.exp_avgs[i];
-    const at::Tensor& v = args.exp_avg_sqs[i];
-    const at::Tensor g = args.grads[i] * args.grad_scale;
-    const at::Tensor new_m = at::lerp(m, g, 1 - args.beta1);
-    const at::Tensor new_v = v * args.beta2 + g * g * (1 - args.beta2);
-    const at::Tensor decayed = p * (1 - args.lr * args.weight_decay[i]);
-    const at::Tensor root = new_v.sqrt() / correction2_sqrt;
-    const at::Tensor direction = args.rule == AdamRule::atan2 ? at::atan2(new_m, root) : new_m / (root + args.eps);
-    const at::Tensor new_p = decayed - rate * direction;
+    const auto [new_p, new_m, new_v] = new_values(args, i, corrections);
     if (args.update_ratio.defined()) {
       moved = moved + squares(new_p - p);
       size = size + squares(p);
     }
     assign(p, new_p);
-    assign(m, new_m);
-    assign(v, new_v);
+    if (new_m.defined()) assign(args.exp_avgs[i], new_m);
+    if (new_v.defined()) assign(args.exp_avg_sqs[i], new_v);
     if (!args.averages.empty()) {
       const at::Tensor& average = args.averages[i];
       assign(average, at::lerp(average, new_p, 1 - args.average_decay));

@@ -1,0 +1,40 @@
+#pragma once
+// Muon and the AdamW beside it. The equations: hrm/optim/muon.h.
+
+#include "hrm/optim/muon.h"
+#include "optim/elementwise.h"
+
+namespace hrm::optim {
+
+class Muon final : public Optimizer {
+ public:
+  Muon(const OptimizerOptions& options, const std::vector<ParameterGroup>& groups);
+  void step(const at::Tensor& lr, const at::Tensor& grad_scale, const at::Tensor& skip,
+            const at::Tensor& update_ratio) override;
+  void visit_state(StateVisitor& visitor) override;
+
+ private:
+  // Matrices of one shape that are iterated together, and where.
+  struct Stack {
+    std::vector<at::Tensor> params, grads, momenta, averages, copies;
+    std::vector<double> weight_decay, lr_factor;
+    double scale = 1;
+    NewtonSchulzBuffers buffers;
+    std::vector<at::Tensor> directions;  // views of the buffer, shaped as the parameters
+  };
+  void make_stacks(const FlatGroups& all);
+  void make_buffers(at::Device device);
+  void step_stack(const Stack& stack, const at::Tensor& counter, const at::Tensor& lr, const at::Tensor& grad_scale,
+                  const at::Tensor& skip, const at::Tensor& squares);
+
+  OptimizerOptions options_;
+  std::unique_ptr<Elementwise> others_;  // null: all parameters are matrices
+  std::vector<std::string> names_;       // of the matrices
+  std::vector<at::Tensor> momenta_;      // theirs
+  std::vector<Stack> stacks_;
+  at::Tensor step_;       // 0-dim float32: updates done; registered where there are no others, which count themselves
+  at::Tensor uncounted_;  // 0-dim float32: what the ops count that are parts of a step
+  at::Tensor squares_;    // (stacks and others, 2) float64: what the update ratio is made of
+};
+
+}  // namespace hrm::optim
