@@ -55,9 +55,9 @@ class AddedTokenFinder {
   static size_t space_before(std::string_view text, size_t end);
   static size_t space_after(std::string_view text, size_t begin);
 
-  std::vector<Node> nodes_;           // a trie of bytes; the first is its root
-  std::array<bool, 256> begins_{};    // whether a token begins with this byte
-  int only_ = -1;                     // the byte, where all begin with one
+  std::vector<Node> nodes_;         // a trie of bytes; the first is its root
+  std::array<bool, 256> begins_{};  // whether a token begins with this byte
+  int only_ = -1;                   // the byte, where all begin with one
   bool empty_ = true;
 };
 

@@ -136,8 +136,8 @@ void BpeEncoder::grow() {
     if (slot.count == 0) continue;
     const bool is_long = slot.key.high >> 63 != 0;
     const size_t size = is_long ? (slot.key.high >> 32) & 0xFF : 1;
-    const std::string_view word = is_long ? std::string_view(texts_).substr(static_cast<uint32_t>(slot.key.high), size)
-                                          : std::string_view();
+    const std::string_view word =
+        is_long ? std::string_view(texts_).substr(static_cast<uint32_t>(slot.key.high), size) : std::string_view();
     slot_of(slot.key, word) = slot;
   }
 }
@@ -202,7 +202,8 @@ void BpeEncoder::merge_long(std::string_view word, std::vector<int32_t>& out) {
   };
   std::vector<Symbol> list(size);
   for (uint32_t i = 0; i < size; ++i) {
-    list[i] = {model_.id_of_byte(static_cast<unsigned char>(word[i])), i == 0 ? kNone : i - 1, i + 1 == size ? kNone : i + 1};
+    list[i] = {model_.id_of_byte(static_cast<unsigned char>(word[i])), i == 0 ? kNone : i - 1,
+               i + 1 == size ? kNone : i + 1};
   }
   // The lowest rank first, and of equal ones the leftmost. Entries that no longer hold are found out when they come up:
   // ranks and pairs belong together.

@@ -69,7 +69,7 @@ class BpeEncoder {
   static constexpr uint32_t kInside = 3;
   struct Slot {
     Key key;
-    uint32_t count = 0;  // of ids; 0: free
+    uint32_t count = 0;                  // of ids; 0: free
     std::array<int32_t, kInside> ids{};  // where they are more: [0] is their place in ids_
   };
 

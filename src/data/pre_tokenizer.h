@@ -16,7 +16,8 @@ namespace hrm::data {
 
 class PreTokenizer {
  public:
-  // Throws Error(code) for a pattern that is not understood. `only_regex`: none of the hand-written scanners, for tests.
+  // Throws Error(code) for a pattern that is not understood. `only_regex`: none of the hand-written scanners, for
+  // tests.
   PreTokenizer(const std::vector<PreTokenizerStep>& steps, const std::string& origin, ExitCode code,
                bool only_regex = false);
 
@@ -61,8 +62,8 @@ class PreTokenizer {
     WordScanner scanner = nullptr;
     std::optional<RegexSplitter> splitter;
   };
-  std::vector<Step> steps_;                // those that do something
-  WordScanner only_scanner_ = nullptr;     // where that is all there is to do
+  std::vector<Step> steps_;             // those that do something
+  WordScanner only_scanner_ = nullptr;  // where that is all there is to do
 };
 
 }  // namespace hrm::data

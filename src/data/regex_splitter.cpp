@@ -57,7 +57,8 @@ class Translator {
     const char c = pattern_[at_ + 1];
     if (c == 'p' || c == 'P') {
       const size_t close = pattern_.find('}', at_);
-      if (at_ + 2 >= pattern_.size() || pattern_[at_ + 2] != '{' || close == pattern_.npos || pattern_[at_ + 3] == '^') {
+      if (at_ + 2 >= pattern_.size() || pattern_[at_ + 2] != '{' || close == pattern_.npos ||
+          pattern_[at_ + 3] == '^') {
         refuse(std::string(pattern_.substr(at_, 4)));
       }
       out_ += pattern_.substr(at_, close + 1 - at_);
@@ -99,7 +100,8 @@ class Translator {
         return;
       }
       // To Oniguruma these are an empty class, a class inside a class, and an intersection.
-      if (c == ']' || c == '[' || pattern_.substr(at_, 2) == "&&") refuse(std::string(pattern_.substr(begin, at_ + 2 - begin)));
+      if (c == ']' || c == '[' || pattern_.substr(at_, 2) == "&&")
+        refuse(std::string(pattern_.substr(begin, at_ + 2 - begin)));
       if (c == '\\') {
         escape(/*in_class=*/true);
       } else {

@@ -41,9 +41,23 @@ struct Tokenizer::State {
   struct Token {
     std::string text;   // as in tokenizer.json
     std::string bytes;  // what it stands for
-    bool there = false, special = false;
+    bool special = false;
   };
-  std::vector<Token> tokens;  // by id
+  // Null for an id that is no token's.
+  const Token* find(int32_t id) const {
+    const bool known = id >= 0 && static_cast<size_t>(id) < places.size() && places[static_cast<size_t>(id)] >= 0;
+    return known ? &tokens[static_cast<size_t>(places[static_cast<size_t>(id)])] : nullptr;
+  }
+
+  const Token& at(int32_t id) const {
+    const Token* token = find(id);
+    require(token != nullptr, ExitCode::data, "the tokenizer has no token with the id ", id, " (its ids go to ",
+            places.size() - 1, ")");
+    return *token;
+  }
+
+  std::vector<Token> tokens;
+  std::vector<int32_t> places;  // in tokens, by id; -1: none. A file may give its last token a very large id
   std::unordered_map<std::string_view, int32_t> ids;
   std::string digest;
 
@@ -60,22 +74,21 @@ Tokenizer::State::State(TokenizerJson from, const std::string& origin, ExitCode 
   int32_t largest = 0;
   for (const VocabularyEntry& entry : json.vocabulary) largest = std::max(largest, entry.id);
   for (const AddedToken& token : json.added_tokens) largest = std::max(largest, token.id);
-  tokens.resize(static_cast<size_t>(largest) + 1);
+  places.resize(static_cast<size_t>(largest) + 1, -1);
+  tokens.reserve(json.vocabulary.size() + json.added_tokens.size());  // `ids` has views of them
   const auto add = [&](int32_t id, const std::string& text, bool special) {
-    Token& token = tokens[static_cast<size_t>(id)];
-    token.text = text;
+    places[static_cast<size_t>(id)] = static_cast<int32_t>(tokens.size());
     // As the library's ByteLevel decoder: a token with a character that is none of the alphabet is taken as it stands.
-    token.bytes = byte_level_bytes(text).value_or(text);
-    token.there = true;
-    token.special = special;
-    ids.emplace(token.text, id);
+    tokens.push_back({text, byte_level_bytes(text).value_or(text), special});
+    ids.emplace(tokens.back().text, id);
   };
   for (const VocabularyEntry& entry : json.vocabulary) add(entry.id, entry.token, false);
   for (const AddedToken& token : json.added_tokens) {
-    if (tokens[static_cast<size_t>(token.id)].there) {
-      tokens[static_cast<size_t>(token.id)].special = token.special;
-    } else {
+    const int32_t place = places[static_cast<size_t>(token.id)];
+    if (place < 0) {
       add(token.id, token.content, token.special);
+    } else {
+      tokens[static_cast<size_t>(place)].special = token.special;
     }
   }
   digest = digest_hex(as_bytes(tokenizer_json_text(json)));
@@ -104,9 +117,8 @@ void Tokenizer::State::encode(Worker& worker, std::string_view text, std::vector
   require(valid == text.size(), ExitCode::data, "the text is no UTF-8 at byte ", valid, " of ", text.size());
   const auto add_token = [&](int32_t id) { out.push_back(id); };
   const auto add_words = [&](std::string_view part) {
-    worker.pre_tokenizer.words(part, [&](std::string_view word, const char* readable) {
-      worker.bpe.encode(word, readable, out);
-    });
+    worker.pre_tokenizer.words(
+        part, [&](std::string_view word, const char* readable) { worker.bpe.encode(word, readable, out); });
   };
   const auto add_text = [&](std::string_view part) {
     if (json.nfc && normalize_nfc(part, worker.normalized)) part = worker.normalized;
@@ -184,20 +196,19 @@ std::vector<std::vector<int32_t>> Tokenizer::encode_batch(std::span<const std::s
 std::string Tokenizer::decode(std::span<const int32_t> ids, bool skip_special) const {
   std::string bytes, text;
   for (const int32_t id : ids) {
-    const std::string_view part = bytes_of(id);
-    if (!skip_special || !is_special(id)) bytes += part;
+    const State::Token& token = state_->at(id);
+    if (!skip_special || !token.special) bytes += token.bytes;
   }
   append_utf8_lossy(bytes, /*complete=*/true, text);
   return text;
 }
 
 std::string_view Tokenizer::bytes_of(int32_t id) const {
-  token_of(id);
-  return state_->tokens[static_cast<size_t>(id)].bytes;
+  return state_->at(id).bytes;
 }
 
 int32_t Tokenizer::vocab_size() const {
-  return static_cast<int32_t>(state_->tokens.size());
+  return static_cast<int32_t>(state_->places.size());
 }
 
 std::optional<int32_t> Tokenizer::id_of(std::string_view token) const {
@@ -206,13 +217,12 @@ std::optional<int32_t> Tokenizer::id_of(std::string_view token) const {
 }
 
 const std::string& Tokenizer::token_of(int32_t id) const {
-  const bool there = id >= 0 && id < vocab_size() && state_->tokens[static_cast<size_t>(id)].there;
-  require(there, ExitCode::data, "the tokenizer has no token with the id ", id, " (its ids go to ", vocab_size() - 1, ")");
-  return state_->tokens[static_cast<size_t>(id)].text;
+  return state_->at(id).text;
 }
 
 bool Tokenizer::is_special(int32_t id) const {
-  return id >= 0 && id < vocab_size() && state_->tokens[static_cast<size_t>(id)].special;
+  const State::Token* token = state_->find(id);
+  return token != nullptr && token->special;
 }
 
 const std::string& Tokenizer::digest() const {

@@ -50,9 +50,9 @@ uint8_t classes_of(char32_t c, utf8proc_category_t category) {
 // The canonical decomposition in full, sorted; at most four characters of Unicode have that many.
 size_t decompose(char32_t c, utf8proc_int32_t* out, size_t room) {
   int last_class = 0;
-  const auto got = utf8proc_decompose_char(static_cast<utf8proc_int32_t>(c), out, static_cast<utf8proc_ssize_t>(room),
-                                           static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_DECOMPOSE),
-                                           &last_class);
+  const auto got =
+      utf8proc_decompose_char(static_cast<utf8proc_int32_t>(c), out, static_cast<utf8proc_ssize_t>(room),
+                              static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_DECOMPOSE), &last_class);
   require(got >= 1 && static_cast<size_t>(got) <= room, ExitCode::unexpected, "utf8proc decomposes U+",
           static_cast<uint32_t>(c), " into ", got, " characters");
   return static_cast<size_t>(got);
@@ -88,25 +88,28 @@ void normalize_part(std::string_view part, std::vector<utf8proc_int32_t>& codes,
     }
     size_t end = begin + 1;
     while (end < codes.size() && combining_class(codes[end]) != 0) ++end;
-    std::stable_sort(codes.begin() + static_cast<std::ptrdiff_t>(begin), codes.begin() + static_cast<std::ptrdiff_t>(end),
+    std::stable_sort(codes.begin() + static_cast<std::ptrdiff_t>(begin),
+                     codes.begin() + static_cast<std::ptrdiff_t>(end),
                      [](auto a, auto b) { return combining_class(a) < combining_class(b); });
     begin = end;
   }
-  const auto length =
-      utf8proc_normalize_utf32(codes.data(), static_cast<utf8proc_ssize_t>(codes.size()),
-                               static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE));
+  const auto length = utf8proc_normalize_utf32(codes.data(), static_cast<utf8proc_ssize_t>(codes.size()),
+                                               static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE));
   require(length >= 0, ExitCode::unexpected, "utf8proc: ", utf8proc_errmsg(length));
   for (utf8proc_ssize_t i = 0; i < length; ++i) append_utf8(static_cast<char32_t>(codes[static_cast<size_t>(i)]), out);
 }
 
-// Length of the well-formed character at the beginning. 0: `bad` tells how many bytes are a maximal part of one, at least
-// 1, and `cut` whether it is only the end that is missing.
+// Length of the well-formed character at the beginning. 0: `bad` tells how many bytes are a maximal part of one, at
+// least 1, and `cut` whether it is only the end that is missing.
 unsigned well_formed(const unsigned char* at, size_t left, unsigned& bad, bool& cut) {
   bad = 1;
   cut = false;
   const unsigned first = at[0];
   if (first < 0x80) return 1;
-  const unsigned length = first >= 0xC2 && first <= 0xDF ? 2 : first >= 0xE0 && first <= 0xEF ? 3 : first >= 0xF0 && first <= 0xF4 ? 4 : 0;
+  const unsigned length = first >= 0xC2 && first <= 0xDF   ? 2
+                          : first >= 0xE0 && first <= 0xEF ? 3
+                          : first >= 0xF0 && first <= 0xF4 ? 4
+                                                           : 0;
   if (length == 0) return 0;
   // The second byte has a range of its own: no overlong forms, no surrogates, nothing above U+10FFFF.
   const unsigned low = first == 0xE0 ? 0xA0 : first == 0xF0 ? 0x90 : 0x80;
@@ -165,7 +168,8 @@ UnicodeTable::UnicodeTable() {
   std::map<std::vector<uint8_t>, uint16_t> known;
   for (size_t block = 0; block < index_.size(); ++block) {
     const auto begin = all.begin() + static_cast<std::ptrdiff_t>(block << 8);
-    const auto [at, fresh] = known.emplace(std::vector<uint8_t>(begin, begin + 256), static_cast<uint16_t>(known.size()));
+    const auto [at, fresh] =
+        known.emplace(std::vector<uint8_t>(begin, begin + 256), static_cast<uint16_t>(known.size()));
     if (fresh) blocks_.insert(blocks_.end(), begin, begin + 256);
     index_[block] = at->second;
   }

@@ -64,8 +64,8 @@ inline Character character_before(const char* end) {
 // were taken.
 size_t append_utf8_lossy(std::string_view bytes, bool complete, std::string& out);
 
-// Normalization form C of well-formed UTF-8 (Unicode, section 3.11). True: `out` holds it; false: the text is in that form
-// already, and `out` is left as it was. Linear in the length of the text, but for sorting runs of marks.
+// Normalization form C of well-formed UTF-8 (Unicode, section 3.11). True: `out` holds it; false: the text is in that
+// form already, and `out` is left as it was. Linear in the length of the text, but for sorting runs of marks.
 bool normalize_nfc(std::string_view text, std::string& out);
 
 }  // namespace hrm::data

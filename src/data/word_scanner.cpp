@@ -52,20 +52,21 @@ inline char lower(char c) {
   return c >= 'A' && c <= 'Z' ? static_cast<char>(c + ('a' - 'A')) : c;
 }
 
-// 's, 't, 're, 've, 'm, 'll, 'd at an apostrophe; null where there is none of them. Without regard to case also with U+017F,
-// which is an s in another shape.
+// 's, 't, 're, 've, 'm, 'll, 'd at an apostrophe; null where there is none of them. Without regard to case also with
+// U+017F, which is an s in another shape.
 template <bool kAnyCase>
 const char* contraction(const char* at, const char* end) {
   const auto letter = [&](int i) { return at + i >= end ? '\0' : kAnyCase ? lower(at[i]) : at[i]; };
   const char first = letter(1), second = letter(2);
   if (first == 's' || first == 't' || first == 'm' || first == 'd') return at + 2;
-  if ((first == 'r' && second == 'e') || (first == 'v' && second == 'e') || (first == 'l' && second == 'l')) return at + 3;
+  if ((first == 'r' && second == 'e') || (first == 'v' && second == 'e') || (first == 'l' && second == 'l'))
+    return at + 3;
   if (kAnyCase && first == '\xC5' && second == '\xBF') return at + 3;
   return nullptr;
 }
 
-// \s+(?!\S)|\s+ at white space that ends at `run_end`: all of it at the end of the text; else the last character stays for
-// what follows, unless it is the only one.
+// \s+(?!\S)|\s+ at white space that ends at `run_end`: all of it at the end of the text; else the last character stays
+// for what follows, unless it is the only one.
 inline const char* white_space(const char* first_end, const char* run_end, const char* end) {
   if (run_end == end || run_end == first_end) return run_end;
   do --run_end;

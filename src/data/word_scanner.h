@@ -15,8 +15,8 @@ inline constexpr std::string_view kQwenPattern =
 inline constexpr std::string_view kLlama3Pattern =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 
-// Where the word that begins at `at` ends; at < end, well-formed UTF-8. Each of these patterns matches everywhere, so the
-// words are the whole text.
+// Where the word that begins at `at` ends; at < end, well-formed UTF-8. Each of these patterns matches everywhere, so
+// the words are the whole text.
 using WordScanner = const char* (*)(const char* at, const char* end);
 
 // The scanner of a pattern; null for any other pattern than those above.

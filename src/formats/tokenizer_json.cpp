@@ -69,9 +69,7 @@ struct Node {
   }
   bool flag_or(const char* key, bool otherwise) const { return has(key) ? at(key).flag() : otherwise; }
   // What must not be there: null, or absent.
-  void absent(const char* key, const char* why) const {
-    check(!has(key), "'", key, "' is set; ", why);
-  }
+  void absent(const char* key, const char* why) const { check(!has(key), "'", key, "' is set; ", why); }
 };
 
 class Parser {
@@ -232,9 +230,11 @@ class Parser {
     } else if (type == "Sequence" && depth < kTokenizerDepth) {
       node.object({"type", "normalizers"});
       const Node list = node.at("normalizers");
-      for (size_t i = 0, count = list.array(kTokenizerMostSteps); i < count; ++i) read_normalizer(list.at(i), depth + 1);
+      for (size_t i = 0, count = list.array(kTokenizerMostSteps); i < count; ++i)
+        read_normalizer(list.at(i), depth + 1);
     } else {
-      node.refuse("the normalizer '", printable_start(type), "' is not known to this program; it knows NFC, also in a Sequence");
+      node.refuse("the normalizer '", printable_start(type),
+                  "' is not known to this program; it knows NFC, also in a Sequence");
     }
   }
 
@@ -341,7 +341,8 @@ class Parser {
     node.check(node.at("id").text(kTokenizerLongestToken) == piece.token, "has another 'id' than its key");
     const Node ids = node.at("ids"), tokens = node.at("tokens");
     const size_t count = ids.array(kTokenizerMostPieces);
-    node.check(count >= 1 && tokens.array(kTokenizerMostPieces) == count, "needs as many 'ids' as 'tokens', at least one");
+    node.check(count >= 1 && tokens.array(kTokenizerMostPieces) == count,
+               "needs as many 'ids' as 'tokens', at least one");
     for (size_t i = 0; i < count; ++i) {
       piece.ids.push_back(ids.at(i).id());
       piece.tokens.push_back(tokens.at(i).text(kTokenizerLongestToken));

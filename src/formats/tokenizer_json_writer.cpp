@@ -10,10 +10,8 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 Json byte_level(bool add_prefix_space, bool use_regex) {
-  return {{"type", "ByteLevel"},
-          {"add_prefix_space", add_prefix_space},
-          {"trim_offsets", false},
-          {"use_regex", use_regex}};
+  return {
+      {"type", "ByteLevel"}, {"add_prefix_space", add_prefix_space}, {"trim_offsets", false}, {"use_regex", use_regex}};
 }
 
 Json added_tokens(const TokenizerJson& tokenizer) {
@@ -36,10 +34,8 @@ Json pre_tokenizer(const TokenizerJson& tokenizer) {
     if (step.kind == PreTokenizerStep::Kind::byte_level) {
       steps.push_back(byte_level(step.add_prefix_space, step.use_regex));
     } else {
-      steps.push_back({{"type", "Split"},
-                       {"pattern", {{"Regex", step.pattern}}},
-                       {"behavior", "Isolated"},
-                       {"invert", false}});
+      steps.push_back(
+          {{"type", "Split"}, {"pattern", {{"Regex", step.pattern}}}, {"behavior", "Isolated"}, {"invert", false}});
     }
   }
   if (steps.size() == 1) return steps[0];

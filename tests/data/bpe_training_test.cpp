@@ -80,7 +80,10 @@ std::string random_text(CounterRng& rng, uint32_t letters, uint32_t length) {
   std::string text;
   for (uint32_t i = 0; i < length; ++i) {
     const uint32_t what = rng.below(letters + 2);
-    text += what < letters ? std::string(1, static_cast<char>('a' + what)) : what == letters ? " " : i % 7 ? "\u00e9" : "\n";
+    text += what < letters    ? std::string(1, static_cast<char>('a' + what))
+            : what == letters ? " "
+            : i % 7           ? "\u00e9"
+                              : "\n";
   }
   return text;
 }
@@ -137,7 +140,8 @@ TEST(BpeTraining, WhatIsTrainedEncodesAndIsReadAgain) {
 TEST(BpeTraining, ThreadsAndPiecesChangeNothing) {
   CounterRng rng(23, Stream::generate, 0);
   std::string text;
-  while (text.size() < (size_t{5} << 20) / 2) text += random_text(rng, 20, 100) + ".\nand " + random_text(rng, 3, 20) + "\n\n";
+  while (text.size() < (size_t{5} << 20) / 2)
+    text += random_text(rng, 20, 100) + ".\nand " + random_text(rng, 3, 20) + "\n\n";
   BpeTrainingOptions options;
   options.vocab_size = 600;
   std::vector<std::string> stages;
@@ -210,7 +214,8 @@ TEST(BpeTraining, RefusesWhatCannotBe) {
   refused(ExitCode::usage, "is not 1 to", [](auto& o) { o.special_tokens = {""}; });
   refused(ExitCode::usage, "is not 1 to", [](auto& o) { o.special_tokens = {"\xFF!"}; });
   refused(ExitCode::usage, "not as 'bert'", [](auto& o) { o.words = "bert"; });
-  refused(ExitCode::data, "text 1 is no UTF-8 at byte 2 of 3", [](auto&) {}, "ab\xFF");
+  refused(
+      ExitCode::data, "text 1 is no UTF-8 at byte 2 of 3", [](auto&) {}, "ab\xFF");
 }
 
 // Merging through memory, in short words and in long ones, is merging pair by pair.

@@ -47,7 +47,8 @@ TEST(Tokenizer, StreamsCompleteCharacters) {
       std::string text;
       for (const int32_t id : row["ids"].get<Ids>()) {
         const std::string part = stream.push(id);
-        EXPECT_TRUE(part.empty() || (static_cast<unsigned char>(part[0]) & 0xC0) != 0x80) << "begins inside a character";
+        EXPECT_TRUE(part.empty() || (static_cast<unsigned char>(part[0]) & 0xC0) != 0x80)
+            << "begins inside a character";
         EXPECT_EQ(part.find("\uFFFD"), std::string::npos) << "what may still become a character was given up";
         text += part;
       }
@@ -60,7 +61,8 @@ TEST(Tokenizer, StreamsWhatIsNoUtf8AsDecodeDoes) {
   const Tokenizer bytes(byte_tokenizer());
   CounterRng rng(3, Stream::generate, 0);
   // Bytes around the borders of Unicode's table 3-7.
-  const Ids some = {'a', 0x7F, 0x80, 0x8F, 0x90, 0x9F, 0xA0, 0xBF, 0xC0, 0xC1, 0xC2, 0xDF, 0xE0, 0xE1, 0xED, 0xEF, 0xF0, 0xF1, 0xF4, 0xF5, 0xFF};
+  const Ids some = {'a',  0x7F, 0x80, 0x8F, 0x90, 0x9F, 0xA0, 0xBF, 0xC0, 0xC1, 0xC2,
+                    0xDF, 0xE0, 0xE1, 0xED, 0xEF, 0xF0, 0xF1, 0xF4, 0xF5, 0xFF};
   StreamDecoder stream(bytes);
   for (int round = 0; round < 5000; ++round) {
     Ids ids(1 + rng.below(8));
@@ -87,13 +89,15 @@ TEST(Tokenizer, BatchesAreTheSameWithAnyNumberOfThreads) {
   bad[200] = "abc\xFF";
   bad[300] = "\x80";
   for (const int threads : {1, 3}) {
-    expect_error(ExitCode::data, {"text 200", "no UTF-8 at byte 3 of 4"}, [&] { fixture().encode_batch(bad, threads); });
+    expect_error(ExitCode::data, {"text 200", "no UTF-8 at byte 3 of 4"},
+                 [&] { fixture().encode_batch(bad, threads); });
   }
   EXPECT_EQ(fixture().encode_batch(views, 2), one) << "after an error";
 }
 
 TEST(Tokenizer, RefusesWhatIsNoUtf8AndNoId) {
-  for (const std::string bad : {"\xC0\x80", "\xED\xA0\x80", "\xF4\x90\x80\x80", "\xE2\x82", "\x80", "\xF8\x88\x80\x80\x80"}) {
+  for (const std::string bad :
+       {"\xC0\x80", "\xED\xA0\x80", "\xF4\x90\x80\x80", "\xE2\x82", "\x80", "\xF8\x88\x80\x80\x80"}) {
     expect_error(ExitCode::data, {"no UTF-8 at byte 9 of"}, [&] { fixture().encode("12345678 " + bad); });
   }
   for (const int32_t id : {-1, 1505, INT32_MAX}) {

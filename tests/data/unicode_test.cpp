@@ -20,8 +20,10 @@ TEST(Unicode, KnowsItsClasses) {
   }
   for (const char32_t c : {U'7', U'\u0663', U'\u2167'}) EXPECT_EQ(is(c), kNumber | kWord);
   for (const char32_t c : {U'\u00b2', U'\u00bd', U'\u2460'}) EXPECT_EQ(is(c), kNumber);
-  for (const char32_t c : {U'_', U'\u0301', U'\u0903', U'\u203f', U'\u200d', U'\u24b6', U'\U0001f130'}) EXPECT_EQ(is(c), kWord);
-  for (const char32_t c : {U'.', U'\u180e', U'\u200b', U'\U0001f600', U'\U0010ffff', U'\ufeff', U'\x1c'}) EXPECT_EQ(is(c), 0);
+  for (const char32_t c : {U'_', U'\u0301', U'\u0903', U'\u203f', U'\u200d', U'\u24b6', U'\U0001f130'})
+    EXPECT_EQ(is(c), kWord);
+  for (const char32_t c : {U'.', U'\u180e', U'\u200b', U'\U0001f600', U'\U0010ffff', U'\ufeff', U'\x1c'})
+    EXPECT_EQ(is(c), 0);
   int spaces = 0;
   for (char32_t c = 0; c < 0x110000; ++c) spaces += (table.classes(c) & kSpace) != 0;
   EXPECT_EQ(spaces, 25);
@@ -54,9 +56,9 @@ TEST(Unicode, FindsTheFirstByteThatIsNoUtf8) {
 
 std::string library_nfc(const std::string& text) {
   utf8proc_uint8_t* made = nullptr;
-  const auto length = utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(text.data()),
-                                   static_cast<utf8proc_ssize_t>(text.size()), &made,
-                                   static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE));
+  const auto length =
+      utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(text.data()), static_cast<utf8proc_ssize_t>(text.size()),
+                   &made, static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE));
   EXPECT_GE(length, 0);
   std::string out(reinterpret_cast<const char*>(made), static_cast<size_t>(length));
   std::free(made);
@@ -83,7 +85,9 @@ TEST(Unicode, NfcEqualsTheLibrarys) {
     ASSERT_EQ(ours(marked), library_nfc(marked)) << static_cast<uint32_t>(c);
   }
   CounterRng rng(4, Stream::generate, 0);
-  const std::u32string marks = U"\u0301\u0323\u0327\u0345\u0344\u0340\u1161\u11a8\u1100\uac00\uac01\u0958\u09c7\u09be\u0b47\u0b3ee\u00e9 oA\u212b\u1e9b\u0f73\u0dd9\u0dca\u3099\u304b\U000110ba\U0001d15e";
+  const std::u32string marks =
+      U"\u0301\u0323\u0327\u0345\u0344\u0340\u1161\u11a8\u1100\uac00\uac01\u0958\u09c7\u09be\u0b47\u0b3ee\u00e9 "
+      U"oA\u212b\u1e9b\u0f73\u0dd9\u0dca\u3099\u304b\U000110ba\U0001d15e";
   for (int round = 0; round < 50000; ++round) {
     std::string text;
     for (uint32_t i = rng.below(12); i > 0; --i) {

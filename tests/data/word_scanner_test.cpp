@@ -24,7 +24,8 @@ std::vector<std::string> words_of(const std::string& pattern, bool only_regex, c
   return words;
 }
 
-// Whether the regular expression, whose Unicode is of another version than the scanners', gives the character their class.
+// Whether the regular expression, whose Unicode is of another version than the scanners', gives the character their
+// class.
 bool alike(char32_t c) {
   static const std::vector<std::vector<bool>> classes = [] {
     std::vector<std::vector<bool>> out;
@@ -80,7 +81,8 @@ TEST(WordScanner, EqualsPcre2OnRandomText) {
       for (uint32_t i = 0; i < length; ++i) {
         append_utf8(rng.below(4) < kind ? any() : tricky[rng.below(static_cast<uint32_t>(tricky.size()))], text);
       }
-      const auto scanned = words_of(std::string(pattern), false, text), searched = words_of(std::string(pattern), true, text);
+      const auto scanned = words_of(std::string(pattern), false, text),
+                 searched = words_of(std::string(pattern), true, text);
       ASSERT_EQ(scanned, searched) << pattern << " on '" << text << "'";
       std::string joined;
       for (const std::string& word : scanned) joined += word;

@@ -1,6 +1,7 @@
 #pragma once
-// Byte-level BPE tokenizers in the form of Hugging Face's tokenizer.json: text to ids and back, as the `tokenizers` library
-// does it. In a token's text each byte is a character of GPT-2's alphabet (hrm/formats/byte_level.h). No torch here.
+// Byte-level BPE tokenizers in the form of Hugging Face's tokenizer.json: text to ids and back, as the `tokenizers`
+// library does it. In a token's text each byte is a character of GPT-2's alphabet (hrm/formats/byte_level.h). No torch
+// here.
 //
 // Encoding: added tokens are cut out; the rest is normalized (NFC), cut into words by the pre-tokenizer, and each word
 // merged from its bytes (Sennrich et al., 2016, arXiv 1508.07909).
@@ -36,8 +37,8 @@ class Tokenizer {
   std::vector<std::vector<int32_t>> encode_batch(std::span<const std::string_view> texts, int threads,
                                                  bool add_special = false) const;
 
-  // The text of ids. Bytes that are no UTF-8 become U+FFFD, one for each maximal part. With `skip_special` special tokens
-  // are left out. Throws Error(data) for an id that is no token's.
+  // The text of ids. Bytes that are no UTF-8 become U+FFFD, one for each maximal part. With `skip_special` special
+  // tokens are left out. Throws Error(data) for an id that is no token's.
   std::string decode(std::span<const int32_t> ids, bool skip_special = false) const;
   // The bytes that a token stands for. Throws Error(data) for an id that is no token's.
   std::string_view bytes_of(int32_t id) const;

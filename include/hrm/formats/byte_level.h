@@ -1,6 +1,6 @@
 #pragma once
-// The byte-level alphabet of GPT-2 (https://github.com/openai/gpt-2, encoder.py): a token of bytes written as text. Bytes
-// that are printable in Latin-1 are themselves; the other 68, in order, are U+0100 to U+0143. A space is "Ġ".
+// The byte-level alphabet of GPT-2 (https://github.com/openai/gpt-2, encoder.py): a token of bytes written as text.
+// Bytes that are printable in Latin-1 are themselves; the other 68, in order, are U+0100 to U+0143. A space is "Ġ".
 
 #include <array>
 #include <cstdint>
