@@ -124,7 +124,7 @@ void run_data_tokenizer(const TrainTokenizerCommand& command, std::ostream& out)
   out << command.out << ": " << tokenizer.vocab_size() << " tokens (256 bytes, " << json.vocabulary.size() - 256
       << " learned, " << json.added_tokens.size() << " special), digest " << tokenizer.digest() << "\n";
   if (tokenizer.vocab_size() < command.vocab_size) {
-    out << "no other pair stands " << command.min_frequency << " times in the text, so they are less than the "
+    out << "no other pair stands " << command.min_frequency << " times in the text, so there are fewer than the "
         << command.vocab_size << " that were asked for\n";
   }
 }
