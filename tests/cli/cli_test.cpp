@@ -17,6 +17,7 @@ namespace {
 using test::expect_refusal;
 using test::Result;
 using test::run;
+using test::TempDir;
 
 TEST(Cli, HelpIsAResult) {
   const std::vector<std::vector<std::string>> commands = {{}, {"train"}, {"data", "sudoku"}};

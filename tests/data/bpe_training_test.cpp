@@ -164,6 +164,12 @@ TEST(BpeTraining, ThreadsAndPiecesChangeNothing) {
   }
   EXPECT_GT(lines.size(), 1000u);
   EXPECT_EQ(train(lines, options), whole);
+  // Empty lines are no place to cut: the last line end of white space is a word of its own.
+  std::string empty_lines;
+  while (empty_lines.size() < (size_t{3} << 20)) empty_lines += "ab\n\n";
+  empty_lines += "ab";  // at the end of a text they are one word
+  options.min_frequency = 1;
+  for (const VocabularyEntry& entry : train({empty_lines}, options).vocabulary) EXPECT_NE(entry.token, "\u010a\u010a");
 }
 
 TEST(BpeTraining, StopsAtTheFrequencyAndAtTheEnd) {

@@ -92,6 +92,16 @@ TEST(Tokenizer, BatchesAreTheSameWithAnyNumberOfThreads) {
     expect_error(ExitCode::data, {"text 200", "no UTF-8 at byte 3 of 4"},
                  [&] { fixture().encode_batch(bad, threads); });
   }
+  // The first one, also where a later one is found wrong before or after it.
+  std::string shorter, longer;  // to look at
+  while (shorter.size() < (size_t{8} << 20)) shorter += "\u00e9\u4e2d";
+  while (longer.size() < 4 * shorter.size()) longer += shorter;
+  shorter += "\xFF";
+  longer += "\xFF";
+  for (const auto& [first, second] : {std::pair(shorter, longer), std::pair(longer, shorter)}) {
+    const std::vector<std::string_view> both = {"a", first, second, "b"};
+    expect_error(ExitCode::data, {"text 1: "}, [&] { fixture().encode_batch(both, 3); });
+  }
   EXPECT_EQ(fixture().encode_batch(views, 2), one) << "after an error";
 }
 
@@ -110,6 +120,11 @@ TEST(Tokenizer, RefusesWhatIsNoUtf8AndNoId) {
   EXPECT_EQ(gap.vocab_size(), 301);
   expect_error(ExitCode::data, {"id 299"}, [&] { gap.token_of(299); });
   EXPECT_FALSE(gap.id_of("nowhere"));
+  // A token of the vocabulary that is said to be special.
+  json.added_tokens = {{.content = "a", .id = 'a', .special = true}};
+  const Tokenizer marked(json);
+  EXPECT_TRUE(marked.is_special('a') && !marked.is_special('b'));
+  EXPECT_EQ(marked.decode(Ids{'a', 'b'}, /*skip_special=*/true), "b");
 }
 
 // Ids as the library (tokenizers 0.22.1) gave them for tests/fixtures/tokenizer with these tokens added.
@@ -217,6 +232,7 @@ TEST(Tokenizer, LongLinesAreReadInReasonableTime) {
   for (int i = 0; i < 1000000; ++i) append_utf8(rng.below(2) ? 0x0316 : 0x0301, marks);
   const std::string sorted = fixture().decode(fixture().encode(marks));
   EXPECT_EQ(sorted.substr(0, 4), "\u00e1\u0316");
+  EXPECT_EQ(sorted.find("\u0301\u0316"), std::string::npos);
   EXPECT_EQ(sorted.substr(sorted.size() - 2), "\u0301");
 }
 
