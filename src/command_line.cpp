@@ -312,8 +312,66 @@ void add_data_inspect(CLI::App& data, Action& action) {
   });
 }
 
+void add_data_tokenizer(CLI::App& data, Action& action) {
+  CLI::App* sub = data.add_subcommand("tokenizer", "learn a byte-level BPE tokenizer from text");
+  auto o = std::make_shared<data::TrainTokenizerCommand>();
+  sub->add_option("--text", o->texts, "texts in UTF-8")->type_name("FILE")->required();
+  sub->add_option("--vocab-size", o->vocab_size, "tokens, with 256 for the bytes and the special ones")
+      ->type_name("N")
+      ->required()
+      ->check(CLI::Range(256, 1 << 20));
+  sub->add_option("--min-frequency", o->min_frequency, "a pair that is rarer becomes no token")
+      ->capture_default_str()
+      ->type_name("N")
+      ->check(CLI::Range(int64_t{1}, INT64_MAX));
+  sub->add_option("--special", o->special, "a special token, e.g. '<|endoftext|>'; they get the highest ids")
+      ->type_name("TOKEN")
+      ->allow_extra_args(false);
+  sub->add_option("--words", o->words, "whose pattern cuts text into words")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"qwen3", "llama3", "gpt2"}));
+  sub->add_flag("--no-nfc", o->no_nfc, "leave out Unicode's normalization form C");
+  sub->add_option("--threads", o->threads, "for counting words; 0 = one per core")
+      ->capture_default_str()
+      ->type_name("N")
+      ->check(CLI::Range(0, 1024));
+  sub->add_option("--out", o->out, "tokenizer.json to write")->type_name("FILE")->required()->check(not_empty);
+  sub->footer(
+      "example: hrm_train data tokenizer --text book.txt --vocab-size 8192 --special '<|endoftext|>' --out "
+      "tokenizer.json");
+  sub->callback([o, &action] {
+    action = [o] {
+      data::run_data_tokenizer(*o, std::cout);
+      return 0;
+    };
+  });
+}
+
+void add_data_tokenize(CLI::App& data, Action& action) {
+  CLI::App* sub = data.add_subcommand("tokenize", "lines of text on standard input to lines of ids, or back");
+  auto o = std::make_shared<data::TokenizeCommand>();
+  sub->add_option("--tokenizer", o->tokenizer, "tokenizer.json of a byte-level BPE")
+      ->type_name("FILE")
+      ->required()
+      ->check(not_empty);
+  auto* decode = sub->add_flag("--decode", o->decode, "ids to text");
+  sub->add_flag("--add-special", o->add_special, "with what the tokenizer's template puts around a text")
+      ->excludes(decode);
+  sub->add_flag("--skip-special", o->skip_special, "with --decode: without special tokens")->needs(decode);
+  sub->add_option("--threads", o->threads, "for text to ids")
+      ->capture_default_str()
+      ->type_name("N")
+      ->check(CLI::Range(1, 1024));
+  sub->callback([o, &action] {
+    action = [o] {
+      data::run_data_tokenize(*o, std::cin, std::cout);
+      return 0;
+    };
+  });
+}
+
 void add_data(CLI::App& app, Action& action) {
-  CLI::App* sub = app.add_subcommand("data", "build datasets, and look at them");
+  CLI::App* sub = app.add_subcommand("data", "build datasets and tokenizers, and look at them");
   sub->require_subcommand(1);
   add_data_sudoku(*sub, action);
   add_data_maze(*sub, action);
@@ -321,6 +379,8 @@ void add_data(CLI::App& app, Action& action) {
   add_data_text(*sub, action);
   add_data_jsonl(*sub, action);
   add_data_inspect(*sub, action);
+  add_data_tokenizer(*sub, action);
+  add_data_tokenize(*sub, action);
 }
 
 struct ConfigOptions {
@@ -502,14 +562,44 @@ void add_bench_comm(CLI::App& bench, Action& action) {
   });
 }
 
+void add_bench_tokenizer(CLI::App& bench, Action& action) {
+  CLI::App* sub = bench.add_subcommand("tokenizer", "time a tokenizer on the CPU: text to ids");
+  auto o = std::make_shared<train::BenchTokenizerOptions>();
+  sub->add_option("--tokenizer", o->tokenizer, "tokenizer.json of a byte-level BPE")
+      ->type_name("FILE")
+      ->required()
+      ->check(not_empty);
+  sub->add_option("--text", o->text, "text in UTF-8; cut at line ends into documents of 64 KiB")
+      ->type_name("FILE")
+      ->required()
+      ->check(not_empty);
+  sub->add_option("--threads", o->threads, "at a time, each with documents of its own")
+      ->capture_default_str()
+      ->type_name("N")
+      ->check(CLI::Range(1, 1024));
+  sub->add_option("--passes", o->passes, "timed passes over the text, after one that is not")
+      ->capture_default_str()
+      ->type_name("N")
+      ->check(CLI::Range(1, 1000));
+  add_json_out(*sub, o->json_out);
+  sub->callback([o, &action] {
+    action = [o] {
+      check_can_write(o->json_out);
+      return train::run_bench_tokenizer(*o);
+    };
+  });
+}
+
 void add_bench(CLI::App& app, Action& action) {
-  CLI::App* sub = app.add_subcommand("bench", "measure the speed of steps, ops, evaluations and sums between ranks");
+  CLI::App* sub =
+      app.add_subcommand("bench", "measure the speed of steps, ops, evaluations, sums between ranks, and tokenizers");
   sub->require_subcommand(1);
   add_bench_step(*sub, action);
   add_bench_ops(*sub, action);
   add_bench_moe(*sub, action);
   add_bench_eval(*sub, action);
   add_bench_comm(*sub, action);
+  add_bench_tokenizer(*sub, action);
 }
 
 // What is asked of `plan` for several ranks.

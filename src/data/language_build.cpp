@@ -89,8 +89,6 @@ TextEncoder encoder_of(const LanguageBuild& build, const char* command) {
             ": --bos and --eos name special tokens of a tokenizer's file; bytes have their own");
     encoder = byte_encoder();
   } else {
-    require(static_cast<bool>(build.open_tokenizer), ExitCode::usage, "data ", command, ": --tokenizer '",
-            printable(build.tokenizer), "': this program reads no tokenizer files; use 'bytes'");
     encoder = build.open_tokenizer(build.tokenizer, build.bos, build.eos);
   }
   require(encoder.meta.eos_id >= 0, ExitCode::usage, "data ", command,

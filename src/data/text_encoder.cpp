@@ -1,5 +1,9 @@
 #include "hrm/data/text_encoder.h"
 
+#include "hrm/base/error.h"
+#include "hrm/base/text.h"
+#include "hrm/data/tokenizer.h"
+
 namespace hrm::data {
 
 TextEncoder byte_encoder() {
@@ -22,6 +26,37 @@ TextEncoder byte_encoder() {
   encoder.meta.pad_id = kBytes + 2;
   encoder.meta.vocab_size = kBytes + 3;
   encoder.meta.tokenizer_file = kByteTokenizer;
+  return encoder;
+}
+
+TextEncoder open_tokenizer(const std::filesystem::path& file, const std::string& bos, const std::string& eos);
+// and in src/command_line.cpp, add_language_build: o.open_tokenizer = data::open_tokenizer;
+#include "hrm/base/error.h"
+#include "hrm/base/text.h"
+#include "hrm/data/text_encoder.h"
+#include "hrm/data/tokenizer.h"
+
+namespace hrm::data {
+
+TextEncoder open_tokenizer(const std::filesystem::path& file, const std::string& bos, const std::string& eos) {
+  const Tokenizer tokenizer = Tokenizer::load(file);
+  const auto special = [&](const std::string& token, const char* option) -> int64_t {
+    if (token.empty()) return -1;
+    const std::optional<int32_t> id = tokenizer.id_of(token);
+    require(id.has_value(), ExitCode::usage, option, " '", printable_start(token), "': '", file.string(),
+            "' has no such token");
+    return *id;
+  };
+  TextEncoder encoder;
+  encoder.encode = [tokenizer](std::string_view text) { return tokenizer.encode(text); };
+  encoder.decode = [tokenizer](const std::vector<int32_t>& ids) { return tokenizer.decode(ids); };
+  encoder.file = file;
+  encoder.meta.vocab_size = tokenizer.vocab_size();
+  encoder.meta.bos_id = special(bos, "--bos");
+  encoder.meta.eos_id = special(eos, "--eos");
+  // Padding is masked and never learned from, so that any id will do: <pad> where there is one, else EOS, else 0.
+  const std::optional<int32_t> pad = tokenizer.id_of("<pad>");
+  encoder.meta.pad_id = pad ? *pad : encoder.meta.eos_id >= 0 ? encoder.meta.eos_id : 0;
   return encoder;
 }
 

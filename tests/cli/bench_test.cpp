@@ -117,9 +117,34 @@ TEST(BenchOps, MeasuresWhatTheFilterFits) {
   }
 }
 
+TEST(BenchTokenizer, MeasuresAText) {
+  const TempDir dir;
+  const fs::path file = dir / "tokenizer.json",
+                 tokenizer = fs::path(HRM_SOURCE_DIR) / "tests/fixtures/tokenizer/tokenizer.json";
+  std::ofstream text(dir / "text.txt");
+  for (int i = 0; i < 20000; ++i) text << "It was the best of times, it was " << i << "\n";
+  text.close();
+  const Result result = run({"bench", "tokenizer", "--tokenizer", tokenizer.string(), "--text",
+                             (dir / "text.txt").string(), "--threads", "2", "--passes", "2", "--json", file.string()});
+  ASSERT_EQ(result.code, 0) << result.err;
+  const json out = json::parse(read(file));
+  EXPECT_EQ(out.at("bytes"), fs::file_size(dir / "text.txt"));
+  EXPECT_EQ(out.at("documents"), (fs::file_size(dir / "text.txt") + 65535) / 65536);
+  EXPECT_GT(out.at("tokens"), 20000 * 10);
+  EXPECT_EQ(out.at("seconds_each").size(), 2u);
+  EXPECT_GT(out.at("cpu_seconds_each").at(0), 0);
+  EXPECT_GT(out.at("mb_per_s"), 0);
+  EXPECT_NE(result.out.find("2 threads"), std::string::npos) << result.out;
+  std::ofstream(dir / "empty.txt").close();
+  const std::vector<std::string> of = {"bench", "tokenizer", "--tokenizer", tokenizer.string(), "--text"};
+  expect_refusal(ExitCode::data, with(of, {(dir / "empty.txt").string()}), {"is empty"});
+  expect_refusal(ExitCode::data, with(of, {(dir / "none.txt").string()}), {"none.txt"});
+  expect_refusal(ExitCode::usage, with(of, {"x", "--threads", "0"}), {"--threads"});
+}
+
 TEST(Bench, WrongInput) {
   const TempDir dir;
-  expect_refusal(ExitCode::usage, {"bench"}, {"give a subcommand: step, ops, eval, comm"});
+  expect_refusal(ExitCode::usage, {"bench"}, {"give a subcommand: step, ops, eval, comm, tokenizer"});
   expect_refusal(ExitCode::usage, {"bench", "stp"}, {"unknown subcommand 'stp'", "did you mean 'step'?"});
   expect_refusal(ExitCode::usage, {"bench", "step", "--steps", "0"}, {"--steps"});
   expect_refusal(ExitCode::usage,

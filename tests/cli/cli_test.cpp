@@ -17,6 +17,7 @@ namespace {
 using test::expect_refusal;
 using test::Result;
 using test::run;
+using test::TempDir;
 
 TEST(Cli, HelpIsAResult) {
   const std::vector<std::vector<std::string>> commands = {{}, {"train"}, {"data", "sudoku"}};
@@ -48,9 +49,33 @@ TEST(Cli, VersionNamesCommitTorchCudaAndArchitectures) {
 TEST(Cli, Subcommands) {
   expect_refusal(ExitCode::usage, {}, {"subcommand", "train", "eval", "doctor"});
   expect_refusal(ExitCode::usage, {"trian"}, {"'trian'", "did you mean 'train'?"});
-  expect_refusal(ExitCode::usage, {"data"}, {"sudoku, maze, arithmetic, text, jsonl, inspect"});
+  expect_refusal(ExitCode::usage, {"data"}, {"sudoku, maze, arithmetic, text, jsonl, inspect, tokenizer, tokenize"});
   expect_refusal(ExitCode::usage, {"data", "sudoko"}, {"'sudoko'", "did you mean 'sudoku'?"});
   expect_refusal(ExitCode::usage, {"--verison"}, {"'--verison'", "hrm_train --help"});
+}
+
+TEST(Cli, TokenizersAreTrainedAndUsed) {
+  const TempDir dir;
+  const std::string text = (dir / "text.txt").string(), made = (dir / "tokenizer.json").string();
+  std::ofstream(text) << "one fish two fish red fish blue fish\nnow fish and then fish\n";
+  const Result trained = run({"data", "tokenizer", "--text", text, "--vocab-size", "270", "--special", "<a>",
+                              "--special", "<b>", "--out", made});
+  ASSERT_EQ(trained.code, 0) << trained.err;
+  EXPECT_NE(trained.out.find(" 2 special)"), std::string::npos) << trained.out;
+  const Result ids = run({"data", "tokenize", "--tokenizer", made, "--threads", "2"}, {.input = "one fish<b>\nblue\n"});
+  ASSERT_EQ(ids.code, 0) << ids.err;
+  const Result back = run({"data", "tokenize", "--tokenizer", made, "--decode", "--skip-special"}, {.input = ids.out});
+  EXPECT_EQ(back.out, "one fish\nblue\n") << ids.out << back.err;
+  expect_refusal(ExitCode::usage, {"data", "tokenize", "--tokenizer", made, "--skip-special"}, {"--decode"});
+  expect_refusal(ExitCode::usage, {"data", "tokenize", "--tokenizer", made, "--add-special", "--decode"}, {"--decode"});
+  expect_refusal(ExitCode::data, {"data", "tokenize", "--tokenizer", text}, {"text.txt", "no valid JSON"});
+  expect_refusal(ExitCode::usage, {"data", "tokenizer", "--text", text, "--vocab-size", "100", "--out", made},
+                 {"--vocab-size"});
+  expect_refusal(ExitCode::usage,
+                 {"data", "tokenizer", "--text", text, "--vocab-size", "256", "--special", "<a>", "--out", made},
+                 {"1 special tokens need 257"});
+  expect_refusal(ExitCode::data, {"data", "tokenizer", "--text", text + "x", "--vocab-size", "300", "--out", made},
+                 {"text.txtx"});
 }
 
 TEST(Cli, Options) {

@@ -293,7 +293,7 @@ TEST(DataText, Refusals) {
   refused(ExitCode::usage, {"--validation 0.7"}, command);
   command.validation = 0;
   command.tokenizer = "t.json";
-  refused(ExitCode::usage, {"--tokenizer 't.json'", "use 'bytes'"}, command);
+  refused(ExitCode::data, {"t.json"}, command);
   command.tokenizer = "bytes";
   command.eos = "<eos>";
   refused(ExitCode::usage, {"bytes have their own"}, command);

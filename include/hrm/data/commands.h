@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <iosfwd>
 #include <string>
+#include <vector>
 
 namespace hrm::data {
 
@@ -52,5 +53,29 @@ struct InspectCommand {
   std::string box;      // --box RxC of a Sudoku
 };
 void run_data_inspect(const InspectCommand& command, std::ostream& out);
+
+// hrm_train data tokenizer: learns a byte-level BPE tokenizer (bpe_training.h).
+struct TrainTokenizerCommand {
+  std::vector<std::string> texts;    // --text FILE...; UTF-8
+  int64_t vocab_size = 0;            // --vocab-size
+  int64_t min_frequency = 2;         // --min-frequency
+  std::vector<std::string> special;  // --special TOKEN
+  std::string words = "qwen3";       // --words
+  bool no_nfc = false;               // --no-nfc
+  int64_t threads = 0;               // --threads; 0: one per core
+  std::string out;                   // --out tokenizer.json
+};
+void run_data_tokenizer(const TrainTokenizerCommand& command, std::ostream& out);
+
+// hrm_train data tokenize: each line of `in` becomes a line of ids in `out`, or with --decode each line of ids a text.
+struct TokenizeCommand {
+  std::string tokenizer;      // --tokenizer tokenizer.json
+  bool decode = false;        // --decode
+  bool add_special = false;   // --add-special
+  bool skip_special = false;  // --skip-special, with --decode
+  int64_t threads = 1;        // --threads
+};
+// Reads about a MiB before it writes. Throws Error(data) that names the line.
+void run_data_tokenize(const TokenizeCommand& command, std::istream& in, std::ostream& out);
 
 }  // namespace hrm::data

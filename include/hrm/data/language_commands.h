@@ -34,7 +34,7 @@ struct LanguageBuild {
   uint64_t max_malformed = 0;              // --max-malformed documents or lines
   int64_t seed = 0;                        // --seed
   std::string out;                         // --out folder
-  OpenTokenizer open_tokenizer;            // reads --tokenizer FILE
+  OpenTokenizer open_tokenizer = data::open_tokenizer;  // reads --tokenizer FILE
 };
 
 // hrm_train data text: shards of tokens (hrm/data/token_dataset.h).

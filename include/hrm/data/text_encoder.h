@@ -30,5 +30,8 @@ TextEncoder byte_encoder();
 // Opens a tokenizer's file. `eos` and `bos` name its special tokens; empty: there is none.
 using OpenTokenizer =
     std::function<TextEncoder(const std::filesystem::path& file, const std::string& bos, const std::string& eos)>;
+// A tokenizer.json (hrm/data/tokenizer.h). Throws Error(data) as Tokenizer::load, Error(usage) for a token that it
+// lacks.
+TextEncoder open_tokenizer(const std::filesystem::path& file, const std::string& bos, const std::string& eos);
 
 }  // namespace hrm::data

@@ -102,6 +102,15 @@ struct BenchCommOptions {
 // Run by every rank of a launch; rank 0 prints and writes. Error(usage) for a process alone.
 int run_bench_comm(const BenchCommOptions& options);
 
+struct BenchTokenizerOptions {
+  std::string tokenizer;  // tokenizer.json
+  std::string text;       // a file in UTF-8
+  int64_t threads = 1;
+  int64_t passes = 3;  // timed, after one more
+  std::string json_out;
+};
+int run_bench_tokenizer(const BenchTokenizerOptions& options);
+
 struct PlanOptions {
   std::vector<std::string> config_files;
   std::vector<std::string> overrides;

@@ -1,0 +1,30 @@
+#pragma once
+// The byte-level alphabet of GPT-2 (https://github.com/openai/gpt-2, encoder.py): a token of bytes written as text.
+// Bytes that are printable in Latin-1 are themselves; the other 68, in order, are U+0100 to U+0143. A space is "Ġ".
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace hrm {
+
+// The character that stands for a byte, below U+0144.
+constexpr std::array<uint16_t, 256> kByteLevelCharacters = [] {
+  std::array<uint16_t, 256> characters{};
+  uint16_t next = 256;
+  for (int byte = 0; byte < 256; ++byte) {
+    const bool itself = (byte >= 0x21 && byte <= 0x7E) || (byte >= 0xA1 && byte <= 0xAC) || byte >= 0xAE;
+    characters[byte] = itself ? static_cast<uint16_t>(byte) : next++;
+  }
+  return characters;
+}();
+
+// Bytes as characters, in UTF-8.
+std::string byte_level_text(std::string_view bytes);
+
+// The bytes that a text stands for; nothing where a character of it is none of the alphabet (or it is no UTF-8).
+std::optional<std::string> byte_level_bytes(std::string_view text);
+
+}  // namespace hrm

@@ -1,0 +1,45 @@
+#pragma once
+// Words by a regular expression, through PCRE2's compiler to machine code.
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "hrm/base/error.h"
+
+namespace hrm::data {
+
+// The expression is one of Oniguruma, the library behind tokenizer.json, which reads some signs otherwise than PCRE2
+// does. What both read alike is allowed: characters, classes [...], groups, alternatives, quantifiers, look-around,
+// (?i:...), \p{..} \P{..} \s \S \d \D \r \n \t and escaped punctuation. All else is refused. \p follows PCRE2's Unicode
+// (14 in Debian 12).
+class RegexSplitter {
+ public:
+  // Throws Error(code) as "origin: reason".
+  RegexSplitter(std::string_view pattern, const std::string& origin, ExitCode code);
+  ~RegexSplitter();
+  RegexSplitter(RegexSplitter&&) noexcept;
+
+  // What a thread needs to match; of one splitter and one thread at a time.
+  class Matcher {
+   public:
+    explicit Matcher(const RegexSplitter& splitter);
+    ~Matcher();
+    Matcher(Matcher&&) noexcept;
+
+    // Appends the ends of the parts of `text`: matches, and what is between them; empty parts are left out. Throws
+    // Error(data) where the search takes too long.
+    void split(std::string_view text, std::vector<size_t>& ends);
+
+   private:
+    struct State;
+    std::unique_ptr<State> state_;
+  };
+
+ private:
+  struct Code;
+  std::shared_ptr<const Code> code_;
+};
+
+}  // namespace hrm::data

@@ -1,0 +1,71 @@
+#pragma once
+// What the tokenizer asks of Unicode: UTF-8, a few classes of characters, normalization form C. The data are utf8proc's
+// (Unicode 15 in Debian 12).
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace hrm::data {
+
+enum CharacterClass : uint8_t {
+  kLetter = 1,    // \p{L}
+  kNumber = 2,    // \p{N}
+  kSpace = 4,     // \s: White_Space, 25 characters
+  kWord = 8,      // \w of Rust's regular expressions: Alphabetic, marks, decimal digits, connectors, joiners
+  kComposes = 16  // NFC may change it, move it, or join it with what stands before
+};
+
+// Classes of every code point, in two stages. Built once from utf8proc, in about 20 ms; read by all threads.
+class UnicodeTable {
+ public:
+  static const UnicodeTable& get();
+
+  uint8_t classes(char32_t character) const {
+    return character < 0x110000 ? blocks_[static_cast<size_t>(index_[character >> 8]) << 8 | (character & 0xFF)] : 0;
+  }
+
+ private:
+  UnicodeTable();
+
+  std::array<uint16_t, 0x1100> index_{};
+  std::vector<uint8_t> blocks_;
+};
+
+// How many bytes at the beginning of the text are well-formed UTF-8 (Unicode, table 3-7); all of them: it is UTF-8.
+size_t utf8_prefix(std::string_view text);
+
+// The character at `at` of well-formed UTF-8, and how many bytes it has.
+struct Character {
+  char32_t code;
+  unsigned bytes;
+};
+inline Character character_at(const char* at) {
+  const auto byte = [at](int i) { return static_cast<uint32_t>(static_cast<unsigned char>(at[i])); };
+  const uint32_t first = byte(0);
+  if (first < 0x80) return {first, 1};
+  if (first < 0xE0) return {(first & 0x1F) << 6 | (byte(1) & 0x3F), 2};
+  if (first < 0xF0) return {(first & 0x0F) << 12 | (byte(1) & 0x3F) << 6 | (byte(2) & 0x3F), 3};
+  return {(first & 0x07) << 18 | (byte(1) & 0x3F) << 12 | (byte(2) & 0x3F) << 6 | (byte(3) & 0x3F), 4};
+}
+
+// The character that ends before `end`, which is not the beginning of the text.
+inline Character character_before(const char* end) {
+  const char* at = end - 1;
+  while ((static_cast<unsigned char>(*at) & 0xC0) == 0x80) --at;
+  return character_at(at);
+}
+
+// Appends the bytes with U+FFFD for each maximal part that is no UTF-8 (Unicode, section 3.9; Rust's from_utf8_lossy).
+// `complete`: false where more bytes may follow: an unfinished character at the end then stays. Returns how many bytes
+// were taken.
+size_t append_utf8_lossy(std::string_view bytes, bool complete, std::string& out);
+
+// Normalization form C of well-formed UTF-8 (Unicode, section 3.11). True: `out` holds it; false: the text is in that
+// form already, and `out` is left as it was. Linear in the length of the text, but for sorting runs of marks.
+bool normalize_nfc(std::string_view text, std::string& out);
+
+}  // namespace hrm::data

@@ -1,0 +1,377 @@
+#include "hrm/formats/tokenizer_json.h"
+
+#include <algorithm>
+#include <array>
+#include <initializer_list>
+#include <nlohmann/json.hpp>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "formats/tokenizer_limits.h"
+#include "hrm/base/text.h"
+#include "hrm/formats/byte_level.h"
+#include "hrm/formats/json.h"
+
+namespace hrm {
+namespace {
+
+using nlohmann::json;
+
+// A value of the file with its place, for messages: "model.vocab".
+struct Node {
+  const json& value;
+  std::string place;
+  const std::string& origin;
+  ExitCode code;
+
+  template <class... Args>
+  [[noreturn]] void refuse(const Args&... why) const {
+    fail(code, origin, ": ", place.empty() ? "" : place + ": ", why...);
+  }
+  template <class... Args>
+  void check(bool holds, const Args&... why) const {
+    if (!holds) refuse(why...);
+  }
+
+  const Node& object(std::initializer_list<const char*> keys) const {
+    check(value.is_object(), "is no object");
+    for (const auto& item : value.items()) {
+      check(std::find(keys.begin(), keys.end(), item.key()) != keys.end(), "the key '", printable_start(item.key()),
+            "' is not known to this program");
+    }
+    return *this;
+  }
+  bool has(const char* key) const { return value.contains(key) && !value[key].is_null(); }
+  Node at(const char* key) const {
+    check(value.contains(key), "'", key, "' is missing");
+    return {value[key], place.empty() ? key : place + "." + key, origin, code};
+  }
+  Node at(size_t index) const { return {value[index], cat(place, "[", index, "]"), origin, code}; }
+  size_t array(size_t most) const {
+    check(value.is_array(), "is no list");
+    check(value.size() <= most, "holds ", value.size(), " entries; at most ", most, " are read");
+    return value.size();
+  }
+  const std::string& text(size_t most) const {
+    check(value.is_string(), "is no text");
+    const std::string& text = value.get_ref<const std::string&>();
+    check(text.size() <= most, "is a text of ", text.size(), " bytes; at most ", most, " are read");
+    return text;
+  }
+  int32_t id() const {
+    check(value.is_number_unsigned() && value.get<uint64_t>() < static_cast<uint64_t>(kTokenizerMostId),
+          "is no whole number from 0 to ", kTokenizerMostId - 1);
+    return value.get<int32_t>();
+  }
+  bool flag() const {
+    check(value.is_boolean(), "is neither true nor false");
+    return value.get<bool>();
+  }
+  bool flag_or(const char* key, bool otherwise) const { return has(key) ? at(key).flag() : otherwise; }
+  // What must not be there: null, or absent.
+  void absent(const char* key, const char* why) const { check(!has(key), "'", key, "' is set; ", why); }
+};
+
+class Parser {
+ public:
+  explicit Parser(const Node& root) : root_(root) {}
+
+  TokenizerJson parse() {
+    root_.object({"version", "truncation", "padding", "added_tokens", "normalizer", "pre_tokenizer", "post_processor",
+                  "decoder", "model"});
+    const Node version = root_.at("version");
+    version.check(version.text(64) == "1.0", "is '", printable_start(version.text(64)), "'; this program reads '1.0'");
+    root_.absent("truncation", "texts are never cut here, set it to null");
+    root_.absent("padding", "texts are never padded here, set it to null");
+    read_model(root_.at("model"));
+    if (root_.has("added_tokens")) read_added_tokens(root_.at("added_tokens"));
+    check_ids();
+    if (root_.has("normalizer")) read_normalizer(root_.at("normalizer"), 0);
+    read_pre_tokenizers();
+    if (root_.has("post_processor")) read_post_processor(root_.at("post_processor"), 0);
+    read_decoder(root_.at("decoder"));
+    return std::move(result_);
+  }
+
+ private:
+  static std::string type_of(const Node& node) {
+    node.check(node.value.is_object(), "is no object");
+    return node.at("type").text(256);
+  }
+
+  void read_model(const Node& model) {
+    model.object({"type", "dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk",
+                  "byte_fallback", "ignore_merges", "vocab", "merges"});
+    if (model.has("type")) {  // files of the library's first releases have none
+      const std::string type = model.at("type").text(256);
+      model.check(type == "BPE", "is of the type '", printable_start(type), "'; this program reads BPE");
+    }
+    model.absent("dropout", "merges are never left out here, set it to null");
+    model.absent("unk_token", "every byte has a token, so none is unknown; set it to null");
+    for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"}) {
+      if (model.has(key)) model.at(key).check(model.at(key).text(256).empty(), "is set; byte-level BPE has none");
+    }
+    model.flag_or("fuse_unk", false);  // speaks of unknown tokens, which there are not
+    model.check(!model.flag_or("byte_fallback", false),
+                "'byte_fallback' is true; this program reads byte-level BPE, which has none");
+    result_.ignore_merges = model.flag_or("ignore_merges", false);
+    read_vocabulary(model.at("vocab"));
+    read_merges(model.at("merges"));
+  }
+
+  void read_vocabulary(const Node& vocab) {
+    vocab.check(vocab.value.is_object(), "is no object");
+    vocab.check(vocab.value.size() <= kTokenizerMostTokens, "holds ", vocab.value.size(), " tokens; at most ",
+                kTokenizerMostTokens, " are read");
+    std::vector<VocabularyEntry>& entries = result_.vocabulary;
+    entries.reserve(vocab.value.size());
+    for (const auto& item : vocab.value.items()) {
+      const std::string& token = item.key();
+      vocab.check(!token.empty() && token.size() <= kTokenizerLongestToken, "the token '", printable_start(token),
+                  "' has ", token.size(), " bytes; tokens have 1 to ", kTokenizerLongestToken);
+      const json& id = item.value();
+      vocab.check(id.is_number_unsigned() && id.get<uint64_t>() < static_cast<uint64_t>(kTokenizerMostId),
+                  "the id of '", printable_start(token), "' is no whole number from 0 to ", kTokenizerMostId - 1);
+      entries.push_back({token, id.get<int32_t>()});
+    }
+    std::sort(entries.begin(), entries.end(), [](const auto& a, const auto& b) { return a.id < b.id; });
+    for (size_t i = 1; i < entries.size(); ++i) {
+      vocab.check(entries[i].id != entries[i - 1].id, "'", printable_start(entries[i - 1].token), "' and '",
+                  printable_start(entries[i].token), "' have the same id ", entries[i].id);
+    }
+    for (const VocabularyEntry& entry : entries) ids_.emplace(entry.token, entry.id);
+    for (int byte = 0; byte < 256; ++byte) {
+      const std::string symbol = byte_level_text(std::string(1, static_cast<char>(byte)));
+      vocab.check(ids_.contains(symbol), "the byte ", byte, " has no token (it would be '", symbol,
+                  "'): this is no byte-level vocabulary");
+    }
+  }
+
+  void read_merges(const Node& merges) {
+    const size_t count = merges.array(kTokenizerMostMerges);
+    result_.merges.reserve(count);
+    std::unordered_set<uint64_t> seen;
+    seen.reserve(count);
+    for (size_t i = 0; i < count; ++i) {
+      const json& merge = merges.value[i];
+      std::array<std::string_view, 2> halves;
+      if (merge.is_string()) {
+        const std::string_view text = merge.get_ref<const std::string&>();
+        const size_t space = text.find(' ');
+        if (space == text.npos || text.find(' ', space + 1) != text.npos) {
+          merges.at(i).refuse("'", printable_start(text), "' is no two tokens with a space between");
+        }
+        halves = {text.substr(0, space), text.substr(space + 1)};
+      } else {
+        const bool pair = merge.is_array() && merge.size() == 2 && merge[0].is_string() && merge[1].is_string();
+        if (!pair) merges.at(i).refuse("is neither 'left right' nor a list of two texts");
+        halves = {merge[0].get_ref<const std::string&>(), merge[1].get_ref<const std::string&>()};
+      }
+      std::array<int32_t, 2> ids{};
+      for (int half = 0; half < 2; ++half) {
+        const auto found = ids_.find(halves[half]);
+        if (found == ids_.end()) {
+          merges.at(i).refuse("the token '", printable_start(halves[half]), "' is not in the vocabulary");
+        }
+        ids[half] = found->second;
+      }
+      joined_.assign(halves[0]).append(halves[1]);
+      if (!ids_.contains(joined_)) {
+        merges.at(i).refuse("makes '", printable_start(joined_), "', which is not in the vocabulary");
+      }
+      if (!seen.insert(static_cast<uint64_t>(ids[0]) << 32 | static_cast<uint32_t>(ids[1])).second) {
+        merges.at(i).refuse("'", printable_start(halves[0]), "' and '", printable_start(halves[1]),
+                            "' are merged twice");
+      }
+      result_.merges.emplace_back(ids[0], ids[1]);
+    }
+  }
+
+  void read_added_tokens(const Node& list) {
+    const size_t count = list.array(kTokenizerMostAddedTokens);
+    std::unordered_set<std::string_view> contents;
+    result_.added_tokens.reserve(count);
+    for (size_t i = 0; i < count; ++i) {
+      const Node node = list.at(i);
+      node.object({"id", "content", "single_word", "lstrip", "rstrip", "normalized", "special"});
+      AddedToken token;
+      token.content = node.at("content").text(kTokenizerLongestToken);
+      node.check(!token.content.empty(), "its content is empty");
+      token.id = node.at("id").id();
+      token.single_word = node.at("single_word").flag();
+      token.lstrip = node.at("lstrip").flag();
+      token.rstrip = node.at("rstrip").flag();
+      token.normalized = node.at("normalized").flag();
+      token.special = node.at("special").flag();
+      result_.added_tokens.push_back(std::move(token));
+      const AddedToken& added = result_.added_tokens.back();  // where it stays: there is room for all
+      node.check(contents.insert(added.content).second, "'", printable_start(added.content), "' stands twice");
+      const auto known = ids_.find(added.content);
+      node.check(known == ids_.end() || known->second == added.id, "'", printable_start(added.content), "' has the id ",
+                 added.id, ", but in the vocabulary ", known == ids_.end() ? 0 : known->second);
+    }
+  }
+
+  // No id for two tokens. Fills all_ids_.
+  void check_ids() {
+    for (const VocabularyEntry& entry : result_.vocabulary) all_ids_.emplace(entry.id, entry.token);
+    for (const AddedToken& token : result_.added_tokens) {
+      const auto [at, fresh] = all_ids_.emplace(token.id, token.content);
+      root_.check(fresh || at->second == token.content, "added_tokens: '", printable_start(token.content),
+                  "' has the id ", token.id, " of '", printable_start(at->second), "'");
+    }
+  }
+
+  void read_normalizer(const Node& node, int depth) {
+    const std::string type = type_of(node);
+    if (type == "NFC") {
+      node.object({"type"});
+      result_.nfc = true;
+    } else if (type == "Sequence" && depth < kTokenizerDepth) {
+      node.object({"type", "normalizers"});
+      const Node list = node.at("normalizers");
+      for (size_t i = 0, count = list.array(kTokenizerMostSteps); i < count; ++i)
+        read_normalizer(list.at(i), depth + 1);
+    } else {
+      node.refuse("the normalizer '", printable_start(type),
+                  "' is not known to this program; it knows NFC, also in a Sequence");
+    }
+  }
+
+  void read_pre_tokenizers() {
+    const Node node = root_.at("pre_tokenizer");
+    node.check(!node.value.is_null(), "is null; byte-level BPE needs a ByteLevel");
+    read_pre_tokenizer(node, 0);
+    const auto& steps = result_.pre_tokenizer;
+    for (size_t i = 0; i < steps.size(); ++i) {
+      node.check((steps[i].kind == PreTokenizerStep::Kind::byte_level) == (i + 1 == steps.size()),
+                 "a ByteLevel must be the last step, and no other one");
+    }
+    node.check(!steps.empty(), "has no steps; byte-level BPE needs a ByteLevel");
+  }
+
+  void read_pre_tokenizer(const Node& node, int depth) {
+    const std::string type = type_of(node);
+    if (type == "Sequence" && depth < kTokenizerDepth) {
+      node.object({"type", "pretokenizers"});
+      const Node list = node.at("pretokenizers");
+      for (size_t i = 0, count = list.array(kTokenizerMostSteps); i < count; ++i) {
+        read_pre_tokenizer(list.at(i), depth + 1);
+      }
+      return;
+    }
+    PreTokenizerStep step;
+    if (type == "ByteLevel") {
+      node.object({"type", "add_prefix_space", "trim_offsets", "use_regex"});
+      step.add_prefix_space = node.at("add_prefix_space").flag();
+      step.use_regex = node.flag_or("use_regex", true);
+    } else if (type == "Split") {
+      node.object({"type", "pattern", "behavior", "invert"});
+      step.kind = PreTokenizerStep::Kind::split;
+      const Node pattern = node.at("pattern").object({"Regex"});
+      step.pattern = pattern.at("Regex").text(kTokenizerLongestPattern);
+      pattern.check(!step.pattern.empty(), "is empty");
+      const std::string behavior = node.at("behavior").text(256);
+      node.check(behavior == "Isolated" && !node.at("invert").flag(), "splits as '", printable_start(behavior),
+                 node.at("invert").flag() ? "', inverted" : "'", "; this program knows 'Isolated', not inverted");
+    } else {
+      node.refuse("the pre-tokenizer '", printable_start(type),
+                  "' is not known to this program; it knows Split and ByteLevel, also in a Sequence");
+    }
+    node.check(result_.pre_tokenizer.size() < kTokenizerMostSteps, "more than ", kTokenizerMostSteps, " steps");
+    result_.pre_tokenizer.push_back(std::move(step));
+  }
+
+  void read_post_processor(const Node& node, int depth) {
+    const std::string type = type_of(node);
+    if (type == "ByteLevel") {  // only about offsets of tokens in the text
+      node.object({"type", "add_prefix_space", "trim_offsets", "use_regex"});
+    } else if (type == "Sequence" && depth < kTokenizerDepth) {
+      node.object({"type", "processors"});
+      const Node list = node.at("processors");
+      for (size_t i = 0, count = list.array(kTokenizerMostSteps); i < count; ++i) {
+        read_post_processor(list.at(i), depth + 1);
+      }
+    } else if (type == "TemplateProcessing") {
+      node.object({"type", "single", "pair", "special_tokens"});
+      node.check(!result_.has_template, "is a second template");
+      result_.has_template = true;
+      const Node special = node.at("special_tokens");
+      special.check(special.value.is_object(), "is no object");
+      read_template(node.at("single"), special, result_.single);
+      read_template(node.at("pair"), special, result_.pair);
+      const auto texts = [](const std::vector<TemplatePiece>& pieces, bool second) {
+        return std::count_if(pieces.begin(), pieces.end(),
+                             [&](const TemplatePiece& piece) { return piece.sequence && piece.second == second; });
+      };
+      node.check(texts(result_.single, false) == 1 && texts(result_.single, true) == 0,
+                 "'single' holds the text 'A' not exactly once, or a text 'B'");
+      node.check(result_.pair.empty() || (texts(result_.pair, false) == 1 && texts(result_.pair, true) == 1),
+                 "'pair' does not hold the texts 'A' and 'B' exactly once");
+    } else {
+      node.refuse("the post-processor '", printable_start(type),
+                  "' is not known to this program; it knows ByteLevel and TemplateProcessing, also in a Sequence");
+    }
+  }
+
+  void read_template(const Node& list, const Node& special, std::vector<TemplatePiece>& pieces) {
+    for (size_t i = 0, count = list.array(kTokenizerMostPieces); i < count; ++i) {
+      const Node node = list.at(i).object({"SpecialToken", "Sequence"});
+      node.check(node.value.size() == 1, "is neither a SpecialToken nor a Sequence");
+      TemplatePiece piece;
+      piece.sequence = node.value.contains("Sequence");
+      const Node inner = node.at(piece.sequence ? "Sequence" : "SpecialToken").object({"id", "type_id"});
+      const std::string& name = inner.at("id").text(kTokenizerLongestToken);
+      piece.type_id = inner.at("type_id").id();
+      if (piece.sequence) {
+        inner.check(name == "A" || name == "B", "'", printable_start(name), "' is neither 'A' nor 'B'");
+        piece.second = name == "B";
+      } else {
+        piece.token = name;
+        inner.check(special.value.contains(name), "'", printable_start(name), "' is none of 'special_tokens'");
+        read_special({special.value[name], special.place + "." + printable_start(name), special.origin, special.code},
+                     piece);
+      }
+      pieces.push_back(std::move(piece));
+    }
+  }
+
+  void read_special(const Node& node, TemplatePiece& piece) {
+    node.object({"id", "ids", "tokens"});
+    node.check(node.at("id").text(kTokenizerLongestToken) == piece.token, "has another 'id' than its key");
+    const Node ids = node.at("ids"), tokens = node.at("tokens");
+    const size_t count = ids.array(kTokenizerMostPieces);
+    node.check(count >= 1 && tokens.array(kTokenizerMostPieces) == count,
+               "needs as many 'ids' as 'tokens', at least one");
+    for (size_t i = 0; i < count; ++i) {
+      piece.ids.push_back(ids.at(i).id());
+      piece.tokens.push_back(tokens.at(i).text(kTokenizerLongestToken));
+      const auto known = all_ids_.find(piece.ids.back());
+      node.check(known != all_ids_.end() && known->second == piece.tokens.back(), "the token '",
+                 printable_start(piece.tokens.back()), "' does not have the id ", piece.ids.back());
+    }
+  }
+
+  void read_decoder(const Node& node) {
+    node.check(!node.value.is_null(), "is null; byte-level BPE needs a ByteLevel");
+    const std::string type = type_of(node);
+    node.check(type == "ByteLevel", "the decoder '", printable_start(type),
+               "' is not known to this program; it knows ByteLevel");
+    node.object({"type", "add_prefix_space", "trim_offsets", "use_regex"});  // none of which a decoder looks at
+  }
+
+  Node root_;
+  TokenizerJson result_;
+  std::unordered_map<std::string_view, int32_t> ids_;      // of the vocabulary; views of result_
+  std::unordered_map<int32_t, std::string_view> all_ids_;  // with added tokens
+  std::string joined_;
+};
+
+}  // namespace
+
+TokenizerJson parse_tokenizer_json(std::string_view text, const std::string& origin, ExitCode code) {
+  const json root = parse_json(text, origin, code, {.bytes = kTokenizerMostBytes, .depth = 16});
+  return Parser({root, "", origin, code}).parse();
+}
+
+}  // namespace hrm

@@ -1,0 +1,242 @@
+#include "hrm/formats/tokenizer_json.h"
+
+#include <functional>
+#include <nlohmann/json.hpp>
+
+#include "formats/format_testing.h"
+#include "hrm/formats/byte_level.h"
+
+namespace hrm {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::string fixture_text() {
+  return read_text(fixture("tokenizer/tokenizer.json"), ExitCode::data);
+}
+
+TokenizerJson parse(const std::string& text) {
+  return parse_tokenizer_json(text, "t.json");
+}
+
+// 256 bytes, "ab", and whatever `change` makes of it.
+Json small() {
+  Json json = Json::parse(R"({"version": "1.0", "truncation": null, "padding": null, "added_tokens": [],
+    "normalizer": null, "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true},
+    "post_processor": null,
+    "decoder": {"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true, "use_regex": true},
+    "model": {"type": "BPE", "dropout": null, "unk_token": null, "continuing_subword_prefix": "",
+              "end_of_word_suffix": "", "fuse_unk": false, "merges": ["a b"]}})");
+  Json vocabulary = Json::object();
+  for (int byte = 0; byte < 256; ++byte) vocabulary[byte_level_text(std::string(1, static_cast<char>(byte)))] = byte;
+  vocabulary["ab"] = 256;
+  json["model"]["vocab"] = vocabulary;
+  return json;
+}
+
+Json added(const std::string& content, int id) {
+  return {{"id", id},        {"content", content},  {"single_word", false}, {"lstrip", false},
+          {"rstrip", false}, {"normalized", false}, {"special", true}};
+}
+
+std::string changed(const std::function<void(Json&)>& change) {
+  Json json = small();
+  change(json);
+  return json.dump();
+}
+
+void refused(const std::function<void(Json&)>& change, const std::vector<std::string>& parts) {
+  SCOPED_TRACE(parts[0]);
+  expect_error([&] { parse(changed(change)); }, ExitCode::data, parts);
+}
+
+TEST(ByteLevel, IsGpt2sAlphabet) {
+  EXPECT_EQ(byte_level_text(" the\n\u00e9"), "\u0120the\u010a\u00c3\u00a9");
+  EXPECT_EQ(byte_level_text(std::string("\0\x7F\xAD\xFF", 4)), "\u0100\u0121\u0143\u00ff");
+  std::string all;
+  for (int byte = 0; byte < 256; ++byte) all += static_cast<char>(byte);
+  EXPECT_EQ(byte_level_bytes(byte_level_text(all)), all);
+  for (const std::string bad : {" ", "a b", "\u00ad", "\u0144", "\u4e2d", "\xC4", "\xC4z", "\x80", "\xE2\x82\xAC"}) {
+    EXPECT_EQ(byte_level_bytes(bad), std::nullopt) << bad;
+  }
+}
+
+TEST(TokenizerJson, ReadsTheFixture) {
+  const TokenizerJson json = parse(fixture_text());
+  EXPECT_EQ(json.vocabulary.size(), 1500u);
+  EXPECT_EQ(json.vocabulary[220].token, "\u0120");
+  EXPECT_EQ(json.merges.size(), 1244u);
+  EXPECT_EQ(json.merges[0], (std::pair<int32_t, int32_t>{220, 83}));
+  ASSERT_EQ(json.added_tokens.size(), 5u);
+  EXPECT_EQ(json.added_tokens[4].content, "</think>");
+  EXPECT_FALSE(json.added_tokens[4].special);
+  EXPECT_TRUE(json.added_tokens[0].special);
+  EXPECT_TRUE(json.nfc);
+  ASSERT_EQ(json.pre_tokenizer.size(), 2u);
+  EXPECT_EQ(json.pre_tokenizer[0].pattern.substr(0, 8), "(?i:'s|'");
+  EXPECT_FALSE(json.pre_tokenizer[1].use_regex);
+  EXPECT_FALSE(json.has_template);
+  EXPECT_EQ(parse(tokenizer_json_text(json)), json);
+}
+
+TEST(TokenizerJson, ReadsWhatOtherModelsUse) {
+  const TokenizerJson json = parse(changed([](Json& json) {
+    json["model"].erase("type");
+    json["model"]["ignore_merges"] = true;
+    json["model"]["merges"] = Json::array({Json::array({"a", "b"})});
+    json["added_tokens"] = {added("<s>", 300), added("ab", 256)};
+    json["normalizer"] = {{"type", "Sequence"}, {"normalizers", Json::array({{{"type", "NFC"}}})}};
+    json["post_processor"] = Json::parse(R"({"type": "Sequence", "processors": [
+      {"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": false, "use_regex": true},
+      {"type": "TemplateProcessing",
+       "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
+       "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
+       "special_tokens": {"<s>": {"id": "<s>", "ids": [300], "tokens": ["<s>"]}}}]})");
+  }));
+  EXPECT_TRUE(json.ignore_merges && json.nfc && json.has_template);
+  EXPECT_EQ(json.merges[0], (std::pair<int32_t, int32_t>{'a', 'b'}));
+  EXPECT_TRUE(json.pre_tokenizer[0].use_regex) << "which is what an absent one means";
+  ASSERT_EQ(json.single.size(), 2u);
+  EXPECT_EQ(json.single[0].ids, std::vector<int32_t>{300});
+  EXPECT_TRUE(json.single[1].sequence);
+  EXPECT_TRUE(json.pair[1].second);
+  EXPECT_EQ(json.pair[1].type_id, 1);
+  EXPECT_EQ(parse(tokenizer_json_text(json)), json);
+  EXPECT_EQ(tokenizer_json_text(parse(tokenizer_json_text(json))), tokenizer_json_text(json));
+}
+
+TEST(TokenizerJson, RefusesByName) {
+  refused([](Json& j) { j["model"]["type"] = "Unigram"; }, {"t.json: model:", "'Unigram'"});
+  refused([](Json& j) { j["model"]["byte_fallback"] = true; }, {"model:", "'byte_fallback' is true"});
+  refused([](Json& j) { j["model"]["dropout"] = 0.1; }, {"'dropout' is set"});
+  refused([](Json& j) { j["model"]["unk_token"] = "<unk>"; }, {"'unk_token' is set"});
+  refused([](Json& j) { j["model"]["end_of_word_suffix"] = "</w>"; }, {"end_of_word_suffix"});
+  refused([](Json& j) { j["model"]["extra"] = 1; }, {"'extra' is not known"});
+  refused([](Json& j) { j["model"].erase("vocab"); }, {"'vocab' is missing"});
+  refused([](Json& j) { j["version"] = "2.0"; }, {"version: is '2.0'"});
+  refused([](Json& j) { j["truncation"] = Json::object(); }, {"'truncation' is set"});
+  refused([](Json& j) { j["padding"] = Json::object(); }, {"'padding' is set"});
+  refused([](Json& j) { j["normalizer"] = {{"type", "NFKC"}}; }, {"normalizer:", "'NFKC'"});
+  refused([](Json& j) { j["normalizer"] = {{"type", "Lowercase"}}; }, {"'Lowercase'"});
+  refused([](Json& j) { j["pre_tokenizer"] = {{"type", "Metaspace"}}; }, {"'Metaspace'"});
+  refused([](Json& j) { j["pre_tokenizer"] = nullptr; }, {"pre_tokenizer: is null"});
+  refused([](Json& j) { j["pre_tokenizer"] = {{"type", "Sequence"}, {"pretokenizers", Json::array()}}; }, {"no steps"});
+  refused(
+      [](Json& j) {
+        j["pre_tokenizer"] = {{"type", "Sequence"}, {"pretokenizers", {j["pre_tokenizer"], j["pre_tokenizer"]}}};
+      },
+      {"must be the last step"});
+  const auto split = [](const Json& pattern, const char* behavior, bool invert) {
+    return [=](Json& j) {
+      const Json step = {{"type", "Split"}, {"pattern", pattern}, {"behavior", behavior}, {"invert", invert}};
+      j["pre_tokenizer"] = {{"type", "Sequence"}, {"pretokenizers", {step, j["pre_tokenizer"]}}};
+    };
+  };
+  parse(changed(split({{"Regex", "a"}}, "Isolated", false)));
+  refused(split({{"Regex", "a"}}, "Removed", false), {"splits as 'Removed'"});
+  refused(split({{"Regex", "a"}}, "Isolated", true), {"inverted"});
+  refused(split({{"String", "a"}}, "Isolated", false), {"'String' is not known"});
+  refused(split({{"Regex", ""}}, "Isolated", false), {"is empty"});
+  refused(split({{"Regex", std::string(16385, 'a')}}, "Isolated", false), {"16385 bytes"});
+  refused([](Json& j) { j["decoder"] = nullptr; }, {"decoder: is null"});
+  refused([](Json& j) { j["decoder"] = {{"type", "WordPiece"}}; }, {"'WordPiece'"});
+  refused([](Json& j) { j["post_processor"] = {{"type", "BertProcessing"}}; }, {"'BertProcessing'"});
+  refused([](Json& j) { j["\x1b[31m"] = 1; }, {"'\\x1B[31m' is not known"});
+}
+
+TEST(TokenizerJson, RefusesWhatContradictsItself) {
+  refused([](Json& j) { j["model"]["merges"] = {"a zz"}; }, {"merges[0]", "the token 'zz' is not in the vocabulary"});
+  refused([](Json& j) { j["model"]["merges"] = {"a b", "b c"}; }, {"merges[1]", "makes 'bc', which is not"});
+  refused([](Json& j) { j["model"]["merges"] = {"a b", "a b"}; }, {"merges[1]", "'a' and 'b' are merged twice"});
+  refused([](Json& j) { j["model"]["merges"] = {"ab"}; }, {"is no two tokens"});
+  refused([](Json& j) { j["model"]["merges"] = {"a b c"}; }, {"is no two tokens"});
+  refused([](Json& j) { j["model"]["merges"] = {Json::array({"a"})}; }, {"merges[0]", "neither"});
+  refused([](Json& j) { j["model"]["merges"] = {7}; }, {"neither"});
+  refused([](Json& j) { j["model"]["vocab"]["ab"] = 255; }, {"have the same id 255"});
+  for (const Json& id : {Json(-1), Json(1.5), Json("7"), Json(true), Json(1 << 21), Json(UINT64_MAX)}) {
+    refused([&](Json& j) { j["model"]["vocab"]["ab"] = id; }, {"the id of 'ab'"});
+    refused([&](Json& j) { j["added_tokens"] = {added("x!", 7)}, j["added_tokens"][0]["id"] = id; },
+            {"id: is no whole"});
+  }
+  refused([](Json& j) { j["model"]["vocab"].erase("\u0120"); }, {"the byte 32 has no token"});
+  refused([](Json& j) { j["model"]["vocab"][""] = 400; }, {"has 0 bytes"});
+  refused([](Json& j) { j["model"]["vocab"][std::string(4097, 'a')] = 400; }, {"has 4097 bytes"});
+  refused([](Json& j) { j["added_tokens"] = {added("x!", 7)}; }, {"'x!' has the id 7 of '\u0107'"});
+  refused([](Json& j) { j["added_tokens"] = {added("x!", 400), added("y!", 400)}; }, {"'y!' has the id 400 of 'x!'"});
+  refused([](Json& j) { j["added_tokens"] = {added("x!", 400), added("x!", 401)}; }, {"'x!' stands twice"});
+  refused([](Json& j) { j["added_tokens"] = {added("ab", 400)}; }, {"'ab' has the id 400, but in the vocabulary 256"});
+  refused([](Json& j) { j["added_tokens"] = {added("", 400)}; }, {"its content is empty"});
+  refused([](Json& j) { j["added_tokens"] = {added("x", 400)}, j["added_tokens"][0]["special"] = 1; },
+          {"neither true nor"});
+  const auto with = [](const std::string& single, const std::string& special) {
+    return [=](Json& j) {
+      j["added_tokens"] = {added("<s>", 300)};
+      j["post_processor"] = {{"type", "TemplateProcessing"},
+                             {"single", Json::parse(single)},
+                             {"pair", Json::array()},
+                             {"special_tokens", Json::parse(special)}};
+    };
+  };
+  const std::string text = R"({"Sequence": {"id": "A", "type_id": 0}})",
+                    bos = R"({"SpecialToken": {"id": "<s>", "type_id": 0}})";
+  const std::string good = R"({"<s>": {"id": "<s>", "ids": [300], "tokens": ["<s>"]}})";
+  parse(changed(with("[" + bos + "," + text + "]", good)));
+  refused(with("[" + bos + "]", good), {"'A' not exactly once"});
+  refused(with("[" + text + "," + text + "]", good), {"'A' not exactly once"});
+  refused(with("[" + bos + "," + text + "]", "{}"), {"none of 'special_tokens'"});
+  refused(with("[" + bos + "," + text + "]", R"({"<s>": {"id": "<s>", "ids": [301], "tokens": ["<s>"]}})"),
+          {"does not have the id 301"});
+  refused(with("[" + bos + "," + text + "]", R"({"<s>": {"id": "<s>", "ids": [], "tokens": []}})"), {"at least one"});
+  refused(with("[" + bos + "," + text + "]", R"({"<s>": {"id": "x", "ids": [300], "tokens": ["<s>"]}})"),
+          {"another 'id'"});
+}
+
+TEST(TokenizerJson, KeepsItsLimits) {
+  // A line of 100 MB is refused before it is parsed.
+  expect_error([] { parse(std::string(100'000'000, '[')); }, ExitCode::data, {"is too long; at most 64.0 MiB"});
+  expect_error([] { parse(std::string(1000, '[')); }, ExitCode::data, {"nests more than 16 deep"});
+  refused(
+      [](Json& j) {
+        j["pre_tokenizer"] = {{"type", "Sequence"}, {"pretokenizers", Json(Json::array_t(17, j["pre_tokenizer"]))}};
+      },
+      {"holds 17 entries; at most 16"});
+  refused(
+      [](Json& j) {
+        Json nested = j["pre_tokenizer"];
+        for (int i = 0; i < 5; ++i) nested = {{"type", "Sequence"}, {"pretokenizers", Json::array({nested})}};
+        j["pre_tokenizer"] = nested;
+      },
+      {"'Sequence' is not known"});
+  // As many tokens and merges as Qwen has.
+  Json json = small();
+  std::string text = json.dump();
+  std::string tokens, pairs;
+  for (int i = 0; i < 150000; ++i) {
+    const std::string left = "0", right = std::to_string(100000 + i);
+    tokens += cat(",\"", right, "\":", 1000 + 2 * i, ",\"", left, right, "\":", 1001 + 2 * i);
+    pairs += cat(",[\"", left, "\",\"", right, "\"]");
+  }
+  text.replace(text.find("\"ab\":256"), 8, "\"ab\":256" + tokens);
+  text.replace(text.find("\"a b\""), 5, "\"a b\"" + pairs);
+  EXPECT_EQ(parse(text).merges.size(), 150001u);
+}
+
+TEST(TokenizerJson, DamageIsFound) {
+  const std::string good = fixture_text();
+  const auto read = [](std::span<const std::byte> bytes) { parse_tokenizer_json(as_text(bytes), "t.json"); };
+  expect_truncations_fail(good.substr(0, good.rfind('}') + 1), ExitCode::data, read);
+  const std::string dense = small().dump();
+  EXPECT_GT(expect_flips_are_safe(dense, 1000, ExitCode::data, read), 500);
+}
+
+TEST(TokenizerJson, TheWriterRefusesWhatItCannotWrite) {
+  TokenizerJson json = parse(fixture_text());
+  json.merges.emplace_back(3, 999999);
+  expect_error([&] { tokenizer_json_text(json); }, ExitCode::unexpected, {"999999"});
+  json.merges.pop_back();
+  json.added_tokens[0].content = "\xFF";
+  expect_error([&] { tokenizer_json_text(json); }, ExitCode::unexpected, {"no UTF-8"});
+}
+
+}  // namespace
+}  // namespace hrm
