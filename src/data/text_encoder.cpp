@@ -61,3 +61,4 @@ TextEncoder open_tokenizer(const std::filesystem::path& file, const std::string&
 }
 
 }  // namespace hrm::data
+}  // namespace hrm::data

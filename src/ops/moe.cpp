@@ -171,14 +171,20 @@ MoePlan moe_plan(const at::Tensor& ids, int64_t experts) {
 }
 
 at::Tensor moe_experts(const at::Tensor& x, const at::Tensor& weights, const MoePlan& plan, const at::Tensor& up,
-                       const at::Tensor& up_master, const at::Tensor& down, const at::Tensor& down_master) {
+                       const at::Tensor& up_master, const at::Tensor& down, const at::Tensor& down_master,
+                       const OptionalTensor& grad_up, const OptionalTensor& grad_down) {
   static const auto op = find<Experts>("hrm::moe_experts");
+  return op.call(x, weights, plan.rows, plan.picks, plan.tile_experts, plan.starts, up, up_master, down, down_master,
+                 grad_up, grad_down);
+}
+
+at::Tensor moe_experts(const at::Tensor& x, const at::Tensor& weights, const MoePlan& plan, const at::Tensor& up,
+                       const at::Tensor& up_master, const at::Tensor& down, const at::Tensor& down_master) {
   const auto buffer = [](const at::Tensor& leaf) {
     const at::Tensor grad = gradient_buffer(leaf);
     return grad.defined() ? OptionalTensor(grad) : std::nullopt;
   };
-  return op.call(x, weights, plan.rows, plan.picks, plan.tile_experts, plan.starts, up, up_master, down, down_master,
-                 buffer(up_master), buffer(down_master));
+  return moe_experts(x, weights, plan, up, up_master, down, down_master, buffer(up_master), buffer(down_master));
 }
 
 at::Tensor moe_drop(const at::Tensor& ids, const at::Tensor& weights, int64_t experts, int64_t capacity) {

@@ -73,6 +73,10 @@ MoePlan moe_plan(const at::Tensor& ids, int64_t experts);
 // tile or expert. Throws c10::Error naming the shapes.
 at::Tensor moe_experts(const at::Tensor& x, const at::Tensor& weights, const MoePlan& plan, const at::Tensor& up,
                        const at::Tensor& up_master, const at::Tensor& down, const at::Tensor& down_master);
+// The same with the gradient buffers given, of up's and down's shapes; the masters may then have other shapes.
+at::Tensor moe_experts(const at::Tensor& x, const at::Tensor& weights, const MoePlan& plan, const at::Tensor& up,
+                       const at::Tensor& up_master, const at::Tensor& down, const at::Tensor& down_master,
+                       const std::optional<at::Tensor>& grad_up, const std::optional<at::Tensor>& grad_down);
 
 // The formula, one expert after the other over all tokens: the oracle. Differentiable in everything by autograd; any
 // device, no word from the host.

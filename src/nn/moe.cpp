@@ -1,0 +1,104 @@
+#include "hrm/nn/moe.h"
+
+#include <ATen/ATen.h>
+
+#include <cmath>
+
+#include "hrm/base/error.h"
+#include "hrm/ops/linear.h"
+
+namespace hrm::nn {
+
+MoeFeedForward::MoeFeedForward(int64_t width, const MoeOptions& options, at::Device device)
+    : options_(options), width_(width) {
+  require(options.experts >= 1 && options.experts <= 1024 && options.inner >= 1, ExitCode::usage,
+          "a mixture of experts needs 1 to 1024 experts of at least one unit, not ", options.experts, " of ",
+          options.inner);
+  require(options.top_k >= 1 && options.top_k <= options.experts && options.top_k <= 32, ExitCode::usage,
+          "each token picks 1 to ", std::min<int64_t>(options.experts, 32), " of ", options.experts, " experts, not ",
+          options.top_k);
+  require(options.capacity_factor >= 0 && options.load_weight >= 0 && options.z_weight >= 0 && options.bias_rate >= 0 &&
+              options.shared_experts >= 0,
+          ExitCode::usage, "weights, rates and numbers of a mixture of experts must not be negative");
+  router_ = register_module("router", std::make_shared<Linear>(width, options.experts, device));
+  up_ = register_module("up", std::make_shared<Linear>(width, options.experts * options.inner, device));
+  down_ = register_module("down", std::make_shared<Linear>(options.inner, options.experts * width, device));
+  if (options.shared_experts > 0) {
+    shared_ = register_module("shared",
+                              std::make_shared<GeluFeedForward>(width, options.shared_experts * options.inner, device));
+  }
+  if (options.bias_rate > 0) {
+    choice_bias_ = register_buffer("choice_bias", at::zeros({options.experts}, at::device(device).dtype(at::kFloat)));
+  }
+  counts_ = at::zeros({options.experts + 1}, at::device(device).dtype(at::kDouble));
+}
+
+at::Tensor MoeFeedForward::forward(const at::Tensor& x) {
+  const int64_t experts = options_.experts, tokens = x.size(0), picks = tokens * options_.top_k;
+  const auto bias = choice_bias_.defined() ? std::optional<at::Tensor>(choice_bias_) : std::nullopt;
+  const at::Tensor logits = ops::moe_router(x, router_->compute_weight(), router_->weight());
+  const ops::MoeGate gate = ops::moe_gate(logits, options_.top_k, options_.score, options_.normalize, bias);
+  at::Tensor ids = gate.ids;
+  if (options_.capacity_factor > 0) {
+    const double share = options_.capacity_factor * static_cast<double>(picks) / static_cast<double>(experts);
+    ids = ops::moe_drop(ids, gate.weights, experts, static_cast<int64_t>(std::ceil(share)));
+  }
+  const ops::MoePlan plan = ops::moe_plan(ids, experts);
+
+  // Each expert's matrix is a slice of the parameter's rows.
+  const std::vector<int64_t> up{experts, options_.inner, width_}, down{experts, width_, options_.inner};
+  const auto gradient = [](const Linear& linear, const std::vector<int64_t>& sizes) {
+    const at::Tensor grad = ops::gradient_buffer(linear.weight());
+    return grad.defined() ? std::optional<at::Tensor>(grad.view(sizes)) : std::nullopt;
+  };
+  at::Tensor y = ops::moe_experts(x, gate.weights, plan, up_->compute_weight().detach().view(up), up_->weight(),
+                                  down_->compute_weight().detach().view(down), down_->weight(), gradient(*up_, up),
+                                  gradient(*down_, down));
+  if (shared_) y = y + shared_->forward(x);
+  if (!at::GradMode::is_enabled()) return y;
+
+  const at::Tensor kept = plan.counts.to(at::kDouble);
+  at::Tensor wanted = kept;
+  if (options_.capacity_factor > 0) {
+    const at::Tensor ones = at::ones({picks}, kept.options());
+    wanted = at::zeros({experts}, kept.options()).scatter_add_(0, gate.ids.view({-1}).to(at::kLong), ones);
+  }
+  counts_.narrow(0, 0, experts).add_(wanted);
+  counts_.select(0, experts).add_(wanted.sum() - kept.sum());
+  if (options_.load_weight > 0) {
+    const at::Tensor shares =
+        options_.score == ops::MoeScore::sigmoid ? gate.scores / gate.scores.sum(1, /*keepdim=*/true) : gate.scores;
+    const double scale = static_cast<double>(experts) / (static_cast<double>(tokens) * static_cast<double>(tokens));
+    losses_.push_back(
+        {"moe_load", (shares.sum(0) * wanted.to(shares.scalar_type())).sum() * scale, options_.load_weight});
+  }
+  if (options_.z_weight > 0) {
+    losses_.push_back({"moe_z", at::logsumexp(logits, {1}).square().mean(), options_.z_weight});
+  }
+  return y;
+}
+
+std::vector<AuxiliaryLoss> MoeFeedForward::take_auxiliary_losses() {
+  return std::exchange(losses_, {});
+}
+
+MoeLoad MoeFeedForward::load() const {
+  const at::Tensor loads = counts_.narrow(0, 0, options_.experts), all = loads.sum().clamp_min(1);
+  const at::Tensor share = loads / all;
+  const double most = std::log(static_cast<double>(options_.experts));
+  const at::Tensor entropy = at::special_entr(share).sum();
+  return {most > 0 ? entropy / most : at::ones_like(entropy), share.max() * static_cast<double>(options_.experts),
+          counts_.select(0, options_.experts) / all};
+}
+
+void MoeFeedForward::balance(const at::Tensor& skip) {
+  const at::NoGradGuard no_grad;
+  if (choice_bias_.defined()) {
+    const at::Tensor loads = counts_.narrow(0, 0, options_.experts);
+    const at::Tensor move = at::sign(loads.mean() - loads).mul_(options_.bias_rate);
+    choice_bias_.add_(at::where(skip.eq(0), move, at::zeros_like(move)));
+  }
+  counts_.zero_();
+}
+
+}  // namespace hrm::nn
