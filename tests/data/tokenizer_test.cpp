@@ -161,7 +161,7 @@ TEST(Tokenizer, PutsItsTemplateAroundATextWhenAsked) {
   json.added_tokens = {{.content = "<s>", .id = 256, .special = true}, {.content = "</s>", .id = 257, .special = true}};
   json.has_template = true;
   json.single = {{.token = "<s>", .ids = {256}, .tokens = {"<s>"}},
-                 {.sequence = true},
+                 {.sequence = true, .token = "", .ids = {}, .tokens = {}},
                  {.token = "end", .ids = {257, 256}, .tokens = {"</s>", "<s>"}}};
   const Tokenizer tokenizer(json);
   EXPECT_EQ(tokenizer.encode("ab", true), (Ids{256, 'a', 'b', 257, 256}));
