@@ -3,8 +3,8 @@
 
     scripts/bench/tokenizer_speed.py --tokenizer tokenizer.json --text book.txt --threads 2 --megabytes 50
 
-The text is repeated until there are so many megabytes, and cut at line ends into documents of 64 KiB, of which 64 are
-encoded at a time. The two sides take turns; shown are medians. Their ids must be the same. CPU time is that of all threads
+The text is repeated until there are so many megabytes, and cut at line ends into documents of 64 KiB, of which 64
+are encoded at a time. The two sides take turns; shown are medians. Their ids must be the same. CPU time is that of all threads
 together: on a machine that others use, too, it is what can be compared. Needs a Python that has `tokenizers` (pip).
 """
 import json
@@ -37,12 +37,14 @@ def cut(text):
 def ours(args, text):
     with tempfile.TemporaryDirectory(prefix="hrm_tokenizer_") as folder:
         result = pathlib.Path(folder, "result.json")
-        done = subprocess.run([args.binary, "bench", "tokenizer", "--tokenizer", args.tokenizer, "--text", text, "--threads",
-                               str(args.threads), "--passes", "1", "--json", result], capture_output=True, text=True)
+        words = [args.binary, "bench", "tokenizer", "--tokenizer", args.tokenizer, "--text", text, "--threads",
+                 str(args.threads), "--passes", "1", "--json", result]
+        done = subprocess.run(words, capture_output=True, text=True)
         if done.returncode != 0:
             raise command.Failure(done.returncode, f"hrm_train failed: {done.stderr.strip().splitlines()[-1]}")
         data = json.loads(result.read_text())
-    return dict(seconds=data["seconds_each"][0], cpu=data["cpu_seconds_each"][0], tokens=data["tokens"], ids=data["ids_crc32"])
+    return dict(seconds=data["seconds_each"][0], cpu=data["cpu_seconds_each"][0], tokens=data["tokens"],
+                ids=data["ids_crc32"])
 
 
 def theirs(tokenizer, documents):
@@ -64,9 +66,11 @@ def main():
     parser.add_argument("--tokenizer", required=True, metavar="FILE", help="tokenizer.json of a byte-level BPE")
     parser.add_argument("--text", required=True, metavar="FILE", help="text in UTF-8")
     parser.add_argument("--threads", type=command.count(), default=1, metavar="N", help="of both sides (1)")
-    parser.add_argument("--megabytes", type=command.number(float, 0, above=True), default=50, metavar="MB", help="of text (50)")
+    parser.add_argument("--megabytes", type=command.number(float, 0, above=True), default=50, metavar="MB",
+                        help="of text (50)")
     parser.add_argument("--rounds", type=command.count(), default=3, metavar="N", help="turns of each side (3)")
-    parser.add_argument("--binary", default=str(ROOT / "build/bin/hrm_train"), metavar="FILE", help="hrm_train (build/bin/hrm_train)")
+    parser.add_argument("--binary", default=str(ROOT / "build/bin/hrm_train"), metavar="FILE",
+                        help="hrm_train (build/bin/hrm_train)")
     parser.add_argument("--json", metavar="FILE", help="also write all turns to this file")
     args = parser.parse_args()
     args.binary = command.program(args.binary)
@@ -77,8 +81,8 @@ def main():
     try:
         import tokenizers
     except ImportError:
-        raise command.Failure(command.MACHINE, "this Python has no `tokenizers`; install it into an environment of its own "
-                              "(pip install tokenizers) and start the script with that Python") from None
+        raise command.Failure(command.MACHINE, "this Python has no `tokenizers`; install it into an environment of its "
+                              "own (pip install tokenizers) and start the script with that Python") from None
     try:
         part = pathlib.Path(args.text).read_bytes()
         part.decode()
@@ -108,9 +112,11 @@ def main():
     for side, results in turns.items():
         rates[side] = [size / statistics.median(turn[kind] for turn in results) for kind in ("seconds", "cpu")]
         print(f"| {side} | {rates[side][0]:.1f} | {rates[side][1]:.1f} |")
-    print(f"| ratio | {rates['hrm_train'][0] / rates['tokenizers'][0]:.1f} | {rates['hrm_train'][1] / rates['tokenizers'][1]:.1f} |")
+    ratios = [mine / other for mine, other in zip(rates["hrm_train"], rates["tokenizers"])]
+    print(f"| ratio | {ratios[0]:.1f} | {ratios[1]:.1f} |")
     if args.json:
-        pathlib.Path(args.json).write_text(json.dumps(dict(megabytes=size, threads=args.threads, turns=turns), indent=2) + "\n")
+        result = dict(megabytes=size, threads=args.threads, turns=turns)
+        pathlib.Path(args.json).write_text(json.dumps(result, indent=2) + "\n")
     return 0
 
 

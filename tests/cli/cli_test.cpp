@@ -62,9 +62,11 @@ TEST(Cli, TokenizersAreTrainedAndUsed) {
                               "--special", "<b>", "--out", made});
   ASSERT_EQ(trained.code, 0) << trained.err;
   EXPECT_NE(trained.out.find(" 2 special)"), std::string::npos) << trained.out;
-  const Result ids = run({"data", "tokenize", "--tokenizer", made, "--threads", "2"}, {.input = "one fish<b>\nblue\n"});
+  const Result ids = run({"data", "tokenize", "--tokenizer", made, "--threads", "2"},
+                         {.shell = "", .environment = "", .input = "one fish<b>\nblue\n"});
   ASSERT_EQ(ids.code, 0) << ids.err;
-  const Result back = run({"data", "tokenize", "--tokenizer", made, "--decode", "--skip-special"}, {.input = ids.out});
+  const Result back = run({"data", "tokenize", "--tokenizer", made, "--decode", "--skip-special"},
+                          {.shell = "", .environment = "", .input = ids.out});
   EXPECT_EQ(back.out, "one fish\nblue\n") << ids.out << back.err;
   expect_refusal(ExitCode::usage, {"data", "tokenize", "--tokenizer", made, "--skip-special"}, {"--decode"});
   expect_refusal(ExitCode::usage, {"data", "tokenize", "--tokenizer", made, "--add-special", "--decode"}, {"--decode"});

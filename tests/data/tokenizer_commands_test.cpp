@@ -26,16 +26,16 @@ std::string tokenize(TokenizeCommand command, const std::string& input) {
 TEST(DataTokenize, LinesToIdsAndBack) {
   EXPECT_EQ(tokenize({}, "it\n\na  b   c    d\nlast <|im_end|>"),
             "276\n\n64 220 269 953 279 953 220 278\n75 459 220 1502\n");
-  EXPECT_EQ(tokenize({.decode = true}, "64 220  269\n\n1502 64\n"), "a  b\n\n<|im_end|>a\n");
-  EXPECT_EQ(tokenize({.decode = true, .skip_special = true}, "1502 64 1503"), "a<think>\n");
+  EXPECT_EQ(tokenize({.tokenizer = "", .decode = true}, "64 220  269\n\n1502 64\n"), "a  b\n\n<|im_end|>a\n");
+  EXPECT_EQ(tokenize({.tokenizer = "", .decode = true, .skip_special = true}, "1502 64 1503"), "a<think>\n");
   EXPECT_EQ(tokenize({}, ""), "");
   // More than is read at a time; any number of threads.
   std::string text, ids;
   for (int i = 0; i < 30000; ++i)
     text += cat("line ", i, " of text, which is long enough for three times a MiB when repeated; na\u00efve \u4e2d\n");
   ids = tokenize({}, text);
-  EXPECT_EQ(tokenize({.threads = 3}, text), ids);
-  EXPECT_EQ(tokenize({.decode = true}, ids), text);
+  EXPECT_EQ(tokenize({.tokenizer = "", .threads = 3}, text), ids);
+  EXPECT_EQ(tokenize({.tokenizer = "", .decode = true}, ids), text);
 }
 
 TEST(DataTokenize, NamesTheLine) {
@@ -43,10 +43,10 @@ TEST(DataTokenize, NamesTheLine) {
                [] { tokenize({}, "a\nb\nc\xFF\n"); });
   for (const std::string bad : {"x", "-1", "1.5", "99999999999", "\x1b"}) {
     expect_error(ExitCode::data, {"standard input, line 2: '", "is no id"},
-                 [&] { tokenize({.decode = true}, "1\n2 " + bad); });
+                 [&] { tokenize({.tokenizer = "", .decode = true}, "1\n2 " + bad); });
   }
   expect_error(ExitCode::data, {"line 1: the tokenizer has no token with the id 1505"},
-               [] { tokenize({.decode = true}, "1505"); });
+               [] { tokenize({.tokenizer = "", .decode = true}, "1505"); });
   expect_error(ExitCode::data, {"nowhere.json"}, [] { tokenize({.tokenizer = "nowhere.json"}, "a"); });
 }
 

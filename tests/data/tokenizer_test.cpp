@@ -161,7 +161,7 @@ TEST(Tokenizer, PutsItsTemplateAroundATextWhenAsked) {
   json.added_tokens = {{.content = "<s>", .id = 256, .special = true}, {.content = "</s>", .id = 257, .special = true}};
   json.has_template = true;
   json.single = {{.token = "<s>", .ids = {256}, .tokens = {"<s>"}},
-                 {.sequence = true},
+                 {.sequence = true, .token = "", .ids = {}, .tokens = {}},
                  {.token = "end", .ids = {257, 256}, .tokens = {"</s>", "<s>"}}};
   const Tokenizer tokenizer(json);
   EXPECT_EQ(tokenizer.encode("ab", true), (Ids{256, 'a', 'b', 257, 256}));
@@ -179,7 +179,7 @@ TEST(Tokenizer, PrefixSpaceAndSeveralSplits) {
   EXPECT_EQ(whole.encode(" ab"), (Ids{256, 'b'}));
   EXPECT_EQ(whole.encode(""), Ids{});
   // Each piece gets its space, before GPT-2's pattern cuts.
-  json.pre_tokenizer.insert(json.pre_tokenizer.begin(), 2, {.kind = PreTokenizerStep::Kind::split});
+  json.pre_tokenizer.insert(json.pre_tokenizer.begin(), 2, {.kind = PreTokenizerStep::Kind::split, .pattern = ""});
   json.pre_tokenizer[0].pattern = R"(\d{1,2})";
   json.pre_tokenizer[1].pattern = R"((?<=a)b+)";
   const Tokenizer cut(json);
