@@ -29,15 +29,6 @@ TextEncoder byte_encoder() {
   return encoder;
 }
 
-TextEncoder open_tokenizer(const std::filesystem::path& file, const std::string& bos, const std::string& eos);
-// and in src/command_line.cpp, add_language_build: o.open_tokenizer = data::open_tokenizer;
-#include "hrm/base/error.h"
-#include "hrm/base/text.h"
-#include "hrm/data/text_encoder.h"
-#include "hrm/data/tokenizer.h"
-
-namespace hrm::data {
-
 TextEncoder open_tokenizer(const std::filesystem::path& file, const std::string& bos, const std::string& eos) {
   const Tokenizer tokenizer = Tokenizer::load(file);
   const auto special = [&](const std::string& token, const char* option) -> int64_t {
@@ -60,5 +51,4 @@ TextEncoder open_tokenizer(const std::filesystem::path& file, const std::string&
   return encoder;
 }
 
-}  // namespace hrm::data
 }  // namespace hrm::data
