@@ -4,7 +4,6 @@
 #include "ops/cuda/sm90/tile_gemm.cuh"
 
 namespace hrm::ops::cuda::sm90 {
-namespace {
 
 struct Nothing {};
 
@@ -115,6 +114,8 @@ struct ExpertUpBackwardTile {
     done();
   }
 };
+
+namespace {
 
 bool fits(const ExpertTiles& tiles, int64_t width, int64_t inner, Element element) {
   return is_hopper() && element != Element::f32 && tiles.rows > 0 && tiles.rows % 128 == 0 && width > 0 &&

@@ -14,7 +14,7 @@ namespace {
 
 constexpr int kStages = 3, kStageBytes = (128 + 256) * 128;
 // On their way to memory: 64 rows x 128 columns of float32 of each warpgroup, in blocks of 64 rows x 128 bytes.
-constexpr int kStagingBytes = 64 * 128 * 4, kBlockBytes = 64 * 128;
+constexpr int kStagingBytes = 64 * 128 * 4;
 constexpr int kSharedBytes = 1024 + kStages * kStageBytes + 2 * kStagingBytes + 2 * kStages * 8;
 
 struct GradientShape {
@@ -119,7 +119,7 @@ __global__ void __launch_bounds__(384, 1)
 #pragma unroll
           for (int j = 0; j < 16; ++j) {
             const int chunk = (2 * (j % 4) + q / 2) ^ g, from = 4 * (16 * half + j) + 2 * i;
-            *reinterpret_cast<float2*>(to + j / 4 * kBlockBytes + 16 * chunk) = make_float2(d[from], d[from + 1]);
+            *reinterpret_cast<float2*>(to + j / 4 * (64 * 128) + 16 * chunk) = make_float2(d[from], d[from + 1]);
           }
         }
         fence_async_shared();
