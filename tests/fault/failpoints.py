@@ -45,11 +45,13 @@ def main():
         newest = [p for p in checkpoints(folder) if not bad or p.name != "step-000000005"][-1]
         run = Run(campaign, folder, TWO if ranks > 1 else MORE, ranks, fail)
         codes = run.wait()
-        # Killed in the last exchange of all, it leaves the other one finished.
-        if to_end or (0 in codes and -9 not in codes):
+        # Killed in the last exchange of all, one leaves the other finished: then all is saved.
+        straight = campaign.straight(f"{ranks}", TWO if ranks > 1 else MORE, ranks)
+        whole = 0 in codes and -9 in codes and checkpoints(folder)[-1].name == checkpoints(straight)[-1].name
+        if to_end or (0 in codes and not whole):
             check(codes == [0] * ranks, f"{folder}: ended with {codes}\n{run.said()}")
             check(run.resumed_at() == int(newest.name[5:]), f"{folder}: went on at {run.resumed_at()}, not {newest.name}\n{run.said()}")
-            same_end(campaign.straight(f"{ranks}", TWO if ranks > 1 else MORE, ranks), folder)
+            same_end(straight, folder)
             tidy(folder)
             if bad:
                 check((folder / "run/checkpoints/bad-step-000000005").is_dir(), f"{folder}: the bad one was not put aside")
