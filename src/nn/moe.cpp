@@ -18,7 +18,7 @@ MoeFeedForward::MoeFeedForward(int64_t width, const MoeOptions& options, at::Dev
           "each token picks 1 to ", std::min<int64_t>(options.experts, 32), " of ", options.experts, " experts, not ",
           options.top_k);
   require(options.capacity_factor >= 0 && options.load_weight >= 0 && options.z_weight >= 0 && options.bias_rate >= 0 &&
-              options.shared_experts >= 0,
+              options.shared_experts >= 0 && options.jitter >= 0 && options.jitter < 1,
           ExitCode::usage, "weights, rates and numbers of a mixture of experts must not be negative");
   router_ = register_module("router", std::make_shared<Linear>(width, options.experts, device));
   up_ = register_module("up", std::make_shared<Linear>(width, options.experts * options.inner, device));
@@ -30,13 +30,21 @@ MoeFeedForward::MoeFeedForward(int64_t width, const MoeOptions& options, at::Dev
   if (options.bias_rate > 0) {
     choice_bias_ = register_buffer("choice_bias", at::zeros({options.experts}, at::device(device).dtype(at::kFloat)));
   }
+  if (options.jitter > 0) {
+    jitter_step_ = register_buffer("jitter_step", at::zeros({}, at::device(device).dtype(at::kLong)));
+  }
   counts_ = at::zeros({options.experts + 1}, at::device(device).dtype(at::kDouble));
+}
+
+at::Tensor MoeFeedForward::router_input(const at::Tensor& x) const {
+  if (!jitter_step_.defined() || !at::GradMode::is_enabled()) return x;
+  return ops::moe_jitter(x, jitter_step_, options_.jitter, options_.jitter_seed);
 }
 
 at::Tensor MoeFeedForward::forward(const at::Tensor& x) {
   const int64_t experts = options_.experts, tokens = x.size(0), picks = tokens * options_.top_k;
   const auto bias = choice_bias_.defined() ? std::optional<at::Tensor>(choice_bias_) : std::nullopt;
-  const at::Tensor logits = ops::moe_router(x, router_->compute_weight(), router_->weight());
+  const at::Tensor logits = ops::moe_router(router_input(x), router_->compute_weight(), router_->weight());
   const ops::MoeGate gate = ops::moe_gate(logits, options_.top_k, options_.score, options_.normalize, bias);
   at::Tensor ids = gate.ids;
   if (options_.capacity_factor > 0) {
@@ -98,6 +106,7 @@ void MoeFeedForward::balance(const at::Tensor& skip) {
     const at::Tensor move = at::sign(loads.mean() - loads).mul_(options_.bias_rate);
     choice_bias_.add_(at::where(skip.eq(0), move, at::zeros_like(move)));
   }
+  if (jitter_step_.defined()) jitter_step_.add_(1);
   counts_.zero_();
 }
 

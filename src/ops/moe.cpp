@@ -27,6 +27,14 @@ void check_moe_gate(const at::Tensor& logits, int64_t top_k, const OptionalTenso
               "hrm::moe_gate: bias must be (", logits.size(1), ") ", logits.scalar_type(), " on ", logits.device());
 }
 
+void check_moe_jitter(const at::Tensor& x, const at::Tensor& step, double amount) {
+  TORCH_CHECK(step.dim() == 0 && step.scalar_type() == at::kLong && step.device() == x.device(),
+              "hrm::moe_jitter: step must be one int64 on ", x.device(), ", got ", step.sizes(), ", ",
+              step.scalar_type(), " on ", step.device());
+  TORCH_CHECK(at::isFloatingType(x.scalar_type()) && amount >= 0 && amount < 1,
+              "hrm::moe_jitter: x must be of floating type and amount in 0..1, got ", x.scalar_type(), " and ", amount);
+}
+
 void check_moe_plan(const at::Tensor& ids, int64_t experts) {
   TORCH_CHECK(ids.dim() == 2 && ids.scalar_type() == at::kInt, "hrm::moe_plan: ids must be (T, K) int32, got ",
               ids.sizes(), ", ", ids.scalar_type());
@@ -87,6 +95,7 @@ using CombineBackward = std::tuple<at::Tensor, at::Tensor>(const at::Tensor&, co
 using Gate = GateResult(const at::Tensor&, int64_t, bool, bool, const OptionalTensor&);
 using GateBackward = at::Tensor(const OptionalTensor&, const OptionalTensor&, const at::Tensor&, const at::Tensor&,
                                 bool, bool);
+using Jitter = at::Tensor(const at::Tensor&, const at::Tensor&, double, int64_t);
 using Router = at::Tensor(const at::Tensor&, const at::Tensor&, const at::Tensor&, const OptionalTensor&);
 using Plan = PlanResult(const at::Tensor&, int64_t);
 using Experts = at::Tensor(const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&,
@@ -94,6 +103,11 @@ using Experts = at::Tensor(const at::Tensor&, const at::Tensor&, const at::Tenso
                            const at::Tensor&, const at::Tensor&, const OptionalTensor&, const OptionalTensor&);
 
 }  // namespace
+
+at::Tensor moe_jitter(const at::Tensor& x, const at::Tensor& step, double amount, int64_t seed) {
+  static const auto op = find<Jitter>("hrm::moe_jitter");
+  return op.call(x, step, amount, seed);
+}
 
 at::Tensor moe_gather(const at::Tensor& x, const at::Tensor& picks, const at::Tensor& starts, int64_t top_k) {
   static const auto op = find<Gather>("hrm::moe_gather");
@@ -268,6 +282,11 @@ at::Tensor moe_gate_backward_cpu(const OptionalTensor& grad_weights, const Optio
   return composed::moe_gate_backward(grad_weights, grad_scores, ids, scores, sigmoid, normalize);
 }
 
+at::Tensor moe_jitter_cpu(const at::Tensor& x, const at::Tensor& step, double amount, int64_t seed) {
+  check_moe_jitter(x, step, amount);
+  return reference::moe_jitter(x, step, amount, seed);
+}
+
 PlanResult moe_plan_cpu(const at::Tensor& ids, int64_t experts) {
   check_moe_plan(ids, experts);
   return composed::moe_plan(ids, experts);
@@ -308,6 +327,7 @@ TORCH_LIBRARY_FRAGMENT(hrm, m) {
   m.def(
       "moe_plan(Tensor ids, int experts) -> "
       "(Tensor rows, Tensor picks, Tensor tile_experts, Tensor starts, Tensor counts)");
+  m.def("moe_jitter(Tensor x, Tensor step, float amount, int seed) -> Tensor");
   m.def("moe_gather(Tensor x, Tensor picks, Tensor starts, int top_k) -> Tensor");
   m.def("moe_up(Tensor xp, Tensor up, Tensor tile_experts, Tensor starts) -> (Tensor act, Tensor slope)");
   m.def("moe_up_backward(Tensor grad_y, Tensor down, Tensor slope, Tensor tile_experts, Tensor starts) -> Tensor");
@@ -327,6 +347,7 @@ TORCH_LIBRARY_IMPL(hrm, CPU, m) {
   m.impl("moe_gate", &moe_gate_cpu);
   m.impl("moe_gate_backward", &moe_gate_backward_cpu);
   m.impl("moe_plan", &moe_plan_cpu);
+  m.impl("moe_jitter", &moe_jitter_cpu);
   m.impl("moe_gather", &moe_gather_cpu);
   m.impl("moe_up", &moe_up_cpu);
   m.impl("moe_up_backward", &moe_up_backward_cpu);

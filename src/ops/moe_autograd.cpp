@@ -82,6 +82,30 @@ GateResult moe_gate_autograd(const at::Tensor& logits, int64_t top_k, bool sigmo
   return moe_gate_forward(logits, top_k, sigmoid, normalize, bias);
 }
 
+struct Jitter : torch::autograd::Function<Jitter> {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& step, double amount,
+                            int64_t seed) {
+    at::AutoDispatchBelowADInplaceOrView below;
+    ctx->save_for_backward({step});
+    ctx->saved_data["amount"] = amount;
+    ctx->saved_data["seed"] = seed;
+    return moe_jitter(x, step, amount, seed);
+  }
+
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    TORCH_CHECK(!at::GradMode::is_enabled(), "hrm::moe_jitter has no second derivative");
+    return {moe_jitter(grads[0], ctx->get_saved_variables()[0], ctx->saved_data["amount"].toDouble(),
+                       ctx->saved_data["seed"].toInt()),
+            at::Tensor(), at::Tensor(), at::Tensor()};
+  }
+};
+
+at::Tensor moe_jitter_autograd(const at::Tensor& x, const at::Tensor& step, double amount, int64_t seed) {
+  if (at::GradMode::is_enabled() && x.requires_grad()) return Jitter::apply(x, step, amount, seed);
+  at::AutoDispatchBelowADInplaceOrView below;
+  return moe_jitter(x, step, amount, seed);
+}
+
 struct Experts : torch::autograd::Function<Experts> {
   // The masters are arguments so that the node exists whenever they train.
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& weights,
@@ -157,6 +181,7 @@ TORCH_LIBRARY_IMPL(hrm, Autograd, m) {
   m.impl("moe_router", &moe_router_autograd);
   m.impl("moe_gate", &moe_gate_autograd);
   m.impl("moe_experts", &moe_experts_autograd);
+  m.impl("moe_jitter", &moe_jitter_autograd);
   for (const char* op : {"moe_gate_backward", "moe_plan", "moe_gather", "moe_up", "moe_up_backward", "moe_linear",
                          "moe_accumulate_", "moe_combine", "moe_combine_backward"}) {
     m.impl(op, torch::autograd::autogradNotImplementedFallback());

@@ -40,6 +40,11 @@ at::Tensor moe_gate_backward(const OptionalTensor& grad_weights, const OptionalT
 at::Tensor moe_router(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& master,
                       const OptionalTensor& grad_weight);
 
+// moe_jitter by a loop, on the CPU; what is not there is copied.
+namespace reference {
+at::Tensor moe_jitter(const at::Tensor& x, const at::Tensor& step, double amount, int64_t seed);
+}
+
 using GateResult = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
 using PlanResult = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
 GateResult moe_gate_forward(const at::Tensor& logits, int64_t top_k, bool sigmoid, bool normalize,
@@ -47,6 +52,7 @@ GateResult moe_gate_forward(const at::Tensor& logits, int64_t top_k, bool sigmoi
 
 // Throw c10::Error.
 void check_moe_gate(const at::Tensor& logits, int64_t top_k, const OptionalTensor& bias);
+void check_moe_jitter(const at::Tensor& x, const at::Tensor& step, double amount);
 void check_moe_plan(const at::Tensor& ids, int64_t experts);
 void check_moe_linear(const at::Tensor& rows, const at::Tensor& weight, const at::Tensor& tile_experts,
                       const at::Tensor& starts, bool transposed);

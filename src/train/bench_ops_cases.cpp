@@ -382,6 +382,10 @@ BenchCall moe_gate_backward(const Shape& s, at::Device device, at::ScalarType dt
   return {{at::randn_like(in.gate.weights), IValue(), in.gate.ids, in.gate.scores, false, false}};
 }
 
+BenchCall moe_jitter(const Shape& s, at::Device device, at::ScalarType dtype) {
+  return {{moe_inputs(s, device, dtype).x, at::zeros({}, at::device(device).dtype(at::kLong)), 0.01, 7}};
+}
+
 BenchCall moe_plan(const Shape& s, at::Device device, at::ScalarType dtype) {
   return {{moe_inputs(s, device, dtype).gate.ids, MoeInputs::kExperts}};
 }
@@ -576,6 +580,7 @@ const std::vector<BenchOp>& bench_ops() {
       {"hrm::rms_norm_backward", rms_norm_backward},
       {"hrm::moe_router", moe_router},
       {"hrm::moe_gate", moe_gate},
+      {"hrm::moe_jitter", moe_jitter},
       {"hrm::moe_gate_backward", moe_gate_backward},
       {"hrm::moe_plan", moe_plan},
       {"hrm::moe_gather", moe_gather},

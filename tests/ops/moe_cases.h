@@ -3,6 +3,7 @@
 
 #include <vector>
 
+#include "hrm/base/philox.h"
 #include "hrm/ops/moe.h"
 #include "ops/moe_impl.h"
 #include "ops/op_testing.h"
@@ -150,6 +151,26 @@ inline void expect_good_gates(at::Device device) {
   logits[0][2] = 1;
   const at::Tensor want = at::tensor({2, 1, 3}, at::kInt).view({1, 3});
   EXPECT_TRUE(at::equal(moe_gate(logits, 3, MoeScore::sigmoid, false).ids.to(at::kCPU), want));
+}
+
+// The values of a formula written again, whatever the device; and the gradient, which has the same factors.
+inline void expect_good_jitter(at::Device device) {
+  for (const auto dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
+    const at::Tensor x = normal({7, 13}, 3, dtype, device).requires_grad_();
+    const at::Tensor step = at::full({}, 41, at::device(device).dtype(at::kLong));
+    const at::Tensor y = moe_jitter(x, step, 0.25, 9);
+    std::vector<float> want;
+    CounterRng rng(9, Stream::jitter, 41);
+    for (int i = 0; i < 7 * 13; ++i) want.push_back(1 + 0.25f * (2 * rng.uniform() - 1));
+    const at::Tensor noise = at::tensor(want).view({7, 13}).to(device);
+    expect_same_bits(y, (x.detach().to(at::kFloat) * noise).to(dtype), cat("jitter of ", dtype));
+    const at::Tensor grad = normal({7, 13}, 4, dtype, device);
+    expect_same_bits(torch::autograd::grad({y}, {x}, {grad})[0], (grad.to(at::kFloat) * noise).to(dtype),
+                     cat("gradient of the jitter of ", dtype));
+    EXPECT_FALSE(at::equal(y, moe_jitter(x, step + 1, 0.25, 9)));
+    EXPECT_FALSE(at::equal(y, moe_jitter(x, step, 0.25, 10)));
+    EXPECT_TRUE(at::equal(x, moe_jitter(x, step, 0, 9)));
+  }
 }
 
 }  // namespace hrm::ops::testing

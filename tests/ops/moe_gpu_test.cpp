@@ -50,6 +50,11 @@ TEST(MoeGpu, Gates) {
   expect_good_gates(at::kCUDA);
 }
 
+TEST(MoeGpu, Jitter) {
+  HRM_NEEDS_GPU();
+  expect_good_jitter(at::kCUDA);
+}
+
 TEST(MoeGpu, SameEachTime) {
   HRM_NEEDS_GPU();
   const MoeCase c = make_moe(2000, 512, 512, 8, 2, at::kBFloat16, at::kCUDA);

@@ -63,6 +63,10 @@ TEST(Moe, Gates) {
   expect_good_gates(at::kCPU);
 }
 
+TEST(Moe, Jitter) {
+  expect_good_jitter(at::kCPU);
+}
+
 // Dropped: those with the smallest weights, and of equal ones the later.
 TEST(Moe, Capacity) {
   const at::Tensor ids = at::tensor({0, 1, 0, 2, 0, 1, 1, 0}, at::kInt).view({4, 2});

@@ -51,6 +51,7 @@ TEST(Registration, EveryOpHasItsKernels) {
       "hrm::moe_gate",
       "hrm::moe_gate_backward",
       "hrm::moe_gather",
+      "hrm::moe_jitter",
       "hrm::moe_linear",
       "hrm::moe_plan",
       "hrm::moe_router",

@@ -17,6 +17,7 @@ enum class Stream : uint32_t {
   explore = 5,        // ACT exploration; index = step * 2^24 + global slot
   generate = 6,       // puzzle generators; index = puzzle
   subset = 7,         // subsampling of a data set; index = 0
+  jitter = 8,         // noise of the router's input; index = step
 };
 
 // Marks functions that kernels call, too.

@@ -25,6 +25,9 @@ struct MoeOptions {
   double z_weight = 0;        // of the loss "moe_z", mean of logsumexp(logits)^2; 0: none
   // How far balance() moves the bias of each expert's choice, up for those with less than the mean load; 0: no bias.
   double bias_rate = 0;
+  // In gradient mode the router sees x times numbers in 1 - jitter .. 1 + jitter (ops::moe_jitter), new ones each step.
+  double jitter = 0;
+  int64_t jitter_seed = 0;
   int64_t shared_experts = 0;  // that every token goes through, beside; as one of that many times the width
 };
 
@@ -36,7 +39,8 @@ struct MoeLoad {
 };
 
 // Submodules router (experts, width), up (experts * inner, width) and down (experts * width, inner), each expert's
-// matrix below the one before, and shared; buffer choice_bias (experts) float32 with bias_rate.
+// matrix below the one before, and shared; buffers
+// choice_bias (experts) float32 with bias_rate, and jitter_step with jitter.
 class MoeFeedForward : public FeedForward {
  public:
   // Throws Error(usage) for numbers that make no sense.
@@ -61,11 +65,14 @@ class MoeFeedForward : public FeedForward {
   const at::Tensor& counts() const { return counts_; }            // (experts + 1) float64; last: dropped
 
  private:
+  at::Tensor router_input(const at::Tensor& x) const;
+
   MoeOptions options_;
   int64_t width_;
   std::shared_ptr<Linear> router_, up_, down_;
   std::shared_ptr<GeluFeedForward> shared_;  // null without shared experts
   at::Tensor choice_bias_, counts_;
+  at::Tensor jitter_step_;  // buffer, 0-dim int64: steps so far; undefined without jitter
   std::vector<AuxiliaryLoss> losses_;
 };
 

@@ -31,6 +31,11 @@ enum class MoeScore { softmax, sigmoid };
 // dtype.
 at::Tensor moe_router(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& master);
 
+// Noise of the router's input (Fedus et al., "Switch Transformers", section 2.4): x times numbers drawn uniformly from
+// [1 - amount, 1 + amount), a function of seed, step and place in x alone. x: any shape, float32, bfloat16, float16
+// (float64 on the CPU); step: 0-dim int64 on x's device. Differentiable in x; keeps nothing but the step's value.
+at::Tensor moe_jitter(const at::Tensor& x, const at::Tensor& step, double amount, int64_t seed);
+
 struct MoeGate {
   at::Tensor ids;      // (T, K) int32, best first; of equal ones the lower first
   at::Tensor weights;  // (T, K) float32

@@ -34,6 +34,16 @@ struct MoeGateBackward {
   bool sigmoid, normalize;
 };
 
+struct MoeJitter {
+  const void* x;  // (count)
+  void* out;
+  const int64_t* step;
+  int64_t count;
+  float amount;
+  uint64_t seed;
+  Element element;
+};
+
 struct MoePlanParams {
   const int* ids;     // (picks)
   int* rows;          // (picks)
@@ -83,6 +93,7 @@ struct MoeCombineBackward {
 cudaError_t launch(const MoeGateForward& p, cudaStream_t stream);
 cudaError_t launch(const MoeGateBackward& p, cudaStream_t stream);
 cudaError_t launch(const MoePlanParams& p, cudaStream_t stream);
+cudaError_t launch(const MoeJitter& p, cudaStream_t stream);
 cudaError_t launch(const MoeGather& p, cudaStream_t stream);
 cudaError_t launch(const MoeCombine& p, cudaStream_t stream);
 cudaError_t launch(const MoeCombineBackward& p, cudaStream_t stream);

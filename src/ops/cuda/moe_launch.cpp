@@ -84,6 +84,24 @@ at::Tensor moe_gate_backward_cuda(const OptionalTensor& grad_weights, const Opti
   return grad;
 }
 
+at::Tensor moe_jitter_cuda(const at::Tensor& x, const at::Tensor& step, double amount, int64_t seed) {
+  check_moe_jitter(x, step, amount);
+  const c10::cuda::CUDAGuard guard(x.device());
+  if (!cuda::use_kernel(x)) return reference::moe_jitter(x, step, amount, seed);
+  const at::Tensor from = x.contiguous();
+  at::Tensor out = at::empty_like(from);
+  cuda::MoeJitter params{};
+  params.x = from.const_data_ptr();
+  params.out = out.mutable_data_ptr();
+  params.step = step.const_data_ptr<int64_t>();
+  params.count = from.numel();
+  params.amount = static_cast<float>(amount);
+  params.seed = static_cast<uint64_t>(seed);
+  params.element = cuda::element_of(from);
+  C10_CUDA_CHECK(cuda::launch(params, stream()));
+  return out;
+}
+
 PlanResult moe_plan_cuda(const at::Tensor& ids, int64_t experts) {
   check_moe_plan(ids, experts);
   const c10::cuda::CUDAGuard guard(ids.device());
@@ -270,6 +288,7 @@ TORCH_LIBRARY_IMPL(hrm, CUDA, m) {
   m.impl("moe_gate", &moe_gate_cuda);
   m.impl("moe_gate_backward", &moe_gate_backward_cuda);
   m.impl("moe_plan", &moe_plan_cuda);
+  m.impl("moe_jitter", &moe_jitter_cuda);
   m.impl("moe_gather", &moe_gather_cuda);
   m.impl("moe_up", &moe_up_cuda);
   m.impl("moe_up_backward", &moe_up_backward_cuda);

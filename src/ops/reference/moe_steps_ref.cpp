@@ -1,5 +1,6 @@
 #include <ATen/ATen.h>
 
+#include "hrm/base/philox.h"
 #include "ops/moe_impl.h"
 
 namespace hrm::ops {
@@ -15,6 +16,16 @@ at::Tensor moe_experts(const at::Tensor& x, const at::Tensor& weights, const at:
     out = out + share.to(sums) * y.to(sums);
   }
   return out.to(x.scalar_type());
+}
+
+at::Tensor moe_jitter(const at::Tensor& x, const at::Tensor& step, double amount, int64_t seed) {
+  const at::Tensor noise = at::empty({x.numel()}, at::kFloat);
+  auto* to = noise.data_ptr<float>();
+  CounterRng rng(static_cast<uint64_t>(seed), Stream::jitter, static_cast<uint64_t>(step.item<int64_t>()));
+  for (int64_t i = 0; i < x.numel(); ++i) {
+    to[i] = 1 + static_cast<float>(amount) * (2 * rng.uniform() - 1);
+  }
+  return (x * noise.view(x.sizes()).to(x.device())).to(x.scalar_type());
 }
 
 MoeGate moe_gate(const at::Tensor& logits, int64_t top_k, MoeScore score, bool normalize, const OptionalTensor& bias) {
