@@ -83,7 +83,7 @@ std::string nearest_parameter(const std::string& pattern, const nn::ParameterSet
 // What a parameter's group is made by.
 struct Settings {
   double weight_decay, lr_factor;
-  bool matrices;
+  int64_t matrices;
   auto operator<=>(const Settings&) const = default;
 };
 
@@ -100,12 +100,17 @@ double default_decay(const nn::Parameter& parameter, const GroupOptions& options
   return spared ? 0 : options.weight_decay;
 }
 
+int64_t matrices_in(const nn::Parameter& parameter, const GroupOptions& options) {
+  if (!is_muon_matrix(parameter.name, parameter.master.dim(), options)) return 0;
+  const auto stack = options.defaults.stacks.find(parameter.name);
+  return stack == options.defaults.stacks.end() ? 1 : stack->second;
+}
+
 std::map<std::string, Settings> settings_of(const nn::ParameterSet& parameters, const GroupOptions& options) {
   std::map<std::string, Settings> out;
   std::vector<int64_t> taken(options.rules.size(), 0);
   for (const nn::Parameter& parameter : parameters.all()) {
-    Settings settings{default_decay(parameter, options), 1,
-                      is_muon_matrix(parameter.name, parameter.master.dim(), options)};
+    Settings settings{default_decay(parameter, options), 1, matrices_in(parameter, options)};
     if (const size_t i = rule_of(parameter.name, options); i < taken.size()) {
       settings.weight_decay = options.rules[i].weight_decay;
       settings.lr_factor = options.rules[i].lr_factor;

@@ -53,16 +53,18 @@ int64_t muon_buffer_bytes(const std::vector<std::pair<int64_t, int64_t>>& matric
 
 Muon::Muon(const OptimizerOptions& options, const std::vector<ParameterGroup>& groups) : options_(options) {
   std::vector<ParameterGroup> matrices, others;
+  std::vector<int64_t> counts;
   for (const ParameterGroup& group : groups) {
-    (group.matrices ? matrices : others).push_back(group);
-    if (!group.matrices) others.back().lr_factor *= options.adamw_lr_ratio;
+    (group.matrices > 0 ? matrices : others).push_back(group);
+    if (group.matrices > 0) counts.insert(counts.end(), group.params.size(), group.matrices);
+    if (group.matrices == 0) others.back().lr_factor *= options.adamw_lr_ratio;
     require(group.moments.empty(), ExitCode::unexpected, "Muon needs whole matrices and keeps their momentum itself");
   }
   require(!matrices.empty(), ExitCode::usage, "optim.name = muon finds no matrix to update: use adamw");
   const FlatGroups all = flatten(matrices, 1);
   if (!others.empty()) others_ = std::make_unique<Elementwise>(ops::AdamRule::adamw, options, others);
   names_ = all.names;
-  make_stacks(all);
+  make_stacks(all, counts);
   const at::TensorOptions on_device = all.params.front().options().requires_grad(false);
   make_buffers(on_device.device());
   step_ = at::zeros({}, on_device);
@@ -70,32 +72,38 @@ Muon::Muon(const OptimizerOptions& options, const std::vector<ParameterGroup>& g
   squares_ = at::zeros({static_cast<int64_t>(stacks_.size()) + (others_ ? 1 : 0), 2}, on_device.dtype(at::kDouble));
 }
 
-void Muon::make_stacks(const FlatGroups& all) {
-  std::map<std::pair<int64_t, int64_t>, size_t> open;  // the stack of a shape that still has room
+void Muon::make_stacks(const FlatGroups& all, const std::vector<int64_t>& matrices) {
   for (size_t i = 0; i < all.params.size(); ++i) {
     const at::Tensor& param = all.params[i];
-    require(param.dim() >= 2 && param.numel() > 0, ExitCode::unexpected, "parameter '", all.names[i],
-            "' is no matrix that Muon could update");
+    require(param.dim() >= 2 && param.numel() > 0 && param.size(0) % matrices[i] == 0, ExitCode::unexpected,
+            "parameter '", all.names[i], "' is no matrix that Muon could update, or not ", matrices[i], " of them");
     momenta_.push_back(at::zeros_like(param.detach()));
-    const int64_t rows = param.size(0), columns = columns_of(param);
-    const auto found = open.find({rows, columns});
-    const bool room =
-        found != open.end() &&
-        (static_cast<int64_t>(stacks_[found->second].params.size()) + 1) * param.numel() <= options_.muon_stack;
-    if (!room) {
-      open[{rows, columns}] = stacks_.size();
-      stacks_.emplace_back();
-      stacks_.back().scale = muon_scale(options_.muon_scale, rows, columns);
-    }
-    Stack& stack = stacks_[open[{rows, columns}]];
-    stack.params.push_back(param);
-    stack.grads.push_back(all.grads[i]);
-    stack.momenta.push_back(momenta_.back());
-    if (!all.averages.empty()) stack.averages.push_back(all.averages[i]);
-    if (!all.copies.empty()) stack.copies.push_back(all.copies[i]);
-    stack.weight_decay.push_back(all.weight_decay[i]);
-    stack.lr_factor.push_back(all.lr_factor[i]);
+    const int64_t rows = param.size(0) / matrices[i];
+    for (int64_t first = 0; first < param.size(0); first += rows) add_matrix(all, i, first, rows);
   }
+}
+
+void Muon::add_matrix(const FlatGroups& all, size_t i, int64_t first, int64_t rows) {
+  const auto part = [&](const at::Tensor& t) { return t.size(0) == rows ? t : t.narrow(0, first, rows); };
+  const at::Tensor param = part(all.params[i]);
+  const std::pair shape{rows, columns_of(param)};
+  const auto found = open_.find(shape);
+  const bool room =
+      found != open_.end() &&
+      (static_cast<int64_t>(stacks_[found->second].params.size()) + 1) * param.numel() <= options_.muon_stack;
+  if (!room) {
+    open_[shape] = stacks_.size();
+    stacks_.emplace_back();
+    stacks_.back().scale = muon_scale(options_.muon_scale, shape.first, shape.second);
+  }
+  Stack& stack = stacks_[open_[shape]];
+  stack.params.push_back(param);
+  stack.grads.push_back(part(all.grads[i]));
+  stack.momenta.push_back(part(momenta_[i]));
+  if (!all.averages.empty()) stack.averages.push_back(part(all.averages[i]));
+  if (!all.copies.empty()) stack.copies.push_back(part(all.copies[i]));
+  stack.weight_decay.push_back(all.weight_decay[i]);
+  stack.lr_factor.push_back(all.lr_factor[i]);
 }
 
 void Muon::make_buffers(at::Device device) {

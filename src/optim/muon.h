@@ -1,6 +1,9 @@
 #pragma once
 // Muon and the AdamW beside it. The equations: hrm/optim/muon.h.
 
+#include <map>
+#include <utility>
+
 #include "hrm/optim/muon.h"
 #include "optim/elementwise.h"
 
@@ -22,7 +25,9 @@ class Muon final : public Optimizer {
     NewtonSchulzBuffers buffers;
     std::vector<at::Tensor> directions;  // views of the buffer, shaped as the parameters
   };
-  void make_stacks(const FlatGroups& all);
+  // matrices: of each parameter, how many matrices it is.
+  void make_stacks(const FlatGroups& all, const std::vector<int64_t>& matrices);
+  void add_matrix(const FlatGroups& all, size_t parameter, int64_t first_row, int64_t rows);
   void make_buffers(at::Device device);
   void step_stack(const Stack& stack, const at::Tensor& counter, const at::Tensor& lr, const at::Tensor& grad_scale,
                   const at::Tensor& skip, const at::Tensor& squares);
@@ -32,6 +37,7 @@ class Muon final : public Optimizer {
   std::vector<std::string> names_;       // of the matrices
   std::vector<at::Tensor> momenta_;      // theirs
   std::vector<Stack> stacks_;
+  std::map<std::pair<int64_t, int64_t>, size_t> open_;  // the stack of a shape that still has room
   at::Tensor step_;       // 0-dim float32: updates done; registered where there are no others, which count themselves
   at::Tensor uncounted_;  // 0-dim float32: what the ops count that are parts of a step
   at::Tensor squares_;    // (stacks and others, 2) float64: what the update ratio is made of

@@ -164,4 +164,33 @@ inline void expect_muon_follows(at::Device device) {
   EXPECT_EQ(state[0].tensor.item<float>(), 3) << "each step counts once, whatever it is made of";
 }
 
+// Experts below each other in one parameter are updated as matrices of their own.
+inline void expect_muon_takes_stacks_apart(at::Device device) {
+  const int64_t experts = 3, rows = 6, columns = 4;
+  const at::Tensor start = normal({experts * rows, columns}, 1, device), grad = normal(start.sizes(), 2, device);
+  ParameterGroup whole;
+  whole.names = {"experts"};
+  whole.params = {start.clone()};
+  whole.grads = {grad};
+  whole.weight_decay = 0.1;
+  whole.matrices = experts;
+  ParameterGroup parts = whole, one = whole;
+  parts.names.clear();
+  parts.params.clear();
+  parts.grads.clear();
+  parts.matrices = one.matrices = 1;
+  one.params = {start.clone()};
+  for (int64_t e = 0; e < experts; ++e) {
+    parts.names.push_back(cat("expert", e));
+    parts.params.push_back(start.narrow(0, e * rows, rows).clone());
+    parts.grads.push_back(grad.narrow(0, e * rows, rows).clone());
+  }
+  for (ParameterGroup* group : {&whole, &parts, &one}) {
+    const auto optimizer = make_optimizer({.name = "muon", .muon_precision = "fp32"}, {*group});
+    for (int step = 0; step < 2; ++step) optimizer->step(scalar(0.1, device), scalar(1, device), scalar(0, device), {});
+  }
+  EXPECT_TRUE(at::equal(whole.params[0], at::cat(parts.params)));
+  EXPECT_FALSE(at::equal(whole.params[0], one.params[0]));
+}
+
 }  // namespace hrm::optim::testing

@@ -33,6 +33,10 @@ TEST(Muon, BuffersAreThoseOfTheLargestStack) {
   EXPECT_EQ(muon_buffer_bytes(huge, "fp32"), 8 * (int64_t{16384} * 8192 + int64_t{8192} * 8192)) << "one alone";
 }
 
+TEST(Muon, TakesStacksApart) {
+  expect_muon_takes_stacks_apart(at::kCPU);
+}
+
 TEST(Muon, RefusesWhatItDoesNotKnow) {
   const auto sentence = [](const OptimizerOptions& options) -> std::string {
     try {

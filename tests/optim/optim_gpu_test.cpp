@@ -28,6 +28,7 @@ TEST(OptimGpu, Muon) {
   expect_muon_steps(at::kCUDA, "match_rms_adamw");
   expect_muon_steps(at::kCUDA, "original", /*stack=*/50);  // two of 6 x 4 at a time, and one of 33 x 3
   expect_muon_follows(at::kCUDA);
+  expect_muon_takes_stacks_apart(at::kCUDA);
 }
 
 // The process allows TF32, as a training in bf16 does: the float32 iteration stays exact, and the setting is back.

@@ -2,6 +2,7 @@
 // Which parameters have which weight decay, learning rate and update.
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -29,6 +30,8 @@ struct GroupDefaults {
   std::vector<std::string> undecayed = {};  // globs of others that do not
   // Globs of embeddings and output heads: Muon leaves them, and all vectors and scalars, to AdamW.
   std::vector<std::string> not_matrices = {"*embed*", "*lm_head*", "*q_head*"};
+  // Parameters that are so many matrices below each other, by name.
+  std::map<std::string, int64_t> stacks = {};
 };
 
 struct GroupOptions {

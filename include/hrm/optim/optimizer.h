@@ -27,8 +27,9 @@ struct ParameterGroup {
   // registered by who gives it. Empty: the optimizer allocates and registers it. In all groups alike.
   std::vector<std::vector<at::Tensor>> moments = {};
   double lr_factor = 1;  // of the learning rate
-  // Of muon alone: its iteration updates them; else AdamW does. Their first dimension is rows, the others are columns.
-  bool matrices = false;
+  // Of muon alone: its iteration updates them, each as so many matrices below each other (the experts of a mixture); 0:
+  // AdamW does. Their first dimension is rows, the others are columns.
+  int64_t matrices = 0;
 };
 
 // All parameters of a set with their compute copies and, where given, their moving averages.
