@@ -196,4 +196,16 @@ bool is_plain_file_name(std::string_view name) {
          std::all_of(name.begin(), name.end(), plain);
 }
 
+std::vector<std::string> split_list(std::string_view text, char separator) {
+  std::vector<std::string> parts;
+  for (size_t begin = 0; begin <= text.size();) {
+    const size_t end = std::min(text.find(separator, begin), text.size());
+    const std::string_view part = text.substr(begin, end - begin);
+    const size_t first = part.find_first_not_of(" \t"), last = part.find_last_not_of(" \t");
+    if (first != std::string_view::npos) parts.emplace_back(part.substr(first, last - first + 1));
+    begin = end + 1;
+  }
+  return parts;
+}
+
 }  // namespace hrm

@@ -1,6 +1,8 @@
 #include "consistency.h"
 
 #include <algorithm>
+#include <array>
+#include <string>
 #include <utility>
 
 #include "hrm/base/error.h"
@@ -17,6 +19,12 @@ class Checker {
   std::string at(const std::string& key) const {
     return cat(key, " = ", safe_json(to_text(find_field(key)->get(loaded_.config))), " (", loaded_.origin(key).text(),
                ")");
+  }
+
+  bool by_default(const std::string& key) const { return loaded_.origin(key).kind == Origin::Kind::standard; }
+  bool is_default_value(const std::string& key) const {
+    const Field* field = find_field(key);
+    return field->get(loaded_.config) == field->get(Config());
   }
 
   template <class... Args>
@@ -135,15 +143,22 @@ void check_train(const Checker& check, const TrainConfig& t) {
 }
 
 void check_eval(const Checker& check, const Config& c) {
-  check.require(c.train.eval_every == 0 || !c.data.test.empty(), check.at("train.eval_every"),
-                " asks for evaluations, but ", check.at("data.test"),
-                "; set data.test to a dataset directory or a CSV file, or train.eval_every to 0");
+  const bool no_test = c.task == "language" ? c.data.test == "none" : c.data.test.empty();
+  const char* test = c.task == "language" ? "folders of language data" : "a dataset directory or a CSV file";
+  check.require(c.train.eval_every == 0 || !no_test, check.at("train.eval_every"), " asks for evaluations, but ",
+                check.at("data.test"), "; set data.test to ", test, ", or train.eval_every to 0");
+  check.require(c.train.early_stop_evals == 0 || (c.train.eval_every > 0 && !no_test),
+                check.at("train.early_stop_evals"), " counts evaluations, but ", check.at("train.eval_every"), " and ",
+                check.at("data.test"), "; set both, or train.early_stop_evals to 0");
+  check.require(c.train.early_stop_delta == 0 || c.train.early_stop_evals > 0, check.at("train.early_stop_delta"),
+                " has nothing to judge: ", check.at("train.early_stop_evals"),
+                "; set train.early_stop_evals to e.g. 5");
   const bool wants_average = c.eval.weights == "ema" || c.eval.weights == "both";
   check.require(!wants_average || c.optim.ema > 0, check.at("eval.weights"), " needs averaged weights, but ",
                 check.at("optim.ema"), " keeps none; set optim.ema to e.g. 0.999, or eval.weights to auto");
 }
 
-void check_arithmetic(const Checker& check, const Config& c) {
+void check_recursions(const Checker& check, const Config& c) {
   const bool fits_fp8 = c.precision.compute == "auto" || c.precision.compute == "bf16";
   check.require(c.precision.recursions != "fp8" || fits_fp8, check.at("precision.recursions"),
                 " stands beside bf16 alone, and not beside ", check.at("precision.compute"),
@@ -159,6 +174,9 @@ void check_arithmetic(const Checker& check, const Config& c) {
     check.require(m.hidden_size % 16 == 0, check.at("precision.recursions"), " needs a width of a multiple of 16, not ",
                   check.at("model.hidden_size"), "; set precision.recursions to same");
   }
+}
+
+void check_arithmetic(const Checker& check, const Config& c) {
   if (!c.runtime.deterministic) return;
   check.require(c.runtime.sdpa != "cudnn" && c.runtime.sdpa != "efficient", check.at("runtime.sdpa"),
                 " adds its gradients in no fixed order, against ", check.at("runtime.deterministic"),
@@ -180,6 +198,118 @@ void check_profiling(const Checker& check, const ProfilingConfig& p, const Train
                 "; set profiling.trace_after to less than that");
 }
 
+// Settings of another task: they would do nothing.
+void check_task(const Checker& check, const Config& c) {
+  static constexpr std::array kPuzzle = {"model.",
+                                         "data.kind",
+                                         "data.augmentation",
+                                         "data.augmentation_device",
+                                         "data.box_rows",
+                                         "data.box_cols",
+                                         "data.subsample",
+                                         "data.min_rating",
+                                         "data.reference_semantics",
+                                         "objective.loss",
+                                         "objective.loss_precision",
+                                         "optim.puzzle_emb_lr",
+                                         "optim.puzzle_emb_weight_decay",
+                                         "eval.segments",
+                                         "eval.early_halt",
+                                         "precision.recursions",
+                                         "precision.fp8_amax_history",
+                                         "precision.fp8_margin",
+                                         "precision.fp8_warmup_steps"};
+  static constexpr std::array kLanguage = {"lm.",
+                                           "moe.",
+                                           "data.encoder_len",
+                                           "data.decoder_len",
+                                           "data.document_masks",
+                                           "data.max_malformed",
+                                           "data.cache",
+                                           "objective.deep_supervision",
+                                           "objective.halting",
+                                           "objective.halting_target",
+                                           "objective.chunk"};
+  const bool language = c.task == "language";
+  const auto foreign = [&](const std::string& key) {
+    const auto is = [&](const std::string& name) { return name.ends_with('.') ? key.starts_with(name) : key == name; };
+    return language ? std::any_of(kPuzzle.begin(), kPuzzle.end(), is)
+                    : std::any_of(kLanguage.begin(), kLanguage.end(), is);
+  };
+  for (const std::string& key : differing_keys(c, Config())) {
+    check.require(!foreign(key) || check.by_default(key), check.at(key), " belongs to task ",
+                  language ? "puzzle" : "language", ", but ", check.at("task"), "; leave it out");
+  }
+}
+
+void check_lm(const Checker& check, const Config& c) {
+  const LmConfig& lm = c.lm;
+  const MoeConfig& moe = c.moe;
+  const auto at = [&](const char* key) { return check.at(key); };
+  check.require(lm.head_dim > 0 || lm.hidden_size % lm.num_heads == 0, at("lm.num_heads"), " does not divide ",
+                at("lm.hidden_size"), "; ", nearest_divisors(lm.hidden_size, lm.num_heads),
+                " heads, or set lm.head_dim");
+  check.require(lm.kv_heads == 0 || lm.num_heads % lm.kv_heads == 0, at("lm.kv_heads"), " does not divide ",
+                at("lm.num_heads"), "; ", nearest_divisors(lm.num_heads, std::max<int64_t>(1, lm.kv_heads)), " heads");
+  const int64_t head = lm.head_dim > 0 ? lm.head_dim : lm.hidden_size / lm.num_heads;
+  check.require(lm.style == "prototype" || head % 2 == 0, "rotary positions turn pairs of values, but a head has ",
+                head, " of them; change ", at("lm.num_heads"), " or ", at("lm.head_dim"));
+  if (lm.arch == "decoder") {
+    check.require(lm.style == "modern", at("lm.style"),
+                  " has no plain decoder; set lm.style to modern, or lm.arch to hrm");
+    for (const char* key : {"objective.deep_supervision", "objective.halting"}) {
+      check.require(check.is_default_value(key), at(key), " belongs to the reasoning core, but ", at("lm.arch"),
+                    "; leave it out");
+    }
+    check.require(!c.data.document_masks || c.data.encoder_len == 0, at("data.document_masks"), " and ",
+                  at("data.encoder_len"), ": a row with a prompt is one document; set one of them to false or 0");
+    check.require(moe.place == "auto" || moe.place == "decoder", at("moe.place"), ", but ", at("lm.arch"),
+                  " has no encoder; set moe.place to decoder");
+  } else {
+    check.require(c.data.encoder_len > 0, at("data.encoder_len"), ", but ", at("lm.arch"),
+                  " reads a prompt; set data.encoder_len to the longest one, e.g. 256");
+    check.require(lm.gradient_cycles <= lm.h_cycles, at("lm.gradient_cycles"), " is more than ", at("lm.h_cycles"),
+                  "; set it to 0 (all)");
+    check.require(c.objective.deep_supervision == 0 || lm.h_cycles > 1, at("objective.deep_supervision"),
+                  " is for earlier cycles, of which ", at("lm.h_cycles"), " has none; leave it out");
+    check.require(lm.gate_scale > 0 || lm.gate_bias > 0, at("lm.gate_scale"), " and ", at("lm.gate_bias"),
+                  ": the gate stays shut; set lm.gate_scale to 1");
+  }
+  if (lm.encoder == "mamba2" && lm.arch == "hrm") {
+    check.require(lm.style == "modern", at("lm.encoder"), " is not of ", at("lm.style"),
+                  "; set lm.style to modern, or lm.encoder to transformer");
+    const int64_t inner = lm.mamba_expand * lm.hidden_size;
+    check.require(inner % lm.mamba_head_dim == 0, at("lm.mamba_head_dim"), " does not divide mamba_expand * ",
+                  at("lm.hidden_size"), "; ", nearest_divisors(inner, lm.mamba_head_dim), " channels");
+    const int64_t heads = inner / lm.mamba_head_dim;
+    check.require(heads % lm.mamba_groups == 0, at("lm.mamba_groups"), " does not divide the ", heads,
+                  " heads of mamba2; ", nearest_divisors(heads, lm.mamba_groups));
+    check.require(moe.experts == 0 || moe.place == "auto" || moe.place == "decoder", at("moe.place"), ", but ",
+                  at("lm.encoder"), " has no feed-forward part; set moe.place to decoder");
+  }
+  if (lm.style == "prototype") {
+    for (const char* key : {"lm.kv_heads", "lm.head_dim", "lm.inner", "lm.window", "lm.rope_theta", "lm.rms_norm_eps",
+                            "lm.qk_norm", "lm.tied", "lm.recompute"}) {
+      check.require(check.is_default_value(key), at(key), " is not of ", at("lm.style"),
+                    "; leave it out, or set lm.style to modern");
+    }
+    check.require(moe.place == "auto" || moe.place == "encoder", at("moe.place"), ", but experts of ", at("lm.style"),
+                  " stand in the encoder; set moe.place to encoder");
+  }
+  if (moe.experts == 0) {
+    for (const std::string& key : differing_keys(c, Config())) {
+      check.require(!key.starts_with("moe."), at(key.c_str()), " belongs to experts, but ", at("moe.experts"),
+                    "; set moe.experts to e.g. 8");
+    }
+  } else {
+    check.require(moe.top_k <= moe.experts, at("moe.top_k"), " is more than ", at("moe.experts"), "; set it to ",
+                  moe.experts, " or less");
+    const int64_t blocks = lm.style == "prototype" || moe.place == "encoder" ? lm.enc_layers : lm.layers;
+    check.require(moe.every <= blocks, at("moe.every"), " leaves no block with experts, of ", blocks, "; set it to ",
+                  blocks, " or less");
+  }
+}
+
 void check_run(const Checker& check, const RunConfig& r) {
   const bool is_name = !r.name.empty() && r.name != "." && r.name != ".." && r.name.find('/') == std::string::npos &&
                        r.name.find('\0') == std::string::npos;
@@ -193,12 +323,18 @@ void check_consistency(const LoadedConfig& loaded) {
   const Config& c = loaded.config;
   const Checker check(loaded);
   check_run(check, c.run);
-  check_data(check, c.data);
-  check_model(check, c.model);
+  check_task(check, c);
+  if (c.task == "language") {
+    check_lm(check, c);
+  } else {
+    check_data(check, c.data);
+    check_model(check, c.model);
+  }
   check_schedule(check, c.optim, c.train);
   check_optim(check, c.optim, c.parallel);
   check_train(check, c.train);
   check_eval(check, c);
+  if (c.task == "puzzle") check_recursions(check, c);
   check_arithmetic(check, c);
   check_profiling(check, c.profiling, c.train);
 }
@@ -209,8 +345,10 @@ void validate(const LoadedConfig& loaded) {
   const Checker check(loaded);
   check.require(
       !c.data.train.empty(), check.at("data.train"),
-      " is empty; set it to a dataset directory or a CSV file, or start from a configuration in configs/ with "
-      "--config");
+      c.task == "language"
+          ? " is empty; set it to a folder of language data ('hrm_train data --help' says how to make one)"
+          : " is empty; set it to a dataset directory or a CSV file, or start from a configuration in configs/ with "
+            "--config");
   check.require(c.train.steps > 0 || c.train.epochs > 0, check.at("train.steps"), " and ", check.at("train.epochs"),
                 ": the run has no length; set train.steps or train.epochs");
 }

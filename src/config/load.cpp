@@ -319,8 +319,19 @@ void resolve_legacy(Loading& loading) {
           "), which is what is captured; leave it out");
 }
 
-// Defaults that depend on the architecture.
+// Defaults that depend on task and architecture.
 void resolve_defaults(LoadedConfig& loaded) {
+  if (loaded.config.task == "language") {
+    // The puzzles that ship with the project are no text.
+    const auto no_default = [&](const std::string& key, std::string& member) {
+      Origin& origin = loaded.origins[key];
+      if (origin.kind != Origin::Kind::standard) return;
+      member.clear();
+      origin.note = "for task language";
+    };
+    no_default("data.train", loaded.config.data.train);
+    no_default("data.test", loaded.config.data.test);
+  }
   ModelConfig& model = loaded.config.model;
   const auto set_default = [&](const std::string& key, int64_t& member, int64_t value) {
     Origin& origin = loaded.origins[key];

@@ -21,6 +21,7 @@ TextEncoder byte_encoder() {
     }
     return text;
   };
+  encoder.bytes = [](int32_t id) { return id >= 0 && id < kBytes ? int64_t{1} : int64_t{0}; };
   encoder.meta.bos_id = kBytes;
   encoder.meta.eos_id = kBytes + 1;
   encoder.meta.pad_id = kBytes + 2;
@@ -41,6 +42,14 @@ TextEncoder open_tokenizer(const std::filesystem::path& file, const std::string&
   TextEncoder encoder;
   encoder.encode = [tokenizer](std::string_view text) { return tokenizer.encode(text); };
   encoder.decode = [tokenizer](const std::vector<int32_t>& ids) { return tokenizer.decode(ids); };
+  encoder.bytes = [tokenizer](int32_t id) -> int64_t {
+    if (id < 0 || id >= tokenizer.vocab_size() || tokenizer.is_special(id)) return 0;
+    try {
+      return static_cast<int64_t>(tokenizer.bytes_of(id).size());
+    } catch (const Error&) {
+      return 0;  // a gap in the vocabulary
+    }
+  };
   encoder.file = file;
   encoder.meta.vocab_size = tokenizer.vocab_size();
   encoder.meta.bos_id = special(bos, "--bos");
@@ -48,6 +57,17 @@ TextEncoder open_tokenizer(const std::filesystem::path& file, const std::string&
   // Padding is masked and never learned from, so that any id will do: <pad> where there is one, else EOS, else 0.
   const std::optional<int32_t> pad = tokenizer.id_of("<pad>");
   encoder.meta.pad_id = pad ? *pad : encoder.meta.eos_id >= 0 ? encoder.meta.eos_id : 0;
+  return encoder;
+}
+
+std::optional<TextEncoder> encoder_of(const LanguageMeta& meta, const std::filesystem::path& folder) {
+  if (meta.tokenizer_file.empty()) return std::nullopt;
+  TextEncoder encoder =
+      meta.tokenizer_file == kByteTokenizer ? byte_encoder() : open_tokenizer(folder / meta.tokenizer_file, "", "");
+  require(encoder.meta.vocab_size <= meta.vocab_size, ExitCode::data, "the tokenizer '", encoder.file.string(),
+          "' has ", encoder.meta.vocab_size, " ids, more than the ", meta.vocab_size,
+          " of the data or model that it stands beside");
+  encoder.meta = meta;
   return encoder;
 }
 

@@ -12,7 +12,8 @@ namespace {
 using Blocks = std::vector<std::shared_ptr<nn::TransformerBlock>>;
 
 // Submodules layers.0, layers.1, ... of `owner`: blocks that see all positions.
-Blocks add_blocks(torch::nn::Module& owner, int64_t layers, const DecoderOptions& o, at::Device device) {
+Blocks add_blocks(torch::nn::Module& owner, int64_t layers, const DecoderOptions& o, at::Device device,
+                  const nn::FeedForwardFactory& feed_forward = {}) {
   const nn::TransformerBlockOptions options{.attention = {.width = o.width,
                                                           .heads = o.heads,
                                                           .kv_heads = o.kv_heads,
@@ -25,9 +26,10 @@ Blocks add_blocks(torch::nn::Module& owner, int64_t layers, const DecoderOptions
   const auto list = owner.register_module("layers", std::make_shared<torch::nn::Module>());
   Blocks blocks;
   for (int64_t i = 0; i < layers; ++i) {
-    blocks.push_back(list->register_module(
-        std::to_string(i), std::make_shared<nn::TransformerBlock>(
-                               options, std::make_shared<nn::SwigluFeedForward>(o.width, o.inner, device), device)));
+    std::shared_ptr<nn::FeedForward> mlp =
+        feed_forward ? feed_forward(i) : std::make_shared<nn::SwigluFeedForward>(o.width, o.inner, device);
+    blocks.push_back(list->register_module(std::to_string(i),
+                                           std::make_shared<nn::TransformerBlock>(options, std::move(mlp), device)));
   }
   return blocks;
 }
@@ -38,7 +40,7 @@ struct TransformerEncoder : PromptEncoder {
     const DecoderOptions& d = o.decoder;
     embed_tokens =
         register_module("embed_tokens", std::make_shared<nn::Embedding>(d.vocabulary, d.width, device, "weight"));
-    layers = add_blocks(*this, o.enc_layers, d, device);
+    layers = add_blocks(*this, o.enc_layers, d, device, o.enc_feed_forward);
     norm = register_module("norm", std::make_shared<nn::RmsNorm>(d.width, d.eps, device));
   }
 

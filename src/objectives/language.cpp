@@ -2,6 +2,8 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
+
 #include "hrm/data/batch.h"
 #include "hrm/objectives/chunked_cross_entropy.h"
 
@@ -46,6 +48,24 @@ LanguageLoss language_loss(const models::LanguageModel& model, const models::Lan
   }
   result.loss = loss;
   return result;
+}
+
+TokenScores token_scores(const models::LanguageModel& model, const at::Tensor& hidden, const at::Tensor& labels,
+                         int64_t chunk) {
+  const at::NoGradGuard no_grad;
+  const at::Tensor rows = hidden.reshape({-1, hidden.size(-1)}), flat = labels.reshape({-1}).to(at::kLong);
+  const at::Tensor ignored = flat.eq(data::kIgnoreLabel), index = flat.masked_fill(ignored, 0);
+  TokenScores scores{at::empty(flat.sizes(), flat.options().dtype(at::kFloat)),
+                     at::empty(flat.sizes(), flat.options().dtype(at::kBool))};
+  for (int64_t first = 0; first < flat.size(0); first += chunk) {
+    const auto part = [&](const at::Tensor& t) { return t.narrow(0, first, std::min(chunk, flat.size(0) - first)); };
+    const at::Tensor log_p = at::log_softmax(model.logits(part(rows)), -1, at::kFloat);
+    part(scores.cross_entropy).copy_(log_p.gather(-1, part(index).unsqueeze(-1)).squeeze(-1).neg());
+    part(scores.right).copy_(log_p.argmax(-1).eq(part(index)));
+  }
+  scores.cross_entropy = scores.cross_entropy.masked_fill(ignored, 0).view(labels.sizes());
+  scores.right = scores.right.logical_or(ignored).view(labels.sizes());
+  return scores;
 }
 
 }  // namespace hrm::objectives

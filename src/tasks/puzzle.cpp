@@ -5,7 +5,6 @@
 
 #include <cmath>
 #include <limits>
-#include <sstream>
 
 #include "hrm/base/error.h"
 #include "hrm/base/log.h"
@@ -14,6 +13,7 @@
 #include "hrm/optim/sparse_sign_sgd.h"
 #include "hrm/runtime/async_read.h"
 #include "hrm/runtime/nvtx.h"
+#include "hrm/tasks/metric_text.h"
 #include "hrm/tasks/puzzle_exchange.h"
 
 namespace hrm::tasks {
@@ -22,24 +22,6 @@ namespace {
 data::PuzzleBatch rows_of(const data::PuzzleBatch& batch, int64_t first, int64_t count) {
   return {batch.inputs.narrow(0, first, count), batch.labels.narrow(0, first, count),
           batch.puzzle_identifiers.narrow(0, first, count), count};
-}
-
-std::string percent(double share) {
-  if (std::isnan(share)) return "-";
-  std::ostringstream out;
-  out.setf(std::ios::fixed);
-  out.precision(share >= 0.9995 || share == 0 ? 0 : 1);
-  out << share * 100 << " %";
-  return out.str();
-}
-
-std::string fixed(double value, int digits) {
-  if (std::isnan(value)) return "-";
-  std::ostringstream out;
-  out.setf(std::ios::fixed);
-  out.precision(digits);
-  out << value;
-  return out.str();
 }
 
 std::shared_ptr<const data::PuzzleDataset> open_test(const config::Config& config) {
@@ -61,18 +43,6 @@ void check_same_puzzles(const data::PuzzleDataset& train, const data::PuzzleData
 }
 
 }  // namespace
-
-double value_of(const NamedValues& values, const std::string& key) {
-  for (const auto& [name, value] : values) {
-    if (name == key) return value;
-  }
-  fail(ExitCode::unexpected, "no metric '", key, "'");
-}
-
-void visit_model(models::PuzzleModel& model, StateVisitor& visitor) {
-  for (auto& item : model.named_parameters()) visitor.tensor(item.key(), item.value(), StateRole::weight);
-  for (auto& item : model.named_buffers()) visitor.tensor(item.key(), item.value(), StateRole::weight);
-}
 
 PuzzleTask::PuzzleTask(const config::Config& config, const Runtime& runtime, std::shared_ptr<parallel::Comm> comm)
     : config_(config), runtime_(runtime), comm_(comm ? std::move(comm) : parallel::make_single_comm()) {

@@ -93,6 +93,8 @@ PuzzleInference open_puzzle_model(const std::filesystem::path& run_or_step, cons
   PuzzleInference out;
   out.config =
       config::config_from_json_text(found.meta.config_json, (found.dir / "config.json").string(), overrides).config;
+  require(out.config.task == "puzzle", ExitCode::usage, "'", found.dir.string(), "' holds a model of task ",
+          out.config.task, ", which solves no puzzles; use hrm_train generate or eval");
   out.checkpoint = found.dir;
   out.step = found.meta.step;
   settle_fp8(out.config);

@@ -18,6 +18,7 @@
 #include "hrm/config/load.h"
 #include "hrm/runtime/memory.h"
 #include "hrm/runtime/profiler.h"
+#include "hrm/tasks/make_task.h"
 #include "hrm/tasks/puzzle.h"
 #include "hrm/tasks/puzzle_inference.h"
 #include "hrm/train/commands.h"
@@ -105,7 +106,7 @@ Json head_json(const config::Config& config, const Runtime& runtime, int ranks =
   json["device"] = runtime.device_name;
   json["precision"] = runtime.precision.name;
   for (const auto& [key, value] : build_info()) json["build"][key] = value;
-  json["model"] = config.model.arch;
+  json["model"] = config.task == "puzzle" ? config.model.arch : config.lm.arch;
   json["global_batch_size"] = config.train.global_batch_size;
   json["micro_batch_size"] =
       config.train.micro_batch_size > 0 ? config.train.micro_batch_size : config.train.global_batch_size / ranks;
@@ -171,7 +172,8 @@ int bench_step(const BenchStepOptions& options, const config::LoadedConfig& load
   check_same_program(*ranks.comm, loaded.to_json());
   const Runtime runtime = start_device(ranks, config);
   parallel::Comm& comm = *ranks.comm;
-  tasks::PuzzleTask task(config, runtime, ranks.comm);
+  const std::unique_ptr<tasks::Task> owned = tasks::make_task(config, runtime, ranks.comm);
+  tasks::Task& task = *owned;
   Trainer trainer(config, loaded.to_json(), runtime, task, /*run_dir=*/"", ranks.comm);
   trainer.set_watchdog(ranks.watchdog.get());
   if (!comm.alone()) log::info("ranks        ", parallel::describe(ranks.launch), "; ", comm.describe());
@@ -260,6 +262,8 @@ int run_bench_eval(const BenchEvalOptions& options) {
   // Need not be given.
   config.train.steps = std::max(config.train.steps, std::min(config.optim.warmup_steps, kMostSteps) + 1);
   config::validate(loaded);
+  require(config.task == "puzzle", ExitCode::usage,
+          "bench eval times the evaluation of puzzles, but task = ", config.task, "; use bench step or bench generate");
   require(!config.data.test.empty(), ExitCode::usage,
           "data.test is empty: there is nothing to evaluate; set it to a dataset directory or a CSV file");
   const Runtime runtime = tasks::start_runtime_and_ops(config);

@@ -6,6 +6,9 @@
 #include "hrm/base/log.h"
 #include "hrm/base/text.h"
 #include "hrm/data/dataset.h"
+#include "hrm/data/language_open.h"
+#include "hrm/tasks/language_eval.h"
+#include "hrm/tasks/language_inference.h"
 #include "hrm/tasks/puzzle.h"
 #include "hrm/tasks/puzzle_inference.h"
 #include "hrm/train/commands.h"
@@ -21,12 +24,57 @@ std::shared_ptr<const data::PuzzleDataset> open_eval_data(const EvalOptions& opt
   return data::open_dataset(path, "test", config.data);
 }
 
+template <class Inference>
+nlohmann::ordered_json head_json(const Inference& loaded) {
+  nlohmann::ordered_json json;
+  json["checkpoint"] = loaded.checkpoint.string();
+  json["step"] = loaded.step;
+  json["weights"] = loaded.averaged ? "ema" : "raw";
+  return json;
+}
+
+void write_result(nlohmann::ordered_json json, const tasks::NamedValues& result, double seconds,
+                  const EvalOptions& options) {
+  for (const auto& [key, value] : result) json[key] = value;
+  json["seconds"] = seconds;
+  const std::string text = json.dump(2) + "\n";
+  std::cout << text;
+  if (!options.json_out.empty()) write_text_atomic(options.json_out, text);
+}
+
+// --data: folders as data.test names them.
+int eval_language(const EvalOptions& options, const config::Config& stored) {
+  const std::string weights = stored.eval.weights == "both" ? "auto" : stored.eval.weights;
+  std::vector<std::string> overrides = options.overrides;
+  if (!options.data.empty()) overrides.push_back("data.test=" + options.data);
+  const tasks::LanguageInference loaded = tasks::open_language_model(options.checkpoint, overrides, weights);
+  auto slices = data::open_validation_slices(loaded.config.data, loaded.meta, loaded.config.eval.max_samples);
+  require(!slices.empty(), ExitCode::usage, "the run has no validation data; give --data FOLDER");
+  std::vector<std::string> origins;
+  for (const data::ValidationSlice& slice : slices) origins.push_back(slice.source->origin());
+  log::info("evaluating ", loaded.checkpoint.string(), " (", loaded.averaged ? "averaged" : "raw", " weights), ",
+            slices.size(), slices.size() == 1 ? " slice, " : " slices, ", loaded.runtime.device_name);
+
+  EvalReporter reporter;
+  tasks::LanguageEvaluation evaluation(*loaded.model, loaded.config, std::move(slices), loaded.text,
+                                       loaded.runtime.device);
+  const tasks::NamedValues result =
+      evaluation.run([&](const tasks::EvalProgress& progress) { reporter.report(progress); });
+  const double seconds = reporter.seconds();
+  log::info(tasks::language_eval_text(result), " | ", human_seconds(seconds));
+  nlohmann::ordered_json json = head_json(loaded);
+  json["data"] = origins;
+  write_result(std::move(json), result, seconds, options);
+  return static_cast<int>(ExitCode::done);
+}
+
 }  // namespace
 
 int run_eval(const EvalOptions& given) {
   EvalOptions options = given;
   if (options.early_halt) options.overrides.emplace_back("eval.early_halt=true");
   const config::Config stored = tasks::stored_config(options.checkpoint, options.overrides);
+  if (stored.task == "language") return eval_language(options, stored);
   const auto dataset = open_eval_data(options, stored);
   // A run that evaluates both sets is measured here as it is used: by its average, where it has one.
   const std::string weights = stored.eval.weights == "both" ? "auto" : stored.eval.weights;
@@ -55,18 +103,11 @@ int run_eval(const EvalOptions& given) {
   const double seconds = reporter.seconds();
   log::info(tasks::puzzle_eval_text(result), " | ", human_seconds(seconds));
 
-  nlohmann::ordered_json json;
-  json["checkpoint"] = loaded.checkpoint.string();
-  json["step"] = loaded.step;
-  json["weights"] = loaded.averaged ? "ema" : "raw";
+  nlohmann::ordered_json json = head_json(loaded);
   json["data"] = dataset->origin();
   json["segments"] = eval.segments;
   json["early_halt"] = eval.early_halt;
-  for (const auto& [key, value] : result) json[key] = value;
-  json["seconds"] = seconds;
-  const std::string text = json.dump(2) + "\n";
-  std::cout << text;
-  if (!options.json_out.empty()) write_text_atomic(options.json_out, text);
+  write_result(std::move(json), result, seconds, options);
   return static_cast<int>(ExitCode::done);
 }
 

@@ -332,6 +332,8 @@ int run_plan(const PlanOptions& options) {
   require((options.seq_len > 0) == (options.vocab_size > 0), ExitCode::usage,
           "--seq-len and --vocab-size describe the data together; give both or none");
   const config::LoadedConfig loaded = config::load_config(options.config_files, options.overrides);
+  require(loaded.config.task == "puzzle", ExitCode::usage,
+          "plan knows the models of puzzles, but task = ", loaded.config.task, "; 'hrm_train bench step' measures it");
   require(
       loaded.config.runtime.device != "cpu", ExitCode::usage,
       "plan estimates training on a GPU, but runtime.device is 'cpu'; on the CPU 'hrm_train bench step' measures it");

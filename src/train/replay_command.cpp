@@ -10,7 +10,7 @@
 #include "hrm/base/log.h"
 #include "hrm/checkpoint/checkpoint.h"
 #include "hrm/config/load.h"
-#include "hrm/tasks/puzzle.h"
+#include "hrm/tasks/make_task.h"
 #include "hrm/tasks/puzzle_inference.h"
 #include "hrm/train/commands.h"
 #include "hrm/train/trainer.h"
@@ -90,7 +90,8 @@ int run_replay(const ReplayOptions& options) {
   const config::Config config = tasks::stored_config(options.dump, overrides);
   const checkpoint::FoundCheckpoint found = checkpoint::open_checkpoint(options.dump);
   const Runtime runtime = tasks::start_runtime_and_ops(config);
-  tasks::PuzzleTask task(config, runtime);
+  const std::unique_ptr<tasks::Task> owned = tasks::make_task(config, runtime);
+  tasks::Task& task = *owned;
   Trainer trainer(config, found.meta.config_json, runtime, task, /*run_dir=*/"");
   trainer.resume(found.dir, found.meta.info);
 

@@ -13,7 +13,8 @@
 #include "hrm/ops/gemm_tuning.h"
 #include "hrm/parallel/gathered_state.h"
 #include "hrm/runtime/device.h"
-#include "hrm/tasks/puzzle.h"
+#include "hrm/tasks/make_task.h"
+#include "hrm/tasks/puzzle_inference.h"
 #include "hrm/train/commands.h"
 #include "hrm/train/signals.h"
 #include "hrm/train/trainer.h"
@@ -83,6 +84,10 @@ bool may_change(const std::string& key) {
                                   "data.test",
                                   "data.prefetch_batches",
                                   "data.augmentation_device",
+                                  "data.cache",
+                                  "objective.chunk",
+                                  "lm.recompute",
+                                  "lm.mamba_chunk",
                                   "precision.recursions",
                                   "precision.fp8_amax_history",
                                   "precision.fp8_margin",
@@ -101,7 +106,7 @@ void check_resume_config(const config::LoadedConfig& now, const Start& start) {
   const config::LoadedConfig then = config::config_from_json_text(start.meta.config_json, file.string());
   std::string changed;
   for (const std::string& key : config::differing_keys(now.config, then.config)) {
-    const bool structure = key.starts_with("model.");
+    const bool structure = key.starts_with("model.") || key.starts_with("lm.") || key.starts_with("moe.");
     const auto value_in = [&](const config::Config& config) {
       return config::safe_json(config::to_text(config::find_field(key)->get(config)));
     };
@@ -170,7 +175,8 @@ Outcome train_from(const TrainOptions& options, const config::LoadedConfig& load
                    const Runtime& runtime, const fs::path& run_dir, std::optional<Rewind>& rewind) {
   const config::Config& config = loaded.config;
   parallel::Comm& comm = *ranks.comm;
-  tasks::PuzzleTask task(config, runtime, ranks.comm);
+  const std::unique_ptr<tasks::Task> owned = tasks::make_task(config, runtime, ranks.comm);
+  tasks::Task& task = *owned;
   Trainer trainer(config, loaded.to_json(), runtime, task, run_dir, ranks.comm);
   trainer.set_watchdog(ranks.watchdog.get());
   if (rewind) {
@@ -198,16 +204,18 @@ Outcome train_from(const TrainOptions& options, const config::LoadedConfig& load
   if (comm.main()) {
     write_text_atomic(run_dir / "config.json", loaded.to_json());
     write_environment(run_dir, runtime);
+    task.write_files(run_dir);
   }
   if (trainer.finished()) {
-    log::info("this run is finished: ", trainer.step(), " of ", trainer.total_steps(),
-              " steps are done; set train.steps higher to go on");
+    const bool early = trainer.step() < trainer.total_steps();
+    log::info("this run is finished: ", trainer.step(), " of ", trainer.total_steps(), " steps are done; set ",
+              early ? "train.early_stop_evals" : "train.steps", " higher to go on");
     return Outcome::finished;
   }
   while (true) {
     const Outcome outcome = trainer.run();
     if (outcome == Outcome::finished) {
-      log::info("finished ", trainer.total_steps(), " steps; checkpoints are in ", (run_dir / "checkpoints").string());
+      log::info("finished ", trainer.step(), " steps; checkpoints are in ", (run_dir / "checkpoints").string());
     }
     if (outcome != Outcome::rewind) return outcome;
     rewind = choose_rewind(config.train, trainer, run_dir, comm);

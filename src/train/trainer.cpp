@@ -20,6 +20,7 @@
 #include "hrm/train/batch_split.h"
 #include "hrm/train/eval_reporter.h"
 #include "hrm/train/signals.h"
+#include "train/early_stop.h"
 #include "train/step_guard.h"
 
 namespace hrm::train {
@@ -167,6 +168,7 @@ Trainer::Trainer(const config::Config& config, std::string config_json, const Ru
   }
   stop_ = at::zeros({}, on_device.dtype(at::kDouble));
   window_sums_ = at::zeros({sums}, at::kDouble);
+  early_stop_ = std::make_unique<EarlyStop>(config.train);
   lr_ = at::zeros({}, on_device.dtype(at::kFloat));
   skip_ = at::zeros({}, on_device.dtype(at::kFloat));
 }
@@ -206,7 +208,7 @@ Outcome Trainer::run() {
     save();
   }
   bool first = true;
-  while (step_ < total_steps_) {
+  while (step_ < total_steps_ && !early_stop_->over()) {
     if (!trace_steps()) return stop("the steps for Nsight are done");
     train_step();
     if (std::exchange(first, false)) log_products();
@@ -229,12 +231,17 @@ Outcome Trainer::run() {
     if (due(config_.train.eval_every, last)) {
       if (!evaluate()) return stop(stop_reason());
       save_if_best();
+      if (early_stop_->over()) save();
     }
     if (due(config_.train.checkpoint_every, last)) save();
   }
   finish_saving(kPatienceAtEnd);
   finish_trace();
   log::progress_done();
+  if (early_stop_->over()) {
+    log::info("ended at step ", step_, " of ", total_steps_, ": the last ", early_stop_->in_a_row(),
+              " evaluations were no better than the best before (train.early_stop_evals)");
+  }
   log::info("memory       ", memory_text(memory_report(runtime_.device)));
   return Outcome::finished;
 }
@@ -406,7 +413,8 @@ bool Trainer::logged(int64_t step) const {
 }
 
 bool Trainer::finished() const {
-  return step_ > total_steps_ || (step_ == total_steps_ && (last_eval_step_ == step_ || !task_.can_evaluate()));
+  return early_stop_->over() || step_ > total_steps_ ||
+         (step_ == total_steps_ && (last_eval_step_ == step_ || !task_.can_evaluate()));
 }
 
 bool Trainer::due(int64_t every, bool last) const {
@@ -576,6 +584,7 @@ bool Trainer::evaluate() {
               task_.eval_text(result));
   }
   score_ = task_.score(results.front().second);
+  early_stop_->add(score_);
   last_eval_step_ = step_;
   last_saved_step_ = -1;  // a checkpoint of before knows nothing of the evaluation
   paused_seconds_ += now_seconds() - start;
@@ -706,7 +715,7 @@ void Trainer::resume(const std::filesystem::path& checkpoint, const std::map<std
                      bool accept_data_change) {
   auto whole = parallel::GatheredState::room_for(*this);
   std::vector<std::string> optional = StepGuard::optional_state();
-  optional.insert(optional.end(), {kOpenWindow, kOpenWindowOfOld});
+  optional.insert(optional.end(), {kOpenWindow, kOpenWindowOfOld, EarlyStop::kStatePrefix});
   if (const std::string more = task_.optional_state(); !more.empty()) optional.push_back(more);
   checkpoint::load_checkpoint(checkpoint, whole, optional);
   whole.hand_out();
@@ -759,6 +768,7 @@ void Trainer::visit_state(StateVisitor& visitor) {
   if (shards_) shards_->visit_state(visitor);
   if (scaler_) scaler_->visit_state(visitor);
   guard_->visit_state(visitor);
+  early_stop_->visit_state(visitor);
   if (config_.train.spike_action == "rewind") visitor.integer("guard.rewinds", rewinds_);
 }
 

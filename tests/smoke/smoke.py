@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Trains one configuration of configs/, shrunken, through its whole life: train, SIGKILL, resume, evaluate, export, solve.
-Then its first steps once more with two ranks.
+"""Trains one configuration of configs/, shrunken, through its whole life: train, SIGKILL, resume, evaluate, export, solve
+or generate. Then its first steps once more with two ranks.
 
     tests/smoke/smoke.py --binary build/bin/hrm_train --config configs/puzzle/hrm_sudoku17.json --work DIR
     tests/smoke/smoke.py --list          the configurations and whether each has an entry in shrink.json
 
-The loss on a fixed batch (the first test puzzles) must fall by at least 5 % over the shrunken training. What is shrunk
+The loss on a fixed batch (the first test puzzles, the first rows for validation) must fall by at least 5 % over the shrunken training. What is shrunk
 stands in tests/smoke/shrink.json; a configuration without an entry there fails. Only Python's standard library is used.
 """
 import argparse
@@ -34,6 +34,7 @@ class Smoke:
     def __init__(self, binary, config, work):
         self.binary, self.config, self.work = binary, config, pathlib.Path(work)
         self.entry = shrink_table()[config]
+        self.task = pathlib.Path(config).parent.name  # puzzle or language
         self.run = self.work / "run"
 
     def call(self, *args, stdin=None):
@@ -43,7 +44,7 @@ class Smoke:
         return done.stdout
 
     def train_args(self, steps):
-        overrides = shrink_table()["all"] + self.entry["overrides"]
+        overrides = shrink_table()["all"] + shrink_table()[self.task] + self.entry["overrides"]
         overrides = [o.replace("{root}", str(ROOT)).replace("{work}", str(self.work)) for o in overrides]
         return ["train", "--config", str(ROOT / self.config), f"run.dir={self.work}", "run.name=run", *overrides,
                 f"train.steps={steps}"]
@@ -78,7 +79,37 @@ class Smoke:
             sys.exit(f"FAILED ({self.config}): two ranks ended with {codes}\n{said[0]}\n{said[1]}")
 
     def fixed_loss(self):
-        return json.loads(self.call("eval", "--checkpoint", str(self.run)))["lm_loss"]
+        return json.loads(self.call("eval", "--checkpoint", str(self.run)))["lm_loss" if self.task == "puzzle" else "loss"]
+
+    def halt_early(self):
+        early = json.loads(self.call("eval", "--checkpoint", str(self.run), "--early-halt"))
+        if not (early["early_halt"] and 1 <= early["steps"] <= early["segments"]):
+            sys.exit(f"FAILED ({self.config}): eval --early-halt took {early['steps']} of {early['segments']} segments")
+
+    def export(self):
+        for kind, suffix in (("safetensors", "safetensors"), ("pt", "pt"), ("torchscript", "ts.pt")):
+            out = self.work / f"model.{suffix}"
+            self.call("export", "--to", kind, "--checkpoint", str(self.run), "--out", str(out))
+            if not out.stat().st_size > 1000:
+                sys.exit(f"FAILED ({self.config}): export --to {kind} wrote {out.stat().st_size} bytes")
+
+    def solve(self):
+        questions = self.entry["solve"].replace("{work}", str(self.work)).replace("{root}", str(ROOT))
+        for flags in ([], ["--early-halt"]):
+            answers = self.call("solve", "--checkpoint", str(self.run), "--format", "jsonl", *flags,
+                                stdin=pathlib.Path(questions).read_text()).splitlines()
+            first = json.loads(answers[0]) if answers else {}
+            if not answers or len(first["answer"]) != len(first["question"]) or first["segments"] < 1:
+                sys.exit(f"FAILED ({self.config}): solve {' '.join(flags)} gave {answers[:1]}")
+        return answers
+
+    def generate(self):
+        lines = self.call("generate", str(self.run), "--input", "-", "--max-new-tokens", "5", "--format", "jsonl",
+                          "--temperature", "0", stdin="".join(p + "\n" for p in self.entry["prompts"])).splitlines()
+        answers = [json.loads(line) for line in lines]
+        if [a["prompt"] for a in answers] != self.entry["prompts"]:
+            sys.exit(f"FAILED ({self.config}): generate gave {lines}")
+        return answers
 
     def main(self):
         shutil.rmtree(self.work, ignore_errors=True)
@@ -112,22 +143,10 @@ class Smoke:
             sys.exit(f"FAILED ({self.config}): the loss on the fixed batch went from {before:.4f} to {after:.4f}, "
                      "less than 5 % down")
 
-        early = json.loads(self.call("eval", "--checkpoint", str(self.run), "--early-halt"))
-        if not (early["early_halt"] and 1 <= early["steps"] <= early["segments"]):
-            sys.exit(f"FAILED ({self.config}): eval --early-halt took {early['steps']} of {early['segments']} segments")
-
-        for kind, suffix in (("safetensors", "safetensors"), ("pt", "pt"), ("torchscript", "ts.pt")):
-            out = self.work / f"model.{suffix}"
-            self.call("export", "--to", kind, "--checkpoint", str(self.run), "--out", str(out))
-            if not out.stat().st_size > 1000:
-                sys.exit(f"FAILED ({self.config}): export --to {kind} wrote {out.stat().st_size} bytes")
-        questions = self.entry["solve"].replace("{work}", str(self.work)).replace("{root}", str(ROOT))
-        for flags in ([], ["--early-halt"]):
-            answers = self.call("solve", "--checkpoint", str(self.run), "--format", "jsonl", *flags,
-                                stdin=pathlib.Path(questions).read_text()).splitlines()
-            first = json.loads(answers[0]) if answers else {}
-            if not answers or len(first["answer"]) != len(first["question"]) or first["segments"] < 1:
-                sys.exit(f"FAILED ({self.config}): solve {' '.join(flags)} gave {answers[:1]}")
+        if self.task == "puzzle":
+            self.halt_early()
+        self.export()
+        answers = self.solve() if self.task == "puzzle" else self.generate()
         difference = self.two_ranks()
         print(f"{self.config}: loss on the fixed batch {before:.4f} -> {after:.4f} in {steps} steps; "
               f"killed, resumed, evaluated, exported, {len(answers)} answers; two ranks' losses differ by {difference:.1g}")
@@ -142,7 +161,7 @@ def main():
     parser.add_argument("--list", action="store_true")
     args = parser.parse_args()
     if args.list:
-        table = set(shrink_table()) - {"all"}
+        table = set(shrink_table()) - {"all", "puzzle", "language"}
         missing = [c for c in configs() if c not in table]
         stale = sorted(table - set(configs()))
         for c in configs():

@@ -39,4 +39,7 @@ std::optional<uint64_t> whole_number(std::string_view text);
 // . _ -, the first of them neither . nor -. Such a name leaves no folder and is no option of a program.
 bool is_plain_file_name(std::string_view name);
 
+// The parts of a list, without the spaces around them; empty ones are left out.
+std::vector<std::string> split_list(std::string_view text, char separator = ',');
+
 }  // namespace hrm

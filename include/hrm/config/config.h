@@ -37,16 +37,23 @@ struct DataConfig {
   int64_t min_rating = 0;
   std::string augmentation_device = "auto";
   bool reference_semantics = true;
+  int64_t encoder_len = 0;
+  int64_t decoder_len = 256;
+  bool document_masks = false;
+  int64_t max_malformed = 0;
+  std::string cache = "auto";
   int64_t prefetch_batches = 4;
 
   template <class F>
   static void describe(F&& f) {
     f("train", &DataConfig::train, AnyText{}, "",
       "training data: a dataset directory in the official layout (its train split) or a CSV file; the default ships "
-      "with "
-      "the project");
+      "with the project. task=language: one or several folders of language data with commas between, e.g. books or "
+      "books*3,code: three rows of books for each of code");
     f("test", &DataConfig::test, AnyText{}, "",
-      "test data: a dataset directory (its test split) or a CSV file; empty: no evaluation");
+      "test data: a dataset directory (its test split) or a CSV file; empty: no evaluation. task=language: folders "
+      "whose val split is evaluated, each with a name before a colon if it shall have one, e.g. old:books,code; "
+      "empty: those of data.train, as far as they have one; none: no evaluation");
     f("kind", &DataConfig::kind, OneOf{{"auto", "sudoku", "maze"}}, "",
       "what a CSV file holds; auto tells by the characters");
     f("augmentation", &DataConfig::augmentation, OneOf{{"none", "sudoku", "dihedral"}}, "",
@@ -64,6 +71,18 @@ struct DataConfig {
     f("reference_semantics", &DataConfig::reference_semantics, Flag{}, "",
       "true: as the official loader, a batch row offered to a slot that has not halted is discarded; "
       "false: slots take rows in slot order as they halt, and no row is lost");
+    f("encoder_len", &DataConfig::encoder_len, IntRange{0, 1 << 20}, "tokens",
+      "task=language: longest prompt S; longer ones are cut. lm.arch=hrm needs one; a plain decoder reads it in front "
+      "of the answer. 0 = no prompts");
+    f("decoder_len", &DataConfig::decoder_len, IntRange{1, 1 << 20}, "tokens",
+      "task=language: length T of a row, or of an answer; longer ones are cut");
+    f("document_masks", &DataConfig::document_masks, Flag{}, "",
+      "task=language, packed text: positions see their own document alone");
+    f("max_malformed", &DataConfig::max_malformed, IntRange{0}, "lines",
+      "task=language, triples: so many malformed lines of a file are passed over before it is an error");
+    f("cache", &DataConfig::cache, OneOf{{"auto", "memory", "stream"}}, "",
+      "task=language, triples: memory = ids are read at the start, stream = when they are needed, auto = memory up to "
+      "1 GiB; the batches are the same");
     f("prefetch_batches", &DataConfig::prefetch_batches, IntRange{1, 64}, "batches",
       "batches that the prefetch thread prepares ahead");
   }
@@ -121,15 +140,169 @@ struct ModelConfig {
   }
 };
 
+// Language models (task=language). Defaults of the modern style; the prototype's are in configs/language.
+struct LmConfig {
+  std::string arch = "hrm";
+  std::string style = "modern";
+  int64_t hidden_size = 512;
+  int64_t num_heads = 8;
+  int64_t kv_heads = 0;
+  int64_t head_dim = 0;
+  int64_t inner = 0;
+  int64_t layers = 6;
+  int64_t positions = 0;
+  int64_t window = 0;
+  double rope_theta = 10000;
+  double rms_norm_eps = 1e-6;
+  bool qk_norm = false;
+  bool tied = true;
+  std::string encoder = "transformer";
+  int64_t enc_layers = 2;
+  int64_t h_layers = 2;
+  int64_t l_layers = 2;
+  int64_t h_len = 8;
+  int64_t l_len = 64;
+  int64_t h_cycles = 4;
+  int64_t l_steps = 8;
+  int64_t gradient_cycles = 1;
+  std::string bridge = "prefix";
+  int64_t prefix_len = 8;
+  double gate_scale = 1;
+  double gate_bias = 0;
+  int64_t gate_warmup_steps = 0;
+  int64_t mamba_expand = 2;
+  int64_t mamba_head_dim = 64;
+  int64_t mamba_state = 128;
+  int64_t mamba_groups = 1;
+  int64_t mamba_kernel = 4;
+  int64_t mamba_chunk = 256;
+  bool recompute = false;
+  std::string freeze;
+
+  template <class F>
+  static void describe(F&& f) {
+    f("arch", &LmConfig::arch, OneOf{{"hrm", "decoder"}}, "",
+      "hrm = an encoder reads the prompt, a reasoning core works on it, a decoder writes the answer; decoder = a plain "
+      "causal decoder");
+    f("style", &LmConfig::style, OneOf{{"modern", "prototype"}}, "",
+      "modern = RMSNorm, rotary positions, SwiGLU; prototype = LayerNorm, sinusoidal positions, GELU, as the first "
+      "HRM-LM (arch hrm alone)");
+    f("hidden_size", &LmConfig::hidden_size, IntRange{2, 65536}, "", "width D of the model");
+    f("num_heads", &LmConfig::num_heads, IntRange{1, 1024}, "heads", "attention heads of queries");
+    f("kv_heads", &LmConfig::kv_heads, IntRange{0, 1024}, "heads",
+      "heads of keys and values; must divide num_heads; 0 = as many (modern)");
+    f("head_dim", &LmConfig::head_dim, IntRange{0, 65536}, "", "width of a head; 0 = hidden_size / num_heads (modern)");
+    f("inner", &LmConfig::inner, IntRange{0, 1 << 20}, "",
+      "width of the SwiGLU; 0 = 4 D * 2/3, rounded up to a multiple of 256 (modern)");
+    f("layers", &LmConfig::layers, IntRange{1, 1024}, "blocks", "blocks of the decoder");
+    f("positions", &LmConfig::positions, IntRange{0, 1 << 24}, "tokens",
+      "longest row that the decoder is made for; 0 = as long as the training rows, or 1024 where they are shorter");
+    f("window", &LmConfig::window, IntRange{0, 1 << 24}, "tokens",
+      "sliding window: a position sees itself and so many less one before it; 0 = all before it (modern)");
+    f("rope_theta", &LmConfig::rope_theta, RealRange{0, 1e12, true}, "", "base of the rotary frequencies (modern)");
+    f("rms_norm_eps", &LmConfig::rms_norm_eps, RealRange{0, 1, true}, "", "epsilon of RMSNorm (modern)");
+    f("qk_norm", &LmConfig::qk_norm, Flag{}, "", "RMSNorm of queries and keys, as Qwen3 has (modern)");
+    f("tied", &LmConfig::tied, Flag{}, "", "the head reads the embedding's weight (modern)");
+    f("encoder", &LmConfig::encoder, OneOf{{"transformer", "mamba2"}}, "", "what reads the prompt (arch hrm)");
+    f("enc_layers", &LmConfig::enc_layers, IntRange{1, 1024}, "blocks", "blocks of the encoder");
+    f("h_layers", &LmConfig::h_layers, IntRange{1, 1024}, "blocks", "blocks of the slow memory");
+    f("l_layers", &LmConfig::l_layers, IntRange{1, 1024}, "blocks", "blocks of the fast memory");
+    f("h_len", &LmConfig::h_len, IntRange{1, 65536}, "vectors", "length of the slow memory");
+    f("l_len", &LmConfig::l_len, IntRange{1, 65536}, "vectors", "length of the fast memory");
+    f("h_cycles", &LmConfig::h_cycles, IntRange{1, 1024}, "cycles", "cycles of the reasoning core");
+    f("l_steps", &LmConfig::l_steps, IntRange{1, 1024}, "steps", "steps of the fast memory in each cycle");
+    f("gradient_cycles", &LmConfig::gradient_cycles, IntRange{0, 1024}, "cycles",
+      "cycles that are differentiated, from the last one back: 1 = the one-step gradient, 0 = all");
+    f("bridge", &LmConfig::bridge, OneOf{{"prefix", "cross_attention"}}, "",
+      "how the core's result enters the decoder: as vectors in front of the answer, or as one that every block attends "
+      "to");
+    f("prefix_len", &LmConfig::prefix_len, IntRange{1, 65536}, "vectors", "vectors of the prefix bridge");
+    f("gate_scale", &LmConfig::gate_scale, RealRange{0, 1e3}, "",
+      "the result is multiplied by clamp(gate_scale * sigmoid(gate) + gate_bias, 0, 1)");
+    f("gate_bias", &LmConfig::gate_bias, RealRange{-1e3, 1e3}, "", "see gate_scale");
+    f("gate_warmup_steps", &LmConfig::gate_warmup_steps, IntRange{0}, "steps",
+      "steps in which gate_scale is 0: the decoder learns without the core first");
+    f("mamba_expand", &LmConfig::mamba_expand, IntRange{1, 64}, "", "inner width of a mamba2 block / D");
+    f("mamba_head_dim", &LmConfig::mamba_head_dim, IntRange{1, 4096}, "", "channels of a head of mamba2");
+    f("mamba_state", &LmConfig::mamba_state, IntRange{1, 4096}, "", "state of each channel of mamba2");
+    f("mamba_groups", &LmConfig::mamba_groups, IntRange{1, 1024}, "", "groups of heads that share B and C of mamba2");
+    f("mamba_kernel", &LmConfig::mamba_kernel, IntRange{1, 64}, "tokens", "width of mamba2's convolution");
+    f("mamba_chunk", &LmConfig::mamba_chunk, IntRange{1, 65536}, "tokens",
+      "positions of one matrix product of mamba2's scan; changes rounding alone");
+    f("recompute", &LmConfig::recompute, Flag{}, "",
+      "activation checkpointing: blocks keep their input alone and compute the rest again in the backward pass "
+      "(modern)");
+    f("freeze", &LmConfig::freeze, AnyText{}, "",
+      "parts that are not trained, by name with commas between, e.g. enc,core.h_init");
+  }
+};
+
+// Mixtures of experts in language models.
+struct MoeConfig {
+  int64_t experts = 0;
+  int64_t top_k = 2;
+  int64_t inner = 0;
+  std::string place = "auto";
+  int64_t every = 1;
+  std::string score = "softmax";
+  bool normalize = false;
+  double capacity_factor = 0;
+  double load_weight = 0.01;
+  double z_weight = 0;
+  double bias_rate = 0;
+  double jitter = 0;
+  int64_t shared_experts = 0;
+
+  template <class F>
+  static void describe(F&& f) {
+    f("experts", &MoeConfig::experts, IntRange{0, 1024}, "experts",
+      "experts in place of the feed-forward part of a block; 0 = none, all blocks are dense");
+    f("top_k", &MoeConfig::top_k, IntRange{1, 32}, "experts", "experts that each token goes through");
+    f("inner", &MoeConfig::inner, IntRange{0, 1 << 20}, "", "width inside of an expert (GELU); 0 = 4 D");
+    f("place", &MoeConfig::place, OneOf{{"auto", "encoder", "decoder", "both"}}, "",
+      "where experts stand; auto = encoder of the prototype, else every part of blocks that reads tokens (a mamba2 "
+      "encoder has none)");
+    f("every", &MoeConfig::every, IntRange{1, 1024}, "blocks",
+      "every so many blocks one with experts, beginning with the last of the first so many");
+    f("score", &MoeConfig::score, OneOf{{"softmax", "sigmoid"}}, "", "scores of the router");
+    f("normalize", &MoeConfig::normalize, Flag{}, "", "divide the weights of a token's experts by their sum");
+    f("capacity_factor", &MoeConfig::capacity_factor, RealRange{0, 1e3}, "",
+      "an expert takes at most so many times its fair share of the tokens, the rest is dropped; 0 = all are taken");
+    f("load_weight", &MoeConfig::load_weight, RealRange{0, 1e3}, "",
+      "weight of the load-balancing loss (Switch Transformer); 0 = none");
+    f("z_weight", &MoeConfig::z_weight, RealRange{0, 1e3}, "", "weight of the router z-loss (ST-MoE); 0 = none");
+    f("bias_rate", &MoeConfig::bias_rate, RealRange{0, 1}, "",
+      "balancing without a loss: each step moves a bias of every expert's choice so far, up for experts with less "
+      "than the mean load (DeepSeek-V3); 0 = no bias, e.g. 0.001");
+    f("jitter", &MoeConfig::jitter, RealRange{0, 1, false, true}, "",
+      "in training the router sees its input multiplied by random numbers in 1 - jitter .. 1 + jitter (Switch "
+      "Transformer); 0 = none");
+    f("shared_experts", &MoeConfig::shared_experts, IntRange{0, 1024}, "experts",
+      "experts that every token goes through, beside the others");
+  }
+};
+
 struct ObjectiveConfig {
   std::string loss = "stablemax";
   std::string loss_precision = "f64";
+  double deep_supervision = 0;
+  double halting = 0;
+  double halting_target = 1;
+  int64_t chunk = 2048;
 
   template <class F>
   static void describe(F&& f) {
     f("loss", &ObjectiveConfig::loss, OneOf{{"stablemax", "softmax"}}, "", "cross-entropy over tokens");
     f("loss_precision", &ObjectiveConfig::loss_precision, OneOf{{"f64", "f32"}}, "",
       "arithmetic of the stablemax loss; f64 is the official exact mode (softmax is always f32)");
+    f("deep_supervision", &ObjectiveConfig::deep_supervision, RealRange{0, 1e3}, "",
+      "lm.arch=hrm: weight of the cross-entropy of the answers of earlier cycles (mean over them)");
+    f("halting", &ObjectiveConfig::halting, RealRange{0, 1e3}, "",
+      "lm.arch=hrm: weight of the squared distance of the expected number of halts from halting_target; 0 = the model "
+      "has no probability of halting");
+    f("halting_target", &ObjectiveConfig::halting_target, RealRange{0, 1e3}, "", "see halting");
+    f("chunk", &ObjectiveConfig::chunk, IntRange{1, 1 << 24}, "tokens",
+      "task=language: tokens whose logits exist at one time");
   }
 };
 
@@ -211,6 +384,8 @@ struct TrainConfig {
   int64_t keep_checkpoints = 3;
   int64_t keep_every = 0;
   bool keep_best = false;
+  int64_t early_stop_evals = 0;
+  double early_stop_delta = 0;
   bool async_checkpoints = true;
   int64_t max_lost_checkpoints = 10;
   int64_t max_nonfinite_steps = 20;
@@ -240,8 +415,13 @@ struct TrainConfig {
     f("keep_every", &TrainConfig::keep_every, IntRange{0}, "steps",
       "also keep the checkpoints whose step is a multiple of this; 0 = none");
     f("keep_best", &TrainConfig::keep_best, Flag{}, "",
-      "also save after an evaluation that is better than all before, and keep that checkpoint (puzzles: exact accuracy "
-      "of the weights that eval.weights names first)");
+      "also save after an evaluation that is better than all before, and keep that checkpoint (puzzles: exact "
+      "accuracy, "
+      "language: loss, of the weights that eval.weights names first)");
+    f("early_stop_evals", &TrainConfig::early_stop_evals, IntRange{0}, "evaluations",
+      "end the run when so many evaluations in a row were no better than the best before; 0 = never");
+    f("early_stop_delta", &TrainConfig::early_stop_delta, RealRange{0, 1e9}, "",
+      "how much better an evaluation must be to count for early_stop_evals");
     f("async_checkpoints", &TrainConfig::async_checkpoints, Flag{}, "",
       "copy the state between two steps and write the copy while training goes on (a second copy of the state in host "
       "memory); false = training waits for the disk");
@@ -453,6 +633,8 @@ struct Config {
   RunConfig run;
   DataConfig data;
   ModelConfig model;
+  LmConfig lm;
+  MoeConfig moe;
   ObjectiveConfig objective;
   OptimConfig optim;
   TrainConfig train;
@@ -465,10 +647,13 @@ struct Config {
 
   template <class F>
   static void describe(F&& f) {
-    f("task", &Config::task, OneOf{{"puzzle"}}, "", "what is trained");
+    f("task", &Config::task, OneOf{{"puzzle", "language"}}, "",
+      "what is trained: puzzle = models of section model on grids; language = models of sections lm and moe on text");
     f("run", &Config::run, "the run and its folder");
     f("data", &Config::data, "training and test data");
-    f("model", &Config::model, "the network");
+    f("model", &Config::model, "the network of task=puzzle");
+    f("lm", &Config::lm, "the network of task=language");
+    f("moe", &Config::moe, "mixtures of experts in the network of task=language");
     f("objective", &Config::objective, "the loss");
     f("optim", &Config::optim, "optimizer, schedule, clipping, averaging");
     f("train", &Config::train, "the loop");

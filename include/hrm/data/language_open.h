@@ -4,7 +4,10 @@
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <vector>
 
+#include "hrm/config/config.h"
+#include "hrm/data/language_stream.h"
 #include "hrm/data/token_dataset.h"
 #include "hrm/data/triple_dataset.h"
 
@@ -14,5 +17,15 @@ namespace hrm::data {
 std::shared_ptr<const LanguageSource> open_language_source(const std::filesystem::path& folder,
                                                            const std::string& split, const TripleOptions& triples = {},
                                                            const TokenOptions& tokens = {});
+
+// What data.train names: "books*3,code". Throws Error(usage) for a weight that is none, Error(data) as above and where
+// two of them are not the same language.
+std::vector<WeightedSource> open_language_training(const config::DataConfig& config);
+// What data.test names, "old:books,code", or where it is empty the val splits that the folders of data.train have; none
+// of "none". Rows are checked to be of the language `meta`. max_samples: of each. Throws Error(usage, data).
+std::vector<ValidationSlice> open_validation_slices(const config::DataConfig& config, const LanguageMeta& meta,
+                                                    int64_t max_samples);
+// One folder, or `name:folder`, as a slice of its val split (of packed text or triples; test where there is no val).
+ValidationSlice open_validation_slice(const std::string& text, const config::DataConfig& config, int64_t max_samples);
 
 }  // namespace hrm::data

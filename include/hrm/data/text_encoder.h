@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -20,12 +21,18 @@ using Decode = std::function<std::string(const std::vector<int32_t>&)>;
 struct TextEncoder {
   Encode encode;
   Decode decode;
+  // Bytes of text that an id stands for; 0 for special tokens and ids that are no token's.
+  std::function<int64_t(int32_t)> bytes;
   LanguageMeta meta;           // tokenizer_file: its name beside the data
   std::filesystem::path file;  // to be copied there; empty: there is none
 };
 
 // The bytes of the text, then BOS 256, EOS 257, PAD 258. No file, and right for every text.
 TextEncoder byte_encoder();
+
+// What made the ids of `meta`: the file `folder`/tokenizer_file, or bytes; nullopt where that is not known. Throws
+// Error(data) as read_language_meta and open_tokenizer.
+std::optional<TextEncoder> encoder_of(const LanguageMeta& meta, const std::filesystem::path& folder);
 
 // Opens a tokenizer's file. `eos` and `bos` name its special tokens; empty: there is none.
 using OpenTokenizer =

@@ -103,7 +103,8 @@ struct ModernLmOptions {
   EncoderKind encoder = EncoderKind::transformer;
   nn::Mamba2Options mamba2;  // of the mamba2 encoder; width is that of the core
   int64_t enc_layers = 2, h_layers = 2, l_layers = 2;
-  int64_t max_prompt = 512;  // S, of a transformer encoder
+  int64_t max_prompt = 512;                      // S, of a transformer encoder
+  nn::FeedForwardFactory enc_feed_forward = {};  // of a transformer encoder; empty: SwiGLU
 };
 // Not yet initialised: call LanguageModel::initialise. Error(usage) where values contradict each other.
 std::shared_ptr<HrmLm> make_modern_lm(const ModernLmOptions& options, at::Device device);

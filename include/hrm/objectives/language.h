@@ -42,4 +42,12 @@ LanguageLoss language_loss(const models::LanguageModel& model, const models::Lan
                            const at::Tensor& labels, const LanguageLossOptions& options, const at::Tensor& tokens = {},
                            double share = 1);
 
+// What answers are worth, without gradient. hidden (B, T, D), labels (B, T) as above.
+struct TokenScores {
+  at::Tensor cross_entropy;  // (B, T) float32, 0 without label
+  at::Tensor right;          // (B, T) bool: the most probable token is the label; true without label
+};
+TokenScores token_scores(const models::LanguageModel& model, const at::Tensor& hidden, const at::Tensor& labels,
+                         int64_t chunk);
+
 }  // namespace hrm::objectives

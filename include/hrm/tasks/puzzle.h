@@ -103,10 +103,4 @@ class PuzzleTask : public Task {
   std::unique_ptr<PuzzleEvaluation> evaluation_;  // made by the first evaluation
 };
 
-// Names and tensors of a model as checkpoints hold them: parameters, then buffers.
-void visit_model(models::PuzzleModel& model, StateVisitor& visitor);
-
-// The value of a key; Error(unexpected) when it is not there.
-double value_of(const NamedValues& values, const std::string& key);
-
 }  // namespace hrm::tasks

@@ -4,8 +4,10 @@
 // objective is a new Task and touches nothing else.
 
 #include <ATen/core/Tensor.h>
+#include <torch/nn/module.h>
 
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <map>
 #include <string>
@@ -95,8 +97,17 @@ class Task : public Stateful {
   // start afresh where a checkpoint has none, and are passed over where nobody needs them. Empty: none.
   virtual std::string optional_state() const { return ""; }
 
+  // Files that the run folder shall hold so that its model can be used without the data, e.g. a tokenizer. Rank 0's.
+  virtual void write_files(const std::filesystem::path&) const {}
+
   // One paragraph for the start of the log: model, parameters, data.
   virtual std::string describe() const = 0;
 };
+
+// The value of a key; Error(unexpected) when it is not there.
+double value_of(const NamedValues& values, const std::string& key);
+
+// Names and tensors of a model as checkpoints hold them: parameters, then buffers.
+void visit_model(torch::nn::Module& model, StateVisitor& visitor);
 
 }  // namespace hrm::tasks

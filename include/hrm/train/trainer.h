@@ -30,6 +30,7 @@ namespace hrm::train {
 // rewind: a spike of the loss asks for an earlier checkpoint (Trainer::spike_step).
 enum class Outcome { finished, stopped, rewind };
 
+class EarlyStop;
 class StepGuard;
 
 // How many values of a step (float64) travel in its sum over the ranks: `task_sums` of the task, behind those of the
@@ -140,6 +141,7 @@ class Trainer : public Stateful {
   parallel::Watchdog* watchdog_ = nullptr;
   std::unique_ptr<LossScaler> scaler_;  // with fp16 alone
   std::unique_ptr<StepGuard> guard_;
+  std::unique_ptr<EarlyStop> early_stop_;
   at::Tensor gradient_factor_;  // of failpoints alone: 0-dim float32 on the device
   RunLog log_;
   std::map<std::string, std::string> source_digests_;  // of the task; rank 0's

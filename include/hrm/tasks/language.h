@@ -1,0 +1,107 @@
+#pragma once
+// The language task: HRM language models and plain decoders on triples and on packed text.
+//
+// A global batch is so many rows of the mixture that data.train names, cut into micro-batches and over ranks in their
+// order. The loss is a mean over all labelled tokens of the global batch, however it is cut.
+
+#include <c10/core/Event.h>
+
+#include <array>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "hrm/config/config.h"
+#include "hrm/data/language_stream.h"
+#include "hrm/data/text_encoder.h"
+#include "hrm/models/make_language_model.h"
+#include "hrm/objectives/language.h"
+#include "hrm/parallel/comm.h"
+#include "hrm/runtime/device.h"
+#include "hrm/tasks/language_eval.h"
+#include "hrm/tasks/language_rows.h"
+#include "hrm/tasks/task.h"
+
+namespace hrm::tasks {
+
+class LanguageTask : public Task {
+ public:
+  // Opens the data, builds the model. Error(data) or Error(usage) where they do not fit. `comm`: as of PuzzleTask.
+  LanguageTask(const config::Config& config, const Runtime& runtime, std::shared_ptr<parallel::Comm> comm = nullptr);
+
+  nn::ParameterSet& parameters() override { return model_->parameter_set(); }
+  optim::GroupDefaults group_defaults() const override;
+  // Of the step: loss, cross_entropy, tokens; of a reasoning core gate, with deep_supervision and halting where they
+  // have a weight; with experts auxiliary, and of each mixture load_entropy, load_max and dropped (nn::MoeLoad), one
+  // step late.
+  const std::vector<std::string>& metric_names() const override { return metric_names_; }
+  NamedValues summarize(const std::vector<double>& sums, int64_t steps) const override;
+  at::Tensor step_loss(const at::Tensor& sums) const override;
+  std::string progress_text(const NamedValues& summary) const override;
+  double samples_per_epoch() const override;
+  double flops_per_step() const override;
+  double load_batch(int64_t step, double lr_factor) override;
+  std::vector<at::Tensor> step_inputs() const override;
+  void forward_backward(int64_t micro_batch, const at::Tensor& loss_scale, at::Tensor& metric_sums) override;
+  void update_extra(const at::Tensor& skip) override;
+  void skip_batches(int64_t count) override;
+  bool can_evaluate() const override { return !slices_.empty(); }
+  NamedValues evaluate(const std::function<void(const EvalProgress&)>& progress) override;
+  std::string eval_text(const NamedValues& result) const override { return language_eval_text(result); }
+  double score(const NamedValues& result) const override { return -value_of(result, "loss"); }
+  std::map<std::string, std::string> signature() const override;
+  std::map<std::string, std::string> source_digests() const override;
+  std::string next_batch_digest() override;
+  void write_files(const std::filesystem::path& run_dir) const override;
+  std::string describe() const override;
+  void visit_state(StateVisitor& visitor) override;
+
+  models::LanguageModel& model() { return *model_; }
+
+ private:
+  data::LanguageStreamOptions stream_options() const;
+  void count_tokens();
+  LanguageRows micro_rows(int64_t first) const;
+  at::Tensor metrics_of(const models::LanguageOutput& output, const objectives::LanguageLoss& loss, double share,
+                        bool first_of_all) const;
+
+  const config::Config& config_;
+  Runtime runtime_;
+  std::shared_ptr<parallel::Comm> comm_;
+  int64_t rows_ = 0, micro_batch_size_ = 0;  // this rank's of the global batch; of a micro-batch
+  std::vector<data::WeightedSource> sources_;
+  std::vector<data::ValidationSlice> slices_;
+  data::LanguageMeta meta_;
+  std::filesystem::path folder_;  // where the tokenizer's file lies
+  std::optional<data::TextEncoder> text_;
+  std::shared_ptr<models::LanguageModel> model_;
+  std::vector<std::pair<std::string, nn::MoeFeedForward*>> mixtures_;
+  std::vector<std::string> metric_names_;
+  mutable std::string train_digest_;
+
+  std::unique_ptr<data::LanguageStream> stream_;  // opened at the first step, at the position a resume may have set
+  int64_t position_ = 0;                          // registered: samples used so far
+
+  // The host buffers of the last two batches, held until their copies to the device are done.
+  struct Held {
+    data::LanguageStreamBatch batch;
+    std::optional<c10::Event> copied;
+  };
+  std::array<Held, 2> held_;
+  // Static: refilled before each step, at the same addresses.
+  data::LanguageBatch batch_;  // this rank's rows
+  at::Tensor gate_warmup_;     // 0-dim float32
+  at::Tensor tokens_;          // 0-dim float32: labelled tokens of the global batch
+  at::Tensor loads_;           // (mixtures, 3) float64, registered: of the step before
+
+  std::unique_ptr<LanguageEvaluation> evaluation_;  // made by the first evaluation
+};
+
+// What a checkpoint says of the text that its model was trained on (Task::signature), and back. Error(checkpoint).
+std::map<std::string, std::string> language_signature(const data::LanguageMeta& meta);
+data::LanguageMeta meta_from_signature(const std::map<std::string, std::string>& info, const std::string& origin);
+
+}  // namespace hrm::tasks

@@ -1,0 +1,48 @@
+#pragma once
+// The measuring of a language model on validation slices: in a training and by `hrm_train eval`.
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "hrm/config/config.h"
+#include "hrm/data/language_stream.h"
+#include "hrm/data/text_encoder.h"
+#include "hrm/models/language_model.h"
+#include "hrm/parallel/comm.h"
+#include "hrm/tasks/task.h"
+
+namespace hrm::tasks {
+
+class LanguageEvaluation {
+ public:
+  // `model` must live as long. `text`: what made the ids, for bits per byte; nullopt: not known. `comm`: the ranks that
+  // share the samples; null = this one alone. Error(data) for a slice without samples.
+  LanguageEvaluation(models::LanguageModel& model, const config::Config& config,
+                     std::vector<data::ValidationSlice> slices, const std::optional<data::TextEncoder>& text,
+                     at::Device device, std::shared_ptr<parallel::Comm> comm = nullptr);
+
+  // By the weights as they are now. Over all labelled tokens: loss (mean cross-entropy, nats), perplexity, accuracy (of
+  // tokens), bits_per_byte (where it is known which text the ids are: cross-entropy of all labels over the bytes that
+  // they stand for), exact_accuracy (rows all of whose labels are right), tokens, rows. Of several slices each again
+  // with its name and a slash before these. gate_warmup: as LanguageInputs. What `progress` throws ends it; it is
+  // called as often on every rank.
+  NamedValues run(const std::function<void(const EvalProgress&)>& progress, const at::Tensor& gate_warmup = {});
+
+ private:
+  at::Tensor measure(const data::LanguageTestBatch& batch, const at::Tensor& gate_warmup) const;
+
+  models::LanguageModel& model_;
+  const config::Config& config_;
+  at::Device device_;
+  std::shared_ptr<parallel::Comm> comm_;
+  std::vector<data::LanguageReader> readers_;
+  at::Tensor bytes_;  // (V) int64 on the device; undefined where the text is not known
+};
+
+// "loss 1.234 | bits/byte 1.05 | tokens 61.2 % | exact 3.1 % | 2,000 rows".
+std::string language_eval_text(const NamedValues& result);
+
+}  // namespace hrm::tasks

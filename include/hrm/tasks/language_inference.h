@@ -1,0 +1,34 @@
+#pragma once
+// A trained language model, ready to answer: what `eval`, `generate` and exports start from.
+
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "hrm/config/config.h"
+#include "hrm/data/text_encoder.h"
+#include "hrm/models/language_model.h"
+#include "hrm/runtime/device.h"
+
+namespace hrm::tasks {
+
+struct LanguageInference {
+  config::Config config;  // the checkpoint's, with the overrides
+  Runtime runtime;
+  std::shared_ptr<models::LanguageModel> model;
+  data::LanguageMeta meta;                // vocabulary and special ids that it was trained with
+  std::optional<data::TextEncoder> text;  // nullopt where its data did not say what made their ids
+  std::filesystem::path checkpoint;       // the step folder
+  int64_t step = 0;
+  bool averaged = false;  // the weights are the moving average
+};
+
+// `run_or_step`: a run folder (its newest valid checkpoint) or a checkpoint folder. `weights`: auto (the average where
+// there is one), raw or ema. The tokenizer lies in the run folder, or beside the weights. Error(checkpoint) or
+// Error(usage) with one sentence; of a puzzle model, too.
+LanguageInference open_language_model(const std::filesystem::path& run_or_step,
+                                      const std::vector<std::string>& overrides, const std::string& weights);
+
+}  // namespace hrm::tasks

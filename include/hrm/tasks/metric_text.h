@@ -1,0 +1,11 @@
+#pragma once
+// Metrics as the progress line shows them.
+
+#include <string>
+
+namespace hrm::tasks {
+
+std::string percent(double share);            // "31.2 %"; "-" for what is no number
+std::string fixed(double value, int digits);  // the same
+
+}  // namespace hrm::tasks

@@ -1,0 +1,267 @@
+#include "hrm/models/make_language_model.h"
+
+#include <algorithm>
+
+#include "hrm/base/error.h"
+#include "hrm/base/philox.h"
+#include "hrm/base/text.h"
+#include "hrm/models/decoder_lm.h"
+#include "hrm/models/hrm_lm.h"
+#include "hrm/nn/swiglu.h"
+
+namespace hrm::models {
+namespace {
+
+constexpr int64_t kUsualPositions = 1024;
+
+nn::MoeOptions moe_options(const config::MoeConfig& moe, int64_t width, int64_t jitter_seed) {
+  return {.experts = moe.experts,
+          .top_k = moe.top_k,
+          .inner = moe.inner > 0 ? moe.inner : 4 * width,
+          .score = moe.score == "sigmoid" ? ops::MoeScore::sigmoid : ops::MoeScore::softmax,
+          .normalize = moe.normalize,
+          .capacity_factor = moe.capacity_factor,
+          .load_weight = moe.load_weight,
+          .z_weight = moe.z_weight,
+          .bias_rate = moe.bias_rate,
+          .jitter = moe.jitter,
+          .jitter_seed = jitter_seed,
+          .shared_experts = moe.shared_experts};
+}
+
+enum class Place { encoder, decoder };
+
+bool has_experts(const config::Config& config, Place place) {
+  const std::string& wanted = config.moe.place;
+  if (config.moe.experts == 0) return false;
+  if (wanted == "auto") {
+    if (config.lm.style == "prototype") return place == Place::encoder;
+    return place == Place::decoder || (config.lm.arch == "hrm" && config.lm.encoder == "transformer");
+  }
+  return wanted == "both" || (wanted == "encoder") == (place == Place::encoder);
+}
+
+bool is_expert_layer(const config::MoeConfig& moe, int64_t layer) {
+  return layer % moe.every == moe.every - 1;
+}
+
+// Empty where all layers are dense. `dense` makes those without experts.
+template <class Dense>
+nn::FeedForwardFactory feed_forward(const config::Config& config, Place place, at::Device device, Dense dense) {
+  if (!has_experts(config, place)) return {};
+  const int64_t width = config.lm.hidden_size;
+  const auto seed = static_cast<uint64_t>(config.run.seed);
+  return [moe = config.moe, width, device, dense, place, seed](int64_t layer) -> std::shared_ptr<nn::FeedForward> {
+    if (!is_expert_layer(moe, layer)) return dense();
+    const uint64_t own = hash_name(cat(place == Place::encoder ? "encoder." : "decoder.", layer)) ^ seed;
+    return std::make_shared<nn::MoeFeedForward>(width, moe_options(moe, width, static_cast<int64_t>(own)), device);
+  };
+}
+
+int64_t swiglu_inner(const config::LmConfig& lm) {
+  return lm.inner > 0 ? lm.inner : nn::swiglu_width(lm.hidden_size, 4);
+}
+
+nn::FeedForwardFactory modern_feed_forward(const config::Config& config, Place place, at::Device device) {
+  const int64_t width = config.lm.hidden_size, inner = swiglu_inner(config.lm);
+  return feed_forward(config, place, device,
+                      [=] { return std::make_shared<nn::SwigluFeedForward>(width, inner, device); });
+}
+
+DecoderOptions decoder_options(const config::Config& config, const LanguageSizes& sizes, int64_t prefix,
+                               at::Device device) {
+  const config::LmConfig& lm = config.lm;
+  return {.vocabulary = sizes.vocabulary,
+          .width = lm.hidden_size,
+          .layers = lm.layers,
+          .heads = lm.num_heads,
+          .kv_heads = lm.kv_heads,
+          .head_dim = lm.head_dim,
+          .inner = swiglu_inner(lm),
+          .positions = decoder_positions(lm, sizes) + prefix,
+          .window = lm.window,
+          .rope_theta = lm.rope_theta,
+          .eps = lm.rms_norm_eps,
+          .qk_norm = lm.qk_norm,
+          .tied = lm.tied,
+          .recompute = lm.recompute,
+          .feed_forward = modern_feed_forward(config, Place::decoder, device)};
+}
+
+HrmLmOptions hrm_options(const config::Config& config) {
+  const config::LmConfig& lm = config.lm;
+  return {.core = {.width = lm.hidden_size,
+                   .h_len = lm.h_len,
+                   .l_len = lm.l_len,
+                   .h_cycles = lm.h_cycles,
+                   .l_steps = lm.l_steps,
+                   .gradient_cycles = lm.gradient_cycles,
+                   .halting = config.objective.halting > 0},
+          .bridge = lm.bridge == "prefix" ? Bridge::prefix : Bridge::cross_attention,
+          .prefix_len = lm.prefix_len,
+          .gate_scale = lm.gate_scale,
+          .gate_bias = lm.gate_bias};
+}
+
+int64_t prompt_positions(const config::LmConfig& lm, const LanguageSizes& sizes) {
+  return std::max(sizes.encoder_len, lm.positions > 0 ? lm.positions : kUsualPositions);
+}
+
+std::shared_ptr<LanguageModel> build(const config::Config& config, const LanguageSizes& sizes, at::Device device) {
+  const config::LmConfig& lm = config.lm;
+  if (lm.arch == "decoder") return std::make_shared<DecoderLm>(decoder_options(config, sizes, 0, device), device);
+  const HrmLmOptions options = hrm_options(config);
+  if (lm.style == "prototype") {
+    const int64_t width = lm.hidden_size;
+    PrototypeOptions prototype{.lm = options,
+                               .vocabulary = sizes.vocabulary,
+                               .heads = lm.num_heads,
+                               .enc_layers = lm.enc_layers,
+                               .dec_layers = lm.layers,
+                               .h_layers = lm.h_layers,
+                               .l_layers = lm.l_layers,
+                               .max_prompt = prompt_positions(lm, sizes),
+                               .max_answer = decoder_positions(lm, sizes)};
+    prototype.feed_forward = feed_forward(config, Place::encoder, device, [=] {
+      return std::make_shared<nn::GeluFeedForward>(width, 4 * width, device);
+    });
+    return make_prototype_lm(prototype, device);
+  }
+  ModernLmOptions modern;
+  modern.lm = options;
+  modern.decoder = decoder_options(config, sizes, options.bridge == Bridge::prefix ? options.prefix_len : 0, device);
+  modern.encoder = lm.encoder == "mamba2" ? EncoderKind::mamba2 : EncoderKind::transformer;
+  modern.mamba2 = {.width = lm.hidden_size,
+                   .expand = lm.mamba_expand,
+                   .head_dim = lm.mamba_head_dim,
+                   .state = lm.mamba_state,
+                   .groups = lm.mamba_groups,
+                   .kernel = lm.mamba_kernel,
+                   .chunk = lm.mamba_chunk};
+  modern.enc_layers = lm.enc_layers;
+  modern.h_layers = lm.h_layers;
+  modern.l_layers = lm.l_layers;
+  modern.max_prompt = prompt_positions(lm, sizes);
+  modern.enc_feed_forward = modern_feed_forward(config, Place::encoder, device);
+  return make_modern_lm(modern, device);
+}
+
+}  // namespace
+
+LanguageSizes language_sizes(const config::DataConfig& data, int64_t vocabulary) {
+  return {vocabulary, data.encoder_len, data.decoder_len};
+}
+
+bool reads_prompts(const config::LmConfig& config) {
+  return config.arch == "hrm";
+}
+
+int64_t decoder_positions(const config::LmConfig& config, const LanguageSizes& sizes) {
+  const int64_t row = sizes.decoder_len + (reads_prompts(config) ? 0 : sizes.encoder_len);
+  require(config.positions == 0 || config.positions >= row, ExitCode::usage, "lm.positions = ", config.positions,
+          " is shorter than the rows of the training, ", row, " tokens (data.decoder_len",
+          reads_prompts(config) ? "" : " and data.encoder_len", "); set it to ", row, " or more, or to 0");
+  return config.positions > 0 ? config.positions : std::max(row, kUsualPositions);
+}
+
+std::shared_ptr<LanguageModel> make_language_model(const config::Config& config, const LanguageSizes& sizes,
+                                                   uint64_t seed, at::Device device, at::ScalarType compute_dtype) {
+  auto model = build(config, sizes, device);
+  model->initialise(seed, compute_dtype, split_list(config.lm.freeze));
+  return model;
+}
+
+std::vector<std::pair<std::string, nn::MoeFeedForward*>> mixtures_of(torch::nn::Module& model) {
+  std::vector<std::pair<std::string, nn::MoeFeedForward*>> found;
+  for (const auto& item : model.named_modules()) {
+    if (auto* mixture = dynamic_cast<nn::MoeFeedForward*>(item.value().get())) found.emplace_back(item.key(), mixture);
+  }
+  return found;
+}
+
+namespace {
+
+// Multiplications and additions of one forward pass.
+class Flops {
+ public:
+  explicit Flops(const config::Config& config) : c_(config), lm_(config.lm) {}
+
+  // A stack of blocks over so many positions, each of which attends to `keys` others on average.
+  double blocks(int64_t layers, double positions, double keys, Place place, bool may_have_experts, bool cross) const {
+    double sum = 0;
+    for (int64_t layer = 0; layer < layers; ++layer) {
+      const bool experts = may_have_experts && has_experts(c_, place) && is_expert_layer(c_.moe, layer);
+      sum += block(positions, keys, experts, cross);
+    }
+    return sum;
+  }
+
+  double linear(double positions, double in, double out) const { return 2 * positions * in * out; }
+
+  double mamba(double positions) const {
+    const double D = width(), inner = static_cast<double>(lm_.mamba_expand) * D,
+                 state = static_cast<double>(lm_.mamba_state), groups = static_cast<double>(lm_.mamba_groups),
+                 heads = inner / static_cast<double>(lm_.mamba_head_dim);
+    const double chunk = std::min(positions, static_cast<double>(lm_.mamba_chunk));
+    const double products = linear(positions, D, 2 * inner + 2 * groups * state + heads) + linear(positions, inner, D);
+    // Within chunks C B^T (of each group) and its product with x; states from and to the chunks.
+    return products + 2 * positions * chunk * (groups * state + inner) + 4 * positions * inner * state;
+  }
+
+  double width() const { return static_cast<double>(lm_.hidden_size); }
+
+ private:
+  double block(double positions, double keys, bool experts, bool cross) const {
+    const double D = width();
+    const auto heads = static_cast<double>(lm_.num_heads);
+    const double head = lm_.head_dim > 0 ? static_cast<double>(lm_.head_dim) : D / heads;
+    const double kv_heads = lm_.kv_heads > 0 ? static_cast<double>(lm_.kv_heads) : heads;
+    double sum = linear(positions, D, (heads + 2 * kv_heads) * head) + linear(positions, heads * head, D);
+    sum += 4 * positions * keys * heads * head;
+    if (cross) sum += 2 * linear(positions, D, heads * head);
+    if (!experts) {
+      const bool gelu = lm_.style == "prototype";
+      return sum + (gelu ? 2 * linear(positions, D, 4 * D)
+                         : 3 * linear(positions, D, static_cast<double>(swiglu_inner(lm_))));
+    }
+    const config::MoeConfig& moe = c_.moe;
+    const double inner = moe.inner > 0 ? static_cast<double>(moe.inner) : 4 * D;
+    return sum + linear(positions, D, static_cast<double>(moe.experts)) +
+           2 * static_cast<double>(moe.top_k + moe.shared_experts) * linear(positions, D, inner);
+  }
+
+  const config::Config& c_;
+  const config::LmConfig& lm_;
+};
+
+}  // namespace
+
+double training_flops_per_row(const config::Config& config, const LanguageSizes& sizes) {
+  const config::LmConfig& lm = config.lm;
+  const Flops flops(config);
+  const double D = flops.width(), V = static_cast<double>(sizes.vocabulary);
+  const bool prompts = reads_prompts(lm), prefix = prompts && lm.style == "modern" && lm.bridge == "prefix";
+  const double row = static_cast<double>(sizes.decoder_len + (prompts ? 0 : sizes.encoder_len));
+  const double positions = row + (prefix ? static_cast<double>(lm.prefix_len) : 0);
+  const double keys = lm.window > 0 ? std::min(static_cast<double>(lm.window), positions / 2) : positions / 2;
+  const bool cross = prompts && !prefix;
+  const double decoder = flops.blocks(lm.layers, positions, keys, Place::decoder, true, cross);
+  const double head = flops.linear(row, D, V);
+  if (!prompts) return 3 * (decoder + head);
+
+  // Deep supervision decodes the answer of every cycle.
+  const auto cycles = static_cast<double>(lm.h_cycles);
+  const double answers = config.objective.deep_supervision > 0 ? cycles : 1;
+  const auto S = static_cast<double>(sizes.encoder_len), H = static_cast<double>(lm.h_len),
+             L = static_cast<double>(lm.l_len);
+  const double encoder = lm.encoder == "mamba2" ? static_cast<double>(lm.enc_layers) * flops.mamba(S)
+                                                : flops.blocks(lm.enc_layers, S, S, Place::encoder, true, false);
+  const double cycle = static_cast<double>(lm.l_steps) * flops.blocks(lm.l_layers, L, L, Place::encoder, false, false) +
+                       flops.blocks(lm.h_layers, H, H, Place::encoder, false, false);
+  const double recorded = config.objective.halting > 0 || lm.gradient_cycles == 0
+                              ? cycles
+                              : std::min(cycles, static_cast<double>(lm.gradient_cycles));
+  return 3 * (encoder + answers * (decoder + head)) + cycle * (cycles - recorded + 3 * recorded);
+}
+
+}  // namespace hrm::models

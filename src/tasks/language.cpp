@@ -1,0 +1,357 @@
+#include "hrm/tasks/language.h"
+
+#include <ATen/ATen.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include <algorithm>
+#include <array>
+#include <tuple>
+
+#include "hrm/base/error.h"
+#include "hrm/base/file.h"
+#include "hrm/base/log.h"
+#include "hrm/base/text.h"
+#include "hrm/data/batch.h"
+#include "hrm/data/language_open.h"
+#include "hrm/runtime/async_read.h"
+#include "hrm/runtime/nvtx.h"
+#include "hrm/tasks/metric_text.h"
+
+namespace hrm::tasks {
+namespace {
+
+constexpr const char* kMixture = "moe/";
+constexpr std::array kLoadNames = {"load_entropy", "load_max", "dropped"};
+
+bool has_core(const config::Config& config) {
+  return models::reads_prompts(config.lm);
+}
+
+std::vector<std::string> names_of_metrics(const config::Config& config,
+                                          const std::vector<std::pair<std::string, nn::MoeFeedForward*>>& mixtures) {
+  std::vector<std::string> names{"loss", "cross_entropy", "tokens"};
+  if (has_core(config)) names.emplace_back("gate");
+  if (config.objective.deep_supervision > 0) names.emplace_back("deep_supervision");
+  if (config.objective.halting > 0) names.emplace_back("halting");
+  if (mixtures.empty()) return names;
+  names.emplace_back("auxiliary");
+  for (const auto& [name, mixture] : mixtures) {
+    for (const char* value : kLoadNames) names.push_back(cat(kMixture, name, "/", value));
+  }
+  return names;
+}
+
+// How many rows of triples lose something, said before the training begins.
+void tell_of_cuts(const data::WeightedSource& weighted, const config::DataConfig& config) {
+  const auto* triples = dynamic_cast<const data::TripleDataset*>(weighted.source.get());
+  if (triples == nullptr) return;
+  const int64_t all = triples->num_samples(config.decoder_len);
+  const int64_t cut = triples->cut_records({config.encoder_len, config.decoder_len});
+  if (cut == 0) return;
+  log::info("data         ", cut, " of ", all, " records of ", triples->origin(),
+            " are longer than data.encoder_len = ", config.encoder_len, " and data.decoder_len = ", config.decoder_len,
+            " and are cut");
+}
+
+}  // namespace
+
+LanguageTask::LanguageTask(const config::Config& config, const Runtime& runtime, std::shared_ptr<parallel::Comm> comm)
+    : config_(config),
+      runtime_(runtime),
+      comm_(comm ? std::move(comm) : parallel::make_single_comm()),
+      sources_(data::open_language_training(config.data)) {
+  meta_ = sources_.front().source->meta();
+  folder_ = std::filesystem::path(sources_.front().source->origin()).parent_path();
+  text_ = data::encoder_of(meta_, folder_);
+  slices_ = data::open_validation_slices(config.data, meta_, config.eval.max_samples);
+  for (const data::WeightedSource& source : sources_) tell_of_cuts(source, config.data);
+
+  model_ = models::make_language_model(config, models::language_sizes(config.data, meta_.vocab_size),
+                                       static_cast<uint64_t>(config.run.seed), runtime.device, runtime.compute_dtype);
+  mixtures_ = models::mixtures_of(*model_);
+  metric_names_ = names_of_metrics(config, mixtures_);
+  rows_ = config.train.global_batch_size / comm_->ranks();
+  micro_batch_size_ = config.train.micro_batch_size > 0 ? config.train.micro_batch_size : rows_;
+
+  const auto options = at::device(runtime.device);
+  const auto ids = [&](int64_t length) { return at::full({rows_, length}, meta_.pad_id, options.dtype(at::kLong)); };
+  if (config.data.encoder_len > 0) {
+    batch_.encoder_ids = ids(config.data.encoder_len);
+    batch_.encoder_mask = at::zeros({rows_, config.data.encoder_len}, options.dtype(at::kBool));
+  }
+  batch_.decoder_ids = ids(config.data.decoder_len);
+  batch_.labels = at::full_like(batch_.decoder_ids, data::kIgnoreLabel);
+  if (config.data.document_masks && !has_core(config)) {
+    batch_.document_ids = at::zeros({rows_, config.data.decoder_len}, options.dtype(at::kInt));
+  }
+  batch_.valid_rows = rows_;
+  gate_warmup_ = at::ones({}, options.dtype(at::kFloat));
+  tokens_ = at::ones({}, options.dtype(at::kFloat));
+  loads_ = at::zeros({static_cast<int64_t>(mixtures_.size()), static_cast<int64_t>(kLoadNames.size())},
+                     options.dtype(at::kDouble));
+}
+
+// Norms and biases do not decay, and neither do the learned beginnings of the memories.
+optim::GroupDefaults LanguageTask::group_defaults() const {
+  optim::GroupDefaults defaults;
+  defaults.decay_vectors = false;
+  defaults.undecayed = {"*h_init", "*l_init", "*.pos"};
+  defaults.not_matrices = {"*embed*", "*head.weight", "*router*", "*h_init", "*l_init", "*.pos", "*conv1d*"};
+  for (const auto& [name, mixture] : mixtures_) {
+    for (const char* part : {".up.weight", ".down.weight"}) defaults.stacks[name + part] = mixture->options().experts;
+  }
+  return defaults;
+}
+
+data::LanguageStreamOptions LanguageTask::stream_options() const {
+  return {.seed = static_cast<uint64_t>(config_.run.seed),
+          .shape = {config_.data.encoder_len, config_.data.decoder_len},
+          .global_batch_size = config_.train.global_batch_size,
+          .rank = comm_->rank(),
+          .ranks = comm_->ranks(),
+          .prefetch_batches = config_.data.prefetch_batches,
+          .pinned = runtime_.device.is_cuda()};
+}
+
+double LanguageTask::load_batch(int64_t step, double) {
+  gate_warmup_.fill_(step > config_.lm.gate_warmup_steps ? 1 : 0);
+  if (!stream_) stream_ = std::make_unique<data::LanguageStream>(sources_, stream_options(), position_);
+  Held& held = held_[static_cast<size_t>(step % 2)];
+  if (held.copied) wait_for(*held.copied);
+  held = {};
+  held.batch = stream_->next();
+  const data::LanguageBatch& rows = held.batch.batch;
+  for (const auto& [to, from] :
+       {std::pair{&batch_.encoder_ids, &rows.encoder_ids}, std::pair{&batch_.encoder_mask, &rows.encoder_mask},
+        std::pair{&batch_.decoder_ids, &rows.decoder_ids}, std::pair{&batch_.labels, &rows.labels},
+        std::pair{&batch_.document_ids, &rows.document_ids}}) {
+    if (to->defined() && from->defined()) to->copy_(*from, /*non_blocking=*/true);
+  }
+  if (runtime_.device.is_cuda()) {
+    held.copied.emplace(c10::DeviceType::CUDA);
+    held.copied->record(c10::impl::VirtualGuardImpl(c10::DeviceType::CUDA).getStream(runtime_.device));
+  }
+  position_ = held.batch.position_after;
+  return stream_->wait_ms();
+}
+
+std::vector<at::Tensor> LanguageTask::step_inputs() const {
+  std::vector<at::Tensor> inputs{batch_.decoder_ids, batch_.labels, gate_warmup_};
+  for (const at::Tensor* tensor : {&batch_.encoder_ids, &batch_.encoder_mask, &batch_.document_ids}) {
+    if (tensor->defined()) inputs.push_back(*tensor);
+  }
+  return inputs;
+}
+
+// Every rank divides by the tokens of all.
+void LanguageTask::count_tokens() {
+  const at::NoGradGuard no_grad;
+  const at::Tensor count = batch_.labels.ne(data::kIgnoreLabel).sum().to(at::kFloat).view({1});
+  if (!comm_->alone()) {
+    const parallel::StepClock::Wait waiting(comm_->clock());
+    comm_->all_reduce(count);
+  }
+  tokens_.copy_(count.view({}).clamp_min(1));
+}
+
+LanguageRows LanguageTask::micro_rows(int64_t first) const {
+  data::LanguageBatch micro = batch_;
+  for (at::Tensor* tensor :
+       {&micro.encoder_ids, &micro.encoder_mask, &micro.decoder_ids, &micro.labels, &micro.document_ids}) {
+    if (tensor->defined()) *tensor = tensor->narrow(0, first, micro_batch_size_);
+  }
+  LanguageRows rows = language_rows(micro, config_.lm);
+  if (has_core(config_)) rows.inputs.gate_warmup = gate_warmup_;
+  rows.inputs.earlier_cycles = config_.objective.deep_supervision > 0;
+  return rows;
+}
+
+void LanguageTask::forward_backward(int64_t micro_batch, const at::Tensor& loss_scale, at::Tensor& metric_sums) {
+  if (micro_batch == 0) count_tokens();
+  const double share = static_cast<double>(micro_batch_size_) / static_cast<double>(config_.train.global_batch_size);
+  const objectives::LanguageLossOptions options{.deep_supervision = config_.objective.deep_supervision,
+                                                .halting = config_.objective.halting,
+                                                .halting_target = config_.objective.halting_target,
+                                                .chunk = config_.objective.chunk};
+  models::LanguageOutput output;
+  objectives::LanguageLoss loss;
+  {
+    const ProfilerRange range(RangeKind::step, "forward");
+    const LanguageRows rows = micro_rows(micro_batch * micro_batch_size_);
+    output = model_->forward(rows.inputs);
+    loss = objectives::language_loss(*model_, output, rows.labels, options, tokens_, share);
+  }
+  {
+    const ProfilerRange range(RangeKind::step, "backward");
+    loss.loss.backward(loss_scale.defined() ? loss_scale.to(loss.loss.scalar_type()) : at::Tensor());
+  }
+  const at::NoGradGuard no_grad;
+  metric_sums.add_(metrics_of(output, loss, share, micro_batch == 0 && comm_->main()));
+}
+
+// In the order of metric_names().
+at::Tensor LanguageTask::metrics_of(const models::LanguageOutput& output, const objectives::LanguageLoss& loss,
+                                    double share, bool first_of_all) const {
+  const auto wide = [](const at::Tensor& t) { return t.detach().to(at::kDouble); };
+  std::vector<at::Tensor> sums{wide(loss.loss), wide(loss.cross_entropy), wide(loss.labelled)};
+  if (has_core(config_)) sums.push_back(wide(output.gate.mean()) * share);
+  if (config_.objective.deep_supervision > 0) sums.push_back(wide(loss.deep_supervision));
+  if (config_.objective.halting > 0) sums.push_back(wide(loss.halting) * share);
+  at::Tensor all = at::stack(sums);
+  if (mixtures_.empty()) return all;
+  const at::Tensor loads = loads_.flatten() * (first_of_all ? 1 : 0);
+  return at::cat({all, (wide(loss.auxiliary) * share).view({1}), loads});
+}
+
+void LanguageTask::update_extra(const at::Tensor& skip) {
+  if (mixtures_.empty()) return;
+  const at::NoGradGuard no_grad;
+  if (!comm_->alone()) {
+    std::vector<at::Tensor> counts;
+    for (const auto& [name, mixture] : mixtures_) counts.push_back(mixture->counts());
+    const at::Tensor all = at::stack(counts);
+    {
+      const parallel::StepClock::Wait waiting(comm_->clock());
+      comm_->all_reduce(all);
+    }
+    for (size_t i = 0; i < counts.size(); ++i) counts[i].copy_(all[static_cast<int64_t>(i)]);
+  }
+  for (size_t i = 0; i < mixtures_.size(); ++i) {
+    const nn::MoeLoad load = mixtures_[i].second->load();
+    loads_.select(0, static_cast<int64_t>(i)).copy_(at::stack({load.entropy, load.largest, load.dropped}));
+    mixtures_[i].second->balance(skip);
+  }
+}
+
+void LanguageTask::skip_batches(int64_t count) {
+  require(!stream_, ExitCode::unexpected, "batches can be left out before the first step alone");
+  position_ = data::position_after(stream_options(), position_, count);
+}
+
+at::Tensor LanguageTask::step_loss(const at::Tensor& sums) const {
+  return sums.select(0, 0).clone();
+}
+
+NamedValues LanguageTask::summarize(const std::vector<double>& sums, int64_t steps) const {
+  NamedValues out;
+  for (size_t i = 0; i < metric_names_.size(); ++i) {
+    out.emplace_back(metric_names_[i], sums[i] / static_cast<double>(std::max<int64_t>(steps, 1)));
+  }
+  return out;
+}
+
+std::string LanguageTask::progress_text(const NamedValues& summary) const {
+  std::string text = cat("loss ", fixed(value_of(summary, "loss"), 3), " | cross-entropy ",
+                         fixed(value_of(summary, "cross_entropy"), 3));
+  if (has_core(config_)) text += cat(" | gate ", fixed(value_of(summary, "gate"), 2));
+  double entropy = 1;
+  for (const auto& [name, value] : summary) {
+    if (name.starts_with(kMixture) && name.ends_with("load_entropy")) entropy = std::min(entropy, value);
+  }
+  if (!mixtures_.empty()) text += cat(" | load entropy ", fixed(entropy, 3));
+  return text;
+}
+
+double LanguageTask::samples_per_epoch() const {
+  return static_cast<double>(data::epoch_samples(sources_, config_.data.decoder_len));
+}
+
+double LanguageTask::flops_per_step() const {
+  return models::training_flops_per_row(config_, models::language_sizes(config_.data, meta_.vocab_size)) *
+         static_cast<double>(config_.train.global_batch_size);
+}
+
+NamedValues LanguageTask::evaluate(const std::function<void(const EvalProgress&)>& progress) {
+  if (!evaluation_) {
+    evaluation_ = std::make_unique<LanguageEvaluation>(*model_, config_, slices_, text_, runtime_.device, comm_);
+  }
+  return evaluation_->run(progress, has_core(config_) ? gate_warmup_ : at::Tensor());
+}
+
+std::map<std::string, std::string> language_signature(const data::LanguageMeta& meta) {
+  return {{"task", "language"},
+          {"vocab_size", std::to_string(meta.vocab_size)},
+          {"pad_id", std::to_string(meta.pad_id)},
+          {"bos_id", std::to_string(meta.bos_id)},
+          {"eos_id", std::to_string(meta.eos_id)},
+          {"tokenizer_file", meta.tokenizer_file},
+          {"tokenizer_digest", meta.tokenizer_digest}};
+}
+
+data::LanguageMeta meta_from_signature(const std::map<std::string, std::string>& info, const std::string& origin) {
+  const auto text = [&](const char* key) {
+    const auto found = info.find(key);
+    require(found != info.end(), ExitCode::checkpoint, "the manifest of '", origin, "' lacks ", key,
+            ", so it is no checkpoint of a language model");
+    return found->second;
+  };
+  const auto number = [&](const char* key, int64_t least) {
+    const std::string value = text(key);
+    const auto whole = value == "-1" ? std::optional<uint64_t>() : whole_number(value);
+    const int64_t result = whole && *whole <= INT32_MAX ? static_cast<int64_t>(*whole) : -1;
+    require(result >= least && (whole || value == "-1"), ExitCode::checkpoint, "the manifest of '", origin, "' gives ",
+            key, " = '", printable_start(value), "', which is no id");
+    return result;
+  };
+  return {.vocab_size = number("vocab_size", 1),
+          .pad_id = number("pad_id", 0),
+          .bos_id = number("bos_id", -1),
+          .eos_id = number("eos_id", -1),
+          .tokenizer_file = text("tokenizer_file"),
+          .tokenizer_digest = text("tokenizer_digest")};
+}
+
+std::map<std::string, std::string> LanguageTask::signature() const {
+  return language_signature(meta_);
+}
+
+std::map<std::string, std::string> LanguageTask::source_digests() const {
+  if (train_digest_.empty()) train_digest_ = data::sources_digest(sources_);
+  return {{"training data", train_digest_}, {"tokenizer", meta_.tokenizer_digest}};
+}
+
+std::string LanguageTask::next_batch_digest() {
+  return data::language_batch_digest(sources_, stream_options(), position_);
+}
+
+void LanguageTask::write_files(const std::filesystem::path& run_dir) const {
+  if (meta_.tokenizer_file.empty() || meta_.tokenizer_file == data::kByteTokenizer) return;
+  const std::filesystem::path from = folder_ / meta_.tokenizer_file, to = run_dir / meta_.tokenizer_file;
+  std::error_code ignored;
+  if (std::filesystem::equivalent(from, to, ignored)) return;
+  write_text_atomic(to, read_text(from, ExitCode::data));
+}
+
+std::string LanguageTask::describe() const {
+  const config::LmConfig& lm = config_.lm;
+  std::string text =
+      cat("model        ", lm.arch == "hrm" ? lm.style + " HRM language model" : "decoder", ", ",
+          model_->parameter_set().count(), " parameters, hidden ", lm.hidden_size, ", vocabulary ", meta_.vocab_size);
+  if (lm.arch == "hrm") {
+    text += cat(", ", lm.encoder, " encoder, ", lm.h_cycles, " cycles of ", lm.l_steps, " steps, bridge ", lm.bridge);
+  }
+  if (!mixtures_.empty()) {
+    text += cat("\nexperts      ", config_.moe.experts, ", each token through ", config_.moe.top_k, ", in ",
+                mixtures_.size(), " blocks");
+  }
+  text += "\ndata         ";
+  for (size_t i = 0; i < sources_.size(); ++i) {
+    text += cat(i > 0 ? ", " : "", sources_[i].source->num_samples(config_.data.decoder_len), " rows of ",
+                sources_[i].source->origin());
+  }
+  text +=
+      cat("; ", config_.data.encoder_len > 0 ? cat("prompts of ", config_.data.encoder_len, " and ") : std::string(),
+          "rows of ", config_.data.decoder_len, " tokens");
+  for (const data::ValidationSlice& slice : slices_) {
+    text += cat("\nvalidation   ", slice.name, ": ", slice.source->origin());
+  }
+  return text;
+}
+
+void LanguageTask::visit_state(StateVisitor& visitor) {
+  visit_model(*model_, visitor);
+  if (!mixtures_.empty()) visitor.tensor("moe.loads", loads_, StateRole::loop);
+  visitor.integer("sampler.position", position_);
+}
+
+}  // namespace hrm::tasks

@@ -1,0 +1,26 @@
+#include "hrm/tasks/metric_text.h"
+
+#include <cmath>
+#include <sstream>
+
+namespace hrm::tasks {
+
+std::string percent(double share) {
+  if (std::isnan(share)) return "-";
+  std::ostringstream out;
+  out.setf(std::ios::fixed);
+  out.precision(share >= 0.9995 || share == 0 ? 0 : 1);
+  out << share * 100 << " %";
+  return out.str();
+}
+
+std::string fixed(double value, int digits) {
+  if (std::isnan(value)) return "-";
+  std::ostringstream out;
+  out.setf(std::ios::fixed);
+  out.precision(digits);
+  out << value;
+  return out.str();
+}
+
+}  // namespace hrm::tasks
