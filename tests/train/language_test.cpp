@@ -10,6 +10,7 @@
 #include "hrm/base/file.h"
 #include "hrm/checkpoint/checkpoint.h"
 #include "hrm/data/batch.h"
+#include "hrm/data/language_open.h"
 #include "hrm/tasks/language_inference.h"
 #include "hrm/tasks/language_rows.h"
 #include "support/ranks.h"
@@ -27,8 +28,8 @@ const Overrides kDecoder{"lm.arch=decoder"};
 const Overrides kMoe{"moe.experts=4", "moe.inner=32", "moe.bias_rate=0.01", "moe.z_weight=0.001", "moe.jitter=0.05"};
 
 Overrides packed() {
-  return {"lm.arch=decoder", "data.train=" + testing::text_folder().string(), "data.encoder_len=0",
-          "data.decoder_len=32", "data.document_masks=true"};
+  return {"lm.arch=decoder", "data.train={text}", "data.encoder_len=0", "data.decoder_len=32",
+          "data.document_masks=true"};
 }
 
 Overrides with(Overrides list, const Overrides& more) {
@@ -316,7 +317,9 @@ TEST(Language, FreezesParts) {
   run.trainer.run();
   const auto after = run.tensors();
   for (const auto& [name, tensor] : after) {
-    if (name.starts_with("enc.")) EXPECT_TRUE(at::equal(tensor, before.at(name))) << name;
+    if (name.starts_with("enc.")) {
+      EXPECT_TRUE(at::equal(tensor, before.at(name))) << name;
+    }
   }
   EXPECT_FALSE(at::equal(after.at("dec.model.embed_tokens.weight"), before.at("dec.model.embed_tokens.weight")));
   EXPECT_TRUE(at::equal(after.at("core.h_init"), before.at("core.h_init")));

@@ -1,0 +1,115 @@
+// Training language models on a GPU: captured steps are the eager ones, and the GPU computes what the CPU does.
+#include <c10/cuda/CUDAFunctions.h>
+
+#include "hrm/checkpoint/checkpoint.h"
+#include "train/small_language.h"
+
+namespace hrm {
+namespace {
+
+using testing::fresh_folder;
+using testing::SmallLanguage;
+using Overrides = std::vector<std::string>;
+
+#define HRM_NEEDS_GPU() \
+  if (c10::cuda::device_count() == 0) GTEST_SKIP() << "no CUDA device"
+
+Overrides with(Overrides list, const Overrides& more) {
+  list.insert(list.end(), more.begin(), more.end());
+  return list;
+}
+
+Overrides on_gpu(const Overrides& more, bool graphs) {
+  return with({"runtime.device=cuda", "runtime.deterministic=true", "train.steps=24", "train.log_every=4",
+               "train.eval_every=8", "train.checkpoint_every=8", "lm.hidden_size=256", "lm.num_heads=4",
+               graphs ? "runtime.cuda_graphs=true" : "runtime.cuda_graphs=false"},
+              more);
+}
+
+std::string metrics_without_timing(const std::filesystem::path& dir) {
+  std::ifstream in(dir / "small" / "metrics.jsonl");
+  std::string line, out;
+  while (std::getline(in, line)) out += line.substr(0, line.find(",\"perf/")) + "\n";
+  return out;
+}
+
+struct Variant {
+  std::string name;
+  Overrides overrides;
+};
+class LanguageGpu : public ::testing::TestWithParam<Variant> {};
+
+TEST_P(LanguageGpu, GraphEqualsEagerBitForBitAlsoAfterAResume) {
+  HRM_NEEDS_GPU();
+  const auto dir = fresh_folder("runs");
+  SmallLanguage eager(dir / "eager", on_gpu(GetParam().overrides, false));
+  eager.trainer.start_fresh();
+  eager.trainer.run();
+  EXPECT_EQ(eager.trainer.captured_step().replays(), 0);
+  const auto want = eager.tensors();
+  const auto expect_same = [&](SmallLanguage& run) {
+    const auto got = run.tensors();
+    ASSERT_EQ(want.size(), got.size());
+    for (const auto& [name, tensor] : want) EXPECT_TRUE(at::equal(tensor, got.at(name))) << name;
+  };
+  {
+    SCOPED_TRACE("graph");
+    SmallLanguage graph(dir / "graph", on_gpu(GetParam().overrides, true));
+    graph.trainer.start_fresh();
+    graph.trainer.run();
+    EXPECT_EQ(graph.trainer.captured_step().replays(), 21) << graph.trainer.captured_step().reason();
+    expect_same(graph);
+    EXPECT_EQ(metrics_without_timing(dir / "graph"), metrics_without_timing(dir / "eager"));
+  }
+  SCOPED_TRACE("resumed");
+  std::filesystem::remove_all(checkpoint::list_checkpoints(dir / "graph" / "small").front());
+  SmallLanguage resumed(dir / "graph", on_gpu(GetParam().overrides, true));
+  const auto found = checkpoint::find_latest_valid(dir / "graph" / "small");
+  ASSERT_TRUE(found);
+  ASSERT_EQ(found->meta.step, 16);
+  resumed.trainer.resume(found->dir, found->meta.info);
+  resumed.trainer.run();
+  expect_same(resumed);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Variants, LanguageGpu,
+    ::testing::Values(Variant{"hrm", {"train.micro_batch_size=4", "objective.deep_supervision=0.5"}},
+                      Variant{"decoder", {"lm.arch=decoder", "lm.recompute=true"}},
+                      Variant{"packed",
+                              {"lm.arch=decoder", "data.train={text}", "data.encoder_len=0", "data.decoder_len=128",
+                               "data.document_masks=true"}},
+                      Variant{"experts",
+                              {"moe.experts=8", "moe.inner=256", "moe.bias_rate=0.001", "moe.z_weight=0.001",
+                               "moe.jitter=0.01", "moe.shared_experts=1"}},
+                      Variant{"dropped", {"moe.experts=4", "moe.inner=256", "moe.capacity_factor=1"}},
+                      Variant{"mamba2", {"lm.encoder=mamba2", "lm.enc_layers=2"}},
+                      Variant{"cross_attention", {"lm.bridge=cross_attention", "lm.gate_warmup_steps=5"}},
+                      Variant{"prototype", {"lm.style=prototype", "objective.halting=0.1", "optim.name=lion"}},
+                      Variant{"fp32_muon", {"precision.compute=fp32", "optim.name=muon", "optim.lr=0.02"}}),
+    [](const auto& info) { return info.param.name; });
+
+// The first steps in float32: what differs is the order of sums.
+TEST(LanguageGpu, LosesWhatTheCpuLoses) {
+  HRM_NEEDS_GPU();
+  for (const Overrides& kind : {Overrides{}, Overrides{"lm.arch=decoder"}, Overrides{"lm.encoder=mamba2"},
+                                Overrides{"moe.experts=4", "moe.inner=256", "moe.jitter=0.1"}}) {
+    const auto loss = [&](const char* device) {
+      const auto dir = fresh_folder(device);
+      SmallLanguage run(dir, with(on_gpu(kind, true), {"runtime.device=" + std::string(device), "train.steps=4",
+                                                       "precision.compute=fp32", "train.eval_every=0"}));
+      run.trainer.start_fresh();
+      run.trainer.run();
+      std::ifstream in(dir / "small" / "metrics.jsonl");
+      std::string line;
+      std::getline(in, line);
+      const size_t at = line.find("\"train/cross_entropy\":");
+      return std::stod(line.substr(at + std::string("\"train/cross_entropy\":").size()));
+    };
+    const double cpu = loss("cpu"), gpu = loss("cuda");
+    EXPECT_NEAR(cpu, gpu, 2e-4 * cpu) << (kind.empty() ? "hrm" : kind[0]);
+  }
+}
+
+}  // namespace
+}  // namespace hrm
