@@ -101,7 +101,10 @@ void Muon::add_matrix(const FlatGroups& all, size_t i, int64_t first, int64_t ro
   stack.grads.push_back(part(all.grads[i]));
   stack.momenta.push_back(part(momenta_[i]));
   if (!all.averages.empty()) stack.averages.push_back(part(all.averages[i]));
-  if (!all.copies.empty()) stack.copies.push_back(part(all.copies[i]));
+  // What has no copy stands there itself, and must be the very tensor.
+  if (!all.copies.empty()) {
+    stack.copies.push_back(all.copies[i].is_same(all.params[i]) ? param : part(all.copies[i]));
+  }
   stack.weight_decay.push_back(all.weight_decay[i]);
   stack.lr_factor.push_back(all.lr_factor[i]);
 }

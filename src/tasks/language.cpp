@@ -151,7 +151,7 @@ void LanguageTask::count_tokens() {
     const parallel::StepClock::Wait waiting(comm_->clock());
     comm_->all_reduce(count);
   }
-  tokens_.copy_(count.view({}).clamp_min(1));
+  tokens_.copy_(count.select(0, 0).clamp_min(1));
 }
 
 LanguageRows LanguageTask::micro_rows(int64_t first) const {
