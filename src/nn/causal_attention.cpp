@@ -4,6 +4,8 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "hrm/base/error.h"
+#include "hrm/ops/linear_add.h"
+#include "hrm/ops/qkv_heads.h"
 
 namespace hrm::nn {
 namespace {
@@ -92,16 +94,18 @@ CausalAttention::CausalAttention(const AttentionSizes& sizes, at::Device device)
   k_norm_ = register_module("k_norm", std::make_shared<RmsNorm>(sizes.head_dim, sizes.eps, device));
 }
 
-at::Tensor CausalAttention::forward(const at::Tensor& x, const AttentionPass& pass, LayerCache* cache) const {
-  const int64_t q_rows = sizes_.heads * sizes_.head_dim, kv_rows = sizes_.kv_heads * sizes_.head_dim;
-  const auto parts = qkv_proj_->forward(x).split_with_sizes({q_rows, kv_rows, kv_rows}, -1);
-  const auto turned = [&](const at::Tensor& part, const std::shared_ptr<RmsNorm>& norm) {
-    const at::Tensor heads = split_heads(part, sizes_.head_dim);
-    const at::Tensor normed = (norm ? norm->forward(heads) : heads).transpose(1, 2);
-    return pass.rotary.defined() ? rotate_pairs(normed, pass.rotary) : normed;
-  };
-  const at::Tensor q = turned(parts[0], q_norm_);
-  at::Tensor k = turned(parts[1], k_norm_), v = split_heads(parts[2], sizes_.head_dim).transpose(1, 2);
+at::Tensor CausalAttention::forward_add(const at::Tensor& x, const at::Tensor& residual, const AttentionPass& pass,
+                                        LayerCache* cache) const {
+  ops::QkvHeadOptions options{.cos = pass.rotary.cos, .sin = pass.rotary.sin, .eps = sizes_.eps};
+  if (q_norm_) {
+    options.q_weight = q_norm_->weight();
+    options.k_weight = k_norm_->weight();
+  }
+  // The projection's output has no other use, so q and k may be written over it.
+  const ops::QkvHeads heads =
+      ops::qkv_heads_(qkv_proj_->forward(x), {sizes_.heads, sizes_.kv_heads, sizes_.head_dim}, options);
+  const at::Tensor q = heads.q.transpose(1, 2);
+  at::Tensor k = heads.k.transpose(1, 2), v = heads.v.transpose(1, 2);
   if (cache != nullptr) {
     write_cache(*cache, k, v, pass.place);
     if (pass.place.defined()) {
@@ -110,7 +114,7 @@ at::Tensor CausalAttention::forward(const at::Tensor& x, const AttentionPass& pa
     }
   }
   const at::Tensor mixed = grouped_attention(q, k, v, pass.mask, pass.causal && !pass.mask.defined());
-  return o_proj_->forward(mixed.transpose(1, 2).flatten(-2));
+  return ops::linear_add(mixed.transpose(1, 2).flatten(-2), o_proj_->compute_weight(), o_proj_->weight(), residual);
 }
 
 CrossAttention::CrossAttention(const AttentionSizes& sizes, at::Device device) : sizes_(sizes) {
@@ -127,10 +131,11 @@ LayerCache CrossAttention::project(const at::Tensor& memory) const {
           split_heads(parts[1], sizes_.head_dim).transpose(1, 2)};
 }
 
-at::Tensor CrossAttention::forward(const at::Tensor& x, const LayerCache& memory) const {
+at::Tensor CrossAttention::forward_add(const at::Tensor& x, const at::Tensor& residual,
+                                       const LayerCache& memory) const {
   const at::Tensor q = split_heads(q_proj_->forward(x), sizes_.head_dim).transpose(1, 2);
   const at::Tensor mixed = grouped_attention(q, memory.keys, memory.values, {}, /*causal=*/false);
-  return o_proj_->forward(mixed.transpose(1, 2).flatten(-2));
+  return ops::linear_add(mixed.transpose(1, 2).flatten(-2), o_proj_->compute_weight(), o_proj_->weight(), residual);
 }
 
 }  // namespace hrm::nn

@@ -1,6 +1,7 @@
 #include "hrm/nn/embedding.h"
 
 #include "hrm/ops/embed.h"
+#include "hrm/ops/embed_tokens.h"
 
 namespace hrm::nn {
 
@@ -9,6 +10,7 @@ Embedding::Embedding(int64_t entries, int64_t width, at::Device device, const st
 }
 
 at::Tensor Embedding::forward(const at::Tensor& ids, at::ScalarType dtype) const {
+  if (embedding_weight_.size(0) > ops::kOneHotEntries) return ops::embed_tokens(ids, embedding_weight_, dtype);
   std::vector<int64_t> sizes = ids.sizes().vec();
   sizes.push_back(embedding_weight_.size(1));
   return ops::embed(ids.reshape({1, -1}), embedding_weight_, {}, /*prefix=*/0, /*scale=*/1, dtype).view(sizes);

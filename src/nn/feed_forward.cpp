@@ -1,13 +1,64 @@
 #include "hrm/nn/feed_forward.h"
 
 #include <ATen/ATen.h>
+#include <torch/csrc/autograd/custom_function.h>
 
 #include <iterator>
+#include <optional>
 
+#include "hrm/ops/linear.h"
+#include "hrm/ops/linear_add.h"
 #include "hrm/ops/linear_swiglu.h"
-#include "hrm/ops/swiglu.h"
 
 namespace hrm::nn {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+at::Tensor add_down(const Linear& down_proj, const at::Tensor& act, const at::Tensor& residual) {
+  return ops::linear_add(act, down_proj.compute_weight(), down_proj.weight(), residual);
+}
+
+// down(silu(gate) * up) (+ residual) on rows, with the gate's part of both passes in the products' epilogues. The
+// masters are arguments so that the node exists whenever they train, also where x needs no gradient.
+struct Swiglu : torch::autograd::Function<Swiglu> {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& /*gate_up_master*/,
+                            const at::Tensor& /*down_master*/, const std::optional<at::Tensor>& residual,
+                            const Linear* gate_up_proj, const Linear* down_proj) {
+    const auto [act, gate_up] = ops::linear_swiglu_forward(x, gate_up_proj->compute_weight());
+    ctx->save_for_backward({x, gate_up, act, gate_up_proj->compute_weight(), down_proj->compute_weight()});
+    ctx->saved_data["needs_x"] = x.requires_grad();
+    ctx->saved_data["has_residual"] = residual.has_value();
+    // The gradient buffers are no saved variables: each use of a weight adds to them in place.
+    ctx->saved_data["grad_gate_up"] = ops::gradient_buffer(gate_up_proj->weight());
+    ctx->saved_data["grad_down"] = ops::gradient_buffer(down_proj->weight());
+    return residual ? add_down(*down_proj, act, *residual) : down_proj->forward(act);
+  }
+
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    TORCH_CHECK(!at::GradMode::is_enabled(), "a SwiGLU layer has no second derivative");
+    const variable_list saved = ctx->get_saved_variables();
+    const at::Tensor &x = saved[0], &gate_up = saved[1], &act = saved[2], &grad = grads[0];
+    const auto accumulate = [&](const char* buffer, const at::Tensor& grad_y, const at::Tensor& input) {
+      const at::Tensor grad_weight = ctx->saved_data[buffer].toTensor();
+      if (grad_weight.defined()) ops::linear_accumulate_(grad_weight, grad_y, input);
+    };
+    const at::Tensor grad_gate_up = ops::linear_swiglu_backward(grad, saved[4], gate_up);
+    accumulate("grad_down", grad, act);
+    accumulate("grad_gate_up", grad_gate_up, x);
+    variable_list out(6);
+    if (ctx->saved_data["needs_x"].toBool()) out[0] = ops::linear_grad_x(grad_gate_up, saved[3]);
+    if (ctx->saved_data["has_residual"].toBool()) out[3] = grad;
+    return out;
+  }
+};
+
+}  // namespace
+
+at::Tensor FeedForward::forward_add(const at::Tensor& x, const at::Tensor& residual) {
+  return residual + forward(x);
+}
 
 GeluFeedForward::GeluFeedForward(int64_t width, int64_t inner, at::Device device) {
   up_ = register_module("up", std::make_shared<Linear>(width, inner, device));
@@ -27,7 +78,16 @@ at::Tensor SwigluFeedForward::forward(const at::Tensor& x) {
   if (!at::GradMode::is_enabled()) {
     return down_proj_->forward(ops::linear_swiglu(x, gate_up_proj_->compute_weight()));
   }
-  return down_proj_->forward(ops::swiglu(gate_up_proj_->forward(x)));
+  return Swiglu::apply(x, gate_up_proj_->weight(), down_proj_->weight(), std::nullopt, gate_up_proj_.get(),
+                       down_proj_.get());
+}
+
+at::Tensor SwigluFeedForward::forward_add(const at::Tensor& x, const at::Tensor& residual) {
+  if (!at::GradMode::is_enabled()) {
+    return add_down(*down_proj_, ops::linear_swiglu(x, gate_up_proj_->compute_weight()), residual);
+  }
+  return Swiglu::apply(x, gate_up_proj_->weight(), down_proj_->weight(), std::optional(residual), gate_up_proj_.get(),
+                       down_proj_.get());
 }
 
 std::vector<AuxiliaryLoss> take_auxiliary_losses(const torch::nn::Module& module) {

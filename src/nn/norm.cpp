@@ -71,6 +71,11 @@ at::Tensor RmsNorm::forward(const at::Tensor& x) const {
   return forward(x, x.scalar_type());
 }
 
+ops::NormedStream RmsNorm::forward_stream(const at::Tensor& x) const {
+  require(groups_ == 1, ExitCode::unexpected, "a norm over ", groups_, " groups stands in front of no sub-block");
+  return ops::weighted_rms_norm_stream(x, weight_, eps_);
+}
+
 at::Tensor RmsNorm::forward(const at::Tensor& x, at::ScalarType dtype) const {
   return rms_norm(x, weight_, eps_, dtype, groups_);
 }
@@ -80,6 +85,7 @@ void RmsNorm::init_own(uint64_t, const std::string&) {
 }
 
 at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps, at::ScalarType dtype, int64_t groups) {
+  if (groups == 1 && dtype == x.scalar_type()) return ops::weighted_rms_norm(x, weight, eps);
   return RmsNormFunction::apply(x, weight, eps, static_cast<int64_t>(dtype), groups);
 }
 

@@ -26,10 +26,15 @@ TransformerBlock::TransformerBlock(const TransformerBlockOptions& options, std::
 
 at::Tensor TransformerBlock::compute(const at::Tensor& x, const AttentionPass& pass, const LayerCache* memory,
                                      LayerCache* cache) {
-  at::Tensor h = x + self_attn_->forward(input_norm_->forward(x), pass, cache);
-  if (cross_attn_) h = h + cross_attn_->forward(cross_norm_->forward(h), *memory);
-  const at::Tensor rows = mlp_norm_->forward(h).reshape({-1, h.size(-1)});
-  return h + mlp_->forward(rows).view(h.sizes());
+  const ops::NormedStream first = input_norm_->forward_stream(x);
+  at::Tensor h = self_attn_->forward_add(first.y, first.x, pass, cache);
+  if (cross_attn_) {
+    const ops::NormedStream second = cross_norm_->forward_stream(h);
+    h = cross_attn_->forward_add(second.y, second.x, *memory);
+  }
+  const ops::NormedStream last = mlp_norm_->forward_stream(h);
+  const auto rows = [&](const at::Tensor& t) { return t.reshape({-1, h.size(-1)}); };
+  return mlp_->forward_add(rows(last.y), rows(last.x)).view(h.sizes());
 }
 
 at::Tensor TransformerBlock::compute_again_later(const at::Tensor& x, const AttentionPass& pass,

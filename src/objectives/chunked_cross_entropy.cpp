@@ -4,9 +4,10 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
+#include <optional>
 
-#include "hrm/data/batch.h"
 #include "hrm/ops/linear.h"
+#include "hrm/ops/softmax_loss.h"
 
 namespace hrm::objectives {
 namespace {
@@ -18,17 +19,9 @@ at::ScalarType wide_type(const at::Tensor& x) {
   return x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
 }
 
-// log p of every entry, and the labels as indices with those that are ignored at 0.
-struct LogProbabilities {
-  at::Tensor log_p, index, ignored;
-
-  LogProbabilities(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& labels) {
-    log_p = at::log_softmax(at::linear(hidden, weight), -1, wide_type(hidden));
-    ignored = labels.eq(data::kIgnoreLabel);
-    index = labels.to(at::kLong).masked_fill(ignored, 0).unsqueeze(-1);
-  }
-  at::Tensor loss() const { return log_p.gather(-1, index).squeeze(-1).neg().masked_fill(ignored, 0); }
-};
+// A multiple of 128 bytes from one row of the logits to the next, so that products read them by whole words whatever
+// the vocabulary is.
+constexpr int64_t kPitch = 64;
 
 // The master is an argument so that the node exists whenever it trains. The gradients are those of the sum of
 // `relative` * cross-entropy, relative = weights / largest weight: numbers of a size that float16 can hold. The
@@ -40,24 +33,25 @@ struct Function : torch::autograd::Function<Function> {
     const int64_t N = hidden.size(0);
     const bool needs_hidden = hidden.requires_grad();
     const at::ScalarType wide = wide_type(hidden);
+    const int64_t V = weight.size(0), rows = std::min(chunk, N);
     const at::Tensor per_token = at::empty({N}, hidden.options().dtype(wide));
     const at::Tensor largest = N > 0 ? weights.max() : weights.sum();
-    const at::Tensor relative = weights / largest.clamp_min(1e-30);
+    const at::Tensor relative = (weights / largest.clamp_min(1e-30)).to(wide);
+    const at::Tensor buffer = at::empty({rows, (V + kPitch - 1) / kPitch * kPitch}, hidden.options());
     at::Tensor grad_hidden, grad_weight;
-    if (needs_hidden) grad_hidden = at::empty_like(hidden);
+    if (needs_hidden) grad_hidden = at::empty_like(hidden, at::MemoryFormat::Contiguous);
     if (grad_master) grad_weight = at::zeros(weight.sizes(), weight.options().dtype(wide));
     for (int64_t first = 0; first < N; first += chunk) {
       const int64_t count = std::min(chunk, N - first);
       const auto part = [&](const at::Tensor& t) { return t.narrow(0, first, count); };
-      const LogProbabilities p(part(hidden), weight, part(labels));
-      part(per_token).copy_(p.loss());
-      if (!needs_hidden && !grad_weight.defined()) continue;
-      at::Tensor grad = p.log_p.exp();
-      grad.scatter_add_(-1, p.index, at::full({1, 1}, -1, grad.options()).expand(p.index.sizes()));
-      grad.mul_(part(relative).masked_fill(p.ignored, 0).unsqueeze(-1));
-      const at::Tensor grad_logits = grad.to(hidden.scalar_type());
-      if (needs_hidden) part(grad_hidden).copy_(ops::linear_grad_x(grad_logits, weight));
-      if (grad_weight.defined()) ops::linear_accumulate_(grad_weight, grad_logits, part(hidden));
+      const at::Tensor logits = buffer.narrow(0, 0, count).narrow(1, 0, V);
+      ops::linear_out(logits, part(hidden), weight);
+      const bool needs_gradient = needs_hidden || grad_weight.defined();
+      part(per_token).copy_(
+          ops::softmax_loss_(logits, part(labels), needs_gradient ? std::optional(part(relative)) : std::nullopt));
+      // From here on they are the logits' gradients.
+      if (needs_hidden) ops::linear_out(part(grad_hidden), logits, weight.t());
+      if (grad_weight.defined()) ops::linear_accumulate_(grad_weight, logits, part(hidden));
     }
     ctx->saved_data["grad_hidden"] = grad_hidden;
     ctx->saved_data["grad_weight"] = grad_weight;

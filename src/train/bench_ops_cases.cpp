@@ -58,6 +58,19 @@ BenchCall rms_norm_backward(const Shape& s, at::Device device, at::ScalarType dt
   return {{random.activations(sizes), random.activations(sizes), random.floats({s.batch, s.length()}).abs(), IValue()}};
 }
 
+BenchCall weighted_rms_norm(const Shape& s, at::Device device, at::ScalarType dtype) {
+  const Random random{device, dtype};
+  return {{random.activations({s.batch, s.length(), s.width}), random.floats({s.width}), kEps}};
+}
+
+// With the gradient of a residual stream.
+BenchCall weighted_rms_norm_backward(const Shape& s, at::Device device, at::ScalarType dtype) {
+  const Random random{device, dtype};
+  const std::vector<int64_t> sizes{s.batch, s.length(), s.width};
+  return {{random.activations(sizes), random.activations(sizes), random.floats({s.batch, s.length()}).abs(),
+           random.floats({s.width}), random.activations(sizes), true}};
+}
+
 // SwiGLU.
 BenchCall swiglu(const Shape& s, at::Device device, at::ScalarType dtype) {
   return {{Random{device, dtype}.activations({s.batch, s.length(), 2 * s.inner})}};
@@ -123,6 +136,29 @@ BenchCall rotate_qkv_backward(const Shape& s, at::Device device, at::ScalarType 
   return {{random.activations(sizes), random.activations(sizes), random.activations(sizes), in.cos, in.sin}};
 }
 
+// The way from a projection to the heads of a language model.
+BenchCall qkv_heads_rotate(const Shape& s, at::Device device, at::ScalarType dtype) {
+  if (s.mixes_by_mlp) return nothing();
+  const AttentionInputs in = attention_inputs(s, device, dtype);
+  return {{in.qkv, s.heads, s.heads, s.width / s.heads, in.cos, in.sin}};
+}
+
+BenchCall qkv_heads_norm(const Shape& s, at::Device device, at::ScalarType dtype) {
+  if (s.mixes_by_mlp) return nothing();
+  const AttentionInputs in = attention_inputs(s, device, dtype);
+  const at::Tensor weight = Random{device, dtype}.floats({s.width / s.heads});
+  return {{in.qkv, s.heads, s.heads, s.width / s.heads, in.cos, in.sin, weight, weight, kEps}};
+}
+
+BenchCall qkv_heads_backward(const Shape& s, at::Device device, at::ScalarType dtype) {
+  if (s.mixes_by_mlp) return nothing();
+  const AttentionInputs in = attention_inputs(s, device, dtype);
+  const std::vector<int64_t> sizes{s.batch, s.length(), s.heads, s.width / s.heads};
+  const Random random{device, dtype};
+  return {{random.activations(sizes), random.activations(sizes), random.activations(sizes), IValue(), in.cos, in.sin,
+           IValue(), IValue(), kEps}};
+}
+
 // Matrix products; the gate_up projection, the largest of a block.
 BenchCall linear(const Shape& s, at::Device device, at::ScalarType dtype) {
   const Random random{device, dtype};
@@ -130,6 +166,15 @@ BenchCall linear(const Shape& s, at::Device device, at::ScalarType dtype) {
   // Without a gradient the master is not read, so the copy may stand for it.
   return {{random.activations({s.batch, s.length(), s.width}), weight, weight, IValue(), IValue(), IValue()},
           product_flops(s.rows(), s.width, 2 * s.inner)};
+}
+
+// The projection behind attention.
+BenchCall linear_add(const Shape& s, at::Device device, at::ScalarType dtype) {
+  const Random random{device, dtype};
+  const at::Tensor weight = random.weight(s.width, s.width);
+  const std::vector<int64_t> sizes{s.batch, s.length(), s.width};
+  return {{random.activations(sizes), weight, weight, random.activations(sizes), IValue()},
+          product_flops(s.rows(), s.width, s.width)};
 }
 
 BenchCall linear_accumulate(const Shape& s, at::Device device, at::ScalarType dtype) {
@@ -291,6 +336,15 @@ SlotInputs slot_inputs(const Shape& s, at::Device device) {
           at::rand({s.batch}, at::device(device)),
           at::randint(0, 16, {s.batch}, ints),
           at::randint(0, 2, {s.batch}, ints).to(at::kBool)};
+}
+
+// A chunk of a language model's tokens: the vocabulary is no recipe's.
+BenchCall softmax_loss(const Shape& s, at::Device device, at::ScalarType dtype) {
+  constexpr int64_t kVocabulary = 32000;
+  const Random random{device, dtype};
+  const int64_t rows = std::min<int64_t>(s.rows(), 4096);
+  return {{random.activations({rows, kVocabulary}),
+           at::randint(0, kVocabulary, {rows}, at::device(device).dtype(at::kInt)), random.floats({rows}).abs()}};
 }
 
 BenchCall act_q_target(const Shape& s, at::Device device, at::ScalarType) {
@@ -471,6 +525,14 @@ BenchCall embed_backward(const Shape& s, at::Device device, at::ScalarType dtype
       {Random{device, dtype}.activations({s.batch, s.length(), s.width}), labels(s, device), s.vocab, s.width, 22.6}};
 }
 
+// A language model's table.
+BenchCall embed_tokens_backward(const Shape& s, at::Device device, at::ScalarType dtype) {
+  constexpr int64_t kVocabulary = 32000;
+  const Random random{device, dtype};
+  return {{random.floats({kVocabulary, s.width}), random.activations({s.batch, s.length(), s.width}),
+           at::randint(0, kVocabulary, {s.batch, s.length()}, at::device(device).dtype(at::kInt))}};
+}
+
 // Optimizer.
 std::vector<std::vector<int64_t>> weight_sizes(const Shape& s) {
   std::vector<std::vector<int64_t>> sizes{{s.vocab, s.width}, {s.vocab, s.width}};
@@ -578,6 +640,9 @@ const std::vector<BenchOp>& bench_ops() {
       {"hrm::rms_norm_residual", rms_norm_residual},
       {"hrm::rms_norm_residual_forward", rms_norm_residual},
       {"hrm::rms_norm_backward", rms_norm_backward},
+      {"hrm::weighted_rms_norm", weighted_rms_norm},
+      {"hrm::weighted_rms_norm_forward", weighted_rms_norm},
+      {"hrm::weighted_rms_norm_backward", weighted_rms_norm_backward},
       {"hrm::moe_router", moe_router},
       {"hrm::moe_gate", moe_gate},
       {"hrm::moe_jitter", moe_jitter},
@@ -602,7 +667,11 @@ const std::vector<BenchOp>& bench_ops() {
       {"hrm::rotate_qkv", rotate_qkv},
       {"hrm::rotate_qkv_", rotate_qkv},
       {"hrm::rotate_qkv_backward", rotate_qkv_backward},
+      {"hrm::qkv_heads_rotate_", qkv_heads_rotate},
+      {"hrm::qkv_heads_norm", qkv_heads_norm},
+      {"hrm::qkv_heads_backward", qkv_heads_backward},
       {"hrm::linear", linear},
+      {"hrm::linear_add", linear_add},
       {"hrm::linear_accumulate_", linear_accumulate},
       {"hrm::linear_grad_x", linear_grad_x},
       {"hrm::linear_grad_x_add_", linear_grad_x_add},
@@ -625,6 +694,7 @@ const std::vector<BenchOp>& bench_ops() {
       {"hrm::mlp_mix_backward", mlp_mix_backward},
       {"hrm::token_loss", token_loss},
       {"hrm::token_loss_backward", token_loss_backward},
+      {"hrm::softmax_loss_", softmax_loss},
       {"hrm::act_q_target", act_q_target},
       {"hrm::act_loss", act_loss},
       {"hrm::act_loss_backward", act_loss_backward},
@@ -633,6 +703,7 @@ const std::vector<BenchOp>& bench_ops() {
       {"hrm::augment_rows_", augment_rows},
       {"hrm::embed", embed},
       {"hrm::embed_backward", embed_backward},
+      {"hrm::embed_tokens_backward_", embed_tokens_backward},
       {"hrm::adam_", adam},
       {"hrm::grad_norm", grad_norm},
       {"hrm::sparse_sign_sgd_", sparse_sign_sgd},

@@ -3,13 +3,17 @@
 #include <functional>
 
 #include "hrm/ops/attention.h"
+#include "hrm/ops/embed_tokens.h"
 #include "hrm/ops/fp8.h"
 #include "hrm/ops/linear.h"
 #include "hrm/ops/linear_rms_norm.h"
 #include "hrm/ops/linear_swiglu.h"
 #include "hrm/ops/mlp_mix.h"
+#include "hrm/ops/qkv_heads.h"
 #include "hrm/ops/rms_norm.h"
+#include "hrm/ops/softmax_loss.h"
 #include "hrm/ops/swiglu.h"
+#include "hrm/ops/weighted_rms_norm.h"
 #include "ops/gpu_testing.h"
 #include "ops/mlp_mix_ways.h"
 #include "ops/with_tiles.h"
@@ -209,6 +213,43 @@ TEST(EarlyStartGpu, NormsAndGates) {
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
     for (const int64_t width : {512, 97, 5001}) {  // registers, elements, a block for each row
       expect_order(chain, {300, 2 * width}, dtype, cat(dtype, " width ", width), 3);
+    }
+  }
+}
+
+// The ops of a language model one after the other, whatever that computes: each reads what the one before wrote.
+TEST(EarlyStartGpu, LanguageModel) {
+  HRM_NEEDS_GPU();
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
+    for (const int64_t head_dim : {32, 64}) {
+      const QkvSizes sizes{4, 2, head_dim};
+      const int64_t width = 8 * head_dim;
+      const at::Tensor weight = normal({width}, 1, at::kFloat, at::kCUDA),
+                       labels = at::arange(300, at::kInt).remainder(width).to(at::kCUDA);
+      const at::Tensor angles = normal({100, head_dim / 2}, 2, at::kFloat, at::kCUDA), ids = labels.remainder(37);
+      QkvHeadOptions options{angles.cos(), angles.sin(), weight.narrow(0, 0, head_dim), weight.narrow(0, 64, head_dim),
+                             kEps};
+      const Chain chain = [=](const at::Tensor& x, const Between& between) -> Tensors {
+        const auto [y, rstd] = weighted_rms_norm_forward(x, weight, kEps);
+        between();
+        const at::Tensor rows = y.view({3, 100, width});
+        qkv_heads_rotate_(rows, sizes, options.cos, options.sin);
+        between();
+        const at::Tensor heads = qkv_heads_norm(rows, sizes, options);
+        between();
+        const at::Tensor q = heads.narrow(2, 0, 4), k = heads.narrow(2, 4, 2);
+        const auto [grad, grad_q, grad_k] = qkv_heads_backward(q, k, k, rows, options);
+        between();
+        const at::Tensor loss = softmax_loss_(grad.view({300, width}), labels, rstd);
+        between();
+        const auto [grad_x, grad_weight] = weighted_rms_norm_backward(grad.view({300, width}), x, rstd, weight, x);
+        between();
+        const at::Tensor table = at::zeros({37, width}, at::device(at::kCUDA));
+        embed_tokens_backward_(table, grad_x, ids);
+        between();
+        return {y, grad, grad_q, grad_k, loss, grad_x, grad_weight, table};
+      };
+      expect_order(chain, {300, width}, dtype, cat(dtype, " head ", head_dim), 4);
     }
   }
 }

@@ -2,6 +2,7 @@
 // Checks of hrm::linear that hold on every device.
 
 #include "hrm/ops/linear.h"
+#include "hrm/ops/linear_add.h"
 #include "ops/op_testing.h"
 
 namespace hrm::ops::testing {
@@ -88,6 +89,31 @@ inline void expect_float32_accumulation(at::Device device) {
   EXPECT_LE(largest_difference(buffer, exact), 1e-5 * exact.abs().max().item<double>());
   EXPECT_LE(100 * mean_difference(buffer, exact), mean_difference(leaf.grad(), exact));
   EXPECT_FALSE(master.grad().defined()) << "the gradient belongs into the buffer alone";
+}
+
+// linear_add with a float32 buffer that starts at 0.5, against the plain product and sum.
+inline void expect_good_linear_add(const LinearCase& c, const std::string& what) {
+  const at::Tensor residual = normal(c.grad_y.sizes(), 5, c.grad_y.scalar_type(), c.grad_y.device());
+  const at::Tensor x = c.x.detach().requires_grad_(), added = residual.detach().requires_grad_();
+  const at::Tensor master = c.weight.detach().requires_grad_();
+  master.mutable_grad() = at::full_like(c.weight, 0.5);
+  const at::Tensor copy = x.scalar_type() == at::kFloat ? master : c.weight.to(x.scalar_type());
+  const at::Tensor y = linear_add(x, copy, master, added);
+  const auto grads = torch::autograd::grad({y}, {x, added}, {c.grad_y});
+  LinearCase without = c;
+  without.bias = at::zeros_like(c.bias);
+  const LinearResult exact = run_plain(without, at::kDouble), plain = run_plain(without, c.x.scalar_type());
+  expect_as_good(y, plain.y + residual, exact.y + residual.to(at::kDouble), what + ", y");
+  expect_as_good(grads[0], plain.grad_x, exact.grad_x, what + ", gradient of x");
+  expect_same_bits(grads[1], c.grad_y, what + ", gradient of the residual");
+  const LinearResult wide = run_plain(without, at::kFloat);
+  const double terms = at::mm(c.grad_y.reshape({-1, c.weight.size(0)}).to(at::kFloat).abs().t(),
+                              c.x.reshape({-1, c.weight.size(1)}).to(at::kFloat).abs())
+                           .max()
+                           .item<double>();
+  expect_as_good(master.grad(), wide.grad_weight, exact.grad_weight, what + ", gradient of the weight", terms);
+  const at::NoGradGuard no_grad;
+  expect_same_bits(linear_add(c.x, copy, master, residual), y.detach(), what + ", without gradient");
 }
 
 }  // namespace hrm::ops::testing

@@ -142,6 +142,24 @@ TEST(LinearSwigluGpu, AsGoodAsPlainAtenLarge) {
   for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf}) {
     expect_good_linear_swiglu(kGates, dtype, at::kCUDA);
     expect_good_linear_swiglu_backward(kGates, dtype, at::kCUDA);
+    expect_good_linear_swiglu_backward({5248, 768, 2048}, dtype, at::kCUDA);
+  }
+}
+
+// Long sums have a third stage and small buffers of gates and ups: also with fewer rows than a tile, and with several
+// tiles for each block.
+TEST(LinearSwigluGpu, BackwardOfLongSums) {
+  HRM_NEEDS_GPU();
+  for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf}) {
+    for (const ProductShape& shape :
+         std::vector<ProductShape>{{1, 768, 256}, {129, 576, 512}, {300, 2048, 256}, {9000, 640, 768}}) {
+      expect_good_linear_swiglu_backward(shape, dtype, at::kCUDA);
+      const at::Tensor grad = normal({shape.rows, shape.inner}, 1, dtype, at::kCUDA),
+                       down = normal({shape.inner, shape.width}, 2, dtype, at::kCUDA),
+                       gate_up = normal({shape.rows, 2 * shape.width}, 3, dtype, at::kCUDA);
+      expect_same_each_time([&] { return std::vector<at::Tensor>{linear_swiglu_backward(grad, down, gate_up)}; }, 5,
+                            name_of(dtype, shape));
+    }
   }
 }
 

@@ -1,5 +1,6 @@
 #include "hrm/ops/linear.h"
 
+#include "hrm/ops/gemm_tuning.h"
 #include "ops/gpu_testing.h"
 #include "ops/linear_cases.h"
 
@@ -33,6 +34,21 @@ TEST(LinearGpu, NonContiguousAndMisaligned) {
     c.grad_y = normal({30 * 8 + 1}, 4, dtype, at::kCUDA).slice(0, 1).view({30, 8});
     expect_good_linear(c, cat(dtype, " misaligned"));
   }
+}
+
+TEST(LinearGpu, WithAResidual) {
+  HRM_NEEDS_GPU();
+  const WithoutTf32 full;
+  for (const GemmTuning tuning : {GemmTuning::off, GemmTuning::auto_}) {
+    set_gemm_cache("", /*writes=*/false);
+    set_gemm_tuning(tuning);
+    for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
+      const std::string what = cat(dtype, tuning == GemmTuning::off ? "" : ", tuned");
+      expect_good_linear_add(make_linear({3, 5}, 12, 7, dtype, at::kCUDA), what);
+      expect_good_linear_add(make_linear({4, 128}, 256, 384, dtype, at::kCUDA), what + ", larger");
+    }
+  }
+  set_gemm_tuning(GemmTuning::off);
 }
 
 TEST(LinearGpu, SevenUsesAccumulateInFloat32) {

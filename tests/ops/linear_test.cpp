@@ -129,6 +129,21 @@ TEST(Linear, GradientOfTheInputAloneAndAdded) {
   EXPECT_TRUE(padded.narrow(1, 3, 5).eq(0).all().item<bool>());
 }
 
+TEST(Linear, WithAResidual) {
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
+    expect_good_linear_add(make_linear({3, 5}, 12, 7, dtype, at::kCPU), cat(dtype));
+  }
+  const at::Tensor x = at::zeros({2, 4}), weight = at::zeros({3, 4});
+  expect_message(error_of([&] {
+                   linear_add(x, weight, weight, at::zeros({2, 4}));
+                 }),
+                 {"hrm::linear_add", "[2, 4]", "[3, 4]"});
+  expect_message(error_of([&] {
+                   linear_add(x, weight, weight, at::zeros({2, 3}, at::kHalf));
+                 }),
+                 {"hrm::linear_add", "Half", "[2, 3]"});
+}
+
 TEST(Linear, BadGradientsAreNamed) {
   const at::Tensor weight = at::zeros({3, 4}), grad_y = at::zeros({5, 3}), grad_x = at::zeros({5, 4});
   const auto plain = [](const at::Tensor& g, const at::Tensor& w) { return error_of([&] { linear_grad_x(g, w); }); };

@@ -29,7 +29,7 @@ struct LayerCache {
 
 // What all layers of one pass share.
 struct AttentionPass {
-  RotaryTable rotary = {};  // rows that broadcast to (B, H, T, hd / 2); undefined: no rotation
+  RotaryTable rotary = {};  // (T, hd / 2), or (B, 1, 1, hd / 2) where T is 1; undefined: no rotation
   at::Tensor mask = {};     // bool, broadcasts to (B, Hq, T, keys), true where may be attended to; undefined: all
   bool causal = true;       // only without mask: to no later position
   at::Tensor place = {};    // (B) int64, with a cache and T = 1: where the new position goes; undefined: from 0 on
@@ -54,9 +54,10 @@ class CausalAttention : public torch::nn::Module {
  public:
   CausalAttention(const AttentionSizes& sizes, at::Device device);
 
-  // (B, T, D) -> (B, T, D). With a cache: the keys and values of these positions go there, and where pass.place is
-  // defined, all S cached positions are attended to, as pass.mask allows.
-  at::Tensor forward(const at::Tensor& x, const AttentionPass& pass, LayerCache* cache = nullptr) const;
+  // residual + attention of x, (B, T, D) all. With a cache: the keys and values of these positions go there, and where
+  // pass.place is defined, all S cached positions are attended to, as pass.mask allows.
+  at::Tensor forward_add(const at::Tensor& x, const at::Tensor& residual, const AttentionPass& pass,
+                         LayerCache* cache = nullptr) const;
 
  private:
   AttentionSizes sizes_;
@@ -71,7 +72,8 @@ class CrossAttention : public torch::nn::Module {
 
   // Keys and values (B, Hkv, P, hd) of the memory, for all passes that attend to it.
   LayerCache project(const at::Tensor& memory) const;
-  at::Tensor forward(const at::Tensor& x, const LayerCache& memory) const;  // (B, T, D) -> (B, T, D)
+  // residual + attention of x to the memory, (B, T, D) all.
+  at::Tensor forward_add(const at::Tensor& x, const at::Tensor& residual, const LayerCache& memory) const;
 
  private:
   AttentionSizes sizes_;

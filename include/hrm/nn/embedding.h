@@ -1,5 +1,5 @@
 #pragma once
-// Token embedding: rows of a small fp32 table, handed out in the compute dtype.
+// Token embedding: rows of a fp32 table, handed out in the compute dtype.
 
 #include <ATen/core/Tensor.h>
 #include <torch/nn/module.h>
@@ -15,7 +15,7 @@ class Embedding : public torch::nn::Module {
 
   // ids: any shape, int32 or int64, every id in 0..entries-1 (unchecked on a GPU) -> ids.shape + (width), `dtype`.
   // The gradient of the table is summed in float32 whatever `dtype` is, in an order that does not vary from run to
-  // run; up to ops::kOneHotEntries entries it is a matrix product with the one-hot ids, without a host sync.
+  // run. Above ops::kOneHotEntries entries it is added to the table's own buffer, as hrm/ops/linear.h does.
   at::Tensor forward(const at::Tensor& ids, at::ScalarType dtype) const;
 
   const at::Tensor& weight() const { return embedding_weight_; }

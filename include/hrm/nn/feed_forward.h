@@ -33,6 +33,8 @@ class FeedForward : public torch::nn::Module, public HasAuxiliaryLosses {
  public:
   // (tokens, D) in the compute dtype -> the same. Recorded where gradients are. Reads nothing back to the host.
   virtual at::Tensor forward(const at::Tensor& x) = 0;
+  // residual + forward(x), by fewer passes over memory where a layer can.
+  virtual at::Tensor forward_add(const at::Tensor& x, const at::Tensor& residual);
   std::vector<AuxiliaryLoss> take_auxiliary_losses() override { return {}; }
 };
 
@@ -57,6 +59,7 @@ class SwigluFeedForward : public FeedForward {
   SwigluFeedForward(int64_t width, int64_t inner, at::Device device);
 
   at::Tensor forward(const at::Tensor& x) override;
+  at::Tensor forward_add(const at::Tensor& x, const at::Tensor& residual) override;
 
  private:
   std::shared_ptr<Linear> gate_up_proj_, down_proj_;

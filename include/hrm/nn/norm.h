@@ -5,6 +5,7 @@
 #include <torch/nn/module.h>
 
 #include "hrm/nn/init.h"
+#include "hrm/ops/weighted_rms_norm.h"
 
 namespace hrm::nn {
 
@@ -35,9 +36,14 @@ class RmsNorm : public Norm, public HasOwnInit {
   RmsNorm(int64_t width, double eps, at::Device device, int64_t groups = 1);
 
   at::Tensor forward(const at::Tensor& x) const override;
+  // y and x as ops::weighted_rms_norm_stream gives them: in front of a sub-block. Not with groups.
+  ops::NormedStream forward_stream(const at::Tensor& x) const;
   // The same in another dtype, rounded once.
   at::Tensor forward(const at::Tensor& x, at::ScalarType dtype) const;
   void init_own(uint64_t seed, const std::string& name) override;
+
+  const at::Tensor& weight() const { return weight_; }
+  double eps() const { return eps_; }
 
  private:
   double eps_;

@@ -21,10 +21,10 @@ struct ChunkedCrossEntropy {
 // Products are in the dtype of hidden, softmax and sums in float32. The gradients of hidden and of the head's weight
 // are computed in the forward pass, chunk by chunk, the latter added up in float32; the backward pass scales them and
 // adds the weight's to the master's own buffer (as hrm/ops/linear.h does). Kept: (N, D) in the dtype of hidden and (V,
-// D) in float32, what is not trained neither. Held at one time: three tensors of chunk x V. Without gradient mode only
-// the values are computed. Deterministic; waits for nothing and can be captured. Throws c10::Error that names the
-// shapes.
+// D) in float32, what is not trained neither. Held at one time: one tensor of chunk x V in the dtype of hidden (CPU and
+// ops.backend=reference: three in float32). Without gradient mode only the values are computed. Deterministic; waits
+// for nothing and can be captured. Throws c10::Error that names the shapes.
 ChunkedCrossEntropy chunked_cross_entropy(const at::Tensor& hidden, const nn::LmHead& head, const at::Tensor& labels,
-                                          const at::Tensor& weights, int64_t chunk = 2048);
+                                          const at::Tensor& weights, int64_t chunk = 4096);
 
 }  // namespace hrm::objectives

@@ -17,7 +17,7 @@ struct LanguageLossOptions {
   // from it.
   double halting = 0;
   double halting_target = 1;
-  int64_t chunk = 2048;  // tokens whose logits exist at one time
+  int64_t chunk = 4096;  // tokens whose logits exist at one time
 };
 
 // All 0-dim float32 on the model's device. Only `loss` is differentiable; the others are its terms, each without its

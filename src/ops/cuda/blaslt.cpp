@@ -447,17 +447,25 @@ bool describe_gemm(const at::Tensor& out, const at::Tensor& a, const at::Tensor&
   return true;
 }
 
-bool blaslt_gemm(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, bool accumulates) {
+bool blaslt_gemm(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, bool accumulates,
+                 const at::Tensor& sum) {
   GemmShape shape;
   if (!out.is_cuda() || a.device() != out.device() || b.device() != out.device() ||
       !describe_gemm(out, a, b, accumulates, shape)) {
     return false;
   }
+  if (sum.defined()) {
+    if (!accumulates || sum.sizes() != out.sizes() || sum.strides() != out.strides() ||
+        sum.scalar_type() != out.scalar_type() || sum.device() != out.device()) {
+      return false;
+    }
+    shape.out_align = std::min(shape.out_align, alignment_of(sum));
+  }
   RECORD_FUNCTION("hrm::linear_blaslt", std::vector<c10::IValue>({out, a, b}));
   const c10::cuda::CUDAGuard device_guard(out.device());
   const cudaStream_t stream = c10::cuda::getCurrentCUDAStream();
   void* const data = out.mutable_data_ptr();
-  const Pointers pointers{a.const_data_ptr(), b.const_data_ptr(), data, data};
+  const Pointers pointers{a.const_data_ptr(), b.const_data_ptr(), sum.defined() ? sum.const_data_ptr() : data, data};
   Ready ready;
   try {
     ready = plan_for(shape, out.get_device(), pointers, stream);
@@ -479,11 +487,12 @@ bool blaslt_gemm(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b
   }
 }
 
-bool tuned_gemm(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, bool accumulates) {
+bool tuned_gemm(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, bool accumulates,
+                const at::Tensor& sum) {
   if (gemm_tuning() == GemmTuning::off || backend() == Backend::reference || a.dim() != 2 || b.dim() != 2) return false;
   const double flops =
       2.0 * static_cast<double>(a.size(0)) * static_cast<double>(a.size(1)) * static_cast<double>(b.size(1));
-  return flops >= kWorthTuning && blaslt_gemm(out, a, b, accumulates);
+  return flops >= kWorthTuning && blaslt_gemm(out, a, b, accumulates, sum);
 }
 
 }  // namespace hrm::ops::cuda

@@ -32,10 +32,9 @@ cudaError_t start_forward(const LinearSwigluForward& p, cudaStream_t stream) {
                                          : start_by_tiles<kInput, false>(p, stream);
 }
 
-template <Input kInput>
-cudaError_t start_backward(const LinearSwigluBackward& p, cudaStream_t stream) {
-  using Op = LinearSwigluBackwardTile<kInput>;
-  constexpr int kStages = 2;  // the buffers of gates and ups take the place of the third
+template <Input kInput, int kStages, int kRows>
+cudaError_t start_backward_tiles(const LinearSwigluBackward& p, cudaStream_t stream) {
+  using Op = LinearSwigluBackwardTile<kInput, kRows>;
   CUtensorMap map_a, map_w;
   Op op{};
   cudaError_t error = encode_rows(map_a, p.grad_out, p.rows, p.inner, 128);
@@ -49,6 +48,12 @@ cudaError_t start_backward(const LinearSwigluBackward& p, cudaStream_t stream) {
   op.rows = p.rows;
   op.width = p.width;
   return start_tiles<kStages>(map_a, map_w, p.rows, p.inner, p.width / 256, 0, op, stream);
+}
+
+// Large buffers of gates and ups, or a third stage in their place. Both give the same bits.
+template <Input kInput>
+cudaError_t start_backward(const LinearSwigluBackward& p, cudaStream_t stream) {
+  return p.inner > 512 ? start_backward_tiles<kInput, 3, 2>(p, stream) : start_backward_tiles<kInput, 2, 8>(p, stream);
 }
 
 }  // namespace

@@ -84,20 +84,20 @@ struct LinearSwigluTile {
 };
 
 // The product is the gradient of act = silu(gate) * up; makes of it those of gate and up. Gates and ups arrive by TMA,
-// two buffers of 8 rows for each reading warp.
-template <Input kType>
+// two buffers of kFetchedRows rows for each reading warp: 8, or 2 where a third stage of the product needs the room.
+template <Input kType, int kFetchedRows>
 struct LinearSwigluBackwardTile {
   static constexpr Input kInput = kType, kOutput = kType;
   static constexpr Weight kWeight = Weight::transposed;
   static constexpr int kColumns = 256;
   static constexpr bool kStores = false, kLastFirst = false, kGrouped = false;
-  static constexpr int kRows = 8;
+  static constexpr int kRows = kFetchedRows, kPieces = 16 / kRows;
   struct Shared {
-    alignas(128) uint4 gate_up[3][2][2][kRows][32];  // reader, half, gate or up, row, 16 bytes
+    alignas(128) uint4 gate_up[3][2][2][kRows][32];  // reader, buffer, gate or up, row, 16 bytes
     uint64_t full[3][2];
   };
 
-  CUtensorMap map;     // gate_up (rows, 2 * width), in boxes of 8 x 256
+  CUtensorMap map;     // gate_up (rows, 2 * width), in boxes of kRows x 256
   void* grad_gate_up;  // (rows, 2 * width)
   int64_t rows;
   int64_t width;
@@ -106,13 +106,14 @@ struct LinearSwigluBackwardTile {
     for (int i = 0; i < 6; ++i) barrier_init(&shared.full[i / 2][i % 2], 1);
   }
 
-  __device__ void fetch(Shared& shared, const TilePart& where, int half) const {
+  // Piece 0 or 1 of a part for its first call; run() asks for the others itself.
+  __device__ void fetch(Shared& shared, const TilePart& where, int piece) const {
     if (threadIdx.x % 32 != 0) return;
-    uint64_t* full = &shared.full[where.reader][half];
-    const auto row = static_cast<int>(where.first_row) + kRows * half;
+    uint64_t* full = &shared.full[where.reader][piece % 2];
+    const auto row = static_cast<int>(where.first_row) + kRows * piece;
     barrier_arrive_expect(full, 2 * kRows * 512);
-    tma_load(&shared.gate_up[where.reader][half][0], &map, full, 256 * where.slice, row);
-    tma_load(&shared.gate_up[where.reader][half][1], &map, full, static_cast<int>(width) + 256 * where.slice, row);
+    tma_load(&shared.gate_up[where.reader][piece % 2][0], &map, full, 256 * where.slice, row);
+    tma_load(&shared.gate_up[where.reader][piece % 2][1], &map, full, static_cast<int>(width) + 256 * where.slice, row);
   }
 
   template <class Wait, class Done, class Refill>
@@ -120,17 +121,17 @@ struct LinearSwigluBackwardTile {
                       const Refill& refill) const {
     const int lane = static_cast<int>(threadIdx.x) % 32;
     const int64_t column = int64_t{where.slice} * 256 + 8 * lane;
-    // Parts come to a reader three apart: its count of parts is the phase of its buffers.
-    const int count = (8 * where.iteration + where.part) / 3;
+    // Parts come to a reader three apart: its count of parts, and of the buffer's pieces in each, is its phase.
+    const int count = (8 * where.iteration + where.part) / 3 * (kPieces / 2);
     wait();
 #pragma unroll 1
-    for (int half = 0; half < 2; ++half) {
-      barrier_wait(&shared.full[where.reader][half], count & 1);
-      const auto& gate_up = shared.gate_up[where.reader][half];
+    for (int piece = 0; piece < kPieces; ++piece) {
+      barrier_wait(&shared.full[where.reader][piece % 2], (count + piece / 2) & 1);
+      const auto& gate_up = shared.gate_up[where.reader][piece % 2];
 #pragma unroll 4
       for (int i = 0; i < kRows; ++i) {
-        const int64_t row = where.first_row + kRows * half + i;
-        const uint4 grad = *staged(staging, kRows * half + i, lane), gate = gate_up[0][i][lane],
+        const int64_t row = where.first_row + kRows * piece + i;
+        const uint4 grad = *staged(staging, kRows * piece + i, lane), gate = gate_up[0][i][lane],
                     up = gate_up[1][i][lane];
         uint4 grad_gate, grad_up;
         differentiate(grad.x, gate.x, up.x, grad_gate.x, grad_up.x);
@@ -143,7 +144,12 @@ struct LinearSwigluBackwardTile {
           store_16(to + width, grad_up);
         }
       }
-      refill(half);
+      if (piece + 2 < kPieces) {
+        __syncwarp();
+        fetch(shared, where, piece + 2);
+      } else {
+        refill(piece + 2 - kPieces);
+      }
     }
     done();
   }

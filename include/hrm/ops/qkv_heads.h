@@ -1,0 +1,48 @@
+#pragma once
+// From the rows of a qkv projection to the queries, keys and values that scaled dot-product attention takes, without a
+// copy in another order: each head of q and k normalised (Dehghani et al., arXiv 2302.05442, with RMSNorm as in Qwen3)
+// and turned by its position (Su et al., "RoFormer", arXiv 2104.09864, in the half-split form of GPT-NeoX).
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <tuple>
+
+namespace hrm::ops {
+
+// Hq heads of queries, Hkv of keys and as many of values, hd elements each.
+struct QkvSizes {
+  int64_t heads = 0, kv_heads = 0, head_dim = 0;
+};
+
+// Everything optional is optional by itself. cos, sin: (T, hd / 2) float32, contiguous, or (B, 1, 1, hd / 2) where T
+// is 1; dimension i of a head is paired with i + hd / 2. q_weight, k_weight: (hd) float32, both or none.
+struct QkvHeadOptions {
+  at::Tensor cos = {}, sin = {}, q_weight = {}, k_weight = {};
+  double eps = 1e-6;
+};
+
+struct QkvHeads {
+  at::Tensor q, k, v;  // (B, T, Hq, hd), (B, T, Hkv, hd) twice: views whose last dimension is contiguous
+};
+
+// qkv (B, T, (Hq + 2 Hkv) hd), all heads of q, then of k, then of v; float32, bfloat16 or float16 (float64 for tests).
+// q and k are x * rsqrt(mean(x^2) + eps) * weight where there are weights, turned where there is a table, all in
+// float32 and rounded once. v is a view of qkv; without weights q and k are, too: qkv's memory is overwritten, must not
+// be read again and not be needed by another backward pass. With weights qkv stays as it is.
+//
+// Differentiable once in qkv, whose gradient is written by one kernel as contiguous rows, and in the weights, summed in
+// float32 in a fixed order. Keeps the tables, and with weights qkv. Deterministic; on the current stream; can be
+// captured. Throws c10::Error that names the shapes.
+QkvHeads qkv_heads_(const at::Tensor& qkv, const QkvSizes& sizes, const QkvHeadOptions& options);
+
+// The parts. qkv_heads_rotate_: in place, without weights. qkv_heads_norm: q's and k's heads of all rows, (B, T, Hq +
+// Hkv, hd). qkv_heads_backward: the gradients of qkv, q_weight and k_weight (undefined without weights) for those of q,
+// k and v, of any strides; qkv: with weights.
+void qkv_heads_rotate_(const at::Tensor& qkv, const QkvSizes& sizes, const at::Tensor& cos, const at::Tensor& sin);
+at::Tensor qkv_heads_norm(const at::Tensor& qkv, const QkvSizes& sizes, const QkvHeadOptions& options);
+std::tuple<at::Tensor, at::Tensor, at::Tensor> qkv_heads_backward(const at::Tensor& grad_q, const at::Tensor& grad_k,
+                                                                  const at::Tensor& grad_v, const at::Tensor& qkv,
+                                                                  const QkvHeadOptions& options);
+
+}  // namespace hrm::ops

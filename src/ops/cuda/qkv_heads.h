@@ -1,0 +1,56 @@
+#pragma once
+// The border between the launcher, which knows tensors, and the kernels, which know pointers.
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "ops/cuda/element.h"
+
+namespace hrm::ops::cuda {
+
+// What both directions share. Row r of the projection is position r % length of sample r / length; its rotation stands
+// in row r % table_rows of the tables.
+struct QkvRows {
+  const float* cos;  // (table_rows, head_dim / 2), or null: no rotation
+  const float* sin;
+  const float* q_weight;  // (head_dim), or null: no norm
+  const float* k_weight;
+  int64_t rows, table_rows;
+  int heads, kv_heads, head_dim;
+  float eps;
+  Element element;
+};
+
+// q's and k's heads of row r begin at r * from_pitch and r * to_pitch.
+struct QkvHeadsForward {
+  QkvRows shape;
+  const void* from;
+  void* to;
+  int64_t from_pitch, to_pitch;
+};
+
+struct QkvHeadsBackward {
+  QkvRows shape;
+  const void* grads[3];  // of q, k and v: the last dimension contiguous
+  int64_t batch_stride[3], row_stride[3], head_stride[3];
+  int64_t length;
+  const void* qkv;     // contiguous rows; read where there is a norm
+  void* grad_qkv;      // contiguous rows
+  float* partial;      // (2, kQkvParts, head_dim) scratch, where there is a norm
+  float* grad_weight;  // (2, head_dim), q's and k's, where there is a norm
+};
+
+// Into so many sums a weight's gradient is split before it is summed up: a constant, so that it decides no result.
+inline constexpr int kQkvParts = 1056;
+
+// Whether the kernels take these sizes: without a norm any; with one a head must be shared by 1, 2, 4, 8, 16 or 32
+// lanes of 2 x 16 bytes.
+bool qkv_heads_fit(const QkvRows& shape);
+
+// Start the kernels on the stream and return the error of the launch. Vectors of 16 bytes where sizes and pointers
+// allow them; with a norm they must.
+cudaError_t launch(const QkvHeadsForward& params, cudaStream_t stream);
+cudaError_t launch(const QkvHeadsBackward& params, cudaStream_t stream);
+
+}  // namespace hrm::ops::cuda
