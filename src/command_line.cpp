@@ -538,6 +538,32 @@ void add_bench_moe(CLI::App& bench, Action& action) {
   });
 }
 
+void add_bench_scan(CLI::App& bench, Action& action) {
+  CLI::App* sub = bench.add_subcommand("scan", "time the recurrence of Mamba2, forward and backward");
+  auto o = std::make_shared<train::BenchScanOptions>();
+  const auto add = [&](const char* name, int64_t& value, const char* what) {
+    sub->add_option(name, value, what)->type_name("N")->capture_default_str()->check(CLI::Range(1, 1 << 20));
+  };
+  add("--rows", o->rows, "rows of a batch");
+  add("--length", o->length, "positions of a row");
+  add("--heads", o->heads, "heads");
+  add("--head-dim", o->head_dim, "channels of a head");
+  add("--groups", o->groups, "groups of heads that share B and C");
+  add("--state", o->state, "numbers of a channel's state");
+  add("--chunk", o->chunk, "positions of a chunk, where ATen computes");
+  sub->add_option("--device", o->device, "auto = the GPU when there is a usable one")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"auto", "cpu", "cuda"}));
+  add_json_out(*sub, o->json_out);
+  sub->footer("example: hrm_train bench scan --rows 16 --length 1024");
+  sub->callback([o, &action] {
+    action = [o] {
+      check_can_write(o->json_out);
+      return train::run_bench_scan(*o);
+    };
+  });
+}
+
 void add_bench_comm(CLI::App& bench, Action& action) {
   CLI::App* sub = bench.add_subcommand("comm", "time sums between ranks that were started together");
   auto o = std::make_shared<train::BenchCommOptions>();
@@ -597,6 +623,7 @@ void add_bench(CLI::App& app, Action& action) {
   add_bench_step(*sub, action);
   add_bench_ops(*sub, action);
   add_bench_moe(*sub, action);
+  add_bench_scan(*sub, action);
   add_bench_eval(*sub, action);
   add_bench_comm(*sub, action);
   add_bench_tokenizer(*sub, action);

@@ -76,7 +76,7 @@ SsdScanGradients ssd_scan_backward(const at::Tensor& grad_y, const OptionalTenso
 
 namespace {
 
-// On every device.
+// On the CPU.
 std::tuple<at::Tensor, at::Tensor> ssd_scan_any(const at::Tensor& x, const at::Tensor& dt, const at::Tensor& A,
                                                 const at::Tensor& B, const at::Tensor& C, const at::Tensor& D,
                                                 int64_t chunk, const OptionalTensor& initial_state) {
@@ -110,12 +110,5 @@ TORCH_LIBRARY_IMPL(hrm, CPU, m) {
   m.impl("ssd_scan", &ssd_scan_any);
   m.impl("ssd_scan_backward", &ssd_scan_backward_any);
 }
-
-#if HRM_WITH_CUDA
-TORCH_LIBRARY_IMPL(hrm, CUDA, m) {
-  m.impl("ssd_scan", &ssd_scan_any);
-  m.impl("ssd_scan_backward", &ssd_scan_backward_any);
-}
-#endif
 
 }  // namespace hrm::ops

@@ -23,6 +23,11 @@ namespace hrm::ops {
 // Exponents are sums of dt * A inside a chunk, at most 0 where they are used: nothing overflows. Differentiable once in
 // all tensors; keeps its inputs and computes the states of the chunks again. Deterministic; on the current stream; can
 // be captured. ops.backend=reference runs the recurrence position by position. Throws c10::Error that names the shapes.
+//
+// On a GPU, bfloat16 and float16 with heads of 64 channels and a state of 64 or 128 have kernels, forward and backward;
+// all else, float32 too, is ATen's chunked form. The kernels' chunks are always 64 positions, summed in float32, but
+// every operand of a product is of x's type: also C_i . B_j times its decay, the state before a chunk and its gradient
+// (in float16 these overflow above 65504). Their bits depend on the shapes and on the GPU's number of multiprocessors.
 std::tuple<at::Tensor, at::Tensor> ssd_scan(const at::Tensor& x, const at::Tensor& dt, const at::Tensor& A,
                                             const at::Tensor& B, const at::Tensor& C, const at::Tensor& D,
                                             int64_t chunk, const std::optional<at::Tensor>& initial_state = {});

@@ -93,6 +93,13 @@ struct BenchMoeOptions {
 };
 int run_bench_moe(const BenchMoeOptions& options);
 
+struct BenchScanOptions {
+  int64_t rows = 1, length = 4096, heads = 24, head_dim = 64, groups = 8, state = 128, chunk = 256;
+  std::string device = "auto";  // auto, cpu, cuda
+  std::string json_out;
+};
+int run_bench_scan(const BenchScanOptions& options);
+
 struct BenchCommOptions {
   std::string device = "auto";  // auto, cpu, cuda
   int64_t max_mb = 256;         // MiB of the largest tensor; the smallest has 8 bytes
