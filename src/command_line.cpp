@@ -135,6 +135,68 @@ void add_solve(CLI::App& app, Action& action) {
   sub->callback([o, &action] { action = [o] { return train::run_solve(*o); }; });
 }
 
+void add_generate(CLI::App& app, Action& action) {
+  CLI::App* sub = app.add_subcommand("generate", "let a language model go on with a text, or answer it");
+  auto o = std::make_shared<train::GenerateOptions>();
+  sub->add_option("checkpoint,--checkpoint", o->checkpoint, kRunOrStep)->type_name("PATH")->required();
+  CLI::Option* prompt = sub->add_option("--prompt", o->prompt, "the text; the answer is printed as it comes");
+  CLI::Option* input = sub->add_option("--input", o->input,
+                                       "file of prompts, one a line, or JSON Lines with a member \"prompt\" (also by "
+                                       "its name, *.jsonl); - = stdin. Answers come in its order")
+                           ->type_name("FILE")
+                           ->check(not_empty)
+                           ->excludes(prompt);
+  sub->add_option("--max-new-tokens", o->max_new_tokens, "tokens of an answer, at most")
+      ->capture_default_str()
+      ->type_name("N")
+      ->check(CLI::Range(1, 1 << 24));
+  sub->add_option("--temperature", o->temperature, "0 = the best token each time; above: sampling")
+      ->capture_default_str()
+      ->check(CLI::Range(0.0, 1e6));
+  sub->add_option("--top-k", o->top_k, "sample from the k best tokens; 0 = all")
+      ->capture_default_str()
+      ->type_name("N")
+      ->check(CLI::Range(0, 1 << 24));
+  sub->add_option("--top-p", o->top_p, "then from the fewest that have this probability together")
+      ->capture_default_str()
+      ->check(CLI::Range(0.0, 1.0));
+  sub->add_option("--min-p", o->min_p, "then from those with this share of the best one's probability")
+      ->capture_default_str()
+      ->check(CLI::Range(0.0, 1.0));
+  sub->add_option("--samples", o->samples, "answers to each prompt")
+      ->capture_default_str()
+      ->type_name("N")
+      ->check(CLI::Range(1, 1 << 16));
+  sub->add_option("--stop", o->stop, "text that ends an answer and is no part of it; may be given again")
+      ->type_name("TEXT")
+      ->allow_extra_args(false)
+      ->check(not_empty);
+  sub->add_option("--seed", o->seed, "the same seed gives the same answers, whatever the batch")
+      ->capture_default_str()
+      ->check(CLI::NonNegativeNumber);
+  sub->add_option("--batch-size", o->batch_size, "answers written at a time (default: 64 on a GPU, else 16)")
+      ->type_name("N")
+      ->check(CLI::Range(1, 1 << 20));
+  sub->add_option("--weights", o->weights, "auto = the averaged weights where there are any")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"auto", "raw", "ema"}));
+  sub->add_option("--device", o->device, "auto = the GPU when there is a usable one")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"auto", "cpu", "cuda"}));
+  sub->add_option("--format", o->format, "text: the answers alone, each ends a line; jsonl: one JSON object a line")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"text", "jsonl"}));
+  sub->footer(
+      "examples: hrm_train generate runs/books --prompt 'It was the best of' --temperature 0.8 --top-p 0.95\n"
+      "          hrm_train generate runs/sums --input questions.txt --format jsonl");
+  sub->callback([o, prompt, input, &action] {
+    o->has_prompt = prompt->count() > 0;
+    require(o->has_prompt || input->count() > 0, ExitCode::usage,
+            "hrm_train generate: give --prompt TEXT or --input FILE; see 'hrm_train generate --help'");
+    action = [o] { return train::run_generate(*o); };
+  });
+}
+
 void add_data_sudoku(CLI::App& data, Action& action) {
   CLI::App* sub = data.add_subcommand("sudoku", "build a Sudoku dataset from CSV files, or generate one");
   auto o = std::make_shared<data::SudokuCommand>();
@@ -616,9 +678,51 @@ void add_bench_tokenizer(CLI::App& bench, Action& action) {
   });
 }
 
+void add_bench_generate(CLI::App& bench, Action& action) {
+  CLI::App* sub = bench.add_subcommand("generate", "time text generation: tokens per second");
+  auto o = std::make_shared<train::BenchGenerateOptions>();
+  add_config_files(*sub, o->config_files);
+  add_overrides(*sub, o->overrides);
+  sub->add_option("--checkpoint", o->checkpoint,
+                  "instead of a configuration's model with random weights: run folder or checkpoint folder")
+      ->type_name("PATH")
+      ->check(not_empty);
+  sub->add_option("--rows", o->rows, "rows of a batch; several numbers are timed one after the other")
+      ->type_name("N,...")
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1 << 20));
+  const auto add = [&](const char* name, int64_t& value, const char* what) {
+    sub->add_option(name, value, what)->type_name("N")->capture_default_str()->check(CLI::Range(1, 1 << 20));
+  };
+  add("--prompt", o->prompt, "tokens of each prompt");
+  add("--new", o->new_tokens, "new tokens of each row");
+  add("--vocab-size", o->vocab_size, "tokens of a model with random weights");
+  add("--passes", o->passes, "timed passes, after two that are not");
+  sub->add_option("--temperature", o->temperature, "0 = the best token each time; above: sampling")
+      ->capture_default_str()
+      ->check(CLI::Range(0.0, 1e6));
+  sub->add_option("--top-k", o->top_k, "sample from the k best tokens; 0 = all")
+      ->capture_default_str()
+      ->type_name("N")
+      ->check(CLI::Range(0, 1 << 24));
+  sub->add_option("--top-p", o->top_p, "then from the fewest that have this probability together")
+      ->capture_default_str()
+      ->check(CLI::Range(0.0, 1.0));
+  add_json_out(*sub, o->json_out);
+  sub->footer("example: hrm_train bench generate --rows 1,64 lm.arch=decoder lm.layers=12 lm.hidden_size=768");
+  sub->callback([o, &action] {
+    action = [o] {
+      check_can_write(o->json_out);
+      return train::run_bench_generate(*o);
+    };
+  });
+}
+
 void add_bench(CLI::App& app, Action& action) {
-  CLI::App* sub =
-      app.add_subcommand("bench", "measure the speed of steps, ops, evaluations, sums between ranks, and tokenizers");
+  CLI::App* sub = app.add_subcommand(
+      "bench", "measure the speed of steps, ops, evaluations, sums between ranks, tokenizers, and generation");
   sub->require_subcommand(1);
   add_bench_step(*sub, action);
   add_bench_ops(*sub, action);
@@ -627,6 +731,7 @@ void add_bench(CLI::App& app, Action& action) {
   add_bench_eval(*sub, action);
   add_bench_comm(*sub, action);
   add_bench_tokenizer(*sub, action);
+  add_bench_generate(*sub, action);
 }
 
 // What is asked of `plan` for several ranks.
@@ -811,6 +916,7 @@ int run_command_line(int argc, const char* const* argv) {
   add_train(app, action);
   add_eval(app, action);
   add_solve(app, action);
+  add_generate(app, action);
   add_data(app, action);
   add_config(app, action);
   add_import(app, action);

@@ -1,13 +1,53 @@
 #include "hrm/data/text_encoder.h"
 
+#include "data/unicode.h"
 #include "hrm/base/error.h"
 #include "hrm/base/text.h"
 #include "hrm/data/tokenizer.h"
 
 namespace hrm::data {
+namespace {
+
+constexpr int64_t kBytes = 256;
+
+class ByteStream : public TextStream {
+ public:
+  std::string push(int32_t id) override {
+    std::string text;
+    if (id < 0 || id >= kBytes) return text;
+    pending_ += static_cast<char>(id);
+    pending_.erase(0, append_utf8_lossy(pending_, /*complete=*/false, text));
+    return text;
+  }
+  std::string finish() override {
+    std::string text;
+    append_utf8_lossy(pending_, /*complete=*/true, text);
+    pending_.clear();
+    return text;
+  }
+
+ private:
+  std::string pending_;
+};
+
+class TokenStream : public TextStream {
+ public:
+  explicit TokenStream(const Tokenizer& tokenizer)
+      : tokenizer_(tokenizer), decoder_(tokenizer, /*skip_special=*/true) {}
+  std::string push(int32_t id) override {
+    if (tokenizer_.has(id)) return decoder_.push(id);
+    return decoder_.finish() + "\uFFFD";
+  }
+  std::string finish() override { return decoder_.finish(); }
+
+ private:
+  Tokenizer tokenizer_;
+  StreamDecoder decoder_;
+};
+
+}  // namespace
 
 TextEncoder byte_encoder() {
-  constexpr int64_t kBytes = 256;
   TextEncoder encoder;
   encoder.encode = [](std::string_view text) {
     std::vector<int32_t> ids(text.size());
@@ -22,6 +62,7 @@ TextEncoder byte_encoder() {
     return text;
   };
   encoder.bytes = [](int32_t id) { return id >= 0 && id < kBytes ? int64_t{1} : int64_t{0}; };
+  encoder.stream = [] { return std::make_unique<ByteStream>(); };
   encoder.meta.bos_id = kBytes;
   encoder.meta.eos_id = kBytes + 1;
   encoder.meta.pad_id = kBytes + 2;
@@ -50,6 +91,7 @@ TextEncoder open_tokenizer(const std::filesystem::path& file, const std::string&
       return 0;  // a gap in the vocabulary
     }
   };
+  encoder.stream = [tokenizer] { return std::make_unique<TokenStream>(tokenizer); };
   encoder.file = file;
   encoder.meta.vocab_size = tokenizer.vocab_size();
   encoder.meta.bos_id = special(bos, "--bos");

@@ -220,6 +220,10 @@ const std::string& Tokenizer::token_of(int32_t id) const {
   return state_->at(id).text;
 }
 
+bool Tokenizer::has(int32_t id) const {
+  return state_->find(id) != nullptr;
+}
+
 bool Tokenizer::is_special(int32_t id) const {
   const State::Token* token = state_->find(id);
   return token != nullptr && token->special;

@@ -122,15 +122,7 @@ at::Tensor Decoder::prefill(const at::Tensor& ids, const at::Tensor& lengths, at
 
 at::Tensor Decoder::step(const at::Tensor& ids, at::ScalarType dtype, DecodeCache& cache) {
   const at::NoGradGuard no_grad;
-  const int64_t capacity = cache.layers.front().keys.size(2);
-  const at::Tensor index = at::arange(capacity, cache.lengths.options()), back = cache.lengths.unsqueeze(1) - index;
-  at::Tensor seen = back.ge(0);  // (B, S): what stands before, and the new position itself
-  if (options_.window > 0) seen = seen.logical_and(back.lt(options_.window));
-  const auto rows = [&](const at::Tensor& table) {
-    return table.index_select(0, cache.lengths).unsqueeze(1).unsqueeze(1);  // (B, 1, 1, hd / 2)
-  };
-  const nn::AttentionPass pass{
-      .rotary = {rows(rotary_.cos), rows(rotary_.sin)}, .mask = seen.unsqueeze(1).unsqueeze(1), .place = cache.lengths};
+  const nn::AttentionPass pass{.rotary = rotary_, .place = cache.lengths, .window = options_.window};
   at::Tensor h = embed_tokens_->forward(ids.unsqueeze(1), dtype);
   for (size_t i = 0; i < layers_.size(); ++i) {
     h = layers_[i]->forward(h, pass, cross_ ? &cache.memory[i] : nullptr, &cache.layers[i]);

@@ -16,6 +16,10 @@ DecoderLm::DecoderLm(const DecoderOptions& options, at::Device device) {
   model_ = register_module("model", std::make_shared<Decoder>(options, /*cross=*/false, device));
 }
 
+LanguageLimits DecoderLm::limits() const {
+  return {.cached = true, .max_tokens = model_->positions()};
+}
+
 LanguageOutput DecoderLm::forward(const LanguageInputs& inputs) {
   check_inputs(inputs);
   LanguageOutput out;

@@ -57,11 +57,21 @@ HrmLmTrace HrmLm::reason(const LanguageInputs& inputs, at::Tensor& gate) {
   return trace;
 }
 
+int64_t HrmLm::prefix() const {
+  return dec_->bridge() == Bridge::prefix ? options_.prefix_len : 0;
+}
+
+LanguageLimits HrmLm::limits() const {
+  return {.prompted = true,
+          .cached = dec_->cached() != nullptr,
+          .max_tokens = dec_->positions() - prefix(),
+          .max_prompt = enc_->max_prompt()};
+}
+
 DecodeCache HrmLm::make_cache(int64_t rows, int64_t capacity) const {
   const Decoder* decoder = dec_->cached();
   if (decoder == nullptr) return LanguageModel::make_cache(rows, capacity);
-  const int64_t prefix = dec_->bridge() == Bridge::prefix ? options_.prefix_len : 0;
-  return decoder->make_cache(rows, capacity + prefix, compute_dtype());
+  return decoder->make_cache(rows, capacity + prefix(), compute_dtype());
 }
 
 at::Tensor HrmLm::prefill(const LanguageInputs& inputs, const at::Tensor& lengths, DecodeCache& cache) {

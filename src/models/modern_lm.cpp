@@ -55,6 +55,7 @@ struct TransformerEncoder : PromptEncoder {
     for (const auto& layer : layers) h = layer->forward(h, pass);
     return norm->forward(h);
   }
+  int64_t max_prompt() const override { return rotary.cos.size(0); }
 
   nn::RotaryTable rotary;
   std::shared_ptr<nn::Embedding> embed_tokens;
@@ -119,6 +120,7 @@ struct ModernDecoder : AnswerDecoder {
     return model->forward(ids, memory.scalar_type(), {}, {}, memory);
   }
   const nn::LmHead& head() const override { return model->head(); }
+  int64_t positions() const override { return model->positions(); }
   Decoder* cached() override { return model.get(); }
   Bridge bridge() const override { return kind; }
 

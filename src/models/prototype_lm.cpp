@@ -28,6 +28,7 @@ struct PrototypeEncoder : PromptEncoder {
   at::Tensor forward(const at::Tensor& ids, const at::Tensor& mask, at::ScalarType dtype) override {
     return blocks->forward(embed_at_positions(*embed, positions, ids, dtype), mask);
   }
+  int64_t max_prompt() const override { return positions.size(0); }
 
   at::Tensor positions;
   std::shared_ptr<nn::Embedding> embed;
@@ -54,7 +55,7 @@ struct PrototypeLevel : MemoryLevel, nn::HasOwnInit {
 
 struct PrototypeDecoder : AnswerDecoder {
   PrototypeDecoder(const PrototypeOptions& o, at::Device device)
-      : positions(nn::sinusoidal_positions(o.max_answer, o.lm.core.width, device)) {
+      : position_rows(nn::sinusoidal_positions(o.max_answer, o.lm.core.width, device)) {
     const int64_t D = o.lm.core.width;
     embed = register_module("embed", std::make_shared<nn::Embedding>(o.vocabulary, D, device, "weight"));
     const auto list = register_module("layers", std::make_shared<torch::nn::Module>());
@@ -67,13 +68,14 @@ struct PrototypeDecoder : AnswerDecoder {
   }
 
   at::Tensor forward(const at::Tensor& ids, const at::Tensor& memory) override {
-    at::Tensor h = embed_at_positions(*embed, positions, ids, memory.scalar_type());
+    at::Tensor h = embed_at_positions(*embed, position_rows, ids, memory.scalar_type());
     for (const auto& layer : layers) h = layer->forward(h, memory);
     return norm->forward(h);
   }
   const nn::LmHead& head() const override { return *lm_head; }
+  int64_t positions() const override { return position_rows.size(0); }
 
-  at::Tensor positions;
+  at::Tensor position_rows;
   std::shared_ptr<nn::Embedding> embed;
   std::vector<std::shared_ptr<nn::ClassicDecoderBlock>> layers;
   std::shared_ptr<nn::LayerNorm> norm;

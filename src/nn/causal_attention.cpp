@@ -4,6 +4,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "hrm/base/error.h"
+#include "hrm/ops/decode_attention.h"
 #include "hrm/ops/linear_add.h"
 #include "hrm/ops/qkv_heads.h"
 
@@ -42,17 +43,10 @@ at::Tensor split_heads(const at::Tensor& t, int64_t head_dim) {
   return t.unflatten(-1, {t.size(-1) / head_dim, head_dim});
 }
 
-void write_cache(const LayerCache& cache, const at::Tensor& k, const at::Tensor& v, const at::Tensor& place) {
+void write_cache(const LayerCache& cache, const at::Tensor& k, const at::Tensor& v) {
   const at::NoGradGuard no_grad;
-  if (!place.defined()) {
-    cache.keys.narrow(2, 0, k.size(2)).copy_(k);
-    cache.values.narrow(2, 0, v.size(2)).copy_(v);
-    return;
-  }
-  const at::Tensor index = place.view({-1, 1, 1, 1}).expand(k.sizes());
-  at::Tensor keys = cache.keys, values = cache.values;
-  keys.scatter_(2, index, k);
-  values.scatter_(2, index, v);
+  cache.keys.narrow(2, 0, k.size(2)).copy_(k);
+  cache.values.narrow(2, 0, v.size(2)).copy_(v);
 }
 
 }  // namespace
@@ -94,8 +88,24 @@ CausalAttention::CausalAttention(const AttentionSizes& sizes, at::Device device)
   k_norm_ = register_module("k_norm", std::make_shared<RmsNorm>(sizes.head_dim, sizes.eps, device));
 }
 
+// (B, 1, D) -> (B, 1, Hq hd)
+at::Tensor CausalAttention::decode(const at::Tensor& x, const AttentionPass& pass, const LayerCache& cache) const {
+  ops::DecodeAttentionOptions options{
+      .cos = pass.rotary.cos, .sin = pass.rotary.sin, .eps = sizes_.eps, .window = pass.window};
+  if (q_norm_) {
+    options.q_weight = q_norm_->weight();
+    options.k_weight = k_norm_->weight();
+  }
+  const at::Tensor qkv = qkv_proj_->forward(x).squeeze(1);
+  return ops::decode_attention_(qkv, cache.keys, cache.values, pass.place, options).unsqueeze(1);
+}
+
 at::Tensor CausalAttention::forward_add(const at::Tensor& x, const at::Tensor& residual, const AttentionPass& pass,
                                         LayerCache* cache) const {
+  const auto project = [&](const at::Tensor& mixed) {
+    return ops::linear_add(mixed, o_proj_->compute_weight(), o_proj_->weight(), residual);
+  };
+  if (pass.place.defined()) return project(decode(x, pass, *cache));
   ops::QkvHeadOptions options{.cos = pass.rotary.cos, .sin = pass.rotary.sin, .eps = sizes_.eps};
   if (q_norm_) {
     options.q_weight = q_norm_->weight();
@@ -104,17 +114,10 @@ at::Tensor CausalAttention::forward_add(const at::Tensor& x, const at::Tensor& r
   // The projection's output has no other use, so q and k may be written over it.
   const ops::QkvHeads heads =
       ops::qkv_heads_(qkv_proj_->forward(x), {sizes_.heads, sizes_.kv_heads, sizes_.head_dim}, options);
-  const at::Tensor q = heads.q.transpose(1, 2);
-  at::Tensor k = heads.k.transpose(1, 2), v = heads.v.transpose(1, 2);
-  if (cache != nullptr) {
-    write_cache(*cache, k, v, pass.place);
-    if (pass.place.defined()) {
-      k = cache->keys;
-      v = cache->values;
-    }
-  }
+  const at::Tensor q = heads.q.transpose(1, 2), k = heads.k.transpose(1, 2), v = heads.v.transpose(1, 2);
+  if (cache != nullptr) write_cache(*cache, k, v);
   const at::Tensor mixed = grouped_attention(q, k, v, pass.mask, pass.causal && !pass.mask.defined());
-  return ops::linear_add(mixed.transpose(1, 2).flatten(-2), o_proj_->compute_weight(), o_proj_->weight(), residual);
+  return project(mixed.transpose(1, 2).flatten(-2));
 }
 
 CrossAttention::CrossAttention(const AttentionSizes& sizes, at::Device device) : sizes_(sizes) {

@@ -122,6 +122,19 @@ BenchCall attention_backward(const Shape& s, at::Device device, at::ScalarType d
   return {{grad, in.qkv, forward[0], forward[1], s.heads, in.cos, in.sin}, 2.5 * attention_flops(s)};
 }
 
+// A step that adds a token to each row of a batch, whose rows are half as long as the cache.
+BenchCall decode_attention(const Shape& s, at::Device device, at::ScalarType dtype) {
+  if (s.mixes_by_mlp) return nothing();
+  const Random random{device, dtype};
+  const int64_t head_dim = s.width / s.heads;
+  const nn::RotaryTable table = nn::make_rotary_table(s.length(), head_dim, 10000, device);
+  const std::vector<int64_t> cache{s.batch, s.heads, s.length(), head_dim};
+  const at::Tensor lengths = at::full({s.batch}, s.length() / 2, at::device(device).dtype(at::kLong));
+  return {{random.activations({s.batch, 3 * s.width}), random.activations(cache), random.activations(cache), lengths,
+           table.cos, table.sin, IValue(), IValue(), kEps, int64_t{0}},
+          2 * product_flops(s.batch, s.length() / 2, s.width)};
+}
+
 BenchCall rotate_qkv(const Shape& s, at::Device device, at::ScalarType dtype) {
   if (s.mixes_by_mlp) return nothing();
   const AttentionInputs in = attention_inputs(s, device, dtype);
@@ -664,6 +677,7 @@ const std::vector<BenchOp>& bench_ops() {
       {"hrm::attention_projected", attention_projected},
       {"hrm::attention_forward", attention_forward},
       {"hrm::attention_backward", attention_backward},
+      {"hrm::decode_attention_", decode_attention},
       {"hrm::rotate_qkv", rotate_qkv},
       {"hrm::rotate_qkv_", rotate_qkv},
       {"hrm::rotate_qkv_backward", rotate_qkv_backward},

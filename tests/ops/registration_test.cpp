@@ -24,6 +24,7 @@ TEST(Registration, EveryOpHasItsKernels) {
       "hrm::attention_fp8",
       "hrm::attention_projected",
       "hrm::augment_rows_",
+      "hrm::decode_attention_",
       "hrm::embed",
       "hrm::embed_backward",
       "hrm::embed_tokens_backward_",

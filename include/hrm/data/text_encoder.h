@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -18,11 +19,21 @@ using Encode = std::function<std::vector<int32_t>(std::string_view)>;
 // The text of ids, as well as it can be shown; may be empty.
 using Decode = std::function<std::string(const std::vector<int32_t>&)>;
 
+// Ids one at a time into text, whole characters alone.
+class TextStream {
+ public:
+  virtual ~TextStream() = default;
+  virtual std::string push(int32_t id) = 0;  // what is certain after one more id; may be empty
+  virtual std::string finish() = 0;          // the rest: U+FFFD for a character that was begun; then a new text begins
+};
+using OpenStream = std::function<std::unique_ptr<TextStream>()>;
+
 struct TextEncoder {
   Encode encode;
   Decode decode;
   // Bytes of text that an id stands for; 0 for special tokens and ids that are no token's.
   std::function<int64_t(int32_t)> bytes;
+  OpenStream stream;           // without special tokens; U+FFFD for ids that are no token's
   LanguageMeta meta;           // tokenizer_file: its name beside the data
   std::filesystem::path file;  // to be copied there; empty: there is none
 };

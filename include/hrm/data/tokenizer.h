@@ -49,6 +49,7 @@ class Tokenizer {
   std::optional<int32_t> id_of(std::string_view token) const;
   // Throws Error(data) for an id that is no token's.
   const std::string& token_of(int32_t id) const;
+  bool has(int32_t id) const;  // whether it is a token's
   // Whether it is a special token; false for an id that is no token's.
   bool is_special(int32_t id) const;
 

@@ -61,6 +61,7 @@ class Decoder : public torch::nn::Module, public nn::HasOwnInit {
   at::Tensor step(const at::Tensor& ids, at::ScalarType dtype, DecodeCache& cache);
 
   const nn::LmHead& head() const { return *lm_head_; }
+  int64_t positions() const { return options_.positions; }
   // Products that end in the residual stream start smaller by sqrt(2 * layers), so that its size does not grow with
   // depth (Radford et al., GPT-2).
   void init_own(uint64_t seed, const std::string& name) override;

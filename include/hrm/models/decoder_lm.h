@@ -12,6 +12,7 @@ class DecoderLm : public LanguageModel {
  public:
   DecoderLm(const DecoderOptions& options, at::Device device);
 
+  LanguageLimits limits() const override;
   LanguageOutput forward(const LanguageInputs& inputs) override;
   const nn::LmHead& head() const override { return model_->head(); }
   DecodeCache make_cache(int64_t rows, int64_t capacity) const override;

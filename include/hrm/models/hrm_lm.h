@@ -19,6 +19,7 @@ class PromptEncoder : public torch::nn::Module {
  public:
   // ids (B, S), mask (B, S) bool or undefined -> (B, S, D) in `dtype`.
   virtual at::Tensor forward(const at::Tensor& ids, const at::Tensor& mask, at::ScalarType dtype) = 0;
+  virtual int64_t max_prompt() const { return 0; }  // S at most; 0: any number
 };
 
 class AnswerDecoder : public torch::nn::Module {
@@ -26,6 +27,7 @@ class AnswerDecoder : public torch::nn::Module {
   // ids (B, T), memory (B, P, D) in the compute dtype -> hidden states (B, T, D), normalised, in that dtype.
   virtual at::Tensor forward(const at::Tensor& ids, const at::Tensor& memory) = 0;
   virtual const nn::LmHead& head() const = 0;
+  virtual int64_t positions() const = 0;  // T at most, with the memory where it is a prefix
   // The decoder that can go on from a cache, and how the memory enters it; null where there is none.
   virtual Decoder* cached() { return nullptr; }
   virtual Bridge bridge() const { return Bridge::cross_attention; }
@@ -57,6 +59,7 @@ class HrmLm : public LanguageModel {
   HrmLm(const HrmLmOptions& options, std::shared_ptr<PromptEncoder> enc, std::shared_ptr<HrmCore> core,
         std::shared_ptr<AnswerDecoder> dec, at::Device device);
 
+  LanguageLimits limits() const override;
   LanguageOutput forward(const LanguageInputs& inputs) override;
   const nn::LmHead& head() const override { return dec_->head(); }
   bool blocks_run_once() const override { return false; }
@@ -69,6 +72,7 @@ class HrmLm : public LanguageModel {
 
  private:
   at::Tensor bridge_memory(const at::Tensor& z) const;  // (B, D) -> (B, P, D)
+  int64_t prefix() const;                               // vectors in front of the answer
 
   HrmLmOptions options_;
   std::shared_ptr<PromptEncoder> enc_;

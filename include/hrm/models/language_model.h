@@ -40,8 +40,18 @@ struct LanguageOutput {
   std::vector<nn::AuxiliaryLoss> auxiliary = {};
 };
 
+// What rows a model takes.
+struct LanguageLimits {
+  bool prompted = false;   // reads prompt_ids; `ids` are the answer alone, which begins with BOS
+  bool cached = false;     // make_cache, prefill and step are there
+  int64_t max_tokens = 0;  // of `ids` in a row
+  int64_t max_prompt = 0;  // of prompt_ids in a row; 0: any number
+};
+
 class LanguageModel : public torch::nn::Module {
  public:
+  virtual LanguageLimits limits() const = 0;
+
   // Differentiable where gradient mode is on. Waits for nothing and reads nothing back, so it can be captured.
   virtual LanguageOutput forward(const LanguageInputs& inputs) = 0;
 

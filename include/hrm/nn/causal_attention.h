@@ -32,7 +32,10 @@ struct AttentionPass {
   RotaryTable rotary = {};  // (T, hd / 2), or (B, 1, 1, hd / 2) where T is 1; undefined: no rotation
   at::Tensor mask = {};     // bool, broadcasts to (B, Hq, T, keys), true where may be attended to; undefined: all
   bool causal = true;       // only without mask: to no later position
-  at::Tensor place = {};    // (B) int64, with a cache and T = 1: where the new position goes; undefined: from 0 on
+  // Of a decoding step, with a cache and T = 1: (B) int64, where the new position goes. Then rotary has the rows of all
+  // positions, and instead of a mask `window` says what is attended to: so many positions, 0: all.
+  at::Tensor place = {};
+  int64_t window = 0;
 };
 
 // Which of T positions each position attends to: those of its own document that are not later and, with a window above
@@ -54,12 +57,14 @@ class CausalAttention : public torch::nn::Module {
  public:
   CausalAttention(const AttentionSizes& sizes, at::Device device);
 
-  // residual + attention of x, (B, T, D) all. With a cache: the keys and values of these positions go there, and where
-  // pass.place is defined, all S cached positions are attended to, as pass.mask allows.
+  // residual + attention of x, (B, T, D) all. With a cache: the keys and values of these positions go there, from its
+  // beginning on, or to pass.place, where it is defined; then the cached positions are attended to, without gradient.
   at::Tensor forward_add(const at::Tensor& x, const at::Tensor& residual, const AttentionPass& pass,
                          LayerCache* cache = nullptr) const;
 
  private:
+  at::Tensor decode(const at::Tensor& x, const AttentionPass& pass, const LayerCache& cache) const;
+
   AttentionSizes sizes_;
   std::shared_ptr<Linear> qkv_proj_, o_proj_;
   std::shared_ptr<RmsNorm> q_norm_, k_norm_;  // null without qk_norm

@@ -42,6 +42,25 @@ struct SolveOptions {
 };
 int run_solve(const SolveOptions& options);
 
+struct GenerateOptions {
+  std::string checkpoint;   // as in EvalOptions
+  bool has_prompt = false;  // else input
+  std::string prompt;
+  std::string input;  // file of prompts, one a line or JSON Lines; "-": stdin
+  int64_t max_new_tokens = 128;
+  double temperature = 0;  // 0: the best token each time
+  int64_t top_k = 0;
+  double top_p = 1, min_p = 0;
+  int64_t samples = 1;  // of each prompt
+  std::vector<std::string> stop;
+  int64_t seed = 0;
+  int64_t batch_size = 0;        // rows at a time; 0: chosen by the program
+  std::string weights = "auto";  // auto, raw, ema
+  std::string device = "auto";   // auto, cpu, cuda
+  std::string format = "text";   // text, jsonl
+};
+int run_generate(const GenerateOptions& options);
+
 struct ImportOptions {
   std::string from;                    // hrm, trm
   std::string path;                    // the official checkpoint file
@@ -117,6 +136,20 @@ struct BenchTokenizerOptions {
   std::string json_out;
 };
 int run_bench_tokenizer(const BenchTokenizerOptions& options);
+
+struct BenchGenerateOptions {
+  std::vector<std::string> config_files;
+  std::vector<std::string> overrides;
+  std::string checkpoint;  // instead of a configuration with random weights
+  std::vector<int64_t> rows = {1, 8, 64};
+  int64_t prompt = 128, new_tokens = 256;  // tokens of each row
+  int64_t vocab_size = 32000;              // without a checkpoint
+  double temperature = 0, top_p = 1;
+  int64_t top_k = 0;
+  int64_t passes = 5;  // timed, after two more
+  std::string json_out;
+};
+int run_bench_generate(const BenchGenerateOptions& options);
 
 struct PlanOptions {
   std::vector<std::string> config_files;

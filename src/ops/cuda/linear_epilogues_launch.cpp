@@ -10,6 +10,7 @@
 #include <tuple>
 
 #include "hrm/ops/rms_norm.h"
+#include "ops/cuda/few_rows_product.h"
 #include "ops/cuda/launcher.h"
 #include "ops/cuda/sm90/linear_epilogues.h"
 #include "ops/linear_impl.h"
@@ -44,6 +45,7 @@ std::optional<std::tuple<at::Tensor, at::Tensor>> swiglu_by_kernel(const at::Ten
 at::Tensor linear_swiglu_cuda(const at::Tensor& x, const at::Tensor& weight) {
   check_linear_swiglu(x, weight);
   const c10::cuda::CUDAGuard guard(x.device());
+  if (at::Tensor few = cuda::product_of_few_rows(x, weight, {}, /*gated=*/true); few.defined()) return few;
   const auto out = swiglu_by_kernel(x, weight, /*save=*/false);
   return std::get<0>(out ? *out : composed::linear_swiglu(x, weight));
 }

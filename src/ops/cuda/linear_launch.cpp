@@ -11,6 +11,7 @@
 
 #include "hrm/ops/backend.h"
 #include "ops/cuda/blaslt.h"
+#include "ops/cuda/few_rows_product.h"
 #include "ops/cuda/launcher.h"
 #include "ops/cuda/sm90/linear_epilogues.h"
 #include "ops/cuda/sm90/tensor_map.h"
@@ -68,6 +69,10 @@ at::Tensor linear_cuda(const at::Tensor& x, const at::Tensor& weight_compute, co
                        const OptionalTensor& bias, const OptionalTensor& grad_weight, const OptionalTensor& grad_bias) {
   check_linear(x, weight_compute, master, bias, grad_weight, grad_bias);
   if (!bias) {
+    if (const at::Tensor out = g_always_tiles ? at::Tensor() : cuda::product_of_few_rows(x, weight_compute);
+        out.defined()) {
+      return out;
+    }
     if (const at::Tensor out = product_by_tiles(x, weight_compute); out.defined()) return out;
   }
   return linear_forward(x, weight_compute, bias);

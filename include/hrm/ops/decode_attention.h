@@ -1,0 +1,33 @@
+#pragma once
+// The attention of one decoding step, from the row of a qkv projection to the mixed values: q's and k's heads are
+// normalised (as in Qwen3) and turned by the position (Su et al., "RoFormer", arXiv 2104.09864, halves paired as in
+// GPT-NeoX), k and v go into the cache, and q attends to the cache as far as the row is long. A row's result depends on
+// no other row and not on the cache's size.
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <optional>
+
+namespace hrm::ops {
+
+// B rows, Hq heads of queries, Hkv of keys and as many of values (a divisor of Hq), hd elements each, S positions in
+// the cache.
+struct DecodeAttentionOptions {
+  at::Tensor cos, sin;                                     // (positions, hd / 2) float32, contiguous
+  std::optional<at::Tensor> q_weight = {}, k_weight = {};  // (hd) float32, both or none: RMSNorm of each head
+  double eps = 1e-6;
+  int64_t window = 0;  // the new position sees itself and window - 1 before it; 0: all before it
+};
+
+// qkv (B, (Hq + 2 Hkv) hd): all heads of q, of k, of v. keys, values (B, Hkv, S, hd) of qkv's dtype, written at
+// `lengths` (B) int64 < S, the positions that each row holds so far (unchecked on a GPU); any strides of rows and
+// heads, (S, hd) contiguous. Returns (B, Hq hd). float32, bfloat16, float16; float64 for tests. Norm, rotation and
+// attention in float32; q and k are rounded after each of the first two, the result once.
+//
+// No gradient. Deterministic; on the current stream; can be captured: reads lengths on the device alone. On a GPU one
+// kernel for hd 32, 64 and 128, a block for each row and head; else plain ATen. Throws c10::Error naming the shapes.
+at::Tensor decode_attention_(const at::Tensor& qkv, const at::Tensor& keys, const at::Tensor& values,
+                             const at::Tensor& lengths, const DecodeAttentionOptions& options);
+
+}  // namespace hrm::ops

@@ -1,0 +1,122 @@
+#pragma once
+// Rows of tokens that a language model writes. A prompt is read once for all of its samples; then each step adds a
+// token to every row of a batch, captured in a CUDA graph on a GPU, and nothing waits for the host: rows end on the
+// device, which tells the host a step late. The next prompts take the places of rows that have ended; when there are
+// none left, what still runs moves together into smaller batches.
+//
+// What a row becomes depends on its prompt, its key and the options, not on the rows beside it: in float32 but for the
+// rounding of products of other sizes, which is far below what chooses another token.
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "hrm/models/language_model.h"
+#include "hrm/runtime/captured_step.h"
+#include "hrm/tasks/sampling.h"
+
+namespace hrm::tasks {
+
+struct GenerateOptions {
+  int64_t max_new_tokens = 128;  // of a row; fewer where the model takes no longer ones
+  SamplingOptions sampling = {};
+  uint64_t seed = 0;
+  int64_t samples = 1;     // of each prompt, below 2^20
+  uint64_t first_key = 0;  // of the first prompt, below 2^43; those that follow count on: what randomness is keyed by
+  std::vector<int64_t> stop_ids = {};  // each ends a row and is no part of it; at most 16. EOS is one of them
+  int64_t begin_id = -1;   // what an answer begins with; models that read prompts apart need one, others take it for an
+                           // empty prompt
+  int64_t vocabulary = 0;  // ids from here on are never chosen; 0: as many as the model has
+};
+
+struct GeneratorOptions {
+  int64_t batch_size = 0;  // rows at a time; 0: 64 on a GPU, 16 on a CPU
+  bool cache = true;       // false: the whole row again for each token, as models without a cache always do
+  bool cuda_graphs = true;
+};
+
+enum class Finish {
+  stop_id,   // it chose one of stop_ids
+  listener,  // GenerateListener::on_token said so
+  length,    // max_new_tokens, or the longest row that the model takes
+};
+
+struct Generated {
+  int64_t prompt = 0, sample = 0;
+  std::vector<int32_t> ids = {};  // what was written, without prompt and stop id
+  Finish finish = Finish::length;
+};
+
+// Called on the calling thread while later tokens are being computed. Row r is sample r % samples of prompt r /
+// samples.
+struct GenerateListener {
+  std::function<bool(int64_t row, int32_t id)> on_token = {};  // in order for each row; false: the row ends with it
+  std::function<void(int64_t row, const Generated&)> on_end = {};
+};
+
+// What one call did.
+struct GenerateCounts {
+  int64_t steps = 0;     // of decoding
+  int64_t prefills = 0;  // batches of prompts that were read
+  int64_t prompts = 0;   // prompts that they held; more than there are only where samples do not fit into a batch
+  int64_t moves = 0;     // times that rows moved into a smaller batch
+};
+
+class DecodeRows;
+
+class Generator {
+ public:
+  // `model` must live as long, and may go on training between two calls: graphs read the weights where they stand.
+  Generator(models::LanguageModel& model, const GeneratorOptions& options);
+  ~Generator();
+
+  // prompts: ids of each. Returns prompts x samples rows, those of a prompt together, in order. Error(usage) for
+  // options out of range and for a prompt that is empty or longer than the model takes, with its number, counted from
+  // 1; Error(diverged) where logits are not finite. Waits for the device.
+  std::vector<Generated> run(const std::vector<std::vector<int32_t>>& prompts, const GenerateOptions& options,
+                             const GenerateListener& listener = {});
+  const GenerateCounts& counts() const { return counts_; }  // of the last call
+
+ private:
+  struct Call;
+  // What a buffer must hold at least.
+  struct Room {
+    int64_t rows = 0, tokens = 0, prompt = 0, draws = 0;
+  };
+
+  void make_room(const Room& room);
+  void admit(Call& call);
+  void begin_rows(Call& call, const std::vector<int64_t>& rows, const std::vector<int64_t>& places);
+  void move_together(Call& call);
+  void step(Call& call);
+  void read_one(Call& call);
+  void end_row(Call& call, int64_t row, Finish finish);
+  void choose(const at::Tensor& hidden, const at::Tensor& ids, const at::Tensor& count, const at::Tensor& limits,
+              const at::Tensor& active, const at::Tensor& draws, const at::Tensor& chosen,
+              const GenerateOptions& options);
+
+  models::LanguageModel& model_;
+  GeneratorOptions options_;
+  at::Device device_;
+  GenerateCounts counts_;
+
+  // Static: B places for rows. Smaller batches use the first of them.
+  Room room_;
+  std::unique_ptr<DecodeRows> rows_;
+  std::unique_ptr<CapturedStep> captured_;
+  at::Tensor ids_;       // (B) int64, the last token of each row
+  at::Tensor count_;     // (B) int64, tokens that it has written
+  at::Tensor limits_;    // (B) int64, most that it may write
+  at::Tensor active_;    // (B) bool: the place has a row that has not ended
+  at::Tensor draws_;     // (B, N) float64
+  at::Tensor chosen_;    // (B) int64, of the last step; kNothing where the place had no row
+  at::Tensor stop_ids_;  // (16) int64
+};
+
+// The batch that so many rows, or a few more, run in: powers of two and three quarters of them.
+int64_t generation_bucket(int64_t rows);
+
+}  // namespace hrm::tasks

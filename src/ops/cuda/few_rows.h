@@ -1,0 +1,34 @@
+#pragma once
+// Products of a few rows with a weight, as decoding has them: what takes time is reading the weight once.
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "ops/cuda/element.h"
+
+namespace hrm::ops::cuda {
+
+// out = x weight^T (+ residual), or, gated, silu of the first `width` products times the others, rounded as swiglu
+// rounds. Sums in float32, in an order that inner alone decides, so that a row's result does not depend on the others.
+// Contiguous rows; pointers aligned to 16 bytes; 16-bit elements.
+struct FewRows {
+  const void* x;         // (rows, inner)
+  const void* weight;    // (width, inner), gated (2 width, inner)
+  const void* residual;  // (rows, width) or null; not gated
+  void* out;             // (rows, width)
+  int64_t rows, inner, width;
+  bool gated;
+  Element element;
+};
+
+// Above it products of tiles are faster.
+constexpr int64_t kFewRows = 8;
+constexpr bool fits(const FewRows& p) {
+  return p.rows >= 1 && p.rows <= kFewRows && p.inner % 8 == 0 && p.inner > 0 && p.width > 0 && p.width <= INT32_MAX &&
+         p.element != Element::f32;
+}
+// Starts the kernel on the stream and returns the error of the launch.
+cudaError_t launch(const FewRows& params, cudaStream_t stream);
+
+}  // namespace hrm::ops::cuda

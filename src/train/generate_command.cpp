@@ -1,0 +1,222 @@
+// hrm_train generate.
+#include <chrono>
+#include <iomanip>
+#include <iostream>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "hrm/base/error.h"
+#include "hrm/base/file.h"
+#include "hrm/base/log.h"
+#include "hrm/base/text.h"
+#include "hrm/formats/json.h"
+#include "hrm/formats/jsonl.h"
+#include "hrm/tasks/answer_text.h"
+#include "hrm/tasks/generation.h"
+#include "hrm/tasks/language_inference.h"
+#include "hrm/train/commands.h"
+
+namespace hrm::train {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using Json = nlohmann::ordered_json;
+
+struct Prompt {
+  std::string text;
+  std::string origin;  // for messages: "prompts.txt:7"
+  ExitCode code;       // of an error in it
+  std::vector<int32_t> ids = {};
+};
+
+// One prompt a line: the member "prompt" of JSON objects where the file's name says JSON Lines or its text begins with
+// a brace, else the line itself.
+std::vector<Prompt> read_prompts(const GenerateOptions& o) {
+  if (o.has_prompt) return {{o.prompt, "--prompt", ExitCode::usage}};
+  const bool piped = o.input == "-";
+  const std::string origin = piped ? "standard input" : o.input;
+  const std::string text =
+      piped ? std::string(std::istreambuf_iterator<char>(std::cin), {}) : read_text(o.input, ExitCode::data);
+  const size_t first = text.find_first_not_of(" \t\r\n");
+  const bool json = o.input.ends_with(".jsonl") || (first != std::string::npos && text[first] == '{');
+  std::vector<Prompt> prompts;
+  JsonlLines lines(std::as_bytes(std::span(text)));
+  for (JsonlLine line; lines.next(line);) {
+    const std::string where = cat(origin, ":", line.number);
+    if (!json) {
+      require(is_utf8(line.text), ExitCode::data, where, ": the prompt is no UTF-8");
+      prompts.push_back({std::string(line.text), where, ExitCode::data});
+      continue;
+    }
+    const nlohmann::json record = parse_json(line.text, where, ExitCode::data, {.bytes = kMaxJsonlLine, .depth = 16});
+    const bool good = record.is_object() && record.contains("prompt") && record["prompt"].is_string();
+    require(good, ExitCode::data, where, ": give an object with a text \"prompt\" on each line");
+    prompts.push_back({record["prompt"].get<std::string>(), where, ExitCode::data});
+  }
+  require(!prompts.empty(), ExitCode::data, origin, " holds no prompt; give one a line");
+  return prompts;
+}
+
+// What stands between the prompt and the answer in the rows that a model was trained with.
+int64_t begin_of(const data::LanguageMeta& meta) {
+  return meta.bos_id >= 0 ? meta.bos_id : meta.eos_id;
+}
+
+void encode_prompts(std::vector<Prompt>& prompts, const tasks::LanguageInference& loaded) {
+  const models::LanguageLimits limits = loaded.model->limits();
+  const int64_t most = limits.prompted ? limits.max_prompt : limits.max_tokens;
+  // A plain decoder that learned from prompts and answers has them in one row.
+  const bool joined = !limits.prompted && loaded.config.data.encoder_len > 0;
+  for (Prompt& prompt : prompts) {
+    try {
+      prompt.ids = loaded.text->encode(prompt.text);
+    } catch (const Error& error) {
+      fail(prompt.code, prompt.origin, ": ", error.what());
+    }
+    if (joined && begin_of(loaded.meta) >= 0) prompt.ids.push_back(static_cast<int32_t>(begin_of(loaded.meta)));
+    const auto length = static_cast<int64_t>(prompt.ids.size());
+    require(most == 0 || length <= most, prompt.code, prompt.origin, ": the prompt has ", length,
+            " tokens, but the model takes at most ", most);
+    require(length > 0 || (!limits.prompted && begin_of(loaded.meta) >= 0), prompt.code, prompt.origin,
+            ": the prompt is empty");
+  }
+}
+
+const char* name_of(tasks::Finish finish) {
+  switch (finish) {
+    case tasks::Finish::stop_id:
+      return "eos";
+    case tasks::Finish::listener:
+      return "stop";
+    case tasks::Finish::length:
+      return "length";
+  }
+  return "";
+}
+
+// Answers in the order of their prompts; of a single one in text, each character as soon as it is there.
+class Printer {
+ public:
+  Printer(const std::vector<Prompt>& prompts, const GenerateOptions& options, const data::TextEncoder& encoder)
+      : prompts_(prompts), options_(options), encoder_(encoder), begun_(Clock::now()), told_(begun_) {
+    const size_t rows = prompts.size() * static_cast<size_t>(options.samples);
+    streams_ = rows == 1 && options.format == "text";
+    answers_.resize(rows);
+  }
+
+  bool add(int64_t row, int32_t id) {
+    Answer& answer = at(row);
+    answer.text += answer.pieces->push(id);
+    ++tokens_;
+    if (streams_) print_new(answer);
+    return !answer.pieces->stopped();
+  }
+
+  void end(int64_t row, const tasks::Generated& generated) {
+    Answer& answer = at(row);
+    answer.text += answer.pieces->finish();
+    // The stop string may come to its end with the last token that there is room for.
+    answer.finish = answer.pieces->stopped() ? tasks::Finish::listener : generated.finish;
+    answer.tokens = generated.ids.size();
+    answer.ended = true;
+    for (; next_ < answers_.size() && answers_[next_].ended; ++next_) print(next_);
+    ++ended_;
+    tell();
+  }
+
+  int64_t tokens() const { return tokens_; }
+  double seconds() const { return std::chrono::duration<double>(Clock::now() - begun_).count(); }
+
+ private:
+  struct Answer {
+    std::unique_ptr<tasks::AnswerText> pieces = {};
+    std::string text = {};
+    size_t printed = 0, tokens = 0;
+    tasks::Finish finish = tasks::Finish::length;
+    bool ended = false;
+  };
+
+  Answer& at(int64_t row) {
+    Answer& answer = answers_[static_cast<size_t>(row)];
+    if (!answer.pieces) answer.pieces = std::make_unique<tasks::AnswerText>(encoder_, options_.stop);
+    return answer;
+  }
+
+  void print_new(Answer& answer) {
+    std::cout << std::string_view(answer.text).substr(answer.printed) << std::flush;
+    answer.printed = answer.text.size();
+  }
+
+  void print(size_t row) {
+    Answer& answer = answers_[row];
+    if (options_.format == "text") {
+      print_new(answer);
+      std::cout << "\n" << std::flush;
+    } else {
+      const auto samples = static_cast<size_t>(options_.samples);
+      Json json;
+      json["prompt"] = prompts_[row / samples].text;
+      if (samples > 1) json["sample"] = row % samples;
+      json["text"] = answer.text;
+      json["tokens"] = answer.tokens;
+      json["finish"] = name_of(answer.finish);
+      std::cout << json.dump(-1, ' ', false, Json::error_handler_t::replace) << "\n" << std::flush;
+    }
+    answer = {.ended = true};
+  }
+
+  void tell() {
+    const Clock::time_point now = Clock::now();
+    if (answers_.size() == 1 || now - told_ < std::chrono::seconds(1)) return;
+    told_ = now;
+    log::progress(cat(ended_, " of ", answers_.size(), " answers, ",
+                      static_cast<int64_t>(static_cast<double>(tokens_) / seconds()), " tokens/s"));
+  }
+
+  const std::vector<Prompt>& prompts_;
+  const GenerateOptions& options_;
+  const data::TextEncoder& encoder_;
+  Clock::time_point begun_, told_;
+  std::vector<Answer> answers_;
+  bool streams_ = false;
+  size_t next_ = 0, ended_ = 0;
+  int64_t tokens_ = 0;
+};
+
+}  // namespace
+
+int run_generate(const GenerateOptions& o) {
+  tasks::GenerateOptions options;
+  options.max_new_tokens = o.max_new_tokens;
+  options.sampling = {.temperature = o.temperature, .top_k = o.top_k, .top_p = o.top_p, .min_p = o.min_p};
+  options.seed = static_cast<uint64_t>(o.seed);
+  options.samples = o.samples;
+  check(options.sampling);
+  std::vector<Prompt> prompts = read_prompts(o);
+
+  const tasks::LanguageInference loaded = tasks::open_language_model(
+      o.checkpoint, {"runtime.device=" + o.device, "runtime.allocator=expandable"}, o.weights);
+  require(loaded.text.has_value(), ExitCode::checkpoint, "'", loaded.checkpoint.string(),
+          "' does not say which tokenizer made the ids that its model was trained with (tokenizer_file in the "
+          "meta.json of its data), so text cannot be turned into them");
+  encode_prompts(prompts, loaded);
+  std::vector<std::vector<int32_t>> ids;
+  for (Prompt& prompt : prompts) ids.push_back(std::move(prompt.ids));
+  options.begin_id = begin_of(loaded.meta);
+  if (loaded.meta.eos_id >= 0) options.stop_ids.push_back(loaded.meta.eos_id);
+
+  tasks::Generator generator(*loaded.model,
+                             {.batch_size = o.batch_size, .cuda_graphs = loaded.config.runtime.cuda_graphs});
+  Printer printer(prompts, o, *loaded.text);
+  generator.run(ids, options,
+                {.on_token = [&](int64_t row, int32_t id) { return printer.add(row, id); },
+                 .on_end = [&](int64_t row, const tasks::Generated& generated) { printer.end(row, generated); }});
+  log::progress_done();
+  const double seconds = printer.seconds();
+  const size_t rows = prompts.size() * static_cast<size_t>(o.samples);
+  log::info(rows, rows == 1 ? " answer, " : " answers, ", printer.tokens(), " tokens in ", human_seconds(seconds), ", ",
+            std::fixed, std::setprecision(1), static_cast<double>(printer.tokens()) / seconds, " tokens/s");
+  return static_cast<int>(ExitCode::done);
+}
+
+}  // namespace hrm::train

@@ -1,0 +1,160 @@
+// generate, run as users do, with a model that learned two steps of sums.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cctype>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "cli/program.h"
+
+namespace hrm {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+using test::expect_refusal;
+using test::read;
+using test::Result;
+using test::run;
+using test::TempDir;
+
+using Words = std::vector<std::string>;
+
+Words with(Words words, const Words& more) {
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+
+struct Trained {
+  TempDir dir;
+  std::string checkpoint;
+
+  explicit Trained(const Words& lm) {
+    const std::string data = (dir / "sums").string();
+    const Result made = run({"data", "arithmetic", "--digits", "1", "--samples", "40", "--out", data});
+    EXPECT_EQ(made.code, 0) << made.err;
+    const Words line = with({"train", "task=language", "run.dir=" + (dir / "runs").string(), "data.train=" + data,
+                             "data.encoder_len=24", "data.decoder_len=12", "lm.hidden_size=32", "lm.num_heads=2",
+                             "lm.layers=1", "lm.positions=64", "train.global_batch_size=4", "train.steps=2",
+                             "optim.warmup_steps=0", "runtime.device=cpu", "runtime.threads=1"},
+                            lm);
+    const Result trained = run(line);
+    EXPECT_EQ(trained.code, 0) << trained.err;
+    checkpoint = (dir / "runs/run").string();
+  }
+
+  Words generate(const Words& more) const { return with({"generate", checkpoint, "--device", "cpu"}, more); }
+};
+
+const Words kDecoder = {"lm.arch=decoder"};
+const Words kHrm = {"lm.arch=hrm", "lm.enc_layers=1", "lm.h_layers=1", "lm.l_layers=1",  "lm.h_len=2",
+                    "lm.l_len=2",  "lm.h_cycles=1",   "lm.l_steps=1",  "lm.prefix_len=2"};
+
+std::vector<json> lines_of(const std::string& text) {
+  std::vector<json> lines;
+  std::istringstream in(text);
+  for (std::string line; std::getline(in, line);) lines.push_back(json::parse(line));
+  return lines;
+}
+
+TEST(Generate, OnePromptAndMany) {
+  for (const Words& lm : {kDecoder, kHrm}) {
+    const Trained trained(lm);
+    const Words sampling = {"--max-new-tokens", "20", "--temperature", "1", "--top-k", "50", "--seed", "3"};
+    const Result one = run(trained.generate(with({"--prompt", "What is 1 + 2?"}, sampling)));
+    ASSERT_EQ(one.code, 0) << one.err;
+    EXPECT_TRUE(one.out.ends_with("\n"));
+    EXPECT_GT(one.out.size(), 1U);
+    EXPECT_NE(one.err.find(" tokens/s"), std::string::npos) << one.err;
+    // The same prompt as the first of a file, in other batches, gives the same text.
+    std::ofstream(trained.dir / "prompts.txt") << "What is 1 + 2?\n\nWhat is 3 + 4?\nWhat is 5 + 6?\n";
+    std::string all;
+    for (const char* batch : {"1", "2", "16"}) {
+      const Result many = run(trained.generate(with({"--input", (trained.dir / "prompts.txt").string(), "--format",
+                                                     "jsonl", "--samples", "2", "--batch-size", batch},
+                                                    sampling)));
+      ASSERT_EQ(many.code, 0) << many.err;
+      EXPECT_TRUE(all.empty() || many.out == all) << "batch " << batch;
+      all = many.out;
+    }
+    const std::vector<json> lines = lines_of(all);
+    ASSERT_EQ(lines.size(), 6U);
+    EXPECT_EQ(lines[0].at("text").get<std::string>() + "\n", one.out);
+    for (size_t i = 0; i < 6; ++i) {
+      EXPECT_EQ(lines[i].at("prompt"), i < 2 ? "What is 1 + 2?" : i < 4 ? "What is 3 + 4?" : "What is 5 + 6?");
+      EXPECT_EQ(lines[i].at("sample"), i % 2);
+      EXPECT_TRUE(lines[i].at("finish") == "length" || lines[i].at("finish") == "eos");
+      EXPECT_LE(lines[i].at("tokens"), 20);
+    }
+    EXPECT_NE(lines[0].at("text"), lines[1].at("text"));
+    // JSON Lines by stdin, and a stop text that the answer holds.
+    const std::string text = lines[0].at("text");
+    const auto letter = std::find_if(text.begin(), text.end(), [](unsigned char c) { return std::isalnum(c) != 0; });
+    ASSERT_NE(letter, text.end()) << text;
+    const Result stopped =
+        run(trained.generate(with({"--input", "-", "--format", "jsonl", "--stop", std::string(1, *letter)}, sampling)),
+            {.shell = "", .environment = "", .input = "{\"prompt\": \"What is 1 + 2?\", \"id\": 7}\n"});
+    ASSERT_EQ(stopped.code, 0) << stopped.err;
+    EXPECT_EQ(lines_of(stopped.out).at(0).at("finish"), "stop");
+    EXPECT_EQ(lines_of(stopped.out).at(0).at("text"), std::string(text.begin(), letter));
+  }
+}
+
+TEST(Generate, WrongInput) {
+  const Trained trained(kDecoder);
+  const auto refused = [&](ExitCode code, const Words& words, const Words& parts, const std::string& input = "") {
+    expect_refusal(code, trained.generate(words), parts, {.shell = "", .environment = "", .input = input},
+                   /*alone=*/false);
+  };
+  expect_refusal(ExitCode::usage, {"generate"}, {"checkpoint"});
+  expect_refusal(ExitCode::usage, {"generate", "x"}, {"--prompt", "--input"});
+  expect_refusal(ExitCode::usage, {"generate", "x", "--prompt", "a", "--input", "b"}, {"--prompt", "--input"});
+  expect_refusal(ExitCode::usage, {"generate", "x", "--prompt", "a", "--top-p", "1.5"}, {"--top-p"});
+  expect_refusal(ExitCode::usage, {"generate", "x", "--prompt", "a", "--temperature", "1e-9"}, {"temperature"});
+  expect_refusal(ExitCode::usage, {"generate", "x", "--prompt", "a", "--stop", ""}, {"--stop"});
+  expect_refusal(ExitCode::data, {"generate", "x", "--input", (trained.dir / "none.txt").string()}, {"none.txt"});
+  expect_refusal(ExitCode::checkpoint, {"generate", (trained.dir / "none").string(), "--prompt", "a"}, {"none"});
+  const auto file = [&](const std::string& name, const std::string& text) {
+    std::ofstream(trained.dir / name) << text;
+    return (trained.dir / name).string();
+  };
+  refused(ExitCode::data, {"--input", file("empty.txt", "\n\n")}, {"empty.txt", "holds no prompt"});
+  refused(ExitCode::data, {"--input", "-"}, {"standard input", "holds no prompt"});
+  refused(ExitCode::data, {"--input", file("a.jsonl", "{\"prompt\": \"a\"}\nhello\n")}, {"a.jsonl:2", "JSON"});
+  refused(ExitCode::data, {"--input", file("b.jsonl", "{\"prompt\": \"a\"}\n{\"text\": \"a\"}\n")},
+          {"b.jsonl:2", "\"prompt\""});
+  refused(ExitCode::data, {"--input", file("c.jsonl", "{\"prompt\": 3}\n")}, {"c.jsonl:1", "\"prompt\""});
+  refused(ExitCode::data, {"--input", file("bytes.txt", "a\n\xff\xfe\n")}, {"bytes.txt:2", "UTF-8"});
+  refused(ExitCode::data, {"--input", file("long.txt", "short\n" + std::string(70, '1') + "\n")},
+          {"long.txt:2", "71 tokens", "at most 64"});
+  refused(ExitCode::usage, {"--prompt", std::string(70, '1')}, {"--prompt", "71 tokens", "at most 64"});
+  // The tokenizer is gone, or another one.
+  const fs::path tokenizer = fs::path(trained.checkpoint) / "tokenizer.json";
+  ASSERT_TRUE(fs::exists(tokenizer)) << "the run keeps it";
+  const std::string kept = read(tokenizer);
+  std::ofstream(tokenizer) << kept << "\n";
+  refused(ExitCode::checkpoint, {"--prompt", "1"}, {"tokenizer.json", "not the tokenizer"});
+  fs::remove(tokenizer);
+  refused(ExitCode::checkpoint, {"--prompt", "1"}, {"tokenizer.json", "lies neither"});
+}
+
+TEST(Generate, Bench) {
+  const TempDir dir;
+  const fs::path file = dir / "generate.json";
+  const Result result = run({"bench", "generate", "--rows", "1,3", "--prompt", "4", "--new", "5", "--vocab-size", "40",
+                             "--passes", "2", "--json", file.string(), "lm.arch=decoder", "lm.hidden_size=16",
+                             "lm.num_heads=2", "lm.layers=1", "runtime.device=cpu"});
+  ASSERT_EQ(result.code, 0) << result.err;
+  EXPECT_NE(result.out.find("tokens/s"), std::string::npos) << result.out;
+  const json runs = json::parse(read(file)).at("runs");
+  ASSERT_EQ(runs.size(), 2U);
+  EXPECT_EQ(runs[1].at("rows"), 3);
+  EXPECT_EQ(runs[1].at("seconds").size(), 2U);
+  EXPECT_GT(runs[1].at("tokens_per_s"), 0);
+  expect_refusal(ExitCode::usage, {"bench", "generate", "--rows", "0"}, {"--rows"});
+}
+
+}  // namespace
+}  // namespace hrm

@@ -1,0 +1,75 @@
+// Products of a few rows, as decoding has them: by linear and linear_swiglu.
+
+#include "hrm/ops/linear.h"
+#include "hrm/ops/linear_swiglu.h"
+#include "ops/gpu_testing.h"
+
+namespace hrm::ops {
+namespace {
+
+using namespace testing;
+
+at::Tensor plain_swiglu(const at::Tensor& x, const at::Tensor& weight) {
+  const auto halves = at::linear(x, weight).chunk(2, -1);
+  return at::silu(halves[0]) * halves[1];
+}
+
+TEST(FewRowsGpu, AgainstFloat64) {
+  HRM_NEEDS_GPU();
+  const at::NoGradGuard no_grad;
+  for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf}) {
+    for (const int64_t rows : {1, 2, 3, 5, 7, 8, 9}) {
+      for (const auto& [inner, width] :
+           {std::pair<int64_t, int64_t>{8, 1}, {264, 3}, {768, 96}, {2056, 31}, {4096, 5}}) {
+        const std::string what = cat(dtype, " ", rows, " rows, ", inner, " -> ", width);
+        const at::Tensor x = normal({rows, inner}, 1, dtype, at::kCUDA);
+        const at::Tensor weight = normal({width, inner}, 2, dtype, at::kCUDA) / std::sqrt(static_cast<double>(inner));
+        const at::Tensor both = normal({2 * width, inner}, 3, dtype, at::kCUDA) / std::sqrt(static_cast<double>(inner));
+        const auto exact = [](const at::Tensor& t) { return t.to(at::kDouble); };
+        expect_as_good(linear(x, weight, weight), at::linear(x, weight), at::linear(exact(x), exact(weight)), what, 1);
+        expect_as_good(linear_swiglu(x, both), plain_swiglu(x, both), plain_swiglu(exact(x), exact(both)),
+                       what + ", swiglu", 1);
+      }
+    }
+  }
+}
+
+TEST(FewRowsGpu, ARowAloneGivesTheSameBits) {
+  HRM_NEEDS_GPU();
+  const at::NoGradGuard no_grad;
+  const at::Tensor x = normal({8, 768}, 1, at::kBFloat16, at::kCUDA);
+  const at::Tensor weight = normal({100, 768}, 2, at::kBFloat16, at::kCUDA) / 28;
+  const at::Tensor all = linear(x, weight, weight), gated = linear_swiglu(x, weight);
+  for (int64_t first = 0; first < 8; ++first) {
+    for (int64_t rows = 1; first + rows <= 8; ++rows) {
+      const at::Tensor part = x.narrow(0, first, rows);
+      expect_same_bits(linear(part, weight, weight), all.narrow(0, first, rows), cat(first, " ", rows));
+      expect_same_bits(linear_swiglu(part, weight), gated.narrow(0, first, rows), cat(first, " ", rows, ", swiglu"));
+    }
+  }
+}
+
+TEST(FewRowsGpu, Captured) {
+  HRM_NEEDS_GPU();
+  const at::NoGradGuard no_grad;
+  const at::Tensor x = normal({3, 256}, 1, at::kBFloat16, at::kCUDA);
+  const at::Tensor up = normal({1024, 256}, 2, at::kBFloat16, at::kCUDA) / 16;
+  const at::Tensor down = normal({256, 512}, 3, at::kBFloat16, at::kCUDA) / 22;
+  // A chain, so that a kernel that began too early would read what the one before has not written.
+  const auto chain = [&] {
+    at::Tensor h = x;
+    for (int i = 0; i < 20; ++i) h = linear(linear_swiglu(h, up), down, down) + x;
+    return h;
+  };
+  const at::Tensor out = at::empty_like(x);
+  Captured captured([&] { out.copy_(chain()); });
+  for (uint64_t seed = 10; seed < 14; ++seed) {
+    x.copy_(normal({3, 256}, seed, at::kBFloat16, at::kCUDA));
+    const at::Tensor want = chain();
+    captured.replay();
+    expect_same_bits(out, want, cat("seed ", seed));
+  }
+}
+
+}  // namespace
+}  // namespace hrm::ops

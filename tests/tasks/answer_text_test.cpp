@@ -1,0 +1,61 @@
+#include "hrm/tasks/answer_text.h"
+
+#include <gtest/gtest.h>
+
+namespace hrm::tasks {
+namespace {
+
+struct Pieces {
+  std::vector<std::string> each;
+  std::string all;
+  bool stopped = false;
+};
+
+// A byte at a time, as the byte tokenizer gives them.
+Pieces pieces_of(const std::string& bytes, const std::vector<std::string>& stops) {
+  AnswerText text(data::byte_encoder(), stops);
+  Pieces result;
+  for (const char byte : bytes) {
+    result.each.push_back(text.push(static_cast<unsigned char>(byte)));
+    result.all += result.each.back();
+  }
+  result.stopped = text.stopped();
+  result.all += text.finish();
+  return result;
+}
+
+TEST(AnswerText, WholeCharactersAlone) {
+  const Pieces pieces = pieces_of("a\u00e9\u20ac!", {});
+  EXPECT_EQ(pieces.each, (std::vector<std::string>{"a", "", "\u00e9", "", "", "\u20ac", "!"}));
+  EXPECT_EQ(pieces.all, "a\u00e9\u20ac!");
+  EXPECT_EQ(pieces_of("a\xe2\x82", {}).all, "a\uFFFD") << "a character that was never finished";
+  EXPECT_EQ(pieces_of("a\xff"
+                      "b",
+                      {})
+                .all,
+            "a\uFFFD"
+            "b");
+}
+
+TEST(AnswerText, EndsInFrontOfAStopString) {
+  const Pieces pieces = pieces_of("one two\n\nthree", {"\n\n", "###"});
+  EXPECT_TRUE(pieces.stopped);
+  EXPECT_EQ(pieces.all, "one two");
+  const Pieces none = pieces_of("one\ntwo ## three\n", {"\n\n", "###"});
+  EXPECT_FALSE(none.stopped);
+  EXPECT_EQ(none.all, "one\ntwo ## three\n") << "what was held back comes in the end";
+  EXPECT_EQ(none.each[3], "") << "a line feed may be the first of two";
+  EXPECT_EQ(none.each[4], "\nt");
+  EXPECT_EQ(pieces_of("aaab", {"aab"}).all, "a");
+  EXPECT_EQ(pieces_of("abcabd", {"abd", "bca"}).all, "a");
+  EXPECT_EQ(pieces_of("x\u20acy", {"\u20ac"}).all, "x");
+}
+
+TEST(AnswerText, IdsWithoutText) {
+  AnswerText text(data::byte_encoder(), {});
+  EXPECT_EQ(text.push(256), "");
+  EXPECT_EQ(text.push('a'), "a");
+}
+
+}  // namespace
+}  // namespace hrm::tasks
