@@ -491,12 +491,13 @@ void add_export(CLI::App& app, Action& action) {
   CLI::App* sub = app.add_subcommand("export", "write the weights of a checkpoint for other programs");
   auto o = std::make_shared<train::ExportOptions>();
   sub->add_option("--to", o->to,
-                  "torchscript: a module that torch.jit.load runs; safetensors: tensors for any framework; "
-                  "pt: a state dict that torch.load and the official code open")
+                  "torchscript: a puzzle model as a module that torch.jit.load runs, of a language model the weights "
+                  "alone; safetensors: tensors for any framework; pt: a state dict that torch.load and the official "
+                  "code open; hf: a folder for transformers (plain decoders without experts)")
       ->required()
-      ->check(CLI::IsMember({"torchscript", "safetensors", "pt"}));
+      ->check(CLI::IsMember({"torchscript", "safetensors", "pt", "hf"}));
   sub->add_option("--checkpoint", o->checkpoint, kRunOrStep)->type_name("PATH")->required();
-  sub->add_option("--out", o->out, "file to write")->type_name("FILE")->required();
+  sub->add_option("--out", o->out, "file to write; hf: a new folder")->type_name("PATH")->required();
   sub->add_option("--weights", o->weights, "auto = the averaged weights where there are any")
       ->capture_default_str()
       ->check(CLI::IsMember({"auto", "raw", "ema"}));

@@ -1,5 +1,6 @@
 #include "hrm/checkpoint/export.h"
 
+#include "checkpoint/model_archive.h"
 #include "checkpoint/output_file.h"
 #include "hrm/formats/safetensors.h"
 #include "hrm/formats/torch_pickle.h"
@@ -30,18 +31,25 @@ at::Tensor official_type(const std::string& name, const at::Tensor& tensor) {
 
 }  // namespace
 
-void export_safetensors(const NamedTensors& weights, const std::filesystem::path& file) {
+void export_safetensors(const NamedTensors& weights, const std::filesystem::path& file, const std::string& prefix) {
   Listing<SafetensorsEntry> listing;
-  for (const auto& [name, tensor] : weights) listing.add("model.inner." + name, tensor);
+  for (const auto& [name, tensor] : weights) listing.add(prefix + name, tensor);
   replace_file(file, build_safetensors(listing.entries, {{"format", "pt"}}));
 }
 
-void export_pt(const NamedTensors& weights, const std::filesystem::path& file) {
+void export_pt(const NamedTensors& weights, const std::filesystem::path& file, const std::string& prefix) {
   Listing<NamedTensor> listing;
-  for (const auto& [name, tensor] : weights) {
-    listing.add("_orig_mod.model.inner." + name, official_type(name, tensor));
-  }
+  for (const auto& [name, tensor] : weights) listing.add(prefix + name, official_type(name, tensor));
   replace_file(file, build_torch_state_dict(listing.entries));
+}
+
+void export_archive(const NamedTensors& weights, const std::filesystem::path& file) {
+  std::vector<ArchiveEntry> entries;
+  for (const auto& [name, tensor] : weights) entries.push_back({name, tensor});
+  std::vector<std::byte> bytes;
+  write_model_archive(entries,
+                      [&](std::span<const std::byte> part) { bytes.insert(bytes.end(), part.begin(), part.end()); });
+  replace_file(file, bytes);
 }
 
 }  // namespace hrm::checkpoint

@@ -152,6 +152,12 @@ LanguageSizes language_sizes(const config::DataConfig& data, int64_t vocabulary)
   return {vocabulary, data.encoder_len, data.decoder_len};
 }
 
+DecoderOptions plain_decoder_options(const config::Config& config, const LanguageSizes& sizes) {
+  DecoderOptions options = decoder_options(config, sizes, /*prefix=*/0, at::kCPU);
+  options.feed_forward = {};
+  return resolve(options);
+}
+
 bool reads_prompts(const config::LmConfig& config) {
   return config.arch == "hrm";
 }

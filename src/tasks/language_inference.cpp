@@ -24,24 +24,23 @@ class ModelState : public Stateful {
   models::LanguageModel& model_;
 };
 
-std::optional<data::TextEncoder> open_text(const data::LanguageMeta& meta, const fs::path& step_folder) {
-  if (meta.tokenizer_file.empty() || meta.tokenizer_file == data::kByteTokenizer) return data::encoder_of(meta, "");
+}  // namespace
+
+fs::path tokenizer_of_checkpoint(const data::LanguageMeta& meta, const fs::path& step_folder) {
+  if (meta.tokenizer_file.empty() || meta.tokenizer_file == data::kByteTokenizer) return {};
   // <run>/checkpoints/<step>.
   const fs::path run = fs::absolute(step_folder).lexically_normal().parent_path().parent_path();
-  fs::path folder = step_folder;
+  fs::path file = step_folder / meta.tokenizer_file;
   std::error_code ignored;
-  if (!fs::exists(folder / meta.tokenizer_file, ignored)) folder = run;
-  const fs::path file = folder / meta.tokenizer_file;
+  if (!fs::exists(file, ignored)) file = run / meta.tokenizer_file;
   require(fs::exists(file, ignored), ExitCode::checkpoint, "the model of '", step_folder.string(),
           "' was trained with the tokenizer '", meta.tokenizer_file, "', which lies neither there nor in '",
           run.string(), "'; copy it there from the training data");
   require(digest_hex(MappedFile(file, ExitCode::checkpoint).bytes()) == meta.tokenizer_digest, ExitCode::checkpoint,
           "'", file.string(), "' is not the tokenizer that the model of '", step_folder.string(),
           "' was trained with; copy that one from the training data");
-  return data::encoder_of(meta, folder);
+  return file;
 }
-
-}  // namespace
 
 LanguageInference open_language_model(const fs::path& run_or_step, const std::vector<std::string>& overrides,
                                       const std::string& weights) {
@@ -54,7 +53,7 @@ LanguageInference open_language_model(const fs::path& run_or_step, const std::ve
   out.checkpoint = found.dir;
   out.step = found.meta.step;
   out.meta = meta_from_signature(found.meta.info, found.dir.string());
-  out.text = open_text(out.meta, found.dir);
+  out.text = data::encoder_of(out.meta, tokenizer_of_checkpoint(out.meta, found.dir).parent_path());
   out.runtime = start_runtime_and_ops(out.config);
 
   const checkpoint::ModelWeights stored = checkpoint::load_weights(found.dir);

@@ -207,6 +207,7 @@ int bench_step(const BenchStepOptions& options, const config::LoadedConfig& load
   const double flops_per_s = task.flops_per_step() / (step_ms.median * 1e-3);
   const double peak_flops = runtime.peak_flops * comm.ranks();
   Json json = head_json(config, runtime, comm.ranks());
+  json["parameters"] = task.parameters().count();
   json["ranks"] = comm.ranks();
   if (!comm.alone()) {
     json["gradient_buckets"] = trainer.reducer().buckets();

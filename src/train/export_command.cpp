@@ -6,16 +6,71 @@
 #include "hrm/checkpoint/checkpoint.h"
 #include "hrm/checkpoint/export.h"
 #include "hrm/config/load.h"
+#include "hrm/data/tokenizer.h"
+#include "hrm/models/make_language_model.h"
+#include "hrm/tasks/language.h"
+#include "hrm/tasks/language_inference.h"
 #include "hrm/train/commands.h"
 
 namespace hrm::train {
+namespace {
+
+using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
+
+void export_puzzle(const ExportOptions& options, const config::Config& config, const NamedTensors& weights) {
+  require(options.to != "hf", ExitCode::usage,
+          "transformers has no architecture for puzzle models; use --to safetensors, pt or torchscript");
+  if (options.to == "safetensors") {
+    checkpoint::export_safetensors(weights, options.out);
+  } else if (options.to == "pt") {
+    checkpoint::export_pt(weights, options.out);
+  } else {
+    checkpoint::export_torchscript(config.model, weights, options.out);
+  }
+}
+
+checkpoint::HfTokens hf_tokens(const data::LanguageMeta& meta, const std::filesystem::path& tokenizer_file) {
+  checkpoint::HfTokens tokens{.bos = meta.bos_id, .eos = meta.eos_id, .pad = meta.pad_id, .tokenizer = tokenizer_file};
+  if (tokenizer_file.empty()) return tokens;
+  const auto tokenizer = data::Tokenizer::load(tokenizer_file, ExitCode::checkpoint);
+  const auto special = [&](int64_t id) {
+    return id >= 0 && id < tokenizer.vocab_size() && tokenizer.is_special(static_cast<int32_t>(id));
+  };
+  // Our rows may be padded with any token, EOS among them; transformers takes the token of padding out of training.
+  if (!special(tokens.pad) || tokens.pad == tokens.eos) tokens.pad = -1;
+  const auto text = [&](int64_t id) {
+    return special(id) ? tokenizer.token_of(static_cast<int32_t>(id)) : std::string();
+  };
+  tokens.bos_text = text(tokens.bos);
+  tokens.eos_text = text(tokens.eos);
+  tokens.pad_text = text(tokens.pad);
+  return tokens;
+}
+
+void export_language(const ExportOptions& options, const config::Config& config,
+                     const checkpoint::FoundCheckpoint& found, const NamedTensors& weights) {
+  const data::LanguageMeta meta = tasks::meta_from_signature(found.meta.info, found.dir.string());
+  // As the model's own parameters are called: checkpoints leave out the name of the outermost module "model".
+  const bool plain = config.lm.arch == "decoder";
+  NamedTensors named;
+  for (const auto& [name, tensor] : weights) named.emplace_back(plain ? "model." + name : name, tensor);
+  if (options.to == "safetensors") return checkpoint::export_safetensors(named, options.out, /*prefix=*/"");
+  if (options.to == "pt") return checkpoint::export_pt(named, options.out, /*prefix=*/"");
+  if (options.to == "torchscript") return checkpoint::export_archive(named, options.out);
+  models::DecoderOptions decoder;  // stays empty for a model that export_hf refuses
+  if (plain) decoder = models::plain_decoder_options(config, models::language_sizes(config.data, meta.vocab_size));
+  checkpoint::export_hf(decoder, named, hf_tokens(meta, tasks::tokenizer_of_checkpoint(meta, found.dir)), options.out);
+}
+
+}  // namespace
 
 int run_export(const ExportOptions& options) {
-  const bool known = options.to == "torchscript" || options.to == "safetensors" || options.to == "pt";
-  require(known, ExitCode::usage, "'", options.to, "' is no export format; use torchscript, safetensors or pt");
+  const bool known =
+      options.to == "torchscript" || options.to == "safetensors" || options.to == "pt" || options.to == "hf";
+  require(known, ExitCode::usage, "'", options.to, "' is no export format; use torchscript, safetensors, pt or hf");
   require(options.weights == "auto" || options.weights == "raw" || options.weights == "ema", ExitCode::usage, "'",
           options.weights, "' is no set of weights; use auto, raw or ema");
-  require(!options.out.empty(), ExitCode::usage, "--out needs the file to write");
+  require(!options.out.empty(), ExitCode::usage, "--out needs the file or folder to write");
 
   const checkpoint::FoundCheckpoint found = checkpoint::open_checkpoint(options.checkpoint);
   const checkpoint::ModelWeights weights = checkpoint::load_weights(found.dir);
@@ -23,15 +78,12 @@ int run_export(const ExportOptions& options) {
           " holds no averaged weights; use --weights raw");
   const bool averaged = options.weights != "raw" && !weights.ema.empty();
   const auto& chosen = averaged ? weights.ema : weights.raw;
-
-  if (options.to == "safetensors") {
-    checkpoint::export_safetensors(chosen, options.out);
-  } else if (options.to == "pt") {
-    checkpoint::export_pt(chosen, options.out);
+  const config::Config config =
+      config::config_from_json_text(found.meta.config_json, (found.dir / "config.json").string()).config;
+  if (config.task == "language") {
+    export_language(options, config, found, chosen);
   } else {
-    const config::LoadedConfig loaded =
-        config::config_from_json_text(found.meta.config_json, (found.dir / "config.json").string());
-    checkpoint::export_torchscript(loaded.config.model, chosen, options.out);
+    export_puzzle(options, config, chosen);
   }
   log::info("wrote the ", averaged ? "averaged" : "raw", " weights of step ", found.meta.step, " (", chosen.size(),
             " tensors) to ", options.out);

@@ -14,6 +14,7 @@ import unittest
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(ROOT / "scripts/bench"))
+import compare_lm  # noqa: E402
 import compare_official  # noqa: E402
 import compare_ranks  # noqa: E402
 import comparison  # noqa: E402
@@ -133,6 +134,63 @@ class RankTables(unittest.TestCase):
         self.assertEqual(left, self.ONE + self.WEAK[1:] + self.STRONG)
 
 
+LM = {  # what `hrm_train config --json` says of a language model, as far as the comparison reads it
+    "lm": dict(arch="hrm", style="modern", hidden_size=512, num_heads=8, kv_heads=0, head_dim=0, inner=0, layers=6,
+               positions=0, window=0, rope_theta=10000, rms_norm_eps=1e-6, qk_norm=False, tied=True, recompute=False,
+               encoder="transformer", enc_layers=2, h_layers=2, l_layers=2, h_len=8, l_len=64, h_cycles=4, l_steps=8,
+               gradient_cycles=1, bridge="prefix", prefix_len=8, gate_scale=1, gate_bias=0, freeze=""),
+    "moe": dict(experts=8, top_k=2, inner=0, place="auto", every=2, score="softmax", normalize=False, load_weight=0.01,
+                z_weight=0, capacity_factor=0, bias_rate=0, jitter=0, shared_experts=0),
+    "objective": dict(deep_supervision=0, halting=0.5, halting_target=1),
+    "data": dict(encoder_len=512, decoder_len=2048, document_masks=False),
+}
+
+
+class LanguageModels(unittest.TestCase):
+    def changed(self, section, **values):
+        return LM | {section: LM[section] | values}
+
+    def test_the_peer_is_the_configured_model(self):
+        sizes = compare_lm.peer_sizes(LM, 99)
+        self.assertEqual((sizes["kind"], sizes["vocabulary"], sizes["width"], sizes["layers"]), ("hrm", 99, 512, 6))
+        self.assertEqual((sizes["positions"], sizes["max_prompt"]), (2048 + 8, 1024))
+        self.assertEqual((sizes["moe_every"], sizes["enc_moe_every"], sizes["halting"]), (2, 2, True))
+        sizes = compare_lm.peer_sizes(self.changed("moe", place="decoder"), 99)
+        self.assertEqual((sizes["moe_every"], sizes["enc_moe_every"]), (2, 0))
+        plain = self.changed("lm", arch="decoder") | {"data": dict(LM["data"], encoder_len=0)}
+        sizes = compare_lm.peer_sizes(plain, 99)
+        self.assertEqual((sizes["moe_every"], sizes["enc_moe_every"], "h_cycles" in sizes), (2, 0, False))
+        self.assertNotIn("experts", compare_lm.peer_sizes(self.changed("moe", experts=0), 99))
+
+    def test_what_the_peer_has_not(self):
+        for section, values, word in (("lm", dict(window=4), "window"), ("lm", dict(encoder="mamba2"), "mamba2"),
+                                      ("moe", dict(jitter=0.1), "moe.jitter"),
+                                      ("moe", dict(score="sigmoid"), "sigmoid"),
+                                      ("lm", dict(arch="decoder"), "prompts")):
+            with self.assertRaisesRegex(compare_lm.command.Failure, word):
+                compare_lm.peer_sizes(self.changed(section, **values), 99)
+
+    def test_variants(self):
+        options = compare_lm.peer_options("graph+copies", "hrm")
+        self.assertEqual(dict(zip(options[::2], options[1::2])),
+                         {"--mode": "graph", "--precision": "copies", "--cross-entropy": "plain", "--sdpa": "auto",
+                          "--regions": "parts"})
+        self.assertIn("whole", compare_lm.peer_options("eager", "decoder"))
+        with self.assertRaisesRegex(compare_lm.command.Failure, "nothing is called 'best'"):
+            compare_lm.peer_options("graph+best", "decoder")
+
+    def test_the_fastest_variant_counts_by_its_median(self):
+        def turn(side, variant, ms):
+            return dict(work="decoder", side=side, variant=variant, ms_per_step=ms, peak_bytes=2**30)
+        turns = [turn("ours", "hrm_train", ms) for ms in (20, 21, 20.5)]
+        turns += [turn("pytorch", "default", ms) for ms in (41, 40, 90)]
+        turns += [turn("pytorch", "graph", ms) for ms in (39, 45, 44)]
+        turns += [dict(work="decoder", side="pytorch", variant="eager", error="no memory")]
+        text = compare_lm.table(turns)
+        self.assertIn("| default | 41.0 (40.0-90.0) | 20.5 (20.0-21.0) | **2.00** | 1.0, 1.0 |", text)
+        self.assertIn("decoder, graph: 44.0 (39.0-45.0) ms, 1.0 GiB", text)
+
+
 class Groups(unittest.TestCase):
     """Processes that live and end together."""
 
@@ -242,6 +300,13 @@ class WrongInput(unittest.TestCase):
         for text, part in (("", "not what this script"), ('[{"work": 1}]', "not what"), ("[]", "no results")):
             file.write_text(text)
             self.refused(script, 4, part, "--report", "--out", file)
+
+    def test_compare_lm(self):
+        script = "compare_lm.py"
+        self.refused(script, 2, "no work 'lm'", "--work", "lm")
+        self.refused(script, 2, "nothing is called 'best'", "--peers", "default,best")
+        self.refused(script, 3, "'/no/hrm_train' is no program", "--binary", "/no/hrm_train")
+        self.refused(script, 3, "cannot write", "--out", self.dir / "no/x.json")
 
     def test_compare_ranks(self):
         script, hrm = "compare_ranks.py", ("--hrm", self.dir / "HRM")

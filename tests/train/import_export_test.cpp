@@ -77,7 +77,9 @@ TEST(ImportExport, RefusesInOneSentence) {
   exported.checkpoint = options.out;
   exported.out = (dir / "x").string();
   exported.to = "onnx";
-  expect_error(ExitCode::usage, {"'onnx'", "torchscript, safetensors or pt"}, [&] { run_export(exported); });
+  expect_error(ExitCode::usage, {"'onnx'", "torchscript, safetensors, pt or hf"}, [&] { run_export(exported); });
+  exported.to = "hf";
+  expect_error(ExitCode::usage, {"puzzle models", "--to safetensors"}, [&] { run_export(exported); });
   exported.to = "pt";
   exported.weights = "ema";
   expect_error(ExitCode::checkpoint, {"no averaged weights"}, [&] { run_export(exported); });

@@ -1,6 +1,6 @@
 #pragma once
-// Writes the weights of a checkpoint for other programs. Each writes one file, whole or not at all; Error(environment)
-// when it cannot.
+// Writes the weights of a checkpoint for other programs. Each writes one file or folder, whole or not at all;
+// Error(environment) when it cannot.
 
 #include <ATen/core/Tensor.h>
 
@@ -10,19 +10,27 @@
 #include <vector>
 
 #include "hrm/config/config.h"
+#include "hrm/models/decoder.h"
 
 namespace hrm::checkpoint {
 
-// `weights` below: official names without prefix, as in ModelWeights.
+// `weights` below: names as in ModelWeights; of puzzle models the official ones without prefix. Language models have
+// no prefix in front of theirs.
+inline constexpr const char* kOfficialPrefix = "model.inner.";
+inline constexpr const char* kOfficialPtPrefix = "_orig_mod.model.inner.";  // as the official trainer saves them
 
-// A safetensors file; names are the official ones with the prefix "model.inner.".
+// A safetensors file.
 void export_safetensors(const std::vector<std::pair<std::string, at::Tensor>>& weights,
-                        const std::filesystem::path& file);
+                        const std::filesystem::path& file, const std::string& prefix = kOfficialPrefix);
 
-// A state dict that Python's torch.load opens with its default settings; names have the official trainer's prefix
-// "_orig_mod.model.inner.", so that the official code loads it. H_init and L_init become bfloat16, as that code
-// computing in bfloat16 has them, where it loses nothing.
-void export_pt(const std::vector<std::pair<std::string, at::Tensor>>& weights, const std::filesystem::path& file);
+// A state dict that Python's torch.load opens with its default settings, and with the default prefix the official code
+// loads. H_init and L_init become bfloat16, as that code computing in bfloat16 has them, where it loses nothing.
+void export_pt(const std::vector<std::pair<std::string, at::Tensor>>& weights, const std::filesystem::path& file,
+               const std::string& prefix = kOfficialPtPrefix);
+
+// The weights alone as a TorchScript archive: torch.jit.load opens it, modules inside modules as the dots in the names
+// say, and state_dict() has them; there is no forward().
+void export_archive(const std::vector<std::pair<std::string, at::Tensor>>& weights, const std::filesystem::path& file);
 
 // A TorchScript module that Python's torch.jit.load opens and runs in float32:
 //   forward(inputs: (B, S) int, puzzle_identifiers: (B) int, segments: int)
@@ -32,5 +40,20 @@ void export_pt(const std::vector<std::pair<std::string, at::Tensor>>& weights, c
 void export_torchscript(const config::ModelConfig& config,
                         const std::vector<std::pair<std::string, at::Tensor>>& weights,
                         const std::filesystem::path& file);
+
+// What the transformers library is to know about a model's tokens.
+struct HfTokens {
+  int64_t bos = -1, eos = -1, pad = -1;                     // ids; -1 = there is none
+  std::string bos_text = {}, eos_text = {}, pad_text = {};  // as they stand in the tokenizer's file; empty = not known
+  std::filesystem::path tokenizer = {};                     // a tokenizer.json, which is copied; empty: none
+};
+
+// A folder that transformers opens (AutoModelForCausalLM, and AutoTokenizer where there is a tokenizer): config.json,
+// generation_config.json, model.safetensors, tokenizer.json, tokenizer_config.json. For the plain decoder with SwiGLU,
+// `weights` by our names: Llama, or Mistral with a window, or Qwen3 with norms of q and k. Throws Error(usage) for
+// another model, Error(checkpoint) for weights that are not those of `options`, Error(environment) where `folder` is
+// there already and not empty.
+void export_hf(const models::DecoderOptions& options, const std::vector<std::pair<std::string, at::Tensor>>& weights,
+               const HfTokens& tokens, const std::filesystem::path& folder);
 
 }  // namespace hrm::checkpoint

@@ -27,6 +27,9 @@ LanguageSizes language_sizes(const config::DataConfig& data, int64_t vocabulary)
 std::shared_ptr<LanguageModel> make_language_model(const config::Config& config, const LanguageSizes& sizes,
                                                    uint64_t seed, at::Device device, at::ScalarType compute_dtype);
 
+// The options of the plain decoder (lm.arch=decoder), resolved; without the mixtures of experts of its layers.
+DecoderOptions plain_decoder_options(const config::Config& config, const LanguageSizes& sizes);
+
 // Whether the prompt is an input of its own (arch hrm), or stands in front of the answer in one row (decoder).
 bool reads_prompts(const config::LmConfig& config);
 // Tokens that one row of the decoder may hold, prompt included where it stands in front, prefix vectors not.

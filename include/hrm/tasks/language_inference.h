@@ -31,4 +31,8 @@ struct LanguageInference {
 LanguageInference open_language_model(const std::filesystem::path& run_or_step,
                                       const std::vector<std::string>& overrides, const std::string& weights);
 
+// The tokenizer's file of a checkpoint's model: beside its weights or in the run folder; empty for bytes, and where its
+// data did not say what made their ids. Error(checkpoint) where it is missing or another one.
+std::filesystem::path tokenizer_of_checkpoint(const data::LanguageMeta& meta, const std::filesystem::path& step_folder);
+
 }  // namespace hrm::tasks

@@ -71,9 +71,9 @@ struct ImportOptions {
 int run_import(const ImportOptions& options);
 
 struct ExportOptions {
-  std::string to;                // torchscript, safetensors, pt
+  std::string to;                // torchscript, safetensors, pt, hf
   std::string checkpoint;        // as in EvalOptions
-  std::string out;               // file to write
+  std::string out;               // file to write; hf: folder
   std::string weights = "auto";  // auto, raw, ema
 };
 int run_export(const ExportOptions& options);

@@ -1,0 +1,32 @@
+#pragma once
+// Our plain decoder as a model of the transformers library. No files here: export.h writes them.
+
+#include <ATen/core/Tensor.h>
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "hrm/checkpoint/export.h"
+#include "hrm/models/decoder.h"
+
+namespace hrm::checkpoint {
+
+struct HfModel {
+  nlohmann::ordered_json config;      // config.json
+  nlohmann::ordered_json generation;  // generation_config.json
+  std::vector<std::pair<std::string, at::Tensor>> weights;
+};
+
+// Llama for full attention, Mistral for a window, Qwen3 for norms of q and k, with or without a window. Of weights that
+// we keep as one, rows are theirs: qkv_proj is q_proj, k_proj and v_proj, gate_up_proj is gate_proj and up_proj. The
+// tensors are views. Throws Error(usage) for a model that is none of these, naming the other formats, and
+// Error(checkpoint) for weights that are not those of `options`.
+HfModel hf_model(const models::DecoderOptions& options, const std::vector<std::pair<std::string, at::Tensor>>& weights,
+                 const HfTokens& tokens);
+
+// tokenizer_config.json, which tells transformers how to open tokenizer.json.
+nlohmann::ordered_json hf_tokenizer_config(const models::DecoderOptions& options, const HfTokens& tokens);
+
+}  // namespace hrm::checkpoint

@@ -1,0 +1,137 @@
+// Our decoder as a folder for transformers: architecture, numbers, names and rows; what has no architecture is refused.
+#include "checkpoint/hf_export.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <map>
+
+#include "hf_cases.h"
+#include "hrm/formats/safetensors.h"
+#include "hrm/formats/torch_pickle.h"
+#include "hrm/nn/moe.h"
+#include "hrm/state/tensor_bytes.h"
+#include "support/expect_error.h"
+#include "support/temp_dir.h"
+
+namespace hrm::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+using test::expect_error;
+using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
+
+TEST(HfModel, ArchitectureAndNumbers) {
+  for (const HfCase& c : hf_cases()) {
+    const HfModel got = hf_model(c.options, decoder_weights(*hf_decoder(c.options)), {.eos = 7, .pad = 0});
+    EXPECT_EQ(got.config.at("architectures"), nlohmann::ordered_json({c.architecture})) << c.name;
+    EXPECT_EQ(got.config.at("num_key_value_heads"), 2);
+    EXPECT_EQ(got.config.at("head_dim"), 8);
+    EXPECT_EQ(got.config.at("intermediate_size"), 40);
+    EXPECT_EQ(got.config.at("rope_theta"), 5000);
+    EXPECT_EQ(got.config.at("rms_norm_eps"), 1e-5);
+    EXPECT_EQ(got.config.at("tie_word_embeddings"), c.options.tied);
+    EXPECT_EQ(got.config.value("sliding_window", 0), c.options.window) << c.name;
+    EXPECT_EQ(got.config.value("use_sliding_window", false), c.options.window > 0 && c.options.qk_norm) << c.name;
+    EXPECT_EQ(got.config.at("eos_token_id"), 7);
+    EXPECT_TRUE(got.config.at("bos_token_id").is_null()) << "no default of theirs";
+    EXPECT_EQ(got.generation.dump(), R"({"eos_token_id":7,"pad_token_id":0})");
+  }
+}
+
+TEST(HfModel, RowsOfJoinedWeights) {
+  const HfCase c = hf_cases()[1];
+  const auto model = hf_decoder(c.options);
+  const NamedTensors weights = decoder_weights(*model);
+  const NamedTensors got = hf_model(c.options, weights, {}).weights;
+  const std::map<std::string, at::Tensor> ours(weights.begin(), weights.end()), theirs(got.begin(), got.end());
+  EXPECT_EQ(got.size(), theirs.size()) << "each name once";
+  EXPECT_EQ(theirs.size(), weights.size() + 2 * 3) << "in each layer three more";
+  const std::string at = "model.layers.1.";
+  const at::Tensor qkv = ours.at(at + "self_attn.qkv_proj.weight"), gate_up = ours.at(at + "mlp.gate_up_proj.weight");
+  EXPECT_TRUE(at::equal(theirs.at(at + "self_attn.q_proj.weight"), qkv.narrow(0, 0, 32)));
+  EXPECT_TRUE(at::equal(theirs.at(at + "self_attn.k_proj.weight"), qkv.narrow(0, 32, 16)));
+  EXPECT_TRUE(at::equal(theirs.at(at + "self_attn.v_proj.weight"), qkv.narrow(0, 48, 16)));
+  EXPECT_TRUE(at::equal(theirs.at(at + "mlp.gate_proj.weight"), gate_up.narrow(0, 0, 40)));
+  EXPECT_TRUE(at::equal(theirs.at(at + "mlp.up_proj.weight"), gate_up.narrow(0, 40, 40)));
+  EXPECT_TRUE(at::equal(theirs.at("lm_head.weight"), ours.at("model.lm_head.weight")));
+  EXPECT_TRUE(at::equal(theirs.at(at + "mlp.down_proj.weight"), ours.at(at + "mlp.down_proj.weight")));
+}
+
+TEST(HfModel, WhatHasNoArchitectureIsRefused) {
+  models::DecoderOptions o = hf_cases()[0].options;
+  o.feed_forward = [](int64_t) {
+    return std::make_shared<nn::MoeFeedForward>(24, nn::MoeOptions{.experts = 2, .inner = 8}, at::kCPU);
+  };
+  expect_error(ExitCode::usage, {"mixture of experts", "--to safetensors or --to torchscript"},
+               [&] { hf_model(o, decoder_weights(*hf_decoder(o)), {}); });
+  expect_error(ExitCode::usage, {"HRM language model", "enc.norm.weight", "--to safetensors or --to torchscript"}, [&] {
+    hf_model(hf_cases()[0].options, {{"enc.norm.weight", at::ones({2})}}, {});
+  });
+}
+
+TEST(HfModel, WeightsOfAnotherModel) {
+  models::DecoderOptions o = hf_cases()[0].options;
+  const NamedTensors weights = decoder_weights(*hf_decoder(o));
+  o.layers = 3;
+  expect_error(ExitCode::checkpoint, {"lacks 'model.layers.2."}, [&] { hf_model(o, weights, {}); });
+  o.layers = 1;
+  expect_error(ExitCode::checkpoint, {"holds 'model.layers.1."}, [&] { hf_model(o, weights, {}); });
+  o.layers = 2;
+  o.inner = 48;
+  expect_error(ExitCode::checkpoint, {"mlp.gate_up_proj.weight' has shape [80, 24]", "[96, 24]"},
+               [&] { hf_model(o, weights, {}); });
+}
+
+TEST(HfFolder, AllOfItOrNothing) {
+  const HfCase c = hf_cases()[0];
+  const NamedTensors weights = decoder_weights(*hf_decoder(c.options));
+  const test::TempDir dir;
+  const fs::path tokenizer = fs::path(HRM_SOURCE_DIR) / "tests/fixtures/tokenizer/tokenizer.json";
+  export_hf(c.options, weights, {.eos = 1500, .eos_text = "<|endoftext|>", .tokenizer = tokenizer}, dir / "a/b");
+  EXPECT_EQ(std::distance(fs::directory_iterator(dir / "a"), {}), 1) << "no temporary folder";
+  for (const char* name : {"config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"}) {
+    EXPECT_TRUE(fs::exists(dir / "a/b" / name)) << name;
+  }
+  EXPECT_EQ(fs::file_size(dir / "a/b/tokenizer.json"), fs::file_size(tokenizer));
+  const SafetensorsFile file(dir / "a/b/model.safetensors");
+  const ArrayView& norm = file.at("model.norm.weight");
+  EXPECT_TRUE(at::equal(tensor_from_bytes(norm.dtype, norm.shape, norm.bytes), weights.back().second));
+  std::ifstream config(dir / "a/b/tokenizer_config.json");
+  EXPECT_EQ(nlohmann::json::parse(config).at("eos_token"), "<|endoftext|>");
+
+  expect_error(ExitCode::environment, {"a/b", "exists already"},
+               [&] { export_hf(c.options, weights, {}, dir / "a/b"); });
+  expect_error(ExitCode::data, {"none.json"},
+               [&] { export_hf(c.options, weights, {.tokenizer = dir / "none.json"}, dir / "c"); });
+  EXPECT_EQ(std::distance(fs::directory_iterator(dir.path()), {}), 1) << "what failed leaves nothing";
+  fs::create_directory(dir / "empty");
+  export_hf(c.options, weights, {}, dir / "empty/");
+  EXPECT_EQ(std::distance(fs::directory_iterator(dir / "empty"), {}), 3) << "no tokenizer, no file about it";
+}
+
+TEST(LanguageFiles, OurNamesInEveryFormat) {
+  const HfCase c = hf_cases()[0];
+  const NamedTensors weights = decoder_weights(*hf_decoder(c.options));
+  const test::TempDir dir;
+  export_safetensors(weights, dir / "a.safetensors", /*prefix=*/"");
+  export_pt(weights, dir / "a.pt", /*prefix=*/"");
+  export_archive(weights, dir / "a.ts");
+  const SafetensorsFile safetensors(dir / "a.safetensors");
+  const TorchArchive pt(dir / "a.pt"), archive(dir / "a.ts");
+  for (const auto& [name, tensor] : weights) {
+    const ArrayView& in_safetensors = safetensors.at(name);
+    EXPECT_TRUE(at::equal(tensor_from_bytes(in_safetensors.dtype, in_safetensors.shape, in_safetensors.bytes), tensor));
+    for (const TorchArchive* file : {&pt, &archive}) {
+      const NamedTensor& entry = file->at(name);
+      EXPECT_TRUE(at::equal(tensor_from_bytes(entry.dtype, entry.shape, entry.bytes), tensor)) << name;
+    }
+  }
+  EXPECT_EQ(safetensors.names().size(), weights.size());
+  EXPECT_EQ(pt.tensors().size(), weights.size());
+  EXPECT_EQ(archive.tensors().size(), weights.size());
+}
+
+}  // namespace
+}  // namespace hrm::checkpoint
