@@ -205,7 +205,7 @@ def table(turns):
         if not ours or not sides:
             continue
         best = min(sides, key=lambda v: sides[v]["median"])
-        lines.append(f"| {WORKS[name]['title']} | {best} | {spread(sides[best])} | {spread(ours)} | "
+        lines.append(f"| {mine[0]['title']} | {best} | {spread(sides[best])} | {spread(ours)} | "
                      f"**{sides[best]['median'] / ours['median']:.2f}** | "
                      f"{gib(sides[best]['peak'])}, {gib(ours['peak'])} |")
         others += [f"{name}, {v}: {spread(s)} ms, {gib(s['peak'])} GiB" for v, s in sides.items()]
@@ -242,9 +242,12 @@ def main():
     for name in names:
         if args.vocabulary:
             WORKS[name]["vocabulary"] = args.vocabulary
+        # What was measured at another size must not pass for the work that its title names.
+        other = args.ours_set + ([f"vocabulary {args.vocabulary}"] if args.vocabulary else [])
+        title = WORKS[name]["title"] + (f" - here {', '.join(other)}" if other else "")
 
-        def add(**record):
-            turns.append(dict(work=name, **about, **record))
+        def add(title=title, name=name, **record):
+            turns.append(dict(work=name, title=title, **about, **record))
             say(f"{name:8} {record['side']:8} {record['variant']:28} {record.get('error') or record['ms_per_step']}")
             if args.out:
                 args.out.write_text(json.dumps(turns, indent=1) + "\n", encoding="utf-8")

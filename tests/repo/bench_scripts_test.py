@@ -181,13 +181,13 @@ class LanguageModels(unittest.TestCase):
 
     def test_the_fastest_variant_counts_by_its_median(self):
         def turn(side, variant, ms):
-            return dict(work="decoder", side=side, variant=variant, ms_per_step=ms, peak_bytes=2**30)
+            return dict(work="decoder", title="small", side=side, variant=variant, ms_per_step=ms, peak_bytes=2**30)
         turns = [turn("ours", "hrm_train", ms) for ms in (20, 21, 20.5)]
         turns += [turn("pytorch", "default", ms) for ms in (41, 40, 90)]
         turns += [turn("pytorch", "graph", ms) for ms in (39, 45, 44)]
-        turns += [dict(work="decoder", side="pytorch", variant="eager", error="no memory")]
+        turns += [dict(work="decoder", title="small", side="pytorch", variant="eager", error="no memory")]
         text = compare_lm.table(turns)
-        self.assertIn("| default | 41.0 (40.0-90.0) | 20.5 (20.0-21.0) | **2.00** | 1.0, 1.0 |", text)
+        self.assertIn("| small | default | 41.0 (40.0-90.0) | 20.5 (20.0-21.0) | **2.00** | 1.0, 1.0 |", text)
         self.assertIn("decoder, graph: 44.0 (39.0-45.0) ms, 1.0 GiB", text)
 
 
