@@ -29,6 +29,7 @@ struct Trained {
       : dir(testing::fresh_folder(name)) {
     testing::SmallLanguage run(dir, overrides);
     run.trainer.run();
+    run.task.write_files(dir / "small");  // as the command train does
     for (const auto& item : run.task.model().named_parameters()) weights[item.key()] = item.value().detach().clone();
   }
   train::ExportOptions to(const std::string& format) const {
