@@ -199,7 +199,8 @@ TEST(Peer, Decoder) {
 TEST(Peer, Hrm) {
   if (test::python_with_torch().empty()) GTEST_SKIP() << "no Python that can import torch";
   expect_same("one-step gradient", hrm_case(/*halting=*/false, /*deep_supervision=*/0));
-  expect_same("halting, deep supervision, experts in the encoder", hrm_case(/*halting=*/true, /*deep_supervision=*/0.4));
+  expect_same("halting, deep supervision, experts in the encoder",
+              hrm_case(/*halting=*/true, /*deep_supervision=*/0.4));
 }
 
 TEST(Peer, AnotherModelIsRefused) {
