@@ -16,8 +16,8 @@ namespace hrm::ops {
 // logits (N, V) float32, bfloat16 or float16 (float64 for tests), the V of a row side by side, rows at any distance.
 // labels (N) int32 or int64, each kIgnoredToken or in 0..V-1 (unchecked on a GPU). weights (N) and loss: float32
 // (float64 with float64 logits). All arithmetic is float32. Without a derivative (asking for one is an error).
-// Deterministic; on the current stream; can be captured. On a GPU rows that fit into shared memory (on an H200 116,000 16-bit logits)
-// are read once. Throws c10::Error that names the shapes.
+// Deterministic; on the current stream; can be captured. On a GPU rows that fit into shared memory (on an H200 116,000
+// 16-bit logits) are read once. Throws c10::Error that names the shapes.
 at::Tensor softmax_loss_(const at::Tensor& logits, const at::Tensor& labels, const std::optional<at::Tensor>& weights);
 
 }  // namespace hrm::ops
