@@ -47,6 +47,7 @@ constexpr std::pair<const char*, const char*> kKernelGroups[] = {
     {"hrm::embed", "embedding"},
     {"Augment", "augmentation"},
     {"augment", "augmentation"},
+    {"FewRows", "matrix products"},
     {"LinearTile", "matrix products"},
     {"hrm::linear", "matrix products"},
     {"Fp8", "quantisation"},

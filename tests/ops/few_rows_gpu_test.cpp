@@ -1,6 +1,7 @@
-// Products of a few rows, as decoding has them: by linear and linear_swiglu.
+// Products of a few rows, as decoding has them: by linear, linear_add and linear_swiglu.
 
 #include "hrm/ops/linear.h"
+#include "hrm/ops/linear_add.h"
 #include "hrm/ops/linear_swiglu.h"
 #include "ops/gpu_testing.h"
 
@@ -27,6 +28,9 @@ TEST(FewRowsGpu, AgainstFloat64) {
         const at::Tensor both = normal({2 * width, inner}, 3, dtype, at::kCUDA) / std::sqrt(static_cast<double>(inner));
         const auto exact = [](const at::Tensor& t) { return t.to(at::kDouble); };
         expect_as_good(linear(x, weight, weight), at::linear(x, weight), at::linear(exact(x), exact(weight)), what, 1);
+        const at::Tensor residual = normal({rows, width}, 4, dtype, at::kCUDA);
+        expect_as_good(linear_add(x, weight, weight, residual), at::linear(x, weight) + residual,
+                       at::linear(exact(x), exact(weight)) + exact(residual), what + ", added", 1);
         expect_as_good(linear_swiglu(x, both), plain_swiglu(x, both), plain_swiglu(exact(x), exact(both)),
                        what + ", swiglu", 1);
       }
