@@ -6,7 +6,8 @@
     scripts/bench/lm_quality.py --which moe,moe_bias,moe_z --seeds 1 --steps 2000      # how the experts are loaded
 
 The last evaluation of each run counts, over the whole validation split; beside it the best of all. A prompt of the plain
-decoder stands in the same row, so that all see the same tokens in front of what they are asked for. Needs no Python
+decoder stands in the same row and is not learned from, so that all see the same tokens in front of what they are asked
+for. Needs no Python
 package. Runs go into --work and are kept; one that is there already is not trained again.
 """
 import concurrent.futures
@@ -22,7 +23,7 @@ import command  # noqa: E402
 
 # name: recipe, what is set beside it
 RUNS = {
-    "decoder": ("code_decoder", []),
+    "decoder": ("code_decoder", ["data.encoder_len=256"]),
     "hrm": ("code_hrm", []),
     "moe": ("code_moe", []),
     "mamba": ("code_mamba", []),

@@ -74,6 +74,10 @@ at::Tensor TransformerBlock::forward(const at::Tensor& x, const AttentionPass& p
   return compute_again_later(input, pass, memory);
 }
 
+LayerCache TransformerBlock::project_memory(const at::Tensor& memory) const {
+  return cross_attn_->project(gradient_ready_ ? gradient_ready_->mark(memory, gradient_group_) : memory);
+}
+
 std::vector<AuxiliaryLoss> TransformerBlock::take_auxiliary_losses() {
   return std::exchange(losses_, {});
 }

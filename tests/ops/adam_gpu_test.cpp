@@ -52,8 +52,8 @@ TEST(AdamGpu, ReferenceBackendAgrees) {
     }
     for (size_t i = 0; i < start.params.size(); ++i) {
       if (start.params[i].numel() == 0) continue;
-      // sgd and muon_direction follow gradients of 1e8, and so does what rounding leaves of them.
-      const bool follows = rule == AdamRule::sgd || rule == AdamRule::muon_direction;
+      // sgd and muon's rules follow gradients of 1e8, and so does what rounding leaves of them.
+      const bool follows = rule == AdamRule::sgd || rule == AdamRule::muon_direction || rule == AdamRule::muon_apply;
       const double size = follows ? std::max(1.0, plain.params[i].abs().max().item<double>()) : 1;
       EXPECT_LE(largest_difference(fused.params[i], plain.params[i]), 2e-6 * size) << i;
       EXPECT_LE(largest_difference(fused.averages[i], plain.averages[i]), 2e-6 * size) << i;

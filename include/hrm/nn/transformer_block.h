@@ -29,7 +29,9 @@ class TransformerBlock : public torch::nn::Module, public HasGradientGroup, publ
   // memory: what project_memory() gave, with options.cross; cache: see CausalAttention::forward.
   at::Tensor forward(const at::Tensor& x, const AttentionPass& pass, const LayerCache* memory = nullptr,
                      LayerCache* cache = nullptr);  // (B, T, D) -> (B, T, D)
-  LayerCache project_memory(const at::Tensor& memory) const { return cross_attn_->project(memory); }
+  // For all passes over one memory. A use of the block's parameters of its own, which the backward pass comes through
+  // after those of forward().
+  LayerCache project_memory(const at::Tensor& memory) const;
 
   std::vector<AuxiliaryLoss> take_auxiliary_losses() override;
   void set_gradient_group(std::shared_ptr<GradientReady> ready, int group) override {

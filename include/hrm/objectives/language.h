@@ -37,7 +37,7 @@ struct LanguageLoss {
 // (no shift is done here). tokens: 0-dim float32, what sums over tokens are divided by, undefined: the number of
 // labelled tokens, at least 1. With several micro-batches or ranks give the number of all, and as `share` this batch's
 // part of the rows, which the other terms are multiplied by: then the sum over micro-batches and ranks is the loss of
-// the whole.
+// the whole, but for the terms of halting and of the experts' loads, which are products of means of each batch.
 LanguageLoss language_loss(const models::LanguageModel& model, const models::LanguageOutput& output,
                            const at::Tensor& labels, const LanguageLossOptions& options, const at::Tensor& tokens = {},
                            double share = 1);
