@@ -136,12 +136,15 @@ std::string nearest_key(const std::string& key) {
   };
   if (std::string found = key_of(name); !found.empty()) return found;
   if (std::string found = nearest_name(key, keys()); !found.empty()) return found;
-  if (std::string found = key_of(nearest_name(name, names)); !found.empty()) return found;
-  // Official names with an addition, as `lr_warmup_steps` and `ema_rate`: the longest known name within.
+  // Official names with an addition, as `lr_warmup_steps` and `ema_rate`: the longest known name within; before what is
+  // spelt alike where it is long, after it where it may be there by chance.
   std::string best;
   for (const std::string& known : names) {
     if (known.size() >= 3 && known.size() > best.size() && name.find(known) != std::string::npos) best = known;
   }
+  constexpr size_t kNoChance = 8;
+  if (best.size() >= kNoChance) return key_of(best);
+  if (std::string found = key_of(nearest_name(name, names)); !found.empty()) return found;
   return key_of(best);
 }
 
