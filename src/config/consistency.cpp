@@ -200,45 +200,9 @@ void check_profiling(const Checker& check, const ProfilingConfig& p, const Train
 
 // Settings of another task: they would do nothing.
 void check_task(const Checker& check, const Config& c) {
-  static constexpr std::array kPuzzle = {"model.",
-                                         "data.kind",
-                                         "data.augmentation",
-                                         "data.augmentation_device",
-                                         "data.box_rows",
-                                         "data.box_cols",
-                                         "data.subsample",
-                                         "data.min_rating",
-                                         "data.reference_semantics",
-                                         "objective.loss",
-                                         "objective.loss_precision",
-                                         "optim.puzzle_emb_lr",
-                                         "optim.puzzle_emb_weight_decay",
-                                         "eval.segments",
-                                         "eval.early_halt",
-                                         "precision.recursions",
-                                         "precision.fp8_amax_history",
-                                         "precision.fp8_margin",
-                                         "precision.fp8_warmup_steps"};
-  static constexpr std::array kLanguage = {"lm.",
-                                           "moe.",
-                                           "data.encoder_len",
-                                           "data.decoder_len",
-                                           "data.document_masks",
-                                           "data.max_malformed",
-                                           "data.cache",
-                                           "objective.deep_supervision",
-                                           "objective.halting",
-                                           "objective.halting_target",
-                                           "objective.chunk"};
-  const bool language = c.task == "language";
-  const auto foreign = [&](const std::string& key) {
-    const auto is = [&](const std::string& name) { return name.ends_with('.') ? key.starts_with(name) : key == name; };
-    return language ? std::any_of(kPuzzle.begin(), kPuzzle.end(), is)
-                    : std::any_of(kLanguage.begin(), kLanguage.end(), is);
-  };
   for (const std::string& key : differing_keys(c, Config())) {
-    check.require(!foreign(key) || check.by_default(key), check.at(key), " belongs to task ",
-                  language ? "puzzle" : "language", ", but ", check.at("task"), "; leave it out");
+    check.require(!belongs_to_another_task(key, c.task) || check.by_default(key), check.at(key), " belongs to task ",
+                  c.task == "language" ? "puzzle" : "language", ", but ", check.at("task"), "; leave it out");
   }
 }
 
@@ -318,6 +282,42 @@ void check_run(const Checker& check, const RunConfig& r) {
 }
 
 }  // namespace
+
+bool belongs_to_another_task(const std::string& key, const std::string& task) {
+  static constexpr std::array kPuzzle = {"model.",
+                                         "data.kind",
+                                         "data.augmentation",
+                                         "data.augmentation_device",
+                                         "data.box_rows",
+                                         "data.box_cols",
+                                         "data.subsample",
+                                         "data.min_rating",
+                                         "data.reference_semantics",
+                                         "objective.loss",
+                                         "objective.loss_precision",
+                                         "optim.puzzle_emb_lr",
+                                         "optim.puzzle_emb_weight_decay",
+                                         "eval.segments",
+                                         "eval.early_halt",
+                                         "precision.recursions",
+                                         "precision.fp8_amax_history",
+                                         "precision.fp8_margin",
+                                         "precision.fp8_warmup_steps"};
+  static constexpr std::array kLanguage = {"lm.",
+                                           "moe.",
+                                           "data.encoder_len",
+                                           "data.decoder_len",
+                                           "data.document_masks",
+                                           "data.max_malformed",
+                                           "data.cache",
+                                           "objective.deep_supervision",
+                                           "objective.halting",
+                                           "objective.halting_target",
+                                           "objective.chunk"};
+  const auto is = [&](const std::string& name) { return name.ends_with('.') ? key.starts_with(name) : key == name; };
+  return task == "language" ? std::any_of(kPuzzle.begin(), kPuzzle.end(), is)
+                            : std::any_of(kLanguage.begin(), kLanguage.end(), is);
+}
 
 void check_consistency(const LoadedConfig& loaded) {
   const Config& c = loaded.config;

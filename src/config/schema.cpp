@@ -135,17 +135,19 @@ std::string nearest_key(const std::string& key) {
     return found == names.end() ? "" : keys()[found - names.begin()];
   };
   if (std::string found = key_of(name); !found.empty()) return found;
-  if (std::string found = nearest_name(key, keys()); !found.empty()) return found;
   // Official names with an addition, as `lr_warmup_steps` and `ema_rate`: the longest known name within; before what is
-  // spelt alike where it is long, after it where it may be there by chance.
-  std::string best;
+  // spelt alike where it is whole words, after it where it may be there by chance.
+  std::string words, within;
   for (const std::string& known : names) {
-    if (known.size() >= 3 && known.size() > best.size() && name.find(known) != std::string::npos) best = known;
+    if (known.size() < 3) continue;
+    if (known.size() > within.size() && name.find(known) != std::string::npos) within = known;
+    const bool whole = name.starts_with(known + "_") || name.ends_with("_" + known);
+    if (known.size() > words.size() && whole) words = known;
   }
-  constexpr size_t kNoChance = 8;
-  if (best.size() >= kNoChance) return key_of(best);
+  if (!words.empty()) return key_of(words);
+  if (std::string found = nearest_name(key, keys()); !found.empty()) return found;
   if (std::string found = key_of(nearest_name(name, names)); !found.empty()) return found;
-  return key_of(best);
+  return key_of(within);
 }
 
 std::string did_you_mean(const std::string& guess) {
