@@ -86,6 +86,8 @@ def main():
     parser.add_argument("--out", type=pathlib.Path, metavar="JSON")
     args = parser.parse_args()
     args.binary = command.program(args.binary)
+    if args.out:
+        command.writable(args.out)
     names = args.which.split(",")
     for name in names:
         if name not in RUNS:

@@ -18,6 +18,7 @@ import compare_lm  # noqa: E402
 import compare_official  # noqa: E402
 import compare_ranks  # noqa: E402
 import comparison  # noqa: E402
+import lm_quality  # noqa: E402
 import time_to_accuracy  # noqa: E402
 
 HERE = dict(work="hrm384", batch=384, gpu="NVIDIA H200", torch="2.11", ours="hrm_train 0.1.0", peak_bytes=2**30)
@@ -268,6 +269,20 @@ class Report(unittest.TestCase):
         self.assertIn("| ours | 10 | 80.0 % | - | - |", self.report(official=200, ours=100)[1])
 
 
+class LanguageQuality(unittest.TestCase):
+    def test_a_run_is_its_last_evaluation_its_best_one_and_its_worst_mixture(self):
+        lines = [dict(zip(("step", "perf/step_ms", "train/moe/a/load_entropy", "train/moe/b/load_entropy", "train/moe/a/load_max"),
+                          (step, ms, a, b, 1.5))) for step, ms, a, b in
+                 ((10, 900, 0.1, 0.9), (20, 12, 0.99, 0.9), (30, 10, 0.99, 0.97), (40, 11, 0.98, 0.99))]
+        lines += [{"step": step, "eval/loss": loss, "eval/bits_per_byte": loss / 2, "eval/accuracy": 0.5, "eval/tokens": 7}
+                  for step, loss in ((20, 2.0), (40, 3.0))]
+        got = lm_quality.read(lines)
+        self.assertEqual((got["loss"], got["step"], got["best_loss"], got["best_step"]), (3.0, 40, 2.0, 20))
+        self.assertEqual(got["step_ms"], 11)  # without the first line, in which steps are captured
+        self.assertEqual((got["load_entropy"], got["load_entropy_worst"], got["load_max"]), (0.98, 0.1, 1.5))
+        self.assertNotIn("dropped", got)
+
+
 class WrongInput(unittest.TestCase):
     """One sentence and an exit code, before anything is measured."""
 
@@ -337,6 +352,12 @@ class WrongInput(unittest.TestCase):
         self.refused("compare_cpu.py", 2, "trm_att needs --trm", "--hrm", self.dir / "HRM")
         self.refused("compare_cpu.py", 2, "--threads", "--threads", "0")
         self.refused("compare_cpu.py", 2, "unrecognized", "--therads", "2")
+
+    def test_lm_quality(self):
+        script = "lm_quality.py"
+        self.refused(script, 2, "no run 'nothing'", "--which", "decoder,nothing", "--binary", "/bin/true")
+        self.refused(script, 3, "'/no/hrm_train' is no program", "--binary", "/no/hrm_train")
+        self.refused(script, 3, "cannot write", "--binary", "/bin/true", "--out", self.dir / "no/x.json")
 
     def test_save_cost(self):
         script = "save_cost.py"
