@@ -1,7 +1,6 @@
 // Training with the step captured in a CUDA graph is training.
 #include <c10/cuda/CUDAFunctions.h>
 
-#include <fstream>
 #include <limits>
 
 #include "hrm/base/error.h"
@@ -13,6 +12,7 @@ namespace hrm {
 namespace {
 
 using testing::fresh_folder;
+using testing::metrics_without_timing;
 using testing::SmallRun;
 using Overrides = std::vector<std::string>;
 
@@ -26,13 +26,6 @@ Overrides on_gpu(const Overrides& more, bool graphs) {
   all.push_back(graphs ? "runtime.cuda_graphs=true" : "runtime.cuda_graphs=false");
   all.insert(all.end(), more.begin(), more.end());
   return all;
-}
-
-std::string metrics_without_timing(const std::filesystem::path& dir) {
-  std::ifstream in(dir / "small" / "metrics.jsonl");
-  std::string line, out;
-  while (std::getline(in, line)) out += line.substr(0, line.find(",\"perf/")) + "\n";
-  return out;
 }
 
 void expect_identical(const std::map<std::string, at::Tensor>& want, const std::map<std::string, at::Tensor>& got) {

@@ -8,6 +8,7 @@ namespace hrm {
 namespace {
 
 using testing::fresh_folder;
+using testing::metrics_without_timing;
 using testing::SmallLanguage;
 using Overrides = std::vector<std::string>;
 
@@ -24,13 +25,6 @@ Overrides on_gpu(const Overrides& more, bool graphs) {
                "train.eval_every=8", "train.checkpoint_every=8", "lm.hidden_size=256", "lm.num_heads=4",
                graphs ? "runtime.cuda_graphs=true" : "runtime.cuda_graphs=false"},
               more);
-}
-
-std::string metrics_without_timing(const std::filesystem::path& dir) {
-  std::ifstream in(dir / "small" / "metrics.jsonl");
-  std::string line, out;
-  while (std::getline(in, line)) out += line.substr(0, line.find(",\"perf/")) + "\n";
-  return out;
 }
 
 struct Variant {

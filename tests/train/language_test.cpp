@@ -21,6 +21,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using testing::fresh_folder;
+using testing::metrics_without_timing;
 using testing::SmallLanguage;
 using Overrides = std::vector<std::string>;
 
@@ -52,13 +53,6 @@ std::vector<nlohmann::json> metrics(const fs::path& dir) {
   std::vector<nlohmann::json> lines;
   for (std::string line; std::getline(in, line);) lines.push_back(nlohmann::json::parse(line));
   return lines;
-}
-
-std::string metrics_without_timing(const fs::path& dir) {
-  std::ifstream in(dir / "small" / "metrics.jsonl");
-  std::string line, out;
-  while (std::getline(in, line)) out += line.substr(0, line.find(",\"perf/")) + "\n";
-  return out;
 }
 
 TEST(LanguageRows, PromptStandsInFrontOfTheAnswer) {

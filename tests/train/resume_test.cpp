@@ -1,5 +1,4 @@
 // A run that stops and goes on gives bit for bit what an uninterrupted one gives.
-#include <fstream>
 
 #include "hrm/base/error.h"
 #include "hrm/checkpoint/checkpoint.h"
@@ -9,6 +8,7 @@ namespace hrm {
 namespace {
 
 using testing::fresh_folder;
+using testing::metrics_without_timing;
 using testing::SmallRun;
 
 struct Variant {
@@ -17,13 +17,6 @@ struct Variant {
 };
 
 class Resume : public ::testing::TestWithParam<Variant> {};
-
-std::string metrics_without_timing(const std::filesystem::path& dir) {
-  std::ifstream in(dir / "small" / "metrics.jsonl");
-  std::string line, out;
-  while (std::getline(in, line)) out += line.substr(0, line.find(",\"perf/")) + "\n";
-  return out;
-}
 
 TEST_P(Resume, IsBitIdentical) {
   const auto dir = fresh_folder("runs");

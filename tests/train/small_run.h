@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <fstream>
 #include <map>
 #include <string>
 #include <vector>
@@ -26,6 +27,14 @@ inline std::filesystem::path fresh_folder(const std::string& name) {
   std::filesystem::remove_all(path);
   std::filesystem::create_directories(path);
   return path;
+}
+
+// metrics.jsonl of the run without what the clock says.
+inline std::string metrics_without_timing(const std::filesystem::path& dir) {
+  std::ifstream in(dir / "small" / "metrics.jsonl");
+  std::string line, out;
+  while (std::getline(in, line)) out += line.substr(0, line.find(",\"perf/")) + "\n";
+  return out;
 }
 
 inline config::LoadedConfig small_config(const std::filesystem::path& dir, const std::vector<std::string>& more = {}) {
