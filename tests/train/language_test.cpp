@@ -158,6 +158,8 @@ TEST_P(LanguageLife, TwoRanksTrainTheSame) {
 INSTANTIATE_TEST_SUITE_P(
     Variants, LanguageLife,
     ::testing::Values(Variant{"hrm", {"optim.ema=0.9", "train.micro_batch_size=4"}}, Variant{"decoder", kDecoder},
+                      Variant{"zero1", {"parallel.zero=1", "optim.ema=0.9"}},
+                      Variant{"zero2", {"lm.arch=decoder", "parallel.zero=2", "train.micro_batch_size=2"}},
                       Variant{"packed", packed()},
                       Variant{"cross_attention", {"lm.bridge=cross_attention", "lm.qk_norm=true", "lm.kv_heads=1"}},
                       Variant{"mamba2",
