@@ -53,6 +53,10 @@ at::Tensor linear_swiglu_cuda(const at::Tensor& x, const at::Tensor& weight) {
 std::tuple<at::Tensor, at::Tensor> linear_swiglu_forward_cuda(const at::Tensor& x, const at::Tensor& weight) {
   check_linear_swiglu(x, weight);
   const c10::cuda::CUDAGuard guard(x.device());
+  // By the kernel of linear_swiglu, so that act has the same bits.
+  if (at::Tensor few = cuda::product_of_few_rows(x, weight, {}, /*gated=*/true); few.defined()) {
+    return {few, cuda::product_of_few_rows(x, weight)};
+  }
   const auto out = swiglu_by_kernel(x, weight, /*save=*/true);
   return out ? *out : composed::linear_swiglu(x, weight);
 }
