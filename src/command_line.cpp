@@ -34,6 +34,17 @@ std::string not_empty(const std::string& text) {
   return text.empty() ? "needs a name, but got an empty text" : "";
 }
 
+void add_device(CLI::App& sub, std::string& device) {
+  sub.add_option("--device", device, "auto = the GPU when there is a usable one")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"auto", "cpu", "cuda"}));
+}
+
+// A size of what a benchmark times.
+void add_size(CLI::App& sub, const char* name, int64_t& value, const char* what) {
+  sub.add_option(name, value, what)->type_name("N")->capture_default_str()->check(CLI::Range(1, 1 << 20));
+}
+
 void add_json_out(CLI::App& sub, std::string& file) {
   sub.add_option("--json", file, "also write the result to this file")->type_name("FILE")->check(not_empty);
 }
@@ -118,9 +129,7 @@ void add_solve(CLI::App& app, Action& action) {
   sub->add_option("--weights", o->weights, "auto = the averaged weights where there are any")
       ->capture_default_str()
       ->check(CLI::IsMember({"auto", "raw", "ema"}));
-  sub->add_option("--device", o->device, "auto = the GPU when there is a usable one")
-      ->capture_default_str()
-      ->check(CLI::IsMember({"auto", "cpu", "cuda"}));
+  add_device(*sub, o->device);
   sub->add_option("--batch-size", o->batch_size, "puzzles solved at once (default: chosen by the program)")
       ->type_name("N")
       ->check(CLI::Range(1, 1 << 24));
@@ -180,9 +189,7 @@ void add_generate(CLI::App& app, Action& action) {
   sub->add_option("--weights", o->weights, "auto = the averaged weights where there are any")
       ->capture_default_str()
       ->check(CLI::IsMember({"auto", "raw", "ema"}));
-  sub->add_option("--device", o->device, "auto = the GPU when there is a usable one")
-      ->capture_default_str()
-      ->check(CLI::IsMember({"auto", "cpu", "cuda"}));
+  add_device(*sub, o->device);
   sub->add_option("--format", o->format, "text: the answers alone, each ends a line; jsonl: one JSON object a line")
       ->capture_default_str()
       ->check(CLI::IsMember({"text", "jsonl"}));
@@ -565,9 +572,7 @@ void add_bench_ops(CLI::App& bench, Action& action) {
   sub->add_option("--filter", o->filter,
                   "only rows whose op and recipe this regular expression fits, e.g. 'swiglu.*384'")
       ->type_name("REGEX");
-  sub->add_option("--device", o->device, "auto = the GPU when there is a usable one")
-      ->capture_default_str()
-      ->check(CLI::IsMember({"auto", "cpu", "cuda"}));
+  add_device(*sub, o->device);
   add_json_out(*sub, o->json_out);
   sub->callback([o, &action] {
     action = [o] {
@@ -580,17 +585,13 @@ void add_bench_ops(CLI::App& bench, Action& action) {
 void add_bench_moe(CLI::App& bench, Action& action) {
   CLI::App* sub = bench.add_subcommand("moe", "time a mixture-of-experts layer, forward and backward, and its parts");
   auto o = std::make_shared<train::BenchMoeOptions>();
-  const auto add = [&](const char* name, int64_t& value, const char* what) {
-    sub->add_option(name, value, what)->type_name("N")->capture_default_str()->check(CLI::Range(1, 1 << 20));
-  };
+  const auto add = [&](const char* name, int64_t& value, const char* what) { add_size(*sub, name, value, what); };
   add("--tokens", o->tokens, "tokens of a batch");
   add("--dim", o->dim, "width of the model");
   add("--width", o->width, "width inside of an expert");
   add("--experts", o->experts, "experts");
   add("--top-k", o->top_k, "experts of a token");
-  sub->add_option("--device", o->device, "auto = the GPU when there is a usable one")
-      ->capture_default_str()
-      ->check(CLI::IsMember({"auto", "cpu", "cuda"}));
+  add_device(*sub, o->device);
   add_json_out(*sub, o->json_out);
   sub->footer("example: hrm_train bench moe --dim 512 --width 2048 --experts 32 --top-k 2");
   sub->callback([o, &action] {
@@ -604,9 +605,7 @@ void add_bench_moe(CLI::App& bench, Action& action) {
 void add_bench_scan(CLI::App& bench, Action& action) {
   CLI::App* sub = bench.add_subcommand("scan", "time the recurrence of Mamba2, forward and backward");
   auto o = std::make_shared<train::BenchScanOptions>();
-  const auto add = [&](const char* name, int64_t& value, const char* what) {
-    sub->add_option(name, value, what)->type_name("N")->capture_default_str()->check(CLI::Range(1, 1 << 20));
-  };
+  const auto add = [&](const char* name, int64_t& value, const char* what) { add_size(*sub, name, value, what); };
   add("--rows", o->rows, "rows of a batch");
   add("--length", o->length, "positions of a row");
   add("--heads", o->heads, "heads");
@@ -614,9 +613,7 @@ void add_bench_scan(CLI::App& bench, Action& action) {
   add("--groups", o->groups, "groups of heads that share B and C");
   add("--state", o->state, "numbers of a channel's state");
   add("--chunk", o->chunk, "positions of a chunk, where ATen computes");
-  sub->add_option("--device", o->device, "auto = the GPU when there is a usable one")
-      ->capture_default_str()
-      ->check(CLI::IsMember({"auto", "cpu", "cuda"}));
+  add_device(*sub, o->device);
   add_json_out(*sub, o->json_out);
   sub->footer("example: hrm_train bench scan --rows 16 --length 1024");
   sub->callback([o, &action] {
@@ -694,9 +691,7 @@ void add_bench_generate(CLI::App& bench, Action& action) {
       ->allow_extra_args(false)
       ->capture_default_str()
       ->check(CLI::Range(1, 1 << 20));
-  const auto add = [&](const char* name, int64_t& value, const char* what) {
-    sub->add_option(name, value, what)->type_name("N")->capture_default_str()->check(CLI::Range(1, 1 << 20));
-  };
+  const auto add = [&](const char* name, int64_t& value, const char* what) { add_size(*sub, name, value, what); };
   add("--prompt", o->prompt, "tokens of each prompt");
   add("--new", o->new_tokens, "new tokens of each row");
   add("--vocab-size", o->vocab_size, "tokens of a model with random weights");

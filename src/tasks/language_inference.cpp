@@ -10,21 +10,8 @@
 #include "hrm/tasks/puzzle_inference.h"
 
 namespace hrm::tasks {
-namespace {
 
 namespace fs = std::filesystem;
-
-// A model alone, as checkpoints hold it.
-class ModelState : public Stateful {
- public:
-  explicit ModelState(models::LanguageModel& model) : model_(model) {}
-  void visit_state(StateVisitor& visitor) override { visit_model(model_, visitor); }
-
- private:
-  models::LanguageModel& model_;
-};
-
-}  // namespace
 
 fs::path tokenizer_of_checkpoint(const data::LanguageMeta& meta, const fs::path& step_folder) {
   if (meta.tokenizer_file.empty() || meta.tokenizer_file == data::kByteTokenizer) return {};

@@ -15,16 +15,6 @@
 namespace hrm::tasks {
 namespace {
 
-// A model alone, as checkpoints hold it.
-class ModelState : public Stateful {
- public:
-  explicit ModelState(models::PuzzleModel& model) : model_(model) {}
-  void visit_state(StateVisitor& visitor) override { visit_model(model_, visitor); }
-
- private:
-  models::PuzzleModel& model_;
-};
-
 models::PuzzleModelDims dims_of(const config::ModelConfig& config, const checkpoint::FoundCheckpoint& found,
                                 const checkpoint::ModelWeights& weights, std::optional<int64_t> seq_len) {
   models::PuzzleModelDims dims = checkpoint::check_weights(config, weights.raw, found.dir.string());

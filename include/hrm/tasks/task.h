@@ -110,4 +110,14 @@ double value_of(const NamedValues& values, const std::string& key);
 // Names and tensors of a model as checkpoints hold them: parameters, then buffers.
 void visit_model(torch::nn::Module& model, StateVisitor& visitor);
 
+// A model alone, as checkpoints hold it.
+class ModelState : public Stateful {
+ public:
+  explicit ModelState(torch::nn::Module& model) : model_(model) {}
+  void visit_state(StateVisitor& visitor) override { visit_model(model_, visitor); }
+
+ private:
+  torch::nn::Module& model_;
+};
+
 }  // namespace hrm::tasks
