@@ -82,25 +82,10 @@ inline config::LoadedConfig small_language_config(const std::filesystem::path& d
   return loaded;
 }
 
-// Task and trainer of one process of a run.
-struct SmallLanguage {
-  config::LoadedConfig loaded;
-  Runtime runtime;
-  tasks::LanguageTask task;
-  train::Trainer trainer;
-
-  SmallLanguage(const std::filesystem::path& dir, const std::vector<std::string>& more = {},
-                const std::shared_ptr<parallel::Comm>& comm = nullptr)
-      : loaded(small_language_config(dir, more)),
-        runtime(tasks::start_runtime_and_ops(loaded.config)),
-        task(loaded.config, runtime, comm),
-        trainer(loaded.config, loaded.to_json(), runtime, task, dir / "small", comm) {}
-
-  std::map<std::string, at::Tensor> tensors() {
-    std::map<std::string, at::Tensor> out;
-    for (const TensorEntry& entry : list_state(trainer).tensors) out[entry.name] = entry.tensor.detach().clone();
-    return out;
-  }
+struct SmallLanguage : SmallTraining<tasks::LanguageTask> {
+  explicit SmallLanguage(const std::filesystem::path& dir, const std::vector<std::string>& more = {},
+                         const std::shared_ptr<parallel::Comm>& comm = nullptr)
+      : SmallTraining(small_language_config(dir, more), dir, comm) {}
 };
 
 }  // namespace hrm::testing

@@ -71,15 +71,16 @@ inline config::LoadedConfig small_config(const std::filesystem::path& dir, const
 }
 
 // Task and trainer of one process of a run.
-struct SmallRun {
+template <class TaskType>
+struct SmallTraining {
   config::LoadedConfig loaded;
   Runtime runtime;
-  tasks::PuzzleTask task;
+  TaskType task;
   train::Trainer trainer;
 
-  SmallRun(const std::filesystem::path& dir, const std::vector<std::string>& more = {},
-           const std::shared_ptr<parallel::Comm>& comm = nullptr)
-      : loaded(small_config(dir, more)),
+  SmallTraining(const config::LoadedConfig& config, const std::filesystem::path& dir,
+                const std::shared_ptr<parallel::Comm>& comm)
+      : loaded(config),
         runtime(tasks::start_runtime_and_ops(loaded.config)),
         task(loaded.config, runtime, comm),
         trainer(loaded.config, loaded.to_json(), runtime, task, dir / "small", comm) {}
@@ -89,6 +90,12 @@ struct SmallRun {
     for (const TensorEntry& entry : list_state(trainer).tensors) out[entry.name] = entry.tensor.detach().clone();
     return out;
   }
+};
+
+struct SmallRun : SmallTraining<tasks::PuzzleTask> {
+  explicit SmallRun(const std::filesystem::path& dir, const std::vector<std::string>& more = {},
+                    const std::shared_ptr<parallel::Comm>& comm = nullptr)
+      : SmallTraining(small_config(dir, more), dir, comm) {}
 };
 
 }  // namespace hrm::testing
