@@ -47,10 +47,8 @@ HrmCoreOutput HrmCore::forward(const at::Tensor& x) const {
   for (int64_t c = 0; c < options_.h_cycles; ++c) {
     {
       const at::AutoGradMode recorded(at::GradMode::is_enabled() && c >= first_recorded);
-      const at::Tensor extra_l = (topdown_->forward(out.H.mean(1)) + to_l).unsqueeze(1);
-      for (int64_t l = 0; l < options_.l_steps; ++l) out.L = l_mod_->forward(out.L + extra_l);
-      const at::Tensor extra_h = (bottomup_->forward(out.L.mean(1)) + to_h).unsqueeze(1);
-      out.H = h_mod_->forward(out.H + extra_h);
+      out.L = l_mod_->recur(out.L, topdown_->forward(out.H.mean(1)) + to_l, options_.l_steps);
+      out.H = h_mod_->recur(out.H, bottomup_->forward(out.L.mean(1)) + to_h, 1);
     }
     out.z.push_back(out_->forward(out_norm_->forward(out.H.mean(1))));
     if (halt_) halt.push_back(at::sigmoid(halt_->forward(out.H.select(1, 0)).to(at::kFloat)).squeeze(-1));

@@ -4,6 +4,7 @@
 #include "hrm/base/error.h"
 #include "hrm/models/hrm_lm.h"
 #include "hrm/nn/embedding.h"
+#include "hrm/nn/memory_blocks.h"
 #include "hrm/nn/transformer_block.h"
 
 namespace hrm::models {
@@ -97,10 +98,8 @@ struct ModernLevel : MemoryLevel, nn::HasOwnInit {
     pos = register_parameter("pos", at::empty({length, o.width}, at::device(device)));
   }
 
-  at::Tensor forward(const at::Tensor& state) const override {
-    at::Tensor h = state + pos.to(state.scalar_type());
-    for (const auto& layer : layers) h = layer->forward(h, {.causal = false});
-    return norm->forward(h);
+  at::Tensor recur(const at::Tensor& state, const at::Tensor& extra, int64_t steps) const override {
+    return nn::memory_blocks(layers, *norm, state, extra, pos, steps);
   }
   void init_own(uint64_t, const std::string&) override { pos.zero_(); }
 

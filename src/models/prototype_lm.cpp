@@ -43,8 +43,11 @@ struct PrototypeLevel : MemoryLevel, nn::HasOwnInit {
         out_norm(register_module("out_norm", std::make_shared<nn::LayerNorm>(width, nn::kLayerNormEps, device))),
         pos(register_parameter("pos", at::empty({length, width}, at::device(device)))) {}
 
-  at::Tensor forward(const at::Tensor& state) const override {
-    return out_norm->forward(block->forward(state + pos.to(state.scalar_type())));
+  at::Tensor recur(const at::Tensor& state, const at::Tensor& extra, int64_t steps) const override {
+    const at::Tensor added = extra.unsqueeze(1), low = pos.to(state.scalar_type());
+    at::Tensor y = state;
+    for (int64_t step = 0; step < steps; ++step) y = out_norm->forward(block->forward(y + added + low));
+    return y;
   }
   void init_own(uint64_t, const std::string&) override { pos.zero_(); }
 

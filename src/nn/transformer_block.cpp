@@ -69,13 +69,36 @@ at::Tensor TransformerBlock::trained_parameter() const {
 at::Tensor TransformerBlock::forward(const at::Tensor& x, const AttentionPass& pass, const LayerCache* memory,
                                      LayerCache* cache) {
   // Outside of what is recomputed, so that each use is marked once.
-  const at::Tensor input = gradient_ready_ ? gradient_ready_->mark(x, gradient_group_) : x;
+  const at::Tensor input = mark_use(x);
   if (!options_.recompute || !at::GradMode::is_enabled()) return compute(input, pass, memory, cache);
   return compute_again_later(input, pass, memory);
 }
 
 LayerCache TransformerBlock::project_memory(const at::Tensor& memory) const {
-  return cross_attn_->project(gradient_ready_ ? gradient_ready_->mark(memory, gradient_group_) : memory);
+  return cross_attn_->project(mark_use(memory));
+}
+
+at::Tensor TransformerBlock::mark_use(const at::Tensor& input) const {
+  return gradient_ready_ ? gradient_ready_->mark(input, gradient_group_) : input;
+}
+
+std::optional<TransformerBlock::PlainParts> TransformerBlock::plain_parts() const {
+  const auto* swiglu = dynamic_cast<const SwigluFeedForward*>(mlp_.get());
+  const AttentionSizes& sizes = options_.attention;
+  if (swiglu == nullptr || cross_attn_ || options_.recompute || sizes.kv_heads != sizes.heads ||
+      sizes.heads * sizes.head_dim != sizes.width || sizes.eps != options_.eps) {
+    return std::nullopt;
+  }
+  return PlainParts{.input_norm = input_norm_.get(),
+                    .mlp_norm = mlp_norm_.get(),
+                    .q_norm = self_attn_->q_norm(),
+                    .k_norm = self_attn_->k_norm(),
+                    .qkv_proj = &self_attn_->qkv_proj(),
+                    .o_proj = &self_attn_->o_proj(),
+                    .gate_up_proj = &swiglu->gate_up_proj(),
+                    .down_proj = &swiglu->down_proj(),
+                    .heads = sizes.heads,
+                    .eps = options_.eps};
 }
 
 std::vector<AuxiliaryLoss> TransformerBlock::take_auxiliary_losses() {

@@ -526,6 +526,20 @@ BenchCall ssd_scan_backward(const Shape& s, at::Device device, at::ScalarType dt
   return {{at::randn_like(in.x), IValue(), in.x, in.dt, in.A, in.B, in.C, in.D, int64_t{64}, IValue()}};
 }
 
+// A language model's core: as many memories as samples, of 64 vectors, two blocks, two steps.
+BenchCall memory_blocks(const Shape& s, at::Device device, at::ScalarType dtype) {
+  const Random random{device, dtype};
+  const int64_t D = s.width;
+  std::vector<at::Tensor> weights;
+  for (int block = 0; block < 2; ++block) {
+    weights.insert(weights.end(), {random.floats({D}), random.floats({D}), random.weight(3 * D, D), random.weight(D, D),
+                                   random.weight(2 * s.inner, D), random.weight(D, s.inner)});
+  }
+  return {{random.activations({s.batch, 64, D}), random.activations({s.batch, D}), random.activations({64, D}), weights,
+           random.floats({D}), false, s.heads, int64_t{2}, 1e-6},
+          4.0 * 2 * 64 * static_cast<double>(s.batch * D * (4 * D + 3 * s.inner + 2 * 64))};
+}
+
 // The input of the recursion.
 BenchCall embed(const Shape& s, at::Device device, at::ScalarType dtype) {
   const Random random{device, dtype};
@@ -671,6 +685,8 @@ const std::vector<BenchOp>& bench_ops() {
       {"hrm::moe_experts", moe_experts},
       {"hrm::ssd_scan", ssd_scan},
       {"hrm::ssd_scan_backward", ssd_scan_backward},
+      {"hrm::memory_blocks", memory_blocks},
+      {"hrm::memory_blocks_forward", memory_blocks},
       {"hrm::swiglu", swiglu},
       {"hrm::swiglu_backward", swiglu_backward},
       {"hrm::attention", attention},

@@ -44,6 +44,8 @@ TEST(Registration, EveryOpHasItsKernels) {
       "hrm::linear_swiglu_backward",
       "hrm::linear_swiglu_forward",
       "hrm::linear_swiglu_fp8",
+      "hrm::memory_blocks",
+      "hrm::memory_blocks_forward",
       "hrm::mlp_mix",
       "hrm::mlp_mix_backward",
       "hrm::mlp_mix_forward",

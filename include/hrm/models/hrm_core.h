@@ -26,10 +26,12 @@ struct HrmCoreOptions {
   bool halting = false;
 };
 
-// One memory's network: (B, len, D) -> (B, len, D).
+// One memory's network.
 class MemoryLevel : public torch::nn::Module {
  public:
-  virtual at::Tensor forward(const at::Tensor& state) const = 0;
+  // `steps` times state = network(state + extra), extra for each vector of a memory: (B, len, D) and (B, D) -> (B, len,
+  // D).
+  virtual at::Tensor recur(const at::Tensor& state, const at::Tensor& extra, int64_t steps) const = 0;
 };
 
 struct HrmCoreOutput {

@@ -62,6 +62,11 @@ class CausalAttention : public torch::nn::Module {
   at::Tensor forward_add(const at::Tensor& x, const at::Tensor& residual, const AttentionPass& pass,
                          LayerCache* cache = nullptr) const;
 
+  const Linear& qkv_proj() const { return *qkv_proj_; }
+  const Linear& o_proj() const { return *o_proj_; }
+  const RmsNorm* q_norm() const { return q_norm_.get(); }  // null without qk_norm
+  const RmsNorm* k_norm() const { return k_norm_.get(); }
+
  private:
   at::Tensor decode(const at::Tensor& x, const AttentionPass& pass, const LayerCache& cache) const;
 

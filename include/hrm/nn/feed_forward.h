@@ -61,6 +61,9 @@ class SwigluFeedForward : public FeedForward {
   at::Tensor forward(const at::Tensor& x) override;
   at::Tensor forward_add(const at::Tensor& x, const at::Tensor& residual) override;
 
+  const Linear& gate_up_proj() const { return *gate_up_proj_; }
+  const Linear& down_proj() const { return *down_proj_; }
+
  private:
   std::shared_ptr<Linear> gate_up_proj_, down_proj_;
 };

@@ -6,6 +6,7 @@
 #include <torch/nn/module.h>
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "hrm/nn/causal_attention.h"
@@ -32,6 +33,18 @@ class TransformerBlock : public torch::nn::Module, public HasGradientGroup, publ
   // For all passes over one memory. A use of the block's parameters of its own, which the backward pass comes through
   // after those of forward().
   LayerCache project_memory(const at::Tensor& memory) const;
+
+  // The parts, where the block is self-attention with as many heads of keys as of queries and a SwiGLU, and keeps what
+  // it computes; q_norm and k_norm may be null.
+  struct PlainParts {
+    const RmsNorm *input_norm, *mlp_norm, *q_norm, *k_norm;
+    const Linear *qkv_proj, *o_proj, *gate_up_proj, *down_proj;
+    int64_t heads;
+    double eps;  // of all norms
+  };
+  std::optional<PlainParts> plain_parts() const;
+  // For whoever uses the parts in place of forward(): GradientReady::mark() of the input.
+  at::Tensor mark_use(const at::Tensor& input) const;
 
   std::vector<AuxiliaryLoss> take_auxiliary_losses() override;
   void set_gradient_group(std::shared_ptr<GradientReady> ready, int group) override {

@@ -20,9 +20,9 @@
 // weights is written and read once, x once by each warpgroup.
 //
 // Shared memory: x0 holds h * weight of all ranks, x1 holds mixed, and later the parts. Nobody asks whether the others'
-// memory is free to be written, as what has arrived from them tells it: all of mixed that they are through x0 (qkv), all
-// of x0 (gate_up) that they are through x1 (o), all parts that they are through x0, all of x0 (qkv) that they have added
-// the parts.
+// memory is free to be written, as what has arrived from them tells it: all of mixed that they are through x0 (qkv),
+// all of x0 (gate_up) that they are through x1 (o), all parts that they are through x0, all of x0 (qkv) that they have
+// added the parts.
 
 #include "ops/cuda/early.cuh"
 #include "ops/cuda/memory_blocks.h"
@@ -169,8 +169,8 @@ __device__ inline void load_memory_weights(const MemoryMaps& maps, const MemoryB
   }
 }
 
-// What two warpgroups do. A thread has, of rows row and row + 8 and columns 32 * side + 8 * j + 2 * q + e of the block's
-// own 64, the element [4 * j + 2 * i + e] of 16, as wgmma lays them out.
+// What two warpgroups do. A thread has, of rows row and row + 8 and columns 32 * side + 8 * j + 2 * q + e of the
+// block's own 64, the element [4 * j + 2 * i + e] of 16, as wgmma lays them out.
 template <Input kInput, class Shape>
 class MemoryWorker {
  public:
@@ -212,8 +212,8 @@ class MemoryWorker {
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
           float* const pair = h + 4 * j + 2 * i;
-          const float2 y = widen_pair<kInput>(
-              round_pair<kInput>(pair[0] * factor[i] * weight.x, pair[1] * factor[i] * weight.y));
+          const float2 y =
+              widen_pair<kInput>(round_pair<kInput>(pair[0] * factor[i] * weight.x, pair[1] * factor[i] * weight.y));
           pair[0] = y.x;
           pair[1] = y.y;
         }
@@ -225,15 +225,33 @@ class MemoryWorker {
  private:
   static constexpr int kRanks = Shape::kRanks, kStages = Shape::kStages, kTile = Shape::kTile;
 
-  __device__ uint64_t* full() const { return barriers_ + kStages * side_; }
-  __device__ uint64_t* empty() const { return barriers_ + kStages * (2 + side_); }
-  __device__ uint64_t* x0_ready() const { return barriers_ + 4 * kStages; }
-  __device__ uint64_t* x1_ready() const { return x0_ready() + kRanks; }
-  __device__ uint64_t* parts_ready() const { return x1_ready() + kRanks; }
-  __device__ unsigned char* x0(int rank) const { return shared_ + rank * kTile; }
-  __device__ unsigned char* x1(int rank) const { return shared_ + Shape::kX1 + rank * kTile; }
-  __device__ unsigned char* head(int part) const { return shared_ + Shape::kHead + part * kTile; }
-  __device__ float* norm(int index) const { return reinterpret_cast<float*>(shared_ + Shape::kNorms) + 64 * index; }
+  __device__ uint64_t* full() const {
+    return barriers_ + kStages * side_;
+  }
+  __device__ uint64_t* empty() const {
+    return barriers_ + kStages * (2 + side_);
+  }
+  __device__ uint64_t* x0_ready() const {
+    return barriers_ + 4 * kStages;
+  }
+  __device__ uint64_t* x1_ready() const {
+    return x0_ready() + kRanks;
+  }
+  __device__ uint64_t* parts_ready() const {
+    return x1_ready() + kRanks;
+  }
+  __device__ unsigned char* x0(int rank) const {
+    return shared_ + rank * kTile;
+  }
+  __device__ unsigned char* x1(int rank) const {
+    return shared_ + Shape::kX1 + rank * kTile;
+  }
+  __device__ unsigned char* head(int part) const {
+    return shared_ + Shape::kHead + part * kTile;
+  }
+  __device__ float* norm(int index) const {
+    return reinterpret_cast<float*>(shared_ + Shape::kNorms) + 64 * index;
+  }
   __device__ float2* sums(int rank) const {
     return reinterpret_cast<float2*>(shared_ + Shape::kSums + (sums_turn_ * kRanks + rank) * Shape::kSumBytes);
   }
@@ -253,7 +271,9 @@ class MemoryWorker {
     const int vector = static_cast<int>(blockIdx.x) / kRanks * rows + row;
     return row < rows && vector < static_cast<int>(p_.batch) * p_.length ? vector : -1;
   }
-  __device__ int own_columns() const { return 64 * rank_ + 32 * side_; }
+  __device__ int own_columns() const {
+    return 64 * rank_ + 32 * side_;
+  }
   __device__ float2 norm_weight(int index, int j, const Place& at) const {
     return *reinterpret_cast<const float2*>(norm(index) + 32 * side_ + 8 * j + 2 * at.q);
   }
@@ -268,7 +288,9 @@ class MemoryWorker {
   static __device__ uint32_t& in_tile(unsigned char* tile, int chunk, int i, const Place& at) {
     return *reinterpret_cast<uint32_t*>(tile + (at.row + 8 * i) * 128 + ((chunk ^ at.g) << 4) + 4 * at.q);
   }
-  static __device__ void all_workers() { named_barrier(1, 256); }
+  static __device__ void all_workers() {
+    named_barrier(1, 256);
+  }
 
   __device__ void load_norms() const {
     for (int i = 32 * warp_ + fresh_lane(); i < 64 * (2 * p_.count + 1); i += 256) {
@@ -337,8 +359,8 @@ class MemoryWorker {
 
   // ---- Exchange ----
 
-  // Sends the own columns of h * the weight of this norm, and their share of the rows' sums of squares; below zero these
-  // alone, told by x1's barriers: others may send the next x0 before this rank has all of the sums.
+  // Sends the own columns of h * the weight of this norm, and their share of the rows' sums of squares; below zero
+  // these alone, told by x1's barriers: others may send the next x0 before this rank has all of the sums.
   __device__ void send_x(const float (&h)[16], int norm) {
     sums_turn_ ^= 1;
     const Place at = place();
@@ -350,7 +372,8 @@ class MemoryWorker {
       for (int i = 0; i < 2; ++i) {
         const float first = h[4 * j + 2 * i], second = h[4 * j + 2 * i + 1];
         squares[i] = fmaf(first, first, fmaf(second, second, squares[i]));
-        if (norm >= 0) in_tile(x0(rank_), 4 * side_ + j, i, at) = round_pair<kInput>(first * weight.x, second * weight.y);
+        if (norm >= 0)
+          in_tile(x0(rank_), 4 * side_ + j, i, at) = round_pair<kInput>(first * weight.x, second * weight.y);
       }
     }
 #pragma unroll
@@ -449,7 +472,7 @@ class MemoryWorker {
     {
       float d[16];
       start_at_zero(d);
-      for_chunks(x1(0), x1_ready(), parity_x1_, [&](const uint32_t (&a)[4][4]) {
+      for_chunks(x1(0), x1_ready(), parity_x1_, [&](const uint32_t(&a)[4][4]) {
         use_tile([&](const unsigned char* tile) { multiply_chunk<kInput, 32>(d, a, tile); });
       });
       registers_fence(d);
@@ -495,7 +518,7 @@ class MemoryWorker {
       float wide[32], narrow[16];
       start_at_zero(wide);
       start_at_zero(narrow);
-      for_chunks(x0(0), x0_ready(), parity_x0_, [&](const uint32_t (&a)[4][4]) {
+      for_chunks(x0(0), x0_ready(), parity_x0_, [&](const uint32_t(&a)[4][4]) {
         use_tile([&](const unsigned char* tile) { multiply_chunk<kInput, 64>(wide, a, tile); });
         use_tile([&](const unsigned char* tile) { multiply_chunk<kInput, 32>(narrow, a, tile); });
       });
@@ -628,7 +651,7 @@ class MemoryWorker {
     float d[3][32];
 #pragma unroll
     for (int part = 0; part < 3; ++part) start_at_zero(d[part]);
-    for_chunks(x0(0), x0_ready(), parity_x0_, [&](const uint32_t (&a)[4][4]) {
+    for_chunks(x0(0), x0_ready(), parity_x0_, [&](const uint32_t(&a)[4][4]) {
 #pragma unroll
       for (int part = 0; part < 3; ++part) {
         use_tile([&](const unsigned char* tile) { multiply_chunk<kInput, 64>(d[part], a, tile); });
@@ -648,8 +671,8 @@ class MemoryWorker {
         float columns[16];
 #pragma unroll
         for (int k = 0; k < 16; ++k) columns[k] = d[group / 2][16 * (group % 2) + k];
-        save(block.saved_gate_up, step, 2 * Shape::kInner,
-             (group < 3 ? 0 : Shape::kInner) + column + 32 * (group % 3), columns);
+        save(block.saved_gate_up, step, 2 * Shape::kInner, (group < 3 ? 0 : Shape::kInner) + column + 32 * (group % 3),
+             columns);
       }
     }
 #pragma unroll
@@ -660,8 +683,8 @@ class MemoryWorker {
       for (int k = 0; k < 16; k += 2) {
         const float* const gate = d[group / 2] + 16 * (group % 2) + k;
         const float* const up = d[(group + 3) / 2] + 16 * ((group + 3) % 2) + k;
-        in_tile(head(to / 2), 4 * (to % 2) + k / 4, k / 2 % 2, at) = gated_pair<kInput, false>(
-            round_pair<kInput>(gate[0], gate[1]), round_pair<kInput>(up[0], up[1]));
+        in_tile(head(to / 2), 4 * (to % 2) + k / 4, k / 2 % 2, at) =
+            gated_pair<kInput, false>(round_pair<kInput>(gate[0], gate[1]), round_pair<kInput>(up[0], up[1]));
       }
     }
     all_workers();

@@ -1,0 +1,80 @@
+#pragma once
+// Pre-norm transformer blocks (attention without mask or positions, SwiGLU) over memories of a few vectors, applied
+// several times in a row: the recurrence of a reasoning core (Wang et al., "Hierarchical Reasoning Model", arXiv
+// 2506.21734). Shapes: B memories of T vectors, D width, H heads, F width inside of the SwiGLU, S steps.
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <tuple>
+#include <vector>
+
+namespace hrm::ops {
+
+// Of one block: h = x + o(attention(qkv(norm(x)))), y = h + down(silu(gate) * up), [gate | up] = gate_up(norm(h)).
+struct MemoryBlockWeights {
+  at::Tensor attention_norm, mlp_norm;  // (D) float32 (float64 with a float64 state)
+  at::Tensor q_norm, k_norm;            // (D / H) like these, both or none: RMSNorm of each head of q and k
+  at::Tensor qkv, o, gate_up, down;     // (3D, D), (D, D), (2F, D), (D, F), the state's dtype
+};
+
+struct MemoryBlocksOptions {
+  int64_t heads = 0, steps = 0;
+  double eps = 1e-6;  // of all norms
+};
+
+// S times state = norm(blocks(state + extra + pos)).
+//
+// state (B, T, D), float32, bfloat16 or float16 (float64 for tests); extra (B, D) and pos (T, D) of its dtype; norm (D)
+// as in the blocks. Returns the last state. Not differentiable: the functions below are the parts of a backward pass
+// that is written by hand (nn::memory_blocks). Deterministic; on the current stream; can be captured. Throws c10::Error
+// that names the shapes.
+//
+// On a Hopper GPU one kernel does all steps for 16-bit states with T <= 64, heads of 64, D 256 or 512, F = 3 D, up to
+// four blocks. It rounds where the ops one after the other do, but for the norms, whose weight is applied and rounded
+// before the product and whose factor after it, and the SwiGLU's down product, which is summed of D / 64 rounded parts.
+// Anything else is those ops.
+at::Tensor memory_blocks(const at::Tensor& state, const at::Tensor& extra, const at::Tensor& pos,
+                         const std::vector<MemoryBlockWeights>& blocks, const at::Tensor& norm,
+                         const MemoryBlocksOptions& options);
+
+// What the backward pass reads of one block, stacked over steps.
+struct MemoryBlockSaved {
+  at::Tensor x;        // (S, B, T, D), its input
+  at::Tensor qkv;      // (S, B, T, 3D), before q_norm and k_norm
+  at::Tensor mixed;    // (S, B, T, D), the attention's output
+  at::Tensor lse;      // (S, B, H, T) float32, see attention_forward
+  at::Tensor h;        // (S, B, T, D)
+  at::Tensor gate_up;  // (S, B, T, 2F)
+};
+
+struct MemoryBlocksSaved {
+  std::vector<MemoryBlockSaved> blocks;
+  at::Tensor last;  // (S, B, T, D), the last norm's input
+};
+
+std::tuple<at::Tensor, MemoryBlocksSaved> memory_blocks_forward(const at::Tensor& state, const at::Tensor& extra,
+                                                                const at::Tensor& pos,
+                                                                const std::vector<MemoryBlockWeights>& blocks,
+                                                                const at::Tensor& norm,
+                                                                const MemoryBlocksOptions& options);
+
+struct MemoryBlocksGradients {
+  at::Tensor state, extra, pos;  // like these; pos float32
+  at::Tensor norm;               // (D) float32
+  // Of each block; q_norm and k_norm undefined without them.
+  struct Block {
+    at::Tensor attention_norm, mlp_norm, q_norm, k_norm;  // float32
+  };
+  std::vector<Block> blocks;
+};
+
+// The gradients for that of the result, (B, T, D). The products' weight gradients are added to `grad_weights`, float32
+// buffers of the weights' shapes (qkv, o, gate_up and down; the rest is not read), all steps by one product; none where
+// a buffer is undefined.
+MemoryBlocksGradients memory_blocks_backward(const at::Tensor& grad, const MemoryBlocksSaved& saved,
+                                             const std::vector<MemoryBlockWeights>& blocks, const at::Tensor& norm,
+                                             const MemoryBlocksOptions& options,
+                                             const std::vector<MemoryBlockWeights>& grad_weights);
+
+}  // namespace hrm::ops
