@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include "hrm/base/error.h"
+#include "hrm/ops/gates.h"
 
 namespace hrm::models {
 
@@ -51,9 +52,9 @@ HrmCoreOutput HrmCore::forward(const at::Tensor& x) const {
       out.H = h_mod_->recur(out.H, bottomup_->forward(out.L.mean(1)) + to_h, 1);
     }
     out.z.push_back(out_->forward(out_norm_->forward(out.H.mean(1))));
-    if (halt_) halt.push_back(at::sigmoid(halt_->forward(out.H.select(1, 0)).to(at::kFloat)).squeeze(-1));
+    if (halt_) halt.push_back(out.H);
   }
-  if (halt_) out.halt = at::stack(halt);
+  if (halt_) out.halt = ops::halt_probabilities(halt, halt_->weight(), halt_->bias());
   return out;
 }
 

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include "hrm/base/error.h"
+#include "hrm/ops/gates.h"
 
 namespace hrm::models {
 namespace {
@@ -49,11 +50,11 @@ HrmLmTrace HrmLm::reason(const LanguageInputs& inputs, at::Tensor& gate) {
   trace.prompt = prompt_->forward(trace.cls);
   trace.core = core_->forward(trace.prompt);
   const at::Tensor& z = trace.core.z.back();
-  at::Tensor open = at::sigmoid(gate_->forward(z).to(at::kFloat)) * options_.gate_scale;
-  if (inputs.gate_warmup.defined()) open = open * inputs.gate_warmup;
-  gate = (open + options_.gate_bias).clamp(0, 1);
   trace.bridge = bridge_memory(z);
-  trace.memory = gate.to(z.scalar_type()).unsqueeze(-1) * trace.bridge;
+  const ops::BridgeGate gated = ops::bridge_gate(z, gate_->weight(), gate_->bias(), trace.bridge, options_.gate_scale,
+                                                 options_.gate_bias, inputs.gate_warmup);
+  gate = gated.gate;
+  trace.memory = gated.memory;
   return trace;
 }
 

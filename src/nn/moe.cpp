@@ -91,12 +91,9 @@ std::vector<AuxiliaryLoss> MoeFeedForward::take_auxiliary_losses() {
 }
 
 MoeLoad MoeFeedForward::load() const {
-  const at::Tensor loads = counts_.narrow(0, 0, options_.experts), all = loads.sum().clamp_min(1);
-  const at::Tensor share = loads / all;
-  const double most = std::log(static_cast<double>(options_.experts));
-  const at::Tensor entropy = at::special_entr(share).sum();
-  return {most > 0 ? entropy / most : at::ones_like(entropy), share.max() * static_cast<double>(options_.experts),
-          counts_.select(0, options_.experts) / all};
+  const at::Tensor loads = at::empty({1, 3}, counts_.options());
+  ops::moe_loads_(loads, counts_);
+  return {loads[0][0], loads[0][1], loads[0][2]};
 }
 
 void MoeFeedForward::balance(const at::Tensor& skip) {

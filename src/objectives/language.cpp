@@ -6,6 +6,7 @@
 
 #include "hrm/data/batch.h"
 #include "hrm/objectives/chunked_cross_entropy.h"
+#include "hrm/ops/gates.h"
 
 namespace hrm::objectives {
 
@@ -36,8 +37,7 @@ LanguageLoss language_loss(const models::LanguageModel& model, const models::Lan
 
   result.halting = at::zeros({}, scalar);
   if (output.halt.defined()) {
-    const at::Tensor excess = output.halt.sum(0) - options.halting_target;
-    const at::Tensor term = output.gate.detach().mean() * excess.square().mean();
+    const at::Tensor term = ops::halting_loss(output.halt, output.gate.detach(), options.halting_target);
     loss = loss + term * (options.halting * share);
     result.halting = term.detach();
   }

@@ -73,6 +73,19 @@ void check_moe_combine(const at::Tensor& y, const at::Tensor& rows, const Option
               rows.sizes(), weights ? " and " : "", weights ? weights->sizes() : at::IntArrayRef());
 }
 
+void check_moe_loads(const at::Tensor& loads, at::TensorList counts) {
+  TORCH_CHECK(loads.sizes() == at::IntArrayRef({static_cast<int64_t>(counts.size()), 3}) && loads.is_contiguous() &&
+                  loads.scalar_type() == at::kDouble,
+              "hrm::moe_loads_: loads must be contiguous float64 of shape (", counts.size(), ", 3), got ",
+              loads.sizes(), " ", loads.scalar_type());
+  for (const at::Tensor& layer : counts) {
+    TORCH_CHECK(layer.dim() == 1 && layer.size(0) >= 2 && layer.sizes() == counts[0].sizes() &&
+                    layer.scalar_type() == at::kDouble && layer.device() == loads.device(),
+                "hrm::moe_loads_: counts must be (E + 1) float64 of one size on ", loads.device(), ", got ",
+                layer.sizes(), " ", layer.scalar_type(), " on ", layer.device(), " beside ", counts[0].sizes());
+  }
+}
+
 // ---- Calls through the dispatcher ----
 
 namespace {
@@ -98,6 +111,7 @@ using GateBackward = at::Tensor(const OptionalTensor&, const OptionalTensor&, co
 using Jitter = at::Tensor(const at::Tensor&, const at::Tensor&, double, int64_t);
 using Router = at::Tensor(const at::Tensor&, const at::Tensor&, const at::Tensor&, const OptionalTensor&);
 using Plan = PlanResult(const at::Tensor&, int64_t);
+using Loads = void(const at::Tensor&, at::TensorList);
 using Experts = at::Tensor(const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&,
                            const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&,
                            const at::Tensor&, const at::Tensor&, const OptionalTensor&, const OptionalTensor&);
@@ -107,6 +121,11 @@ using Experts = at::Tensor(const at::Tensor&, const at::Tensor&, const at::Tenso
 at::Tensor moe_jitter(const at::Tensor& x, const at::Tensor& step, double amount, int64_t seed) {
   static const auto op = find<Jitter>("hrm::moe_jitter");
   return op.call(x, step, amount, seed);
+}
+
+void moe_loads_(const at::Tensor& loads, at::TensorList counts) {
+  static const auto op = find<Loads>("hrm::moe_loads_");
+  op.call(loads, counts);
 }
 
 at::Tensor moe_gather(const at::Tensor& x, const at::Tensor& picks, const at::Tensor& starts, int64_t top_k) {
@@ -287,6 +306,11 @@ at::Tensor moe_jitter_cpu(const at::Tensor& x, const at::Tensor& step, double am
   return reference::moe_jitter(x, step, amount, seed);
 }
 
+void moe_loads_cpu(const at::Tensor& loads, at::TensorList counts) {
+  check_moe_loads(loads, counts);
+  reference::moe_loads_(loads, counts);
+}
+
 PlanResult moe_plan_cpu(const at::Tensor& ids, int64_t experts) {
   check_moe_plan(ids, experts);
   return composed::moe_plan(ids, experts);
@@ -327,6 +351,7 @@ TORCH_LIBRARY_FRAGMENT(hrm, m) {
   m.def(
       "moe_plan(Tensor ids, int experts) -> "
       "(Tensor rows, Tensor picks, Tensor tile_experts, Tensor starts, Tensor counts)");
+  m.def("moe_loads_(Tensor(a!) loads, Tensor[] counts) -> ()");
   m.def("moe_jitter(Tensor x, Tensor step, float amount, int seed) -> Tensor");
   m.def("moe_gather(Tensor x, Tensor picks, Tensor starts, int top_k) -> Tensor");
   m.def("moe_up(Tensor xp, Tensor up, Tensor tile_experts, Tensor starts) -> (Tensor act, Tensor slope)");
@@ -348,6 +373,7 @@ TORCH_LIBRARY_IMPL(hrm, CPU, m) {
   m.impl("moe_gate_backward", &moe_gate_backward_cpu);
   m.impl("moe_plan", &moe_plan_cpu);
   m.impl("moe_jitter", &moe_jitter_cpu);
+  m.impl("moe_loads_", &moe_loads_cpu);
   m.impl("moe_gather", &moe_gather_cpu);
   m.impl("moe_up", &moe_up_cpu);
   m.impl("moe_up_backward", &moe_up_backward_cpu);

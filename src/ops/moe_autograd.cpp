@@ -183,7 +183,7 @@ TORCH_LIBRARY_IMPL(hrm, Autograd, m) {
   m.impl("moe_experts", &moe_experts_autograd);
   m.impl("moe_jitter", &moe_jitter_autograd);
   for (const char* op : {"moe_gate_backward", "moe_plan", "moe_gather", "moe_up", "moe_up_backward", "moe_linear",
-                         "moe_accumulate_", "moe_combine", "moe_combine_backward"}) {
+                         "moe_accumulate_", "moe_combine", "moe_combine_backward", "moe_loads_"}) {
     m.impl(op, torch::autograd::autogradNotImplementedFallback());
   }
 }

@@ -40,10 +40,11 @@ at::Tensor moe_gate_backward(const OptionalTensor& grad_weights, const OptionalT
 at::Tensor moe_router(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& master,
                       const OptionalTensor& grad_weight);
 
-// moe_jitter by a loop, on the CPU; what is not there is copied.
 namespace reference {
+// By a loop, on the CPU; what is not there is copied.
 at::Tensor moe_jitter(const at::Tensor& x, const at::Tensor& step, double amount, int64_t seed);
-}
+void moe_loads_(const at::Tensor& loads, at::TensorList counts);
+}  // namespace reference
 
 using GateResult = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
 using PlanResult = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
@@ -58,6 +59,7 @@ void check_moe_linear(const at::Tensor& rows, const at::Tensor& weight, const at
                       const at::Tensor& starts, bool transposed);
 void check_moe_accumulate(const at::Tensor& grad, const at::Tensor& a, const at::Tensor& b, const at::Tensor& starts);
 void check_moe_gather(const at::Tensor& x, const at::Tensor& picks, int64_t top_k);
+void check_moe_loads(const at::Tensor& loads, at::TensorList counts);
 void check_moe_combine(const at::Tensor& y, const at::Tensor& rows, const OptionalTensor& weights);
 
 // For every device, without a word from the host.

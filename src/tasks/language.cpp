@@ -13,6 +13,7 @@
 #include "hrm/base/text.h"
 #include "hrm/data/batch.h"
 #include "hrm/data/language_open.h"
+#include "hrm/ops/moe.h"
 #include "hrm/runtime/async_read.h"
 #include "hrm/runtime/nvtx.h"
 #include "hrm/tasks/metric_text.h"
@@ -206,9 +207,9 @@ at::Tensor LanguageTask::metrics_of(const models::LanguageOutput& output, const 
 void LanguageTask::update_extra(const at::Tensor& skip) {
   if (mixtures_.empty()) return;
   const at::NoGradGuard no_grad;
+  std::vector<at::Tensor> counts;
+  for (const auto& [name, mixture] : mixtures_) counts.push_back(mixture->counts());
   if (!comm_->alone()) {
-    std::vector<at::Tensor> counts;
-    for (const auto& [name, mixture] : mixtures_) counts.push_back(mixture->counts());
     const at::Tensor all = at::stack(counts);
     {
       const parallel::StepClock::Wait waiting(comm_->clock());
@@ -216,11 +217,8 @@ void LanguageTask::update_extra(const at::Tensor& skip) {
     }
     for (size_t i = 0; i < counts.size(); ++i) counts[i].copy_(all[static_cast<int64_t>(i)]);
   }
-  for (size_t i = 0; i < mixtures_.size(); ++i) {
-    const nn::MoeLoad load = mixtures_[i].second->load();
-    loads_.select(0, static_cast<int64_t>(i)).copy_(at::stack({load.entropy, load.largest, load.dropped}));
-    mixtures_[i].second->balance(skip);
-  }
+  ops::moe_loads_(loads_, counts);
+  for (const auto& [name, mixture] : mixtures_) mixture->balance(skip);
 }
 
 void LanguageTask::skip_batches(int64_t count) {

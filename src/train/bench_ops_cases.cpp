@@ -500,6 +500,61 @@ BenchCall moe_experts(const Shape& s, at::Device device, at::ScalarType dtype) {
           2 * moe_flops(s)};
 }
 
+// Loads of as many mixtures as the recipe has layers.
+BenchCall moe_loads(const Shape& s, at::Device device, at::ScalarType dtype) {
+  const Random random{device, dtype};
+  std::vector<at::Tensor> counts;
+  for (int64_t layer = 0; layer < s.layers; ++layer) {
+    counts.push_back(random.floats({MoeInputs::kExperts + 1}).abs().to(at::kDouble));
+  }
+  return {{at::zeros({s.layers, 3}, at::device(device).dtype(at::kDouble)), counts}};
+}
+
+// The gate of a bridge of 8 vectors, and halting after each of 4 cycles, for the recipe's batch.
+struct GateInputs {
+  static constexpr int64_t kVectors = 8, kCycles = 4;
+  at::Tensor z, weight, bias, bridge, p;
+  std::vector<at::Tensor> states;
+};
+GateInputs gate_inputs(const Shape& s, at::Device device, at::ScalarType dtype) {
+  const Random random{device, dtype};
+  const std::vector<int64_t> vectors{s.batch, GateInputs::kVectors, s.width};
+  GateInputs in{random.activations({s.batch, s.width}),
+                random.weight(1, s.width).to(at::kFloat),
+                random.floats({1}),
+                random.activations(vectors),
+                random.floats({GateInputs::kCycles, s.batch}).sigmoid(),
+                {}};
+  for (int64_t cycle = 0; cycle < GateInputs::kCycles; ++cycle) in.states.push_back(random.activations(vectors));
+  return in;
+}
+
+BenchCall bridge_gate(const Shape& s, at::Device device, at::ScalarType dtype) {
+  const GateInputs in = gate_inputs(s, device, dtype);
+  return {{in.z, in.weight, in.bias, in.bridge, 1.0, 0.0, Random{device, dtype}.scalar(1)}};
+}
+
+BenchCall bridge_gate_backward(const Shape& s, at::Device device, at::ScalarType dtype) {
+  const GateInputs in = gate_inputs(s, device, dtype);
+  return {{IValue(), at::randn_like(in.bridge), in.z, in.weight, in.bridge, in.p[0].unsqueeze(1), 1.0, 0.0,
+           Random{device, dtype}.scalar(1), at::zeros_like(in.weight), at::zeros_like(in.bias)}};
+}
+
+BenchCall halt_probabilities(const Shape& s, at::Device device, at::ScalarType dtype) {
+  const GateInputs in = gate_inputs(s, device, dtype);
+  return {{in.states, in.weight, in.bias}};
+}
+
+BenchCall halt_probabilities_backward(const Shape& s, at::Device device, at::ScalarType dtype) {
+  const GateInputs in = gate_inputs(s, device, dtype);
+  return {{at::randn_like(in.p), in.p, in.states, in.weight, at::zeros_like(in.weight), at::zeros_like(in.bias)}};
+}
+
+BenchCall halting_loss(const Shape& s, at::Device device, at::ScalarType dtype) {
+  const GateInputs in = gate_inputs(s, device, dtype);
+  return {{in.p, in.p[0].clone(), 1.0}};
+}
+
 // The recurrence of Mamba2, as wide as the recipe's recursion: heads of 64 channels, a state of 64 in one group.
 struct ScanInputs {
   at::Tensor x, dt, A, B, C, D;
@@ -683,6 +738,12 @@ const std::vector<BenchOp>& bench_ops() {
       {"hrm::moe_combine", moe_combine},
       {"hrm::moe_combine_backward", moe_combine_backward},
       {"hrm::moe_experts", moe_experts},
+      {"hrm::moe_loads_", moe_loads},
+      {"hrm::bridge_gate", bridge_gate},
+      {"hrm::bridge_gate_backward_", bridge_gate_backward},
+      {"hrm::halt_probabilities", halt_probabilities},
+      {"hrm::halt_probabilities_backward_", halt_probabilities_backward},
+      {"hrm::halting_loss", halting_loss},
       {"hrm::ssd_scan", ssd_scan},
       {"hrm::ssd_scan_backward", ssd_scan_backward},
       {"hrm::memory_blocks", memory_blocks},

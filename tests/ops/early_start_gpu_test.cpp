@@ -14,6 +14,7 @@
 #include "hrm/ops/softmax_loss.h"
 #include "hrm/ops/swiglu.h"
 #include "hrm/ops/weighted_rms_norm.h"
+#include "ops/gates_impl.h"
 #include "ops/gpu_testing.h"
 #include "ops/mlp_mix_ways.h"
 #include "ops/with_tiles.h"
@@ -250,6 +251,38 @@ TEST(EarlyStartGpu, LanguageModel) {
         return {y, grad, grad_q, grad_k, loss, grad_x, grad_weight, table};
       };
       expect_order(chain, {300, width}, dtype, cat(dtype, " head ", head_dim), 4);
+    }
+  }
+}
+
+// The gate, the probabilities of halting and their loss, one out of what the other wrote.
+TEST(EarlyStartGpu, Gates) {
+  HRM_NEEDS_GPU();
+  constexpr int64_t kRows = 40, kVectors = 7;
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
+    for (const int64_t width : {97, 512}) {
+      const at::Tensor weight = normal({1, width}, 1, at::kFloat, at::kCUDA) / std::sqrt(static_cast<double>(width)),
+                       bias = normal({1}, 2, at::kFloat, at::kCUDA);
+      const Chain chain = [=](const at::Tensor& x, const Between& between) -> Tensors {
+        const GateRange range{1.5, -0.25, {}};
+        const at::Tensor z = x.narrow(0, 0, kRows),
+                         bridge = x.narrow(0, kRows, kRows * kVectors).view({kRows, kVectors, width});
+        const at::Tensor grad_weight = at::zeros_like(weight), grad_bias = at::zeros_like(bias);
+        const auto [gate, memory, open] = bridge_gate_forward(z, weight, bias, bridge, range);
+        between();
+        const at::Tensor p = halt_probabilities_forward({bridge, memory}, weight, bias);
+        between();
+        const auto [loss, slope] = halting_loss_forward(p, gate, 1);
+        between();
+        const at::Tensor grad_states =
+            halt_probabilities_backward_(slope.expand({2, kRows}), p, {bridge, memory}, weight, grad_weight, grad_bias);
+        between();
+        const auto [grad_z, grad_bridge] =
+            bridge_gate_backward_(gate, grad_states[1], z, weight, bridge, open, range, grad_weight, grad_bias);
+        between();
+        return {gate, memory, p, loss, grad_states, grad_z, grad_bridge, grad_weight, grad_bias};
+      };
+      expect_order(chain, {kRows * (kVectors + 1), width}, dtype, cat(dtype, " width ", width), 4);
     }
   }
 }

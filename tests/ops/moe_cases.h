@@ -1,6 +1,7 @@
 #pragma once
 // Checks of the mixture of experts that hold on every device.
 
+#include <algorithm>
 #include <vector>
 
 #include "hrm/base/philox.h"
@@ -170,6 +171,51 @@ inline void expect_good_jitter(at::Device device) {
     EXPECT_FALSE(at::equal(y, moe_jitter(x, step + 1, 0.25, 9)));
     EXPECT_FALSE(at::equal(y, moe_jitter(x, step, 0.25, 10)));
     EXPECT_TRUE(at::equal(x, moe_jitter(x, step, 0, 9)));
+  }
+}
+
+// Counts of `layers` layers, the first without any pick, the second with all of them at one expert.
+inline std::vector<at::Tensor> make_loads(int64_t layers, int64_t experts, uint64_t seed, at::Device device) {
+  std::vector<at::Tensor> counts;
+  for (int64_t layer = 0; layer < layers; ++layer) {
+    const at::Tensor drawn =
+        normal({experts + 1}, seed + static_cast<uint64_t>(layer), at::kDouble).mul(300).abs().floor();
+    if (layer < 2) drawn.zero_();
+    if (layer == 1) drawn[experts - 1] = 77;
+    counts.push_back(drawn.to(device));
+  }
+  return counts;
+}
+
+inline at::Tensor loads_of(at::TensorList counts) {
+  const at::Tensor loads = at::full({static_cast<int64_t>(counts.size()), 3}, -1, counts[0].options());
+  moe_loads_(loads, counts);
+  return loads;
+}
+
+// By a loop over the numbers on the host.
+inline void expect_good_loads(at::Device device) {
+  for (const int64_t experts : {1, 2, 5, 64, 1000}) {
+    for (const int64_t layers : {1, 3, 70}) {  // 70: more than one launch takes
+      const auto counts = make_loads(layers, experts, 5, device);
+      const at::Tensor loads = loads_of(counts).cpu(), all = at::stack(counts).cpu();
+      for (int64_t layer = 0; layer < layers; ++layer) {
+        const auto* count = all.const_data_ptr<double>() + layer * (experts + 1);
+        double sum = 0, largest = 0, entropy = 0;
+        for (int64_t e = 0; e < experts; ++e) {
+          sum += count[e];
+          largest = std::max(largest, count[e]);
+        }
+        for (int64_t e = 0; e < experts; ++e) {
+          if (count[e] > 0) entropy -= count[e] / sum * std::log(count[e] / sum);
+        }
+        const double picks = std::max(sum, 1.0), most = std::log(static_cast<double>(experts));
+        const std::string what = cat(experts, " experts, layer ", layer, " of ", layers);
+        EXPECT_NEAR(loads[layer][0].item<double>(), experts > 1 ? entropy / most : 1, 1e-13) << what;
+        EXPECT_NEAR(loads[layer][1].item<double>(), largest / picks * static_cast<double>(experts), 1e-12) << what;
+        EXPECT_NEAR(loads[layer][2].item<double>(), count[experts] / picks, 1e-13) << what;
+      }
+    }
   }
 }
 

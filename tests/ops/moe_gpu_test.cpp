@@ -55,6 +55,20 @@ TEST(MoeGpu, Jitter) {
   expect_good_jitter(at::kCUDA);
 }
 
+TEST(MoeGpu, Loads) {
+  HRM_NEEDS_GPU();
+  expect_good_loads(at::kCUDA);
+  const auto counts = make_loads(3, 64, 5, at::kCUDA);
+  at::Tensor loads;
+  Captured captured([&] { loads = loads_of(counts); });
+  for (uint64_t round = 0; round < 3; ++round) {
+    const auto now = make_loads(3, 64, 100 + 10 * round, at::kCUDA);
+    for (size_t layer = 0; layer < now.size(); ++layer) counts[layer].copy_(now[layer]);
+    captured.replay();
+    expect_same_bits(loads, loads_of(now), cat("round ", round));
+  }
+}
+
 TEST(MoeGpu, SameEachTime) {
   HRM_NEEDS_GPU();
   const MoeCase c = make_moe(2000, 512, 512, 8, 2, at::kBFloat16, at::kCUDA);

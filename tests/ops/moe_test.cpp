@@ -67,6 +67,10 @@ TEST(Moe, Jitter) {
   expect_good_jitter(at::kCPU);
 }
 
+TEST(Moe, Loads) {
+  expect_good_loads(at::kCPU);
+}
+
 // Dropped: those with the smallest weights, and of equal ones the later.
 TEST(Moe, Capacity) {
   const at::Tensor ids = at::tensor({0, 1, 0, 2, 0, 1, 1, 0}, at::kInt).view({4, 2});
@@ -109,6 +113,13 @@ TEST(Moe, WrongInputIsNamed) {
   expect_message(error_of([&] { moe_gate(c.logits, 4, MoeScore::softmax, false); }), {"hrm::moe_gate", "top_k", "4"});
   expect_message(error_of([&] { moe_gate(c.x.to(at::kBFloat16), 1, MoeScore::softmax, false); }), {"hrm::moe_gate"});
   expect_message(error_of([&] { moe_plan(c.x, 3); }), {"hrm::moe_plan", "int32"});
+  const at::Tensor loads = at::zeros({2, 3}, at::kDouble), counts = at::zeros({5}, at::kDouble);
+  expect_message(error_of([&] { moe_loads_(loads, counts); }), {"hrm::moe_loads_", "(1, 3)", "[2, 3]"});
+  expect_message(error_of([&] {
+                   moe_loads_(loads, {counts, at::zeros({6}, at::kDouble)});
+                 }),
+                 {"hrm::moe_loads_", "[6]", "[5]"});
+  expect_message(error_of([&] { moe_loads_(loads, {counts.to(at::kInt), counts}); }), {"hrm::moe_loads_", "Int"});
   expect_message(error_of([&] { moe_experts(c.x, c.logits, plan, c.up, c.up, c.down, c.down); }),
                  {"hrm::moe_combine", "[4, 3]"});
   const at::Tensor narrow = c.up.narrow(2, 0, 4);

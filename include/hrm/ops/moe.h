@@ -83,6 +83,12 @@ at::Tensor moe_experts(const at::Tensor& x, const at::Tensor& weights, const Moe
                        const at::Tensor& up_master, const at::Tensor& down, const at::Tensor& down_master,
                        const std::optional<at::Tensor>& grad_up, const std::optional<at::Tensor>& grad_down);
 
+// How the picks of several layers were spread. counts: of each layer (E + 1) float64, the picks of each expert before
+// capacity, then how many of them were dropped. Writes loads (layers, 3) float64, contiguous: entropy of the loads /
+// log(E), 1 = all alike; the largest load / the mean one; dropped / all picks. A layer without picks: 0, 0, 0; with
+// one expert the entropy is 1. On a GPU one kernel for up to 64 layers. Without gradient.
+void moe_loads_(const at::Tensor& loads, at::TensorList counts);
+
 // The formula, one expert after the other over all tokens: the oracle. Differentiable in everything by autograd; any
 // device, no word from the host.
 namespace reference {

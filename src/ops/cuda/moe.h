@@ -77,6 +77,14 @@ struct MoeCombine {
   Element element;
 };
 
+constexpr int kMoeLayers = 64;  // of one launch
+
+struct MoeLoads {
+  const double* counts[kMoeLayers];  // each (experts + 1)
+  double* loads;                     // (layers, 3)
+  int layers, experts;
+};
+
 struct MoeCombineBackward {
   const void* grad_out;  // (tokens, dim)
   const void* y;         // (rows, dim)
@@ -93,6 +101,7 @@ struct MoeCombineBackward {
 cudaError_t launch(const MoeGateForward& p, cudaStream_t stream);
 cudaError_t launch(const MoeGateBackward& p, cudaStream_t stream);
 cudaError_t launch(const MoePlanParams& p, cudaStream_t stream);
+cudaError_t launch(const MoeLoads& p, cudaStream_t stream);
 cudaError_t launch(const MoeJitter& p, cudaStream_t stream);
 cudaError_t launch(const MoeGather& p, cudaStream_t stream);
 cudaError_t launch(const MoeCombine& p, cudaStream_t stream);

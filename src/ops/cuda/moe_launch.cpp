@@ -4,6 +4,9 @@
 #include <c10/cuda/CUDAStream.h>
 #include <torch/library.h>
 
+#include <algorithm>
+#include <vector>
+
 #include "ops/cuda/launcher.h"
 #include "ops/cuda/moe.h"
 #include "ops/cuda/sm90/moe_experts.h"
@@ -100,6 +103,24 @@ at::Tensor moe_jitter_cuda(const at::Tensor& x, const at::Tensor& step, double a
   params.element = cuda::element_of(from);
   C10_CUDA_CHECK(cuda::launch(params, stream()));
   return out;
+}
+
+void moe_loads_cuda(const at::Tensor& loads, at::TensorList counts) {
+  check_moe_loads(loads, counts);
+  const c10::cuda::CUDAGuard guard(loads.device());
+  if (backend() != Backend::fused) return reference::moe_loads_(loads, counts);
+  for (size_t first = 0; first < counts.size(); first += cuda::kMoeLayers) {
+    std::vector<at::Tensor> from;  // of this launch, until it is queued
+    cuda::MoeLoads params{};
+    params.layers = static_cast<int>(std::min<size_t>(counts.size() - first, cuda::kMoeLayers));
+    for (int i = 0; i < params.layers; ++i) {
+      from.push_back(counts[first + static_cast<size_t>(i)].contiguous());
+      params.counts[i] = from.back().const_data_ptr<double>();
+    }
+    params.loads = loads.mutable_data_ptr<double>() + 3 * first;
+    params.experts = static_cast<int>(counts[first].size(0) - 1);
+    C10_CUDA_CHECK(cuda::launch(params, stream()));
+  }
 }
 
 PlanResult moe_plan_cuda(const at::Tensor& ids, int64_t experts) {
@@ -289,6 +310,7 @@ TORCH_LIBRARY_IMPL(hrm, CUDA, m) {
   m.impl("moe_gate_backward", &moe_gate_backward_cuda);
   m.impl("moe_plan", &moe_plan_cuda);
   m.impl("moe_jitter", &moe_jitter_cuda);
+  m.impl("moe_loads_", &moe_loads_cuda);
   m.impl("moe_gather", &moe_gather_cuda);
   m.impl("moe_up", &moe_up_cuda);
   m.impl("moe_up_backward", &moe_up_backward_cuda);

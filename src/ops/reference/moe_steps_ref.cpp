@@ -1,5 +1,7 @@
 #include <ATen/ATen.h>
 
+#include <cmath>
+
 #include "hrm/base/philox.h"
 #include "ops/moe_impl.h"
 
@@ -38,6 +40,19 @@ MoeGate moe_gate(const at::Tensor& logits, int64_t top_k, MoeScore score, bool n
   at::Tensor weights = scores.gather(1, ids);
   if (normalize) weights = weights / weights.sum(1, /*keepdim=*/true);
   return {ids.to(at::kInt), weights, scores};
+}
+
+void moe_loads_(const at::Tensor& loads, at::TensorList counts) {
+  const at::NoGradGuard no_grad;
+  for (size_t layer = 0; layer < counts.size(); ++layer) {
+    const int64_t experts = counts[layer].size(0) - 1;
+    const at::Tensor picks = counts[layer].narrow(0, 0, experts), all = picks.sum().clamp_min(1), share = picks / all;
+    const double most = std::log(static_cast<double>(experts));
+    const at::Tensor entropy = at::special_entr(share).sum();
+    loads[static_cast<int64_t>(layer)].copy_(
+        at::stack({most > 0 ? entropy / most : at::ones_like(entropy), share.max() * static_cast<double>(experts),
+                   counts[layer].select(0, experts) / all}));
+  }
 }
 
 }  // namespace reference
