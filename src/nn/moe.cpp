@@ -33,6 +33,7 @@ MoeFeedForward::MoeFeedForward(int64_t width, const MoeOptions& options, at::Dev
   if (options.jitter > 0) {
     jitter_step_ = register_buffer("jitter_step", at::zeros({}, at::device(device).dtype(at::kLong)));
   }
+  stale_ = at::zeros({2}, at::kBool);
   counts_ = at::zeros({options.experts + 1}, at::device(device).dtype(at::kDouble));
 }
 
@@ -61,25 +62,20 @@ at::Tensor MoeFeedForward::forward(const at::Tensor& x) {
   };
   at::Tensor y = ops::moe_experts(x, gate.weights, plan, up_->compute_weight().detach().view(up), up_->weight(),
                                   down_->compute_weight().detach().view(down), down_->weight(), gradient(*up_, up),
-                                  gradient(*down_, down));
+                                  gradient(*down_, down), stale_);
   if (shared_) y = y + shared_->forward(x);
   if (!at::GradMode::is_enabled()) return y;
 
-  const at::Tensor kept = plan.counts.to(at::kDouble);
-  at::Tensor wanted = kept;
+  at::Tensor wanted;
   if (options_.capacity_factor > 0) {
-    const at::Tensor ones = at::ones({picks}, kept.options());
-    wanted = at::zeros({experts}, kept.options()).scatter_add_(0, gate.ids.view({-1}).to(at::kLong), ones);
+    const at::Tensor ones = at::ones({picks}, plan.counts.options());
+    wanted = at::zeros_like(plan.counts).scatter_add_(0, gate.ids.view({-1}).to(at::kLong), ones);
   }
-  counts_.narrow(0, 0, experts).add_(wanted);
-  counts_.select(0, experts).add_(wanted.sum() - kept.sum());
-  if (options_.load_weight > 0) {
-    const at::Tensor shares =
-        options_.score == ops::MoeScore::sigmoid ? gate.scores / gate.scores.sum(1, /*keepdim=*/true) : gate.scores;
-    const double scale = static_cast<double>(experts) / (static_cast<double>(tokens) * static_cast<double>(tokens));
-    losses_.push_back(
-        {"moe_load", (shares.sum(0) * wanted.to(shares.scalar_type())).sum() * scale, options_.load_weight});
-  }
+  const bool shares = options_.load_weight > 0 && options_.score == ops::MoeScore::sigmoid;
+  const at::Tensor scores = shares ? gate.scores / gate.scores.sum(1, /*keepdim=*/true)
+                                   : (options_.load_weight > 0 ? gate.scores : gate.scores.detach());
+  const at::Tensor loss = ops::moe_load_loss_(scores, plan.counts, wanted, counts_);
+  if (options_.load_weight > 0) losses_.push_back({"moe_load", loss, options_.load_weight});
   if (options_.z_weight > 0) {
     losses_.push_back({"moe_z", at::logsumexp(logits, {1}).square().mean(), options_.z_weight});
   }
@@ -88,6 +84,10 @@ at::Tensor MoeFeedForward::forward(const at::Tensor& x) {
 
 std::vector<AuxiliaryLoss> MoeFeedForward::take_auxiliary_losses() {
   return std::exchange(losses_, {});
+}
+
+std::vector<StaleGradient> MoeFeedForward::stale_gradients() {
+  return {{up_->weight(), stale_[0]}, {down_->weight(), stale_[1]}};
 }
 
 MoeLoad MoeFeedForward::load() const {

@@ -17,6 +17,16 @@ void find_readers(torch::nn::Module& module, std::unordered_multimap<const void*
   for (const auto& child : module.children()) find_readers(*child, readers);
 }
 
+// The gradients that are overwritten, by the identity of their master.
+void find_stale(torch::nn::Module& module, std::unordered_map<const void*, at::Tensor>& stale) {
+  if (auto* has = dynamic_cast<HasStaleGradients*>(&module)) {
+    for (const StaleGradient& gradient : has->stale_gradients()) {
+      stale[gradient.master.unsafeGetTensorImpl()] = gradient.stale;
+    }
+  }
+  for (const auto& child : module.children()) find_stale(*child, stale);
+}
+
 using GradientGroups = std::vector<std::pair<std::string, HasGradientGroup*>>;
 
 // In the order in which a backward pass completes them: of modules side by side, which are used one after the other,
@@ -54,6 +64,11 @@ void ParameterSet::build(torch::nn::Module& module, at::ScalarType compute_dtype
   find_groups(module, "", groups);
   std::vector<std::string> group_names;
   for (const auto& [name, group] : groups) group_names.push_back(name);
+
+  overwritten_.clear();
+  cleared_.clear();
+  std::unordered_map<const void*, at::Tensor> stale;
+  find_stale(module, stale);
 
   int64_t flat_size = 0;
   std::unordered_map<const void*, size_t> seen;
@@ -100,14 +115,23 @@ void ParameterSet::build(torch::nn::Module& module, at::ScalarType compute_dtype
     for (auto reader = first; reader != last; ++reader) reader->second->set_compute_weight(compute);
     return compute;
   };
-  int64_t offset = 0;
+  int64_t offset = 0, cleared_from = 0;
+  const auto clear_to = [&](int64_t end) {
+    if (end > cleared_from) cleared_.push_back(flat_grad_.narrow(0, cleared_from, end - cleared_from));
+  };
   for (Parameter& parameter : parameters_) {
     const at::Tensor& master = parameter.master;
     master.mutable_grad() = flat_grad_.narrow(0, offset, master.numel()).view(master.sizes());
+    if (const auto found = stale.find(master.unsafeGetTensorImpl()); found != stale.end()) {
+      overwritten_.push_back({master.grad(), found->second});
+      clear_to(offset);
+      cleared_from = offset + master.numel();
+    }
     offset += (master.numel() + kGradAlignment - 1) / kGradAlignment * kGradAlignment;
 
     parameter.compute = hand_out_copy(master);
   }
+  clear_to(flat_size);
   for (const at::Tensor& master : frozen) hand_out_copy(master);
 
   gradient_ready_ = std::make_shared<GradientReady>(std::move(group_names));
@@ -116,7 +140,18 @@ void ParameterSet::build(torch::nn::Module& module, at::ScalarType compute_dtype
 
 void ParameterSet::zero_grad() {
   require(flat_grad_.defined(), ExitCode::unexpected, "the gradients lie elsewhere, and are cleared there");
-  flat_grad_.zero_();
+  const at::NoGradGuard no_grad;
+  if (!cleared_.empty()) at::_foreach_zero_(cleared_);
+  for (const Overwritten& gradient : overwritten_) gradient.stale.fill_(true);
+}
+
+void ParameterSet::settle_gradients() {
+  const at::NoGradGuard no_grad;
+  for (const Overwritten& gradient : overwritten_) {
+    if (!*gradient.stale.const_data_ptr<bool>()) continue;
+    gradient.gradient.zero_();
+    gradient.stale.fill_(false);
+  }
 }
 
 void ParameterSet::place_masters(const std::vector<int64_t>& offsets, int64_t size) {
@@ -142,6 +177,9 @@ void ParameterSet::place_gradients(const std::vector<at::Tensor>& gradients) {
             ExitCode::unexpected, "the gradient buffer of '", parameter.name, "' does not fit");
     parameter.master.mutable_grad() = gradients[i];
   }
+  for (const Overwritten& gradient : overwritten_) gradient.stale.fill_(false);
+  overwritten_.clear();
+  cleared_.clear();
   flat_grad_ = at::Tensor();
 }
 

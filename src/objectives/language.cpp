@@ -3,6 +3,8 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <map>
+#include <vector>
 
 #include "hrm/data/batch.h"
 #include "hrm/objectives/chunked_cross_entropy.h"
@@ -42,9 +44,12 @@ LanguageLoss language_loss(const models::LanguageModel& model, const models::Lan
     result.halting = term.detach();
   }
   result.auxiliary = at::zeros({}, scalar);
-  for (const nn::AuxiliaryLoss& term : output.auxiliary) {
-    loss = loss + term.value * (term.weight * share);
-    result.auxiliary = result.auxiliary + term.value.detach() * term.weight;
+  std::map<double, std::vector<at::Tensor>> terms;  // of one weight, those of all layers together
+  for (const nn::AuxiliaryLoss& term : output.auxiliary) terms[term.weight].push_back(term.value);
+  for (const auto& [weight, values] : terms) {
+    const at::Tensor sum = at::stack(values).sum();
+    loss = loss + sum * (weight * share);
+    result.auxiliary = result.auxiliary + sum.detach() * weight;
   }
   result.loss = loss;
   return result;

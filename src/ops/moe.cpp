@@ -73,6 +73,23 @@ void check_moe_combine(const at::Tensor& y, const at::Tensor& rows, const Option
               rows.sizes(), weights ? " and " : "", weights ? weights->sizes() : at::IntArrayRef());
 }
 
+void check_moe_load_loss(const at::Tensor& scores, const at::Tensor& kept, const OptionalTensor& wanted,
+                         const at::Tensor& totals) {
+  TORCH_CHECK(scores.dim() == 2 && scores.numel() > 0 && scores.size(1) <= 1024 &&
+                  (scores.scalar_type() == at::kFloat || scores.scalar_type() == at::kDouble),
+              "hrm::moe_load_loss_: scores must be (T, E) float32 with tokens and 1 to 1024 experts, got ",
+              scores.sizes(), " ", scores.scalar_type());
+  const auto fits = [&](const at::Tensor& t, at::ScalarType type, int64_t more) {
+    return t.dim() == 1 && t.size(0) == scores.size(1) + more && t.scalar_type() == type && t.is_contiguous() &&
+           t.device() == scores.device();
+  };
+  TORCH_CHECK(fits(kept, at::kInt, 0) && (!wanted || fits(*wanted, at::kInt, 0)) && fits(totals, at::kDouble, 1),
+              "hrm::moe_load_loss_: for scores ", scores.sizes(), " on ", scores.device(),
+              " kept and wanted must be (E) int32, totals (E + 1) float64, contiguous there, got ", kept.sizes(), " ",
+              kept.scalar_type(), wanted ? " and " : "", wanted ? wanted->sizes() : at::IntArrayRef(), " and ",
+              totals.sizes(), " ", totals.scalar_type());
+}
+
 void check_moe_loads(const at::Tensor& loads, at::TensorList counts) {
   TORCH_CHECK(loads.sizes() == at::IntArrayRef({static_cast<int64_t>(counts.size()), 3}) && loads.is_contiguous() &&
                   loads.scalar_type() == at::kDouble,
@@ -101,7 +118,8 @@ using Up = std::tuple<at::Tensor, at::Tensor>(const at::Tensor&, const at::Tenso
 using UpBackward = at::Tensor(const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&,
                               const at::Tensor&);
 using Product = at::Tensor(const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&, bool);
-using Accumulate = void(const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&);
+using Accumulate = void(const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&,
+                        bool);
 using Combine = at::Tensor(const at::Tensor&, const at::Tensor&, const OptionalTensor&);
 using CombineBackward = std::tuple<at::Tensor, at::Tensor>(const at::Tensor&, const at::Tensor&, const at::Tensor&,
                                                            const at::Tensor&, const at::Tensor&);
@@ -112,15 +130,30 @@ using Jitter = at::Tensor(const at::Tensor&, const at::Tensor&, double, int64_t)
 using Router = at::Tensor(const at::Tensor&, const at::Tensor&, const at::Tensor&, const OptionalTensor&);
 using Plan = PlanResult(const at::Tensor&, int64_t);
 using Loads = void(const at::Tensor&, at::TensorList);
+using LoadLoss = std::tuple<at::Tensor, at::Tensor>(const at::Tensor&, const at::Tensor&, const OptionalTensor&,
+                                                    const at::Tensor&);
 using Experts = at::Tensor(const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&,
                            const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&,
-                           const at::Tensor&, const at::Tensor&, const OptionalTensor&, const OptionalTensor&);
+                           const at::Tensor&, const at::Tensor&, const OptionalTensor&, const OptionalTensor&,
+                           const OptionalTensor&);
 
 }  // namespace
 
 at::Tensor moe_jitter(const at::Tensor& x, const at::Tensor& step, double amount, int64_t seed) {
   static const auto op = find<Jitter>("hrm::moe_jitter");
   return op.call(x, step, amount, seed);
+}
+
+std::tuple<at::Tensor, at::Tensor> moe_load_loss_forward_(const at::Tensor& scores, const at::Tensor& kept,
+                                                          const OptionalTensor& wanted, const at::Tensor& totals) {
+  static const auto op = find<LoadLoss>("hrm::moe_load_loss_");
+  return op.call(scores, kept, wanted, totals);
+}
+
+at::Tensor moe_load_loss_(const at::Tensor& scores, const at::Tensor& kept, const at::Tensor& wanted,
+                          const at::Tensor& totals) {
+  const OptionalTensor before = wanted.defined() ? OptionalTensor(wanted) : std::nullopt;
+  return std::get<0>(moe_load_loss_forward_(scores, kept, before, totals));
 }
 
 void moe_loads_(const at::Tensor& loads, at::TensorList counts) {
@@ -152,9 +185,9 @@ at::Tensor moe_linear(const at::Tensor& rows, const at::Tensor& weight, const at
 }
 
 void moe_accumulate_(const at::Tensor& grad, const at::Tensor& a, const at::Tensor& b, const at::Tensor& tile_experts,
-                     const at::Tensor& starts) {
+                     const at::Tensor& starts, bool overwrite) {
   static const auto op = find<Accumulate>("hrm::moe_accumulate_");
-  op.call(grad, a, b, tile_experts, starts);
+  op.call(grad, a, b, tile_experts, starts, overwrite);
 }
 
 at::Tensor moe_combine(const at::Tensor& y, const at::Tensor& rows, const OptionalTensor& weights) {
@@ -205,10 +238,14 @@ MoePlan moe_plan(const at::Tensor& ids, int64_t experts) {
 
 at::Tensor moe_experts(const at::Tensor& x, const at::Tensor& weights, const MoePlan& plan, const at::Tensor& up,
                        const at::Tensor& up_master, const at::Tensor& down, const at::Tensor& down_master,
-                       const OptionalTensor& grad_up, const OptionalTensor& grad_down) {
+                       const OptionalTensor& grad_up, const OptionalTensor& grad_down, const OptionalTensor& stale) {
+  TORCH_CHECK(
+      !stale || (stale->is_cpu() && stale->scalar_type() == at::kBool && stale->numel() == 2 && stale->is_contiguous()),
+      "hrm::moe_experts: stale must be two bools on the CPU, got ", stale ? stale->toString() : "", " of ",
+      stale ? stale->sizes() : at::IntArrayRef());
   static const auto op = find<Experts>("hrm::moe_experts");
   return op.call(x, weights, plan.rows, plan.picks, plan.tile_experts, plan.starts, up, up_master, down, down_master,
-                 grad_up, grad_down);
+                 grad_up, grad_down, stale);
 }
 
 at::Tensor moe_experts(const at::Tensor& x, const at::Tensor& weights, const MoePlan& plan, const at::Tensor& up,
@@ -270,8 +307,9 @@ at::Tensor moe_up_backward_cpu(const at::Tensor& grad_y, const at::Tensor& down,
 }
 
 void moe_accumulate_cpu(const at::Tensor& grad, const at::Tensor& a, const at::Tensor& b, const at::Tensor&,
-                        const at::Tensor& starts) {
+                        const at::Tensor& starts, bool overwrite) {
   check_moe_accumulate(grad, a, b, starts);
+  if (overwrite) grad.zero_();
   for_experts(starts, [&](int64_t expert, int64_t first, int64_t count) {
     linear_accumulate_(grad[expert], a.narrow(0, first, count), b.narrow(0, first, count));
   });
@@ -306,6 +344,12 @@ at::Tensor moe_jitter_cpu(const at::Tensor& x, const at::Tensor& step, double am
   return reference::moe_jitter(x, step, amount, seed);
 }
 
+std::tuple<at::Tensor, at::Tensor> moe_load_loss_cpu(const at::Tensor& scores, const at::Tensor& kept,
+                                                     const OptionalTensor& wanted, const at::Tensor& totals) {
+  check_moe_load_loss(scores, kept, wanted, totals);
+  return reference::moe_load_loss_(scores, kept, wanted, totals);
+}
+
 void moe_loads_cpu(const at::Tensor& loads, at::TensorList counts) {
   check_moe_loads(loads, counts);
   reference::moe_loads_(loads, counts);
@@ -332,7 +376,7 @@ at::Tensor moe_router_forward(const at::Tensor& x, const at::Tensor& weight, con
 at::Tensor moe_experts_forward(const at::Tensor& x, const at::Tensor& weights, const at::Tensor& rows,
                                const at::Tensor& picks, const at::Tensor& tile_experts, const at::Tensor& starts,
                                const at::Tensor& up, const at::Tensor&, const at::Tensor& down, const at::Tensor&,
-                               const OptionalTensor&, const OptionalTensor&) {
+                               const OptionalTensor&, const OptionalTensor&, const OptionalTensor&) {
   const at::Tensor xp = moe_gather(x, picks, starts, rows.size(1));
   const at::Tensor act = std::get<0>(moe_up(xp, up, tile_experts, starts));
   return moe_combine(moe_linear(act, down, tile_experts, starts, /*transposed=*/false), rows, weights);
@@ -352,19 +396,23 @@ TORCH_LIBRARY_FRAGMENT(hrm, m) {
       "moe_plan(Tensor ids, int experts) -> "
       "(Tensor rows, Tensor picks, Tensor tile_experts, Tensor starts, Tensor counts)");
   m.def("moe_loads_(Tensor(a!) loads, Tensor[] counts) -> ()");
+  m.def("moe_load_loss_(Tensor scores, Tensor kept, Tensor? wanted, Tensor(a!) totals) -> (Tensor loss, Tensor slope)");
   m.def("moe_jitter(Tensor x, Tensor step, float amount, int seed) -> Tensor");
   m.def("moe_gather(Tensor x, Tensor picks, Tensor starts, int top_k) -> Tensor");
   m.def("moe_up(Tensor xp, Tensor up, Tensor tile_experts, Tensor starts) -> (Tensor act, Tensor slope)");
   m.def("moe_up_backward(Tensor grad_y, Tensor down, Tensor slope, Tensor tile_experts, Tensor starts) -> Tensor");
   m.def("moe_linear(Tensor rows, Tensor weight, Tensor tile_experts, Tensor starts, bool transposed) -> Tensor");
-  m.def("moe_accumulate_(Tensor(a!) grad, Tensor a, Tensor b, Tensor tile_experts, Tensor starts) -> ()");
+  m.def(
+      "moe_accumulate_(Tensor(a!) grad, Tensor a, Tensor b, Tensor tile_experts, Tensor starts, "
+      "bool overwrite=False) -> ()");
   m.def("moe_combine(Tensor y, Tensor rows, Tensor? weights) -> Tensor");
   m.def(
       "moe_combine_backward(Tensor grad_out, Tensor y, Tensor picks, Tensor starts, Tensor weights) -> "
       "(Tensor grad_y, Tensor grad_weights)");
   m.def(
       "moe_experts(Tensor x, Tensor weights, Tensor rows, Tensor picks, Tensor tile_experts, Tensor starts, Tensor up, "
-      "Tensor up_master, Tensor down, Tensor down_master, Tensor? grad_up, Tensor? grad_down) -> Tensor");
+      "Tensor up_master, Tensor down, Tensor down_master, Tensor? grad_up, Tensor? grad_down, Tensor? stale=None) -> "
+      "Tensor");
 }
 
 TORCH_LIBRARY_IMPL(hrm, CPU, m) {
@@ -374,6 +422,7 @@ TORCH_LIBRARY_IMPL(hrm, CPU, m) {
   m.impl("moe_plan", &moe_plan_cpu);
   m.impl("moe_jitter", &moe_jitter_cpu);
   m.impl("moe_loads_", &moe_loads_cpu);
+  m.impl("moe_load_loss_", &moe_load_loss_cpu);
   m.impl("moe_gather", &moe_gather_cpu);
   m.impl("moe_up", &moe_up_cpu);
   m.impl("moe_up_backward", &moe_up_backward_cpu);

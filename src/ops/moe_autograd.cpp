@@ -3,6 +3,8 @@
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
+#include <utility>
+
 #include "hrm/ops/linear.h"
 #include "ops/moe_impl.h"
 
@@ -82,6 +84,32 @@ GateResult moe_gate_autograd(const at::Tensor& logits, int64_t top_k, bool sigmo
   return moe_gate_forward(logits, top_k, sigmoid, normalize, bias);
 }
 
+struct LoadLoss : torch::autograd::Function<LoadLoss> {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& scores, const at::Tensor& kept,
+                            const OptionalTensor& wanted, const at::Tensor& totals) {
+    at::AutoDispatchBelowADInplaceOrView below;
+    const auto [loss, slope] = moe_load_loss_forward_(scores, kept, wanted, totals);
+    ctx->save_for_backward({slope});
+    ctx->saved_data["tokens"] = scores.size(0);
+    return loss;
+  }
+
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    TORCH_CHECK(!at::GradMode::is_enabled(), "hrm::moe_load_loss_ has no second derivative");
+    const at::Tensor of_token = grads[0] * ctx->get_saved_variables()[0];
+    return {of_token.expand({ctx->saved_data["tokens"].toInt(), -1}), at::Tensor(), at::Tensor(), at::Tensor()};
+  }
+};
+
+std::tuple<at::Tensor, at::Tensor> moe_load_loss_autograd(const at::Tensor& scores, const at::Tensor& kept,
+                                                          const OptionalTensor& wanted, const at::Tensor& totals) {
+  if (at::GradMode::is_enabled() && scores.requires_grad()) {
+    return {LoadLoss::apply(scores, kept, wanted, totals), at::Tensor()};
+  }
+  at::AutoDispatchBelowADInplaceOrView below;
+  return moe_load_loss_forward_(scores, kept, wanted, totals);
+}
+
 struct Jitter : torch::autograd::Function<Jitter> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& step, double amount,
                             int64_t seed) {
@@ -112,7 +140,7 @@ struct Experts : torch::autograd::Function<Experts> {
                             const at::Tensor& rows, const at::Tensor& picks, const at::Tensor& tile_experts,
                             const at::Tensor& starts, const at::Tensor& up, const at::Tensor& up_master,
                             const at::Tensor& down, const at::Tensor& down_master, const OptionalTensor& grad_up,
-                            const OptionalTensor& grad_down) {
+                            const OptionalTensor& grad_down, const OptionalTensor& stale) {
     at::AutoDispatchBelowADInplaceOrView below;
     const at::Tensor xp = moe_gather(x, picks, starts, rows.size(1));
     const auto [act, slope] = moe_up(xp, up, tile_experts, starts);
@@ -121,6 +149,7 @@ struct Experts : torch::autograd::Function<Experts> {
     // As in ops::linear: buffers are no saved variables.
     if (up_master.requires_grad()) ctx->saved_data["grad_up"] = *grad_up;
     if (down_master.requires_grad()) ctx->saved_data["grad_down"] = *grad_down;
+    if (stale) ctx->saved_data["stale"] = *stale;
     ctx->saved_data["needs_x"] = x.requires_grad();
     return moe_combine(y, rows, weights);
   }
@@ -135,15 +164,19 @@ struct Experts : torch::autograd::Function<Experts> {
       const auto entry = ctx->saved_data.find(name);
       return entry == ctx->saved_data.end() ? at::Tensor() : entry->second.toTensor();
     };
+    // Read on the host, so that a captured step keeps for each use whether it comes first.
+    const auto is_stale = [stale = find("stale")](int which) {
+      return stale.defined() && std::exchange(stale.mutable_data_ptr<bool>()[which], false);
+    };
     const auto [grad_y, grad_weights] = moe_combine_backward(grads[0].contiguous(), y, picks, starts, weights);
     if (const at::Tensor grad_down = find("grad_down"); grad_down.defined()) {
-      moe_accumulate_(grad_down, grad_y, act, tile_experts, starts);
+      moe_accumulate_(grad_down, grad_y, act, tile_experts, starts, is_stale(1));
     }
     const at::Tensor grad_pre = moe_up_backward(grad_y, down, slope, tile_experts, starts);
     if (const at::Tensor grad_up = find("grad_up"); grad_up.defined()) {
-      moe_accumulate_(grad_up, grad_pre, xp, tile_experts, starts);
+      moe_accumulate_(grad_up, grad_pre, xp, tile_experts, starts, is_stale(0));
     }
-    variable_list out(12);
+    variable_list out(13);
     if (ctx->saved_data["needs_x"].toBool()) {
       const at::Tensor grad_xp = moe_linear(grad_pre, up, tile_experts, starts, /*transposed=*/true);
       out[0] = moe_combine(grad_xp, rows, {});
@@ -157,7 +190,7 @@ at::Tensor moe_experts_autograd(const at::Tensor& x, const at::Tensor& weights, 
                                 const at::Tensor& picks, const at::Tensor& tile_experts, const at::Tensor& starts,
                                 const at::Tensor& up, const at::Tensor& up_master, const at::Tensor& down,
                                 const at::Tensor& down_master, const OptionalTensor& grad_up,
-                                const OptionalTensor& grad_down) {
+                                const OptionalTensor& grad_down, const OptionalTensor& stale) {
   const bool trains = up_master.requires_grad() || down_master.requires_grad();
   if (at::GradMode::is_enabled() && (x.requires_grad() || weights.requires_grad() || trains)) {
     TORCH_CHECK((!up_master.requires_grad() || grad_up) && (!down_master.requires_grad() || grad_down),
@@ -167,12 +200,13 @@ at::Tensor moe_experts_autograd(const at::Tensor& x, const at::Tensor& weights, 
                 "hrm::moe_experts: the compute copies of shapes ", up.sizes(), " and ", down.sizes(),
                 " must not require gradients; the masters do");
     return Experts::apply(x, weights, rows, picks, tile_experts, starts, up, up_master, down, down_master, grad_up,
-                          grad_down);
+                          grad_down, stale);
   }
   at::AutoDispatchBelowADInplaceOrView below;
   static const auto op =
       c10::Dispatcher::singleton().findSchemaOrThrow("hrm::moe_experts", "").typed<decltype(moe_experts_autograd)>();
-  return op.call(x, weights, rows, picks, tile_experts, starts, up, up_master, down, down_master, grad_up, grad_down);
+  return op.call(x, weights, rows, picks, tile_experts, starts, up, up_master, down, down_master, grad_up, grad_down,
+                 stale);
 }
 
 }  // namespace
@@ -182,6 +216,7 @@ TORCH_LIBRARY_IMPL(hrm, Autograd, m) {
   m.impl("moe_gate", &moe_gate_autograd);
   m.impl("moe_experts", &moe_experts_autograd);
   m.impl("moe_jitter", &moe_jitter_autograd);
+  m.impl("moe_load_loss_", &moe_load_loss_autograd);
   for (const char* op : {"moe_gate_backward", "moe_plan", "moe_gather", "moe_up", "moe_up_backward", "moe_linear",
                          "moe_accumulate_", "moe_combine", "moe_combine_backward", "moe_loads_"}) {
     m.impl(op, torch::autograd::autogradNotImplementedFallback());

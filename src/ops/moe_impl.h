@@ -24,9 +24,9 @@ at::Tensor moe_up_backward(const at::Tensor& grad_y, const at::Tensor& down, con
 // rows (R, K) @ weight[e]^T, weight (E, N, K); or with `transposed` @ weight[e], weight (E, K, N). (R, N).
 at::Tensor moe_linear(const at::Tensor& rows, const at::Tensor& weight, const at::Tensor& tile_experts,
                       const at::Tensor& starts, bool transposed);
-// grad[e] += a[rows of e]^T @ b[rows of e], in float32. grad (E, M, N), a (R, M), b (R, N).
+// grad[e] += a[rows of e]^T @ b[rows of e], in float32; with `overwrite` =. grad (E, M, N), a (R, M), b (R, N).
 void moe_accumulate_(const at::Tensor& grad, const at::Tensor& a, const at::Tensor& b, const at::Tensor& tile_experts,
-                     const at::Tensor& starts);
+                     const at::Tensor& starts, bool overwrite = false);
 // out (T, D): the sum over k of weights[t, k] (1 where there are none) * y[rows[t, k]].
 at::Tensor moe_combine(const at::Tensor& y, const at::Tensor& rows, const OptionalTensor& weights);
 // grad_y (R, D) and grad_weights (T, K).
@@ -40,10 +40,17 @@ at::Tensor moe_gate_backward(const OptionalTensor& grad_weights, const OptionalT
 at::Tensor moe_router(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& master,
                       const OptionalTensor& grad_weight);
 
+// The op: the loss and its slope; with a gradient the loss alone.
+std::tuple<at::Tensor, at::Tensor> moe_load_loss_forward_(const at::Tensor& scores, const at::Tensor& kept,
+                                                          const OptionalTensor& wanted, const at::Tensor& totals);
+
 namespace reference {
 // By a loop, on the CPU; what is not there is copied.
 at::Tensor moe_jitter(const at::Tensor& x, const at::Tensor& step, double amount, int64_t seed);
 void moe_loads_(const at::Tensor& loads, at::TensorList counts);
+// The loss, and its slope along each expert's column of scores, (E).
+std::tuple<at::Tensor, at::Tensor> moe_load_loss_(const at::Tensor& scores, const at::Tensor& kept,
+                                                  const OptionalTensor& wanted, const at::Tensor& totals);
 }  // namespace reference
 
 using GateResult = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
@@ -60,6 +67,8 @@ void check_moe_linear(const at::Tensor& rows, const at::Tensor& weight, const at
 void check_moe_accumulate(const at::Tensor& grad, const at::Tensor& a, const at::Tensor& b, const at::Tensor& starts);
 void check_moe_gather(const at::Tensor& x, const at::Tensor& picks, int64_t top_k);
 void check_moe_loads(const at::Tensor& loads, at::TensorList counts);
+void check_moe_load_loss(const at::Tensor& scores, const at::Tensor& kept, const OptionalTensor& wanted,
+                         const at::Tensor& totals);
 void check_moe_combine(const at::Tensor& y, const at::Tensor& rows, const OptionalTensor& weights);
 
 // For every device, without a word from the host.
@@ -70,7 +79,7 @@ at::Tensor moe_gather(const at::Tensor& x, const at::Tensor& picks, int64_t top_
 at::Tensor moe_linear(const at::Tensor& rows, const at::Tensor& weight, const at::Tensor& tile_experts,
                       const at::Tensor& starts, bool transposed);
 void moe_accumulate_(const at::Tensor& grad, const at::Tensor& a, const at::Tensor& b, const at::Tensor& tile_experts,
-                     const at::Tensor& starts);
+                     const at::Tensor& starts, bool overwrite);
 at::Tensor moe_combine(const at::Tensor& y, const at::Tensor& rows, const OptionalTensor& weights);
 std::tuple<at::Tensor, at::Tensor> moe_combine_backward(const at::Tensor& grad_out, const at::Tensor& y,
                                                         const at::Tensor& picks, const at::Tensor& weights);

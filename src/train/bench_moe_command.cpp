@@ -49,7 +49,9 @@ struct Layer {
   at::Tensor forward() const {
     const ops::MoeGate gate =
         ops::moe_gate(ops::moe_router(x, router, router_master), top_k, ops::MoeScore::softmax, /*normalize=*/false);
-    return ops::moe_experts(x, gate.weights, ops::moe_plan(gate.ids, experts), up, up_master, down, down_master);
+    // As the first micro-batch of a training step does it: the gradients of the step before are overwritten.
+    return ops::moe_experts(x, gate.weights, ops::moe_plan(gate.ids, experts), up, up_master, down, down_master,
+                            up_master.grad(), down_master.grad(), at::ones({2}, at::kBool));
   }
 };
 
@@ -116,9 +118,9 @@ int run_bench_moe(const BenchMoeOptions& o) {
   part("combine", false, [&] { ops::moe_combine(y, plan.rows, gate.weights); });
   part("combine, backward", false,
        [&] { ops::moe_combine_backward(layer.grad_out, y, plan.picks, starts, gate.weights); });
-  part("gradient of down", true, [&] { ops::moe_accumulate_(down_grad, grad_y, act, tiles, starts); });
+  part("gradient of down", true, [&] { ops::moe_accumulate_(down_grad, grad_y, act, tiles, starts, true); });
   part("up and gelu, backward", true, [&] { ops::moe_up_backward(grad_y, layer.down, slope, tiles, starts); });
-  part("gradient of up", true, [&] { ops::moe_accumulate_(up_grad, grad_pre, xp, tiles, starts); });
+  part("gradient of up", true, [&] { ops::moe_accumulate_(up_grad, grad_pre, xp, tiles, starts, true); });
   part("gradient of the experts' input", true, [&] { ops::moe_linear(grad_pre, layer.up, tiles, starts, true); });
   part("gather, backward", false, [&] { ops::moe_combine(xp, plan.rows, {}); });
   if (!o.json_out.empty()) {

@@ -493,6 +493,12 @@ BenchCall moe_combine_backward(const Shape& s, at::Device device, at::ScalarType
   return {{in.x, in.y, in.plan.picks, in.plan.starts, in.gate.weights}};
 }
 
+BenchCall moe_load_loss(const Shape& s, at::Device device, at::ScalarType dtype) {
+  const MoeInputs in = moe_inputs(s, device, dtype);
+  return {{in.gate.scores, in.plan.counts, IValue(),
+           at::zeros({in.plan.counts.size(0) + 1}, at::device(device).dtype(at::kDouble))}};
+}
+
 BenchCall moe_experts(const Shape& s, at::Device device, at::ScalarType dtype) {
   const MoeInputs in = moe_inputs(s, device, dtype);
   return {{in.x, in.gate.weights, in.plan.rows, in.plan.picks, in.plan.tile_experts, in.plan.starts, in.up, in.up,
@@ -738,6 +744,7 @@ const std::vector<BenchOp>& bench_ops() {
       {"hrm::moe_combine", moe_combine},
       {"hrm::moe_combine_backward", moe_combine_backward},
       {"hrm::moe_experts", moe_experts},
+      {"hrm::moe_load_loss_", moe_load_loss},
       {"hrm::moe_loads_", moe_loads},
       {"hrm::bridge_gate", bridge_gate},
       {"hrm::bridge_gate_backward_", bridge_gate_backward},

@@ -338,6 +338,7 @@ void Trainer::device_step() {
     reducer_->begin(/*last_micro_batch=*/micro + 1 == accumulation_);
     task_.forward_backward(micro, factor, task_sums);
   }
+  parameters.settle_gradients();
   if (gradient_factor_.defined()) task_sums.mul_(gradient_factor_);
   {
     // What follows sees the gradient of the global batch, the same bits on every rank.

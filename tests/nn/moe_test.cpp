@@ -69,6 +69,25 @@ TEST(MoeLayer, IsThePlainFormula) {
   }
 }
 
+// What zero_grad() leaves old is overwritten by a backward pass, and cleared by settle_gradients() without one.
+TEST(MoeLayer, OldGradientsAreNotSeen) {
+  const auto layer = make({.experts = 4, .top_k = 1});
+  ParameterSet set;
+  set.build(*layer, at::kFloat);
+  const at::Tensor x = numbers({kTokens, kWidth}, 1);
+  const auto step = [&](bool backward) {
+    set.zero_grad();
+    if (backward) layer->forward(x).square().sum().backward();
+    set.settle_gradients();
+    return set.flat_grad().clone();
+  };
+  const at::Tensor first = step(true);
+  EXPECT_GT(first.abs().max().item<float>(), 0);
+  EXPECT_TRUE(at::equal(step(true), first));
+  EXPECT_EQ(step(false).abs().max().item<float>(), 0);
+  EXPECT_TRUE(at::equal(step(true), first));
+}
+
 TEST(MoeLayer, LossesAreOfRecordedCallsAlone) {
   const at::Tensor x = numbers({kTokens, kWidth}, 1);
   const auto layer = make({.experts = 4, .top_k = 1, .load_weight = 0.5, .z_weight = 0.25});

@@ -219,4 +219,62 @@ inline void expect_good_loads(at::Device device) {
   }
 }
 
+// Loss, totals and gradient against the formula, differentiated by ATen itself.
+inline void expect_good_load_loss(at::Device device) {
+  for (const int64_t experts : {1, 3, 8, 64, 300, 1000}) {
+    for (const int64_t tokens : {1, 127, 129, 3000}) {
+      const std::string what = cat(experts, " experts, ", tokens, " tokens");
+      const at::Tensor scores = at::softmax(normal({tokens, experts}, 3, at::kFloat, device), -1).requires_grad_();
+      const auto counts = [&](uint64_t seed) {
+        return normal({experts}, seed, at::kDouble).mul(50).abs().to(at::kInt).to(device);
+      };
+      const at::Tensor wanted = counts(4) + counts(5), kept = counts(4);
+      for (const bool drops : {false, true}) {
+        const at::Tensor totals = at::full({experts + 1}, 3, kept.options().dtype(at::kDouble));
+        const at::Tensor loss = moe_load_loss_(scores, drops ? kept : wanted, drops ? wanted : at::Tensor(), totals);
+        const double scale = static_cast<double>(experts) / static_cast<double>(tokens * tokens);
+        const at::Tensor wide = scores.detach().to(at::kDouble).requires_grad_(),
+                         want = (wide.sum(0) * wanted.to(at::kDouble)).sum() * scale;
+        EXPECT_NEAR(loss.item<double>(), want.item<double>(), 1e-5 * std::abs(want.item<double>())) << what;
+        const at::Tensor grad = torch::autograd::grad({loss * 3}, {scores})[0],
+                         want_grad = torch::autograd::grad({want * 3}, {wide})[0];
+        EXPECT_LE(largest_difference(grad, want_grad), 1e-6 * want_grad.abs().max().item<double>()) << what;
+        const at::Tensor want_totals =
+            at::cat({wanted, (drops ? wanted.sum() - kept.sum() : 0 * kept.sum()).view({1})}).to(at::kDouble) + 3;
+        expect_same_bits(totals, want_totals, what);
+      }
+    }
+  }
+}
+
+// Stale buffers are overwritten once, by the bits that adding to zeros gives, and added to after that; also those of an
+// expert without tokens.
+inline void expect_stale_overwritten(at::Device device, at::ScalarType dtype, int64_t dim) {
+  MoeCase c = make_moe(300, dim, 2 * dim, 5, 2, dtype, device);
+  empty_expert(c, 3);
+  const MoeGate gate = moe_gate(c.logits, c.top_k, MoeScore::softmax, false);
+  const auto run = [&](double start, const at::Tensor& stale, int passes) {
+    const at::Tensor up = c.up.to(at::kFloat).requires_grad_(), down = c.down.to(at::kFloat).requires_grad_(),
+                     x = c.x.detach().clone().requires_grad_();
+    const at::Tensor grad_up = at::full_like(up.detach(), start), grad_down = at::full_like(down.detach(), start);
+    const bool same = dtype == at::kFloat;
+    for (int pass = 0; pass < passes; ++pass) {
+      const at::Tensor out =
+          moe_experts(x, gate.weights, moe_plan(gate.ids, 5), same ? up : c.up, up, same ? down : c.down, down, grad_up,
+                      grad_down, stale.defined() ? std::optional(stale) : std::nullopt);
+      torch::autograd::grad({out}, {x}, {c.grad_out});
+    }
+    return std::vector<at::Tensor>{grad_up, grad_down};
+  };
+  for (const int passes : {1, 2}) {
+    const at::Tensor stale = at::ones({2}, at::kBool);
+    const auto found = run(NAN, stale, passes), want = run(0, {}, passes);
+    EXPECT_FALSE(stale.any().item<bool>());
+    for (size_t i = 0; i < found.size(); ++i) {
+      expect_same_bits(found[i], want[i], cat(dtype, " ", dim, ", passes ", passes, ", gradient ", i));
+    }
+    EXPECT_EQ(found[0][3].abs().max().item<float>(), 0);
+  }
+}
+
 }  // namespace hrm::ops::testing

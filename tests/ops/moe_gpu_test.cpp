@@ -55,6 +55,17 @@ TEST(MoeGpu, Jitter) {
   expect_good_jitter(at::kCUDA);
 }
 
+TEST(MoeGpu, LoadLoss) {
+  HRM_NEEDS_GPU();
+  expect_good_load_loss(at::kCUDA);
+}
+
+TEST(MoeGpu, StaleGradientsAreOverwritten) {
+  HRM_NEEDS_GPU();
+  for (const int64_t dim : {24, 128, 256, 320}) expect_stale_overwritten(at::kCUDA, at::kBFloat16, dim);
+  expect_stale_overwritten(at::kCUDA, at::kHalf, 256);
+}
+
 TEST(MoeGpu, Loads) {
   HRM_NEEDS_GPU();
   expect_good_loads(at::kCUDA);

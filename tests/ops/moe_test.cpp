@@ -67,6 +67,19 @@ TEST(Moe, Jitter) {
   expect_good_jitter(at::kCPU);
 }
 
+TEST(Moe, LoadLoss) {
+  expect_good_load_loss(at::kCPU);
+  const at::Tensor scores = at::rand({4, 3}), kept = at::zeros({3}, at::kInt), totals = at::zeros({4}, at::kDouble);
+  expect_message(error_of([&] { moe_load_loss_(scores, kept, {}, at::zeros({3}, at::kDouble)); }),
+                 {"hrm::moe_load_loss_", "totals", "[3]"});
+  expect_message(error_of([&] { moe_load_loss_(scores.to(at::kHalf), kept, {}, totals); }), {"scores", "Half"});
+  expect_message(error_of([&] { moe_load_loss_(scores, kept.to(at::kLong), {}, totals); }), {"kept", "Long"});
+}
+
+TEST(Moe, StaleGradientsAreOverwritten) {
+  expect_stale_overwritten(at::kCPU, at::kFloat, 24);
+}
+
 TEST(Moe, Loads) {
   expect_good_loads(at::kCPU);
 }

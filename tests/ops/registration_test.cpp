@@ -63,6 +63,7 @@ TEST(Registration, EveryOpHasItsKernels) {
       "hrm::moe_gather",
       "hrm::moe_jitter",
       "hrm::moe_linear",
+      "hrm::moe_load_loss_",
       "hrm::moe_loads_",
       "hrm::moe_plan",
       "hrm::moe_router",

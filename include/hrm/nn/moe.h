@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "hrm/nn/feed_forward.h"
+#include "hrm/nn/parameter.h"
 #include "hrm/ops/moe.h"
 
 namespace hrm::nn {
@@ -41,7 +42,7 @@ struct MoeLoad {
 // Submodules router (experts, width), up (experts * inner, width) and down (experts * width, inner), each expert's
 // matrix below the one before, and shared; buffers
 // choice_bias (experts) float32 with bias_rate, and jitter_step with jitter.
-class MoeFeedForward : public FeedForward {
+class MoeFeedForward : public FeedForward, public HasStaleGradients {
  public:
   // Throws Error(usage) for numbers that make no sense.
   MoeFeedForward(int64_t width, const MoeOptions& options, at::Device device);
@@ -53,6 +54,9 @@ class MoeFeedForward : public FeedForward {
   // "moe_load": E / S^2 * sum over experts of (sum over tokens of their scores, each token's adding up to 1) * (picks
   // before capacity), 1 where all is balanced and top_k is 1 (arXiv 2101.03961). "moe_z": arXiv 2202.08906.
   std::vector<AuxiliaryLoss> take_auxiliary_losses() override;
+
+  // Of up and down.
+  std::vector<StaleGradient> stale_gradients() override;
 
   // Of the picks counted since the last balance(). Waits for nothing.
   MoeLoad load() const;
@@ -72,6 +76,7 @@ class MoeFeedForward : public FeedForward {
   std::shared_ptr<Linear> router_, up_, down_;
   std::shared_ptr<GeluFeedForward> shared_;  // null without shared experts
   at::Tensor choice_bias_, counts_;
+  at::Tensor stale_;        // (2) bool on the CPU, of up's and down's gradients
   at::Tensor jitter_step_;  // buffer, 0-dim int64: steps so far; undefined without jitter
   std::vector<AuxiliaryLoss> losses_;
 };

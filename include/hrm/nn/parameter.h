@@ -24,6 +24,21 @@ class HasComputeWeight {
   virtual void set_compute_weight(const at::Tensor& weight) = 0;
 };
 
+// A gradient that its module's backward pass can overwrite in place of adding to it, so that nobody needs to clear it
+// before.
+struct StaleGradient {
+  at::Tensor master;
+  at::Tensor
+      stale;  // 0-dim bool on the CPU: the buffer holds something old. Who writes next overwrites, and clears this
+};
+
+// A module with such gradients. No other use of these parameters may write their gradients.
+class HasStaleGradients {
+ public:
+  virtual ~HasStaleGradients() = default;
+  virtual std::vector<StaleGradient> stale_gradients() = 0;
+};
+
 // One trainable tensor. `master` is the autograd leaf (float32, requires_grad, and its .grad() is a view into the
 // set's flat gradient buffer, so gradients always accumulate in place). `compute` is what the matrix products read: a
 // copy that refresh_compute() renews where the module asks for one (HasComputeWeight) and the compute dtype is not
@@ -53,7 +68,11 @@ class ParameterSet {
   // elements; the gaps are zero and stay zero, so the vector is a little longer than count().
   // Undefined after place_gradients().
   const at::Tensor& flat_grad() const { return flat_grad_; }
+  // Where a module says that it can overwrite a gradient (HasStaleGradients) the numbers stay, marked as old:
+  // settle_gradients() must follow after the backward passes, before anybody reads them, and clears what none has
+  // written.
   void zero_grad();
+  void settle_gradients();
 
   // For ranks that share the optimizer's work: moves the masters into one flat float32 vector of `size` elements, the
   // i-th to offsets[i] (a multiple of kGradAlignment), zero between them. They stay the same tensors, at another
@@ -83,6 +102,11 @@ class ParameterSet {
  private:
   std::vector<Parameter> parameters_;
   std::vector<at::Tensor> copies_, copied_masters_;  // the pairs of refresh_compute()
+  struct Overwritten {
+    at::Tensor gradient, stale;
+  };
+  std::vector<Overwritten> overwritten_;
+  std::vector<at::Tensor> cleared_;  // parts of flat_grad_, all but those
   at::Tensor flat_grad_, flat_master_;
   std::shared_ptr<GradientReady> gradient_ready_;
   int64_t count_ = 0;

@@ -78,16 +78,27 @@ MoePlan moe_plan(const at::Tensor& ids, int64_t experts);
 // tile or expert. Throws c10::Error naming the shapes.
 at::Tensor moe_experts(const at::Tensor& x, const at::Tensor& weights, const MoePlan& plan, const at::Tensor& up,
                        const at::Tensor& up_master, const at::Tensor& down, const at::Tensor& down_master);
-// The same with the gradient buffers given, of up's and down's shapes; the masters may then have other shapes.
+// The same with the gradient buffers given, of up's and down's shapes; the masters may then have other shapes. stale:
+// two bools on the CPU, of grad_up and grad_down: true while a buffer holds something old. The backward pass then
+// overwrites it, which moves half of the bytes, and makes it false; see nn::HasStaleGradients.
 at::Tensor moe_experts(const at::Tensor& x, const at::Tensor& weights, const MoePlan& plan, const at::Tensor& up,
                        const at::Tensor& up_master, const at::Tensor& down, const at::Tensor& down_master,
-                       const std::optional<at::Tensor>& grad_up, const std::optional<at::Tensor>& grad_down);
+                       const std::optional<at::Tensor>& grad_up, const std::optional<at::Tensor>& grad_down,
+                       const std::optional<at::Tensor>& stale = {});
 
 // How the picks of several layers were spread. counts: of each layer (E + 1) float64, the picks of each expert before
 // capacity, then how many of them were dropped. Writes loads (layers, 3) float64, contiguous: entropy of the loads /
 // log(E), 1 = all alike; the largest load / the mean one; dropped / all picks. A layer without picks: 0, 0, 0; with
 // one expert the entropy is 1. On a GPU one kernel for up to 64 layers. Without gradient.
 void moe_loads_(const at::Tensor& loads, at::TensorList counts);
+
+// The loss that keeps the loads of experts alike (Fedus et al., "Switch Transformers", arXiv 2101.03961): E / T^2 * sum
+// over experts of (sum over tokens of scores) * wanted, 0-dim. scores (T, E) float32 (float64 for tests); kept (E)
+// int32, the picks of each expert that were calculated; wanted (E) int32, those before capacity dropped some,
+// undefined: kept. Adds to totals (E + 1) float64, contiguous, what moe_loads_ reads: wanted, and sum(wanted) -
+// sum(kept). Differentiable in scores. Sums in a fixed order. On a GPU two kernels.
+at::Tensor moe_load_loss_(const at::Tensor& scores, const at::Tensor& kept, const at::Tensor& wanted,
+                          const at::Tensor& totals);
 
 // The formula, one expert after the other over all tokens: the oracle. Differentiable in everything by autograd; any
 // device, no word from the host.

@@ -77,6 +77,22 @@ struct MoeCombine {
   Element element;
 };
 
+constexpr int kMoeLossTokens = 128;  // of a block
+
+struct MoeLoadLoss {
+  const float* scores;  // (tokens, experts)
+  const int* kept;      // (experts)
+  const int* wanted;    // (experts)
+  double* totals;       // (experts + 1)
+  float* partial;       // (blocks, experts), blocks of kMoeLossTokens
+  float* loss;
+  float* slope;  // (experts)
+  int64_t tokens;
+  int experts;
+};
+
+cudaError_t launch(const MoeLoadLoss& p, cudaStream_t stream);
+
 constexpr int kMoeLayers = 64;  // of one launch
 
 struct MoeLoads {

@@ -105,6 +105,29 @@ at::Tensor moe_jitter_cuda(const at::Tensor& x, const at::Tensor& step, double a
   return out;
 }
 
+std::tuple<at::Tensor, at::Tensor> moe_load_loss_cuda(const at::Tensor& scores_any, const at::Tensor& kept,
+                                                      const OptionalTensor& wanted, const at::Tensor& totals) {
+  check_moe_load_loss(scores_any, kept, wanted, totals);
+  const c10::cuda::CUDAGuard guard(scores_any.device());
+  if (!cuda::use_kernel(scores_any)) return reference::moe_load_loss_(scores_any, kept, wanted, totals);
+  const at::Tensor scores = scores_any.contiguous();
+  const int64_t experts = scores.size(1), blocks = (scores.size(0) + cuda::kMoeLossTokens - 1) / cuda::kMoeLossTokens;
+  const at::Tensor loss = at::empty({}, scores.options()), slope = at::empty({experts}, scores.options()),
+                   partial = at::empty({blocks, experts}, scores.options());
+  cuda::MoeLoadLoss params{};
+  params.scores = scores.const_data_ptr<float>();
+  params.kept = kept.const_data_ptr<int>();
+  params.wanted = (wanted ? *wanted : kept).const_data_ptr<int>();
+  params.totals = totals.mutable_data_ptr<double>();
+  params.partial = partial.mutable_data_ptr<float>();
+  params.loss = loss.mutable_data_ptr<float>();
+  params.slope = slope.mutable_data_ptr<float>();
+  params.tokens = scores.size(0);
+  params.experts = static_cast<int>(experts);
+  C10_CUDA_CHECK(cuda::launch(params, stream()));
+  return {loss, slope};
+}
+
 void moe_loads_cuda(const at::Tensor& loads, at::TensorList counts) {
   check_moe_loads(loads, counts);
   const c10::cuda::CUDAGuard guard(loads.device());
@@ -239,7 +262,7 @@ at::Tensor moe_up_backward_cuda(const at::Tensor& grad_y, const at::Tensor& down
 }
 
 void moe_accumulate_cuda(const at::Tensor& grad, const at::Tensor& a, const at::Tensor& b,
-                         const at::Tensor& tile_experts, const at::Tensor& starts) {
+                         const at::Tensor& tile_experts, const at::Tensor& starts, bool overwrite) {
   check_moe_accumulate(grad, a, b, starts);
   const c10::cuda::CUDAGuard guard(grad.device());
   cuda::sm90::ExpertGradient params{};
@@ -247,9 +270,10 @@ void moe_accumulate_cuda(const at::Tensor& grad, const at::Tensor& a, const at::
   params.m = a.size(1);
   params.n = b.size(1);
   if (cuda::has_element(a.scalar_type())) params.element = cuda::element_of(a);
+  params.overwrite = overwrite;
   if (grad.scalar_type() == at::kFloat) params.grad = grad.mutable_data_ptr<float>();
   if (!cuda::use_kernel(a) || params.grad == nullptr || !cuda::sm90::fits(params)) {
-    composed::moe_accumulate_(grad, a, b, tile_experts, starts);
+    composed::moe_accumulate_(grad, a, b, tile_experts, starts, overwrite);
     return;
   }
   const at::Tensor left = cuda::aligned_rows(a), right = cuda::aligned_rows(b);
@@ -311,6 +335,7 @@ TORCH_LIBRARY_IMPL(hrm, CUDA, m) {
   m.impl("moe_plan", &moe_plan_cuda);
   m.impl("moe_jitter", &moe_jitter_cuda);
   m.impl("moe_loads_", &moe_loads_cuda);
+  m.impl("moe_load_loss_", &moe_load_loss_cuda);
   m.impl("moe_gather", &moe_gather_cuda);
   m.impl("moe_up", &moe_up_cuda);
   m.impl("moe_up_backward", &moe_up_backward_cuda);

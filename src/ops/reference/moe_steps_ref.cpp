@@ -42,6 +42,17 @@ MoeGate moe_gate(const at::Tensor& logits, int64_t top_k, MoeScore score, bool n
   return {ids.to(at::kInt), weights, scores};
 }
 
+std::tuple<at::Tensor, at::Tensor> moe_load_loss_(const at::Tensor& scores, const at::Tensor& kept,
+                                                  const OptionalTensor& wanted, const at::Tensor& totals) {
+  const int64_t experts = scores.size(1);
+  const auto tokens = static_cast<double>(scores.size(0));
+  const at::Tensor& before = wanted ? *wanted : kept;
+  totals.narrow(0, 0, experts).add_(before);
+  totals.select(0, experts).add_(before.sum() - kept.sum());
+  const at::Tensor slope = before.to(scores.scalar_type()) * (static_cast<double>(experts) / (tokens * tokens));
+  return {(scores.sum(0) * slope).sum(), slope};
+}
+
 void moe_loads_(const at::Tensor& loads, at::TensorList counts) {
   const at::NoGradGuard no_grad;
   for (size_t layer = 0; layer < counts.size(); ++layer) {
@@ -110,7 +121,8 @@ at::Tensor moe_linear(const at::Tensor& rows, const at::Tensor& weight, const at
 }
 
 void moe_accumulate_(const at::Tensor& grad, const at::Tensor& a, const at::Tensor& b, const at::Tensor& tile_experts,
-                     const at::Tensor& starts) {
+                     const at::Tensor& starts, bool overwrite) {
+  if (overwrite) grad.zero_();
   // Rows behind all experts may hold anything, also no numbers.
   const at::Tensor used = at::arange(a.size(0), starts.options()).lt(starts.select(0, grad.size(0))).unsqueeze(1);
   const at::Tensor of = tile_experts.repeat_interleave(kMoeTile, /*dim=*/0, a.size(0)).unsqueeze(1);

@@ -339,20 +339,37 @@ class MemoryWorker {
     }
   }
 
-  // Columns `column` + 8 * j + 2 * q of a stacked tensor, from accumulators.
+  // Columns `column` + 8 * j + 2 * q of a stacked tensor, from accumulators. The four threads of a row exchange their
+  // pairs, so that each has 8 neighbouring columns of every 32, 16 bytes.
   template <int kCount>
   __device__ void save(void* to, int step, int width, int column, const float (&d)[kCount]) const {
+    static_assert(kCount % 16 == 0);
     if (to == nullptr) return;
     const Place where = place();
     const int64_t first = int64_t{step} * p_.batch * p_.length;
+    const bool odd = where.q % 2 == 1, high = where.q >= 2;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const int v = vector(where, i);
-      if (v < 0) continue;
+      unsigned char* const row = static_cast<unsigned char*>(to) + 2 * ((first + v) * width + column + 8 * where.q);
 #pragma unroll
-      for (int j = 0; j < kCount / 4; ++j) {
-        at(to, (first + v) * width + column + 8 * j + 2 * where.q) =
-            round_pair<kInput>(d[4 * j + 2 * i], d[4 * j + 2 * i + 1]);
+      for (int run = 0; run < kCount / 16; ++run) {
+        uint32_t pair[4];  // of columns 8 * j + 2 * q
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+          pair[j] = round_pair<kInput>(d[16 * run + 4 * j + 2 * i], d[16 * run + 4 * j + 2 * i + 1]);
+        }
+#pragma unroll
+        for (int j = 0; j < 4; j += 2) {
+          const uint32_t got = __shfl_xor_sync(0xffffffffu, odd ? pair[j] : pair[j + 1], 1);
+          (odd ? pair[j] : pair[j + 1]) = got;
+        }
+#pragma unroll
+        for (int j = 0; j < 2; ++j) {
+          const uint32_t got = __shfl_xor_sync(0xffffffffu, high ? pair[j] : pair[j + 2], 2);
+          (high ? pair[j] : pair[j + 2]) = got;
+        }
+        if (v >= 0) store_16(row + 64 * run, {pair[0], pair[1], pair[2], pair[3]});
       }
     }
   }

@@ -58,6 +58,7 @@ struct ExpertGradient {
   float* grad;
   int64_t m, n;
   Element element;
+  bool overwrite;  // grad = instead of +=
 };
 
 // Whether the kernels take the sizes and this GPU.

@@ -21,12 +21,23 @@ struct GradientShape {
   const int* starts;  // (experts + 1)
   int experts, m;
   int tiles_m, tiles_n;
+  float* overwritten;  // the gradient (experts, m, n), or null: it is added to
+  int n;
 };
+
+// Zeros for the part of a tile that a warpgroup has, 64 rows: of an expert without rows.
+__device__ void clear_tile(const GradientShape& shape, int expert, int row, int column, int thread) {
+  const int columns = min(256, shape.n - column) / 4, rows = min(64, shape.m - row);
+  float* const to = shape.overwritten + (int64_t{expert} * shape.m + row) * shape.n + column;
+  for (int i = thread; i < rows * columns; i += 128) {
+    *reinterpret_cast<float4*>(to + int64_t{i / columns} * shape.n + 4 * (i % columns)) = make_float4(0, 0, 0, 0);
+  }
+}
 
 // Tiles of 128 x 256 of all experts in turn. Both operands stand with the rows that are summed over outside: 64 of them
 // and 64 columns make a swizzled block. Two warpgroups multiply, 64 rows of the tile each, and hand the result to the
-// TMA, which adds it to the gradient in the L2 cache while the next tile is multiplied. One tile alone adds to an
-// element, so the order of the additions is always the same.
+// TMA, which adds it to the gradient in the L2 cache, or overwrites that, while the next tile is multiplied. One tile
+// alone has an element, so the order of the additions is always the same.
 //
 // map_grad: (experts * m, n) float32 as (32, experts * m, n / 32), in boxes of 32 x 64 x 4.
 template <Input kInput>
@@ -82,7 +93,12 @@ __global__ void __launch_bounds__(384, 1)
     for (int tile = first; tile < tiles; tile += blocks) {
       const int expert = tile / of_expert, m = tile % of_expert / shape.tiles_n, n = tile % shape.tiles_n;
       const int blocks_k = (shape.starts[expert + 1] - shape.starts[expert]) / 64;
-      if (blocks_k == 0) continue;
+      if (blocks_k == 0) {
+        if (shape.overwritten != nullptr) {
+          clear_tile(shape, expert, 128 * m + 64 * consumer, 256 * n, static_cast<int>(threadIdx.x) % 128);
+        }
+        continue;
+      }
       float d[128];
       int previous = 0;
       for (int k = 0; k < blocks_k; ++k) {
@@ -125,7 +141,11 @@ __global__ void __launch_bounds__(384, 1)
         fence_async_shared();
         named_barrier(1 + consumer, 128);
         if (leader) {
-          tma_add(&map_grad, own, 0, shape.m * expert + row, 8 * n + 4 * half);
+          if (shape.overwritten != nullptr) {
+            tma_store(&map_grad, own, 0, shape.m * expert + row, 8 * n + 4 * half);
+          } else {
+            tma_add(&map_grad, own, 0, shape.m * expert + row, 8 * n + 4 * half);
+          }
           tma_store_commit();
         }
       }
@@ -149,6 +169,8 @@ cudaError_t start_gradient(const ExpertGradient& p, cudaStream_t stream) {
   shape.starts = p.tiles.starts;
   shape.experts = static_cast<int>(p.tiles.experts);
   shape.m = static_cast<int>(p.m);
+  shape.n = static_cast<int>(p.n);
+  shape.overwritten = p.overwrite ? p.grad : nullptr;
   shape.tiles_m = static_cast<int>((p.m + 127) / 128);
   shape.tiles_n = static_cast<int>((p.n + 255) / 256);
   const int tiles = shape.tiles_m * shape.tiles_n * shape.experts;
