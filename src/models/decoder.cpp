@@ -125,7 +125,7 @@ at::Tensor Decoder::step(const at::Tensor& ids, at::ScalarType dtype, DecodeCach
   const nn::AttentionPass pass{.rotary = rotary_, .place = cache.lengths, .window = options_.window};
   at::Tensor h = embed_tokens_->forward(ids.unsqueeze(1), dtype);
   for (size_t i = 0; i < layers_.size(); ++i) {
-    h = layers_[i]->forward(h, pass, cross_ ? &cache.memory[i] : nullptr, &cache.layers[i]);
+    h = layers_[i]->step(h, pass, cross_ ? &cache.memory[i] : nullptr, cache.layers[i]);
   }
   cache.lengths.add_(1);
   return norm_->forward(h.squeeze(1));

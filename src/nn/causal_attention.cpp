@@ -5,6 +5,7 @@
 
 #include "hrm/base/error.h"
 #include "hrm/ops/decode_attention.h"
+#include "hrm/ops/decode_linear.h"
 #include "hrm/ops/linear_add.h"
 #include "hrm/ops/qkv_heads.h"
 
@@ -88,24 +89,22 @@ CausalAttention::CausalAttention(const AttentionSizes& sizes, at::Device device)
   k_norm_ = register_module("k_norm", std::make_shared<RmsNorm>(sizes.head_dim, sizes.eps, device));
 }
 
-// (B, 1, D) -> (B, 1, Hq hd)
-at::Tensor CausalAttention::decode(const at::Tensor& x, const AttentionPass& pass, const LayerCache& cache) const {
+at::Tensor CausalAttention::step_add(const RmsNorm& norm, const at::Tensor& x, const AttentionPass& pass,
+                                     const LayerCache& cache) const {
   ops::DecodeAttentionOptions options{
       .cos = pass.rotary.cos, .sin = pass.rotary.sin, .eps = sizes_.eps, .window = pass.window};
   if (q_norm_) {
     options.q_weight = q_norm_->weight();
     options.k_weight = k_norm_->weight();
   }
-  const at::Tensor qkv = qkv_proj_->forward(x).squeeze(1);
-  return ops::decode_attention_(qkv, cache.keys, cache.values, pass.place, options).unsqueeze(1);
+  const at::Tensor qkv =
+      ops::decode_linear(x, qkv_proj_->compute_weight(), {.norm = norm.weight(), .eps = norm.eps()}).squeeze(1);
+  const at::Tensor mixed = ops::decode_attention_(qkv, cache.keys, cache.values, pass.place, options).unsqueeze(1);
+  return ops::decode_linear(mixed, o_proj_->compute_weight(), {.residual = x});
 }
 
 at::Tensor CausalAttention::forward_add(const at::Tensor& x, const at::Tensor& residual, const AttentionPass& pass,
                                         LayerCache* cache) const {
-  const auto project = [&](const at::Tensor& mixed) {
-    return ops::linear_add(mixed, o_proj_->compute_weight(), o_proj_->weight(), residual);
-  };
-  if (pass.place.defined()) return project(decode(x, pass, *cache));
   ops::QkvHeadOptions options{.cos = pass.rotary.cos, .sin = pass.rotary.sin, .eps = sizes_.eps};
   if (q_norm_) {
     options.q_weight = q_norm_->weight();
@@ -117,7 +116,7 @@ at::Tensor CausalAttention::forward_add(const at::Tensor& x, const at::Tensor& r
   const at::Tensor q = heads.q.transpose(1, 2), k = heads.k.transpose(1, 2), v = heads.v.transpose(1, 2);
   if (cache != nullptr) write_cache(*cache, k, v);
   const at::Tensor mixed = grouped_attention(q, k, v, pass.mask, pass.causal && !pass.mask.defined());
-  return project(mixed.transpose(1, 2).flatten(-2));
+  return ops::linear_add(mixed.transpose(1, 2).flatten(-2), o_proj_->compute_weight(), o_proj_->weight(), residual);
 }
 
 CrossAttention::CrossAttention(const AttentionSizes& sizes, at::Device device) : sizes_(sizes) {

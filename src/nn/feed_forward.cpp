@@ -6,6 +6,7 @@
 #include <iterator>
 #include <optional>
 
+#include "hrm/ops/decode_linear.h"
 #include "hrm/ops/linear.h"
 #include "hrm/ops/linear_add.h"
 #include "hrm/ops/linear_swiglu.h"
@@ -60,6 +61,10 @@ at::Tensor FeedForward::forward_add(const at::Tensor& x, const at::Tensor& resid
   return residual + forward(x);
 }
 
+at::Tensor FeedForward::step_add(const RmsNorm& norm, const at::Tensor& x) {
+  return forward_add(norm.forward(x), x);
+}
+
 GeluFeedForward::GeluFeedForward(int64_t width, int64_t inner, at::Device device) {
   up_ = register_module("up", std::make_shared<Linear>(width, inner, device));
   down_ = register_module("down", std::make_shared<Linear>(inner, width, device));
@@ -88,6 +93,12 @@ at::Tensor SwigluFeedForward::forward_add(const at::Tensor& x, const at::Tensor&
   }
   return Swiglu::apply(x, gate_up_proj_->weight(), down_proj_->weight(), std::optional(residual), gate_up_proj_.get(),
                        down_proj_.get());
+}
+
+at::Tensor SwigluFeedForward::step_add(const RmsNorm& norm, const at::Tensor& x) {
+  const at::Tensor act =
+      ops::decode_linear(x, gate_up_proj_->compute_weight(), {.norm = norm.weight(), .eps = norm.eps(), .gated = true});
+  return ops::decode_linear(act, down_proj_->compute_weight(), {.residual = x});
 }
 
 std::vector<AuxiliaryLoss> take_auxiliary_losses(const torch::nn::Module& module) {

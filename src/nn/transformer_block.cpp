@@ -37,6 +37,14 @@ at::Tensor TransformerBlock::compute(const at::Tensor& x, const AttentionPass& p
   return mlp_->forward_add(rows(last.y), rows(last.x)).view(h.sizes());
 }
 
+at::Tensor TransformerBlock::step(const at::Tensor& x, const AttentionPass& pass, const LayerCache* memory,
+                                  const LayerCache& cache) {
+  const at::NoGradGuard no_grad;
+  at::Tensor h = self_attn_->step_add(*input_norm_, x, pass, cache);
+  if (cross_attn_) h = cross_attn_->forward_add(cross_norm_->forward(h), h, *memory);
+  return mlp_->step_add(*mlp_norm_, h.reshape({-1, h.size(-1)})).view(h.sizes());
+}
+
 at::Tensor TransformerBlock::compute_again_later(const at::Tensor& x, const AttentionPass& pass,
                                                  const LayerCache* memory) {
   // Names and weights of the losses are known after the first call; their values are outputs like the block's own.

@@ -16,9 +16,9 @@ void AsyncReader::push(int64_t tag, const at::Tensor& values) {
     queue_.push_back({tag, values.to(at::kDouble, /*non_blocking=*/false, /*copy=*/true), std::nullopt});
     return;
   }
-  const at::Tensor wide = values.to(at::kDouble);
-  at::Tensor host = at::empty(wide.sizes(), at::TensorOptions().dtype(at::kDouble).pinned_memory(true));
-  host.copy_(wide, /*non_blocking=*/true);
+  // As they are: a conversion on the device would be a kernel between two steps.
+  at::Tensor host = at::empty(values.sizes(), at::TensorOptions().dtype(values.scalar_type()).pinned_memory(true));
+  host.copy_(values, /*non_blocking=*/true);
   c10::Event event(values.device().type());
   event.record(c10::impl::VirtualGuardImpl(values.device().type()).getStream(values.device()));
   queue_.push_back({tag, std::move(host), std::move(event)});
@@ -31,7 +31,7 @@ std::optional<AsyncReader::Entry> AsyncReader::pop(bool wait) {
     if (!wait && !front.event->query()) return std::nullopt;
     wait_for(*front.event);
   }
-  const at::Tensor host = front.host.contiguous();
+  const at::Tensor host = front.host.to(at::kDouble).contiguous();
   const double* data = host.const_data_ptr<double>();
   Entry entry{front.tag, std::vector<double>(data, data + host.numel())};
   queue_.pop_front();

@@ -16,7 +16,8 @@ namespace {
 constexpr int64_t kStopIds = 16;
 constexpr int64_t kMaxSamples = int64_t{1} << 20;
 constexpr int64_t kPrefillTokens = 1 << 14;  // of prompts that are read together
-// Of a place without a row, and in a list of stop ids where none is; -1 says that logits are not finite.
+// Of a place without a row (ops::next_tokens_), and in a list of stop ids where none is; -1 says that logits are not
+// finite.
 constexpr int64_t kNothing = -2;
 
 void check_options(const GenerateOptions& o, const models::LanguageLimits& limits) {
@@ -109,15 +110,14 @@ void Generator::choose(const at::Tensor& hidden, const at::Tensor& ids, const at
                        const at::Tensor& chosen, const GenerateOptions& options) {
   at::Tensor logits = model_.logits(hidden);
   if (options.vocabulary > 0 && options.vocabulary < logits.size(1)) logits = logits.narrow(1, 0, options.vocabulary);
-  at::Tensor draw;
-  if (options.sampling.temperature > 0) {
-    draw = draws.gather(1, count.clamp_max(draws.size(1) - 1).unsqueeze(1)).squeeze(1);
-  }
-  const at::Tensor token = sample_tokens(logits.to(at::kFloat), options.sampling, draw);
-  chosen.copy_(at::where(active, token, kNothing));
-  count.add_(active);
-  active.logical_and_(token.unsqueeze(1).eq(stop_ids_).any(1).logical_not_()).logical_and_(count.lt(limits));
-  ids.copy_(token.clamp_min(0));
+  ops::next_tokens_(logits, options.sampling,
+                    {.ids = ids,
+                     .count = count,
+                     .limits = limits,
+                     .active = active,
+                     .draws = draws,
+                     .chosen = chosen,
+                     .stop_ids = stop_ids_});
 }
 
 void Generator::begin_rows(Call& call, const std::vector<int64_t>& rows, const std::vector<int64_t>& places) {

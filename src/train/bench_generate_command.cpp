@@ -71,7 +71,7 @@ int run_bench_generate(const BenchGenerateOptions& o) {
   options.max_new_tokens = o.new_tokens;
   options.sampling = {.temperature = o.temperature, .top_k = o.top_k, .top_p = o.top_p};
   options.begin_id = 0;
-  check(options.sampling);
+  tasks::check(options.sampling);
   const Subject subject = open_subject(o);
   Json json{{"device", subject.runtime.device_name},
             {"precision", subject.runtime.precision.name},

@@ -135,6 +135,22 @@ BenchCall decode_attention(const Shape& s, at::Device device, at::ScalarType dty
           2 * product_flops(s.batch, s.length() / 2, s.width)};
 }
 
+// The next tokens of as many rows, from the logits of a vocabulary.
+BenchCall sample_tokens(const Shape& s, at::Device device, at::ScalarType dtype) {
+  const at::Tensor draws = at::full({s.batch}, 0.5, at::device(device).dtype(at::kDouble));
+  return {{Random{device, dtype}.activations({s.batch, 32000}), draws, /*temperature=*/0.8, /*top_k=*/int64_t{50},
+           /*top_p=*/0.95, /*min_p=*/0.0}};
+}
+
+BenchCall next_tokens(const Shape& s, at::Device device, at::ScalarType dtype) {
+  const auto longs = [&](int64_t value) { return at::full({s.batch}, value, at::device(device).dtype(at::kLong)); };
+  const at::Tensor stop_ids = at::full({16}, -2, at::device(device).dtype(at::kLong));
+  return {{Random{device, dtype}.activations({s.batch, 32000}),
+           at::full({s.batch, 1}, 0.5, at::device(device).dtype(at::kDouble)), longs(int64_t{1} << 40), stop_ids,
+           longs(0), longs(0), longs(1).to(at::kBool), longs(0), /*temperature=*/0.0, /*top_k=*/int64_t{0},
+           /*top_p=*/1.0, /*min_p=*/0.0}};
+}
+
 BenchCall rotate_qkv(const Shape& s, at::Device device, at::ScalarType dtype) {
   if (s.mixes_by_mlp) return nothing();
   const AttentionInputs in = attention_inputs(s, device, dtype);
@@ -216,6 +232,14 @@ BenchCall linear_swiglu(const Shape& s, at::Device device, at::ScalarType dtype)
   const Random random{device, dtype};
   return {{random.activations({s.batch, s.length(), s.width}), random.weight(2 * s.inner, s.width)},
           product_flops(s.rows(), s.width, 2 * s.inner)};
+}
+
+// One token of each row.
+BenchCall decode_linear(const Shape& s, at::Device device, at::ScalarType dtype) {
+  const Random random{device, dtype};
+  return {{random.activations({s.batch, s.width}), random.weight(3 * s.width, s.width), random.floats({s.width}), kEps,
+           IValue(), /*gated=*/false},
+          product_flops(s.batch, s.width, 3 * s.width)};
 }
 
 BenchCall linear_swiglu_backward(const Shape& s, at::Device device, at::ScalarType dtype) {
@@ -762,6 +786,8 @@ const std::vector<BenchOp>& bench_ops() {
       {"hrm::attention_forward", attention_forward},
       {"hrm::attention_backward", attention_backward},
       {"hrm::decode_attention_", decode_attention},
+      {"hrm::sample_tokens", sample_tokens},
+      {"hrm::next_tokens_", next_tokens},
       {"hrm::rotate_qkv", rotate_qkv},
       {"hrm::rotate_qkv_", rotate_qkv},
       {"hrm::rotate_qkv_backward", rotate_qkv_backward},
@@ -776,6 +802,7 @@ const std::vector<BenchOp>& bench_ops() {
       {"hrm::linear_swiglu", linear_swiglu},
       {"hrm::linear_swiglu_forward", linear_swiglu},
       {"hrm::linear_swiglu_backward", linear_swiglu_backward},
+      {"hrm::decode_linear", decode_linear},
       {"hrm::linear_rms_norm", linear_rms_norm},
       {"hrm::linear_rms_norm_add", linear_rms_norm_add},
       {"hrm::linear_rms_norm_forward", linear_rms_norm},

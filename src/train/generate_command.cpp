@@ -191,7 +191,7 @@ int run_generate(const GenerateOptions& o) {
   options.sampling = {.temperature = o.temperature, .top_k = o.top_k, .top_p = o.top_p, .min_p = o.min_p};
   options.seed = static_cast<uint64_t>(o.seed);
   options.samples = o.samples;
-  check(options.sampling);
+  tasks::check(options.sampling);
   std::vector<Prompt> prompts = read_prompts(o);
 
   const tasks::LanguageInference loaded = tasks::open_language_model(

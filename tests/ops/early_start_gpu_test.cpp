@@ -3,12 +3,15 @@
 #include <functional>
 
 #include "hrm/ops/attention.h"
+#include "hrm/ops/decode_attention.h"
+#include "hrm/ops/decode_linear.h"
 #include "hrm/ops/embed_tokens.h"
 #include "hrm/ops/fp8.h"
 #include "hrm/ops/linear.h"
 #include "hrm/ops/linear_rms_norm.h"
 #include "hrm/ops/linear_swiglu.h"
 #include "hrm/ops/mlp_mix.h"
+#include "hrm/ops/next_tokens.h"
 #include "hrm/ops/qkv_heads.h"
 #include "hrm/ops/rms_norm.h"
 #include "hrm/ops/softmax_loss.h"
@@ -251,6 +254,58 @@ TEST(EarlyStartGpu, LanguageModel) {
         return {y, grad, grad_q, grad_k, loss, grad_x, grad_weight, table};
       };
       expect_order(chain, {300, width}, dtype, cat(dtype, " head ", head_dim), 4);
+    }
+  }
+}
+
+// Decoding steps of one layer, each row of the cache one longer after each.
+TEST(EarlyStartGpu, Decoding) {
+  HRM_NEEDS_GPU();
+  constexpr int64_t kWide = 512, kCached = 40, kVocabulary = 3000;
+  for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf}) {
+    const Block block = make_block(dtype);
+    const at::Tensor norm = normal({kWide}, 5, at::kFloat, at::kCUDA), head = weight_of(kVocabulary, kWide, 6, dtype);
+    const at::Tensor angles = normal({kCached, 32}, 7, at::kFloat, at::kCUDA);
+    const DecodeAttentionOptions options{.cos = angles.cos(), .sin = angles.sin()};
+    for (const int64_t rows : {1, 8, 20, 64}) {
+      const auto longs = at::device(at::kCUDA).dtype(at::kLong);
+      const at::Tensor keys = at::zeros({rows, 8, kCached, 64}, head.options()), values = at::zeros_like(keys);
+      const at::Tensor lengths = at::zeros({rows}, longs);
+      const WrittenRows written{.ids = at::zeros({rows}, longs),
+                                .count = at::zeros({rows}, longs),
+                                .limits = at::full({rows}, 5, longs),
+                                .active = at::ones({rows}, longs.dtype(at::kBool)),
+                                .draws = at::full({rows, 1}, 0.4, longs.dtype(at::kDouble)),
+                                .chosen = at::zeros({rows}, longs),
+                                .stop_ids = at::full({1}, -2, longs)};
+      const Chain chain = [=](const at::Tensor& x, const Between& between) -> Tensors {
+        const at::NoGradGuard no_grad;
+        lengths.zero_();
+        written.count.zero_();
+        written.active.fill_(true);
+        at::Tensor h = x;
+        Tensors results;
+        for (int step = 0; step < 4; ++step) {
+          const at::Tensor qkv = decode_linear(h, block.qkv, {.norm = norm, .eps = kEps});
+          between();
+          const at::Tensor mixed = decode_attention_(qkv, keys, values, lengths, options);
+          between();
+          const at::Tensor half = decode_linear(mixed, block.out, {.residual = x});
+          between();
+          const at::Tensor act = decode_linear(half, block.gate_up, {.norm = norm, .eps = kEps, .gated = true});
+          between();
+          h = decode_linear(act, block.down, {.residual = half});
+          between();
+          const at::Tensor logits = linear(h, head, head);
+          between();
+          next_tokens_(logits, {.top_k = 20, .top_p = 0.9}, written);
+          between();
+          lengths.add_(1);
+          results.insert(results.end(), {h, logits, written.chosen.clone(), written.active.clone()});
+        }
+        return results;
+      };
+      expect_order(chain, {rows, kWide}, dtype, cat(dtype, " ", rows, " rows"), 5);
     }
   }
 }

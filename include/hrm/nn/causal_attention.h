@@ -58,9 +58,14 @@ class CausalAttention : public torch::nn::Module {
   CausalAttention(const AttentionSizes& sizes, at::Device device);
 
   // residual + attention of x, (B, T, D) all. With a cache: the keys and values of these positions go there, from its
-  // beginning on, or to pass.place, where it is defined; then the cached positions are attended to, without gradient.
+  // beginning on.
   at::Tensor forward_add(const at::Tensor& x, const at::Tensor& residual, const AttentionPass& pass,
                          LayerCache* cache = nullptr) const;
+
+  // A decoding step, without gradient: x + attention of norm(x), (B, 1, D) all. Keys and values go into the cache at
+  // pass.place, and what is cached is attended to.
+  at::Tensor step_add(const RmsNorm& norm, const at::Tensor& x, const AttentionPass& pass,
+                      const LayerCache& cache) const;
 
   const Linear& qkv_proj() const { return *qkv_proj_; }
   const Linear& o_proj() const { return *o_proj_; }
@@ -68,8 +73,6 @@ class CausalAttention : public torch::nn::Module {
   const RmsNorm* k_norm() const { return k_norm_.get(); }
 
  private:
-  at::Tensor decode(const at::Tensor& x, const AttentionPass& pass, const LayerCache& cache) const;
-
   AttentionSizes sizes_;
   std::shared_ptr<Linear> qkv_proj_, o_proj_;
   std::shared_ptr<RmsNorm> q_norm_, k_norm_;  // null without qk_norm

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "hrm/nn/linear.h"
+#include "hrm/nn/norm.h"
 
 namespace hrm::nn {
 
@@ -35,6 +36,8 @@ class FeedForward : public torch::nn::Module, public HasAuxiliaryLosses {
   virtual at::Tensor forward(const at::Tensor& x) = 0;
   // residual + forward(x), by fewer passes over memory where a layer can.
   virtual at::Tensor forward_add(const at::Tensor& x, const at::Tensor& residual);
+  // x + forward(norm(x)) without gradient: a decoding step, by fewer kernels where a layer can.
+  virtual at::Tensor step_add(const RmsNorm& norm, const at::Tensor& x);
   std::vector<AuxiliaryLoss> take_auxiliary_losses() override { return {}; }
 };
 
@@ -60,6 +63,7 @@ class SwigluFeedForward : public FeedForward {
 
   at::Tensor forward(const at::Tensor& x) override;
   at::Tensor forward_add(const at::Tensor& x, const at::Tensor& residual) override;
+  at::Tensor step_add(const RmsNorm& norm, const at::Tensor& x) override;
 
   const Linear& gate_up_proj() const { return *gate_up_proj_; }
   const Linear& down_proj() const { return *down_proj_; }

@@ -27,9 +27,11 @@ class TransformerBlock : public torch::nn::Module, public HasGradientGroup, publ
  public:
   TransformerBlock(const TransformerBlockOptions& options, std::shared_ptr<FeedForward> mlp, at::Device device);
 
-  // memory: what project_memory() gave, with options.cross; cache: see CausalAttention::forward.
+  // memory: what project_memory() gave, with options.cross; cache: see CausalAttention::forward_add.
   at::Tensor forward(const at::Tensor& x, const AttentionPass& pass, const LayerCache* memory = nullptr,
                      LayerCache* cache = nullptr);  // (B, T, D) -> (B, T, D)
+  // A decoding step, without gradient: see CausalAttention::step_add.
+  at::Tensor step(const at::Tensor& x, const AttentionPass& pass, const LayerCache* memory, const LayerCache& cache);
   // For all passes over one memory. A use of the block's parameters of its own, which the backward pass comes through
   // after those of forward().
   LayerCache project_memory(const at::Tensor& memory) const;

@@ -24,7 +24,7 @@ class AsyncReader {
     std::vector<double> values;
   };
 
-  // `values` (N) of any floating type; its content at this point of the current stream is what is read.
+  // `values` (N) of any type; its content at this point of the current stream is what is read.
   void push(int64_t tag, const at::Tensor& values);
 
   // The oldest entry, if the device has reached it; `wait` blocks until it has. Empty when nothing is queued.

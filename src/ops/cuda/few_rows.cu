@@ -1,5 +1,8 @@
 #include "ops/cuda/few_rows.h"
 
+#include <algorithm>
+#include <type_traits>
+
 #include "ops/cuda/by_element.cuh"
 #include "ops/cuda/common.cuh"
 #include "ops/cuda/early.cuh"
@@ -7,93 +10,274 @@
 namespace hrm::ops::cuda {
 namespace {
 
-constexpr int kWarps = 4;
-constexpr int N = 8;  // elements of 16 bytes
-constexpr int kUnroll = 4;
+constexpr int kWarps = 8;  // of a block; each has every eighth part of 32 of the sums
+constexpr int kThreads = kWarps * 32;
+constexpr int N = 8;          // elements of 16 bytes
+constexpr int kTileRows = 8;  // of a tile
+constexpr int kPitch = 20;    // floats from one row of a tile to the next in shared memory: no two in one bank
+constexpr int kTileFloats = kTileRows * kPitch;
+constexpr int kPad = 32;  // elements between two rows of x in shared memory, for the same
+constexpr int kHeld = 4;  // packs of a row that a lane keeps while it is normalised
+constexpr int64_t kNarrowColumns = 1536;
+
+template <typename T>
+using Eight = Pack<T, N>;
 
 template <typename T>
 __device__ inline float rounded(float value) {
   return to_float(from_float<T>(value));
 }
 
-// Sums of R rows of x with one row of the weight, in every lane: lane l takes packs l, l + 32, ...
-template <typename T, int R, int C>
-__device__ inline void products(const T* x, const T* const (&weight)[C], int inner, float (&sum)[C][R]) {
-  const int lane = static_cast<int>(threadIdx.x) % 32, packs = inner / N;
-#pragma unroll
-  for (int c = 0; c < C; ++c) {
-#pragma unroll
-    for (int r = 0; r < R; ++r) sum[c][r] = 0;
+// 16 bytes that are read once.
+template <typename T>
+__device__ inline uint4 load_once(const T* from) {
+  uint4 v;
+  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "l"(from));
+  return v;
+}
+
+// Asks for memory to come near; reads nothing, so that it may stand before wait_for_earlier().
+__device__ inline void ask_for(const void* from, int64_t bytes) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(static_cast<uint32_t>(bytes)) : "memory");
+#else
+  (void)from, (void)bytes;
+#endif
+}
+
+// sum (16 columns x 8 rows) += weight (16 x 16) x^T (16 x 8), the fragments of mma.m16n8k16 of the PTX ISA. Which of
+// the 16 summands stands where is free, as long as both factors agree.
+template <typename T>
+__device__ inline void multiply(float (&sum)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0,
+                                uint32_t b1) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  if constexpr (std::is_same_v<T, __half>) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%0, %1, %2, %3};"
+        : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+  } else {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%0, %1, %2, %3};"
+        : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
   }
-  for (int first = lane; first < packs; first += 32 * kUnroll) {
-    Pack<T, N> w[C][kUnroll];
+#endif
+}
+
+// The rows of x into shared memory, normalised by a warp each.
+template <typename T>
+__device__ inline void normalise(const FewRows& p, T* to) {
+  const int inner = static_cast<int>(p.inner), packs = inner / N, pitch = inner + kPad;
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  for (int row = warp; row < static_cast<int>(p.rows); row += kWarps) {
+    const T* from = static_cast<const T*>(p.x) + int64_t{row} * inner;
+    Eight<T> held[kHeld];
 #pragma unroll
-    for (int u = 0; u < kUnroll; ++u) {
-      const int pack = first + 32 * u;
-#pragma unroll
-      for (int c = 0; c < C; ++c) {
-        if (pack < packs) w[c][u] = load_pack<T, N>(weight[c] + pack * N);
-      }
+    for (int i = 0; i < kHeld; ++i) {
+      if (lane + 32 * i < packs) held[i] = load_pack<T, N>(from + (lane + 32 * i) * N);
     }
+    float squares = 0;
+    const auto add = [&](const Eight<T>& pack) {
+#pragma unroll
+      for (int n = 0; n < N; ++n) squares += to_float(pack.value[n]) * to_float(pack.value[n]);
+    };
+#pragma unroll
+    for (int i = 0; i < kHeld; ++i) {
+      if (lane + 32 * i < packs) add(held[i]);
+    }
+    for (int pack = lane + 32 * kHeld; pack < packs; pack += 32) add(load_pack<T, N>(from + pack * N));
+    const float rstd = rsqrtf(warp_sum(squares) / static_cast<float>(inner) + p.eps);
+    const auto write = [&](Eight<T> values, int pack) {
+      const float4 low = *reinterpret_cast<const float4*>(p.norm + pack * N);
+      const float4 high = *reinterpret_cast<const float4*>(p.norm + pack * N + 4);
+      const float factor[N] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+#pragma unroll
+      for (int n = 0; n < N; ++n) values.value[n] = from_float<T>(to_float(values.value[n]) * rstd * factor[n]);
+      store_pack<T, N>(to + row * pitch + pack * N, values);
+    };
+#pragma unroll
+    for (int i = 0; i < kHeld; ++i) {
+      if (lane + 32 * i < packs) write(held[i], lane + 32 * i);
+    }
+    for (int pack = lane + 32 * kHeld; pack < packs; pack += 32) write(load_pack<T, N>(from + pack * N), pack);
+  }
+}
+
+// What the 16 columns of a tile are.
+enum class Tile {
+  plain,   // 16 columns
+  narrow,  // 8, so that a narrow result has more blocks, and 8 that nothing is done with
+  gated,   // 8 gates, and the 8 that they are for
+};
+template <Tile kTile>
+constexpr int kTileColumns = kTile == Tile::plain ? 16 : 8;
+// Blocks of a multiprocessor that the registers shall suffice for.
+constexpr int blocks_at_once(int tiles, bool more) {
+  return tiles > 8 ? 1 : tiles == 1 && !more ? 3 : 2;
+}
+
+// A block has kTiles tiles of 16 columns of all rows, eight of them in a tile; the warps share the summands, of which
+// each loads kUnroll parts at once, and their sums are added up in turn. A thread's 16 bytes of a row of weight or x
+// are summands 8 t .. 8 t + 7 of 32, which are what two products of 16 take.
+template <typename T, int kRowTiles, int kTiles, int kUnroll, Tile kTile, bool kNormed>
+__global__ void __launch_bounds__(kThreads, blocks_at_once(kRowTiles* kTiles, kNormed || kUnroll > 4))
+    few_rows(FewRows p) {
+  constexpr int kHalf = kTile == Tile::narrow ? 1 : 2;  // halves of a tile that are read
+  constexpr int kBlockColumns = kTiles * kTileColumns<kTile>;
+  extern __shared__ float4 shared[];
+  const int width = static_cast<int>(p.width), inner = static_cast<int>(p.inner), packs = inner / N;
+  const int rows = static_cast<int>(p.rows);
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  const int group = lane / 4, part = lane % 4;
+  const int first_column = static_cast<int>(blockIdx.x) * kBlockColumns;
+  const T* weight = static_cast<const T*>(p.weight);
+  if (threadIdx.x < (kTile == Tile::gated ? 2 : 1)) {
+    const int columns = min(kBlockColumns, width - first_column);
+    ask_for(weight + (int64_t{threadIdx.x} * width + first_column) * inner, int64_t{columns} * inner * sizeof(T));
+  }
+
+  const T* from[kTiles][kHalf];  // this thread's columns of each tile
+#pragma unroll
+  for (int tile = 0; tile < kTiles; ++tile) {
+#pragma unroll
+    for (int half = 0; half < kHalf; ++half) {
+      const bool is_up = kTile == Tile::gated && half == 1;
+      const int column = first_column + tile * kTileColumns<kTile> + (is_up ? 0 : half * 8) + group;
+      from[tile][half] = weight + ((is_up ? int64_t{width} : 0) + min(column, width - 1)) * inner;
+    }
+  }
+  uint4 w[kUnroll][kTiles][kHalf];
+  const auto load = [&](int first) {
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) {
-      const int pack = first + 32 * u;
-      if (pack >= packs) break;
+      const int pack = (first + kWarps * u) * 4 + part;
 #pragma unroll
-      for (int r = 0; r < R; ++r) {
-        const Pack<T, N> values = load_pack<T, N>(x + int64_t{r} * inner + pack * N);
+      for (int tile = 0; tile < kTiles; ++tile) {
 #pragma unroll
-        for (int n = 0; n < N; ++n) {
-#pragma unroll
-          for (int c = 0; c < C; ++c) sum[c][r] += to_float(values.value[n]) * to_float(w[c][u].value[n]);
+        for (int half = 0; half < kHalf; ++half) {
+          w[u][tile][half] = pack < packs ? load_once(from[tile][half] + pack * N) : uint4{};
         }
       }
     }
-  }
-#pragma unroll
-  for (int c = 0; c < C; ++c) {
-#pragma unroll
-    for (int r = 0; r < R; ++r) sum[c][r] = warp_sum(sum[c][r]);
-  }
-}
-
-// A warp has one column of the result.
-template <typename T, int R, bool kGated>
-__global__ void __launch_bounds__(kWarps * 32) few_rows(FewRows p) {
+  };
+  if (p.steady) load(warp);
   wait_for_earlier();
-  const int column = static_cast<int>(blockIdx.x) * kWarps + static_cast<int>(threadIdx.x) / 32;
-  const int width = static_cast<int>(p.width), inner = static_cast<int>(p.inner);
-  if (column >= width) return;  // the whole warp leaves
-  const T *x = static_cast<const T*>(p.x), *weight = static_cast<const T*>(p.weight);
-  constexpr int C = kGated ? 2 : 1;
-  const T* columns[C];
+  if (!p.steady) load(warp);
+
+  const T* x = static_cast<const T*>(p.x);
+  int pitch = inner;
+  if constexpr (kNormed) {
+    T* normed = reinterpret_cast<T*>(shared);
+    normalise(p, normed);
+    __syncthreads();
+    x = normed;
+    pitch = inner + kPad;
+  }
+  float sum[kTiles][kRowTiles][4] = {};
+  const int parts = (packs + 3) / 4;
+  for (int first = warp; first < parts; first += kWarps * kUnroll) {
 #pragma unroll
-  for (int c = 0; c < C; ++c) columns[c] = weight + (int64_t{c} * width + column) * inner;
-  float sum[C][R];
-  products<T, R, C>(x, columns, inner, sum);
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  float result = 0;  // of the row that this lane writes
+    for (int u = 0; u < kUnroll; ++u) {
+      if (first + kWarps * u >= parts) break;
+      const int pack = (first + kWarps * u) * 4 + part;
+      uint4 values[kRowTiles];
 #pragma unroll
-  for (int r = 0; r < R; ++r) {
-    if (lane != r) continue;
-    if constexpr (kGated) {
-      const float gate = rounded<T>(sum[0][r]), up = rounded<T>(sum[C - 1][r]);
-      result = rounded<T>(gate / (1.0f + __expf(-gate))) * up;
-    } else {
-      result = sum[0][r];
+      for (int n = 0; n < kRowTiles; ++n) {
+        const int row = n * kTileRows + group;
+        values[n] =
+            row < rows && pack < packs ? *reinterpret_cast<const uint4*>(x + int64_t{row} * pitch + pack * N) : uint4{};
+      }
+#pragma unroll
+      for (int tile = 0; tile < kTiles; ++tile) {
+        const uint4 low = w[u][tile][0], high = kHalf == 2 ? w[u][tile][kHalf - 1] : uint4{};
+#pragma unroll
+        for (int n = 0; n < kRowTiles; ++n) {
+          const uint4 v = values[n];
+          multiply<T>(sum[tile][n], low.x, high.x, low.y, high.y, v.x, v.y);
+          multiply<T>(sum[tile][n], low.z, high.z, low.w, high.w, v.z, v.w);
+        }
+      }
+    }
+    if (first + kWarps * kUnroll < parts) load(first + kWarps * kUnroll);
+  }
+
+  if constexpr (kNormed) __syncthreads();  // x is no longer needed
+  float* sums = reinterpret_cast<float*>(shared);
+#pragma unroll
+  for (int tile = 0; tile < kTiles; ++tile) {
+#pragma unroll
+    for (int n = 0; n < kRowTiles; ++n) {
+      float* to = sums + ((warp * kTiles + tile) * kRowTiles + n) * kTileFloats + 2 * part * kPitch + group;
+      to[0] = sum[tile][n][0];
+      to[kPitch] = sum[tile][n][1];
+      to[8] = sum[tile][n][2];
+      to[kPitch + 8] = sum[tile][n][3];
     }
   }
-  if (lane >= R || lane >= p.rows) return;
-  const int64_t at = int64_t{lane} * width + column;
-  if (p.residual != nullptr) result += to_float(static_cast<const T*>(p.residual)[at]);
-  static_cast<T*>(p.out)[at] = from_float<T>(result);
+  __syncthreads();
+  for (int i = static_cast<int>(threadIdx.x); i < kBlockColumns * kRowTiles * kTileRows; i += kThreads) {
+    const int within = i % kBlockColumns, row = i / kBlockColumns, column = first_column + within;
+    if (row >= rows || column >= width) continue;
+    const float* tile = sums + (within / kTileColumns<kTile> * kRowTiles + row / kTileRows) * kTileFloats +
+                        row % kTileRows * kPitch + within % kTileColumns<kTile>;
+    const auto total = [&](int further) {
+      float value = 0;
+#pragma unroll
+      for (int other = 0; other < kWarps; ++other) value += tile[other * kTiles * kRowTiles * kTileFloats + further];
+      return value;
+    };
+    const int64_t at = int64_t{row} * width + column;
+    float result = total(0);
+    if constexpr (kTile == Tile::gated) {
+      const float gate = rounded<T>(result), up = rounded<T>(total(8));
+      result = rounded<T>(gate / (1.0f + __expf(-gate))) * up;
+    }
+    if (p.residual != nullptr) result += to_float(static_cast<const T*>(p.residual)[at]);
+    static_cast<T*>(p.out)[at] = from_float<T>(result);
+  }
 }
 
-template <typename T, int R>
+template <typename T, int kRowTiles, int kTiles, int kUnroll, Tile kTile, bool kNormed>
 cudaError_t start(const FewRows& p, cudaStream_t stream) {
-  const auto blocks = static_cast<unsigned>((p.width + kWarps - 1) / kWarps);
-  if (p.gated) return start_early(&few_rows<T, R, true>, blocks, kWarps * 32, 0, stream, p);
-  return start_early(&few_rows<T, R, false>, blocks, kWarps * 32, 0, stream, p);
+  constexpr int kBlockColumns = kTiles * kTileColumns<kTile>;
+  const auto blocks = static_cast<unsigned>((p.width + kBlockColumns - 1) / kBlockColumns);
+  const size_t sums = sizeof(float) * kWarps * kTiles * kRowTiles * kTileFloats;
+  const size_t normed = kNormed ? sizeof(T) * static_cast<size_t>(p.rows * (p.inner + kPad)) : 0;
+  const size_t bytes = std::max(sums, normed);
+  const auto kernel = &few_rows<T, kRowTiles, kTiles, kUnroll, kTile, kNormed>;
+  if (bytes > (48 << 10)) {
+    const cudaError_t error =
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));
+    if (error != cudaSuccess) return error;
+  }
+  return start_early(kernel, blocks, kThreads, bytes, stream, p);
+}
+
+// Where it can, a warp has all that it reads in registers at once. Wide tiles read x less often, narrow ones fill the
+// multiprocessors.
+template <typename T, bool kNormed>
+cudaError_t start_few(const FewRows& p, cudaStream_t stream) {
+  const bool is_short = p.inner <= 3 * kWarps * 32;
+  if (p.gated) {
+    return is_short ? start<T, 1, 1, 3, Tile::gated, kNormed>(p, stream)
+                    : start<T, 1, 1, 4, Tile::gated, kNormed>(p, stream);
+  }
+  if (p.width <= kNarrowColumns) {
+    return is_short ? start<T, 1, 1, 3, Tile::narrow, kNormed>(p, stream)
+                    : start<T, 1, 1, 8, Tile::narrow, kNormed>(p, stream);
+  }
+  return is_short ? start<T, 1, 1, 3, Tile::plain, kNormed>(p, stream)
+                  : start<T, 1, 1, 4, Tile::plain, kNormed>(p, stream);
+}
+
+template <typename T, int kRowTiles>
+cudaError_t start_more(const FewRows& p, cudaStream_t stream) {
+  if (p.gated) return start<T, kRowTiles, 2, 3, Tile::gated, false>(p, stream);
+  if (p.width <= kNarrowColumns) return start<T, kRowTiles, 1, 4, Tile::narrow, false>(p, stream);
+  return start<T, kRowTiles, 1, 3, Tile::plain, false>(p, stream);
 }
 
 }  // namespace
@@ -102,24 +286,11 @@ cudaError_t launch(const FewRows& params, cudaStream_t stream) {
   if (!fits(params)) return cudaErrorInvalidValue;
   return by_half_element(params.element, [&](auto type) {
     using T = TypeIn<decltype(type)>;
-    switch (params.rows) {
-      case 1:
-        return start<T, 1>(params, stream);
-      case 2:
-        return start<T, 2>(params, stream);
-      case 3:
-        return start<T, 3>(params, stream);
-      case 4:
-        return start<T, 4>(params, stream);
-      case 5:
-        return start<T, 5>(params, stream);
-      case 6:
-        return start<T, 6>(params, stream);
-      case 7:
-        return start<T, 7>(params, stream);
-      default:
-        return start<T, 8>(params, stream);
-    }
+    if (params.norm != nullptr) return start_few<T, true>(params, stream);
+    if (params.rows <= 8) return start_few<T, false>(params, stream);
+    if (params.rows <= 16) return start_more<T, 2>(params, stream);
+    if (params.rows <= 32) return start_more<T, 4>(params, stream);
+    return start_more<T, 8>(params, stream);
   });
 }
 

@@ -1,4 +1,5 @@
 #include <ATen/ATen.h>
+#include <ATen/cuda/CUDAContext.h>
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
@@ -9,23 +10,37 @@
 #include "ops/sizes.h"
 
 namespace hrm::ops::cuda {
+namespace {
 
-at::Tensor product_of_few_rows(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& residual, bool gated) {
+// On an H200, beside cuBLASLt: with a norm, whose work each block does again, up to 8 rows; without, a layer of width
+// 768 in 2.8 to 4.9 us for 32 rows instead of 3.4 to 5.8, but a vocabulary of 32,000 in 18 us for 16 rows instead of
+// 13; gates, which the library does not do, in 7.7 us for 64 rows instead of 11.6 by the kernel for many rows.
+bool pays(const FewRows& p) {
+  return p.rows <= 8 || p.gated || (p.rows <= 32 && p.width < 8192);
+}
+
+}  // namespace
+
+at::Tensor product_of_few_rows(const at::Tensor& x, const at::Tensor& weight, const FewRowsProduct& options) {
   if (!use_kernel(x) || x.numel() == 0 || weight.scalar_type() != x.scalar_type()) return {};
+  const at::Tensor norm = options.norm.defined() ? aligned_rows(options.norm) : at::Tensor();
   FewRows params{};
   params.rows = x.numel() / x.size(-1);
   params.inner = x.size(-1);
-  params.width = weight.size(0) / (gated ? 2 : 1);
-  params.gated = gated;
+  params.width = weight.size(0) / (options.gated ? 2 : 1);
+  params.norm = norm.defined() ? norm.const_data_ptr<float>() : nullptr;
+  params.eps = static_cast<float>(options.eps);
+  params.gated = options.gated;
+  params.steady = options.steady;
   params.element = element_of(x);
-  if (!fits(params)) return {};
+  if (!fits(params) || !pays(params) || at::cuda::getDeviceProperties(x.get_device())->major < 8) return {};
   const c10::cuda::CUDAGuard guard(x.device());
   const at::Tensor rows = aligned_rows(x), columns = aligned_rows(weight);
-  const at::Tensor added = residual.defined() ? residual.contiguous() : residual;
+  const at::Tensor added = options.residual.defined() ? options.residual.contiguous() : at::Tensor();
   at::Tensor out = at::empty(with_last_size(x, params.width), rows.options());
   params.x = rows.const_data_ptr();
   params.weight = columns.const_data_ptr();
-  params.residual = residual.defined() ? added.const_data_ptr() : nullptr;
+  params.residual = added.defined() ? added.const_data_ptr() : nullptr;
   params.out = out.mutable_data_ptr();
   C10_CUDA_CHECK(launch(params, c10::cuda::getCurrentCUDAStream()));
   return out;

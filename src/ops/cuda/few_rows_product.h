@@ -5,9 +5,15 @@
 
 namespace hrm::ops::cuda {
 
-// x weight^T (+ residual, of the result's shape), or gated as swiglu does, x (..., inner); undefined where the kernel
-// does not take the input.
-at::Tensor product_of_few_rows(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& residual = {},
-                               bool gated = false);
+struct FewRowsProduct {
+  at::Tensor residual = {};  // of the result's shape: is added
+  at::Tensor norm = {};      // (inner) float32: x's rows are normalised first
+  double eps = 0;
+  bool gated = false;   // as swiglu does
+  bool steady = false;  // the kernel queued last does not write the weight, so that it may be read meanwhile
+};
+
+// x weight^T, x (..., inner); undefined where the kernel does not take the input or the library is faster.
+at::Tensor product_of_few_rows(const at::Tensor& x, const at::Tensor& weight, const FewRowsProduct& options = {});
 
 }  // namespace hrm::ops::cuda

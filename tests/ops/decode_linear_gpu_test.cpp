@@ -1,0 +1,85 @@
+#include "hrm/ops/linear.h"
+#include "hrm/ops/linear_add.h"
+#include "hrm/ops/linear_swiglu.h"
+#include "hrm/ops/weighted_rms_norm.h"
+#include "ops/decode_linear_cases.h"
+#include "ops/gpu_testing.h"
+
+namespace hrm::ops {
+namespace {
+
+using namespace testing;  // NOLINT
+
+// Both sides of what the kernel for few rows takes and of its ways; sums of all lengths.
+TEST(DecodeLinearGpu, AgainstFloat64) {
+  HRM_NEEDS_GPU();
+  const at::NoGradGuard no_grad;
+  const WithoutTf32 exact;
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf, at::kDouble}) {
+    for (const int64_t rows : {0, 1, 3, 8, 9, 16, 17, 32, 33, 64, 65}) {
+      for (const auto& [inner, width] :
+           {std::pair<int64_t, int64_t>{8, 1}, {12, 5}, {264, 31}, {768, 96}, {1304, 3}, {768, 1600}}) {
+        if (dtype == at::kDouble && rows > 3) continue;
+        expect_good_decode_linear(rows, inner, width, dtype, at::kCUDA);
+      }
+    }
+  }
+}
+
+TEST(DecodeLinearGpu, BadInput) {
+  HRM_NEEDS_GPU();
+  expect_decode_linear_to_name_bad_input(at::kCUDA);
+}
+
+// Rows that are normalised in the product's kernel are those of the norm's own, and what reads the weight early gives
+// what waits for it.
+TEST(DecodeLinearGpu, SameBitsAsTheOps) {
+  HRM_NEEDS_GPU();
+  const at::NoGradGuard no_grad;
+  for (const int64_t rows : {1, 8, 20}) {
+    for (const int64_t inner : {64, 768, 1280, 2048}) {
+      for (const Around around : kAround) {
+        const DecodeLinearInput in = decode_linear_input(rows, inner, 64, around, at::kBFloat16, at::kCUDA);
+        const DecodeLinearOptions& o = in.options;
+        const at::Tensor x = o.norm ? weighted_rms_norm(in.x, *o.norm, o.eps) : in.x;
+        const at::Tensor want = o.gated      ? linear_swiglu(x, in.weight)
+                                : o.residual ? linear_add(x, in.weight, in.weight, *o.residual)
+                                             : linear(x, in.weight, in.weight);
+        expect_same_bits(in.run(), want, cat(rows, " rows of ", inner, ", around ", static_cast<int>(around)));
+      }
+    }
+  }
+}
+
+TEST(DecodeLinearGpu, ARowAloneGivesTheSameBits) {
+  HRM_NEEDS_GPU();
+  for (const Around around : kAround) {
+    const DecodeLinearInput in = decode_linear_input(32, 768, 200, around, at::kHalf, at::kCUDA);
+    const at::Tensor all = in.run();
+    for (const auto& [first, rows] : {std::pair<int64_t, int64_t>{0, 1}, {5, 8}, {9, 12}, {31, 1}, {3, 29}}) {
+      DecodeLinearInput part = in;
+      part.x = in.x.narrow(0, first, rows);
+      if (part.options.residual) part.options.residual = in.options.residual->narrow(0, first, rows);
+      expect_same_bits(part.run(), all.narrow(0, first, rows),
+                       cat(first, " ", rows, ", around ", static_cast<int>(around)));
+    }
+  }
+}
+
+TEST(DecodeLinearGpu, Misaligned) {
+  HRM_NEEDS_GPU();
+  const auto moved = [](const at::Tensor& t) {
+    const at::Tensor room = at::empty({t.numel() + 1}, t.options());
+    return room.narrow(0, 1, t.numel()).view(t.sizes()).copy_(t);
+  };
+  for (const Around around : kAround) {
+    const DecodeLinearInput in = decode_linear_input(3, 64, 10, around, at::kBFloat16, at::kCUDA);
+    DecodeLinearInput other{moved(in.x), moved(in.weight), in.options};
+    if (other.options.norm) other.options.norm = moved(*other.options.norm);
+    if (other.options.residual) other.options.residual = moved(*other.options.residual);
+    expect_same_bits(other.run(), in.run(), cat("misaligned, around ", static_cast<int>(around)));
+  }
+}
+
+}  // namespace
+}  // namespace hrm::ops
