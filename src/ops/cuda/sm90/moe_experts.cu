@@ -7,11 +7,11 @@ namespace hrm::ops::cuda::sm90 {
 
 struct Nothing {};
 
-template <Input kType, Weight kOrder>
+template <Input kType, Weight kOrder, int kTileColumns>
 struct ExpertLinearTile {
   static constexpr Input kInput = kType, kOutput = kType;
   static constexpr Weight kWeight = kOrder;
-  static constexpr int kColumns = 256;
+  static constexpr int kColumns = kTileColumns;
   static constexpr bool kStores = true, kLastFirst = false, kGrouped = true;
   using Shared = Nothing;
 
@@ -128,22 +128,35 @@ TileGroups groups_of(const ExpertTiles& tiles, int64_t weight_rows) {
   return {tiles.tile_experts, tiles.starts + tiles.experts, static_cast<int>(weight_rows)};
 }
 
-template <Input kInput, Weight kOrder>
-cudaError_t start(const ExpertLinear& p, cudaStream_t stream) {
-  constexpr int kStages = 3;
+template <Input kInput, Weight kOrder, int kColumns>
+cudaError_t start_columns(const ExpertLinear& p, cudaStream_t stream) {
+  constexpr int kStages = kColumns == 256 ? 3 : 4;
   const bool transposed = kOrder == Weight::transposed;
   CUtensorMap map_a, map_w;
-  ExpertLinearTile<kInput, kOrder> op{};
+  ExpertLinearTile<kInput, kOrder, kColumns> op{};
   cudaError_t error = encode_rows(map_a, p.x, p.tiles.rows, p.inner, 128);
   if (error == cudaSuccess) {
-    error = transposed ? encode_column_chunks(map_w, p.weight, p.tiles.experts * p.inner, p.width, 64, 4)
-                       : encode_rows(map_w, p.weight, p.tiles.experts * p.width, p.inner, 256);
+    error = transposed ? encode_column_chunks(map_w, p.weight, p.tiles.experts * p.inner, p.width, 64, kColumns / 64)
+                       : encode_rows(map_w, p.weight, p.tiles.experts * p.width, p.inner, kColumns);
   }
   if (error == cudaSuccess) error = encode_rows(op.map_out, p.out, p.tiles.rows, p.width, 16);
   if (error != cudaSuccess) return error;
   op.width = static_cast<int>(p.width);
-  return start_tiles<kStages>(map_a, map_w, p.tiles.rows, p.inner, p.width / 256, 0, op, stream,
+  return start_tiles<kStages>(map_a, map_w, p.tiles.rows, p.inner, (p.width + kColumns - 1) / kColumns, 0, op, stream,
                               groups_of(p.tiles, transposed ? p.inner : p.width));
+}
+
+// As start_linear_tile() chooses: in the last round some multiprocessors have no tile. Columns behind an expert's last
+// are multiplied with what lies there, the next expert's or zeros, and not stored. How many rows there are only the
+// device knows; at most so many are meant.
+template <Input kInput, Weight kOrder>
+cudaError_t start(const ExpertLinear& p, cudaStream_t stream) {
+  const auto columns_in_turn = [&](int64_t columns) {
+    const int64_t tiles = p.tiles.rows / 128 * ((p.width + columns - 1) / columns), at_once = multiprocessors();
+    return (tiles + at_once - 1) / at_once * columns;
+  };
+  return columns_in_turn(192) * 100 < columns_in_turn(256) * 97 ? start_columns<kInput, kOrder, 192>(p, stream)
+                                                                : start_columns<kInput, kOrder, 256>(p, stream);
 }
 
 template <Input kInput>

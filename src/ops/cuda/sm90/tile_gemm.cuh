@@ -161,7 +161,7 @@ __global__ void __launch_bounds__(384, 1)
             uint8_t* w = a + 128 * 128;
             tma_load(a, &map_a, barrier, kBlockK * k, row);
             if constexpr (Op::kWeight == Weight::transposed) {
-              tma_load(w, &map_w, barrier, 0, weight_row + 64 * k, 4 * slice);
+              tma_load(w, &map_w, barrier, 0, weight_row + 64 * k, kColumns / 64 * slice);
             } else if constexpr (Op::kWeight == Weight::rows) {
               tma_load(w, &map_w, barrier, kBlockK * k, weight_row + kColumns * slice);
             } else {
