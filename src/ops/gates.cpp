@@ -62,8 +62,9 @@ void check_bridge_gate_backward(const OptionalTensor& grad_gate, const OptionalT
   };
   const std::vector<int64_t> gates{z.size(0), 1};
   TORCH_CHECK(fits(open, gates, wide_type(z)) && (!grad_gate || fits(*grad_gate, gates, wide_type(z))),
-              "hrm::bridge_gate_backward_: open and grad_gate must be ", wide_type(z), " of shape ", gates, ", got ",
-              open.sizes(), grad_gate ? " and " : "", grad_gate ? grad_gate->sizes() : at::IntArrayRef());
+              "hrm::bridge_gate_backward_: open and grad_gate must be ", wide_type(z), " of shape ",
+              at::IntArrayRef(gates), ", got ", open.sizes(), grad_gate ? " and " : "",
+              grad_gate ? grad_gate->sizes() : at::IntArrayRef());
   TORCH_CHECK(!grad_memory || fits(*grad_memory, bridge.sizes(), bridge.scalar_type()),
               "hrm::bridge_gate_backward_: grad_memory must be like bridge, ", bridge.sizes(), " ",
               bridge.scalar_type(), ", got ", grad_memory->sizes(), " ", grad_memory->scalar_type());
@@ -91,8 +92,8 @@ void check_halt_probabilities_backward(const at::Tensor& grad_p, const at::Tenso
   for (const at::Tensor* tensor : {&grad_p, &p}) {
     TORCH_CHECK(tensor->sizes() == at::IntArrayRef(sizes) && tensor->scalar_type() == weight.scalar_type() &&
                     tensor->device() == weight.device(),
-                "hrm::halt_probabilities_backward_: grad_p and p must be ", weight.scalar_type(), " of shape ", sizes,
-                ", got ", tensor->sizes(), " ", tensor->scalar_type());
+                "hrm::halt_probabilities_backward_: grad_p and p must be ", weight.scalar_type(), " of shape ",
+                at::IntArrayRef(sizes), ", got ", tensor->sizes(), " ", tensor->scalar_type());
   }
   check_buffers("hrm::halt_probabilities_backward_", weight, grad_weight, grad_bias);
 }
