@@ -1,6 +1,5 @@
 #include "hrm/checkpoint/export.h"
 
-#include "checkpoint/model_archive.h"
 #include "checkpoint/output_file.h"
 #include "hrm/formats/safetensors.h"
 #include "hrm/formats/torch_pickle.h"
@@ -41,15 +40,6 @@ void export_pt(const NamedTensors& weights, const std::filesystem::path& file, c
   Listing<NamedTensor> listing;
   for (const auto& [name, tensor] : weights) listing.add(prefix + name, official_type(name, tensor));
   replace_file(file, build_torch_state_dict(listing.entries));
-}
-
-void export_archive(const NamedTensors& weights, const std::filesystem::path& file) {
-  std::vector<ArchiveEntry> entries;
-  for (const auto& [name, tensor] : weights) entries.push_back({name, tensor});
-  std::vector<std::byte> bytes;
-  write_model_archive(entries,
-                      [&](std::span<const std::byte> part) { bytes.insert(bytes.end(), part.begin(), part.end()); });
-  replace_file(file, bytes);
 }
 
 }  // namespace hrm::checkpoint

@@ -11,14 +11,6 @@
 namespace hrm::checkpoint {
 namespace {
 
-// A literal that reads back as the same double.
-std::string literal(double value) {
-  char text[64];
-  std::snprintf(text, sizeof text, "%.17g", value);
-  std::string out = text;
-  return out.find_first_of(".en") == std::string::npos ? out + ".0" : out;
-}
-
 bool has_rope(const config::ModelConfig& config) {
   return config.pos_encodings == "rope" && !config.mlp_t;
 }
@@ -42,6 +34,32 @@ def norm(self, x: Tensor, residual: Tensor) -> Tensor:
 
 }  // namespace
 
+std::string literal(double value) {
+  char text[64];
+  std::snprintf(text, sizeof text, "%.17g", value);
+  std::string out = text;
+  return out.find_first_of(".en") == std::string::npos ? out + ".0" : out;
+}
+
+std::string rotate_source(int64_t head_dim) {
+  return cat(R"(
+def rotate(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    a = torch.narrow(x, -1, 0, )",
+             head_dim / 2, R"()
+    b = torch.narrow(x, -1, )",
+             head_dim / 2, ", ", head_dim / 2, R"()
+    return torch.cat([torch.addcmul(a * cos, b, sin, value=-1), torch.addcmul(b * cos, a, sin)], -1)
+)");
+}
+
+std::string tables_source(const std::string& rows) {
+  return cat("    positions = torch.arange(", rows, R"(, dtype=6, device=x.device)
+    angles = torch.outer(positions, self.inv_freq).unsqueeze(1)
+    cos = torch.cos(angles)
+    sin = torch.sin(angles)
+)");
+}
+
 std::string linear_source(bool bias) {
   return cat(R"(
 def forward(self, x: Tensor) -> Tensor:
@@ -62,17 +80,7 @@ def forward(self, x: Tensor) -> Tensor:
 
 std::string attention_source(const config::ModelConfig& config) {
   const int64_t heads = config.num_heads, head_dim = config.hidden_size / heads;
-  std::string source;
-  if (has_rope(config)) {
-    source += cat(R"(
-def rotate(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    a = torch.narrow(x, -1, 0, )",
-                  head_dim / 2, R"()
-    b = torch.narrow(x, -1, )",
-                  head_dim / 2, ", ", head_dim / 2, R"()
-    return torch.cat([torch.addcmul(a * cos, b, sin, value=-1), torch.addcmul(b * cos, a, sin)], -1)
-)");
-  }
+  std::string source = has_rope(config) ? rotate_source(head_dim) : "";
   source += cat("\ndef forward(self, h: Tensor", table_parameters(config), R"() -> Tensor:
     rows = h.size(0)
     length = h.size(1)
@@ -143,13 +151,7 @@ def forward(self, inputs: Tensor, puzzle_identifiers: Tensor, segments: int) -> 
     assert segments >= 1, "segments must be at least 1"
     x = self.embed(inputs, puzzle_identifiers)
 )";
-  if (has_rope(config)) {
-    source += R"(    positions = torch.arange(x.size(1), dtype=6, device=x.device)
-    angles = torch.outer(positions, self.inv_freq).unsqueeze(1)
-    cos = torch.cos(angles)
-    sin = torch.sin(angles)
-)";
-  }
+  if (has_rope(config)) source += tables_source("x.size(1)");
   source += "    z_H = self.H_init.expand(x.size())\n";
   if (config.arch == "transformer") {
     source += cat("    for _s in range(segments):\n        z_H = self.L_level.forward(z_H, x", tables, ")\n");

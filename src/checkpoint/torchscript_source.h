@@ -8,6 +8,13 @@
 
 namespace hrm::checkpoint {
 
+// A literal that reads back as the same double.
+std::string literal(double value);
+// The method rotate(x, cos, sin): x (..., head_dim), tables that broadcast to half of it.
+std::string rotate_source(int64_t head_dim);
+// Lines of a method that make cos and sin, (`rows`, 1, hd / 2), from self.inv_freq on the device of x.
+std::string tables_source(const std::string& rows);
+
 // Methods of each class, as Module::define takes them. Classes call their submodules by the names that the exporter
 // registers: qkv_proj, o_proj, gate_up_proj, down_proj, self_attn, mlp, mlp_t, layer<i>, L_level, H_level.
 std::string linear_source(bool bias);

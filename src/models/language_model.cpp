@@ -23,9 +23,8 @@ at::Tensor LanguageModel::step(const at::Tensor&, DecodeCache&) {
   fail(ExitCode::usage, kNoCache);
 }
 
-void LanguageModel::initialise(uint64_t seed, at::ScalarType compute_dtype, const std::vector<std::string>& freeze) {
-  nn::init_parameters(*this, seed);
-  for (const std::string& name : freeze) {
+void LanguageModel::freeze(const std::vector<std::string>& names) {
+  for (const std::string& name : names) {
     bool found = false;
     for (auto& item : named_parameters()) {
       if (item.key() != name && !item.key().starts_with(name + ".")) continue;
@@ -34,6 +33,11 @@ void LanguageModel::initialise(uint64_t seed, at::ScalarType compute_dtype, cons
     }
     require(found, ExitCode::usage, "the model has no part '", name, "' that could be frozen");
   }
+}
+
+void LanguageModel::initialise(uint64_t seed, at::ScalarType compute_dtype, const std::vector<std::string>& frozen) {
+  nn::init_parameters(*this, seed);
+  freeze(frozen);
   parameters_.build(*this, compute_dtype, blocks_run_once());
 }
 

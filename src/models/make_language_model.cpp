@@ -29,40 +29,31 @@ nn::MoeOptions moe_options(const config::MoeConfig& moe, int64_t width, int64_t 
           .shared_experts = moe.shared_experts};
 }
 
-enum class Place { encoder, decoder };
-
-bool has_experts(const config::Config& config, Place place) {
+bool has_experts(const config::Config& config, BlockPlace place) {
   const std::string& wanted = config.moe.place;
   if (config.moe.experts == 0) return false;
   if (wanted == "auto") {
-    if (config.lm.style == "prototype") return place == Place::encoder;
-    return place == Place::decoder || (config.lm.arch == "hrm" && config.lm.encoder == "transformer");
+    if (config.lm.style == "prototype") return place == BlockPlace::encoder;
+    return place == BlockPlace::decoder || (config.lm.arch == "hrm" && config.lm.encoder == "transformer");
   }
-  return wanted == "both" || (wanted == "encoder") == (place == Place::encoder);
-}
-
-bool is_expert_layer(const config::MoeConfig& moe, int64_t layer) {
-  return layer % moe.every == moe.every - 1;
+  return wanted == "both" || (wanted == "encoder") == (place == BlockPlace::encoder);
 }
 
 // Empty where all layers are dense. `dense` makes those without experts.
 template <class Dense>
-nn::FeedForwardFactory feed_forward(const config::Config& config, Place place, at::Device device, Dense dense) {
+nn::FeedForwardFactory feed_forward(const config::Config& config, BlockPlace place, at::Device device, Dense dense) {
   if (!has_experts(config, place)) return {};
   const int64_t width = config.lm.hidden_size;
   const auto seed = static_cast<uint64_t>(config.run.seed);
-  return [moe = config.moe, width, device, dense, place, seed](int64_t layer) -> std::shared_ptr<nn::FeedForward> {
-    if (!is_expert_layer(moe, layer)) return dense();
-    const uint64_t own = hash_name(cat(place == Place::encoder ? "encoder." : "decoder.", layer)) ^ seed;
-    return std::make_shared<nn::MoeFeedForward>(width, moe_options(moe, width, static_cast<int64_t>(own)), device);
+  return [config, width, device, dense, place, seed](int64_t layer) -> std::shared_ptr<nn::FeedForward> {
+    if (!is_expert_block(config, place, layer)) return dense();
+    const uint64_t own = hash_name(cat(place == BlockPlace::encoder ? "encoder." : "decoder.", layer)) ^ seed;
+    return std::make_shared<nn::MoeFeedForward>(width, moe_options(config.moe, width, static_cast<int64_t>(own)),
+                                                device);
   };
 }
 
-int64_t swiglu_inner(const config::LmConfig& lm) {
-  return lm.inner > 0 ? lm.inner : nn::swiglu_width(lm.hidden_size, 4);
-}
-
-nn::FeedForwardFactory modern_feed_forward(const config::Config& config, Place place, at::Device device) {
+nn::FeedForwardFactory modern_feed_forward(const config::Config& config, BlockPlace place, at::Device device) {
   const int64_t width = config.lm.hidden_size, inner = swiglu_inner(config.lm);
   return feed_forward(config, place, device,
                       [=] { return std::make_shared<nn::SwigluFeedForward>(width, inner, device); });
@@ -85,7 +76,7 @@ DecoderOptions decoder_options(const config::Config& config, const LanguageSizes
           .qk_norm = lm.qk_norm,
           .tied = lm.tied,
           .recompute = lm.recompute,
-          .feed_forward = modern_feed_forward(config, Place::decoder, device)};
+          .feed_forward = modern_feed_forward(config, BlockPlace::decoder, device)};
 }
 
 HrmLmOptions hrm_options(const config::Config& config) {
@@ -103,10 +94,6 @@ HrmLmOptions hrm_options(const config::Config& config) {
           .gate_bias = lm.gate_bias};
 }
 
-int64_t prompt_positions(const config::LmConfig& lm, const LanguageSizes& sizes) {
-  return std::max(sizes.encoder_len, lm.positions > 0 ? lm.positions : kUsualPositions);
-}
-
 std::shared_ptr<LanguageModel> build(const config::Config& config, const LanguageSizes& sizes, at::Device device) {
   const config::LmConfig& lm = config.lm;
   if (lm.arch == "decoder") return std::make_shared<DecoderLm>(decoder_options(config, sizes, 0, device), device);
@@ -122,7 +109,7 @@ std::shared_ptr<LanguageModel> build(const config::Config& config, const Languag
                                .l_layers = lm.l_layers,
                                .max_prompt = prompt_positions(lm, sizes),
                                .max_answer = decoder_positions(lm, sizes)};
-    prototype.feed_forward = feed_forward(config, Place::encoder, device, [=] {
+    prototype.feed_forward = feed_forward(config, BlockPlace::encoder, device, [=] {
       return std::make_shared<nn::GeluFeedForward>(width, 4 * width, device);
     });
     return make_prototype_lm(prototype, device);
@@ -131,22 +118,38 @@ std::shared_ptr<LanguageModel> build(const config::Config& config, const Languag
   modern.lm = options;
   modern.decoder = decoder_options(config, sizes, options.bridge == Bridge::prefix ? options.prefix_len : 0, device);
   modern.encoder = lm.encoder == "mamba2" ? EncoderKind::mamba2 : EncoderKind::transformer;
-  modern.mamba2 = {.width = lm.hidden_size,
-                   .expand = lm.mamba_expand,
-                   .head_dim = lm.mamba_head_dim,
-                   .state = lm.mamba_state,
-                   .groups = lm.mamba_groups,
-                   .kernel = lm.mamba_kernel,
-                   .chunk = lm.mamba_chunk};
+  modern.mamba2 = mamba2_options(lm);
   modern.enc_layers = lm.enc_layers;
   modern.h_layers = lm.h_layers;
   modern.l_layers = lm.l_layers;
   modern.max_prompt = prompt_positions(lm, sizes);
-  modern.enc_feed_forward = modern_feed_forward(config, Place::encoder, device);
+  modern.enc_feed_forward = modern_feed_forward(config, BlockPlace::encoder, device);
   return make_modern_lm(modern, device);
 }
 
 }  // namespace
+
+bool is_expert_block(const config::Config& config, BlockPlace place, int64_t layer) {
+  return has_experts(config, place) && layer % config.moe.every == config.moe.every - 1;
+}
+
+nn::MoeOptions expert_options(const config::Config& config) {
+  return moe_options(config.moe, config.lm.hidden_size, /*jitter_seed=*/0);
+}
+
+nn::Mamba2Options mamba2_options(const config::LmConfig& config) {
+  return {.width = config.hidden_size,
+          .expand = config.mamba_expand,
+          .head_dim = config.mamba_head_dim,
+          .state = config.mamba_state,
+          .groups = config.mamba_groups,
+          .kernel = config.mamba_kernel,
+          .chunk = config.mamba_chunk};
+}
+
+int64_t swiglu_inner(const config::LmConfig& config) {
+  return config.inner > 0 ? config.inner : nn::swiglu_width(config.hidden_size, 4);
+}
 
 LanguageSizes language_sizes(const config::DataConfig& data, int64_t vocabulary) {
   return {vocabulary, data.encoder_len, data.decoder_len};
@@ -170,10 +173,20 @@ int64_t decoder_positions(const config::LmConfig& config, const LanguageSizes& s
   return config.positions > 0 ? config.positions : std::max(row, kUsualPositions);
 }
 
+int64_t prompt_positions(const config::LmConfig& config, const LanguageSizes& sizes) {
+  return std::max(sizes.encoder_len, config.positions > 0 ? config.positions : kUsualPositions);
+}
+
 std::shared_ptr<LanguageModel> make_language_model(const config::Config& config, const LanguageSizes& sizes,
                                                    uint64_t seed, at::Device device, at::ScalarType compute_dtype) {
   auto model = build(config, sizes, device);
   model->initialise(seed, compute_dtype, split_list(config.lm.freeze));
+  return model;
+}
+
+std::shared_ptr<LanguageModel> make_language_model_outline(const config::Config& config, const LanguageSizes& sizes) {
+  auto model = build(config, sizes, at::kMeta);
+  model->freeze(split_list(config.lm.freeze));
   return model;
 }
 
@@ -193,10 +206,11 @@ class Flops {
   explicit Flops(const config::Config& config) : c_(config), lm_(config.lm) {}
 
   // A stack of blocks over so many positions, each of which attends to `keys` others on average.
-  double blocks(int64_t layers, double positions, double keys, Place place, bool may_have_experts, bool cross) const {
+  double blocks(int64_t layers, double positions, double keys, BlockPlace place, bool may_have_experts,
+                bool cross) const {
     double sum = 0;
     for (int64_t layer = 0; layer < layers; ++layer) {
-      const bool experts = may_have_experts && has_experts(c_, place) && is_expert_layer(c_.moe, layer);
+      const bool experts = may_have_experts && is_expert_block(c_, place, layer);
       sum += block(positions, keys, experts, cross);
     }
     return sum;
@@ -251,7 +265,7 @@ double training_flops_per_row(const config::Config& config, const LanguageSizes&
   const double positions = row + (prefix ? static_cast<double>(lm.prefix_len) : 0);
   const double keys = lm.window > 0 ? std::min(static_cast<double>(lm.window), positions / 2) : positions / 2;
   const bool cross = prompts && !prefix;
-  const double decoder = flops.blocks(lm.layers, positions, keys, Place::decoder, true, cross);
+  const double decoder = flops.blocks(lm.layers, positions, keys, BlockPlace::decoder, true, cross);
   const double head = flops.linear(row, D, V);
   if (!prompts) return 3 * (decoder + head);
 
@@ -261,9 +275,10 @@ double training_flops_per_row(const config::Config& config, const LanguageSizes&
   const auto S = static_cast<double>(sizes.encoder_len), H = static_cast<double>(lm.h_len),
              L = static_cast<double>(lm.l_len);
   const double encoder = lm.encoder == "mamba2" ? static_cast<double>(lm.enc_layers) * flops.mamba(S)
-                                                : flops.blocks(lm.enc_layers, S, S, Place::encoder, true, false);
-  const double cycle = static_cast<double>(lm.l_steps) * flops.blocks(lm.l_layers, L, L, Place::encoder, false, false) +
-                       flops.blocks(lm.h_layers, H, H, Place::encoder, false, false);
+                                                : flops.blocks(lm.enc_layers, S, S, BlockPlace::encoder, true, false);
+  const double cycle =
+      static_cast<double>(lm.l_steps) * flops.blocks(lm.l_layers, L, L, BlockPlace::encoder, false, false) +
+      flops.blocks(lm.h_layers, H, H, BlockPlace::encoder, false, false);
   const double recorded = config.objective.halting > 0 || lm.gradient_cycles == 0
                               ? cycles
                               : std::min(cycles, static_cast<double>(lm.gradient_cycles));

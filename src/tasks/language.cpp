@@ -28,20 +28,6 @@ bool has_core(const config::Config& config) {
   return models::reads_prompts(config.lm);
 }
 
-std::vector<std::string> names_of_metrics(const config::Config& config,
-                                          const std::vector<std::pair<std::string, nn::MoeFeedForward*>>& mixtures) {
-  std::vector<std::string> names{"loss", "cross_entropy", "tokens"};
-  if (has_core(config)) names.emplace_back("gate");
-  if (config.objective.deep_supervision > 0) names.emplace_back("deep_supervision");
-  if (config.objective.halting > 0) names.emplace_back("halting");
-  if (mixtures.empty()) return names;
-  names.emplace_back("auxiliary");
-  for (const auto& [name, mixture] : mixtures) {
-    for (const char* value : kLoadNames) names.push_back(cat(kMixture, name, "/", value));
-  }
-  return names;
-}
-
 // How many rows of triples lose something, said before the training begins.
 void tell_of_cuts(const data::WeightedSource& weighted, const config::DataConfig& config) {
   const auto* triples = dynamic_cast<const data::TripleDataset*>(weighted.source.get());
@@ -55,6 +41,31 @@ void tell_of_cuts(const data::WeightedSource& weighted, const config::DataConfig
 }
 
 }  // namespace
+
+std::vector<std::string> language_metric_names(const config::Config& config, const Mixtures& mixtures) {
+  std::vector<std::string> names{"loss", "cross_entropy", "tokens"};
+  if (has_core(config)) names.emplace_back("gate");
+  if (config.objective.deep_supervision > 0) names.emplace_back("deep_supervision");
+  if (config.objective.halting > 0) names.emplace_back("halting");
+  if (mixtures.empty()) return names;
+  names.emplace_back("auxiliary");
+  for (const auto& [name, mixture] : mixtures) {
+    for (const char* value : kLoadNames) names.push_back(cat(kMixture, name, "/", value));
+  }
+  return names;
+}
+
+// Norms and biases do not decay, and neither do the learned beginnings of the memories.
+optim::GroupDefaults language_group_defaults(const Mixtures& mixtures) {
+  optim::GroupDefaults defaults;
+  defaults.decay_vectors = false;
+  defaults.undecayed = {"*h_init", "*l_init", "*.pos"};
+  defaults.not_matrices = {"*embed*", "*head.weight", "*router*", "*h_init", "*l_init", "*.pos", "*conv1d*"};
+  for (const auto& [name, mixture] : mixtures) {
+    for (const char* part : {".up.weight", ".down.weight"}) defaults.stacks[name + part] = mixture->options().experts;
+  }
+  return defaults;
+}
 
 LanguageTask::LanguageTask(const config::Config& config, const Runtime& runtime, std::shared_ptr<parallel::Comm> comm)
     : config_(config),
@@ -70,7 +81,7 @@ LanguageTask::LanguageTask(const config::Config& config, const Runtime& runtime,
   model_ = models::make_language_model(config, models::language_sizes(config.data, meta_.vocab_size),
                                        static_cast<uint64_t>(config.run.seed), runtime.device, runtime.compute_dtype);
   mixtures_ = models::mixtures_of(*model_);
-  metric_names_ = names_of_metrics(config, mixtures_);
+  metric_names_ = language_metric_names(config, mixtures_);
   rows_ = config.train.global_batch_size / comm_->ranks();
   micro_batch_size_ = config.train.micro_batch_size > 0 ? config.train.micro_batch_size : rows_;
 
@@ -90,18 +101,6 @@ LanguageTask::LanguageTask(const config::Config& config, const Runtime& runtime,
   tokens_ = at::ones({}, options.dtype(at::kFloat));
   loads_ = at::zeros({static_cast<int64_t>(mixtures_.size()), static_cast<int64_t>(kLoadNames.size())},
                      options.dtype(at::kDouble));
-}
-
-// Norms and biases do not decay, and neither do the learned beginnings of the memories.
-optim::GroupDefaults LanguageTask::group_defaults() const {
-  optim::GroupDefaults defaults;
-  defaults.decay_vectors = false;
-  defaults.undecayed = {"*h_init", "*l_init", "*.pos"};
-  defaults.not_matrices = {"*embed*", "*head.weight", "*router*", "*h_init", "*l_init", "*.pos", "*conv1d*"};
-  for (const auto& [name, mixture] : mixtures_) {
-    for (const char* part : {".up.weight", ".down.weight"}) defaults.stacks[name + part] = mixture->options().experts;
-  }
-  return defaults;
 }
 
 data::LanguageStreamOptions LanguageTask::stream_options() const {

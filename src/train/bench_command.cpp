@@ -263,21 +263,29 @@ int run_bench_eval(const BenchEvalOptions& options) {
   // Need not be given.
   config.train.steps = std::max(config.train.steps, std::min(config.optim.warmup_steps, kMostSteps) + 1);
   config::validate(loaded);
-  require(config.task == "puzzle", ExitCode::usage,
-          "bench eval times the evaluation of puzzles, but task = ", config.task, "; use bench step or bench generate");
-  require(!config.data.test.empty(), ExitCode::usage,
+  const bool puzzle = config.task == "puzzle";
+  require(!puzzle || !config.data.test.empty(), ExitCode::usage,
           "data.test is empty: there is nothing to evaluate; set it to a dataset directory or a CSV file");
   const Runtime runtime = tasks::start_runtime_and_ops(config);
-  tasks::PuzzleTask task(config, runtime);
+  const std::unique_ptr<tasks::Task> owned = tasks::make_task(config, runtime);
+  tasks::Task& task = *owned;
+  require(
+      task.can_evaluate(), ExitCode::usage,
+      "there is no validation slice to evaluate: set data.test to folders of language data, or leave it empty where "
+      "those of data.train have a split val");
   task.parameters().refresh_compute();
-  if (nn::Fp8Recursions* fp8 = task.model().fp8()) {  // as after a step: an untrained model is evaluated without it
-    fp8->calibrate_weights();
-    fp8->count_step();
+  if (auto* solver = dynamic_cast<tasks::PuzzleTask*>(&task); solver != nullptr && solver->model().fp8() != nullptr) {
+    nn::Fp8Recursions& fp8 = *solver->model().fp8();  // as after a step: an untrained model is evaluated without it
+    fp8.calibrate_weights();
+    fp8.count_step();
   }
   log::info(task.describe());
 
   int64_t samples = 0;
-  const auto pass = [&] { task.evaluate([&](const tasks::EvalProgress& progress) { samples = progress.total; }); };
+  tasks::NamedValues result;
+  const auto pass = [&] {
+    result = task.evaluate([&](const tasks::EvalProgress& progress) { samples = progress.total; });
+  };
   pass();
   Timeline timeline(runtime.device);
   timeline.mark();
@@ -289,10 +297,14 @@ int run_bench_eval(const BenchEvalOptions& options) {
   const MemoryReport memory = memory_report(runtime.device);
   Json json = head_json(config, runtime);
   json["samples"] = samples;
-  json["segments"] = config.eval.segments > 0 ? config.eval.segments : config.model.halt_max_steps;
+  if (puzzle) json["segments"] = config.eval.segments > 0 ? config.eval.segments : config.model.halt_max_steps;
   json["passes"] = options.passes;
   json["pass_ms"] = spread_json(ms);
   json["samples_per_s"] = static_cast<double>(samples) / (ms.median * 1e-3);
+  if (!puzzle) {
+    json["tokens"] = tasks::value_of(result, "tokens");
+    json["tokens_per_s"] = tasks::value_of(result, "tokens") / (ms.median * 1e-3);
+  }
   json["memory"] = memory_json(memory);
   if (options.profile_passes > 0) {
     StepTrace trace(runtime.device);
@@ -300,11 +312,12 @@ int run_bench_eval(const BenchEvalOptions& options) {
     json["profile"] = profile_json(trace.profile(), options.profile_passes, "pass");
   }
   std::cout << "device        " << runtime.device_name << ", " << runtime.precision.name << "\n"
-            << "evaluation    " << number(ms.median, 1) << " ms for " << counted(samples, "sample") << ", "
-            << counted(json["segments"], "segment") << (config.eval.early_halt ? " at most" : "") << " (min "
-            << number(ms.min, 1) << ", max " << number(ms.max, 1) << "; " << options.passes
+            << "evaluation    " << number(ms.median, 1) << " ms for " << counted(samples, "sample")
+            << (puzzle ? ", " + counted(json["segments"], "segment") + (config.eval.early_halt ? " at most" : "") : "")
+            << " (min " << number(ms.min, 1) << ", max " << number(ms.max, 1) << "; " << options.passes
             << (options.passes == 1 ? " pass" : " passes") << ")\n"
-            << "throughput    " << number(json["samples_per_s"], 0) << " samples/s\n"
+            << "throughput    " << number(json["samples_per_s"], 0) << " samples/s"
+            << (puzzle ? "" : cat(", ", number(json["tokens_per_s"], 0), " labelled tokens/s")) << "\n"
             << "memory        " << memory_text(memory) << "\n";
   print_profile(json, std::cout, "pass");
   write_result(json, options.json_out);

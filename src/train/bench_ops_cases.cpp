@@ -1,17 +1,11 @@
 #include "bench_ops_cases.h"
 
 #include <ATen/ATen.h>
-#include <ATen/core/dispatch/Dispatcher.h>
-#include <ATen/core/stack.h>
 
-#include <algorithm>
-#include <unordered_set>
-
-#include "hrm/base/error.h"
+#include "bench_ops_inputs.h"
 #include "hrm/nn/rotary.h"
 #include "hrm/nn/swiglu.h"
 #include "hrm/ops/fp8.h"
-#include "hrm/ops/moe.h"
 
 namespace hrm::train {
 namespace {
@@ -20,29 +14,8 @@ using c10::IValue;
 using Shape = BenchShape;
 constexpr double kEps = 1e-5;
 
-// Random tensors of one recipe.
-struct Random {
-  at::Device device;
-  at::ScalarType dtype;
-
-  at::Tensor activations(at::IntArrayRef sizes) const { return at::randn(sizes, at::device(device)).to(dtype); }
-  at::Tensor floats(at::IntArrayRef sizes) const { return at::randn(sizes, at::device(device)); }
-  at::Tensor scalar(double value) const { return at::full({}, value, at::device(device).dtype(at::kFloat)); }
-  at::Tensor weight(int64_t out, int64_t in) const {
-    return (at::randn({out, in}, at::device(device)) / std::sqrt(static_cast<double>(in))).to(dtype);
-  }
-};
-
-double product_flops(int64_t rows, int64_t in, int64_t out) {
-  return 2.0 * static_cast<double>(rows) * static_cast<double>(in) * static_cast<double>(out);
-}
-
 double attention_flops(const Shape& s) {
   return 2 * product_flops(s.batch * s.length(), s.length(), s.width);
-}
-
-BenchCall nothing() {
-  return {};
 }
 
 // Norm.
@@ -58,19 +31,6 @@ BenchCall rms_norm_backward(const Shape& s, at::Device device, at::ScalarType dt
   return {{random.activations(sizes), random.activations(sizes), random.floats({s.batch, s.length()}).abs(), IValue()}};
 }
 
-BenchCall weighted_rms_norm(const Shape& s, at::Device device, at::ScalarType dtype) {
-  const Random random{device, dtype};
-  return {{random.activations({s.batch, s.length(), s.width}), random.floats({s.width}), kEps}};
-}
-
-// With the gradient of a residual stream.
-BenchCall weighted_rms_norm_backward(const Shape& s, at::Device device, at::ScalarType dtype) {
-  const Random random{device, dtype};
-  const std::vector<int64_t> sizes{s.batch, s.length(), s.width};
-  return {{random.activations(sizes), random.activations(sizes), random.floats({s.batch, s.length()}).abs(),
-           random.floats({s.width}), random.activations(sizes), true}};
-}
-
 // SwiGLU.
 BenchCall swiglu(const Shape& s, at::Device device, at::ScalarType dtype) {
   return {{Random{device, dtype}.activations({s.batch, s.length(), 2 * s.inner})}};
@@ -82,14 +42,6 @@ BenchCall swiglu_backward(const Shape& s, at::Device device, at::ScalarType dtyp
 }
 
 // Attention.
-struct AttentionInputs {
-  at::Tensor qkv, cos, sin;
-};
-AttentionInputs attention_inputs(const Shape& s, at::Device device, at::ScalarType dtype) {
-  const nn::RotaryTable table = nn::make_rotary_table(s.length(), s.width / s.heads, 10000, device);
-  return {Random{device, dtype}.activations({s.batch, s.length(), 3 * s.width}), table.cos, table.sin};
-}
-
 BenchCall attention(const Shape& s, at::Device device, at::ScalarType dtype) {
   if (s.mixes_by_mlp) return nothing();
   const AttentionInputs in = attention_inputs(s, device, dtype);
@@ -122,35 +74,6 @@ BenchCall attention_backward(const Shape& s, at::Device device, at::ScalarType d
   return {{grad, in.qkv, forward[0], forward[1], s.heads, in.cos, in.sin}, 2.5 * attention_flops(s)};
 }
 
-// A step that adds a token to each row of a batch, whose rows are half as long as the cache.
-BenchCall decode_attention(const Shape& s, at::Device device, at::ScalarType dtype) {
-  if (s.mixes_by_mlp) return nothing();
-  const Random random{device, dtype};
-  const int64_t head_dim = s.width / s.heads;
-  const nn::RotaryTable table = nn::make_rotary_table(s.length(), head_dim, 10000, device);
-  const std::vector<int64_t> cache{s.batch, s.heads, s.length(), head_dim};
-  const at::Tensor lengths = at::full({s.batch}, s.length() / 2, at::device(device).dtype(at::kLong));
-  return {{random.activations({s.batch, 3 * s.width}), random.activations(cache), random.activations(cache), lengths,
-           table.cos, table.sin, IValue(), IValue(), kEps, int64_t{0}},
-          2 * product_flops(s.batch, s.length() / 2, s.width)};
-}
-
-// The next tokens of as many rows, from the logits of a vocabulary.
-BenchCall sample_tokens(const Shape& s, at::Device device, at::ScalarType dtype) {
-  const at::Tensor draws = at::full({s.batch}, 0.5, at::device(device).dtype(at::kDouble));
-  return {{Random{device, dtype}.activations({s.batch, 32000}), draws, /*temperature=*/0.8, /*top_k=*/int64_t{50},
-           /*top_p=*/0.95, /*min_p=*/0.0}};
-}
-
-BenchCall next_tokens(const Shape& s, at::Device device, at::ScalarType dtype) {
-  const auto longs = [&](int64_t value) { return at::full({s.batch}, value, at::device(device).dtype(at::kLong)); };
-  const at::Tensor stop_ids = at::full({16}, -2, at::device(device).dtype(at::kLong));
-  return {{Random{device, dtype}.activations({s.batch, 32000}),
-           at::full({s.batch, 1}, 0.5, at::device(device).dtype(at::kDouble)), longs(int64_t{1} << 40), stop_ids,
-           longs(0), longs(0), longs(1).to(at::kBool), longs(0), /*temperature=*/0.0, /*top_k=*/int64_t{0},
-           /*top_p=*/1.0, /*min_p=*/0.0}};
-}
-
 BenchCall rotate_qkv(const Shape& s, at::Device device, at::ScalarType dtype) {
   if (s.mixes_by_mlp) return nothing();
   const AttentionInputs in = attention_inputs(s, device, dtype);
@@ -163,29 +86,6 @@ BenchCall rotate_qkv_backward(const Shape& s, at::Device device, at::ScalarType 
   const AttentionInputs in = attention_inputs(s, device, dtype);
   const std::vector<int64_t> sizes{s.batch, s.heads, s.length(), s.width / s.heads};
   return {{random.activations(sizes), random.activations(sizes), random.activations(sizes), in.cos, in.sin}};
-}
-
-// The way from a projection to the heads of a language model.
-BenchCall qkv_heads_rotate(const Shape& s, at::Device device, at::ScalarType dtype) {
-  if (s.mixes_by_mlp) return nothing();
-  const AttentionInputs in = attention_inputs(s, device, dtype);
-  return {{in.qkv, s.heads, s.heads, s.width / s.heads, in.cos, in.sin}};
-}
-
-BenchCall qkv_heads_norm(const Shape& s, at::Device device, at::ScalarType dtype) {
-  if (s.mixes_by_mlp) return nothing();
-  const AttentionInputs in = attention_inputs(s, device, dtype);
-  const at::Tensor weight = Random{device, dtype}.floats({s.width / s.heads});
-  return {{in.qkv, s.heads, s.heads, s.width / s.heads, in.cos, in.sin, weight, weight, kEps}};
-}
-
-BenchCall qkv_heads_backward(const Shape& s, at::Device device, at::ScalarType dtype) {
-  if (s.mixes_by_mlp) return nothing();
-  const AttentionInputs in = attention_inputs(s, device, dtype);
-  const std::vector<int64_t> sizes{s.batch, s.length(), s.heads, s.width / s.heads};
-  const Random random{device, dtype};
-  return {{random.activations(sizes), random.activations(sizes), random.activations(sizes), IValue(), in.cos, in.sin,
-           IValue(), IValue(), kEps}};
 }
 
 // Matrix products; the gate_up projection, the largest of a block.
@@ -375,15 +275,6 @@ SlotInputs slot_inputs(const Shape& s, at::Device device) {
           at::randint(0, 2, {s.batch}, ints).to(at::kBool)};
 }
 
-// A chunk of a language model's tokens: the vocabulary is no recipe's.
-BenchCall softmax_loss(const Shape& s, at::Device device, at::ScalarType dtype) {
-  constexpr int64_t kVocabulary = 32000;
-  const Random random{device, dtype};
-  const int64_t rows = std::min<int64_t>(s.rows(), 4096);
-  return {{random.activations({rows, kVocabulary}),
-           at::randint(0, kVocabulary, {rows}, at::device(device).dtype(at::kInt)), random.floats({rows}).abs()}};
-}
-
 BenchCall act_q_target(const Shape& s, at::Device device, at::ScalarType) {
   const SlotInputs in = slot_inputs(s, device);
   return {{in.q, in.steps, int64_t{16}}};
@@ -430,201 +321,6 @@ BenchCall augment_rows(const Shape& s, at::Device device, at::ScalarType) {
            int64_t{sudoku ? 3 : 0}}};
 }
 
-// A mixture of four experts of which each token takes two, in place of the recipe's feed-forward layer. `bench moe` has
-// the shapes of large ones.
-struct MoeInputs {
-  static constexpr int64_t kExperts = 4, kPicks = 2;
-  at::Tensor x, logits, up, down, xp, act, y;
-  ops::MoeGate gate;
-  ops::MoePlan plan;
-};
-MoeInputs moe_inputs(const Shape& s, at::Device device, at::ScalarType dtype) {
-  const Random random{device, dtype};
-  MoeInputs in;
-  in.x = random.activations({s.rows(), s.width});
-  in.logits = random.floats({s.rows(), MoeInputs::kExperts});
-  in.up = random.weight(MoeInputs::kExperts * s.inner, s.width).view({MoeInputs::kExperts, s.inner, s.width});
-  in.down = random.weight(MoeInputs::kExperts * s.width, s.inner).view({MoeInputs::kExperts, s.width, s.inner});
-  in.gate = ops::moe_gate(in.logits, MoeInputs::kPicks, ops::MoeScore::softmax, /*normalize=*/false);
-  in.plan = ops::moe_plan(in.gate.ids, MoeInputs::kExperts);
-  const int64_t rows = in.plan.picks.size(0);
-  in.xp = random.activations({rows, s.width});
-  in.act = random.activations({rows, s.inner});
-  in.y = random.activations({rows, s.width});
-  return in;
-}
-double moe_flops(const Shape& s) {
-  return product_flops(MoeInputs::kPicks * s.rows(), s.width, s.inner);
-}
-
-BenchCall moe_router(const Shape& s, at::Device device, at::ScalarType dtype) {
-  const Random random{device, dtype};
-  const at::Tensor weight = random.weight(MoeInputs::kExperts, s.width);
-  return {{random.activations({s.rows(), s.width}), weight, weight.to(at::kFloat), IValue()},
-          product_flops(s.rows(), s.width, MoeInputs::kExperts)};
-}
-
-BenchCall moe_gate(const Shape& s, at::Device device, at::ScalarType dtype) {
-  return {{moe_inputs(s, device, dtype).logits, MoeInputs::kPicks, false, false, IValue()}};
-}
-
-BenchCall moe_gate_backward(const Shape& s, at::Device device, at::ScalarType dtype) {
-  const MoeInputs in = moe_inputs(s, device, dtype);
-  return {{at::randn_like(in.gate.weights), IValue(), in.gate.ids, in.gate.scores, false, false}};
-}
-
-BenchCall moe_jitter(const Shape& s, at::Device device, at::ScalarType dtype) {
-  return {{moe_inputs(s, device, dtype).x, at::zeros({}, at::device(device).dtype(at::kLong)), 0.01, 7}};
-}
-
-BenchCall moe_plan(const Shape& s, at::Device device, at::ScalarType dtype) {
-  return {{moe_inputs(s, device, dtype).gate.ids, MoeInputs::kExperts}};
-}
-
-BenchCall moe_gather(const Shape& s, at::Device device, at::ScalarType dtype) {
-  const MoeInputs in = moe_inputs(s, device, dtype);
-  return {{in.x, in.plan.picks, in.plan.starts, MoeInputs::kPicks}};
-}
-
-BenchCall moe_up(const Shape& s, at::Device device, at::ScalarType dtype) {
-  const MoeInputs in = moe_inputs(s, device, dtype);
-  return {{in.xp, in.up, in.plan.tile_experts, in.plan.starts}, moe_flops(s)};
-}
-
-BenchCall moe_up_backward(const Shape& s, at::Device device, at::ScalarType dtype) {
-  const MoeInputs in = moe_inputs(s, device, dtype);
-  return {{in.y, in.down, in.act, in.plan.tile_experts, in.plan.starts}, moe_flops(s)};
-}
-
-BenchCall moe_linear(const Shape& s, at::Device device, at::ScalarType dtype) {
-  const MoeInputs in = moe_inputs(s, device, dtype);
-  return {{in.act, in.down, in.plan.tile_experts, in.plan.starts, false}, moe_flops(s)};
-}
-
-BenchCall moe_accumulate(const Shape& s, at::Device device, at::ScalarType dtype) {
-  const MoeInputs in = moe_inputs(s, device, dtype);
-  const at::Tensor grad = at::zeros({MoeInputs::kExperts, s.inner, s.width}, at::device(device));
-  return {{grad, in.act, in.xp, in.plan.tile_experts, in.plan.starts}, moe_flops(s)};
-}
-
-BenchCall moe_combine(const Shape& s, at::Device device, at::ScalarType dtype) {
-  const MoeInputs in = moe_inputs(s, device, dtype);
-  return {{in.y, in.plan.rows, in.gate.weights}};
-}
-
-BenchCall moe_combine_backward(const Shape& s, at::Device device, at::ScalarType dtype) {
-  const MoeInputs in = moe_inputs(s, device, dtype);
-  return {{in.x, in.y, in.plan.picks, in.plan.starts, in.gate.weights}};
-}
-
-BenchCall moe_load_loss(const Shape& s, at::Device device, at::ScalarType dtype) {
-  const MoeInputs in = moe_inputs(s, device, dtype);
-  return {{in.gate.scores, in.plan.counts, IValue(),
-           at::zeros({in.plan.counts.size(0) + 1}, at::device(device).dtype(at::kDouble))}};
-}
-
-BenchCall moe_experts(const Shape& s, at::Device device, at::ScalarType dtype) {
-  const MoeInputs in = moe_inputs(s, device, dtype);
-  return {{in.x, in.gate.weights, in.plan.rows, in.plan.picks, in.plan.tile_experts, in.plan.starts, in.up, in.up,
-           in.down, in.down, IValue(), IValue()},
-          2 * moe_flops(s)};
-}
-
-// Loads of as many mixtures as the recipe has layers.
-BenchCall moe_loads(const Shape& s, at::Device device, at::ScalarType dtype) {
-  const Random random{device, dtype};
-  std::vector<at::Tensor> counts;
-  for (int64_t layer = 0; layer < s.layers; ++layer) {
-    counts.push_back(random.floats({MoeInputs::kExperts + 1}).abs().to(at::kDouble));
-  }
-  return {{at::zeros({s.layers, 3}, at::device(device).dtype(at::kDouble)), counts}};
-}
-
-// The gate of a bridge of 8 vectors, and halting after each of 4 cycles, for the recipe's batch.
-struct GateInputs {
-  static constexpr int64_t kVectors = 8, kCycles = 4;
-  at::Tensor z, weight, bias, bridge, p;
-  std::vector<at::Tensor> states;
-};
-GateInputs gate_inputs(const Shape& s, at::Device device, at::ScalarType dtype) {
-  const Random random{device, dtype};
-  const std::vector<int64_t> vectors{s.batch, GateInputs::kVectors, s.width};
-  GateInputs in{random.activations({s.batch, s.width}),
-                random.weight(1, s.width).to(at::kFloat),
-                random.floats({1}),
-                random.activations(vectors),
-                random.floats({GateInputs::kCycles, s.batch}).sigmoid(),
-                {}};
-  for (int64_t cycle = 0; cycle < GateInputs::kCycles; ++cycle) in.states.push_back(random.activations(vectors));
-  return in;
-}
-
-BenchCall bridge_gate(const Shape& s, at::Device device, at::ScalarType dtype) {
-  const GateInputs in = gate_inputs(s, device, dtype);
-  return {{in.z, in.weight, in.bias, in.bridge, 1.0, 0.0, Random{device, dtype}.scalar(1)}};
-}
-
-BenchCall bridge_gate_backward(const Shape& s, at::Device device, at::ScalarType dtype) {
-  const GateInputs in = gate_inputs(s, device, dtype);
-  return {{IValue(), at::randn_like(in.bridge), in.z, in.weight, in.bridge, in.p[0].unsqueeze(1), 1.0, 0.0,
-           Random{device, dtype}.scalar(1), at::zeros_like(in.weight), at::zeros_like(in.bias)}};
-}
-
-BenchCall halt_probabilities(const Shape& s, at::Device device, at::ScalarType dtype) {
-  const GateInputs in = gate_inputs(s, device, dtype);
-  return {{in.states, in.weight, in.bias}};
-}
-
-BenchCall halt_probabilities_backward(const Shape& s, at::Device device, at::ScalarType dtype) {
-  const GateInputs in = gate_inputs(s, device, dtype);
-  return {{at::randn_like(in.p), in.p, in.states, in.weight, at::zeros_like(in.weight), at::zeros_like(in.bias)}};
-}
-
-BenchCall halting_loss(const Shape& s, at::Device device, at::ScalarType dtype) {
-  const GateInputs in = gate_inputs(s, device, dtype);
-  return {{in.p, in.p[0].clone(), 1.0}};
-}
-
-// The recurrence of Mamba2, as wide as the recipe's recursion: heads of 64 channels, a state of 64 in one group.
-struct ScanInputs {
-  at::Tensor x, dt, A, B, C, D;
-};
-ScanInputs scan_inputs(const Shape& s, at::Device device, at::ScalarType dtype) {
-  const Random random{device, dtype};
-  const int64_t heads = std::max<int64_t>(s.width / 64, 1);
-  const std::vector<int64_t> state{s.batch, s.length(), 1, 64};
-  return {random.activations({s.batch, s.length(), heads, 64}),
-          random.floats({s.batch, s.length(), heads}).abs() * 0.1,
-          -random.floats({heads}).abs(),
-          random.activations(state),
-          random.activations(state),
-          random.floats({heads})};
-}
-
-BenchCall ssd_scan(const Shape& s, at::Device device, at::ScalarType dtype) {
-  const ScanInputs in = scan_inputs(s, device, dtype);
-  return {{in.x, in.dt, in.A, in.B, in.C, in.D, int64_t{64}, IValue()}};
-}
-
-BenchCall ssd_scan_backward(const Shape& s, at::Device device, at::ScalarType dtype) {
-  const ScanInputs in = scan_inputs(s, device, dtype);
-  return {{at::randn_like(in.x), IValue(), in.x, in.dt, in.A, in.B, in.C, in.D, int64_t{64}, IValue()}};
-}
-
-// A language model's core: as many memories as samples, of 64 vectors, two blocks, two steps.
-BenchCall memory_blocks(const Shape& s, at::Device device, at::ScalarType dtype) {
-  const Random random{device, dtype};
-  const int64_t D = s.width;
-  std::vector<at::Tensor> weights;
-  for (int block = 0; block < 2; ++block) {
-    weights.insert(weights.end(), {random.floats({D}), random.floats({D}), random.weight(3 * D, D), random.weight(D, D),
-                                   random.weight(2 * s.inner, D), random.weight(D, s.inner)});
-  }
-  return {{random.activations({s.batch, 64, D}), random.activations({s.batch, D}), random.activations({64, D}), weights,
-           random.floats({D}), false, s.heads, int64_t{2}, 1e-6},
-          4.0 * 2 * 64 * static_cast<double>(s.batch * D * (4 * D + 3 * s.inner + 2 * 64))};
-}
-
 // The input of the recursion.
 BenchCall embed(const Shape& s, at::Device device, at::ScalarType dtype) {
   const Random random{device, dtype};
@@ -635,14 +331,6 @@ BenchCall embed(const Shape& s, at::Device device, at::ScalarType dtype) {
 BenchCall embed_backward(const Shape& s, at::Device device, at::ScalarType dtype) {
   return {
       {Random{device, dtype}.activations({s.batch, s.length(), s.width}), labels(s, device), s.vocab, s.width, 22.6}};
-}
-
-// A language model's table.
-BenchCall embed_tokens_backward(const Shape& s, at::Device device, at::ScalarType dtype) {
-  constexpr int64_t kVocabulary = 32000;
-  const Random random{device, dtype};
-  return {{random.floats({kVocabulary, s.width}), random.activations({s.batch, s.length(), s.width}),
-           at::randint(0, kVocabulary, {s.batch, s.length()}, at::device(device).dtype(at::kInt))}};
 }
 
 // Optimizer.
@@ -712,19 +400,6 @@ BenchCall sparse_sign_sgd(const Shape& s, at::Device device, at::ScalarType dtyp
            random.scalar(0)}};
 }
 
-// Calls `give` for the tensors in a value: itself, or those of a list.
-template <class F>
-void for_tensors(const IValue& value, F give) {
-  if (value.isTensor()) give(value.toTensor());
-  if (value.isTensorList()) {
-    for (const at::Tensor& tensor : value.toTensorVector()) give(tensor);
-  }
-}
-
-c10::OperatorHandle find_op(const std::string& name) {
-  return c10::Dispatcher::singleton().findSchemaOrThrow(name.c_str(), "");
-}
-
 }  // namespace
 
 std::vector<BenchShape> bench_shapes(bool on_cpu) {
@@ -752,48 +427,48 @@ const std::vector<BenchOp>& bench_ops() {
       {"hrm::rms_norm_residual", rms_norm_residual},
       {"hrm::rms_norm_residual_forward", rms_norm_residual},
       {"hrm::rms_norm_backward", rms_norm_backward},
-      {"hrm::weighted_rms_norm", weighted_rms_norm},
-      {"hrm::weighted_rms_norm_forward", weighted_rms_norm},
-      {"hrm::weighted_rms_norm_backward", weighted_rms_norm_backward},
-      {"hrm::moe_router", moe_router},
-      {"hrm::moe_gate", moe_gate},
-      {"hrm::moe_jitter", moe_jitter},
-      {"hrm::moe_gate_backward", moe_gate_backward},
-      {"hrm::moe_plan", moe_plan},
-      {"hrm::moe_gather", moe_gather},
-      {"hrm::moe_up", moe_up},
-      {"hrm::moe_up_backward", moe_up_backward},
-      {"hrm::moe_linear", moe_linear},
-      {"hrm::moe_accumulate_", moe_accumulate},
-      {"hrm::moe_combine", moe_combine},
-      {"hrm::moe_combine_backward", moe_combine_backward},
-      {"hrm::moe_experts", moe_experts},
-      {"hrm::moe_load_loss_", moe_load_loss},
-      {"hrm::moe_loads_", moe_loads},
-      {"hrm::bridge_gate", bridge_gate},
-      {"hrm::bridge_gate_backward_", bridge_gate_backward},
-      {"hrm::halt_probabilities", halt_probabilities},
-      {"hrm::halt_probabilities_backward_", halt_probabilities_backward},
-      {"hrm::halting_loss", halting_loss},
-      {"hrm::ssd_scan", ssd_scan},
-      {"hrm::ssd_scan_backward", ssd_scan_backward},
-      {"hrm::memory_blocks", memory_blocks},
-      {"hrm::memory_blocks_forward", memory_blocks},
+      {"hrm::weighted_rms_norm", language_cases::weighted_rms_norm},
+      {"hrm::weighted_rms_norm_forward", language_cases::weighted_rms_norm},
+      {"hrm::weighted_rms_norm_backward", language_cases::weighted_rms_norm_backward},
+      {"hrm::moe_router", language_cases::moe_router},
+      {"hrm::moe_gate", language_cases::moe_gate},
+      {"hrm::moe_jitter", language_cases::moe_jitter},
+      {"hrm::moe_gate_backward", language_cases::moe_gate_backward},
+      {"hrm::moe_plan", language_cases::moe_plan},
+      {"hrm::moe_gather", language_cases::moe_gather},
+      {"hrm::moe_up", language_cases::moe_up},
+      {"hrm::moe_up_backward", language_cases::moe_up_backward},
+      {"hrm::moe_linear", language_cases::moe_linear},
+      {"hrm::moe_accumulate_", language_cases::moe_accumulate},
+      {"hrm::moe_combine", language_cases::moe_combine},
+      {"hrm::moe_combine_backward", language_cases::moe_combine_backward},
+      {"hrm::moe_experts", language_cases::moe_experts},
+      {"hrm::moe_load_loss_", language_cases::moe_load_loss},
+      {"hrm::moe_loads_", language_cases::moe_loads},
+      {"hrm::bridge_gate", language_cases::bridge_gate},
+      {"hrm::bridge_gate_backward_", language_cases::bridge_gate_backward},
+      {"hrm::halt_probabilities", language_cases::halt_probabilities},
+      {"hrm::halt_probabilities_backward_", language_cases::halt_probabilities_backward},
+      {"hrm::halting_loss", language_cases::halting_loss},
+      {"hrm::memory_blocks", language_cases::memory_blocks},
+      {"hrm::memory_blocks_forward", language_cases::memory_blocks},
+      {"hrm::ssd_scan", language_cases::ssd_scan},
+      {"hrm::ssd_scan_backward", language_cases::ssd_scan_backward},
       {"hrm::swiglu", swiglu},
       {"hrm::swiglu_backward", swiglu_backward},
       {"hrm::attention", attention},
       {"hrm::attention_projected", attention_projected},
       {"hrm::attention_forward", attention_forward},
       {"hrm::attention_backward", attention_backward},
-      {"hrm::decode_attention_", decode_attention},
-      {"hrm::sample_tokens", sample_tokens},
-      {"hrm::next_tokens_", next_tokens},
+      {"hrm::decode_attention_", language_cases::decode_attention},
+      {"hrm::sample_tokens", language_cases::sample_tokens},
+      {"hrm::next_tokens_", language_cases::next_tokens},
       {"hrm::rotate_qkv", rotate_qkv},
       {"hrm::rotate_qkv_", rotate_qkv},
       {"hrm::rotate_qkv_backward", rotate_qkv_backward},
-      {"hrm::qkv_heads_rotate_", qkv_heads_rotate},
-      {"hrm::qkv_heads_norm", qkv_heads_norm},
-      {"hrm::qkv_heads_backward", qkv_heads_backward},
+      {"hrm::qkv_heads_rotate_", language_cases::qkv_heads_rotate},
+      {"hrm::qkv_heads_norm", language_cases::qkv_heads_norm},
+      {"hrm::qkv_heads_backward", language_cases::qkv_heads_backward},
       {"hrm::linear", linear},
       {"hrm::linear_add", linear_add},
       {"hrm::linear_accumulate_", linear_accumulate},
@@ -819,7 +494,7 @@ const std::vector<BenchOp>& bench_ops() {
       {"hrm::mlp_mix_backward", mlp_mix_backward},
       {"hrm::token_loss", token_loss},
       {"hrm::token_loss_backward", token_loss_backward},
-      {"hrm::softmax_loss_", softmax_loss},
+      {"hrm::softmax_loss_", language_cases::softmax_loss},
       {"hrm::act_q_target", act_q_target},
       {"hrm::act_loss", act_loss},
       {"hrm::act_loss_backward", act_loss_backward},
@@ -828,47 +503,12 @@ const std::vector<BenchOp>& bench_ops() {
       {"hrm::augment_rows_", augment_rows},
       {"hrm::embed", embed},
       {"hrm::embed_backward", embed_backward},
-      {"hrm::embed_tokens_backward_", embed_tokens_backward},
+      {"hrm::embed_tokens_backward_", language_cases::embed_tokens_backward},
       {"hrm::adam_", adam},
       {"hrm::grad_norm", grad_norm},
       {"hrm::sparse_sign_sgd_", sparse_sign_sgd},
   };
   return ops;
-}
-
-double least_bytes(const std::string& op, const std::vector<IValue>& arguments, const std::vector<IValue>& results) {
-  const c10::OperatorHandle handle = find_op(op);
-  const auto& schema = handle.schema().arguments();
-  double bytes = 0;
-  std::unordered_set<const void*> seen;
-  for (size_t i = 0; i < arguments.size(); ++i) {
-    const auto* alias = schema[i].alias_info();
-    const bool written = alias != nullptr && alias->isWrite();
-    for_tensors(arguments[i], [&](const at::Tensor& tensor) {
-      if (!tensor.defined() || !seen.insert(tensor.const_data_ptr()).second) return;
-      bytes += (written ? 2.0 : 1.0) * static_cast<double>(tensor.nbytes());
-    });
-  }
-  for (const IValue& result : results) {
-    for_tensors(result, [&](const at::Tensor& tensor) {
-      if (tensor.defined() && seen.insert(tensor.const_data_ptr()).second)
-        bytes += static_cast<double>(tensor.nbytes());
-    });
-  }
-  return bytes;
-}
-
-std::vector<IValue> call_op(const std::string& op, const std::vector<IValue>& arguments) {
-  const c10::OperatorHandle handle = find_op(op);
-  std::vector<IValue> stack = arguments;
-  // Defaults of the schema for arguments that the caller leaves out.
-  for (size_t i = stack.size(); i < handle.schema().arguments().size(); ++i) {
-    const auto& missing = handle.schema().arguments()[i];
-    require(missing.default_value().has_value(), ExitCode::unexpected, op, ": no value for '", missing.name(), "'");
-    stack.push_back(*missing.default_value());
-  }
-  handle.callBoxed(&stack);
-  return stack;
 }
 
 }  // namespace hrm::train

@@ -56,9 +56,10 @@ void export_language(const ExportOptions& options, const config::Config& config,
   for (const auto& [name, tensor] : weights) named.emplace_back(plain ? "model." + name : name, tensor);
   if (options.to == "safetensors") return checkpoint::export_safetensors(named, options.out, /*prefix=*/"");
   if (options.to == "pt") return checkpoint::export_pt(named, options.out, /*prefix=*/"");
-  if (options.to == "torchscript") return checkpoint::export_archive(named, options.out);
+  const models::LanguageSizes sizes = models::language_sizes(config.data, meta.vocab_size);
+  if (options.to == "torchscript") return checkpoint::export_language_torchscript(config, sizes, named, options.out);
   models::DecoderOptions decoder;  // stays empty for a model that export_hf refuses
-  if (plain) decoder = models::plain_decoder_options(config, models::language_sizes(config.data, meta.vocab_size));
+  if (plain) decoder = models::plain_decoder_options(config, sizes);
   checkpoint::export_hf(decoder, named, hf_tokens(meta, tasks::tokenizer_of_checkpoint(meta, found.dir)), options.out);
 }
 

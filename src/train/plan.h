@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "hrm/config/config.h"
+#include "hrm/models/make_language_model.h"
 #include "hrm/models/puzzle_model.h"
 
 namespace hrm::train {
@@ -25,18 +26,22 @@ const std::vector<GpuFacts>& known_gpus();
 
 struct PlanInput {
   config::Config config;
-  models::PuzzleModelDims dims;
-  int64_t parameters = 0;         // trainable values
-  int64_t copied_parameters = 0;  // of these, values with a copy in the compute dtype
-  int64_t fp8_parameters = 0;     // values of the recurrent modules' weights that fp8 recursions read
+  models::PuzzleModelDims dims;      // of task=puzzle
+  models::LanguageSizes sizes = {};  // of task=language
+  int64_t parameters = 0;            // trainable values
+  int64_t frozen_parameters = 0;     // values beside them
+  int64_t copied_parameters = 0;     // of these, values with a copy in the compute dtype
+  int64_t fp8_parameters = 0;        // values of the recurrent modules' weights that fp8 recursions read
   std::vector<std::pair<int64_t, int64_t>> muon_matrices = {};  // rows and columns of what Muon iterates over
-  int64_t train_examples = 0;  // of a table on the device; 0: the rows come from the host
+  int64_t train_examples = 0;   // of a table on the device; 0: the rows come from the host
+  double flops_per_sample = 0;  // of the matrix products of a step, as Task::flops_per_step
   GpuFacts gpu;
   int64_t ranks = 1;  // that train together; what is planned is one of them
 };
 
 // Counts the parameters of the configured model; `train_examples` is left 0.
 PlanInput make_plan_input(const config::Config& config, const models::PuzzleModelDims& dims, const GpuFacts& gpu);
+PlanInput make_plan_input(const config::Config& config, const models::LanguageSizes& sizes, const GpuFacts& gpu);
 
 struct PlanItem {
   std::string name;
@@ -59,7 +64,7 @@ struct Plan {
 
 // The share of the backward pass that is done when the gradients of the first `groups` of `count` gradient groups
 // (nn/gradient_ready.h) are complete, with blocks that take the same time.
-double backward_done(const config::ModelConfig& model, int64_t groups, int64_t count);
+double backward_done(const PlanInput& input, int64_t groups, int64_t count);
 
 // Error(usage) where the GPU cannot do what the configuration asks for, or the batch cannot be split.
 Plan make_plan(const PlanInput& input);

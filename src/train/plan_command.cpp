@@ -13,6 +13,7 @@
 #include "hrm/config/load.h"
 #include "hrm/data/dataset.h"
 #include "hrm/data/device_table.h"
+#include "hrm/data/language_open.h"
 #include "hrm/train/batch_split.h"
 #include "hrm/train/commands.h"
 #include "link_model.h"
@@ -65,8 +66,26 @@ std::string number(double value, int digits) {
   return out.str();
 }
 
+bool is_language(const config::Config& config) {
+  return config.task == "language";
+}
+
+PlanInput read_language(const PlanOptions& options, const config::Config& config, const GpuFacts& gpu) {
+  require(options.seq_len == 0, ExitCode::usage,
+          "--seq-len is the size of a puzzle; rows of text are as long as data.encoder_len and data.decoder_len say");
+  int64_t vocabulary = options.vocab_size;
+  if (vocabulary == 0) {
+    require(!config.data.train.empty(), ExitCode::usage, "data.train is empty; give data, or --vocab-size");
+    vocabulary = data::open_language_training(config.data).front().source->meta().vocab_size;
+  }
+  return make_plan_input(config, models::language_sizes(config.data, vocabulary), gpu);
+}
+
 // The sizes of the data, and the examples that a table on the GPU would hold.
 PlanInput read_input(const PlanOptions& options, const config::Config& config, const GpuFacts& gpu) {
+  if (is_language(config)) return read_language(options, config, gpu);
+  require((options.seq_len > 0) == (options.vocab_size > 0), ExitCode::usage,
+          "--seq-len and --vocab-size describe the data together; give both or none");
   if (options.seq_len > 0) {
     const data::PuzzleMeta meta{.vocab_size = options.vocab_size, .seq_len = options.seq_len};
     return make_plan_input(config, models::resolve_dims(config.model, meta), gpu);
@@ -87,14 +106,26 @@ Json items_json(const std::vector<PlanItem>& items, const char* unit) {
   return out;
 }
 
+std::string model_name(const config::Config& config) {
+  if (!is_language(config)) return config.model.arch;
+  return config.lm.arch == "hrm" ? config.lm.style + " HRM language model" : config.lm.arch;
+}
+
+// Of a sample: cells with their puzzle's embedding, or tokens.
+int64_t positions_of(const PlanInput& input) {
+  if (is_language(input.config)) return input.sizes.encoder_len + input.sizes.decoder_len;
+  return input.dims.puzzle_emb_len + input.dims.seq_len;
+}
+
 Json plan_json(const PlanInput& input, const Plan& plan) {
   const config::TrainConfig& train = input.config.train;
   const BatchSplit batch = split_batch(train, input.ranks);
   Json json;
   json["gpu"] = input.gpu.name;
-  json["model"] = input.config.model.arch;
+  json["model"] = model_name(input.config);
   json["parameters"] = input.parameters;
-  json["positions"] = input.dims.puzzle_emb_len + input.dims.seq_len;
+  if (input.frozen_parameters > 0) json["frozen_parameters"] = input.frozen_parameters;
+  json["positions"] = positions_of(input);
   json["global_batch_size"] = train.global_batch_size;
   json["micro_batch_size"] = batch.micro;
   json["memory"] = items_json(plan.memory, "bytes");
@@ -107,7 +138,10 @@ Json plan_json(const PlanInput& input, const Plan& plan) {
   json["fitting_micro_batch_size"] = plan.fitting_micro_batch;
   json["time"] = items_json(plan.time, "ms");
   json["step_ms"] = plan.step_ms;
-  json["samples_per_s"] = static_cast<double>(train.global_batch_size) / (plan.step_ms * 1e-3);
+  const double samples_per_s = static_cast<double>(train.global_batch_size) / (plan.step_ms * 1e-3);
+  json["samples_per_s"] = samples_per_s;
+  json["flops_per_step"] = input.flops_per_sample * static_cast<double>(train.global_batch_size);
+  json["tflops"] = 1e-12 * input.flops_per_sample * samples_per_s;
   if (train.steps > 0) json["run_seconds"] = static_cast<double>(train.steps) * plan.step_ms * 1e-3;
   json["assumptions"] = plan.assumptions;
   return json;
@@ -131,9 +165,10 @@ void print_plan(const Json& json, std::ostream& out) {
     out << "  " << std::left << std::setw(26) << name << std::right << std::setw(12) << value
         << (note.empty() ? "" : "  ") << note << "\n";
   };
-  out << text_of(json["model"]) << ", " << json["parameters"].dump() << " parameters, " << json["positions"].dump()
-      << " positions, batch " << json["global_batch_size"].dump() << " in parts of " << json["micro_batch_size"].dump()
-      << ", on one " << text_of(json["gpu"]) << "\n\nmemory\n";
+  out << text_of(json["model"]) << ", " << json["parameters"].dump() << " parameters, "
+      << (json.contains("frozen_parameters") ? json["frozen_parameters"].dump() + " frozen, " : "")
+      << json["positions"].dump() << " positions, batch " << json["global_batch_size"].dump() << " in parts of "
+      << json["micro_batch_size"].dump() << ", on one " << text_of(json["gpu"]) << "\n\nmemory\n";
   for (const Json& item : json["memory"]) row(text_of(item["name"]), bytes_text(item["bytes"]), text_of(item["note"]));
   row("= peak in tensors", bytes_text(json["tensors_peak_bytes"]), "at: " + text_of(json["peak_moment"]));
   row("reserved", bytes_text(json["reserved_bytes"]), "by the allocator");
@@ -148,6 +183,8 @@ void print_plan(const Json& json, std::ostream& out) {
     row(text_of(item["name"]), number(item["ms"], 2) + " ms", text_of(item["note"]));
   }
   row("= step", number(json["step_ms"], 1) + " ms", number(json["samples_per_s"], 0) + " samples/s");
+  row("FLOPs of its products", number(1e-12 * json["flops_per_step"].get<double>(), 3) + " T",
+      number(json["tflops"], 1) + " TFLOP/s");
   if (json.contains("run_seconds")) row("run", human_seconds(json["run_seconds"]), "without evaluations");
   print_assumptions(json, out);
 }
@@ -229,9 +266,9 @@ Json ranks_json(const RanksInput& input, const std::vector<RanksPlan>& plans) {
   const config::Config& config = input.one.config;
   Json json;
   json["gpu"] = input.one.gpu.name;
-  json["model"] = config.model.arch;
+  json["model"] = model_name(config);
   json["parameters"] = input.one.parameters;
-  json["positions"] = input.one.dims.puzzle_emb_len + input.one.dims.seq_len;
+  json["positions"] = positions_of(input.one);
   json["batch"] = input.weak ? "of each rank" : "of all ranks";
   json["bucket_mb"] = config.parallel.bucket_mb;
   json["reduce"] = config.parallel.reduce;
@@ -329,11 +366,7 @@ Json plan_ranks(const PlanOptions& options, const PlanInput& one) {
 }  // namespace
 
 int run_plan(const PlanOptions& options) {
-  require((options.seq_len > 0) == (options.vocab_size > 0), ExitCode::usage,
-          "--seq-len and --vocab-size describe the data together; give both or none");
   const config::LoadedConfig loaded = config::load_config(options.config_files, options.overrides);
-  require(loaded.config.task == "puzzle", ExitCode::usage,
-          "plan knows the models of puzzles, but task = ", loaded.config.task, "; 'hrm_train bench step' measures it");
   require(
       loaded.config.runtime.device != "cpu", ExitCode::usage,
       "plan estimates training on a GPU, but runtime.device is 'cpu'; on the CPU 'hrm_train bench step' measures it");

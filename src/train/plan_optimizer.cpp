@@ -5,6 +5,7 @@
 #include "hrm/optim/groups.h"
 #include "hrm/optim/muon.h"
 #include "hrm/optim/optimizer.h"
+#include "train/plan_step.h"
 
 namespace hrm::train {
 namespace {
@@ -52,11 +53,29 @@ PlannedOptimizer planned_optimizer(const PlanInput& in) {
   return out;
 }
 
-void add_muon_matrix(PlanInput& in, const std::string& name, at::IntArrayRef sizes) {
+void add_optimizer_times(const PlanInput& in, Plan& plan) {
+  const PlannedOptimizer optimizer = planned_optimizer(in);
+  const Clock clock(in.gpu);
+  plan.time.push_back({"optimizer", clock.moved(optimizer.moved), "one pass over weights, gradients and moments"});
+  if (optimizer.products > 0) {
+    const double exact = optimizer.exact_products ? 16 : 1;
+    plan.time.push_back({"Muon's products",
+                         clock.slower(exact * optimizer.products, kMatmulShare, optimizer.products_moved),
+                         "five iterations over each matrix"});
+  }
+}
+
+void add_muon_matrix(PlanInput& in, const std::string& name, at::IntArrayRef sizes,
+                     const optim::GroupDefaults& defaults) {
   const optim::GroupOptions options{.rules = optim::parse_group_rules(in.config.optim.groups),
+                                    .defaults = defaults,
                                     .muon = in.config.optim.name == "muon"};
   if (!optim::is_muon_matrix(name, static_cast<int64_t>(sizes.size()), options)) return;
-  in.muon_matrices.emplace_back(sizes[0], c10::multiply_integers(sizes) / sizes[0]);
+  const auto stack = defaults.stacks.find(name);
+  const int64_t matrices = stack == defaults.stacks.end() ? 1 : stack->second, rows = sizes[0] / matrices;
+  for (int64_t i = 0; i < matrices; ++i) {
+    in.muon_matrices.emplace_back(rows, c10::multiply_integers(sizes) / sizes[0]);
+  }
 }
 
 }  // namespace hrm::train

@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "hrm/optim/groups.h"
 #include "train/plan.h"
 
 namespace hrm::train {
@@ -20,7 +21,11 @@ struct PlannedOptimizer {
 
 PlannedOptimizer planned_optimizer(const PlanInput& input);
 
+// Its passes over memory, and Muon's products.
+void add_optimizer_times(const PlanInput& input, Plan& plan);
+
 // Fills what planned_optimizer needs to know of a parameter.
-void add_muon_matrix(PlanInput& input, const std::string& name, at::IntArrayRef sizes);
+void add_muon_matrix(PlanInput& input, const std::string& name, at::IntArrayRef sizes,
+                     const optim::GroupDefaults& defaults = {});
 
 }  // namespace hrm::train

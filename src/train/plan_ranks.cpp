@@ -10,6 +10,7 @@
 #include "hrm/objectives/act.h"
 #include "hrm/parallel/gradient_reducer.h"
 #include "hrm/parallel/parameter_shards.h"
+#include "hrm/tasks/language.h"
 #include "hrm/tasks/puzzle_exchange.h"
 #include "hrm/train/batch_split.h"
 #include "hrm/train/trainer.h"
@@ -37,26 +38,53 @@ class Minutes {
   const parallel::CountingComm& comm_;
 };
 
+// The model without memory, and what its task adds to a step.
+struct Outline {
+  explicit Outline(const PlanInput& in) {
+    if (in.config.task == "language") {
+      language = models::make_language_model_outline(in.config, in.sizes);
+      parameters = &language->parameter_set();
+      parameters->build(*language, at::kFloat, language->blocks_run_once());
+      mixtures = models::mixtures_of(*language);
+      task_sums = static_cast<int64_t>(tasks::language_metric_names(in.config, mixtures).size());
+    } else {
+      puzzle = models::make_puzzle_model_outline(in.config.model, in.dims);
+      parameters = &puzzle->parameter_set();
+      parameters->build(*puzzle, at::kFloat, puzzle->blocks_run_once());
+      task_sums = static_cast<int64_t>(objectives::act_metric_names().size());
+    }
+  }
+
+  std::shared_ptr<models::PuzzleModel> puzzle;  // one of the two
+  std::shared_ptr<models::LanguageModel> language;
+  nn::ParameterSet* parameters = nullptr;
+  tasks::Mixtures mixtures;
+  int64_t task_sums = 0;
+};
+
 }  // namespace
 
-// In the order of Trainer::device_step and PuzzleTask.
+// In the order of Trainer::device_step and of the tasks.
 std::vector<StepExchange> rehearse_step(const PlanInput& in) {
   const int64_t ranks = in.ranks, own = split_batch(in.config.train, ranks).own;
   if (ranks == 1) return {};
   const at::NoGradGuard no_grad;
   const auto comm = parallel::make_fake_comm(0, static_cast<int>(ranks));
-  const auto model = models::make_puzzle_model_outline(in.config.model, in.dims);
-  nn::ParameterSet& parameters = model->parameter_set();
-  parameters.build(*model, at::kFloat, model->blocks_run_once());
+  Outline model(in);
+  nn::ParameterSet& parameters = *model.parameters;
   parallel::GradientReducer reducer(parameters, *comm, parallel::reducer_options(in.config.parallel));
   const auto values = [](at::IntArrayRef sizes, at::ScalarType dtype) {
     return at::empty(sizes, at::device(at::kMeta).dtype(dtype));
   };
   Minutes minutes(*comm);
 
-  if (!in.config.data.reference_semantics) {
+  if (model.puzzle && !in.config.data.reference_semantics) {
     tasks::gather_taken(*comm, values({1}, at::kLong));
     minutes.note("rows taken", Moment::before_forward);
+  }
+  if (model.language) {
+    comm->all_reduce(values({1}, at::kFloat));
+    minutes.note("tokens", Moment::before_forward);
   }
   const auto groups = static_cast<int64_t>(parameters.gradient_ready()->groups().size());
   const int64_t accumulation = split_batch(in.config.train, ranks).accumulation;
@@ -66,11 +94,10 @@ std::vector<StepExchange> rehearse_step(const PlanInput& in) {
     minutes.note("gradients", Moment::in_backward, -passes_left);  // what the pass before has left
     for (int64_t group = 0; group < groups; ++group) {
       reducer.ready(static_cast<int>(group));
-      minutes.note("gradients", Moment::in_backward, backward_done(in.config.model, group + 1, groups) - passes_left);
+      minutes.note("gradients", Moment::in_backward, backward_done(in, group + 1, groups) - passes_left);
     }
   }
-  const auto task_sums = static_cast<int64_t>(objectives::act_metric_names().size());
-  comm->all_reduce(values({summed_values(ranks, task_sums)}, at::kDouble));
+  comm->all_reduce(values({summed_values(ranks, model.task_sums)}, at::kDouble));
   minutes.note("metrics", Moment::after_backward);
   reducer.finish();
   minutes.note("gradients", Moment::in_backward);
@@ -84,12 +111,17 @@ std::vector<StepExchange> rehearse_step(const PlanInput& in) {
     comm->all_reduce(values({2}, at::kDouble));
     minutes.note("update ratio", Moment::after_backward);
   }
-  if (in.config.precision.recursions == "fp8") {
-    model->enable_fp8(in.config.precision.fp8_amax_history, static_cast<double>(in.config.precision.fp8_margin));
-    tasks::reduce_maxima(*comm, model->fp8()->slots().select(1, 2));
+  if (!model.mixtures.empty()) {
+    const auto mixtures = static_cast<int64_t>(model.mixtures.size()), experts = in.config.moe.experts;
+    comm->all_reduce(values({mixtures, experts + 1}, at::kDouble));
+    minutes.note("expert loads", Moment::after_backward);
+  }
+  if (model.puzzle && in.config.precision.recursions == "fp8") {
+    model.puzzle->enable_fp8(in.config.precision.fp8_amax_history, static_cast<double>(in.config.precision.fp8_margin));
+    tasks::reduce_maxima(*comm, model.puzzle->fp8()->slots().select(1, 2));
     minutes.note("fp8 maxima", Moment::after_backward);
   }
-  if (in.dims.puzzle_emb_ndim > 0) {
+  if (model.puzzle && in.dims.puzzle_emb_ndim > 0) {
     tasks::gather_embedding_rows(*comm, {values({own}, at::kInt), values({own, in.dims.puzzle_emb_ndim}, at::kFloat)});
     minutes.note("puzzle embedding", Moment::after_backward);
   }
@@ -99,10 +131,9 @@ std::vector<StepExchange> rehearse_step(const PlanInput& in) {
 int64_t rehearsed_gradient_bytes(const PlanInput& in) {
   const at::NoGradGuard no_grad;
   const auto comm = parallel::make_fake_comm(0, static_cast<int>(in.ranks));
-  const auto model = models::make_puzzle_model_outline(in.config.model, in.dims);
-  nn::ParameterSet& parameters = model->parameter_set();
-  parameters.build(*model, at::kFloat, model->blocks_run_once());
-  return parallel::GradientReducer(parameters, *comm, parallel::reducer_options(in.config.parallel)).gradient_bytes();
+  Outline model(in);
+  return parallel::GradientReducer(*model.parameters, *comm, parallel::reducer_options(in.config.parallel))
+      .gradient_bytes();
 }
 
 RanksPlan make_ranks_plan(const RanksInput& in, int64_t ranks) {

@@ -2,19 +2,14 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
-#include <limits>
 
 #include "hrm/base/error.h"
 #include "hrm/base/failpoint.h"
 #include "hrm/base/log.h"
-#include "hrm/base/text.h"
-#include "hrm/checkpoint/checkpoint.h"
 #include "hrm/ops/gemm_tuning.h"
 #include "hrm/optim/clip.h"
 #include "hrm/optim/groups.h"
 #include "hrm/optim/schedules.h"
-#include "hrm/parallel/gathered_state.h"
 #include "hrm/runtime/memory.h"
 #include "hrm/runtime/nvtx.h"
 #include "hrm/train/batch_split.h"
@@ -22,33 +17,10 @@
 #include "hrm/train/signals.h"
 #include "train/early_stop.h"
 #include "train/step_guard.h"
+#include "train/trainer_values.h"
 
 namespace hrm::train {
 namespace {
-
-// Values behind the task's own sums in the vector that travels to the host each step; the first three as
-// optim::GradNormExtras reports them. The last one only where the loss is scaled.
-enum Extra : int64_t {
-  kNormRaw = 0,
-  kNormClipped = 1,
-  kSkipped = 2,  // the update was left out
-  kUpdateRatio = 3,
-  kNonFinite = 4,  // because the gradient was not finite
-  kSpike = 5,      // because the loss was a spike
-  kGiveUp = 6,     // and all that follow will be
-  kLossScale = 7,
-};
-constexpr int64_t kExtras = 7, kExtrasScaled = 8;
-
-// Values before the task's sums. Behind kWaited, of several ranks, each rank's own time in the step before.
-enum Front : int64_t {
-  kStop = 0,    // how many ranks want to stop
-  kWaited = 1,  // ms that the ranks waited for each other in the step before, in all; only of several
-  kOwn = 2,
-};
-// With several ranks the host reads a step's values so many steps later: never sooner, so that all ranks draw the same
-// conclusions from them (to stop, to give up) after the same step.
-constexpr size_t kAgreementLag = 2;  // less than queued_at_ has room for
 
 int64_t planned_steps(const config::TrainConfig& config, const tasks::Task& task) {
   if (config.steps > 0) return config.steps;
@@ -85,21 +57,6 @@ std::string stop_reason() {
 
 // Leaves an evaluation when a signal asks to stop.
 struct Interrupted {};
-
-constexpr int64_t kMostRewinds = 3;
-
-constexpr double kPatienceAtEnd = 30, kPatienceAtStop = 15;  // s, for a last checkpoint that cannot be written
-
-// Metrics since the last logged line. Earlier versions kept fewer of them, under the second name: that window is
-// dropped, so that the first line after such a resume is of the steps since.
-constexpr const char *kOpenWindow = "loop.open_window.", *kOpenWindowOfOld = "loop.window_";
-
-constexpr const char* kDigest = "digest of the ";  // in a checkpoint's information, before what it is of
-constexpr const char* kNextBatch = "digest of the next batch";
-
-checkpoint::Keep keep_of(const config::TrainConfig& config) {
-  return {config.keep_checkpoints, config.keep_every, config.keep_best};
-}
 
 // Which products were tuned, once the first step has met all of them.
 void log_products() {
@@ -171,30 +128,6 @@ Trainer::Trainer(const config::Config& config, std::string config_json, const Ru
   early_stop_ = std::make_unique<EarlyStop>(config.train);
   lr_ = at::zeros({}, on_device.dtype(at::kFloat));
   skip_ = at::zeros({}, on_device.dtype(at::kFloat));
-}
-
-void Trainer::prepare_checkpoints() {
-  if (run_dir_.empty() || std::exchange(prepared_, true)) return;
-  best_score_ = -std::numeric_limits<double>::infinity();
-  std::string best;
-  if (comm_->main()) {
-    const checkpoint::Keep keep = keep_of(config_.train);
-    auto whole = parallel::GatheredState::room_for(*this);
-    const StateListing listing = list_state(whole);
-    const uint64_t bytes = checkpoint::checkpoint_bytes(listing);
-    const uint64_t free = checkpoint::check_volume(run_dir_, bytes, keep);
-    log::info("checkpoints  ", human_bytes(bytes), " each, ", human_bytes(free), " free");
-    source_digests_ = task_.source_digests();
-    saver_ = std::make_unique<checkpoint::Saver>(
-        run_dir_,
-        checkpoint::SaverOptions{
-            .keep = keep, .asynchronous = config_.train.async_checkpoints, .before_commit = [this] { log_.sync(); }});
-    if (config_.train.checkpoint_every > 0) saver_->prepare(listing);
-    best = cat(std::hexfloat, checkpoint::best_score(run_dir_).value_or(best_score_));
-  }
-  // As rank 0 sees the folder.
-  best = comm_->all_gather_text(best)[0];
-  best_score_ = std::strtod(best.c_str(), nullptr);
 }
 
 Outcome Trainer::run() {
@@ -403,6 +336,12 @@ void Trainer::report_step(const at::Tensor& loss, const at::Tensor& nonfinite, a
   extra.narrow(0, kNormRaw, 2).nan_to_num_(0, 0, 0);
 }
 
+void Trainer::start_fresh() {
+  task_.parameters().refresh_compute();
+  if (ema()) ema()->reset();
+  log_.truncate_after(0);
+}
+
 double Trainer::lr_factor(int64_t step) const {
   const config::OptimConfig& c = config_.optim;
   return optim::scheduled(c.schedule, 1.0, step, total_steps_, c.warmup_steps, c.min_ratio,
@@ -422,55 +361,6 @@ bool Trainer::due(int64_t every, bool last) const {
   return last || (every > 0 && step_ % every == 0);
 }
 
-// Adds the finished steps to the open window and writes it when it is full.
-void Trainer::collect_metrics(bool wait) {
-  while (auto entry = reader_.pop(wait)) add_step(*entry);
-}
-
-// Those that can be had without waiting; of several ranks the same on all.
-void Trainer::collect_finished() {
-  if (comm_->alone()) return collect_metrics(/*wait=*/false);
-  while (reader_.pending() > kAgreementLag) add_step(*reader_.pop(/*wait=*/true));
-}
-
-void Trainer::add_step(const AsyncReader::Entry& entry) {
-  auto sums = window_sums_.accessor<double, 1>();
-  const double* values = entry.values.data() + front_;
-  stop_seen_ = stop_seen_ || entry.values[kStop] != 0;
-  if (!comm_->alone()) {
-    window_comm_ms_ += entry.values[kWaited];
-    watch_speed(entry.tag, entry.values.data() + kOwn);
-  }
-  const double* extra = values + num_task_sums_;
-  const bool nonfinite = extra[kNonFinite] != 0;
-  if (extra[kGiveUp] != 0 || (nonfinite && !scaler_ && entry.tag == total_steps_)) stop_diverged(entry.tag);
-  watch_step(entry.tag, nonfinite, extra[kSpike] != 0);
-  // The metrics of a step whose loss was not finite are no numbers; that it was left out is one.
-  const bool whole = std::all_of(values, extra, [](double value) { return std::isfinite(value); });
-  for (int64_t i = whole ? 0 : num_task_sums_; i < sums.size(0); ++i) sums[i] += values[i];
-  window_steps_ += whole;
-  if (logged(entry.tag)) write_window(entry.tag);
-}
-
-void Trainer::watch_step(int64_t step, bool nonfinite, bool spike) {
-  nonfinite_in_a_row_ = nonfinite ? nonfinite_in_a_row_ + 1 : 0;
-  if (!comm_->main()) spike = spike && config_.train.spike_action == "rewind";
-  if (nonfinite && !scaler_ && comm_->main()) {
-    log::warn("step ", step, ": the gradient is not finite; its update was left out (", nonfinite_in_a_row_, " of ",
-              config_.train.max_nonfinite_steps, " in a row, train.max_nonfinite_steps)");
-  }
-  if (!spike) return;
-  if (comm_->main()) log::warn("step ", step, ": the loss is a spike (train.spike_score); its update was left out");
-  if (config_.train.spike_action == "rewind" && rewinds_ < kMostRewinds && spike_step_ < 0) spike_step_ = step;
-}
-
-// What is read with a step is of the one before; with it come evaluations and checkpoints that lay between the two.
-void Trainer::watch_speed(int64_t step, const double* own_ms) {
-  if (step - 1 == last_eval_step_ || step - 1 == last_saved_step_) return;
-  const std::string slow = slow_ranks_.add(own_ms);
-  if (!slow.empty() && comm_->main()) log::warn("step ", step, ": ", slow);
-}
-
 // Whether to stop after this step: all ranks give the same answer.
 bool Trainer::stop_agreed() const {
   return comm_->alone() ? stop_wanted_ : stop_seen_;
@@ -482,62 +372,6 @@ bool Trainer::any_stop_requested() {
   const at::Tensor wanted = at::full({1}, stop_requested() ? 1 : 0, at::kLong);
   comm_->all_reduce(wanted, parallel::Reduction::max);
   return wanted.item<int64_t>() != 0;
-}
-
-void Trainer::write_window(int64_t step) {
-  const double* sums = window_sums_.const_data_ptr<double>();
-  const int64_t num_task = num_task_sums_;
-  const auto steps = static_cast<double>(std::max<int64_t>(window_steps_, 1));
-  const tasks::NamedValues summary = task_.summarize({sums, sums + num_task}, window_steps_);
-
-  // Steps of a window that began before this process started are not timed by it.
-  // Of several ranks the host looks at a step when later ones are under way already.
-  const double now = comm_->alone() ? now_seconds() : queued_at_[static_cast<size_t>(step % 4)];
-  const auto timed = static_cast<double>(step - window_first_step_);
-  const double seconds = std::max(now - window_start_ - paused_seconds_, 1e-9);
-  const double step_seconds = seconds / std::max(timed, 1.0);
-  const double samples_per_s = static_cast<double>(config_.train.global_batch_size) / step_seconds;
-  const double peak_flops = runtime_.peak_flops * comm_->ranks();
-  const double mfu = peak_flops > 0 ? task_.flops_per_step() / step_seconds / peak_flops : NAN;
-  const MemoryReport memory = memory_report(runtime_.device, /*whole_device=*/false);
-
-  std::vector<std::pair<std::string, double>> line;
-  for (const auto& [key, value] : summary) line.emplace_back("train/" + key, value);
-  line.emplace_back("train/lr", config_.optim.lr * lr_factor(step));
-  line.emplace_back("train/grad_norm_raw", sums[num_task + kNormRaw] / steps);
-  line.emplace_back("train/grad_norm_clipped", sums[num_task + kNormClipped] / steps);
-  line.emplace_back("train/update_ratio", sums[num_task + kUpdateRatio] / steps);
-  line.emplace_back("train/skipped_steps", sums[num_task + kSkipped]);
-  if (scaler_) line.emplace_back("train/loss_scale", sums[num_task + kLossScale] / steps);
-  line.emplace_back("perf/step_ms", step_seconds * 1e3);
-  line.emplace_back("perf/data_wait_ms", window_wait_ms_ / std::max(timed, 1.0));
-  if (clock_) line.emplace_back("perf/comm_wait_ms", window_comm_ms_ / steps / comm_->ranks());
-  line.emplace_back("perf/samples_per_s", samples_per_s);
-  line.emplace_back("perf/mfu", mfu);
-  line.emplace_back("perf/peak_flops_assumed", peak_flops);
-  line.emplace_back("perf/memory_allocated_bytes", static_cast<double>(memory.allocated));
-  line.emplace_back("perf/memory_peak_bytes", static_cast<double>(memory.allocated_peak));
-  line.emplace_back("perf/memory_reserved_bytes", static_cast<double>(memory.reserved));
-  line.emplace_back("perf/memory_fragmentation", memory.fragmentation());
-  log_.write(step, line);
-
-  std::ostringstream text;
-  text.precision(4);
-  text << "step " << step << "/" << total_steps_ << " | " << task_.progress_text(summary) << " | ";
-  text << static_cast<int64_t>(samples_per_s) << " samples/s | wait "
-       << static_cast<int64_t>(window_wait_ms_ / std::max(timed, 1.0) + 0.5) << " ms | ";
-  if (std::isfinite(mfu)) text << "MFU " << static_cast<int64_t>(mfu * 100 + 0.5) << " % | ";
-  text << "eta " << human_seconds(step_seconds * static_cast<double>(total_steps_ - step));
-  // A benchmark's end is not that of the run.
-  if (!run_dir_.empty() && comm_->main()) log::progress(text.str());
-
-  window_sums_.zero_();
-  window_steps_ = 0;
-  window_start_ = now;
-  paused_seconds_ = 0;
-  window_wait_ms_ = 0;
-  window_comm_ms_ = 0;
-  window_first_step_ = step;
 }
 
 // Once per step. False when a signal asked to stop meanwhile: then nothing is logged, and the evaluation is still due.
@@ -625,152 +459,6 @@ void Trainer::finish_trace() {
   trace_.reset();
   log::info("traced ", std::min(process_steps_ - config_.profiling.trace_after, config_.profiling.trace_steps),
             " steps: ", file.string());
-}
-
-// The state of this moment begins its way to the disk; on ranks but the first, to rank 0.
-void Trainer::save() {
-  if (last_saved_step_ == step_) return;
-  collect_metrics(/*wait=*/true);
-  const double start = now_seconds();
-  alive("checkpoint");
-  check_replicas();
-  auto whole = parallel::GatheredState::collect(*this, *comm_);
-  if (comm_->main()) {
-    saver_->save(whole, meta());
-    const int64_t lost = saver_->lost_in_a_row(), most = config_.train.max_lost_checkpoints;
-    require(most == 0 || lost < most, ExitCode::environment, "the last ", lost,
-            " checkpoints could not be written (train.max_lost_checkpoints): ", saver_->failure());
-  }
-  last_saved_step_ = step_;
-  paused_seconds_ += now_seconds() - start;
-}
-
-void Trainer::save_if_best() {
-  if (!config_.train.keep_best || !(score_ > best_score_)) return;
-  best_score_ = score_;
-  save();
-}
-
-// Returns when the last checkpoint is on the disk; of several ranks on all.
-void Trainer::finish_saving(double patience_s) {
-  alive("checkpoint");
-  if (saver_) saver_->finish(patience_s);
-  comm_->barrier();
-}
-
-// The algorithms of the matrix products go along: a resumed run must sum in the same order (ops/gemm_tuning.h).
-checkpoint::CheckpointMeta Trainer::meta() {
-  checkpoint::CheckpointMeta meta{step_, config_json_, task_.signature()};
-  for (const auto& [what, digest] : source_digests_) meta.info[kDigest + what] = digest;
-  meta.info[kNextBatch] = task_.next_batch_digest();
-  if (last_eval_step_ == step_) {
-    std::ostringstream score;
-    score.precision(17);
-    score << score_;
-    meta.info[checkpoint::kScore] = score.str();
-  }
-  if (ops::gemm_tuning() == ops::GemmTuning::off) return meta;
-  if (const std::string choices = ops::gemm_choices(); !choices.empty()) meta.info[ops::kGemmChoices] = choices;
-  return meta;
-}
-
-// A rank whose memory or arithmetic is at fault is found before it spoils a checkpoint.
-void Trainer::check_replicas() {
-  parallel::check_replicas(*this, *comm_);
-}
-
-void Trainer::stop_diverged(int64_t step) {
-  log::progress_done();
-  const std::string what = nonfinite_in_a_row_ == 0 ? cat("the gradient of step ", step, " is not finite")
-                                                    : cat("the gradients of steps ", step - nonfinite_in_a_row_, " to ",
-                                                          step, " are not finite");
-  constexpr const char* kAdvice = ". Lower optim.lr or set optim.grad_clip";
-  if (run_dir_.empty()) fail(ExitCode::diverged, what, kAdvice);
-  std::string dump;
-  checkpoint::CheckpointMeta facts = meta();
-  facts.step = step;
-  auto whole = parallel::GatheredState::collect(*this, *comm_);
-  alive("checkpoint");
-  if (!comm_->main()) {
-    comm_->barrier();  // rank 0 writes
-    fail(ExitCode::diverged, what, "; rank 0 says more");
-  }
-  try {
-    dump = checkpoint::save_checkpoint(run_dir_ / "diverged", whole, facts, 1).string();
-    dump = cat("the weights before it and the state are in '", dump, "'");
-  } catch (const Error& e) {
-    dump = cat("no dump could be written: ", e.what());
-  }
-  comm_->barrier();
-  fail(ExitCode::diverged, what, "; ", dump, kAdvice, " (`hrm_train doctor --replay ", (run_dir_ / "diverged").string(),
-       "` says where), then start again: the run resumes from its last checkpoint");
-}
-
-void Trainer::start_fresh() {
-  task_.parameters().refresh_compute();
-  if (ema()) ema()->reset();
-  log_.truncate_after(0);
-}
-
-void Trainer::resume(const std::filesystem::path& checkpoint, const std::map<std::string, std::string>& info,
-                     bool accept_data_change) {
-  auto whole = parallel::GatheredState::room_for(*this);
-  std::vector<std::string> optional = StepGuard::optional_state();
-  optional.insert(optional.end(), {kOpenWindow, kOpenWindowOfOld, EarlyStop::kStatePrefix});
-  if (const std::string more = task_.optional_state(); !more.empty()) optional.push_back(more);
-  checkpoint::load_checkpoint(checkpoint, whole, optional);
-  whole.hand_out();
-  check_sources(info, checkpoint, accept_data_change);
-  task_.parameters().refresh_compute();
-  log_.truncate_after(step_);
-  last_saved_step_ = step_;
-  window_first_step_ = step_;
-  if (const auto score = info.find(checkpoint::kScore); score != info.end()) score_ = std::stod(score->second);
-}
-
-// Other data, or another order of them, would silently be another training.
-void Trainer::check_sources(const std::map<std::string, std::string>& info, const std::filesystem::path& checkpoint,
-                            bool accept_change) {
-  std::vector<std::pair<std::string, std::string>> now;  // the sources first: where they differ, so does the batch
-  for (const auto& [what, digest] : task_.source_digests()) now.emplace_back(kDigest + what, digest);
-  now.emplace_back(kNextBatch, task_.next_batch_digest());
-  for (const auto& [key, digest] : now) {
-    const auto then = info.find(key);
-    if (then == info.end() || then->second == digest) continue;  // an earlier version wrote none
-    const std::string what = key.substr(std::string(kDigest).size());
-    const std::string sentence =
-        key == kNextBatch
-            ? cat("the next batch after step ", step_, " is not the one that '", checkpoint.string(), "' announces")
-            : cat("the ", what, " is not what '", checkpoint.string(), "' was trained with");
-    require(accept_change, ExitCode::data, sentence,
-            ": the data or their order changed; bring the old ones back, start another run.name, or go on with "
-            "these: --accept-data-change");
-    log::warn(sentence, "; going on as --accept-data-change says");
-  }
-}
-
-void Trainer::skip_after_rewind(int64_t spike_step, int64_t rewinds) {
-  task_.skip_batches(spike_step - step_);
-  rewinds_ = rewinds;
-  last_saved_step_ = -1;
-  prepare_checkpoints();
-  save();
-  finish_saving(kPatienceAtEnd);
-}
-
-void Trainer::visit_state(StateVisitor& visitor) {
-  visitor.integer("loop.step", step_);
-  visitor.integer("loop.last_eval_step", last_eval_step_);
-  visitor.tensor(cat(kOpenWindow, "sums"), window_sums_, StateRole::loop);
-  visitor.integer(cat(kOpenWindow, "steps"), window_steps_);
-  task_.visit_state(visitor);
-  optimizer_->visit_state(visitor);
-  if (ema_) ema_->visit_state(visitor);
-  if (shards_) shards_->visit_state(visitor);
-  if (scaler_) scaler_->visit_state(visitor);
-  guard_->visit_state(visitor);
-  early_stop_->visit_state(visitor);
-  if (config_.train.spike_action == "rewind") visitor.integer("guard.rewinds", rewinds_);
 }
 
 }  // namespace hrm::train

@@ -81,9 +81,6 @@ def main():
         reference = torch.load(pathlib.Path(name) / "reference.pt")
         with torch.no_grad():
             torch.testing.assert_close(own_logits(folder, reference["ids"]), reference["logits"], **TOLERANCE)
-        archive = torch.jit.load(pathlib.Path(name) / "weights.ts").state_dict()
-        norm = read_safetensors(folder / "model.safetensors")["model.norm.weight"]
-        assert torch.equal(archive["model.norm.weight"], norm), "weights.ts"
         print("own:", name)
         if transformers is None:
             continue

@@ -7,10 +7,8 @@
 #include "hrm/base/file.h"
 #include "hrm/train/batch_split.h"
 #include "support/expect_error.h"
-#include "support/ranks.h"
 #include "support/temp_dir.h"
-#include "train/plan_ranks.h"
-#include "train/small_run.h"
+#include "train/rehearsal.h"
 
 namespace hrm::train {
 namespace {
@@ -18,35 +16,10 @@ namespace {
 using Kind = parallel::CommOperation::Kind;
 using Moment = StepExchange::Moment;
 using testing::fresh_folder;
-using testing::SmallRun;
 using Overrides = std::vector<std::string>;
 
 const GpuFacts& h200() {
   return known_gpus().front();
-}
-
-std::vector<parallel::CommOperation> operations_of(const std::vector<StepExchange>& exchanges) {
-  std::vector<parallel::CommOperation> out;
-  for (const StepExchange& exchange : exchanges) out.push_back(exchange.operation);
-  return out;
-}
-
-std::string text_of(const std::vector<parallel::CommOperation>& operations) {
-  std::string out;
-  for (const auto& operation : operations) out += cat(static_cast<int>(operation.kind), ":", operation.bytes, " ");
-  return out;
-}
-
-// What one rank sends in the second step of a training.
-std::vector<parallel::CommOperation> trained(const std::shared_ptr<parallel::CountingComm>& comm,
-                                             const Overrides& more) {
-  SmallRun run(fresh_folder(cat("rank", comm->rank())), more, comm);
-  run.trainer.start_fresh();
-  run.trainer.run_steps(1);
-  comm->forget();
-  run.trainer.run_steps(1);
-  EXPECT_EQ(comm->traffic().barriers, 0);
-  return comm->traffic().operations;
 }
 
 struct Case {
@@ -59,27 +32,12 @@ void PrintTo(const Case& value, std::ostream* out) {
 
 class RehearsalTest : public ::testing::TestWithParam<Case> {};
 
-// A step of ranks that are threads, of one with ranks that are not there, and the rehearsal: the same operations.
 TEST_P(RehearsalTest, IsWhatTrainingSends) {
   const Overrides& more = GetParam().more;
   const auto loaded = testing::small_config(fresh_folder("config"), more);
   const auto data = data::open_dataset(loaded.config.data.train, "train", loaded.config.data);
-  PlanInput in = make_plan_input(loaded.config, models::resolve_dims(loaded.config.model, data->meta()), h200());
-  for (const int ranks : {2, 4}) {
-    in.ranks = ranks;
-    const auto rehearsed = operations_of(rehearse_step(in));
-    ASSERT_GE(rehearsed.size(), 3u);
-    std::vector<std::shared_ptr<parallel::Comm>> comms;
-    for (auto& comm : parallel::make_thread_comms(ranks)) comms.push_back(std::move(comm));
-    test::on_threads(ranks, [&](int rank) {
-      const auto real = trained(std::make_shared<parallel::CountingComm>(comms[static_cast<size_t>(rank)]), more);
-      EXPECT_EQ(text_of(real), text_of(rehearsed)) << "rank " << rank << " of " << ranks;
-    });
-    for (const int rank : {0, ranks - 1}) {
-      const auto faked = trained(parallel::make_fake_comm(rank, ranks), more);
-      EXPECT_EQ(text_of(faked), text_of(rehearsed)) << "fake rank " << rank << " of " << ranks;
-    }
-  }
+  testing::expect_rehearsed<testing::SmallRun>(
+      make_plan_input(loaded.config, models::resolve_dims(loaded.config.model, data->meta()), h200()), more);
 }
 
 INSTANTIATE_TEST_SUITE_P(

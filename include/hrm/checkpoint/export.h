@@ -11,6 +11,7 @@
 
 #include "hrm/config/config.h"
 #include "hrm/models/decoder.h"
+#include "hrm/models/make_language_model.h"
 
 namespace hrm::checkpoint {
 
@@ -28,10 +29,6 @@ void export_safetensors(const std::vector<std::pair<std::string, at::Tensor>>& w
 void export_pt(const std::vector<std::pair<std::string, at::Tensor>>& weights, const std::filesystem::path& file,
                const std::string& prefix = kOfficialPtPrefix);
 
-// The weights alone as a TorchScript archive: torch.jit.load opens it, modules inside modules as the dots in the names
-// say, and state_dict() has them; there is no forward().
-void export_archive(const std::vector<std::pair<std::string, at::Tensor>>& weights, const std::filesystem::path& file);
-
 // A TorchScript module that Python's torch.jit.load opens and runs in float32:
 //   forward(inputs: (B, S) int, puzzle_identifiers: (B) int, segments: int)
 //     -> (logits (B, S, V), q_halt (B), q_continue (B)), all float32, after `segments` segments from a fresh carry.
@@ -40,6 +37,17 @@ void export_archive(const std::vector<std::pair<std::string, at::Tensor>>& weigh
 void export_torchscript(const config::ModelConfig& config,
                         const std::vector<std::pair<std::string, at::Tensor>>& weights,
                         const std::filesystem::path& file);
+
+// The same of a language model, `weights` by its parameters' own names, rows of any length unless the style is the
+// prototype's:
+//   forward(ids: (B, T) int) -> logits (B, T, V)                                                 a plain decoder
+//   forward(ids: (B, T) int, prompt_ids: (B, S) int, prompt_mask: (B, S) or None) -> logits      an HRM language model
+// with 1 in the mask for a token and 0 for padding, None: all are tokens. One document in a row; as after the warm-up
+// of the gate, and without jitter in the routing. Mamba2's recurrence goes position by position. Throws
+// Error(checkpoint) as above.
+void export_language_torchscript(const config::Config& config, const models::LanguageSizes& sizes,
+                                 const std::vector<std::pair<std::string, at::Tensor>>& weights,
+                                 const std::filesystem::path& file);
 
 // What the transformers library is to know about a model's tokens.
 struct HfTokens {

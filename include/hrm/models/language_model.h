@@ -72,10 +72,12 @@ class LanguageModel : public torch::nn::Module {
   nn::ParameterSet& parameter_set() { return parameters_; }
   at::ScalarType compute_dtype() const { return parameters_.compute_dtype(); }
 
+  // Parts that are not trained: names of modules or parameters ("encoder", "core.h_init"), with all below them.
+  // Error(usage) where one names nothing.
+  void freeze(const std::vector<std::string>& names);
   // Draws the initial values, a function of seed and names alone, freezes, and builds the parameter set; once, before
-  // the first use. `freeze`: names of modules or parameters ("encoder", "core.h_init") that are not trained, with all
-  // below them. Error(usage) where one names nothing.
-  void initialise(uint64_t seed, at::ScalarType compute_dtype, const std::vector<std::string>& freeze = {});
+  // the first use.
+  void initialise(uint64_t seed, at::ScalarType compute_dtype, const std::vector<std::string>& frozen = {});
 
  private:
   nn::ParameterSet parameters_;

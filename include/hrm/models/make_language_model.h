@@ -9,6 +9,7 @@
 
 #include "hrm/config/config.h"
 #include "hrm/models/language_model.h"
+#include "hrm/nn/mamba2.h"
 #include "hrm/nn/moe.h"
 
 namespace hrm::models {
@@ -27,6 +28,10 @@ LanguageSizes language_sizes(const config::DataConfig& data, int64_t vocabulary)
 std::shared_ptr<LanguageModel> make_language_model(const config::Config& config, const LanguageSizes& sizes,
                                                    uint64_t seed, at::Device device, at::ScalarType compute_dtype);
 
+// Its modules and parameters without memory (device meta), not initialised, frozen as lm.freeze says: for counting, and
+// for rehearsing what ranks send each other.
+std::shared_ptr<LanguageModel> make_language_model_outline(const config::Config& config, const LanguageSizes& sizes);
+
 // The options of the plain decoder (lm.arch=decoder), resolved; without the mixtures of experts of its layers.
 DecoderOptions plain_decoder_options(const config::Config& config, const LanguageSizes& sizes);
 
@@ -34,6 +39,19 @@ DecoderOptions plain_decoder_options(const config::Config& config, const Languag
 bool reads_prompts(const config::LmConfig& config);
 // Tokens that one row of the decoder may hold, prompt included where it stands in front, prefix vectors not.
 int64_t decoder_positions(const config::LmConfig& config, const LanguageSizes& sizes);
+// Tokens that a prompt may hold, and rows of the encoder's table of positions.
+int64_t prompt_positions(const config::LmConfig& config, const LanguageSizes& sizes);
+// Width of the SwiGLU in blocks without experts.
+int64_t swiglu_inner(const config::LmConfig& config);
+
+// Whether the feed-forward part of a block that reads tokens is a mixture of experts.
+enum class BlockPlace { encoder, decoder };
+bool is_expert_block(const config::Config& config, BlockPlace place, int64_t layer);
+
+// The options of the mixtures of experts, each of which has a seed of its own for its jitter (here 0), and of the
+// Mamba2 encoder.
+nn::MoeOptions expert_options(const config::Config& config);
+nn::Mamba2Options mamba2_options(const config::LmConfig& config);
 
 // The mixtures of experts of a model and their names, in the order of the module tree.
 std::vector<std::pair<std::string, nn::MoeFeedForward*>> mixtures_of(torch::nn::Module& model);

@@ -27,13 +27,20 @@
 
 namespace hrm::tasks {
 
+// The mixtures of experts of a model and their names (models::mixtures_of).
+using Mixtures = std::vector<std::pair<std::string, nn::MoeFeedForward*>>;
+
+// LanguageTask::metric_names and LanguageTask::group_defaults of a configuration's model.
+std::vector<std::string> language_metric_names(const config::Config& config, const Mixtures& mixtures);
+optim::GroupDefaults language_group_defaults(const Mixtures& mixtures);
+
 class LanguageTask : public Task {
  public:
   // Opens the data, builds the model. Error(data) or Error(usage) where they do not fit. `comm`: as of PuzzleTask.
   LanguageTask(const config::Config& config, const Runtime& runtime, std::shared_ptr<parallel::Comm> comm = nullptr);
 
   nn::ParameterSet& parameters() override { return model_->parameter_set(); }
-  optim::GroupDefaults group_defaults() const override;
+  optim::GroupDefaults group_defaults() const override { return language_group_defaults(mixtures_); }
   // Of the step: loss, cross_entropy, tokens; of a reasoning core gate, with deep_supervision and halting where they
   // have a weight; with experts auxiliary, and of each mixture load_entropy, load_max and dropped (nn::MoeLoad), one
   // step late.
@@ -78,7 +85,7 @@ class LanguageTask : public Task {
   std::filesystem::path folder_;  // where the tokenizer's file lies
   std::optional<data::TextEncoder> text_;
   std::shared_ptr<models::LanguageModel> model_;
-  std::vector<std::pair<std::string, nn::MoeFeedForward*>> mixtures_;
+  Mixtures mixtures_;
   std::vector<std::string> metric_names_;
   mutable std::string train_digest_;
 

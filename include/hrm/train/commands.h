@@ -154,8 +154,9 @@ int run_bench_generate(const BenchGenerateOptions& options);
 struct PlanOptions {
   std::vector<std::string> config_files;
   std::vector<std::string> overrides;
-  int64_t seq_len = 0;  // with vocab_size: the data, which then need not exist; 0: as data.train says
-  int64_t vocab_size = 0;
+  // The data, which then need not exist: cells of a puzzle and its tokens, or the tokens of a language model alone; 0:
+  // as data.train says.
+  int64_t seq_len = 0, vocab_size = 0;
   std::string gpu;  // name of a known GPU that time and fit are estimated for; empty: the one present, or H200
   std::vector<int64_t> ranks;  // data-parallel trainings with so many ranks; empty: one alone
   bool weak = false;           // each rank has the configured batch; else all have it together

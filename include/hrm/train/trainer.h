@@ -159,8 +159,8 @@ class Trainer : public Stateful {
 
   // Not state: scratch and clocks.
   int64_t num_task_sums_ = 0;
-  // float64 on the device: enum Front of trainer.cpp and, of several ranks, the own time of each, then this step's sums
-  // of the task, then enum Extra.
+  // float64 on the device: enum Front of trainer_values.h and, of several ranks, the own time of each, then this step's
+  // sums of the task, then enum Extra.
   at::Tensor step_values_;
   int64_t front_ = 0;                           // how many come before the sums
   at::Tensor metric_sums_;                      // the sums and the extra values

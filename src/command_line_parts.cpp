@@ -1,0 +1,55 @@
+#include "command_line_parts.h"
+
+#include <unistd.h>
+
+#include <filesystem>
+
+#include "hrm/base/error.h"
+#include "hrm/base/text.h"
+
+namespace hrm {
+namespace {
+
+constexpr const char* kOverrides =
+    "configuration values, e.g. optim.lr=3e-4 ('hrm_train config --describe' lists them)";
+
+}  // namespace
+
+std::string not_empty(const std::string& text) {
+  return text.empty() ? "needs a name, but got an empty text" : "";
+}
+
+void add_device(CLI::App& sub, std::string& device) {
+  sub.add_option("--device", device, "auto = the GPU when there is a usable one")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"auto", "cpu", "cuda"}));
+}
+
+void add_json_out(CLI::App& sub, std::string& file) {
+  sub.add_option("--json", file, "also write the result to this file")->type_name("FILE")->check(not_empty);
+}
+
+void check_can_write(const std::string& file) {
+  namespace fs = std::filesystem;
+  if (file.empty()) return;
+  std::error_code error;
+  require(!fs::is_directory(file, error), ExitCode::environment, "--json '", printable(file),
+          "' is a folder; give the name of a file");
+  const fs::path folder = fs::path(file).has_parent_path() ? fs::path(file).parent_path() : fs::path(".");
+  require(fs::is_directory(folder, error), ExitCode::environment, "--json '", printable(file),
+          "': there is no folder '", printable(folder.string()), "'; make it first");
+  const bool writable = access(fs::exists(file, error) ? file.c_str() : folder.c_str(), W_OK) == 0;
+  require(writable, ExitCode::environment, "--json '", printable(file), "': no permission to write there");
+}
+
+void add_config_files(CLI::App& sub, std::vector<std::string>& files) {
+  sub.add_option("--config", files, "configuration file; of several, later ones win")
+      ->type_name("FILE")
+      ->allow_extra_args(false);
+}
+
+void add_overrides(CLI::App& sub, std::vector<std::string>& overrides) {
+  sub.add_option("overrides", overrides, kOverrides)->type_name("KEY=VALUE");
+}
+
+}  // namespace hrm

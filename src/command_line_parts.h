@@ -1,0 +1,33 @@
+#pragma once
+// What the files of the command line share.
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace hrm {
+
+// Set by the subcommand that was chosen, run after the whole line was read.
+using Action = std::function<int()>;
+
+inline constexpr const char* kRunOrStep = "run folder (its newest checkpoint) or checkpoint folder";
+
+// For names of files: "" would otherwise count as not given.
+std::string not_empty(const std::string& text);
+
+void add_device(CLI::App& sub, std::string& device);
+void add_config_files(CLI::App& sub, std::vector<std::string>& files);
+void add_overrides(CLI::App& sub, std::vector<std::string>& overrides);
+void add_json_out(CLI::App& sub, std::string& file);
+
+// Minutes of work must not end at a result file that can never be written.
+void check_can_write(const std::string& file);
+
+// Subcommands in files of their own.
+void add_data(CLI::App& app, Action& action);
+void add_bench(CLI::App& app, Action& action);
+void add_plan(CLI::App& app, Action& action);
+
+}  // namespace hrm

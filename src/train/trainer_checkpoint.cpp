@@ -1,0 +1,198 @@
+// The trainer's checkpoints: when they are written, and how a run goes on from one.
+#include <cstdlib>
+#include <limits>
+#include <sstream>
+
+#include "hrm/base/error.h"
+#include "hrm/base/log.h"
+#include "hrm/base/text.h"
+#include "hrm/checkpoint/checkpoint.h"
+#include "hrm/ops/gemm_tuning.h"
+#include "hrm/parallel/gathered_state.h"
+#include "hrm/train/eval_reporter.h"
+#include "hrm/train/trainer.h"
+#include "train/early_stop.h"
+#include "train/step_guard.h"
+#include "train/trainer_values.h"
+
+namespace hrm::train {
+namespace {
+
+// Metrics since the last logged line. Earlier versions kept fewer of them, under the second name: that window is
+// dropped, so that the first line after such a resume is of the steps since.
+constexpr const char *kOpenWindow = "loop.open_window.", *kOpenWindowOfOld = "loop.window_";
+
+constexpr const char* kDigest = "digest of the ";  // in a checkpoint's information, before what it is of
+constexpr const char* kNextBatch = "digest of the next batch";
+
+checkpoint::Keep keep_of(const config::TrainConfig& config) {
+  return {config.keep_checkpoints, config.keep_every, config.keep_best};
+}
+
+}  // namespace
+
+void Trainer::prepare_checkpoints() {
+  if (run_dir_.empty() || std::exchange(prepared_, true)) return;
+  best_score_ = -std::numeric_limits<double>::infinity();
+  std::string best;
+  if (comm_->main()) {
+    const checkpoint::Keep keep = keep_of(config_.train);
+    auto whole = parallel::GatheredState::room_for(*this);
+    const StateListing listing = list_state(whole);
+    const uint64_t bytes = checkpoint::checkpoint_bytes(listing);
+    const uint64_t free = checkpoint::check_volume(run_dir_, bytes, keep);
+    log::info("checkpoints  ", human_bytes(bytes), " each, ", human_bytes(free), " free");
+    source_digests_ = task_.source_digests();
+    saver_ = std::make_unique<checkpoint::Saver>(
+        run_dir_,
+        checkpoint::SaverOptions{
+            .keep = keep, .asynchronous = config_.train.async_checkpoints, .before_commit = [this] { log_.sync(); }});
+    if (config_.train.checkpoint_every > 0) saver_->prepare(listing);
+    best = cat(std::hexfloat, checkpoint::best_score(run_dir_).value_or(best_score_));
+  }
+  // As rank 0 sees the folder.
+  best = comm_->all_gather_text(best)[0];
+  best_score_ = std::strtod(best.c_str(), nullptr);
+}
+
+// The state of this moment begins its way to the disk; on ranks but the first, to rank 0.
+void Trainer::save() {
+  if (last_saved_step_ == step_) return;
+  collect_metrics(/*wait=*/true);
+  const double start = now_seconds();
+  alive("checkpoint");
+  check_replicas();
+  auto whole = parallel::GatheredState::collect(*this, *comm_);
+  if (comm_->main()) {
+    saver_->save(whole, meta());
+    const int64_t lost = saver_->lost_in_a_row(), most = config_.train.max_lost_checkpoints;
+    require(most == 0 || lost < most, ExitCode::environment, "the last ", lost,
+            " checkpoints could not be written (train.max_lost_checkpoints): ", saver_->failure());
+  }
+  last_saved_step_ = step_;
+  paused_seconds_ += now_seconds() - start;
+}
+
+void Trainer::save_if_best() {
+  if (!config_.train.keep_best || !(score_ > best_score_)) return;
+  best_score_ = score_;
+  save();
+}
+
+// Returns when the last checkpoint is on the disk; of several ranks on all.
+void Trainer::finish_saving(double patience_s) {
+  alive("checkpoint");
+  if (saver_) saver_->finish(patience_s);
+  comm_->barrier();
+}
+
+// The algorithms of the matrix products go along: a resumed run must sum in the same order (ops/gemm_tuning.h).
+checkpoint::CheckpointMeta Trainer::meta() {
+  checkpoint::CheckpointMeta meta{step_, config_json_, task_.signature()};
+  for (const auto& [what, digest] : source_digests_) meta.info[kDigest + what] = digest;
+  meta.info[kNextBatch] = task_.next_batch_digest();
+  if (last_eval_step_ == step_) {
+    std::ostringstream score;
+    score.precision(17);
+    score << score_;
+    meta.info[checkpoint::kScore] = score.str();
+  }
+  if (ops::gemm_tuning() == ops::GemmTuning::off) return meta;
+  if (const std::string choices = ops::gemm_choices(); !choices.empty()) meta.info[ops::kGemmChoices] = choices;
+  return meta;
+}
+
+// A rank whose memory or arithmetic is at fault is found before it spoils a checkpoint.
+void Trainer::check_replicas() {
+  parallel::check_replicas(*this, *comm_);
+}
+
+void Trainer::stop_diverged(int64_t step) {
+  log::progress_done();
+  const std::string what = nonfinite_in_a_row_ == 0 ? cat("the gradient of step ", step, " is not finite")
+                                                    : cat("the gradients of steps ", step - nonfinite_in_a_row_, " to ",
+                                                          step, " are not finite");
+  constexpr const char* kAdvice = ". Lower optim.lr or set optim.grad_clip";
+  if (run_dir_.empty()) fail(ExitCode::diverged, what, kAdvice);
+  std::string dump;
+  checkpoint::CheckpointMeta facts = meta();
+  facts.step = step;
+  auto whole = parallel::GatheredState::collect(*this, *comm_);
+  alive("checkpoint");
+  if (!comm_->main()) {
+    comm_->barrier();  // rank 0 writes
+    fail(ExitCode::diverged, what, "; rank 0 says more");
+  }
+  try {
+    dump = checkpoint::save_checkpoint(run_dir_ / "diverged", whole, facts, 1).string();
+    dump = cat("the weights before it and the state are in '", dump, "'");
+  } catch (const Error& e) {
+    dump = cat("no dump could be written: ", e.what());
+  }
+  comm_->barrier();
+  fail(ExitCode::diverged, what, "; ", dump, kAdvice, " (`hrm_train doctor --replay ", (run_dir_ / "diverged").string(),
+       "` says where), then start again: the run resumes from its last checkpoint");
+}
+
+void Trainer::resume(const std::filesystem::path& checkpoint, const std::map<std::string, std::string>& info,
+                     bool accept_data_change) {
+  auto whole = parallel::GatheredState::room_for(*this);
+  std::vector<std::string> optional = StepGuard::optional_state();
+  optional.insert(optional.end(), {kOpenWindow, kOpenWindowOfOld, EarlyStop::kStatePrefix});
+  if (const std::string more = task_.optional_state(); !more.empty()) optional.push_back(more);
+  checkpoint::load_checkpoint(checkpoint, whole, optional);
+  whole.hand_out();
+  check_sources(info, checkpoint, accept_data_change);
+  task_.parameters().refresh_compute();
+  log_.truncate_after(step_);
+  last_saved_step_ = step_;
+  window_first_step_ = step_;
+  if (const auto score = info.find(checkpoint::kScore); score != info.end()) score_ = std::stod(score->second);
+}
+
+// Other data, or another order of them, would silently be another training.
+void Trainer::check_sources(const std::map<std::string, std::string>& info, const std::filesystem::path& checkpoint,
+                            bool accept_change) {
+  std::vector<std::pair<std::string, std::string>> now;  // the sources first: where they differ, so does the batch
+  for (const auto& [what, digest] : task_.source_digests()) now.emplace_back(kDigest + what, digest);
+  now.emplace_back(kNextBatch, task_.next_batch_digest());
+  for (const auto& [key, digest] : now) {
+    const auto then = info.find(key);
+    if (then == info.end() || then->second == digest) continue;  // an earlier version wrote none
+    const std::string what = key.substr(std::string(kDigest).size());
+    const std::string sentence =
+        key == kNextBatch
+            ? cat("the next batch after step ", step_, " is not the one that '", checkpoint.string(), "' announces")
+            : cat("the ", what, " is not what '", checkpoint.string(), "' was trained with");
+    require(accept_change, ExitCode::data, sentence,
+            ": the data or their order changed; bring the old ones back, start another run.name, or go on with "
+            "these: --accept-data-change");
+    log::warn(sentence, "; going on as --accept-data-change says");
+  }
+}
+
+void Trainer::skip_after_rewind(int64_t spike_step, int64_t rewinds) {
+  task_.skip_batches(spike_step - step_);
+  rewinds_ = rewinds;
+  last_saved_step_ = -1;
+  prepare_checkpoints();
+  save();
+  finish_saving(kPatienceAtEnd);
+}
+
+void Trainer::visit_state(StateVisitor& visitor) {
+  visitor.integer("loop.step", step_);
+  visitor.integer("loop.last_eval_step", last_eval_step_);
+  visitor.tensor(cat(kOpenWindow, "sums"), window_sums_, StateRole::loop);
+  visitor.integer(cat(kOpenWindow, "steps"), window_steps_);
+  task_.visit_state(visitor);
+  optimizer_->visit_state(visitor);
+  if (ema_) ema_->visit_state(visitor);
+  if (shards_) shards_->visit_state(visitor);
+  if (scaler_) scaler_->visit_state(visitor);
+  guard_->visit_state(visitor);
+  early_stop_->visit_state(visitor);
+  if (config_.train.spike_action == "rewind") visitor.integer("guard.rewinds", rewinds_);
+}
+
+}  // namespace hrm::train

@@ -1,0 +1,125 @@
+// The trainer's metrics: from the values of a step to the lines of a run.
+#include <algorithm>
+#include <cmath>
+#include <sstream>
+
+#include "hrm/base/log.h"
+#include "hrm/base/text.h"
+#include "hrm/runtime/memory.h"
+#include "hrm/train/eval_reporter.h"
+#include "hrm/train/trainer.h"
+#include "train/trainer_values.h"
+
+namespace hrm::train {
+namespace {
+
+constexpr int64_t kMostRewinds = 3;
+
+}  // namespace
+
+// Adds the finished steps to the open window and writes it when it is full.
+void Trainer::collect_metrics(bool wait) {
+  while (auto entry = reader_.pop(wait)) add_step(*entry);
+}
+
+// Those that can be had without waiting; of several ranks the same on all.
+void Trainer::collect_finished() {
+  if (comm_->alone()) return collect_metrics(/*wait=*/false);
+  while (reader_.pending() > kAgreementLag) add_step(*reader_.pop(/*wait=*/true));
+}
+
+void Trainer::add_step(const AsyncReader::Entry& entry) {
+  auto sums = window_sums_.accessor<double, 1>();
+  const double* values = entry.values.data() + front_;
+  stop_seen_ = stop_seen_ || entry.values[kStop] != 0;
+  if (!comm_->alone()) {
+    window_comm_ms_ += entry.values[kWaited];
+    watch_speed(entry.tag, entry.values.data() + kOwn);
+  }
+  const double* extra = values + num_task_sums_;
+  const bool nonfinite = extra[kNonFinite] != 0;
+  if (extra[kGiveUp] != 0 || (nonfinite && !scaler_ && entry.tag == total_steps_)) stop_diverged(entry.tag);
+  watch_step(entry.tag, nonfinite, extra[kSpike] != 0);
+  // The metrics of a step whose loss was not finite are no numbers; that it was left out is one.
+  const bool whole = std::all_of(values, extra, [](double value) { return std::isfinite(value); });
+  for (int64_t i = whole ? 0 : num_task_sums_; i < sums.size(0); ++i) sums[i] += values[i];
+  window_steps_ += whole;
+  if (logged(entry.tag)) write_window(entry.tag);
+}
+
+void Trainer::watch_step(int64_t step, bool nonfinite, bool spike) {
+  nonfinite_in_a_row_ = nonfinite ? nonfinite_in_a_row_ + 1 : 0;
+  if (!comm_->main()) spike = spike && config_.train.spike_action == "rewind";
+  if (nonfinite && !scaler_ && comm_->main()) {
+    log::warn("step ", step, ": the gradient is not finite; its update was left out (", nonfinite_in_a_row_, " of ",
+              config_.train.max_nonfinite_steps, " in a row, train.max_nonfinite_steps)");
+  }
+  if (!spike) return;
+  if (comm_->main()) log::warn("step ", step, ": the loss is a spike (train.spike_score); its update was left out");
+  if (config_.train.spike_action == "rewind" && rewinds_ < kMostRewinds && spike_step_ < 0) spike_step_ = step;
+}
+
+// What is read with a step is of the one before; with it come evaluations and checkpoints that lay between the two.
+void Trainer::watch_speed(int64_t step, const double* own_ms) {
+  if (step - 1 == last_eval_step_ || step - 1 == last_saved_step_) return;
+  const std::string slow = slow_ranks_.add(own_ms);
+  if (!slow.empty() && comm_->main()) log::warn("step ", step, ": ", slow);
+}
+
+void Trainer::write_window(int64_t step) {
+  const double* sums = window_sums_.const_data_ptr<double>();
+  const int64_t num_task = num_task_sums_;
+  const auto steps = static_cast<double>(std::max<int64_t>(window_steps_, 1));
+  const tasks::NamedValues summary = task_.summarize({sums, sums + num_task}, window_steps_);
+
+  // Steps of a window that began before this process started are not timed by it.
+  // Of several ranks the host looks at a step when later ones are under way already.
+  const double now = comm_->alone() ? now_seconds() : queued_at_[static_cast<size_t>(step % 4)];
+  const auto timed = static_cast<double>(step - window_first_step_);
+  const double seconds = std::max(now - window_start_ - paused_seconds_, 1e-9);
+  const double step_seconds = seconds / std::max(timed, 1.0);
+  const double samples_per_s = static_cast<double>(config_.train.global_batch_size) / step_seconds;
+  const double peak_flops = runtime_.peak_flops * comm_->ranks();
+  const double mfu = peak_flops > 0 ? task_.flops_per_step() / step_seconds / peak_flops : NAN;
+  const MemoryReport memory = memory_report(runtime_.device, /*whole_device=*/false);
+
+  std::vector<std::pair<std::string, double>> line;
+  for (const auto& [key, value] : summary) line.emplace_back("train/" + key, value);
+  line.emplace_back("train/lr", config_.optim.lr * lr_factor(step));
+  line.emplace_back("train/grad_norm_raw", sums[num_task + kNormRaw] / steps);
+  line.emplace_back("train/grad_norm_clipped", sums[num_task + kNormClipped] / steps);
+  line.emplace_back("train/update_ratio", sums[num_task + kUpdateRatio] / steps);
+  line.emplace_back("train/skipped_steps", sums[num_task + kSkipped]);
+  if (scaler_) line.emplace_back("train/loss_scale", sums[num_task + kLossScale] / steps);
+  line.emplace_back("perf/step_ms", step_seconds * 1e3);
+  line.emplace_back("perf/data_wait_ms", window_wait_ms_ / std::max(timed, 1.0));
+  if (clock_) line.emplace_back("perf/comm_wait_ms", window_comm_ms_ / steps / comm_->ranks());
+  line.emplace_back("perf/samples_per_s", samples_per_s);
+  line.emplace_back("perf/mfu", mfu);
+  line.emplace_back("perf/peak_flops_assumed", peak_flops);
+  line.emplace_back("perf/memory_allocated_bytes", static_cast<double>(memory.allocated));
+  line.emplace_back("perf/memory_peak_bytes", static_cast<double>(memory.allocated_peak));
+  line.emplace_back("perf/memory_reserved_bytes", static_cast<double>(memory.reserved));
+  line.emplace_back("perf/memory_fragmentation", memory.fragmentation());
+  log_.write(step, line);
+
+  std::ostringstream text;
+  text.precision(4);
+  text << "step " << step << "/" << total_steps_ << " | " << task_.progress_text(summary) << " | ";
+  text << static_cast<int64_t>(samples_per_s) << " samples/s | wait "
+       << static_cast<int64_t>(window_wait_ms_ / std::max(timed, 1.0) + 0.5) << " ms | ";
+  if (std::isfinite(mfu)) text << "MFU " << static_cast<int64_t>(mfu * 100 + 0.5) << " % | ";
+  text << "eta " << human_seconds(step_seconds * static_cast<double>(total_steps_ - step));
+  // A benchmark's end is not that of the run.
+  if (!run_dir_.empty() && comm_->main()) log::progress(text.str());
+
+  window_sums_.zero_();
+  window_steps_ = 0;
+  window_start_ = now;
+  paused_seconds_ = 0;
+  window_wait_ms_ = 0;
+  window_comm_ms_ = 0;
+  window_first_step_ = step;
+}
+
+}  // namespace hrm::train

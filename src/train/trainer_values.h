@@ -1,0 +1,35 @@
+#pragma once
+// What the files of the trainer share.
+
+#include <cstddef>
+#include <cstdint>
+
+namespace hrm::train {
+
+// Values behind the task's own sums in the vector that travels to the host each step; the first three as
+// optim::GradNormExtras reports them. The last one only where the loss is scaled.
+enum Extra : int64_t {
+  kNormRaw = 0,
+  kNormClipped = 1,
+  kSkipped = 2,  // the update was left out
+  kUpdateRatio = 3,
+  kNonFinite = 4,  // because the gradient was not finite
+  kSpike = 5,      // because the loss was a spike
+  kGiveUp = 6,     // and all that follow will be
+  kLossScale = 7,
+};
+inline constexpr int64_t kExtras = 7, kExtrasScaled = 8;
+
+// Values before the task's sums. Behind kWaited, of several ranks, each rank's own time in the step before.
+enum Front : int64_t {
+  kStop = 0,    // how many ranks want to stop
+  kWaited = 1,  // ms that the ranks waited for each other in the step before, in all; only of several
+  kOwn = 2,
+};
+// With several ranks the host reads a step's values so many steps later: never sooner, so that all ranks draw the same
+// conclusions from them (to stop, to give up) after the same step.
+inline constexpr size_t kAgreementLag = 2;  // less than queued_at_ has room for
+
+inline constexpr double kPatienceAtEnd = 30, kPatienceAtStop = 15;  // s, for a last checkpoint that cannot be written
+
+}  // namespace hrm::train

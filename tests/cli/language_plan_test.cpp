@@ -1,0 +1,122 @@
+// plan and bench eval of language models, run as users do.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "cli/program.h"
+
+namespace hrm {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+using test::expect_refusal;
+using test::read;
+using test::Result;
+using test::run;
+using test::TempDir;
+
+using Words = std::vector<std::string>;
+
+Words with(Words words, const Words& more) {
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+
+std::string recipe(const std::string& name) {
+  return std::string(HRM_SOURCE_DIR) + "/configs/language/" + name + ".json";
+}
+
+std::string sums(const TempDir& dir, const Words& more = {}) {
+  const std::string data = (dir / "sums").string();
+  const Result made = run(with({"data", "arithmetic", "--digits", "1", "--samples", "40", "--out", data}, more));
+  EXPECT_EQ(made.code, 0) << made.err;
+  return data;
+}
+
+TEST(PlanOfLanguageModels, SaysWhatAStepTakes) {
+  const TempDir dir;
+  const fs::path file = dir / "plan.json";
+  for (const char* name : {"text_decoder", "code_decoder", "code_hrm", "code_moe", "code_mamba", "arithmetic_cpu"}) {
+    const Result result = run({"plan", "--config", recipe(name), "--vocab-size", "8192", "--gpu", "H200", "--json",
+                               file.string(), "runtime.device=auto"});
+    ASSERT_EQ(result.code, 0) << result.err;
+    for (const char* part : {"weights", "gradients", "optimizer", "activations kept", "= peak in tensors", "fits",
+                             "matrix products", "attention", "FLOPs of its products", "samples/s", "assumed"}) {
+      EXPECT_NE(result.out.find(part), std::string::npos) << name << ": " << part << " is not in:\n" << result.out;
+    }
+    const json plan = json::parse(read(file));
+    EXPECT_GT(plan.at("parameters"), 100000) << name;
+    EXPECT_GT(plan.at("flops_per_step"), 1e9) << name;
+    EXPECT_TRUE(plan.at("fits").get<bool>()) << name;
+    EXPECT_NEAR(plan.at("tflops").get<double>(),
+                1e-9 * plan.at("flops_per_step").get<double>() / plan.at("step_ms").get<double>(),
+                1e-6 * plan.at("tflops").get<double>());
+  }
+}
+
+TEST(PlanOfLanguageModels, TakesTheVocabularyOfTheData) {
+  const TempDir dir;
+  const fs::path file = dir / "plan.json";
+  const Words words = {"plan", "--gpu", "H200", "--json", file.string(), "task=language", "lm.arch=decoder"};
+  ASSERT_EQ(run(with(words, {"data.train=" + sums(dir)})).code, 0);
+  const json of_data = json::parse(read(file));
+  ASSERT_EQ(run(with(words, {"--vocab-size", "259"})).code, 0);
+  EXPECT_EQ(json::parse(read(file)).at("parameters"), of_data.at("parameters")) << "bytes and three more";
+  expect_refusal(ExitCode::usage, with(words, {"data.train="}), {"data.train is empty", "--vocab-size"});
+  expect_refusal(ExitCode::usage, with(words, {"--vocab-size", "259", "--seq-len", "81"}),
+                 {"--seq-len", "data.decoder_len"});
+}
+
+TEST(PlanOfLanguageModels, ForSeveralRanks) {
+  const TempDir dir;
+  const fs::path file = dir / "plan.json";
+  const Result result = run({"plan", "--config", recipe("code_moe"), "--vocab-size", "8192", "--gpu", "H200", "--ranks",
+                             "1,8", "--json", file.string()});
+  ASSERT_EQ(result.code, 0) << result.err;
+  EXPECT_NE(result.out.find("expert loads"), std::string::npos) << result.out;
+  const json plan = json::parse(read(file));
+  EXPECT_EQ(plan.at("plans").at(0).at("calls"), 0);
+  EXPECT_GT(plan.at("plans").at(1).at("exposed_ms"), 0);
+}
+
+TEST(BenchEvalOfLanguageModels, TimesTheValidationSlices) {
+  const TempDir dir;
+  const fs::path file = dir / "eval.json";
+  const std::string data = sums(dir, {"--validation", "0.2"});
+  const Words words = {"bench",
+                       "eval",
+                       "--passes",
+                       "2",
+                       "--profile-passes",
+                       "1",
+                       "--json",
+                       file.string(),
+                       "task=language",
+                       "data.train=" + data,
+                       "data.encoder_len=24",
+                       "data.decoder_len=12",
+                       "lm.hidden_size=32",
+                       "lm.num_heads=2",
+                       "lm.layers=1",
+                       "runtime.device=cpu",
+                       "runtime.threads=1",
+                       "run.dir=" + (dir / "runs").string()};
+  const Result result = run(words);
+  ASSERT_EQ(result.code, 0) << result.err;
+  EXPECT_NE(result.out.find("for 8 samples (min"), std::string::npos) << result.out;
+  EXPECT_NE(result.out.find("labelled tokens/s"), std::string::npos) << result.out;
+  const json out = json::parse(read(file));
+  EXPECT_EQ(out.at("samples"), 8);
+  EXPECT_GT(out.at("tokens"), 8);
+  EXPECT_NEAR(out.at("tokens_per_s").get<double>() / out.at("samples_per_s").get<double>(),
+              out.at("tokens").get<double>() / 8, 1e-6);
+  EXPECT_GT(out.at("profile").at("kernels").at(0).at("ms_per_pass"), 0);
+  EXPECT_FALSE(fs::exists(dir / "runs"));
+  expect_refusal(ExitCode::usage, with(words, {"data.test=none"}), {"no validation slice", "data.test"}, {},
+                 /*alone=*/false);
+}
+
+}  // namespace
+}  // namespace hrm
