@@ -4,7 +4,7 @@
     scripts/bench/compare_moe.py [--rounds 3] [--modes default,reduce-overhead] [--out results.json]
 
 Shapes: those of a few wide, many and very many narrow experts, 16,384 tokens, bf16. The PyTorch side
-(moe_reference.py) takes the best of --modes. hrm_train adds its gradients to float32 buffers, PyTorch writes them in
+(moe_reference.py) takes the best of --modes. hrm_train writes the weights' gradients in float32, PyTorch in
 bf16. Needs a GPU, and a python3 with torch for the other side.
 """
 import json

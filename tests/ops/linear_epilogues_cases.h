@@ -60,7 +60,10 @@ inline void expect_good_linear_swiglu(const ProductShape& shape, at::ScalarType 
   const auto [exact_act, exact_gate_up] = plain_linear_swiglu(x.to(at::kDouble), weight.to(at::kDouble));
   expect_as_good(gate_up, plain_gate_up, exact_gate_up, what + ", gate_up");
   expect_as_good(act, plain_act, exact_act, what + ", act");
-  expect_same_bits(linear_swiglu(x, weight), act, what + ", without gate_up");
+  // On a CPU the rows are multiplied in parts, and a library's sums may depend on how many there are.
+  const at::Tensor alone = linear_swiglu(x, weight);
+  expect_as_good(alone, plain_act, exact_act, what + ", without gate_up");
+  if (!device.is_cpu()) expect_same_bits(alone, act, what + ", without gate_up");
 }
 
 inline void expect_good_linear_rms_norm(const ProductShape& shape, at::ScalarType dtype, at::Device device) {
