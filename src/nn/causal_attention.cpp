@@ -110,9 +110,8 @@ at::Tensor CausalAttention::forward_add(const at::Tensor& x, const at::Tensor& r
     options.q_weight = q_norm_->weight();
     options.k_weight = k_norm_->weight();
   }
-  // The projection's output has no other use, so q and k may be written over it.
-  const ops::QkvHeads heads =
-      ops::qkv_heads_(qkv_proj_->forward(x), {sizes_.heads, sizes_.kv_heads, sizes_.head_dim}, options);
+  const ops::QkvHeads heads = ops::qkv_heads_of(x, qkv_proj_->compute_weight(), qkv_proj_->weight(),
+                                                {sizes_.heads, sizes_.kv_heads, sizes_.head_dim}, options);
   const at::Tensor q = heads.q.transpose(1, 2), k = heads.k.transpose(1, 2), v = heads.v.transpose(1, 2);
   if (cache != nullptr) write_cache(*cache, k, v);
   const at::Tensor mixed = grouped_attention(q, k, v, pass.mask, pass.causal && !pass.mask.defined());

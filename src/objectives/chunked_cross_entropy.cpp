@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "hrm/ops/linear.h"
+#include "hrm/ops/linear_weight_gradient.h"
 #include "hrm/ops/softmax_loss.h"
 
 namespace hrm::objectives {
@@ -40,7 +41,10 @@ struct Function : torch::autograd::Function<Function> {
     const at::Tensor buffer = at::empty({rows, (V + kPitch - 1) / kPitch * kPitch}, hidden.options());
     at::Tensor grad_hidden, grad_weight;
     if (needs_hidden) grad_hidden = at::empty_like(hidden, at::MemoryFormat::Contiguous);
-    if (grad_master) grad_weight = at::zeros(weight.sizes(), weight.options().dtype(wide));
+    if (grad_master) {
+      const auto options = weight.options().dtype(wide);
+      grad_weight = N > 0 ? at::empty(weight.sizes(), options) : at::zeros(weight.sizes(), options);
+    }
     for (int64_t first = 0; first < N; first += chunk) {
       const int64_t count = std::min(chunk, N - first);
       const auto part = [&](const at::Tensor& t) { return t.narrow(0, first, count); };
@@ -51,7 +55,10 @@ struct Function : torch::autograd::Function<Function> {
           ops::softmax_loss_(logits, part(labels), needs_gradient ? std::optional(part(relative)) : std::nullopt));
       // From here on they are the logits' gradients.
       if (needs_hidden) ops::linear_out(part(grad_hidden), logits, weight.t());
-      if (grad_weight.defined()) ops::linear_accumulate_(grad_weight, logits, part(hidden));
+      if (grad_weight.defined()) {
+        const auto put = first == 0 ? &ops::linear_weight_gradient_ : &ops::linear_accumulate_;
+        put(grad_weight, logits, part(hidden));
+      }
     }
     ctx->saved_data["grad_hidden"] = grad_hidden;
     ctx->saved_data["grad_weight"] = grad_weight;

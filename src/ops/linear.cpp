@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "hrm/ops/backend.h"
+#include "hrm/ops/linear_weight_gradient.h"
 #include "ops/cpu/matmul.h"
 #include "ops/linear_impl.h"
 #include "ops/sizes.h"
@@ -146,6 +147,13 @@ void linear_accumulate_(const at::Tensor& grad_weight, const at::Tensor& grad_y,
                              .findSchemaOrThrow("hrm::linear_accumulate_", "")
                              .typed<void(const at::Tensor&, const at::Tensor&, const at::Tensor&)>();
   op.call(grad_weight, grad_y, x);
+}
+
+void linear_weight_gradient_(const at::Tensor& grad_weight, const at::Tensor& grad_y, const at::Tensor& x) {
+  check_linear_accumulate(grad_weight, grad_y, x);
+  if (tuned_product(grad_weight, grad_y.t(), x, /*accumulates=*/false)) return;
+  grad_weight.zero_();
+  linear_accumulate_(grad_weight, grad_y, x);
 }
 
 namespace {

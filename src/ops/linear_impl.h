@@ -22,6 +22,7 @@ at::Tensor linear_forward(const at::Tensor& x, const at::Tensor& weight, const O
 #if HRM_WITH_CUDA
 // For tests: the forward pass on a Hopper GPU takes our kernel wherever it fits, also where cuBLAS is faster.
 void set_always_tiles(bool always);
+bool always_tiles();
 #endif
 
 namespace reference {

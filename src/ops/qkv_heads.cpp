@@ -4,6 +4,7 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/library.h>
 
+#include "hrm/ops/linear.h"
 #include "ops/qkv_heads_impl.h"
 
 namespace hrm::ops {
@@ -60,6 +61,20 @@ void check_qkv_heads(const at::Tensor& qkv, const QkvSizes& s, const QkvHeadOpti
   check_options(qkv, qkv.size(0), qkv.size(1), s.head_dim, o);
 }
 
+void check_qkv_heads_product(const at::Tensor& x, const at::Tensor& weight, const QkvSizes& s, const at::Tensor& cos,
+                             const at::Tensor& sin) {
+  TORCH_CHECK(x.dim() == 3 && weight.dim() == 2 && x.size(2) == weight.size(1) && s.heads > 0 && s.kv_heads > 0 &&
+                  s.head_dim > 0 && weight.size(0) == (s.heads + 2 * s.kv_heads) * s.head_dim,
+              "hrm::qkv_heads_product: x must be (B, T, in) and weight ((Hq + 2 Hkv) hd, in) with Hq ", s.heads,
+              ", Hkv ", s.kv_heads, ", hd ", s.head_dim, ", got ", x.sizes(), " and ", weight.sizes());
+  TORCH_CHECK(at::isFloatingType(x.scalar_type()) && weight.scalar_type() == x.scalar_type() &&
+                  weight.device() == x.device() && cos.defined(),
+              "hrm::qkv_heads_product: x ", x.sizes(), " and weight must have one floating-point dtype and device, ",
+              "and cos and sin be given, got ", x.scalar_type(), " on ", x.device(), " and ", weight.scalar_type(),
+              " on ", weight.device());
+  check_options(x, x.size(0), x.size(1), s.head_dim, {cos, sin});
+}
+
 void check_qkv_heads_backward(const at::Tensor& grad_q, const at::Tensor& grad_k, const at::Tensor& grad_v,
                               const at::Tensor& qkv, const QkvHeadOptions& o) {
   TORCH_CHECK(grad_q.dim() == 4 && grad_k.dim() == 4 && grad_v.sizes() == grad_k.sizes() &&
@@ -76,6 +91,22 @@ void check_qkv_heads_backward(const at::Tensor& grad_q, const at::Tensor& grad_k
   TORCH_CHECK(qkv.defined() && qkv.scalar_type() == grad_q.scalar_type(),
               "hrm::qkv_heads_backward: with the norms' weights qkv of the gradients' dtype is needed");
   check_qkv_heads(qkv, {grad_q.size(2), grad_k.size(2), grad_q.size(3)}, o);
+}
+
+at::Tensor qkv_heads_product(const at::Tensor& x, const at::Tensor& weight, const QkvSizes& s, const at::Tensor& cos,
+                             const at::Tensor& sin) {
+  static const auto op = c10::Dispatcher::singleton()
+                             .findSchemaOrThrow("hrm::qkv_heads_product", "")
+                             .typed<at::Tensor(const at::Tensor&, const at::Tensor&, int64_t, int64_t, int64_t,
+                                               const at::Tensor&, const at::Tensor&)>();
+  return op.call(x, weight, s.heads, s.kv_heads, s.head_dim, cos, sin);
+}
+
+at::Tensor composed::qkv_heads_product(const at::Tensor& x, const at::Tensor& weight, const QkvSizes& s,
+                                       const at::Tensor& cos, const at::Tensor& sin) {
+  const at::Tensor qkv = linear(x, weight, weight, {}, {}, {});
+  qkv_heads_rotate_(qkv, s, cos, sin);
+  return qkv;
 }
 
 void qkv_heads_rotate_(const at::Tensor& qkv, const QkvSizes& s, const at::Tensor& cos, const at::Tensor& sin) {
@@ -107,6 +138,12 @@ Gradients qkv_heads_backward(const at::Tensor& grad_q, const at::Tensor& grad_k,
 
 namespace {
 
+at::Tensor product_cpu(const at::Tensor& x, const at::Tensor& weight, int64_t heads, int64_t kv_heads, int64_t head_dim,
+                       const at::Tensor& cos, const at::Tensor& sin) {
+  check_qkv_heads_product(x, weight, {heads, kv_heads, head_dim}, cos, sin);
+  return composed::qkv_heads_product(x, weight, {heads, kv_heads, head_dim}, cos, sin);
+}
+
 void rotate_cpu(const at::Tensor& qkv, int64_t heads, int64_t kv_heads, int64_t head_dim, const at::Tensor& cos,
                 const at::Tensor& sin) {
   check_qkv_heads(qkv, {heads, kv_heads, head_dim}, {cos, sin});
@@ -131,6 +168,9 @@ Gradients backward_cpu(const at::Tensor& grad_q, const at::Tensor& grad_k, const
 }  // namespace
 
 TORCH_LIBRARY_FRAGMENT(hrm, m) {
+  m.def(
+      "qkv_heads_product(Tensor x, Tensor weight, int heads, int kv_heads, int head_dim, Tensor cos, Tensor sin) -> "
+      "Tensor");
   m.def("qkv_heads_rotate_(Tensor(a!) qkv, int heads, int kv_heads, int head_dim, Tensor cos, Tensor sin) -> ()");
   m.def(
       "qkv_heads_norm(Tensor qkv, int heads, int kv_heads, int head_dim, Tensor? cos, Tensor? sin, Tensor q_weight, "
@@ -142,6 +182,7 @@ TORCH_LIBRARY_FRAGMENT(hrm, m) {
 }
 
 TORCH_LIBRARY_IMPL(hrm, CPU, m) {
+  m.impl("qkv_heads_product", &product_cpu);
   m.impl("qkv_heads_rotate_", &rotate_cpu);
   m.impl("qkv_heads_norm", &norm_cpu);
   m.impl("qkv_heads_backward", &backward_cpu);

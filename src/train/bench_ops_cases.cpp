@@ -466,6 +466,7 @@ const std::vector<BenchOp>& bench_ops() {
       {"hrm::rotate_qkv", rotate_qkv},
       {"hrm::rotate_qkv_", rotate_qkv},
       {"hrm::rotate_qkv_backward", rotate_qkv_backward},
+      {"hrm::qkv_heads_product", language_cases::qkv_heads_product},
       {"hrm::qkv_heads_rotate_", language_cases::qkv_heads_rotate},
       {"hrm::qkv_heads_norm", language_cases::qkv_heads_norm},
       {"hrm::qkv_heads_backward", language_cases::qkv_heads_backward},

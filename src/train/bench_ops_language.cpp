@@ -104,6 +104,15 @@ BenchCall decode_attention(const Shape& s, at::Device device, at::ScalarType dty
 }
 
 // The way from a projection to the heads of a language model.
+BenchCall qkv_heads_product(const Shape& s, at::Device device, at::ScalarType dtype) {
+  if (s.mixes_by_mlp) return nothing();
+  const AttentionInputs in = attention_inputs(s, device, dtype);
+  const Random random{device, dtype};
+  return {{random.activations({s.batch, s.length(), s.width}), random.weight(3 * s.width, s.width), s.heads, s.heads,
+           s.width / s.heads, in.cos, in.sin},
+          product_flops(s.rows(), s.width, 3 * s.width)};
+}
+
 BenchCall qkv_heads_rotate(const Shape& s, at::Device device, at::ScalarType dtype) {
   if (s.mixes_by_mlp) return nothing();
   const AttentionInputs in = attention_inputs(s, device, dtype);

@@ -224,12 +224,14 @@ TEST(EarlyStartGpu, NormsAndGates) {
 // The ops of a language model one after the other, whatever that computes: each reads what the one before wrote.
 TEST(EarlyStartGpu, LanguageModel) {
   HRM_NEEDS_GPU();
+  const WithTiles with_tiles;
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
     for (const int64_t head_dim : {32, 64}) {
       const QkvSizes sizes{4, 2, head_dim};
       const int64_t width = 8 * head_dim;
       const at::Tensor weight = normal({width}, 1, at::kFloat, at::kCUDA),
                        labels = at::arange(300, at::kInt).remainder(width).to(at::kCUDA);
+      const at::Tensor projection = weight_of(width, 6 * head_dim, 3, dtype);
       const at::Tensor angles = normal({100, head_dim / 2}, 2, at::kFloat, at::kCUDA), ids = labels.remainder(37);
       QkvHeadOptions options{angles.cos(), angles.sin(), weight.narrow(0, 0, head_dim), weight.narrow(0, 64, head_dim),
                              kEps};
@@ -241,6 +243,8 @@ TEST(EarlyStartGpu, LanguageModel) {
         between();
         const at::Tensor heads = qkv_heads_norm(rows, sizes, options);
         between();
+        const at::Tensor projected = qkv_heads_product(heads.flatten(2), projection, sizes, options.cos, options.sin);
+        between();
         const at::Tensor q = heads.narrow(2, 0, 4), k = heads.narrow(2, 4, 2);
         const auto [grad, grad_q, grad_k] = qkv_heads_backward(q, k, k, rows, options);
         between();
@@ -251,7 +255,7 @@ TEST(EarlyStartGpu, LanguageModel) {
         const at::Tensor table = at::zeros({37, width}, at::device(at::kCUDA));
         embed_tokens_backward_(table, grad_x, ids);
         between();
-        return {y, grad, grad_q, grad_k, loss, grad_x, grad_weight, table};
+        return {y, projected, grad, grad_q, grad_k, loss, grad_x, grad_weight, table};
       };
       expect_order(chain, {300, width}, dtype, cat(dtype, " head ", head_dim), 4);
     }

@@ -3,6 +3,7 @@
 
 #include "hrm/ops/linear.h"
 #include "hrm/ops/linear_add.h"
+#include "hrm/ops/linear_weight_gradient.h"
 #include "ops/op_testing.h"
 
 namespace hrm::ops::testing {
@@ -89,6 +90,17 @@ inline void expect_float32_accumulation(at::Device device) {
   EXPECT_LE(largest_difference(buffer, exact), 1e-5 * exact.abs().max().item<double>());
   EXPECT_LE(100 * mean_difference(buffer, exact), mean_difference(leaf.grad(), exact));
   EXPECT_FALSE(master.grad().defined()) << "the gradient belongs into the buffer alone";
+}
+
+// linear_weight_gradient_ over what stands in the buffer, against linear_accumulate_ to zeros.
+inline void expect_good_weight_gradient(const LinearCase& c, const std::string& what) {
+  const at::Tensor grad_y = c.grad_y.flatten(0, -2), x = c.x.flatten(0, -2);
+  const at::Tensor ours = at::full_like(c.weight, std::nan("")), added = at::zeros_like(c.weight);
+  linear_weight_gradient_(ours, grad_y, x);
+  linear_accumulate_(added, grad_y, x);
+  const auto wide = [](const at::Tensor& t) { return t.to(at::kDouble); };
+  expect_as_good(ours, added, at::matmul(wide(grad_y).t(), wide(x)), what + ", gradient of the weight alone",
+                 at::matmul(wide(grad_y).abs().t(), wide(x).abs()).max().item<double>());
 }
 
 // linear_add with a float32 buffer that starts at 0.5, against the plain product and sum.

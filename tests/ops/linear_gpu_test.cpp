@@ -36,7 +36,7 @@ TEST(LinearGpu, NonContiguousAndMisaligned) {
   }
 }
 
-TEST(LinearGpu, WithAResidual) {
+TEST(LinearGpu, WithAResidualAndTheWeightsGradientAlone) {
   HRM_NEEDS_GPU();
   const WithoutTf32 full;
   for (const GemmTuning tuning : {GemmTuning::off, GemmTuning::auto_}) {
@@ -46,6 +46,8 @@ TEST(LinearGpu, WithAResidual) {
       const std::string what = cat(dtype, tuning == GemmTuning::off ? "" : ", tuned");
       expect_good_linear_add(make_linear({3, 5}, 12, 7, dtype, at::kCUDA), what);
       expect_good_linear_add(make_linear({4, 128}, 256, 384, dtype, at::kCUDA), what + ", larger");
+      expect_good_weight_gradient(make_linear({3, 5}, 12, 7, dtype, at::kCUDA), what);
+      expect_good_weight_gradient(make_linear({4, 128}, 256, 384, dtype, at::kCUDA), what + ", larger");
     }
   }
   set_gemm_tuning(GemmTuning::off);

@@ -17,6 +17,16 @@ TEST(Linear, AsGoodAsPlainAten) {
   expect_good_linear(make_linear({2, 3, 5}, 16, 8, at::kBFloat16, at::kCPU), "four dimensions");
 }
 
+TEST(Linear, TheWeightsGradientAlone) {
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
+    expect_good_weight_gradient(make_linear({4, 9}, 24, 7, dtype, at::kCPU), cat(dtype));
+  }
+  expect_message(error_of([] {
+                   linear_weight_gradient_(at::zeros({3, 5}), at::zeros({2, 3}), at::zeros({2, 4}));
+                 }),
+                 {"hrm::linear_accumulate_", "[3, 5]", "[2, 4]"});
+}
+
 TEST(Linear, NonContiguousInputs) {
   LinearCase c = make_linear({6, 5}, 16, 8, at::kFloat, at::kCPU);
   c.x = normal({5, 16, 6}, 1, at::kFloat).permute({2, 0, 1});

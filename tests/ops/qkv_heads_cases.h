@@ -119,6 +119,53 @@ inline void expect_good_qkv_heads(const QkvCase& c, at::ScalarType dtype, at::De
   if (c.norm) expect_same_bits(qkv, in.qkv, what + ", qkv");
 }
 
+// qkv_heads_of against the plain product and the plain heads: values, and the gradients of x, the master (whose buffer
+// starts at 0.5) and the norms' weights.
+inline void expect_good_qkv_projection(const QkvCase& c, int64_t width, at::ScalarType dtype, at::Device device) {
+  const QkvSizes& s = c.sizes;
+  const std::string what = cat(dtype, " projection of ", width, " to heads ", s.heads, "/", s.kv_heads, " of ",
+                               s.head_dim, " rows ", c.batch, "x", c.length, c.norm ? " norm" : "");
+  const QkvInputs in(c, dtype, device);
+  const at::Tensor x = normal({c.batch, c.length, width}, 8, dtype, device);
+  const at::Tensor weight =
+      (normal({(s.heads + 2 * s.kv_heads) * s.head_dim, width}, 9, at::kFloat, device) / std::sqrt(1.0 * width))
+          .to(dtype);
+  const auto run = [&](at::ScalarType type, bool ours) {
+    const auto leaf = [](const at::Tensor& t) { return t.defined() ? t.detach().clone().requires_grad_() : t; };
+    const auto norm = [&](const at::Tensor& t) { return leaf(t.defined() && type == at::kDouble ? t.to(type) : t); };
+    const at::Tensor x_leaf = leaf(x.to(type)), master = leaf(weight.to(ours ? at::kFloat : type));
+    QkvHeadOptions options{in.cos, in.sin, norm(in.q_weight), norm(in.k_weight), 1e-4};
+    std::vector<at::Tensor> leaves{x_leaf};
+    if (!ours) leaves.push_back(master);
+    if (c.norm) leaves.insert(leaves.end(), {options.q_weight, options.k_weight});
+    if (ours) master.mutable_grad() = at::full_like(master, 0.5, master.options().requires_grad(false));
+    const QkvHeads heads = ours ? qkv_heads_of(x_leaf, dtype == at::kFloat ? master : weight, master, s, options)
+                                : plain_qkv_heads(at::linear(x_leaf, master), s, options);
+    std::vector<at::Tensor> grads = torch::autograd::grad({heads.q, heads.k, heads.v}, leaves,
+                                                          {in.grad_q.to(type), in.grad_k.to(type), in.grad_v.to(type)});
+    if (ours) grads.insert(grads.begin() + 1, master.grad() - 0.5);
+    return QkvResult{{heads.q.detach(), heads.k.detach(), heads.v.detach()}, grads};
+  };
+  const QkvResult ours = run(dtype, true), plain = run(dtype, false), exact = run(at::kDouble, false);
+  const double size = 4 * std::max(1.0, exact.heads.q.abs().max().item<double>());
+  expect_as_good(ours.heads.q, plain.heads.q, exact.heads.q, what + ", q", size);
+  expect_as_good(ours.heads.k, plain.heads.k, exact.heads.k, what + ", k", size);
+  expect_as_good(ours.heads.v, plain.heads.v, exact.heads.v, what + ", v", size);
+  ASSERT_EQ(ours.grads.size(), exact.grads.size()) << what;
+  const double terms = static_cast<double>(c.batch * c.length * s.heads);
+  for (size_t i = 0; i < ours.grads.size(); ++i) {
+    // The master's is float32, but the rows' gradients of which it is made are rounded as plain ATen's are.
+    const at::Tensor grad = i == 1 ? ours.grads[i].to(dtype) : ours.grads[i];
+    expect_as_good(grad, plain.grads[i], exact.grads[i], cat(what, ", gradient ", i),
+                   std::max(terms, 8 * exact.grads[i].abs().max().item<double>()));
+  }
+  const at::NoGradGuard no_grad;
+  const QkvHeads without = qkv_heads_of(x, weight, weight, s, {in.cos, in.sin, in.q_weight, in.k_weight, 1e-4});
+  expect_same_bits(without.q, ours.heads.q, what + ", q without gradient");
+  expect_same_bits(without.k, ours.heads.k, what + ", k without gradient");
+  expect_same_bits(without.v, ours.heads.v, what + ", v without gradient");
+}
+
 inline std::vector<QkvCase> qkv_cases() {
   std::vector<QkvCase> cases;
   for (const bool norm : {false, true}) {

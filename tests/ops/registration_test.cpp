@@ -73,6 +73,7 @@ TEST(Registration, EveryOpHasItsKernels) {
       "hrm::next_tokens_",
       "hrm::qkv_heads_backward",
       "hrm::qkv_heads_norm",
+      "hrm::qkv_heads_product",
       "hrm::qkv_heads_rotate_",
       "hrm::quantize_fp8",
       "hrm::quantize_fp8_",

@@ -20,6 +20,9 @@ TEST(WeightedRmsNormGpu, AsGoodAsPlainAten) {
     // More rows than parts that they are summed in.
     expect_good_weighted_norm(normal({1500, 72}, 1, dtype, at::kCUDA), cat(dtype, " many rows"));
     expect_good_weighted_norm(normal({1500, 73}, 1, dtype, at::kCUDA), cat(dtype, " many odd rows"));
+    // Several rows for each warp, and a different number of them.
+    expect_good_weighted_norm(normal({9001, 72}, 1, dtype, at::kCUDA), cat(dtype, " more rows"));
+    expect_good_weighted_norm(normal({7000, 512}, 1, dtype, at::kCUDA), cat(dtype, " more wide rows"));
   }
   expect_good_weighted_norm(normal({24, 6, 4}, 1, at::kBFloat16, at::kCUDA).transpose(0, 2), "strided");
   expect_good_weighted_norm(at::zeros({0, 4, 8}, at::device(at::kCUDA)), "empty");

@@ -210,6 +210,10 @@ TEST(KernelGroup, NamesOfLibrariesAndOurs) {
                          "hrm::ops::cuda::SwigluForward, unsigned int)"),
             "SwiGLU");
   EXPECT_EQ(kernel_group("hrm::linear_swiglu_forward"), "matrix products with SwiGLU");
+  EXPECT_EQ(kernel_group("sm90::swiglu_gradient_kernel<(sm90::Input)0, 3, 5>(CUtensorMap_st, SwigluGradient)"),
+            "matrix products with SwiGLU");
+  EXPECT_EQ(kernel_group("sm90::tile_kernel<sm90::LinearRotatedTile<(sm90::Input)0>, 3>(CUtensorMap_st)"),
+            "matrix products with rotation");
   EXPECT_EQ(kernel_group("aten::mm"), "matrix products");
   EXPECT_EQ(kernel_group("something new"), "other");
 }

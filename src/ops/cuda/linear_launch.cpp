@@ -14,7 +14,6 @@
 #include "ops/cuda/few_rows_product.h"
 #include "ops/cuda/launcher.h"
 #include "ops/cuda/sm90/linear_epilogues.h"
-#include "ops/cuda/sm90/tensor_map.h"
 #include "ops/linear_impl.h"
 #include "ops/sizes.h"
 
@@ -29,17 +28,17 @@ void set_always_tiles(bool always) {
   g_always_tiles = always;
 }
 
+bool always_tiles() {
+  return g_always_tiles;
+}
+
 namespace {
 
-// Whether the kernel's tiles of 128 rows x 256 columns leave few multiprocessors idle in the last round. With smaller
-// tiles, or sums over parts of K, cuBLAS fills the chip better.
-bool fills_the_chip(const cuda::sm90::LinearForward& p) {
+bool is_faster(const cuda::sm90::LinearForward& p) {
   if (p.width % 256 != 0 || p.inner % 64 != 0) return false;
   // Of long sums cuBLAS hides the loads better: 16,384 x 2,304 with an inner width of 768 in 80 us instead of 87.
   if (p.inner > 512) return false;
-  const int64_t tiles = (p.rows + 127) / 128 * (p.width / 256), at_once = cuda::sm90::multiprocessors();
-  const int64_t rounds = (tiles + at_once - 1) / at_once;
-  return tiles * 5 >= rounds * at_once * 4;
+  return cuda::sm90::fills_the_chip(p.rows, p.width);
 }
 
 bool is_aligned(const at::Tensor& tensor) {
@@ -55,7 +54,7 @@ at::Tensor product_by_tiles(const at::Tensor& x, const at::Tensor& weight) {
   params.width = weight.size(0);
   params.inner = x.size(-1);
   params.element = cuda::element_of(x);
-  if (!cuda::sm90::fits(params) || !(g_always_tiles || fills_the_chip(params))) return {};
+  if (!cuda::sm90::fits(params) || !(g_always_tiles || is_faster(params))) return {};
   if (!is_aligned(x) || !is_aligned(weight)) return {};
   at::Tensor out = at::empty(with_last_size(x, params.width), x.options());
   params.x = x.const_data_ptr();

@@ -6,6 +6,8 @@
 
 #include "ops/cuda/launcher.h"
 #include "ops/cuda/qkv_heads.h"
+#include "ops/cuda/sm90/linear_epilogues.h"
+#include "ops/linear_impl.h"
 #include "ops/qkv_heads_impl.h"
 
 namespace hrm::ops {
@@ -35,6 +37,35 @@ cuda::QkvRows rows_of(int64_t rows, const QkvSizes& s, const QkvHeadOptions& o, 
 QkvHeadOptions contiguous(const QkvHeadOptions& o) {
   const auto rows = [](const at::Tensor& t) { return t.defined() ? t.contiguous() : t; };
   return {rows(o.cos), rows(o.sin), rows(o.q_weight), rows(o.k_weight), o.eps};
+}
+
+at::Tensor product_cuda(const at::Tensor& x, const at::Tensor& weight, int64_t heads, int64_t kv_heads,
+                        int64_t head_dim, const at::Tensor& cos, const at::Tensor& sin) {
+  const QkvSizes sizes{heads, kv_heads, head_dim};
+  check_qkv_heads_product(x, weight, sizes, cos, sin);
+  const c10::cuda::CUDAGuard guard(x.device());
+  const auto compose = [&] { return composed::qkv_heads_product(x, weight, sizes, cos, sin); };
+  if (!cuda::use_kernel(x) || x.numel() == 0 || head_dim != 64) return compose();
+  cuda::sm90::LinearRotated params{};
+  params.rows = x.size(0) * x.size(1);
+  params.width = weight.size(0);
+  params.inner = x.size(2);
+  params.table_rows = cos.size(0);
+  params.turned = (heads + kv_heads) * head_dim;
+  params.element = cuda::element_of(x);
+  if (!cuda::sm90::fits(params) || !(always_tiles() || cuda::sm90::fills_the_chip(params.rows, params.width))) {
+    return compose();
+  }
+  const at::Tensor rows = cuda::aligned_rows(x), weight_rows = cuda::aligned_rows(weight),
+                   table_cos = cuda::aligned_rows(cos), table_sin = cuda::aligned_rows(sin);
+  at::Tensor out = at::empty({x.size(0), x.size(1), params.width}, x.options());
+  params.x = rows.const_data_ptr();
+  params.weight = weight_rows.const_data_ptr();
+  params.cos = table_cos.const_data_ptr<float>();
+  params.sin = table_sin.const_data_ptr<float>();
+  params.out = out.mutable_data_ptr();
+  C10_CUDA_CHECK(cuda::sm90::launch(params, c10::cuda::getCurrentCUDAStream()));
+  return out;
 }
 
 void rotate_cuda(const at::Tensor& qkv, int64_t heads, int64_t kv_heads, int64_t head_dim, const at::Tensor& cos,
@@ -132,6 +163,7 @@ Gradients backward_cuda(const at::Tensor& grad_q, const at::Tensor& grad_k, cons
 }  // namespace
 
 TORCH_LIBRARY_IMPL(hrm, CUDA, m) {
+  m.impl("qkv_heads_product", &product_cuda);
   m.impl("qkv_heads_rotate_", &rotate_cuda);
   m.impl("qkv_heads_norm", &norm_cuda);
   m.impl("qkv_heads_backward", &backward_cuda);

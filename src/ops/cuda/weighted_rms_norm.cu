@@ -1,5 +1,7 @@
 #include "ops/cuda/weighted_rms_norm.h"
 
+#include <cuda_pipeline.h>
+
 #include <algorithm>
 #include <type_traits>
 
@@ -67,54 +69,99 @@ __global__ void __launch_bounds__(kWarps * 32) forward_registers(WeightedRmsNorm
   if (p.rstd != nullptr && lane == 0) p.rstd[row] = rstd;
 }
 
+// Rows that a warp of the backward pass has under way in shared memory, so that registers are left for more warps. None
+// where the three inputs of a row are so long that they would not fit on every GPU.
+template <int kPacks>
+constexpr int kRowsAhead = kPacks <= 4 ? 2 : 0;
+
+template <int kPacks>
+constexpr size_t kAheadBytes = size_t{kWarps} * kRowsAhead<kPacks> * 3 * kPacks * 32 * 16;
+
 // What a lane has of a row's three inputs.
 template <typename T, int kPacks>
 struct BackwardRow {
   static constexpr int N = 16 / sizeof(T);
   Pack<T, N> g[kPacks], x[kPacks], g2[kPacks];
-  float rstd;
 
   __device__ void load(const WeightedRmsNormBackward& p, int64_t row, int lane, int packs) {
     const int64_t base = row * p.dim;
-    const bool second = p.grad_x2 != nullptr;
 #pragma unroll
     for (int i = 0; i < kPacks; ++i) {
       if (lane + 32 * i < packs) {
         const int64_t at = base + (lane + 32 * i) * N;
         g[i] = load_pack<T, N>(static_cast<const T*>(p.grad_y) + at);
         x[i] = load_pack<T, N>(static_cast<const T*>(p.x) + at);
-        if (second) g2[i] = load_pack<T, N>(static_cast<const T*>(p.grad_x2) + at);
+        if (p.grad_x2 != nullptr) g2[i] = load_pack<T, N>(static_cast<const T*>(p.grad_x2) + at);
       }
     }
-    rstd = p.rstd[row];
+  }
+
+  // The same by way of shared memory, of which `place` is this lane's: nothing that another lane reads or writes.
+  static __device__ void fetch(const WeightedRmsNormBackward& p, int64_t row, int lane, int packs, uint4* place) {
+    if (row < p.rows) {
+      const int64_t base = row * p.dim;
+#pragma unroll
+      for (int i = 0; i < kPacks; ++i) {
+        if (lane + 32 * i < packs) {
+          const int64_t at = base + (lane + 32 * i) * N;
+          __pipeline_memcpy_async(place + 32 * i, static_cast<const T*>(p.grad_y) + at, 16);
+          __pipeline_memcpy_async(place + 32 * (kPacks + i), static_cast<const T*>(p.x) + at, 16);
+          if (p.grad_x2 != nullptr) {
+            __pipeline_memcpy_async(place + 32 * (2 * kPacks + i), static_cast<const T*>(p.grad_x2) + at, 16);
+          }
+        }
+      }
+    }
+    __pipeline_commit();
+  }
+  __device__ void take(const uint4* place, int lane, int packs, bool second) {
+#pragma unroll
+    for (int i = 0; i < kPacks; ++i) {
+      if (lane + 32 * i >= packs) continue;
+      g[i] = reinterpret_cast<const Pack<T, N>&>(place[32 * i]);
+      x[i] = reinterpret_cast<const Pack<T, N>&>(place[32 * (kPacks + i)]);
+      if (second) g2[i] = reinterpret_cast<const Pack<T, N>&>(place[32 * (2 * kPacks + i)]);
+    }
   }
 };
 
-// A warp takes every so many-th row and keeps the weight's gradient of all of them in registers. Up to three packs four
-// blocks on a multiprocessor are faster than two that fetch the next row ahead.
+// A warp takes every so many-th row and keeps the weight's gradient of all of them in registers.
 template <typename T, int kPacks>
 __global__ void __launch_bounds__(kWarps * 32, kPacks <= 3 ? 4 : 1) backward_registers(WeightedRmsNormBackward p) {
   wait_for_earlier();
-  constexpr int N = 16 / sizeof(T);
-  extern __shared__ float sums[];  // (kWarps, dim)
+  constexpr int N = 16 / sizeof(T), kAhead = kRowsAhead<kPacks>;
+  extern __shared__ uint4 shared[];
+  using Row = BackwardRow<T, kPacks>;
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   const int packs = static_cast<int>(p.dim / N);
-  const int64_t step = int64_t{gridDim.x} * kWarps;
+  const int64_t step = int64_t{gridDim.x} * kWarps, first = int64_t{blockIdx.x} * kWarps + warp;
+  uint4* place = shared + warp * kAhead * 3 * kPacks * 32 + lane;
+#pragma unroll
+  for (int i = 0; i < kAhead; ++i) Row::fetch(p, first + i * step, lane, packs, place + i * 3 * kPacks * 32);
   float grad_weight[kPacks][N] = {}, weight[kPacks][N];
 #pragma unroll
   for (int i = 0; i < kPacks; ++i) {
     if (lane + 32 * i < packs) load_floats<N>(p.weight + (lane + 32 * i) * N, weight[i]);
   }
-  for (int64_t row = int64_t{blockIdx.x} * kWarps + warp; row < p.rows; row += step) {
-    BackwardRow<T, kPacks> in;
-    in.load(p, row, lane, packs);
+  int turn = 0;
+  for (int64_t row = first; row < p.rows; row += step) {
+    Row in;
+    uint4* const own = place + turn * 3 * kPacks * 32;
+    if constexpr (kAhead > 0) {
+      __pipeline_wait_prior(kAhead - 1);
+      in.take(own, lane, packs, p.grad_x2 != nullptr);
+      turn = turn + 1 < kAhead ? turn + 1 : 0;
+    } else {
+      in.load(p, row, lane, packs);
+    }
+    const float rstd = p.rstd[row];
     float dot = 0;
 #pragma unroll
     for (int i = 0; i < kPacks; ++i) {
       if (lane + 32 * i < packs) {
 #pragma unroll
         for (int k = 0; k < N; ++k) {
-          const float along = to_float(in.g[i].value[k]) * (to_float(in.x[i].value[k]) * in.rstd);
+          const float along = to_float(in.g[i].value[k]) * (to_float(in.x[i].value[k]) * rstd);
           grad_weight[i][k] += along;
           dot += along * weight[i][k];
         }
@@ -133,16 +180,19 @@ __global__ void __launch_bounds__(kWarps * 32, kPacks <= 3 ? 4 : 1) backward_reg
         Pack<T, N> out;
 #pragma unroll
         for (int k = 0; k < N; ++k) {
-          const float n = to_float(in.x[i].value[k]) * in.rstd;
-          float value = in.rstd * (to_float(in.g[i].value[k]) * weight[i][k] - n * mean);
+          const float n = to_float(in.x[i].value[k]) * rstd;
+          float value = rstd * (to_float(in.g[i].value[k]) * weight[i][k] - n * mean);
           if (p.grad_x2 != nullptr) value += to_float(in.g2[i].value[k]);
           out.value[k] = from_float<T>(value);
         }
         store_pack<T, N>(to + (lane + 32 * i) * N, out);
       }
     }
+    if constexpr (kAhead > 0) Row::fetch(p, row + kAhead * step, lane, packs, own);
   }
   if (p.grad_weight == nullptr) return;
+  __syncthreads();                                      // no row is under way any more
+  auto* const sums = reinterpret_cast<float*>(shared);  // (kWarps, dim)
 #pragma unroll
   for (int i = 0; i < kPacks; ++i) {
     if (lane + 32 * i < packs) {
@@ -246,8 +296,9 @@ cudaError_t start(const WeightedRmsNormBackward& p, cudaStream_t stream) {
   cudaError_t error = cudaSuccess;
   if (vector) {
     parts = static_cast<int>(std::min<int64_t>((p.rows + kWarps - 1) / kWarps, kNormParts));
-    const size_t shared = p.grad_weight != nullptr ? static_cast<size_t>(p.dim) * kWarps * sizeof(float) : 0;
+    const size_t sums = p.grad_weight != nullptr ? static_cast<size_t>(p.dim) * kWarps * sizeof(float) : 0;
     error = by_packs((p.dim * static_cast<int64_t>(sizeof(T)) / 16 + 31) / 32, [&](auto packs) {
+      const size_t shared = std::max(sums, kAheadBytes<packs.value>);
       return start_early(&backward_registers<T, packs.value>, static_cast<unsigned>(parts), kWarps * 32, shared, stream,
                          p);
     });

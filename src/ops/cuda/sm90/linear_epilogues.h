@@ -27,6 +27,29 @@ struct LinearForward {
 bool fits(const LinearForward& params);
 cudaError_t launch(const LinearForward& params, cudaStream_t stream);
 
+// Whether tiles of 128 rows x 256 columns leave few multiprocessors idle in the last round. With smaller tiles, or sums
+// over parts of inner, cuBLAS fills the chip better.
+bool fills_the_chip(int64_t rows, int64_t width);
+
+// The same with heads of 64 columns, the first ones of each row, rotated by the row's position: as if the product were
+// rounded and then taken by QkvHeadsForward (ops/cuda/qkv_heads.h) with the table, row r of it for row r % table_rows.
+struct LinearRotated {
+  const void* x;       // (rows, inner)
+  const void* weight;  // (width, inner)
+  const float* cos;    // (table_rows, 32), aligned to 8 bytes
+  const float* sin;
+  void* out;  // (rows, width)
+  int64_t rows;
+  int64_t width;
+  int64_t inner;
+  int64_t table_rows;
+  int64_t turned;  // columns that are rotated, a multiple of 64
+  Element element;
+};
+
+bool fits(const LinearRotated& params);
+cudaError_t launch(const LinearRotated& params, cudaStream_t stream);
+
 // act = silu(x * W_gate^T) * (x * W_up^T), weight = [W_gate; W_up].
 struct LinearSwigluForward {
   const void* x;       // (rows, inner)

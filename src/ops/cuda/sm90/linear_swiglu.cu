@@ -1,4 +1,5 @@
 #include "ops/cuda/sm90/linear_epilogues.h"
+#include "ops/cuda/sm90/swiglu_gradient.cuh"
 #include "ops/cuda/sm90/swiglu_registers.cuh"
 #include "ops/cuda/sm90/tile_ops.cuh"
 
@@ -32,30 +33,6 @@ cudaError_t start_forward(const LinearSwigluForward& p, cudaStream_t stream) {
                                          : start_by_tiles<kInput, false>(p, stream);
 }
 
-template <Input kInput, int kStages, int kRows>
-cudaError_t start_backward_tiles(const LinearSwigluBackward& p, cudaStream_t stream) {
-  using Op = LinearSwigluBackwardTile<kInput, kRows>;
-  CUtensorMap map_a, map_w;
-  Op op{};
-  cudaError_t error = encode_rows(map_a, p.grad_out, p.rows, p.inner, 128);
-  if (error == cudaSuccess) error = encode_column_chunks(map_w, p.weight_down, p.inner, p.width, 64, 4);
-  if (error == cudaSuccess) {
-    error = encode_map(op.map, p.gate_up, MapElement::bits16, MapSwizzle::none,
-                       {{2 * p.width, 0, 256}, {p.rows, 4 * p.width, Op::kRows}});
-  }
-  if (error != cudaSuccess) return error;
-  op.grad_gate_up = p.grad_gate_up;
-  op.rows = p.rows;
-  op.width = p.width;
-  return start_tiles<kStages>(map_a, map_w, p.rows, p.inner, p.width / 256, 0, op, stream);
-}
-
-// Large buffers of gates and ups, or a third stage in their place. Both give the same bits.
-template <Input kInput>
-cudaError_t start_backward(const LinearSwigluBackward& p, cudaStream_t stream) {
-  return p.inner > 512 ? start_backward_tiles<kInput, 3, 2>(p, stream) : start_backward_tiles<kInput, 2, 8>(p, stream);
-}
-
 }  // namespace
 
 bool fits(const LinearSwigluForward& p) {
@@ -75,7 +52,8 @@ bool fits(const LinearSwigluBackward& p) {
 
 cudaError_t launch(const LinearSwigluBackward& p, cudaStream_t stream) {
   if (!fits(p)) return cudaErrorInvalidValue;
-  return p.element == Element::f16 ? start_backward<Input::f16>(p, stream) : start_backward<Input::bf16>(p, stream);
+  return p.element == Element::f16 ? start_swiglu_gradient<Input::f16>(p, stream)
+                                   : start_swiglu_gradient<Input::bf16>(p, stream);
 }
 
 }  // namespace hrm::ops::cuda::sm90

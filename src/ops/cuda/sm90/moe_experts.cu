@@ -5,20 +5,15 @@
 
 namespace hrm::ops::cuda::sm90 {
 
-struct Nothing {};
-
 template <Input kType, Weight kOrder, int kTileColumns>
 struct ExpertLinearTile {
   static constexpr Input kInput = kType, kOutput = kType;
   static constexpr Weight kWeight = kOrder;
   static constexpr int kColumns = kTileColumns;
   static constexpr bool kStores = true, kLastFirst = false, kGrouped = true;
-  using Shared = Nothing;
 
   CUtensorMap map_out;  // (rows, width) in boxes of 16 x 64
   int width;
-
-  __device__ static void init(Shared&) {}
 };
 
 template <Input kType>
@@ -37,18 +32,13 @@ struct ExpertUpTile {
   static constexpr Weight kWeight = Weight::rows;
   static constexpr int kColumns = 256;
   static constexpr bool kStores = false, kLastFirst = false, kGrouped = true;
-  using Shared = Nothing;
 
   void* act;    // (rows, width)
   void* slope;  // the same
   int64_t width;
 
-  __device__ static void init(Shared&) {}
-  __device__ void fetch(Shared&, const TilePart&, int) const {}
-
-  template <class Wait, class Done, class Refill>
-  __device__ void run(Shared&, const TilePart& where, const uint8_t* staging, const Wait& wait, const Done& done,
-                      const Refill&) const {
+  template <class Wait, class Done>
+  __device__ void run(const TilePart& where, const uint8_t* staging, const Wait& wait, const Done& done) const {
     const int lane = static_cast<int>(threadIdx.x) % 32;
     const int64_t at = where.first_row * width + int64_t{where.slice} * 256 + 8 * lane;
     uint16_t* to_act = static_cast<uint16_t*>(act) + at;
@@ -85,18 +75,13 @@ struct ExpertUpBackwardTile {
   static constexpr Weight kWeight = Weight::transposed;
   static constexpr int kColumns = 256;
   static constexpr bool kStores = false, kLastFirst = false, kGrouped = true;
-  using Shared = Nothing;
 
   const void* slope;  // (rows, width)
   void* grad_pre;     // the same
   int64_t width;
 
-  __device__ static void init(Shared&) {}
-  __device__ void fetch(Shared&, const TilePart&, int) const {}
-
-  template <class Wait, class Done, class Refill>
-  __device__ void run(Shared&, const TilePart& where, const uint8_t* staging, const Wait& wait, const Done& done,
-                      const Refill&) const {
+  template <class Wait, class Done>
+  __device__ void run(const TilePart& where, const uint8_t* staging, const Wait& wait, const Done& done) const {
     const int lane = static_cast<int>(threadIdx.x) % 32;
     const int64_t at = where.first_row * width + int64_t{where.slice} * 256 + 8 * lane;
     const uint16_t* from = static_cast<const uint16_t*>(slope) + at;

@@ -20,14 +20,9 @@
 //   kLastFirst   tiles come in reverse order (see launch.cuh)
 //   kGrouped     every 128 rows have a weight of their own, of several that stand one below the other: see TileGroups
 //   kStores      the product is all there is to do: the consumers let the TMA store what they staged, as map_out says,
-//                columns below `width`; nothing below is needed
-//   Shared       what it keeps in shared memory
-//   init(shared), by one thread, before anything else.
-//   fetch(shared, part, half), by a warp: starts to load what the first or last 8 rows of a part need besides the
-//     product. Called for the first part, then by `refill`.
-//   run(shared, part, staging, wait, done, refill), by a warp, for the 16 rows of a part: calls wait() before it reads
-//     the staging buffer, done() when it has read it, and refill(half) when what was fetched for these 8 rows has been
-//     read and the next part's may take its place.
+//                columns below `width`; run() is not needed
+//   run(part, staging, wait, done), by a warp, for the 16 rows of a part: calls wait() before it reads the staging
+//     buffer and done() when it has read it.
 
 #include <algorithm>
 
@@ -66,7 +61,6 @@ struct TilePart {
   int slice;
   int part;       // 0 to 7, which 16 rows of the tile
   int iteration;  // counts the block's tiles
-  int reader;     // 0 to 2, the warp
 };
 
 template <class Op>
@@ -91,11 +85,8 @@ __device__ inline void store_columns(void* row, const float (&d)[kSize], int j) 
 }
 
 template <class Op>
-constexpr int kOpBytes = (static_cast<int>(sizeof(typename Op::Shared)) + 127) / 128 * 128;
-
-template <class Op>
 constexpr int tile_shared_bytes(int stages) {
-  return 1024 + stages * kTileStageBytes<Op> + 2 * kStagingBytes<Op> + kOpBytes<Op> + (2 * stages + 24) * 8;
+  return 1024 + stages * kTileStageBytes<Op> + 2 * kStagingBytes<Op> + (2 * stages + 24) * 8;
 }
 
 template <class Op, int kStages>
@@ -108,8 +99,7 @@ __global__ void __launch_bounds__(384, 1)
   extern __shared__ uint8_t shared_raw[];
   uint8_t* ring = shared_raw + (-shared_address(shared_raw) & 1023);
   uint8_t* staging = ring + kStages * kStageBytes;
-  auto& shared = *reinterpret_cast<typename Op::Shared*>(staging + 2 * kStagingBytes<Op>);
-  uint64_t* full = reinterpret_cast<uint64_t*>(staging + 2 * kStagingBytes<Op> + kOpBytes<Op>);
+  uint64_t* full = reinterpret_cast<uint64_t*>(staging + 2 * kStagingBytes<Op>);
   uint64_t* empty = full + kStages;
   // For each 16 rows. A reader does not wait for every tile of the same rows, and the two parities of a barrier tell
   // only neighbouring tiles apart: with one barrier, a reader ahead of the others could take what was staged two tiles
@@ -131,7 +121,6 @@ __global__ void __launch_bounds__(384, 1)
     }
     for (int i = 0; i < 16; ++i) barrier_init(&staging_full[i], 1);
     for (int i = 0; i < 8; ++i) barrier_init(&staging_empty[i], 1);
-    Op::init(shared);
     barrier_init_fence();
   }
   __syncthreads();
@@ -183,29 +172,19 @@ __global__ void __launch_bounds__(384, 1)
       const auto locate = [&](int index, TilePart& where) {
         where.iteration = index / 8;
         where.part = index % 8;
-        where.reader = reader;
         const int at = first + where.iteration * blocks, tile = in_order(at);
         where.first_row = int64_t{tile / shape.slices} * 128 + 16 * where.part;
         where.slice = tile % shape.slices;
         return at < tiles;
       };
-      TilePart where, next;
-      if (locate(reader, where)) {
-        op.fetch(shared, where, 0);
-        op.fetch(shared, where, 1);
-      }
+      TilePart where;
       for (int index = reader; locate(index, where); index += 3) {
-        const bool more = locate(index + 3, next);
         op.run(
-            shared, where, staging + kPartBytes<Op> * where.part,
+            where, staging + kPartBytes<Op> * where.part,
             [&] { barrier_wait(&staging_full[8 * (where.iteration & 1) + where.part], where.iteration >> 1 & 1); },
             [&] {
               __syncwarp();
               if (lane == 0) barrier_arrive(&staging_empty[where.part]);
-            },
-            [&](int half) {
-              __syncwarp();
-              if (more) op.fetch(shared, next, half);
             });
       }
     }

@@ -1,11 +1,9 @@
 #pragma once
-// The epilogues of tile_gemm.cuh: none, and SwiGLU, forward and backward.
+// The epilogues of tile_gemm.cuh: none, rotation, and SwiGLU.
 
 #include "ops/cuda/sm90/tile_gemm.cuh"
 
 namespace hrm::ops::cuda::sm90 {
-
-struct Empty {};
 
 // The product alone. Operands of 16 bits have no slots.
 template <Input kOperands, Input kRounded, int kTileColumns>
@@ -14,14 +12,73 @@ struct LinearTile {
   static constexpr int kColumns = kTileColumns;
   static constexpr Weight kWeight = Weight::rows;
   static constexpr bool kStores = true, kLastFirst = false, kGrouped = false;
-  using Shared = Empty;
 
   CUtensorMap map_out;  // (rows, width) in boxes of 16 x 64
   const float* x_slot;
   const float* weight_slot;
   int width;
+};
 
-  __device__ static void init(Shared&) {}
+// The product with heads of 64 columns, those below `turned`, rotated by the position of their row: column i of a head
+// is paired with column i + 32, as in ops/cuda/qkv_heads.cu, and rounded before and after.
+template <Input kType>
+struct LinearRotatedTile {
+  static constexpr Input kInput = kType, kOutput = kType;
+  static constexpr Weight kWeight = Weight::rows;
+  static constexpr int kColumns = 256;
+  static constexpr bool kStores = false, kLastFirst = false, kGrouped = false;
+
+  void* out;         // (rows, width)
+  const float* cos;  // (table_rows, 32)
+  const float* sin;
+  int64_t rows;
+  int width, turned;
+  uint32_t table_rows;
+
+  // A lane has chunk lane % 4 of both halves of a row's four heads.
+  template <class Wait, class Done>
+  __device__ void run(const TilePart& where, const uint8_t* staging, const Wait& wait, const Done& done) const {
+    const int lane = static_cast<int>(threadIdx.x) % 32, chunk = lane % 4;
+    float4 c[2][2], s[2][2];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const uint32_t at = static_cast<uint32_t>(where.first_row + 8 * i + lane / 4) % table_rows * 32 + 8 * chunk;
+#pragma unroll
+      for (int j = 0; j < 2; ++j) {
+        c[i][j] = *reinterpret_cast<const float4*>(cos + at + 4 * j);
+        s[i][j] = *reinterpret_cast<const float4*>(sin + at + 4 * j);
+      }
+    }
+    wait();
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int in_part = 8 * i + lane / 4;
+      const int64_t row = where.first_row + in_part;
+#pragma unroll
+      for (int head = 0; head < 4; ++head) {
+        const int column = where.slice * 256 + 64 * head;
+        uint4 low = *staged(staging, in_part, 8 * head + chunk), high = *staged(staging, in_part, 8 * head + 4 + chunk);
+        if (column < turned) {
+          turn(low.x, high.x, c[i][0].x, c[i][0].y, s[i][0].x, s[i][0].y);
+          turn(low.y, high.y, c[i][0].z, c[i][0].w, s[i][0].z, s[i][0].w);
+          turn(low.z, high.z, c[i][1].x, c[i][1].y, s[i][1].x, s[i][1].y);
+          turn(low.w, high.w, c[i][1].z, c[i][1].w, s[i][1].z, s[i][1].w);
+        }
+        if (row < rows && column < width) {
+          uint16_t* to = static_cast<uint16_t*>(out) + row * width + column + 8 * chunk;
+          store_16(to, low);
+          store_16(to + 32, high);
+        }
+      }
+    }
+    done();
+  }
+
+  __device__ static void turn(uint32_t& low, uint32_t& high, float c0, float c1, float s0, float s1) {
+    const float2 a = widen_pair<kType>(low), b = widen_pair<kType>(high);
+    low = round_pair<kType>(a.x * c0 - b.x * s0, a.y * c1 - b.y * s1);
+    high = round_pair<kType>(b.x * c0 + a.x * s0, b.y * c1 + a.y * s1);
+  }
 };
 
 // Rounded after silu and after the product, as ops/cuda/swiglu.cu does.
@@ -40,19 +97,14 @@ struct LinearSwigluTile {
   static constexpr Weight kWeight = Weight::permuted_rows;
   static constexpr int kColumns = 256, kBoxes = 2;
   static constexpr bool kStores = false, kLastFirst = true, kGrouped = false;
-  using Shared = Empty;
 
   void* act;      // (rows, width)
   void* gate_up;  // (rows, 2 * width), if kSave
   int64_t rows;
   int64_t width;
 
-  __device__ static void init(Shared&) {}
-  __device__ void fetch(Shared&, const TilePart&, int) const {}
-
-  template <class Wait, class Done, class Refill>
-  __device__ void run(Shared&, const TilePart& where, const uint8_t* staging, const Wait& wait, const Done& done,
-                      const Refill&) const {
+  template <class Wait, class Done>
+  __device__ void run(const TilePart& where, const uint8_t* staging, const Wait& wait, const Done& done) const {
     const int lane = static_cast<int>(threadIdx.x) % 32, chunk = lane % 16;
     const int64_t column = int64_t{where.slice} * 128 + 8 * chunk;
     wait();
@@ -80,88 +132,6 @@ struct LinearSwigluTile {
       }
     }
     done();
-  }
-};
-
-// The product is the gradient of act = silu(gate) * up; makes of it those of gate and up. Gates and ups arrive by TMA,
-// two buffers of kFetchedRows rows for each reading warp: 8, or 2 where a third stage of the product needs the room.
-template <Input kType, int kFetchedRows>
-struct LinearSwigluBackwardTile {
-  static constexpr Input kInput = kType, kOutput = kType;
-  static constexpr Weight kWeight = Weight::transposed;
-  static constexpr int kColumns = 256;
-  static constexpr bool kStores = false, kLastFirst = false, kGrouped = false;
-  static constexpr int kRows = kFetchedRows, kPieces = 16 / kRows;
-  struct Shared {
-    alignas(128) uint4 gate_up[3][2][2][kRows][32];  // reader, buffer, gate or up, row, 16 bytes
-    uint64_t full[3][2];
-  };
-
-  CUtensorMap map;     // gate_up (rows, 2 * width), in boxes of kRows x 256
-  void* grad_gate_up;  // (rows, 2 * width)
-  int64_t rows;
-  int64_t width;
-
-  __device__ static void init(Shared& shared) {
-    for (int i = 0; i < 6; ++i) barrier_init(&shared.full[i / 2][i % 2], 1);
-  }
-
-  // Piece 0 or 1 of a part for its first call; run() asks for the others itself.
-  __device__ void fetch(Shared& shared, const TilePart& where, int piece) const {
-    if (threadIdx.x % 32 != 0) return;
-    uint64_t* full = &shared.full[where.reader][piece % 2];
-    const auto row = static_cast<int>(where.first_row) + kRows * piece;
-    barrier_arrive_expect(full, 2 * kRows * 512);
-    tma_load(&shared.gate_up[where.reader][piece % 2][0], &map, full, 256 * where.slice, row);
-    tma_load(&shared.gate_up[where.reader][piece % 2][1], &map, full, static_cast<int>(width) + 256 * where.slice, row);
-  }
-
-  template <class Wait, class Done, class Refill>
-  __device__ void run(Shared& shared, const TilePart& where, const uint8_t* staging, const Wait& wait, const Done& done,
-                      const Refill& refill) const {
-    const int lane = static_cast<int>(threadIdx.x) % 32;
-    const int64_t column = int64_t{where.slice} * 256 + 8 * lane;
-    // Parts come to a reader three apart: its count of parts, and of the buffer's pieces in each, is its phase.
-    const int count = (8 * where.iteration + where.part) / 3 * (kPieces / 2);
-    wait();
-#pragma unroll 1
-    for (int piece = 0; piece < kPieces; ++piece) {
-      barrier_wait(&shared.full[where.reader][piece % 2], (count + piece / 2) & 1);
-      const auto& gate_up = shared.gate_up[where.reader][piece % 2];
-#pragma unroll 4
-      for (int i = 0; i < kRows; ++i) {
-        const int64_t row = where.first_row + kRows * piece + i;
-        const uint4 grad = *staged(staging, kRows * piece + i, lane), gate = gate_up[0][i][lane],
-                    up = gate_up[1][i][lane];
-        uint4 grad_gate, grad_up;
-        differentiate(grad.x, gate.x, up.x, grad_gate.x, grad_up.x);
-        differentiate(grad.y, gate.y, up.y, grad_gate.y, grad_up.y);
-        differentiate(grad.z, gate.z, up.z, grad_gate.z, grad_up.z);
-        differentiate(grad.w, gate.w, up.w, grad_gate.w, grad_up.w);
-        if (row < rows) {
-          uint16_t* to = static_cast<uint16_t*>(grad_gate_up) + row * 2 * width + column;
-          store_16(to, grad_gate);
-          store_16(to + width, grad_up);
-        }
-      }
-      if (piece + 2 < kPieces) {
-        __syncwarp();
-        fetch(shared, where, piece + 2);
-      } else {
-        refill(piece + 2 - kPieces);
-      }
-    }
-    done();
-  }
-
-  __device__ static void differentiate(uint32_t grad, uint32_t gate, uint32_t up, uint32_t& grad_gate,
-                                       uint32_t& grad_up) {
-    const float2 g = widen_pair<kInput>(grad), x = widen_pair<kInput>(gate), u = widen_pair<kInput>(up);
-    const float2 s = {sigmoid(x.x), sigmoid(x.y)};
-    const float2 gated = {x.x * s.x, x.y * s.y};
-    grad_gate = round_pair<kInput>(g.x * u.x * s.x * (1.0f + x.x * (1.0f - s.x)),
-                                   g.y * u.y * s.y * (1.0f + x.y * (1.0f - s.y)));
-    grad_up = round_pair<kInput>(g.x * gated.x, g.y * gated.y);
   }
 };
 
