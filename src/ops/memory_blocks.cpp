@@ -127,8 +127,9 @@ std::vector<at::Tensor> memory_blocks_by_layers(const at::Tensor& state, const a
     y = weighted_rms_norm(x, norm, options.eps);
   }
   std::vector<at::Tensor> out{y};
-  for (const auto& stack : stacks) {
+  for (auto& stack : stacks) {
     if (save) out.push_back(at::stack(stack));
+    stack.clear();  // not all of them twice
   }
   return out;
 }

@@ -1,10 +1,12 @@
 #include "train/plan_language.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 #include <vector>
 
 #include "hrm/base/error.h"
+#include "train/plan_language_blocks.h"
 #include "train/plan_optimizer.h"
 
 namespace hrm::train {
@@ -17,6 +19,9 @@ constexpr double kCausalShare = 0.24;
 // The least that a product, an attention or a pass over memory takes inside a graph, fitted to the step of the HRM
 // language model with experts there: its core is 72 blocks over few vectors, one after the other.
 constexpr double kLeastMs = 0.007;
+// A block of sm90/memory_blocks.cuh of width 512, in the step of docs/benchmarks.md; and the multiprocessors that its
+// clusters share.
+constexpr double kMemoryBlockMs = 0.024, kMultiprocessors = 132;
 
 // Time of the passes over blocks, each by the slower of computing and moving.
 class LanguageClock {
@@ -30,8 +35,10 @@ class LanguageClock {
   // `forwards` passes without and `recorded` ones with a backward pass.
   void add(const BlockStack& stack, double forwards, double recorded) {
     const double again = in_.config.lm.recompute && !stack.mamba2 ? recorded : 0;
+    const bool one_kernel = is_one_kernel(in_, stack);
+    if (one_kernel) memory_blocks(stack, forwards + recorded);
     for (int64_t layer = 0; layer < stack.layers; ++layer) {
-      block(stack, layer, forwards + recorded + again, 1, false);
+      if (!one_kernel) block(stack, layer, forwards + recorded + again, 1, false);
       block(stack, layer, recorded, 2, true);
     }
   }
@@ -62,6 +69,13 @@ class LanguageClock {
     const double flops = 4 * slowdown_ * s.positions() * keys * w_.queries * (is_backward ? 1.25 : 1);
     const double bytes = s.positions() * (2 * w_.queries + 2 * w_.values) * size();
     note(attention, times * std::max(kLeastMs, clock_.slower(flops, kCausalShare, bytes)), is_backward);
+  }
+
+  // By sm90/memory_blocks.cuh: whole memories in clusters of a multiprocessor for each head.
+  void memory_blocks(const BlockStack& s, double passes) {
+    const double clusters = std::ceil(s.rows / std::floor(64 / s.length));
+    const double rounds = std::ceil(clusters / std::floor(kMultiprocessors / w_.heads));
+    note(products, passes * static_cast<double>(s.layers) * rounds * kMemoryBlockMs * w_.model / 512, false);
   }
 
   // A block `passes` times; in a backward pass each product is two.

@@ -135,6 +135,33 @@ BlockMemory block_memory(const PlanInput& in, const BlockStack& stack, int64_t l
   return prototype(in) ? prototype_block(in, stack, layer) : modern_block(in, stack, layer);
 }
 
+bool is_one_op(const PlanInput& in, const BlockStack& stack) {
+  const LanguageWidths w = language_widths(in);
+  return stack.reads == BlockStack::Reads::memory && !prototype(in) && !in.config.lm.recompute &&
+         w.values == w.queries && w.queries == w.model && in.config.ops.backend == "fused";
+}
+
+bool is_one_kernel(const PlanInput& in, const BlockStack& stack) {
+  const LanguageWidths w = language_widths(in);
+  return is_one_op(in, stack) && element_size(in.config) < 4 && in.gpu.capability == 90 && stack.length <= 64 &&
+         (w.model == 256 || w.model == 512) && 64 * w.heads == w.model && w.inner == 3 * w.model && stack.layers <= 4;
+}
+
+// ops/memory_blocks.h: what is saved of every step, and in the backward pass norms and gradients of all steps, which
+// live until the weights' gradients are made of them.
+BlockMemory memory_blocks_memory(const PlanInput& in, const BlockStack& stack, double steps) {
+  const LanguageWidths w = language_widths(in);
+  const double size = element_size(in.config), positions = stack.positions() * steps;
+  const auto layers = static_cast<double>(stack.layers);
+  const double unit = positions * w.model * size, inner = positions * w.inner * size, rstd = positions * kWide;
+  BlockMemory m;
+  m.mixing = layers * (6 * unit + 2 * inner + positions * kWide * w.heads) + unit;
+  const double normed = (2 * layers + 1) * (unit + rstd) + (in.config.lm.qk_norm ? 3 * layers * unit : 0);
+  m.backward_mixing = normed + layers * (7 * unit + 2 * inner) + 2 * unit + std::max(2 * inner, inner + unit);
+  m.plain = is_one_kernel(in, stack) ? 0 : 2 * inner;  // a stack of what was kept step by step
+  return m;
+}
+
 double last_norm_bytes(const PlanInput& in, const BlockStack& stack) {
   const double size = element_size(in.config), D = static_cast<double>(in.config.lm.hidden_size);
   if (!prototype(in)) return stack.positions() * kWide;

@@ -16,6 +16,12 @@ struct BlockMemory {
 };
 BlockMemory block_memory(const PlanInput& in, const BlockStack& stack, int64_t layer);
 
+// Whether all steps of a memory's blocks are one op (nn/memory_blocks.cpp), and on this GPU one kernel.
+bool is_one_op(const PlanInput& in, const BlockStack& stack);
+bool is_one_kernel(const PlanInput& in, const BlockStack& stack);
+// Bytes of all blocks and `steps` steps of it, with the norm behind them.
+BlockMemory memory_blocks_memory(const PlanInput& in, const BlockStack& stack, double steps);
+
 // Of the norm behind a stack: its input where it is not the last block's output, and its statistics.
 double last_norm_bytes(const PlanInput& in, const BlockStack& stack);
 // The vectors that a stack begins with, as far as something keeps them.

@@ -85,14 +85,26 @@ class LanguageWalk {
     ledger_.give(unit(stack));
   }
 
+  // All steps of a memory's blocks, recorded or not.
+  void recur(const BlockStack& stack, double steps, bool recorded) {
+    if (recorded && is_one_op(in_, stack)) {
+      const BlockMemory all = memory_blocks_memory(in_, stack, steps);
+      keep(all.mixing);
+      ledger_.take(all.plain);
+      ledger_.give(all.plain);
+      kept_.push_back({.mixing = all.mixing, .backward_mixing = all.backward_mixing});
+      recorded_ += static_cast<int64_t>(steps) * stack.layers;
+      return;
+    }
+    for (double step = 0; step < steps; ++step) recorded ? forward(stack) : forward_plain(stack);
+  }
+
   void core() {
     for (double cycle = 0; cycle < passes_.cycles; ++cycle) {
       const bool recorded = cycle >= passes_.cycles - passes_.recorded;
       ledger_.moment = recorded ? "recorded cycles of the core" : "cycles of the core";
-      for (double step = 0; step < passes_.steps; ++step) {
-        recorded ? forward(passes_.fast) : forward_plain(passes_.fast);
-      }
-      recorded ? forward(passes_.slow) : forward_plain(passes_.slow);
+      recur(passes_.fast, passes_.steps, recorded);
+      recur(passes_.slow, 1, recorded);
     }
   }
 

@@ -102,6 +102,11 @@ TEST(BenchEvalOfLanguageModels, TimesTheValidationSlices) {
                        "lm.layers=1",
                        "runtime.device=cpu",
                        "runtime.threads=1",
+                       "lm.h_cycles=1",
+                       "lm.l_steps=1",
+                       "lm.l_len=2",
+                       "lm.h_len=2",
+                       "eval.batch_size=8",
                        "run.dir=" + (dir / "runs").string()};
   const Result result = run(words);
   ASSERT_EQ(result.code, 0) << result.err;

@@ -124,6 +124,7 @@ TEST_P(PlanGpuLanguage, IsWithinATenthOfTheMeasuredPeak) {
   overrides.push_back("ops.gemm_cache=" + testing::fresh_folder("cache").string());
   overrides.push_back("data.train=" + testing::text_folder().string());
   overrides.push_back("data.test=none");
+  overrides.push_back("train.eval_every=0");
   const config::LoadedConfig loaded =
       config::load_config({HRM_SOURCE_DIR "/configs/language/" + GetParam().file}, overrides);
   expect_planned(
