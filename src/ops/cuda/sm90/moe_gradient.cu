@@ -25,6 +25,7 @@ struct GradientShape {
   int n;
 };
 
+#if HRM_SM90A
 // Zeros for the part of a tile that a warpgroup has, 64 rows: of an expert without rows.
 __device__ void clear_tile(const GradientShape& shape, int expert, int row, int column, int thread) {
   const int columns = min(256, shape.n - column) / 4, rows = min(64, shape.m - row);
@@ -33,6 +34,7 @@ __device__ void clear_tile(const GradientShape& shape, int expert, int row, int 
     *reinterpret_cast<float4*>(to + int64_t{i / columns} * shape.n + 4 * (i % columns)) = make_float4(0, 0, 0, 0);
   }
 }
+#endif
 
 // Tiles of 128 x 256 of all experts in turn. Both operands stand with the rows that are summed over outside: 64 of them
 // and 64 columns make a swizzled block. Two warpgroups multiply, 64 rows of the tile each, and hand the result to the
