@@ -239,7 +239,7 @@ TEST_P(LanguageProductsTest, AreThoseOfAStep) {
   // The rows of an expert are filled up to a whole tile; of a batch as small as this that is much.
   const double least = step.config.moe.experts > 0 ? 0.8 : 0.98;
   // Attention in cycles that are not recorded is a kernel of ours, which nobody counts here.
-  EXPECT_LT(planned, 1.004 * counted);
+  EXPECT_LT(planned, 1.005 * counted);
   EXPECT_GT(planned, least * counted);
 }
 
