@@ -53,13 +53,16 @@ variable_list leaves_of(const Weights& masters) {
 struct MemoryBlocksFunction : torch::autograd::Function<MemoryBlocksFunction> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& state, const at::Tensor& extra,
                             const at::Tensor& pos, const at::Tensor& norm, at::TensorList /*leaves*/,
-                            const Weights& weights, const Weights& buffers, const ops::MemoryBlocksOptions& options) {
-    const auto [out, saved] =
-        ops::memory_blocks_forward(state, extra, pos.to(state.scalar_type()), weights, norm, options);
-    variable_list kept{norm, saved.last};
+                            const Weights& weights, const Weights& buffers, const ops::MemoryBlocksOptions& options,
+                            bool recompute) {
+    const at::Tensor low = pos.to(state.scalar_type());
+    const auto [out, saved] = ops::memory_blocks_forward(state, extra, low, weights, norm, options);
+    // What it computed, or what it computed that from.
+    variable_list kept{norm, recompute ? at::Tensor() : saved.last};
+    for (const at::Tensor& input : {state, extra, low}) kept.push_back(recompute ? input : at::Tensor());
     for (size_t i = 0; i < weights.size(); ++i) {
       const ops::MemoryBlockWeights& w = weights[i];
-      const ops::MemoryBlockSaved& s = saved.blocks[i];
+      const ops::MemoryBlockSaved& s = recompute ? ops::MemoryBlockSaved{} : saved.blocks[i];
       kept.insert(kept.end(), {s.x, s.qkv, s.mixed, s.lse, s.h, s.gate_up});
       kept.insert(kept.end(), {w.attention_norm, w.mlp_norm, w.q_norm, w.k_norm, w.qkv, w.o, w.gate_up, w.down});
     }
@@ -83,7 +86,7 @@ struct MemoryBlocksFunction : torch::autograd::Function<MemoryBlocksFunction> {
     constexpr size_t kEach = 14;
     Weights weights, to;
     ops::MemoryBlocksSaved saved{.blocks = {}, .last = kept[1]};
-    for (size_t i = 2; i < kept.size(); i += kEach) {
+    for (size_t i = 5; i < kept.size(); i += kEach) {
       const at::Tensor* k = kept.data() + i;
       saved.blocks.push_back({k[0], k[1], k[2], k[3], k[4], k[5]});
       weights.push_back({k[6], k[7], k[8], k[9], k[10], k[11], k[12], k[13]});
@@ -99,6 +102,9 @@ struct MemoryBlocksFunction : torch::autograd::Function<MemoryBlocksFunction> {
     }
     const ops::MemoryBlocksOptions options{ctx->saved_data["heads"].toInt(), ctx->saved_data["steps"].toInt(),
                                            ctx->saved_data["eps"].toDouble()};
+    if (!saved.last.defined()) {
+      saved = std::get<1>(ops::memory_blocks_forward(kept[2], kept[3], kept[4], weights, kept[0], options));
+    }
     const ops::MemoryBlocksGradients out = ops::memory_blocks_backward(grads[0], saved, weights, kept[0], options, to);
     variable_list result{out.state, out.extra, out.pos, out.norm};
     for (const auto& block : out.blocks) {
@@ -106,7 +112,7 @@ struct MemoryBlocksFunction : torch::autograd::Function<MemoryBlocksFunction> {
       if (block.q_norm.defined()) result.insert(result.end(), {block.q_norm, block.k_norm});
       result.insert(result.end(), 4, at::Tensor());
     }
-    result.insert(result.end(), 3, at::Tensor());
+    result.insert(result.end(), 4, at::Tensor());
     return result;
   }
 };
@@ -154,7 +160,7 @@ at::Tensor memory_blocks(const std::vector<std::shared_ptr<TransformerBlock>>& b
   const Weights buffers =
       weights_of(*parts, [](const Linear& linear) { return ops::gradient_buffer(linear.weight()); });
   return MemoryBlocksFunction::apply(marked_state, marked_extra, pos, norm.weight(), at::TensorList(leaves_of(masters)),
-                                     weights, buffers, options);
+                                     weights, buffers, options, parts->front().recompute);
 }
 
 }  // namespace hrm::nn

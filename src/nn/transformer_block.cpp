@@ -93,7 +93,7 @@ at::Tensor TransformerBlock::mark_use(const at::Tensor& input) const {
 std::optional<TransformerBlock::PlainParts> TransformerBlock::plain_parts() const {
   const auto* swiglu = dynamic_cast<const SwigluFeedForward*>(mlp_.get());
   const AttentionSizes& sizes = options_.attention;
-  if (swiglu == nullptr || cross_attn_ || options_.recompute || sizes.kv_heads != sizes.heads ||
+  if (swiglu == nullptr || cross_attn_ || sizes.kv_heads != sizes.heads ||
       sizes.heads * sizes.head_dim != sizes.width || sizes.eps != options_.eps) {
     return std::nullopt;
   }
@@ -106,7 +106,8 @@ std::optional<TransformerBlock::PlainParts> TransformerBlock::plain_parts() cons
                     .gate_up_proj = &swiglu->gate_up_proj(),
                     .down_proj = &swiglu->down_proj(),
                     .heads = sizes.heads,
-                    .eps = options_.eps};
+                    .eps = options_.eps,
+                    .recompute = options_.recompute};
 }
 
 std::vector<AuxiliaryLoss> TransformerBlock::take_auxiliary_losses() {

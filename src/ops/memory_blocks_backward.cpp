@@ -1,5 +1,7 @@
 #include <ATen/ATen.h>
 
+#include <algorithm>
+
 #include "hrm/ops/attention.h"
 #include "hrm/ops/linear.h"
 #include "hrm/ops/linear_swiglu.h"
@@ -21,10 +23,12 @@ at::Tensor rows(const at::Tensor& stacked) {
   return stacked.reshape({-1, stacked.size(-1)});
 }
 
-// In the reverse order of their calculation.
-at::Tensor joined(std::vector<at::Tensor> parts) {
+// In the reverse order of their calculation; the parts are freed.
+at::Tensor joined(std::vector<at::Tensor>& parts) {
   std::reverse(parts.begin(), parts.end());
-  return rows(at::stack(parts));
+  const at::Tensor all = rows(at::stack(parts));
+  parts.clear();
+  return all;
 }
 
 struct Normed {
@@ -65,8 +69,8 @@ MemoryBlocksGradients memory_blocks_backward(const at::Tensor& grad, const Memor
     heads.push_back(normalised_qkv(s.qkv.flatten(0, 1), blocks[i], options.heads, options.eps).view(s.qkv.sizes()));
   }
 
-  // So few rows have too few tiles for the product with SwiGLU's gradient in its epilogue: 17 us for 512 rows, the
-  // smaller tiles of the library and a second kernel 9.
+  // So few rows have too few tiles of 128 x 256 for the product with SwiGLU's gradient in its epilogue; the library has
+  // smaller ones.
   const bool few = grad.size(0) * grad.size(1) <= 1024;
   std::vector<Gathered> all(blocks.size());
   std::vector<at::Tensor> last_grads, start_grads;
@@ -113,13 +117,14 @@ MemoryBlocksGradients memory_blocks_backward(const at::Tensor& grad, const Memor
   MemoryBlocksGradients out{.state = g, .extra = {}, .pos = {}, .norm = {}, .blocks = {}};
   const at::ScalarType wide = norm.scalar_type();
   const at::Tensor starts = at::stack(start_grads);  // (S, B, T, D)
+  start_grads.clear();
   out.extra = starts.sum(at::IntArrayRef({0, 2}), /*keepdim=*/false, wide).to(grad.scalar_type());
   out.pos = starts.sum(at::IntArrayRef({0, 1}), /*keepdim=*/false, wide);
   out.norm = norm_gradient(joined(last_grads), saved.last, last.rstd, norm);
   for (size_t i = 0; i < blocks.size(); ++i) {
     const MemoryBlockSaved& s = saved.blocks[i];
     const MemoryBlockWeights& to = grad_weights[i];
-    const auto add = [](const at::Tensor& buffer, const std::vector<at::Tensor>& grads, const at::Tensor& input) {
+    const auto add = [](const at::Tensor& buffer, std::vector<at::Tensor>& grads, const at::Tensor& input) {
       if (buffer.defined()) linear_accumulate_(buffer, joined(grads), rows(input));
     };
     add(to.down, all[i].y, to.down.defined() ? swiglu(s.gate_up) : at::Tensor());

@@ -36,7 +36,7 @@ class LanguageClock {
   void add(const BlockStack& stack, double forwards, double recorded) {
     const double again = in_.config.lm.recompute && !stack.mamba2 ? recorded : 0;
     const bool one_kernel = is_one_kernel(in_, stack);
-    if (one_kernel) memory_blocks(stack, forwards + recorded);
+    if (one_kernel) memory_blocks(stack, forwards + recorded + again);
     for (int64_t layer = 0; layer < stack.layers; ++layer) {
       if (!one_kernel) block(stack, layer, forwards + recorded + again, 1, false);
       block(stack, layer, recorded, 2, true);

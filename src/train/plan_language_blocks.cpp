@@ -137,8 +137,8 @@ BlockMemory block_memory(const PlanInput& in, const BlockStack& stack, int64_t l
 
 bool is_one_op(const PlanInput& in, const BlockStack& stack) {
   const LanguageWidths w = language_widths(in);
-  return stack.reads == BlockStack::Reads::memory && !prototype(in) && !in.config.lm.recompute &&
-         w.values == w.queries && w.queries == w.model && in.config.ops.backend == "fused";
+  return stack.reads == BlockStack::Reads::memory && !prototype(in) && w.values == w.queries && w.queries == w.model &&
+         in.config.ops.backend == "fused";
 }
 
 bool is_one_kernel(const PlanInput& in, const BlockStack& stack) {

@@ -89,10 +89,12 @@ class LanguageWalk {
   void recur(const BlockStack& stack, double steps, bool recorded) {
     if (recorded && is_one_op(in_, stack)) {
       const BlockMemory all = memory_blocks_memory(in_, stack, steps);
-      keep(all.mixing);
-      ledger_.take(all.plain);
-      ledger_.give(all.plain);
-      kept_.push_back({.mixing = all.mixing, .backward_mixing = all.backward_mixing});
+      const bool again = in_.config.lm.recompute;
+      const double kept = again ? unit(stack) : all.mixing, passing = all.mixing + all.plain - kept;
+      keep(kept);
+      ledger_.take(passing);
+      ledger_.give(passing);
+      kept_.push_back({.mixing = kept, .backward_mixing = all.backward_mixing + (again ? all.mixing : 0)});
       recorded_ += static_cast<int64_t>(steps) * stack.layers;
       return;
     }

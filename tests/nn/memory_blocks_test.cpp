@@ -93,6 +93,15 @@ TEST(MemoryBlocks, EqualBlocksOneAfterTheOther) {
   for (const bool state_needs_grad : {false, true}) {
     expect_equal({}, state_needs_grad);
     expect_equal({.qk_norm = true}, state_needs_grad);
+    expect_equal({.recompute = true}, state_needs_grad);
+  }
+}
+
+TEST(MemoryBlocks, RecomputationChangesNothing) {
+  const Result kept = run({}, ops::Backend::fused, true), again = run({.recompute = true}, ops::Backend::fused, true);
+  EXPECT_TRUE(at::equal(again.y, kept.y));
+  for (size_t i = 0; i < kept.grads.size(); ++i) {
+    EXPECT_TRUE(at::equal(again.grads[i].second, kept.grads[i].second)) << kept.grads[i].first;
   }
 }
 
@@ -103,7 +112,6 @@ TEST(MemoryBlocks, AFrozenWeightChangesNothingElse) {
 
 // Blocks that ops::memory_blocks does not know.
 TEST(MemoryBlocks, OtherBlocks) {
-  expect_equal({.recompute = true}, true);
   expect_equal({.gelu = true}, true);
   expect_equal({.kv_heads = 1}, true);
 }

@@ -17,7 +17,8 @@ namespace hrm::nn {
 // parameters.
 //
 // Blocks of attention with as many heads of keys as of queries and SwiGLU go through ops::memory_blocks: one node of
-// autograd for all steps, one product for each weight's gradient. Others, and all with backend reference, one after the
+// autograd for all steps, one product for each weight's gradient; with TransformerBlockOptions::recompute it keeps its
+// inputs alone and computes the steps again, with the same bits. Others, and all with backend reference, one after the
 // other.
 at::Tensor memory_blocks(const std::vector<std::shared_ptr<TransformerBlock>>& blocks, const RmsNorm& norm,
                          const at::Tensor& state, const at::Tensor& extra, const at::Tensor& pos, int64_t steps);

@@ -36,13 +36,14 @@ class TransformerBlock : public torch::nn::Module, public HasGradientGroup, publ
   // after those of forward().
   LayerCache project_memory(const at::Tensor& memory) const;
 
-  // The parts, where the block is self-attention with as many heads of keys as of queries and a SwiGLU, and keeps what
-  // it computes; q_norm and k_norm may be null.
+  // The parts, where the block is self-attention with as many heads of keys as of queries and a SwiGLU; q_norm and
+  // k_norm may be null.
   struct PlainParts {
     const RmsNorm *input_norm, *mlp_norm, *q_norm, *k_norm;
     const Linear *qkv_proj, *o_proj, *gate_up_proj, *down_proj;
     int64_t heads;
-    double eps;  // of all norms
+    double eps;      // of all norms
+    bool recompute;  // as in the options
   };
   std::optional<PlainParts> plain_parts() const;
   // For whoever uses the parts in place of forward(): GradientReady::mark() of the input.
