@@ -7,10 +7,16 @@
 #include "ops/attention_cases.h"
 #include "ops/attention_impl.h"
 #include "ops/cuda/sm90/tensor_map.h"
+#include "ops/decode_attention_cases.h"
+#include "ops/decode_linear_cases.h"
 #include "ops/fp8_cases.h"
 #include "ops/gpu_testing.h"
 #include "ops/linear_epilogues_cases.h"
+#include "ops/memory_blocks_cases.h"
 #include "ops/mlp_mix_ways.h"
+#include "ops/moe_cases.h"
+#include "ops/qkv_heads_cases.h"
+#include "ops/selective_scan_cases.h"
 #include "ops/with_tiles.h"
 
 namespace hrm::ops {
@@ -149,6 +155,82 @@ TEST(KernelsAloneGpu, MlpMix) {
       const MixTurns turns(takes_turns);
       expect_same_each_time(run, kTimes, cat("B ", sizes[0], " L ", length, " D ", sizes[2], way_name(takes_turns)));
     }
+  }
+}
+
+// Clusters that are full and that are not, with the gradients' inputs saved and without.
+TEST(KernelsAloneGpu, MemoryBlocks) {
+  HRM_NEEDS_GPU();
+  const at::NoGradGuard no_grad;
+  for (const MemoryCase& c : {MemoryCase{2, 64, 512, 1536, 8, 2, 2}, MemoryCase{3, 20, 512, 1536, 8, 1, 2, true},
+                              MemoryCase{5, 33, 256, 768, 4, 3, 1, true}}) {
+    const MemoryInput in = memory_input(c, at::kBFloat16, at::kCUDA);
+    const auto run = [&] {
+      const auto [out, saved] = memory_blocks_forward(in.state, in.extra, in.pos, in.blocks, in.norm, in.options);
+      Tensors all{out, saved.last, memory_blocks(in.state, in.extra, in.pos, in.blocks, in.norm, in.options)};
+      for (const MemoryBlockSaved& s : saved.blocks)
+        all.insert(all.end(), {s.x, s.qkv, s.mixed, s.lse, s.h, s.gate_up});
+      return all;
+    };
+    expect_same_each_time(run, kTimes, name_of(at::kBFloat16, c));
+  }
+}
+
+TEST(KernelsAloneGpu, DecodeLinear) {
+  HRM_NEEDS_GPU();
+  const at::NoGradGuard no_grad;
+  for (const int64_t rows : {1, 7, 32}) {
+    for (const Around around : kAround) {
+      const DecodeLinearInput in = decode_linear_input(rows, 768, 264, around, at::kBFloat16, at::kCUDA);
+      expect_same_each_time([&] { return Tensors{in.run()}; }, kTimes, cat("rows ", rows));
+    }
+  }
+}
+
+TEST(KernelsAloneGpu, DecodeAttention) {
+  HRM_NEEDS_GPU();
+  for (const DecodeCase& c : decode_cases()) {
+    const DecodeInputs in = decode_inputs(c, at::kBFloat16, at::kCUDA);
+    expect_same_each_time([&] { return Tensors{in.run()}; }, kTimes, cat("head ", c.head_dim));
+  }
+}
+
+TEST(KernelsAloneGpu, QkvHeadsProduct) {
+  HRM_NEEDS_GPU();
+  const at::NoGradGuard no_grad;
+  const WithTiles with_tiles;
+  const QkvSizes sizes{6, 3, 64};
+  const QkvInputs in({.batch = 20, .length = 130, .sizes = sizes}, at::kBFloat16, at::kCUDA);
+  const at::Tensor x = normal({20, 130, 320}, 8, at::kBFloat16, at::kCUDA);
+  const at::Tensor weight = normal({768, 320}, 9, at::kBFloat16, at::kCUDA);
+  expect_same_each_time([&] { return Tensors{qkv_heads_product(x, weight, sizes, in.cos, in.sin)}; }, kTimes, "heads");
+}
+
+TEST(KernelsAloneGpu, MoeExperts) {
+  HRM_NEEDS_GPU();
+  const MoeCase c = make_moe(300, 256, 512, 4, 2, at::kBFloat16, at::kCUDA);
+  const auto run = [&] {
+    const MoeResult r = run_moe(c);
+    return Tensors{r.out, r.grad_x, r.grad_logits, r.grad_up, r.grad_down};
+  };
+  expect_same_each_time(run, kTimes, "experts");
+}
+
+TEST(KernelsAloneGpu, SsdScan) {
+  HRM_NEEDS_GPU();
+  for (const ScanShape& s : {ScanShape{2, 130, 4, 64, 128, 2, 64}, ScanShape{3, 81, 6, 64, 64, 2, 64}}) {
+    const ScanInputs v = scan_inputs(s, at::kBFloat16, at::kCUDA);
+    const at::Tensor grad_y = normal(v[0].sizes(), 8, at::kBFloat16, at::kCUDA);
+    const at::Tensor grad_state = normal(v[6].sizes(), 9, at::kFloat, at::kCUDA);
+    const auto run = [&] {
+      const auto scan = [](const ScanInputs& in) {
+        return ssd_scan(in[0], in[1], in[2], in[3], in[4], in[5], 64, in[6]);
+      };
+      ScanResult r = run_scan(scan, v, grad_y, grad_state);
+      r.grads.insert(r.grads.end(), {r.y, r.state});
+      return r.grads;
+    };
+    expect_same_each_time(run, kTimes, cat("state ", s.state));
   }
 }
 
