@@ -38,6 +38,10 @@ void LanguageModel::freeze(const std::vector<std::string>& names) {
 void LanguageModel::initialise(uint64_t seed, at::ScalarType compute_dtype, const std::vector<std::string>& frozen) {
   nn::init_parameters(*this, seed);
   freeze(frozen);
+  build_parameters(compute_dtype);
+}
+
+void LanguageModel::build_parameters(at::ScalarType compute_dtype) {
   parameters_.build(*this, compute_dtype, blocks_run_once());
 }
 

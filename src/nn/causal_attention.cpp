@@ -6,7 +6,6 @@
 #include "hrm/base/error.h"
 #include "hrm/ops/decode_attention.h"
 #include "hrm/ops/decode_linear.h"
-#include "hrm/ops/linear_add.h"
 #include "hrm/ops/qkv_heads.h"
 
 namespace hrm::nn {
@@ -98,8 +97,12 @@ at::Tensor CausalAttention::step_add(const RmsNorm& norm, const at::Tensor& x, c
     options.k_weight = k_norm_->weight();
   }
   const at::Tensor qkv =
-      ops::decode_linear(x, qkv_proj_->compute_weight(), {.norm = norm.weight(), .eps = norm.eps()}).squeeze(1);
-  const at::Tensor mixed = ops::decode_attention_(qkv, cache.keys, cache.values, pass.place, options).unsqueeze(1);
+      qkv_proj_->adapter() != nullptr
+          ? qkv_proj_->forward(norm.forward(x))
+          : ops::decode_linear(x, qkv_proj_->compute_weight(), {.norm = norm.weight(), .eps = norm.eps()});
+  const at::Tensor mixed =
+      ops::decode_attention_(qkv.squeeze(1), cache.keys, cache.values, pass.place, options).unsqueeze(1);
+  if (o_proj_->adapter() != nullptr) return o_proj_->forward_add(mixed, x);
   return ops::decode_linear(mixed, o_proj_->compute_weight(), {.residual = x});
 }
 
@@ -110,12 +113,19 @@ at::Tensor CausalAttention::forward_add(const at::Tensor& x, const at::Tensor& r
     options.q_weight = q_norm_->weight();
     options.k_weight = k_norm_->weight();
   }
-  const ops::QkvHeads heads = ops::qkv_heads_of(x, qkv_proj_->compute_weight(), qkv_proj_->weight(),
-                                                {sizes_.heads, sizes_.kv_heads, sizes_.head_dim}, options);
+  const ops::QkvSizes sizes{sizes_.heads, sizes_.kv_heads, sizes_.head_dim};
+  const ops::QkvHeads heads = qkv_proj_->adapter() != nullptr ? ops::qkv_heads_(qkv_proj_->forward(x), sizes, options)
+                                                              : ops::qkv_heads_of(x, qkv_proj_->compute_weight(),
+                                                                                  qkv_proj_->weight(), sizes, options);
   const at::Tensor q = heads.q.transpose(1, 2), k = heads.k.transpose(1, 2), v = heads.v.transpose(1, 2);
   if (cache != nullptr) write_cache(*cache, k, v);
   const at::Tensor mixed = grouped_attention(q, k, v, pass.mask, pass.causal && !pass.mask.defined());
-  return ops::linear_add(mixed.transpose(1, 2).flatten(-2), o_proj_->compute_weight(), o_proj_->weight(), residual);
+  return o_proj_->forward_add(mixed.transpose(1, 2).flatten(-2), residual);
+}
+
+std::vector<AdaptableLinear> CausalAttention::adaptable_linears() {
+  const int64_t q = sizes_.heads * sizes_.head_dim, kv = sizes_.kv_heads * sizes_.head_dim;
+  return {{qkv_proj_, {{"q_proj", q}, {"k_proj", kv}, {"v_proj", kv}}}, {o_proj_, {{"o_proj", sizes_.width}}}};
 }
 
 CrossAttention::CrossAttention(const AttentionSizes& sizes, at::Device device) : sizes_(sizes) {
@@ -136,7 +146,7 @@ at::Tensor CrossAttention::forward_add(const at::Tensor& x, const at::Tensor& re
                                        const LayerCache& memory) const {
   const at::Tensor q = split_heads(q_proj_->forward(x), sizes_.head_dim).transpose(1, 2);
   const at::Tensor mixed = grouped_attention(q, memory.keys, memory.values, {}, /*causal=*/false);
-  return ops::linear_add(mixed.transpose(1, 2).flatten(-2), o_proj_->compute_weight(), o_proj_->weight(), residual);
+  return o_proj_->forward_add(mixed.transpose(1, 2).flatten(-2), residual);
 }
 
 }  // namespace hrm::nn

@@ -1,5 +1,7 @@
 #include "hrm/nn/embedding.h"
 
+#include <ATen/ATen.h>
+
 #include "hrm/ops/embed.h"
 #include "hrm/ops/embed_tokens.h"
 
@@ -10,6 +12,10 @@ Embedding::Embedding(int64_t entries, int64_t width, at::Device device, const st
 }
 
 at::Tensor Embedding::forward(const at::Tensor& ids, at::ScalarType dtype) const {
+  // Frozen, and kept as it is handed out.
+  if (embedding_weight_.scalar_type() != at::kFloat && !embedding_weight_.requires_grad()) {
+    return at::embedding(embedding_weight_, ids).to(dtype);
+  }
   if (embedding_weight_.size(0) > ops::kOneHotEntries) return ops::embed_tokens(ids, embedding_weight_, dtype);
   std::vector<int64_t> sizes = ids.sizes().vec();
   sizes.push_back(embedding_weight_.size(1));

@@ -8,18 +8,14 @@
 
 #include "hrm/ops/decode_linear.h"
 #include "hrm/ops/linear.h"
-#include "hrm/ops/linear_add.h"
 #include "hrm/ops/linear_swiglu.h"
+#include "hrm/ops/swiglu.h"
 
 namespace hrm::nn {
 namespace {
 
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
-
-at::Tensor add_down(const Linear& down_proj, const at::Tensor& act, const at::Tensor& residual) {
-  return ops::linear_add(act, down_proj.compute_weight(), down_proj.weight(), residual);
-}
 
 // down(silu(gate) * up) (+ residual) on rows, with the gate's part of both passes in the products' epilogues. The
 // masters are arguments so that the node exists whenever they train, also where x needs no gradient.
@@ -34,7 +30,7 @@ struct Swiglu : torch::autograd::Function<Swiglu> {
     // The gradient buffers are no saved variables: each use of a weight adds to them in place.
     ctx->saved_data["grad_gate_up"] = ops::gradient_buffer(gate_up_proj->weight());
     ctx->saved_data["grad_down"] = ops::gradient_buffer(down_proj->weight());
-    return residual ? add_down(*down_proj, act, *residual) : down_proj->forward(act);
+    return residual ? down_proj->forward_add(act, *residual) : down_proj->forward(act);
   }
 
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
@@ -79,7 +75,12 @@ SwigluFeedForward::SwigluFeedForward(int64_t width, int64_t inner, at::Device de
   down_proj_ = register_module("down_proj", std::make_shared<Linear>(inner, width, device));
 }
 
+bool SwigluFeedForward::has_adapter() const {
+  return gate_up_proj_->adapter() != nullptr || down_proj_->adapter() != nullptr;
+}
+
 at::Tensor SwigluFeedForward::forward(const at::Tensor& x) {
+  if (has_adapter()) return down_proj_->forward(ops::swiglu(gate_up_proj_->forward(x)));
   if (!at::GradMode::is_enabled()) {
     return down_proj_->forward(ops::linear_swiglu(x, gate_up_proj_->compute_weight()));
   }
@@ -88,17 +89,25 @@ at::Tensor SwigluFeedForward::forward(const at::Tensor& x) {
 }
 
 at::Tensor SwigluFeedForward::forward_add(const at::Tensor& x, const at::Tensor& residual) {
+  if (has_adapter()) return down_proj_->forward_add(ops::swiglu(gate_up_proj_->forward(x)), residual);
   if (!at::GradMode::is_enabled()) {
-    return add_down(*down_proj_, ops::linear_swiglu(x, gate_up_proj_->compute_weight()), residual);
+    return down_proj_->forward_add(ops::linear_swiglu(x, gate_up_proj_->compute_weight()), residual);
   }
   return Swiglu::apply(x, gate_up_proj_->weight(), down_proj_->weight(), std::optional(residual), gate_up_proj_.get(),
                        down_proj_.get());
 }
 
 at::Tensor SwigluFeedForward::step_add(const RmsNorm& norm, const at::Tensor& x) {
+  if (has_adapter()) return forward_add(norm.forward(x), x);
   const at::Tensor act =
       ops::decode_linear(x, gate_up_proj_->compute_weight(), {.norm = norm.weight(), .eps = norm.eps(), .gated = true});
   return ops::decode_linear(act, down_proj_->compute_weight(), {.residual = x});
+}
+
+std::vector<AdaptableLinear> SwigluFeedForward::adaptable_linears() {
+  const int64_t inner = gate_up_proj_->weight().size(0) / 2;
+  return {{gate_up_proj_, {{"gate_proj", inner}, {"up_proj", inner}}},
+          {down_proj_, {{"down_proj", down_proj_->weight().size(0)}}}};
 }
 
 std::vector<AuxiliaryLoss> take_auxiliary_losses(const torch::nn::Module& module) {

@@ -5,6 +5,7 @@
 #include <unordered_map>
 
 #include "hrm/base/error.h"
+#include "hrm/nn/embedding.h"
 
 namespace hrm::nn {
 namespace {
@@ -51,6 +52,17 @@ int group_of(const std::string& parameter, const std::vector<std::string>& group
 
 }  // namespace
 
+void keep_frozen_as(torch::nn::Module& module, at::ScalarType compute_dtype) {
+  const at::NoGradGuard no_grad;
+  const auto keep = [&](at::Tensor weight) {
+    if (!weight.requires_grad() && weight.scalar_type() != compute_dtype) weight.set_data(weight.to(compute_dtype));
+  };
+  for (const auto& part : module.modules()) {
+    if (auto* reader = dynamic_cast<HasComputeWeight*>(part.get())) keep(reader->master_weight());
+    if (auto* embedding = dynamic_cast<Embedding*>(part.get())) keep(embedding->weight());
+  }
+}
+
 void ParameterSet::build(torch::nn::Module& module, at::ScalarType compute_dtype, bool blocks_run_once) {
   parameters_.clear();
   copies_.clear();
@@ -77,8 +89,9 @@ void ParameterSet::build(torch::nn::Module& module, at::ScalarType compute_dtype
   for (const auto& item : module.named_parameters()) {
     const at::Tensor& master = item.value();
     if (parameters_.empty() && frozen.empty()) device = master.device();
-    require(master.scalar_type() == at::kFloat && master.is_contiguous(), ExitCode::unexpected, "parameter '",
-            item.key(), "' must be contiguous float32");
+    const bool frozen_copy = !master.requires_grad() && master.scalar_type() == compute_dtype;
+    require((master.scalar_type() == at::kFloat || frozen_copy) && master.is_contiguous(), ExitCode::unexpected,
+            "parameter '", item.key(), "' must be contiguous float32");
     require(master.device() == device, ExitCode::unexpected, "parameter '", item.key(), "' is on ",
             master.device().str(), ", the others on ", device.str());
     if (!master.requires_grad()) {
@@ -107,7 +120,7 @@ void ParameterSet::build(torch::nn::Module& module, at::ScalarType compute_dtype
     const auto [first, last] = readers.equal_range(master.unsafeGetTensorImpl());
     if (first == last) return master;
     at::Tensor compute = master;
-    if (compute_dtype != at::kFloat) {
+    if (compute_dtype != master.scalar_type()) {
       compute = master.detach().to(compute_dtype);
       copies_.push_back(compute);
       copied_masters_.push_back(master);

@@ -97,6 +97,10 @@ std::optional<TransformerBlock::PlainParts> TransformerBlock::plain_parts() cons
       sizes.heads * sizes.head_dim != sizes.width || sizes.eps != options_.eps) {
     return std::nullopt;
   }
+  for (const Linear* linear :
+       {&self_attn_->qkv_proj(), &self_attn_->o_proj(), &swiglu->gate_up_proj(), &swiglu->down_proj()}) {
+    if (linear->adapter() != nullptr) return std::nullopt;
+  }
   return PlainParts{.input_norm = input_norm_.get(),
                     .mlp_norm = mlp_norm_.get(),
                     .q_norm = self_attn_->q_norm(),

@@ -28,6 +28,8 @@ TEST(Registration, EveryOpHasItsKernels) {
       "hrm::bridge_gate_backward_",
       "hrm::decode_attention_",
       "hrm::decode_linear",
+      "hrm::dropout",
+      "hrm::dropout_add_",
       "hrm::embed",
       "hrm::embed_backward",
       "hrm::embed_tokens_backward_",

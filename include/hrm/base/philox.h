@@ -19,6 +19,7 @@ enum class Stream : uint32_t {
   subset = 7,         // subsampling of a data set; index = 0
   jitter = 8,         // noise of the router's input; index = step
   token = 9,          // sampled tokens; index = the row's key, draws in the order of its positions
+  dropout = 10,       // masks of dropout; index = step
 };
 
 // Marks functions that kernels call, too.

@@ -78,6 +78,8 @@ class LanguageModel : public torch::nn::Module {
   // Draws the initial values, a function of seed and names alone, freezes, and builds the parameter set; once, before
   // the first use.
   void initialise(uint64_t seed, at::ScalarType compute_dtype, const std::vector<std::string>& frozen = {});
+  // The parameter set alone, for a model that was filled and frozen otherwise, e.g. from a file.
+  void build_parameters(at::ScalarType compute_dtype);
 
  private:
   nn::ParameterSet parameters_;

@@ -9,8 +9,10 @@
 #include <cstdint>
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "hrm/nn/linear.h"
+#include "hrm/nn/lora.h"
 #include "hrm/nn/norm.h"
 #include "hrm/nn/rotary.h"
 
@@ -53,7 +55,7 @@ at::Tensor grouped_attention(const at::Tensor& q, const at::Tensor& k, const at:
                              bool causal);
 
 // Submodules qkv_proj ((Hq + 2 Hkv) hd, D), rows all heads of q, of k, of v; o_proj (D, Hq hd); q_norm and k_norm (hd).
-class CausalAttention : public torch::nn::Module {
+class CausalAttention : public torch::nn::Module, public HasAdaptableLinears {
  public:
   CausalAttention(const AttentionSizes& sizes, at::Device device);
 
@@ -66,6 +68,9 @@ class CausalAttention : public torch::nn::Module {
   // pass.place, and what is cached is attended to.
   at::Tensor step_add(const RmsNorm& norm, const at::Tensor& x, const AttentionPass& pass,
                       const LayerCache& cache) const;
+
+  // qkv_proj: q_proj, k_proj, v_proj; o_proj.
+  std::vector<AdaptableLinear> adaptable_linears() override;
 
   const Linear& qkv_proj() const { return *qkv_proj_; }
   const Linear& o_proj() const { return *o_proj_; }

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "hrm/nn/linear.h"
+#include "hrm/nn/lora.h"
 #include "hrm/nn/norm.h"
 
 namespace hrm::nn {
@@ -57,7 +58,7 @@ class GeluFeedForward : public FeedForward {
 
 // down_proj(silu(gate) * up), [gate, up] = gate_up_proj(x), of any inner width. Submodules gate_up_proj (2 inner,
 // width) and down_proj (width, inner).
-class SwigluFeedForward : public FeedForward {
+class SwigluFeedForward : public FeedForward, public HasAdaptableLinears {
  public:
   SwigluFeedForward(int64_t width, int64_t inner, at::Device device);
 
@@ -65,10 +66,15 @@ class SwigluFeedForward : public FeedForward {
   at::Tensor forward_add(const at::Tensor& x, const at::Tensor& residual) override;
   at::Tensor step_add(const RmsNorm& norm, const at::Tensor& x) override;
 
+  // gate_up_proj: gate_proj, up_proj; down_proj.
+  std::vector<AdaptableLinear> adaptable_linears() override;
+
   const Linear& gate_up_proj() const { return *gate_up_proj_; }
   const Linear& down_proj() const { return *down_proj_; }
 
  private:
+  bool has_adapter() const;  // of either layer
+
   std::shared_ptr<Linear> gate_up_proj_, down_proj_;
 };
 

@@ -51,14 +51,19 @@ struct Parameter {
   int group = GradientReady::kNoGroup;
 };
 
+// Weights that are frozen and read in the compute dtype alone, those of embeddings and of modules with a compute
+// weight, kept in that dtype from now on: a large model then needs a third of the memory. Their float32 values are
+// gone. Before ParameterSet::build().
+void keep_frozen_as(torch::nn::Module& module, at::ScalarType compute_dtype);
+
 // All parameters of a model. Built once, after the module tree is complete and on its device.
 class ParameterSet {
  public:
   // Takes every parameter of `module` in the order of named_parameters() (a tensor registered twice counts once),
   // allocates the flat gradient buffer, zeroed, and the compute copies, and hands the copies and the gradient groups
   // out. A parameter without requires_grad is frozen: it gets a compute copy and is not in all(). `blocks_run_once`:
-  // see below. Throws Error(unexpected) when a parameter is not contiguous float32 or lies on another device, or when
-  // none is left to train.
+  // see below. Throws Error(unexpected) when a parameter is not contiguous float32 (a frozen one may be of the compute
+  // dtype, which then needs no copy) or lies on another device, or when none is left to train.
   void build(torch::nn::Module& module, at::ScalarType compute_dtype, bool blocks_run_once = false);
 
   const std::vector<Parameter>& all() const { return parameters_; }

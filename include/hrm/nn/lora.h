@@ -1,0 +1,157 @@
+#pragma once
+// Low-rank adapters beside frozen linear layers (Hu et al., "LoRA", arXiv 2106.09685; scaled by 1 / sqrt(r):
+// Kalajdzievski, "rsLoRA", arXiv 2312.03732): y = x W^T + scale * dropout(x) A^T B^T. Names, initial values and meaning
+// of the options are those of the PEFT library.
+
+#include <ATen/core/Tensor.h>
+#include <torch/nn/module.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "hrm/nn/init.h"
+#include "hrm/nn/linear.h"
+
+namespace hrm::nn {
+
+struct LoraOptions {
+  int64_t rank = 16;  // r
+  double alpha = 16;  // scale = alpha / r
+  double dropout = 0;
+  bool rslora = false;  // scale = alpha / sqrt(r)
+  // Of the projections that LoraPart names.
+  std::vector<std::string> targets = {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"};
+  int64_t seed = 0;  // of the dropout's masks
+};
+double lora_scale(const LoraOptions& options);
+
+// What a frozen layer's products stand for: `rows` consecutive outputs of a layer are one projection of the original
+// model. The parts of a layer cover its outputs in order.
+struct LoraPart {
+  std::string name;  // "q_proj"
+  int64_t rows = 0;
+};
+struct AdaptableLinear {
+  std::shared_ptr<Linear> linear;
+  std::vector<LoraPart> parts;
+};
+// A module with layers that can have adapters.
+class HasAdaptableLinears {
+ public:
+  virtual ~HasAdaptableLinears() = default;
+  virtual std::vector<AdaptableLinear> adaptable_linears() = 0;
+};
+
+// How the layers of a model compute.
+enum class LoraMode {
+  adapter,  // W and the adapter beside it: for training
+  merged,   // W + scale * B A as it was at the last LoraSet::merge(), one product: for generating
+  off,      // W alone: the model before training, e.g. as the reference of a KL term
+};
+
+// What all adapters of a model share.
+struct LoraShared {
+  LoraOptions options;
+  LoraMode mode = LoraMode::adapter;
+  bool drops = true;  // whether dropout is on in gradient mode; without gradients it is always off
+  at::Tensor step;    // 0-dim int64 on the device: what masks are drawn by, beside seed and layer
+};
+
+// The adapter of one layer, whose parts that are targets have one each. Submodules lora_A (targets * r, in), the A of
+// one target below that of the one before, and lora_B (rows of the targets, r), likewise. All targets of a layer see
+// one mask of dropout, where PEFT draws one for each.
+class LoraAdapter : public torch::nn::Module, public HasOwnInit {
+ public:
+  LoraAdapter(int64_t in, std::vector<LoraPart> parts, std::shared_ptr<LoraShared> shared, at::Device device);
+
+  bool active() const { return shared_->mode == LoraMode::adapter; }
+  bool merged() const { return shared_->mode == LoraMode::merged; }
+
+  // x weight^T + adapter (+ residual), weight (out, in) frozen. (..., in) -> (..., out). Gradients of A and B are added
+  // to their masters' buffers in float32, as ops::linear does; x and residual get theirs from autograd. Keeps x and
+  // (..., targets * r) for the backward pass; dropout's mask is drawn again. Deterministic; can be captured.
+  at::Tensor forward(const at::Tensor& x, const at::Tensor& weight,
+                     const std::optional<at::Tensor>& residual = {}) const;
+
+  // What products read while merged; undefined before the first merge(). Stays at its address.
+  const at::Tensor& merged_weight() const { return merged_; }
+  // Writes it: weight + scale * B A of the copies in the compute dtype, summed in float32 and rounded once. Without
+  // gradient.
+  void merge(const at::Tensor& weight);
+  void forget_merged() { merged_ = at::Tensor(); }
+
+  // A (r, in) and B (rows, r) of each target, views of the masters.
+  struct Pair {
+    std::string name;  // "q_proj"
+    at::Tensor A, B;
+  };
+  std::vector<Pair> pairs() const;
+
+  // A uniform in +-1 / sqrt(in), B zero: the adapter begins as nothing.
+  void init_own(uint64_t seed, const std::string& name) override;
+  void set_seed(int64_t seed) { seed_ = seed; }
+
+  // Where a target's outputs stand in the layer's, and its rows in lora_B; its rows in lora_A are r * its number.
+  struct Slice {
+    int64_t out = 0, first = 0, rows = 0;
+  };
+
+ private:
+  std::shared_ptr<LoraShared> shared_;
+  std::vector<LoraPart> targets_;
+  std::vector<Slice> slices_;
+  int64_t out_ = 0;
+  int64_t seed_ = 0;
+  std::shared_ptr<Linear> lora_A_, lora_B_;
+  at::Tensor merged_;
+};
+
+// The adapters of a model. Make it before the model's parameter set is built: freezes all parameters, then gives each
+// layer with targets its adapter, the submodule `lora` of the layer.
+class LoraSet {
+ public:
+  // Error(usage) for a rank below 1, dropout outside [0, 1), and targets that no layer has, naming those there are.
+  LoraSet(torch::nn::Module& model, const LoraOptions& options, at::Device device);
+
+  const LoraOptions& options() const { return shared_->options; }
+  LoraMode mode() const { return shared_->mode; }
+  // What layers read from now on. `merged` needs a merge() before.
+  void set_mode(LoraMode mode);
+  void set_dropout(bool on) { shared_->drops = on; }
+  // 0-dim int64; who trains gives it another value for each micro-batch, and keeps it in checkpoints.
+  const at::Tensor& step() const { return shared_->step; }
+  // Renews the merged weights; the first call allocates as much memory as the layers have.
+  void merge();
+  // Frees the merged weights; the mode must be another one.
+  void forget_merged();
+
+  // By the layer's name in the original model: "model.layers.3.self_attn.q_proj".
+  std::vector<LoraAdapter::Pair> pairs() const;
+
+ private:
+  struct Layer {
+    std::string path;  // of the module that has it: "model.layers.3.self_attn"
+    std::shared_ptr<Linear> linear;
+    std::shared_ptr<LoraAdapter> adapter;
+  };
+  std::shared_ptr<LoraShared> shared_;
+  std::vector<Layer> layers_;
+};
+
+// While it lives, another mode.
+class WithLoraMode {
+ public:
+  WithLoraMode(LoraSet& set, LoraMode mode) : set_(set), before_(set.mode()) { set.set_mode(mode); }
+  ~WithLoraMode() { set_.set_mode(before_); }
+  WithLoraMode(const WithLoraMode&) = delete;
+  WithLoraMode& operator=(const WithLoraMode&) = delete;
+
+ private:
+  LoraSet& set_;
+  LoraMode before_;
+};
+
+}  // namespace hrm::nn

@@ -1,0 +1,258 @@
+#include "hrm/nn/lora.h"
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "hrm/base/error.h"
+#include "hrm/base/philox.h"
+#include "hrm/ops/dropout.h"
+#include "hrm/ops/linear.h"
+#include "hrm/ops/linear_add.h"
+
+namespace hrm::nn {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+using Slices = std::vector<LoraAdapter::Slice>;
+
+// One layer's numbers beside its tensors.
+struct Facts {
+  const Slices* slices;  // of the adapter, which lives as long as the graph's use of it
+  int64_t rank;
+  double scale, p;  // p: 0 where nothing is dropped
+  int64_t seed;
+  at::Tensor step;
+};
+
+at::Tensor rows_of(const at::Tensor& t) {
+  return t.reshape({-1, t.size(-1)});
+}
+
+at::Tensor part_of_rank(const at::Tensor& t, size_t target, int64_t rank) {
+  return t.narrow(1, static_cast<int64_t>(target) * rank, rank);
+}
+
+// x W^T + u B^T (+ residual), and u = scale * dropout(x) A^T.
+std::pair<at::Tensor, at::Tensor> lora_forward(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& A,
+                                               const at::Tensor& B, const std::optional<at::Tensor>& residual,
+                                               const Facts& f) {
+  const at::Tensor y = residual ? ops::linear_add(x, weight, weight, *residual) : ops::linear(x, weight, weight);
+  const at::Tensor seen = f.p > 0 ? ops::dropout(x, f.step, f.p, f.seed) : x;
+  at::Tensor u = rows_of(ops::linear(seen, A, A));
+  if (f.scale != 1) u.mul_(f.scale);
+  const at::Tensor out = y.view({-1, y.size(-1)});
+  for (size_t i = 0; i < f.slices->size(); ++i) {
+    const auto& [first, from, rows] = (*f.slices)[i];
+    out.narrow(1, first, rows).addmm_(part_of_rank(u, i, f.rank), B.narrow(0, from, rows).t());
+  }
+  return {y, u};
+}
+
+// The masters are arguments so that the node exists whenever they train, also where x needs no gradient.
+struct LoraLinear : torch::autograd::Function<LoraLinear> {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& weight,
+                            const at::Tensor& A_master, const at::Tensor& B_master,
+                            const std::optional<at::Tensor>& residual, const at::Tensor& A, const at::Tensor& B,
+                            const Facts* facts) {
+    const auto [y, u] = lora_forward(x, weight, A, B, residual, *facts);
+    ctx->save_for_backward({x, weight, A, B, u, facts->step});
+    ctx->saved_data["needs_x"] = x.requires_grad();
+    ctx->saved_data["has_residual"] = residual.has_value();
+    // The gradient buffers are no saved variables: each use of a weight adds to them in place.
+    ctx->saved_data["grad_A"] = ops::gradient_buffer(A_master);
+    ctx->saved_data["grad_B"] = ops::gradient_buffer(B_master);
+    ctx->saved_data["scale"] = facts->scale;
+    ctx->saved_data["p"] = facts->p;
+    ctx->saved_data["seed"] = facts->seed;
+    ctx->saved_data["rank"] = facts->rank;
+    std::vector<int64_t> slices;
+    for (const LoraAdapter::Slice& s : *facts->slices) slices.insert(slices.end(), {s.out, s.first, s.rows});
+    ctx->saved_data["slices"] = slices;
+    return y;
+  }
+
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    TORCH_CHECK(!at::GradMode::is_enabled(), "a low-rank adapter has no second derivative");
+    const variable_list saved = ctx->get_saved_variables();
+    const at::Tensor &x = saved[0], &weight = saved[1], &A = saved[2], &B = saved[3], &u = saved[4], &step = saved[5];
+    const double scale = ctx->saved_data["scale"].toDouble(), p = ctx->saved_data["p"].toDouble();
+    const int64_t seed = ctx->saved_data["seed"].toInt(), rank = ctx->saved_data["rank"].toInt();
+    const std::vector<int64_t> slices = ctx->saved_data["slices"].toIntVector();
+    const at::Tensor grad_A = ctx->saved_data["grad_A"].toTensor(), grad_B = ctx->saved_data["grad_B"].toTensor();
+    const at::Tensor grad_y = rows_of(grads[0]);
+
+    at::Tensor grad_u = at::empty_like(u);
+    for (size_t i = 0; 3 * i < slices.size(); ++i) {
+      const int64_t out = slices[3 * i], first = slices[3 * i + 1], rows = slices[3 * i + 2];
+      const at::Tensor part = grad_y.narrow(1, out, rows);
+      at::Tensor to = part_of_rank(grad_u, i, rank);
+      at::mm_out(to, part, B.narrow(0, first, rows));
+      if (grad_B.defined()) ops::linear_accumulate_(grad_B.narrow(0, first, rows), part, part_of_rank(u, i, rank));
+    }
+    if (scale != 1) grad_u.mul_(scale);
+    if (grad_A.defined()) {
+      ops::linear_accumulate_(grad_A, grad_u, rows_of(p > 0 ? ops::dropout(x, step, p, seed) : x));
+    }
+    variable_list result(8);
+    if (ctx->saved_data["needs_x"].toBool()) {
+      const at::Tensor grad_x = ops::linear_grad_x(grads[0], weight);
+      if (p > 0) {
+        ops::dropout_add_(grad_x, ops::linear_grad_x(grad_u, A).view(grad_x.sizes()), step, p, seed);
+      } else {
+        ops::linear_grad_x_add_(grad_x, grad_u, A);
+      }
+      result[0] = grad_x;
+    }
+    if (ctx->saved_data["has_residual"].toBool()) result[4] = grads[0];
+    return result;
+  }
+};
+
+// Uniform in +-bound, a function of (seed, name) alone.
+void uniform_(const at::Tensor& tensor, double bound, uint64_t seed, const std::string& name) {
+  const at::Tensor values = at::empty(tensor.sizes(), at::kFloat);
+  CounterRng rng(seed, Stream::init, hash_name(name));
+  float* to = values.mutable_data_ptr<float>();
+  for (int64_t i = 0; i < values.numel(); ++i) to[i] = static_cast<float>(bound * (2.0 * rng.uniform() - 1.0));
+  tensor.copy_(values);
+}
+
+}  // namespace
+
+double lora_scale(const LoraOptions& o) {
+  const auto rank = static_cast<double>(o.rank);
+  return o.alpha / (o.rslora ? std::sqrt(rank) : rank);
+}
+
+LoraAdapter::LoraAdapter(int64_t in, std::vector<LoraPart> parts, std::shared_ptr<LoraShared> shared, at::Device device)
+    : shared_(std::move(shared)) {
+  const std::vector<std::string>& wanted = shared_->options.targets;
+  int64_t rows = 0;
+  for (LoraPart& part : parts) {
+    if (std::find(wanted.begin(), wanted.end(), part.name) != wanted.end()) {
+      slices_.push_back({.out = out_, .first = rows, .rows = part.rows});
+      rows += part.rows;
+      targets_.push_back(part);
+    }
+    out_ += part.rows;
+  }
+  const int64_t rank = shared_->options.rank;
+  lora_A_ =
+      register_module("lora_A", std::make_shared<Linear>(in, rank * static_cast<int64_t>(targets_.size()), device));
+  lora_B_ = register_module("lora_B", std::make_shared<Linear>(rank, rows, device));
+}
+
+at::Tensor LoraAdapter::forward(const at::Tensor& x, const at::Tensor& weight,
+                                const std::optional<at::Tensor>& residual) const {
+  const LoraOptions& o = shared_->options;
+  const bool records = at::GradMode::is_enabled();
+  const Facts facts{.slices = &slices_,
+                    .rank = o.rank,
+                    .scale = lora_scale(o),
+                    .p = records && shared_->drops ? o.dropout : 0,
+                    .seed = seed_,
+                    .step = shared_->step};
+  const at::Tensor &A = lora_A_->compute_weight(), &B = lora_B_->compute_weight();
+  if (!records) return lora_forward(x, weight, A, B, residual, facts).first;
+  return LoraLinear::apply(x, weight, lora_A_->weight(), lora_B_->weight(), residual, A, B, &facts);
+}
+
+void LoraAdapter::merge(const at::Tensor& weight) {
+  const at::NoGradGuard no_grad;
+  if (!merged_.defined()) merged_ = at::empty_like(weight);
+  merged_.copy_(weight);
+  const at::Tensor &A = lora_A_->compute_weight(), &B = lora_B_->compute_weight();
+  const int64_t rank = shared_->options.rank;
+  for (size_t i = 0; i < slices_.size(); ++i) {
+    const auto& [out, first, rows] = slices_[i];
+    merged_.narrow(0, out, rows)
+        .addmm_(B.narrow(0, first, rows), A.narrow(0, static_cast<int64_t>(i) * rank, rank), 1,
+                lora_scale(shared_->options));
+  }
+}
+
+std::vector<LoraAdapter::Pair> LoraAdapter::pairs() const {
+  const int64_t rank = shared_->options.rank;
+  std::vector<Pair> result;
+  for (size_t i = 0; i < slices_.size(); ++i) {
+    result.push_back({targets_[i].name, lora_A_->weight().detach().narrow(0, static_cast<int64_t>(i) * rank, rank),
+                      lora_B_->weight().detach().narrow(0, slices_[i].first, slices_[i].rows)});
+  }
+  return result;
+}
+
+void LoraAdapter::init_own(uint64_t seed, const std::string& name) {
+  const at::Tensor &A = lora_A_->weight(), &B = lora_B_->weight();
+  uniform_(A, 1 / std::sqrt(static_cast<double>(A.size(1))), seed, name + ".lora_A.weight");
+  B.detach().zero_();
+}
+
+LoraSet::LoraSet(torch::nn::Module& model, const LoraOptions& options, at::Device device)
+    : shared_(std::make_shared<LoraShared>()) {
+  require(options.rank >= 1 && options.dropout >= 0 && options.dropout < 1, ExitCode::usage,
+          "a low-rank adapter has a rank of at least 1 and a dropout in [0, 1), not ", options.rank, " and ",
+          options.dropout);
+  shared_->options = options;
+  shared_->step = at::zeros({}, at::device(device).dtype(at::kLong));
+  for (at::Tensor& parameter : model.parameters()) parameter.set_requires_grad(false);
+  std::vector<std::string> known;
+  std::string known_text;
+  for (const auto& item : model.named_modules()) {
+    auto* has = dynamic_cast<HasAdaptableLinears*>(item.value().get());
+    if (has == nullptr) continue;
+    for (AdaptableLinear& layer : has->adaptable_linears()) {
+      bool wanted = false;
+      for (const LoraPart& part : layer.parts) {
+        if (std::find(known.begin(), known.end(), part.name) == known.end()) {
+          known_text += (known.empty() ? "" : ", ") + part.name;
+          known.push_back(part.name);
+        }
+        wanted =
+            wanted || std::find(options.targets.begin(), options.targets.end(), part.name) != options.targets.end();
+      }
+      if (!wanted) continue;
+      const auto adapter =
+          std::make_shared<LoraAdapter>(layer.linear->weight().size(1), std::move(layer.parts), shared_, device);
+      adapter->set_seed(options.seed + static_cast<int64_t>(hash_name(cat(item.key(), ".", layers_.size())) >> 1));
+      layer.linear->attach(adapter);
+      layers_.push_back({item.key(), layer.linear, adapter});
+    }
+  }
+  for (const std::string& target : options.targets) {
+    require(std::find(known.begin(), known.end(), target) != known.end(), ExitCode::usage, "no layer is called '",
+            target, "'; adapters are for ", known.empty() ? "no layer of this model" : known_text);
+  }
+  require(!layers_.empty(), ExitCode::usage, "adapters without a layer to stand beside: name targets");
+}
+
+void LoraSet::set_mode(LoraMode mode) {
+  require(mode != LoraMode::merged || layers_.front().adapter->merged_weight().defined(), ExitCode::unexpected,
+          "merged weights are used before they are made");
+  shared_->mode = mode;
+}
+
+void LoraSet::merge() {
+  for (const Layer& layer : layers_) layer.adapter->merge(layer.linear->base_weight());
+}
+
+void LoraSet::forget_merged() {
+  require(shared_->mode != LoraMode::merged, ExitCode::unexpected, "merged weights are in use");
+  for (const Layer& layer : layers_) layer.adapter->forget_merged();
+}
+
+std::vector<LoraAdapter::Pair> LoraSet::pairs() const {
+  std::vector<LoraAdapter::Pair> all;
+  for (const Layer& layer : layers_) {
+    for (LoraAdapter::Pair& pair : layer.adapter->pairs()) {
+      all.push_back({layer.path.empty() ? pair.name : cat(layer.path, ".", pair.name), pair.A, pair.B});
+    }
+  }
+  return all;
+}
+
+}  // namespace hrm::nn
