@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "hrm/base/error.h"
@@ -143,8 +144,12 @@ void check_train(const Checker& check, const TrainConfig& t) {
 }
 
 void check_eval(const Checker& check, const Config& c) {
-  const bool no_test = c.task == "language" ? c.data.test == "none" : c.data.test.empty();
-  const char* test = c.task == "language" ? "folders of language data" : "a dataset directory or a CSV file";
+  const bool no_test = c.task == "puzzle"     ? c.data.test.empty()
+                       : c.task == "language" ? c.data.test == "none"
+                                              : c.data.test.empty() && c.chat.val_share == 0;
+  const char* test = c.task == "puzzle"     ? "a dataset directory or a CSV file"
+                     : c.task == "language" ? "folders of language data"
+                                            : "a file of JSON lines";
   check.require(c.train.eval_every == 0 || !no_test, check.at("train.eval_every"), " asks for evaluations, but ",
                 check.at("data.test"), "; set data.test to ", test, ", or train.eval_every to 0");
   check.require(c.train.early_stop_evals == 0 || (c.train.eval_every > 0 && !no_test),
@@ -198,11 +203,102 @@ void check_profiling(const Checker& check, const ProfilingConfig& p, const Train
                 "; set profiling.trace_after to less than that");
 }
 
+// Which tasks a setting is for; empty: all. Names that end in a dot stand for all below them.
+std::string tasks_of(const std::string& key) {
+  static constexpr std::pair<const char*, const char*> kOwners[] = {
+      {"model.", "puzzle"},
+      {"data.kind", "puzzle"},
+      {"data.augmentation", "puzzle"},
+      {"data.augmentation_device", "puzzle"},
+      {"data.box_rows", "puzzle"},
+      {"data.box_cols", "puzzle"},
+      {"data.subsample", "puzzle"},
+      {"data.min_rating", "puzzle"},
+      {"data.reference_semantics", "puzzle"},
+      {"objective.loss", "puzzle"},
+      {"objective.loss_precision", "puzzle"},
+      {"optim.puzzle_emb_lr", "puzzle"},
+      {"optim.puzzle_emb_weight_decay", "puzzle"},
+      {"eval.segments", "puzzle"},
+      {"eval.early_halt", "puzzle"},
+      {"precision.recursions", "puzzle"},
+      {"precision.fp8_amax_history", "puzzle"},
+      {"precision.fp8_margin", "puzzle"},
+      {"precision.fp8_warmup_steps", "puzzle"},
+      {"lm.", "language"},
+      {"moe.", "language"},
+      {"data.encoder_len", "language"},
+      {"data.decoder_len", "language"},
+      {"data.document_masks", "language"},
+      {"data.max_malformed", "language polychromic"},
+      {"data.cache", "language"},
+      {"objective.deep_supervision", "language"},
+      {"objective.halting", "language"},
+      {"objective.halting_target", "language"},
+      {"objective.chunk", "language polychromic"},
+      {"hf.", "polychromic"},
+      {"lora.", "polychromic"},
+      {"chat.", "polychromic"},
+      {"polychromic.", "polychromic"},
+      {"grpo.", "polychromic"},
+  };
+  for (const auto& [name, tasks] : kOwners) {
+    if (std::string_view(name).ends_with('.') ? key.starts_with(name) : key == name) return tasks;
+  }
+  return "";
+}
+
 // Settings of another task: they would do nothing.
 void check_task(const Checker& check, const Config& c) {
   for (const std::string& key : differing_keys(c, Config())) {
-    check.require(!belongs_to_another_task(key, c.task) || check.by_default(key), check.at(key), " belongs to task ",
-                  c.task == "language" ? "puzzle" : "language", ", but ", check.at("task"), "; leave it out");
+    std::string tasks = tasks_of(key);
+    if (tasks.empty() || tasks.find(c.task) != std::string::npos) continue;
+    if (const size_t gap = tasks.find(' '); gap != std::string::npos) tasks.replace(gap, 1, " and ");
+    check.require(check.by_default(key), check.at(key), " belongs to task ", tasks, ", but ", check.at("task"),
+                  "; leave it out");
+  }
+}
+
+void check_polychromic(const Checker& check, const Config& c) {
+  const PolychromicConfig& p = c.polychromic;
+  const GrpoConfig& g = c.grpo;
+  const auto at = [&](const char* key) { return check.at(key); };
+  check.require(!c.hf.model.empty(), at("hf.model"),
+                " is empty; set it to a folder with config.json, as transformers saves models");
+  check.require(c.lora.adapter.empty() || c.lora.r > 0, at("lora.adapter"), ", but ", at("lora.r"),
+                " means that there is none; set lora.r to the adapter's, or leave lora.adapter out");
+  check.require(
+      c.chat.template_name == "custom" || (c.chat.prompt_template.empty() && c.chat.response_template.empty()),
+      at("chat.prompt_template"), " and ", at("chat.response_template"), " belong to the template custom, not to ",
+      at("chat.template"), "; leave them out, or set chat.template to custom");
+  check.require(c.chat.val_share + c.chat.test_share < 1, at("chat.val_share"), " and ", at("chat.test_share"),
+                " leave nothing to train on; make them smaller");
+  check.require(!c.chat.stratify || !c.chat.value_field.empty(), at("chat.stratify"), " needs ", at("chat.value_field"),
+                "; name the member with the number");
+  check.require(p.objective != "marginal" || p.subset_size < p.n_generations, at("polychromic.subset_size"),
+                " is not fewer than ", at("polychromic.n_generations"), "; set it to ", p.n_generations - 1,
+                " or less");
+  const bool whole_run_grpo = g.start_step == 1;
+  if (p.objective != "none" && !whole_run_grpo && p.diversity_metric == "semantic") {
+    check.require(
+        !p.diversity_encoder_model.empty(), at("polychromic.diversity_metric"), " needs a sentence encoder, but ",
+        at("polychromic.diversity_encoder_model"),
+        "; set it to a folder, or polychromic.diversity_metric to bleu or distinct, or polychromic.objective to "
+        "none");
+  }
+  if (g.start_step > 0) {
+    check.require(!g.rewards.empty() || g.diversity_weight > 0, at("grpo.start_step"),
+                  " begins without rewards: ", at("grpo.rewards"), "; set it to e.g. answer");
+    check.require(g.beta == 0 || c.lora.r > 0, at("grpo.beta"),
+                  " measures the distance from the model without its adapter, but ", at("lora.r"),
+                  " trains without one; set lora.r to 16, or grpo.beta to 0");
+    check.require(g.delta == 0 || g.delta > 1 + (g.epsilon_high > 0 ? g.epsilon_high : g.epsilon), at("grpo.delta"),
+                  " is not above 1 + epsilon_high; set it to e.g. 4, or to 0");
+  } else {
+    for (const std::string& key : differing_keys(c, Config())) {
+      check.require(!key.starts_with("grpo.") || check.by_default(key), check.at(key.c_str()), " does nothing while ",
+                    at("grpo.start_step"), "; set grpo.start_step to 1 for a run of GRPO, or leave it out");
+    }
   }
 }
 
@@ -284,39 +380,8 @@ void check_run(const Checker& check, const RunConfig& r) {
 }  // namespace
 
 bool belongs_to_another_task(const std::string& key, const std::string& task) {
-  static constexpr std::array kPuzzle = {"model.",
-                                         "data.kind",
-                                         "data.augmentation",
-                                         "data.augmentation_device",
-                                         "data.box_rows",
-                                         "data.box_cols",
-                                         "data.subsample",
-                                         "data.min_rating",
-                                         "data.reference_semantics",
-                                         "objective.loss",
-                                         "objective.loss_precision",
-                                         "optim.puzzle_emb_lr",
-                                         "optim.puzzle_emb_weight_decay",
-                                         "eval.segments",
-                                         "eval.early_halt",
-                                         "precision.recursions",
-                                         "precision.fp8_amax_history",
-                                         "precision.fp8_margin",
-                                         "precision.fp8_warmup_steps"};
-  static constexpr std::array kLanguage = {"lm.",
-                                           "moe.",
-                                           "data.encoder_len",
-                                           "data.decoder_len",
-                                           "data.document_masks",
-                                           "data.max_malformed",
-                                           "data.cache",
-                                           "objective.deep_supervision",
-                                           "objective.halting",
-                                           "objective.halting_target",
-                                           "objective.chunk"};
-  const auto is = [&](const std::string& name) { return name.ends_with('.') ? key.starts_with(name) : key == name; };
-  return task == "language" ? std::any_of(kPuzzle.begin(), kPuzzle.end(), is)
-                            : std::any_of(kLanguage.begin(), kLanguage.end(), is);
+  const std::string tasks = tasks_of(key);
+  return !tasks.empty() && tasks.find(task) == std::string::npos;
 }
 
 void check_consistency(const LoadedConfig& loaded) {
@@ -324,9 +389,9 @@ void check_consistency(const LoadedConfig& loaded) {
   const Checker check(loaded);
   check_run(check, c.run);
   check_task(check, c);
-  if (c.task == "language") {
-    check_lm(check, c);
-  } else {
+  if (c.task == "language") check_lm(check, c);
+  if (c.task == "polychromic") check_polychromic(check, c);
+  if (c.task == "puzzle") {
     check_data(check, c.data);
     check_model(check, c.model);
   }
@@ -347,6 +412,8 @@ void validate(const LoadedConfig& loaded) {
       !c.data.train.empty(), check.at("data.train"),
       c.task == "language"
           ? " is empty; set it to a folder of language data ('hrm_train data --help' says how to make one)"
+      : c.task == "polychromic"
+          ? " is empty; set it to a file of JSON lines with prompts and responses, or a folder of them"
           : " is empty; set it to a dataset directory or a CSV file, or start from a configuration in configs/ with "
             "--config");
   check.require(c.train.steps > 0 || c.train.epochs > 0, check.at("train.steps"), " and ", check.at("train.epochs"),

@@ -321,13 +321,13 @@ void resolve_legacy(Loading& loading) {
 
 // Defaults that depend on task and architecture.
 void resolve_defaults(LoadedConfig& loaded) {
-  if (loaded.config.task == "language") {
+  if (loaded.config.task != "puzzle") {
     // The puzzles that ship with the project are no text.
     const auto no_default = [&](const std::string& key, std::string& member) {
       Origin& origin = loaded.origins[key];
       if (origin.kind != Origin::Kind::standard) return;
       member.clear();
-      origin.note = "for task language";
+      origin.note = "for task " + loaded.config.task;
     };
     no_default("data.train", loaded.config.data.train);
     no_default("data.test", loaded.config.data.test);

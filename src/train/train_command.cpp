@@ -85,6 +85,10 @@ bool may_change(const std::string& key) {
                                   "data.prefetch_batches",
                                   "data.augmentation_device",
                                   "data.cache",
+                                  "hf.model",  // as data.train
+                                  "hf.tokenizer",
+                                  "hf.recompute",
+                                  "polychromic.generation_batch",
                                   "objective.chunk",
                                   "lm.recompute",
                                   "lm.mamba_chunk",

@@ -52,6 +52,41 @@ struct Case {
   std::vector<std::string> cured;  // with these appended it must load
 };
 
+TEST(Consistency, PolychromicContradictionsAreRefusedAndTheirAdviceWorks) {
+  const std::vector<std::string> base{"task=polychromic", "hf.model=m", "polychromic.diversity_encoder_model=e"};
+  const std::vector<Case> cases = {
+      {{"hf.model="}, "hf.model = ", {"hf.model=m"}},
+      {{"polychromic.diversity_encoder_model="},
+       "polychromic.diversity_metric = ",
+       {"polychromic.diversity_metric=bleu"}},
+      {{"polychromic.diversity_encoder_model="}, "polychromic.diversity_metric = ", {"polychromic.objective=none"}},
+      {{"lora.r=0", "lora.adapter=a"}, "lora.adapter = ", {"lora.r=8"}},
+      {{"chat.prompt_template={prompt}"}, "chat.prompt_template = ", {"chat.template=custom"}},
+      {{"chat.val_share=0.5", "chat.test_share=0.5"}, "chat.val_share = 0.5", {"chat.test_share=0.25"}},
+      {{"chat.stratify=true"}, "chat.stratify = true", {"chat.value_field=likes"}},
+      {{"polychromic.objective=marginal", "polychromic.subset_size=3"},
+       "polychromic.subset_size = 3",
+       {"polychromic.subset_size=2"}},
+      {{"grpo.beta=0.1"}, "grpo.beta = 0.1", {"grpo.start_step=1", "grpo.rewards=answer"}},
+      {{"grpo.start_step=1"}, "grpo.start_step = 1", {"grpo.rewards=length"}},
+      {{"grpo.start_step=1", "grpo.rewards=length", "grpo.beta=0.1", "lora.r=0"}, "grpo.beta = 0.1", {"lora.r=16"}},
+      {{"grpo.start_step=1", "grpo.rewards=length", "grpo.delta=1.1"}, "grpo.delta = 1.1", {"grpo.delta=4"}},
+      {{"lm.layers=3"}, "lm.layers = 3", {"lm.layers=6"}},
+      {{"model.num_heads=4"}, "model.num_heads = 4", {"model.num_heads=8"}},
+      {{"train.eval_every=5", "chat.val_share=0"}, "train.eval_every = 5", {"data.test=x.jsonl"}},
+  };
+  for (const Case& c : cases) {
+    std::vector<std::string> overrides = base;
+    overrides.insert(overrides.end(), c.bad.begin(), c.bad.end());
+    const std::string sentence = fault(overrides);
+    EXPECT_EQ(sentence.rfind(c.mentions, 0), 0u) << c.mentions << " is not at the start of: " << sentence;
+    overrides.insert(overrides.end(), c.cured.begin(), c.cured.end());
+    EXPECT_EQ(fault(overrides), "");
+  }
+  EXPECT_NE(fault({"hf.model=m"}).find("belongs to task polychromic"), std::string::npos);
+  EXPECT_NE(fault({"objective.chunk=7"}).find("belongs to task language and polychromic"), std::string::npos);
+}
+
 TEST(Consistency, EachContradictionIsRefusedAndItsAdviceWorks) {
   const std::vector<Case> cases = {
       {{"model.hidden_size=24", "model.num_heads=8"}, "model.pos_encodings = ", {"model.num_heads=6"}},

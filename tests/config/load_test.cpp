@@ -351,10 +351,14 @@ bool goes_through_a_dump(const Field& field, const std::string& base_json) {
 }
 
 TEST(Load, DumpLoadsToTheSameConfiguration) {
-  // Every field at a value that is not its default, as far as the rules let it, of one task or the other.
+  // Every field at a value that is not its default, as far as the rules let it, of one task or another.
+  constexpr const char* kPolychromic =
+      R"({"task": "polychromic", "hf": {"model": "m"}, "chat": {"template": "custom", "value_field": "likes"},
+          "polychromic": {"diversity_encoder_model": "e"}, "grpo": {"start_step": 5, "rewards": "answer"}})";
   for (const Field& field : fields()) {
     const bool changed = goes_through_a_dump(field, "{}") ||
-                         goes_through_a_dump(field, R"({"task": "language", "data": {"encoder_len": 16}})");
+                         goes_through_a_dump(field, R"({"task": "language", "data": {"encoder_len": 16}})") ||
+                         goes_through_a_dump(field, kPolychromic);
     // These need a second field changed with them; consistency_test.cpp and language_test.cpp have their cases.
     constexpr std::array kNeedAnother = {"task",
                                          "data.box_rows",
@@ -370,7 +374,8 @@ TEST(Load, DumpLoadsToTheSameConfiguration) {
                                          "train.early_stop_delta",
                                          "lm.num_heads",
                                          "lm.hidden_size",
-                                         "lm.head_dim"};
+                                         "lm.head_dim",
+                                         "grpo.delta"};
     const bool needs_another =
         std::any_of(kNeedAnother.begin(), kNeedAnother.end(), [&](const char* key) { return field.key == key; }) ||
         field.key.starts_with("optim.wsd_") || field.key.starts_with("moe.");

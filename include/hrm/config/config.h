@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "hrm/config/field.h"
+#include "hrm/config/fine_tuning.h"
 
 namespace hrm::config {
 
@@ -49,11 +50,13 @@ struct DataConfig {
     f("train", &DataConfig::train, AnyText{}, "",
       "training data: a dataset directory in the official layout (its train split) or a CSV file; the default ships "
       "with the project. task=language: one or several folders of language data with commas between, e.g. books or "
-      "books*3,code: three rows of books for each of code");
+      "books*3,code: three rows of books for each of code. task=polychromic: a file of JSON lines or a folder of them");
     f("test", &DataConfig::test, AnyText{}, "",
       "test data: a dataset directory (its test split) or a CSV file; empty: no evaluation. task=language: folders "
       "whose val split is evaluated, each with a name before a colon if it shall have one, e.g. old:books,code; "
-      "empty: those of data.train, as far as they have one; none: no evaluation");
+      "empty: those of data.train, as far as they have one; none: no evaluation. task=polychromic: as data.train; "
+      "empty: "
+      "chat.val_share of the prompts of data.train");
     f("kind", &DataConfig::kind, OneOf{{"auto", "sudoku", "maze"}}, "",
       "what a CSV file holds; auto tells by the characters");
     f("augmentation", &DataConfig::augmentation, OneOf{{"none", "sudoku", "dihedral"}}, "",
@@ -635,6 +638,11 @@ struct Config {
   ModelConfig model;
   LmConfig lm;
   MoeConfig moe;
+  HfConfig hf;
+  LoraConfig lora;
+  ChatConfig chat;
+  PolychromicConfig polychromic;
+  GrpoConfig grpo;
   ObjectiveConfig objective;
   OptimConfig optim;
   TrainConfig train;
@@ -647,13 +655,19 @@ struct Config {
 
   template <class F>
   static void describe(F&& f) {
-    f("task", &Config::task, OneOf{{"puzzle", "language"}}, "",
-      "what is trained: puzzle = models of section model on grids; language = models of sections lm and moe on text");
+    f("task", &Config::task, OneOf{{"puzzle", "language", "polychromic"}}, "",
+      "what is trained: puzzle = models of section model on grids; language = models of sections lm and moe on text; "
+      "polychromic = a causal language model of section hf on prompts and responses, and on answers that it samples");
     f("run", &Config::run, "the run and its folder");
     f("data", &Config::data, "training and test data");
     f("model", &Config::model, "the network of task=puzzle");
     f("lm", &Config::lm, "the network of task=language");
     f("moe", &Config::moe, "mixtures of experts in the network of task=language");
+    f("hf", &Config::hf, "the model of task=polychromic");
+    f("lora", &Config::lora, "its low-rank adapter");
+    f("chat", &Config::chat, "prompts and responses");
+    f("polychromic", &Config::polychromic, "diversity of sampled answers");
+    f("grpo", &Config::grpo, "rewards of sampled answers");
     f("objective", &Config::objective, "the loss");
     f("optim", &Config::optim, "optimizer, schedule, clipping, averaging");
     f("train", &Config::train, "the loop");

@@ -38,7 +38,7 @@ struct HfConfig {
 };
 
 // The adapter.
-struct LoraSection {
+struct LoraConfig {
   int64_t r = 16;
   double alpha = 16;
   double dropout = 0;
@@ -48,17 +48,216 @@ struct LoraSection {
 
   template <class F>
   static void describe(F&& f) {
-    f("r", &LoraSection::r, IntRange{0, 4096}, "",
+    f("r", &LoraConfig::r, IntRange{0, 4096}, "",
       "rank of the adapters; the model's own weights are frozen. 0 = no adapters: all weights are trained");
-    f("alpha", &LoraSection::alpha, RealRange{0, 1e6}, "", "adapters are scaled by alpha / r");
-    f("dropout", &LoraSection::dropout, RealRange{0, 1, false, true}, "",
+    f("alpha", &LoraConfig::alpha, RealRange{0, 1e6}, "", "adapters are scaled by alpha / r");
+    f("dropout", &LoraConfig::dropout, RealRange{0, 1, false, true}, "",
       "share of an adapter's inputs that is dropped in training");
-    f("rslora", &LoraSection::rslora, Flag{}, "", "scale by alpha / sqrt(r) in place of alpha / r");
-    f("targets", &LoraSection::targets, AnyText{}, "",
+    f("rslora", &LoraConfig::rslora, Flag{}, "", "scale by alpha / sqrt(r) in place of alpha / r");
+    f("targets", &LoraConfig::targets, AnyText{}, "",
       "layers that get an adapter, with commas between: some of q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, "
       "down_proj");
-    f("adapter", &LoraSection::adapter, AnyText{}, "",
+    f("adapter", &LoraConfig::adapter, AnyText{}, "",
       "PEFT folder to begin with, of the same r and targets; empty = an adapter that does nothing yet");
+  }
+};
+
+// Prompts and responses.
+struct ChatConfig {
+  std::string template_name = "auto";
+  std::string thinking = "auto";
+  std::string prompt_template = "";
+  std::string response_template = "";
+  std::string prompt_field = "prompt";
+  std::string response_field = "response";
+  std::string answers_field = "answers";
+  std::string id_field = "";
+  std::string value_field = "";
+  std::string instruction = "";
+  int64_t max_length = 512;
+  double val_share = 0.1;
+  double test_share = 0;
+  bool stratify = false;
+  bool deduplicate = false;
+  int64_t buckets = 4;
+  int64_t pool_batches = 1;
+
+  template <class F>
+  static void describe(F&& f) {
+    f("template", &ChatConfig::template_name, OneOf{{"auto", "chatml", "llama3", "plain", "custom"}}, "",
+      "what stands around prompt and response: chatml (Qwen), llama3, plain = the prompt as it stands and EOS behind "
+      "the "
+      "response, custom = prompt_template and response_template; auto = what tokenizer_config.json asks for");
+    f("thinking", &ChatConfig::thinking, OneOf{{"auto", "on", "off"}}, "",
+      "chatml: off = an empty <think> block ends the prompt, as models that can think are told not to; auto = off "
+      "where "
+      "the tokenizer has <think>");
+    f("prompt_template", &ChatConfig::prompt_template, AnyText{}, "",
+      "template=custom: text with the places {prompt} and {member of the record}, and {bos} at its beginning");
+    f("response_template", &ChatConfig::response_template, AnyText{}, "",
+      "template=custom: text with the place {response}, and {eos} at its end");
+    f("prompt_field", &ChatConfig::prompt_field, AnyText{}, "", "member of a record that holds the prompt");
+    f("response_field", &ChatConfig::response_field, AnyText{}, "", "member that holds the response");
+    f("answers_field", &ChatConfig::answers_field, AnyText{}, "",
+      "member with a list of all answers that are right, for rewards and evaluation");
+    f("id_field", &ChatConfig::id_field, AnyText{}, "",
+      "member by which records belong together, so that no split parts them; empty = the prompt's text");
+    f("value_field", &ChatConfig::value_field, AnyText{}, "", "member with a number, for stratify, e.g. reply_likes");
+    f("instruction", &ChatConfig::instruction, AnyText{}, "",
+      "what the user says, with places {member}: 'Reply to this tweet: {tweet}'; empty = the prompt alone");
+    f("max_length", &ChatConfig::max_length, IntRange{2, 1 << 20}, "tokens",
+      "of prompt and response together: longer responses are cut, prompts without room for one are left out and "
+      "counted");
+    f("val_share", &ChatConfig::val_share, RealRange{0, 1, false, true}, "",
+      "share of the prompts of data.train that is kept for evaluation, where data.test is empty");
+    f("test_share", &ChatConfig::test_share, RealRange{0, 1, false, true}, "",
+      "share that neither training nor evaluation sees, for 'hrm_train eval'");
+    f("stratify", &ChatConfig::stratify, Flag{}, "", "split each quarter by value_field for itself");
+    f("deduplicate", &ChatConfig::deduplicate, Flag{}, "",
+      "of records with one prompt and response take the first alone");
+    f("buckets", &ChatConfig::buckets, IntRange{1, 64}, "",
+      "rows of a batch are padded to one of so many lengths up to max_length; each is a CUDA graph of its own");
+    f("pool_batches", &ChatConfig::pool_batches, IntRange{1, 1 << 16}, "batches",
+      "deal out the examples of so many batches by length, so that less is padded; 1 = by chance");
+  }
+};
+
+// What the diversity of sampled answers adds to the loss.
+struct PolychromicConfig {
+  std::string objective = "score_function";
+  double diversity_weight = 0.3;
+  int64_t n_generations = 3;
+  std::string diversity_metric = "semantic";
+  double diversity_temperature = 0.9;
+  double diversity_top_p = 1;
+  int64_t diversity_top_k = 0;
+  double diversity_min_p = 0;
+  int64_t max_generation_length = 100;
+  std::string diversity_encoder_model = "";
+  int64_t compute_diversity_every_n_steps = 1;
+  int64_t max_examples_for_diversity = 4;
+  std::string performance_mode = "standard";
+  std::string baseline = "leave_one_out";
+  int64_t subset_size = 2;
+  std::string length_norm = "max";
+  bool normalize_advantages = false;
+  double advantage_clip = 0;
+  int64_t generation_batch = 0;
+
+  template <class F>
+  static void describe(F&& f) {
+    f("objective", &PolychromicConfig::objective, OneOf{{"none", "score_function", "marginal", "compat"}}, "",
+      "none = cross-entropy alone; score_function = minus diversity_weight times the expected diversity of the answers "
+      "that the model samples, with a gradient that is right in the mean; marginal = the same of sets of subset_size "
+      "of "
+      "them; compat = the diversity as a constant, which the reference trainer has: it changes no gradient");
+    f("diversity_weight", &PolychromicConfig::diversity_weight, RealRange{0, 1e3}, "", "lambda");
+    f("n_generations", &PolychromicConfig::n_generations, IntRange{2, 1024}, "answers", "sampled to each prompt");
+    f("diversity_metric", &PolychromicConfig::diversity_metric, OneOf{{"semantic", "bleu", "distinct"}}, "",
+      "semantic = mean of 1 - cosine of the embeddings of two answers; bleu = 1 - BLEU-2 of each against the others; "
+      "distinct = different pairs of words / all pairs");
+    f("diversity_temperature", &PolychromicConfig::diversity_temperature, RealRange{0, 1e3, true}, "",
+      "logits are divided by it, when answers are sampled and when their probability is differentiated");
+    f("diversity_top_p", &PolychromicConfig::diversity_top_p, RealRange{0, 1, true}, "",
+      "sample from the fewest tokens of this probability; below 1 answers are sampled from another distribution than "
+      "the one that is differentiated");
+    f("diversity_top_k", &PolychromicConfig::diversity_top_k, IntRange{0, 1 << 24}, "tokens",
+      "sample from the k most probable tokens; 0 = all. As diversity_top_p");
+    f("diversity_min_p", &PolychromicConfig::diversity_min_p, RealRange{0, 1}, "",
+      "sample from tokens of at least this share of the greatest probability; 0 = all. As diversity_top_p");
+    f("max_generation_length", &PolychromicConfig::max_generation_length, IntRange{1, 1 << 20}, "tokens",
+      "longest answer");
+    f("diversity_encoder_model", &PolychromicConfig::diversity_encoder_model, AnyText{}, "",
+      "diversity_metric=semantic: folder of a BERT sentence encoder (config.json, model.safetensors, vocab.txt), e.g. "
+      "all-MiniLM-L6-v2");
+    f("compute_diversity_every_n_steps", &PolychromicConfig::compute_diversity_every_n_steps, IntRange{1}, "steps",
+      "sample answers every so many optimizer steps");
+    f("max_examples_for_diversity", &PolychromicConfig::max_examples_for_diversity, IntRange{1, 1 << 20}, "examples",
+      "of a micro-batch, the first so many");
+    f("performance_mode", &PolychromicConfig::performance_mode, OneOf{{"standard", "safe"}}, "",
+      "safe = at most 3 answers of 80 tokens, every 10 steps at most, as the reference trainer's mode for small "
+      "machines");
+    f("baseline", &PolychromicConfig::baseline, OneOf{{"leave_one_out", "running_mean", "none"}}, "",
+      "objective=score_function: what an answer's diversity is compared with; with two answers leave_one_out is the "
+      "running mean");
+    f("subset_size", &PolychromicConfig::subset_size, IntRange{1, 1023}, "answers",
+      "objective=marginal: answers of a set, fewer than n_generations");
+    f("length_norm", &PolychromicConfig::length_norm, OneOf{{"max", "none"}}, "",
+      "max = the term is divided by max_generation_length, so that its size does not grow with the answers; none = the "
+      "exact gradient");
+    f("normalize_advantages", &PolychromicConfig::normalize_advantages, Flag{}, "",
+      "divide by their standard deviation over the step");
+    f("advantage_clip", &PolychromicConfig::advantage_clip, RealRange{0, 1e6}, "",
+      "then bound their size; 0 = no bound");
+    f("generation_batch", &PolychromicConfig::generation_batch, IntRange{0, 1 << 16}, "rows",
+      "answers that are written at a time; 0 = all of a step, up to 256 on a GPU and 64 on a CPU");
+  }
+};
+
+// Policy optimisation by rewards.
+struct GrpoConfig {
+  int64_t start_step = 0;
+  int64_t num_generations = 8;
+  int64_t max_completion_length = 256;
+  double temperature = 1;
+  double top_p = 1;
+  int64_t top_k = 0;
+  double min_p = 0;
+  std::string rewards = "";
+  std::string reward_combination = "weighted_sum";
+  std::string reward_pattern = "";
+  bool reward_first_line = false;
+  std::string reward_head = "";
+  double diversity_weight = 0;
+  std::string loss_type = "dapo";
+  std::string scale_rewards = "group";
+  std::string importance_sampling_level = "token";
+  double epsilon = 0.2;
+  double epsilon_high = 0;
+  double delta = 0;
+  double beta = 0;
+  bool mask_truncated_completions = false;
+
+  template <class F>
+  static void describe(F&& f) {
+    f("start_step", &GrpoConfig::start_step, IntRange{0}, "",
+      "from this step on the loss is GRPO's in place of the objective above: 1 = the whole run, 101 = after 100 steps "
+      "of "
+      "fine-tuning; 0 = never");
+    f("num_generations", &GrpoConfig::num_generations, IntRange{2, 1024}, "answers", "sampled to each prompt: a group");
+    f("max_completion_length", &GrpoConfig::max_completion_length, IntRange{1, 1 << 20}, "tokens", "longest answer");
+    f("temperature", &GrpoConfig::temperature, RealRange{0, 1e3, true}, "", "as polychromic.diversity_temperature");
+    f("top_p", &GrpoConfig::top_p, RealRange{0, 1, true}, "", "as polychromic.diversity_top_p");
+    f("top_k", &GrpoConfig::top_k, IntRange{0, 1 << 24}, "tokens", "as polychromic.diversity_top_k");
+    f("min_p", &GrpoConfig::min_p, RealRange{0, 1}, "", "as polychromic.diversity_min_p");
+    f("rewards", &GrpoConfig::rewards, AnyText{}, "",
+      "what answers are worth, with commas between, each with a weight behind a star if it is not 1: answer*2,length. "
+      "answer, format, finished, overlong, diversity, heuristic, learned, or a part of heuristic: length, lexical, "
+      "punctuation, engagement, relevance, sentiment");
+    f("reward_combination", &GrpoConfig::reward_combination, OneOf{{"weighted_sum", "separately_normalised"}}, "",
+      "separately_normalised = each reward is first divided by its own standard deviation in the group");
+    f("reward_pattern", &GrpoConfig::reward_pattern, AnyText{}, "",
+      "reward format: the regular expression that the whole answer must match");
+    f("reward_first_line", &GrpoConfig::reward_first_line, Flag{}, "",
+      "reward answer: the first line that is not empty counts alone");
+    f("reward_head", &GrpoConfig::reward_head, AnyText{}, "", "reward learned: the network's safetensors file");
+    f("diversity_weight", &GrpoConfig::diversity_weight, RealRange{0, 1e3}, "",
+      "of how far an answer is from the others of its group (polychromic.diversity_metric), added to the rewards");
+    f("loss_type", &GrpoConfig::loss_type, OneOf{{"dapo", "grpo", "dr_grpo", "bnpo"}}, "",
+      "dapo = mean over the tokens of the global batch, grpo = of each answer, then over answers, dr_grpo = sum / "
+      "(answers * max_completion_length), bnpo = mean over the tokens of a micro-batch");
+    f("scale_rewards", &GrpoConfig::scale_rewards, OneOf{{"group", "batch", "none", "compat"}}, "",
+      "what differences from the group's mean are divided by: the standard deviation of the group or of the batch, or "
+      "nothing; compat = the reference trainer's rule");
+    f("importance_sampling_level", &GrpoConfig::importance_sampling_level, OneOf{{"token", "sequence"}}, "",
+      "ratio of the policies of each token, or of the whole answer");
+    f("epsilon", &GrpoConfig::epsilon, RealRange{0, 1e3}, "", "the ratio counts from 1 - epsilon ...");
+    f("epsilon_high", &GrpoConfig::epsilon_high, RealRange{0, 1e3}, "", "... to 1 + epsilon_high; 0 = epsilon");
+    f("delta", &GrpoConfig::delta, RealRange{0, 1e3}, "", "and is never taken for more than this; 0 = no bound");
+    f("beta", &GrpoConfig::beta, RealRange{0, 1e3}, "",
+      "weight of the KL divergence (k3) from the model without its adapter; needs lora.r above 0");
+    f("mask_truncated_completions", &GrpoConfig::mask_truncated_completions, Flag{}, "",
+      "leave answers that did not end by themselves out of the loss");
   }
 };
 
