@@ -293,6 +293,7 @@ void Generator::read_one(Call& call) {
     require(token >= 0, ExitCode::diverged, "the model's logits are not finite after ", row.ids.size(),
             " new tokens of prompt ", row.prompt + 1);
     if (std::find(stops.begin(), stops.end(), token) != stops.end()) {
+      row.stop_id = static_cast<int32_t>(token);
       end_row(call, rows[i], Finish::stop_id);
       continue;
     }
@@ -317,7 +318,7 @@ std::vector<Generated> Generator::run(const std::vector<std::vector<int32_t>>& p
   counts_ = {};
   if (prompts.empty()) return {};
 
-  Room room{.draws = options.sampling.temperature > 0 ? options.max_new_tokens : 1};
+  Room room{.tokens = options_.tokens, .draws = options.sampling.temperature > 0 ? options.max_new_tokens : 1};
   for (size_t p = 0; p < prompts.size(); ++p) {
     const auto length = static_cast<int64_t>(prompts[p].size());
     const int64_t most = call.limits.prompted ? call.limits.max_prompt : call.limits.max_tokens;

@@ -160,7 +160,7 @@ LanguageRows LanguageTask::micro_rows(int64_t first) const {
        {&micro.encoder_ids, &micro.encoder_mask, &micro.decoder_ids, &micro.labels, &micro.document_ids}) {
     if (tensor->defined()) *tensor = tensor->narrow(0, first, micro_batch_size_);
   }
-  LanguageRows rows = language_rows(micro, config_.lm);
+  LanguageRows rows = language_rows(micro, has_core(config_));
   if (has_core(config_)) rows.inputs.gate_warmup = gate_warmup_;
   rows.inputs.earlier_cycles = config_.objective.deep_supervision > 0;
   return rows;
@@ -260,7 +260,8 @@ double LanguageTask::flops_per_step() const {
 
 NamedValues LanguageTask::evaluate(const std::function<void(const EvalProgress&)>& progress) {
   if (!evaluation_) {
-    evaluation_ = std::make_unique<LanguageEvaluation>(*model_, config_, slices_, text_, runtime_.device, comm_);
+    evaluation_ = std::make_unique<LanguageEvaluation>(*model_, language_eval_options(config_, comm_->ranks()), slices_,
+                                                       text_, runtime_.device, comm_);
   }
   return evaluation_->run(progress, has_core(config_) ? gate_warmup_ : at::Tensor());
 }

@@ -41,17 +41,23 @@ void report(const double* sums, bool bytes_known, const std::string& prefix, Nam
 
 }  // namespace
 
-LanguageEvaluation::LanguageEvaluation(models::LanguageModel& model, const config::Config& config,
+LanguageEvalOptions language_eval_options(const config::Config& config, int64_t ranks) {
+  const int64_t own = config.train.global_batch_size / ranks;
+  const int64_t training = config.train.micro_batch_size > 0 ? config.train.micro_batch_size : own;
+  return {.shape = {config.data.encoder_len, config.data.decoder_len},
+          .rows = config.eval.batch_size > 0 ? config.eval.batch_size : std::max<int64_t>(1, training),
+          .document_masks = config.data.document_masks,
+          .chunk = config.objective.chunk};
+}
+
+LanguageEvaluation::LanguageEvaluation(models::LanguageModel& model, const LanguageEvalOptions& given,
                                        std::vector<data::ValidationSlice> slices,
                                        const std::optional<data::TextEncoder>& text, at::Device device,
                                        std::shared_ptr<parallel::Comm> comm)
-    : model_(model), config_(config), device_(device), comm_(comm ? std::move(comm) : parallel::make_single_comm()) {
-  const int64_t own = config.train.global_batch_size / comm_->ranks();
-  const int64_t training = config.train.micro_batch_size > 0 ? config.train.micro_batch_size : own;
-  const int64_t rows = config.eval.batch_size > 0 ? config.eval.batch_size : std::max<int64_t>(1, training);
+    : model_(model), options_(given), device_(device), comm_(comm ? std::move(comm) : parallel::make_single_comm()) {
   const data::LanguageReaderOptions options{
-      .shape = {config.data.encoder_len, config.data.decoder_len},
-      .global_batch_size = rows * comm_->ranks(),
+      .shape = given.shape,
+      .global_batch_size = given.rows * comm_->ranks(),
       .rank = comm_->rank(),
       .ranks = comm_->ranks(),
       .pinned = device.is_cuda(),
@@ -66,11 +72,11 @@ at::Tensor LanguageEvaluation::measure(const data::LanguageTestBatch& test, cons
                              &batch.document_ids, &batch.position_ids}) {
     if (tensor->defined()) *tensor = tensor->to(device_, /*non_blocking=*/true);
   }
-  if (!config_.data.document_masks) batch.document_ids = at::Tensor();
-  LanguageRows rows = language_rows(batch, config_.lm);
+  if (!options_.document_masks) batch.document_ids = at::Tensor();
+  LanguageRows rows = language_rows(batch, model_.limits().prompted);
   rows.inputs.gate_warmup = gate_warmup;
   const at::Tensor hidden = model_.forward(rows.inputs).hidden;
-  const objectives::TokenScores scores = objectives::token_scores(model_, hidden, rows.labels, config_.objective.chunk);
+  const objectives::TokenScores scores = objectives::token_scores(model_, hidden, rows.labels, options_.chunk);
   const at::Tensor labelled = rows.labels.ne(data::kIgnoreLabel), any = labelled.any(1);
   const auto sum = [](const at::Tensor& t) { return t.sum(at::kDouble); };
   at::Tensor bytes = at::zeros({}, at::device(device_).dtype(at::kDouble));

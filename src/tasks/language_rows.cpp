@@ -3,12 +3,11 @@
 #include <ATen/ATen.h>
 
 #include "hrm/data/batch.h"
-#include "hrm/models/make_language_model.h"
 
 namespace hrm::tasks {
 
-LanguageRows language_rows(const data::LanguageBatch& batch, const config::LmConfig& lm) {
-  if (models::reads_prompts(lm)) {
+LanguageRows language_rows(const data::LanguageBatch& batch, bool prompted) {
+  if (prompted) {
     return {{.ids = batch.decoder_ids, .prompt_ids = batch.encoder_ids, .prompt_mask = batch.encoder_mask},
             batch.labels};
   }

@@ -56,8 +56,8 @@ int eval_language(const EvalOptions& options, const config::Config& stored) {
             slices.size(), slices.size() == 1 ? " slice, " : " slices, ", loaded.runtime.device_name);
 
   EvalReporter reporter;
-  tasks::LanguageEvaluation evaluation(*loaded.model, loaded.config, std::move(slices), loaded.text,
-                                       loaded.runtime.device);
+  tasks::LanguageEvaluation evaluation(*loaded.model, tasks::language_eval_options(loaded.config, 1), std::move(slices),
+                                       loaded.text, loaded.runtime.device);
   const tasks::NamedValues result =
       evaluation.run([&](const tasks::EvalProgress& progress) { reporter.report(progress); });
   const double seconds = reporter.seconds();

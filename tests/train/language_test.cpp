@@ -61,9 +61,7 @@ TEST(LanguageRows, PromptStandsInFrontOfTheAnswer) {
   batch.encoder_mask = at::tensor({1, 1, 0, 1, 1, 1}, at::kLong).view({2, 3}).to(at::kBool);
   batch.decoder_ids = at::tensor({1, 5, 2, 3}, at::kLong).view({2, 2});
   batch.labels = at::tensor({5, 6, 3, -100}, at::kLong).view({2, 2});
-  config::LmConfig lm;
-  lm.arch = "decoder";
-  const tasks::LanguageRows rows = tasks::language_rows(batch, lm);
+  const tasks::LanguageRows rows = tasks::language_rows(batch, /*prompted=*/false);
   const at::Tensor labels = at::tensor({-100, -100, 5, 6, -100, -100, -100, -100, 3, -100}, at::kLong).view({2, 5});
   EXPECT_TRUE(at::equal(rows.labels, labels)) << rows.labels;
   EXPECT_TRUE(at::equal(rows.inputs.ids[0].narrow(0, 0, 4), at::tensor({7, 8, 1, 5}, at::kLong)));
@@ -253,7 +251,7 @@ TEST(Language, OpenedModelEvaluatesAsTheTrainingDid) {
   ASSERT_TRUE(loaded.text);
   EXPECT_EQ(loaded.text->decode(loaded.text->encode("12 + 3")), "12 + 3");
   tasks::LanguageEvaluation evaluation(
-      *loaded.model, loaded.config,
+      *loaded.model, tasks::language_eval_options(loaded.config, 1),
       data::open_validation_slices(loaded.config.data, loaded.meta, loaded.config.eval.max_samples), loaded.text,
       at::kCPU);
   const tasks::NamedValues got = evaluation.run([](const tasks::EvalProgress&) {});

@@ -36,6 +36,9 @@ struct GeneratorOptions {
   int64_t batch_size = 0;  // rows at a time; 0: 64 on a GPU, 16 on a CPU
   bool cache = true;       // false: the whole row again for each token, as models without a cache always do
   bool cuda_graphs = true;
+  // Tokens that a row has room for from the start, where it is known that later calls need more than earlier ones: what
+  // a call needs beyond it gives all buffers, and the graphs captured with them, anew.
+  int64_t tokens = 0;
 };
 
 enum class Finish {
@@ -48,6 +51,7 @@ struct Generated {
   int64_t prompt = 0, sample = 0;
   std::vector<int32_t> ids = {};  // what was written, without prompt and stop id
   Finish finish = Finish::length;
+  int32_t stop_id = -1;  // which one ended it; -1: none did
 };
 
 // Called on the calling thread while later tokens are being computed. Row r is sample r % samples of prompt r /

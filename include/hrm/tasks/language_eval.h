@@ -16,11 +16,20 @@
 
 namespace hrm::tasks {
 
+struct LanguageEvalOptions {
+  data::LanguageShape shape;    // the longest rows
+  int64_t rows = 1;             // of a batch on each rank
+  bool document_masks = false;  // of packed rows
+  int64_t chunk = 2048;         // tokens whose logits exist at one time
+};
+// Of task=language: as many rows as a micro-batch of the training has, unless eval.batch_size says otherwise.
+LanguageEvalOptions language_eval_options(const config::Config& config, int64_t ranks);
+
 class LanguageEvaluation {
  public:
   // `model` must live as long. `text`: what made the ids, for bits per byte; nullopt: not known. `comm`: the ranks that
   // share the samples; null = this one alone. Error(data) for a slice without samples.
-  LanguageEvaluation(models::LanguageModel& model, const config::Config& config,
+  LanguageEvaluation(models::LanguageModel& model, const LanguageEvalOptions& options,
                      std::vector<data::ValidationSlice> slices, const std::optional<data::TextEncoder>& text,
                      at::Device device, std::shared_ptr<parallel::Comm> comm = nullptr);
 
@@ -35,7 +44,7 @@ class LanguageEvaluation {
   at::Tensor measure(const data::LanguageTestBatch& batch, const at::Tensor& gate_warmup) const;
 
   models::LanguageModel& model_;
-  const config::Config& config_;
+  LanguageEvalOptions options_;
   at::Device device_;
   std::shared_ptr<parallel::Comm> comm_;
   std::vector<data::LanguageReader> readers_;
