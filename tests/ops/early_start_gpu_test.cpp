@@ -5,6 +5,7 @@
 #include "hrm/ops/attention.h"
 #include "hrm/ops/decode_attention.h"
 #include "hrm/ops/decode_linear.h"
+#include "hrm/ops/diversity.h"
 #include "hrm/ops/embed_tokens.h"
 #include "hrm/ops/fp8.h"
 #include "hrm/ops/linear.h"
@@ -342,6 +343,27 @@ TEST(EarlyStartGpu, Gates) {
         return {gate, memory, p, loss, grad_states, grad_z, grad_bridge, grad_weight, grad_bias};
       };
       expect_order(chain, {kRows * (kVectors + 1), width}, dtype, cat(dtype, " width ", width), 4);
+    }
+  }
+}
+
+// Of groups that are small, which may begin early, and of large ones, between kernels that do.
+TEST(EarlyStartGpu, Diversity) {
+  HRM_NEEDS_GPU();
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
+    for (const int64_t width : {97, 512}) {
+      const Chain chain = [=](const at::Tensor& x, const Between& between) -> Tensors {
+        const at::Tensor act = swiglu(x);
+        between();
+        const Diversity small = semantic_diversity(act.view({60, 5, width}));
+        between();
+        const Diversity large = semantic_diversity(act.view({3, 100, width}));
+        between();
+        const Diversity scores = semantic_diversity(at::stack({small.rows.view({3, 100}), large.rows}));
+        between();
+        return {small.totals, small.loo, large.totals, large.loo, scores.rows, swiglu(x)};
+      };
+      expect_order(chain, {300, 2 * width}, dtype, cat(dtype, " width ", width), 4);
     }
   }
 }

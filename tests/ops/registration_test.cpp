@@ -86,6 +86,7 @@ TEST(Registration, EveryOpHasItsKernels) {
       "hrm::rotate_qkv_",
       "hrm::rotate_qkv_backward",
       "hrm::sample_tokens",
+      "hrm::semantic_diversity",
       "hrm::softmax_loss_",
       "hrm::sparse_sign_sgd_",
       "hrm::ssd_scan",
