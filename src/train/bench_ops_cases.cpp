@@ -450,6 +450,7 @@ const std::vector<BenchOp>& bench_ops() {
       {"hrm::halt_probabilities", language_cases::halt_probabilities},
       {"hrm::halt_probabilities_backward_", language_cases::halt_probabilities_backward},
       {"hrm::halting_loss", language_cases::halting_loss},
+      {"hrm::semantic_diversity", language_cases::semantic_diversity},
       {"hrm::memory_blocks", language_cases::memory_blocks},
       {"hrm::memory_blocks_forward", language_cases::memory_blocks},
       {"hrm::ssd_scan", language_cases::ssd_scan},

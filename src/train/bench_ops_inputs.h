@@ -75,6 +75,7 @@ BenchCall bridge_gate_backward(const BenchShape& s, at::Device device, at::Scala
 BenchCall halt_probabilities(const BenchShape& s, at::Device device, at::ScalarType dtype);
 BenchCall halt_probabilities_backward(const BenchShape& s, at::Device device, at::ScalarType dtype);
 BenchCall halting_loss(const BenchShape& s, at::Device device, at::ScalarType dtype);
+BenchCall semantic_diversity(const BenchShape& s, at::Device device, at::ScalarType dtype);
 BenchCall memory_blocks(const BenchShape& s, at::Device device, at::ScalarType dtype);
 }  // namespace language_cases
 

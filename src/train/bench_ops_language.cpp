@@ -287,6 +287,14 @@ BenchCall halting_loss(const Shape& s, at::Device device, at::ScalarType dtype) 
   return {{in.p, in.p[0].clone(), 1.0}};
 }
 
+// Embeddings of three answers to each of a quarter as many questions as there are samples; where these are long, one
+// group of 4,096. As wide as a sentence encoder (all-MiniLM-L6-v2) makes them, and float32 as it does.
+BenchCall semantic_diversity(const Shape& s, at::Device device, at::ScalarType dtype) {
+  const std::vector<int64_t> sizes = s.length() > 512 ? std::vector<int64_t>{1, 4096, 384}
+                                                      : std::vector<int64_t>{std::max<int64_t>(s.batch / 4, 1), 3, 384};
+  return {{Random{device, dtype}.floats(sizes), IValue()}};
+}
+
 // A language model's core: as many memories as samples, of 64 vectors, two blocks, two steps.
 BenchCall memory_blocks(const Shape& s, at::Device device, at::ScalarType dtype) {
   const Random random{device, dtype};

@@ -29,7 +29,7 @@ INSTANTIATE_TEST_SUITE_P(Fixtures, ParityGpu,
                                          "trm_forward_att", "trm_forward_mlp", "trm_forward_bf16", "hrm_train_trace",
                                          "hrm_train_trace_bf16", "trm_train_trace_att", "trm_train_trace_mlp",
                                          "checkpoint_hrm", "checkpoint_hrm_bf16", "checkpoint_trm", "losses",
-                                         "grad_clip", "optim_adam_atan2", "optim_adamw", "bert_embed"),
+                                         "grad_clip", "optim_adam_atan2", "optim_adamw", "bert_embed", "diversity"),
                          [](const auto& info) { return info.param; });
 
 }  // namespace

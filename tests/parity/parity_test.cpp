@@ -15,11 +15,11 @@ namespace {
 
 // Kinds whose subject this program does not have yet.
 const std::set<std::string> kNotDue{
-    "arc_tokens", "arc_voting", "contrastive", "dataset_arc", "diversity", "field_step",         "geometry",
-    "grpo",       "lora",       "metric_sync", "pass_at_k",   "tokenizer", "polychromic_policy", "text_diversity"};
+    "arc_tokens", "arc_voting",  "contrastive", "dataset_arc", "field_step",         "geometry",      "grpo",
+    "lora",       "metric_sync", "pass_at_k",   "tokenizer",   "polychromic_policy", "text_diversity"};
 
 // Cases in tests/fixtures. A case that disappears must not go unnoticed.
-constexpr size_t kShippedCases = 36;
+constexpr size_t kShippedCases = 37;
 
 std::filesystem::path fixtures() {
   const char* chosen = std::getenv("HRM_FIXTURES");
