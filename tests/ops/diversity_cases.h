@@ -72,7 +72,7 @@ inline void expect_sizes(const std::vector<DiversitySize>& sizes, at::ScalarType
     expect_exact(embeddings, {}, what);
     // Counts of every kind, also none, one and two, in both types; what stands behind them is no number.
     std::vector<int64_t> counts;
-    for (int64_t g = 0; g < G; ++g) counts.push_back(g < 3 ? std::min(N, g) : (g * 37 + 11) % (N + 1));
+    for (int64_t g = 0; g < G; ++g) counts.push_back(G > 3 && g < 3 ? std::min(N, g) : (g * 37 + 11) % (N + 1));
     const at::ScalarType count_type = G % 2 == 0 ? at::kLong : at::kInt;
     const at::Tensor numbers = counts_of(counts, device, count_type);
     const at::Tensor padding = at::arange(N, numbers.options()).ge(numbers.unsqueeze(1));
@@ -158,7 +158,8 @@ inline void expect_nonfinite(int64_t vectors, at::Device device) {
     embeddings[0][1][7] = value;
     const Diversity ours = semantic_diversity(embeddings), want = semantic_diversity(good);
     for (const at::Tensor& result : {ours.totals, ours.rows, ours.loo}) {
-      EXPECT_TRUE(result[0].isnan().all().item<bool>()) << value << " N " << vectors;
+      const bool fixed = result.is_same(ours.loo) && vectors < 3;  // zero whatever the vectors are
+      EXPECT_EQ(result[0].isnan().all().item<bool>(), !fixed) << value << " N " << vectors;
     }
     expect_same_bits(ours.rows[1], want.rows[1], "the other group");
     expect_same_bits(ours.loo[1], want.loo[1], "the other group");

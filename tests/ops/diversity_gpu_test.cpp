@@ -83,17 +83,23 @@ TEST(DiversityGpu, PlainAten) {
   expect_exact(related({2, 3, 100000}, 2, at::kFloat, at::kCUDA), {}, "long vectors");
 }
 
-// The kernel for small groups, and that for large ones on the same vectors with padding behind them.
-TEST(DiversityGpu, BothKernelsAgree) {
+void expect_same_scores(const Diversity& a, const Diversity& b, const std::string& what) {
+  EXPECT_LE(largest_difference(a.totals, b.totals), 1e-6) << what;
+  EXPECT_LE(largest_difference(a.rows, b.rows), 1e-6) << what;
+  EXPECT_LE(largest_difference(a.loo, b.loo), 2e-6) << what;
+}
+
+// All pairs, the closed form, and the kernel. Small groups also by the kernel for large ones, with padding behind them.
+TEST(DiversityGpu, AllWaysAgree) {
   HRM_NEEDS_GPU();
-  for (const int64_t N : {2, 3, 31, 64}) {
+  for (const int64_t N : {2, 3, 31, 64, 300, 1000}) {
     const at::Tensor embeddings = related({3, N, 384}, 3, at::kFloat, at::kCUDA);
-    const at::Tensor padded = at::constant_pad_nd(embeddings, {0, 0, 0, 200 - N}, 7);
-    const Diversity small = semantic_diversity(embeddings),
-                    large = semantic_diversity(padded, at::full({3}, N, at::device(at::kCUDA).dtype(at::kLong)));
-    EXPECT_LE(largest_difference(small.totals, large.totals), 1e-6) << N;
-    EXPECT_LE(largest_difference(small.rows, large.rows.narrow(1, 0, N)), 1e-6) << N;
-    EXPECT_LE(largest_difference(small.loo, large.loo.narrow(1, 0, N)), 2e-6) << N;
+    const Diversity ours = semantic_diversity(embeddings);
+    expect_same_scores(ours, named(reference::semantic_diversity(embeddings, {})), cat("all pairs, N ", N));
+    expect_same_scores(ours, named(reference::semantic_diversity_closed(embeddings, {})), cat("closed form, N ", N));
+    const at::Tensor padded = at::constant_pad_nd(embeddings, {0, 0, 0, 500}, 7);
+    const Diversity large = semantic_diversity(padded, at::full({3}, N, at::device(at::kCUDA).dtype(at::kLong)));
+    expect_same_scores(ours, {large.totals, large.rows.narrow(1, 0, N), large.loo.narrow(1, 0, N)}, cat("padded ", N));
   }
 }
 
