@@ -34,6 +34,7 @@ TEST(Diversity, LoopsOverPairs) {
   const std::vector<int64_t> counts{0, 1, 2, 3, 5, 6};
   const at::Tensor embeddings = related({6, 6, 7}, 1, at::kDouble, at::kCPU);
   embeddings[4][2].zero_();
+  embeddings[5][1].mul_(1e-9);
   for (const bool all_pairs : {true, false}) {
     const at::Tensor numbers = counts_of(counts, at::kCPU);
     const Diversity ours = named(all_pairs ? reference::semantic_diversity(embeddings, numbers)
