@@ -16,7 +16,8 @@ struct ChunkedCrossEntropy {
 };
 
 // hidden (N, D) in the head's compute dtype; labels (N) int32 or int64, each data::kIgnoreLabel or in 0..V-1 (unchecked
-// on a GPU); weights (N) float32, not negative, no gradient: e.g. 1 / number of labelled tokens.
+// on a GPU); weights (N) float32 of any sign, no gradient: e.g. 1 / number of labelled tokens, or an advantage. The
+// logits are divided by `temperature`.
 //
 // Products are in the dtype of hidden, softmax and sums in float32. The gradients of hidden and of the head's weight
 // are computed in the forward pass, chunk by chunk, the latter added up in float32; the backward pass scales them and
@@ -25,6 +26,6 @@ struct ChunkedCrossEntropy {
 // ops.backend=reference: three in float32). Without gradient mode only the values are computed. Deterministic; waits
 // for nothing and can be captured. Throws c10::Error that names the shapes.
 ChunkedCrossEntropy chunked_cross_entropy(const at::Tensor& hidden, const nn::LmHead& head, const at::Tensor& labels,
-                                          const at::Tensor& weights, int64_t chunk = 4096);
+                                          const at::Tensor& weights, int64_t chunk = 4096, double temperature = 1);
 
 }  // namespace hrm::objectives

@@ -1,0 +1,70 @@
+#include "objectives/chunked_logits.h"
+
+#include "hrm/ops/linear.h"
+#include "hrm/ops/linear_weight_gradient.h"
+
+namespace hrm::objectives {
+namespace {
+
+// A multiple of 128 bytes from one row of the logits to the next, so that products read them by whole words whatever
+// the vocabulary is.
+constexpr int64_t kPitch = 64;
+
+}  // namespace
+
+void check_head_input(const char* name, const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& ids,
+                      int64_t chunk, double temperature) {
+  TORCH_CHECK(hidden.dim() == 2 && hidden.size(1) == weight.size(1) && hidden.scalar_type() == weight.scalar_type(),
+              name, ": hidden (N, D) and the head's weight (V, D) must have one D and one dtype, got ", hidden.sizes(),
+              " ", hidden.scalar_type(), " and ", weight.sizes(), " ", weight.scalar_type());
+  TORCH_CHECK(ids.dim() == 1 && ids.size(0) == hidden.size(0), name,
+              ": there must be one id for each hidden state, got ", ids.sizes(), " for ", hidden.sizes());
+  TORCH_CHECK(chunk > 0, name, ": chunk must be positive, got ", chunk);
+  TORCH_CHECK(temperature > 0, name, ": temperature must be positive, got ", temperature);
+}
+
+ChunkedLogits::ChunkedLogits(const at::Tensor& hidden, const at::Tensor& weight, int64_t chunk, double temperature)
+    : hidden_(hidden), weight_(weight), chunk_(chunk), temperature_(temperature) {
+  const int64_t rows = std::min(chunk, hidden.size(0));
+  buffer_ = at::empty({rows, (weight.size(0) + kPitch - 1) / kPitch * kPitch}, hidden.options());
+}
+
+at::Tensor ChunkedLogits::make(int64_t first, int64_t count) const {
+  const at::Tensor logits = buffer_.narrow(0, 0, count).narrow(1, 0, weight_.size(0));
+  const at::Tensor hidden = hidden_.narrow(0, first, count);
+  if (temperature_ == 1) {
+    ops::linear_out(logits, hidden, weight_);
+  } else {
+    // The factor goes into the product, before its sums are rounded. With beta 0 what the buffer holds is not read.
+    logits.addmm_(hidden, weight_.t(), /*beta=*/0, /*alpha=*/1 / temperature_);
+  }
+  return logits;
+}
+
+HeadGradients::HeadGradients(const at::Tensor& hidden, const at::Tensor& weight, bool of_hidden, bool of_weight)
+    : hidden_(hidden), weight_(weight) {
+  if (of_hidden) of_hidden_ = at::empty_like(hidden, at::MemoryFormat::Contiguous);
+  if (of_weight) {
+    const auto options = weight.options().dtype(wide_type(hidden));
+    of_weight_ = hidden.size(0) > 0 ? at::empty(weight.sizes(), options) : at::zeros(weight.sizes(), options);
+  }
+}
+
+void HeadGradients::add(int64_t first, const at::Tensor& grad_logits) {
+  const int64_t count = grad_logits.size(0);
+  if (of_hidden_.defined()) ops::linear_out(of_hidden_.narrow(0, first, count), grad_logits, weight_.t());
+  if (of_weight_.defined()) {
+    const auto put = first == 0 ? &ops::linear_weight_gradient_ : &ops::linear_accumulate_;
+    put(of_weight_, grad_logits, hidden_.narrow(0, first, count));
+  }
+}
+
+at::Tensor largest_weight(const at::Tensor& weights) {
+  return weights.numel() > 0 ? weights.abs().max() : weights.sum();
+}
+
+at::Tensor relative_weights(const at::Tensor& weights, const at::Tensor& largest, at::ScalarType type) {
+  return (weights / largest.clamp_min(1e-30)).to(type);
+}
+
+}  // namespace hrm::objectives
