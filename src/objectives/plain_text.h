@@ -1,0 +1,23 @@
+#pragma once
+// What rewards ask of texts that a model wrote.
+
+#include <string>
+#include <string_view>
+
+namespace hrm::objectives {
+
+// The characters without white space at both ends; bytes that are no UTF-8 as U+FFFD.
+std::u32string trimmed_characters(std::string_view text);
+
+bool is_space(char32_t c);
+bool is_word_character(char32_t c);  // letters, marks, decimal digits, connectors: \w
+bool is_capital(char32_t c);
+bool is_small(char32_t c);
+char32_t to_lower(char32_t c);
+
+std::string to_utf8(std::u32string_view characters);
+
+// Case folded and composed (Unicode, sections 3.13 and 3.11): equal for texts that differ in nothing else.
+std::string folded(std::string_view text);
+
+}  // namespace hrm::objectives
