@@ -107,6 +107,7 @@ TEST(TokenLogProbs, SmallGradientsInFloat16) {
     return in.weight.grad() / factor;
   };
   EXPECT_TRUE(at::allclose(gradient(1e-6), gradient(1), 1e-4, 1e-5));
+  EXPECT_TRUE(at::allclose(gradient(-1e-6), gradient(1), 1e-4, 1e-5));
 }
 
 // A frozen head gets no gradient, and nothing is written to a buffer that it has; hidden states get theirs.

@@ -50,7 +50,8 @@ at::Tensor score_advantages(const GroupDiversity& diversity, DiversityBaseline b
                             const RunningDiversity& running);
 
 // All subsets of n of N answers, (S, N) bool, S = N! / (n! (N-n)!): ordered by what they leave out, so that with n =
-// N-1 row i is the group without answer i. On the CPU. Error(usage) unless 1 <= n < N and S is at most 100,000.
+// N-1 row i is the group without answer i. On the CPU: move it to the metric's device once, so that the functions below
+// wait for nothing. Error(usage) unless 1 <= n < N and S is at most 100,000.
 at::Tensor subset_members(int64_t N, int64_t n);
 
 // D of each subset where D is the mean over pairs of a distance. distances (G, N, N) symmetric, the diagonal unread;
