@@ -1,0 +1,50 @@
+#pragma once
+// A record of a prompt and its response, as a line of JSON, in one of these forms:
+//   {"prompt": "...", "response": "..."}                                     members of any name
+//   {"messages": [{"role": "user", "content": "..."}, ..., {"role": "assistant", "content": "..."}]}
+//   {"prompt": "...", "answers": ["...", ...]}                               with or without a response
+// Members that nothing names are passed over.
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "hrm/base/error.h"
+
+namespace hrm {
+
+struct ChatMessage {
+  std::string role;  // system, user or assistant
+  std::string content;
+  bool operator==(const ChatMessage&) const = default;
+};
+
+// Which member of a record means what. A record with `messages` is one of messages, whatever else it has.
+struct ChatFields {
+  std::string messages = "messages";
+  std::string prompt = "prompt";
+  std::string response = "response";
+  std::string answers = "answers";
+  std::string id;                  // text or whole number; empty: none is read
+  std::string value;               // a number, e.g. reply_likes; empty: none is read
+  std::vector<std::string> texts;  // more members that must be there: text, number, true or false
+};
+
+struct ChatRecord {
+  std::vector<ChatMessage> messages;  // in front of the response; empty in a record of a prompt
+  std::string prompt;                 // of a record of a prompt
+  std::string response;               // the last message where that is the assistant's; empty: there is none
+  // All that are right; not given: anything may be.
+  std::optional<std::vector<std::string>> answers;
+  std::string id;
+  std::optional<double> value;
+  std::vector<std::string> texts;  // as many as ChatFields::texts
+};
+
+// Throws Error(code) with the reason alone: no UTF-8, longer than kMaxJsonlLine (hrm/formats/jsonl.h), no object, a
+// member that is missing or of another type than above, more than 4,096 messages or answers, a message of another role
+// or with more than role and content.
+ChatRecord parse_chat_record(std::string_view line, const ChatFields& fields, ExitCode code = ExitCode::data);
+
+}  // namespace hrm

@@ -1,0 +1,21 @@
+#pragma once
+// tokenizer_config.json, which stands beside a tokenizer.json of Hugging Face's transformers: names of its special
+// tokens and the template of a chat. Everything else in it is passed over.
+
+#include <string>
+#include <string_view>
+
+#include "hrm/base/error.h"
+
+namespace hrm {
+
+struct TokenizerConfig {
+  std::string bos_token, eos_token, pad_token;  // empty: there is none
+  std::string chat_template;                    // a Jinja text; of several the one named default; empty: there is none
+};
+
+// Throws Error(code) as "origin: reason" for no JSON, more than 16 MiB, or one of these members of another type.
+TokenizerConfig parse_tokenizer_config(std::string_view text, const std::string& origin,
+                                       ExitCode code = ExitCode::data);
+
+}  // namespace hrm

@@ -1,0 +1,114 @@
+#include "hrm/formats/chat_record.h"
+
+#include "formats/format_testing.h"
+
+namespace hrm {
+namespace {
+
+using Texts = std::vector<std::string>;
+
+ChatFields tweet_fields() {
+  ChatFields fields;
+  fields.prompt = "tweet";
+  fields.response = "reply";
+  fields.id = "tweet_id";
+  fields.value = "reply_likes";
+  return fields;
+}
+
+void expect_refused(const std::string& line, const std::vector<std::string>& parts, const ChatFields& fields = {}) {
+  expect_error([&] { parse_chat_record(line, fields, ExitCode::data); }, ExitCode::data, parts);
+}
+
+TEST(ChatRecord, ReadsPromptAndResponse) {
+  const ChatRecord one =
+      parse_chat_record(R"({"prompt": "a\nb", "response": "c \u00e9", "more": [1, {"x": null}]})", {});
+  EXPECT_EQ(one.prompt, "a\nb");
+  EXPECT_EQ(one.response, "c \u00e9");
+  EXPECT_TRUE(one.messages.empty() && one.id.empty() && one.texts.empty());
+  EXPECT_FALSE(one.answers || one.value);
+  EXPECT_EQ(parse_chat_record(R"({"prompt": "a"})", {}).response, "");
+  EXPECT_EQ(parse_chat_record(R"({"prompt": "", "response": null})", {}).response, "");
+}
+
+TEST(ChatRecord, ReadsMessages) {
+  const ChatRecord one = parse_chat_record(
+      R"({"prompt": 5, "messages": [{"role": "system", "content": "s"}, {"role": "user", "content": "u", "name": null},
+          {"role": "assistant", "content": "a"}]})",
+      {});
+  EXPECT_EQ(one.messages, (std::vector<ChatMessage>{{"system", "s"}, {"user", "u"}}));
+  EXPECT_EQ(one.response, "a");
+  EXPECT_EQ(one.prompt, "");
+  // A chat that ends with the user waits for its response.
+  const ChatRecord open = parse_chat_record(
+      R"({"messages": [{"role": "assistant", "content": "a"}, {"role": "user", "content": "u"}]})", {});
+  EXPECT_EQ(open.messages.size(), 2u);
+  EXPECT_EQ(open.response, "");
+  EXPECT_TRUE(parse_chat_record(R"({"messages": [{"role": "assistant", "content": "a"}]})", {}).messages.empty());
+}
+
+TEST(ChatRecord, ReadsNamedMembers) {
+  ChatFields fields = tweet_fields();
+  fields.texts = {"lang", "n", "b"};
+  const std::string line =
+      R"({"tweet_id": 18446744073709551615, "tweet": "t", "reply": "r", "reply_likes": 2.5, "lang": "de", "n": 3, "b": true})";
+  const ChatRecord one = parse_chat_record(line, fields);
+  EXPECT_EQ(one.id, "18446744073709551615");
+  EXPECT_EQ(one.prompt, "t");
+  EXPECT_EQ(one.response, "r");
+  EXPECT_EQ(one.value, 2.5);
+  EXPECT_EQ(one.texts, (Texts{"de", "3", "true"}));
+  const ChatRecord other = parse_chat_record(R"({"tweet_id": "x7", "tweet": "t", "reply": "r"})", tweet_fields());
+  EXPECT_EQ(other.id, "x7");
+  EXPECT_FALSE(other.value);
+}
+
+TEST(ChatRecord, ReadsAnswers) {
+  EXPECT_EQ(*parse_chat_record(R"({"prompt": "p", "answers": ["a", "b c"]})", {}).answers, (Texts{"a", "b c"}));
+  EXPECT_TRUE(parse_chat_record(R"({"prompt": "p", "answers": []})", {}).answers->empty());
+  EXPECT_FALSE(parse_chat_record(R"({"prompt": "p", "answers": null})", {}).answers);
+}
+
+TEST(ChatRecord, RefusesOtherForms) {
+  expect_refused("", {"is no valid JSON"});
+  expect_refused("[]", {"the line is no object"});
+  expect_refused("{\"prompt\": \"\xFF\"}", {"no valid UTF-8"});
+  expect_refused(R"({"prompt": "\ud800"})", {"is no valid JSON"});
+  expect_refused(R"({"prompt": "a", "prompt": "b"})", {"the key 'prompt' stands twice"});
+  expect_refused(R"({"response": "a"})", {"has neither 'messages' nor 'prompt'"});
+  expect_refused(R"({"prompt": 1})", {"'prompt' is no text"});
+  expect_refused(R"({"prompt": null})", {"has no 'prompt'"});
+  expect_refused(R"({"prompt": "a", "response": ["b"]})", {"'response' is no text"});
+  expect_refused(R"({"prompt": "a", "answers": "b"})", {"'answers' is no list"});
+  expect_refused(R"({"prompt": "a", "answers": ["b", 1]})", {"'answers' is no text"});
+  expect_refused(R"({"messages": []})", {"'messages' is no list of 1 to 4096 messages"});
+  expect_refused(R"({"messages": {}})", {"'messages' is no list"});
+  expect_refused(R"({"messages": ["a"]})", {"message 1 is not of the form"});
+  expect_refused(R"({"messages": [{"role": "user", "content": "a"}, {"role": "user"}]})",
+                 {"message 2 is not of the form"});
+  expect_refused(R"({"messages": [{"role": "user", "content": [1]}]})", {"message 1 is not of the form"});
+  expect_refused(R"({"messages": [{"role": "root", "content": "a"}]})", {"message 1 has the role 'root'", "system"});
+  expect_refused(R"({"messages": [{"role": "user", "content": "a", "tool_calls": []}]})", {"has 'tool_calls'"});
+  expect_refused(R"({"tweet": "a"})", {"has no 'tweet_id'"}, tweet_fields());
+  expect_refused(R"({"tweet": "a", "tweet_id": 1.5})", {"'tweet_id' is no text or whole number"}, tweet_fields());
+  expect_refused(R"({"tweet": "a", "tweet_id": 1, "reply_likes": "3"})", {"'reply_likes' is no number"},
+                 tweet_fields());
+  ChatFields texts;
+  texts.texts = {"x"};
+  expect_refused(R"({"prompt": "a"})", {"has no 'x'"}, texts);
+  expect_refused(R"({"prompt": "a", "x": {}})", {"'x' is a list or an object"}, texts);
+  std::string many = R"({"prompt": "a", "answers": ["b")";
+  for (int i = 0; i < 4096; ++i) many += ",\"b\"";
+  expect_refused(many + "]}", {"at most 4096"});
+}
+
+TEST(ChatRecord, DamagedLinesAreSafe) {
+  const std::string good =
+      R"({"messages": [{"role": "user", "content": "u"}, {"role": "assistant", "content": "a"}], "answers": ["a"]})";
+  const auto parse = [](std::span<const std::byte> bytes) { parse_chat_record(as_text(bytes), {}, ExitCode::data); };
+  expect_truncations_fail(good, ExitCode::data, parse);
+  EXPECT_GT(expect_flips_are_safe(good, 2000, ExitCode::data, parse), 500);
+}
+
+}  // namespace
+}  // namespace hrm

@@ -1,0 +1,47 @@
+#include "hrm/formats/tokenizer_config.h"
+
+#include "formats/format_testing.h"
+
+namespace hrm {
+namespace {
+
+TokenizerConfig parse(const std::string& text) {
+  return parse_tokenizer_config(text, "c.json", ExitCode::data);
+}
+
+TEST(TokenizerConfig, ReadsTokensAndTemplate) {
+  const TokenizerConfig one = parse(
+      R"({"bos_token": null, "eos_token": "<|im_end|>", "pad_token": {"__type": "AddedToken", "content": "<pad>"},
+          "chat_template": "{% for m in messages %}", "model_max_length": 131072, "x": {"y": [1]}})");
+  EXPECT_EQ(one.bos_token, "");
+  EXPECT_EQ(one.eos_token, "<|im_end|>");
+  EXPECT_EQ(one.pad_token, "<pad>");
+  EXPECT_EQ(one.chat_template, "{% for m in messages %}");
+  const TokenizerConfig none = parse("{}");
+  EXPECT_TRUE(none.eos_token.empty() && none.chat_template.empty());
+}
+
+TEST(TokenizerConfig, OfSeveralTemplatesTheDefault) {
+  EXPECT_EQ(parse(R"({"chat_template": [{"name": "tool_use", "template": "t"}, {"name": "default", "template": "d"}]})")
+                .chat_template,
+            "d");
+  EXPECT_EQ(parse(R"({"chat_template": [{"name": "rag", "template": "r"}]})").chat_template, "");
+}
+
+TEST(TokenizerConfig, RefusesOtherForms) {
+  const auto refused = [](const std::string& text, const std::string& part) {
+    expect_error([&] { parse(text); }, ExitCode::data, {"c.json: ", part});
+  };
+  refused("", "is no valid JSON");
+  refused("[]", "must be an object");
+  refused(R"({"eos_token": 3})", "\"eos_token\" is not of a known form");
+  refused(R"({"pad_token": {"id": 3}})", "\"pad_token\"");
+  refused(R"({"bos_token": {"content": 3}})", "\"bos_token\"");
+  refused(R"({"chat_template": 1})", "\"chat_template\"");
+  refused(R"({"chat_template": ["a"]})", "\"chat_template\"");
+  refused(R"({"chat_template": [{"name": "default"}]})", "\"chat_template\"");
+  refused(R"({"chat_template": [{"name": "default", "template": 1}]})", "\"chat_template\"");
+}
+
+}  // namespace
+}  // namespace hrm
