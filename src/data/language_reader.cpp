@@ -9,13 +9,8 @@ namespace {
 
 constexpr int64_t kMultiple = 8;
 
-// The smallest of `buckets` lengths up to `most` that holds `length`.
 int64_t bucket(int64_t length, int64_t most, int64_t buckets) {
-  for (int64_t i = 1; i < buckets; ++i) {
-    const int64_t size = (most * i / buckets + kMultiple - 1) / kMultiple * kMultiple;
-    if (size >= length && size > 0) return std::min(size, most);
-  }
-  return most;
+  return internal::bucket_length(length, most, buckets, kMultiple);
 }
 
 }  // namespace

@@ -2,6 +2,8 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
+
 namespace hrm::data::internal {
 
 LanguageBatch allocate_batch(int64_t rows, const LanguageShape& shape, bool packed, bool pinned) {
@@ -42,6 +44,14 @@ void add_counts(LanguageBatch& batch, const LanguageCounts& counts) {
   batch.encoder_tokens += counts.encoder_tokens;
   batch.decoder_tokens += counts.decoder_tokens;
   batch.label_tokens += counts.label_tokens;
+}
+
+int64_t bucket_length(int64_t length, int64_t most, int64_t buckets, int64_t multiple) {
+  for (int64_t i = 1; i < buckets; ++i) {
+    const int64_t size = (most * i / buckets + multiple - 1) / multiple * multiple;
+    if (size >= length && size > 0) return std::min(size, most);
+  }
+  return most;
 }
 
 }  // namespace hrm::data::internal

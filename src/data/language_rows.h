@@ -13,5 +13,8 @@ LanguageBatch allocate_batch(int64_t rows, const LanguageShape& shape, bool pack
 // Where row `row` of such a batch lies.
 LanguageRow row_of(const LanguageBatch& batch, int64_t row);
 void add_counts(LanguageBatch& batch, const LanguageCounts& counts);
+// The smallest of `buckets` lengths, at equal distances up to `most` and rounded up to multiples of `multiple`, that
+// holds `length`.
+int64_t bucket_length(int64_t length, int64_t most, int64_t buckets, int64_t multiple);
 
 }  // namespace hrm::data::internal

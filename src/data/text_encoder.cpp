@@ -63,6 +63,7 @@ TextEncoder byte_encoder() {
   };
   encoder.bytes = [](int32_t id) { return id >= 0 && id < kBytes ? int64_t{1} : int64_t{0}; };
   encoder.stream = [] { return std::make_unique<ByteStream>(); };
+  encoder.id_of = [](std::string_view) { return std::optional<int32_t>(); };
   encoder.meta.bos_id = kBytes;
   encoder.meta.eos_id = kBytes + 1;
   encoder.meta.pad_id = kBytes + 2;
@@ -92,6 +93,7 @@ TextEncoder open_tokenizer(const std::filesystem::path& file, const std::string&
     }
   };
   encoder.stream = [tokenizer] { return std::make_unique<TokenStream>(tokenizer); };
+  encoder.id_of = [tokenizer](std::string_view token) { return tokenizer.id_of(token); };
   encoder.file = file;
   encoder.meta.vocab_size = tokenizer.vocab_size();
   encoder.meta.bos_id = special(bos, "--bos");

@@ -33,7 +33,9 @@ struct TextEncoder {
   Decode decode;
   // Bytes of text that an id stands for; 0 for special tokens and ids that are no token's.
   std::function<int64_t(int32_t)> bytes;
-  OpenStream stream;           // without special tokens; U+FFFD for ids that are no token's
+  OpenStream stream;  // without special tokens; U+FFFD for ids that are no token's
+  // The id of a token by its text, "<|im_end|>"; none of the bytes has one.
+  std::function<std::optional<int32_t>(std::string_view)> id_of;
   LanguageMeta meta;           // tokenizer_file: its name beside the data
   std::filesystem::path file;  // to be copied there; empty: there is none
 };

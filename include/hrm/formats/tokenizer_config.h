@@ -10,8 +10,8 @@
 namespace hrm {
 
 struct TokenizerConfig {
-  std::string bos_token, eos_token, pad_token;  // empty: there is none
-  std::string chat_template;                    // a Jinja text; of several the one named default; empty: there is none
+  std::string bos_token = "", eos_token = "", pad_token = "";  // empty: there is none
+  std::string chat_template = "";  // a Jinja text; of several the one named default; empty: there is none
 };
 
 // Throws Error(code) as "origin: reason" for no JSON, more than 16 MiB, or one of these members of another type.

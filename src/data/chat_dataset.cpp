@@ -1,0 +1,274 @@
+#include "hrm/data/chat_dataset.h"
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <optional>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "hrm/base/error.h"
+#include "hrm/base/file.h"
+#include "hrm/base/log.h"
+#include "hrm/base/text.h"
+#include "hrm/formats/jsonl.h"
+
+namespace hrm::data {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int64_t kShownLines = 10;  // of each reason, in the log
+
+std::vector<fs::path> record_files(const fs::path& path) {
+  std::error_code error;
+  require(fs::exists(path, error), ExitCode::data, "'", printable(path.string()), "' does not exist");
+  if (!fs::is_directory(path, error)) return {path};
+  std::vector<fs::path> files;
+  for (fs::directory_iterator at(path, error), end; !error && at != end; at.increment(error)) {
+    const std::string name = at->path().filename().string();
+    if (!name.starts_with('.') && name.ends_with(".jsonl")) files.push_back(at->path());
+  }
+  require(!error, ExitCode::data, "'", printable(path.string()), "' cannot be read: ", error.message());
+  require(!files.empty(), ExitCode::data, "'", printable(path.string()), "' holds no *.jsonl");
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
+bool is_blank(std::string_view text) {
+  return text.find_first_not_of(" \t\n\v\f\r") == std::string_view::npos;
+}
+
+// What was said in front of a response, as one text.
+std::string said(const std::vector<ChatMessage>& messages) {
+  if (messages.size() == 1 && messages[0].role == "user") return messages[0].content;
+  std::string text;
+  for (const ChatMessage& message : messages) {
+    text += (text.empty() ? "" : "\n") + message.role + ": " + message.content;
+  }
+  return text;
+}
+
+// Ids of records and texts of prompts that belong together: a prompt that has two ids makes them one group, which is
+// called as the first of them.
+class Groups {
+ public:
+  // The group of a record.
+  int64_t add(const std::string& id, const std::string& prompt) {
+    const int64_t by_prompt = find(place_of("prompt " + prompt));
+    if (id.empty()) return by_prompt;
+    const int64_t by_id = find(place_of("id " + id));
+    // The earlier one is the root, so that later records do not rename a group.
+    root_[std::max(by_id, by_prompt)] = std::min(by_id, by_prompt);
+    return std::min(by_id, by_prompt);
+  }
+  int64_t find(int64_t at) {
+    while (root_[at] != at) at = root_[at] = root_[root_[at]];
+    return at;
+  }
+
+ private:
+  int64_t place_of(const std::string& name) {
+    const auto [found, is_new] = places_.emplace(name, static_cast<int64_t>(root_.size()));
+    if (is_new) root_.push_back(found->second);
+    return found->second;
+  }
+  std::unordered_map<std::string, int64_t> places_;
+  std::vector<int64_t> root_;
+};
+
+}  // namespace
+
+class ChatDataset::Reader {
+ public:
+  Reader(ChatDataset& to, const ChatEncoder& encoder, const ChatDataOptions& options)
+      : to_(to), encoder_(encoder), options_(options), fields_(options.fields) {
+    require(options.max_tokens >= 2, ExitCode::usage, "max_tokens is ", options.max_tokens,
+            "; an example has at least 2 ids");
+    if (!options.instruction.empty()) instruction_.emplace(options.instruction, "instruction");
+    // What the templates name is read from each record.
+    fields_.texts = encoder.members();
+    if (instruction_) {
+      for (const std::string& name : instruction_->names()) {
+        if (name != "prompt") fields_.texts.push_back(name);
+      }
+    }
+  }
+
+  void read_file(size_t number) {
+    const MappedFile file(to_.files_[number]);
+    JsonlLines lines(file.bytes());
+    JsonlLine line;
+    while (lines.next(line)) {
+      ++to_.counts_.lines;
+      const std::string place = cat(file.path().string(), ":", line.number);
+      try {
+        read_line(line, static_cast<int32_t>(number), place);
+      } catch (const Error& error) {
+        if (error.code() != ExitCode::data) throw;
+        if (!is_utf8(line.text)) ++to_.counts_.bad_utf8;
+        drop(to_.counts_.malformed, place, error.what());
+        require(static_cast<uint64_t>(to_.counts_.malformed) <= options_.max_malformed, ExitCode::data, place, ": ",
+                error.what(), "; malformed lines allowed by max_malformed: ", options_.max_malformed);
+      }
+    }
+  }
+
+  // Gives the groups their names.
+  void finish() {
+    ChatCounts& counts = to_.counts_;
+    std::map<int64_t, std::string> names;  // of the groups by their roots
+    std::unordered_set<std::string> joined;
+    for (size_t i = 0; i < groups_of_.size(); ++i) {
+      ChatExample& example = to_.examples_[i];
+      const std::string& name = names.try_emplace(groups_.find(groups_of_[i]), example.key).first->second;
+      if (example.key == name) continue;
+      joined.insert(std::move(example.key));
+      example.key = name;
+    }
+    counts.examples = static_cast<int64_t>(to_.examples_.size());
+    counts.prompts = static_cast<int64_t>(names.size());
+    counts.joined_keys = static_cast<int64_t>(joined.size());
+    require(counts.examples > 0, ExitCode::data, to_.origin_, ": no record of it can be used: ", counts.text());
+    if (counts.dropped() > 0 || counts.cut_responses > 0) log::warn(to_.origin_, ": ", counts.text());
+  }
+
+ private:
+  void read_line(const JsonlLine& line, int32_t file, const std::string& place) {
+    ChatRecord record = parse_chat_record(line.text, fields_);
+    ChatExample example;
+    example.file = file;
+    example.line = static_cast<int64_t>(line.number);
+    if (record.value) example.value = *record.value;
+    const bool asked = record.messages.empty() ? !is_blank(record.prompt) : any_text(record.messages);
+    if (!asked) return drop(to_.counts_.empty_prompt, place, "the prompt is empty");
+    if (record.messages.empty()) record.messages = {{"user", user_text(record)}};
+    if (is_blank(record.response)) record.response.clear();
+    if (record.response.empty() && options_.need_response) {
+      return drop(to_.counts_.empty_response, place, "the response is empty");
+    }
+    if (record.answers) {
+      const bool good = !record.answers->empty() && std::none_of(record.answers->begin(), record.answers->end(),
+                                                                 [](const std::string& one) { return is_blank(one); });
+      if (!good) return drop(to_.counts_.empty_answers, place, "the list of answers, or one of them, is empty");
+      example.answers = std::move(*record.answers);
+    }
+    example.prompt = said(record.messages);
+    example.response = std::move(record.response);
+    record.texts.resize(encoder_.members().size());
+    example.prompt_ids = encoder_.prompt_ids(record.messages, record.texts);
+    if (!example.response.empty()) example.response_ids = encoder_.response_ids(example.response);
+    keep(std::move(example), record.id, place);
+  }
+
+  static bool any_text(const std::vector<ChatMessage>& messages) {
+    return std::any_of(messages.begin(), messages.end(), [](const ChatMessage& one) { return !is_blank(one.content); });
+  }
+
+  std::string user_text(const ChatRecord& record) const {
+    if (!instruction_) return record.prompt;
+    size_t next = encoder_.members().size();
+    std::map<std::string, std::string> values{{"prompt", record.prompt}};
+    for (const std::string& name : instruction_->names()) {
+      if (name != "prompt") values[name] = record.texts[next++];
+    }
+    return instruction_->fill([&](const std::string& name) { return values.at(name); });
+  }
+
+  void keep(ChatExample example, const std::string& id, const std::string& place) {
+    ChatCounts& counts = to_.counts_;
+    const int64_t prompt = static_cast<int64_t>(example.prompt_ids.size());
+    if (prompt >= options_.max_tokens) {
+      return drop(counts.long_prompt, place,
+                  cat("the prompt has ", prompt, " ids, which leaves no room for a response in ", options_.max_tokens));
+    }
+    if (options_.deduplicate &&
+        !seen_.insert(cat(example.prompt.size(), " ", example.prompt, example.response)).second) {
+      return drop(counts.duplicates, place, "the same prompt and response stand in an earlier line");
+    }
+    if (example.ids() > options_.max_tokens) {
+      example.response_ids.resize(options_.max_tokens - prompt);
+      ++counts.cut_responses;
+    }
+    groups_of_.push_back(groups_.add(id, example.prompt));
+    example.key = id.empty() ? example.prompt : id;
+    to_.examples_.push_back(std::move(example));
+  }
+
+  void drop(int64_t& count, const std::string& place, const std::string& reason) {
+    if (count < kShownLines) log::warn("passed over: ", place, ": ", reason);
+    ++count;
+  }
+
+  ChatDataset& to_;
+  const ChatEncoder& encoder_;
+  const ChatDataOptions& options_;
+  ChatFields fields_;
+  std::optional<TextTemplate> instruction_;
+  Groups groups_;
+  std::vector<int64_t> groups_of_;  // of the examples
+  std::unordered_set<std::string> seen_;
+};
+
+ChatDataOptions tweet_options() {
+  ChatDataOptions options;
+  options.fields.prompt = "tweet";
+  options.fields.response = "reply";
+  options.fields.id = "tweet_id";
+  options.fields.value = "reply_likes";
+  options.instruction = "Generate an engaging Twitter reply to this tweet:\n\n{tweet}\n\nReply:";
+  return options;
+}
+
+std::string ChatCounts::text() const {
+  std::string reasons;
+  const auto add = [&](int64_t count, const char* what) {
+    if (count > 0) reasons += (reasons.empty() ? "" : ", ") + cat(count, " ", what);
+  };
+  add(malformed, "malformed");
+  add(empty_prompt, "with an empty prompt");
+  add(empty_response, "with an empty response");
+  add(empty_answers, "with empty answers");
+  add(long_prompt, "with a prompt as long as the window");
+  add(duplicates, "that an earlier line has, too");
+  std::string text = cat(lines, " lines: ", examples, " examples of ", prompts, " prompts");
+  if (dropped() > 0) text += cat("; dropped ", dropped(), ": ", reasons);
+  if (bad_utf8 > 0) text += cat("; ", bad_utf8, " of the malformed are no UTF-8");
+  if (cut_responses > 0) text += cat("; ", cut_responses, " responses cut at the window");
+  if (joined_keys > 0) text += cat("; ", joined_keys, " ids joined with others of the same prompt");
+  return text;
+}
+
+ChatDataset::ChatDataset(const fs::path& path, const ChatEncoder& encoder, const ChatDataOptions& options)
+    : origin_(path.string()), meta_(encoder.encoder().meta), files_(record_files(path)) {
+  Reader reader(*this, encoder, options);
+  for (size_t i = 0; i < files_.size(); ++i) reader.read_file(i);
+  reader.finish();
+}
+
+std::string ChatDataset::place(int64_t index) const {
+  return cat(files_[examples_[index].file].string(), ":", examples_[index].line);
+}
+
+std::vector<std::string> ChatDataset::keys() const {
+  std::vector<std::string> keys;
+  for (const ChatExample& example : examples_) keys.push_back(example.key);
+  return keys;
+}
+
+std::vector<double> ChatDataset::values() const {
+  std::vector<double> values;
+  for (const ChatExample& example : examples_) values.push_back(example.value);
+  return values;
+}
+
+std::vector<int64_t> ChatDataset::first_of_prompts() const {
+  std::vector<int64_t> first;
+  std::unordered_set<std::string_view> seen;
+  for (int64_t i = 0; i < size(); ++i) {
+    if (seen.insert(examples_[i].prompt).second) first.push_back(i);
+  }
+  return first;
+}
+
+}  // namespace hrm::data

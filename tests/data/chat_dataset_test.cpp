@@ -1,0 +1,193 @@
+#include "hrm/data/chat_dataset.h"
+
+#include "data/chat_support.h"
+
+namespace hrm::data {
+namespace {
+
+using test::TempDir;
+using Ids = std::vector<int32_t>;
+
+TEST(ChatDataset, ReadsPromptsAndResponses) {
+  const TempDir dir;
+  const auto data = byte_dataset(dir / "a.jsonl", chat_line("ab", "c") + "\n" + chat_line("\u00e9", "xy"));
+  ASSERT_EQ(data->size(), 2);
+  const ChatExample& one = (*data)[0];
+  EXPECT_EQ(one.prompt_ids, (Ids{'a', 'b'}));
+  EXPECT_EQ(one.response_ids, (Ids{'c', 257}));
+  EXPECT_EQ(one.prompt, "ab");
+  EXPECT_EQ(one.response, "c");
+  EXPECT_EQ(one.key, "ab");
+  EXPECT_TRUE(one.answers.empty() && std::isnan(one.value));
+  EXPECT_EQ((*data)[1].prompt_ids, (Ids{0xC3, 0xA9}));
+  EXPECT_EQ(data->place(1), (dir / "a.jsonl").string() + ":3");
+  EXPECT_EQ(data->meta().vocab_size, 259);
+  EXPECT_EQ(data->counts().text(), "2 lines: 2 examples of 2 prompts");
+}
+
+TEST(ChatDataset, ReadsTweets) {
+  const TempDir dir;
+  const ChatEncoder chat = open_chat_encoder(chat_folder(dir / "m", kQwenConfig), {});
+  write_text(
+      dir / "t.jsonl",
+      "{\"tweet_id\": 7, \"tweet\": \"hi {x}\", \"reply\": \"yo\", \"reply_likes\": 3, \"reply_author\": \"z\"}\n"
+      "{\"tweet_id\": 7, \"tweet\": \"hi {x}\", \"reply\": \"hey\"}\n");
+  const ChatDataset data(dir / "t.jsonl", chat, tweet_options());
+  ASSERT_EQ(data.size(), 2);
+  EXPECT_EQ(data[0].prompt, "Generate an engaging Twitter reply to this tweet:\n\nhi {x}\n\nReply:");
+  EXPECT_EQ(chat.encoder().decode(data[0].prompt_ids),
+            "<|im_start|>user\n" + data[0].prompt + "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n");
+  EXPECT_EQ(chat.encoder().decode(data[0].response_ids), "yo<|im_end|>\n");
+  EXPECT_EQ(data.keys(), (std::vector<std::string>{"7", "7"}));
+  EXPECT_EQ(data[0].value, 3);
+  EXPECT_TRUE(std::isnan(data.values()[1]));
+  EXPECT_EQ(data.counts().prompts, 1);
+  EXPECT_EQ(data.first_of_prompts(), (std::vector<int64_t>{0}));
+}
+
+TEST(ChatDataset, ReadsMessagesAndAnswers) {
+  const TempDir dir;
+  const ChatEncoder chat = open_chat_encoder(chat_folder(dir / "m", kQwenConfig), {});
+  write_text(dir / "t.jsonl",
+             R"({"messages": [{"role": "system", "content": "s"}, {"role": "user", "content": "u"},
+                 {"role": "assistant", "content": "a"}], "answers": ["a", "b"]})"
+             "\n");
+  std::string text = read_text(dir / "t.jsonl", ExitCode::data);
+  std::erase(text, '\n');
+  write_text(dir / "t.jsonl", text);
+  const ChatDataset data(dir / "t.jsonl", chat, {});
+  EXPECT_EQ(data[0].prompt, "system: s\nuser: u");
+  EXPECT_EQ(data[0].response, "a");
+  EXPECT_EQ(data[0].answers, (std::vector<std::string>{"a", "b"}));
+  EXPECT_EQ(chat.encoder().decode(data[0].prompt_ids).find("<|im_start|>system\ns<|im_end|>\n"), 0u);
+}
+
+TEST(ChatDataset, TemplatesNameMembers) {
+  const TempDir dir;
+  const ChatEncoder chat =
+      byte_chat({.name = "custom", .prompt_template = "{lang}|{prompt}|{n}", .response_template = "{response}{eos}"});
+  ChatDataOptions options;
+  options.instruction = "{n}/{who}/{prompt}";
+  write_text(dir / "t.jsonl", R"({"prompt": "p", "response": "r", "lang": "de", "n": 5, "who": "w"})"
+                              "\n");
+  const ChatDataset data(dir / "t.jsonl", chat, options);
+  EXPECT_EQ(chat.encoder().decode(data[0].prompt_ids), "de|5/w/p|5");
+  EXPECT_EQ(data[0].prompt, "5/w/p");
+  write_text(dir / "t.jsonl", R"({"prompt": "p", "response": "r", "lang": "de", "n": 5})"
+                              "\n");
+  expect_error(ExitCode::data, {"t.jsonl:1: has no 'who'", "max_malformed: 0"},
+               [&] { ChatDataset(dir / "t.jsonl", chat, options); });
+  options.instruction = "{n";
+  expect_error(ExitCode::usage, {"instruction: a single '{'"}, [&] { ChatDataset(dir / "t.jsonl", chat, options); });
+}
+
+TEST(ChatDataset, NothingIsLostWithoutBeingCounted) {
+  const TempDir dir;
+  ChatDataOptions options;
+  options.max_tokens = 8;
+  options.max_malformed = 3;
+  options.deduplicate = true;
+  const std::string text = chat_line("ab", "cd") +        // 1 kept
+                           chat_line(" \n", "x") +        // 2 empty prompt
+                           chat_line("ab", " ") +         // 3 empty response
+                           chat_line("12345678", "x") +   // 4 prompt fills the window
+                           chat_line("1234567", "xyz") +  // 5 kept, one id of the response
+                           chat_line("ab", "cd") +        // 6 duplicate
+                           "{\"prompt\": \"\xFF\"}\n" +   // 7 no UTF-8
+                           "{\"prompt\": 1}\n" +          // 8 malformed
+                           "{\"prompt\": \"q\"}\n" +      // 9 no response
+                           "{\"prompt\": \"q\", \"response\": \"r\", \"answers\": []}\n" +             // 10
+                           "{\"prompt\": \"q\", \"response\": \"r\", \"answers\": [\"a\", \"\"]}\n" +  // 11
+                           chat_line("ab", "ce") +                                                     // 12 kept
+                           "nothing\n";                                                                // 13 malformed
+  const auto data = byte_dataset(dir / "a.jsonl", text, options);
+  const ChatCounts& counts = data->counts();
+  EXPECT_EQ(counts.lines, 13);
+  EXPECT_EQ(counts.examples, 3);
+  EXPECT_EQ(counts.malformed, 3);
+  EXPECT_EQ(counts.bad_utf8, 1);
+  EXPECT_EQ(counts.empty_prompt, 1);
+  EXPECT_EQ(counts.empty_response, 2);
+  EXPECT_EQ(counts.empty_answers, 2);
+  EXPECT_EQ(counts.long_prompt, 1);
+  EXPECT_EQ(counts.duplicates, 1);
+  EXPECT_EQ(counts.cut_responses, 1);
+  EXPECT_EQ(counts.prompts, 2);
+  EXPECT_EQ(counts.lines, counts.examples + counts.dropped());
+  EXPECT_EQ((*data)[1].response_ids, (Ids{'x'}));
+  EXPECT_EQ(counts.text(),
+            "13 lines: 3 examples of 2 prompts; dropped 10: 3 malformed, 1 with an empty prompt, 2 with an empty "
+            "response, 2 with empty answers, 1 with a prompt as long as the window, 1 that an earlier line has, too; 1 "
+            "of the malformed are no UTF-8; 1 responses cut at the window");
+  options.max_malformed = 2;
+  expect_error(ExitCode::data, {"a.jsonl:13: record: is no valid JSON", "allowed by max_malformed: 2"},
+               [&] { byte_dataset(dir / "a.jsonl", text, options); });
+  options.max_malformed = 0;
+  expect_error(ExitCode::data, {"a.jsonl:7: the line is no valid UTF-8"},
+               [&] { byte_dataset(dir / "a.jsonl", text, options); });
+}
+
+TEST(ChatDataset, PromptsAloneAreReadWhereNoResponseIsNeeded) {
+  const TempDir dir;
+  ChatDataOptions options;
+  options.need_response = false;
+  const auto data = byte_dataset(dir / "a.jsonl", "{\"prompt\": \"q\", \"answers\": [\"r\"]}\n", options);
+  EXPECT_TRUE((*data)[0].response_ids.empty());
+  EXPECT_EQ((*data)[0].answers, (std::vector<std::string>{"r"}));
+}
+
+TEST(ChatDataset, MessagesThatATemplateHasNoPlaceForAreMalformed) {
+  const TempDir dir;
+  const std::string line =
+      R"({"messages": [{"role": "system", "content": "s"}, {"role": "user", "content": "u"}, {"role": "assistant", "content": "a"}]})";
+  expect_error(ExitCode::data, {"a.jsonl:1: the chat template plain takes one message of the user", "not 2"},
+               [&] { byte_dataset(dir / "a.jsonl", line); });
+}
+
+TEST(ChatDataset, IdsOfTheSamePromptAreOneGroup) {
+  const TempDir dir;
+  ChatDataOptions options;
+  options.fields.id = "id";
+  const auto line = [](const std::string& id, const std::string& prompt) {
+    return "{\"id\": \"" + id + "\", \"prompt\": \"" + prompt + "\", \"response\": \"r\"}\n";
+  };
+  const std::string text = line("a", "p") + line("b", "q") + line("c", "s") + line("b", "p") + line("", "t");
+  const auto data = byte_dataset(dir / "a.jsonl", text, options);
+  EXPECT_EQ(data->keys(), (std::vector<std::string>{"a", "a", "c", "a", "t"}));
+  EXPECT_EQ(data->counts().joined_keys, 1);
+  EXPECT_EQ(data->counts().prompts, 3);
+  EXPECT_EQ(data->first_of_prompts(), (std::vector<int64_t>{0, 1, 2, 4}));
+  // In another order, too: the groups of a and b meet last.
+  const auto other = byte_dataset(dir / "b.jsonl", line("a", "p") + line("b", "q") + line("b", "p"), options);
+  EXPECT_EQ(other->keys(), (std::vector<std::string>{"a", "a", "a"}));
+}
+
+TEST(ChatDataset, FoldersAreReadInOrder) {
+  const TempDir dir;
+  write_text(dir / "d" / "b.jsonl", chat_line("2", "x"));
+  write_text(dir / "d" / "a.jsonl", chat_line("1", "x") + chat_line("1", "y"));
+  write_text(dir / "d" / "a.txt", "no record");
+  write_text(dir / "d" / ".c.jsonl", "hidden");
+  const ChatDataset data(dir / "d", byte_chat(), {});
+  EXPECT_EQ(data.keys(), (std::vector<std::string>{"1", "1", "2"}));
+  EXPECT_EQ(data.place(2), (dir / "d" / "b.jsonl").string() + ":1");
+  EXPECT_EQ(data.files().size(), 2u);
+}
+
+TEST(ChatDataset, RefusesWhatHoldsNoExample) {
+  const TempDir dir;
+  expect_error(ExitCode::data, {"x.jsonl' does not exist"}, [&] { ChatDataset(dir / "x.jsonl", byte_chat(), {}); });
+  std::filesystem::create_directories(dir / "empty");
+  expect_error(ExitCode::data, {"empty' holds no *.jsonl"}, [&] { ChatDataset(dir / "empty", byte_chat(), {}); });
+  expect_error(ExitCode::data, {"a.jsonl: no record of it can be used: 0 lines"},
+               [&] { byte_dataset(dir / "a.jsonl", "\n"); });
+  expect_error(ExitCode::data, {"no record of it can be used: 1 lines: 0 examples", "1 with an empty response"},
+               [&] { byte_dataset(dir / "a.jsonl", chat_line("a", "")); });
+  ChatDataOptions options;
+  options.max_tokens = 1;
+  expect_error(ExitCode::usage, {"max_tokens is 1"},
+               [&] { byte_dataset(dir / "a.jsonl", chat_line("a", "b"), options); });
+}
+
+}  // namespace
+}  // namespace hrm::data
