@@ -100,6 +100,40 @@ void add_data_arithmetic(CLI::App& data, Action& action) {
   });
 }
 
+void add_data_answers(CLI::App& data, Action& action) {
+  CLI::App* sub =
+      data.add_subcommand("answers", "make prompts that have several right answers, and a tokenizer for them");
+  auto command = std::make_shared<data::AnswersCommand>();
+  data::AnswersOptions& o = command->options;
+  sub->add_option("--largest", o.largest, "largest number to be split: longer ones are harder")
+      ->capture_default_str()
+      ->check(CLI::Range(12, 10'000));
+  sub->add_option("--train", o.train, "training prompts, all different")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
+  sub->add_option("--validation", o.validation, "validation prompts, none of them in training")
+      ->capture_default_str()
+      ->check(CLI::NonNegativeNumber);
+  sub->add_option("--test", o.test, "test prompts, none of them in training or validation")
+      ->capture_default_str()
+      ->check(CLI::NonNegativeNumber);
+  sub->add_option("--responses", o.responses, "records of each prompt, with responses drawn from its right answers")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1000));
+  sub->add_option("--skew", o.skew, "probability of an answer in proportion to the one before; 1: all alike")
+      ->capture_default_str()
+      ->check(CLI::Range(0.0, 1.0));
+  sub->add_option("--seed", o.seed, "seed of every choice")->capture_default_str()->check(CLI::NonNegativeNumber);
+  sub->add_option("--out", command->out, "folder of the dataset")->type_name("DIR")->required();
+  sub->footer("example: hrm_train data answers --largest 200 --train 2000 --out runs/data/answers");
+  sub->callback([command, &action] {
+    action = [command] {
+      data::run_data_answers(*command, std::cout);
+      return 0;
+    };
+  });
+}
+
 // What `data text` and `data jsonl` share.
 void add_language_build(CLI::App& sub, data::LanguageBuild& o, const char* documents) {
   sub.add_option("inputs", o.inputs, "files and folders; folders are walked in sorted order")
@@ -253,6 +287,7 @@ void add_data(CLI::App& app, Action& action) {
   add_data_sudoku(*sub, action);
   add_data_maze(*sub, action);
   add_data_arithmetic(*sub, action);
+  add_data_answers(*sub, action);
   add_data_text(*sub, action);
   add_data_jsonl(*sub, action);
   add_data_inspect(*sub, action);

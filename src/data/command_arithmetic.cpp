@@ -1,9 +1,9 @@
 #include <algorithm>
-#include <map>
-#include <nlohmann/json.hpp>
+#include <cmath>
 #include <ostream>
 #include <string>
 
+#include "data/character_tokenizer.h"
 #include "hrm/base/error.h"
 #include "hrm/base/file.h"
 #include "hrm/base/hash.h"
@@ -43,69 +43,6 @@ std::string record_of(int64_t a, int64_t b) {
   labels.push_back(kEos);
   return "{\"encoder_ids\":" + ids_text(ids_of(cat("What is ", a, " + ", b, "?"))) +
          ",\"decoder_input_ids\":" + ids_text(decoder) + ",\"labels\":" + ids_text(labels) + "}\n";
-}
-
-// GPT-2's alphabet, in which tokenizer.json writes bytes: printable characters of Latin-1 stand for themselves, the
-// other bytes, in order, for the characters from U+0100 on.
-std::vector<std::string> byte_alphabet() {
-  std::vector<std::string> alphabet;
-  int others = 0;
-  for (int byte = 0; byte < 256; ++byte) {
-    const bool itself = (byte >= 33 && byte <= 126) || (byte >= 161 && byte <= 172) || byte >= 174;
-    const int point = itself ? byte : 256 + others++;
-    if (point < 0x80) {
-      alphabet.emplace_back(1, static_cast<char>(point));
-    } else {
-      alphabet.push_back({static_cast<char>(0xC0 | point >> 6), static_cast<char>(0x80 | (point & 0x3F))});
-    }
-  }
-  return alphabet;
-}
-
-// A byte-level BPE tokenizer without merges, in the form of Hugging Face's tokenizers: each character is a token. That
-// form wants all bytes, also those that no problem has.
-std::string tokenizer_text() {
-  using nlohmann::ordered_json;
-  ordered_json vocab, added = ordered_json::array();
-  int32_t next = 0;
-  for (const char* special : {"<pad>", "<bos>", "<eos>"}) {
-    added.push_back({{"id", next},
-                     {"content", special},
-                     {"single_word", false},
-                     {"lstrip", false},
-                     {"rstrip", false},
-                     {"normalized", false},
-                     {"special", true}});
-    vocab[special] = next++;
-  }
-  const std::vector<std::string> alphabet = byte_alphabet();
-  for (const char c : kCharacters) vocab[alphabet[static_cast<unsigned char>(c)]] = next++;
-  for (const std::string& byte : alphabet) {
-    if (!vocab.contains(byte)) vocab[byte] = next++;
-  }
-  require(next == kVocabulary, ExitCode::unexpected, "a vocabulary of ", next, " tokens");
-  const ordered_json bytes = {
-      {"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", false}, {"use_regex", false}};
-  const ordered_json file = {{"version", "1.0"},
-                             {"truncation", nullptr},
-                             {"padding", nullptr},
-                             {"added_tokens", added},
-                             {"normalizer", nullptr},
-                             {"pre_tokenizer", bytes},
-                             {"post_processor", nullptr},
-                             {"decoder", bytes},
-                             {"model",
-                              {{"type", "BPE"},
-                               {"dropout", nullptr},
-                               {"unk_token", nullptr},
-                               {"continuing_subword_prefix", nullptr},
-                               {"end_of_word_suffix", nullptr},
-                               {"fuse_unk", false},
-                               {"byte_fallback", false},
-                               {"ignore_merges", false},
-                               {"vocab", vocab},
-                               {"merges", ordered_json::array()}}}};
-  return file.dump(1) + "\n";
 }
 
 }  // namespace
@@ -151,7 +88,7 @@ void run_data_arithmetic(const ArithmeticCommand& command, std::ostream& out) {
   meta.bos_id = kBos;
   meta.eos_id = kEos;
   meta.tokenizer_file = "tokenizer.json";
-  const std::string tokenizer = tokenizer_text();
+  const std::string tokenizer = internal::character_tokenizer_text({"<pad>", "<bos>", "<eos>"}, kCharacters);
   meta.tokenizer_digest = digest_hex(as_bytes(tokenizer));
   write_text_atomic(folder / meta.tokenizer_file, tokenizer);
   write_text_atomic(folder / "train.jsonl", train);

@@ -1,6 +1,6 @@
 #pragma once
-// hrm_train data arithmetic | text | jsonl: build language data (docs/data-language.md). Results go to `out`, progress
-// to stderr. What was finished before a command was stopped is not done again when it is started anew.
+// hrm_train data arithmetic | answers | text | jsonl: build language data (docs/data-language.md). Results go to `out`,
+// progress to stderr. What was finished before a command was stopped is not done again when it is started anew.
 
 #include <cstdint>
 #include <filesystem>
@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "hrm/data/answers.h"
 #include "hrm/data/text_encoder.h"
 
 namespace hrm::data {
@@ -23,6 +24,15 @@ struct ArithmeticCommand {
 // Neither a + b nor b + a of a validation problem is among the training problems. Throws Error(usage) when there are
 // not so many problems.
 void run_data_arithmetic(const ArithmeticCommand& command, std::ostream& out);
+
+// hrm_train data answers: prompts with several right answers (hrm/data/answers.h), as JSON lines of text with the files
+// of a tokenizer of characters.
+struct AnswersCommand {
+  AnswersOptions options;
+  std::string out;  // --out folder
+};
+// Writes train.jsonl, val.jsonl and test.jsonl, tokenizer.json and tokenizer_config.json. Throws Error(usage).
+void run_data_answers(const AnswersCommand& command, std::ostream& out);
 
 // What text and jsonl share.
 struct LanguageBuild {
