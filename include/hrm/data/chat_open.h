@@ -1,0 +1,31 @@
+#pragma once
+// Opens prompts and responses for training, validation and test, without leakage between them.
+
+#include <filesystem>
+#include <memory>
+#include <vector>
+
+#include "hrm/data/chat_dataset.h"
+#include "hrm/data/chat_split.h"
+
+namespace hrm::data {
+
+// A side of a split, for ChatSource (hrm/data/chat_source.h).
+struct ChatSide {
+  std::shared_ptr<const ChatDataset> dataset;
+  std::vector<int64_t> examples;  // of the dataset, ascending; empty: there is no such side
+};
+struct ChatSides {
+  ChatSide train, validation, test;
+};
+
+// A folder with a train.jsonl is split already: train.jsonl, val.jsonl and test.jsonl, the last two where they are
+// there, and nothing else of it is read. Everything else, a file or a folder of other *.jsonl, is split by `split`:
+// three shares, and `values` taken from the examples where `stratified`.
+//
+// Throws as ChatDataset and split_groups; Error(data) where a prompt, or the id of one, is in two of the files, with
+// file and line of both.
+ChatSides open_chat_sides(const std::filesystem::path& path, const ChatEncoder& encoder, const ChatDataOptions& options,
+                          SplitOptions split, bool stratified = false);
+
+}  // namespace hrm::data

@@ -1,0 +1,88 @@
+#include "hrm/data/chat_open.h"
+
+#include <set>
+
+#include "data/chat_support.h"
+
+namespace hrm::data {
+namespace {
+
+using test::TempDir;
+
+std::set<std::string> keys_of(const ChatSide& side) {
+  std::set<std::string> keys;
+  for (const int64_t i : side.examples) keys.insert((*side.dataset)[i].key);
+  return keys;
+}
+
+ChatSides open(const std::filesystem::path& path, const ChatDataOptions& options = {}, bool stratified = false) {
+  return open_chat_sides(path, byte_chat(), options, {.shares = {0.5, 0.3, 0.2}, .seed = 2}, stratified);
+}
+
+TEST(ChatOpen, FoldersThatAreSplitStaySo) {
+  const TempDir dir;
+  write_text(dir / "d" / "train.jsonl", chat_line("a", "x") + chat_line("a", "y") + chat_line("b", "x"));
+  write_text(dir / "d" / "val.jsonl", chat_line("c", "x"));
+  write_text(dir / "d" / "other.jsonl", "not read");
+  const ChatSides sides = open(dir / "d");
+  EXPECT_EQ(sides.train.examples, (std::vector<int64_t>{0, 1, 2}));
+  EXPECT_EQ(keys_of(sides.validation), (std::set<std::string>{"c"}));
+  EXPECT_TRUE(sides.test.dataset == nullptr && sides.test.examples.empty());
+}
+
+TEST(ChatOpen, APromptInTwoFilesIsLeakage) {
+  const TempDir dir;
+  const auto refused = [&](const std::vector<std::string>& parts, const ChatDataOptions& options = {}) {
+    expect_error(ExitCode::data, parts, [&] { open(dir / "d", options); });
+  };
+  write_text(dir / "d" / "train.jsonl", chat_line("a", "x") + chat_line("b", "x"));
+  write_text(dir / "d" / "val.jsonl", chat_line("c", "x") + chat_line("b", "z"));
+  refused({"val.jsonl:2: its prompt 'b' is also that of", "train.jsonl:2; leave one of them out"});
+  write_text(dir / "d" / "val.jsonl", chat_line("c", "x"));
+  write_text(dir / "d" / "test.jsonl", chat_line("c", "y"));
+  refused({"test.jsonl:1: its prompt 'c' is also that of", "val.jsonl:1"});
+  // The same prompt by its id.
+  ChatDataOptions options;
+  options.fields.id = "id";
+  write_text(dir / "d" / "train.jsonl", R"({"id": 7, "prompt": "a", "response": "x"})");
+  write_text(dir / "d" / "val.jsonl", R"({"id": 8, "prompt": "b", "response": "x"})");
+  write_text(dir / "d" / "test.jsonl", R"({"id": 7, "prompt": "c", "response": "x"})");
+  refused({"test.jsonl:1: its prompt 'c' is also that of", "train.jsonl:1"}, options);
+}
+
+TEST(ChatOpen, EverythingElseIsSplitByPrompt) {
+  const TempDir dir;
+  ChatDataOptions options;
+  options.fields.value = "n";
+  std::string text;
+  for (int i = 0; i < 240; ++i) {
+    text += cat("{\"prompt\": \"p", i % 80, "\", \"response\": \"r", i, "\", \"n\": ", i % 80, "}\n");
+  }
+  write_text(dir / "d" / "a.jsonl", text);
+  for (const bool stratified : {false, true}) {
+    const ChatSides sides = open(dir / "d", options, stratified);
+    std::set<std::string> all;
+    size_t keys = 0, examples = 0;
+    for (const ChatSide* side : {&sides.train, &sides.validation, &sides.test}) {
+      const auto here = keys_of(*side);
+      EXPECT_EQ(side->dataset, sides.train.dataset);
+      EXPECT_EQ(side->examples.size(), 3 * here.size());
+      keys += here.size();
+      examples += side->examples.size();
+      all.insert(here.begin(), here.end());
+    }
+    EXPECT_EQ(keys, 80u);
+    EXPECT_EQ(all.size(), 80u);
+    EXPECT_EQ(examples, 240u);
+    if (!stratified) continue;
+    EXPECT_EQ(keys_of(sides.train).size(), 40u);
+    EXPECT_EQ(keys_of(sides.validation).size(), 24u);
+  }
+  expect_error(ExitCode::usage, {"has 3 shares, not 2"}, [&] {
+    open_chat_sides(dir / "d", byte_chat(), options, {.shares = {0.5, 0.5}});
+  });
+  expect_error(ExitCode::data, {"nothing' does not exist"}, [&] { open(dir / "nothing"); });
+}
+
+}  // namespace
+}  // namespace hrm::data
