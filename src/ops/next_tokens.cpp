@@ -46,6 +46,9 @@ void check_next_tokens(const at::Tensor& logits, const SamplingOptions& o, const
       rows.stop_ids.dim() == 1 && rows.stop_ids.size(0) <= kMostStopIds && rows.stop_ids.scalar_type() == at::kLong &&
           rows.stop_ids.is_contiguous() && rows.stop_ids.device() == logits.device(),
       "hrm::next_tokens_: stop_ids must be at most ", kMostStopIds, " int64, contiguous, got ", rows.stop_ids.sizes());
+  TORCH_CHECK(!rows.log_p.defined() || fits(rows.log_p, at::kFloat),
+              "hrm::next_tokens_: log_p must be (B) float32, contiguous, where the logits are, got ",
+              rows.log_p.defined() ? rows.log_p.sizes() : at::IntArrayRef{}, " for ", logits.sizes());
 }
 
 at::Tensor filtered_probabilities(const at::Tensor& logits, const SamplingOptions& options) {
@@ -63,13 +66,13 @@ at::Tensor sample_tokens(const at::Tensor& logits, const SamplingOptions& o, con
 }
 
 void next_tokens_(const at::Tensor& logits, const SamplingOptions& o, const WrittenRows& rows) {
-  static const auto op =
-      c10::Dispatcher::singleton()
-          .findSchemaOrThrow("hrm::next_tokens_", "")
-          .typed<void(const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&,
-                      const at::Tensor&, const at::Tensor&, const at::Tensor&, double, int64_t, double, double)>();
-  op.call(logits, rows.draws, rows.limits, rows.stop_ids, rows.ids, rows.count, rows.active, rows.chosen, o.temperature,
-          o.top_k, o.top_p, o.min_p);
+  static const auto op = c10::Dispatcher::singleton()
+                             .findSchemaOrThrow("hrm::next_tokens_", "")
+                             .typed<void(const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&,
+                                         const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&,
+                                         const std::optional<at::Tensor>&, double, int64_t, double, double)>();
+  op.call(logits, rows.draws, rows.limits, rows.stop_ids, rows.ids, rows.count, rows.active, rows.chosen,
+          rows.log_p.defined() ? std::optional(rows.log_p) : std::nullopt, o.temperature, o.top_k, o.top_p, o.min_p);
 }
 
 namespace {
@@ -85,10 +88,10 @@ at::Tensor sample_tokens_cpu(const at::Tensor& logits, const std::optional<at::T
 
 void next_tokens_cpu(const at::Tensor& logits, const at::Tensor& draws, const at::Tensor& limits,
                      const at::Tensor& stop_ids, const at::Tensor& ids, const at::Tensor& count,
-                     const at::Tensor& active, const at::Tensor& chosen, double temperature, int64_t top_k,
-                     double top_p, double min_p) {
+                     const at::Tensor& active, const at::Tensor& chosen, const std::optional<at::Tensor>& log_p,
+                     double temperature, int64_t top_k, double top_p, double min_p) {
   const SamplingOptions options{temperature, top_k, top_p, min_p};
-  const WrittenRows rows{ids, count, limits, active, draws, chosen, stop_ids};
+  const WrittenRows rows{ids, count, limits, active, draws, chosen, stop_ids, log_p.value_or(at::Tensor())};
   check_next_tokens(logits, options, rows);
   reference::next_tokens_(logits, options, rows);
 }
@@ -100,7 +103,8 @@ TORCH_LIBRARY_FRAGMENT(hrm, m) {
       "sample_tokens(Tensor logits, Tensor? draws, float temperature, int top_k, float top_p, float min_p) -> Tensor");
   m.def(
       "next_tokens_(Tensor logits, Tensor draws, Tensor limits, Tensor stop_ids, Tensor(a!) ids, Tensor(b!) count, "
-      "Tensor(c!) active, Tensor(d!) chosen, float temperature, int top_k, float top_p, float min_p) -> ()");
+      "Tensor(c!) active, Tensor(d!) chosen, Tensor(e!)? log_p, float temperature, int top_k, float top_p, float "
+      "min_p) -> ()");
 }
 
 TORCH_LIBRARY_IMPL(hrm, CPU, m) {

@@ -28,8 +28,8 @@ void EarlyStop::add(double score) {
 
 void EarlyStop::visit_state(StateVisitor& visitor) {
   if (evals_ == 0) return;
-  visitor.integer(std::string(kStatePrefix) + "in_a_row", in_a_row_);
-  visitor.tensor(std::string(kStatePrefix) + "best", best_, StateRole::loop);
+  visitor.integer(cat(kStatePrefix, "in_a_row"), in_a_row_);
+  visitor.tensor(cat(kStatePrefix, "best"), best_, StateRole::loop);
 }
 
 }  // namespace hrm::train

@@ -36,7 +36,7 @@ inline std::string name_of(const SamplingOptions& o) {
 // Logits with many equals: of 16 bits, level, and in steps.
 inline std::vector<at::Tensor> logits_cases(at::ScalarType dtype, at::Device device) {
   std::vector<at::Tensor> cases;
-  for (const int64_t V : {1, 7, 97, 1024, 5003, 40000}) cases.push_back(normal({5, V}, 1, dtype, device) * 3);
+  for (const int64_t V : {1, 7, 97, 1024, 5003, 40000, 100003}) cases.push_back(normal({5, V}, 1, dtype, device) * 3);
   cases.push_back(at::zeros({3, 3000}, at::device(device).dtype(dtype)));
   cases.push_back((normal({4, 2500}, 2, at::kFloat, device) * 2).round().to(dtype));
   const at::Tensor wide = normal({6, 1001}, 3, dtype, device);
@@ -76,12 +76,13 @@ inline WrittenRows written_rows(int64_t rows, int64_t draws, at::Device device) 
           .active = at::arange(rows, longs).remainder(3).ne(1),
           .draws = at::rand({rows, draws}, at::detail::createCPUGenerator(5), at::kDouble).to(device),
           .chosen = at::zeros({rows}, longs),
-          .stop_ids = at::tensor({3, -2, 11, 12, 0, -2}, at::kLong).to(device)};
+          .stop_ids = at::tensor({3, -2, 11, 12, 0, -2}, at::kLong).to(device),
+          .log_p = at::full({rows}, 9, at::device(device).dtype(at::kFloat))};
 }
 
 inline WrittenRows copy_of(const WrittenRows& rows) {
-  return {rows.ids.clone(),   rows.count.clone(),  rows.limits.clone(),  rows.active.clone(),
-          rows.draws.clone(), rows.chosen.clone(), rows.stop_ids.clone()};
+  return {rows.ids.clone(),   rows.count.clone(),  rows.limits.clone(),   rows.active.clone(),
+          rows.draws.clone(), rows.chosen.clone(), rows.stop_ids.clone(), rows.log_p.clone()};
 }
 
 inline void expect_same_rows(const WrittenRows& a, const WrittenRows& b, const std::string& what) {
@@ -89,6 +90,8 @@ inline void expect_same_rows(const WrittenRows& a, const WrittenRows& b, const s
   expect_same_bits(a.count, b.count, what + ", count");
   expect_same_bits(a.active, b.active, what + ", active");
   expect_same_bits(a.chosen, b.chosen, what + ", chosen");
+  // Whole numbers are summed on one side, float32 ones on the other.
+  EXPECT_TRUE(at::allclose(a.log_p, b.log_p, 1e-5, 1e-5, /*equal_nan=*/true)) << what << ": " << a.log_p << b.log_p;
 }
 
 // Step after step, until all rows have ended.
@@ -106,6 +109,40 @@ inline void expect_rows_of_reference(at::ScalarType dtype, at::Device device) {
       expect_same_rows(ours, theirs, cat(dtype, " ", name_of(options), " step ", step));
     }
     EXPECT_FALSE(ours.active.any().item<bool>());
+  }
+}
+
+// Rows that several blocks share where a device can: of ids at the borders of their stretches, at the end of the row,
+// and of what is not finite in one of them.
+inline void expect_long_rows(at::ScalarType dtype, at::Device device) {
+  for (const int64_t V : {16384, 50001, 70000}) {
+    const int64_t stretch = (V + 63) / 64 * 8;
+    std::vector<int64_t> wanted{0, stretch - 1, stretch, 3 * stretch + 5, V - 1};
+    const auto rows = static_cast<int64_t>(wanted.size());
+    at::Tensor logits = normal({rows + 1, V}, 7, dtype, device);
+    for (int64_t row = 0; row < rows; ++row) logits[row][wanted[static_cast<size_t>(row)]] = 60;
+    logits[rows][V - 2] = std::numeric_limits<float>::quiet_NaN();
+    wanted.push_back(-1);
+    for (const SamplingOptions& options :
+         {SamplingOptions{.temperature = 0}, SamplingOptions{}, SamplingOptions{.top_k = 50},
+          SamplingOptions{.top_p = 0.9},
+          SamplingOptions{.temperature = 0.5, .top_k = 4000, .top_p = 0.8, .min_p = 0.01}}) {
+      const at::Tensor draws = draws_for(rows + 1, 2, device);
+      const at::Tensor got = sample_tokens(logits, options, draws);
+      expect_same_bits(got, at::tensor(wanted, at::kLong).to(device), cat(dtype, " ", V, " ", name_of(options)));
+      // Level rows: every stretch has its share of the draws.
+      const at::Tensor level = at::zeros({4, V}, at::device(device).dtype(dtype));
+      const at::Tensor at_draws = at::tensor({0.0, 0.3, 0.6, 0.999999}, at::kDouble).to(device);
+      const at::Tensor chosen = sample_tokens(level, options, at_draws);
+      const WithReference reference;
+      expect_same_bits(chosen, sample_tokens(level, options, at_draws),
+                       cat(dtype, " level ", V, " ", name_of(options)));
+    }
+    const WrittenRows ours = written_rows(rows + 1, 3, device), theirs = copy_of(ours);
+    next_tokens_(logits, {.temperature = 1.5, .top_p = 0.7}, ours);
+    const WithReference reference;
+    next_tokens_(logits, {.temperature = 1.5, .top_p = 0.7}, theirs);
+    expect_same_rows(ours, theirs, cat(dtype, " rows of ", V));
   }
 }
 
@@ -138,6 +175,7 @@ inline void expect_rows_to_go_on(at::Device device) {
   for (const int64_t want : {0, 1, 0, 0}) {
     next_tokens_(halves, {}, one);
     EXPECT_EQ(one.chosen.item<int64_t>(), want) << "the last draw serves those that follow";
+    EXPECT_NEAR(one.log_p.item<float>(), std::log(0.5), 1e-6);
   }
 }
 

@@ -24,6 +24,11 @@ TEST(NextTokensGpu, RowsGoOn) {
   expect_rows_to_go_on(at::kCUDA);
 }
 
+TEST(NextTokensGpu, LongRows) {
+  HRM_NEEDS_GPU();
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) expect_long_rows(dtype, at::kCUDA);
+}
+
 TEST(NextTokensGpu, BadInput) {
   HRM_NEEDS_GPU();
   expect_bad_input_named(at::kCUDA);

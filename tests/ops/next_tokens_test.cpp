@@ -10,6 +10,10 @@ TEST(NextTokens, RowsGoOn) {
   expect_rows_to_go_on(at::kCPU);
 }
 
+TEST(NextTokens, LongRows) {
+  expect_long_rows(at::kFloat, at::kCPU);
+}
+
 TEST(NextTokens, BadInput) {
   expect_bad_input_named(at::kCPU);
 }

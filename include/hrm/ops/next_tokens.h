@@ -27,8 +27,9 @@ at::Tensor filtered_probabilities(const at::Tensor& logits, const SamplingOption
 // temperature 0 -> (B) int64 in 0..V-1, or -1 for a row with a NaN or whose greatest logit is infinite. At temperature
 // 0 the lowest of equal ids. Computed in float32.
 //
-// On the current stream; can be captured; no gradient. On a GPU one kernel, a block for each row, that gives what plain
-// ATen gives there, which divides by multiplying with the float32 reciprocal. Throws c10::Error naming the shapes.
+// On the current stream; can be captured; no gradient. On a GPU one kernel, a block or a cluster for each row, that
+// gives what plain ATen gives there, which divides by multiplying with the float32 reciprocal. Throws c10::Error naming
+// the shapes.
 at::Tensor sample_tokens(const at::Tensor& logits, const SamplingOptions& options, const at::Tensor& draws);
 
 // B rows that are being written. All contiguous.
@@ -40,6 +41,9 @@ struct WrittenRows {
   at::Tensor draws;   // (B, N) float64, N > 0: the row's draw number `count`, or the last one; (B, 1) at temperature 0
   at::Tensor chosen;  // (B) int64, written: what sample_tokens gives; -2 of a row that was not active
   at::Tensor stop_ids;  // (at most 32) int64: a row ends with them
+  // (B) float32, written: log softmax(logits / temperature) at the token, whatever the filters leave, at temperature 0
+  // of the logits themselves; 0 of a row that was not active, NaN where there is no token. Undefined: not wanted.
+  at::Tensor log_p = {};
 };
 
 // One token more: sample_tokens, then the rows. The same kernel.

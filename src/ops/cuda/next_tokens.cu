@@ -1,4 +1,10 @@
+// A block for each row, or where the GPU has clusters (compute capability 9.0) and the vocabulary is large, a cluster
+// of blocks that share a row: each goes through its stretch of it, and they add up their bins through distributed
+// shared memory. Whole numbers are added, so that the number of blocks changes nothing.
+
 #include "ops/cuda/next_tokens.h"
+
+#include <cooperative_groups.h>
 
 #include "ops/cuda/by_element.cuh"
 #include "ops/cuda/common.cuh"
@@ -13,32 +19,65 @@ constexpr int kBins = 2 * kThreads;
 constexpr int kMostListed = 2048;
 constexpr float kUnits = 0x1.0p40f;  // of a mass, as in the reference
 constexpr int kNothing = -2;
+constexpr int kCluster = 8;  // blocks that share a row
 
 using Mass = unsigned long long;
 
-// The logits of a row; 16 bytes at a time where they stand so. take(id, logit) for every id, each in one thread.
+// What the blocks of a cluster do together; K is 1 where a block has a row to itself.
+template <int K>
+struct Together {
+  __device__ static inline int rank() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    if constexpr (K > 1) return static_cast<int>(cooperative_groups::this_cluster().block_rank());
+#endif
+    return 0;
+  }
+  // What all wrote before is there for all after.
+  __device__ static inline void sync() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    if constexpr (K > 1) {
+      cooperative_groups::this_cluster().sync();
+      return;
+    }
+#endif
+    __syncthreads();
+  }
+  // The same variable of shared memory in another block.
+  template <typename V>
+  __device__ static inline V* of(V* shared, int block) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    if constexpr (K > 1) return cooperative_groups::this_cluster().map_shared_rank(shared, block);
+#endif
+    return shared;
+  }
+};
+
+// A stretch of a row's logits; 16 bytes at a time where they stand so. take(id, logit) for every id, each in one
+// thread.
 template <typename T>
 struct Row {
   static constexpr int N = 16 / sizeof(T), kBatch = 4;
-  const T* data;
-  int count;
+  const T* data;   // of the whole row
+  int first, end;  // ids; first is a multiple of N
   bool packed;
 
   template <class Take>
   __device__ inline void each(const Take& take) const {
-    const int full = packed ? count / N : 0;
-    for (int first = static_cast<int>(threadIdx.x); first < full; first += kBatch * kThreads) {
-      take_packs(first, kThreads, full, take);
+    const int full = packed ? end / N : 0;
+    for (int pack = first / N + static_cast<int>(threadIdx.x); pack < full; pack += kBatch * kThreads) {
+      take_packs(pack, kThreads, full, take);
     }
-    for (int id = full * N + static_cast<int>(threadIdx.x); id < count; id += kThreads) take(id, to_float(data[id]));
+    for (int id = max(full * N, first) + static_cast<int>(threadIdx.x); id < end; id += kThreads) {
+      take(id, to_float(data[id]));
+    }
   }
-  // A stretch of ids for each thread, in order.
+  // A part of it for each thread, in order.
   template <class Take>
   __device__ inline void each_in_order(const Take& take) const {
-    const int full = packed ? count / N : 0, share = (count + N * kThreads - 1) / (N * kThreads);
-    const int begin = static_cast<int>(threadIdx.x) * share, end = min(begin + share, full);
-    for (int first = begin; first < end; first += kBatch) take_packs(first, 1, end, take);
-    for (int id = max(begin, full) * N; id < min((begin + share) * N, count); ++id) take(id, to_float(data[id]));
+    const int full = packed ? end / N : 0, share = (end - first + N * kThreads - 1) / (N * kThreads);
+    const int mine = first / N + static_cast<int>(threadIdx.x) * share, last = min(mine + share, full);
+    for (int pack = mine; pack < last; pack += kBatch) take_packs(pack, 1, last, take);
+    for (int id = max(mine, full) * N; id < min((mine + share) * N, end); ++id) take(id, to_float(data[id]));
   }
 
  private:
@@ -80,10 +119,12 @@ struct Shared {
   Mass sums[kWarps];
   float logits[kMostListed];
   int ids[kMostListed];
-  Mass before;
+  Mass totals[4];  // of a block, for the others of its cluster: one for each use
+  Mass before, inside;
   int bin;
   int token;
 };
+enum Total { kBest, kListed, kTies, kDrawn };
 
 // Sum of what the threads before have, and of all. Holds two barriers.
 __device__ inline Mass sum_before(Shared& s, Mass own, Mass& all) {
@@ -107,6 +148,24 @@ __device__ inline Mass sum_before(Shared& s, Mass own, Mass& all) {
   return before + sum - own;
 }
 
+// The same over all blocks of a cluster, in the order of their stretches. Each `use` once in a kernel.
+template <int K>
+__device__ inline Mass sum_before_together(Shared& s, Mass own, Mass& all, Total use) {
+  Mass before = sum_before(s, own, all);
+  if constexpr (K > 1) {
+    if (threadIdx.x == 0) s.totals[use] = all;
+    Together<K>::sync();
+    const int rank = Together<K>::rank();
+    all = 0;
+    for (int other = 0; other < K; ++other) {
+      const Mass total = *Together<K>::of(&s.totals[use], other);
+      if (other < rank) before += total;
+      all += total;
+    }
+  }
+  return before;
+}
+
 // What a logit is over the greatest one: 0 or below.
 struct Scale {
   float greatest, inverse;
@@ -124,11 +183,16 @@ __device__ inline int coarse_of(float value) {
   return min(kBins - 1, static_cast<int>(fabsf(value) * 64));
 }
 
+// A thread's two bins of kBins.
+struct Bins {
+  Mass low, high;
+};
+
 // Adds the weights of a row's tokens to the bins that they belong to: take(value, weight) -> bin, or -1. Whole numbers,
-// so that the order of the threads makes no difference.
-template <class Tokens, class Take>
-__device__ inline void fill(Shared& s, const Tokens& row, const Scale& scale, const Take& take) {
-  __syncthreads();
+// so that the order of the threads and blocks makes no difference.
+template <int K, class Tokens, class Take>
+__device__ inline Bins fill(Shared& s, const Tokens& row, const Scale& scale, const Take& take) {
+  Together<K>::sync();
   for (int i = static_cast<int>(threadIdx.x); i < kBins; i += kThreads) s.bins[i] = 0;
   __syncthreads();
   // Equal neighbours, which logits of 16 bits may have many of, are added up first.
@@ -146,23 +210,31 @@ __device__ inline void fill(Shared& s, const Tokens& row, const Scale& scale, co
     waiting += weight;
   });
   if (last >= 0) atomicAdd(&s.bins[last], waiting);
-  __syncthreads();
+  Together<K>::sync();
+  Bins sum{0, 0};
+  for (int block = 0; block < K; ++block) {
+    const Mass* bins = Together<K>::of(&s.bins[2 * threadIdx.x], block);
+    sum.low += bins[0];
+    sum.high += bins[1];
+  }
+  return sum;
 }
 
 // The first bin with which the sum, of `before` and the bins in turn, has reached what is wanted; before: the sum then
 // without it. reached(sum, all): all is the sum of all bins.
 template <class Reached>
-__device__ inline int find(Shared& s, Mass& before, const Reached& reached) {
+__device__ inline int find(Shared& s, const Bins& bins, Mass& before, const Reached& reached) {
   const int mine = 2 * static_cast<int>(threadIdx.x);
-  const Mass low = s.bins[mine], high = s.bins[mine + 1];
   Mass all = 0;
-  const Mass start = before + sum_before(s, low + high, all);
-  if (!reached(start, all) && reached(start + low, all)) {
+  const Mass start = before + sum_before(s, bins.low + bins.high, all);
+  if (!reached(start, all) && reached(start + bins.low, all)) {
     s.bin = mine;
     s.before = start;
-  } else if (!reached(start + low, all) && reached(start + low + high, all)) {
+    s.inside = bins.low;
+  } else if (!reached(start + bins.low, all) && reached(start + bins.low + bins.high, all)) {
     s.bin = mine + 1;
-    s.before = start + low;
+    s.before = start + bins.low;
+    s.inside = bins.high;
   }
   __syncthreads();
   before = s.before;
@@ -175,40 +247,40 @@ struct Selected {
 };
 
 // The key with which the sum of the weights, least keys first, has reached what is wanted. weight(value) -> Mass.
-template <class Tokens, class Weight, class Reached>
+template <int K, class Tokens, class Weight, class Reached>
 __device__ inline Selected select(Shared& s, const Tokens& row, const Scale& scale, const Weight& weight,
                                   const Reached& reached) {
   Mass before = 0;
-  fill(s, row, scale, [&](float value, Mass& w) {
+  const Bins coarse_bins = fill<K>(s, row, scale, [&](float value, Mass& w) {
     w = weight(value);
     return coarse_of(value);
   });
-  const int coarse = find(s, before, reached);
+  const int coarse = find(s, coarse_bins, before, reached);
   uint32_t prefix = 0;
   constexpr int kShift[] = {21, 10, 0};
 #pragma unroll
   for (int level = 0; level < 3; ++level) {
     const int shift = kShift[level], above = level == 0 ? 32 : kShift[level == 0 ? 0 : level - 1];
-    fill(s, row, scale, [&](float value, Mass& w) {
+    const Bins bins = fill<K>(s, row, scale, [&](float value, Mass& w) {
       const uint32_t key = key_of(value);
       if (coarse_of(value) != coarse || (above < 32 && key >> above != prefix)) return -1;
       w = weight(value);
       return static_cast<int>(key >> shift & ((1u << (above - shift)) - 1));
     });
-    const auto bin = static_cast<uint32_t>(find(s, before, reached));
+    const auto bin = static_cast<uint32_t>(find(s, bins, before, reached));
     prefix = (above < 32 ? prefix << (above - shift) : 0) | bin;
   }
   return {prefix, before};
 }
 
 // A token by its draw, from the row whose greatest logit is finite, or those of it that top_k may leave. The filters
-// are those of the reference.
-template <class Tokens>
+// are those of the reference. Of a cluster, the first block gets it.
+template <int K, class Tokens>
 __device__ inline int draw_token(Shared& s, const Tokens& row, const NextTokens& p, const Scale& scale, double draw) {
   uint32_t last = __float_as_uint(INFINITY);  // the greatest key that stays
   if (p.top_k > 0) {
     const auto wanted = static_cast<Mass>(p.top_k);
-    last = select(
+    last = select<K>(
                s, row, scale, [](float) { return Mass{1}; }, [=](Mass sum, Mass) { return sum >= wanted; })
                .key;
   }
@@ -220,7 +292,7 @@ __device__ inline int draw_token(Shared& s, const Tokens& row, const NextTokens&
       return static_cast<double>(sum) >= wanted;
     };
     const uint32_t most = last;
-    const Selected found = select(
+    const Selected found = select<K>(
         s, row, scale, [=](float value) { return key_of(value) <= most ? mass_of(value) : Mass{0}; }, reached);
     last = found.key;
     const Mass each = mass_of(-__uint_as_float(last));
@@ -244,10 +316,10 @@ __device__ inline int draw_token(Shared& s, const Tokens& row, const NextTokens&
   });
   const Mass of_tie = left(-__uint_as_float(last));
   Mass all = 0;
-  const Mass ties_before = sum_before(s, ties, all);
+  const Mass ties_before = sum_before_together<K>(s, ties, all, kTies);
   const Mass ties_left = equals > ties_before ? equals - ties_before : 0;
   sum += min(ties, ties_left) * of_tie;
-  const Mass before = sum_before(s, sum, all);
+  const Mass before = sum_before_together<K>(s, sum, all, kDrawn);
   // Rounding may bring the product to the whole mass, which belongs to no token.
   const Mass drawn = min(static_cast<Mass>(draw * static_cast<double>(all)), all - 1);
   if (drawn >= before && drawn < before + sum) {
@@ -260,31 +332,34 @@ __device__ inline int draw_token(Shared& s, const Tokens& row, const NextTokens&
       if (key < last || (key == last && number++ < ties_left)) reached += left(value);
       if (reached > drawn) token = id;
     });
-    s.token = token;
+    *Together<K>::of(&s.token, 0) = token;
   }
-  __syncthreads();
+  Together<K>::sync();
   return s.token;
 }
 
-// The tokens among which the top_k first are, if they are not too many: a list of count 0 if they are.
-template <typename T>
+// The tokens among which the top_k first are, if they are not too many: a list of count 0 if they are. Of a cluster,
+// the first block has them.
+template <int K, typename T>
 __device__ inline Listed list_tokens(Shared& s, const Row<T>& row, const Scale& scale, int64_t top_k) {
-  fill(s, row, scale, [](float value, Mass& weight) {
+  const Bins bins = fill<K>(s, row, scale, [](float value, Mass& weight) {
     weight = 1;
     return coarse_of(value);
   });
   Mass before = 0, all = 0;
-  const int last = find(s, before, [=](Mass sum, Mass) { return sum >= static_cast<Mass>(top_k); });
-  if (before + s.bins[last] > kMostListed) return {s.logits, s.ids, 0};
+  const int last = find(s, bins, before, [=](Mass sum, Mass) { return sum >= static_cast<Mass>(top_k); });
+  if (before + s.inside > kMostListed) return {s.logits, s.ids, 0};
   Mass mine = 0;
   row.each_in_order([&](int, float logit) { mine += coarse_of(scale.value(logit)) <= last ? 1 : 0; });
-  auto to = static_cast<int>(sum_before(s, mine, all));
+  auto to = static_cast<int>(sum_before_together<K>(s, mine, all, kListed));
+  float* logits = Together<K>::of(s.logits, 0);
+  int* ids = Together<K>::of(s.ids, 0);
   row.each_in_order([&](int id, float logit) {
     if (coarse_of(scale.value(logit)) > last) return;
-    s.logits[to] = logit;
-    s.ids[to++] = id;
+    logits[to] = logit;
+    ids[to++] = id;
   });
-  __syncthreads();
+  Together<K>::sync();
   return {s.logits, s.ids, static_cast<int>(all)};
 }
 
@@ -295,14 +370,10 @@ __device__ inline Mass rank_of(float logit, int id) {
   return Mass{ordered} << 32 | ~static_cast<uint32_t>(id);
 }
 
-template <typename T>
-__global__ void __launch_bounds__(kThreads, 1) next_tokens(NextTokens p) {
-  __shared__ Shared s;
-  wait_for_earlier();
-  const int64_t index = blockIdx.x;
+// The id that is drawn, or the best one, or -1; greatest: the row's greatest logit. Of a cluster, in the first block.
+template <int K, typename T>
+__device__ inline int choose(Shared& s, const Row<T>& row, const NextTokens& p, int64_t index, float& greatest) {
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  const T* data = static_cast<const T*>(p.logits) + index * p.pitch;
-  const Row<T> row{data, static_cast<int>(p.vocabulary), reinterpret_cast<uintptr_t>(data) % 16 == 0};
   Mass best = 0;
   bool none = false;
   row.each([&](int id, float logit) {
@@ -315,21 +386,74 @@ __global__ void __launch_bounds__(kThreads, 1) next_tokens(NextTokens p) {
   none = __syncthreads_or(none);
 #pragma unroll
   for (int other = 0; other < kWarps; ++other) best = max(best, s.sums[other]);
-  int token = static_cast<int>(~static_cast<uint32_t>(best));
-  const float greatest = to_float(data[none ? 0 : token]);
-  if (none || !isfinite(greatest)) {
-    token = -1;
-  } else if (!p.greatest) {
-    const int64_t place = p.count == nullptr ? 0 : min(p.count[index], p.row_draws - 1);
-    const double draw = p.draws[index * p.row_draws + place];
-    const Scale scale{greatest, p.inverse};
-    const Listed listed = p.top_k > 0 ? list_tokens(s, row, scale, p.top_k) : Listed{};
-    token = listed.count > 0 ? draw_token(s, listed, p, scale, draw) : draw_token(s, row, p, scale, draw);
+  if constexpr (K > 1) {
+    // A rank is never ~0: its second word is that of an id.
+    if (threadIdx.x == 0) s.totals[kBest] = none ? ~Mass{0} : best;
+    Together<K>::sync();
+    for (int other = 0; other < K; ++other) best = max(best, *Together<K>::of(&s.totals[kBest], other));
+    none = best == ~Mass{0};
+  }
+  const int token = static_cast<int>(~static_cast<uint32_t>(best));
+  greatest = to_float(row.data[none ? 0 : token]);
+  if (none || !isfinite(greatest)) return -1;
+  if (p.greatest) return token;
+  const int64_t place = p.count == nullptr ? 0 : min(p.count[index], p.row_draws - 1);
+  const double draw = p.draws[index * p.row_draws + place];
+  const Scale scale{greatest, p.inverse};
+  const Listed listed = p.top_k > 0 ? list_tokens<K>(s, row, scale, p.top_k) : Listed{};
+  if (listed.count == 0) return draw_token<K>(s, row, p, scale, draw);
+  return Together<K>::rank() == 0 ? draw_token<1>(s, listed, p, scale, draw) : -1;
+}
+
+// Mass of the whole row, in every thread.
+template <int K, typename T>
+__device__ inline Mass whole_mass(Shared& s, const Row<T>& row, const Scale& scale) {
+  Mass own = 0, all = 0;
+  row.each([&](int, float logit) { own += mass_of(scale.value(logit)); });
+  __syncthreads();
+  sum_before(s, own, all);
+  if constexpr (K > 1) {
+    Together<K>::sync();  // others may still read the totals
+    if (threadIdx.x == 0) s.totals[kBest] = all;
+    Together<K>::sync();
+    all = 0;
+    for (int other = 0; other < K; ++other) all += *Together<K>::of(&s.totals[kBest], other);
+  }
+  return all;
+}
+
+template <typename T, int K>
+__global__ void __launch_bounds__(kThreads, 1) next_tokens(NextTokens p) {
+  __shared__ Shared s;
+  wait_for_earlier();
+  const int64_t index = blockIdx.x / K;
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  const T* data = static_cast<const T*>(p.logits) + index * p.pitch;
+  constexpr int N = Row<T>::N;
+  const int vocabulary = static_cast<int>(p.vocabulary), stretch = (vocabulary + K * N - 1) / (K * N) * N;
+  const int first = min(Together<K>::rank() * stretch, vocabulary / N * N);
+  const int end = Together<K>::rank() == K - 1 ? vocabulary : min(first + stretch, vocabulary / N * N);
+  const Row<T> row{data, first, end, reinterpret_cast<uintptr_t>(data) % 16 == 0};
+  float greatest = 0;
+  const int token = choose<K>(s, row, p, index, greatest);
+  Mass all = 0;
+  const Scale scale{greatest, p.inverse};
+  if (p.log_p != nullptr && isfinite(greatest)) all = whole_mass<K>(s, row, scale);
+  // No block leaves while another reads its memory.
+  if constexpr (K > 1) Together<K>::sync();
+  if (Together<K>::rank() != 0) return;
+  if (p.log_p != nullptr && threadIdx.x == 0) {
+    const bool active = p.active == nullptr || p.active[index];
+    p.log_p[index] =
+        !active     ? 0
+        : token < 0 ? __int_as_float(0x7fc00000)
+                    : scale.value(to_float(data[token])) - logf(static_cast<float>(static_cast<double>(all) / kUnits));
   }
   if (p.tokens != nullptr) {
     if (threadIdx.x == 0) p.tokens[index] = token;
     return;
   }
+  __syncthreads();
   if (warp != 0) return;
   const bool stops = __any_sync(0xffffffffu, lane < p.stops && p.stop_ids[min(lane, 31)] == token);
   if (lane != 0) return;
@@ -341,6 +465,34 @@ __global__ void __launch_bounds__(kThreads, 1) next_tokens(NextTokens p) {
   p.ids[index] = max(token, 0);
 }
 
+// Where one block for each row leaves most of the GPU idle, or a row is long.
+bool shares_rows(const NextTokens& p) {
+  return p.vocabulary >= 16384 && (p.rows <= 64 || p.vocabulary >= 65536);
+}
+
+template <typename T>
+cudaError_t start_clusters(const NextTokens& p, cudaStream_t stream, bool& started) {
+  cudaFuncAttributes code{};
+  const cudaError_t error = cudaFuncGetAttributes(&code, &next_tokens<T, kCluster>);
+  if (error != cudaSuccess) return error;
+  started = code.binaryVersion >= 90 && code.ptxVersion >= 90;
+  if (!started) return cudaSuccess;
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(p.rows * kCluster));
+  config.blockDim = dim3(kThreads);
+  config.stream = stream;
+  cudaLaunchAttribute attributes[2]{};
+  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[0].val.programmaticStreamSerializationAllowed = 1;
+  attributes[1].id = cudaLaunchAttributeClusterDimension;
+  attributes[1].val.clusterDim.x = kCluster;
+  attributes[1].val.clusterDim.y = 1;
+  attributes[1].val.clusterDim.z = 1;
+  config.attrs = attributes;
+  config.numAttrs = 2;
+  return cudaLaunchKernelEx(&config, &next_tokens<T, kCluster>, p);
+}
+
 }  // namespace
 
 cudaError_t launch(const NextTokens& params, cudaStream_t stream) {
@@ -349,7 +501,12 @@ cudaError_t launch(const NextTokens& params, cudaStream_t stream) {
   }
   return by_element(params.element, [&](auto type) {
     using T = TypeIn<decltype(type)>;
-    return start_early(&next_tokens<T>, static_cast<unsigned>(params.rows), kThreads, 0, stream, params);
+    if (shares_rows(params)) {
+      bool started = false;
+      const cudaError_t error = start_clusters<T>(params, stream, started);
+      if (error != cudaSuccess || started) return error;
+    }
+    return start_early(&next_tokens<T, 1>, static_cast<unsigned>(params.rows), kThreads, 0, stream, params);
   });
 }
 

@@ -28,6 +28,8 @@ struct NextTokens {
   int64_t* count;
   bool* active;
   int64_t* chosen;
+  float* log_p;  // (rows), or null: log softmax of logits * inverse at the token, without filters; 0 of a row that is
+                 // not active
 };
 
 constexpr int64_t kMostStops = 32;

@@ -55,10 +55,10 @@ at::Tensor sample_tokens_cuda(const at::Tensor& logits, const std::optional<at::
 
 void next_tokens_cuda(const at::Tensor& logits, const at::Tensor& draws, const at::Tensor& limits,
                       const at::Tensor& stop_ids, const at::Tensor& ids, const at::Tensor& count,
-                      const at::Tensor& active, const at::Tensor& chosen, double temperature, int64_t top_k,
-                      double top_p, double min_p) {
+                      const at::Tensor& active, const at::Tensor& chosen, const std::optional<at::Tensor>& log_p,
+                      double temperature, int64_t top_k, double top_p, double min_p) {
   const SamplingOptions options{temperature, top_k, top_p, min_p};
-  const WrittenRows written{ids, count, limits, active, draws, chosen, stop_ids};
+  const WrittenRows written{ids, count, limits, active, draws, chosen, stop_ids, log_p.value_or(at::Tensor())};
   check_next_tokens(logits, options, written);
   const c10::cuda::CUDAGuard guard(logits.device());
   if (!cuda::use_kernel(logits)) return reference::next_tokens_(logits, options, written);
@@ -74,6 +74,7 @@ void next_tokens_cuda(const at::Tensor& logits, const at::Tensor& draws, const a
   params.count = count.mutable_data_ptr<int64_t>();
   params.active = active.mutable_data_ptr<bool>();
   params.chosen = chosen.mutable_data_ptr<int64_t>();
+  params.log_p = log_p ? log_p->mutable_data_ptr<float>() : nullptr;
   C10_CUDA_CHECK(cuda::launch(params, c10::cuda::getCurrentCUDAStream()));
 }
 

@@ -75,6 +75,12 @@ void next_tokens_(const at::Tensor& logits, const SamplingOptions& options, cons
     draw = rows.draws.gather(1, rows.count.clamp_max(rows.draws.size(1) - 1).unsqueeze(1)).squeeze(1);
   }
   const at::Tensor token = reference::sample_tokens(logits, options, draw);
+  if (rows.log_p.defined()) {
+    const at::Tensor scaled = logits.to(at::kFloat) / (options.temperature > 0 ? options.temperature : 1);
+    const at::Tensor at_token = at::log_softmax(scaled, -1).gather(1, token.clamp_min(0).unsqueeze(1)).squeeze(1);
+    const at::Tensor known = at_token.masked_fill(token.lt(0), std::numeric_limits<double>::quiet_NaN());
+    at::Tensor(rows.log_p).copy_(known.masked_fill(rows.active.logical_not(), 0));
+  }
   at::Tensor(rows.chosen).copy_(at::where(rows.active, token, kNoRow));
   at::Tensor(rows.count).add_(rows.active);
   at::Tensor(rows.active)

@@ -1,0 +1,41 @@
+#pragma once
+// The weights of a saved model: one safetensors file, or several with an index, all mapped into memory.
+
+#include <filesystem>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "hrm/base/error.h"
+#include "hrm/formats/safetensors.h"
+
+namespace hrm {
+
+// <folder>/model.safetensors, or the shards that <folder>/model.safetensors.index.json lists. Throws Error(code), one
+// sentence: no weights in the folder, a shard that is not there, an index that names a tensor which its shard lacks or
+// leaves one out, a shard that is no safetensors file.
+class SafetensorsSet {
+ public:
+  explicit SafetensorsSet(const std::filesystem::path& folder, ExitCode code = ExitCode::checkpoint);
+
+  // Sorted.
+  const std::vector<std::string>& names() const { return names_; }
+  bool contains(const std::string& name) const { return where_.count(name) != 0; }
+  // A view of the mapped file. Throws Error(code) naming the tensor and the folder.
+  const ArrayView& at(const std::string& name) const;
+  const std::string& origin() const { return origin_; }
+  // XXH3-128, hex, of all files in the order of their names. Reads them.
+  std::string digest() const;
+
+ private:
+  void add(const std::filesystem::path& file);
+
+  std::string origin_;
+  ExitCode code_;
+  std::vector<std::filesystem::path> paths_;
+  std::vector<SafetensorsFile> files_;
+  std::map<std::string, size_t> where_;  // which file
+  std::vector<std::string> names_;
+};
+
+}  // namespace hrm

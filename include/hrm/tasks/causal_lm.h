@@ -1,0 +1,50 @@
+#pragma once
+// A causal language model from a Hugging Face folder, as a configuration describes it: weights, adapter, tokenizer.
+
+#include <memory>
+#include <string>
+
+#include "hrm/config/config.h"
+#include "hrm/data/chat_template.h"
+#include "hrm/formats/hf_config.h"
+#include "hrm/models/decoder_lm.h"
+#include "hrm/nn/lora.h"
+#include "hrm/runtime/device.h"
+#include "hrm/tasks/task.h"
+
+namespace hrm::tasks {
+
+struct CausalLm {
+  HfModelConfig facts;
+  std::shared_ptr<models::DecoderLm> model;
+  std::unique_ptr<nn::LoraSet> lora;  // null: all weights are trained
+};
+
+// Positions that rows need: hf.positions, or what prompts, responses and sampled answers of this configuration take.
+// Error(usage) where that is more than the model was made for (max_position_embeddings).
+int64_t causal_positions(const config::Config& config, const HfModelConfig& facts);
+
+// Built, filled from hf.model or drawn by run.seed (hf.weights), with its adapter, which begins as lora.adapter says.
+// The frozen weights beside an adapter are kept in the compute dtype alone. Error(checkpoint) for files that are not
+// those of the model, Error(usage) for values that contradict each other.
+CausalLm open_causal_lm(const config::Config& config, const Runtime& runtime);
+
+// The tokenizer of hf.tokenizer, or hf.model, with chat.template. Error(usage) where ids do not fit the model: its
+// vocabulary is smaller than the tokenizer's.
+data::ChatEncoder open_causal_tokenizer(const config::Config& config, const HfModelConfig& facts);
+
+// What training changes: the adapter, or all.
+class TrainedWeights : public Stateful {
+ public:
+  explicit TrainedWeights(CausalLm& lm) : lm_(lm) {}
+  void visit_state(StateVisitor& visitor) override;
+
+ private:
+  CausalLm& lm_;
+};
+
+// XXH3-128, hex, of what is frozen: the files of hf.model beside an adapter; empty where all weights are trained or
+// drawn by the seed. Reads them.
+std::string base_digest(const config::Config& config);
+
+}  // namespace hrm::tasks

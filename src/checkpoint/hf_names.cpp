@@ -1,0 +1,39 @@
+#include "checkpoint/hf_names.h"
+
+#include "hrm/base/error.h"
+
+namespace hrm::checkpoint {
+
+std::map<std::string, HfWeight> hf_weights(const models::DecoderOptions& o) {
+  std::map<std::string, HfWeight> weights;
+  const auto add = [&](const std::string& name, std::vector<int64_t> shape, const std::string& theirs) {
+    weights[name] = {shape, {{theirs, shape[0]}}};
+  };
+  add("model.embed_tokens.weight", {o.vocabulary, o.width}, "model.embed_tokens.weight");
+  add("model.norm.weight", {o.width}, "model.norm.weight");
+  if (!o.tied) add("model.lm_head.weight", {o.vocabulary, o.width}, "lm_head.weight");
+  const int64_t q_rows = o.heads * o.head_dim, kv_rows = o.kv_heads * o.head_dim;
+  for (int64_t i = 0; i < o.layers; ++i) {
+    const std::string layer = cat("model.layers.", i, ".");
+    const auto same = [&](const std::string& name, std::vector<int64_t> shape) {
+      add(layer + name, std::move(shape), layer + name);
+    };
+    same("input_layernorm.weight", {o.width});
+    same("post_attention_layernorm.weight", {o.width});
+    same("self_attn.o_proj.weight", {o.width, q_rows});
+    same("mlp.down_proj.weight", {o.width, o.inner});
+    if (o.qk_norm) {
+      same("self_attn.q_norm.weight", {o.head_dim});
+      same("self_attn.k_norm.weight", {o.head_dim});
+    }
+    weights[layer + "self_attn.qkv_proj.weight"] = {{q_rows + 2 * kv_rows, o.width},
+                                                    {{layer + "self_attn.q_proj.weight", q_rows},
+                                                     {layer + "self_attn.k_proj.weight", kv_rows},
+                                                     {layer + "self_attn.v_proj.weight", kv_rows}}};
+    weights[layer + "mlp.gate_up_proj.weight"] = {
+        {2 * o.inner, o.width}, {{layer + "mlp.gate_proj.weight", o.inner}, {layer + "mlp.up_proj.weight", o.inner}}};
+  }
+  return weights;
+}
+
+}  // namespace hrm::checkpoint

@@ -1,0 +1,23 @@
+#pragma once
+// Which weights of the transformers library our decoder's weights are made of.
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "hrm/models/decoder.h"
+
+namespace hrm::checkpoint {
+
+// A weight of ours: its shape, and what of its rows is what of theirs, in order.
+struct HfWeight {
+  std::vector<int64_t> shape;
+  std::vector<std::pair<std::string, int64_t>> parts;  // their name and its rows
+};
+
+// By our names, of a DecoderLm with these options (resolved).
+std::map<std::string, HfWeight> hf_weights(const models::DecoderOptions& options);
+
+}  // namespace hrm::checkpoint

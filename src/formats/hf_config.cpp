@@ -1,0 +1,233 @@
+#include "hrm/formats/hf_config.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "hrm/base/file.h"
+#include "hrm/base/text.h"
+#include "hrm/formats/json.h"
+
+namespace hrm {
+namespace {
+
+using nlohmann::json;
+namespace fs = std::filesystem;
+
+constexpr int64_t kMost = int64_t{1} << 31;  // of any size
+constexpr std::array kFamilies = {"qwen3", "llama", "mistral"};
+
+// Members of an object with their checks.
+class Reader {
+ public:
+  Reader(std::string_view text, const std::string& origin, ExitCode code)
+      : origin_(origin), code_(code), json_(parse_json(text, origin, code)) {
+    require(json_.is_object(), code, origin, ": must be an object");
+  }
+
+  template <class... Args>
+  void check(bool holds, const Args&... why) const {
+    hrm::require(holds, code_, origin_, ": ", why...);
+  }
+  bool has(const char* key) const { return json_.contains(key) && !json_[key].is_null(); }
+  const json& at(const char* key) const {
+    check(has(key), "'", key, "' is missing");
+    return json_[key];
+  }
+  int64_t size(const char* key) const { return size_of(at(key), key); }
+  int64_t size(const char* key, int64_t otherwise) const { return has(key) ? size(key) : otherwise; }
+  double positive(const json& value, const char* key) const {
+    check(value.is_number() && value.get<double>() > 0 && std::isfinite(value.get<double>()), "'", key,
+          "' must be a number above 0");
+    return value.get<double>();
+  }
+  std::string text(const char* key) const {
+    check(at(key).is_string(), "'", key, "' must be a text");
+    return at(key).get<std::string>();
+  }
+  bool flag(const char* key, bool otherwise) const {
+    if (!has(key)) return otherwise;
+    check(at(key).is_boolean(), "'", key, "' must be true or false");
+    return at(key).get<bool>();
+  }
+  // An id, or -1 for none; of a list the first.
+  int64_t id(const char* key) const {
+    const std::vector<int64_t> all = ids(key);
+    return all.empty() ? -1 : all.front();
+  }
+  std::vector<int64_t> ids(const char* key) const {
+    if (!has(key)) return {};
+    std::vector<int64_t> all;
+    const json& value = at(key);
+    const auto add = [&](const json& one) {
+      check(one.is_number_integer() && one >= 0 && one < kMost, "'", key, "' must be an id, or a list of ids");
+      all.push_back(one.get<int64_t>());
+    };
+    if (value.is_array()) {
+      check(value.size() <= 64, "'", key, "' has ", value.size(), " ids; at most 64 are read");
+      for (const json& one : value) add(one);
+    } else {
+      add(value);
+    }
+    return all;
+  }
+
+ private:
+  int64_t size_of(const json& value, const char* key) const {
+    check(value.is_number_integer() && value > 0 && value < kMost, "'", key, "' must be a whole number above 0");
+    return value.get<int64_t>();
+  }
+
+  std::string origin_;
+  ExitCode code_;
+  json json_;
+};
+
+// theta and kind of the rotation, at the top level or in rope_parameters or rope_scaling.
+double read_rotation(const Reader& in) {
+  double theta = 10000;
+  if (in.has("rope_theta")) theta = in.positive(in.at("rope_theta"), "rope_theta");
+  for (const char* key : {"rope_parameters", "rope_scaling"}) {
+    if (!in.has(key)) continue;
+    const json& rope = in.at(key);
+    in.check(rope.is_object(), "'", key, "' must be an object");
+    for (const char* kind : {"rope_type", "type"}) {
+      if (!rope.contains(kind) || rope[kind].is_null()) continue;
+      in.check(rope[kind].is_string() && rope[kind] == "default", "'", key, "' asks for a rotation of kind '",
+               rope[kind].is_string() ? printable_start(rope[kind].get<std::string>()) : "?",
+               "'; this program has the default one alone");
+    }
+    if (rope.contains("rope_theta")) theta = in.positive(rope["rope_theta"], "rope_theta");
+    if (rope.contains("partial_rotary_factor")) {
+      in.check(rope["partial_rotary_factor"] == 1.0, "'partial_rotary_factor' must be 1: all of a head is turned");
+    }
+  }
+  return theta;
+}
+
+std::string text_of(const fs::path& file, ExitCode code) {
+  std::error_code ignored;
+  require(fs::is_directory(file.parent_path(), ignored), code, "'", file.parent_path().string(),
+          "' is no folder of a model");
+  require(fs::exists(file, ignored), code, "'", file.string(), "' is not there; it is part of every saved model");
+  return read_text(file, code);
+}
+
+}  // namespace
+
+HfModelConfig parse_hf_config(std::string_view text, std::string_view generation, const std::string& origin,
+                              ExitCode code) {
+  const Reader in(text, origin, code);
+  HfModelConfig c;
+  c.model_type = in.text("model_type");
+  in.check(std::find(kFamilies.begin(), kFamilies.end(), c.model_type) != kFamilies.end(), "the architecture '",
+           printable_start(c.model_type), "' is not known to this program; it reads qwen3, llama and mistral");
+  c.vocab_size = in.size("vocab_size");
+  c.hidden_size = in.size("hidden_size");
+  c.layers = in.size("num_hidden_layers");
+  c.heads = in.size("num_attention_heads");
+  c.kv_heads = in.size("num_key_value_heads", c.heads);
+  c.intermediate_size = in.size("intermediate_size");
+  c.max_position_embeddings = in.size("max_position_embeddings");
+  // Qwen3 has a default of its own; the others divide the width.
+  c.head_dim = in.size("head_dim", c.model_type == "qwen3" ? 128 : std::max<int64_t>(1, c.hidden_size / c.heads));
+  in.check(c.heads % c.kv_heads == 0, "num_key_value_heads = ", c.kv_heads,
+           " does not divide num_attention_heads = ", c.heads);
+  in.check(c.head_dim % 2 == 0, "head_dim = ", c.head_dim, " is odd; rotation turns pairs");
+  c.rms_norm_eps = in.has("rms_norm_eps") ? in.positive(in.at("rms_norm_eps"), "rms_norm_eps") : 1e-6;
+  c.rope_theta = read_rotation(in);
+  in.check(!in.has("partial_rotary_factor") || in.at("partial_rotary_factor") == 1.0,
+           "'partial_rotary_factor' must be 1: all of a head is turned");
+  in.check(!in.has("hidden_act") || in.text("hidden_act") == "silu", "'hidden_act' must be silu");
+  for (const char* key : {"attention_bias", "mlp_bias"}) {
+    in.check(!in.flag(key, false), "'", key, "' is true; this program's layers have no biases");
+  }
+  c.qk_norm = c.model_type == "qwen3";
+  c.tied = in.flag("tie_word_embeddings", false);
+  if (c.model_type == "mistral" || in.flag("use_sliding_window", false)) c.window = in.size("sliding_window", 0);
+  if (c.window > 0 && c.model_type == "qwen3") {
+    // Layers from this one on have the window.
+    in.check(in.has("layer_types") || (in.has("max_window_layers") && in.at("max_window_layers") == 0),
+             "'max_window_layers' lets some layers see all positions and others a window; this program's layers are "
+             "alike");
+  }
+  if (in.has("layer_types")) {
+    const json& types = in.at("layer_types");
+    in.check(types.is_array() && static_cast<int64_t>(types.size()) == c.layers,
+             "'layer_types' must have one entry for "
+             "each layer");
+    const char* wanted = c.window > 0 ? "sliding_attention" : "full_attention";
+    for (const json& type : types) {
+      in.check(type == wanted, "'layer_types' has layers of several kinds; this program's layers are alike (", wanted,
+               ")");
+    }
+  }
+  c.bos_id = in.id("bos_token_id");
+  c.pad_id = in.id("pad_token_id");
+  c.eos_ids = in.ids("eos_token_id");
+  if (!generation.empty()) {
+    const Reader more(generation, origin + " (generation_config.json)", code);
+    for (const int64_t id : more.ids("eos_token_id")) {
+      if (std::find(c.eos_ids.begin(), c.eos_ids.end(), id) == c.eos_ids.end()) c.eos_ids.push_back(id);
+    }
+  }
+  for (const int64_t id : c.eos_ids) {
+    in.check(id < c.vocab_size, "'eos_token_id' ", id, " is no id of a vocabulary of ", c.vocab_size);
+  }
+  return c;
+}
+
+HfModelConfig read_hf_config(const fs::path& folder, ExitCode code) {
+  const fs::path file = folder / "config.json", generation = folder / "generation_config.json";
+  const std::string text = text_of(file, code);
+  std::error_code ignored;
+  return parse_hf_config(text, fs::exists(generation, ignored) ? read_text(generation, code) : "", file.string(), code);
+}
+
+HfBertConfig parse_bert_config(std::string_view text, const std::string& origin, ExitCode code) {
+  const Reader in(text, origin, code);
+  const std::string type = in.text("model_type");
+  in.check(type == "bert", "the architecture '", printable_start(type),
+           "' is no encoder that this program knows; it reads bert");
+  HfBertConfig c;
+  c.vocab_size = in.size("vocab_size");
+  c.hidden_size = in.size("hidden_size");
+  c.layers = in.size("num_hidden_layers");
+  c.heads = in.size("num_attention_heads");
+  c.intermediate_size = in.size("intermediate_size");
+  c.max_position_embeddings = in.size("max_position_embeddings");
+  c.type_vocab_size = in.size("type_vocab_size", 2);
+  c.layer_norm_eps = in.has("layer_norm_eps") ? in.positive(in.at("layer_norm_eps"), "layer_norm_eps") : 1e-12;
+  c.max_seq_length = c.max_position_embeddings;
+  in.check(c.hidden_size % c.heads == 0, "num_attention_heads = ", c.heads,
+           " does not divide hidden_size = ", c.hidden_size);
+  in.check(!in.has("hidden_act") || in.text("hidden_act") == "gelu", "'hidden_act' must be gelu");
+  in.check(!in.has("position_embedding_type") || in.text("position_embedding_type") == "absolute",
+           "'position_embedding_type' must be absolute");
+  in.check(!in.flag("is_decoder", false), "'is_decoder' is true: this is no encoder");
+  return c;
+}
+
+HfBertConfig read_bert_config(const fs::path& folder, ExitCode code) {
+  HfBertConfig c = parse_bert_config(text_of(folder / "config.json", code), (folder / "config.json").string(), code);
+  std::error_code ignored;
+  if (const fs::path file = folder / "sentence_bert_config.json"; fs::exists(file, ignored)) {
+    const Reader in(read_text(file, code), file.string(), code);
+    c.max_seq_length = std::min(in.size("max_seq_length", c.max_seq_length), c.max_position_embeddings);
+    in.check(c.max_seq_length >= 3, "'max_seq_length' leaves no room for a word");
+  }
+  if (const fs::path file = folder / "1_Pooling" / "config.json"; fs::exists(file, ignored)) {
+    const Reader in(read_text(file, code), file.string(), code);
+    bool others = false;
+    for (const char* key : {"pooling_mode_cls_token", "pooling_mode_max_tokens", "pooling_mode_mean_sqrt_len_tokens",
+                            "pooling_mode_weightedmean_tokens", "pooling_mode_lasttoken"}) {
+      others = others || in.flag(key, false);
+    }
+    in.check(in.flag("pooling_mode_mean_tokens", true) && !others,
+             "asks for another pooling than the mean over tokens, which this program has alone");
+  }
+  return c;
+}
+
+}  // namespace hrm

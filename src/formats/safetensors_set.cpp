@@ -1,0 +1,99 @@
+#include "hrm/formats/safetensors_set.h"
+
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "hrm/base/file.h"
+#include "hrm/base/hash.h"
+#include "hrm/base/text.h"
+#include "hrm/formats/json.h"
+
+namespace hrm {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+constexpr const char* kWhole = "model.safetensors";
+constexpr const char* kIndex = "model.safetensors.index.json";
+
+// Which shard each tensor is in.
+std::map<std::string, std::string> read_index(const fs::path& file, ExitCode code) {
+  const std::string origin = file.string();
+  const json index = parse_json(read_text(file, code), origin, code, {.bytes = size_t{64} << 20});
+  require(index.is_object() && index.contains("weight_map") && index["weight_map"].is_object(), code, origin,
+          ": 'weight_map' is missing, or no object");
+  std::map<std::string, std::string> map;
+  for (const auto& item : index["weight_map"].items()) {
+    require(item.value().is_string() && is_plain_file_name(item.value().get<std::string>()), code, origin,
+            ": the tensor '", printable_start(item.key()), "' is in no file of this folder");
+    map[item.key()] = item.value().get<std::string>();
+  }
+  require(!map.empty(), code, origin, ": lists no tensor");
+  return map;
+}
+
+}  // namespace
+
+SafetensorsSet::SafetensorsSet(const fs::path& folder, ExitCode code) : origin_(folder.string()), code_(code) {
+  std::error_code ignored;
+  const fs::path index = folder / kIndex;
+  if (!fs::exists(index, ignored)) {
+    require(fs::exists(folder / kWhole, ignored), code, "'", origin_, "' holds no weights: neither ", kWhole, " nor ",
+            kIndex, " is there");
+    add(folder / kWhole);
+    return;
+  }
+  const std::map<std::string, std::string> map = read_index(index, code);
+  std::set<std::string> shards;
+  for (const auto& [name, shard] : map) shards.insert(shard);
+  for (const std::string& shard : shards) {
+    require(fs::exists(folder / shard, ignored), code, "'", origin_, "' lacks the shard ", shard, " that ", kIndex,
+            " lists; copy it there");
+    add(folder / shard);
+  }
+  for (const auto& [name, shard] : map) {
+    const auto found = where_.find(name);
+    require(found != where_.end() && paths_[found->second].filename() == shard, code, index.string(), ": the tensor '",
+            printable_start(name), "' is not in ", shard);
+  }
+  for (const std::string& name : names_) {
+    require(map.count(name) != 0, code, index.string(), ": does not list the tensor '", printable_start(name), "' of ",
+            paths_[where_.at(name)].filename().string());
+  }
+}
+
+void SafetensorsSet::add(const fs::path& path) {
+  paths_.push_back(path);
+  files_.emplace_back(path, code_);
+  for (const std::string& name : files_.back().names()) {
+    const auto [first, is_new] = where_.emplace(name, files_.size() - 1);
+    require(is_new, code_, "'", origin_, "' holds the tensor '", printable_start(name), "' twice, in ",
+            paths_[first->second].filename().string(), " and in ", path.filename().string());
+  }
+  names_.clear();
+  for (const auto& [name, file] : where_) names_.push_back(name);
+}
+
+const ArrayView& SafetensorsSet::at(const std::string& name) const {
+  const auto found = where_.find(name);
+  if (found == where_.end()) {
+    const std::string near = nearest_name(name, names_);
+    fail(code_, "'", origin_, "' holds no tensor '", printable_start(name), "'",
+         near.empty() ? "" : cat("; did you mean '", printable_start(near), "'?"));
+  }
+  return files_[found->second].at(name);
+}
+
+std::string SafetensorsSet::digest() const {
+  std::map<std::string, fs::path> sorted;
+  for (const fs::path& path : paths_) sorted[path.filename().string()] = path;
+  Hasher hasher;
+  for (const auto& [name, path] : sorted) {
+    hasher.update(name);
+    hasher.update(MappedFile(path, code_).bytes());
+  }
+  return hasher.hex();
+}
+
+}  // namespace hrm

@@ -1,0 +1,86 @@
+#include "hrm/tasks/causal_lm.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "hrm/base/error.h"
+#include "hrm/base/text.h"
+#include "hrm/checkpoint/hf_import.h"
+#include "hrm/checkpoint/peft.h"
+#include "hrm/formats/safetensors_set.h"
+#include "hrm/tasks/polychromic.h"
+
+namespace hrm::tasks {
+
+namespace fs = std::filesystem;
+
+int64_t causal_positions(const config::Config& config, const HfModelConfig& facts) {
+  const PolychromicPlan plan(config, 1);
+  // A prompt is shorter than max_length, and an answer's last token is not read again.
+  const int64_t needed = config.chat.max_length - 1 + plan.most_tokens();
+  const int64_t positions = config.hf.positions > 0 ? config.hf.positions : needed;
+  require(positions >= needed, ExitCode::usage, "hf.positions = ", positions,
+          " is too short: prompts and responses of chat.max_length = ", config.chat.max_length,
+          " tokens with sampled answers of up to ", plan.most_tokens(), " take ", needed, "; set it to 0 or to that");
+  require(positions <= facts.max_position_embeddings, ExitCode::usage, "rows of ", positions,
+          " positions are longer than the model of '", config.hf.model,
+          "' was made for (max_position_embeddings = ", facts.max_position_embeddings,
+          "); make chat.max_length or the longest answer smaller");
+  return positions;
+}
+
+CausalLm open_causal_lm(const config::Config& config, const Runtime& runtime) {
+  CausalLm lm;
+  const fs::path folder(config.hf.model);
+  lm.facts = read_hf_config(folder);
+  models::DecoderOptions options = checkpoint::decoder_options_of(lm.facts, causal_positions(config, lm.facts));
+  options.recompute = config.hf.recompute;
+  lm.model = std::make_shared<models::DecoderLm>(options, runtime.device);
+  const auto seed = static_cast<uint64_t>(config.run.seed);
+  if (config.hf.weights == "random") nn::init_parameters(*lm.model, seed);
+  if (config.hf.weights == "load") checkpoint::load_hf_weights(SafetensorsSet(folder), options, *lm.model);
+  if (config.lora.r > 0) {
+    lm.lora = std::make_unique<nn::LoraSet>(*lm.model,
+                                            nn::LoraOptions{.rank = config.lora.r,
+                                                            .alpha = config.lora.alpha,
+                                                            .dropout = config.lora.dropout,
+                                                            .rslora = config.lora.rslora,
+                                                            .targets = split_list(config.lora.targets),
+                                                            .seed = config.run.seed},
+                                            runtime.device);
+    lm.lora->initialise(seed);
+    if (!config.lora.adapter.empty()) checkpoint::load_peft(config.lora.adapter, *lm.lora);
+    nn::keep_frozen_as(*lm.model, runtime.compute_dtype);
+  }
+  lm.model->build_parameters(runtime.compute_dtype);
+  return lm;
+}
+
+data::ChatEncoder open_causal_tokenizer(const config::Config& config, const HfModelConfig& facts) {
+  const std::string& folder = config.hf.tokenizer.empty() ? config.hf.model : config.hf.tokenizer;
+  data::ChatEncoder encoder = data::open_chat_encoder(folder, {.name = config.chat.template_name,
+                                                               .thinking = config.chat.thinking,
+                                                               .prompt_template = config.chat.prompt_template,
+                                                               .response_template = config.chat.response_template});
+  const int64_t vocabulary = encoder.encoder().meta.vocab_size;
+  require(vocabulary <= facts.vocab_size, ExitCode::usage, "the tokenizer of '", folder, "' has ", vocabulary,
+          " tokens, but the model of '", config.hf.model, "' knows ", facts.vocab_size,
+          "; give the model's own with hf.tokenizer");
+  return encoder;
+}
+
+void TrainedWeights::visit_state(StateVisitor& visitor) {
+  for (auto& item : lm_.model->named_parameters()) {
+    if (item.value().requires_grad()) visitor.tensor(item.key(), item.value(), StateRole::weight);
+  }
+}
+
+std::string base_digest(const config::Config& config) {
+  if (config.lora.r == 0) return "";
+  if (config.hf.weights == "random") return cat("drawn by seed ", config.run.seed);
+  return SafetensorsSet(config.hf.model).digest();
+}
+
+}  // namespace hrm::tasks
