@@ -4,6 +4,7 @@
 
 #include <map>
 
+#include "checkpoint/hf_names.h"
 #include "hrm/base/error.h"
 #include "hrm/base/file.h"
 #include "hrm/formats/safetensors.h"
@@ -18,44 +19,6 @@ using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 
 constexpr const char* kOtherFormats = "; use --to safetensors or --to torchscript";
 
-// A weight of ours: its shape, and what of its rows goes where.
-struct Weight {
-  std::vector<int64_t> shape;
-  std::vector<std::pair<std::string, int64_t>> parts;  // their name and its rows
-};
-
-std::map<std::string, Weight> expected_weights(const models::DecoderOptions& o) {
-  std::map<std::string, Weight> weights;
-  const auto add = [&](const std::string& name, std::vector<int64_t> shape, const std::string& theirs) {
-    weights[name] = {shape, {{theirs, shape[0]}}};
-  };
-  add("model.embed_tokens.weight", {o.vocabulary, o.width}, "model.embed_tokens.weight");
-  add("model.norm.weight", {o.width}, "model.norm.weight");
-  if (!o.tied) add("model.lm_head.weight", {o.vocabulary, o.width}, "lm_head.weight");
-  const int64_t q_rows = o.heads * o.head_dim, kv_rows = o.kv_heads * o.head_dim;
-  for (int64_t i = 0; i < o.layers; ++i) {
-    const std::string layer = cat("model.layers.", i, ".");
-    const auto same = [&](const std::string& name, std::vector<int64_t> shape) {
-      add(layer + name, std::move(shape), layer + name);
-    };
-    same("input_layernorm.weight", {o.width});
-    same("post_attention_layernorm.weight", {o.width});
-    same("self_attn.o_proj.weight", {o.width, q_rows});
-    same("mlp.down_proj.weight", {o.width, o.inner});
-    if (o.qk_norm) {
-      same("self_attn.q_norm.weight", {o.head_dim});
-      same("self_attn.k_norm.weight", {o.head_dim});
-    }
-    weights[layer + "self_attn.qkv_proj.weight"] = {{q_rows + 2 * kv_rows, o.width},
-                                                    {{layer + "self_attn.q_proj.weight", q_rows},
-                                                     {layer + "self_attn.k_proj.weight", kv_rows},
-                                                     {layer + "self_attn.v_proj.weight", kv_rows}}};
-    weights[layer + "mlp.gate_up_proj.weight"] = {
-        {2 * o.inner, o.width}, {{layer + "mlp.gate_proj.weight", o.inner}, {layer + "mlp.up_proj.weight", o.inner}}};
-  }
-  return weights;
-}
-
 void check_kind(const NamedTensors& weights) {
   for (const auto& [name, tensor] : weights) {
     require(name.starts_with("model."), ExitCode::usage,
@@ -67,7 +30,7 @@ void check_kind(const NamedTensors& weights) {
 }
 
 NamedTensors their_weights(const models::DecoderOptions& options, const NamedTensors& weights) {
-  std::map<std::string, Weight> expected = expected_weights(options);
+  std::map<std::string, HfWeight> expected = hf_weights(options);
   NamedTensors theirs;
   for (const auto& [name, tensor] : weights) {
     const auto found = expected.find(name);

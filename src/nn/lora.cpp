@@ -230,6 +230,11 @@ LoraSet::LoraSet(torch::nn::Module& model, const LoraOptions& options, at::Devic
   require(!layers_.empty(), ExitCode::usage, "adapters without a layer to stand beside: name targets");
 }
 
+void LoraSet::initialise(uint64_t seed) {
+  const at::NoGradGuard no_grad;
+  for (size_t i = 0; i < layers_.size(); ++i) layers_[i].adapter->init_own(seed, cat(layers_[i].path, ".", i));
+}
+
 void LoraSet::set_mode(LoraMode mode) {
   require(mode != LoraMode::merged || layers_.front().adapter->merged_weight().defined(), ExitCode::unexpected,
           "merged weights are used before they are made");

@@ -161,8 +161,7 @@ void Generator::begin_rows(Call& call, const std::vector<int64_t>& rows, const s
   if (o.sampling.temperature > 0) {
     for (int64_t i = 0; i < n; ++i) {
       const int64_t row = rows[static_cast<size_t>(i)];
-      const uint64_t key =
-          (o.first_key + static_cast<uint64_t>(row / o.samples)) * kMaxSamples + static_cast<uint64_t>(row % o.samples);
+      const uint64_t key = o.key(row / o.samples) * kMaxSamples + static_cast<uint64_t>(row % o.samples);
       const std::vector<double> values = sampling_draws(o.seed, key, limits[static_cast<size_t>(i)]);
       std::copy(values.begin(), values.end(), draws.data_ptr<double>() + i * N);
     }
@@ -317,6 +316,8 @@ std::vector<Generated> Generator::run(const std::vector<std::vector<int32_t>>& p
   check_options(options, call.limits);
   counts_ = {};
   if (prompts.empty()) return {};
+  require(options.keys.empty() || options.keys.size() == prompts.size(), ExitCode::unexpected, options.keys.size(),
+          " keys for ", prompts.size(), " prompts");
 
   Room room{.tokens = options_.tokens, .draws = options.sampling.temperature > 0 ? options.max_new_tokens : 1};
   for (size_t p = 0; p < prompts.size(); ++p) {

@@ -12,7 +12,7 @@
 #include "hrm/base/log.h"
 #include "hrm/base/text.h"
 #include "hrm/data/batch.h"
-#include "hrm/data/chat_split.h"
+#include "hrm/data/chat_open.h"
 #include "hrm/objectives/language.h"
 #include "hrm/objectives/token_log_probs.h"
 #include "hrm/runtime/nvtx.h"
@@ -50,28 +50,22 @@ std::vector<std::pair<std::string, double>> weighted_names(const std::string& te
   return out;
 }
 
-data::ChatDataOptions chat_data_options(const config::ChatConfig& c, const data::ChatEncoder& encoder,
-                                        uint64_t max_malformed, bool need_response) {
+data::ChatDataOptions chat_data_options(const config::Config& config, const data::ChatEncoder& encoder,
+                                        bool need_response) {
+  const config::ChatConfig& c = config.chat;
   data::ChatDataOptions options;
-  options.fields = {.prompt = c.prompt_field,
-                    .response = c.response_field,
-                    .answers = c.answers_field,
-                    .id = c.id_field,
-                    .value = c.value_field,
-                    .texts = encoder.members()};
+  options.fields.prompt = c.prompt_field;
+  options.fields.response = c.response_field;
+  options.fields.answers = c.answers_field;
+  options.fields.id = c.id_field;
+  options.fields.value = c.value_field;
+  options.fields.texts = encoder.members();
   options.instruction = c.instruction;
   options.max_tokens = c.max_length;
   options.need_response = need_response;
   options.deduplicate = c.deduplicate;
-  options.max_malformed = max_malformed;
+  options.max_malformed = static_cast<uint64_t>(config.data.max_malformed);
   return options;
-}
-
-std::shared_ptr<const data::ChatDataset> open_chat_data(const std::string& path, const config::Config& config,
-                                                        const data::ChatEncoder& encoder, bool need_response) {
-  return std::make_shared<data::ChatDataset>(
-      path, encoder,
-      chat_data_options(config.chat, encoder, static_cast<uint64_t>(config.data.max_malformed), need_response));
 }
 
 }  // namespace
@@ -177,40 +171,38 @@ void PolychromicTask::open_data() {
   const config::ChatConfig& chat = config_.chat;
   // GRPO alone needs no responses to learn from.
   const bool need_response = plan_.grpo_from != 1;
-  const auto all = open_chat_data(config_.data.train, config_, *chat_, need_response);
-  log::info("data         ", all->origin(), ": ", all->counts().text());
-  std::vector<int64_t> train(static_cast<size_t>(all->size())), validation;
-  for (size_t i = 0; i < train.size(); ++i) train[i] = static_cast<int64_t>(i);
-  const bool own_test = config_.data.test.empty() && chat.val_share > 0;
-  if (chat.test_share > 0 || own_test) {
-    data::SplitOptions split{
-        .shares = {}, .seed = static_cast<uint64_t>(config_.run.seed), .purpose = "split", .values = {}};
-    const double val = own_test ? chat.val_share : 0;
-    split.shares = {1 - val - chat.test_share, val, chat.test_share};
-    if (chat.stratify) split.values = all->values();
-    std::vector<std::vector<int64_t>> sides = data::split_groups(all->keys(), split);
-    data::check_disjoint(all->keys(), sides);
-    train = std::move(sides[0]);
-    validation = std::move(sides[1]);
-  }
-  train_ = std::make_shared<data::ChatSource>(all, std::move(train), "train");
-  if (!validation.empty()) {
-    test_ = std::make_shared<data::ChatSource>(all, std::move(validation), "validation");
-  } else if (!config_.data.test.empty()) {
-    const auto other = open_chat_data(config_.data.test, config_, *chat_, /*need_response=*/true);
-    log::info("validation   ", other->origin(), ": ", other->counts().text());
-    std::vector<int64_t> examples(static_cast<size_t>(other->size()));
-    for (size_t i = 0; i < examples.size(); ++i) examples[i] = static_cast<int64_t>(i);
-    const std::vector<std::string> keys = all->keys();
-    const std::set<std::string> known(keys.begin(), keys.end());
-    for (const int64_t example : examples) {
-      require(known.count((*other)[example].key) == 0, ExitCode::data, other->place(example),
-              ": this prompt is in data.train, too, so that its evaluation would say nothing; take it out of one of "
-              "them, or leave data.test empty for a share of the prompts of data.train");
-    }
-    test_ = std::make_shared<data::ChatSource>(other, std::move(examples), "test");
+  const double val = config_.data.test.empty() ? chat.val_share : 0;
+  const data::SplitOptions split{.shares = {1 - val - chat.test_share, val, chat.test_share},
+                                 .seed = static_cast<uint64_t>(config_.run.seed),
+                                 .purpose = "split",
+                                 .values = {}};
+  data::ChatSides sides = data::open_chat_sides(
+      config_.data.train, *chat_, chat_data_options(config_, *chat_, need_response), split, chat.stratify);
+  log::info("data         ", sides.train.dataset->origin(), ": ", sides.train.dataset->counts().text());
+  train_ = std::make_shared<data::ChatSource>(sides.train.dataset, std::move(sides.train.examples), "train");
+  if (!config_.data.test.empty()) {
+    open_test_data(*sides.train.dataset);
+  } else if (sides.validation.dataset && !sides.validation.examples.empty()) {
+    test_ = std::make_shared<data::ChatSource>(sides.validation.dataset, std::move(sides.validation.examples),
+                                               "validation");
   }
   batches_ = std::make_unique<data::ChatBatches>(train_, batch_options());
+}
+
+void PolychromicTask::open_test_data(const data::ChatDataset& training) {
+  const auto other = std::make_shared<data::ChatDataset>(config_.data.test, *chat_,
+                                                         chat_data_options(config_, *chat_, /*need_response=*/true));
+  log::info("validation   ", other->origin(), ": ", other->counts().text());
+  const std::vector<std::string> keys = training.keys();
+  const std::set<std::string> known(keys.begin(), keys.end());
+  std::vector<int64_t> examples(static_cast<size_t>(other->size()));
+  for (size_t i = 0; i < examples.size(); ++i) {
+    examples[i] = static_cast<int64_t>(i);
+    require(known.count((*other)[examples[i]].key) == 0, ExitCode::data, other->place(examples[i]),
+            ": this prompt is in data.train, too, so that its evaluation would say nothing; take it out of one of "
+            "them, or leave data.test empty for a share of the prompts of data.train");
+  }
+  test_ = std::make_shared<data::ChatSource>(other, std::move(examples), "test");
 }
 
 void PolychromicTask::make_buffers() {
@@ -544,10 +536,10 @@ std::string PolychromicTask::describe() const {
                          " layers, hidden ", lm_.facts.hidden_size, ", vocabulary ", lm_.facts.vocab_size,
                          config_.hf.weights == "random" ? ", random weights" : "");
   if (lm_.lora) {
-    text += cat("\nadapter      rank ", config_.lora.r, ", ", parameters().count(), " parameters, on ",
+    text += cat("\nadapter      rank ", config_.lora.r, ", ", lm_.model->parameter_set().count(), " parameters, on ",
                 config_.lora.targets);
   } else {
-    text += cat("\ntrained      all ", parameters().count(), " parameters");
+    text += cat("\ntrained      all ", lm_.model->parameter_set().count(), " parameters");
   }
   text += cat("\ndata         ", train_->num_samples(row_len_), " examples of ", train_->origin(), ", template ",
               chat_->name(), ", up to ", config_.chat.max_length, " tokens");

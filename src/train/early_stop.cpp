@@ -5,6 +5,8 @@
 #include <limits>
 #include <string>
 
+#include "hrm/base/error.h"
+
 namespace hrm::train {
 
 EarlyStop::EarlyStop(const config::TrainConfig& config)

@@ -116,6 +116,9 @@ class LoraSet {
   // Error(usage) for a rank below 1, dropout outside [0, 1), and targets that no layer has, naming those there are.
   LoraSet(torch::nn::Module& model, const LoraOptions& options, at::Device device);
 
+  // The initial values alone, a function of seed and names.
+  void initialise(uint64_t seed);
+
   const LoraOptions& options() const { return shared_->options; }
   LoraMode mode() const { return shared_->mode; }
   // What layers read from now on. `merged` needs a merge() before.

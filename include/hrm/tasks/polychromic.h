@@ -90,6 +90,7 @@ class PolychromicTask : public Task {
  private:
   data::ChatBatchOptions batch_options() const;
   void open_data();
+  void open_test_data(const data::ChatDataset& training);
   void make_buffers();
   data::ChatBatch next_rows();
   void sample_answers(int64_t step, const data::ChatBatch& batch);

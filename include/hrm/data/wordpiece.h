@@ -1,0 +1,61 @@
+#pragma once
+// WordPiece, the tokenizer of BERT and the sentence encoders made of it (Devlin et al., arXiv 1810.04805), as Hugging
+// Face's BertTokenizer does it. No torch here.
+//
+// A text loses its control characters; ideographs stand alone; where the model asks for it, letters become lower case
+// and lose their accents; the rest is cut at white space and punctuation, and each word into the longest pieces of the
+// vocabulary from its beginning on, pieces inside of a word with ## in front.
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "hrm/base/error.h"
+
+namespace hrm::data {
+
+struct WordPieceOptions {
+  bool clean_text = true;
+  bool handle_chinese_chars = true;
+  bool lowercase = true;
+  bool strip_accents = true;  // of text in lower case too, unless a file says otherwise
+};
+
+// Immutable; may be used by several threads.
+class WordPiece {
+ public:
+  // Of a folder: vocab.txt with the options of tokenizer_config.json (do_lower_case, strip_accents,
+  // tokenize_chinese_chars) where that is there, else tokenizer.json. Throws Error(code), one sentence: neither is
+  // there, a file is malformed, holds a token twice or lacks [UNK], [CLS], [SEP] or [PAD], or asks for what this
+  // program does not know.
+  static WordPiece load(const std::filesystem::path& folder, ExitCode code = ExitCode::data);
+  // tokens: by their ids. `origin`: for messages.
+  WordPiece(std::vector<std::string> tokens, const WordPieceOptions& options, const std::string& origin = "vocabulary",
+            ExitCode code = ExitCode::data);
+
+  // [CLS], the text's pieces, [SEP]; of a longer text the first max_length - 2 pieces. max_length of at least 2. Bytes
+  // that are no UTF-8 count as U+FFFD, which is left out. As with the library, a special token that is written out in
+  // the text, "[SEP]", becomes that token.
+  std::vector<int32_t> encode(std::string_view text, int64_t max_length) const;
+
+  int64_t vocab_size() const { return static_cast<int64_t>(tokens_.size()); }
+  int32_t pad_id() const { return pad_; }
+  const std::string& token_of(int32_t id) const { return tokens_.at(static_cast<size_t>(id)); }
+
+ private:
+  void add_text(std::string_view text, int64_t most, std::vector<int32_t>& ids) const;
+  void add_word(const std::u32string& word, std::vector<int32_t>& ids) const;
+
+  WordPieceOptions options_;
+  std::vector<std::string> tokens_;
+  std::unordered_map<std::string, int32_t> ids_;
+  std::vector<std::pair<std::string, int32_t>> special_;
+  size_t longest_ = 0;  // bytes of a token
+  int32_t unk_ = 0, cls_ = 0, sep_ = 0, pad_ = 0;
+};
+
+}  // namespace hrm::data
