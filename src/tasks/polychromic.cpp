@@ -24,8 +24,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int64_t kSafeSamples = 3, kSafeTokens = 80, kSafeEvery = 10;
-// Sums over the steps that sampled answers, which are divided by the number of these in place of all steps.
-constexpr const char* kSampledSteps = "sampled_steps";
+// How many steps sampled answers, by what for: what such steps alone have is divided by their number.
+constexpr const char *kDiversitySteps = "diversity_steps", *kRewardSteps = "reward_steps";
 constexpr const char* kRewardPrefix = "reward/";
 
 // "answer*2,length" -> {("answer", 2), ("length", 1)}.
@@ -48,6 +48,19 @@ std::vector<std::pair<std::string, double>> weighted_names(const std::string& te
     out.emplace_back(part.substr(0, star), weight);
   }
   return out;
+}
+
+// Each reward takes its own options alone.
+objectives::RewardOptions reward_options(const std::string& name, const config::GrpoConfig& g) {
+  objectives::RewardOptions options{.name = name};
+  if (name == "format") options.pattern = g.reward_pattern;
+  if (name == "answer") options.first_line = g.reward_first_line;
+  if (name == "learned") options.head = g.reward_head;
+  if (name == "overlong") {
+    options.max_tokens = g.max_completion_length;
+    options.margin = std::max<int64_t>(1, g.max_completion_length / 5);
+  }
+  return options;
 }
 
 data::ChatDataOptions chat_data_options(const config::Config& config, const data::ChatEncoder& encoder,
@@ -135,8 +148,8 @@ PolychromicTask::PolychromicTask(const config::Config& config, const Runtime& ru
     sampler_ = std::make_unique<AnswerSampler>(*lm_.model, lm_.lora.get(), *chat_,
                                                std::min(most, generation_bucket(plan_.most_samples())), positions_,
                                                config.runtime.cuda_graphs);
-    for (const char* name : {kSampledSteps, "diversity", "diversity_loss", "advantage", "answer_tokens", "finished",
-                             "merge_ms", "generate_ms", "encode_ms", "measure_ms", "generated_per_s"}) {
+    for (const char* name : {kDiversitySteps, kRewardSteps, "diversity", "diversity_loss", "advantage", "answer_tokens",
+                             "finished", "merge_ms", "generate_ms", "encode_ms", "measure_ms"}) {
       metric_names_.emplace_back(name);
     }
   }
@@ -145,12 +158,7 @@ PolychromicTask::PolychromicTask(const config::Config& config, const Runtime& ru
       metric_names_.emplace_back(name);
     }
     for (const auto& [name, weight] : weighted_names(config.grpo.rewards)) {
-      rewards_.push_back(objectives::make_reward({.name = name,
-                                                  .pattern = config.grpo.reward_pattern,
-                                                  .first_line = config.grpo.reward_first_line,
-                                                  .max_tokens = config.grpo.max_completion_length,
-                                                  .margin = config.grpo.max_completion_length / 5,
-                                                  .head = config.grpo.reward_head}));
+      rewards_.push_back(objectives::make_reward(reward_options(name, config.grpo)));
       reward_weights_.push_back(weight);
       metric_names_.push_back(kRewardPrefix + name);
     }
@@ -412,23 +420,29 @@ at::Tensor PolychromicTask::step_loss(const at::Tensor& sums) const {
 }
 
 NamedValues PolychromicTask::summarize(const std::vector<double>& sums, int64_t steps) const {
+  const auto sum = [&](const std::string& name) {
+    const auto found = metric_index_.find(name);
+    return found == metric_index_.end() ? 0 : sums[static_cast<size_t>(found->second)];
+  };
+  const double all = static_cast<double>(std::max<int64_t>(steps, 1)), diverse = sum(kDiversitySteps),
+               rewarded = sum(kRewardSteps), responses = all - rewarded;
   NamedValues out;
-  const auto all = static_cast<double>(std::max<int64_t>(steps, 1));
-  const double sampled = sampler_ ? sums[static_cast<size_t>(metric(kSampledSteps))] : 0;
-  const bool rewards_alone = plan_.grpo_from == 1;
   for (size_t i = 0; i < metric_names_.size(); ++i) {
     const std::string& name = metric_names_[i];
-    const bool of_responses = i < 3 && name != "loss", of_time = name.ends_with("_ms");
-    if (of_responses && rewards_alone) continue;
-    if (name == kSampledSteps || name == "loss" || of_responses || of_time) {
-      out.emplace_back(name, name == kSampledSteps ? sums[i] : sums[i] / all);
-    } else if (sampled > 0 && name == "generated_per_s") {
-      const double ms = sums[static_cast<size_t>(metric("generate_ms"))];
-      if (ms > 0) out.emplace_back(name, sums[static_cast<size_t>(metric("answer_tokens"))] / ms * 1e3);
-    } else if (sampled > 0) {
-      out.emplace_back(name, sums[i] / sampled);
-    }
+    const auto is = [&](std::initializer_list<const char*> names) {
+      return std::any_of(names.begin(), names.end(), [&](const char* other) { return name == other; });
+    };
+    double over = rewarded;  // what is not named here is of rewards
+    if (is({"loss"}) || name.ends_with("_ms")) over = all;
+    if (is({"cross_entropy", "tokens"})) over = responses;
+    if (is({"diversity_loss"})) over = diverse;
+    if (is({"diversity"})) over = diversity_ ? diverse + rewarded : 0;
+    if (is({"advantage", "answer_tokens", "finished"})) over = diverse + rewarded;
+    if (is({kDiversitySteps, kRewardSteps})) over = 1;
+    if (over > 0) out.emplace_back(name, sums[i] / over);
   }
+  if (const double ms = sum("generate_ms"); ms > 0)
+    out.emplace_back("generated_per_s", sum("answer_tokens") / ms * 1e3);
   return out;
 }
 

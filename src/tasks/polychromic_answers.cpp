@@ -70,7 +70,7 @@ void PolychromicTask::sample_answers(int64_t step, const data::ChatBatch& batch)
   fact("answer_tokens", static_cast<double>(answers.tokens()));
   fact("finished", finished / static_cast<double>(answers.texts.size()) / ranks);
   if (!comm_->main()) return;
-  fact("sampled_steps", 1);
+  fact(rewards ? "reward_steps" : "diversity_steps", 1);
   fact("merge_ms", sampler_->merge_ms());
   fact("generate_ms", sampler_->generate_ms());
   if (diversity_) {
@@ -228,7 +228,8 @@ void PolychromicTask::weigh_rewards(const Answers& answers, const std::vector<in
   for (size_t k = 0; k < rewards_.size(); ++k) {
     fact("reward/" + rewards_[k]->name(), each[static_cast<int64_t>(k)].mean().item<double>() / ranks);
   }
-  if (found.zero_variance.all().item<bool>()) {
+  // Said at the first of such steps and at each hundredth.
+  if (found.zero_variance.all().item<bool>() && level_steps_++ % 100 == 0 && comm_->main()) {
     log::info(
         "rewards      all answers to each prompt of this step got the same reward, so that it teaches nothing: its "
         "loss is 0. If that goes on, prompts are too easy or too hard, or a reward tells no two answers apart");

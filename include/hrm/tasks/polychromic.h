@@ -134,6 +134,7 @@ class PolychromicTask : public Task {
   PolychromicKind kind_ = PolychromicKind::responses;
   int64_t width_ = 0, answer_width_ = 0;  // of this step's rows
   std::vector<double> facts_of_step_;
+  int64_t level_steps_ = 0;  // of this process, in which no reward told two answers apart
   // Static: refilled before each step, at the same addresses.
   at::Tensor ids_, labels_;                // (rows, row_len_) int64
   at::Tensor answer_ids_, answer_labels_;  // (sampled rows, positions_) int64
