@@ -4,10 +4,12 @@
 
 #include <algorithm>
 #include <bit>
+#include <chrono>
 #include <deque>
 
 #include "hrm/base/error.h"
 #include "hrm/runtime/async_read.h"
+#include "hrm/runtime/device.h"
 #include "tasks/decode_rows.h"
 
 namespace hrm::tasks {
@@ -352,8 +354,13 @@ std::vector<Generated> Generator::run(const std::vector<std::vector<int32_t>>& p
 
   // A GPU computes the next step while the host reads this one's tokens.
   const size_t behind = device_.is_cuda() ? 1 : 0;
-  while (true) {
+  const auto begun = std::chrono::steady_clock::now();
+  for (bool first = true;; first = false) {
     admit(call);
+    if (first) {
+      synchronize(device_);
+      counts_.prefill_ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begun).count();
+    }
     while (call.reader.pending() > behind) read_one(call);
     if (call.running == 0 && call.next == total) break;
     if (call.running == 0) continue;

@@ -148,8 +148,8 @@ PolychromicTask::PolychromicTask(const config::Config& config, const Runtime& ru
     sampler_ = std::make_unique<AnswerSampler>(*lm_.model, lm_.lora.get(), *chat_,
                                                std::min(most, generation_bucket(plan_.most_samples())), positions_,
                                                config.runtime.cuda_graphs);
-    for (const char* name : {kDiversitySteps, kRewardSteps, "diversity", "diversity_loss", "advantage", "answer_tokens",
-                             "finished", "merge_ms", "generate_ms", "encode_ms", "measure_ms"}) {
+    for (const char* name :
+         {kDiversitySteps, kRewardSteps, "diversity", "diversity_loss", "advantage", "answer_tokens", "finished"}) {
       metric_names_.emplace_back(name);
     }
   }
@@ -258,6 +258,11 @@ void PolychromicTask::fact(const std::string& name, double value) {
 }
 
 double PolychromicTask::load_batch(int64_t step, double) {
+  using Clock = std::chrono::steady_clock;
+  const auto ms = [](Clock::duration d) { return std::chrono::duration<double, std::milli>(d).count(); };
+  const Clock::time_point begun = Clock::now();
+  if (step_began_ != Clock::time_point{}) times_.others += ms(begun - step_began_);
+  ++times_.steps;
   const data::ChatBatch batch = batches_->batch(position_);
   width_ = batch.rows.decoder_ids.size(1);
   ids_.narrow(1, 0, width_).copy_(batch.rows.decoder_ids);
@@ -266,8 +271,14 @@ double PolychromicTask::load_batch(int64_t step, double) {
   kind_ = plan_.kind(step);
   facts_of_step_.assign(metric_names_.size(), 0);
   answer_width_ = 0;
-  if (kind_ != PolychromicKind::responses) sample_answers(step, batch);
+  if (kind_ != PolychromicKind::responses) {
+    // Sampling waits for the device: what is still in its queue belongs to the step before.
+    synchronize(runtime_.device);
+    times_.others += ms(Clock::now() - begun);
+    sample_answers(step, batch);
+  }
   facts_.copy_(at::tensor(facts_of_step_, at::kDouble));
+  step_began_ = Clock::now();
   return 0;
 }
 
@@ -433,7 +444,7 @@ NamedValues PolychromicTask::summarize(const std::vector<double>& sums, int64_t 
       return std::any_of(names.begin(), names.end(), [&](const char* other) { return name == other; });
     };
     double over = rewarded;  // what is not named here is of rewards
-    if (is({"loss"}) || name.ends_with("_ms")) over = all;
+    if (is({"loss"})) over = all;
     if (is({"cross_entropy", "tokens"})) over = responses;
     if (is({"diversity_loss"})) over = diverse;
     if (is({"diversity"})) over = diversity_ ? diverse + rewarded : 0;
@@ -443,6 +454,24 @@ NamedValues PolychromicTask::summarize(const std::vector<double>& sums, int64_t 
   }
   if (const double ms = sum("generate_ms"); ms > 0)
     out.emplace_back("generated_per_s", sum("answer_tokens") / ms * 1e3);
+  return out;
+}
+
+NamedValues PolychromicTask::take_performance() {
+  if (!sampler_ || times_.steps == 0) return {};
+  const auto steps = static_cast<double>(times_.steps);
+  const auto rate = [](int64_t tokens, double ms) { return ms > 0 ? static_cast<double>(tokens) / ms * 1e3 : 0; };
+  last_generated_per_s_ = rate(times_.answer_tokens, times_.prefill + times_.decode);
+  NamedValues out{{"merge_ms", times_.merge / steps},
+                  {"prefill_ms", times_.prefill / steps},
+                  {"decode_ms", times_.decode / steps},
+                  {"encode_ms", times_.encode / steps},
+                  {"diversity_ms", times_.measure / steps},
+                  {"train_ms", times_.others / steps},
+                  {"prefill_tokens_per_s", rate(times_.prompt_tokens, times_.prefill)},
+                  {"decode_tokens_per_s", rate(times_.answer_tokens, times_.decode)}};
+  if (times_.encoded_tokens > 0) out.emplace_back("encode_tokens_per_s", rate(times_.encoded_tokens, times_.encode));
+  times_ = {};
   return out;
 }
 
@@ -460,7 +489,7 @@ std::string PolychromicTask::progress_text(const NamedValues& summary) const {
   add("cross-entropy", "cross_entropy", 3);
   add("diversity", "diversity", 3);
   add("reward", "reward", 3);
-  add("generated tok/s", "generated_per_s", 0);
+  if (last_generated_per_s_ > 0) text += cat(" | generated ", fixed(last_generated_per_s_, 0), " tok/s");
   return text;
 }
 

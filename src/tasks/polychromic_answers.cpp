@@ -69,13 +69,16 @@ void PolychromicTask::sample_answers(int64_t step, const data::ChatBatch& batch)
   const auto finished = static_cast<double>(std::count(answers.finished.begin(), answers.finished.end(), true));
   fact("answer_tokens", static_cast<double>(answers.tokens()));
   fact("finished", finished / static_cast<double>(answers.texts.size()) / ranks);
-  if (!comm_->main()) return;
-  fact(rewards ? "reward_steps" : "diversity_steps", 1);
-  fact("merge_ms", sampler_->merge_ms());
-  fact("generate_ms", sampler_->generate_ms());
+  if (comm_->main()) fact(rewards ? "reward_steps" : "diversity_steps", 1);
+  times_.merge += sampler_->merge_ms();
+  times_.prefill += sampler_->prefill_ms();
+  times_.decode += sampler_->decode_ms();
+  times_.answer_tokens += answers.tokens();
+  for (const std::vector<int32_t>& prompt : prompts) times_.prompt_tokens += static_cast<int64_t>(prompt.size());
   if (diversity_) {
-    fact("encode_ms", diversity_->encode_ms());
-    fact("measure_ms", diversity_->metric_ms());
+    times_.encode += diversity_->encode_ms();
+    times_.measure += diversity_->metric_ms();
+    times_.encoded_tokens += diversity_->encoded_tokens();
   }
 }
 

@@ -94,6 +94,7 @@ void Trainer::write_window(int64_t step) {
   line.emplace_back("perf/step_ms", step_seconds * 1e3);
   line.emplace_back("perf/data_wait_ms", window_wait_ms_ / std::max(timed, 1.0));
   if (clock_) line.emplace_back("perf/comm_wait_ms", window_comm_ms_ / steps / comm_->ranks());
+  for (const auto& [key, value] : task_.take_performance()) line.emplace_back("perf/" + key, value);
   line.emplace_back("perf/samples_per_s", samples_per_s);
   line.emplace_back("perf/mfu", mfu);
   line.emplace_back("perf/peak_flops_assumed", peak_flops);

@@ -123,6 +123,14 @@ inline void expect_long_rows(at::ScalarType dtype, at::Device device) {
     for (int64_t row = 0; row < rows; ++row) logits[row][wanted[static_cast<size_t>(row)]] = 60;
     logits[rows][V - 2] = std::numeric_limits<float>::quiet_NaN();
     wanted.push_back(-1);
+    // More rows, fewer blocks for each.
+    for (const int64_t times : {4, 9, 30}) {
+      const at::Tensor many = logits.repeat({times, 1});
+      for (const SamplingOptions& options : {SamplingOptions{.top_p = 0.9}, SamplingOptions{.top_k = 9}}) {
+        expect_same_bits(sample_tokens(many, options, draws_for(many.size(0), 3, device)),
+                         at::tensor(wanted, at::kLong).to(device).repeat({times}), cat(dtype, " ", V, " x ", times));
+      }
+    }
     for (const SamplingOptions& options :
          {SamplingOptions{.temperature = 0}, SamplingOptions{}, SamplingOptions{.top_k = 50},
           SamplingOptions{.top_p = 0.9},

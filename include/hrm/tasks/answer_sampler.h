@@ -40,8 +40,10 @@ class AnswerSampler {
   // each layer. Throws as Generator::run. Waits for the device.
   Answers sample(const std::vector<std::vector<int32_t>>& prompts, const AnswerOptions& options);
 
-  double merge_ms() const { return merge_ms_; }        // of the last call
-  double generate_ms() const { return generate_ms_; }  // of the last call, prompts and steps
+  // Of the last call: merging the adapter; reading the first batch of prompts; all that followed.
+  double merge_ms() const { return merge_ms_; }
+  double prefill_ms() const { return generator_.counts().prefill_ms; }
+  double decode_ms() const { return generate_ms_ - prefill_ms(); }
   const GenerateCounts& counts() const { return generator_.counts(); }
 
  private:

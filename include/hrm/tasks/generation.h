@@ -68,10 +68,11 @@ struct GenerateListener {
 
 // What one call did.
 struct GenerateCounts {
-  int64_t steps = 0;     // of decoding
-  int64_t prefills = 0;  // batches of prompts that were read
-  int64_t prompts = 0;   // prompts that they held; more than there are only where samples do not fit into a batch
-  int64_t moves = 0;     // times that rows moved into a smaller batch
+  int64_t steps = 0;      // of decoding
+  int64_t prefills = 0;   // batches of prompts that were read
+  int64_t prompts = 0;    // prompts that they held; more than there are only where samples do not fit into a batch
+  int64_t moves = 0;      // times that rows moved into a smaller batch
+  double prefill_ms = 0;  // until the first batch of prompts was read; later ones overlap with decoding
 };
 
 class DecodeRows;

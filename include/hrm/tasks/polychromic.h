@@ -8,7 +8,7 @@
 // one over prompts and sampled answers. What is sampled depends on seed, step and place in the global batch, not on
 // ranks, micro-batches or the rows beside.
 
-#include <array>
+#include <chrono>
 #include <map>
 #include <memory>
 #include <optional>
@@ -60,8 +60,11 @@ class PolychromicTask : public Task {
   nn::ParameterSet& parameters() override { return lm_.model->parameter_set(); }
   optim::GroupDefaults group_defaults() const override;
   const std::vector<std::string>& metric_names() const override { return metric_names_; }
-  // Means over the steps that have a value: diversity and rewards over those that sampled. Milliseconds are per step.
+  // Means over the steps that have a value: diversity and rewards over those that sampled.
   NamedValues summarize(const std::vector<double>& sums, int64_t steps) const override;
+  // Milliseconds of a step: merge_ms (of the adapter), prefill_ms, decode_ms, encode_ms, diversity_ms, train_ms (all
+  // that follows); tokens per second of what was sampled and encoded.
+  NamedValues take_performance() override;
   at::Tensor step_loss(const at::Tensor& sums) const override;
   std::string progress_text(const NamedValues& summary) const override;
   double samples_per_epoch() const override;
@@ -134,6 +137,14 @@ class PolychromicTask : public Task {
   PolychromicKind kind_ = PolychromicKind::responses;
   int64_t width_ = 0, answer_width_ = 0;  // of this step's rows
   std::vector<double> facts_of_step_;
+  // Since the last take_performance().
+  struct Times {
+    double merge = 0, prefill = 0, decode = 0, encode = 0, measure = 0, others = 0;  // milliseconds
+    int64_t steps = 0, answer_tokens = 0, prompt_tokens = 0, encoded_tokens = 0;
+  };
+  Times times_;
+  std::chrono::steady_clock::time_point step_began_ = {};
+  double last_generated_per_s_ = 0;
   int64_t level_steps_ = 0;  // of this process, in which no reward told two answers apart
   // Static: refilled before each step, at the same addresses.
   at::Tensor ids_, labels_;                // (rows, row_len_) int64

@@ -19,7 +19,7 @@ constexpr int kBins = 2 * kThreads;
 constexpr int kMostListed = 2048;
 constexpr float kUnits = 0x1.0p40f;  // of a mass, as in the reference
 constexpr int kNothing = -2;
-constexpr int kCluster = 8;  // blocks that share a row
+constexpr int64_t kLongRow = 16384;  // ids; shorter rows are not shared
 
 using Mass = unsigned long long;
 
@@ -465,32 +465,45 @@ __global__ void __launch_bounds__(kThreads, 1) next_tokens(NextTokens p) {
   p.ids[index] = max(token, 0);
 }
 
-// Where one block for each row leaves most of the GPU idle, or a row is long.
-bool shares_rows(const NextTokens& p) {
-  return p.vocabulary >= 16384 && (p.rows <= 64 || p.vocabulary >= 65536);
+template <typename T, int K>
+cudaError_t start(const NextTokens& p, cudaStream_t stream) {
+  if constexpr (K == 1) {
+    return start_early(&next_tokens<T, 1>, static_cast<unsigned>(p.rows), kThreads, 0, stream, p);
+  } else {
+    cudaLaunchConfig_t config{};
+    config.gridDim = dim3(static_cast<unsigned>(p.rows * K));
+    config.blockDim = dim3(kThreads);
+    config.stream = stream;
+    cudaLaunchAttribute attributes[2]{};
+    attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[0].val.programmaticStreamSerializationAllowed = 1;
+    attributes[1].id = cudaLaunchAttributeClusterDimension;
+    attributes[1].val.clusterDim.x = K;
+    attributes[1].val.clusterDim.y = 1;
+    attributes[1].val.clusterDim.z = 1;
+    config.attrs = attributes;
+    config.numAttrs = 2;
+    return cudaLaunchKernelEx(&config, &next_tokens<T, K>, p);
+  }
 }
 
+// As many blocks for a row as leave each a multiprocessor to itself: a second round costs more than sharing saves.
 template <typename T>
-cudaError_t start_clusters(const NextTokens& p, cudaStream_t stream, bool& started) {
+cudaError_t start_by_rows(const NextTokens& p, cudaStream_t stream) {
   cudaFuncAttributes code{};
-  const cudaError_t error = cudaFuncGetAttributes(&code, &next_tokens<T, kCluster>);
+  cudaError_t error = cudaFuncGetAttributes(&code, &next_tokens<T, 8>);
   if (error != cudaSuccess) return error;
-  started = code.binaryVersion >= 90 && code.ptxVersion >= 90;
-  if (!started) return cudaSuccess;
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(p.rows * kCluster));
-  config.blockDim = dim3(kThreads);
-  config.stream = stream;
-  cudaLaunchAttribute attributes[2]{};
-  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attributes[0].val.programmaticStreamSerializationAllowed = 1;
-  attributes[1].id = cudaLaunchAttributeClusterDimension;
-  attributes[1].val.clusterDim.x = kCluster;
-  attributes[1].val.clusterDim.y = 1;
-  attributes[1].val.clusterDim.z = 1;
-  config.attrs = attributes;
-  config.numAttrs = 2;
-  return cudaLaunchKernelEx(&config, &next_tokens<T, kCluster>, p);
+  int device = 0, processors = 0;
+  error = cudaGetDevice(&device);
+  if (error == cudaSuccess) error = cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
+  if (error != cudaSuccess) return error;
+  const bool has_clusters = code.binaryVersion >= 90 && code.ptxVersion >= 90;
+  if (has_clusters && p.vocabulary >= kLongRow) {
+    if (p.rows * 8 <= processors) return start<T, 8>(p, stream);
+    if (p.rows * 4 <= processors) return start<T, 4>(p, stream);
+    if (p.rows * 2 <= processors) return start<T, 2>(p, stream);
+  }
+  return start<T, 1>(p, stream);
 }
 
 }  // namespace
@@ -499,15 +512,7 @@ cudaError_t launch(const NextTokens& params, cudaStream_t stream) {
   if (params.stops > kMostStops || params.vocabulary < 1 || params.vocabulary > INT32_MAX - kThreads * 16) {
     return cudaErrorInvalidValue;
   }
-  return by_element(params.element, [&](auto type) {
-    using T = TypeIn<decltype(type)>;
-    if (shares_rows(params)) {
-      bool started = false;
-      const cudaError_t error = start_clusters<T>(params, stream, started);
-      if (error != cudaSuccess || started) return error;
-    }
-    return start_early(&next_tokens<T, 1>, static_cast<unsigned>(params.rows), kThreads, 0, stream, params);
-  });
+  return by_element(params.element, [&](auto type) { return start_by_rows<TypeIn<decltype(type)>>(params, stream); });
 }
 
 }  // namespace hrm::ops::cuda

@@ -1,0 +1,265 @@
+// The polychromic task: its gradient however a batch is cut, what lambda changes, its life from start to resume, on
+// ranks, and what it refuses.
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "hrm/base/file.h"
+#include "hrm/checkpoint/checkpoint.h"
+#include "support/expect_error.h"
+#include "support/ranks.h"
+#include "train/small_polychromic.h"
+
+namespace hrm {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::answers_folder;
+using testing::fresh_folder;
+using testing::metrics_without_timing;
+using testing::SmallPolychromic;
+using Overrides = std::vector<std::string>;
+
+const std::string kEncoder =
+    std::string("polychromic.diversity_encoder_model=") + HRM_SOURCE_DIR "/tests/fixtures/bert_embed";
+const Overrides kSemantic{"polychromic.diversity_metric=semantic", kEncoder};
+const Overrides kGrpo{"grpo.start_step=1", "grpo.rewards=answer,length*0.5,finished", "grpo.num_generations=4",
+                      "polychromic.objective=none", "grpo.max_completion_length=8"};
+
+Overrides with(Overrides list, const Overrides& more) {
+  list.insert(list.end(), more.begin(), more.end());
+  return list;
+}
+
+std::vector<nlohmann::json> metrics(const fs::path& dir) {
+  std::ifstream in(dir / "small" / "metrics.jsonl");
+  std::vector<nlohmann::json> lines;
+  for (std::string line; std::getline(in, line);) lines.push_back(nlohmann::json::parse(line));
+  return lines;
+}
+
+struct Step {
+  std::vector<at::Tensor> gradients;
+  at::Tensor sums;
+};
+
+// One step's gradients, in float64 for comparisons, and its metric sums.
+Step step_of(const Overrides& overrides, int64_t step = 1) {
+  SmallPolychromic run(fresh_folder("step"), overrides);
+  tasks::PolychromicTask& task = run.task;
+  // An adapter that does nothing yet has no gradient in A.
+  const at::NoGradGuard no_grad;
+  for (const nn::Parameter& parameter : task.parameters().all()) {
+    if (parameter.name.find("lora_B") != std::string::npos) parameter.master.detach().add_(0.05);
+  }
+  task.parameters().refresh_compute();
+  task.load_batch(step, 1);
+  Step out{{}, at::zeros({static_cast<int64_t>(task.metric_names().size())}, at::kDouble)};
+  const at::AutoGradMode records(true);
+  for (int64_t i = 0; i < task.plan().micro_batches; ++i) task.forward_backward(i, {}, out.sums);
+  for (const nn::Parameter& parameter : task.parameters().all()) {
+    out.gradients.push_back(parameter.master.grad().detach().clone());
+  }
+  return out;
+}
+
+double largest_gap(const Step& a, const Step& b) {
+  double gap = 0;
+  for (size_t i = 0; i < a.gradients.size(); ++i) {
+    const double scale = std::max(1e-4, a.gradients[i].abs().max().item<double>());
+    gap = std::max(gap, (a.gradients[i] - b.gradients[i]).abs().max().item<double>() / scale);
+  }
+  return gap;
+}
+
+TEST(Polychromic, MicroBatchesMakeTheSameStep) {
+  const Overrides all{"polychromic.max_examples_for_diversity=8"};
+  for (const Overrides& kind :
+       {all, with(all, {"lora.r=0"}), with(all, with(kSemantic, {"polychromic.objective=marginal"})),
+        with(kGrpo, {"grpo.beta=0.1"}), with(kGrpo, {"grpo.loss_type=dr_grpo", "grpo.scale_rewards=batch"})}) {
+    const Step whole = step_of(kind), parts = step_of(with(kind, {"train.micro_batch_size=2"}));
+    EXPECT_LE(largest_gap(whole, parts), 1e-4) << kind.back();
+    // All but the ratio's mean, which is of tokens that are counted alike.
+    EXPECT_TRUE(at::allclose(whole.sums, parts.sums, 1e-4, 1e-5)) << kind.back() << whole.sums << parts.sums;
+  }
+}
+
+TEST(Polychromic, LambdaMovesTheGradientUnlessTheTermIsAConstant) {
+  for (const char* objective : {"score_function", "marginal", "compat"}) {
+    const Overrides base = with(kSemantic, {cat("polychromic.objective=", objective)});
+    const Step none = step_of(with(base, {"polychromic.diversity_weight=0"}));
+    const Step much = step_of(with(base, {"polychromic.diversity_weight=2"}));
+    const double gap = largest_gap(none, much);
+    if (std::string(objective) == "compat") {
+      EXPECT_EQ(gap, 0) << "the reference trainer's term has no gradient";
+    } else {
+      EXPECT_GT(gap, 1e-3) << objective;
+    }
+    EXPECT_LT(much.sums[0].item<double>(), none.sums[0].item<double>()) << "the loss shows the diversity";
+  }
+}
+
+// Answers are sampled at steps 1, 1 + n, ...; other steps are cross-entropy alone.
+TEST(Polychromic, SamplesEveryNthStep) {
+  SmallPolychromic run(fresh_folder("every"),
+                       {"polychromic.compute_diversity_every_n_steps=3", "grpo.start_step=6", "grpo.rewards=length"});
+  using tasks::PolychromicKind;
+  const auto kind = [&](int64_t step) { return run.task.plan().kind(step); };
+  EXPECT_EQ(kind(1), PolychromicKind::diversity);
+  EXPECT_EQ(kind(2), PolychromicKind::responses);
+  EXPECT_EQ(kind(4), PolychromicKind::diversity);
+  EXPECT_EQ(kind(5), PolychromicKind::responses);
+  EXPECT_EQ(kind(6), PolychromicKind::rewards);
+  SmallPolychromic safe(fresh_folder("safe"), {"polychromic.performance_mode=safe", "polychromic.n_generations=5",
+                                               "polychromic.max_generation_length=20"});
+  EXPECT_EQ(safe.task.plan().diverse_samples, 3);
+  EXPECT_EQ(safe.task.plan().diverse_tokens, 20);
+  EXPECT_EQ(safe.task.plan().kind(2), PolychromicKind::responses);
+  EXPECT_EQ(safe.task.plan().kind(11), PolychromicKind::diversity);
+}
+
+struct Variant {
+  std::string name;
+  Overrides overrides;
+};
+class PolychromicLife : public ::testing::TestWithParam<Variant> {};
+
+TEST_P(PolychromicLife, ResumesBitIdentically) {
+  const auto dir = fresh_folder("runs");
+  const Overrides more = with(GetParam().overrides, {"train.eval_every=4"});
+  SmallPolychromic straight(dir / "straight", more);
+  straight.trainer.start_fresh();
+  ASSERT_EQ(straight.trainer.run(), train::Outcome::finished);
+
+  const Overrides half = with(more, {"train.checkpoint_every=5"});
+  {
+    SmallPolychromic first(dir / "resumed", half);
+    first.trainer.start_fresh();
+    first.trainer.run();
+  }
+  fs::remove_all(checkpoint::list_checkpoints(dir / "resumed" / "small").front());
+  SmallPolychromic second(dir / "resumed", half);
+  const auto found = checkpoint::find_latest_valid(dir / "resumed" / "small");
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->meta.step, 5);
+  second.trainer.resume(found->dir, found->meta.info);
+  EXPECT_EQ(second.trainer.run(), train::Outcome::finished);
+  const auto want = straight.tensors(), got = second.tensors();
+  ASSERT_EQ(want.size(), got.size());
+  for (const auto& [name, tensor] : want) EXPECT_TRUE(at::equal(tensor, got.at(name))) << name;
+  EXPECT_EQ(metrics_without_timing(dir / "straight"), metrics_without_timing(dir / "resumed"));
+}
+
+TEST_P(PolychromicLife, TwoRanksTrainTheSame) {
+  const auto dir = fresh_folder("runs");
+  const Overrides more = with(GetParam().overrides, {"train.micro_batch_size=4", "lora.dropout=0"});
+  SmallPolychromic one(dir / "one", more);
+  one.trainer.start_fresh();
+  one.trainer.run();
+  std::vector<std::shared_ptr<parallel::Comm>> comms;
+  for (auto& comm : parallel::make_thread_comms(2)) comms.push_back(std::move(comm));
+  test::on_threads(2, [&](int rank) {
+    SmallPolychromic run(dir / "two", more, comms[static_cast<size_t>(rank)]);
+    run.trainer.start_fresh();
+    EXPECT_EQ(run.trainer.run(), train::Outcome::finished);
+  });
+  const auto a = metrics(dir / "one"), b = metrics(dir / "two");
+  ASSERT_EQ(a.size(), b.size());
+  // Sampled answers follow the weights to the bit, so that rounding parts the runs some steps later: the first window.
+  for (const auto& [key, value] : a.front().items()) {
+    if (!key.starts_with("train/") || key == "train/update_ratio") continue;
+    const double want = value.get<double>(), got = b.front().at(key).get<double>();
+    EXPECT_NEAR(got, want, 2e-3 * std::max(1.0, std::abs(want))) << key;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Variants, PolychromicLife,
+    ::testing::Values(Variant{"lora", with(kSemantic, {"lora.dropout=0.1"})}, Variant{"full", {"lora.r=0"}},
+                      Variant{"compat", {"polychromic.objective=compat"}},
+                      Variant{"marginal", with(kSemantic, {"polychromic.objective=marginal",
+                                                           "polychromic.compute_diversity_every_n_steps=2"})},
+                      Variant{"pairs",
+                              {"polychromic.n_generations=2", "polychromic.diversity_metric=distinct",
+                               "hf.recompute=true", "lora.rslora=true"}},
+                      Variant{"grpo", with(kGrpo, {"grpo.diversity_weight=0.1"})},
+                      Variant{"phases", with(kSemantic, {"grpo.start_step=5", "grpo.rewards=relevance,length",
+                                                         "grpo.num_generations=3", "grpo.max_completion_length=8",
+                                                         "grpo.beta=0.05", "grpo.mask_truncated_completions=true",
+                                                         "grpo.reward_combination=separately_normalised"})}),
+    [](const auto& info) { return info.param.name; });
+
+// What a checkpoint of an adapter holds, and that frozen weights stay.
+TEST(Polychromic, TrainsTheAdapterAlone) {
+  const auto dir = fresh_folder("runs");
+  SmallPolychromic run(dir, {"train.steps=3"});
+  std::map<std::string, at::Tensor> before;
+  for (const auto& item : run.task.lm().model->named_parameters()) before[item.key()] = item.value().detach().clone();
+  run.trainer.start_fresh();
+  run.trainer.run();
+  size_t changed = 0;
+  for (const auto& item : run.task.lm().model->named_parameters()) {
+    const bool adapter = item.key().find(".lora.") != std::string::npos;
+    EXPECT_EQ(at::equal(before.at(item.key()), item.value()), !adapter) << item.key();
+    changed += adapter ? 1 : 0;
+  }
+  EXPECT_EQ(changed, 2u * 4 * 2);
+  const auto found = checkpoint::find_latest_valid(dir / "small");
+  ASSERT_TRUE(found);
+  const checkpoint::ModelWeights weights = checkpoint::load_weights(found->dir);
+  EXPECT_EQ(weights.raw.size(), changed);
+  for (const auto& [name, tensor] : weights.raw) EXPECT_NE(name.find(".lora."), std::string::npos) << name;
+  for (const char* file : {"hf/config.json", "hf/tokenizer.json", "hf/tokenizer_config.json"}) {
+    EXPECT_TRUE(fs::exists(dir / "small" / file)) << file;
+  }
+}
+
+TEST(Polychromic, CrossEntropyFallsAndRewardsRise) {
+  const auto dir = fresh_folder("runs");
+  SmallPolychromic learns(dir / "learns", {"train.steps=30", "train.log_every=5", "lora.r=0", "optim.warmup_steps=2"});
+  learns.trainer.start_fresh();
+  learns.trainer.run();
+  const auto of = [](const nlohmann::json& line, const char* key) { return line.at(key).get<double>(); };
+  auto lines = metrics(dir / "learns");
+  EXPECT_LT(of(lines[5], "train/cross_entropy"), 0.6 * of(lines[0], "train/cross_entropy"));
+  EXPECT_GT(of(lines[0], "perf/decode_tokens_per_s"), 0);
+
+  // Longer answers are worth more, up to a length.
+  SmallPolychromic rewarded(dir / "rewarded",
+                            with(kGrpo, {"train.steps=40", "train.log_every=10", "lora.r=0", "grpo.rewards=length"}));
+  rewarded.trainer.start_fresh();
+  rewarded.trainer.run();
+  lines = metrics(dir / "rewarded");
+  EXPECT_GT(of(lines[3], "train/reward"), of(lines[0], "train/reward"));
+  EXPECT_FALSE(lines[0].contains("train/cross_entropy")) << "of steps that have none";
+}
+
+TEST(Polychromic, RefusesWhatDoesNotFit) {
+  const auto dir = fresh_folder("refused");
+  const auto refuse = [&](ExitCode code, const std::vector<std::string>& parts, const Overrides& overrides) {
+    test::expect_error(code, parts, [&] { SmallPolychromic run(dir, overrides); });
+  };
+  refuse(ExitCode::checkpoint, {"no folder of a model"}, {"hf.model=" + (dir / "none").string()});
+  refuse(ExitCode::checkpoint, {"holds no weights"}, {"hf.weights=load"});
+  refuse(ExitCode::usage, {"hf.positions = 10", "too short"}, {"hf.positions=10"});
+  refuse(ExitCode::usage, {"max_position_embeddings = 128"}, {"chat.max_length=500"});
+  refuse(ExitCode::usage, {"'answers'", "answer"}, with(kGrpo, {"grpo.rewards=answers"}));
+  refuse(ExitCode::usage, {"twice"}, with(kGrpo, {"grpo.rewards=length,length"}));
+  refuse(ExitCode::usage, {"no weight behind the star"}, with(kGrpo, {"grpo.rewards=length*x"}));
+  refuse(ExitCode::usage, {"no layer is called 'up'"}, {"lora.targets=up"});
+  refuse(ExitCode::data, {"this prompt is in data.train"},
+         {"data.test=" + (answers_folder() / "data" / "train.jsonl").string()});
+  refuse(ExitCode::checkpoint, {"no folder of an adapter"}, {"lora.adapter=" + dir.string()});
+  refuse(ExitCode::checkpoint, {"no folder of a model"},
+         {"polychromic.diversity_metric=semantic", "polychromic.diversity_encoder_model=" + (dir / "none").string()});
+  fs::create_directories(dir / "small_vocabulary");
+  std::string text = read_text(answers_folder() / "model" / "config.json", ExitCode::data);
+  write_text_atomic(dir / "small_vocabulary" / "config.json", text.replace(text.find("264"), 3, "100"));
+  refuse(ExitCode::usage, {"the tokenizer of", "knows 100"}, {"hf.model=" + (dir / "small_vocabulary").string()});
+}
+
+}  // namespace
+}  // namespace hrm
