@@ -90,7 +90,14 @@ void add_solve(CLI::App& app, Action& action) {
 void add_generate(CLI::App& app, Action& action) {
   CLI::App* sub = app.add_subcommand("generate", "let a language model go on with a text, or answer it");
   auto o = std::make_shared<train::GenerateOptions>();
-  sub->add_option("checkpoint,--checkpoint", o->checkpoint, kRunOrStep)->type_name("PATH")->required();
+  sub->add_option("checkpoint,--checkpoint", o->checkpoint,
+                  std::string(kRunOrStep) + ", or folder of a model that transformers saved (Qwen3, Llama, Mistral)")
+      ->type_name("PATH")
+      ->required();
+  sub->add_option("--template", o->chat_template,
+                  "models of transformers: what stands around a prompt: chatml, llama3, plain (default: what the "
+                  "tokenizer asks for)")
+      ->type_name("NAME");
   CLI::Option* prompt = sub->add_option("--prompt", o->prompt, "the text; the answer is printed as it comes");
   CLI::Option* input = sub->add_option("--input", o->input,
                                        "file of prompts, one a line, or JSON Lines with a member \"prompt\" (also by "
@@ -192,14 +199,16 @@ void add_import(CLI::App& app, Action& action) {
 void add_export(CLI::App& app, Action& action) {
   CLI::App* sub = app.add_subcommand("export", "write the weights of a checkpoint for other programs");
   auto o = std::make_shared<train::ExportOptions>();
-  sub->add_option("--to", o->to,
-                  "torchscript: a puzzle model as a module that torch.jit.load runs, of a language model the weights "
-                  "alone; safetensors: tensors for any framework; pt: a state dict that torch.load and the official "
-                  "code open; hf: a folder for transformers (plain decoders without experts)")
+  sub->add_option(
+         "--to", o->to,
+         "torchscript: a module that torch.jit.load runs (puzzle and language models); safetensors: tensors for "
+         "any framework; pt: a state dict that torch.load and the official code open; hf: a folder for "
+         "transformers (plain decoders without experts; of task polychromic the model with its adapter merged "
+         "into it); peft: the adapter alone, as a folder for PEFT")
       ->required()
-      ->check(CLI::IsMember({"torchscript", "safetensors", "pt", "hf"}));
+      ->check(CLI::IsMember({"torchscript", "safetensors", "pt", "hf", "peft"}));
   sub->add_option("--checkpoint", o->checkpoint, kRunOrStep)->type_name("PATH")->required();
-  sub->add_option("--out", o->out, "file to write; hf: a new folder")->type_name("PATH")->required();
+  sub->add_option("--out", o->out, "file to write; hf, peft: a new folder")->type_name("PATH")->required();
   sub->add_option("--weights", o->weights, "auto = the averaged weights where there are any")
       ->capture_default_str()
       ->check(CLI::IsMember({"auto", "raw", "ema"}));

@@ -236,6 +236,11 @@ std::string tasks_of(const std::string& key) {
       {"objective.halting", "language"},
       {"objective.halting_target", "language"},
       {"objective.chunk", "language polychromic"},
+      {"data.prefetch_batches", "puzzle language"},
+      {"eval.answers", "polychromic"},
+      {"eval.answer_temperature", "polychromic"},
+      {"eval.answer_top_p", "polychromic"},
+      {"eval.answer_tokens", "polychromic"},
       {"hf.", "polychromic"},
       {"lora.", "polychromic"},
       {"chat.", "polychromic"},
@@ -278,6 +283,9 @@ void check_polychromic(const Checker& check, const Config& c) {
   check.require(p.objective != "marginal" || p.subset_size < p.n_generations, at("polychromic.subset_size"),
                 " is not fewer than ", at("polychromic.n_generations"), "; set it to ", p.n_generations - 1,
                 " or less");
+  check.require(c.parallel.zero < 2, at("parallel.zero"),
+                " sends gradients on when a block was gone through once, but ", at("task"),
+                " goes through it twice; set parallel.zero to 1 or 0");
   const bool whole_run_grpo = g.start_step == 1;
   if (p.objective != "none" && !whole_run_grpo && p.diversity_metric == "semantic") {
     check.require(

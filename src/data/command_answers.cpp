@@ -15,6 +15,28 @@ namespace fs = std::filesystem;
 // What prompts and answers are written with, the rarest ids behind.
 constexpr std::string_view kCharacters = " +0123456789.,Saefilmoprstu";
 
+// A model for these rows, of the form of Qwen3, to be trained from scratch.
+nlohmann::ordered_json model_config(int64_t vocabulary) {
+  return {{"architectures", {"Qwen3ForCausalLM"}},
+          {"model_type", "qwen3"},
+          {"vocab_size", vocabulary},
+          {"hidden_size", 128},
+          {"intermediate_size", 384},
+          {"num_hidden_layers", 4},
+          {"num_attention_heads", 4},
+          {"num_key_value_heads", 2},
+          {"head_dim", 32},
+          {"hidden_act", "silu"},
+          {"max_position_embeddings", 512},
+          {"rms_norm_eps", 1e-6},
+          {"rope_theta", 10000.0},
+          {"tie_word_embeddings", true},
+          {"attention_bias", false},
+          {"bos_token_id", nullptr},
+          {"eos_token_id", nullptr},
+          {"pad_token_id", nullptr}};
+}
+
 }  // namespace
 
 void run_data_answers(const AnswersCommand& command, std::ostream& out) {
@@ -26,6 +48,8 @@ void run_data_answers(const AnswersCommand& command, std::ostream& out) {
   write_text_atomic(folder / "tokenizer.json",
                     internal::character_tokenizer_text({"<pad>", "<bos>", "<eos>"}, kCharacters));
   write_text_atomic(folder / "tokenizer_config.json", config.dump(1) + "\n");
+  // All 256 bytes and the three special tokens.
+  write_text_atomic(folder / "config.json", model_config(256 + 3).dump(1) + "\n");
   out << command.out << ": numbers up to " << command.options.largest << " split in two, " << kFewestAnswers << " to "
       << kMostAnswers << " right answers to a prompt, " << corpus.problems << " prompts in all\n";
   const auto write = [&](const char* split, const std::string& text, int64_t prompts) {

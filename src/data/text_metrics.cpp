@@ -257,16 +257,4 @@ double type_token_ratio(std::string_view text) {
   return static_cast<double>(std::set<std::string>(all.begin(), all.end()).size()) / static_cast<double>(all.size());
 }
 
-double pass_at_k(int64_t n, int64_t c, int64_t k) {
-  require(n >= 1 && c >= 0 && c <= n && k >= 1 && k <= n, ExitCode::usage, "pass@", k, " of ", n, " tries of which ", c,
-          " are right is no question");
-  // C(n-c, k) / C(n, k), factor by factor.
-  double wrong = 1;
-  for (int64_t i = 0; i < k; ++i) {
-    if (n - c - i <= 0) return 1;
-    wrong *= static_cast<double>(n - c - i) / static_cast<double>(n - i);
-  }
-  return 1 - wrong;
-}
-
 }  // namespace hrm::data

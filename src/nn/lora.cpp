@@ -202,6 +202,13 @@ LoraSet::LoraSet(torch::nn::Module& model, const LoraOptions& options, at::Devic
   for (at::Tensor& parameter : model.parameters()) parameter.set_requires_grad(false);
   std::vector<std::string> known;
   std::string known_text;
+  const auto parameters = model.named_parameters();
+  const auto name_of = [&](const at::Tensor& weight) {
+    for (const auto& item : parameters) {
+      if (item.value().is_same(weight)) return item.key();
+    }
+    return std::string();
+  };
   for (const auto& item : model.named_modules()) {
     auto* has = dynamic_cast<HasAdaptableLinears*>(item.value().get());
     if (has == nullptr) continue;
@@ -220,7 +227,7 @@ LoraSet::LoraSet(torch::nn::Module& model, const LoraOptions& options, at::Devic
           std::make_shared<LoraAdapter>(layer.linear->weight().size(1), std::move(layer.parts), shared_, device);
       adapter->set_seed(options.seed + static_cast<int64_t>(hash_name(cat(item.key(), ".", layers_.size())) >> 1));
       layer.linear->attach(adapter);
-      layers_.push_back({item.key(), layer.linear, adapter});
+      layers_.push_back({item.key(), name_of(layer.linear->weight()), layer.linear, adapter});
     }
   }
   for (const std::string& target : options.targets) {
@@ -248,6 +255,13 @@ void LoraSet::merge() {
 void LoraSet::forget_merged() {
   require(shared_->mode != LoraMode::merged, ExitCode::unexpected, "merged weights are in use");
   for (const Layer& layer : layers_) layer.adapter->forget_merged();
+}
+
+at::Tensor LoraSet::merged_weight(const std::string& parameter) const {
+  for (const Layer& layer : layers_) {
+    if (layer.weight == parameter) return layer.adapter->merged_weight();
+  }
+  return {};
 }
 
 std::vector<LoraAdapter::Pair> LoraSet::pairs() const {

@@ -151,6 +151,13 @@ void ParameterSet::build(torch::nn::Module& module, at::ScalarType compute_dtype
   for (size_t i = 0; i < groups.size(); ++i) groups[i].second->set_gradient_group(gradient_ready_, static_cast<int>(i));
 }
 
+void ParameterSet::build_frozen(torch::nn::Module& module, at::ScalarType compute_dtype) {
+  for (at::Tensor& parameter : module.parameters()) parameter.set_requires_grad(false);
+  keep_frozen_as(module, compute_dtype);
+  *this = ParameterSet();
+  compute_dtype_ = compute_dtype;
+}
+
 void ParameterSet::zero_grad() {
   require(flat_grad_.defined(), ExitCode::unexpected, "the gradients lie elsewhere, and are cleared there");
   const at::NoGradGuard no_grad;

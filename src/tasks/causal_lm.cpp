@@ -31,16 +31,24 @@ int64_t causal_positions(const config::Config& config, const HfModelConfig& fact
   return positions;
 }
 
-CausalLm open_causal_lm(const config::Config& config, const Runtime& runtime) {
+namespace {
+
+CausalLm open_without_adapter(const config::Config& config, const Runtime& runtime, int64_t positions) {
   CausalLm lm;
   const fs::path folder(config.hf.model);
   lm.facts = read_hf_config(folder);
-  models::DecoderOptions options = checkpoint::decoder_options_of(lm.facts, causal_positions(config, lm.facts));
+  models::DecoderOptions options = checkpoint::decoder_options_of(lm.facts, positions);
   options.recompute = config.hf.recompute;
   lm.model = std::make_shared<models::DecoderLm>(options, runtime.device);
-  const auto seed = static_cast<uint64_t>(config.run.seed);
-  if (config.hf.weights == "random") nn::init_parameters(*lm.model, seed);
+  if (config.hf.weights == "random") nn::init_parameters(*lm.model, static_cast<uint64_t>(config.run.seed));
   if (config.hf.weights == "load") checkpoint::load_hf_weights(SafetensorsSet(folder), options, *lm.model);
+  return lm;
+}
+
+}  // namespace
+
+CausalLm open_causal_lm(const config::Config& config, const Runtime& runtime) {
+  CausalLm lm = open_without_adapter(config, runtime, causal_positions(config, read_hf_config(config.hf.model)));
   if (config.lora.r > 0) {
     lm.lora = std::make_unique<nn::LoraSet>(*lm.model,
                                             nn::LoraOptions{.rank = config.lora.r,
@@ -50,11 +58,17 @@ CausalLm open_causal_lm(const config::Config& config, const Runtime& runtime) {
                                                             .targets = split_list(config.lora.targets),
                                                             .seed = config.run.seed},
                                             runtime.device);
-    lm.lora->initialise(seed);
+    lm.lora->initialise(static_cast<uint64_t>(config.run.seed));
     if (!config.lora.adapter.empty()) checkpoint::load_peft(config.lora.adapter, *lm.lora);
     nn::keep_frozen_as(*lm.model, runtime.compute_dtype);
   }
   lm.model->build_parameters(runtime.compute_dtype);
+  return lm;
+}
+
+CausalLm open_frozen_lm(const config::Config& config, const Runtime& runtime, int64_t positions) {
+  CausalLm lm = open_without_adapter(config, runtime, positions);
+  lm.model->build_frozen(runtime.compute_dtype);
   return lm;
 }
 
@@ -69,6 +83,35 @@ data::ChatEncoder open_causal_tokenizer(const config::Config& config, const HfMo
           " tokens, but the model of '", config.hf.model, "' knows ", facts.vocab_size,
           "; give the model's own with hf.tokenizer");
   return encoder;
+}
+
+data::ChatDataOptions chat_data_options(const config::Config& config, const data::ChatEncoder& encoder,
+                                        bool need_response) {
+  const config::ChatConfig& c = config.chat;
+  data::ChatDataOptions options;
+  options.fields.prompt = c.prompt_field;
+  options.fields.response = c.response_field;
+  options.fields.answers = c.answers_field;
+  options.fields.id = c.id_field;
+  options.fields.value = c.value_field;
+  options.fields.texts = encoder.members();
+  options.instruction = c.instruction;
+  options.max_tokens = c.max_length;
+  options.need_response = need_response;
+  options.deduplicate = c.deduplicate;
+  options.max_malformed = static_cast<uint64_t>(config.data.max_malformed);
+  return options;
+}
+
+data::ChatSides open_chat_data(const config::Config& config, const data::ChatEncoder& encoder, bool need_response) {
+  const config::ChatConfig& chat = config.chat;
+  const double val = config.data.test.empty() ? chat.val_share : 0;
+  const data::SplitOptions split{.shares = {1 - val - chat.test_share, val, chat.test_share},
+                                 .seed = static_cast<uint64_t>(config.run.seed),
+                                 .purpose = "split",
+                                 .values = {}};
+  return data::open_chat_sides(config.data.train, encoder, chat_data_options(config, encoder, need_response), split,
+                               chat.stratify);
 }
 
 void TrainedWeights::visit_state(StateVisitor& visitor) {

@@ -63,24 +63,6 @@ objectives::RewardOptions reward_options(const std::string& name, const config::
   return options;
 }
 
-data::ChatDataOptions chat_data_options(const config::Config& config, const data::ChatEncoder& encoder,
-                                        bool need_response) {
-  const config::ChatConfig& c = config.chat;
-  data::ChatDataOptions options;
-  options.fields.prompt = c.prompt_field;
-  options.fields.response = c.response_field;
-  options.fields.answers = c.answers_field;
-  options.fields.id = c.id_field;
-  options.fields.value = c.value_field;
-  options.fields.texts = encoder.members();
-  options.instruction = c.instruction;
-  options.max_tokens = c.max_length;
-  options.need_response = need_response;
-  options.deduplicate = c.deduplicate;
-  options.max_malformed = static_cast<uint64_t>(config.data.max_malformed);
-  return options;
-}
-
 }  // namespace
 
 PolychromicPlan::PolychromicPlan(const config::Config& config, int64_t ranks) {
@@ -176,16 +158,8 @@ PolychromicTask::PolychromicTask(const config::Config& config, const Runtime& ru
 }
 
 void PolychromicTask::open_data() {
-  const config::ChatConfig& chat = config_.chat;
   // GRPO alone needs no responses to learn from.
-  const bool need_response = plan_.grpo_from != 1;
-  const double val = config_.data.test.empty() ? chat.val_share : 0;
-  const data::SplitOptions split{.shares = {1 - val - chat.test_share, val, chat.test_share},
-                                 .seed = static_cast<uint64_t>(config_.run.seed),
-                                 .purpose = "split",
-                                 .values = {}};
-  data::ChatSides sides = data::open_chat_sides(
-      config_.data.train, *chat_, chat_data_options(config_, *chat_, need_response), split, chat.stratify);
+  data::ChatSides sides = open_chat_data(config_, *chat_, /*need_response=*/plan_.grpo_from != 1);
   log::info("data         ", sides.train.dataset->origin(), ": ", sides.train.dataset->counts().text());
   train_ = std::make_shared<data::ChatSource>(sides.train.dataset, std::move(sides.train.examples), "train");
   if (!config_.data.test.empty()) {

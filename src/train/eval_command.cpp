@@ -1,5 +1,6 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
+#include <numeric>
 
 #include "hrm/base/error.h"
 #include "hrm/base/file.h"
@@ -7,6 +8,8 @@
 #include "hrm/base/text.h"
 #include "hrm/data/dataset.h"
 #include "hrm/data/language_open.h"
+#include "hrm/tasks/answer_eval.h"
+#include "hrm/tasks/causal_inference.h"
 #include "hrm/tasks/language_eval.h"
 #include "hrm/tasks/language_inference.h"
 #include "hrm/tasks/puzzle.h"
@@ -68,12 +71,82 @@ int eval_language(const EvalOptions& options, const config::Config& stored) {
   return static_cast<int>(ExitCode::done);
 }
 
+// --data: a file of JSON lines, or a folder; else the validation data of the run.
+std::shared_ptr<const data::ChatSource> open_chat_eval_data(const EvalOptions& options,
+                                                            const tasks::CausalInference& loaded) {
+  const std::string path = options.data.empty() ? loaded.config.data.test : options.data;
+  if (!path.empty()) {
+    auto dataset = std::make_shared<data::ChatDataset>(
+        path, *loaded.chat, tasks::chat_data_options(loaded.config, *loaded.chat, /*need_response=*/false));
+    std::vector<int64_t> examples(static_cast<size_t>(dataset->size()));
+    std::iota(examples.begin(), examples.end(), int64_t{0});
+    return std::make_shared<data::ChatSource>(std::move(dataset), std::move(examples), "test");
+  }
+  data::ChatSides sides = tasks::open_chat_data(loaded.config, *loaded.chat, /*need_response=*/true);
+  data::ChatSide& side = sides.validation;
+  require(side.dataset && !side.examples.empty(), ExitCode::usage,
+          "the run has no validation data (chat.val_share is 0 and data.test empty); give --data FILE");
+  return std::make_shared<data::ChatSource>(side.dataset, std::move(side.examples), "validation");
+}
+
+// Cross-entropy of the responses, and what sampled answers are worth.
+int eval_answers(const EvalOptions& options, const config::Config& stored) {
+  const std::string weights = stored.eval.weights == "both" ? "auto" : stored.eval.weights;
+  tasks::CausalInference loaded = tasks::open_causal_checkpoint(options.checkpoint, options.overrides, weights);
+  const config::Config& config = loaded.config;
+  const auto source = open_chat_eval_data(options, loaded);
+  log::info("evaluating ", loaded.checkpoint.string(), " (", loaded.averaged ? "averaged" : "raw", " weights) on ",
+            source->origin(), ", ", loaded.runtime.device_name);
+  nlohmann::ordered_json json = head_json(loaded);
+  json["data"] = source->origin();
+  EvalReporter reporter;
+  const auto progress = [&](const tasks::EvalProgress& at) { reporter.report(at); };
+  if (loaded.lm.lora) {
+    loaded.lm.lora->merge();
+    loaded.lm.lora->set_mode(nn::LoraMode::merged);
+  }
+  const tasks::LanguageEvalOptions rows{.shape = {0, config.chat.max_length - 1},
+                                        .rows = config.eval.batch_size > 0 ? config.eval.batch_size : 8,
+                                        .chunk = config.objective.chunk};
+  tasks::LanguageEvaluation evaluation(*loaded.lm.model, rows, {{"validation", source, config.eval.max_samples}},
+                                       loaded.chat->encoder(), loaded.runtime.device);
+  tasks::NamedValues result = evaluation.run(progress);
+  log::info(tasks::language_eval_text(result));
+  if (config.eval.answers > 0) {
+    std::unique_ptr<tasks::AnswerDiversity> diversity;
+    if (config.polychromic.diversity_metric != "semantic" || !config.polychromic.diversity_encoder_model.empty()) {
+      diversity = std::make_unique<tasks::AnswerDiversity>(config.polychromic, loaded.runtime.device,
+                                                           loaded.runtime.compute_dtype);
+    }
+    const tasks::AnswerEvalOptions wanted{
+        .samples = config.eval.answers,
+        .prompts = config.eval.max_samples,
+        .max_new_tokens = config.eval.answer_tokens,
+        .sampling = {.temperature = config.eval.answer_temperature, .top_p = config.eval.answer_top_p},
+        .seed = static_cast<uint64_t>(config.run.seed)};
+    tasks::AnswerSampler sampler(*loaded.lm.model, nullptr, *loaded.chat, wanted.batch * wanted.samples, 0,
+                                 config.runtime.cuda_graphs);
+    const tasks::AnswerEvaluation found = tasks::evaluate_answers(*source, sampler, diversity.get(), wanted, progress);
+    nlohmann::ordered_json intervals;
+    for (const auto& [name, interval] : found.metrics) {
+      intervals[name] = {{"mean", interval.mean}, {"low", interval.low}, {"high", interval.high}};
+    }
+    json["prompts"] = found.prompts.size();
+    json["answers_to_each"] = wanted.samples;
+    json["diversity_metric"] = diversity ? diversity->describe() : "distinct pairs of words";
+    json["answers"] = std::move(intervals);
+  }
+  write_result(std::move(json), result, reporter.seconds(), options);
+  return static_cast<int>(ExitCode::done);
+}
+
 }  // namespace
 
 int run_eval(const EvalOptions& given) {
   EvalOptions options = given;
   if (options.early_halt) options.overrides.emplace_back("eval.early_halt=true");
   const config::Config stored = tasks::stored_config(options.checkpoint, options.overrides);
+  if (stored.task == "polychromic") return eval_answers(options, stored);
   if (stored.task == "language") return eval_language(options, stored);
   const auto dataset = open_eval_data(options, stored);
   // A run that evaluates both sets is measured here as it is used: by its average, where it has one.

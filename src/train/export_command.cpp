@@ -5,9 +5,12 @@
 #include "hrm/base/log.h"
 #include "hrm/checkpoint/checkpoint.h"
 #include "hrm/checkpoint/export.h"
+#include "hrm/checkpoint/hf_import.h"
+#include "hrm/checkpoint/peft.h"
 #include "hrm/config/load.h"
 #include "hrm/data/tokenizer.h"
 #include "hrm/models/make_language_model.h"
+#include "hrm/tasks/causal_inference.h"
 #include "hrm/tasks/language.h"
 #include "hrm/tasks/language_inference.h"
 #include "hrm/train/commands.h"
@@ -63,12 +66,44 @@ void export_language(const ExportOptions& options, const config::Config& config,
   checkpoint::export_hf(decoder, named, hf_tokens(meta, tasks::tokenizer_of_checkpoint(meta, found.dir)), options.out);
 }
 
+// The adapter for PEFT; for transformers the whole model, an adapter merged into it.
+void export_causal(const ExportOptions& options, bool averaged, const NamedTensors& weights) {
+  if (options.to == "safetensors") return checkpoint::export_safetensors(weights, options.out, /*prefix=*/"");
+  if (options.to == "pt") return checkpoint::export_pt(weights, options.out, /*prefix=*/"");
+  require(options.to != "torchscript", ExitCode::usage,
+          "models of transformers have no TorchScript form here; use --to hf, peft or safetensors");
+  tasks::CausalInference loaded = tasks::open_causal_checkpoint(
+      options.checkpoint, {"runtime.device=cpu", "precision.compute=fp32"}, averaged ? "ema" : "raw");
+  if (options.to == "peft") return checkpoint::write_peft(options.out, *loaded.lm.lora, loaded.config.hf.model);
+  if (loaded.lm.lora) loaded.lm.lora->merge();
+  NamedTensors named;
+  for (const auto& item : loaded.lm.model->named_parameters()) {
+    if (item.key().find(".lora.") == std::string::npos) named.emplace_back(item.key(), item.value().detach());
+  }
+  if (loaded.lm.lora) {
+    for (auto& [name, tensor] : named) {
+      if (const at::Tensor merged = loaded.lm.lora->merged_weight(name); merged.defined()) tensor = merged;
+    }
+  }
+  const HfModelConfig& facts = loaded.lm.facts;
+  models::DecoderOptions decoder = checkpoint::decoder_options_of(facts, facts.max_position_embeddings);
+  const std::filesystem::path tokenizer =
+      std::filesystem::path(loaded.config.hf.tokenizer.empty() ? loaded.config.hf.model : loaded.config.hf.tokenizer) /
+      "tokenizer.json";
+  std::error_code ignored;
+  checkpoint::HfTokens tokens =
+      hf_tokens(loaded.chat->encoder().meta, std::filesystem::exists(tokenizer, ignored) ? tokenizer : "");
+  tokens.eos = facts.eos_ids.empty() ? tokens.eos : facts.eos_ids.front();
+  checkpoint::export_hf(decoder, named, tokens, options.out);
+}
+
 }  // namespace
 
 int run_export(const ExportOptions& options) {
-  const bool known =
-      options.to == "torchscript" || options.to == "safetensors" || options.to == "pt" || options.to == "hf";
-  require(known, ExitCode::usage, "'", options.to, "' is no export format; use torchscript, safetensors, pt or hf");
+  const bool known = options.to == "torchscript" || options.to == "safetensors" || options.to == "pt" ||
+                     options.to == "hf" || options.to == "peft";
+  require(known, ExitCode::usage, "'", options.to,
+          "' is no export format; use torchscript, safetensors, pt, hf or peft");
   require(options.weights == "auto" || options.weights == "raw" || options.weights == "ema", ExitCode::usage, "'",
           options.weights, "' is no set of weights; use auto, raw or ema");
   require(!options.out.empty(), ExitCode::usage, "--out needs the file or folder to write");
@@ -81,7 +116,11 @@ int run_export(const ExportOptions& options) {
   const auto& chosen = averaged ? weights.ema : weights.raw;
   const config::Config config =
       config::config_from_json_text(found.meta.config_json, (found.dir / "config.json").string()).config;
-  if (config.task == "language") {
+  require(options.to != "peft" || (config.task == "polychromic" && config.lora.r > 0), ExitCode::usage,
+          "PEFT's folders hold adapters, and this model has none; use --to safetensors or hf");
+  if (config.task == "polychromic") {
+    export_causal(options, averaged, chosen);
+  } else if (config.task == "language") {
     export_language(options, config, found, chosen);
   } else {
     export_puzzle(options, config, chosen);

@@ -1,9 +1,12 @@
 // hrm_train generate.
+#include <algorithm>
 #include <chrono>
+#include <functional>
 #include <iomanip>
 #include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "hrm/base/error.h"
 #include "hrm/base/file.h"
@@ -12,8 +15,10 @@
 #include "hrm/formats/json.h"
 #include "hrm/formats/jsonl.h"
 #include "hrm/tasks/answer_text.h"
+#include "hrm/tasks/causal_inference.h"
 #include "hrm/tasks/generation.h"
 #include "hrm/tasks/language_inference.h"
+#include "hrm/tasks/puzzle_inference.h"
 #include "hrm/train/commands.h"
 
 namespace hrm::train {
@@ -62,22 +67,88 @@ int64_t begin_of(const data::LanguageMeta& meta) {
   return meta.bos_id >= 0 ? meta.bos_id : meta.eos_id;
 }
 
-void encode_prompts(std::vector<Prompt>& prompts, const tasks::LanguageInference& loaded) {
-  const models::LanguageLimits limits = loaded.model->limits();
+// What writes, whatever kind of model it is.
+struct Subject {
+  std::optional<tasks::LanguageInference> language;
+  std::optional<tasks::CausalInference> causal;
+  models::LanguageModel* model = nullptr;
+  const data::TextEncoder* text = nullptr;
+  std::function<std::vector<int32_t>(const std::string&)> encode = {};
+  int64_t begin_id = -1, vocabulary = 0;
+  std::vector<int64_t> stop_ids = {};
+  bool cuda_graphs = true;
+};
+
+Subject open_language_subject(const GenerateOptions& o, const std::vector<std::string>& overrides) {
+  require(o.chat_template.empty(), ExitCode::usage,
+          "--template is for models of transformers; this one reads prompts as they stand");
+  Subject subject;
+  const tasks::LanguageInference& loaded =
+      subject.language.emplace(tasks::open_language_model(o.checkpoint, overrides, o.weights));
+  require(loaded.text.has_value(), ExitCode::checkpoint, "'", loaded.checkpoint.string(),
+          "' does not say which tokenizer made the ids that its model was trained with (tokenizer_file in the "
+          "meta.json of its data), so text cannot be turned into them");
+  subject.model = loaded.model.get();
+  subject.text = &*loaded.text;
+  subject.begin_id = begin_of(loaded.meta);
+  if (loaded.meta.eos_id >= 0) subject.stop_ids.push_back(loaded.meta.eos_id);
+  subject.cuda_graphs = loaded.config.runtime.cuda_graphs;
+  return subject;
+}
+
+// A checkpoint of task polychromic, or a folder of transformers: prompts are what the user says in the model's
+// template.
+Subject open_causal_subject(const GenerateOptions& o, std::vector<std::string> overrides, bool folder) {
+  if (!o.chat_template.empty()) overrides.push_back("chat.template=" + o.chat_template);
+  Subject subject;
+  tasks::CausalInference& loaded =
+      subject.causal.emplace(folder ? tasks::open_hf_folder(o.checkpoint, overrides)
+                                    : tasks::open_causal_checkpoint(o.checkpoint, overrides, o.weights));
+  if (loaded.lm.lora) {
+    loaded.lm.lora->merge();
+    loaded.lm.lora->set_mode(nn::LoraMode::merged);
+  }
+  subject.model = loaded.lm.model.get();
+  subject.text = &loaded.chat->encoder();
+  subject.encode = [chat = loaded.chat.get()](const std::string& text) {
+    return chat->prompt_ids({{.role = "user", .content = text}},
+                            std::vector<std::string>(chat->members().size(), std::string()));
+  };
+  subject.begin_id = subject.text->meta.bos_id;
+  subject.stop_ids = loaded.chat->stop_ids();
+  for (const int64_t id : loaded.lm.facts.eos_ids) {
+    if (std::find(subject.stop_ids.begin(), subject.stop_ids.end(), id) == subject.stop_ids.end()) {
+      subject.stop_ids.push_back(id);
+    }
+  }
+  subject.vocabulary = std::min(subject.text->meta.vocab_size, loaded.lm.facts.vocab_size);
+  subject.cuda_graphs = loaded.config.runtime.cuda_graphs;
+  return subject;
+}
+
+Subject open_subject(const GenerateOptions& o) {
+  const std::vector<std::string> overrides{"runtime.device=" + o.device, "runtime.allocator=expandable"};
+  if (tasks::is_hf_folder(o.checkpoint)) return open_causal_subject(o, overrides, /*folder=*/true);
+  if (tasks::stored_config(o.checkpoint, {}).task == "polychromic") return open_causal_subject(o, overrides, false);
+  return open_language_subject(o, overrides);
+}
+
+void encode_prompts(std::vector<Prompt>& prompts, const Subject& subject) {
+  const models::LanguageLimits limits = subject.model->limits();
   const int64_t most = limits.prompted ? limits.max_prompt : limits.max_tokens;
   // A plain decoder that learned from prompts and answers has them in one row.
-  const bool joined = !limits.prompted && loaded.config.data.encoder_len > 0;
+  const bool joined = subject.language && !limits.prompted && subject.language->config.data.encoder_len > 0;
   for (Prompt& prompt : prompts) {
     try {
-      prompt.ids = loaded.text->encode(prompt.text);
+      prompt.ids = subject.encode ? subject.encode(prompt.text) : subject.text->encode(prompt.text);
     } catch (const Error& error) {
       fail(prompt.code, prompt.origin, ": ", error.what());
     }
-    if (joined && begin_of(loaded.meta) >= 0) prompt.ids.push_back(static_cast<int32_t>(begin_of(loaded.meta)));
+    if (joined && subject.begin_id >= 0) prompt.ids.push_back(static_cast<int32_t>(subject.begin_id));
     const auto length = static_cast<int64_t>(prompt.ids.size());
     require(most == 0 || length <= most, prompt.code, prompt.origin, ": the prompt has ", length,
             " tokens, but the model takes at most ", most);
-    require(length > 0 || (!limits.prompted && begin_of(loaded.meta) >= 0), prompt.code, prompt.origin,
+    require(length > 0 || (!limits.prompted && subject.begin_id >= 0), prompt.code, prompt.origin,
             ": the prompt is empty");
   }
 }
@@ -194,20 +265,16 @@ int run_generate(const GenerateOptions& o) {
   tasks::check(options.sampling);
   std::vector<Prompt> prompts = read_prompts(o);
 
-  const tasks::LanguageInference loaded = tasks::open_language_model(
-      o.checkpoint, {"runtime.device=" + o.device, "runtime.allocator=expandable"}, o.weights);
-  require(loaded.text.has_value(), ExitCode::checkpoint, "'", loaded.checkpoint.string(),
-          "' does not say which tokenizer made the ids that its model was trained with (tokenizer_file in the "
-          "meta.json of its data), so text cannot be turned into them");
-  encode_prompts(prompts, loaded);
+  const Subject subject = open_subject(o);
+  encode_prompts(prompts, subject);
   std::vector<std::vector<int32_t>> ids;
   for (Prompt& prompt : prompts) ids.push_back(std::move(prompt.ids));
-  options.begin_id = begin_of(loaded.meta);
-  if (loaded.meta.eos_id >= 0) options.stop_ids.push_back(loaded.meta.eos_id);
+  options.begin_id = subject.begin_id;
+  options.stop_ids = subject.stop_ids;
+  options.vocabulary = subject.vocabulary;
 
-  tasks::Generator generator(*loaded.model,
-                             {.batch_size = o.batch_size, .cuda_graphs = loaded.config.runtime.cuda_graphs});
-  Printer printer(prompts, o, *loaded.text);
+  tasks::Generator generator(*subject.model, {.batch_size = o.batch_size, .cuda_graphs = subject.cuda_graphs});
+  Printer printer(prompts, o, *subject.text);
   generator.run(ids, options,
                 {.on_token = [&](int64_t row, int32_t id) { return printer.add(row, id); },
                  .on_end = [&](int64_t row, const tasks::Generated& generated) { printer.end(row, generated); }});

@@ -71,6 +71,7 @@ TEST(Consistency, PolychromicContradictionsAreRefusedAndTheirAdviceWorks) {
       {{"grpo.start_step=1"}, "grpo.start_step = 1", {"grpo.rewards=length"}},
       {{"grpo.start_step=1", "grpo.rewards=length", "grpo.beta=0.1", "lora.r=0"}, "grpo.beta = 0.1", {"lora.r=16"}},
       {{"grpo.start_step=1", "grpo.rewards=length", "grpo.delta=1.1"}, "grpo.delta = 1.1", {"grpo.delta=4"}},
+      {{"parallel.zero=2"}, "parallel.zero = 2", {"parallel.zero=1"}},
       {{"lm.layers=3"}, "lm.layers = 3", {"lm.layers=6"}},
       {{"model.num_heads=4"}, "model.num_heads = 4", {"model.num_heads=8"}},
       {{"train.eval_every=5", "chat.val_share=0"}, "train.eval_every = 5", {"data.test=x.jsonl"}},

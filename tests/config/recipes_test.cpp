@@ -36,7 +36,8 @@ TEST(Recipes, EachLoadsAndCanTrain) {
     EXPECT_TRUE(names.insert(loaded.config.run.name).second);
     EXPECT_FALSE(loaded.config.task == "puzzle" && loaded.config.data.test.empty());
     // A recipe stays what it is when a default changes.
-    const std::set<std::string> decisive = {"data", "model", "lm", "moe", "objective", "optim", "train"};
+    const std::set<std::string> decisive = {"data", "model",       "lm",   "moe",       "hf",    "lora",
+                                            "chat", "polychromic", "grpo", "objective", "optim", "train"};
     for (const Field& field : fields()) {
       if (!decisive.count(field.section) || belongs_to_another_task(field.key, loaded.config.task)) continue;
       EXPECT_EQ(loaded.origin(field.key).text().find(file.string()), 0u) << field.key << " is not in the file";

@@ -2,8 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include "support/expect_error.h"
-
 namespace hrm::data {
 namespace {
 
@@ -63,14 +61,6 @@ TEST(TextMetrics, Rouge) {
   EXPECT_DOUBLE_EQ(l.recall, 3.0 / 4);
   EXPECT_EQ(rouge_l("", "a").f1, 0);
   EXPECT_EQ(rouge_n("a", "b", 1).f1, 0);
-}
-
-TEST(TextMetrics, PassAtK) {
-  EXPECT_DOUBLE_EQ(pass_at_k(10, 3, 1), 0.3);
-  EXPECT_DOUBLE_EQ(pass_at_k(4, 1, 4), 1);
-  EXPECT_DOUBLE_EQ(pass_at_k(4, 0, 4), 0);
-  EXPECT_NEAR(pass_at_k(100000, 1, 1000), 0.01, 1e-12) << "no factorial overflows";
-  test::expect_error(ExitCode::usage, {"pass@5 of 4"}, [] { pass_at_k(4, 1, 5); });
 }
 
 TEST(TextMetrics, TypeTokenRatio) {

@@ -3,6 +3,7 @@
 #include <fstream>
 
 #include "hrm/data/text_metrics.h"
+#include "hrm/data/text_statistics.h"
 #include "parity/cases.h"
 
 namespace hrm::parity {

@@ -34,7 +34,7 @@ class Smoke:
     def __init__(self, binary, config, work):
         self.binary, self.config, self.work = binary, config, pathlib.Path(work)
         self.entry = shrink_table()[config]
-        self.task = pathlib.Path(config).parent.name  # puzzle or language
+        self.task = pathlib.Path(config).parent.name  # puzzle, language or polychromic
         self.run = self.work / "run"
 
     def call(self, *args, stdin=None):
@@ -87,9 +87,13 @@ class Smoke:
             sys.exit(f"FAILED ({self.config}): eval --early-halt took {early['steps']} of {early['segments']} segments")
 
     def export(self):
-        for kind, suffix in (("safetensors", "safetensors"), ("pt", "pt"), ("torchscript", "ts.pt")):
+        kinds = [("safetensors", "safetensors"), ("pt", "pt"), ("torchscript", "ts.pt")]
+        if self.task == "polychromic":
+            kinds[2] = ("hf", "hf/model.safetensors")
+        for kind, suffix in kinds:
             out = self.work / f"model.{suffix}"
-            self.call("export", "--to", kind, "--checkpoint", str(self.run), "--out", str(out))
+            folder = out.parent if kind == "hf" else out
+            self.call("export", "--to", kind, "--checkpoint", str(self.run), "--out", str(folder))
             if not out.stat().st_size > 1000:
                 sys.exit(f"FAILED ({self.config}): export --to {kind} wrote {out.stat().st_size} bytes")
 
@@ -161,7 +165,7 @@ def main():
     parser.add_argument("--list", action="store_true")
     args = parser.parse_args()
     if args.list:
-        table = set(shrink_table()) - {"all", "puzzle", "language"}
+        table = set(shrink_table()) - {"all", "puzzle", "language", "polychromic"}
         missing = [c for c in configs() if c not in table]
         stale = sorted(table - set(configs()))
         for c in configs():

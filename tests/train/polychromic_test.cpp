@@ -104,8 +104,8 @@ TEST(Polychromic, LambdaMovesTheGradientUnlessTheTermIsAConstant) {
 
 // Answers are sampled at steps 1, 1 + n, ...; other steps are cross-entropy alone.
 TEST(Polychromic, SamplesEveryNthStep) {
-  SmallPolychromic run(fresh_folder("every"),
-                       {"polychromic.compute_diversity_every_n_steps=3", "grpo.start_step=6", "grpo.rewards=length"});
+  SmallPolychromic run(fresh_folder("every"), {"polychromic.compute_diversity_every_n_steps=3", "grpo.start_step=6",
+                                               "grpo.rewards=length", "grpo.max_completion_length=8"});
   using tasks::PolychromicKind;
   const auto kind = [&](int64_t step) { return run.task.plan().kind(step); };
   EXPECT_EQ(kind(1), PolychromicKind::diversity);
@@ -207,6 +207,7 @@ TEST(Polychromic, TrainsTheAdapterAlone) {
     changed += adapter ? 1 : 0;
   }
   EXPECT_EQ(changed, 2u * 4 * 2);
+  run.task.write_files(dir / "small");
   const auto found = checkpoint::find_latest_valid(dir / "small");
   ASSERT_TRUE(found);
   const checkpoint::ModelWeights weights = checkpoint::load_weights(found->dir);
@@ -228,8 +229,8 @@ TEST(Polychromic, CrossEntropyFallsAndRewardsRise) {
   EXPECT_GT(of(lines[0], "perf/decode_tokens_per_s"), 0);
 
   // Longer answers are worth more, up to a length.
-  SmallPolychromic rewarded(dir / "rewarded",
-                            with(kGrpo, {"train.steps=40", "train.log_every=10", "lora.r=0", "grpo.rewards=length"}));
+  SmallPolychromic rewarded(dir / "rewarded", with(kGrpo, {"train.steps=40", "train.log_every=10", "lora.r=0",
+                                                           "grpo.rewards=length", "grpo.max_completion_length=24"}));
   rewarded.trainer.start_fresh();
   rewarded.trainer.run();
   lines = metrics(dir / "rewarded");

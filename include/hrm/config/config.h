@@ -459,6 +459,10 @@ struct EvalConfig {
   int64_t segments = 0;
   bool early_halt = false;
   std::string weights = "auto";
+  int64_t answers = 10;
+  double answer_temperature = 0.7;
+  double answer_top_p = 0.9;
+  int64_t answer_tokens = 100;
 
   template <class F>
   static void describe(F&& f) {
@@ -473,6 +477,12 @@ struct EvalConfig {
       "runs all segments, as the published numbers do");
     f("weights", &EvalConfig::weights, OneOf{{"auto", "raw", "ema", "both"}}, "",
       "which weights to evaluate; auto = the average where there is one");
+    f("answers", &EvalConfig::answers, IntRange{0, 1024}, "answers",
+      "task=polychromic, 'hrm_train eval' alone: sampled to each prompt, for pass@k and diversity; 0 = none");
+    f("answer_temperature", &EvalConfig::answer_temperature, RealRange{0, 1e3, true}, "", "of these answers");
+    f("answer_top_p", &EvalConfig::answer_top_p, RealRange{0, 1, true}, "",
+      "sample them from the fewest tokens of this probability");
+    f("answer_tokens", &EvalConfig::answer_tokens, IntRange{1, 1 << 20}, "tokens", "the longest of them");
   }
 };
 

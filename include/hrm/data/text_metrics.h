@@ -46,8 +46,4 @@ Rouge rouge_l(std::string_view text, std::string_view reference);             //
 // Different words / all words of one text; 0 without words.
 double type_token_ratio(std::string_view text);
 
-// That one of k tries is right, where c of n were: 1 - C(n-c, k) / C(n, k), without bias (Chen et al., arXiv
-// 2107.03374). 0 <= c <= n, 1 <= k <= n, else Error(usage).
-double pass_at_k(int64_t n, int64_t c, int64_t k);
-
 }  // namespace hrm::data

@@ -80,6 +80,8 @@ class LanguageModel : public torch::nn::Module {
   void initialise(uint64_t seed, at::ScalarType compute_dtype, const std::vector<std::string>& frozen = {});
   // The parameter set alone, for a model that was filled and frozen otherwise, e.g. from a file.
   void build_parameters(at::ScalarType compute_dtype);
+  // The same of a model that is not to be trained; see ParameterSet::build_frozen.
+  void build_frozen(at::ScalarType compute_dtype) { parameters_.build_frozen(*this, compute_dtype); }
 
  private:
   nn::ParameterSet parameters_;

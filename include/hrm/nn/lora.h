@@ -131,12 +131,17 @@ class LoraSet {
   // Frees the merged weights; the mode must be another one.
   void forget_merged();
 
+  // The merged weight of a layer by its parameter's name, "model.layers.3.self_attn.qkv_proj.weight"; undefined where
+  // that is no layer with an adapter, or before merge().
+  at::Tensor merged_weight(const std::string& parameter) const;
+
   // By the layer's name in the original model: "model.layers.3.self_attn.q_proj".
   std::vector<LoraAdapter::Pair> pairs() const;
 
  private:
   struct Layer {
-    std::string path;  // of the module that has it: "model.layers.3.self_attn"
+    std::string path;    // of the module that has it: "model.layers.3.self_attn"
+    std::string weight;  // name of the frozen parameter
     std::shared_ptr<Linear> linear;
     std::shared_ptr<LoraAdapter> adapter;
   };

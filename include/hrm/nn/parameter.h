@@ -66,6 +66,10 @@ class ParameterSet {
   // dtype, which then needs no copy) or lies on another device, or when none is left to train.
   void build(torch::nn::Module& module, at::ScalarType compute_dtype, bool blocks_run_once = false);
 
+  // For a model that is not trained: freezes every parameter and keeps weights as keep_frozen_as() does. all() is
+  // empty.
+  void build_frozen(torch::nn::Module& module, at::ScalarType compute_dtype);
+
   const std::vector<Parameter>& all() const { return parameters_; }
   int64_t count() const { return count_; }
 

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "hrm/config/config.h"
+#include "hrm/data/chat_open.h"
 #include "hrm/data/chat_template.h"
 #include "hrm/formats/hf_config.h"
 #include "hrm/models/decoder_lm.h"
@@ -29,9 +30,17 @@ int64_t causal_positions(const config::Config& config, const HfModelConfig& fact
 // those of the model, Error(usage) for values that contradict each other.
 CausalLm open_causal_lm(const config::Config& config, const Runtime& runtime);
 
+// The same for reading and writing text alone: nothing is trained, and rows have `positions`.
+CausalLm open_frozen_lm(const config::Config& config, const Runtime& runtime, int64_t positions);
+
 // The tokenizer of hf.tokenizer, or hf.model, with chat.template. Error(usage) where ids do not fit the model: its
 // vocabulary is smaller than the tokenizer's.
 data::ChatEncoder open_causal_tokenizer(const config::Config& config, const HfModelConfig& facts);
+
+// How records of `chat` are read, and the sides of data.train. Throws as data::open_chat_sides.
+data::ChatDataOptions chat_data_options(const config::Config& config, const data::ChatEncoder& encoder,
+                                        bool need_response);
+data::ChatSides open_chat_data(const config::Config& config, const data::ChatEncoder& encoder, bool need_response);
 
 // What training changes: the adapter, or all.
 class TrainedWeights : public Stateful {

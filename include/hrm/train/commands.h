@@ -43,8 +43,9 @@ struct SolveOptions {
 int run_solve(const SolveOptions& options);
 
 struct GenerateOptions {
-  std::string checkpoint;   // as in EvalOptions
-  bool has_prompt = false;  // else input
+  std::string checkpoint;     // as in EvalOptions, or a folder of the transformers library
+  std::string chat_template;  // of such a folder: chat.template; empty: what it asks for
+  bool has_prompt = false;    // else input
   std::string prompt;
   std::string input;  // file of prompts, one a line or JSON Lines; "-": stdin
   int64_t max_new_tokens = 128;
@@ -71,7 +72,7 @@ struct ImportOptions {
 int run_import(const ImportOptions& options);
 
 struct ExportOptions {
-  std::string to;                // torchscript, safetensors, pt, hf
+  std::string to;                // torchscript, safetensors, pt, hf, peft
   std::string checkpoint;        // as in EvalOptions
   std::string out;               // file to write; hf: folder
   std::string weights = "auto";  // auto, raw, ema

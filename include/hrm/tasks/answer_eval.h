@@ -1,0 +1,51 @@
+#pragma once
+// What a causal language model's answers to prompts are worth: right or not, how near to a reference, how varied.
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "hrm/data/chat_source.h"
+#include "hrm/data/text_statistics.h"
+#include "hrm/tasks/answer_diversity.h"
+#include "hrm/tasks/answer_sampler.h"
+#include "hrm/tasks/task.h"
+
+namespace hrm::tasks {
+
+struct AnswerEvalOptions {
+  int64_t samples = 10;  // of each prompt
+  int64_t prompts = 0;   // so many, spread evenly over those there are; 0: all
+  int64_t max_new_tokens = 100;
+  SamplingOptions sampling = {.temperature = 0.7, .top_p = 0.9};
+  uint64_t seed = 0;
+  int64_t batch = 32;  // prompts whose answers are sampled together
+};
+
+// One prompt with its answers, for a report.
+struct EvaluatedPrompt {
+  std::string prompt, reference;     // the data's response; empty: there is none
+  std::vector<std::string> answers;  // right ones of the data
+  std::string greedy;                // the model's best answer
+  std::vector<std::string> sampled;
+  std::vector<bool> right, finished;  // of `sampled`; right is empty where the data knows no right answers
+  double diversity = 0;               // by AnswerDiversity
+};
+
+struct AnswerEvaluation {
+  std::vector<EvaluatedPrompt> prompts;
+  // Means over prompts with 95 % intervals by bootstrap: pass@k (k 1, 3, 5, 10, ... up to samples), where the data
+  // knows right answers; greedy_right; diversity (within a prompt) by the metric of the configuration, distinct_1,
+  // distinct_2, distinct_3, self_bleu, different (share of different answers), covered (different right answers / all
+  // that are right); rouge_1, rouge_2, rouge_l (F1 of the greedy answer against the data's response); answer_words,
+  // unique_words, finished.
+  std::vector<std::pair<std::string, data::Interval>> metrics;
+};
+
+// Each prompt of `source` once, whatever number of responses it has. `diversity` may be null: then by distinct pairs of
+// words. Deterministic for a seed. What `progress` throws ends it.
+AnswerEvaluation evaluate_answers(const data::ChatSource& source, AnswerSampler& sampler, AnswerDiversity* diversity,
+                                  const AnswerEvalOptions& options,
+                                  const std::function<void(const EvalProgress&)>& progress);
+
+}  // namespace hrm::tasks

@@ -1,0 +1,66 @@
+#include "hrm/tasks/causal_inference.h"
+
+#include <algorithm>
+
+#include "hrm/base/error.h"
+#include "hrm/checkpoint/checkpoint.h"
+#include "hrm/config/load.h"
+#include "hrm/tasks/puzzle_inference.h"
+
+namespace hrm::tasks {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int64_t kMostPositions = 8192;
+
+}  // namespace
+
+bool is_hf_folder(const fs::path& path) {
+  std::error_code ignored;
+  return fs::exists(path / "config.json", ignored) && (fs::exists(path / "model.safetensors", ignored) ||
+                                                       fs::exists(path / "model.safetensors.index.json", ignored));
+}
+
+CausalInference open_causal_checkpoint(const fs::path& run_or_step, const std::vector<std::string>& overrides,
+                                       const std::string& weights) {
+  const checkpoint::FoundCheckpoint found = checkpoint::open_checkpoint(run_or_step);
+  CausalInference out;
+  out.config =
+      config::config_from_json_text(found.meta.config_json, (found.dir / "config.json").string(), overrides).config;
+  require(out.config.task == "polychromic", ExitCode::usage, "'", found.dir.string(), "' holds a model of task ",
+          out.config.task, ", not of task polychromic");
+  out.checkpoint = found.dir;
+  out.step = found.meta.step;
+  // The adapter comes from the checkpoint.
+  out.config.lora.adapter.clear();
+  out.runtime = start_runtime_and_ops(out.config);
+  const checkpoint::ModelWeights stored = checkpoint::load_weights(found.dir);
+  require(weights != "ema" || !stored.ema.empty(), ExitCode::checkpoint, "'", found.dir.string(),
+          "' holds no averaged weights (it was trained with optim.ema = 0); use --weights raw");
+  out.averaged = weights == "ema" || (weights == "auto" && !stored.ema.empty());
+  out.lm = open_causal_lm(out.config, out.runtime);
+  out.chat = std::make_unique<data::ChatEncoder>(open_causal_tokenizer(out.config, out.lm.facts));
+  TrainedWeights state(out.lm);
+  checkpoint::load_weights_into(found.dir, state,
+                                out.averaged ? checkpoint::WeightSet::ema : checkpoint::WeightSet::raw);
+  out.lm.model->parameter_set().refresh_compute();
+  return out;
+}
+
+CausalInference open_hf_folder(const fs::path& folder, const std::vector<std::string>& overrides, int64_t positions) {
+  CausalInference out;
+  std::vector<std::string> all{"task=polychromic", "hf.model=" + folder.string(), "lora.r=0",
+                               "polychromic.objective=none"};
+  all.insert(all.end(), overrides.begin(), overrides.end());
+  out.config = config::load_config({}, all).config;
+  out.checkpoint = folder;
+  out.runtime = start_runtime_and_ops(out.config);
+  const HfModelConfig facts = read_hf_config(folder);
+  out.chat = std::make_unique<data::ChatEncoder>(open_causal_tokenizer(out.config, facts));
+  const int64_t most = std::min(facts.max_position_embeddings, positions > 0 ? positions : kMostPositions);
+  out.lm = open_frozen_lm(out.config, out.runtime, most);
+  return out;
+}
+
+}  // namespace hrm::tasks
