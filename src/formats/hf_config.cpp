@@ -106,6 +106,21 @@ double read_rotation(const Reader& in) {
   return theta;
 }
 
+// The steps from a text to its vector. Whether the last one divides by the length does not matter to a cosine.
+void check_modules(const fs::path& file, ExitCode code) {
+  const json modules = parse_json(read_text(file, code), file.string(), code);
+  require(modules.is_array(), code, file.string(), ": must be a list of modules");
+  for (const json& module : modules) {
+    const auto type = module.is_object() ? module.find("type") : module.end();
+    require(module.is_object() && type != module.end() && type->is_string(), code, file.string(),
+            ": must be a list of modules, each with its 'type'");
+    const std::string text = type->get<std::string>();
+    const std::string name = text.substr(text.rfind('.') + 1);
+    require(name == "Transformer" || name == "Pooling" || name == "Normalize", code, file.string(), ": the module '",
+            printable_start(text), "' is not known to this program; it has Transformer, Pooling and Normalize");
+  }
+}
+
 std::string text_of(const fs::path& file, ExitCode code) {
   std::error_code ignored;
   require(fs::is_directory(file.parent_path(), ignored), code, "'", file.parent_path().string(),
@@ -217,6 +232,7 @@ HfBertConfig read_bert_config(const fs::path& folder, ExitCode code) {
     c.max_seq_length = std::min(in.size("max_seq_length", c.max_seq_length), c.max_position_embeddings);
     in.check(c.max_seq_length >= 3, "'max_seq_length' leaves no room for a word");
   }
+  if (const fs::path file = folder / "modules.json"; fs::exists(file, ignored)) check_modules(file, code);
   if (const fs::path file = folder / "1_Pooling" / "config.json"; fs::exists(file, ignored)) {
     const Reader in(read_text(file, code), file.string(), code);
     bool others = false;

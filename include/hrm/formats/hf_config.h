@@ -43,7 +43,7 @@ struct HfBertConfig {
 };
 HfBertConfig parse_bert_config(std::string_view text, const std::string& origin, ExitCode code = ExitCode::checkpoint);
 // Of a folder; with the files of sentence-transformers where they are there: 1_Pooling/config.json must ask for the
-// mean over tokens and nothing else.
+// mean over tokens and nothing else, and modules.json for no step beside encoder, pooling and normalisation.
 HfBertConfig read_bert_config(const std::filesystem::path& folder, ExitCode code = ExitCode::checkpoint);
 
 }  // namespace hrm

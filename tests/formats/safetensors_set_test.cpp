@@ -1,0 +1,113 @@
+// A saved model's weights in one file or in shards with an index.
+#include "hrm/formats/safetensors_set.h"
+
+#include <nlohmann/json.hpp>
+
+#include "formats/format_testing.h"
+
+namespace hrm {
+namespace {
+
+using nlohmann::json;
+
+class SafetensorsSetTest : public testing::Test {
+ protected:
+  // One float tensor per name, holding `first`, `first` + 1, ...
+  void shard(const std::string& file, const std::vector<std::string>& names, float first = 0) {
+    std::vector<std::vector<float>> values;
+    for (size_t i = 0; i < names.size(); ++i) values.push_back({first + static_cast<float>(i)});
+    std::vector<SafetensorsEntry> entries;
+    for (size_t i = 0; i < names.size(); ++i) entries.push_back({names[i], DType::f32, {1}, bytes_of(values[i])});
+    write_safetensors(dir_ / file, entries, {{"format", "pt"}});
+  }
+  void index(const json& map) { index_text(json{{"metadata", {{"total_size", 12}}}, {"weight_map", map}}.dump()); }
+  void index_text(const std::string& text) { write_file(dir_ / "model.safetensors.index.json", as_bytes(text)); }
+  void refused(const std::vector<std::string>& parts) {
+    expect_error([&] { SafetensorsSet set(dir_.path()); }, ExitCode::checkpoint, parts);
+  }
+  static float value(const SafetensorsSet& set, const std::string& name) {
+    return values_of<float>(set.at(name).bytes).at(0);
+  }
+  TempFolder dir_;
+};
+
+TEST_F(SafetensorsSetTest, OneFile) {
+  shard("model.safetensors", {"b", "a"}, 3);
+  const SafetensorsSet set(dir_.path());
+  EXPECT_EQ(set.names(), std::vector<std::string>({"a", "b"}));
+  EXPECT_EQ(value(set, "b"), 3);
+  EXPECT_EQ(value(set, "a"), 4);
+  expect_error([&] { set.at("aa"); }, ExitCode::checkpoint, {"holds no tensor 'aa'", dir_.path().string()});
+}
+
+TEST_F(SafetensorsSetTest, ShardsInTheFolder) {
+  shard("m-1.safetensors", {"c", "a"}, 10);
+  shard("m-2.safetensors", {"b"}, 20);
+  index({{"a", "m-1.safetensors"}, {"b", "m-2.safetensors"}, {"c", "m-1.safetensors"}});
+  SafetensorsSet first(dir_.path());
+  const SafetensorsSet set = std::move(first);
+  EXPECT_EQ(set.names(), std::vector<std::string>({"a", "b", "c"}));
+  EXPECT_EQ(value(set, "a"), 11);
+  EXPECT_EQ(value(set, "b"), 20);
+  EXPECT_EQ(value(set, "c"), 10);
+}
+
+TEST_F(SafetensorsSetTest, DigestSeesEveryShard) {
+  const auto digest = [&](float last) {
+    shard("m-1.safetensors", {"a"}, 1);
+    shard("m-2.safetensors", {"b"}, last);
+    index({{"a", "m-1.safetensors"}, {"b", "m-2.safetensors"}});
+    return SafetensorsSet(dir_.path()).digest();
+  };
+  const std::string one = digest(2);
+  EXPECT_EQ(one.size(), 32U);
+  EXPECT_EQ(digest(2), one);
+  EXPECT_NE(digest(3), one);
+}
+
+TEST_F(SafetensorsSetTest, NoWeights) {
+  refused({"holds no weights", "model.safetensors.index.json"});
+  expect_error([&] { SafetensorsSet set(dir_ / "nowhere", ExitCode::usage); }, ExitCode::usage, {"nowhere"});
+  write_file(dir_ / "pytorch_model.bin", as_bytes(std::string_view("x")));
+  refused({"holds no weights"});
+}
+
+TEST_F(SafetensorsSetTest, ShardsAndIndexThatDisagree) {
+  shard("m-1.safetensors", {"a"});
+  index({{"a", "m-1.safetensors"}, {"b", "m-2.safetensors"}});
+  refused({"lacks the shard m-2.safetensors"});
+  shard("m-2.safetensors", {"x"});
+  refused({"'b' is not in m-2.safetensors"});
+  shard("m-2.safetensors", {"b", "x"});
+  refused({"does not list the tensor 'x' of m-2.safetensors"});
+  shard("m-2.safetensors", {"b", "a"});
+  refused({"holds the tensor 'a' twice, in m-1.safetensors and in m-2.safetensors"});
+  shard("m-2.safetensors", {"b"});
+  index({{"a", "m-2.safetensors"}, {"b", "m-1.safetensors"}});
+  refused({"the tensor 'a' is not in m-2.safetensors"});
+  write_file(dir_ / "m-2.safetensors", as_bytes(std::string_view("short")));
+  refused({"m-2.safetensors"});
+}
+
+TEST_F(SafetensorsSetTest, IndexesThatAreNone) {
+  shard("m-1.safetensors", {"a"});
+  index_text("{");
+  refused({"index.json", "is no valid JSON"});
+  index_text("[]");
+  refused({"'weight_map' is missing"});
+  index_text(R"({"weight_map": ["a"]})");
+  refused({"'weight_map' is missing, or no object"});
+  index(json::object());
+  refused({"lists no tensor"});
+  index({{"a", 1}});
+  refused({"'a' is in no file of this folder"});
+  for (const char* outside : {"../m-1.safetensors", "/etc/passwd", "", ".."}) {
+    index({{"a", outside}});
+    refused({"'a' is in no file of this folder"});
+  }
+  index_text(R"({"weight_map": {"a": "m-1.safetensors", "a": "m-2.safetensors"}})");
+  refused({"index.json"});
+}
+
+}  // namespace
+}  // namespace hrm
