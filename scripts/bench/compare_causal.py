@@ -25,11 +25,13 @@ SHAPE = dict(vocab_size=151936, hidden_size=1024, intermediate_size=3072, num_hi
              num_key_value_heads=8, head_dim=128, max_position_embeddings=40960, rms_norm_eps=1e-6, rope_theta=1000000.0,
              tie_word_embeddings=True, hidden_act="silu", model_type="qwen3", architectures=["Qwen3ForCausalLM"])
 WORKS = {
-    "lora": dict(title="LoRA step, 4 x 512 tokens", modes=["default", "default+fp32"], unit="ms"),
+    "lora": dict(title="LoRA step, 4 x 512 tokens", modes=["default", "reduce-overhead", "default+fp32"], unit="ms"),
     "generate": dict(title="generation, 4 x 3 rows", prompts=4, samples=3, modes=["dynamic", "static"], unit="tokens/s"),
     "generate_peft": dict(title="generation, 16 x 3 rows with an adapter", prompts=16, samples=3,
                           modes=["dynamic+peft"], unit="tokens/s"),
 }
+MODES = ["eager", "default", "reduce-overhead", "dynamic", "static"]
+MODES += [f"{mode}+fp32" for mode in MODES[:3]] + [f"{mode}+peft" for mode in MODES[3:]]
 PROMPT, NEW = 64, 100
 
 
@@ -123,7 +125,7 @@ def main():
     parser.add_argument("--out", type=pathlib.Path, metavar="JSON", help="file of all turns")
     args = parser.parse_args()
     names = known(args.work.split(","), list(WORKS), "work")
-    args.modes = [m for m in args.modes.split(",") if m]
+    args.modes = known([m for m in args.modes.split(",") if m], MODES, "mode")
     command.writable(args.out)
     args.binary = command.program(args.binary)
     about, turns = machine("cuda", args.binary), []

@@ -6,6 +6,7 @@
 #include <set>
 #include <vector>
 
+#include "checkpoint/contradictions.h"
 #include "checkpoint/hf_names.h"
 #include "hrm/base/error.h"
 #include "hrm/base/text.h"
@@ -16,29 +17,6 @@ namespace {
 
 constexpr const char* kHead = "lm_head.weight";
 constexpr const char* kEmbedding = "model.embed_tokens.weight";
-
-bool floats(DType type) {
-  return type == DType::f32 || type == DType::f16 || type == DType::bf16 || type == DType::f64;
-}
-
-// Names the first few.
-class Contradictions {
- public:
-  template <class... Args>
-  void add(const Args&... what) {
-    if (++count_ <= kShown) text_ += cat(count_ > 1 ? ", " : "", what...);
-  }
-  void refuse(const std::string& origin) const {
-    if (count_ == 0) return;
-    fail(ExitCode::checkpoint, "the weights of '", origin, "' are not those of its config.json: ", text_,
-         count_ > kShown ? cat(" and ", count_ - kShown, " more") : "");
-  }
-
- private:
-  static constexpr int kShown = 8;
-  std::string text_;
-  int count_ = 0;
-};
 
 at::Tensor tensor_at(const SafetensorsSet& files, const std::string& name) {
   const ArrayView& view = files.at(name);
@@ -86,9 +64,12 @@ void load_hf_weights(const SafetensorsSet& files, const models::DecoderOptions& 
   for (const std::string& theirs : unused) {
     if (!theirs.ends_with(".rotary_emb.inv_freq")) wrong.add("'", printable_start(theirs), "' is unknown");
   }
-  wrong.refuse(files.origin());
+  require(wrong.none(), ExitCode::checkpoint, "the weights of '", files.origin(),
+          "' are not those of its config.json: ", wrong.text());
   if (spare_head) {
-    require(at::equal(tensor_at(files, kHead), tensor_at(files, kEmbedding)), ExitCode::checkpoint, "'", files.origin(),
+    const at::Tensor head = tensor_at(files, kHead), embedding = tensor_at(files, kEmbedding);
+    require(head.sizes() == embedding.sizes() && at::equal(head.to(embedding.scalar_type()), embedding),
+            ExitCode::checkpoint, "'", files.origin(),
             "' holds a head that is not its embedding, though its config.json ties the two");
   }
   for (auto& item : model.named_parameters()) {

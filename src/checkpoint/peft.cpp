@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "checkpoint/contradictions.h"
 #include "hrm/base/error.h"
 #include "hrm/base/file.h"
 #include "hrm/base/text.h"
@@ -57,6 +58,12 @@ PeftConfig read_peft_config(const fs::path& folder) {
                           "use_qalora", "layer_replication"}) {
     require(!says(config, key), kCode, origin, ": '", key, "' asks for what this program's adapters do not have");
   }
+  const auto rslora = config.find("use_rslora");
+  require(rslora == config.end() || rslora->is_null() || rslora->is_boolean(), kCode, origin,
+          ": 'use_rslora' must be true or false");
+  const auto base = config.find("base_model_name_or_path");
+  require(base == config.end() || base->is_null() || base->is_string(), kCode, origin,
+          ": 'base_model_name_or_path' must be a text");
   const auto number = [&](const char* key, double least) {
     const auto found = config.find(key);
     require(found != config.end() && found->is_number() && std::isfinite(found->get<double>()) &&
@@ -99,24 +106,25 @@ void load_peft(const fs::path& folder, nn::LoraSet& lora) {
           "; save the adapter with safe_serialization=True");
   const SafetensorsFile weights(file, ExitCode::checkpoint);
   std::set<std::string> unused(weights.names().begin(), weights.names().end());
-  std::string wrong;
+  Contradictions wrong;
   std::vector<std::pair<at::Tensor, std::string>> copies;
   for (const nn::LoraAdapter::Pair& pair : lora.pairs()) {
     for (const auto& [part, to] : {std::pair{"lora_A", pair.A}, std::pair{"lora_B", pair.B}}) {
       const std::string name = cat(kPrefix, pair.name, ".", part, ".weight");
-      const bool there = unused.erase(name) > 0;
-      if (there && weights.at(name).shape == to.sizes().vec()) {
-        copies.emplace_back(to, name);
-      } else if (wrong.empty()) {
-        wrong =
-            there ? cat("'", name, "' is ", shape_text(weights.at(name).shape), ", not ", shape_text(to.sizes().vec()))
-                  : cat("'", name, "' is missing");
+      if (unused.erase(name) == 0) {
+        wrong.add("'", name, "' is missing");
+        continue;
       }
+      const ArrayView& view = weights.at(name);
+      const std::vector<int64_t> shape = to.sizes().vec();
+      if (view.shape != shape) wrong.add("'", name, "' is ", shape_text(view.shape), ", not ", shape_text(shape));
+      if (!floats(view.dtype)) wrong.add("'", name, "' is ", hrm::name(view.dtype), ", no floating-point type");
+      copies.emplace_back(to, name);
     }
   }
-  if (wrong.empty() && !unused.empty()) wrong = cat("'", printable_start(*unused.begin()), "' is unknown");
-  require(wrong.empty(), ExitCode::checkpoint, "the adapter of '", folder.string(),
-          "' is not one of this model: ", wrong);
+  for (const std::string& name : unused) wrong.add("'", printable_start(name), "' is unknown");
+  require(wrong.none(), ExitCode::checkpoint, "the adapter of '", folder.string(),
+          "' is not one of this model: ", wrong.text());
   const at::NoGradGuard no_grad;
   for (auto& [to, name] : copies) {
     const ArrayView& view = weights.at(name);

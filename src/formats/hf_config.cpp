@@ -98,6 +98,10 @@ double read_rotation(const Reader& in) {
                rope[kind].is_string() ? printable_start(rope[kind].get<std::string>()) : "?",
                "'; this program has the default one alone");
     }
+    for (const auto& [member, value] : rope.items()) {
+      in.check(!value.is_object(), "'", key, "' has a rotation of its own for '", printable_start(member),
+               "'; this program's layers share one");
+    }
     if (rope.contains("rope_theta")) theta = in.positive(rope["rope_theta"], "rope_theta");
     if (rope.contains("partial_rotary_factor")) {
       in.check(rope["partial_rotary_factor"] == 1.0, "'partial_rotary_factor' must be 1: all of a head is turned");
@@ -240,6 +244,7 @@ HfBertConfig read_bert_config(const fs::path& folder, ExitCode code) {
                             "pooling_mode_weightedmean_tokens", "pooling_mode_lasttoken"}) {
       others = others || in.flag(key, false);
     }
+    in.check(!in.has("pooling_mode") || in.text("pooling_mode") == "mean", "'pooling_mode' must be mean");
     in.check(in.flag("pooling_mode_mean_tokens", true) && !others,
              "asks for another pooling than the mean over tokens, which this program has alone");
   }

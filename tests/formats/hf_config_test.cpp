@@ -79,6 +79,8 @@ TEST(HfConfig, RotationAtEitherPlace) {
   refused(with(qwen3(), {{"partial_rotary_factor", 0.25}}), "'partial_rotary_factor' must be 1");
   refused(with(qwen3(), {{"rope_scaling", 2}}), "'rope_scaling' must be an object");
   refused(with(qwen3(), {{"rope_theta", -1}}), "'rope_theta' must be a number above 0");
+  refused(with(qwen3(), {{"rope_parameters", {{"sliding_attention", {{"rope_theta", 1e4}}}}}}),
+          "'rope_parameters' has a rotation of its own for 'sliding_attention'");
 }
 
 TEST(HfConfig, Windows) {
@@ -204,6 +206,8 @@ TEST_F(SentenceFolder, PoolingIsTheMean) {
   refused({"1_Pooling", "another pooling than the mean"});
   write_json(dir_ / "1_Pooling/config.json", {{"pooling_mode_mean_tokens", false}});
   refused({"1_Pooling", "another pooling than the mean"});
+  write_json(dir_ / "1_Pooling/config.json", {{"pooling_mode", "cls"}});
+  refused({"1_Pooling", "'pooling_mode' must be mean"});
 }
 
 TEST_F(SentenceFolder, ModulesAfterThePooling) {

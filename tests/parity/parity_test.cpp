@@ -14,11 +14,11 @@ namespace hrm::parity {
 namespace {
 
 // Kinds whose subject this program does not have yet.
-const std::set<std::string> kNotDue{"arc_tokens", "arc_voting", "contrastive", "dataset_arc", "field_step",
-                                    "geometry",   "lora",       "metric_sync", "tokenizer"};
+const std::set<std::string> kNotDue{"arc_tokens", "arc_voting", "contrastive", "dataset_arc",
+                                    "field_step", "geometry",   "metric_sync", "tokenizer"};
 
 // Cases in tests/fixtures. A case that disappears must not go unnoticed.
-constexpr size_t kShippedCases = 41;
+constexpr size_t kShippedCases = 42;
 
 std::filesystem::path fixtures() {
   const char* chosen = std::getenv("HRM_FIXTURES");

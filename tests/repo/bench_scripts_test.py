@@ -14,6 +14,7 @@ import unittest
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(ROOT / "scripts/bench"))
+import compare_causal  # noqa: E402
 import compare_lm  # noqa: E402
 import compare_official  # noqa: E402
 import compare_ranks  # noqa: E402
@@ -72,6 +73,27 @@ def at(work, ranks, batch, side, variant, ms, sync=False, sitting="1", **more):
     if side == "official" and ms:
         record["sync"] = sync
     return record
+
+
+class CausalTable(unittest.TestCase):
+    def turns(self, work, key, **values):
+        return [{"work": work, "mode": mode, key: value, "peak_bytes": 2**30} for mode, all_of in values.items()
+                for value in all_of]
+
+    def test_medians_and_ranges(self):
+        turns = self.turns("lora", "ms_per_step", default=[60, 40, 50], eager=[90])
+        turns += self.turns("generate", "tokens_per_s", dynamic=[400], static=[2000, 3000])
+        turns += [dict(work="lora", mode="hrm_train", ms_per_step=25, peak_bytes=2**30),
+                  dict(work="generate", mode="hrm_train", tokens_per_s=5000)]
+        lines = compare_causal.table(turns).splitlines()
+        self.assertIn("| default | 50.0 (40.0-60.0) | 25.0 (25.0-25.0) | **2.00** |", lines[2])
+        self.assertEqual(lines[3], "| | eager | 90.0 (90.0-90.0) | | 3.60 | |")
+        self.assertIn("| static | 2,500.0 (2,000.0-3,000.0) | 5,000.0 (5,000.0-5,000.0) | **2.00** |", lines[4])
+        self.assertEqual(lines[5], "| | dynamic | 400.0 (400.0-400.0) | | 12.50 | |")
+
+    def test_a_work_that_one_side_did_not_do_is_left_out(self):
+        turns = [dict(work="lora", mode="hrm_train", ms_per_step=25), dict(work="lora", mode="default", error="x")]
+        self.assertEqual(len(compare_causal.table(turns).splitlines()), 2)
 
 
 class RankTables(unittest.TestCase):
@@ -320,6 +342,14 @@ class WrongInput(unittest.TestCase):
         script = "compare_lm.py"
         self.refused(script, 2, "no work 'lm'", "--work", "lm")
         self.refused(script, 2, "nothing is called 'best'", "--peers", "default,best")
+        self.refused(script, 3, "'/no/hrm_train' is no program", "--binary", "/no/hrm_train")
+        self.refused(script, 3, "cannot write", "--out", self.dir / "no/x.json")
+
+    def test_compare_causal(self):
+        script = "compare_causal.py"
+        self.refused(script, 2, "no work 'sft'", "--work", "lora,sft")
+        self.refused(script, 2, "no mode 'best'", "--modes", "default,best")
+        self.refused(script, 2, "'0' is no whole number of at least 1", "--rounds", "0")
         self.refused(script, 3, "'/no/hrm_train' is no program", "--binary", "/no/hrm_train")
         self.refused(script, 3, "cannot write", "--out", self.dir / "no/x.json")
 

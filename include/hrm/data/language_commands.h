@@ -31,7 +31,8 @@ struct AnswersCommand {
   AnswersOptions options;
   std::string out;  // --out folder
 };
-// Writes train.jsonl, val.jsonl and test.jsonl, tokenizer.json and tokenizer_config.json. Throws Error(usage).
+// Writes train.jsonl, val.jsonl and test.jsonl, tokenizer.json and tokenizer_config.json, and config.json of a small
+// model of the form of Qwen3 with that vocabulary. Throws Error(usage).
 void run_data_answers(const AnswersCommand& command, std::ostream& out);
 
 // What text and jsonl share.

@@ -1,0 +1,192 @@
+// Folders of transformers into our decoder: what export_hf writes, in shards, in other types; what does not fit.
+#include "hrm/checkpoint/hf_import.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "hf_cases.h"
+#include "hrm/base/file.h"
+#include "hrm/checkpoint/export.h"
+#include "hrm/state/tensor_bytes.h"
+#include "support/expect_error.h"
+#include "support/temp_dir.h"
+
+namespace hrm::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+using models::DecoderLm;
+using test::expect_error;
+using Tensors = std::map<std::string, at::Tensor>;
+
+void write_tensors(const fs::path& file, const Tensors& tensors) {
+  std::vector<SafetensorsEntry> entries;
+  for (const auto& [name, tensor] : tensors) {
+    entries.push_back({name, dtype_of(tensor.scalar_type()), tensor.sizes().vec(), bytes_of(tensor)});
+  }
+  write_safetensors(file, entries, {{"format", "pt"}});
+}
+
+std::shared_ptr<DecoderLm> empty_decoder(const models::DecoderOptions& options) {
+  const auto model = std::make_shared<DecoderLm>(options, at::kCPU);
+  const at::NoGradGuard no_grad;
+  for (const at::Tensor& parameter : model->parameters()) at::Tensor(parameter).fill_(NAN);
+  return model;
+}
+
+void expect_equal_weights(const torch::nn::Module& got, const torch::nn::Module& want) {
+  const auto wanted = want.named_parameters();
+  ASSERT_EQ(got.named_parameters().size(), wanted.size());
+  for (const auto& item : got.named_parameters()) {
+    EXPECT_TRUE(at::equal(item.value(), wanted[item.key()])) << item.key();
+  }
+}
+
+TEST(HfImport, GivesBackWhatWasExported) {
+  const test::TempDir dir;
+  for (const HfCase& c : hf_cases()) {
+    const auto model = hf_decoder(c.options);
+    export_hf(c.options, decoder_weights(*model), {.eos = 7}, dir / c.name);
+    const HfModelConfig config = read_hf_config(dir / c.name);
+    const models::DecoderOptions o = decoder_options_of(config, 31);
+    EXPECT_EQ(o.positions, 31);
+    EXPECT_EQ(o.window, c.options.window) << c.name;
+    EXPECT_EQ(o.qk_norm, c.options.qk_norm) << c.name;
+    EXPECT_EQ(o.tied, c.options.tied) << c.name;
+    EXPECT_EQ(o.rope_theta, 5000);
+    EXPECT_EQ(o.eps, 1e-5);
+    EXPECT_EQ(config.eos_ids, std::vector<int64_t>{7});
+    const auto got = empty_decoder(o);
+    load_hf_weights(SafetensorsSet(dir / c.name), o, *got);
+    expect_equal_weights(*got, *model);
+  }
+}
+
+// The weights of a small model as transformers has them, and a folder to put them.
+class HfWeights : public testing::Test {
+ protected:
+  explicit HfWeights(size_t which = 0) : case_(hf_cases()[which]), model_(hf_decoder(case_.options)) {
+    export_hf(case_.options, decoder_weights(*model_), {}, dir_ / "whole");
+    theirs_ = tensors_of(SafetensorsSet(dir_ / "whole"));
+    fs::create_directory(dir_ / "other");
+  }
+  std::shared_ptr<DecoderLm> load() {
+    write_tensors(dir_ / "other" / "model.safetensors", theirs_);
+    const auto got = empty_decoder(case_.options);
+    load_hf_weights(SafetensorsSet(dir_ / "other"), case_.options, *got);
+    return got;
+  }
+  void refused(const std::vector<std::string>& parts) {
+    expect_error(ExitCode::checkpoint, parts, [&] { load(); });
+  }
+
+  test::TempDir dir_;
+  HfCase case_;
+  std::shared_ptr<DecoderLm> model_;
+  Tensors theirs_;
+};
+
+TEST_F(HfWeights, PartsOfOneWeightFromSeveralShards) {
+  nlohmann::json map;
+  std::vector<Tensors> shards(3);
+  size_t at = 0;
+  for (const auto& [name, tensor] : theirs_) {
+    const size_t shard = at++ % shards.size();
+    shards[shard].emplace(name, tensor);
+    map[name] = cat("model-", shard, ".safetensors");
+  }
+  for (size_t i = 0; i < shards.size(); ++i)
+    write_tensors(dir_ / "other" / cat("model-", i, ".safetensors"), shards[i]);
+  write_file(dir_ / "other" / "model.safetensors.index.json",
+             as_bytes(nlohmann::json{{"metadata", {}}, {"weight_map", map}}.dump()));
+  const auto got = empty_decoder(case_.options);
+  load_hf_weights(SafetensorsSet(dir_ / "other"), case_.options, *got);
+  expect_equal_weights(*got, *model_);
+}
+
+TEST_F(HfWeights, OtherTypesBecomeTheParameters) {
+  for (const at::ScalarType type : {at::kBFloat16, at::kHalf, at::kDouble}) {
+    const Tensors before = theirs_;
+    for (auto& [name, tensor] : theirs_) tensor = tensor.to(type);
+    const auto got = load();
+    const auto wanted = model_->named_parameters();
+    for (const auto& item : got->named_parameters()) {
+      EXPECT_EQ(item.value().scalar_type(), at::kFloat);
+      EXPECT_TRUE(at::equal(item.value(), wanted[item.key()].to(type).to(at::kFloat))) << item.key();
+    }
+    theirs_ = before;
+  }
+}
+
+TEST_F(HfWeights, ParametersInBfloat16) {
+  write_tensors(dir_ / "other" / "model.safetensors", theirs_);
+  const auto got = empty_decoder(case_.options);
+  got->to(at::kBFloat16);
+  load_hf_weights(SafetensorsSet(dir_ / "other"), case_.options, *got);
+  const auto wanted = model_->named_parameters();
+  for (const auto& item : got->named_parameters()) {
+    EXPECT_TRUE(at::equal(item.value(), wanted[item.key()].to(at::kBFloat16))) << item.key();
+  }
+}
+
+TEST_F(HfWeights, HeadOfATiedModel) {
+  ASSERT_TRUE(case_.options.tied);
+  const at::Tensor embedding = theirs_.at("model.embed_tokens.weight");
+  theirs_["lm_head.weight"] = embedding.clone();
+  theirs_["model.rotary_emb.inv_freq"] = at::ones({4});
+  expect_equal_weights(*load(), *model_);
+  theirs_["lm_head.weight"] = embedding + 1;
+  refused({"a head that is not its embedding"});
+  theirs_["lm_head.weight"] = embedding.narrow(0, 0, 3).clone();
+  refused({"a head that is not its embedding"});
+  theirs_["lm_head.weight"] = at::zeros({1, 1});
+  refused({"a head that is not its embedding"});
+  theirs_["lm_head.weight"] = at::zeros(embedding.sizes(), at::kInt);
+  refused({"a head that is not its embedding"});
+  theirs_["lm_head.weight"] = embedding.to(at::kBFloat16);
+  refused({"a head that is not its embedding"});
+  theirs_["lm_head.weight"] = embedding.to(at::kDouble);
+  expect_equal_weights(*load(), *model_);
+}
+
+TEST_F(HfWeights, AllContradictionsInOneSentence) {
+  theirs_.erase("model.layers.1.self_attn.k_proj.weight");
+  theirs_["model.layers.0.mlp.up_proj.weight"] = at::ones({41, 24});
+  theirs_["model.norm.weight"] = at::ones({24}, at::kLong);
+  theirs_["model.layers.0.self_attn.q_proj.bias"] = at::ones({32});
+  refused({"'model.layers.1.self_attn.k_proj.weight' is missing", "'model.layers.0.mlp.up_proj.weight' is ",
+           "'model.norm.weight' is ", "no floating-point type", "'model.layers.0.self_attn.q_proj.bias' is unknown"});
+}
+
+TEST_F(HfWeights, ManyContradictionsAreCounted) {
+  const size_t all = theirs_.size();
+  for (auto& [name, tensor] : theirs_) tensor = at::ones({1});
+  // Two norms have one dimension, but also another length: every tensor is wrong.
+  refused({"model.embed_tokens.weight", cat(" and ", all - 8, " more")});
+}
+
+TEST_F(HfWeights, NothingChangesWhereOneTensorIsWrong) {
+  theirs_.erase("model.norm.weight");
+  write_tensors(dir_ / "other" / "model.safetensors", theirs_);
+  const auto got = empty_decoder(case_.options);
+  expect_error(ExitCode::checkpoint, {"'model.norm.weight' is missing"},
+               [&] { load_hf_weights(SafetensorsSet(dir_ / "other"), case_.options, *got); });
+  for (const at::Tensor& parameter : got->parameters()) EXPECT_TRUE(parameter.isnan().all().item<bool>());
+}
+
+class UntiedHfWeights : public HfWeights {
+ protected:
+  UntiedHfWeights() : HfWeights(3) {}
+};
+
+TEST_F(UntiedHfWeights, NeedTheirHead) {
+  expect_equal_weights(*load(), *model_);
+  theirs_.erase("lm_head.weight");
+  refused({"'lm_head.weight' is missing"});
+}
+
+}  // namespace
+}  // namespace hrm::checkpoint
