@@ -58,8 +58,9 @@ class Smoke:
             lines = [json.loads(line) for line in (self.work / run / "metrics.jsonl").read_text().splitlines()]
             return next(line["train/loss"] for line in lines if line["step"] == 10 and "train/loss" in line)
         one, two = losses("run"), losses("two")
-        # Where gradients are next to nothing, AdamATan2 makes whole steps of their rounding.
-        if not abs(one - two) < 1e-4 * one:
+        # Where gradients are next to nothing, AdamATan2 makes whole steps of their rounding; and where answers are sampled, it
+        # can choose another token.
+        if not abs(one - two) < self.entry.get("ranks_rtol", 1e-4) * one:
             sys.exit(f"FAILED ({self.config}): one process lost {one}, two ranks {two}")
         return abs(one - two) / one
 
