@@ -45,9 +45,10 @@ void check_grpo(const Case& loaded) {
     options.ratio = objectives::ratio_level_from_name(name.substr(dot + 1, beta - dot - 1));
     options.beta = std::stod(name.substr(beta + 5));
     const bool dapo = options.aggregation == objectives::PolicyAggregation::dapo;
-    const at::Tensor tokens = at::full({}, config.at("window_tokens").get<double>(), at::kFloat);
+    objectives::PolicyWindow window;
+    if (dapo) window.tokens = at::full({}, config.at("window_tokens").get<double>(), at::kFloat);
     const at::Tensor logp = loaded.at("in.logp").detach().clone().requires_grad_();
-    const auto got = run(logp, dapo ? objectives::PolicyWindow{.tokens = tokens} : objectives::PolicyWindow{});
+    const auto got = run(logp, window);
     expect_close(item.first, got.loss, item.second, tolerance);
     got.loss.backward();
     expect_close(name + ".grad", logp.grad(), loaded.at(name + ".grad"), tolerance);
