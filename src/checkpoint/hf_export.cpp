@@ -1,10 +1,9 @@
 #include "checkpoint/hf_export.h"
 
-#include <unistd.h>
-
 #include <map>
 
 #include "checkpoint/hf_names.h"
+#include "checkpoint/output_folder.h"
 #include "hrm/base/error.h"
 #include "hrm/base/file.h"
 #include "hrm/formats/safetensors.h"
@@ -65,19 +64,62 @@ std::string text_of(const Json& json) {
   return json.dump(2) + "\n";
 }
 
-void write_weights(const NamedTensors& weights, const fs::path& file) {
-  std::vector<at::Tensor> hosts;
-  std::vector<SafetensorsEntry> entries;
+// "model-00002-of-00003.safetensors"
+std::string shard_name(size_t number, size_t count) {
+  const auto digits = [](size_t value) {
+    const std::string text = std::to_string(value);
+    return std::string(text.size() < 5 ? 5 - text.size() : 0, '0') + text;
+  };
+  return cat("model-", digits(number), "-of-", digits(count), ".safetensors");
+}
+
+void write_weights(const NamedTensors& weights, const HfFormat& format, const fs::path& folder) {
+  std::vector<uint64_t> sizes;
+  uint64_t total = 0;
   for (const auto& [name, tensor] : weights) {
-    const at::Tensor& host = hosts.emplace_back(host_tensor(tensor));
-    entries.push_back({name, dtype_of(host.scalar_type()), host.sizes().vec(), bytes_of(host)});
+    sizes.push_back(static_cast<uint64_t>(tensor.numel()) * c10::elementSize(format.dtype));
+    total += sizes.back();
   }
-  write_safetensors(file, entries, {{"format", "pt"}});
+  const std::vector<size_t> counts = shard_counts(sizes, format.shard_bytes);
+  Json weight_map = Json::object();
+  auto next = weights.begin();
+  for (size_t shard = 0; shard < counts.size(); ++shard) {
+    const std::string file = counts.size() == 1 ? "model.safetensors" : shard_name(shard + 1, counts.size());
+    std::vector<at::Tensor> hosts;
+    std::vector<SafetensorsEntry> entries;
+    for (size_t i = 0; i < counts[shard]; ++i, ++next) {
+      const auto& [name, tensor] = *next;
+      const at::Tensor& host = hosts.emplace_back(host_tensor(tensor.detach().to(format.dtype)));
+      entries.push_back({name, dtype_of(host.scalar_type()), host.sizes().vec(), bytes_of(host)});
+      weight_map[name] = file;
+    }
+    write_safetensors(folder / file, entries, {{"format", "pt"}});
+  }
+  if (counts.size() == 1) return;
+  const Json index = {{"metadata", {{"total_size", total}}}, {"weight_map", weight_map}};
+  write_file(folder / "model.safetensors.index.json", as_bytes(text_of(index)));
 }
 
 }  // namespace
 
-HfModel hf_model(const models::DecoderOptions& options, const NamedTensors& weights, const HfTokens& tokens) {
+std::vector<size_t> shard_counts(const std::vector<uint64_t>& sizes, uint64_t most) {
+  std::vector<size_t> counts{0};
+  uint64_t filled = 0;
+  for (const uint64_t size : sizes) {
+    if (counts.back() > 0 && (filled > most || size > most - filled)) {
+      counts.push_back(0);
+      filled = 0;
+    }
+    ++counts.back();
+    filled += size;
+  }
+  return counts;
+}
+
+HfModel hf_model(const models::DecoderOptions& options, const NamedTensors& weights, const HfTokens& tokens,
+                 at::ScalarType dtype) {
+  require(dtype == at::kFloat || dtype == at::kBFloat16, ExitCode::usage,
+          "a folder for transformers holds float32 or bfloat16, not ", at::toString(dtype));
   check_kind(weights);
   const models::DecoderOptions o = models::resolve(options);
   const bool windowed = o.window > 0;
@@ -103,7 +145,7 @@ HfModel hf_model(const models::DecoderOptions& options, const NamedTensors& weig
                  {"attention_bias", false},
                  {"attention_dropout", 0.0},
                  {"use_cache", true},
-                 {"torch_dtype", "float32"}};
+                 {"torch_dtype", dtype == at::kFloat ? "float32" : "bfloat16"}};
   if (windowed) config["sliding_window"] = o.window;
   if (windowed && o.qk_norm) {
     config["use_sliding_window"] = true;
@@ -133,31 +175,18 @@ Json hf_tokenizer_config(const models::DecoderOptions& options, const HfTokens& 
 }
 
 void export_hf(const models::DecoderOptions& options, const NamedTensors& weights, const HfTokens& tokens,
-               const fs::path& folder) {
-  const HfModel model = hf_model(options, weights, tokens);
-  std::error_code error;
-  require(!fs::exists(fs::symlink_status(folder)) || (fs::is_directory(folder) && fs::is_empty(folder, error)),
-          ExitCode::environment, folder, " exists already; give the name of a new folder");
-  const fs::path place = folder.has_filename() ? folder : folder.parent_path();
-  const fs::path parent = place.has_parent_path() ? place.parent_path() : fs::path(".");
-  const fs::path temporary = parent / cat(".tmp-", place.filename().string(), "-", ::getpid());
-  make_directories(temporary);
-  try {
-    const auto write = [&](const char* name, const std::string& text) { write_file(temporary / name, as_bytes(text)); };
-    write_weights(model.weights, temporary / "model.safetensors");
+               const fs::path& folder, const HfFormat& format) {
+  const HfModel model = hf_model(options, weights, tokens, format.dtype);
+  write_folder(folder, [&](const fs::path& place) {
+    const auto write = [&](const char* name, const std::string& text) { write_file(place / name, as_bytes(text)); };
+    write_weights(model.weights, format, place);
     write("config.json", text_of(model.config));
     write("generation_config.json", text_of(model.generation));
-    if (!tokens.tokenizer.empty()) {
-      const MappedFile tokenizer(tokens.tokenizer);
-      write_file(temporary / "tokenizer.json", tokenizer.bytes());
-      write("tokenizer_config.json", text_of(hf_tokenizer_config(options, tokens)));
-    }
-    rename_path(temporary, place);
-    fsync_directory(parent);
-  } catch (...) {
-    fs::remove_all(temporary, error);
-    throw;
-  }
+    if (tokens.tokenizer.empty()) return;
+    const MappedFile tokenizer(tokens.tokenizer);
+    write_file(place / "tokenizer.json", tokenizer.bytes());
+    write("tokenizer_config.json", text_of(hf_tokenizer_config(options, tokens)));
+  });
 }
 
 }  // namespace hrm::checkpoint

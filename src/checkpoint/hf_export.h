@@ -21,10 +21,14 @@ struct HfModel {
 
 // Llama for full attention, Mistral for a window, Qwen3 for norms of q and k, with or without a window. Of weights that
 // we keep as one, rows are theirs: qkv_proj is q_proj, k_proj and v_proj, gate_up_proj is gate_proj and up_proj. The
-// tensors are views. Throws Error(usage) for a model that is none of these, naming the other formats, and
+// tensors are views, in the types of `weights`; dtype: what the files shall hold. Throws Error(usage) for a model that
+// is none of these, naming the other formats, and for a dtype other than float32 and bfloat16;
 // Error(checkpoint) for weights that are not those of `options`.
 HfModel hf_model(const models::DecoderOptions& options, const std::vector<std::pair<std::string, at::Tensor>>& weights,
-                 const HfTokens& tokens);
+                 const HfTokens& tokens, at::ScalarType dtype = at::kFloat);
+
+// How many weights each file takes, in order: as many as stay within `most` bytes together, at least one.
+std::vector<size_t> shard_counts(const std::vector<uint64_t>& sizes, uint64_t most);
 
 // tokenizer_config.json, which tells transformers how to open tokenizer.json.
 nlohmann::ordered_json hf_tokenizer_config(const models::DecoderOptions& options, const HfTokens& tokens);

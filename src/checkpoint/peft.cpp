@@ -1,7 +1,6 @@
 #include "hrm/checkpoint/peft.h"
 
 #include <ATen/ATen.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
@@ -9,6 +8,7 @@
 #include <set>
 
 #include "checkpoint/contradictions.h"
+#include "checkpoint/output_folder.h"
 #include "hrm/base/error.h"
 #include "hrm/base/file.h"
 #include "hrm/base/text.h"
@@ -55,9 +55,14 @@ PeftConfig read_peft_config(const fs::path& folder) {
           ": 'bias' must be none; this program's layers have no biases");
   for (const char* key : {"use_dora", "rank_pattern", "alpha_pattern", "modules_to_save", "fan_in_fan_out", "lora_bias",
                           "layers_to_transform", "exclude_modules", "target_parameters", "trainable_token_indices",
-                          "use_qalora", "layer_replication"}) {
+                          "use_qalora", "use_bdlora", "alora_invocation_tokens", "layer_replication"}) {
     require(!says(config, key), kCode, origin, ": '", key, "' asks for what this program's adapters do not have");
   }
+  // Those that take something out of the base (PiSSA, OLoRA, LoftQ, CorDA) leave an adapter that is for the rest of it.
+  const std::string start = text("init_lora_weights");
+  require(start.empty() || start == "gaussian" || start == "eva" || start == "orthogonal", kCode, origin,
+          ": 'init_lora_weights' is '", printable_start(start),
+          "', which may change the frozen model too; convert the adapter to plain LoRA in PEFT and set it to true");
   const auto rslora = config.find("use_rslora");
   require(rslora == config.end() || rslora->is_null() || rslora->is_boolean(), kCode, origin,
           ": 'use_rslora' must be true or false");
@@ -161,22 +166,10 @@ void write_peft(const fs::path& folder, const nn::LoraSet& lora, const std::stri
                          host.sizes().vec(), bytes_of(host)});
     }
   }
-  std::error_code error;
-  require(!fs::exists(fs::symlink_status(folder)) || (fs::is_directory(folder) && fs::is_empty(folder, error)),
-          ExitCode::environment, folder, " exists already; give the name of a new folder");
-  const fs::path place = folder.has_filename() ? folder : folder.parent_path();
-  const fs::path parent = place.has_parent_path() ? place.parent_path() : fs::path(".");
-  const fs::path temporary = parent / cat(".tmp-", place.filename().string(), "-", ::getpid());
-  make_directories(temporary);
-  try {
-    write_safetensors(temporary / kWeights, entries, {{"format", "pt"}});
-    write_file(temporary / kConfig, as_bytes(config.dump(2) + "\n"));
-    rename_path(temporary, place);
-    fsync_directory(parent);
-  } catch (...) {
-    fs::remove_all(temporary, error);
-    throw;
-  }
+  write_folder(folder, [&](const fs::path& place) {
+    write_safetensors(place / kWeights, entries, {{"format", "pt"}});
+    write_file(place / kConfig, as_bytes(config.dump(2) + "\n"));
+  });
 }
 
 }  // namespace hrm::checkpoint

@@ -35,9 +35,23 @@ def read_safetensors(path):
     return weights
 
 
+def read_weights(folder):
+    """model.safetensors, or the shards of its index, which must name each tensor where it is."""
+    index = folder / "model.safetensors.index.json"
+    if not index.exists():
+        return read_safetensors(folder / "model.safetensors")
+    files = json.loads(index.read_text())["weight_map"]
+    weights = {}
+    for file in sorted(set(files.values())):
+        shard = read_safetensors(folder / file)
+        assert set(shard) == {name for name in files if files[name] == file}, file
+        weights.update(shard)
+    return weights
+
+
 def own_logits(folder, ids):
     """Llama, Mistral and Qwen3 from config.json and the weights, all of which must be used."""
-    c, w = json.loads((folder / "config.json").read_text()), read_safetensors(folder / "model.safetensors")
+    c, w = json.loads((folder / "config.json").read_text()), read_weights(folder)
     head_dim, length = c["head_dim"], ids.shape[1]
     frequency = c["rope_theta"] ** -(torch.arange(0, head_dim, 2).float() / head_dim)
     angle = torch.outer(torch.arange(length).float(), frequency)

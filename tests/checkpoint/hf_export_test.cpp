@@ -9,6 +9,7 @@
 
 #include "hf_cases.h"
 #include "hrm/formats/safetensors.h"
+#include "hrm/formats/safetensors_set.h"
 #include "hrm/formats/torch_pickle.h"
 #include "hrm/nn/moe.h"
 #include "hrm/state/tensor_bytes.h"
@@ -109,6 +110,67 @@ TEST(HfFolder, AllOfItOrNothing) {
   fs::create_directory(dir / "empty");
   export_hf(c.options, weights, {}, dir / "empty/");
   EXPECT_EQ(std::distance(fs::directory_iterator(dir / "empty"), {}), 3) << "no tokenizer, no file about it";
+}
+
+TEST(HfFolder, LargeWeightsAreCutIntoShards) {
+  EXPECT_EQ(shard_counts({4, 4, 4, 4, 4}, 8), (std::vector<size_t>{2, 2, 1}));
+  EXPECT_EQ(shard_counts({3, 20, 1, 1}, 8), (std::vector<size_t>{1, 1, 2})) << "one tensor that is too large";
+  EXPECT_EQ(shard_counts({8}, 8), std::vector<size_t>{1});
+  EXPECT_EQ(shard_counts({}, 8), std::vector<size_t>{0}) << "one file, though empty";
+
+  const HfCase c = hf_cases()[3];
+  const NamedTensors weights = decoder_weights(*hf_decoder(c.options));
+  const test::TempDir dir;
+  constexpr uint64_t kMost = 40'000;  // embedding and head take more
+  export_hf(c.options, weights, {}, dir / "whole");
+  export_hf(c.options, weights, {}, dir / "cut", {.shard_bytes = kMost});
+  EXPECT_FALSE(fs::exists(dir / "whole/model.safetensors.index.json"));
+  EXPECT_FALSE(fs::exists(dir / "cut/model.safetensors"));
+  std::ifstream text(dir / "cut/model.safetensors.index.json");
+  const auto index = nlohmann::json::parse(text);
+  const std::string count = "-of-00004.safetensors";
+  const SafetensorsSet whole(dir / "whole"), cut(dir / "cut");  // cut: checked against its index
+  ASSERT_EQ(cut.names(), whole.names());
+  uint64_t total = 0;
+  for (const std::string& name : whole.names()) {
+    const ArrayView &a = whole.at(name), &b = cut.at(name);
+    EXPECT_EQ(a.shape, b.shape);
+    EXPECT_TRUE(std::equal(a.bytes.begin(), a.bytes.end(), b.bytes.begin(), b.bytes.end())) << name;
+    EXPECT_TRUE(index.at("weight_map").at(name).get<std::string>().ends_with(count)) << index.dump();
+    total += b.bytes.size();
+  }
+  EXPECT_EQ(index.at("metadata").at("total_size"), total);
+  EXPECT_EQ(std::distance(fs::directory_iterator(dir / "cut"), {}), 4 + 3);
+  for (int shard = 1; shard <= 4; ++shard) {
+    const SafetensorsFile file(dir / cat("cut/model-0000", shard, count));
+    uint64_t bytes = 0;
+    for (const std::string& name : file.names()) bytes += file.at(name).bytes.size();
+    EXPECT_TRUE(bytes <= kMost || file.names().size() == 1) << shard;
+  }
+}
+
+TEST(HfFolder, TypeOfTheWeights) {
+  const HfCase c = hf_cases()[0];
+  NamedTensors weights = decoder_weights(*hf_decoder(c.options));
+  const test::TempDir dir;
+  const auto check = [&](const std::string& folder, DType want, const char* said) {
+    const SafetensorsSet set(dir / folder);
+    for (const std::string& name : set.names()) EXPECT_EQ(set.at(name).dtype, want) << name;
+    std::ifstream config(dir / folder / "config.json");
+    EXPECT_EQ(nlohmann::json::parse(config).at("torch_dtype"), said);
+    const ArrayView& norm = set.at("model.norm.weight");
+    const at::Tensor got = tensor_from_bytes(norm.dtype, norm.shape, norm.bytes);
+    EXPECT_TRUE(at::equal(got, weights.back().second.to(got.scalar_type())));
+  };
+  export_hf(c.options, weights, {}, dir / "low", {.dtype = at::kBFloat16});
+  check("low", DType::bf16, "bfloat16");
+  // A base that is kept in bfloat16, exported as float32: the files must hold what config.json says.
+  for (auto& [name, tensor] : weights) tensor = tensor.to(at::kBFloat16);
+  export_hf(c.options, weights, {}, dir / "high");
+  check("high", DType::f32, "float32");
+  expect_error(ExitCode::usage, {"float32 or bfloat16, not Half"},
+               [&] { export_hf(c.options, weights, {}, dir / "half", {.dtype = at::kHalf}); });
+  EXPECT_FALSE(fs::exists(dir / "half"));
 }
 
 TEST(LanguageFiles, OurNamesInEveryFormat) {

@@ -56,12 +56,20 @@ struct HfTokens {
   std::filesystem::path tokenizer = {};                     // a tokenizer.json, which is copied; empty: none
 };
 
+// How the weights stand in the folder.
+struct HfFormat {
+  at::ScalarType dtype = at::kFloat;  // or at::kBFloat16; other floating-point types are converted
+  // Weights of more bytes than that are cut into files of at most so many, or of one tensor; as transformers cuts.
+  uint64_t shard_bytes = 5'000'000'000;
+};
+
 // A folder that transformers opens (AutoModelForCausalLM, and AutoTokenizer where there is a tokenizer): config.json,
-// generation_config.json, model.safetensors, tokenizer.json, tokenizer_config.json. For the plain decoder with SwiGLU,
-// `weights` by our names: Llama, or Mistral with a window, or Qwen3 with norms of q and k. Throws Error(usage) for
-// another model, Error(checkpoint) for weights that are not those of `options`, Error(environment) where `folder` is
+// generation_config.json, model.safetensors (or shards and model.safetensors.index.json), tokenizer.json,
+// tokenizer_config.json. For the plain decoder with SwiGLU, `weights` by our names: Llama, or Mistral with a window, or
+// Qwen3 with norms of q and k. Copies on the host are those of one file at a time. Throws Error(usage) for another
+// model or dtype, Error(checkpoint) for weights that are not those of `options`, Error(environment) where `folder` is
 // there already and not empty.
 void export_hf(const models::DecoderOptions& options, const std::vector<std::pair<std::string, at::Tensor>>& weights,
-               const HfTokens& tokens, const std::filesystem::path& folder);
+               const HfTokens& tokens, const std::filesystem::path& folder, const HfFormat& format = {});
 
 }  // namespace hrm::checkpoint
