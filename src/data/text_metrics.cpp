@@ -3,9 +3,11 @@
 #include <utf8proc.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <map>
 #include <set>
+#include <unordered_map>
 
 #include "data/unicode.h"
 #include "hrm/base/error.h"
@@ -39,75 +41,140 @@ std::vector<Words> all_words(const std::vector<std::string>& texts) {
   return all;
 }
 
-// Of a group: n-grams of each text, counted once.
+// N-grams of a group's texts as numbers, and BLEU of each text against the others. Of each n-gram only the texts that
+// have it most often matter, so that all n^2 scores of a group that loses a text take O(words + n^2).
 class Bleu {
  public:
-  Bleu(const std::vector<Words>& texts, int64_t orders) : texts_(texts), orders_(orders), counts_(texts.size()) {
+  Bleu(const std::vector<Words>& texts, int64_t orders) : orders_(static_cast<size_t>(orders)) {
+    std::unordered_map<std::string, uint32_t> known;
+    std::vector<std::vector<uint32_t>> ids(texts.size());
     for (size_t i = 0; i < texts.size(); ++i) {
-      for (int64_t n = 1; n <= orders; ++n) counts_[i].push_back(count(texts[i], n));
+      lengths_.push_back(static_cast<int64_t>(texts[i].size()));
+      for (const std::string& word : texts[i]) {
+        ids[i].push_back(known.emplace(word, static_cast<uint32_t>(known.size())).first->second);
+      }
+    }
+    std::vector<std::vector<uint32_t>> grams = ids;
+    for (size_t n = 1; n <= orders_; ++n) {
+      // All but its last word are an n-gram that has a number already.
+      if (n > 1) extend(grams, ids, n - 1);
+      add_order(grams);
     }
   }
 
-  // Of text i against those of `others`.
-  double of(size_t i, const std::vector<size_t>& others, bool smoothed) const {
-    if (others.empty() || texts_[i].empty()) return 0;
-    double log_sum = 0;
-    for (int64_t n = 1; n <= orders_; ++n) {
-      const Counts& mine = counts_[i][static_cast<size_t>(n - 1)];
+  // [j]: of text i in the group without text j; [i]: in the whole group.
+  std::vector<double> of(size_t i, bool smoothed) const {
+    const size_t n = lengths_.size();
+    std::vector<double> log_sums(n, 0), out(n, 0);
+    if (lengths_[i] == 0) return out;
+    std::vector<bool> none(n, false);
+    for (size_t order = 0; order < orders_; ++order) {
       int64_t matches = 0;
-      for (const auto& [gram, number] : mine) {
-        int64_t most = 0;
-        for (const size_t other : others) {
-          const Counts& theirs = counts_[other][static_cast<size_t>(n - 1)];
-          const auto found = theirs.find(gram);
-          if (found != theirs.end()) most = std::max(most, found->second);
-        }
-        matches += std::min(number, most);
+      std::vector<int64_t> lost(n, 0);  // without text j
+      for (const auto& [gram, number] : counts_[order][i]) {
+        const Most& most = most_[order][gram];
+        const size_t first = most[0].text == i ? 1 : 0, second = first == 1 || most[1].text == i ? 2 : 1;
+        const int64_t shared = std::min(number, most[first].number);
+        matches += shared;
+        if (shared > 0) lost[most[first].text] += shared - std::min(number, most[second].number);
       }
-      double numerator = static_cast<double>(matches);
-      if (matches == 0) {
-        if (!smoothed || n == 1) return 0;
-        numerator = kSmoothed;
+      const auto denominator = static_cast<double>(std::max<int64_t>(lengths_[i] - static_cast<int64_t>(order), 1));
+      for (size_t j = 0; j < n; ++j) {
+        const int64_t left = matches - lost[j];
+        if (left == 0 && (!smoothed || order == 0)) none[j] = true;
+        const double numerator = left == 0 ? kSmoothed : static_cast<double>(left);
+        log_sums[j] += std::log(numerator / denominator) / static_cast<double>(orders_);
       }
-      const auto denominator = static_cast<double>(std::max<int64_t>(sum_of(mine), 1));
-      log_sum += std::log(numerator / denominator) / static_cast<double>(orders_);
     }
-    return brevity(i, others) * std::exp(log_sum);
+    const std::array<size_t, 2> nearest = nearest_lengths(i);
+    for (size_t j = 0; j < n; ++j) {
+      if (!none[j]) out[j] = brevity(i, nearest[0] == j ? nearest[1] : nearest[0]) * std::exp(log_sums[j]);
+    }
+    return out;
   }
 
  private:
-  double brevity(size_t i, const std::vector<size_t>& others) const {
-    const auto length = static_cast<int64_t>(texts_[i].size());
-    int64_t nearest = 0;
-    bool first = true;
-    for (const size_t other : others) {
-      const auto theirs = static_cast<int64_t>(texts_[other].size());
-      const int64_t off = std::abs(theirs - length), best = std::abs(nearest - length);
-      if (first || off < best || (off == best && theirs < nearest)) nearest = theirs;
-      first = false;
+  struct Count {
+    int64_t number = 0;
+    size_t text = SIZE_MAX;
+  };
+  using Most = std::array<Count, 3>;  // the highest counts of an n-gram, so that one is left without any two texts
+
+  static void extend(std::vector<std::vector<uint32_t>>& grams, const std::vector<std::vector<uint32_t>>& ids,
+                     size_t last) {
+    std::unordered_map<uint64_t, uint32_t> known;
+    for (size_t i = 0; i < grams.size(); ++i) {
+      const size_t count = ids[i].size() > last ? ids[i].size() - last : 0;
+      for (size_t at = 0; at < count; ++at) {
+        const uint64_t pair = uint64_t{grams[i][at]} << 32 | ids[i][at + last];
+        grams[i][at] = known.emplace(pair, static_cast<uint32_t>(known.size())).first->second;
+      }
+      grams[i].resize(count);
     }
-    return length > nearest ? 1 : std::exp(1 - static_cast<double>(nearest) / static_cast<double>(length));
   }
 
-  const std::vector<Words>& texts_;
-  int64_t orders_;
-  std::vector<std::vector<Counts>> counts_;
+  void add_order(const std::vector<std::vector<uint32_t>>& grams) {
+    auto& counts = counts_.emplace_back(grams.size());
+    auto& most = most_.emplace_back();
+    for (size_t i = 0; i < grams.size(); ++i) {
+      std::vector<uint32_t> sorted = grams[i];
+      std::sort(sorted.begin(), sorted.end());
+      for (size_t at = 0; at < sorted.size();) {
+        const size_t begin = at;
+        while (at < sorted.size() && sorted[at] == sorted[begin]) ++at;
+        counts[i].emplace_back(sorted[begin], static_cast<int64_t>(at - begin));
+      }
+      if (!sorted.empty()) most.resize(std::max<size_t>(most.size(), sorted.back() + size_t{1}));
+      for (const auto& [gram, number] : counts[i]) {
+        Count next{number, i};
+        for (size_t place = 0; place < most[gram].size(); ++place) {
+          if (next.number > most[gram][place].number) std::swap(next, most[gram][place]);
+        }
+      }
+    }
+  }
+
+  // The other texts that are nearest in length, of two the shorter; SIZE_MAX where there is none.
+  std::array<size_t, 2> nearest_lengths(size_t i) const {
+    std::array<size_t, 2> nearest{SIZE_MAX, SIZE_MAX};
+    const auto nearer = [&](size_t a, size_t b) {
+      if (b == SIZE_MAX) return true;
+      const int64_t off_a = std::abs(lengths_[a] - lengths_[i]), off_b = std::abs(lengths_[b] - lengths_[i]);
+      return off_a < off_b || (off_a == off_b && lengths_[a] < lengths_[b]);
+    };
+    for (size_t j = 0; j < lengths_.size(); ++j) {
+      if (j == i) continue;
+      if (nearer(j, nearest[0])) {
+        nearest = {j, nearest[0]};
+      } else if (nearer(j, nearest[1])) {
+        nearest[1] = j;
+      }
+    }
+    return nearest;
+  }
+
+  double brevity(size_t i, size_t reference) const {
+    if (reference == SIZE_MAX) return 0;
+    const int64_t length = lengths_[i], theirs = lengths_[reference];
+    return length > theirs ? 1 : std::exp(1 - static_cast<double>(theirs) / static_cast<double>(length));
+  }
+
+  size_t orders_;
+  std::vector<int64_t> lengths_;  // of the texts, in words
+  // [n - 1][text]: its n-grams and how often it has them; [n - 1][n-gram].
+  std::vector<std::vector<std::vector<std::pair<uint32_t, int64_t>>>> counts_;
+  std::vector<std::vector<Most>> most_;
 };
 
-std::vector<size_t> all_but(size_t count, size_t left_out, size_t also = SIZE_MAX) {
-  std::vector<size_t> others;
-  for (size_t i = 0; i < count; ++i) {
-    if (i != left_out && i != also) others.push_back(i);
-  }
-  return others;
+std::vector<double> bleu(const std::vector<std::string>& texts, int64_t orders, bool smoothed) {
+  const Bleu scores(all_words(texts), orders);
+  std::vector<double> out;
+  for (size_t i = 0; i < texts.size(); ++i) out.push_back(scores.of(i, smoothed)[i]);
+  return out;
 }
 
-std::vector<double> bleu(const std::vector<std::string>& texts, int64_t orders, bool smoothed) {
-  const std::vector<Words> all = all_words(texts);
-  const Bleu scores(all, orders);
-  std::vector<double> out;
-  for (size_t i = 0; i < all.size(); ++i) out.push_back(scores.of(i, all_but(all.size(), i), smoothed));
-  return out;
+void require_order(int64_t n) {
+  require(n >= 1, ExitCode::usage, "n-grams of ", n, " words: it needs at least one");
 }
 
 Rouge rouge_of(int64_t shared, int64_t mine, int64_t theirs) {
@@ -133,9 +200,9 @@ Words words(std::string_view text) {
   };
   const auto take = [&](char32_t c) {
     const uint8_t classes = table.classes(c);
-    // Of \w: what is a letter, a number or a connector.
+    // As Python's: \w is letters, numbers and the underscore; \s also has the four separators of ASCII.
     const bool word = c == '_' || (classes & (kLetter | kNumber)) != 0;
-    if ((classes & kSpace) != 0) {
+    if ((classes & kSpace) != 0 || (c >= 0x1C && c <= 0x1F)) {
       inside = false;
     } else if (word && inside) {
       append(c);
@@ -159,6 +226,7 @@ Words words(std::string_view text) {
 }
 
 double distinct_n(const std::vector<std::string>& texts, int64_t n) {
+  require_order(n);
   Counts counts;
   for (const std::string& text : texts) {
     for (const auto& [gram, number] : count(words(text), n)) counts[gram] += number;
@@ -182,23 +250,23 @@ double self_bleu(const std::vector<std::string>& texts) {
 }
 
 TextDiversity bleu_diversity(const std::vector<std::string>& texts) {
-  const std::vector<Words> all = all_words(texts);
-  const size_t n = all.size();
+  const size_t n = texts.size();
   TextDiversity out{.total = 0, .rows = std::vector<double>(n, 0), .loo = std::vector<double>(n, 0)};
   if (n < 2) return out;
-  const Bleu scores(all, 2);
-  for (size_t i = 0; i < n; ++i) {
-    out.rows[i] = 1 - scores.of(i, all_but(n, i), false);
-    out.total += out.rows[i] / static_cast<double>(n);
-    if (n < 3) continue;
-    for (size_t j = 0; j < n; ++j) {
-      if (j != i) out.loo[i] += (1 - scores.of(j, all_but(n, i, j), false)) / static_cast<double>(n - 1);
+  const Bleu scores(all_words(texts), 2);
+  for (size_t j = 0; j < n; ++j) {
+    const std::vector<double> found = scores.of(j, /*smoothed=*/false);
+    out.rows[j] = 1 - found[j];
+    out.total += out.rows[j] / static_cast<double>(n);
+    for (size_t i = 0; i < n && n > 2; ++i) {
+      if (i != j) out.loo[i] += (1 - found[i]) / static_cast<double>(n - 1);
     }
   }
   return out;
 }
 
 TextDiversity distinct_diversity(const std::vector<std::string>& texts, int64_t order) {
+  require_order(order);
   const size_t n = texts.size();
   TextDiversity out{.total = 0, .rows = std::vector<double>(n, 0), .loo = std::vector<double>(n, 0)};
   if (n < 2) return out;
@@ -227,6 +295,7 @@ TextDiversity distinct_diversity(const std::vector<std::string>& texts, int64_t 
 }
 
 Rouge rouge_n(std::string_view text, std::string_view reference, int64_t n) {
+  require_order(n);
   const Counts mine = count(words(text), n), theirs = count(words(reference), n);
   int64_t shared = 0;
   for (const auto& [gram, number] : mine) {

@@ -25,17 +25,15 @@ utf8proc_category_t category(char32_t c) {
   return utf8proc_category(static_cast<utf8proc_int32_t>(c));
 }
 
-// As Python's str.isspace() does not count: tab, line feed and carriage return, and category Zs.
 bool is_space(char32_t c) {
-  return c == '\t' || c == '\n' || c == '\r' || c == ' ' || category(c) == UTF8PROC_CATEGORY_ZS ||
-         (UnicodeTable::get().classes(c) & kSpace) != 0;
+  return (UnicodeTable::get().classes(c) & kSpace) != 0;
 }
 
+// Not what Unicode has not assigned: an emoji that is newer than the tables stays, and makes its word unknown.
 bool is_control(char32_t c) {
   if (c == '\t' || c == '\n' || c == '\r') return false;
   const utf8proc_category_t type = category(c);
-  return type == UTF8PROC_CATEGORY_CC || type == UTF8PROC_CATEGORY_CF || type == UTF8PROC_CATEGORY_CO ||
-         type == UTF8PROC_CATEGORY_CS || type == UTF8PROC_CATEGORY_CN;
+  return type == UTF8PROC_CATEGORY_CC || type == UTF8PROC_CATEGORY_CF || type == UTF8PROC_CATEGORY_CO;
 }
 
 // What ASCII has that is neither letter, digit, space nor control, though some of it is a symbol; else category P.

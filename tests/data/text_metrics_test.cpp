@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "support/expect_error.h"
+
 namespace hrm::data {
 namespace {
 
@@ -20,6 +22,10 @@ TEST(TextMetrics, Words) {
                 .size(),
             3u)
       << "U+FFFD is no word character";
+  EXPECT_EQ(words("a\x1c\x1f"
+                  "b\x1b"),
+            (Texts{"a", "b", "\x1b"}))
+      << "separators of ASCII are white space, other control characters are not";
 }
 
 TEST(TextMetrics, Distinct) {
@@ -44,10 +50,39 @@ TEST(TextMetrics, LeaveOneOut) {
     EXPECT_TRUE(metric({}).rows.empty());
   }
   EXPECT_DOUBLE_EQ(bleu_diversity({"a b", "a b"}).total, 0);
+  EXPECT_DOUBLE_EQ(bleu2({"a b c d", "a b c d e", "a b c"})[0], 1) << "of two lengths equally near, the shorter";
   EXPECT_DOUBLE_EQ(bleu_diversity({"a b", "c d"}).total, 1);
   const TextDiversity distinct = distinct_diversity({"a b c", "b c d"}, 2);
   EXPECT_DOUBLE_EQ(distinct.total, 3.0 / 4);
   EXPECT_EQ(distinct.rows, (std::vector<double>{0.5, 0.5}));
+}
+
+// Several texts that have an n-gram equally often, nearest lengths that are shared, texts shorter than the order.
+TEST(TextMetrics, LeaveOneOutOfManyGroups) {
+  uint32_t state = 1;
+  const auto draw = [&state](uint32_t below) {
+    state = state * 1664525 + 1013904223;
+    return (state >> 16) % below;
+  };
+  for (int group = 0; group < 200; ++group) {
+    Texts texts(3 + draw(5));
+    const uint32_t letters = 1 + draw(6);
+    for (std::string& text : texts) {
+      for (uint32_t left = draw(9); left > 0; --left) text += std::string{static_cast<char>('a' + draw(letters)), ' '};
+    }
+    const TextDiversity whole = bleu_diversity(texts);
+    for (size_t i = 0; i < texts.size(); ++i) {
+      Texts others = texts;
+      others.erase(others.begin() + static_cast<std::ptrdiff_t>(i));
+      ASSERT_NEAR(whole.loo[i], bleu_diversity(others).total, 1e-12) << "group " << group << ", without " << i;
+    }
+  }
+}
+
+TEST(TextMetrics, RefusesNGramsOfNoWords) {
+  test::expect_error(ExitCode::usage, {"n-grams of 0 words"}, [] { distinct_n({"a"}, 0); });
+  test::expect_error(ExitCode::usage, {"n-grams of -1 words"}, [] { distinct_diversity({"a"}, -1); });
+  test::expect_error(ExitCode::usage, {"n-grams of 0 words"}, [] { rouge_n("a", "a", 0); });
 }
 
 TEST(TextMetrics, Rouge) {

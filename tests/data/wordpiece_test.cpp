@@ -55,6 +55,12 @@ TEST(WordPiece, ByHand) {
   EXPECT_EQ(small({.strip_accents = false}).encode("\xc3\x84", 8), (Ids{2, 11, 3}));
   EXPECT_EQ(small({.lowercase = false}).encode("Ab", 8), (Ids{2, 1, 3}));
   EXPECT_EQ(words.encode(std::string("a\0b\xff", 4), 8), (Ids{2, 7, 3})) << "what is no text is left out";
+  EXPECT_EQ(words.encode("a\xef\xbf\xbf", 8), (Ids{2, 1, 3})) << "what is not assigned stays";
+  EXPECT_EQ(words.encode("a\xc2\xad\xee\x80\x80"
+                         "b",
+                         8),
+            (Ids{2, 7, 3}))
+      << "a soft hyphen and private characters go";
   EXPECT_EQ(words.encode(std::string(101, 'a'), 8), (Ids{2, 1, 3})) << "too long a word";
   EXPECT_EQ(words.encode("a a a a a", 4), (Ids{2, 4, 4, 3})) << "cut";
   EXPECT_EQ(words.encode("abcc a", 4), (Ids{2, 7, 8, 3})) << "cut inside of a word";

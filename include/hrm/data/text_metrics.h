@@ -1,6 +1,7 @@
 #pragma once
 // Metrics of sampled texts: how varied the texts of a group are, how near a text comes to a reference, how often one of
-// several tries is right. No torch here. Words are those of words(), on every side of a comparison.
+// several tries is right. No torch here. Words are those of words(), on every side of a comparison. n-grams of n < 1
+// are Error(usage).
 
 #include <cstdint>
 #include <string>
@@ -10,7 +11,8 @@
 namespace hrm::data {
 
 // Lower case, then every run of word characters and every other character that is no white space: what the regular
-// expression \w+|[^\w\s] finds in the text, with Unicode's classes. Bytes that are no UTF-8 count as U+FFFD.
+// expression \w+|[^\w\s] of Python finds in the text. Bytes that are no UTF-8 count as U+FFFD; a sigma at the end of a
+// word in capitals becomes the common small one.
 std::vector<std::string> words(std::string_view text);
 
 // Different n-grams of words / all of them, over the texts together (Li et al., arXiv 1510.03055); 0 without any.

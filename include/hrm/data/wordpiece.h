@@ -4,7 +4,8 @@
 //
 // A text loses its control characters; ideographs stand alone; where the model asks for it, letters become lower case
 // and lose their accents; the rest is cut at white space and punctuation, and each word into the longest pieces of the
-// vocabulary from its beginning on, pieces inside of a word with ## in front.
+// vocabulary from its beginning on, pieces inside of a word with ## in front. Lists of punctuation, marks and control
+// characters are utf8proc's; the library's are older, so some characters of rare scripts differ.
 
 #include <cstdint>
 #include <filesystem>
