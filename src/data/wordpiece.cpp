@@ -175,6 +175,13 @@ WordPiece load_json(const fs::path& file, ExitCode code) {
   } else {
     options = {.clean_text = false, .handle_chinese_chars = false, .lowercase = false, .strip_accents = false};
   }
+  check(model.value("unk_token", json("[UNK]")) == "[UNK]", "'unk_token' must be [UNK]");
+  const auto type_of = [&](const char* key) {
+    return root.contains(key) && root[key].is_object() ? root[key].value("type", json()) : json();
+  };
+  check(type_of("pre_tokenizer") == "BertPreTokenizer", "the pre_tokenizer must be a BertPreTokenizer");
+  check(type_of("post_processor") == "TemplateProcessing" || type_of("post_processor") == "BertProcessing",
+        "the post_processor must put [CLS] and [SEP] around a text (TemplateProcessing or BertProcessing)");
   return WordPiece(std::move(tokens), options, origin, code);
 }
 
@@ -184,13 +191,11 @@ WordPiece WordPiece::load(const fs::path& folder, ExitCode code) {
   std::error_code ignored;
   const fs::path vocabulary = folder / "vocab.txt", config = folder / "tokenizer_config.json",
                  whole = folder / "tokenizer.json";
-  if (fs::exists(vocabulary, ignored)) {
-    const WordPieceOptions options = fs::exists(config, ignored) ? options_of_config(config, code) : WordPieceOptions();
-    return WordPiece(read_vocabulary(vocabulary, code), options, vocabulary.string(), code);
-  }
-  require(fs::exists(whole, ignored), code, "'", folder.string(),
-          "' holds no WordPiece tokenizer: neither vocab.txt nor tokenizer.json is there");
-  return load_json(whole, code);
+  if (fs::exists(whole, ignored)) return load_json(whole, code);
+  require(fs::exists(vocabulary, ignored), code, "'", folder.string(),
+          "' holds no WordPiece tokenizer: neither tokenizer.json nor vocab.txt is there");
+  const WordPieceOptions options = fs::exists(config, ignored) ? options_of_config(config, code) : WordPieceOptions();
+  return WordPiece(read_vocabulary(vocabulary, code), options, vocabulary.string(), code);
 }
 
 WordPiece::WordPiece(std::vector<std::string> tokens, const WordPieceOptions& options, const std::string& origin,

@@ -30,7 +30,9 @@ TEST(WordPiece, IdsOfTheReference) {
   const std::vector<nlohmann::json> all = sentences();
   ASSERT_GT(all.size(), 50u);
   test::TempDir dir;
-  std::filesystem::copy_file(kFolder / "tokenizer.json", dir / "tokenizer.json");
+  for (const char* name : {"vocab.txt", "tokenizer_config.json"}) {
+    if (std::filesystem::exists(kFolder / name)) std::filesystem::copy_file(kFolder / name, dir / name);
+  }
   for (const WordPiece& words : {WordPiece::load(kFolder), WordPiece::load(dir.path())}) {
     for (const nlohmann::json& sentence : all) {
       EXPECT_EQ(words.encode(sentence.at("text").get<std::string>(), 24),
@@ -73,13 +75,30 @@ TEST(WordPiece, BadFiles) {
   const auto expect = [&](const std::vector<std::string>& parts) {
     test::expect_error(ExitCode::data, parts, [&] { WordPiece::load(dir.path()); });
   };
-  expect({"neither vocab.txt nor tokenizer.json"});
+  expect({"neither tokenizer.json nor vocab.txt"});
   write("tokenizer.json", R"({"model": {"type": "BPE"}})");
   expect({"tokenizer.json", "no WordPiece"});
   write("tokenizer.json", R"({"model": {"type": "WordPiece", "vocab": {"[UNK]": 0, "a": 2}}})");
   expect({"each id from 0 on once"});
   write("tokenizer.json", R"({"model": {"type": "WordPiece", "vocab": {"[UNK]": 0}}, "normalizer": {"type": "NFC"}})");
   expect({"BertNormalizer"});
+  nlohmann::json whole = nlohmann::json::parse(read_text(kFolder / "tokenizer.json", ExitCode::data));
+  const auto changed = [&](const char* path, const nlohmann::json& value) {
+    nlohmann::json other = whole;
+    other[nlohmann::json::json_pointer(path)] = value;
+    write("tokenizer.json", other.dump());
+  };
+  changed("/model/unk_token", "A");
+  expect({"'unk_token' must be [UNK]"});
+  changed("/pre_tokenizer", {{"type", "Whitespace"}});
+  expect({"BertPreTokenizer"});
+  changed("/post_processor", nullptr);
+  expect({"[CLS] and [SEP]"});
+  // Of both files tokenizer.json, which knows whether a model is uncased.
+  changed("/normalizer/lowercase", false);
+  write("vocab.txt", "[PAD]\n[UNK]\n[CLS]\n[SEP]\na\n");
+  EXPECT_EQ(WordPiece::load(dir.path()).vocab_size(), static_cast<int64_t>(whole["model"]["vocab"].size()));
+  std::filesystem::remove(dir / "tokenizer.json");
   write("vocab.txt", "[PAD]\n[UNK]\n[CLS]\na\n");
   expect({"vocab.txt", "[SEP] is missing"});
   write("vocab.txt", "[PAD]\n[UNK]\n[CLS]\n[SEP]\na\na\n");

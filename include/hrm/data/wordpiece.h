@@ -29,10 +29,10 @@ struct WordPieceOptions {
 // Immutable; may be used by several threads.
 class WordPiece {
  public:
-  // Of a folder: vocab.txt with the options of tokenizer_config.json (do_lower_case, strip_accents,
-  // tokenize_chinese_chars) where that is there, else tokenizer.json. Throws Error(code), one sentence: neither is
-  // there, a file is malformed, holds a token twice or lacks [UNK], [CLS], [SEP] or [PAD], or asks for what this
-  // program does not know.
+  // Of a folder: tokenizer.json, else vocab.txt with the options of tokenizer_config.json (do_lower_case,
+  // strip_accents, tokenize_chinese_chars; those of uncased models where that is not there). Throws Error(code), one
+  // sentence: neither is there, a file is malformed, holds a token twice or lacks [UNK], [CLS], [SEP] or [PAD], or asks
+  // for what this program does not know.
   static WordPiece load(const std::filesystem::path& folder, ExitCode code = ExitCode::data);
   // tokens: by their ids. `origin`: for messages.
   WordPiece(std::vector<std::string> tokens, const WordPieceOptions& options, const std::string& origin = "vocabulary",
