@@ -14,6 +14,22 @@ namespace fs = std::filesystem;
 
 constexpr int64_t kMostPositions = 8192;
 
+// The run keeps config.json and the tokenizer in hf/ (PolychromicTask::write_files); the folders that they came from
+// may be elsewhere now. Only weights that were frozen are in none of the run's files.
+void use_kept_files(const fs::path& checkpoint, const std::vector<std::string>& overrides, config::HfConfig& hf,
+                    bool all_trained) {
+  const fs::path kept = fs::absolute(checkpoint).parent_path().parent_path() / "hf";
+  const auto overridden = [&](std::string_view key) {
+    return std::any_of(overrides.begin(), overrides.end(), [&](const std::string& o) { return o.starts_with(key); });
+  };
+  std::error_code ignored;
+  if (!overridden("hf.tokenizer=") && fs::exists(kept / "tokenizer.json", ignored)) hf.tokenizer = kept.string();
+  if (all_trained) hf.weights = "random";  // overwritten by the checkpoint's
+  if (!overridden("hf.model=") && hf.weights == "random" && fs::exists(kept / "config.json", ignored)) {
+    hf.model = kept.string();
+  }
+}
+
 }  // namespace
 
 bool is_hf_folder(const fs::path& path) {
@@ -39,6 +55,11 @@ CausalInference open_causal_checkpoint(const fs::path& run_or_step, const std::v
   require(weights != "ema" || !stored.ema.empty(), ExitCode::checkpoint, "'", found.dir.string(),
           "' holds no averaged weights (it was trained with optim.ema = 0); use --weights raw");
   out.averaged = weights == "ema" || (weights == "auto" && !stored.ema.empty());
+  use_kept_files(found.dir, overrides, out.config.hf, out.config.lora.r == 0);
+  const auto frozen = found.meta.info.find("digest of the frozen model");
+  require(frozen == found.meta.info.end() || frozen->second == base_digest(out.config), ExitCode::checkpoint,
+          "the weights of '", out.config.hf.model, "' are not those that the adapter of '", found.dir.string(),
+          "' was trained beside; give that model's folder with hf.model=FOLDER");
   out.lm = open_causal_lm(out.config, out.runtime);
   out.chat = std::make_unique<data::ChatEncoder>(open_causal_tokenizer(out.config, out.lm.facts));
   TrainedWeights state(out.lm);
