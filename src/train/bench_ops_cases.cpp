@@ -31,6 +31,18 @@ BenchCall rms_norm_backward(const Shape& s, at::Device device, at::ScalarType dt
   return {{random.activations(sizes), random.activations(sizes), random.floats({s.batch, s.length()}).abs(), IValue()}};
 }
 
+// Dropout.
+BenchCall dropout(const Shape& s, at::Device device, at::ScalarType dtype) {
+  const at::Tensor step = at::zeros({}, at::dtype(at::kLong).device(device));
+  return {{Random{device, dtype}.activations({s.batch, s.length(), s.width}), step, 0.1, int64_t{7}}};
+}
+
+BenchCall dropout_add(const Shape& s, at::Device device, at::ScalarType dtype) {
+  BenchCall call = dropout(s, device, dtype);
+  call.arguments.insert(call.arguments.begin(), at::zeros_like(call.arguments[0].toTensor()));
+  return call;
+}
+
 // SwiGLU.
 BenchCall swiglu(const Shape& s, at::Device device, at::ScalarType dtype) {
   return {{Random{device, dtype}.activations({s.batch, s.length(), 2 * s.inner})}};
@@ -455,6 +467,8 @@ const std::vector<BenchOp>& bench_ops() {
       {"hrm::memory_blocks_forward", language_cases::memory_blocks},
       {"hrm::ssd_scan", language_cases::ssd_scan},
       {"hrm::ssd_scan_backward", language_cases::ssd_scan_backward},
+      {"hrm::dropout", dropout},
+      {"hrm::dropout_add_", dropout_add},
       {"hrm::swiglu", swiglu},
       {"hrm::swiglu_backward", swiglu_backward},
       {"hrm::attention", attention},

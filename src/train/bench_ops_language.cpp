@@ -241,8 +241,8 @@ BenchCall next_tokens(const Shape& s, at::Device device, at::ScalarType dtype) {
   const at::Tensor stop_ids = at::full({16}, -2, at::device(device).dtype(at::kLong));
   return {{Random{device, dtype}.activations({s.batch, 32000}),
            at::full({s.batch, 1}, 0.5, at::device(device).dtype(at::kDouble)), longs(int64_t{1} << 40), stop_ids,
-           longs(0), longs(0), longs(1).to(at::kBool), longs(0), /*temperature=*/0.0, /*top_k=*/int64_t{0},
-           /*top_p=*/1.0, /*min_p=*/0.0}};
+           longs(0), longs(0), longs(1).to(at::kBool), longs(0), /*log_p=*/IValue(), /*temperature=*/0.0,
+           /*top_k=*/int64_t{0}, /*top_p=*/1.0, /*min_p=*/0.0}};
 }
 
 BenchCall moe_load_loss(const Shape& s, at::Device device, at::ScalarType dtype) {

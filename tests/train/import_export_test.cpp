@@ -77,7 +77,7 @@ TEST(ImportExport, RefusesInOneSentence) {
   exported.checkpoint = options.out;
   exported.out = (dir / "x").string();
   exported.to = "onnx";
-  expect_error(ExitCode::usage, {"'onnx'", "torchscript, safetensors, pt or hf"}, [&] { run_export(exported); });
+  expect_error(ExitCode::usage, {"'onnx'", "torchscript, safetensors, pt, hf or peft"}, [&] { run_export(exported); });
   exported.to = "hf";
   expect_error(ExitCode::usage, {"puzzle models", "--to safetensors"}, [&] { run_export(exported); });
   exported.to = "pt";

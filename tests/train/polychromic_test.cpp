@@ -9,6 +9,7 @@
 
 #include "hrm/base/file.h"
 #include "hrm/checkpoint/checkpoint.h"
+#include "hrm/tasks/causal_inference.h"
 #include "support/expect_error.h"
 #include "support/ranks.h"
 #include "train/small_polychromic.h"
@@ -216,6 +217,52 @@ TEST(Polychromic, TrainsTheAdapterAlone) {
   for (const char* file : {"hf/config.json", "hf/tokenizer.json", "hf/tokenizer_config.json"}) {
     EXPECT_TRUE(fs::exists(dir / "small" / file)) << file;
   }
+}
+
+// A run trained on copies of the model's folder and the tokenizer's, which may then be changed.
+fs::path run_on_copies(const fs::path& dir, const fs::path& model, const Overrides& more) {
+  fs::copy(model, dir / "model", fs::copy_options::recursive);
+  fs::create_directory(dir / "tokens");
+  for (const char* name : {"tokenizer.json", "tokenizer_config.json"}) {
+    fs::copy_file(answers_folder() / "data" / name, dir / "tokens" / name);
+  }
+  Overrides all{"train.steps=1", "optim.warmup_steps=0", "hf.model=" + (dir / "model").string(),
+                "hf.tokenizer=" + (dir / "tokens").string()};
+  all.insert(all.end(), more.begin(), more.end());
+  SmallPolychromic run(dir, all);
+  run.trainer.start_fresh();
+  run.trainer.run();
+  run.task.write_files(dir / "small");
+  return dir / "small";
+}
+
+TEST(Polychromic, RunsOpenWithoutTheFoldersThatTheyCameFrom) {
+  for (const char* adapter : {"lora.r=4", "lora.r=0"}) {
+    const auto dir = fresh_folder("moved");
+    const fs::path run = run_on_copies(dir, answers_folder() / "model", {adapter});
+    const tasks::CausalInference before = tasks::open_causal_checkpoint(run, {}, "raw");
+    fs::remove_all(dir / "model");
+    fs::remove_all(dir / "tokens");
+    const tasks::CausalInference after = tasks::open_causal_checkpoint(run, {}, "raw");
+    const auto wanted = before.lm.model->named_parameters();
+    for (const auto& item : after.lm.model->named_parameters()) {
+      EXPECT_TRUE(at::equal(item.value(), wanted[item.key()])) << adapter << " " << item.key();
+    }
+  }
+}
+
+TEST(Polychromic, AnAdapterIsOpenedBesideItsOwnModelAlone) {
+  const auto dir = fresh_folder("frozen");
+  const fs::path base = HRM_SOURCE_DIR "/tests/fixtures/qwen3_tied";
+  const fs::path run = run_on_copies(dir, base, {"hf.weights=load"});
+  tasks::open_causal_checkpoint(run, {}, "raw");
+  const fs::path weights = dir / "model" / "model.safetensors";
+  std::string bytes = read_text(weights, ExitCode::data);
+  bytes.back() = static_cast<char>(bytes.back() ^ 1);
+  write_text_atomic(weights, bytes);
+  test::expect_error(ExitCode::checkpoint, {"are not those that the adapter", "hf.model=FOLDER"},
+                     [&] { tasks::open_causal_checkpoint(run, {}, "raw"); });
+  tasks::open_causal_checkpoint(run, {"hf.model=" + base.string()}, "raw");
 }
 
 TEST(Polychromic, CrossEntropyFallsAndRewardsRise) {
