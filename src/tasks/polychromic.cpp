@@ -13,20 +13,15 @@
 #include "hrm/base/text.h"
 #include "hrm/data/batch.h"
 #include "hrm/data/chat_open.h"
-#include "hrm/objectives/language.h"
-#include "hrm/objectives/token_log_probs.h"
-#include "hrm/runtime/nvtx.h"
-#include "hrm/tasks/metric_text.h"
+#include "tasks/polychromic_metrics.h"
 
 namespace hrm::tasks {
 namespace {
 
 namespace fs = std::filesystem;
 
+constexpr const char* kAnswerState = "answers.";
 constexpr int64_t kSafeSamples = 3, kSafeTokens = 80, kSafeEvery = 10;
-// How many steps sampled answers, by what for: what such steps alone have is divided by their number.
-constexpr const char *kDiversitySteps = "diversity_steps", *kRewardSteps = "reward_steps";
-constexpr const char* kRewardPrefix = "reward/";
 
 // "answer*2,length" -> {("answer", 2), ("length", 1)}.
 std::vector<std::pair<std::string, double>> weighted_names(const std::string& text) {
@@ -83,6 +78,7 @@ PolychromicPlan::PolychromicPlan(const config::Config& config, int64_t ranks) {
   if (grpo_from > 0) {
     reward_samples = g.num_generations;
     reward_tokens = g.max_completion_length;
+    reward_updates = g.num_iterations;
   }
 }
 
@@ -136,7 +132,8 @@ PolychromicTask::PolychromicTask(const config::Config& config, const Runtime& ru
     }
   }
   if (plan_.grpo_from > 0) {
-    for (const char* name : {"reward", "reward_std", "zero_variance", "kl", "clip_low", "clip_high", "ratio"}) {
+    for (const char* name :
+         {kRewardUpdates, "reward", "reward_std", "zero_variance", "kl", "clip_low", "clip_high", "ratio"}) {
       metric_names_.emplace_back(name);
     }
     for (const auto& [name, weight] : weighted_names(config.grpo.rewards)) {
@@ -197,6 +194,7 @@ void PolychromicTask::make_buffers() {
   answer_labels_ = at::full_like(answer_ids_, data::kIgnoreLabel);
   answer_weights_ = at::zeros({sampled, positions_}, floats);
   advantages_ = at::zeros({sampled}, floats);
+  if (plan_.reward_updates > 1) answer_log_p_ = at::zeros({sampled, positions_}, floats);
   facts_ = at::zeros({static_cast<int64_t>(metric_names_.size())}, longs.dtype(at::kDouble));
   tokens_ = at::ones({}, floats);
   answer_tokens_ = at::ones({}, floats);
@@ -237,19 +235,26 @@ double PolychromicTask::load_batch(int64_t step, double) {
   const Clock::time_point begun = Clock::now();
   if (step_began_ != Clock::time_point{}) times_.others += ms(begun - step_began_);
   ++times_.steps;
-  const data::ChatBatch batch = batches_->batch(position_);
-  width_ = batch.rows.decoder_ids.size(1);
-  ids_.narrow(1, 0, width_).copy_(batch.rows.decoder_ids);
-  labels_.narrow(1, 0, width_).copy_(batch.rows.labels);
-  position_ = batch.position_after;
   kind_ = plan_.kind(step);
   facts_of_step_.assign(metric_names_.size(), 0);
-  answer_width_ = 0;
-  if (kind_ != PolychromicKind::responses) {
-    // Sampling waits for the device: what is still in its queue belongs to the step before.
-    synchronize(runtime_.device);
-    times_.others += ms(Clock::now() - begun);
-    sample_answers(step, batch);
+  if (kind_ == PolychromicKind::rewards && comm_->main()) fact(kRewardUpdates, 1);
+  const bool again = kind_ == PolychromicKind::rewards && updates_ > 0 && updates_ < plan_.reward_updates;
+  if (again) {
+    ++updates_;
+  } else {
+    const data::ChatBatch batch = batches_->batch(position_);
+    width_ = batch.rows.decoder_ids.size(1);
+    ids_.narrow(1, 0, width_).copy_(batch.rows.decoder_ids);
+    labels_.narrow(1, 0, width_).copy_(batch.rows.labels);
+    position_ = batch.position_after;
+    answer_width_ = 0;
+    updates_ = kind_ == PolychromicKind::rewards ? 1 : 0;
+    if (kind_ != PolychromicKind::responses) {
+      // Sampling waits for the device: what is still in its queue belongs to the step before.
+      synchronize(runtime_.device);
+      times_.others += ms(Clock::now() - begun);
+      sample_answers(step, batch);
+    }
   }
   facts_.copy_(at::tensor(facts_of_step_, at::kDouble));
   step_began_ = Clock::now();
@@ -257,218 +262,29 @@ double PolychromicTask::load_batch(int64_t step, double) {
 }
 
 std::vector<at::Tensor> PolychromicTask::step_inputs() const {
-  return {ids_, labels_, answer_ids_, answer_labels_, answer_weights_, advantages_, facts_};
+  std::vector<at::Tensor> inputs{ids_, labels_, answer_ids_, answer_labels_, answer_weights_, advantages_, facts_};
+  if (answer_log_p_.defined()) inputs.push_back(answer_log_p_);
+  return inputs;
 }
 
 // Widths come in few sizes.
 int64_t PolychromicTask::step_form() const {
-  return (static_cast<int64_t>(kind_) * (row_len_ + 1) + width_) * (positions_ + 1) + answer_width_;
-}
-
-// Every rank divides by the tokens of all.
-void PolychromicTask::count_tokens() {
-  const at::NoGradGuard no_grad;
-  const auto labelled = [&](const at::Tensor& labels) { return labels.ne(data::kIgnoreLabel).sum(); };
-  at::Tensor counts = at::stack({labelled(labels_.narrow(1, 0, width_)),
-                                 labelled(answer_labels_.narrow(1, 0, std::max<int64_t>(answer_width_, 1)))})
-                          .to(at::kFloat);
-  if (!comm_->alone()) {
-    const parallel::StepClock::Wait waiting(comm_->clock());
-    comm_->all_reduce(counts);
-  }
-  counts = counts.clamp_min(1);
-  tokens_.copy_(counts[0]);
-  answer_tokens_.copy_(counts[1]);
-}
-
-void PolychromicTask::add_metric(at::Tensor& metrics, const std::string& name, const at::Tensor& value) const {
-  metrics.select(0, metric(name)).add_(value.detach());
-}
-
-at::Tensor PolychromicTask::response_loss(int64_t micro_batch, at::Tensor& metrics) {
-  const int64_t first = micro_batch * plan_.micro_rows;
-  const auto part = [&](const at::Tensor& t) {
-    return t.narrow(0, first, plan_.micro_rows).narrow(1, 0, width_).contiguous();
-  };
-  const models::LanguageOutput output = lm_.model->forward({.ids = part(ids_)});
-  const objectives::LanguageLoss loss =
-      objectives::language_loss(*lm_.model, output, part(labels_), {.chunk = config_.objective.chunk}, tokens_);
-  add_metric(metrics, "loss", loss.loss);
-  add_metric(metrics, "cross_entropy", loss.cross_entropy);
-  add_metric(metrics, "tokens", loss.labelled);
-  return loss.loss;
-}
-
-PolychromicTask::AnswerRows PolychromicTask::answer_rows(int64_t micro_batch) const {
-  const bool rewards = kind_ == PolychromicKind::rewards;
-  const int64_t each =
-      rewards ? plan_.micro_rows * plan_.reward_samples : plan_.diverse_prompts * plan_.diverse_samples;
-  AnswerRows rows{.ids = {}, .labels = {}, .weights = {}, .first = micro_batch * each, .count = each};
-  const auto part = [&](const at::Tensor& t) {
-    return t.narrow(0, rows.first, each).narrow(1, 0, answer_width_).contiguous();
-  };
-  rows.ids = part(answer_ids_);
-  rows.labels = part(answer_labels_);
-  rows.weights = part(answer_weights_);
-  return rows;
-}
-
-// The policy that sampled had no dropout, and its temperature.
-at::Tensor PolychromicTask::diversity_loss(int64_t micro_batch, at::Tensor& metrics) {
-  (void)metrics;
-  const AnswerRows rows = answer_rows(micro_batch);
-  if (lm_.lora) lm_.lora->set_dropout(false);
-  const at::Tensor hidden = lm_.model->forward({.ids = rows.ids}).hidden;
-  if (lm_.lora) lm_.lora->set_dropout(true);
-  return objectives::score_loss(hidden, lm_.model->head(), rows.labels, rows.weights,
-                                config_.polychromic.diversity_temperature, config_.objective.chunk)
-      .loss;
-}
-
-at::Tensor PolychromicTask::reward_loss(int64_t micro_batch, at::Tensor& metrics) {
-  const config::GrpoConfig& g = config_.grpo;
-  const AnswerRows rows = answer_rows(micro_batch);
-  const auto log_probs = [&] {
-    return objectives::token_log_probs(lm_.model->forward({.ids = rows.ids}).hidden, lm_.model->head(), rows.labels,
-                                       g.temperature, config_.objective.chunk)
-        .log_p;
-  };
-  at::Tensor reference;
-  if (g.beta > 0) {
-    const at::NoGradGuard no_grad;
-    const nn::WithLoraMode off(*lm_.lora, nn::LoraMode::off);
-    reference = log_probs();
-  }
-  if (lm_.lora) lm_.lora->set_dropout(false);
-  const at::Tensor logp = log_probs();
-  if (lm_.lora) lm_.lora->set_dropout(true);
-  const at::Tensor mask = rows.labels.ne(data::kIgnoreLabel);
-  const objectives::PolicyOptions options{.aggregation = objectives::policy_aggregation_from_name(g.loss_type),
-                                          .ratio = objectives::ratio_level_from_name(g.importance_sampling_level),
-                                          .epsilon_low = g.epsilon,
-                                          .epsilon_high = g.epsilon_high > 0 ? g.epsilon_high : g.epsilon,
-                                          .delta = g.delta > 0 ? std::optional(g.delta) : std::nullopt,
-                                          .beta = g.beta,
-                                          .max_tokens = g.max_completion_length};
-  const at::Tensor answers =
-      at::full_like(answer_tokens_, static_cast<double>(config_.train.global_batch_size * plan_.reward_samples));
-  const objectives::PolicyLoss loss =
-      objectives::policy_loss(logp, /*logp_old=*/{}, reference, mask, advantages_.narrow(0, rows.first, rows.count),
-                              options, {.tokens = answer_tokens_, .rows = answers});
-  add_metric(metrics, "loss", loss.loss);
-  add_metric(metrics, "kl", loss.kl);
-  add_metric(metrics, "clip_low", loss.clip_low);
-  add_metric(metrics, "clip_high", loss.clip_high);
-  add_metric(metrics, "ratio", loss.ratio_mean);
-  return loss.loss;
-}
-
-void PolychromicTask::forward_backward(int64_t micro_batch, const at::Tensor& loss_scale, at::Tensor& metric_sums) {
-  if (micro_batch == 0) {
-    count_tokens();
-    metric_sums.add_(facts_);
-  }
-  const auto backward = [&](const at::Tensor& loss) {
-    const ProfilerRange range(RangeKind::step, "backward");
-    loss.backward(loss_scale.defined() ? loss_scale.to(loss.scalar_type()) : at::Tensor());
-  };
-  const bool estimates = kind_ == PolychromicKind::diversity && config_.polychromic.objective != "compat";
-  const auto forward = [&](auto&& pass) {
-    const ProfilerRange range(RangeKind::step, "forward");
-    return pass();
-  };
-  if (kind_ == PolychromicKind::rewards) {
-    backward(forward([&] { return reward_loss(micro_batch, metric_sums); }));
-  } else {
-    const at::Tensor loss = forward([&] { return response_loss(micro_batch, metric_sums); });
-    if (!estimates) {
-      backward(loss);
-    } else if (comm_->alone()) {
-      // One after the other, so that only one pass is kept at a time.
-      backward(loss);
-      backward(forward([&] { return diversity_loss(micro_batch, metric_sums); }));
-    } else {
-      // Gradients are complete, and travel, when one backward pass is through both.
-      backward(loss + forward([&] { return diversity_loss(micro_batch, metric_sums); }));
-    }
-  }
-  // Masks of the next micro-batch are others.
-  if (lm_.lora) lm_.lora->step().add_(1);
+  const int64_t form = (static_cast<int64_t>(kind_) * (row_len_ + 1) + width_) * (positions_ + 1) + answer_width_;
+  return 2 * form + (updates_ > 1 ? 1 : 0);
 }
 
 void PolychromicTask::skip_batches(int64_t count) {
   position_ += count * config_.train.global_batch_size;
+  updates_ = 0;
 }
 
-at::Tensor PolychromicTask::step_loss(const at::Tensor& sums) const {
-  return sums.select(0, 0).clone();
-}
-
-NamedValues PolychromicTask::summarize(const std::vector<double>& sums, int64_t steps) const {
-  const auto sum = [&](const std::string& name) {
-    const auto found = metric_index_.find(name);
-    return found == metric_index_.end() ? 0 : sums[static_cast<size_t>(found->second)];
-  };
-  const double all = static_cast<double>(std::max<int64_t>(steps, 1)), diverse = sum(kDiversitySteps),
-               rewarded = sum(kRewardSteps), responses = all - rewarded;
-  NamedValues out;
-  for (size_t i = 0; i < metric_names_.size(); ++i) {
-    const std::string& name = metric_names_[i];
-    const auto is = [&](std::initializer_list<const char*> names) {
-      return std::any_of(names.begin(), names.end(), [&](const char* other) { return name == other; });
-    };
-    double over = rewarded;  // what is not named here is of rewards
-    if (is({"loss"})) over = all;
-    if (is({"cross_entropy", "tokens"})) over = responses;
-    if (is({"diversity_loss"})) over = diverse;
-    if (is({"diversity"})) over = diversity_ ? diverse + rewarded : 0;
-    if (is({"advantage", "answer_tokens", "finished"})) over = diverse + rewarded;
-    if (is({kDiversitySteps, kRewardSteps})) over = 1;
-    if (over > 0) out.emplace_back(name, sums[i] / over);
-  }
-  if (const double ms = sum("generate_ms"); ms > 0)
-    out.emplace_back("generated_per_s", sum("answer_tokens") / ms * 1e3);
-  return out;
-}
-
-NamedValues PolychromicTask::take_performance() {
-  if (!sampler_ || times_.steps == 0) return {};
-  const auto steps = static_cast<double>(times_.steps);
-  const auto rate = [](int64_t tokens, double ms) { return ms > 0 ? static_cast<double>(tokens) / ms * 1e3 : 0; };
-  last_generated_per_s_ = rate(times_.answer_tokens, times_.prefill + times_.decode);
-  NamedValues out{{"merge_ms", times_.merge / steps},
-                  {"prefill_ms", times_.prefill / steps},
-                  {"decode_ms", times_.decode / steps},
-                  {"encode_ms", times_.encode / steps},
-                  {"diversity_ms", times_.measure / steps},
-                  {"train_ms", times_.others / steps},
-                  {"prefill_tokens_per_s", rate(times_.prompt_tokens, times_.prefill)},
-                  {"decode_tokens_per_s", rate(times_.answer_tokens, times_.decode)}};
-  if (times_.encoded_tokens > 0) out.emplace_back("encode_tokens_per_s", rate(times_.encoded_tokens, times_.encode));
-  times_ = {};
-  return out;
-}
-
-std::string PolychromicTask::progress_text(const NamedValues& summary) const {
-  const auto find = [&](const std::string& name) -> const double* {
-    for (const auto& [key, value] : summary) {
-      if (key == name) return &value;
-    }
-    return nullptr;
-  };
-  std::string text = cat("loss ", fixed(value_of(summary, "loss"), 3));
-  const auto add = [&](const char* what, const char* name, int digits) {
-    if (const double* value = find(name)) text += cat(" | ", what, " ", fixed(*value, digits));
-  };
-  add("cross-entropy", "cross_entropy", 3);
-  add("diversity", "diversity", 3);
-  add("reward", "reward", 3);
-  if (last_generated_per_s_ > 0) text += cat(" | generated ", fixed(last_generated_per_s_, 0), " tok/s");
-  return text;
-}
-
+// Several updates from one batch of answers make an epoch longer: as if there were more samples.
 double PolychromicTask::samples_per_epoch() const {
-  return static_cast<double>(train_->num_samples(row_len_));
+  const auto samples = static_cast<double>(train_->num_samples(row_len_)), epochs = config_.train.epochs,
+             batch = static_cast<double>(config_.train.global_batch_size);
+  if (plan_.reward_updates <= 1 || epochs <= 0) return samples;
+  const double batches = epochs * samples / batch, before = std::min(batches, static_cast<double>(plan_.grpo_from - 1));
+  return (before + (batches - before) * static_cast<double>(plan_.reward_updates)) * batch / epochs;
 }
 
 // Of the linear layers and the head: rows at their full length, answers at theirs, backward for the weights, too, where
@@ -548,32 +364,6 @@ void PolychromicTask::write_files(const fs::path& run_dir) const {
   for (const char* name : {"tokenizer.json", "tokenizer_config.json"}) copy(tokenizer, name);
 }
 
-std::string PolychromicTask::describe() const {
-  std::string text = cat("model        ", lm_.facts.model_type, " of ", config_.hf.model, ", ", lm_.facts.layers,
-                         " layers, hidden ", lm_.facts.hidden_size, ", vocabulary ", lm_.facts.vocab_size,
-                         config_.hf.weights == "random" ? ", random weights" : "");
-  if (lm_.lora) {
-    text += cat("\nadapter      rank ", config_.lora.r, ", ", lm_.model->parameter_set().count(), " parameters, on ",
-                config_.lora.targets);
-  } else {
-    text += cat("\ntrained      all ", lm_.model->parameter_set().count(), " parameters");
-  }
-  text += cat("\ndata         ", train_->num_samples(row_len_), " examples of ", train_->origin(), ", template ",
-              chat_->name(), ", up to ", config_.chat.max_length, " tokens");
-  if (test_) text += cat("\nvalidation   ", test_->num_samples(row_len_), " examples of ", test_->origin());
-  if (plan_.samples_for_diversity) {
-    text += cat("\ndiversity    ", config_.polychromic.objective, ", weight ", config_.polychromic.diversity_weight,
-                ", ", plan_.diverse_samples, " answers of up to ", plan_.diverse_tokens, " tokens to ",
-                plan_.diverse_prompts * plan_.micro_batches * comm_->ranks(), " prompts every ", plan_.every,
-                plan_.every == 1 ? " step" : " steps", "; ", diversity_->describe());
-  }
-  if (plan_.grpo_from > 0) {
-    text += cat("\nrewards      from step ", plan_.grpo_from, " on: ", config_.grpo.rewards, "; ", plan_.reward_samples,
-                " answers of up to ", plan_.reward_tokens, " tokens to each prompt, loss ", config_.grpo.loss_type);
-  }
-  return text;
-}
-
 void PolychromicTask::visit_state(StateVisitor& visitor) {
   TrainedWeights(lm_).visit_state(visitor);
   if (lm_.lora) {
@@ -582,6 +372,28 @@ void PolychromicTask::visit_state(StateVisitor& visitor) {
   }
   if (sampler_) visitor.tensor("diversity.running", running_.state, StateRole::loop);
   visitor.integer("sampler.position", position_);
+  if (answer_log_p_.defined()) visit_answers(visitor);
+}
+
+// Answers that the next step may learn from once more. By their place in the global batch, so that a run can go on with
+// another number of ranks.
+void PolychromicTask::visit_answers(StateVisitor& visitor) {
+  const int64_t rows = plan_.rows * plan_.reward_samples;
+  const StateSlice slice{comm_->rank() * rows, comm_->ranks() * rows};
+  const auto tensor = [&](const char* name, const at::Tensor& all) {
+    at::Tensor own = all.narrow(0, 0, rows);
+    visitor.tensor(cat(kAnswerState, name), own, StateRole::carry, slice);
+  };
+  tensor("ids", answer_ids_);
+  tensor("labels", answer_labels_);
+  tensor("log_p", answer_log_p_);
+  tensor("advantages", advantages_);
+  visitor.integer(cat(kAnswerState, "width"), answer_width_);
+  visitor.integer(cat(kAnswerState, "updates"), updates_);
+}
+
+std::string PolychromicTask::optional_state() const {
+  return kAnswerState;
 }
 
 }  // namespace hrm::tasks

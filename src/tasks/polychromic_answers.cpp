@@ -9,6 +9,7 @@
 #include "hrm/data/batch.h"
 #include "hrm/runtime/nvtx.h"
 #include "hrm/tasks/polychromic.h"
+#include "tasks/polychromic_metrics.h"
 
 namespace hrm::tasks {
 namespace {
@@ -69,7 +70,7 @@ void PolychromicTask::sample_answers(int64_t step, const data::ChatBatch& batch)
   const auto finished = static_cast<double>(std::count(answers.finished.begin(), answers.finished.end(), true));
   fact("answer_tokens", static_cast<double>(answers.tokens()));
   fact("finished", finished / static_cast<double>(answers.texts.size()) / ranks);
-  if (comm_->main()) fact(rewards ? "reward_steps" : "diversity_steps", 1);
+  if (comm_->main()) fact(rewards ? kRewardSteps : kDiversitySteps, 1);
   times_.merge += sampler_->merge_ms();
   times_.prefill += sampler_->prefill_ms();
   times_.decode += sampler_->decode_ms();
@@ -229,7 +230,7 @@ void PolychromicTask::weigh_rewards(const Answers& answers, const std::vector<in
   fact("zero_variance", zero / ranks);
   fact("advantage", own.abs().mean().item<double>() / ranks);
   for (size_t k = 0; k < rewards_.size(); ++k) {
-    fact("reward/" + rewards_[k]->name(), each[static_cast<int64_t>(k)].mean().item<double>() / ranks);
+    fact(kRewardPrefix + rewards_[k]->name(), each[static_cast<int64_t>(k)].mean().item<double>() / ranks);
   }
   // Said at the first of such steps and at each hundredth.
   if (found.zero_variance.all().item<bool>() && level_steps_++ % 100 == 0 && comm_->main()) {

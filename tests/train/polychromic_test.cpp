@@ -29,6 +29,9 @@ const std::string kEncoder =
 const Overrides kSemantic{"polychromic.diversity_metric=semantic", kEncoder};
 const Overrides kGrpo{"grpo.start_step=1", "grpo.rewards=answer,length*0.5,finished", "grpo.num_generations=4",
                       "polychromic.objective=none", "grpo.max_completion_length=8"};
+// Several steps from one batch of answers, long enough to differ in what they are worth.
+const Overrides kAgain{"grpo.start_step=1",          "grpo.rewards=length",           "grpo.num_generations=4",
+                       "polychromic.objective=none", "grpo.max_completion_length=24", "grpo.num_iterations=3"};
 
 Overrides with(Overrides list, const Overrides& more) {
   list.insert(list.end(), more.begin(), more.end());
@@ -122,6 +125,122 @@ TEST(Polychromic, SamplesEveryNthStep) {
   EXPECT_EQ(safe.task.plan().kind(11), PolychromicKind::diversity);
 }
 
+// log pi of the labelled tokens of the sampled rows that a step is about to learn from, (rows, width), else 0.
+at::Tensor answer_log_probs(tasks::PolychromicTask& task) {
+  const std::vector<at::Tensor> inputs = task.step_inputs();
+  const at::Tensor &ids = inputs[2], &labels = inputs[3];
+  const at::NoGradGuard no_grad;
+  const nn::LmHead& head = task.lm().model->head();
+  const at::Tensor logits = head.forward(task.lm().model->forward({.ids = ids}).hidden).to(at::kDouble);
+  const at::Tensor there = labels.ne(data::kIgnoreLabel);
+  const at::Tensor picked = at::gather(logits.log_softmax(-1), -1, labels.clamp_min(0).unsqueeze(-1)).squeeze(-1);
+  return picked.masked_fill(there.logical_not(), 0);
+}
+
+// grpo.num_iterations steps learn from one batch of answers; behind the first the ratio of the policies counts.
+TEST(Polychromic, LearnsSeveralTimesFromOneBatchOfAnswers) {
+  const Overrides base = with(kAgain, {"grpo.num_iterations=2", "grpo.scale_rewards=batch"});
+  const auto second_step = [&](const Overrides& more) {
+    SmallPolychromic run(fresh_folder("again"), with(base, more));
+    tasks::PolychromicTask& task = run.task;
+    const auto step = [&](int64_t number) {
+      task.load_batch(number, 1);
+      Step out{{}, at::zeros({static_cast<int64_t>(task.metric_names().size())}, at::kDouble)};
+      task.forward_backward(0, {}, out.sums);
+      for (const nn::Parameter& parameter : task.parameters().all()) {
+        out.gradients.push_back(parameter.master.grad().detach().clone());
+        parameter.master.mutable_grad().zero_();
+      }
+      return out;
+    };
+    const auto metric = [&](const Step& of, const std::string& name) {
+      const auto& names = task.metric_names();
+      return of.sums[std::find(names.begin(), names.end(), name) - names.begin()].item<double>();
+    };
+    const std::string first_digest = task.next_batch_digest();
+    const Step first = step(1);
+    EXPECT_EQ(metric(first, "ratio"), 1);
+    EXPECT_EQ(metric(first, "clip_low") + metric(first, "clip_high"), 0);
+    EXPECT_EQ(metric(first, "reward_steps"), 1);
+    const at::Tensor answers = task.step_inputs()[2].clone(), before = answer_log_probs(task);
+    const std::string digest = task.next_batch_digest();
+    EXPECT_NE(digest, first_digest);
+    {
+      const at::NoGradGuard no_grad;
+      for (const nn::Parameter& parameter : task.parameters().all()) {
+        if (parameter.name.find("lora_B") != std::string::npos) parameter.master.detach().add_(0.2);
+      }
+      task.parameters().refresh_compute();
+    }
+    const Step second = step(2);
+    EXPECT_TRUE(at::equal(task.step_inputs()[2], answers)) << "the same answers";
+    EXPECT_EQ(task.next_batch_digest(), digest) << "no new prompts";
+    EXPECT_EQ(metric(second, "reward_steps"), 0);
+    EXPECT_EQ(metric(second, "reward_updates"), 1);
+    const at::Tensor there = task.step_inputs()[3].ne(data::kIgnoreLabel);
+    const at::Tensor ratios = (answer_log_probs(task) - before).exp();
+    EXPECT_NEAR(metric(second, "ratio"), ratios.masked_select(there).mean().item<double>(), 1e-4);
+    EXPECT_GT(std::abs(metric(second, "ratio") - 1), 1e-4);
+    const double clipped = metric(second, "clip_low") + metric(second, "clip_high");
+    step(3);
+    EXPECT_FALSE(at::equal(task.step_inputs()[2], answers)) << "new answers";
+    EXPECT_NE(task.next_batch_digest(), digest);
+    return std::pair(second, clipped);
+  };
+  const auto [wide, unclipped] = second_step({"grpo.epsilon=0.99", "grpo.epsilon_high=100"});
+  const auto [narrow, clipped] = second_step({"grpo.epsilon=0.0001"});
+  EXPECT_LT(unclipped, clipped);
+  EXPECT_GT(clipped, 0.01) << "of all tokens, most of them in groups of equal rewards";
+  EXPECT_GT(largest_gap(wide, narrow), 0.1) << "the bound takes gradients away";
+}
+
+// An epoch is all prompts once, however often their answers are learned from.
+TEST(Polychromic, EpochsCountPromptsNotUpdates) {
+  const auto samples = [](const Overrides& more) {
+    SmallPolychromic run(fresh_folder("epochs"), with(kGrpo, more));
+    return run.task.samples_per_epoch();
+  };
+  const double once = samples({});
+  EXPECT_EQ(samples({"grpo.num_iterations=3", "train.steps=0", "train.epochs=2"}), 3 * once);
+  // 4 of the batches are fine-tuning's.
+  const double batches = 2 * once / 8;
+  EXPECT_DOUBLE_EQ(samples({"grpo.num_iterations=3", "train.steps=0", "train.epochs=2", "grpo.start_step=5"}),
+                   (4 + 3 * (batches - 4)) * 8 / 2);
+}
+
+// Two ranks keep what one rank keeps, so that a run goes on with another number of them in the middle of a batch.
+TEST(Polychromic, AnswersToLearnFromAgainAreKeptForAnyNumberOfRanks) {
+  const auto dir = fresh_folder("runs");
+  const Overrides more = with(kAgain, {"train.steps=2", "train.checkpoint_every=2"});
+  SmallPolychromic one(dir / "one", more);
+  one.trainer.start_fresh();
+  one.trainer.run();
+  std::vector<std::shared_ptr<parallel::Comm>> comms;
+  for (auto& comm : parallel::make_thread_comms(2)) comms.push_back(std::move(comm));
+  test::on_threads(2, [&](int rank) {
+    SmallPolychromic run(dir / "two", more, comms[static_cast<size_t>(rank)]);
+    run.trainer.start_fresh();
+    EXPECT_EQ(run.trainer.run(), train::Outcome::finished);
+  });
+  const auto found = checkpoint::find_latest_valid(dir / "two" / "small");
+  ASSERT_TRUE(found);
+  SmallPolychromic next(dir / "two", with(more, {"train.steps=4"}));
+  next.trainer.resume(found->dir, found->meta.info);
+  const auto want = one.tensors(), got = next.tensors();
+  for (const char* name : {"answers.ids", "answers.labels"})
+    EXPECT_TRUE(at::equal(want.at(name), got.at(name))) << name;
+  for (const char* name : {"answers.log_p", "answers.advantages"}) {
+    EXPECT_TRUE(at::allclose(want.at(name), got.at(name), 1e-3, 1e-4)) << name;
+  }
+  EXPECT_GT(want.at("answers.advantages").abs().max().item<double>(), 0);
+  EXPECT_EQ(next.trainer.run(), train::Outcome::finished);
+  std::vector<double> sampled;
+  for (const auto& line : metrics(dir / "two")) {
+    if (line.contains("train/reward_updates")) sampled.push_back(line.value("train/reward_steps", 0.0));
+  }
+  EXPECT_EQ(sampled.back(), 1) << "steps 3 and 4: one goes on with the answers, one has new ones";
+}
+
 struct Variant {
   std::string name;
   Overrides overrides;
@@ -187,6 +306,7 @@ INSTANTIATE_TEST_SUITE_P(
                               {"polychromic.n_generations=2", "polychromic.diversity_metric=distinct",
                                "hf.recompute=true", "lora.rslora=true"}},
                       Variant{"grpo", with(kGrpo, {"grpo.diversity_weight=0.1"})},
+                      Variant{"again", with(kAgain, {"grpo.epsilon=0.01"})},
                       Variant{"phases", with(kSemantic, {"grpo.start_step=5", "grpo.rewards=relevance,length",
                                                          "grpo.num_generations=3", "grpo.max_completion_length=8",
                                                          "grpo.beta=0.05", "grpo.mask_truncated_completions=true",

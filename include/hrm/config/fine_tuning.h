@@ -198,6 +198,7 @@ struct PolychromicConfig {
 struct GrpoConfig {
   int64_t start_step = 0;
   int64_t num_generations = 8;
+  int64_t num_iterations = 1;
   int64_t max_completion_length = 256;
   double temperature = 1;
   double top_p = 1;
@@ -225,6 +226,10 @@ struct GrpoConfig {
       "of "
       "fine-tuning; 0 = never");
     f("num_generations", &GrpoConfig::num_generations, IntRange{2, 1024}, "answers", "sampled to each prompt: a group");
+    f("num_iterations", &GrpoConfig::num_iterations, IntRange{1, 64}, "steps",
+      "that learn from one batch of answers, one after the other: from the second on the policy is another one than "
+      "that "
+      "which sampled, and the epsilons bound how far it goes");
     f("max_completion_length", &GrpoConfig::max_completion_length, IntRange{1, 1 << 20}, "tokens", "longest answer");
     f("temperature", &GrpoConfig::temperature, RealRange{0, 1e3, true}, "", "as polychromic.diversity_temperature");
     f("top_p", &GrpoConfig::top_p, RealRange{0, 1, true}, "", "as polychromic.diversity_top_p");

@@ -4,7 +4,8 @@
 // (objectives/policy_gradient.h), or first the one and then the other.
 //
 // A step samples its answers before the work that is captured: load_batch() generates, measures and writes rows, labels
-// and weights to where the graph reads them. Then forward_backward() is one pass over the prompts and responses, and
+// and weights to where the graph reads them, unless the step learns once more from the rewards of the step before
+// (grpo.num_iterations). Then forward_backward() is one pass over the prompts and responses, and
 // one over prompts and sampled answers. What is sampled depends on seed, step and place in the global batch, not on
 // ranks, micro-batches or the rows beside.
 
@@ -46,7 +47,8 @@ struct PolychromicPlan {
   int64_t every = 1;
   int64_t diverse_prompts = 0, diverse_samples = 0, diverse_tokens = 0;  // of a micro-batch; of a prompt; of an answer
   int64_t reward_samples = 0, reward_tokens = 0;
-  int64_t grpo_from = 0;  // 0: never
+  int64_t reward_updates = 1;  // steps that learn from one batch of answers, one after the other
+  int64_t grpo_from = 0;       // 0: never
   bool samples_for_diversity = false;
   int64_t most_samples() const;  // rows of sampled answers that a step can have on this rank
   int64_t most_tokens() const;   // of an answer
@@ -86,6 +88,7 @@ class PolychromicTask : public Task {
   void write_files(const std::filesystem::path& run_dir) const override;
   std::string describe() const override;
   void visit_state(StateVisitor& visitor) override;
+  std::string optional_state() const override;
 
   CausalLm& lm() { return lm_; }
   const PolychromicPlan& plan() const { return plan_; }
@@ -95,7 +98,7 @@ class PolychromicTask : public Task {
   void open_data();
   void open_test_data(const data::ChatDataset& training);
   void make_buffers();
-  data::ChatBatch next_rows();
+  void visit_answers(StateVisitor& visitor);
   void sample_answers(int64_t step, const data::ChatBatch& batch);
   void write_answers(const std::vector<std::vector<int32_t>>& prompts, const Answers& answers);
   void weigh_diversity(const Answers& answers, int64_t groups);
@@ -114,6 +117,7 @@ class PolychromicTask : public Task {
     int64_t first = 0, count = 0;
   };
   AnswerRows answer_rows(int64_t micro_batch) const;
+  at::Tensor sampled_log_p(const AnswerRows& rows, const at::Tensor& logp) const;
 
   const config::Config& config_;
   Runtime runtime_;
@@ -133,6 +137,7 @@ class PolychromicTask : public Task {
   mutable std::string train_digest_, base_digest_;
 
   int64_t position_ = 0;                  // registered: samples used so far
+  int64_t updates_ = 0;                   // registered: steps that learned from the present answers, by rewards
   objectives::RunningDiversity running_;  // registered
   PolychromicKind kind_ = PolychromicKind::responses;
   int64_t width_ = 0, answer_width_ = 0;  // of this step's rows
@@ -151,8 +156,10 @@ class PolychromicTask : public Task {
   at::Tensor answer_ids_, answer_labels_;  // (sampled rows, positions_) int64
   at::Tensor answer_weights_;              // (sampled rows, positions_) float32
   at::Tensor advantages_;                  // (sampled rows) float32
-  at::Tensor facts_;                       // (metrics) float64: what load_batch knows
-  at::Tensor tokens_, answer_tokens_;      // 0-dim float32: of the global batch
+  // Of the policy that sampled; undefined where each batch of answers is used once.
+  at::Tensor answer_log_p_;            // (sampled rows, positions_) float32
+  at::Tensor facts_;                   // (metrics) float64: what load_batch knows
+  at::Tensor tokens_, answer_tokens_;  // 0-dim float32: of the global batch
 
   std::unique_ptr<LanguageEvaluation> evaluation_;
 };

@@ -1,0 +1,106 @@
+// What a run says of itself: windows of steps, their times, and the first lines of the log.
+#include <ATen/ATen.h>
+
+#include <algorithm>
+
+#include "hrm/base/text.h"
+#include "hrm/tasks/metric_text.h"
+#include "hrm/tasks/polychromic.h"
+#include "tasks/polychromic_metrics.h"
+
+namespace hrm::tasks {
+
+at::Tensor PolychromicTask::step_loss(const at::Tensor& sums) const {
+  return sums.select(0, 0).clone();
+}
+
+NamedValues PolychromicTask::summarize(const std::vector<double>& sums, int64_t steps) const {
+  const auto sum = [&](const std::string& name) {
+    const auto found = metric_index_.find(name);
+    return found == metric_index_.end() ? 0 : sums[static_cast<size_t>(found->second)];
+  };
+  const double all = static_cast<double>(std::max<int64_t>(steps, 1)), diverse = sum(kDiversitySteps),
+               rewarded = sum(kRewardSteps), updates = sum(kRewardUpdates), responses = all - updates;
+  NamedValues out;
+  for (size_t i = 0; i < metric_names_.size(); ++i) {
+    const std::string& name = metric_names_[i];
+    const auto is = [&](std::initializer_list<const char*> names) {
+      return std::any_of(names.begin(), names.end(), [&](const char* other) { return name == other; });
+    };
+    double over = rewarded;  // what is not named here is of rewards
+    if (is({"loss"})) over = all;
+    if (is({"cross_entropy", "tokens"})) over = responses;
+    if (is({"diversity_loss"})) over = diverse;
+    if (is({"diversity"})) over = diversity_ ? diverse + rewarded : 0;
+    if (is({"advantage", "answer_tokens", "finished"})) over = diverse + rewarded;
+    if (is({"kl", "clip_low", "clip_high", "ratio"})) over = updates;
+    if (is({kDiversitySteps, kRewardSteps, kRewardUpdates})) over = 1;
+    if (over > 0) out.emplace_back(name, sums[i] / over);
+  }
+  return out;
+}
+
+NamedValues PolychromicTask::take_performance() {
+  if (!sampler_ || times_.steps == 0) return {};
+  const auto steps = static_cast<double>(times_.steps);
+  const auto rate = [](int64_t tokens, double ms) { return ms > 0 ? static_cast<double>(tokens) / ms * 1e3 : 0; };
+  last_generated_per_s_ = rate(times_.answer_tokens, times_.prefill + times_.decode);
+  NamedValues out{{"merge_ms", times_.merge / steps},
+                  {"prefill_ms", times_.prefill / steps},
+                  {"decode_ms", times_.decode / steps},
+                  {"encode_ms", times_.encode / steps},
+                  {"diversity_ms", times_.measure / steps},
+                  {"train_ms", times_.others / steps},
+                  {"prefill_tokens_per_s", rate(times_.prompt_tokens, times_.prefill)},
+                  {"decode_tokens_per_s", rate(times_.answer_tokens, times_.decode)}};
+  if (times_.encoded_tokens > 0) out.emplace_back("encode_tokens_per_s", rate(times_.encoded_tokens, times_.encode));
+  times_ = {};
+  return out;
+}
+
+std::string PolychromicTask::progress_text(const NamedValues& summary) const {
+  const auto find = [&](const std::string& name) -> const double* {
+    for (const auto& [key, value] : summary) {
+      if (key == name) return &value;
+    }
+    return nullptr;
+  };
+  std::string text = cat("loss ", fixed(value_of(summary, "loss"), 3));
+  const auto add = [&](const char* what, const char* name, int digits) {
+    if (const double* value = find(name)) text += cat(" | ", what, " ", fixed(*value, digits));
+  };
+  add("cross-entropy", "cross_entropy", 3);
+  add("diversity", "diversity", 3);
+  add("reward", "reward", 3);
+  if (last_generated_per_s_ > 0) text += cat(" | generated ", fixed(last_generated_per_s_, 0), " tok/s");
+  return text;
+}
+
+std::string PolychromicTask::describe() const {
+  std::string text = cat("model        ", lm_.facts.model_type, " of ", config_.hf.model, ", ", lm_.facts.layers,
+                         " layers, hidden ", lm_.facts.hidden_size, ", vocabulary ", lm_.facts.vocab_size,
+                         config_.hf.weights == "random" ? ", random weights" : "");
+  if (lm_.lora) {
+    text += cat("\nadapter      rank ", config_.lora.r, ", ", lm_.model->parameter_set().count(), " parameters, on ",
+                config_.lora.targets);
+  } else {
+    text += cat("\ntrained      all ", lm_.model->parameter_set().count(), " parameters");
+  }
+  text += cat("\ndata         ", train_->num_samples(row_len_), " examples of ", train_->origin(), ", template ",
+              chat_->name(), ", up to ", config_.chat.max_length, " tokens");
+  if (test_) text += cat("\nvalidation   ", test_->num_samples(row_len_), " examples of ", test_->origin());
+  if (plan_.samples_for_diversity) {
+    text += cat("\ndiversity    ", config_.polychromic.objective, ", weight ", config_.polychromic.diversity_weight,
+                ", ", plan_.diverse_samples, " answers of up to ", plan_.diverse_tokens, " tokens to ",
+                plan_.diverse_prompts * plan_.micro_batches * comm_->ranks(), " prompts every ", plan_.every,
+                plan_.every == 1 ? " step" : " steps", "; ", diversity_->describe());
+  }
+  if (plan_.grpo_from > 0) {
+    text += cat("\nrewards      from step ", plan_.grpo_from, " on: ", config_.grpo.rewards, "; ", plan_.reward_samples,
+                " answers of up to ", plan_.reward_tokens, " tokens to each prompt, loss ", config_.grpo.loss_type);
+    if (plan_.reward_updates > 1) text += cat("; ", plan_.reward_updates, " updates from each batch of answers");
+  }
+  return text;
+}
+
+}  // namespace hrm::tasks
