@@ -132,7 +132,7 @@ void add_generate(CLI::App& app, Action& action) {
       ->check(not_empty);
   sub->add_option("--seed", o->seed, "the same seed gives the same answers, whatever the batch")
       ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
+      ->check(at_least(0));
   sub->add_option("--batch-size", o->batch_size, "answers written at a time (default: 64 on a GPU, else 16)")
       ->type_name("N")
       ->check(CLI::Range(1, 1 << 20));
@@ -212,6 +212,9 @@ void add_export(CLI::App& app, Action& action) {
   sub->add_option("--weights", o->weights, "auto = the averaged weights where there are any")
       ->capture_default_str()
       ->check(CLI::IsMember({"auto", "raw", "ema"}));
+  sub->add_option("--dtype", o->dtype, "hf: of the weights in the files")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"float32", "bfloat16"}));
   sub->callback([o, &action] { action = [o] { return train::run_export(*o); }; });
 }
 

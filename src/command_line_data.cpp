@@ -22,22 +22,20 @@ void add_data_sudoku(CLI::App& data, Action& action) {
   sub->add_option("--empty", o->empty, "empty cells of a generated puzzle")
       ->capture_default_str()
       ->type_name("MIN:MAX");
-  sub->add_option("--train", o->train, "training puzzles to generate")
-      ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
+  sub->add_option("--train", o->train, "training puzzles to generate")->capture_default_str()->check(at_least(0));
   sub->add_option("--test", o->test, "test puzzles to generate, of other solution classes")
       ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
+      ->check(at_least(0));
   sub->add_option("--augment", o->augment, "symmetric copies stored per training puzzle")
       ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
+      ->check(at_least(0));
   sub->add_option("--subsample", o->subsample, "take so many training puzzles of the CSV file; 0 = all")
       ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
+      ->check(at_least(0));
   sub->add_option("--min-rating", o->min_rating, "drop CSV training puzzles rated below this")
       ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
-  sub->add_option("--seed", o->seed, "seed of every choice")->capture_default_str()->check(CLI::NonNegativeNumber);
+      ->check(at_least(0));
+  sub->add_option("--seed", o->seed, "seed of every choice")->capture_default_str()->check(at_least(0));
   sub->add_option("--out", o->out, "folder of the dataset")->type_name("DIR")->required();
   sub->callback([o, &action] {
     action = [o] {
@@ -56,19 +54,17 @@ void add_data_maze(CLI::App& data, Action& action) {
   sub->add_option("--size", o->size, "cells of a side (generated)")->capture_default_str()->check(CLI::Range(3, 1000));
   sub->add_option("--min-path", o->min_path, "the shortest path is longer than so many moves (generated)")
       ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
-  sub->add_option("--train", o->train, "training mazes to generate")
-      ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
-  sub->add_option("--test", o->test, "test mazes to generate")->capture_default_str()->check(CLI::NonNegativeNumber);
+      ->check(at_least(0));
+  sub->add_option("--train", o->train, "training mazes to generate")->capture_default_str()->check(at_least(0));
+  sub->add_option("--test", o->test, "test mazes to generate")->capture_default_str()->check(at_least(0));
   sub->add_flag("--augment", o->augment, "store all 8 rotations and reflections of each training maze");
   sub->add_option("--subsample", o->subsample, "take so many training mazes of the CSV file; 0 = all")
       ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
+      ->check(at_least(0));
   sub->add_option("--min-rating", o->min_rating, "drop CSV training mazes rated below this")
       ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
-  sub->add_option("--seed", o->seed, "seed of every choice")->capture_default_str()->check(CLI::NonNegativeNumber);
+      ->check(at_least(0));
+  sub->add_option("--seed", o->seed, "seed of every choice")->capture_default_str()->check(at_least(0));
   sub->add_option("--out", o->out, "folder of the dataset")->type_name("DIR")->required();
   sub->callback([o, &action] {
     action = [o] {
@@ -84,12 +80,12 @@ void add_data_arithmetic(CLI::App& data, Action& action) {
   sub->add_option("--digits", o->digits, "digits of a number, at most")->capture_default_str()->check(CLI::Range(1, 6));
   sub->add_option("--samples", o->samples, "training problems, all different")
       ->capture_default_str()
-      ->check(CLI::PositiveNumber);
+      ->check(at_least(1));
   sub->add_option("--validation", o->validation, "validation problems as a share of --samples")
       ->capture_default_str()
       ->type_name("SHARE")
       ->check(CLI::Range(0.0, 1.0));
-  sub->add_option("--seed", o->seed, "seed of every choice")->capture_default_str()->check(CLI::NonNegativeNumber);
+  sub->add_option("--seed", o->seed, "seed of every choice")->capture_default_str()->check(at_least(0));
   sub->add_option("--out", o->out, "folder of the dataset")->type_name("DIR")->required();
   sub->footer("example: hrm_train data arithmetic --digits 2 --out runs/data/sums");
   sub->callback([o, &action] {
@@ -108,22 +104,20 @@ void add_data_answers(CLI::App& data, Action& action) {
   sub->add_option("--largest", o.largest, "largest number to be split: longer ones are harder")
       ->capture_default_str()
       ->check(CLI::Range(12, 10'000));
-  sub->add_option("--train", o.train, "training prompts, all different")
-      ->capture_default_str()
-      ->check(CLI::PositiveNumber);
+  sub->add_option("--train", o.train, "training prompts, all different")->capture_default_str()->check(at_least(1));
   sub->add_option("--validation", o.validation, "validation prompts, none of them in training")
       ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
+      ->check(at_least(0));
   sub->add_option("--test", o.test, "test prompts, none of them in training or validation")
       ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
+      ->check(at_least(0));
   sub->add_option("--responses", o.responses, "records of each prompt, with responses drawn from its right answers")
       ->capture_default_str()
       ->check(CLI::Range(1, 1000));
   sub->add_option("--skew", o.skew, "probability of an answer in proportion to the one before; 1: all alike")
       ->capture_default_str()
       ->check(CLI::Range(0.0, 1.0));
-  sub->add_option("--seed", o.seed, "seed of every choice")->capture_default_str()->check(CLI::NonNegativeNumber);
+  sub->add_option("--seed", o.seed, "seed of every choice")->capture_default_str()->check(at_least(0));
   sub->add_option("--out", command->out, "folder of the dataset")->type_name("DIR")->required();
   sub->footer("example: hrm_train data answers --largest 200 --train 2000 --out runs/data/answers");
   sub->callback([command, &action] {
@@ -155,7 +149,7 @@ void add_language_build(CLI::App& sub, data::LanguageBuild& o, const char* docum
   sub.add_option("--max-malformed", o.max_malformed, cat("malformed ", documents, " to pass over"))
       ->capture_default_str()
       ->type_name("N");
-  sub.add_option("--seed", o.seed, "seed of every choice")->capture_default_str()->check(CLI::NonNegativeNumber);
+  sub.add_option("--seed", o.seed, "seed of every choice")->capture_default_str()->check(at_least(0));
   sub.add_option("--out", o.out, "folder of the dataset; a build that was stopped goes on in it")
       ->type_name("DIR")
       ->required();
@@ -174,7 +168,7 @@ void add_data_text(CLI::App& data, Action& action) {
   sub->add_option("--shard-tokens", o->shard_tokens, "tokens of a shard; what a stopped build loses at most")
       ->capture_default_str()
       ->type_name("N")
-      ->check(CLI::PositiveNumber);
+      ->check(at_least(1));
   sub->footer("example: hrm_train data text books --pattern '*.txt' --split-blank-lines --out runs/data/books");
   sub->callback([o, &action] {
     action = [o] {
@@ -209,9 +203,7 @@ void add_data_inspect(CLI::App& data, Action& action) {
   CLI::App* sub = data.add_subcommand("inspect", "sizes and one example of a dataset directory or a CSV file");
   auto o = std::make_shared<data::InspectCommand>();
   sub->add_option("path", o->path, "dataset directory or CSV file")->type_name("PATH")->required();
-  sub->add_option("--example", o->example, "which example to draw")
-      ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
+  sub->add_option("--example", o->example, "which example to draw")->capture_default_str()->check(at_least(0));
   sub->add_option("--box", o->box, "rows x columns of a Sudoku box")->type_name("RxC");
   sub->callback([o, &action] {
     action = [o] {
@@ -232,7 +224,7 @@ void add_data_tokenizer(CLI::App& data, Action& action) {
   sub->add_option("--min-frequency", o->min_frequency, "a pair that is rarer becomes no token")
       ->capture_default_str()
       ->type_name("N")
-      ->check(CLI::Range(int64_t{1}, INT64_MAX));
+      ->check(at_least(1));
   sub->add_option("--special", o->special, "a special token, e.g. '<|endoftext|>'; they get the highest ids")
       ->type_name("TOKEN")
       ->allow_extra_args(false);

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <cstdlib>
 #include <filesystem>
 
 #include "hrm/base/error.h"
@@ -17,6 +18,17 @@ constexpr const char* kOverrides =
 
 std::string not_empty(const std::string& text) {
   return text.empty() ? "needs a name, but got an empty text" : "";
+}
+
+CLI::Validator at_least(int64_t least) {
+  const auto check = [least](std::string& text) {
+    char* end = nullptr;
+    const double value = std::strtod(text.c_str(), &end);
+    const bool number = end != text.c_str() && *end == '\0';
+    if (number && value >= static_cast<double>(least)) return std::string();
+    return cat("needs a number of at least ", least, ", but got '", printable_start(text), "'");
+  };
+  return {check, least > 0 ? "POSITIVE" : "NONNEGATIVE"};
 }
 
 void add_device(CLI::App& sub, std::string& device) {

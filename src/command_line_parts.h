@@ -17,6 +17,9 @@ inline constexpr const char* kRunOrStep = "run folder (its newest checkpoint) or
 // For names of files: "" would otherwise count as not given.
 std::string not_empty(const std::string& text);
 
+// For numbers without an upper end; CLI11's own checks name the largest double in their message.
+CLI::Validator at_least(int64_t least);
+
 void add_device(CLI::App& sub, std::string& device);
 void add_config_files(CLI::App& sub, std::vector<std::string>& files);
 void add_overrides(CLI::App& sub, std::vector<std::string>& overrides);

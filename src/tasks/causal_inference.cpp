@@ -1,6 +1,7 @@
 #include "hrm/tasks/causal_inference.h"
 
 #include <algorithm>
+#include <fstream>
 
 #include "hrm/base/error.h"
 #include "hrm/checkpoint/checkpoint.h"
@@ -33,9 +34,11 @@ void use_kept_files(const fs::path& checkpoint, const std::vector<std::string>& 
 }  // namespace
 
 bool is_hf_folder(const fs::path& path) {
-  std::error_code ignored;
-  return fs::exists(path / "config.json", ignored) && (fs::exists(path / "model.safetensors", ignored) ||
-                                                       fs::exists(path / "model.safetensors.index.json", ignored));
+  // A checkpoint has a config.json, too, without this member. Weights may be missing: who opens the folder says so.
+  std::ifstream in(path / "config.json");
+  std::string start(size_t{1} << 16, '\0');
+  in.read(start.data(), static_cast<std::streamsize>(start.size()));
+  return start.find("\"model_type\"") != std::string::npos;
 }
 
 CausalInference open_causal_checkpoint(const fs::path& run_or_step, const std::vector<std::string>& overrides,

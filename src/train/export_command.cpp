@@ -50,6 +50,10 @@ checkpoint::HfTokens hf_tokens(const data::LanguageMeta& meta, const std::filesy
   return tokens;
 }
 
+checkpoint::HfFormat hf_format(const ExportOptions& options) {
+  return {.dtype = options.dtype == "bfloat16" ? at::kBFloat16 : at::kFloat};
+}
+
 void export_language(const ExportOptions& options, const config::Config& config,
                      const checkpoint::FoundCheckpoint& found, const NamedTensors& weights) {
   const data::LanguageMeta meta = tasks::meta_from_signature(found.meta.info, found.dir.string());
@@ -63,7 +67,8 @@ void export_language(const ExportOptions& options, const config::Config& config,
   if (options.to == "torchscript") return checkpoint::export_language_torchscript(config, sizes, named, options.out);
   models::DecoderOptions decoder;  // stays empty for a model that export_hf refuses
   if (plain) decoder = models::plain_decoder_options(config, sizes);
-  checkpoint::export_hf(decoder, named, hf_tokens(meta, tasks::tokenizer_of_checkpoint(meta, found.dir)), options.out);
+  checkpoint::export_hf(decoder, named, hf_tokens(meta, tasks::tokenizer_of_checkpoint(meta, found.dir)), options.out,
+                        hf_format(options));
 }
 
 // The adapter for PEFT; for transformers the whole model, an adapter merged into it.
@@ -94,7 +99,7 @@ void export_causal(const ExportOptions& options, bool averaged, const NamedTenso
   checkpoint::HfTokens tokens =
       hf_tokens(loaded.chat->encoder().meta, std::filesystem::exists(tokenizer, ignored) ? tokenizer : "");
   tokens.eos = facts.eos_ids.empty() ? tokens.eos : facts.eos_ids.front();
-  checkpoint::export_hf(decoder, named, tokens, options.out);
+  checkpoint::export_hf(decoder, named, tokens, options.out, hf_format(options));
 }
 
 }  // namespace
@@ -106,6 +111,10 @@ int run_export(const ExportOptions& options) {
           "' is no export format; use torchscript, safetensors, pt, hf or peft");
   require(options.weights == "auto" || options.weights == "raw" || options.weights == "ema", ExitCode::usage, "'",
           options.weights, "' is no set of weights; use auto, raw or ema");
+  require(options.dtype == "float32" || options.dtype == "bfloat16", ExitCode::usage, "'", options.dtype,
+          "' is no dtype of weights; use float32 or bfloat16");
+  require(options.dtype == "float32" || options.to == "hf", ExitCode::usage, "--dtype ", options.dtype,
+          " is for --to hf alone; ", options.to, " has the dtype of the checkpoint");
   require(!options.out.empty(), ExitCode::usage, "--out needs the file or folder to write");
 
   const checkpoint::FoundCheckpoint found = checkpoint::open_checkpoint(options.checkpoint);

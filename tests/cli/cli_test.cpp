@@ -96,6 +96,12 @@ TEST(Cli, Options) {
   expect_refusal(ExitCode::usage, {"solve", "--checkpoint", "x", "a.txt", "b.txt"}, {"'b.txt'"});
   expect_refusal(ExitCode::usage, {"export", "--to", "onnx", "--checkpoint", "x", "--out", "y"},
                  {"onnx", "torchscript"});
+  for (const char* number : {"x", "-3", "7x", ""}) {
+    expect_refusal(ExitCode::usage, {"data", "sudoku", "--generate", "--train", number, "--out", "y"},
+                   {"--train", "needs a number of at least 0", cat("'", number, "'")});
+  }
+  expect_refusal(ExitCode::usage, {"data", "sudoku", "--generate", "--train", "1e30", "--out", "y"},
+                 {"--train", "1e30"});
   expect_refusal(ExitCode::usage, {"data", "sudoku", "--generate", "--train-csv", "x", "--out", "y"},
                  {"--generate", "--train-csv"});
   expect_refusal(ExitCode::usage, {"config", "--print", "--json"}, {"--print", "--json"});

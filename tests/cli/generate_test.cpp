@@ -120,6 +120,14 @@ TEST(Generate, WrongInput) {
     std::ofstream(trained.dir / name) << text;
     return (trained.dir / name).string();
   };
+  // A model of transformers without its files is one still, and no checkpoint of ours.
+  std::filesystem::create_directories(trained.dir / "hf");
+  std::ofstream(trained.dir / "hf" / "config.json")
+      << R"({"model_type": "qwen3", "vocab_size": 264, "hidden_size": 32, "intermediate_size": 48,
+             "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8,
+             "max_position_embeddings": 64})";
+  expect_refusal(ExitCode::data, {"generate", (trained.dir / "hf").string(), "--prompt", "a"}, {"hf", "tokenizer.json"},
+                 {}, /*alone=*/false);
   refused(ExitCode::data, {"--input", file("empty.txt", "\n\n")}, {"empty.txt", "holds no prompt"});
   refused(ExitCode::data, {"--input", "-"}, {"standard input", "holds no prompt"});
   refused(ExitCode::data, {"--input", file("a.jsonl", "{\"prompt\": \"a\"}\nhello\n")}, {"a.jsonl:2", "JSON"});

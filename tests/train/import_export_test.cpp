@@ -81,6 +81,11 @@ TEST(ImportExport, RefusesInOneSentence) {
   exported.to = "hf";
   expect_error(ExitCode::usage, {"puzzle models", "--to safetensors"}, [&] { run_export(exported); });
   exported.to = "pt";
+  exported.dtype = "bfloat16";
+  expect_error(ExitCode::usage, {"--dtype bfloat16", "--to hf"}, [&] { run_export(exported); });
+  exported.dtype = "half";
+  expect_error(ExitCode::usage, {"'half'", "float32 or bfloat16"}, [&] { run_export(exported); });
+  exported.dtype = "float32";
   exported.weights = "ema";
   expect_error(ExitCode::checkpoint, {"no averaged weights"}, [&] { run_export(exported); });
   exported.weights = "raw";

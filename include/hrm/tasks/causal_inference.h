@@ -25,7 +25,7 @@ struct CausalInference {
   std::unique_ptr<data::ChatEncoder> chat;
 };
 
-// A folder with config.json and weights in safetensors files.
+// A folder whose config.json is that of a model of transformers; its weights may be missing.
 bool is_hf_folder(const std::filesystem::path& path);
 
 // The newest checkpoint of a run, or a checkpoint's own folder, of task polychromic. `overrides`: of its configuration,

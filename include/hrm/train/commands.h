@@ -72,10 +72,11 @@ struct ImportOptions {
 int run_import(const ImportOptions& options);
 
 struct ExportOptions {
-  std::string to;                // torchscript, safetensors, pt, hf, peft
-  std::string checkpoint;        // as in EvalOptions
-  std::string out;               // file to write; hf: folder
-  std::string weights = "auto";  // auto, raw, ema
+  std::string to;                 // torchscript, safetensors, pt, hf, peft
+  std::string checkpoint;         // as in EvalOptions
+  std::string out;                // file to write; hf: folder
+  std::string weights = "auto";   // auto, raw, ema
+  std::string dtype = "float32";  // or bfloat16; of hf alone
 };
 int run_export(const ExportOptions& options);
 
