@@ -8,8 +8,10 @@ compare_causal.py.
 
 DIR holds the config.json of a model; its weights are random, in bf16. Work lora: a training step with an adapter on all
 seven projections, loss from the model, clipping by the norm, fused AdamW. Modes: eager; those of torch.compile:
-default, reduce-overhead; with "+fp32" behind one the adapter's weights are float32, as PEFT makes them, under autocast, else
-bf16. Work generate: so many samples of each prompt, `--new` tokens forced, by sampling at --temperature and --top-p.
+default, reduce-overhead; with "+fp32" behind one the adapter's weights are float32, as PEFT makes them, under
+autocast, else bf16.
+
+Work generate: so many samples of each prompt, `--new` tokens forced, by sampling at --temperature and --top-p.
 Modes: dynamic (the library's default), static (a static cache, whose step the library compiles); with "+peft" behind
 one through an adapter.
 

@@ -13,8 +13,8 @@ generate_peft, 16 x 3 through an adapter, which ours merges first (`hrm_train tr
 not in these numbers and takes some 5 ms); step, a whole step of `hrm_train train task=polychromic`: 16 examples of 512
 tokens by accumulation of 4, three answers of 100 tokens to each, a sentence encoder of the shape of MiniLM-L6,
 diversity, both losses, AdamW. Tokens of answers are drawn from the whole vocabulary, one of whose words is <eos>: next
-to no answer of ours ends early, and the number of their tokens is in the result. lora8b and step8b: the same with 8 billion parameters,
-the sides one after the other, since both may not fit.
+to no answer of ours ends early, and the number of their tokens is in the result. lora8b and step8b: the same with 8
+billion parameters, the sides one after the other, since both may not fit.
 
 The other side's modes: causal_reference.py. The fastest by its median counts. Where a step's mode does not compile
 within --limit, the same is tried without compiling. Of steps also their parts, and the hours that 4,446 examples x 2
@@ -88,10 +88,10 @@ def training_settings(folder):
 def our_generation(args, work, folder):
     shape, rows = work["shape"], work["prompts"] * work["samples"]
     settings = ["lm.arch=decoder", "lm.qk_norm=true", "lm.rope_theta=1000000"]
-    for ours_of, name in (("hidden_size", "hidden_size"), ("num_heads", "num_attention_heads"), ("head_dim", "head_dim"),
-                          ("kv_heads", "num_key_value_heads"), ("inner", "intermediate_size"),
-                          ("layers", "num_hidden_layers")):
-        settings.append(f"lm.{ours_of}={shape[name]}")
+    for name, other in (("hidden_size", "hidden_size"), ("num_heads", "num_attention_heads"), ("head_dim", "head_dim"),
+                        ("kv_heads", "num_key_value_heads"), ("inner", "intermediate_size"),
+                        ("layers", "num_hidden_layers")):
+        settings.append(f"lm.{name}={shape[other]}")
     result = run_bench([args.binary, "bench", "generate", "--rows", str(rows), "--prompt", str(PROMPT), "--new",
                         str(NEW), "--vocab-size", str(shape["vocab_size"]), "--temperature", "0.9", "--top-p", "0.9",
                         *settings], folder, args.limit)
@@ -122,7 +122,7 @@ def our_steps(args, steps, folder):
 
 
 def numbers_of_run(lines):
-    """A turn's numbers from the lines of steps, without those of the warm-up and the last one, which ends with the run."""
+    """A turn's numbers from the lines of its steps: neither those of the warm-up nor the last, which ends the run."""
     def middle(name):
         return round(statistics.median(line["perf/" + name] for line in lines), 3)
 
