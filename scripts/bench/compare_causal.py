@@ -59,8 +59,8 @@ WORKS = {
     "step8b": STEP | ALONE | dict(title="polychromic step of 8B", modes=["layers/static+merge", "layers/dynamic+merge"],
                                   runs=20),
 }
-MODES = ["eager", "default", "reduce-overhead", "dynamic", "static"]
-MODES += [f"{mode}+fp32" for mode in MODES[:3]] + [f"{mode}+peft" for mode in MODES[3:]]
+MODES = {"lora": ["eager", "default", "reduce-overhead", "eager+fp32", "default+fp32", "reduce-overhead+fp32"],
+         "generate": ["dynamic", "static", "dynamic+peft", "static+peft"]}  # and those of causal_step.py
 PROMPT, NEW, TOKENS = 64, 100, 512
 WARMUP = 10  # steps of ours, in which graphs are captured
 LONG_RUN = 556  # steps of 16 examples: 4,446 of them, twice
@@ -167,9 +167,11 @@ def peer_words(args, work, mode, folder):
 
 def modes_of(args, work):
     """Those asked for that this work has, else its own."""
-    of_step = work["kind"] == "step"
-    asked = [mode for mode in args.modes if (causal_step.parse_mode(mode) is not None) == of_step]
-    return asked or list(work["modes"])
+    return [mode for mode in args.modes if has_mode(work["kind"], mode)] or list(work["modes"])
+
+
+def has_mode(kind, mode):
+    return causal_step.parse_mode(mode) is not None if kind == "step" else mode in MODES[kind]
 
 
 def started(args, name, folder):
@@ -258,9 +260,9 @@ def hours(ms):
 
 def check_modes(modes):
     for mode in modes:
-        if mode not in MODES and causal_step.parse_mode(mode) is None:
-            raise command.Failure(command.USAGE, f"no mode '{mode}'; there are {', '.join(MODES)}; of steps "
-                                                 f"{causal_step.MODE}")
+        if not any(has_mode(kind, mode) for kind in (*MODES, "step")):
+            raise command.Failure(command.USAGE, f"no mode '{mode}'; there are {', '.join(sum(MODES.values(), []))}; "
+                                                 f"of steps {causal_step.MODE}")
 
 
 def main():
