@@ -1,169 +1,330 @@
 #!/usr/bin/env python3
 """Times causal language models of hrm_train beside PEFT and transformers on one GPU, in turns: a training step with a
-low-rank adapter, and generation of several answers to each prompt.
+low-rank adapter, generation of several answers to each prompt, and whole steps of polychromic training.
 
     .venv/bin/python scripts/bench/compare_causal.py --out causal.json
     .venv/bin/python scripts/bench/compare_causal.py --work generate --modes static
+    .venv/bin/python scripts/bench/compare_causal.py --work step8b --modes layers/static+merge --limit 400
+    .venv/bin/python scripts/bench/compare_causal.py --work step --modes eager/dynamic --tiny --steps 2 --rounds 1
 
-The model is of the shape of Qwen3-0.6B with random weights. Works: lora, a step of 4 x 512 tokens with rank 16 on all
-seven projections; generate, 4 prompts x 3 samples, 100 new tokens forced, temperature 0.9 and top-p 0.9; generate_peft,
-16 x 3 through an adapter, which ours merges first (`hrm_train train` does that once for each step; it is not in these
-numbers and takes some 5 ms). The other side's modes: causal_reference.py. The fastest by its median counts.
+The models are of the shapes of Qwen3-0.6B and Qwen3-8B with random weights. Works: lora, a step of 4 x 512 tokens with
+rank 16 on all seven projections; generate, 4 prompts x 3 samples, 100 new tokens forced, temperature 0.9 and top-p 0.9;
+generate_peft, 16 x 3 through an adapter, which ours merges first (`hrm_train train` does that once for each step; it is
+not in these numbers and takes some 5 ms); step, a whole step of `hrm_train train task=polychromic`: 16 examples of 512
+tokens by accumulation of 4, three answers of 100 tokens to each, a sentence encoder of the shape of MiniLM-L6,
+diversity, both losses, AdamW. Tokens of answers are drawn from the whole vocabulary, one of whose words is <eos>: next
+to no answer of ours ends early, and the number of their tokens is in the result. lora8b and step8b: the same with 8
+billion parameters, the sides one after the other, since both may not fit.
 
-Needs a GPU, a build of hrm_train, torch, transformers and peft.
+The other side's modes: causal_reference.py. The fastest by its median counts. Where a step's mode does not compile
+within --limit, the same is tried without compiling. Of steps also their parts, and the hours that 4,446 examples x 2
+epochs (556 steps) take.
+
+Needs a GPU, a build of hrm_train, torch, transformers and peft. --tiny tries the script on the CPU with a model of a
+few thousand weights, whose times say nothing.
 """
 import json
 import pathlib
-import random
+import shutil
 import statistics
 import sys
 import tempfile
 
+import causal_step
+import random_texts
 from comparison import HERE, ROOT, Group, command, gib, known, machine, run_bench, say, step_numbers
 
-SHAPE = dict(vocab_size=151936, hidden_size=1024, intermediate_size=3072, num_hidden_layers=28, num_attention_heads=16,
-             num_key_value_heads=8, head_dim=128, max_position_embeddings=40960, rms_norm_eps=1e-6, rope_theta=1000000.0,
-             tie_word_embeddings=True, hidden_act="silu", model_type="qwen3", architectures=["Qwen3ForCausalLM"])
+SMALL = dict(vocab_size=151936, hidden_size=1024, intermediate_size=3072, num_hidden_layers=28, num_attention_heads=16,
+             num_key_value_heads=8, head_dim=128, max_position_embeddings=40960, rms_norm_eps=1e-6,
+             rope_theta=1000000.0, tie_word_embeddings=True, hidden_act="silu", model_type="qwen3",
+             architectures=["Qwen3ForCausalLM"])
+LARGE = SMALL | dict(hidden_size=4096, intermediate_size=12288, num_hidden_layers=36, num_attention_heads=32,
+                     tie_word_embeddings=False)
+TINY = SMALL | dict(vocab_size=2048, hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4,
+                    num_key_value_heads=2, head_dim=16)
+TINY_ENCODER = dict(hidden_size=64, num_hidden_layers=2, num_attention_heads=4, intermediate_size=128)
+LORA = dict(kind="lora", shape=SMALL, title="LoRA step, 4 x 512 tokens",
+            modes=["default", "reduce-overhead", "default+fp32"], unit="ms", runs=30)
+STEP = dict(kind="step", shape=SMALL, title="polychromic step, 16 examples x 3 answers",
+            modes=["default/static+merge", "layers/static+merge", "eager/dynamic"], unit="ms", runs=10)
+ALONE = dict(shape=LARGE, alone=True, rounds=1)
 WORKS = {
-    "lora": dict(title="LoRA step, 4 x 512 tokens", modes=["default", "reduce-overhead", "default+fp32"], unit="ms"),
-    "generate": dict(title="generation, 4 x 3 rows", prompts=4, samples=3, modes=["dynamic", "static"], unit="tokens/s"),
-    "generate_peft": dict(title="generation, 16 x 3 rows with an adapter", prompts=16, samples=3,
-                          modes=["dynamic+peft"], unit="tokens/s"),
+    "lora": LORA,
+    "generate": dict(kind="generate", shape=SMALL, title="generation, 4 x 3 rows", prompts=4, samples=3,
+                     modes=["dynamic", "static"], unit="tokens/s", runs=3),
+    "generate_peft": dict(kind="generate", shape=SMALL, title="generation, 16 x 3 rows with an adapter", prompts=16,
+                          samples=3, modes=["dynamic+peft"], unit="tokens/s", runs=3),
+    "step": STEP,
+    "lora8b": LORA | ALONE | dict(title="LoRA step of 8B, 4 x 512 tokens", modes=["default"]),
+    "step8b": STEP | ALONE | dict(title="polychromic step of 8B", modes=["layers/static+merge", "layers/dynamic+merge"],
+                                  runs=20),
 }
-MODES = ["eager", "default", "reduce-overhead", "dynamic", "static"]
-MODES += [f"{mode}+fp32" for mode in MODES[:3]] + [f"{mode}+peft" for mode in MODES[3:]]
-PROMPT, NEW = 64, 100
+MODES = {"lora": ["eager", "default", "reduce-overhead", "eager+fp32", "default+fp32", "reduce-overhead+fp32"],
+         "generate": ["dynamic", "static", "dynamic+peft", "static+peft"]}  # and those of causal_step.py
+PROMPT, NEW, TOKENS = 64, 100, 512
+WARMUP = 10  # steps of ours, in which graphs are captured
+LONG_RUN = 556  # steps of 16 examples: 4,446 of them, twice
+PARTS = ["merge_ms", "generate_ms", "encode_ms", "diversity_ms", "train_ms"]
 
 
-def write_rows(folder):
-    """Prompts and responses of random letters, longer than the rows that they are cut to; a tokenizer of characters comes
-    from `hrm_train data answers`."""
-    draw = random.Random(1)
-    with open(folder / "train.jsonl", "w", encoding="utf-8") as file:
-        for _ in range(64):
-            prompt, response = ("".join(draw.choice("abcdefghij klmnop") for _ in range(n)) for n in (64, 480))
-            file.write(json.dumps({"prompt": "x" + prompt, "response": "x" + response + "x"}) + "\n")
+def write_inputs(folder, shape, encoder):
+    for part in ("model", "rows", "tokens", "encoder"):
+        (folder / part).mkdir(exist_ok=True)
+    (folder / "model" / "config.json").write_text(json.dumps(shape), encoding="utf-8")
+    random_texts.write_rows(folder / "rows" / "train.jsonl", PROMPT, TOKENS)  # cut to what is left of a row
+    random_texts.write_tokenizer(folder / "tokens", shape["vocab_size"])
+    random_texts.write_encoder(folder / "encoder", encoder)
 
 
-def ours(args, name, folder):
-    if name == "lora":
-        settings = ["task=polychromic", f"hf.model={folder / 'model'}", "hf.weights=random", f"hf.tokenizer={folder / 'tokens'}",
-                    f"data.train={folder / 'rows'}", "chat.template=plain", "chat.max_length=513", "chat.val_share=0",
-                    "chat.buckets=1", "polychromic.objective=none", "optim.name=adamw", "optim.warmup_steps=0",
-                    "optim.grad_clip=1", "train.global_batch_size=4", "lora.r=16", "lora.alpha=16"]
-        result = run_bench([args.binary, "bench", "step", "--steps", "30", "--warmup", "10", "--profile-steps", "0", *settings],
-                           folder, args.limit)
-        return result if "error" in result else step_numbers(result, 4)
-    rows = WORKS[name]["prompts"] * WORKS[name]["samples"]
-    settings = ["lm.arch=decoder", "lm.hidden_size=1024", "lm.num_heads=16", "lm.kv_heads=8", "lm.head_dim=128",
-                "lm.inner=3072", "lm.layers=28", "lm.qk_norm=true", "lm.rope_theta=1000000"]
-    result = run_bench([args.binary, "bench", "generate", "--rows", str(rows), "--prompt", str(PROMPT), "--new", str(NEW),
-                        "--vocab-size", str(SHAPE["vocab_size"]), "--temperature", "0.9", "--top-p", "0.9", *settings],
-                       folder, args.limit)
+# ---- hrm_train ----
+
+def training_settings(folder):
+    return ["task=polychromic", f"hf.model={folder / 'model'}", "hf.weights=random",
+            f"hf.tokenizer={folder / 'tokens'}", f"data.train={folder / 'rows'}", "chat.template=plain",
+            f"chat.max_length={TOKENS + 1}", "chat.val_share=0", "optim.name=adamw", "optim.warmup_steps=0",
+            "optim.grad_clip=1", "lora.r=16", "lora.alpha=16"]
+
+
+def our_generation(args, work, folder):
+    shape, rows = work["shape"], work["prompts"] * work["samples"]
+    settings = ["lm.arch=decoder", "lm.qk_norm=true", "lm.rope_theta=1000000"]
+    for name, other in (("hidden_size", "hidden_size"), ("num_heads", "num_attention_heads"), ("head_dim", "head_dim"),
+                        ("kv_heads", "num_key_value_heads"), ("inner", "intermediate_size"),
+                        ("layers", "num_hidden_layers")):
+        settings.append(f"lm.{name}={shape[other]}")
+    result = run_bench([args.binary, "bench", "generate", "--rows", str(rows), "--prompt", str(PROMPT), "--new",
+                        str(NEW), "--vocab-size", str(shape["vocab_size"]), "--temperature", "0.9", "--top-p", "0.9",
+                        *settings], folder, args.limit)
     if "error" in result:
         return result
     seconds = statistics.median(result["runs"][0]["seconds"])
     return dict(seconds=round(seconds, 4), tokens_per_s=round(rows * NEW / seconds, 1))
 
 
-def start_peers(args, name, folder):
-    work, peers = WORKS[name], []
-    for mode in args.modes or work["modes"]:
-        words = [args.python, str(HERE / "causal_reference.py"), "--model", str(folder / "model"), "--mode", mode,
-                 "--work", "lora" if name == "lora" else "generate"]
-        if name != "lora":
-            words += ["--prompts", str(work["prompts"]), "--samples", str(work["samples"]), "--prompt", str(PROMPT),
-                      "--new", str(NEW)]
+def our_steps(args, steps, folder):
+    """A run of hrm_train, whose log has the parts of each step."""
+    warmup = 1 if args.tiny else WARMUP
+    settings = [*training_settings(folder), "chat.buckets=64", "train.global_batch_size=16", "train.micro_batch_size=4",
+                "polychromic.n_generations=3", f"polychromic.max_generation_length={NEW}",
+                "polychromic.diversity_temperature=0.9", "polychromic.diversity_top_p=1",
+                f"polychromic.diversity_encoder_model={folder / 'encoder'}", "optim.lr=2e-4", "optim.weight_decay=0.01",
+                f"train.steps={warmup + steps + 1}", "train.log_every=1", f"run.dir={folder}", "run.name=run"]
+    shutil.rmtree(folder / "run", ignore_errors=True)
+    made = Group(lambda rank: [args.binary, "train", *settings], cwd=ROOT)
+    try:
+        error = made.ended(args.limit)
+    finally:
+        made.stop()
+    if error:
+        return {"error": error}
+    lines = (folder / "run" / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    return numbers_of_run([json.loads(line) for line in lines][warmup:warmup + steps])
+
+
+def numbers_of_run(lines):
+    """A turn's numbers from the lines of its steps: neither those of the warm-up nor the last, which ends the run."""
+    def middle(name):
+        return round(statistics.median(line["perf/" + name] for line in lines), 3)
+
+    def mean(value):
+        return round(statistics.mean(value(line) for line in lines), 1)
+
+    generated = statistics.median(line["perf/prefill_ms"] + line["perf/decode_ms"] for line in lines)
+    parts = {part: round(generated, 3) if part == "generate_ms" else middle(part) for part in PARTS}
+    return dict(ms_per_step=middle("step_ms"), steps=len(lines), **parts,
+                ms_each=[round(line["perf/step_ms"], 1) for line in lines],
+                answer_tokens=mean(lambda line: line["train/answer_tokens"]),
+                encoded_tokens=mean(lambda line: line["perf/encode_tokens_per_s"] * line["perf/encode_ms"] / 1e3),
+                label_tokens=mean(lambda line: line["train/tokens"]),
+                peak_bytes=int(max(line["perf/memory_peak_bytes"] for line in lines)),
+                reserved_bytes=int(max(line["perf/memory_reserved_bytes"] for line in lines)))
+
+
+def ours(args, work, folder):
+    if work["kind"] == "generate":
+        return our_generation(args, work, folder)
+    if work["kind"] == "step":
+        return our_steps(args, work["runs"], folder)
+    settings = [*training_settings(folder), "chat.buckets=1", "polychromic.objective=none", "train.global_batch_size=4"]
+    result = run_bench([args.binary, "bench", "step", "--steps", str(work["runs"]), "--warmup", "10",
+                        "--profile-steps", "0", *settings], folder, args.limit)
+    return result if "error" in result else step_numbers(result, 4)
+
+
+# ---- the other side ----
+
+def peer_words(args, work, mode, folder):
+    words = [args.python, str(HERE / "causal_reference.py"), "--model", str(folder / "model"), "--mode", mode,
+             "--work", work["kind"], "--prompt", str(PROMPT), "--new", str(NEW), "--tokens", str(TOKENS),
+             "--device", "cpu" if args.tiny else "cuda"]
+    if work["kind"] == "generate":
+        words += ["--prompts", str(work["prompts"]), "--samples", str(work["samples"])]
+    if work["kind"] == "step":
+        words += ["--rows-file", str(folder / "rows" / "train.jsonl"), "--tokenizer", str(folder / "tokens"),
+                  "--encoder", str(folder / "encoder"), "--warmup", "1" if args.tiny else "3"]
+    return words
+
+
+def modes_of(args, work):
+    """Those asked for that this work has, else its own."""
+    return [mode for mode in args.modes if has_mode(work["kind"], mode)] or list(work["modes"])
+
+
+def has_mode(kind, mode):
+    return causal_step.parse_mode(mode) is not None if kind == "step" else mode in MODES[kind]
+
+
+def started(args, name, folder):
+    """The modes' processes, each when it is ready."""
+    work = WORKS[name]
+    modes = modes_of(args, work)
+    for mode in modes:  # which may become more
+        words = peer_words(args, work, mode, folder)
         peer = Group(lambda rank, words=words: words)
         peer.mode = mode
         answer = peer.answer(args.limit)
-        if "error" in answer:
-            say(f"{name}, {mode}: {answer['error']}")
-            peer.stop()
+        if "error" not in answer:
+            say(f"{name}, {mode}: ready after {answer['ready']['warmup_s']} s, {answer['ready']}")
+            yield peer
             continue
-        say(f"{name}, {mode}: ready after {answer['ready']['warmup_s']} s, {answer['ready']}")
-        peers.append(peer)
-    return peers
+        say(f"{name}, {mode}: {answer['error']}")
+        peer.stop()
+        if work["kind"] == "step" and causal_step.uncompiled(mode) not in modes:
+            modes.append(causal_step.uncompiled(mode))
+
+
+def theirs(args, work, peer):
+    order = dict(run=work["runs"])
+    if work["kind"] == "step":
+        order["seconds"] = args.limit / 2
+    return peer.ask(order, args.limit)
+
+
+# ---- tables ----
+
+def key_of(name):
+    return "ms_per_step" if WORKS[name]["unit"] == "ms" else "tokens_per_s"
 
 
 def table(turns):
     lines = ["| work | PEFT, transformers: best mode | theirs | ours | ratio | peak GiB, theirs and ours |",
              "|---|---|---:|---:|---:|---:|"]
     for name in dict.fromkeys(t["work"] for t in turns):
-        key = "ms_per_step" if name == "lora" else "tokens_per_s"
+        key, title = key_of(name), f"{WORKS[name]['title']}, {WORKS[name]['unit']}"
+        less = key == "ms_per_step"
+        own = [t for t in turns if t["work"] == name]
 
         def values(mode):
-            return sorted(t[key] for t in turns if t["work"] == name and t["mode"] == mode and key in t)
+            return sorted(t[key] for t in own if t["mode"] == mode and key in t)
 
         def shown(mode):
             all_of = values(mode)
             return f"{statistics.median(all_of):,.1f} ({all_of[0]:,.1f}-{all_of[-1]:,.1f})"
 
-        modes = [m for m in dict.fromkeys(t["mode"] for t in turns if t["work"] == name) if m != "hrm_train" and values(m)]
+        modes = [m for m in dict.fromkeys(t["mode"] for t in own) if m != "hrm_train" and values(m)]
         if not modes or not values("hrm_train"):
             continue
         median = {m: statistics.median(values(m)) for m in [*modes, "hrm_train"]}
-        best = min(modes, key=lambda m: median[m]) if name == "lora" else max(modes, key=lambda m: median[m])
-        ratio = median[best] / median["hrm_train"] if name == "lora" else median["hrm_train"] / median[best]
-        peak = {m: max((t.get("peak_bytes") or 0) for t in turns if t["work"] == name and t["mode"] == m) for m in median}
-        lines.append(f"| {WORKS[name]['title']}, {WORKS[name]['unit']} | {best} | {shown(best)} | {shown('hrm_train')} | "
-                     f"**{ratio:.2f}** | {gib(peak[best])}, {gib(peak['hrm_train'])} |")
-        lines += [f"| | {m} | {shown(m)} | | {(median[m] / median['hrm_train'] if name == 'lora' else median['hrm_train'] / median[m]):.2f} | |"
-                  for m in modes if m != best]
+        ratio = {m: median[m] / median["hrm_train"] if less else median["hrm_train"] / median[m] for m in modes}
+        best = min(modes, key=lambda m: ratio[m])
+        peak = {m: max((t.get("peak_bytes") or 0) for t in own if t["mode"] == m) for m in median}
+        lines.append(f"| {title} | {best} | {shown(best)} | {shown('hrm_train')} | **{ratio[best]:.2f}** | "
+                     f"{gib(peak[best])}, {gib(peak['hrm_train'])} |")
+        lines += [f"| | {m} | {shown(m)} | | {ratio[m]:.2f} | |" for m in modes if m != best]
     return "\n".join(lines)
+
+
+def parts_table(turns):
+    """Of whole steps: medians of their parts, and the hours of a long run."""
+    turns = [t for t in turns if WORKS[t["work"]]["kind"] == "step" and "ms_per_step" in t]
+    if not turns:
+        return ""
+    names = [part.removesuffix("_ms") for part in PARTS]
+    lines = [f"| work | side | steps | ms | {' | '.join(names)} | tokens of answers | hours of {LONG_RUN} steps |",
+             f"|---|---|---:|---:|{'---:|' * len(PARTS)}---:|---:|"]
+    for work, mode in dict.fromkeys((t["work"], t["mode"]) for t in turns):
+        own = [t for t in turns if (t["work"], t["mode"]) == (work, mode)]
+
+        def middle(key):
+            return statistics.median(t[key] for t in own)
+
+        parts = " | ".join(f"{middle(part):,.1f}" for part in PARTS)
+        lines.append(f"| {work} | {mode} | {sum(t['steps'] for t in own)} | {middle('ms_per_step'):,.1f} | {parts} | "
+                     f"{middle('answer_tokens'):,.0f} | {hours(middle('ms_per_step')):.2f} |")
+    return "\n" + "\n".join(lines)
+
+
+def hours(ms):
+    return ms * LONG_RUN / 3.6e6
+
+
+def check_modes(modes):
+    for mode in modes:
+        if not any(has_mode(kind, mode) for kind in (*MODES, "step")):
+            raise command.Failure(command.USAGE, f"no mode '{mode}'; there are {', '.join(sum(MODES.values(), []))}; "
+                                                 f"of steps {causal_step.MODE}")
 
 
 def main():
     parser = command.Parser(__doc__)
-    parser.add_argument("--work", default=",".join(WORKS), help="comma-separated (default: %(default)s)")
+    parser.add_argument("--work", default="lora,generate,generate_peft,step",
+                        help=f"comma-separated, of {', '.join(WORKS)} (default: %(default)s)")
     parser.add_argument("--modes", default="", help="of the other side, comma-separated (default: by the work)")
-    parser.add_argument("--rounds", type=command.count(), default=3, help="turns of each side (default: %(default)s)")
+    parser.add_argument("--rounds", type=command.count(), help="turns of each side (default: 3, of 8B 1)")
+    parser.add_argument("--steps", type=command.count(), help="timed steps of a turn of step (default: 10, of 8B 20)")
     parser.add_argument("--limit", type=command.count(), default=600,
-                        help="seconds that compiling, or a turn, may take (default: %(default)s)")
-    parser.add_argument("--python", default=sys.executable, help="with torch, transformers and peft (default: this one)")
+                        help="seconds that compiling, or a turn, may take; steps of the other side begin in half of "
+                             "them (default: %(default)s)")
+    parser.add_argument("--python", default=sys.executable,
+                        help="with torch, transformers and peft (default: this one)")
     parser.add_argument("--binary", default=str(ROOT / "build/bin/hrm_train"), help="(default: build/bin/hrm_train)")
+    parser.add_argument("--tiny", action="store_true", help="a model of a few thousand weights on the CPU")
     parser.add_argument("--out", type=pathlib.Path, metavar="JSON", help="file of all turns")
     args = parser.parse_args()
     names = known(args.work.split(","), list(WORKS), "work")
-    args.modes = known([m for m in args.modes.split(",") if m], MODES, "mode")
+    args.modes = [m for m in args.modes.split(",") if m]
+    check_modes(args.modes)
     command.writable(args.out)
     args.binary = command.program(args.binary)
-    about, turns = machine("cuda", args.binary), []
+    about, turns = machine("cpu" if args.tiny else "cuda", args.binary), []
+    for name in names:
+        if args.tiny:
+            WORKS[name] |= dict(shape=TINY)
+        if args.steps and WORKS[name]["kind"] == "step":
+            WORKS[name] |= dict(runs=args.steps)
 
-    def add(**record):
-        turns.append(dict(**about, **record))
-        say(f"{record['work']:14} {record['mode']:14} "
-            f"{record.get('error') or record.get('ms_per_step') or record.get('tokens_per_s')}")
+    def add(name, mode, number, numbers):
+        record = dict(**about, work=name, mode=mode, round=number, **numbers)
+        if WORKS[name]["kind"] == "step" and "ms_per_step" in record:
+            record["hours"] = round(hours(record["ms_per_step"]), 3)
+        turns.append(record)
+        say(f"{name:14} {mode:14} {record.get('error') or record.get('ms_per_step') or record.get('tokens_per_s')}")
         if args.out:
             args.out.write_text(json.dumps(turns, indent=1) + "\n", encoding="utf-8")
 
     with tempfile.TemporaryDirectory(prefix="compare_causal_") as scratch:
         folder = pathlib.Path(scratch)
-        for part in ("model", "rows"):
-            (folder / part).mkdir()
-        (folder / "model" / "config.json").write_text(json.dumps(SHAPE), encoding="utf-8")
-        write_rows(folder / "rows")
-        made = Group(lambda rank: [args.binary, "data", "answers", "--train", "10", "--validation", "0", "--test", "0",
-                                   "--out", str(folder / "tokens")])
-        error = made.ended(60)
-        made.stop()
-        if error:
-            raise command.Failure(command.MACHINE, f"hrm_train data answers: {error}")
         for name in names:
-            peers = start_peers(args, name, folder)
+            work = WORKS[name]
+            write_inputs(folder, work["shape"], TINY_ENCODER if args.tiny else {})
+            peers = []
             try:
-                for number in range(args.rounds):
-                    add(work=name, mode="hrm_train", round=number, **ours(args, name, folder))
-                    for peer in list(peers):
-                        result = peer.ask({"run": 30 if name == "lora" else 3}, args.limit)
-                        add(work=name, mode=peer.mode, round=number, **result)
-                        if "error" in result:
+                if not work.get("alone"):
+                    peers += started(args, name, folder)
+                for number in range(args.rounds or work.get("rounds", 3)):
+                    add(name, "hrm_train", number, ours(args, work, folder))
+                    for peer in started(args, name, folder) if work.get("alone") else list(peers):
+                        if peer not in peers:
+                            peers.append(peer)
+                        result = theirs(args, work, peer)
+                        add(name, peer.mode, number, result)
+                        if "error" in result or work.get("alone"):
                             peers.remove(peer)
                             peer.stop()
             finally:
                 for peer in peers:
                     peer.stop()
-    print(table(turns))
+    print(table(turns) + "\n" + parts_table(turns))
     return 0
 
 

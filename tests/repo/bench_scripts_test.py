@@ -4,22 +4,26 @@ import contextlib
 import io
 import json
 import pathlib
+import struct
 import subprocess
 import sys
 import tempfile
 import time
 import types
 import unittest
+import unittest.mock
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(ROOT / "scripts/bench"))
+import causal_step  # noqa: E402
 import compare_causal  # noqa: E402
 import compare_lm  # noqa: E402
 import compare_official  # noqa: E402
 import compare_ranks  # noqa: E402
 import comparison  # noqa: E402
 import lm_quality  # noqa: E402
+import random_texts  # noqa: E402
 import time_to_accuracy  # noqa: E402
 
 HERE = dict(work="hrm384", batch=384, gpu="NVIDIA H200", torch="2.11", ours="hrm_train 0.1.0", peak_bytes=2**30)
@@ -94,6 +98,116 @@ class CausalTable(unittest.TestCase):
     def test_a_work_that_one_side_did_not_do_is_left_out(self):
         turns = [dict(work="lora", mode="hrm_train", ms_per_step=25), dict(work="lora", mode="default", error="x")]
         self.assertEqual(len(compare_causal.table(turns).splitlines()), 2)
+        self.assertEqual(compare_causal.parts_table(turns), "")
+
+    def test_parts_of_steps_and_hours_of_a_long_run(self):
+        def turn(mode, ms):
+            parts = dict.fromkeys(compare_causal.PARTS, ms / 10)
+            return dict(work="step8b", mode=mode, ms_per_step=ms, steps=20, answer_tokens=4800, peak_bytes=2**34,
+                        **parts)
+        turns = [turn("hrm_train", 1500), turn("hrm_train", 1600), turn("eager/dynamic", 9000)]
+        turns.append(dict(work="step8b", mode="default/static", error="no answer after 10 s"))
+        self.assertIn("| eager/dynamic | 9,000.0 (9,000.0-9,000.0) | 1,550.0 (1,500.0-1,600.0) | **5.81** | "
+                      "16.0, 16.0 |", compare_causal.table(turns))
+        lines = compare_causal.parts_table(turns).splitlines()
+        self.assertEqual(lines[3], "| step8b | hrm_train | 40 | 1,550.0 | " + "155.0 | " * 5 + "4,800 | 0.24 |")
+        self.assertEqual(lines[4], "| step8b | eager/dynamic | 20 | 9,000.0 | " + "900.0 | " * 5 + "4,800 | 1.39 |")
+        self.assertEqual(len({line.count("|") for line in lines[1:]}), 1)
+
+
+class CausalSteps(unittest.TestCase):
+    def test_modes(self):
+        parse = causal_step.parse_mode
+        self.assertEqual(parse("default/static+merge+fp32"), ("default", "static", {"merge", "fp32"}))
+        self.assertEqual(parse("eager/dynamic"), ("eager", "dynamic", set()))
+        for wrong in ("default", "static/default", "default/static+peft", "default/static+merge+merge", "/",
+                      "default/static+"):
+            self.assertIsNone(parse(wrong), wrong)
+        self.assertEqual(causal_step.uncompiled("layers/static+fp32+merge"), "eager/dynamic+merge+fp32")
+        for work in compare_causal.WORKS.values():
+            for mode in work["modes"]:
+                kinds = [kind for kind in ("lora", "generate", "step") if compare_causal.has_mode(kind, mode)]
+                self.assertEqual(kinds, [work["kind"]])
+
+    def test_modes_go_to_the_works_that_have_them(self):
+        args = types.SimpleNamespace(modes=["static", "eager/dynamic"])
+        modes = {name: compare_causal.modes_of(args, work) for name, work in compare_causal.WORKS.items()}
+        self.assertEqual((modes["generate"], modes["step"], modes["step8b"]), (["static"], *[["eager/dynamic"]] * 2))
+        self.assertEqual(modes["lora"], compare_causal.WORKS["lora"]["modes"])
+
+    def test_what_does_not_compile_is_tried_without(self):
+        args = types.SimpleNamespace(modes=["default/static+merge", "layers/dynamic+merge"], limit=30)
+        ready = "import json, sys; print(json.dumps({'ready': {'warmup_s': 1}}), flush=True); sys.stdin.read()"
+        fails = "import sys; sys.exit('RuntimeError: no compiler')"
+
+        def words(args, work, mode, folder):
+            return [sys.executable, "-c", ready if mode.startswith("eager") else fails]
+        with unittest.mock.patch.object(compare_causal, "peer_words", words), \
+                contextlib.redirect_stderr(io.StringIO()) as said:
+            peers = list(compare_causal.started(args, "step", None))
+        for peer in peers:
+            peer.stop()
+        self.assertEqual([peer.mode for peer in peers], ["eager/dynamic+merge"])
+        self.assertEqual(said.getvalue().count("RuntimeError: no compiler"), 2)
+
+    def test_numbers_of_a_run(self):
+        def line(ms, tokens):
+            names = ("merge_ms", "encode_ms", "diversity_ms", "train_ms", "prefill_ms", "decode_ms", "step_ms")
+            perf = {"perf/" + name: ms for name in names}
+            return perf | {"train/answer_tokens": tokens, "train/tokens": 7184, "perf/encode_tokens_per_s": 2e3,
+                           "perf/memory_peak_bytes": 1e9 + ms, "perf/memory_reserved_bytes": 2e9}
+        got = compare_causal.numbers_of_run([line(10, 4800), line(30, 4797), line(20, 4800)])
+        self.assertEqual((got["ms_per_step"], got["generate_ms"], got["steps"]), (20, 40, 3))
+        self.assertEqual((got["answer_tokens"], got["encoded_tokens"], got["label_tokens"]), (4799, 40, 7184))
+        self.assertEqual((got["peak_bytes"], got["ms_each"]), (10**9 + 30, [10, 30, 20]))
+        self.assertTrue(set(compare_causal.PARTS) <= set(got))
+
+
+class RandomTexts(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.dir = pathlib.Path(folder.name)
+
+    def test_rows(self):
+        random_texts.write_rows(self.dir / "x.jsonl", 64, 480, count=20)
+        rows = [json.loads(line) for line in (self.dir / "x.jsonl").read_text().splitlines()]
+        self.assertEqual({(len(row["prompt"]), len(row["response"])) for row in rows}, {(64, 480)})
+        self.assertEqual(len({row["prompt"] for row in rows}), 20)
+
+    def test_tokens_of_any_number_are_single_words_of_the_encoder(self):
+        random_texts.write_tokenizer(self.dir, 151936)
+        vocabulary = json.loads((self.dir / "tokenizer.json").read_text())["model"]["vocab"]
+        self.assertEqual((len(vocabulary), max(vocabulary.values()), vocabulary["<eos>"]), (151936, 151935, 1))
+        self.assertEqual(len(random_texts.tokens(300)), 300)
+        random_texts.write_encoder(self.dir, dict(hidden_size=8, num_hidden_layers=1, num_attention_heads=2))
+        words = (self.dir / "vocab.txt").read_text().split("\n")
+        self.assertEqual((len(words), words[-1], len(set(words))), (30523, "", 30523))
+        of_words = {token.lstrip("\u0120").lower() for token in random_texts.tokens(151936)[258:]}
+        self.assertLessEqual(of_words, set(words))
+
+    def test_bytes(self):
+        letters = random_texts.byte_letters()
+        self.assertEqual((len(set(letters)), letters[ord("a")], letters[ord(" ")], letters[0]),
+                         (256, "a", "\u0120", "\u0100"))
+
+    def test_the_encoder_is_whole(self):
+        random_texts.write_encoder(self.dir, dict(hidden_size=8, num_hidden_layers=2, intermediate_size=16))
+        data = (self.dir / "model.safetensors").read_bytes()
+        size = struct.unpack("<Q", data[:8])[0]
+        header = json.loads(data[8:8 + size])
+        self.assertEqual(len(header), 3 + 2 + 2 * 16)
+        end = 0
+        for entry in header.values():
+            count = 1
+            for length in entry["shape"]:
+                count *= length
+            self.assertEqual(entry["data_offsets"], [end, end + 2 * count])
+            end += 2 * count
+        self.assertEqual((size % 8, len(data)), (0, 8 + size + end))
+        values = [struct.unpack("<f", b"\0\0" + data[8 + size + i:8 + size + i + 2])[0] for i in range(0, 2000, 2)]
+        self.assertTrue(all(1 / 64 <= abs(value) < 1 / 32 for value in values))
+        self.assertTrue(400 < sum(value > 0 for value in values) < 600)
 
 
 class RankTables(unittest.TestCase):
@@ -349,9 +463,19 @@ class WrongInput(unittest.TestCase):
         script = "compare_causal.py"
         self.refused(script, 2, "no work 'sft'", "--work", "lora,sft")
         self.refused(script, 2, "no mode 'best'", "--modes", "default,best")
+        self.refused(script, 2, "no mode 'default/best'", "--modes", "default,default/best")
         self.refused(script, 2, "'0' is no whole number of at least 1", "--rounds", "0")
+        self.refused(script, 2, "'0' is no whole number of at least 1", "--steps", "0")
         self.refused(script, 3, "'/no/hrm_train' is no program", "--binary", "/no/hrm_train")
         self.refused(script, 3, "cannot write", "--out", self.dir / "no/x.json")
+
+    def test_causal_reference(self):
+        script, model = "causal_reference.py", ("--model", self.dir)
+        self.refused(script, 2, "no mode 'static' of lora", *model, "--work", "lora", "--mode", "static")
+        self.refused(script, 2, "no mode 'static+fp32' of generate", *model, "--work", "generate", "--mode",
+                     "static+fp32")
+        self.refused(script, 2, "no mode 'default' of step", *model, "--work", "step", "--mode", "default")
+        self.refused(script, 2, "step needs --rows-file", *model, "--work", "step", "--mode", "eager/dynamic")
 
     def test_compare_ranks(self):
         script, hrm = "compare_ranks.py", ("--hrm", self.dir / "HRM")
