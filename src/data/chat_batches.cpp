@@ -17,9 +17,7 @@ namespace {
 constexpr uint64_t kPoolKeys = uint64_t{1} << 62;
 constexpr int64_t kMostPooled = int64_t{1} << 24;
 
-const ChatBatchOptions& checked(const ChatSource& source, const ChatBatchOptions& options) {
-  require(!source.packed(), ExitCode::usage, source.origin(),
-          ": is packed; rows of several examples are read by LanguageStream");
+const ChatBatchOptions& checked(const ChatBatchOptions& options) {
   require(options.global_batch_size >= 1 && options.ranks >= 1 && options.rank >= 0 && options.rank < options.ranks &&
               options.global_batch_size % options.ranks == 0,
           ExitCode::usage, "a batch of ", options.global_batch_size, " samples cannot be split over ", options.ranks,
@@ -35,9 +33,7 @@ const ChatBatchOptions& checked(const ChatSource& source, const ChatBatchOptions
 }  // namespace
 
 ChatBatches::ChatBatches(std::shared_ptr<const ChatSource> source, const ChatBatchOptions& options)
-    : source_(std::move(source)),
-      options_(checked(*source_, options)),
-      order_({{source_, 1}}, options.max_len, options.seed) {}
+    : source_(std::move(source)), options_(checked(options)), order_({{source_, 1}}, options.max_len, options.seed) {}
 
 void ChatBatches::fill_pool(int64_t pool) {
   const int64_t batch = options_.global_batch_size, size = batch * options_.pool_batches;
@@ -85,7 +81,7 @@ ChatBatch ChatBatches::batch(int64_t position) {
   ChatBatch result;
   result.position_before = position;
   result.position_after = position + options_.global_batch_size;
-  result.rows = internal::allocate_batch(rows, {0, length}, /*packed=*/false, options_.pinned);
+  result.rows = internal::allocate_batch(rows, {0, length}, source_->packed(), options_.pinned);
   const auto longs = at::TensorOptions().dtype(at::kLong).pinned_memory(options_.pinned);
   result.prompt_lengths = at::empty({rows}, longs);
   result.lengths = at::empty({rows}, longs);

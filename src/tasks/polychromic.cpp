@@ -155,9 +155,14 @@ PolychromicTask::PolychromicTask(const config::Config& config, const Runtime& ru
 
 void PolychromicTask::open_data() {
   // GRPO alone needs no responses to learn from.
+  const bool packs = config_.chat.packing;
+  require(!packs || plan_.grpo_from == 0, ExitCode::usage,
+          "chat.packing puts several responses into a row, but GRPO (grpo.start_step = ", plan_.grpo_from,
+          ") takes one prompt of each; set one of them to its default");
   data::ChatSides sides = open_chat_data(config_, *chat_, /*need_response=*/plan_.grpo_from != 1);
   log::info("data         ", sides.train.dataset->origin(), ": ", sides.train.dataset->counts().text());
-  train_ = std::make_shared<data::ChatSource>(sides.train.dataset, std::move(sides.train.examples), "train");
+  train_ = std::make_shared<data::ChatSource>(sides.train.dataset, std::move(sides.train.examples), "train",
+                                              packs ? row_len_ : 0);
   if (!config_.data.test.empty()) {
     open_test_data(*sides.train.dataset);
   } else if (sides.validation.dataset && !sides.validation.examples.empty()) {
@@ -189,6 +194,7 @@ void PolychromicTask::make_buffers() {
   const int64_t pad = train_->meta().pad_id, sampled = plan_.most_samples();
   ids_ = at::full({plan_.rows, row_len_}, pad, longs);
   labels_ = at::full_like(ids_, data::kIgnoreLabel);
+  if (train_->packed()) documents_ = at::zeros({plan_.rows, row_len_}, longs.dtype(at::kInt));
   answer_ids_ = at::full({sampled, positions_}, pad, longs);
   answer_labels_ = at::full_like(answer_ids_, data::kIgnoreLabel);
   answer_weights_ = at::zeros({sampled, positions_}, floats);
@@ -245,6 +251,7 @@ double PolychromicTask::load_batch(int64_t step, double) {
     width_ = batch.rows.decoder_ids.size(1);
     ids_.narrow(1, 0, width_).copy_(batch.rows.decoder_ids);
     labels_.narrow(1, 0, width_).copy_(batch.rows.labels);
+    if (documents_.defined()) documents_.narrow(1, 0, width_).copy_(batch.rows.document_ids);
     position_ = batch.position_after;
     answer_width_ = 0;
     updates_ = kind_ == PolychromicKind::rewards ? 1 : 0;
@@ -262,7 +269,9 @@ double PolychromicTask::load_batch(int64_t step, double) {
 
 std::vector<at::Tensor> PolychromicTask::step_inputs() const {
   std::vector<at::Tensor> inputs{ids_, labels_, answer_ids_, answer_labels_, answer_weights_, advantages_, facts_};
-  if (answer_log_p_.defined()) inputs.push_back(answer_log_p_);
+  for (const at::Tensor& more : {documents_, answer_log_p_}) {
+    if (more.defined()) inputs.push_back(more);
+  }
   return inputs;
 }
 
@@ -342,7 +351,8 @@ std::string PolychromicTask::next_batch_digest() {
   whole.ranks = 1;
   const data::ChatBatch batch = data::ChatBatches(train_, whole).batch(position_);
   Hasher hasher;
-  for (const at::Tensor& tensor : {batch.rows.decoder_ids, batch.rows.labels}) {
+  for (const at::Tensor& tensor : {batch.rows.decoder_ids, batch.rows.labels, batch.rows.document_ids}) {
+    if (!tensor.defined()) continue;
     const at::Tensor bytes = tensor.contiguous();
     hasher.update({static_cast<const std::byte*>(bytes.const_data_ptr()), bytes.nbytes()});
   }

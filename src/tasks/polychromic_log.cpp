@@ -86,8 +86,8 @@ std::string PolychromicTask::describe() const {
   } else {
     text += cat("\ntrained      all ", lm_.model->parameter_set().count(), " parameters");
   }
-  text += cat("\ndata         ", train_->num_samples(row_len_), " examples of ", train_->origin(), ", template ",
-              chat_->name(), ", up to ", config_.chat.max_length, " tokens");
+  text += cat("\ndata         ", train_->num_samples(row_len_), train_->packed() ? " packed rows of " : " examples of ",
+              train_->origin(), ", template ", chat_->name(), ", up to ", config_.chat.max_length, " tokens");
   if (test_) text += cat("\nvalidation   ", test_->num_samples(row_len_), " examples of ", test_->origin());
   if (plan_.samples_for_diversity) {
     text += cat("\ndiversity    ", config_.polychromic.objective, ", weight ", config_.polychromic.diversity_weight,

@@ -34,7 +34,8 @@ at::Tensor PolychromicTask::response_loss(int64_t micro_batch, at::Tensor& metri
   const auto part = [&](const at::Tensor& t) {
     return t.narrow(0, first, plan_.micro_rows).narrow(1, 0, width_).contiguous();
   };
-  const models::LanguageOutput output = lm_.model->forward({.ids = part(ids_)});
+  const models::LanguageOutput output =
+      lm_.model->forward({.ids = part(ids_), .documents = documents_.defined() ? part(documents_) : at::Tensor()});
   const objectives::LanguageLoss loss =
       objectives::language_loss(*lm_.model, output, part(labels_), {.chunk = config_.objective.chunk}, tokens_);
   add_metric(metrics, "loss", loss.loss);

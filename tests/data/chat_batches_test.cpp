@@ -163,8 +163,33 @@ TEST_F(ChatBatchesTest, RefusesWhatDoesNotFit) {
   refused(options(0), {"a batch of 0 samples"});
   ChatBatches pooled(source_, options(6, 2));
   expect_error(ExitCode::usage, {"no batch of 6 examples begins at position 8"}, [&] { pooled.batch(8); });
+}
+
+// Packed rows come with their documents, and with the first example of each.
+TEST_F(ChatBatchesTest, PackedRows) {
   const auto packed = std::make_shared<ChatSource>(data_, all_of(*data_), "all", 64);
-  expect_error(ExitCode::usage, {"is packed"}, [&] { ChatBatches(packed, options(6)); });
+  ChatBatchOptions wide = options(2);
+  wide.max_len = 64;
+  ChatBatches batches(packed, wide);
+  MixtureOrder order({{packed, 1}}, 64, wide.seed);
+  int64_t several = 0;
+  for (int64_t position = 0; position + 2 <= packed->num_samples(64); position += 2) {
+    const ChatBatch batch = batches.batch(position);
+    ASSERT_EQ(batch.rows.document_ids.sizes(), batch.rows.decoder_ids.sizes());
+    for (int64_t row = 0; row < 2; ++row) {
+      const std::vector<int64_t> examples = packed->examples_of(order(position + row).sample);
+      EXPECT_EQ(batch.examples[row], examples[0]);
+      int64_t at = 0;
+      for (size_t i = 0; i < examples.size(); ++i) {
+        const int64_t length = (*data_)[examples[i]].ids() - 1;
+        EXPECT_TRUE(batch.rows.document_ids[row].narrow(0, at, length).eq(static_cast<int64_t>(i)).all().item<bool>());
+        at += length;
+      }
+      EXPECT_EQ(batch.lengths[row].item<int64_t>(), at);
+      several += examples.size() > 1 ? 1 : 0;
+    }
+  }
+  EXPECT_GT(several, 0);
 }
 
 }  // namespace

@@ -241,6 +241,27 @@ TEST(Polychromic, AnswersToLearnFromAgainAreKeptForAnyNumberOfRanks) {
   EXPECT_EQ(sampled.back(), 1) << "steps 3 and 4: one goes on with the answers, one has new ones";
 }
 
+// All examples in packed rows make the step that they make in rows of their own.
+TEST(Polychromic, PackedRowsMakeTheSameStep) {
+  const auto dir = fresh_folder("packed");
+  std::ofstream(dir / "train.jsonl") << R"({"prompt": "one", "response": "1"}
+{"prompt": "twenty two is written", "response": "22"}
+{"prompt": "half", "response": "0.5"}
+{"prompt": "ten", "response": "10, or 1e1"}
+{"prompt": "a dozen and a few more", "response": "15 or so"}
+{"prompt": "seven", "response": "7"}
+)";
+  const Overrides base{"data.train=" + (dir / "train.jsonl").string(), "chat.val_share=0",
+                       "polychromic.objective=none"};
+  const Overrides packed = with(base, {"chat.packing=true"});
+  const double rows = SmallPolychromic(dir, packed).task.samples_per_epoch();
+  EXPECT_LE(rows, 3) << "several examples share a row";
+  const Step apart = step_of(with(base, {"train.global_batch_size=6"})),
+             together = step_of(with(packed, {cat("train.global_batch_size=", static_cast<int64_t>(rows))}));
+  EXPECT_LE(largest_gap(apart, together), 1e-4);
+  EXPECT_TRUE(at::allclose(apart.sums, together.sums, 1e-5, 1e-6)) << apart.sums << together.sums;
+}
+
 struct Variant {
   std::string name;
   Overrides overrides;
@@ -300,6 +321,7 @@ INSTANTIATE_TEST_SUITE_P(
     Variants, PolychromicLife,
     ::testing::Values(Variant{"lora", with(kSemantic, {"lora.dropout=0.1"})}, Variant{"full", {"lora.r=0"}},
                       Variant{"compat", {"polychromic.objective=compat"}},
+                      Variant{"packed", {"chat.packing=true", "chat.pool_batches=2"}},
                       Variant{"marginal", with(kSemantic, {"polychromic.objective=marginal",
                                                            "polychromic.compute_diversity_every_n_steps=2"})},
                       Variant{"pairs",
@@ -414,6 +436,7 @@ TEST(Polychromic, RefusesWhatDoesNotFit) {
   refuse(ExitCode::checkpoint, {"holds no weights"}, {"hf.weights=load"});
   refuse(ExitCode::usage, {"hf.positions = 10", "too short"}, {"hf.positions=10"});
   refuse(ExitCode::usage, {"max_position_embeddings = 128"}, {"chat.max_length=500"});
+  refuse(ExitCode::usage, {"chat.packing", "grpo.start_step = 1"}, with(kGrpo, {"chat.packing=true"}));
   refuse(ExitCode::usage, {"'answers'", "answer"}, with(kGrpo, {"grpo.rewards=answers"}));
   refuse(ExitCode::usage, {"twice"}, with(kGrpo, {"grpo.rewards=length,length"}));
   refuse(ExitCode::usage, {"no weight behind the star"}, with(kGrpo, {"grpo.rewards=length*x"}));

@@ -79,6 +79,7 @@ struct ChatConfig {
   double test_share = 0;
   bool stratify = false;
   bool deduplicate = false;
+  bool packing = false;
   int64_t buckets = 4;
   int64_t pool_batches = 1;
 
@@ -115,6 +116,9 @@ struct ChatConfig {
     f("stratify", &ChatConfig::stratify, Flag{}, "", "split each quarter by value_field for itself");
     f("deduplicate", &ChatConfig::deduplicate, Flag{}, "",
       "of records with one prompt and response take the first alone");
+    f("packing", &ChatConfig::packing, Flag{}, "",
+      "rows of max_length hold several whole examples, each of which sees itself alone; train.global_batch_size counts "
+      "rows, and the first example of a row is the one that answers are sampled to. Not for GRPO");
     f("buckets", &ChatConfig::buckets, IntRange{1, 64}, "",
       "rows of a batch are padded to one of so many lengths up to max_length; each is a CUDA graph of its own");
     f("pool_batches", &ChatConfig::pool_batches, IntRange{1, 1 << 16}, "batches",

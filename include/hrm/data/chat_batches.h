@@ -1,7 +1,6 @@
 #pragma once
 // Training batches of prompts and responses with lengths that fit them, and the examples behind their rows, from which
-// answers are sampled. For rows of one length, and packed ones, LanguageStream (hrm/data/language_stream.h) takes a
-// ChatSource as it is.
+// answers are sampled. For rows of one length LanguageStream (hrm/data/language_stream.h) takes a ChatSource as it is.
 
 #include <ATen/core/Tensor.h>
 
@@ -29,10 +28,11 @@ struct ChatBatchOptions {
 };
 
 struct ChatBatch {
-  LanguageBatch rows;             // CPU; this rank's B rows of T positions, all valid; no encoder side
-  at::Tensor prompt_lengths;      // (B) int64: ids of the prompt; the first label is at this position less one
+  LanguageBatch rows;  // CPU; this rank's B rows of T positions, all valid; no encoder side
+  // (B) int64: ids of the prompt, of the first example of a packed row; the first label is at this position less one
+  at::Tensor prompt_lengths;
   at::Tensor lengths;             // (B) int64: positions in front of the padding
-  std::vector<int64_t> examples;  // (B) of the dataset
+  std::vector<int64_t> examples;  // (B) of the dataset: the first of each row
   int64_t position_before = 0;    // samples before this batch
   int64_t position_after = 0;     // where to continue: the only state
 };
@@ -43,7 +43,7 @@ struct ChatBatch {
 // asked for.
 class ChatBatches {
  public:
-  // Throws Error(usage) for options that are none, or a packed source.
+  // Throws Error(usage) for options that are none.
   ChatBatches(std::shared_ptr<const ChatSource> source, const ChatBatchOptions& options);
 
   // The batch that begins at `position`, in freshly allocated tensors. Throws Error(usage), with pools, for a position

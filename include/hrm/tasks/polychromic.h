@@ -153,6 +153,7 @@ class PolychromicTask : public Task {
   int64_t level_steps_ = 0;  // of this process, in which no reward told two answers apart
   // Static: refilled before each step, at the same addresses.
   at::Tensor ids_, labels_;                // (rows, row_len_) int64
+  at::Tensor documents_;                   // (rows, row_len_) int32; undefined where rows are not packed
   at::Tensor answer_ids_, answer_labels_;  // (sampled rows, positions_) int64
   at::Tensor answer_weights_;              // (sampled rows, positions_) float32
   at::Tensor advantages_;                  // (sampled rows) float32
