@@ -106,18 +106,15 @@ void append_utf8(char32_t c, std::string& out) {
   out.append(reinterpret_cast<const char*>(bytes), static_cast<size_t>(count));
 }
 
-std::vector<std::string> read_vocabulary(const fs::path& file, ExitCode code) {
-  const MappedFile mapped(file, code);
-  require(mapped.bytes().size() <= kFileBytes, code, file.string(), ": is larger than any vocabulary");
-  const std::string_view text(reinterpret_cast<const char*>(mapped.bytes().data()), mapped.bytes().size());
-  require(is_utf8(text), code, file.string(), ": is not UTF-8");
+std::vector<std::string> lines_of(std::string_view text, const std::string& origin, ExitCode code) {
+  require(is_utf8(text), code, origin, ": is not UTF-8");
   std::vector<std::string> tokens;
   for (size_t at = 0; at < text.size();) {
     const size_t end = std::min(text.find('\n', at), text.size());
     std::string_view line = text.substr(at, end - at);
     if (!line.empty() && line.back() == '\r') line.remove_suffix(1);
     tokens.emplace_back(line);
-    require(tokens.size() <= kMostTokens, code, file.string(), ": has more than ", kMostTokens, " lines");
+    require(tokens.size() <= kMostTokens, code, origin, ": has more than ", kMostTokens, " lines");
     at = end + 1;
   }
   return tokens;
@@ -130,20 +127,10 @@ bool flag(const json& object, const char* key, bool otherwise, const std::string
   return found->get<bool>();
 }
 
-WordPieceOptions options_of_config(const fs::path& file, ExitCode code) {
-  const json config = parse_json(read_text(file, code), file.string(), code, {.bytes = kFileBytes, .depth = 16});
-  require(config.is_object(), code, file.string(), ": must be an object");
-  WordPieceOptions options;
-  options.lowercase = flag(config, "do_lower_case", true, file.string(), code);
-  // Accents go with the letter case, unless it is said.
-  options.strip_accents = flag(config, "strip_accents", options.lowercase, file.string(), code);
-  options.handle_chinese_chars = flag(config, "tokenize_chinese_chars", true, file.string(), code);
-  return options;
-}
+}  // namespace
 
-WordPiece load_json(const fs::path& file, ExitCode code) {
-  const std::string origin = file.string();
-  const json root = parse_json(read_text(file, code), origin, code, {.bytes = kFileBytes, .depth = 16});
+WordPiece WordPiece::from_json(std::string_view text, const std::string& origin, ExitCode code) {
+  const json root = parse_json(text, origin, code, {.bytes = kFileBytes, .depth = 16});
   const auto check = [&](bool holds, const char* why) { require(holds, code, origin, ": ", why); };
   check(root.is_object() && root.contains("model") && root["model"].is_object(), "'model' is missing");
   const json& model = root["model"];
@@ -185,17 +172,31 @@ WordPiece load_json(const fs::path& file, ExitCode code) {
   return WordPiece(std::move(tokens), options, origin, code);
 }
 
-}  // namespace
+WordPiece WordPiece::from_vocabulary(std::string_view text, const std::string& origin,
+                                     std::optional<std::string_view> config, const std::string& config_origin,
+                                     ExitCode code) {
+  WordPieceOptions options;
+  if (config) {
+    const json root = parse_json(*config, config_origin, code, {.bytes = kFileBytes, .depth = 16});
+    require(root.is_object(), code, config_origin, ": must be an object");
+    options.lowercase = flag(root, "do_lower_case", true, config_origin, code);
+    // Accents go with the letter case, unless it is said.
+    options.strip_accents = flag(root, "strip_accents", options.lowercase, config_origin, code);
+    options.handle_chinese_chars = flag(root, "tokenize_chinese_chars", true, config_origin, code);
+  }
+  return WordPiece(lines_of(text, origin, code), options, origin, code);
+}
 
 WordPiece WordPiece::load(const fs::path& folder, ExitCode code) {
   std::error_code ignored;
   const fs::path vocabulary = folder / "vocab.txt", config = folder / "tokenizer_config.json",
                  whole = folder / "tokenizer.json";
-  if (fs::exists(whole, ignored)) return load_json(whole, code);
+  if (fs::exists(whole, ignored)) return from_json(read_text(whole, code, kFileBytes), whole.string(), code);
   require(fs::exists(vocabulary, ignored), code, "'", folder.string(),
           "' holds no WordPiece tokenizer: neither tokenizer.json nor vocab.txt is there");
-  const WordPieceOptions options = fs::exists(config, ignored) ? options_of_config(config, code) : WordPieceOptions();
-  return WordPiece(read_vocabulary(vocabulary, code), options, vocabulary.string(), code);
+  std::optional<std::string> options;
+  if (fs::exists(config, ignored)) options = read_text(config, code, kFileBytes);
+  return from_vocabulary(read_text(vocabulary, code, kFileBytes), vocabulary.string(), options, config.string(), code);
 }
 
 WordPiece::WordPiece(std::vector<std::string> tokens, const WordPieceOptions& options, const std::string& origin,

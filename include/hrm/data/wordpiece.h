@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -34,6 +35,12 @@ class WordPiece {
   // sentence: neither is there, a file is malformed, holds a token twice or lacks [UNK], [CLS], [SEP] or [PAD], or asks
   // for what this program does not know.
   static WordPiece load(const std::filesystem::path& folder, ExitCode code = ExitCode::data);
+  // Of the text of a tokenizer.json; of that of a vocab.txt, a token a line, with that of a tokenizer_config.json, if
+  // there is one. Files of at most 64 MiB, 2^22 tokens. Origins: for messages. Throws as load.
+  static WordPiece from_json(std::string_view text, const std::string& origin, ExitCode code = ExitCode::data);
+  static WordPiece from_vocabulary(std::string_view text, const std::string& origin,
+                                   std::optional<std::string_view> config, const std::string& config_origin,
+                                   ExitCode code = ExitCode::data);
   // tokens: by their ids. `origin`: for messages.
   WordPiece(std::vector<std::string> tokens, const WordPieceOptions& options, const std::string& origin = "vocabulary",
             ExitCode code = ExitCode::data);
