@@ -42,6 +42,10 @@ void add_eval(CLI::App& app, Action& action) {
   add_json_out(*sub, o->json_out);
   sub->add_flag("--early-halt", o->early_halt,
                 "let each puzzle stop when the model's own rule halts it (as eval.early_halt=true)");
+  sub->add_option("--report", o->report,
+                  "task polychromic: write each prompt's answers (eval.json), a report and a page of them here")
+      ->type_name("DIR")
+      ->check(not_empty);
   add_overrides(*sub, o->overrides);
   sub->footer("example: hrm_train eval --checkpoint runs/first --data data/sudoku/test_17clue_2k.csv eval.weights=raw");
   sub->callback([o, &action] {
@@ -50,6 +54,21 @@ void add_eval(CLI::App& app, Action& action) {
       return train::run_eval(*o);
     };
   });
+}
+
+void add_report(CLI::App& app, Action& action) {
+  CLI::App* sub =
+      app.add_subcommand("report", "compare evaluations of sampled answers: report.md, answers.html, front.svg");
+  auto o = std::make_shared<train::ReportOptions>();
+  sub->add_option(
+         "evaluations", o->evaluations,
+         "what 'eval --report' wrote: the folder, or eval.json in it; those of one name are taken together, e.g. "
+         "several seeds, and differences are to the first name")
+      ->type_name("[NAME=]PATH")
+      ->required();
+  sub->add_option("--out", o->out, "folder to write to")->type_name("DIR")->required()->check(not_empty);
+  sub->footer("example: hrm_train report plain=runs/plain/answers diverse=runs/diverse/answers --out runs/compared");
+  sub->callback([o, &action] { action = [o] { return train::run_report(*o); }; });
 }
 
 void add_solve(CLI::App& app, Action& action) {
@@ -334,6 +353,7 @@ int run_command_line(int argc, const char* const* argv) {
   Action action;
   add_train(app, action);
   add_eval(app, action);
+  add_report(app, action);
   add_solve(app, action);
   add_generate(app, action);
   add_data(app, action);

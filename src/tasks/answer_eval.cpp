@@ -127,8 +127,9 @@ AnswerEvaluation evaluate_answers(const data::ChatSource& source, AnswerSampler&
     progress({.done = first + size, .total = count});
   }
   std::map<std::string, std::vector<double>> values;
-  for (const EvaluatedPrompt& p : out.prompts) {
-    for (const auto& [name, value] : measure(p)) values[name].push_back(value);
+  for (EvaluatedPrompt& p : out.prompts) {
+    p.values = measure(p);
+    for (const auto& [name, value] : p.values) values[name].push_back(value);
   }
   for (const char* name : kOrder) {
     if (const auto found = values.find(name); found != values.end()) {

@@ -16,6 +16,7 @@
 #include "hrm/tasks/puzzle_inference.h"
 #include "hrm/train/commands.h"
 #include "hrm/train/eval_reporter.h"
+#include "train/report_files.h"
 
 namespace hrm::train {
 namespace {
@@ -89,6 +90,29 @@ std::shared_ptr<const data::ChatSource> open_chat_eval_data(const EvalOptions& o
   return std::make_shared<data::ChatSource>(side.dataset, std::move(side.examples), "validation");
 }
 
+// eval.json with the answers to each prompt, and the report of it alone.
+void write_report(nlohmann::ordered_json json, const tasks::NamedValues& result, const tasks::AnswerEvaluation& found,
+                  const std::string& name, const std::filesystem::path& folder) {
+  for (const auto& [key, value] : result) json[key] = value;
+  json["samples"] = nlohmann::ordered_json::array();
+  for (const tasks::EvaluatedPrompt& p : found.prompts) {
+    json["samples"].push_back({{"prompt", p.prompt},
+                               {"reference", p.reference},
+                               {"answers", p.answers},
+                               {"greedy", p.greedy},
+                               {"sampled", p.sampled},
+                               {"right", p.right},
+                               {"finished", p.finished},
+                               {"values", p.values}});
+  }
+  // Bytes of a cut answer may be no UTF-8.
+  const std::string text = json.dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+  const std::string file = (folder / kEvaluationFile).string();
+  write_answer_report(compare_answers({{name, {parse_evaluation(text, file)}}}), folder);
+  write_text_atomic(file, text);
+  log::info("wrote ", file, ", report.md, answers.html and front.svg");
+}
+
 // Cross-entropy of the responses, and what sampled answers are worth.
 int eval_answers(const EvalOptions& options, const config::Config& stored) {
   const std::string weights = stored.eval.weights == "both" ? "auto" : stored.eval.weights;
@@ -135,6 +159,9 @@ int eval_answers(const EvalOptions& options, const config::Config& stored) {
     json["answers_to_each"] = wanted.samples;
     json["diversity_metric"] = diversity ? diversity->describe() : "distinct pairs of words";
     json["answers"] = std::move(intervals);
+    json["temperature"] = wanted.sampling.temperature;
+    json["top_p"] = wanted.sampling.top_p;
+    if (!options.report.empty()) write_report(json, result, found, config.run.name, options.report);
   }
   write_result(std::move(json), result, reporter.seconds(), options);
   return static_cast<int>(ExitCode::done);
@@ -146,6 +173,9 @@ int run_eval(const EvalOptions& given) {
   EvalOptions options = given;
   if (options.early_halt) options.overrides.emplace_back("eval.early_halt=true");
   const config::Config stored = tasks::stored_config(options.checkpoint, options.overrides);
+  require(options.report.empty() || (stored.task == "polychromic" && stored.eval.answers > 0), ExitCode::usage,
+          "--report is of sampled answers, and ",
+          stored.task == "polychromic" ? "eval.answers is 0" : cat("task ", stored.task, " samples none"));
   if (stored.task == "polychromic") return eval_answers(options, stored);
   if (stored.task == "language") return eval_language(options, stored);
   const auto dataset = open_eval_data(options, stored);

@@ -10,8 +10,10 @@
 #include "hrm/base/file.h"
 #include "hrm/checkpoint/checkpoint.h"
 #include "hrm/tasks/causal_inference.h"
+#include "hrm/train/commands.h"
 #include "support/expect_error.h"
 #include "support/ranks.h"
+#include "train/answer_report.h"
 #include "train/small_polychromic.h"
 
 namespace hrm {
@@ -405,6 +407,31 @@ TEST(Polychromic, AnAdapterIsOpenedBesideItsOwnModelAlone) {
   test::expect_error(ExitCode::checkpoint, {"are not those that the adapter", "hf.model=FOLDER"},
                      [&] { tasks::open_causal_checkpoint(run, {}, "raw"); });
   tasks::open_causal_checkpoint(run, {"hf.model=" + base.string()}, "raw");
+}
+
+// eval --report keeps each prompt's answers, and what is made of them.
+TEST(Polychromic, EvaluatesIntoAReport) {
+  const auto dir = fresh_folder("report");
+  const fs::path run = run_on_copies(dir, answers_folder() / "model", {"lora.r=4"});
+  train::EvalOptions options;
+  options.checkpoint = run.string();
+  options.data = (answers_folder() / "data" / "test.jsonl").string();
+  options.overrides = {"eval.answers=3", "eval.answer_tokens=8"};
+  options.report = (dir / "report").string();
+  EXPECT_EQ(train::run_eval(options), 0);
+  const std::string file = (dir / "report" / "eval.json").string();
+  const train::ReportedEvaluation read = train::parse_evaluation(read_text(file, ExitCode::data), file);
+  ASSERT_EQ(read.prompts.size(), 10u);
+  for (const train::ReportedPrompt& prompt : read.prompts) {
+    EXPECT_EQ(prompt.sampled.size(), 3u);
+    EXPECT_EQ(prompt.right.size(), 3u);
+    EXPECT_GE(prompt.answers.size(), 4u);
+    EXPECT_EQ(prompt.values.count("pass@3"), 1u);
+  }
+  EXPECT_GT(read.loss, 0);
+  for (const char* name : {"report.md", "answers.html", "front.svg"}) EXPECT_TRUE(fs::exists(dir / "report" / name));
+  options.overrides = {"eval.answers=0"};
+  test::expect_error(ExitCode::usage, {"--report", "eval.answers is 0"}, [&] { train::run_eval(options); });
 }
 
 TEST(Polychromic, CrossEntropyFallsAndRewardsRise) {

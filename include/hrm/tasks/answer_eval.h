@@ -2,6 +2,7 @@
 // What a causal language model's answers to prompts are worth: right or not, how near to a reference, how varied.
 
 #include <functional>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -28,8 +29,9 @@ struct EvaluatedPrompt {
   std::vector<std::string> answers;  // right ones of the data
   std::string greedy;                // the model's best answer
   std::vector<std::string> sampled;
-  std::vector<bool> right, finished;  // of `sampled`; right is empty where the data knows no right answers
-  double diversity = 0;               // by AnswerDiversity
+  std::vector<bool> right, finished;          // of `sampled`; right is empty where the data knows no right answers
+  double diversity = 0;                       // by AnswerDiversity
+  std::map<std::string, double> values = {};  // this prompt's, by the names of AnswerEvaluation::metrics
 };
 
 struct AnswerEvaluation {

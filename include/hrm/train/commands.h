@@ -24,8 +24,18 @@ struct EvalOptions {
   std::vector<std::string> overrides;  // of the configuration in the checkpoint
   std::string json_out;                // also write the result here; empty: stdout only
   bool early_halt = false;             // as the override eval.early_halt=true
+  // Task polychromic: folder for eval.json, with each prompt's answers, and what run_report makes of it. Empty: none.
+  std::string report;
 };
 int run_eval(const EvalOptions& options);
+
+struct ReportOptions {
+  // NAME=FILE or FILE: eval.json of `eval --report`, or the folder with it. Those of one name are one group; without a
+  // name, the checkpoint's.
+  std::vector<std::string> evaluations;
+  std::string out;  // folder: report.md, answers.html, front.svg
+};
+int run_report(const ReportOptions& options);
 
 struct SolveOptions {
   std::string checkpoint;  // as in EvalOptions

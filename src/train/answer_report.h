@@ -1,0 +1,84 @@
+#pragma once
+// Evaluations of sampled answers, compared: what `eval --report` and `report` write. No torch here.
+
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "hrm/data/text_statistics.h"
+
+namespace hrm::train {
+
+// One prompt of an evaluation.
+struct ReportedPrompt {
+  std::string prompt, reference, greedy;
+  std::vector<std::string> answers;  // right ones; empty: the data knows none
+  std::vector<std::string> sampled;
+  std::vector<bool> right;               // of sampled; empty where answers is
+  std::map<std::string, double> values;  // by metric
+};
+
+// What `eval --report` keeps of one evaluation: eval.json.
+struct ReportedEvaluation {
+  std::string origin, checkpoint, data, diversity_metric;
+  int64_t step = -1;
+  double temperature = 0, top_p = 1;
+  double loss = 0;  // cross-entropy of the data's responses, nats per token
+  std::vector<ReportedPrompt> prompts;
+};
+
+// Of the text of an eval.json, at most 256 MiB. Throws Error(data) with the origin and the member for what is not as it
+// was written.
+ReportedEvaluation parse_evaluation(std::string_view text, const std::string& origin);
+
+// Evaluations of one kind of training, e.g. with several seeds: values of a prompt are means over them.
+struct ReportGroup {
+  std::string name;
+  std::vector<ReportedEvaluation> runs;
+};
+
+struct ReportCell {
+  data::Interval value;        // mean over prompts; 95 % by bootstrap over prompts
+  double least = 0, most = 0;  // means of the runs of the group
+  // This group less the first one, prompt by prompt; none for the first.
+  std::optional<data::Interval> difference;
+};
+
+struct AnswerReport {
+  std::vector<ReportGroup> groups;
+  std::vector<std::string> metrics;                      // that all groups have, in the order of a reader's interest
+  std::vector<std::map<std::string, ReportCell>> cells;  // by group, then metric
+  std::vector<double> losses;                            // by group, mean of its runs
+  std::vector<std::string> prompts;                      // that all evaluations have
+};
+
+// Error(data) where the evaluations have no prompt or no metric in common, Error(usage) for no group.
+AnswerReport compare_answers(std::vector<ReportGroup> groups);
+
+// Of each metric, what it is, in one line; empty for an unknown one.
+std::string metric_meaning(const std::string& metric);
+
+// The point of a group in the plane of quality and diversity.
+struct FrontPoint {
+  std::string name;
+  data::Interval quality, diversity;
+  bool on_front = false;  // no other has as much of both, and more of one
+};
+struct Front {
+  std::string quality, diversity;  // names of the axes
+  std::vector<FrontPoint> points;
+};
+// Quality is pass@1, else rouge_l, else 1 / perplexity, without interval.
+Front quality_diversity_front(const AnswerReport& report);
+
+std::string report_markdown(const AnswerReport& report);
+// A page that needs nothing else, answers of the groups' first runs side by side.
+std::string answers_page(const AnswerReport& report);
+std::string front_picture(const Front& front);  // SVG
+
+// Text for HTML and XML: markup characters are escaped, control characters but line ends become U+FFFD.
+std::string escaped_markup(std::string_view text);
+
+}  // namespace hrm::train

@@ -1,0 +1,240 @@
+// Reports of sampled answers: what is read, what is compared, and that hostile texts stay texts.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "hrm/base/file.h"
+#include "hrm/train/commands.h"
+#include "support/expect_error.h"
+#include "support/temp_dir.h"
+#include "train/answer_report.h"
+
+namespace hrm::train {
+namespace {
+
+using test::expect_error;
+using test::TempDir;
+
+ReportedPrompt prompt_of(const std::string& prompt, double pass, double diversity) {
+  return {.prompt = prompt,
+          .reference = "r",
+          .greedy = "g",
+          .answers = {"a"},
+          .sampled = {"a", "b", "a"},
+          .right = {true, false, true},
+          .values = {{"pass@1", pass}, {"diversity", diversity}}};
+}
+
+ReportedEvaluation evaluation(const std::vector<double>& pass, const std::vector<double>& diversity, double loss) {
+  ReportedEvaluation out{.origin = "x.json",
+                         .checkpoint = "runs/x",
+                         .data = "test.jsonl",
+                         .diversity_metric = "1 - BLEU-2",
+                         .step = 3,
+                         .temperature = 1,
+                         .loss = loss,
+                         .prompts = {}};
+  for (size_t i = 0; i < pass.size(); ++i) {
+    out.prompts.push_back(prompt_of("p" + std::to_string(i), pass[i], diversity[i]));
+  }
+  return out;
+}
+
+nlohmann::json file_of(const ReportedEvaluation& run) {
+  nlohmann::json json{{"checkpoint", run.checkpoint},
+                      {"data", run.data},
+                      {"diversity_metric", run.diversity_metric},
+                      {"step", run.step},
+                      {"loss", run.loss},
+                      {"temperature", run.temperature},
+                      {"top_p", run.top_p},
+                      {"perplexity", 2.0}};
+  for (const ReportedPrompt& p : run.prompts) {
+    json["samples"].push_back({{"prompt", p.prompt},
+                               {"reference", p.reference},
+                               {"greedy", p.greedy},
+                               {"answers", p.answers},
+                               {"sampled", p.sampled},
+                               {"right", p.right},
+                               {"values", p.values}});
+  }
+  return json;
+}
+
+size_t count_of(const std::string& text, const std::string& part) {
+  size_t count = 0;
+  for (size_t at = text.find(part); at != text.npos; at = text.find(part, at + part.size())) ++count;
+  return count;
+}
+
+// Every element is closed, in order, and attributes are in quotation marks.
+void expect_well_formed(const std::string& xml) {
+  std::vector<std::string> open;
+  for (size_t at = xml.find('<'); at != xml.npos; at = xml.find('<', at + 1)) {
+    const size_t end = xml.find('>', at);
+    ASSERT_NE(end, xml.npos);
+    const std::string tag = xml.substr(at + 1, end - at - 1);
+    ASSERT_EQ(tag.find('<'), tag.npos) << tag;
+    EXPECT_EQ(std::count(tag.begin(), tag.end(), '"') % 2, 0) << tag;
+    const std::string name =
+        tag.substr(tag.starts_with('/') ? 1 : 0, tag.find_first_of(" /", 1) - (tag.starts_with('/') ? 1 : 0));
+    if (tag.starts_with('/')) {
+      ASSERT_FALSE(open.empty());
+      EXPECT_EQ(open.back(), tag.substr(1));
+      open.pop_back();
+    } else if (!tag.ends_with('/')) {
+      open.push_back(tag.substr(0, tag.find(' ')));
+    }
+  }
+  EXPECT_TRUE(open.empty()) << open.back();
+}
+
+TEST(AnswerReport, ComparesPromptByPrompt) {
+  // Runs of the second group: means 0.5, 0.7, 0.9 by prompt, 0.2 more than the first group's everywhere.
+  const AnswerReport report = compare_answers(
+      {{"plain", {evaluation({0.3, 0.5, 0.7}, {0.1, 0.1, 0.1}, 1)}},
+       {"ours",
+        {evaluation({0.4, 0.6, 0.8}, {0.2, 0.2, 0.2}, 1.02), evaluation({0.6, 0.8, 1.0}, {0.4, 0.4, 0.4}, 1.0)}}});
+  EXPECT_EQ(report.metrics, (std::vector<std::string>{"pass@1", "diversity"}));
+  const ReportCell &plain = report.cells[0].at("pass@1"), &ours = report.cells[1].at("pass@1");
+  EXPECT_FALSE(plain.difference);
+  EXPECT_NEAR(plain.value.mean, 0.5, 1e-12);
+  EXPECT_LT(plain.value.low, plain.value.high);
+  EXPECT_NEAR(ours.value.mean, 0.7, 1e-12);
+  EXPECT_NEAR(ours.least, 0.6, 1e-12);
+  EXPECT_NEAR(ours.most, 0.8, 1e-12);
+  // The prompts differ much, the pairs not at all.
+  EXPECT_NEAR(ours.difference->mean, 0.2, 1e-12);
+  EXPECT_NEAR(ours.difference->low, 0.2, 1e-12);
+  EXPECT_NEAR(ours.difference->high, 0.2, 1e-12);
+  EXPECT_NEAR(report.losses[1], 1.01, 1e-12);
+  const std::string text = report_markdown(report);
+  EXPECT_NE(text.find("**+0.200 [+0.200, +0.200]**"), text.npos) << text;
+  EXPECT_NE(text.find("0.600..0.800"), text.npos);
+  EXPECT_NE(text.find("+1.00 %"), text.npos);
+}
+
+TEST(AnswerReport, TakesPromptsThatAllHave) {
+  ReportedEvaluation more = evaluation({0.1, 0.2, 0.3}, {0, 0, 0}, 1);
+  more.prompts[0].prompt = "another";
+  const AnswerReport report = compare_answers({{"a", {evaluation({0.3, 0.5, 0.7}, {0, 0, 0}, 1)}}, {"b", {more}}});
+  EXPECT_EQ(report.prompts, (std::vector<std::string>{"p1", "p2"}));
+  EXPECT_NEAR(report.cells[0].at("pass@1").value.mean, 0.6, 1e-12);
+  EXPECT_NEAR(report.cells[1].at("pass@1").difference->mean, -0.35, 1e-12);
+  // A prompt that stands twice counts twice.
+  ReportedEvaluation twice = evaluation({0, 1}, {0, 0}, 1);
+  twice.prompts[1].prompt = "p0";
+  EXPECT_NEAR(compare_answers({{"a", {twice}}}).cells[0].at("pass@1").value.mean, 0.5, 1e-12);
+  for (ReportedPrompt& prompt : more.prompts) prompt.prompt += "x";
+  expect_error(ExitCode::data, {"no prompt in common"}, [&] {
+    compare_answers({{"a", {evaluation({0.3}, {0}, 1)}}, {"b", {more}}});
+  });
+  for (ReportedPrompt& prompt : more.prompts) prompt.values.clear();
+  expect_error(ExitCode::data, {"no metric in common"}, [&] { compare_answers({{"b", {more}}}); });
+}
+
+TEST(AnswerReport, FrontIsWhatNoOtherBeats) {
+  const auto group = [](const std::string& name, double quality, double diversity) {
+    return ReportGroup{name, {evaluation({quality, quality}, {diversity, diversity}, 1)}};
+  };
+  const Front front = quality_diversity_front(
+      compare_answers({group("sharp", 0.9, 0.1), group("worse", 0.5, 0.3), group("both", 0.6, 0.4),
+                       group("wide", 0.2, 0.8), group("as sharp, less wide", 0.9, 0.05)}));
+  std::vector<bool> on;
+  for (const FrontPoint& point : front.points) on.push_back(point.on_front);
+  EXPECT_EQ(on, (std::vector<bool>{true, false, true, true, false}));
+  EXPECT_TRUE(front.quality.starts_with("pass@1"));
+  const std::string svg = front_picture(front);
+  expect_well_formed(svg);
+  EXPECT_EQ(count_of(svg, "<circle"), 10u) << "a point and its line in the legend";
+  EXPECT_EQ(count_of(svg, "stroke-dasharray"), 2u) << "three points are joined";
+  for (const char* number : {"nan", "inf"}) EXPECT_EQ(svg.find(number), svg.npos);
+  // Without right answers and words quality is that of the data's responses; one point alone has axes, too.
+  ReportedEvaluation bare = evaluation({0.5}, {0.1}, std::log(4.0));
+  bare.prompts[0].values.erase("pass@1");
+  const Front one = quality_diversity_front(compare_answers({{"x", {bare}}}));
+  EXPECT_TRUE(one.quality.starts_with("1 / perplexity"));
+  EXPECT_NEAR(one.points[0].quality.mean, 0.25, 1e-12);
+  const std::string picture = front_picture(one);
+  expect_well_formed(picture);
+  EXPECT_EQ(picture.find("nan"), picture.npos);
+}
+
+TEST(AnswerReport, HostileTextsStayTexts) {
+  const std::string evil = "<script>alert('1')</script> & \"x\"\x01\x1b[31m\n| # <!--";
+  ReportedEvaluation run = evaluation({1}, {0.5}, 1);
+  run.prompts[0].prompt = run.prompts[0].greedy = run.prompts[0].reference = evil;
+  run.prompts[0].sampled = {evil, "b", evil};
+  run.prompts[0].answers = {evil};
+  run.checkpoint = "a|b\nc";
+  const AnswerReport report = compare_answers({{evil, {run}}});
+  const std::string page = answers_page(report), markdown = report_markdown(report);
+  for (const std::string& made : {page, front_picture(quality_diversity_front(report))}) {
+    EXPECT_EQ(made.find("<script"), made.npos);
+    EXPECT_EQ(made.find("<!--"), made.npos);
+    for (const char byte : {'\x01', '\x1b'}) EXPECT_EQ(made.find(byte), made.npos);
+  }
+  EXPECT_NE(page.find("&lt;script&gt;alert(&#39;1&#39;)&lt;/script&gt; &amp; &quot;x&quot;"), page.npos);
+  // Rows of a table keep their columns.
+  EXPECT_NE(markdown.find("`a/b c`"), markdown.npos) << markdown;
+  EXPECT_EQ(markdown.find('\x1b'), markdown.npos);
+}
+
+TEST(AnswerReport, PageShowsEachAnswerOfEachRun) {
+  ReportedEvaluation other = evaluation({0.2}, {0.1}, 1);
+  other.prompts[0].sampled = {"c", "a", "d"};
+  other.prompts[0].right = {false, true, false};
+  const std::string page = answers_page(compare_answers({{"one", {evaluation({0.5}, {0.1}, 1)}}, {"two", {other}}}));
+  EXPECT_EQ(count_of(page, "<section>"), 1u);
+  EXPECT_EQ(count_of(page, "<li class=\"right\">a"), 2u) << "right in both";
+  EXPECT_EQ(count_of(page, "\xC3\x97 2"), 1u) << "the same answer stands once, with its number";
+  for (const char* answer : {"<li>b</li>", "<li>c</li>", "<li>d</li>"}) EXPECT_EQ(count_of(page, answer), 1u) << answer;
+  EXPECT_EQ(count_of(page, "http"), count_of(page, "http://www.w3.org/2000/svg")) << "nothing from elsewhere";
+}
+
+TEST(AnswerReport, ReadsWhatWasWritten) {
+  const TempDir dir;
+  const ReportedEvaluation run = evaluation({0.3, 0.5}, {0.1, 0.2}, 1.5);
+  const std::string text = file_of(run).dump();
+  const ReportedEvaluation read = parse_evaluation(text, "x.json");
+  EXPECT_EQ(read.prompts.size(), 2u);
+  EXPECT_EQ(read.prompts[1].values, run.prompts[1].values);
+  EXPECT_EQ(read.prompts[0].right, run.prompts[0].right);
+  EXPECT_EQ(read.loss, 1.5);
+  EXPECT_EQ(read.step, 3);
+
+  std::filesystem::create_directory(dir / "a");
+  write_text_atomic(dir / "a" / "eval.json", text);
+  write_text_atomic(dir / "b.json", text);
+  const ReportOptions options{{"plain=" + (dir / "a").string(), (dir / "b.json").string()}, (dir / "out").string()};
+  EXPECT_EQ(run_report(options), 0);
+  const std::string report = read_text(dir / "out" / "report.md", ExitCode::data);
+  EXPECT_NE(report.find("| metric | plain | runs/x |"), report.npos) << report;
+  for (const char* name : {"answers.html", "front.svg"}) EXPECT_TRUE(std::filesystem::exists(dir / "out" / name));
+
+  const auto refused = [&](const std::vector<std::string>& parts, const std::function<void(nlohmann::json&)>& spoil) {
+    nlohmann::json json = file_of(run);
+    spoil(json);
+    expect_error(ExitCode::data, parts, [&] { parse_evaluation(json.dump(), "x.json"); });
+  };
+  using J = nlohmann::json;
+  refused({"x.json", "'samples' is missing", "eval --report"}, [](J& j) { j.erase("samples"); });
+  refused({"'samples' must be a list"}, [](J& j) { j["samples"] = J::array(); });
+  refused({"'loss' must be a number"}, [](J& j) { j["loss"] = "1"; });
+  refused({"sample 1", "'sampled' must be a list of texts"}, [](J& j) { j["samples"][1]["sampled"] = {1}; });
+  refused({"sample 0", "must be an object"}, [](J& j) { j["samples"][0] = 1; });
+  refused({"'right' must say of each"}, [](J& j) { j["samples"][0]["right"] = {true}; });
+  refused({"'values' must be numbers"}, [](J& j) { j["samples"][0]["values"]["pass@1"] = "x"; });
+  refused({"x.json"}, [](J& j) { j = 3; });
+  expect_error(ExitCode::data, {"x.json"}, [] { parse_evaluation("{", "x.json"); });
+  expect_error(ExitCode::data, {"none"}, [&] { run_report({{(dir / "none").string()}, (dir / "o").string()}); });
+  expect_error(ExitCode::usage, {"'plain='", "NAME=FILE"}, [&] { run_report({{"plain="}, (dir / "o").string()}); });
+  expect_error(ExitCode::environment, {"b.json", "Not a directory"}, [&] {
+    run_report({{(dir / "a").string()}, (dir / "b.json").string()});
+  });
+}
+
+}  // namespace
+}  // namespace hrm::train
