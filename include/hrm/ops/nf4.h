@@ -5,8 +5,10 @@
 // mean is subtracted, and blocks of 256 differences are divided by their own largest magnitude and rounded to the
 // nearest of 256 levels. The paper calls these an 8-bit float; we take the levels that its library, bitsandbytes,
 // takes, the signed dynamic map (Dettmers, "8-Bit Approximations for Parallelism in Deep Learning", arXiv 1511.04561):
-// tens' powers from 1e-6 to 1, each with twice as many linear steps as the one below. So what we hold is what models
-// fine-tuned with that library saw. Of two levels at the same distance the lower one is taken, as there.
+// powers of ten from 1e-6 to 1, each with twice as many linear steps as the one below. So what we hold is what models
+// fine-tuned with that library saw, but for roundings: our levels are rounded once (72 of the 256 differ from its in
+// the last bit), and we divide by magnitudes where it multiplies by their reciprocals. Of two levels at the same
+// distance the lower one is taken, as there.
 //
 // A weight takes 0.5 bytes an element, 1/64 for the block's magnitude and 1/4096 for the magnitude's: 0.516 in place of
 // bfloat16's 2; without double quantisation 0.5625.
