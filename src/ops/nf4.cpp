@@ -4,6 +4,8 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/library.h>
 
+#include <algorithm>
+
 #include "ops/nf4_impl.h"
 
 namespace hrm::ops {
@@ -66,9 +68,26 @@ at::Tensor nf4_dequantize(const Nf4Tensor& from, at::IntArrayRef sizes, at::Scal
 
 namespace {
 
+// The reference piece by piece, so that what it keeps between its steps, several times the weight, stays small and in
+// the cache. Whole blocks, bytes and groups of magnitudes.
+constexpr int64_t kPiece = 16 * kNf4Block * kNf4AbsmaxBlock;
+
 Nf4Parts nf4_quantize_cpu(const at::Tensor& weight, bool double_quantized) {
   check_nf4_quantize(weight);
-  const Nf4Tensor q = reference::nf4_quantize(weight, double_quantized);
+  const at::Tensor flat = weight.reshape({-1});
+  const int64_t n = flat.numel();
+  const at::Tensor floats = at::empty({nf4_blocks(n)}, weight.options().dtype(at::kFloat));
+  Nf4Tensor q{.codes = at::empty({(n + 1) / 2}, floats.options().dtype(at::kByte)),
+              .absmax = floats,
+              .scales = at::empty({0}, floats.options()),
+              .offset = at::empty({0}, floats.options())};
+  for (int64_t first = 0; first < n; first += kPiece) {
+    const int64_t count = std::min(kPiece, n - first);
+    const Nf4Tensor piece = reference::nf4_quantize(flat.narrow(0, first, count), /*double_quantized=*/false);
+    q.codes.narrow(0, first / 2, (count + 1) / 2).copy_(piece.codes);
+    q.absmax.narrow(0, first / kNf4Block, nf4_blocks(count)).copy_(piece.absmax);
+  }
+  if (double_quantized) reference::nf4_quantize_absmax(q);
   return {q.codes, q.absmax, q.scales, q.offset};
 }
 
@@ -76,7 +95,19 @@ void nf4_dequantize_cpu_(const at::Tensor& out, const at::Tensor& codes, const a
                          const at::Tensor& scales, const at::Tensor& offset) {
   const Nf4Tensor from{.codes = codes, .absmax = absmax, .scales = scales, .offset = offset};
   check_nf4_dequantize(out, from);
-  reference::nf4_dequantize_(out, from);
+  const at::Tensor flat = out.view({-1});
+  const int64_t n = flat.numel();
+  for (int64_t first = 0; first < n; first += kPiece) {
+    const int64_t count = std::min(kPiece, n - first), blocks = nf4_blocks(count);
+    Nf4Tensor piece = from;
+    piece.codes = codes.narrow(0, first / 2, (count + 1) / 2);
+    piece.absmax = absmax.narrow(0, first / kNf4Block, blocks);
+    if (scales.numel() > 0) {
+      piece.scales =
+          scales.narrow(0, first / kNf4Block / kNf4AbsmaxBlock, (blocks + kNf4AbsmaxBlock - 1) / kNf4AbsmaxBlock);
+    }
+    reference::nf4_dequantize_(flat.narrow(0, first, count), piece);
+  }
 }
 
 }  // namespace

@@ -75,6 +75,18 @@ TEST(Nf4, BytesOfAnElement) {
   EXPECT_DOUBLE_EQ(static_cast<double>(nf4_quantize(weight, false).bytes()) / n, 0.5625);
 }
 
+// More than the pieces that a CPU takes at a time, and a ragged end.
+TEST(Nf4, ManyPiecesAreOne) {
+  for (const bool twice : {false, true}) {
+    const at::Tensor weight = normal({3, 262144 / 2 + 333}, 6, at::kBFloat16);
+    const SlowNf4 slow(weight, twice);
+    const Nf4Tensor q = nf4_quantize(weight, twice);
+    expect_same_bits(unpacked(q.codes, weight.numel()), longs(slow.codes), "codes");
+    expect_same_bits(nf4_dequantize(q, weight.sizes(), at::kBFloat16), slow.values(weight.sizes(), at::kBFloat16),
+                     "values");
+  }
+}
+
 TEST(Nf4, TakesWhatIsNotContiguous) {
   const at::Tensor weight = normal({96, 70}, 2, at::kFloat);
   const Nf4Tensor a = nf4_quantize(weight.t()), b = nf4_quantize(weight.t().contiguous());
