@@ -10,6 +10,7 @@
 #include "checkpoint/hf_names.h"
 #include "hrm/base/error.h"
 #include "hrm/base/text.h"
+#include "hrm/nn/linear.h"
 #include "hrm/state/tensor_bytes.h"
 
 namespace hrm::checkpoint {
@@ -76,11 +77,19 @@ void load_hf_weights(const SafetensorsSet& files, const models::DecoderOptions& 
     const auto found = wanted.find(item.key());
     require(found != wanted.end() && item.value().sizes() == found->second.shape, ExitCode::unexpected, "the model's '",
             item.key(), "' is not of these options");
+    if (item.value().is_meta()) continue;
     int64_t row = 0;
     for (const auto& [theirs, rows] : found->second.parts) {
       item.value().narrow(0, row, rows).copy_(tensor_at(files, theirs));
       row += rows;
     }
+  }
+  // Read, sent to the device in the file's dtype and quantised one by one: of these weights there is never more than
+  // one layer's beside the codes, neither on the host, where files are mapped, nor on the device.
+  for (const nn::Nf4Layer& layer : nn::nf4_layers(model)) {
+    std::vector<at::Tensor> parts;
+    for (const auto& [theirs, rows] : wanted.at(layer.weight).parts) parts.push_back(tensor_at(files, theirs));
+    layer.linear->hold_nf4(parts.size() == 1 ? parts.front() : at::cat(parts), layer.weight);
   }
 }
 

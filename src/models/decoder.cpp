@@ -19,7 +19,8 @@ nn::TransformerBlockOptions block_options(const DecoderOptions& o, bool cross) {
                         .qk_norm = o.qk_norm},
           .eps = o.eps,
           .cross = cross,
-          .recompute = o.recompute};
+          .recompute = o.recompute,
+          .weights = o.weights};
 }
 
 }  // namespace
@@ -34,6 +35,8 @@ DecoderOptions resolve(DecoderOptions o) {
   if (o.head_dim == 0) o.head_dim = o.width / o.heads;
   require(o.kv_heads > 0 && o.heads % o.kv_heads == 0, ExitCode::usage, o.kv_heads,
           " heads of keys and values do not divide ", o.heads, " heads of queries");
+  require(o.weights == nn::WeightFormat::f32 || !o.feed_forward, ExitCode::unexpected,
+          "layers of one's own are not held as NF4");
   if (o.inner == 0) o.inner = nn::swiglu_width(o.width, 4);
   return o;
 }
@@ -47,7 +50,8 @@ Decoder::Decoder(const DecoderOptions& options, bool cross, at::Device device)
   const auto list = register_module("layers", std::make_shared<torch::nn::Module>());
   for (int64_t i = 0; i < o.layers; ++i) {
     std::shared_ptr<nn::FeedForward> mlp =
-        o.feed_forward ? o.feed_forward(i) : std::make_shared<nn::SwigluFeedForward>(o.width, o.inner, device);
+        o.feed_forward ? o.feed_forward(i)
+                       : std::make_shared<nn::SwigluFeedForward>(o.width, o.inner, device, o.weights);
     layers_.push_back(list->register_module(
         std::to_string(i), std::make_shared<nn::TransformerBlock>(block_options(o, cross), std::move(mlp), device)));
   }
@@ -56,10 +60,20 @@ Decoder::Decoder(const DecoderOptions& options, bool cross, at::Device device)
                                                : std::make_shared<nn::LmHead>(o.width, o.vocabulary, device));
 }
 
-void Decoder::init_own(uint64_t, const std::string&) {
+void Decoder::init_own(uint64_t seed, const std::string& name) {
   const double scale = 1 / std::sqrt(2 * static_cast<double>(options_.layers));
+  const auto is_scaled = [](const std::string& key) {
+    return key.ends_with("o_proj.weight") || key.ends_with("down_proj.weight");
+  };
   for (auto& item : named_parameters()) {
-    if (item.key().ends_with("o_proj.weight") || item.key().ends_with("down_proj.weight")) item.value().mul_(scale);
+    if (is_scaled(item.key()) && !item.value().is_meta()) item.value().mul_(scale);
+  }
+  // The same values, one layer's at a time.
+  for (const nn::Nf4Layer& layer : nn::nf4_layers(*this)) {
+    const at::Tensor weight = at::empty(layer.linear->weight().sizes(), at::kFloat);
+    nn::init_parameter(weight, seed, name.empty() ? layer.weight : cat(name, ".", layer.weight));
+    if (is_scaled(layer.weight)) weight.mul_(scale);
+    layer.linear->hold_nf4(weight, layer.weight);
   }
 }
 

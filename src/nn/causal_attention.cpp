@@ -78,11 +78,14 @@ at::Tensor grouped_attention(const at::Tensor& q, const at::Tensor& k, const at:
   return at::scaled_dot_product_attention(q, for_queries(k), for_queries(v), mask);
 }
 
-CausalAttention::CausalAttention(const AttentionSizes& sizes, at::Device device) : sizes_(sizes) {
+CausalAttention::CausalAttention(const AttentionSizes& sizes, at::Device device, WeightFormat format) : sizes_(sizes) {
   check_sizes(sizes);
   const int64_t rows = (sizes.heads + 2 * sizes.kv_heads) * sizes.head_dim;
-  qkv_proj_ = register_module("qkv_proj", std::make_shared<Linear>(sizes.width, rows, device));
-  o_proj_ = register_module("o_proj", std::make_shared<Linear>(sizes.heads * sizes.head_dim, sizes.width, device));
+  const auto linear = [&](const char* name, int64_t in, int64_t out) {
+    return register_module(name, std::make_shared<Linear>(in, out, device, /*bias=*/false, format));
+  };
+  qkv_proj_ = linear("qkv_proj", sizes.width, rows);
+  o_proj_ = linear("o_proj", sizes.heads * sizes.head_dim, sizes.width);
   if (!sizes.qk_norm) return;
   q_norm_ = register_module("q_norm", std::make_shared<RmsNorm>(sizes.head_dim, sizes.eps, device));
   k_norm_ = register_module("k_norm", std::make_shared<RmsNorm>(sizes.head_dim, sizes.eps, device));
@@ -96,13 +99,12 @@ at::Tensor CausalAttention::step_add(const RmsNorm& norm, const at::Tensor& x, c
     options.q_weight = q_norm_->weight();
     options.k_weight = k_norm_->weight();
   }
-  const at::Tensor qkv =
-      qkv_proj_->adapter() != nullptr
-          ? qkv_proj_->forward(norm.forward(x))
-          : ops::decode_linear(x, qkv_proj_->compute_weight(), {.norm = norm.weight(), .eps = norm.eps()});
+  const at::Tensor qkv = qkv_proj_->needs_forward() ? qkv_proj_->forward(norm.forward(x))
+                                                    : ops::decode_linear(x, qkv_proj_->compute_weight(),
+                                                                         {.norm = norm.weight(), .eps = norm.eps()});
   const at::Tensor mixed =
       ops::decode_attention_(qkv.squeeze(1), cache.keys, cache.values, pass.place, options).unsqueeze(1);
-  if (o_proj_->adapter() != nullptr) return o_proj_->forward_add(mixed, x);
+  if (o_proj_->needs_forward()) return o_proj_->forward_add(mixed, x);
   return ops::decode_linear(mixed, o_proj_->compute_weight(), {.residual = x});
 }
 
@@ -114,9 +116,9 @@ at::Tensor CausalAttention::forward_add(const at::Tensor& x, const at::Tensor& r
     options.k_weight = k_norm_->weight();
   }
   const ops::QkvSizes sizes{sizes_.heads, sizes_.kv_heads, sizes_.head_dim};
-  const ops::QkvHeads heads = qkv_proj_->adapter() != nullptr ? ops::qkv_heads_(qkv_proj_->forward(x), sizes, options)
-                                                              : ops::qkv_heads_of(x, qkv_proj_->compute_weight(),
-                                                                                  qkv_proj_->weight(), sizes, options);
+  const ops::QkvHeads heads = qkv_proj_->needs_forward() ? ops::qkv_heads_(qkv_proj_->forward(x), sizes, options)
+                                                         : ops::qkv_heads_of(x, qkv_proj_->compute_weight(),
+                                                                             qkv_proj_->weight(), sizes, options);
   const at::Tensor q = heads.q.transpose(1, 2), k = heads.k.transpose(1, 2), v = heads.v.transpose(1, 2);
   if (cache != nullptr) write_cache(*cache, k, v);
   const at::Tensor mixed = grouped_attention(q, k, v, pass.mask, pass.causal && !pass.mask.defined());

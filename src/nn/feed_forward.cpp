@@ -70,17 +70,20 @@ at::Tensor GeluFeedForward::forward(const at::Tensor& x) {
   return down_->forward(at::gelu(up_->forward(x)));
 }
 
-SwigluFeedForward::SwigluFeedForward(int64_t width, int64_t inner, at::Device device) {
-  gate_up_proj_ = register_module("gate_up_proj", std::make_shared<Linear>(width, 2 * inner, device));
-  down_proj_ = register_module("down_proj", std::make_shared<Linear>(inner, width, device));
+SwigluFeedForward::SwigluFeedForward(int64_t width, int64_t inner, at::Device device, WeightFormat format) {
+  const auto linear = [&](const char* name, int64_t in, int64_t out) {
+    return register_module(name, std::make_shared<Linear>(in, out, device, /*bias=*/false, format));
+  };
+  gate_up_proj_ = linear("gate_up_proj", width, 2 * inner);
+  down_proj_ = linear("down_proj", inner, width);
 }
 
-bool SwigluFeedForward::has_adapter() const {
-  return gate_up_proj_->adapter() != nullptr || down_proj_->adapter() != nullptr;
+bool SwigluFeedForward::needs_forward() const {
+  return gate_up_proj_->needs_forward() || down_proj_->needs_forward();
 }
 
 at::Tensor SwigluFeedForward::forward(const at::Tensor& x) {
-  if (has_adapter()) return down_proj_->forward(ops::swiglu(gate_up_proj_->forward(x)));
+  if (needs_forward()) return down_proj_->forward(ops::swiglu(gate_up_proj_->forward(x)));
   if (!at::GradMode::is_enabled()) {
     return down_proj_->forward(ops::linear_swiglu(x, gate_up_proj_->compute_weight()));
   }
@@ -89,7 +92,7 @@ at::Tensor SwigluFeedForward::forward(const at::Tensor& x) {
 }
 
 at::Tensor SwigluFeedForward::forward_add(const at::Tensor& x, const at::Tensor& residual) {
-  if (has_adapter()) return down_proj_->forward_add(ops::swiglu(gate_up_proj_->forward(x)), residual);
+  if (needs_forward()) return down_proj_->forward_add(ops::swiglu(gate_up_proj_->forward(x)), residual);
   if (!at::GradMode::is_enabled()) {
     return down_proj_->forward_add(ops::linear_swiglu(x, gate_up_proj_->compute_weight()), residual);
   }
@@ -98,7 +101,7 @@ at::Tensor SwigluFeedForward::forward_add(const at::Tensor& x, const at::Tensor&
 }
 
 at::Tensor SwigluFeedForward::step_add(const RmsNorm& norm, const at::Tensor& x) {
-  if (has_adapter()) return forward_add(norm.forward(x), x);
+  if (needs_forward()) return forward_add(norm.forward(x), x);
   const at::Tensor act =
       ops::decode_linear(x, gate_up_proj_->compute_weight(), {.norm = norm.weight(), .eps = norm.eps(), .gated = true});
   return ops::decode_linear(act, down_proj_->compute_weight(), {.residual = x});

@@ -62,15 +62,19 @@ void trunc_normal_(at::Tensor tensor, double std, uint64_t seed, std::string_vie
   tensor.copy_(trunc_normal_from_uniform(u, std).view(tensor.sizes()));
 }
 
+void init_parameter(at::Tensor parameter, uint64_t seed, std::string_view name) {
+  const at::NoGradGuard no_grad;
+  if (parameter.dim() >= 2) {
+    trunc_normal_(parameter, 1.0 / std::sqrt(static_cast<double>(parameter.size(-1))), seed, name);
+  } else {
+    parameter.zero_();
+  }
+}
+
 void init_parameters(torch::nn::Module& module, uint64_t seed) {
   const at::NoGradGuard no_grad;
   for (const auto& item : module.named_parameters()) {
-    at::Tensor parameter = item.value();
-    if (parameter.dim() >= 2) {
-      trunc_normal_(parameter, 1.0 / std::sqrt(static_cast<double>(parameter.size(-1))), seed, item.key());
-    } else {
-      parameter.zero_();
-    }
+    if (!item.value().is_meta()) init_parameter(item.value(), seed, item.key());
   }
   if (auto* own = dynamic_cast<HasOwnInit*>(&module)) own->init_own(seed, "");
   for (const auto& item : module.named_modules("", /*include_self=*/false)) {

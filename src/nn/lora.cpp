@@ -38,9 +38,10 @@ at::Tensor part_of_rank(const at::Tensor& t, size_t target, int64_t rank) {
 }
 
 // x W^T + u B^T (+ residual), and u = scale * dropout(x) A^T.
-std::pair<at::Tensor, at::Tensor> lora_forward(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& A,
+std::pair<at::Tensor, at::Tensor> lora_forward(const at::Tensor& x, const FrozenWeight& frozen, const at::Tensor& A,
                                                const at::Tensor& B, const std::optional<at::Tensor>& residual,
                                                const Facts& f) {
+  const at::Tensor& weight = frozen.read();
   const at::Tensor y = residual ? ops::linear_add(x, weight, weight, *residual) : ops::linear(x, weight, weight);
   const at::Tensor seen = f.p > 0 ? ops::dropout(x, f.step, f.p, f.seed) : x;
   at::Tensor u = rows_of(ops::linear(seen, A, A));
@@ -55,12 +56,13 @@ std::pair<at::Tensor, at::Tensor> lora_forward(const at::Tensor& x, const at::Te
 
 // The masters are arguments so that the node exists whenever they train, also where x needs no gradient.
 struct LoraLinear : torch::autograd::Function<LoraLinear> {
-  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& weight,
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const FrozenWeight* weight,
                             const at::Tensor& A_master, const at::Tensor& B_master,
                             const std::optional<at::Tensor>& residual, const at::Tensor& A, const at::Tensor& B,
                             const Facts* facts) {
-    const auto [y, u] = lora_forward(x, weight, A, B, residual, *facts);
-    ctx->save_for_backward({x, weight, A, B, u, facts->step});
+    const auto [y, u] = lora_forward(x, *weight, A, B, residual, *facts);
+    ctx->save_for_backward({x, A, B, u, facts->step});
+    ctx->saved_data["weight"] = weight->to_ivalue();
     ctx->saved_data["needs_x"] = x.requires_grad();
     ctx->saved_data["has_residual"] = residual.has_value();
     // The gradient buffers are no saved variables: each use of a weight adds to them in place.
@@ -79,7 +81,7 @@ struct LoraLinear : torch::autograd::Function<LoraLinear> {
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     TORCH_CHECK(!at::GradMode::is_enabled(), "a low-rank adapter has no second derivative");
     const variable_list saved = ctx->get_saved_variables();
-    const at::Tensor &x = saved[0], &weight = saved[1], &A = saved[2], &B = saved[3], &u = saved[4], &step = saved[5];
+    const at::Tensor &x = saved[0], &A = saved[1], &B = saved[2], &u = saved[3], &step = saved[4];
     const double scale = ctx->saved_data["scale"].toDouble(), p = ctx->saved_data["p"].toDouble();
     const int64_t seed = ctx->saved_data["seed"].toInt(), rank = ctx->saved_data["rank"].toInt();
     const std::vector<int64_t> slices = ctx->saved_data["slices"].toIntVector();
@@ -100,7 +102,8 @@ struct LoraLinear : torch::autograd::Function<LoraLinear> {
     }
     variable_list result(8);
     if (ctx->saved_data["needs_x"].toBool()) {
-      const at::Tensor grad_x = ops::linear_grad_x(grads[0], weight);
+      const at::Tensor grad_x =
+          ops::linear_grad_x(grads[0], FrozenWeight::from_ivalue(ctx->saved_data["weight"]).read());
       if (p > 0) {
         ops::dropout_add_(grad_x, ops::linear_grad_x(grad_u, A).view(grad_x.sizes()), step, p, seed);
       } else {
@@ -147,7 +150,7 @@ LoraAdapter::LoraAdapter(int64_t in, std::vector<LoraPart> parts, std::shared_pt
   lora_B_ = register_module("lora_B", std::make_shared<Linear>(rank, rows, device));
 }
 
-at::Tensor LoraAdapter::forward(const at::Tensor& x, const at::Tensor& weight,
+at::Tensor LoraAdapter::forward(const at::Tensor& x, const FrozenWeight& weight,
                                 const std::optional<at::Tensor>& residual) const {
   const LoraOptions& o = shared_->options;
   const bool records = at::GradMode::is_enabled();
@@ -159,18 +162,23 @@ at::Tensor LoraAdapter::forward(const at::Tensor& x, const at::Tensor& weight,
                     .step = shared_->step};
   const at::Tensor &A = lora_A_->compute_weight(), &B = lora_B_->compute_weight();
   if (!records) return lora_forward(x, weight, A, B, residual, facts).first;
-  return LoraLinear::apply(x, weight, lora_A_->weight(), lora_B_->weight(), residual, A, B, &facts);
+  return LoraLinear::apply(x, &weight, lora_A_->weight(), lora_B_->weight(), residual, A, B, &facts);
 }
 
 void LoraAdapter::merge(const at::Tensor& weight) {
   const at::NoGradGuard no_grad;
   if (!merged_.defined()) merged_ = at::empty_like(weight);
   merged_.copy_(weight);
+  add_to(merged_);
+}
+
+void LoraAdapter::add_to(const at::Tensor& weight) const {
+  const at::NoGradGuard no_grad;
   const at::Tensor &A = lora_A_->compute_weight(), &B = lora_B_->compute_weight();
   const int64_t rank = shared_->options.rank;
   for (size_t i = 0; i < slices_.size(); ++i) {
     const auto& [out, first, rows] = slices_[i];
-    merged_.narrow(0, out, rows)
+    weight.narrow(0, out, rows)
         .addmm_(B.narrow(0, first, rows), A.narrow(0, static_cast<int64_t>(i) * rank, rank), 1,
                 lora_scale(shared_->options));
   }
@@ -235,6 +243,7 @@ LoraSet::LoraSet(torch::nn::Module& model, const LoraOptions& options, at::Devic
             target, "'; adapters are for ", known.empty() ? "no layer of this model" : known_text);
   }
   require(!layers_.empty(), ExitCode::usage, "adapters without a layer to stand beside: name targets");
+  shared_->merges = layers_.front().linear->format() != WeightFormat::nf4;
 }
 
 void LoraSet::initialise(uint64_t seed) {
@@ -243,12 +252,13 @@ void LoraSet::initialise(uint64_t seed) {
 }
 
 void LoraSet::set_mode(LoraMode mode) {
-  require(mode != LoraMode::merged || layers_.front().adapter->merged_weight().defined(), ExitCode::unexpected,
-          "merged weights are used before they are made");
+  require(mode != LoraMode::merged || !shared_->merges || layers_.front().adapter->merged_weight().defined(),
+          ExitCode::unexpected, "merged weights are used before they are made");
   shared_->mode = mode;
 }
 
 void LoraSet::merge() {
+  if (!shared_->merges) return;
   for (const Layer& layer : layers_) layer.adapter->merge(layer.linear->base_weight());
 }
 
@@ -259,7 +269,12 @@ void LoraSet::forget_merged() {
 
 at::Tensor LoraSet::merged_weight(const std::string& parameter) const {
   for (const Layer& layer : layers_) {
-    if (layer.weight == parameter) return layer.adapter->merged_weight();
+    if (layer.weight != parameter) continue;
+    if (shared_->merges) return layer.adapter->merged_weight();
+    const at::Tensor workspace = layer.linear->frozen_weight().weight;
+    const at::Tensor merged = ops::nf4_dequantize(layer.linear->nf4(), workspace.sizes(), workspace.scalar_type());
+    layer.adapter->add_to(merged);
+    return merged;
   }
   return {};
 }

@@ -55,7 +55,9 @@ int group_of(const std::string& parameter, const std::vector<std::string>& group
 void keep_frozen_as(torch::nn::Module& module, at::ScalarType compute_dtype) {
   const at::NoGradGuard no_grad;
   const auto keep = [&](at::Tensor weight) {
-    if (!weight.requires_grad() && weight.scalar_type() != compute_dtype) weight.set_data(weight.to(compute_dtype));
+    // What is held as NF4 is on the meta device.
+    if (!weight.requires_grad() && !weight.is_meta() && weight.scalar_type() != compute_dtype)
+      weight.set_data(weight.to(compute_dtype));
   };
   for (const auto& part : module.modules()) {
     if (auto* reader = dynamic_cast<HasComputeWeight*>(part.get())) keep(reader->master_weight());
@@ -88,6 +90,7 @@ void ParameterSet::build(torch::nn::Module& module, at::ScalarType compute_dtype
   at::Device device = at::kCPU;
   for (const auto& item : module.named_parameters()) {
     const at::Tensor& master = item.value();
+    if (master.is_meta()) continue;  // held as NF4, which its layer reads
     if (parameters_.empty() && frozen.empty()) device = master.device();
     const bool frozen_copy = !master.requires_grad() && master.scalar_type() == compute_dtype;
     require((master.scalar_type() == at::kFloat || frozen_copy) && master.is_contiguous(), ExitCode::unexpected,

@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "hrm/base/error.h"
 #include "hrm/nn/recompute.h"
 
 namespace hrm::nn {
@@ -15,8 +16,10 @@ TransformerBlock::TransformerBlock(const TransformerBlockOptions& options, std::
     return register_module(name, std::make_shared<RmsNorm>(options.attention.width, options.eps, device));
   };
   input_norm_ = norm("input_layernorm");
-  self_attn_ = register_module("self_attn", std::make_shared<CausalAttention>(options.attention, device));
+  self_attn_ =
+      register_module("self_attn", std::make_shared<CausalAttention>(options.attention, device, options.weights));
   if (options.cross) {
+    require(options.weights == WeightFormat::f32, ExitCode::unexpected, "a block that attends to a memory is not NF4");
     cross_norm_ = norm("cross_layernorm");
     cross_attn_ = register_module("cross_attn", std::make_shared<CrossAttention>(options.attention, device));
   }
@@ -99,7 +102,7 @@ std::optional<TransformerBlock::PlainParts> TransformerBlock::plain_parts() cons
   }
   for (const Linear* linear :
        {&self_attn_->qkv_proj(), &self_attn_->o_proj(), &swiglu->gate_up_proj(), &swiglu->down_proj()}) {
-    if (linear->adapter() != nullptr) return std::nullopt;
+    if (linear->needs_forward()) return std::nullopt;
   }
   return PlainParts{.input_norm = input_norm_.get(),
                     .mlp_norm = mlp_norm_.get(),

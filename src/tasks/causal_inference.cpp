@@ -59,6 +59,11 @@ CausalInference open_causal_checkpoint(const fs::path& run_or_step, const std::v
           "' holds no averaged weights (it was trained with optim.ema = 0); use --weights raw");
   out.averaged = weights == "ema" || (weights == "auto" && !stored.ema.empty());
   use_kept_files(found.dir, overrides, out.config.hf, out.config.lora.r == 0);
+  const std::string quantized =
+      config::config_from_json_text(found.meta.config_json, (found.dir / "config.json").string()).config.hf.quantize;
+  require(out.config.hf.quantize == quantized, ExitCode::usage, "the adapter of '", found.dir.string(),
+          "' was trained beside weights with hf.quantize = ", quantized, ", not ", out.config.hf.quantize,
+          "; leave hf.quantize out");
   const auto frozen = found.meta.info.find("digest of the frozen model");
   require(frozen == found.meta.info.end() || frozen->second == base_digest(out.config), ExitCode::checkpoint,
           "the weights of '", out.config.hf.model, "' are not those that the adapter of '", found.dir.string(),

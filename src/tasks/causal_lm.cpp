@@ -10,6 +10,7 @@
 #include "hrm/checkpoint/hf_import.h"
 #include "hrm/checkpoint/peft.h"
 #include "hrm/formats/safetensors_set.h"
+#include "hrm/nn/frozen_weight.h"
 #include "hrm/tasks/polychromic.h"
 
 namespace hrm::tasks {
@@ -39,6 +40,7 @@ CausalLm open_without_adapter(const config::Config& config, const Runtime& runti
   lm.facts = read_hf_config(folder);
   models::DecoderOptions options = checkpoint::decoder_options_of(lm.facts, positions);
   options.recompute = config.hf.recompute;
+  if (config.hf.quantize == "nf4") options.weights = nn::WeightFormat::nf4;
   lm.model = std::make_shared<models::DecoderLm>(options, runtime.device);
   if (config.hf.weights == "random") nn::init_parameters(*lm.model, static_cast<uint64_t>(config.run.seed));
   if (config.hf.weights == "load") checkpoint::load_hf_weights(SafetensorsSet(folder), options, *lm.model);
@@ -61,12 +63,15 @@ CausalLm open_causal_lm(const config::Config& config, const Runtime& runtime) {
     lm.lora->initialise(static_cast<uint64_t>(config.run.seed));
     if (!config.lora.adapter.empty()) checkpoint::load_peft(config.lora.adapter, *lm.lora);
     nn::keep_frozen_as(*lm.model, runtime.compute_dtype);
+    nn::share_nf4_workspace(*lm.model, runtime.compute_dtype);
   }
   lm.model->build_parameters(runtime.compute_dtype);
   return lm;
 }
 
 CausalLm open_frozen_lm(const config::Config& config, const Runtime& runtime, int64_t positions) {
+  require(config.hf.quantize == "none", ExitCode::usage, "hf.quantize = ", config.hf.quantize,
+          " is for weights beside an adapter, and '", config.hf.model, "' is read without one; leave hf.quantize out");
   CausalLm lm = open_without_adapter(config, runtime, positions);
   lm.model->build_frozen(runtime.compute_dtype);
   return lm;
@@ -122,8 +127,9 @@ void TrainedWeights::visit_state(StateVisitor& visitor) {
 
 std::string base_digest(const config::Config& config) {
   if (config.lora.r == 0) return "";
-  if (config.hf.weights == "random") return cat("drawn by seed ", config.run.seed);
-  return SafetensorsSet(config.hf.model).digest();
+  const std::string format = config.hf.quantize == "none" ? "" : cat(", as ", config.hf.quantize);
+  if (config.hf.weights == "random") return cat("drawn by seed ", config.run.seed, format);
+  return SafetensorsSet(config.hf.model).digest() + format;
 }
 
 }  // namespace hrm::tasks

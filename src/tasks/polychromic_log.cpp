@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "hrm/base/text.h"
+#include "hrm/nn/frozen_weight.h"
 #include "hrm/tasks/metric_text.h"
 #include "hrm/tasks/polychromic.h"
 #include "tasks/polychromic_metrics.h"
@@ -83,6 +84,12 @@ std::string PolychromicTask::describe() const {
   if (lm_.lora) {
     text += cat("\nadapter      rank ", config_.lora.r, ", ", lm_.model->parameter_set().count(), " parameters, on ",
                 config_.lora.targets);
+    if (const nn::Nf4Memory nf4 = nn::nf4_memory(*lm_.model); nf4.elements > 0) {
+      const auto mib = [](int64_t bytes) { return fixed(static_cast<double>(bytes) / 0x1p20, 1); };
+      text += cat("\nbase         NF4, ", nf4.elements, " parameters of the blocks' linear layers in ", mib(nf4.bytes),
+                  " MiB (", mib(2 * nf4.elements), " in bf16), and ", mib(nf4.workspace),
+                  " MiB to dequantise one layer at a time");
+    }
   } else {
     text += cat("\ntrained      all ", lm_.model->parameter_set().count(), " parameters");
   }

@@ -6,6 +6,7 @@
 #include "hrm/nn/rotary.h"
 #include "hrm/nn/swiglu.h"
 #include "hrm/ops/fp8.h"
+#include "hrm/ops/nf4.h"
 
 namespace hrm::train {
 namespace {
@@ -41,6 +42,17 @@ BenchCall dropout_add(const Shape& s, at::Device device, at::ScalarType dtype) {
   BenchCall call = dropout(s, device, dtype);
   call.arguments.insert(call.arguments.begin(), at::zeros_like(call.arguments[0].toTensor()));
   return call;
+}
+
+// NF4; of the gate_up projection's weight, the largest of a block.
+BenchCall nf4_quantize(const Shape& s, at::Device device, at::ScalarType dtype) {
+  return {{Random{device, dtype}.weight(2 * s.inner, s.width), true}};
+}
+
+BenchCall nf4_dequantize(const Shape& s, at::Device device, at::ScalarType dtype) {
+  const at::Tensor weight = Random{device, dtype}.weight(2 * s.inner, s.width);
+  const ops::Nf4Tensor nf4 = ops::nf4_quantize(weight);
+  return {{at::zeros_like(weight), nf4.codes, nf4.absmax, nf4.scales, nf4.offset}};
 }
 
 // SwiGLU.
@@ -469,6 +481,8 @@ const std::vector<BenchOp>& bench_ops() {
       {"hrm::ssd_scan_backward", language_cases::ssd_scan_backward},
       {"hrm::dropout", dropout},
       {"hrm::dropout_add_", dropout_add},
+      {"hrm::nf4_quantize", nf4_quantize},
+      {"hrm::nf4_dequantize_", nf4_dequantize},
       {"hrm::swiglu", swiglu},
       {"hrm::swiglu_backward", swiglu_backward},
       {"hrm::attention", attention},

@@ -1,5 +1,6 @@
 // hrm_train export: the weights of a checkpoint as a file for other programs.
 #include <iostream>
+#include <map>
 
 #include "hrm/base/error.h"
 #include "hrm/base/log.h"
@@ -10,6 +11,7 @@
 #include "hrm/config/load.h"
 #include "hrm/data/tokenizer.h"
 #include "hrm/models/make_language_model.h"
+#include "hrm/nn/linear.h"
 #include "hrm/tasks/causal_inference.h"
 #include "hrm/tasks/language.h"
 #include "hrm/tasks/language_inference.h"
@@ -85,9 +87,15 @@ void export_causal(const ExportOptions& options, bool averaged, const NamedTenso
   for (const auto& item : loaded.lm.model->named_parameters()) {
     if (item.key().find(".lora.") == std::string::npos) named.emplace_back(item.key(), item.value().detach());
   }
-  if (loaded.lm.lora) {
-    for (auto& [name, tensor] : named) {
-      if (const at::Tensor merged = loaded.lm.lora->merged_weight(name); merged.defined()) tensor = merged;
+  std::map<std::string, const nn::Linear*> quantized;
+  const std::vector<nn::Nf4Layer> layers = nn::nf4_layers(*loaded.lm.model);
+  for (const nn::Nf4Layer& layer : layers) quantized[layer.weight] = layer.linear.get();
+  for (auto& [name, tensor] : named) {
+    const at::Tensor merged = loaded.lm.lora ? loaded.lm.lora->merged_weight(name) : at::Tensor();
+    if (merged.defined()) {
+      tensor = merged;
+    } else if (const auto found = quantized.find(name); found != quantized.end()) {
+      tensor = ops::nf4_dequantize(found->second->nf4(), tensor.sizes(), at::kFloat);
     }
   }
   const HfModelConfig& facts = loaded.lm.facts;

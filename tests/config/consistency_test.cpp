@@ -61,6 +61,8 @@ TEST(Consistency, PolychromicContradictionsAreRefusedAndTheirAdviceWorks) {
        {"polychromic.diversity_metric=bleu"}},
       {{"polychromic.diversity_encoder_model="}, "polychromic.diversity_metric = ", {"polychromic.objective=none"}},
       {{"lora.r=0", "lora.adapter=a"}, "lora.adapter = ", {"lora.r=8"}},
+      {{"lora.r=0", "hf.quantize=nf4"}, "hf.quantize = ", {"lora.r=8"}},
+      {{"lora.r=0", "hf.quantize=nf4"}, "hf.quantize = ", {"hf.quantize=none"}},
       {{"chat.prompt_template={prompt}"}, "chat.prompt_template = ", {"chat.template=custom"}},
       {{"chat.val_share=0.5", "chat.test_share=0.5"}, "chat.val_share = 0.5", {"chat.test_share=0.25"}},
       {{"chat.stratify=true"}, "chat.stratify = true", {"chat.value_field=likes"}},

@@ -73,6 +73,8 @@ TEST(Registration, EveryOpHasItsKernels) {
       "hrm::moe_up",
       "hrm::moe_up_backward",
       "hrm::next_tokens_",
+      "hrm::nf4_dequantize_",
+      "hrm::nf4_quantize",
       "hrm::qkv_heads_backward",
       "hrm::qkv_heads_norm",
       "hrm::qkv_heads_product",

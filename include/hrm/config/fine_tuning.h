@@ -15,6 +15,7 @@ struct HfConfig {
   std::string model = "";
   std::string weights = "load";
   std::string tokenizer = "";
+  std::string quantize = "none";
   int64_t positions = 0;
   bool recompute = false;
 
@@ -29,6 +30,10 @@ struct HfConfig {
       "from "
       "scratch");
     f("tokenizer", &HfConfig::tokenizer, AnyText{}, "", "folder with tokenizer.json; empty = hf.model");
+    f("quantize", &HfConfig::quantize, OneOf{{"none", "nf4"}}, "",
+      "how the weights of the blocks' linear layers, which are frozen beside an adapter, are held: none = in the "
+      "compute dtype; nf4 = 4-bit NormalFloat with double quantisation (QLoRA), a quarter of the memory and slower "
+      "steps and answers; needs lora.r above 0");
     f("positions", &HfConfig::positions, IntRange{0, 1 << 20}, "tokens",
       "longest row that the model holds, prompt and answer; 0 = chat.max_length, or the prompt's part of it and "
       "polychromic.max_generation_length");

@@ -25,9 +25,10 @@ struct DecoderOptions {
   int64_t window = 0;        // a position sees itself and window - 1 before it; 0: all before it
   double rope_theta = 10000, eps = 1e-6;
   bool qk_norm = false;
-  bool tied = true;                          // the head reads the embedding's weight
-  bool recompute = false;                    // activation checkpointing of every block
-  nn::FeedForwardFactory feed_forward = {};  // empty: SwiGLU in every layer
+  bool tied = true;                                  // the head reads the embedding's weight
+  bool recompute = false;                            // activation checkpointing of every block
+  nn::WeightFormat weights = nn::WeightFormat::f32;  // of the blocks' linear layers; nf4 with SwiGLU alone
+  nn::FeedForwardFactory feed_forward = {};          // empty: SwiGLU in every layer
 };
 // Fills in the zeros that stand for a default. Error(usage) where values contradict each other.
 DecoderOptions resolve(DecoderOptions options);

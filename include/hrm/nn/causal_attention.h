@@ -57,7 +57,7 @@ at::Tensor grouped_attention(const at::Tensor& q, const at::Tensor& k, const at:
 // Submodules qkv_proj ((Hq + 2 Hkv) hd, D), rows all heads of q, of k, of v; o_proj (D, Hq hd); q_norm and k_norm (hd).
 class CausalAttention : public torch::nn::Module, public HasAdaptableLinears {
  public:
-  CausalAttention(const AttentionSizes& sizes, at::Device device);
+  CausalAttention(const AttentionSizes& sizes, at::Device device, WeightFormat format = WeightFormat::f32);
 
   // residual + attention of x, (B, T, D) all. With a cache: the keys and values of these positions go there, from its
   // beginning on.

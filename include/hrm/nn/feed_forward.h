@@ -60,7 +60,7 @@ class GeluFeedForward : public FeedForward {
 // width) and down_proj (width, inner).
 class SwigluFeedForward : public FeedForward, public HasAdaptableLinears {
  public:
-  SwigluFeedForward(int64_t width, int64_t inner, at::Device device);
+  SwigluFeedForward(int64_t width, int64_t inner, at::Device device, WeightFormat format = WeightFormat::f32);
 
   at::Tensor forward(const at::Tensor& x) override;
   at::Tensor forward_add(const at::Tensor& x, const at::Tensor& residual) override;
@@ -73,7 +73,7 @@ class SwigluFeedForward : public FeedForward, public HasAdaptableLinears {
   const Linear& down_proj() const { return *down_proj_; }
 
  private:
-  bool has_adapter() const;  // of either layer
+  bool needs_forward() const;  // of either layer
 
   std::shared_ptr<Linear> gate_up_proj_, down_proj_;
 };

@@ -19,6 +19,9 @@ at::Tensor trunc_normal_from_uniform(const at::Tensor& u, double std);
 // Overwrites `tensor` (float32, any device) with draws of CounterRng(seed, Stream::init, hash_name(name)), in C order.
 void trunc_normal_(at::Tensor tensor, double std, uint64_t seed, std::string_view name);
 
+// Overwrites `parameter`, float32, by init_parameters()'s rule for what is called `name`.
+void init_parameter(at::Tensor parameter, uint64_t seed, std::string_view name);
+
 // A module whose own parameters (not those of its children) start at other values than init_parameters() gives.
 class HasOwnInit {
  public:
@@ -29,7 +32,8 @@ class HasOwnInit {
 };
 
 // Fills every parameter of `module`: matrices, (out, in) or (entries, width), with std 1/sqrt(last dimension);
-// vectors (biases) with zeros; then modules that are HasOwnInit overwrite theirs. The same seed and names give the same
+// vectors (biases) with zeros; then modules that are HasOwnInit overwrite theirs. What is on the meta device, a layer
+// that is held as NF4, is left to the module that knows its last values. The same seed and names give the same
 // weights on every device.
 void init_parameters(torch::nn::Module& module, uint64_t seed);
 

@@ -48,7 +48,8 @@ class HasAdaptableLinears {
 // How the layers of a model compute.
 enum class LoraMode {
   adapter,  // W and the adapter beside it: for training
-  merged,   // W + scale * B A as it was at the last LoraSet::merge(), one product: for generating
+  merged,   // W + scale * B A as it was at the last LoraSet::merge(), one product: for generating. Beside NF4, whose
+            // saving a merged copy would undo, it is `adapter`
   off,      // W alone: the model before training, e.g. as the reference of a KL term
 };
 
@@ -56,8 +57,9 @@ enum class LoraMode {
 struct LoraShared {
   LoraOptions options;
   LoraMode mode = LoraMode::adapter;
-  bool drops = true;  // whether dropout is on in gradient mode; without gradients it is always off
-  at::Tensor step;    // 0-dim int64 on the device: what masks are drawn by, beside seed and layer
+  bool merges = true;  // whether `merged` means merged weights; not beside NF4
+  bool drops = true;   // whether dropout is on in gradient mode; without gradients it is always off
+  at::Tensor step;     // 0-dim int64 on the device: what masks are drawn by, beside seed and layer
 };
 
 // The adapter of one layer, whose parts that are targets have one each. Submodules lora_A (targets * r, in), the A of
@@ -67,13 +69,14 @@ class LoraAdapter : public torch::nn::Module, public HasOwnInit {
  public:
   LoraAdapter(int64_t in, std::vector<LoraPart> parts, std::shared_ptr<LoraShared> shared, at::Device device);
 
-  bool active() const { return shared_->mode == LoraMode::adapter; }
-  bool merged() const { return shared_->mode == LoraMode::merged; }
+  bool active() const { return shared_->mode == LoraMode::adapter || (!shared_->merges && asks_for_merged()); }
+  bool merged() const { return shared_->merges && asks_for_merged(); }
 
   // x weight^T + adapter (+ residual), weight (out, in) frozen. (..., in) -> (..., out). Gradients of A and B are added
-  // to their masters' buffers in float32, as ops::linear does; x and residual get theirs from autograd. Keeps x and
-  // (..., targets * r) for the backward pass; dropout's mask is drawn again. Deterministic; can be captured.
-  at::Tensor forward(const at::Tensor& x, const at::Tensor& weight,
+  // to their masters' buffers in float32, as ops::linear does; x and residual get theirs from autograd. Keeps x,
+  // (..., targets * r) and the weight as it is held for the backward pass; dropout's mask is drawn again, a weight that
+  // is NF4 dequantised again. Deterministic; can be captured.
+  at::Tensor forward(const at::Tensor& x, const FrozenWeight& weight,
                      const std::optional<at::Tensor>& residual = {}) const;
 
   // What products read while merged; undefined before the first merge(). Stays at its address.
@@ -82,6 +85,8 @@ class LoraAdapter : public torch::nn::Module, public HasOwnInit {
   // gradient.
   void merge(const at::Tensor& weight);
   void forget_merged() { merged_ = at::Tensor(); }
+  // weight += scale * B A, weight (out, in) in the compute dtype. Without gradient.
+  void add_to(const at::Tensor& weight) const;
 
   // A (r, in) and B (rows, r) of each target, views of the masters.
   struct Pair {
@@ -100,6 +105,8 @@ class LoraAdapter : public torch::nn::Module, public HasOwnInit {
   };
 
  private:
+  bool asks_for_merged() const { return shared_->mode == LoraMode::merged; }
+
   std::shared_ptr<LoraShared> shared_;
   std::vector<LoraPart> targets_;
   std::vector<Slice> slices_;
@@ -126,13 +133,14 @@ class LoraSet {
   void set_dropout(bool on) { shared_->drops = on; }
   // 0-dim int64; who trains gives it another value for each micro-batch, and keeps it in checkpoints.
   const at::Tensor& step() const { return shared_->step; }
-  // Renews the merged weights; the first call allocates as much memory as the layers have.
+  // Renews the merged weights; the first call allocates as much memory as the layers have. Beside NF4 it does nothing.
   void merge();
   // Frees the merged weights; the mode must be another one.
   void forget_merged();
 
   // The merged weight of a layer by its parameter's name, "model.layers.3.self_attn.qkv_proj.weight"; undefined where
-  // that is no layer with an adapter, or before merge().
+  // that is no layer with an adapter, or before merge(). Of NF4 a new tensor each time: it is dequantised, and the
+  // adapter as it is now added.
   at::Tensor merged_weight(const std::string& parameter) const;
 
   // By the layer's name in the original model: "model.layers.3.self_attn.q_proj".

@@ -61,9 +61,10 @@ class ParameterSet {
  public:
   // Takes every parameter of `module` in the order of named_parameters() (a tensor registered twice counts once),
   // allocates the flat gradient buffer, zeroed, and the compute copies, and hands the copies and the gradient groups
-  // out. A parameter without requires_grad is frozen: it gets a compute copy and is not in all(). `blocks_run_once`:
-  // see below. Throws Error(unexpected) when a parameter is not contiguous float32 (a frozen one may be of the compute
-  // dtype, which then needs no copy) or lies on another device, or when none is left to train.
+  // out. A parameter without requires_grad is frozen: it gets a compute copy and is not in all(); one on the meta
+  // device (a layer that is held as NF4) is left alone. `blocks_run_once`: see below. Throws Error(unexpected) when a
+  // parameter is not contiguous float32 (a frozen one may be of the compute dtype, which then needs no copy) or lies on
+  // another device, or when none is left to train.
   void build(torch::nn::Module& module, at::ScalarType compute_dtype, bool blocks_run_once = false);
 
   // For a model that is not trained: freezes every parameter and keeps weights as keep_frozen_as() does. all() is

@@ -18,8 +18,9 @@ namespace hrm::nn {
 struct TransformerBlockOptions {
   AttentionSizes attention;
   double eps = 1e-6;
-  bool cross = false;      // attends to a memory between attention and feed-forward
-  bool recompute = false;  // keeps its input alone for the backward pass
+  bool cross = false;                        // attends to a memory between attention and feed-forward
+  bool recompute = false;                    // keeps its input alone for the backward pass
+  WeightFormat weights = WeightFormat::f32;  // of the attention's linear layers
 };
 
 // x += self_attn(input_layernorm(x)); x += cross_attn(cross_layernorm(x)); x += mlp(post_attention_layernorm(x)).

@@ -26,7 +26,8 @@ struct CausalLm {
 int64_t causal_positions(const config::Config& config, const HfModelConfig& facts);
 
 // Built, filled from hf.model or drawn by run.seed (hf.weights), with its adapter, which begins as lora.adapter says.
-// The frozen weights beside an adapter are kept in the compute dtype alone. Error(checkpoint) for files that are not
+// The frozen weights beside an adapter are kept in the compute dtype alone, those of the blocks' linear layers as
+// hf.quantize says. Error(checkpoint) for files that are not
 // those of the model, Error(usage) for values that contradict each other.
 CausalLm open_causal_lm(const config::Config& config, const Runtime& runtime);
 
@@ -52,8 +53,8 @@ class TrainedWeights : public Stateful {
   CausalLm& lm_;
 };
 
-// XXH3-128, hex, of what is frozen: the files of hf.model beside an adapter; empty where all weights are trained or
-// drawn by the seed. Reads them.
+// What is frozen beside an adapter: XXH3-128, hex, of the files of hf.model, which are read, or the seed that drew the
+// weights; and hf.quantize, which makes other weights of them. Empty where all weights are trained.
 std::string base_digest(const config::Config& config);
 
 }  // namespace hrm::tasks

@@ -1,0 +1,31 @@
+#pragma once
+// What the files of NF4 share.
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <tuple>
+
+#include "hrm/ops/nf4.h"
+
+namespace hrm::ops {
+
+using Nf4Parts = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor>;  // in the order of Nf4Tensor
+
+void check_nf4_quantize(const at::Tensor& weight);
+void check_nf4_dequantize(const at::Tensor& out, const Nf4Tensor& from);
+
+inline int64_t nf4_blocks(int64_t elements) {
+  return (elements + kNf4Block - 1) / kNf4Block;
+}
+
+namespace reference {
+
+Nf4Tensor nf4_quantize(const at::Tensor& weight, bool double_quantized);
+void nf4_dequantize_(const at::Tensor& out, const Nf4Tensor& from);
+
+// The second half of double quantisation: float32 magnitudes in `quantized.absmax` become codes, scales and offset.
+void nf4_quantize_absmax(Nf4Tensor& quantized);
+
+}  // namespace reference
+}  // namespace hrm::ops
