@@ -87,7 +87,15 @@ class Reader {
 // theta and kind of the rotation, at the top level or in rope_parameters or rope_scaling.
 double read_rotation(const Reader& in) {
   double theta = 10000;
-  if (in.has("rope_theta")) theta = in.positive(in.at("rope_theta"), "rope_theta");
+  const char* place = nullptr;
+  const auto set = [&](const json& value, const char* where) {
+    const double one = in.positive(value, "rope_theta");
+    in.check(place == nullptr || one == theta, "'rope_theta' is ", theta, " in ", place == nullptr ? "" : place,
+             " and ", one, " in ", where, "; take one of them away");
+    theta = one;
+    place = where;
+  };
+  if (in.has("rope_theta")) set(in.at("rope_theta"), "the file");
   for (const char* key : {"rope_parameters", "rope_scaling"}) {
     if (!in.has(key)) continue;
     const json& rope = in.at(key);
@@ -102,7 +110,7 @@ double read_rotation(const Reader& in) {
       in.check(!value.is_object(), "'", key, "' has a rotation of its own for '", printable_start(member),
                "'; this program's layers share one");
     }
-    if (rope.contains("rope_theta")) theta = in.positive(rope["rope_theta"], "rope_theta");
+    if (rope.contains("rope_theta")) set(rope["rope_theta"], key);
     if (rope.contains("partial_rotary_factor")) {
       in.check(rope["partial_rotary_factor"] == 1.0, "'partial_rotary_factor' must be 1: all of a head is turned");
     }

@@ -15,12 +15,13 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 
 constexpr const char* kWhole = "model.safetensors";
+constexpr size_t kIndexBytes = size_t{64} << 20;
 constexpr const char* kIndex = "model.safetensors.index.json";
 
 // Which shard each tensor is in.
 std::map<std::string, std::string> read_index(const fs::path& file, ExitCode code) {
   const std::string origin = file.string();
-  const json index = parse_json(read_text(file, code), origin, code, {.bytes = size_t{64} << 20});
+  const json index = parse_json(read_text(file, code, kIndexBytes), origin, code, {.bytes = kIndexBytes});
   require(index.is_object() && index.contains("weight_map") && index["weight_map"].is_object(), code, origin,
           ": 'weight_map' is missing, or no object");
   std::map<std::string, std::string> map;
@@ -38,12 +39,13 @@ std::map<std::string, std::string> read_index(const fs::path& file, ExitCode cod
 SafetensorsSet::SafetensorsSet(const fs::path& folder, ExitCode code) : origin_(folder.string()), code_(code) {
   std::error_code ignored;
   const fs::path index = folder / kIndex;
-  if (!fs::exists(index, ignored)) {
-    require(fs::exists(folder / kWhole, ignored), code, "'", origin_, "' holds no weights: neither ", kWhole, " nor ",
-            kIndex, " is there");
+  // One file goes before shards, as with transformers: an index beside it is left over.
+  if (fs::exists(folder / kWhole, ignored)) {
     add(folder / kWhole);
     return;
   }
+  require(fs::exists(index, ignored), code, "'", origin_, "' holds no weights: neither ", kWhole, " nor ", kIndex,
+          " is there");
   const std::map<std::string, std::string> map = read_index(index, code);
   std::set<std::string> shards;
   for (const auto& [name, shard] : map) shards.insert(shard);

@@ -96,6 +96,10 @@ TEST(Cli, Options) {
   expect_refusal(ExitCode::usage, {"solve", "--checkpoint", "x", "a.txt", "b.txt"}, {"'b.txt'"});
   expect_refusal(ExitCode::usage, {"export", "--to", "onnx", "--checkpoint", "x", "--out", "y"},
                  {"onnx", "torchscript"});
+  expect_refusal(ExitCode::usage, {"report", "x"}, {"--out"});
+  expect_refusal(ExitCode::usage, {"report", "--out", "y"}, {"evaluations"});
+  expect_refusal(ExitCode::usage, {"report", "a=", "--out", "y"}, {"'a='", "NAME=FILE"});
+  expect_refusal(ExitCode::data, {"report", "a=none.json", "--out", "y"}, {"none.json"});
   for (const char* number : {"x", "-3", "7x", ""}) {
     expect_refusal(ExitCode::usage, {"data", "sudoku", "--generate", "--train", number, "--out", "y"},
                    {"--train", "needs a number of at least 0", cat("'", number, "'")});

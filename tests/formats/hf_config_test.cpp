@@ -69,6 +69,11 @@ TEST(HfConfig, RotationAtEitherPlace) {
   EXPECT_EQ(parse(with(qwen3(), {{"rope_theta", 5000}})).rope_theta, 5000);
   EXPECT_EQ(parse(with(qwen3(), {{"rope_parameters", {{"rope_type", "default"}, {"rope_theta", 7e5}}}})).rope_theta,
             7e5);
+  // At both, as long as they agree.
+  const json both{{"rope_theta", 5000}, {"rope_parameters", {{"rope_theta", 5000}}}};
+  EXPECT_EQ(parse(with(qwen3(), both)).rope_theta, 5000);
+  refused(with(qwen3(), {{"rope_theta", 5000}, {"rope_parameters", {{"rope_theta", 1e4}}}}),
+          "'rope_theta' is 5000 in the file and 10000 in rope_parameters");
   json null_scaling = qwen3();
   null_scaling["rope_scaling"] = nullptr;
   EXPECT_EQ(parse(null_scaling).rope_theta, 10000);

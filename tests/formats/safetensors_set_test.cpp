@@ -65,6 +65,14 @@ TEST_F(SafetensorsSetTest, DigestSeesEveryShard) {
   EXPECT_NE(digest(3), one);
 }
 
+// An index beside the one file is left over, whatever it says.
+TEST_F(SafetensorsSetTest, OneFileGoesBeforeShards) {
+  shard("model.safetensors", {"a"});
+  index({{"b", "m-1.safetensors"}});
+  const SafetensorsSet set(dir_.path());
+  EXPECT_EQ(set.names(), (std::vector<std::string>{"a"}));
+}
+
 TEST_F(SafetensorsSetTest, NoWeights) {
   refused({"holds no weights", "model.safetensors.index.json"});
   expect_error([&] { SafetensorsSet set(dir_ / "nowhere", ExitCode::usage); }, ExitCode::usage, {"nowhere"});

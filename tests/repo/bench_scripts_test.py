@@ -23,6 +23,7 @@ import compare_official  # noqa: E402
 import compare_ranks  # noqa: E402
 import comparison  # noqa: E402
 import lm_quality  # noqa: E402
+import polychromic_quality  # noqa: E402
 import random_texts  # noqa: E402
 import time_to_accuracy  # noqa: E402
 
@@ -417,6 +418,76 @@ class LanguageQuality(unittest.TestCase):
         self.assertEqual(got["step_ms"], 11)  # without the first line, in which steps are captured
         self.assertEqual((got["load_entropy"], got["load_entropy_worst"], got["load_max"]), (0.98, 0.1, 1.5))
         self.assertNotIn("dropped", got)
+
+
+class PolychromicQuality(unittest.TestCase):
+    """With a stand-in for hrm_train that writes what the script reads and keeps a list of its calls."""
+
+    STAND_IN = """#!/usr/bin/env python3
+import json, os, pathlib, sys
+words = sys.argv[1:]
+value = lambda name: pathlib.Path(words[words.index(name) + 1])
+of = {w.split("=", 1)[0]: w.split("=", 1)[1] for w in words if "=" in w}
+with open(os.environ["CALLS"], "a") as calls:
+    print(" ".join([words[0], of.get("run.name", "")]), file=calls)
+if os.environ.get("FAIL") == of.get("run.name"):
+    sys.exit("error: no room")
+if words[0] == "data":
+    value("--out").mkdir()
+    for name in ("val.jsonl", "tokenizer.json", "tokenizer_config.json", "config.json"):
+        (value("--out") / name).write_text("{}")
+    (value("--out") / "train.jsonl").write_text("".join(f"{i}\\n" for i in range(int(value("--train").name) * 4)))
+elif words[0] == "train":
+    folder = pathlib.Path(of["run.dir"], of["run.name"])
+    folder.mkdir(parents=True)
+    (folder / "metrics.jsonl").write_text('{"step": 1}\\n{"train/reward": 0.25}\\n{"train/reward": 0.5}\\n')
+elif words[0] == "export":
+    value("--out").mkdir()
+    (value("--out") / "config.json").write_text("{}")
+elif words[0] == "eval":
+    value("--report").mkdir(parents=True)
+    loss = 1.02 if "ours" in str(value("--report")) else 1.0
+    (value("--report") / "eval.json").write_text(json.dumps(dict(loss=loss)))
+elif words[0] == "report":
+    (value("--out") / "report.md").write_text("| metric | a |\\n|---|---|\\n| pass@10 | 0.5 |\\n| rouge_l | 1 |\\n")
+"""
+
+    def setUp(self):
+        self.folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+        self.program = self.folder / "stand_in"
+        self.program.write_text(self.STAND_IN.replace("\\\\", "\\"))
+        self.program.chmod(0o755)
+
+    def start(self, *more, fail=""):
+        calls = self.folder / "calls"
+        calls.write_text("")
+        done = subprocess.run([sys.executable, "-B", str(ROOT / "scripts/bench/polychromic_quality.py"), "--out",
+                               str(self.folder / "out"), "--binary", str(self.program), "--seeds", "2", *more],
+                              capture_output=True, text=True, env={"PATH": "/usr/bin:/bin", "CALLS": str(calls), "FAIL": fail})
+        return done, calls.read_text().split("\n")[:-1]
+
+    def test_goes_on_where_it_was_and_compares_all_seeds(self):
+        done, calls = self.start("--arms", "cross-entropy,ours,grpo", fail="ours_1")
+        self.assertEqual(done.returncode, 4)
+        self.assertIn("error: 'hrm_train train' ended with code 1", done.stderr)
+        self.assertIn("no room", done.stderr.splitlines()[-1])
+        self.assertIn("train ours_0", calls)
+        done, calls = self.start("--arms", "cross-entropy,ours,grpo")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        trained = [call for call in calls if call.startswith("train ")]
+        self.assertEqual(trained, ["train ours_1", "train grpo_1"], "nothing is done twice")
+        summary = json.loads((self.folder / "out/summary.json").read_text())
+        self.assertEqual(summary["loss_change_percent"], {"cross-entropy": 0, "ours": 2.0, "grpo": 0})
+        self.assertEqual(summary["grpo_reward_first_and_last_window"], [[0.25, 0.5]] * 2)
+        self.assertIn("| pass@10 | 0.5 |", done.stdout)
+        self.assertNotIn("rouge_l", done.stdout)
+        lines = [len((self.folder / "out" / part / "train.jsonl").read_text().split()) for part in ("base", "tuned")]
+        self.assertEqual(lines, [12000, 1200])
+
+    def test_wrong_arguments(self):
+        done, calls = self.start("--arms", "ours,other")
+        self.assertEqual((done.returncode, calls), (2, []))
+        self.assertIn("'other' is none of", done.stderr)
 
 
 class WrongInput(unittest.TestCase):

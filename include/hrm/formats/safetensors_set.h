@@ -11,7 +11,7 @@
 
 namespace hrm {
 
-// <folder>/model.safetensors, or the shards that <folder>/model.safetensors.index.json lists. Throws Error(code), one
+// <folder>/model.safetensors, else the shards that <folder>/model.safetensors.index.json lists. Throws Error(code), one
 // sentence: no weights in the folder, a shard that is not there, an index that names a tensor which its shard lacks or
 // leaves one out, a shard that is no safetensors file.
 class SafetensorsSet {
