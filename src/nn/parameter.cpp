@@ -90,7 +90,7 @@ void ParameterSet::build(torch::nn::Module& module, at::ScalarType compute_dtype
   at::Device device = at::kCPU;
   for (const auto& item : module.named_parameters()) {
     const at::Tensor& master = item.value();
-    if (master.is_meta()) continue;  // held as NF4, which its layer reads
+    if (master.is_meta() && !master.requires_grad()) continue;  // held as NF4, which its layer reads
     if (parameters_.empty() && frozen.empty()) device = master.device();
     const bool frozen_copy = !master.requires_grad() && master.scalar_type() == compute_dtype;
     require((master.scalar_type() == at::kFloat || frozen_copy) && master.is_contiguous(), ExitCode::unexpected,
