@@ -12,29 +12,25 @@
 #include "hrm/ops/dropout.h"
 #include "hrm/ops/linear.h"
 #include "hrm/ops/linear_add.h"
+#include "hrm/ops/lora.h"
 
 namespace hrm::nn {
 namespace {
 
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
-using Slices = std::vector<LoraAdapter::Slice>;
+using Slices = std::vector<ops::LoraSlice>;
 
 // One layer's numbers beside its tensors.
 struct Facts {
   const Slices* slices;  // of the adapter, which lives as long as the graph's use of it
-  int64_t rank;
-  double scale, p;  // p: 0 where nothing is dropped
+  double scale, p;       // p: 0 where nothing is dropped
   int64_t seed;
   at::Tensor step;
 };
 
 at::Tensor rows_of(const at::Tensor& t) {
   return t.reshape({-1, t.size(-1)});
-}
-
-at::Tensor part_of_rank(const at::Tensor& t, size_t target, int64_t rank) {
-  return t.narrow(1, static_cast<int64_t>(target) * rank, rank);
 }
 
 // x W^T + u B^T (+ residual), and u = scale * dropout(x) A^T.
@@ -46,11 +42,7 @@ std::pair<at::Tensor, at::Tensor> lora_forward(const at::Tensor& x, const Frozen
   const at::Tensor seen = f.p > 0 ? ops::dropout(x, f.step, f.p, f.seed) : x;
   at::Tensor u = rows_of(ops::linear(seen, A, A));
   if (f.scale != 1) u.mul_(f.scale);
-  const at::Tensor out = y.view({-1, y.size(-1)});
-  for (size_t i = 0; i < f.slices->size(); ++i) {
-    const auto& [first, from, rows] = (*f.slices)[i];
-    out.narrow(1, first, rows).addmm_(part_of_rank(u, i, f.rank), B.narrow(0, from, rows).t());
-  }
+  ops::lora_add_(y.view({-1, y.size(-1)}), u, B, *f.slices);
   return {y, u};
 }
 
@@ -71,9 +63,8 @@ struct LoraLinear : torch::autograd::Function<LoraLinear> {
     ctx->saved_data["scale"] = facts->scale;
     ctx->saved_data["p"] = facts->p;
     ctx->saved_data["seed"] = facts->seed;
-    ctx->saved_data["rank"] = facts->rank;
     std::vector<int64_t> slices;
-    for (const LoraAdapter::Slice& s : *facts->slices) slices.insert(slices.end(), {s.out, s.first, s.rows});
+    for (const ops::LoraSlice& s : *facts->slices) slices.insert(slices.end(), {s.out, s.first, s.rows});
     ctx->saved_data["slices"] = slices;
     return y;
   }
@@ -83,20 +74,12 @@ struct LoraLinear : torch::autograd::Function<LoraLinear> {
     const variable_list saved = ctx->get_saved_variables();
     const at::Tensor &x = saved[0], &A = saved[1], &B = saved[2], &u = saved[3], &step = saved[4];
     const double scale = ctx->saved_data["scale"].toDouble(), p = ctx->saved_data["p"].toDouble();
-    const int64_t seed = ctx->saved_data["seed"].toInt(), rank = ctx->saved_data["rank"].toInt();
-    const std::vector<int64_t> slices = ctx->saved_data["slices"].toIntVector();
+    const int64_t seed = ctx->saved_data["seed"].toInt();
+    const std::vector<int64_t> flat = ctx->saved_data["slices"].toIntVector();
+    Slices slices;
+    for (size_t i = 0; i < flat.size(); i += 3) slices.push_back({flat[i], flat[i + 1], flat[i + 2]});
     const at::Tensor grad_A = ctx->saved_data["grad_A"].toTensor(), grad_B = ctx->saved_data["grad_B"].toTensor();
-    const at::Tensor grad_y = rows_of(grads[0]);
-
-    at::Tensor grad_u = at::empty_like(u);
-    for (size_t i = 0; 3 * i < slices.size(); ++i) {
-      const int64_t out = slices[3 * i], first = slices[3 * i + 1], rows = slices[3 * i + 2];
-      const at::Tensor part = grad_y.narrow(1, out, rows);
-      at::Tensor to = part_of_rank(grad_u, i, rank);
-      at::mm_out(to, part, B.narrow(0, first, rows));
-      if (grad_B.defined()) ops::linear_accumulate_(grad_B.narrow(0, first, rows), part, part_of_rank(u, i, rank));
-    }
-    if (scale != 1) grad_u.mul_(scale);
+    const at::Tensor grad_u = ops::lora_gradients(rows_of(grads[0]), u, B, grad_B, slices, scale);
     if (grad_A.defined()) {
       ops::linear_accumulate_(grad_A, grad_u, rows_of(p > 0 ? ops::dropout(x, step, p, seed) : x));
     }
@@ -155,7 +138,6 @@ at::Tensor LoraAdapter::forward(const at::Tensor& x, const FrozenWeight& weight,
   const LoraOptions& o = shared_->options;
   const bool records = at::GradMode::is_enabled();
   const Facts facts{.slices = &slices_,
-                    .rank = o.rank,
                     .scale = lora_scale(o),
                     .p = records && shared_->drops ? o.dropout : 0,
                     .seed = seed_,

@@ -15,6 +15,7 @@
 
 #if HRM_WITH_CUDA
 #include "ops/cuda/blaslt.h"
+#include "ops/cuda/lora_product.h"
 #endif
 
 namespace hrm::ops {
@@ -26,6 +27,16 @@ bool tuned_product(const at::Tensor& out, const at::Tensor& a, const at::Tensor&
   return out.is_cuda() && cuda::tuned_gemm(out, a, b, accumulates);
 #else
   (void)out, (void)a, (void)b, (void)accumulates;
+  return false;
+#endif
+}
+
+// out += a @ b by the kernel for few summands; false as above.
+bool thin_product(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b) {
+#if HRM_WITH_CUDA
+  return out.is_cuda() && cuda::add_thin_product(out, a, b);
+#else
+  (void)out, (void)a, (void)b;
   return false;
 #endif
 }
@@ -192,7 +203,7 @@ void linear_grad_x_add_any(const at::Tensor& grad_x, const at::Tensor& grad_y, c
                    rows = grad_x.view({grad_rows.size(0), weight.size(1)});
   if (grad_y.is_cpu()) {
     rows.add_(cpu::matrix_product(grad_rows, weight));
-  } else if (!tuned_product(rows, grad_rows, weight, true)) {
+  } else if (!thin_product(rows, grad_rows, weight) && !tuned_product(rows, grad_rows, weight, true)) {
     rows.addmm_(grad_rows, weight);
   }
 }

@@ -481,6 +481,8 @@ const std::vector<BenchOp>& bench_ops() {
       {"hrm::ssd_scan_backward", language_cases::ssd_scan_backward},
       {"hrm::dropout", dropout},
       {"hrm::dropout_add_", dropout_add},
+      {"hrm::lora_add_", language_cases::lora_add},
+      {"hrm::lora_gradients", language_cases::lora_gradients},
       {"hrm::nf4_quantize", nf4_quantize},
       {"hrm::nf4_dequantize_", nf4_dequantize},
       {"hrm::swiglu", swiglu},

@@ -45,6 +45,8 @@ namespace language_cases {
 BenchCall weighted_rms_norm(const BenchShape& s, at::Device device, at::ScalarType dtype);
 BenchCall weighted_rms_norm_backward(const BenchShape& s, at::Device device, at::ScalarType dtype);
 BenchCall decode_attention(const BenchShape& s, at::Device device, at::ScalarType dtype);
+BenchCall lora_add(const BenchShape& s, at::Device device, at::ScalarType dtype);
+BenchCall lora_gradients(const BenchShape& s, at::Device device, at::ScalarType dtype);
 BenchCall qkv_heads_product(const BenchShape& s, at::Device device, at::ScalarType dtype);
 BenchCall qkv_heads_rotate(const BenchShape& s, at::Device device, at::ScalarType dtype);
 BenchCall qkv_heads_norm(const BenchShape& s, at::Device device, at::ScalarType dtype);

@@ -12,6 +12,7 @@ namespace {
 using c10::IValue;
 using Shape = BenchShape;
 constexpr double kEps = 1e-5;
+constexpr int64_t kRank = 16;
 
 // A mixture of four experts of which each token takes two, in place of the recipe's feed-forward layer. `bench moe` has
 // the shapes of large ones.
@@ -88,6 +89,22 @@ BenchCall weighted_rms_norm_backward(const Shape& s, at::Device device, at::Scal
   const std::vector<int64_t> sizes{s.batch, s.length(), s.width};
   return {{random.activations(sizes), random.activations(sizes), random.floats({s.batch, s.length()}).abs(),
            random.floats({s.width}), random.activations(sizes), true}};
+}
+
+// Adapters of rank 16 beside gate and up.
+BenchCall lora_add(const Shape& s, at::Device device, at::ScalarType dtype) {
+  const Random random{device, dtype};
+  return {{random.activations({s.rows(), 2 * s.inner}), random.activations({s.rows(), 2 * kRank}),
+           random.weight(2 * s.inner, kRank), std::vector<int64_t>{0, 0, s.inner, s.inner, s.inner, s.inner}},
+          product_flops(s.rows(), kRank, 2 * s.inner)};
+}
+
+BenchCall lora_gradients(const Shape& s, at::Device device, at::ScalarType dtype) {
+  BenchCall call = lora_add(s, device, dtype);
+  call.arguments.insert(call.arguments.begin() + 3, Random{device, dtype}.floats({2 * s.inner, kRank}));
+  call.arguments.emplace_back(2.0);
+  call.flops *= 2;
+  return call;
 }
 
 // A step that adds a token to each row of a batch, whose rows are half as long as the cache.

@@ -52,6 +52,8 @@ TEST(Registration, EveryOpHasItsKernels) {
       "hrm::linear_swiglu_backward",
       "hrm::linear_swiglu_forward",
       "hrm::linear_swiglu_fp8",
+      "hrm::lora_add_",
+      "hrm::lora_gradients",
       "hrm::memory_blocks",
       "hrm::memory_blocks_forward",
       "hrm::mlp_mix",

@@ -14,6 +14,7 @@
 
 #include "hrm/nn/init.h"
 #include "hrm/nn/linear.h"
+#include "hrm/ops/lora.h"
 
 namespace hrm::nn {
 
@@ -99,17 +100,12 @@ class LoraAdapter : public torch::nn::Module, public HasOwnInit {
   void init_own(uint64_t seed, const std::string& name) override;
   void set_seed(int64_t seed) { seed_ = seed; }
 
-  // Where a target's outputs stand in the layer's, and its rows in lora_B; its rows in lora_A are r * its number.
-  struct Slice {
-    int64_t out = 0, first = 0, rows = 0;
-  };
-
  private:
   bool asks_for_merged() const { return shared_->mode == LoraMode::merged; }
 
   std::shared_ptr<LoraShared> shared_;
   std::vector<LoraPart> targets_;
-  std::vector<Slice> slices_;
+  std::vector<ops::LoraSlice> slices_;
   int64_t out_ = 0;
   int64_t seed_ = 0;
   std::shared_ptr<Linear> lora_A_, lora_B_;

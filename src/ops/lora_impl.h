@@ -1,0 +1,32 @@
+#pragma once
+// What the files of the adapters' products share.
+
+#include <ATen/core/Tensor.h>
+
+#include <optional>
+#include <vector>
+
+#include "hrm/ops/lora.h"
+
+namespace hrm::ops {
+
+using OptionalTensor = std::optional<at::Tensor>;
+
+// Slices as the dispatcher takes them: out, first, rows of each in turn.
+std::vector<int64_t> flat_slices(const std::vector<LoraSlice>& slices);
+std::vector<LoraSlice> lora_slices(at::IntArrayRef flat);
+
+void check_lora_add(const at::Tensor& y, const at::Tensor& u, const at::Tensor& B,
+                    const std::vector<LoraSlice>& slices);
+void check_lora_gradients(const at::Tensor& grad_y, const at::Tensor& u, const at::Tensor& B,
+                          const OptionalTensor& grad_B, const std::vector<LoraSlice>& slices);
+
+namespace reference {
+
+// A product for each slice.
+void lora_add_(const at::Tensor& y, const at::Tensor& u, const at::Tensor& B, const std::vector<LoraSlice>& slices);
+at::Tensor lora_gradients(const at::Tensor& grad_y, const at::Tensor& u, const at::Tensor& B,
+                          const OptionalTensor& grad_B, const std::vector<LoraSlice>& slices, double scale);
+
+}  // namespace reference
+}  // namespace hrm::ops
