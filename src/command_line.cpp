@@ -338,8 +338,8 @@ std::string full_name(const CLI::App* app) {
 
 int run_command_line(int argc, const char* const* argv) {
   CLI::App app(
-      "Trains HRM and TRM, recurrent models that reason in segments, on Sudoku and mazes; evaluates them, and "
-      "solves puzzles with them.",
+      "Trains recurrent models that reason (HRM, TRM) on puzzles, and language models (HRM-LM, decoders, those of "
+      "Hugging Face folders) on texts and chats; evaluates them, and lets them solve and answer.",
       "hrm_train");
   app.set_version_flag("--version", version_text());
   app.set_help_all_flag("--help-all", "help of all subcommands");

@@ -1,10 +1,10 @@
-"""Opens folders that `hrm_train export --to hf` has written, and compares their logits with ours.
+"""Opens folders that `hrm_train export --to hf` and `--to peft` have written, and compares their logits with ours.
 
     hf_check.py FOLDER ...
 
-FOLDER/model is the export, FOLDER/weights.ts the same weights as a TorchScript archive, FOLDER/reference.pt holds ids,
-logits, text_ids and text. By transformers where it can be imported, and by the short implementation below in any case.
-Prints "transformers: FOLDER" and "own: FOLDER" for each that agrees.
+FOLDER/model is the export, FOLDER/adapter, where there is one, an adapter beside it, FOLDER/reference.pt holds ids,
+logits, text_ids and text. By transformers and PEFT where they can be imported, and by the short implementation below in
+any case. Prints "transformers: FOLDER" ("peft: FOLDER" with an adapter) and "own: FOLDER" for each that agrees.
 """
 import json
 import pathlib
@@ -17,6 +17,11 @@ try:
     import transformers
 except ImportError:
     transformers = None
+
+try:
+    import peft
+except ImportError:
+    peft = None
 
 TOLERANCE = dict(rtol=2e-4, atol=2e-5)
 
@@ -49,9 +54,19 @@ def read_weights(folder):
     return weights
 
 
-def own_logits(folder, ids):
+def add_adapter(weights, folder):
+    """W + scale B A of each pair, all of which must be used."""
+    c, pairs = json.loads((folder / "adapter_config.json").read_text()), read_safetensors(folder / "adapter_model.safetensors")
+    scale = c["lora_alpha"] / (c["r"] ** 0.5 if c["use_rslora"] else c["r"])
+    for name in [n for n in weights if f"base_model.model.{n[:-len('.weight')]}.lora_A.weight" in pairs]:
+        of = f"base_model.model.{name[:-len('.weight')]}."
+        weights[name] = weights[name] + scale * pairs.pop(of + "lora_B.weight") @ pairs.pop(of + "lora_A.weight")
+    assert not pairs, f"not used: {list(pairs)}"
+
+
+def own_logits(folder, w, ids):
     """Llama, Mistral and Qwen3 from config.json and the weights, all of which must be used."""
-    c, w = json.loads((folder / "config.json").read_text()), read_weights(folder)
+    c = json.loads((folder / "config.json").read_text())
     head_dim, length = c["head_dim"], ids.shape[1]
     frequency = c["rope_theta"] ** -(torch.arange(0, head_dim, 2).float() / head_dim)
     angle = torch.outer(torch.arange(length).float(), frequency)
@@ -91,15 +106,24 @@ def own_logits(folder, ids):
 def main():
     torch.set_num_threads(1)
     for name in sys.argv[1:]:
-        folder = pathlib.Path(name) / "model"
+        folder, adapter = pathlib.Path(name) / "model", pathlib.Path(name) / "adapter"
         reference = torch.load(pathlib.Path(name) / "reference.pt")
+        weights = read_weights(folder)
+        if adapter.exists():
+            add_adapter(weights, adapter)
         with torch.no_grad():
-            torch.testing.assert_close(own_logits(folder, reference["ids"]), reference["logits"], **TOLERANCE)
+            torch.testing.assert_close(own_logits(folder, weights, reference["ids"]), reference["logits"], **TOLERANCE)
         print("own:", name)
-        if transformers is None:
+        if transformers is None or (adapter.exists() and peft is None):
             continue
         model, info = transformers.AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True)
         assert not info["missing_keys"] and not info["unexpected_keys"], info
+        if adapter.exists():
+            with torch.no_grad():
+                adapted = peft.PeftModel.from_pretrained(model, adapter).eval()
+                torch.testing.assert_close(adapted(reference["ids"]).logits, reference["logits"], **TOLERANCE)
+            print("peft:", name)
+            continue
         assert type(model).__name__ == json.loads((folder / "config.json").read_text())["architectures"][0]
         with torch.no_grad():
             torch.testing.assert_close(model.eval()(reference["ids"]).logits, reference["logits"], **TOLERANCE)

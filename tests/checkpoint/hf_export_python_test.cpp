@@ -1,11 +1,12 @@
-// Exported folders beside transformers where it is installed, else beside the short implementation of hf_check.py
-// alone.
+// Exported folders beside transformers and PEFT where they are installed, else beside the short implementation of
+// hf_check.py alone.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include "hf_cases.h"
 #include "hrm/base/file.h"
 #include "hrm/checkpoint/export.h"
+#include "hrm/checkpoint/peft.h"
 #include "hrm/data/tokenizer.h"
 #include "hrm/formats/torch_pickle.h"
 #include "hrm/state/tensor_bytes.h"
@@ -14,6 +15,24 @@
 
 namespace hrm::checkpoint {
 namespace {
+
+std::string check_command() {
+  return test::python_with_torch() + " '" HRM_SOURCE_DIR "/tests/checkpoint/hf_check.py'";
+}
+
+// What hf_check.py has said of `folder`: that its own implementation agrees, and of the library, if it is there.
+void expect_agrees(const std::string& output, const std::string& library, const std::string& folder) {
+  EXPECT_NE(output.find("own: " + folder + "\n"), std::string::npos) << output;
+  const bool is_there = output.find(library + ": ") != std::string::npos;
+  EXPECT_EQ(output.find(library + ": " + folder + "\n") != std::string::npos, is_there) << output;
+  std::cout << folder.substr(folder.rfind('/') + 1)
+            << (is_there ? " compared with " + library + " and" : " compared with") << " hf_check.py"
+            << (is_there ? "" : " alone: this Python has no " + library) << "\n";
+}
+
+NamedTensor entry(const std::string& name, const at::Tensor& t) {
+  return {name, dtype_of(t.scalar_type()), t.sizes().vec(), bytes_of(t)};
+}
 
 TEST(HfPython, GivesOurLogits) {
   if (test::python_with_torch().empty()) GTEST_SKIP() << "no Python that can import torch";
@@ -29,32 +48,47 @@ TEST(HfPython, GivesOurLogits) {
     const at::Tensor logits = model->logits(model->forward({.ids = ids}).hidden);
     const at::Tensor bytes = at::tensor(std::vector<int64_t>(text.begin(), text.end()), at::kLong);
     const at::Tensor tokens = at::tensor(std::vector<int64_t>(text_ids.begin(), text_ids.end()), at::kLong);
-    std::vector<NamedTensor> entries;
-    const auto add = [&](const std::string& name, const at::Tensor& t) {
-      entries.push_back({name, dtype_of(t.scalar_type()), t.sizes().vec(), bytes_of(t)});
-    };
-    add("ids", ids);
-    add("logits", logits);
-    add("text", bytes);
-    add("text_ids", tokens);
     export_hf(
         c.options, decoder_weights(*model),
         {.eos = 1500, .pad = 1502, .eos_text = "<|endoftext|>", .pad_text = "<|im_end|>", .tokenizer = tokenizer_file},
         dir / c.name / "model", {.shard_bytes = c.name == "qwen3" ? 40'000u : 5'000'000'000u});  // some in shards
-    write_file(dir / c.name / "reference.pt", build_torch_state_dict(entries));
+    write_file(dir / c.name / "reference.pt",
+               build_torch_state_dict(
+                   {entry("ids", ids), entry("logits", logits), entry("text", bytes), entry("text_ids", tokens)}));
     folders += " '" + (dir / c.name).string() + "'";
   }
-  const auto result =
-      test::run_command(test::python_with_torch() + " '" HRM_SOURCE_DIR "/tests/checkpoint/hf_check.py'" + folders);
+  const auto result = test::run_command(check_command() + folders);
   EXPECT_EQ(result.status, 0) << result.output;
-  const bool transformers = result.output.find("transformers: ") != std::string::npos;
-  std::cout << (transformers ? "compared with transformers and hf_check.py\n"
-                             : "compared with hf_check.py alone: this Python has no transformers\n");
-  for (const HfCase& c : hf_cases()) {
-    const std::string folder = (dir / c.name).string() + "\n";
-    EXPECT_NE(result.output.find("own: " + folder), std::string::npos) << result.output;
-    EXPECT_EQ(result.output.find("transformers: " + folder) != std::string::npos, transformers) << result.output;
+  for (const HfCase& c : hf_cases()) expect_agrees(result.output, "transformers", (dir / c.name).string());
+}
+
+// An adapter in PEFT's format beside the model in that of transformers.
+TEST(HfPython, AnAdapterGivesOurLogits) {
+  if (test::python_with_torch().empty()) GTEST_SKIP() << "no Python that can import torch";
+  const test::TempDir dir;
+  std::string folders;
+  const std::vector<std::pair<std::string, nn::LoraOptions>> cases = {
+      {"all", {.rank = 3, .alpha = 6}},
+      {"some", {.rank = 4, .alpha = 2, .rslora = true, .targets = {"q_proj", "v_proj", "down_proj"}}}};
+  for (const auto& [name, options] : cases) {
+    const at::NoGradGuard no_grad;
+    const models::DecoderOptions decoder = hf_cases()[3].options;
+    const auto model = hf_decoder(decoder);
+    export_hf(decoder, decoder_weights(*model), {}, dir / name / "model");
+    nn::LoraSet lora(*model, options, at::kCPU);
+    for (const nn::LoraAdapter::Pair& pair : lora.pairs()) {
+      pair.A.normal_();
+      pair.B.normal_();
+    }
+    const at::Tensor ids = at::randint(0, decoder.vocabulary, {2, 19}, at::kLong);
+    const at::Tensor logits = model->logits(model->forward({.ids = ids}).hidden);
+    write_peft(dir / name / "adapter", lora, (dir / name / "model").string());
+    write_file(dir / name / "reference.pt", build_torch_state_dict({entry("ids", ids), entry("logits", logits)}));
+    folders += " '" + (dir / name).string() + "'";
   }
+  const auto result = test::run_command(check_command() + folders);
+  EXPECT_EQ(result.status, 0) << result.output;
+  for (const auto& [name, options] : cases) expect_agrees(result.output, "peft", (dir / name).string());
 }
 
 }  // namespace

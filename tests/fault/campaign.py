@@ -10,7 +10,7 @@ import pathlib
 import subprocess
 import sys
 
-NAMES = ["kill_resume", "failpoints", "fs_faults", "resume", "refuse", "soak", "stop", "numerics"]
+NAMES = ["kill_resume", "failpoints", "fs_faults", "resume", "refuse", "soak", "stop", "numerics", "answers"]
 HEAD = "| what | how many | result | seconds |\n|---|---|---|---:|\n"
 
 
