@@ -100,7 +100,8 @@ PolychromicTask::PolychromicTask(const config::Config& config, const Runtime& ru
     : config_(config),
       runtime_(runtime),
       comm_(comm ? std::move(comm) : parallel::make_single_comm()),
-      plan_(config, comm_->ranks()) {
+      plan_(config, comm_->ranks()),
+      phases_(runtime.device, 3) {
   lm_ = open_causal_lm(config, runtime);
   chat_ = std::make_unique<data::ChatEncoder>(open_causal_tokenizer(config, lm_.facts));
   row_len_ = config.chat.max_length - 1;

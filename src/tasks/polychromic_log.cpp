@@ -42,18 +42,22 @@ NamedValues PolychromicTask::summarize(const std::vector<double>& sums, int64_t 
 }
 
 NamedValues PolychromicTask::take_performance() {
-  if (!sampler_ || times_.steps == 0) return {};
+  NamedValues out;
+  if (const std::vector<double> phases = phases_.take(); !phases.empty()) {
+    out = {{"forward_ms", phases[0]}, {"backward_ms", phases[1]}, {"optimizer_ms", phases[2]}};
+  }
+  if (!sampler_ || times_.steps == 0) return out;
   const auto steps = static_cast<double>(times_.steps);
   const auto rate = [](int64_t tokens, double ms) { return ms > 0 ? static_cast<double>(tokens) / ms * 1e3 : 0; };
   last_generated_per_s_ = rate(times_.answer_tokens, times_.prefill + times_.decode);
-  NamedValues out{{"merge_ms", times_.merge / steps},
-                  {"prefill_ms", times_.prefill / steps},
-                  {"decode_ms", times_.decode / steps},
-                  {"encode_ms", times_.encode / steps},
-                  {"diversity_ms", times_.measure / steps},
-                  {"train_ms", times_.others / steps},
-                  {"prefill_tokens_per_s", rate(times_.prompt_tokens, times_.prefill)},
-                  {"decode_tokens_per_s", rate(times_.answer_tokens, times_.decode)}};
+  out.insert(out.end(), {{"merge_ms", times_.merge / steps},
+                         {"prefill_ms", times_.prefill / steps},
+                         {"decode_ms", times_.decode / steps},
+                         {"encode_ms", times_.encode / steps},
+                         {"diversity_ms", times_.measure / steps},
+                         {"train_ms", times_.others / steps},
+                         {"prefill_tokens_per_s", rate(times_.prompt_tokens, times_.prefill)},
+                         {"decode_tokens_per_s", rate(times_.answer_tokens, times_.decode)}});
   if (times_.encoded_tokens > 0) out.emplace_back("encode_tokens_per_s", rate(times_.encoded_tokens, times_.encode));
   times_ = {};
   return out;

@@ -8,6 +8,12 @@
 #include "hrm/tasks/polychromic.h"
 
 namespace hrm::tasks {
+namespace {
+
+// As take_performance() names them.
+enum Phase { kForward, kBackward, kOptimizer };
+
+}  // namespace
 
 // Every rank divides by the tokens of all.
 void PolychromicTask::count_tokens() {
@@ -121,15 +127,19 @@ void PolychromicTask::forward_backward(int64_t micro_batch, const at::Tensor& lo
   if (micro_batch == 0) {
     count_tokens();
     metric_sums.add_(facts_);
+    phases_.begin();
   }
   const auto backward = [&](const at::Tensor& loss) {
     const ProfilerRange range(RangeKind::step, "backward");
     loss.backward(loss_scale.defined() ? loss_scale.to(loss.scalar_type()) : at::Tensor());
+    phases_.end(kBackward);
   };
   const bool estimates = kind_ == PolychromicKind::diversity && config_.polychromic.objective != "compat";
   const auto forward = [&](auto&& pass) {
     const ProfilerRange range(RangeKind::step, "forward");
-    return pass();
+    const at::Tensor loss = pass();
+    phases_.end(kForward);
+    return loss;
   };
   if (kind_ == PolychromicKind::rewards) {
     backward(forward([&] { return reward_loss(micro_batch, metric_sums); }));
@@ -148,6 +158,12 @@ void PolychromicTask::forward_backward(int64_t micro_batch, const at::Tensor& lo
   }
   // Masks of the next micro-batch are others.
   if (lm_.lora) lm_.lora->step().add_(1);
+}
+
+// The end of the captured part: since the last backward pass gradients of other ranks, their norm and the update.
+void PolychromicTask::update_extra(const at::Tensor& skip) {
+  (void)skip;
+  phases_.end(kOptimizer);
 }
 
 }  // namespace hrm::tasks

@@ -447,6 +447,12 @@ TEST(Polychromic, CrossEntropyFallsAndRewardsRise) {
   auto lines = metrics(dir / "learns");
   EXPECT_LT(of(lines[5], "train/cross_entropy"), 0.6 * of(lines[0], "train/cross_entropy"));
   EXPECT_GT(of(lines[0], "perf/decode_tokens_per_s"), 0);
+  double parts = 0;
+  for (const char* part : {"perf/forward_ms", "perf/backward_ms", "perf/optimizer_ms"}) {
+    EXPECT_GT(of(lines[0], part), 0) << part;
+    parts += of(lines[0], part);
+  }
+  EXPECT_LE(parts, of(lines[0], "perf/step_ms"));
 
   // Longer answers are worth more, up to a length.
   SmallPolychromic rewarded(dir / "rewarded", with(kGrpo, {"train.steps=40", "train.log_every=10", "lora.r=0",

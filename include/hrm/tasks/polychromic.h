@@ -22,6 +22,7 @@
 #include "hrm/objectives/policy_gradient.h"
 #include "hrm/objectives/rewards.h"
 #include "hrm/parallel/comm.h"
+#include "hrm/runtime/phase_clock.h"
 #include "hrm/tasks/answer_diversity.h"
 #include "hrm/tasks/answer_sampler.h"
 #include "hrm/tasks/causal_lm.h"
@@ -64,8 +65,9 @@ class PolychromicTask : public Task {
   const std::vector<std::string>& metric_names() const override { return metric_names_; }
   // Means over the steps that have a value: diversity and rewards over those that sampled.
   NamedValues summarize(const std::vector<double>& sums, int64_t steps) const override;
-  // Milliseconds of a step: merge_ms (of the adapter), prefill_ms, decode_ms, encode_ms, diversity_ms, train_ms (all
-  // that follows); tokens per second of what was sampled and encoded.
+  // Milliseconds of a step: forward_ms, backward_ms, optimizer_ms by the device's clock; where it samples answers also
+  // merge_ms (of the adapter), prefill_ms, decode_ms, encode_ms, diversity_ms and train_ms (all that follows) by the
+  // host's, and tokens per second of what was sampled and encoded.
   NamedValues take_performance() override;
   at::Tensor step_loss(const at::Tensor& sums) const override;
   std::string progress_text(const NamedValues& summary) const override;
@@ -75,7 +77,8 @@ class PolychromicTask : public Task {
   std::vector<at::Tensor> step_inputs() const override;
   int64_t step_form() const override;
   void forward_backward(int64_t micro_batch, const at::Tensor& loss_scale, at::Tensor& metric_sums) override;
-  void update_extra(const at::Tensor& skip) override { (void)skip; }
+  void update_extra(const at::Tensor& skip) override;
+  void finish_step() override { phases_.step(); }
   void skip_batches(int64_t count) override;
   bool can_evaluate() const override { return test_ != nullptr; }
   // Cross-entropy of the responses alone, on prompts that are not trained on.
@@ -148,6 +151,7 @@ class PolychromicTask : public Task {
     int64_t steps = 0, answer_tokens = 0, prompt_tokens = 0, encoded_tokens = 0;
   };
   Times times_;
+  PhaseClock phases_;
   std::chrono::steady_clock::time_point step_began_ = {};
   double last_generated_per_s_ = 0;
   int64_t level_steps_ = 0;  // of this process, in which no reward told two answers apart
