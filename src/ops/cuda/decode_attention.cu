@@ -79,6 +79,23 @@ __global__ void __launch_bounds__(kThreads) decode(DecodeAttention p) {
   T* keys = static_cast<T*>(p.keys) + row * p.key_row + kv * p.key_head;
   T* values = static_cast<T*>(p.values) + row * p.value_row + kv * p.value_head;
 
+  // The first positions come while q and k are prepared, each further ones while those before are worked on: a step of
+  // few rows waits for memory more than it reads.
+  const int group = static_cast<int>(threadIdx.x) / G, first = static_cast<int>(threadIdx.x) % G * N;
+  const int64_t begin = p.window > 0 && place + 1 > p.window ? place + 1 - p.window : 0;
+  Pack<T, N> next_k[kUnroll], next_v[kUnroll];
+  const auto load = [&](int64_t start) {
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) {
+      const int64_t at = start + u * kGroups + group;
+      if (at < place) {
+        next_k[u] = load_pack<T, N>(keys + at * HD + first);
+        next_v[u] = load_pack<T, N>(values + at * HD + first);
+      }
+    }
+  };
+  load(begin);
+
   __shared__ float q_shared[HD], k_shared[HD];
   const float *cos = p.cos + place * (HD / 2), *sin = p.sin + place * (HD / 2);
   if (warp == 0) prepare<T, HD>(projected + head * HD, p.q_weight, p.eps, cos, sin, q_shared, lane);
@@ -89,7 +106,6 @@ __global__ void __launch_bounds__(kThreads) decode(DecodeAttention p) {
     values[place * HD + threadIdx.x] = new_value[threadIdx.x];
   }
 
-  const int group = static_cast<int>(threadIdx.x) / G, first = static_cast<int>(threadIdx.x) % G * N;
   const float scale = rsqrtf(static_cast<float>(HD)) * kLog2e;
   float q[N];
   Mixed<N> mixed;
@@ -107,17 +123,14 @@ __global__ void __launch_bounds__(kThreads) decode(DecodeAttention p) {
   mixed.sum = group == 0 ? 1 : 0;
   if (group != 0) mixed.greatest = -INFINITY;
 
-  const int64_t begin = p.window > 0 && place + 1 > p.window ? place + 1 - p.window : 0;
   for (int64_t start = begin; start < place; start += kGroups * kUnroll) {
     Pack<T, N> k[kUnroll], v[kUnroll];
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) {
-      const int64_t at = start + u * kGroups + group;
-      if (at < place) {
-        k[u] = load_pack<T, N>(keys + at * HD + first);
-        v[u] = load_pack<T, N>(values + at * HD + first);
-      }
+      k[u] = next_k[u];
+      v[u] = next_v[u];
     }
+    load(start + kGroups * kUnroll);
     float score[kUnroll], top = -INFINITY;
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) {
