@@ -6,7 +6,9 @@
 #include <map>
 #include <set>
 
+#include "hrm/data/batch.h"
 #include "hrm/data/text_metrics.h"
+#include "hrm/objectives/language.h"
 #include "hrm/objectives/rewards.h"
 
 namespace hrm::tasks {
@@ -74,10 +76,48 @@ Values measure(const EvaluatedPrompt& p) {
   return v;
 }
 
-constexpr const char* kOrder[] = {"pass@1",       "pass@3",       "pass@5",    "pass@10",   "pass@20",   "pass@50",
-                                  "pass@100",     "greedy_right", "covered",   "diversity", "different", "distinct_1",
-                                  "distinct_2",   "distinct_3",   "self_bleu", "rouge_1",   "rouge_2",   "rouge_l",
-                                  "answer_words", "unique_words", "finished"};
+constexpr const char* kOrder[] = {
+    "pass@1",  "pass@3",    "pass@5",       "pass@10",      "pass@20",    "pass@50",      "pass@100",  "greedy_right",
+    "covered", "diversity", "different",    "distinct_1",   "distinct_2", "distinct_3",   "self_bleu", "rouge_1",
+    "rouge_2", "rouge_l",   "answer_words", "unique_words", "finished",   "response_loss"};
+
+// Cross-entropy of all responses to each of these prompts, by key, nats a token.
+std::map<std::string, double> response_losses(const data::ChatSource& source, const std::set<std::string>& keys,
+                                              const AnswerEvalOptions& options) {
+  std::vector<int64_t> samples;
+  for (int64_t sample = 0; sample < source.num_samples(options.response_positions); ++sample) {
+    if (keys.count(source.example(sample).key) > 0) samples.push_back(sample);
+  }
+  const at::NoGradGuard no_grad;
+  std::map<std::string, std::pair<double, double>> sums;  // of cross-entropy, of tokens
+  const auto count = static_cast<int64_t>(samples.size());
+  for (int64_t first = 0; first < count; first += options.response_rows) {
+    const int64_t rows = std::min(options.response_rows, count - first), length = options.response_positions;
+    const at::Tensor ids = at::empty({rows, length}, at::kLong), labels = at::empty({rows, length}, at::kLong);
+    for (int64_t i = 0; i < rows; ++i) {
+      data::LanguageRow row{.shape = {0, length}};
+      row.decoder_ids = ids[i].data_ptr<int64_t>();
+      row.labels = labels[i].data_ptr<int64_t>();
+      source.row(samples[static_cast<size_t>(first + i)], row);
+    }
+    const at::Tensor targets = labels.to(options.device);
+    const at::Tensor hidden = options.response_model->forward({.ids = ids.to(options.device)}).hidden;
+    const at::Tensor nats = objectives::token_scores(*options.response_model, hidden, targets, options.chunk)
+                                .cross_entropy.sum(1, /*keepdim=*/false, at::kDouble)
+                                .cpu();
+    const at::Tensor tokens = labels.ne(data::kIgnoreLabel).sum(1);
+    for (int64_t i = 0; i < rows; ++i) {
+      auto& [loss, number] = sums[source.example(samples[static_cast<size_t>(first + i)]).key];
+      loss += nats[i].item<double>();
+      number += tokens[i].item<double>();
+    }
+  }
+  std::map<std::string, double> means;
+  for (const auto& [key, sum] : sums) {
+    if (sum.second > 0) means[key] = sum.first / sum.second;
+  }
+  return means;
+}
 
 }  // namespace
 
@@ -126,9 +166,18 @@ AnswerEvaluation evaluate_answers(const data::ChatSource& source, AnswerSampler&
     }
     progress({.done = first + size, .total = count});
   }
+  const auto key_of = [&](size_t prompt) { return source.dataset()[examples[prompt]].key; };
+  std::map<std::string, double> losses;
+  if (options.response_model != nullptr) {
+    std::set<std::string> keys;
+    for (size_t i = 0; i < examples.size(); ++i) keys.insert(key_of(i));
+    losses = response_losses(source, keys, options);
+  }
   std::map<std::string, std::vector<double>> values;
-  for (EvaluatedPrompt& p : out.prompts) {
+  for (size_t i = 0; i < out.prompts.size(); ++i) {
+    EvaluatedPrompt& p = out.prompts[i];
     p.values = measure(p);
+    if (const auto found = losses.find(key_of(i)); found != losses.end()) p.values["response_loss"] = found->second;
     for (const auto& [name, value] : p.values) values[name].push_back(value);
   }
   for (const char* name : kOrder) {

@@ -40,6 +40,7 @@ const std::vector<std::pair<std::string, std::string>>& meanings() {
       {"answer_words", "words of an answer"},
       {"unique_words", "different words of an answer"},
       {"finished", "share of answers that ended by themselves"},
+      {"response_loss", "cross-entropy of the data's responses to the prompt, nats a token"},
   };
   return all;
 }

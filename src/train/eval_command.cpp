@@ -147,7 +147,12 @@ int eval_answers(const EvalOptions& options, const config::Config& stored) {
         .prompts = config.eval.max_samples,
         .max_new_tokens = config.eval.answer_tokens,
         .sampling = {.temperature = config.eval.answer_temperature, .top_p = config.eval.answer_top_p},
-        .seed = static_cast<uint64_t>(config.run.seed)};
+        .seed = static_cast<uint64_t>(config.run.seed),
+        .response_model = loaded.lm.model.get(),
+        .device = loaded.runtime.device,
+        .response_positions = rows.shape.decoder_len,
+        .response_rows = rows.rows,
+        .chunk = rows.chunk};
     tasks::AnswerSampler sampler(*loaded.lm.model, nullptr, *loaded.chat, wanted.batch * wanted.samples, 0,
                                  config.runtime.cuda_graphs);
     const tasks::AnswerEvaluation found = tasks::evaluate_answers(*source, sampler, diversity.get(), wanted, progress);

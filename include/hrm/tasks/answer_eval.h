@@ -8,6 +8,7 @@
 
 #include "hrm/data/chat_source.h"
 #include "hrm/data/text_statistics.h"
+#include "hrm/models/language_model.h"
 #include "hrm/tasks/answer_diversity.h"
 #include "hrm/tasks/answer_sampler.h"
 #include "hrm/tasks/task.h"
@@ -21,6 +22,12 @@ struct AnswerEvalOptions {
   SamplingOptions sampling = {.temperature = 0.7, .top_p = 0.9};
   uint64_t seed = 0;
   int64_t batch = 32;  // prompts whose answers are sampled together
+  // What measures the data's responses to each prompt; null: they are not.
+  models::LanguageModel* response_model = nullptr;
+  at::Device device = at::kCPU;    // where it is
+  int64_t response_positions = 0;  // of a row with prompt and response
+  int64_t response_rows = 8;       // of a batch
+  int64_t chunk = 2048;            // tokens whose logits exist at one time
 };
 
 // One prompt with its answers, for a report.
@@ -40,7 +47,7 @@ struct AnswerEvaluation {
   // knows right answers; greedy_right; diversity (within a prompt) by the metric of the configuration, distinct_1,
   // distinct_2, distinct_3, self_bleu, different (share of different answers), covered (different right answers / all
   // that are right); rouge_1, rouge_2, rouge_l (F1 of the greedy answer against the data's response); answer_words,
-  // unique_words, finished.
+  // unique_words, finished; response_loss (cross-entropy of all responses of the data to the prompt, nats a token).
   std::vector<std::pair<std::string, data::Interval>> metrics;
 };
 
