@@ -31,7 +31,7 @@ constexpr int64_t kFewRows = 64, kFewNormedRows = 8;
 constexpr int64_t kNormedElements = int64_t{40} << 10;
 constexpr bool fits(const FewRows& p) {
   return p.rows >= 1 && p.rows <= (p.norm == nullptr ? kFewRows : kFewNormedRows) && p.inner % 8 == 0 && p.inner > 0 &&
-         p.inner <= INT32_MAX && p.width > 0 && p.width <= INT32_MAX && p.element != Element::f32 &&
+         p.inner <= INT32_MAX / 2 && p.width > 0 && p.width <= INT32_MAX && p.element != Element::f32 &&
          (p.norm == nullptr || p.rows * p.inner <= kNormedElements);
 }
 // Starts the kernel on the stream and returns the error of the launch.
