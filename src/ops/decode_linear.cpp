@@ -71,6 +71,7 @@ at::Tensor decode_linear_cuda(const at::Tensor& x, const at::Tensor& weight, con
     if (at::Tensor few = cuda::product_of_few_rows(x, weight, options); few.defined()) return few;
     rows = weighted_rms_norm(x, *norm, eps);
     options.norm = at::Tensor();
+    options.normed = true;
   }
   if (at::Tensor few = cuda::product_of_few_rows(rows, weight, options); few.defined()) return few;
   return composed_of(rows, weight, residual, gated);

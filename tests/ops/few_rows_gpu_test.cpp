@@ -20,8 +20,15 @@ TEST(FewRowsGpu, AgainstFloat64) {
   const at::NoGradGuard no_grad;
   for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf}) {
     for (const int64_t rows : {1, 2, 3, 5, 7, 8, 9, 16, 17, 32, 33, 64, 65}) {
-      for (const auto& [inner, width] :
-           {std::pair<int64_t, int64_t>{8, 1}, {264, 3}, {768, 96}, {2056, 31}, {4096, 5}, {64, 8200}}) {
+      for (const auto& [inner, width] : {std::pair<int64_t, int64_t>{8, 1},
+                                         {264, 3},
+                                         {768, 96},
+                                         {1032, 40},
+                                         {2048, 1024},
+                                         {2056, 31},
+                                         {3072, 1024},
+                                         {4096, 5},
+                                         {64, 8200}}) {
         const std::string what = cat(dtype, " ", rows, " rows, ", inner, " -> ", width);
         const at::Tensor x = normal({rows, inner}, 1, dtype, at::kCUDA);
         const at::Tensor weight = normal({width, inner}, 2, dtype, at::kCUDA) / std::sqrt(static_cast<double>(inner));
@@ -50,6 +57,30 @@ TEST(FewRowsGpu, ARowAloneGivesTheSameBits) {
       const at::Tensor part = x.narrow(0, first, rows);
       expect_same_bits(linear(part, weight, weight), all.narrow(0, first, rows), cat(first, " ", rows));
       expect_same_bits(linear_swiglu(part, weight), gated.narrow(0, first, rows), cat(first, " ", rows, ", swiglu"));
+    }
+  }
+}
+
+// Where a cluster shares the sums (Hopper), in one round of loads and in several.
+TEST(FewRowsGpu, ARowAloneGivesTheSameBitsOfLongSums) {
+  HRM_NEEDS_GPU();
+  constexpr int64_t kRows = 32;
+  const at::NoGradGuard no_grad;
+  for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf}) {
+    for (const auto& [inner, width] :
+         {std::pair<int64_t, int64_t>{1024, 2048}, {1032, 40}, {2048, 1024}, {3072, 1024}, {6152, 71}}) {
+      const at::Tensor x = normal({kRows, inner}, 1, dtype, at::kCUDA);
+      const at::Tensor weight = normal({width, inner}, 2, dtype, at::kCUDA) / std::sqrt(static_cast<double>(inner));
+      const at::Tensor residual = normal({kRows, width}, 3, dtype, at::kCUDA);
+      const at::Tensor all = linear(x, weight, weight), added = linear_add(x, weight, weight, residual);
+      for (int64_t rows = 1; rows <= kRows; ++rows) {
+        const int64_t first = 5 * rows % (kRows + 1 - rows);
+        const at::Tensor part = x.narrow(0, first, rows);
+        const std::string what = cat(dtype, " ", inner, " -> ", width, ", ", rows, " rows from ", first);
+        expect_same_bits(linear(part, weight, weight), all.narrow(0, first, rows), what);
+        expect_same_bits(linear_add(part, weight, weight, residual.narrow(0, first, rows)),
+                         added.narrow(0, first, rows), what + ", added");
+      }
     }
   }
 }

@@ -179,10 +179,12 @@ TEST(KernelsAloneGpu, MemoryBlocks) {
 TEST(KernelsAloneGpu, DecodeLinear) {
   HRM_NEEDS_GPU();
   const at::NoGradGuard no_grad;
-  for (const int64_t rows : {1, 7, 32}) {
-    for (const Around around : kAround) {
-      const DecodeLinearInput in = decode_linear_input(rows, 768, 264, around, at::kBFloat16, at::kCUDA);
-      expect_same_each_time([&] { return Tensors{in.run()}; }, kTimes, cat("rows ", rows));
+  for (const int64_t inner : {768, 3080}) {
+    for (const int64_t rows : {1, 7, 12, 32}) {
+      for (const Around around : kAround) {
+        const DecodeLinearInput in = decode_linear_input(rows, inner, 264, around, at::kBFloat16, at::kCUDA);
+        expect_same_each_time([&] { return Tensors{in.run()}; }, kTimes, cat("rows ", rows, " of ", inner));
+      }
     }
   }
 }

@@ -20,9 +20,10 @@ struct DecodeLinearOptions {
 //
 // x (..., D), float32, bfloat16 or float16 (float64 for tests); weight (F, D), gated (2F, D), of x's dtype. Returns
 // (..., F), contiguous. No gradient. Deterministic; on the current stream; can be captured. On a GPU a kernel that is
-// made for few rows of 16 bits (src/ops/cuda/few_rows.cu) where it is faster: up to 32 rows, or 64 gated ones; up to 8
-// with the norm in it. There a row's result does not depend on the others. It reads the weight while the kernel that
-// was queued directly before still runs: that one must not write it. Throws c10::Error that names the shapes.
+// made for few rows of 16 bits (src/ops/cuda/few_rows.cu, for narrow weights on Hopper sm90/few_rows_split.cu) where it
+// is faster: up to 32 rows, or 64 gated ones; up to 8 with the norm in it. There a row's result does not depend on the
+// others. It reads the weight while the kernel that was queued directly before still runs: that one must not write it.
+// Throws c10::Error that names the shapes.
 at::Tensor decode_linear(const at::Tensor& x, const at::Tensor& weight, const DecodeLinearOptions& options = {});
 
 }  // namespace hrm::ops

@@ -1,20 +1,21 @@
 #include "ops/cuda/few_rows.h"
 
 #include <algorithm>
-#include <type_traits>
 
 #include "ops/cuda/by_element.cuh"
 #include "ops/cuda/common.cuh"
 #include "ops/cuda/early.cuh"
+#include "ops/cuda/few_rows.cuh"
 
 namespace hrm::ops::cuda {
 namespace {
 
 constexpr int kWarps = 8;  // of a block; each has every eighth part of 32 of the sums
 constexpr int kThreads = kWarps * 32;
-constexpr int N = 8;          // elements of 16 bytes
-constexpr int kTileRows = 8;  // of a tile
-constexpr int kPitch = 20;    // floats from one row of a tile to the next in shared memory: no two in one bank
+constexpr int N = 8;                // elements of 16 bytes
+constexpr int kStep = kWarps * 32;  // summands from one part of a warp to its next
+constexpr int kTileRows = 8;        // of a tile
+constexpr int kPitch = 20;          // floats from one row of a tile to the next in shared memory: no two in one bank
 constexpr int kTileFloats = kTileRows * kPitch;
 constexpr int kPad = 32;  // elements between two rows of x in shared memory, for the same
 constexpr int kHeld = 4;  // packs of a row that a lane keeps while it is normalised
@@ -26,45 +27,6 @@ using Eight = Pack<T, N>;
 template <typename T>
 __device__ inline float rounded(float value) {
   return to_float(from_float<T>(value));
-}
-
-// 16 bytes that are read once.
-template <typename T>
-__device__ inline uint4 load_once(const T* from) {
-  uint4 v;
-  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-               : "l"(from));
-  return v;
-}
-
-// Asks for memory to come near; reads nothing, so that it may stand before wait_for_earlier().
-__device__ inline void ask_for(const void* from, int64_t bytes) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(static_cast<uint32_t>(bytes)) : "memory");
-#else
-  (void)from, (void)bytes;
-#endif
-}
-
-// sum (16 columns x 8 rows) += weight (16 x 16) x^T (16 x 8), the fragments of mma.m16n8k16 of the PTX ISA. Which of
-// the 16 summands stands where is free, as long as both factors agree.
-template <typename T>
-__device__ inline void multiply(float (&sum)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0,
-                                uint32_t b1) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-  if constexpr (std::is_same_v<T, __half>) {
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-        "{%0, %1, %2, %3};"
-        : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
-        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
-  } else {
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-        "{%0, %1, %2, %3};"
-        : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
-        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
-  }
-#endif
 }
 
 // The rows of x into shared memory, normalised by a warp each.
@@ -102,6 +64,7 @@ __device__ inline void normalise(const FewRows& p, T* to) {
     for (int i = 0; i < kHeld; ++i) {
       if (lane + 32 * i < packs) write(held[i], lane + 32 * i);
     }
+#pragma unroll 2
     for (int pack = lane + 32 * kHeld; pack < packs; pack += 32) write(load_pack<T, N>(from + pack * N), pack);
   }
 }
@@ -114,22 +77,26 @@ enum class Tile {
 };
 template <Tile kTile>
 constexpr int kTileColumns = kTile == Tile::plain ? 16 : 8;
+// Parts of which a thread has x in registers at once, up to eight times 16 bytes, so that its loads do not wait for
+// each other's products.
+template <int kRowTiles, int kUnroll>
+constexpr int kPartsAhead = std::min(kUnroll, 8 / kRowTiles);
 // Blocks of a multiprocessor that the registers shall suffice for.
-constexpr int blocks_at_once(int tiles, bool more) {
-  return tiles > 8 ? 1 : tiles == 1 && !more ? 3 : 2;
+constexpr int blocks_at_once(int row_tiles, int tiles, bool more) {
+  return row_tiles >= 8 ? 1 : row_tiles * tiles == 1 && !more ? 3 : 2;
 }
 
 // A block has kTiles tiles of 16 columns of all rows, eight of them in a tile; the warps share the summands, of which
 // each loads kUnroll parts at once, and their sums are added up in turn. A thread's 16 bytes of a row of weight or x
-// are summands 8 t .. 8 t + 7 of 32, which are what two products of 16 take.
-template <typename T, int kRowTiles, int kTiles, int kUnroll, Tile kTile, bool kNormed>
-__global__ void __launch_bounds__(kThreads, blocks_at_once(kRowTiles* kTiles, kNormed || kUnroll > 4))
+// are summands 8 t .. 8 t + 7 of 32, which are what two products of 16 take. kOnce: they have no more than kUnroll
+// parts.
+template <typename T, int kRowTiles, int kTiles, int kUnroll, Tile kTile, bool kNormed, bool kOnce>
+__global__ void __launch_bounds__(kThreads, blocks_at_once(kRowTiles, kTiles, kNormed || kUnroll > 4))
     few_rows(FewRows p) {
   constexpr int kHalf = kTile == Tile::narrow ? 1 : 2;  // halves of a tile that are read
-  constexpr int kBlockColumns = kTiles * kTileColumns<kTile>;
+  constexpr int kBlockColumns = kTiles * kTileColumns<kTile>, kAhead = kPartsAhead<kRowTiles, kUnroll>;
   extern __shared__ float4 shared[];
-  const int width = static_cast<int>(p.width), inner = static_cast<int>(p.inner), packs = inner / N;
-  const int rows = static_cast<int>(p.rows);
+  const int width = static_cast<int>(p.width), inner = static_cast<int>(p.inner), rows = static_cast<int>(p.rows);
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const int group = lane / 4, part = lane % 4;
   const int first_column = static_cast<int>(blockIdx.x) * kBlockColumns;
@@ -139,33 +106,34 @@ __global__ void __launch_bounds__(kThreads, blocks_at_once(kRowTiles* kTiles, kN
     ask_for(weight + (int64_t{threadIdx.x} * width + first_column) * inner, int64_t{columns} * inner * sizeof(T));
   }
 
-  const T* from[kTiles][kHalf];  // this thread's columns of each tile
+  const int begin = warp * 32 + part * N;  // of this thread's summands
+  const T* from[kTiles][kHalf];            // its columns of each tile
 #pragma unroll
   for (int tile = 0; tile < kTiles; ++tile) {
 #pragma unroll
     for (int half = 0; half < kHalf; ++half) {
       const bool is_up = kTile == Tile::gated && half == 1;
       const int column = first_column + tile * kTileColumns<kTile> + (is_up ? 0 : half * 8) + group;
-      from[tile][half] = weight + ((is_up ? int64_t{width} : 0) + min(column, width - 1)) * inner;
+      from[tile][half] = weight + ((is_up ? int64_t{width} : 0) + min(column, width - 1)) * inner + begin;
     }
   }
+  int left = inner - begin;
   uint4 w[kUnroll][kTiles][kHalf];
-  const auto load = [&](int first) {
+  const auto load = [&] {
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) {
-      const int pack = (first + kWarps * u) * 4 + part;
 #pragma unroll
       for (int tile = 0; tile < kTiles; ++tile) {
 #pragma unroll
         for (int half = 0; half < kHalf; ++half) {
-          w[u][tile][half] = pack < packs ? load_once(from[tile][half] + pack * N) : uint4{};
+          w[u][tile][half] = left > kStep * u ? load_once(from[tile][half] + kStep * u) : uint4{};
         }
       }
     }
   };
-  if (p.steady) load(warp);
+  if (p.steady) load();
   wait_for_earlier();
-  if (!p.steady) load(warp);
+  if (!p.steady) load();
 
   const T* x = static_cast<const T*>(p.x);
   int pitch = inner;
@@ -176,32 +144,50 @@ __global__ void __launch_bounds__(kThreads, blocks_at_once(kRowTiles* kTiles, kN
     x = normed;
     pitch = inner + kPad;
   }
+  x += begin;
   float sum[kTiles][kRowTiles][4] = {};
-  const int parts = (packs + 3) / 4;
-  for (int first = warp; first < parts; first += kWarps * kUnroll) {
+  for (int first = warp * 32; first < inner; first += kStep * kUnroll) {
 #pragma unroll
-    for (int u = 0; u < kUnroll; ++u) {
-      if (first + kWarps * u >= parts) break;
-      const int pack = (first + kWarps * u) * 4 + part;
-      uint4 values[kRowTiles];
+    for (int done = 0; done < kUnroll; done += kAhead) {
+      uint4 values[kAhead][kRowTiles]{};
 #pragma unroll
       for (int n = 0; n < kRowTiles; ++n) {
-        const int row = n * kTileRows + group;
-        values[n] =
-            row < rows && pack < packs ? *reinterpret_cast<const uint4*>(x + int64_t{row} * pitch + pack * N) : uint4{};
+        const T* row = x + int64_t{min(n * kTileRows + group, rows - 1)} * pitch + kStep * done;
+        if constexpr (!kNormed && kAhead > 1) asm volatile("" : "+l"(row));  // else it is computed for each load
+#pragma unroll
+        for (int u = 0; u < kAhead && done + u < kUnroll; ++u) {
+          if (left <= kStep * (done + u)) continue;
+          if constexpr (kNormed) {
+            values[u][n] = *reinterpret_cast<const uint4*>(row + kStep * u);
+          } else {
+            values[u][n] = load_here(row + kStep * u);
+          }
+        }
       }
 #pragma unroll
-      for (int tile = 0; tile < kTiles; ++tile) {
-        const uint4 low = w[u][tile][0], high = kHalf == 2 ? w[u][tile][kHalf - 1] : uint4{};
+      for (int u = 0; u < kAhead && done + u < kUnroll; ++u) {
+        if (first + kStep * (done + u) >= inner) break;
 #pragma unroll
-        for (int n = 0; n < kRowTiles; ++n) {
-          const uint4 v = values[n];
-          multiply<T>(sum[tile][n], low.x, high.x, low.y, high.y, v.x, v.y);
-          multiply<T>(sum[tile][n], low.z, high.z, low.w, high.w, v.z, v.w);
+        for (int tile = 0; tile < kTiles; ++tile) {
+          const uint4 low = w[done + u][tile][0], high = kHalf == 2 ? w[done + u][tile][kHalf - 1] : uint4{};
+#pragma unroll
+          for (int n = 0; n < kRowTiles; ++n) {
+            const uint4 v = values[u][n];
+            multiply<T>(sum[tile][n], low.x, high.x, low.y, high.y, v.x, v.y);
+            multiply<T>(sum[tile][n], low.z, high.z, low.w, high.w, v.z, v.w);
+          }
         }
       }
     }
-    if (first + kWarps * kUnroll < parts) load(first + kWarps * kUnroll);
+    if (kOnce || first + kStep * kUnroll >= inner) break;
+    left -= kStep * kUnroll;
+    x += kStep * kUnroll;
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile) {
+#pragma unroll
+      for (int half = 0; half < kHalf; ++half) from[tile][half] += kStep * kUnroll;
+    }
+    load();
   }
 
   if constexpr (kNormed) __syncthreads();  // x is no longer needed
@@ -240,14 +226,14 @@ __global__ void __launch_bounds__(kThreads, blocks_at_once(kRowTiles* kTiles, kN
   }
 }
 
-template <typename T, int kRowTiles, int kTiles, int kUnroll, Tile kTile, bool kNormed>
+template <typename T, int kRowTiles, int kTiles, int kUnroll, Tile kTile, bool kNormed, bool kOnce>
 cudaError_t start(const FewRows& p, cudaStream_t stream) {
   constexpr int kBlockColumns = kTiles * kTileColumns<kTile>;
   const auto blocks = static_cast<unsigned>((p.width + kBlockColumns - 1) / kBlockColumns);
   const size_t sums = sizeof(float) * kWarps * kTiles * kRowTiles * kTileFloats;
   const size_t normed = kNormed ? sizeof(T) * static_cast<size_t>(p.rows * (p.inner + kPad)) : 0;
   const size_t bytes = std::max(sums, normed);
-  const auto kernel = &few_rows<T, kRowTiles, kTiles, kUnroll, kTile, kNormed>;
+  const auto kernel = &few_rows<T, kRowTiles, kTiles, kUnroll, kTile, kNormed, kOnce>;
   if (bytes > (48 << 10)) {
     const cudaError_t error =
         cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));
@@ -260,24 +246,25 @@ cudaError_t start(const FewRows& p, cudaStream_t stream) {
 // multiprocessors.
 template <typename T, bool kNormed>
 cudaError_t start_few(const FewRows& p, cudaStream_t stream) {
-  const bool is_short = p.inner <= 3 * kWarps * 32;
-  if (p.gated) {
-    return is_short ? start<T, 1, 1, 3, Tile::gated, kNormed>(p, stream)
-                    : start<T, 1, 1, 4, Tile::gated, kNormed>(p, stream);
+  if (p.inner <= 3 * kStep) {
+    if (p.gated) return start<T, 1, 1, 3, Tile::gated, kNormed, true>(p, stream);
+    if (p.width <= kNarrowColumns) return start<T, 1, 1, 3, Tile::narrow, kNormed, true>(p, stream);
+    return start<T, 1, 1, 3, Tile::plain, kNormed, true>(p, stream);
   }
-  if (p.width <= kNarrowColumns) {
-    return is_short ? start<T, 1, 1, 3, Tile::narrow, kNormed>(p, stream)
-                    : start<T, 1, 1, 8, Tile::narrow, kNormed>(p, stream);
-  }
-  return is_short ? start<T, 1, 1, 3, Tile::plain, kNormed>(p, stream)
-                  : start<T, 1, 1, 4, Tile::plain, kNormed>(p, stream);
+  if (p.gated) return start<T, 1, 1, 4, Tile::gated, kNormed, false>(p, stream);
+  if (p.width <= kNarrowColumns) return start<T, 1, 1, 8, Tile::narrow, kNormed, false>(p, stream);
+  return start<T, 1, 1, 4, Tile::plain, kNormed, false>(p, stream);
 }
 
 template <typename T, int kRowTiles>
 cudaError_t start_more(const FewRows& p, cudaStream_t stream) {
-  if (p.gated) return start<T, kRowTiles, 2, 3, Tile::gated, false>(p, stream);
-  if (p.width <= kNarrowColumns) return start<T, kRowTiles, 1, 4, Tile::narrow, false>(p, stream);
-  return start<T, kRowTiles, 1, 3, Tile::plain, false>(p, stream);
+  constexpr int kShort = kRowTiles == 2 ? 4 : 3, kLong = kRowTiles == 4 ? 2 : 3;
+  if (p.gated) {
+    return p.inner <= kShort * kStep ? start<T, kRowTiles, 2, kShort, Tile::gated, false, true>(p, stream)
+                                     : start<T, kRowTiles, 2, kLong, Tile::gated, false, false>(p, stream);
+  }
+  if (p.width <= kNarrowColumns) return start<T, kRowTiles, 1, 4, Tile::narrow, false, false>(p, stream);
+  return start<T, kRowTiles, 1, kShort, Tile::plain, false, false>(p, stream);
 }
 
 }  // namespace

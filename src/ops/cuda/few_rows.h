@@ -11,8 +11,9 @@ namespace hrm::ops::cuda {
 
 // out = x weight^T (+ residual), or, gated, silu of the first `width` products times the others, rounded as swiglu
 // rounds. With a norm x's rows are first normalised and rounded as weighted_rms_norm does it. Sums in float32, in an
-// order that inner alone decides, so that a row's result does not depend on the others. Contiguous rows; pointers
-// aligned to 16 bytes; 16-bit elements. Needs compute capability 8.0.
+// order that inner alone decides. The kernel of sm90/few_rows_split.h has another one; which of the two is taken, the
+// weight's shape and what stands around decide. So a row's result does not depend on the others. Contiguous rows;
+// pointers aligned to 16 bytes; 16-bit elements. Needs compute capability 8.0.
 struct FewRows {
   const void* x;         // (rows, inner)
   const void* weight;    // (width, inner), gated (2 width, inner)
@@ -31,7 +32,7 @@ constexpr int64_t kFewRows = 64, kFewNormedRows = 8;
 constexpr int64_t kNormedElements = int64_t{40} << 10;
 constexpr bool fits(const FewRows& p) {
   return p.rows >= 1 && p.rows <= (p.norm == nullptr ? kFewRows : kFewNormedRows) && p.inner % 8 == 0 && p.inner > 0 &&
-         p.inner <= INT32_MAX && p.width > 0 && p.width <= INT32_MAX && p.element != Element::f32 &&
+         p.inner <= INT32_MAX / 2 && p.width > 0 && p.width <= INT32_MAX && p.element != Element::f32 &&
          (p.norm == nullptr || p.rows * p.inner <= kNormedElements);
 }
 // Starts the kernel on the stream and returns the error of the launch.

@@ -7,6 +7,7 @@
 #include "ops/cuda/few_rows.h"
 #include "ops/cuda/few_rows_product.h"
 #include "ops/cuda/launcher.h"
+#include "ops/cuda/sm90/few_rows_split.h"
 #include "ops/sizes.h"
 
 namespace hrm::ops::cuda {
@@ -42,7 +43,9 @@ at::Tensor product_of_few_rows(const at::Tensor& x, const at::Tensor& weight, co
   params.weight = columns.const_data_ptr();
   params.residual = added.defined() ? added.const_data_ptr() : nullptr;
   params.out = out.mutable_data_ptr();
-  C10_CUDA_CHECK(launch(params, c10::cuda::getCurrentCUDAStream()));
+  const bool splits = !options.normed && sm90::fits_split(params);
+  const auto stream = c10::cuda::getCurrentCUDAStream();
+  C10_CUDA_CHECK(splits ? sm90::launch_split(params, stream) : launch(params, stream));
   return out;
 }
 

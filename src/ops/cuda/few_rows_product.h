@@ -10,6 +10,7 @@ struct FewRowsProduct {
   at::Tensor norm = {};      // (inner) float32: x's rows are normalised first
   double eps = 0;
   bool gated = false;   // as swiglu does
+  bool normed = false;  // x comes from a norm: sums in the order that they have with the norm in the kernel
   bool steady = false;  // the kernel queued last does not write the weight, so that it may be read meanwhile
 };
 

@@ -50,20 +50,6 @@ __device__ inline void copy_to_rank(const void* from, uint32_t bytes, uint64_t* 
       : "memory");
 }
 
-// 16 bytes into the shared memory of block `rank`, at the offset of `to` in this block's; see store_remote_counted.
-__device__ inline void store_16_remote(void* to, uint64_t* barrier, uint32_t rank, const uint4& value) {
-  asm volatile(
-      "{\n"
-      ".reg .b32 remote_to, remote_barrier;\n"
-      "mapa.shared::cluster.u32 remote_to, %0, %2;\n"
-      "mapa.shared::cluster.u32 remote_barrier, %1, %2;\n"
-      "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [remote_to], {%3, %4, %5, %6}, "
-      "[remote_barrier];\n"
-      "}\n" ::"r"(shared_address(to)),
-      "r"(shared_address(barrier)), "r"(rank), "r"(value.x), "r"(value.y), "r"(value.z), "r"(value.w)
-      : "memory");
-}
-
 // A warp's 16 rows of a K-major tile, 64 of K, as the left operand of four wgmmas.
 __device__ inline void load_rows(uint32_t (&a)[4][4], const unsigned char* tile, int warp) {
   const int lane = fresh_lane(), row = 16 * (warp % 4) + lane % 16;

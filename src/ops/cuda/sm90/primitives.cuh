@@ -228,6 +228,11 @@ __device__ inline uint32_t cluster_rank() {
 __device__ inline void cluster_arrive() {
   asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
 }
+// Without the fence, which would wait for loads that are under way, too: tells of nothing but that this thread runs,
+// and of barriers behind barrier_init_fence().
+__device__ inline void cluster_arrive_relaxed() {
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+}
 __device__ inline void cluster_wait() {
   asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
@@ -247,6 +252,20 @@ __device__ inline void store_remote_counted(float* to, uint64_t* barrier, uint32
       "st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [remote_to], %3, [remote_barrier];\n"
       "}\n" ::"r"(shared_address(to)),
       "r"(shared_address(barrier)), "r"(rank), "r"(__float_as_uint(value))
+      : "memory");
+}
+
+// The same with 16 bytes.
+__device__ inline void store_16_remote(void* to, uint64_t* barrier, uint32_t rank, const uint4& value) {
+  asm volatile(
+      "{\n"
+      ".reg .b32 remote_to, remote_barrier;\n"
+      "mapa.shared::cluster.u32 remote_to, %0, %2;\n"
+      "mapa.shared::cluster.u32 remote_barrier, %1, %2;\n"
+      "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [remote_to], {%3, %4, %5, %6}, "
+      "[remote_barrier];\n"
+      "}\n" ::"r"(shared_address(to)),
+      "r"(shared_address(barrier)), "r"(rank), "r"(value.x), "r"(value.y), "r"(value.z), "r"(value.w)
       : "memory");
 }
 
