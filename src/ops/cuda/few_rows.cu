@@ -6,6 +6,7 @@
 #include "ops/cuda/common.cuh"
 #include "ops/cuda/early.cuh"
 #include "ops/cuda/few_rows.cuh"
+#include "ops/cuda/mma.cuh"
 
 namespace hrm::ops::cuda {
 namespace {

@@ -51,10 +51,6 @@ int64_t chunks_of(const LoraGradients& p) {
   return (p.rows + chunk_of(p) - 1) / chunk_of(p);
 }
 
-__device__ inline uint32_t word(const uint4& v, int i) {
-  return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
-}
-
 template <typename T>
 __device__ inline uint32_t pair_of(const T* low, const T* high) {
   return static_cast<uint32_t>(*reinterpret_cast<const uint16_t*>(low)) |

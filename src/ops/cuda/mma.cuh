@@ -15,6 +15,11 @@
 
 namespace hrm::ops::cuda {
 
+// Of 16 bytes the i-th four; i known to the compiler, so that they stay in registers.
+__device__ inline uint32_t word(const uint4& v, int i) {
+  return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
+}
+
 // sum += a b, in float32.
 template <typename T>
 __device__ inline void multiply(float (&sum)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0,

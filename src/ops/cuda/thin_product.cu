@@ -18,10 +18,6 @@ constexpr int kTileRows = 16;
 constexpr int kProducts = kLoraStrip / 8;  // of 8 columns
 constexpr int kAtOnce = 2;                 // tiles whose elements are on their way together
 
-__device__ inline uint32_t word(const uint4& v, int i) {
-  return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
-}
-
 template <typename T>
 __device__ inline float2 unpacked(uint32_t pair) {
   T two[2];

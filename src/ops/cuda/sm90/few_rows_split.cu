@@ -14,6 +14,7 @@
 #include "ops/cuda/common.cuh"
 #include "ops/cuda/early.cuh"
 #include "ops/cuda/few_rows.cuh"
+#include "ops/cuda/mma.cuh"
 #include "ops/cuda/sm90/few_rows_split.h"
 #include "ops/cuda/sm90/launch.cuh"
 #include "ops/cuda/sm90/primitives.cuh"
