@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "hrm/base/error.h"
+#include "hrm/base/text.h"
 #include "hrm/config/schema.h"
 
 namespace hrm::config {
@@ -285,6 +286,16 @@ void check_polychromic(const Checker& check, const Config& c) {
   check.require(p.objective != "marginal" || p.subset_size < p.n_generations, at("polychromic.subset_size"),
                 " is not fewer than ", at("polychromic.n_generations"), "; set it to ", p.n_generations - 1,
                 " or less");
+  const bool samples_for_diversity = p.objective != "none" && g.start_step != 1;
+  check.require(!samples_for_diversity || p.objective != "marginal" || p.diversity_metric == "semantic",
+                at("polychromic.objective"), " measures distances of embeddings, which ",
+                at("polychromic.diversity_metric"),
+                " has not; set polychromic.diversity_metric to semantic, or polychromic.objective to score_function");
+  constexpr int64_t kSafeSamples = 3;  // as tasks::PolychromicPlan
+  check.require(!samples_for_diversity || p.objective != "marginal" || p.performance_mode != "safe" ||
+                    p.subset_size < std::min(p.n_generations, kSafeSamples),
+                at("polychromic.subset_size"), " is not fewer than the ", kSafeSamples, " answers of ",
+                at("polychromic.performance_mode"), "; set it to 2");
   check.require(c.parallel.zero < 2, at("parallel.zero"),
                 " sends gradients on when a block was gone through once, but ", at("task"),
                 " goes through it twice; set parallel.zero to 1 or 0");
@@ -302,6 +313,16 @@ void check_polychromic(const Checker& check, const Config& c) {
     check.require(g.beta == 0 || c.lora.r > 0, at("grpo.beta"),
                   " measures the distance from the model without its adapter, but ", at("lora.r"),
                   " trains without one; set lora.r to 16, or grpo.beta to 0");
+    for (const char* reward : {"heuristic", "learned", "relevance"}) {
+      const std::vector<std::string> listed = split_list(g.rewards);
+      const bool is_named = std::any_of(listed.begin(), listed.end(), [&](const std::string& item) {
+        return item.substr(0, item.find('*')) == reward;
+      });
+      check.require(!is_named || (p.diversity_metric == "semantic" && !p.diversity_encoder_model.empty()),
+                    at("grpo.rewards"), ": the reward ", reward, " compares embeddings, but ",
+                    at("polychromic.diversity_metric"), " and ", at("polychromic.diversity_encoder_model"),
+                    "; set them to semantic and a sentence encoder's folder, or leave the reward out");
+    }
     check.require(g.delta == 0 || g.delta > 1 + (g.epsilon_high > 0 ? g.epsilon_high : g.epsilon), at("grpo.delta"),
                   " is not above 1 + epsilon_high; set it to e.g. 4, or to 0");
   } else {

@@ -45,7 +45,9 @@ std::vector<Words> all_words(const std::vector<std::string>& texts) {
 // have it most often matter, so that all n^2 scores of a group that loses a text take O(words + n^2).
 class Bleu {
  public:
-  Bleu(const std::vector<Words>& texts, int64_t orders) : orders_(static_cast<size_t>(orders)) {
+  // `clips`: of a text with fewer words than orders, those that it has.
+  Bleu(const std::vector<Words>& texts, int64_t orders, bool clips = false)
+      : orders_(static_cast<size_t>(orders)), clips_(clips) {
     std::unordered_map<std::string, uint32_t> known;
     std::vector<std::vector<uint32_t>> ids(texts.size());
     for (size_t i = 0; i < texts.size(); ++i) {
@@ -68,7 +70,8 @@ class Bleu {
     std::vector<double> log_sums(n, 0), out(n, 0);
     if (lengths_[i] == 0) return out;
     std::vector<bool> none(n, false);
-    for (size_t order = 0; order < orders_; ++order) {
+    const size_t orders = clips_ ? std::min(orders_, static_cast<size_t>(lengths_[i])) : orders_;
+    for (size_t order = 0; order < orders; ++order) {
       int64_t matches = 0;
       std::vector<int64_t> lost(n, 0);  // without text j
       for (const auto& [gram, number] : counts_[order][i]) {
@@ -83,7 +86,7 @@ class Bleu {
         const int64_t left = matches - lost[j];
         if (left == 0 && (!smoothed || order == 0)) none[j] = true;
         const double numerator = left == 0 ? kSmoothed : static_cast<double>(left);
-        log_sums[j] += std::log(numerator / denominator) / static_cast<double>(orders_);
+        log_sums[j] += std::log(numerator / denominator) / static_cast<double>(orders);
       }
     }
     const std::array<size_t, 2> nearest = nearest_lengths(i);
@@ -160,6 +163,7 @@ class Bleu {
   }
 
   size_t orders_;
+  bool clips_;
   std::vector<int64_t> lengths_;  // of the texts, in words
   // [n - 1][text]: its n-grams and how often it has them; [n - 1][n-gram].
   std::vector<std::vector<std::vector<std::pair<uint32_t, int64_t>>>> counts_;
@@ -253,7 +257,12 @@ TextDiversity bleu_diversity(const std::vector<std::string>& texts) {
   const size_t n = texts.size();
   TextDiversity out{.total = 0, .rows = std::vector<double>(n, 0), .loo = std::vector<double>(n, 0)};
   if (n < 2) return out;
-  const Bleu scores(all_words(texts), 2);
+  // What has no words is one of its own, so that texts that say nothing are alike.
+  std::vector<Words> all = all_words(texts);
+  for (Words& one : all) {
+    if (one.empty()) one.emplace_back();
+  }
+  const Bleu scores(all, 2, /*clips=*/true);
   for (size_t j = 0; j < n; ++j) {
     const std::vector<double> found = scores.of(j, /*smoothed=*/false);
     out.rows[j] = 1 - found[j];

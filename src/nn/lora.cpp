@@ -228,6 +228,12 @@ LoraSet::LoraSet(torch::nn::Module& model, const LoraOptions& options, at::Devic
   shared_->merges = layers_.front().linear->format() != WeightFormat::nf4;
 }
 
+void LoraSet::draw_apart(int64_t rank) {
+  for (const Layer& layer : layers_) {
+    if (rank > 0) layer.adapter->set_seed(static_cast<int64_t>(hash_name(cat(layer.adapter->seed(), ".", rank)) >> 1));
+  }
+}
+
 void LoraSet::initialise(uint64_t seed) {
   const at::NoGradGuard no_grad;
   for (size_t i = 0; i < layers_.size(); ++i) layers_[i].adapter->init_own(seed, cat(layers_[i].path, ".", i));

@@ -13,7 +13,7 @@ namespace hrm::objectives {
 namespace {
 
 constexpr int64_t kMostSubsets = 100'000;
-constexpr double kLeastStd = 1e-8;
+constexpr double kLeastSpread = 1e-4;
 
 // Binomial coefficient, or kMostSubsets + 1 for all beyond it.
 int64_t subsets_of(int64_t N, int64_t n) {
@@ -136,14 +136,18 @@ at::Tensor marginal_advantages(const at::Tensor& values, const at::Tensor& membe
   return (mean_over(in) - mean_over(out)) * in.mean();  // n / N of all elements are 1
 }
 
-at::Tensor shape_advantages(const at::Tensor& advantages, const AdvantageShaping& shaping, const at::Tensor& barred) {
+at::Tensor shape_advantages(const at::Tensor& advantages, const AdvantageShaping& shaping, const at::Tensor& barred,
+                            const at::Tensor& mean_square) {
   require(shaping.clip >= 0, ExitCode::usage, "the bound on advantages must be at least 0, not ", shaping.clip);
   TORCH_CHECK(advantages.dim() == 2 && (!barred.defined() || barred.sizes() == advantages.sizes()),
               "shape_advantages: advantages and barred must both be (G, N), got ", advantages.sizes(), " and ",
               barred.defined() ? barred.sizes() : at::IntArrayRef{});
   const at::NoGradGuard no_grad;
   at::Tensor A = advantages;
-  if (shaping.normalize && A.numel() > 1) A = A / (A.std() + kLeastStd);
+  if (shaping.normalize && A.numel() > 0) {
+    const at::Tensor spread = (mean_square.defined() ? mean_square.to(A.options()) : A.square().mean()).sqrt();
+    A = A / (spread + kLeastSpread);
+  }
   if (shaping.clip > 0) A = A.clamp(-shaping.clip, shaping.clip);
   if (barred.defined()) A = at::where(barred.to(at::kBool), A.clamp_max(0), A);
   return A;

@@ -68,7 +68,8 @@ CausalInference open_causal_checkpoint(const fs::path& run_or_step, const std::v
   require(frozen == found.meta.info.end() || frozen->second == base_digest(out.config), ExitCode::checkpoint,
           "the weights of '", out.config.hf.model, "' are not those that the adapter of '", found.dir.string(),
           "' was trained beside; give that model's folder with hf.model=FOLDER");
-  out.lm = open_causal_lm(out.config, out.runtime);
+  // Answers may be longer than those of the training, as long as the model was made for them.
+  out.lm = open_causal_lm(out.config, out.runtime, kMostPositions);
   out.chat = std::make_unique<data::ChatEncoder>(open_causal_tokenizer(out.config, out.lm.facts));
   TrainedWeights state(out.lm);
   checkpoint::load_weights_into(found.dir, state,

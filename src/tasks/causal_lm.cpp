@@ -49,8 +49,11 @@ CausalLm open_without_adapter(const config::Config& config, const Runtime& runti
 
 }  // namespace
 
-CausalLm open_causal_lm(const config::Config& config, const Runtime& runtime) {
-  CausalLm lm = open_without_adapter(config, runtime, causal_positions(config, read_hf_config(config.hf.model)));
+CausalLm open_causal_lm(const config::Config& config, const Runtime& runtime, int64_t positions) {
+  const HfModelConfig facts = read_hf_config(config.hf.model);
+  const int64_t needed = causal_positions(config, facts);
+  CausalLm lm =
+      open_without_adapter(config, runtime, std::max(needed, std::min(positions, facts.max_position_embeddings)));
   if (config.lora.r > 0) {
     lm.lora = std::make_unique<nn::LoraSet>(*lm.model,
                                             nn::LoraOptions{.rank = config.lora.r,

@@ -28,6 +28,11 @@ at::Tensor bytes_of_ids(const data::TextEncoder& text, at::Device device) {
 
 void report(const double* sums, bool bytes_known, const std::string& prefix, NamedValues& out) {
   const double tokens = sums[kTokens], loss = sums[kLoss] / tokens;
+  if (tokens == 0) {  // nothing to compare with: no number at all in place of one that is none
+    out.emplace_back(prefix + "tokens", 0);
+    out.emplace_back(prefix + "rows", 0);
+    return;
+  }
   out.emplace_back(prefix + "loss", loss);
   out.emplace_back(prefix + "perplexity", std::exp(loss));
   if (bytes_known && sums[kBytes] > 0) {
@@ -113,6 +118,7 @@ NamedValues LanguageEvaluation::run(const std::function<void(const EvalProgress&
 }
 
 std::string language_eval_text(const NamedValues& result) {
+  if (value_of(result, "tokens") == 0) return "no responses to compare with";
   std::string text = cat("loss ", fixed(value_of(result, "loss"), 4));
   for (const auto& [name, value] : result) {
     if (name == "bits_per_byte") text += cat(" | bits/byte ", fixed(value, 3));

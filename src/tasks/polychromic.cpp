@@ -103,10 +103,12 @@ PolychromicTask::PolychromicTask(const config::Config& config, const Runtime& ru
       plan_(config, comm_->ranks()),
       phases_(runtime.device, 3) {
   lm_ = open_causal_lm(config, runtime);
+  if (lm_.lora) lm_.lora->draw_apart(comm_->rank());
   chat_ = std::make_unique<data::ChatEncoder>(open_causal_tokenizer(config, lm_.facts));
   row_len_ = config.chat.max_length - 1;
   positions_ = causal_positions(config, lm_.facts);
   open_data();
+  check_responses();
   running_ = objectives::make_running_diversity(runtime.device);
 
   metric_names_ = {"loss", "cross_entropy", "tokens"};
@@ -187,6 +189,34 @@ void PolychromicTask::open_test_data(const data::ChatDataset& training) {
             "them, or leave data.test empty for a share of the prompts of data.train");
   }
   test_ = std::make_shared<data::ChatSource>(other, std::move(examples), "test");
+}
+
+// Of data without responses nothing is evaluated, and a reward may have nothing to compare with.
+void PolychromicTask::check_responses() {
+  const auto without = [](const data::ChatSource& source, bool answers_do) {
+    int64_t count = 0;
+    for (int64_t i = 0; i < source.num_samples(1); ++i) {
+      const data::ChatExample& example = source.example(i);
+      count += example.response.empty() && !(answers_do && !example.answers.empty()) ? 1 : 0;
+    }
+    return count;
+  };
+  if (plan_.grpo_from > 0) {
+    for (const auto& [name, weight] : weighted_names(config_.grpo.rewards)) {
+      if (name != "answer") continue;
+      const int64_t count = without(*train_, /*answers_do=*/true);
+      require(count == 0, ExitCode::data, train_->origin(), ": ", count, " of ", train_->num_samples(row_len_),
+              " prompts have neither a response nor right answers, which the reward 'answer' compares with; take them "
+              "out, or leave the reward out");
+    }
+  }
+  if (test_ && without(*test_, /*answers_do=*/false) == test_->num_samples(row_len_)) {
+    require(config_.train.early_stop_evals == 0 && !config_.train.keep_best, ExitCode::usage,
+            "train.early_stop_evals and train.keep_best go by the cross-entropy of responses, and the prompts of ",
+            test_->origin(), " have none; leave them out");
+    log::info("validation   ", test_->origin(), " has no responses: nothing is evaluated");
+    test_.reset();
+  }
 }
 
 void PolychromicTask::make_buffers() {
@@ -282,8 +312,12 @@ int64_t PolychromicTask::step_form() const {
   return 2 * form + (updates_ > 1 ? 1 : 0);
 }
 
+// `count` steps, of which those that learn once more from answers take no batch.
 void PolychromicTask::skip_batches(int64_t count) {
-  position_ += count * config_.train.global_batch_size;
+  const int64_t each = kind_ == PolychromicKind::rewards ? plan_.reward_updates : 1;
+  const int64_t left = updates_ > 0 ? std::max<int64_t>(each - updates_, 0) : 0;
+  const int64_t batches = std::max<int64_t>(count - left + each - 1, 0) / each;
+  position_ += batches * config_.train.global_batch_size;
   updates_ = 0;
 }
 

@@ -92,6 +92,13 @@ void PolychromicTask::write_answers(const std::vector<std::vector<int32_t>>& pro
         prompts[static_cast<size_t>(row / answers.samples)].size() + answers.ids[static_cast<size_t>(row)].size();
     longest = std::max(longest, static_cast<int64_t>(length) - 1);
   }
+  // The longest of all ranks, so that they have one shape of the captured step, and one state to save.
+  if (!comm_->alone()) {
+    const at::Tensor most = at::full({}, longest, at::device(runtime_.device).dtype(at::kLong));
+    const parallel::StepClock::Wait waiting(comm_->clock());
+    comm_->all_reduce(most, parallel::Reduction::max);
+    longest = most.item<int64_t>();
+  }
   require(longest <= positions_, ExitCode::unexpected, "a sampled row of ", longest, " positions, room is for ",
           positions_);
   answer_width_ = bucket_width(longest, positions_, config_.chat.buckets);
@@ -150,9 +157,17 @@ void PolychromicTask::weigh_diversity(const Answers& answers, int64_t groups) {
   std::vector<bool> empty;
   for (const std::string& text : answers.texts) empty.push_back(text.empty());
   const at::Tensor barred = flags(empty).view({groups, n}).to(advantages.device());
-  advantages =
-      objectives::shape_advantages(advantages, {.normalize = p.normalize_advantages, .clip = p.advantage_clip}, barred)
-          .to(at::kFloat);
+  at::Tensor mean_square;
+  if (p.normalize_advantages) {
+    mean_square = advantages.square().sum(at::kDouble) / (all_groups * static_cast<double>(n));
+    if (!comm_->alone()) {
+      const parallel::StepClock::Wait waiting(comm_->clock());
+      comm_->all_reduce(mean_square);
+    }
+  }
+  advantages = objectives::shape_advantages(advantages, {.normalize = p.normalize_advantages, .clip = p.advantage_clip},
+                                            barred, mean_square)
+                   .to(at::kFloat);
   const at::Tensor mask =
       answer_labels_.narrow(0, 0, rows).narrow(1, 0, answer_width_).ne(data::kIgnoreLabel).to(at::kFloat);
   const double Z = p.length_norm == "max" ? static_cast<double>(plan_.diverse_tokens) : 1;
@@ -194,7 +209,8 @@ void PolychromicTask::weigh_rewards(const Answers& answers, const std::vector<in
       one.texts.push_back(answers.texts[row]);
       one.tokens.push_back(static_cast<int64_t>(answers.ids[row].size()));
       one.finished.push_back(answers.finished[row]);
-      if (rows.defined()) one.diversity.push_back(rows[group][i].item<double>());
+      // Nothing is gained by saying nothing.
+      if (rows.defined()) one.diversity.push_back(one.texts.back().empty() ? 0 : rows[group][i].item<double>());
     }
     if (embeddings.defined()) {
       one.embeddings = embeddings[group];

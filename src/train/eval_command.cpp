@@ -113,6 +113,15 @@ void write_report(nlohmann::ordered_json json, const tasks::NamedValues& result,
   log::info("wrote ", file, ", report.md, answers.html and front.svg");
 }
 
+// The last token of an answer is not read again.
+int64_t prompts_without_room(const data::ChatSource& source, int64_t positions, int64_t answer_tokens) {
+  int64_t count = 0;
+  for (int64_t i = 0; i < source.num_samples(1); ++i) {
+    count += static_cast<int64_t>(source.example(i).prompt_ids.size()) + answer_tokens - 1 > positions ? 1 : 0;
+  }
+  return count;
+}
+
 // Cross-entropy of the responses, and what sampled answers are worth.
 int eval_answers(const EvalOptions& options, const config::Config& stored) {
   const std::string weights = stored.eval.weights == "both" ? "auto" : stored.eval.weights;
@@ -153,6 +162,12 @@ int eval_answers(const EvalOptions& options, const config::Config& stored) {
         .response_positions = rows.shape.decoder_len,
         .response_rows = rows.rows,
         .chunk = rows.chunk};
+    if (const int64_t cut = prompts_without_room(*source, loaded.lm.model->limits().max_tokens, wanted.max_new_tokens);
+        cut > 0) {
+      log::warn("answers      ", cut, " of ", source->num_samples(rows.shape.decoder_len),
+                " prompts leave room for fewer than eval.answer_tokens = ", wanted.max_new_tokens,
+                " tokens in the model's ", loaded.lm.model->limits().max_tokens, "; their answers are cut there");
+    }
     tasks::AnswerSampler sampler(*loaded.lm.model, nullptr, *loaded.chat, wanted.batch * wanted.samples, 0,
                                  config.runtime.cuda_graphs);
     const tasks::AnswerEvaluation found = tasks::evaluate_answers(*source, sampler, diversity.get(), wanted, progress);

@@ -50,6 +50,11 @@ TEST(TextMetrics, LeaveOneOut) {
     EXPECT_TRUE(metric({}).rows.empty());
   }
   EXPECT_DOUBLE_EQ(bleu_diversity({"a b", "a b"}).total, 0);
+  EXPECT_DOUBLE_EQ(bleu_diversity({"yes", "yes", "yes"}).total, 0) << "words alone are alike, too";
+  EXPECT_DOUBLE_EQ(bleu_diversity({"", "", " "}).total, 0);
+  EXPECT_DOUBLE_EQ(bleu_diversity({"!", "!"}).total, 0);
+  EXPECT_DOUBLE_EQ(bleu_diversity({"yes", "no"}).total, 1);
+  EXPECT_DOUBLE_EQ(bleu_diversity({"yes", ""}).total, 1);
   EXPECT_DOUBLE_EQ(bleu2({"a b c d", "a b c d e", "a b c"})[0], 1) << "of two lengths equally near, the shorter";
   EXPECT_DOUBLE_EQ(bleu_diversity({"a b", "c d"}).total, 1);
   const TextDiversity distinct = distinct_diversity({"a b c", "b c d"}, 2);

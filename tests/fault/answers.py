@@ -5,7 +5,7 @@
 
 objective   cross-entropy and the diversity of sampled answers: killed twice, ends as one that never was
 grpo        cross-entropy, then GRPO with two updates from each batch of answers: killed between the two
-adapter     the same beside a frozen model, with dropout, a KL term and 2 ranks (--long)
+adapter     the same beside a frozen model, with dropout, a KL term and 2 ranks, whose longest answers differ
 memory      GRPO alone, for --steps (--long; else 150): after its first third memory does not grow by 1 %
 half        the same, killed in the middle (--long): ends as the one before
 
@@ -25,7 +25,8 @@ SMALL = ["chat.val_share=0.05", "train.global_batch_size=4", "train.micro_batch_
 DIVERSE = ["polychromic.n_generations=3", "polychromic.max_generation_length=8"]
 REWARDED = ["grpo.num_generations=4", "grpo.max_completion_length=8", "grpo.rewards=answer*2,diversity,length"]
 GRPO = [*DIVERSE, *REWARDED, "grpo.start_step=6", "grpo.num_iterations=2"]
-ADAPTER = ["lora.r=4", "lora.dropout=0.1", "grpo.beta=0.04"]
+ADAPTER = ["lora.r=4", "lora.dropout=0.1", "grpo.beta=0.04", "grpo.max_completion_length=40", "chat.buckets=64",
+           "train.checkpoint_every=1"]
 ALONE = [*REWARDED, "polychromic.objective=none", "grpo.start_step=1", "train.checkpoint_every=50"]
 
 
@@ -124,8 +125,7 @@ def main():
                          "16", "--test", "16", "--out", str(data))
         check(done == 0, f"'hrm_train data answers' ended with {done}")
     cases = [("objective", objective), ("grpo", grpo)]
-    cases += [("adapter", adapter)] if campaign.long else []
-    cases += [("memory", memory)]
+    cases += [("adapter", adapter), ("memory", memory)]
     cases += [("half", half)] if campaign.long else []
     campaign.run(cases, lambda _, count: f"a model that learns from its own answers, killed; its memory over {steps} steps of GRPO, "
                  f"`answers.py` | {count} cases | ends bit-identical; {facts.get('memory', 'memory not reached')} ")

@@ -200,9 +200,14 @@ TEST(Polychromic, MaskAndIgnoredIds) {
 TEST(Advantages, Shaping) {
   const at::Tensor A = at::tensor({-3.0, 1.0, 2.0, 0.5}, at::kDouble).view({2, 2});
   EXPECT_TRUE(at::equal(shape_advantages(A, {}), A));
-  EXPECT_TRUE(at::allclose(shape_advantages(A, {.normalize = true}), A / A.std()));
+  const at::Tensor spread = A.square().mean().sqrt() + 1e-4;
+  EXPECT_TRUE(at::allclose(shape_advantages(A, {.normalize = true}), A / spread));
+  EXPECT_TRUE(at::allclose(shape_advantages(A, {.normalize = true}, {}, at::full({}, 4.0, at::kDouble)), A / 2.0001));
+  // Both answers of a group of two have the same advantage: it becomes 1, not infinite.
+  const at::Tensor pair = at::full({1, 2}, 0.3, at::kDouble);
+  EXPECT_TRUE(at::allclose(shape_advantages(pair, {.normalize = true}), at::ones({1, 2}, at::kDouble), 1e-3));
   EXPECT_TRUE(at::equal(shape_advantages(A, {.clip = 1}), A.clamp(-1, 1)));
-  EXPECT_TRUE(at::allclose(shape_advantages(A, {.normalize = true, .clip = 1}), (A / A.std()).clamp(-1, 1)));
+  EXPECT_TRUE(at::allclose(shape_advantages(A, {.normalize = true, .clip = 1}), (A / spread).clamp(-1, 1)));
   const at::Tensor barred = at::tensor({1, 1, 0, 0}).to(at::kBool).view({2, 2});
   EXPECT_TRUE(at::equal(shape_advantages(A, {}, barred), at::tensor({-3.0, 0.0, 2.0, 0.5}, at::kDouble).view({2, 2})));
   // Equal texts everywhere: no diversity and no advantage, and still numbers.

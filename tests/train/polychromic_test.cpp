@@ -389,6 +389,7 @@ TEST(Polychromic, RunsOpenWithoutTheFoldersThatTheyCameFrom) {
     const auto dir = fresh_folder("moved");
     const fs::path run = run_on_copies(dir, answers_folder() / "model", {adapter});
     const tasks::CausalInference before = tasks::open_causal_checkpoint(run, {}, "raw");
+    EXPECT_EQ(before.lm.model->limits().max_tokens, 128) << "answers as long as the model allows, not the training";
     fs::remove_all(dir / "model");
     fs::remove_all(dir / "tokens");
     const tasks::CausalInference after = tasks::open_causal_checkpoint(run, {}, "raw");
@@ -481,6 +482,15 @@ TEST(Polychromic, RefusesWhatDoesNotFit) {
   refuse(ExitCode::usage, {"'answers'", "answer"}, with(kGrpo, {"grpo.rewards=answers"}));
   refuse(ExitCode::usage, {"twice"}, with(kGrpo, {"grpo.rewards=length,length"}));
   refuse(ExitCode::usage, {"no weight behind the star"}, with(kGrpo, {"grpo.rewards=length*x"}));
+  std::string prompts;
+  for (int i = 0; i < 40; ++i) prompts += "{\"prompt\": \"say " + std::to_string(i) + "\"}\n";
+  write_text_atomic(dir / "prompts.jsonl", prompts);
+  const Overrides silent = with(kGrpo, {"data.train=" + (dir / "prompts.jsonl").string(), "chat.val_share=0.2"});
+  refuse(ExitCode::data, {"have neither a response nor right answers", "'answer'"},
+         with(silent, {"grpo.rewards=answer"}));
+  refuse(ExitCode::usage, {"train.early_stop_evals", "validation", "have none"},
+         with(silent, {"grpo.rewards=length", "train.early_stop_evals=2", "train.eval_every=2"}));
+  EXPECT_FALSE(SmallPolychromic(dir, with(silent, {"grpo.rewards=length"})).task.can_evaluate());
   refuse(ExitCode::usage, {"no layer is called 'up'"}, {"lora.targets=up"});
   refuse(ExitCode::data, {"this prompt is in data.train"},
          {"data.test=" + (answers_folder() / "data" / "train.jsonl").string()});

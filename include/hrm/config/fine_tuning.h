@@ -265,7 +265,7 @@ struct GrpoConfig {
       "nothing; compat = the reference trainer's rule");
     f("importance_sampling_level", &GrpoConfig::importance_sampling_level, OneOf{{"token", "sequence"}}, "",
       "ratio of the policies of each token, or of the whole answer");
-    f("epsilon", &GrpoConfig::epsilon, RealRange{0, 1e3}, "", "the ratio counts from 1 - epsilon ...");
+    f("epsilon", &GrpoConfig::epsilon, RealRange{0, 0.999}, "", "the ratio counts from 1 - epsilon ...");
     f("epsilon_high", &GrpoConfig::epsilon_high, RealRange{0, 1e3}, "", "... to 1 + epsilon_high; 0 = epsilon");
     f("delta", &GrpoConfig::delta, RealRange{0, 1e3}, "", "and is never taken for more than this; 0 = no bound");
     f("beta", &GrpoConfig::beta, RealRange{0, 1e3}, "",

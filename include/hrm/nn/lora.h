@@ -99,6 +99,7 @@ class LoraAdapter : public torch::nn::Module, public HasOwnInit {
   // A uniform in +-1 / sqrt(in), B zero: the adapter begins as nothing.
   void init_own(uint64_t seed, const std::string& name) override;
   void set_seed(int64_t seed) { seed_ = seed; }
+  int64_t seed() const { return seed_; }
 
  private:
   bool asks_for_merged() const { return shared_->mode == LoraMode::merged; }
@@ -127,6 +128,8 @@ class LoraSet {
   // What layers read from now on. `merged` needs a merge() before.
   void set_mode(LoraMode mode);
   void set_dropout(bool on) { shared_->drops = on; }
+  // Masks of this rank's own, which has other rows; rank 0 has those of a single process.
+  void draw_apart(int64_t rank);
   // 0-dim int64; who trains gives it another value for each micro-batch, and keeps it in checkpoints.
   const at::Tensor& step() const { return shared_->step; }
   // Renews the merged weights; the first call allocates as much memory as the layers have. Beside NF4 it does nothing.

@@ -73,15 +73,17 @@ at::Tensor set_values(const at::Tensor& subset_totals, const at::Tensor& rewards
 at::Tensor marginal_advantages(const at::Tensor& values, const at::Tensor& members);
 
 struct AdvantageShaping {
-  bool normalize = false;  // divide by the standard deviation over the batch (divisor n - 1, plus 1e-8)
-  double clip = 0;         // then clamp to -clip..clip; 0: no bound
+  // Divide by the root of the mean square (plus 1e-4) over the batch. Not by the standard deviation: a baseline has
+  // centred advantages, and those of two answers, which are equal, would be divided by 0.
+  bool normalize = false;
+  double clip = 0;  // then clamp to -clip..clip; 0: no bound
 };
 
 // Advantages (G, N) as they go into the loss, float32 or float64 as they come. `barred` (G, N) bool or undefined:
 // answers that must not gain by being different (empty or degenerate ones); a positive advantage of theirs becomes 0,
-// last.
+// last. `mean_square`: 0-dim, of the advantages of all ranks; undefined: of these.
 at::Tensor shape_advantages(const at::Tensor& advantages, const AdvantageShaping& shaping,
-                            const at::Tensor& barred = {});
+                            const at::Tensor& barred = {}, const at::Tensor& mean_square = {});
 
 // Weights (B, T) with which  sum over tokens of weight * -log pi  is
 //   L_div = -lambda / groups * sum_g sum_i A_gi * sum_t log pi(y_git) * mask / Z.

@@ -30,7 +30,8 @@ bool is_hf_folder(const std::filesystem::path& path);
 
 // The newest checkpoint of a run, or a checkpoint's own folder, of task polychromic. `overrides`: of its configuration,
 // e.g. hf.model=DIR where the frozen model lies elsewhere now. An adapter is as it was trained, beside the frozen
-// weights. Throws as open_causal_lm, Error(usage) for a model of another task, Error(checkpoint) for weights that are
+// weights. Rows have the positions of the training, or 8,192 where that is more and the model was made for as many.
+// Throws as open_causal_lm, Error(usage) for a model of another task, Error(checkpoint) for weights that are
 // not the configuration's.
 CausalInference open_causal_checkpoint(const std::filesystem::path& run_or_step,
                                        const std::vector<std::string>& overrides, const std::string& weights);

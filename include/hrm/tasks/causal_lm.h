@@ -27,9 +27,9 @@ int64_t causal_positions(const config::Config& config, const HfModelConfig& fact
 
 // Built, filled from hf.model or drawn by run.seed (hf.weights), with its adapter, which begins as lora.adapter says.
 // The frozen weights beside an adapter are kept in the compute dtype alone, those of the blocks' linear layers as
-// hf.quantize says. Error(checkpoint) for files that are not
-// those of the model, Error(usage) for values that contradict each other.
-CausalLm open_causal_lm(const config::Config& config, const Runtime& runtime);
+// hf.quantize says. Rows have causal_positions(), or `positions` where these are more and the model was made for them.
+// Error(checkpoint) for files that are not those of the model, Error(usage) for values that contradict each other.
+CausalLm open_causal_lm(const config::Config& config, const Runtime& runtime, int64_t positions = 0);
 
 // The same for reading and writing text alone: nothing is trained, and rows have `positions`.
 CausalLm open_frozen_lm(const config::Config& config, const Runtime& runtime, int64_t positions);

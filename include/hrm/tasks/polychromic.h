@@ -100,6 +100,7 @@ class PolychromicTask : public Task {
   data::ChatBatchOptions batch_options() const;
   void open_data();
   void open_test_data(const data::ChatDataset& training);
+  void check_responses();
   void make_buffers();
   void visit_answers(StateVisitor& visitor);
   void sample_answers(int64_t step, const data::ChatBatch& batch);
