@@ -70,7 +70,7 @@ TEST(Consistency, PolychromicContradictionsAreRefusedAndTheirAdviceWorks) {
        "polychromic.subset_size = 3",
        {"polychromic.subset_size=2"}},
       {{"polychromic.objective=marginal", "polychromic.diversity_metric=bleu"},
-       "polychromic.objective = marginal",
+       "polychromic.objective = \"marginal\"",
        {"polychromic.diversity_metric=semantic"}},
       {{"polychromic.objective=marginal", "polychromic.n_generations=6", "polychromic.subset_size=4",
         "polychromic.performance_mode=safe"},
