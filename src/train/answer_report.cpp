@@ -65,6 +65,13 @@ class Reader {
     require(member(key).is_number(), ExitCode::data, origin_, ": '", key, "' must be a number");
     return member(key).get<double>();
   }
+  // Data without responses has no loss, for one.
+  std::optional<double> optional_number(const char* key) const {
+    if (object_.find(key) == object_.end()) return {};
+    const double value = number(key);
+    require(std::isfinite(value), ExitCode::data, origin_, ": '", key, "' must be a number");
+    return value;
+  }
   template <class T, class Is>
   std::vector<T> list(const char* key, Is is, const char* what) const {
     const json& all = member(key);
@@ -114,6 +121,25 @@ std::map<std::string, const ReportedPrompt*> by_prompt(const ReportedEvaluation&
   return all;
 }
 
+// Seeds may be averaged, other ways to sample or to measure may not: their mean is of nothing.
+void require_alike(const ReportGroup& group, const std::string& common_prompt) {
+  const auto answers = [&](const ReportedEvaluation& run) { return by_prompt(run).at(common_prompt)->sampled.size(); };
+  const ReportedEvaluation& first = group.runs[0];
+  for (const ReportedEvaluation& run : group.runs) {
+    std::string differ;
+    const auto compare = [&](const char* what, const auto& a, const auto& b) {
+      if (a != b) differ += cat(differ.empty() ? "" : ", ", what, " (", a, " and ", b, ")");
+    };
+    compare("temperature", first.temperature, run.temperature);
+    compare("top_p", first.top_p, run.top_p);
+    compare("the number of answers", answers(first), answers(run));
+    compare("diversity_metric", printable(first.diversity_metric), printable(run.diversity_metric));
+    require(differ.empty(), ExitCode::data, "'", first.origin, "' and '", run.origin, "' are both of '",
+            printable_start(group.name), "' but differ in ", differ,
+            "; give them different names (NAME=FILE), or evaluate them alike");
+  }
+}
+
 }  // namespace
 
 std::string metric_meaning(const std::string& metric) {
@@ -133,7 +159,7 @@ ReportedEvaluation parse_evaluation(std::string_view text, const std::string& or
                          .step = static_cast<int64_t>(reader.number("step")),
                          .temperature = reader.number("temperature"),
                          .top_p = reader.number("top_p"),
-                         .loss = reader.number("loss"),
+                         .loss = reader.optional_number("loss"),
                          .prompts = {}};
   const json& samples = reader.member("samples");
   require(samples.is_array() && !samples.empty(), ExitCode::data, origin, ": 'samples' must be a list of prompts");
@@ -150,10 +176,14 @@ AnswerReport compare_answers(std::vector<ReportGroup> groups) {
   std::vector<std::vector<std::map<std::string, const ReportedPrompt*>>> of;  // by group, run, prompt
   for (const ReportGroup& group : report.groups) {
     of.emplace_back();
-    double loss = 0;
+    std::optional<double> loss = 0;
     for (const ReportedEvaluation& run : group.runs) {
       of.back().push_back(by_prompt(run));
-      loss += run.loss / static_cast<double>(group.runs.size());
+      if (loss && run.loss) {
+        *loss += *run.loss / static_cast<double>(group.runs.size());
+      } else {
+        loss.reset();
+      }
     }
     report.losses.push_back(loss);
   }
@@ -167,43 +197,61 @@ AnswerReport compare_answers(std::vector<ReportGroup> groups) {
   require(!report.prompts.empty(), ExitCode::data,
           "the evaluations have no prompt in common; evaluate the runs on the "
           "same data (--data FILE)");
+  for (const ReportGroup& group : report.groups) {
+    require_alike(group, report.prompts[0]);
+    report.different_measures |= group.runs[0].diversity_metric != report.groups[0].runs[0].diversity_metric;
+  }
+  for (const auto& runs : of) {
+    for (const auto& run : runs) report.other_prompts |= run.size() > report.prompts.size();
+  }
 
-  // Of one group: a value for each prompt, NaN where a run has none.
-  const auto values = [&](size_t group, const std::string& metric, std::optional<size_t> only) {
-    std::vector<double> out;
+  // A prompt without right answers has no pass@k, and takes it from no other prompt.
+  const auto prompts_with = [&](const std::string& metric) {
+    std::vector<std::string> out;
     for (const std::string& prompt : report.prompts) {
+      const bool everywhere = std::all_of(of.begin(), of.end(), [&](const auto& runs) {
+        return std::all_of(runs.begin(), runs.end(),
+                           [&](const auto& run) { return run.at(prompt)->values.count(metric) == 1; });
+      });
+      if (everywhere) out.push_back(prompt);
+    }
+    return out;
+  };
+  // Of one group, or one run of it: a value for each of these prompts.
+  const auto values = [&](size_t group, const std::string& metric, const std::vector<std::string>& prompts,
+                          std::optional<size_t> only) {
+    std::vector<double> out;
+    for (const std::string& prompt : prompts) {
       double sum = 0, count = 0;
       for (size_t run = 0; run < of[group].size(); ++run) {
         if (only && run != *only) continue;
-        const auto& all = of[group][run].at(prompt)->values;
-        const auto found = all.find(metric);
-        sum += found == all.end() ? NAN : found->second;
+        sum += of[group][run].at(prompt)->values.at(metric);
         ++count;
       }
       out.push_back(sum / count);
     }
     return out;
   };
-  const auto usable = [](const std::vector<double>& list) {
-    return std::none_of(list.begin(), list.end(), [](double value) { return std::isnan(value); });
-  };
   report.cells.resize(report.groups.size());
   for (const auto& [metric, meaning] : meanings()) {
+    const std::vector<std::string> prompts = prompts_with(metric);
+    if (prompts.empty()) continue;
     std::vector<std::vector<double>> all;
-    for (size_t group = 0; group < report.groups.size(); ++group) all.push_back(values(group, metric, {}));
-    if (!std::all_of(all.begin(), all.end(), usable)) continue;
+    for (size_t group = 0; group < report.groups.size(); ++group) all.push_back(values(group, metric, prompts, {}));
     report.metrics.push_back(metric);
+    report.counted[metric] = prompts.size();
+    const bool comparable = metric != "diversity" || !report.different_measures;
     for (size_t group = 0; group < all.size(); ++group) {
       ReportCell cell;
       cell.value = data::bootstrap_mean(all[group], 0);
       for (size_t run = 0; run < of[group].size(); ++run) {
-        const std::vector<double> own = values(group, metric, run);
+        const std::vector<double> own = values(group, metric, prompts, run);
         double mean = 0;
         for (const double value : own) mean += value / static_cast<double>(own.size());
         cell.least = run == 0 ? mean : std::min(cell.least, mean);
         cell.most = run == 0 ? mean : std::max(cell.most, mean);
       }
-      if (group > 0) cell.difference = data::bootstrap_paired(all[group], all[0], 0);
+      if (group > 0 && comparable) cell.difference = data::bootstrap_paired(all[group], all[0], 0);
       report.cells[group][metric] = cell;
     }
   }
@@ -211,21 +259,52 @@ AnswerReport compare_answers(std::vector<ReportGroup> groups) {
   return report;
 }
 
+std::string metric_label(const AnswerReport& report, const std::string& metric) {
+  const size_t count = report.counted.at(metric);
+  if (count == report.prompts.size()) return metric;
+  return cat(metric, " (", count, count == 1 ? " prompt)" : " prompts)");
+}
+
+std::string measures_sentence(const AnswerReport& report) {
+  if (!report.different_measures) return "";
+  std::string list;
+  for (const ReportGroup& group : report.groups) {
+    list += cat(list.empty() ? "" : ", ", group.name, " by ", group.runs[0].diversity_metric);
+  }
+  return cat("Diversity is by different measures and is not compared: ", list, ".");
+}
+
+std::string loss_sentence(const AnswerReport& report) {
+  const bool any = std::any_of(report.losses.begin(), report.losses.end(), [](const auto& one) { return !!one; });
+  if (!any || !report.other_prompts) return "";
+  return "The loss is over all prompts of each evaluation, which are not the same.";
+}
+
 Front quality_diversity_front(const AnswerReport& report) {
-  const auto has = [&](const char* metric) {
-    return std::find(report.metrics.begin(), report.metrics.end(), metric) != report.metrics.end();
-  };
+  const auto has = [&](const char* metric) { return report.counted.count(metric) == 1; };
   const char* by = has("pass@1") ? "pass@1" : has("rouge_l") ? "rouge_l" : nullptr;
-  Front front{
-      .quality = by ? cat(by, ": ", metric_meaning(by)) : "1 / perplexity of the data's responses",
-      .diversity = cat("diversity of the answers to one prompt (", report.groups[0].runs[0].diversity_metric, ")"),
-      .points = {}};
+  const bool losses = std::all_of(report.losses.begin(), report.losses.end(), [](const auto& one) { return !!one; });
+  Front front;
+  if (report.different_measures) {
+    front.missing = "There is no picture of quality against diversity: the diversities are by different measures.";
+  } else if (!has("diversity")) {
+    front.missing = "There is no picture of quality against diversity: no prompt has a diversity in all evaluations.";
+  } else if (!by && !losses) {
+    front.missing = "There is no picture of quality against diversity: the evaluations share no measure of quality.";
+  }
+  if (!front.missing.empty()) return front;
+  front.quality =
+      by ? cat(metric_label(report, by), ": ", metric_meaning(by)) : "1 / perplexity of the data's responses";
+  front.diversity = cat("diversity of the answers to one prompt (", report.groups[0].runs[0].diversity_metric, ")");
+  if (const size_t count = report.counted.at("diversity"); count < report.prompts.size()) {
+    front.diversity += cat(", ", count, count == 1 ? " prompt" : " prompts");
+  }
   for (size_t group = 0; group < report.groups.size(); ++group) {
-    const double likely = std::exp(-report.losses[group]);
-    const auto found = report.cells[group].find("diversity");
+    const auto& cells = report.cells[group];
+    const double likely = by ? 0 : std::exp(-report.losses[group].value());
     front.points.push_back({.name = report.groups[group].name,
-                            .quality = by ? report.cells[group].at(by).value : data::Interval{likely, likely, likely},
-                            .diversity = found == report.cells[group].end() ? data::Interval{} : found->second.value});
+                            .quality = by ? cells.at(by).value : data::Interval{likely, likely, likely},
+                            .diversity = cells.at("diversity").value});
   }
   for (FrontPoint& point : front.points) {
     point.on_front = std::none_of(front.points.begin(), front.points.end(), [&](const FrontPoint& other) {

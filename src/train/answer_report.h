@@ -25,7 +25,7 @@ struct ReportedEvaluation {
   std::string origin, checkpoint, data, diversity_metric;
   int64_t step = -1;
   double temperature = 0, top_p = 1;
-  double loss = 0;  // cross-entropy of the data's responses, nats per token
+  std::optional<double> loss;  // cross-entropy of the data's responses, nats per token; data may have none
   std::vector<ReportedPrompt> prompts;
 };
 
@@ -50,15 +50,28 @@ struct AnswerReport {
   std::vector<ReportGroup> groups;
   std::vector<std::string> metrics;                      // that all groups have, in the order of a reader's interest
   std::vector<std::map<std::string, ReportCell>> cells;  // by group, then metric
-  std::vector<double> losses;                            // by group, mean of its runs
-  std::vector<std::string> prompts;                      // that all evaluations have
+  // Of each metric, how many of the prompts have it in all runs: cells are over those.
+  std::map<std::string, size_t> counted;
+  std::vector<std::optional<double>> losses;  // by group, mean of its runs; none where one of them has none
+  std::vector<std::string> prompts;           // that all evaluations have
+  bool other_prompts = false;                 // an evaluation has more, which its loss is over, too
+  // Whether the groups' diversity is by different measures: no cell of it has a difference.
+  bool different_measures = false;
 };
 
-// Error(data) where the evaluations have no prompt or no metric in common, Error(usage) for no group.
+// Error(data) where the evaluations have no prompt or no metric in common, or those of one group differ in temperature,
+// top_p, number of answers or diversity_metric; Error(usage) for no group.
 AnswerReport compare_answers(std::vector<ReportGroup> groups);
 
 // Of each metric, what it is, in one line; empty for an unknown one.
 std::string metric_meaning(const std::string& metric);
+
+// As a row of a table calls it: of how many prompts it is, where not all have it.
+std::string metric_label(const AnswerReport& report, const std::string& metric);
+// One sentence that names the measures, where they differ; otherwise empty. Not escaped.
+std::string measures_sentence(const AnswerReport& report);
+// One sentence, where a loss is over prompts that not all evaluations have; otherwise empty.
+std::string loss_sentence(const AnswerReport& report);
 
 // The point of a group in the plane of quality and diversity.
 struct FrontPoint {
@@ -69,14 +82,16 @@ struct FrontPoint {
 struct Front {
   std::string quality, diversity;  // names of the axes
   std::vector<FrontPoint> points;
+  std::string missing;  // why there is no picture, in one sentence; then there are no points
 };
-// Quality is pass@1, else rouge_l, else 1 / perplexity, without interval.
+// Quality is pass@1, else rouge_l, else 1 / perplexity, without interval. Without any of these, without diversity, and
+// where it is by different measures, nothing can be placed.
 Front quality_diversity_front(const AnswerReport& report);
 
 std::string report_markdown(const AnswerReport& report);
 // A page that needs nothing else, answers of the groups' first runs side by side.
 std::string answers_page(const AnswerReport& report);
-std::string front_picture(const Front& front);  // SVG
+std::string front_picture(const Front& front);  // SVG, of a front with points
 
 // Text for HTML and XML: markup characters are escaped, control characters but line ends become U+FFFD.
 std::string escaped_markup(std::string_view text);

@@ -28,9 +28,14 @@ bool excludes_zero(const data::Interval& i) {
   return i.low > 0 || i.high < 0;
 }
 
+std::string loss_text(const AnswerReport& report, size_t group) {
+  return report.losses[group] ? fixed(*report.losses[group], 4) : "-";
+}
+
 std::string relative_loss(const AnswerReport& report, size_t group) {
-  if (group == 0) return "";
-  const double change = 100 * (report.losses[group] / report.losses[0] - 1);
+  const std::optional<double>&own = report.losses[group], &first = report.losses[0];
+  if (group == 0 || !own || !first) return "";
+  const double change = 100 * (*own / *first - 1);
   return cat(change > 0 ? "+" : "", fixed(change, 2), " %");
 }
 
@@ -48,7 +53,7 @@ std::string metric_table(const AnswerReport& report) {
   for (const ReportGroup& group : report.groups) out += cat("<th>", escaped_markup(group.name), "</th>");
   out += "</tr></thead><tbody>";
   for (const std::string& metric : report.metrics) {
-    out += cat("<tr><th title=\"", metric_meaning(metric), "\">", metric, "</th>");
+    out += cat("<tr><th title=\"", metric_meaning(metric), "\">", metric_label(report, metric), "</th>");
     for (const auto& cells : report.cells) {
       const ReportCell& cell = cells.at(metric);
       out += cat("<td>", interval_text(cell.value));
@@ -62,9 +67,13 @@ std::string metric_table(const AnswerReport& report) {
   }
   out += "<tr><th title=\"cross-entropy of the data's responses, nats per token\">loss</th>";
   for (size_t group = 0; group < report.groups.size(); ++group) {
-    out += cat("<td>", fixed(report.losses[group], 4), "<br>", relative_loss(report, group), "</td>");
+    out += cat("<td>", loss_text(report, group), "<br>", relative_loss(report, group), "</td>");
   }
-  return out + "</tr></tbody></table>\n";
+  out += "</tr></tbody></table>\n";
+  for (const std::string& sentence : {loss_sentence(report), measures_sentence(report)}) {
+    if (!sentence.empty()) out += cat("<p>", escaped_markup(sentence), "</p>\n");
+  }
+  return out;
 }
 
 constexpr const char* kStyle = R"(<style>
@@ -172,9 +181,10 @@ std::string report_markdown(const AnswerReport& report) {
     }
     const ReportedEvaluation& first = group.runs[0];
     out += cat("| ", cell_text(group.name), " | ", checkpoints, " | ", first.prompts[0].sampled.size(), " | ",
-               fixed(first.temperature, 2), " | ", fixed(first.top_p, 2), " | ", fixed(report.losses[i], 4), " | ",
+               fixed(first.temperature, 2), " | ", fixed(first.top_p, 2), " | ", loss_text(report, i), " | ",
                relative_loss(report, i), " |\n");
   }
+  if (const std::string sentence = loss_sentence(report); !sentence.empty()) out += cat("\n", sentence, "\n");
   out += "\n| metric |";
   std::string rule = "|---|";
   for (const ReportGroup& group : report.groups) {
@@ -183,7 +193,7 @@ std::string report_markdown(const AnswerReport& report) {
   }
   out += "\n" + rule + "\n";
   for (const std::string& metric : report.metrics) {
-    out += cat("| ", metric, " |");
+    out += cat("| ", metric_label(report, metric), " |");
     for (size_t i = 0; i < report.groups.size(); ++i) {
       const ReportCell& cell = report.cells[i].at(metric);
       out += " " + interval_text(cell.value);
@@ -196,8 +206,12 @@ std::string report_markdown(const AnswerReport& report) {
     }
     out += "\n";
   }
-  out += cat("\nDiversity is by ", cell_text(report.groups[0].runs[0].diversity_metric), "; data: `",
-             cell_text(report.groups[0].runs[0].data), "`.\n\n");
+  const std::string data = cat("`", cell_text(report.groups[0].runs[0].data), "`.");
+  out += report.different_measures
+             ? cat("\n", cell_text(measures_sentence(report)), " Data: ", data)
+             : cat("\nDiversity is by ", cell_text(report.groups[0].runs[0].diversity_metric), "; data: ", data);
+  const std::string missing = quality_diversity_front(report).missing;
+  out += cat(missing.empty() ? "" : " ", missing, "\n\n");
   for (const std::string& metric : report.metrics) out += cat("- `", metric, "`: ", metric_meaning(metric), ".\n");
   return out;
 }
@@ -211,7 +225,9 @@ std::string answers_page(const AnswerReport& report) {
           " prompts. Means with 95 % intervals by bootstrap over prompts; below them differences to the first column, "
           "prompt by prompt, in bold where they exclude zero. Right answers are marked.</p>\n");
   out += metric_table(report);
-  out += cat("<figure>", front_picture(quality_diversity_front(report)), "</figure>\n");
+  const Front front = quality_diversity_front(report);
+  out += front.missing.empty() ? cat("<figure>", front_picture(front), "</figure>\n")
+                               : cat("<p>", front.missing, "</p>\n");
   std::vector<std::map<std::string, const ReportedPrompt*>> of;
   for (const ReportGroup& group : report.groups) {
     of.emplace_back();

@@ -13,25 +13,34 @@ namespace hrm::train {
 
 namespace fs = std::filesystem;
 
-void write_answer_report(const AnswerReport& report, const fs::path& folder) {
+std::string write_answer_report(const AnswerReport& report, const fs::path& folder) {
   std::error_code error;
   fs::create_directories(folder, error);
   require(fs::is_directory(folder), ExitCode::environment, "cannot make the folder '", folder.string(),
           "': ", error ? error.message() : "a file is in its place");
   write_text_atomic(folder / "report.md", report_markdown(report));
   write_text_atomic(folder / "answers.html", answers_page(report));
-  write_text_atomic(folder / "front.svg", front_picture(quality_diversity_front(report)));
+  const Front front = quality_diversity_front(report);
+  if (front.missing.empty()) {
+    write_text_atomic(folder / "front.svg", front_picture(front));
+    return "report.md, answers.html and front.svg";
+  }
+  // That of an earlier report would be taken for this one's.
+  fs::remove(folder / "front.svg", error);
+  require(!error, ExitCode::environment, "cannot remove '", (folder / "front.svg").string(), "': ", error.message());
+  return "report.md and answers.html";
 }
 
 int run_report(const ReportOptions& options) {
   require(!options.out.empty(), ExitCode::usage, "--out needs the folder to write to");
   std::vector<ReportGroup> groups;
   for (const std::string& item : options.evaluations) {
-    const size_t equals = item.find('=');
+    std::error_code error;
+    // The path of a run may have an equals sign, e.g. runs/lr=1/answers.
+    const size_t equals = fs::exists(item, error) ? item.npos : item.find('=');
     const std::string file = equals == item.npos ? item : item.substr(equals + 1);
     std::string name = equals == item.npos ? "" : item.substr(0, equals);
     require(!file.empty(), ExitCode::usage, "'", item, "' names no file; give NAME=FILE, or FILE");
-    std::error_code error;
     const fs::path path = fs::is_directory(file, error) ? fs::path(file) / kEvaluationFile : fs::path(file);
     ReportedEvaluation run = parse_evaluation(read_text(path, ExitCode::data, uint64_t{256} << 20), path.string());
     if (name.empty()) name = run.checkpoint;
@@ -40,8 +49,8 @@ int run_report(const ReportOptions& options) {
     group->runs.push_back(std::move(run));
   }
   const AnswerReport report = compare_answers(std::move(groups));
-  write_answer_report(report, options.out);
-  log::info("wrote report.md, answers.html and front.svg of ", options.evaluations.size(),
+  const std::string written = write_answer_report(report, options.out);
+  log::info("wrote ", written, " of ", options.evaluations.size(),
             options.evaluations.size() == 1 ? " evaluation (" : " evaluations (", report.prompts.size(),
             " prompts in common) to ", options.out);
   std::cout << (fs::path(options.out) / "report.md").string() << "\n";

@@ -47,10 +47,10 @@ nlohmann::json file_of(const ReportedEvaluation& run) {
                       {"data", run.data},
                       {"diversity_metric", run.diversity_metric},
                       {"step", run.step},
-                      {"loss", run.loss},
                       {"temperature", run.temperature},
                       {"top_p", run.top_p},
                       {"perplexity", 2.0}};
+  if (run.loss) json["loss"] = *run.loss;
   for (const ReportedPrompt& p : run.prompts) {
     json["samples"].push_back({{"prompt", p.prompt},
                                {"reference", p.reference},
@@ -109,7 +109,7 @@ TEST(AnswerReport, ComparesPromptByPrompt) {
   EXPECT_NEAR(ours.difference->mean, 0.2, 1e-12);
   EXPECT_NEAR(ours.difference->low, 0.2, 1e-12);
   EXPECT_NEAR(ours.difference->high, 0.2, 1e-12);
-  EXPECT_NEAR(report.losses[1], 1.01, 1e-12);
+  EXPECT_NEAR(report.losses[1].value(), 1.01, 1e-12);
   const std::string text = report_markdown(report);
   EXPECT_NE(text.find("**+0.200 [+0.200, +0.200]**"), text.npos) << text;
   EXPECT_NE(text.find("0.600..0.800"), text.npos);
@@ -133,6 +133,174 @@ TEST(AnswerReport, TakesPromptsThatAllHave) {
   });
   for (ReportedPrompt& prompt : more.prompts) prompt.values.clear();
   expect_error(ExitCode::data, {"no metric in common"}, [&] { compare_answers({{"b", {more}}}); });
+}
+
+// A table's line of this metric.
+std::string row_of(const std::string& markdown, const std::string& metric) {
+  const size_t at = markdown.find("\n| " + metric);
+  return at == markdown.npos ? "" : markdown.substr(at + 1, markdown.find('\n', at + 1) - at - 1);
+}
+
+TEST(AnswerReport, DiversityByDifferentMeasuresIsNotCompared) {
+  const ReportedEvaluation bleu = evaluation({0.3, 0.5}, {0.1, 0.1}, 1);
+  ReportedEvaluation other = evaluation({0.4, 0.6}, {0.9, 0.9}, 1);
+  other.diversity_metric = "1 - cosine <b>|";
+  const AnswerReport report = compare_answers({{"one", {bleu}}, {"two", {other}}});
+  EXPECT_TRUE(report.different_measures);
+  EXPECT_FALSE(report.cells[1].at("diversity").difference);
+  EXPECT_NEAR(report.cells[1].at("diversity").value.mean, 0.9, 1e-12);
+  EXPECT_TRUE(report.cells[1].at("pass@1").difference);
+  const std::string markdown = report_markdown(report), page = answers_page(report);
+  EXPECT_EQ(row_of(markdown, "diversity"), "| diversity | 0.100 [0.100, 0.100] | 0.900 [0.900, 0.900] |") << markdown;
+  EXPECT_NE(markdown.find("different measures and is not compared: one by 1 - BLEU-2, two by 1 - cosine <b>/."),
+            markdown.npos)
+      << markdown;
+  EXPECT_NE(page.find("one by 1 - BLEU-2, two by 1 - cosine &lt;b&gt;|."), page.npos) << page;
+  const Front front = quality_diversity_front(report);
+  EXPECT_TRUE(front.points.empty());
+  EXPECT_NE(front.missing.find("different measures"), front.missing.npos);
+  for (const std::string& text : {markdown, page}) EXPECT_NE(text.find(front.missing), text.npos);
+  EXPECT_EQ(page.find("<svg"), page.npos);
+  // By one measure nothing is said of it.
+  const AnswerReport same = compare_answers({{"one", {bleu}}, {"two", {bleu}}});
+  EXPECT_TRUE(same.cells[1].at("diversity").difference);
+  EXPECT_EQ(measures_sentence(same), "");
+  EXPECT_NE(answers_page(same).find("<svg"), std::string::npos);
+}
+
+TEST(AnswerReport, NoPictureStaysFromAnEarlierReport) {
+  const TempDir dir;
+  ReportedEvaluation run = evaluation({0.3}, {0.1}, 1);
+  write_text_atomic(dir / "a.json", file_of(run).dump());
+  run.diversity_metric = "another";
+  write_text_atomic(dir / "b.json", file_of(run).dump());
+  const std::string a = (dir / "a.json").string(), b = (dir / "b.json").string(), out = (dir / "out").string();
+  EXPECT_EQ(run_report({{"a=" + a, "b=" + a}, out}), 0);
+  EXPECT_TRUE(std::filesystem::exists(dir / "out" / "front.svg"));
+  EXPECT_EQ(run_report({{"a=" + a, "b=" + b}, out}), 0);
+  EXPECT_FALSE(std::filesystem::exists(dir / "out" / "front.svg"));
+  EXPECT_EQ(run_report({{"a=" + a, "b=" + b}, out}), 0) << "nothing to remove";
+}
+
+TEST(AnswerReport, RunsOfOneGroupAreAlike) {
+  const ReportedEvaluation first = evaluation({0.3, 0.5}, {0.1, 0.1}, 1);
+  const auto refused = [&](const std::string& part, const std::function<void(ReportedEvaluation&)>& change) {
+    ReportedEvaluation second = first;
+    second.origin = "y.json";
+    EXPECT_NO_THROW(compare_answers({{"ours", {first, second}}}));
+    change(second);
+    expect_error(ExitCode::data, {"'x.json' and 'y.json'", "'ours'", part, "NAME=FILE"}, [&] {
+      compare_answers({{"plain", {first}}, {"ours", {first, second}}});
+    });
+    EXPECT_NO_THROW(compare_answers({{"plain", {first}}, {"ours", {second}}})) << "groups may differ";
+  };
+  refused("differ in temperature (1 and 0.5);", [](ReportedEvaluation& run) { run.temperature = 0.5; });
+  refused("differ in top_p (1 and 0.9);", [](ReportedEvaluation& run) { run.top_p = 0.9; });
+  refused("differ in diversity_metric (1 - BLEU-2 and x\\n);",
+          [](ReportedEvaluation& run) { run.diversity_metric = "x\n"; });
+  refused("differ in the number of answers (3 and 2);", [](ReportedEvaluation& run) {
+    for (ReportedPrompt& prompt : run.prompts) {
+      prompt.sampled.pop_back();
+      prompt.right.pop_back();
+    }
+  });
+  refused("differ in temperature (1 and 0.5), top_p (1 and 0.9);", [](ReportedEvaluation& run) {
+    run.temperature = 0.5;
+    run.top_p = 0.9;
+  });
+  // Names of encoders may be long and differ in the end alone.
+  ReportedEvaluation one = first, two = first;
+  one.diversity_metric = std::string(200, 'e') + "1";
+  two.diversity_metric = std::string(200, 'e') + "2";
+  expect_error(ExitCode::data, {"differ in diversity_metric", "e1 and e", "e2)"}, [&] {
+    compare_answers({{"ours", {one, two}}});
+  });
+}
+
+TEST(AnswerReport, EachMetricIsOfThePromptsThatHaveIt) {
+  // p2 knows no right answer in the second evaluation: pass@1 is over p0 and p1 in both.
+  ReportedEvaluation second = evaluation({0.4, 0.8, 0.9}, {0.2, 0.3, 0.4}, 1);
+  second.prompts[2].values.erase("pass@1");
+  const AnswerReport report = compare_answers({{"one", {evaluation({0.2, 0.4, 0.9}, {0.1, 0.2, 0.3}, 1)}},
+                                               {"two", {second, evaluation({0.6, 0.8, 0.1}, {0.2, 0.3, 0.4}, 1)}}});
+  EXPECT_EQ(report.metrics, (std::vector<std::string>{"pass@1", "diversity"}));
+  EXPECT_EQ(report.counted, (std::map<std::string, size_t>{{"pass@1", 2}, {"diversity", 3}}));
+  EXPECT_NEAR(report.cells[0].at("pass@1").value.mean, 0.3, 1e-12);
+  const ReportCell& two = report.cells[1].at("pass@1");
+  EXPECT_NEAR(two.value.mean, 0.65, 1e-12);
+  EXPECT_NEAR(two.least, 0.6, 1e-12);
+  EXPECT_NEAR(two.most, 0.7, 1e-12);
+  EXPECT_NEAR(two.difference->mean, 0.35, 1e-12);
+  EXPECT_NEAR(two.difference->low, 0.3, 1e-12);
+  EXPECT_NEAR(two.difference->high, 0.4, 1e-12);
+  const std::string markdown = report_markdown(report);
+  EXPECT_NE(markdown.find("| pass@1 (2 prompts) |"), markdown.npos) << markdown;
+  EXPECT_NE(markdown.find("| diversity |"), markdown.npos) << markdown;
+  EXPECT_NE(answers_page(report).find(">pass@1 (2 prompts)</th>"), std::string::npos);
+  EXPECT_TRUE(quality_diversity_front(report).quality.starts_with("pass@1 (2 prompts): "));
+  second.prompts[1].values.erase("pass@1");
+  second.prompts[0].values.erase("diversity");
+  second.prompts[1].values.erase("diversity");
+  const AnswerReport few = compare_answers({{"two", {second}}});
+  EXPECT_EQ(metric_label(few, "pass@1"), "pass@1 (1 prompt)");
+  EXPECT_TRUE(quality_diversity_front(few).diversity.ends_with("(1 - BLEU-2), 1 prompt"));
+  for (ReportedPrompt& prompt : second.prompts) prompt.values.erase("diversity");
+  EXPECT_NE(quality_diversity_front(compare_answers({{"two", {second}}})).missing, "") << "nothing to place it by";
+}
+
+TEST(AnswerReport, LossOfOtherPromptsIsSaid) {
+  const ReportedEvaluation first = evaluation({0.3, 0.5}, {0, 0}, 1);
+  ReportedEvaluation more = evaluation({0.3, 0.5, 0.7}, {0, 0, 0}, 2);
+  for (const std::vector<ReportGroup>& groups :
+       {std::vector<ReportGroup>{{"a", {first}}, {"b", {more}}}, {{"b", {more}}, {"a", {first}}}}) {
+    const AnswerReport report = compare_answers(groups);
+    const std::string sentence = loss_sentence(report);
+    EXPECT_NE(sentence, "");
+    for (const std::string& text : {report_markdown(report), answers_page(report)}) {
+      EXPECT_EQ(count_of(text, sentence), 1u) << text;
+    }
+  }
+  EXPECT_EQ(loss_sentence(compare_answers({{"a", {first}}, {"b", {first}}})), "");
+  ReportedEvaluation without = first;
+  more.loss.reset();
+  without.loss.reset();
+  EXPECT_EQ(loss_sentence(compare_answers({{"a", {without}}, {"b", {more}}})), "") << "no loss to speak of";
+}
+
+TEST(AnswerReport, DataMayHaveNoLoss) {
+  nlohmann::json json = file_of(evaluation({0.3}, {0.1}, 1));
+  json.erase("loss");
+  ReportedEvaluation without = parse_evaluation(json.dump(), "y.json");
+  EXPECT_FALSE(without.loss);
+  ReportedEvaluation with = evaluation({0.3}, {0.1}, 2);
+  AnswerReport report = compare_answers({{"with", {with}}, {"without", {without}}, {"both", {with, without}}});
+  EXPECT_EQ(report.losses[0], 2.0);
+  EXPECT_FALSE(report.losses[1]);
+  EXPECT_FALSE(report.losses[2]) << "no mean of some";
+  std::string markdown = report_markdown(report);
+  EXPECT_TRUE(row_of(markdown, "with ").ends_with("| 2.0000 |  |")) << markdown;
+  EXPECT_TRUE(row_of(markdown, "without ").ends_with("| - |  |")) << markdown;
+  EXPECT_NE(answers_page(report).find("<td>-<br></td>"), std::string::npos);
+  EXPECT_EQ(quality_diversity_front(report).missing, "") << "quality is by right answers";
+  // The first has none: the others have nothing to differ from.
+  markdown = report_markdown(compare_answers({{"without", {without}}, {"with", {with}}}));
+  EXPECT_TRUE(row_of(markdown, "with ").ends_with("| 2.0000 |  |")) << markdown;
+  // Perplexity is no quality where one has none.
+  with.prompts[0].values.erase("pass@1");
+  without.prompts[0].values.erase("pass@1");
+  report = compare_answers({{"with", {with}}, {"without", {without}}});
+  EXPECT_NE(quality_diversity_front(report).missing.find("no measure of quality"), std::string::npos);
+  EXPECT_EQ(answers_page(report).find("<svg"), std::string::npos);
+}
+
+TEST(AnswerReport, PathsMayHaveAnEqualsSign) {
+  const TempDir dir;
+  const std::string folder = (dir / "lr=1" / "answers").string(), out = (dir / "out").string();
+  std::filesystem::create_directories(folder);
+  write_text_atomic(std::filesystem::path(folder) / "eval.json", file_of(evaluation({0.3}, {0.1}, 1)).dump());
+  EXPECT_EQ(run_report({{folder, "named=" + folder, folder + "/eval.json"}, out}), 0);
+  const std::string report = read_text(dir / "out" / "report.md", ExitCode::data);
+  EXPECT_NE(report.find("| metric | runs/x | named |\n"), report.npos) << report;
 }
 
 TEST(AnswerReport, FrontIsWhatNoOtherBeats) {
@@ -223,6 +391,7 @@ TEST(AnswerReport, ReadsWhatWasWritten) {
   refused({"x.json", "'samples' is missing", "eval --report"}, [](J& j) { j.erase("samples"); });
   refused({"'samples' must be a list"}, [](J& j) { j["samples"] = J::array(); });
   refused({"'loss' must be a number"}, [](J& j) { j["loss"] = "1"; });
+  refused({"'loss' must be a number"}, [](J& j) { j["loss"] = nullptr; });
   refused({"sample 1", "'sampled' must be a list of texts"}, [](J& j) { j["samples"][1]["sampled"] = {1}; });
   refused({"sample 0", "must be an object"}, [](J& j) { j["samples"][0] = 1; });
   refused({"'right' must say of each"}, [](J& j) { j["samples"][0]["right"] = {true}; });

@@ -433,11 +433,12 @@ TEST(Polychromic, EvaluatesIntoAReport) {
     EXPECT_GE(prompt.answers.size(), 4u);
     EXPECT_EQ(prompt.values.count("pass@3"), 1u);
   }
-  EXPECT_GT(read.loss, 0);
+  ASSERT_TRUE(read.loss);
+  EXPECT_GT(*read.loss, 0);
   // Of as many responses to each prompt their mean is the loss of all, whose responses differ little in length.
   double losses = 0;
   for (const train::ReportedPrompt& prompt : read.prompts) losses += prompt.values.at("response_loss") / 10;
-  EXPECT_NEAR(losses, read.loss, 0.05 * read.loss);
+  EXPECT_NEAR(losses, *read.loss, 0.05 * *read.loss);
   for (const char* name : {"report.md", "answers.html", "front.svg"}) EXPECT_TRUE(fs::exists(dir / "report" / name));
   options.overrides = {"eval.answers=0"};
   test::expect_error(ExitCode::usage, {"--report", "eval.answers is 0"}, [&] { train::run_eval(options); });
