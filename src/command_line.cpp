@@ -57,8 +57,9 @@ void add_eval(CLI::App& app, Action& action) {
 }
 
 void add_report(CLI::App& app, Action& action) {
-  CLI::App* sub =
-      app.add_subcommand("report", "compare evaluations of sampled answers: report.md, answers.html, front.svg");
+  CLI::App* sub = app.add_subcommand(
+      "report",
+      "compare evaluations of sampled answers: report.md, answers.html and, where they share measures, front.svg");
   auto o = std::make_shared<train::ReportOptions>();
   sub->add_option(
          "evaluations", o->evaluations,

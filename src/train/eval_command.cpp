@@ -108,9 +108,12 @@ void write_report(nlohmann::ordered_json json, const tasks::NamedValues& result,
   // Bytes of a cut answer may be no UTF-8.
   const std::string text = json.dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
   const std::string file = (folder / kEvaluationFile).string();
-  write_answer_report(compare_answers({{name, {parse_evaluation(text, file)}}}), folder);
+  // First what was measured: a report can be made of it again.
+  std::error_code said_by_what_writes;
+  std::filesystem::create_directories(folder, said_by_what_writes);
   write_text_atomic(file, text);
-  log::info("wrote ", file, ", report.md, answers.html and front.svg");
+  log::info("wrote ", file, ", ",
+            write_answer_report(compare_answers({{name, {parse_evaluation(text, file)}}}), folder));
 }
 
 // The last token of an answer is not read again.

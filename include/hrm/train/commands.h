@@ -33,7 +33,7 @@ struct ReportOptions {
   // NAME=FILE or FILE: eval.json of `eval --report`, or the folder with it. Those of one name are one group; without a
   // name, the checkpoint's.
   std::vector<std::string> evaluations;
-  std::string out;  // folder: report.md, answers.html, front.svg
+  std::string out;  // folder: report.md, answers.html, and front.svg where all have one measure of diversity
 };
 int run_report(const ReportOptions& options);
 
