@@ -157,6 +157,8 @@ class ChatDataset::Reader {
     example.response = std::move(record.response);
     record.texts.resize(encoder_.members().size());
     example.prompt_ids = encoder_.prompt_ids(record.messages, record.texts);
+    // Other members make another prompt.
+    if (!encoder_.members().empty()) example.prompt = encoder_.prompt_text(record.messages, record.texts);
     if (!example.response.empty()) example.response_ids = encoder_.response_ids(example.response);
     keep(std::move(example), record.id, place);
   }

@@ -24,6 +24,8 @@ std::vector<std::string> names_of(const ChatExample& example) {
   return {"key " + example.key, "prompt " + example.prompt};
 }
 
+}  // namespace
+
 void check_no_leak(const ChatSide& one, const ChatSide& other) {
   if (!one.dataset || !other.dataset) return;
   std::unordered_map<std::string, int64_t> seen;
@@ -40,8 +42,6 @@ void check_no_leak(const ChatSide& one, const ChatSide& other) {
     }
   }
 }
-
-}  // namespace
 
 ChatSides open_chat_sides(const fs::path& path, const ChatEncoder& encoder, const ChatDataOptions& options,
                           SplitOptions split, bool stratified) {

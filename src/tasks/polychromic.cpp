@@ -3,7 +3,7 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
-#include <set>
+#include <numeric>
 #include <tuple>
 
 #include "hrm/base/error.h"
@@ -164,10 +164,9 @@ void PolychromicTask::open_data() {
           ") takes one prompt of each; set one of them to its default");
   data::ChatSides sides = open_chat_data(config_, *chat_, /*need_response=*/plan_.grpo_from != 1);
   log::info("data         ", sides.train.dataset->origin(), ": ", sides.train.dataset->counts().text());
-  train_ = std::make_shared<data::ChatSource>(sides.train.dataset, std::move(sides.train.examples), "train",
-                                              packs ? row_len_ : 0);
+  train_ = std::make_shared<data::ChatSource>(sides.train.dataset, sides.train.examples, "train", packs ? row_len_ : 0);
   if (!config_.data.test.empty()) {
-    open_test_data(*sides.train.dataset);
+    open_test_data(sides.train);
   } else if (sides.validation.dataset && !sides.validation.examples.empty()) {
     test_ = std::make_shared<data::ChatSource>(sides.validation.dataset, std::move(sides.validation.examples),
                                                "validation");
@@ -175,19 +174,13 @@ void PolychromicTask::open_data() {
   batches_ = std::make_unique<data::ChatBatches>(train_, batch_options());
 }
 
-void PolychromicTask::open_test_data(const data::ChatDataset& training) {
+void PolychromicTask::open_test_data(const data::ChatSide& training) {
   const auto other = std::make_shared<data::ChatDataset>(config_.data.test, *chat_,
                                                          chat_data_options(config_, *chat_, /*need_response=*/true));
   log::info("validation   ", other->origin(), ": ", other->counts().text());
-  const std::vector<std::string> keys = training.keys();
-  const std::set<std::string> known(keys.begin(), keys.end());
   std::vector<int64_t> examples(static_cast<size_t>(other->size()));
-  for (size_t i = 0; i < examples.size(); ++i) {
-    examples[i] = static_cast<int64_t>(i);
-    require(known.count((*other)[examples[i]].key) == 0, ExitCode::data, other->place(examples[i]),
-            ": this prompt is in data.train, too, so that its evaluation would say nothing; take it out of one of "
-            "them, or leave data.test empty for a share of the prompts of data.train");
-  }
+  std::iota(examples.begin(), examples.end(), int64_t{0});
+  data::check_no_leak(training, {other, examples});
   test_ = std::make_shared<data::ChatSource>(other, std::move(examples), "test");
 }
 

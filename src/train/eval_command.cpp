@@ -72,7 +72,8 @@ int eval_language(const EvalOptions& options, const config::Config& stored) {
   return static_cast<int>(ExitCode::done);
 }
 
-// --data: a file of JSON lines, or a folder; else the validation data of the run.
+// --data: a file of JSON lines, or a folder; else what the run set apart for this: data.test, or the test side of its
+// data, or, where there is none, what it was validated on.
 std::shared_ptr<const data::ChatSource> open_chat_eval_data(const EvalOptions& options,
                                                             const tasks::CausalInference& loaded) {
   const std::string path = options.data.empty() ? loaded.config.data.test : options.data;
@@ -83,11 +84,15 @@ std::shared_ptr<const data::ChatSource> open_chat_eval_data(const EvalOptions& o
     std::iota(examples.begin(), examples.end(), int64_t{0});
     return std::make_shared<data::ChatSource>(std::move(dataset), std::move(examples), "test");
   }
-  data::ChatSides sides = tasks::open_chat_data(loaded.config, *loaded.chat, /*need_response=*/true);
-  data::ChatSide& side = sides.validation;
-  require(side.dataset && !side.examples.empty(), ExitCode::usage,
-          "the run has no validation data (chat.val_share is 0 and data.test empty); give --data FILE");
-  return std::make_shared<data::ChatSource>(side.dataset, std::move(side.examples), "validation");
+  // Records are dropped as in the training, so that the sides are the same.
+  data::ChatSides sides = tasks::open_chat_data(loaded.config, *loaded.chat, loaded.config.grpo.start_step != 1);
+  const auto is_there = [](const data::ChatSide& side) { return side.dataset && !side.examples.empty(); };
+  const bool has_test = is_there(sides.test);
+  data::ChatSide& side = has_test ? sides.test : sides.validation;
+  require(is_there(side), ExitCode::usage,
+          "the run has no data for this (chat.val_share and chat.test_share are 0, data.test is empty); give --data "
+          "FILE");
+  return std::make_shared<data::ChatSource>(side.dataset, std::move(side.examples), has_test ? "test" : "validation");
 }
 
 // eval.json with the answers to each prompt, and the report of it alone.

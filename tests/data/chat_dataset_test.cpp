@@ -72,7 +72,18 @@ TEST(ChatDataset, TemplatesNameMembers) {
                               "\n");
   const ChatDataset data(dir / "t.jsonl", chat, options);
   EXPECT_EQ(chat.encoder().decode(data[0].prompt_ids), "de|5/w/p|5");
-  EXPECT_EQ(data[0].prompt, "5/w/p");
+  EXPECT_EQ(data[0].prompt, "de|5/w/p|5");
+  // Other members are other prompts, and no duplicates.
+  options.deduplicate = true;
+  std::string lines;
+  for (const char* lang : {"de", "en", "de"}) {
+    lines += cat(R"({"prompt": "p", "response": "r", "lang": ")", lang, R"(", "n": 5, "who": "w"})", "\n");
+  }
+  write_text(dir / "t.jsonl", lines);
+  const ChatDataset several(dir / "t.jsonl", chat, options);
+  EXPECT_EQ(several.keys(), (std::vector<std::string>{"de|5/w/p|5", "en|5/w/p|5"}));
+  EXPECT_EQ(several.counts().prompts, 2);
+  EXPECT_EQ(several.counts().duplicates, 1);
   write_text(dir / "t.jsonl", R"({"prompt": "p", "response": "r", "lang": "de", "n": 5})"
                               "\n");
   expect_error(ExitCode::data, {"t.jsonl:1: has no 'who'", "max_malformed: 0"},

@@ -493,8 +493,17 @@ TEST(Polychromic, RefusesWhatDoesNotFit) {
          with(silent, {"grpo.rewards=length", "train.early_stop_evals=2", "train.eval_every=2"}));
   EXPECT_FALSE(SmallPolychromic(dir, with(silent, {"grpo.rewards=length"})).task.can_evaluate());
   refuse(ExitCode::usage, {"no layer is called 'up'"}, {"lora.targets=up"});
-  refuse(ExitCode::data, {"this prompt is in data.train"},
-         {"data.test=" + (answers_folder() / "data" / "train.jsonl").string()});
+  refuse(ExitCode::data, {"is also that of"}, {"data.test=" + (answers_folder() / "data" / "train.jsonl").string()});
+  // Another id does not make another prompt.
+  for (const char* id : {"a", "b"}) {
+    std::string lines;
+    for (int i = 0; i < 20; ++i) {
+      lines += cat(R"({"id": ")", id, i, R"(", "prompt": "say )", i, R"(", "response": "x"})", "\n");
+    }
+    write_text_atomic(dir / cat(id, ".jsonl"), lines);
+  }
+  refuse(ExitCode::data, {"b.jsonl", "is also that of", "a.jsonl"},
+         {"data.train=" + (dir / "a.jsonl").string(), "data.test=" + (dir / "b.jsonl").string(), "chat.id_field=id"});
   refuse(ExitCode::checkpoint, {"no folder of an adapter"}, {"lora.adapter=" + dir.string()});
   refuse(ExitCode::checkpoint, {"no folder of a model"},
          {"polychromic.diversity_metric=semantic", "polychromic.diversity_encoder_model=" + (dir / "none").string()});

@@ -33,7 +33,8 @@ ChatDataOptions tweet_options();
 struct ChatExample {
   std::vector<int32_t> prompt_ids;
   std::vector<int32_t> response_ids;  // with what ends it, unless it was cut; empty where there is no response
-  std::string prompt;                 // what the user says; of messages all of them, "role: content" in lines
+  std::string prompt;                 // what the user says; of messages all of them, "role: content" in lines; of a
+                                      // template with members its text, as they make another prompt
   std::string response;
   std::vector<std::string> answers;                         // all that are right; empty: not known
   std::string key;                                          // the same for all examples of one prompt

@@ -19,6 +19,10 @@ struct ChatSides {
   ChatSide train, validation, test;
 };
 
+// Error(data) where a prompt, or the id of one, is on both sides, with file and line of both. A side without a dataset
+// has none.
+void check_no_leak(const ChatSide& one, const ChatSide& other);
+
 // A folder with a train.jsonl is split already: train.jsonl, val.jsonl and test.jsonl, the last two where they are
 // there, and nothing else of it is read. Everything else, a file or a folder of other *.jsonl, is split by `split`:
 // three shares, and `values` taken from the examples where `stratified`.

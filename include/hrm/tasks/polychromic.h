@@ -99,7 +99,7 @@ class PolychromicTask : public Task {
  private:
   data::ChatBatchOptions batch_options() const;
   void open_data();
-  void open_test_data(const data::ChatDataset& training);
+  void open_test_data(const data::ChatSide& training);
   void check_responses();
   void make_buffers();
   void visit_answers(StateVisitor& visitor);
