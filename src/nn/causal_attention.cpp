@@ -94,7 +94,7 @@ CausalAttention::CausalAttention(const AttentionSizes& sizes, at::Device device,
 at::Tensor CausalAttention::step_add(const RmsNorm& norm, const at::Tensor& x, const AttentionPass& pass,
                                      const LayerCache& cache) const {
   ops::DecodeAttentionOptions options{
-      .cos = pass.rotary.cos, .sin = pass.rotary.sin, .eps = sizes_.eps, .window = pass.window};
+      .cos = pass.rotary.cos, .sin = pass.rotary.sin, .eps = sizes_.eps, .window = pass.window, .steady = true};
   if (q_norm_) {
     options.q_weight = q_norm_->weight();
     options.k_weight = k_norm_->weight();

@@ -50,8 +50,8 @@ at::Tensor decode_attention_(const at::Tensor& qkv, const at::Tensor& keys, cons
           .findSchemaOrThrow("hrm::decode_attention_", "")
           .typed<at::Tensor(const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&,
                             const at::Tensor&, const at::Tensor&, const std::optional<at::Tensor>&,
-                            const std::optional<at::Tensor>&, double, int64_t)>();
-  return op.call(qkv, keys, values, lengths, o.cos, o.sin, o.q_weight, o.k_weight, o.eps, o.window);
+                            const std::optional<at::Tensor>&, double, int64_t, bool)>();
+  return op.call(qkv, keys, values, lengths, o.cos, o.sin, o.q_weight, o.k_weight, o.eps, o.window, o.steady);
 }
 
 namespace {
@@ -59,7 +59,7 @@ namespace {
 at::Tensor decode_attention_cpu(const at::Tensor& qkv, const at::Tensor& keys, const at::Tensor& values,
                                 const at::Tensor& lengths, const at::Tensor& cos, const at::Tensor& sin,
                                 const std::optional<at::Tensor>& q_weight, const std::optional<at::Tensor>& k_weight,
-                                double eps, int64_t window) {
+                                double eps, int64_t window, bool /*steady*/) {
   check_decode_attention(qkv, keys, values, lengths, cos, sin, q_weight, k_weight, eps, window);
   return reference::decode_attention_(qkv, keys, values, lengths, cos, sin, q_weight, k_weight, eps, window);
 }
@@ -69,7 +69,7 @@ at::Tensor decode_attention_cpu(const at::Tensor& qkv, const at::Tensor& keys, c
 TORCH_LIBRARY_FRAGMENT(hrm, m) {
   m.def(
       "decode_attention_(Tensor qkv, Tensor(a!) keys, Tensor(b!) values, Tensor lengths, Tensor cos, Tensor sin, "
-      "Tensor? q_weight, Tensor? k_weight, float eps, int window) -> Tensor");
+      "Tensor? q_weight, Tensor? k_weight, float eps, int window, bool steady=False) -> Tensor");
 }
 
 TORCH_LIBRARY_IMPL(hrm, CPU, m) {

@@ -126,14 +126,14 @@ at::Tensor qkv_heads_norm(const at::Tensor& qkv, const QkvSizes& s, const QkvHea
 }
 
 Gradients qkv_heads_backward(const at::Tensor& grad_q, const at::Tensor& grad_k, const at::Tensor& grad_v,
-                             const at::Tensor& qkv, const QkvHeadOptions& o) {
+                             const at::Tensor& qkv, const QkvHeadOptions& o, bool needs_weights) {
   static const auto op = c10::Dispatcher::singleton()
                              .findSchemaOrThrow("hrm::qkv_heads_backward", "")
                              .typed<Gradients(const at::Tensor&, const at::Tensor&, const at::Tensor&,
                                               const OptionalTensor&, const OptionalTensor&, const OptionalTensor&,
-                                              const OptionalTensor&, const OptionalTensor&, double)>();
+                                              const OptionalTensor&, const OptionalTensor&, double, bool)>();
   return op.call(grad_q, grad_k, grad_v, given(qkv), given(o.cos), given(o.sin), given(o.q_weight), given(o.k_weight),
-                 o.eps);
+                 o.eps, needs_weights);
 }
 
 namespace {
@@ -159,10 +159,10 @@ at::Tensor norm_cpu(const at::Tensor& qkv, int64_t heads, int64_t kv_heads, int6
 
 Gradients backward_cpu(const at::Tensor& grad_q, const at::Tensor& grad_k, const at::Tensor& grad_v,
                        const OptionalTensor& qkv, const OptionalTensor& cos, const OptionalTensor& sin,
-                       const OptionalTensor& q_weight, const OptionalTensor& k_weight, double eps) {
+                       const OptionalTensor& q_weight, const OptionalTensor& k_weight, double eps, bool needs_weights) {
   const QkvHeadOptions options = qkv_options(cos, sin, q_weight, k_weight, eps);
   check_qkv_heads_backward(grad_q, grad_k, grad_v, qkv.value_or(at::Tensor()), options);
-  return reference::qkv_heads_backward(grad_q, grad_k, grad_v, qkv.value_or(at::Tensor()), options);
+  return reference::qkv_heads_backward(grad_q, grad_k, grad_v, qkv.value_or(at::Tensor()), options, needs_weights);
 }
 
 }  // namespace
@@ -177,8 +177,8 @@ TORCH_LIBRARY_FRAGMENT(hrm, m) {
       "Tensor k_weight, float eps) -> Tensor");
   m.def(
       "qkv_heads_backward(Tensor grad_q, Tensor grad_k, Tensor grad_v, Tensor? qkv, Tensor? cos, Tensor? sin, "
-      "Tensor? q_weight, Tensor? k_weight, float eps) -> (Tensor grad_qkv, Tensor grad_q_weight, "
-      "Tensor grad_k_weight)");
+      "Tensor? q_weight, Tensor? k_weight, float eps, bool needs_weights=True) -> (Tensor grad_qkv, "
+      "Tensor grad_q_weight, Tensor grad_k_weight)");
 }
 
 TORCH_LIBRARY_IMPL(hrm, CPU, m) {

@@ -12,6 +12,10 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
+bool needs_gradient(const at::Tensor& t) {
+  return t.defined() && t.requires_grad();
+}
+
 // q, k and v as views, of qkv and where there are norms of a new tensor.
 QkvHeads compute(const at::Tensor& qkv, const QkvSizes& s, const QkvHeadOptions& o, bool turned = false) {
   const auto heads = [&](const at::Tensor& rows, int64_t first, int64_t count) { return rows.narrow(2, first, count); };
@@ -47,6 +51,7 @@ struct Split : torch::autograd::Function<Split> {
     ctx->save_for_backward({options.cos, options.sin, options.q_weight, options.k_weight,
                             options.q_weight.defined() ? qkv : at::Tensor()});
     ctx->saved_data["eps"] = options.eps;
+    ctx->saved_data["needs_weights"] = needs_gradient(options.q_weight) || needs_gradient(options.k_weight);
     const QkvHeads out = compute(qkv.detach(), sizes, options);
     return {out.q, out.k, out.v};
   }
@@ -55,7 +60,8 @@ struct Split : torch::autograd::Function<Split> {
     const variable_list saved = ctx->get_saved_variables();
     const auto [grad_qkv, grad_q_weight, grad_k_weight] =
         qkv_heads_backward(grads[0], grads[1], grads[2], saved[4],
-                           {saved[0], saved[1], saved[2], saved[3], ctx->saved_data["eps"].toDouble()});
+                           {saved[0], saved[1], saved[2], saved[3], ctx->saved_data["eps"].toDouble()},
+                           ctx->saved_data["needs_weights"].toBool());
     return {grad_qkv, grad_q_weight, grad_k_weight, at::Tensor(), at::Tensor()};
   }
 };
@@ -73,6 +79,7 @@ struct OfProjection : torch::autograd::Function<OfProjection> {
                             options.q_weight, options.k_weight, options.q_weight.defined() ? out.qkv : at::Tensor()});
     ctx->saved_data["needs_x"] = x.requires_grad();
     ctx->saved_data["eps"] = options.eps;
+    ctx->saved_data["needs_weights"] = needs_gradient(options.q_weight) || needs_gradient(options.k_weight);
     // No saved variable: each use of the weight adds to it, which is no change behind the graph's back.
     ctx->saved_data["grad_weight"] = grad_weight;
     return {out.heads.q, out.heads.k, out.heads.v};
@@ -85,7 +92,8 @@ struct OfProjection : torch::autograd::Function<OfProjection> {
     const at::Tensor& weight = saved[1];
     const auto [grad_qkv, grad_q_weight, grad_k_weight] =
         qkv_heads_backward(grads[0], grads[1], grads[2], saved[6],
-                           {saved[2], saved[3], saved[4], saved[5], ctx->saved_data["eps"].toDouble()});
+                           {saved[2], saved[3], saved[4], saved[5], ctx->saved_data["eps"].toDouble()},
+                           ctx->saved_data["needs_weights"].toBool());
     if (const at::Tensor grad_weight = ctx->saved_data["grad_weight"].toTensor(); grad_weight.defined()) {
       linear_accumulate_(grad_weight, grad_qkv.flatten(0, 1), saved[0].flatten(0, 1));
     }
@@ -96,10 +104,6 @@ struct OfProjection : torch::autograd::Function<OfProjection> {
     return out;
   }
 };
-
-bool needs_gradient(const at::Tensor& t) {
-  return t.defined() && t.requires_grad();
-}
 
 }  // namespace
 

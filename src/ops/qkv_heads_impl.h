@@ -40,7 +40,7 @@ void qkv_heads_rotate_(const at::Tensor& qkv, const QkvSizes& sizes, const at::T
 at::Tensor qkv_heads_norm(const at::Tensor& qkv, const QkvSizes& sizes, const QkvHeadOptions& options);
 std::tuple<at::Tensor, at::Tensor, at::Tensor> qkv_heads_backward(const at::Tensor& grad_q, const at::Tensor& grad_k,
                                                                   const at::Tensor& grad_v, const at::Tensor& qkv,
-                                                                  const QkvHeadOptions& options);
+                                                                  const QkvHeadOptions& options, bool needs_weights);
 
 }  // namespace reference
 }  // namespace hrm::ops

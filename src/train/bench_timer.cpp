@@ -11,6 +11,7 @@
 #include "hrm/runtime/device.h"
 
 #if HRM_WITH_CUDA
+#include <ATen/cuda/CUDAGeneratorImpl.h>
 #include <ATen/cuda/CUDAGraph.h>
 #include <c10/cuda/CUDAGuard.h>
 #endif
@@ -29,6 +30,16 @@ double median_interval(at::Device device, int64_t count, const std::function<voi
 }
 
 #if HRM_WITH_CUDA
+// Ends a capture that failed. The generator of random numbers would go on in the belief that it is in one.
+void abandon(at::cuda::CUDAGraph& graph, at::Device device) {
+  try {
+    graph.capture_end();
+  } catch (const c10::Error&) {  // says that it failed
+  }
+  at::Generator generator = at::globalContext().defaultGenerator(device);
+  generator.graphsafe_set_state(at::cuda::detail::createCUDAGenerator(device.index()).graphsafe_get_state());
+}
+
 double time_of_graph(at::Device device, double budget_ms, const std::function<void()>& call) {
   at::cuda::CUDAGraph graph;
   const auto capture = [&](int64_t calls) {
@@ -36,7 +47,12 @@ double time_of_graph(at::Device device, double budget_ms, const std::function<vo
     for (int i = 0; i < 2; ++i) call();
     synchronize(device);
     graph.capture_begin({0, 0}, cudaStreamCaptureModeThreadLocal);
-    for (int64_t i = 0; i < calls; ++i) call();
+    try {
+      for (int64_t i = 0; i < calls; ++i) call();
+    } catch (const c10::Error&) {
+      abandon(graph, device);
+      throw;
+    }
     graph.capture_end();
   };
   capture(1);

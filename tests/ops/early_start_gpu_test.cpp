@@ -271,7 +271,7 @@ TEST(EarlyStartGpu, Decoding) {
     const Block block = make_block(dtype);
     const at::Tensor norm = normal({kWide}, 5, at::kFloat, at::kCUDA), head = weight_of(kVocabulary, kWide, 6, dtype);
     const at::Tensor angles = normal({kCached, 32}, 7, at::kFloat, at::kCUDA);
-    const DecodeAttentionOptions options{.cos = angles.cos(), .sin = angles.sin()};
+    const DecodeAttentionOptions options{.cos = angles.cos(), .sin = angles.sin(), .steady = true};
     for (const int64_t rows : {1, 8, 20, 64}) {
       const auto longs = at::device(at::kCUDA).dtype(at::kLong);
       const at::Tensor keys = at::zeros({rows, 8, kCached, 64}, head.options()), values = at::zeros_like(keys);

@@ -94,6 +94,23 @@ TEST(QkvHeadsGpu, GradientsOfAnyStride) {
   }
 }
 
+// Norms that are not trained: the same gradient of the rows, and nothing else.
+TEST(QkvHeadsGpu, FrozenNorms) {
+  HRM_NEEDS_GPU();
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
+    for (const int64_t length : {1, 5, 700}) {
+      const QkvCase c{.batch = 3, .length = length, .sizes = {6, 2, 128}, .norm = true};
+      const QkvInputs in(c, dtype, at::kCUDA);
+      const QkvHeadOptions options{in.cos, in.sin, in.q_weight, in.k_weight, 1e-4};
+      const auto [want, want_q, want_k] = qkv_heads_backward(in.grad_q, in.grad_k, in.grad_v, in.qkv, options);
+      const auto [grad, grad_q, grad_k] = qkv_heads_backward(in.grad_q, in.grad_k, in.grad_v, in.qkv, options, false);
+      expect_same_bits(grad, want, cat(dtype, " length ", length));
+      EXPECT_TRUE(want_q.defined() && want_k.defined());
+      EXPECT_FALSE(grad_q.defined() || grad_k.defined());
+    }
+  }
+}
+
 TEST(QkvHeadsGpu, SameBitsEachTimeAndInAGraph) {
   HRM_NEEDS_GPU();
   for (const bool norm : {false, true}) {

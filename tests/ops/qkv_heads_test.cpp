@@ -69,6 +69,21 @@ TEST(QkvHeads, Float64) {
   for (size_t i = 0; i < 3; ++i) EXPECT_LE(largest_difference(ours.grads[i], want.grads[i]), 1e-12) << i;
 }
 
+TEST(QkvHeads, FrozenNorms) {
+  const QkvCase c{.sizes = {3, 1, 8}, .norm = true};
+  const QkvInputs in(c, at::kFloat, at::kCPU);
+  const auto grad_of_rows = [&](bool trained) {
+    const at::Tensor qkv = in.qkv.detach().clone().requires_grad_(),
+                     q_weight = in.q_weight.detach().clone().requires_grad_(trained),
+                     k_weight = in.k_weight.detach().clone().requires_grad_(trained);
+    const QkvHeads heads = qkv_heads_(qkv, c.sizes, {in.cos, in.sin, q_weight, k_weight, 1e-4});
+    (heads.q.square().sum() + heads.k.square().sum() + heads.v.square().sum()).backward();
+    EXPECT_EQ(q_weight.grad().defined() && k_weight.grad().defined(), trained);
+    return qkv.grad();
+  };
+  expect_same_bits(grad_of_rows(false), grad_of_rows(true));
+}
+
 TEST(QkvHeads, BadInputIsNamed) {
   const at::Tensor qkv = at::zeros({2, 3, 24}), table = at::zeros({3, 2}), weight = at::zeros({4});
   const QkvSizes sizes{2, 2, 4};

@@ -18,6 +18,9 @@ struct DecodeAttentionOptions {
   std::optional<at::Tensor> q_weight = {}, k_weight = {};  // (hd) float32, both or none: RMSNorm of each head
   double eps = 1e-6;
   int64_t window = 0;  // the new position sees itself and window - 1 before it; 0: all before it
+  // The kernel that was queued directly before writes neither lengths nor caches, as where a product gave qkv: they are
+  // read while it still runs.
+  bool steady = false;
 };
 
 // qkv (B, (Hq + 2 Hkv) hd): all heads of q, of k, of v. keys, values (B, Hkv, S, hd) of qkv's dtype, written at

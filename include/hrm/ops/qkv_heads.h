@@ -45,13 +45,15 @@ QkvHeads qkv_heads_of(const at::Tensor& x, const at::Tensor& weight_compute, con
 // The parts. qkv_heads_product: x @ weight^T, (B, T, (Hq + 2 Hkv) hd), rounded and with q and k turned; in one kernel
 // on a Hopper GPU for heads of 64 16-bit elements and enough rows to fill it. qkv_heads_rotate_: in place, without
 // weights. qkv_heads_norm: q's and k's heads of all rows, (B, T, Hq + Hkv, hd). qkv_heads_backward: the gradients of
-// qkv, q_weight and k_weight (undefined without weights) for those of q, k and v, of any strides; qkv: with weights.
+// qkv, q_weight and k_weight (undefined without weights, or where `needs_weights` says that nobody asks for them) for
+// those of q, k and v, of any strides; qkv: with weights.
 at::Tensor qkv_heads_product(const at::Tensor& x, const at::Tensor& weight, const QkvSizes& sizes,
                              const at::Tensor& cos, const at::Tensor& sin);
 void qkv_heads_rotate_(const at::Tensor& qkv, const QkvSizes& sizes, const at::Tensor& cos, const at::Tensor& sin);
 at::Tensor qkv_heads_norm(const at::Tensor& qkv, const QkvSizes& sizes, const QkvHeadOptions& options);
 std::tuple<at::Tensor, at::Tensor, at::Tensor> qkv_heads_backward(const at::Tensor& grad_q, const at::Tensor& grad_k,
                                                                   const at::Tensor& grad_v, const at::Tensor& qkv,
-                                                                  const QkvHeadOptions& options);
+                                                                  const QkvHeadOptions& options,
+                                                                  bool needs_weights = true);
 
 }  // namespace hrm::ops

@@ -64,12 +64,14 @@ struct Mixed {
 
 // A block has one head of one row. Groups of G lanes take positions in turn, 16 bytes of each in a lane; in the end the
 // groups' results are put together. The new position goes from the projection into the first group, so that nothing
-// waits for the cache to be written.
-template <typename T, int HD>
+// waits for the cache to be written. kAhead: few blocks wait for memory more than they read, so the first positions are
+// asked for at once, if they stand there already while the kernel before still runs, and further ones while those
+// before them are worked on. Many blocks hide that wait behind each other, and want the registers.
+template <typename T, int HD, bool kAhead>
 __global__ void __launch_bounds__(kThreads) decode(DecodeAttention p) {
   constexpr int N = 16 / sizeof(T), G = HD / N, kGroups = kThreads / G;
   static_assert(G <= 32 && 32 % G == 0);
-  wait_for_earlier();
+  if (!kAhead || !p.steady) wait_for_earlier();
   const int heads = static_cast<int>(p.heads), kv_heads = static_cast<int>(p.kv_heads), share = heads / kv_heads;
   const int row = static_cast<int>(blockIdx.x) / heads, head = static_cast<int>(blockIdx.x) % heads, kv = head / share;
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
@@ -79,22 +81,26 @@ __global__ void __launch_bounds__(kThreads) decode(DecodeAttention p) {
   T* keys = static_cast<T*>(p.keys) + row * p.key_row + kv * p.key_head;
   T* values = static_cast<T*>(p.values) + row * p.value_row + kv * p.value_head;
 
-  // The first positions come while q and k are prepared, each further ones while those before are worked on: a step of
-  // few rows waits for memory more than it reads.
   const int group = static_cast<int>(threadIdx.x) / G, first = static_cast<int>(threadIdx.x) % G * N;
   const int64_t begin = p.window > 0 && place + 1 > p.window ? place + 1 - p.window : 0;
-  Pack<T, N> next_k[kUnroll], next_v[kUnroll];
-  const auto load = [&](int64_t start) {
+  struct Positions {
+    Pack<T, N> k[kUnroll], v[kUnroll];
+  };
+  const auto load = [&](Positions& to, int64_t start) {
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) {
       const int64_t at = start + u * kGroups + group;
       if (at < place) {
-        next_k[u] = load_pack<T, N>(keys + at * HD + first);
-        next_v[u] = load_pack<T, N>(values + at * HD + first);
+        to.k[u] = load_pack<T, N>(keys + at * HD + first);
+        to.v[u] = load_pack<T, N>(values + at * HD + first);
       }
     }
   };
-  load(begin);
+  Positions next;
+  if constexpr (kAhead) {
+    load(next, begin);
+    if (p.steady) wait_for_earlier();
+  }
 
   __shared__ float q_shared[HD], k_shared[HD];
   const float *cos = p.cos + place * (HD / 2), *sin = p.sin + place * (HD / 2);
@@ -124,20 +130,20 @@ __global__ void __launch_bounds__(kThreads) decode(DecodeAttention p) {
   if (group != 0) mixed.greatest = -INFINITY;
 
   for (int64_t start = begin; start < place; start += kGroups * kUnroll) {
-    Pack<T, N> k[kUnroll], v[kUnroll];
-#pragma unroll
-    for (int u = 0; u < kUnroll; ++u) {
-      k[u] = next_k[u];
-      v[u] = next_v[u];
+    Positions now;
+    if constexpr (kAhead) {
+      now = next;
+      load(next, start + kGroups * kUnroll);
+    } else {
+      load(now, start);
     }
-    load(start + kGroups * kUnroll);
     float score[kUnroll], top = -INFINITY;
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) {
       const bool there = start + u * kGroups + group < place;
       score[u] = 0;
 #pragma unroll
-      for (int n = 0; n < N; ++n) score[u] += there ? q[n] * to_float(k[u].value[n]) : 0;
+      for (int n = 0; n < N; ++n) score[u] += there ? q[n] * to_float(now.k[u].value[n]) : 0;
 #pragma unroll
       for (int offset = G / 2; offset > 0; offset /= 2) score[u] += __shfl_xor_sync(0xffffffffu, score[u], offset);
       if (!there) score[u] = -INFINITY;
@@ -150,7 +156,7 @@ __global__ void __launch_bounds__(kThreads) decode(DecodeAttention p) {
       const float weight = exp2f(score[u] - top);
       sum += weight;
 #pragma unroll
-      for (int n = 0; n < N; ++n) value[n] += score[u] > -INFINITY ? weight * to_float(v[u].value[n]) : 0;
+      for (int n = 0; n < N; ++n) value[n] += score[u] > -INFINITY ? weight * to_float(now.v[u].value[n]) : 0;
     }
     mixed.add(top, sum, value);
   }
@@ -188,9 +194,19 @@ __global__ void __launch_bounds__(kThreads) decode(DecodeAttention p) {
   static_cast<T*>(p.out)[(int64_t{row} * heads + head) * HD + threadIdx.x] = from_float<T>(value / sum);
 }
 
+// Blocks for which there is room at once, of the kernel that loads ahead.
+constexpr int kAheadBlocks = 2;
+
 template <typename T, int HD>
 cudaError_t start(const DecodeAttention& p, cudaStream_t stream) {
-  return start_early(&decode<T, HD>, static_cast<unsigned>(p.rows * p.heads), kThreads, 0, stream, p);
+  int device = 0, processors = 0;
+  cudaError_t error = cudaGetDevice(&device);
+  if (error == cudaSuccess) error = cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
+  if (error != cudaSuccess) return error;
+  const auto blocks = static_cast<unsigned>(p.rows * p.heads);
+  const bool ahead = p.rows * p.heads <= int64_t{kAheadBlocks} * processors;
+  return ahead ? start_early(&decode<T, HD, true>, blocks, kThreads, 0, stream, p)
+               : start_early(&decode<T, HD, false>, blocks, kThreads, 0, stream, p);
 }
 
 }  // namespace

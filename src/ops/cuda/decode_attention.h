@@ -25,6 +25,7 @@ struct DecodeAttention {
   int64_t key_row, key_head, value_row, value_head;  // strides
   int64_t window;                                    // 0: none
   float eps;
+  bool steady;  // the kernel queued before does not write lengths and caches: they are read while that one still runs
   Element element;
 };
 

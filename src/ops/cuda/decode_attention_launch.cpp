@@ -21,7 +21,7 @@ bool reachable(const at::Tensor& cache) {
 at::Tensor decode_attention_cuda(const at::Tensor& qkv, const at::Tensor& keys, const at::Tensor& values,
                                  const at::Tensor& lengths, const at::Tensor& cos, const at::Tensor& sin,
                                  const std::optional<at::Tensor>& q_weight, const std::optional<at::Tensor>& k_weight,
-                                 double eps, int64_t window) {
+                                 double eps, int64_t window, bool steady) {
   check_decode_attention(qkv, keys, values, lengths, cos, sin, q_weight, k_weight, eps, window);
   const c10::cuda::CUDAGuard guard(qkv.device());
   const int64_t hd = keys.size(3), kv_heads = keys.size(1), heads = qkv.size(1) / hd - 2 * kv_heads;
@@ -53,6 +53,7 @@ at::Tensor decode_attention_cuda(const at::Tensor& qkv, const at::Tensor& keys, 
   params.value_head = values.stride(1);
   params.window = window;
   params.eps = static_cast<float>(eps);
+  params.steady = steady && places.is_same(lengths);  // a copy of them would be that kernel
   params.element = cuda::element_of(rows);
   C10_CUDA_CHECK(cuda::launch(params, c10::cuda::getCurrentCUDAStream()));
   return out;

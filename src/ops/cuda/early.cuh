@@ -19,10 +19,10 @@ __device__ inline void wait_for_earlier() {
 }
 
 // Queues a kernel that is compiled for every GPU. Where the code that the device runs knows how to wait, it may begin
-// before the kernels queued earlier are done.
+// before the kernels queued earlier are done. In clusters of `cluster` blocks, which only such code knows.
 template <class... Params, class... Args>
-cudaError_t start_early(void (*kernel)(Params...), dim3 blocks, int threads, size_t shared, cudaStream_t stream,
-                        const Args&... args) {
+cudaError_t start_early_clusters(void (*kernel)(Params...), dim3 blocks, int threads, size_t shared, int cluster,
+                                 cudaStream_t stream, const Args&... args) {
   cudaFuncAttributes code{};
   const cudaError_t error = cudaFuncGetAttributes(&code, kernel);
   if (error != cudaSuccess) return error;
@@ -31,12 +31,21 @@ cudaError_t start_early(void (*kernel)(Params...), dim3 blocks, int threads, siz
   config.blockDim = dim3(static_cast<unsigned>(threads));
   config.dynamicSmemBytes = shared;
   config.stream = stream;
-  cudaLaunchAttribute attribute{};
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
-  config.attrs = &attribute;
-  config.numAttrs = code.ptxVersion >= 90 ? 1 : 0;
+  cudaLaunchAttribute attributes[2]{};
+  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[0].val.programmaticStreamSerializationAllowed = 1;
+  attributes[1].id = cudaLaunchAttributeClusterDimension;
+  attributes[1].val.clusterDim.x = static_cast<unsigned>(cluster);
+  attributes[1].val.clusterDim.y = attributes[1].val.clusterDim.z = 1;
+  config.attrs = attributes;
+  config.numAttrs = code.ptxVersion < 90 ? 0 : cluster > 1 ? 2 : 1;
   return cudaLaunchKernelEx(&config, kernel, static_cast<Params>(args)...);
+}
+
+template <class... Params, class... Args>
+cudaError_t start_early(void (*kernel)(Params...), dim3 blocks, int threads, size_t shared, cudaStream_t stream,
+                        const Args&... args) {
+  return start_early_clusters(kernel, blocks, threads, shared, 1, stream, args...);
 }
 
 }  // namespace hrm::ops::cuda

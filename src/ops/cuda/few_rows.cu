@@ -78,10 +78,12 @@ enum class Tile {
 };
 template <Tile kTile>
 constexpr int kTileColumns = kTile == Tile::plain ? 16 : 8;
-// Parts of which a thread has x in registers at once, up to eight times 16 bytes, so that its loads do not wait for
-// each other's products.
+// Parts of which a thread has x in registers at once, so that its loads do not wait for each other's products. Of many
+// rows one part is enough of that.
 template <int kRowTiles, int kUnroll>
-constexpr int kPartsAhead = std::min(kUnroll, 8 / kRowTiles);
+constexpr int kPartsAhead = kRowTiles == 1   ? kUnroll
+                            : kRowTiles == 2 ? 2
+                                             : 1;
 // Blocks of a multiprocessor that the registers shall suffice for.
 constexpr int blocks_at_once(int row_tiles, int tiles, bool more) {
   return row_tiles >= 8 ? 1 : row_tiles * tiles == 1 && !more ? 3 : 2;
@@ -158,7 +160,7 @@ __global__ void __launch_bounds__(kThreads, blocks_at_once(kRowTiles, kTiles, kN
 #pragma unroll
         for (int u = 0; u < kAhead && done + u < kUnroll; ++u) {
           if (left <= kStep * (done + u)) continue;
-          if constexpr (kNormed) {
+          if constexpr (kNormed || kRowTiles == 4) {
             values[u][n] = *reinterpret_cast<const uint4*>(row + kStep * u);
           } else {
             values[u][n] = load_here(row + kStep * u);
@@ -259,13 +261,14 @@ cudaError_t start_few(const FewRows& p, cudaStream_t stream) {
 
 template <typename T, int kRowTiles>
 cudaError_t start_more(const FewRows& p, cudaStream_t stream) {
-  constexpr int kShort = kRowTiles == 2 ? 4 : 3, kLong = kRowTiles == 4 ? 2 : 3;
+  constexpr int kShort = kRowTiles <= 4 ? 4 : 3, kLong = kRowTiles == 4 ? 2 : 3;
   if (p.gated) {
     return p.inner <= kShort * kStep ? start<T, kRowTiles, 2, kShort, Tile::gated, false, true>(p, stream)
                                      : start<T, kRowTiles, 2, kLong, Tile::gated, false, false>(p, stream);
   }
   if (p.width <= kNarrowColumns) return start<T, kRowTiles, 1, 4, Tile::narrow, false, false>(p, stream);
-  return start<T, kRowTiles, 1, kShort, Tile::plain, false, false>(p, stream);
+  return p.inner <= kShort * kStep ? start<T, kRowTiles, 1, kShort, Tile::plain, false, true>(p, stream)
+                                   : start<T, kRowTiles, 1, kShort, Tile::plain, false, false>(p, stream);
 }
 
 }  // namespace

@@ -55,10 +55,10 @@ __device__ inline void store_pairs(T* to, int half, const Pairs<N>& pairs) {
 }
 
 // kSign -1 turns back.
-template <int kSign, int N>
-__device__ inline void turn(Pairs<N>& x, const QkvRows& s, int64_t row, int pair) {
+template <int kSign, int N, typename Index>
+__device__ inline void turn(Pairs<N>& x, const QkvRows& s, Index row, int pair) {
   float cos[N], sin[N];
-  const int64_t at = row % s.table_rows * (s.head_dim / 2) + pair;
+  const int64_t at = int64_t{row % static_cast<Index>(s.table_rows)} * (s.head_dim / 2) + pair;
   load_floats<N>(s.cos + at, cos);
   load_floats<N>(s.sin + at, sin);
 #pragma unroll
@@ -116,10 +116,14 @@ __global__ void __launch_bounds__(kThreads) forward(QkvHeadsForward p, Index ite
   store_pairs<T, N>(static_cast<T*>(p.to) + row * p.to_pitch + head * s.head_dim + pair, half, x);
 }
 
-// blockIdx.y: 0 for q's heads, 1 for k's, 2 for v's. With a norm a thread has the same columns all the time, and keeps
-// the sum of their weights' gradients in registers.
-template <typename T, int N, bool kNorm, typename Index>
+// What there is beside the rotation: nothing, norms of q and k, norms whose weights need gradients.
+enum class Norms { none, frozen, trained };
+
+// blockIdx.y: 0 for q's heads, 1 for k's, 2 for v's. With a norm a thread has the same columns all the time; of weights
+// that need a gradient it keeps the sums in registers.
+template <typename T, int N, Norms kNorms, typename Index>
 __global__ void __launch_bounds__(kThreads) backward(QkvHeadsBackward p) {
+  constexpr bool kNorm = kNorms != Norms::none, kSums = kNorms == Norms::trained;
   wait_for_earlier();
   const QkvRows& s = p.shape;
   const int part = static_cast<int>(blockIdx.y), half = s.head_dim / 2, lanes = half / N;
@@ -159,8 +163,10 @@ __global__ void __launch_bounds__(kThreads) backward(QkvHeadsBackward p) {
       for (int i = 0; i < N; ++i) {
         x.low[i] *= rstd;
         x.high[i] *= rstd;
-        sums.low[i] += g.low[i] * x.low[i];
-        sums.high[i] += g.high[i] * x.high[i];
+        if constexpr (kSums) {
+          sums.low[i] += g.low[i] * x.low[i];
+          sums.high[i] += g.high[i] * x.high[i];
+        }
         g.low[i] *= low[i];
         g.high[i] *= high[i];
         dot += g.low[i] * x.low[i] + g.high[i] * x.high[i];
@@ -174,7 +180,7 @@ __global__ void __launch_bounds__(kThreads) backward(QkvHeadsBackward p) {
     }
     if (active) store_pairs<T, N>(static_cast<T*>(p.grad_qkv) + at, half, g);
   }
-  if (!kNorm || part == 2) return;
+  if (!kSums || part == 2) return;
   // Lanes of the same columns in a warp, then its warps, each in one order.
   __shared__ float warps[kWarps][64 * N];
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
@@ -223,18 +229,18 @@ cudaError_t start_items(const QkvHeadsForward& p, cudaStream_t stream) {
   return start_early(&forward<T, N, kNorm, int64_t>, static_cast<unsigned>(blocks), kThreads, 0, stream, p, items);
 }
 
-template <typename T, int N, bool kNorm>
+template <typename T, int N, Norms kNorms>
 cudaError_t start_items(const QkvHeadsBackward& p, cudaStream_t stream) {
   const QkvRows& s = p.shape;
   const int64_t items = s.rows * std::max(s.heads, s.kv_heads) * (s.head_dim / 2 / N);
   const int64_t blocks = (items + kThreads - 1) / kThreads;
   // Without sums that shall not depend on the number of blocks there may be as many as there are items.
   if (blocks > INT32_MAX) return cudaErrorInvalidConfiguration;
-  const dim3 grid(kNorm ? kQkvParts : static_cast<unsigned>(blocks), 3);
+  const dim3 grid(kNorms == Norms::trained ? kQkvParts : static_cast<unsigned>(blocks), 3);
   const bool narrow = items <= INT32_MAX / 2;
-  const cudaError_t error = narrow ? start_early(&backward<T, N, kNorm, uint32_t>, grid, kThreads, 0, stream, p)
-                                   : start_early(&backward<T, N, kNorm, int64_t>, grid, kThreads, 0, stream, p);
-  if (error != cudaSuccess || !kNorm) return error;
+  const cudaError_t error = narrow ? start_early(&backward<T, N, kNorms, uint32_t>, grid, kThreads, 0, stream, p)
+                                   : start_early(&backward<T, N, kNorms, int64_t>, grid, kThreads, 0, stream, p);
+  if (error != cudaSuccess || kNorms != Norms::trained) return error;
   for (int part = 0; part < 2; ++part) {
     const cudaError_t sum = start_column_sum(p.partial + int64_t{part} * kQkvParts * s.head_dim,
                                              p.grad_weight + part * s.head_dim, kQkvParts, s.head_dim, stream);
@@ -255,12 +261,24 @@ bool aligned(const QkvHeadsBackward& p, int n) {
   return out;
 }
 
-template <typename T, typename Params>
-cudaError_t start(const Params& p, cudaStream_t stream) {
+template <typename T>
+cudaError_t start(const QkvHeadsForward& p, cudaStream_t stream) {
   constexpr int N = 16 / sizeof(T);
   const bool vector = packs_fit<T>(p.shape) && aligned(p, N);
   if (has_norm(p.shape)) return vector ? start_items<T, N, true>(p, stream) : cudaErrorInvalidValue;
   return vector ? start_items<T, N, false>(p, stream) : start_items<T, 1, false>(p, stream);
+}
+
+template <typename T>
+cudaError_t start(const QkvHeadsBackward& p, cudaStream_t stream) {
+  constexpr int N = 16 / sizeof(T);
+  const bool vector = packs_fit<T>(p.shape) && aligned(p, N);
+  if (!has_norm(p.shape)) {
+    return vector ? start_items<T, N, Norms::none>(p, stream) : start_items<T, 1, Norms::none>(p, stream);
+  }
+  if (!vector) return cudaErrorInvalidValue;
+  return p.grad_weight != nullptr ? start_items<T, N, Norms::trained>(p, stream)
+                                  : start_items<T, N, Norms::frozen>(p, stream);
 }
 
 }  // namespace

@@ -37,8 +37,8 @@ struct QkvHeadsBackward {
   int64_t length;
   const void* qkv;     // contiguous rows; read where there is a norm
   void* grad_qkv;      // contiguous rows
-  float* partial;      // (2, kQkvParts, head_dim) scratch, where there is a norm
-  float* grad_weight;  // (2, head_dim), q's and k's, where there is a norm
+  float* partial;      // (2, kQkvParts, head_dim) scratch, with grad_weight
+  float* grad_weight;  // (2, head_dim), q's and k's, or null: not needed, or no norm
 };
 
 // Into so many sums a weight's gradient is split before it is summed up: a constant, so that it decides no result.

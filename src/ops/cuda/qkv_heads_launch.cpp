@@ -116,31 +116,32 @@ at::Tensor with_heads(const at::Tensor& grad, bool must_align) {
 
 Gradients backward_cuda(const at::Tensor& grad_q, const at::Tensor& grad_k, const at::Tensor& grad_v,
                         const OptionalTensor& qkv, const OptionalTensor& cos, const OptionalTensor& sin,
-                        const OptionalTensor& q_weight, const OptionalTensor& k_weight, double eps) {
+                        const OptionalTensor& q_weight, const OptionalTensor& k_weight, double eps,
+                        bool needs_weights) {
   const QkvHeadOptions options = contiguous(qkv_options(cos, sin, q_weight, k_weight, eps));
   const at::Tensor before = qkv.value_or(at::Tensor());
   check_qkv_heads_backward(grad_q, grad_k, grad_v, before, options);
   const c10::cuda::CUDAGuard guard(grad_q.device());
   const int64_t batch = grad_q.size(0), length = grad_q.size(1);
   const QkvSizes sizes{grad_q.size(2), grad_k.size(2), grad_q.size(3)};
-  const bool norm = options.q_weight.defined();
+  const bool norm = options.q_weight.defined(), sums = norm && needs_weights;
   cuda::QkvHeadsBackward params{};
   if (cuda::use_kernel(grad_q)) params.shape = rows_of(batch * length, sizes, options, grad_q.scalar_type());
   if (!cuda::use_kernel(grad_q) || !cuda::qkv_heads_fit(params.shape)) {
-    return reference::qkv_heads_backward(grad_q, grad_k, grad_v, before, options);
+    return reference::qkv_heads_backward(grad_q, grad_k, grad_v, before, options, needs_weights);
   }
   at::Tensor grad = at::empty({batch, length, (sizes.heads + 2 * sizes.kv_heads) * sizes.head_dim}, grad_q.options());
   at::Tensor grad_weight, partial;
-  if (norm) {
+  if (sums) {
     grad_weight = at::empty({2, sizes.head_dim}, options.q_weight.options());
     partial = at::empty({2, cuda::kQkvParts, sizes.head_dim}, options.q_weight.options());
   }
   const auto gradients = [&]() -> Gradients {
-    if (!norm) return {grad, at::Tensor(), at::Tensor()};
+    if (!sums) return {grad, at::Tensor(), at::Tensor()};
     return {grad, grad_weight[0], grad_weight[1]};
   };
   if (grad.numel() == 0) {
-    if (norm) grad_weight.zero_();
+    if (sums) grad_weight.zero_();
     return gradients();
   }
   const at::Tensor rows = norm ? cuda::aligned_rows(before) : at::Tensor();
@@ -154,8 +155,8 @@ Gradients backward_cuda(const at::Tensor& grad_q, const at::Tensor& grad_k, cons
   params.length = length;
   params.qkv = norm ? rows.const_data_ptr() : nullptr;
   params.grad_qkv = grad.mutable_data_ptr();
-  params.partial = norm ? partial.mutable_data_ptr<float>() : nullptr;
-  params.grad_weight = norm ? grad_weight.mutable_data_ptr<float>() : nullptr;
+  params.partial = sums ? partial.mutable_data_ptr<float>() : nullptr;
+  params.grad_weight = sums ? grad_weight.mutable_data_ptr<float>() : nullptr;
   C10_CUDA_CHECK(cuda::launch(params, c10::cuda::getCurrentCUDAStream()));
   return gradients();
 }

@@ -19,8 +19,9 @@ struct SoftmaxLoss {
   Element element;
 };
 
-// Starts the kernel on the stream and returns the error of the launch. A block owns a row, in registers or in shared
-// memory where it fits and pointer and pitch are multiples of 16 bytes; else it reads it three times.
+// Starts the kernel on the stream and returns the error of the launch. A block, of long rows on GPUs that have them a
+// cluster of blocks, owns a row, in registers or in shared memory where it fits and pointer and pitch are multiples of
+// 16 bytes; else a block reads it three times.
 cudaError_t launch(const SoftmaxLoss& params, cudaStream_t stream);
 
 }  // namespace hrm::ops::cuda

@@ -56,7 +56,7 @@ at::Tensor qkv_heads_norm(const at::Tensor& qkv, const QkvSizes& s, const QkvHea
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor> qkv_heads_backward(const at::Tensor& grad_q, const at::Tensor& grad_k,
                                                                   const at::Tensor& grad_v, const at::Tensor& qkv,
-                                                                  const QkvHeadOptions& o) {
+                                                                  const QkvHeadOptions& o, bool needs_weights) {
   const int64_t heads = grad_q.size(2), kv_heads = grad_k.size(2), head_dim = grad_q.size(3);
   HeadGradient q{turned(wide(grad_q), o.cos, o.sin, -1), {}}, k{turned(wide(grad_k), o.cos, o.sin, -1), {}};
   if (o.q_weight.defined()) {
@@ -64,6 +64,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> qkv_heads_backward(const at::Tens
     k = through_norm(k.x, heads_of(qkv, heads, kv_heads, head_dim), o.k_weight, o.eps);
   }
   const at::Tensor grad = at::cat({q.x, k.x, wide(grad_v)}, 2).flatten(2).to(grad_q.scalar_type());
+  if (!needs_weights) return {grad, at::Tensor(), at::Tensor()};
   return {grad, q.weight, k.weight};
 }
 
