@@ -91,9 +91,9 @@ __global__ void __launch_bounds__(kThreads, kRankTiles == 1 ? 2 : 1) lora_parts(
   const T* u = static_cast<const T*>(p.u) + slice * p.rank + 2 * part;
   const T* grad_y = static_cast<const T*>(p.grad_y) + p.slice[slice].out + column + 8 * part;
   float grad_B[kRankTiles][kWords][4] = {};
-  uint4 y[kAtOnce][2];
-  uint32_t v[kAtOnce][2][kEights];
-  const auto load = [&](int64_t first) {
+  for (int64_t first = begin; first < end; first += kRowsAtOnce) {
+    uint4 y[kAtOnce][2];
+    uint32_t v[kAtOnce][2][kEights];
 #pragma unroll
     for (int t = 0; t < kAtOnce; ++t) {
 #pragma unroll
@@ -108,9 +108,6 @@ __global__ void __launch_bounds__(kThreads, kRankTiles == 1 ? 2 : 1) lora_parts(
         }
       }
     }
-  };
-  load(begin);
-  for (int64_t first = begin; first < end; first += kRowsAtOnce) {
 #pragma unroll
     for (int t = 0; t < kAtOnce; ++t) {
       float* to = sums + (warp * kRowsAtOnce + t * kTileRows + group) * kPitch + 2 * part;
@@ -144,7 +141,6 @@ __global__ void __launch_bounds__(kThreads, kRankTiles == 1 ? 2 : 1) lora_parts(
         }
       }
     }
-    load(first + kRowsAtOnce);  // on their way while the sums are added up
     __syncthreads();
     const int quads = p.rank / 4;
     for (int i = static_cast<int>(threadIdx.x); i < kRowsAtOnce * quads; i += kThreads) {
@@ -188,7 +184,6 @@ __global__ void __launch_bounds__(kThreads) add_lora_parts(LoraGradients p, int 
     const int64_t row = i % p.B_rows, quad = i / p.B_rows;
     const float* from = p.B_parts + 4 * quad * p.B_rows + row;
     float4 sum{};
-#pragma unroll 8  // as many loads at once
     for (int c = 0; c < chunks; ++c, from += int64_t{p.rank} * p.B_rows) {
       sum.x += from[0], sum.y += from[p.B_rows], sum.z += from[2 * int64_t{p.B_rows}],
           sum.w += from[3 * int64_t{p.B_rows}];
@@ -205,7 +200,6 @@ __global__ void __launch_bounds__(kThreads) add_lora_parts(LoraGradients p, int 
   int first = 0;
   for (int s = 0; s < slice; ++s) first += strips_of(p.slice[s]);
   float4 sum{};
-#pragma unroll 8
   for (int strip = first; strip < first + strips_of(p.slice[slice]); ++strip) {
     const float4 one = *reinterpret_cast<const float4*>(p.v_parts + ((strip * p.rows + row) * quads + quad) * 4);
     sum.x += one.x, sum.y += one.y, sum.z += one.z, sum.w += one.w;
