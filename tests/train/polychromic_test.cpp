@@ -29,11 +29,17 @@ using Overrides = std::vector<std::string>;
 const std::string kEncoder =
     std::string("polychromic.diversity_encoder_model=") + HRM_SOURCE_DIR "/tests/fixtures/bert_embed";
 const Overrides kSemantic{"polychromic.diversity_metric=semantic", kEncoder};
-const Overrides kGrpo{"grpo.start_step=1", "grpo.rewards=answer,length*0.5,finished", "grpo.num_generations=4",
-                      "polychromic.objective=none", "grpo.max_completion_length=8"};
+const Overrides kGrpo{
+    "grpo.start_step=1",          "grpo.rewards=answer,length*0.5,finished", "grpo.num_generations=4",
+    "polychromic.objective=none", "polychromic.max_generation_length=100",   "grpo.max_completion_length=8"};
 // Several steps from one batch of answers, long enough to differ in what they are worth.
-const Overrides kAgain{"grpo.start_step=1",          "grpo.rewards=length",           "grpo.num_generations=4",
-                       "polychromic.objective=none", "grpo.max_completion_length=24", "grpo.num_iterations=3"};
+const Overrides kAgain{"grpo.start_step=1",
+                       "grpo.rewards=length",
+                       "grpo.num_generations=4",
+                       "polychromic.objective=none",
+                       "grpo.num_iterations=3",
+                       "polychromic.max_generation_length=100",
+                       "grpo.max_completion_length=24"};
 
 Overrides with(Overrides list, const Overrides& more) {
   list.insert(list.end(), more.begin(), more.end());
@@ -253,8 +259,8 @@ TEST(Polychromic, PackedRowsMakeTheSameStep) {
 {"prompt": "a dozen and a few more", "response": "15 or so"}
 {"prompt": "seven", "response": "7"}
 )";
-  const Overrides base{"data.train=" + (dir / "train.jsonl").string(), "chat.val_share=0",
-                       "polychromic.objective=none"};
+  const Overrides base{"data.train=" + (dir / "train.jsonl").string(), "chat.val_share=0", "polychromic.objective=none",
+                       "polychromic.max_generation_length=100"};
   const Overrides packed = with(base, {"chat.packing=true"});
   const double rows = SmallPolychromic(dir, packed).task.samples_per_epoch();
   EXPECT_LE(rows, 3) << "several examples share a row";
