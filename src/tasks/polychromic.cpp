@@ -171,7 +171,29 @@ void PolychromicTask::open_data() {
     test_ = std::make_shared<data::ChatSource>(sides.validation.dataset, std::move(sides.validation.examples),
                                                "validation");
   }
+  check_validation();
   batches_ = std::make_unique<data::ChatBatches>(train_, batch_options());
+}
+
+// What counts on evaluations without any would be passed over silently.
+void PolychromicTask::check_validation() const {
+  const config::ChatConfig& chat = config_.chat;
+  const bool is_split = data::is_split_chat_folder(config_.data.train);
+  if (is_split && ((chat.val_share > 0 && chat.val_share != config::ChatConfig().val_share) || chat.test_share > 0)) {
+    log::warn("chat.val_share and chat.test_share split nothing: '", printable(config_.data.train),
+              "' is split already, by its train.jsonl");
+  }
+  if (test_) return;
+  const std::string way =
+      is_split ? cat("'", printable(config_.data.train), "' has no val.jsonl beside its train.jsonl; put one there")
+               : std::string("chat.val_share is 0; set it to 0.1");
+  const config::TrainConfig& train = config_.train;
+  for (const auto& [key, given] :
+       {std::pair{"train.eval_every", train.eval_every > 0}, std::pair{"train.keep_best", train.keep_best},
+        std::pair{"train.early_stop_evals", train.early_stop_evals > 0}}) {
+    require(!given, ExitCode::usage, key, " needs prompts to evaluate, but data.test is empty and ", way,
+            ", set data.test to a file of JSON lines, or leave ", key, " out");
+  }
 }
 
 void PolychromicTask::open_test_data(const data::ChatSide& training) {

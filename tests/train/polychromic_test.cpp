@@ -498,6 +498,17 @@ TEST(Polychromic, RefusesWhatDoesNotFit) {
   refuse(ExitCode::usage, {"train.early_stop_evals", "validation", "have none"},
          with(silent, {"grpo.rewards=length", "train.early_stop_evals=2", "train.eval_every=2"}));
   EXPECT_FALSE(SmallPolychromic(dir, with(silent, {"grpo.rewards=length"})).task.can_evaluate());
+  // Nothing to evaluate, with what asks for it.
+  fs::create_directories(dir / "unvalidated");
+  fs::copy_file(answers_folder() / "data" / "train.jsonl", dir / "unvalidated" / "train.jsonl");
+  const std::string folder = "data.train=" + (dir / "unvalidated").string();
+  refuse(ExitCode::usage, {"train.eval_every needs prompts", "has no val.jsonl beside its train.jsonl", "data.test"},
+         {folder, "train.eval_every=2"});
+  refuse(ExitCode::usage, {"train.eval_every needs prompts", "chat.val_share is 0; set it to 0.1"},
+         {folder + "/train.jsonl", "chat.val_share=0", "train.eval_every=2", "train.keep_best=true"});
+  EXPECT_FALSE(SmallPolychromic(dir, {folder}).task.can_evaluate());
+  fs::copy_file(answers_folder() / "data" / "val.jsonl", dir / "unvalidated" / "validation.jsonl");
+  EXPECT_TRUE(SmallPolychromic(dir, {folder, "train.eval_every=2", "chat.val_share=0"}).task.can_evaluate());
   refuse(ExitCode::usage, {"no layer is called 'up'"}, {"lora.targets=up"});
   refuse(ExitCode::data, {"is also that of"}, {"data.test=" + (answers_folder() / "data" / "train.jsonl").string()});
   // Another id does not make another prompt.

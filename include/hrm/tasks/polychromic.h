@@ -100,6 +100,7 @@ class PolychromicTask : public Task {
   data::ChatBatchOptions batch_options() const;
   void open_data();
   void open_test_data(const data::ChatSide& training);
+  void check_validation() const;
   void check_responses();
   void make_buffers();
   void visit_answers(StateVisitor& visitor);
