@@ -202,6 +202,25 @@ TEST(Polychromic, LearnsSeveralTimesFromOneBatchOfAnswers) {
   EXPECT_GT(largest_gap(wide, narrow), 0.1) << "the bound takes gradients away";
 }
 
+// What a step multiplies is counted at the width of its rows, not of the longest that there may be.
+TEST(Polychromic, FlopsAreThoseOfTheRowsAsTheyArePadded) {
+  const auto flops = [](const Overrides& more) {
+    SmallPolychromic run(fresh_folder("flops"), more);
+    run.task.load_batch(1, 1);
+    const double counted = run.task.flops_per_step();
+    run.task.take_performance();
+    EXPECT_EQ(run.task.flops_per_step(), counted) << "of the steps before, until there is one since";
+    return counted;
+  };
+  const Overrides plain{"polychromic.objective=none", "polychromic.max_generation_length=100", "chat.max_length=120"};
+  const double wide = flops(with(plain, {"chat.buckets=1"})), narrow = flops(with(plain, {"chat.buckets=64"}));
+  EXPECT_LT(narrow, 0.7 * wide) << "prompts and responses of some 50 characters";
+  EXPECT_GT(narrow, 0.2 * wide);
+  EXPECT_GT(flops({}), flops({"polychromic.objective=compat"})) << "answers that are learned from";
+  // The reference reads what is learned from once more: a pass beside two.
+  EXPECT_DOUBLE_EQ(flops(with(kGrpo, {"grpo.beta=0.1"})), 1.5 * flops(kGrpo));
+}
+
 // An epoch is all prompts once, however often their answers are learned from.
 TEST(Polychromic, EpochsCountPromptsNotUpdates) {
   const auto samples = [](const Overrides& more) {
