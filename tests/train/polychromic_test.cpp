@@ -465,6 +465,7 @@ TEST(Polychromic, EvaluatesIntoAReport) {
   for (const train::ReportedPrompt& prompt : read.prompts) losses += prompt.values.at("response_loss") / 10;
   EXPECT_NEAR(losses, *read.loss, 0.05 * *read.loss);
   for (const char* name : {"report.md", "answers.html", "front.svg"}) EXPECT_TRUE(fs::exists(dir / "report" / name));
+  test::expect_error(ExitCode::usage, {"holds eval.json already", "--report"}, [&] { train::run_eval(options); });
   options.overrides = {"eval.answers=0"};
   test::expect_error(ExitCode::usage, {"--report", "eval.answers is 0"}, [&] { train::run_eval(options); });
 }
