@@ -129,12 +129,19 @@ void add_generate(CLI::App& app, Action& action) {
                   "tokenizer asks for)")
       ->type_name("NAME");
   CLI::Option* prompt = sub->add_option("--prompt", o->prompt, "the text; the answer is printed as it comes");
-  CLI::Option* input = sub->add_option("--input", o->input,
-                                       "file of prompts, one a line, or JSON Lines with a member \"prompt\" (also by "
-                                       "its name, *.jsonl); - = stdin. Answers come in its order")
-                           ->type_name("FILE")
-                           ->check(not_empty)
-                           ->excludes(prompt);
+  CLI::Option* input =
+      sub->add_option("--input", o->input,
+                      "file of prompts, one a line, or JSON Lines with a member \"prompt\" or \"messages\" "
+                      "(also by its name, *.jsonl); - = stdin. Answers come in its order")
+          ->type_name("FILE")
+          ->check(not_empty)
+          ->excludes(prompt);
+  sub->add_option(
+         "--system", o->system,
+         "models of transformers whose template has a place for it (chatml, llama3): a system message in front "
+         "of each prompt")
+      ->type_name("TEXT")
+      ->check(not_empty);
   sub->add_option("--max-new-tokens", o->max_new_tokens, "tokens of an answer, at most")
       ->capture_default_str()
       ->type_name("N")
