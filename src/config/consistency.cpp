@@ -561,8 +561,8 @@ void validate(const LoadedConfig& loaded) {
   const bool no_test = c.task == "puzzle" ? c.data.test.empty() : c.task == "language" && c.data.test == "none";
   check.require(!c.train.keep_best || (c.train.eval_every > 0 && !no_test), check.at("train.keep_best"),
                 " chooses among evaluations, but ", check.at(no_test ? "data.test" : "train.eval_every"),
-                no_test ? " gives nothing to evaluate" : " makes one at the end alone",
-                "; set it, or train.keep_best to false");
+                no_test ? " gives nothing to evaluate" : " makes one at the end alone", "; set ",
+                no_test ? "data.test" : "train.eval_every", ", or train.keep_best to false");
   if (c.task == "polychromic") {
     check_rewards(check, c);
     check_unread_polychromic(check, c);
