@@ -139,6 +139,7 @@ def main():
         base = base_model(args, out, seed)
         for arm in arms:
             folders[arm].append(evaluation(args, out, arm, seed, base))
+    (out / "report.md").unlink(missing_ok=True)  # of an earlier start, which 'report' would not replace
     run(args, ["report", *(f"{arm}={folder}" for arm in arms for folder in folders[arm]), "--out", out], out / "report.log")
     first = sum(losses(folders[arms[0]]))
     summary = dict(seeds=args.seeds, steps=args.steps, weight=args.weight, loss={}, loss_change_percent={})
