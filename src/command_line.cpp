@@ -36,18 +36,25 @@ void add_eval(CLI::App& app, Action& action) {
   CLI::App* sub = app.add_subcommand("eval", "measure a trained model; the result goes to stdout as JSON");
   auto o = std::make_shared<train::EvalOptions>();
   sub->add_option("--checkpoint", o->checkpoint, kRunOrStep)->type_name("PATH")->required();
-  sub->add_option("--data", o->data, "dataset directory or CSV file (default: the run's test data)")
+  sub->add_option("--data", o->data,
+                  "puzzles: dataset directory or CSV file; language: folders as data.test names them; polychromic: "
+                  "file of JSON lines, or a "
+                  "folder of them (default: the run's test data)")
       ->type_name("PATH")
       ->check(not_empty);
   add_json_out(*sub, o->json_out);
   sub->add_flag("--early-halt", o->early_halt,
                 "let each puzzle stop when the model's own rule halts it (as eval.early_halt=true)");
-  sub->add_option("--report", o->report,
-                  "task polychromic: write each prompt's answers (eval.json), a report and a page of them here")
+  sub->add_option(
+         "--report", o->report,
+         "task polychromic: write each prompt's answers (eval.json), a report and a page of them to this folder, which "
+         "holds no evaluation yet")
       ->type_name("DIR")
       ->check(not_empty);
   add_overrides(*sub, o->overrides);
-  sub->footer("example: hrm_train eval --checkpoint runs/first --data data/sudoku/test_17clue_2k.csv eval.weights=raw");
+  sub->footer(
+      "examples: hrm_train eval --checkpoint runs/first --data data/sudoku/test_17clue_2k.csv eval.weights=raw\n"
+      "          hrm_train eval --checkpoint runs/tuned --data test.jsonl --report runs/tuned/answers eval.answers=20");
   sub->callback([o, &action] {
     action = [o] {
       check_can_write(o->json_out);
@@ -67,7 +74,10 @@ void add_report(CLI::App& app, Action& action) {
          "several seeds, and differences are to the first name")
       ->type_name("[NAME=]PATH")
       ->required();
-  sub->add_option("--out", o->out, "folder to write to")->type_name("DIR")->required()->check(not_empty);
+  sub->add_option("--out", o->out, "folder to write to, which holds no report yet")
+      ->type_name("DIR")
+      ->required()
+      ->check(not_empty);
   sub->footer("example: hrm_train report plain=runs/plain/answers diverse=runs/diverse/answers --out runs/compared");
   sub->callback([o, &action] { action = [o] { return train::run_report(*o); }; });
 }
@@ -119,12 +129,19 @@ void add_generate(CLI::App& app, Action& action) {
                   "tokenizer asks for)")
       ->type_name("NAME");
   CLI::Option* prompt = sub->add_option("--prompt", o->prompt, "the text; the answer is printed as it comes");
-  CLI::Option* input = sub->add_option("--input", o->input,
-                                       "file of prompts, one a line, or JSON Lines with a member \"prompt\" (also by "
-                                       "its name, *.jsonl); - = stdin. Answers come in its order")
-                           ->type_name("FILE")
-                           ->check(not_empty)
-                           ->excludes(prompt);
+  CLI::Option* input =
+      sub->add_option("--input", o->input,
+                      "file of prompts, one a line, or JSON Lines with a member \"prompt\" or \"messages\" "
+                      "(also by its name, *.jsonl); - = stdin. Answers come in its order")
+          ->type_name("FILE")
+          ->check(not_empty)
+          ->excludes(prompt);
+  sub->add_option(
+         "--system", o->system,
+         "models of transformers whose template has a place for it (chatml, llama3): a system message in front "
+         "of each prompt")
+      ->type_name("TEXT")
+      ->check(not_empty);
   sub->add_option("--max-new-tokens", o->max_new_tokens, "tokens of an answer, at most")
       ->capture_default_str()
       ->type_name("N")

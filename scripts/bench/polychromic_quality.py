@@ -92,7 +92,9 @@ def evaluation(args, out, arm, seed, base):
         return folder
     name = f"{arm}_{seed}"
     settings = [f"hf.model={base}", "hf.weights=load", "optim.lr=3e-4", "optim.warmup_steps=10", f"train.steps={args.steps}",
-                "train.eval_every=100", "train.checkpoint_every=100", f"polychromic.diversity_weight={args.weight}"]
+                "train.eval_every=100", "train.checkpoint_every=100"]
+    if "polychromic.objective=none" not in ARMS[arm]:  # a weight of nothing would be refused
+        settings.append(f"polychromic.diversity_weight={args.weight}")
     train(args, out, name, "tuned", seed, settings + ARMS[arm])
     run(args, ["eval", "--checkpoint", out / "runs" / name, "--data", out / "whole" / "test.jsonl", "--report", folder,
                *args.overrides], out / f"{name}_eval.log")
@@ -137,6 +139,7 @@ def main():
         base = base_model(args, out, seed)
         for arm in arms:
             folders[arm].append(evaluation(args, out, arm, seed, base))
+    (out / "report.md").unlink(missing_ok=True)  # of an earlier start, which 'report' would not replace
     run(args, ["report", *(f"{arm}={folder}" for arm in arms for folder in folders[arm]), "--out", out], out / "report.log")
     first = sum(losses(folders[arms[0]]))
     summary = dict(seeds=args.seeds, steps=args.steps, weight=args.weight, loss={}, loss_change_percent={})

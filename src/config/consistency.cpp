@@ -28,6 +28,14 @@ class Checker {
     const Field* field = find_field(key);
     return field->get(loaded_.config) == field->get(Config());
   }
+  // Whether somebody asked for something else than usual and meant it beside the value of `other`. What a file says is
+  // not refused where another file or the command line switches off what it belongs to.
+  bool asked_beside(const std::string& key, const std::string& other) const {
+    if (by_default(key) || is_default_value(key)) return false;
+    const Origin &own = loaded_.origin(key), &switched = loaded_.origin(other);
+    return own.kind == Origin::Kind::command_line || switched.kind == Origin::Kind::standard ||
+           (switched.kind == Origin::Kind::file && switched.file == own.file);
+  }
 
   template <class... Args>
   void require(bool condition, const Args&... sentence) const {
@@ -145,17 +153,14 @@ void check_train(const Checker& check, const TrainConfig& t) {
 }
 
 void check_eval(const Checker& check, const Config& c) {
-  const bool no_test = c.task == "puzzle"     ? c.data.test.empty()
-                       : c.task == "language" ? c.data.test == "none"
-                                              : c.data.test.empty() && c.chat.val_share == 0;
-  const char* test = c.task == "puzzle"     ? "a dataset directory or a CSV file"
-                     : c.task == "language" ? "folders of language data"
-                                            : "a file of JSON lines";
+  // Of task polychromic the data decide: whether files of theirs are a split already (PolychromicTask::open_data).
+  const bool no_test = c.task == "puzzle" ? c.data.test.empty() : c.task == "language" ? c.data.test == "none" : false;
+  const char* test = c.task == "puzzle" ? "a dataset directory or a CSV file" : "folders of language data";
   check.require(c.train.eval_every == 0 || !no_test, check.at("train.eval_every"), " asks for evaluations, but ",
                 check.at("data.test"), "; set data.test to ", test, ", or train.eval_every to 0");
-  check.require(c.train.early_stop_evals == 0 || (c.train.eval_every > 0 && !no_test),
-                check.at("train.early_stop_evals"), " counts evaluations, but ", check.at("train.eval_every"), " and ",
-                check.at("data.test"), "; set both, or train.early_stop_evals to 0");
+  check.require(c.train.early_stop_evals == 0 || c.train.eval_every > 0, check.at("train.early_stop_evals"),
+                " counts evaluations, but ", check.at("train.eval_every"),
+                " makes one at the end alone; set train.eval_every, or train.early_stop_evals to 0");
   check.require(c.train.early_stop_delta == 0 || c.train.early_stop_evals > 0, check.at("train.early_stop_delta"),
                 " has nothing to judge: ", check.at("train.early_stop_evals"),
                 "; set train.early_stop_evals to e.g. 5");
@@ -265,6 +270,13 @@ void check_task(const Checker& check, const Config& c) {
   }
 }
 
+// The rewards that grpo.rewards lists, without their weights.
+std::vector<std::string> reward_names(const Config& c) {
+  std::vector<std::string> names = split_list(c.grpo.rewards);
+  for (std::string& name : names) name = name.substr(0, name.find('*'));
+  return names;
+}
+
 void check_polychromic(const Checker& check, const Config& c) {
   const PolychromicConfig& p = c.polychromic;
   const GrpoConfig& g = c.grpo;
@@ -314,10 +326,8 @@ void check_polychromic(const Checker& check, const Config& c) {
                   " measures the distance from the model without its adapter, but ", at("lora.r"),
                   " trains without one; set lora.r to 16, or grpo.beta to 0");
     for (const char* reward : {"heuristic", "learned", "relevance"}) {
-      const std::vector<std::string> listed = split_list(g.rewards);
-      const bool is_named = std::any_of(listed.begin(), listed.end(), [&](const std::string& item) {
-        return item.substr(0, item.find('*')) == reward;
-      });
+      const std::vector<std::string> listed = reward_names(c);
+      const bool is_named = std::find(listed.begin(), listed.end(), reward) != listed.end();
       check.require(!is_named || (p.diversity_metric == "semantic" && !p.diversity_encoder_model.empty()),
                     at("grpo.rewards"), ": the reward ", reward, " compares embeddings, but ",
                     at("polychromic.diversity_metric"), " and ", at("polychromic.diversity_encoder_model"),
@@ -329,6 +339,104 @@ void check_polychromic(const Checker& check, const Config& c) {
     for (const std::string& key : differing_keys(c, Config())) {
       check.require(!key.starts_with("grpo.") || check.by_default(key), check.at(key.c_str()), " does nothing while ",
                     at("grpo.start_step"), "; set grpo.start_step to 1 for a run of GRPO, or leave it out");
+    }
+  }
+}
+
+// Each of these was asked for and would change nothing beside `other`.
+void refuse_unread(const Checker& check, std::initializer_list<const char*> keys, const char* other, const char* why,
+                   const std::string& way_out) {
+  for (const char* key : keys) {
+    check.require(!check.asked_beside(key, other), check.at(key), " has no effect, for ", check.at(other), " ", why,
+                  "; leave it out", way_out.empty() ? "" : ", or ", way_out);
+  }
+}
+
+void check_rewards(const Checker& check, const Config& c) {
+  const GrpoConfig& g = c.grpo;
+  if (g.start_step == 0) return;
+  check.require(c.train.steps == 0 || g.start_step <= c.train.steps, check.at("grpo.start_step"),
+                " is behind the last step, for ", check.at("train.steps"),
+                "; set it to a step of the run, or to 0 (no GRPO)");
+  const std::vector<std::string> names = reward_names(c);
+  const auto listed = [&](const char* name) { return std::find(names.begin(), names.end(), name) != names.end(); };
+  check.require(!listed("format") || !g.reward_pattern.empty(), check.at("grpo.rewards"),
+                ": the reward format needs grpo.reward_pattern, which is empty; set it to the regular expression that "
+                "the whole answer must match");
+  check.require(
+      !listed("learned") || !g.reward_head.empty(), check.at("grpo.rewards"),
+      ": the reward learned needs grpo.reward_head, which is empty; set it to the network's safetensors file");
+  constexpr std::pair<const char*, const char*> kReaders[] = {
+      {"grpo.reward_pattern", "format"}, {"grpo.reward_first_line", "answer"}, {"grpo.reward_head", "learned"}};
+  for (const auto& [key, reward] : kReaders) {
+    if (listed(reward)) continue;
+    refuse_unread(check, {key}, "grpo.rewards", cat("does not list the reward ", reward, " that reads it").c_str(),
+                  cat("add ", reward, " to grpo.rewards"));
+  }
+}
+
+// Settings of task polychromic that were asked for and would change nothing.
+void check_unread_polychromic(const Checker& check, const Config& c) {
+  const PolychromicConfig& p = c.polychromic;
+  if (c.lora.r == 0) {
+    refuse_unread(check, {"lora.alpha", "lora.dropout", "lora.rslora", "lora.targets"}, "lora.r", "means no adapter",
+                  "set lora.r to 16");
+  }
+  if (c.chat.template_name != "auto" && c.chat.template_name != "chatml") {
+    refuse_unread(check, {"chat.thinking"}, "chat.template", "knows no thinking", "set chat.template to chatml");
+  }
+  if (!c.chat.stratify) {
+    refuse_unread(check, {"chat.value_field"}, "chat.stratify", "does not split by it", "set chat.stratify to true");
+  }
+  if (!c.data.test.empty() && c.chat.val_share > 0) {
+    refuse_unread(check, {"chat.val_share"}, "data.test", "is what is evaluated", "");
+  }
+  if (p.diversity_metric != "semantic") {
+    refuse_unread(check, {"polychromic.diversity_encoder_model"}, "polychromic.diversity_metric", "embeds no answers",
+                  "set polychromic.diversity_metric to semantic");
+  }
+  const std::initializer_list<const char*> of_diversity = {"polychromic.diversity_weight",
+                                                           "polychromic.n_generations",
+                                                           "polychromic.diversity_temperature",
+                                                           "polychromic.diversity_top_p",
+                                                           "polychromic.diversity_top_k",
+                                                           "polychromic.diversity_min_p",
+                                                           "polychromic.max_generation_length",
+                                                           "polychromic.compute_diversity_every_n_steps",
+                                                           "polychromic.max_examples_for_diversity",
+                                                           "polychromic.performance_mode",
+                                                           "polychromic.baseline",
+                                                           "polychromic.subset_size",
+                                                           "polychromic.length_norm",
+                                                           "polychromic.normalize_advantages",
+                                                           "polychromic.advantage_clip"};
+  if (c.grpo.start_step == 1) {
+    if (p.objective != "none") {
+      refuse_unread(check, {"polychromic.objective"}, "grpo.start_step", "leaves no step to it",
+                    "set grpo.start_step to a later step");
+    }
+    refuse_unread(check, of_diversity, "grpo.start_step", "leaves no step to polychromic.objective",
+                  "set grpo.start_step to a later step (rewards have grpo.diversity_weight and settings of their own)");
+  } else if (p.objective == "none") {
+    refuse_unread(check, of_diversity, "polychromic.objective", "samples no answers for diversity",
+                  "set polychromic.objective to score_function");
+    if (c.grpo.start_step == 0) {
+      refuse_unread(check, {"polychromic.generation_batch"}, "polychromic.objective", "samples no answers",
+                    "set polychromic.objective to score_function");
+    }
+  } else {
+    if (p.objective != "score_function") {
+      refuse_unread(check, {"polychromic.baseline"}, "polychromic.objective", "compares with no baseline",
+                    "set polychromic.objective to score_function");
+    }
+    if (p.objective != "marginal") {
+      refuse_unread(check, {"polychromic.subset_size"}, "polychromic.objective", "takes no sets of answers",
+                    "set polychromic.objective to marginal");
+    }
+    if (p.objective == "compat") {
+      refuse_unread(check,
+                    {"polychromic.length_norm", "polychromic.normalize_advantages", "polychromic.advantage_clip"},
+                    "polychromic.objective", "has no gradient", "set polychromic.objective to score_function");
     }
   }
 }
@@ -449,6 +557,16 @@ void validate(const LoadedConfig& loaded) {
             "--config");
   check.require(c.train.steps > 0 || c.train.epochs > 0, check.at("train.steps"), " and ", check.at("train.epochs"),
                 ": the run has no length; set train.steps or train.epochs");
+  // Of a training alone: the configuration of a checkpoint is opened for other ends, too, and stays readable.
+  const bool no_test = c.task == "puzzle" ? c.data.test.empty() : c.task == "language" && c.data.test == "none";
+  check.require(!c.train.keep_best || (c.train.eval_every > 0 && !no_test), check.at("train.keep_best"),
+                " chooses among evaluations, but ", check.at(no_test ? "data.test" : "train.eval_every"),
+                no_test ? " gives nothing to evaluate" : " makes one at the end alone", "; set ",
+                no_test ? "data.test" : "train.eval_every", ", or train.keep_best to false");
+  if (c.task == "polychromic") {
+    check_rewards(check, c);
+    check_unread_polychromic(check, c);
+  }
 }
 
 }  // namespace hrm::config

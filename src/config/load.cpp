@@ -12,6 +12,7 @@
 #include "hrm/base/text.h"
 #include "hrm/config/schema.h"
 #include "json_entries.h"
+#include "task_defaults.h"
 
 namespace hrm::config {
 namespace {
@@ -331,6 +332,14 @@ void resolve_defaults(LoadedConfig& loaded) {
     };
     no_default("data.train", loaded.config.data.train);
     no_default("data.test", loaded.config.data.test);
+  }
+  if (loaded.config.task == "polychromic") {
+    for (const TaskDefault& other : polychromic_defaults()) {
+      Origin& origin = loaded.origins[other.key];
+      if (origin.kind != Origin::Kind::standard) continue;
+      find_field(other.key)->set(loaded.config, other.value(loaded.config));
+      origin.note = "for task polychromic";
+    }
   }
   ModelConfig& model = loaded.config.model;
   const auto set_default = [&](const std::string& key, int64_t& member, int64_t value) {

@@ -4,6 +4,7 @@
 
 #include "hrm/base/error.h"
 #include "hrm/config/schema.h"
+#include "task_defaults.h"
 
 namespace hrm::config {
 namespace {
@@ -53,7 +54,11 @@ std::string describe_fields() {
     }
     out += cat("  ", padded(field.key, width), " ", describe_rule(field.rule),
                field.unit.empty() ? "" : cat(" (", field.unit, ")"), "; default ", to_text(field.get(standard)), "\n");
-    out += wrapped(field.help, width + 3, 120);
+    std::string help = field.help;
+    for (const TaskDefault& other : polychromic_defaults()) {
+      if (field.key == other.key) help += cat(". Default of task=polychromic: ", other.text);
+    }
+    out += wrapped(help, width + 3, 120);
   }
   return out;
 }

@@ -109,7 +109,7 @@ class ChatDataset::Reader {
         if (!is_utf8(line.text)) ++to_.counts_.bad_utf8;
         drop(to_.counts_.malformed, place, error.what());
         require(static_cast<uint64_t>(to_.counts_.malformed) <= options_.max_malformed, ExitCode::data, place, ": ",
-                error.what(), "; malformed lines allowed by max_malformed: ", options_.max_malformed);
+                error.what(), "; malformed lines allowed by data.max_malformed: ", options_.max_malformed);
       }
     }
   }

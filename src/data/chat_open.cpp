@@ -1,10 +1,12 @@
 #include "hrm/data/chat_open.h"
 
 #include <algorithm>
+#include <array>
 #include <numeric>
 #include <unordered_map>
 
 #include "hrm/base/error.h"
+#include "hrm/base/log.h"
 #include "hrm/base/text.h"
 
 namespace hrm::data {
@@ -17,6 +19,37 @@ ChatSide read_side(const fs::path& file, const ChatEncoder& encoder, const ChatD
   side.examples.resize(side.dataset->size());
   std::iota(side.examples.begin(), side.examples.end(), int64_t{0});
   return side;
+}
+
+// What validation is called in data sets; the first is what our own commands write.
+constexpr std::array<const char*, 3> kValidationNames = {"val.jsonl", "validation.jsonl", "valid.jsonl"};
+
+// The one file of these names that is there; empty: none is.
+fs::path validation_file(const fs::path& folder) {
+  fs::path found;
+  std::error_code ignored;
+  for (const char* name : kValidationNames) {
+    if (!fs::exists(folder / name, ignored)) continue;
+    require(found.empty(), ExitCode::data, "'", printable(folder.string()), "' holds ", found.filename().string(),
+            " and ", name, ", which are names of one side; keep one of them");
+    found = folder / name;
+  }
+  return found;
+}
+
+// Who put other records beside those of the sides may take them for a part of the training.
+void tell_unread(const fs::path& folder, const std::vector<fs::path>& read) {
+  std::string names;
+  std::error_code error;
+  for (fs::directory_iterator at(folder, error), end; !error && at != end; at.increment(error)) {
+    const std::string name = at->path().filename().string();
+    if (name.starts_with('.') || !name.ends_with(".jsonl")) continue;
+    const bool known = std::any_of(read.begin(), read.end(), [&](const fs::path& p) { return p.filename() == name; });
+    if (!known) names += cat(names.empty() ? "" : ", ", printable(name));
+  }
+  if (!names.empty()) {
+    log::warn("'", printable(folder.string()), "' is split already, by its train.jsonl: not read are ", names);
+  }
 }
 
 // The names by which an example could be known on another side.
@@ -43,14 +76,22 @@ void check_no_leak(const ChatSide& one, const ChatSide& other) {
   }
 }
 
+bool is_split_chat_folder(const fs::path& path) {
+  std::error_code ignored;
+  return fs::exists(path / "train.jsonl", ignored);
+}
+
 ChatSides open_chat_sides(const fs::path& path, const ChatEncoder& encoder, const ChatDataOptions& options,
                           SplitOptions split, bool stratified) {
   std::error_code ignored;
   ChatSides sides;
-  if (fs::exists(path / "train.jsonl", ignored)) {
-    sides.train = read_side(path / "train.jsonl", encoder, options);
-    if (fs::exists(path / "val.jsonl", ignored)) sides.validation = read_side(path / "val.jsonl", encoder, options);
-    if (fs::exists(path / "test.jsonl", ignored)) sides.test = read_side(path / "test.jsonl", encoder, options);
+  if (is_split_chat_folder(path)) {
+    const fs::path train = path / "train.jsonl", test = path / "test.jsonl";
+    const fs::path validation = validation_file(path);
+    tell_unread(path, {train, validation, test});
+    sides.train = read_side(train, encoder, options);
+    if (!validation.empty()) sides.validation = read_side(validation, encoder, options);
+    if (fs::exists(test, ignored)) sides.test = read_side(test, encoder, options);
     check_no_leak(sides.train, sides.validation);
     check_no_leak(sides.train, sides.test);
     check_no_leak(sides.validation, sides.test);

@@ -130,9 +130,16 @@ std::vector<std::vector<int64_t>> split_groups(const std::vector<std::string>& k
       }
     }
   }
+  const auto wanted = static_cast<size_t>(
+      std::count_if(options.shares.begin(), options.shares.end(), [](double share) { return share > 0; }));
+  const std::string way_out =
+      groups.size() < wanted ? cat("each of the ", wanted,
+                                   " sides needs one: give more prompts, or chat.val_share=0 and chat.test_share=0")
+                             : "choose a larger share or another seed";
   for (size_t side = 0; side < sides.size(); ++side) {
-    require(counts[side] > 0 || options.shares[side] == 0, ExitCode::data, "none of the ", groups.size(),
-            " prompts was drawn for a share of ", options.shares[side], "; choose a larger share or another seed");
+    require(counts[side] > 0 || options.shares[side] == 0, ExitCode::data,
+            groups.size() == 1 ? "the only prompt was not" : cat("none of the ", groups.size(), " prompts was"),
+            " drawn for a share of ", options.shares[side], "; ", way_out);
     std::sort(sides[side].begin(), sides[side].end());
   }
   check_disjoint(keys, sides);

@@ -74,7 +74,7 @@ std::string reason_of(std::string_view line, const JsonlCheck& check, uint64_t l
 [[noreturn]] void fail_malformed(const std::vector<std::string>& lines, uint64_t allowed, ExitCode code) {
   std::string text;
   for (size_t i = 0; i < std::min(lines.size(), kShownLines); ++i) text += (i == 0 ? "" : "; ") + lines[i];
-  fail(code, text, "; malformed lines allowed by max_malformed: ", allowed);
+  fail(code, text, "; malformed lines allowed by data.max_malformed: ", allowed);
 }
 
 JsonlIndex read_all(const MappedFile& file, const JsonlCheck& check, const JsonlIndexOptions& options) {

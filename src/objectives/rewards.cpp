@@ -216,12 +216,14 @@ std::unique_ptr<Reward> make_finished(const RewardOptions&) {
 
 std::unique_ptr<Reward> make_format(const RewardOptions& options) {
   require(!options.pattern.empty() || !options.prefix.empty() || !options.suffix.empty() || options.json_object,
-          ExitCode::usage, "the reward 'format' needs a form: a pattern, a prefix, a suffix or json_object");
+          ExitCode::usage,
+          "the reward 'format' needs grpo.reward_pattern, the regular expression that the whole answer must match");
   return std::make_unique<FormatReward>(options);
 }
 
 std::unique_ptr<Reward> make_learned(const RewardOptions& options) {
-  require(!options.head.empty(), ExitCode::usage, "the reward 'learned' needs the file of its network (head)");
+  require(!options.head.empty(), ExitCode::usage,
+          "the reward 'learned' needs grpo.reward_head, its network's safetensors file");
   return std::make_unique<LearnedReward>(options.head);
 }
 

@@ -154,6 +154,7 @@ PolychromicTask::PolychromicTask(const config::Config& config, const Runtime& ru
             "grpo.rewards names '", metric_names_[i], "' twice; give it one weight");
   }
   make_buffers();
+  matrix_elements_ = matrix_elements();
 }
 
 void PolychromicTask::open_data() {
@@ -171,7 +172,29 @@ void PolychromicTask::open_data() {
     test_ = std::make_shared<data::ChatSource>(sides.validation.dataset, std::move(sides.validation.examples),
                                                "validation");
   }
+  check_validation();
   batches_ = std::make_unique<data::ChatBatches>(train_, batch_options());
+}
+
+// What counts on evaluations without any would be passed over silently.
+void PolychromicTask::check_validation() const {
+  const config::ChatConfig& chat = config_.chat;
+  const bool is_split = data::is_split_chat_folder(config_.data.train);
+  if (is_split && ((chat.val_share > 0 && chat.val_share != config::ChatConfig().val_share) || chat.test_share > 0)) {
+    log::warn("chat.val_share and chat.test_share split nothing: '", printable(config_.data.train),
+              "' is split already, by its train.jsonl");
+  }
+  if (test_) return;
+  const std::string way =
+      is_split ? cat("'", printable(config_.data.train), "' has no val.jsonl beside its train.jsonl; put one there")
+               : std::string("chat.val_share is 0; set it to 0.1");
+  const config::TrainConfig& train = config_.train;
+  for (const auto& [key, given] :
+       {std::pair{"train.eval_every", train.eval_every > 0}, std::pair{"train.keep_best", train.keep_best},
+        std::pair{"train.early_stop_evals", train.early_stop_evals > 0}}) {
+    require(!given, ExitCode::usage, key, " needs prompts to evaluate, but data.test is empty and ", way,
+            ", set data.test to a file of JSON lines, or leave ", key, " out");
+  }
 }
 
 void PolychromicTask::open_test_data(const data::ChatSide& training) {
@@ -287,6 +310,7 @@ double PolychromicTask::load_batch(int64_t step, double) {
     }
   }
   facts_.copy_(at::tensor(facts_of_step_, at::kDouble));
+  count_flops();
   step_began_ = Clock::now();
   return 0;
 }
@@ -323,24 +347,37 @@ double PolychromicTask::samples_per_epoch() const {
   return (before + (batches - before) * static_cast<double>(plan_.reward_updates)) * batch / epochs;
 }
 
-// Of the linear layers and the head: rows at their full length, answers at theirs, backward for the weights, too, where
-// these are trained.
-double PolychromicTask::flops_per_step() const {
-  double weights = 0;
+// Elements of the matrices that a token is multiplied with: of the linear layers and the head.
+double PolychromicTask::matrix_elements() const {
+  double elements = 0;
   for (const auto& item : lm_.model->named_parameters()) {
     const bool head = item.key().find("lm_head") != std::string::npos;
     const bool embedding = item.key().find("embed_tokens") != std::string::npos;
     if (item.value().dim() == 2 && (!embedding || lm_.facts.tied) && !(head && lm_.facts.tied)) {
-      weights += static_cast<double>(item.value().numel());
+      elements += static_cast<double>(item.value().numel());
     }
   }
+  return elements;
+}
+
+// Rows and answers of this step as wide as they are padded to; backward for the weights, too, where these are trained.
+void PolychromicTask::count_flops() {
+  const bool rewards = kind_ == PolychromicKind::rewards;
+  const bool estimates = kind_ == PolychromicKind::diversity && config_.polychromic.objective != "compat";
+  const int64_t sampled = rewards     ? plan_.rows * plan_.reward_samples
+                          : estimates ? plan_.micro_batches * plan_.diverse_prompts * plan_.diverse_samples
+                                      : 0;
+  const auto answers = static_cast<double>(sampled * answer_width_ * comm_->ranks());
+  const double tokens = rewards ? 0 : static_cast<double>(config_.train.global_batch_size * width_);
   const double passes = lm_.lora ? 2 : 3;
-  double tokens = plan_.grpo_from == 1 ? 0 : static_cast<double>(config_.train.global_batch_size * row_len_);
-  const double sampled = static_cast<double>(plan_.most_samples() * comm_->ranks() * positions_);
-  tokens += plan_.samples_for_diversity ? sampled / static_cast<double>(plan_.every)
-            : plan_.grpo_from > 0       ? sampled
-                                        : 0;
-  return 2 * passes * weights * tokens;
+  // The model without its adapter reads the answers, too.
+  const double reference = rewards && config_.grpo.beta > 0 ? answers : 0;
+  flops_.sum += 2 * matrix_elements_ * (passes * (tokens + answers) + reference);
+  ++flops_.steps;
+}
+
+double PolychromicTask::flops_per_step() const {
+  return flops_.steps > 0 ? flops_.sum / static_cast<double>(flops_.steps) : flops_.before;
 }
 
 NamedValues PolychromicTask::evaluate(const std::function<void(const EvalProgress&)>& progress) {

@@ -43,6 +43,7 @@ NamedValues PolychromicTask::summarize(const std::vector<double>& sums, int64_t 
 
 NamedValues PolychromicTask::take_performance() {
   NamedValues out;
+  flops_ = {.before = flops_per_step()};
   if (const std::vector<double> phases = phases_.take(); !phases.empty()) {
     out = {{"forward_ms", phases[0]}, {"backward_ms", phases[1]}, {"optimizer_ms", phases[2]}};
   }

@@ -26,7 +26,7 @@ const std::vector<std::pair<std::string, std::string>>& meanings() {
       {"pass@20", "probability that one of 20 sampled answers is right (unbiased)"},
       {"pass@50", "probability that one of 50 sampled answers is right (unbiased)"},
       {"pass@100", "probability that one of 100 sampled answers is right (unbiased)"},
-      {"greedy_right", "share of prompts whose most probable answer is right"},
+      {"greedy_right", "share of prompts whose greedy answer (the best token each time) is right"},
       {"covered", "share of a prompt's right answers that were sampled"},
       {"diversity", "diversity of the answers to one prompt, by the metric of the training"},
       {"different", "share of the answers to one prompt that are different texts"},

@@ -131,14 +131,15 @@ std::vector<double> ticks(double low, double high) {
   return out;
 }
 
-// Where the values of an axis begin and end: all intervals, and a little more.
+// Where the values of an axis begin and end: all intervals, and a little more, so much that ticks of three digits
+// differ where all values are the same.
 std::pair<double, double> range(const Front& front, data::Interval FrontPoint::*axis) {
   double low = INFINITY, high = -INFINITY;
   for (const FrontPoint& point : front.points) {
     low = std::min(low, (point.*axis).low);
     high = std::max(high, (point.*axis).high);
   }
-  const double room = std::max(0.08 * (high - low), 1e-3);
+  const double room = std::max(0.08 * (high - low), 0.01);
   return {std::max(0.0, low - room), high + room};
 }
 

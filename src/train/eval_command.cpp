@@ -204,6 +204,7 @@ int run_eval(const EvalOptions& given) {
   require(options.report.empty() || (stored.task == "polychromic" && stored.eval.answers > 0), ExitCode::usage,
           "--report is of sampled answers, and ",
           stored.task == "polychromic" ? "eval.answers is 0" : cat("task ", stored.task, " samples none"));
+  if (!options.report.empty()) require_new_report("--report", options.report, kEvaluationFile);
   if (stored.task == "polychromic") return eval_answers(options, stored);
   if (stored.task == "language") return eval_language(options, stored);
   const auto dataset = open_eval_data(options, stored);

@@ -12,6 +12,7 @@
 #include "hrm/base/file.h"
 #include "hrm/base/log.h"
 #include "hrm/base/text.h"
+#include "hrm/formats/chat_record.h"
 #include "hrm/formats/json.h"
 #include "hrm/formats/jsonl.h"
 #include "hrm/tasks/answer_text.h"
@@ -28,14 +29,36 @@ using Clock = std::chrono::steady_clock;
 using Json = nlohmann::ordered_json;
 
 struct Prompt {
-  std::string text;
+  std::string text;    // of a record of messages: empty
   std::string origin;  // for messages: "prompts.txt:7"
   ExitCode code;       // of an error in it
+  std::vector<ChatMessage> messages = {};
   std::vector<int32_t> ids = {};
 };
 
-// One prompt a line: the member "prompt" of JSON objects where the file's name says JSON Lines or its text begins with
-// a brace, else the line itself.
+// A line of JSON with a text "prompt", or with "messages", whose answer, where they have one already, is left out as a
+// "response" is.
+Prompt read_record(std::string_view line, const std::string& where) {
+  const nlohmann::json record = parse_json(line, where, ExitCode::data, {.bytes = kMaxJsonlLine, .depth = 16});
+  Prompt prompt{.text = "", .origin = where, .code = ExitCode::data};
+  if (record.is_object() && record.contains("messages")) {
+    try {
+      prompt.messages =
+          parse_chat_record(line, {.response = "", .answers = "", .id = "", .value = "", .texts = {}}).messages;
+    } catch (const Error& error) {
+      fail(ExitCode::data, where, ": ", error.what());
+    }
+    require(!prompt.messages.empty(), ExitCode::data, where, ": 'messages' has nothing to answer");
+    return prompt;
+  }
+  const bool good = record.is_object() && record.contains("prompt") && record["prompt"].is_string();
+  require(good, ExitCode::data, where, ": give an object with a text \"prompt\", or with \"messages\", on each line");
+  prompt.text = record["prompt"].get<std::string>();
+  return prompt;
+}
+
+// One prompt a line: a record where the file's name says JSON Lines or its text begins with a brace, else the line
+// itself.
 std::vector<Prompt> read_prompts(const GenerateOptions& o) {
   if (o.has_prompt) return {{o.prompt, "--prompt", ExitCode::usage}};
   const bool piped = o.input == "-";
@@ -53,10 +76,7 @@ std::vector<Prompt> read_prompts(const GenerateOptions& o) {
       prompts.push_back({std::string(line.text), where, ExitCode::data});
       continue;
     }
-    const nlohmann::json record = parse_json(line.text, where, ExitCode::data, {.bytes = kMaxJsonlLine, .depth = 16});
-    const bool good = record.is_object() && record.contains("prompt") && record["prompt"].is_string();
-    require(good, ExitCode::data, where, ": give an object with a text \"prompt\" on each line");
-    prompts.push_back({record["prompt"].get<std::string>(), where, ExitCode::data});
+    prompts.push_back(read_record(line.text, where));
   }
   require(!prompts.empty(), ExitCode::data, origin, " holds no prompt; give one a line");
   return prompts;
@@ -73,7 +93,7 @@ struct Subject {
   std::optional<tasks::CausalInference> causal;
   models::LanguageModel* model = nullptr;
   const data::TextEncoder* text = nullptr;
-  std::function<std::vector<int32_t>(const std::string&)> encode = {};
+  std::function<std::vector<int32_t>(const std::vector<ChatMessage>&)> encode = {};  // of a model with a template
   int64_t begin_id = -1, vocabulary = 0;
   std::vector<int64_t> stop_ids = {};
   bool cuda_graphs = true;
@@ -82,6 +102,8 @@ struct Subject {
 Subject open_language_subject(const GenerateOptions& o, const std::vector<std::string>& overrides) {
   require(o.chat_template.empty(), ExitCode::usage,
           "--template is for models of transformers; this one reads prompts as they stand");
+  require(o.system.empty(), ExitCode::usage,
+          "--system is for models of transformers with a chat template; this one reads prompts as they stand");
   Subject subject;
   const tasks::LanguageInference& loaded =
       subject.language.emplace(tasks::open_language_model(o.checkpoint, overrides, o.weights));
@@ -110,9 +132,11 @@ Subject open_causal_subject(const GenerateOptions& o, std::vector<std::string> o
   }
   subject.model = loaded.lm.model.get();
   subject.text = &loaded.chat->encoder();
-  subject.encode = [chat = loaded.chat.get()](const std::string& text) {
-    return chat->prompt_ids({{.role = "user", .content = text}},
-                            std::vector<std::string>(chat->members().size(), std::string()));
+  const std::string& name = loaded.chat->name();
+  require(o.system.empty() || name == "chatml" || name == "llama3", ExitCode::usage, "--system: the chat template ",
+          name, " has no place for it, as chatml and llama3 have; leave it out");
+  subject.encode = [chat = loaded.chat.get()](const std::vector<ChatMessage>& messages) {
+    return chat->prompt_ids(messages, std::vector<std::string>(chat->members().size(), std::string()));
   };
   subject.begin_id = subject.text->meta.bos_id;
   subject.stop_ids = loaded.chat->stop_ids();
@@ -133,14 +157,27 @@ Subject open_subject(const GenerateOptions& o) {
   return open_language_subject(o, overrides);
 }
 
-void encode_prompts(std::vector<Prompt>& prompts, const Subject& subject) {
+// What is said to a model with a template.
+std::vector<ChatMessage> messages_of(const Prompt& prompt, const std::string& system) {
+  std::vector<ChatMessage> messages = prompt.messages;
+  if (messages.empty()) messages.push_back({.role = "user", .content = prompt.text});
+  if (system.empty()) return messages;
+  require(messages[0].role != "system", prompt.code,
+          "'messages' begins with a system message of its own; leave --system out");
+  messages.insert(messages.begin(), {.role = "system", .content = system});
+  return messages;
+}
+
+void encode_prompts(std::vector<Prompt>& prompts, const Subject& subject, const std::string& system) {
   const models::LanguageLimits limits = subject.model->limits();
   const int64_t most = limits.prompted ? limits.max_prompt : limits.max_tokens;
   // A plain decoder that learned from prompts and answers has them in one row.
   const bool joined = subject.language && !limits.prompted && subject.language->config.data.encoder_len > 0;
   for (Prompt& prompt : prompts) {
     try {
-      prompt.ids = subject.encode ? subject.encode(prompt.text) : subject.text->encode(prompt.text);
+      require(subject.encode || prompt.messages.empty(), prompt.code,
+              "'messages' are for models of transformers with a chat template; give \"prompt\"");
+      prompt.ids = subject.encode ? subject.encode(messages_of(prompt, system)) : subject.text->encode(prompt.text);
     } catch (const Error& error) {
       fail(prompt.code, prompt.origin, ": ", error.what());
     }
@@ -226,7 +263,11 @@ class Printer {
     } else {
       const auto samples = static_cast<size_t>(options_.samples);
       Json json;
-      json["prompt"] = prompts_[row / samples].text;
+      const Prompt& prompt = prompts_[row / samples];
+      if (prompt.messages.empty()) json["prompt"] = prompt.text;
+      for (const ChatMessage& message : prompt.messages) {
+        json["messages"].push_back({{"role", message.role}, {"content", message.content}});
+      }
       if (samples > 1) json["sample"] = row % samples;
       json["text"] = answer.text;
       json["tokens"] = answer.tokens;
@@ -266,7 +307,7 @@ int run_generate(const GenerateOptions& o) {
   std::vector<Prompt> prompts = read_prompts(o);
 
   const Subject subject = open_subject(o);
-  encode_prompts(prompts, subject);
+  encode_prompts(prompts, subject, o.system);
   std::vector<std::vector<int32_t>> ids;
   for (Prompt& prompt : prompts) ids.push_back(std::move(prompt.ids));
   options.begin_id = subject.begin_id;

@@ -1,10 +1,12 @@
 #include <algorithm>
 #include <filesystem>
 #include <iostream>
+#include <map>
 
 #include "hrm/base/error.h"
 #include "hrm/base/file.h"
 #include "hrm/base/log.h"
+#include "hrm/base/text.h"
 #include "hrm/train/commands.h"
 #include "train/answer_report.h"
 #include "train/report_files.h"
@@ -12,6 +14,12 @@
 namespace hrm::train {
 
 namespace fs = std::filesystem;
+
+void require_new_report(const std::string& option, const fs::path& folder, const char* file) {
+  std::error_code error;
+  require(!fs::exists(folder / file, error), ExitCode::usage, "'", printable(folder.string()), "' holds ", file,
+          " already; give ", option, " a new folder, or remove that one");
+}
 
 std::string write_answer_report(const AnswerReport& report, const fs::path& folder) {
   std::error_code error;
@@ -25,7 +33,7 @@ std::string write_answer_report(const AnswerReport& report, const fs::path& fold
     write_text_atomic(folder / "front.svg", front_picture(front));
     return "report.md, answers.html and front.svg";
   }
-  // That of an earlier report would be taken for this one's.
+  // That of a report whose other files were removed would be taken for this one's.
   fs::remove(folder / "front.svg", error);
   require(!error, ExitCode::environment, "cannot remove '", (folder / "front.svg").string(), "': ", error.message());
   return "report.md and answers.html";
@@ -33,7 +41,9 @@ std::string write_answer_report(const AnswerReport& report, const fs::path& fold
 
 int run_report(const ReportOptions& options) {
   require(!options.out.empty(), ExitCode::usage, "--out needs the folder to write to");
+  require_new_report("--out", options.out, "report.md");
   std::vector<ReportGroup> groups;
+  std::map<std::pair<std::string, fs::path>, std::string> seen;  // of a group, the file -> as it was given
   for (const std::string& item : options.evaluations) {
     std::error_code error;
     // The path of a run may have an equals sign, e.g. runs/lr=1/answers.
@@ -44,6 +54,10 @@ int run_report(const ReportOptions& options) {
     const fs::path path = fs::is_directory(file, error) ? fs::path(file) / kEvaluationFile : fs::path(file);
     ReportedEvaluation run = parse_evaluation(read_text(path, ExitCode::data, uint64_t{256} << 20), path.string());
     if (name.empty()) name = run.checkpoint;
+    // Twice it would be a seed more, and the interval too small.
+    const auto [first, is_new] = seen.emplace(std::pair(name, fs::weakly_canonical(path, error)), item);
+    require(is_new, ExitCode::usage, "'", printable(first->second), "' and '", printable(item),
+            "' are one evaluation, given twice as '", printable_start(name), "'; give it once");
     auto group = std::find_if(groups.begin(), groups.end(), [&](const ReportGroup& one) { return one.name == name; });
     if (group == groups.end()) group = groups.insert(groups.end(), {name, {}});
     group->runs.push_back(std::move(run));

@@ -1,4 +1,4 @@
-// generate, run as users do, with a model that learned two steps of sums.
+// generate, run as users do, with a model that learned two steps of sums, and one with a chat template.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -102,6 +102,69 @@ TEST(Generate, OnePromptAndMany) {
   }
 }
 
+// A tokenizer with chatml's tokens, and a small model of that vocabulary, trained one step.
+std::string chat_run(const fs::path& dir) {
+  fs::create_directories(dir / "model");
+  fs::copy_file(fs::path(HRM_SOURCE_DIR) / "tests/fixtures/tokenizer/tokenizer.json", dir / "model" / "tokenizer.json");
+  std::ofstream(dir / "model" / "tokenizer_config.json")
+      << R"({"eos_token": "<|im_end|>", "pad_token": "<|endoftext|>", "chat_template": "{{- '<|im_start|>' }}"})";
+  std::ofstream(dir / "model" / "config.json")
+      << R"({"model_type": "qwen3", "vocab_size": 1520, "hidden_size": 32, "intermediate_size": 48,
+             "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8,
+             "max_position_embeddings": 128})";
+  std::ofstream(dir / "data.jsonl") << "{\"prompt\": \"a\", \"response\": \"b\"}\n";
+  const Result trained =
+      run({"train", "task=polychromic", "run.dir=" + (dir / "runs").string(), "hf.model=" + (dir / "model").string(),
+           "hf.weights=random", "lora.r=0", "polychromic.objective=none", "data.train=" + (dir / "data.jsonl").string(),
+           "chat.val_share=0", "chat.max_length=64", "train.global_batch_size=1", "train.steps=1", "runtime.device=cpu",
+           "runtime.threads=1"});
+  EXPECT_EQ(trained.code, 0) << trained.err;
+  return (dir / "runs/run").string();
+}
+
+TEST(Generate, MessagesOfAChat) {
+  const TempDir dir;
+  const std::string checkpoint = chat_run(dir.path());
+  const auto answers = [&](const std::string& input, const Words& more = {}) {
+    const Result result = run(with({"generate", checkpoint, "--device", "cpu", "--input", "-", "--format", "jsonl",
+                                    "--max-new-tokens", "8", "--temperature", "1"},
+                                   more),
+                              {.shell = "", .environment = "", .input = input});
+    EXPECT_EQ(result.code, 0) << result.err;
+    return lines_of(result.out);
+  };
+  const std::string user = R"({"role": "user", "content": "hello"})";
+  const std::string asked = R"({"messages": [)" + user +
+                            R"(, {"role": "assistant", "content": "left out"}]})"
+                            "\n";
+  const std::string ordered = R"({"messages": [{"role": "system", "content": "be brief"}, )" + user + "]}\n";
+  const json plain = answers("{\"prompt\": \"hello\"}\n").at(0), messages = answers(asked).at(0);
+  EXPECT_EQ(messages.at("text"), plain.at("text"));
+  EXPECT_EQ(messages.at("messages"), json::parse("[" + user + "]"));
+  EXPECT_FALSE(messages.contains("prompt"));
+  EXPECT_FALSE(plain.contains("messages"));
+  const json system = answers("{\"prompt\": \"hello\"}\n", {"--system", "be brief"}).at(0);
+  EXPECT_EQ(system.at("text"), answers(ordered).at(0).at("text"));
+  EXPECT_EQ(system.at("text"), answers(asked, {"--system", "be brief"}).at(0).at("text"));
+  EXPECT_NE(system.at("text"), plain.at("text")) << "it is said to the model";
+
+  const auto refused = [&](const std::string& input, const Words& parts, const Words& more = {}) {
+    expect_refusal(ExitCode::data, with({"generate", checkpoint, "--device", "cpu", "--input", "-"}, more), parts,
+                   {.shell = "", .environment = "", .input = input}, /*alone=*/false);
+  };
+  refused(ordered, {"standard input:1", "a system message of its own", "--system"}, {"--system", "be brief"});
+  refused(R"({"messages": [{"role": "tool", "content": "x"}]})"
+          "\n",
+          {"standard input:1", "the role 'tool'"});
+  refused(R"({"messages": [{"role": "assistant", "content": "x"}]})"
+          "\n",
+          {"standard input:1", "nothing to answer"});
+  refused(ordered, {"standard input:1", "plain takes one message"}, {"--template", "plain"});
+  expect_refusal(ExitCode::usage,
+                 {"generate", checkpoint, "--device", "cpu", "--prompt", "a", "--template", "plain", "--system", "b"},
+                 {"--system: the chat template plain has no place for it"}, {}, /*alone=*/false);
+}
+
 TEST(Generate, WrongInput) {
   const Trained trained(kDecoder);
   const auto refused = [&](ExitCode code, const Words& words, const Words& parts, const std::string& input = "") {
@@ -134,6 +197,9 @@ TEST(Generate, WrongInput) {
   refused(ExitCode::data, {"--input", file("b.jsonl", "{\"prompt\": \"a\"}\n{\"text\": \"a\"}\n")},
           {"b.jsonl:2", "\"prompt\""});
   refused(ExitCode::data, {"--input", file("c.jsonl", "{\"prompt\": 3}\n")}, {"c.jsonl:1", "\"prompt\""});
+  refused(ExitCode::data, {"--input", file("d.jsonl", "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}]}\n")},
+          {"d.jsonl:1", "'messages' are for models of transformers"});
+  refused(ExitCode::usage, {"--prompt", "a", "--system", "b"}, {"--system is for models of transformers"});
   refused(ExitCode::data, {"--input", file("bytes.txt", "a\n\xff\xfe\n")}, {"bytes.txt:2", "UTF-8"});
   refused(ExitCode::data, {"--input", file("long.txt", "short\n" + std::string(70, '1') + "\n")},
           {"long.txt:2", "71 tokens", "at most 64"});

@@ -86,7 +86,9 @@ TEST(Consistency, PolychromicContradictionsAreRefusedAndTheirAdviceWorks) {
       {{"parallel.zero=2"}, "parallel.zero = 2", {"parallel.zero=1"}},
       {{"lm.layers=3"}, "lm.layers = 3", {"lm.layers=6"}},
       {{"model.num_heads=4"}, "model.num_heads = 4", {"model.num_heads=8"}},
-      {{"train.eval_every=5", "chat.val_share=0"}, "train.eval_every = 5", {"data.test=x.jsonl"}},
+      {{"train.early_stop_evals=2"},
+       "train.early_stop_evals = 2 (command line) counts evaluations",
+       {"train.eval_every=5"}},
   };
   for (const Case& c : cases) {
     std::vector<std::string> overrides = base;
@@ -188,12 +190,103 @@ TEST(Consistency, WhatIsNoContradictionIsAllowed) {
   EXPECT_EQ(fault({"precision.recursions=fp8", "model.H_cycles=1", "model.L_cycles=1"}), "");
 }
 
+// The sentence with which a training of task polychromic refuses these; empty when it begins.
+std::string polychromic_fault(const std::vector<std::string>& overrides, const std::string& text = "{}") {
+  std::vector<std::string> all{"task=polychromic", "hf.model=m", "data.train=d", "train.steps=100"};
+  if (text.find("diversity_metric") == std::string::npos) all.emplace_back("polychromic.diversity_metric=bleu");
+  all.insert(all.end(), overrides.begin(), overrides.end());
+  try {
+    validate(config_from_json_text(text, "a.json", all));
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), ExitCode::usage);
+    return e.what();
+  }
+  return "";
+}
+
+TEST(Validate, WhatWasAskedForAndHasNoEffectIsRefused) {
+  const std::vector<Case> cases = {
+      {{"lora.r=0", "lora.alpha=32"}, "lora.alpha = 32.0 (command line) has no effect, for lora.r = 0", {"lora.r=8"}},
+      {{"lora.r=0", "lora.dropout=0.1"}, "lora.dropout = 0.1", {"lora.r=8"}},
+      {{"lora.r=0", "lora.rslora=true"}, "lora.rslora = true", {"lora.rslora=false"}},
+      {{"lora.r=0", "lora.targets=q_proj"}, "lora.targets = ", {"lora.r=8"}},
+      {{"chat.template=plain", "chat.thinking=on"}, "chat.thinking = ", {"chat.template=chatml"}},
+      {{"chat.value_field=likes"}, "chat.value_field = ", {"chat.stratify=true"}},
+      {{"data.test=x.jsonl", "chat.val_share=0.2"}, "chat.val_share = 0.2", {"data.test="}},
+      {{"polychromic.objective=none", "polychromic.diversity_weight=0.5"},
+       "polychromic.diversity_weight = 0.5 (command line) has no effect, for polychromic.objective = \"none\"",
+       {"polychromic.objective=score_function"}},
+      {{"polychromic.objective=none", "polychromic.generation_batch=8"},
+       "polychromic.generation_batch = 8",
+       {"grpo.start_step=1", "grpo.rewards=length"}},
+      {{"grpo.start_step=1", "grpo.rewards=length", "polychromic.diversity_weight=0.5"},
+       "polychromic.diversity_weight = 0.5",
+       {"grpo.start_step=50"}},
+      {{"grpo.start_step=1", "grpo.rewards=length", "polychromic.objective=compat"},
+       "polychromic.objective = ",
+       {"polychromic.objective=none"}},
+      {{"polychromic.objective=compat", "polychromic.length_norm=none"},
+       "polychromic.length_norm = ",
+       {"polychromic.objective=score_function"}},
+      {{"polychromic.objective=compat", "polychromic.baseline=none"},
+       "polychromic.baseline = ",
+       {"polychromic.objective=score_function"}},
+      {{"polychromic.subset_size=1"}, "polychromic.subset_size = 1", {"polychromic.subset_size=2"}},
+      {{"polychromic.diversity_encoder_model=e"},
+       "polychromic.diversity_encoder_model = ",
+       {"polychromic.diversity_metric=semantic"}},
+      {{"grpo.start_step=101", "grpo.rewards=length"}, "grpo.start_step = 101", {"grpo.start_step=100"}},
+      {{"grpo.start_step=101", "grpo.rewards=length"}, "grpo.start_step = 101", {"train.steps=0", "train.epochs=1"}},
+      {{"grpo.start_step=1", "grpo.rewards=format*2"}, "grpo.rewards = ", {"grpo.reward_pattern=a+"}},
+      {{"grpo.start_step=1", "grpo.rewards=length", "grpo.reward_pattern=a+"},
+       "grpo.reward_pattern = ",
+       {"grpo.rewards=length,format*0.5"}},
+      {{"grpo.start_step=1", "grpo.rewards=length", "grpo.reward_first_line=true"},
+       "grpo.reward_first_line = true",
+       {"grpo.rewards=answer"}},
+      {{"grpo.start_step=1", "grpo.rewards=length", "grpo.reward_head=h"},
+       "grpo.reward_head = ",
+       {"grpo.reward_head="}},
+      {{"train.keep_best=true"}, "train.keep_best = true", {"train.eval_every=10"}},
+  };
+  for (const Case& c : cases) {
+    const std::string sentence = polychromic_fault(c.bad);
+    EXPECT_TRUE(sentence.starts_with(c.mentions)) << c.bad.back() << ": '" << sentence << "'";
+    std::vector<std::string> cured = c.bad;
+    cured.insert(cured.end(), c.cured.begin(), c.cured.end());
+    EXPECT_EQ(polychromic_fault(cured), "") << c.bad.back();
+  }
+  EXPECT_NE(polychromic_fault({"grpo.start_step=1", "grpo.rewards=learned", "polychromic.diversity_metric=semantic",
+                               "polychromic.diversity_encoder_model=e"})
+                .find("needs grpo.reward_head"),
+            std::string::npos);
+}
+
+// A file says everything; who switches a part of it off on the command line need not take the rest out of the file.
+TEST(Validate, WhatAFileSaysMayBeSwitchedOff) {
+  const std::string text = R"({"polychromic": {"n_generations": 5, "diversity_metric": "bleu"},
+                               "lora": {"r": 8, "alpha": 32}, "grpo": {"num_generations": 8}})";
+  EXPECT_EQ(polychromic_fault({}, text), "");
+  EXPECT_EQ(polychromic_fault({"polychromic.objective=none"}, text), "");
+  EXPECT_EQ(polychromic_fault({"lora.r=0"}, text), "");
+  EXPECT_EQ(polychromic_fault({"grpo.start_step=1", "grpo.rewards=length"}, text), "");
+  EXPECT_NE(polychromic_fault({"polychromic.objective=none", "polychromic.n_generations=6"}, text), "");
+  const std::string both = R"({"polychromic": {"n_generations": 5, "diversity_metric": "bleu", "objective": "none"}})";
+  EXPECT_TRUE(polychromic_fault({}, both).starts_with("polychromic.n_generations = 5 (a.json:1)"));
+  // What is usual is asked for by no one, whoever says it.
+  EXPECT_EQ(polychromic_fault({"lora.r=0", "lora.alpha=16", "polychromic.objective=none",
+                               "polychromic.diversity_weight=0.3", "polychromic.n_generations=3"}),
+            "");
+}
+
 TEST(Validate, TrainingNeedsDataAndALength) {
   EXPECT_TRUE(training_fault("{\"data\": {\"train\": \"\"}}").starts_with("data.train = \"\" ("));
   EXPECT_TRUE(
       training_fault("{\"data\": {\"train\": \"x\"}}").starts_with("train.steps = 0 (default) and train.epochs"));
   EXPECT_EQ(training_fault("{\"data\": {\"train\": \"x\"}, \"train\": {\"epochs\": 1}}"), "");
   EXPECT_EQ(training_fault("{\"data\": {\"train\": \"x\"}, \"train\": {\"steps\": 5000}}"), "");
+  EXPECT_TRUE(training_fault(R"({"train": {"steps": 5000, "keep_best": true}})").starts_with("train.keep_best = true"));
+  EXPECT_EQ(training_fault(R"({"train": {"steps": 5000, "keep_best": true, "eval_every": 100}})"), "");
 }
 
 }  // namespace

@@ -322,6 +322,27 @@ TEST(Load, DefaultsFollowTheArchitecture) {
   EXPECT_TRUE(differing_keys(parse(trm.to_json()).config, trm.config).empty());
 }
 
+// Fine-tuning has an optimizer and a batch of its own, as far as nothing else is said.
+TEST(Load, DefaultsFollowTheTask) {
+  const std::string base = R"({"task": "polychromic", "hf": {"model": "m"}, "polychromic": {"objective": "none"}})";
+  const LoadedConfig adapter = parse(base);
+  EXPECT_EQ(adapter.config.optim.name, "adamw");
+  EXPECT_EQ(adapter.config.optim.lr, 2e-4);
+  EXPECT_EQ(adapter.config.optim.grad_clip, 1);
+  EXPECT_EQ(adapter.config.optim.warmup_steps, 20);
+  EXPECT_EQ(adapter.config.train.global_batch_size, 16);
+  EXPECT_EQ(adapter.origin("optim.lr").text(), "default for task polychromic");
+  const LoadedConfig whole = parse(base, {"lora.r=0", "train.steps=30", "train.global_batch_size=768"});
+  EXPECT_EQ(whole.config.optim.lr, 2e-5);
+  EXPECT_EQ(whole.config.optim.warmup_steps, 3);
+  EXPECT_EQ(whole.config.train.global_batch_size, 768) << "what is said holds, a puzzle's default, too";
+  EXPECT_EQ(parse(base, {"train.steps=3"}).config.optim.warmup_steps, 0);
+  EXPECT_EQ(parse(base, {"train.steps=10000"}).config.optim.warmup_steps, 20);
+  EXPECT_TRUE(differing_keys(parse(whole.to_json()).config, whole.config).empty());
+  EXPECT_EQ(parse("{}").config.optim.name, OptimConfig{}.name);
+  EXPECT_EQ(parse(R"({"task": "language", "data": {"encoder_len": 16}})").config.optim.lr, OptimConfig{}.lr);
+}
+
 // Whether the field, at some value that `base` does not have, goes through a dump and back.
 bool goes_through_a_dump(const Field& field, const std::string& base_json) {
   const LoadedConfig base = parse(base_json);

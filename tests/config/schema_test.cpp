@@ -72,6 +72,7 @@ TEST(Print, DescriptionHoldsEveryKeyWithRangeUnitDefaultAndHelp) {
   for (const std::string& key : keys()) EXPECT_NE(text.find("  " + key + " "), std::string::npos) << key;
   EXPECT_NE(text.find("a whole number, 1..64 (batches); default 4"), std::string::npos);
   EXPECT_NE(text.find("model: the network"), std::string::npos);
+  EXPECT_NE(text.find("Default of task=polychromic: adamw"), std::string::npos);
   for (size_t at = 0, end; (end = text.find('\n', at)) != std::string::npos; at = end + 1) {
     EXPECT_LE(end - at, 140u) << text.substr(at, end - at);
   }

@@ -131,7 +131,7 @@ TEST(ChatDataset, NothingIsLostWithoutBeingCounted) {
             "response, 2 with empty answers, 1 with a prompt as long as the window, 1 that an earlier line has, too; 1 "
             "of the malformed are no UTF-8; 1 responses cut at the window");
   options.max_malformed = 2;
-  expect_error(ExitCode::data, {"a.jsonl:13: record: is no valid JSON", "allowed by max_malformed: 2"},
+  expect_error(ExitCode::data, {"a.jsonl:13: record: is no valid JSON", "allowed by data.max_malformed: 2"},
                [&] { byte_dataset(dir / "a.jsonl", text, options); });
   options.max_malformed = 0;
   expect_error(ExitCode::data, {"a.jsonl:7: the line is no valid UTF-8"},

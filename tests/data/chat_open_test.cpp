@@ -30,6 +30,20 @@ TEST(ChatOpen, FoldersThatAreSplitStaySo) {
   EXPECT_TRUE(sides.test.dataset == nullptr && sides.test.examples.empty());
 }
 
+// Data sets of others call the side otherwise; two files of it would leave open which one counts.
+TEST(ChatOpen, ValidationHasOtherNames) {
+  for (const char* name : {"validation.jsonl", "valid.jsonl"}) {
+    const TempDir dir;
+    write_text(dir / "d" / "train.jsonl", chat_line("a", "x"));
+    write_text(dir / "d" / name, chat_line("c", "x"));
+    EXPECT_TRUE(is_split_chat_folder(dir / "d"));
+    EXPECT_FALSE(is_split_chat_folder(dir / "d" / "train.jsonl"));
+    EXPECT_EQ(keys_of(open(dir / "d").validation), (std::set<std::string>{"c"})) << name;
+    write_text(dir / "d" / "val.jsonl", chat_line("e", "x"));
+    expect_error(ExitCode::data, {"val.jsonl and ", name, "keep one of them"}, [&] { open(dir / "d"); });
+  }
+}
+
 TEST(ChatOpen, APromptInTwoFilesIsLeakage) {
   const TempDir dir;
   const auto refused = [&](const std::vector<std::string>& parts, const ChatDataOptions& options = {}) {

@@ -130,7 +130,13 @@ TEST(ChatSplit, RefusesSharesThatAreNone) {
   refused({0.5, 0.4}, ExitCode::usage, {"add up to 0.9"});
   refused({1.5, -0.5}, ExitCode::usage, {"a share of the data is -0.5"});
   refused({std::nan(""), 1}, ExitCode::usage, {"a share of the data is nan"});
-  refused({0.25, 0.25, 0.25, 0.25}, ExitCode::data, {"none of the 2 prompts was drawn for a share of 0.25"});
+  refused({0.25, 0.25, 0.25, 0.25}, ExitCode::data,
+          {"none of the 2 prompts was drawn for a share of 0.25", "each of the 4 sides needs one", "chat.val_share=0"});
+  refused({0.001, 0.999}, ExitCode::data, {"was drawn for a share of 0.001", "a larger share or another seed"});
+  expect_error(ExitCode::data, {"the only prompt was not drawn", "each of the 2 sides needs one: give more prompts"},
+               [] {
+                 split_groups({"a"}, {.shares = {0.9, 0.1, 0}});
+               });
 }
 
 TEST(ChatSplit, LeakageIsFound) {

@@ -73,8 +73,7 @@ TEST(Rewards, Format) {
   EXPECT_EQ(run({.name = "format", .prefix = "ab", .suffix = "ba"}, overlapping), (Values{0, 1}));
   const AnswerGroup json = texts({R"({"a": [1, 2]})", R"([1])", R"({"a": 1,})", R"({"a": 1, "a": 2})", "", " {} "});
   EXPECT_EQ(run({.name = "format", .json_object = true}, json), (Values{1, 0, 0, 0, 0, 1}));
-  expect_error(ExitCode::usage, {"'format'", "a pattern, a prefix, a suffix or json_object"},
-               [] { make_reward({.name = "format"}); });
+  expect_error(ExitCode::usage, {"'format'", "grpo.reward_pattern"}, [] { make_reward({.name = "format"}); });
   expect_error(ExitCode::usage, {"'format'", "'(a'", "no regular expression"},
                [] { make_reward({.name = "format", .pattern = "(a"}); });
 }

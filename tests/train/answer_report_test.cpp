@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "hrm/base/file.h"
 #include "hrm/train/commands.h"
@@ -168,18 +169,56 @@ TEST(AnswerReport, DiversityByDifferentMeasuresIsNotCompared) {
   EXPECT_NE(answers_page(same).find("<svg"), std::string::npos);
 }
 
-TEST(AnswerReport, NoPictureStaysFromAnEarlierReport) {
+TEST(AnswerReport, AnEarlierReportStays) {
   const TempDir dir;
+  write_text_atomic(dir / "a.json", file_of(evaluation({0.3}, {0.1}, 1)).dump());
+  const std::string a = (dir / "a.json").string(), out = (dir / "out").string();
+  EXPECT_EQ(run_report({{"a=" + a, "b=" + a}, out}), 0);
+  const std::string report = read_text(dir / "out" / "report.md", ExitCode::data);
+  expect_error(ExitCode::usage, {"out' holds report.md already", "--out"}, [&] { run_report({{"c=" + a}, out}); });
+  EXPECT_EQ(read_text(dir / "out" / "report.md", ExitCode::data), report);
+  // A picture that was left is not taken for one of the next report.
   ReportedEvaluation run = evaluation({0.3}, {0.1}, 1);
-  write_text_atomic(dir / "a.json", file_of(run).dump());
   run.diversity_metric = "another";
   write_text_atomic(dir / "b.json", file_of(run).dump());
-  const std::string a = (dir / "a.json").string(), b = (dir / "b.json").string(), out = (dir / "out").string();
-  EXPECT_EQ(run_report({{"a=" + a, "b=" + a}, out}), 0);
+  std::filesystem::remove(dir / "out" / "report.md");
   EXPECT_TRUE(std::filesystem::exists(dir / "out" / "front.svg"));
-  EXPECT_EQ(run_report({{"a=" + a, "b=" + b}, out}), 0);
+  EXPECT_EQ(run_report({{"a=" + a, "b=" + (dir / "b.json").string()}, out}), 0);
   EXPECT_FALSE(std::filesystem::exists(dir / "out" / "front.svg"));
-  EXPECT_EQ(run_report({{"a=" + a, "b=" + b}, out}), 0) << "nothing to remove";
+}
+
+TEST(AnswerReport, AnEvaluationIsNoSecondSeedOfItself) {
+  const TempDir dir;
+  std::filesystem::create_directories(dir / "x");
+  for (const char* name : {"x/eval.json", "y.json"}) {
+    write_text_atomic(dir / name, file_of(evaluation({0.3}, {0.1}, 1)).dump());
+  }
+  const std::string x = (dir / "x").string(), y = (dir / "y.json").string();
+  const auto report = [&](std::vector<std::string> of) { return run_report({std::move(of), (dir / "out").string()}); };
+  for (const std::string& same : {x, x + "/eval.json", (dir / "x" / ".." / "x").string()}) {
+    expect_error(ExitCode::usage, {"are one evaluation, given twice as 'a'"}, [&] { report({"a=" + x, "a=" + same}); });
+  }
+  EXPECT_FALSE(std::filesystem::exists(dir / "out"));
+  EXPECT_EQ(report({"a=" + x, "a=" + y, "b=" + x}), 0) << "another file of equal numbers is another evaluation";
+}
+
+// Of an axis on which all values are the same.
+TEST(AnswerReport, TicksOfEqualValuesDiffer) {
+  for (const double value : {0.0, 0.5, 1.0}) {
+    const std::string picture =
+        front_picture(quality_diversity_front(compare_answers({{"x", {evaluation({value}, {value}, 1)}}})));
+    for (const std::string& anchor :
+         {std::string("\"end\">"), std::string("\"middle\">0"), std::string("\"middle\">1")}) {
+      std::vector<std::string> labels;
+      for (size_t at = picture.find(anchor); at != picture.npos; at = picture.find(anchor, at + 1)) {
+        labels.push_back(picture.substr(at, picture.find('<', at) - at));
+      }
+      EXPECT_EQ(std::set<std::string>(labels.begin(), labels.end()).size(), labels.size()) << picture;
+      if (anchor.starts_with("\"end\"")) {
+        EXPECT_GE(labels.size(), 3u) << picture;
+      }
+    }
+  }
 }
 
 TEST(AnswerReport, RunsOfOneGroupAreAlike) {
@@ -298,7 +337,7 @@ TEST(AnswerReport, PathsMayHaveAnEqualsSign) {
   const std::string folder = (dir / "lr=1" / "answers").string(), out = (dir / "out").string();
   std::filesystem::create_directories(folder);
   write_text_atomic(std::filesystem::path(folder) / "eval.json", file_of(evaluation({0.3}, {0.1}, 1)).dump());
-  EXPECT_EQ(run_report({{folder, "named=" + folder, folder + "/eval.json"}, out}), 0);
+  EXPECT_EQ(run_report({{folder, "named=" + folder}, out}), 0);
   const std::string report = read_text(dir / "out" / "report.md", ExitCode::data);
   EXPECT_NE(report.find("| metric | runs/x | named |\n"), report.npos) << report;
 }

@@ -29,11 +29,17 @@ using Overrides = std::vector<std::string>;
 const std::string kEncoder =
     std::string("polychromic.diversity_encoder_model=") + HRM_SOURCE_DIR "/tests/fixtures/bert_embed";
 const Overrides kSemantic{"polychromic.diversity_metric=semantic", kEncoder};
-const Overrides kGrpo{"grpo.start_step=1", "grpo.rewards=answer,length*0.5,finished", "grpo.num_generations=4",
-                      "polychromic.objective=none", "grpo.max_completion_length=8"};
+const Overrides kGrpo{
+    "grpo.start_step=1",          "grpo.rewards=answer,length*0.5,finished", "grpo.num_generations=4",
+    "polychromic.objective=none", "polychromic.max_generation_length=100",   "grpo.max_completion_length=8"};
 // Several steps from one batch of answers, long enough to differ in what they are worth.
-const Overrides kAgain{"grpo.start_step=1",          "grpo.rewards=length",           "grpo.num_generations=4",
-                       "polychromic.objective=none", "grpo.max_completion_length=24", "grpo.num_iterations=3"};
+const Overrides kAgain{"grpo.start_step=1",
+                       "grpo.rewards=length",
+                       "grpo.num_generations=4",
+                       "polychromic.objective=none",
+                       "grpo.num_iterations=3",
+                       "polychromic.max_generation_length=100",
+                       "grpo.max_completion_length=24"};
 
 Overrides with(Overrides list, const Overrides& more) {
   list.insert(list.end(), more.begin(), more.end());
@@ -196,6 +202,25 @@ TEST(Polychromic, LearnsSeveralTimesFromOneBatchOfAnswers) {
   EXPECT_GT(largest_gap(wide, narrow), 0.1) << "the bound takes gradients away";
 }
 
+// What a step multiplies is counted at the width of its rows, not of the longest that there may be.
+TEST(Polychromic, FlopsAreThoseOfTheRowsAsTheyArePadded) {
+  const auto flops = [](const Overrides& more) {
+    SmallPolychromic run(fresh_folder("flops"), more);
+    run.task.load_batch(1, 1);
+    const double counted = run.task.flops_per_step();
+    run.task.take_performance();
+    EXPECT_EQ(run.task.flops_per_step(), counted) << "of the steps before, until there is one since";
+    return counted;
+  };
+  const Overrides plain{"polychromic.objective=none", "polychromic.max_generation_length=100", "chat.max_length=120"};
+  const double wide = flops(with(plain, {"chat.buckets=1"})), narrow = flops(with(plain, {"chat.buckets=64"}));
+  EXPECT_LT(narrow, 0.7 * wide) << "prompts and responses of some 50 characters";
+  EXPECT_GT(narrow, 0.2 * wide);
+  EXPECT_GT(flops({}), flops({"polychromic.objective=compat"})) << "answers that are learned from";
+  // The reference reads what is learned from once more: a pass beside two.
+  EXPECT_DOUBLE_EQ(flops(with(kGrpo, {"grpo.beta=0.1"})), 1.5 * flops(kGrpo));
+}
+
 // An epoch is all prompts once, however often their answers are learned from.
 TEST(Polychromic, EpochsCountPromptsNotUpdates) {
   const auto samples = [](const Overrides& more) {
@@ -253,8 +278,8 @@ TEST(Polychromic, PackedRowsMakeTheSameStep) {
 {"prompt": "a dozen and a few more", "response": "15 or so"}
 {"prompt": "seven", "response": "7"}
 )";
-  const Overrides base{"data.train=" + (dir / "train.jsonl").string(), "chat.val_share=0",
-                       "polychromic.objective=none"};
+  const Overrides base{"data.train=" + (dir / "train.jsonl").string(), "chat.val_share=0", "polychromic.objective=none",
+                       "polychromic.max_generation_length=100"};
   const Overrides packed = with(base, {"chat.packing=true"});
   const double rows = SmallPolychromic(dir, packed).task.samples_per_epoch();
   EXPECT_LE(rows, 3) << "several examples share a row";
@@ -440,6 +465,7 @@ TEST(Polychromic, EvaluatesIntoAReport) {
   for (const train::ReportedPrompt& prompt : read.prompts) losses += prompt.values.at("response_loss") / 10;
   EXPECT_NEAR(losses, *read.loss, 0.05 * *read.loss);
   for (const char* name : {"report.md", "answers.html", "front.svg"}) EXPECT_TRUE(fs::exists(dir / "report" / name));
+  test::expect_error(ExitCode::usage, {"holds eval.json already", "--report"}, [&] { train::run_eval(options); });
   options.overrides = {"eval.answers=0"};
   test::expect_error(ExitCode::usage, {"--report", "eval.answers is 0"}, [&] { train::run_eval(options); });
 }
@@ -492,6 +518,17 @@ TEST(Polychromic, RefusesWhatDoesNotFit) {
   refuse(ExitCode::usage, {"train.early_stop_evals", "validation", "have none"},
          with(silent, {"grpo.rewards=length", "train.early_stop_evals=2", "train.eval_every=2"}));
   EXPECT_FALSE(SmallPolychromic(dir, with(silent, {"grpo.rewards=length"})).task.can_evaluate());
+  // Nothing to evaluate, with what asks for it.
+  fs::create_directories(dir / "unvalidated");
+  fs::copy_file(answers_folder() / "data" / "train.jsonl", dir / "unvalidated" / "train.jsonl");
+  const std::string folder = "data.train=" + (dir / "unvalidated").string();
+  refuse(ExitCode::usage, {"train.eval_every needs prompts", "has no val.jsonl beside its train.jsonl", "data.test"},
+         {folder, "train.eval_every=2"});
+  refuse(ExitCode::usage, {"train.eval_every needs prompts", "chat.val_share is 0; set it to 0.1"},
+         {folder + "/train.jsonl", "chat.val_share=0", "train.eval_every=2", "train.keep_best=true"});
+  EXPECT_FALSE(SmallPolychromic(dir, {folder}).task.can_evaluate());
+  fs::copy_file(answers_folder() / "data" / "val.jsonl", dir / "unvalidated" / "validation.jsonl");
+  EXPECT_TRUE(SmallPolychromic(dir, {folder, "train.eval_every=2", "chat.val_share=0"}).task.can_evaluate());
   refuse(ExitCode::usage, {"no layer is called 'up'"}, {"lora.targets=up"});
   refuse(ExitCode::data, {"is also that of"}, {"data.test=" + (answers_folder() / "data" / "train.jsonl").string()});
   // Another id does not make another prompt.

@@ -54,6 +54,11 @@ inline config::LoadedConfig small_polychromic_config(const std::filesystem::path
       "optim.name=adamw",
       "optim.lr=3e-3",
       "optim.warmup_steps=2",
+      // What is compared are steps: no clipping, and a rate that stays.
+      "optim.beta2=0.95",
+      "optim.weight_decay=0.1",
+      "optim.grad_clip=0",
+      "optim.min_ratio=1",
       "train.global_batch_size=8",
       "train.steps=8",
       "train.log_every=4",

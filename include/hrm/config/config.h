@@ -82,7 +82,7 @@ struct DataConfig {
     f("document_masks", &DataConfig::document_masks, Flag{}, "",
       "task=language, packed text: positions see their own document alone");
     f("max_malformed", &DataConfig::max_malformed, IntRange{0}, "lines",
-      "task=language, triples: so many malformed lines of a file are passed over before it is an error");
+      "task=language, triples, and task=polychromic: so many malformed lines are passed over before it is an error");
     f("cache", &DataConfig::cache, OneOf{{"auto", "memory", "stream"}}, "",
       "task=language, triples: memory = ids are read at the start, stream = when they are needed, auto = memory up to "
       "1 GiB; the batches are the same");
@@ -305,7 +305,7 @@ struct ObjectiveConfig {
       "has no probability of halting");
     f("halting_target", &ObjectiveConfig::halting_target, RealRange{0, 1e3}, "", "see halting");
     f("chunk", &ObjectiveConfig::chunk, IntRange{1, 1 << 24}, "tokens",
-      "task=language: tokens whose logits exist at one time");
+      "task=language and polychromic: tokens whose logits exist at one time");
   }
 };
 
@@ -420,7 +420,7 @@ struct TrainConfig {
     f("keep_best", &TrainConfig::keep_best, Flag{}, "",
       "also save after an evaluation that is better than all before, and keep that checkpoint (puzzles: exact "
       "accuracy, "
-      "language: loss, of the weights that eval.weights names first)");
+      "language and polychromic: loss, of the weights that eval.weights names first)");
     f("early_stop_evals", &TrainConfig::early_stop_evals, IntRange{0}, "evaluations",
       "end the run when so many evaluations in a row were no better than the best before; 0 = never");
     f("early_stop_delta", &TrainConfig::early_stop_delta, RealRange{0, 1e9}, "",

@@ -246,7 +246,8 @@ struct GrpoConfig {
     f("min_p", &GrpoConfig::min_p, RealRange{0, 1}, "", "as polychromic.diversity_min_p");
     f("rewards", &GrpoConfig::rewards, AnyText{}, "",
       "what answers are worth, with commas between, each with a weight behind a star if it is not 1: answer*2,length. "
-      "answer, format, finished, overlong, diversity, heuristic, learned, or a part of heuristic: length, lexical, "
+      "answer (one of chat.answers_field, or the response where a record has none), format, finished, overlong, "
+      "diversity, heuristic, learned, or a part of heuristic: length, lexical, "
       "punctuation, engagement, relevance, sentiment");
     f("reward_combination", &GrpoConfig::reward_combination, OneOf{{"weighted_sum", "separately_normalised"}}, "",
       "separately_normalised = each reward is first divided by its own standard deviation in the group");

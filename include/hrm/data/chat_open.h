@@ -23,12 +23,15 @@ struct ChatSides {
 // has none.
 void check_no_leak(const ChatSide& one, const ChatSide& other);
 
-// A folder with a train.jsonl is split already: train.jsonl, val.jsonl and test.jsonl, the last two where they are
-// there, and nothing else of it is read. Everything else, a file or a folder of other *.jsonl, is split by `split`:
-// three shares, and `values` taken from the examples where `stratified`.
+// Whether the files of a folder are the sides of a split: it has a train.jsonl.
+bool is_split_chat_folder(const std::filesystem::path& path);
+
+// A folder that is split already has train.jsonl, val.jsonl (or validation.jsonl, or valid.jsonl) and test.jsonl, the
+// last two where they are there; other *.jsonl of it are not read, and named in the log. Everything else, a file or a
+// folder of other *.jsonl, is split by `split`: three shares, and `values` taken from the examples where `stratified`.
 //
 // Throws as ChatDataset and split_groups; Error(data) where a prompt, or the id of one, is in two of the files, with
-// file and line of both.
+// file and line of both, and where validation has two files.
 ChatSides open_chat_sides(const std::filesystem::path& path, const ChatEncoder& encoder, const ChatDataOptions& options,
                           SplitOptions split, bool stratified = false);
 

@@ -34,7 +34,7 @@ struct AnswerEvalOptions {
 struct EvaluatedPrompt {
   std::string prompt, reference;     // the data's response; empty: there is none
   std::vector<std::string> answers;  // right ones of the data
-  std::string greedy;                // the model's best answer
+  std::string greedy;                // the best token each time
   std::vector<std::string> sampled;
   std::vector<bool> right, finished;          // of `sampled`; right is empty where the data knows no right answers
   double diversity = 0;                       // by AnswerDiversity

@@ -72,6 +72,8 @@ class PolychromicTask : public Task {
   at::Tensor step_loss(const at::Tensor& sums) const override;
   std::string progress_text(const NamedValues& summary) const override;
   double samples_per_epoch() const override;
+  // Mean over the steps since the last take_performance(), or before it where there was none since: rows have several
+  // widths. Of what is learned from, without what it takes to sample it.
   double flops_per_step() const override;
   double load_batch(int64_t step, double lr_factor) override;
   std::vector<at::Tensor> step_inputs() const override;
@@ -100,6 +102,7 @@ class PolychromicTask : public Task {
   data::ChatBatchOptions batch_options() const;
   void open_data();
   void open_test_data(const data::ChatSide& training);
+  void check_validation() const;
   void check_responses();
   void make_buffers();
   void visit_answers(StateVisitor& visitor);
@@ -110,6 +113,8 @@ class PolychromicTask : public Task {
   objectives::GroupDiversity measure(const Answers& answers);
   void fact(const std::string& name, double value);
   void count_tokens();
+  void count_flops();
+  double matrix_elements() const;
   at::Tensor response_loss(int64_t micro_batch, at::Tensor& metrics);
   at::Tensor diversity_loss(int64_t micro_batch, at::Tensor& metrics);
   at::Tensor reward_loss(int64_t micro_batch, at::Tensor& metrics);
@@ -152,6 +157,12 @@ class PolychromicTask : public Task {
     int64_t steps = 0, answer_tokens = 0, prompt_tokens = 0, encoded_tokens = 0;
   };
   Times times_;
+  struct Flops {
+    double sum = 0, before = 0;  // of the steps below; a step's, until the last take_performance()
+    int64_t steps = 0;
+  };
+  Flops flops_;
+  double matrix_elements_ = 0;
   PhaseClock phases_;
   std::chrono::steady_clock::time_point step_began_ = {};
   double last_generated_per_s_ = 0;

@@ -48,7 +48,7 @@ class Task : public Stateful {
 
   // Training samples of one pass over the training data.
   virtual double samples_per_epoch() const = 0;
-  // Floating-point operations of the matrix products of one step.
+  // Floating-point operations of the matrix products of one step; where steps differ, of the last ones in the mean.
   virtual double flops_per_step() const = 0;
 
   // One optimizer step is load_batch, then forward_backward for each micro-batch and update_extra, then finish_step.

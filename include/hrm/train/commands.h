@@ -57,7 +57,8 @@ struct GenerateOptions {
   std::string chat_template;  // of such a folder: chat.template; empty: what it asks for
   bool has_prompt = false;    // else input
   std::string prompt;
-  std::string input;  // file of prompts, one a line or JSON Lines; "-": stdin
+  std::string input;   // file of prompts, one a line or JSON Lines; "-": stdin
+  std::string system;  // said in front of each prompt, to a model with a chat template that has a place for it
   int64_t max_new_tokens = 128;
   double temperature = 0;  // 0: the best token each time
   int64_t top_k = 0;
