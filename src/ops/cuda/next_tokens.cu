@@ -9,6 +9,7 @@
 #include "ops/cuda/by_element.cuh"
 #include "ops/cuda/common.cuh"
 #include "ops/cuda/early.cuh"
+#include "ops/cuda/packed.cuh"
 
 namespace hrm::ops::cuda {
 namespace {
@@ -91,6 +92,7 @@ struct Row {
 #pragma unroll
     for (int j = 0; j < kBatch; ++j) {
       if (first + j * step >= end) break;
+      keep_packed(packs[j]);
 #pragma unroll
       for (int n = 0; n < N; ++n) take((first + j * step) * N + n, to_float(packs[j].value[n]));
     }
@@ -114,6 +116,11 @@ struct Listed {
   }
 };
 
+struct Selected {
+  uint32_t key;
+  Mass before;  // of the keys below
+};
+
 struct Shared {
   Mass bins[kBins];
   Mass sums[kWarps];
@@ -121,6 +128,9 @@ struct Shared {
   int ids[kMostListed];
   Mass totals[4];  // of a block, for the others of its cluster: one for each use
   Mass before, inside;
+  Selected selected;
+  int listed, place;  // of a block's own part of a list, and where it goes
+  int all_listed;
   int bin;
   int token;
 };
@@ -251,21 +261,10 @@ __device__ inline int find(Shared& s, const Bins& bins, Mass& before, const Reac
   return s.bin;
 }
 
-struct Selected {
-  uint32_t key;
-  Mass before;  // of the keys below
-};
-
-// The key with which the sum of the weights, least keys first, has reached what is wanted. weight(value) -> Mass.
+// The same by the bits of the key, of the tokens in a coarse bin; before: the sum without it.
 template <int K, class Tokens, class Weight, class Reached>
-__device__ inline Selected select(Shared& s, const Tokens& row, const Scale& scale, const Weight& weight,
-                                  const Reached& reached) {
-  Mass before = 0;
-  const Bins coarse_bins = fill<K>(s, row, scale, [&](float value, Mass& w) {
-    w = weight(value);
-    return coarse_of(value);
-  });
-  const int coarse = find(s, coarse_bins, before, reached);
+__device__ inline Selected select_in_bin(Shared& s, const Tokens& row, const Scale& scale, const Weight& weight,
+                                         const Reached& reached, int coarse, Mass before) {
   uint32_t prefix = 0;
   constexpr int kShift[] = {21, 10, 0};
 #pragma unroll
@@ -281,6 +280,59 @@ __device__ inline Selected select(Shared& s, const Tokens& row, const Scale& sca
     prefix = (above < 32 ? prefix << (above - shift) : 0) | bin;
   }
   return {prefix, before};
+}
+
+// The logits of a coarse bin, in any order, as a list in the first block of a cluster. False where they are too many.
+// s.listed and s.all_listed are 0 in all blocks.
+template <int K, typename T>
+__device__ inline bool list_bin(Shared& s, const Row<T>& row, const Scale& scale, int coarse) {
+  int* const own = s.ids;  // their bits
+  row.each([&](int, float logit) {
+    if (coarse_of(scale.value(logit)) != coarse) return;
+    const int at = atomicAdd(&s.listed, 1);
+    if (at < kMostListed) own[at] = __float_as_int(logit);
+  });
+  __syncthreads();
+  if (threadIdx.x == 0) s.place = atomicAdd(Together<K>::of(&s.all_listed, 0), s.listed);
+  __syncthreads();
+  float* const to = Together<K>::of(s.logits, 0);
+  for (int i = static_cast<int>(threadIdx.x); i < s.listed && s.place + i < kMostListed; i += kThreads) {
+    to[s.place + i] = __int_as_float(own[i]);
+  }
+  Together<K>::sync();
+  return *Together<K>::of(&s.all_listed, 0) <= kMostListed;
+}
+
+template <class Tokens>
+constexpr bool kIsRow = false;
+template <typename T>
+constexpr bool kIsRow<Row<T>> = true;
+
+// The key with which the sum of the weights, least keys first, has reached what is wanted. weight(value) -> Mass.
+template <int K, class Tokens, class Weight, class Reached>
+__device__ inline Selected select(Shared& s, const Tokens& row, const Scale& scale, const Weight& weight,
+                                  const Reached& reached) {
+  // Seen by all when the bins are full; nobody reads what was there before.
+  if (threadIdx.x == 0) s.listed = s.all_listed = 0;
+  Mass before = 0;
+  const Bins coarse_bins = fill<K>(s, row, scale, [&](float value, Mass& w) {
+    w = weight(value);
+    return coarse_of(value);
+  });
+  const int coarse = find(s, coarse_bins, before, reached);
+  if constexpr (kIsRow<Tokens>) {
+    // The bin that matters holds few tokens: one block looks at them while the others wait.
+    if (list_bin<K>(s, row, scale, coarse)) {
+      if (Together<K>::rank() == 0) {
+        const Listed listed{s.logits, s.ids, s.all_listed};
+        const Selected found = select_in_bin<1>(s, listed, scale, weight, reached, coarse, before);
+        if (threadIdx.x == 0) s.selected = found;
+      }
+      Together<K>::sync();
+      return *Together<K>::of(&s.selected, 0);
+    }
+  }
+  return select_in_bin<K>(s, row, scale, weight, reached, coarse, before);
 }
 
 // A token by its draw, from the row whose greatest logit is finite, or those of it that top_k may leave. The filters
