@@ -30,7 +30,7 @@ TEST(DecodeAttentionGpu, ARowAloneGivesTheSameBits) {
     const DecodeCase c{.rows = rows, .capacity = 500, .norm = true};
     const DecodeInputs in = decode_inputs(c, at::kBFloat16, at::kCUDA);
     const at::Tensor together = in.run();
-    for (int64_t row = 0; row < c.rows; row += rows > 6 ? 37 : 1) {
+    for (int64_t row = 0; row<c.rows; row += rows> 6 ? 37 : 1) {
       DecodeInputs alone = in;
       const int64_t positions = in.lengths[row].item<int64_t>() + 1;
       alone.qkv = in.qkv.narrow(0, row, 1);

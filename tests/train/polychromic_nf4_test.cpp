@@ -66,7 +66,8 @@ TEST(PolychromicNf4, WeightsAreTheModelsOwnQuantised) {
 TEST(PolychromicNf4, TrainsAsBesideTheDequantisedWeights) {
   for (const Overrides& more : {Overrides{"lora.dropout=0.1"}, Overrides{"lora.targets=v_proj", "hf.recompute=true"}}) {
     const auto dir = fresh_folder("runs");
-    const Overrides all = with(more, {"polychromic.objective=none", "train.eval_every=4"});
+    const Overrides all =
+        with(more, {"polychromic.objective=none", "polychromic.max_generation_length=100", "train.eval_every=4"});
     SmallPolychromic nf4(dir / "nf4", with(all, {"hf.quantize=nf4"})), plain(dir / "plain", all);
     overwrite(*plain.task.lm().model, dequantized(*nf4.task.lm().model));
     for (SmallPolychromic* run : {&nf4, &plain}) {
