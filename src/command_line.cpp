@@ -117,6 +117,11 @@ void add_solve(CLI::App& app, Action& action) {
   sub->callback([o, &action] { action = [o] { return train::run_solve(*o); }; });
 }
 
+constexpr const char* kBase =
+    "adapters of task polychromic: the folder of the frozen model that they were trained beside (default: hf.model of "
+    "the "
+    "run)";
+
 void add_generate(CLI::App& app, Action& action) {
   CLI::App* sub = app.add_subcommand("generate", "let a language model go on with a text, or answer it");
   auto o = std::make_shared<train::GenerateOptions>();
@@ -128,6 +133,7 @@ void add_generate(CLI::App& app, Action& action) {
                   "models of transformers: what stands around a prompt: chatml, llama3, plain (default: what the "
                   "tokenizer asks for)")
       ->type_name("NAME");
+  sub->add_option("--base", o->base, kBase)->type_name("FOLDER");
   CLI::Option* prompt = sub->add_option("--prompt", o->prompt, "the text; the answer is printed as it comes");
   CLI::Option* input =
       sub->add_option("--input", o->input,
@@ -252,6 +258,7 @@ void add_export(CLI::App& app, Action& action) {
   sub->add_option("--dtype", o->dtype, "hf: of the weights in the files")
       ->capture_default_str()
       ->check(CLI::IsMember({"float32", "bfloat16"}));
+  sub->add_option("--base", o->base, kBase)->type_name("FOLDER");
   sub->callback([o, &action] { action = [o] { return train::run_export(*o); }; });
 }
 

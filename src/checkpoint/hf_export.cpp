@@ -56,6 +56,7 @@ Json token_ids(const HfTokens& tokens) {
   };
   add("bos_token_id", tokens.bos);
   add("eos_token_id", tokens.eos);
+  if (tokens.ends.size() > 1) ids["eos_token_id"] = tokens.ends;
   add("pad_token_id", tokens.pad);
   return ids;
 }
@@ -178,13 +179,15 @@ void export_hf(const models::DecoderOptions& options, const NamedTensors& weight
                const fs::path& folder, const HfFormat& format) {
   const HfModel model = hf_model(options, weights, tokens, format.dtype);
   write_folder(folder, [&](const fs::path& place) {
-    const auto write = [&](const char* name, const std::string& text) { write_file(place / name, as_bytes(text)); };
+    const auto write = [&](const char* name, const std::string& text) {
+      if (!fs::exists(place / name)) write_file(place / name, as_bytes(text));
+    };
+    for (const fs::path& file : tokens.files) write_file(place / file.filename(), MappedFile(file).bytes());
     write_weights(model.weights, format, place);
     write("config.json", text_of(model.config));
     write("generation_config.json", text_of(model.generation));
     if (tokens.tokenizer.empty()) return;
-    const MappedFile tokenizer(tokens.tokenizer);
-    write_file(place / "tokenizer.json", tokenizer.bytes());
+    write_file(place / "tokenizer.json", MappedFile(tokens.tokenizer).bytes());
     write("tokenizer_config.json", text_of(hf_tokenizer_config(options, tokens)));
   });
 }

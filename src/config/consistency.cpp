@@ -559,10 +559,12 @@ void validate(const LoadedConfig& loaded) {
                 ": the run has no length; set train.steps or train.epochs");
   // Of a training alone: the configuration of a checkpoint is opened for other ends, too, and stays readable.
   const bool no_test = c.task == "puzzle" ? c.data.test.empty() : c.task == "language" && c.data.test == "none";
-  check.require(!c.train.keep_best || (c.train.eval_every > 0 && !no_test), check.at("train.keep_best"),
-                " chooses among evaluations, but ", check.at(no_test ? "data.test" : "train.eval_every"),
-                no_test ? " gives nothing to evaluate" : " makes one at the end alone", "; set ",
-                no_test ? "data.test" : "train.eval_every", ", or train.keep_best to false");
+  const std::string evaluations = no_test ? "data.test" : "train.eval_every";
+  check.require(
+      !c.train.keep_best || (c.train.eval_every > 0 && !no_test) || !check.asked_beside("train.keep_best", evaluations),
+      check.at("train.keep_best"), " chooses among evaluations, but ", check.at(evaluations),
+      no_test ? " gives nothing to evaluate" : " makes one at the end alone", "; set ", evaluations,
+      ", or train.keep_best to false");
   if (c.task == "polychromic") {
     check_rewards(check, c);
     check_unread_polychromic(check, c);

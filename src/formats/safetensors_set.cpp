@@ -88,12 +88,13 @@ const ArrayView& SafetensorsSet::at(const std::string& name) const {
 }
 
 std::string SafetensorsSet::digest() const {
-  std::map<std::string, fs::path> sorted;
-  for (const fs::path& path : paths_) sorted[path.filename().string()] = path;
   Hasher hasher;
-  for (const auto& [name, path] : sorted) {
-    hasher.update(name);
-    hasher.update(MappedFile(path, code_).bytes());
+  for (const std::string& tensor : names_) {
+    const ArrayView& view = at(tensor);
+    std::string head = cat(tensor.size(), " ", tensor, " ", name(view.dtype));
+    for (const int64_t size : view.shape) head += cat(" ", size);
+    hasher.update(head + "\n");
+    hasher.update(view.bytes);
   }
   return hasher.hex();
 }

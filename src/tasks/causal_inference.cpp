@@ -64,7 +64,11 @@ CausalInference open_causal_checkpoint(const fs::path& run_or_step, const std::v
   require(out.config.hf.quantize == quantized, ExitCode::usage, "the adapter of '", found.dir.string(),
           "' was trained beside weights with hf.quantize = ", quantized, ", not ", out.config.hf.quantize,
           "; leave hf.quantize out");
-  const auto frozen = found.meta.info.find("digest of the frozen model");
+  std::error_code ignored;
+  require(out.config.lora.r == 0 || fs::exists(fs::path(out.config.hf.model) / "config.json", ignored),
+          ExitCode::checkpoint, "the adapter of '", found.dir.string(), "' was trained beside the model in '",
+          out.config.hf.model, "', and there is none here; give its folder, with --base or hf.model=FOLDER");
+  const auto frozen = found.meta.info.find(cat("digest of the ", kFrozenModel));
   require(frozen == found.meta.info.end() || frozen->second == base_digest(out.config), ExitCode::checkpoint,
           "the weights of '", out.config.hf.model, "' are not those that the adapter of '", found.dir.string(),
           "' was trained beside; give that model's folder with hf.model=FOLDER");

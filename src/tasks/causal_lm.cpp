@@ -128,6 +128,23 @@ void TrainedWeights::visit_state(StateVisitor& visitor) {
   }
 }
 
+fs::path tokenizer_folder(const config::HfConfig& hf) {
+  return hf.tokenizer.empty() ? hf.model : hf.tokenizer;
+}
+
+std::vector<fs::path> hf_files_beside_weights(const config::HfConfig& hf) {
+  std::vector<fs::path> files{fs::path(hf.model) / "generation_config.json"};
+  for (const char* name :
+       {"tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "chat_template.jinja"}) {
+    files.push_back(tokenizer_folder(hf) / name);
+  }
+  std::erase_if(files, [](const fs::path& file) {
+    std::error_code ignored;
+    return !fs::exists(file, ignored);
+  });
+  return files;
+}
+
 std::string base_digest(const config::Config& config) {
   if (config.lora.r == 0) return "";
   const std::string format = config.hf.quantize == "none" ? "" : cat(", as ", config.hf.quantize);

@@ -406,7 +406,7 @@ std::map<std::string, std::string> PolychromicTask::source_digests() const {
   std::map<std::string, std::string> digests{{"training data", train_digest_},
                                              {"tokenizer", train_->meta().tokenizer_digest}};
   if (base_digest_.empty()) base_digest_ = base_digest(config_);
-  if (!base_digest_.empty()) digests.emplace("frozen model", base_digest_);
+  if (!base_digest_.empty()) digests.emplace(kFrozenModel, base_digest_);
   return digests;
 }
 
@@ -426,16 +426,16 @@ std::string PolychromicTask::next_batch_digest() {
 
 // What a model of the adapter in the checkpoints, or of all its weights, needs beside them.
 void PolychromicTask::write_files(const fs::path& run_dir) const {
-  const fs::path to = run_dir / "hf",
-                 tokenizer = config_.hf.tokenizer.empty() ? config_.hf.model : config_.hf.tokenizer;
+  const fs::path to = run_dir / "hf";
   fs::create_directories(to);
-  const auto copy = [&](const fs::path& from, const char* name) {
+  const auto copy = [&](const fs::path& from) {
     std::error_code ignored;
-    if (!fs::exists(from / name, ignored) || fs::equivalent(from / name, to / name, ignored)) return;
-    write_text_atomic(to / name, read_text(from / name, ExitCode::data));
+    if (!fs::exists(from, ignored) || fs::equivalent(from, to / from.filename(), ignored)) return;
+    write_text_atomic(to / from.filename(), read_text(from, ExitCode::data));
   };
-  for (const char* name : {"config.json", "generation_config.json"}) copy(config_.hf.model, name);
-  for (const char* name : {"tokenizer.json", "tokenizer_config.json"}) copy(tokenizer, name);
+  copy(fs::path(config_.hf.model) / "config.json");
+  copy(tokenizer_folder(config_.hf) / "tokenizer.json");
+  for (const fs::path& file : hf_files_beside_weights(config_.hf)) copy(file);
 }
 
 void PolychromicTask::visit_state(StateVisitor& visitor) {

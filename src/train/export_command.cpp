@@ -79,8 +79,10 @@ void export_causal(const ExportOptions& options, bool averaged, const NamedTenso
   if (options.to == "pt") return checkpoint::export_pt(weights, options.out, /*prefix=*/"");
   require(options.to != "torchscript", ExitCode::usage,
           "models of transformers have no TorchScript form here; use --to hf, peft or safetensors");
-  tasks::CausalInference loaded = tasks::open_causal_checkpoint(
-      options.checkpoint, {"runtime.device=cpu", "precision.compute=fp32"}, averaged ? "ema" : "raw");
+  std::vector<std::string> overrides{"runtime.device=cpu", "precision.compute=fp32"};
+  if (!options.base.empty()) overrides.push_back("hf.model=" + options.base);
+  tasks::CausalInference loaded =
+      tasks::open_causal_checkpoint(options.checkpoint, overrides, averaged ? "ema" : "raw");
   if (options.to == "peft") return checkpoint::write_peft(options.out, *loaded.lm.lora, loaded.config.hf.model);
   if (loaded.lm.lora) loaded.lm.lora->merge();
   NamedTensors named;
@@ -100,13 +102,13 @@ void export_causal(const ExportOptions& options, bool averaged, const NamedTenso
   }
   const HfModelConfig& facts = loaded.lm.facts;
   models::DecoderOptions decoder = checkpoint::decoder_options_of(facts, facts.max_position_embeddings);
-  const std::filesystem::path tokenizer =
-      std::filesystem::path(loaded.config.hf.tokenizer.empty() ? loaded.config.hf.model : loaded.config.hf.tokenizer) /
-      "tokenizer.json";
+  const std::filesystem::path tokenizer = tasks::tokenizer_folder(loaded.config.hf) / "tokenizer.json";
   std::error_code ignored;
   checkpoint::HfTokens tokens =
       hf_tokens(loaded.chat->encoder().meta, std::filesystem::exists(tokenizer, ignored) ? tokenizer : "");
-  tokens.eos = facts.eos_ids.empty() ? tokens.eos : facts.eos_ids.front();
+  tokens.ends = facts.eos_ids;
+  if (!tokens.ends.empty()) tokens.eos = tokens.ends.front();
+  tokens.files = tasks::hf_files_beside_weights(loaded.config.hf);
   checkpoint::export_hf(decoder, named, tokens, options.out, hf_format(options));
 }
 
@@ -135,6 +137,8 @@ int run_export(const ExportOptions& options) {
       config::config_from_json_text(found.meta.config_json, (found.dir / "config.json").string()).config;
   require(options.to != "peft" || (config.task == "polychromic" && config.lora.r > 0), ExitCode::usage,
           "PEFT's folders hold adapters, and this model has none; use --to safetensors or hf");
+  require(options.base.empty() || (config.task == "polychromic" && config.lora.r > 0), ExitCode::usage,
+          "--base is of adapters, and the model of '", found.dir.string(), "' has none");
   if (config.task == "polychromic") {
     export_causal(options, averaged, chosen);
   } else if (config.task == "language") {
@@ -142,8 +146,7 @@ int run_export(const ExportOptions& options) {
   } else {
     export_puzzle(options, config, chosen);
   }
-  log::info("wrote the ", averaged ? "averaged" : "raw", " weights of step ", found.meta.step, " (", chosen.size(),
-            " tensors) to ", options.out);
+  log::info("wrote the ", averaged ? "averaged" : "raw", " weights of step ", found.meta.step, " to ", options.out);
   std::cout << options.out << "\n";
   return static_cast<int>(ExitCode::done);
 }

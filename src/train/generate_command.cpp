@@ -122,6 +122,7 @@ Subject open_language_subject(const GenerateOptions& o, const std::vector<std::s
 // template.
 Subject open_causal_subject(const GenerateOptions& o, std::vector<std::string> overrides, bool folder) {
   if (!o.chat_template.empty()) overrides.push_back("chat.template=" + o.chat_template);
+  if (!o.base.empty()) overrides.push_back("hf.model=" + o.base);
   Subject subject;
   tasks::CausalInference& loaded =
       subject.causal.emplace(folder ? tasks::open_hf_folder(o.checkpoint, overrides)
@@ -152,8 +153,14 @@ Subject open_causal_subject(const GenerateOptions& o, std::vector<std::string> o
 
 Subject open_subject(const GenerateOptions& o) {
   const std::vector<std::string> overrides{"runtime.device=" + o.device, "runtime.allocator=expandable"};
-  if (tasks::is_hf_folder(o.checkpoint)) return open_causal_subject(o, overrides, /*folder=*/true);
-  if (tasks::stored_config(o.checkpoint, {}).task == "polychromic") return open_causal_subject(o, overrides, false);
+  if (tasks::is_hf_folder(o.checkpoint)) {
+    require(o.base.empty(), ExitCode::usage, "--base is of adapters, and '", o.checkpoint, "' is a whole model");
+    return open_causal_subject(o, overrides, /*folder=*/true);
+  }
+  const config::Config stored = tasks::stored_config(o.checkpoint, {});
+  require(o.base.empty() || (stored.task == "polychromic" && stored.lora.r > 0), ExitCode::usage,
+          "--base is of adapters, and the model of '", o.checkpoint, "' has none");
+  if (stored.task == "polychromic") return open_causal_subject(o, overrides, false);
   return open_language_subject(o, overrides);
 }
 

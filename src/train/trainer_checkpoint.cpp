@@ -160,6 +160,11 @@ void Trainer::check_sources(const std::map<std::string, std::string>& info, cons
     const auto then = info.find(key);
     if (then == info.end() || then->second == digest) continue;  // an earlier version wrote none
     const std::string what = key.substr(std::string(kDigest).size());
+    // An adapter fits the weights that it was trained beside, and no flag makes it fit others.
+    require(what != tasks::kFrozenModel, ExitCode::data, "the frozen model is not the one that the adapter of '",
+            checkpoint.string(),
+            "' was trained beside; give that model's folder with hf.model=FOLDER, and its "
+            "hf.quantize");
     const std::string sentence =
         key == kNextBatch
             ? cat("the next batch after step ", step_, " is not the one that '", checkpoint.string(), "' announces")

@@ -65,6 +65,20 @@ TEST_F(SafetensorsSetTest, DigestSeesEveryShard) {
   EXPECT_NE(digest(3), one);
 }
 
+// The same tensors, in one file or in two.
+TEST_F(SafetensorsSetTest, DigestIsOfTheTensors) {
+  shard("m-1.safetensors", {"a"}, 1);
+  shard("m-2.safetensors", {"b"}, 2);
+  index({{"a", "m-1.safetensors"}, {"b", "m-2.safetensors"}});
+  const std::string cut = SafetensorsSet(dir_.path()).digest();
+  shard("model.safetensors", {"a", "b"}, 1);  // which goes before the shards
+  EXPECT_EQ(SafetensorsSet(dir_.path()).digest(), cut);
+  shard("model.safetensors", {"b", "a"}, 1);
+  EXPECT_NE(SafetensorsSet(dir_.path()).digest(), cut) << "the values changed places";
+  shard("model.safetensors", {"a", "c"}, 1);
+  EXPECT_NE(SafetensorsSet(dir_.path()).digest(), cut) << "another name";
+}
+
 // An index beside the one file is left over, whatever it says.
 TEST_F(SafetensorsSetTest, OneFileGoesBeforeShards) {
   shard("model.safetensors", {"a"});

@@ -172,8 +172,10 @@ TEST(PolychromicNf4, AnotherFormatIsRefused) {
   const auto found = checkpoint::find_latest_valid(run.dir / "small");
   ASSERT_TRUE(found);
   SmallPolychromic other(run.dir, loaded);
-  test::expect_error(ExitCode::data, {"the frozen model is not what", "was trained with"},
-                     [&] { other.trainer.resume(found->dir, found->meta.info); });
+  for (const bool accept : {false, true}) {  // which is for other data alone
+    test::expect_error(ExitCode::data, {"the frozen model is not the one that the adapter of", "hf.model=FOLDER"},
+                       [&] { other.trainer.resume(found->dir, found->meta.info, accept); });
+  }
   SmallPolychromic same(run.dir, with(loaded, {"hf.quantize=nf4"}));
   same.trainer.resume(found->dir, found->meta.info);
   for (const Overrides& weights : {Overrides{"hf.weights=load", "hf.model=" + kQwen3.string()}, Overrides{}}) {

@@ -437,6 +437,44 @@ TEST(Polychromic, AnAdapterIsOpenedBesideItsOwnModelAlone) {
   test::expect_error(ExitCode::checkpoint, {"are not those that the adapter", "hf.model=FOLDER"},
                      [&] { tasks::open_causal_checkpoint(run, {}, "raw"); });
   tasks::open_causal_checkpoint(run, {"hf.model=" + base.string()}, "raw");
+
+  fs::remove_all(dir / "model");
+  train::ExportOptions options;
+  options.checkpoint = run.string();
+  options.to = "peft";
+  options.out = (dir / "out").string();
+  test::expect_error(ExitCode::checkpoint, {"was trained beside the model in", "none here", "--base"},
+                     [&] { train::run_export(options); });
+  options.base = base.string();
+  EXPECT_EQ(train::run_export(options), 0);
+  EXPECT_TRUE(fs::exists(dir / "out" / "adapter_config.json"));
+}
+
+// How transformers writes and stops stays that of the model that was fine-tuned, wherever its folder is now.
+TEST(Polychromic, ExportKeepsWhatStandsBesideTheWeights) {
+  const auto dir = fresh_folder("export");
+  const fs::path model = dir / "base";
+  fs::copy(answers_folder() / "model", model, fs::copy_options::recursive);
+  const std::string generation = R"({"eos_token_id": [2, 5], "top_k": 20})", jinja = "{{ messages[0].content }}";
+  write_text_atomic(model / "generation_config.json", generation);
+  const fs::path run = run_on_copies(dir, model, {"lora.r=0"});
+  write_text_atomic(dir / "tokens" / "chat_template.jinja", jinja);
+  SmallPolychromic again(
+      dir, {"lora.r=0", "hf.model=" + (dir / "model").string(), "hf.tokenizer=" + (dir / "tokens").string()});
+  again.task.write_files(run);
+  const std::string tokens = read_text(dir / "tokens" / "tokenizer_config.json", ExitCode::data);
+  fs::remove_all(dir / "model");
+  fs::remove_all(dir / "tokens");
+  train::ExportOptions options;
+  options.checkpoint = run.string();
+  options.to = "hf";
+  options.out = (dir / "out").string();
+  EXPECT_EQ(train::run_export(options), 0);
+  const auto text = [&](const char* name) { return read_text(dir / "out" / name, ExitCode::data); };
+  EXPECT_EQ(text("generation_config.json"), generation);
+  EXPECT_EQ(text("chat_template.jinja"), jinja);
+  EXPECT_EQ(text("tokenizer_config.json"), tokens);
+  EXPECT_EQ(nlohmann::json::parse(text("config.json")).at("eos_token_id"), nlohmann::json::array({2, 5}));
 }
 
 // eval --report keeps each prompt's answers, and what is made of them.

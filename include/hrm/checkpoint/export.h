@@ -54,6 +54,10 @@ struct HfTokens {
   int64_t bos = -1, eos = -1, pad = -1;                     // ids; -1 = there is none
   std::string bos_text = {}, eos_text = {}, pad_text = {};  // as they stand in the tokenizer's file; empty = not known
   std::filesystem::path tokenizer = {};                     // a tokenizer.json, which is copied; empty: none
+  std::vector<int64_t> ends = {};                           // where several ids end a text: all of them, eos the first
+  // Copied as they are under their names, such as generation_config.json, tokenizer_config.json, chat_template.jinja of
+  // the folder that a model was fine-tuned from; a file of that name is not written then.
+  std::vector<std::filesystem::path> files = {};
 };
 
 // How the weights stand in the folder.

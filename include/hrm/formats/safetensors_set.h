@@ -24,7 +24,8 @@ class SafetensorsSet {
   // A view of the mapped file. Throws Error(code) naming the tensor and the folder.
   const ArrayView& at(const std::string& name) const;
   const std::string& origin() const { return origin_; }
-  // XXH3-128, hex, of all files in the order of their names. Reads them.
+  // XXH3-128, hex, of all tensors in the order of their names: name, dtype, shape and bytes, whichever files they stand
+  // in. Reads them.
   std::string digest() const;
 
  private:

@@ -1,8 +1,10 @@
 #pragma once
 // A causal language model from a Hugging Face folder, as a configuration describes it: weights, adapter, tokenizer.
 
+#include <filesystem>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "hrm/config/config.h"
 #include "hrm/data/chat_open.h"
@@ -53,8 +55,16 @@ class TrainedWeights : public Stateful {
   CausalLm& lm_;
 };
 
-// What is frozen beside an adapter: XXH3-128, hex, of the files of hf.model, which are read, or the seed that drew the
-// weights; and hf.quantize, which makes other weights of them. Empty where all weights are trained.
+// The folder of tokenizer.json: hf.tokenizer, or hf.model.
+std::filesystem::path tokenizer_folder(const config::HfConfig& hf);
+
+// What stands beside the weights and tokenizer.json and says how transformers writes, stops and asks: those of
+// generation_config.json, tokenizer_config.json, special_tokens_map.json, added_tokens.json and chat_template.jinja
+// that are there.
+std::vector<std::filesystem::path> hf_files_beside_weights(const config::HfConfig& hf);
+
+// What is frozen beside an adapter: XXH3-128, hex, of the tensors of hf.model, which are read, or the seed that drew
+// the weights; and hf.quantize, which makes other weights of them. Empty where all weights are trained.
 std::string base_digest(const config::Config& config);
 
 }  // namespace hrm::tasks

@@ -27,6 +27,8 @@ struct EvalProgress {
   int64_t total = 0;  // samples
 };
 
+inline constexpr const char* kFrozenModel = "frozen model";
+
 class Task : public Stateful {
  public:
   // Dense parameters: the trainer's optimizer updates them.
@@ -90,7 +92,8 @@ class Task : public Stateful {
   virtual std::map<std::string, std::string> signature() const = 0;
 
   // Digests of what a resumed training must find as it was: the training data, later a tokenizer. By what it is
-  // ("training data"); kept in checkpoints. May read all of it.
+  // ("training data"); kept in checkpoints. May read all of it. That of kFrozenModel is of weights that the checkpoint
+  // is of no use without.
   virtual std::map<std::string, std::string> source_digests() const = 0;
   // Digest of the global batch that comes next, as load_batch would give it, on any number of ranks. Written into a
   // checkpoint and compared after a resume: data, their order and the draws all go into it.
