@@ -136,7 +136,8 @@ void check_modules(const fs::path& file, ExitCode code) {
 std::string text_of(const fs::path& file, ExitCode code) {
   std::error_code ignored;
   require(fs::is_directory(file.parent_path(), ignored), code, "'", file.parent_path().string(),
-          "' is no folder of a model");
+          "' is no folder of a model; models are read from folders here, such as 'hf download NAME --local-dir FOLDER' "
+          "makes");
   require(fs::exists(file, ignored), code, "'", file.string(), "' is not there; it is part of every saved model");
   return read_text(file, code);
 }

@@ -152,7 +152,8 @@ TEST(HfConfig, RefusesWrongTypesAndSizes) {
 
 TEST(HfConfig, FoldersThatAreNone) {
   const TempFolder dir;
-  expect_error([&] { read_hf_config(dir / "nowhere"); }, ExitCode::checkpoint, {"nowhere' is no folder of a model"});
+  expect_error([&] { read_hf_config(dir / "nowhere"); }, ExitCode::checkpoint,
+               {"nowhere' is no folder of a model; ", "hf download"});
   expect_error([&] { read_hf_config(dir.path(), ExitCode::usage); }, ExitCode::usage, {"config.json' is not there"});
 }
 

@@ -55,7 +55,7 @@ int run_solve(const SolveOptions& options);
 struct GenerateOptions {
   std::string checkpoint;     // as in EvalOptions, or a folder of the transformers library
   std::string chat_template;  // of such a folder: chat.template; empty: what it asks for
-  std::string base;           // folder of the weights that an adapter was trained beside; empty: hf.model of its run
+  std::string base = {};      // folder of the weights that an adapter was trained beside; empty: hf.model of its run
   bool has_prompt = false;    // else input
   std::string prompt;
   std::string input;   // file of prompts, one a line or JSON Lines; "-": stdin
@@ -89,7 +89,7 @@ struct ExportOptions {
   std::string out;                // file to write; hf: folder
   std::string weights = "auto";   // auto, raw, ema
   std::string dtype = "float32";  // or bfloat16; of hf alone
-  std::string base;               // as in GenerateOptions; of hf and peft
+  std::string base = {};          // as in GenerateOptions; of hf and peft
 };
 int run_export(const ExportOptions& options);
 
