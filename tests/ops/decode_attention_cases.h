@@ -72,6 +72,8 @@ inline std::vector<DecodeCase> decode_cases() {
       {.norm = true},
       {.rows = 5, .heads = 3, .kv_heads = 3, .head_dim = 32, .capacity = 301},
       {.rows = 2, .heads = 8, .kv_heads = 1, .head_dim = 128, .capacity = 300, .norm = true},
+      {.rows = 9, .heads = 4, .kv_heads = 2, .head_dim = 128, .capacity = 140, .window = 70, .norm = true},
+      {.rows = 3, .heads = 9, .kv_heads = 1, .head_dim = 32, .capacity = 70, .norm = true},  // more than a block takes
       {.rows = 4, .window = 7, .norm = true},
       {.rows = 2, .capacity = 1},
       {.rows = 3, .heads = 2, .kv_heads = 1, .head_dim = 6, .capacity = 9, .norm = true},  // no kernel is made for 6

@@ -33,6 +33,28 @@ TEST(DecodeLinearGpu, AgainstFloat64) {
   }
 }
 
+// Weights so large that all rows take tiles (few_rows_tiles.h): rounds of the ring of stages, sums and columns that do
+// not fill the last tile, the clusters that each of them asks for; and both sides of the most rows.
+TEST(DecodeLinearGpu, TilesAgainstFloat64) {
+  HRM_NEEDS_GPU();
+  const at::NoGradGuard no_grad;
+  const WithoutTf32 exact;
+  for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf}) {
+    for (const int64_t rows : {1, 8, 9, 31, 48, 64, 65, 96, 97, 128, 129}) {
+      for (const auto& [inner, width] : {std::pair<int64_t, int64_t>{2048, 1024},
+                                         {1032, 2056},
+                                         {6152, 344},
+                                         {20000, 112},
+                                         {256, 8184},
+                                         {520, 7000},
+                                         {72, 29200}}) {
+        if (dtype == at::kHalf && rows % 16 != 0) continue;
+        expect_good_decode_linear(rows, inner, width, dtype, at::kCUDA);
+      }
+    }
+  }
+}
+
 TEST(DecodeLinearGpu, BadInput) {
   HRM_NEEDS_GPU();
   expect_decode_linear_to_name_bad_input(at::kCUDA);
@@ -69,6 +91,24 @@ TEST(DecodeLinearGpu, ARowAloneGivesTheSameBits) {
       if (in.options.norm && inner > 2048) continue;  // the norm's own kernel sums the squares of such rows differently
       const at::Tensor all = in.run();
       for (const auto& [first, rows] : {std::pair<int64_t, int64_t>{0, 1}, {5, 8}, {9, 12}, {31, 1}, {3, 29}}) {
+        DecodeLinearInput part = in;
+        part.x = in.x.narrow(0, first, rows);
+        if (part.options.residual) part.options.residual = in.options.residual->narrow(0, first, rows);
+        expect_same_bits(part.run(), all.narrow(0, first, rows),
+                         cat(inner, " -> ", width, ", ", first, " ", rows, ", around ", static_cast<int>(around)));
+      }
+    }
+  }
+}
+
+TEST(DecodeLinearGpu, ARowAloneGivesTheSameBitsOfTiles) {
+  HRM_NEEDS_GPU();
+  for (const auto& [inner, width] : {std::pair<int64_t, int64_t>{2048, 1024}, {1032, 2056}, {8200, 264}}) {
+    for (const Around around : kAround) {
+      const DecodeLinearInput in = decode_linear_input(128, inner, width, around, at::kBFloat16, at::kCUDA);
+      const at::Tensor all = in.run();
+      for (const auto& [first, rows] :
+           {std::pair<int64_t, int64_t>{0, 1}, {5, 8}, {9, 12}, {100, 17}, {3, 33}, {60, 65}}) {
         DecodeLinearInput part = in;
         part.x = in.x.narrow(0, first, rows);
         if (part.options.residual) part.options.residual = in.options.residual->narrow(0, first, rows);

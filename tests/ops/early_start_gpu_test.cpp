@@ -43,9 +43,9 @@ at::Tensor weight_of(int64_t out, int64_t in, uint64_t seed, at::ScalarType dtyp
   return (normal({out, in}, seed, at::kFloat) / std::sqrt(static_cast<double>(in))).to(at::kCUDA, dtype);
 }
 
-Block make_block(at::ScalarType dtype) {
-  return {weight_of(3 * kWidth, kWidth, 1, dtype), weight_of(kWidth, kWidth, 2, dtype),
-          weight_of(2 * kInner, kWidth, 3, dtype), weight_of(kWidth, kInner, 4, dtype)};
+Block make_block(at::ScalarType dtype, int64_t width = kWidth, int64_t inner = kInner) {
+  return {weight_of(3 * width, width, 1, dtype), weight_of(width, width, 2, dtype),
+          weight_of(2 * inner, width, 3, dtype), weight_of(width, inner, 4, dtype)};
 }
 
 // The inputs follow each other without a wait, so that memory which is read too early holds another input's numbers.
@@ -264,17 +264,16 @@ TEST(EarlyStartGpu, LanguageModel) {
 }
 
 // Decoding steps of one layer, each row of the cache one longer after each.
-TEST(EarlyStartGpu, Decoding) {
-  HRM_NEEDS_GPU();
-  constexpr int64_t kWide = 512, kCached = 40, kVocabulary = 3000;
+void expect_order_of_decoding(int64_t wide, std::initializer_list<int64_t> each_rows) {
+  constexpr int64_t kCached = 40, kVocabulary = 3000;
   for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf}) {
-    const Block block = make_block(dtype);
-    const at::Tensor norm = normal({kWide}, 5, at::kFloat, at::kCUDA), head = weight_of(kVocabulary, kWide, 6, dtype);
+    const Block block = make_block(dtype, wide, 3 * wide);
+    const at::Tensor norm = normal({wide}, 5, at::kFloat, at::kCUDA), head = weight_of(kVocabulary, wide, 6, dtype);
     const at::Tensor angles = normal({kCached, 32}, 7, at::kFloat, at::kCUDA);
     const DecodeAttentionOptions options{.cos = angles.cos(), .sin = angles.sin(), .steady = true};
-    for (const int64_t rows : {1, 8, 20, 64}) {
+    for (const int64_t rows : each_rows) {
       const auto longs = at::device(at::kCUDA).dtype(at::kLong);
-      const at::Tensor keys = at::zeros({rows, 8, kCached, 64}, head.options()), values = at::zeros_like(keys);
+      const at::Tensor keys = at::zeros({rows, wide / 64, kCached, 64}, head.options()), values = at::zeros_like(keys);
       const at::Tensor lengths = at::zeros({rows}, longs);
       const WrittenRows written{.ids = at::zeros({rows}, longs),
                                 .count = at::zeros({rows}, longs),
@@ -310,9 +309,20 @@ TEST(EarlyStartGpu, Decoding) {
         }
         return results;
       };
-      expect_order(chain, {rows, kWide}, dtype, cat(dtype, " ", rows, " rows"), 5);
+      expect_order(chain, {rows, wide}, dtype, cat(dtype, " ", rows, " rows"), 5);
     }
   }
+}
+
+TEST(EarlyStartGpu, Decoding) {
+  HRM_NEEDS_GPU();
+  expect_order_of_decoding(512, {1, 8, 20, 64});
+}
+
+// The same by tiles of products (few_rows_tiles.h).
+TEST(EarlyStartGpu, DecodingByTiles) {
+  HRM_NEEDS_GPU();
+  expect_order_of_decoding(1536, {1, 20, 128});
 }
 
 // The gate, the probabilities of halting and their loss, one out of what the other wrote.

@@ -189,6 +189,20 @@ TEST(KernelsAloneGpu, DecodeLinear) {
   }
 }
 
+// Clusters of all sizes that tiles have.
+TEST(KernelsAloneGpu, DecodeLinearTiles) {
+  HRM_NEEDS_GPU();
+  const at::NoGradGuard no_grad;
+  for (const auto& [inner, width] : {std::pair<int64_t, int64_t>{8200, 264}, {2056, 1032}, {264, 8152}}) {
+    for (const int64_t rows : {3, 40, 100}) {
+      for (const Around around : {Around::residual, Around::gate}) {
+        const DecodeLinearInput in = decode_linear_input(rows, inner, width, around, at::kBFloat16, at::kCUDA);
+        expect_same_each_time([&] { return Tensors{in.run()}; }, kTimes, cat("rows ", rows, " of ", inner));
+      }
+    }
+  }
+}
+
 TEST(KernelsAloneGpu, DecodeAttention) {
   HRM_NEEDS_GPU();
   for (const DecodeCase& c : decode_cases()) {

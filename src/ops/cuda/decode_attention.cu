@@ -2,6 +2,8 @@
 
 #include "ops/cuda/by_element.cuh"
 #include "ops/cuda/common.cuh"
+#include "ops/cuda/decode_attention_heads.h"
+#include "ops/cuda/decode_attention_shared.cuh"
 #include "ops/cuda/early.cuh"
 
 namespace hrm::ops::cuda {
@@ -10,39 +12,6 @@ namespace {
 constexpr int kWarps = 8;
 constexpr int kThreads = kWarps * 32;
 constexpr int kUnroll = 4;  // positions in flight in each group of lanes
-constexpr float kLog2e = 1.44269504088896341f;
-
-template <typename T>
-__device__ inline float rounded(float value) {
-  return to_float(from_float<T>(value));
-}
-
-// One head of q or k, normalised and turned by a warp; the result has been rounded to T.
-template <typename T, int HD>
-__device__ inline void prepare(const T* from, const float* weight, float eps, const float* cos, const float* sin,
-                               float* to, int lane) {
-  constexpr int kHalf = HD / 2, kPairs = (kHalf + 31) / 32;
-  float a[kPairs], b[kPairs], squares = 0;
-#pragma unroll
-  for (int j = 0; j < kPairs; ++j) {
-    const int i = lane + 32 * j;
-    a[j] = i < kHalf ? to_float(from[i]) : 0;
-    b[j] = i < kHalf ? to_float(from[i + kHalf]) : 0;
-    squares += a[j] * a[j] + b[j] * b[j];
-  }
-  const float rstd = weight != nullptr ? rsqrtf(warp_sum(squares) / HD + eps) : 1;
-#pragma unroll
-  for (int j = 0; j < kPairs; ++j) {
-    const int i = lane + 32 * j;
-    if (i >= kHalf) continue;
-    if (weight != nullptr) {
-      a[j] = rounded<T>(a[j] * rstd * weight[i]);
-      b[j] = rounded<T>(b[j] * rstd * weight[i + kHalf]);
-    }
-    to[i] = rounded<T>(a[j] * cos[i] - b[j] * sin[i]);
-    to[i + kHalf] = rounded<T>(b[j] * cos[i] + a[j] * sin[i]);
-  }
-}
 
 // The softmax of some positions so far: the greatest score, in powers of two, the sum of 2^(score - greatest), and the
 // values weighted so.
@@ -212,6 +181,7 @@ cudaError_t start(const DecodeAttention& p, cudaStream_t stream) {
 }  // namespace
 
 cudaError_t launch(const DecodeAttention& params, cudaStream_t stream) {
+  if (fits_heads(params)) return launch_heads(params, stream);
   return by_element(params.element, [&](auto type) {
     using T = TypeIn<decltype(type)>;
     if (params.head_dim == 32) return start<T, 32>(params, stream);

@@ -18,6 +18,13 @@ __device__ inline void wait_for_earlier() {
 #endif
 }
 
+// For kernels of a chain of which some use much shared memory: a multiprocessor divides its memory between that and the
+// first-level cache, and a kernel that wants another division waits until it is empty.
+template <class... Params>
+cudaError_t want_shared_memory(void (*kernel)(Params...)) {
+  return cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
+}
+
 // Queues a kernel that is compiled for every GPU. Where the code that the device runs knows how to wait, it may begin
 // before the kernels queued earlier are done. In clusters of `cluster` blocks, which only such code knows.
 template <class... Params, class... Args>

@@ -283,7 +283,9 @@ cudaError_t start(const WeightedRmsNormForward& p, cudaStream_t stream) {
   }
   const auto blocks = static_cast<unsigned>((p.rows + kWarps - 1) / kWarps);
   return by_packs((p.dim * static_cast<int64_t>(sizeof(T)) / 16 + 31) / 32, [&](auto packs) {
-    return start_early(&forward_registers<T, packs.value>, blocks, kWarps * 32, 0, stream, p);
+    const auto kernel = &forward_registers<T, packs.value>;
+    const cudaError_t error = want_shared_memory(kernel);  // stands between products of tiles in decoding
+    return error == cudaSuccess ? start_early(kernel, blocks, kWarps * 32, 0, stream, p) : error;
   });
 }
 

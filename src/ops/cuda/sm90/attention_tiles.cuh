@@ -18,11 +18,6 @@ inline cudaError_t encode_heads(CUtensorMap& map, const void* base, int64_t batc
                     {{width, 0, 64}, {length, 2 * width, rows}, {batch, 2 * width * length, 1}});
 }
 
-template <typename T>
-constexpr Input kInputOf = Input::bf16;
-template <>
-constexpr Input kInputOf<__half> = Input::f16;
-
 // The shortest length for which kN columns of scores are used: columns below that need no test.
 template <int kN>
 constexpr int kShortest = kN == 64    ? 1

@@ -9,6 +9,11 @@
 
 namespace hrm::ops::cuda::sm90 {
 
+template <typename T>
+constexpr Input kInputOf = Input::bf16;
+template <>
+constexpr Input kInputOf<__half> = Input::f16;
+
 template <Input kInput>
 __device__ inline uint32_t round_pair(float low, float high) {
   static_assert(kInput != Input::e4m3);
