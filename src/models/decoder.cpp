@@ -137,12 +137,13 @@ at::Tensor Decoder::prefill(const at::Tensor& ids, const at::Tensor& lengths, at
 at::Tensor Decoder::step(const at::Tensor& ids, at::ScalarType dtype, DecodeCache& cache) {
   const at::NoGradGuard no_grad;
   const nn::AttentionPass pass{.rotary = rotary_, .place = cache.lengths, .window = options_.window};
-  at::Tensor h = embed_tokens_->forward(ids.unsqueeze(1), dtype);
+  nn::StepRows h{embed_tokens_->forward(ids.unsqueeze(1), dtype)};
   for (size_t i = 0; i < layers_.size(); ++i) {
-    h = layers_[i]->step(h, pass, cross_ ? &cache.memory[i] : nullptr, cache.layers[i]);
+    const nn::TransformerBlock* const next = i + 1 < layers_.size() ? layers_[i + 1].get() : nullptr;
+    h = layers_[i]->step(h, pass, cross_ ? &cache.memory[i] : nullptr, cache.layers[i], next);
   }
   cache.lengths.add_(1);
-  return norm_->forward(h.squeeze(1));
+  return norm_->forward(h.x.squeeze(1));
 }
 
 }  // namespace hrm::models

@@ -91,21 +91,22 @@ CausalAttention::CausalAttention(const AttentionSizes& sizes, at::Device device,
   k_norm_ = register_module("k_norm", std::make_shared<RmsNorm>(sizes.head_dim, sizes.eps, device));
 }
 
-at::Tensor CausalAttention::step_add(const RmsNorm& norm, const at::Tensor& x, const AttentionPass& pass,
-                                     const LayerCache& cache) const {
+StepRows CausalAttention::step_add(const RmsNorm& norm, const StepRows& rows, const AttentionPass& pass,
+                                   const LayerCache& cache, const RmsNorm* next) const {
   ops::DecodeAttentionOptions options{
       .cos = pass.rotary.cos, .sin = pass.rotary.sin, .eps = sizes_.eps, .window = pass.window, .steady = true};
   if (q_norm_) {
     options.q_weight = q_norm_->weight();
     options.k_weight = k_norm_->weight();
   }
-  const at::Tensor qkv = qkv_proj_->needs_forward() ? qkv_proj_->forward(norm.forward(x))
-                                                    : ops::decode_linear(x, qkv_proj_->compute_weight(),
-                                                                         {.norm = norm.weight(), .eps = norm.eps()});
+  const at::Tensor qkv = qkv_proj_->needs_forward()
+                             ? qkv_proj_->forward(norm.forward(rows.x))
+                             : ops::decode_linear(rows.x, qkv_proj_->compute_weight(),
+                                                  {.norm = norm.weight(), .eps = norm.eps(), .ahead = rows.ahead});
   const at::Tensor mixed =
       ops::decode_attention_(qkv.squeeze(1), cache.keys, cache.values, pass.place, options).unsqueeze(1);
-  if (o_proj_->needs_forward()) return o_proj_->forward_add(mixed, x);
-  return ops::decode_linear(mixed, o_proj_->compute_weight(), {.residual = x});
+  if (o_proj_->needs_forward()) return {o_proj_->forward_add(mixed, rows.x)};
+  return step_product(mixed, o_proj_->compute_weight(), rows.x, next);
 }
 
 at::Tensor CausalAttention::forward_add(const at::Tensor& x, const at::Tensor& residual, const AttentionPass& pass,

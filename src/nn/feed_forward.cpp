@@ -57,8 +57,8 @@ at::Tensor FeedForward::forward_add(const at::Tensor& x, const at::Tensor& resid
   return residual + forward(x);
 }
 
-at::Tensor FeedForward::step_add(const RmsNorm& norm, const at::Tensor& x) {
-  return forward_add(norm.forward(x), x);
+StepRows FeedForward::step_add(const RmsNorm& norm, const StepRows& rows, const RmsNorm*) {
+  return {forward_add(norm.forward(rows.x), rows.x)};
 }
 
 GeluFeedForward::GeluFeedForward(int64_t width, int64_t inner, at::Device device) {
@@ -100,11 +100,12 @@ at::Tensor SwigluFeedForward::forward_add(const at::Tensor& x, const at::Tensor&
                        down_proj_.get());
 }
 
-at::Tensor SwigluFeedForward::step_add(const RmsNorm& norm, const at::Tensor& x) {
-  if (needs_forward()) return forward_add(norm.forward(x), x);
+StepRows SwigluFeedForward::step_add(const RmsNorm& norm, const StepRows& rows, const RmsNorm* next) {
+  if (needs_forward()) return FeedForward::step_add(norm, rows, next);
   const at::Tensor act =
-      ops::decode_linear(x, gate_up_proj_->compute_weight(), {.norm = norm.weight(), .eps = norm.eps(), .gated = true});
-  return ops::decode_linear(act, down_proj_->compute_weight(), {.residual = x});
+      ops::decode_linear(rows.x, gate_up_proj_->compute_weight(),
+                         {.norm = norm.weight(), .eps = norm.eps(), .gated = true, .ahead = rows.ahead});
+  return step_product(act, down_proj_->compute_weight(), rows.x, next);
 }
 
 std::vector<AdaptableLinear> SwigluFeedForward::adaptable_linears() {

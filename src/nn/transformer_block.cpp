@@ -40,12 +40,18 @@ at::Tensor TransformerBlock::compute(const at::Tensor& x, const AttentionPass& p
   return mlp_->forward_add(rows(last.y), rows(last.x)).view(h.sizes());
 }
 
-at::Tensor TransformerBlock::step(const at::Tensor& x, const AttentionPass& pass, const LayerCache* memory,
-                                  const LayerCache& cache) {
+StepRows TransformerBlock::step(const StepRows& rows, const AttentionPass& pass, const LayerCache* memory,
+                                const LayerCache& cache, const TransformerBlock* next) {
   const at::NoGradGuard no_grad;
-  at::Tensor h = self_attn_->step_add(*input_norm_, x, pass, cache);
-  if (cross_attn_) h = cross_attn_->forward_add(cross_norm_->forward(h), h, *memory);
-  return mlp_->step_add(*mlp_norm_, h.reshape({-1, h.size(-1)})).view(h.sizes());
+  const auto shaped = [](const StepRows& from, at::IntArrayRef sizes) {
+    const bool ahead = from.ahead.scaled.defined();
+    return StepRows{from.x.reshape(sizes), {ahead ? from.ahead.scaled.view(sizes) : at::Tensor(), from.ahead.squares}};
+  };
+  StepRows h = self_attn_->step_add(*input_norm_, rows, pass, cache, cross_attn_ ? nullptr : mlp_norm_.get());
+  if (cross_attn_) h = {cross_attn_->forward_add(cross_norm_->forward(h.x), h.x, *memory)};
+  const std::vector<int64_t> sizes = h.x.sizes().vec();
+  const RmsNorm* const next_norm = next == nullptr ? nullptr : next->input_norm_.get();
+  return shaped(mlp_->step_add(*mlp_norm_, shaped(h, {-1, h.x.size(-1)}), next_norm), sizes);
 }
 
 at::Tensor TransformerBlock::compute_again_later(const at::Tensor& x, const AttentionPass& pass,

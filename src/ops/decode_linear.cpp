@@ -21,11 +21,24 @@
 namespace hrm::ops {
 
 at::Tensor decode_linear(const at::Tensor& x, const at::Tensor& weight, const DecodeLinearOptions& o) {
+  static const auto op =
+      c10::Dispatcher::singleton()
+          .findSchemaOrThrow("hrm::decode_linear", "")
+          .typed<at::Tensor(const at::Tensor&, const at::Tensor&, const OptionalTensor&, double, const OptionalTensor&,
+                            bool, const OptionalTensor&, const OptionalTensor&)>();
+  const auto optional = [](const at::Tensor& t) { return t.defined() ? OptionalTensor(t) : OptionalTensor(); };
+  return op.call(x, weight, o.norm, o.eps, o.residual, o.gated, optional(o.ahead.scaled), optional(o.ahead.squares));
+}
+
+DecodedAhead decode_linear_ahead(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& residual,
+                                 const at::Tensor& next_norm) {
   static const auto op = c10::Dispatcher::singleton()
-                             .findSchemaOrThrow("hrm::decode_linear", "")
-                             .typed<at::Tensor(const at::Tensor&, const at::Tensor&, const OptionalTensor&, double,
-                                               const OptionalTensor&, bool)>();
-  return op.call(x, weight, o.norm, o.eps, o.residual, o.gated);
+                             .findSchemaOrThrow("hrm::decode_linear_ahead", "")
+                             .typed<std::tuple<at::Tensor, at::Tensor, at::Tensor>(
+                                 const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&)>();
+  auto [y, scaled, squares] = op.call(x, weight, residual, next_norm);
+  if (squares.numel() == 0) return {y, {}};
+  return {y, {scaled, squares}};
 }
 
 namespace {
@@ -46,6 +59,31 @@ void check_decode_linear(const at::Tensor& x, const at::Tensor& weight, const Op
               residual->sizes(), " ", residual->scalar_type(), " for ", x.sizes(), " and ", weight.sizes());
 }
 
+void check_ahead(const at::Tensor& x, const OptionalTensor& norm, const OptionalTensor& scaled,
+                 const OptionalTensor& squares) {
+  TORCH_CHECK(scaled.has_value() == squares.has_value() && (!scaled || norm),
+              "hrm::decode_linear: scaled and squares come together, and with the norm that they are for");
+  TORCH_CHECK(!scaled || (scaled->sizes() == x.sizes() && scaled->scalar_type() == x.scalar_type() &&
+                          scaled->device() == x.device() && squares->scalar_type() == at::kFloat &&
+                          squares->device() == x.device() && squares->is_contiguous() &&
+                          squares->numel() == x.numel() / x.size(-1) * ((x.size(-1) + 63) / 64)),
+              "hrm::decode_linear: scaled must be as x, ", x.sizes(),
+              ", and squares (rows, ceil(D / 64)) float32, got ", scaled->sizes(), " ", scaled->scalar_type(), " and ",
+              squares->sizes(), " ", squares->scalar_type());
+}
+
+void check_next_norm(const at::Tensor& weight, const at::Tensor& next_norm) {
+  TORCH_CHECK(next_norm.dim() == 1 && next_norm.size(0) == weight.size(0) && next_norm.device() == weight.device(),
+              "hrm::decode_linear_ahead: next_norm must be (F) where weight is (F, D), got ", next_norm.sizes(),
+              " for ", weight.sizes());
+}
+
+// Where no kernel makes anything ahead.
+std::tuple<at::Tensor, at::Tensor, at::Tensor> alone(at::Tensor y) {
+  const at::Tensor none = at::empty({0}, y.options());
+  return {std::move(y), none, none};
+}
+
 // By the ops that it is made of.
 at::Tensor composed_of(const at::Tensor& x, const at::Tensor& weight, const OptionalTensor& residual, bool gated) {
   const at::NoGradGuard no_grad;
@@ -54,48 +92,81 @@ at::Tensor composed_of(const at::Tensor& x, const at::Tensor& weight, const Opti
 }
 
 at::Tensor decode_linear_cpu(const at::Tensor& x, const at::Tensor& weight, const OptionalTensor& norm, double eps,
-                             const OptionalTensor& residual, bool gated) {
+                             const OptionalTensor& residual, bool gated, const OptionalTensor& scaled,
+                             const OptionalTensor& squares) {
   check_decode_linear(x, weight, norm, eps, residual, gated);
+  check_ahead(x, norm, scaled, squares);
   return composed_of(norm ? weighted_rms_norm(x, *norm, eps) : x, weight, residual, gated);
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor> decode_linear_ahead_cpu(const at::Tensor& x, const at::Tensor& weight,
+                                                                       const at::Tensor& residual,
+                                                                       const at::Tensor& next_norm) {
+  check_decode_linear(x, weight, {}, 0, residual, false);
+  check_next_norm(weight, next_norm);
+  return alone(composed_of(x, weight, residual, false));
 }
 
 #if HRM_WITH_CUDA
 at::Tensor decode_linear_cuda(const at::Tensor& x, const at::Tensor& weight, const OptionalTensor& norm, double eps,
-                              const OptionalTensor& residual, bool gated) {
+                              const OptionalTensor& residual, bool gated, const OptionalTensor& scaled,
+                              const OptionalTensor& squares) {
   check_decode_linear(x, weight, norm, eps, residual, gated);
+  check_ahead(x, norm, scaled, squares);
   cuda::FewRowsProduct options{.eps = eps, .gated = gated, .steady = true};
   if (residual) options.residual = *residual;
   at::Tensor rows = x;
   if (norm) {
     options.norm = *norm;
+    if (scaled) options.ahead = {*scaled, *squares};
     if (at::Tensor few = cuda::product_of_few_rows(x, weight, options); few.defined()) return few;
     rows = weighted_rms_norm(x, *norm, eps);
     options.norm = at::Tensor();
+    options.ahead = {};
     options.normed = true;
   }
   if (at::Tensor few = cuda::product_of_few_rows(rows, weight, options); few.defined()) return few;
   return composed_of(rows, weight, residual, gated);
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor> decode_linear_ahead_cuda(const at::Tensor& x, const at::Tensor& weight,
+                                                                        const at::Tensor& residual,
+                                                                        const at::Tensor& next_norm) {
+  check_decode_linear(x, weight, {}, 0, residual, false);
+  check_next_norm(weight, next_norm);
+  AheadOfNorm ahead;
+  const cuda::FewRowsProduct options{.residual = residual, .next_norm = next_norm, .made = &ahead, .steady = true};
+  at::Tensor few = cuda::product_of_few_rows(x, weight, options);
+  if (!few.defined()) return alone(composed_of(x, weight, residual, false));
+  if (!ahead.squares.defined()) return alone(std::move(few));
+  return {few, ahead.scaled, ahead.squares};
 }
 #endif
 
 }  // namespace
 
 TORCH_LIBRARY_FRAGMENT(hrm, m) {
-  m.def("decode_linear(Tensor x, Tensor weight, Tensor? norm, float eps, Tensor? residual, bool gated) -> Tensor");
+  m.def(
+      "decode_linear(Tensor x, Tensor weight, Tensor? norm, float eps, Tensor? residual, bool gated, Tensor? scaled, "
+      "Tensor? squares) -> Tensor");
+  m.def("decode_linear_ahead(Tensor x, Tensor weight, Tensor residual, Tensor next_norm) -> (Tensor, Tensor, Tensor)");
 }
 
 TORCH_LIBRARY_IMPL(hrm, CPU, m) {
   m.impl("decode_linear", &decode_linear_cpu);
+  m.impl("decode_linear_ahead", &decode_linear_ahead_cpu);
 }
 
 #if HRM_WITH_CUDA
 TORCH_LIBRARY_IMPL(hrm, CUDA, m) {
   m.impl("decode_linear", &decode_linear_cuda);
+  m.impl("decode_linear_ahead", &decode_linear_ahead_cuda);
 }
 #endif
 
 TORCH_LIBRARY_IMPL(hrm, Autograd, m) {
   m.impl("decode_linear", torch::autograd::autogradNotImplementedFallback());
+  m.impl("decode_linear_ahead", torch::autograd::autogradNotImplementedFallback());
 }
 
 }  // namespace hrm::ops

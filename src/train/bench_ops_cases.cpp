@@ -166,12 +166,21 @@ BenchCall decode_linear(const Shape& s, at::Device device, at::ScalarType dtype)
     constexpr int64_t kRows = 12, kWidth = 1024;
     const int64_t inner = s.layers > 2 ? 2048 : 3072;
     return {{random.activations({kRows, inner}), random.weight(kWidth, inner), IValue(), kEps,
-             random.activations({kRows, kWidth}), /*gated=*/false},
+             random.activations({kRows, kWidth}), /*gated=*/false, IValue(), IValue()},
             product_flops(kRows, inner, kWidth)};
   }
   return {{random.activations({s.batch, s.width}), random.weight(3 * s.width, s.width), random.floats({s.width}), kEps,
-           IValue(), /*gated=*/false},
+           IValue(), /*gated=*/false, IValue(), IValue()},
           product_flops(s.batch, s.width, 3 * s.width)};
+}
+
+// Of the same model, for 48 rows, the product behind its SwiGLU.
+BenchCall decode_linear_ahead(const Shape&, at::Device device, at::ScalarType dtype) {
+  const Random random{device, dtype};
+  constexpr int64_t kRows = 48, kInner = 3072, kWidth = 1024;
+  return {{random.activations({kRows, kInner}), random.weight(kWidth, kInner), random.activations({kRows, kWidth}),
+           random.floats({kWidth})},
+          product_flops(kRows, kInner, kWidth)};
 }
 
 BenchCall linear_swiglu_backward(const Shape& s, at::Device device, at::ScalarType dtype) {
@@ -518,6 +527,7 @@ const std::vector<BenchOp>& bench_ops() {
       {"hrm::linear_swiglu_forward", linear_swiglu},
       {"hrm::linear_swiglu_backward", linear_swiglu_backward},
       {"hrm::decode_linear", decode_linear},
+      {"hrm::decode_linear_ahead", decode_linear_ahead},
       {"hrm::linear_rms_norm", linear_rms_norm},
       {"hrm::linear_rms_norm_add", linear_rms_norm_add},
       {"hrm::linear_rms_norm_forward", linear_rms_norm},

@@ -63,6 +63,48 @@ inline void expect_good_decode_linear(int64_t rows, int64_t inner, int64_t width
   }
 }
 
+// Two products with a norm between them, (rows, inner) -> (rows, width) -> (rows, next). What the first one makes for
+// the norm, if it makes it, lets the second one be as good as with a norm of its own.
+struct DecodeChain {
+  DecodeLinearInput first, second;  // the second one's x is the first one's result
+
+  DecodedAhead run_first() const {
+    return decode_linear_ahead(first.x, first.weight, *first.options.residual, *second.options.norm);
+  }
+  at::Tensor run_second(const DecodedAhead& rows) const {
+    DecodeLinearOptions options = second.options;
+    options.ahead = rows.ahead;
+    return decode_linear(rows.y, second.weight, options);
+  }
+};
+
+inline DecodeChain decode_chain(int64_t rows, int64_t inner, int64_t width, int64_t next, bool gated,
+                                at::ScalarType dtype, at::Device device) {
+  return {decode_linear_input(rows, inner, width, Around::residual, dtype, device),
+          decode_linear_input(rows, width, next, gated ? Around::norm_and_gate : Around::norm, dtype, device, 11)};
+}
+
+inline void expect_good_decode_chain(const DecodeChain& c, bool makes_ahead, const std::string& what) {
+  const DecodedAhead rows = c.run_first();
+  expect_same_bits(rows.y, c.first.run(), what);
+  ASSERT_EQ(rows.ahead.scaled.defined(), makes_ahead) << what;
+  ASSERT_EQ(rows.ahead.squares.defined(), makes_ahead) << what;
+  const at::Tensor y = rows.y.to(at::kDouble);
+  if (makes_ahead) {
+    const at::Tensor sums = rows.ahead.squares.sum(-1, /*keepdim=*/false, at::kDouble);
+    const at::Tensor squares = y.square().sum(-1);
+    EXPECT_LT(((sums - squares) / squares).abs().max().item<double>(), 1e-6) << what;
+    expect_same_bits(rows.ahead.scaled, (rows.y.to(at::kFloat) * *c.second.options.norm).to(rows.y.scalar_type()),
+                     what + ", scaled");
+  }
+  DecodeLinearInput plain = c.second, exact = c.second;
+  plain.x = rows.y;
+  exact.x = y;
+  exact.weight = exact.weight.to(at::kDouble);
+  exact.options.norm = exact.options.norm->to(at::kDouble);
+  expect_as_good(c.run_second(rows), plain_decode_linear(plain), plain_decode_linear(exact), what + ", second", 4);
+}
+
 inline void expect_decode_linear_to_name_bad_input(at::Device device) {
   const at::Tensor x = normal({2, 8}, 1, at::kFloat, device), weight = normal({6, 8}, 2, at::kFloat, device);
   const at::Tensor norm = normal({7}, 3, at::kFloat, device), residual = normal({2, 5}, 4, at::kFloat, device);
@@ -75,6 +117,25 @@ inline void expect_decode_linear_to_name_bad_input(at::Device device) {
                  {"hrm::decode_linear", "[2, 5]", "[6, 8]"});
   expect_message(error_of([&] { decode_linear(x, weight, {.residual = residual, .gated = true}); }),
                  {"hrm::decode_linear", "[2, 8]", "[6, 8]"});
+  const at::Tensor fitting = normal({2, 6}, 5, at::kFloat, device), factors = normal({8}, 6, at::kFloat, device);
+  expect_message(error_of([&] { decode_linear_ahead(x, weight, fitting, norm); }),
+                 {"hrm::decode_linear_ahead", "[7]", "[6, 8]"});
+  expect_message(error_of([&] { decode_linear_ahead(x, weight, residual, norm.narrow(0, 0, 6)); }),
+                 {"hrm::decode_linear", "[2, 5]", "[6, 8]"});
+  const at::Tensor squares = at::ones({2, 1}, norm.options());
+  expect_message(error_of([&] { decode_linear(x, weight, {.ahead = {x, squares}}); }), {"hrm::decode_linear", "norm"});
+  expect_message(error_of([&] {
+                   decode_linear(x, weight, {.norm = factors, .ahead = {x, at::Tensor()}});
+                 }),
+                 {"hrm::decode_linear", "together"});
+  expect_message(error_of([&] {
+                   decode_linear(x, weight, {.norm = factors, .ahead = {fitting, squares}});
+                 }),
+                 {"hrm::decode_linear", "[2, 8]", "[2, 6]"});
+  expect_message(error_of([&] {
+                   decode_linear(x, weight, {.norm = factors, .ahead = {x, at::ones({3, 1})}});
+                 }),
+                 {"hrm::decode_linear", "[3, 1]"});
 }
 
 }  // namespace hrm::ops::testing

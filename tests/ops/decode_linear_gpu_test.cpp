@@ -55,6 +55,47 @@ TEST(DecodeLinearGpu, TilesAgainstFloat64) {
   }
 }
 
+// By tiles of both products, of the first, of none; clusters of all sizes, a last tile that is not full.
+TEST(DecodeLinearGpu, Ahead) {
+  HRM_NEEDS_GPU();
+  const at::NoGradGuard no_grad;
+  const WithoutTf32 exact;
+  const bool hopper = at::cuda::getCurrentDeviceProperties()->major == 9;
+  struct Sizes {
+    int64_t inner, width, next;
+    bool tiles;
+  };
+  for (const Sizes& s : {Sizes{2048, 1024, 4096, true}, Sizes{1032, 2056, 1096, true}, Sizes{2104, 1000, 2104, true},
+                         Sizes{300000, 8, 40, true}, Sizes{2048, 1024, 64, true}, Sizes{512, 512, 4096, false},
+                         Sizes{288, 7504, 296, true}}) {
+    for (const int64_t rows : {1, 5, 48, 65, 128, 129}) {
+      for (const bool gated : {false, true}) {
+        const std::string what = cat(rows, " rows, ", s.inner, " -> ", s.width, " -> ", s.next, gated ? ", gated" : "");
+        const DecodeChain chain = decode_chain(rows, s.inner, s.width, s.next, gated, at::kBFloat16, at::kCUDA);
+        expect_good_decode_chain(chain, hopper && s.tiles && rows <= 128, what);
+      }
+    }
+  }
+  for (const at::ScalarType dtype : {at::kFloat, at::kHalf}) {
+    expect_good_decode_chain(decode_chain(20, 2048, 1024, 4096, false, dtype, at::kCUDA), false, cat(dtype));
+  }
+}
+
+TEST(DecodeLinearGpu, ARowAloneGivesTheSameBitsAhead) {
+  HRM_NEEDS_GPU();
+  const DecodeChain all = decode_chain(128, 3072, 1024, 3072, true, at::kBFloat16, at::kCUDA);
+  const DecodedAhead all_rows = all.run_first();
+  const at::Tensor want = all.run_second(all_rows);
+  for (const auto& [first, rows] : {std::pair<int64_t, int64_t>{0, 1}, {5, 8}, {100, 17}, {3, 33}, {60, 65}}) {
+    DecodeChain part = all;
+    part.first.x = all.first.x.narrow(0, first, rows);
+    part.first.options.residual = all.first.options.residual->narrow(0, first, rows);
+    const DecodedAhead some_rows = part.run_first();
+    expect_same_bits(some_rows.y, all_rows.y.narrow(0, first, rows), cat(first, " ", rows));
+    expect_same_bits(part.run_second(some_rows), want.narrow(0, first, rows), cat(first, " ", rows, ", second"));
+  }
+}
+
 TEST(DecodeLinearGpu, BadInput) {
   HRM_NEEDS_GPU();
   expect_decode_linear_to_name_bad_input(at::kCUDA);

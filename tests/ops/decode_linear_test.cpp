@@ -12,6 +12,16 @@ TEST(DecodeLinear, AgainstFloat64) {
   }
 }
 
+// No kernel here makes anything for the norm.
+TEST(DecodeLinear, Ahead) {
+  const at::NoGradGuard no_grad;
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    for (const bool gated : {false, true}) {
+      expect_good_decode_chain(decode_chain(3, 16, 24, 8, gated, dtype, at::kCPU), false, cat(dtype, " ", gated));
+    }
+  }
+}
+
 TEST(DecodeLinear, BadInput) {
   expect_decode_linear_to_name_bad_input(at::kCPU);
 }

@@ -288,17 +288,21 @@ void expect_order_of_decoding(int64_t wide, std::initializer_list<int64_t> each_
         written.count.zero_();
         written.active.fill_(true);
         at::Tensor h = x;
+        AheadOfNorm ahead;
         Tensors results;
         for (int step = 0; step < 4; ++step) {
-          const at::Tensor qkv = decode_linear(h, block.qkv, {.norm = norm, .eps = kEps});
+          const at::Tensor qkv = decode_linear(h, block.qkv, {.norm = norm, .eps = kEps, .ahead = ahead});
           between();
           const at::Tensor mixed = decode_attention_(qkv, keys, values, lengths, options);
           between();
-          const at::Tensor half = decode_linear(mixed, block.out, {.residual = x});
+          const DecodedAhead half = decode_linear_ahead(mixed, block.out, x, norm);
           between();
-          const at::Tensor act = decode_linear(half, block.gate_up, {.norm = norm, .eps = kEps, .gated = true});
+          const at::Tensor act =
+              decode_linear(half.y, block.gate_up, {.norm = norm, .eps = kEps, .gated = true, .ahead = half.ahead});
           between();
-          h = decode_linear(act, block.down, {.residual = half});
+          const DecodedAhead last = decode_linear_ahead(act, block.down, half.y, norm);
+          h = last.y;
+          ahead = last.ahead;
           between();
           const at::Tensor logits = linear(h, head, head);
           between();

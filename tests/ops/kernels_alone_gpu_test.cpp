@@ -189,6 +189,21 @@ TEST(KernelsAloneGpu, DecodeLinear) {
   }
 }
 
+TEST(KernelsAloneGpu, DecodeLinearAhead) {
+  HRM_NEEDS_GPU();
+  const at::NoGradGuard no_grad;
+  for (const int64_t rows : {3, 100}) {
+    for (const bool gated : {false, true}) {
+      const DecodeChain chain = decode_chain(rows, 2104, 1000, 2104, gated, at::kBFloat16, at::kCUDA);
+      const auto run = [&] {
+        const DecodedAhead first = chain.run_first();
+        return Tensors{first.y, first.ahead.scaled, first.ahead.squares, chain.run_second(first)};
+      };
+      expect_same_each_time(run, kTimes, cat("rows ", rows));
+    }
+  }
+}
+
 // Clusters of all sizes that tiles have.
 TEST(KernelsAloneGpu, DecodeLinearTiles) {
   HRM_NEEDS_GPU();

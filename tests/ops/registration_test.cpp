@@ -28,6 +28,7 @@ TEST(Registration, EveryOpHasItsKernels) {
       "hrm::bridge_gate_backward_",
       "hrm::decode_attention_",
       "hrm::decode_linear",
+      "hrm::decode_linear_ahead",
       "hrm::dropout",
       "hrm::dropout_add_",
       "hrm::embed",

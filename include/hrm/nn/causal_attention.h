@@ -15,6 +15,7 @@
 #include "hrm/nn/lora.h"
 #include "hrm/nn/norm.h"
 #include "hrm/nn/rotary.h"
+#include "hrm/nn/step_rows.h"
 
 namespace hrm::nn {
 
@@ -65,9 +66,9 @@ class CausalAttention : public torch::nn::Module, public HasAdaptableLinears {
                          LayerCache* cache = nullptr) const;
 
   // A decoding step, without gradient: x + attention of norm(x), (B, 1, D) all. Keys and values go into the cache at
-  // pass.place, and what is cached is attended to.
-  at::Tensor step_add(const RmsNorm& norm, const at::Tensor& x, const AttentionPass& pass,
-                      const LayerCache& cache) const;
+  // pass.place, and what is cached is attended to. next: the norm that the result goes through, or null.
+  StepRows step_add(const RmsNorm& norm, const StepRows& rows, const AttentionPass& pass, const LayerCache& cache,
+                    const RmsNorm* next) const;
 
   // qkv_proj: q_proj, k_proj, v_proj; o_proj.
   std::vector<AdaptableLinear> adaptable_linears() override;

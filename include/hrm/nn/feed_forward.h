@@ -13,6 +13,7 @@
 #include "hrm/nn/linear.h"
 #include "hrm/nn/lora.h"
 #include "hrm/nn/norm.h"
+#include "hrm/nn/step_rows.h"
 
 namespace hrm::nn {
 
@@ -37,8 +38,9 @@ class FeedForward : public torch::nn::Module, public HasAuxiliaryLosses {
   virtual at::Tensor forward(const at::Tensor& x) = 0;
   // residual + forward(x), by fewer passes over memory where a layer can.
   virtual at::Tensor forward_add(const at::Tensor& x, const at::Tensor& residual);
-  // x + forward(norm(x)) without gradient: a decoding step, by fewer kernels where a layer can.
-  virtual at::Tensor step_add(const RmsNorm& norm, const at::Tensor& x);
+  // x + forward(norm(x)) without gradient: a decoding step, by fewer kernels where a layer can. next: the norm that the
+  // result goes through, or null; see StepRows.
+  virtual StepRows step_add(const RmsNorm& norm, const StepRows& rows, const RmsNorm* next);
   std::vector<AuxiliaryLoss> take_auxiliary_losses() override { return {}; }
 };
 
@@ -64,7 +66,7 @@ class SwigluFeedForward : public FeedForward, public HasAdaptableLinears {
 
   at::Tensor forward(const at::Tensor& x) override;
   at::Tensor forward_add(const at::Tensor& x, const at::Tensor& residual) override;
-  at::Tensor step_add(const RmsNorm& norm, const at::Tensor& x) override;
+  StepRows step_add(const RmsNorm& norm, const StepRows& rows, const RmsNorm* next) override;
 
   // gate_up_proj: gate_proj, up_proj; down_proj.
   std::vector<AdaptableLinear> adaptable_linears() override;

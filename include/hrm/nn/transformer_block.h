@@ -31,8 +31,9 @@ class TransformerBlock : public torch::nn::Module, public HasGradientGroup, publ
   // memory: what project_memory() gave, with options.cross; cache: see CausalAttention::forward_add.
   at::Tensor forward(const at::Tensor& x, const AttentionPass& pass, const LayerCache* memory = nullptr,
                      LayerCache* cache = nullptr);  // (B, T, D) -> (B, T, D)
-  // A decoding step, without gradient: see CausalAttention::step_add.
-  at::Tensor step(const at::Tensor& x, const AttentionPass& pass, const LayerCache* memory, const LayerCache& cache);
+  // A decoding step, without gradient: see CausalAttention::step_add. next: the block after this one, or null.
+  StepRows step(const StepRows& rows, const AttentionPass& pass, const LayerCache* memory, const LayerCache& cache,
+                const TransformerBlock* next);
   // For all passes over one memory. A use of the block's parameters of its own, which the backward pass comes through
   // after those of forward().
   LayerCache project_memory(const at::Tensor& memory) const;

@@ -21,11 +21,22 @@ struct FewRows {
   const float* norm;     // (inner) or null
   void* out;             // (rows, width)
   int64_t rows, inner, width;
-  float eps;  // of the norm
+  float eps;  // of the norm, also of the one in front
+  // By tiles alone (sm90/few_rows_tiles.h), null elsewhere: what a norm that follows needs, out times its factors and
+  // sums of out's squares, and the same of the norm in front, whose x has been multiplied with its factors already.
+  const float* next_norm;  // (width)
+  void* scaled;            // (rows, width)
+  float* squares;          // (rows, square_parts(width))
+  const float* x_squares;  // (rows, square_parts(inner))
   bool gated;
   bool steady;  // the kernel queued before does not write the weight: it is read while that one still runs
   Element element;
 };
+
+// Sums of squares that tiles make of a row.
+constexpr int64_t square_parts(int64_t width) {
+  return (width + 63) / 64;
+}
 
 constexpr int64_t kFewRows = 64, kFewNormedRows = 8;
 // Elements of x whose norm fits into shared memory.
@@ -33,7 +44,7 @@ constexpr int64_t kNormedElements = int64_t{40} << 10;
 constexpr bool fits(const FewRows& p) {
   return p.rows >= 1 && p.rows <= (p.norm == nullptr ? kFewRows : kFewNormedRows) && p.inner % 8 == 0 && p.inner > 0 &&
          p.inner <= INT32_MAX / 2 && p.width > 0 && p.width <= INT32_MAX && p.element != Element::f32 &&
-         (p.norm == nullptr || p.rows * p.inner <= kNormedElements);
+         p.next_norm == nullptr && p.x_squares == nullptr && (p.norm == nullptr || p.rows * p.inner <= kNormedElements);
 }
 // Starts the kernel on the stream and returns the error of the launch.
 cudaError_t launch(const FewRows& params, cudaStream_t stream);

@@ -44,18 +44,28 @@ at::Tensor product_of_few_rows(const at::Tensor& x, const at::Tensor& weight, co
   params.steady = options.steady;
   params.element = element_of(x);
   const bool tiles = takes_tiles(params) && sm90::fits_tiles(params);
-  if (tiles && norm.defined()) return {};
-  params.norm = norm.defined() ? norm.const_data_ptr<float>() : nullptr;
+  const bool ahead = tiles && options.ahead.scaled.defined();
+  if (tiles && norm.defined() && !ahead) return {};
+  if (!tiles && norm.defined()) params.norm = norm.const_data_ptr<float>();
   if ((!tiles && (!fits(params) || !pays(params))) || at::cuda::getDeviceProperties(x.get_device())->major < 8)
     return {};
   const c10::cuda::CUDAGuard guard(x.device());
-  const at::Tensor rows = aligned_rows(x), columns = aligned_rows(weight);
+  const at::Tensor rows = aligned_rows(ahead ? options.ahead.scaled : x), columns = aligned_rows(weight);
   const at::Tensor added = options.residual.defined() ? options.residual.contiguous() : at::Tensor();
   at::Tensor out = at::empty(with_last_size(x, params.width), rows.options());
   params.x = rows.const_data_ptr();
   params.weight = columns.const_data_ptr();
   params.residual = added.defined() ? added.const_data_ptr() : nullptr;
   params.out = out.mutable_data_ptr();
+  if (ahead) params.x_squares = options.ahead.squares.const_data_ptr<float>();
+  const at::Tensor next_norm = options.next_norm.defined() ? aligned_rows(options.next_norm) : at::Tensor();
+  if (tiles && next_norm.defined() && params.element == Element::bf16) {
+    options.made->scaled = at::empty_like(out);
+    options.made->squares = at::empty({params.rows, square_parts(params.width)}, next_norm.options());
+    params.next_norm = next_norm.const_data_ptr<float>();
+    params.scaled = options.made->scaled.mutable_data_ptr();
+    params.squares = options.made->squares.mutable_data_ptr<float>();
+  }
   const auto stream = c10::cuda::getCurrentCUDAStream();
   if (tiles) {
     C10_CUDA_CHECK(sm90::launch_tiles(params, stream));

@@ -3,13 +3,18 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "hrm/ops/decode_linear.h"
+
 namespace hrm::ops::cuda {
 
 struct FewRowsProduct {
   at::Tensor residual = {};  // of the result's shape: is added
   at::Tensor norm = {};      // (inner) float32: x's rows are normalised first
   double eps = 0;
-  bool gated = false;   // as swiglu does
+  bool gated = false;         // as swiglu does
+  AheadOfNorm ahead = {};     // of x: in place of the norm, where the kernel takes it
+  at::Tensor next_norm = {};  // (width) float32: `made` gets what a norm of the result needs, where the kernel makes it
+  AheadOfNorm* made = nullptr;
   bool normed = false;  // x comes from a norm: sums in the order that they have with the norm in the kernel
   bool steady = false;  // the kernel queued last does not write the weight, so that it may be read meanwhile
 };

@@ -6,6 +6,9 @@
 // come the parts of x, which stand in the L2 cache. Each block sends its sums to the blocks that finish the rows, rank
 // r rows r, r + ranks, ..., and those add the parts in the order of ranks.
 //
+// A norm between two products needs no kernel of its own: the first one also writes its result times the norm's factors
+// and, for each tile, the sum of the squares; the second one multiplies that and divides the sums.
+//
 // Blocks write into the shared memory of others when all of their cluster have begun (cluster_wait()), and the one that
 // is written to stays until all that it expects has come. So nobody has to wait for the others before it leaves.
 
@@ -44,9 +47,14 @@ struct TilesShape {
 
 struct TilesBarriers {
   uint64_t full[kStagesMost], empty[kStagesMost];
-  uint64_t arrived;  // what the cluster sends
+  uint64_t arrived;           // what the cluster sends
+  float rstd[kTileRowsMost];  // of the rows that this block finishes
 };
 
+__host__ __device__ constexpr int tiles_of(int width) {
+  return (width + kTile - 1) / kTile;
+}
+static_assert(tiles_of(65) == square_parts(65), "a sum of squares for each tile");
 __host__ __device__ constexpr int rows_of_rank(int rows, int ranks) {
   return (rows + ranks - 1) / ranks;
 }
@@ -132,6 +140,18 @@ __global__ void __launch_bounds__(kThreads, 2)
   }
 
   const int thread = static_cast<int>(threadIdx.x);
+  if (thread < own_rows) {
+    float rstd = 1;
+    if (p.x_squares != nullptr) {
+      const int parts = tiles_of(inner);
+      const float* const from = p.x_squares + int64_t{rank + thread * ranks} * parts;
+      float sum = 0;
+#pragma unroll 16
+      for (int i = 0; i < parts; ++i) sum += from[i];
+      rstd = rsqrtf(sum / static_cast<float>(inner) + p.eps);
+    }
+    barriers->rstd[thread] = rstd;
+  }
   float d[kRows / 2] = {};
   int stage = 0, before = 0;
   uint32_t parity = 0;
@@ -167,6 +187,8 @@ __global__ void __launch_bounds__(kThreads, 2)
   if (!kGated && p.residual != nullptr && inside && first_task_row < own_rows) {
     added = residual(first_task_row, task_column);
   }
+  float4 factor{};  // of the norm that follows
+  if (!kGated && p.next_norm != nullptr && inside) factor = *reinterpret_cast<const float4*>(p.next_norm + task_column);
 
   named_barrier(1, 32 * kMultiplying);  // all have read the stages
   const int group = lane / 4, part = lane % 4;
@@ -198,7 +220,6 @@ __global__ void __launch_bounds__(kThreads, 2)
     pitch = kTile;
   }
   for (int of_row = first_task_row; of_row < own_rows; of_row += 32 * kMultiplying / kQuads) {
-    if (!inside) break;
     const auto total = [&](int column) {
       float4 value{};
       for (int other = 0; other < ranks; ++other) {
@@ -208,22 +229,38 @@ __global__ void __launch_bounds__(kThreads, 2)
       return value;
     };
     const int column = thread % kQuads * 4;
-    float4 value = total(column);
+    const float rstd = barriers->rstd[of_row];
+    const auto normed = [&](const float4& v) { return float4{v.x * rstd, v.y * rstd, v.z * rstd, v.w * rstd}; };
+    float4 value = normed(total(column));
     if constexpr (kGated) {
-      const float4 up = total(kColumns + column);
+      const float4 up = normed(total(kColumns + column));
       const auto gated = [](float gate, float by) {
         gate = to_float(from_float<T>(gate));
         return to_float(from_float<T>(gate / (1.0f + __expf(-gate)))) * to_float(from_float<T>(by));
       };
       value = {gated(value.x, up.x), gated(value.y, up.y), gated(value.z, up.z), gated(value.w, up.w)};
     } else if (p.residual != nullptr) {
-      const uint2 pairs = of_row == first_task_row ? added : residual(of_row, task_column);
+      const uint2 pairs = of_row == first_task_row || !inside ? added : residual(of_row, task_column);
       const float2 low = widen_pair<kInputOf<T>>(pairs.x), high = widen_pair<kInputOf<T>>(pairs.y);
       value = {value.x + low.x, value.y + low.y, value.z + high.x, value.w + high.y};
     }
-    auto* const to = static_cast<T*>(p.out) + int64_t{rank + of_row * ranks} * width + task_column;
-    *reinterpret_cast<uint2*>(to) = {round_pair<kInputOf<T>>(value.x, value.y),
-                                     round_pair<kInputOf<T>>(value.z, value.w)};
+    const int64_t row = rank + of_row * ranks;
+    const uint2 rounded = {round_pair<kInputOf<T>>(value.x, value.y), round_pair<kInputOf<T>>(value.z, value.w)};
+    if (inside) *reinterpret_cast<uint2*>(static_cast<T*>(p.out) + row * width + task_column) = rounded;
+    if (!kGated && p.next_norm != nullptr) {
+      const float2 low = widen_pair<kInputOf<T>>(rounded.x), high = widen_pair<kInputOf<T>>(rounded.y);
+      float squares = inside ? low.x * low.x + low.y * low.y + high.x * high.x + high.y * high.y : 0;
+#pragma unroll
+      for (int offset = kQuads / 2; offset > 0; offset /= 2) {
+        squares += __shfl_xor_sync(0xffffu << (lane & 16), squares, offset);
+      }
+      if (thread % kQuads == 0) p.squares[row * tiles_of(width) + first_column / kTile] = squares;
+      if (inside) {
+        *reinterpret_cast<uint2*>(static_cast<T*>(p.scaled) + row * width + task_column) = {
+            round_pair<kInputOf<T>>(low.x * factor.x, low.y * factor.y),
+            round_pair<kInputOf<T>>(high.x * factor.z, high.y * factor.w)};
+      }
+    }
   }
 #endif
 }
