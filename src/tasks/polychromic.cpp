@@ -281,6 +281,16 @@ void PolychromicTask::fact(const std::string& name, double value) {
   facts_of_step_[static_cast<size_t>(metric(name))] += value;
 }
 
+// Rewards of answers that are there already, for one more update.
+bool PolychromicTask::learns_again(PolychromicKind kind) const {
+  return kind == PolychromicKind::rewards && updates_ > 0 && updates_ < plan_.reward_updates;
+}
+
+bool PolychromicTask::waits_for_device(int64_t step) const {
+  const PolychromicKind kind = plan_.kind(step);
+  return kind != PolychromicKind::responses && !learns_again(kind);
+}
+
 double PolychromicTask::load_batch(int64_t step, double) {
   using Clock = std::chrono::steady_clock;
   const auto ms = [](Clock::duration d) { return std::chrono::duration<double, std::milli>(d).count(); };
@@ -290,8 +300,7 @@ double PolychromicTask::load_batch(int64_t step, double) {
   kind_ = plan_.kind(step);
   facts_of_step_.assign(metric_names_.size(), 0);
   if (kind_ == PolychromicKind::rewards && comm_->main()) fact(kRewardUpdates, 1);
-  const bool again = kind_ == PolychromicKind::rewards && updates_ > 0 && updates_ < plan_.reward_updates;
-  if (again) {
+  if (learns_again(kind_)) {
     ++updates_;
   } else {
     const data::ChatBatch batch = batches_->batch(position_);

@@ -48,6 +48,12 @@ NamedValues PolychromicTask::take_performance() {
     out = {{"forward_ms", phases[0]}, {"backward_ms", phases[1]}, {"optimizer_ms", phases[2]}};
   }
   if (!sampler_ || times_.steps == 0) return out;
+  // What the last step took since it sampled. What comes now, evaluation or saving, is not of a step that will sample.
+  if (step_began_ != std::chrono::steady_clock::time_point{}) {
+    const auto now = std::chrono::steady_clock::now();
+    times_.others += std::chrono::duration<double, std::milli>(now - step_began_).count();
+    step_began_ = kind_ == PolychromicKind::responses ? now : std::chrono::steady_clock::time_point{};
+  }
   const auto steps = static_cast<double>(times_.steps);
   const auto rate = [](int64_t tokens, double ms) { return ms > 0 ? static_cast<double>(tokens) / ms * 1e3 : 0; };
   last_generated_per_s_ = rate(times_.answer_tokens, times_.prefill + times_.decode);

@@ -205,6 +205,7 @@ void Trainer::train_step() {
   alive(steps_made_++ < config_.runtime.graph_warmup_steps + 2 ? "first steps" : "step");
   const int64_t step = step_ + 1;  // the schedule, the samples and the draws of this step are numbered from 1
   const double factor = lr_factor(step);
+  if (task_.waits_for_device(step)) collect_metrics(/*wait=*/true);
   {
     const ProfilerRange data(RangeKind::data, "data.next_batch");
     const double waited = task_.load_batch(step, factor);

@@ -200,9 +200,9 @@ TEST(Lora, MergedAndOff) {
 // Beside frozen weights that are kept in the compute dtype alone.
 TEST(Lora, FrozenWeightsNeedNoFloat32) {
   const auto model = std::make_shared<TwoLayers>();
+  LoraSet set(*model, options_of({"a"}), at::kCPU);
   init_parameters(*model, 3);
   const at::Tensor before = model->first->weight().detach().clone();
-  LoraSet set(*model, options_of({"a"}), at::kCPU);
   keep_frozen_as(*model, at::kBFloat16);
   ParameterSet parameters;
   parameters.build(*model, at::kBFloat16);

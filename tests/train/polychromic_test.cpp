@@ -523,6 +523,15 @@ TEST(Polychromic, CrossEntropyFallsAndRewardsRise) {
     parts += of(lines[0], part);
   }
   EXPECT_LE(parts, of(lines[0], "perf/step_ms"));
+  // What the host did is all that a window's steps took, the last ones, too.
+  for (size_t i = 1; i < 6; ++i) {
+    double sum = 0;
+    for (const char* part : {"merge", "prefill", "decode", "encode", "diversity", "train"}) {
+      sum += of(lines[i], (std::string("perf/") + part + "_ms").c_str());
+    }
+    EXPECT_GE(sum, 0.9 * of(lines[i], "perf/step_ms")) << "window " << i;
+    EXPECT_LE(sum, 1.02 * of(lines[i], "perf/step_ms")) << "window " << i;
+  }
 
   // Longer answers are worth more, up to a length.
   SmallPolychromic rewarded(dir / "rewarded", with(kGrpo, {"train.steps=40", "train.log_every=10", "lora.r=0",

@@ -76,6 +76,7 @@ class PolychromicTask : public Task {
   // widths. Of what is learned from, without what it takes to sample it.
   double flops_per_step() const override;
   double load_batch(int64_t step, double lr_factor) override;
+  bool waits_for_device(int64_t step) const override;
   std::vector<at::Tensor> step_inputs() const override;
   int64_t step_form() const override;
   void forward_backward(int64_t micro_batch, const at::Tensor& loss_scale, at::Tensor& metric_sums) override;
@@ -106,6 +107,7 @@ class PolychromicTask : public Task {
   void check_responses();
   void make_buffers();
   void visit_answers(StateVisitor& visitor);
+  bool learns_again(PolychromicKind kind) const;
   void sample_answers(int64_t step, const data::ChatBatch& batch);
   void write_answers(const std::vector<std::vector<int32_t>>& prompts, const Answers& answers);
   void weigh_diversity(const Answers& answers, int64_t groups);

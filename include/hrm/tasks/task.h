@@ -62,6 +62,9 @@ class Task : public Stateful {
   // milliseconds that it had to wait for data. `step` counts from 1; `lr_factor` is the schedule's value relative to
   // the base rate.
   virtual double load_batch(int64_t step, double lr_factor) = 0;
+  // Whether load_batch will wait until the device has done the steps before, as sampling from what they learned does.
+  // The metrics of those are then read first, so that a window's times are those of its own steps.
+  virtual bool waits_for_device(int64_t /*step*/) const { return false; }
   // The tensors that load_batch fills, so that a replay can make sure that they are where they were.
   virtual std::vector<at::Tensor> step_inputs() const = 0;
   // Which of several forms the device work of the step that load_batch announced has; each is captured by itself.

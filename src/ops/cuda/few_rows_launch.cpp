@@ -14,10 +14,9 @@
 namespace hrm::ops::cuda {
 namespace {
 
-// Where tiles are used for all rows, so that a row's bits do not depend on how many there are. On an H200, beside the
-// kernel for few rows or cuBLASLt, products of 4.2, 2.1, 3.1 (gated) and 3.1 million elements: equal for 3 rows (3.8,
-// 2.7, 5.7, 3.2 us), for 48 rows in 4.0, 3.3, 6.6 and 4.0 us instead of 6.1, 7.3, 14.7 and 10.1; a product of 50
-// million in 27 us instead of 62 for 3 rows.
+// Where tiles are used for all rows, so that a row's bits do not depend on how many there are: from the products of a
+// model of width 1,024 on, whose steps of decoding then take two thirds of the time for 48 rows (H200,
+// docs/benchmarks.md). Where autograd may follow, up to 64 rows: its gates come from a second product.
 bool takes_tiles(const FewRows& p) {
   constexpr int64_t kLarge = int64_t{1} << 21, kMost = 64;
   return p.inner * p.width >= kLarge && (p.gated || p.width < 8192) && (p.steady || p.rows <= kMost);
