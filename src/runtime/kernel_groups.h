@@ -52,6 +52,7 @@ constexpr std::pair<const char*, const char*> kKernelGroups[] = {
     {"augment", "augmentation"},
     {"ThinProduct", "low-rank adapters"},
     {"LoraGradients", "low-rank adapters"},
+    {"LoraMerge", "low-rank adapters"},
     {"hrm::lora_", "low-rank adapters"},
     {"Nf4", "quantisation"},
     {"nf4_", "quantisation"},

@@ -500,6 +500,7 @@ const std::vector<BenchOp>& bench_ops() {
       {"hrm::dropout_add_", dropout_add},
       {"hrm::lora_add_", language_cases::lora_add},
       {"hrm::lora_gradients", language_cases::lora_gradients},
+      {"hrm::lora_merge_", language_cases::lora_merge},
       {"hrm::nf4_quantize", nf4_quantize},
       {"hrm::nf4_dequantize_", nf4_dequantize},
       {"hrm::swiglu", swiglu},

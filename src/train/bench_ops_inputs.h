@@ -47,6 +47,7 @@ BenchCall weighted_rms_norm_backward(const BenchShape& s, at::Device device, at:
 BenchCall decode_attention(const BenchShape& s, at::Device device, at::ScalarType dtype);
 BenchCall lora_add(const BenchShape& s, at::Device device, at::ScalarType dtype);
 BenchCall lora_gradients(const BenchShape& s, at::Device device, at::ScalarType dtype);
+BenchCall lora_merge(const BenchShape& s, at::Device device, at::ScalarType dtype);
 BenchCall qkv_heads_product(const BenchShape& s, at::Device device, at::ScalarType dtype);
 BenchCall qkv_heads_rotate(const BenchShape& s, at::Device device, at::ScalarType dtype);
 BenchCall qkv_heads_norm(const BenchShape& s, at::Device device, at::ScalarType dtype);

@@ -107,6 +107,28 @@ BenchCall lora_gradients(const Shape& s, at::Device device, at::ScalarType dtype
   return call;
 }
 
+// The same and one beside the projection down, in every block.
+BenchCall lora_merge(const Shape& s, at::Device device, at::ScalarType dtype) {
+  const Random random{device, dtype};
+  std::vector<at::Tensor> merged, weight, A, B;
+  std::vector<int64_t> slices;
+  double flops = 0;
+  const auto add = [&](int64_t out, int64_t in, int64_t count) {
+    weight.push_back(random.weight(out, in));
+    merged.push_back(at::empty_like(weight.back()));
+    A.push_back(random.weight(count * kRank, in));
+    B.push_back(random.weight(out, kRank));
+    for (int64_t i = 0; i < count; ++i)
+      slices.insert(slices.end(), {i * (out / count), i * (out / count), out / count});
+    flops += product_flops(out, kRank, in);
+  };
+  for (int64_t layer = 0; layer < s.layers; ++layer) {
+    add(2 * s.inner, s.width, 2);
+    add(s.width, s.inner, 1);
+  }
+  return {{merged, weight, A, B, slices, 2.0}, flops};
+}
+
 // A step that adds a token to each row of a batch, whose rows are half as long as the cache.
 BenchCall decode_attention(const Shape& s, at::Device device, at::ScalarType dtype) {
   if (s.mixes_by_mlp) return nothing();

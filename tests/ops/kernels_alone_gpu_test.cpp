@@ -12,6 +12,7 @@
 #include "ops/fp8_cases.h"
 #include "ops/gpu_testing.h"
 #include "ops/linear_epilogues_cases.h"
+#include "ops/lora_cases.h"
 #include "ops/memory_blocks_cases.h"
 #include "ops/mlp_mix_ways.h"
 #include "ops/moe_cases.h"
@@ -223,6 +224,23 @@ TEST(KernelsAloneGpu, DecodeAttention) {
   for (const DecodeCase& c : decode_cases()) {
     const DecodeInputs in = decode_inputs(c, at::kBFloat16, at::kCUDA);
     expect_same_each_time([&] { return Tensors{in.run()}; }, kTimes, cat("head ", c.head_dim));
+  }
+}
+
+// On tensor cores and without, each number of steps.
+TEST(KernelsAloneGpu, LoraMerge) {
+  HRM_NEEDS_GPU();
+  for (const auto dtype : {at::kBFloat16, at::kFloat}) {
+    for (const int64_t rank : {6, 16, 32, 48, 64}) {
+      const std::vector<LoraLayer> layers =
+          lora_layers_of({{264, {130, 17}, 3}, {37, {9}}, {40, {200}}}, rank, dtype, at::kCUDA);
+      const auto run = [&] {
+        Tensors results;
+        for (const at::Tensor& merged : merged_of(layers)) results.push_back(merged.clone());
+        return results;
+      };
+      expect_same_each_time(run, kTimes, cat(dtype, ", rank ", rank));
+    }
   }
 }
 

@@ -18,5 +18,20 @@ TEST(LoraProducts, BadInput) {
   expect_lora_to_name_bad_input(at::kCPU);
 }
 
+TEST(LoraMerge, AgainstFloat64) {
+  for (const auto dtype : {at::kFloat, at::kBFloat16, at::kHalf, at::kDouble}) {
+    for (const int64_t rank : {1, 4, 7, 72}) {
+      const std::vector<LoraLayer> layers =
+          lora_layers_of({{24, {5, 1, 16}, 3}, {7, {20}}, {1, {1}, 1}, {16, {}, 4}, {0, {3}}}, rank, dtype, at::kCPU);
+      expect_good_lora_merge(layers, cat(dtype, ", rank ", rank));
+    }
+  }
+  lora_merge_({}, 1);
+}
+
+TEST(LoraMerge, BadInput) {
+  expect_lora_merge_to_name_bad_input(at::kCPU);
+}
+
 }  // namespace
 }  // namespace hrm::ops

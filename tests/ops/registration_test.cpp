@@ -55,6 +55,7 @@ TEST(Registration, EveryOpHasItsKernels) {
       "hrm::linear_swiglu_fp8",
       "hrm::lora_add_",
       "hrm::lora_gradients",
+      "hrm::lora_merge_",
       "hrm::memory_blocks",
       "hrm::memory_blocks_forward",
       "hrm::mlp_mix",

@@ -31,4 +31,21 @@ void lora_add_(const at::Tensor& y, const at::Tensor& u, const at::Tensor& B, co
 at::Tensor lora_gradients(const at::Tensor& grad_y, const at::Tensor& u, const at::Tensor& B, const at::Tensor& grad_B,
                           const std::vector<LoraSlice>& slices, double scale);
 
+// A layer whose adapter becomes part of its weight. Here projection i has rows out .. out + rows of the weight and rows
+// i * rank .. (i + 1) * rank of A.
+struct LoraLayer {
+  at::Tensor merged, weight;  // (out, in), contiguous; merged may be weight itself, else they do not overlap
+  at::Tensor A, B;            // (slices * rank, in), (rows of all slices, rank)
+  std::vector<LoraSlice> slices;
+};
+
+// merged_i = weight_i + scale * B_i A_i of each projection of all layers, merged = weight in the other rows; B_i A_i is
+// summed in float32 (float64), and the result rounded once. The slices of a layer follow each other in the weight's
+// rows.
+//
+// One rank, floating-point dtype and device. Up to rank 64 the layers share few launches that read each weight once and
+// write it once. Without gradient; deterministic; on the current stream; can be captured. Throws c10::Error that names
+// the shapes.
+void lora_merge_(const std::vector<LoraLayer>& layers, double scale);
+
 }  // namespace hrm::ops
