@@ -147,23 +147,17 @@ at::Tensor LoraAdapter::forward(const at::Tensor& x, const FrozenWeight& weight,
   return LoraLinear::apply(x, &weight, lora_A_->weight(), lora_B_->weight(), residual, A, B, &facts);
 }
 
-void LoraAdapter::merge(const at::Tensor& weight) {
-  const at::NoGradGuard no_grad;
+ops::LoraLayer LoraAdapter::to_merge(const at::Tensor& weight) {
   if (!merged_.defined()) merged_ = at::empty_like(weight);
-  merged_.copy_(weight);
-  add_to(merged_);
+  return to_merge(weight, merged_);
 }
 
-void LoraAdapter::add_to(const at::Tensor& weight) const {
-  const at::NoGradGuard no_grad;
-  const at::Tensor &A = lora_A_->compute_weight(), &B = lora_B_->compute_weight();
-  const int64_t rank = shared_->options.rank;
-  for (size_t i = 0; i < slices_.size(); ++i) {
-    const auto& [out, first, rows] = slices_[i];
-    weight.narrow(0, out, rows)
-        .addmm_(B.narrow(0, first, rows), A.narrow(0, static_cast<int64_t>(i) * rank, rank), 1,
-                lora_scale(shared_->options));
-  }
+ops::LoraLayer LoraAdapter::to_merge(const at::Tensor& weight, const at::Tensor& merged) const {
+  return {.merged = merged,
+          .weight = weight,
+          .A = lora_A_->compute_weight(),
+          .B = lora_B_->compute_weight(),
+          .slices = slices_};
 }
 
 std::vector<LoraAdapter::Pair> LoraAdapter::pairs() const {
@@ -247,7 +241,11 @@ void LoraSet::set_mode(LoraMode mode) {
 
 void LoraSet::merge() {
   if (!shared_->merges) return;
-  for (const Layer& layer : layers_) layer.adapter->merge(layer.linear->base_weight());
+  const at::NoGradGuard no_grad;
+  std::vector<ops::LoraLayer> all;
+  all.reserve(layers_.size());
+  for (const Layer& layer : layers_) all.push_back(layer.adapter->to_merge(layer.linear->base_weight()));
+  ops::lora_merge_(all, lora_scale(shared_->options));
 }
 
 void LoraSet::forget_merged() {
@@ -261,7 +259,8 @@ at::Tensor LoraSet::merged_weight(const std::string& parameter) const {
     if (shared_->merges) return layer.adapter->merged_weight();
     const at::Tensor workspace = layer.linear->frozen_weight().weight;
     const at::Tensor merged = ops::nf4_dequantize(layer.linear->nf4(), workspace.sizes(), workspace.scalar_type());
-    layer.adapter->add_to(merged);
+    const at::NoGradGuard no_grad;
+    ops::lora_merge_({layer.adapter->to_merge(merged, merged)}, lora_scale(shared_->options));
     return merged;
   }
   return {};

@@ -82,12 +82,12 @@ class LoraAdapter : public torch::nn::Module, public HasOwnInit {
 
   // What products read while merged; undefined before the first merge(). Stays at its address.
   const at::Tensor& merged_weight() const { return merged_; }
-  // Writes it: weight + scale * B A of the copies in the compute dtype, summed in float32 and rounded once. Without
-  // gradient.
-  void merge(const at::Tensor& weight);
+  // What ops::lora_merge_ makes it of: `weight`, (out, in) in the compute dtype, and the copies of A and B in that
+  // dtype.
+  ops::LoraLayer to_merge(const at::Tensor& weight);
+  // The same into another tensor, which may be `weight` itself.
+  ops::LoraLayer to_merge(const at::Tensor& weight, const at::Tensor& merged) const;
   void forget_merged() { merged_ = at::Tensor(); }
-  // weight += scale * B A, weight (out, in) in the compute dtype. Without gradient.
-  void add_to(const at::Tensor& weight) const;
 
   // A (r, in) and B (rows, r) of each target, views of the masters.
   struct Pair {
