@@ -180,13 +180,14 @@ void CapturedStep::run(const Key& key, const std::vector<at::Tensor>& inputs, co
   if (!slot) slot = std::make_unique<Entry>();
   Entry& entry = *slot;
   if (!entry.graph) {
-    if (!reason_.empty()) return work();
+    if (!reason_.empty() || (options_.most > 0 && graphs_ >= options_.most)) return work();
     if (entry.eager_runs < options_.warmup) {
       ++entry.eager_runs;
       return run_aside(work);
     }
     for (const at::Tensor& input : inputs) entry.inputs.emplace_back(input);
     if (!capture(key, entry, work)) return work();
+    ++graphs_;
   }
   require(inputs.size() == entry.inputs.size(), ExitCode::unexpected, options_.name, ": ", inputs.size(),
           " inputs, but ", entry.inputs.size(), " were captured");

@@ -120,9 +120,7 @@ class WholeRows : public DecodeRows {
       copy(prompt_mask_, prompts.inputs.prompt_mask);
     }
     const auto part = [&](const at::Tensor& t) { return t.defined() ? t.index_select(0, places) : at::Tensor(); };
-    return pass({.ids = part(ids_).narrow(1, 0, prompts.inputs.ids.size(1)),
-                 .prompt_ids = part(prompt_ids_),
-                 .prompt_mask = part(prompt_mask_)},
+    return pass(part(ids_).narrow(1, 0, prompts.inputs.ids.size(1)), part(prompt_ids_), part(prompt_mask_),
                 part(lengths_));
   }
 
@@ -134,9 +132,7 @@ class WholeRows : public DecodeRows {
     const at::Tensor lengths = part(lengths_);
     part(ids_).scatter_(1, lengths.unsqueeze(1), ids.unsqueeze(1));
     lengths.add_(1);
-    return pass(
-        {.ids = part(ids_).narrow(1, 0, span), .prompt_ids = part(prompt_ids_), .prompt_mask = part(prompt_mask_)},
-        lengths);
+    return pass(part(ids_).narrow(1, 0, span), part(prompt_ids_), part(prompt_mask_), lengths);
   }
 
   void settle(const at::Tensor& active) override { lengths_.narrow(0, 0, active.size(0)).mul_(active); }
@@ -150,7 +146,12 @@ class WholeRows : public DecodeRows {
   bool capturable() const override { return false; }  // it grows with each token
 
  private:
-  at::Tensor pass(const LanguageInputs& inputs, const at::Tensor& lengths) {
+  at::Tensor pass(const at::Tensor& ids, const at::Tensor& prompt_ids, const at::Tensor& prompt_mask,
+                  const at::Tensor& lengths) {
+    LanguageInputs inputs;
+    inputs.ids = ids;
+    inputs.prompt_ids = prompt_ids;
+    inputs.prompt_mask = prompt_mask;
     return last_of(model_.forward(inputs).hidden, lengths);
   }
 

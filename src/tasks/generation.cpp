@@ -18,6 +18,8 @@ namespace {
 constexpr int64_t kStopIds = 16;
 constexpr int64_t kMaxSamples = int64_t{1} << 20;
 constexpr int64_t kPrefillTokens = 1 << 14;  // of prompts that are read together
+constexpr int64_t kPrefillMultiple = 16;     // of tokens, of prompts that are read on a GPU, so that graphs are few
+constexpr size_t kPromptGraphs = 32;         // of prompts that are read
 // Of a place without a row (ops::next_tokens_), and in a list of stop ids where none is; -1 says that logits are not
 // finite.
 constexpr int64_t kNothing = -2;
@@ -32,6 +34,13 @@ void check_options(const GenerateOptions& o, const models::LanguageLimits& limit
   require(o.begin_id >= 0 || !limits.prompted, ExitCode::usage,
           "this model begins its answers with a token of its own, and the data names none (bos_id or eos_id in "
           "meta.json)");
+}
+
+// What a graph that chooses tokens was made for.
+CapturedStep::Key form_of(const GenerateOptions& o) {
+  const SamplingOptions& s = o.sampling;
+  return {o.vocabulary, std::bit_cast<int64_t>(s.temperature), s.top_k, std::bit_cast<int64_t>(s.top_p),
+          std::bit_cast<int64_t>(s.min_p)};
 }
 
 at::Tensor longs(const std::vector<int64_t>& values, at::Device device) {
@@ -84,6 +93,7 @@ void Generator::make_room(const Room& room) {
   }
   // Graphs belong to the buffers that they were captured with.
   captured_.reset();
+  captured_begin_.reset();
   rows_.reset();
   room_ = {std::max(room.rows, room_.rows), std::max(room.tokens, room_.tokens), std::max(room.prompt, room_.prompt),
            std::max(room.draws, room_.draws)};
@@ -98,11 +108,20 @@ void Generator::make_room(const Room& room) {
   draws_ = at::zeros({B, room_.draws}, ints.dtype(at::kDouble));
   chosen_ = at::zeros({B}, ints);
   stop_ids_ = at::zeros({kStopIds}, ints);
-  captured_ = std::make_unique<CapturedStep>(CapturedStepOptions{
-      .name = "generation step",
+  begin_ = {.ids = at::zeros({B, room_.tokens}, ints),
+            .facts = at::zeros({4, B}, ints),
+            .draws = at::zeros_like(draws_),
+            .chosen = at::zeros({B}, ints)};
+  const bool captures = options_.cuda_graphs && rows_->capturable();
+  captured_ = std::make_unique<CapturedStep>(
+      CapturedStepOptions{.name = "generation step", .device = device_, .enabled = captures, .warmup = 1});
+  // Prompts come in more shapes than steps: what does not come again is not worth a graph.
+  captured_begin_ = std::make_unique<CapturedStep>(CapturedStepOptions{
+      .name = "reading of prompts",
       .device = device_,
-      .enabled = options_.cuda_graphs && rows_->capturable(),
-      .warmup = 1,
+      .enabled = captures && !model_.limits().prompted,
+      .warmup = 2,
+      .most = kPromptGraphs,
   });
 }
 
@@ -136,28 +155,33 @@ void Generator::begin_rows(Call& call, const std::vector<int64_t>& rows, const s
     of.push_back(static_cast<int64_t>(prompts.size()) - 1);
     limits.push_back(call.most[static_cast<size_t>(row)]);
   }
-  const auto P = static_cast<int64_t>(prompts.size()), n = static_cast<int64_t>(rows.size());
+  const auto P = static_cast<int64_t>(prompts.size()), n = static_cast<int64_t>(rows.size()), B = room_.rows;
+  if (device_.is_cuda() && options_.cache && !call.limits.prompted) {
+    T = std::min((T + kPrefillMultiple - 1) / kPrefillMultiple * kPrefillMultiple, room_.tokens);
+  }
   const at::Tensor ids = at::full({P, T}, std::max<int64_t>(o.begin_id, 0), at::kLong);
-  const at::Tensor lengths = at::empty({P}, at::kLong);
+  const at::Tensor facts = at::zeros({4, B}, at::kLong);
+  auto* const fact = facts.data_ptr<int64_t>();
+  std::copy(places.begin(), places.end(), fact + B);
+  std::copy(of.begin(), of.end(), fact + 2 * B);
+  std::copy(limits.begin(), limits.end(), fact + 3 * B);
   PromptBatch batch;
   const at::Tensor apart = at::zeros({P, S}, at::kLong), mask = at::zeros({P, S}, at::kBool);
   for (int64_t i = 0; i < P; ++i) {
     const std::vector<int32_t>& prompt = call.prompts[static_cast<size_t>(prompts[static_cast<size_t>(i)])];
     const auto length = static_cast<int64_t>(prompt.size());
-    lengths[i] = call.begun_with(prompts[static_cast<size_t>(i)]);
+    fact[i] = call.begun_with(prompts[static_cast<size_t>(i)]);
     const at::Tensor& to = call.limits.prompted ? apart : ids;
     std::copy(prompt.begin(), prompt.end(), to.data_ptr<int64_t>() + i * to.size(1));
     mask[i].narrow(0, 0, length).fill_(true);
   }
-  batch.inputs.ids = ids.to(device_);
-  batch.lengths = lengths.to(device_);
+  batch.inputs.ids = begin_.ids.narrow(0, 0, P).narrow(1, 0, T);
+  batch.inputs.ids.copy_(ids);
+  begin_.facts.copy_(facts);
   if (call.limits.prompted) {
     batch.inputs.prompt_ids = apart.to(device_);
     batch.inputs.prompt_mask = mask.to(device_);
   }
-  const at::Tensor to = longs(places, device_);
-  const at::Tensor hidden = rows_->begin(batch, to, longs(of, device_));
-
   const int64_t N = room_.draws;
   const at::Tensor draws = at::zeros({n, N}, at::kDouble);
   if (o.sampling.temperature > 0) {
@@ -168,21 +192,36 @@ void Generator::begin_rows(Call& call, const std::vector<int64_t>& rows, const s
       std::copy(values.begin(), values.end(), draws.data_ptr<double>() + i * N);
     }
   }
-  const auto ints = at::device(device_).dtype(at::kLong);
-  const at::Tensor last = at::zeros({n}, ints), count = at::zeros({n}, ints), chosen = at::zeros({n}, ints);
-  const at::Tensor most = longs(limits, device_), active = at::ones({n}, ints.dtype(at::kBool));
-  const at::Tensor on_device = draws.to(device_);
-  choose(hidden, last, count, most, active, on_device, chosen, o);
-  ids_.index_copy_(0, to, last);
-  count_.index_copy_(0, to, count);
-  limits_.index_copy_(0, to, most);
-  active_.index_copy_(0, to, active);
-  draws_.index_copy_(0, to, on_device);
-  rows_->settle(active_);
-  call.reader.push(0, chosen);
+  begin_.draws.narrow(0, 0, n).copy_(draws);
+  CapturedStep::Key key = form_of(o);
+  key.insert(key.end(), {P, T, n});
+  const int64_t replays = captured_begin_->replays();
+  captured_begin_->run(key, {begin_.ids, begin_.facts, begin_.draws, begin_.chosen, active_, stop_ids_},
+                       [&] { read_prompts(batch, n, o); });
+  counts_.captured_prefills += captured_begin_->replays() - replays;
+  call.reader.push(0, begin_.chosen.narrow(0, 0, n));
   call.pushed.push_back(rows);
   ++counts_.prefills;
   counts_.prompts += P;
+}
+
+// The device work of begin_rows().
+void Generator::read_prompts(const PromptBatch& prompts, int64_t n, const GenerateOptions& options) {
+  const auto part = [&](int64_t fact, int64_t count) { return begin_.facts.select(0, fact).narrow(0, 0, count); };
+  PromptBatch batch = prompts;
+  batch.inputs.ids = prompts.inputs.ids.contiguous();
+  batch.lengths = part(0, batch.inputs.ids.size(0));
+  const at::Tensor places = part(1, n), most = part(3, n);
+  const at::Tensor hidden = rows_->begin(batch, places, part(2, n));
+  const at::Tensor last = at::zeros_like(most), count = at::zeros_like(most), chosen = begin_.chosen.narrow(0, 0, n);
+  const at::Tensor active = at::ones({n}, active_.options()), draws = begin_.draws.narrow(0, 0, n);
+  choose(hidden, last, count, most, active, draws, chosen, options);
+  ids_.index_copy_(0, places, last);
+  count_.index_copy_(0, places, count);
+  limits_.index_copy_(0, places, most);
+  active_.index_copy_(0, places, active);
+  draws_.index_copy_(0, places, draws);
+  rows_->settle(active_);
 }
 
 // Rows that wait take free places, all samples of a prompt together.
@@ -252,14 +291,8 @@ void Generator::step(Call& call) {
     if (row >= 0) longest = std::max(longest, ++call.tokens[static_cast<size_t>(row)]);
   }
   const int64_t span = rows_->span(longest);
-  const SamplingOptions& s = call.options.sampling;
-  const CapturedStep::Key key{B,
-                              span,
-                              call.options.vocabulary,
-                              std::bit_cast<int64_t>(s.temperature),
-                              s.top_k,
-                              std::bit_cast<int64_t>(s.top_p),
-                              std::bit_cast<int64_t>(s.min_p)};
+  CapturedStep::Key key = form_of(call.options);
+  key.insert(key.end(), {B, span});
   captured_->run(key, {ids_, count_, limits_, active_, draws_, chosen_, stop_ids_}, [&] {
     const auto part = [&](const at::Tensor& t) { return t.narrow(0, 0, B); };
     const at::Tensor hidden = rows_->step(part(ids_), span);

@@ -27,6 +27,7 @@ struct CapturedStepOptions {
   at::Device device = at::kCPU;
   bool enabled = true;       // false: always eagerly (runtime.cuda_graphs)
   int64_t warmup = 3;        // eager runs of a shape before its capture (runtime.graph_warmup_steps), at least 1
+  size_t most = 0;           // graphs; what comes later runs eagerly; 0: no limit
   std::string refusal = "";  // why this work cannot be captured; empty when it can
 };
 
@@ -63,6 +64,7 @@ class CapturedStep {
   CapturedStepOptions options_;
   std::map<Key, std::unique_ptr<Entry>> entries_;
   std::string reason_;
+  size_t graphs_ = 0;
   int64_t replays_ = 0;
 };
 

@@ -68,14 +68,16 @@ struct GenerateListener {
 
 // What one call did.
 struct GenerateCounts {
-  int64_t steps = 0;      // of decoding
-  int64_t prefills = 0;   // batches of prompts that were read
+  int64_t steps = 0;              // of decoding
+  int64_t prefills = 0;           // batches of prompts that were read
+  int64_t captured_prefills = 0;  // of these, by a graph
   int64_t prompts = 0;    // prompts that they held; more than there are only where samples do not fit into a batch
   int64_t moves = 0;      // times that rows moved into a smaller batch
   double prefill_ms = 0;  // until the first batch of prompts was read; later ones overlap with decoding
 };
 
 class DecodeRows;
+struct PromptBatch;
 
 class Generator {
  public:
@@ -100,6 +102,7 @@ class Generator {
   void make_room(const Room& room);
   void admit(Call& call);
   void begin_rows(Call& call, const std::vector<int64_t>& rows, const std::vector<int64_t>& places);
+  void read_prompts(const PromptBatch& prompts, int64_t n, const GenerateOptions& options);
   void move_together(Call& call);
   void step(Call& call);
   void read_one(Call& call);
@@ -116,7 +119,7 @@ class Generator {
   // Static: B places for rows. Smaller batches use the first of them.
   Room room_;
   std::unique_ptr<DecodeRows> rows_;
-  std::unique_ptr<CapturedStep> captured_;
+  std::unique_ptr<CapturedStep> captured_, captured_begin_;
   at::Tensor ids_;       // (B) int64, the last token of each row
   at::Tensor count_;     // (B) int64, tokens that it has written
   at::Tensor limits_;    // (B) int64, most that it may write
@@ -124,6 +127,14 @@ class Generator {
   at::Tensor draws_;     // (B, N) float64
   at::Tensor chosen_;    // (B) int64, of the last step; kNothing where the place had no row
   at::Tensor stop_ids_;  // (16) int64
+  // Static, too: of the prompts that are read together, at most as many as there are places, and their rows.
+  struct Beginning {
+    at::Tensor ids;     // (B, T) int64
+    at::Tensor facts;   // (4, B) int64: tokens of a prompt; place, prompt and most new tokens of a row
+    at::Tensor draws;   // (B, N) float64
+    at::Tensor chosen;  // (B) int64
+  };
+  Beginning begin_;
 };
 
 // The batch that so many rows, or a few more, run in: powers of two and three quarters of them.
