@@ -48,6 +48,8 @@ constexpr std::pair<const char*, const char*> kKernelGroups[] = {
     {"act_end", "ACT state"},
     {"Embed", "embedding"},
     {"hrm::embed", "embedding"},
+    {"SumRows", "rows of shared tokens"},
+    {"sum_rows", "rows of shared tokens"},
     {"Augment", "augmentation"},
     {"augment", "augmentation"},
     {"ThinProduct", "low-rank adapters"},

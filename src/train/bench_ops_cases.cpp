@@ -555,6 +555,7 @@ const std::vector<BenchOp>& bench_ops() {
       {"hrm::embed", embed},
       {"hrm::embed_backward", embed_backward},
       {"hrm::embed_tokens_backward_", language_cases::embed_tokens_backward},
+      {"hrm::sum_rows", language_cases::sum_rows},
       {"hrm::adam_", adam},
       {"hrm::grad_norm", grad_norm},
       {"hrm::sparse_sign_sgd_", sparse_sign_sgd},

@@ -69,6 +69,7 @@ BenchCall moe_experts(const BenchShape& s, at::Device device, at::ScalarType dty
 BenchCall ssd_scan(const BenchShape& s, at::Device device, at::ScalarType dtype);
 BenchCall ssd_scan_backward(const BenchShape& s, at::Device device, at::ScalarType dtype);
 BenchCall embed_tokens_backward(const BenchShape& s, at::Device device, at::ScalarType dtype);
+BenchCall sum_rows(const BenchShape& s, at::Device device, at::ScalarType dtype);
 BenchCall sample_tokens(const BenchShape& s, at::Device device, at::ScalarType dtype);
 BenchCall next_tokens(const BenchShape& s, at::Device device, at::ScalarType dtype);
 BenchCall moe_load_loss(const BenchShape& s, at::Device device, at::ScalarType dtype);

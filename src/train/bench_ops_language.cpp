@@ -268,6 +268,15 @@ BenchCall embed_tokens_backward(const Shape& s, at::Device device, at::ScalarTyp
            at::randint(0, kVocabulary, {s.batch, s.length()}, at::device(device).dtype(at::kInt))}};
 }
 
+// Queries, keys and values of each token at another place.
+BenchCall sum_rows(const Shape& s, at::Device device, at::ScalarType dtype) {
+  const int64_t tokens = s.batch * s.length();
+  const at::Tensor places = at::randperm(tokens, at::device(device).dtype(at::kLong));
+  const auto table = [](const at::Tensor& t) { return t.to(at::kInt).unsqueeze(1); };
+  return {{Random{device, dtype}.activations({tokens, 3 * s.width}), table(places), table(places.argsort()), IValue(),
+           IValue(), IValue()}};
+}
+
 // The next tokens of as many rows, from the logits of a vocabulary.
 BenchCall sample_tokens(const Shape& s, at::Device device, at::ScalarType dtype) {
   const at::Tensor draws = at::full({s.batch}, 0.5, at::device(device).dtype(at::kDouble));

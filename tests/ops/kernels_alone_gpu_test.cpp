@@ -18,6 +18,7 @@
 #include "ops/moe_cases.h"
 #include "ops/qkv_heads_cases.h"
 #include "ops/selective_scan_cases.h"
+#include "ops/sum_rows_cases.h"
 #include "ops/with_tiles.h"
 
 namespace hrm::ops {
@@ -224,6 +225,20 @@ TEST(KernelsAloneGpu, DecodeAttention) {
   for (const DecodeCase& c : decode_cases()) {
     const DecodeInputs in = decode_inputs(c, at::kBFloat16, at::kCUDA);
     expect_same_each_time([&] { return Tensors{in.run()}; }, kTimes, cat("head ", c.head_dim));
+  }
+}
+
+TEST(KernelsAloneGpu, SumRows) {
+  HRM_NEEDS_GPU();
+  for (const int64_t width : {1, 264}) {
+    const RowMap map = on(random_row_map(50, 70, 3, 1), at::kCUDA);
+    const at::Tensor x = normal({50, width}, 1, at::kBFloat16, at::kCUDA);
+    const RowMap lists = on(as_lists(random_row_map(50, 70, 3, 1)), at::kCUDA);
+    expect_same_each_time(
+        [&] {
+          return Tensors{sum_rows(x, map), sum_rows(x, lists, x)};
+        },
+        kTimes, cat("width ", width));
   }
 }
 

@@ -97,6 +97,7 @@ TEST(Registration, EveryOpHasItsKernels) {
       "hrm::sparse_sign_sgd_",
       "hrm::ssd_scan",
       "hrm::ssd_scan_backward",
+      "hrm::sum_rows",
       "hrm::swiglu",
       "hrm::swiglu_backward",
       "hrm::token_loss",
