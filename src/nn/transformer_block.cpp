@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "hrm/base/error.h"
+#include "hrm/nn/lora.h"
 #include "hrm/nn/recompute.h"
 
 namespace hrm::nn {
@@ -58,7 +59,11 @@ at::Tensor TransformerBlock::compute_again_later(const at::Tensor& x, const Atte
                                                  const LayerCache* memory) {
   // Names and weights of the losses are known after the first call; their values are outputs like the block's own.
   const auto losses = std::make_shared<std::vector<AuxiliaryLoss>>();
-  const auto part = [this, pass, losses](const std::vector<at::Tensor>& inputs) {
+  // Whether adapters drop inputs may be said otherwise by the time of the backward pass.
+  const std::shared_ptr<LoraShared> lora = adapters();
+  const bool drops = lora && lora->drops;
+  const auto part = [this, pass, losses, lora, drops](const std::vector<at::Tensor>& inputs) {
+    const WithLoraDropout as_then(lora, drops);
     LayerCache cross;
     if (inputs.size() > 1) cross = {inputs[1], inputs[2]};
     std::vector<at::Tensor> out{compute(inputs[0], pass, inputs.size() > 1 ? &cross : nullptr, nullptr)};
@@ -73,6 +78,14 @@ at::Tensor TransformerBlock::compute_again_later(const at::Tensor& x, const Atte
     losses_.push_back({(*losses)[i].name, out[i + 1], (*losses)[i].weight});
   }
   return out[0];
+}
+
+// What the block's adapters share; null where it has none.
+std::shared_ptr<LoraShared> TransformerBlock::adapters() const {
+  for (const std::shared_ptr<torch::nn::Module>& module : modules(/*include_self=*/false)) {
+    if (const auto* adapter = dynamic_cast<const LoraAdapter*>(module.get())) return adapter->shared();
+  }
+  return nullptr;
 }
 
 at::Tensor TransformerBlock::trained_parameter() const {

@@ -10,6 +10,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "hrm/nn/init.h"
@@ -63,6 +64,23 @@ struct LoraShared {
   at::Tensor step;     // 0-dim int64 on the device: what masks are drawn by, beside seed and layer
 };
 
+// Dropout on or off, as long as this lives. Null: nothing.
+class WithLoraDropout {
+ public:
+  WithLoraDropout(std::shared_ptr<LoraShared> shared, bool on) : shared_(std::move(shared)) {
+    if (shared_) before_ = std::exchange(shared_->drops, on);
+  }
+  ~WithLoraDropout() {
+    if (shared_) shared_->drops = before_;
+  }
+  WithLoraDropout(const WithLoraDropout&) = delete;
+  WithLoraDropout& operator=(const WithLoraDropout&) = delete;
+
+ private:
+  std::shared_ptr<LoraShared> shared_;
+  bool before_ = true;
+};
+
 // The adapter of one layer, whose parts that are targets have one each. Submodules lora_A (targets * r, in), the A of
 // one target below that of the one before, and lora_B (rows of the targets, r), likewise. All targets of a layer see
 // one mask of dropout, where PEFT draws one for each.
@@ -72,6 +90,7 @@ class LoraAdapter : public torch::nn::Module, public HasOwnInit {
 
   bool active() const { return shared_->mode == LoraMode::adapter || (!shared_->merges && asks_for_merged()); }
   bool merged() const { return shared_->merges && asks_for_merged(); }
+  const std::shared_ptr<LoraShared>& shared() const { return shared_; }
 
   // x weight^T + adapter (+ residual), weight (out, in) frozen. (..., in) -> (..., out). Gradients of A and B are added
   // to their masters' buffers in float32, as ops::linear does; x and residual get theirs from autograd. Keeps x,

@@ -61,6 +61,7 @@ class TransformerBlock : public torch::nn::Module, public HasGradientGroup, publ
   at::Tensor compute(const at::Tensor& x, const AttentionPass& pass, const LayerCache* memory, LayerCache* cache);
   at::Tensor compute_again_later(const at::Tensor& x, const AttentionPass& pass, const LayerCache* memory);
   at::Tensor trained_parameter() const;  // one that requires a gradient, where there is one
+  std::shared_ptr<LoraShared> adapters() const;
 
   TransformerBlockOptions options_;
   std::shared_ptr<RmsNorm> input_norm_, cross_norm_, mlp_norm_;
