@@ -421,8 +421,8 @@ void check_unread_polychromic(const Checker& check, const Config& c) {
     refuse_unread(check, of_diversity, "polychromic.objective", "samples no answers for diversity",
                   "set polychromic.objective to score_function");
     if (c.grpo.start_step == 0) {
-      refuse_unread(check, {"polychromic.generation_batch"}, "polychromic.objective", "samples no answers",
-                    "set polychromic.objective to score_function");
+      refuse_unread(check, {"polychromic.generation_batch", "polychromic.share_prompts"}, "polychromic.objective",
+                    "samples no answers", "set polychromic.objective to score_function");
     }
   } else {
     if (p.objective != "score_function") {
@@ -432,6 +432,10 @@ void check_unread_polychromic(const Checker& check, const Config& c) {
     if (p.objective != "marginal") {
       refuse_unread(check, {"polychromic.subset_size"}, "polychromic.objective", "takes no sets of answers",
                     "set polychromic.objective to marginal");
+    }
+    if (p.objective == "compat" && c.grpo.start_step == 0) {
+      refuse_unread(check, {"polychromic.share_prompts"}, "polychromic.objective", "learns from no answers",
+                    "set polychromic.objective to score_function");
     }
     if (p.objective == "compat") {
       refuse_unread(check,

@@ -87,14 +87,22 @@ std::vector<nn::LayerCache> Decoder::project_memory(const at::Tensor& memory) co
   return projected;
 }
 
+void Decoder::check_length(int64_t length) const {
+  require(length <= options_.positions, ExitCode::usage, "a row of ", length, " positions is longer than the ",
+          options_.positions, " that the model was built for");
+}
+
+nn::RotaryTable Decoder::rotary_rows(int64_t length) const {
+  return {rotary_.cos.narrow(0, 0, length), rotary_.sin.narrow(0, 0, length)};
+}
+
 at::Tensor Decoder::run(const at::Tensor& ids, at::ScalarType dtype, const at::Tensor& documents,
                         const at::Tensor& prefix, const std::vector<nn::LayerCache>& memory, DecodeCache* cache) {
   at::Tensor h = embed_tokens_->forward(ids, dtype);
   const int64_t P = prefix.defined() ? prefix.size(1) : 0, length = P + ids.size(1);
   if (P > 0) h = at::cat({prefix, h}, 1);
-  require(length <= options_.positions, ExitCode::usage, "a row of ", length, " positions is longer than the ",
-          options_.positions, " that the model was built for");
-  const nn::AttentionPass pass{.rotary = {rotary_.cos.narrow(0, 0, length), rotary_.sin.narrow(0, 0, length)},
+  check_length(length);
+  const nn::AttentionPass pass{.rotary = rotary_rows(length),
                                .mask = nn::causal_mask(length, options_.window, documents, ids.device())};
   for (size_t i = 0; i < layers_.size(); ++i) {
     h = layers_[i]->forward(h, pass, cross_ ? &memory[i] : nullptr, cache != nullptr ? &cache->layers[i] : nullptr);
@@ -107,6 +115,18 @@ at::Tensor Decoder::forward(const at::Tensor& ids, at::ScalarType dtype, const a
   require(!documents.defined() || !prefix.defined(), ExitCode::unexpected,
           "a row with a prefix cannot hold several documents");
   return run(ids, dtype, documents, prefix, project_memory(memory), nullptr);
+}
+
+at::Tensor Decoder::forward(const at::Tensor& ids, at::ScalarType dtype, const nn::SharedTokens& shared) {
+  require(!cross_ && ids.dim() == 2 && ids.size(0) == 1, ExitCode::unexpected,
+          "tokens that stand in several rows are one row of ids, without a memory");
+  check_length(shared.longest());
+  const nn::AttentionPass pass{.rotary = rotary_rows(shared.longest()),
+                               .mask = nn::causal_mask(shared.longest(), options_.window, {}, ids.device()),
+                               .shared = shared};
+  at::Tensor h = embed_tokens_->forward(ids, dtype);
+  for (const auto& layer : layers_) h = layer->forward(h, pass);
+  return norm_->forward(h);
 }
 
 DecodeCache Decoder::make_cache(int64_t rows, int64_t capacity, at::ScalarType dtype) const {

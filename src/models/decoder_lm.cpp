@@ -23,7 +23,12 @@ LanguageLimits DecoderLm::limits() const {
 LanguageOutput DecoderLm::forward(const LanguageInputs& inputs) {
   check_inputs(inputs);
   LanguageOutput out;
-  out.hidden = model_->forward(inputs.ids, compute_dtype(), inputs.documents);
+  if (inputs.shared.defined()) {
+    require(!inputs.documents.defined(), ExitCode::unexpected, "a row that shares its beginning is one document");
+    out.hidden = model_->forward(inputs.ids, compute_dtype(), inputs.shared);
+  } else {
+    out.hidden = model_->forward(inputs.ids, compute_dtype(), inputs.documents);
+  }
   out.auxiliary = nn::take_auxiliary_losses(*this);
   return out;
 }
@@ -34,7 +39,8 @@ DecodeCache DecoderLm::make_cache(int64_t rows, int64_t capacity) const {
 
 at::Tensor DecoderLm::prefill(const LanguageInputs& inputs, const at::Tensor& lengths, DecodeCache& cache) {
   check_inputs(inputs);
-  require(!inputs.documents.defined(), ExitCode::unexpected, "decoding goes on with one document in a row");
+  require(!inputs.documents.defined() && !inputs.shared.defined(), ExitCode::unexpected,
+          "decoding goes on with one document in a row");
   return model_->prefill(inputs.ids, lengths, compute_dtype(), cache);
 }
 

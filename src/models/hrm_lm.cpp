@@ -38,7 +38,7 @@ at::Tensor HrmLm::bridge_memory(const at::Tensor& z) const {
 }
 
 HrmLmTrace HrmLm::reason(const LanguageInputs& inputs, at::Tensor& gate) {
-  require(inputs.prompt_ids.defined() && !inputs.documents.defined(), ExitCode::unexpected,
+  require(inputs.prompt_ids.defined() && !inputs.documents.defined() && !inputs.shared.defined(), ExitCode::unexpected,
           "an HRM language model takes prompts, and one document in a row");
   const at::Tensor mask = inputs.prompt_mask.defined() ? inputs.prompt_mask.to(at::kBool) : at::Tensor();
   // A row of padding alone (the end of a short batch) attends to all of it: a softmax over nothing is no number.

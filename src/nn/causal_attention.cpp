@@ -109,21 +109,47 @@ StepRows CausalAttention::step_add(const RmsNorm& norm, const StepRows& rows, co
   return step_product(mixed, o_proj_->compute_weight(), rows.x, next);
 }
 
-at::Tensor CausalAttention::forward_add(const at::Tensor& x, const at::Tensor& residual, const AttentionPass& pass,
-                                        LayerCache* cache) const {
+ops::QkvHeadOptions CausalAttention::head_options(const AttentionPass& pass) const {
   ops::QkvHeadOptions options{.cos = pass.rotary.cos, .sin = pass.rotary.sin, .eps = sizes_.eps};
   if (q_norm_) {
     options.q_weight = q_norm_->weight();
     options.k_weight = k_norm_->weight();
   }
-  const ops::QkvSizes sizes{sizes_.heads, sizes_.kv_heads, sizes_.head_dim};
-  const ops::QkvHeads heads = qkv_proj_->needs_forward() ? ops::qkv_heads_(qkv_proj_->forward(x), sizes, options)
-                                                         : ops::qkv_heads_of(x, qkv_proj_->compute_weight(),
-                                                                             qkv_proj_->weight(), sizes, options);
+  return options;
+}
+
+// (B, T, Hq hd)
+at::Tensor CausalAttention::attend(const ops::QkvHeads& heads, const AttentionPass& pass, LayerCache* cache) const {
   const at::Tensor q = heads.q.transpose(1, 2), k = heads.k.transpose(1, 2), v = heads.v.transpose(1, 2);
   if (cache != nullptr) write_cache(*cache, k, v);
   const at::Tensor mixed = grouped_attention(q, k, v, pass.mask, pass.causal && !pass.mask.defined());
-  return o_proj_->forward_add(mixed.transpose(1, 2).flatten(-2), residual);
+  return mixed.transpose(1, 2).flatten(-2);
+}
+
+// Of rows of qkv that may be shorter than those of the pass.
+at::Tensor CausalAttention::attend(const at::Tensor& qkv, const AttentionPass& pass) const {
+  const int64_t T = qkv.size(1);
+  AttentionPass part{.causal = pass.causal};
+  if (pass.rotary.cos.defined()) part.rotary = {pass.rotary.cos.narrow(0, 0, T), pass.rotary.sin.narrow(0, 0, T)};
+  if (pass.mask.defined()) part.mask = pass.mask.narrow(-2, 0, T).narrow(-1, 0, T);
+  const ops::QkvSizes sizes{sizes_.heads, sizes_.kv_heads, sizes_.head_dim};
+  return attend(ops::qkv_heads_(qkv, sizes, head_options(part)), part, nullptr);
+}
+
+at::Tensor CausalAttention::forward_add(const at::Tensor& x, const at::Tensor& residual, const AttentionPass& pass,
+                                        LayerCache* cache) const {
+  if (pass.shared.defined()) {
+    SharedTokens::Rows rows = pass.shared.to_rows(qkv_proj_->forward(x));
+    rows.others = attend(rows.others, pass);
+    if (rows.whole.defined()) rows.whole = attend(rows.whole, pass);
+    return o_proj_->forward_add(pass.shared.to_tokens(rows), residual);
+  }
+  const ops::QkvSizes sizes{sizes_.heads, sizes_.kv_heads, sizes_.head_dim};
+  const ops::QkvHeadOptions options = head_options(pass);
+  const ops::QkvHeads heads = qkv_proj_->needs_forward() ? ops::qkv_heads_(qkv_proj_->forward(x), sizes, options)
+                                                         : ops::qkv_heads_of(x, qkv_proj_->compute_weight(),
+                                                                             qkv_proj_->weight(), sizes, options);
+  return o_proj_->forward_add(attend(heads, pass, cache), residual);
 }
 
 std::vector<AdaptableLinear> CausalAttention::adaptable_linears() {

@@ -247,6 +247,11 @@ void PolychromicTask::make_buffers() {
   answer_weights_ = at::zeros({sampled, positions_}, floats);
   advantages_ = at::zeros({sampled}, floats);
   if (plan_.reward_updates > 1) answer_log_p_ = at::zeros({sampled, positions_}, floats);
+  const bool diverse = plan_.samples_for_diversity && config_.polychromic.objective != "compat";
+  if (config_.polychromic.share_prompts != "off" && (diverse || plan_.reward_samples > 0)) {
+    shared_answers_ = std::make_unique<SharedAnswers>(plan_.micro_batches, sampled / plan_.micro_batches, positions_,
+                                                      diverse ? plan_.micro_rows * row_len_ : 0, runtime_.device);
+  }
   facts_ = at::zeros({static_cast<int64_t>(metric_names_.size())}, longs.dtype(at::kDouble));
   tokens_ = at::ones({}, floats);
   answer_tokens_ = at::ones({}, floats);
@@ -302,14 +307,22 @@ double PolychromicTask::load_batch(int64_t step, double) {
   if (kind_ == PolychromicKind::rewards && comm_->main()) fact(kRewardUpdates, 1);
   if (learns_again(kind_)) {
     ++updates_;
+    // Of answers that a checkpoint brought back.
+    if (!shared_is_of_answers_) {
+      const auto rows = [&](const at::Tensor& all) {
+        return all.narrow(0, 0, plan_.micro_batches * answers_of_micro_batch()).narrow(1, 0, answer_width_).cpu();
+      };
+      share_answers(rows(answer_ids_), rows(answer_labels_));
+    }
   } else {
     const data::ChatBatch batch = batches_->batch(position_);
     width_ = batch.rows.decoder_ids.size(1);
     ids_.narrow(1, 0, width_).copy_(batch.rows.decoder_ids);
+    response_ids_ = batch.rows.decoder_ids;
     labels_.narrow(1, 0, width_).copy_(batch.rows.labels);
     if (documents_.defined()) documents_.narrow(1, 0, width_).copy_(batch.rows.document_ids);
     position_ = batch.position_after;
-    answer_width_ = 0;
+    answer_width_ = answer_tokens_kept_ = 0;
     updates_ = kind_ == PolychromicKind::rewards ? 1 : 0;
     if (kind_ != PolychromicKind::responses) {
       // Sampling waits for the device: what is still in its queue belongs to the step before.
@@ -329,12 +342,14 @@ std::vector<at::Tensor> PolychromicTask::step_inputs() const {
   for (const at::Tensor& more : {documents_, answer_log_p_}) {
     if (more.defined()) inputs.push_back(more);
   }
+  if (shared_answers_) inputs.push_back(shared_answers_->buffer());
   return inputs;
 }
 
 // Widths come in few sizes.
 int64_t PolychromicTask::step_form() const {
-  const int64_t form = (static_cast<int64_t>(kind_) * (row_len_ + 1) + width_) * (positions_ + 1) + answer_width_;
+  int64_t form = (static_cast<int64_t>(kind_) * (row_len_ + 1) + width_) * (positions_ + 1) + answer_width_;
+  form = form * (plan_.most_samples() * positions_ + 1) + answer_tokens_kept_;
   return 2 * form + (updates_ > 1 ? 1 : 0);
 }
 
@@ -369,14 +384,14 @@ double PolychromicTask::matrix_elements() const {
   return elements;
 }
 
-// Rows and answers of this step as wide as they are padded to; backward for the weights, too, where these are trained.
+// Rows and answers of this step as wide as they are padded to, prompts that are shared once; backward for the weights,
+// too, where these are trained.
 void PolychromicTask::count_flops() {
   const bool rewards = kind_ == PolychromicKind::rewards;
-  const bool estimates = kind_ == PolychromicKind::diversity && config_.polychromic.objective != "compat";
-  const int64_t sampled = rewards     ? plan_.rows * plan_.reward_samples
-                          : estimates ? plan_.micro_batches * plan_.diverse_prompts * plan_.diverse_samples
-                                      : 0;
-  const auto answers = static_cast<double>(sampled * answer_width_ * comm_->ranks());
+  const int64_t sampled = learns_from_answers() ? plan_.micro_batches * answers_of_micro_batch() : 0;
+  const bool shares = answer_tokens_kept_ > 0 && sampled > 0;
+  const auto answers = static_cast<double>(
+      (shares ? plan_.micro_batches * answer_tokens_kept_ : sampled * answer_width_) * comm_->ranks());
   const double tokens = rewards ? 0 : static_cast<double>(config_.train.global_batch_size * width_);
   const double passes = lm_.lora ? 2 : 3;
   // The model without its adapter reads the answers, too.
@@ -467,7 +482,9 @@ void PolychromicTask::visit_answers(StateVisitor& visitor) {
     at::Tensor own = all.narrow(0, 0, rows);
     visitor.tensor(cat(kAnswerState, name), own, StateRole::carry, slice);
   };
+  const uint32_t written = answer_ids_._version();
   tensor("ids", answer_ids_);
+  if (answer_ids_._version() != written) shared_is_of_answers_ = false;  // read from a checkpoint
   tensor("labels", answer_labels_);
   tensor("log_p", answer_log_p_);
   tensor("advantages", advantages_);

@@ -119,6 +119,44 @@ void PolychromicTask::write_answers(const std::vector<std::vector<int32_t>>& pro
   }
   answer_ids_.narrow(0, 0, rows).narrow(1, 0, answer_width_).copy_(ids);
   answer_labels_.narrow(0, 0, rows).narrow(1, 0, answer_width_).copy_(labels);
+  share_answers(ids, labels);
+}
+
+int64_t PolychromicTask::samples_of_prompt() const {
+  return kind_ == PolychromicKind::rewards ? plan_.reward_samples : plan_.diverse_samples;
+}
+
+int64_t PolychromicTask::answers_of_micro_batch() const {
+  return (kind_ == PolychromicKind::rewards ? plan_.micro_rows : plan_.diverse_prompts) * samples_of_prompt();
+}
+
+bool PolychromicTask::learns_from_answers() const {
+  return kind_ == PolychromicKind::rewards ||
+         (kind_ == PolychromicKind::diversity && config_.polychromic.objective != "compat");
+}
+
+// Whether a step's responses and answers go through the model in one pass. Dropout is of responses alone.
+bool PolychromicTask::joins_responses() const {
+  return config_.polychromic.share_prompts == "responses" && kind_ == PolychromicKind::diversity &&
+         !documents_.defined() && !(lm_.lora && config_.lora.dropout > 0);
+}
+
+// Where each token of the answers' rows, (sampled, width) on the CPU, stands.
+void PolychromicTask::share_answers(const at::Tensor& ids, const at::Tensor& labels) {
+  shared_is_of_answers_ = true;
+  answer_tokens_kept_ = 0;
+  if (!shared_answers_ || !learns_from_answers()) return;
+  int64_t tokens = shared_answers_->read(ids, labels, plan_.micro_batches, samples_of_prompt(),
+                                         joins_responses() ? response_ids_ : at::Tensor());
+  // One shape of all ranks, as of the rows.
+  if (!comm_->alone()) {
+    const at::Tensor most = at::full({}, tokens, at::device(runtime_.device).dtype(at::kLong));
+    const parallel::StepClock::Wait waiting(comm_->clock());
+    comm_->all_reduce(most, parallel::Reduction::max);
+    tokens = most.item<int64_t>();
+  }
+  answer_tokens_kept_ = SharedAnswers::capacity(tokens, answers_of_micro_batch(), answer_width_);
+  if (answer_tokens_kept_ > 0) shared_answers_->write(answer_tokens_kept_);
 }
 
 objectives::GroupDiversity PolychromicTask::measure(const Answers& answers) {

@@ -4,6 +4,7 @@
 #include "hrm/data/batch.h"
 #include "hrm/objectives/language.h"
 #include "hrm/objectives/token_log_probs.h"
+#include "hrm/ops/sum_rows.h"
 #include "hrm/runtime/nvtx.h"
 #include "hrm/tasks/polychromic.h"
 
@@ -12,6 +13,12 @@ namespace {
 
 // As take_performance() names them.
 enum Phase { kForward, kBackward, kOptimizer };
+
+// The hidden states that give labels, (1, C, D).
+at::Tensor labelled_hidden(models::LanguageModel& model, const SharedAnswerTokens& answers) {
+  const at::Tensor hidden = model.forward({.ids = answers.ids, .shared = answers.tokens}).hidden;
+  return ops::sum_rows(hidden.flatten(0, 1), answers.labelled).unsqueeze(0);
+}
 
 }  // namespace
 
@@ -35,15 +42,21 @@ void PolychromicTask::add_metric(at::Tensor& metrics, const std::string& name, c
   metrics.select(0, metric(name)).add_(value.detach());
 }
 
+// A micro-batch's rows of responses.
+at::Tensor PolychromicTask::response_rows(const at::Tensor& all, int64_t micro_batch) const {
+  return all.narrow(0, micro_batch * plan_.micro_rows, plan_.micro_rows).narrow(1, 0, width_).contiguous();
+}
+
 at::Tensor PolychromicTask::response_loss(int64_t micro_batch, at::Tensor& metrics) {
-  const int64_t first = micro_batch * plan_.micro_rows;
-  const auto part = [&](const at::Tensor& t) {
-    return t.narrow(0, first, plan_.micro_rows).narrow(1, 0, width_).contiguous();
-  };
-  const models::LanguageOutput output =
-      lm_.model->forward({.ids = part(ids_), .documents = documents_.defined() ? part(documents_) : at::Tensor()});
-  const objectives::LanguageLoss loss =
-      objectives::language_loss(*lm_.model, output, part(labels_), {.chunk = config_.objective.chunk}, tokens_);
+  const at::Tensor documents = documents_.defined() ? response_rows(documents_, micro_batch) : at::Tensor();
+  return loss_of_responses(lm_.model->forward({.ids = response_rows(ids_, micro_batch), .documents = documents}),
+                           micro_batch, metrics);
+}
+
+at::Tensor PolychromicTask::loss_of_responses(const models::LanguageOutput& output, int64_t micro_batch,
+                                              at::Tensor& metrics) {
+  const objectives::LanguageLoss loss = objectives::language_loss(
+      *lm_.model, output, response_rows(labels_, micro_batch), {.chunk = config_.objective.chunk}, tokens_);
   add_metric(metrics, "loss", loss.loss);
   add_metric(metrics, "cross_entropy", loss.cross_entropy);
   add_metric(metrics, "tokens", loss.labelled);
@@ -51,9 +64,7 @@ at::Tensor PolychromicTask::response_loss(int64_t micro_batch, at::Tensor& metri
 }
 
 PolychromicTask::AnswerRows PolychromicTask::answer_rows(int64_t micro_batch) const {
-  const bool rewards = kind_ == PolychromicKind::rewards;
-  const int64_t each =
-      rewards ? plan_.micro_rows * plan_.reward_samples : plan_.diverse_prompts * plan_.diverse_samples;
+  const int64_t each = answers_of_micro_batch();
   AnswerRows rows{.ids = {}, .labels = {}, .weights = {}, .first = micro_batch * each, .count = each};
   const auto part = [&](const at::Tensor& t) {
     return t.narrow(0, rows.first, each).narrow(1, 0, answer_width_).contiguous();
@@ -61,37 +72,65 @@ PolychromicTask::AnswerRows PolychromicTask::answer_rows(int64_t micro_batch) co
   rows.ids = part(answer_ids_);
   rows.labels = part(answer_labels_);
   rows.weights = part(answer_weights_);
+  if (answer_tokens_kept_ > 0) rows.shared = shared_answers_->part(micro_batch);
   return rows;
 }
 
-// The policy that sampled had no dropout, and its temperature.
-at::Tensor PolychromicTask::diversity_loss(int64_t micro_batch, at::Tensor& metrics) {
-  (void)metrics;
+// (answers, width) float32, 0 where there is no label.
+at::Tensor PolychromicTask::answer_log_probs(const AnswerRows& rows, double temperature) {
+  const auto of = [&](const at::Tensor& hidden, const at::Tensor& labels) {
+    return objectives::token_log_probs(hidden, lm_.model->head(), labels, temperature, config_.objective.chunk).log_p;
+  };
+  if (!rows.shared) return of(lm_.model->forward({.ids = rows.ids}).hidden, rows.labels);
+  const at::Tensor log_p = of(labelled_hidden(*lm_.model, *rows.shared), rows.shared->labels);
+  return ops::sum_rows(log_p.view({-1, 1}), rows.shared->to_rows).view(rows.labels.sizes());
+}
+
+// hidden: of the rows, or what gives labels of answers that are shared. With the temperature that they were sampled at.
+at::Tensor PolychromicTask::loss_of_answers(const at::Tensor& hidden, const AnswerRows& rows) {
+  const double temperature = config_.polychromic.diversity_temperature;
+  const auto loss = [&](const at::Tensor& labels, const at::Tensor& weights) {
+    return objectives::score_loss(hidden, lm_.model->head(), labels, weights, temperature, config_.objective.chunk)
+        .loss;
+  };
+  if (!rows.shared) return loss(rows.labels, rows.weights);
+  const at::Tensor weights = ops::sum_rows(rows.weights.view({-1, 1}), rows.shared->to_rows.reversed());
+  return loss(rows.shared->labels, weights.view(rows.shared->labels.sizes()));
+}
+
+// The policy that sampled had no dropout.
+at::Tensor PolychromicTask::diversity_loss(int64_t micro_batch) {
   const AnswerRows rows = answer_rows(micro_batch);
   if (lm_.lora) lm_.lora->set_dropout(false);
-  const at::Tensor hidden = lm_.model->forward({.ids = rows.ids}).hidden;
+  const at::Tensor hidden =
+      rows.shared ? labelled_hidden(*lm_.model, *rows.shared) : lm_.model->forward({.ids = rows.ids}).hidden;
   if (lm_.lora) lm_.lora->set_dropout(true);
-  return objectives::score_loss(hidden, lm_.model->head(), rows.labels, rows.weights,
-                                config_.polychromic.diversity_temperature, config_.objective.chunk)
-      .loss;
+  return loss_of_answers(hidden, rows);
+}
+
+// Both in one pass, in which the answers' prompts are those of the responses.
+at::Tensor PolychromicTask::joint_loss(int64_t micro_batch, at::Tensor& metrics) {
+  const AnswerRows rows = answer_rows(micro_batch);
+  const at::Tensor responses = response_rows(ids_, micro_batch);
+  const at::Tensor ids = at::cat({responses.view({1, -1}).to(at::kInt), rows.shared->ids}, 1);
+  models::LanguageOutput output = lm_.model->forward({.ids = ids, .shared = rows.shared->tokens});
+  const at::Tensor hidden = output.hidden.flatten(0, 1);
+  output.hidden = hidden.narrow(0, 0, responses.numel()).view({responses.size(0), responses.size(1), -1});
+  return loss_of_responses(output, micro_batch, metrics) +
+         loss_of_answers(ops::sum_rows(hidden, rows.shared->labelled).unsqueeze(0), rows);
 }
 
 at::Tensor PolychromicTask::reward_loss(int64_t micro_batch, at::Tensor& metrics) {
   const config::GrpoConfig& g = config_.grpo;
   const AnswerRows rows = answer_rows(micro_batch);
-  const auto log_probs = [&] {
-    return objectives::token_log_probs(lm_.model->forward({.ids = rows.ids}).hidden, lm_.model->head(), rows.labels,
-                                       g.temperature, config_.objective.chunk)
-        .log_p;
-  };
   at::Tensor reference;
   if (g.beta > 0) {
     const at::NoGradGuard no_grad;
     const nn::WithLoraMode off(*lm_.lora, nn::LoraMode::off);
-    reference = log_probs();
+    reference = answer_log_probs(rows, g.temperature);
   }
   if (lm_.lora) lm_.lora->set_dropout(false);
-  const at::Tensor logp = log_probs();
+  const at::Tensor logp = answer_log_probs(rows, g.temperature);
   if (lm_.lora) lm_.lora->set_dropout(true);
   const at::Tensor mask = rows.labels.ne(data::kIgnoreLabel);
   const objectives::PolicyOptions options{.aggregation = objectives::policy_aggregation_from_name(g.loss_type),
@@ -134,7 +173,6 @@ void PolychromicTask::forward_backward(int64_t micro_batch, const at::Tensor& lo
     loss.backward(loss_scale.defined() ? loss_scale.to(loss.scalar_type()) : at::Tensor());
     phases_.end(kBackward);
   };
-  const bool estimates = kind_ == PolychromicKind::diversity && config_.polychromic.objective != "compat";
   const auto forward = [&](auto&& pass) {
     const ProfilerRange range(RangeKind::step, "forward");
     const at::Tensor loss = pass();
@@ -143,17 +181,19 @@ void PolychromicTask::forward_backward(int64_t micro_batch, const at::Tensor& lo
   };
   if (kind_ == PolychromicKind::rewards) {
     backward(forward([&] { return reward_loss(micro_batch, metric_sums); }));
+  } else if (answer_tokens_kept_ > 0 && joins_responses()) {
+    backward(forward([&] { return joint_loss(micro_batch, metric_sums); }));
   } else {
     const at::Tensor loss = forward([&] { return response_loss(micro_batch, metric_sums); });
-    if (!estimates) {
+    if (!learns_from_answers()) {
       backward(loss);
     } else if (comm_->alone()) {
       // One after the other, so that only one pass is kept at a time.
       backward(loss);
-      backward(forward([&] { return diversity_loss(micro_batch, metric_sums); }));
+      backward(forward([&] { return diversity_loss(micro_batch); }));
     } else {
       // Gradients are complete, and travel, when one backward pass is through both.
-      backward(loss + forward([&] { return diversity_loss(micro_batch, metric_sums); }));
+      backward(loss + forward([&] { return diversity_loss(micro_batch); }));
     }
   }
   // Masks of the next micro-batch are others.

@@ -63,10 +63,10 @@ void check_hrm_lm(const Case& loaded) {
   }
 
   const auto input = [&](const char* name) { return loaded.at(name).to(device()); };
-  models::LanguageInputs inputs{.ids = input("in.decoder_ids"),
-                                .prompt_ids = input("in.encoder_ids"),
-                                .prompt_mask = input("in.encoder_mask"),
-                                .earlier_cycles = true};
+  models::LanguageInputs inputs{.ids = input("in.decoder_ids")};
+  inputs.prompt_ids = input("in.encoder_ids");
+  inputs.prompt_mask = input("in.encoder_mask");
+  inputs.earlier_cycles = true;
   {
     const at::NoGradGuard no_grad;
     at::Tensor gate;

@@ -56,6 +56,7 @@ std::vector<nlohmann::json> metrics(const fs::path& dir) {
 struct Step {
   std::vector<at::Tensor> gradients;
   at::Tensor sums;
+  double flops = 0;
 };
 
 // One step's gradients, in float64 for comparisons, and its metric sums.
@@ -75,6 +76,7 @@ Step step_of(const Overrides& overrides, int64_t step = 1) {
   for (const nn::Parameter& parameter : task.parameters().all()) {
     out.gradients.push_back(parameter.master.grad().detach().clone());
   }
+  out.flops = task.flops_per_step();
   return out;
 }
 
@@ -96,6 +98,36 @@ TEST(Polychromic, MicroBatchesMakeTheSameStep) {
     EXPECT_LE(largest_gap(whole, parts), 1e-4) << kind.back();
     // All but the ratio's mean, which is of tokens that are counted alike.
     EXPECT_TRUE(at::allclose(whole.sums, parts.sums, 1e-4, 1e-5)) << kind.back() << whole.sums << parts.sums;
+  }
+}
+
+// Prompts that are read once, and no padding, are the same step with fewer tokens.
+TEST(Polychromic, SharedPromptsMakeTheSameStep) {
+  const Overrides one{"train.micro_batch_size=4"};
+  for (const Overrides& kind :
+       {one, with(one, {"lora.r=0"}), with(with(one, kSemantic), {"polychromic.objective=marginal"}),
+        with(with(one, kGrpo), {"grpo.beta=0.1"}), with(with(one, kGrpo), {"grpo.loss_type=dr_grpo"}),
+        with(with(one, kGrpo), {"grpo.mask_truncated_completions=true", "lora.dropout=0.1"})}) {
+    const Step rows = step_of(with(kind, {"polychromic.share_prompts=off"}));
+    double flops = 0.9 * rows.flops;
+    for (const char* how : {"answers", "responses"}) {
+      const Step shared = step_of(with(kind, {cat("polychromic.share_prompts=", how)}));
+      const std::string what = cat(kind.back(), ", ", how);
+      EXPECT_LE(largest_gap(shared, rows), 1e-4) << what;
+      EXPECT_TRUE(at::allclose(shared.sums, rows.sums, 1e-4, 1e-5)) << what << shared.sums << rows.sums;
+      // Rewards learn from no responses that could be joined.
+      const bool alike = std::string(how) == "responses" && kind.size() > 2 && kind[1] == kGrpo.front();
+      EXPECT_LT(shared.flops, alike ? 1.001 * flops : flops) << what;
+      flops = shared.flops;
+    }
+  }
+}
+
+// What was not dropped when a block was computed is not dropped when it is computed again.
+TEST(Polychromic, RecomputedAnswersHaveNoDropoutEither) {
+  for (const Overrides& kind : {Overrides{}, kGrpo}) {
+    const Overrides drops = with(kind, {"lora.dropout=0.3"});
+    EXPECT_LE(largest_gap(step_of(drops), step_of(with(drops, {"hf.recompute=true"}))), 1e-6);
   }
 }
 

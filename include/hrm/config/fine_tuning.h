@@ -152,6 +152,7 @@ struct PolychromicConfig {
   bool normalize_advantages = false;
   double advantage_clip = 0;
   int64_t generation_batch = 0;
+  std::string share_prompts = "responses";
 
   template <class F>
   static void describe(F&& f) {
@@ -200,6 +201,11 @@ struct PolychromicConfig {
       "then bound their size; 0 = no bound");
     f("generation_batch", &PolychromicConfig::generation_batch, IntRange{0, 1 << 16}, "rows",
       "answers that are written at a time; 0 = all of a step, up to 256 on a GPU and 64 on a CPU");
+    f("share_prompts", &PolychromicConfig::share_prompts, OneOf{{"off", "answers", "responses"}}, "",
+      "what goes through the model of answers that are learned from: answers = each prompt once, and no answer's "
+      "padding; responses = that in one pass with the responses, whose prompts serve the answers, too (without "
+      "chat.packing, lora.dropout and rewards, else as answers): fastest, but both are in memory together; off = each "
+      "answer behind its own prompt, in rows of one width. The same step but for rounding");
   }
 };
 

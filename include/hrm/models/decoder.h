@@ -50,6 +50,8 @@ class Decoder : public torch::nn::Module, public nn::HasOwnInit {
   // `dtype`, vectors in front of the tokens, or undefined; memory: (B, M, D), with cross.
   at::Tensor forward(const at::Tensor& ids, at::ScalarType dtype, const at::Tensor& documents = {},
                      const at::Tensor& prefix = {}, const at::Tensor& memory = {});
+  // Of tokens that stand in several rows, without cross: ids (1, U) -> (1, U, D).
+  at::Tensor forward(const at::Tensor& ids, at::ScalarType dtype, const nn::SharedTokens& shared);
 
   // Decoding, without gradient. `capacity` S: the most positions that a row will hold, prefix included.
   DecodeCache make_cache(int64_t rows, int64_t capacity, at::ScalarType dtype) const;
@@ -71,6 +73,8 @@ class Decoder : public torch::nn::Module, public nn::HasOwnInit {
   at::Tensor run(const at::Tensor& ids, at::ScalarType dtype, const at::Tensor& documents, const at::Tensor& prefix,
                  const std::vector<nn::LayerCache>& memory, DecodeCache* cache);
   std::vector<nn::LayerCache> project_memory(const at::Tensor& memory) const;
+  void check_length(int64_t length) const;
+  nn::RotaryTable rotary_rows(int64_t length) const;
 
   DecoderOptions options_;
   bool cross_;

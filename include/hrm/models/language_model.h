@@ -22,6 +22,8 @@ struct LanguageInputs {
   // (B, T) int32 or int64: tokens attend to those of the same number alone, so that a row can hold several documents.
   // Undefined: each row is one. Models with a prompt take none.
   at::Tensor documents = {};
+  // Decoders alone: `ids` is (1, U), and these say where they stand in rows; hidden states are (1, U, D).
+  nn::SharedTokens shared = {};
   // Models with a prompt: (B, S) ids, and (B, S) bool or integer, 1 for a token and 0 for padding (undefined: all are
   // tokens).
   at::Tensor prompt_ids = {}, prompt_mask = {};

@@ -15,7 +15,9 @@
 #include "hrm/nn/lora.h"
 #include "hrm/nn/norm.h"
 #include "hrm/nn/rotary.h"
+#include "hrm/nn/shared_tokens.h"
 #include "hrm/nn/step_rows.h"
+#include "hrm/ops/qkv_heads.h"
 
 namespace hrm::nn {
 
@@ -39,6 +41,8 @@ struct AttentionPass {
   // positions, and instead of a mask `window` says what is attended to: so many positions, 0: all.
   at::Tensor place = {};
   int64_t window = 0;
+  // Defined: hidden states are those of tokens that stand in several rows, (1, U, D), and T is the longest row's.
+  SharedTokens shared = {};
 };
 
 // Which of T positions each position attends to: those of its own document that are not later and, with a window above
@@ -60,8 +64,8 @@ class CausalAttention : public torch::nn::Module, public HasAdaptableLinears {
  public:
   CausalAttention(const AttentionSizes& sizes, at::Device device, WeightFormat format = WeightFormat::f32);
 
-  // residual + attention of x, (B, T, D) all. With a cache: the keys and values of these positions go there, from its
-  // beginning on.
+  // residual + attention of x, (B, T, D) all, or (1, U, D) with pass.shared. With a cache: the keys and values of these
+  // positions go there, from its beginning on.
   at::Tensor forward_add(const at::Tensor& x, const at::Tensor& residual, const AttentionPass& pass,
                          LayerCache* cache = nullptr) const;
 
@@ -79,6 +83,10 @@ class CausalAttention : public torch::nn::Module, public HasAdaptableLinears {
   const RmsNorm* k_norm() const { return k_norm_.get(); }
 
  private:
+  at::Tensor attend(const at::Tensor& qkv, const AttentionPass& pass) const;
+  at::Tensor attend(const ops::QkvHeads& heads, const AttentionPass& pass, LayerCache* cache) const;
+  ops::QkvHeadOptions head_options(const AttentionPass& pass) const;
+
   AttentionSizes sizes_;
   std::shared_ptr<Linear> qkv_proj_, o_proj_;
   std::shared_ptr<RmsNorm> q_norm_, k_norm_;  // null without qk_norm

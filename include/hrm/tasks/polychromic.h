@@ -5,8 +5,8 @@
 //
 // A step samples its answers before the work that is captured: load_batch() generates, measures and writes rows, labels
 // and weights to where the graph reads them, unless the step learns once more from the rewards of the step before
-// (grpo.num_iterations). Then forward_backward() is one pass over the prompts and responses, and
-// one over prompts and sampled answers. What is sampled depends on seed, step and place in the global batch, not on
+// (grpo.num_iterations). Then forward_backward() is a pass over prompts and responses and one over sampled answers, or
+// one over both (tasks/shared_answers.h). What is sampled depends on seed, step and place in the global batch, not on
 // ranks, micro-batches or the rows beside.
 
 #include <chrono>
@@ -27,6 +27,7 @@
 #include "hrm/tasks/answer_sampler.h"
 #include "hrm/tasks/causal_lm.h"
 #include "hrm/tasks/language_eval.h"
+#include "hrm/tasks/shared_answers.h"
 #include "hrm/tasks/task.h"
 
 namespace hrm::tasks {
@@ -110,6 +111,9 @@ class PolychromicTask : public Task {
   bool learns_again(PolychromicKind kind) const;
   void sample_answers(int64_t step, const data::ChatBatch& batch);
   void write_answers(const std::vector<std::vector<int32_t>>& prompts, const Answers& answers);
+  void share_answers(const at::Tensor& ids, const at::Tensor& labels);
+  bool learns_from_answers() const;
+  bool joins_responses() const;
   void weigh_diversity(const Answers& answers, int64_t groups);
   void weigh_rewards(const Answers& answers, const std::vector<int64_t>& examples);
   objectives::GroupDiversity measure(const Answers& answers);
@@ -117,17 +121,25 @@ class PolychromicTask : public Task {
   void count_tokens();
   void count_flops();
   double matrix_elements() const;
+  at::Tensor response_rows(const at::Tensor& all, int64_t micro_batch) const;
   at::Tensor response_loss(int64_t micro_batch, at::Tensor& metrics);
-  at::Tensor diversity_loss(int64_t micro_batch, at::Tensor& metrics);
+  at::Tensor diversity_loss(int64_t micro_batch);
+  at::Tensor joint_loss(int64_t micro_batch, at::Tensor& metrics);
+  at::Tensor loss_of_responses(const models::LanguageOutput& output, int64_t micro_batch, at::Tensor& metrics);
   at::Tensor reward_loss(int64_t micro_batch, at::Tensor& metrics);
   void add_metric(at::Tensor& metrics, const std::string& name, const at::Tensor& value) const;
   int64_t metric(const std::string& name) const;
-  // Rows of sampled answers of a micro-batch, as far as they are wide.
+  int64_t answers_of_micro_batch() const;
+  int64_t samples_of_prompt() const;
+  // Rows of sampled answers of a micro-batch, as far as they are wide, and the tokens in them that are shared.
   struct AnswerRows {
     at::Tensor ids, labels, weights;
     int64_t first = 0, count = 0;
+    std::optional<SharedAnswerTokens> shared = {};
   };
   AnswerRows answer_rows(int64_t micro_batch) const;
+  at::Tensor loss_of_answers(const at::Tensor& hidden, const AnswerRows& rows);
+  at::Tensor answer_log_probs(const AnswerRows& rows, double temperature);
   at::Tensor sampled_log_p(const AnswerRows& rows, const at::Tensor& logp) const;
 
   const config::Config& config_;
@@ -152,6 +164,7 @@ class PolychromicTask : public Task {
   objectives::RunningDiversity running_;  // registered
   PolychromicKind kind_ = PolychromicKind::responses;
   int64_t width_ = 0, answer_width_ = 0;  // of this step's rows
+  int64_t answer_tokens_kept_ = 0;        // of a micro-batch, of answers that share their prompts; 0: they do not
   std::vector<double> facts_of_step_;
   // Since the last take_performance().
   struct Times {
@@ -170,11 +183,14 @@ class PolychromicTask : public Task {
   double last_generated_per_s_ = 0;
   int64_t level_steps_ = 0;  // of this process, in which no reward told two answers apart
   // Static: refilled before each step, at the same addresses.
-  at::Tensor ids_, labels_;                // (rows, row_len_) int64
-  at::Tensor documents_;                   // (rows, row_len_) int32; undefined where rows are not packed
-  at::Tensor answer_ids_, answer_labels_;  // (sampled rows, positions_) int64
-  at::Tensor answer_weights_;              // (sampled rows, positions_) float32
-  at::Tensor advantages_;                  // (sampled rows) float32
+  at::Tensor ids_, labels_;                        // (rows, row_len_) int64
+  at::Tensor documents_;                           // (rows, row_len_) int32; undefined where rows are not packed
+  at::Tensor answer_ids_, answer_labels_;          // (sampled rows, positions_) int64
+  at::Tensor answer_weights_;                      // (sampled rows, positions_) float32
+  at::Tensor advantages_;                          // (sampled rows) float32
+  std::unique_ptr<SharedAnswers> shared_answers_;  // null without polychromic.share_prompts
+  bool shared_is_of_answers_ = false;              // whether it was made from these answer_ids_
+  at::Tensor response_ids_;                        // (rows, width_) int64 on the CPU, of this step
   // Of the policy that sampled; undefined where each batch of answers is used once.
   at::Tensor answer_log_p_;            // (sampled rows, positions_) float32
   at::Tensor facts_;                   // (metrics) float64: what load_batch knows
