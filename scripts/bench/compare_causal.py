@@ -5,6 +5,7 @@ low-rank adapter, generation of several answers to each prompt, and whole steps 
     .venv/bin/python scripts/bench/compare_causal.py --out causal.json
     .venv/bin/python scripts/bench/compare_causal.py --work generate --modes static
     .venv/bin/python scripts/bench/compare_causal.py --work step8b --modes layers/static+merge --limit 400
+    .venv/bin/python scripts/bench/compare_causal.py --work step --ours polychromic.share_prompts=off --only-ours
     .venv/bin/python scripts/bench/compare_causal.py --work step --modes eager/dynamic --tiny --steps 2 --rounds 1
 
 The models are of the shapes of Qwen3-0.6B and Qwen3-8B with random weights. Works: lora, a step of 4 x 512 tokens with
@@ -101,14 +102,14 @@ def our_generation(args, work, folder):
     return dict(seconds=round(seconds, 4), tokens_per_s=round(rows * NEW / seconds, 1))
 
 
-def our_steps(args, steps, folder):
+def our_steps(args, steps, folder, more):
     """A run of hrm_train, whose log has the parts of each step."""
     warmup = 1 if args.tiny else WARMUP
     settings = [*training_settings(folder), "chat.buckets=64", "train.global_batch_size=16", "train.micro_batch_size=4",
                 "polychromic.n_generations=3", f"polychromic.max_generation_length={NEW}",
                 "polychromic.diversity_temperature=0.9", "polychromic.diversity_top_p=1",
                 f"polychromic.diversity_encoder_model={folder / 'encoder'}", "optim.lr=2e-4", "optim.weight_decay=0.01",
-                f"train.steps={warmup + steps + 1}", "train.log_every=1", f"run.dir={folder}", "run.name=run"]
+                f"train.steps={warmup + steps + 1}", "train.log_every=1", f"run.dir={folder}", "run.name=run", *more]
     shutil.rmtree(folder / "run", ignore_errors=True)
     made = Group(lambda rank: [args.binary, "train", *settings], cwd=ROOT)
     try:
@@ -140,12 +141,13 @@ def numbers_of_run(lines):
                 reserved_bytes=int(max(line["perf/memory_reserved_bytes"] for line in lines)))
 
 
-def ours(args, work, folder):
+def ours(args, work, folder, more=()):
     if work["kind"] == "generate":
         return our_generation(args, work, folder)
     if work["kind"] == "step":
-        return our_steps(args, work["runs"], folder)
-    settings = [*training_settings(folder), "chat.buckets=1", "polychromic.objective=none", "train.global_batch_size=4"]
+        return our_steps(args, work["runs"], folder, more)
+    settings = [*training_settings(folder), "chat.buckets=1", "polychromic.objective=none", "train.global_batch_size=4",
+                *more]
     result = run_bench([args.binary, "bench", "step", "--steps", str(work["runs"]), "--warmup", "10",
                         "--profile-steps", "0", *settings], folder, args.limit)
     return result if "error" in result else step_numbers(result, 4)
@@ -221,7 +223,7 @@ def table(turns):
             all_of = values(mode)
             return f"{statistics.median(all_of):,.1f} ({all_of[0]:,.1f}-{all_of[-1]:,.1f})"
 
-        modes = [m for m in dict.fromkeys(t["mode"] for t in own) if m != "hrm_train" and values(m)]
+        modes = [m for m in dict.fromkeys(t["mode"] for t in own) if not m.startswith("hrm_train") and values(m)]
         if not modes or not values("hrm_train"):
             continue
         median = {m: statistics.median(values(m)) for m in [*modes, "hrm_train"]}
@@ -272,6 +274,9 @@ def main():
     parser.add_argument("--modes", default="", help="of the other side, comma-separated (default: by the work)")
     parser.add_argument("--rounds", type=command.count(), help="turns of each side (default: 3, of 8B 1)")
     parser.add_argument("--steps", type=command.count(), help="timed steps of a turn of step (default: 10, of 8B 20)")
+    parser.add_argument("--ours", default="", metavar="KEY=VALUE,...",
+                        help="settings of ours, each of which gets turns of its own (lora, step)")
+    parser.add_argument("--only-ours", action="store_true", help="without the other side")
     parser.add_argument("--limit", type=command.count(), default=600,
                         help="seconds that compiling, or a turn, may take; steps of the other side begin in half of "
                              "them (default: %(default)s)")
@@ -284,6 +289,9 @@ def main():
     names = known(args.work.split(","), list(WORKS), "work")
     args.modes = [m for m in args.modes.split(",") if m]
     check_modes(args.modes)
+    variants = [[], *([setting] for setting in args.ours.split(",") if setting)]
+    if len(variants) > 1 and any(WORKS[name]["kind"] == "generate" for name in names):
+        raise command.Failure(command.USAGE, "--ours has settings of training: name works with --work lora,step")
     command.writable(args.out)
     args.binary = command.program(args.binary)
     about, turns = machine("cpu" if args.tiny else "cuda", args.binary), []
@@ -309,11 +317,13 @@ def main():
             write_inputs(folder, work["shape"], TINY_ENCODER if args.tiny else {})
             peers = []
             try:
-                if not work.get("alone"):
+                if not work.get("alone") and not args.only_ours:
                     peers += started(args, name, folder)
                 for number in range(args.rounds or work.get("rounds", 3)):
-                    add(name, "hrm_train", number, ours(args, work, folder))
-                    for peer in started(args, name, folder) if work.get("alone") else list(peers):
+                    for more in variants:
+                        add(name, " ".join(["hrm_train", *more]), number, ours(args, work, folder, more))
+                    alone = work.get("alone") and not args.only_ours
+                    for peer in started(args, name, folder) if alone else list(peers):
                         if peer not in peers:
                             peers.append(peer)
                         result = theirs(args, work, peer)

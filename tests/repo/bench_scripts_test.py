@@ -108,10 +108,13 @@ class CausalTable(unittest.TestCase):
                         **parts)
         turns = [turn("hrm_train", 1500), turn("hrm_train", 1600), turn("eager/dynamic", 9000)]
         turns.append(dict(work="step8b", mode="default/static", error="no answer after 10 s"))
+        turns.append(turn("hrm_train polychromic.share_prompts=off", 1700))  # not the other side
         self.assertIn("| eager/dynamic | 9,000.0 (9,000.0-9,000.0) | 1,550.0 (1,500.0-1,600.0) | **5.81** | "
                       "16.0, 16.0 |", compare_causal.table(turns))
         lines = compare_causal.parts_table(turns).splitlines()
         self.assertEqual(lines[3], "| step8b | hrm_train | 40 | 1,550.0 | " + "155.0 | " * 5 + "4,800 | 0.24 |")
+        self.assertEqual(lines[5], "| step8b | hrm_train polychromic.share_prompts=off | 20 | 1,700.0 | "
+                         + "170.0 | " * 5 + "4,800 | 0.26 |")
         self.assertEqual(lines[4], "| step8b | eager/dynamic | 20 | 9,000.0 | " + "900.0 | " * 5 + "4,800 | 1.39 |")
         self.assertEqual(len({line.count("|") for line in lines[1:]}), 1)
 
