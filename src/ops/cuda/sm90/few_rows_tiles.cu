@@ -32,8 +32,8 @@ constexpr int kMultiplying = 4;                    // warps
 constexpr int kThreads = 32 * (kMultiplying + 1);  // one warp more loads
 constexpr int kStagesMost = 16, kRanksMost = 8;
 // Floats from one row of a block's sums to the next: neither what a warp writes of eight rows at once, nor 16 bytes for
-// each of eight threads, are twice in one bank.
-constexpr int kPitch = kTile + 4;
+// each of eight threads, are twice in one bank. (Other architectures' kernels are empty.)
+[[maybe_unused]] constexpr int kPitch = kTile + 4;
 constexpr int kAligned = 1024;           // of what the TMA swizzles
 constexpr int kBlockBytes = 110 * 1024;  // two blocks of a multiprocessor
 // More blocks than that are not made of a tile's summands; no number of the device, which would change the sums.
