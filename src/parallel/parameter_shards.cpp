@@ -60,9 +60,13 @@ optim::ParameterGroup ParameterShards::group(double weight_decay) const {
 }
 
 optim::GradNorm ParameterShards::global_norm(double max_norm, const optim::GradNormExtras& extras) const {
-  // The norm of the ranks' norms.
-  const at::Tensor own = optim::global_norm(gradients_, /*max_norm=*/0).norm.view({1});
-  const at::Tensor all = at::empty({comm_.ranks()}, own.options());
+  // The norm of the ranks' norms. Each is two numbers whose squares add up to that of the norm in float64: one number
+  // would be rounded, and clipping that differs in its last bit drives a training away from one without shares.
+  const at::Tensor norm = at::linalg_vector_norm(gradients_, 2, std::nullopt, /*keepdim=*/false, at::kDouble);
+  const at::Tensor most = (norm * (1 - 0x1p-23)).to(at::kFloat);  // not above the norm
+  const at::Tensor rest = at::sqrt((norm - most) * (norm + most)).to(at::kFloat);
+  const at::Tensor own = at::stack({most, at::where(at::isfinite(most), rest, at::zeros_like(rest))});
+  const at::Tensor all = at::empty({2 * comm_.ranks()}, own.options());
   {
     const StepClock::Wait waiting(comm_.clock());
     comm_.all_gather(all, own);

@@ -237,7 +237,7 @@ TEST_P(ZeroResumeTest, OtherRanksAndStage) {
   }
 }
 
-const Case kAverage{"average", {"optim.ema=0.9", "optim.grad_clip=0.5", "eval.weights=both"}, {1e-5, 1e-5}};
+const Case kAverage{"average", {"optim.ema=0.9", "optim.grad_clip=0.5", "eval.weights=both"}, {2e-6, 2e-6}};
 const Case kTrm{"trm",
                 {"model.arch=trm", "model.H_layers=0", "model.L_layers=2", "model.no_ACT_continue=true",
                  "optim.ema=0.9", "train.micro_batch_size=2"},

@@ -13,10 +13,9 @@ namespace hrm::ops {
 // entries begin, a list of any number for each. Entries are rows that exist (unchecked on a GPU), and k is one of r
 // exactly as often as r is one of k.
 struct RowMap {
-  at::Tensor rows = {};  // (R, S), of x; or (E)
-  at::Tensor back = {};  // (M, P), of the result; or (F)
-  at::Tensor rows_begin =
-      {};  // (R + 1) or undefined: those of r are rows[rows_begin[r]] to rows[rows_begin[r + 1] - 1]
+  at::Tensor rows = {};        // (R, S), of x; or (E)
+  at::Tensor back = {};        // (M, P), of the result; or (F)
+  at::Tensor rows_begin = {};  // (R + 1) or undefined: r has rows[rows_begin[r]] to rows[rows_begin[r + 1] - 1]
   at::Tensor back_begin = {};  // (M + 1) or undefined
 
   RowMap reversed() const { return {back, rows, back_begin, rows_begin}; }
