@@ -399,6 +399,76 @@ class CheckConfigs(ScriptCase):
         self.assertNotIn("configs/puzzle/a.json", result.stdout)
 
 
+class Failures(ScriptCase):
+    """What scripts/test ends with, of a log as ctest writes it."""
+
+    def said(self, failed, **outputs):
+        log = "".join(f'{i}/9 Testing: {name}\n{i}/9 Test: {name}\nCommand: "/bin/{name}"\n"{name}" start time: now\n'
+                      f"Output:\n{'-' * 58}\n{text}<end of output>\nTest time =   0.01 sec\n{'-' * 58}\nTest Failed.\n\n"
+                      for i, (name, text) in enumerate(outputs.items(), 1))
+        self.write("build/Testing/Temporary/LastTest.log", "Start testing: now\n" + log)
+        self.write("build/Testing/Temporary/LastTestsFailed.log", "".join(f"7:{name}\n" for name in failed))
+        result = subprocess.run(["python3", self.root / "scripts" / "lib" / "failures.py", self.root / "build"],
+                                capture_output=True, text=True, timeout=60)
+        self.assertEqual((result.returncode, result.stderr), (0, ""))
+        return result.stdout.splitlines()
+
+    def test_google_test(self):
+        text = """[ RUN      ] A.Good
+[       OK ] A.Good (1 ms)
+[ RUN      ] A.Bad
+== a line of the program
+/a/a_test.cpp:12: Failure
+Expected: (x) < (2), actual: 3 vs 2
+where it was
+
+/a/a_test.cpp:15: Failure
+a second one
+[  FAILED  ] A.Bad (3 ms)
+[ RUN      ] B/C.Named/0
+/a/b_test.cpp:5: Failure
+Value of: at::equal(a, b)
+[  FAILED  ] B/C.Named/0, where GetParam() = 1 (3 ms)
+[----------] Global test environment tear-down
+[  FAILED  ] 2 tests, listed below:
+[  FAILED  ] A.Bad
+[  FAILED  ] B/C.Named/0, where GetParam() = 1
+"""
+        cases = ["  A.Bad", "    /a/a_test.cpp:12", "    Expected: (x) < (2), actual: 3 vs 2", "    where it was",
+                 "  B/C.Named/0", "    /a/b_test.cpp:5", "    Value of: at::equal(a, b)"]
+        self.assertEqual(self.said(["bad"], good="[ RUN      ] A.B\n", bad=text), ["== failed: bad", *cases])
+        crashed = "[ RUN      ] A.Good\n[       OK ] A.Good (1 ms)\n[ RUN      ] A.Crashes\nsome words\n"
+        self.assertEqual(self.said(["bad"], bad=crashed), ["== failed: bad", "  A.Crashes", "    not at its end"])
+        many = "".join(f"[ RUN      ] A.B{i}\n/a:1: Failure\nx\n[  FAILED  ] A.B{i} (1 ms)\n" for i in range(9))
+        self.assertEqual(self.said(["bad"], bad=many)[-1], "  and 3 more")
+
+    def test_unittest(self):
+        text = f"""..F.
+{"=" * 70}
+FAIL: test_it (__main__.Things.test_it)
+{"-" * 70}
+Traceback (most recent call last):
+  File "/a/things_test.py", line 7, in test_it
+    self.assertEqual(1, 2)
+AssertionError: 1 != 2
+
+{"-" * 70}
+Ran 4 tests in 0.1s
+"""
+        self.assertEqual(self.said(["bad"], bad=text), [
+            "== failed: bad", "  test_it (__main__.Things.test_it)", '    File "/a/things_test.py", line 7, in test_it',
+            "    AssertionError: 1 != 2"])
+
+    def test_other_programs(self):
+        self.assertEqual(self.said(["bad", "absent"], bad="".join(f"line {i}\n" for i in range(9))),
+                         ["== failed: bad", *(f"    line {i}" for i in range(3, 9)), "== failed: absent"])
+
+    def test_nothing_ran(self):
+        result = subprocess.run(["python3", self.root / "scripts" / "lib" / "failures.py", self.root],
+                                capture_output=True, text=True, timeout=60)
+        self.assertEqual((result.returncode, result.stdout, result.stderr), (0, "", ""))
+
+
 class Demo(unittest.TestCase):
     def test_recipe_says_what_the_demo_prints(self):
         functions = (ROOT / "scripts/demo").read_text().split("recipe_data_commands()", 1)[1].split("\n# Makes", 1)[0]
