@@ -297,11 +297,6 @@ bool PolychromicTask::waits_for_device(int64_t step) const {
 }
 
 double PolychromicTask::load_batch(int64_t step, double) {
-  using Clock = std::chrono::steady_clock;
-  const auto ms = [](Clock::duration d) { return std::chrono::duration<double, std::milli>(d).count(); };
-  const Clock::time_point begun = Clock::now();
-  if (step_began_ != Clock::time_point{}) times_.others += ms(begun - step_began_);
-  ++times_.steps;
   kind_ = plan_.kind(step);
   facts_of_step_.assign(metric_names_.size(), 0);
   if (kind_ == PolychromicKind::rewards && comm_->main()) fact(kRewardUpdates, 1);
@@ -327,13 +322,11 @@ double PolychromicTask::load_batch(int64_t step, double) {
     if (kind_ != PolychromicKind::responses) {
       // Sampling waits for the device: what is still in its queue belongs to the step before.
       synchronize(runtime_.device);
-      times_.others += ms(Clock::now() - begun);
       sample_answers(step, batch);
     }
   }
   facts_.copy_(at::tensor(facts_of_step_, at::kDouble));
   count_flops();
-  step_began_ = Clock::now();
   return 0;
 }
 

@@ -2,7 +2,6 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
-#include <chrono>
 
 #include "hrm/base/error.h"
 #include "hrm/base/log.h"

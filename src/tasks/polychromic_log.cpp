@@ -41,28 +41,25 @@ NamedValues PolychromicTask::summarize(const std::vector<double>& sums, int64_t 
   return out;
 }
 
-NamedValues PolychromicTask::take_performance() {
+NamedValues PolychromicTask::take_performance(int64_t steps, double step_ms) {
   NamedValues out;
   flops_ = {.before = flops_per_step()};
   if (const std::vector<double> phases = phases_.take(); !phases.empty()) {
     out = {{"forward_ms", phases[0]}, {"backward_ms", phases[1]}, {"optimizer_ms", phases[2]}};
   }
-  if (!sampler_ || times_.steps == 0) return out;
-  // What the last step took since it sampled. What comes now, evaluation or saving, is not of a step that will sample.
-  if (step_began_ != std::chrono::steady_clock::time_point{}) {
-    const auto now = std::chrono::steady_clock::now();
-    times_.others += std::chrono::duration<double, std::milli>(now - step_began_).count();
-    step_began_ = kind_ == PolychromicKind::responses ? now : std::chrono::steady_clock::time_point{};
-  }
-  const auto steps = static_cast<double>(times_.steps);
+  if (!sampler_) return out;
   const auto rate = [](int64_t tokens, double ms) { return ms > 0 ? static_cast<double>(tokens) / ms * 1e3 : 0; };
   last_generated_per_s_ = rate(times_.answer_tokens, times_.prefill + times_.decode);
-  out.insert(out.end(), {{"merge_ms", times_.merge / steps},
-                         {"prefill_ms", times_.prefill / steps},
-                         {"decode_ms", times_.decode / steps},
-                         {"encode_ms", times_.encode / steps},
-                         {"diversity_ms", times_.measure / steps},
-                         {"train_ms", times_.others / steps},
+  double rest = step_ms;
+  for (const auto& [name, ms] : NamedValues{{"merge_ms", times_.merge},
+                                            {"prefill_ms", times_.prefill},
+                                            {"decode_ms", times_.decode},
+                                            {"encode_ms", times_.encode},
+                                            {"diversity_ms", times_.measure}}) {
+    out.emplace_back(name, ms / static_cast<double>(steps));
+    rest -= out.back().second;
+  }
+  out.insert(out.end(), {{"train_ms", rest},
                          {"prefill_tokens_per_s", rate(times_.prompt_tokens, times_.prefill)},
                          {"decode_tokens_per_s", rate(times_.answer_tokens, times_.decode)}});
   if (times_.encoded_tokens > 0) out.emplace_back("encode_tokens_per_s", rate(times_.encoded_tokens, times_.encode));

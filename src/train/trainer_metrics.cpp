@@ -75,9 +75,10 @@ void Trainer::write_window(int64_t step) {
   // Steps of a window that began before this process started are not timed by it.
   // Of several ranks the host looks at a step when later ones are under way already.
   const double now = comm_->alone() ? now_seconds() : queued_at_[static_cast<size_t>(step % 4)];
-  const auto timed = static_cast<double>(step - window_first_step_);
+  const int64_t timed = std::max<int64_t>(step - window_first_step_, 1);
   const double seconds = std::max(now - window_start_ - paused_seconds_, 1e-9);
-  const double step_seconds = seconds / std::max(timed, 1.0);
+  const double step_seconds = seconds / static_cast<double>(timed);
+  const double wait_ms = window_wait_ms_ / static_cast<double>(timed);
   const double samples_per_s = static_cast<double>(config_.train.global_batch_size) / step_seconds;
   const double peak_flops = runtime_.peak_flops * comm_->ranks();
   const double mfu = peak_flops > 0 ? task_.flops_per_step() / step_seconds / peak_flops : NAN;
@@ -92,9 +93,10 @@ void Trainer::write_window(int64_t step) {
   line.emplace_back("train/skipped_steps", sums[num_task + kSkipped]);
   if (scaler_) line.emplace_back("train/loss_scale", sums[num_task + kLossScale] / steps);
   line.emplace_back("perf/step_ms", step_seconds * 1e3);
-  line.emplace_back("perf/data_wait_ms", window_wait_ms_ / std::max(timed, 1.0));
+  line.emplace_back("perf/data_wait_ms", wait_ms);
   if (clock_) line.emplace_back("perf/comm_wait_ms", window_comm_ms_ / steps / comm_->ranks());
-  for (const auto& [key, value] : task_.take_performance()) line.emplace_back("perf/" + key, value);
+  for (const auto& [key, value] : task_.take_performance(timed, step_seconds * 1e3))
+    line.emplace_back("perf/" + key, value);
   line.emplace_back("perf/samples_per_s", samples_per_s);
   line.emplace_back("perf/mfu", mfu);
   line.emplace_back("perf/peak_flops_assumed", peak_flops);
@@ -107,8 +109,8 @@ void Trainer::write_window(int64_t step) {
   std::ostringstream text;
   text.precision(4);
   text << "step " << step << "/" << total_steps_ << " | " << task_.progress_text(summary) << " | ";
-  text << static_cast<int64_t>(samples_per_s) << " samples/s | wait "
-       << static_cast<int64_t>(window_wait_ms_ / std::max(timed, 1.0) + 0.5) << " ms | ";
+  text << static_cast<int64_t>(samples_per_s) << " samples/s | wait " << static_cast<int64_t>(wait_ms + 0.5)
+       << " ms | ";
   if (std::isfinite(mfu)) text << "MFU " << static_cast<int64_t>(mfu * 100 + 0.5) << " % | ";
   text << "eta " << human_seconds(step_seconds * static_cast<double>(total_steps_ - step));
   // A benchmark's end is not that of the run.

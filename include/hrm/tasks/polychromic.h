@@ -9,7 +9,6 @@
 // one over both (tasks/shared_answers.h). What is sampled depends on seed, step and place in the global batch, not on
 // ranks, micro-batches or the rows beside.
 
-#include <chrono>
 #include <map>
 #include <memory>
 #include <optional>
@@ -67,9 +66,9 @@ class PolychromicTask : public Task {
   // Means over the steps that have a value: diversity and rewards over those that sampled.
   NamedValues summarize(const std::vector<double>& sums, int64_t steps) const override;
   // Milliseconds of a step: forward_ms, backward_ms, optimizer_ms by the device's clock; where it samples answers also
-  // merge_ms (of the adapter), prefill_ms, decode_ms, encode_ms, diversity_ms and train_ms (all that follows) by the
-  // host's, and tokens per second of what was sampled and encoded.
-  NamedValues take_performance() override;
+  // merge_ms (of the adapter), prefill_ms, decode_ms, encode_ms and diversity_ms by the host's, train_ms (what is left
+  // of step_ms), and tokens per second of what was sampled and encoded.
+  NamedValues take_performance(int64_t steps, double step_ms) override;
   at::Tensor step_loss(const at::Tensor& sums) const override;
   std::string progress_text(const NamedValues& summary) const override;
   double samples_per_epoch() const override;
@@ -168,8 +167,8 @@ class PolychromicTask : public Task {
   std::vector<double> facts_of_step_;
   // Since the last take_performance().
   struct Times {
-    double merge = 0, prefill = 0, decode = 0, encode = 0, measure = 0, others = 0;  // milliseconds
-    int64_t steps = 0, answer_tokens = 0, prompt_tokens = 0, encoded_tokens = 0;
+    double merge = 0, prefill = 0, decode = 0, encode = 0, measure = 0;  // milliseconds
+    int64_t answer_tokens = 0, prompt_tokens = 0, encoded_tokens = 0;
   };
   Times times_;
   struct Flops {
@@ -179,7 +178,6 @@ class PolychromicTask : public Task {
   Flops flops_;
   double matrix_elements_ = 0;
   PhaseClock phases_;
-  std::chrono::steady_clock::time_point step_began_ = {};
   double last_generated_per_s_ = 0;
   int64_t level_steps_ = 0;  // of this process, in which no reward told two answers apart
   // Static: refilled before each step, at the same addresses.

@@ -40,9 +40,10 @@ class Task : public Stateful {
   virtual const std::vector<std::string>& metric_names() const = 0;
   // `sums`: metric sums over `steps` optimizer steps of the whole global batch. Keys without prefix.
   virtual NamedValues summarize(const std::vector<double>& sums, int64_t steps) const = 0;
-  // What the host's clock says of the task's own work since the last call, per step, e.g. milliseconds of generating;
-  // keys without prefix. Of this rank; no part of the state, for a resume has other times.
-  virtual NamedValues take_performance() { return {}; }
+  // What the task's own work took since the last call, per step, e.g. milliseconds of generating; keys without prefix.
+  // `steps` steps, each of `step_ms` milliseconds on average, without evaluating and saving. Of this rank; no part of
+  // the state, for a resume has other times.
+  virtual NamedValues take_performance(int64_t /*steps*/, double /*step_ms*/) { return {}; }
   // The loss of one step from its metric sums, on the device: 0-dim float64, per sample.
   virtual at::Tensor step_loss(const at::Tensor& sums) const = 0;
   // What the progress line shows of a summary, e.g. "exact 31.2 % | cells 78.0 %".
