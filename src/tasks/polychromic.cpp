@@ -386,15 +386,16 @@ void PolychromicTask::count_flops() {
   const auto answers = static_cast<double>(
       (shares ? plan_.micro_batches * answer_tokens_kept_ : sampled * answer_width_) * comm_->ranks());
   const double tokens = rewards ? 0 : static_cast<double>(config_.train.global_batch_size * width_);
+  work_.tokens += (tokens + answers) / comm_->ranks();
   const double passes = lm_.lora ? 2 : 3;
   // The model without its adapter reads the answers, too.
   const double reference = rewards && config_.grpo.beta > 0 ? answers : 0;
-  flops_.sum += 2 * matrix_elements_ * (passes * (tokens + answers) + reference);
-  ++flops_.steps;
+  work_.flops += 2 * matrix_elements_ * (passes * (tokens + answers) + reference);
+  ++work_.steps;
 }
 
 double PolychromicTask::flops_per_step() const {
-  return flops_.steps > 0 ? flops_.sum / static_cast<double>(flops_.steps) : flops_.before;
+  return work_.steps > 0 ? work_.flops / static_cast<double>(work_.steps) : work_.flops_before;
 }
 
 NamedValues PolychromicTask::evaluate(const std::function<void(const EvalProgress&)>& progress) {

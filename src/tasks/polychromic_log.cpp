@@ -43,27 +43,38 @@ NamedValues PolychromicTask::summarize(const std::vector<double>& sums, int64_t 
 
 NamedValues PolychromicTask::take_performance(int64_t steps, double step_ms) {
   NamedValues out;
-  flops_ = {.before = flops_per_step()};
+  last_parts_.clear();
+  const auto part = [&](const char* name, double ms, double tokens) {
+    out.emplace_back(cat(name, "_ms"), ms);
+    if (tokens > 0 && ms > 0) out.emplace_back(cat(name, "_tokens_per_s"), tokens / ms * 1e3);
+    last_parts_.emplace_back(name, ms / step_ms);
+  };
+  const double learned = work_.steps > 0 ? work_.tokens / static_cast<double>(work_.steps) : 0;
+  work_ = {.flops_before = flops_per_step()};
   if (const std::vector<double> phases = phases_.take(); !phases.empty()) {
-    out = {{"forward_ms", phases[0]}, {"backward_ms", phases[1]}, {"optimizer_ms", phases[2]}};
+    part("forward", phases[0], learned);
+    part("backward", phases[1], learned);
+    part("optimizer", phases[2], 0);
   }
-  if (!sampler_) return out;
-  const auto rate = [](int64_t tokens, double ms) { return ms > 0 ? static_cast<double>(tokens) / ms * 1e3 : 0; };
-  last_generated_per_s_ = rate(times_.answer_tokens, times_.prefill + times_.decode);
-  double rest = step_ms;
-  for (const auto& [name, ms] : NamedValues{{"merge_ms", times_.merge},
-                                            {"prefill_ms", times_.prefill},
-                                            {"decode_ms", times_.decode},
-                                            {"encode_ms", times_.encode},
-                                            {"diversity_ms", times_.measure}}) {
-    out.emplace_back(name, ms / static_cast<double>(steps));
-    rest -= out.back().second;
+  if (sampler_) {
+    const auto all = static_cast<double>(steps);
+    double rest = step_ms;
+    const auto sampled = [&](const char* name, double ms, int64_t tokens) {
+      part(name, ms / all, static_cast<double>(tokens) / all);
+      rest -= ms / all;
+    };
+    const auto generated = static_cast<double>(times_.answer_tokens);
+    last_generated_per_s_ = generated > 0 ? generated / (times_.prefill + times_.decode) * 1e3 : 0;
+    sampled("merge", times_.merge, 0);
+    sampled("prefill", times_.prefill, times_.prompt_tokens);
+    sampled("decode", times_.decode, times_.answer_tokens);
+    sampled("encode", times_.encode, times_.encoded_tokens);
+    sampled("diversity", times_.measure, times_.answer_tokens);
+    out.emplace_back("train_ms", rest);
+    times_ = {};
   }
-  out.insert(out.end(), {{"train_ms", rest},
-                         {"prefill_tokens_per_s", rate(times_.prompt_tokens, times_.prefill)},
-                         {"decode_tokens_per_s", rate(times_.answer_tokens, times_.decode)}});
-  if (times_.encoded_tokens > 0) out.emplace_back("encode_tokens_per_s", rate(times_.encoded_tokens, times_.encode));
-  times_ = {};
+  std::stable_sort(last_parts_.begin(), last_parts_.end(),
+                   [](const auto& a, const auto& b) { return a.second > b.second; });
   return out;
 }
 
@@ -82,7 +93,12 @@ std::string PolychromicTask::progress_text(const NamedValues& summary) const {
   add("diversity", "diversity", 3);
   add("reward", "reward", 3);
   if (last_generated_per_s_ > 0) text += cat(" | generated ", fixed(last_generated_per_s_, 0), " tok/s");
-  return text;
+  // Shares of the step. What is less than one in twenty is in metrics.jsonl alone.
+  std::string shares;
+  for (const auto& [name, share] : last_parts_) {
+    if (share >= 0.05) shares += cat(shares.empty() ? " | " : ", ", name, " ", fixed(100 * share, 0), " %");
+  }
+  return text + shares;
 }
 
 std::string PolychromicTask::describe() const {

@@ -106,7 +106,9 @@ Json head_json(const config::Config& config, const Runtime& runtime, int ranks =
   json["device"] = runtime.device_name;
   json["precision"] = runtime.precision.name;
   for (const auto& [key, value] : build_info()) json["build"][key] = value;
-  json["model"] = config.task == "puzzle" ? config.model.arch : config.lm.arch;
+  json["model"] = config.task == "puzzle"     ? config.model.arch
+                  : config.task == "language" ? config.lm.arch
+                                              : config.hf.model;
   json["global_batch_size"] = config.train.global_batch_size;
   json["micro_batch_size"] =
       config.train.micro_batch_size > 0 ? config.train.micro_batch_size : config.train.global_batch_size / ranks;

@@ -89,6 +89,7 @@ bool may_change(const std::string& key) {
                                   "hf.tokenizer",
                                   "hf.recompute",
                                   "polychromic.generation_batch",
+                                  "polychromic.share_prompts",
                                   "objective.chunk",
                                   "lm.recompute",
                                   "lm.mamba_chunk",

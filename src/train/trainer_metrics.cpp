@@ -98,6 +98,9 @@ void Trainer::write_window(int64_t step) {
   for (const auto& [key, value] : task_.take_performance(timed, step_seconds * 1e3))
     line.emplace_back("perf/" + key, value);
   line.emplace_back("perf/samples_per_s", samples_per_s);
+  for (const auto& [key, value] : summary) {
+    if (key == "tokens") line.emplace_back("perf/tokens_per_s", value / step_seconds);
+  }
   line.emplace_back("perf/mfu", mfu);
   line.emplace_back("perf/peak_flops_assumed", peak_flops);
   line.emplace_back("perf/memory_allocated_bytes", static_cast<double>(memory.allocated));

@@ -67,7 +67,7 @@ class PolychromicTask : public Task {
   NamedValues summarize(const std::vector<double>& sums, int64_t steps) const override;
   // Milliseconds of a step: forward_ms, backward_ms, optimizer_ms by the device's clock; where it samples answers also
   // merge_ms (of the adapter), prefill_ms, decode_ms, encode_ms and diversity_ms by the host's, train_ms (what is left
-  // of step_ms), and tokens per second of what was sampled and encoded.
+  // of step_ms). Tokens per second of each part that has tokens.
   NamedValues take_performance(int64_t steps, double step_ms) override;
   at::Tensor step_loss(const at::Tensor& sums) const override;
   std::string progress_text(const NamedValues& summary) const override;
@@ -171,14 +171,16 @@ class PolychromicTask : public Task {
     int64_t answer_tokens = 0, prompt_tokens = 0, encoded_tokens = 0;
   };
   Times times_;
-  struct Flops {
-    double sum = 0, before = 0;  // of the steps below; a step's, until the last take_performance()
+  struct Work {
+    double flops = 0, tokens = 0;  // of the steps below; tokens of this rank, as wide as rows are padded to
+    double flops_before = 0;       // a step's, until the last take_performance()
     int64_t steps = 0;
   };
-  Flops flops_;
+  Work work_;
   double matrix_elements_ = 0;
   PhaseClock phases_;
   double last_generated_per_s_ = 0;
+  NamedValues last_parts_;   // milliseconds of a step, the longest first
   int64_t level_steps_ = 0;  // of this process, in which no reward told two answers apart
   // Static: refilled before each step, at the same addresses.
   at::Tensor ids_, labels_;                        // (rows, row_len_) int64

@@ -1,0 +1,118 @@
+// A causal language model that learns from its own answers, run as users do: what its log says of its time, what a
+// resume may change, what bench says that it measured.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "cli/program.h"
+
+namespace hrm {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+using test::expect_refusal;
+using test::read;
+using test::Result;
+using test::run;
+using test::TempDir;
+using Words = std::vector<std::string>;
+
+class PolychromicRun : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    const Result made = run({"data", "answers", "--train", "20", "--validation", "5", "--test", "5", "--out", data()});
+    ASSERT_EQ(made.code, 0) << made.err;
+    fs::create_directories(dir / "model");
+    std::ofstream(dir / "model" / "config.json")
+        << R"({"model_type": "qwen3", "vocab_size": 264, "hidden_size": 32, "intermediate_size": 48,
+               "num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8,
+               "max_position_embeddings": 128})";
+  }
+
+  std::string data() const { return (dir / "data").string(); }
+
+  Words with_settings(Words words, const Words& more) const {
+    const Words settings{"task=polychromic",
+                         "run.dir=" + (dir / "runs").string(),
+                         "hf.model=" + (dir / "model").string(),
+                         "hf.weights=random",
+                         "hf.tokenizer=" + data(),
+                         "data.train=" + data(),
+                         "chat.template=plain",
+                         "chat.max_length=60",
+                         "polychromic.diversity_metric=bleu",
+                         "polychromic.n_generations=3",
+                         "polychromic.max_generation_length=8",
+                         "lora.r=4",
+                         "optim.warmup_steps=0",
+                         "train.global_batch_size=4",
+                         "train.steps=2",
+                         "train.log_every=1",
+                         "runtime.device=cpu",
+                         "runtime.threads=1"};
+    words.insert(words.end(), settings.begin(), settings.end());
+    words.insert(words.end(), more.begin(), more.end());
+    return words;
+  }
+
+  TempDir dir;
+};
+
+TEST_F(PolychromicRun, SaysWhereItsTimeGoes) {
+  const Result trained = run(with_settings({"train"}, {}));
+  ASSERT_EQ(trained.code, 0) << trained.err;
+  std::ifstream file(dir / "runs/run/metrics.jsonl");
+  size_t windows = 0;
+  for (std::string line; std::getline(file, line);) {
+    const json values = json::parse(line);
+    if (!values.contains("perf/step_ms")) continue;
+    ++windows;
+    const auto value = [&](const std::string& name) { return values.at("perf/" + name).get<double>(); };
+    EXPECT_NEAR(value("tokens_per_s"), values.at("train/tokens").get<double>() / value("step_ms") * 1e3,
+                1e-6 * value("tokens_per_s"));
+    // Rows as wide as they are padded to: of prompts, responses and answers. Each token goes forward and back once.
+    EXPECT_NEAR(value("forward_tokens_per_s") * value("forward_ms"),
+                value("backward_tokens_per_s") * value("backward_ms"), 1e-6 * value("step_ms"));
+    EXPECT_GT(value("forward_tokens_per_s") * value("forward_ms") / 1e3, values.at("train/tokens").get<double>());
+    for (const char* part : {"prefill", "decode", "diversity"}) {
+      EXPECT_GT(value(std::string(part) + "_tokens_per_s"), 0) << part;
+    }
+    // The progress line begins with what took longest, as in " | decode 41 %".
+    std::string longest = "merge";
+    for (const char* part : {"prefill", "decode", "diversity", "forward", "backward", "optimizer"}) {
+      if (value(std::string(part) + "_ms") > value(longest + "_ms")) longest = part;
+    }
+    std::ostringstream share;
+    share << " tok/s | " << longest << ' ' << std::lround(100 * value(longest + "_ms") / value("step_ms")) << " %";
+    EXPECT_NE(trained.err.find(share.str()), std::string::npos) << share.str() << " is not in:\n" << trained.err;
+  }
+  EXPECT_EQ(windows, 2U);
+}
+
+TEST_F(PolychromicRun, ResumesWithAnotherWayThroughTheModel) {
+  ASSERT_EQ(run(with_settings({"train"}, {})).code, 0);
+  expect_refusal(ExitCode::usage, with_settings({"train"}, {"train.steps=3", "polychromic.n_generations=4"}),
+                 {"polychromic.n_generations = 4", "was trained with 3"}, {}, /*alone=*/false);
+  // The same step but for rounding, with less memory.
+  const Result less = run(with_settings({"train"}, {"train.steps=3", "polychromic.share_prompts=answers"}));
+  EXPECT_EQ(less.code, 0) << less.err;
+  EXPECT_NE(less.err.find("changed since the checkpoint: polychromic.share_prompts, train.steps"), std::string::npos)
+      << less.err;
+}
+
+TEST_F(PolychromicRun, BenchNamesTheModel) {
+  const fs::path file = dir / "step.json";
+  const Result result = run(with_settings({"bench", "step", "--steps", "1", "--warmup", "1", "--settle", "0",
+                                           "--profile-steps", "0", "--json", file.string()},
+                                          {}));
+  ASSERT_EQ(result.code, 0) << result.err;
+  EXPECT_EQ(json::parse(read(file)).at("model"), (dir / "model").string());
+}
+
+}  // namespace
+}  // namespace hrm
