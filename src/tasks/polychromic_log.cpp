@@ -93,10 +93,10 @@ std::string PolychromicTask::progress_text(const NamedValues& summary) const {
   add("diversity", "diversity", 3);
   add("reward", "reward", 3);
   if (last_generated_per_s_ > 0) text += cat(" | generated ", fixed(last_generated_per_s_, 0), " tok/s");
-  // Shares of the step. What is less than one in twenty is in metrics.jsonl alone.
+  // Shares of the step: the longest, and what is at least one in twenty. All are in metrics.jsonl.
   std::string shares;
   for (const auto& [name, share] : last_parts_) {
-    if (share >= 0.05) shares += cat(shares.empty() ? " | " : ", ", name, " ", fixed(100 * share, 0), " %");
+    if (shares.empty() || share >= 0.05) shares += cat(shares.empty() ? " | " : ", ", name, " ", fixed(100 * share, 0), " %");
   }
   return text + shares;
 }

@@ -102,7 +102,7 @@ std::vector<StepExchange> rehearse_step(const PlanInput& in) {
   reducer.finish();
   minutes.note("gradients", Moment::in_backward);
   if (reducer.layout() != nullptr) {
-    comm->all_gather(values({ranks}, at::kFloat), values({1}, at::kFloat));
+    comm->all_gather(values({2 * ranks}, at::kFloat), values({2}, at::kFloat));
     minutes.note("gradient norm", Moment::after_backward);
     parallel::ParameterShards(parameters, *comm, reducer, in.config.optim.ema,
                               optim::moment_names(in.config.optim.name))

@@ -126,9 +126,10 @@ class Smoke:
         self.call(*self.train_args(1))
         before = self.fixed_loss()
 
-        # Killed as soon as it has saved past the first step, then resumed to the end.
+        # Killed when it has saved past the first step and stands still, then resumed to the end.
         process = subprocess.Popen([self.binary, *self.train_args(steps)], cwd=self.work, stdin=subprocess.DEVNULL,
-                                   stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+                                   stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                                   env=dict(os.environ, HRM_FAIL="step.begin:4:sleep=600"))
         deadline = time.monotonic() + 120
         while process.poll() is None and len(list((self.run / "checkpoints").glob("step-*"))) < 2:
             if time.monotonic() > deadline:

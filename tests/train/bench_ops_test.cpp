@@ -72,16 +72,21 @@ TEST(BenchTimer, Spread) {
   EXPECT_THROW(spread_of({}), Error);
 }
 
+// On a busy machine this thread can stand still between two marks: one of several tries has nothing there.
 TEST(BenchTimer, TimelineMeasuresWhatLiesBetweenMarks) {
-  Timeline timeline(at::kCPU);
-  timeline.mark();
   const at::Tensor a = at::ones({200, 200});
-  for (int i = 0; i < 20; ++i) at::mm(a, a);
-  timeline.mark();
-  timeline.mark();
-  const auto ms = timeline.intervals_ms();
-  ASSERT_EQ(ms.size(), 2U);
-  EXPECT_GT(ms[0], ms[1]);
+  bool as_it_was = false;
+  for (int tries = 0; tries < 20 && !as_it_was; ++tries) {
+    Timeline timeline(at::kCPU);
+    timeline.mark();
+    for (int i = 0; i < 20; ++i) at::mm(a, a);
+    timeline.mark();
+    timeline.mark();
+    const auto ms = timeline.intervals_ms();
+    ASSERT_EQ(ms.size(), 2U);
+    as_it_was = ms[0] > ms[1];
+  }
+  EXPECT_TRUE(as_it_was);
 }
 
 // Sleeps last at least as long as asked, on a busy machine longer: what is short shows in the shortest of several

@@ -14,7 +14,7 @@
 #include "support/expect_error.h"
 #include "support/ranks.h"
 #include "train/answer_report.h"
-#include "train/small_polychromic.h"
+#include "train/polychromic_steps.h"
 
 namespace hrm {
 namespace {
@@ -22,71 +22,22 @@ namespace {
 namespace fs = std::filesystem;
 using testing::answers_folder;
 using testing::fresh_folder;
+using testing::kAgain;
+using testing::kGrpo;
+using testing::kSemantic;
+using testing::largest_gap;
 using testing::metrics_without_timing;
+using testing::Overrides;
 using testing::SmallPolychromic;
-using Overrides = std::vector<std::string>;
-
-const std::string kEncoder =
-    std::string("polychromic.diversity_encoder_model=") + HRM_SOURCE_DIR "/tests/fixtures/bert_embed";
-const Overrides kSemantic{"polychromic.diversity_metric=semantic", kEncoder};
-const Overrides kGrpo{
-    "grpo.start_step=1",          "grpo.rewards=answer,length*0.5,finished", "grpo.num_generations=4",
-    "polychromic.objective=none", "polychromic.max_generation_length=100",   "grpo.max_completion_length=8"};
-// Several steps from one batch of answers, long enough to differ in what they are worth.
-const Overrides kAgain{"grpo.start_step=1",
-                       "grpo.rewards=length",
-                       "grpo.num_generations=4",
-                       "polychromic.objective=none",
-                       "grpo.num_iterations=3",
-                       "polychromic.max_generation_length=100",
-                       "grpo.max_completion_length=24"};
-
-Overrides with(Overrides list, const Overrides& more) {
-  list.insert(list.end(), more.begin(), more.end());
-  return list;
-}
+using testing::Step;
+using testing::step_of;
+using testing::with;
 
 std::vector<nlohmann::json> metrics(const fs::path& dir) {
   std::ifstream in(dir / "small" / "metrics.jsonl");
   std::vector<nlohmann::json> lines;
   for (std::string line; std::getline(in, line);) lines.push_back(nlohmann::json::parse(line));
   return lines;
-}
-
-struct Step {
-  std::vector<at::Tensor> gradients;
-  at::Tensor sums;
-  double flops = 0;
-};
-
-// One step's gradients, in float64 for comparisons, and its metric sums.
-Step step_of(const Overrides& overrides, int64_t step = 1) {
-  SmallPolychromic run(fresh_folder("step"), overrides);
-  tasks::PolychromicTask& task = run.task;
-  // An adapter that does nothing yet has no gradient in A.
-  const at::NoGradGuard no_grad;
-  for (const nn::Parameter& parameter : task.parameters().all()) {
-    if (parameter.name.find("lora_B") != std::string::npos) parameter.master.detach().add_(0.05);
-  }
-  task.parameters().refresh_compute();
-  task.load_batch(step, 1);
-  Step out{{}, at::zeros({static_cast<int64_t>(task.metric_names().size())}, at::kDouble)};
-  const at::AutoGradMode records(true);
-  for (int64_t i = 0; i < task.plan().micro_batches; ++i) task.forward_backward(i, {}, out.sums);
-  for (const nn::Parameter& parameter : task.parameters().all()) {
-    out.gradients.push_back(parameter.master.grad().detach().clone());
-  }
-  out.flops = task.flops_per_step();
-  return out;
-}
-
-double largest_gap(const Step& a, const Step& b) {
-  double gap = 0;
-  for (size_t i = 0; i < a.gradients.size(); ++i) {
-    const double scale = std::max(1e-4, a.gradients[i].abs().max().item<double>());
-    gap = std::max(gap, (a.gradients[i] - b.gradients[i]).abs().max().item<double>() / scale);
-  }
-  return gap;
 }
 
 TEST(Polychromic, MicroBatchesMakeTheSameStep) {
@@ -205,13 +156,7 @@ TEST(Polychromic, LearnsSeveralTimesFromOneBatchOfAnswers) {
     const at::Tensor answers = task.step_inputs()[2].clone(), before = answer_log_probs(task);
     const std::string digest = task.next_batch_digest();
     EXPECT_NE(digest, first_digest);
-    {
-      const at::NoGradGuard no_grad;
-      for (const nn::Parameter& parameter : task.parameters().all()) {
-        if (parameter.name.find("lora_B") != std::string::npos) parameter.master.detach().add_(0.2);
-      }
-      task.parameters().refresh_compute();
-    }
+    testing::move_adapters(task, 0.2);
     const Step second = step(2);
     EXPECT_TRUE(at::equal(task.step_inputs()[2], answers)) << "the same answers";
     EXPECT_EQ(task.next_batch_digest(), digest) << "no new prompts";

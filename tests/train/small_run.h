@@ -19,10 +19,11 @@
 
 namespace hrm::testing {
 
-// A fresh folder under the test's temporary directory.
+// A fresh folder under the test's temporary directory, of this build: two trees may be tested at the same time.
 inline std::filesystem::path fresh_folder(const std::string& name) {
   const auto* info = ::testing::UnitTest::GetInstance()->current_test_info();
-  auto path = std::filesystem::path(::testing::TempDir()) / "hrm_train_test" /
+  auto path = std::filesystem::path(::testing::TempDir()) /
+              cat("hrm_train_test_", std::hash<std::string>()(HRM_BINARY_DIR)) /
               (std::string(info->test_suite_name()) + "." + info->name()) / name;
   std::filesystem::remove_all(path);
   std::filesystem::create_directories(path);
