@@ -176,8 +176,8 @@ int eval_answers(const EvalOptions& options, const config::Config& stored) {
                 " prompts leave room for fewer than eval.answer_tokens = ", wanted.max_new_tokens,
                 " tokens in the model's ", loaded.lm.model->limits().max_tokens, "; their answers are cut there");
     }
-    tasks::AnswerSampler sampler(*loaded.lm.model, nullptr, *loaded.chat, wanted.batch * wanted.samples, 0,
-                                 config.runtime.cuda_graphs);
+    tasks::AnswerSampler sampler(*loaded.lm.model, nullptr, *loaded.chat, loaded.lm.facts.eos_ids,
+                                 wanted.batch * wanted.samples, 0, config.runtime.cuda_graphs);
     const tasks::AnswerEvaluation found = tasks::evaluate_answers(*source, sampler, diversity.get(), wanted, progress);
     nlohmann::ordered_json intervals;
     for (const auto& [name, interval] : found.metrics) {
