@@ -106,13 +106,14 @@ Subject open_language_subject(const GenerateOptions& o, const std::vector<std::s
   return subject;
 }
 
-// A checkpoint of task polychromic, or a folder of transformers: prompts are made as those of the training were.
+// A checkpoint of task polychromic, or a folder of transformers or PEFT: prompts are made as those of the training
+// were.
 Subject open_causal_subject(const GenerateOptions& o, std::vector<std::string> overrides, bool folder) {
   if (!o.chat_template.empty()) overrides.push_back("chat.template=" + o.chat_template);
   if (!o.base.empty()) overrides.push_back("hf.model=" + o.base);
   Subject subject;
   tasks::CausalInference& loaded =
-      subject.causal.emplace(folder ? tasks::open_hf_folder(o.checkpoint, overrides)
+      subject.causal.emplace(folder ? tasks::open_model_folder(o.checkpoint, overrides)
                                     : tasks::open_causal_checkpoint(o.checkpoint, overrides, o.weights));
   if (loaded.lm.lora) {
     loaded.lm.lora->merge();
@@ -137,13 +138,13 @@ Subject open_causal_subject(const GenerateOptions& o, std::vector<std::string> o
 
 Subject open_subject(const GenerateOptions& o) {
   const std::vector<std::string> overrides{"runtime.device=" + o.device, "runtime.allocator=expandable"};
-  if (tasks::is_hf_folder(o.checkpoint)) {
-    require(o.base.empty(), ExitCode::usage, "--base is of adapters, and '", o.checkpoint, "' is a whole model");
+  if (tasks::is_model_folder(o.checkpoint)) {
+    require(o.weights != "ema", ExitCode::checkpoint, "'", o.checkpoint,
+            "' holds no averaged weights, as checkpoints may; leave --weights out");
     return open_causal_subject(o, overrides, /*folder=*/true);
   }
   const config::Config stored = tasks::stored_config(o.checkpoint, {});
-  require(o.base.empty() || (stored.task == "polychromic" && stored.lora.r > 0), ExitCode::usage,
-          "--base is of adapters, and the model of '", o.checkpoint, "' has none");
+  tasks::check_base(o.base, o.checkpoint, stored);
   if (stored.task == "polychromic") return open_causal_subject(o, overrides, false);
   return open_language_subject(o, overrides);
 }

@@ -176,7 +176,7 @@ TEST(Generate, PlacesOfATemplate) {
       {"chat.template=custom", "chat.prompt_template={topic}: {prompt}>", "chat.response_template={response}##",
        "chat.prompt_field=question", "chat.instruction={style} {prompt}"});
   const Words line = {"generate", checkpoint,         "--device", "cpu",           "--format",
-                      "jsonl",    "--max-new-tokens", "8",        "--temperature", "1"};
+                      "jsonl",    "--max-new-tokens", "64",       "--temperature", "1"};
   const auto answer = [&](const std::string& input) {
     const Result result = run(with(line, {"--input", "-"}), {.shell = "", .environment = "", .input = input + "\n"});
     EXPECT_EQ(result.code, 0) << result.err;
@@ -222,6 +222,11 @@ TEST(Generate, WrongInput) {
              "max_position_embeddings": 64})";
   expect_refusal(ExitCode::data, {"generate", (trained.dir / "hf").string(), "--prompt", "a"}, {"hf", "tokenizer.json"},
                  {}, /*alone=*/false);
+  for (const char* command : {"eval", "export"}) {
+    Words line = {command, "--checkpoint", (trained.dir / "hf").string(), "--base", trained.dir.path().string()};
+    if (command == std::string("export")) line = with(line, {"--to", "hf", "--out", (trained.dir / "out").string()});
+    expect_refusal(ExitCode::usage, line, {"hf' is a "}, {}, /*alone=*/false);
+  }
   refused(ExitCode::data, {"--input", file("empty.txt", "\n\n")}, {"empty.txt", "holds no prompt"});
   refused(ExitCode::data, {"--input", "-"}, {"standard input", "holds no prompt"});
   refused(ExitCode::data, {"--input", file("a.jsonl", "{\"prompt\": \"a\"}\nhello\n")}, {"a.jsonl:2", "JSON"});

@@ -2,7 +2,6 @@
 // the training did, and end answers alike.
 #include <algorithm>
 #include <cctype>
-#include <iostream>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
@@ -12,6 +11,7 @@
 #include "hrm/tasks/causal_inference.h"
 #include "hrm/train/commands.h"
 #include "support/expect_error.h"
+#include "train/command_output.h"
 #include "train/small_polychromic.h"
 
 namespace hrm {
@@ -21,25 +21,11 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 using testing::answers_folder;
 using testing::fresh_folder;
+using testing::printed;
 using testing::SmallPolychromic;
 using Overrides = std::vector<std::string>;
 
 constexpr int64_t kSeed = 3, kTokens = 12, kSamples = 2, kPrompts = 12;
-
-// What a command writes to stdout.
-template <class Command>
-std::string output_of(const Command& command) {
-  std::ostringstream text;
-  std::streambuf* before = std::cout.rdbuf(text.rdbuf());
-  try {
-    EXPECT_EQ(command(), 0);
-  } catch (...) {
-    std::cout.rdbuf(before);
-    throw;
-  }
-  std::cout.rdbuf(before);
-  return text.str();
-}
 
 std::string trimmed(const std::string& text) {
   const char* space = " \t\r\n\f\v";
@@ -84,7 +70,7 @@ struct Asked {
     options.overrides = {cat("eval.answers=", kSamples), cat("eval.answer_tokens=", kTokens),
                          "eval.answer_temperature=1", "eval.answer_top_p=1"};
     options.report = (dir / report).string();
-    output_of([&] { return train::run_eval(options); });
+    printed([&] { return train::run_eval(options); });
     std::vector<Answer> out;
     const json read = json::parse(read_text(dir / report / "eval.json", ExitCode::data));
     for (const json& prompt : read.at("samples")) {
@@ -105,7 +91,7 @@ struct Asked {
     options.seed = kSeed;
     options.device = "cpu";
     options.format = "jsonl";
-    std::istringstream lines(output_of([&] { return train::run_generate(options); }));
+    std::istringstream lines(printed([&] { return train::run_generate(options); }));
     std::vector<Answer> out;
     for (std::string line; std::getline(lines, line);) {
       const json answer = json::parse(line);
