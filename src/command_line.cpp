@@ -16,6 +16,13 @@
 namespace hrm {
 namespace {
 
+// Of eval, generate and export.
+constexpr const char* kBase =
+    "adapters of task polychromic or of PEFT: the folder of the frozen model that they were trained beside (default: "
+    "hf.model of the run, base_model_name_or_path of the adapter)";
+constexpr const char* kOrModelFolder =
+    ", or folder of a model that transformers saved (Qwen3, Llama, Mistral) or of an adapter that PEFT saved";
+
 void add_train(CLI::App& app, Action& action) {
   CLI::App* sub = app.add_subcommand("train", "train a model; a stopped run goes on where it was");
   auto o = std::make_shared<train::TrainOptions>();
@@ -35,7 +42,10 @@ void add_train(CLI::App& app, Action& action) {
 void add_eval(CLI::App& app, Action& action) {
   CLI::App* sub = app.add_subcommand("eval", "measure a trained model; the result goes to stdout as JSON");
   auto o = std::make_shared<train::EvalOptions>();
-  sub->add_option("--checkpoint", o->checkpoint, kRunOrStep)->type_name("PATH")->required();
+  sub->add_option("--checkpoint", o->checkpoint, std::string(kRunOrStep) + kOrModelFolder)
+      ->type_name("PATH")
+      ->required();
+  sub->add_option("--base", o->base, kBase)->type_name("FOLDER")->check(not_empty);
   sub->add_option("--data", o->data,
                   "puzzles: dataset directory or CSV file; language: folders as data.test names them; polychromic: "
                   "file of JSON lines, or a "
@@ -54,7 +64,8 @@ void add_eval(CLI::App& app, Action& action) {
   add_overrides(*sub, o->overrides);
   sub->footer(
       "examples: hrm_train eval --checkpoint runs/first --data data/sudoku/test_17clue_2k.csv eval.weights=raw\n"
-      "          hrm_train eval --checkpoint runs/tuned --data test.jsonl --report runs/tuned/answers eval.answers=20");
+      "          hrm_train eval --checkpoint runs/tuned --data test.jsonl --report runs/tuned/answers eval.answers=20\n"
+      "          hrm_train eval --checkpoint models/Qwen3-0.6B --data test.jsonl --report runs/base eval.answers=20");
   sub->callback([o, &action] {
     action = [o] {
       check_can_write(o->json_out);
@@ -117,16 +128,10 @@ void add_solve(CLI::App& app, Action& action) {
   sub->callback([o, &action] { action = [o] { return train::run_solve(*o); }; });
 }
 
-constexpr const char* kBase =
-    "adapters of task polychromic: the folder of the frozen model that they were trained beside (default: hf.model of "
-    "the "
-    "run)";
-
 void add_generate(CLI::App& app, Action& action) {
   CLI::App* sub = app.add_subcommand("generate", "let a language model go on with a text, or answer it");
   auto o = std::make_shared<train::GenerateOptions>();
-  sub->add_option("checkpoint,--checkpoint", o->checkpoint,
-                  std::string(kRunOrStep) + ", or folder of a model that transformers saved (Qwen3, Llama, Mistral)")
+  sub->add_option("checkpoint,--checkpoint", o->checkpoint, std::string(kRunOrStep) + kOrModelFolder)
       ->type_name("PATH")
       ->required();
   sub->add_option("--template", o->chat_template,
@@ -136,9 +141,11 @@ void add_generate(CLI::App& app, Action& action) {
   sub->add_option("--base", o->base, kBase)->type_name("FOLDER");
   CLI::Option* prompt = sub->add_option("--prompt", o->prompt, "the text; the answer is printed as it comes");
   CLI::Option* input =
-      sub->add_option("--input", o->input,
-                      "file of prompts, one a line, or JSON Lines with a member \"prompt\" or \"messages\" "
-                      "(also by its name, *.jsonl); - = stdin. Answers come in its order")
+      sub->add_option(
+             "--input", o->input,
+             "file of prompts, one a line, or JSON Lines with a member \"prompt\" (in runs of task "
+             "polychromic: chat.prompt_field, and what template and instruction name) or \"messages\" (also by "
+             "its name, *.jsonl); - = stdin. Answers come in its order")
           ->type_name("FILE")
           ->check(not_empty)
           ->excludes(prompt);
@@ -247,10 +254,12 @@ void add_export(CLI::App& app, Action& action) {
          "torchscript: a module that torch.jit.load runs (puzzle and language models); safetensors: tensors for "
          "any framework; pt: a state dict that torch.load and the official code open; hf: a folder for "
          "transformers (plain decoders without experts; of task polychromic the model with its adapter merged "
-         "into it); peft: the adapter alone, as a folder for PEFT")
+         "into it); peft: the adapter alone, as a folder for PEFT. Of an adapter that PEFT saved: hf alone")
       ->required()
       ->check(CLI::IsMember({"torchscript", "safetensors", "pt", "hf", "peft"}));
-  sub->add_option("--checkpoint", o->checkpoint, kRunOrStep)->type_name("PATH")->required();
+  sub->add_option("--checkpoint", o->checkpoint, std::string(kRunOrStep) + ", or folder of an adapter that PEFT saved")
+      ->type_name("PATH")
+      ->required();
   sub->add_option("--out", o->out, "file to write; hf, peft: a new folder")->type_name("PATH")->required();
   sub->add_option("--weights", o->weights, "auto = the averaged weights where there are any")
       ->capture_default_str()

@@ -34,13 +34,27 @@ bool says(const json& config, const char* key) {
   return !(found->is_object() || found->is_array()) || !found->empty();
 }
 
+std::string list_of(const std::vector<std::string>& names) {
+  std::string text;
+  for (const std::string& name : names) text += (text.empty() ? "" : ",") + name;
+  return text;
+}
+
 }  // namespace
+
+std::string PeftConfig::target_list() const {
+  return list_of(targets);
+}
+
+bool is_peft_folder(const fs::path& path) {
+  std::error_code ignored;
+  return fs::exists(path / kConfig, ignored);
+}
 
 PeftConfig read_peft_config(const fs::path& folder) {
   constexpr ExitCode kCode = ExitCode::checkpoint;
-  std::error_code ignored;
   const fs::path file = folder / kConfig;
-  require(fs::exists(file, ignored), kCode, "'", folder.string(), "' is no folder of an adapter: ", kConfig,
+  require(is_peft_folder(folder), kCode, "'", folder.string(), "' is no folder of an adapter: ", kConfig,
           " is not there");
   const std::string origin = file.string();
   const json config = parse_json(read_text(file, kCode), origin, kCode);
@@ -103,8 +117,10 @@ void load_peft(const fs::path& folder, nn::LoraSet& lora) {
   const nn::LoraOptions theirs{.rank = config.r, .alpha = config.alpha, .rslora = config.rslora};
   require(config.r == o.rank && nn::lora_scale(theirs) == nn::lora_scale(o) && config.targets == targets,
           ExitCode::checkpoint, "the adapter of '", folder.string(), "' has rank ", config.r, ", alpha ", config.alpha,
-          config.rslora ? " (rslora)" : "", " and ", config.targets.size(),
-          " targets, which are not lora.r, lora.alpha, lora.rslora and lora.targets; set those to the adapter's");
+          config.rslora ? " (rslora)" : "", " and ", config.targets.size(), " targets (",
+          printable(config.target_list()), "), which are not lora.r = ", o.rank, ", lora.alpha = ", o.alpha,
+          ", lora.rslora = ", o.rslora ? "true" : "false", " and lora.targets = ", list_of(targets),
+          "; set those to the adapter's");
   const fs::path file = folder / kWeights;
   std::error_code ignored;
   require(fs::exists(file, ignored), ExitCode::checkpoint, "'", folder.string(), "' holds no ", kWeights,

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <map>
 #include <numeric>
-#include <optional>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -11,6 +10,7 @@
 #include "hrm/base/file.h"
 #include "hrm/base/log.h"
 #include "hrm/base/text.h"
+#include "hrm/data/chat_prompts.h"
 #include "hrm/formats/jsonl.h"
 
 namespace hrm::data {
@@ -82,17 +82,9 @@ class Groups {
 class ChatDataset::Reader {
  public:
   Reader(ChatDataset& to, const ChatEncoder& encoder, const ChatDataOptions& options)
-      : to_(to), encoder_(encoder), options_(options), fields_(options.fields) {
+      : to_(to), encoder_(encoder), options_(options), prompts_(encoder, options.fields, options.instruction) {
     require(options.max_tokens >= 2, ExitCode::usage, "max_tokens is ", options.max_tokens,
             "; an example has at least 2 ids");
-    if (!options.instruction.empty()) instruction_.emplace(options.instruction, "instruction");
-    // What the templates name is read from each record.
-    fields_.texts = encoder.members();
-    if (instruction_) {
-      for (const std::string& name : instruction_->names()) {
-        if (name != "prompt") fields_.texts.push_back(name);
-      }
-    }
   }
 
   void read_file(size_t number) {
@@ -135,14 +127,13 @@ class ChatDataset::Reader {
 
  private:
   void read_line(const JsonlLine& line, int32_t file, const std::string& place) {
-    ChatRecord record = parse_chat_record(line.text, fields_);
+    ChatRecord record = prompts_.read(line.text);
     ChatExample example;
     example.file = file;
     example.line = static_cast<int64_t>(line.number);
     if (record.value) example.value = *record.value;
     const bool asked = record.messages.empty() ? !is_blank(record.prompt) : any_text(record.messages);
     if (!asked) return drop(to_.counts_.empty_prompt, place, "the prompt is empty");
-    if (record.messages.empty()) record.messages = {{"user", user_text(record)}};
     if (is_blank(record.response)) record.response.clear();
     if (record.response.empty() && options_.need_response) {
       return drop(to_.counts_.empty_response, place, "the response is empty");
@@ -153,28 +144,18 @@ class ChatDataset::Reader {
       if (!good) return drop(to_.counts_.empty_answers, place, "the list of answers, or one of them, is empty");
       example.answers = std::move(*record.answers);
     }
-    example.prompt = said(record.messages);
+    const ChatPrompts::Asked asked_for = prompts_.ask(record);
+    example.prompt = said(asked_for.messages);
     example.response = std::move(record.response);
-    record.texts.resize(encoder_.members().size());
-    example.prompt_ids = encoder_.prompt_ids(record.messages, record.texts);
+    example.prompt_ids = encoder_.prompt_ids(asked_for.messages, asked_for.values);
     // Other members make another prompt.
-    if (!encoder_.members().empty()) example.prompt = encoder_.prompt_text(record.messages, record.texts);
+    if (!encoder_.members().empty()) example.prompt = encoder_.prompt_text(asked_for.messages, asked_for.values);
     if (!example.response.empty()) example.response_ids = encoder_.response_ids(example.response);
     keep(std::move(example), record.id, place);
   }
 
   static bool any_text(const std::vector<ChatMessage>& messages) {
     return std::any_of(messages.begin(), messages.end(), [](const ChatMessage& one) { return !is_blank(one.content); });
-  }
-
-  std::string user_text(const ChatRecord& record) const {
-    if (!instruction_) return record.prompt;
-    size_t next = encoder_.members().size();
-    std::map<std::string, std::string> values{{"prompt", record.prompt}};
-    for (const std::string& name : instruction_->names()) {
-      if (name != "prompt") values[name] = record.texts[next++];
-    }
-    return instruction_->fill([&](const std::string& name) { return values.at(name); });
   }
 
   void keep(ChatExample example, const std::string& id, const std::string& place) {
@@ -205,8 +186,7 @@ class ChatDataset::Reader {
   ChatDataset& to_;
   const ChatEncoder& encoder_;
   const ChatDataOptions& options_;
-  ChatFields fields_;
-  std::optional<TextTemplate> instruction_;
+  ChatPrompts prompts_;
   Groups groups_;
   std::vector<int64_t> groups_of_;  // of the examples
   std::unordered_set<std::string> seen_;

@@ -32,6 +32,7 @@ class RecordReader {
       out.prompt = text(fields_.prompt);
       // What nobody has answered yet: null as well as left out.
       if (const json* response = find(fields_.response)) out.response = text(*response, fields_.response);
+      for (const std::string& name : fields_.prompt_texts) out.prompt_texts.push_back(any_text(name));
     }
     if (const json* answers = find(fields_.answers)) out.answers = texts(*answers, fields_.answers);
     if (!fields_.id.empty()) out.id = id();
@@ -80,9 +81,10 @@ class RecordReader {
   }
 
   std::string any_text(const std::string& name) const {
-    const json& value = member(name);
-    require(!value.is_structured(), code_, shown(name), " is a list or an object, which cannot stand in a text");
-    return value.is_string() ? value.get<std::string>() : value.dump();
+    const json* value = find(name);
+    require(value != nullptr, code_, "has no ", shown(name), ", for which its prompt has a place");
+    require(!value->is_structured(), code_, shown(name), " is a list or an object, which cannot stand in a text");
+    return value->is_string() ? value->get<std::string>() : value->dump();
   }
 
   void read_messages(ChatRecord& out) const {

@@ -1,6 +1,5 @@
 #include "hrm/tasks/answer_sampler.h"
 
-#include <algorithm>
 #include <chrono>
 #include <optional>
 
@@ -28,33 +27,34 @@ int64_t Answers::tokens() const {
 }
 
 AnswerSampler::AnswerSampler(models::LanguageModel& model, nn::LoraSet* lora, const data::ChatEncoder& chat,
-                             int64_t rows, int64_t positions, bool cuda_graphs)
+                             const std::vector<int64_t>& eos_ids, int64_t rows, int64_t positions, bool cuda_graphs)
     : lora_(lora),
-      chat_(chat),
+      text_(chat.encoder()),
+      ends_(answer_ends(chat, eos_ids)),
       generator_(model, {.batch_size = rows, .cuda_graphs = cuda_graphs, .tokens = positions}) {}
 
 Answers AnswerSampler::sample(const std::vector<std::vector<int32_t>>& prompts, const AnswerOptions& options) {
-  const data::TextEncoder& text = chat_.encoder();
   GenerateOptions generate{.max_new_tokens = options.max_new_tokens,
                            .sampling = options.sampling,
                            .seed = options.seed,
                            .samples = options.samples,
                            .keys = options.keys,
-                           .stop_ids = chat_.stop_ids(),
-                           .vocabulary = text.meta.vocab_size};
-  if (generate.stop_ids.empty() && text.meta.eos_id >= 0) generate.stop_ids.push_back(text.meta.eos_id);
+                           .stop_ids = ends_.ids,
+                           .vocabulary = text_.meta.vocab_size};
 
   // A template may end an answer with a text in place of a token.
-  const std::string& stop_text = chat_.stop_text();
-  std::vector<std::string> written(stop_text.empty() ? 0 : prompts.size() * static_cast<size_t>(options.samples));
-  std::vector<std::unique_ptr<data::TextStream>> streams(written.size());
+  struct Written {
+    std::unique_ptr<AnswerText> pieces;
+    std::string text;
+  };
+  std::vector<Written> written(ends_.texts.empty() ? 0 : prompts.size() * static_cast<size_t>(options.samples));
+  for (Written& row : written) row.pieces = std::make_unique<AnswerText>(text_, ends_.texts);
   GenerateListener listener;
-  if (!stop_text.empty()) {
+  if (!written.empty()) {
     listener.on_token = [&](int64_t row, int32_t id) {
-      const auto r = static_cast<size_t>(row);
-      if (!streams[r]) streams[r] = text.stream();
-      written[r] += streams[r]->push(id);
-      return written[r].find(stop_text) == std::string::npos;
+      Written& answer = written[static_cast<size_t>(row)];
+      answer.text += answer.pieces->push(id);
+      return !answer.pieces->stopped();
     };
   }
 
@@ -72,11 +72,11 @@ Answers AnswerSampler::sample(const std::vector<std::vector<int32_t>>& prompts, 
   Answers answers{.samples = options.samples, .ids = {}, .texts = {}, .finished = {}};
   for (size_t r = 0; r < rows.size(); ++r) {
     Generated& row = rows[r];
-    std::string shown = text.decode(row.ids);
-    if (const size_t end = stop_text.empty() ? std::string::npos : shown.find(stop_text); end != std::string::npos) {
-      shown.resize(end);
+    if (written.empty()) {
+      answers.texts.push_back(trimmed(text_.decode(row.ids)));
+    } else {
+      answers.texts.push_back(trimmed(written[r].text + written[r].pieces->finish()));
     }
-    answers.texts.push_back(trimmed(shown));
     answers.finished.push_back(row.finish != Finish::length);
     if (row.finish == Finish::stop_id) row.ids.push_back(row.stop_id);
     answers.ids.push_back(std::move(row.ids));

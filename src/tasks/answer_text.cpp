@@ -4,6 +4,18 @@
 
 namespace hrm::tasks {
 
+AnswerEnds answer_ends(const data::ChatEncoder& chat, const std::vector<int64_t>& eos_ids) {
+  AnswerEnds ends;
+  const auto add = [&](int64_t id) {
+    if (id >= 0 && std::find(ends.ids.begin(), ends.ids.end(), id) == ends.ids.end()) ends.ids.push_back(id);
+  };
+  for (const int64_t id : chat.stop_ids()) add(id);
+  add(chat.encoder().meta.eos_id);
+  for (const int64_t id : eos_ids) add(id);
+  if (!chat.stop_text().empty()) ends.texts.push_back(chat.stop_text());
+  return ends;
+}
+
 AnswerText::AnswerText(const data::TextEncoder& encoder, std::vector<std::string> stops)
     : stream_(encoder.stream()), stops_(std::move(stops)) {}
 

@@ -2,9 +2,12 @@
 
 #include <algorithm>
 #include <fstream>
+#include <nlohmann/json.hpp>
 
 #include "hrm/base/error.h"
+#include "hrm/base/text.h"
 #include "hrm/checkpoint/checkpoint.h"
+#include "hrm/checkpoint/peft.h"
 #include "hrm/config/load.h"
 #include "hrm/tasks/puzzle_inference.h"
 
@@ -15,20 +18,42 @@ namespace fs = std::filesystem;
 
 constexpr int64_t kMostPositions = 8192;
 
+bool overridden(const std::vector<std::string>& overrides, std::string_view key) {
+  return std::any_of(overrides.begin(), overrides.end(), [&](const std::string& o) { return o.starts_with(key); });
+}
+
 // The run keeps config.json and the tokenizer in hf/ (PolychromicTask::write_files); the folders that they came from
 // may be elsewhere now. Only weights that were frozen are in none of the run's files.
 void use_kept_files(const fs::path& checkpoint, const std::vector<std::string>& overrides, config::HfConfig& hf,
                     bool all_trained) {
   const fs::path kept = fs::absolute(checkpoint).parent_path().parent_path() / "hf";
-  const auto overridden = [&](std::string_view key) {
-    return std::any_of(overrides.begin(), overrides.end(), [&](const std::string& o) { return o.starts_with(key); });
-  };
   std::error_code ignored;
-  if (!overridden("hf.tokenizer=") && fs::exists(kept / "tokenizer.json", ignored)) hf.tokenizer = kept.string();
+  if (!overridden(overrides, "hf.tokenizer=") && fs::exists(kept / "tokenizer.json", ignored))
+    hf.tokenizer = kept.string();
   if (all_trained) hf.weights = "random";  // overwritten by the checkpoint's
-  if (!overridden("hf.model=") && hf.weights == "random" && fs::exists(kept / "config.json", ignored)) {
+  if (!overridden(overrides, "hf.model=") && hf.weights == "random" && fs::exists(kept / "config.json", ignored)) {
     hf.model = kept.string();
   }
+}
+
+// What an adapter's own file says, as settings.
+std::vector<std::string> adapter_settings(const fs::path& folder, const std::vector<std::string>& overrides) {
+  const checkpoint::PeftConfig peft = checkpoint::read_peft_config(folder);
+  const bool is_here = !peft.base_model.empty() && is_hf_folder(peft.base_model);
+  require(overridden(overrides, "hf.model=") || is_here, ExitCode::checkpoint, "the adapter of '", folder.string(),
+          "' is for the model '", printable_start(peft.base_model),
+          "' (base_model_name_or_path), which is no folder of a model here; give that folder, with --base or "
+          "hf.model=FOLDER");
+  std::vector<std::string> settings{"hf.model=" + peft.base_model,
+                                    cat("lora.r=", peft.r),
+                                    "lora.alpha=" + nlohmann::json(peft.alpha).dump(),
+                                    cat("lora.rslora=", peft.rslora ? "true" : "false"),
+                                    "lora.targets=" + peft.target_list(),
+                                    "lora.adapter=" + folder.string()};
+  // Who trains with other tokens of a chat keeps the tokenizer beside the adapter.
+  std::error_code ignored;
+  if (fs::exists(folder / "tokenizer.json", ignored)) settings.push_back("hf.tokenizer=" + folder.string());
+  return settings;
 }
 
 }  // namespace
@@ -82,17 +107,41 @@ CausalInference open_causal_checkpoint(const fs::path& run_or_step, const std::v
   return out;
 }
 
-CausalInference open_hf_folder(const fs::path& folder, const std::vector<std::string>& overrides, int64_t positions) {
-  CausalInference out;
-  std::vector<std::string> all{"task=polychromic", "hf.model=" + folder.string(), "lora.r=0",
-                               "polychromic.objective=none"};
+bool is_model_folder(const fs::path& path) {
+  return checkpoint::is_peft_folder(path) || is_hf_folder(path);
+}
+
+config::Config model_folder_config(const fs::path& folder, const std::vector<std::string>& overrides) {
+  const bool adapter = checkpoint::is_peft_folder(folder);
+  std::vector<std::string> all{"task=polychromic", "polychromic.objective=none"};
+  const std::vector<std::string> own = adapter ? adapter_settings(folder, overrides)
+                                               : std::vector<std::string>{"hf.model=" + folder.string(), "lora.r=0"};
+  all.insert(all.end(), own.begin(), own.end());
   all.insert(all.end(), overrides.begin(), overrides.end());
-  out.config = config::load_config({}, all).config;
+  config::Config config = config::load_config({}, all).config;
+  require(config.eval.weights != "ema", ExitCode::checkpoint, "'", folder.string(),
+          "' holds no averaged weights, as checkpoints may; leave eval.weights out");
+  require(adapter || config.hf.model == folder.string(), ExitCode::usage, "'", folder.string(),
+          "' is a whole model; --base and hf.model are for adapters, leave them out");
+  require((config.lora.r > 0) == adapter && (!adapter || config.lora.adapter == folder.string()), ExitCode::usage,
+          "lora.r and lora.adapter are what '", folder.string(), "' has; leave them out");
+  return config;
+}
+
+void check_base(const std::string& base, const fs::path& checkpoint, const config::Config& config) {
+  require(base.empty() || (config.task == "polychromic" && config.lora.r > 0), ExitCode::usage,
+          "--base is of adapters, and the model of '", checkpoint.string(), "' has none");
+}
+
+CausalInference open_model_folder(const fs::path& folder, const std::vector<std::string>& overrides,
+                                  int64_t positions) {
+  CausalInference out;
+  out.config = model_folder_config(folder, overrides);
   out.checkpoint = folder;
   out.runtime = start_runtime_and_ops(out.config);
-  const HfModelConfig facts = read_hf_config(folder);
+  const HfModelConfig facts = read_hf_config(out.config.hf.model);
   out.chat = std::make_unique<data::ChatEncoder>(open_causal_tokenizer(out.config, facts));
-  const int64_t most = std::min(facts.max_position_embeddings, positions > 0 ? positions : kMostPositions);
+  const int64_t most = std::min(facts.max_position_embeddings, std::max(positions, kMostPositions));
   out.lm = open_frozen_lm(out.config, out.runtime, most);
   return out;
 }

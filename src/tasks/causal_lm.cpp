@@ -47,6 +47,22 @@ CausalLm open_without_adapter(const config::Config& config, const Runtime& runti
   return lm;
 }
 
+// In front of build_parameters: the adapter of lora.adapter, or one that does nothing yet.
+void add_adapter(const config::Config& config, const Runtime& runtime, CausalLm& lm) {
+  lm.lora = std::make_unique<nn::LoraSet>(*lm.model,
+                                          nn::LoraOptions{.rank = config.lora.r,
+                                                          .alpha = config.lora.alpha,
+                                                          .dropout = config.lora.dropout,
+                                                          .rslora = config.lora.rslora,
+                                                          .targets = split_list(config.lora.targets),
+                                                          .seed = config.run.seed},
+                                          runtime.device);
+  lm.lora->initialise(static_cast<uint64_t>(config.run.seed));
+  if (!config.lora.adapter.empty()) checkpoint::load_peft(config.lora.adapter, *lm.lora);
+  nn::keep_frozen_as(*lm.model, runtime.compute_dtype);
+  nn::share_nf4_workspace(*lm.model, runtime.compute_dtype);
+}
+
 }  // namespace
 
 CausalLm open_causal_lm(const config::Config& config, const Runtime& runtime, int64_t positions) {
@@ -54,29 +70,21 @@ CausalLm open_causal_lm(const config::Config& config, const Runtime& runtime, in
   const int64_t needed = causal_positions(config, facts);
   CausalLm lm =
       open_without_adapter(config, runtime, std::max(needed, std::min(positions, facts.max_position_embeddings)));
-  if (config.lora.r > 0) {
-    lm.lora = std::make_unique<nn::LoraSet>(*lm.model,
-                                            nn::LoraOptions{.rank = config.lora.r,
-                                                            .alpha = config.lora.alpha,
-                                                            .dropout = config.lora.dropout,
-                                                            .rslora = config.lora.rslora,
-                                                            .targets = split_list(config.lora.targets),
-                                                            .seed = config.run.seed},
-                                            runtime.device);
-    lm.lora->initialise(static_cast<uint64_t>(config.run.seed));
-    if (!config.lora.adapter.empty()) checkpoint::load_peft(config.lora.adapter, *lm.lora);
-    nn::keep_frozen_as(*lm.model, runtime.compute_dtype);
-    nn::share_nf4_workspace(*lm.model, runtime.compute_dtype);
-  }
+  if (config.lora.r > 0) add_adapter(config, runtime, lm);
   lm.model->build_parameters(runtime.compute_dtype);
   return lm;
 }
 
 CausalLm open_frozen_lm(const config::Config& config, const Runtime& runtime, int64_t positions) {
-  require(config.hf.quantize == "none", ExitCode::usage, "hf.quantize = ", config.hf.quantize,
+  require(config.hf.quantize == "none" || config.lora.r > 0, ExitCode::usage, "hf.quantize = ", config.hf.quantize,
           " is for weights beside an adapter, and '", config.hf.model, "' is read without one; leave hf.quantize out");
   CausalLm lm = open_without_adapter(config, runtime, positions);
-  lm.model->build_frozen(runtime.compute_dtype);
+  if (config.lora.r == 0) {
+    lm.model->build_frozen(runtime.compute_dtype);
+  } else {
+    add_adapter(config, runtime, lm);
+    lm.model->build_parameters(runtime.compute_dtype);
+  }
   return lm;
 }
 

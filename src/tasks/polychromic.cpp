@@ -125,7 +125,7 @@ PolychromicTask::PolychromicTask(const config::Config& config, const Runtime& ru
     const int64_t most = config.polychromic.generation_batch > 0 ? config.polychromic.generation_batch
                          : runtime.device.is_cuda()              ? 256
                                                                  : 64;
-    sampler_ = std::make_unique<AnswerSampler>(*lm_.model, lm_.lora.get(), *chat_,
+    sampler_ = std::make_unique<AnswerSampler>(*lm_.model, lm_.lora.get(), *chat_, lm_.facts.eos_ids,
                                                std::min(most, generation_bucket(plan_.most_samples())), positions_,
                                                config.runtime.cuda_graphs);
     for (const char* name :

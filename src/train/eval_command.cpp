@@ -73,7 +73,7 @@ int eval_language(const EvalOptions& options, const config::Config& stored) {
 }
 
 // --data: a file of JSON lines, or a folder; else what the run set apart for this: data.test, or the test side of its
-// data, or, where there is none, what it was validated on.
+// data, or, where there is none, what it was validated on. Folders that no run of ours wrote have none.
 std::shared_ptr<const data::ChatSource> open_chat_eval_data(const EvalOptions& options,
                                                             const tasks::CausalInference& loaded) {
   const std::string path = options.data.empty() ? loaded.config.data.test : options.data;
@@ -84,6 +84,8 @@ std::shared_ptr<const data::ChatSource> open_chat_eval_data(const EvalOptions& o
     std::iota(examples.begin(), examples.end(), int64_t{0});
     return std::make_shared<data::ChatSource>(std::move(dataset), std::move(examples), "test");
   }
+  require(!loaded.config.data.train.empty(), ExitCode::usage, "'", loaded.checkpoint.string(),
+          "' has no data of its own; give --data FILE");
   // Records are dropped as in the training, so that the sides are the same.
   data::ChatSides sides = tasks::open_chat_data(loaded.config, *loaded.chat, loaded.config.grpo.start_step != 1);
   const auto is_there = [](const data::ChatSide& side) { return side.dataset && !side.examples.empty(); };
@@ -130,10 +132,25 @@ int64_t prompts_without_room(const data::ChatSource& source, int64_t positions, 
   return count;
 }
 
+tasks::CausalInference open_answering(const EvalOptions& options, const config::Config& stored) {
+  if (tasks::is_model_folder(options.checkpoint)) {
+    const int64_t positions = tasks::causal_positions(stored, read_hf_config(stored.hf.model));
+    return tasks::open_model_folder(options.checkpoint, options.overrides, positions);
+  }
+  const std::string weights = stored.eval.weights == "both" ? "auto" : stored.eval.weights;
+  return tasks::open_causal_checkpoint(options.checkpoint, options.overrides, weights);
+}
+
+// Of a folder, which belongs to no run, its own; unless it is given.
+std::string name_of(const tasks::CausalInference& loaded) {
+  const std::string& name = loaded.config.run.name;
+  if (loaded.step >= 0 || name != config::RunConfig().name) return name;
+  return std::filesystem::absolute(loaded.checkpoint / "").lexically_normal().parent_path().filename().string();
+}
+
 // Cross-entropy of the responses, and what sampled answers are worth.
 int eval_answers(const EvalOptions& options, const config::Config& stored) {
-  const std::string weights = stored.eval.weights == "both" ? "auto" : stored.eval.weights;
-  tasks::CausalInference loaded = tasks::open_causal_checkpoint(options.checkpoint, options.overrides, weights);
+  tasks::CausalInference loaded = open_answering(options, stored);
   const config::Config& config = loaded.config;
   const auto source = open_chat_eval_data(options, loaded);
   log::info("evaluating ", loaded.checkpoint.string(), " (", loaded.averaged ? "averaged" : "raw", " weights) on ",
@@ -176,8 +193,8 @@ int eval_answers(const EvalOptions& options, const config::Config& stored) {
                 " prompts leave room for fewer than eval.answer_tokens = ", wanted.max_new_tokens,
                 " tokens in the model's ", loaded.lm.model->limits().max_tokens, "; their answers are cut there");
     }
-    tasks::AnswerSampler sampler(*loaded.lm.model, nullptr, *loaded.chat, wanted.batch * wanted.samples, 0,
-                                 config.runtime.cuda_graphs);
+    tasks::AnswerSampler sampler(*loaded.lm.model, nullptr, *loaded.chat, loaded.lm.facts.eos_ids,
+                                 wanted.batch * wanted.samples, 0, config.runtime.cuda_graphs);
     const tasks::AnswerEvaluation found = tasks::evaluate_answers(*source, sampler, diversity.get(), wanted, progress);
     nlohmann::ordered_json intervals;
     for (const auto& [name, interval] : found.metrics) {
@@ -189,7 +206,7 @@ int eval_answers(const EvalOptions& options, const config::Config& stored) {
     json["answers"] = std::move(intervals);
     json["temperature"] = wanted.sampling.temperature;
     json["top_p"] = wanted.sampling.top_p;
-    if (!options.report.empty()) write_report(json, result, found, config.run.name, options.report);
+    if (!options.report.empty()) write_report(json, result, found, name_of(loaded), options.report);
   }
   write_result(std::move(json), result, reporter.seconds(), options);
   return static_cast<int>(ExitCode::done);
@@ -200,7 +217,13 @@ int eval_answers(const EvalOptions& options, const config::Config& stored) {
 int run_eval(const EvalOptions& given) {
   EvalOptions options = given;
   if (options.early_halt) options.overrides.emplace_back("eval.early_halt=true");
-  const config::Config stored = tasks::stored_config(options.checkpoint, options.overrides);
+  std::vector<std::string> overrides = options.overrides;
+  if (!options.base.empty()) overrides.push_back("hf.model=" + options.base);
+  const config::Config stored = tasks::is_model_folder(options.checkpoint)
+                                    ? tasks::model_folder_config(options.checkpoint, overrides)
+                                    : tasks::stored_config(options.checkpoint, options.overrides);
+  tasks::check_base(options.base, options.checkpoint, stored);
+  options.overrides = std::move(overrides);
   require(options.report.empty() || (stored.task == "polychromic" && stored.eval.answers > 0), ExitCode::usage,
           "--report is of sampled answers, and ",
           stored.task == "polychromic" ? "eval.answers is 0" : cat("task ", stored.task, " samples none"));

@@ -73,17 +73,10 @@ void export_language(const ExportOptions& options, const config::Config& config,
                         hf_format(options));
 }
 
-// The adapter for PEFT; for transformers the whole model, an adapter merged into it.
-void export_causal(const ExportOptions& options, bool averaged, const NamedTensors& weights) {
-  if (options.to == "safetensors") return checkpoint::export_safetensors(weights, options.out, /*prefix=*/"");
-  if (options.to == "pt") return checkpoint::export_pt(weights, options.out, /*prefix=*/"");
-  require(options.to != "torchscript", ExitCode::usage,
-          "models of transformers have no TorchScript form here; use --to hf, peft or safetensors");
-  std::vector<std::string> overrides{"runtime.device=cpu", "precision.compute=fp32"};
-  if (!options.base.empty()) overrides.push_back("hf.model=" + options.base);
-  tasks::CausalInference loaded =
-      tasks::open_causal_checkpoint(options.checkpoint, overrides, averaged ? "ema" : "raw");
-  if (options.to == "peft") return checkpoint::write_peft(options.out, *loaded.lm.lora, loaded.config.hf.model);
+const std::vector<std::string> kExactOnCpu{"runtime.device=cpu", "precision.compute=fp32"};
+
+// The whole model for transformers, an adapter merged into it.
+void write_hf(tasks::CausalInference& loaded, const ExportOptions& options) {
   if (loaded.lm.lora) loaded.lm.lora->merge();
   NamedTensors named;
   for (const auto& item : loaded.lm.model->named_parameters()) {
@@ -112,6 +105,35 @@ void export_causal(const ExportOptions& options, bool averaged, const NamedTenso
   checkpoint::export_hf(decoder, named, tokens, options.out, hf_format(options));
 }
 
+// The adapter for PEFT; for transformers the whole model.
+void export_causal(const ExportOptions& options, bool averaged, const NamedTensors& weights) {
+  if (options.to == "safetensors") return checkpoint::export_safetensors(weights, options.out, /*prefix=*/"");
+  if (options.to == "pt") return checkpoint::export_pt(weights, options.out, /*prefix=*/"");
+  require(options.to != "torchscript", ExitCode::usage,
+          "models of transformers have no TorchScript form here; use --to hf, peft or safetensors");
+  std::vector<std::string> overrides = kExactOnCpu;
+  if (!options.base.empty()) overrides.push_back("hf.model=" + options.base);
+  tasks::CausalInference loaded =
+      tasks::open_causal_checkpoint(options.checkpoint, overrides, averaged ? "ema" : "raw");
+  if (options.to == "peft") return checkpoint::write_peft(options.out, *loaded.lm.lora, loaded.config.hf.model);
+  write_hf(loaded, options);
+}
+
+// An adapter of PEFT, merged into the model that it is for.
+void export_adapter(const ExportOptions& options) {
+  require(options.to == "hf", ExitCode::usage, "'", options.checkpoint,
+          "' is an adapter of PEFT, which --to hf merges into its model; --to ", options.to, " is for checkpoints");
+  require(options.weights != "ema", ExitCode::checkpoint, "'", options.checkpoint,
+          "' holds no averaged weights, as checkpoints may; leave --weights out");
+  std::vector<std::string> overrides = kExactOnCpu;
+  overrides.emplace_back("chat.template=plain");  // nothing is asked: no other one needs to be known
+  if (!options.base.empty()) overrides.push_back("hf.model=" + options.base);
+  tasks::CausalInference loaded = tasks::open_model_folder(options.checkpoint, overrides);
+  write_hf(loaded, options);
+  log::info("wrote '", loaded.config.hf.model, "' with the adapter of ", options.checkpoint, " merged into it to ",
+            options.out);
+}
+
 }  // namespace
 
 int run_export(const ExportOptions& options) {
@@ -127,6 +149,13 @@ int run_export(const ExportOptions& options) {
           " is for --to hf alone; ", options.to, " has the dtype of the checkpoint");
   require(!options.out.empty(), ExitCode::usage, "--out needs the file or folder to write");
 
+  if (checkpoint::is_peft_folder(options.checkpoint)) {
+    export_adapter(options);
+    std::cout << options.out << "\n";
+    return static_cast<int>(ExitCode::done);
+  }
+  require(!tasks::is_hf_folder(options.checkpoint), ExitCode::usage, "'", options.checkpoint,
+          "' is a model of transformers already; export takes checkpoints, and adapters of PEFT");
   const checkpoint::FoundCheckpoint found = checkpoint::open_checkpoint(options.checkpoint);
   const checkpoint::ModelWeights weights = checkpoint::load_weights(found.dir);
   require(options.weights != "ema" || !weights.ema.empty(), ExitCode::checkpoint, "the checkpoint ", found.dir,
@@ -137,8 +166,7 @@ int run_export(const ExportOptions& options) {
       config::config_from_json_text(found.meta.config_json, (found.dir / "config.json").string()).config;
   require(options.to != "peft" || (config.task == "polychromic" && config.lora.r > 0), ExitCode::usage,
           "PEFT's folders hold adapters, and this model has none; use --to safetensors or hf");
-  require(options.base.empty() || (config.task == "polychromic" && config.lora.r > 0), ExitCode::usage,
-          "--base is of adapters, and the model of '", found.dir.string(), "' has none");
+  tasks::check_base(options.base, found.dir, config);
   if (config.task == "polychromic") {
     export_causal(options, averaged, chosen);
   } else if (config.task == "language") {

@@ -1,7 +1,6 @@
 // hrm_train generate.
 #include <algorithm>
 #include <chrono>
-#include <functional>
 #include <iomanip>
 #include <iostream>
 #include <memory>
@@ -12,6 +11,7 @@
 #include "hrm/base/file.h"
 #include "hrm/base/log.h"
 #include "hrm/base/text.h"
+#include "hrm/data/chat_prompts.h"
 #include "hrm/formats/chat_record.h"
 #include "hrm/formats/json.h"
 #include "hrm/formats/jsonl.h"
@@ -29,32 +29,19 @@ using Clock = std::chrono::steady_clock;
 using Json = nlohmann::ordered_json;
 
 struct Prompt {
-  std::string text;    // of a record of messages: empty
-  std::string origin;  // for messages: "prompts.txt:7"
-  ExitCode code;       // of an error in it
+  std::string text;         // of a record of messages: empty
+  std::string origin;       // for messages: "prompts.txt:7"
+  ExitCode code;            // of an error in it
+  std::string record = {};  // the line of JSON that it comes from; empty: it is a text alone
   std::vector<ChatMessage> messages = {};
   std::vector<int32_t> ids = {};
 };
 
-// A line of JSON with a text "prompt", or with "messages", whose answer, where they have one already, is left out as a
-// "response" is.
-Prompt read_record(std::string_view line, const std::string& where) {
-  const nlohmann::json record = parse_json(line, where, ExitCode::data, {.bytes = kMaxJsonlLine, .depth = 16});
-  Prompt prompt{.text = "", .origin = where, .code = ExitCode::data};
-  if (record.is_object() && record.contains("messages")) {
-    try {
-      prompt.messages =
-          parse_chat_record(line, {.response = "", .answers = "", .id = "", .value = "", .texts = {}}).messages;
-    } catch (const Error& error) {
-      fail(ExitCode::data, where, ": ", error.what());
-    }
-    require(!prompt.messages.empty(), ExitCode::data, where, ": 'messages' has nothing to answer");
-    return prompt;
-  }
-  const bool good = record.is_object() && record.contains("prompt") && record["prompt"].is_string();
-  require(good, ExitCode::data, where, ": give an object with a text \"prompt\", or with \"messages\", on each line");
-  prompt.text = record["prompt"].get<std::string>();
-  return prompt;
+nlohmann::json parse_record(std::string_view line, const std::string& where) {
+  nlohmann::json record = parse_json(line, where, ExitCode::data, {.bytes = kMaxJsonlLine, .depth = 16});
+  require(record.is_object(), ExitCode::data, where,
+          ": give an object with a text \"prompt\", or with \"messages\", on each line");
+  return record;
 }
 
 // One prompt a line: a record where the file's name says JSON Lines or its text begins with a brace, else the line
@@ -76,7 +63,8 @@ std::vector<Prompt> read_prompts(const GenerateOptions& o) {
       prompts.push_back({std::string(line.text), where, ExitCode::data});
       continue;
     }
-    prompts.push_back(read_record(line.text, where));
+    parse_record(line.text, where);  // of which members it is made, the model says
+    prompts.push_back({.text = "", .origin = where, .code = ExitCode::data, .record = std::string(line.text)});
   }
   require(!prompts.empty(), ExitCode::data, origin, " holds no prompt; give one a line");
   return prompts;
@@ -93,9 +81,9 @@ struct Subject {
   std::optional<tasks::CausalInference> causal;
   models::LanguageModel* model = nullptr;
   const data::TextEncoder* text = nullptr;
-  std::function<std::vector<int32_t>(const std::vector<ChatMessage>&)> encode = {};  // of a model with a template
+  std::optional<data::ChatPrompts> chat = {};  // of a model with a template
   int64_t begin_id = -1, vocabulary = 0;
-  std::vector<int64_t> stop_ids = {};
+  tasks::AnswerEnds ends = {};
   bool cuda_graphs = true;
 };
 
@@ -113,19 +101,19 @@ Subject open_language_subject(const GenerateOptions& o, const std::vector<std::s
   subject.model = loaded.model.get();
   subject.text = &*loaded.text;
   subject.begin_id = begin_of(loaded.meta);
-  if (loaded.meta.eos_id >= 0) subject.stop_ids.push_back(loaded.meta.eos_id);
+  if (loaded.meta.eos_id >= 0) subject.ends.ids.push_back(loaded.meta.eos_id);
   subject.cuda_graphs = loaded.config.runtime.cuda_graphs;
   return subject;
 }
 
-// A checkpoint of task polychromic, or a folder of transformers: prompts are what the user says in the model's
-// template.
+// A checkpoint of task polychromic, or a folder of transformers or PEFT: prompts are made as those of the training
+// were.
 Subject open_causal_subject(const GenerateOptions& o, std::vector<std::string> overrides, bool folder) {
   if (!o.chat_template.empty()) overrides.push_back("chat.template=" + o.chat_template);
   if (!o.base.empty()) overrides.push_back("hf.model=" + o.base);
   Subject subject;
   tasks::CausalInference& loaded =
-      subject.causal.emplace(folder ? tasks::open_hf_folder(o.checkpoint, overrides)
+      subject.causal.emplace(folder ? tasks::open_model_folder(o.checkpoint, overrides)
                                     : tasks::open_causal_checkpoint(o.checkpoint, overrides, o.weights));
   if (loaded.lm.lora) {
     loaded.lm.lora->merge();
@@ -136,16 +124,13 @@ Subject open_causal_subject(const GenerateOptions& o, std::vector<std::string> o
   const std::string& name = loaded.chat->name();
   require(o.system.empty() || name == "chatml" || name == "llama3", ExitCode::usage, "--system: the chat template ",
           name, " has no place for it, as chatml and llama3 have; leave it out");
-  subject.encode = [chat = loaded.chat.get()](const std::vector<ChatMessage>& messages) {
-    return chat->prompt_ids(messages, std::vector<std::string>(chat->members().size(), std::string()));
-  };
+  // Of a record what makes the prompt alone: responses, ids and values need not be there.
+  const config::ChatConfig& chat = loaded.config.chat;
+  const ChatFields fields{
+      .prompt = chat.prompt_field, .response = "", .answers = "", .id = "", .value = "", .texts = {}};
+  subject.chat.emplace(*loaded.chat, fields, chat.instruction);
   subject.begin_id = subject.text->meta.bos_id;
-  subject.stop_ids = loaded.chat->stop_ids();
-  for (const int64_t id : loaded.lm.facts.eos_ids) {
-    if (std::find(subject.stop_ids.begin(), subject.stop_ids.end(), id) == subject.stop_ids.end()) {
-      subject.stop_ids.push_back(id);
-    }
-  }
+  subject.ends = tasks::answer_ends(*loaded.chat, loaded.lm.facts.eos_ids);
   subject.vocabulary = std::min(subject.text->meta.vocab_size, loaded.lm.facts.vocab_size);
   subject.cuda_graphs = loaded.config.runtime.cuda_graphs;
   return subject;
@@ -153,26 +138,46 @@ Subject open_causal_subject(const GenerateOptions& o, std::vector<std::string> o
 
 Subject open_subject(const GenerateOptions& o) {
   const std::vector<std::string> overrides{"runtime.device=" + o.device, "runtime.allocator=expandable"};
-  if (tasks::is_hf_folder(o.checkpoint)) {
-    require(o.base.empty(), ExitCode::usage, "--base is of adapters, and '", o.checkpoint, "' is a whole model");
+  if (tasks::is_model_folder(o.checkpoint)) {
+    require(o.weights != "ema", ExitCode::checkpoint, "'", o.checkpoint,
+            "' holds no averaged weights, as checkpoints may; leave --weights out");
     return open_causal_subject(o, overrides, /*folder=*/true);
   }
   const config::Config stored = tasks::stored_config(o.checkpoint, {});
-  require(o.base.empty() || (stored.task == "polychromic" && stored.lora.r > 0), ExitCode::usage,
-          "--base is of adapters, and the model of '", o.checkpoint, "' has none");
+  tasks::check_base(o.base, o.checkpoint, stored);
   if (stored.task == "polychromic") return open_causal_subject(o, overrides, false);
   return open_language_subject(o, overrides);
 }
 
-// What is said to a model with a template.
-std::vector<ChatMessage> messages_of(const Prompt& prompt, const std::string& system) {
-  std::vector<ChatMessage> messages = prompt.messages;
-  if (messages.empty()) messages.push_back({.role = "user", .content = prompt.text});
-  if (system.empty()) return messages;
-  require(messages[0].role != "system", prompt.code,
-          "'messages' begins with a system message of its own; leave --system out");
-  messages.insert(messages.begin(), {.role = "system", .content = system});
-  return messages;
+// An answer that a record has already is left out.
+std::vector<int32_t> chat_ids(Prompt& prompt, const data::ChatPrompts& chat, const std::string& system) {
+  const ChatRecord record = prompt.record.empty() ? chat.record_of(prompt.text) : chat.read(prompt.record);
+  if (!prompt.record.empty()) {
+    require(!record.messages.empty() || !parse_record(prompt.record, prompt.origin).contains("messages"), prompt.code,
+            "'messages' has nothing to answer");
+    prompt.text = record.prompt;
+    prompt.messages = record.messages;
+  }
+  data::ChatPrompts::Asked asked = chat.ask(record);
+  if (!system.empty()) {
+    require(asked.messages[0].role != "system", prompt.code,
+            "'messages' begins with a system message of its own; leave --system out");
+    asked.messages.insert(asked.messages.begin(), {.role = "system", .content = system});
+  }
+  return chat.encoder().prompt_ids(asked.messages, asked.values);
+}
+
+std::vector<int32_t> text_ids(Prompt& prompt, const data::TextEncoder& text) {
+  if (!prompt.record.empty()) {
+    const nlohmann::json record = parse_record(prompt.record, prompt.origin);
+    require(!record.contains("messages"), prompt.code,
+            "'messages' are for models of transformers with a chat template; give \"prompt\"");
+    const auto found = record.find("prompt");
+    require(found != record.end() && found->is_string(), prompt.code,
+            "give an object with a text \"prompt\" on each line");
+    prompt.text = found->get<std::string>();
+  }
+  return text.encode(prompt.text);
 }
 
 void encode_prompts(std::vector<Prompt>& prompts, const Subject& subject, const std::string& system) {
@@ -182,9 +187,7 @@ void encode_prompts(std::vector<Prompt>& prompts, const Subject& subject, const 
   const bool joined = subject.language && !limits.prompted && subject.language->config.data.encoder_len > 0;
   for (Prompt& prompt : prompts) {
     try {
-      require(subject.encode || prompt.messages.empty(), prompt.code,
-              "'messages' are for models of transformers with a chat template; give \"prompt\"");
-      prompt.ids = subject.encode ? subject.encode(messages_of(prompt, system)) : subject.text->encode(prompt.text);
+      prompt.ids = subject.chat ? chat_ids(prompt, *subject.chat, system) : text_ids(prompt, *subject.text);
     } catch (const Error& error) {
       fail(prompt.code, prompt.origin, ": ", error.what());
     }
@@ -212,8 +215,10 @@ const char* name_of(tasks::Finish finish) {
 // Answers in the order of their prompts; of a single one in text, each character as soon as it is there.
 class Printer {
  public:
-  Printer(const std::vector<Prompt>& prompts, const GenerateOptions& options, const data::TextEncoder& encoder)
-      : prompts_(prompts), options_(options), encoder_(encoder), begun_(Clock::now()), told_(begun_) {
+  Printer(const std::vector<Prompt>& prompts, const GenerateOptions& options, const Subject& subject)
+      : prompts_(prompts), options_(options), encoder_(*subject.text), stops_(options.stop), begun_(Clock::now()) {
+    stops_.insert(stops_.end(), subject.ends.texts.begin(), subject.ends.texts.end());
+    told_ = begun_;
     const size_t rows = prompts.size() * static_cast<size_t>(options.samples);
     streams_ = rows == 1 && options.format == "text";
     answers_.resize(rows);
@@ -253,7 +258,7 @@ class Printer {
 
   Answer& at(int64_t row) {
     Answer& answer = answers_[static_cast<size_t>(row)];
-    if (!answer.pieces) answer.pieces = std::make_unique<tasks::AnswerText>(encoder_, options_.stop);
+    if (!answer.pieces) answer.pieces = std::make_unique<tasks::AnswerText>(encoder_, stops_);
     return answer;
   }
 
@@ -295,6 +300,7 @@ class Printer {
   const std::vector<Prompt>& prompts_;
   const GenerateOptions& options_;
   const data::TextEncoder& encoder_;
+  std::vector<std::string> stops_;
   Clock::time_point begun_, told_;
   std::vector<Answer> answers_;
   bool streams_ = false;
@@ -318,11 +324,11 @@ int run_generate(const GenerateOptions& o) {
   std::vector<std::vector<int32_t>> ids;
   for (Prompt& prompt : prompts) ids.push_back(std::move(prompt.ids));
   options.begin_id = subject.begin_id;
-  options.stop_ids = subject.stop_ids;
+  options.stop_ids = subject.ends.ids;
   options.vocabulary = subject.vocabulary;
 
   tasks::Generator generator(*subject.model, {.batch_size = o.batch_size, .cuda_graphs = subject.cuda_graphs});
-  Printer printer(prompts, o, *subject.text);
+  Printer printer(prompts, o, subject);
   generator.run(ids, options,
                 {.on_token = [&](int64_t row, int32_t id) { return printer.add(row, id); },
                  .on_end = [&](int64_t row, const tasks::Generated& generated) { printer.end(row, generated); }});

@@ -200,7 +200,8 @@ TEST_F(PeftFolder, LowPrecisionIsWidened) {
 TEST_F(PeftFolder, AdaptersOfAnotherKind) {
   const auto refused = [&](const nn::LoraOptions& options) {
     const Adapted other(options);
-    expect_error(ExitCode::checkpoint, {"has rank 3, alpha 6", "2 targets"},
+    expect_error(ExitCode::checkpoint,
+                 {"has rank 3, alpha 6", "2 targets (down_proj,q_proj)", cat("lora.r = ", options.rank, ",")},
                  [&] { load_peft(dir_ / "a", *other.lora); });
   };
   refused({.rank = 2, .alpha = 4, .targets = {"q_proj", "down_proj"}});

@@ -102,8 +102,9 @@ TEST(Generate, OnePromptAndMany) {
   }
 }
 
-// A tokenizer with chatml's tokens, and a small model of that vocabulary, trained one step.
-std::string chat_run(const fs::path& dir) {
+// A tokenizer with chatml's tokens, and a small model of that vocabulary, trained one step on a record.
+std::string chat_run(const fs::path& dir, const std::string& record = R"({"prompt": "a", "response": "b"})",
+                     const Words& more = {}) {
   fs::create_directories(dir / "model");
   fs::copy_file(fs::path(HRM_SOURCE_DIR) / "tests/fixtures/tokenizer/tokenizer.json", dir / "model" / "tokenizer.json");
   std::ofstream(dir / "model" / "tokenizer_config.json")
@@ -112,12 +113,13 @@ std::string chat_run(const fs::path& dir) {
       << R"({"model_type": "qwen3", "vocab_size": 1520, "hidden_size": 32, "intermediate_size": 48,
              "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8,
              "max_position_embeddings": 128})";
-  std::ofstream(dir / "data.jsonl") << "{\"prompt\": \"a\", \"response\": \"b\"}\n";
+  std::ofstream(dir / "data.jsonl") << record << "\n";
   const Result trained =
-      run({"train", "task=polychromic", "run.dir=" + (dir / "runs").string(), "hf.model=" + (dir / "model").string(),
-           "hf.weights=random", "lora.r=0", "polychromic.objective=none", "data.train=" + (dir / "data.jsonl").string(),
-           "chat.val_share=0", "chat.max_length=64", "train.global_batch_size=1", "train.steps=1", "runtime.device=cpu",
-           "runtime.threads=1"});
+      run(with({"train", "task=polychromic", "run.dir=" + (dir / "runs").string(),
+                "hf.model=" + (dir / "model").string(), "hf.weights=random", "lora.r=0", "polychromic.objective=none",
+                "data.train=" + (dir / "data.jsonl").string(), "chat.val_share=0", "chat.max_length=64",
+                "train.global_batch_size=1", "train.steps=1", "runtime.device=cpu", "runtime.threads=1"},
+               more));
   EXPECT_EQ(trained.code, 0) << trained.err;
   return (dir / "runs/run").string();
 }
@@ -165,6 +167,35 @@ TEST(Generate, MessagesOfAChat) {
                  {"--system: the chat template plain has no place for it"}, {}, /*alone=*/false);
 }
 
+// A template and an instruction of one's own, with members under other names.
+TEST(Generate, PlacesOfATemplate) {
+  const TempDir dir;
+  const std::string record = R"({"question": "a", "topic": "sea", "style": "loud", "response": "b"})";
+  const std::string checkpoint = chat_run(
+      dir.path(), record,
+      {"chat.template=custom", "chat.prompt_template={topic}: {prompt}>", "chat.response_template={response}##",
+       "chat.prompt_field=question", "chat.instruction={style} {prompt}"});
+  const Words line = {"generate", checkpoint,         "--device", "cpu",           "--format",
+                      "jsonl",    "--max-new-tokens", "64",       "--temperature", "1"};
+  const auto answer = [&](const std::string& input) {
+    const Result result = run(with(line, {"--input", "-"}), {.shell = "", .environment = "", .input = input + "\n"});
+    EXPECT_EQ(result.code, 0) << result.err;
+    return lines_of(result.out).at(0);
+  };
+  const json one = answer(record);
+  EXPECT_EQ(one.at("prompt"), "a");
+  EXPECT_EQ(answer(R"({"question": "a", "topic": "sea", "style": "loud"})"), one) << "a response need not be there";
+  for (const char* other : {R"({"question": "a", "topic": "sky", "style": "loud"})",
+                            R"({"question": "a", "topic": "sea", "style": "low"})"}) {
+    EXPECT_NE(answer(other).at("text"), one.at("text")) << other;
+  }
+  expect_refusal(ExitCode::data, with(line, {"--input", "-"}), {"standard input:1", "has no 'topic'"},
+                 {.shell = "", .environment = "", .input = R"({"question": "a", "style": "low"})"}, /*alone=*/false);
+  expect_refusal(ExitCode::usage, with(line, {"--prompt", "a"}),
+                 {"--prompt", "the chat template has a place for 'topic'", "'question' and 'topic'"}, {},
+                 /*alone=*/false);
+}
+
 TEST(Generate, WrongInput) {
   const Trained trained(kDecoder);
   const auto refused = [&](ExitCode code, const Words& words, const Words& parts, const std::string& input = "") {
@@ -191,6 +222,11 @@ TEST(Generate, WrongInput) {
              "max_position_embeddings": 64})";
   expect_refusal(ExitCode::data, {"generate", (trained.dir / "hf").string(), "--prompt", "a"}, {"hf", "tokenizer.json"},
                  {}, /*alone=*/false);
+  for (const char* command : {"eval", "export"}) {
+    Words line = {command, "--checkpoint", (trained.dir / "hf").string(), "--base", trained.dir.path().string()};
+    if (command == std::string("export")) line = with(line, {"--to", "hf", "--out", (trained.dir / "out").string()});
+    expect_refusal(ExitCode::usage, line, {"hf' is a "}, {}, /*alone=*/false);
+  }
   refused(ExitCode::data, {"--input", file("empty.txt", "\n\n")}, {"empty.txt", "holds no prompt"});
   refused(ExitCode::data, {"--input", "-"}, {"standard input", "holds no prompt"});
   refused(ExitCode::data, {"--input", file("a.jsonl", "{\"prompt\": \"a\"}\nhello\n")}, {"a.jsonl:2", "JSON"});

@@ -97,6 +97,11 @@ TEST(ChatRecord, RefusesOtherForms) {
   texts.texts = {"x"};
   expect_refused(R"({"prompt": "a"})", {"has no 'x'"}, texts);
   expect_refused(R"({"prompt": "a", "x": {}})", {"'x' is a list or an object"}, texts);
+  texts.prompt_texts = {"y"};
+  expect_refused(R"({"prompt": "a", "x": 1})", {"has no 'y'"}, texts);
+  EXPECT_EQ(parse_chat_record(R"({"prompt": "a", "x": 1, "y": 2})", texts).prompt_texts, Texts{"2"});
+  const std::string messages = R"("messages": [{"role": "user", "content": "u"}])";
+  EXPECT_TRUE(parse_chat_record(R"({"x": 1, )" + messages + "}", texts).prompt_texts.empty());
   std::string many = R"({"prompt": "a", "answers": ["b")";
   for (int i = 0; i < 4096; ++i) many += ",\"b\"";
   expect_refused(many + "]}", {"at most 4096"});

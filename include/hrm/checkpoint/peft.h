@@ -16,7 +16,11 @@ struct PeftConfig {
   bool rslora = false;
   std::vector<std::string> targets;  // sorted
   std::string base_model;            // as the file names it; may be empty
+  std::string target_list() const;   // "k_proj,q_proj", as lora.targets has them
 };
+
+// Whether a folder has the configuration of an adapter; the rest of it may be missing.
+bool is_peft_folder(const std::filesystem::path& path);
 
 // Throws Error(checkpoint), one sentence: a folder or file that is not there, what is no adapter of this kind (another
 // peft_type, biases, DoRA, ranks of single layers, layers that are trained whole), a value of another type.

@@ -26,9 +26,10 @@ struct ChatFields {
   std::string prompt = "prompt";
   std::string response = "response";
   std::string answers = "answers";
-  std::string id;                  // text or whole number; empty: none is read
-  std::string value;               // a number, e.g. reply_likes; empty: none is read
-  std::vector<std::string> texts;  // more members that must be there: text, number, true or false
+  std::string id;                              // text or whole number; empty: none is read
+  std::string value;                           // a number, e.g. reply_likes; empty: none is read
+  std::vector<std::string> texts;              // more members that must be there: text, number, true or false
+  std::vector<std::string> prompt_texts = {};  // the same of a record of a prompt; one of messages has no use for them
 };
 
 struct ChatRecord {
@@ -39,7 +40,8 @@ struct ChatRecord {
   std::optional<std::vector<std::string>> answers;
   std::string id;
   std::optional<double> value;
-  std::vector<std::string> texts;  // as many as ChatFields::texts
+  std::vector<std::string> texts;              // as many as ChatFields::texts
+  std::vector<std::string> prompt_texts = {};  // as many as ChatFields::prompt_texts; of messages none
 };
 
 // Throws Error(code) with the reason alone: no UTF-8, longer than kMaxJsonlLine (hrm/formats/jsonl.h), no object, a

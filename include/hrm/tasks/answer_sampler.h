@@ -8,6 +8,7 @@
 
 #include "hrm/data/chat_template.h"
 #include "hrm/nn/lora.h"
+#include "hrm/tasks/answer_text.h"
 #include "hrm/tasks/generation.h"
 
 namespace hrm::tasks {
@@ -32,9 +33,10 @@ struct Answers {
 class AnswerSampler {
  public:
   // `model`, `lora` (may be null) and `chat` must live as long. rows: that are written at a time; positions: of the
-  // longest prompt with its answer.
-  AnswerSampler(models::LanguageModel& model, nn::LoraSet* lora, const data::ChatEncoder& chat, int64_t rows,
-                int64_t positions, bool cuda_graphs);
+  // longest prompt with its answer; eos_ids: what the model's own files end a text with, beside the template
+  // (answer_ends).
+  AnswerSampler(models::LanguageModel& model, nn::LoraSet* lora, const data::ChatEncoder& chat,
+                const std::vector<int64_t>& eos_ids, int64_t rows, int64_t positions, bool cuda_graphs);
 
   // By the weights as they are now: an adapter is merged first (LoraSet::merge), and decoding reads one product for
   // each layer. Throws as Generator::run. Waits for the device.
@@ -48,7 +50,8 @@ class AnswerSampler {
 
  private:
   nn::LoraSet* lora_;
-  const data::ChatEncoder& chat_;
+  const data::TextEncoder& text_;
+  AnswerEnds ends_;
   Generator generator_;
   double merge_ms_ = 0, generate_ms_ = 0;
 };

@@ -1,14 +1,25 @@
 #pragma once
-// The text of an answer while it is being written: whole characters alone, and an end where a stop string begins.
+// What ends an answer, and its text while it is being written: whole characters alone, and an end where a stop string
+// begins.
 
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "hrm/data/chat_template.h"
 #include "hrm/data/text_encoder.h"
 
 namespace hrm::tasks {
+
+// What ends an answer by itself, wherever it is sampled.
+struct AnswerEnds {
+  std::vector<int64_t> ids;        // each ends it and is no part of its text
+  std::vector<std::string> texts;  // likewise
+};
+// The template's ids and text, the tokenizer's EOS, and those of the model's own files (HfModelConfig::eos_ids), each
+// once.
+AnswerEnds answer_ends(const data::ChatEncoder& chat, const std::vector<int64_t>& eos_ids);
 
 class AnswerText {
  public:

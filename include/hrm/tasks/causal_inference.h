@@ -1,6 +1,6 @@
 #pragma once
 // Causal language models for reading and writing text: of a checkpoint of the polychromic task, or of a folder of the
-// transformers library.
+// transformers or the PEFT library.
 
 #include <cstdint>
 #include <filesystem>
@@ -36,9 +36,21 @@ bool is_hf_folder(const std::filesystem::path& path);
 CausalInference open_causal_checkpoint(const std::filesystem::path& run_or_step,
                                        const std::vector<std::string>& overrides, const std::string& weights);
 
-// A folder's model, whose weights stay in the compute dtype alone, for rows of `positions`; 0: what it was made for, up
-// to 8,192. `overrides` of an otherwise default configuration of task polychromic, e.g. chat.template=plain.
-CausalInference open_hf_folder(const std::filesystem::path& folder, const std::vector<std::string>& overrides,
-                               int64_t positions = 0);
+// Such a folder, or that of an adapter (checkpoint::is_peft_folder).
+bool is_model_folder(const std::filesystem::path& path);
+
+// What such a folder is opened with: `overrides`, e.g. chat.template=plain, of an otherwise default configuration of
+// task polychromic. Of an adapter, r, alpha, targets and the model beside it are as its adapter_config.json says,
+// unless hf.model names that model's folder, and the tokenizer is its own where it has one. Error(usage) for a base
+// beside a whole model, Error(checkpoint) where the adapter's is not here; throws as load_config and read_peft_config.
+config::Config model_folder_config(const std::filesystem::path& folder, const std::vector<std::string>& overrides);
+
+// Error(usage) for a --base beside a model that has no adapter.
+void check_base(const std::string& base, const std::filesystem::path& checkpoint, const config::Config& config);
+
+// A folder's model, or an adapter beside the model that it is for, whose weights stay in the compute dtype alone. Rows
+// have what the model was made for, up to 8,192 or `positions`. Throws as model_folder_config and open_frozen_lm.
+CausalInference open_model_folder(const std::filesystem::path& folder, const std::vector<std::string>& overrides,
+                                  int64_t positions = 0);
 
 }  // namespace hrm::tasks

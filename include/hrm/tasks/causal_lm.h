@@ -33,7 +33,8 @@ int64_t causal_positions(const config::Config& config, const HfModelConfig& fact
 // Error(checkpoint) for files that are not those of the model, Error(usage) for values that contradict each other.
 CausalLm open_causal_lm(const config::Config& config, const Runtime& runtime, int64_t positions = 0);
 
-// The same for reading and writing text alone: nothing is trained, and rows have `positions`.
+// The same for reading and writing text alone: nothing is trained, and rows have `positions`. Without an adapter all
+// weights are kept in the compute dtype alone.
 CausalLm open_frozen_lm(const config::Config& config, const Runtime& runtime, int64_t positions);
 
 // The tokenizer of hf.tokenizer, or hf.model, with chat.template. Error(usage) where ids do not fit the model: its

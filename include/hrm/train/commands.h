@@ -19,13 +19,16 @@ struct TrainOptions {
 int run_train(const TrainOptions& options);
 
 struct EvalOptions {
-  std::string checkpoint;              // a run folder (its newest checkpoint) or a checkpoint folder
+  // A run folder (its newest checkpoint), a checkpoint folder, or, as of task polychromic, a folder of the transformers
+  // or the PEFT library.
+  std::string checkpoint;
   std::string data;                    // dataset directory or CSV file; empty: the test data of the run
   std::vector<std::string> overrides;  // of the configuration in the checkpoint
   std::string json_out;                // also write the result here; empty: stdout only
   bool early_halt = false;             // as the override eval.early_halt=true
   // Task polychromic: folder for eval.json, with each prompt's answers, and what run_report makes of it. Empty: none.
   std::string report;
+  std::string base = {};  // folder of the weights that an adapter is for; empty: as the run, or the adapter, says
 };
 int run_eval(const EvalOptions& options);
 
@@ -53,9 +56,9 @@ struct SolveOptions {
 int run_solve(const SolveOptions& options);
 
 struct GenerateOptions {
-  std::string checkpoint;     // as in EvalOptions, or a folder of the transformers library
+  std::string checkpoint;     // as in EvalOptions
   std::string chat_template;  // of such a folder: chat.template; empty: what it asks for
-  std::string base = {};      // folder of the weights that an adapter was trained beside; empty: hf.model of its run
+  std::string base = {};      // as in EvalOptions
   bool has_prompt = false;    // else input
   std::string prompt;
   std::string input;   // file of prompts, one a line or JSON Lines; "-": stdin
@@ -85,11 +88,11 @@ int run_import(const ImportOptions& options);
 
 struct ExportOptions {
   std::string to;                 // torchscript, safetensors, pt, hf, peft
-  std::string checkpoint;         // as in EvalOptions
+  std::string checkpoint;         // as in EvalOptions; no folder of transformers, which needs no export
   std::string out;                // file to write; hf: folder
   std::string weights = "auto";   // auto, raw, ema
   std::string dtype = "float32";  // or bfloat16; of hf alone
-  std::string base = {};          // as in GenerateOptions; of hf and peft
+  std::string base = {};          // as in EvalOptions; of hf and peft
 };
 int run_export(const ExportOptions& options);
 
