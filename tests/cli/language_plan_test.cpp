@@ -123,5 +123,18 @@ TEST(BenchEvalOfLanguageModels, TimesTheValidationSlices) {
                  /*alone=*/false);
 }
 
+// By the data alone can they be told.
+TEST(SettingsOfLanguageModels, ThatTheDataHaveNoUseForAreRefused) {
+  const TempDir dir;
+  const Words settings = {
+      "task=language", "lm.arch=decoder",      "data.train=" + sums(dir),           "data.document_masks=true",
+      "train.steps=2", "optim.warmup_steps=0", "run.dir=" + (dir / "runs").string()};
+  for (const Words& command : {Words{"train"}, Words{"bench", "step"}, Words{"bench", "eval"}}) {
+    expect_refusal(ExitCode::usage, with(command, settings),
+                   {"data.document_masks = true (command line) has no effect", "holds triples", "leave it out"});
+  }
+  EXPECT_FALSE(fs::exists(dir / "runs"));
+}
+
 }  // namespace
 }  // namespace hrm
