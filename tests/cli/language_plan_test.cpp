@@ -38,7 +38,8 @@ std::string sums(const TempDir& dir, const Words& more = {}) {
 TEST(PlanOfLanguageModels, SaysWhatAStepTakes) {
   const TempDir dir;
   const fs::path file = dir / "plan.json";
-  for (const char* name : {"text_decoder", "code_decoder", "code_hrm", "code_moe", "code_mamba", "arithmetic_cpu"}) {
+  for (const char* name : {"text_decoder", "code_decoder", "code_hrm", "code_moe", "code_mamba", "arithmetic_cpu",
+                           "arithmetic_prototype_cpu"}) {
     const Result result = run({"plan", "--config", recipe(name), "--vocab-size", "8192", "--gpu", "H200", "--json",
                                file.string(), "runtime.device=auto"});
     ASSERT_EQ(result.code, 0) << result.err;
