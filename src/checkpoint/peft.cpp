@@ -12,7 +12,6 @@
 #include "hrm/base/error.h"
 #include "hrm/base/file.h"
 #include "hrm/base/text.h"
-#include "hrm/formats/json.h"
 #include "hrm/formats/safetensors.h"
 #include "hrm/state/tensor_bytes.h"
 
@@ -20,31 +19,12 @@ namespace hrm::checkpoint {
 namespace {
 
 namespace fs = std::filesystem;
-using nlohmann::json;
 
 constexpr const char* kConfig = "adapter_config.json";
 constexpr const char* kWeights = "adapter_model.safetensors";
 constexpr const char* kPrefix = "base_model.model.";
 
-// Whether a member is there and says something.
-bool says(const json& config, const char* key) {
-  const auto found = config.find(key);
-  if (found == config.end() || found->is_null()) return false;
-  if (found->is_boolean()) return found->get<bool>();
-  return !(found->is_object() || found->is_array()) || !found->empty();
-}
-
-std::string list_of(const std::vector<std::string>& names) {
-  std::string text;
-  for (const std::string& name : names) text += (text.empty() ? "" : ",") + name;
-  return text;
-}
-
 }  // namespace
-
-std::string PeftConfig::target_list() const {
-  return list_of(targets);
-}
 
 bool is_peft_folder(const fs::path& path) {
   std::error_code ignored;
@@ -56,70 +36,20 @@ PeftConfig read_peft_config(const fs::path& folder) {
   const fs::path file = folder / kConfig;
   require(is_peft_folder(folder), kCode, "'", folder.string(), "' is no folder of an adapter: ", kConfig,
           " is not there");
-  const std::string origin = file.string();
-  const json config = parse_json(read_text(file, kCode), origin, kCode);
-  require(config.is_object(), kCode, origin, ": must be an object");
-  const auto text = [&](const char* key) {
-    const auto found = config.find(key);
-    return found != config.end() && found->is_string() ? found->get<std::string>() : std::string();
-  };
-  require(text("peft_type") == "LORA", kCode, origin, ": 'peft_type' is '", printable_start(text("peft_type")),
-          "'; this program reads LORA");
-  require(!says(config, "bias") || text("bias") == "none", kCode, origin,
-          ": 'bias' must be none; this program's layers have no biases");
-  for (const char* key : {"use_dora", "rank_pattern", "alpha_pattern", "modules_to_save", "fan_in_fan_out", "lora_bias",
-                          "layers_to_transform", "exclude_modules", "target_parameters", "trainable_token_indices",
-                          "use_qalora", "use_bdlora", "alora_invocation_tokens", "layer_replication"}) {
-    require(!says(config, key), kCode, origin, ": '", key, "' asks for what this program's adapters do not have");
-  }
-  // Those that take something out of the base (PiSSA, OLoRA, LoftQ, CorDA) leave an adapter that is for the rest of it.
-  const std::string start = text("init_lora_weights");
-  require(start.empty() || start == "gaussian" || start == "eva" || start == "orthogonal", kCode, origin,
-          ": 'init_lora_weights' is '", printable_start(start),
-          "', which may change the frozen model too; convert the adapter to plain LoRA in PEFT and set it to true");
-  const auto rslora = config.find("use_rslora");
-  require(rslora == config.end() || rslora->is_null() || rslora->is_boolean(), kCode, origin,
-          ": 'use_rslora' must be true or false");
-  const auto base = config.find("base_model_name_or_path");
-  require(base == config.end() || base->is_null() || base->is_string(), kCode, origin,
-          ": 'base_model_name_or_path' must be a text");
-  const auto number = [&](const char* key, double least) {
-    const auto found = config.find(key);
-    require(found != config.end() && found->is_number() && std::isfinite(found->get<double>()) &&
-                found->get<double>() >= least,
-            kCode, origin, ": '", key, "' must be a number of at least ", least);
-    return found->get<double>();
-  };
-  PeftConfig out;
-  const double r = number("r", 1);
-  require(r == std::floor(r) && r <= 4096, kCode, origin, ": 'r' must be a whole number up to 4,096");
-  out.r = static_cast<int64_t>(r);
-  out.alpha = number("lora_alpha", 0);
-  out.dropout = config.contains("lora_dropout") ? number("lora_dropout", 0) : 0;
-  out.rslora = says(config, "use_rslora");
-  out.base_model = text("base_model_name_or_path");
-  const auto targets = config.find("target_modules");
-  require(targets != config.end() && targets->is_array() && !targets->empty(), kCode, origin,
-          ": 'target_modules' must be a list of names");
-  for (const json& target : *targets) {
-    require(target.is_string(), kCode, origin, ": 'target_modules' must be a list of names");
-    out.targets.push_back(target.get<std::string>());
-  }
-  std::sort(out.targets.begin(), out.targets.end());
-  return out;
+  return parse_peft_config(read_text(file, kCode), file.string(), kCode);
 }
 
 void load_peft(const fs::path& folder, nn::LoraSet& lora) {
   const PeftConfig config = read_peft_config(folder);
   const nn::LoraOptions& o = lora.options();
-  std::vector<std::string> targets = o.targets;
-  std::sort(targets.begin(), targets.end());
+  PeftConfig ours{.targets = o.targets};
+  std::sort(ours.targets.begin(), ours.targets.end());
   const nn::LoraOptions theirs{.rank = config.r, .alpha = config.alpha, .rslora = config.rslora};
-  require(config.r == o.rank && nn::lora_scale(theirs) == nn::lora_scale(o) && config.targets == targets,
+  require(config.r == o.rank && nn::lora_scale(theirs) == nn::lora_scale(o) && config.targets == ours.targets,
           ExitCode::checkpoint, "the adapter of '", folder.string(), "' has rank ", config.r, ", alpha ", config.alpha,
           config.rslora ? " (rslora)" : "", " and ", config.targets.size(), " targets (",
           printable(config.target_list()), "), which are not lora.r = ", o.rank, ", lora.alpha = ", o.alpha,
-          ", lora.rslora = ", o.rslora ? "true" : "false", " and lora.targets = ", list_of(targets),
+          ", lora.rslora = ", o.rslora ? "true" : "false", " and lora.targets = ", ours.target_list(),
           "; set those to the adapter's");
   const fs::path file = folder / kWeights;
   std::error_code ignored;

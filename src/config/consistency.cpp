@@ -9,6 +9,7 @@
 #include "hrm/base/error.h"
 #include "hrm/base/text.h"
 #include "hrm/config/schema.h"
+#include "hrm/config/unread.h"
 
 namespace hrm::config {
 namespace {
@@ -513,6 +514,64 @@ void check_lm(const Checker& check, const Config& c) {
   }
 }
 
+// Settings of task language that were asked for and would change nothing.
+void check_unread_language(const Checker& check, const Config& c) {
+  const LmConfig& lm = c.lm;
+  if (lm.arch == "decoder") {
+    refuse_unread(check,
+                  {"lm.encoder",
+                   "lm.enc_layers",
+                   "lm.h_layers",
+                   "lm.l_layers",
+                   "lm.h_len",
+                   "lm.l_len",
+                   "lm.h_cycles",
+                   "lm.l_steps",
+                   "lm.gradient_cycles",
+                   "lm.bridge",
+                   "lm.prefix_len",
+                   "lm.gate_scale",
+                   "lm.gate_bias",
+                   "lm.gate_warmup_steps",
+                   "lm.mamba_expand",
+                   "lm.mamba_head_dim",
+                   "lm.mamba_state",
+                   "lm.mamba_groups",
+                   "lm.mamba_kernel",
+                   "lm.mamba_chunk",
+                   "objective.halting_target"},
+                  "lm.arch", "has neither an encoder nor a reasoning core", "set lm.arch to hrm");
+    if (c.moe.experts > 0 && c.moe.every == 1) {
+      refuse_unread(check, {"lm.inner"}, "moe.experts", "stand in every block in place of its SwiGLU",
+                    "set moe.every to 2");
+    }
+    return;
+  }
+  check.require(!c.data.document_masks, check.at("data.document_masks"), " does not reach the decoder of ",
+                check.at("lm.arch"), ", for which a row is one document; leave it out, or set lm.arch to decoder and ",
+                "data.encoder_len to 0");
+  if (lm.encoder != "mamba2") {
+    refuse_unread(check,
+                  {"lm.mamba_expand", "lm.mamba_head_dim", "lm.mamba_state", "lm.mamba_groups", "lm.mamba_kernel",
+                   "lm.mamba_chunk"},
+                  "lm.encoder", "is no mamba2", lm.style == "prototype" ? "" : "set lm.encoder to mamba2");
+  }
+  if (lm.bridge != "prefix") {
+    refuse_unread(check, {"lm.prefix_len"}, "lm.bridge", "hands over one vector", "set lm.bridge to prefix");
+  }
+  if (lm.gate_scale == 0) {
+    refuse_unread(check, {"lm.gate_warmup_steps"}, "lm.gate_scale", "is what it is in the warm-up, too",
+                  "set lm.gate_scale to 1");
+  }
+  if (c.objective.halting == 0) {
+    refuse_unread(check, {"objective.halting_target"}, "objective.halting", "gives the model no probability of halting",
+                  "set objective.halting to 0.01");
+  } else if (lm.gradient_cycles != 0 && lm.gradient_cycles != lm.h_cycles) {
+    refuse_unread(check, {"lm.gradient_cycles"}, "objective.halting", "needs the gradient of all cycles",
+                  "set lm.gradient_cycles to 0 (all)");
+  }
+}
+
 void check_run(const Checker& check, const RunConfig& r) {
   const bool is_name = !r.name.empty() && r.name != "." && r.name != ".." && r.name.find('/') == std::string::npos &&
                        r.name.find('\0') == std::string::npos;
@@ -525,6 +584,11 @@ void check_run(const Checker& check, const RunConfig& r) {
 bool belongs_to_another_task(const std::string& key, const std::string& task) {
   const std::string tasks = tasks_of(key);
   return !tasks.empty() && tasks.find(task) == std::string::npos;
+}
+
+void refuse_unread(const LoadedConfig& loaded, std::initializer_list<const char*> keys, const char* other,
+                   const char* why, const std::string& way_out) {
+  refuse_unread(Checker(loaded), keys, other, why, way_out);
 }
 
 void check_consistency(const LoadedConfig& loaded) {
@@ -569,6 +633,7 @@ void validate(const LoadedConfig& loaded) {
       check.at("train.keep_best"), " chooses among evaluations, but ", check.at(evaluations),
       no_test ? " gives nothing to evaluate" : " makes one at the end alone", "; set ", evaluations,
       ", or train.keep_best to false");
+  if (c.task == "language") check_unread_language(check, c);
   if (c.task == "polychromic") {
     check_rewards(check, c);
     check_unread_polychromic(check, c);

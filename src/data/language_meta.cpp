@@ -16,13 +16,34 @@ using nlohmann::json;
 
 constexpr uint64_t kMetaBytes = uint64_t{64} << 20;  // the shards of a large set are listed in it
 constexpr int64_t kMaxVocabulary = int64_t{1} << 31;
+constexpr int64_t kMaxCount = int64_t{1} << 48;
+constexpr std::string_view kNpy = ".npy";
+
+json parse_meta(std::string_view text, const std::string& origin) {
+  return parse_json(text, origin, ExitCode::data, {.bytes = kMetaBytes, .depth = 8});
+}
+
+std::string meta_text(const fs::path& folder) {
+  return read_text(folder / kLanguageMetaFile, ExitCode::data, kMetaBytes);
+}
+json read_meta(const fs::path& folder) {
+  return parse_meta(meta_text(folder), (folder / kLanguageMetaFile).string());
+}
+
+// A whole number below `end`, -1 if it is none or not. A comparison of JSON with int64 would turn 2^64 - 1 into -1.
+int64_t number_below(const json& value, int64_t end) {
+  if (!value.is_number_unsigned() || value.get<uint64_t>() >= static_cast<uint64_t>(end)) return -1;
+  return value.get<int64_t>();
+}
 
 int64_t id_of(const json& meta, const char* key, int64_t none, int64_t vocab_size, const std::string& origin) {
   if (!meta.contains(key) || meta[key].is_null()) return none;
   const json& value = meta[key];
-  require(value.is_number_integer() && value >= -1 && value < vocab_size, ExitCode::data, origin, ": \"", key,
-          "\" must be an id below the vocabulary's ", vocab_size, ", or -1 for none");
-  return value.get<int64_t>();
+  const int64_t id = number_below(value, vocab_size);
+  const bool says_none = value.is_number_integer() && !value.is_number_unsigned() && value == -1;
+  require(id >= 0 || says_none, ExitCode::data, origin, ": \"", key, "\" must be an id below the vocabulary's ",
+          vocab_size, ", or -1 for none");
+  return id;
 }
 
 std::string text_of(const json& meta, const char* key, const std::string& origin) {
@@ -44,25 +65,72 @@ void check_tokenizer(const fs::path& folder, const LanguageMeta& meta, const std
 
 }  // namespace
 
-LanguageMeta read_language_meta(const fs::path& folder) {
-  const fs::path path = folder / kLanguageMetaFile;
-  const std::string origin = path.string();
-  const json meta = parse_json(read_text(path, ExitCode::data, kMetaBytes), origin, ExitCode::data,
-                               {.bytes = kMetaBytes, .depth = 8});
+LanguageMeta parse_language_meta(std::string_view text, const std::string& origin) {
+  const json meta = parse_meta(text, origin);
   require(meta.is_object(), ExitCode::data, origin, ": must be an object");
-  require(meta.contains("vocab_size") && meta["vocab_size"].is_number_integer() && meta["vocab_size"] >= 1 &&
-              meta["vocab_size"] < kMaxVocabulary,
-          ExitCode::data, origin, ": \"vocab_size\" must be a whole number of at least 1");
   LanguageMeta result;
-  result.vocab_size = meta["vocab_size"].get<int64_t>();
+  result.vocab_size = meta.contains("vocab_size") ? number_below(meta["vocab_size"], kMaxVocabulary) : -1;
+  require(result.vocab_size >= 1, ExitCode::data, origin, ": \"vocab_size\" must be a whole number of at least 1");
   result.pad_id = id_of(meta, "pad_id", 0, result.vocab_size, origin);
   require(result.pad_id >= 0, ExitCode::data, origin, ": \"pad_id\" is -1, but batches are padded: give an id");
   result.bos_id = id_of(meta, "bos_id", -1, result.vocab_size, origin);
   result.eos_id = id_of(meta, "eos_id", -1, result.vocab_size, origin);
   result.tokenizer_file = text_of(meta, "tokenizer_file", origin);
   result.tokenizer_digest = text_of(meta, "tokenizer_digest", origin);
-  check_tokenizer(folder, result, origin);
   return result;
+}
+
+LanguageMeta read_language_meta(const fs::path& folder) {
+  const std::string origin = (folder / kLanguageMetaFile).string();
+  LanguageMeta meta = parse_language_meta(meta_text(folder), origin);
+  check_tokenizer(folder, meta, origin);
+  return meta;
+}
+
+std::vector<TokenShard> parse_token_shards(std::string_view text, const std::string& origin, const std::string& split) {
+  const json meta = parse_meta(text, origin);
+  const auto check = [&](bool good) {
+    require(good, ExitCode::data, origin, ": the shards of split '", split, "' are not described as \"splits\": {\"",
+            split, "\": [{\"file\", \"tokens\", \"documents\", \"digest\"}]}");
+  };
+  check(meta.is_object() && meta.contains("splits") && meta["splits"].is_object());
+  require(meta["splits"].contains(split), ExitCode::data, origin, ": has no split '", split, "'");
+  const json& list = meta["splits"][split];
+  check(list.is_array() && !list.empty());
+  std::vector<TokenShard> shards;
+  for (const json& item : list) {
+    const auto count = [&](const char* key) {
+      const int64_t value = item.contains(key) ? number_below(item[key], kMaxCount) : -1;
+      check(value >= 0);
+      return value;
+    };
+    const auto text_at = [&](const char* key) {
+      check(item.contains(key) && item[key].is_string());
+      return item[key].get<std::string>();
+    };
+    check(item.is_object());
+    shards.push_back({text_at("file"), count("tokens"), count("documents"), text_at("digest")});
+    const std::string& name = shards.back().file;
+    require(is_plain_file_name(name) && name.ends_with(kNpy), ExitCode::data, origin, ": '", printable_start(name),
+            "' is no name of a shard beside it");
+  }
+  return shards;
+}
+
+std::vector<TokenShard> read_token_shards(const fs::path& folder, const std::string& split) {
+  return parse_token_shards(meta_text(folder), (folder / kLanguageMetaFile).string(), split);
+}
+
+bool is_token_folder(const fs::path& folder) {
+  std::error_code ignored;
+  if (!fs::exists(folder / kLanguageMetaFile, ignored)) return false;
+  const json meta = read_meta(folder);
+  return meta.is_object() && meta.contains("splits");
+}
+
+bool has_token_split(const fs::path& folder, const std::string& split) {
+  const json meta = read_meta(folder);
+  return meta.is_object() && meta.contains("splits") && meta["splits"].is_object() && meta["splits"].contains(split);
 }
 
 void write_language_meta(const fs::path& folder, const LanguageMeta& meta, const std::string& more) {

@@ -6,6 +6,7 @@
 
 #include "hrm/base/error.h"
 #include "hrm/base/text.h"
+#include "hrm/config/unread.h"
 
 namespace hrm::data {
 namespace {
@@ -56,7 +57,40 @@ std::string name_of(const fs::path& folder) {
   return path.filename().string();
 }
 
+// "old:books", or the folder alone.
+struct NamedPath {
+  std::string name;
+  fs::path folder;
+};
+
+NamedPath named_path(const std::string& text) {
+  const size_t colon = text.find(':');
+  const bool named = colon != std::string::npos && text.find('/') > colon;
+  const fs::path folder = named ? text.substr(colon + 1) : text;
+  return {named ? text.substr(0, colon) : name_of(folder), folder};
+}
+
 }  // namespace
+
+void check_language_settings(const config::LoadedConfig& loaded) {
+  const config::DataConfig& data = loaded.config.data;
+  std::vector<fs::path> folders;
+  for (const WeightedPath& path : training_folders(data.train)) folders.emplace_back(path.folder);
+  if (data.test != "none") {
+    for (const std::string& text : split_list(data.test)) folders.push_back(named_path(text).folder);
+  }
+  // What is neither is told where it is opened.
+  const bool packed = std::any_of(folders.begin(), folders.end(), is_token_folder);
+  const bool triples = std::any_of(folders.begin(), folders.end(), [](const fs::path& folder) {
+    return !is_token_folder(folder) && is_triple_folder(folder);
+  });
+  if (triples && !packed) {
+    config::refuse_unread(loaded, {"data.document_masks"}, "data.train", "holds triples, one document in a row");
+  }
+  if (packed && !triples) {
+    config::refuse_unread(loaded, {"data.max_malformed", "data.cache"}, "data.train", "holds packed text, not lines");
+  }
+}
 
 std::shared_ptr<const LanguageSource> open_language_source(const std::filesystem::path& folder,
                                                            const std::string& split, const TripleOptions& triples,
@@ -79,12 +113,10 @@ std::vector<WeightedSource> open_language_training(const config::DataConfig& con
 }
 
 ValidationSlice open_validation_slice(const std::string& text, const config::DataConfig& config, int64_t max_samples) {
-  const size_t colon = text.find(':');
-  const bool named = colon != std::string::npos && text.find('/') > colon;
-  const fs::path folder = named ? text.substr(colon + 1) : text;
-  const std::string split = !has_split(folder, "val") && has_split(folder, "test") ? "test" : "val";
-  return {named ? text.substr(0, colon) : name_of(folder),
-          open_language_source(folder, split, triple_options(config), token_options(config)), max_samples};
+  const NamedPath path = named_path(text);
+  const std::string split = !has_split(path.folder, "val") && has_split(path.folder, "test") ? "test" : "val";
+  return {path.name, open_language_source(path.folder, split, triple_options(config), token_options(config)),
+          max_samples};
 }
 
 std::vector<ValidationSlice> open_validation_slices(const config::DataConfig& config, const LanguageMeta& meta,

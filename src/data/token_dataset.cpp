@@ -1,29 +1,19 @@
 #include "hrm/data/token_dataset.h"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
 #include "hrm/base/error.h"
 #include "hrm/base/file.h"
 #include "hrm/base/hash.h"
 #include "hrm/base/text.h"
 #include "hrm/data/puzzle_meta.h"
-#include "hrm/formats/json.h"
 
 namespace hrm::data {
 namespace {
 
 namespace fs = std::filesystem;
-using nlohmann::json;
 
-constexpr uint64_t kMetaBytes = uint64_t{64} << 20;
 constexpr std::string_view kNpy = ".npy";
-
-json read_meta(const fs::path& folder) {
-  const fs::path path = folder / kLanguageMetaFile;
-  return parse_json(read_text(path, ExitCode::data, kMetaBytes), path.string(), ExitCode::data,
-                    {.bytes = kMetaBytes, .depth = 8});
-}
 
 std::string documents_file(const std::string& shard) {
   return shard.substr(0, shard.size() - kNpy.size()) + ".documents.npy";
@@ -46,36 +36,6 @@ std::string digest_of(const NpyFile& tokens, const NpyFile& documents) {
 }
 
 }  // namespace
-
-std::vector<TokenShard> read_token_shards(const fs::path& folder, const std::string& split) {
-  const json meta = read_meta(folder);
-  const std::string origin = (folder / kLanguageMetaFile).string();
-  const auto check = [&](bool good) {
-    require(good, ExitCode::data, origin, ": the shards of split '", split, "' are not described as \"splits\": {\"",
-            split, "\": [{\"file\", \"tokens\", \"documents\", \"digest\"}]}");
-  };
-  check(meta.is_object() && meta.contains("splits") && meta["splits"].is_object());
-  require(meta["splits"].contains(split), ExitCode::data, origin, ": has no split '", split, "'");
-  const json& list = meta["splits"][split];
-  check(list.is_array() && !list.empty());
-  std::vector<TokenShard> shards;
-  for (const json& item : list) {
-    const auto count = [&](const char* key) {
-      check(item.contains(key) && item[key].is_number_unsigned() && item[key] <= int64_t{1} << 48);
-      return item[key].get<int64_t>();
-    };
-    const auto text = [&](const char* key) {
-      check(item.contains(key) && item[key].is_string());
-      return item[key].get<std::string>();
-    };
-    check(item.is_object());
-    shards.push_back({text("file"), count("tokens"), count("documents"), text("digest")});
-    const std::string& name = shards.back().file;
-    require(is_plain_file_name(name) && name.ends_with(kNpy), ExitCode::data, origin, ": '", printable_start(name),
-            "' is no name of a shard beside it");
-  }
-  return shards;
-}
 
 TokenDataset::TokenDataset(const fs::path& folder, const std::string& split, const TokenOptions& options)
     : options_(options) {
@@ -211,18 +171,6 @@ void TokenDataset::verify() const {
     require(digest_of(shard.file, documents) == shard.digest, ExitCode::data, path.string(),
             ": is damaged or was changed (its digest is not the one in ", kLanguageMetaFile, ")");
   }
-}
-
-bool is_token_folder(const fs::path& folder) {
-  std::error_code ignored;
-  if (!fs::exists(folder / kLanguageMetaFile, ignored)) return false;
-  const json meta = read_meta(folder);
-  return meta.is_object() && meta.contains("splits");
-}
-
-bool has_token_split(const fs::path& folder, const std::string& split) {
-  const json meta = read_meta(folder);
-  return meta.is_object() && meta.contains("splits") && meta["splits"].is_object() && meta["splits"].contains(split);
 }
 
 }  // namespace hrm::data

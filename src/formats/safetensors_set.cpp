@@ -18,10 +18,11 @@ constexpr const char* kWhole = "model.safetensors";
 constexpr size_t kIndexBytes = size_t{64} << 20;
 constexpr const char* kIndex = "model.safetensors.index.json";
 
-// Which shard each tensor is in.
-std::map<std::string, std::string> read_index(const fs::path& file, ExitCode code) {
-  const std::string origin = file.string();
-  const json index = parse_json(read_text(file, code, kIndexBytes), origin, code, {.bytes = kIndexBytes});
+}  // namespace
+
+std::map<std::string, std::string> parse_safetensors_index(std::string_view text, const std::string& origin,
+                                                           ExitCode code) {
+  const json index = parse_json(text, origin, code, {.bytes = kIndexBytes});
   require(index.is_object() && index.contains("weight_map") && index["weight_map"].is_object(), code, origin,
           ": 'weight_map' is missing, or no object");
   std::map<std::string, std::string> map;
@@ -34,8 +35,6 @@ std::map<std::string, std::string> read_index(const fs::path& file, ExitCode cod
   return map;
 }
 
-}  // namespace
-
 SafetensorsSet::SafetensorsSet(const fs::path& folder, ExitCode code) : origin_(folder.string()), code_(code) {
   std::error_code ignored;
   const fs::path index = folder / kIndex;
@@ -46,7 +45,8 @@ SafetensorsSet::SafetensorsSet(const fs::path& folder, ExitCode code) : origin_(
   }
   require(fs::exists(index, ignored), code, "'", origin_, "' holds no weights: neither ", kWhole, " nor ", kIndex,
           " is there");
-  const std::map<std::string, std::string> map = read_index(index, code);
+  const std::map<std::string, std::string> map =
+      parse_safetensors_index(read_text(index, code, kIndexBytes), index.string(), code);
   std::set<std::string> shards;
   for (const auto& [name, shard] : map) shards.insert(shard);
   for (const std::string& shard : shards) {

@@ -15,6 +15,8 @@ namespace {
 using nlohmann::json;
 
 constexpr size_t kFileBytes = size_t{256} << 20;
+// Of the values that there are, in size; an axis of a picture has ticks as close as 0.001.
+constexpr double kLargestValue = 1e9;
 
 // In the order of a reader's interest.
 const std::vector<std::pair<std::string, std::string>>& meanings() {
@@ -65,6 +67,12 @@ class Reader {
     require(member(key).is_number(), ExitCode::data, origin_, ": '", key, "' must be a number");
     return member(key).get<double>();
   }
+  int64_t whole_number(const char* key) const {
+    const double value = number(key);
+    require(value == std::floor(value) && std::abs(value) <= 0x1p53, ExitCode::data, origin_, ": '", key,
+            "' must be a whole number");
+    return static_cast<int64_t>(value);
+  }
   // Data without responses has no loss, for one.
   std::optional<double> optional_number(const char* key) const {
     if (object_.find(key) == object_.end()) return {};
@@ -104,7 +112,8 @@ ReportedPrompt parse_prompt(const json& object, const std::string& origin) {
   const json& values = reader.member("values");
   require(values.is_object(), ExitCode::data, origin, ": 'values' must be an object");
   for (const auto& item : values.items()) {
-    require(item.value().is_number(), ExitCode::data, origin, ": 'values' must be numbers");
+    require(item.value().is_number() && std::abs(item.value().get<double>()) <= kLargestValue, ExitCode::data, origin,
+            ": 'values' must be numbers of at most ", kLargestValue);
     prompt.values[item.key()] = item.value().get<double>();
   }
   return prompt;
@@ -156,7 +165,7 @@ ReportedEvaluation parse_evaluation(std::string_view text, const std::string& or
                          .checkpoint = reader.text("checkpoint"),
                          .data = reader.text("data"),
                          .diversity_metric = reader.text("diversity_metric"),
-                         .step = static_cast<int64_t>(reader.number("step")),
+                         .step = reader.whole_number("step"),
                          .temperature = reader.number("temperature"),
                          .top_p = reader.number("top_p"),
                          .loss = reader.optional_number("loss"),

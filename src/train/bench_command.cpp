@@ -254,7 +254,7 @@ int run_bench_step(const BenchStepOptions& options) {
   // Further than the benchmark goes, so that no step of it is the run's last; a run's length need not be given.
   const int64_t measured = options.warmup + kSettlingSteps + options.steps + options.profile_steps;
   config.train.steps = std::max(config.train.steps, std::min(config.optim.warmup_steps, kMostSteps) + measured + 1);
-  config::validate(loaded);
+  tasks::check_settings(loaded);
   if (launch.rank > 0) log::set_level(log::Level::error);
   return run_as_ranks(launch, config, [&](Ranks& ranks) { return bench_step(options, loaded, ranks); });
 }
@@ -264,7 +264,7 @@ int run_bench_eval(const BenchEvalOptions& options) {
   config::Config& config = loaded.config;
   // Need not be given.
   config.train.steps = std::max(config.train.steps, std::min(config.optim.warmup_steps, kMostSteps) + 1);
-  config::validate(loaded);
+  tasks::check_settings(loaded);
   const bool puzzle = config.task == "puzzle";
   require(!puzzle || !config.data.test.empty(), ExitCode::usage,
           "data.test is empty: there is nothing to evaluate; set it to a dataset directory or a CSV file");

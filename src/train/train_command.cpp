@@ -250,7 +250,7 @@ int run_train(const TrainOptions& options) {
   keep_signals_from_computing();
   const parallel::Launch launch = parallel::detect_launch();
   const config::LoadedConfig loaded = config::load_config(options.config_files, options.overrides);
-  config::validate(loaded);
+  tasks::check_settings(loaded);
   set_creation_mask(loaded.config.run.group_readable);
   return run_as_ranks(launch, loaded.config, [&](Ranks& ranks) { return train(options, loaded, ranks); });
 }

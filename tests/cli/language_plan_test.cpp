@@ -38,7 +38,8 @@ std::string sums(const TempDir& dir, const Words& more = {}) {
 TEST(PlanOfLanguageModels, SaysWhatAStepTakes) {
   const TempDir dir;
   const fs::path file = dir / "plan.json";
-  for (const char* name : {"text_decoder", "code_decoder", "code_hrm", "code_moe", "code_mamba", "arithmetic_cpu"}) {
+  for (const char* name : {"text_decoder", "code_decoder", "code_hrm", "code_moe", "code_mamba", "arithmetic_cpu",
+                           "arithmetic_prototype_cpu"}) {
     const Result result = run({"plan", "--config", recipe(name), "--vocab-size", "8192", "--gpu", "H200", "--json",
                                file.string(), "runtime.device=auto"});
     ASSERT_EQ(result.code, 0) << result.err;
@@ -121,6 +122,19 @@ TEST(BenchEvalOfLanguageModels, TimesTheValidationSlices) {
   EXPECT_FALSE(fs::exists(dir / "runs"));
   expect_refusal(ExitCode::usage, with(words, {"data.test=none"}), {"no validation slice", "data.test"}, {},
                  /*alone=*/false);
+}
+
+// By the data alone can they be told.
+TEST(SettingsOfLanguageModels, ThatTheDataHaveNoUseForAreRefused) {
+  const TempDir dir;
+  const Words settings = {
+      "task=language", "lm.arch=decoder",      "data.train=" + sums(dir),           "data.document_masks=true",
+      "train.steps=2", "optim.warmup_steps=0", "run.dir=" + (dir / "runs").string()};
+  for (const Words& command : {Words{"train"}, Words{"bench", "step"}, Words{"bench", "eval"}}) {
+    expect_refusal(ExitCode::usage, with(command, settings),
+                   {"data.document_masks = true (command line) has no effect", "holds triples", "leave it out"});
+  }
+  EXPECT_FALSE(fs::exists(dir / "runs"));
 }
 
 }  // namespace

@@ -262,6 +262,99 @@ TEST(Validate, WhatWasAskedForAndHasNoEffectIsRefused) {
             std::string::npos);
 }
 
+// The sentence with which a training of task language refuses these; empty when it begins.
+std::string language_fault(const std::vector<std::string>& overrides, const std::string& text = "{}") {
+  std::vector<std::string> all{"task=language", "data.train=d", "data.encoder_len=64", "train.steps=3000"};
+  all.insert(all.end(), overrides.begin(), overrides.end());
+  try {
+    validate(config_from_json_text(text, "a.json", all));
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), ExitCode::usage);
+    return e.what();
+  }
+  return "";
+}
+
+TEST(Validate, WhatALanguageModelDoesNotReadIsRefused) {
+  const std::vector<Case> cases = {
+      {{"data.document_masks=true"},
+       "data.document_masks = true (command line) does not reach the decoder of lm.arch = \"hrm\" (default)",
+       {"lm.arch=decoder", "data.encoder_len=0"}},
+      {{"data.document_masks=true", "lm.arch=decoder"}, "data.document_masks = true", {"data.encoder_len=0"}},
+      {{"lm.bridge=cross_attention", "lm.prefix_len=4"},
+       "lm.prefix_len = 4 (command line) has no effect, for lm.bridge = \"cross_attention\" (command line)",
+       {"lm.bridge=prefix"}},
+      {{"lm.style=prototype", "lm.bridge=cross_attention", "lm.prefix_len=4"},
+       "lm.prefix_len = 4",
+       {"lm.bridge=prefix"}},
+      {{"lm.gate_scale=0", "lm.gate_bias=0.5", "lm.gate_warmup_steps=10"},
+       "lm.gate_warmup_steps = 10",
+       {"lm.gate_scale=1"}},
+      {{"objective.halting_target=2"}, "objective.halting_target = 2.0", {"objective.halting=0.01"}},
+      {{"objective.halting=0.01", "lm.gradient_cycles=2"},
+       "lm.gradient_cycles = 2 (command line) has no effect, for objective.halting = 0.01 (command line)",
+       {"lm.gradient_cycles=0"}},
+      {{"objective.halting=0.01", "lm.gradient_cycles=2"}, "lm.gradient_cycles = 2", {"lm.h_cycles=2"}},
+      {{"objective.halting=0.01", "lm.gradient_cycles=2"}, "lm.gradient_cycles = 2", {"objective.halting=0"}},
+      {{"lm.arch=decoder", "objective.halting_target=2"},
+       "objective.halting_target = 2.0",
+       {"lm.arch=hrm", "objective.halting=1"}},
+      {{"lm.arch=decoder", "moe.experts=4", "lm.inner=96"}, "lm.inner = 96", {"moe.every=2"}},
+      {{"lm.arch=decoder", "moe.experts=4", "lm.inner=96"}, "lm.inner = 96", {"lm.arch=hrm"}},
+      {{"moe.top_k=1"}, "moe.top_k = 1", {"moe.experts=4"}},
+  };
+  for (const Case& c : cases) {
+    const std::string sentence = language_fault(c.bad);
+    EXPECT_TRUE(sentence.starts_with(c.mentions)) << c.bad.back() << ": '" << sentence << "'";
+    std::vector<std::string> cured = c.bad;
+    cured.insert(cured.end(), c.cured.begin(), c.cured.end());
+    EXPECT_EQ(language_fault(cured), "") << c.bad.back();
+  }
+}
+
+// A plain decoder reads no setting of the prompt's encoder, the core and the bridge; a transformer encoder none of
+// mamba2.
+TEST(Validate, WhatBelongsToPartsThatAreNotThereIsRefused) {
+  const std::vector<std::string> core = {"lm.enc_layers=3",   "lm.h_layers=3",        "lm.l_layers=3",
+                                         "lm.h_len=3",        "lm.l_len=3",           "lm.h_cycles=3",
+                                         "lm.l_steps=3",      "lm.gradient_cycles=2", "lm.prefix_len=3",
+                                         "lm.gate_scale=0.5", "lm.gate_bias=0.1",     "lm.gate_warmup_steps=3"};
+  const std::vector<std::string> mamba = {"lm.mamba_expand=4", "lm.mamba_head_dim=32", "lm.mamba_state=64",
+                                          "lm.mamba_groups=2", "lm.mamba_kernel=3",    "lm.mamba_chunk=64"};
+  const auto begins = [](const std::string& sentence, const std::string& argument) {
+    return sentence.starts_with(argument.substr(0, argument.find('=')) + " = ") &&
+           sentence.find(" has no effect, for lm.") != std::string::npos;
+  };
+  for (const std::string& argument : core) {
+    const std::string sentence = language_fault({"lm.arch=decoder", argument});
+    EXPECT_TRUE(begins(sentence, argument)) << argument << ": '" << sentence << "'";
+    EXPECT_EQ(language_fault({argument}), "") << argument;
+  }
+  for (const char* argument : {"lm.encoder=mamba2", "lm.bridge=cross_attention"}) {
+    EXPECT_TRUE(begins(language_fault({"lm.arch=decoder", argument}), argument)) << argument;
+    EXPECT_EQ(language_fault({argument}), "") << argument;
+  }
+  for (const std::string& argument : mamba) {
+    for (const char* other : {"lm.arch=decoder", "lm.arch=hrm", "lm.style=prototype"}) {
+      EXPECT_TRUE(begins(language_fault({other, argument}), argument)) << other << " " << argument;
+    }
+    EXPECT_EQ(language_fault({"lm.encoder=mamba2", argument}), "") << argument;
+  }
+}
+
+TEST(Validate, PartsOfALanguageModelsFileMayBeSwitchedOff) {
+  const std::string text = R"({"lm": {"h_cycles": 3, "gradient_cycles": 2, "prefix_len": 4, "encoder": "mamba2",
+                               "mamba_state": 64}, "objective": {"halting_target": 2}})";
+  EXPECT_EQ(language_fault({"objective.halting=0.1", "lm.gradient_cycles=0"}, text), "");
+  EXPECT_EQ(language_fault({"objective.halting=0", "lm.arch=decoder", "data.encoder_len=0"}, text), "");
+  EXPECT_EQ(language_fault({"objective.halting=0", "lm.encoder=transformer", "lm.bridge=cross_attention"}, text), "");
+  EXPECT_TRUE(language_fault({}, text).starts_with("objective.halting_target = 2.0 (a.json:"));
+  EXPECT_NE(language_fault({"objective.halting=0", "lm.arch=decoder", "lm.h_cycles=2"}, text), "");
+  // What is usual is asked for by no one.
+  EXPECT_EQ(language_fault({"lm.arch=decoder", "lm.h_cycles=4", "lm.mamba_state=128", "objective.halting_target=1"}),
+            "");
+}
+
 // A file says everything; who switches a part of it off on the command line need not take the rest out of the file.
 TEST(Validate, WhatAFileSaysMayBeSwitchedOff) {
   const std::string text = R"({"polychromic": {"n_generations": 5, "diversity_metric": "bleu"},

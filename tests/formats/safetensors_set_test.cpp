@@ -131,5 +131,17 @@ TEST_F(SafetensorsSetTest, IndexesThatAreNone) {
   refused({"index.json"});
 }
 
+TEST(SafetensorsIndex, DamagedFiles) {
+  const std::string index = R"({"metadata": {"total_size": 12}, "weight_map": {"a": "m-1.safetensors",
+                                "b": "m-2.safetensors"}})";
+  const auto read = [](std::span<const std::byte> bytes) {
+    parse_safetensors_index(as_text(bytes), "i.json", ExitCode::checkpoint);
+  };
+  const std::map<std::string, std::string> shards{{"a", "m-1.safetensors"}, {"b", "m-2.safetensors"}};
+  EXPECT_EQ(parse_safetensors_index(index, "i.json", ExitCode::checkpoint), shards);
+  expect_truncations_fail(index, ExitCode::checkpoint, read);
+  EXPECT_GT(expect_flips_are_safe(index, 2000, ExitCode::checkpoint, read), 1000);
+}
+
 }  // namespace
 }  // namespace hrm

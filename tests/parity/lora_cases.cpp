@@ -25,7 +25,7 @@ Adapted load(const Case& loaded, at::ScalarType dtype) {
   const models::DecoderOptions options = checkpoint::decoder_options_of(read_hf_config(base), 64);
   Adapted adapted{.model = std::make_shared<DecoderLm>(options, device()), .lora = nullptr};
   checkpoint::load_hf_weights(SafetensorsSet(base), options, *adapted.model);
-  const checkpoint::PeftConfig config = checkpoint::read_peft_config(loaded.folder);
+  const PeftConfig config = checkpoint::read_peft_config(loaded.folder);
   adapted.lora = std::make_unique<nn::LoraSet>(
       *adapted.model,
       nn::LoraOptions{.rank = config.r, .alpha = config.alpha, .rslora = config.rslora, .targets = config.targets},

@@ -435,6 +435,10 @@ TEST(AnswerReport, ReadsWhatWasWritten) {
   refused({"sample 0", "must be an object"}, [](J& j) { j["samples"][0] = 1; });
   refused({"'right' must say of each"}, [](J& j) { j["samples"][0]["right"] = {true}; });
   refused({"'values' must be numbers"}, [](J& j) { j["samples"][0]["values"]["pass@1"] = "x"; });
+  refused({"'values' must be numbers of at most"}, [](J& j) { j["samples"][0]["values"]["pass@1"] = 1e20; });
+  for (const double step : {1e300, 0.5}) {
+    refused({"'step' must be a whole number"}, [&](J& j) { j["step"] = step; });
+  }
   refused({"x.json"}, [](J& j) { j = 3; });
   expect_error(ExitCode::data, {"x.json"}, [] { parse_evaluation("{", "x.json"); });
   expect_error(ExitCode::data, {"none"}, [&] { run_report({{(dir / "none").string()}, (dir / "o").string()}); });

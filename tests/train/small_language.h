@@ -44,32 +44,17 @@ inline std::filesystem::path text_folder() {
 
 inline config::LoadedConfig small_language_config(const std::filesystem::path& dir,
                                                   const std::vector<std::string>& more = {}) {
+  // In a file: a variant that has no use for some of it need not take it out.
+  const std::string model = R"({"lm": {"hidden_size": 32, "num_heads": 2, "layers": 2, "enc_layers": 1, "h_layers": 1,
+      "l_layers": 1, "h_len": 2, "l_len": 3, "h_cycles": 2, "l_steps": 2, "prefix_len": 2}})";
   std::vector<std::string> overrides = {
-      "task=language",
-      "run.name=small",
-      "run.dir=" + dir.string(),
-      "data.train=" + sums_folder().string(),
-      "data.encoder_len=20",
-      "data.decoder_len=6",
-      "lm.hidden_size=32",
-      "lm.num_heads=2",
-      "lm.layers=2",
-      "lm.enc_layers=1",
-      "lm.h_layers=1",
-      "lm.l_layers=1",
-      "lm.h_len=2",
-      "lm.l_len=3",
-      "lm.h_cycles=2",
-      "lm.l_steps=2",
-      "lm.prefix_len=2",
-      "optim.name=adamw",
-      "optim.lr=1e-3",
-      "optim.warmup_steps=2",
-      "train.global_batch_size=8",
-      "train.steps=8",
-      "train.log_every=4",
-      "eval.max_samples=16",
-      "runtime.device=cpu",
+      "task=language",           "run.name=small",
+      "run.dir=" + dir.string(), "data.train=" + sums_folder().string(),
+      "data.encoder_len=20",     "data.decoder_len=6",
+      "optim.name=adamw",        "optim.lr=1e-3",
+      "optim.warmup_steps=2",    "train.global_batch_size=8",
+      "train.steps=8",           "train.log_every=4",
+      "eval.max_samples=16",     "runtime.device=cpu",
       "runtime.threads=1",
   };
   overrides.insert(overrides.end(), more.begin(), more.end());
@@ -77,7 +62,7 @@ inline config::LoadedConfig small_language_config(const std::filesystem::path& d
   for (std::string& text : overrides) {
     if (text == "data.train={text}") text = "data.train=" + text_folder().string();
   }
-  config::LoadedConfig loaded = config::load_config({}, overrides);
+  config::LoadedConfig loaded = config::config_from_json_text(model, "small.json", overrides);
   config::validate(loaded);
   return loaded;
 }

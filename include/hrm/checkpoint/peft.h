@@ -1,29 +1,18 @@
 #pragma once
 // Low-rank adapters in folders of the PEFT library: adapter_config.json and adapter_model.safetensors.
 
-#include <cstdint>
 #include <filesystem>
 #include <string>
-#include <vector>
 
+#include "hrm/formats/peft_config.h"
 #include "hrm/nn/lora.h"
 
 namespace hrm::checkpoint {
 
-struct PeftConfig {
-  int64_t r = 0;
-  double alpha = 0, dropout = 0;
-  bool rslora = false;
-  std::vector<std::string> targets;  // sorted
-  std::string base_model;            // as the file names it; may be empty
-  std::string target_list() const;   // "k_proj,q_proj", as lora.targets has them
-};
-
 // Whether a folder has the configuration of an adapter; the rest of it may be missing.
 bool is_peft_folder(const std::filesystem::path& path);
 
-// Throws Error(checkpoint), one sentence: a folder or file that is not there, what is no adapter of this kind (another
-// peft_type, biases, DoRA, ranks of single layers, layers that are trained whole), a value of another type.
+// Throws Error(checkpoint), one sentence: a folder or file that is not there, and as parse_peft_config.
 PeftConfig read_peft_config(const std::filesystem::path& folder);
 
 // Fills the adapters of a model. They must have the file's rank, scale and targets. Throws Error(checkpoint) as above,

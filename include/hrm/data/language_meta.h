@@ -1,9 +1,11 @@
 #pragma once
-// meta.json of a folder of language data: what its ids mean.
+// meta.json of a folder of language data: what its ids mean, and of packed text the shards.
 
 #include <cstdint>
 #include <filesystem>
 #include <string>
+#include <string_view>
+#include <vector>
 
 namespace hrm::data {
 
@@ -22,9 +24,27 @@ struct LanguageMeta {
 };
 
 // The members of meta.json that LanguageMeta holds, with range and type checked; others are left to whoever knows them.
-// A tokenizer's file must be there, and be the one of tokenizer_digest where that is given. Throws Error(data), one
-// sentence.
+// Throws Error(data) as "origin: reason".
+LanguageMeta parse_language_meta(std::string_view text, const std::string& origin);
+// Of a folder. A tokenizer's file must be there, and be the one of tokenizer_digest where that is given. Throws
+// Error(data), one sentence.
 LanguageMeta read_language_meta(const std::filesystem::path& folder);
+
+// What meta.json says of a shard of packed text.
+struct TokenShard {
+  std::string file;  // <split>-NNNNN.npy
+  int64_t tokens = 0;
+  int64_t documents = 0;  // that begin in it
+  std::string digest;     // XXH3-128 of the tokens' and the documents' bytes, hex
+};
+// The shards of a split, in order, at least one. Throws Error(data) as "origin: reason".
+std::vector<TokenShard> parse_token_shards(std::string_view text, const std::string& origin, const std::string& split);
+std::vector<TokenShard> read_token_shards(const std::filesystem::path& folder, const std::string& split);
+
+// True for a folder whose meta.json lists shards of tokens.
+bool is_token_folder(const std::filesystem::path& folder);
+// Whether it lists that split.
+bool has_token_split(const std::filesystem::path& folder, const std::string& split);
 
 // Writes `<folder>/meta.json`, with `more`, members of JSON text without braces (e.g. "\"a\": 1"), at its end. Throws
 // Error(environment).

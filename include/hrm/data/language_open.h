@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "hrm/config/config.h"
+#include "hrm/config/load.h"
 #include "hrm/data/language_stream.h"
 #include "hrm/data/token_dataset.h"
 #include "hrm/data/triple_dataset.h"
@@ -17,6 +17,10 @@ namespace hrm::data {
 std::shared_ptr<const LanguageSource> open_language_source(const std::filesystem::path& folder,
                                                            const std::string& split, const TripleOptions& triples = {},
                                                            const TokenOptions& tokens = {});
+
+// Throws Error(usage) for a setting of section data that was asked for and that none of the folders of data.train and
+// data.test is read with: document_masks of triples, max_malformed and cache of packed text.
+void check_language_settings(const config::LoadedConfig& loaded);
 
 // What data.train names: "books*3,code". Throws Error(usage) for a weight that is none, Error(data) as above and where
 // two of them are not the same language.

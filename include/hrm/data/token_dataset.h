@@ -14,20 +14,11 @@
 namespace hrm::data {
 
 struct TokenOptions {
-  // Positions see their own document alone: labels are ignored where the next token begins another one, and the
-  // encoder sees tokens of the document that the row begins in.
+  // For models whose positions see their own document alone (by the batch's document_ids, which such a model must be
+  // given): labels are ignored where the next token begins another one, and the encoder's ids are of the document that
+  // the row begins in.
   bool document_masks = false;
 };
-
-// What meta.json says of a shard.
-struct TokenShard {
-  std::string file;  // <split>-NNNNN.npy
-  int64_t tokens = 0;
-  int64_t documents = 0;  // that begin in it
-  std::string digest;     // XXH3-128 of the tokens' and the documents' bytes, hex
-};
-// The shards of a split, in order. Throws Error(data).
-std::vector<TokenShard> read_token_shards(const std::filesystem::path& folder, const std::string& split);
 
 // The shards of a split are one sequence of N tokens. Sample i has the tokens i T .. i T + T: T decoder ids, and the
 // labels one further. With S > 0 the encoder's ids are the S tokens before them, which the decoder's text continues:
@@ -71,10 +62,5 @@ class TokenDataset : public LanguageSource {
   std::vector<int64_t> token_begin_{0};  // (shards + 1)
   std::vector<int64_t> documents_;       // first tokens, ascending
 };
-
-// True for a folder whose meta.json lists shards of tokens.
-bool is_token_folder(const std::filesystem::path& folder);
-// Whether it lists that split.
-bool has_token_split(const std::filesystem::path& folder, const std::string& split);
 
 }  // namespace hrm::data

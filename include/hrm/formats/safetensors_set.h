@@ -4,12 +4,18 @@
 #include <filesystem>
 #include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "hrm/base/error.h"
 #include "hrm/formats/safetensors.h"
 
 namespace hrm {
+
+// model.safetensors.index.json: which shard each tensor is in; a file of its folder, at least one. Throws Error(code)
+// as "origin: reason".
+std::map<std::string, std::string> parse_safetensors_index(std::string_view text, const std::string& origin,
+                                                           ExitCode code);
 
 // <folder>/model.safetensors, else the shards that <folder>/model.safetensors.index.json lists. Throws Error(code), one
 // sentence: no weights in the folder, a shard that is not there, an index that names a tensor which its shard lacks or

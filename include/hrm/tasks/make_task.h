@@ -3,12 +3,15 @@
 
 #include <memory>
 
-#include "hrm/config/config.h"
+#include "hrm/config/load.h"
 #include "hrm/parallel/comm.h"
 #include "hrm/runtime/device.h"
 #include "hrm/tasks/task.h"
 
 namespace hrm::tasks {
+
+// config::validate(), and of language models also data::check_language_settings().
+void check_settings(const config::LoadedConfig& loaded);
 
 // Opens the data, builds the model; `config` must live as long. Throws as PuzzleTask and LanguageTask.
 std::unique_ptr<Task> make_task(const config::Config& config, const Runtime& runtime,

@@ -1,0 +1,49 @@
+// adapter_config.json; what of it is refused: tests/checkpoint/peft_test.cpp, too.
+#include "hrm/formats/peft_config.h"
+
+#include "formats/format_testing.h"
+
+namespace hrm {
+namespace {
+
+PeftConfig parse(std::string_view text) {
+  return parse_peft_config(text, "c.json", ExitCode::checkpoint);
+}
+
+const std::string kSmall = R"({"peft_type": "LORA", "r": 4, "lora_alpha": 1.5, "lora_dropout": 0.25,
+    "use_rslora": true, "base_model_name_or_path": "b", "target_modules": ["v_proj", "q_proj"]})";
+
+TEST(PeftConfig, ReadsWhatPeftWrites) {
+  const PeftConfig theirs = parse(read_text(fixture("lora/adapter_config.json"), ExitCode::data));
+  EXPECT_EQ(theirs.r, 8);
+  EXPECT_EQ(theirs.alpha, 16);
+  EXPECT_FALSE(theirs.rslora);
+  EXPECT_EQ(theirs.base_model, "qwen3_tied");
+  EXPECT_EQ(theirs.targets.size(), 7U);
+  const PeftConfig small = parse(kSmall);
+  EXPECT_EQ(small.r, 4);
+  EXPECT_EQ(small.alpha, 1.5);
+  EXPECT_EQ(small.dropout, 0.25);
+  EXPECT_TRUE(small.rslora);
+  EXPECT_EQ(small.targets, (std::vector<std::string>{"q_proj", "v_proj"}));
+}
+
+TEST(PeftConfig, RefusesWhatIsNone) {
+  const auto refused = [](const std::string& text, const std::string& part) {
+    expect_error([&] { parse(text); }, ExitCode::checkpoint, {"c.json: ", part});
+  };
+  refused("", "is no valid JSON");
+  refused("[]", "must be an object");
+  refused("{}", "'peft_type' is ''");
+  refused(R"({"peft_type": "LORA", "r": 1e300, "lora_alpha": 1, "target_modules": ["q"]})", "'r' must be");
+  refused(R"({"peft_type": "LORA", "r": 1, "lora_alpha": 1, "target_modules": {"q": 1}})", "'target_modules'");
+}
+
+TEST(PeftConfig, DamagedFiles) {
+  const auto read = [](std::span<const std::byte> bytes) { parse(as_text(bytes)); };
+  expect_truncations_fail(kSmall, ExitCode::checkpoint, read);
+  EXPECT_GT(expect_flips_are_safe(kSmall, 2000, ExitCode::checkpoint, read), 1000);
+}
+
+}  // namespace
+}  // namespace hrm

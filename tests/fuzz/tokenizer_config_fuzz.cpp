@@ -1,0 +1,23 @@
+// tokenizer_config.json of transformers. What is taken of it is the same when it is written and read again.
+#include <nlohmann/json.hpp>
+
+#include "fuzz/fuzz.h"
+#include "hrm/formats/tokenizer_config.h"
+
+using namespace hrm;
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  const std::string_view text = fuzz::text_of(data, size);
+  fuzz::parses(ExitCode::data, [&] {
+    const TokenizerConfig one = parse_tokenizer_config(text, "x.json", ExitCode::data);
+    const nlohmann::json written = {{"bos_token", one.bos_token},
+                                    {"eos_token", {{"content", one.eos_token}}},
+                                    {"pad_token", one.pad_token},
+                                    {"chat_template", {{{"name", "default"}, {"template", one.chat_template}}}}};
+    const TokenizerConfig again = parse_tokenizer_config(written.dump(), "x.json", ExitCode::data);
+    fuzz::check(again.bos_token == one.bos_token && again.eos_token == one.eos_token &&
+                    again.pad_token == one.pad_token && again.chat_template == one.chat_template,
+                "the same texts");
+  });
+  return 0;
+}
