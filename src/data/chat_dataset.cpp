@@ -212,16 +212,6 @@ class ChatDataset::Reader {
   std::unordered_set<std::string> seen_;
 };
 
-ChatDataOptions tweet_options() {
-  ChatDataOptions options;
-  options.fields.prompt = "tweet";
-  options.fields.response = "reply";
-  options.fields.id = "tweet_id";
-  options.fields.value = "reply_likes";
-  options.instruction = "Generate an engaging Twitter reply to this tweet:\n\n{tweet}\n\nReply:";
-  return options;
-}
-
 std::string ChatCounts::text() const {
   std::string reasons;
   const auto add = [&](int64_t count, const char* what) {

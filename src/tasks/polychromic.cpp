@@ -199,7 +199,7 @@ void PolychromicTask::check_validation() const {
 
 void PolychromicTask::open_test_data(const data::ChatSide& training) {
   const auto other = std::make_shared<data::ChatDataset>(config_.data.test, *chat_,
-                                                         chat_data_options(config_, *chat_, /*need_response=*/true));
+                                                         data::chat_data_options(config_, /*need_response=*/true));
   log::info("validation   ", other->origin(), ": ", other->counts().text());
   std::vector<int64_t> examples(static_cast<size_t>(other->size()));
   std::iota(examples.begin(), examples.end(), int64_t{0});
@@ -451,7 +451,7 @@ void PolychromicTask::write_files(const fs::path& run_dir) const {
     write_text_atomic(to / from.filename(), read_text(from, ExitCode::data));
   };
   copy(fs::path(config_.hf.model) / "config.json");
-  copy(tokenizer_folder(config_.hf) / "tokenizer.json");
+  copy(data::tokenizer_folder(config_.hf) / "tokenizer.json");
   for (const fs::path& file : hf_files_beside_weights(config_.hf)) copy(file);
 }
 

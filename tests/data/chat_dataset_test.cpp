@@ -25,26 +25,6 @@ TEST(ChatDataset, ReadsPromptsAndResponses) {
   EXPECT_EQ(data->counts().text(), "2 lines: 2 examples of 2 prompts");
 }
 
-TEST(ChatDataset, ReadsTweets) {
-  const TempDir dir;
-  const ChatEncoder chat = open_chat_encoder(chat_folder(dir / "m", kQwenConfig), {});
-  write_text(
-      dir / "t.jsonl",
-      "{\"tweet_id\": 7, \"tweet\": \"hi {x}\", \"reply\": \"yo\", \"reply_likes\": 3, \"reply_author\": \"z\"}\n"
-      "{\"tweet_id\": 7, \"tweet\": \"hi {x}\", \"reply\": \"hey\"}\n");
-  const ChatDataset data(dir / "t.jsonl", chat, tweet_options());
-  ASSERT_EQ(data.size(), 2);
-  EXPECT_EQ(data[0].prompt, "Generate an engaging Twitter reply to this tweet:\n\nhi {x}\n\nReply:");
-  EXPECT_EQ(chat.encoder().decode(data[0].prompt_ids),
-            "<|im_start|>user\n" + data[0].prompt + "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n");
-  EXPECT_EQ(chat.encoder().decode(data[0].response_ids), "yo<|im_end|>\n");
-  EXPECT_EQ(data.keys(), (std::vector<std::string>{"7", "7"}));
-  EXPECT_EQ(data[0].value, 3);
-  EXPECT_TRUE(std::isnan(data.values()[1]));
-  EXPECT_EQ(data.counts().prompts, 1);
-  EXPECT_EQ(data.first_of_prompts(), (std::vector<int64_t>{0}));
-}
-
 TEST(ChatDataset, ReadsMessagesAndAnswers) {
   const TempDir dir;
   const ChatEncoder chat = open_chat_encoder(chat_folder(dir / "m", kQwenConfig), {});

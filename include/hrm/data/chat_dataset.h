@@ -26,10 +26,6 @@ struct ChatDataOptions {
   uint64_t max_malformed = 0;  // lines that are passed over, with their reason in the log, before it is an error
 };
 
-// "Generate an engaging Twitter reply to this tweet:\n\n{tweet}\n\nReply:", with the members that go with it: tweet,
-// reply, tweet_id, and reply_likes as the value.
-ChatDataOptions tweet_options();
-
 struct ChatExample {
   std::vector<int32_t> prompt_ids;
   std::vector<int32_t> response_ids;  // with what ends it, unless it was cut; empty where there is no response
