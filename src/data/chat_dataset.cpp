@@ -20,15 +20,24 @@ namespace fs = std::filesystem;
 
 constexpr int64_t kShownLines = 10;  // of each reason, in the log
 
+bool is_record_file(const fs::path& file) {
+  const std::string name = file.filename().string();
+  return !name.starts_with('.') && name.ends_with(".jsonl");
+}
+
+std::vector<fs::path> record_files_of(const fs::path& folder, std::error_code& error) {
+  std::vector<fs::path> files;
+  for (fs::directory_iterator at(folder, error), end; !error && at != end; at.increment(error)) {
+    if (is_record_file(at->path())) files.push_back(at->path());
+  }
+  return files;
+}
+
 std::vector<fs::path> record_files(const fs::path& path) {
   std::error_code error;
   require(fs::exists(path, error), ExitCode::data, "'", printable(path.string()), "' does not exist");
   if (!fs::is_directory(path, error)) return {path};
-  std::vector<fs::path> files;
-  for (fs::directory_iterator at(path, error), end; !error && at != end; at.increment(error)) {
-    const std::string name = at->path().filename().string();
-    if (!name.starts_with('.') && name.ends_with(".jsonl")) files.push_back(at->path());
-  }
+  std::vector<fs::path> files = record_files_of(path, error);
   require(!error, ExitCode::data, "'", printable(path.string()), "' cannot be read: ", error.message());
   require(!files.empty(), ExitCode::data, "'", printable(path.string()), "' holds no *.jsonl");
   std::sort(files.begin(), files.end());
@@ -229,6 +238,12 @@ std::string ChatCounts::text() const {
   if (cut_responses > 0) text += cat("; ", cut_responses, " responses cut at the window");
   if (joined_keys > 0) text += cat("; ", joined_keys, " ids joined with others of the same prompt");
   return text;
+}
+
+bool is_chat_path(const fs::path& path) {
+  std::error_code error;
+  if (!fs::is_directory(path, error)) return is_record_file(path);
+  return !record_files_of(path, error).empty();
 }
 
 ChatDataset::ChatDataset(const fs::path& path, const ChatEncoder& encoder, const ChatDataOptions& options)

@@ -65,6 +65,9 @@ struct ChatCounts {
 };
 
 // Immutable and safe to read from several threads.
+// Whether `path` is one to read records from: a file called *.jsonl, or a folder that holds such files.
+bool is_chat_path(const std::filesystem::path& path);
+
 class ChatDataset {
  public:
   // `path`: a file, or a folder whose *.jsonl are read in sorted order. What is dropped is counted, the first lines of
