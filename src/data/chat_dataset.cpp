@@ -269,13 +269,29 @@ std::vector<double> ChatDataset::values() const {
   return values;
 }
 
-std::vector<int64_t> ChatDataset::first_of_prompts() const {
-  std::vector<int64_t> first;
-  std::unordered_set<std::string_view> seen;
-  for (int64_t i = 0; i < size(); ++i) {
-    if (seen.insert(examples_[i].prompt).second) first.push_back(i);
+std::vector<std::vector<int64_t>> ChatDataset::examples_of_prompts(std::span<const int64_t> examples) const {
+  std::vector<std::vector<int64_t>> prompts;
+  std::unordered_map<std::string_view, size_t> places;
+  for (const int64_t i : examples) {
+    const auto [found, is_new] = places.try_emplace(examples_[i].prompt, prompts.size());
+    if (is_new) prompts.emplace_back();
+    prompts[found->second].push_back(i);
   }
-  return first;
+  return prompts;
+}
+
+std::vector<std::string> ChatDataset::right_answers(std::span<const int64_t> examples) const {
+  std::vector<std::string> right;
+  std::unordered_set<std::string_view> seen;
+  const auto add = [&](const std::string& text) {
+    if (!text.empty() && seen.insert(text).second) right.push_back(text);
+  };
+  for (const int64_t i : examples) {
+    for (const std::string& answer : examples_[i].answers) add(answer);
+  }
+  if (!right.empty()) return right;
+  for (const int64_t i : examples) add(examples_[i].response);
+  return right;
 }
 
 }  // namespace hrm::data
