@@ -200,11 +200,21 @@ void add_data_jsonl(CLI::App& data, Action& action) {
 }
 
 void add_data_inspect(CLI::App& data, Action& action) {
-  CLI::App* sub = data.add_subcommand("inspect", "sizes and one example of a dataset directory or a CSV file");
+  CLI::App* sub = data.add_subcommand(
+      "inspect", "sizes and one example of a dataset directory, a CSV file, or prompts and responses (*.jsonl)");
   auto o = std::make_shared<data::InspectCommand>();
-  sub->add_option("path", o->path, "dataset directory or CSV file")->type_name("PATH")->required();
+  sub->add_option("path", o->path, "dataset directory, CSV file, or JSON lines of prompts and responses")
+      ->type_name("PATH")
+      ->required();
   sub->add_option("--example", o->example, "which example to draw")->capture_default_str()->check(at_least(0));
   sub->add_option("--box", o->box, "rows x columns of a Sudoku box")->type_name("RxC");
+  add_config_files(*sub, o->config_files);
+  add_overrides(*sub, o->overrides);
+  sub->footer(
+      "Prompts and responses are shown as a training with the configuration reads them: hf.tokenizer=FOLDER names the\n"
+      "tokenizer (default: one beside the records), chat.template=NAME what stands around them.\n"
+      "examples: hrm_train data inspect data/maze30 --example 7\n"
+      "          hrm_train data inspect chats.jsonl hf.tokenizer=models/Qwen3-0.6B --example 7");
   sub->callback([o, &action] {
     action = [o] {
       data::run_data_inspect(*o, std::cout);

@@ -20,15 +20,24 @@ namespace fs = std::filesystem;
 
 constexpr int64_t kShownLines = 10;  // of each reason, in the log
 
+bool is_record_file(const fs::path& file) {
+  const std::string name = file.filename().string();
+  return !name.starts_with('.') && name.ends_with(".jsonl");
+}
+
+std::vector<fs::path> record_files_of(const fs::path& folder, std::error_code& error) {
+  std::vector<fs::path> files;
+  for (fs::directory_iterator at(folder, error), end; !error && at != end; at.increment(error)) {
+    if (is_record_file(at->path())) files.push_back(at->path());
+  }
+  return files;
+}
+
 std::vector<fs::path> record_files(const fs::path& path) {
   std::error_code error;
   require(fs::exists(path, error), ExitCode::data, "'", printable(path.string()), "' does not exist");
   if (!fs::is_directory(path, error)) return {path};
-  std::vector<fs::path> files;
-  for (fs::directory_iterator at(path, error), end; !error && at != end; at.increment(error)) {
-    const std::string name = at->path().filename().string();
-    if (!name.starts_with('.') && name.ends_with(".jsonl")) files.push_back(at->path());
-  }
+  std::vector<fs::path> files = record_files_of(path, error);
   require(!error, ExitCode::data, "'", printable(path.string()), "' cannot be read: ", error.message());
   require(!files.empty(), ExitCode::data, "'", printable(path.string()), "' holds no *.jsonl");
   std::sort(files.begin(), files.end());
@@ -192,16 +201,6 @@ class ChatDataset::Reader {
   std::unordered_set<std::string> seen_;
 };
 
-ChatDataOptions tweet_options() {
-  ChatDataOptions options;
-  options.fields.prompt = "tweet";
-  options.fields.response = "reply";
-  options.fields.id = "tweet_id";
-  options.fields.value = "reply_likes";
-  options.instruction = "Generate an engaging Twitter reply to this tweet:\n\n{tweet}\n\nReply:";
-  return options;
-}
-
 std::string ChatCounts::text() const {
   std::string reasons;
   const auto add = [&](int64_t count, const char* what) {
@@ -219,6 +218,12 @@ std::string ChatCounts::text() const {
   if (cut_responses > 0) text += cat("; ", cut_responses, " responses cut at the window");
   if (joined_keys > 0) text += cat("; ", joined_keys, " ids joined with others of the same prompt");
   return text;
+}
+
+bool is_chat_path(const fs::path& path) {
+  std::error_code error;
+  if (!fs::is_directory(path, error)) return is_record_file(path);
+  return !record_files_of(path, error).empty();
 }
 
 ChatDataset::ChatDataset(const fs::path& path, const ChatEncoder& encoder, const ChatDataOptions& options)
@@ -244,13 +249,29 @@ std::vector<double> ChatDataset::values() const {
   return values;
 }
 
-std::vector<int64_t> ChatDataset::first_of_prompts() const {
-  std::vector<int64_t> first;
-  std::unordered_set<std::string_view> seen;
-  for (int64_t i = 0; i < size(); ++i) {
-    if (seen.insert(examples_[i].prompt).second) first.push_back(i);
+std::vector<std::vector<int64_t>> ChatDataset::examples_of_prompts(std::span<const int64_t> examples) const {
+  std::vector<std::vector<int64_t>> prompts;
+  std::unordered_map<std::string_view, size_t> places;
+  for (const int64_t i : examples) {
+    const auto [found, is_new] = places.try_emplace(examples_[i].prompt, prompts.size());
+    if (is_new) prompts.emplace_back();
+    prompts[found->second].push_back(i);
   }
-  return first;
+  return prompts;
+}
+
+std::vector<std::string> ChatDataset::right_answers(std::span<const int64_t> examples) const {
+  std::vector<std::string> right;
+  std::unordered_set<std::string_view> seen;
+  const auto add = [&](const std::string& text) {
+    if (!text.empty() && seen.insert(text).second) right.push_back(text);
+  };
+  for (const int64_t i : examples) {
+    for (const std::string& answer : examples_[i].answers) add(answer);
+  }
+  if (!right.empty()) return right;
+  for (const int64_t i : examples) add(examples_[i].response);
+  return right;
 }
 
 }  // namespace hrm::data

@@ -108,4 +108,32 @@ ChatSides open_chat_sides(const fs::path& path, const ChatEncoder& encoder, cons
   return sides;
 }
 
+fs::path tokenizer_folder(const config::HfConfig& hf) {
+  return hf.tokenizer.empty() ? hf.model : hf.tokenizer;
+}
+
+ChatEncoder open_chat_encoder(const config::Config& config) {
+  const config::ChatConfig& c = config.chat;
+  return open_chat_encoder(tokenizer_folder(config.hf), {.name = c.template_name,
+                                                         .thinking = c.thinking,
+                                                         .prompt_template = c.prompt_template,
+                                                         .response_template = c.response_template});
+}
+
+ChatDataOptions chat_data_options(const config::Config& config, bool need_response) {
+  const config::ChatConfig& c = config.chat;
+  ChatDataOptions options;
+  options.fields.prompt = c.prompt_field;
+  options.fields.response = c.response_field;
+  options.fields.answers = c.answers_field;
+  options.fields.id = c.id_field;
+  options.fields.value = c.value_field;
+  options.instruction = c.instruction;
+  options.max_tokens = c.max_length;
+  options.need_response = need_response;
+  options.deduplicate = c.deduplicate;
+  options.max_malformed = static_cast<uint64_t>(config.data.max_malformed);
+  return options;
+}
+
 }  // namespace hrm::data

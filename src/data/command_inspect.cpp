@@ -2,10 +2,14 @@
 
 #include "data/command_support.h"
 #include "hrm/base/error.h"
+#include "hrm/base/text.h"
+#include "hrm/data/chat_dataset.h"
 #include "hrm/data/commands.h"
 #include "hrm/data/language_commands.h"
 #include "hrm/data/maze.h"
 #include "hrm/data/sudoku.h"
+#include "hrm/data/token_dataset.h"
+#include "hrm/data/triple_dataset.h"
 
 namespace hrm::data {
 namespace {
@@ -77,6 +81,13 @@ void run_data_inspect(const InspectCommand& command, std::ostream& out) {
   config.box_cols = box_cols;
   const std::filesystem::path path = command.path;
   std::error_code ignored;
+  const bool has_meta = is_token_folder(path) || is_triple_folder(path);
+  const bool has_splits =
+      std::filesystem::exists(path / "train", ignored) || std::filesystem::exists(path / "test", ignored);
+  if (!has_meta && !has_splits && is_chat_path(path)) return inspect_chat(command, out);
+  require((command.config_files.empty() && command.overrides.empty()) || !std::filesystem::exists(path, ignored),
+          ExitCode::usage, "data inspect: configurations say how prompts and responses are read, and '",
+          printable(path.string()), "' holds other data; leave --config and KEY=VALUE out");
   if (inspect_language(path, command.example, out)) return;
   if (!std::filesystem::is_directory(path, ignored)) {
     print_dataset(command, config, path.string(), *open_dataset(path, "test", config), out);
@@ -89,7 +100,7 @@ void run_data_inspect(const InspectCommand& command, std::ostream& out) {
     any = true;
   }
   require(any, ExitCode::data, path.string(),
-          ": has neither a train nor a test folder nor a meta.json, so it is no data set");
+          ": has neither a train nor a test folder nor a meta.json nor *.jsonl, so it is no data set");
 }
 
 }  // namespace hrm::data

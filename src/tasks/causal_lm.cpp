@@ -89,34 +89,12 @@ CausalLm open_frozen_lm(const config::Config& config, const Runtime& runtime, in
 }
 
 data::ChatEncoder open_causal_tokenizer(const config::Config& config, const HfModelConfig& facts) {
-  const std::string& folder = config.hf.tokenizer.empty() ? config.hf.model : config.hf.tokenizer;
-  data::ChatEncoder encoder = data::open_chat_encoder(folder, {.name = config.chat.template_name,
-                                                               .thinking = config.chat.thinking,
-                                                               .prompt_template = config.chat.prompt_template,
-                                                               .response_template = config.chat.response_template});
+  data::ChatEncoder encoder = data::open_chat_encoder(config);
   const int64_t vocabulary = encoder.encoder().meta.vocab_size;
-  require(vocabulary <= facts.vocab_size, ExitCode::usage, "the tokenizer of '", folder, "' has ", vocabulary,
-          " tokens, but the model of '", config.hf.model, "' knows ", facts.vocab_size,
-          "; give the model's own with hf.tokenizer");
+  require(vocabulary <= facts.vocab_size, ExitCode::usage, "the tokenizer of '",
+          data::tokenizer_folder(config.hf).string(), "' has ", vocabulary, " tokens, but the model of '",
+          config.hf.model, "' knows ", facts.vocab_size, "; give the model's own with hf.tokenizer");
   return encoder;
-}
-
-data::ChatDataOptions chat_data_options(const config::Config& config, const data::ChatEncoder& encoder,
-                                        bool need_response) {
-  const config::ChatConfig& c = config.chat;
-  data::ChatDataOptions options;
-  options.fields.prompt = c.prompt_field;
-  options.fields.response = c.response_field;
-  options.fields.answers = c.answers_field;
-  options.fields.id = c.id_field;
-  options.fields.value = c.value_field;
-  options.fields.texts = encoder.members();
-  options.instruction = c.instruction;
-  options.max_tokens = c.max_length;
-  options.need_response = need_response;
-  options.deduplicate = c.deduplicate;
-  options.max_malformed = static_cast<uint64_t>(config.data.max_malformed);
-  return options;
 }
 
 data::ChatSides open_chat_data(const config::Config& config, const data::ChatEncoder& encoder, bool need_response) {
@@ -126,7 +104,7 @@ data::ChatSides open_chat_data(const config::Config& config, const data::ChatEnc
                                  .seed = static_cast<uint64_t>(config.run.seed),
                                  .purpose = "split",
                                  .values = {}};
-  return data::open_chat_sides(config.data.train, encoder, chat_data_options(config, encoder, need_response), split,
+  return data::open_chat_sides(config.data.train, encoder, data::chat_data_options(config, need_response), split,
                                chat.stratify);
 }
 
@@ -136,15 +114,11 @@ void TrainedWeights::visit_state(StateVisitor& visitor) {
   }
 }
 
-fs::path tokenizer_folder(const config::HfConfig& hf) {
-  return hf.tokenizer.empty() ? hf.model : hf.tokenizer;
-}
-
 std::vector<fs::path> hf_files_beside_weights(const config::HfConfig& hf) {
   std::vector<fs::path> files{fs::path(hf.model) / "generation_config.json"};
   for (const char* name :
        {"tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "chat_template.jinja"}) {
-    files.push_back(tokenizer_folder(hf) / name);
+    files.push_back(data::tokenizer_folder(hf) / name);
   }
   std::erase_if(files, [](const fs::path& file) {
     std::error_code ignored;

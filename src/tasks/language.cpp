@@ -308,7 +308,7 @@ std::map<std::string, std::string> LanguageTask::source_digests() const {
   return {{"training data", train_digest_}, {"tokenizer", meta_.tokenizer_digest}};
 }
 
-std::string LanguageTask::next_batch_digest() {
+std::string LanguageTask::next_batch_digest(int64_t) {
   return data::language_batch_digest(sources_, stream_options(), position_);
 }
 

@@ -166,6 +166,7 @@ void PolychromicTask::open_data() {
   data::ChatSides sides = open_chat_data(config_, *chat_, /*need_response=*/plan_.grpo_from != 1);
   log::info("data         ", sides.train.dataset->origin(), ": ", sides.train.dataset->counts().text());
   train_ = std::make_shared<data::ChatSource>(sides.train.dataset, sides.train.examples, "train", packs ? row_len_ : 0);
+  if (plan_.grpo_from > 0) open_prompts(sides.train);
   if (!config_.data.test.empty()) {
     open_test_data(sides.train);
   } else if (sides.validation.dataset && !sides.validation.examples.empty()) {
@@ -174,6 +175,19 @@ void PolychromicTask::open_data() {
   }
   check_validation();
   batches_ = std::make_unique<data::ChatBatches>(train_, batch_options());
+}
+
+// A prompt is asked once an epoch, however many responses to it the data has.
+void PolychromicTask::open_prompts(const data::ChatSide& training) {
+  std::vector<int64_t> first;
+  for (std::vector<int64_t>& one : training.dataset->examples_of_prompts(training.examples)) {
+    first.push_back(one.front());
+    examples_of_prompt_.emplace(one.front(), std::move(one));
+  }
+  prompts_ = first.size() == training.examples.size()
+                 ? train_
+                 : std::make_shared<data::ChatSource>(training.dataset, std::move(first), "prompts of train");
+  prompt_batches_ = std::make_unique<data::ChatBatches>(prompts_, batch_options());
 }
 
 // What counts on evaluations without any would be passed over silently.
@@ -199,7 +213,7 @@ void PolychromicTask::check_validation() const {
 
 void PolychromicTask::open_test_data(const data::ChatSide& training) {
   const auto other = std::make_shared<data::ChatDataset>(config_.data.test, *chat_,
-                                                         chat_data_options(config_, *chat_, /*need_response=*/true));
+                                                         data::chat_data_options(config_, /*need_response=*/true));
   log::info("validation   ", other->origin(), ": ", other->counts().text());
   std::vector<int64_t> examples(static_cast<size_t>(other->size()));
   std::iota(examples.begin(), examples.end(), int64_t{0});
@@ -209,24 +223,24 @@ void PolychromicTask::open_test_data(const data::ChatSide& training) {
 
 // Of data without responses nothing is evaluated, and a reward may have nothing to compare with.
 void PolychromicTask::check_responses() {
-  const auto without = [](const data::ChatSource& source, bool answers_do) {
-    int64_t count = 0;
-    for (int64_t i = 0; i < source.num_samples(1); ++i) {
-      const data::ChatExample& example = source.example(i);
-      count += example.response.empty() && !(answers_do && !example.answers.empty()) ? 1 : 0;
-    }
-    return count;
-  };
   if (plan_.grpo_from > 0) {
     for (const auto& [name, weight] : weighted_names(config_.grpo.rewards)) {
       if (name != "answer") continue;
-      const int64_t count = without(*train_, /*answers_do=*/true);
-      require(count == 0, ExitCode::data, train_->origin(), ": ", count, " of ", train_->num_samples(row_len_),
+      const auto count = std::count_if(examples_of_prompt_.begin(), examples_of_prompt_.end(), [&](const auto& prompt) {
+        return train_->dataset().right_answers(prompt.second).empty();
+      });
+      require(count == 0, ExitCode::data, train_->origin(), ": ", count, " of ", examples_of_prompt_.size(),
               " prompts have neither a response nor right answers, which the reward 'answer' compares with; take them "
               "out, or leave the reward out");
     }
   }
-  if (test_ && without(*test_, /*answers_do=*/false) == test_->num_samples(row_len_)) {
+  const auto has_response = [&] {
+    for (int64_t i = 0; i < test_->num_samples(row_len_); ++i) {
+      if (!test_->example(i).response.empty()) return true;
+    }
+    return false;
+  };
+  if (test_ && !has_response()) {
     require(config_.train.early_stop_evals == 0 && !config_.train.keep_best, ExitCode::usage,
             "train.early_stop_evals and train.keep_best go by the cross-entropy of responses, and the prompts of ",
             test_->origin(), " have none; leave them out");
@@ -310,7 +324,7 @@ double PolychromicTask::load_batch(int64_t step, double) {
       share_answers(rows(answer_ids_), rows(answer_labels_));
     }
   } else {
-    const data::ChatBatch batch = batches_->batch(position_);
+    const data::ChatBatch batch = (kind_ == PolychromicKind::rewards ? prompt_batches_ : batches_)->batch(position_);
     width_ = batch.rows.decoder_ids.size(1);
     ids_.narrow(1, 0, width_).copy_(batch.rows.decoder_ids);
     response_ids_ = batch.rows.decoder_ids;
@@ -355,13 +369,18 @@ void PolychromicTask::skip_batches(int64_t count) {
   updates_ = 0;
 }
 
-// Several updates from one batch of answers make an epoch longer: as if there were more samples.
+// Of GRPO an epoch is all prompts once, before it all examples. Several updates from one batch of answers make an epoch
+// longer: as if there were more samples.
 double PolychromicTask::samples_per_epoch() const {
   const auto samples = static_cast<double>(train_->num_samples(row_len_)), epochs = config_.train.epochs,
              batch = static_cast<double>(config_.train.global_batch_size);
-  if (plan_.reward_updates <= 1 || epochs <= 0) return samples;
+  if (plan_.grpo_from == 0) return samples;
+  const auto prompts = static_cast<double>(prompts_->num_samples(row_len_));
+  if (epochs <= 0) return plan_.grpo_from == 1 ? prompts : samples;
+  if (plan_.reward_updates <= 1 && prompts == samples) return samples;
   const double batches = epochs * samples / batch, before = std::min(batches, static_cast<double>(plan_.grpo_from - 1));
-  return (before + (batches - before) * static_cast<double>(plan_.reward_updates)) * batch / epochs;
+  const double of_prompts = (batches - before) * (prompts / samples);
+  return (before + of_prompts * static_cast<double>(plan_.reward_updates)) * batch / epochs;
 }
 
 // Elements of the matrices that a token is multiplied with: of the linear layers and the head.
@@ -428,11 +447,12 @@ std::map<std::string, std::string> PolychromicTask::source_digests() const {
   return digests;
 }
 
-std::string PolychromicTask::next_batch_digest() {
+std::string PolychromicTask::next_batch_digest(int64_t step) {
   data::ChatBatchOptions whole = batch_options();
   whole.rank = 0;
   whole.ranks = 1;
-  const data::ChatBatch batch = data::ChatBatches(train_, whole).batch(position_);
+  const auto& source = plan_.kind(step) == PolychromicKind::rewards ? prompts_ : train_;
+  const data::ChatBatch batch = data::ChatBatches(source, whole).batch(position_);
   Hasher hasher;
   for (const at::Tensor& tensor : {batch.rows.decoder_ids, batch.rows.labels, batch.rows.document_ids}) {
     if (!tensor.defined()) continue;
@@ -452,7 +472,7 @@ void PolychromicTask::write_files(const fs::path& run_dir) const {
     write_text_atomic(to / from.filename(), read_text(from, ExitCode::data));
   };
   copy(fs::path(config_.hf.model) / "config.json");
-  copy(tokenizer_folder(config_.hf) / "tokenizer.json");
+  copy(data::tokenizer_folder(config_.hf) / "tokenizer.json");
   for (const fs::path& file : hf_files_beside_weights(config_.hf)) copy(file);
 }
 

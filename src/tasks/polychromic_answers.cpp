@@ -238,9 +238,11 @@ void PolychromicTask::weigh_rewards(const Answers& answers, const std::vector<in
     }
   }
   for (int64_t group = 0; group < groups; ++group) {
-    const data::ChatExample& example = train_->dataset()[examples[static_cast<size_t>(group)]];
-    objectives::AnswerGroup one{.prompt = example.prompt, .texts = {}, .references = example.answers};
-    if (one.references.empty() && !example.response.empty()) one.references.push_back(example.response);
+    const int64_t example = examples[static_cast<size_t>(group)];
+    const data::ChatDataset& dataset = train_->dataset();
+    objectives::AnswerGroup one{.prompt = dataset[example].prompt,
+                                .texts = {},
+                                .references = dataset.right_answers(examples_of_prompt_.at(example))};
     for (int64_t i = 0; i < n; ++i) {
       const auto row = static_cast<size_t>(group * n + i);
       one.texts.push_back(answers.texts[row]);

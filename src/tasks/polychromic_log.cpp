@@ -128,7 +128,8 @@ std::string PolychromicTask::describe() const {
   }
   if (plan_.grpo_from > 0) {
     text += cat("\nrewards      from step ", plan_.grpo_from, " on: ", config_.grpo.rewards, "; ", plan_.reward_samples,
-                " answers of up to ", plan_.reward_tokens, " tokens to each prompt, loss ", config_.grpo.loss_type);
+                " answers of up to ", plan_.reward_tokens, " tokens to each of ", prompts_->num_samples(row_len_),
+                " prompts, loss ", config_.grpo.loss_type);
     if (plan_.reward_updates > 1) text += cat("; ", plan_.reward_updates, " updates from each batch of answers");
   }
   return text;

@@ -355,7 +355,7 @@ std::map<std::string, std::string> PuzzleTask::source_digests() const {
   return {{"training data", train_digest_}};
 }
 
-std::string PuzzleTask::next_batch_digest() {
+std::string PuzzleTask::next_batch_digest(int64_t) {
   find_position();
   const int64_t batch = config_.train.global_batch_size;
   return data::batch_digest(train_, data::train_stream_options(config_, batch, /*pinned=*/false), position_);

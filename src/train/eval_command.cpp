@@ -78,8 +78,8 @@ std::shared_ptr<const data::ChatSource> open_chat_eval_data(const EvalOptions& o
                                                             const tasks::CausalInference& loaded) {
   const std::string path = options.data.empty() ? loaded.config.data.test : options.data;
   if (!path.empty()) {
-    auto dataset = std::make_shared<data::ChatDataset>(
-        path, *loaded.chat, tasks::chat_data_options(loaded.config, *loaded.chat, /*need_response=*/false));
+    auto dataset = std::make_shared<data::ChatDataset>(path, *loaded.chat,
+                                                       data::chat_data_options(loaded.config, /*need_response=*/false));
     std::vector<int64_t> examples(static_cast<size_t>(dataset->size()));
     std::iota(examples.begin(), examples.end(), int64_t{0});
     return std::make_shared<data::ChatSource>(std::move(dataset), std::move(examples), "test");

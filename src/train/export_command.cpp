@@ -95,7 +95,7 @@ void write_hf(tasks::CausalInference& loaded, const ExportOptions& options) {
   }
   const HfModelConfig& facts = loaded.lm.facts;
   models::DecoderOptions decoder = checkpoint::decoder_options_of(facts, facts.max_position_embeddings);
-  const std::filesystem::path tokenizer = tasks::tokenizer_folder(loaded.config.hf) / "tokenizer.json";
+  const std::filesystem::path tokenizer = data::tokenizer_folder(loaded.config.hf) / "tokenizer.json";
   std::error_code ignored;
   checkpoint::HfTokens tokens =
       hf_tokens(loaded.chat->encoder().meta, std::filesystem::exists(tokenizer, ignored) ? tokenizer : "");

@@ -90,7 +90,7 @@ void Trainer::finish_saving(double patience_s) {
 checkpoint::CheckpointMeta Trainer::meta() {
   checkpoint::CheckpointMeta meta{step_, config_json_, task_.signature()};
   for (const auto& [what, digest] : source_digests_) meta.info[kDigest + what] = digest;
-  meta.info[kNextBatch] = task_.next_batch_digest();
+  meta.info[kNextBatch] = task_.next_batch_digest(step_ + 1);
   if (last_eval_step_ == step_) {
     std::ostringstream score;
     score.precision(17);
@@ -155,7 +155,7 @@ void Trainer::check_sources(const std::map<std::string, std::string>& info, cons
                             bool accept_change) {
   std::vector<std::pair<std::string, std::string>> now;  // the sources first: where they differ, so does the batch
   for (const auto& [what, digest] : task_.source_digests()) now.emplace_back(kDigest + what, digest);
-  now.emplace_back(kNextBatch, task_.next_batch_digest());
+  now.emplace_back(kNextBatch, task_.next_batch_digest(step_ + 1));
   for (const auto& [key, digest] : now) {
     const auto then = info.find(key);
     if (then == info.end() || then->second == digest) continue;  // an earlier version wrote none

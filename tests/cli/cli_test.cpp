@@ -81,6 +81,38 @@ TEST(Cli, TokenizersAreTrainedAndUsed) {
                  {"text.txtx"});
 }
 
+TEST(Cli, PromptsAndResponsesAreShown) {
+  const TempDir dir;
+  const std::string data = (dir / "answers").string(), bare = (dir / "chats.jsonl").string();
+  ASSERT_EQ(
+      run({"data", "answers", "--train", "5", "--validation", "2", "--test", "0", "--largest", "40", "--out", data})
+          .code,
+      0);
+  const Result shown = run({"data", "inspect", data, "chat.template=plain", "--example", "2"});
+  ASSERT_EQ(shown.code, 0) << shown.err;
+  EXPECT_EQ(shown.err, "");
+  for (const char* part : {"template plain", "20 examples of 5 prompts", "8 examples of 2 prompts", "train.jsonl:3",
+                           "\"Split ", "<eos>\"", "labels from id "}) {
+    EXPECT_NE(shown.out.find(part), std::string::npos) << part << "\n" << shown.out;
+  }
+  expect_refusal(ExitCode::usage, {"data", "inspect", data, "chat.template=plain", "--example", "20"},
+                 {"--example 20", "20 examples", "train.jsonl"});
+  expect_refusal(ExitCode::usage, {"data", "inspect", data}, {"has no chat_template", "name the template"});
+  expect_refusal(ExitCode::usage, {"data", "inspect", data, "chat.templte=plain"}, {"chat.template"});
+  std::ofstream(bare) << "{\"prompt\": \"a\", \"response\": \"b\"}\n{\"prompt\": 1}\n";
+  expect_refusal(ExitCode::usage, {"data", "inspect", bare}, {"no tokenizer is named", "hf.tokenizer=FOLDER"});
+  expect_refusal(ExitCode::data, {"data", "inspect", bare, "hf.tokenizer=" + bare}, {"chats.jsonl/tokenizer.json"});
+  expect_refusal(ExitCode::data, {"data", "inspect", bare + "l.jsonl"}, {"chats.jsonll.jsonl' does not exist"});
+  expect_refusal(ExitCode::data, {"data", "inspect", bare, "hf.tokenizer=" + data, "chat.template=plain"},
+                 {"chats.jsonl:2", "'prompt' is no text"}, {}, /*alone=*/false);
+  expect_refusal(ExitCode::data, {"data", "inspect", bare, "hf.tokenizer=" + (dir / "none").string()},
+                 {"none/tokenizer.json"});
+  const Result help = run({"data", "inspect", "--help"});
+  for (const char* part : {"KEY=VALUE", "--config", "hf.tokenizer=FOLDER", "*.jsonl"}) {
+    EXPECT_NE(help.out.find(part), std::string::npos) << part << "\n" << help.out;
+  }
+}
+
 TEST(Cli, Options) {
   expect_refusal(ExitCode::usage, {"eval"}, {"--checkpoint", "hrm_train eval --help"});
   expect_refusal(ExitCode::usage, {"solve", "--checkpoint"}, {"--checkpoint"});

@@ -25,26 +25,6 @@ TEST(ChatDataset, ReadsPromptsAndResponses) {
   EXPECT_EQ(data->counts().text(), "2 lines: 2 examples of 2 prompts");
 }
 
-TEST(ChatDataset, ReadsTweets) {
-  const TempDir dir;
-  const ChatEncoder chat = open_chat_encoder(chat_folder(dir / "m", kQwenConfig), {});
-  write_text(
-      dir / "t.jsonl",
-      "{\"tweet_id\": 7, \"tweet\": \"hi {x}\", \"reply\": \"yo\", \"reply_likes\": 3, \"reply_author\": \"z\"}\n"
-      "{\"tweet_id\": 7, \"tweet\": \"hi {x}\", \"reply\": \"hey\"}\n");
-  const ChatDataset data(dir / "t.jsonl", chat, tweet_options());
-  ASSERT_EQ(data.size(), 2);
-  EXPECT_EQ(data[0].prompt, "Generate an engaging Twitter reply to this tweet:\n\nhi {x}\n\nReply:");
-  EXPECT_EQ(chat.encoder().decode(data[0].prompt_ids),
-            "<|im_start|>user\n" + data[0].prompt + "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n");
-  EXPECT_EQ(chat.encoder().decode(data[0].response_ids), "yo<|im_end|>\n");
-  EXPECT_EQ(data.keys(), (std::vector<std::string>{"7", "7"}));
-  EXPECT_EQ(data[0].value, 3);
-  EXPECT_TRUE(std::isnan(data.values()[1]));
-  EXPECT_EQ(data.counts().prompts, 1);
-  EXPECT_EQ(data.first_of_prompts(), (std::vector<int64_t>{0}));
-}
-
 TEST(ChatDataset, ReadsMessagesAndAnswers) {
   const TempDir dir;
   const ChatEncoder chat = open_chat_encoder(chat_folder(dir / "m", kQwenConfig), {});
@@ -167,10 +147,33 @@ TEST(ChatDataset, IdsOfTheSamePromptAreOneGroup) {
   EXPECT_EQ(data->keys(), (std::vector<std::string>{"a", "a", "c", "a", "t"}));
   EXPECT_EQ(data->counts().joined_keys, 1);
   EXPECT_EQ(data->counts().prompts, 3);
-  EXPECT_EQ(data->first_of_prompts(), (std::vector<int64_t>{0, 1, 2, 4}));
+  // What is asked goes by the prompt alone.
+  using Lists = std::vector<std::vector<int64_t>>;
+  EXPECT_EQ(data->examples_of_prompts(all_of(*data)), (Lists{{0, 3}, {1}, {2}, {4}}));
+  EXPECT_EQ(data->examples_of_prompts(std::vector<int64_t>{2, 3, 4}), (Lists{{2}, {3}, {4}}));
   // In another order, too: the groups of a and b meet last.
   const auto other = byte_dataset(dir / "b.jsonl", line("a", "p") + line("b", "q") + line("b", "p"), options);
   EXPECT_EQ(other->keys(), (std::vector<std::string>{"a", "a", "a"}));
+}
+
+TEST(ChatDataset, RightAnswersOfAPromptArePooled) {
+  const TempDir dir;
+  ChatDataOptions options;
+  options.need_response = false;
+  const auto data = byte_dataset(dir / "a.jsonl",
+                                 chat_line("p", "4") + chat_line("p", "four") + chat_line("p", "4") +
+                                     R"({"prompt": "q", "response": "1", "answers": ["2", "3"]})"
+                                     "\n" +
+                                     R"({"prompt": "q", "response": "4", "answers": ["3", "5"]})"
+                                     "\n" +
+                                     chat_line("q", "6") + "{\"prompt\": \"r\"}\n",
+                                 options);
+  const auto right = [&](const std::vector<int64_t>& examples) { return data->right_answers(examples); };
+  using Texts = std::vector<std::string>;
+  EXPECT_EQ(right({0, 1, 2}), (Texts{"4", "four"}));
+  EXPECT_EQ(right({3, 4, 5}), (Texts{"2", "3", "5"})) << "lists say what is right, and responses are examples of it";
+  EXPECT_EQ(right({5}), (Texts{"6"}));
+  EXPECT_EQ(right({6}), Texts{});
 }
 
 TEST(ChatDataset, FoldersAreReadInOrder) {

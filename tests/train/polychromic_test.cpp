@@ -4,8 +4,10 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "hrm/base/file.h"
 #include "hrm/checkpoint/checkpoint.h"
@@ -148,18 +150,18 @@ TEST(Polychromic, LearnsSeveralTimesFromOneBatchOfAnswers) {
       const auto& names = task.metric_names();
       return of.sums[std::find(names.begin(), names.end(), name) - names.begin()].item<double>();
     };
-    const std::string first_digest = task.next_batch_digest();
+    const std::string first_digest = task.next_batch_digest(1);
     const Step first = step(1);
     EXPECT_EQ(metric(first, "ratio"), 1);
     EXPECT_EQ(metric(first, "clip_low") + metric(first, "clip_high"), 0);
     EXPECT_EQ(metric(first, "reward_steps"), 1);
     const at::Tensor answers = task.step_inputs()[2].clone(), before = answer_log_probs(task);
-    const std::string digest = task.next_batch_digest();
+    const std::string digest = task.next_batch_digest(2);
     EXPECT_NE(digest, first_digest);
     testing::move_adapters(task, 0.2);
     const Step second = step(2);
     EXPECT_TRUE(at::equal(task.step_inputs()[2], answers)) << "the same answers";
-    EXPECT_EQ(task.next_batch_digest(), digest) << "no new prompts";
+    EXPECT_EQ(task.next_batch_digest(3), digest) << "no new prompts";
     EXPECT_EQ(metric(second, "reward_steps"), 0);
     EXPECT_EQ(metric(second, "reward_updates"), 1);
     const at::Tensor there = task.step_inputs()[3].ne(data::kIgnoreLabel);
@@ -169,7 +171,7 @@ TEST(Polychromic, LearnsSeveralTimesFromOneBatchOfAnswers) {
     const double clipped = metric(second, "clip_low") + metric(second, "clip_high");
     step(3);
     EXPECT_FALSE(at::equal(task.step_inputs()[2], answers)) << "new answers";
-    EXPECT_NE(task.next_batch_digest(), digest);
+    EXPECT_NE(task.next_batch_digest(4), digest);
     return std::pair(second, clipped);
   };
   const auto [wide, unclipped] = second_step({"grpo.epsilon=0.99", "grpo.epsilon_high=100"});
@@ -198,18 +200,118 @@ TEST(Polychromic, FlopsAreThoseOfTheRowsAsTheyArePadded) {
   EXPECT_DOUBLE_EQ(flops(with(kGrpo, {"grpo.beta=0.1"})), 1.5 * flops(kGrpo));
 }
 
-// An epoch is all prompts once, however often their answers are learned from.
+// data.train=... of 40 prompts with a response each.
+std::string one_response_each(const fs::path& dir) {
+  std::string lines;
+  for (int i = 0; i < 40; ++i) lines += cat(R"({"prompt": "say )", i, R"(", "response": ")", i, "\"}\n");
+  write_text_atomic(dir / "single.jsonl", lines);
+  return "data.train=" + (dir / "single.jsonl").string();
+}
+
+// An epoch is all prompts once, however often their answers are learned from, and however many responses there are.
 TEST(Polychromic, EpochsCountPromptsNotUpdates) {
   const auto samples = [](const Overrides& more) {
     SmallPolychromic run(fresh_folder("epochs"), with(kGrpo, more));
     return run.task.samples_per_epoch();
   };
   const double once = samples({});
-  EXPECT_EQ(samples({"grpo.num_iterations=3", "train.steps=0", "train.epochs=2"}), 3 * once);
-  // 4 of the batches are fine-tuning's.
-  const double batches = 2 * once / 8;
-  EXPECT_DOUBLE_EQ(samples({"grpo.num_iterations=3", "train.steps=0", "train.epochs=2", "grpo.start_step=5"}),
-                   (4 + 3 * (batches - 4)) * 8 / 2);
+  EXPECT_EQ(once, 60) << "of 240 records";
+  const Overrides epochs{"train.steps=0", "train.epochs=2"};
+  EXPECT_EQ(samples(epochs), once);
+  EXPECT_EQ(samples(with(epochs, {"grpo.num_iterations=3"})), 3 * once);
+  // 4 of the batches are fine-tuning's, which goes through records; what is left of the epochs is of prompts.
+  const double left = 2 - 4 * 8.0 / 240;
+  for (const double updates : {1, 3}) {
+    EXPECT_DOUBLE_EQ(samples(with(epochs, {cat("grpo.num_iterations=", updates), "grpo.start_step=5"})),
+                     (4 + updates * left * once / 8) * 8 / 2);
+  }
+  // Of one record to a prompt an epoch is what it is without.
+  const auto dir = fresh_folder("single");
+  const Overrides single = with(epochs, {one_response_each(dir), "chat.val_share=0", "grpo.rewards=length"});
+  EXPECT_EQ(samples(single), 40);
+  EXPECT_DOUBLE_EQ(samples(with(single, {"grpo.num_iterations=3", "grpo.start_step=5"})), (4 + 3 * (10 - 4)) * 8 / 2);
+}
+
+// The prompts of the answers that a step is about to learn from, one of each group of so many.
+std::vector<std::vector<int64_t>> prompts_asked(const tasks::PolychromicTask& task, int64_t prompts, int64_t answers) {
+  const std::vector<at::Tensor> inputs = task.step_inputs();
+  std::vector<std::vector<int64_t>> out;
+  for (int64_t group = 0; group < prompts; ++group) {
+    const at::Tensor ids = inputs[2][group * answers], labels = inputs[3][group * answers];
+    const int64_t first = labels.ne(data::kIgnoreLabel).nonzero()[0].item<int64_t>();
+    out.emplace_back(ids.data_ptr<int64_t>(), ids.data_ptr<int64_t>() + first + 1);
+  }
+  return out;
+}
+
+// However many responses the data has to it.
+TEST(Polychromic, GrpoAsksEachPromptOnceAnEpoch) {
+  SmallPolychromic run(fresh_folder("prompts"), with(kGrpo, {"train.global_batch_size=20"}));
+  for (int64_t epoch = 0; epoch < 2; ++epoch) {
+    std::set<std::vector<int64_t>> asked;
+    for (int64_t step = 1; step <= 3; ++step) {
+      run.task.load_batch(3 * epoch + step, 1);
+      for (auto& prompt : prompts_asked(run.task, 20, 4)) asked.insert(std::move(prompt));
+    }
+    EXPECT_EQ(asked.size(), 60u) << "epoch " << epoch;
+  }
+}
+
+// Fine-tuning in front of it goes through examples; where each prompt has one, these are the same batches.
+TEST(Polychromic, GrpoTakesTheBatchesOfFineTuningWherePromptsHaveOneResponse) {
+  const auto dir = fresh_folder("single");
+  const Overrides two_phases = with(kGrpo, {"grpo.start_step=3", "grpo.rewards=length"});
+  SmallPolychromic several(dir / "several", two_phases);
+  SmallPolychromic none(dir / "none", {"polychromic.objective=none", "polychromic.max_generation_length=100"});
+  SmallPolychromic single(dir / "single", with(two_phases, {one_response_each(dir), "chat.val_share=0"}));
+  for (int64_t step = 1; step <= 2; ++step) {
+    EXPECT_EQ(several.task.next_batch_digest(2), none.task.next_batch_digest(2));
+    EXPECT_NE(several.task.next_batch_digest(2), several.task.next_batch_digest(3)) << "of the two phases";
+    EXPECT_EQ(single.task.next_batch_digest(2), single.task.next_batch_digest(3)) << "of the two phases";
+    for (SmallPolychromic* run : {&several, &none, &single}) run->task.load_batch(step, 1);
+  }
+}
+
+// Right answers that other records of the prompt show are right, too.
+TEST(Polychromic, RewardsKnowAllRightAnswersOfAPrompt) {
+  const auto dir = fresh_folder("pooled");
+  const data::ChatEncoder chat = data::open_chat_encoder(answers_folder() / "data", {.name = "plain"});
+  // Answers of one token to one prompt, and the mean of what they are worth.
+  const auto sampled = [&](const std::vector<std::string>& responses) {
+    std::string lines;
+    for (const std::string& text : responses) lines += R"({"prompt": "say", "response": ")" + text + "\"}\n";
+    write_text_atomic(dir / "train.jsonl", lines);
+    SmallPolychromic run(
+        dir, with(kGrpo, {"data.train=" + (dir / "train.jsonl").string(), "chat.val_share=0", "grpo.rewards=answer",
+                          "grpo.num_generations=64", "grpo.max_completion_length=1", "train.global_batch_size=1"}));
+    run.task.load_batch(1, 1);
+    const std::vector<at::Tensor> inputs = run.task.step_inputs();
+    std::vector<std::string> texts;
+    const at::Tensor answered = inputs[3].masked_select(inputs[3].ne(data::kIgnoreLabel));
+    for (int64_t i = 0; i < answered.numel(); ++i) {
+      texts.push_back(chat.encoder().decode({static_cast<int32_t>(answered[i].item<int64_t>())}));
+    }
+    const auto& names = run.task.metric_names();
+    const auto place = std::find(names.begin(), names.end(), "reward/answer") - names.begin();
+    return std::pair(texts, inputs[6][place].item<double>());
+  };
+  const auto [texts, nothing] = sampled({"none of these"});
+  ASSERT_EQ(texts.size(), 64u);
+  EXPECT_EQ(nothing, 0);
+  std::vector<std::string> letters;
+  for (const std::string& text : texts) {
+    const bool is_new = std::none_of(letters.begin(), letters.end(),
+                                     [&](const auto& one) { return objectives::same_answer(one, text); });
+    if (text.size() == 1 && std::isalpha(static_cast<unsigned char>(text[0])) && is_new) letters.push_back(text);
+  }
+  ASSERT_GE(letters.size(), 2u);
+  const std::vector<std::string> right{"none of these", letters[0], letters[1]};
+  const auto found = std::count_if(texts.begin(), texts.end(), [&](const std::string& text) {
+    return objectives::same_answer(text, letters[0]) || objectives::same_answer(text, letters[1]);
+  });
+  const auto [again, reward] = sampled(right);
+  EXPECT_EQ(again, texts) << "the same prompt at the same place";
+  EXPECT_EQ(reward, static_cast<double>(found) / 64);
 }
 
 // Two ranks keep what one rank keeps, so that a run goes on with another number of them in the middle of a batch.
@@ -337,6 +439,10 @@ INSTANTIATE_TEST_SUITE_P(
                               with(kSemantic, {"hf.quantize=nf4", "lora.dropout=0.1", "lora.targets=q_proj,up_proj",
                                                "grpo.start_step=5", "grpo.rewards=length", "grpo.num_generations=3",
                                                "grpo.max_completion_length=8", "grpo.beta=0.05"})},
+                      // The checkpoint is of the phase before.
+                      Variant{"before",
+                              {"grpo.start_step=7", "grpo.rewards=answer,length", "grpo.num_generations=3",
+                               "grpo.max_completion_length=8"}},
                       Variant{"phases", with(kSemantic, {"grpo.start_step=5", "grpo.rewards=relevance,length",
                                                          "grpo.num_generations=3", "grpo.max_completion_length=8",
                                                          "grpo.beta=0.05", "grpo.mask_truncated_completions=true",

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <limits>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -25,10 +26,6 @@ struct ChatDataOptions {
   bool deduplicate = false;    // of records with the same prompt and response the first alone
   uint64_t max_malformed = 0;  // lines that are passed over, with their reason in the log, before it is an error
 };
-
-// "Generate an engaging Twitter reply to this tweet:\n\n{tweet}\n\nReply:", with the members that go with it: tweet,
-// reply, tweet_id, and reply_likes as the value.
-ChatDataOptions tweet_options();
 
 struct ChatExample {
   std::vector<int32_t> prompt_ids;
@@ -68,6 +65,9 @@ struct ChatCounts {
   std::string text() const;
 };
 
+// Whether `path` is one to read records from: a file called *.jsonl, or a folder that holds such files.
+bool is_chat_path(const std::filesystem::path& path);
+
 // Immutable and safe to read from several threads.
 class ChatDataset {
  public:
@@ -88,8 +88,12 @@ class ChatDataset {
   // Of all examples, in order.
   std::vector<std::string> keys() const;
   std::vector<double> values() const;
-  // The first example of each prompt, in order: what is asked when answers are sampled.
-  std::vector<int64_t> first_of_prompts() const;
+  // Of these examples, in ascending order, those of each prompt, in the order of the first ones: what is asked, once
+  // for each prompt, when answers are sampled.
+  std::vector<std::vector<int64_t>> examples_of_prompts(std::span<const int64_t> examples) const;
+  // What is known to be right of these examples, which are of one prompt: all of their answers, or where none has such
+  // a list, all of their responses; each once.
+  std::vector<std::string> right_answers(std::span<const int64_t> examples) const;
 
  private:
   class Reader;

@@ -1,10 +1,12 @@
 #pragma once
-// Opens prompts and responses for training, validation and test, without leakage between them.
+// Opens prompts and responses for training, validation and test, without leakage between them, and with the tokenizer
+// and the template that a configuration names.
 
 #include <filesystem>
 #include <memory>
 #include <vector>
 
+#include "hrm/config/config.h"
 #include "hrm/data/chat_dataset.h"
 #include "hrm/data/chat_split.h"
 
@@ -34,5 +36,12 @@ bool is_split_chat_folder(const std::filesystem::path& path);
 // file and line of both, and where validation has two files.
 ChatSides open_chat_sides(const std::filesystem::path& path, const ChatEncoder& encoder, const ChatDataOptions& options,
                           SplitOptions split, bool stratified = false);
+
+// The folder of tokenizer.json: hf.tokenizer, or hf.model.
+std::filesystem::path tokenizer_folder(const config::HfConfig& hf);
+// That tokenizer with chat.template. Throws as open_chat_encoder of a folder.
+ChatEncoder open_chat_encoder(const config::Config& config);
+// How `chat` and data.max_malformed read records.
+ChatDataOptions chat_data_options(const config::Config& config, bool need_response);
 
 }  // namespace hrm::data

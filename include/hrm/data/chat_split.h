@@ -12,7 +12,7 @@ struct SplitOptions {
   std::vector<double> shares =
       {};  // of the keys, e.g. {0.9, 0.1, 0} for training, validation and test; they add up to 1
   uint64_t seed = 0;
-  // Another purpose is another draw: "split" for training and validation, "phases" for the two phases of a run.
+  // Another purpose is another draw of the same keys. Training, validation and test are "split".
   std::string purpose = "split";
   // Of each example; empty: not stratified. Else each share is exact within each quarter of the keys by the mean value
   // of their examples (keys of which no example has a value, NaN, are a stratum of their own).

@@ -45,12 +45,15 @@ struct MazeCommand {
 };
 void run_data_maze(const MazeCommand& command, std::ostream& out);
 
-// hrm_train data inspect PATH: sizes and one example of a directory (each split; puzzles or language data) or a CSV
-// file.
+// hrm_train data inspect PATH: sizes and one example of a directory (each split; puzzles or language data), a CSV file
+// or JSON lines of prompts and responses.
 struct InspectCommand {
   std::string path;
   int64_t example = 0;  // --example index to draw
   std::string box;      // --box RxC of a Sudoku
+  // Of prompts and responses: the configuration that says how records are read, and with which tokenizer.
+  std::vector<std::string> config_files;  // --config
+  std::vector<std::string> overrides;     // KEY=VALUE
 };
 void run_data_inspect(const InspectCommand& command, std::ostream& out);
 

@@ -13,6 +13,8 @@
 
 namespace hrm::data {
 
+struct InspectCommand;  // hrm/data/commands.h
+
 // hrm_train data arithmetic: "What is a + b?" and its answer, as triples of characters.
 struct ArithmeticCommand {
   int64_t digits = 2;       // --digits of a summand at most, 1 to 6
@@ -73,5 +75,11 @@ void run_data_jsonl(const JsonlCommand& command, std::ostream& out);
 // hrm_train data inspect of a folder of triples or of shards: sizes and one example of each split. False where `path`
 // is neither.
 bool inspect_language(const std::filesystem::path& path, int64_t example, std::ostream& out);
+
+// hrm_train data inspect of prompts and responses (hrm/data/chat_dataset.h): counts, and one example of each side as
+// training has it: its texts and ids, and where labels begin. Without --config the tokenizer is that of hf.tokenizer or
+// hf.model, else one that stands beside the records. Throws Error(usage) where there is none and for an example that no
+// side has; else as load_config, open_chat_encoder and open_chat_sides.
+void inspect_chat(const InspectCommand& command, std::ostream& out);
 
 }  // namespace hrm::data

@@ -41,9 +41,7 @@ CausalLm open_frozen_lm(const config::Config& config, const Runtime& runtime, in
 // vocabulary is smaller than the tokenizer's.
 data::ChatEncoder open_causal_tokenizer(const config::Config& config, const HfModelConfig& facts);
 
-// How records of `chat` are read, and the sides of data.train. Throws as data::open_chat_sides.
-data::ChatDataOptions chat_data_options(const config::Config& config, const data::ChatEncoder& encoder,
-                                        bool need_response);
+// The sides of data.train. Throws as data::open_chat_sides.
 data::ChatSides open_chat_data(const config::Config& config, const data::ChatEncoder& encoder, bool need_response);
 
 // What training changes: the adapter, or all.
@@ -55,9 +53,6 @@ class TrainedWeights : public Stateful {
  private:
   CausalLm& lm_;
 };
-
-// The folder of tokenizer.json: hf.tokenizer, or hf.model.
-std::filesystem::path tokenizer_folder(const config::HfConfig& hf);
 
 // What stands beside the weights and tokenizer.json and says how transformers writes, stops and asks: those of
 // generation_config.json, tokenizer_config.json, special_tokens_map.json, added_tokens.json and chat_template.jinja

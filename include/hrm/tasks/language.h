@@ -61,7 +61,7 @@ class LanguageTask : public Task {
   double score(const NamedValues& result) const override { return -value_of(result, "loss"); }
   std::map<std::string, std::string> signature() const override;
   std::map<std::string, std::string> source_digests() const override;
-  std::string next_batch_digest() override;
+  std::string next_batch_digest(int64_t step) override;
   void write_files(const std::filesystem::path& run_dir) const override;
   std::string describe() const override;
   void visit_state(StateVisitor& visitor) override;

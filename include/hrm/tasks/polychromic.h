@@ -6,13 +6,15 @@
 // A step samples its answers before the work that is captured: load_batch() generates, measures and writes rows, labels
 // and weights to where the graph reads them, unless the step learns once more from the rewards of the step before
 // (grpo.num_iterations). Then forward_backward() is a pass over prompts and responses and one over sampled answers, or
-// one over both (tasks/shared_answers.h). What is sampled depends on seed, step and place in the global batch, not on
-// ranks, micro-batches or the rows beside.
+// one over both (tasks/shared_answers.h). Steps of GRPO go through the prompts of the data, other steps through its
+// examples. What is sampled depends on seed, step and place in the global batch, not on ranks, micro-batches or the
+// rows beside.
 
 #include <map>
 #include <memory>
 #include <optional>
 #include <string>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -90,7 +92,7 @@ class PolychromicTask : public Task {
   double score(const NamedValues& result) const override { return -value_of(result, "loss"); }
   std::map<std::string, std::string> signature() const override;
   std::map<std::string, std::string> source_digests() const override;
-  std::string next_batch_digest() override;
+  std::string next_batch_digest(int64_t step) override;
   void write_files(const std::filesystem::path& run_dir) const override;
   std::string describe() const override;
   void visit_state(StateVisitor& visitor) override;
@@ -102,6 +104,7 @@ class PolychromicTask : public Task {
  private:
   data::ChatBatchOptions batch_options() const;
   void open_data();
+  void open_prompts(const data::ChatSide& training);
   void open_test_data(const data::ChatSide& training);
   void check_validation() const;
   void check_responses();
@@ -149,6 +152,10 @@ class PolychromicTask : public Task {
   std::unique_ptr<data::ChatEncoder> chat_;
   std::shared_ptr<const data::ChatSource> train_, test_;
   std::unique_ptr<data::ChatBatches> batches_;
+  // What GRPO asks, one example of each prompt; null without it. Those of train_ where no prompt has another.
+  std::shared_ptr<const data::ChatSource> prompts_;
+  std::unique_ptr<data::ChatBatches> prompt_batches_;
+  std::unordered_map<int64_t, std::vector<int64_t>> examples_of_prompt_;  // by that one
   std::unique_ptr<AnswerSampler> sampler_;
   std::unique_ptr<AnswerDiversity> diversity_;  // null where nothing measures it
   std::vector<std::unique_ptr<objectives::Reward>> rewards_;
@@ -158,7 +165,7 @@ class PolychromicTask : public Task {
   int64_t positions_ = 0, row_len_ = 0;  // of rows with sampled answers; of rows of responses
   mutable std::string train_digest_, base_digest_;
 
-  int64_t position_ = 0;                  // registered: samples used so far
+  int64_t position_ = 0;                  // registered: samples used so far, examples or prompts
   int64_t updates_ = 0;                   // registered: steps that learned from the present answers, by rewards
   objectives::RunningDiversity running_;  // registered
   PolychromicKind kind_ = PolychromicKind::responses;

@@ -56,7 +56,7 @@ class PuzzleTask : public Task {
   std::string describe() const override;
   std::map<std::string, std::string> signature() const override;
   std::map<std::string, std::string> source_digests() const override;
-  std::string next_batch_digest() override;
+  std::string next_batch_digest(int64_t step) override;
   void visit_state(StateVisitor& visitor) override;
 
   models::PuzzleModel& model() { return *model_; }

@@ -99,9 +99,9 @@ class Task : public Stateful {
   // ("training data"); kept in checkpoints. May read all of it. That of kFrozenModel is of weights that the checkpoint
   // is of no use without.
   virtual std::map<std::string, std::string> source_digests() const = 0;
-  // Digest of the global batch that comes next, as load_batch would give it, on any number of ranks. Written into a
-  // checkpoint and compared after a resume: data, their order and the draws all go into it.
-  virtual std::string next_batch_digest() = 0;
+  // Digest of the global batch that is taken next, at `step` or behind it, as load_batch would give it, on any number
+  // of ranks. Written into a checkpoint and compared after a resume: data, their order and the draws all go into it.
+  virtual std::string next_batch_digest(int64_t step) = 0;
 
   // Prefix of state entries that a configuration brings or not, so that a run may be resumed with another choice: they
   // start afresh where a checkpoint has none, and are passed over where nobody needs them. Empty: none.

@@ -1,0 +1,127 @@
+// hrm_train data inspect of prompts and responses.
+#include <sstream>
+
+#include "data/chat_support.h"
+#include "hrm/data/commands.h"
+#include "hrm/data/language_commands.h"
+
+namespace hrm::data {
+namespace {
+
+using test::TempDir;
+using Overrides = std::vector<std::string>;
+
+std::string inspect(const std::filesystem::path& path, int64_t example, const Overrides& overrides = {},
+                    const Overrides& files = {}) {
+  InspectCommand command;
+  command.path = path;
+  command.example = example;
+  command.overrides = overrides;
+  command.config_files = files;
+  std::ostringstream out;
+  run_data_inspect(command, out);
+  return out.str();
+}
+
+void expect_in(const std::string& text, const std::vector<std::string>& parts) {
+  for (const std::string& part : parts) EXPECT_NE(text.find(part), std::string::npos) << part << " is not in\n" << text;
+}
+
+std::string listed(const std::vector<int32_t>& ids) {
+  std::string text = ":";
+  for (const int32_t id : ids) text += cat(" ", id);
+  return text + "\n";
+}
+
+TEST(ChatInspect, ShowsWhatATemplateMakesOfARecord) {
+  const TempDir dir;
+  const auto folder = chat_folder(dir / "model", kQwenConfig);
+  const std::string tokenizer = "hf.tokenizer=" + folder.string();
+  write_text(dir / "chats.jsonl", chat_line("a", "b") + chat_line(" ", "x") + chat_line("hi\n", "yo, you"));
+  const ChatEncoder chat = open_chat_encoder(folder, {});
+  const auto prompt = chat.prompt_ids({{"user", "hi\n"}}), response = chat.response_ids("yo, you");
+  const std::string shown = inspect(dir / "chats.jsonl", 1, {tokenizer});
+  expect_in(shown, {"template chatml, tokenizer " + (folder / "tokenizer.json").string(), "vocabulary 1505",
+                    "all: 3 lines: 2 examples of 2 prompts; dropped 1: 1 with an empty prompt", "example 1, ",
+                    "chats.jsonl:3", cat("prompt (", prompt.size(), " ids)", listed(prompt)),
+                    R"("<|im_start|>user\nhi\n<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n")",
+                    cat("response (", response.size(), " ids)", listed(response)), R"("yo, you<|im_end|>\n")",
+                    cat("labels from id ", prompt.size(), " of ", prompt.size() + response.size(), " on")});
+  // The other settings of a training, from values or a file, are those of a training.
+  const size_t most = chat.prompt_ids({{"user", "say hi\n"}}).size() + 1;
+  const std::string cut =
+      inspect(dir / "chats.jsonl", 1, {tokenizer, "chat.instruction=say {prompt}", cat("chat.max_length=", most)});
+  expect_in(cut, {"user\\nsay hi\\n", "response (1 ids, cut at chat.max_length)", cat(" of ", most, " on")});
+  write_text(dir / "c.json", R"({"task": "polychromic", "hf": {"model": ")" + folder.string() +
+                                 R"("}, "polychromic": {"objective": "none"}, "chat": {"template": "plain"}})");
+  expect_in(inspect(dir / "chats.jsonl", 0, {}, {(dir / "c.json").string()}), {"template plain", "\"b<|im_end|>\""});
+  // The tokenizer that stands beside the records is taken where none is named.
+  std::filesystem::copy_file(dir / "chats.jsonl", folder / "chats.jsonl");
+  EXPECT_EQ(inspect(folder / "chats.jsonl", 1), inspect(folder / "chats.jsonl", 1, {tokenizer}));
+}
+
+// What `data answers` wrote, each side for itself.
+TEST(ChatInspect, ShowsEachSideOfASplit) {
+  const TempDir dir;
+  AnswersCommand command;
+  command.options.train = 6;
+  command.options.validation = 2;
+  command.options.test = 0;
+  command.out = dir / "answers";
+  std::ostringstream made;
+  run_data_answers(command, made);
+  const ChatDataset train(dir / "answers" / "train.jsonl", open_chat_encoder(dir / "answers", {.name = "plain"}), {});
+  const std::string both = inspect(dir / "answers", 5, {"chat.template=plain"});
+  expect_in(both, {"train: 24 lines: 24 examples of 6 prompts", "val: 8 lines: 8 examples of 2 prompts",
+                   "train.jsonl:6", "val.jsonl:6", "\"" + train[5].prompt + "\"", train[5].response + "<eos>",
+                   cat("right answers (", train[5].answers.size(), "): \"", train[5].answers[0], "\"")});
+  const std::string one = inspect(dir / "answers", 20, {"chat.template=plain"});
+  expect_in(one, {"train.jsonl:21", "val: 8 lines"});
+  EXPECT_EQ(one.find("val.jsonl:"), std::string::npos) << one;
+  expect_error(ExitCode::usage, {"--example 24 is not one of the 24 examples of ", "train.jsonl"},
+               [&] { inspect(dir / "answers", 24, {"chat.template=plain"}); });
+  // What training would refuse.
+  write_text(dir / "answers" / "val.jsonl", chat_line(train[0].prompt, "x"));
+  expect_error(ExitCode::data, {"val.jsonl:1: its prompt", "is also that of"},
+               [&] { inspect(dir / "answers", 0, {"chat.template=plain"}); });
+}
+
+TEST(ChatInspect, PromptsAloneAreShownAsGrpoReadsThem) {
+  const TempDir dir;
+  const auto folder = chat_folder(dir / "model", kQwenConfig);
+  write_text(folder / "prompts.jsonl", R"({"prompt": "q", "answers": ["r", "s"]})");
+  expect_error(ExitCode::data, {"no record of it can be used", "1 with an empty response"},
+               [&] { inspect(folder / "prompts.jsonl", 0); });
+  expect_in(inspect(folder / "prompts.jsonl", 0, {"grpo.start_step=1", "grpo.rewards=answer"}),
+            {"no response, so no labels", R"(right answers (2): "r" "s")"});
+}
+
+TEST(ChatInspect, SaysWhatIsMissing) {
+  const TempDir dir;
+  const auto folder = chat_folder(dir / "model", "");
+  const std::string tokenizer = "hf.tokenizer=" + folder.string();
+  const auto file = dir / "d" / "chats.jsonl";
+  write_text(file, chat_line("a", "b"));
+  const auto refused = [&](ExitCode code, const std::vector<std::string>& parts, const std::filesystem::path& path,
+                           const Overrides& overrides = {}, const Overrides& files = {}) {
+    expect_error(code, parts, [&] { inspect(path, 0, overrides, files); });
+  };
+  refused(ExitCode::usage, {"no tokenizer is named", "d' holds no tokenizer.json", "hf.tokenizer=FOLDER"}, file);
+  refused(ExitCode::usage, {"no tokenizer is named"}, dir / "d");
+  refused(ExitCode::data, {"none.jsonl' does not exist"}, dir / "none.jsonl");
+  refused(ExitCode::data, {(dir / "none" / "tokenizer.json").string(), "does not exist"}, file,
+          {"hf.tokenizer=" + (dir / "none").string()});
+  refused(ExitCode::usage, {"has no chat_template", "name the template"}, file, {tokenizer});
+  refused(ExitCode::usage, {"chat.tempalte", "chat.template"}, file, {tokenizer, "chat.tempalte=plain"});
+  write_text(file, chat_line("a", "b") + R"({"encoder_ids": [1]})");
+  refused(ExitCode::data, {"chats.jsonl:2: has neither 'messages' nor 'prompt'"}, file,
+          {tokenizer, "chat.template=chatml"});
+  // Of other data nothing is configured.
+  refused(ExitCode::usage, {"holds other data", "leave --config and KEY=VALUE out"}, fixture("dataset_sudoku/aug"),
+          {"chat.template=plain"});
+  write_text(dir / "puzzle.json", "{}");
+  refused(ExitCode::usage, {"the configuration is of task puzzle"}, file, {}, {(dir / "puzzle.json").string()});
+}
+
+}  // namespace
+}  // namespace hrm::data
