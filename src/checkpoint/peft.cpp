@@ -42,7 +42,8 @@ PeftConfig read_peft_config(const fs::path& folder) {
 void load_peft(const fs::path& folder, nn::LoraSet& lora) {
   const PeftConfig config = read_peft_config(folder);
   const nn::LoraOptions& o = lora.options();
-  PeftConfig ours{.targets = o.targets};
+  PeftConfig ours;
+  ours.targets = o.targets;
   std::sort(ours.targets.begin(), ours.targets.end());
   const nn::LoraOptions theirs{.rank = config.r, .alpha = config.alpha, .rslora = config.rslora};
   require(config.r == o.rank && nn::lora_scale(theirs) == nn::lora_scale(o) && config.targets == ours.targets,

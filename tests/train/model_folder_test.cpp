@@ -127,7 +127,7 @@ TEST_F(ModelFolders, AnswersOfAnAdapterAreThoseOfTheMergedModel) {
 TEST_F(ModelFolders, EvalMeasuresModelAndAdapter) {
   const double tuned = loss(adapter_, base_), base = loss(base_);
   EXPECT_NEAR(tuned, loss(merged()), 1e-5 * tuned);
-  EXPECT_GT(std::abs(tuned - base), 1e-2 * base) << tuned << " " << base;
+  EXPECT_GT(std::abs(tuned - base), 5e-3 * base) << tuned << " " << base;
   EXPECT_NEAR(loss(adapter_, base_, {"hf.quantize=nf4"}), tuned, 0.2 * tuned);
   // Both sides of a comparison, each with the name of its folder.
   const auto evaluated = [&](const fs::path& folder, const fs::path& base_folder, const std::string& name) {
@@ -161,7 +161,9 @@ TEST_F(ModelFolders, WhatIsMissingOrDoesNotFit) {
   expect_error(ExitCode::usage, {"--base is of adapters", "has none"}, [&] { loss(base_, base_); });
   expect_error(ExitCode::usage, {"lora.r and lora.adapter"}, [&] { loss(base_, "", {"lora.r=4"}); });
   expect_error(ExitCode::checkpoint, {"has rank 8", "lora.r = 4"}, [&] { loss(adapter_, base_, {"lora.r=4"}); });
-  expect_error(ExitCode::checkpoint, {"no averaged weights"}, [&] { loss(base_, "", {"eval.weights=ema"}); });
+  expect_error(ExitCode::checkpoint, {"no averaged weights"}, [&] {
+    loss(base_, "", {"eval.weights=ema", "optim.ema=0.999"});
+  });
   expect_error(ExitCode::usage, {"max_position_embeddings = 256"}, [&] { loss(base_, "", {"chat.max_length=500"}); });
   train::EvalOptions without = evaluating(base_);
   without.data.clear();
