@@ -38,7 +38,7 @@ void use_kept_files(const fs::path& checkpoint, const std::vector<std::string>& 
 
 // What an adapter's own file says, as settings.
 std::vector<std::string> adapter_settings(const fs::path& folder, const std::vector<std::string>& overrides) {
-  const checkpoint::PeftConfig peft = checkpoint::read_peft_config(folder);
+  const PeftConfig peft = checkpoint::read_peft_config(folder);
   const bool is_here = !peft.base_model.empty() && is_hf_folder(peft.base_model);
   require(overridden(overrides, "hf.model=") || is_here, ExitCode::checkpoint, "the adapter of '", folder.string(),
           "' is for the model '", printable_start(peft.base_model),

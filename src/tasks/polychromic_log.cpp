@@ -96,7 +96,8 @@ std::string PolychromicTask::progress_text(const NamedValues& summary) const {
   // Shares of the step: the longest, and what is at least one in twenty. All are in metrics.jsonl.
   std::string shares;
   for (const auto& [name, share] : last_parts_) {
-    if (shares.empty() || share >= 0.05) shares += cat(shares.empty() ? " | " : ", ", name, " ", fixed(100 * share, 0), " %");
+    if (shares.empty() || share >= 0.05)
+      shares += cat(shares.empty() ? " | " : ", ", name, " ", fixed(100 * share, 0), " %");
   }
   return text + shares;
 }
