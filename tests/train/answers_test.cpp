@@ -135,7 +135,7 @@ TEST(Answers, EvalAndGenerateAskAndEndAlike) {
 
   // An end that only the model's own files know.
   const tasks::CausalInference loaded = tasks::open_causal_checkpoint(asked.run, {}, "raw");
-  const data::ChatDataset data(asked.data, *loaded.chat, tasks::chat_data_options(loaded.config, *loaded.chat, true));
+  const data::ChatDataset data(asked.data, *loaded.chat, data::chat_data_options(loaded.config, true));
   const auto ids = [&](const std::vector<int64_t>& eos_ids) {
     tasks::AnswerSampler sampler(*loaded.lm.model, loaded.lm.lora.get(), *loaded.chat, eos_ids, 8, 0, false);
     return sampler
