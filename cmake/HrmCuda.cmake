@@ -37,6 +37,8 @@ if(HRM_WITH_CUDA)
   # The process has one CUDA runtime, torch's (HrmTorch.cmake).
   set(CMAKE_CUDA_RUNTIME_LIBRARY None)
   enable_language(CUDA)
+  # CMake's own form, -isystem=FOLDER, hides the folder from ccache, so that another clone compiled every kernel again.
+  set(CMAKE_INCLUDE_SYSTEM_FLAG_CUDA "-isystem ")
   # Not find_package(CUDAToolkit): the one of CMake 3.25 fails with toolkits that have no libnvToolsExt any more.
   if(NOT CMAKE_CUDA_COMPILER_VERSION MATCHES "^13\\.")
     message(FATAL_ERROR "${CMAKE_CUDA_COMPILER} is of CUDA ${CMAKE_CUDA_COMPILER_VERSION}; the torch wheel needs "
