@@ -31,6 +31,10 @@ inline Overrides with(Overrides list, const Overrides& more) {
   return list;
 }
 
+// Rewards that differ: of a model that knows nothing some answers have a letter and others have none.
+inline const Overrides kLetters =
+    with(kGrpo, {"grpo.rewards=answer,format*0.5,finished", "grpo.reward_pattern=(?s).*[a-z].*"});
+
 struct Step {
   std::vector<at::Tensor> gradients;
   at::Tensor sums;
@@ -67,6 +71,12 @@ inline Step step_of(const Overrides& overrides, int64_t step = 1) {
   out.gradients = gradients_of(task);
   out.flops = task.flops_per_step();
   return out;
+}
+
+// Whether there is anything to compare.
+inline bool has_gradients(const Step& step) {
+  return std::any_of(step.gradients.begin(), step.gradients.end(),
+                     [](const at::Tensor& gradient) { return gradient.abs().max().item<double>() > 1e-6; });
 }
 
 inline double largest_gap(const Step& a, const Step& b) {

@@ -24,8 +24,10 @@ namespace {
 namespace fs = std::filesystem;
 using testing::answers_folder;
 using testing::fresh_folder;
+using testing::has_gradients;
 using testing::kAgain;
 using testing::kGrpo;
+using testing::kLetters;
 using testing::kSemantic;
 using testing::largest_gap;
 using testing::metrics_without_timing;
@@ -46,8 +48,9 @@ TEST(Polychromic, MicroBatchesMakeTheSameStep) {
   const Overrides all{"polychromic.max_examples_for_diversity=8"};
   for (const Overrides& kind :
        {all, with(all, {"lora.r=0"}), with(all, with(kSemantic, {"polychromic.objective=marginal"})),
-        with(kGrpo, {"grpo.beta=0.1"}), with(kGrpo, {"grpo.loss_type=dr_grpo", "grpo.scale_rewards=batch"})}) {
+        with(kLetters, {"grpo.beta=0.1"}), with(kLetters, {"grpo.loss_type=dr_grpo", "grpo.scale_rewards=batch"})}) {
     const Step whole = step_of(kind), parts = step_of(with(kind, {"train.micro_batch_size=2"}));
+    EXPECT_TRUE(has_gradients(whole)) << kind.back();
     EXPECT_LE(largest_gap(whole, parts), 1e-4) << kind.back();
     // All but the ratio's mean, which is of tokens that are counted alike.
     EXPECT_TRUE(at::allclose(whole.sums, parts.sums, 1e-4, 1e-5)) << kind.back() << whole.sums << parts.sums;
@@ -59,9 +62,11 @@ TEST(Polychromic, SharedPromptsMakeTheSameStep) {
   const Overrides one{"train.micro_batch_size=4"};
   for (const Overrides& kind :
        {one, with(one, {"lora.r=0"}), with(with(one, kSemantic), {"polychromic.objective=marginal"}),
-        with(with(one, kGrpo), {"grpo.beta=0.1"}), with(with(one, kGrpo), {"grpo.loss_type=dr_grpo"}),
-        with(with(one, kGrpo), {"grpo.mask_truncated_completions=true", "lora.dropout=0.1"})}) {
+        with(with(one, kLetters), {"grpo.beta=0.1"}), with(with(one, kLetters), {"grpo.loss_type=dr_grpo"}),
+        with(with(one, kLetters),
+             {"grpo.mask_truncated_completions=true", "lora.dropout=0.1", "grpo.max_completion_length=64"})}) {
     const Step rows = step_of(with(kind, {"polychromic.share_prompts=off"}));
+    EXPECT_TRUE(has_gradients(rows)) << kind.back();
     double flops = 0.9 * rows.flops;
     for (const char* how : {"answers", "responses"}) {
       const Step shared = step_of(with(kind, {cat("polychromic.share_prompts=", how)}));
@@ -78,7 +83,7 @@ TEST(Polychromic, SharedPromptsMakeTheSameStep) {
 
 // What was not dropped when a block was computed is not dropped when it is computed again.
 TEST(Polychromic, RecomputedAnswersHaveNoDropoutEither) {
-  for (const Overrides& kind : {Overrides{}, kGrpo}) {
+  for (const Overrides& kind : {Overrides{}, kLetters}) {
     const Overrides drops = with(kind, {"lora.dropout=0.3"});
     EXPECT_LE(largest_gap(step_of(drops), step_of(with(drops, {"hf.recompute=true"}))), 1e-6);
   }

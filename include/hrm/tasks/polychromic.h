@@ -187,7 +187,7 @@ class PolychromicTask : public Task {
   double matrix_elements_ = 0;
   PhaseClock phases_;
   double last_generated_per_s_ = 0;
-  NamedValues last_parts_;   // milliseconds of a step, the longest first
+  NamedValues last_parts_;   // shares of a step, the longest first
   int64_t level_steps_ = 0;  // of this process, in which no reward told two answers apart
   // Static: refilled before each step, at the same addresses.
   at::Tensor ids_, labels_;                        // (rows, row_len_) int64
