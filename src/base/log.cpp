@@ -58,7 +58,7 @@ void clear_line(State& s) {
 
 // What cannot be written to the file (full disk) is left out there, and counted: the program goes on, and fails by
 // itself where it writes what it cannot do without.
-void write_file(State& s, Level level, const std::string& text) {
+void write_log_file(State& s, Level level, const std::string& text) {
   if (!s.file) return;
   s.file->log(to_spdlog(level), "{}", text);
   if (!s.file_fault.empty()) {
@@ -85,7 +85,7 @@ void write(Level level, const std::string& given) {
   std::lock_guard lock(s.mutex);
   clear_line(s);
   const char* prefix = level == Level::warn ? "warning: " : level == Level::error ? "error: " : "";
-  write_file(s, level, text);
+  write_log_file(s, level, text);
   s.screen->log(to_spdlog(level), "{}{}", prefix, text);
 }
 
@@ -119,7 +119,7 @@ void progress(const std::string& given) {
   } else {
     std::cerr << line << std::endl;
   }
-  write_file(s, Level::info, line);
+  write_log_file(s, Level::info, line);
 }
 
 void progress_done() {

@@ -40,7 +40,7 @@ int64_t size_of(const TensorMap& tensors, const std::string& name, int64_t dim) 
 }
 
 // Collects what the weights and the configuration say differently.
-class Contradictions {
+class ShapeContradictions {
  public:
   template <class Value>
   void compare(const std::string& key, const Value& in_file, const Value& in_config) {
@@ -66,7 +66,7 @@ void check_against_config(const config::ModelConfig& config, const TensorMap& te
   const bool learned = tensors.count("embed_pos.embedding_weight") != 0;
   const int64_t H_layers = count_layers(tensors, "H_level");
 
-  Contradictions contradictions;
+  ShapeContradictions contradictions;
   if ((H_layers > 0) != (config.arch == "hrm")) {
     // TRM and the plain Transformer have the same weights.
     contradictions.compare<std::string>("model.arch", H_layers > 0 ? "hrm" : "trm", config.arch);

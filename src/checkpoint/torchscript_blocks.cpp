@@ -8,7 +8,7 @@
 namespace hrm::checkpoint {
 namespace {
 
-bool has_rope(StackKind kind) {
+bool stack_has_rope(StackKind kind) {
   return kind != StackKind::memory;
 }
 
@@ -103,7 +103,7 @@ def forward(self, x: Tensor) -> Tensor:
 
 std::string grouped_attention_source(const models::DecoderOptions& o, StackKind kind) {
   std::string source;
-  if (has_rope(kind)) source += rotate_source(o.head_dim);
+  if (stack_has_rope(kind)) source += rotate_source(o.head_dim);
   source += cat("\ndef forward(self, x: Tensor", pass_parameters(kind), R"() -> Tensor:
     rows = x.size(0)
     length = x.size(1)
@@ -116,7 +116,7 @@ std::string grouped_attention_source(const models::DecoderOptions& o, StackKind 
     v = torch.narrow(qkv, 2, )",
                 o.heads + o.kv_heads, ", ", o.kv_heads, ").transpose(1, 2)\n");
   if (o.qk_norm) source += "    q = self.q_norm.forward(q)\n    k = self.k_norm.forward(k)\n";
-  if (has_rope(kind)) source += "    q = self.rotate(q, cos, sin)\n    k = self.rotate(k, cos, sin)\n";
+  if (stack_has_rope(kind)) source += "    q = self.rotate(q, cos, sin)\n    k = self.rotate(k, cos, sin)\n";
   return source + "    q = q.transpose(1, 2)\n    k = k.transpose(1, 2)\n" + repeat_heads(o) +
          cat("    out = torch.scaled_dot_product_attention(q, k, v, ", attend_arguments(kind), R"()
     return self.o_proj.forward(out.transpose(1, 2).reshape([rows, length, )",

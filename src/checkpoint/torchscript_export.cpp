@@ -11,9 +11,9 @@ namespace {
 using torch::jit::Module;
 using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 
-class Exporter : TorchscriptBuilder {
+class PuzzleExporter : TorchscriptBuilder {
  public:
-  Exporter(const config::ModelConfig& config, const models::PuzzleModelDims& dims, const NamedTensors& weights)
+  PuzzleExporter(const config::ModelConfig& config, const models::PuzzleModelDims& dims, const NamedTensors& weights)
       : TorchscriptBuilder(weights), config_(config), dims_(dims) {}
 
   Module model() {
@@ -74,7 +74,7 @@ class Exporter : TorchscriptBuilder {
 void export_torchscript(const config::ModelConfig& config, const NamedTensors& weights,
                         const std::filesystem::path& file) {
   const models::PuzzleModelDims dims = check_weights(config, weights, "the checkpoint");
-  save_torchscript(Exporter(config, dims, weights).model(), file);
+  save_torchscript(PuzzleExporter(config, dims, weights).model(), file);
 }
 
 }  // namespace hrm::checkpoint

@@ -19,9 +19,9 @@ using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 // Token types: 4 = int64, 6 = float32, 11 = bool.
 constexpr const char* kEmbed = "torch.embedding(self.embed_tokens.weight, ids.to(4))";
 
-class Exporter : TorchscriptBuilder {
+class LanguageExporter : TorchscriptBuilder {
  public:
-  Exporter(const config::Config& config, const models::LanguageSizes& sizes, const NamedTensors& weights)
+  LanguageExporter(const config::Config& config, const models::LanguageSizes& sizes, const NamedTensors& weights)
       : TorchscriptBuilder(weights),
         config_(config),
         lm_(config.lm),
@@ -332,7 +332,8 @@ def forward(self, ids: Tensor, memory: Tensor) -> Tensor:
 };
 
 // Names and shapes must be those of the configured model.
-void check_weights(const config::Config& config, const models::LanguageSizes& sizes, const NamedTensors& weights) {
+void check_language_weights(const config::Config& config, const models::LanguageSizes& sizes,
+                            const NamedTensors& weights) {
   std::map<std::string, at::Tensor> given(weights.begin(), weights.end());
   const auto model = models::make_language_model_outline(config, sizes);
   for (const auto& item : model->named_parameters()) {
@@ -349,8 +350,8 @@ void check_weights(const config::Config& config, const models::LanguageSizes& si
 
 void export_language_torchscript(const config::Config& config, const models::LanguageSizes& sizes,
                                  const NamedTensors& weights, const std::filesystem::path& file) {
-  check_weights(config, sizes, weights);
-  save_torchscript(Exporter(config, sizes, weights).model(), file);
+  check_language_weights(config, sizes, weights);
+  save_torchscript(LanguageExporter(config, sizes, weights).model(), file);
 }
 
 }  // namespace hrm::checkpoint

@@ -61,9 +61,9 @@ SyntaxError read_syntax_error(const std::string& message, int current_line) {
   return error;
 }
 
-class Collector : public nlohmann::json_sax<json> {
+class EntryCollector : public nlohmann::json_sax<json> {
  public:
-  Collector(const std::string& name, const int& line) : name_(name), line_(line) {}
+  EntryCollector(const std::string& name, const int& line) : name_(name), line_(line) {}
 
   std::vector<JsonEntry> entries;
 
@@ -148,7 +148,7 @@ std::vector<JsonEntry> parse_json_entries(const std::string& text, const std::st
   require(text.size() <= kMaxConfigBytes, ExitCode::usage, name, ": a configuration of ", human_bytes(text.size()),
           " is too long; at most ", human_bytes(kMaxConfigBytes), " are read");
   int line = 1;
-  Collector collector(name, line);
+  EntryCollector collector(name, line);
   const LineCountingIterator begin(text.data(), &line), end(text.data() + text.size(), &line);
   json::sax_parse(begin, end, &collector, json::input_format_t::json, /*strict=*/true, /*ignore_comments=*/true);
   return std::move(collector.entries);

@@ -21,7 +21,7 @@ constexpr bool kRuleFits = (std::is_same_v<T, bool> && std::is_same_v<R, Flag>) 
 
 // Walks the `describe` lists. `reach` goes from the whole configuration to the struct whose list is being walked.
 template <class Struct>
-struct Collector {
+struct FieldCollector {
   std::string section;
   std::function<Struct&(Config&)> reach;
   std::vector<Field>& fields;
@@ -48,7 +48,7 @@ struct Collector {
   template <class S>
   void operator()(const char* name, S Config::*member, const char* help) {
     sections.push_back({name, help});
-    S::describe(Collector<S>{name, [member](Config& config) -> S& { return config.*member; }, fields, sections});
+    S::describe(FieldCollector<S>{name, [member](Config& config) -> S& { return config.*member; }, fields, sections});
   }
 };
 
@@ -59,7 +59,7 @@ struct Table {
   std::unordered_map<std::string, size_t> index;
 
   Table() {
-    Config::describe(Collector<Config>{"", [](Config& config) -> Config& { return config; }, fields, sections});
+    Config::describe(FieldCollector<Config>{"", [](Config& config) -> Config& { return config; }, fields, sections});
     for (size_t i = 0; i < fields.size(); ++i) {
       keys.push_back(fields[i].key);
       index.emplace(fields[i].key, i);

@@ -26,7 +26,7 @@ std::optional<int64_t> take_number(std::string_view& text) {
   return value;
 }
 
-bool take(std::string_view& text, std::string_view part) {
+bool take_answer(std::string_view& text, std::string_view part) {
   if (!text.starts_with(part)) return false;
   text.remove_prefix(part.size());
   return true;
@@ -35,7 +35,7 @@ bool take(std::string_view& text, std::string_view part) {
 AnswersProblem parse_prompt(std::string_view prompt) {
   std::string_view rest = prompt;
   std::optional<int64_t> number, step;
-  const bool good = take(rest, kBefore) && (number = take_number(rest)) && take(rest, kBetween) &&
+  const bool good = take_answer(rest, kBefore) && (number = take_number(rest)) && take_answer(rest, kBetween) &&
                     (step = take_number(rest)) && rest == kAfter;
   require(good, ExitCode::data, "'", printable_start(prompt), "' is no prompt of the form '", answers_prompt({57, 9}),
           "'");
@@ -103,7 +103,7 @@ bool is_right_answer(std::string_view prompt, std::string_view answer) {
   const size_t begin = std::min(answer.find_first_not_of(kSpace), answer.size());
   answer = answer.substr(begin, answer.find_last_not_of(kSpace) + 1 - begin);
   const std::optional<int64_t> first = take_number(answer);
-  if (!first || !take(answer, kPlus)) return false;
+  if (!first || !take_answer(answer, kPlus)) return false;
   const std::optional<int64_t> second = take_number(answer);
   // The difference, because a sum of what somebody wrote may leave int64.
   return second && answer.empty() && *first < problem.number && *second == problem.number - *first &&

@@ -225,7 +225,7 @@ class Merger {
   std::vector<bool> in_merge_, is_made_;
 };
 
-void check_options(const BpeTrainingOptions& options) {
+void check_training_options(const BpeTrainingOptions& options) {
   const auto& special = options.special_tokens;
   require(options.threads >= 1 && options.threads <= 1024, ExitCode::usage, "a tokenizer cannot be trained with ",
           options.threads, " threads; use 1 to 1024");
@@ -251,7 +251,7 @@ void check_options(const BpeTrainingOptions& options) {
 }  // namespace
 
 TokenizerJson train_bpe(std::span<const std::string_view> texts, const BpeTrainingOptions& options) {
-  check_options(options);
+  check_training_options(options);
   TokenizerJson result;
   result.nfc = options.nfc;
   result.pre_tokenizer = steps_of(options.words);

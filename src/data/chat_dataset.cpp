@@ -18,7 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int64_t kShownLines = 10;  // of each reason, in the log
+constexpr int64_t kShownRecords = 10;  // of each reason, in the log
 
 bool is_record_file(const fs::path& file) {
   const std::string name = file.filename().string();
@@ -44,7 +44,7 @@ std::vector<fs::path> record_files(const fs::path& path) {
   return files;
 }
 
-bool is_blank(std::string_view text) {
+bool is_blank_text(std::string_view text) {
   return text.find_first_not_of(" \t\n\v\f\r") == std::string_view::npos;
 }
 
@@ -141,15 +141,16 @@ class ChatDataset::Reader {
     example.file = file;
     example.line = static_cast<int64_t>(line.number);
     if (record.value) example.value = *record.value;
-    const bool asked = record.messages.empty() ? !is_blank(record.prompt) : any_text(record.messages);
+    const bool asked = record.messages.empty() ? !is_blank_text(record.prompt) : any_text(record.messages);
     if (!asked) return drop(to_.counts_.empty_prompt, place, "the prompt is empty");
-    if (is_blank(record.response)) record.response.clear();
+    if (is_blank_text(record.response)) record.response.clear();
     if (record.response.empty() && options_.need_response) {
       return drop(to_.counts_.empty_response, place, "the response is empty");
     }
     if (record.answers) {
-      const bool good = !record.answers->empty() && std::none_of(record.answers->begin(), record.answers->end(),
-                                                                 [](const std::string& one) { return is_blank(one); });
+      const bool good =
+          !record.answers->empty() && std::none_of(record.answers->begin(), record.answers->end(),
+                                                   [](const std::string& one) { return is_blank_text(one); });
       if (!good) return drop(to_.counts_.empty_answers, place, "the list of answers, or one of them, is empty");
       example.answers = std::move(*record.answers);
     }
@@ -164,7 +165,8 @@ class ChatDataset::Reader {
   }
 
   static bool any_text(const std::vector<ChatMessage>& messages) {
-    return std::any_of(messages.begin(), messages.end(), [](const ChatMessage& one) { return !is_blank(one.content); });
+    return std::any_of(messages.begin(), messages.end(),
+                       [](const ChatMessage& one) { return !is_blank_text(one.content); });
   }
 
   void keep(ChatExample example, const std::string& id, const std::string& place) {
@@ -188,7 +190,7 @@ class ChatDataset::Reader {
   }
 
   void drop(int64_t& count, const std::string& place, const std::string& reason) {
-    if (count < kShownLines) log::warn("passed over: ", place, ": ", reason);
+    if (count < kShownRecords) log::warn("passed over: ", place, ": ", reason);
     ++count;
   }
 

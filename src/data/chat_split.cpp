@@ -14,7 +14,7 @@ namespace hrm::data {
 namespace {
 
 // In [0, 1), a function of its arguments alone.
-double draw(uint64_t seed, const std::string& purpose, const std::string& key) {
+double draw_share(uint64_t seed, const std::string& purpose, const std::string& key) {
   Hasher hasher;
   hasher.update(cat(seed, "\n", purpose, "\n"));
   hasher.update(key);
@@ -39,7 +39,7 @@ std::vector<Group> groups_of(const std::vector<std::string>& keys, std::span<con
             keys.size());
     const std::string& key = keys[member];
     const auto [found, is_new] = places.emplace(key, groups.size());
-    if (is_new) groups.push_back({.key = key, .draw = draw(options.seed, options.purpose, key)});
+    if (is_new) groups.push_back({.key = key, .draw = draw_share(options.seed, options.purpose, key)});
     Group& group = groups[found->second];
     group.members.push_back(member);
     if (options.values.empty() || std::isnan(options.values[member])) continue;

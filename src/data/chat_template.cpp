@@ -12,7 +12,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::string_view kBos = "{bos}", kEos = "{eos}", kResponse = "{response}";
+constexpr std::string_view kBosField = "{bos}", kEosField = "{eos}", kResponseField = "{response}";
 constexpr std::string_view kSpace = " \t\n\v\f\r";
 constexpr uint64_t kConfigBytes = uint64_t{16} << 20;
 // In chat_template.jinja, which newer versions of the library write in place of the member chat_template.
@@ -98,10 +98,10 @@ void ChatEncoder::check_tokens(const std::vector<std::string>& tokens) {
 
 void ChatEncoder::set_custom() {
   std::string_view prompt = options_.prompt_template, response = options_.response_template;
-  bos_ = prompt.starts_with(kBos);
-  if (bos_) prompt.remove_prefix(kBos.size());
-  eos_ = response.ends_with(kEos);
-  if (eos_) response.remove_suffix(kEos.size());
+  bos_ = prompt.starts_with(kBosField);
+  if (bos_) prompt.remove_prefix(kBosField.size());
+  eos_ = response.ends_with(kEosField);
+  if (eos_) response.remove_suffix(kEosField.size());
   prompt_ = std::make_shared<TextTemplate>(prompt, "prompt_template");
   response_ = std::make_shared<TextTemplate>(response, "response_template");
   for (const std::string& name : prompt_->names()) {
@@ -110,12 +110,13 @@ void ChatEncoder::set_custom() {
   }
   require(!prompt_->names().empty(), ExitCode::usage, "prompt_template: has no place for a text, such as {prompt}");
   require(response_->names() == std::vector<std::string>{"response"} &&
-              response.find(kResponse) == response.rfind(kResponse),
+              response.find(kResponseField) == response.rfind(kResponseField),
           ExitCode::usage, "response_template: must have the place {response} once, and may end with {eos}; other ",
           "places it has none");
   // What follows it, with braces as they are meant.
-  stop_text_ = TextTemplate(response.substr(response.rfind(kResponse) + kResponse.size()), "response_template")
-                   .fill([](const std::string&) { return std::string(); });
+  stop_text_ =
+      TextTemplate(response.substr(response.rfind(kResponseField) + kResponseField.size()), "response_template")
+          .fill([](const std::string&) { return std::string(); });
   require(eos_ || !stop_text_.empty(), ExitCode::usage,
           "response_template: nothing ends a response; put {eos} or a text behind {response}");
 }

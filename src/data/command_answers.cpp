@@ -13,7 +13,7 @@ namespace {
 namespace fs = std::filesystem;
 
 // What prompts and answers are written with, the rarest ids behind.
-constexpr std::string_view kCharacters = " +0123456789.,Saefilmoprstu";
+constexpr std::string_view kAnswerCharacters = " +0123456789.,Saefilmoprstu";
 
 // A model for these rows, of the form of Qwen3, to be trained from scratch.
 nlohmann::ordered_json model_config(int64_t vocabulary) {
@@ -46,7 +46,7 @@ void run_data_answers(const AnswersCommand& command, std::ostream& out) {
   make_directories(folder);
   const nlohmann::ordered_json config = {{"bos_token", "<bos>"}, {"eos_token", "<eos>"}, {"pad_token", "<pad>"}};
   write_text_atomic(folder / "tokenizer.json",
-                    internal::character_tokenizer_text({"<pad>", "<bos>", "<eos>"}, kCharacters));
+                    internal::character_tokenizer_text({"<pad>", "<bos>", "<eos>"}, kAnswerCharacters));
   write_text_atomic(folder / "tokenizer_config.json", config.dump(1) + "\n");
   // All 256 bytes and the three special tokens.
   write_text_atomic(folder / "config.json", model_config(256 + 3).dump(1) + "\n");

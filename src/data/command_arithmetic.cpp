@@ -17,15 +17,15 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int64_t kMaxDigits = 6;  // CounterPermutation takes 2^40 problems
-constexpr int32_t kPad = 0, kBos = 1, kEos = 2, kFirstCharacter = 3;
-constexpr std::string_view kCharacters = " +0123456789?Wahist";
+constexpr int32_t kPadId = 0, kBosId = 1, kEosId = 2, kFirstCharacter = 3;
+constexpr std::string_view kArithmeticCharacters = " +0123456789?Wahist";
 constexpr int64_t kVocabulary = kFirstCharacter + 256;  // these characters, then all other bytes
 
-int32_t id_of(char c) {
-  return kFirstCharacter + static_cast<int32_t>(kCharacters.find(c));
+int32_t character_id(char c) {
+  return kFirstCharacter + static_cast<int32_t>(kArithmeticCharacters.find(c));
 }
 
-std::string ids_text(const std::vector<int32_t>& ids) {
+std::string text_of_ids(const std::vector<int32_t>& ids) {
   std::string text = "[";
   for (const int32_t id : ids) text += (text.size() > 1 ? "," : "") + std::to_string(id);
   return text + "]";
@@ -33,16 +33,16 @@ std::string ids_text(const std::vector<int32_t>& ids) {
 
 std::vector<int32_t> ids_of(const std::string& text) {
   std::vector<int32_t> ids;
-  for (const char c : text) ids.push_back(id_of(c));
+  for (const char c : text) ids.push_back(character_id(c));
   return ids;
 }
 
 std::string record_of(int64_t a, int64_t b) {
   std::vector<int32_t> decoder = ids_of(std::to_string(a + b)), labels = decoder;
-  decoder.insert(decoder.begin(), kBos);
-  labels.push_back(kEos);
-  return "{\"encoder_ids\":" + ids_text(ids_of(cat("What is ", a, " + ", b, "?"))) +
-         ",\"decoder_input_ids\":" + ids_text(decoder) + ",\"labels\":" + ids_text(labels) + "}\n";
+  decoder.insert(decoder.begin(), kBosId);
+  labels.push_back(kEosId);
+  return "{\"encoder_ids\":" + text_of_ids(ids_of(cat("What is ", a, " + ", b, "?"))) +
+         ",\"decoder_input_ids\":" + text_of_ids(decoder) + ",\"labels\":" + text_of_ids(labels) + "}\n";
 }
 
 }  // namespace
@@ -84,11 +84,11 @@ void run_data_arithmetic(const ArithmeticCommand& command, std::ostream& out) {
   make_directories(folder);
   LanguageMeta meta;
   meta.vocab_size = kVocabulary;
-  meta.pad_id = kPad;
-  meta.bos_id = kBos;
-  meta.eos_id = kEos;
+  meta.pad_id = kPadId;
+  meta.bos_id = kBosId;
+  meta.eos_id = kEosId;
   meta.tokenizer_file = "tokenizer.json";
-  const std::string tokenizer = internal::character_tokenizer_text({"<pad>", "<bos>", "<eos>"}, kCharacters);
+  const std::string tokenizer = internal::character_tokenizer_text({"<pad>", "<bos>", "<eos>"}, kArithmeticCharacters);
   meta.tokenizer_digest = digest_hex(as_bytes(tokenizer));
   write_text_atomic(folder / meta.tokenizer_file, tokenizer);
   write_text_atomic(folder / "train.jsonl", train);

@@ -33,7 +33,8 @@ std::string draw_tokens(const std::vector<int32_t>& tokens) {
   return text;
 }
 
-std::string draw(const PuzzleDataset& dataset, const std::vector<int32_t>& tokens, const SudokuGeometry& geometry) {
+std::string draw_board(const PuzzleDataset& dataset, const std::vector<int32_t>& tokens,
+                       const SudokuGeometry& geometry) {
   if (dataset.kind() == PuzzleKind::sudoku) return draw_sudoku(geometry, tokens);
   if (dataset.kind() != PuzzleKind::maze) return draw_tokens(tokens);
   std::string text;
@@ -69,7 +70,7 @@ void print_dataset(const InspectCommand& command, const config::DataConfig& conf
   const int32_t identifier = dataset.puzzle_identifier(dataset.puzzle_of_example(command.example));
   out << "  example " << command.example << ", puzzle identifier " << identifier;
   if (identifier < static_cast<int32_t>(dataset.identifiers().size())) out << " " << dataset.identifiers()[identifier];
-  out << "\n" << draw(dataset, inputs, geometry) << "\n" << draw(dataset, labels, geometry);
+  out << "\n" << draw_board(dataset, inputs, geometry) << "\n" << draw_board(dataset, labels, geometry);
 }
 
 }  // namespace

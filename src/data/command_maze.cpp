@@ -13,15 +13,15 @@ namespace hrm::data {
 namespace {
 
 // Test mazes are drawn from indices beyond any training set.
-constexpr uint64_t kTestIndices = uint64_t{1} << 48;
+constexpr uint64_t kMazeTestIndices = uint64_t{1} << 48;
 
-std::vector<uint8_t> tokens_of(const std::string& maze) {
+std::vector<uint8_t> maze_tokens(const std::string& maze) {
   std::vector<uint8_t> tokens(maze.size());
   std::transform(maze.begin(), maze.end(), tokens.begin(), maze_token);
   return tokens;
 }
 
-PuzzleRows empty_rows(int64_t cells) {
+PuzzleRows empty_mazes(int64_t cells) {
   PuzzleRows rows;
   rows.kind = PuzzleKind::maze;
   rows.meta.vocab_size = kMazeVocabSize;
@@ -30,13 +30,13 @@ PuzzleRows empty_rows(int64_t cells) {
   return rows;
 }
 
-PuzzleRows generate_rows(const MazeCommand& command, bool test, int64_t count) {
-  PuzzleRows rows = empty_rows(command.size * command.size);
+PuzzleRows generate_mazes(const MazeCommand& command, bool test, int64_t count) {
+  PuzzleRows rows = empty_mazes(command.size * command.size);
   for (int64_t i = 0; i < count; ++i) {
     CounterRng rng(static_cast<uint64_t>(command.seed), Stream::generate,
-                   static_cast<uint64_t>(i) + (test ? kTestIndices : 0));
+                   static_cast<uint64_t>(i) + (test ? kMazeTestIndices : 0));
     const Maze maze = generate_maze(static_cast<int>(command.size), command.min_path, rng);
-    rows.add_puzzle(tokens_of(maze.question), tokens_of(maze.answer));
+    rows.add_puzzle(maze_tokens(maze.question), maze_tokens(maze.answer));
     rows.end_group();
     if ((i + 1) % 256 == 0)
       log::progress(cat("generating ", test ? "test" : "training", " mazes: ", i + 1, " of ", count));
@@ -50,10 +50,10 @@ std::vector<uint8_t> row_of(const std::vector<uint8_t>& tokens, int64_t row, int
 }
 
 // Each maze in its eight orientations, the given one first, as one group.
-PuzzleRows augment_rows(const PuzzleRows& rows) {
+PuzzleRows augment_mazes(const PuzzleRows& rows) {
   const int64_t cells = rows.meta.seq_len;
   const int side = maze_side(static_cast<size_t>(cells));
-  PuzzleRows result = empty_rows(cells);
+  PuzzleRows result = empty_mazes(cells);
   for (size_t i = 0; i < rows.puzzle_identifiers.size(); ++i) {
     for (int transform = 0; transform < 8; ++transform) {
       const auto turned = [&](const std::vector<uint8_t>& tokens) {
@@ -66,7 +66,7 @@ PuzzleRows augment_rows(const PuzzleRows& rows) {
   return result;
 }
 
-void print_split(std::ostream& out, const char* split, const PuzzleRows& rows) {
+void print_maze_split(std::ostream& out, const char* split, const PuzzleRows& rows) {
   const int64_t cells = rows.meta.seq_len, puzzles = static_cast<int64_t>(rows.puzzle_identifiers.size());
   int64_t shortest = cells, longest = 0;
   for (int64_t i = 0; i < puzzles; ++i) {
@@ -80,7 +80,7 @@ void print_split(std::ostream& out, const char* split, const PuzzleRows& rows) {
 }
 
 // What the question itself, taken as the answer, gets right.
-void print_baseline(std::ostream& out, const PuzzleRows& rows) {
+void print_maze_baseline(std::ostream& out, const PuzzleRows& rows) {
   const Score score = score_predictor(static_cast<int64_t>(rows.puzzle_identifiers.size()), [&](int64_t i) {
     return std::pair{row_of(rows.inputs, i, rows.meta.seq_len), row_of(rows.labels, i, rows.meta.seq_len)};
   });
@@ -97,8 +97,8 @@ void run_data_maze(const MazeCommand& command, std::ostream& out) {
     require(command.size >= 3 && command.size <= 1024, ExitCode::usage, "--size ", command.size,
             " is not within 3 to 1024");
     require(command.train > 0 || command.test > 0, ExitCode::usage, "nothing to generate: give --train or --test");
-    if (command.train > 0) train = generate_rows(command, /*test=*/false, command.train);
-    if (command.test > 0) test = generate_rows(command, /*test=*/true, command.test);
+    if (command.train > 0) train = generate_mazes(command, /*test=*/false, command.train);
+    if (command.test > 0) test = generate_mazes(command, /*test=*/true, command.test);
   } else {
     PuzzleCsvOptions options;
     options.kind = "maze";
@@ -113,14 +113,14 @@ void run_data_maze(const MazeCommand& command, std::ostream& out) {
     require(!train || !test || train->meta.seq_len == test->meta.seq_len, ExitCode::data, command.train_csv, " and ",
             command.test_csv, " hold mazes of different sizes");
   }
-  if (train && command.augment) *train = augment_rows(*train);
+  if (train && command.augment) *train = augment_mazes(*train);
   if (train) write_dataset(command.out, "train", *train);
   if (test) write_dataset(command.out, "test", *test);
   const int side = maze_side(static_cast<size_t>((train ? train : test)->meta.seq_len));
   out << command.out << ": mazes of " << side << "x" << side << ", vocabulary " << kMazeVocabSize << "\n";
-  if (train) print_split(out, "train", *train);
-  if (test) print_split(out, "test", *test);
-  if (test) print_baseline(out, *test);
+  if (train) print_maze_split(out, "train", *train);
+  if (test) print_maze_split(out, "test", *test);
+  if (test) print_maze_baseline(out, *test);
 }
 
 }  // namespace hrm::data

@@ -20,7 +20,7 @@ constexpr uint64_t kTestIndices = uint64_t{1} << 48;
 // Draws that belong to the data set as a whole.
 constexpr uint64_t kSetIndex = uint64_t{1} << 49;
 
-std::vector<uint8_t> tokens_of(const Grid& grid) {
+std::vector<uint8_t> grid_tokens(const Grid& grid) {
   std::vector<uint8_t> tokens(grid.size());
   std::transform(grid.begin(), grid.end(), tokens.begin(), [](uint8_t digit) { return digit + 1; });
   return tokens;
@@ -105,7 +105,7 @@ class Generator {
   SolutionClasses training_;
 };
 
-PuzzleRows empty_rows(const SudokuGeometry& geometry) {
+PuzzleRows empty_sudokus(const SudokuGeometry& geometry) {
   PuzzleRows rows;
   rows.kind = PuzzleKind::sudoku;
   rows.meta.vocab_size = geometry.vocab_size();
@@ -114,11 +114,11 @@ PuzzleRows empty_rows(const SudokuGeometry& geometry) {
   return rows;
 }
 
-PuzzleRows generate_rows(Generator& generator, const SudokuGeometry& geometry, bool test, int64_t count) {
-  PuzzleRows rows = empty_rows(geometry);
+PuzzleRows generate_sudokus(Generator& generator, const SudokuGeometry& geometry, bool test, int64_t count) {
+  PuzzleRows rows = empty_sudokus(geometry);
   for (int64_t i = 0; i < count; ++i) {
     const auto [puzzle, solution] = generator.next(test, static_cast<uint64_t>(i));
-    rows.add_puzzle(tokens_of(puzzle), tokens_of(solution));
+    rows.add_puzzle(grid_tokens(puzzle), grid_tokens(solution));
     rows.end_group();
     if ((i + 1) % 256 == 0)
       log::progress(cat("generating ", test ? "test" : "training", " puzzles: ", i + 1, " of ", count));
@@ -128,17 +128,17 @@ PuzzleRows generate_rows(Generator& generator, const SudokuGeometry& geometry, b
 }
 
 // Each puzzle and `copies` random symmetric copies, as one group.
-PuzzleRows augment_rows(const PuzzleRows& rows, const SudokuGeometry& geometry, int64_t copies, uint64_t seed) {
+PuzzleRows augment_sudokus(const PuzzleRows& rows, const SudokuGeometry& geometry, int64_t copies, uint64_t seed) {
   if (copies == 0) return rows;
-  PuzzleRows result = empty_rows(geometry);
+  PuzzleRows result = empty_sudokus(geometry);
   const int64_t puzzles = static_cast<int64_t>(rows.puzzle_identifiers.size());
   for (int64_t i = 0; i < puzzles; ++i) {
     const Grid puzzle = grid_of(rows.inputs, i, geometry.cells()), solution = grid_of(rows.labels, i, geometry.cells());
-    result.add_puzzle(tokens_of(puzzle), tokens_of(solution));
+    result.add_puzzle(grid_tokens(puzzle), grid_tokens(solution));
     for (int64_t copy = 0; copy < copies; ++copy) {
       const SudokuSymmetry symmetry = draw_symmetry(geometry, seed, static_cast<uint64_t>(i * copies + copy));
-      result.add_puzzle(tokens_of(apply_symmetry(geometry, symmetry, puzzle)),
-                        tokens_of(apply_symmetry(geometry, symmetry, solution)));
+      result.add_puzzle(grid_tokens(apply_symmetry(geometry, symmetry, puzzle)),
+                        grid_tokens(apply_symmetry(geometry, symmetry, solution)));
     }
     result.end_group();
     if ((i + 1) % 1024 == 0) log::progress(cat("augmenting: ", i + 1, " of ", puzzles, " puzzles"));
@@ -147,7 +147,7 @@ PuzzleRows augment_rows(const PuzzleRows& rows, const SudokuGeometry& geometry, 
   return result;
 }
 
-void print_baseline(std::ostream& out, const char* label, const Score& score) {
+void print_sudoku_baseline(std::ostream& out, const char* label, const Score& score) {
   out << "  " << std::left << std::setw(36) << label << std::right << std::fixed << std::setprecision(1) << "exact "
       << std::setw(5) << 100 * score.exact << " %   cells " << std::setw(5) << 100 * score.cells << " %\n";
 }
@@ -172,11 +172,11 @@ void print_baselines(std::ostream& out, const PuzzleRows& rows, const SudokuGeom
     return std::pair{propagate_once(geometry, grid_of(rows.inputs, i, cells)), grid_of(rows.labels, i, cells)};
   });
   out << "baselines on the test set (givens count as cells, as they do for a model):\n";
-  print_baseline(out, "best constant in the empty cells", constant);
-  print_baseline(out, "one pass of constraint propagation", propagated);
+  print_sudoku_baseline(out, "best constant in the empty cells", constant);
+  print_sudoku_baseline(out, "one pass of constraint propagation", propagated);
 }
 
-void print_split(std::ostream& out, const char* split, const PuzzleRows& rows) {
+void print_sudoku_split(std::ostream& out, const char* split, const PuzzleRows& rows) {
   const int64_t cells = rows.meta.seq_len;
   int64_t fewest = cells, most = 0;
   for (size_t i = 0; i < rows.puzzle_identifiers.size(); ++i) {
@@ -214,8 +214,8 @@ void run_data_sudoku(const SudokuCommand& command, std::ostream& out) {
     const int64_t size = box_rows == 0 ? 9 : box_rows * box_cols;
     geometry = sudoku_geometry(size * size, box_rows, box_cols);
     Generator generator(command, geometry);
-    if (command.train > 0) train = generate_rows(generator, geometry, /*test=*/false, command.train);
-    if (command.test > 0) test = generate_rows(generator, geometry, /*test=*/true, command.test);
+    if (command.train > 0) train = generate_sudokus(generator, geometry, /*test=*/false, command.train);
+    if (command.test > 0) test = generate_sudokus(generator, geometry, /*test=*/true, command.test);
     separation = generator.describe();
   } else {
     PuzzleCsvOptions options;
@@ -244,14 +244,14 @@ void run_data_sudoku(const SudokuCommand& command, std::ostream& out) {
     }
   }
   if (train) {
-    *train = augment_rows(*train, geometry, command.augment, static_cast<uint64_t>(command.seed));
+    *train = augment_sudokus(*train, geometry, command.augment, static_cast<uint64_t>(command.seed));
     write_dataset(command.out, "train", *train);
   }
   if (test) write_dataset(command.out, "test", *test);
   out << command.out << ": Sudoku " << geometry.size() << "x" << geometry.size() << ", boxes " << geometry.box_rows
       << "x" << geometry.box_cols << ", vocabulary " << geometry.vocab_size() << "\n";
-  if (train) print_split(out, "train", *train);
-  if (test) print_split(out, "test", *test);
+  if (train) print_sudoku_split(out, "train", *train);
+  if (test) print_sudoku_split(out, "test", *test);
   if (train && test) out << separation << "\n";
   if (test) print_baselines(out, *test, geometry);
 }

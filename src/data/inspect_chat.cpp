@@ -43,8 +43,8 @@ std::vector<std::pair<std::string, ChatSide>> open_sides(const fs::path& path, c
   return out;
 }
 
-void print_ids(const char* name, const std::vector<int32_t>& ids, const char* note, const ChatEncoder& encoder,
-               std::ostream& out) {
+void print_chat_ids(const char* name, const std::vector<int32_t>& ids, const char* note, const ChatEncoder& encoder,
+                    std::ostream& out) {
   out << "    " << name << " (" << ids.size() << " ids" << note << "):";
   for (const int32_t id : ids) out << " " << id;
   out << "\n      \"" << printable(encoder.encoder().decode(ids)) << "\"\n";
@@ -54,12 +54,12 @@ void print_ids(const char* name, const std::vector<int32_t>& ids, const char* no
 void print_example(const ChatDataset& data, int64_t index, const ChatEncoder& encoder, std::ostream& out) {
   const ChatExample& example = data[index];
   out << "  example " << index << ", " << printable(data.place(index)) << "\n";
-  print_ids("prompt", example.prompt_ids, "", encoder, out);
+  print_chat_ids("prompt", example.prompt_ids, "", encoder, out);
   if (example.response.empty()) {
     out << "    no response, so no labels\n";
   } else {
     const bool is_cut = encoder.response_ids(example.response).size() > example.response_ids.size();
-    print_ids("response", example.response_ids, is_cut ? ", cut at chat.max_length" : "", encoder, out);
+    print_chat_ids("response", example.response_ids, is_cut ? ", cut at chat.max_length" : "", encoder, out);
     out << "    labels from id " << example.prompt_ids.size() << " of " << example.ids() << " on: the response\n";
   }
   if (example.answers.empty()) return;

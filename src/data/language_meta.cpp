@@ -17,7 +17,7 @@ using nlohmann::json;
 constexpr uint64_t kMetaBytes = uint64_t{64} << 20;  // the shards of a large set are listed in it
 constexpr int64_t kMaxVocabulary = int64_t{1} << 31;
 constexpr int64_t kMaxCount = int64_t{1} << 48;
-constexpr std::string_view kNpy = ".npy";
+constexpr std::string_view kNpySuffix = ".npy";
 
 json parse_meta(std::string_view text, const std::string& origin) {
   return parse_json(text, origin, ExitCode::data, {.bytes = kMetaBytes, .depth = 8});
@@ -36,7 +36,7 @@ int64_t number_below(const json& value, int64_t end) {
   return value.get<int64_t>();
 }
 
-int64_t id_of(const json& meta, const char* key, int64_t none, int64_t vocab_size, const std::string& origin) {
+int64_t special_id(const json& meta, const char* key, int64_t none, int64_t vocab_size, const std::string& origin) {
   if (!meta.contains(key) || meta[key].is_null()) return none;
   const json& value = meta[key];
   const int64_t id = number_below(value, vocab_size);
@@ -71,10 +71,10 @@ LanguageMeta parse_language_meta(std::string_view text, const std::string& origi
   LanguageMeta result;
   result.vocab_size = meta.contains("vocab_size") ? number_below(meta["vocab_size"], kMaxVocabulary) : -1;
   require(result.vocab_size >= 1, ExitCode::data, origin, ": \"vocab_size\" must be a whole number of at least 1");
-  result.pad_id = id_of(meta, "pad_id", 0, result.vocab_size, origin);
+  result.pad_id = special_id(meta, "pad_id", 0, result.vocab_size, origin);
   require(result.pad_id >= 0, ExitCode::data, origin, ": \"pad_id\" is -1, but batches are padded: give an id");
-  result.bos_id = id_of(meta, "bos_id", -1, result.vocab_size, origin);
-  result.eos_id = id_of(meta, "eos_id", -1, result.vocab_size, origin);
+  result.bos_id = special_id(meta, "bos_id", -1, result.vocab_size, origin);
+  result.eos_id = special_id(meta, "eos_id", -1, result.vocab_size, origin);
   result.tokenizer_file = text_of(meta, "tokenizer_file", origin);
   result.tokenizer_digest = text_of(meta, "tokenizer_digest", origin);
   return result;
@@ -111,8 +111,8 @@ std::vector<TokenShard> parse_token_shards(std::string_view text, const std::str
     check(item.is_object());
     shards.push_back({text_at("file"), count("tokens"), count("documents"), text_at("digest")});
     const std::string& name = shards.back().file;
-    require(is_plain_file_name(name) && name.ends_with(kNpy), ExitCode::data, origin, ": '", printable_start(name),
-            "' is no name of a shard beside it");
+    require(is_plain_file_name(name) && name.ends_with(kNpySuffix), ExitCode::data, origin, ": '",
+            printable_start(name), "' is no name of a shard beside it");
   }
   return shards;
 }

@@ -15,9 +15,9 @@ namespace hrm::data {
 namespace {
 
 // Buffers beyond the prefetch depth: the batch in use and the one before, whose copy may still be under way.
-constexpr int64_t kHeldBatches = 2;
+constexpr int64_t kHeldLanguageBatches = 2;
 
-void check_options(const LanguageStreamOptions& options, int64_t position) {
+void check_stream_options(const LanguageStreamOptions& options, int64_t position) {
   require(options.global_batch_size >= 1 && options.ranks >= 1 && options.rank >= 0 && options.rank < options.ranks &&
               options.global_batch_size % options.ranks == 0,
           ExitCode::usage, "a batch of ", options.global_batch_size, " samples cannot be split over ", options.ranks,
@@ -49,7 +49,7 @@ struct LanguageBuffer {
 
 std::string language_batch_digest(const std::vector<WeightedSource>& sources, const LanguageStreamOptions& options,
                                   int64_t position) {
-  check_options(options, position);
+  check_stream_options(options, position);
   MixtureOrder order(sources, options.shape.decoder_len, options.seed);
   const LanguageBatch memory = internal::allocate_batch(1, options.shape, any_packed(sources), /*pinned=*/false);
   const LanguageRow row = internal::row_of(memory, 0);
@@ -92,13 +92,13 @@ void LanguageStreamBatch::release() {
 class LanguageStream::Producer {
  public:
   Producer(const std::vector<WeightedSource>& sources, const LanguageStreamOptions& options, int64_t position)
-      : sources_((check_options(options, position), sources)),
+      : sources_((check_stream_options(options, position), sources)),
         options_(options),
         position_(position),
         order_(sources_, options.shape.decoder_len, options.seed),
         rows_(options.global_batch_size / options.ranks),
         ring_(std::make_shared<internal::BufferRing<internal::LanguageBuffer>>()) {
-    for (int64_t i = 0; i < options.prefetch_batches + kHeldBatches; ++i) {
+    for (int64_t i = 0; i < options.prefetch_batches + kHeldLanguageBatches; ++i) {
       auto buffer = std::make_unique<internal::LanguageBuffer>();
       buffer->batch = internal::allocate_batch(rows_, options.shape, any_packed(sources_), options.pinned);
       ring_->add(std::move(buffer));

@@ -1,19 +1,15 @@
 #include "data/regex_splitter.h"
 
-#define PCRE2_CODE_UNIT_WIDTH 8
-#include <pcre2.h>
-
 #include <cctype>
 #include <utility>
 
+#include "data/pcre2_support.h"
 #include "data/unicode.h"
 #include "hrm/base/text.h"
 
 namespace hrm::data {
 namespace {
 
-// Per search; a pattern of words takes about as many steps as its longest word has characters.
-constexpr uint32_t kMostSteps = 10'000'000;
 constexpr size_t kStackBegin = size_t{64} << 10, kStackMost = size_t{8} << 20;
 
 // White space as Oniguruma and Rust have it; PCRE2 counts U+180E, too.
@@ -149,12 +145,6 @@ class Translator {
   std::string out_;
 };
 
-std::string message_of(int error) {
-  char text[256] = "unknown error";
-  pcre2_get_error_message(error, reinterpret_cast<PCRE2_UCHAR*>(text), sizeof text);
-  return text;
-}
-
 }  // namespace
 
 struct RegexSplitter::Code {
@@ -175,7 +165,7 @@ RegexSplitter::RegexSplitter(std::string_view pattern, const std::string& origin
   made->compiled = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(translated.data()), translated.size(),
                                  PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C, &error, &at, nullptr);
   require(made->compiled != nullptr, code, origin, ": the pattern '", printable_start(pattern),
-          "' is no regular expression: ", message_of(error));
+          "' is no regular expression: ", pcre2_error_text(error));
   // Where the machine forbids code made at run time, PCRE2 interprets: slower, the same matches.
   pcre2_jit_compile(made->compiled, PCRE2_JIT_COMPLETE);
   code_ = std::move(made);
@@ -204,7 +194,7 @@ RegexSplitter::Matcher::Matcher(const RegexSplitter& splitter) : state_(std::mak
   state_->stack = pcre2_jit_stack_create(kStackBegin, kStackMost, nullptr);
   require(state_->data != nullptr && state_->context != nullptr, ExitCode::environment,
           "there is no memory for the search of a tokenizer's words");
-  pcre2_set_match_limit(state_->context, kMostSteps);
+  pcre2_set_match_limit(state_->context, kMostSearchSteps);
   if (state_->stack != nullptr) pcre2_jit_stack_assign(state_->context, nullptr, state_->stack);
 }
 
@@ -222,7 +212,7 @@ void RegexSplitter::Matcher::split(std::string_view text, std::vector<size_t>& e
                                   PCRE2_NO_UTF_CHECK, state_->data, state_->context);
     if (found == PCRE2_ERROR_NOMATCH) break;
     require(found >= 0, ExitCode::data, "the tokenizer's pattern '", printable_start(state_->code->pattern),
-            "' cannot be searched in a text of ", human_bytes(text.size()), ": ", message_of(found));
+            "' cannot be searched in a text of ", human_bytes(text.size()), ": ", pcre2_error_text(found));
     const PCRE2_SIZE* match = pcre2_get_ovector_pointer(state_->data);
     const size_t begin = match[0], end = match[1];
     if (begin == end) {

@@ -10,7 +10,7 @@
 namespace hrm::data {
 namespace {
 
-uint32_t mix(uint32_t x) {  // murmur3's finaliser
+uint32_t mix_round(uint32_t x) {  // murmur3's finaliser
   x = (x ^ (x >> 16)) * 0x85ebca6bu;
   x = (x ^ (x >> 13)) * 0xc2b2ae35u;
   return x ^ (x >> 16);
@@ -33,8 +33,8 @@ uint64_t CounterPermutation::operator()(uint64_t i) const {
     // The halves may differ by a bit, so they keep their places and are changed in turn.
     uint64_t low = i & low_mask, high = i >> low_bits_;
     for (int round = 0; round < kRounds; round += 2) {
-      low ^= mix(static_cast<uint32_t>(high) ^ keys_[round]) & low_mask;
-      high ^= mix(static_cast<uint32_t>(low) ^ keys_[round + 1]) & high_mask;
+      low ^= mix_round(static_cast<uint32_t>(high) ^ keys_[round]) & low_mask;
+      high ^= mix_round(static_cast<uint32_t>(low) ^ keys_[round + 1]) & high_mask;
     }
     i = high << low_bits_ | low;
   } while (i >= n_);

@@ -175,7 +175,7 @@ class FormSearch {
   Grid best_;
 };
 
-uint64_t mix(uint64_t x) {  // splitmix64's finaliser
+uint64_t mix_hash(uint64_t x) {  // splitmix64's finaliser
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
   x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
   return x ^ (x >> 31);
@@ -198,9 +198,9 @@ uint64_t row_invariant(const SudokuGeometry& geometry, int band_rows, const Grid
         seen |= 1u << col;
         ++length;
       }
-      if (length > 0) type += mix(length);
+      if (length > 0) type += mix_hash(length);
     }
-    return mix(type);
+    return mix_hash(type);
   };
   uint64_t total = 0;
   for (int band = 0; band < n; band += band_rows) {
@@ -211,10 +211,10 @@ uint64_t row_invariant(const SudokuGeometry& geometry, int band_rows, const Grid
           if (band != other || a < b) sum += pair_type(a, b);
         }
       }
-      total += mix(sum + (band == other ? 1 : 2));
+      total += mix_hash(sum + (band == other ? 1 : 2));
     }
   }
-  return mix(total);
+  return mix_hash(total);
 }
 
 }  // namespace
@@ -238,7 +238,7 @@ Grid canonical_form(const SudokuGeometry& geometry, const Grid& solution) {
 uint64_t class_invariant(const SudokuGeometry& geometry, const Grid& solution) {
   const uint64_t rows = row_invariant(geometry, geometry.box_rows, solution);
   const uint64_t cols = row_invariant(geometry, geometry.box_cols, transposed(solution, geometry.size()));
-  return geometry.square_boxes() ? mix(rows + cols) : mix(3 * rows + cols);
+  return geometry.square_boxes() ? mix_hash(rows + cols) : mix_hash(3 * rows + cols);
 }
 
 namespace {

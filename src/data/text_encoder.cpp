@@ -8,13 +8,13 @@
 namespace hrm::data {
 namespace {
 
-constexpr int64_t kBytes = 256;
+constexpr int64_t kByteValues = 256;
 
 class ByteStream : public TextStream {
  public:
   std::string push(int32_t id) override {
     std::string text;
-    if (id < 0 || id >= kBytes) return text;
+    if (id < 0 || id >= kByteValues) return text;
     pending_ += static_cast<char>(id);
     pending_.erase(0, append_utf8_lossy(pending_, /*complete=*/false, text));
     return text;
@@ -57,17 +57,17 @@ TextEncoder byte_encoder() {
   encoder.decode = [](const std::vector<int32_t>& ids) {
     std::string text;
     for (const int32_t id : ids) {
-      if (id >= 0 && id < kBytes) text += static_cast<char>(id);
+      if (id >= 0 && id < kByteValues) text += static_cast<char>(id);
     }
     return text;
   };
-  encoder.bytes = [](int32_t id) { return id >= 0 && id < kBytes ? int64_t{1} : int64_t{0}; };
+  encoder.bytes = [](int32_t id) { return id >= 0 && id < kByteValues ? int64_t{1} : int64_t{0}; };
   encoder.stream = [] { return std::make_unique<ByteStream>(); };
   encoder.id_of = [](std::string_view) { return std::optional<int32_t>(); };
-  encoder.meta.bos_id = kBytes;
-  encoder.meta.eos_id = kBytes + 1;
-  encoder.meta.pad_id = kBytes + 2;
-  encoder.meta.vocab_size = kBytes + 3;
+  encoder.meta.bos_id = kByteValues;
+  encoder.meta.eos_id = kByteValues + 1;
+  encoder.meta.pad_id = kByteValues + 2;
+  encoder.meta.vocab_size = kByteValues + 3;
   encoder.meta.tokenizer_file = kByteTokenizer;
   return encoder;
 }

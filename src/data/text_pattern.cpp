@@ -1,21 +1,13 @@
 #include "hrm/data/text_pattern.h"
 
-#define PCRE2_CODE_UNIT_WIDTH 8
-#include <pcre2.h>
-
+#include "data/pcre2_support.h"
 #include "data/unicode.h"
 #include "hrm/base/text.h"
 
 namespace hrm::data {
 namespace {
 
-constexpr uint32_t kMostSteps = 10'000'000, kMostKibibytes = 64 << 10;
-
-std::string message_of(int error) {
-  char text[256] = "unknown error";
-  pcre2_get_error_message(error, reinterpret_cast<PCRE2_UCHAR*>(text), sizeof text);
-  return text;
-}
+constexpr uint32_t kMostKibibytes = 64 << 10;
 
 struct MatchData {
   pcre2_match_data* data;
@@ -24,7 +16,7 @@ struct MatchData {
   explicit MatchData(const pcre2_code* code)
       : data(pcre2_match_data_create_from_pattern(code, nullptr)), context(pcre2_match_context_create(nullptr)) {
     if (context == nullptr) return;
-    pcre2_set_match_limit(context, kMostSteps);
+    pcre2_set_match_limit(context, kMostSearchSteps);
     pcre2_set_heap_limit(context, kMostKibibytes);
   }
   ~MatchData() {
@@ -58,7 +50,7 @@ TextPattern::TextPattern(std::string_view pattern, const std::string& origin, Ex
   made->compiled =
       pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(), kOptions, &error, &at, nullptr);
   require(made->compiled != nullptr, code, origin, ": the pattern '", printable_start(pattern),
-          "' is no regular expression: ", message_of(error), " at byte ", at);
+          "' is no regular expression: ", pcre2_error_text(error), " at byte ", at);
   code_ = std::move(made);
 }
 

@@ -58,12 +58,6 @@ size_t decompose(char32_t c, utf8proc_int32_t* out, size_t room) {
   return static_cast<size_t>(got);
 }
 
-void append_utf8(char32_t c, std::string& out) {
-  utf8proc_uint8_t bytes[4];
-  const auto length = utf8proc_encode_char(static_cast<utf8proc_int32_t>(c), bytes);
-  out.append(reinterpret_cast<const char*>(bytes), static_cast<size_t>(length));
-}
-
 int combining_class(utf8proc_int32_t c) {
   return utf8proc_get_property(c)->combining_class;
 }
@@ -186,6 +180,12 @@ size_t utf8_prefix(std::string_view text) {
     if (length == 0) return at;
     at += length;
   }
+}
+
+void append_utf8(char32_t c, std::string& out) {
+  utf8proc_uint8_t bytes[4];
+  const auto length = utf8proc_encode_char(static_cast<utf8proc_int32_t>(c), bytes);
+  out.append(reinterpret_cast<const char*>(bytes), static_cast<size_t>(length));
 }
 
 size_t append_utf8_lossy(std::string_view bytes, bool complete, std::string& out) {

@@ -35,6 +35,9 @@ class UnicodeTable {
   std::vector<uint8_t> blocks_;
 };
 
+// Appends the character as UTF-8.
+void append_utf8(char32_t character, std::string& out);
+
 // How many bytes at the beginning of the text are well-formed UTF-8 (Unicode, table 3-7); all of them: it is UTF-8.
 size_t utf8_prefix(std::string_view text);
 

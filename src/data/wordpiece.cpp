@@ -17,7 +17,7 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 
 constexpr size_t kLongestWord = 100;  // characters; a longer one is unknown
-constexpr size_t kMostTokens = size_t{1} << 22;
+constexpr size_t kMostVocabularyTokens = size_t{1} << 22;
 constexpr size_t kFileBytes = size_t{64} << 20;
 constexpr const char* kInside = "##";
 
@@ -25,7 +25,7 @@ utf8proc_category_t category(char32_t c) {
   return utf8proc_category(static_cast<utf8proc_int32_t>(c));
 }
 
-bool is_space(char32_t c) {
+bool is_unicode_space(char32_t c) {
   return (UnicodeTable::get().classes(c) & kSpace) != 0;
 }
 
@@ -100,12 +100,6 @@ std::u32string characters_of(std::string_view text) {
   return out;
 }
 
-void append_utf8(char32_t c, std::string& out) {
-  utf8proc_uint8_t bytes[4];
-  const utf8proc_ssize_t count = utf8proc_encode_char(static_cast<utf8proc_int32_t>(c), bytes);
-  out.append(reinterpret_cast<const char*>(bytes), static_cast<size_t>(count));
-}
-
 std::vector<std::string> lines_of(std::string_view text, const std::string& origin, ExitCode code) {
   require(is_utf8(text), code, origin, ": is not UTF-8");
   std::vector<std::string> tokens;
@@ -114,7 +108,7 @@ std::vector<std::string> lines_of(std::string_view text, const std::string& orig
     std::string_view line = text.substr(at, end - at);
     if (!line.empty() && line.back() == '\r') line.remove_suffix(1);
     tokens.emplace_back(line);
-    require(tokens.size() <= kMostTokens, code, origin, ": has more than ", kMostTokens, " lines");
+    require(tokens.size() <= kMostVocabularyTokens, code, origin, ": has more than ", kMostVocabularyTokens, " lines");
     at = end + 1;
   }
   return tokens;
@@ -139,7 +133,7 @@ WordPiece WordPiece::from_json(std::string_view text, const std::string& origin,
         "pieces inside of a word must have ## in front");
   check(!model.contains("max_input_chars_per_word") || model["max_input_chars_per_word"] == kLongestWord,
         "'max_input_chars_per_word' must be 100");
-  check(model.contains("vocab") && model["vocab"].is_object() && model["vocab"].size() <= kMostTokens,
+  check(model.contains("vocab") && model["vocab"].is_object() && model["vocab"].size() <= kMostVocabularyTokens,
         "'model.vocab' is missing");
   std::vector<std::string> tokens(model["vocab"].size());
   std::vector<bool> given(tokens.size());
@@ -264,7 +258,7 @@ void WordPiece::add_text(std::string_view text, int64_t most, std::vector<int32_
   std::u32string characters;
   for (const char32_t c : characters_of(text)) {
     if (options_.clean_text && (c == 0 || c == 0xFFFD || is_control(c))) continue;
-    if (options_.clean_text && is_space(c)) {
+    if (options_.clean_text && is_unicode_space(c)) {
       characters += U' ';
     } else if (options_.handle_chinese_chars && is_ideograph(c)) {
       characters += {U' ', c, U' '};
@@ -277,7 +271,7 @@ void WordPiece::add_text(std::string_view text, int64_t most, std::vector<int32_
   std::u32string word;
   const auto full = [&] { return static_cast<int64_t>(ids.size()) >= most; };
   for (const char32_t c : characters) {
-    const bool space = is_space(c), alone = !space && is_punctuation(c);
+    const bool space = is_unicode_space(c), alone = !space && is_punctuation(c);
     if (!space && !alone) {
       word += c;
       continue;

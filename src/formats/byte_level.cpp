@@ -6,7 +6,7 @@ namespace {
 constexpr int kCharacters = 0x144;
 
 // The byte of a character; -1: none.
-constexpr std::array<int16_t, kCharacters> kBytes = [] {
+constexpr std::array<int16_t, kCharacters> kByteOfCharacter = [] {
   std::array<int16_t, kCharacters> bytes{};
   bytes.fill(-1);
   for (int byte = 0; byte < 256; ++byte) bytes[kByteLevelCharacters[byte]] = static_cast<int16_t>(byte);
@@ -42,8 +42,8 @@ std::optional<std::string> byte_level_bytes(std::string_view text) {
       if ((tail & 0xC0) != 0x80) return std::nullopt;
       character = (character & 0x1F) << 6 | (tail & 0x3F);
     }
-    if (character >= kCharacters || kBytes[character] < 0) return std::nullopt;
-    bytes += static_cast<char>(kBytes[character]);
+    if (character >= kCharacters || kByteOfCharacter[character] < 0) return std::nullopt;
+    bytes += static_cast<char>(kByteOfCharacter[character]);
   }
   return bytes;
 }

@@ -13,7 +13,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr size_t kMost = 4096;  // messages, or answers
+constexpr size_t kMostMessages = 4096;  // messages, or answers
 constexpr std::array<std::string_view, 3> kRoles = {"system", "user", "assistant"};
 
 class RecordReader {
@@ -61,7 +61,8 @@ class RecordReader {
   std::string text(const std::string& name) const { return text(member(name), name); }
 
   std::vector<std::string> texts(const json& list, const std::string& name) const {
-    require(list.is_array() && list.size() <= kMost, code_, shown(name), " is no list of at most ", kMost, " texts");
+    require(list.is_array() && list.size() <= kMostMessages, code_, shown(name), " is no list of at most ",
+            kMostMessages, " texts");
     std::vector<std::string> out;
     for (const json& item : list) out.push_back(text(item, name));
     return out;
@@ -89,8 +90,8 @@ class RecordReader {
 
   void read_messages(ChatRecord& out) const {
     const json& list = record_.at(fields_.messages);
-    require(list.is_array() && !list.empty() && list.size() <= kMost, code_, shown(fields_.messages),
-            " is no list of 1 to ", kMost, " messages");
+    require(list.is_array() && !list.empty() && list.size() <= kMostMessages, code_, shown(fields_.messages),
+            " is no list of 1 to ", kMostMessages, " messages");
     for (const json& item : list) out.messages.push_back(message(item, out.messages.size() + 1));
     if (out.messages.back().role != "assistant") return;
     out.response = std::move(out.messages.back().content);

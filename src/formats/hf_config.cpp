@@ -15,7 +15,7 @@ namespace {
 using nlohmann::json;
 namespace fs = std::filesystem;
 
-constexpr int64_t kMost = int64_t{1} << 31;  // of any size
+constexpr int64_t kMostSize = int64_t{1} << 31;  // of any size
 constexpr std::array kFamilies = {"qwen3", "llama", "mistral"};
 
 // Members of an object with their checks.
@@ -61,7 +61,7 @@ class Reader {
     std::vector<int64_t> all;
     const json& value = at(key);
     const auto add = [&](const json& one) {
-      check(one.is_number_integer() && one >= 0 && one < kMost, "'", key, "' must be an id, or a list of ids");
+      check(one.is_number_integer() && one >= 0 && one < kMostSize, "'", key, "' must be an id, or a list of ids");
       all.push_back(one.get<int64_t>());
     };
     if (value.is_array()) {
@@ -75,7 +75,7 @@ class Reader {
 
  private:
   int64_t size_of(const json& value, const char* key) const {
-    check(value.is_number_integer() && value > 0 && value < kMost, "'", key, "' must be a whole number above 0");
+    check(value.is_number_integer() && value > 0 && value < kMostSize, "'", key, "' must be a whole number above 0");
     return value.get<int64_t>();
   }
 

@@ -13,8 +13,8 @@ namespace {
 constexpr size_t kMostText = size_t{1} << 17;
 constexpr uint64_t kMostHosts = 1 << 16;
 constexpr uint64_t kMostTasks = 1 << 20;
-constexpr size_t kLongestName = 253;  // of the domain name system
-constexpr size_t kMostDigits = 18;    // fits uint64
+constexpr size_t kLongestHostName = 253;  // of the domain name system
+constexpr size_t kMostDigits = 18;        // fits uint64
 
 [[noreturn]] void bad_hostlist(std::string_view list, const char* why) {
   fail(ExitCode::environment, "the list of nodes '", printable_start(list), "' cannot be read: ", why,
@@ -94,7 +94,7 @@ std::vector<Piece> parse_name(std::string_view name, std::string_view list) {
       at += piece.text.size();
     }
     length += piece.longest();
-    if (length > kLongestName) bad_hostlist(list, "a name is longer than 253 characters");
+    if (length > kLongestHostName) bad_hostlist(list, "a name is longer than 253 characters");
   }
   return pieces;
 }

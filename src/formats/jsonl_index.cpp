@@ -13,7 +13,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::string_view kMagic = "hrmjidx1";
+constexpr std::string_view kIndexMagic = "hrmjidx1";
 constexpr size_t kDigest = 32;  // hex digits
 // Magic, size, time, three digests, two counts.
 constexpr size_t kHeader = 8 + 8 + 8 + 3 * kDigest + 8 + 8;
@@ -40,7 +40,7 @@ std::string probe_of(std::span<const std::byte> bytes) {
 }
 
 template <class T>
-void append(std::string& out, const T* values, size_t count) {
+void append_values(std::string& out, const T* values, size_t count) {
   out.append(reinterpret_cast<const char*>(values), count * sizeof(T));
 }
 
@@ -50,7 +50,7 @@ void take(std::string_view& from, T* values, size_t count) {
   from.remove_prefix(count * sizeof(T));
 }
 
-bool is_digest(std::string_view text) {
+bool is_index_digest(std::string_view text) {
   return std::all_of(text.begin(), text.end(), [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); });
 }
 
@@ -116,36 +116,36 @@ JsonlIndex read_all(const MappedFile& file, const JsonlCheck& check, const Jsonl
 }  // namespace
 
 std::string jsonl_index_bytes(const JsonlIndex& index) {
-  std::string out(kMagic);
+  std::string out(kIndexMagic);
   const uint64_t counts[] = {index.offsets.size(), index.malformed.size()};
   require(index.facts.size() == index.offsets.size(), ExitCode::unexpected, "an index without facts of each record");
-  append(out, &index.file_bytes, 1);
-  append(out, &index.modified_ns, 1);
+  append_values(out, &index.file_bytes, 1);
+  append_values(out, &index.modified_ns, 1);
   for (const std::string* digest : {&index.probe, &index.content, &index.rules}) {
     require(digest->size() == kDigest, ExitCode::unexpected, "a digest of ", digest->size(), " characters");
     out += *digest;
   }
-  append(out, counts, 2);
-  append(out, index.offsets.data(), index.offsets.size());
-  append(out, index.facts.data(), index.facts.size());
-  append(out, index.malformed.data(), index.malformed.size());
+  append_values(out, counts, 2);
+  append_values(out, index.offsets.data(), index.offsets.size());
+  append_values(out, index.facts.data(), index.facts.size());
+  append_values(out, index.malformed.data(), index.malformed.size());
   return out + digest_hex(as_bytes(out));
 }
 
 JsonlIndex parse_jsonl_index(std::span<const std::byte> bytes, ExitCode code) {
   std::string_view text = as_text(bytes);
-  require(text.size() >= kHeader + kDigest && text.starts_with(kMagic), code, "is no index of a JSONL file");
+  require(text.size() >= kHeader + kDigest && text.starts_with(kIndexMagic), code, "is no index of a JSONL file");
   const std::string_view digest = text.substr(text.size() - kDigest);
   text.remove_suffix(kDigest);
   require(digest == digest_hex(as_bytes(text)), code, "the index is damaged");
-  text.remove_prefix(kMagic.size());
+  text.remove_prefix(kIndexMagic.size());
   JsonlIndex index;
   uint64_t counts[2];
   take(text, &index.file_bytes, 1);
   take(text, &index.modified_ns, 1);
   for (std::string* to : {&index.probe, &index.content, &index.rules}) {
     *to = text.substr(0, kDigest);
-    require(is_digest(*to), code, "the index is damaged");
+    require(is_index_digest(*to), code, "the index is damaged");
     text.remove_prefix(kDigest);
   }
   take(text, counts, 2);

@@ -10,11 +10,11 @@
 namespace hrm {
 namespace {
 
-constexpr std::string_view kMagic("\x93NUMPY", 6);
-constexpr size_t kAlignment = 64;
+constexpr std::string_view kNpyMagic("\x93NUMPY", 6);
+constexpr size_t kNpyAlignment = 64;
 // numpy itself refuses headers above 10,000 characters by default; this leaves room for any real shape.
-constexpr size_t kMaxHeader = size_t{1} << 16;
-constexpr size_t kMaxDimensions = 32;
+constexpr size_t kMaxNpyHeader = size_t{1} << 16;
+constexpr size_t kMaxNpyDimensions = 32;
 
 struct Descr {
   DType dtype;
@@ -36,9 +36,9 @@ constexpr std::array<Descr, 11> kDescrs{{
 }};
 
 // Reads the header's Python dict literal: string keys; values are strings, True, False or tuples of integers.
-class HeaderReader {
+class NpyHeaderReader {
  public:
-  HeaderReader(std::string_view text, const std::string& origin, ExitCode code)
+  NpyHeaderReader(std::string_view text, const std::string& origin, ExitCode code)
       : text_(text), origin_(origin), code_(code) {}
 
   void read(DType* dtype, std::vector<int64_t>* shape) {
@@ -123,7 +123,7 @@ class HeaderReader {
       at_ = static_cast<size_t>(stop - text_.data());
       accept('L');  // Python 2 wrote 3L
       values.push_back(value);
-      if (values.size() > kMaxDimensions) bad("more than 32 dimensions");
+      if (values.size() > kMaxNpyDimensions) bad("more than 32 dimensions");
       if (!accept(',')) {
         expect(')');
         break;
@@ -163,7 +163,7 @@ class HeaderReader {
 
 ArrayView parse_npy(std::span<const std::byte> bytes, const std::string& origin, ExitCode code) {
   const std::string_view text = as_text(bytes);
-  require(text.substr(0, kMagic.size()) == kMagic && text.size() >= 10, code, origin, ": not a .npy file");
+  require(text.substr(0, kNpyMagic.size()) == kNpyMagic && text.size() >= 10, code, origin, ": not a .npy file");
   const auto byte = [&](size_t i) { return static_cast<size_t>(static_cast<unsigned char>(text[i])); };
   const size_t major = byte(6);
   require(major >= 1 && major <= 3, code, origin, ": .npy format version ", major, " is not known");
@@ -171,11 +171,11 @@ ArrayView parse_npy(std::span<const std::byte> bytes, const std::string& origin,
   require(text.size() >= prefix, code, origin, ": the file ends inside its header");
   size_t header = byte(8) | byte(9) << 8;
   if (major > 1) header |= byte(10) << 16 | byte(11) << 24;
-  require(header <= kMaxHeader, code, origin, ": a header of ", header, " bytes is too long");
+  require(header <= kMaxNpyHeader, code, origin, ": a header of ", header, " bytes is too long");
   require(text.size() - prefix >= header, code, origin, ": the file ends inside its header");
 
   ArrayView array;
-  HeaderReader(text.substr(prefix, header), origin, code).read(&array.dtype, &array.shape);
+  NpyHeaderReader(text.substr(prefix, header), origin, code).read(&array.dtype, &array.shape);
   array.bytes = bytes.subspan(prefix + header);
   const auto needed = array_bytes(array.dtype, array.shape);
   require(needed.has_value(), code, origin, ": the shape ", shape_text(array.shape), " is too large");
@@ -204,10 +204,10 @@ std::string npy_header(DType dtype, const std::vector<int64_t>& shape) {
   if (shape.size() > 1) dict.resize(dict.size() - 2);
   dict += "), }";
   const size_t unpadded = 10 + dict.size() + 1;
-  dict.append((kAlignment - unpadded % kAlignment) % kAlignment, ' ');
+  dict.append((kNpyAlignment - unpadded % kNpyAlignment) % kNpyAlignment, ' ');
   dict += '\n';
   require(dict.size() <= 0xFFFF, ExitCode::unexpected, "a shape of ", shape.size(), " sizes has no .npy header");
-  std::string header(kMagic);
+  std::string header(kNpyMagic);
   header += {'\x01', '\x00', static_cast<char>(dict.size() & 0xFF), static_cast<char>(dict.size() >> 8)};
   return header + dict;
 }

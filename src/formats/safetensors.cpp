@@ -12,10 +12,10 @@ namespace hrm {
 namespace {
 
 // Far above any file of ours: about 130 bytes of header per tensor.
-constexpr uint64_t kMaxHeader = uint64_t{16} << 20;
-constexpr size_t kMaxTensors = 100'000;
-constexpr size_t kMaxDimensions = 64;
-constexpr size_t kMaxName = 1024;
+constexpr uint64_t kMaxSafetensorsHeader = uint64_t{16} << 20;
+constexpr size_t kMaxSafetensorsTensors = 100'000;
+constexpr size_t kMaxTensorDimensions = 64;
+constexpr size_t kMaxTensorName = 1024;
 constexpr size_t kPrefix = 8;
 constexpr const char* kMetadata = "__metadata__";
 
@@ -26,7 +26,7 @@ uint64_t load_u64(std::span<const std::byte> bytes) {
 }
 
 // One tensor of the header.
-struct Described {
+struct DescribedTensor {
   std::string name;
   DType dtype = DType::f32;
   std::vector<int64_t> shape;
@@ -36,11 +36,11 @@ struct Described {
 // Takes the header value by value: what no header holds is refused where it stands, so that memory grows with tensors
 // alone and nothing nests deeper than name -> description -> shape. Throws Error without the file's name; the caller
 // adds it.
-class HeaderReader final : public nlohmann::json_sax<nlohmann::json> {
+class SafetensorsHeaderReader final : public nlohmann::json_sax<nlohmann::json> {
  public:
-  explicit HeaderReader(uint64_t data_size) : data_size_(data_size) {}
+  explicit SafetensorsHeaderReader(uint64_t data_size) : data_size_(data_size) {}
 
-  std::vector<Described> tensors;
+  std::vector<DescribedTensor> tensors;
   std::map<std::string, std::string> metadata;
 
   bool null() override { refuse_value(); }
@@ -52,7 +52,7 @@ class HeaderReader final : public nlohmann::json_sax<nlohmann::json> {
   bool number_unsigned(number_unsigned_t value) override {
     if (place_ == Place::shape) {
       if (value > static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) bad("its shape is too large");
-      if (tensor().shape.size() == kMaxDimensions) bad("it has more than 64 dimensions");
+      if (tensor().shape.size() == kMaxTensorDimensions) bad("it has more than 64 dimensions");
       tensor().shape.push_back(static_cast<int64_t>(value));
     } else if (place_ == Place::offsets) {
       if (offsets_ == 2) bad("it has more than two data_offsets");
@@ -83,7 +83,8 @@ class HeaderReader final : public nlohmann::json_sax<nlohmann::json> {
       keys_.clear();
       place_ = Place::metadata;
     } else if (place_ == Place::top) {
-      if (tensors.size() == kMaxTensors) bad("the header lists more than ", kMaxTensors, " tensors");
+      if (tensors.size() == kMaxSafetensorsTensors)
+        bad("the header lists more than ", kMaxSafetensorsTensors, " tensors");
       tensors.emplace_back().name = key_;
       keys_.clear();
       offsets_ = 0;
@@ -119,7 +120,7 @@ class HeaderReader final : public nlohmann::json_sax<nlohmann::json> {
     if (place_ == Place::tensor && value != "dtype" && value != "shape" && value != "data_offsets") {
       bad("it has other keys than dtype, shape and data_offsets");
     }
-    if (value.size() > kMaxName) bad("a name is longer than ", kMaxName, " bytes");
+    if (value.size() > kMaxTensorName) bad("a name is longer than ", kMaxTensorName, " bytes");
     std::set<std::string>& seen = place_ == Place::top ? names_ : keys_;
     if (!seen.insert(value).second) {
       fail(ExitCode::data, "the safetensors header is malformed: '", printable(value), "' occurs twice");
@@ -135,7 +136,7 @@ class HeaderReader final : public nlohmann::json_sax<nlohmann::json> {
  private:
   enum class Place { outside, top, metadata, tensor, shape, offsets };
 
-  Described& tensor() { return tensors.back(); }
+  DescribedTensor& tensor() { return tensors.back(); }
 
   template <class... Args>
   [[noreturn]] void bad(const Args&... what) const {
@@ -168,7 +169,7 @@ class HeaderReader final : public nlohmann::json_sax<nlohmann::json> {
       if (keys_.count(name) == 0) bad("it has no ", name);
     }
     if (offsets_ != 2) bad("it has fewer than two data_offsets");
-    const Described& it = tensor();
+    const DescribedTensor& it = tensor();
     const auto needed = array_bytes(it.dtype, it.shape);
     if (!needed) bad("its shape ", shape_text(it.shape), " is too large");
     if (it.begin > it.end || it.end > data_size_) {
@@ -205,14 +206,14 @@ SafetensorsFile SafetensorsFile::parse(std::span<const std::byte> bytes, const s
 void SafetensorsFile::read(std::span<const std::byte> bytes) {
   require(bytes.size() >= kPrefix, code_, origin_, ": too short for a safetensors file");
   const uint64_t header_size = load_u64(bytes);
-  require(header_size <= kMaxHeader, code_, origin_, ": not a safetensors file (its header would take ", header_size,
-          " bytes)");
+  require(header_size <= kMaxSafetensorsHeader, code_, origin_, ": not a safetensors file (its header would take ",
+          header_size, " bytes)");
   require(header_size <= bytes.size() - kPrefix, code_, origin_, ": the file ends inside its header");
   const std::string_view text = as_text(bytes.subspan(kPrefix, header_size));
   require(!text.empty() && text.front() == '{', code_, origin_, ": not a safetensors file (no JSON header)");
   const std::span<const std::byte> data = bytes.subspan(kPrefix + header_size);
 
-  HeaderReader header(data.size());
+  SafetensorsHeaderReader header(data.size());
   try {
     nlohmann::json::sax_parse(text.begin(), text.end(), &header);
   } catch (const Error& e) {
@@ -220,11 +221,12 @@ void SafetensorsFile::read(std::span<const std::byte> bytes) {
   }
   metadata_ = std::move(header.metadata);
   // Empty tensors share their begin with the next one, so the end decides between them.
-  std::stable_sort(header.tensors.begin(), header.tensors.end(), [](const Described& a, const Described& b) {
-    return std::tie(a.begin, a.end) < std::tie(b.begin, b.end);
-  });
+  std::stable_sort(header.tensors.begin(), header.tensors.end(),
+                   [](const DescribedTensor& a, const DescribedTensor& b) {
+                     return std::tie(a.begin, a.end) < std::tie(b.begin, b.end);
+                   });
   uint64_t at = 0;
-  for (Described& tensor : header.tensors) {
+  for (DescribedTensor& tensor : header.tensors) {
     require(tensor.begin == at, code_, origin_, ": the tensor '", printable(tensor.name),
             tensor.begin < at ? "' overlaps the one before it" : "' leaves a gap before it");
     at = tensor.end;
@@ -256,7 +258,7 @@ std::string safetensors_header(const std::vector<SafetensorsEntry>& entries,
   if (!metadata.empty()) {
     text += quoted(kMetadata) + ":{";
     for (const auto& [key, value] : metadata) {
-      require(key.size() <= kMaxName, ExitCode::unexpected, "the metadata entry '", printable_start(key),
+      require(key.size() <= kMaxTensorName, ExitCode::unexpected, "the metadata entry '", printable_start(key),
               "' has too long a name for a safetensors file");
       text += quoted(key) + ":" + quoted(value) + ",";
     }
@@ -265,11 +267,11 @@ std::string safetensors_header(const std::vector<SafetensorsEntry>& entries,
   }
   std::set<std::string> seen;
   uint64_t at = 0;
-  require(entries.size() <= kMaxTensors, ExitCode::unexpected, "a safetensors file cannot hold ", entries.size(),
-          " tensors");
+  require(entries.size() <= kMaxSafetensorsTensors, ExitCode::unexpected, "a safetensors file cannot hold ",
+          entries.size(), " tensors");
   for (const SafetensorsEntry& entry : entries) {
-    require(entry.name.size() <= kMaxName && entry.shape.size() <= kMaxDimensions, ExitCode::unexpected, "the tensor '",
-            printable_start(entry.name), "' has too long a name or shape for a safetensors file");
+    require(entry.name.size() <= kMaxTensorName && entry.shape.size() <= kMaxTensorDimensions, ExitCode::unexpected,
+            "the tensor '", printable_start(entry.name), "' has too long a name or shape for a safetensors file");
     require(entry.name != kMetadata && seen.insert(entry.name).second, ExitCode::unexpected, "the tensor name '",
             printable(entry.name), "' cannot be used twice in a safetensors file");
     const auto needed = array_bytes(entry.dtype, entry.shape);
@@ -283,7 +285,8 @@ std::string safetensors_header(const std::vector<SafetensorsEntry>& entries,
   if (text.back() == ',') text.pop_back();
   text += '}';
   text.append((8 - text.size() % 8) % 8, ' ');
-  require(text.size() <= kMaxHeader, ExitCode::unexpected, "the safetensors header would take ", text.size(), " bytes");
+  require(text.size() <= kMaxSafetensorsHeader, ExitCode::unexpected, "the safetensors header would take ", text.size(),
+          " bytes");
   std::string header;
   for (size_t i = 0; i < kPrefix; ++i) header += static_cast<char>(static_cast<uint64_t>(text.size()) >> (8 * i));
   return header + text;

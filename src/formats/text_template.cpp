@@ -7,10 +7,10 @@
 namespace hrm {
 namespace {
 
-constexpr size_t kLongestName = 64;
+constexpr size_t kLongestFieldName = 64;
 
 bool is_name(std::string_view text) {
-  return !text.empty() && text.size() <= kLongestName && std::all_of(text.begin(), text.end(), [](char c) {
+  return !text.empty() && text.size() <= kLongestFieldName && std::all_of(text.begin(), text.end(), [](char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' || c == '_' ||
            c == '-';
   });

@@ -9,7 +9,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr size_t kBytes = size_t{16} << 20;  // real ones have some 10 KiB, with many added tokens a MiB
+constexpr size_t kMostConfigBytes = size_t{16} << 20;  // real ones have some 10 KiB, with many added tokens a MiB
 
 std::string string_or_throw(const json& value, bool good, const std::string& origin, const char* key, ExitCode code) {
   require(good && value.is_string(), code, origin, ": \"", key, "\" is not of a known form");
@@ -43,7 +43,7 @@ std::string template_of(const json& config, const std::string& origin, ExitCode 
 }  // namespace
 
 TokenizerConfig parse_tokenizer_config(std::string_view text, const std::string& origin, ExitCode code) {
-  const json config = parse_json(text, origin, code, {.bytes = kBytes, .depth = 16});
+  const json config = parse_json(text, origin, code, {.bytes = kMostConfigBytes, .depth = 16});
   require(config.is_object(), code, origin, ": must be an object");
   return {token_of(config, "bos_token", origin, code), token_of(config, "eos_token", origin, code),
           token_of(config, "pad_token", origin, code), template_of(config, origin, code)};

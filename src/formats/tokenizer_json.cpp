@@ -18,7 +18,7 @@ namespace {
 using nlohmann::json;
 
 // A value of the file with its place, for messages: "model.vocab".
-struct Node {
+struct JsonNode {
   const json& value;
   std::string place;
   const std::string& origin;
@@ -33,7 +33,7 @@ struct Node {
     if (!holds) refuse(why...);
   }
 
-  const Node& object(std::initializer_list<const char*> keys) const {
+  const JsonNode& object(std::initializer_list<const char*> keys) const {
     check(value.is_object(), "is no object");
     for (const auto& item : value.items()) {
       check(std::find(keys.begin(), keys.end(), item.key()) != keys.end(), "the key '", printable_start(item.key()),
@@ -42,11 +42,11 @@ struct Node {
     return *this;
   }
   bool has(const char* key) const { return value.contains(key) && !value[key].is_null(); }
-  Node at(const char* key) const {
+  JsonNode at(const char* key) const {
     check(value.contains(key), "'", key, "' is missing");
     return {value[key], place.empty() ? key : place + "." + key, origin, code};
   }
-  Node at(size_t index) const { return {value[index], cat(place, "[", index, "]"), origin, code}; }
+  JsonNode at(size_t index) const { return {value[index], cat(place, "[", index, "]"), origin, code}; }
   size_t array(size_t most) const {
     check(value.is_array(), "is no list");
     check(value.size() <= most, "holds ", value.size(), " entries; at most ", most, " are read");
@@ -74,12 +74,12 @@ struct Node {
 
 class Parser {
  public:
-  explicit Parser(const Node& root) : root_(root) {}
+  explicit Parser(const JsonNode& root) : root_(root) {}
 
   TokenizerJson parse() {
     root_.object({"version", "truncation", "padding", "added_tokens", "normalizer", "pre_tokenizer", "post_processor",
                   "decoder", "model"});
-    const Node version = root_.at("version");
+    const JsonNode version = root_.at("version");
     version.check(version.text(64) == "1.0", "is '", printable_start(version.text(64)), "'; this program reads '1.0'");
     root_.absent("truncation", "texts are never cut here, set it to null");
     root_.absent("padding", "texts are never padded here, set it to null");
@@ -94,12 +94,12 @@ class Parser {
   }
 
  private:
-  static std::string type_of(const Node& node) {
+  static std::string type_of(const JsonNode& node) {
     node.check(node.value.is_object(), "is no object");
     return node.at("type").text(256);
   }
 
-  void read_model(const Node& model) {
+  void read_model(const JsonNode& model) {
     model.object({"type", "dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk",
                   "byte_fallback", "ignore_merges", "vocab", "merges"});
     if (model.has("type")) {  // files of the library's first releases have none
@@ -119,7 +119,7 @@ class Parser {
     read_merges(model.at("merges"));
   }
 
-  void read_vocabulary(const Node& vocab) {
+  void read_vocabulary(const JsonNode& vocab) {
     vocab.check(vocab.value.is_object(), "is no object");
     vocab.check(vocab.value.size() <= kTokenizerMostTokens, "holds ", vocab.value.size(), " tokens; at most ",
                 kTokenizerMostTokens, " are read");
@@ -147,7 +147,7 @@ class Parser {
     }
   }
 
-  void read_merges(const Node& merges) {
+  void read_merges(const JsonNode& merges) {
     const size_t count = merges.array(kTokenizerMostMerges);
     result_.merges.reserve(count);
     std::unordered_set<uint64_t> seen;
@@ -187,12 +187,12 @@ class Parser {
     }
   }
 
-  void read_added_tokens(const Node& list) {
+  void read_added_tokens(const JsonNode& list) {
     const size_t count = list.array(kTokenizerMostAddedTokens);
     std::unordered_set<std::string_view> contents;
     result_.added_tokens.reserve(count);
     for (size_t i = 0; i < count; ++i) {
-      const Node node = list.at(i);
+      const JsonNode node = list.at(i);
       node.object({"id", "content", "single_word", "lstrip", "rstrip", "normalized", "special"});
       AddedToken token;
       token.content = node.at("content").text(kTokenizerLongestToken);
@@ -222,14 +222,14 @@ class Parser {
     }
   }
 
-  void read_normalizer(const Node& node, int depth) {
+  void read_normalizer(const JsonNode& node, int depth) {
     const std::string type = type_of(node);
     if (type == "NFC") {
       node.object({"type"});
       result_.nfc = true;
     } else if (type == "Sequence" && depth < kTokenizerDepth) {
       node.object({"type", "normalizers"});
-      const Node list = node.at("normalizers");
+      const JsonNode list = node.at("normalizers");
       for (size_t i = 0, count = list.array(kTokenizerMostSteps); i < count; ++i)
         read_normalizer(list.at(i), depth + 1);
     } else {
@@ -239,7 +239,7 @@ class Parser {
   }
 
   void read_pre_tokenizers() {
-    const Node node = root_.at("pre_tokenizer");
+    const JsonNode node = root_.at("pre_tokenizer");
     node.check(!node.value.is_null(), "is null; byte-level BPE needs a ByteLevel");
     read_pre_tokenizer(node, 0);
     const auto& steps = result_.pre_tokenizer;
@@ -250,11 +250,11 @@ class Parser {
     node.check(!steps.empty(), "has no steps; byte-level BPE needs a ByteLevel");
   }
 
-  void read_pre_tokenizer(const Node& node, int depth) {
+  void read_pre_tokenizer(const JsonNode& node, int depth) {
     const std::string type = type_of(node);
     if (type == "Sequence" && depth < kTokenizerDepth) {
       node.object({"type", "pretokenizers"});
-      const Node list = node.at("pretokenizers");
+      const JsonNode list = node.at("pretokenizers");
       for (size_t i = 0, count = list.array(kTokenizerMostSteps); i < count; ++i) {
         read_pre_tokenizer(list.at(i), depth + 1);
       }
@@ -268,7 +268,7 @@ class Parser {
     } else if (type == "Split") {
       node.object({"type", "pattern", "behavior", "invert"});
       step.kind = PreTokenizerStep::Kind::split;
-      const Node pattern = node.at("pattern").object({"Regex"});
+      const JsonNode pattern = node.at("pattern").object({"Regex"});
       step.pattern = pattern.at("Regex").text(kTokenizerLongestPattern);
       pattern.check(!step.pattern.empty(), "is empty");
       const std::string behavior = node.at("behavior").text(256);
@@ -282,13 +282,13 @@ class Parser {
     result_.pre_tokenizer.push_back(std::move(step));
   }
 
-  void read_post_processor(const Node& node, int depth) {
+  void read_post_processor(const JsonNode& node, int depth) {
     const std::string type = type_of(node);
     if (type == "ByteLevel") {  // only about offsets of tokens in the text
       node.object({"type", "add_prefix_space", "trim_offsets", "use_regex"});
     } else if (type == "Sequence" && depth < kTokenizerDepth) {
       node.object({"type", "processors"});
-      const Node list = node.at("processors");
+      const JsonNode list = node.at("processors");
       for (size_t i = 0, count = list.array(kTokenizerMostSteps); i < count; ++i) {
         read_post_processor(list.at(i), depth + 1);
       }
@@ -296,7 +296,7 @@ class Parser {
       node.object({"type", "single", "pair", "special_tokens"});
       node.check(!result_.has_template, "is a second template");
       result_.has_template = true;
-      const Node special = node.at("special_tokens");
+      const JsonNode special = node.at("special_tokens");
       special.check(special.value.is_object(), "is no object");
       read_template(node.at("single"), special, result_.single);
       read_template(node.at("pair"), special, result_.pair);
@@ -314,13 +314,13 @@ class Parser {
     }
   }
 
-  void read_template(const Node& list, const Node& special, std::vector<TemplatePiece>& pieces) {
+  void read_template(const JsonNode& list, const JsonNode& special, std::vector<TemplatePiece>& pieces) {
     for (size_t i = 0, count = list.array(kTokenizerMostPieces); i < count; ++i) {
-      const Node node = list.at(i).object({"SpecialToken", "Sequence"});
+      const JsonNode node = list.at(i).object({"SpecialToken", "Sequence"});
       node.check(node.value.size() == 1, "is neither a SpecialToken nor a Sequence");
       TemplatePiece piece;
       piece.sequence = node.value.contains("Sequence");
-      const Node inner = node.at(piece.sequence ? "Sequence" : "SpecialToken").object({"id", "type_id"});
+      const JsonNode inner = node.at(piece.sequence ? "Sequence" : "SpecialToken").object({"id", "type_id"});
       const std::string& name = inner.at("id").text(kTokenizerLongestToken);
       piece.type_id = inner.at("type_id").id();
       if (piece.sequence) {
@@ -336,10 +336,10 @@ class Parser {
     }
   }
 
-  void read_special(const Node& node, TemplatePiece& piece) {
+  void read_special(const JsonNode& node, TemplatePiece& piece) {
     node.object({"id", "ids", "tokens"});
     node.check(node.at("id").text(kTokenizerLongestToken) == piece.token, "has another 'id' than its key");
-    const Node ids = node.at("ids"), tokens = node.at("tokens");
+    const JsonNode ids = node.at("ids"), tokens = node.at("tokens");
     const size_t count = ids.array(kTokenizerMostPieces);
     node.check(count >= 1 && tokens.array(kTokenizerMostPieces) == count,
                "needs as many 'ids' as 'tokens', at least one");
@@ -352,7 +352,7 @@ class Parser {
     }
   }
 
-  void read_decoder(const Node& node) {
+  void read_decoder(const JsonNode& node) {
     node.check(!node.value.is_null(), "is null; byte-level BPE needs a ByteLevel");
     const std::string type = type_of(node);
     node.check(type == "ByteLevel", "the decoder '", printable_start(type),
@@ -360,7 +360,7 @@ class Parser {
     node.object({"type", "add_prefix_space", "trim_offsets", "use_regex"});  // none of which a decoder looks at
   }
 
-  Node root_;
+  JsonNode root_;
   TokenizerJson result_;
   std::unordered_map<std::string_view, int32_t> ids_;      // of the vocabulary; views of result_
   std::unordered_map<int32_t, std::string_view> all_ids_;  // with added tokens

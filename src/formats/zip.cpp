@@ -22,10 +22,10 @@ constexpr uint16_t kFull16 = 0xFFFF;
 constexpr uint16_t kZip64Field = 0x0001;
 // Extra field that torch uses for padding ("FB").
 constexpr uint16_t kPaddingField = 0x4246;
-constexpr size_t kAlignment = 64;
+constexpr size_t kEntryAlignment = 64;
 // Bounds on what a directory can claim; torch.save makes one record per tensor, named by a number.
 constexpr uint64_t kMaxRecords = uint64_t{1} << 20;
-constexpr size_t kMaxName = 4096;
+constexpr size_t kMaxEntryName = 4096;
 constexpr uint16_t kEncrypted = 1 << 0 | 1 << 6 | 1 << 13;
 constexpr uint16_t kUtf8Names = 1 << 11;
 // 1 January 1980, the first day that the format knows.
@@ -59,7 +59,7 @@ void store(std::vector<std::byte>& out, Int value) {
   for (size_t i = 0; i < sizeof(Int); ++i) out.push_back(static_cast<std::byte>(value >> (8 * i)));
 }
 
-void append(std::vector<std::byte>& out, std::span<const std::byte> bytes) {
+void append_bytes(std::vector<std::byte>& out, std::span<const std::byte> bytes) {
   out.insert(out.end(), bytes.begin(), bytes.end());
 }
 
@@ -142,8 +142,8 @@ ZipReader::ZipReader(std::span<const std::byte> archive, const std::string& orig
     at += kCentralSize;
     require(directory.size() - at >= name_size + extra_size + comment_size, code, origin,
             ": the zip archive is damaged (directory entry ", i, ")");
-    require(name_size <= kMaxName, code, origin, ": the zip archive holds a name of ", name_size, " bytes; at most ",
-            kMaxName, " are read");
+    require(name_size <= kMaxEntryName, code, origin, ": the zip archive holds a name of ", name_size,
+            " bytes; at most ", kMaxEntryName, " are read");
     std::string name(as_text(directory.subspan(at, name_size)));
 
     // The Zip64 field holds, in this order, those of the three values that are all ones above.
@@ -210,13 +210,13 @@ void ZipWriter::add(const std::string& name, std::string_view text) {
 
 void ZipWriter::add(const std::string& name, std::span<const std::byte> data) {
   require(names_.insert(name).second, ExitCode::unexpected, "the zip record '", printable(name), "' is added twice");
-  require(name.size() <= kMaxName && records_.size() < kMaxRecords, ExitCode::unexpected,
+  require(name.size() <= kMaxEntryName && records_.size() < kMaxRecords, ExitCode::unexpected,
           "a zip archive cannot hold so long a name or so many records");
   const Record record{name, out_.size(), data.size(), crc32(data)};
   const bool large = record.size >= kFull32;
   // The padding needs at least its own header of 4 bytes.
   const size_t unpadded = out_.size() + kLocalSize + name.size() + (large ? 20 : 0) + 4;
-  const size_t padding = (kAlignment - unpadded % kAlignment) % kAlignment;
+  const size_t padding = (kEntryAlignment - unpadded % kEntryAlignment) % kEntryAlignment;
   const size_t needed = unpadded + padding + data.size();
   if (needed > out_.capacity()) out_.reserve(std::max(needed, 2 * out_.capacity()));
 
@@ -231,7 +231,7 @@ void ZipWriter::add(const std::string& name, std::span<const std::byte> data) {
   store<uint32_t>(out_, large ? kFull32 : static_cast<uint32_t>(record.size));
   store<uint16_t>(out_, static_cast<uint16_t>(name.size()));
   store<uint16_t>(out_, static_cast<uint16_t>((large ? 20 : 0) + 4 + padding));
-  append(out_, as_bytes(name));
+  append_bytes(out_, as_bytes(name));
   if (large) {
     store<uint16_t>(out_, kZip64Field);
     store<uint16_t>(out_, 16);
@@ -241,7 +241,7 @@ void ZipWriter::add(const std::string& name, std::span<const std::byte> data) {
   store<uint16_t>(out_, kPaddingField);
   store<uint16_t>(out_, static_cast<uint16_t>(padding));
   out_.insert(out_.end(), padding, std::byte{'Z'});
-  append(out_, data);
+  append_bytes(out_, data);
   records_.push_back(record);
 }
 
@@ -268,7 +268,7 @@ std::vector<std::byte> ZipWriter::finish() {
     store<uint16_t>(out_, 0);  // internal attributes
     store<uint32_t>(out_, 0);  // external attributes
     store<uint32_t>(out_, far ? kFull32 : static_cast<uint32_t>(record.header));
-    append(out_, as_bytes(record.name));
+    append_bytes(out_, as_bytes(record.name));
     if (field) {
       store<uint16_t>(out_, kZip64Field);
       store<uint16_t>(out_, field);

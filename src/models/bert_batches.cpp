@@ -16,7 +16,7 @@ int64_t padded_width(int64_t length, int64_t positions) {
   return std::min((std::max<int64_t>(length, 1) + kWidthStep - 1) / kWidthStep * kWidthStep, positions);
 }
 
-void check(const std::vector<std::vector<int32_t>>& sentences, const BertOptions& o) {
+void check_sentences(const std::vector<std::vector<int32_t>>& sentences, const BertOptions& o) {
   for (size_t i = 0; i < sentences.size(); ++i) {
     const auto length = static_cast<int64_t>(sentences[i].size());
     require(length <= o.positions, ExitCode::usage, "sentence ", i, " has ", length, " tokens, more than the ",
@@ -65,7 +65,7 @@ std::vector<LengthBatch> batches_by_length(const std::vector<int64_t>& lengths, 
 at::Tensor embed_all(const BertEncoder& encoder, const std::vector<std::vector<int32_t>>& sentences,
                      int64_t max_tokens) {
   const at::NoGradGuard no_grad;
-  check(sentences, encoder.options());
+  check_sentences(sentences, encoder.options());
   std::vector<int64_t> lengths;
   for (const std::vector<int32_t>& sentence : sentences) lengths.push_back(static_cast<int64_t>(sentence.size()));
   const auto batches = batches_by_length(lengths, encoder.options().positions, max_tokens);

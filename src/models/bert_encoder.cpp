@@ -12,7 +12,7 @@ namespace {
 // a softmax, too.
 constexpr double kNoToken = -1e30;
 
-void check(const BertOptions& o) {
+void check_bert_options(const BertOptions& o) {
   require(o.vocabulary > 0 && o.width > 0 && o.layers > 0 && o.heads > 0 && o.inner > 0 && o.positions > 0 &&
               o.token_types > 0,
           ExitCode::usage,
@@ -28,7 +28,7 @@ void check(const BertOptions& o) {
 BertEncoder::BertEncoder(const BertOptions& options, const BertWeights& weights, at::Device device,
                          at::ScalarType dtype, const std::string& source)
     : options_(options) {
-  check(options);
+  check_bert_options(options);
   require(dtype == at::kFloat || dtype == at::kBFloat16, ExitCode::usage,
           "BERT computes in float32 or bfloat16, not in ", at::toString(dtype));
   const at::NoGradGuard no_grad;

@@ -18,7 +18,7 @@ using torch::autograd::variable_list;
 // The master is an argument so that the node exists whenever it trains. The gradients are those of the sum of
 // `relative` * cross-entropy, relative = weights / largest weight: numbers of a size that float16 can hold. The
 // backward pass multiplies by the largest weight.
-struct Function : torch::autograd::Function<Function> {
+struct ChunkedCrossEntropyFunction : torch::autograd::Function<ChunkedCrossEntropyFunction> {
   static variable_list forward(AutogradContext* ctx, const at::Tensor& hidden, const at::Tensor& /*master*/,
                                const at::Tensor& weight, const std::optional<at::Tensor>& grad_master,
                                const at::Tensor& labels, const at::Tensor& weights, int64_t chunk, double temperature) {
@@ -64,9 +64,9 @@ ChunkedCrossEntropy chunked_cross_entropy(const at::Tensor& hidden, const nn::Lm
   TORCH_CHECK(labels.sizes() == weights.sizes(), "chunked_cross_entropy: labels and weights must both be (N), got ",
               labels.sizes(), " and ", weights.sizes());
   const at::Tensor buffer = at::GradMode::is_enabled() ? ops::gradient_buffer(head.weight()) : at::Tensor();
-  const variable_list out =
-      Function::apply(hidden, head.weight(), weight.detach(), buffer.defined() ? std::optional(buffer) : std::nullopt,
-                      labels, weights, chunk, temperature);
+  const variable_list out = ChunkedCrossEntropyFunction::apply(hidden, head.weight(), weight.detach(),
+                                                               buffer.defined() ? std::optional(buffer) : std::nullopt,
+                                                               labels, weights, chunk, temperature);
   return {out[0], out[1]};
 }
 

@@ -28,7 +28,7 @@ at::Tensor k3(const at::Tensor& d) {
   return at::expm1(d) - d;
 }
 
-void check_options(const PolicyOptions& options, const at::Tensor& logp_ref) {
+void check_policy_options(const PolicyOptions& options, const at::Tensor& logp_ref) {
   require(options.epsilon_low >= 0 && options.epsilon_low < 1 && options.epsilon_high >= 0, ExitCode::usage,
           "the clip must have an epsilon_low in 0..1 and an epsilon_high of at least 0, not ", options.epsilon_low,
           " and ", options.epsilon_high);
@@ -136,7 +136,7 @@ PolicyLoss policy_loss(const at::Tensor& logp, const at::Tensor& logp_old, const
                        const at::Tensor& mask, const at::Tensor& advantages, const PolicyOptions& options,
                        const PolicyWindow& window, const at::Tensor& entropy) {
   check_shapes(logp, mask, advantages);
-  check_options(options, logp_ref);
+  check_policy_options(options, logp_ref);
   const at::ScalarType type = logp.scalar_type();
   const at::Tensor active = mask.to(at::kBool), m = active.to(type), A = advantages.detach().to(type).unsqueeze(1);
   const at::Tensor lengths = m.sum(1, /*keepdim=*/true);

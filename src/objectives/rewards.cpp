@@ -273,7 +273,7 @@ const std::map<std::string, Make>& makers() {
 }
 
 // An option that the reward would not look at is a mistake.
-void check_options(const RewardOptions& options) {
+void check_reward_options(const RewardOptions& options) {
   const auto only = [&](bool given, const char* option, const char* reward) {
     require(!given || options.name == reward, ExitCode::usage, "the reward '", options.name, "' has no option ", option,
             "; '", reward, "' has it");
@@ -302,7 +302,7 @@ const std::vector<std::string>& reward_names() {
 std::unique_ptr<Reward> make_reward(const RewardOptions& options) {
   const auto found = makers().find(options.name);
   if (found == makers().end()) fail_unknown("reward", options.name, reward_names());
-  check_options(options);
+  check_reward_options(options);
   return found->second(options);
 }
 

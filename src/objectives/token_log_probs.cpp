@@ -27,7 +27,7 @@ void entropy_out(const at::Tensor& entropy, const at::Tensor& logits, at::Scalar
   }
 }
 
-struct Function : torch::autograd::Function<Function> {
+struct TokenLogProbsFunction : torch::autograd::Function<TokenLogProbsFunction> {
   // The master is an argument so that the node exists whenever it trains.
   static variable_list forward(AutogradContext* ctx, const at::Tensor& hidden, const at::Tensor& /*master*/,
                                const at::Tensor& weight, const std::optional<at::Tensor>& grad_master,
@@ -85,9 +85,9 @@ TokenLogProbs token_log_probs(const at::Tensor& hidden, const nn::LmHead& head, 
   const at::Tensor rows = hidden.reshape({-1, hidden.size(-1)}), flat = ids.reshape({-1});
   check_head_input("token_log_probs", rows, weight, flat, chunk, temperature);
   const at::Tensor buffer = at::GradMode::is_enabled() ? ops::gradient_buffer(head.weight()) : at::Tensor();
-  const variable_list out =
-      Function::apply(rows, head.weight(), weight.detach(), buffer.defined() ? std::optional(buffer) : std::nullopt,
-                      flat, chunk, temperature, with_entropy);
+  const variable_list out = TokenLogProbsFunction::apply(rows, head.weight(), weight.detach(),
+                                                         buffer.defined() ? std::optional(buffer) : std::nullopt, flat,
+                                                         chunk, temperature, with_entropy);
   return {out[0].view(ids.sizes()), with_entropy ? out[1].view(ids.sizes()) : at::Tensor()};
 }
 

@@ -5,12 +5,11 @@
 #include <torch/library.h>
 
 #include "ops/act_loss_impl.h"
+#include "ops/optional_tensor.h"
 
 namespace hrm::ops {
 
 namespace {
-
-using OptionalTensor = std::optional<at::Tensor>;
 
 void check_q(const char* op, const at::Tensor& q) {
   TORCH_CHECK(q.dim() == 2 && q.size(1) == 2 && at::isFloatingType(q.scalar_type()), op,

@@ -4,14 +4,13 @@
 #include <torch/library.h>
 
 #include "hrm/ops/act_loss.h"
+#include "ops/optional_tensor.h"
 
 namespace hrm::ops {
 namespace {
 
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
-using OptionalTensor = std::optional<at::Tensor>;
-
 struct ActLossFunction : torch::autograd::Function<ActLossFunction> {
   static variable_list forward(AutogradContext* ctx, const at::Tensor& token_loss, const at::Tensor& labelled,
                                const at::Tensor& right, const at::Tensor& q, const OptionalTensor& target,

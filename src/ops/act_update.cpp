@@ -5,11 +5,10 @@
 #include <torch/library.h>
 
 #include "ops/act_update_impl.h"
+#include "ops/optional_tensor.h"
 
 namespace hrm::ops {
 namespace {
-
-using OptionalTensor = std::optional<at::Tensor>;
 
 void check_like(const char* op, const char* name, const at::Tensor& tensor, at::IntArrayRef sizes, at::ScalarType type,
                 const at::Tensor& slots) {

@@ -2,11 +2,10 @@
 #include <torch/library.h>
 
 #include "hrm/ops/act_update.h"
+#include "ops/optional_tensor.h"
 
 namespace hrm::ops {
 namespace {
-
-using OptionalTensor = std::optional<at::Tensor>;
 
 void bump(const at::Tensor& tensor) {
   if (!tensor.is_inference()) tensor.unsafeGetTensorImpl()->bump_version();

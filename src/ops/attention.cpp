@@ -6,6 +6,7 @@
 
 #include <atomic>
 
+#include "hrm/build_config.h"
 #include "hrm/ops/backend.h"
 #include "hrm/ops/linear.h"
 #include "ops/attention_impl.h"
@@ -44,10 +45,6 @@ void set_attention_backend(AttentionBackend backend) {
 
 AttentionBackend attention_backend() {
   return g_attention_backend;
-}
-
-OptionalTensor optional(const at::Tensor& tensor) {
-  return tensor.defined() ? OptionalTensor(tensor) : std::nullopt;
 }
 
 void check_attention(const char* op, const at::Tensor& qkv, int64_t heads, const OptionalTensor& cos,
@@ -167,15 +164,15 @@ at::Tensor attention(const at::Tensor& qkv, int64_t heads, const at::Tensor& cos
       c10::Dispatcher::singleton()
           .findSchemaOrThrow("hrm::attention", "")
           .typed<at::Tensor(const at::Tensor&, int64_t, const OptionalTensor&, const OptionalTensor&)>();
-  return op.call(qkv, heads, optional(cos), optional(sin));
+  return op.call(qkv, heads, optional_tensor(cos), optional_tensor(sin));
 }
 
 at::Tensor attention_(const at::Tensor& qkv, int64_t heads, const at::Tensor& cos, const at::Tensor& sin) {
   if (attention_fits(qkv, heads)) return attention(qkv, heads, cos, sin);
-  check_attention("hrm::attention_", qkv, heads, optional(cos), optional(sin));
+  check_attention("hrm::attention_", qkv, heads, optional_tensor(cos), optional_tensor(sin));
   if (cpu_kernel_fits(qkv) && !records_gradient(qkv))
-    return attention_by_cpu_kernel(qkv, heads, optional(cos), optional(sin), true);
-  return attention_by_sdpa(qkv, heads, optional(cos), optional(sin), /*overwrite=*/true);
+    return attention_by_cpu_kernel(qkv, heads, optional_tensor(cos), optional_tensor(sin), true);
+  return attention_by_sdpa(qkv, heads, optional_tensor(cos), optional_tensor(sin), /*overwrite=*/true);
 }
 
 at::Tensor attention_projected(const at::Tensor& h, const at::Tensor& weight, int64_t heads, const at::Tensor& cos,
@@ -184,7 +181,7 @@ at::Tensor attention_projected(const at::Tensor& h, const at::Tensor& weight, in
                              .findSchemaOrThrow("hrm::attention_projected", "")
                              .typed<at::Tensor(const at::Tensor&, const at::Tensor&, int64_t, const OptionalTensor&,
                                                const OptionalTensor&)>();
-  return op.call(h, weight, heads, optional(cos), optional(sin));
+  return op.call(h, weight, heads, optional_tensor(cos), optional_tensor(sin));
 }
 
 namespace composed {
@@ -207,7 +204,7 @@ std::tuple<at::Tensor, at::Tensor> attention_forward(const at::Tensor& qkv, int6
 
 std::tuple<at::Tensor, at::Tensor> attention_forward(const at::Tensor& qkv, int64_t heads, const at::Tensor& cos,
                                                      const at::Tensor& sin) {
-  return attention_forward(qkv, heads, optional(cos), optional(sin));
+  return attention_forward(qkv, heads, optional_tensor(cos), optional_tensor(sin));
 }
 
 at::Tensor attention_backward(const at::Tensor& grad_out, const at::Tensor& qkv, const at::Tensor& out,
@@ -223,7 +220,7 @@ at::Tensor attention_backward(const at::Tensor& grad_out, const at::Tensor& qkv,
 
 at::Tensor attention_backward(const at::Tensor& grad_out, const at::Tensor& qkv, const at::Tensor& out,
                               const at::Tensor& lse, int64_t heads, const at::Tensor& cos, const at::Tensor& sin) {
-  return attention_backward(grad_out, qkv, out, lse, heads, optional(cos), optional(sin));
+  return attention_backward(grad_out, qkv, out, lse, heads, optional_tensor(cos), optional_tensor(sin));
 }
 
 at::Tensor rotate_qkv(const at::Tensor& qkv, int64_t heads, const at::Tensor& cos, const at::Tensor& sin) {
@@ -264,14 +261,15 @@ at::Tensor projected_cpu(const at::Tensor& h, const at::Tensor& weight, int64_t 
   return composed::attention_projected(h, weight, heads, cos, sin);
 }
 
-std::tuple<at::Tensor, at::Tensor> forward_cpu(const at::Tensor& qkv, int64_t heads, const OptionalTensor& cos,
-                                               const OptionalTensor& sin) {
+std::tuple<at::Tensor, at::Tensor> attention_forward_cpu(const at::Tensor& qkv, int64_t heads,
+                                                         const OptionalTensor& cos, const OptionalTensor& sin) {
   check_attention("hrm::attention_forward", qkv, heads, cos, sin);
   return reference::attention_forward(qkv, heads, cos, sin);
 }
 
-at::Tensor backward_cpu(const at::Tensor& grad_out, const at::Tensor& qkv, const at::Tensor& out, const at::Tensor& lse,
-                        int64_t heads, const OptionalTensor& cos, const OptionalTensor& sin) {
+at::Tensor attention_backward_cpu(const at::Tensor& grad_out, const at::Tensor& qkv, const at::Tensor& out,
+                                  const at::Tensor& lse, int64_t heads, const OptionalTensor& cos,
+                                  const OptionalTensor& sin) {
   check_attention_backward(grad_out, qkv, out, lse, heads, cos, sin);
   return reference::attention_backward(grad_out, qkv, out, lse, heads, cos, sin);
 }
@@ -282,7 +280,7 @@ void rotate_on_cpu(const at::Tensor& qkv, const at::Tensor& to, int64_t heads, c
   reference::rotate_qkv(qkv, to, heads, cos, sin);
 }
 
-at::Tensor rotate_cpu(const at::Tensor& qkv, int64_t heads, const at::Tensor& cos, const at::Tensor& sin) {
+at::Tensor attention_rotate_cpu(const at::Tensor& qkv, int64_t heads, const at::Tensor& cos, const at::Tensor& sin) {
   check_attention("hrm::rotate_qkv", qkv, heads, cos, sin);
   const at::Tensor to = at::empty(qkv.sizes(), qkv.options());
   rotate_on_cpu(qkv.contiguous(), to, heads, cos, sin);
@@ -322,9 +320,9 @@ TORCH_LIBRARY_FRAGMENT(hrm, m) {
 TORCH_LIBRARY_IMPL(hrm, CPU, m) {
   m.impl("attention", &attention_cpu);
   m.impl("attention_projected", &projected_cpu);
-  m.impl("attention_forward", &forward_cpu);
-  m.impl("attention_backward", &backward_cpu);
-  m.impl("rotate_qkv", &rotate_cpu);
+  m.impl("attention_forward", &attention_forward_cpu);
+  m.impl("attention_backward", &attention_backward_cpu);
+  m.impl("rotate_qkv", &attention_rotate_cpu);
   m.impl("rotate_qkv_", &rotate_cpu_);
   m.impl("rotate_qkv_backward", &rotate_backward_cpu);
 }

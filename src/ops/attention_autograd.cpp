@@ -25,7 +25,7 @@ struct Attention : torch::autograd::Function<Attention> {
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     const variable_list saved = ctx->get_saved_variables();
     const at::Tensor grad = attention_backward(grads[0], saved[0], saved[1], saved[2], ctx->saved_data["heads"].toInt(),
-                                               optional(saved[3]), optional(saved[4]));
+                                               optional_tensor(saved[3]), optional_tensor(saved[4]));
     return {grad, at::Tensor(), at::Tensor(), at::Tensor()};
   }
 };
@@ -50,8 +50,8 @@ struct SplitAndRotate : torch::autograd::Function<SplitAndRotate> {
 
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     const variable_list saved = ctx->get_saved_variables();
-    return {rotate_qkv_backward(grads[0], grads[1], grads[2], optional(saved[0]), optional(saved[1])), at::Tensor(),
-            at::Tensor(), at::Tensor(), at::Tensor()};
+    return {rotate_qkv_backward(grads[0], grads[1], grads[2], optional_tensor(saved[0]), optional_tensor(saved[1])),
+            at::Tensor(), at::Tensor(), at::Tensor(), at::Tensor()};
   }
 };
 

@@ -13,12 +13,9 @@
 #include <optional>
 #include <tuple>
 
+#include "ops/optional_tensor.h"
+
 namespace hrm::ops {
-
-using OptionalTensor = std::optional<at::Tensor>;
-
-// Undefined becomes none.
-OptionalTensor optional(const at::Tensor& tensor);
 
 // Throw c10::Error with the op's name and the shapes.
 void check_attention(const char* op, const at::Tensor& qkv, int64_t heads, const OptionalTensor& cos,
@@ -52,7 +49,7 @@ at::Tensor merge_heads(const at::Tensor& mixed);
 at::Tensor attention_by_sdpa(const at::Tensor& qkv, int64_t heads, const OptionalTensor& cos, const OptionalTensor& sin,
                              bool overwrite);
 
-#if HRM_WITH_CUDA
+// These are built with the CUDA kernels only.
 // Whether the device of this CUDA tensor runs our kernels.
 bool attention_device_fits(const at::Tensor& qkv);
 // Attention's output, rounded to qkv's dtype, in e4m3 under `slot` (ops/cuda/fp8.h): (B, L, heads * head_dim);
@@ -65,7 +62,6 @@ at::Tensor attention_projected_by_kernel(const at::Tensor& h, const at::Tensor& 
                                          const OptionalTensor& cos, const OptionalTensor& sin);
 // For tests: only the kernels that every device has.
 void set_portable_attention(bool portable);
-#endif
 
 namespace composed {
 

@@ -5,6 +5,7 @@
 #include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
 #include <torch/library.h>
 
+#include "hrm/build_config.h"
 #include "hrm/ops/linear.h"
 #include "hrm/ops/linear_add.h"
 #include "hrm/ops/linear_swiglu.h"
@@ -26,8 +27,8 @@ at::Tensor decode_linear(const at::Tensor& x, const at::Tensor& weight, const De
           .findSchemaOrThrow("hrm::decode_linear", "")
           .typed<at::Tensor(const at::Tensor&, const at::Tensor&, const OptionalTensor&, double, const OptionalTensor&,
                             bool, const OptionalTensor&, const OptionalTensor&)>();
-  const auto optional = [](const at::Tensor& t) { return t.defined() ? OptionalTensor(t) : OptionalTensor(); };
-  return op.call(x, weight, o.norm, o.eps, o.residual, o.gated, optional(o.ahead.scaled), optional(o.ahead.squares));
+  return op.call(x, weight, o.norm, o.eps, o.residual, o.gated, optional_tensor(o.ahead.scaled),
+                 optional_tensor(o.ahead.squares));
 }
 
 DecodedAhead decode_linear_ahead(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& residual,

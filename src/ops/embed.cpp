@@ -5,11 +5,10 @@
 #include <torch/library.h>
 
 #include "ops/embed_impl.h"
+#include "ops/optional_tensor.h"
 
 namespace hrm::ops {
 namespace {
-
-using OptionalTensor = std::optional<at::Tensor>;
 
 bool is_index(const at::Tensor& tensor) {
   return tensor.scalar_type() == at::kInt || tensor.scalar_type() == at::kLong;

@@ -4,14 +4,13 @@
 #include <torch/library.h>
 
 #include "hrm/ops/embed.h"
+#include "ops/optional_tensor.h"
 
 namespace hrm::ops {
 namespace {
 
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
-using OptionalTensor = std::optional<at::Tensor>;
-
 struct Embed : torch::autograd::Function<Embed> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& inputs, const at::Tensor& table,
                             const OptionalTensor& puzzle_rows, int64_t prefix, double scale, at::ScalarType dtype) {

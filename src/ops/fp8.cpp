@@ -191,7 +191,7 @@ at::Tensor attention_fp8(const at::Tensor& qkv, int64_t heads, const at::Tensor&
                              .findSchemaOrThrow("hrm::attention_fp8", "")
                              .typed<at::Tensor(const at::Tensor&, int64_t, const OptionalTensor&, const OptionalTensor&,
                                                const at::Tensor&)>();
-  return op.call(qkv, heads, optional(cos), optional(sin), slot);
+  return op.call(qkv, heads, optional_tensor(cos), optional_tensor(sin), slot);
 }
 
 void fp8_update_scales_(const at::Tensor& slots, const at::Tensor& history, double margin) {
@@ -218,28 +218,28 @@ std::tuple<at::Tensor, at::Tensor> add_cpu(const at::Tensor& a, const at::Tensor
   return reference::add_fp8(a, b, slot);
 }
 
-at::Tensor linear_cpu(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& x_slot,
-                      const at::Tensor& weight_slot, at::ScalarType dtype) {
+at::Tensor fp8_linear_cpu(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& x_slot,
+                          const at::Tensor& weight_slot, at::ScalarType dtype) {
   check_linear_fp8(x, weight, x_slot, weight_slot, dtype);
   return reference::linear_fp8(x, weight, x_slot, weight_slot, dtype);
 }
 
-at::Tensor linear_swiglu_cpu(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& x_slot,
-                             const at::Tensor& weight_slot, const at::Tensor& act_slot, at::ScalarType dtype) {
+at::Tensor fp8_linear_swiglu_cpu(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& x_slot,
+                                 const at::Tensor& weight_slot, const at::Tensor& act_slot, at::ScalarType dtype) {
   check_linear_swiglu_fp8(x, weight, x_slot, weight_slot, act_slot, dtype);
   return reference::linear_swiglu_fp8(x, weight, x_slot, weight_slot, act_slot, dtype);
 }
 
-std::tuple<at::Tensor, at::Tensor> linear_rms_norm_cpu(const at::Tensor& x, const at::Tensor& weight,
-                                                       const at::Tensor& x_slot, const at::Tensor& weight_slot,
-                                                       const at::Tensor& residual, double eps,
-                                                       const OptionalTensor& y_slot) {
+std::tuple<at::Tensor, at::Tensor> fp8_linear_rms_norm_cpu(const at::Tensor& x, const at::Tensor& weight,
+                                                           const at::Tensor& x_slot, const at::Tensor& weight_slot,
+                                                           const at::Tensor& residual, double eps,
+                                                           const OptionalTensor& y_slot) {
   check_linear_rms_norm_fp8(x, weight, x_slot, weight_slot, residual, eps, y_slot);
   return reference::linear_rms_norm_fp8(x, weight, x_slot, weight_slot, residual, eps, y_slot);
 }
 
-at::Tensor attention_cpu(const at::Tensor& qkv, int64_t heads, const OptionalTensor& cos, const OptionalTensor& sin,
-                         const at::Tensor& slot) {
+at::Tensor fp8_attention_cpu(const at::Tensor& qkv, int64_t heads, const OptionalTensor& cos, const OptionalTensor& sin,
+                             const at::Tensor& slot) {
   check_attention_fp8(qkv, heads, cos, sin, slot);
   return reference::attention_fp8(qkv, heads, cos, sin, slot);
 }
@@ -270,10 +270,10 @@ TORCH_LIBRARY_IMPL(hrm, CPU, m) {
   m.impl("quantize_fp8", &quantize_cpu);
   m.impl("quantize_fp8_", &quantize_many_cpu);
   m.impl("add_fp8", &add_cpu);
-  m.impl("linear_fp8", &linear_cpu);
-  m.impl("linear_swiglu_fp8", &linear_swiglu_cpu);
-  m.impl("linear_rms_norm_fp8", &linear_rms_norm_cpu);
-  m.impl("attention_fp8", &attention_cpu);
+  m.impl("linear_fp8", &fp8_linear_cpu);
+  m.impl("linear_swiglu_fp8", &fp8_linear_swiglu_cpu);
+  m.impl("linear_rms_norm_fp8", &fp8_linear_rms_norm_cpu);
+  m.impl("attention_fp8", &fp8_attention_cpu);
   m.impl("fp8_update_scales_", &update_scales_cpu);
 }
 

@@ -23,10 +23,9 @@ void check_attention_fp8(const at::Tensor& qkv, int64_t heads, const OptionalTen
                          const at::Tensor& slot);
 void check_fp8_update_scales(const at::Tensor& slots, const at::Tensor& history, double margin);
 
-#if HRM_WITH_CUDA
+// These are built with the CUDA kernels only.
 // For tests: only what every device with 8-bit products has.
 void set_portable_fp8(bool portable);
-#endif
 
 namespace reference {
 

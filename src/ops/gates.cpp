@@ -1,25 +1,23 @@
+#include "hrm/ops/gates.h"
+
 #include <ATen/ATen.h>
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/library.h>
 
+#include "ops/accumulate_type.h"
+#include "ops/find_op.h"
 #include "ops/gates_impl.h"
 
 namespace hrm::ops {
 namespace {
 
-// Of sums, weights and gates beside activations of this dtype.
-at::ScalarType wide_type(const at::Tensor& x) {
-  return x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-}
-
 void check_weight(const char* op, const at::Tensor& x, const at::Tensor& weight, const OptionalTensor& bias) {
   const int64_t width = x.size(-1);
   const auto fits = [&](const at::Tensor& t, at::IntArrayRef sizes) {
-    return t.sizes() == sizes && t.scalar_type() == wide_type(x) && t.device() == x.device();
+    return t.sizes() == sizes && t.scalar_type() == accumulate_type(x) && t.device() == x.device();
   };
   TORCH_CHECK(
       at::isFloatingType(x.scalar_type()) && width > 0 && fits(weight, {1, width}) && (!bias || fits(*bias, {1})), op,
-      ": weight (1, D) and bias (1) must be ", wide_type(x), " on the device of floating-point vectors, got ",
+      ": weight (1, D) and bias (1) must be ", accumulate_type(x), " on the device of floating-point vectors, got ",
       weight.sizes(), " ", weight.scalar_type(), " on ", weight.device(), bias ? ", " : "",
       bias ? bias->sizes() : at::IntArrayRef(), " and vectors ", x.sizes(), " ", x.scalar_type(), " on ", x.device());
 }
@@ -46,10 +44,10 @@ void check_bridge_gate(const at::Tensor& z, const at::Tensor& weight, const Opti
               z.scalar_type(), " on ", z.device(), ", bridge ", bridge.scalar_type(), " on ", bridge.device(),
               " (shapes ", z.sizes(), " and ", bridge.sizes(), ")");
   check_weight("hrm::bridge_gate", z, weight, bias);
-  TORCH_CHECK(!warmup || (warmup->dim() == 0 && warmup->scalar_type() == wide_type(z) &&
+  TORCH_CHECK(!warmup || (warmup->dim() == 0 && warmup->scalar_type() == accumulate_type(z) &&
                           warmup->device() == z.device() && !warmup->requires_grad()),
-              "hrm::bridge_gate: warmup must be one ", wide_type(z), " on ", z.device(), " without a gradient, got ",
-              warmup->sizes(), ", ", warmup->scalar_type(), " on ", warmup->device());
+              "hrm::bridge_gate: warmup must be one ", accumulate_type(z), " on ", z.device(),
+              " without a gradient, got ", warmup->sizes(), ", ", warmup->scalar_type(), " on ", warmup->device());
 }
 
 void check_bridge_gate_backward(const OptionalTensor& grad_gate, const OptionalTensor& grad_memory, const at::Tensor& z,
@@ -61,8 +59,8 @@ void check_bridge_gate_backward(const OptionalTensor& grad_gate, const OptionalT
     return t.sizes() == sizes && t.scalar_type() == type && t.device() == z.device();
   };
   const std::vector<int64_t> gates{z.size(0), 1};
-  TORCH_CHECK(fits(open, gates, wide_type(z)) && (!grad_gate || fits(*grad_gate, gates, wide_type(z))),
-              "hrm::bridge_gate_backward_: open and grad_gate must be ", wide_type(z), " of shape ",
+  TORCH_CHECK(fits(open, gates, accumulate_type(z)) && (!grad_gate || fits(*grad_gate, gates, accumulate_type(z))),
+              "hrm::bridge_gate_backward_: open and grad_gate must be ", accumulate_type(z), " of shape ",
               at::IntArrayRef(gates), ", got ", open.sizes(), grad_gate ? " and " : "",
               grad_gate ? grad_gate->sizes() : at::IntArrayRef());
   TORCH_CHECK(!grad_memory || fits(*grad_memory, bridge.sizes(), bridge.scalar_type()),
@@ -110,8 +108,8 @@ void check_halting_loss(const at::Tensor& halt, const at::Tensor& gate) {
 
 namespace {
 
-using GateOp = BridgeGateResult(const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&, double,
-                                double, const OptionalTensor&);
+using BridgeGateOp = BridgeGateResult(const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&,
+                                      double, double, const OptionalTensor&);
 using GateBackwardOp = std::tuple<at::Tensor, at::Tensor>(const OptionalTensor&, const OptionalTensor&,
                                                           const at::Tensor&, const at::Tensor&, const at::Tensor&,
                                                           const at::Tensor&, double, double, const OptionalTensor&,
@@ -121,16 +119,11 @@ using HaltBackwardOp = at::Tensor(const at::Tensor&, const at::Tensor&, at::Tens
                                   const OptionalTensor&, const OptionalTensor&);
 using HaltingLossOp = std::tuple<at::Tensor, at::Tensor>(const at::Tensor&, const at::Tensor&, double);
 
-template <class Signature>
-c10::TypedOperatorHandle<Signature> find(const char* name) {
-  return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<Signature>();
-}
-
 }  // namespace
 
 BridgeGateResult bridge_gate_forward(const at::Tensor& z, const at::Tensor& weight, const at::Tensor& bias,
                                      const at::Tensor& bridge, const GateRange& range) {
-  static const auto op = find<GateOp>("hrm::bridge_gate");
+  static const auto op = find_op<BridgeGateOp>("hrm::bridge_gate");
   return op.call(z, weight, bias, bridge, range.scale, range.offset, range.warmup);
 }
 
@@ -140,25 +133,25 @@ std::tuple<at::Tensor, at::Tensor> bridge_gate_backward_(const OptionalTensor& g
                                                          const at::Tensor& open, const GateRange& range,
                                                          const OptionalTensor& grad_weight,
                                                          const OptionalTensor& grad_bias) {
-  static const auto op = find<GateBackwardOp>("hrm::bridge_gate_backward_");
+  static const auto op = find_op<GateBackwardOp>("hrm::bridge_gate_backward_");
   return op.call(grad_gate, grad_memory, z, weight, bridge, open, range.scale, range.offset, range.warmup, grad_weight,
                  grad_bias);
 }
 
 at::Tensor halt_probabilities_forward(at::TensorList states, const at::Tensor& weight, const at::Tensor& bias) {
-  static const auto op = find<HaltOp>("hrm::halt_probabilities");
+  static const auto op = find_op<HaltOp>("hrm::halt_probabilities");
   return op.call(states, weight, bias);
 }
 
 at::Tensor halt_probabilities_backward_(const at::Tensor& grad_p, const at::Tensor& p, at::TensorList states,
                                         const at::Tensor& weight, const OptionalTensor& grad_weight,
                                         const OptionalTensor& grad_bias) {
-  static const auto op = find<HaltBackwardOp>("hrm::halt_probabilities_backward_");
+  static const auto op = find_op<HaltBackwardOp>("hrm::halt_probabilities_backward_");
   return op.call(grad_p, p, states, weight, grad_weight, grad_bias);
 }
 
 std::tuple<at::Tensor, at::Tensor> halting_loss_forward(const at::Tensor& halt, const at::Tensor& gate, double target) {
-  static const auto op = find<HaltingLossOp>("hrm::halting_loss");
+  static const auto op = find_op<HaltingLossOp>("hrm::halting_loss");
   return op.call(halt, gate, target);
 }
 

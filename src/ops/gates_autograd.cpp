@@ -8,16 +8,13 @@
 
 #include "hrm/ops/linear.h"
 #include "ops/gates_impl.h"
+#include "ops/optional_tensor.h"
 
 namespace hrm::ops {
 namespace {
 
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
-
-OptionalTensor optional(const at::Tensor& tensor) {
-  return tensor.defined() ? OptionalTensor(tensor) : std::nullopt;
-}
 
 // As in ops::linear: the buffers are no saved variables.
 void keep_buffers(AutogradContext* ctx, const at::Tensor& weight, const at::Tensor& bias) {
@@ -50,10 +47,10 @@ struct Bridge : torch::autograd::Function<Bridge> {
     if (!grads[0].defined() && !grads[1].defined()) return out;
     const variable_list saved = ctx->get_saved_variables();
     const GateRange range{ctx->saved_data["scale"].toDouble(), ctx->saved_data["offset"].toDouble(),
-                          optional(saved[4])};
+                          optional_tensor(saved[4])};
     std::tie(out[0], out[3]) =
-        bridge_gate_backward_(optional(grads[0]), optional(grads[1]), saved[0], saved[1], saved[2], saved[3], range,
-                              buffer(ctx, "grad_weight"), buffer(ctx, "grad_bias"));
+        bridge_gate_backward_(optional_tensor(grads[0]), optional_tensor(grads[1]), saved[0], saved[1], saved[2],
+                              saved[3], range, buffer(ctx, "grad_weight"), buffer(ctx, "grad_bias"));
     return out;
   }
 };
@@ -112,11 +109,12 @@ bool trains(at::TensorList tensors) {
 BridgeGate bridge_gate(const at::Tensor& z, const at::Tensor& weight, const at::Tensor& bias, const at::Tensor& bridge,
                        double scale, double offset, const at::Tensor& warmup) {
   if (trains({z, weight, bias, bridge})) {
-    const variable_list out = Bridge::apply(z, weight, bias, bridge, optional(warmup), scale, offset);
+    const variable_list out = Bridge::apply(z, weight, bias, bridge, optional_tensor(warmup), scale, offset);
     return {out[0], out[1]};
   }
   at::AutoDispatchBelowADInplaceOrView below;
-  const auto [gate, memory, open] = bridge_gate_forward(z, weight, bias, bridge, {scale, offset, optional(warmup)});
+  const auto [gate, memory, open] =
+      bridge_gate_forward(z, weight, bias, bridge, {scale, offset, optional_tensor(warmup)});
   return {gate, memory};
 }
 

@@ -7,10 +7,9 @@
 #include <tuple>
 
 #include "hrm/ops/gates.h"
+#include "ops/optional_tensor.h"
 
 namespace hrm::ops {
-
-using OptionalTensor = std::optional<at::Tensor>;
 
 // The constants of gate = clamp(scale * open * warmup + offset, 0, 1), with open = sigmoid(z . weight + bias).
 struct GateRange {

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "hrm/build_config.h"
 #include "hrm/ops/backend.h"
 #include "hrm/ops/linear_weight_gradient.h"
 #include "ops/cpu/matmul.h"
@@ -147,10 +148,9 @@ at::Tensor gradient_buffer(const at::Tensor& leaf) {
 
 at::Tensor linear(const at::Tensor& x, const at::Tensor& weight_compute, const at::Tensor& master,
                   const at::Tensor& bias) {
-  const auto optional = [](const at::Tensor& t) { return t.defined() ? OptionalTensor(t) : OptionalTensor(); };
-  if (!at::GradMode::is_enabled()) return linear(x, weight_compute, master, optional(bias), {}, {});
-  return linear(x, weight_compute, master, optional(bias), optional(gradient_buffer(master)),
-                optional(gradient_buffer(bias)));
+  if (!at::GradMode::is_enabled()) return linear(x, weight_compute, master, optional_tensor(bias), {}, {});
+  return linear(x, weight_compute, master, optional_tensor(bias), optional_tensor(gradient_buffer(master)),
+                optional_tensor(gradient_buffer(bias)));
 }
 
 void linear_accumulate_(const at::Tensor& grad_weight, const at::Tensor& grad_y, const at::Tensor& x) {

@@ -5,6 +5,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
+#include "hrm/build_config.h"
 #include "hrm/ops/backend.h"
 #include "hrm/ops/linear.h"
 #include "ops/linear_impl.h"

@@ -5,9 +5,9 @@
 
 #include <optional>
 
-namespace hrm::ops {
+#include "ops/optional_tensor.h"
 
-using OptionalTensor = std::optional<at::Tensor>;
+namespace hrm::ops {
 
 // Throw c10::Error with the op's name and the shapes.
 void check_linear(const at::Tensor& x, const at::Tensor& weight_compute, const at::Tensor& master,
@@ -19,11 +19,10 @@ void check_linear_grad_x_add(const at::Tensor& grad_x, const at::Tensor& grad_y,
 // y = x @ weight^T + bias, the forward pass on every device.
 at::Tensor linear_forward(const at::Tensor& x, const at::Tensor& weight, const OptionalTensor& bias);
 
-#if HRM_WITH_CUDA
+// These are built with the CUDA kernels only.
 // For tests: the forward pass on a Hopper GPU takes our kernel wherever it fits, also where cuBLAS is faster.
 void set_always_tiles(bool always);
 bool always_tiles();
-#endif
 
 namespace reference {
 

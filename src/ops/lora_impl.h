@@ -7,10 +7,9 @@
 #include <vector>
 
 #include "hrm/ops/lora.h"
+#include "ops/optional_tensor.h"
 
 namespace hrm::ops {
-
-using OptionalTensor = std::optional<at::Tensor>;
 
 // Slices as the dispatcher takes them: out, first, rows of each in turn.
 std::vector<int64_t> flat_slices(const std::vector<LoraSlice>& slices);

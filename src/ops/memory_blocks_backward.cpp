@@ -91,7 +91,7 @@ MemoryBlocksGradients memory_blocks_backward(const at::Tensor& grad, const Memor
       const at::Tensor grad_mlp = linear_grad_x(grad_gate_up, w.gate_up);
       const at::Tensor grad_h = norm_back(grad_mlp, s.h, mlp_normed[i].rstd, w.mlp_norm, g);
       at::Tensor grad_qkv = attention_backward(linear_grad_x(grad_h, w.o), heads[i][step], s.mixed[step], s.lse[step],
-                                               options.heads, {}, {});
+                                               options.heads, at::Tensor(), at::Tensor());
       Gathered& gathered = all[i];
       if (qk_norm) {
         const std::vector<at::Tensor> parts = grad_qkv.unflatten(-1, {3, sizes.heads, sizes.head_dim}).unbind(2);

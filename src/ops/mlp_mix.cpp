@@ -82,20 +82,20 @@ at::Tensor mlp_mix_backward(const at::Tensor& grad_y, const at::Tensor& h, const
 
 namespace {
 
-std::tuple<at::Tensor, at::Tensor> forward_cpu(const at::Tensor& h, const at::Tensor& weight_gate_up,
-                                               const at::Tensor& weight_down, double eps) {
+std::tuple<at::Tensor, at::Tensor> mlp_mix_forward_cpu(const at::Tensor& h, const at::Tensor& weight_gate_up,
+                                                       const at::Tensor& weight_down, double eps) {
   check_mlp_mix(h, weight_gate_up, weight_down, eps);
   return reference::mlp_mix(h, weight_gate_up, weight_down, eps);
 }
 
-at::Tensor forward_only_cpu(const at::Tensor& h, const at::Tensor& weight_gate_up, const at::Tensor& weight_down,
-                            double eps) {
-  return std::get<0>(forward_cpu(h, weight_gate_up, weight_down, eps));
+at::Tensor mlp_mix_cpu(const at::Tensor& h, const at::Tensor& weight_gate_up, const at::Tensor& weight_down,
+                       double eps) {
+  return std::get<0>(mlp_mix_forward_cpu(h, weight_gate_up, weight_down, eps));
 }
 
-at::Tensor backward_cpu(const at::Tensor& grad_y, const at::Tensor& h, const at::Tensor& y, const at::Tensor& rstd,
-                        const at::Tensor& weight_gate_up, const at::Tensor& weight_down,
-                        const at::Tensor& grad_weight_gate_up, const at::Tensor& grad_weight_down) {
+at::Tensor mlp_mix_backward_cpu(const at::Tensor& grad_y, const at::Tensor& h, const at::Tensor& y,
+                                const at::Tensor& rstd, const at::Tensor& weight_gate_up, const at::Tensor& weight_down,
+                                const at::Tensor& grad_weight_gate_up, const at::Tensor& grad_weight_down) {
   check_mlp_mix_backward(grad_y, h, y, rstd, weight_gate_up, weight_down, grad_weight_gate_up, grad_weight_down);
   return reference::mlp_mix_backward(grad_y, h, y, rstd, weight_gate_up, weight_down, grad_weight_gate_up,
                                      grad_weight_down);
@@ -112,9 +112,9 @@ TORCH_LIBRARY_FRAGMENT(hrm, m) {
 }
 
 TORCH_LIBRARY_IMPL(hrm, CPU, m) {
-  m.impl("mlp_mix", &forward_only_cpu);
-  m.impl("mlp_mix_forward", &forward_cpu);
-  m.impl("mlp_mix_backward", &backward_cpu);
+  m.impl("mlp_mix", &mlp_mix_cpu);
+  m.impl("mlp_mix_forward", &mlp_mix_forward_cpu);
+  m.impl("mlp_mix_backward", &mlp_mix_backward_cpu);
 }
 
 }  // namespace hrm::ops

@@ -17,10 +17,9 @@ void check_mlp_mix_backward(const at::Tensor& grad_y, const at::Tensor& h, const
                             const at::Tensor& weight_gate_up, const at::Tensor& weight_down,
                             const at::Tensor& grad_weight_gate_up, const at::Tensor& grad_weight_down);
 
-#if HRM_WITH_CUDA
+// These are built with the CUDA kernels only.
 // For tests: the backward pass on a Hopper GPU takes the kernels that take turns, also where one kernel does it all.
 void set_mix_takes_turns(bool always);
-#endif
 
 namespace reference {
 

@@ -1,10 +1,10 @@
 #include "hrm/ops/moe.h"
 
 #include <ATen/ATen.h>
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/library.h>
 
 #include "hrm/ops/linear.h"
+#include "ops/find_op.h"
 #include "ops/moe_impl.h"
 
 namespace hrm::ops {
@@ -107,11 +107,6 @@ void check_moe_loads(const at::Tensor& loads, at::TensorList counts) {
 
 namespace {
 
-template <class Signature>
-c10::TypedOperatorHandle<Signature> find(const char* name) {
-  return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<Signature>();
-}
-
 using Gather = at::Tensor(const at::Tensor&, const at::Tensor&, const at::Tensor&, int64_t);
 using Up = std::tuple<at::Tensor, at::Tensor>(const at::Tensor&, const at::Tensor&, const at::Tensor&,
                                               const at::Tensor&);
@@ -123,30 +118,30 @@ using Accumulate = void(const at::Tensor&, const at::Tensor&, const at::Tensor&,
 using Combine = at::Tensor(const at::Tensor&, const at::Tensor&, const OptionalTensor&);
 using CombineBackward = std::tuple<at::Tensor, at::Tensor>(const at::Tensor&, const at::Tensor&, const at::Tensor&,
                                                            const at::Tensor&, const at::Tensor&);
-using Gate = GateResult(const at::Tensor&, int64_t, bool, bool, const OptionalTensor&);
+using GateOp = GateResult(const at::Tensor&, int64_t, bool, bool, const OptionalTensor&);
 using GateBackward = at::Tensor(const OptionalTensor&, const OptionalTensor&, const at::Tensor&, const at::Tensor&,
                                 bool, bool);
-using Jitter = at::Tensor(const at::Tensor&, const at::Tensor&, double, int64_t);
-using Router = at::Tensor(const at::Tensor&, const at::Tensor&, const at::Tensor&, const OptionalTensor&);
+using JitterOp = at::Tensor(const at::Tensor&, const at::Tensor&, double, int64_t);
+using RouterOp = at::Tensor(const at::Tensor&, const at::Tensor&, const at::Tensor&, const OptionalTensor&);
 using Plan = PlanResult(const at::Tensor&, int64_t);
 using Loads = void(const at::Tensor&, at::TensorList);
-using LoadLoss = std::tuple<at::Tensor, at::Tensor>(const at::Tensor&, const at::Tensor&, const OptionalTensor&,
-                                                    const at::Tensor&);
-using Experts = at::Tensor(const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&,
-                           const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&,
-                           const at::Tensor&, const at::Tensor&, const OptionalTensor&, const OptionalTensor&,
-                           const OptionalTensor&);
+using LoadLossOp = std::tuple<at::Tensor, at::Tensor>(const at::Tensor&, const at::Tensor&, const OptionalTensor&,
+                                                      const at::Tensor&);
+using ExpertsOp = at::Tensor(const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&,
+                             const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&,
+                             const at::Tensor&, const at::Tensor&, const OptionalTensor&, const OptionalTensor&,
+                             const OptionalTensor&);
 
 }  // namespace
 
 at::Tensor moe_jitter(const at::Tensor& x, const at::Tensor& step, double amount, int64_t seed) {
-  static const auto op = find<Jitter>("hrm::moe_jitter");
+  static const auto op = find_op<JitterOp>("hrm::moe_jitter");
   return op.call(x, step, amount, seed);
 }
 
 std::tuple<at::Tensor, at::Tensor> moe_load_loss_forward_(const at::Tensor& scores, const at::Tensor& kept,
                                                           const OptionalTensor& wanted, const at::Tensor& totals) {
-  static const auto op = find<LoadLoss>("hrm::moe_load_loss_");
+  static const auto op = find_op<LoadLossOp>("hrm::moe_load_loss_");
   return op.call(scores, kept, wanted, totals);
 }
 
@@ -157,66 +152,66 @@ at::Tensor moe_load_loss_(const at::Tensor& scores, const at::Tensor& kept, cons
 }
 
 void moe_loads_(const at::Tensor& loads, at::TensorList counts) {
-  static const auto op = find<Loads>("hrm::moe_loads_");
+  static const auto op = find_op<Loads>("hrm::moe_loads_");
   op.call(loads, counts);
 }
 
 at::Tensor moe_gather(const at::Tensor& x, const at::Tensor& picks, const at::Tensor& starts, int64_t top_k) {
-  static const auto op = find<Gather>("hrm::moe_gather");
+  static const auto op = find_op<Gather>("hrm::moe_gather");
   return op.call(x, picks, starts, top_k);
 }
 
 std::tuple<at::Tensor, at::Tensor> moe_up(const at::Tensor& xp, const at::Tensor& up, const at::Tensor& tile_experts,
                                           const at::Tensor& starts) {
-  static const auto op = find<Up>("hrm::moe_up");
+  static const auto op = find_op<Up>("hrm::moe_up");
   return op.call(xp, up, tile_experts, starts);
 }
 
 at::Tensor moe_up_backward(const at::Tensor& grad_y, const at::Tensor& down, const at::Tensor& slope,
                            const at::Tensor& tile_experts, const at::Tensor& starts) {
-  static const auto op = find<UpBackward>("hrm::moe_up_backward");
+  static const auto op = find_op<UpBackward>("hrm::moe_up_backward");
   return op.call(grad_y, down, slope, tile_experts, starts);
 }
 
 at::Tensor moe_linear(const at::Tensor& rows, const at::Tensor& weight, const at::Tensor& tile_experts,
                       const at::Tensor& starts, bool transposed) {
-  static const auto op = find<Product>("hrm::moe_linear");
+  static const auto op = find_op<Product>("hrm::moe_linear");
   return op.call(rows, weight, tile_experts, starts, transposed);
 }
 
 void moe_accumulate_(const at::Tensor& grad, const at::Tensor& a, const at::Tensor& b, const at::Tensor& tile_experts,
                      const at::Tensor& starts, bool overwrite) {
-  static const auto op = find<Accumulate>("hrm::moe_accumulate_");
+  static const auto op = find_op<Accumulate>("hrm::moe_accumulate_");
   op.call(grad, a, b, tile_experts, starts, overwrite);
 }
 
 at::Tensor moe_combine(const at::Tensor& y, const at::Tensor& rows, const OptionalTensor& weights) {
-  static const auto op = find<Combine>("hrm::moe_combine");
+  static const auto op = find_op<Combine>("hrm::moe_combine");
   return op.call(y, rows, weights);
 }
 
 std::tuple<at::Tensor, at::Tensor> moe_combine_backward(const at::Tensor& grad_out, const at::Tensor& y,
                                                         const at::Tensor& picks, const at::Tensor& starts,
                                                         const at::Tensor& weights) {
-  static const auto op = find<CombineBackward>("hrm::moe_combine_backward");
+  static const auto op = find_op<CombineBackward>("hrm::moe_combine_backward");
   return op.call(grad_out, y, picks, starts, weights);
 }
 
 GateResult moe_gate_forward(const at::Tensor& logits, int64_t top_k, bool sigmoid, bool normalize,
                             const OptionalTensor& bias) {
-  static const auto op = find<Gate>("hrm::moe_gate");
+  static const auto op = find_op<GateOp>("hrm::moe_gate");
   return op.call(logits, top_k, sigmoid, normalize, bias);
 }
 
 at::Tensor moe_gate_backward(const OptionalTensor& grad_weights, const OptionalTensor& grad_scores,
                              const at::Tensor& ids, const at::Tensor& scores, bool sigmoid, bool normalize) {
-  static const auto op = find<GateBackward>("hrm::moe_gate_backward");
+  static const auto op = find_op<GateBackward>("hrm::moe_gate_backward");
   return op.call(grad_weights, grad_scores, ids, scores, sigmoid, normalize);
 }
 
 at::Tensor moe_router(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& master,
                       const OptionalTensor& grad_weight) {
-  static const auto op = find<Router>("hrm::moe_router");
+  static const auto op = find_op<RouterOp>("hrm::moe_router");
   return op.call(x, weight, master, grad_weight);
 }
 
@@ -231,7 +226,7 @@ MoeGate moe_gate(const at::Tensor& logits, int64_t top_k, MoeScore score, bool n
 }
 
 MoePlan moe_plan(const at::Tensor& ids, int64_t experts) {
-  static const auto op = find<Plan>("hrm::moe_plan");
+  static const auto op = find_op<Plan>("hrm::moe_plan");
   const auto [rows, picks, tile_experts, starts, counts] = op.call(ids, experts);
   return {rows, picks, tile_experts, starts, counts};
 }
@@ -243,7 +238,7 @@ at::Tensor moe_experts(const at::Tensor& x, const at::Tensor& weights, const Moe
       !stale || (stale->is_cpu() && stale->scalar_type() == at::kBool && stale->numel() == 2 && stale->is_contiguous()),
       "hrm::moe_experts: stale must be two bools on the CPU, got ", stale ? stale->toString() : "", " of ",
       stale ? stale->sizes() : at::IntArrayRef());
-  static const auto op = find<Experts>("hrm::moe_experts");
+  static const auto op = find_op<ExpertsOp>("hrm::moe_experts");
   return op.call(x, weights, plan.rows, plan.picks, plan.tile_experts, plan.starts, up, up_master, down, down_master,
                  grad_up, grad_down, stale);
 }

@@ -64,10 +64,9 @@ struct Gate : torch::autograd::Function<Gate> {
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     TORCH_CHECK(!at::GradMode::is_enabled(), "hrm::moe_gate has no second derivative");
     const variable_list saved = ctx->get_saved_variables();
-    const auto optional = [](const at::Tensor& grad) { return grad.defined() ? OptionalTensor(grad) : std::nullopt; };
     variable_list out(5);
     if (grads[1].defined() || grads[2].defined()) {
-      out[0] = moe_gate_backward(optional(grads[1]), optional(grads[2]), saved[0], saved[1],
+      out[0] = moe_gate_backward(optional_tensor(grads[1]), optional_tensor(grads[2]), saved[0], saved[1],
                                  ctx->saved_data["sigmoid"].toBool(), ctx->saved_data["normalize"].toBool());
     }
     return out;

@@ -7,10 +7,9 @@
 #include <tuple>
 
 #include "hrm/ops/moe.h"
+#include "ops/optional_tensor.h"
 
 namespace hrm::ops {
-
-using OptionalTensor = std::optional<at::Tensor>;
 
 // xp (R, D): row r is x of pick picks[r]'s token, or zeros.
 at::Tensor moe_gather(const at::Tensor& x, const at::Tensor& picks, const at::Tensor& starts, int64_t top_k);

@@ -5,17 +5,14 @@
 #include <torch/library.h>
 
 #include "hrm/ops/linear.h"
+#include "ops/accumulate_type.h"
+#include "ops/optional_tensor.h"
 #include "ops/qkv_heads_impl.h"
 
 namespace hrm::ops {
 namespace {
 
-using OptionalTensor = std::optional<at::Tensor>;
 using Gradients = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
-
-at::ScalarType wide_type(const at::Tensor& x) {
-  return x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-}
 
 // Of tables and weights, for x of these rows, positions and head size.
 void check_options(const at::Tensor& x, int64_t rows, int64_t positions, int64_t head_dim, const QkvHeadOptions& o) {
@@ -36,9 +33,9 @@ void check_options(const at::Tensor& x, int64_t rows, int64_t positions, int64_t
   }
   for (const at::Tensor& weight : {o.q_weight, o.k_weight}) {
     TORCH_CHECK(!weight.defined() || (weight.dim() == 1 && weight.size(0) == head_dim &&
-                                      weight.scalar_type() == wide_type(x) && weight.device() == x.device()),
-                "hrm::qkv_heads: the norms' weights must be (hd) = [", head_dim, "] ", wide_type(x), " on ", x.device(),
-                ", got ", weight.sizes(), " ", weight.scalar_type(), " on ", weight.device());
+                                      weight.scalar_type() == accumulate_type(x) && weight.device() == x.device()),
+                "hrm::qkv_heads: the norms' weights must be (hd) = [", head_dim, "] ", accumulate_type(x), " on ",
+                x.device(), ", got ", weight.sizes(), " ", weight.scalar_type(), " on ", weight.device());
   }
 }
 
@@ -144,8 +141,8 @@ at::Tensor product_cpu(const at::Tensor& x, const at::Tensor& weight, int64_t he
   return composed::qkv_heads_product(x, weight, {heads, kv_heads, head_dim}, cos, sin);
 }
 
-void rotate_cpu(const at::Tensor& qkv, int64_t heads, int64_t kv_heads, int64_t head_dim, const at::Tensor& cos,
-                const at::Tensor& sin) {
+void qkv_heads_rotate_cpu(const at::Tensor& qkv, int64_t heads, int64_t kv_heads, int64_t head_dim,
+                          const at::Tensor& cos, const at::Tensor& sin) {
   check_qkv_heads(qkv, {heads, kv_heads, head_dim}, {cos, sin});
   reference::qkv_heads_rotate_(qkv, {heads, kv_heads, head_dim}, cos, sin);
 }
@@ -157,9 +154,10 @@ at::Tensor norm_cpu(const at::Tensor& qkv, int64_t heads, int64_t kv_heads, int6
   return reference::qkv_heads_norm(qkv, {heads, kv_heads, head_dim}, options);
 }
 
-Gradients backward_cpu(const at::Tensor& grad_q, const at::Tensor& grad_k, const at::Tensor& grad_v,
-                       const OptionalTensor& qkv, const OptionalTensor& cos, const OptionalTensor& sin,
-                       const OptionalTensor& q_weight, const OptionalTensor& k_weight, double eps, bool needs_weights) {
+Gradients qkv_heads_backward_cpu(const at::Tensor& grad_q, const at::Tensor& grad_k, const at::Tensor& grad_v,
+                                 const OptionalTensor& qkv, const OptionalTensor& cos, const OptionalTensor& sin,
+                                 const OptionalTensor& q_weight, const OptionalTensor& k_weight, double eps,
+                                 bool needs_weights) {
   const QkvHeadOptions options = qkv_options(cos, sin, q_weight, k_weight, eps);
   check_qkv_heads_backward(grad_q, grad_k, grad_v, qkv.value_or(at::Tensor()), options);
   return reference::qkv_heads_backward(grad_q, grad_k, grad_v, qkv.value_or(at::Tensor()), options, needs_weights);
@@ -183,9 +181,9 @@ TORCH_LIBRARY_FRAGMENT(hrm, m) {
 
 TORCH_LIBRARY_IMPL(hrm, CPU, m) {
   m.impl("qkv_heads_product", &product_cpu);
-  m.impl("qkv_heads_rotate_", &rotate_cpu);
+  m.impl("qkv_heads_rotate_", &qkv_heads_rotate_cpu);
   m.impl("qkv_heads_norm", &norm_cpu);
-  m.impl("qkv_heads_backward", &backward_cpu);
+  m.impl("qkv_heads_backward", &qkv_heads_backward_cpu);
 }
 
 }  // namespace hrm::ops

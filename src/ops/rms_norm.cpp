@@ -69,23 +69,23 @@ bool use_cpu_loops(const at::Tensor& tensor) {
   return backend() == Backend::fused && tensor.scalar_type() == at::kFloat;
 }
 
-RmsNormSaved run_cpu(const at::Tensor& x, const at::Tensor& residual, double eps, bool save) {
+RmsNormSaved run_rms_norm_cpu(const at::Tensor& x, const at::Tensor& residual, double eps, bool save) {
   check_rms_norm_residual(x, residual, eps);
   return use_cpu_loops(x) ? cpu::rms_norm_residual(x.contiguous(), residual.contiguous(), eps, save)
                           : reference::rms_norm_residual(x, residual, eps);
 }
 
-at::Tensor forward_only_cpu(const at::Tensor& x, const at::Tensor& residual, double eps) {
-  return run_cpu(x, residual, eps, /*save=*/false).y;
+at::Tensor rms_norm_cpu(const at::Tensor& x, const at::Tensor& residual, double eps) {
+  return run_rms_norm_cpu(x, residual, eps, /*save=*/false).y;
 }
 
-std::tuple<at::Tensor, at::Tensor> forward_cpu(const at::Tensor& x, const at::Tensor& residual, double eps) {
-  const RmsNormSaved saved = run_cpu(x, residual, eps, /*save=*/true);
+std::tuple<at::Tensor, at::Tensor> rms_norm_forward_cpu(const at::Tensor& x, const at::Tensor& residual, double eps) {
+  const RmsNormSaved saved = run_rms_norm_cpu(x, residual, eps, /*save=*/true);
   return {saved.y, saved.rstd};
 }
 
-at::Tensor backward_cpu(const at::Tensor& grad_y, const at::Tensor& y, const at::Tensor& rstd,
-                        const std::optional<at::Tensor>& grad_y2) {
+at::Tensor rms_norm_backward_cpu(const at::Tensor& grad_y, const at::Tensor& y, const at::Tensor& rstd,
+                                 const std::optional<at::Tensor>& grad_y2) {
   check_rms_norm_backward(grad_y, y, rstd, grad_y2);
   if (!use_cpu_loops(y)) return reference::rms_norm_backward(grad_y, y, rstd, grad_y2);
   const at::Tensor grad = grad_y2 ? grad_y + *grad_y2 : grad_y;
@@ -101,9 +101,9 @@ TORCH_LIBRARY_FRAGMENT(hrm, m) {
 }
 
 TORCH_LIBRARY_IMPL(hrm, CPU, m) {
-  m.impl("rms_norm_residual", &forward_only_cpu);
-  m.impl("rms_norm_residual_forward", &forward_cpu);
-  m.impl("rms_norm_backward", &backward_cpu);
+  m.impl("rms_norm_residual", &rms_norm_cpu);
+  m.impl("rms_norm_residual_forward", &rms_norm_forward_cpu);
+  m.impl("rms_norm_backward", &rms_norm_backward_cpu);
 }
 
 }  // namespace hrm::ops

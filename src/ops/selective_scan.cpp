@@ -5,19 +5,11 @@
 #include <torch/library.h>
 
 #include "hrm/ops/backend.h"
+#include "ops/accumulate_type.h"
+#include "ops/optional_tensor.h"
 #include "ops/selective_scan_impl.h"
 
 namespace hrm::ops {
-namespace {
-
-using OptionalTensor = std::optional<at::Tensor>;
-
-at::ScalarType wide_type(const at::Tensor& x) {
-  return x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-}
-
-}  // namespace
-
 void check_ssd_scan(const at::Tensor& x, const at::Tensor& dt, const at::Tensor& A, const at::Tensor& B,
                     const at::Tensor& C, const at::Tensor& D, int64_t chunk, const OptionalTensor& initial) {
   TORCH_CHECK(x.dim() == 4 && dt.dim() == 3 && dt.sizes() == x.sizes().slice(0, 3) && x.size(1) > 0,
@@ -34,7 +26,7 @@ void check_ssd_scan(const at::Tensor& x, const at::Tensor& dt, const at::Tensor&
       at::isFloatingType(x.scalar_type()) && B.scalar_type() == x.scalar_type() && C.scalar_type() == x.scalar_type(),
       "hrm::ssd_scan: x, B and C must have one floating-point dtype, got ", x.scalar_type(), ", ", B.scalar_type(),
       " and ", C.scalar_type());
-  const at::ScalarType wide = wide_type(x);
+  const at::ScalarType wide = accumulate_type(x);
   TORCH_CHECK(dt.scalar_type() == wide && A.scalar_type() == wide && D.scalar_type() == wide,
               "hrm::ssd_scan: dt, A and D must be ", wide, ", got ", dt.scalar_type(), ", ", A.scalar_type(), " and ",
               D.scalar_type());

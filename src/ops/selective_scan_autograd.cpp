@@ -4,18 +4,13 @@
 #include <torch/library.h>
 
 #include "hrm/ops/selective_scan.h"
+#include "ops/optional_tensor.h"
 
 namespace hrm::ops {
 namespace {
 
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
-using OptionalTensor = std::optional<at::Tensor>;
-
-OptionalTensor optional(const at::Tensor& t) {
-  return t.defined() ? OptionalTensor(t) : OptionalTensor();
-}
-
 struct SsdScan : torch::autograd::Function<SsdScan> {
   static variable_list forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& dt, const at::Tensor& A,
                                const at::Tensor& B, const at::Tensor& C, const at::Tensor& D, int64_t chunk,
@@ -33,8 +28,8 @@ struct SsdScan : torch::autograd::Function<SsdScan> {
     // Either output may be the only one that a loss reads.
     const at::Tensor grad_y = grads[0].defined() ? grads[0] : at::zeros_like(in[0]);
     const auto [x, dt, A, B, C, D, state] =
-        ssd_scan_backward(grad_y, optional(grads[1]), in[0], in[1], in[2], in[3], in[4], in[5],
-                          ctx->saved_data["chunk"].toInt(), optional(in[6]));
+        ssd_scan_backward(grad_y, optional_tensor(grads[1]), in[0], in[1], in[2], in[3], in[4], in[5],
+                          ctx->saved_data["chunk"].toInt(), optional_tensor(in[6]));
     return {x, dt, A, B, C, D, at::Tensor(), in[6].defined() ? state : at::Tensor()};
   }
 };

@@ -7,11 +7,10 @@
 
 #include <sstream>
 
+#include "ops/optional_tensor.h"
 #include "ops/sum_rows_impl.h"
 
 namespace hrm::ops {
-
-using OptionalTensor = std::optional<at::Tensor>;
 
 namespace {
 

@@ -4,22 +4,15 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/library.h>
 
+#include "ops/accumulate_type.h"
 #include "ops/weighted_rms_norm_impl.h"
 
 namespace hrm::ops {
-namespace {
-
-at::ScalarType wide_type(const at::Tensor& x) {
-  return x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-}
-
-}  // namespace
-
 void check_weighted_rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps) {
   TORCH_CHECK(x.dim() >= 1 && weight.dim() == 1 && x.size(-1) == weight.size(0) && weight.size(0) > 0,
               "hrm::weighted_rms_norm: x (..., D) and weight (D) do not fit, got ", x.sizes(), " and ", weight.sizes());
-  TORCH_CHECK(at::isFloatingType(x.scalar_type()) && weight.scalar_type() == wide_type(x),
-              "hrm::weighted_rms_norm: weight must be ", wide_type(x), " for floating-point x, got ",
+  TORCH_CHECK(at::isFloatingType(x.scalar_type()) && weight.scalar_type() == accumulate_type(x),
+              "hrm::weighted_rms_norm: weight must be ", accumulate_type(x), " for floating-point x, got ",
               weight.scalar_type(), " and ", x.scalar_type(), " (shape ", x.sizes(), ")");
   TORCH_CHECK(x.device() == weight.device(), "hrm::weighted_rms_norm: x is on ", x.device(), ", weight on ",
               weight.device(), " (shape ", x.sizes(), ")");
@@ -36,9 +29,9 @@ void check_weighted_rms_norm_backward(const at::Tensor& grad_y, const at::Tensor
               "hrm::weighted_rms_norm_backward: grad_y and grad_x must be like x, ", x.sizes(), " ", x.scalar_type(),
               " on ", x.device(), ", got ", grad_y.sizes(), " ", grad_y.scalar_type(), " on ", grad_y.device(),
               grad_x ? " and " : "", grad_x ? grad_x->sizes() : at::IntArrayRef{});
-  TORCH_CHECK(rstd.sizes() == x.sizes().slice(0, x.dim() - 1) && rstd.scalar_type() == wide_type(x) &&
+  TORCH_CHECK(rstd.sizes() == x.sizes().slice(0, x.dim() - 1) && rstd.scalar_type() == accumulate_type(x) &&
                   rstd.device() == x.device(),
-              "hrm::weighted_rms_norm_backward: rstd must be ", wide_type(x), " of x's shape without D, got ",
+              "hrm::weighted_rms_norm_backward: rstd must be ", accumulate_type(x), " of x's shape without D, got ",
               rstd.sizes(), " ", rstd.scalar_type(), " for ", x.sizes());
 }
 
@@ -71,18 +64,20 @@ std::tuple<at::Tensor, at::Tensor> weighted_rms_norm_backward(const at::Tensor& 
 
 namespace {
 
-std::tuple<at::Tensor, at::Tensor> forward_cpu(const at::Tensor& x, const at::Tensor& weight, double eps) {
+std::tuple<at::Tensor, at::Tensor> weighted_rms_norm_forward_cpu(const at::Tensor& x, const at::Tensor& weight,
+                                                                 double eps) {
   check_weighted_rms_norm(x, weight, eps);
   return reference::weighted_rms_norm(x, weight, eps);
 }
 
-at::Tensor forward_only_cpu(const at::Tensor& x, const at::Tensor& weight, double eps) {
-  return std::get<0>(forward_cpu(x, weight, eps));
+at::Tensor weighted_rms_norm_cpu(const at::Tensor& x, const at::Tensor& weight, double eps) {
+  return std::get<0>(weighted_rms_norm_forward_cpu(x, weight, eps));
 }
 
-std::tuple<at::Tensor, at::Tensor> backward_cpu(const at::Tensor& grad_y, const at::Tensor& x, const at::Tensor& rstd,
-                                                const at::Tensor& weight, const std::optional<at::Tensor>& grad_x,
-                                                bool needs_weight) {
+std::tuple<at::Tensor, at::Tensor> weighted_rms_norm_backward_cpu(const at::Tensor& grad_y, const at::Tensor& x,
+                                                                  const at::Tensor& rstd, const at::Tensor& weight,
+                                                                  const std::optional<at::Tensor>& grad_x,
+                                                                  bool needs_weight) {
   check_weighted_rms_norm_backward(grad_y, x, rstd, weight, grad_x);
   return reference::weighted_rms_norm_backward(grad_y, x, rstd, weight, grad_x, needs_weight);
 }
@@ -98,9 +93,9 @@ TORCH_LIBRARY_FRAGMENT(hrm, m) {
 }
 
 TORCH_LIBRARY_IMPL(hrm, CPU, m) {
-  m.impl("weighted_rms_norm", &forward_only_cpu);
-  m.impl("weighted_rms_norm_forward", &forward_cpu);
-  m.impl("weighted_rms_norm_backward", &backward_cpu);
+  m.impl("weighted_rms_norm", &weighted_rms_norm_cpu);
+  m.impl("weighted_rms_norm_forward", &weighted_rms_norm_forward_cpu);
+  m.impl("weighted_rms_norm_backward", &weighted_rms_norm_backward_cpu);
 }
 
 }  // namespace hrm::ops

@@ -20,11 +20,11 @@ using Clock = std::chrono::steady_clock;
 // The store has answered before: who does not reach it now will not by waiting. TCPStore takes twice as long at worst.
 constexpr double kReconnectS = 10;
 
-std::vector<uint8_t> bytes_of(const std::string& text) {
+std::vector<uint8_t> bytes_of_text(const std::string& text) {
   return {text.begin(), text.end()};
 }
 
-std::string text_of(const std::vector<uint8_t>& bytes) {
+std::string text_of_bytes(const std::vector<uint8_t>& bytes) {
   return {bytes.begin(), bytes.end()};
 }
 
@@ -33,13 +33,13 @@ class PrefixedStore : public Store {
   PrefixedStore(c10::intrusive_ptr<c10d::Store> store) : store_(std::move(store)) {}
 
   void set(const std::string& key, const std::string& value) override {
-    guarded([&] { store_->set(key, bytes_of(value)); });
+    guarded([&] { store_->set(key, bytes_of_text(value)); });
   }
 
   std::optional<std::string> get(const std::string& key) override {
     return guarded([&]() -> std::optional<std::string> {
       if (!store_->check({key})) return std::nullopt;
-      return text_of(store_->get(key));
+      return text_of_bytes(store_->get(key));
     });
   }
 
@@ -47,7 +47,8 @@ class PrefixedStore : public Store {
     std::vector<std::optional<std::string>> values;
     // check() is whether all are there, and multiGet() waits for those that are not.
     if (guarded([&] { return store_->check(keys); })) {
-      for (const auto& value : guarded([&] { return store_->multiGet(keys); })) values.emplace_back(text_of(value));
+      for (const auto& value : guarded([&] { return store_->multiGet(keys); }))
+        values.emplace_back(text_of_bytes(value));
     } else {
       for (const std::string& key : keys) values.push_back(get(key));
     }
@@ -55,7 +56,7 @@ class PrefixedStore : public Store {
   }
 
   std::string set_once(const std::string& key, const std::string& value) override {
-    return guarded([&] { return text_of(store_->compareSet(key, {}, bytes_of(value))); });
+    return guarded([&] { return text_of_bytes(store_->compareSet(key, {}, bytes_of_text(value))); });
   }
 
   std::optional<std::string> wait(const std::string& key, double seconds) override {
@@ -65,7 +66,7 @@ class PrefixedStore : public Store {
       } catch (const c10::DistStoreError&) {
         if (!store_->check({key})) return std::nullopt;
       }
-      return text_of(store_->get(key));
+      return text_of_bytes(store_->get(key));
     });
   }
 

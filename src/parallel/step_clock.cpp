@@ -4,6 +4,8 @@
 
 #include <chrono>
 
+#include "hrm/build_config.h"
+
 #if HRM_WITH_CUDA
 #include <c10/cuda/CUDAStream.h>
 

@@ -85,7 +85,7 @@ std::string heartbeat_key(int rank) {
 }
 
 // "2 7 he said why".
-std::string text_of(const Failure& failure) {
+std::string text_of_failure(const Failure& failure) {
   return cat(failure.rank, ' ', static_cast<int>(failure.code), ' ', failure.sentence);
 }
 
@@ -212,7 +212,7 @@ struct Watchdog::State {
       const bool finished = stopping;
       lock.unlock();
       if (found) {
-        found = as_told(store->set_once(failure_key, text_of(*found)), found->rank == rank);
+        found = as_told(store->set_once(failure_key, text_of_failure(*found)), found->rank == rank);
         write(Status::parted);
         return;
       }

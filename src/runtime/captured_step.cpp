@@ -2,6 +2,7 @@
 
 #include "hrm/base/error.h"
 #include "hrm/base/log.h"
+#include "hrm/build_config.h"
 
 #if HRM_WITH_CUDA
 #include <ATen/cuda/CUDAGraph.h>
@@ -129,7 +130,7 @@ void order(const c10::cuda::CUDAStream& first, const c10::cuda::CUDAStream& then
 }
 
 // What an exception says in one line.
-std::string first_line(const std::exception& error) {
+std::string first_line_of(const std::exception& error) {
   const auto* known = dynamic_cast<const c10::Error*>(&error);
   const std::string text = known ? known->what_without_backtrace() : error.what();
   return text.substr(0, text.find('\n'));
@@ -167,7 +168,7 @@ bool CapturedStep::capture(const Key& key, Entry& entry, const std::function<voi
     work();
     graph->finish();
   } catch (const std::exception& error) {
-    refuse(cat(shapes_text(key), shapes_text(key).empty() ? "" : ": ", first_line(error)));
+    refuse(cat(shapes_text(key), shapes_text(key).empty() ? "" : ": ", first_line_of(error)));
     return false;
   }
   entry.graph = std::move(graph);

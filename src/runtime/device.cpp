@@ -15,6 +15,7 @@
 #include "hrm/base/build_info.h"
 #include "hrm/base/error.h"
 #include "hrm/base/log.h"
+#include "hrm/build_config.h"
 #include "hrm/runtime/memory.h"
 
 #if HRM_WITH_CUDA

@@ -11,6 +11,7 @@
 
 #include "hrm/base/error.h"
 #include "hrm/base/text.h"
+#include "hrm/build_config.h"
 
 #if defined(__GLIBC__)
 #include <malloc.h>

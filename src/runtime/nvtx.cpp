@@ -3,6 +3,7 @@
 #include <ATen/record_function.h>
 
 #include "hrm/base/log.h"
+#include "hrm/build_config.h"
 
 #if HRM_WITH_CUDA
 #include <nvtx3/nvToolsExt.h>

@@ -5,6 +5,8 @@
 #include <chrono>
 #include <utility>
 
+#include "hrm/build_config.h"
+
 #if HRM_WITH_CUDA
 #include <c10/cuda/CUDAStream.h>
 

@@ -7,6 +7,7 @@
 #include <cstdlib>
 
 #include "hrm/base/error.h"
+#include "hrm/build_config.h"
 
 #if HRM_WITH_CUDA
 #include <cuda_runtime_api.h>

@@ -13,6 +13,7 @@
 #include <unordered_map>
 
 #include "hrm/base/error.h"
+#include "hrm/build_config.h"
 #include "hrm/runtime/device.h"
 #include "hrm/runtime/nvtx.h"
 #include "kernel_groups.h"

@@ -16,17 +16,10 @@
 #include "hrm/models/bert_encoder.h"
 #include "hrm/ops/diversity.h"
 #include "hrm/runtime/device.h"
+#include "tasks/elapsed.h"
 
 namespace hrm::tasks {
-namespace {
-
-using Clock = std::chrono::steady_clock;
-
-double ms_since(Clock::time_point start) {
-  return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
-}
-
-}  // namespace
+namespace {}  // namespace
 
 struct AnswerEncoder {
   std::string name;

@@ -3,14 +3,10 @@
 #include <chrono>
 #include <optional>
 
+#include "tasks/elapsed.h"
+
 namespace hrm::tasks {
 namespace {
-
-using Clock = std::chrono::steady_clock;
-
-double ms_since(Clock::time_point start) {
-  return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
-}
 
 std::string trimmed(const std::string& text) {
   const char* space = " \t\r\n\f\v";

@@ -16,6 +16,7 @@
 #include "hrm/parallel/launch.h"
 #include "hrm/runtime/captured_step.h"
 #include "hrm/runtime/device.h"
+#include "hrm/tasks/metric_text.h"
 #include "hrm/train/commands.h"
 #include "train/ranks.h"
 
@@ -41,7 +42,7 @@ bool sums_right(parallel::Comm& comm, at::Device device, int64_t bytes) {
 
 // Seconds of one all-reduce of float32 on the slowest rank, one after the other as a training step starts them: on a
 // GPU replayed from a CUDA graph where that can be had, `why_not` says why it was not.
-double measure(parallel::Comm& comm, at::Device device, int64_t bytes, std::string& why_not) {
+double measure_collective(parallel::Comm& comm, at::Device device, int64_t bytes, std::string& why_not) {
   const at::Tensor values = at::zeros({bytes / 4}, at::device(device).dtype(at::kFloat));
   // So many a round that the ranks' different starts do not count, as far as memory that fast allows it.
   const bool gpu = device.is_cuda();
@@ -68,16 +69,10 @@ double measure(parallel::Comm& comm, at::Device device, int64_t bytes, std::stri
   return seconds[kRounds / 2];
 }
 
-std::string number(double value, int digits) {
-  std::ostringstream out;
-  out << std::fixed << std::setprecision(digits) << value;
-  return out.str();
-}
-
-void print_row(const Json& row, std::ostream& out) {
+void print_collective_row(const Json& row, std::ostream& out) {
   out << std::right << std::setw(12) << human_bytes(row["bytes"].get<uint64_t>()) << std::setw(13)
-      << number(row["time_us"], 1) << std::setw(12) << number(row["algorithm_gbs"], 3) << std::setw(12)
-      << number(row["bus_gbs"], 3) << "\n"
+      << tasks::fixed(row["time_us"], 1) << std::setw(12) << tasks::fixed(row["algorithm_gbs"], 3) << std::setw(12)
+      << tasks::fixed(row["bus_gbs"], 3) << "\n"
       << std::flush;
 }
 
@@ -104,11 +99,11 @@ int measure_sizes(const BenchCommOptions& options, const parallel::Launch& launc
   for (int64_t bytes = 8; bytes <= options.max_mb << 20; bytes *= 2) {
     require(sums_right(comm, device, bytes), ExitCode::environment, "rank ", launch.rank, " got wrong sums of ", bytes,
             " bytes: a network card, a link or memory is at fault");
-    const double seconds = measure(comm, device, bytes, why_not_captured);
+    const double seconds = measure_collective(comm, device, bytes, why_not_captured);
     const double gbs = static_cast<double>(bytes) / seconds * 1e-9;
     json["all_reduce"].push_back(
         {{"bytes", bytes}, {"time_us", 1e6 * seconds}, {"algorithm_gbs", gbs}, {"bus_gbs", bus * gbs}});
-    if (comm.main()) print_row(json["all_reduce"].back(), std::cout);
+    if (comm.main()) print_collective_row(json["all_reduce"].back(), std::cout);
   }
   json["captured"] = device.is_cuda() && why_not_captured.empty();
   if (comm.main() && !options.json_out.empty()) {

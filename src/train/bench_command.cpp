@@ -19,6 +19,7 @@
 #include "hrm/runtime/memory.h"
 #include "hrm/runtime/profiler.h"
 #include "hrm/tasks/make_task.h"
+#include "hrm/tasks/metric_text.h"
 #include "hrm/tasks/puzzle.h"
 #include "hrm/tasks/puzzle_inference.h"
 #include "hrm/train/commands.h"
@@ -60,19 +61,14 @@ Json rows_json(const std::vector<ProfileRow>& rows, int64_t count, const std::st
   return out;
 }
 
-std::string number(double value, int digits) {
-  std::ostringstream out;
-  out << std::fixed << std::setprecision(digits) << value;
-  return out.str();
-}
-
 // "1 step", "30 steps".
 std::string counted(const Json& count, const char* what) {
   return cat(count.dump(), " ", what, count == 1 ? "" : "s");
 }
 
 std::string flops_text(double flops_per_s) {
-  return flops_per_s >= 1e12 ? number(flops_per_s * 1e-12, 1) + " TFLOP/s" : number(flops_per_s * 1e-9, 1) + " GFLOP/s";
+  return flops_per_s >= 1e12 ? tasks::fixed(flops_per_s * 1e-12, 1) + " TFLOP/s"
+                             : tasks::fixed(flops_per_s * 1e-9, 1) + " GFLOP/s";
 }
 
 Json profile_json(const StepProfile& profile, int64_t count, const std::string& unit) {
@@ -94,14 +90,14 @@ void print_rows(std::ostream& out, const char* title, const Json& rows, size_t m
     const Json& row = rows[i];
     std::string name = printable(short_kernel_name(row["name"].get<std::string>()));
     if (name.size() > 100) name.replace(97, std::string::npos, "...");
-    out << std::setw(9) << number(row["ms_per_" + unit].get<double>(), 3) << std::setw(7)
-        << number(100 * row["share"].get<double>(), 1) << "%" << std::setw(12)
-        << number(row["calls_per_" + unit].get<double>(), 1) << "  " << name << "\n";
+    out << std::setw(9) << tasks::fixed(row["ms_per_" + unit].get<double>(), 3) << std::setw(7)
+        << tasks::fixed(100 * row["share"].get<double>(), 1) << "%" << std::setw(12)
+        << tasks::fixed(row["calls_per_" + unit].get<double>(), 1) << "  " << name << "\n";
   }
 }
 
 // What stands at the top of every result.
-Json head_json(const config::Config& config, const Runtime& runtime, int ranks = 1) {
+Json bench_head_json(const config::Config& config, const Runtime& runtime, int ranks = 1) {
   Json json;
   json["device"] = runtime.device_name;
   json["precision"] = runtime.precision.name;
@@ -115,11 +111,11 @@ Json head_json(const config::Config& config, const Runtime& runtime, int ranks =
   return json;
 }
 
-void write_result(const Json& json, const std::string& file) {
+void write_benchmark(const Json& json, const std::string& file) {
   if (!file.empty()) write_text_atomic(file, json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
 }
 
-void print_row(std::ostream& out, const char* name, const std::string& text) {
+void print_step_row(std::ostream& out, const char* name, const std::string& text) {
   out << std::left << std::setw(14) << name << std::right << text << "\n";
 }
 
@@ -129,15 +125,15 @@ void print_profile(const Json& json, std::ostream& out, const std::string& unit)
   if (profile["gpu"].get<bool>()) {
     std::string waits;
     for (const Json& wait : profile["waits"]) {
-      waits += cat(waits.empty() ? "" : ", ", number(wait["calls_per_" + unit], 1), " ",
-                   wait["name"].get<std::string>(), " (", number(wait["ms_per_" + unit], 3), " ms)");
+      waits += cat(waits.empty() ? "" : ", ", tasks::fixed(wait["calls_per_" + unit], 1), " ",
+                   wait["name"].get<std::string>(), " (", tasks::fixed(wait["ms_per_" + unit], 3), " ms)");
     }
-    print_row(out, "host",
-              cat(number(profile["launches_per_" + unit], 1), " launches per ", unit,
-                  "; waits for the device: ", waits.empty() ? "none" : waits));
-    print_row(out, "GPU busy",
-              cat(number(100 * profile["busy_share"].get<double>(), 1), " % of what was recorded (",
-                  number(profile["gap_ms_per_" + unit], 3), " ms of gaps per ", unit, ")"));
+    print_step_row(out, "host",
+                   cat(tasks::fixed(profile["launches_per_" + unit], 1), " launches per ", unit,
+                       "; waits for the device: ", waits.empty() ? "none" : waits));
+    print_step_row(out, "GPU busy",
+                   cat(tasks::fixed(100 * profile["busy_share"].get<double>(), 1), " % of what was recorded (",
+                       tasks::fixed(profile["gap_ms_per_" + unit], 3), " ms of gaps per ", unit, ")"));
   }
   print_rows(out, "kind of work", profile["groups"], 30, unit);
   print_rows(out, profile["gpu"].get<bool>() ? "kernel" : "operation, without what it calls", profile["kernels"], 20,
@@ -145,19 +141,20 @@ void print_profile(const Json& json, std::ostream& out, const std::string& unit)
 }
 
 void print_step(const Json& json, std::ostream& out) {
-  const auto row = [&](const char* name, const std::string& text) { print_row(out, name, text); };
+  const auto row = [&](const char* name, const std::string& text) { print_step_row(out, name, text); };
   const Json& ms = json["step_ms"];
   const bool several = json["ranks"] != 1;
   row("device", cat(several ? cat(json["ranks"].dump(), " times ") : std::string(), json["device"].get<std::string>(),
                     ", ", json["precision"].get<std::string>()));
-  row("step", cat(number(ms["median"], 2), " ms (p10 ", number(ms["p10"], 2), ", p90 ", number(ms["p90"], 2), "; ",
-                  counted(json["steps"], "step"), " of ", counted(json["global_batch_size"], "sample"), ")"));
+  row("step",
+      cat(tasks::fixed(ms["median"], 2), " ms (p10 ", tasks::fixed(ms["p10"], 2), ", p90 ", tasks::fixed(ms["p90"], 2),
+          "; ", counted(json["steps"], "step"), " of ", counted(json["global_batch_size"], "sample"), ")"));
   row("throughput",
-      cat(number(json["samples_per_s"], 0), " samples/s, ", flops_text(1e12 * json["tflops"].get<double>()),
+      cat(tasks::fixed(json["samples_per_s"], 0), " samples/s, ", flops_text(1e12 * json["tflops"].get<double>()),
           json["mfu"].is_null() ? std::string()
-                                : cat(", MFU ", number(100 * json["mfu"].get<double>(), 1), " % of ",
+                                : cat(", MFU ", tasks::fixed(100 * json["mfu"].get<double>(), 1), " % of ",
                                       flops_text(json["peak_flops_assumed"].get<double>()))));
-  row("data wait", number(json["data_wait_ms"], 2) + " ms per step");
+  row("data wait", tasks::fixed(json["data_wait_ms"], 2) + " ms per step");
   row("memory", json["memory_text"].get<std::string>());
   print_profile(json, out, "step");
 }
@@ -181,7 +178,7 @@ int bench_step(const BenchStepOptions& options, const config::LoadedConfig& load
   if (!comm.alone()) log::info("ranks        ", parallel::describe(ranks.launch), "; ", comm.describe());
   log::info(task.describe());
   trainer.start_fresh();
-  log::info("measuring    ", counted(options.warmup, "step"), " of warm-up, ", number(options.settle, 1),
+  log::info("measuring    ", counted(options.warmup, "step"), " of warm-up, ", tasks::fixed(options.settle, 1),
             " s to settle, ", counted(options.steps, "timed step"), ", ", options.profile_steps, " recorded");
 
   trainer.run_steps(options.warmup);
@@ -208,7 +205,7 @@ int bench_step(const BenchStepOptions& options, const config::LoadedConfig& load
   const auto batch = static_cast<double>(config.train.global_batch_size);
   const double flops_per_s = task.flops_per_step() / (step_ms.median * 1e-3);
   const double peak_flops = runtime.peak_flops * comm.ranks();
-  Json json = head_json(config, runtime, comm.ranks());
+  Json json = bench_head_json(config, runtime, comm.ranks());
   json["parameters"] = task.parameters().count();
   json["ranks"] = comm.ranks();
   if (!comm.alone()) {
@@ -241,7 +238,7 @@ int bench_step(const BenchStepOptions& options, const config::LoadedConfig& load
   synchronize(runtime.device);
   if (!comm.main()) return static_cast<int>(ExitCode::done);
   print_step(json, std::cout);
-  write_result(json, options.json_out);
+  write_benchmark(json, options.json_out);
   return static_cast<int>(ExitCode::done);
 }
 
@@ -297,7 +294,7 @@ int run_bench_eval(const BenchEvalOptions& options) {
   }
   const Spread ms = spread_of(timeline.intervals_ms());
   const MemoryReport memory = memory_report(runtime.device);
-  Json json = head_json(config, runtime);
+  Json json = bench_head_json(config, runtime);
   json["samples"] = samples;
   if (puzzle) json["segments"] = config.eval.segments > 0 ? config.eval.segments : config.model.halt_max_steps;
   json["passes"] = options.passes;
@@ -314,15 +311,15 @@ int run_bench_eval(const BenchEvalOptions& options) {
     json["profile"] = profile_json(trace.profile(), options.profile_passes, "pass");
   }
   std::cout << "device        " << runtime.device_name << ", " << runtime.precision.name << "\n"
-            << "evaluation    " << number(ms.median, 1) << " ms for " << counted(samples, "sample")
+            << "evaluation    " << tasks::fixed(ms.median, 1) << " ms for " << counted(samples, "sample")
             << (puzzle ? ", " + counted(json["segments"], "segment") + (config.eval.early_halt ? " at most" : "") : "")
-            << " (min " << number(ms.min, 1) << ", max " << number(ms.max, 1) << "; " << options.passes
+            << " (min " << tasks::fixed(ms.min, 1) << ", max " << tasks::fixed(ms.max, 1) << "; " << options.passes
             << (options.passes == 1 ? " pass" : " passes") << ")\n"
-            << "throughput    " << number(json["samples_per_s"], 0) << " samples/s"
-            << (puzzle ? "" : cat(", ", number(json["tokens_per_s"], 0), " labelled tokens/s")) << "\n"
+            << "throughput    " << tasks::fixed(json["samples_per_s"], 0) << " samples/s"
+            << (puzzle ? "" : cat(", ", tasks::fixed(json["tokens_per_s"], 0), " labelled tokens/s")) << "\n"
             << "memory        " << memory_text(memory) << "\n";
   print_profile(json, std::cout, "pass");
-  write_result(json, options.json_out);
+  write_benchmark(json, options.json_out);
   return static_cast<int>(ExitCode::done);
 }
 

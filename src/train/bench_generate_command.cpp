@@ -22,20 +22,20 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using Json = nlohmann::ordered_json;
 
-struct Subject {
+struct BenchSubject {
   config::Config config;
   Runtime runtime;
   std::shared_ptr<models::LanguageModel> model;
   int64_t vocabulary = 0;
 };
 
-Subject open_subject(const BenchGenerateOptions& o) {
+BenchSubject open_bench_subject(const BenchGenerateOptions& o) {
   if (!o.checkpoint.empty()) {
     require(o.config_files.empty(), ExitCode::usage, "give --checkpoint or --config, not both");
     tasks::LanguageInference loaded = tasks::open_language_model(o.checkpoint, o.overrides, "auto");
     return {loaded.config, loaded.runtime, loaded.model, loaded.meta.vocab_size};
   }
-  Subject subject;
+  BenchSubject subject;
   // Rows are as long as this call needs, unless the configuration says more.
   std::vector<std::string> overrides = {"task=language", cat("data.encoder_len=", o.prompt),
                                         cat("data.decoder_len=", o.new_tokens)};
@@ -72,7 +72,7 @@ int run_bench_generate(const BenchGenerateOptions& o) {
   options.sampling = {.temperature = o.temperature, .top_k = o.top_k, .top_p = o.top_p};
   options.begin_id = 0;
   tasks::check(options.sampling);
-  const Subject subject = open_subject(o);
+  const BenchSubject subject = open_bench_subject(o);
   Json json{{"device", subject.runtime.device_name},
             {"precision", subject.runtime.precision.name},
             {"prompt", o.prompt},

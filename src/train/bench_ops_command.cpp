@@ -18,6 +18,7 @@
 #include "hrm/ops/backend.h"
 #include "hrm/ops/gemm_tuning.h"
 #include "hrm/runtime/device.h"
+#include "hrm/tasks/metric_text.h"
 #include "hrm/train/commands.h"
 
 namespace hrm::train {
@@ -82,12 +83,6 @@ Timing time_untuned(const BenchOp& op, const BenchCall& call, at::Device device,
   return time_with(ops::Backend::fused, op, call, device, budget_ms);
 }
 
-std::string number(double value, int digits) {
-  std::ostringstream out;
-  out << std::fixed << std::setprecision(digits) << value;
-  return out.str();
-}
-
 void print_head(std::ostream& out) {
   out << "fused: our kernels; untuned: products by the algorithm that cuBLAS chooses; reference: plain ATen; ratio: "
          "reference / fused\n"
@@ -97,9 +92,9 @@ void print_head(std::ostream& out) {
       << "\n";
 }
 
-void print_row(const Json& row, std::ostream& out) {
+void print_op_row(const Json& row, std::ostream& out) {
   const auto text = [&](const char* key, double factor, int digits, const char* unit) {
-    return row[key].is_number() ? number(factor * row[key].get<double>(), digits) + unit : std::string("-");
+    return row[key].is_number() ? tasks::fixed(factor * row[key].get<double>(), digits) + unit : std::string("-");
   };
   out << std::left << std::setw(34) << row["op"].get<std::string>() << std::setw(14) << row["shape"].get<std::string>()
       << std::right << std::setw(10) << text("fused_ms", 1, 4, "") << std::setw(12) << text("untuned_ms", 1, 4, "")
@@ -109,8 +104,8 @@ void print_row(const Json& row, std::ostream& out) {
       << std::flush;
 }
 
-Json measure(const BenchOp& op, const BenchShape& shape, const BenchCall& call, at::Device device,
-             const DeviceLimits& limits) {
+Json measure_op(const BenchOp& op, const BenchShape& shape, const BenchCall& call, at::Device device,
+                const DeviceLimits& limits) {
   const double budget_ms = device.is_cpu() ? 100 : 20;
   const double bytes = least_bytes(op.name, call.arguments, call_op(op.name, call.arguments));
   const Timing fused = time_with(ops::Backend::fused, op, call, device, budget_ms);
@@ -155,8 +150,8 @@ int run_bench_ops(const BenchOpsOptions& options) {
   json["matmul_flops_per_s"] = limits.matmul_flops_per_s;
   json["ops"] = Json::array();
   std::cout << "device " << runtime.device_name << ", " << runtime.precision.name << "; limits measured now: copy "
-            << number(limits.copy_bytes_per_s * 1e-9, 0) << " GB/s, matrix product "
-            << number(limits.matmul_flops_per_s * 1e-12, 2) << " TFLOP/s\n";
+            << tasks::fixed(limits.copy_bytes_per_s * 1e-9, 0) << " GB/s, matrix product "
+            << tasks::fixed(limits.matmul_flops_per_s * 1e-12, 2) << " TFLOP/s\n";
   bool headed = false;
   for (const BenchShape& shape : bench_shapes(runtime.device.is_cpu())) {
     for (const BenchOp& op : bench_ops()) {
@@ -166,8 +161,8 @@ int run_bench_ops(const BenchOpsOptions& options) {
       try {
         const BenchCall call = op.make(shape, runtime.device, runtime.compute_dtype);
         if (call.arguments.empty()) continue;
-        json["ops"].push_back(measure(op, shape, call, runtime.device, limits));
-        print_row(json["ops"].back(), std::cout);
+        json["ops"].push_back(measure_op(op, shape, call, runtime.device, limits));
+        print_op_row(json["ops"].back(), std::cout);
       } catch (const c10::OutOfMemoryError& e) {
         log::warn(op.name, " with the shapes of ", shape.name, ": not enough memory");
       }

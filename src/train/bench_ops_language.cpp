@@ -11,7 +11,7 @@ namespace {
 
 using c10::IValue;
 using Shape = BenchShape;
-constexpr double kEps = 1e-5;
+constexpr double kLanguageEps = 1e-5;
 constexpr int64_t kRank = 16;
 
 // A mixture of four experts of which each token takes two, in place of the recipe's feed-forward layer. `bench moe` has
@@ -80,7 +80,7 @@ GateInputs gate_inputs(const Shape& s, at::Device device, at::ScalarType dtype) 
 
 BenchCall weighted_rms_norm(const Shape& s, at::Device device, at::ScalarType dtype) {
   const Random random{device, dtype};
-  return {{random.activations({s.batch, s.length(), s.width}), random.floats({s.width}), kEps}};
+  return {{random.activations({s.batch, s.length(), s.width}), random.floats({s.width}), kLanguageEps}};
 }
 
 // With the gradient of a residual stream.
@@ -138,7 +138,7 @@ BenchCall decode_attention(const Shape& s, at::Device device, at::ScalarType dty
   const std::vector<int64_t> cache{s.batch, s.heads, s.length(), head_dim};
   const at::Tensor lengths = at::full({s.batch}, s.length() / 2, at::device(device).dtype(at::kLong));
   return {{random.activations({s.batch, 3 * s.width}), random.activations(cache), random.activations(cache), lengths,
-           table.cos, table.sin, IValue(), IValue(), kEps, int64_t{0}},
+           table.cos, table.sin, IValue(), IValue(), kLanguageEps, int64_t{0}},
           2 * product_flops(s.batch, s.length() / 2, s.width)};
 }
 
@@ -162,7 +162,7 @@ BenchCall qkv_heads_norm(const Shape& s, at::Device device, at::ScalarType dtype
   if (s.mixes_by_mlp) return nothing();
   const AttentionInputs in = attention_inputs(s, device, dtype);
   const at::Tensor weight = Random{device, dtype}.floats({s.width / s.heads});
-  return {{in.qkv, s.heads, s.heads, s.width / s.heads, in.cos, in.sin, weight, weight, kEps}};
+  return {{in.qkv, s.heads, s.heads, s.width / s.heads, in.cos, in.sin, weight, weight, kLanguageEps}};
 }
 
 BenchCall qkv_heads_backward(const Shape& s, at::Device device, at::ScalarType dtype) {
@@ -171,7 +171,7 @@ BenchCall qkv_heads_backward(const Shape& s, at::Device device, at::ScalarType d
   const std::vector<int64_t> sizes{s.batch, s.length(), s.heads, s.width / s.heads};
   const Random random{device, dtype};
   return {{random.activations(sizes), random.activations(sizes), random.activations(sizes), IValue(), in.cos, in.sin,
-           IValue(), IValue(), kEps}};
+           IValue(), IValue(), kLanguageEps}};
 }
 
 // A chunk of a language model's tokens: the vocabulary is no recipe's.

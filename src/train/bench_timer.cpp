@@ -8,6 +8,7 @@
 #include <numeric>
 
 #include "hrm/base/error.h"
+#include "hrm/build_config.h"
 #include "hrm/runtime/device.h"
 
 #if HRM_WITH_CUDA

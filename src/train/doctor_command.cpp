@@ -16,6 +16,7 @@
 #include "hrm/base/failpoint.h"
 #include "hrm/base/file.h"
 #include "hrm/base/text.h"
+#include "hrm/build_config.h"
 #include "hrm/ops/backend.h"
 #include "hrm/parallel/launch.h"
 #include "hrm/runtime/device.h"
@@ -189,7 +190,7 @@ std::string matmul_text(const Json& matmul) {
   return out.str();
 }
 
-void print_text(const Json& report, std::ostream& out) {
+void print_report(const Json& report, std::ostream& out) {
   const auto row = [&out](const std::string& name, const auto&... text) {
     out << "  " << std::left << std::setw(14) << name << cat(text...) << "\n";
   };
@@ -287,7 +288,7 @@ int run_doctor(const DoctorOptions& options) {
   if (options.json) {
     std::cout << report.dump(2, ' ', false, Json::error_handler_t::replace) << "\n";
   } else {
-    print_text(report, std::cout);
+    print_report(report, std::cout);
   }
   return static_cast<int>(ExitCode::done);
 }

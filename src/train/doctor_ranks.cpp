@@ -20,8 +20,10 @@
 #include "hrm/base/error.h"
 #include "hrm/base/log.h"
 #include "hrm/base/text.h"
+#include "hrm/build_config.h"
 #include "hrm/runtime/device.h"
 #include "train/ranks.h"
+#include "train/run_folder.h"
 #if HRM_WITH_CUDA
 #include "hrm/parallel/nccl_comm.h"
 #endif
@@ -33,12 +35,6 @@ using Json = nlohmann::ordered_json;
 
 double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
-
-std::string host_name() {
-  char name[256] = {};
-  gethostname(name, sizeof name - 1);
-  return name;
 }
 
 // "eth0 10.0.0.5", those that are up.
@@ -57,15 +53,15 @@ std::vector<std::string> interfaces() {
 }
 
 // An all-reduce of so many bytes of float32; the best of a few. `right`: every number is what it must be.
-struct Measured {
+struct LinkTimes {
   double seconds = 1e30;
   bool right = true;
 };
 
-Measured measure(parallel::Comm& comm, at::Device device, int64_t bytes) {
+LinkTimes measure_link(parallel::Comm& comm, at::Device device, int64_t bytes) {
   const int64_t n = bytes / 4;
   const int ranks = comm.ranks();
-  Measured best;
+  LinkTimes best;
   for (int turn = 0; turn < 4; ++turn) {
     const at::Tensor values = at::full({n}, comm.rank() + 1, at::TensorOptions().device(device).dtype(at::kFloat));
     synchronize(device);
@@ -86,7 +82,7 @@ std::string time_text(double seconds) {
   return out.str();
 }
 
-void print_text(const Json& report, std::ostream& out) {
+void print_ranks_report(const Json& report, std::ostream& out) {
   out << "ranks\n  " << printable(report["transport"].get<std::string>()) << ": have met "
       << printable(report["meeting_place"].get<std::string>()) << " within "
       << time_text(report["meeting_s"].get<double>()) << "\n\n";
@@ -165,7 +161,7 @@ int test_ranks(Ranks& ranks, bool json, std::chrono::steady_clock::time_point st
   const auto measure_all = [&](parallel::Comm& by, const char* name, at::Device device) {
     for (const int64_t bytes : {int64_t{4} << 10, int64_t{1} << 20, int64_t{64} << 20}) {
       ranks.watchdog->at(++measured_sizes, "step");
-      const Measured measured = measure(by, device, bytes);
+      const LinkTimes measured = measure_link(by, device, bytes);
       right = right && measured.right;
       report["all_reduce"].push_back({{"by", name},
                                       {"bytes", bytes},
@@ -187,7 +183,7 @@ int test_ranks(Ranks& ranks, bool json, std::chrono::steady_clock::time_point st
   if (comm->main() && json) {
     std::cout << report.dump(2, ' ', false, Json::error_handler_t::replace) << "\n";
   } else if (comm->main()) {
-    print_text(report, std::cout);
+    print_ranks_report(report, std::cout);
   }
   comm->barrier();
   require(right, ExitCode::environment, "rank ", launch.rank, " got wrong sums");

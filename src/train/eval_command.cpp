@@ -29,7 +29,7 @@ std::shared_ptr<const data::PuzzleDataset> open_eval_data(const EvalOptions& opt
 }
 
 template <class Inference>
-nlohmann::ordered_json head_json(const Inference& loaded) {
+nlohmann::ordered_json eval_head_json(const Inference& loaded) {
   nlohmann::ordered_json json;
   json["checkpoint"] = loaded.checkpoint.string();
   json["step"] = loaded.step;
@@ -37,8 +37,8 @@ nlohmann::ordered_json head_json(const Inference& loaded) {
   return json;
 }
 
-void write_result(nlohmann::ordered_json json, const tasks::NamedValues& result, double seconds,
-                  const EvalOptions& options) {
+void write_evaluation(nlohmann::ordered_json json, const tasks::NamedValues& result, double seconds,
+                      const EvalOptions& options) {
   for (const auto& [key, value] : result) json[key] = value;
   json["seconds"] = seconds;
   const std::string text = json.dump(2) + "\n";
@@ -66,9 +66,9 @@ int eval_language(const EvalOptions& options, const config::Config& stored) {
       evaluation.run([&](const tasks::EvalProgress& progress) { reporter.report(progress); });
   const double seconds = reporter.seconds();
   log::info(tasks::language_eval_text(result), " | ", human_seconds(seconds));
-  nlohmann::ordered_json json = head_json(loaded);
+  nlohmann::ordered_json json = eval_head_json(loaded);
   json["data"] = origins;
-  write_result(std::move(json), result, seconds, options);
+  write_evaluation(std::move(json), result, seconds, options);
   return static_cast<int>(ExitCode::done);
 }
 
@@ -142,7 +142,7 @@ tasks::CausalInference open_answering(const EvalOptions& options, const config::
 }
 
 // Of a folder, which belongs to no run, its own; unless it is given.
-std::string name_of(const tasks::CausalInference& loaded) {
+std::string causal_model_name(const tasks::CausalInference& loaded) {
   const std::string& name = loaded.config.run.name;
   if (loaded.step >= 0 || name != config::RunConfig().name) return name;
   return std::filesystem::absolute(loaded.checkpoint / "").lexically_normal().parent_path().filename().string();
@@ -155,7 +155,7 @@ int eval_answers(const EvalOptions& options, const config::Config& stored) {
   const auto source = open_chat_eval_data(options, loaded);
   log::info("evaluating ", loaded.checkpoint.string(), " (", loaded.averaged ? "averaged" : "raw", " weights) on ",
             source->origin(), ", ", loaded.runtime.device_name);
-  nlohmann::ordered_json json = head_json(loaded);
+  nlohmann::ordered_json json = eval_head_json(loaded);
   json["data"] = source->origin();
   EvalReporter reporter;
   const auto progress = [&](const tasks::EvalProgress& at) { reporter.report(at); };
@@ -206,9 +206,9 @@ int eval_answers(const EvalOptions& options, const config::Config& stored) {
     json["answers"] = std::move(intervals);
     json["temperature"] = wanted.sampling.temperature;
     json["top_p"] = wanted.sampling.top_p;
-    if (!options.report.empty()) write_report(json, result, found, name_of(loaded), options.report);
+    if (!options.report.empty()) write_report(json, result, found, causal_model_name(loaded), options.report);
   }
-  write_result(std::move(json), result, reporter.seconds(), options);
+  write_evaluation(std::move(json), result, reporter.seconds(), options);
   return static_cast<int>(ExitCode::done);
 }
 
@@ -258,11 +258,11 @@ int run_eval(const EvalOptions& given) {
   const double seconds = reporter.seconds();
   log::info(tasks::puzzle_eval_text(result), " | ", human_seconds(seconds));
 
-  nlohmann::ordered_json json = head_json(loaded);
+  nlohmann::ordered_json json = eval_head_json(loaded);
   json["data"] = dataset->origin();
   json["segments"] = eval.segments;
   json["early_halt"] = eval.early_halt;
-  write_result(std::move(json), result, seconds, options);
+  write_evaluation(std::move(json), result, seconds, options);
   return static_cast<int>(ExitCode::done);
 }
 

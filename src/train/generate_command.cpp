@@ -76,7 +76,7 @@ int64_t begin_of(const data::LanguageMeta& meta) {
 }
 
 // What writes, whatever kind of model it is.
-struct Subject {
+struct GenerateSubject {
   std::optional<tasks::LanguageInference> language;
   std::optional<tasks::CausalInference> causal;
   models::LanguageModel* model = nullptr;
@@ -87,12 +87,12 @@ struct Subject {
   bool cuda_graphs = true;
 };
 
-Subject open_language_subject(const GenerateOptions& o, const std::vector<std::string>& overrides) {
+GenerateSubject open_language_subject(const GenerateOptions& o, const std::vector<std::string>& overrides) {
   require(o.chat_template.empty(), ExitCode::usage,
           "--template is for models of transformers; this one reads prompts as they stand");
   require(o.system.empty(), ExitCode::usage,
           "--system is for models of transformers with a chat template; this one reads prompts as they stand");
-  Subject subject;
+  GenerateSubject subject;
   const tasks::LanguageInference& loaded =
       subject.language.emplace(tasks::open_language_model(o.checkpoint, overrides, o.weights));
   require(loaded.text.has_value(), ExitCode::checkpoint, "'", loaded.checkpoint.string(),
@@ -108,10 +108,10 @@ Subject open_language_subject(const GenerateOptions& o, const std::vector<std::s
 
 // A checkpoint of task polychromic, or a folder of transformers or PEFT: prompts are made as those of the training
 // were.
-Subject open_causal_subject(const GenerateOptions& o, std::vector<std::string> overrides, bool folder) {
+GenerateSubject open_causal_subject(const GenerateOptions& o, std::vector<std::string> overrides, bool folder) {
   if (!o.chat_template.empty()) overrides.push_back("chat.template=" + o.chat_template);
   if (!o.base.empty()) overrides.push_back("hf.model=" + o.base);
-  Subject subject;
+  GenerateSubject subject;
   tasks::CausalInference& loaded =
       subject.causal.emplace(folder ? tasks::open_model_folder(o.checkpoint, overrides)
                                     : tasks::open_causal_checkpoint(o.checkpoint, overrides, o.weights));
@@ -136,7 +136,7 @@ Subject open_causal_subject(const GenerateOptions& o, std::vector<std::string> o
   return subject;
 }
 
-Subject open_subject(const GenerateOptions& o) {
+GenerateSubject open_generate_subject(const GenerateOptions& o) {
   const std::vector<std::string> overrides{"runtime.device=" + o.device, "runtime.allocator=expandable"};
   if (tasks::is_model_folder(o.checkpoint)) {
     require(o.weights != "ema", ExitCode::checkpoint, "'", o.checkpoint,
@@ -180,7 +180,7 @@ std::vector<int32_t> text_ids(Prompt& prompt, const data::TextEncoder& text) {
   return text.encode(prompt.text);
 }
 
-void encode_prompts(std::vector<Prompt>& prompts, const Subject& subject, const std::string& system) {
+void encode_prompts(std::vector<Prompt>& prompts, const GenerateSubject& subject, const std::string& system) {
   const models::LanguageLimits limits = subject.model->limits();
   const int64_t most = limits.prompted ? limits.max_prompt : limits.max_tokens;
   // A plain decoder that learned from prompts and answers has them in one row.
@@ -200,7 +200,7 @@ void encode_prompts(std::vector<Prompt>& prompts, const Subject& subject, const 
   }
 }
 
-const char* name_of(tasks::Finish finish) {
+const char* finish_name(tasks::Finish finish) {
   switch (finish) {
     case tasks::Finish::stop_id:
       return "eos";
@@ -215,7 +215,7 @@ const char* name_of(tasks::Finish finish) {
 // Answers in the order of their prompts; of a single one in text, each character as soon as it is there.
 class Printer {
  public:
-  Printer(const std::vector<Prompt>& prompts, const GenerateOptions& options, const Subject& subject)
+  Printer(const std::vector<Prompt>& prompts, const GenerateOptions& options, const GenerateSubject& subject)
       : prompts_(prompts), options_(options), encoder_(*subject.text), stops_(options.stop), begun_(Clock::now()) {
     stops_.insert(stops_.end(), subject.ends.texts.begin(), subject.ends.texts.end());
     told_ = begun_;
@@ -283,7 +283,7 @@ class Printer {
       if (samples > 1) json["sample"] = row % samples;
       json["text"] = answer.text;
       json["tokens"] = answer.tokens;
-      json["finish"] = name_of(answer.finish);
+      json["finish"] = finish_name(answer.finish);
       std::cout << json.dump(-1, ' ', false, Json::error_handler_t::replace) << "\n" << std::flush;
     }
     answer = {.ended = true};
@@ -319,7 +319,7 @@ int run_generate(const GenerateOptions& o) {
   tasks::check(options.sampling);
   std::vector<Prompt> prompts = read_prompts(o);
 
-  const Subject subject = open_subject(o);
+  const GenerateSubject subject = open_generate_subject(o);
   encode_prompts(prompts, subject, o.system);
   std::vector<std::vector<int32_t>> ids;
   for (Prompt& prompt : prompts) ids.push_back(std::move(prompt.ids));

@@ -13,7 +13,7 @@
 namespace hrm::train {
 namespace {
 
-using Json = nlohmann::json;
+using LinkJson = nlohmann::json;
 using Kind = parallel::CommOperation::Kind;
 
 // NCCL's own model of a tree in its protocol for short messages (src/graph/tuning.cc, baseLat and hwLat), microseconds.
@@ -48,7 +48,7 @@ double hops_seconds(const Links& links, Kind kind, const RankLayout& layout) {
 }
 
 // A result of `bench comm`.
-struct Measured {
+struct MeasuredLink {
   std::filesystem::path file;
   std::string device;
   RankLayout layout;
@@ -61,22 +61,22 @@ struct Measured {
   }
 };
 
-Measured read_measured(const std::filesystem::path& file) {
+MeasuredLink read_measured(const std::filesystem::path& file) {
   const std::string name = cat("--bandwidths '", printable(file.string()), "'");
   const std::string text = read_text(file, ExitCode::usage);
-  Measured out;
+  MeasuredLink out;
   out.file = file;
   std::string transport;
   std::vector<std::pair<double, double>> rows;  // bytes of the tensor, s
   try {
-    const Json json = parse_json(text, name, ExitCode::usage);
+    const LinkJson json = parse_json(text, name, ExitCode::usage);
     out.layout = {json.at("ranks").get<int64_t>(), json.at("nodes").get<int64_t>()};
     out.device = json.at("device").get<std::string>();
     transport = json.at("transport").get<std::string>();
-    for (const Json& row : json.at("all_reduce")) {
+    for (const LinkJson& row : json.at("all_reduce")) {
       rows.emplace_back(row.at("bytes").get<double>(), 1e-6 * row.at("time_us").get<double>());
     }
-  } catch (const Json::exception& error) {
+  } catch (const LinkJson::exception& error) {
     fail(ExitCode::usage, name,
          " is no result of 'hrm_train bench comm --json': ", printable(std::string(error.what()).substr(0, 200)));
   }
@@ -108,7 +108,7 @@ Measured read_measured(const std::filesystem::path& file) {
   return out;
 }
 
-void use(const Measured& measured, Link& link, const std::string& name) {
+void use(const MeasuredLink& measured, Link& link, const std::string& name) {
   const Link::Point& last = measured.points.back();
   require(last.seconds > measured.shortest_s, ExitCode::usage, name,
           ": its largest size takes hardly longer than its smallest, which says nothing of bandwidth; measure larger "
@@ -153,11 +153,11 @@ Links make_links(const GpuFacts& gpu, const LinkOptions& options) {
   links.network.hop_s = 1e-6 * (by_option(options.network_hop_us) ? options.network_hop_us : kNetworkHopUs);
 
   // The node first: what starts an operation there does so over the network, too.
-  std::vector<Measured> files;
+  std::vector<MeasuredLink> files;
   for (const auto& file : options.measured) files.push_back(read_measured(file));
   std::stable_sort(files.begin(), files.end(),
-                   [](const Measured& a, const Measured& b) { return a.between_nodes() < b.between_nodes(); });
-  for (const Measured& measured : files) {
+                   [](const MeasuredLink& a, const MeasuredLink& b) { return a.between_nodes() < b.between_nodes(); });
+  for (const MeasuredLink& measured : files) {
     const std::string name = cat("--bandwidths '", printable(measured.file.string()), "'");
     Link& link = measured.between_nodes() ? links.network : links.node;
     require(link.measured.empty(), ExitCode::usage, name, " is the second file about ",

@@ -141,7 +141,7 @@ class LanguageClock {
 
   const PlanInput& in_;
   LanguageWidths w_;
-  Clock clock_;
+  TimeModel clock_;
   double slowdown_;
 };
 

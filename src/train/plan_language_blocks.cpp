@@ -60,7 +60,7 @@ double attention_kept(const BlockStack& s, const LanguageWidths& w, double size,
 }
 
 // Gradients of q, k and v, of their product, and a float32 sum of that of q.
-double attention_backward(double positions, const LanguageWidths& w, double size) {
+double attention_backward_bytes(double positions, const LanguageWidths& w, double size) {
   return positions * (size * (w.queries + 2 * (w.queries + 2 * w.values)) + kWide * w.queries);
 }
 
@@ -81,7 +81,7 @@ BlockMemory modern_block(const PlanInput& in, const BlockStack& s, int64_t layer
   m.feed_forward = unit + rstd + mlp.kept;
   m.output = unit;
   m.backward_feed_forward = mlp.backward;
-  m.backward_mixing = attention_backward(positions, w, size);
+  m.backward_mixing = attention_backward_bytes(positions, w, size);
   m.plain = 2 * unit + std::max(mlp.plain, qkv + positions * w.queries * size);
   return m;
 }
@@ -93,7 +93,7 @@ BlockMemory prototype_block(const PlanInput& in, const BlockStack& s, int64_t la
   const double norm = positions * (kWide * w.model + 2 * kWide);
   BlockMemory m;
   m.mixing = norm + 4 * unit + attention_kept(s, w, size, s.mask > 0);
-  m.backward_mixing = attention_backward(positions, w, size);
+  m.backward_mixing = attention_backward_bytes(positions, w, size);
   FeedForwardMemory mlp = has_experts(in, s, layer) ? experts_memory(in, positions, w, size)
                                                     : gelu_memory(positions, w.model, w.inner, size);
   m.feed_forward = norm + unit + mlp.kept;

@@ -55,7 +55,7 @@ PlannedOptimizer planned_optimizer(const PlanInput& in) {
 
 void add_optimizer_times(const PlanInput& in, Plan& plan) {
   const PlannedOptimizer optimizer = planned_optimizer(in);
-  const Clock clock(in.gpu);
+  const TimeModel clock(in.gpu);
   plan.time.push_back({"optimizer", clock.moved(optimizer.moved), "one pass over weights, gradients and moments"});
   if (optimizer.products > 0) {
     const double exact = optimizer.exact_products ? 16 : 1;

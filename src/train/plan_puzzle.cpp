@@ -62,7 +62,7 @@ double gathered_bytes(const PlanInput& in) {
 void add_puzzle_times(const PlanInput& in, Plan& plan) {
   const config::ModelConfig& m = in.config.model;
   const PuzzleSizes s = puzzle_sizes(in, in.config.train.global_batch_size / in.ranks);  // micro-batches add up to it
-  const Clock clock(in.gpu);
+  const TimeModel clock(in.gpu);
   const double fp32 = product_slowdown(in.config);
   const auto D = static_cast<double>(m.hidden_size), L = static_cast<double>(in.dims.puzzle_emb_len + in.dims.seq_len);
   const double F = s.gate_up / s.unit * D / 2, act = s.gate_up / 2;

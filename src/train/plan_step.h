@@ -75,9 +75,9 @@ inline double product_slowdown(const config::Config& config) {
 }
 
 // Times by the slower of computing and moving, product by product.
-class Clock {
+class TimeModel {
  public:
-  explicit Clock(const GpuFacts& gpu) : gpu_(gpu) {}
+  explicit TimeModel(const GpuFacts& gpu) : gpu_(gpu) {}
   double product(double rows, double in, double out, double moved_bytes) const {
     return slower(2 * rows * in * out, kMatmulShare, moved_bytes);
   }

@@ -15,6 +15,7 @@
 #include "hrm/base/hash.h"
 #include "hrm/base/log.h"
 #include "hrm/base/text.h"
+#include "hrm/build_config.h"
 #include "hrm/runtime/describe_exception.h"
 #include "hrm/tasks/puzzle_inference.h"
 #if HRM_WITH_CUDA

@@ -34,11 +34,6 @@ std::string now_text() {
   return when;
 }
 
-std::string host_name() {
-  char name[256] = {};
-  return gethostname(name, sizeof name - 1) == 0 ? name : "unknown";
-}
-
 // "process 4711 on node1 since 2026-01-31T12:00:00Z"
 std::string owner_text() {
   std::string text = cat("process ", ::getpid(), " on ", host_name(), " since ", now_text());
@@ -110,6 +105,11 @@ nlohmann::ordered_json variables() {
 }
 
 }  // namespace
+
+std::string host_name() {
+  char name[256] = {};
+  return gethostname(name, sizeof name - 1) == 0 ? name : "unknown";
+}
 
 void set_creation_mask(bool group_readable) {
   umask(group_readable ? 0027 : 0077);

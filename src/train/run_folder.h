@@ -2,6 +2,7 @@
 // The folder of a run: who may write and read in it, and the facts about the process that does.
 
 #include <filesystem>
+#include <string>
 
 #include "hrm/runtime/device.h"
 
@@ -23,6 +24,9 @@ class RunLock {
  private:
   int fd_;
 };
+
+// This machine's name; "unknown" where the system does not tell.
+std::string host_name();
 
 // environment.json: device, build, host, and those variables of the environment that change what a training does;
 // values whose names tell of a secret are not written.

@@ -143,7 +143,7 @@ std::vector<Question> read_questions(std::istream& in, const std::string& origin
   return questions;
 }
 
-std::string read_input(const SolveOptions& options, const std::string& origin) {
+std::string read_puzzles(const SolveOptions& options, const std::string& origin) {
   if (origin != options.input) return {std::istreambuf_iterator<char>(std::cin), {}};
   return read_text(options.input, ExitCode::data);
 }
@@ -298,7 +298,7 @@ void print_answer(const Question& question, const Answer& answer, const std::str
 
 int run_solve(const SolveOptions& options) {
   const std::string origin = options.input.empty() || options.input == "-" ? "standard input" : options.input;
-  const std::string text = read_input(options, origin);
+  const std::string text = read_puzzles(options, origin);
   const tasks::PuzzleInference loaded =
       tasks::open_puzzle_model(options.checkpoint, {"runtime.device=" + options.device, "runtime.allocator=expandable"},
                                options.weights, first_length(text));

@@ -15,7 +15,7 @@ std::string rule(const data::SudokuGeometry& geometry) {
   return line + "\n";
 }
 
-std::string cell_text(char character, const CellStyle& style, bool wide, bool color) {
+std::string board_cell_text(char character, const CellStyle& style, bool wide, bool color) {
   std::string text(1, character);
   if (color && style.changed) return kChanged + text + kReset + (wide ? " " : "");
   if (color && style.given) return kDim + text + kReset + (wide ? " " : "");
@@ -34,7 +34,7 @@ std::string draw_cells(const std::string& cells, const std::vector<CellStyle>& s
     for (int64_t col = 0; col < columns; ++col) {
       const auto i = static_cast<size_t>(row * columns + col);
       if (geometry && col % geometry->box_cols == 0) out += "| ";
-      out += cell_text(cells[i], styles[i], /*wide=*/geometry != nullptr, color);
+      out += board_cell_text(cells[i], styles[i], /*wide=*/geometry != nullptr, color);
     }
     out += geometry ? "|\n" : "\n";
   }

@@ -21,7 +21,7 @@ enum Extra : int64_t {
 inline constexpr int64_t kExtras = 7, kExtrasScaled = 8;
 
 // Values before the task's sums. Behind kWaited, of several ranks, each rank's own time in the step before.
-enum Front : int64_t {
+enum FrontValue : int64_t {
   kStop = 0,    // how many ranks want to stop
   kWaited = 1,  // ms that the ranks waited for each other in the step before, in all; only of several
   kOwn = 2,

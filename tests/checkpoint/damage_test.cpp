@@ -58,7 +58,7 @@ int rounds() {
   return text != nullptr ? std::atoi(text) : 50;
 }
 
-void write_all(const fs::path& file, const std::string& bytes) {
+void overwrite_all(const fs::path& file, const std::string& bytes) {
   std::ofstream(file, std::ios::binary | std::ios::trunc) << bytes;
 }
 
@@ -71,10 +71,10 @@ TEST(Damage, AnyFlippedByteIsFound) {
       std::string bad = good;
       const size_t at = random() % bad.size();
       bad[at] = static_cast<char>(bad[at] ^ (1 << random() % 8));
-      write_all(two.newest / name, bad);
+      overwrite_all(two.newest / name, bad);
       two.expect_fallback(cat(name, " byte ", at));
     }
-    write_all(two.newest / name, good);
+    overwrite_all(two.newest / name, good);
   }
   EXPECT_EQ(find_latest_valid(two.run.path())->meta.step, 20) << "as it was, it is good again";
 }
@@ -114,11 +114,11 @@ TEST(Damage, AnyLostMovedOrForeignPartIsFound) {
           break;
       }
       if (bad == good) continue;  // equal parts: drawn again
-      write_all(two.newest / name, bad);
+      overwrite_all(two.newest / name, bad);
       two.expect_fallback(cat(name, ", change ", kind, " at ", at, " of ", size, " bytes"));
       ++i;
     }
-    write_all(two.newest / name, good);
+    overwrite_all(two.newest / name, good);
   }
   EXPECT_EQ(find_latest_valid(two.run.path())->meta.step, 20) << "as it was, it is good again";
 }
@@ -137,10 +137,10 @@ TEST(Damage, OfTheStateIsFoundByWhoReadsAPartOfIt) {
     const std::string good = read_text(two.newest / name, ExitCode::data);
     std::string bad = good;
     bad[bad.size() / 2] = static_cast<char>(bad[bad.size() / 2] ^ 1);
-    write_all(two.newest / name, bad);
+    overwrite_all(two.newest / name, bad);
     expect_error(ExitCode::checkpoint, {"step-000000020", "not usable", name},
                  [&] { load_state_part(two.newest, part, "loop."); });
-    write_all(two.newest / name, good);
+    overwrite_all(two.newest / name, good);
   }
 }
 
@@ -150,7 +150,7 @@ TEST(Damage, TruncatedLongerEmptyAndMissingFilesAreFound) {
     const std::string good = read_text(two.newest / name, ExitCode::data);
     for (const std::string& bad :
          {good.substr(0, good.size() - 1), good.substr(0, good.size() / 2), std::string(), good + "\n"}) {
-      write_all(two.newest / name, bad);
+      overwrite_all(two.newest / name, bad);
       two.expect_fallback(cat(name, " with ", bad.size(), " bytes"));
     }
     fs::remove(two.newest / name);
@@ -158,7 +158,7 @@ TEST(Damage, TruncatedLongerEmptyAndMissingFilesAreFound) {
     fs::create_directory(two.newest / name);
     two.expect_fallback(cat(name, " is a folder"));
     fs::remove(two.newest / name);
-    write_all(two.newest / name, good);
+    overwrite_all(two.newest / name, good);
   }
   EXPECT_EQ(find_latest_valid(two.run.path())->meta.step, 20);
 }
@@ -175,9 +175,9 @@ TEST(Damage, SwappedFilesAreFound) {
   swap(two.newest / "model.pt", two.newest / "state.safetensors");
   const fs::path other = two.newest.parent_path() / "step-000000010";
   const std::string mine = read_text(two.newest / "model.pt", ExitCode::data);
-  write_all(two.newest / "model.pt", read_text(other / "model.pt", ExitCode::data));
+  overwrite_all(two.newest / "model.pt", read_text(other / "model.pt", ExitCode::data));
   two.expect_fallback("model.pt of another step");
-  write_all(two.newest / "model.pt", mine);
+  overwrite_all(two.newest / "model.pt", mine);
   // A whole directory under the name of another step.
   fs::remove_all(two.newest);
   fs::copy(other, two.newest, fs::copy_options::recursive);
@@ -206,11 +206,11 @@ TEST(Damage, ManifestsThatSayOddThingsAreRefused) {
       {"\"step\": 20", "\"step\": ", "no valid JSON"},
   };
   for (const auto& one : cases) {
-    write_all(file, forged(good, one[0], one[1]));
+    overwrite_all(file, forged(good, one[0], one[1]));
     two.expect_fallback(one[1]);
     expect_error(ExitCode::checkpoint, {"step-000000020", one[2]}, [&] { open_checkpoint(two.newest); });
   }
-  write_all(file, forged(good, "\"kind\": \"full\"", "\"kind\": \"full\""));
+  overwrite_all(file, forged(good, "\"kind\": \"full\"", "\"kind\": \"full\""));
   EXPECT_EQ(find_latest_valid(two.run.path())->meta.step, 20) << "the forgery itself is not what was refused";
 }
 

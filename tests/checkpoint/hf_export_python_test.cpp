@@ -10,6 +10,7 @@
 #include "hrm/data/tokenizer.h"
 #include "hrm/formats/torch_pickle.h"
 #include "hrm/state/tensor_bytes.h"
+#include "support/paths.h"
 #include "support/python.h"
 #include "support/temp_dir.h"
 
@@ -17,7 +18,7 @@ namespace hrm::checkpoint {
 namespace {
 
 std::string check_command() {
-  return test::python_with_torch() + " '" HRM_SOURCE_DIR "/tests/checkpoint/hf_check.py'";
+  return test::python_with_torch() + " '" + test::source_dir() + "/tests/checkpoint/hf_check.py'";
 }
 
 // What hf_check.py has said of `folder`: that its own implementation agrees, and of the library, if it is there.
@@ -37,7 +38,7 @@ NamedTensor entry(const std::string& name, const at::Tensor& t) {
 TEST(HfPython, GivesOurLogits) {
   if (test::python_with_torch().empty()) GTEST_SKIP() << "no Python that can import torch";
   const test::TempDir dir;
-  const std::filesystem::path tokenizer_file = HRM_SOURCE_DIR "/tests/fixtures/tokenizer/tokenizer.json";
+  const std::filesystem::path tokenizer_file = test::source_dir() + "/tests/fixtures/tokenizer/tokenizer.json";
   const std::string text = "To be, or not to be: that is the question\n";
   const std::vector<int32_t> text_ids = data::Tokenizer::load(tokenizer_file).encode(text);
   std::string folders;

@@ -14,6 +14,7 @@
 #include "hrm/nn/moe.h"
 #include "hrm/state/tensor_bytes.h"
 #include "support/expect_error.h"
+#include "support/paths.h"
 #include "support/temp_dir.h"
 
 namespace hrm::checkpoint {
@@ -89,7 +90,7 @@ TEST(HfFolder, AllOfItOrNothing) {
   const HfCase c = hf_cases()[0];
   const NamedTensors weights = decoder_weights(*hf_decoder(c.options));
   const test::TempDir dir;
-  const fs::path tokenizer = fs::path(HRM_SOURCE_DIR) / "tests/fixtures/tokenizer/tokenizer.json";
+  const fs::path tokenizer = fs::path(test::source_dir()) / "tests/fixtures/tokenizer/tokenizer.json";
   export_hf(c.options, weights, {.eos = 1500, .eos_text = "<|endoftext|>", .tokenizer = tokenizer}, dir / "a/b");
   EXPECT_EQ(std::distance(fs::directory_iterator(dir / "a"), {}), 1) << "no temporary folder";
   for (const char* name : {"config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"}) {

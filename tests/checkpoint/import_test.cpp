@@ -14,6 +14,7 @@
 #include "sample_state.h"
 #include "support/expect_error.h"
 #include "support/fixture_model.h"
+#include "support/paths.h"
 #include "support/temp_dir.h"
 
 namespace hrm::checkpoint {
@@ -25,7 +26,7 @@ using test::TempDir;
 
 struct Fixture {
   explicit Fixture(const std::string& name)
-      : folder(fs::path(HRM_SOURCE_DIR) / "tests" / "fixtures" / name),
+      : folder(fs::path(test::source_dir()) / "tests" / "fixtures" / name),
         file(folder / "step_12"),
         json(nlohmann::json::parse(read_text(folder / "case.json", ExitCode::data))),
         tensors(folder / "tensors.safetensors") {

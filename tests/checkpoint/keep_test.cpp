@@ -17,9 +17,9 @@ namespace fs = std::filesystem;
 using test::expect_error;
 using test::TempDir;
 
-const bool kQuiet = (log::set_level(log::Level::error), true);
+const bool kQuietKeep = (log::set_level(log::Level::error), true);
 
-void save(const TempDir& run, int64_t step, const Keep& keep, const std::string& score = "") {
+void save_with_score(const TempDir& run, int64_t step, const Keep& keep, const std::string& score = "") {
   SampleState state(step);
   CheckpointMeta meta = sample_meta(step);
   if (!score.empty()) meta.info[kScore] = score;
@@ -36,41 +36,41 @@ using Steps = std::vector<int64_t>;
 
 TEST(Keep, TheNewest) {
   const TempDir run;
-  for (const int64_t step : {10, 20, 30, 40}) save(run, step, {2});
+  for (const int64_t step : {10, 20, 30, 40}) save_with_score(run, step, {2});
   EXPECT_EQ(steps(run), (Steps{40, 30}));
 }
 
 TEST(Keep, EveryNth) {
   const TempDir run;
-  for (int64_t step = 10; step <= 100; step += 10) save(run, step, {2, 30});
+  for (int64_t step = 10; step <= 100; step += 10) save_with_score(run, step, {2, 30});
   EXPECT_EQ(steps(run), (Steps{100, 90, 60, 30}));
 }
 
 TEST(Keep, TheBestAndOfEqualsTheNewest) {
   const TempDir run;
   const char* scores[] = {"0.1", "0.5", "", "0.5", "0.25", "nan", ""};
-  for (int64_t i = 0; i < 7; ++i) save(run, 10 * (i + 1), {1, 0, true}, scores[i]);
+  for (int64_t i = 0; i < 7; ++i) save_with_score(run, 10 * (i + 1), {1, 0, true}, scores[i]);
   EXPECT_EQ(steps(run), (Steps{70, 40}));
   EXPECT_EQ(best_score(run.path()), 0.5);
-  save(run, 80, {1, 0, true}, "0.75");
+  save_with_score(run, 80, {1, 0, true}, "0.75");
   EXPECT_EQ(steps(run), (Steps{80}));
-  save(run, 90, {1, 0, false});
+  save_with_score(run, 90, {1, 0, false});
   EXPECT_EQ(steps(run), (Steps{90}));
   EXPECT_EQ(best_score(run.path()), std::nullopt);
 }
 
 TEST(Keep, ADamagedOneIsNotTheBest) {
   const TempDir run;
-  save(run, 10, {5}, "0.9");
-  save(run, 20, {5}, "0.5");
+  save_with_score(run, 10, {5}, "0.9");
+  save_with_score(run, 20, {5}, "0.5");
   fs::resize_file(run / "checkpoints" / "step-000000010" / "manifest.json", 20);
-  save(run, 30, {1, 0, true});
+  save_with_score(run, 30, {1, 0, true});
   EXPECT_EQ(steps(run), (Steps{30, 20}));
 }
 
 TEST(Quarantine, ABadCheckpointLosesItsName) {
   const TempDir run;
-  for (const int64_t step : {10, 20, 30}) save(run, step, {5});
+  for (const int64_t step : {10, 20, 30}) save_with_score(run, step, {5});
   const fs::path folder = run / "checkpoints";
   fs::resize_file(folder / "step-000000030" / "model.pt", 100);
   fs::remove(folder / "step-000000020" / "manifest.json");
@@ -81,7 +81,7 @@ TEST(Quarantine, ABadCheckpointLosesItsName) {
   EXPECT_EQ(fs::file_size(folder / "bad-step-000000030" / "model.pt"), 100u) << "nothing is deleted";
   EXPECT_TRUE(fs::exists(folder / "bad-step-000000020"));
   // The same step is saved again and goes bad again.
-  save(run, 30, {5});
+  save_with_score(run, 30, {5});
   fs::resize_file(folder / "step-000000030" / "model.pt", 200);
   EXPECT_EQ(find_latest_valid(run.path(), Quarantine::yes)->meta.step, 10);
   EXPECT_EQ(fs::file_size(folder / "bad-step-000000030-2" / "model.pt"), 200u);
@@ -90,7 +90,7 @@ TEST(Quarantine, ABadCheckpointLosesItsName) {
 // It may be a good one: the disk or the permissions are at fault.
 TEST(Quarantine, WhatCannotBeReadKeepsItsName) {
   const TempDir run;
-  for (const int64_t step : {10, 20}) save(run, step, {5});
+  for (const int64_t step : {10, 20}) save_with_score(run, step, {5});
   const fs::path newest = run / "checkpoints" / "step-000000020";
   fs::permissions(newest / "model.pt", fs::perms::none);
   for (const fs::path& dir : {run.path(), run / "checkpoints"}) fs::permissions(dir, fs::perms::all);
@@ -121,8 +121,8 @@ TEST(Quarantine, NorWhereTheFolderCannotBeListed) {
 
 TEST(Quarantine, NeverASilentFreshStart) {
   const TempDir run;
-  save(run, 10, {5});
-  save(run, 20, {5});
+  save_with_score(run, 10, {5});
+  save_with_score(run, 20, {5});
   for (const fs::path& dir : list_checkpoints(run.path())) fs::resize_file(dir / "model.pt", 100);
   expect_error(ExitCode::checkpoint, {"none of the 2 checkpoints", "model.pt has 100 bytes"},
                [&] { find_latest_valid(run.path(), Quarantine::yes); });
@@ -139,7 +139,7 @@ TEST(Volume, WithRoom) {
   const uint64_t bytes = checkpoint_bytes(list_state(state));
   EXPECT_GT(check_volume(run.path(), bytes, {}), 3 * bytes);
   EXPECT_TRUE(fs::is_empty(run / "checkpoints")) << "nothing is left of the trial";
-  save(run, 1, {});
+  save_with_score(run, 1, {});
   uint64_t real = 0;
   for (const auto& file : fs::directory_iterator(run / "checkpoints" / "step-000000001")) real += file.file_size();
   EXPECT_GE(bytes, real);
@@ -154,9 +154,9 @@ TEST(Volume, WithoutRoom) {
                [&] { check_volume(run.path(), free / 2, {}); });
   expect_error(ExitCode::environment, {"free; 2 checkpoints of"}, [&] { check_volume(run.path(), free, {1}); });
   check_volume(run.path(), free / 4, {});
-  save(run, 10, {5});
-  save(run, 20, {5});
-  save(run, 30, {5});
+  save_with_score(run, 10, {5});
+  save_with_score(run, 20, {5});
+  save_with_score(run, 30, {5});
   check_volume(run.path(), free / 2, {});
   expect_error(ExitCode::environment, {"free; another checkpoint of"}, [&] { check_volume(run.path(), 2 * free, {}); });
 }

@@ -20,15 +20,15 @@ using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 using Overrides = std::vector<std::string>;
 
 // Products of other sizes and recurrences in chunks round otherwise.
-constexpr double kTolerance = 2e-5;
+constexpr double kLanguageTolerance = 2e-5;
 constexpr int64_t kVocabulary = 300;
 
-struct Variant {
+struct TorchscriptVariant {
   std::string name;
   Overrides overrides;
 };
 
-std::vector<Variant> variants() {
+std::vector<TorchscriptVariant> variants() {
   const auto decoder = [](const Overrides& more) {
     Overrides all{"lm.arch=decoder"};
     all.insert(all.end(), more.begin(), more.end());
@@ -55,7 +55,7 @@ struct Case {
   NamedTensors weights;
   at::Tensor ids, prompt_ids, prompt_mask;
 
-  explicit Case(const Variant& variant) {
+  explicit Case(const TorchscriptVariant& variant) {
     Overrides all{"task=language",    "lm.hidden_size=32",   "lm.num_heads=4",      "lm.layers=2",
                   "lm.enc_layers=2",  "lm.h_layers=1",       "lm.l_layers=2",       "lm.h_len=2",
                   "lm.l_len=3",       "lm.h_cycles=2",       "lm.l_steps=2",        "lm.prefix_len=3",
@@ -91,7 +91,7 @@ TEST(LanguageTorchscript, EveryVariantGivesTheModelsLogits) {
   const test::TempDir dir;
   const torch::jit::GraphOptimizerEnabledGuard no_optimizer{false};
   const at::NoGradGuard no_grad;
-  for (const Variant& variant : variants()) {
+  for (const TorchscriptVariant& variant : variants()) {
     SCOPED_TRACE(variant.name);
     const Case c(variant);
     const auto file = dir / (variant.name + ".ts");
@@ -101,7 +101,8 @@ TEST(LanguageTorchscript, EveryVariantGivesTheModelsLogits) {
     const auto expect_logits = [&](const std::vector<c10::IValue>& inputs, const at::Tensor& mask) {
       const at::Tensor got = module.forward(inputs).toTensor(), right = c.logits(mask);
       ASSERT_EQ(got.sizes(), right.sizes());
-      EXPECT_TRUE(at::allclose(got, right, kTolerance, kTolerance)) << (got - right).abs().max().item<float>();
+      EXPECT_TRUE(at::allclose(got, right, kLanguageTolerance, kLanguageTolerance))
+          << (got - right).abs().max().item<float>();
     };
     if (!c.prompt_ids.defined()) {
       expect_logits({c.ids}, {});
@@ -137,7 +138,7 @@ TEST(LanguageTorchscript, PythonRunsThem) {
   if (test::python_with_torch().empty()) GTEST_SKIP() << "no Python that can import torch";
   const test::TempDir dir;
   std::string arguments = dir.path().string();
-  for (const Variant& variant : variants()) {
+  for (const TorchscriptVariant& variant : variants()) {
     const Case c(variant);
     export_language_torchscript(c.config, c.sizes, c.weights, dir / (variant.name + ".ts"));
     NamedTensors reference{{"ids", c.ids}, {"logits", c.logits(c.prompt_mask).contiguous()}};
@@ -176,7 +177,7 @@ for name in sys.argv[2:]:
 )",
                                        arguments);
   EXPECT_EQ(result.status, 0) << result.output;
-  for (const Variant& variant : variants()) {
+  for (const TorchscriptVariant& variant : variants()) {
     EXPECT_NE(result.output.find("fine: " + variant.name + "\n"), std::string::npos) << result.output;
   }
 }

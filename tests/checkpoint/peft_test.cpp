@@ -14,6 +14,7 @@
 #include "hrm/formats/safetensors.h"
 #include "hrm/state/tensor_bytes.h"
 #include "support/expect_error.h"
+#include "support/paths.h"
 #include "support/temp_dir.h"
 
 namespace hrm::checkpoint {
@@ -23,7 +24,7 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 using test::expect_error;
 
-const fs::path kFixture = HRM_SOURCE_DIR "/tests/fixtures/lora";
+const fs::path kFixture = test::source_dir() + "/tests/fixtures/lora";
 
 struct Adapted {
   std::shared_ptr<models::DecoderLm> model;

@@ -18,7 +18,7 @@ namespace {
 namespace fs = std::filesystem;
 using test::expect_error;
 
-const bool kQuiet = (log::set_level(log::Level::error), true);
+const bool kQuietSaver = (log::set_level(log::Level::error), true);
 
 class SaverTest : public testing::Test {
  protected:

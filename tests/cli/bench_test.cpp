@@ -7,10 +7,13 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/program.h"
+#include "support/overrides.h"
+#include "support/paths.h"
 
 namespace hrm {
 namespace {
 
+using test::with;
 namespace fs = std::filesystem;
 using nlohmann::json;
 using test::expect_refusal;
@@ -19,14 +22,9 @@ using test::Result;
 using test::run;
 using test::TempDir;
 
-std::vector<std::string> with(std::vector<std::string> words, const std::vector<std::string>& more) {
-  words.insert(words.end(), more.begin(), more.end());
-  return words;
-}
-
 // The smallest model on real data, with a run folder that must not come to be.
 std::vector<std::string> tiny(const fs::path& dir) {
-  const std::string data = std::string(HRM_SOURCE_DIR) + "/data/sudoku/";
+  const std::string data = test::source_dir() + "/data/sudoku/";
   return {"run.dir=" + (dir / "runs").string(),
           "data.train=" + data + "train_17clue_1k.csv",
           "data.test=" + data + "test_17clue_2k.csv",
@@ -120,7 +118,7 @@ TEST(BenchOps, MeasuresWhatTheFilterFits) {
 TEST(BenchTokenizer, MeasuresAText) {
   const TempDir dir;
   const fs::path file = dir / "tokenizer.json",
-                 tokenizer = fs::path(HRM_SOURCE_DIR) / "tests/fixtures/tokenizer/tokenizer.json";
+                 tokenizer = fs::path(test::source_dir()) / "tests/fixtures/tokenizer/tokenizer.json";
   std::ofstream text(dir / "text.txt");
   for (int i = 0; i < 20000; ++i) text << "It was the best of times, it was " << i << "\n";
   text.close();
@@ -241,8 +239,8 @@ TEST(Profiling, NsightWindowEndsTheRun) {
 TEST(Plan, OfARecipe) {
   const TempDir dir;
   const fs::path file = dir / "plan.json";
-  const std::string recipe = std::string(HRM_SOURCE_DIR) + "/configs/puzzle/hrm_sudoku17.json";
-  const std::string data = std::string(HRM_SOURCE_DIR) + "/data/sudoku/train_17clue_1k.csv";
+  const std::string recipe = test::source_dir() + "/configs/puzzle/hrm_sudoku17.json";
+  const std::string data = test::source_dir() + "/data/sudoku/train_17clue_1k.csv";
   const Result result =
       run({"plan", "--config", recipe, "--gpu", "H200", "--json", file.string(), "data.train=" + data});
   ASSERT_EQ(result.code, 0) << result.err;
@@ -257,7 +255,7 @@ TEST(Plan, OfARecipe) {
 }
 
 TEST(Plan, OfDataThatIsNotThereYet) {
-  const std::string recipe = std::string(HRM_SOURCE_DIR) + "/configs/puzzle/hrm_maze30.json";
+  const std::string recipe = test::source_dir() + "/configs/puzzle/hrm_maze30.json";
   const Result result = run({"plan", "--config", recipe, "--seq-len", "900", "--vocab-size", "6", "--gpu", "A10G",
                              "train.micro_batch_size=768"});
   ASSERT_EQ(result.code, 0) << result.err;
@@ -269,7 +267,7 @@ TEST(Plan, OfDataThatIsNotThereYet) {
 TEST(Plan, OfSeveralRanks) {
   const TempDir dir;
   const fs::path file = dir / "plan.json";
-  const std::string recipe = std::string(HRM_SOURCE_DIR) + "/configs/puzzle/hrm_sudoku17.json";
+  const std::string recipe = test::source_dir() + "/configs/puzzle/hrm_sudoku17.json";
   const std::vector<std::string> plan = {"plan",         "--config", recipe,    "--gpu",  "H200",   "--seq-len",  "81",
                                          "--vocab-size", "11",       "--ranks", "1,8,64", "--json", file.string()};
   const Result result = run(plan);
@@ -332,7 +330,7 @@ TEST(Plan, WrongRanks) {
 }
 
 TEST(Plan, WrongInput) {
-  const std::string recipe = std::string(HRM_SOURCE_DIR) + "/configs/puzzle/hrm_maze30.json";
+  const std::string recipe = test::source_dir() + "/configs/puzzle/hrm_maze30.json";
   expect_refusal(ExitCode::usage, {"plan", "--config", recipe, "--seq-len", "900"}, {"--seq-len and --vocab-size"});
   expect_refusal(ExitCode::usage, {"plan", "--gpu", "Voodoo 2", "--seq-len", "81", "--vocab-size", "11"},
                  {"'Voodoo 2' is not known", "H200"});

@@ -9,6 +9,7 @@
 #include "cli/program.h"
 #include "hrm/config/load.h"
 #include "hrm/config/schema.h"
+#include "support/paths.h"
 #include "support/temp_dir.h"
 
 namespace hrm {
@@ -164,7 +165,7 @@ TEST(Cli, Configuration) {
 }
 
 TEST(Cli, ConfigPrintsOriginsAndAReloadableFile) {
-  const std::string recipe = std::string(HRM_SOURCE_DIR) + "/configs/puzzle/hrm_sudoku17.json";
+  const std::string recipe = test::source_dir() + "/configs/puzzle/hrm_sudoku17.json";
   const Result printed = run({"config", "--print", "--config", recipe, "optim.lr=3e-4"});
   EXPECT_EQ(printed.code, 0) << printed.err;
   EXPECT_EQ(printed.err, "");

@@ -8,10 +8,13 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/program.h"
+#include "support/overrides.h"
+#include "support/paths.h"
 
 namespace hrm {
 namespace {
 
+using test::with;
 namespace fs = std::filesystem;
 using nlohmann::json;
 using test::expect_refusal;
@@ -21,11 +24,6 @@ using test::run;
 using test::TempDir;
 
 using Words = std::vector<std::string>;
-
-Words with(Words words, const Words& more) {
-  words.insert(words.end(), more.begin(), more.end());
-  return words;
-}
 
 struct Trained {
   TempDir dir;
@@ -106,7 +104,8 @@ TEST(Generate, OnePromptAndMany) {
 std::string chat_run(const fs::path& dir, const std::string& record = R"({"prompt": "a", "response": "b"})",
                      const Words& more = {}) {
   fs::create_directories(dir / "model");
-  fs::copy_file(fs::path(HRM_SOURCE_DIR) / "tests/fixtures/tokenizer/tokenizer.json", dir / "model" / "tokenizer.json");
+  fs::copy_file(fs::path(test::source_dir()) / "tests/fixtures/tokenizer/tokenizer.json",
+                dir / "model" / "tokenizer.json");
   std::ofstream(dir / "model" / "tokenizer_config.json")
       << R"({"eos_token": "<|im_end|>", "pad_token": "<|endoftext|>", "chat_template": "{{- '<|im_start|>' }}"})";
   std::ofstream(dir / "model" / "config.json")

@@ -5,10 +5,13 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/program.h"
+#include "support/overrides.h"
+#include "support/paths.h"
 
 namespace hrm {
 namespace {
 
+using test::with;
 namespace fs = std::filesystem;
 using nlohmann::json;
 using test::expect_refusal;
@@ -19,13 +22,8 @@ using test::TempDir;
 
 using Words = std::vector<std::string>;
 
-Words with(Words words, const Words& more) {
-  words.insert(words.end(), more.begin(), more.end());
-  return words;
-}
-
 std::string recipe(const std::string& name) {
-  return std::string(HRM_SOURCE_DIR) + "/configs/language/" + name + ".json";
+  return test::source_dir() + "/configs/language/" + name + ".json";
 }
 
 std::string sums(const TempDir& dir, const Words& more = {}) {

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "hrm/base/error.h"
+#include "support/paths.h"
 #include "support/temp_dir.h"
 
 namespace hrm::test {
@@ -45,7 +46,7 @@ inline Result run(const std::vector<std::string>& arguments, const Surroundings&
   const TempDir dir;
   std::ofstream(dir / "in") << around.input;
   std::string command = around.shell + " CUDA_VISIBLE_DEVICES= OMP_NUM_THREADS=1 " + around.environment +
-                        " timeout 60 " + quoted(HRM_TRAIN_BINARY);
+                        " timeout 60 " + quoted(test::train_binary());
   for (const std::string& argument : arguments) command += " " + quoted(argument);
   for (const char* stream : {" <in", " >out", " 2>err"}) {
     const std::string text = stream;

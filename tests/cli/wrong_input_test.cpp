@@ -17,6 +17,7 @@
 #include "hrm/base/file.h"
 #include "hrm/formats/npy.h"
 #include "hrm/formats/zip.h"
+#include "support/paths.h"
 
 namespace hrm {
 namespace {
@@ -51,7 +52,7 @@ void flip_byte(const fs::path& file) {
 
 // `train` with the smallest model, 4 steps of 8 Sudokus, a checkpoint after 2 and one at the end, in dir/run.
 std::vector<std::string> train_in(const fs::path& dir, const std::vector<std::string>& more = {}) {
-  const std::string data = std::string(HRM_SOURCE_DIR) + "/data/sudoku/";
+  const std::string data = test::source_dir() + "/data/sudoku/";
   std::vector<std::string> arguments = {"train",
                                         "run.dir=" + dir.string(),
                                         "data.train=" + data + "train_17clue_1k.csv",
@@ -294,7 +295,7 @@ TEST_F(FinishedRun, ResumeFromAnOlderStepNeedsItsOwnFolder) {
 }
 
 TEST_F(FinishedRun, ResultsThatCannotBeWritten) {
-  const std::string binary = test::quoted(HRM_TRAIN_BINARY);
+  const std::string binary = test::quoted(test::train_binary());
   const std::string command = "OMP_NUM_THREADS=1 timeout 60 " + binary + " eval --checkpoint " +
                               test::quoted(run_dir().string()) + " eval.batch_size=4 >/dev/full 2>" +
                               test::quoted((dir_ / "err").string());
@@ -461,7 +462,8 @@ TEST(WrongSurroundings, SeveralRanks) {
 class Training {
  public:
   Training(const std::vector<std::string>& arguments, const fs::path& err) : err_(err) {
-    std::vector<char*> words = {const_cast<char*>(HRM_TRAIN_BINARY)};
+    std::string binary = test::train_binary();
+    std::vector<char*> words = {binary.data()};
     for (const std::string& argument : arguments) words.push_back(const_cast<char*>(argument.c_str()));
     words.push_back(nullptr);
     pid_ = ::fork();
@@ -473,7 +475,7 @@ class Training {
     ::dup2(null, 0);
     ::dup2(null, 1);
     ::dup2(file, 2);
-    ::execv(HRM_TRAIN_BINARY, words.data());
+    ::execv(binary.c_str(), words.data());
     ::_exit(127);
   }
   ~Training() {

@@ -8,7 +8,7 @@ namespace hrm::config {
 namespace {
 
 // The sentence of the Error(usage) that these overrides of the defaults cause; empty when they are fine.
-std::string fault(const std::vector<std::string>& overrides) {
+std::string consistency_fault(const std::vector<std::string>& overrides) {
   try {
     config_from_json_text("{}", "a.json", overrides);
   } catch (const Error& e) {
@@ -30,10 +30,10 @@ std::string training_fault(const std::string& text) {
 }
 
 TEST(Consistency, SentencesNameKeysValuesOriginsAndTheWayOut) {
-  EXPECT_EQ(fault({"train.global_batch_size=384", "train.micro_batch_size=100"}),
+  EXPECT_EQ(consistency_fault({"train.global_batch_size=384", "train.micro_batch_size=100"}),
             "train.micro_batch_size = 100 (command line) does not divide train.global_batch_size = 384 (command line); "
             "use 96 or 128");
-  EXPECT_EQ(fault({"train.micro_batch_size=1000"}),
+  EXPECT_EQ(consistency_fault({"train.micro_batch_size=1000"}),
             "train.micro_batch_size = 1000 (command line) does not divide train.global_batch_size = 768 (default); "
             "use 768 at most");
   try {
@@ -93,13 +93,14 @@ TEST(Consistency, PolychromicContradictionsAreRefusedAndTheirAdviceWorks) {
   for (const Case& c : cases) {
     std::vector<std::string> overrides = base;
     overrides.insert(overrides.end(), c.bad.begin(), c.bad.end());
-    const std::string sentence = fault(overrides);
+    const std::string sentence = consistency_fault(overrides);
     EXPECT_EQ(sentence.rfind(c.mentions, 0), 0u) << c.mentions << " is not at the start of: " << sentence;
     overrides.insert(overrides.end(), c.cured.begin(), c.cured.end());
-    EXPECT_EQ(fault(overrides), "");
+    EXPECT_EQ(consistency_fault(overrides), "");
   }
-  EXPECT_NE(fault({"hf.model=m"}).find("belongs to task polychromic"), std::string::npos);
-  EXPECT_NE(fault({"objective.chunk=7"}).find("belongs to task language and polychromic"), std::string::npos);
+  EXPECT_NE(consistency_fault({"hf.model=m"}).find("belongs to task polychromic"), std::string::npos);
+  EXPECT_NE(consistency_fault({"objective.chunk=7"}).find("belongs to task language and polychromic"),
+            std::string::npos);
 }
 
 TEST(Consistency, EachContradictionIsRefusedAndItsAdviceWorks) {
@@ -172,22 +173,24 @@ TEST(Consistency, EachContradictionIsRefusedAndItsAdviceWorks) {
       {{"run.dir="}, "run.dir = \"\"", {"run.dir=x"}},
   };
   for (const Case& c : cases) {
-    const std::string sentence = fault(c.bad);
+    const std::string sentence = consistency_fault(c.bad);
     EXPECT_TRUE(sentence.starts_with(c.mentions)) << c.bad.back() << ": '" << sentence << "'";
     std::vector<std::string> cured = c.bad;
     cured.insert(cured.end(), c.cured.begin(), c.cured.end());
-    EXPECT_EQ(fault(cured), "") << c.bad.back();
+    EXPECT_EQ(consistency_fault(cured), "") << c.bad.back();
   }
 }
 
 TEST(Consistency, WhatIsNoContradictionIsAllowed) {
-  EXPECT_EQ(fault({"model.mlp_t=true", "model.arch=trm", "model.pos_encodings=learned", "model.num_heads=7"}), "");
-  EXPECT_EQ(fault({"train.steps=2000"}), "");
-  EXPECT_EQ(fault({"data.augmentation=dihedral", "data.box_rows=3", "data.box_cols=3"}), "");
-  EXPECT_EQ(fault({"model.puzzle_emb_ndim=0"}), "");
-  EXPECT_EQ(fault({"train.micro_batch_size=768"}), "");
+  EXPECT_EQ(
+      consistency_fault({"model.mlp_t=true", "model.arch=trm", "model.pos_encodings=learned", "model.num_heads=7"}),
+      "");
+  EXPECT_EQ(consistency_fault({"train.steps=2000"}), "");
+  EXPECT_EQ(consistency_fault({"data.augmentation=dihedral", "data.box_rows=3", "data.box_cols=3"}), "");
+  EXPECT_EQ(consistency_fault({"model.puzzle_emb_ndim=0"}), "");
+  EXPECT_EQ(consistency_fault({"train.micro_batch_size=768"}), "");
   // No recursion, but the pass for the target of Q learning is not differentiated.
-  EXPECT_EQ(fault({"precision.recursions=fp8", "model.H_cycles=1", "model.L_cycles=1"}), "");
+  EXPECT_EQ(consistency_fault({"precision.recursions=fp8", "model.H_cycles=1", "model.L_cycles=1"}), "");
 }
 
 // The sentence with which a training of task polychromic refuses these; empty when it begins.

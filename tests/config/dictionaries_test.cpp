@@ -6,12 +6,13 @@
 
 #include "hrm/base/text.h"
 #include "hrm/config/schema.h"
+#include "support/paths.h"
 
 namespace hrm::config {
 namespace {
 
 std::set<std::string> lines_of(const std::string& name) {
-  std::ifstream in(std::string(HRM_SOURCE_DIR) + "/tests/fuzz/dictionaries/" + name);
+  std::ifstream in(test::source_dir() + "/tests/fuzz/dictionaries/" + name);
   std::set<std::string> lines;
   for (std::string line; std::getline(in, line);) lines.insert(line);
   EXPECT_FALSE(lines.empty()) << name;

@@ -21,7 +21,7 @@ LoadedConfig parse(const std::string& text, const std::vector<std::string>& over
 }
 
 // The sentence of the Error(usage) that loading throws; empty when it throws none.
-std::string fault(const std::string& text, const std::vector<std::string>& overrides = {}) {
+std::string load_fault(const std::string& text, const std::vector<std::string>& overrides = {}) {
   try {
     parse(text, overrides);
   } catch (const Error& e) {
@@ -68,93 +68,95 @@ TEST(Load, ReadsValuesAndRemembersTheirLines) {
 }
 
 TEST(Load, UnknownKeysNameLineAndNearestName) {
-  EXPECT_EQ(fault("{\n\"model\": {\n\"hiden_size\": 512}}"),
+  EXPECT_EQ(load_fault("{\n\"model\": {\n\"hiden_size\": 512}}"),
             "a.json:3: unknown key 'model.hiden_size' = 512; did you mean 'model.hidden_size'?");
-  EXPECT_EQ(fault("{\n\n\"lr\": 1}"), "a.json:3: unknown key 'lr' = 1; did you mean 'optim.lr'?");
-  EXPECT_EQ(fault("{\"arch\": {\n\"H_cycles\": 2}}"),
+  EXPECT_EQ(load_fault("{\n\n\"lr\": 1}"), "a.json:3: unknown key 'lr' = 1; did you mean 'optim.lr'?");
+  EXPECT_EQ(load_fault("{\"arch\": {\n\"H_cycles\": 2}}"),
             "a.json:1: unknown section 'arch'; "
             "'hrm_train config --describe' lists all keys");
-  EXPECT_EQ(fault("{\"modle\": {}}"), "a.json:1: unknown section 'modle'; did you mean 'model'?");
-  EXPECT_EQ(fault("{}", {"arch.L_cycles=3"}),
+  EXPECT_EQ(load_fault("{\"modle\": {}}"), "a.json:1: unknown section 'modle'; did you mean 'model'?");
+  EXPECT_EQ(load_fault("{}", {"arch.L_cycles=3"}),
             "command line argument 'arch.L_cycles=3': unknown key 'arch.L_cycles' = 3; did you mean 'model.L_cycles'?");
-  EXPECT_EQ(fault("{}", {"lr_warmup_steps=3"}),
+  EXPECT_EQ(load_fault("{}", {"lr_warmup_steps=3"}),
             "command line argument 'lr_warmup_steps=3': unknown key "
             "'lr_warmup_steps' = 3; did you mean 'optim.warmup_steps'?");
-  EXPECT_EQ(fault("{\"model\": {\"zzzzzzz\": [1]}}"),
+  EXPECT_EQ(load_fault("{\"model\": {\"zzzzzzz\": [1]}}"),
             "a.json:1: unknown key 'model.zzzzzzz' = []; 'hrm_train config --describe' lists all keys");
 }
 
 TEST(Load, WrongTypes) {
-  EXPECT_EQ(fault("{\"model\":\n{\"hidden_size\": \"big\"}}"),
+  EXPECT_EQ(load_fault("{\"model\":\n{\"hidden_size\": \"big\"}}"),
             "a.json:2: model.hidden_size = \"big\" must be a whole number, 2..65536");
-  EXPECT_EQ(fault("{\"model\": {\"hidden_size\": 1.5}}"),
+  EXPECT_EQ(load_fault("{\"model\": {\"hidden_size\": 1.5}}"),
             "a.json:1: model.hidden_size = 1.5 must be a whole number, 2..65536");
-  EXPECT_EQ(fault("{\"model\": {\"hidden_size\": true}}"),
+  EXPECT_EQ(load_fault("{\"model\": {\"hidden_size\": true}}"),
             "a.json:1: model.hidden_size = true must be a whole number, 2..65536");
-  EXPECT_EQ(fault("{\"model\": {\"mlp_t\": 1}}"), "a.json:1: model.mlp_t = 1 must be true or false");
-  EXPECT_EQ(fault("{\"run\": {\"name\": 5}}"), "a.json:1: run.name = 5 must be text");
-  EXPECT_EQ(fault("{\"run\": {\"name\": null}}"), "a.json:1: run.name = null must be text");
-  EXPECT_EQ(fault("{\"run\": {\"name\": [\"x\", {\"y\": 1}]}}"), "a.json:1: run.name = [] must be text");
-  EXPECT_EQ(fault("{\"run\": {\"name\": {\"x\": 1}}}"), "a.json:1: run.name = {} must be text");
-  EXPECT_EQ(fault("{\"optim\": 3}"), "a.json:1: optim = 3 must be an object, for it is a section: \"optim\": { ... }");
-  EXPECT_EQ(fault("{\"run\": {\"seed\": 18446744073709551615}}"),
+  EXPECT_EQ(load_fault("{\"model\": {\"mlp_t\": 1}}"), "a.json:1: model.mlp_t = 1 must be true or false");
+  EXPECT_EQ(load_fault("{\"run\": {\"name\": 5}}"), "a.json:1: run.name = 5 must be text");
+  EXPECT_EQ(load_fault("{\"run\": {\"name\": null}}"), "a.json:1: run.name = null must be text");
+  EXPECT_EQ(load_fault("{\"run\": {\"name\": [\"x\", {\"y\": 1}]}}"), "a.json:1: run.name = [] must be text");
+  EXPECT_EQ(load_fault("{\"run\": {\"name\": {\"x\": 1}}}"), "a.json:1: run.name = {} must be text");
+  EXPECT_EQ(load_fault("{\"optim\": 3}"),
+            "a.json:1: optim = 3 must be an object, for it is a section: \"optim\": { ... }");
+  EXPECT_EQ(load_fault("{\"run\": {\"seed\": 18446744073709551615}}"),
             "a.json:1: run.seed = 18446744073709551615 must be a whole number, at least 0");
-  EXPECT_EQ(fault("{\"run\": {\"seed\": 1e300}}"), "a.json:1: run.seed = 1e+300 must be a whole number, at least 0");
+  EXPECT_EQ(load_fault("{\"run\": {\"seed\": 1e300}}"),
+            "a.json:1: run.seed = 1e+300 must be a whole number, at least 0");
 }
 
 TEST(Load, OutOfRange) {
-  EXPECT_EQ(fault("{\"model\": {\n\"hidden_size\": 1}}"),
+  EXPECT_EQ(load_fault("{\"model\": {\n\"hidden_size\": 1}}"),
             "a.json:2: model.hidden_size = 1 is out of range: it must be 2..65536");
-  EXPECT_EQ(fault("{\"optim\": {\"beta1\": 1}}"),
+  EXPECT_EQ(load_fault("{\"optim\": {\"beta1\": 1}}"),
             "a.json:1: optim.beta1 = 1 is out of range: it must be at least 0, below 1");
-  EXPECT_EQ(fault("{\"model\": {\"rms_norm_eps\": 0}}"),
+  EXPECT_EQ(load_fault("{\"model\": {\"rms_norm_eps\": 0}}"),
             "a.json:1: model.rms_norm_eps = 0 is out of range: it must be above 0, at most 1");
-  EXPECT_EQ(fault("{\"run\": {\"seed\": -1}}"), "a.json:1: run.seed = -1 is out of range: it must be at least 0");
-  EXPECT_EQ(fault("{\"model\": {\"arch\": \"hmr\"}}"),
+  EXPECT_EQ(load_fault("{\"run\": {\"seed\": -1}}"), "a.json:1: run.seed = -1 is out of range: it must be at least 0");
+  EXPECT_EQ(load_fault("{\"model\": {\"arch\": \"hmr\"}}"),
             "a.json:1: model.arch = \"hmr\" is not one of hrm, trm, transformer; did you mean 'hrm'?");
-  EXPECT_EQ(fault("{\"optim\": {\"name\": \"adam\"}}"),
+  EXPECT_EQ(load_fault("{\"optim\": {\"name\": \"adam\"}}"),
             "a.json:1: optim.name = \"adam\" is not one of adam_atan2, adamw, lion, sgd, muon; did you mean "
             "'adamw'?");
 }
 
 TEST(Load, DuplicateKeys) {
-  EXPECT_EQ(fault("{\"run\": {\n\"seed\": 1,\n\n\"seed\": 2}}"),
+  EXPECT_EQ(load_fault("{\"run\": {\n\"seed\": 1,\n\n\"seed\": 2}}"),
             "a.json:4: key 'run.seed' = 2 stands twice, first in line 2; keep one of them");
-  EXPECT_EQ(fault("{\"run\": {\"seed\": 1},\n\"run\": {\"name\": \"x\"}}"),
+  EXPECT_EQ(load_fault("{\"run\": {\"seed\": 1},\n\"run\": {\"name\": \"x\"}}"),
             "a.json:2: key 'run' = {} stands twice, first in line 1; keep one of them");
 }
 
 TEST(Load, SyntaxErrorsNameTheLine) {
-  EXPECT_TRUE(fault("{\n\"run\": {\n\"seed\": 1,\n}}").starts_with("a.json:4: this is not valid JSON: "));
-  EXPECT_NE(fault("{\n\"run\": {\n\"seed\": 1,\n}}").find("remove the comma"), std::string::npos);
-  EXPECT_NE(fault("{\n\"run\": {\"seed\": 1\n\"name\": \"x\"}}").find("a comma is missing"), std::string::npos);
-  EXPECT_TRUE(fault("{\n\"run\": {\n\"seed\": 01}}").starts_with("a.json:3: this is not valid JSON: "));
-  EXPECT_TRUE(fault("").starts_with("a.json:1: this is not valid JSON: "));
-  EXPECT_TRUE(fault("{\"run\": {").starts_with("a.json:1: this is not valid JSON: "));
-  EXPECT_TRUE(fault("{} {}").starts_with("a.json:1: this is not valid JSON: "));
-  EXPECT_TRUE(fault("{\n\"run\": {\"seed\": 1e999}}").starts_with("a.json:2: this is not valid JSON: "));
-  EXPECT_TRUE(fault("{\"run\": {\"name\": \"\xff\"}}").starts_with("a.json:1: this is not valid JSON: "));
-  EXPECT_EQ(fault("[1]"), "a.json:1: a configuration is a JSON object; put its entries between { and }");
-  EXPECT_EQ(fault("3"), "a.json:1: a configuration is a JSON object; put its entries between { and }");
-  EXPECT_TRUE(fault("{ /* open").starts_with("a.json:1: this is not valid JSON: "));
+  EXPECT_TRUE(load_fault("{\n\"run\": {\n\"seed\": 1,\n}}").starts_with("a.json:4: this is not valid JSON: "));
+  EXPECT_NE(load_fault("{\n\"run\": {\n\"seed\": 1,\n}}").find("remove the comma"), std::string::npos);
+  EXPECT_NE(load_fault("{\n\"run\": {\"seed\": 1\n\"name\": \"x\"}}").find("a comma is missing"), std::string::npos);
+  EXPECT_TRUE(load_fault("{\n\"run\": {\n\"seed\": 01}}").starts_with("a.json:3: this is not valid JSON: "));
+  EXPECT_TRUE(load_fault("").starts_with("a.json:1: this is not valid JSON: "));
+  EXPECT_TRUE(load_fault("{\"run\": {").starts_with("a.json:1: this is not valid JSON: "));
+  EXPECT_TRUE(load_fault("{} {}").starts_with("a.json:1: this is not valid JSON: "));
+  EXPECT_TRUE(load_fault("{\n\"run\": {\"seed\": 1e999}}").starts_with("a.json:2: this is not valid JSON: "));
+  EXPECT_TRUE(load_fault("{\"run\": {\"name\": \"\xff\"}}").starts_with("a.json:1: this is not valid JSON: "));
+  EXPECT_EQ(load_fault("[1]"), "a.json:1: a configuration is a JSON object; put its entries between { and }");
+  EXPECT_EQ(load_fault("3"), "a.json:1: a configuration is a JSON object; put its entries between { and }");
+  EXPECT_TRUE(load_fault("{ /* open").starts_with("a.json:1: this is not valid JSON: "));
 }
 
 TEST(Load, FilesHaveLimits) {
   std::string deep;
   for (int i = 0; i < 16; ++i) deep += "{\"a\":";
-  EXPECT_NE(fault(deep + "1").find("this is not valid JSON"), std::string::npos) << "16 are not too deep";
-  EXPECT_EQ(fault(deep + "\n{\"a\":1"), "a.json:2: the entries nest more than 16 deep");
-  EXPECT_EQ(fault("{\"a\":" + std::string(100000, '[')), "a.json:1: the entries nest more than 16 deep");
+  EXPECT_NE(load_fault(deep + "1").find("this is not valid JSON"), std::string::npos) << "16 are not too deep";
+  EXPECT_EQ(load_fault(deep + "\n{\"a\":1"), "a.json:2: the entries nest more than 16 deep");
+  EXPECT_EQ(load_fault("{\"a\":" + std::string(100000, '[')), "a.json:1: the entries nest more than 16 deep");
   // Each open object keeps its key's path: 65,000 of them would be gigabytes.
   std::string quadratic;
   for (int i = 0; i < 65000; ++i) quadratic += "{\"aaaaaaaaa\":";
-  EXPECT_EQ(fault(quadratic), "a.json:1: the entries nest more than 16 deep");
-  EXPECT_EQ(fault("{\"" + std::string(257, 'k') + "\": 1}"),
+  EXPECT_EQ(load_fault(quadratic), "a.json:1: the entries nest more than 16 deep");
+  EXPECT_EQ(load_fault("{\"" + std::string(257, 'k') + "\": 1}"),
             "a.json:1: the key '" + std::string(80, 'k') + "...' is longer than 256 bytes");
-  EXPECT_EQ(fault("{}" + std::string(kMaxConfigBytes, ' ')),
+  EXPECT_EQ(load_fault("{}" + std::string(kMaxConfigBytes, ' ')),
             "a.json: a configuration of 1.0 MiB is too long; at most 1.0 MiB are read");
   EXPECT_EQ(
-      fault("{\"run\": {\"a\\n\": 1, \"a\\n\": \"" + std::string(1000, 'x') + "\"}}"),
+      load_fault("{\"run\": {\"a\\n\": 1, \"a\\n\": \"" + std::string(1000, 'x') + "\"}}"),
       "a.json:1: key 'run.a\\n' = \"" + std::string(79, 'x') + "... stands twice, first in line 1; keep one of them");
   const test::TempDir dir;
   std::ofstream(dir / "big.json") << "{}" << std::string(kMaxConfigBytes, ' ');
@@ -164,24 +166,24 @@ TEST(Load, FilesHaveLimits) {
 
 TEST(Load, ArgumentsAreTexts) {
   // What nests a hundred thousand deep would overflow the stack of whoever writes it out again.
-  EXPECT_NE(
-      fault("{}", {"optim.lr=" + std::string(100000, '[') + std::string(100000, ']')}).find("optim.lr = \"[[[[[[["),
-      std::string::npos);
+  EXPECT_NE(load_fault("{}", {"optim.lr=" + std::string(100000, '[') + std::string(100000, ']')})
+                .find("optim.lr = \"[[[[[[["),
+            std::string::npos);
   EXPECT_EQ(
-      fault("{}", {"optim.lr= {\"a\": 1}"}),
+      load_fault("{}", {"optim.lr= {\"a\": 1}"}),
       "command line argument 'optim.lr= {\"a\": 1}': optim.lr = \" {\\\"a\\\": 1}\" must be a number, at least 0, "
       "at most 1000");
   EXPECT_EQ(parse("{}", {"run.name=[x]"}).config.run.name, "[x]");
-  EXPECT_EQ(fault("{}", {"data.train=\xe9.csv"}),
+  EXPECT_EQ(load_fault("{}", {"data.train=\xe9.csv"}),
             "command line argument 'data.train=\\xE9.csv' is not UTF-8; rename what it stands for");
 }
 
 // Every beginning of a valid text either loads or is refused with a line; nothing else happens.
 TEST(Load, EveryTruncationIsRefused) {
   const std::string text = "{ // c\n\"run\": {\"name\": \"a\\u00e9\", \"seed\": 3},\n\"optim\": {\"lr\": 1e-3}}";
-  ASSERT_EQ(fault(text), "");
+  ASSERT_EQ(load_fault(text), "");
   for (size_t length = 0; length < text.size(); ++length) {
-    EXPECT_TRUE(fault(text.substr(0, length)).starts_with("a.json:")) << length;
+    EXPECT_TRUE(load_fault(text.substr(0, length)).starts_with("a.json:")) << length;
   }
 }
 
@@ -201,20 +203,20 @@ TEST(Load, OverridesWinAndTheLastOneWins) {
 }
 
 TEST(Load, BadOverridesNameTheArgument) {
-  EXPECT_EQ(fault("{}", {"optim.lr"}),
+  EXPECT_EQ(load_fault("{}", {"optim.lr"}),
             "command line argument 'optim.lr' is not of the form key=value, e.g. optim.lr=3e-4");
-  EXPECT_EQ(fault("{}", {"=3"}), "command line argument '=3' is not of the form key=value, e.g. optim.lr=3e-4");
-  EXPECT_EQ(fault("{}", {"configs/a.json"}),
+  EXPECT_EQ(load_fault("{}", {"=3"}), "command line argument '=3' is not of the form key=value, e.g. optim.lr=3e-4");
+  EXPECT_EQ(load_fault("{}", {"configs/a.json"}),
             "command line argument 'configs/a.json' is not of the form key=value, "
             "e.g. optim.lr=3e-4; a file is given with --config");
-  EXPECT_EQ(fault("{}", {"optim.lr=fast"}),
+  EXPECT_EQ(load_fault("{}", {"optim.lr=fast"}),
             "command line argument 'optim.lr=fast': optim.lr = \"fast\" must be a "
             "number, at least 0, at most 1000");
-  EXPECT_EQ(fault("{}", {"optim.lr="}),
+  EXPECT_EQ(load_fault("{}", {"optim.lr="}),
             "command line argument 'optim.lr=': optim.lr = \"\" must be a number, at least 0, at most 1000");
-  EXPECT_EQ(fault("{}", {"model.mlp_t=yes"}),
+  EXPECT_EQ(load_fault("{}", {"model.mlp_t=yes"}),
             "command line argument 'model.mlp_t=yes': model.mlp_t = \"yes\" must be true or false");
-  EXPECT_EQ(fault("{}", {"model={\"arch\":\"trm\"}"}),
+  EXPECT_EQ(load_fault("{}", {"model={\"arch\":\"trm\"}"}),
             "command line argument 'model={\"arch\":\"trm\"}': 'model' is a section; give one of its keys, e.g. "
             "model.arch=VALUE");
 }
@@ -244,19 +246,19 @@ TEST(Load, NamesOfOlderSystems) {
   EXPECT_TRUE(parse("{}", {"halt.q_continue=false"}).config.model.no_ACT_continue);
   EXPECT_FALSE(parse("{\"halt\": {\"q_continue\": true}}").config.model.no_ACT_continue);
 
-  EXPECT_EQ(fault("{\"train\": {\"enable_tf32\": true},\n\"runtime\": {\"tf32\": true}}"),
+  EXPECT_EQ(load_fault("{\"train\": {\"enable_tf32\": true},\n\"runtime\": {\"tf32\": true}}"),
             "a.json:2: 'runtime.tf32' = true and 'train.enable_tf32' are two names of one value; keep one of them");
-  EXPECT_EQ(fault("{\"train\": {\"mixed_precision\": \"none\"},\n\"precision\": {\"compute\": \"bf16\"}}"),
+  EXPECT_EQ(load_fault("{\"train\": {\"mixed_precision\": \"none\"},\n\"precision\": {\"compute\": \"bf16\"}}"),
             "a.json:2: 'precision.compute' = \"bf16\" and 'train.mixed_precision' are two names of one value; keep one "
             "of them");
-  EXPECT_NE(fault("{}", {"train.mixed_precision=fp9"})
+  EXPECT_NE(load_fault("{}", {"train.mixed_precision=fp9"})
                 .find("train.mixed_precision (today precision.compute) = \"fp9\" is not one of"),
             std::string::npos);
-  EXPECT_NE(fault("{}", {"halt.q_continue=3"}).find("must be true or false"), std::string::npos);
-  EXPECT_NE(fault("{}", {"train.fp8.format=e5m2"}).find("use e4m3"), std::string::npos);
-  EXPECT_NE(fault("{}", {"capture_batch_size=8"}).find("capture_batch_size = 8 is not the batch of the run"),
+  EXPECT_NE(load_fault("{}", {"halt.q_continue=3"}).find("must be true or false"), std::string::npos);
+  EXPECT_NE(load_fault("{}", {"train.fp8.format=e5m2"}).find("use e4m3"), std::string::npos);
+  EXPECT_NE(load_fault("{}", {"capture_batch_size=8"}).find("capture_batch_size = 8 is not the batch of the run"),
             std::string::npos);
-  EXPECT_NE(fault("{\"train\": {\"fp8\": {\"recipe\": {\"marign\": 1}}}}").find("unknown key"), std::string::npos);
+  EXPECT_NE(load_fault("{\"train\": {\"fp8\": {\"recipe\": {\"marign\": 1}}}}").find("unknown key"), std::string::npos);
 }
 
 // What older files call fp32 had TF32 products unless they said otherwise; today's fp32 is exact.
@@ -275,7 +277,7 @@ TEST(Load, Tf32OfOlderFiles) {
   // An override in today's words means what it says.
   EXPECT_EQ(compute(R"({"runtime": {"precision": "fp32", "tf32": true}})", {"precision.compute=fp32"}), "fp32");
   EXPECT_EQ(compute(R"({"runtime": {"precision": "fp32", "tf32": true}})", {"runtime.device=cpu"}), "tf32");
-  EXPECT_NE(fault("{}", {"train.enable_tf32=1"}).find("must be true or false"), std::string::npos);
+  EXPECT_NE(load_fault("{}", {"train.enable_tf32=1"}).find("must be true or false"), std::string::npos);
 }
 
 TEST(Load, GroupsWithinASection) {
@@ -284,9 +286,9 @@ TEST(Load, GroupsWithinASection) {
   EXPECT_TRUE(parse(R"({"profiling.nvtx.enabled": true})").config.profiling.nvtx_enabled);
   EXPECT_TRUE(parse("{}", {"profiling.nvtx.enabled=true"}).config.profiling.nvtx_enabled);
   EXPECT_NE(parse("{}").to_json().find("\"nvtx\": {"), std::string::npos);
-  EXPECT_EQ(fault("{\"profiling\": {\n\"nvtx\": {\"enabeld\": true}}}"),
+  EXPECT_EQ(load_fault("{\"profiling\": {\n\"nvtx\": {\"enabeld\": true}}}"),
             "a.json:2: unknown key 'profiling.nvtx.enabeld' = true; did you mean 'profiling.nvtx.enabled'?");
-  EXPECT_EQ(fault("{\"profiling\": {\"nvtx\": true}}"),
+  EXPECT_EQ(load_fault("{\"profiling\": {\"nvtx\": true}}"),
             "a.json:1: 'profiling.nvtx' = true holds several keys; give one of them, e.g. profiling.nvtx.enabled");
 }
 
@@ -430,7 +432,7 @@ TEST(Files, MissingFile) {
 }
 
 TEST(Load, ForeignTextCannotSteerTheTerminal) {
-  const std::string sentence = fault("{\"model\": {\"arch\": \"\\u001b[31m\\u007f a\\\\b\"}}");
+  const std::string sentence = load_fault("{\"model\": {\"arch\": \"\\u001b[31m\\u007f a\\\\b\"}}");
   EXPECT_EQ(sentence.find('\x1b'), std::string::npos);
   EXPECT_EQ(sentence.find('\x7f'), std::string::npos);
   EXPECT_NE(sentence.find("a\\\\b"), std::string::npos) << sentence;

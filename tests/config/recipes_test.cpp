@@ -9,6 +9,7 @@
 #include "config/consistency.h"
 #include "hrm/config/load.h"
 #include "hrm/config/schema.h"
+#include "support/paths.h"
 
 namespace hrm::config {
 namespace {
@@ -17,7 +18,7 @@ namespace fs = std::filesystem;
 
 std::vector<fs::path> recipes() {
   std::vector<fs::path> files;
-  for (const auto& entry : fs::recursive_directory_iterator(fs::path(HRM_SOURCE_DIR) / "configs")) {
+  for (const auto& entry : fs::recursive_directory_iterator(fs::path(test::source_dir()) / "configs")) {
     if (entry.is_regular_file() && entry.path().extension() == ".json") files.push_back(entry.path());
   }
   return files;
@@ -58,7 +59,7 @@ TEST(Recipes, ShippedDataIsThere) {
     const LoadedConfig loaded = load_config({file.string()}, {});
     for (const std::string& data : {loaded.config.data.train, loaded.config.data.test}) {
       if (!data.starts_with("data/sudoku/")) continue;
-      EXPECT_TRUE(fs::exists(fs::path(HRM_SOURCE_DIR) / data)) << data;
+      EXPECT_TRUE(fs::exists(fs::path(test::source_dir()) / data)) << data;
     }
   }
 }

@@ -11,8 +11,8 @@ namespace {
 using test::TempDir;
 using Overrides = std::vector<std::string>;
 
-std::string inspect(const std::filesystem::path& path, int64_t example, const Overrides& overrides = {},
-                    const Overrides& files = {}) {
+std::string inspected_chat(const std::filesystem::path& path, int64_t example, const Overrides& overrides = {},
+                           const Overrides& files = {}) {
   InspectCommand command;
   command.path = path;
   command.example = example;
@@ -40,7 +40,7 @@ TEST(ChatInspect, ShowsWhatATemplateMakesOfARecord) {
   write_text(dir / "chats.jsonl", chat_line("a", "b") + chat_line(" ", "x") + chat_line("hi\n", "yo, you"));
   const ChatEncoder chat = open_chat_encoder(folder, {});
   const auto prompt = chat.prompt_ids({{"user", "hi\n"}}), response = chat.response_ids("yo, you");
-  const std::string shown = inspect(dir / "chats.jsonl", 1, {tokenizer});
+  const std::string shown = inspected_chat(dir / "chats.jsonl", 1, {tokenizer});
   expect_in(shown, {"template chatml, tokenizer " + (folder / "tokenizer.json").string(), "vocabulary 1505",
                     "all: 3 lines: 2 examples of 2 prompts; dropped 1: 1 with an empty prompt", "example 1, ",
                     "chats.jsonl:3", cat("prompt (", prompt.size(), " ids)", listed(prompt)),
@@ -49,15 +49,16 @@ TEST(ChatInspect, ShowsWhatATemplateMakesOfARecord) {
                     cat("labels from id ", prompt.size(), " of ", prompt.size() + response.size(), " on")});
   // The other settings of a training, from values or a file, are those of a training.
   const size_t most = chat.prompt_ids({{"user", "say hi\n"}}).size() + 1;
-  const std::string cut =
-      inspect(dir / "chats.jsonl", 1, {tokenizer, "chat.instruction=say {prompt}", cat("chat.max_length=", most)});
+  const std::string cut = inspected_chat(dir / "chats.jsonl", 1,
+                                         {tokenizer, "chat.instruction=say {prompt}", cat("chat.max_length=", most)});
   expect_in(cut, {"user\\nsay hi\\n", "response (1 ids, cut at chat.max_length)", cat(" of ", most, " on")});
   write_text(dir / "c.json", R"({"task": "polychromic", "hf": {"model": ")" + folder.string() +
                                  R"("}, "polychromic": {"objective": "none"}, "chat": {"template": "plain"}})");
-  expect_in(inspect(dir / "chats.jsonl", 0, {}, {(dir / "c.json").string()}), {"template plain", "\"b<|im_end|>\""});
+  expect_in(inspected_chat(dir / "chats.jsonl", 0, {}, {(dir / "c.json").string()}),
+            {"template plain", "\"b<|im_end|>\""});
   // The tokenizer that stands beside the records is taken where none is named.
   std::filesystem::copy_file(dir / "chats.jsonl", folder / "chats.jsonl");
-  EXPECT_EQ(inspect(folder / "chats.jsonl", 1), inspect(folder / "chats.jsonl", 1, {tokenizer}));
+  EXPECT_EQ(inspected_chat(folder / "chats.jsonl", 1), inspected_chat(folder / "chats.jsonl", 1, {tokenizer}));
 }
 
 // What `data answers` wrote, each side for itself.
@@ -71,19 +72,19 @@ TEST(ChatInspect, ShowsEachSideOfASplit) {
   std::ostringstream made;
   run_data_answers(command, made);
   const ChatDataset train(dir / "answers" / "train.jsonl", open_chat_encoder(dir / "answers", {.name = "plain"}), {});
-  const std::string both = inspect(dir / "answers", 5, {"chat.template=plain"});
+  const std::string both = inspected_chat(dir / "answers", 5, {"chat.template=plain"});
   expect_in(both, {"train: 24 lines: 24 examples of 6 prompts", "val: 8 lines: 8 examples of 2 prompts",
                    "train.jsonl:6", "val.jsonl:6", "\"" + train[5].prompt + "\"", train[5].response + "<eos>",
                    cat("right answers (", train[5].answers.size(), "): \"", train[5].answers[0], "\"")});
-  const std::string one = inspect(dir / "answers", 20, {"chat.template=plain"});
+  const std::string one = inspected_chat(dir / "answers", 20, {"chat.template=plain"});
   expect_in(one, {"train.jsonl:21", "val: 8 lines"});
   EXPECT_EQ(one.find("val.jsonl:"), std::string::npos) << one;
   expect_error(ExitCode::usage, {"--example 24 is not one of the 24 examples of ", "train.jsonl"},
-               [&] { inspect(dir / "answers", 24, {"chat.template=plain"}); });
+               [&] { inspected_chat(dir / "answers", 24, {"chat.template=plain"}); });
   // What training would refuse.
   write_text(dir / "answers" / "val.jsonl", chat_line(train[0].prompt, "x"));
   expect_error(ExitCode::data, {"val.jsonl:1: its prompt", "is also that of"},
-               [&] { inspect(dir / "answers", 0, {"chat.template=plain"}); });
+               [&] { inspected_chat(dir / "answers", 0, {"chat.template=plain"}); });
 }
 
 TEST(ChatInspect, PromptsAloneAreShownAsGrpoReadsThem) {
@@ -91,8 +92,8 @@ TEST(ChatInspect, PromptsAloneAreShownAsGrpoReadsThem) {
   const auto folder = chat_folder(dir / "model", kQwenConfig);
   write_text(folder / "prompts.jsonl", R"({"prompt": "q", "answers": ["r", "s"]})");
   expect_error(ExitCode::data, {"no record of it can be used", "1 with an empty response"},
-               [&] { inspect(folder / "prompts.jsonl", 0); });
-  expect_in(inspect(folder / "prompts.jsonl", 0, {"grpo.start_step=1", "grpo.rewards=answer"}),
+               [&] { inspected_chat(folder / "prompts.jsonl", 0); });
+  expect_in(inspected_chat(folder / "prompts.jsonl", 0, {"grpo.start_step=1", "grpo.rewards=answer"}),
             {"no response, so no labels", R"(right answers (2): "r" "s")"});
 }
 
@@ -104,7 +105,7 @@ TEST(ChatInspect, SaysWhatIsMissing) {
   write_text(file, chat_line("a", "b"));
   const auto refused = [&](ExitCode code, const std::vector<std::string>& parts, const std::filesystem::path& path,
                            const Overrides& overrides = {}, const Overrides& files = {}) {
-    expect_error(code, parts, [&] { inspect(path, 0, overrides, files); });
+    expect_error(code, parts, [&] { inspected_chat(path, 0, overrides, files); });
   };
   refused(ExitCode::usage, {"no tokenizer is named", "d' holds no tokenizer.json", "hf.tokenizer=FOLDER"}, file);
   refused(ExitCode::usage, {"no tokenizer is named"}, dir / "d");

@@ -15,7 +15,7 @@ std::set<std::string> keys_of(const ChatSide& side) {
   return keys;
 }
 
-ChatSides open(const std::filesystem::path& path, const ChatDataOptions& options = {}, bool stratified = false) {
+ChatSides open_sides(const std::filesystem::path& path, const ChatDataOptions& options = {}, bool stratified = false) {
   return open_chat_sides(path, byte_chat(), options, {.shares = {0.5, 0.3, 0.2}, .seed = 2}, stratified);
 }
 
@@ -24,7 +24,7 @@ TEST(ChatOpen, FoldersThatAreSplitStaySo) {
   write_text(dir / "d" / "train.jsonl", chat_line("a", "x") + chat_line("a", "y") + chat_line("b", "x"));
   write_text(dir / "d" / "val.jsonl", chat_line("c", "x"));
   write_text(dir / "d" / "other.jsonl", "not read");
-  const ChatSides sides = open(dir / "d");
+  const ChatSides sides = open_sides(dir / "d");
   EXPECT_EQ(sides.train.examples, (std::vector<int64_t>{0, 1, 2}));
   EXPECT_EQ(keys_of(sides.validation), (std::set<std::string>{"c"}));
   EXPECT_TRUE(sides.test.dataset == nullptr && sides.test.examples.empty());
@@ -38,16 +38,16 @@ TEST(ChatOpen, ValidationHasOtherNames) {
     write_text(dir / "d" / name, chat_line("c", "x"));
     EXPECT_TRUE(is_split_chat_folder(dir / "d"));
     EXPECT_FALSE(is_split_chat_folder(dir / "d" / "train.jsonl"));
-    EXPECT_EQ(keys_of(open(dir / "d").validation), (std::set<std::string>{"c"})) << name;
+    EXPECT_EQ(keys_of(open_sides(dir / "d").validation), (std::set<std::string>{"c"})) << name;
     write_text(dir / "d" / "val.jsonl", chat_line("e", "x"));
-    expect_error(ExitCode::data, {"val.jsonl and ", name, "keep one of them"}, [&] { open(dir / "d"); });
+    expect_error(ExitCode::data, {"val.jsonl and ", name, "keep one of them"}, [&] { open_sides(dir / "d"); });
   }
 }
 
 TEST(ChatOpen, APromptInTwoFilesIsLeakage) {
   const TempDir dir;
   const auto refused = [&](const std::vector<std::string>& parts, const ChatDataOptions& options = {}) {
-    expect_error(ExitCode::data, parts, [&] { open(dir / "d", options); });
+    expect_error(ExitCode::data, parts, [&] { open_sides(dir / "d", options); });
   };
   write_text(dir / "d" / "train.jsonl", chat_line("a", "x") + chat_line("b", "x"));
   write_text(dir / "d" / "val.jsonl", chat_line("c", "x") + chat_line("b", "z"));
@@ -74,7 +74,7 @@ TEST(ChatOpen, EverythingElseIsSplitByPrompt) {
   }
   write_text(dir / "d" / "a.jsonl", text);
   for (const bool stratified : {false, true}) {
-    const ChatSides sides = open(dir / "d", options, stratified);
+    const ChatSides sides = open_sides(dir / "d", options, stratified);
     std::set<std::string> all;
     size_t keys = 0, examples = 0;
     for (const ChatSide* side : {&sides.train, &sides.validation, &sides.test}) {
@@ -95,7 +95,7 @@ TEST(ChatOpen, EverythingElseIsSplitByPrompt) {
   expect_error(ExitCode::usage, {"has 3 shares, not 2"}, [&] {
     open_chat_sides(dir / "d", byte_chat(), options, {.shares = {0.5, 0.5}});
   });
-  expect_error(ExitCode::data, {"nothing' does not exist"}, [&] { open(dir / "nothing"); });
+  expect_error(ExitCode::data, {"nothing' does not exist"}, [&] { open_sides(dir / "nothing"); });
 }
 
 }  // namespace

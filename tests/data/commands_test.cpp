@@ -27,7 +27,7 @@ std::vector<Grid> grids(const PuzzleDataset& dataset, bool labels) {
   return result;
 }
 
-std::string run(const SudokuCommand& command) {
+std::string run_sudoku(const SudokuCommand& command) {
   std::ostringstream out;
   run_data_sudoku(command, out);
   return out.str();
@@ -51,7 +51,7 @@ TEST(DataSudoku, GeneratesSixBySixWithClassesHeldOut) {
   command.augment = 2;
   command.seed = 5;
   command.out = dir / "six";
-  const std::string summary = run(command);
+  const std::string summary = run_sudoku(command);
   EXPECT_NE(summary.find("of the 49 solution classes are held out"), std::string::npos) << summary;
   EXPECT_NE(summary.find("18 to 20 of 36 cells empty"), std::string::npos) << summary;
   EXPECT_NE(summary.find("one pass of constraint propagation"), std::string::npos) << summary;
@@ -89,7 +89,7 @@ TEST(DataSudoku, GenerationDependsOnTheSeedAlone) {
   for (const auto& [name, seed] : {std::pair{"a", 1}, {"b", 1}, {"c", 2}}) {
     command.seed = seed;
     command.out = dir / name;
-    run(command);
+    run_sudoku(command);
     seen.push_back(grids(*open_dataset(dir / name, "train", {}), false));
   }
   EXPECT_EQ(seen[0], seen[1]);
@@ -104,7 +104,7 @@ TEST(DataSudoku, FromCsvFiles) {
   command.subsample = 4;
   command.augment = 3;
   command.out = dir / "set";
-  const std::string summary = run(command);
+  const std::string summary = run_sudoku(command);
   EXPECT_NE(summary.find("train: 4 puzzles, 16 with augmented copies"), std::string::npos) << summary;
   EXPECT_NE(summary.find("test: 7 puzzles"), std::string::npos) << summary;
   EXPECT_NE(summary.find("0 test solutions equal a training solution"), std::string::npos) << summary;
@@ -112,7 +112,7 @@ TEST(DataSudoku, FromCsvFiles) {
   // The test set inside the training set is noticed, however it is augmented.
   command.train_csv = command.test_csv;
   command.subsample = 0;
-  EXPECT_NE(run(command).find("7 test solutions equal a training solution"), std::string::npos);
+  EXPECT_NE(run_sudoku(command).find("7 test solutions equal a training solution"), std::string::npos);
 }
 
 // data/README.md states this number.
@@ -122,7 +122,7 @@ TEST(DataSudoku, SolutionsThatTheShippedSetsShare) {
   command.train_csv = shipped("train_17clue_1k.csv");
   command.test_csv = shipped("test_17clue_2k.csv");
   command.out = dir / "set";
-  EXPECT_NE(run(command).find("\n8 test solutions equal a training solution"), std::string::npos);
+  EXPECT_NE(run_sudoku(command).find("\n8 test solutions equal a training solution"), std::string::npos);
 }
 
 TEST(DataSudoku, BaselinesAreWhatTheySay) {
@@ -135,7 +135,7 @@ TEST(DataSudoku, BaselinesAreWhatTheySay) {
   SudokuCommand command;
   command.test_csv = dir / "test.csv";
   command.out = dir / "set";
-  const std::string summary = run(command);
+  const std::string summary = run_sudoku(command);
   EXPECT_NE(summary.find("best constant in the empty cells    exact   0.0 %   cells  97.2 %"), std::string::npos)
       << summary;
   EXPECT_NE(summary.find("one pass of constraint propagation  exact 100.0 %   cells 100.0 %"), std::string::npos)
@@ -146,7 +146,7 @@ TEST(DataSudoku, Refusals) {
   const TempDir dir;
   SudokuCommand command;
   const auto expect_usage = [&](const std::vector<std::string>& parts) {
-    expect_error(ExitCode::usage, parts, [&] { run(command); });
+    expect_error(ExitCode::usage, parts, [&] { run_sudoku(command); });
   };
   expect_usage({"give --generate, or --train-csv and --test-csv"});
   command.generate = true;
@@ -171,7 +171,7 @@ TEST(DataSudoku, Refusals) {
   expect_usage({"nothing to generate"});
   command.generate = false;
   command.train_csv = dir / "missing.csv";
-  expect_error(ExitCode::data, {"missing.csv"}, [&] { run(command); });
+  expect_error(ExitCode::data, {"missing.csv"}, [&] { run_sudoku(command); });
 }
 
 TEST(DataMaze, GeneratesAndAugments) {

@@ -12,6 +12,7 @@
 
 #include "hrm/data/dataset.h"
 #include "support/expect_error.h"
+#include "support/paths.h"
 
 namespace hrm::data {
 
@@ -23,10 +24,10 @@ inline void write_text(const std::filesystem::path& path, const std::string& tex
 }
 
 inline std::filesystem::path fixture(const std::string& name) {
-  return std::filesystem::path(HRM_SOURCE_DIR) / "tests/fixtures" / name;
+  return std::filesystem::path(test::source_dir()) / "tests/fixtures" / name;
 }
 inline std::filesystem::path shipped(const std::string& name) {
-  return std::filesystem::path(HRM_SOURCE_DIR) / "data/sudoku" / name;
+  return std::filesystem::path(test::source_dir()) / "data/sudoku" / name;
 }
 
 // Groups of puzzles of examples with two tokens each: inputs (group + 1, example + 1), the same as labels. `sizes`

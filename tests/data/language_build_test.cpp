@@ -137,7 +137,7 @@ TextCommand text_command(const fs::path& input, const fs::path& out) {
   return command;
 }
 
-std::string run(const TextCommand& command) {
+std::string run_build(const TextCommand& command) {
   std::ostringstream out;
   run_data_text(command, out);
   return out.str();
@@ -185,7 +185,7 @@ TEST(DataText, EveryDocumentOnceInOneOfTheSplits) {
   command.split_blank_lines = true;
   command.validation = 0.1;
   command.shard_tokens = 300;
-  const std::string summary = run(command);
+  const std::string summary = run_build(command);
   EXPECT_NE(summary.find("val: "), std::string::npos) << summary;
   EXPECT_NE(summary.find("uint16"), std::string::npos) << summary;
   std::multiset<std::string> want, got = texts_of(dir / "out", "train");
@@ -200,15 +200,15 @@ TEST(DataText, EveryDocumentOnceInOneOfTheSplits) {
   EXPECT_GT(TokenDataset(dir / "out", "train").num_shards(), 5);
   EXPECT_EQ(read_language_meta(dir / "out").tokenizer_file, "bytes");
   // Once more: nothing to do. With other options: refused.
-  EXPECT_NE(run(command).find("is finished already"), std::string::npos);
+  EXPECT_NE(run_build(command).find("is finished already"), std::string::npos);
   command.validation = 0.2;
-  expect_error(ExitCode::usage, {"made from other files or with other options"}, [&] { run(command); });
+  expect_error(ExitCode::usage, {"made from other files or with other options"}, [&] { run_build(command); });
 }
 
 TEST(DataText, FilesAreDocumentsByDefault) {
   const TempDir dir;
   TextCommand command = text_command(corpus(dir / "in", 4, 3), dir / "out");
-  run(command);
+  run_build(command);
   EXPECT_EQ(texts_of(dir / "out", "train").size() + texts_of(dir / "out", "val").size(), 5u);  // and notes.md
   EXPECT_EQ(texts_of(dir / "out", "val").size(), 1u);
 }
@@ -235,13 +235,13 @@ TEST(DataText, AStoppedBuildGoesOnWithTheSameResult) {
   command.shard_tokens = 150;
   command.tokenizer = "some file";
   command.open_tokenizer = failing(-1);
-  run(command);
+  run_build(command);
   command.out = dir / "stopped";
   int stops = 0;
   for (bool done = false; !done;) {
     command.open_tokenizer = failing(13);  // less than a third of all
     try {
-      run(command);
+      run_build(command);
       done = true;
     } catch (const std::runtime_error& error) {
       if (std::string(error.what()) != "killed") throw;
@@ -263,7 +263,7 @@ TEST(DataText, DocumentsGoAcrossShards) {
   TextCommand command = text_command(dir / "in", dir / "out");
   command.validation = 0;
   command.shard_tokens = 2000000;
-  run(command);
+  run_build(command);
   const TokenDataset data(dir / "out", "train");
   EXPECT_EQ(data.num_shards(), 3);
   EXPECT_EQ(data.num_documents(), 1);
@@ -275,7 +275,7 @@ TEST(DataText, Refusals) {
   const TempDir dir;
   write_text(dir / "in" / "a.txt", "one\n\ntwo");
   const auto refused = [&](ExitCode code, const std::vector<std::string>& parts, const TextCommand& command) {
-    expect_error(code, parts, [&] { run(command); });
+    expect_error(code, parts, [&] { run_build(command); });
     EXPECT_FALSE(fs::exists(dir / "out" / "meta.json"));
     fs::remove_all(dir / "out");
   };
@@ -327,7 +327,7 @@ JsonlCommand jsonl_command(const fs::path& input, const fs::path& out) {
   return command;
 }
 
-std::string run(const JsonlCommand& command) {
+std::string run_build(const JsonlCommand& command) {
   std::ostringstream out;
   run_data_jsonl(command, out);
   return out.str();
@@ -341,7 +341,7 @@ TEST(DataJsonl, PromptsResponsesAndTexts) {
   text += "{\"text\": \"abcd\"}\n";
   write_text(dir / "in" / "a.jsonl", text);
   JsonlCommand command = jsonl_command(dir / "in", dir / "out");
-  const std::string summary = run(command);
+  const std::string summary = run_build(command);
   EXPECT_NE(summary.find("train: 7 records\nval: 2 records"), std::string::npos) << summary;
   std::set<std::string> prompts;
   for (const char* split : {"train", "val"}) {
@@ -359,7 +359,7 @@ TEST(DataJsonl, PromptsResponsesAndTexts) {
     }
   }
   EXPECT_EQ(prompts.size(), 9u);
-  EXPECT_NE(run(command).find("is finished already"), std::string::npos);
+  EXPECT_NE(run_build(command).find("is finished already"), std::string::npos);
 }
 
 TEST(DataJsonl, MalformedLinesAndABuildThatGoesOn) {
@@ -371,12 +371,13 @@ TEST(DataJsonl, MalformedLinesAndABuildThatGoesOn) {
       dir / "in" / "b.jsonl",
       "{\"prompt\": 1, \"response\": \"r\"}\n{\"prompt\": \"\", \"response\": \"r\"}\n{\"a\": 1}\n\xFF\n[\n" + text);
   JsonlCommand command = jsonl_command(dir / "in", dir / "out");
-  expect_error(ExitCode::data, {"b.jsonl:1: 'prompt' is no text", "--max-malformed: 0"}, [&] { run(command); });
+  expect_error(ExitCode::data, {"b.jsonl:1: 'prompt' is no text", "--max-malformed: 0"}, [&] { run_build(command); });
   EXPECT_FALSE(fs::exists(dir / "out" / "meta.json"));
   command.max_malformed = 4;
-  expect_error(ExitCode::data, {"b.jsonl:5: record: is no valid JSON", "--max-malformed: 4"}, [&] { run(command); });
+  expect_error(ExitCode::data, {"b.jsonl:5: record: is no valid JSON", "--max-malformed: 4"},
+               [&] { run_build(command); });
   command.max_malformed = 5;
-  const std::string summary = run(command);
+  const std::string summary = run_build(command);
   EXPECT_NE(summary.find("5 malformed lines were passed over"), std::string::npos) << summary;
   EXPECT_EQ(TripleDataset(dir / "out", "train").num_samples(1) + TripleDataset(dir / "out", "val").num_samples(1), 80);
 }
@@ -393,14 +394,14 @@ TEST(DataJsonl, AStoppedBuildGoesOnWithTheSameResult) {
   command.max_malformed = 3;
   command.save_bytes = 300;
   command.open_tokenizer = failing(-1);
-  const std::string summary = run(command);
+  const std::string summary = run_build(command);
   EXPECT_NE(summary.find("train: 68 records\nval: 22 records\n3 malformed"), std::string::npos) << summary;
   command.out = dir / "stopped";
   int stops = 0;
   for (bool done = false; !done;) {
     command.open_tokenizer = failing(50);  // of 180
     try {
-      const std::string again = run(command);
+      const std::string again = run_build(command);
       EXPECT_EQ(again.substr(again.find("train"), 60), summary.substr(summary.find("train"), 60));
       done = true;
     } catch (const std::runtime_error& error) {
@@ -415,15 +416,15 @@ TEST(DataJsonl, AStoppedBuildGoesOnWithTheSameResult) {
   fs::create_directories(dir / "short");
   command.out = dir / "short";
   command.open_tokenizer = failing(50);
-  EXPECT_THROW(run(command), std::runtime_error);
+  EXPECT_THROW(run_build(command), std::runtime_error);
   // Lines are numbered from the beginning of their file.
   command.max_malformed = 0;
   command.open_tokenizer = failing(-1);
-  expect_error(ExitCode::data, {"a:61: "}, [&] { run(command); });
+  expect_error(ExitCode::data, {"a:61: "}, [&] { run_build(command); });
   fs::resize_file(dir / "short" / "train.jsonl", 3);
-  expect_error(ExitCode::data, {"train.jsonl' is shorter than building.json says"}, [&] { run(command); });
+  expect_error(ExitCode::data, {"train.jsonl' is shorter than building.json says"}, [&] { run_build(command); });
   write_text(dir / "short" / "building.json", "{}");
-  expect_error(ExitCode::usage, {"the beginning of a data set from other files"}, [&] { run(command); });
+  expect_error(ExitCode::usage, {"the beginning of a data set from other files"}, [&] { run_build(command); });
 }
 
 TEST(DataArithmetic, SumsAreDisjointAndRight) {
@@ -477,7 +478,7 @@ TEST(DataArithmetic, SumsAreDisjointAndRight) {
 TEST(DataInspect, LanguageFolders) {
   const TempDir dir;
   TextCommand text = text_command(corpus(dir / "in", 4, 3), dir / "text");
-  run(text);
+  run_build(text);
   std::ostringstream out;
   InspectCommand command;
   command.path = dir / "text";

@@ -17,7 +17,7 @@ const std::string kQuestion =
     "## #"
     "G  #"
     "####";
-const std::string kAnswer =
+const std::string kMazeAnswer =
     "Soo#"
     "##o#"
     "Goo#"
@@ -37,7 +37,7 @@ TEST(Maze, Faults) {
   EXPECT_EQ(find_maze_fault(kQuestion), "");
   EXPECT_NE(find_maze_fault("S G").find("no square grid"), std::string::npos);
   EXPECT_NE(find_maze_fault("SGx ").find("'x' at character 3"), std::string::npos);
-  EXPECT_NE(find_maze_fault(kAnswer).find("'o'"), std::string::npos);
+  EXPECT_NE(find_maze_fault(kMazeAnswer).find("'o'"), std::string::npos);
   EXPECT_EQ(find_maze_fault("SS G"), "has 2 'S' and 1 'G' instead of one each");
 }
 
@@ -53,13 +53,13 @@ TEST(Maze, ShortestPath) {
 }
 
 TEST(Maze, ChecksAnswers) {
-  EXPECT_TRUE(check_maze_answer(kQuestion, kAnswer).valid);
-  EXPECT_TRUE(check_maze_answer(kQuestion, kAnswer).shortest);
-  EXPECT_EQ(check_maze_answer(kQuestion, kAnswer).length, 6);
-  std::string broken = kAnswer;
+  EXPECT_TRUE(check_maze_answer(kQuestion, kMazeAnswer).valid);
+  EXPECT_TRUE(check_maze_answer(kQuestion, kMazeAnswer).shortest);
+  EXPECT_EQ(check_maze_answer(kQuestion, kMazeAnswer).length, 6);
+  std::string broken = kMazeAnswer;
   broken[6] = ' ';
   EXPECT_FALSE(check_maze_answer(kQuestion, broken).valid);
-  std::string through_wall = kAnswer;
+  std::string through_wall = kMazeAnswer;
   through_wall[4] = 'o';
   EXPECT_FALSE(check_maze_answer(kQuestion, through_wall).valid);
   EXPECT_FALSE(check_maze_answer(kQuestion, kQuestion).valid);

@@ -14,7 +14,7 @@ using test::TempDir;
 
 const std::string kHeader = "source,question,answer,rating\n";
 const std::string kPuzzle = "................12....34.........5....1..6.....7...3...1.7.2.6.34.......5....8...";
-const std::string kAnswer = "165827934483965712729134658694273581831596247257481396918752463342619875576348129";
+const std::string kCsvAnswer = "165827934483965712729134658694273581831596247257481396918752463342619875576348129";
 
 std::string row(const std::string& question, const std::string& answer, const std::string& rating = "1") {
   return "test," + question + "," + answer + "," + rating + "\n";
@@ -37,8 +37,8 @@ class PuzzleCsvFile : public testing::Test {
 TEST_F(PuzzleCsvFile, BothHeadersAndBothBlanks) {
   std::string zeros = kPuzzle;
   std::replace(zeros.begin(), zeros.end(), '.', '0');
-  const PuzzleCsv ours = read_puzzle_csv(write(kHeader + row(kPuzzle, kAnswer)), {});
-  const PuzzleCsv official = read_puzzle_csv(write("source,q,a,rating\n" + row(zeros, kAnswer)), {});
+  const PuzzleCsv ours = read_puzzle_csv(write(kHeader + row(kPuzzle, kCsvAnswer)), {});
+  const PuzzleCsv official = read_puzzle_csv(write("source,q,a,rating\n" + row(zeros, kCsvAnswer)), {});
   EXPECT_EQ(ours.rows.inputs, official.rows.inputs);
   EXPECT_EQ(ours.rows.labels, official.rows.labels);
   EXPECT_EQ(ours.rows.inputs[0], 1);
@@ -66,44 +66,44 @@ TEST_F(PuzzleCsvFile, ReadsTheShippedFiles) {
 }
 
 TEST_F(PuzzleCsvFile, WrongRowsAreNamedByLine) {
-  const std::string good = kHeader + row(kPuzzle, kAnswer);
-  expect_refused(good + row(kPuzzle.substr(1), kAnswer), {"puzzles.csv:3: ", "the question has 80 characters"});
-  expect_refused(kHeader + row(kPuzzle.substr(1), kAnswer), {"puzzles.csv:2: ", "80 characters"});
-  expect_refused(good + row(kPuzzle, kAnswer + "1"), {"puzzles.csv:3: ", "the answer has 82 characters"});
+  const std::string good = kHeader + row(kPuzzle, kCsvAnswer);
+  expect_refused(good + row(kPuzzle.substr(1), kCsvAnswer), {"puzzles.csv:3: ", "the question has 80 characters"});
+  expect_refused(kHeader + row(kPuzzle.substr(1), kCsvAnswer), {"puzzles.csv:2: ", "80 characters"});
+  expect_refused(good + row(kPuzzle, kCsvAnswer + "1"), {"puzzles.csv:3: ", "the answer has 82 characters"});
   std::string bad = kPuzzle;
   bad[0] = 'x';
-  expect_refused(good + row(bad, kAnswer), {"puzzles.csv:3: ", "'x' at character 1"});
+  expect_refused(good + row(bad, kCsvAnswer), {"puzzles.csv:3: ", "'x' at character 1"});
   bad = kPuzzle;
   bad[15] = '1';
-  expect_refused(good + row(bad, kAnswer), {"puzzles.csv:3: ", "contradict", "digit 1 stands twice in row 2"});
-  bad = kAnswer;
+  expect_refused(good + row(bad, kCsvAnswer), {"puzzles.csv:3: ", "contradict", "digit 1 stands twice in row 2"});
+  bad = kCsvAnswer;
   std::swap(bad[0], bad[1]);
   expect_refused(good + row(kPuzzle, bad), {"puzzles.csv:3: ", "the answer is no solution"});
   bad[0] = bad[1] = '.';
   expect_refused(good + row(kPuzzle, bad), {"puzzles.csv:3: ", "blank at character 1"});
   // A valid grid, but of another puzzle.
-  bad = kAnswer;
+  bad = kCsvAnswer;
   for (char& digit : bad) digit = digit == '9' ? '1' : static_cast<char>(digit + 1);
   expect_refused(good + row(kPuzzle, bad), {"puzzles.csv:3: ", "does not match the given digit at character 17"});
   // One clue of 17 taken away.
   bad = kPuzzle;
   bad[16] = '.';
-  expect_refused(good + row(bad, kAnswer), {"puzzles.csv:3: ", "more than one solution"});
+  expect_refused(good + row(bad, kCsvAnswer), {"puzzles.csv:3: ", "more than one solution"});
   PuzzleCsvOptions trusting;
   trusting.check_unique_up_to = 1;
-  EXPECT_EQ(read_puzzle_csv(write(good + row(bad, kAnswer)), trusting).lines_read, 2);
+  EXPECT_EQ(read_puzzle_csv(write(good + row(bad, kCsvAnswer)), trusting).lines_read, 2);
 }
 
 TEST_F(PuzzleCsvFile, ForeignTextIsHarmlessInMessages) {
   std::string question = kPuzzle;
   question[3] = '\n';
-  expect_refused(kHeader + row("\"" + question + "\"", kAnswer), {"has '\\n' at character 4"});
+  expect_refused(kHeader + row("\"" + question + "\"", kCsvAnswer), {"has '\\n' at character 4"});
   question[3] = '\x1b';
-  expect_refused(kHeader + row(question, kAnswer), {"has '\\x1B' at character 4"});
+  expect_refused(kHeader + row(question, kCsvAnswer), {"has '\\x1B' at character 4"});
   expect_refused(kHeader + row("\"S#\x1bG\"", "SooG"), {"has '\\x1B' at character 3"});
   PuzzleCsvOptions rated;
   rated.min_rating = 1;
-  expect_refused(kHeader + row(kPuzzle, kAnswer, "\x1b" + std::string(100, '9')),
+  expect_refused(kHeader + row(kPuzzle, kCsvAnswer, "\x1b" + std::string(100, '9')),
                  {"the rating \"\\x1B99", "9...\" is not an integer"}, rated);
 }
 
@@ -113,8 +113,8 @@ TEST_F(PuzzleCsvFile, WrongFiles) {
   expect_refused(kHeader + "test," + kPuzzle + "\n", {"puzzles.csv:2"});
   PuzzleCsvOptions options;
   options.min_rating = 5;
-  expect_refused(kHeader + row(kPuzzle, kAnswer, "hard"), {"puzzles.csv:2: ", "the rating \"hard\""}, options);
-  expect_refused(kHeader + row(kPuzzle, kAnswer, "4"), {"none of its 1 puzzles is rated 5 or above"}, options);
+  expect_refused(kHeader + row(kPuzzle, kCsvAnswer, "hard"), {"puzzles.csv:2: ", "the rating \"hard\""}, options);
+  expect_refused(kHeader + row(kPuzzle, kCsvAnswer, "4"), {"none of its 1 puzzles is rated 5 or above"}, options);
 }
 
 TEST_F(PuzzleCsvFile, SelectsByRatingAndAtRandom) {

@@ -31,7 +31,7 @@ struct Rows {
   std::vector<int64_t> positions;
 };
 
-Rows take(TrainStream& stream, int batches) {
+Rows take_rows(TrainStream& stream, int batches) {
   std::vector<at::Tensor> inputs, labels, identifiers;
   Rows rows;
   for (int i = 0; i < batches; ++i) {
@@ -47,7 +47,7 @@ Rows take(TrainStream& stream, int batches) {
   return rows;
 }
 
-void expect_same(const Rows& got, const Rows& want) {
+void expect_same_rows(const Rows& got, const Rows& want) {
   EXPECT_TRUE(at::equal(got.inputs, want.inputs));
   EXPECT_TRUE(at::equal(got.labels, want.labels));
   EXPECT_TRUE(at::equal(got.identifiers, want.identifiers));
@@ -81,13 +81,13 @@ TEST(TrainStream, PrefetchDepthAndBatchSizeDoNotChangeTheRows) {
   TrainStreamOptions options = options_for(6);
   options.augmentation = "sudoku";
   TrainStream shallow(dataset, options, 0);
-  const Rows want = take(shallow, 10);
+  const Rows want = take_rows(shallow, 10);
   options.prefetch_batches = 9;
   TrainStream deep(dataset, options, 0);
-  expect_same(take(deep, 10), want);
+  expect_same_rows(take_rows(deep, 10), want);
   options.global_batch_size = 15;  // rows belong to global indices
   TrainStream other(dataset, options, 0);
-  expect_same(take(other, 4), want);
+  expect_same_rows(take_rows(other, 4), want);
 }
 
 TEST(TrainStream, RestartsAnywhere) {
@@ -95,10 +95,10 @@ TEST(TrainStream, RestartsAnywhere) {
   TrainStreamOptions options = options_for(7);
   options.augmentation = "sudoku";
   TrainStream straight(dataset, options, 0);
-  const Rows all = take(straight, 9);
+  const Rows all = take_rows(straight, 9);
   for (const int done : {1, 4, 8}) {
     TrainStream resumed(dataset, options, all.positions[done - 1]);
-    const Rows rest = take(resumed, 9 - done);
+    const Rows rest = take_rows(resumed, 9 - done);
     EXPECT_TRUE(at::equal(rest.inputs, all.inputs.narrow(0, done * 7, (9 - done) * 7)));
     EXPECT_TRUE(at::equal(rest.labels, all.labels.narrow(0, done * 7, (9 - done) * 7)));
   }
@@ -128,7 +128,7 @@ TEST(TrainStream, AugmentationIsKeyedByTheVisit) {
   TrainStream plain(dataset, options, 0);
   options.augmentation = "sudoku";
   TrainStream augmented(dataset, options, 0);
-  const Rows before = take(plain, 2), after = take(augmented, 2);
+  const Rows before = take_rows(plain, 2), after = take_rows(augmented, 2);
   EXPECT_FALSE(at::equal(before.inputs, after.inputs));
   SudokuAugmenter augmenter({3, 3});
   for (int64_t row = 0; row < 20; ++row) {
@@ -144,10 +144,10 @@ TEST(TrainStream, DihedralAugmentation) {
   TrainStreamOptions options = options_for(10);
   options.augmentation = "dihedral";
   TrainStream stream(dataset, options, 0);
-  const Rows rows = take(stream, 2);
+  const Rows rows = take_rows(stream, 2);
   // Rotations and reflections keep the number of each token.
   TrainStream plain(dataset, options_for(10), 0);
-  const Rows before = take(plain, 2);
+  const Rows before = take_rows(plain, 2);
   EXPECT_TRUE(at::equal(std::get<0>(rows.labels.sort(1)), std::get<0>(before.labels.sort(1))));
   EXPECT_FALSE(at::equal(rows.labels, before.labels));
 }
@@ -265,7 +265,7 @@ TEST(RowStream, GivesTheSameRowsInPiecesOfAnySize) {
   TrainStreamOptions options = options_for(8);
   options.augmentation = "sudoku";
   TrainStream whole(dataset, options, 0);
-  const Rows want = take(whole, 5);
+  const Rows want = take_rows(whole, 5);
   for (const int64_t start : {0, 3, 8}) {
     RowStream stream(dataset, options, start);
     int64_t at = start;

@@ -11,11 +11,12 @@
 #include "hrm/base/philox.h"
 #include "hrm/data/tokenizer.h"
 #include "hrm/formats/byte_level.h"
+#include "support/paths.h"
 
 namespace hrm::data {
 
 inline std::filesystem::path tokenizer_fixture(const std::string& file) {
-  return std::filesystem::path(HRM_SOURCE_DIR) / "tests/fixtures/tokenizer" / file;
+  return std::filesystem::path(test::source_dir()) / "tests/fixtures/tokenizer" / file;
 }
 
 inline std::vector<nlohmann::json> fixture_strings() {

@@ -7,8 +7,8 @@ namespace {
 
 using test::TempDir;
 
-std::shared_ptr<TripleDataset> open(const std::filesystem::path& folder, const std::string& cache = "auto",
-                                    uint64_t max_malformed = 0) {
+std::shared_ptr<TripleDataset> open_triples(const std::filesystem::path& folder, const std::string& cache = "auto",
+                                            uint64_t max_malformed = 0) {
   TripleOptions options;
   options.cache = cache;
   options.max_malformed = max_malformed;
@@ -17,7 +17,7 @@ std::shared_ptr<TripleDataset> open(const std::filesystem::path& folder, const s
 
 TEST(TripleDataset, RowsAreCutAndPadded) {
   const TempDir dir;
-  const auto data = open(triple_folder(dir / "t", 6));
+  const auto data = open_triples(triple_folder(dir / "t", 6));
   EXPECT_TRUE(data->cached());
   EXPECT_EQ(data->num_samples(2), 6);
   EXPECT_EQ(data->meta().vocab_size, 200);
@@ -45,7 +45,7 @@ TEST(TripleDataset, RowsAreCutAndPadded) {
 TEST(TripleDataset, MemoryAndStreamGiveTheSame) {
   const TempDir dir;
   triple_folder(dir / "t", 57);
-  const auto memory = open(dir / "t", "memory"), stream = open(dir / "t", "stream");
+  const auto memory = open_triples(dir / "t", "memory"), stream = open_triples(dir / "t", "stream");
   EXPECT_TRUE(memory->cached());
   EXPECT_FALSE(stream->cached());
   EXPECT_EQ(memory->digest(), stream->digest());
@@ -61,7 +61,7 @@ TEST(TripleDataset, RecordsAreWhole) {
   const TempDir dir;
   triple_folder(dir / "t", 5);
   for (const char* cache : {"memory", "stream"}) {
-    const TripleDataset::Record record = open(dir / "t", cache)->record(4);
+    const TripleDataset::Record record = open_triples(dir / "t", cache)->record(4);
     EXPECT_EQ(record.encoder_ids, (std::vector<int32_t>{14, 14, 14, 14, 14}));
     EXPECT_EQ(record.decoder_ids, (std::vector<int32_t>{24, 24}));
     EXPECT_EQ(record.labels, (std::vector<int32_t>{-100, 34}));
@@ -75,11 +75,11 @@ TEST(TripleDataset, MalformedLinesAreNamedAndCounted) {
   write_text(dir / "t" / "train.jsonl", good + "{\"encoder_ids\": [200], \"labels\": [1]}\n" +
                                             "{\"encoder_ids\": [1]\n" + "\xFF\n" + triple_line(7));
   expect_error(ExitCode::data, {"train.jsonl:4: id 200 in encoder_ids is outside 0 to 199", "max_malformed: 0"},
-               [&] { open(dir / "t"); });
+               [&] { open_triples(dir / "t"); });
   expect_error(ExitCode::data, {"train.jsonl:4", "train.jsonl:5", "train.jsonl:6: the line is no valid UTF-8"},
-               [&] { open(dir / "t", "auto", 2); });
+               [&] { open_triples(dir / "t", "auto", 2); });
   for (const char* cache : {"memory", "stream"}) {
-    const auto data = open(dir / "t", cache, 3);
+    const auto data = open_triples(dir / "t", cache, 3);
     EXPECT_EQ(data->num_samples(1), 4);
     EXPECT_EQ(data->malformed(), 3u);
     EXPECT_EQ(data->record(3).encoder_ids, (std::vector<int32_t>{17, 17, 17}));
@@ -89,7 +89,7 @@ TEST(TripleDataset, MalformedLinesAreNamedAndCounted) {
 TEST(TripleDataset, AFileThatIsChangedMeanwhileIsNoticed) {
   const TempDir dir;
   triple_folder(dir / "t", 4);
-  const auto data = open(dir / "t", "stream");
+  const auto data = open_triples(dir / "t", "stream");
   // Written in place, as nobody should: the map sees it.
   std::fstream file(dir / "t" / "train.jsonl", std::ios::in | std::ios::out | std::ios::binary);
   file.seekp(static_cast<std::streamoff>(read_all(dir / "t" / "train.jsonl").find('[')));
@@ -104,9 +104,9 @@ TEST(TripleDataset, RefusesWhatIsNotThereOrDoesNotFit) {
   const auto folder = triple_folder(dir / "t", 2);
   const auto meta = [&](const std::string& text) { write_text(folder / "meta.json", text); };
   const auto refused = [&](const std::vector<std::string>& parts) {
-    expect_error(ExitCode::data, parts, [&] { open(folder); });
+    expect_error(ExitCode::data, parts, [&] { open_triples(folder); });
   };
-  expect_error(ExitCode::usage, {"auto, memory or stream", "'disk'"}, [&] { open(folder, "disk"); });
+  expect_error(ExitCode::usage, {"auto, memory or stream", "'disk'"}, [&] { open_triples(folder, "disk"); });
   expect_error(ExitCode::data, {"val.jsonl", "does not exist"}, [&] { TripleDataset(folder, "val"); });
   meta("{\"vocab_size\": 20}");  // fewer than the ids
   refused({"train.jsonl:1: id 20 in decoder_input_ids is outside 0 to 19"});
@@ -125,7 +125,7 @@ TEST(TripleDataset, RefusesWhatIsNotThereOrDoesNotFit) {
   meta("{\"vocab_size\": 200, \"tokenizer_file\": \"t.json\"}");
   refused({"t.json", "does not exist"});
   write_text(folder / "t.json", "{}");
-  open(folder);
+  open_triples(folder);
   meta("{\"vocab_size\": 200, \"tokenizer_file\": \"t.json\", \"tokenizer_digest\": \"00\"}");
   refused({"t.json: is not the tokenizer that the ids of this folder were made with"});
   std::filesystem::remove(folder / "meta.json");
@@ -136,10 +136,10 @@ TEST(TripleDataset, RefusesWhatIsNotThereOrDoesNotFit) {
 
 TEST(TripleDataset, TheDigestIsThatOfTheContent) {
   const TempDir dir;
-  const std::string a = open(triple_folder(dir / "a", 5))->digest();
-  EXPECT_EQ(open(triple_folder(dir / "b", 5))->digest(), a);
-  EXPECT_NE(open(triple_folder(dir / "c", 6))->digest(), a);
-  EXPECT_EQ(open(dir / "a", "stream")->digest(), a);
+  const std::string a = open_triples(triple_folder(dir / "a", 5))->digest();
+  EXPECT_EQ(open_triples(triple_folder(dir / "b", 5))->digest(), a);
+  EXPECT_NE(open_triples(triple_folder(dir / "c", 6))->digest(), a);
+  EXPECT_EQ(open_triples(dir / "a", "stream")->digest(), a);
 }
 
 }  // namespace

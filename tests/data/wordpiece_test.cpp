@@ -7,12 +7,13 @@
 
 #include "hrm/base/file.h"
 #include "support/expect_error.h"
+#include "support/paths.h"
 #include "support/temp_dir.h"
 
 namespace hrm::data {
 namespace {
 
-const std::filesystem::path kFolder = HRM_SOURCE_DIR "/tests/fixtures/bert_embed";
+const std::filesystem::path kFolder = test::source_dir() + "/tests/fixtures/bert_embed";
 
 std::vector<nlohmann::json> sentences() {
   std::ifstream file(kFolder / "sentences.jsonl");

@@ -16,7 +16,8 @@ ChatFields tweet_fields() {
   return fields;
 }
 
-void expect_refused(const std::string& line, const std::vector<std::string>& parts, const ChatFields& fields = {}) {
+void expect_record_refused(const std::string& line, const std::vector<std::string>& parts,
+                           const ChatFields& fields = {}) {
   expect_error([&] { parse_chat_record(line, fields, ExitCode::data); }, ExitCode::data, parts);
 }
 
@@ -70,41 +71,43 @@ TEST(ChatRecord, ReadsAnswers) {
 }
 
 TEST(ChatRecord, RefusesOtherForms) {
-  expect_refused("", {"is no valid JSON"});
-  expect_refused("[]", {"the line is no object"});
-  expect_refused("{\"prompt\": \"\xFF\"}", {"no valid UTF-8"});
-  expect_refused(R"({"prompt": "\ud800"})", {"is no valid JSON"});
-  expect_refused(R"({"prompt": "a", "prompt": "b"})", {"the key 'prompt' stands twice"});
-  expect_refused(R"({"response": "a"})", {"has neither 'messages' nor 'prompt'"});
-  expect_refused(R"({"prompt": 1})", {"'prompt' is no text"});
-  expect_refused(R"({"prompt": null})", {"has no 'prompt'"});
-  expect_refused(R"({"prompt": "a", "response": ["b"]})", {"'response' is no text"});
-  expect_refused(R"({"prompt": "a", "answers": "b"})", {"'answers' is no list"});
-  expect_refused(R"({"prompt": "a", "answers": ["b", 1]})", {"'answers' is no text"});
-  expect_refused(R"({"messages": []})", {"'messages' is no list of 1 to 4096 messages"});
-  expect_refused(R"({"messages": {}})", {"'messages' is no list"});
-  expect_refused(R"({"messages": ["a"]})", {"message 1 is not of the form"});
-  expect_refused(R"({"messages": [{"role": "user", "content": "a"}, {"role": "user"}]})",
-                 {"message 2 is not of the form"});
-  expect_refused(R"({"messages": [{"role": "user", "content": [1]}]})", {"message 1 is not of the form"});
-  expect_refused(R"({"messages": [{"role": "root", "content": "a"}]})", {"message 1 has the role 'root'", "system"});
-  expect_refused(R"({"messages": [{"role": "user", "content": "a", "tool_calls": []}]})", {"has 'tool_calls'"});
-  expect_refused(R"({"tweet": "a"})", {"has no 'tweet_id'"}, tweet_fields());
-  expect_refused(R"({"tweet": "a", "tweet_id": 1.5})", {"'tweet_id' is no text or whole number"}, tweet_fields());
-  expect_refused(R"({"tweet": "a", "tweet_id": 1, "reply_likes": "3"})", {"'reply_likes' is no number"},
-                 tweet_fields());
+  expect_record_refused("", {"is no valid JSON"});
+  expect_record_refused("[]", {"the line is no object"});
+  expect_record_refused("{\"prompt\": \"\xFF\"}", {"no valid UTF-8"});
+  expect_record_refused(R"({"prompt": "\ud800"})", {"is no valid JSON"});
+  expect_record_refused(R"({"prompt": "a", "prompt": "b"})", {"the key 'prompt' stands twice"});
+  expect_record_refused(R"({"response": "a"})", {"has neither 'messages' nor 'prompt'"});
+  expect_record_refused(R"({"prompt": 1})", {"'prompt' is no text"});
+  expect_record_refused(R"({"prompt": null})", {"has no 'prompt'"});
+  expect_record_refused(R"({"prompt": "a", "response": ["b"]})", {"'response' is no text"});
+  expect_record_refused(R"({"prompt": "a", "answers": "b"})", {"'answers' is no list"});
+  expect_record_refused(R"({"prompt": "a", "answers": ["b", 1]})", {"'answers' is no text"});
+  expect_record_refused(R"({"messages": []})", {"'messages' is no list of 1 to 4096 messages"});
+  expect_record_refused(R"({"messages": {}})", {"'messages' is no list"});
+  expect_record_refused(R"({"messages": ["a"]})", {"message 1 is not of the form"});
+  expect_record_refused(R"({"messages": [{"role": "user", "content": "a"}, {"role": "user"}]})",
+                        {"message 2 is not of the form"});
+  expect_record_refused(R"({"messages": [{"role": "user", "content": [1]}]})", {"message 1 is not of the form"});
+  expect_record_refused(R"({"messages": [{"role": "root", "content": "a"}]})",
+                        {"message 1 has the role 'root'", "system"});
+  expect_record_refused(R"({"messages": [{"role": "user", "content": "a", "tool_calls": []}]})", {"has 'tool_calls'"});
+  expect_record_refused(R"({"tweet": "a"})", {"has no 'tweet_id'"}, tweet_fields());
+  expect_record_refused(R"({"tweet": "a", "tweet_id": 1.5})", {"'tweet_id' is no text or whole number"},
+                        tweet_fields());
+  expect_record_refused(R"({"tweet": "a", "tweet_id": 1, "reply_likes": "3"})", {"'reply_likes' is no number"},
+                        tweet_fields());
   ChatFields texts;
   texts.texts = {"x"};
-  expect_refused(R"({"prompt": "a"})", {"has no 'x'"}, texts);
-  expect_refused(R"({"prompt": "a", "x": {}})", {"'x' is a list or an object"}, texts);
+  expect_record_refused(R"({"prompt": "a"})", {"has no 'x'"}, texts);
+  expect_record_refused(R"({"prompt": "a", "x": {}})", {"'x' is a list or an object"}, texts);
   texts.prompt_texts = {"y"};
-  expect_refused(R"({"prompt": "a", "x": 1})", {"has no 'y'"}, texts);
+  expect_record_refused(R"({"prompt": "a", "x": 1})", {"has no 'y'"}, texts);
   EXPECT_EQ(parse_chat_record(R"({"prompt": "a", "x": 1, "y": 2})", texts).prompt_texts, Texts{"2"});
   const std::string messages = R"("messages": [{"role": "user", "content": "u"}])";
   EXPECT_TRUE(parse_chat_record(R"({"x": 1, )" + messages + "}", texts).prompt_texts.empty());
   std::string many = R"({"prompt": "a", "answers": ["b")";
   for (int i = 0; i < 4096; ++i) many += ",\"b\"";
-  expect_refused(many + "]}", {"at most 4096"});
+  expect_record_refused(many + "]}", {"at most 4096"});
 }
 
 TEST(ChatRecord, DamagedLinesAreSafe) {

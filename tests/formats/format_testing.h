@@ -12,11 +12,12 @@
 #include "hrm/base/error.h"
 #include "hrm/base/file.h"
 #include "hrm/base/philox.h"
+#include "support/paths.h"
 
 namespace hrm {
 
 inline std::filesystem::path fixture(const std::string& name) {
-  return std::filesystem::path(HRM_SOURCE_DIR) / "tests/fixtures" / name;
+  return std::filesystem::path(test::source_dir()) / "tests/fixtures" / name;
 }
 
 // A folder of this test that is removed at its end.

@@ -16,7 +16,7 @@ json qwen3() {
           {"head_dim", 32},         {"intermediate_size", 128}, {"max_position_embeddings", 256}};
 }
 
-HfModelConfig parse(const json& config, const std::string& generation = "") {
+HfModelConfig parse_model(const json& config, const std::string& generation = "") {
   return parse_hf_config(config.dump(), generation, "c.json");
 }
 
@@ -26,8 +26,8 @@ json with(json config, const json& changes) {
   return config;
 }
 
-void refused(const json& config, const std::string& part) {
-  expect_error([&] { parse(config); }, ExitCode::checkpoint, {"c.json: ", part});
+void model_refused(const json& config, const std::string& part) {
+  expect_error([&] { parse_model(config); }, ExitCode::checkpoint, {"c.json: ", part});
 }
 
 void write_json(const std::filesystem::path& file, const json& value) {
@@ -56,91 +56,94 @@ TEST(HfConfig, ReadsASavedFolder) {
 
 TEST(HfConfig, DefaultsOfEachFamily) {
   json least = with(qwen3(), {{"head_dim", nullptr}, {"num_key_value_heads", nullptr}});
-  EXPECT_EQ(parse(least).head_dim, 128);
-  EXPECT_EQ(parse(least).kv_heads, 4);
-  EXPECT_EQ(parse(least).rope_theta, 10000);
+  EXPECT_EQ(parse_model(least).head_dim, 128);
+  EXPECT_EQ(parse_model(least).kv_heads, 4);
+  EXPECT_EQ(parse_model(least).rope_theta, 10000);
   least["model_type"] = "llama";
-  EXPECT_EQ(parse(least).head_dim, 16);
-  EXPECT_FALSE(parse(least).qk_norm);
-  EXPECT_FALSE(parse(least).tied);
+  EXPECT_EQ(parse_model(least).head_dim, 16);
+  EXPECT_FALSE(parse_model(least).qk_norm);
+  EXPECT_FALSE(parse_model(least).tied);
 }
 
 TEST(HfConfig, RotationAtEitherPlace) {
-  EXPECT_EQ(parse(with(qwen3(), {{"rope_theta", 5000}})).rope_theta, 5000);
-  EXPECT_EQ(parse(with(qwen3(), {{"rope_parameters", {{"rope_type", "default"}, {"rope_theta", 7e5}}}})).rope_theta,
-            7e5);
+  EXPECT_EQ(parse_model(with(qwen3(), {{"rope_theta", 5000}})).rope_theta, 5000);
+  EXPECT_EQ(
+      parse_model(with(qwen3(), {{"rope_parameters", {{"rope_type", "default"}, {"rope_theta", 7e5}}}})).rope_theta,
+      7e5);
   // At both, as long as they agree.
   const json both{{"rope_theta", 5000}, {"rope_parameters", {{"rope_theta", 5000}}}};
-  EXPECT_EQ(parse(with(qwen3(), both)).rope_theta, 5000);
-  refused(with(qwen3(), {{"rope_theta", 5000}, {"rope_parameters", {{"rope_theta", 1e4}}}}),
-          "'rope_theta' is 5000 in the file and 10000 in rope_parameters");
+  EXPECT_EQ(parse_model(with(qwen3(), both)).rope_theta, 5000);
+  model_refused(with(qwen3(), {{"rope_theta", 5000}, {"rope_parameters", {{"rope_theta", 1e4}}}}),
+                "'rope_theta' is 5000 in the file and 10000 in rope_parameters");
   json null_scaling = qwen3();
   null_scaling["rope_scaling"] = nullptr;
-  EXPECT_EQ(parse(null_scaling).rope_theta, 10000);
-  refused(with(qwen3(), {{"rope_scaling", {{"rope_type", "yarn"}}}}), "of kind 'yarn'");
-  refused(with(qwen3(), {{"rope_scaling", {{"type", "linear"}, {"factor", 2}}}}), "of kind 'linear'");
-  refused(with(qwen3(), {{"rope_parameters", {{"rope_type", 3}}}}), "of kind '?'");
-  refused(with(qwen3(), {{"rope_parameters", {{"partial_rotary_factor", 0.5}}}}), "'partial_rotary_factor' must be 1");
-  refused(with(qwen3(), {{"partial_rotary_factor", 0.25}}), "'partial_rotary_factor' must be 1");
-  refused(with(qwen3(), {{"rope_scaling", 2}}), "'rope_scaling' must be an object");
-  refused(with(qwen3(), {{"rope_theta", -1}}), "'rope_theta' must be a number above 0");
-  refused(with(qwen3(), {{"rope_parameters", {{"sliding_attention", {{"rope_theta", 1e4}}}}}}),
-          "'rope_parameters' has a rotation of its own for 'sliding_attention'");
+  EXPECT_EQ(parse_model(null_scaling).rope_theta, 10000);
+  model_refused(with(qwen3(), {{"rope_scaling", {{"rope_type", "yarn"}}}}), "of kind 'yarn'");
+  model_refused(with(qwen3(), {{"rope_scaling", {{"type", "linear"}, {"factor", 2}}}}), "of kind 'linear'");
+  model_refused(with(qwen3(), {{"rope_parameters", {{"rope_type", 3}}}}), "of kind '?'");
+  model_refused(with(qwen3(), {{"rope_parameters", {{"partial_rotary_factor", 0.5}}}}),
+                "'partial_rotary_factor' must be 1");
+  model_refused(with(qwen3(), {{"partial_rotary_factor", 0.25}}), "'partial_rotary_factor' must be 1");
+  model_refused(with(qwen3(), {{"rope_scaling", 2}}), "'rope_scaling' must be an object");
+  model_refused(with(qwen3(), {{"rope_theta", -1}}), "'rope_theta' must be a number above 0");
+  model_refused(with(qwen3(), {{"rope_parameters", {{"sliding_attention", {{"rope_theta", 1e4}}}}}}),
+                "'rope_parameters' has a rotation of its own for 'sliding_attention'");
 }
 
 TEST(HfConfig, Windows) {
   const json mistral = with(qwen3(), {{"model_type", "mistral"}});
-  EXPECT_EQ(parse(with(mistral, {{"sliding_window", 9}})).window, 9);
-  EXPECT_EQ(parse(mistral).window, 0);
+  EXPECT_EQ(parse_model(with(mistral, {{"sliding_window", 9}})).window, 9);
+  EXPECT_EQ(parse_model(mistral).window, 0);
   const json some = with(qwen3(), {{"use_sliding_window", true}, {"sliding_window", 9}});
-  EXPECT_EQ(parse(with(some, {{"max_window_layers", 0}})).window, 9);
-  refused(with(some, {{"max_window_layers", 1}}), "'max_window_layers'");
-  refused(some, "'max_window_layers'");
+  EXPECT_EQ(parse_model(with(some, {{"max_window_layers", 0}})).window, 9);
+  model_refused(with(some, {{"max_window_layers", 1}}), "'max_window_layers'");
+  model_refused(some, "'max_window_layers'");
   const json alike = {{"layer_types", {"sliding_attention", "sliding_attention"}}};
-  EXPECT_EQ(parse(with(some, alike)).window, 9);
-  refused(with(qwen3(), alike), "'layer_types' has layers of several kinds");
-  refused(with(some, {{"layer_types", {"full_attention", "sliding_attention"}}}), "'layer_types' has layers");
-  refused(with(qwen3(), {{"layer_types", {"full_attention"}}}), "'layer_types' must have one entry");
+  EXPECT_EQ(parse_model(with(some, alike)).window, 9);
+  model_refused(with(qwen3(), alike), "'layer_types' has layers of several kinds");
+  model_refused(with(some, {{"layer_types", {"full_attention", "sliding_attention"}}}), "'layer_types' has layers");
+  model_refused(with(qwen3(), {{"layer_types", {"full_attention"}}}), "'layer_types' must have one entry");
 }
 
 TEST(HfConfig, EndsOfTextOfBothFiles) {
   const json several = with(qwen3(), {{"eos_token_id", {5, 6}}, {"bos_token_id", 1}, {"pad_token_id", 2}});
-  const HfModelConfig c = parse(several, R"({"eos_token_id": [6, 7], "temperature": 0.6})");
+  const HfModelConfig c = parse_model(several, R"({"eos_token_id": [6, 7], "temperature": 0.6})");
   EXPECT_EQ(c.eos_ids, std::vector<int64_t>({5, 6, 7}));
   EXPECT_EQ(c.bos_id, 1);
   EXPECT_EQ(c.pad_id, 2);
-  EXPECT_TRUE(parse(qwen3()).eos_ids.empty());
-  refused(with(qwen3(), {{"eos_token_id", 640}}), "'eos_token_id' 640 is no id of a vocabulary of 640");
-  refused(with(qwen3(), {{"eos_token_id", {-1}}}), "'eos_token_id' must be an id");
-  refused(with(qwen3(), {{"eos_token_id", "</s>"}}), "'eos_token_id' must be an id");
-  refused(with(qwen3(), {{"eos_token_id", 18446744073709551615U}}), "'eos_token_id' must be an id");
-  expect_error([] { parse(qwen3(), R"({"eos_token_id": 640})"); }, ExitCode::checkpoint, {"640 is no id"});
-  expect_error([] { parse(qwen3(), "{"); }, ExitCode::checkpoint, {"generation_config.json"});
+  EXPECT_TRUE(parse_model(qwen3()).eos_ids.empty());
+  model_refused(with(qwen3(), {{"eos_token_id", 640}}), "'eos_token_id' 640 is no id of a vocabulary of 640");
+  model_refused(with(qwen3(), {{"eos_token_id", {-1}}}), "'eos_token_id' must be an id");
+  model_refused(with(qwen3(), {{"eos_token_id", "</s>"}}), "'eos_token_id' must be an id");
+  model_refused(with(qwen3(), {{"eos_token_id", 18446744073709551615U}}), "'eos_token_id' must be an id");
+  expect_error([] { parse_model(qwen3(), R"({"eos_token_id": 640})"); }, ExitCode::checkpoint, {"640 is no id"});
+  expect_error([] { parse_model(qwen3(), "{"); }, ExitCode::checkpoint, {"generation_config.json"});
 }
 
 TEST(HfConfig, RefusesWhatChangesTheArithmetic) {
-  refused(with(qwen3(), {{"model_type", "gpt2"}}), "'gpt2' is not known to this program; it reads qwen3, llama and");
-  refused(with(qwen3(), {{"attention_bias", true}}), "'attention_bias' is true");
-  refused(with(qwen3(), {{"mlp_bias", true}}), "'mlp_bias' is true");
-  refused(with(qwen3(), {{"hidden_act", "gelu"}}), "'hidden_act' must be silu");
-  refused(with(qwen3(), {{"num_key_value_heads", 3}}), "num_key_value_heads = 3 does not divide");
-  refused(with(qwen3(), {{"head_dim", 31}}), "head_dim = 31 is odd");
+  model_refused(with(qwen3(), {{"model_type", "gpt2"}}),
+                "'gpt2' is not known to this program; it reads qwen3, llama and");
+  model_refused(with(qwen3(), {{"attention_bias", true}}), "'attention_bias' is true");
+  model_refused(with(qwen3(), {{"mlp_bias", true}}), "'mlp_bias' is true");
+  model_refused(with(qwen3(), {{"hidden_act", "gelu"}}), "'hidden_act' must be silu");
+  model_refused(with(qwen3(), {{"num_key_value_heads", 3}}), "num_key_value_heads = 3 does not divide");
+  model_refused(with(qwen3(), {{"head_dim", 31}}), "head_dim = 31 is odd");
 }
 
 TEST(HfConfig, RefusesWrongTypesAndSizes) {
   for (const char* key : {"vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size",
                           "max_position_embeddings"}) {
     const std::string quoted = cat("'", key, "'");
-    refused(with(qwen3(), {{key, nullptr}}), quoted + " is missing");
+    model_refused(with(qwen3(), {{key, nullptr}}), quoted + " is missing");
     for (const json& wrong :
          {json(0), json(-3), json("64"), json(1.5), json(true), json(int64_t{1} << 31), json(18446744073709551615U)}) {
-      refused(with(qwen3(), {{key, wrong}}), quoted + " must be a whole number above 0");
+      model_refused(with(qwen3(), {{key, wrong}}), quoted + " must be a whole number above 0");
     }
   }
-  refused(with(qwen3(), {{"tie_word_embeddings", 1}}), "'tie_word_embeddings' must be true or false");
-  refused(with(qwen3(), {{"rms_norm_eps", 0}}), "'rms_norm_eps' must be a number above 0");
-  refused(with(qwen3(), {{"model_type", 3}}), "'model_type' must be a text");
-  refused(json::array(), "must be an object");
+  model_refused(with(qwen3(), {{"tie_word_embeddings", 1}}), "'tie_word_embeddings' must be true or false");
+  model_refused(with(qwen3(), {{"rms_norm_eps", 0}}), "'rms_norm_eps' must be a number above 0");
+  model_refused(with(qwen3(), {{"model_type", 3}}), "'model_type' must be a text");
+  model_refused(json::array(), "must be an object");
   expect_error([] { parse_hf_config("", "", "c.json"); }, ExitCode::checkpoint, {"c.json: ", "is no valid JSON"});
   const std::string good = qwen3().dump();
   expect_truncations_fail(good, ExitCode::checkpoint,
@@ -170,22 +173,22 @@ TEST(BertConfig, ReadsAndRefuses) {
                                   c.max_position_embeddings, c.type_vocab_size, c.max_seq_length}),
             std::vector<int64_t>({700, 48, 3, 4, 96, 128, 2, 128}));
   EXPECT_EQ(c.layer_norm_eps, 1e-12);
-  const auto refused = [](const json& changes, const std::string& part) {
+  const auto model_refused = [](const json& changes, const std::string& part) {
     expect_error([&] { parse_bert_config(with(bert(), changes).dump(), "b.json"); }, ExitCode::checkpoint,
                  {"b.json: ", part});
   };
-  refused({{"model_type", "roberta"}}, "'roberta' is no encoder");
-  refused({{"hidden_act", "relu"}}, "'hidden_act' must be gelu");
-  refused({{"num_attention_heads", 5}}, "num_attention_heads = 5 does not divide");
-  refused({{"position_embedding_type", "relative_key"}}, "must be absolute");
-  refused({{"is_decoder", true}}, "this is no encoder");
-  refused({{"layer_norm_eps", "x"}}, "'layer_norm_eps' must be a number above 0");
+  model_refused({{"model_type", "roberta"}}, "'roberta' is no encoder");
+  model_refused({{"hidden_act", "relu"}}, "'hidden_act' must be gelu");
+  model_refused({{"num_attention_heads", 5}}, "num_attention_heads = 5 does not divide");
+  model_refused({{"position_embedding_type", "relative_key"}}, "must be absolute");
+  model_refused({{"is_decoder", true}}, "this is no encoder");
+  model_refused({{"layer_norm_eps", "x"}}, "'layer_norm_eps' must be a number above 0");
 }
 
 class SentenceFolder : public testing::Test {
  protected:
   void SetUp() override { write_json(dir_ / "config.json", bert()); }
-  void refused(const std::vector<std::string>& parts) {
+  void model_refused(const std::vector<std::string>& parts) {
     expect_error([&] { read_bert_config(dir_.path()); }, ExitCode::checkpoint, parts);
   }
   TempFolder dir_;
@@ -200,7 +203,7 @@ TEST_F(SentenceFolder, TokensThatAreRead) {
   EXPECT_EQ(read(512), 128) << "no more than there are positions";
   EXPECT_EQ(read(nullptr), 128);
   write_json(dir_ / "sentence_bert_config.json", {{"max_seq_length", 2}});
-  refused({"sentence_bert_config.json", "leaves no room"});
+  model_refused({"sentence_bert_config.json", "leaves no room"});
 }
 
 TEST_F(SentenceFolder, PoolingIsTheMean) {
@@ -209,11 +212,11 @@ TEST_F(SentenceFolder, PoolingIsTheMean) {
   EXPECT_EQ(read_bert_config(dir_.path()).hidden_size, 48);
   pooling["pooling_mode_cls_token"] = true;
   write_json(dir_ / "1_Pooling/config.json", pooling);
-  refused({"1_Pooling", "another pooling than the mean"});
+  model_refused({"1_Pooling", "another pooling than the mean"});
   write_json(dir_ / "1_Pooling/config.json", {{"pooling_mode_mean_tokens", false}});
-  refused({"1_Pooling", "another pooling than the mean"});
+  model_refused({"1_Pooling", "another pooling than the mean"});
   write_json(dir_ / "1_Pooling/config.json", {{"pooling_mode", "cls"}});
-  refused({"1_Pooling", "'pooling_mode' must be mean"});
+  model_refused({"1_Pooling", "'pooling_mode' must be mean"});
 }
 
 TEST_F(SentenceFolder, ModulesAfterThePooling) {
@@ -225,9 +228,9 @@ TEST_F(SentenceFolder, ModulesAfterThePooling) {
   EXPECT_EQ(read_bert_config(dir_.path()).layers, 3) << "a cosine does not see the length";
   modules.push_back(module("3_Dense", "Dense"));
   write_json(dir_ / "modules.json", modules);
-  refused({"modules.json", "'sentence_transformers.models.Dense'"});
+  model_refused({"modules.json", "'sentence_transformers.models.Dense'"});
   write_json(dir_ / "modules.json", {{"path", ""}});
-  refused({"modules.json", "must be a list"});
+  model_refused({"modules.json", "must be a list"});
 }
 
 }  // namespace

@@ -7,23 +7,23 @@
 namespace hrm {
 namespace {
 
-nlohmann::json parse(const std::string& text, const JsonLimits& limits = {}) {
+nlohmann::json parse_text(const std::string& text, const JsonLimits& limits = {}) {
   return parse_json(text, "x.json", ExitCode::data, limits);
 }
 
 TEST(Json, ReadsWhatIsWithinItsLimits) {
-  const auto value = parse(R"({"a": [1, -2.5, true, null, "é\n"], "b": {"a": {}}})");
+  const auto value = parse_text(R"({"a": [1, -2.5, true, null, "é\n"], "b": {"a": {}}})");
   EXPECT_EQ(value["a"].size(), 5u);
   EXPECT_EQ(value["a"][4], "\u00e9\n");
-  EXPECT_EQ(parse("3"), 3);
-  EXPECT_EQ(parse("[[[1]]]", {.depth = 3}).dump(), "[[[1]]]");
-  EXPECT_EQ(parse("[1]   ", {.bytes = 6}).size(), 1u);
+  EXPECT_EQ(parse_text("3"), 3);
+  EXPECT_EQ(parse_text("[[[1]]]", {.depth = 3}).dump(), "[[[1]]]");
+  EXPECT_EQ(parse_text("[1]   ", {.bytes = 6}).size(), 1u);
 }
 
 TEST(Json, RefusesTheRest) {
   const auto bad = [](const std::string& text, const JsonLimits& limits, const std::vector<std::string>& parts) {
     SCOPED_TRACE(text.substr(0, 50));
-    expect_error([&] { parse(text, limits); }, ExitCode::data, parts);
+    expect_error([&] { parse_text(text, limits); }, ExitCode::data, parts);
   };
   bad("[1]    ", {.bytes = 6}, {"x.json", "7 B is too long", "at most 6 B"});
   bad("[[[1]]]", {.depth = 2}, {"nests more than 2 deep"});

@@ -24,7 +24,7 @@ std::string forged(const std::string& from, const std::string& to) {
   return cat(body, "  \"digest\": \"", digest_hex(as_bytes(body)), "\"\n}\n");
 }
 
-void expect_refused(const std::string& text, const std::vector<std::string>& parts) {
+void expect_manifest_refused(const std::string& text, const std::vector<std::string>& parts) {
   expect_error([&] { parse_manifest(text); }, ExitCode::checkpoint, parts);
 }
 
@@ -43,17 +43,17 @@ TEST(Manifest, RoundTrip) {
 TEST(Manifest, RefusesDamage) {
   const std::string good = manifest_text(sample());
   expect_truncations_fail(good, ExitCode::checkpoint, [](auto bytes) { parse_manifest(as_text(bytes)); });
-  expect_refused("", {"it has no digest"});
-  expect_refused(good + " ", {"its digest does not fit"});
+  expect_manifest_refused("", {"it has no digest"});
+  expect_manifest_refused(good + " ", {"its digest does not fit"});
   std::string bad = good;
   bad[bad.find("42")] = '5';
-  expect_refused(bad, {"its digest does not fit"});
+  expect_manifest_refused(bad, {"its digest does not fit"});
 }
 
 TEST(Manifest, RefusesWhatNoManifestHolds) {
   const auto refused = [](const std::string& from, const std::string& to, const std::vector<std::string>& parts) {
     SCOPED_TRACE(to.substr(0, 50));
-    expect_refused(forged(from, to), parts);
+    expect_manifest_refused(forged(from, to), parts);
   };
   for (const char* outside : {"../model.pt", "/etc/passwd", "a/b", ".hidden", ".", ".."}) {
     refused("model.pt", outside, {"a file outside the directory", outside});
@@ -87,10 +87,10 @@ TEST(Manifest, RefusesWhatNoManifestHolds) {
 TEST(Manifest, RefusesTooMuch) {
   std::string entries;
   for (int i = 0; i < 4096; ++i) entries += cat("\"", i, "\": \"\", ");
-  expect_refused(forged("\"model\"", entries + "\"model\""), {"more than 4096 entries in 'info'"});
+  expect_manifest_refused(forged("\"model\"", entries + "\"model\""), {"more than 4096 entries in 'info'"});
   // Before the digest is looked for, and computed.
-  expect_refused(std::string((size_t{4} << 20) + 1, ' '), {"4.0 MiB", "at most 4.0 MiB"});
-  expect_refused(forged("42", "42" + std::string(size_t{4} << 20, ' ')), {"4.0 MiB", "at most 4.0 MiB"});
+  expect_manifest_refused(std::string((size_t{4} << 20) + 1, ' '), {"4.0 MiB", "at most 4.0 MiB"});
+  expect_manifest_refused(forged("42", "42" + std::string(size_t{4} << 20, ' ')), {"4.0 MiB", "at most 4.0 MiB"});
 }
 
 // What it cannot read again must not be written: a checkpoint would be lost.

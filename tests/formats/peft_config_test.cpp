@@ -6,7 +6,7 @@
 namespace hrm {
 namespace {
 
-PeftConfig parse(std::string_view text) {
+PeftConfig parse_peft(std::string_view text) {
   return parse_peft_config(text, "c.json", ExitCode::checkpoint);
 }
 
@@ -14,13 +14,13 @@ const std::string kSmall = R"({"peft_type": "LORA", "r": 4, "lora_alpha": 1.5, "
     "use_rslora": true, "base_model_name_or_path": "b", "target_modules": ["v_proj", "q_proj"]})";
 
 TEST(PeftConfig, ReadsWhatPeftWrites) {
-  const PeftConfig theirs = parse(read_text(fixture("lora/adapter_config.json"), ExitCode::data));
+  const PeftConfig theirs = parse_peft(read_text(fixture("lora/adapter_config.json"), ExitCode::data));
   EXPECT_EQ(theirs.r, 8);
   EXPECT_EQ(theirs.alpha, 16);
   EXPECT_FALSE(theirs.rslora);
   EXPECT_EQ(theirs.base_model, "qwen3_tied");
   EXPECT_EQ(theirs.targets.size(), 7U);
-  const PeftConfig small = parse(kSmall);
+  const PeftConfig small = parse_peft(kSmall);
   EXPECT_EQ(small.r, 4);
   EXPECT_EQ(small.alpha, 1.5);
   EXPECT_EQ(small.dropout, 0.25);
@@ -30,7 +30,7 @@ TEST(PeftConfig, ReadsWhatPeftWrites) {
 
 TEST(PeftConfig, RefusesWhatIsNone) {
   const auto refused = [](const std::string& text, const std::string& part) {
-    expect_error([&] { parse(text); }, ExitCode::checkpoint, {"c.json: ", part});
+    expect_error([&] { parse_peft(text); }, ExitCode::checkpoint, {"c.json: ", part});
   };
   refused("", "is no valid JSON");
   refused("[]", "must be an object");
@@ -40,7 +40,7 @@ TEST(PeftConfig, RefusesWhatIsNone) {
 }
 
 TEST(PeftConfig, DamagedFiles) {
-  const auto read = [](std::span<const std::byte> bytes) { parse(as_text(bytes)); };
+  const auto read = [](std::span<const std::byte> bytes) { parse_peft(as_text(bytes)); };
   expect_truncations_fail(kSmall, ExitCode::checkpoint, read);
   EXPECT_GT(expect_flips_are_safe(kSmall, 2000, ExitCode::checkpoint, read), 1000);
 }

@@ -11,7 +11,7 @@ std::string with_header(const std::string& header, const std::string& data = "")
   return file + header + data;
 }
 
-SafetensorsFile parse(const std::string& file) {
+SafetensorsFile parse_safetensors(const std::string& file) {
   return SafetensorsFile::parse(as_bytes(file), "x.safetensors");
 }
 
@@ -110,13 +110,13 @@ TEST(Safetensors, WriterChecksItsArguments) {
 TEST(Safetensors, HeadersAreChecked) {
   const auto bad = [](const std::string& header, const std::string& data, const std::vector<std::string>& parts) {
     SCOPED_TRACE(header);
-    expect_error([&] { parse(with_header(header, data)); }, ExitCode::data, parts);
+    expect_error([&] { parse_safetensors(with_header(header, data)); }, ExitCode::data, parts);
   };
   const auto tensor = [](const std::string& name, const std::string& type, const std::string& shape,
                          const std::string& offsets) {
     return "\"" + name + "\":{\"dtype\":\"" + type + "\",\"shape\":" + shape + ",\"data_offsets\":" + offsets + "}";
   };
-  EXPECT_EQ(parse(with_header("{" + tensor("a", "U8", "[4]", "[0,4]") + "}", "1234")).at("a").numel(), 4);
+  EXPECT_EQ(parse_safetensors(with_header("{" + tensor("a", "U8", "[4]", "[0,4]") + "}", "1234")).at("a").numel(), 4);
 
   bad("{" + tensor("a", "U8", "[4]", "[0,4]") + "}", "123", {"'a'", "truncated"});
   bad("{" + tensor("a", "U8", "[4]", "[0,4]") + "}", "12345", {"1 bytes follow"});
@@ -140,7 +140,8 @@ TEST(Safetensors, HeadersAreChecked) {
   bad("{\"a\":" + std::string(100000, '[') + "}", "", {"'a'", "not an object"});
   bad("{\"a\":{\"shape\":" + std::string(100000, '[') + "}}", "", {"'a'", "zero or more"});
   // Keys of a tensor and of the metadata have nothing to do with each other.
-  parse(with_header("{" + tensor("a", "U8", "[4]", "[0,4]") + ",\"__metadata__\":{\"dtype\":\"\"}}", "1234"));
+  parse_safetensors(
+      with_header("{" + tensor("a", "U8", "[4]", "[0,4]") + ",\"__metadata__\":{\"dtype\":\"\"}}", "1234"));
   bad("{\"__metadata__\":{\"b\":{}}}", "", {"'b'", "not text"});
   bad("{\"__metadata__\":{\"b\":\"1\",\"b\":\"2\"}}", "", {"'b'", "twice"});
   bad("{\"__metadata__\":{},\"__metadata__\":{}}", "", {"'__metadata__'", "twice"});
@@ -157,9 +158,10 @@ TEST(Safetensors, HeadersAreChecked) {
   bad(many + "}", "", {"more than 100000 tensors"});
   // One byte above 16 MiB of header, all of which is there.
   bad("{" + std::string(size_t{16} << 20, ' '), "", {"its header would take 16777217 bytes"});
-  expect_error([] { parse("short"); }, ExitCode::data, {"too short"});
-  expect_error([] { parse(std::string(16, '\xff')); }, ExitCode::data, {"not a safetensors file"});
-  expect_error([] { parse(std::string("\x40\0\0\0\0\0\0\0{}", 10)); }, ExitCode::data, {"ends inside its header"});
+  expect_error([] { parse_safetensors("short"); }, ExitCode::data, {"too short"});
+  expect_error([] { parse_safetensors(std::string(16, '\xff')); }, ExitCode::data, {"not a safetensors file"});
+  expect_error([] { parse_safetensors(std::string("\x40\0\0\0\0\0\0\0{}", 10)); }, ExitCode::data,
+               {"ends inside its header"});
 }
 
 TEST(Safetensors, DamageNeverCrashes) {

@@ -5,32 +5,33 @@
 namespace hrm {
 namespace {
 
-TokenizerConfig parse(const std::string& text) {
+TokenizerConfig parse_config(const std::string& text) {
   return parse_tokenizer_config(text, "c.json", ExitCode::data);
 }
 
 TEST(TokenizerConfig, ReadsTokensAndTemplate) {
-  const TokenizerConfig one = parse(
+  const TokenizerConfig one = parse_config(
       R"({"bos_token": null, "eos_token": "<|im_end|>", "pad_token": {"__type": "AddedToken", "content": "<pad>"},
           "chat_template": "{% for m in messages %}", "model_max_length": 131072, "x": {"y": [1]}})");
   EXPECT_EQ(one.bos_token, "");
   EXPECT_EQ(one.eos_token, "<|im_end|>");
   EXPECT_EQ(one.pad_token, "<pad>");
   EXPECT_EQ(one.chat_template, "{% for m in messages %}");
-  const TokenizerConfig none = parse("{}");
+  const TokenizerConfig none = parse_config("{}");
   EXPECT_TRUE(none.eos_token.empty() && none.chat_template.empty());
 }
 
 TEST(TokenizerConfig, OfSeveralTemplatesTheDefault) {
-  EXPECT_EQ(parse(R"({"chat_template": [{"name": "tool_use", "template": "t"}, {"name": "default", "template": "d"}]})")
+  EXPECT_EQ(parse_config(
+                R"({"chat_template": [{"name": "tool_use", "template": "t"}, {"name": "default", "template": "d"}]})")
                 .chat_template,
             "d");
-  EXPECT_EQ(parse(R"({"chat_template": [{"name": "rag", "template": "r"}]})").chat_template, "");
+  EXPECT_EQ(parse_config(R"({"chat_template": [{"name": "rag", "template": "r"}]})").chat_template, "");
 }
 
 TEST(TokenizerConfig, RefusesOtherForms) {
   const auto refused = [](const std::string& text, const std::string& part) {
-    expect_error([&] { parse(text); }, ExitCode::data, {"c.json: ", part});
+    expect_error([&] { parse_config(text); }, ExitCode::data, {"c.json: ", part});
   };
   refused("", "is no valid JSON");
   refused("[]", "must be an object");

@@ -15,7 +15,7 @@ std::string fixture_text() {
   return read_text(fixture("tokenizer/tokenizer.json"), ExitCode::data);
 }
 
-TokenizerJson parse(const std::string& text) {
+TokenizerJson parse_tokenizer(const std::string& text) {
   return parse_tokenizer_json(text, "t.json");
 }
 
@@ -45,9 +45,9 @@ std::string changed(const std::function<void(Json&)>& change) {
   return json.dump();
 }
 
-void refused(const std::function<void(Json&)>& change, const std::vector<std::string>& parts) {
+void tokenizer_refused(const std::function<void(Json&)>& change, const std::vector<std::string>& parts) {
   SCOPED_TRACE(parts[0]);
-  expect_error([&] { parse(changed(change)); }, ExitCode::data, parts);
+  expect_error([&] { parse_tokenizer(changed(change)); }, ExitCode::data, parts);
 }
 
 TEST(ByteLevel, IsGpt2sAlphabet) {
@@ -62,7 +62,7 @@ TEST(ByteLevel, IsGpt2sAlphabet) {
 }
 
 TEST(TokenizerJson, ReadsTheFixture) {
-  const TokenizerJson json = parse(fixture_text());
+  const TokenizerJson json = parse_tokenizer(fixture_text());
   EXPECT_EQ(json.vocabulary.size(), 1500u);
   EXPECT_EQ(json.vocabulary[220].token, "\u0120");
   EXPECT_EQ(json.merges.size(), 1244u);
@@ -76,11 +76,11 @@ TEST(TokenizerJson, ReadsTheFixture) {
   EXPECT_EQ(json.pre_tokenizer[0].pattern.substr(0, 8), "(?i:'s|'");
   EXPECT_FALSE(json.pre_tokenizer[1].use_regex);
   EXPECT_FALSE(json.has_template);
-  EXPECT_EQ(parse(tokenizer_json_text(json)), json);
+  EXPECT_EQ(parse_tokenizer(tokenizer_json_text(json)), json);
 }
 
 TEST(TokenizerJson, ReadsWhatOtherModelsUse) {
-  const TokenizerJson json = parse(changed([](Json& json) {
+  const TokenizerJson json = parse_tokenizer(changed([](Json& json) {
     json["model"].erase("type");
     json["model"]["ignore_merges"] = true;
     json["model"]["merges"] = Json::array({Json::array({"a", "b"})});
@@ -101,27 +101,31 @@ TEST(TokenizerJson, ReadsWhatOtherModelsUse) {
   EXPECT_TRUE(json.single[1].sequence);
   EXPECT_TRUE(json.pair[1].second);
   EXPECT_EQ(json.pair[1].type_id, 1);
-  EXPECT_EQ(parse(tokenizer_json_text(json)), json);
-  EXPECT_EQ(tokenizer_json_text(parse(tokenizer_json_text(json))), tokenizer_json_text(json));
+  EXPECT_EQ(parse_tokenizer(tokenizer_json_text(json)), json);
+  EXPECT_EQ(tokenizer_json_text(parse_tokenizer(tokenizer_json_text(json))), tokenizer_json_text(json));
 }
 
 TEST(TokenizerJson, RefusesByName) {
-  refused([](Json& j) { j["model"]["type"] = "Unigram"; }, {"t.json: model:", "'Unigram'"});
-  refused([](Json& j) { j["model"]["byte_fallback"] = true; }, {"model:", "'byte_fallback' is true"});
-  refused([](Json& j) { j["model"]["dropout"] = 0.1; }, {"'dropout' is set"});
-  refused([](Json& j) { j["model"]["unk_token"] = "<unk>"; }, {"'unk_token' is set"});
-  refused([](Json& j) { j["model"]["end_of_word_suffix"] = "</w>"; }, {"end_of_word_suffix"});
-  refused([](Json& j) { j["model"]["extra"] = 1; }, {"'extra' is not known"});
-  refused([](Json& j) { j["model"].erase("vocab"); }, {"'vocab' is missing"});
-  refused([](Json& j) { j["version"] = "2.0"; }, {"version: is '2.0'"});
-  refused([](Json& j) { j["truncation"] = Json::object(); }, {"'truncation' is set"});
-  refused([](Json& j) { j["padding"] = Json::object(); }, {"'padding' is set"});
-  refused([](Json& j) { j["normalizer"] = {{"type", "NFKC"}}; }, {"normalizer:", "'NFKC'"});
-  refused([](Json& j) { j["normalizer"] = {{"type", "Lowercase"}}; }, {"'Lowercase'"});
-  refused([](Json& j) { j["pre_tokenizer"] = {{"type", "Metaspace"}}; }, {"'Metaspace'"});
-  refused([](Json& j) { j["pre_tokenizer"] = nullptr; }, {"pre_tokenizer: is null"});
-  refused([](Json& j) { j["pre_tokenizer"] = {{"type", "Sequence"}, {"pretokenizers", Json::array()}}; }, {"no steps"});
-  refused(
+  tokenizer_refused([](Json& j) { j["model"]["type"] = "Unigram"; }, {"t.json: model:", "'Unigram'"});
+  tokenizer_refused([](Json& j) { j["model"]["byte_fallback"] = true; }, {"model:", "'byte_fallback' is true"});
+  tokenizer_refused([](Json& j) { j["model"]["dropout"] = 0.1; }, {"'dropout' is set"});
+  tokenizer_refused([](Json& j) { j["model"]["unk_token"] = "<unk>"; }, {"'unk_token' is set"});
+  tokenizer_refused([](Json& j) { j["model"]["end_of_word_suffix"] = "</w>"; }, {"end_of_word_suffix"});
+  tokenizer_refused([](Json& j) { j["model"]["extra"] = 1; }, {"'extra' is not known"});
+  tokenizer_refused([](Json& j) { j["model"].erase("vocab"); }, {"'vocab' is missing"});
+  tokenizer_refused([](Json& j) { j["version"] = "2.0"; }, {"version: is '2.0'"});
+  tokenizer_refused([](Json& j) { j["truncation"] = Json::object(); }, {"'truncation' is set"});
+  tokenizer_refused([](Json& j) { j["padding"] = Json::object(); }, {"'padding' is set"});
+  tokenizer_refused([](Json& j) { j["normalizer"] = {{"type", "NFKC"}}; }, {"normalizer:", "'NFKC'"});
+  tokenizer_refused([](Json& j) { j["normalizer"] = {{"type", "Lowercase"}}; }, {"'Lowercase'"});
+  tokenizer_refused([](Json& j) { j["pre_tokenizer"] = {{"type", "Metaspace"}}; }, {"'Metaspace'"});
+  tokenizer_refused([](Json& j) { j["pre_tokenizer"] = nullptr; }, {"pre_tokenizer: is null"});
+  tokenizer_refused(
+      [](Json& j) {
+        j["pre_tokenizer"] = {{"type", "Sequence"}, {"pretokenizers", Json::array()}};
+      },
+      {"no steps"});
+  tokenizer_refused(
       [](Json& j) {
         j["pre_tokenizer"] = {{"type", "Sequence"}, {"pretokenizers", {j["pre_tokenizer"], j["pre_tokenizer"]}}};
       },
@@ -132,42 +136,52 @@ TEST(TokenizerJson, RefusesByName) {
       j["pre_tokenizer"] = {{"type", "Sequence"}, {"pretokenizers", {step, j["pre_tokenizer"]}}};
     };
   };
-  parse(changed(split({{"Regex", "a"}}, "Isolated", false)));
-  refused(split({{"Regex", "a"}}, "Removed", false), {"splits as 'Removed'"});
-  refused(split({{"Regex", "a"}}, "Isolated", true), {"inverted"});
-  refused(split({{"String", "a"}}, "Isolated", false), {"'String' is not known"});
-  refused(split({{"Regex", ""}}, "Isolated", false), {"is empty"});
-  refused(split({{"Regex", std::string(16385, 'a')}}, "Isolated", false), {"16385 bytes"});
-  refused([](Json& j) { j["decoder"] = nullptr; }, {"decoder: is null"});
-  refused([](Json& j) { j["decoder"] = {{"type", "WordPiece"}}; }, {"'WordPiece'"});
-  refused([](Json& j) { j["post_processor"] = {{"type", "BertProcessing"}}; }, {"'BertProcessing'"});
-  refused([](Json& j) { j["\x1b[31m"] = 1; }, {"'\\x1B[31m' is not known"});
+  parse_tokenizer(changed(split({{"Regex", "a"}}, "Isolated", false)));
+  tokenizer_refused(split({{"Regex", "a"}}, "Removed", false), {"splits as 'Removed'"});
+  tokenizer_refused(split({{"Regex", "a"}}, "Isolated", true), {"inverted"});
+  tokenizer_refused(split({{"String", "a"}}, "Isolated", false), {"'String' is not known"});
+  tokenizer_refused(split({{"Regex", ""}}, "Isolated", false), {"is empty"});
+  tokenizer_refused(split({{"Regex", std::string(16385, 'a')}}, "Isolated", false), {"16385 bytes"});
+  tokenizer_refused([](Json& j) { j["decoder"] = nullptr; }, {"decoder: is null"});
+  tokenizer_refused([](Json& j) { j["decoder"] = {{"type", "WordPiece"}}; }, {"'WordPiece'"});
+  tokenizer_refused([](Json& j) { j["post_processor"] = {{"type", "BertProcessing"}}; }, {"'BertProcessing'"});
+  tokenizer_refused([](Json& j) { j["\x1b[31m"] = 1; }, {"'\\x1B[31m' is not known"});
 }
 
 TEST(TokenizerJson, RefusesWhatContradictsItself) {
-  refused([](Json& j) { j["model"]["merges"] = {"a zz"}; }, {"merges[0]", "the token 'zz' is not in the vocabulary"});
-  refused([](Json& j) { j["model"]["merges"] = {"a b", "b c"}; }, {"merges[1]", "makes 'bc', which is not"});
-  refused([](Json& j) { j["model"]["merges"] = {"a b", "a b"}; }, {"merges[1]", "'a' and 'b' are merged twice"});
-  refused([](Json& j) { j["model"]["merges"] = {"ab"}; }, {"is no two tokens"});
-  refused([](Json& j) { j["model"]["merges"] = {"a b c"}; }, {"is no two tokens"});
-  refused([](Json& j) { j["model"]["merges"] = {Json::array({"a"})}; }, {"merges[0]", "neither"});
-  refused([](Json& j) { j["model"]["merges"] = {7}; }, {"neither"});
-  refused([](Json& j) { j["model"]["vocab"]["ab"] = 255; }, {"have the same id 255"});
+  tokenizer_refused([](Json& j) { j["model"]["merges"] = {"a zz"}; },
+                    {"merges[0]", "the token 'zz' is not in the vocabulary"});
+  tokenizer_refused([](Json& j) { j["model"]["merges"] = {"a b", "b c"}; }, {"merges[1]", "makes 'bc', which is not"});
+  tokenizer_refused(
+      [](Json& j) {
+        j["model"]["merges"] = {"a b", "a b"};
+      },
+      {"merges[1]", "'a' and 'b' are merged twice"});
+  tokenizer_refused([](Json& j) { j["model"]["merges"] = {"ab"}; }, {"is no two tokens"});
+  tokenizer_refused([](Json& j) { j["model"]["merges"] = {"a b c"}; }, {"is no two tokens"});
+  tokenizer_refused([](Json& j) { j["model"]["merges"] = {Json::array({"a"})}; }, {"merges[0]", "neither"});
+  tokenizer_refused([](Json& j) { j["model"]["merges"] = {7}; }, {"neither"});
+  tokenizer_refused([](Json& j) { j["model"]["vocab"]["ab"] = 255; }, {"have the same id 255"});
   for (const Json& id : {Json(-1), Json(1.5), Json("7"), Json(true), Json(1 << 21), Json(UINT64_MAX)}) {
-    refused([&](Json& j) { j["model"]["vocab"]["ab"] = id; }, {"the id of 'ab'"});
-    refused([&](Json& j) { j["added_tokens"] = {added("x!", 7)}, j["added_tokens"][0]["id"] = id; },
-            {"id: is no whole"});
+    tokenizer_refused([&](Json& j) { j["model"]["vocab"]["ab"] = id; }, {"the id of 'ab'"});
+    tokenizer_refused([&](Json& j) { j["added_tokens"] = {added("x!", 7)}, j["added_tokens"][0]["id"] = id; },
+                      {"id: is no whole"});
   }
-  refused([](Json& j) { j["model"]["vocab"].erase("\u0120"); }, {"the byte 32 has no token"});
-  refused([](Json& j) { j["model"]["vocab"][""] = 400; }, {"has 0 bytes"});
-  refused([](Json& j) { j["model"]["vocab"][std::string(4097, 'a')] = 400; }, {"has 4097 bytes"});
-  refused([](Json& j) { j["added_tokens"] = {added("x!", 7)}; }, {"'x!' has the id 7 of '\u0107'"});
-  refused([](Json& j) { j["added_tokens"] = {added("x!", 400), added("y!", 400)}; }, {"'y!' has the id 400 of 'x!'"});
-  refused([](Json& j) { j["added_tokens"] = {added("x!", 400), added("x!", 401)}; }, {"'x!' stands twice"});
-  refused([](Json& j) { j["added_tokens"] = {added("ab", 400)}; }, {"'ab' has the id 400, but in the vocabulary 256"});
-  refused([](Json& j) { j["added_tokens"] = {added("", 400)}; }, {"its content is empty"});
-  refused([](Json& j) { j["added_tokens"] = {added("x", 400)}, j["added_tokens"][0]["special"] = 1; },
-          {"neither true nor"});
+  tokenizer_refused([](Json& j) { j["model"]["vocab"].erase("\u0120"); }, {"the byte 32 has no token"});
+  tokenizer_refused([](Json& j) { j["model"]["vocab"][""] = 400; }, {"has 0 bytes"});
+  tokenizer_refused([](Json& j) { j["model"]["vocab"][std::string(4097, 'a')] = 400; }, {"has 4097 bytes"});
+  tokenizer_refused([](Json& j) { j["added_tokens"] = {added("x!", 7)}; }, {"'x!' has the id 7 of '\u0107'"});
+  tokenizer_refused(
+      [](Json& j) {
+        j["added_tokens"] = {added("x!", 400), added("y!", 400)};
+      },
+      {"'y!' has the id 400 of 'x!'"});
+  tokenizer_refused([](Json& j) { j["added_tokens"] = {added("x!", 400), added("x!", 401)}; }, {"'x!' stands twice"});
+  tokenizer_refused([](Json& j) { j["added_tokens"] = {added("ab", 400)}; },
+                    {"'ab' has the id 400, but in the vocabulary 256"});
+  tokenizer_refused([](Json& j) { j["added_tokens"] = {added("", 400)}; }, {"its content is empty"});
+  tokenizer_refused([](Json& j) { j["added_tokens"] = {added("x", 400)}, j["added_tokens"][0]["special"] = 1; },
+                    {"neither true nor"});
   const auto with = [](const std::string& single, const std::string& special) {
     return [=](Json& j) {
       j["added_tokens"] = {added("<s>", 300)};
@@ -180,27 +194,29 @@ TEST(TokenizerJson, RefusesWhatContradictsItself) {
   const std::string text = R"({"Sequence": {"id": "A", "type_id": 0}})",
                     bos = R"({"SpecialToken": {"id": "<s>", "type_id": 0}})";
   const std::string good = R"({"<s>": {"id": "<s>", "ids": [300], "tokens": ["<s>"]}})";
-  parse(changed(with("[" + bos + "," + text + "]", good)));
-  refused(with("[" + bos + "]", good), {"'A' not exactly once"});
-  refused(with("[" + text + "," + text + "]", good), {"'A' not exactly once"});
-  refused(with("[" + bos + "," + text + "]", "{}"), {"none of 'special_tokens'"});
-  refused(with("[" + bos + "," + text + "]", R"({"<s>": {"id": "<s>", "ids": [301], "tokens": ["<s>"]}})"),
-          {"does not have the id 301"});
-  refused(with("[" + bos + "," + text + "]", R"({"<s>": {"id": "<s>", "ids": [], "tokens": []}})"), {"at least one"});
-  refused(with("[" + bos + "," + text + "]", R"({"<s>": {"id": "x", "ids": [300], "tokens": ["<s>"]}})"),
-          {"another 'id'"});
+  parse_tokenizer(changed(with("[" + bos + "," + text + "]", good)));
+  tokenizer_refused(with("[" + bos + "]", good), {"'A' not exactly once"});
+  tokenizer_refused(with("[" + text + "," + text + "]", good), {"'A' not exactly once"});
+  tokenizer_refused(with("[" + bos + "," + text + "]", "{}"), {"none of 'special_tokens'"});
+  tokenizer_refused(with("[" + bos + "," + text + "]", R"({"<s>": {"id": "<s>", "ids": [301], "tokens": ["<s>"]}})"),
+                    {"does not have the id 301"});
+  tokenizer_refused(with("[" + bos + "," + text + "]", R"({"<s>": {"id": "<s>", "ids": [], "tokens": []}})"),
+                    {"at least one"});
+  tokenizer_refused(with("[" + bos + "," + text + "]", R"({"<s>": {"id": "x", "ids": [300], "tokens": ["<s>"]}})"),
+                    {"another 'id'"});
 }
 
 TEST(TokenizerJson, KeepsItsLimits) {
   // A line of 100 MB is refused before it is parsed.
-  expect_error([] { parse(std::string(100'000'000, '[')); }, ExitCode::data, {"is too long; at most 64.0 MiB"});
-  expect_error([] { parse(std::string(1000, '[')); }, ExitCode::data, {"nests more than 16 deep"});
-  refused(
+  expect_error([] { parse_tokenizer(std::string(100'000'000, '[')); }, ExitCode::data,
+               {"is too long; at most 64.0 MiB"});
+  expect_error([] { parse_tokenizer(std::string(1000, '[')); }, ExitCode::data, {"nests more than 16 deep"});
+  tokenizer_refused(
       [](Json& j) {
         j["pre_tokenizer"] = {{"type", "Sequence"}, {"pretokenizers", Json(Json::array_t(17, j["pre_tokenizer"]))}};
       },
       {"holds 17 entries; at most 16"});
-  refused(
+  tokenizer_refused(
       [](Json& j) {
         Json nested = j["pre_tokenizer"];
         for (int i = 0; i < 5; ++i) nested = {{"type", "Sequence"}, {"pretokenizers", Json::array({nested})}};
@@ -218,7 +234,7 @@ TEST(TokenizerJson, KeepsItsLimits) {
   }
   text.replace(text.find("\"ab\":256"), 8, "\"ab\":256" + tokens);
   text.replace(text.find("\"a b\""), 5, "\"a b\"" + pairs);
-  EXPECT_EQ(parse(text).merges.size(), 150001u);
+  EXPECT_EQ(parse_tokenizer(text).merges.size(), 150001u);
 }
 
 TEST(TokenizerJson, DamageIsFound) {
@@ -230,7 +246,7 @@ TEST(TokenizerJson, DamageIsFound) {
 }
 
 TEST(TokenizerJson, TheWriterRefusesWhatItCannotWrite) {
-  TokenizerJson json = parse(fixture_text());
+  TokenizerJson json = parse_tokenizer(fixture_text());
   json.merges.emplace_back(3, 999999);
   expect_error([&] { tokenizer_json_text(json); }, ExitCode::unexpected, {"999999"});
   json.merges.pop_back();

@@ -18,7 +18,7 @@ BertOptions sizes() {
 }
 
 // Weights far from their start, so that attention, norms and biases all matter.
-BertWeights strong_weights() {
+BertWeights gpu_weights() {
   BertWeights weights = random_bert_weights(sizes(), /*seed=*/3);
   auto generator = at::detail::createCPUGenerator(7);
   for (auto& [name, tensor] : weights) tensor += at::randn(tensor.sizes(), generator, at::kFloat) * 0.05;
@@ -36,24 +36,26 @@ Rows rows_of(int64_t B, int64_t T, uint64_t seed) {
   return {at::randint(0, 1000, {B, T}, generator, at::kInt), at::arange(T).lt(lengths).to(at::kInt)};
 }
 
-double difference(const at::Tensor& a, const at::Tensor& b) {
+double gpu_difference(const at::Tensor& a, const at::Tensor& b) {
   return (a.to(at::kCPU, at::kDouble) - b.to(at::kCPU, at::kDouble)).abs().max().item<double>();
 }
 
 TEST(BertEncoderGpu, MatchesTheCpu) {
   HRM_NEEDS_GPU();
   const ops::testing::WithoutTf32 full;
-  const BertWeights weights = strong_weights();
+  const BertWeights weights = gpu_weights();
   const BertEncoder cpu(sizes(), weights, at::kCPU, at::kFloat), gpu(sizes(), weights, kGpu, at::kFloat);
   const BertEncoder cpu_low(sizes(), weights, at::kCPU, at::kBFloat16), gpu_low(sizes(), weights, kGpu, at::kBFloat16);
   // 7, 15 and 100 are no multiples of what attention kernels are aligned to.
   for (const int64_t T : {1, 7, 15, 16, 64, 100, 128}) {
     const Rows rows = rows_of(/*B=*/9, T, /*seed=*/static_cast<uint64_t>(T));
     const at::Tensor ids = rows.ids.to(kGpu), mask = rows.mask.to(kGpu), token = rows.mask.unsqueeze(-1);
-    EXPECT_LT(difference(gpu.forward(ids, mask).cpu() * token, cpu.forward(rows.ids, rows.mask) * token), 1e-4) << T;
+    EXPECT_LT(gpu_difference(gpu.forward(ids, mask).cpu() * token, cpu.forward(rows.ids, rows.mask) * token), 1e-4)
+        << T;
     const at::Tensor want = cpu.embed(rows.ids, rows.mask);
-    EXPECT_LT(difference(gpu.embed(ids, mask), want), 1e-5) << T;
-    EXPECT_LE(difference(gpu_low.embed(ids, mask), want), 2 * difference(cpu_low.embed(rows.ids, rows.mask), want))
+    EXPECT_LT(gpu_difference(gpu.embed(ids, mask), want), 1e-5) << T;
+    EXPECT_LE(gpu_difference(gpu_low.embed(ids, mask), want),
+              2 * gpu_difference(cpu_low.embed(rows.ids, rows.mask), want))
         << T;
   }
 }
@@ -61,7 +63,7 @@ TEST(BertEncoderGpu, MatchesTheCpu) {
 TEST(BertEncoderGpu, ARowOfPaddingAloneGivesZeros) {
   HRM_NEEDS_GPU();
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
-    const BertEncoder encoder(sizes(), strong_weights(), kGpu, dtype);
+    const BertEncoder encoder(sizes(), gpu_weights(), kGpu, dtype);
     Rows rows = rows_of(/*B=*/4, /*T=*/32, /*seed=*/1);
     rows.mask[2].zero_();
     const at::Tensor embedding = encoder.embed(rows.ids.to(kGpu), rows.mask.to(kGpu)).cpu();
@@ -73,7 +75,7 @@ TEST(BertEncoderGpu, ARowOfPaddingAloneGivesZeros) {
 TEST(BertEncoderGpu, ReplaysGiveWhatEagerRunsGive) {
   HRM_NEEDS_GPU();
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
-    const BertEncoder encoder(sizes(), strong_weights(), kGpu, dtype);
+    const BertEncoder encoder(sizes(), gpu_weights(), kGpu, dtype);
     const at::Tensor ids = at::zeros({8, 48}, at::device(kGpu).dtype(at::kInt)), mask = at::ones_like(ids);
     const at::Tensor result = at::zeros({8, 384}, at::device(kGpu));
     CapturedStep step({.name = "encoder", .device = kGpu});
@@ -92,7 +94,7 @@ TEST(BertEncoderGpu, ReplaysGiveWhatEagerRunsGive) {
 TEST(BertEncoderGpu, EmbedAllMatchesTheCpu) {
   HRM_NEEDS_GPU();
   const ops::testing::WithoutTf32 full;
-  const BertWeights weights = strong_weights();
+  const BertWeights weights = gpu_weights();
   const BertEncoder cpu(sizes(), weights, at::kCPU, at::kFloat), gpu(sizes(), weights, kGpu, at::kFloat);
   std::vector<std::vector<int32_t>> sentences;
   for (int32_t i = 0; i < 60; ++i) {
@@ -104,7 +106,7 @@ TEST(BertEncoderGpu, EmbedAllMatchesTheCpu) {
   for (const int64_t max_tokens : {256, 32768}) {
     const at::Tensor vectors = embed_all(gpu, sentences, max_tokens);
     EXPECT_TRUE(vectors.is_cuda());
-    EXPECT_LT(difference(vectors, want), 1e-5) << max_tokens;
+    EXPECT_LT(gpu_difference(vectors, want), 1e-5) << max_tokens;
   }
 }
 

@@ -13,11 +13,11 @@ namespace {
 using test::expect_error;
 
 // Weights far from their start, so that attention, norms and biases all matter.
-BertOptions small() {
+BertOptions small_bert() {
   return {.vocabulary = 50, .width = 16, .layers = 2, .heads = 2, .inner = 24, .positions = 40, .token_types = 2};
 }
 
-BertWeights strong_weights(const BertOptions& options = small()) {
+BertWeights strong_weights(const BertOptions& options = small_bert()) {
   BertWeights weights = random_bert_weights(options, /*seed=*/3);
   auto generator = at::detail::createCPUGenerator(7);
   for (auto& [name, tensor] : weights) tensor += at::randn(tensor.sizes(), generator, at::kFloat) * 0.2;
@@ -25,7 +25,7 @@ BertWeights strong_weights(const BertOptions& options = small()) {
 }
 
 BertEncoder encoder_of(const BertWeights& weights, at::ScalarType dtype = at::kFloat) {
-  return {small(), weights, at::kCPU, dtype};
+  return {small_bert(), weights, at::kCPU, dtype};
 }
 
 std::vector<int32_t> sentence_of(int64_t length, int32_t seed) {
@@ -84,7 +84,7 @@ TEST(BertEncoder, FollowsTheEquations) {
   for (const int64_t length : {1, 2, 7, 40}) {
     const std::vector<int32_t> ids = sentence_of(length, 1);
     const at::Tensor row = row_of(ids);
-    const at::Tensor want = reference_hidden(small(), weights, ids);
+    const at::Tensor want = reference_hidden(small_bert(), weights, ids);
     EXPECT_LT(difference(encoder.forward(row, at::ones_like(row))[0], want), 1e-5) << length;
     const at::Tensor mean = want.mean(0);
     EXPECT_LT(difference(encoder.embed(row, at::ones_like(row))[0], mean / mean.norm()), 1e-6) << length;
@@ -226,7 +226,7 @@ TEST(BertEncoder, TakesTheNamesThatFilesHave) {
 TEST(BertEncoder, RefusesWeightsThatDoNotFit) {
   const auto refused = [](const BertWeights& weights, const std::vector<std::string>& parts) {
     expect_error(ExitCode::checkpoint, parts,
-                 [&] { BertEncoder(small(), weights, at::kCPU, at::kFloat, "there.safetensors"); });
+                 [&] { BertEncoder(small_bert(), weights, at::kCPU, at::kFloat, "there.safetensors"); });
   };
   BertWeights weights = strong_weights();
   weights.erase("encoder.layer.1.attention.self.key.bias");
@@ -259,7 +259,7 @@ TEST(BertEncoder, RefusesWhatItCannotDo) {
   expect_error(ExitCode::usage, {"token 0 of sentence 0 is -1"}, [&] { embed_all(encoder, {{-1}}); });
   expect_error(ExitCode::usage, {"at least 1 token, not 0"}, [&] { embed_all(encoder, {{1}}, 0); });
   expect_error(ExitCode::usage, {"float32 or bfloat16, not in Half"}, [&] { encoder_of(strong_weights(), at::kHalf); });
-  BertOptions options = small();
+  BertOptions options = small_bert();
   options.heads = 3;
   expect_error(ExitCode::usage, {"3 attention heads do not divide BERT's width 16"},
                [&] { BertEncoder(options, {}, at::kCPU, at::kFloat); });

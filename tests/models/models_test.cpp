@@ -8,7 +8,7 @@
 namespace hrm::models {
 namespace {
 
-config::ModelConfig small(const std::string& arch) {
+config::ModelConfig small_config(const std::string& arch) {
   config::ModelConfig c;
   c.arch = arch;
   c.hidden_size = 16;
@@ -54,7 +54,7 @@ void open_q_head(PuzzleModel& model) {
 
 TEST(Models, QValuesAreThoseOfASegment) {
   for (const char* arch : {"hrm", "trm", "transformer"}) {
-    const auto model = build(small(arch));
+    const auto model = build(small_config(arch));
     open_q_head(*model);
     const Inputs in = inputs_for(*model);
     const at::Tensor q = model->q_values(in.carry, in.tokens, in.rows);
@@ -67,7 +67,7 @@ TEST(Models, QValuesAreThoseOfASegment) {
 
 // With one cycle nothing of a segment is a recursion, but the pass for the Q target is not differentiated as a whole.
 TEST(Models, QTargetInEightBits) {
-  config::ModelConfig c = small("hrm");
+  config::ModelConfig c = small_config("hrm");
   c.H_cycles = c.L_cycles = 1;
   c.H_layers = c.L_layers = 2;
   const auto model = build(c);
@@ -122,7 +122,7 @@ TEST(Models, PublishedSizes) {
 // The second forward pass counts where the training step makes one: for the Q target, which a single segment has not.
 TEST(Models, FlopsOfTheQTarget) {
   for (const char* arch : {"hrm", "trm", "transformer"}) {
-    config::ModelConfig c = small(arch);
+    config::ModelConfig c = small_config(arch);
     const auto step_flops = [&](bool no_ACT_continue, int64_t halt_max_steps) {
       c.no_ACT_continue = no_ACT_continue;
       c.halt_max_steps = halt_max_steps;
@@ -138,7 +138,7 @@ TEST(Models, FlopsOfTheQTarget) {
 }
 
 TEST(Models, OfficialNames) {
-  config::ModelConfig c = small("hrm");
+  config::ModelConfig c = small_config("hrm");
   c.pos_encodings = "learned";
   std::vector<std::string> names;
   const auto model = build(c);
@@ -157,7 +157,7 @@ TEST(Models, OfficialNames) {
 TEST(Models, OutlineHasTheNamesAndShapes) {
   for (const char* arch : {"hrm", "trm", "transformer"}) {
     for (const std::string pos_encodings : {"rope", "learned", "none"}) {
-      config::ModelConfig c = small(arch);
+      config::ModelConfig c = small_config(arch);
       c.pos_encodings = pos_encodings;
       c.mlp_t = pos_encodings == "none";
       const auto model = build(c), outline = make_puzzle_model_outline(c, resolve_dims(c, meta()));
@@ -175,7 +175,8 @@ TEST(Models, OutlineHasTheNamesAndShapes) {
 }
 
 TEST(Models, InitialValues) {
-  const auto model = build(small("hrm"), 5), same = build(small("hrm"), 5), other = build(small("hrm"), 6);
+  const auto model = build(small_config("hrm"), 5), same = build(small_config("hrm"), 5),
+             other = build(small_config("hrm"), 6);
   const auto a = model->named_parameters(), b = same->named_parameters(), c = other->named_parameters();
   for (const auto& item : a) EXPECT_TRUE(at::equal(item.value(), b[item.key()])) << item.key();
   EXPECT_FALSE(at::equal(a["lm_head.weight"], c["lm_head.weight"]));
@@ -185,14 +186,14 @@ TEST(Models, InitialValues) {
   EXPECT_FALSE(at::equal(model->H_init(), model->L_init()));
   // Weights belong to their names: a model of another kind starts its L module alike.
   EXPECT_TRUE(at::equal(a["L_level.layers.0.mlp.down_proj.weight"],
-                        build(small("trm"), 5)->named_parameters()["L_level.layers.0.mlp.down_proj.weight"]));
+                        build(small_config("trm"), 5)->named_parameters()["L_level.layers.0.mlp.down_proj.weight"]));
 }
 
 TEST(Models, ShapesAndTypes) {
   for (const char* arch : {"hrm", "trm", "transformer"}) {
     for (const bool mlp_t : {false, true}) {
       for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
-        config::ModelConfig c = small(arch);
+        config::ModelConfig c = small_config(arch);
         c.mlp_t = mlp_t;
         c.pos_encodings = mlp_t ? "none" : "rope";
         const auto model = build(c, 0, type);
@@ -213,7 +214,7 @@ TEST(Models, ShapesAndTypes) {
 }
 
 TEST(Models, NoPuzzleEmbedding) {
-  config::ModelConfig c = small("hrm");
+  config::ModelConfig c = small_config("hrm");
   c.puzzle_emb_ndim = 0;
   const auto model = build(c);
   EXPECT_FALSE(model->puzzle_embedding().defined());
@@ -224,7 +225,7 @@ TEST(Models, NoPuzzleEmbedding) {
 // Every parameter gets a gradient, and so do the puzzle rows.
 TEST(Models, GradientsReachEverything) {
   for (const char* arch : {"hrm", "trm", "transformer"}) {
-    const auto model = build(small(arch));
+    const auto model = build(small_config(arch));
     const Inputs in = inputs_for(*model);
     const SegmentOutput out = model->segment(in.carry, in.tokens, in.rows);
     (out.logits.square().sum() + out.q_halt.sum() + out.q_continue.sum()).backward();
@@ -238,7 +239,7 @@ TEST(Models, GradientsReachEverything) {
 TEST(Models, RecordsNothingWithoutGrad) {
   const at::NoGradGuard no_grad;
   for (const char* arch : {"hrm", "trm", "transformer"}) {
-    const auto model = build(small(arch));
+    const auto model = build(small_config(arch));
     const Inputs in = inputs_for(*model);
     EXPECT_FALSE(model->segment(in.carry, in.tokens, in.rows).logits.requires_grad());
   }
@@ -268,13 +269,13 @@ int64_t graph_of(config::ModelConfig c, int64_t H_cycles, int64_t L_cycles) {
 }
 
 TEST(Models, RecordedPart) {
-  EXPECT_EQ(graph_of(small("hrm"), 1, 1), graph_of(small("hrm"), 3, 4));
-  EXPECT_EQ(graph_of(small("trm"), 1, 2), graph_of(small("trm"), 3, 2));
-  EXPECT_GT(graph_of(small("trm"), 1, 3), graph_of(small("trm"), 1, 2));
+  EXPECT_EQ(graph_of(small_config("hrm"), 1, 1), graph_of(small_config("hrm"), 3, 4));
+  EXPECT_EQ(graph_of(small_config("trm"), 1, 2), graph_of(small_config("trm"), 3, 2));
+  EXPECT_GT(graph_of(small_config("trm"), 1, 3), graph_of(small_config("trm"), 1, 2));
 }
 
 TEST(Models, TransformerIsOnePass) {
-  const auto model = build(small("transformer"));
+  const auto model = build(small_config("transformer"));
   const Inputs in = inputs_for(*model);
   const auto* network = dynamic_cast<PuzzleNetwork*>(model.get());
   ASSERT_NE(network, nullptr);
@@ -288,7 +289,7 @@ TEST(Models, TransformerIsOnePass) {
 
 // Slots beyond the embedding are zero, whatever the embedding is.
 TEST(Models, PuzzleSlotsArePadded) {
-  config::ModelConfig c = small("trm");
+  config::ModelConfig c = small_config("trm");
   c.puzzle_emb_ndim = 24;
   c.puzzle_emb_len = 4;
   const auto model = build(c);

@@ -53,7 +53,8 @@ TEST(RotatePairs, ValueAndGradient) {
 }
 
 // softmax(q k^T / sqrt(hd)) v written out, each group of queries with its own head of keys.
-at::Tensor plain_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& mask) {
+at::Tensor plain_causal_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                                  const at::Tensor& mask) {
   const int64_t share = q.size(1) / k.size(1);
   std::vector<at::Tensor> heads;
   for (int64_t h = 0; h < q.size(1); ++h) {
@@ -75,7 +76,7 @@ TEST(GroupedAttention, ValueAndGradient) {
       const at::Tensor wanted_mask = window < 0   ? at::Tensor()
                                      : window > 0 ? full.logical_and(at::ones({7, 7}, at::kBool).triu(1 - window))
                                                   : full;
-      (plain_attention(q, k, v, wanted_mask) * g).sum().backward();
+      (plain_causal_attention(q, k, v, wanted_mask) * g).sum().backward();
       std::vector<at::Tensor> wanted;
       for (const at::Tensor* t : {&q, &k, &v}) {
         wanted.push_back(t->grad().clone());
@@ -83,7 +84,8 @@ TEST(GroupedAttention, ValueAndGradient) {
       }
       const at::Tensor mask = window > 0 ? causal_mask(7, window, {}, at::kCPU) : at::Tensor();
       const at::Tensor got = grouped_attention(q, k, v, mask, window == 0);
-      EXPECT_TRUE(at::allclose(got, plain_attention(q, k, v, wanted_mask), 1e-10, 1e-10)) << kv_heads << " " << window;
+      EXPECT_TRUE(at::allclose(got, plain_causal_attention(q, k, v, wanted_mask), 1e-10, 1e-10))
+          << kv_heads << " " << window;
       (got * g).sum().backward();
       const at::Tensor* leaves[] = {&q, &k, &v};
       for (size_t i = 0; i < 3; ++i) {

@@ -10,14 +10,16 @@
 #include "hrm/base/error.h"
 #include "hrm/nn/lora.h"
 #include "support/expect_error.h"
+#include "support/random.h"
 
 namespace hrm::nn {
 namespace {
 
 using test::expect_error;
+using test::numbers;
 
-struct TwoLayers : torch::nn::Module, HasAdaptableLinears {
-  explicit TwoLayers(WeightFormat format) {
+struct TwoFrozenLayers : torch::nn::Module, HasAdaptableLinears {
+  explicit TwoFrozenLayers(WeightFormat format) {
     first = register_module("first", std::make_shared<Linear>(24, 40, at::kCPU, /*bias=*/false, format));
     second = register_module("second", std::make_shared<Linear>(40, 24, at::kCPU, /*bias=*/false, format));
   }
@@ -29,20 +31,14 @@ struct TwoLayers : torch::nn::Module, HasAdaptableLinears {
   std::shared_ptr<Linear> first, second;
 };
 
-at::Tensor numbers(at::IntArrayRef sizes, uint64_t seed) {
-  at::Generator generator = at::detail::createCPUGenerator();
-  generator.set_current_seed(seed);
-  return at::randn(sizes, generator, at::kFloat);
-}
-
 // As NF4, or with the values that the codes of the other stand for.
-struct Adapted {
-  std::shared_ptr<TwoLayers> model;
+struct AdaptedFrozen {
+  std::shared_ptr<TwoFrozenLayers> model;
   std::unique_ptr<LoraSet> set;
   ParameterSet parameters;
 
-  Adapted(WeightFormat format, const std::vector<std::string>& targets, at::ScalarType dtype, double dropout = 0)
-      : model(std::make_shared<TwoLayers>(format)) {
+  AdaptedFrozen(WeightFormat format, const std::vector<std::string>& targets, at::ScalarType dtype, double dropout = 0)
+      : model(std::make_shared<TwoFrozenLayers>(format)) {
     set = std::make_unique<LoraSet>(
         *model, LoraOptions{.rank = 2, .alpha = 6, .dropout = dropout, .targets = targets, .seed = 5}, at::kCPU);
     init_parameters(*model, 3);
@@ -76,8 +72,9 @@ TEST(FrozenWeight, Nf4IsItsDequantisedWeightsInBothPasses) {
          std::vector<std::vector<std::string>>{{"a", "c", "d"}, {"b"}, {"d"}}) {
       for (const double dropout : {0.0, 0.4}) {
         const std::string what = cat(targets.front(), " ", dtype, " ", dropout);
-        Adapted nf4(WeightFormat::nf4, targets, dtype, dropout), plain(WeightFormat::f32, targets, dtype, dropout);
-        const auto pass = [&](Adapted& adapted) {
+        AdaptedFrozen nf4(WeightFormat::nf4, targets, dtype, dropout),
+            plain(WeightFormat::f32, targets, dtype, dropout);
+        const auto pass = [&](AdaptedFrozen& adapted) {
           at::Tensor x = numbers({7, 24}, 1).to(dtype).requires_grad_();
           const at::Tensor y = adapted.model->forward(x);
           // The backward pass reads codes, not what the workspace held when the forward pass was through.
@@ -104,18 +101,18 @@ TEST(FrozenWeight, Nf4IsItsDequantisedWeightsInBothPasses) {
 
 // Where nothing below needs a gradient, no product is done for one, and none is asked for.
 TEST(FrozenWeight, InputsWithoutGradient) {
-  Adapted nf4(WeightFormat::nf4, {"d"}, at::kFloat), plain(WeightFormat::f32, {"d"}, at::kFloat);
+  AdaptedFrozen nf4(WeightFormat::nf4, {"d"}, at::kFloat), plain(WeightFormat::f32, {"d"}, at::kFloat);
   const at::Tensor x = numbers({7, 24}, 1);
-  for (Adapted* adapted : {&nf4, &plain}) adapted->model->forward(x).backward(numbers({7, 24}, 9));
+  for (AdaptedFrozen* adapted : {&nf4, &plain}) adapted->model->forward(x).backward(numbers({7, 24}, 9));
   expect_same(nf4.parameters.flat_grad(), plain.parameters.flat_grad(), "gradients of A and B");
   EXPECT_FALSE(nf4.model->first->forward(x).requires_grad());
 }
 
 TEST(FrozenWeight, Nf4IsNeverMerged) {
-  Adapted nf4(WeightFormat::nf4, {"a", "d"}, at::kFloat), plain(WeightFormat::f32, {"a", "d"}, at::kFloat);
+  AdaptedFrozen nf4(WeightFormat::nf4, {"a", "d"}, at::kFloat), plain(WeightFormat::f32, {"a", "d"}, at::kFloat);
   const at::NoGradGuard no_grad;
   const at::Tensor x = numbers({5, 24}, 2), beside = nf4.model->forward(x);
-  for (Adapted* adapted : {&nf4, &plain}) adapted->set->merge();
+  for (AdaptedFrozen* adapted : {&nf4, &plain}) adapted->set->merge();
   {
     const WithLoraMode merged(*nf4.set, LoraMode::merged);
     expect_same(nf4.model->forward(x), beside, "merged is the adapter beside it");
@@ -129,7 +126,7 @@ TEST(FrozenWeight, Nf4IsNeverMerged) {
 }
 
 TEST(FrozenWeight, OneWorkspaceAndWhatAllTakes) {
-  Adapted nf4(WeightFormat::nf4, {"a"}, at::kBFloat16);
+  AdaptedFrozen nf4(WeightFormat::nf4, {"a"}, at::kBFloat16);
   const at::Tensor first = nf4.model->first->frozen_weight().weight, second = nf4.model->second->frozen_weight().weight;
   EXPECT_EQ(first.data_ptr(), second.data_ptr());
   EXPECT_EQ(first.scalar_type(), at::kBFloat16);
@@ -138,7 +135,7 @@ TEST(FrozenWeight, OneWorkspaceAndWhatAllTakes) {
   // Of each: 480 bytes of codes, 15 magnitudes, one scale and one mean.
   EXPECT_EQ(memory.bytes, 2 * (480 + 15 + 4 + 4));
   EXPECT_EQ(memory.workspace, 2 * 960);
-  EXPECT_EQ(nf4_memory(*Adapted(WeightFormat::f32, {"a"}, at::kFloat).model).elements, 0);
+  EXPECT_EQ(nf4_memory(*AdaptedFrozen(WeightFormat::f32, {"a"}, at::kFloat).model).elements, 0);
   // The parameter is a name and a shape.
   const at::Tensor weight = nf4.model->named_parameters()["first.weight"];
   EXPECT_TRUE(weight.is_meta());
@@ -152,7 +149,7 @@ TEST(FrozenWeight, OneWorkspaceAndWhatAllTakes) {
 }
 
 TEST(FrozenWeight, NamesWhatDoesNotFit) {
-  TwoLayers model(WeightFormat::nf4);
+  TwoFrozenLayers model(WeightFormat::nf4);
   expect_error(ExitCode::unexpected, {"'first.weight' was given no weight"},
                [&] { share_nf4_workspace(model, at::kFloat); });
   at::Tensor weight = at::ones({40, 24});

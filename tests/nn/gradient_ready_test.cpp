@@ -14,8 +14,8 @@ namespace {
 constexpr int64_t kWidth = 8, kPositions = 4;
 const BlockSizes kSizes{.width = kWidth, .positions = kPositions, .heads = 2};
 
-struct Net : torch::nn::Module {
-  Net() {
+struct ReadyNet : torch::nn::Module {
+  ReadyNet() {
     table = register_parameter("table", at::randn({3, kWidth}));
     upper = register_module("upper", std::make_shared<ReasoningModule>(2, kSizes, RotaryTable{}, at::kCPU));
     lower = register_module("lower", std::make_shared<ReasoningModule>(3, kSizes, RotaryTable{}, at::kCPU));
@@ -34,7 +34,7 @@ at::Tensor input() {
 }
 
 TEST(GradientReady, GroupsAreTheBlocksAsBackwardCompletesThem) {
-  Net net;
+  ReadyNet net;
   const auto& groups = net.ready().groups();
   EXPECT_EQ(groups, (std::vector<std::string>{"upper.layers.1", "upper.layers.0", "lower.layers.2", "lower.layers.1",
                                               "lower.layers.0"}));
@@ -61,7 +61,7 @@ TEST(GradientReady, GroupsOfManyLayers) {
 
 // Its gradient is not complete when that of the block is.
 TEST(GradientReady, WeightSharedWithOthersIsOfNoGroup) {
-  Net net;
+  ReadyNet net;
   const at::Tensor shared = net.lower->layers()[1]->mlp().down_proj().weight();
   net.register_parameter("tied", shared);
   ParameterSet set;
@@ -76,7 +76,7 @@ TEST(GradientReady, WeightSharedWithOthersIsOfNoGroup) {
 }
 
 TEST(GradientReady, WithoutAListenerNothingIsRecorded) {
-  Net net;
+  ReadyNet net;
   const at::Tensor x = input().requires_grad_();
   EXPECT_TRUE(net.ready().mark(x, 0).is_same(x));
   net.ready().listen([](int) {});
@@ -99,7 +99,7 @@ struct CountWarnings : c10::WarningHandler {
 };
 
 TEST(GradientReady, TellsOfASecondUse) {
-  Net net;
+  ReadyNet net;
   std::vector<int> again;
   net.ready().listen([](int) {}, [&](int group) { again.push_back(group); });
   const at::Tensor x = input().requires_grad_();
@@ -116,7 +116,7 @@ TEST(GradientReady, TellsOfASecondUse) {
 
 // Neither the tensor nor its gradient is copied, and nothing warns.
 TEST(GradientReady, MarkIsAnAlias) {
-  Net net;
+  ReadyNet net;
   CountWarnings warnings;
   const c10::WarningUtils::WarningHandlerGuard guard(&warnings);
   std::vector<int> reported;
@@ -143,7 +143,7 @@ TEST(GradientReady, MarkIsAnAlias) {
 
 // A change in place of what a node behind the mark has kept is still noticed.
 TEST(GradientReady, MarkSharesTheVersion) {
-  Net net;
+  ReadyNet net;
   net.ready().listen([](int) {});
   const at::Tensor x = input().requires_grad_() * 1;
   const at::Tensor y = net.ready().mark(x, 0).square();
@@ -152,7 +152,7 @@ TEST(GradientReady, MarkSharesTheVersion) {
 }
 
 TEST(GradientReady, ReportsAfterTheLastUse) {
-  Net net;
+  ReadyNet net;
   const at::Tensor x = input().requires_grad_();
   std::vector<int> reported;
   std::vector<at::Tensor> seen;
@@ -176,7 +176,7 @@ TEST(GradientReady, ReportsAfterTheLastUse) {
 
 // Its first use cannot be told of, so that nobody knows when the gradients are complete. The second block is told of.
 TEST(GradientReady, InputWithoutGradient) {
-  Net net;
+  ReadyNet net;
   std::vector<int> reported;
   net.ready().listen([&](int group) { reported.push_back(group); });
   const at::Tensor x = input();
@@ -186,7 +186,7 @@ TEST(GradientReady, InputWithoutGradient) {
 
 // Uses whose backward pass never came do not count any more.
 TEST(GradientReady, ListenForgetsEarlierUses) {
-  Net net;
+  ReadyNet net;
   const at::Tensor x = input().requires_grad_();
   std::vector<int> reported;
   const auto listener = [&](int group) { reported.push_back(group); };
@@ -200,7 +200,7 @@ TEST(GradientReady, ListenForgetsEarlierUses) {
 }
 
 TEST(GradientReady, ErrorsOfTheListenerLeaveBackward) {
-  Net net;
+  ReadyNet net;
   const at::Tensor x = input().requires_grad_();
   net.ready().listen([](int group) { fail(ExitCode::rank_failed, "group ", group, " cannot be sent"); });
   const at::Tensor y = net.upper->forward(x, x);

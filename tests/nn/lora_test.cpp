@@ -8,11 +8,13 @@
 #include "hrm/base/error.h"
 #include "hrm/nn/parameter.h"
 #include "support/expect_error.h"
+#include "support/random.h"
 
 namespace hrm::nn {
 namespace {
 
 using test::expect_error;
+using test::numbers;
 
 // Two layers, one of which stands for three projections.
 struct TwoLayers : torch::nn::Module, HasAdaptableLinears {
@@ -27,12 +29,6 @@ struct TwoLayers : torch::nn::Module, HasAdaptableLinears {
 
   std::shared_ptr<Linear> first, second;
 };
-
-at::Tensor numbers(at::IntArrayRef sizes, uint64_t seed) {
-  at::Generator generator = at::detail::createCPUGenerator();
-  generator.set_current_seed(seed);
-  return at::randn(sizes, generator, at::kFloat);
-}
 
 struct Adapted {
   std::shared_ptr<TwoLayers> model = std::make_shared<TwoLayers>();

@@ -8,21 +8,18 @@
 #include "hrm/nn/init.h"
 #include "ops/reference/moe_ref.h"
 #include "support/expect_error.h"
+#include "support/random.h"
 
 namespace hrm::nn {
 namespace {
 
-constexpr int64_t kWidth = 12, kTokens = 40;
+using test::numbers;
 
-at::Tensor numbers(at::IntArrayRef sizes, uint64_t seed) {
-  at::Generator generator = at::detail::createCPUGenerator();
-  generator.set_current_seed(seed);
-  return at::randn(sizes, generator);
-}
+constexpr int64_t kMoeWidth = 12, kTokens = 40;
 
 std::shared_ptr<MoeFeedForward> make(MoeOptions options) {
   options.inner = 20;
-  auto layer = std::make_shared<MoeFeedForward>(kWidth, options, at::kCPU);
+  auto layer = std::make_shared<MoeFeedForward>(kMoeWidth, options, at::kCPU);
   init_parameters(*layer, 7);
   return layer;
 }
@@ -32,25 +29,25 @@ at::Tensor weight(MoeFeedForward& layer, const char* name, at::IntArrayRef sizes
 }
 
 // The plain formula with the layer's weights.
-at::Tensor plain(MoeFeedForward& layer, const at::Tensor& x) {
+at::Tensor plain_moe(MoeFeedForward& layer, const at::Tensor& x) {
   const MoeOptions& o = layer.options();
   const ops::reference::MoeOptions options{
       o.top_k, o.score == ops::MoeScore::sigmoid ? ops::reference::Router::sigmoid : ops::reference::Router::softmax,
       o.normalize, o.capacity_factor};
-  const auto routing = ops::reference::moe_route(at::linear(x, weight(layer, "router.weight", {o.experts, kWidth})),
+  const auto routing = ops::reference::moe_route(at::linear(x, weight(layer, "router.weight", {o.experts, kMoeWidth})),
                                                  options, layer.choice_bias());
-  at::Tensor y = ops::reference::moe_experts(x, routing, weight(layer, "up.weight", {o.experts, o.inner, kWidth}),
-                                             weight(layer, "down.weight", {o.experts, kWidth, o.inner}));
+  at::Tensor y = ops::reference::moe_experts(x, routing, weight(layer, "up.weight", {o.experts, o.inner, kMoeWidth}),
+                                             weight(layer, "down.weight", {o.experts, kMoeWidth, o.inner}));
   if (o.shared_experts > 0) {
     const int64_t inner = o.shared_experts * o.inner;
-    y = y + at::linear(at::gelu(at::linear(x, weight(layer, "shared.up.weight", {inner, kWidth}))),
-                       weight(layer, "shared.down.weight", {kWidth, inner}));
+    y = y + at::linear(at::gelu(at::linear(x, weight(layer, "shared.up.weight", {inner, kMoeWidth}))),
+                       weight(layer, "shared.down.weight", {kMoeWidth, inner}));
   }
   return y;
 }
 
 TEST(MoeLayer, IsThePlainFormula) {
-  const at::Tensor x = numbers({kTokens, kWidth}, 1);
+  const at::Tensor x = numbers({kTokens, kMoeWidth}, 1);
   MoeOptions options{.experts = 5, .top_k = 2};
   for (const double capacity : {0.0, 0.7}) {
     for (const auto score : {ops::MoeScore::softmax, ops::MoeScore::sigmoid}) {
@@ -61,7 +58,7 @@ TEST(MoeLayer, IsThePlainFormula) {
           options.normalize = normalize;
           options.shared_experts = shared;
           const auto layer = make(options);
-          EXPECT_TRUE(at::allclose(layer->forward(x), plain(*layer, x), 1e-4, 1e-5))
+          EXPECT_TRUE(at::allclose(layer->forward(x), plain_moe(*layer, x), 1e-4, 1e-5))
               << capacity << " " << normalize << " " << shared;
         }
       }
@@ -74,7 +71,7 @@ TEST(MoeLayer, OldGradientsAreNotSeen) {
   const auto layer = make({.experts = 4, .top_k = 1});
   ParameterSet set;
   set.build(*layer, at::kFloat);
-  const at::Tensor x = numbers({kTokens, kWidth}, 1);
+  const at::Tensor x = numbers({kTokens, kMoeWidth}, 1);
   const auto step = [&](bool backward) {
     set.zero_grad();
     if (backward) layer->forward(x).square().sum().backward();
@@ -89,7 +86,7 @@ TEST(MoeLayer, OldGradientsAreNotSeen) {
 }
 
 TEST(MoeLayer, LossesAreOfRecordedCallsAlone) {
-  const at::Tensor x = numbers({kTokens, kWidth}, 1);
+  const at::Tensor x = numbers({kTokens, kMoeWidth}, 1);
   const auto layer = make({.experts = 4, .top_k = 1, .load_weight = 0.5, .z_weight = 0.25});
   {
     const at::NoGradGuard no_grad;
@@ -100,7 +97,7 @@ TEST(MoeLayer, LossesAreOfRecordedCallsAlone) {
   layer->forward(x);
   const auto losses = layer->take_auxiliary_losses();
   ASSERT_EQ(losses.size(), 2u);
-  const at::Tensor logits = at::linear(x, weight(*layer, "router.weight", {4, kWidth}));
+  const at::Tensor logits = at::linear(x, weight(*layer, "router.weight", {4, kMoeWidth}));
   const auto routing = ops::reference::moe_route(logits, {.top_k = 1, .capacity_factor = 0});
   EXPECT_EQ(losses[0].name, "moe_load");
   EXPECT_EQ(losses[0].weight, 0.5);
@@ -122,7 +119,7 @@ TEST(MoeLayer, LoadIsToldAndBalanced) {
     router.zero_();
     router[0][0] = 1;
   }
-  const at::Tensor x = numbers({kTokens, kWidth}, 1).abs(), go = at::zeros({});
+  const at::Tensor x = numbers({kTokens, kMoeWidth}, 1).abs(), go = at::zeros({});
   layer->forward(x);
   MoeLoad load = layer->load();
   EXPECT_NEAR(load.entropy.item<double>(), 0, 1e-9);
@@ -140,7 +137,7 @@ TEST(MoeLayer, LoadIsToldAndBalanced) {
 
 TEST(MoeLayer, DroppedPicksAreCounted) {
   const auto layer = make({.experts = 4, .top_k = 2, .capacity_factor = 0.5});
-  layer->forward(numbers({kTokens, kWidth}, 1));
+  layer->forward(numbers({kTokens, kMoeWidth}, 1));
   // Room for 10 picks of each expert: 40 of 80 at most.
   EXPECT_GE(layer->load().dropped.item<double>(), 0.5);
   EXPECT_EQ(layer->counts().narrow(0, 0, 4).sum().item<double>(), 80);
@@ -150,7 +147,7 @@ TEST(MoeLayer, NumbersThatMakeNoSense) {
   for (const MoeOptions& options :
        {MoeOptions{.experts = 0, .inner = 4}, MoeOptions{.experts = 4, .inner = 0},
         MoeOptions{.experts = 2, .top_k = 3, .inner = 4}, MoeOptions{.inner = 4, .capacity_factor = -1}}) {
-    test::expect_error(ExitCode::usage, {"experts"}, [&] { MoeFeedForward(kWidth, options, at::kCPU); });
+    test::expect_error(ExitCode::usage, {"experts"}, [&] { MoeFeedForward(kMoeWidth, options, at::kCPU); });
   }
 }
 

@@ -8,7 +8,7 @@
 namespace hrm::nn {
 namespace {
 
-at::Tensor plain(const at::Tensor& x, const at::Tensor& weight, double eps, int64_t groups) {
+at::Tensor plain_weighted_norm(const at::Tensor& x, const at::Tensor& weight, double eps, int64_t groups) {
   const at::Tensor parts = x.unflatten(-1, {groups, -1});
   return (parts * at::rsqrt(parts.square().mean(-1, true) + eps)).flatten(-2) * weight;
 }
@@ -17,11 +17,11 @@ TEST(RmsNorm, ValueAndGradient) {
   for (const int64_t groups : {1, 3}) {
     const at::Tensor x = at::randn({2, 5, 12}, at::kDouble).requires_grad_();
     const at::Tensor weight = at::randn({12}, at::kDouble).requires_grad_(), g = at::randn({2, 5, 12}, at::kDouble);
-    (plain(x, weight, 1e-2, groups) * g).sum().backward();
+    (plain_weighted_norm(x, weight, 1e-2, groups) * g).sum().backward();
     const at::Tensor want_x = x.grad().clone(), want_weight = weight.grad().clone();
     x.mutable_grad() = weight.mutable_grad() = at::Tensor();
     const at::Tensor y = rms_norm(x, weight, 1e-2, at::kDouble, groups);
-    EXPECT_TRUE(at::allclose(y, plain(x, weight, 1e-2, groups), 1e-13, 1e-13));
+    EXPECT_TRUE(at::allclose(y, plain_weighted_norm(x, weight, 1e-2, groups), 1e-13, 1e-13));
     (y * g).sum().backward();
     EXPECT_TRUE(at::allclose(x.grad(), want_x, 1e-12, 1e-12)) << groups;
     EXPECT_TRUE(at::allclose(weight.grad(), want_weight, 1e-12, 1e-12)) << groups;
@@ -37,7 +37,7 @@ TEST(RmsNorm, RoundsOnce) {
     const at::NoGradGuard no_grad;
     weight.copy_(at::randn({64}));
   }
-  const at::Tensor exact = plain(x.to(at::kDouble), weight.detach().to(at::kDouble), 1e-5, 1);
+  const at::Tensor exact = plain_weighted_norm(x.to(at::kDouble), weight.detach().to(at::kDouble), 1e-5, 1);
   const at::Tensor y = norm.forward(x);
   EXPECT_EQ(y.scalar_type(), at::kBFloat16);
   EXPECT_LE(((y.to(at::kDouble) - exact).abs() / exact.abs()).max().item<double>(), 0x1.01p-8);

@@ -21,8 +21,8 @@ struct Layer : torch::nn::Module, HasComputeWeight {
   at::Tensor weight, bias, compute;
 };
 
-struct Net : torch::nn::Module {
-  Net() {
+struct OwnedNet : torch::nn::Module {
+  OwnedNet() {
     table = register_parameter("table", at::randn({5, 3}));
     first = register_module("first", std::make_shared<Layer>(7, 3));
     second = register_module("second", std::make_shared<Layer>(70, 7));
@@ -32,7 +32,7 @@ struct Net : torch::nn::Module {
 };
 
 TEST(ParameterSet, CollectsAndAligns) {
-  Net net;
+  OwnedNet net;
   ParameterSet set;
   set.build(net, at::kBFloat16);
   std::vector<std::string> names;
@@ -52,7 +52,7 @@ TEST(ParameterSet, CollectsAndAligns) {
 }
 
 TEST(ParameterSet, ComputeCopiesFollowTheMasters) {
-  Net net;
+  OwnedNet net;
   ParameterSet set;
   set.build(net, at::kBFloat16);
   EXPECT_TRUE(at::equal(net.first->compute, net.first->weight.detach().to(at::kBFloat16)));
@@ -75,7 +75,7 @@ TEST(ParameterSet, ComputeCopiesFollowTheMasters) {
 
 // Gradients of autograd and of hrm::linear both end in the flat buffer, over several backward passes.
 TEST(ParameterSet, GradientsAccumulateInPlace) {
-  Net net;
+  OwnedNet net;
   ParameterSet set;
   set.build(net, at::kBFloat16);
   const void* address = net.table.grad().const_data_ptr();
@@ -97,7 +97,7 @@ TEST(ParameterSet, GradientsAccumulateInPlace) {
 // Masters and gradients at places of the caller's choice, the same tensors for everyone who has them.
 TEST(ParameterSet, MovesToOtherPlaces) {
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
-    Net net, same;
+    OwnedNet net, same;
     ParameterSet set, plain;
     set.build(net, dtype);
     {
@@ -122,7 +122,7 @@ TEST(ParameterSet, MovesToOtherPlaces) {
     set.place_gradients(places);
     EXPECT_FALSE(set.flat_grad().defined());
     EXPECT_THROW(set.zero_grad(), Error);
-    for (Net* each : {&net, &same}) {
+    for (OwnedNet* each : {&net, &same}) {
       const at::Tensor x = each->table.to(dtype);
       const at::Tensor h = ops::linear(x, each->first->compute, each->first->weight, each->first->bias);
       ops::linear(h, each->second->compute, each->second->weight, each->second->bias).sum().backward();

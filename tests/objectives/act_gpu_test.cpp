@@ -8,7 +8,7 @@ namespace {
 
 using ops::testing::expect_same_bits;
 
-constexpr int64_t kSlots = 6, kSeq = 9;
+constexpr int64_t kSlots = 6, kGpuSeq = 9;
 
 // One model, its slots and its data. `step` is what a task captures: begin, segment, backward.
 struct Side {
@@ -22,14 +22,14 @@ struct Side {
     c.halt_max_steps = 3;
     data::PuzzleMeta meta;
     meta.vocab_size = 7;
-    meta.seq_len = kSeq;
+    meta.seq_len = kGpuSeq;
     meta.num_puzzle_identifiers = 40;
     model = models::make_puzzle_model(c, models::resolve_dims(c, meta), 0, at::kCUDA, compute_dtype);
     state = make_act_state(*model, kSlots);
     leaf = make_puzzle_rows(*model, kSlots);
     leaf.mutable_grad() = at::zeros_like(leaf);
     const at::Tensor ids = at::arange(40, at::kInt);
-    const at::Tensor tokens = (ids.unsqueeze(1) + at::arange(kSeq, at::kInt)).remainder(7).to(at::kCUDA);
+    const at::Tensor tokens = (ids.unsqueeze(1) + at::arange(kGpuSeq, at::kInt)).remainder(7).to(at::kCUDA);
     pool = {.inputs = tokens, .labels = tokens.clone(), .puzzle_identifiers = ids.to(at::kCUDA), .valid_rows = 40};
     cursor = at::zeros({}, at::device(at::kCUDA).dtype(at::kLong));
     draws = {at::linspace(0, 0.9, kSlots).to(at::kCUDA), at::full({kSlots}, 2, at::device(at::kCUDA).dtype(at::kInt))};

@@ -12,7 +12,7 @@ namespace {
 
 constexpr int64_t kSeq = 5;
 
-std::shared_ptr<models::PuzzleModel> small_model(const std::string& arch = "hrm", bool no_continue = false) {
+std::shared_ptr<models::PuzzleModel> small_puzzle_model(const std::string& arch = "hrm", bool no_continue = false) {
   config::ModelConfig c;
   c.arch = arch;
   c.hidden_size = 16;
@@ -45,7 +45,7 @@ std::vector<int64_t> list(const at::Tensor& t) {
 }
 
 TEST(ActBegin, ResetsHaltedSlotsInPlace) {
-  const auto model = small_model();
+  const auto model = small_puzzle_model();
   ActState state = make_act_state(*model, 4);
   act_begin(state, rows(4), model->H_init(), model->L_init());
   EXPECT_EQ(list(state.puzzle_identifiers), (std::vector<int64_t>{0, 1, 2, 3}));
@@ -69,7 +69,7 @@ TEST(ActBegin, ResetsHaltedSlotsInPlace) {
 }
 
 TEST(ActBegin, RefusesAnotherShape) {
-  const auto model = small_model();
+  const auto model = small_puzzle_model();
   ActState state = make_act_state(*model, 4);
   try {
     act_begin(state, rows(3), model->H_init(), model->L_init());
@@ -83,7 +83,7 @@ TEST(ActBegin, RefusesAnotherShape) {
 }
 
 TEST(ActBegin, PoolLosesNoRow) {
-  const auto model = small_model();
+  const auto model = small_puzzle_model();
   ActState state = make_act_state(*model, 4);
   const data::PuzzleBatch pool = rows(6);
   at::Tensor cursor = at::zeros({}, at::kLong);
@@ -101,7 +101,7 @@ TEST(ActBegin, PoolLosesNoRow) {
 
 // View by view in slot order is the same as all at once.
 TEST(ActBegin, PoolInMicroBatches) {
-  const auto model = small_model();
+  const auto model = small_puzzle_model();
   const data::PuzzleBatch pool = rows(20);
   ActState whole = make_act_state(*model, 6), split = make_act_state(*model, 6);
   at::Tensor cursor_a = at::full({}, 17, at::kLong), cursor_b = cursor_a.clone();
@@ -141,7 +141,7 @@ TEST(ActEnd, HaltingTable) {
   const auto count = static_cast<int64_t>(table.size());
   for (const bool no_continue : {false, true}) {
     for (const bool training : {true, false}) {
-      const auto model = small_model("hrm", no_continue);
+      const auto model = small_puzzle_model("hrm", no_continue);
       ActState state = make_act_state(*model, count);
       models::SegmentOutput output{.carry = {at::ones_like(state.carry.z_H), at::ones_like(state.carry.z_L)},
                                    .logits = {},
@@ -173,7 +173,7 @@ TEST(ActEnd, HaltingTable) {
 
 // With one segment there is nothing to decide and nothing to explore.
 TEST(ActEnd, OneSegment) {
-  const auto model = small_model();
+  const auto model = small_puzzle_model();
   config::ModelConfig c = model->config();
   c.halt_max_steps = 1;
   ActState state = make_act_state(*model, 2);
@@ -184,7 +184,7 @@ TEST(ActEnd, OneSegment) {
 }
 
 TEST(TargetQ, ValueOfTheNextSegment) {
-  const auto model = small_model();
+  const auto model = small_puzzle_model();
   {
     const at::NoGradGuard no_grad;
     at::Tensor weight = model->named_parameters()["q_head.weight"];
@@ -271,7 +271,7 @@ HaltDraws no_exploration(int64_t slots) {
 // The split of a batch changes neither losses nor gradients, over several steps with halting in between.
 TEST(ActTrainSegment, MicroBatches) {
   for (const bool no_continue : {false, true}) {
-    const auto model = small_model("hrm", no_continue);
+    const auto model = small_puzzle_model("hrm", no_continue);
     {
       const at::NoGradGuard no_grad;
       model->named_parameters()["q_head.bias"].fill_(0);
@@ -312,7 +312,7 @@ TEST(ActTrainSegment, MicroBatches) {
 
 // The leaf gets the rows of the samples that the slots work on, not of those that the batch offers.
 TEST(ActTrainSegment, GathersEmbeddingsOfTheState) {
-  const auto model = small_model();
+  const auto model = small_puzzle_model();
   model->puzzle_embedding().copy_(at::randn(model->puzzle_embedding().sizes()));
   ActState state = make_act_state(*model, 3);
   at::Tensor leaf = make_puzzle_rows(*model, 3);
@@ -327,7 +327,7 @@ TEST(ActTrainSegment, GathersEmbeddingsOfTheState) {
 
 // As the official code: with one segment per sample there is no second forward pass and no loss of q_continue.
 TEST(ActTrainSegment, OneSegmentHasNoQTarget) {
-  const auto many = small_model();
+  const auto many = small_puzzle_model();
   config::ModelConfig c = many->config();
   c.halt_max_steps = 1;
   const auto model = models::make_puzzle_model(c, many->dims(), 0, at::kCPU, at::kFloat);
@@ -340,7 +340,7 @@ TEST(ActTrainSegment, OneSegmentHasNoQTarget) {
 }
 
 TEST(ActEvaluate, RunsAllSegments) {
-  const auto model = small_model("trm", /*no_continue=*/true);
+  const auto model = small_puzzle_model("trm", /*no_continue=*/true);
   const data::PuzzleBatch batch = rows(3);
   std::vector<at::Tensor> logits;
   const Evaluation result = act_evaluate(*model, batch, 5, [&](int64_t segment, const models::SegmentOutput& output) {

@@ -14,13 +14,13 @@ namespace {
 
 constexpr int64_t kTokens = 23, kWidth = 8, kVocabulary = 37;
 
-struct Inputs {
+struct LanguageInputs {
   std::shared_ptr<nn::LmHead> head = std::make_shared<nn::LmHead>(kWidth, kVocabulary, at::kCPU);
   at::Tensor hidden = at::randn({kTokens, kWidth}).requires_grad_();
   at::Tensor labels = at::randint(0, kVocabulary, {kTokens}, at::kInt);
   at::Tensor weights = at::rand({kTokens});
 
-  Inputs() {
+  LanguageInputs() {
     const at::NoGradGuard no_grad;
     head->weight().copy_(at::randn({kVocabulary, kWidth}));
     for (const int64_t ignored : {0, 7, 8, 22}) labels[ignored] = data::kIgnoreLabel;
@@ -28,7 +28,7 @@ struct Inputs {
   }
 };
 
-at::Tensor plain(const at::Tensor& hidden, const at::Tensor& weight, const Inputs& in) {
+at::Tensor plain_losses(const at::Tensor& hidden, const at::Tensor& weight, const LanguageInputs& in) {
   const at::Tensor log_p = at::log_softmax(at::linear(hidden, weight), -1);
   const at::Tensor index = in.labels.to(at::kLong).clamp_min(0).unsqueeze(-1);
   return -log_p.gather(-1, index).squeeze(-1) * in.labels.ge(0);
@@ -36,10 +36,10 @@ at::Tensor plain(const at::Tensor& hidden, const at::Tensor& weight, const Input
 
 TEST(ChunkedCrossEntropy, IsThePlainOne) {
   for (const int64_t chunk : {1, 5, 23, 100}) {
-    Inputs in;
+    LanguageInputs in;
     const at::Tensor hidden = in.hidden.detach().to(at::kDouble).requires_grad_();
     const at::Tensor weight = in.head->weight().detach().to(at::kDouble).requires_grad_();
-    const at::Tensor each = plain(hidden, weight, in), want = (each * in.weights).sum();
+    const at::Tensor each = plain_losses(hidden, weight, in), want = (each * in.weights).sum();
     (want * 3).backward();
 
     const ChunkedCrossEntropy got = chunked_cross_entropy(in.hidden, *in.head, in.labels, in.weights, chunk);
@@ -54,7 +54,7 @@ TEST(ChunkedCrossEntropy, IsThePlainOne) {
 
 // A second use adds to the gradient of the head; what is frozen gets none.
 TEST(ChunkedCrossEntropy, GradientsGoWhereTheyAreNeeded) {
-  Inputs in;
+  LanguageInputs in;
   const auto run = [&](const at::Tensor& hidden) {
     chunked_cross_entropy(hidden, *in.head, in.labels, in.weights, 4).loss.backward();
   };
@@ -73,7 +73,7 @@ TEST(ChunkedCrossEntropy, GradientsGoWhereTheyAreNeeded) {
 
 // Weights of one millionth: float16 could not hold the gradients of the logits without their common factor.
 TEST(ChunkedCrossEntropy, SmallWeightsInFloat16) {
-  Inputs in;
+  LanguageInputs in;
   in.head->set_compute_weight(in.head->weight().detach().to(at::kHalf));
   const at::Tensor hidden = in.hidden.detach().to(at::kHalf).requires_grad_();
   chunked_cross_entropy(hidden, *in.head, in.labels, in.weights * 1e-6, 5).loss.backward();
@@ -84,7 +84,7 @@ TEST(ChunkedCrossEntropy, SmallWeightsInFloat16) {
 }
 
 TEST(ChunkedCrossEntropy, NothingLabelled) {
-  Inputs in;
+  LanguageInputs in;
   in.labels.fill_(data::kIgnoreLabel);
   const ChunkedCrossEntropy got = chunked_cross_entropy(in.hidden, *in.head, in.labels, at::zeros({kTokens}));
   got.loss.backward();
@@ -94,13 +94,13 @@ TEST(ChunkedCrossEntropy, NothingLabelled) {
 }
 
 TEST(ChunkedCrossEntropy, BadInputIsNamed) {
-  Inputs in;
+  LanguageInputs in;
   EXPECT_THROW(chunked_cross_entropy(in.hidden, *in.head, in.labels, in.weights, 0), c10::Error);
   EXPECT_THROW(chunked_cross_entropy(in.hidden.to(at::kDouble), *in.head, in.labels, in.weights), c10::Error);
   EXPECT_THROW(chunked_cross_entropy(in.hidden, *in.head, in.labels.narrow(0, 0, 5), in.weights), c10::Error);
 }
 
-std::shared_ptr<models::DecoderLm> small_model() {
+std::shared_ptr<models::DecoderLm> small_decoder() {
   const auto model = std::make_shared<models::DecoderLm>(
       models::DecoderOptions{.vocabulary = 19, .width = 8, .layers = 1, .heads = 2, .inner = 16, .positions = 16},
       at::kCPU);
@@ -110,7 +110,7 @@ std::shared_ptr<models::DecoderLm> small_model() {
 
 // The loss of a batch is the sum over its halves, when both divide by the tokens of all.
 TEST(LanguageLoss, MicroBatches) {
-  const auto model = small_model();
+  const auto model = small_decoder();
   const at::Tensor ids = at::randint(0, 19, {4, 6}, at::kInt);
   at::Tensor labels = at::randint(0, 19, {4, 6}, at::kInt);
   labels[0].fill_(data::kIgnoreLabel);

@@ -15,6 +15,7 @@
 #include "hrm/nn/moe.h"
 #include "hrm/objectives/language.h"
 #include "hrm/state/tensor_bytes.h"
+#include "support/paths.h"
 #include "support/python.h"
 #include "support/temp_dir.h"
 
@@ -23,7 +24,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int64_t kVocabulary = 37, kRows = 3, kTokens = 12, kPrompt = 7;
+constexpr int64_t kPeerVocabulary = 37, kPeerRows = 3, kPeerTokens = 12, kPrompt = 7;
 constexpr nn::MoeOptions kMoe{.experts = 4, .top_k = 2, .inner = 24, .load_weight = 0.5, .z_weight = 0.25};
 
 struct PeerCase {
@@ -34,7 +35,7 @@ struct PeerCase {
 };
 
 models::DecoderOptions decoder_options(bool experts_in_last_layer) {
-  models::DecoderOptions o{.vocabulary = kVocabulary,
+  models::DecoderOptions o{.vocabulary = kPeerVocabulary,
                            .width = 32,
                            .layers = 2,
                            .heads = 4,
@@ -54,7 +55,7 @@ models::DecoderOptions decoder_options(bool experts_in_last_layer) {
 }
 
 json decoder_sizes(bool experts_in_last_layer) {
-  json sizes = {{"vocabulary", kVocabulary},
+  json sizes = {{"vocabulary", kPeerVocabulary},
                 {"width", 32},
                 {"layers", 2},
                 {"heads", 4},
@@ -128,13 +129,13 @@ json compared(const PeerCase& c, const std::filesystem::path& folder) {
     const at::NoGradGuard no_grad;
     for (const at::Tensor& parameter : model.parameters()) at::Tensor(parameter).add_(at::randn_like(parameter) * 0.1);
   }
-  models::LanguageInputs inputs{.ids = at::randint(0, kVocabulary, {kRows, kTokens}, at::kLong)};
-  const at::Tensor labels = at::randint(0, kVocabulary, {kRows, kTokens}, at::kLong);
+  models::LanguageInputs inputs{.ids = at::randint(0, kPeerVocabulary, {kPeerRows, kPeerTokens}, at::kLong)};
+  const at::Tensor labels = at::randint(0, kPeerVocabulary, {kPeerRows, kPeerTokens}, at::kLong);
   labels[0].narrow(0, 9, 3).fill_(data::kIgnoreLabel);
   std::vector<std::pair<std::string, at::Tensor>> saved = {{"ids", inputs.ids}, {"labels", labels}};
   if (c.prompt) {
-    inputs.prompt_ids = at::randint(0, kVocabulary, {kRows, kPrompt}, at::kLong);
-    inputs.prompt_mask = at::ones({kRows, kPrompt}, at::kInt);
+    inputs.prompt_ids = at::randint(0, kPeerVocabulary, {kPeerRows, kPrompt}, at::kLong);
+    inputs.prompt_mask = at::ones({kPeerRows, kPrompt}, at::kInt);
     inputs.prompt_mask[1].narrow(0, 4, 3).zero_();
     inputs.prompt_mask[2].zero_();  // padding alone
     inputs.earlier_cycles = c.loss.deep_supervision > 0;
@@ -161,7 +162,7 @@ json compared(const PeerCase& c, const std::filesystem::path& folder) {
   const std::filesystem::path file = folder / "peer.pt";
   write_file(file, build_torch_state_dict(entries));
   const auto result =
-      test::run_command(test::python_with_torch() + " '" HRM_SOURCE_DIR "/scripts/bench/lm_reference.py'" +
+      test::run_command(test::python_with_torch() + " '" + test::source_dir() + "/scripts/bench/lm_reference.py'" +
                         " --check '" + file.string() + "' --sizes '" + c.sizes.dump() + "'");
   if (result.status != 0) {
     ADD_FAILURE() << result.output;

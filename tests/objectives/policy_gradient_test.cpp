@@ -15,18 +15,18 @@
 namespace hrm::objectives {
 namespace {
 
-constexpr int64_t kRows = 3, kTokens = 7, kWidth = 8, kVocabulary = 37;
+constexpr int64_t kRows = 3, kPolicyTokens = 7, kPolicyWidth = 8, kPolicyVocabulary = 37;
 
-struct Inputs {
-  at::Tensor weight, hidden, ids = at::randint(0, kVocabulary, {kRows, kTokens}, at::kInt);
+struct PolicyInputs {
+  at::Tensor weight, hidden, ids = at::randint(0, kPolicyVocabulary, {kRows, kPolicyTokens}, at::kInt);
   std::shared_ptr<nn::LmHead> head;
 
-  explicit Inputs(at::ScalarType type) {
-    weight = at::randn({kVocabulary, kWidth}, type).requires_grad_();
-    hidden = at::randn({kRows, kTokens, kWidth}, type).requires_grad_();
+  explicit PolicyInputs(at::ScalarType type) {
+    weight = at::randn({kPolicyVocabulary, kPolicyWidth}, type).requires_grad_();
+    hidden = at::randn({kRows, kPolicyTokens, kPolicyWidth}, type).requires_grad_();
     head = std::make_shared<nn::LmHead>(weight);
     ids[0][0] = data::kIgnoreLabel;
-    ids[2] = at::where(at::arange(kTokens).gt(3), data::kIgnoreLabel, ids[2]).to(at::kInt);
+    ids[2] = at::where(at::arange(kPolicyTokens).gt(3), data::kIgnoreLabel, ids[2]).to(at::kInt);
   }
   at::Tensor there() const { return ids.ge(0); }
 };
@@ -34,7 +34,8 @@ struct Inputs {
 struct Plain {
   at::Tensor log_p, entropy;
 };
-Plain plain(const at::Tensor& hidden, const at::Tensor& weight, const Inputs& in, double temperature) {
+Plain plain_policy_loss(const at::Tensor& hidden, const at::Tensor& weight, const PolicyInputs& in,
+                        double temperature) {
   const at::Tensor all = at::log_softmax(at::linear(hidden, weight) / temperature, -1);
   const at::Tensor index = in.ids.to(at::kLong).clamp_min(0).unsqueeze(-1);
   return {all.gather(-1, index).squeeze(-1) * in.there(), -(all * all.exp()).sum(-1) * in.there()};
@@ -49,11 +50,11 @@ TEST(TokenLogProbs, AreThoseOfLogSoftmax) {
   for (const at::ScalarType type : {at::kDouble, at::kFloat}) {
     for (const double temperature : {1.0, 0.7}) {
       for (const int64_t chunk : {1, 5, 21, 100}) {
-        Inputs in(type);
+        PolicyInputs in(type);
         const double close = type == at::kDouble ? 1e-12 : 2e-5;
         const at::Tensor hidden = in.hidden.detach().clone().requires_grad_();
         const at::Tensor weight = in.weight.detach().clone().requires_grad_();
-        const Plain want = plain(hidden, weight, in, temperature);
+        const Plain want = plain_policy_loss(hidden, weight, in, temperature);
         curved(want.log_p).backward();
 
         const TokenLogProbs got = token_log_probs(in.hidden, *in.head, in.ids, temperature, chunk, true);
@@ -71,7 +72,7 @@ TEST(TokenLogProbs, AreThoseOfLogSoftmax) {
 
 // In bfloat16 the error is at most twice that of plain ATen in that type, value and gradient.
 TEST(TokenLogProbs, InBfloat16) {
-  Inputs in(at::kFloat);
+  PolicyInputs in(at::kFloat);
   const at::Tensor hidden = in.hidden.detach().to(at::kBFloat16), weight = in.weight.detach().to(at::kBFloat16);
   in.head->set_compute_weight(weight);
   const auto run = [&](at::ScalarType type) {
@@ -98,7 +99,7 @@ TEST(TokenLogProbs, InBfloat16) {
 
 // Gradients of one millionth: float16 could not hold those of the logits without their common factor.
 TEST(TokenLogProbs, SmallGradientsInFloat16) {
-  Inputs in(at::kFloat);
+  PolicyInputs in(at::kFloat);
   in.head->set_compute_weight(in.weight.detach().to(at::kHalf));
   const at::Tensor hidden = in.hidden.detach().to(at::kHalf).requires_grad_();
   const auto gradient = [&](double factor) {
@@ -112,7 +113,7 @@ TEST(TokenLogProbs, SmallGradientsInFloat16) {
 
 // A frozen head gets no gradient, and nothing is written to a buffer that it has; hidden states get theirs.
 TEST(TokenLogProbs, FrozenHead) {
-  Inputs in(at::kDouble);
+  PolicyInputs in(at::kDouble);
   curved(token_log_probs(in.hidden, *in.head, in.ids).log_p).backward();
   const at::Tensor trained = in.hidden.grad().clone(), once = in.weight.grad().clone();
   in.hidden.mutable_grad() = at::Tensor();
@@ -128,7 +129,7 @@ TEST(TokenLogProbs, FrozenHead) {
 }
 
 TEST(TokenLogProbs, NothingToDoAndBadInput) {
-  Inputs in(at::kFloat);
+  PolicyInputs in(at::kFloat);
   const at::Tensor none = at::full_like(in.ids, data::kIgnoreLabel);
   token_log_probs(in.hidden, *in.head, none).log_p.sum().backward();
   EXPECT_EQ(in.hidden.grad().abs().max().item<double>(), 0);
@@ -142,13 +143,13 @@ TEST(TokenLogProbs, NothingToDoAndBadInput) {
 
 // Weights of both signs and a temperature: sum of weights * -log p, as the score function needs it.
 TEST(ChunkedCrossEntropy, SignedWeightsAndTemperature) {
-  Inputs in(at::kDouble);
-  const at::Tensor weights = at::randn({kRows, kTokens}, at::kDouble);
+  PolicyInputs in(at::kDouble);
+  const at::Tensor weights = at::randn({kRows, kPolicyTokens}, at::kDouble);
   const at::Tensor hidden = in.hidden.detach().clone().requires_grad_();
   const at::Tensor weight = in.weight.detach().clone().requires_grad_();
-  const at::Tensor want = -(plain(hidden, weight, in, 0.7).log_p * weights).sum();
+  const at::Tensor want = -(plain_policy_loss(hidden, weight, in, 0.7).log_p * weights).sum();
   want.backward();
-  const ChunkedCrossEntropy got = chunked_cross_entropy(in.hidden.view({-1, kWidth}), *in.head, in.ids.view({-1}),
+  const ChunkedCrossEntropy got = chunked_cross_entropy(in.hidden.view({-1, kPolicyWidth}), *in.head, in.ids.view({-1}),
                                                         weights.view({-1}), 5, /*temperature=*/0.7);
   got.loss.backward();
   EXPECT_NEAR(got.loss.item<double>(), want.item<double>(), 1e-10);
@@ -249,12 +250,12 @@ TEST(PolicyLoss, Clipping) {
     EXPECT_EQ(cl, low) << ratio << " " << advantage;
     EXPECT_EQ(ch, high) << ratio << " " << advantage;
   };
-  const PolicyOptions plain{.epsilon_low = 0.2, .epsilon_high = 0.28};
-  expect(1.25, 2, plain, -2.5, -2.5, 0, 0);  // beyond epsilon_low's number, inside epsilon_high
-  expect(1.50, 2, plain, -2.56, 0, 0, 1);    // gained enough
-  expect(0.50, -2, plain, 1.6, 0, 1, 0);     // lost enough
-  expect(0.50, 2, plain, -1.0, -1.0, 0, 0);  // the pessimistic side stays
-  expect(5.00, -2, plain, 10, 10, 0, 0);     // grows without bound ...
+  const PolicyOptions plain_policy_loss{.epsilon_low = 0.2, .epsilon_high = 0.28};
+  expect(1.25, 2, plain_policy_loss, -2.5, -2.5, 0, 0);  // beyond epsilon_low's number, inside epsilon_high
+  expect(1.50, 2, plain_policy_loss, -2.56, 0, 0, 1);    // gained enough
+  expect(0.50, -2, plain_policy_loss, 1.6, 0, 1, 0);     // lost enough
+  expect(0.50, 2, plain_policy_loss, -1.0, -1.0, 0, 0);  // the pessimistic side stays
+  expect(5.00, -2, plain_policy_loss, 10, 10, 0, 0);     // grows without bound ...
   expect(5.00, -2, {.epsilon_low = 0.2, .epsilon_high = 0.28, .delta = 3}, 6, 0, 0, 0);  // ... unless delta caps it
 }
 

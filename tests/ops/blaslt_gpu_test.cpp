@@ -101,17 +101,17 @@ bool expect_product(const Product& p, bool accumulates) {
   return true;
 }
 
-const std::vector<std::pair<at::ScalarType, at::ScalarType>> kTypes = {{at::kFloat, at::kFloat},
-                                                                       {at::kBFloat16, at::kBFloat16},
-                                                                       {at::kBFloat16, at::kFloat},
-                                                                       {at::kHalf, at::kHalf},
-                                                                       {at::kHalf, at::kFloat}};
+const std::vector<std::pair<at::ScalarType, at::ScalarType>> kProductTypes = {{at::kFloat, at::kFloat},
+                                                                              {at::kBFloat16, at::kBFloat16},
+                                                                              {at::kBFloat16, at::kFloat},
+                                                                              {at::kHalf, at::kHalf},
+                                                                              {at::kHalf, at::kFloat}};
 
 TEST(BlasLtGpu, EveryLayoutOfAlignedOperands) {
   HRM_NEEDS_GPU();
   const WithoutTf32 without_tf32;
   const WithTuning tuning;
-  for (const auto& [in, out] : kTypes) {
+  for (const auto& [in, out] : kProductTypes) {
     for (const bool a_t : {false, true}) {
       for (const bool b_t : {false, true}) {
         EXPECT_TRUE(expect_product({in, out, 192, 64, 320, {a_t}, {b_t}}, a_t != b_t));
@@ -127,7 +127,7 @@ TEST(BlasLtGpu, OddShapesAndMisalignedOperands) {
   const WithoutTf32 without_tf32;
   const WithTuning tuning;
   int done = 0, all = 0;
-  for (const auto& [in, out] : kTypes) {
+  for (const auto& [in, out] : kProductTypes) {
     for (const Product& p : std::vector<Product>{{in, out, 1, 1, 1, {}, {}},
                                                  {in, out, 97, 11, 33, {}, {true}},
                                                  {in, out, 1, 64, 40, {}, {}},

@@ -14,7 +14,7 @@ namespace {
 
 using namespace testing;  // NOLINT
 
-const std::vector<at::ScalarType> kTypes = {at::kBFloat16, at::kHalf};
+const std::vector<at::ScalarType> kFp8GpuTypes = {at::kBFloat16, at::kHalf};
 
 // Only what every device with 8-bit products has, while it lives.
 class Portable {
@@ -103,7 +103,7 @@ TEST(Fp8Gpu, Linear) {
   for (const bool portable : {false, true}) {
     const Portable kernels(portable);
     SCOPED_TRACE(with(portable));
-    for (const at::ScalarType dtype : kTypes) {
+    for (const at::ScalarType dtype : kFp8GpuTypes) {
       for (const Fp8Shape& shape : shapes()) check_linear(shape, dtype, at::kCUDA, part_of(dtype));
     }
   }
@@ -118,7 +118,7 @@ TEST(Fp8Gpu, LinearSwiglu) {
                    {{3000, 16, 128}, {3000, 272, 1536}, {1000, 384, 640}, {3001, 528, 1536}, {300, 1936, 256}});
   for (const bool portable : {false, true}) {
     const Portable kernels(portable);
-    for (const at::ScalarType dtype : kTypes) {
+    for (const at::ScalarType dtype : kFp8GpuTypes) {
       for (const Fp8Shape& shape : of_swiglu) {
         const std::string what = "linear_swiglu_fp8 " + name_of(dtype, shape) + with(portable);
         const Fp8Operands o = fp8_operands(shape, 2 * shape.width, at::kCUDA);
@@ -188,7 +188,7 @@ TEST(Fp8Gpu, LinearRmsNorm) {
   HRM_NEEDS_FP8();
   for (const bool portable : {false, true}) {
     const Portable kernels(portable);
-    for (const at::ScalarType dtype : kTypes) {
+    for (const at::ScalarType dtype : kFp8GpuTypes) {
       for (const Fp8Shape& shape : shapes()) {
         const std::string what = "linear_rms_norm_fp8 " + name_of(dtype, shape) + with(portable);
         const Fp8Operands o = fp8_operands(shape, shape.width, at::kCUDA);
@@ -220,7 +220,7 @@ TEST(Fp8Gpu, Attention) {
   };
   for (const bool portable : {false, true}) {
     const Portable kernels(portable);
-    for (const at::ScalarType dtype : kTypes) {
+    for (const at::ScalarType dtype : kFp8GpuTypes) {
       for (const Case& c :
            {Case{3, 82, 8, 64, true}, Case{34, 82, 8, 64, true}, Case{2, 97, 8, 64, false}, Case{1, 128, 2, 64, true},
             Case{2, 16, 3, 32, true}, Case{1, 1, 1, 64, true}, Case{2, 201, 4, 64, true}, Case{180, 82, 8, 64, true}}) {
@@ -365,7 +365,7 @@ TEST(Fp8Gpu, SameBitsEachTimeLarge) {
 // As in linear_epilogues_gpu_test.cpp.
 TEST(Fp8Gpu, ShortProductsSameBitsEachTimeLarge) {
   HRM_NEEDS_FP8();
-  for (const at::ScalarType dtype : kTypes) {
+  for (const at::ScalarType dtype : kFp8GpuTypes) {
     for (const int64_t inner : {128, 256, 384, 512}) {
       const Fp8Operands o = fp8_operands({40000, inner, 512}, 512, at::kCUDA);
       const at::Tensor residual = normal({40000, 512}, 3, dtype, at::kCUDA);

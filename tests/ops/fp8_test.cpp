@@ -8,10 +8,10 @@ namespace {
 
 using namespace testing;  // NOLINT
 
-const std::vector<at::ScalarType> kTypes = {at::kFloat, at::kBFloat16, at::kHalf};
+const std::vector<at::ScalarType> kFp8Types = {at::kFloat, at::kBFloat16, at::kHalf};
 
 TEST(Fp8, RoundsToNearestEvenAndSaturates) {
-  for (const at::ScalarType dtype : kTypes) check_rounding(dtype, at::kCPU);
+  for (const at::ScalarType dtype : kFp8Types) check_rounding(dtype, at::kCPU);
   check_nearest(at::kCPU);
 }
 
@@ -29,11 +29,11 @@ TEST(Fp8, CodesKeepTheirValues) {
 }
 
 TEST(Fp8, ManyTensorsAsOneByOne) {
-  for (const at::ScalarType dtype : kTypes) check_many(dtype, at::kCPU);
+  for (const at::ScalarType dtype : kFp8Types) check_many(dtype, at::kCPU);
 }
 
 TEST(Fp8, SumAndItsRounding) {
-  for (const at::ScalarType dtype : kTypes) {
+  for (const at::ScalarType dtype : kFp8Types) {
     for (const std::vector<int64_t>& sizes : {std::vector<int64_t>{3, 5, 7}, {1}, {0, 4}}) {
       check_add(sizes, dtype, at::kCPU);
     }
@@ -45,7 +45,7 @@ TEST(Fp8, ScalesFollowTheDelayedMaximum) {
 }
 
 TEST(Fp8, LinearIsTheProductOfWhatTheValuesStandFor) {
-  for (const at::ScalarType dtype : kTypes) {
+  for (const at::ScalarType dtype : kFp8Types) {
     for (const Fp8Shape& shape : {Fp8Shape{1, 16, 16}, {63, 128, 256}, {129, 512, 48}}) {
       check_linear(shape, dtype, at::kCPU, dtype == at::kFloat ? 1e-5 : 2 * unit_roundoff(dtype));
     }
@@ -57,7 +57,7 @@ TEST(Fp8, LinearIsTheProductOfWhatTheValuesStandFor) {
 
 // The composition that the header states, rounding by rounding.
 TEST(Fp8, EpiloguesAreTheOpsOf16Bits) {
-  for (const at::ScalarType dtype : kTypes) {
+  for (const at::ScalarType dtype : kFp8Types) {
     const Fp8Operands gates = fp8_operands({33, 64, 96}, 192, at::kCPU);
     at::Tensor slot = slot_of(20), want_slot = slot_of(20);
     const at::Tensor gate_up = linear_fp8(gates.x, gates.weight, gates.x_slot, gates.weight_slot, dtype);

@@ -4,6 +4,7 @@
 
 #include <map>
 
+#include "hrm/build_config.h"
 #include "hrm/ops/backend.h"
 
 namespace hrm::ops {

@@ -10,7 +10,7 @@
 namespace hrm::parallel {
 namespace {
 
-using Kind = CommOperation::Kind;
+using OperationKind = CommOperation::Kind;
 
 TEST(FakeComm, ResultsAreTheRanksOwn) {
   const auto comm = make_fake_comm(2, 1000);
@@ -36,13 +36,16 @@ TEST(FakeComm, CountsWhatTravels) {
   comm->all_reduce(at::zeros({7}, at::kDouble), Reduction::max);
   comm->broadcast(at::zeros({9}, at::kByte), 3);
   comm->barrier();
-  const CommTraffic expected{
-      {{Kind::all_reduce, 10}, {Kind::all_gather, 192}, {Kind::all_reduce, 56}, {Kind::broadcast, 9}}, 1};
+  const CommTraffic expected{{{OperationKind::all_reduce, 10},
+                              {OperationKind::all_gather, 192},
+                              {OperationKind::all_reduce, 56},
+                              {OperationKind::broadcast, 9}},
+                             1};
   EXPECT_EQ(comm->traffic(), expected);
-  EXPECT_EQ(comm->traffic().calls(Kind::all_reduce), 2);
-  EXPECT_EQ(comm->traffic().bytes(Kind::all_reduce), 66);
-  EXPECT_EQ(comm->traffic().calls(Kind::all_gather), 1);
-  EXPECT_EQ(comm->traffic().bytes(Kind::broadcast), 9);
+  EXPECT_EQ(comm->traffic().calls(OperationKind::all_reduce), 2);
+  EXPECT_EQ(comm->traffic().bytes(OperationKind::all_reduce), 66);
+  EXPECT_EQ(comm->traffic().calls(OperationKind::all_gather), 1);
+  EXPECT_EQ(comm->traffic().bytes(OperationKind::broadcast), 9);
   comm->forget();
   EXPECT_EQ(comm->traffic(), CommTraffic());
 }
@@ -52,7 +55,7 @@ TEST(FakeComm, TensorsWithoutMemory) {
   const auto meta = at::device(at::kMeta).dtype(at::kFloat);
   comm->all_reduce(at::empty({int64_t{1} << 40}, meta));
   comm->all_gather(at::empty({4, 3}, meta), at::empty({1, 3}, meta));
-  EXPECT_EQ(comm->traffic().bytes(Kind::all_reduce), int64_t{4} << 40);
+  EXPECT_EQ(comm->traffic().bytes(OperationKind::all_reduce), int64_t{4} << 40);
 }
 
 TEST(FakeComm, RefusesWhatARealOneWould) {
@@ -86,8 +89,11 @@ TEST(CountingComm, OfRealRanks) {
     comm.broadcast(all.fill_(rank), 1);
     EXPECT_TRUE(at::equal(all, at::full({3}, 1, at::kInt)));
     comm.barrier();
-    const CommTraffic expected{
-        {{Kind::all_reduce, 32}, {Kind::all_reduce, 32}, {Kind::all_gather, 12}, {Kind::broadcast, 12}}, 1};
+    const CommTraffic expected{{{OperationKind::all_reduce, 32},
+                                {OperationKind::all_reduce, 32},
+                                {OperationKind::all_gather, 12},
+                                {OperationKind::broadcast, 12}},
+                               1};
     EXPECT_EQ(comm.traffic(), expected);
   });
 }
@@ -114,7 +120,7 @@ TEST(FakeComm, ReducerOfAnOutline) {
         reducer.begin(true);
         for (int group = 0; group < 5; ++group) reducer.ready(group);
         reducer.finish();
-        EXPECT_EQ(comm->traffic().bytes(Kind::all_reduce),
+        EXPECT_EQ(comm->traffic().bytes(OperationKind::all_reduce),
                   of.parameter_set().flat_grad().numel() * static_cast<int64_t>(c10::elementSize(dtype)));
         return comm->traffic();
       };

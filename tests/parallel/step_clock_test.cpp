@@ -14,7 +14,7 @@
 namespace hrm::parallel {
 namespace {
 
-void pass(int ms) {
+void pass_ms(int ms) {
   std::this_thread::sleep_for(std::chrono::milliseconds(ms));
 }
 
@@ -24,12 +24,12 @@ TEST(StepClock, WaitsAreNoWork) {
   clock.begin_step(own, waited);
   EXPECT_EQ(own.item<double>(), 0);
   EXPECT_EQ(waited.item<double>(), 0);
-  pass(20);
+  pass_ms(20);
   for (int i = 0; i < 2; ++i) {
     const StepClock::Wait wait(&clock);
-    pass(30);
+    pass_ms(30);
   }
-  pass(20);
+  pass_ms(20);
   clock.begin_step(own, waited);
   EXPECT_GE(own.item<double>(), 39);
   EXPECT_GE(waited.item<double>(), 59);

@@ -32,7 +32,7 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-void pass(double seconds) {
+void pass_seconds(double seconds) {
   std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
 }
 
@@ -80,7 +80,7 @@ class FaultyStore : public Store {
   }
   std::optional<std::string> get(const std::string& key) override { return store_->get(key); }
   std::vector<std::optional<std::string>> get_all(const std::vector<std::string>& keys) override {
-    while (faults_->hangs) pass(0.01);
+    while (faults_->hangs) pass_seconds(0.01);
     return store_->get_all(keys);
   }
   std::string set_once(const std::string& key, const std::string& value) override {
@@ -128,7 +128,7 @@ class WatchdogTest : public testing::Test {
     const auto start = Clock::now();
     while (store_->get("watchdog/" + std::to_string(rank)).value_or("").find(text) == std::string::npos) {
       ASSERT_LT(seconds_since(start), slack_s);
-      pass(0.005);
+      pass_seconds(0.005);
     }
   }
 
@@ -175,7 +175,7 @@ TEST_F(WatchdogTest, AllIsWell) {
   start(3, quick);
   for (int step = 0; step < 25; ++step) {
     everyone_at(step, "step");
-    pass(0.1);
+    pass_seconds(0.1);
   }
   for (const int rank : {1, 0, 2}) dog(rank).stop();
   expect_peace();
@@ -192,7 +192,7 @@ TEST_F(WatchdogTest, RankWithoutHeartbeatsIsNamed) {
   EXPECT_GT(seconds_since(since), quick.timeout_s - 2 * quick.heartbeat_s);
   // It is told, too, if it lives.
   expect_failure({1}, 1, {"the others have given this rank up: rank 1 is gone"}, slack_s);
-  pass(4 * quick.heartbeat_s);
+  pass_seconds(4 * quick.heartbeat_s);
   for (const int rank : {0, 1, 2}) EXPECT_EQ(reports(rank).count(), 1u);
 }
 
@@ -209,7 +209,7 @@ TEST_F(WatchdogTest, ErrorOfARankReachesTheOthers) {
   // The consequence elsewhere, before that watchdog has spoken or after.
   EXPECT_EQ(dog(1).failed("rank 1 lost another rank").sentence, own.sentence);
   expect_failure({0}, 2, {own.sentence}, slack_s);
-  pass(4 * patient.heartbeat_s);
+  pass_seconds(4 * patient.heartbeat_s);
   EXPECT_EQ(reports(2).count(), 0u);
 }
 
@@ -236,10 +236,10 @@ TEST_F(WatchdogTest, FinishedRanksAreNotGone) {
   start(3, quick);
   dog(2).stop();
   member(2).dog.reset();
-  pass(1.5 * quick.timeout_s);
+  pass_seconds(1.5 * quick.timeout_s);
   dog(0).stop();
   close_store();
-  pass(4 * quick.heartbeat_s);
+  pass_seconds(4 * quick.heartbeat_s);
   dog(1).stop();
   expect_peace();
 }
@@ -274,7 +274,7 @@ TEST_F(WatchdogTest, StopDoesNotWaitForAStoreThatHangs) {
   options.farewell_s = 0.1;
   start(2, options);
   member(1).faults->hangs = true;
-  pass(0.2);
+  pass_seconds(0.2);
   const auto since = Clock::now();
   member(1).dog.reset();
   EXPECT_LT(seconds_since(since), slack_s);
@@ -314,7 +314,7 @@ TEST_F(WatchdogTest, WaitingIsNotStuck) {
   everyone_at(8, "step");
   for (int i = 0; i < 20; ++i) {
     dog(0).at(8, "evaluation");
-    pass(0.1);
+    pass_seconds(0.1);
   }
   expect_peace();
 }
@@ -327,7 +327,7 @@ TEST_F(WatchdogTest, StepsAreStuckSooner) {
   start(2, options);
   everyone_at(8, "step");
   dog(1).at(8, "checkpoint");
-  pass(1.5);
+  pass_seconds(1.5);
   expect_peace();
   dog(1).at(7, "step");
   expect_failure({0, 1}, 1, {"rank 1 is stuck at step 7 (step): no rank has moved for 1.0 s"},
@@ -366,7 +366,7 @@ TEST(Watchdog, OneRankAloneIsStuck) {
   WatchdogOptions options = quick;
   options.stuck_s = 0.5;
   Watchdog dog(make_local_store(), 0, 1, options, [&](const Failure& failure) { reports.add(failure); });
-  for (int i = 0; i < 8; ++i, pass(0.1)) dog.at(7, "step");
+  for (int i = 0; i < 8; ++i, pass_seconds(0.1)) dog.at(7, "step");
   EXPECT_EQ(reports.count(), 0u);
   const Failure failure = reports.first(slack_s);
   EXPECT_EQ(failure.rank, 0);
@@ -410,7 +410,7 @@ TEST(WatchdogProcess, DISABLED_Rank) {
   rendezvous.connect()->set("child is there", "yes");
   for (int step = 0; step < 6000; ++step) {
     dog.at(step, "step");
-    pass(0.01);
+    pass_seconds(0.01);
   }
   FAIL() << "it was not ended";
 }
@@ -444,7 +444,7 @@ class Child {
     int status = 0;
     while (waitpid(id_, &status, WNOHANG) == 0) {
       if (seconds_since(start) > seconds) return -2;
-      pass(0.01);
+      pass_seconds(0.01);
     }
     id_ = -1;
     return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
@@ -506,7 +506,7 @@ TEST_F(WatchdogProcessTest, StoppedRankLeavesWhenItGoesOn) {
 TEST_F(WatchdogProcessTest, StoppedRankThatIsNotGivenUpGoesOn) {
   start(1, patient);
   child_->signal(SIGSTOP);
-  pass(of_processes.timeout_s * 1.2);
+  pass_seconds(of_processes.timeout_s * 1.2);
   child_->signal(SIGCONT);
   EXPECT_EQ(child_->wait(1), -2) << child_->errors();
   EXPECT_EQ(reports_.count(), 0u) << reports_.first(0).sentence;

@@ -11,7 +11,7 @@ namespace {
 
 using nlohmann::json;
 
-models::BertOptions options_of(const json& c) {
+models::BertOptions bert_options(const json& c) {
   return {.vocabulary = c.at("vocab_size"),
           .width = c.at("hidden_size"),
           .layers = c.at("num_hidden_layers"),
@@ -30,7 +30,7 @@ models::BertEncoder load_encoder(const Case& loaded, at::ScalarType dtype) {
     weights.emplace(name, tensor_from_bytes(view.dtype, view.shape, view.bytes));
   }
   const json config = json::parse(read_text(loaded.folder / "config.json", ExitCode::data));
-  return {options_of(config), weights, device(), dtype, "model.safetensors"};
+  return {bert_options(config), weights, device(), dtype, "model.safetensors"};
 }
 
 // The rows without their padding, as embed_all takes them.

@@ -18,7 +18,7 @@ namespace {
 
 using data::Grid;
 
-std::vector<uint8_t> bytes_of(const at::Tensor& tensor) {
+std::vector<uint8_t> batch_bytes(const at::Tensor& tensor) {
   const at::Tensor bytes = tensor.to(at::kByte).contiguous();
   const uint8_t* begin = bytes.const_data_ptr<uint8_t>();
   return {begin, begin + bytes.numel()};
@@ -35,7 +35,7 @@ void check_sudoku_augment(const Case& c) {
   for (int64_t i = 0; i < boards.size(0); ++i) {
     data::SudokuSymmetry symmetry;
     const auto copy = [&](const char* name, auto& to) {
-      const std::vector<uint8_t> from = bytes_of(c.at(name)[i]);
+      const std::vector<uint8_t> from = batch_bytes(c.at(name)[i]);
       std::copy(from.begin(), from.end(), std::begin(to));
     };
     copy("digit_map", symmetry.digit_map);
@@ -43,13 +43,13 @@ void check_sudoku_augment(const Case& c) {
     copy("col_perm", symmetry.col_perm);
     symmetry.transpose = boolean(c.at("transpose")[i]);
     for (const auto& [from, to] : {std::pair{"board", "out_board"}, {"solution", "out_solution"}}) {
-      const Grid got = data::apply_symmetry(geometry, symmetry, bytes_of(c.at(from)[i]));
-      EXPECT_EQ(data::format_grid(got), data::format_grid(bytes_of(c.at(to)[i]))) << c.name << " " << to << " " << i;
+      const Grid got = data::apply_symmetry(geometry, symmetry, batch_bytes(c.at(from)[i]));
+      EXPECT_EQ(data::format_grid(got), data::format_grid(batch_bytes(c.at(to)[i]))) << c.name << " " << to << " " << i;
     }
     // The two are one puzzle up to symmetry.
     if (data::has_canonical_form(geometry)) {
-      EXPECT_EQ(data::canonical_form(geometry, bytes_of(c.at("solution")[i])),
-                data::canonical_form(geometry, bytes_of(c.at("out_solution")[i])));
+      EXPECT_EQ(data::canonical_form(geometry, batch_bytes(c.at("solution")[i])),
+                data::canonical_form(geometry, batch_bytes(c.at("out_solution")[i])));
     }
   }
 }
@@ -63,11 +63,13 @@ void check_dihedral(const Case& c) {
     for (int transform = 0; transform < 8; ++transform) {
       const at::Tensor& want = c.at(name + ".t" + std::to_string(transform));
       EXPECT_EQ(data::dihedral_swaps_axes(transform) ? cols : rows, want.size(0)) << name << " " << transform;
-      EXPECT_EQ(data::dihedral(transform, rows, cols, bytes_of(grid)), bytes_of(want)) << name << " " << transform;
+      EXPECT_EQ(data::dihedral(transform, rows, cols, batch_bytes(grid)), batch_bytes(want))
+          << name << " " << transform;
       const int inverse = data::kDihedralInverse[transform];
       EXPECT_EQ(inverse, c.json["config"]["inverse_id"][transform].get<int>());
-      EXPECT_EQ(data::dihedral(inverse, static_cast<int>(want.size(0)), static_cast<int>(want.size(1)), bytes_of(want)),
-                bytes_of(grid));
+      EXPECT_EQ(
+          data::dihedral(inverse, static_cast<int>(want.size(0)), static_cast<int>(want.size(1)), batch_bytes(want)),
+          batch_bytes(grid));
     }
   }
   EXPECT_GT(grids, 0);

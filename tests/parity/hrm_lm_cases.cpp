@@ -9,7 +9,7 @@ namespace {
 
 using nlohmann::json;
 
-models::PrototypeOptions options_of(const json& c) {
+models::PrototypeOptions prototype_options(const json& c) {
   models::PrototypeOptions o;
   o.lm.core = {.width = c.at("D"),
                .h_len = c.at("h_len"),
@@ -47,7 +47,7 @@ void check_hrm_lm(const Case& loaded) {
   const json& config = loaded.json.at("config");
   const Tolerance tolerance{.rtol = loaded.json.at("tolerance").at("rtol"),
                             .atol = loaded.json.at("tolerance").at("atol")};
-  const auto model = models::make_prototype_lm(options_of(config), device());
+  const auto model = models::make_prototype_lm(prototype_options(config), device());
   model->initialise(/*seed=*/0, at::kFloat);
   const auto weights = loaded.group("param.");
   {

@@ -155,8 +155,8 @@ void check_checkpoint(const Case& loaded) {
   }
 }
 
-const RegisterKind kHrm("hrm_forward", check_forward_case);
-const RegisterKind kTrm("trm_forward", check_forward_case);
+const RegisterKind kHrmForward("hrm_forward", check_forward_case);
+const RegisterKind kTrmForward("trm_forward", check_forward_case);
 const RegisterKind kCheckpoint("checkpoint", check_checkpoint);
 
 }  // namespace

@@ -5,12 +5,13 @@
 #include <gtest/gtest.h>
 
 #include "parity/model_case.h"
+#include "support/paths.h"
 
 namespace hrm::parity {
 namespace {
 
 Case shipped(const std::string& name) {
-  return load_case(std::string(HRM_SOURCE_DIR "/tests/fixtures/") + name);
+  return load_case(test::source_dir() + "/tests/fixtures/" + name);
 }
 
 // Failures that a check reports, which are not failures of this test.

@@ -80,7 +80,7 @@ class StateTensors : public StateVisitor {
   std::map<std::string, at::Tensor> found;
 };
 
-optim::OptimizerOptions options_of(const std::string& name, const json& config) {
+optim::OptimizerOptions optimizer_options(const std::string& name, const json& config) {
   optim::OptimizerOptions options{.name = name};
   const char* betas = name == "muon" ? "adamw_betas" : "betas";
   if (config.contains(betas)) {
@@ -130,7 +130,7 @@ void check_torch_muon(const Case& loaded) {
   const json& config = loaded.json.at("config");
   const Tolerance tolerance{.rtol = 1e-5, .atol = 2e-6};  // as the case says in words
   for (const std::string scale : {"original", "match_rms_adamw"}) {
-    optim::OptimizerOptions options = options_of("muon", config);
+    optim::OptimizerOptions options = optimizer_options("muon", config);
     options.muon_scale = scale;
     Trained exact(loaded, options);
     options.muon_precision = "bf16";
@@ -159,7 +159,7 @@ void check_optimizer(const Case& loaded) {
   const std::string name = optimizer_name(loaded);
   const json& stated = loaded.json.at("tolerance");
   const Tolerance tolerance{.rtol = stated.at("rtol"), .atol = stated.at("atol")};
-  Trained trained(loaded, options_of(name, loaded.json.at("config")));
+  Trained trained(loaded, optimizer_options(name, loaded.json.at("config")));
   for (int64_t step = 0; step < loaded.at("in.lr").numel(); ++step) {
     trained.step(loaded, step);
     for (const auto& [key, param] : trained.params) {

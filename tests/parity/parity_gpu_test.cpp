@@ -2,6 +2,7 @@
 
 #include "ops/gpu_testing.h"
 #include "parity/cases.h"
+#include "support/paths.h"
 
 namespace hrm::parity {
 namespace {
@@ -19,7 +20,7 @@ class ParityGpu : public testing::TestWithParam<std::string> {};
 
 TEST_P(ParityGpu, Case) {
   HRM_NEEDS_GPU();
-  const Case loaded = load_case(std::filesystem::path(HRM_SOURCE_DIR "/tests/fixtures") / GetParam());
+  const Case loaded = load_case(std::filesystem::path(test::source_dir()) / "tests/fixtures" / GetParam());
   const OnGpu on_gpu;
   registered_kinds().at(loaded.kind)(loaded);
 }

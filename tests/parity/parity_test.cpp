@@ -9,6 +9,7 @@
 #include <set>
 
 #include "parity/cases.h"
+#include "support/paths.h"
 
 namespace hrm::parity {
 namespace {
@@ -22,7 +23,7 @@ constexpr size_t kShippedCases = 42;
 
 std::filesystem::path fixtures() {
   const char* chosen = std::getenv("HRM_FIXTURES");
-  return chosen != nullptr ? chosen : HRM_SOURCE_DIR "/tests/fixtures";
+  return chosen != nullptr ? chosen : test::source_dir() + "/tests/fixtures";
 }
 
 std::vector<std::string> case_names() {

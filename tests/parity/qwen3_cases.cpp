@@ -14,7 +14,7 @@ namespace {
 using models::DecoderLm;
 using nlohmann::json;
 
-models::DecoderOptions options_of(const json& c) {
+models::DecoderOptions decoder_options(const json& c) {
   return {.vocabulary = c.at("V"),
           .width = c.at("H"),
           .layers = c.at("L"),
@@ -44,7 +44,7 @@ std::vector<std::string> their_names(const std::string& ours) {
 }
 
 std::shared_ptr<DecoderLm> load_model(const Case& loaded, at::ScalarType dtype) {
-  const auto model = std::make_shared<DecoderLm>(options_of(loaded.json.at("config")), device());
+  const auto model = std::make_shared<DecoderLm>(decoder_options(loaded.json.at("config")), device());
   model->initialise(/*seed=*/0, dtype);
   const SafetensorsFile file(loaded.folder / "model.safetensors");
   const at::NoGradGuard no_grad;

@@ -11,7 +11,7 @@ namespace {
 
 using nlohmann::json;
 
-const std::string kPrefix = "model.inner.";
+const std::string kTracePrefix = "model.inner.";
 
 // What a trace allows. float32: ten times the change that a 1e-7 move of the weights makes, plus 1e-5 relative.
 // bfloat16: looser rules, and the comparison ends where a decision closer than the margin goes the other way.
@@ -77,7 +77,7 @@ struct Trainer {
     const json& train = loaded.json.at("config").at("train");
     model = build_model(loaded.kind.substr(0, 3), loaded.json.at("config"), forward_dtype(loaded.json.at("config")),
                         mutation);
-    load_weights(*model, loaded.group("state." + kPrefix));
+    load_weights(*model, loaded.group("state." + kTracePrefix));
     if (mutation.weights) mutation.weights(*model);
     state = objectives::make_act_state(*model, train.at("batch"));
     rows = objectives::make_puzzle_rows(*model, train.at("batch"));
@@ -98,8 +98,8 @@ double closest_decision(const models::SegmentOutput& output, const config::Model
 
 // The reference's parameters and puzzle embeddings after the last step; H_init and L_init do not change.
 void load_final_weights(const Case& loaded, models::PuzzleModel& model, int64_t steps) {
-  auto weights = loaded.group("param.step" + std::to_string(steps) + "." + kPrefix);
-  for (const char* row : {"H_init", "L_init"}) weights[row] = loaded.at("state." + kPrefix + row);
+  auto weights = loaded.group("param.step" + std::to_string(steps) + "." + kTracePrefix);
+  for (const char* row : {"H_init", "L_init"}) weights[row] = loaded.at("state." + kTracePrefix + row);
   weights["puzzle_emb.weights"] = loaded.at("step.puzzle_emb.weights").select(0, steps - 1);
   load_weights(model, weights);
 }
@@ -124,8 +124,8 @@ void check_trace_case(const Case& loaded) {
   check_train_trace(loaded, {});
 }
 
-const RegisterKind kHrm("hrm_train_trace", check_trace_case);
-const RegisterKind kTrm("trm_train_trace", check_trace_case);
+const RegisterKind kHrmTrace("hrm_train_trace", check_trace_case);
+const RegisterKind kTrmTrace("trm_train_trace", check_trace_case);
 
 }  // namespace
 
@@ -191,7 +191,7 @@ void check_train_trace(const Case& loaded, const Mutation& mutation) {
       rules.series("target_q_continue", *segment.target_q_continue, row_of("step.target_q_continue", step), at);
     }
     rules.series("puzzle_emb_grad", trainer.rows.grad(), row_of("step.puzzle_emb_grad", step), at);
-    const auto grads = loaded.group("grad." + step_name + "." + kPrefix);
+    const auto grads = loaded.group("grad." + step_name + "." + kTracePrefix);
     for (const nn::Parameter& parameter : model.parameter_set().all()) {
       if (!grads.empty()) rules.gradient(step_name, parameter.name, parameter.master.grad(), grads.at(parameter.name));
     }
@@ -210,12 +210,12 @@ void check_train_trace(const Case& loaded, const Mutation& mutation) {
     rules.series("puzzle_emb.weights", model.puzzle_embedding(), row_of("step.puzzle_emb.weights", step), at);
 
     const double top_lr = train.at("lr");
-    const auto params = loaded.group("param." + step_name + "." + kPrefix);
+    const auto params = loaded.group("param." + step_name + "." + kTracePrefix);
     for (const nn::Parameter& parameter : model.parameter_set().all()) {
       if (params.empty()) break;
       rules.weights(at + parameter.name, parameter.master, params.at(parameter.name), top_lr, step);
     }
-    const auto averages = loaded.group("ema." + step_name + "." + kPrefix);
+    const auto averages = loaded.group("ema." + step_name + "." + kTracePrefix);
     EXPECT_TRUE(averages.empty() || trainer.ema);
     for (size_t i = 0; !averages.empty() && trainer.ema && i < trainer.ema->names().size(); ++i) {
       const std::string& name = trainer.ema->names()[i];

@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 
+#include "hrm/build_config.h"
 #include "support/expect_error.h"
 
 namespace hrm {

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "hrm/build_config.h"
+
 #if HRM_WITH_CUDA
 #include <nvtx3/nvToolsExt.h>
 #endif

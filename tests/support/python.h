@@ -10,6 +10,7 @@
 #include <string>
 
 #include "hrm/base/error.h"
+#include "support/paths.h"
 
 namespace hrm::test {
 
@@ -32,7 +33,7 @@ inline PythonResult run_command(const std::string& command) {
 // The interpreter of the environment that holds the torch wheel; empty when it cannot import torch.
 inline const std::string& python_with_torch() {
   static const std::string python = [] {
-    const std::filesystem::path site = HRM_SITE_PACKAGES;
+    const std::filesystem::path site = test::site_packages();
     const std::filesystem::path own = site.parent_path().parent_path().parent_path() / "bin" / "python";
     for (const std::string& candidate : {own.string(), std::string("python3")}) {
       const std::string command = "PYTHONPATH='" + site.string() + "' '" + candidate + "'";

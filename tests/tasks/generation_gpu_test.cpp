@@ -37,7 +37,8 @@ std::vector<std::vector<int32_t>> many_prompts() {
   return prompts;
 }
 
-void expect_same(const std::vector<Generated>& got, const std::vector<Generated>& want, const std::string& what) {
+void expect_same_generated(const std::vector<Generated>& got, const std::vector<Generated>& want,
+                           const std::string& what) {
   ASSERT_EQ(got.size(), want.size()) << what;
   for (size_t i = 0; i < got.size(); ++i) {
     EXPECT_EQ(got[i].ids, want[i].ids) << what << ", row " << i;
@@ -64,13 +65,15 @@ TEST(GenerationGpu, CapturedEagerAndWholeRowsAgree) {
       EXPECT_GT(captured.counts().moves, 0) << name;
       // Prompts of a shape that comes again are read by a graph, too.
       for (int again = 0; again < 4; ++again) {
-        expect_same(captured.run(many_prompts(), options), rows, cat(name, ", again"));
+        expect_same_generated(captured.run(many_prompts(), options), rows, cat(name, ", again"));
       }
       EXPECT_EQ(captured.counts().captured_prefills > 0, !model->limits().prompted) << name;
-      expect_same(Generator(*model, {.batch_size = 12, .cuda_graphs = false}).run(many_prompts(), options), rows,
-                  cat(name, ", eager"));
-      expect_same(Generator(*model, {.batch_size = 64}).run(many_prompts(), options), rows, cat(name, ", batch 64"));
-      expect_same(Generator(*model, {.cache = false}).run(many_prompts(), options), rows, cat(name, ", whole rows"));
+      expect_same_generated(Generator(*model, {.batch_size = 12, .cuda_graphs = false}).run(many_prompts(), options),
+                            rows, cat(name, ", eager"));
+      expect_same_generated(Generator(*model, {.batch_size = 64}).run(many_prompts(), options), rows,
+                            cat(name, ", batch 64"));
+      expect_same_generated(Generator(*model, {.cache = false}).run(many_prompts(), options), rows,
+                            cat(name, ", whole rows"));
     }
   }
 }

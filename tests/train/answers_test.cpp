@@ -11,6 +11,7 @@
 #include "hrm/tasks/causal_inference.h"
 #include "hrm/train/commands.h"
 #include "support/expect_error.h"
+#include "support/overrides.h"
 #include "train/command_output.h"
 #include "train/small_polychromic.h"
 
@@ -19,13 +20,13 @@ namespace {
 
 namespace fs = std::filesystem;
 using nlohmann::json;
+using test::Overrides;
 using testing::answers_folder;
 using testing::fresh_folder;
 using testing::printed;
 using testing::SmallPolychromic;
-using Overrides = std::vector<std::string>;
 
-constexpr int64_t kSeed = 3, kTokens = 12, kSamples = 2, kPrompts = 12;
+constexpr int64_t kSeed = 3, kAnswerTokens = 12, kSamples = 2, kPrompts = 12;
 
 std::string trimmed(const std::string& text) {
   const char* space = " \t\r\n\f\v";
@@ -67,7 +68,7 @@ struct Asked {
     train::EvalOptions options;
     options.checkpoint = run.string();
     options.data = data.string();
-    options.overrides = {cat("eval.answers=", kSamples), cat("eval.answer_tokens=", kTokens),
+    options.overrides = {cat("eval.answers=", kSamples), cat("eval.answer_tokens=", kAnswerTokens),
                          "eval.answer_temperature=1", "eval.answer_top_p=1"};
     options.report = (dir / report).string();
     printed([&] { return train::run_eval(options); });
@@ -85,7 +86,7 @@ struct Asked {
     train::GenerateOptions options;
     options.checkpoint = run.string();
     options.input = input;
-    options.max_new_tokens = kTokens;
+    options.max_new_tokens = kAnswerTokens;
     options.temperature = 1;
     options.samples = kSamples;
     options.seed = kSeed;
@@ -139,8 +140,9 @@ TEST(Answers, EvalAndGenerateAskAndEndAlike) {
   const auto ids = [&](const std::vector<int64_t>& eos_ids) {
     tasks::AnswerSampler sampler(*loaded.lm.model, loaded.lm.lora.get(), *loaded.chat, eos_ids, 8, 0, false);
     return sampler
-        .sample({data[0].prompt_ids},
-                {.samples = 1, .max_new_tokens = kTokens, .sampling = {.temperature = 1}, .seed = kSeed, .keys = {0}})
+        .sample(
+            {data[0].prompt_ids},
+            {.samples = 1, .max_new_tokens = kAnswerTokens, .sampling = {.temperature = 1}, .seed = kSeed, .keys = {0}})
         .ids[0];
   };
   const std::vector<int32_t> whole = ids({});

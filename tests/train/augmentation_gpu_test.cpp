@@ -9,8 +9,8 @@ namespace {
 using testing::fresh_folder;
 using testing::SmallRun;
 
-std::map<std::string, at::Tensor> train(const std::filesystem::path& dir, std::vector<std::string> more,
-                                        const std::string& augmentation_device) {
+std::map<std::string, at::Tensor> train_augmented(const std::filesystem::path& dir, std::vector<std::string> more,
+                                                  const std::string& augmentation_device) {
   for (const char* item : {"runtime.device=cuda", "runtime.deterministic=true", "train.steps=40"}) {
     more.push_back(item);
   }
@@ -31,7 +31,7 @@ TEST(AugmentationGpu, TrainsTheSameOnSamplesOfHostAndDevice) {
       {"data.augmentation=none"}};
   for (size_t i = 0; i < variants.size(); ++i) {
     const auto dir = fresh_folder("runs" + std::to_string(i));
-    const auto host = train(dir, variants[i], "host"), device = train(dir, variants[i], "device");
+    const auto host = train_augmented(dir, variants[i], "host"), device = train_augmented(dir, variants[i], "device");
     ASSERT_EQ(host.size(), device.size());
     for (const auto& [name, tensor] : host) EXPECT_TRUE(at::equal(tensor, device.at(name))) << i << " " << name;
   }

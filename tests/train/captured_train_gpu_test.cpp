@@ -6,20 +6,21 @@
 #include "hrm/base/error.h"
 #include "hrm/checkpoint/checkpoint.h"
 #include "hrm/runtime/profiler.h"
+#include "support/overrides.h"
 #include "train/small_run.h"
 
 namespace hrm {
 namespace {
 
+using test::Overrides;
 using testing::fresh_folder;
 using testing::metrics_without_timing;
 using testing::SmallRun;
-using Overrides = std::vector<std::string>;
 
 #define HRM_NEEDS_GPU() \
   if (c10::cuda::device_count() == 0) GTEST_SKIP() << "no CUDA device"
 
-Overrides on_gpu(const Overrides& more, bool graphs) {
+Overrides captured_on_gpu(const Overrides& more, bool graphs) {
   Overrides all = {"runtime.device=cuda",  "runtime.deterministic=true", "train.steps=60",
                    "train.log_every=10",   "train.eval_every=20",        "train.checkpoint_every=20",
                    "model.hidden_size=64", "eval.max_samples=32",        "eval.batch_size=32"};
@@ -28,7 +29,8 @@ Overrides on_gpu(const Overrides& more, bool graphs) {
   return all;
 }
 
-void expect_identical(const std::map<std::string, at::Tensor>& want, const std::map<std::string, at::Tensor>& got) {
+void expect_identical_state(const std::map<std::string, at::Tensor>& want,
+                            const std::map<std::string, at::Tensor>& got) {
   ASSERT_EQ(want.size(), got.size());
   for (const auto& [name, tensor] : want) {
     if (at::equal(tensor, got.at(name))) continue;
@@ -39,22 +41,22 @@ void expect_identical(const std::map<std::string, at::Tensor>& want, const std::
   }
 }
 
-struct Variant {
+struct CapturedVariant {
   std::string name;
   Overrides overrides;
 };
 
-void PrintTo(const Variant& variant, std::ostream* out) {
+void PrintTo(const CapturedVariant& variant, std::ostream* out) {
   *out << variant.name;
 }
 
-class CapturedTrainGpu : public ::testing::TestWithParam<Variant> {};
+class CapturedTrainGpu : public ::testing::TestWithParam<CapturedVariant> {};
 
 // With evaluations and checkpoints between the steps.
 TEST_P(CapturedTrainGpu, GraphEqualsEagerBitForBitAlsoAfterAResume) {
   HRM_NEEDS_GPU();
   const auto dir = fresh_folder("runs");
-  SmallRun eager(dir / "eager", on_gpu(GetParam().overrides, false));
+  SmallRun eager(dir / "eager", captured_on_gpu(GetParam().overrides, false));
   eager.trainer.start_fresh();
   eager.trainer.run();
   EXPECT_EQ(eager.trainer.captured_step().replays(), 0);
@@ -62,57 +64,61 @@ TEST_P(CapturedTrainGpu, GraphEqualsEagerBitForBitAlsoAfterAResume) {
   const std::string want_metrics = metrics_without_timing(dir / "eager");
   {
     SCOPED_TRACE("graph");
-    SmallRun graph(dir / "graph", on_gpu(GetParam().overrides, true));
+    SmallRun graph(dir / "graph", captured_on_gpu(GetParam().overrides, true));
     graph.trainer.start_fresh();
     graph.trainer.run();
     EXPECT_EQ(graph.trainer.captured_step().replays(), 57) << graph.trainer.captured_step().reason();
-    expect_identical(want, graph.tensors());
+    expect_identical_state(want, graph.tensors());
     EXPECT_EQ(metrics_without_timing(dir / "graph"), want_metrics);
     EXPECT_EQ(graph_pool_bytes_in_use(), 0) << "the graph keeps results among its temporaries";
   }
   // As if the process had died after step 40.
   SCOPED_TRACE("resumed");
   std::filesystem::remove_all(checkpoint::list_checkpoints(dir / "graph" / "small").front());
-  SmallRun resumed(dir / "graph", on_gpu(GetParam().overrides, true));
+  SmallRun resumed(dir / "graph", captured_on_gpu(GetParam().overrides, true));
   const auto found = checkpoint::find_latest_valid(dir / "graph" / "small");
   ASSERT_TRUE(found);
   ASSERT_EQ(found->meta.step, 40);
   resumed.trainer.resume(found->dir);
   resumed.trainer.run();
   EXPECT_EQ(resumed.trainer.captured_step().replays(), 17) << resumed.trainer.captured_step().reason();
-  expect_identical(want, resumed.tensors());
+  expect_identical_state(want, resumed.tensors());
   EXPECT_EQ(metrics_without_timing(dir / "graph"), want_metrics);
 }
 
 INSTANTIATE_TEST_SUITE_P(
     Variants, CapturedTrainGpu,
     ::testing::Values(
-        Variant{"hrm", {}},
-        Variant{"width_of_the_recipes",
-                {"model.hidden_size=512", "model.num_heads=8", "model.H_cycles=2", "train.checkpoint_every=40"}},
-        Variant{"accumulation", {"train.micro_batch_size=2"}},
-        Variant{"adamw_ema_clip", {"optim.name=adamw", "optim.ema=0.9", "optim.grad_clip=0.5", "eval.weights=both"}},
-        Variant{"lion_groups", {"optim.name=lion", "optim.lr=1e-4", "optim.groups=*embed*=0,*_head*=0.2:0.5"}},
-        Variant{"muon", {"optim.name=muon", "optim.lr=0.02", "optim.ema=0.9", "optim.grad_clip=0.5"}},
-        Variant{"muon_fp32", {"optim.name=muon", "optim.lr=0.02", "optim.muon_precision=fp32"}},
-        Variant{"rows_not_lost_accumulation", {"data.reference_semantics=false", "train.micro_batch_size=4"}},
-        Variant{"trm_attention",
-                {"model.arch=trm", "model.H_layers=0", "model.no_ACT_continue=true", "model.puzzle_emb_len=4",
-                 "optim.ema=0.99", "eval.early_halt=true"}},
-        Variant{"trm_mlp",
-                {"model.arch=trm", "model.H_layers=0", "model.no_ACT_continue=true", "model.mlp_t=true",
-                 "model.pos_encodings=none"}},
-        Variant{"fp16", {"precision.compute=fp16", "precision.loss_scale=16777216", "train.global_batch_size=2"}},
-        Variant{"fp8",
-                {"precision.recursions=fp8", "model.H_cycles=2", "optim.ema=0.9", "model.hidden_size=256",
-                 "model.num_heads=4"}},
-        Variant{"fp8_accumulation",
-                {"precision.recursions=fp8", "train.micro_batch_size=2", "precision.fp8_amax_history=3",
-                 "precision.fp8_margin=1"}},
-        Variant{"fp8_trm_mlp",
-                {"precision.recursions=fp8", "model.arch=trm", "model.H_layers=0", "model.H_cycles=2",
-                 "model.no_ACT_continue=true", "model.mlp_t=true", "model.pos_encodings=none"}},
-        Variant{"fp32", {"precision.compute=fp32"}}, Variant{"reference_ops", {"ops.backend=reference"}}),
+        CapturedVariant{"hrm", {}},
+        CapturedVariant{
+            "width_of_the_recipes",
+            {"model.hidden_size=512", "model.num_heads=8", "model.H_cycles=2", "train.checkpoint_every=40"}},
+        CapturedVariant{"accumulation", {"train.micro_batch_size=2"}},
+        CapturedVariant{"adamw_ema_clip",
+                        {"optim.name=adamw", "optim.ema=0.9", "optim.grad_clip=0.5", "eval.weights=both"}},
+        CapturedVariant{"lion_groups", {"optim.name=lion", "optim.lr=1e-4", "optim.groups=*embed*=0,*_head*=0.2:0.5"}},
+        CapturedVariant{"muon", {"optim.name=muon", "optim.lr=0.02", "optim.ema=0.9", "optim.grad_clip=0.5"}},
+        CapturedVariant{"muon_fp32", {"optim.name=muon", "optim.lr=0.02", "optim.muon_precision=fp32"}},
+        CapturedVariant{"rows_not_lost_accumulation", {"data.reference_semantics=false", "train.micro_batch_size=4"}},
+        CapturedVariant{"trm_attention",
+                        {"model.arch=trm", "model.H_layers=0", "model.no_ACT_continue=true", "model.puzzle_emb_len=4",
+                         "optim.ema=0.99", "eval.early_halt=true"}},
+        CapturedVariant{"trm_mlp",
+                        {"model.arch=trm", "model.H_layers=0", "model.no_ACT_continue=true", "model.mlp_t=true",
+                         "model.pos_encodings=none"}},
+        CapturedVariant{"fp16",
+                        {"precision.compute=fp16", "precision.loss_scale=16777216", "train.global_batch_size=2"}},
+        CapturedVariant{"fp8",
+                        {"precision.recursions=fp8", "model.H_cycles=2", "optim.ema=0.9", "model.hidden_size=256",
+                         "model.num_heads=4"}},
+        CapturedVariant{"fp8_accumulation",
+                        {"precision.recursions=fp8", "train.micro_batch_size=2", "precision.fp8_amax_history=3",
+                         "precision.fp8_margin=1"}},
+        CapturedVariant{"fp8_trm_mlp",
+                        {"precision.recursions=fp8", "model.arch=trm", "model.H_layers=0", "model.H_cycles=2",
+                         "model.no_ACT_continue=true", "model.mlp_t=true", "model.pos_encodings=none"}},
+        CapturedVariant{"fp32", {"precision.compute=fp32"}},
+        CapturedVariant{"reference_ops", {"ops.backend=reference"}}),
     [](const auto& info) { return info.param.name; });
 
 // Each with a state of its own on the device.
@@ -131,7 +137,7 @@ TEST(CapturedTrain, TheHostWaitsForNothing) {
   const auto dir = fresh_folder("runs");
   for (const char* form : kForms) {
     SCOPED_TRACE(form);
-    SmallRun run(dir / form, on_gpu({form, "runtime.deterministic=false", "ops.gemm_tuning=off"}, true));
+    SmallRun run(dir / form, captured_on_gpu({form, "runtime.deterministic=false", "ops.gemm_tuning=off"}, true));
     ASSERT_NO_FATAL_FAILURE(run_until_captured(run));
     auto& state = c10::cuda::warning_state();
     state.set_sync_debug_mode(c10::cuda::SyncDebugMode::L_ERROR);
@@ -146,7 +152,7 @@ TEST(CapturedTrain, NoCallOfTheRuntimeWaits) {
   const auto dir = fresh_folder("runs");
   for (const char* form : kForms) {
     SCOPED_TRACE(form);
-    SmallRun run(dir / form, on_gpu({form, "runtime.deterministic=false", "ops.gemm_tuning=off"}, true));
+    SmallRun run(dir / form, captured_on_gpu({form, "runtime.deterministic=false", "ops.gemm_tuning=off"}, true));
     ASSERT_NO_FATAL_FAILURE(run_until_captured(run));
     StepTrace trace(run.runtime.device);
     run.trainer.run_steps(20);
@@ -164,20 +170,20 @@ TEST(CapturedTrain, Fp8BeginsInTheMiddle) {
   HRM_NEEDS_GPU();
   const auto dir = fresh_folder("runs");
   const Overrides fp8 = {"precision.recursions=fp8", "precision.fp8_warmup_steps=25"};
-  SmallRun eager(dir / "eager", on_gpu(fp8, false)), graph(dir / "graph", on_gpu(fp8, true));
+  SmallRun eager(dir / "eager", captured_on_gpu(fp8, false)), graph(dir / "graph", captured_on_gpu(fp8, true));
   for (SmallRun* run : {&eager, &graph}) {
     run->trainer.start_fresh();
     run->trainer.run();
   }
   EXPECT_EQ(graph.trainer.captured_step().replays(), 54) << graph.trainer.captured_step().reason();
-  expect_identical(eager.tensors(), graph.tensors());
+  expect_identical_state(eager.tensors(), graph.tensors());
 }
 
 // Two trainings of different shapes in turn, their graphs in one memory pool, against each alone.
 TEST(CapturedTrain, ShapesInTurn) {
   HRM_NEEDS_GPU();
   const auto dir = fresh_folder("runs");
-  const Overrides small = on_gpu({}, true), large = on_gpu({"train.global_batch_size=64"}, true);
+  const Overrides small = captured_on_gpu({}, true), large = captured_on_gpu({"train.global_batch_size=64"}, true);
   SmallRun a(dir / "a", small), b(dir / "b", large);
   a.trainer.start_fresh();
   b.trainer.start_fresh();
@@ -221,7 +227,7 @@ TEST(CapturedTrain, ANonFiniteGradientStopsReplaysAndLeavesTheWeights) {
   HRM_NEEDS_GPU();
   const auto dir = fresh_folder("runs");
   const config::LoadedConfig loaded =
-      testing::small_config(dir, on_gpu({"optim.ema=0.9", "train.max_nonfinite_steps=1"}, true));
+      testing::small_config(dir, captured_on_gpu({"optim.ema=0.9", "train.max_nonfinite_steps=1"}, true));
   const Runtime runtime = tasks::start_runtime_and_ops(loaded.config);
   DivergingTask task(loaded.config, runtime);
   train::Trainer trainer(loaded.config, loaded.to_json(), runtime, task, dir / "small");
@@ -258,7 +264,7 @@ class RefusingTask : public tasks::PuzzleTask {
 
 template <class Task>
 std::string trained_with(const std::filesystem::path& dir, std::map<std::string, at::Tensor>& tensors) {
-  const config::LoadedConfig loaded = testing::small_config(dir, on_gpu({}, true));
+  const config::LoadedConfig loaded = testing::small_config(dir, captured_on_gpu({}, true));
   const Runtime runtime = tasks::start_runtime_and_ops(loaded.config);
   Task task(loaded.config, runtime);
   train::Trainer trainer(loaded.config, loaded.to_json(), runtime, task, dir / "small");
@@ -272,14 +278,14 @@ std::string trained_with(const std::filesystem::path& dir, std::map<std::string,
 TEST(CapturedTrain, AStepThatCannotBeCapturedTrainsEagerlyAndSaysWhy) {
   HRM_NEEDS_GPU();
   const auto dir = fresh_folder("runs");
-  SmallRun eager(dir / "eager", on_gpu({}, false));
+  SmallRun eager(dir / "eager", captured_on_gpu({}, false));
   eager.trainer.start_fresh();
   eager.trainer.run();
   std::map<std::string, at::Tensor> waiting, refusing;
   EXPECT_NE(trained_with<WaitingTask>(dir / "waiting", waiting), "");
-  expect_identical(eager.tensors(), waiting);
+  expect_identical_state(eager.tensors(), waiting);
   EXPECT_EQ(trained_with<RefusingTask>(dir / "refusing", refusing), "this task says so");
-  expect_identical(eager.tensors(), refusing);
+  expect_identical_state(eager.tensors(), refusing);
 }
 
 }  // namespace

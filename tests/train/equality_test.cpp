@@ -7,7 +7,7 @@ namespace {
 using testing::fresh_folder;
 using testing::SmallRun;
 
-std::map<std::string, at::Tensor> train(const std::filesystem::path& dir, const std::vector<std::string>& more) {
+std::map<std::string, at::Tensor> train_equal(const std::filesystem::path& dir, const std::vector<std::string>& more) {
   SmallRun run(dir, more);
   run.trainer.start_fresh();
   run.trainer.run();
@@ -34,7 +34,7 @@ TEST(Equality, TwoRunsOfOneSplitAreIdentical) {
   const auto dir = fresh_folder("runs");
   for (const std::string micro : {"0", "2"}) {
     const std::vector<std::string> more = {"train.micro_batch_size=" + micro, "runtime.threads=2"};
-    expect_identical(train(dir / ("a" + micro), more), train(dir / ("b" + micro), more));
+    expect_identical(train_equal(dir / ("a" + micro), more), train_equal(dir / ("b" + micro), more));
   }
 }
 
@@ -44,11 +44,11 @@ TEST(Equality, TwoRunsOfOneSplitAreIdentical) {
 TEST(Equality, MicroBatchesDoNotChangeTheResult) {
   const auto dir = fresh_folder("runs");
   const std::vector<std::string> base = {"optim.name=adamw", "optim.eps=1e-3", "optim.puzzle_emb_lr=0"};
-  const auto whole = train(dir / "whole", base);
+  const auto whole = train_equal(dir / "whole", base);
   for (const std::string micro : {"4", "2", "1"}) {
     auto more = base;
     more.push_back("train.micro_batch_size=" + micro);
-    const auto split = train(dir / ("micro" + micro), more);
+    const auto split = train_equal(dir / ("micro" + micro), more);
     for (const char* exact : {"carry.halted", "carry.steps", "carry.inputs", "carry.labels"}) {
       EXPECT_TRUE(at::equal(whole.at(exact), split.at(exact))) << exact << ", micro-batch " << micro;
     }
@@ -80,7 +80,7 @@ TEST(Equality, OpBackendsAgree) {
   const std::vector<std::string> base = {"optim.name=adamw", "optim.eps=1e-3", "optim.puzzle_emb_lr=0"};
   auto reference = base;
   reference.push_back("ops.backend=reference");
-  EXPECT_LT(relative_difference(train(dir / "fused", base), train(dir / "reference", reference)), 2e-5);
+  EXPECT_LT(relative_difference(train_equal(dir / "fused", base), train_equal(dir / "reference", reference)), 2e-5);
 }
 
 // Where samples are augmented.
@@ -91,7 +91,7 @@ TEST(Equality, AugmentationDeviceDoesNotChangeTheResult) {
     const auto on = [&](const std::string& device) {
       auto all = more;
       all.push_back("data.augmentation_device=" + device);
-      return train(dir / (semantics + device), all);
+      return train_equal(dir / (semantics + device), all);
     };
     expect_identical(on("host"), on("device"));
   }
@@ -99,7 +99,8 @@ TEST(Equality, AugmentationDeviceDoesNotChangeTheResult) {
 
 TEST(Equality, PrefetchDepthDoesNotChangeTheResult) {
   const auto dir = fresh_folder("runs");
-  expect_identical(train(dir / "one", {"data.prefetch_batches=1"}), train(dir / "eight", {"data.prefetch_batches=8"}));
+  expect_identical(train_equal(dir / "one", {"data.prefetch_batches=1"}),
+                   train_equal(dir / "eight", {"data.prefetch_batches=8"}));
 }
 
 }  // namespace

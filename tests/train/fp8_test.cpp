@@ -6,14 +6,15 @@
 
 #include "hrm/base/error.h"
 #include "hrm/checkpoint/checkpoint.h"
+#include "support/overrides.h"
 #include "train/small_run.h"
 
 namespace hrm {
 namespace {
 
+using test::Overrides;
 using testing::fresh_folder;
 using testing::SmallRun;
-using Overrides = std::vector<std::string>;
 
 Overrides with_fp8(const Overrides& more = {}) {
   Overrides all = {"precision.recursions=fp8", "ops.backend=reference", "model.H_cycles=2"};

@@ -9,6 +9,7 @@
 #include "hrm/formats/torch_pickle.h"
 #include "hrm/train/commands.h"
 #include "support/expect_error.h"
+#include "support/paths.h"
 #include "support/temp_dir.h"
 
 namespace hrm::train {
@@ -25,7 +26,7 @@ const std::vector<std::string> kHrm = {"model.arch=hrm",   "model.hidden_size=32
 ImportOptions import_options(const TempDir& dir) {
   ImportOptions options;
   options.from = "hrm";
-  options.path = (fs::path(HRM_SOURCE_DIR) / "tests/fixtures/checkpoint_hrm/step_12").string();
+  options.path = (fs::path(test::source_dir()) / "tests/fixtures/checkpoint_hrm/step_12").string();
   options.overrides = kHrm;
   options.out = (dir / "run").string();
   return options;

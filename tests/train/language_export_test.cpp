@@ -12,6 +12,7 @@
 #include "hrm/state/tensor_bytes.h"
 #include "hrm/train/commands.h"
 #include "support/expect_error.h"
+#include "support/paths.h"
 #include "train/small_language.h"
 
 namespace hrm {
@@ -41,7 +42,7 @@ struct Trained {
   }
 };
 
-std::vector<std::string> packed(const std::vector<std::string>& more) {
+std::vector<std::string> packed_and(const std::vector<std::string>& more) {
   std::vector<std::string> overrides = {"lm.arch=decoder", "data.train=" + testing::text_folder().string(),
                                         "data.encoder_len=0", "data.decoder_len=32"};
   overrides.insert(overrides.end(), more.begin(), more.end());
@@ -64,7 +65,7 @@ void expect_all_formats(const Trained& run) {
 }
 
 TEST(LanguageExport, ADecoderInEveryFormat) {
-  const Trained run("export_decoder", packed({"lm.qk_norm=true"}));
+  const Trained run("export_decoder", packed_and({"lm.qk_norm=true"}));
   expect_all_formats(run);
   EXPECT_EQ(train::run_export(run.to("hf")), 0);
   std::ifstream in(run.dir / "out.hf/config.json");
@@ -81,7 +82,7 @@ TEST(LanguageExport, ADecoderInEveryFormat) {
 }
 
 TEST(LanguageExport, WhatTransformersHasNotIsRefused) {
-  const Trained experts("export_experts", packed({"moe.experts=2", "moe.inner=16"}));
+  const Trained experts("export_experts", packed_and({"moe.experts=2", "moe.inner=16"}));
   expect_all_formats(experts);
   expect_error(ExitCode::usage, {"mixture of experts", "--to safetensors or --to torchscript"},
                [&] { train::run_export(experts.to("hf")); });
@@ -97,13 +98,13 @@ TEST(LanguageExport, TheTokenizerGoesAlong) {
   const fs::path dir = testing::fresh_folder("export_tokenizer");
   data::TextCommand command;
   command.inputs = {(testing::text_folder().parent_path() / "files").string()};
-  command.tokenizer = (fs::path(HRM_SOURCE_DIR) / "tests/fixtures/tokenizer/tokenizer.json").string();
+  command.tokenizer = (fs::path(test::source_dir()) / "tests/fixtures/tokenizer/tokenizer.json").string();
   command.eos = "<|endoftext|>";
   command.validation = 0.2;
   command.out = (dir / "data").string();
   std::ostringstream out;
   data::run_data_text(command, out);
-  const Trained run("export_tokenizer_run", packed({"data.train=" + (dir / "data").string()}));
+  const Trained run("export_tokenizer_run", packed_and({"data.train=" + (dir / "data").string()}));
   fs::remove_all(dir);
   EXPECT_EQ(train::run_export(run.to("hf")), 0);
   EXPECT_TRUE(fs::exists(run.dir / "out.hf/tokenizer.json"));

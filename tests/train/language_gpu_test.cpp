@@ -2,23 +2,20 @@
 #include <c10/cuda/CUDAFunctions.h>
 
 #include "hrm/checkpoint/checkpoint.h"
+#include "support/overrides.h"
 #include "train/small_language.h"
 
 namespace hrm {
 namespace {
 
+using test::Overrides;
+using test::with;
 using testing::fresh_folder;
 using testing::metrics_without_timing;
 using testing::SmallLanguage;
-using Overrides = std::vector<std::string>;
 
 #define HRM_NEEDS_GPU() \
   if (c10::cuda::device_count() == 0) GTEST_SKIP() << "no CUDA device"
-
-Overrides with(Overrides list, const Overrides& more) {
-  list.insert(list.end(), more.begin(), more.end());
-  return list;
-}
 
 Overrides on_gpu(const Overrides& more, bool graphs) {
   return with({"runtime.device=cuda", "runtime.deterministic=true", "train.steps=24", "train.log_every=4",
@@ -27,11 +24,11 @@ Overrides on_gpu(const Overrides& more, bool graphs) {
               more);
 }
 
-struct Variant {
+struct LanguageGpuVariant {
   std::string name;
   Overrides overrides;
 };
-class LanguageGpu : public ::testing::TestWithParam<Variant> {};
+class LanguageGpu : public ::testing::TestWithParam<LanguageGpuVariant> {};
 
 TEST_P(LanguageGpu, GraphEqualsEagerBitForBitAlsoAfterAResume) {
   HRM_NEEDS_GPU();
@@ -68,19 +65,20 @@ TEST_P(LanguageGpu, GraphEqualsEagerBitForBitAlsoAfterAResume) {
 
 INSTANTIATE_TEST_SUITE_P(
     Variants, LanguageGpu,
-    ::testing::Values(Variant{"hrm", {"train.micro_batch_size=4", "objective.deep_supervision=0.5"}},
-                      Variant{"decoder", {"lm.arch=decoder", "lm.recompute=true"}},
-                      Variant{"packed",
-                              {"lm.arch=decoder", "data.train={text}", "data.encoder_len=0", "data.decoder_len=128",
-                               "data.document_masks=true"}},
-                      Variant{"experts",
-                              {"moe.experts=8", "moe.inner=256", "moe.bias_rate=0.001", "moe.z_weight=0.001",
-                               "moe.jitter=0.01", "moe.shared_experts=1"}},
-                      Variant{"dropped", {"moe.experts=4", "moe.inner=256", "moe.capacity_factor=1"}},
-                      Variant{"mamba2", {"lm.encoder=mamba2", "lm.enc_layers=2"}},
-                      Variant{"cross_attention", {"lm.bridge=cross_attention", "lm.gate_warmup_steps=5"}},
-                      Variant{"prototype", {"lm.style=prototype", "objective.halting=0.1", "optim.name=lion"}},
-                      Variant{"fp32_muon", {"precision.compute=fp32", "optim.name=muon", "optim.lr=0.02"}}),
+    ::testing::Values(LanguageGpuVariant{"hrm", {"train.micro_batch_size=4", "objective.deep_supervision=0.5"}},
+                      LanguageGpuVariant{"decoder", {"lm.arch=decoder", "lm.recompute=true"}},
+                      LanguageGpuVariant{"packed",
+                                         {"lm.arch=decoder", "data.train={text}", "data.encoder_len=0",
+                                          "data.decoder_len=128", "data.document_masks=true"}},
+                      LanguageGpuVariant{"experts",
+                                         {"moe.experts=8", "moe.inner=256", "moe.bias_rate=0.001", "moe.z_weight=0.001",
+                                          "moe.jitter=0.01", "moe.shared_experts=1"}},
+                      LanguageGpuVariant{"dropped", {"moe.experts=4", "moe.inner=256", "moe.capacity_factor=1"}},
+                      LanguageGpuVariant{"mamba2", {"lm.encoder=mamba2", "lm.enc_layers=2"}},
+                      LanguageGpuVariant{"cross_attention", {"lm.bridge=cross_attention", "lm.gate_warmup_steps=5"}},
+                      LanguageGpuVariant{"prototype",
+                                         {"lm.style=prototype", "objective.halting=0.1", "optim.name=lion"}},
+                      LanguageGpuVariant{"fp32_muon", {"precision.compute=fp32", "optim.name=muon", "optim.lr=0.02"}}),
     [](const auto& info) { return info.param.name; });
 
 // The first steps in float32: what differs is the order of sums.

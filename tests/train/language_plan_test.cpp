@@ -12,34 +12,23 @@
 #include "hrm/objectives/language.h"
 #include "hrm/optim/optimizer.h"
 #include "support/expect_error.h"
+#include "support/overrides.h"
 #include "train/plan.h"
+#include "train/plan_cases.h"
 #include "train/small_language.h"
 
 namespace hrm::train {
 namespace {
 
-using Overrides = std::vector<std::string>;
+using test::Overrides;
+using testing::gpu;
+using testing::item;
 
-GpuFacts gpu(const std::string& name) {
-  for (const GpuFacts& known : known_gpus()) {
-    if (known.name == name) return known;
-  }
-  ADD_FAILURE() << name;
-  return {};
-}
-
-PlanInput input(const Overrides& more, int64_t vocabulary, const std::string& gpu_name = "H200") {
+PlanInput plan_input(const Overrides& more, int64_t vocabulary, const std::string& gpu_name = "H200") {
   Overrides overrides{"task=language"};
   overrides.insert(overrides.end(), more.begin(), more.end());
   const config::Config config = config::load_config({}, overrides).config;
   return make_plan_input(config, models::language_sizes(config.data, vocabulary), gpu(gpu_name));
-}
-
-double item(const std::vector<PlanItem>& items, const std::string& name) {
-  for (const PlanItem& i : items) {
-    if (i.name == name) return i.value;
-  }
-  return 0;
 }
 
 // Bytes in tensors of the CPU, as its allocator tells a profiler.
@@ -67,23 +56,23 @@ Overrides small(const Overrides& more) {
   return overrides;
 }
 
-struct Variant {
+struct PlanVariant {
   std::string name;
   Overrides overrides;
 };
-void PrintTo(const Variant& variant, std::ostream* out) {
+void PrintTo(const PlanVariant& variant, std::ostream* out) {
   *out << variant.name;
 }
 
-const Overrides kDecoder{"lm.arch=decoder", "data.encoder_len=0", "data.decoder_len=128"};
+const Overrides kPlanDecoder{"lm.arch=decoder", "data.encoder_len=0", "data.decoder_len=128"};
 
 Overrides decoder(const Overrides& more) {
-  Overrides all = kDecoder;
+  Overrides all = kPlanDecoder;
   all.insert(all.end(), more.begin(), more.end());
   return all;
 }
 
-std::vector<Variant> variants() {
+std::vector<PlanVariant> variants() {
   return {{"decoder", decoder({})},
           {"untied", decoder({"lm.tied=false"})},
           {"groups", decoder({"lm.kv_heads=2", "lm.qk_norm=true"})},
@@ -102,7 +91,7 @@ std::vector<Variant> variants() {
 }
 
 // A model with random inputs, one step of it without an optimizer.
-struct Step {
+struct PlanStep {
   config::Config config;
   models::LanguageSizes sizes;
   std::shared_ptr<models::LanguageModel> model;
@@ -110,7 +99,7 @@ struct Step {
   at::Tensor labels;
   objectives::LanguageLossOptions options;
 
-  Step(const Overrides& overrides, at::ScalarType dtype) {
+  PlanStep(const Overrides& overrides, at::ScalarType dtype) {
     Overrides all{"task=language"};
     for (const std::string& text : small(overrides)) all.push_back(text);
     config = config::load_config({}, all).config;
@@ -150,12 +139,12 @@ struct Step {
   }
 };
 
-class LanguagePlanTest : public ::testing::TestWithParam<Variant> {};
+class LanguagePlanTest : public ::testing::TestWithParam<PlanVariant> {};
 
 // A GPU without kernels of ours for its products' epilogues keeps what the CPU keeps.
 TEST_P(LanguagePlanTest, KeepsWhatAStepKeeps) {
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
-    Step step(GetParam().overrides, dtype);
+    PlanStep step(GetParam().overrides, dtype);
     step.run([] {});
     const auto bytes = std::make_shared<HostBytes>();
     double kept = 0;
@@ -170,7 +159,7 @@ TEST_P(LanguagePlanTest, KeepsWhatAStepKeeps) {
     Overrides overrides = small(GetParam().overrides);
     overrides.push_back(dtype == at::kFloat ? "precision.compute=fp32" : "precision.compute=bf16");
     overrides.push_back("runtime.device=auto");
-    const Plan plan = make_plan(input(overrides, kVocabulary, "A100"));
+    const Plan plan = make_plan(plan_input(overrides, kVocabulary, "A100"));
     const double planned = item(plan.memory, "activations kept");
     const double peak = static_cast<double>(bytes->peak), planned_peak = planned + item(plan.memory, "temporaries");
     EXPECT_NEAR(planned, kept, 0.03 * kept) << toString(dtype);
@@ -229,10 +218,10 @@ class Products {
   at::CallbackHandle handle_;
 };
 
-class LanguageProductsTest : public ::testing::TestWithParam<Variant> {};
+class LanguageProductsTest : public ::testing::TestWithParam<PlanVariant> {};
 
 TEST_P(LanguageProductsTest, AreThoseOfAStep) {
-  Step step(GetParam().overrides, at::kFloat);
+  PlanStep step(GetParam().overrides, at::kFloat);
   step.run([] {});
   double counted = 0;
   {
@@ -240,7 +229,7 @@ TEST_P(LanguageProductsTest, AreThoseOfAStep) {
     step.run([] {});
     counted = Products::total();
   }
-  const PlanInput in = input(small(GetParam().overrides), kVocabulary);
+  const PlanInput in = plan_input(small(GetParam().overrides), kVocabulary);
   const double planned = in.flops_per_sample * kRows;
   // The rows of an expert are filled up to a whole tile; of a batch as small as this that is much.
   const double least = step.config.moe.experts > 0 ? 0.8 : 0.98;
@@ -250,10 +239,10 @@ TEST_P(LanguageProductsTest, AreThoseOfAStep) {
 
 // But for those whose products on a CPU are others: the scan of Mamba2 goes another way, attention with a mask computes
 // what the mask then hides, and what is computed again counts once.
-std::vector<Variant> counted_variants() {
+std::vector<PlanVariant> counted_variants() {
   const std::set<std::string> others{"window", "documents", "recompute", "mamba2"};
-  std::vector<Variant> counted;
-  for (const Variant& variant : variants()) {
+  std::vector<PlanVariant> counted;
+  for (const PlanVariant& variant : variants()) {
     if (!others.contains(variant.name)) counted.push_back(variant);
   }
   return counted;
@@ -312,7 +301,7 @@ TEST(LanguagePlan, StateOfTheWeights) {
 }
 
 TEST(LanguagePlan, PartsAddUp) {
-  const Plan plan = make_plan(input({"data.encoder_len=128", "data.decoder_len=128", "moe.experts=4"}, 8192));
+  const Plan plan = make_plan(plan_input({"data.encoder_len=128", "data.decoder_len=128", "moe.experts=4"}, 8192));
   double bytes = 0, ms = 0;
   for (const PlanItem& i : plan.memory) bytes += i.value;
   for (const PlanItem& i : plan.time) ms += i.value;
@@ -326,7 +315,7 @@ TEST(LanguagePlan, IsNearWhatWasMeasured) {
   const auto expect = [&](const Overrides& more, double ms, double gib) {
     Overrides overrides = adamw;
     overrides.insert(overrides.end(), more.begin(), more.end());
-    const Plan plan = make_plan(input(overrides, 32000));
+    const Plan plan = make_plan(plan_input(overrides, 32000));
     EXPECT_NEAR(plan.step_ms, ms, 0.1 * ms);
     EXPECT_NEAR(plan.tensors_peak / (1 << 30), gib, 0.05 * gib) << plan.peak_moment;
   };
@@ -343,7 +332,7 @@ TEST(LanguagePlan, WhatSavesMemoryDoes) {
     Overrides overrides{"lm.arch=decoder",    "lm.layers=12",          "lm.hidden_size=768",        "lm.num_heads=12",
                         "data.encoder_len=0", "data.decoder_len=1024", "train.global_batch_size=16"};
     overrides.insert(overrides.end(), more.begin(), more.end());
-    return make_plan(input(overrides, 32000));
+    return make_plan(plan_input(overrides, 32000));
   };
   const Plan whole = plan({}), parts = plan({"train.micro_batch_size=4"}), again = plan({"lm.recompute=true"});
   EXPECT_DOUBLE_EQ(item(parts.memory, "activations kept"), item(whole.memory, "activations kept") / 4);
@@ -351,9 +340,9 @@ TEST(LanguagePlan, WhatSavesMemoryDoes) {
   EXPECT_GT(again.step_ms, 1.15 * whole.step_ms);
   EXPECT_LT(again.step_ms, 1.4 * whole.step_ms);
   EXPECT_GT(plan({"precision.compute=fp32"}).step_ms, 5 * whole.step_ms);
-  const Plan small = make_plan(input({"lm.arch=decoder", "lm.layers=24", "lm.hidden_size=2048", "lm.num_heads=16",
-                                      "data.encoder_len=0", "data.decoder_len=2048", "train.global_batch_size=64"},
-                                     32000, "A10G"));
+  const Plan small = make_plan(plan_input({"lm.arch=decoder", "lm.layers=24", "lm.hidden_size=2048", "lm.num_heads=16",
+                                           "data.encoder_len=0", "data.decoder_len=2048", "train.global_batch_size=64"},
+                                          32000, "A10G"));
   EXPECT_GT(small.device_used, gpu("A10G").memory_bytes);
 }
 

@@ -13,17 +13,19 @@
 #include "hrm/data/language_open.h"
 #include "hrm/tasks/language_inference.h"
 #include "hrm/tasks/language_rows.h"
+#include "support/overrides.h"
 #include "support/ranks.h"
 #include "train/small_language.h"
 
 namespace hrm {
 namespace {
 
+using test::with;
 namespace fs = std::filesystem;
+using test::Overrides;
 using testing::fresh_folder;
 using testing::metrics_without_timing;
 using testing::SmallLanguage;
-using Overrides = std::vector<std::string>;
 
 const Overrides kDecoder{"lm.arch=decoder"};
 const Overrides kMoe{"moe.experts=4", "moe.inner=32", "moe.bias_rate=0.01", "moe.z_weight=0.001", "moe.jitter=0.05"};
@@ -31,11 +33,6 @@ const Overrides kMoe{"moe.experts=4", "moe.inner=32", "moe.bias_rate=0.01", "moe
 Overrides packed() {
   return {"lm.arch=decoder", "data.train={text}", "data.encoder_len=0", "data.decoder_len=32",
           "data.document_masks=true"};
-}
-
-Overrides with(Overrides list, const Overrides& more) {
-  list.insert(list.end(), more.begin(), more.end());
-  return list;
 }
 
 std::string sentence_of(const Overrides& overrides, ExitCode code = ExitCode::usage) {
@@ -96,11 +93,11 @@ TEST(Language, MicroBatchesMakeTheSameStep) {
   }
 }
 
-struct Variant {
+struct LanguageVariant {
   std::string name;
   Overrides overrides;
 };
-class LanguageLife : public ::testing::TestWithParam<Variant> {};
+class LanguageLife : public ::testing::TestWithParam<LanguageVariant> {};
 
 TEST_P(LanguageLife, ResumesBitIdentically) {
   const auto dir = fresh_folder("runs");
@@ -155,23 +152,25 @@ TEST_P(LanguageLife, TwoRanksTrainTheSame) {
 
 INSTANTIATE_TEST_SUITE_P(
     Variants, LanguageLife,
-    ::testing::Values(Variant{"hrm", {"optim.ema=0.9", "train.micro_batch_size=4"}}, Variant{"decoder", kDecoder},
-                      Variant{"zero1", {"parallel.zero=1", "optim.ema=0.9"}},
-                      Variant{"zero2", {"lm.arch=decoder", "parallel.zero=2", "train.micro_batch_size=2"}},
-                      Variant{"packed", packed()},
-                      Variant{"cross_attention", {"lm.bridge=cross_attention", "lm.qk_norm=true", "lm.kv_heads=1"}},
-                      Variant{"mamba2",
-                              {"lm.encoder=mamba2", "lm.mamba_head_dim=16", "lm.mamba_state=8", "lm.mamba_chunk=8"}},
-                      Variant{"prototype", {"lm.style=prototype", "objective.halting=0.1"}},
-                      Variant{"muon", {"optim.name=muon", "optim.lr=0.02", "lm.gate_warmup_steps=3"}}),
+    ::testing::Values(
+        LanguageVariant{"hrm", {"optim.ema=0.9", "train.micro_batch_size=4"}}, LanguageVariant{"decoder", kDecoder},
+        LanguageVariant{"zero1", {"parallel.zero=1", "optim.ema=0.9"}},
+        LanguageVariant{"zero2", {"lm.arch=decoder", "parallel.zero=2", "train.micro_batch_size=2"}},
+        LanguageVariant{"packed", packed()},
+        LanguageVariant{"cross_attention", {"lm.bridge=cross_attention", "lm.qk_norm=true", "lm.kv_heads=1"}},
+        LanguageVariant{"mamba2",
+                        {"lm.encoder=mamba2", "lm.mamba_head_dim=16", "lm.mamba_state=8", "lm.mamba_chunk=8"}},
+        LanguageVariant{"prototype", {"lm.style=prototype", "objective.halting=0.1"}},
+        LanguageVariant{"muon", {"optim.name=muon", "optim.lr=0.02", "lm.gate_warmup_steps=3"}}),
     [](const auto& info) { return info.param.name; });
 
 // Its noise follows the place in the micro-batch, and its loss is one of micro-batches: ranks change both a little.
 INSTANTIATE_TEST_SUITE_P(Experts, LanguageLife,
-                         ::testing::Values(Variant{"moe", {"moe.experts=4", "moe.inner=32", "moe.load_weight=0"}},
-                                           Variant{"prototype_moe",
-                                                   {"lm.style=prototype", "moe.experts=4", "moe.inner=32",
-                                                    "moe.load_weight=0", "moe.capacity_factor=8"}}),
+                         ::testing::Values(LanguageVariant{"moe",
+                                                           {"moe.experts=4", "moe.inner=32", "moe.load_weight=0"}},
+                                           LanguageVariant{"prototype_moe",
+                                                           {"lm.style=prototype", "moe.experts=4", "moe.inner=32",
+                                                            "moe.load_weight=0", "moe.capacity_factor=8"}}),
                          [](const auto& info) { return info.param.name; });
 
 TEST(Language, ExpertsWithAllTheirOptionsResumeBitIdentically) {

@@ -11,6 +11,8 @@
 #include "hrm/tasks/causal_inference.h"
 #include "hrm/train/commands.h"
 #include "support/expect_error.h"
+#include "support/overrides.h"
+#include "support/paths.h"
 #include "train/command_output.h"
 #include "train/small_polychromic.h"
 
@@ -20,12 +22,12 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 using test::expect_error;
+using test::Overrides;
 using testing::answers_folder;
 using testing::fresh_folder;
 using testing::printed;
-using Overrides = std::vector<std::string>;
 
-const fs::path kFixtures = HRM_SOURCE_DIR "/tests/fixtures";
+const fs::path kFixtures = test::source_dir() + "/tests/fixtures";
 
 void copy_files(const fs::path& from, const fs::path& to, const std::vector<std::string>& names) {
   fs::create_directories(to);

@@ -10,6 +10,7 @@
 
 #include "hrm/data/commands.h"
 #include "hrm/runtime/memory.h"
+#include "support/paths.h"
 #include "train/plan.h"
 #include "train/small_language.h"
 #include "train/small_run.h"
@@ -31,7 +32,7 @@ class PlanGpu : public ::testing::TestWithParam<Recipe> {};
 
 std::vector<std::string> data_of(bool maze) {
   if (!maze) {
-    const std::string sudoku = HRM_SOURCE_DIR "/data/sudoku/";
+    const std::string sudoku = test::source_dir() + "/data/sudoku/";
     return {"data.train=" + sudoku + "train_17clue_1k.csv", "data.test=" + sudoku + "test_17clue_2k.csv"};
   }
   const auto dir = testing::fresh_folder("maze");
@@ -94,7 +95,7 @@ TEST_P(PlanGpu, IsWithinATenthOfTheMeasuredPeak) {
   overrides.push_back("ops.gemm_cache=" + testing::fresh_folder("cache").string());
   for (const std::string& text : data_of(GetParam().maze)) overrides.push_back(text);
   const config::LoadedConfig loaded =
-      config::load_config({HRM_SOURCE_DIR "/configs/puzzle/" + GetParam().file}, overrides);
+      config::load_config({test::source_dir() + "/configs/puzzle/" + GetParam().file}, overrides);
   expect_planned(
       GetParam().name, loaded,
       [&](const Runtime& runtime) { return std::make_unique<tasks::PuzzleTask>(loaded.config, runtime); },
@@ -126,7 +127,7 @@ TEST_P(PlanGpuLanguage, IsWithinATenthOfTheMeasuredPeak) {
   overrides.push_back("data.test=none");
   overrides.push_back("train.eval_every=0");
   const config::LoadedConfig loaded =
-      config::load_config({HRM_SOURCE_DIR "/configs/language/" + GetParam().file}, overrides);
+      config::load_config({test::source_dir() + "/configs/language/" + GetParam().file}, overrides);
   expect_planned(
       GetParam().name, loaded,
       [&](const Runtime& runtime) { return std::make_unique<tasks::LanguageTask>(loaded.config, runtime); },

@@ -7,6 +7,7 @@
 #include "hrm/base/file.h"
 #include "hrm/train/batch_split.h"
 #include "support/expect_error.h"
+#include "support/overrides.h"
 #include "support/temp_dir.h"
 #include "train/rehearsal.h"
 
@@ -15,22 +16,22 @@ namespace {
 
 using Kind = parallel::CommOperation::Kind;
 using Moment = StepExchange::Moment;
+using test::Overrides;
 using testing::fresh_folder;
-using Overrides = std::vector<std::string>;
 
 const GpuFacts& h200() {
   return known_gpus().front();
 }
 
-struct Case {
+struct RanksCase {
   const char* name;
   Overrides more;
 };
-void PrintTo(const Case& value, std::ostream* out) {
+void PrintTo(const RanksCase& value, std::ostream* out) {
   *out << value.name;
 }
 
-class RehearsalTest : public ::testing::TestWithParam<Case> {};
+class RehearsalTest : public ::testing::TestWithParam<RanksCase> {};
 
 TEST_P(RehearsalTest, IsWhatTrainingSends) {
   const Overrides& more = GetParam().more;
@@ -42,38 +43,37 @@ TEST_P(RehearsalTest, IsWhatTrainingSends) {
 
 INSTANTIATE_TEST_SUITE_P(
     Cases, RehearsalTest,
-    ::testing::Values(Case{"plain", {}}, Case{"bf16", {"parallel.reduce=bf16"}},
-                      Case{"several_buckets",
-                           {"model.hidden_size=128", "model.H_layers=2", "model.L_layers=3", "parallel.bucket_mb=1"}},
-                      Case{"accumulation", {"train.micro_batch_size=1"}},
-                      Case{"pool", {"data.reference_semantics=false"}},
-                      Case{"zero1", {"parallel.zero=1", "optim.ema=0.9"}},
-                      Case{"zero2",
-                           {"model.hidden_size=128", "model.H_layers=2", "model.L_layers=3", "parallel.bucket_mb=1",
-                            "parallel.zero=2", "train.micro_batch_size=1"}},
-                      Case{"zero2_trm",
-                           {"model.arch=trm", "model.H_layers=0", "model.L_layers=2", "model.no_ACT_continue=true",
-                            "parallel.zero=2", "train.micro_batch_size=1"}},
-                      Case{"without_embedding", {"model.puzzle_emb_ndim=0"}},
-                      Case{"trm",
-                           {"model.arch=trm", "model.H_layers=0", "model.L_layers=2", "model.no_ACT_continue=true"}}),
+    ::testing::Values(
+        RanksCase{"plain", {}}, RanksCase{"bf16", {"parallel.reduce=bf16"}},
+        RanksCase{"several_buckets",
+                  {"model.hidden_size=128", "model.H_layers=2", "model.L_layers=3", "parallel.bucket_mb=1"}},
+        RanksCase{"accumulation", {"train.micro_batch_size=1"}}, RanksCase{"pool", {"data.reference_semantics=false"}},
+        RanksCase{"zero1", {"parallel.zero=1", "optim.ema=0.9"}},
+        RanksCase{"zero2",
+                  {"model.hidden_size=128", "model.H_layers=2", "model.L_layers=3", "parallel.bucket_mb=1",
+                   "parallel.zero=2", "train.micro_batch_size=1"}},
+        RanksCase{"zero2_trm",
+                  {"model.arch=trm", "model.H_layers=0", "model.L_layers=2", "model.no_ACT_continue=true",
+                   "parallel.zero=2", "train.micro_batch_size=1"}},
+        RanksCase{"without_embedding", {"model.puzzle_emb_ndim=0"}},
+        RanksCase{"trm", {"model.arch=trm", "model.H_layers=0", "model.L_layers=2", "model.no_ACT_continue=true"}}),
     [](const auto& info) { return std::string(info.param.name); });
 
-PlanInput sudoku(const Overrides& more = {}) {
+PlanInput sudoku_input(const Overrides& more = {}) {
   Overrides overrides{"train.global_batch_size=1024"};
   overrides.insert(overrides.end(), more.begin(), more.end());
   const auto config = config::load_config({}, overrides).config;
   return make_plan_input(config, models::resolve_dims(config.model, {.vocab_size = 11, .seq_len = 81}), h200());
 }
 
-RanksInput input(const Overrides& more = {}, bool weak = false) {
-  return {.one = sudoku(more), .weak = weak, .links = make_links(h200(), {})};
+RanksInput ranks_input(const Overrides& more = {}, bool weak = false) {
+  return {.one = sudoku_input(more), .weak = weak, .links = make_links(h200(), {})};
 }
 
 // A model of 32 channels with one block each: 4 D^2 of attention, 3 D F of the MLP with F = 256.
 TEST(Rehearsal, BytesOfATinyModel) {
-  PlanInput in = sudoku({"model.hidden_size=32", "model.num_heads=2", "model.H_layers=1", "model.L_layers=1",
-                         "model.expansion=4", "train.global_batch_size=64"});
+  PlanInput in = sudoku_input({"model.hidden_size=32", "model.num_heads=2", "model.H_layers=1", "model.L_layers=1",
+                               "model.expansion=4", "train.global_batch_size=64"});
   in.ranks = 8;
   const auto exchanges = rehearse_step(in);
   const int64_t block = 4 * 32 * 32 + 3 * 32 * 256;
@@ -95,7 +95,7 @@ TEST(Rehearsal, BytesOfATinyModel) {
 
 TEST(Rehearsal, BucketsFollowTheConfiguration) {
   const auto gradients = [](const Overrides& more) {
-    PlanInput in = sudoku(more);
+    PlanInput in = sudoku_input(more);
     in.ranks = 8;
     parallel::CommTraffic traffic;
     for (const StepExchange& exchange : rehearse_step(in)) {
@@ -111,7 +111,7 @@ TEST(Rehearsal, BucketsFollowTheConfiguration) {
 }
 
 TEST(Rehearsal, Fp8SendsItsMaxima) {
-  PlanInput in = sudoku({"precision.recursions=fp8"});
+  PlanInput in = sudoku_input({"precision.recursions=fp8"});
   in.ranks = 8;
   int64_t bytes = 0;
   for (const StepExchange& exchange : rehearse_step(in)) {
@@ -123,19 +123,19 @@ TEST(Rehearsal, Fp8SendsItsMaxima) {
 
 // TRM's blocks are complete only when the backward pass comes through their first use.
 TEST(Rehearsal, ReadyInTime) {
-  PlanInput in = sudoku({"model.arch=trm", "model.H_layers=0", "model.L_layers=2", "model.L_cycles=6",
-                         "model.no_ACT_continue=true", "parallel.bucket_mb=1"});
+  PlanInput in = sudoku_input({"model.arch=trm", "model.H_layers=0", "model.L_layers=2", "model.L_cycles=6",
+                               "model.no_ACT_continue=true", "parallel.bucket_mb=1"});
   in.ranks = 2;
   const auto exchanges = rehearse_step(in);
   EXPECT_DOUBLE_EQ(exchanges[0].ready, 13.0 / 14);
   EXPECT_DOUBLE_EQ(exchanges[1].ready, 1);
-  in = sudoku({"parallel.bucket_mb=1"});
+  in = sudoku_input({"parallel.bucket_mb=1"});
   in.ranks = 2;
   EXPECT_DOUBLE_EQ(rehearse_step(in)[0].ready, 1.0 / 8);
 }
 
 TEST(RanksPlan, OneRankIsThePlanWithoutRanks) {
-  const RanksInput in = input();
+  const RanksInput in = ranks_input();
   const RanksPlan plan = make_ranks_plan(in, 1);
   const Plan alone = make_plan(in.one);
   EXPECT_TRUE(plan.exchanges.empty());
@@ -146,7 +146,7 @@ TEST(RanksPlan, OneRankIsThePlanWithoutRanks) {
 }
 
 TEST(RanksPlan, StrongScaling) {
-  const RanksInput in = input();
+  const RanksInput in = ranks_input();
   RanksPlan last = make_ranks_plan(in, 1);
   for (const int64_t ranks : {8, 64, 1024}) {
     SCOPED_TRACE(ranks);
@@ -167,7 +167,7 @@ TEST(RanksPlan, StrongScaling) {
 }
 
 TEST(RanksPlan, WeakScaling) {
-  const RanksInput in = input({"train.global_batch_size=384"}, /*weak=*/true);
+  const RanksInput in = ranks_input({"train.global_batch_size=384"}, /*weak=*/true);
   RanksPlan last = make_ranks_plan(in, 1);
   for (const int64_t ranks : {8, 64, 1024}) {
     SCOPED_TRACE(ranks);
@@ -185,7 +185,7 @@ TEST(RanksPlan, WeakScaling) {
 
 // Gradients hide behind a backward pass that is long enough; the last bucket never does.
 TEST(RanksPlan, WhatHides) {
-  RanksInput in = input();
+  RanksInput in = ranks_input();
   const RanksPlan plan = make_ranks_plan(in, 8);
   double last = 0, others = 0;
   for (size_t i = 0; i < plan.exchanges.size(); ++i) {
@@ -201,7 +201,7 @@ TEST(RanksPlan, WhatHides) {
   EXPECT_GT(slow.exposed_ms, slow.comm_ms - slow.own.backward_ms);
   EXPECT_LT(slow.exposed_ms, slow.comm_ms);
   // Of two micro-batches only the last one's backward pass hides anything.
-  RanksInput parts = input({"train.micro_batch_size=32"});
+  RanksInput parts = ranks_input({"train.micro_batch_size=32"});
   parts.links = in.links;
   EXPECT_GT(make_ranks_plan(parts, 8).exposed_ms, slow.exposed_ms);
 }
@@ -213,32 +213,32 @@ TEST(RanksPlan, MemoryOfARank) {
     }
     return 0.0;
   };
-  const Plan one = make_ranks_plan(input(), 1).own, eight = make_ranks_plan(input(), 8).own;
+  const Plan one = make_ranks_plan(ranks_input(), 1).own, eight = make_ranks_plan(ranks_input(), 8).own;
   EXPECT_DOUBLE_EQ(item(eight, "carry"), item(one, "carry") / 8);
   EXPECT_DOUBLE_EQ(item(eight, "activations kept"), item(one, "activations kept") / 8);
   EXPECT_EQ(item(eight, "optimizer"), item(one, "optimizer"));
   EXPECT_EQ(item(eight, "sent gradients"), 0);
-  const RanksInput half = input({"parallel.reduce=bf16"});
+  const RanksInput half = ranks_input({"parallel.reduce=bf16"});
   EXPECT_EQ(item(make_ranks_plan(half, 8).own, "sent gradients"), 2.0 * static_cast<double>(half.one.parameters));
   EXPECT_EQ(item(make_ranks_plan(half, 1).own, "sent gradients"), 0);
   // The pool has rows of all ranks, each with 81 tokens and labels.
   const Overrides pool{"data.reference_semantics=false"};
-  const double rows = item(make_ranks_plan(input(pool), 8).own, "data");
+  const double rows = item(make_ranks_plan(ranks_input(pool), 8).own, "data");
   EXPECT_EQ(rows, item(eight, "data") + 4 * 1024 * 2 * 81 * 4);
   // Gradients of the rows of a million samples are more than the activations of one rank.
-  const Plan many = make_ranks_plan(input({"train.global_batch_size=1048576"}), 1 << 20).own;
+  const Plan many = make_ranks_plan(ranks_input({"train.global_batch_size=1048576"}), 1 << 20).own;
   EXPECT_EQ(item(many, "gathered rows"), 4.0 * 513 * (1 << 20));
   EXPECT_EQ(many.peak_moment, "update of the puzzle embedding");
 }
 
 TEST(RanksPlan, WhatCannotBeSplit) {
   test::expect_error(ExitCode::usage, {"train.global_batch_size = 1024 cannot be split over 3 ranks"},
-                     [] { make_ranks_plan(input(), 3); });
+                     [] { make_ranks_plan(ranks_input(), 3); });
   test::expect_error(ExitCode::usage,
                      {"train.micro_batch_size = 256 does not divide the 128 samples that each of 8 ranks has"},
-                     [] { make_ranks_plan(input({"train.micro_batch_size=256"}), 8); });
+                     [] { make_ranks_plan(ranks_input({"train.micro_batch_size=256"}), 8); });
   test::expect_error(ExitCode::usage, {"12 ranks do not fill nodes of 8", "--ranks-per-node"},
-                     [] { make_ranks_plan(input({}, /*weak=*/true), 12); });
+                     [] { make_ranks_plan(ranks_input({}, /*weak=*/true), 12); });
 }
 
 // --- links

@@ -6,17 +6,13 @@
 #include "hrm/base/error.h"
 #include "support/expect_error.h"
 #include "train/plan.h"
+#include "train/plan_cases.h"
 
 namespace hrm::train {
 namespace {
 
-GpuFacts gpu(const std::string& name) {
-  for (const GpuFacts& known : known_gpus()) {
-    if (known.name == name) return known;
-  }
-  ADD_FAILURE() << name;
-  return {};
-}
+using testing::gpu;
+using testing::item;
 
 PlanInput sudoku(int64_t batch) {
   PlanInput in;
@@ -27,13 +23,6 @@ PlanInput sudoku(int64_t batch) {
   in.copied_parameters = 27'269'634;
   in.gpu = gpu("H200");
   return in;
-}
-
-double item(const std::vector<PlanItem>& items, const std::string& name) {
-  for (const PlanItem& i : items) {
-    if (i.name == name) return i.value;
-  }
-  return 0;
 }
 
 TEST(Plan, PartsAddUp) {

@@ -11,12 +11,12 @@ using testing::fresh_folder;
 using testing::metrics_without_timing;
 using testing::SmallPolychromic;
 
-struct Variant {
+struct PolychromicGpuVariant {
   std::string name;
   std::vector<std::string> overrides;
 };
 
-class PolychromicGpu : public ::testing::TestWithParam<Variant> {};
+class PolychromicGpu : public ::testing::TestWithParam<PolychromicGpuVariant> {};
 
 TEST_P(PolychromicGpu, GraphEqualsEagerBitForBit) {
   if (c10::cuda::device_count() == 0) GTEST_SKIP() << "no CUDA device";
@@ -40,15 +40,16 @@ TEST_P(PolychromicGpu, GraphEqualsEagerBitForBit) {
 
 // Beside NF4 layers take turns in one workspace whose address the graphs know. `responses`: answers in one pass with
 // the responses, whose tables the graphs read.
-INSTANTIATE_TEST_SUITE_P(
-    Variants, PolychromicGpu,
-    ::testing::Values(Variant{"nf4", {"hf.quantize=nf4", "lora.dropout=0.1"}},
-                      Variant{"responses", {"train.micro_batch_size=2"}},
-                      Variant{"grpo",
-                              {"train.micro_batch_size=2", "grpo.start_step=1", "grpo.rewards=length",
-                               "polychromic.objective=none", "grpo.num_generations=4", "grpo.num_iterations=2",
-                               "polychromic.max_generation_length=100", "grpo.max_completion_length=24"}}),
-    [](const auto& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(Variants, PolychromicGpu,
+                         ::testing::Values(PolychromicGpuVariant{"nf4", {"hf.quantize=nf4", "lora.dropout=0.1"}},
+                                           PolychromicGpuVariant{"responses", {"train.micro_batch_size=2"}},
+                                           PolychromicGpuVariant{
+                                               "grpo",
+                                               {"train.micro_batch_size=2", "grpo.start_step=1", "grpo.rewards=length",
+                                                "polychromic.objective=none", "grpo.num_generations=4",
+                                                "grpo.num_iterations=2", "polychromic.max_generation_length=100",
+                                                "grpo.max_completion_length=24"}}),
+                         [](const auto& info) { return info.param.name; });
 
 }  // namespace
 }  // namespace hrm

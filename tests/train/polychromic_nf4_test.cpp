@@ -9,23 +9,21 @@
 #include "hrm/tasks/causal_inference.h"
 #include "hrm/train/commands.h"
 #include "support/expect_error.h"
+#include "support/overrides.h"
+#include "support/paths.h"
 #include "train/small_polychromic.h"
 
 namespace hrm {
 namespace {
 
+using test::with;
 namespace fs = std::filesystem;
+using test::Overrides;
 using testing::fresh_folder;
 using testing::metrics_without_timing;
 using testing::SmallPolychromic;
-using Overrides = std::vector<std::string>;
 
-const fs::path kQwen3 = HRM_SOURCE_DIR "/tests/fixtures/qwen3_tied";
-
-Overrides with(Overrides list, const Overrides& more) {
-  list.insert(list.end(), more.begin(), more.end());
-  return list;
-}
+const fs::path kQwen3 = test::source_dir() + "/tests/fixtures/qwen3_tied";
 
 std::map<std::string, at::Tensor> dequantized(const models::DecoderLm& model) {
   std::map<std::string, at::Tensor> out;

@@ -5,14 +5,17 @@
 
 #include <algorithm>
 
+#include "support/overrides.h"
+#include "support/paths.h"
 #include "train/small_polychromic.h"
 
 namespace hrm::testing {
 
-using Overrides = std::vector<std::string>;
+using test::Overrides;
+using test::with;
 
 inline const std::string kEncoder =
-    std::string("polychromic.diversity_encoder_model=") + HRM_SOURCE_DIR "/tests/fixtures/bert_embed";
+    std::string("polychromic.diversity_encoder_model=") + test::source_dir() + "/tests/fixtures/bert_embed";
 inline const Overrides kSemantic{"polychromic.diversity_metric=semantic", kEncoder};
 inline const Overrides kGrpo{
     "grpo.start_step=1",          "grpo.rewards=answer,length*0.5,finished", "grpo.num_generations=4",
@@ -25,11 +28,6 @@ inline const Overrides kAgain{"grpo.start_step=1",
                               "grpo.num_iterations=3",
                               "polychromic.max_generation_length=100",
                               "grpo.max_completion_length=24"};
-
-inline Overrides with(Overrides list, const Overrides& more) {
-  list.insert(list.end(), more.begin(), more.end());
-  return list;
-}
 
 // Rewards that differ: of a model that knows nothing some answers have a letter and others have none.
 inline const Overrides kLetters =

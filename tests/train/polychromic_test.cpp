@@ -14,6 +14,7 @@
 #include "hrm/tasks/causal_inference.h"
 #include "hrm/train/commands.h"
 #include "support/expect_error.h"
+#include "support/paths.h"
 #include "support/ranks.h"
 #include "train/answer_report.h"
 #include "train/polychromic_steps.h"
@@ -37,7 +38,7 @@ using testing::Step;
 using testing::step_of;
 using testing::with;
 
-std::vector<nlohmann::json> metrics(const fs::path& dir) {
+std::vector<nlohmann::json> read_metrics(const fs::path& dir) {
   std::ifstream in(dir / "small" / "metrics.jsonl");
   std::vector<nlohmann::json> lines;
   for (std::string line; std::getline(in, line);) lines.push_back(nlohmann::json::parse(line));
@@ -346,7 +347,7 @@ TEST(Polychromic, AnswersToLearnFromAgainAreKeptForAnyNumberOfRanks) {
   EXPECT_GT(want.at("answers.advantages").abs().max().item<double>(), 0);
   EXPECT_EQ(next.trainer.run(), train::Outcome::finished);
   std::vector<double> sampled;
-  for (const auto& line : metrics(dir / "two")) {
+  for (const auto& line : read_metrics(dir / "two")) {
     if (line.contains("train/reward_updates")) sampled.push_back(line.value("train/reward_steps", 0.0));
   }
   EXPECT_EQ(sampled.back(), 1) << "steps 3 and 4: one goes on with the answers, one has new ones";
@@ -373,11 +374,11 @@ TEST(Polychromic, PackedRowsMakeTheSameStep) {
   EXPECT_TRUE(at::allclose(apart.sums, together.sums, 1e-5, 1e-6)) << apart.sums << together.sums;
 }
 
-struct Variant {
+struct PolychromicVariant {
   std::string name;
   Overrides overrides;
 };
-class PolychromicLife : public ::testing::TestWithParam<Variant> {};
+class PolychromicLife : public ::testing::TestWithParam<PolychromicVariant> {};
 
 TEST_P(PolychromicLife, ResumesBitIdentically) {
   const auto dir = fresh_folder("runs");
@@ -418,7 +419,7 @@ TEST_P(PolychromicLife, TwoRanksTrainTheSame) {
     run.trainer.start_fresh();
     EXPECT_EQ(run.trainer.run(), train::Outcome::finished);
   });
-  const auto a = metrics(dir / "one"), b = metrics(dir / "two");
+  const auto a = read_metrics(dir / "one"), b = read_metrics(dir / "two");
   ASSERT_EQ(a.size(), b.size());
   // Sampled answers follow the weights to the bit, so that rounding parts the runs some steps later: the first window.
   for (const auto& [key, value] : a.front().items()) {
@@ -430,28 +431,28 @@ TEST_P(PolychromicLife, TwoRanksTrainTheSame) {
 
 INSTANTIATE_TEST_SUITE_P(
     Variants, PolychromicLife,
-    ::testing::Values(Variant{"lora", with(kSemantic, {"lora.dropout=0.1"})}, Variant{"full", {"lora.r=0"}},
-                      Variant{"compat", {"polychromic.objective=compat"}},
-                      Variant{"packed", {"chat.packing=true", "chat.pool_batches=2"}},
-                      Variant{"marginal", with(kSemantic, {"polychromic.objective=marginal",
-                                                           "polychromic.compute_diversity_every_n_steps=2"})},
-                      Variant{"pairs",
-                              {"polychromic.n_generations=2", "polychromic.diversity_metric=distinct",
-                               "hf.recompute=true", "lora.rslora=true"}},
-                      Variant{"grpo", with(kGrpo, {"grpo.diversity_weight=0.1"})},
-                      Variant{"again", with(kAgain, {"grpo.epsilon=0.01"})},
-                      Variant{"nf4",
-                              with(kSemantic, {"hf.quantize=nf4", "lora.dropout=0.1", "lora.targets=q_proj,up_proj",
-                                               "grpo.start_step=5", "grpo.rewards=length", "grpo.num_generations=3",
-                                               "grpo.max_completion_length=8", "grpo.beta=0.05"})},
-                      // The checkpoint is of the phase before.
-                      Variant{"before",
-                              {"grpo.start_step=7", "grpo.rewards=answer,length", "grpo.num_generations=3",
-                               "grpo.max_completion_length=8"}},
-                      Variant{"phases", with(kSemantic, {"grpo.start_step=5", "grpo.rewards=relevance,length",
-                                                         "grpo.num_generations=3", "grpo.max_completion_length=8",
-                                                         "grpo.beta=0.05", "grpo.mask_truncated_completions=true",
-                                                         "grpo.reward_combination=separately_normalised"})}),
+    ::testing::Values(
+        PolychromicVariant{"lora", with(kSemantic, {"lora.dropout=0.1"})}, PolychromicVariant{"full", {"lora.r=0"}},
+        PolychromicVariant{"compat", {"polychromic.objective=compat"}},
+        PolychromicVariant{"packed", {"chat.packing=true", "chat.pool_batches=2"}},
+        PolychromicVariant{"marginal", with(kSemantic, {"polychromic.objective=marginal",
+                                                        "polychromic.compute_diversity_every_n_steps=2"})},
+        PolychromicVariant{"pairs",
+                           {"polychromic.n_generations=2", "polychromic.diversity_metric=distinct", "hf.recompute=true",
+                            "lora.rslora=true"}},
+        PolychromicVariant{"grpo", with(kGrpo, {"grpo.diversity_weight=0.1"})},
+        PolychromicVariant{"again", with(kAgain, {"grpo.epsilon=0.01"})},
+        PolychromicVariant{"nf4", with(kSemantic, {"hf.quantize=nf4", "lora.dropout=0.1", "lora.targets=q_proj,up_proj",
+                                                   "grpo.start_step=5", "grpo.rewards=length", "grpo.num_generations=3",
+                                                   "grpo.max_completion_length=8", "grpo.beta=0.05"})},
+        // The checkpoint is of the phase before.
+        PolychromicVariant{"before",
+                           {"grpo.start_step=7", "grpo.rewards=answer,length", "grpo.num_generations=3",
+                            "grpo.max_completion_length=8"}},
+        PolychromicVariant{"phases", with(kSemantic, {"grpo.start_step=5", "grpo.rewards=relevance,length",
+                                                      "grpo.num_generations=3", "grpo.max_completion_length=8",
+                                                      "grpo.beta=0.05", "grpo.mask_truncated_completions=true",
+                                                      "grpo.reward_combination=separately_normalised"})}),
     [](const auto& info) { return info.param.name; });
 
 // What a checkpoint of an adapter holds, and that frozen weights stay.
@@ -515,7 +516,7 @@ TEST(Polychromic, RunsOpenWithoutTheFoldersThatTheyCameFrom) {
 
 TEST(Polychromic, AnAdapterIsOpenedBesideItsOwnModelAlone) {
   const auto dir = fresh_folder("frozen");
-  const fs::path base = HRM_SOURCE_DIR "/tests/fixtures/qwen3_tied";
+  const fs::path base = test::source_dir() + "/tests/fixtures/qwen3_tied";
   const fs::path run = run_on_copies(dir, base, {"hf.weights=load"});
   tasks::open_causal_checkpoint(run, {}, "raw");
   const fs::path weights = dir / "model" / "model.safetensors";
@@ -602,7 +603,7 @@ TEST(Polychromic, CrossEntropyFallsAndRewardsRise) {
   learns.trainer.start_fresh();
   learns.trainer.run();
   const auto of = [](const nlohmann::json& line, const char* key) { return line.at(key).get<double>(); };
-  auto lines = metrics(dir / "learns");
+  auto lines = read_metrics(dir / "learns");
   EXPECT_LT(of(lines[5], "train/cross_entropy"), 0.6 * of(lines[0], "train/cross_entropy"));
   // A window's time is that of its own steps, the last ones, too: what is left when all of their answers are sampled
   // holds what the device did. Of a window that misses a sampling less would be left.
@@ -631,7 +632,7 @@ TEST(Polychromic, CrossEntropyFallsAndRewardsRise) {
                                                            "grpo.rewards=length", "grpo.max_completion_length=24"}));
   rewarded.trainer.start_fresh();
   rewarded.trainer.run();
-  lines = metrics(dir / "rewarded");
+  lines = read_metrics(dir / "rewarded");
   EXPECT_GT(of(lines[3], "train/reward"), of(lines[0], "train/reward"));
   EXPECT_FALSE(lines[0].contains("train/cross_entropy")) << "of steps that have none";
 }

@@ -53,7 +53,8 @@ std::vector<std::string> options(const std::filesystem::path& dataset, const std
           "train.steps=" + std::to_string(steps)};
 }
 
-std::map<std::string, at::Tensor> train(const std::filesystem::path& dir, const std::vector<std::string>& options) {
+std::map<std::string, at::Tensor> train_embedding(const std::filesystem::path& dir,
+                                                  const std::vector<std::string>& options) {
   SmallRun run(dir, options);
   run.trainer.start_fresh();
   run.trainer.run();
@@ -65,7 +66,8 @@ struct RowGradients {
   at::Tensor ids, grads;
 };
 RowGradients first_gradients(const std::filesystem::path& dir, const std::vector<std::string>& options) {
-  const auto after = train(dir / "reached", options);  // the carry holds the rows of the last step, here the first
+  const auto after =
+      train_embedding(dir / "reached", options);  // the carry holds the rows of the last step, here the first
   SmallRun fresh(dir / "fresh", options);
   fresh.trainer.start_fresh();
   models::PuzzleModel& model = fresh.task.model();
@@ -134,7 +136,7 @@ TEST(PuzzleEmbedding, OneStepIsTheSignOfTheSumOverAllMicroBatches) {
 
   for (const std::string& micro : kMicroBatches) {
     // Weight decay has nothing to shrink in a table of zeros.
-    const at::Tensor table = train(dir / micro, options(dataset, micro, 1)).at("puzzle_emb.weights");
+    const at::Tensor table = train_embedding(dir / micro, options(dataset, micro, 1)).at("puzzle_emb.weights");
     EXPECT_TRUE(at::equal(table, want)) << "micro-batch " << micro << ": " << share_that_differs(table, want) * 100
                                         << " % of the elements differ";
   }
@@ -145,10 +147,10 @@ TEST(PuzzleEmbedding, OneStepIsTheSignOfTheSumOverAllMicroBatches) {
 TEST(PuzzleEmbedding, StaysEqualOverSteps) {
   const auto dir = fresh_folder("runs");
   const auto dataset = write_shared_identifiers(dir / "data");
-  const auto whole = train(dir / "whole", options(dataset, "0", 4));
+  const auto whole = train_embedding(dir / "whole", options(dataset, "0", 4));
   EXPECT_GT(std::get<0>(at::_unique(whole.at("puzzle_emb.weights"))).numel(), 4);  // some elements turned round
   for (const std::string& micro : kMicroBatches) {
-    const auto split = train(dir / micro, options(dataset, micro, 4));
+    const auto split = train_embedding(dir / micro, options(dataset, micro, 4));
     for (const char* exact : {"carry.halted", "carry.puzzle_identifiers", "puzzle_emb.weights"}) {
       EXPECT_TRUE(at::equal(whole.at(exact), split.at(exact))) << exact << ", micro-batch " << micro;
     }
@@ -162,9 +164,9 @@ TEST(PuzzleEmbedding, OneIdentifierStaysEqualOverSteps) {
   for (const int64_t steps : {1, 4}) {
     for (const std::string micro : {"0", "8", "4", "2", "1"}) {
       const auto split =
-          train(dir / (micro + "_" + std::to_string(steps)),
-                {"optim.name=adamw", "optim.eps=1e-3", "optim.warmup_steps=0",
-                 "data.test=", "train.micro_batch_size=" + micro, "train.steps=" + std::to_string(steps)});
+          train_embedding(dir / (micro + "_" + std::to_string(steps)),
+                          {"optim.name=adamw", "optim.eps=1e-3", "optim.warmup_steps=0",
+                           "data.test=", "train.micro_batch_size=" + micro, "train.steps=" + std::to_string(steps)});
       if (micro == "0") whole = split;
       EXPECT_GT(split.at("puzzle_emb.weights").abs().min().item<double>(), 0);
       EXPECT_TRUE(at::equal(whole.at("puzzle_emb.weights"), split.at("puzzle_emb.weights")))

@@ -13,6 +13,7 @@
 #include "hrm/checkpoint/checkpoint.h"
 #include "hrm/parallel/comm.h"
 #include "hrm/parallel/gathered_state.h"
+#include "support/overrides.h"
 #include "support/ranks.h"
 #include "train/small_run.h"
 
@@ -20,9 +21,9 @@ namespace hrm {
 namespace {
 
 namespace fs = std::filesystem;
+using test::Overrides;
 using testing::fresh_folder;
 using testing::SmallRun;
-using Overrides = std::vector<std::string>;
 
 // Each rank in a thread.
 void on_ranks(int ranks, const std::function<void(const std::shared_ptr<parallel::Comm>&)>& body) {
@@ -32,7 +33,7 @@ void on_ranks(int ranks, const std::function<void(const std::shared_ptr<parallel
 }
 
 // Trains to the end in `dir`, from the newest checkpoint there.
-void train(const fs::path& dir, int ranks, const Overrides& more) {
+void train_ranks(const fs::path& dir, int ranks, const Overrides& more) {
   on_ranks(ranks, [&](const std::shared_ptr<parallel::Comm>& comm) {
     SmallRun run(dir, more, comm);
     const auto found = checkpoint::find_latest_valid(dir / "small");
@@ -62,7 +63,7 @@ Stored stored(const fs::path& dir, const Overrides& more) {
   return out;
 }
 
-std::vector<nlohmann::json> lines_with(const fs::path& dir, const std::string& key) {
+std::vector<nlohmann::json> records_with(const fs::path& dir, const std::string& key) {
   std::ifstream file(dir / "small" / "metrics.jsonl");
   std::vector<nlohmann::json> lines;
   for (std::string line; std::getline(file, line);) {
@@ -75,7 +76,7 @@ std::vector<nlohmann::json> lines_with(const fs::path& dir, const std::string& k
 void expect_same_curve(const fs::path& a, const fs::path& b, double tolerance) {
   for (const std::string key : {"train/loss", "train/grad_norm_raw", "train/q_halt_loss", "train/halted_per_step",
                                 "eval/lm_loss", "eval/accuracy", "eval/count"}) {
-    const auto one = lines_with(a, key), other = lines_with(b, key);
+    const auto one = records_with(a, key), other = records_with(b, key);
     ASSERT_EQ(one.size(), other.size()) << key;
     ASSERT_FALSE(one.empty()) << key;
     for (size_t i = 0; i < one.size(); ++i) {
@@ -101,7 +102,7 @@ void expect_same_state(const Stored& a, const Stored& b, double tolerance) {
   }
 }
 
-struct Case {
+struct SplitCase {
   const char* name;
   Overrides more;
   // Of ZeroTest alone: how far zero 1 and 2 may be from zero 0, and whether gradients are rounded by the ranks.
@@ -109,11 +110,11 @@ struct Case {
   bool rounds = false;
 };
 
-void PrintTo(const Case& value, std::ostream* out) {
+void PrintTo(const SplitCase& value, std::ostream* out) {
   *out << value.name;
 }
 
-class RanksTest : public ::testing::TestWithParam<Case> {
+class RanksTest : public ::testing::TestWithParam<SplitCase> {
  protected:
   static Overrides with(const Overrides& more) {
     // Plain rates: AdamATan2's first steps have the size of the rate whatever the gradient, so that rounding shows.
@@ -126,11 +127,11 @@ class RanksTest : public ::testing::TestWithParam<Case> {
 
 TEST_P(RanksTest, TrainAsOne) {
   const fs::path alone = fresh_folder("alone");
-  train(alone, 1, with({}));
+  train_ranks(alone, 1, with({}));
   const Stored expected = stored(alone, with({}));
   for (const int ranks : {2, 4}) {
     const fs::path dir = fresh_folder(std::to_string(ranks));
-    train(dir, ranks, with({}));
+    train_ranks(dir, ranks, with({}));
     expect_same_curve(alone, dir, 1e-6);
     expect_same_state(expected, stored(dir, with({})), 2e-5);
   }
@@ -138,15 +139,15 @@ TEST_P(RanksTest, TrainAsOne) {
 
 TEST_P(RanksTest, SameBitsAgain) {
   const fs::path first = fresh_folder("first"), second = fresh_folder("second");
-  train(first, 2, with({}));
-  train(second, 2, with({}));
+  train_ranks(first, 2, with({}));
+  train_ranks(second, 2, with({}));
   expect_same_state(stored(first, with({})), stored(second, with({})), 0);
 }
 
 // Saved by four ranks, gone on with by another number.
 TEST_P(RanksTest, ResumeWithOtherRanks) {
   const fs::path straight = fresh_folder("straight"), half = fresh_folder("half");
-  train(straight, 4, with({}));
+  train_ranks(straight, 4, with({}));
   const Stored expected = stored(straight, with({}));
   // The schedule ends at train.steps: the same rate for the shorter run.
   const Overrides flat{"optim.min_ratio=1.0"};
@@ -154,20 +155,20 @@ TEST_P(RanksTest, ResumeWithOtherRanks) {
     const fs::path whole = fresh_folder(cat("whole", ranks)), parts = fresh_folder(cat("parts", ranks));
     Overrides four = with(flat), eight = with(flat);
     four.push_back("train.steps=4");
-    train(parts, 4, four);
-    train(parts, ranks, eight);
-    train(whole, 4, eight);
+    train_ranks(parts, 4, four);
+    train_ranks(parts, ranks, eight);
+    train_ranks(whole, 4, eight);
     expect_same_state(stored(whole, eight), stored(parts, eight), ranks == 4 ? 0 : 2e-5);
   }
 }
 
 INSTANTIATE_TEST_SUITE_P(
     Cases, RanksTest,
-    ::testing::Values(Case{"plain", {}}, Case{"accumulation", {"train.micro_batch_size=1"}},
-                      Case{"pool", {"data.reference_semantics=false"}},
-                      Case{"pool_accumulation", {"data.reference_semantics=false", "train.micro_batch_size=2"}},
-                      Case{"average", {"optim.ema=0.9", "optim.grad_clip=0.5"}},
-                      Case{"trm", {"model.arch=trm", "model.H_layers=0", "model.no_ACT_continue=true"}}),
+    ::testing::Values(SplitCase{"plain", {}}, SplitCase{"accumulation", {"train.micro_batch_size=1"}},
+                      SplitCase{"pool", {"data.reference_semantics=false"}},
+                      SplitCase{"pool_accumulation", {"data.reference_semantics=false", "train.micro_batch_size=2"}},
+                      SplitCase{"average", {"optim.ema=0.9", "optim.grad_clip=0.5"}},
+                      SplitCase{"trm", {"model.arch=trm", "model.H_layers=0", "model.no_ACT_continue=true"}}),
     [](const auto& info) { return std::string(info.param.name); });
 
 // The optimizer's work and state shared out (parallel.zero): the same training.
@@ -182,15 +183,15 @@ class ZeroTest : public RanksTest {
 
 TEST_P(ZeroTest, TrainsAsWithoutAndAsOne) {
   const fs::path alone = fresh_folder("alone");
-  train(alone, 1, stage(2));
+  train_ranks(alone, 1, stage(2));
   const Stored one = stored(alone, with({}));
   for (const int ranks : {2, 4}) {
     const fs::path plain = fresh_folder(cat("plain", ranks));
-    train(plain, ranks, stage(0));
+    train_ranks(plain, ranks, stage(0));
     const Stored expected = stored(plain, with({}));
     for (const int zero : {1, 2}) {
       const fs::path dir = fresh_folder(cat(ranks, "_zero", zero));
-      train(dir, ranks, stage(zero));
+      train_ranks(dir, ranks, stage(zero));
       const Stored state = stored(dir, with({}));
       expect_same_curve(plain, dir, 1e-6);
       expect_same_state(expected, state, GetParam().tolerance[zero - 1]);
@@ -211,7 +212,7 @@ TEST_P(ZeroResumeTest, OtherRanksAndStage) {
   };
   const Overrides flat{"optim.min_ratio=1.0"};
   const fs::path straight = fresh_folder("straight");
-  train(straight, 4, stage(0, flat));
+  train_ranks(straight, 4, stage(0, flat));
   const Stored expected = stored(straight, with(flat));
   for (const Change& change : {Change{4, 2, 1, 0}, Change{4, 2, 8, 1}, Change{4, 1, 2, 2}, Change{1, 0, 4, 2}}) {
     const std::string name = cat(change.ranks, "_", change.zero, "_then_", change.then_ranks, "_", change.then_zero);
@@ -219,7 +220,7 @@ TEST_P(ZeroResumeTest, OtherRanksAndStage) {
     const fs::path dir = fresh_folder(name);
     Overrides half = stage(change.zero, flat), rest = stage(change.then_zero, flat);
     half.push_back("train.steps=4");
-    train(dir, change.ranks, half);
+    train_ranks(dir, change.ranks, half);
     const Stored saved = stored(dir, with(flat));
     // Eight ranks have one sample each.
     if (change.then_ranks == 8) rest.push_back("train.micro_batch_size=0");
@@ -232,27 +233,27 @@ TEST_P(ZeroResumeTest, OtherRanksAndStage) {
         EXPECT_TRUE(at::equal(entry.tensor, saved.tensors.at(entry.name))) << entry.name;
       }
     });
-    train(dir, change.then_ranks, rest);
+    train_ranks(dir, change.then_ranks, rest);
     expect_same_state(expected, stored(dir, with(flat)), 2e-5);
   }
 }
 
-const Case kAverage{"average", {"optim.ema=0.9", "optim.grad_clip=0.5", "eval.weights=both"}, {0, 0}};
-const Case kTrm{"trm",
-                {"model.arch=trm", "model.H_layers=0", "model.L_layers=2", "model.no_ACT_continue=true",
-                 "optim.ema=0.9", "train.micro_batch_size=2"},
-                {0, 0}};
+const SplitCase kAverage{"average", {"optim.ema=0.9", "optim.grad_clip=0.5", "eval.weights=both"}, {0, 0}};
+const SplitCase kTrm{"trm",
+                     {"model.arch=trm", "model.H_layers=0", "model.L_layers=2", "model.no_ACT_continue=true",
+                      "optim.ema=0.9", "train.micro_batch_size=2"},
+                     {0, 0}};
 // Four buckets of blocks, whose gradients take turns; zero 2 adds micro-batches after ranks.
-const Case kTurns{"turns",
-                  {"model.hidden_size=128", "model.H_layers=2", "model.L_layers=2", "parallel.bucket_mb=1",
-                   "train.steps=6", "train.micro_batch_size=1"},
-                  {0, 2e-5}};
+const SplitCase kTurns{"turns",
+                       {"model.hidden_size=128", "model.H_layers=2", "model.L_layers=2", "parallel.bucket_mb=1",
+                        "train.steps=6", "train.micro_batch_size=1"},
+                       {0, 2e-5}};
 
 INSTANTIATE_TEST_SUITE_P(Cases, ZeroTest,
                          // All is rounded alike: the norm of the ranks' norms, too, which they send in two numbers.
-                         ::testing::Values(Case{"plain", {}, {0, 0}},
-                                           Case{"accumulation", {"train.micro_batch_size=1"}, {0, 0}}, kAverage, kTrm,
-                                           kTurns, Case{"bf16", {"parallel.reduce=bf16"}, {0, 0}, true}),
+                         ::testing::Values(SplitCase{"plain", {}, {0, 0}},
+                                           SplitCase{"accumulation", {"train.micro_batch_size=1"}, {0, 0}}, kAverage,
+                                           kTrm, kTurns, SplitCase{"bf16", {"parallel.reduce=bf16"}, {0, 0}, true}),
                          [](const auto& info) { return std::string(info.param.name); });
 INSTANTIATE_TEST_SUITE_P(Cases, ZeroResumeTest, ::testing::Values(kAverage, kTrm, kTurns),
                          [](const auto& info) { return std::string(info.param.name); });
@@ -261,8 +262,8 @@ TEST(Zero, SameBitsAgain) {
   Overrides all = kTurns.more;
   all.insert(all.end(), {"optim.ema=0.9", "parallel.zero=2"});
   const fs::path first = fresh_folder("first"), second = fresh_folder("second");
-  train(first, 4, all);
-  train(second, 4, all);
+  train_ranks(first, 4, all);
+  train_ranks(second, 4, all);
   expect_same_state(stored(first, all), stored(second, all), 0);
 }
 
@@ -270,12 +271,12 @@ TEST(Zero, SameBitsAgain) {
 TEST(Zero, AdamAtan2) {
   const Overrides all{"train.log_every=1", "optim.ema=0.9", "eval.max_samples=7", "optim.weight_decay=0.1"};
   const fs::path plain = fresh_folder("plain");
-  train(plain, 4, all);
+  train_ranks(plain, 4, all);
   for (const int zero : {1, 2}) {
     const fs::path dir = fresh_folder(cat("zero", zero));
     Overrides shared = all;
     shared.push_back(cat("parallel.zero=", zero));
-    train(dir, 4, shared);
+    train_ranks(dir, 4, shared);
     expect_same_curve(plain, dir, 1e-6);
     expect_same_state(stored(plain, all), stored(dir, all), 0);
   }
@@ -375,10 +376,10 @@ TEST(Ranks, SizeOfBuckets) {
 TEST(Ranks, ReduceInBfloat16) {
   const Overrides common{"train.log_every=1"}, rounded{"train.log_every=1", "parallel.reduce=bf16"};
   const fs::path exact = fresh_folder("exact"), bf16 = fresh_folder("bf16");
-  train(exact, 2, common);
-  train(bf16, 2, rounded);
+  train_ranks(exact, 2, common);
+  train_ranks(bf16, 2, rounded);
   expect_same_curve(exact, bf16, 0.05);
-  const auto one = lines_with(exact, "train/grad_norm_raw"), other = lines_with(bf16, "train/grad_norm_raw");
+  const auto one = records_with(exact, "train/grad_norm_raw"), other = records_with(bf16, "train/grad_norm_raw");
   EXPECT_NE(one.front()["train/grad_norm_raw"], other.front()["train/grad_norm_raw"]);
 }
 

@@ -11,12 +11,12 @@ using testing::fresh_folder;
 using testing::metrics_without_timing;
 using testing::SmallRun;
 
-struct Variant {
+struct ResumeVariant {
   std::string name;
   std::vector<std::string> overrides;
 };
 
-class Resume : public ::testing::TestWithParam<Variant> {};
+class Resume : public ::testing::TestWithParam<ResumeVariant> {};
 
 TEST_P(Resume, IsBitIdentical) {
   const auto dir = fresh_folder("runs");
@@ -52,40 +52,44 @@ TEST_P(Resume, IsBitIdentical) {
 INSTANTIATE_TEST_SUITE_P(
     Variants, Resume,
     ::testing::Values(
-        Variant{"hrm", {}}, Variant{"accumulation", {"train.micro_batch_size=2"}},
-        Variant{"adamw_ema_clip", {"optim.name=adamw", "optim.ema=0.9", "optim.grad_clip=0.5"}},
-        Variant{"lion_groups",
-                {"optim.name=lion", "optim.lr=1e-4", "optim.beta2=0.99", "optim.grad_clip=0.5",
-                 "optim.groups=*embed*=0,*_head*=0.2:0.5", "precision.compute=bf16"}},
-        Variant{"sgd", {"optim.name=sgd", "optim.lr=1e-2", "optim.momentum=0.9", "optim.ema=0.9"}},
-        Variant{"muon", {"optim.name=muon", "optim.lr=0.02", "optim.ema=0.9", "optim.groups=*q_head*=0:2"}},
-        Variant{"muon_fp32_wsd",
-                {"optim.name=muon", "optim.muon_precision=fp32", "optim.muon_scale=match_rms_adamw",
-                 "optim.adamw_lr=1e-3", "optim.schedule=wsd", "optim.wsd_decay_steps=3", "optim.wsd_shape=linear"}},
-        Variant{"fp16_scaled", {"precision.compute=fp16", "precision.loss_scale=1048576"}},
-        Variant{"rows_not_lost", {"data.reference_semantics=false"}},
-        Variant{"rows_not_lost_accumulation", {"data.reference_semantics=false", "train.micro_batch_size=4"}},
-        Variant{"device_augmentation", {"data.augmentation_device=device"}},
-        Variant{"device_augmentation_rows_not_lost",
-                {"data.augmentation_device=device", "data.reference_semantics=false", "train.micro_batch_size=4"}},
-        Variant{"trm_attention",
-                {"model.arch=trm", "model.H_layers=0", "model.no_ACT_continue=true", "model.puzzle_emb_len=4",
-                 "optim.ema=0.99"}},
-        Variant{"trm_mlp",
-                {"model.arch=trm", "model.H_layers=0", "model.no_ACT_continue=true", "model.mlp_t=true",
-                 "model.pos_encodings=none"}},
-        Variant{"fp8", {"precision.recursions=fp8", "ops.backend=reference", "model.H_cycles=2", "optim.ema=0.9"}},
-        Variant{"fp8_from_the_step_after_the_resume",
-                {"precision.recursions=fp8", "ops.backend=reference", "precision.fp8_warmup_steps=5",
-                 "train.micro_batch_size=4", "train.eval_every=5"}},
-        Variant{"fp8_from_the_second_step_after_the_resume",
-                {"precision.recursions=fp8", "ops.backend=reference", "precision.fp8_warmup_steps=6", "optim.ema=0.9",
-                 "eval.weights=both", "train.eval_every=5"}},
-        Variant{"fp8_trm_mlp",
-                {"precision.recursions=fp8", "ops.backend=reference", "model.arch=trm", "model.H_layers=0",
-                 "model.H_cycles=2", "model.no_ACT_continue=true", "model.mlp_t=true", "model.pos_encodings=none",
-                 "precision.fp8_amax_history=3"}},
-        Variant{"transformer", {"model.arch=transformer", "model.H_layers=0", "model.H_cycles=1", "model.L_cycles=1"}}),
+        ResumeVariant{"hrm", {}}, ResumeVariant{"accumulation", {"train.micro_batch_size=2"}},
+        ResumeVariant{"adamw_ema_clip", {"optim.name=adamw", "optim.ema=0.9", "optim.grad_clip=0.5"}},
+        ResumeVariant{"lion_groups",
+                      {"optim.name=lion", "optim.lr=1e-4", "optim.beta2=0.99", "optim.grad_clip=0.5",
+                       "optim.groups=*embed*=0,*_head*=0.2:0.5", "precision.compute=bf16"}},
+        ResumeVariant{"sgd", {"optim.name=sgd", "optim.lr=1e-2", "optim.momentum=0.9", "optim.ema=0.9"}},
+        ResumeVariant{"muon", {"optim.name=muon", "optim.lr=0.02", "optim.ema=0.9", "optim.groups=*q_head*=0:2"}},
+        ResumeVariant{
+            "muon_fp32_wsd",
+            {"optim.name=muon", "optim.muon_precision=fp32", "optim.muon_scale=match_rms_adamw", "optim.adamw_lr=1e-3",
+             "optim.schedule=wsd", "optim.wsd_decay_steps=3", "optim.wsd_shape=linear"}},
+        ResumeVariant{"fp16_scaled", {"precision.compute=fp16", "precision.loss_scale=1048576"}},
+        ResumeVariant{"rows_not_lost", {"data.reference_semantics=false"}},
+        ResumeVariant{"rows_not_lost_accumulation", {"data.reference_semantics=false", "train.micro_batch_size=4"}},
+        ResumeVariant{"device_augmentation", {"data.augmentation_device=device"}},
+        ResumeVariant{
+            "device_augmentation_rows_not_lost",
+            {"data.augmentation_device=device", "data.reference_semantics=false", "train.micro_batch_size=4"}},
+        ResumeVariant{"trm_attention",
+                      {"model.arch=trm", "model.H_layers=0", "model.no_ACT_continue=true", "model.puzzle_emb_len=4",
+                       "optim.ema=0.99"}},
+        ResumeVariant{"trm_mlp",
+                      {"model.arch=trm", "model.H_layers=0", "model.no_ACT_continue=true", "model.mlp_t=true",
+                       "model.pos_encodings=none"}},
+        ResumeVariant{"fp8",
+                      {"precision.recursions=fp8", "ops.backend=reference", "model.H_cycles=2", "optim.ema=0.9"}},
+        ResumeVariant{"fp8_from_the_step_after_the_resume",
+                      {"precision.recursions=fp8", "ops.backend=reference", "precision.fp8_warmup_steps=5",
+                       "train.micro_batch_size=4", "train.eval_every=5"}},
+        ResumeVariant{"fp8_from_the_second_step_after_the_resume",
+                      {"precision.recursions=fp8", "ops.backend=reference", "precision.fp8_warmup_steps=6",
+                       "optim.ema=0.9", "eval.weights=both", "train.eval_every=5"}},
+        ResumeVariant{"fp8_trm_mlp",
+                      {"precision.recursions=fp8", "ops.backend=reference", "model.arch=trm", "model.H_layers=0",
+                       "model.H_cycles=2", "model.no_ACT_continue=true", "model.mlp_t=true", "model.pos_encodings=none",
+                       "precision.fp8_amax_history=3"}},
+        ResumeVariant{"transformer",
+                      {"model.arch=transformer", "model.H_layers=0", "model.H_cycles=1", "model.L_cycles=1"}}),
     [](const auto& info) { return info.param.name; });
 
 TEST(ResumeRefuses, AnotherArchitecture) {

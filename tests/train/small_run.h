@@ -16,6 +16,7 @@
 #include "hrm/tasks/puzzle.h"
 #include "hrm/tasks/puzzle_inference.h"
 #include "hrm/train/trainer.h"
+#include "support/paths.h"
 
 namespace hrm::testing {
 
@@ -23,7 +24,7 @@ namespace hrm::testing {
 inline std::filesystem::path fresh_folder(const std::string& name) {
   const auto* info = ::testing::UnitTest::GetInstance()->current_test_info();
   auto path = std::filesystem::path(::testing::TempDir()) /
-              cat("hrm_train_test_", std::hash<std::string>()(HRM_BINARY_DIR)) /
+              cat("hrm_train_test_", std::hash<std::string>()(test::binary_dir())) /
               (std::string(info->test_suite_name()) + "." + info->name()) / name;
   std::filesystem::remove_all(path);
   std::filesystem::create_directories(path);
@@ -39,7 +40,7 @@ inline std::string metrics_without_timing(const std::filesystem::path& dir) {
 }
 
 inline config::LoadedConfig small_config(const std::filesystem::path& dir, const std::vector<std::string>& more = {}) {
-  const std::string data = HRM_SOURCE_DIR "/data/sudoku/";
+  const std::string data = test::source_dir() + "/data/sudoku/";
   std::vector<std::string> overrides = {
       "run.name=small",
       "run.dir=" + dir.string(),

@@ -3,14 +3,15 @@
 
 #include "hrm/checkpoint/checkpoint.h"
 #include "hrm/ops/gemm_tuning.h"
+#include "support/overrides.h"
 #include "train/small_run.h"
 
 namespace hrm {
 namespace {
 
+using test::Overrides;
 using testing::fresh_folder;
 using testing::SmallRun;
-using Overrides = std::vector<std::string>;
 
 // Products that are large enough to be tuned.
 Overrides tuned(const std::filesystem::path& cache, const Overrides& more = {}) {

@@ -3,14 +3,15 @@
 
 #include "hrm/base/error.h"
 #include "hrm/ops/backend.h"
+#include "support/overrides.h"
 #include "train/whole_step_cases.h"
 
 namespace hrm {
 namespace {
 
+using test::Overrides;
 using testing::after_two_steps;
 using testing::relative_distance;
-using Overrides = std::vector<std::string>;
 
 class WholeStepGpu : public ::testing::Test {
  protected:

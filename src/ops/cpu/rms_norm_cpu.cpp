@@ -60,7 +60,7 @@ float dot_row(const float* a, const float* b, int64_t dim) {
   return sum(products[0] + products[1]) + rest;
 }
 
-void backward_row(const float* grad_y, const float* y, float rstd, float* grad, int64_t dim) {
+void rms_norm_backward_row(const float* grad_y, const float* y, float rstd, float* grad, int64_t dim) {
   const float along = dot_row(grad_y, y, dim) / static_cast<float>(dim);
   for_row(
       dim, [&](int64_t i, int) { store(grad + i, (load(grad_y + i) - load(y + i) * along) * rstd); },
@@ -68,7 +68,7 @@ void backward_row(const float* grad_y, const float* y, float rstd, float* grad, 
 }
 
 // Rows for each task: about 32k elements, else starting a thread costs more than the work.
-int64_t grain(int64_t dim) {
+int64_t rms_norm_grain(int64_t dim) {
   return std::max<int64_t>(1, 32768 / dim);
 }
 
@@ -84,7 +84,7 @@ RmsNormSaved rms_norm_residual(const at::Tensor& x, const at::Tensor& residual, 
   const auto* residual_data = residual.const_data_ptr<float>();
   auto* y_data = out.y.mutable_data_ptr<float>();
   auto* rstd_data = save ? out.rstd.mutable_data_ptr<float>() : nullptr;
-  at::parallel_for(0, rows, grain(dim), [&](int64_t begin, int64_t end) {
+  at::parallel_for(0, rows, rms_norm_grain(dim), [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
       float* y = y_data + row * dim;  // holds x + residual first
       const float squares = add_row(x_data + row * dim, residual_data + row * dim, y, dim);
@@ -104,9 +104,9 @@ at::Tensor rms_norm_backward(const at::Tensor& grad_y, const at::Tensor& y, cons
   const auto* y_data = y.const_data_ptr<float>();
   const auto* rstd_data = rstd.const_data_ptr<float>();
   auto* grad_data = grad.mutable_data_ptr<float>();
-  at::parallel_for(0, rows, grain(dim), [&](int64_t begin, int64_t end) {
+  at::parallel_for(0, rows, rms_norm_grain(dim), [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
-      backward_row(grad_y_data + row * dim, y_data + row * dim, rstd_data[row], grad_data + row * dim, dim);
+      rms_norm_backward_row(grad_y_data + row * dim, y_data + row * dim, rstd_data[row], grad_data + row * dim, dim);
     }
   });
   return grad;

@@ -8,10 +8,9 @@
 
 #include "ops/cpu/lanes.h"
 #include "ops/cpu/rotary.h"
+#include "ops/optional_tensor.h"
 
 namespace hrm::ops::cpu {
-
-using OptionalTensor = std::optional<at::Tensor>;
 
 namespace {
 
@@ -31,7 +30,7 @@ void turn(const float* from, float* to, const float* cos, const float* sin, floa
 }
 
 // Positions for each task: about 16k elements.
-int64_t grain(int64_t width) {
+int64_t rotary_grain(int64_t width) {
   return std::max<int64_t>(1, 16384 / std::max<int64_t>(1, width));
 }
 
@@ -50,7 +49,7 @@ bool rotate_qkv(const at::Tensor& qkv, const at::Tensor& to, int64_t heads, cons
   const auto *cos_data = cosines.const_data_ptr<float>(), *sin_data = sines.const_data_ptr<float>();
   const auto* from_data = qkv.const_data_ptr<float>();
   auto* to_data = to.mutable_data_ptr<float>();
-  at::parallel_for(0, rows, grain(width), [&](int64_t begin, int64_t end) {
+  at::parallel_for(0, rows, rotary_grain(width), [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
       const float* from_row = from_data + row * width;
       float* to_row = to_data + row * width;
@@ -82,7 +81,7 @@ std::optional<at::Tensor> rotate_qkv_backward(const at::Tensor& grad_q, const at
     if (grad.stride(3) != 1) grad = grad.contiguous();
   }
   auto* out_data = out.mutable_data_ptr<float>();
-  at::parallel_for(0, batch * positions, grain(width), [&](int64_t begin, int64_t end) {
+  at::parallel_for(0, batch * positions, rotary_grain(width), [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
       const int64_t sample = row / positions, position = row % positions;
       float* to = out_data + row * width;

@@ -22,9 +22,9 @@ HRM_FOR_EACH_CPU void forward_row(const float* __restrict gate, const float* __r
   for (int64_t i = 0; i < width; ++i) act[i] = gate[i] / inverse_sigmoid(gate[i]) * up[i];
 }
 
-HRM_FOR_EACH_CPU void backward_row(const float* __restrict grad, const float* __restrict gate,
-                                   const float* __restrict up, float* __restrict grad_gate, float* __restrict grad_up,
-                                   int64_t width) {
+HRM_FOR_EACH_CPU void swiglu_backward_row(const float* __restrict grad, const float* __restrict gate,
+                                          const float* __restrict up, float* __restrict grad_gate,
+                                          float* __restrict grad_up, int64_t width) {
   for (int64_t i = 0; i < width; ++i) {
     const float inverse = inverse_sigmoid(gate[i]);
     const float silu = gate[i] / inverse, s = 1.0f / inverse;
@@ -34,7 +34,7 @@ HRM_FOR_EACH_CPU void backward_row(const float* __restrict grad, const float* __
 }
 
 // Rows for each task: about 16k elements, else starting a thread costs more than the work.
-int64_t grain(int64_t width) {
+int64_t swiglu_grain(int64_t width) {
   return std::max<int64_t>(1, 16384 / std::max<int64_t>(1, width));
 }
 
@@ -44,7 +44,7 @@ void swiglu_out(const at::Tensor& gate_up, const at::Tensor& act) {
   const int64_t width = gate_up.size(-1) / 2, rows = width == 0 ? 0 : act.numel() / width;
   const auto* from_data = gate_up.const_data_ptr<float>();
   auto* act_data = act.mutable_data_ptr<float>();
-  at::parallel_for(0, rows, grain(width), [&](int64_t begin, int64_t end) {
+  at::parallel_for(0, rows, swiglu_grain(width), [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
       const float* gate = from_data + row * 2 * width;
       forward_row(gate, gate + width, act_data + row * width, width);
@@ -65,11 +65,11 @@ at::Tensor swiglu_backward(const at::Tensor& grad_act, const at::Tensor& gate_up
   const auto* from_data = from.const_data_ptr<float>();
   const auto* grads_data = grads.const_data_ptr<float>();
   auto* grad_data = grad.mutable_data_ptr<float>();
-  at::parallel_for(0, rows, grain(width), [&](int64_t begin, int64_t end) {
+  at::parallel_for(0, rows, swiglu_grain(width), [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
       const float* gate = from_data + row * 2 * width;
       float* to = grad_data + row * 2 * width;
-      backward_row(grads_data + row * width, gate, gate + width, to, to + width, width);
+      swiglu_backward_row(grads_data + row * width, gate, gate + width, to, to + width, width);
     }
   });
   return grad;

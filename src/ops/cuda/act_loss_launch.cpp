@@ -7,11 +7,10 @@
 #include "hrm/ops/backend.h"
 #include "ops/act_loss_impl.h"
 #include "ops/cuda/act_loss.h"
+#include "ops/optional_tensor.h"
 
 namespace hrm::ops {
 namespace {
-
-using OptionalTensor = std::optional<at::Tensor>;
 
 bool use_kernel(const at::Tensor& q) {
   return backend() == Backend::fused && q.scalar_type() == at::kFloat;

@@ -7,11 +7,10 @@
 #include "ops/act_update_impl.h"
 #include "ops/cuda/act_update.h"
 #include "ops/cuda/launcher.h"
+#include "ops/optional_tensor.h"
 
 namespace hrm::ops {
 namespace {
-
-using OptionalTensor = std::optional<at::Tensor>;
 
 void act_begin_cuda(const at::Tensor& z_H, const at::Tensor& z_L, const at::Tensor& steps, const at::Tensor& inputs,
                     const at::Tensor& labels, const at::Tensor& puzzle_identifiers, const at::Tensor& halted,

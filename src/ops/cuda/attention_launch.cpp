@@ -18,12 +18,12 @@ namespace hrm::ops {
 
 namespace {
 
-std::atomic<bool> g_portable{false};
+std::atomic<bool> g_attention_portable{false};
 
 }  // namespace
 
 void set_portable_attention(bool portable) {
-  g_portable = portable;
+  g_attention_portable = portable;
 }
 
 bool attention_device_fits(const at::Tensor& qkv) {
@@ -35,7 +35,7 @@ namespace {
 // Starts the kernel of the device's own generation; false where there is none.
 template <class Params>
 bool launch_own(const Params& params) {
-  if (g_portable || !cuda::sm90::fits(params)) return false;
+  if (g_attention_portable || !cuda::sm90::fits(params)) return false;
   C10_CUDA_CHECK(cuda::sm90::launch(params, c10::cuda::getCurrentCUDAStream()));
   return true;
 }
@@ -77,8 +77,9 @@ struct ForwardArguments {
   }
 };
 
-std::tuple<at::Tensor, at::Tensor> run_forward(const at::Tensor& qkv, int64_t heads, const OptionalTensor& cos,
-                                               const OptionalTensor& sin, bool save) {
+std::tuple<at::Tensor, at::Tensor> run_attention_forward(const at::Tensor& qkv, int64_t heads,
+                                                         const OptionalTensor& cos, const OptionalTensor& sin,
+                                                         bool save) {
   at::Tensor out = at::empty({qkv.size(0), qkv.size(1), qkv.size(2) / 3}, qkv.options());
   at::Tensor lse;
   if (save) lse = at::empty({qkv.size(0), heads, qkv.size(1)}, qkv.options().dtype(at::kFloat));
@@ -93,19 +94,20 @@ at::Tensor attention_cuda(const at::Tensor& qkv, int64_t heads, const OptionalTe
   check_attention("hrm::attention", qkv, heads, cos, sin);
   const c10::cuda::CUDAGuard guard(qkv.device());
   if (!attention_fits(qkv, heads)) return attention_by_sdpa(qkv, heads, cos, sin, /*overwrite=*/false);
-  return std::get<0>(run_forward(qkv, heads, cos, sin, /*save=*/false));
+  return std::get<0>(run_attention_forward(qkv, heads, cos, sin, /*save=*/false));
 }
 
-std::tuple<at::Tensor, at::Tensor> forward_cuda(const at::Tensor& qkv, int64_t heads, const OptionalTensor& cos,
-                                                const OptionalTensor& sin) {
+std::tuple<at::Tensor, at::Tensor> attention_forward_cuda(const at::Tensor& qkv, int64_t heads,
+                                                          const OptionalTensor& cos, const OptionalTensor& sin) {
   check_attention("hrm::attention_forward", qkv, heads, cos, sin);
   const c10::cuda::CUDAGuard guard(qkv.device());
   if (!attention_fits(qkv, heads)) return reference::attention_forward(qkv, heads, cos, sin);
-  return run_forward(qkv, heads, cos, sin, /*save=*/true);
+  return run_attention_forward(qkv, heads, cos, sin, /*save=*/true);
 }
 
-at::Tensor backward_cuda(const at::Tensor& grad_out, const at::Tensor& qkv, const at::Tensor& out,
-                         const at::Tensor& lse, int64_t heads, const OptionalTensor& cos, const OptionalTensor& sin) {
+at::Tensor attention_backward_cuda(const at::Tensor& grad_out, const at::Tensor& qkv, const at::Tensor& out,
+                                   const at::Tensor& lse, int64_t heads, const OptionalTensor& cos,
+                                   const OptionalTensor& sin) {
   check_attention_backward(grad_out, qkv, out, lse, heads, cos, sin);
   const c10::cuda::CUDAGuard guard(qkv.device());
   if (!attention_fits(qkv, heads)) return reference::attention_backward(grad_out, qkv, out, lse, heads, cos, sin);
@@ -151,7 +153,7 @@ void run_rotate(const at::Tensor& from, const at::Tensor& to, int64_t heads, con
   C10_CUDA_CHECK(cuda::launch(params, c10::cuda::getCurrentCUDAStream()));
 }
 
-at::Tensor rotate_cuda(const at::Tensor& qkv, int64_t heads, const at::Tensor& cos, const at::Tensor& sin) {
+at::Tensor attention_rotate_cuda(const at::Tensor& qkv, int64_t heads, const at::Tensor& cos, const at::Tensor& sin) {
   check_attention("hrm::rotate_qkv", qkv, heads, cos, sin);
   const c10::cuda::CUDAGuard guard(qkv.device());
   const at::Tensor rows = qkv.contiguous();
@@ -213,8 +215,8 @@ at::Tensor attention_fp8_by_kernel(const at::Tensor& qkv, int64_t heads, const O
 
 at::Tensor attention_projected_by_kernel(const at::Tensor& h, const at::Tensor& weight, int64_t heads,
                                          const OptionalTensor& cos, const OptionalTensor& sin) {
-  if (g_portable || !cuda::use_kernel(h) || attention_backend() != AttentionBackend::auto_ || h.numel() == 0 ||
-      weight.size(0) != 3 * 64 * heads) {
+  if (g_attention_portable || !cuda::use_kernel(h) || attention_backend() != AttentionBackend::auto_ ||
+      h.numel() == 0 || weight.size(0) != 3 * 64 * heads) {
     return {};
   }
   const auto usable = [](const at::Tensor& tensor) {
@@ -254,9 +256,9 @@ at::Tensor projected_cuda(const at::Tensor& h, const at::Tensor& weight, int64_t
 TORCH_LIBRARY_IMPL(hrm, CUDA, m) {
   m.impl("attention", &attention_cuda);
   m.impl("attention_projected", &projected_cuda);
-  m.impl("attention_forward", &forward_cuda);
-  m.impl("attention_backward", &backward_cuda);
-  m.impl("rotate_qkv", &rotate_cuda);
+  m.impl("attention_forward", &attention_forward_cuda);
+  m.impl("attention_backward", &attention_backward_cuda);
+  m.impl("rotate_qkv", &attention_rotate_cuda);
   m.impl("rotate_qkv_", &rotate_cuda_);
   m.impl("rotate_qkv_backward", &rotate_backward_cuda);
 }

@@ -11,8 +11,8 @@
 namespace hrm::ops {
 namespace {
 
-void run(const at::Tensor& out, const at::Tensor& x, const at::Tensor* sum, const at::Tensor& step, double p,
-         int64_t seed) {
+void launch_dropout(const at::Tensor& out, const at::Tensor& x, const at::Tensor* sum, const at::Tensor& step, double p,
+                    int64_t seed) {
   cuda::Dropout params{};
   params.x = x.const_data_ptr();
   params.sum = sum == nullptr ? nullptr : sum->const_data_ptr();
@@ -31,7 +31,7 @@ at::Tensor dropout_cuda(const at::Tensor& x, const at::Tensor& step, double p, i
   const c10::cuda::CUDAGuard guard(x.device());
   if (!cuda::use_kernel(x)) return reference::dropout(x, step, p, seed);
   const at::Tensor from = x.contiguous(), out = at::empty(x.sizes(), x.options());
-  run(out, from, nullptr, step, p, seed);
+  launch_dropout(out, from, nullptr, step, p, seed);
   return out;
 }
 
@@ -39,7 +39,7 @@ void dropout_add_cuda_(const at::Tensor& sum, const at::Tensor& x, const at::Ten
   check_dropout_add(sum, x, step, p);
   const c10::cuda::CUDAGuard guard(x.device());
   if (!cuda::use_kernel(x)) return reference::dropout_add_(sum, x, step, p, seed);
-  run(sum, x.contiguous(), &sum, step, p, seed);
+  launch_dropout(sum, x.contiguous(), &sum, step, p, seed);
 }
 
 }  // namespace

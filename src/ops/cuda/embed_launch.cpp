@@ -7,11 +7,10 @@
 #include "ops/cuda/embed.h"
 #include "ops/cuda/launcher.h"
 #include "ops/embed_impl.h"
+#include "ops/optional_tensor.h"
 
 namespace hrm::ops {
 namespace {
-
-using OptionalTensor = std::optional<at::Tensor>;
 
 at::Tensor embed_cuda(const at::Tensor& inputs, const at::Tensor& table, const OptionalTensor& puzzle_rows,
                       int64_t prefix, double scale, at::ScalarType dtype) {

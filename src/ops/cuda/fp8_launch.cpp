@@ -31,12 +31,12 @@
 namespace hrm::ops {
 namespace {
 
-std::atomic<bool> g_portable{false};
+std::atomic<bool> g_fp8_portable{false};
 
 }  // namespace
 
 void set_portable_fp8(bool portable) {
-  g_portable = portable;
+  g_fp8_portable = portable;
 }
 
 namespace {
@@ -55,7 +55,7 @@ bool use_fp8_products(const at::Tensor& x, at::ScalarType dtype) {
 // Starts the Hopper kernel; false where it does not take this input.
 template <class Params>
 bool launch_hopper(const Params& params) {
-  if (g_portable || !cuda::sm90::fits(params)) return false;
+  if (g_fp8_portable || !cuda::sm90::fits(params)) return false;
   C10_CUDA_CHECK(cuda::sm90::launch(params, c10::cuda::getCurrentCUDAStream()));
   return true;
 }
@@ -156,8 +156,8 @@ std::tuple<at::Tensor, at::Tensor> add_cuda(const at::Tensor& a, const at::Tenso
   return {sum, sum8};
 }
 
-at::Tensor linear_cuda(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& x_slot,
-                       const at::Tensor& weight_slot, at::ScalarType dtype) {
+at::Tensor fp8_linear_cuda(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& x_slot,
+                           const at::Tensor& weight_slot, at::ScalarType dtype) {
   check_linear_fp8(x, weight, x_slot, weight_slot, dtype);
   const c10::cuda::CUDAGuard guard(x.device());
   if (!use_fp8_products(x, dtype)) return reference::linear_fp8(x, weight, x_slot, weight_slot, dtype);
@@ -179,8 +179,8 @@ at::Tensor linear_cuda(const at::Tensor& x, const at::Tensor& weight, const at::
   return library_product(x_rows, weight_rows, x_slot, weight_slot, dtype);
 }
 
-at::Tensor linear_swiglu_cuda(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& x_slot,
-                              const at::Tensor& weight_slot, const at::Tensor& act_slot, at::ScalarType dtype) {
+at::Tensor fp8_linear_swiglu_cuda(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& x_slot,
+                                  const at::Tensor& weight_slot, const at::Tensor& act_slot, at::ScalarType dtype) {
   check_linear_swiglu_fp8(x, weight, x_slot, weight_slot, act_slot, dtype);
   const c10::cuda::CUDAGuard guard(x.device());
   if (!use_fp8_products(x, dtype)) {
@@ -205,10 +205,10 @@ at::Tensor linear_swiglu_cuda(const at::Tensor& x, const at::Tensor& weight, con
   return quantize_by_kernel(swiglu(library_product(x_rows, weight_rows, x_slot, weight_slot, dtype)), act_slot);
 }
 
-std::tuple<at::Tensor, at::Tensor> linear_rms_norm_cuda(const at::Tensor& x, const at::Tensor& weight,
-                                                        const at::Tensor& x_slot, const at::Tensor& weight_slot,
-                                                        const at::Tensor& residual, double eps,
-                                                        const OptionalTensor& y_slot) {
+std::tuple<at::Tensor, at::Tensor> fp8_linear_rms_norm_cuda(const at::Tensor& x, const at::Tensor& weight,
+                                                            const at::Tensor& x_slot, const at::Tensor& weight_slot,
+                                                            const at::Tensor& residual, double eps,
+                                                            const OptionalTensor& y_slot) {
   check_linear_rms_norm_fp8(x, weight, x_slot, weight_slot, residual, eps, y_slot);
   const c10::cuda::CUDAGuard guard(x.device());
   const at::ScalarType dtype = residual.scalar_type();
@@ -244,8 +244,8 @@ std::tuple<at::Tensor, at::Tensor> linear_rms_norm_cuda(const at::Tensor& x, con
   return {y, y8};
 }
 
-at::Tensor attention_cuda(const at::Tensor& qkv, int64_t heads, const OptionalTensor& cos, const OptionalTensor& sin,
-                          const at::Tensor& slot) {
+at::Tensor fp8_attention_cuda(const at::Tensor& qkv, int64_t heads, const OptionalTensor& cos,
+                              const OptionalTensor& sin, const at::Tensor& slot) {
   check_attention_fp8(qkv, heads, cos, sin, slot);
   const c10::cuda::CUDAGuard guard(qkv.device());
   if (!cuda::use_kernel(qkv)) return reference::attention_fp8(qkv, heads, cos, sin, slot);
@@ -272,10 +272,10 @@ TORCH_LIBRARY_IMPL(hrm, CUDA, m) {
   m.impl("quantize_fp8", &quantize_cuda);
   m.impl("quantize_fp8_", &quantize_many_cuda);
   m.impl("add_fp8", &add_cuda);
-  m.impl("linear_fp8", &linear_cuda);
-  m.impl("linear_swiglu_fp8", &linear_swiglu_cuda);
-  m.impl("linear_rms_norm_fp8", &linear_rms_norm_cuda);
-  m.impl("attention_fp8", &attention_cuda);
+  m.impl("linear_fp8", &fp8_linear_cuda);
+  m.impl("linear_swiglu_fp8", &fp8_linear_swiglu_cuda);
+  m.impl("linear_rms_norm_fp8", &fp8_linear_rms_norm_cuda);
+  m.impl("attention_fp8", &fp8_attention_cuda);
   m.impl("fp8_update_scales_", &update_scales_cuda);
 }
 

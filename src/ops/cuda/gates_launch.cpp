@@ -15,19 +15,11 @@
 namespace hrm::ops {
 namespace {
 
-cudaStream_t stream() {
-  return c10::cuda::getCurrentCUDAStream();
-}
-
-const float* floats(const OptionalTensor& tensor) {
-  return tensor ? tensor->const_data_ptr<float>() : nullptr;
-}
-
 float* buffer(const OptionalTensor& tensor) {
   return tensor ? tensor->mutable_data_ptr<float>() : nullptr;
 }
 
-OptionalTensor contiguous(const OptionalTensor& tensor) {
+OptionalTensor contiguous_or_none(const OptionalTensor& tensor) {
   return tensor ? OptionalTensor(tensor->contiguous()) : std::nullopt;
 }
 
@@ -44,7 +36,7 @@ BridgeGateResult bridge_gate_cuda(const at::Tensor& z, const at::Tensor& weight,
   params.z = rows.const_data_ptr();
   params.weight = w.const_data_ptr<float>();
   params.bias = bias.const_data_ptr<float>();
-  params.warmup = floats(warmup);
+  params.warmup = cuda::optional_floats(warmup);
   params.bridge = vectors.const_data_ptr();
   params.gate = gate.mutable_data_ptr<float>();
   params.open = open.mutable_data_ptr<float>();
@@ -55,7 +47,7 @@ BridgeGateResult bridge_gate_cuda(const at::Tensor& z, const at::Tensor& weight,
   params.scale = static_cast<float>(scale);
   params.offset = static_cast<float>(offset);
   params.element = cuda::element_of(z);
-  C10_CUDA_CHECK(cuda::launch(params, stream()));
+  C10_CUDA_CHECK(cuda::launch(params, cuda::current_stream()));
   return {gate, memory, open};
 }
 
@@ -69,7 +61,7 @@ std::tuple<at::Tensor, at::Tensor> bridge_gate_backward_cuda(
     return reference::bridge_gate_backward_(grad_gate, grad_memory, z, weight, bridge, open, {scale, offset, warmup},
                                             grad_weight, grad_bias);
   }
-  const OptionalTensor of_gate = contiguous(grad_gate), of_memory = contiguous(grad_memory);
+  const OptionalTensor of_gate = contiguous_or_none(grad_gate), of_memory = contiguous_or_none(grad_memory);
   const at::Tensor rows = z.contiguous(), w = weight.contiguous(), vectors = bridge.contiguous(),
                    opened = open.contiguous();
   at::Tensor grad_z = at::empty(z.sizes(), rows.options()), grad_bridge;
@@ -77,11 +69,11 @@ std::tuple<at::Tensor, at::Tensor> bridge_gate_backward_cuda(
   if (z.size(0) == 0) return {grad_z, grad_bridge};
   const at::Tensor grad_logit = at::empty({z.size(0)}, w.options());
   cuda::BridgeGateBackward params{};
-  params.grad_gate = floats(of_gate);
+  params.grad_gate = cuda::optional_floats(of_gate);
   params.grad_memory = of_memory ? of_memory->const_data_ptr() : nullptr;
   params.z = rows.const_data_ptr();
   params.weight = w.const_data_ptr<float>();
-  params.warmup = floats(warmup);
+  params.warmup = cuda::optional_floats(warmup);
   params.bridge = vectors.const_data_ptr();
   params.open = opened.const_data_ptr<float>();
   params.grad_z = grad_z.mutable_data_ptr();
@@ -95,11 +87,11 @@ std::tuple<at::Tensor, at::Tensor> bridge_gate_backward_cuda(
   params.scale = static_cast<float>(scale);
   params.offset = static_cast<float>(offset);
   params.element = cuda::element_of(z);
-  C10_CUDA_CHECK(cuda::launch(params, stream()));
+  C10_CUDA_CHECK(cuda::launch(params, cuda::current_stream()));
   return {grad_z, grad_bridge};
 }
 
-std::vector<at::Tensor> contiguous(at::TensorList states) {
+std::vector<at::Tensor> contiguous_or_none(at::TensorList states) {
   std::vector<at::Tensor> out;
   for (const at::Tensor& state : states) out.push_back(state.contiguous());
   return out;
@@ -117,7 +109,7 @@ at::Tensor halt_probabilities_cuda(at::TensorList states, const at::Tensor& weig
   check_halt_probabilities(states, weight, bias);
   const c10::cuda::CUDAGuard guard(weight.device());
   if (!cuda::use_kernel(states[0])) return reference::halt_probabilities(states, weight, bias);
-  const std::vector<at::Tensor> from = contiguous(states);
+  const std::vector<at::Tensor> from = contiguous_or_none(states);
   const at::Tensor w = weight.contiguous();
   const auto cycles = static_cast<int64_t>(states.size());
   at::Tensor p = at::empty({cycles, from[0].size(0)}, w.options());
@@ -133,7 +125,7 @@ at::Tensor halt_probabilities_cuda(at::TensorList states, const at::Tensor& weig
     for (int i = 0; i < count; ++i) params.states[i] = from[static_cast<size_t>(first + i)].const_data_ptr();
     params.p = p.mutable_data_ptr<float>() + first * params.rows;
     params.cycles = count;
-    C10_CUDA_CHECK(cuda::launch(params, stream()));
+    C10_CUDA_CHECK(cuda::launch(params, cuda::current_stream()));
   });
   return p;
 }
@@ -146,7 +138,7 @@ at::Tensor halt_probabilities_backward_cuda(const at::Tensor& grad_p, const at::
   if (!cuda::use_kernel(states[0])) {
     return reference::halt_probabilities_backward_(grad_p, p, states, weight, grad_weight, grad_bias);
   }
-  const std::vector<at::Tensor> from = contiguous(states);
+  const std::vector<at::Tensor> from = contiguous_or_none(states);
   const at::Tensor w = weight.contiguous(), opened = p.contiguous(), grad_logit = at::empty(p.sizes(), w.options());
   const at::Tensor& one = from[0];
   at::Tensor grad = at::empty({p.size(0), one.size(0), one.size(1), one.size(2)}, one.options());
@@ -169,7 +161,7 @@ at::Tensor halt_probabilities_backward_cuda(const at::Tensor& grad_p, const at::
     params.grad_states = grad.select(0, first).mutable_data_ptr();
     params.grad_logit = grad_logit.mutable_data_ptr<float>() + done;
     params.cycles = count;
-    C10_CUDA_CHECK(cuda::launch(params, stream()));
+    C10_CUDA_CHECK(cuda::launch(params, cuda::current_stream()));
   });
   return grad;
 }
@@ -188,7 +180,7 @@ std::tuple<at::Tensor, at::Tensor> halting_loss_cuda(const at::Tensor& halt, con
   params.cycles = halt.size(0);
   params.rows = halt.size(1);
   params.target = static_cast<float>(target);
-  C10_CUDA_CHECK(cuda::launch(params, stream()));
+  C10_CUDA_CHECK(cuda::launch(params, cuda::current_stream()));
   return {loss, slope};
 }
 

@@ -2,8 +2,10 @@
 // What the launchers share.
 
 #include <ATen/core/Tensor.h>
+#include <c10/cuda/CUDAStream.h>
 
 #include <cstdint>
+#include <optional>
 
 #include "hrm/ops/backend.h"
 #include "ops/cuda/element.h"
@@ -26,6 +28,20 @@ inline Element element_of(at::ScalarType type) {
 }
 inline Element element_of(const at::Tensor& tensor) {
   return element_of(tensor.scalar_type());
+}
+
+// The current stream of the current device.
+inline cudaStream_t current_stream() {
+  return c10::cuda::getCurrentCUDAStream();
+}
+
+// The data of a float32 tensor; null where there is none.
+inline const float* optional_floats(const std::optional<at::Tensor>& tensor) {
+  return tensor ? tensor->const_data_ptr<float>() : nullptr;
+}
+
+inline bool is_aligned(const at::Tensor& tensor) {
+  return tensor.is_contiguous() && reinterpret_cast<uintptr_t>(tensor.const_data_ptr()) % 16 == 0;
 }
 
 // Contiguous and aligned to 16 bytes, as the TMA and the library need it; a copy where the tensor is not.

@@ -41,10 +41,6 @@ bool is_faster(const cuda::sm90::LinearForward& p) {
   return cuda::sm90::fills_the_chip(p.rows, p.width);
 }
 
-bool is_aligned(const at::Tensor& tensor) {
-  return tensor.is_contiguous() && reinterpret_cast<uintptr_t>(tensor.const_data_ptr()) % 16 == 0;
-}
-
 // x @ weight^T by our kernel; undefined where it does not take the input or cuBLAS is faster.
 at::Tensor product_by_tiles(const at::Tensor& x, const at::Tensor& weight) {
   if (!cuda::use_kernel(x) || x.numel() == 0) return {};
@@ -55,7 +51,7 @@ at::Tensor product_by_tiles(const at::Tensor& x, const at::Tensor& weight) {
   params.inner = x.size(-1);
   params.element = cuda::element_of(x);
   if (!cuda::sm90::fits(params) || !(g_always_tiles || is_faster(params))) return {};
-  if (!is_aligned(x) || !is_aligned(weight)) return {};
+  if (!cuda::is_aligned(x) || !cuda::is_aligned(weight)) return {};
   at::Tensor out = at::empty(with_last_size(x, params.width), x.options());
   params.x = x.const_data_ptr();
   params.weight = weight.const_data_ptr();

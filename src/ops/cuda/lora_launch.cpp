@@ -18,10 +18,6 @@ namespace hrm::ops {
 namespace cuda {
 namespace {
 
-bool is_aligned(const at::Tensor& tensor) {
-  return tensor.is_contiguous() && reinterpret_cast<uintptr_t>(tensor.const_data_ptr()) % 16 == 0;
-}
-
 bool has_products(const at::Tensor& tensor) {
   return use_kernel(tensor) && at::cuda::getDeviceProperties(tensor.get_device())->major >= 8;
 }

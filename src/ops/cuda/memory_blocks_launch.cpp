@@ -19,9 +19,9 @@ bool one_kernel(const at::Tensor& state, const std::vector<MemoryBlockWeights>& 
          });
 }
 
-std::vector<at::Tensor> run(const at::Tensor& state_any, const at::Tensor& extra_any, const at::Tensor& pos_any,
-                            const std::vector<MemoryBlockWeights>& blocks, const at::Tensor& norm_any,
-                            const MemoryBlocksOptions& options, bool save) {
+std::vector<at::Tensor> run_memory_blocks(const at::Tensor& state_any, const at::Tensor& extra_any,
+                                          const at::Tensor& pos_any, const std::vector<MemoryBlockWeights>& blocks,
+                                          const at::Tensor& norm_any, const MemoryBlocksOptions& options, bool save) {
   std::vector<at::Tensor> alive;  // copies, until the launch
   const auto pointer = [&](const at::Tensor& t) { return alive.emplace_back(cuda::aligned_rows(t)).const_data_ptr(); };
   const auto floats = [&](const at::Tensor& t) {
@@ -71,34 +71,38 @@ std::vector<at::Tensor> run(const at::Tensor& state_any, const at::Tensor& extra
   return out;
 }
 
-std::vector<at::Tensor> run_cuda(const char* name, const at::Tensor& state, const at::Tensor& extra,
-                                 const at::Tensor& pos, at::TensorList weights, const at::Tensor& norm, bool qk_norm,
-                                 const MemoryBlocksOptions& options, bool save) {
+std::vector<at::Tensor> run_memory_blocks_cuda(const char* name, const at::Tensor& state, const at::Tensor& extra,
+                                               const at::Tensor& pos, at::TensorList weights, const at::Tensor& norm,
+                                               bool qk_norm, const MemoryBlocksOptions& options, bool save) {
   const std::vector<MemoryBlockWeights> blocks = unpack_weights(weights, qk_norm);
   check_memory_blocks(name, state, extra, pos, blocks, norm, options);
   const c10::cuda::CUDAGuard guard(state.device());
-  if (one_kernel(state, blocks, options.heads)) return run(state, extra, pos, blocks, norm, options, save);
+  if (one_kernel(state, blocks, options.heads))
+    return run_memory_blocks(state, extra, pos, blocks, norm, options, save);
   const auto other = backend() == Backend::reference ? &reference::memory_blocks : &memory_blocks_by_layers;
   return other(state, extra, pos, blocks, norm, options, save);
 }
 
-at::Tensor forward_only_cuda(const at::Tensor& state, const at::Tensor& extra, const at::Tensor& pos,
-                             at::TensorList weights, const at::Tensor& norm, bool qk_norm, int64_t heads, int64_t steps,
-                             double eps) {
-  return run_cuda("hrm::memory_blocks", state, extra, pos, weights, norm, qk_norm, {heads, steps, eps}, false)[0];
+at::Tensor memory_blocks_cuda(const at::Tensor& state, const at::Tensor& extra, const at::Tensor& pos,
+                              at::TensorList weights, const at::Tensor& norm, bool qk_norm, int64_t heads,
+                              int64_t steps, double eps) {
+  return run_memory_blocks_cuda("hrm::memory_blocks", state, extra, pos, weights, norm, qk_norm, {heads, steps, eps},
+                                false)[0];
 }
 
-std::vector<at::Tensor> forward_cuda(const at::Tensor& state, const at::Tensor& extra, const at::Tensor& pos,
-                                     at::TensorList weights, const at::Tensor& norm, bool qk_norm, int64_t heads,
-                                     int64_t steps, double eps) {
-  return run_cuda("hrm::memory_blocks_forward", state, extra, pos, weights, norm, qk_norm, {heads, steps, eps}, true);
+std::vector<at::Tensor> memory_blocks_forward_cuda(const at::Tensor& state, const at::Tensor& extra,
+                                                   const at::Tensor& pos, at::TensorList weights,
+                                                   const at::Tensor& norm, bool qk_norm, int64_t heads, int64_t steps,
+                                                   double eps) {
+  return run_memory_blocks_cuda("hrm::memory_blocks_forward", state, extra, pos, weights, norm, qk_norm,
+                                {heads, steps, eps}, true);
 }
 
 }  // namespace
 
 TORCH_LIBRARY_IMPL(hrm, CUDA, m) {
-  m.impl("memory_blocks", &forward_only_cuda);
-  m.impl("memory_blocks_forward", &forward_cuda);
+  m.impl("memory_blocks", &memory_blocks_cuda);
+  m.impl("memory_blocks_forward", &memory_blocks_forward_cuda);
 }
 
 }  // namespace hrm::ops

@@ -40,8 +40,8 @@ at::Tensor bytes(int64_t count, const at::Tensor& like) {
 }
 
 // y, and rstd where asked for.
-std::tuple<at::Tensor, at::Tensor> run_forward(const at::Tensor& h_any, const at::Tensor& weight_gate_up,
-                                               const at::Tensor& weight_down, double eps, bool save) {
+std::tuple<at::Tensor, at::Tensor> run_mlp_mix_forward(const at::Tensor& h_any, const at::Tensor& weight_gate_up,
+                                                       const at::Tensor& weight_down, double eps, bool save) {
   check_mlp_mix(h_any, weight_gate_up, weight_down, eps);
   const c10::cuda::CUDAGuard guard(h_any.device());
   const int64_t batch = h_any.size(0);
@@ -83,19 +83,20 @@ std::tuple<at::Tensor, at::Tensor> run_forward(const at::Tensor& h_any, const at
   return {y, rstd};
 }
 
-at::Tensor forward_only_cuda(const at::Tensor& h, const at::Tensor& weight_gate_up, const at::Tensor& weight_down,
-                             double eps) {
-  return std::get<0>(run_forward(h, weight_gate_up, weight_down, eps, /*save=*/false));
+at::Tensor mlp_mix_cuda(const at::Tensor& h, const at::Tensor& weight_gate_up, const at::Tensor& weight_down,
+                        double eps) {
+  return std::get<0>(run_mlp_mix_forward(h, weight_gate_up, weight_down, eps, /*save=*/false));
 }
 
-std::tuple<at::Tensor, at::Tensor> forward_cuda(const at::Tensor& h, const at::Tensor& weight_gate_up,
-                                                const at::Tensor& weight_down, double eps) {
-  return run_forward(h, weight_gate_up, weight_down, eps, /*save=*/true);
+std::tuple<at::Tensor, at::Tensor> mlp_mix_forward_cuda(const at::Tensor& h, const at::Tensor& weight_gate_up,
+                                                        const at::Tensor& weight_down, double eps) {
+  return run_mlp_mix_forward(h, weight_gate_up, weight_down, eps, /*save=*/true);
 }
 
-at::Tensor backward_cuda(const at::Tensor& grad_y_any, const at::Tensor& h_any, const at::Tensor& y_any,
-                         const at::Tensor& rstd_any, const at::Tensor& weight_gate_up, const at::Tensor& weight_down,
-                         const at::Tensor& grad_weight_gate_up, const at::Tensor& grad_weight_down) {
+at::Tensor mlp_mix_backward_cuda(const at::Tensor& grad_y_any, const at::Tensor& h_any, const at::Tensor& y_any,
+                                 const at::Tensor& rstd_any, const at::Tensor& weight_gate_up,
+                                 const at::Tensor& weight_down, const at::Tensor& grad_weight_gate_up,
+                                 const at::Tensor& grad_weight_down) {
   check_mlp_mix_backward(grad_y_any, h_any, y_any, rstd_any, weight_gate_up, weight_down, grad_weight_gate_up,
                          grad_weight_down);
   const c10::cuda::CUDAGuard guard(h_any.device());
@@ -152,9 +153,9 @@ at::Tensor backward_cuda(const at::Tensor& grad_y_any, const at::Tensor& h_any, 
 }  // namespace
 
 TORCH_LIBRARY_IMPL(hrm, CUDA, m) {
-  m.impl("mlp_mix", &forward_only_cuda);
-  m.impl("mlp_mix_forward", &forward_cuda);
-  m.impl("mlp_mix_backward", &backward_cuda);
+  m.impl("mlp_mix", &mlp_mix_cuda);
+  m.impl("mlp_mix_forward", &mlp_mix_forward_cuda);
+  m.impl("mlp_mix_backward", &mlp_mix_backward_cuda);
 }
 
 }  // namespace hrm::ops

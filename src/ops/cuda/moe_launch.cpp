@@ -15,10 +15,6 @@
 namespace hrm::ops {
 namespace {
 
-cudaStream_t stream() {
-  return c10::cuda::getCurrentCUDAStream();
-}
-
 // Rows of whole 16 bytes.
 bool whole_packs(const at::Tensor& tensor) {
   return tensor.size(1) * tensor.element_size() % 16 == 0;
@@ -27,10 +23,6 @@ bool whole_packs(const at::Tensor& tensor) {
 cuda::sm90::ExpertTiles tiles_of(const at::Tensor& tile_experts, const at::Tensor& starts) {
   return {tile_experts.const_data_ptr<int>(), starts.const_data_ptr<int>(), tile_experts.size(0) * kMoeTile,
           starts.size(0) - 1};
-}
-
-const float* floats(const OptionalTensor& tensor) {
-  return tensor ? tensor->const_data_ptr<float>() : nullptr;
 }
 
 GateResult moe_gate_cuda(const at::Tensor& logits, int64_t top_k, bool sigmoid, bool normalize,
@@ -48,7 +40,7 @@ GateResult moe_gate_cuda(const at::Tensor& logits, int64_t top_k, bool sigmoid, 
   at::Tensor weights = at::empty({from.size(0), top_k}, from.options()), scores = at::empty_like(from);
   cuda::MoeGateForward params{};
   params.logits = from.const_data_ptr<float>();
-  params.bias = floats(added);
+  params.bias = cuda::optional_floats(added);
   params.ids = ids.mutable_data_ptr<int>();
   params.weights = weights.mutable_data_ptr<float>();
   params.scores = scores.mutable_data_ptr<float>();
@@ -57,7 +49,7 @@ GateResult moe_gate_cuda(const at::Tensor& logits, int64_t top_k, bool sigmoid, 
   params.top_k = static_cast<int>(top_k);
   params.sigmoid = sigmoid;
   params.normalize = normalize;
-  C10_CUDA_CHECK(cuda::launch(params, stream()));
+  C10_CUDA_CHECK(cuda::launch(params, cuda::current_stream()));
   return {ids, weights, scores};
 }
 
@@ -73,8 +65,8 @@ at::Tensor moe_gate_backward_cuda(const OptionalTensor& grad_weights, const Opti
   const OptionalTensor of_weights = whole(grad_weights), of_scores = whole(grad_scores);
   at::Tensor grad = at::empty_like(scores);
   cuda::MoeGateBackward params{};
-  params.grad_weights = floats(of_weights);
-  params.grad_scores = floats(of_scores);
+  params.grad_weights = cuda::optional_floats(of_weights);
+  params.grad_scores = cuda::optional_floats(of_scores);
   params.ids = ids.const_data_ptr<int>();
   params.scores = scores.const_data_ptr<float>();
   params.grad_logits = grad.mutable_data_ptr<float>();
@@ -83,7 +75,7 @@ at::Tensor moe_gate_backward_cuda(const OptionalTensor& grad_weights, const Opti
   params.top_k = static_cast<int>(ids.size(1));
   params.sigmoid = sigmoid;
   params.normalize = normalize;
-  C10_CUDA_CHECK(cuda::launch(params, stream()));
+  C10_CUDA_CHECK(cuda::launch(params, cuda::current_stream()));
   return grad;
 }
 
@@ -101,7 +93,7 @@ at::Tensor moe_jitter_cuda(const at::Tensor& x, const at::Tensor& step, double a
   params.amount = static_cast<float>(amount);
   params.seed = static_cast<uint64_t>(seed);
   params.element = cuda::element_of(from);
-  C10_CUDA_CHECK(cuda::launch(params, stream()));
+  C10_CUDA_CHECK(cuda::launch(params, cuda::current_stream()));
   return out;
 }
 
@@ -124,7 +116,7 @@ std::tuple<at::Tensor, at::Tensor> moe_load_loss_cuda(const at::Tensor& scores_a
   params.slope = slope.mutable_data_ptr<float>();
   params.tokens = scores.size(0);
   params.experts = static_cast<int>(experts);
-  C10_CUDA_CHECK(cuda::launch(params, stream()));
+  C10_CUDA_CHECK(cuda::launch(params, cuda::current_stream()));
   return {loss, slope};
 }
 
@@ -142,7 +134,7 @@ void moe_loads_cuda(const at::Tensor& loads, at::TensorList counts) {
     }
     params.loads = loads.mutable_data_ptr<double>() + 3 * first;
     params.experts = static_cast<int>(counts[first].size(0) - 1);
-    C10_CUDA_CHECK(cuda::launch(params, stream()));
+    C10_CUDA_CHECK(cuda::launch(params, cuda::current_stream()));
   }
 }
 
@@ -168,7 +160,7 @@ PlanResult moe_plan_cuda(const at::Tensor& ids, int64_t experts) {
   params.picks = from.numel();
   params.all_rows = rows;
   params.experts = static_cast<int>(experts);
-  C10_CUDA_CHECK(cuda::launch(params, stream()));
+  C10_CUDA_CHECK(cuda::launch(params, cuda::current_stream()));
   return {row_of, picks, tile_experts, starts, counts};
 }
 
@@ -187,7 +179,7 @@ at::Tensor moe_gather_cuda(const at::Tensor& x, const at::Tensor& picks, const a
   params.dim = x.size(1);
   params.top_k = static_cast<int>(top_k);
   params.element = cuda::element_of(x);
-  C10_CUDA_CHECK(cuda::launch(params, stream()));
+  C10_CUDA_CHECK(cuda::launch(params, cuda::current_stream()));
   return out;
 }
 
@@ -209,7 +201,7 @@ at::Tensor moe_linear_cuda(const at::Tensor& rows, const at::Tensor& weight, con
   params.x = from.const_data_ptr();
   params.weight = by.const_data_ptr();
   params.out = out.mutable_data_ptr();
-  C10_CUDA_CHECK(cuda::sm90::launch(params, stream()));
+  C10_CUDA_CHECK(cuda::sm90::launch(params, cuda::current_stream()));
   return out;
 }
 
@@ -233,7 +225,7 @@ std::tuple<at::Tensor, at::Tensor> moe_up_cuda(const at::Tensor& xp, const at::T
   params.up = by.const_data_ptr();
   params.act = act.mutable_data_ptr();
   params.slope = slope.mutable_data_ptr();
-  C10_CUDA_CHECK(cuda::sm90::launch(params, stream()));
+  C10_CUDA_CHECK(cuda::sm90::launch(params, cuda::current_stream()));
   return {act, slope};
 }
 
@@ -257,7 +249,7 @@ at::Tensor moe_up_backward_cuda(const at::Tensor& grad_y, const at::Tensor& down
   params.down = by.const_data_ptr();
   params.slope = of.const_data_ptr();
   params.grad_pre = grad_pre.mutable_data_ptr();
-  C10_CUDA_CHECK(cuda::sm90::launch(params, stream()));
+  C10_CUDA_CHECK(cuda::sm90::launch(params, cuda::current_stream()));
   return grad_pre;
 }
 
@@ -279,7 +271,7 @@ void moe_accumulate_cuda(const at::Tensor& grad, const at::Tensor& a, const at::
   const at::Tensor left = cuda::aligned_rows(a), right = cuda::aligned_rows(b);
   params.a = left.const_data_ptr();
   params.b = right.const_data_ptr();
-  C10_CUDA_CHECK(cuda::sm90::launch(params, stream()));
+  C10_CUDA_CHECK(cuda::sm90::launch(params, cuda::current_stream()));
 }
 
 at::Tensor moe_combine_cuda(const at::Tensor& y, const at::Tensor& rows, const OptionalTensor& weights) {
@@ -292,13 +284,13 @@ at::Tensor moe_combine_cuda(const at::Tensor& y, const at::Tensor& rows, const O
   cuda::MoeCombine params{};
   params.y = from.const_data_ptr();
   params.rows = rows.const_data_ptr<int>();
-  params.weights = floats(share);
+  params.weights = cuda::optional_floats(share);
   params.out = out.mutable_data_ptr();
   params.tokens = rows.size(0);
   params.dim = y.size(1);
   params.top_k = static_cast<int>(rows.size(1));
   params.element = cuda::element_of(y);
-  C10_CUDA_CHECK(cuda::launch(params, stream()));
+  C10_CUDA_CHECK(cuda::launch(params, cuda::current_stream()));
   return out;
 }
 
@@ -323,7 +315,7 @@ std::tuple<at::Tensor, at::Tensor> moe_combine_backward_cuda(const at::Tensor& g
   params.dim = of.size(1);
   params.top_k = static_cast<int>(weights.size(1));
   params.element = cuda::element_of(of);
-  C10_CUDA_CHECK(cuda::launch(params, stream()));
+  C10_CUDA_CHECK(cuda::launch(params, cuda::current_stream()));
   return {grad_y, grad_weights};
 }
 

@@ -8,12 +8,12 @@
 #include "ops/cuda/qkv_heads.h"
 #include "ops/cuda/sm90/linear_epilogues.h"
 #include "ops/linear_impl.h"
+#include "ops/optional_tensor.h"
 #include "ops/qkv_heads_impl.h"
 
 namespace hrm::ops {
 namespace {
 
-using OptionalTensor = std::optional<at::Tensor>;
 using Gradients = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
 
 // Tables and weights lie as the kernels read them: parameters, and what nn::make_rotary_table or a gather gave.
@@ -34,7 +34,7 @@ cuda::QkvRows rows_of(int64_t rows, const QkvSizes& s, const QkvHeadOptions& o, 
   return out;
 }
 
-QkvHeadOptions contiguous(const QkvHeadOptions& o) {
+QkvHeadOptions contiguous_options(const QkvHeadOptions& o) {
   const auto rows = [](const at::Tensor& t) { return t.defined() ? t.contiguous() : t; };
   return {rows(o.cos), rows(o.sin), rows(o.q_weight), rows(o.k_weight), o.eps};
 }
@@ -68,14 +68,14 @@ at::Tensor product_cuda(const at::Tensor& x, const at::Tensor& weight, int64_t h
   return out;
 }
 
-void rotate_cuda(const at::Tensor& qkv, int64_t heads, int64_t kv_heads, int64_t head_dim, const at::Tensor& cos,
-                 const at::Tensor& sin) {
+void qkv_heads_rotate_cuda(const at::Tensor& qkv, int64_t heads, int64_t kv_heads, int64_t head_dim,
+                           const at::Tensor& cos, const at::Tensor& sin) {
   const QkvSizes sizes{heads, kv_heads, head_dim};
   check_qkv_heads(qkv, sizes, {cos, sin});
   const c10::cuda::CUDAGuard guard(qkv.device());
   if (!cuda::use_kernel(qkv)) return reference::qkv_heads_rotate_(qkv, sizes, cos, sin);
   if (qkv.numel() == 0) return;
-  const QkvHeadOptions options = contiguous({cos, sin});
+  const QkvHeadOptions options = contiguous_options({cos, sin});
   cuda::QkvHeadsForward params{};
   params.shape = rows_of(qkv.size(0) * qkv.size(1), sizes, options, qkv.scalar_type());
   params.from = params.to = qkv.mutable_data_ptr();
@@ -87,7 +87,7 @@ at::Tensor norm_cuda(const at::Tensor& qkv, int64_t heads, int64_t kv_heads, int
                      const OptionalTensor& cos, const OptionalTensor& sin, const at::Tensor& q_weight,
                      const at::Tensor& k_weight, double eps) {
   const QkvSizes sizes{heads, kv_heads, head_dim};
-  const QkvHeadOptions options = contiguous(qkv_options(cos, sin, q_weight, k_weight, eps));
+  const QkvHeadOptions options = contiguous_options(qkv_options(cos, sin, q_weight, k_weight, eps));
   check_qkv_heads(qkv, sizes, options);
   const c10::cuda::CUDAGuard guard(qkv.device());
   if (!cuda::use_kernel(qkv)) return reference::qkv_heads_norm(qkv, sizes, options);
@@ -114,11 +114,11 @@ at::Tensor with_heads(const at::Tensor& grad, bool must_align) {
   return cuda::aligned_rows(grad);
 }
 
-Gradients backward_cuda(const at::Tensor& grad_q, const at::Tensor& grad_k, const at::Tensor& grad_v,
-                        const OptionalTensor& qkv, const OptionalTensor& cos, const OptionalTensor& sin,
-                        const OptionalTensor& q_weight, const OptionalTensor& k_weight, double eps,
-                        bool needs_weights) {
-  const QkvHeadOptions options = contiguous(qkv_options(cos, sin, q_weight, k_weight, eps));
+Gradients qkv_heads_backward_cuda(const at::Tensor& grad_q, const at::Tensor& grad_k, const at::Tensor& grad_v,
+                                  const OptionalTensor& qkv, const OptionalTensor& cos, const OptionalTensor& sin,
+                                  const OptionalTensor& q_weight, const OptionalTensor& k_weight, double eps,
+                                  bool needs_weights) {
+  const QkvHeadOptions options = contiguous_options(qkv_options(cos, sin, q_weight, k_weight, eps));
   const at::Tensor before = qkv.value_or(at::Tensor());
   check_qkv_heads_backward(grad_q, grad_k, grad_v, before, options);
   const c10::cuda::CUDAGuard guard(grad_q.device());
@@ -165,9 +165,9 @@ Gradients backward_cuda(const at::Tensor& grad_q, const at::Tensor& grad_k, cons
 
 TORCH_LIBRARY_IMPL(hrm, CUDA, m) {
   m.impl("qkv_heads_product", &product_cuda);
-  m.impl("qkv_heads_rotate_", &rotate_cuda);
+  m.impl("qkv_heads_rotate_", &qkv_heads_rotate_cuda);
   m.impl("qkv_heads_norm", &norm_cuda);
-  m.impl("qkv_heads_backward", &backward_cuda);
+  m.impl("qkv_heads_backward", &qkv_heads_backward_cuda);
 }
 
 }  // namespace hrm::ops

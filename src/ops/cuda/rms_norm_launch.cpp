@@ -11,7 +11,7 @@
 namespace hrm::ops {
 namespace {
 
-RmsNormSaved run_cuda(const at::Tensor& x, const at::Tensor& residual, double eps, bool save) {
+RmsNormSaved run_rms_norm_cuda(const at::Tensor& x, const at::Tensor& residual, double eps, bool save) {
   check_rms_norm_residual(x, residual, eps);
   const c10::cuda::CUDAGuard guard(x.device());
   if (!cuda::use_kernel(x)) return reference::rms_norm_residual(x, residual, eps);
@@ -34,17 +34,17 @@ RmsNormSaved run_cuda(const at::Tensor& x, const at::Tensor& residual, double ep
   return out;
 }
 
-at::Tensor forward_only_cuda(const at::Tensor& x, const at::Tensor& residual, double eps) {
-  return run_cuda(x, residual, eps, /*save=*/false).y;
+at::Tensor rms_norm_cuda(const at::Tensor& x, const at::Tensor& residual, double eps) {
+  return run_rms_norm_cuda(x, residual, eps, /*save=*/false).y;
 }
 
-std::tuple<at::Tensor, at::Tensor> forward_cuda(const at::Tensor& x, const at::Tensor& residual, double eps) {
-  const RmsNormSaved saved = run_cuda(x, residual, eps, /*save=*/true);
+std::tuple<at::Tensor, at::Tensor> rms_norm_forward_cuda(const at::Tensor& x, const at::Tensor& residual, double eps) {
+  const RmsNormSaved saved = run_rms_norm_cuda(x, residual, eps, /*save=*/true);
   return {saved.y, saved.rstd};
 }
 
-at::Tensor backward_cuda(const at::Tensor& grad_y, const at::Tensor& y, const at::Tensor& rstd,
-                         const std::optional<at::Tensor>& grad_y2) {
+at::Tensor rms_norm_backward_cuda(const at::Tensor& grad_y, const at::Tensor& y, const at::Tensor& rstd,
+                                  const std::optional<at::Tensor>& grad_y2) {
   check_rms_norm_backward(grad_y, y, rstd, grad_y2);
   const c10::cuda::CUDAGuard guard(y.device());
   if (!cuda::use_kernel(y)) return reference::rms_norm_backward(grad_y, y, rstd, grad_y2);
@@ -70,9 +70,9 @@ at::Tensor backward_cuda(const at::Tensor& grad_y, const at::Tensor& y, const at
 }  // namespace
 
 TORCH_LIBRARY_IMPL(hrm, CUDA, m) {
-  m.impl("rms_norm_residual", &forward_only_cuda);
-  m.impl("rms_norm_residual_forward", &forward_cuda);
-  m.impl("rms_norm_backward", &backward_cuda);
+  m.impl("rms_norm_residual", &rms_norm_cuda);
+  m.impl("rms_norm_residual_forward", &rms_norm_forward_cuda);
+  m.impl("rms_norm_backward", &rms_norm_backward_cuda);
 }
 
 }  // namespace hrm::ops

@@ -9,16 +9,11 @@
 
 #include "ops/cuda/launcher.h"
 #include "ops/cuda/selective_scan.h"
+#include "ops/optional_tensor.h"
 #include "ops/selective_scan_impl.h"
 
 namespace hrm::ops {
 namespace {
-
-using OptionalTensor = std::optional<at::Tensor>;
-
-cudaStream_t stream() {
-  return c10::cuda::getCurrentCUDAStream();
-}
 
 int64_t ceil_div(int64_t a, int64_t b) {
   return (a + b - 1) / b;
@@ -74,7 +69,7 @@ at::Tensor weigh(const cuda::ScanShape& s, const at::Tensor& dt, const at::Tenso
   params.dt = view(dt);
   params.A = A.const_data_ptr<float>();
   params.weights = reinterpret_cast<cuda::ScanWeights*>(out.mutable_data_ptr<float>());
-  C10_CUDA_CHECK(cuda::launch(params, stream()));
+  C10_CUDA_CHECK(cuda::launch(params, cuda::current_stream()));
   return out;
 }
 const cuda::ScanWeights* weights_in(const at::Tensor& weights) {
@@ -94,7 +89,7 @@ Carried carry(const cuda::ScanStates& states, const at::TensorOptions& floats) {
   fill.totals = out.totals.mutable_data_ptr<float>();
   fill.decays = out.decays.mutable_data_ptr<float>();
   fill.entries = nullptr;
-  C10_CUDA_CHECK(cuda::launch(fill, stream()));
+  C10_CUDA_CHECK(cuda::launch(fill, cuda::current_stream()));
   cuda::ScanPass pass{};
   pass.shape = s;
   pass.first[0] = states.first[0];
@@ -102,7 +97,7 @@ Carried carry(const cuda::ScanStates& states, const at::TensorOptions& floats) {
   pass.totals = fill.totals;
   pass.decays = fill.decays;
   pass.directions = states.directions;
-  C10_CUDA_CHECK(cuda::launch(pass, stream()));
+  C10_CUDA_CHECK(cuda::launch(pass, cuda::current_stream()));
   return out;
 }
 
@@ -146,7 +141,7 @@ std::tuple<at::Tensor, at::Tensor> ssd_scan_cuda(const at::Tensor& x, const at::
   if (carried.totals.defined()) out.totals = carried.totals.const_data_ptr<float>();
   out.y = y.mutable_data_ptr();
   out.final_state = final_state.mutable_data_ptr<float>();
-  C10_CUDA_CHECK(cuda::launch(out, stream()));
+  C10_CUDA_CHECK(cuda::launch(out, cuda::current_stream()));
   return {y, final_state};
 }
 
@@ -190,7 +185,7 @@ SsdScanGradients ssd_scan_backward_cuda(const at::Tensor& grad_y, const Optional
   if (carried.totals.defined()) states.totals = carried.totals.mutable_data_ptr<float>();
   states.entries = entries.mutable_data_ptr();
   states.last = grad_state.mutable_data_ptr<float>();
-  C10_CUDA_CHECK(cuda::launch(states, stream()));
+  C10_CUDA_CHECK(cuda::launch(states, cuda::current_stream()));
 
   const int parts = parts_of(s);
   at::Tensor grad_x = at::empty(x.sizes(), x.options()), grad_dt = at::empty(dt.sizes(), dt.options());
@@ -218,7 +213,7 @@ SsdScanGradients ssd_scan_backward_cuda(const at::Tensor& grad_y, const Optional
   }
   back.partial_heads = reinterpret_cast<float2*>(heads.mutable_data_ptr<float>());
   back.parts = parts;
-  C10_CUDA_CHECK(cuda::launch(back, stream()));
+  C10_CUDA_CHECK(cuda::launch(back, cuda::current_stream()));
   cuda::ScanSums sums{};
   sums.shape = s;
   sums.partial_B = back.partial_B;
@@ -229,7 +224,7 @@ SsdScanGradients ssd_scan_backward_cuda(const at::Tensor& grad_y, const Optional
   sums.partial_heads = back.partial_heads;
   sums.grad_A = grad_A.mutable_data_ptr<float>();
   sums.grad_D = grad_D.mutable_data_ptr<float>();
-  C10_CUDA_CHECK(cuda::launch(sums, stream()));
+  C10_CUDA_CHECK(cuda::launch(sums, cuda::current_stream()));
   return {grad_x, grad_dt, grad_A, grad_B, grad_C, grad_D, grad_state};
 }
 

@@ -12,7 +12,8 @@
 namespace hrm::ops {
 namespace {
 
-std::tuple<at::Tensor, at::Tensor> run_cuda(const at::Tensor& x, const at::Tensor& weight, double eps, bool save) {
+std::tuple<at::Tensor, at::Tensor> run_weighted_rms_norm_cuda(const at::Tensor& x, const at::Tensor& weight, double eps,
+                                                              bool save) {
   check_weighted_rms_norm(x, weight, eps);
   const c10::cuda::CUDAGuard guard(x.device());
   if (!cuda::use_kernel(x)) return reference::weighted_rms_norm(x, weight, eps);
@@ -33,17 +34,19 @@ std::tuple<at::Tensor, at::Tensor> run_cuda(const at::Tensor& x, const at::Tenso
   return {y, rstd};
 }
 
-at::Tensor forward_only_cuda(const at::Tensor& x, const at::Tensor& weight, double eps) {
-  return std::get<0>(run_cuda(x, weight, eps, /*save=*/false));
+at::Tensor weighted_rms_norm_cuda(const at::Tensor& x, const at::Tensor& weight, double eps) {
+  return std::get<0>(run_weighted_rms_norm_cuda(x, weight, eps, /*save=*/false));
 }
 
-std::tuple<at::Tensor, at::Tensor> forward_cuda(const at::Tensor& x, const at::Tensor& weight, double eps) {
-  return run_cuda(x, weight, eps, /*save=*/true);
+std::tuple<at::Tensor, at::Tensor> weighted_rms_norm_forward_cuda(const at::Tensor& x, const at::Tensor& weight,
+                                                                  double eps) {
+  return run_weighted_rms_norm_cuda(x, weight, eps, /*save=*/true);
 }
 
-std::tuple<at::Tensor, at::Tensor> backward_cuda(const at::Tensor& grad_y, const at::Tensor& x, const at::Tensor& rstd,
-                                                 const at::Tensor& weight, const std::optional<at::Tensor>& grad_x,
-                                                 bool needs_weight) {
+std::tuple<at::Tensor, at::Tensor> weighted_rms_norm_backward_cuda(const at::Tensor& grad_y, const at::Tensor& x,
+                                                                   const at::Tensor& rstd, const at::Tensor& weight,
+                                                                   const std::optional<at::Tensor>& grad_x,
+                                                                   bool needs_weight) {
   check_weighted_rms_norm_backward(grad_y, x, rstd, weight, grad_x);
   const c10::cuda::CUDAGuard guard(x.device());
   if (!cuda::use_kernel(x)) {
@@ -77,9 +80,9 @@ std::tuple<at::Tensor, at::Tensor> backward_cuda(const at::Tensor& grad_y, const
 }  // namespace
 
 TORCH_LIBRARY_IMPL(hrm, CUDA, m) {
-  m.impl("weighted_rms_norm", &forward_only_cuda);
-  m.impl("weighted_rms_norm_forward", &forward_cuda);
-  m.impl("weighted_rms_norm_backward", &backward_cuda);
+  m.impl("weighted_rms_norm", &weighted_rms_norm_cuda);
+  m.impl("weighted_rms_norm_forward", &weighted_rms_norm_forward_cuda);
+  m.impl("weighted_rms_norm_backward", &weighted_rms_norm_backward_cuda);
 }
 
 }  // namespace hrm::ops

@@ -3,6 +3,7 @@
 
 #include <cmath>
 
+#include "ops/accumulate_type.h"
 #include "ops/attention_impl.h"
 
 namespace hrm::ops::reference {
@@ -19,10 +20,6 @@ void turn(const at::Tensor& from, const at::Tensor& to, const at::Tensor& cos, c
   const at::Tensor second = at::mul(b, c).addcmul_(a, s, sign);
   to.narrow(-1, 0, half).copy_(first);
   to.narrow(-1, half, half).copy_(second);
-}
-
-at::ScalarType accumulate_type(const at::Tensor& tensor) {
-  return tensor.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
 }
 
 struct Heads {

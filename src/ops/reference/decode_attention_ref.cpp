@@ -13,7 +13,7 @@ at::Tensor normed(const at::Tensor& x, const std::optional<at::Tensor>& weight, 
 }
 
 // x (B, H, hd) by the rows (B, 1, hd / 2) of the tables; the products are float32, whatever the type of x.
-at::Tensor turned(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin) {
+at::Tensor rotated_row(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin) {
   const int64_t half = x.size(-1) / 2;
   const at::Tensor a = x.narrow(-1, 0, half), b = x.narrow(-1, half, half);
   return at::cat({at::mul(a, cos).addcmul_(b, sin, -1), at::mul(b, cos).addcmul_(a, sin)}, -1).to(x.scalar_type());
@@ -29,8 +29,8 @@ at::Tensor decode_attention_(const at::Tensor& qkv, const at::Tensor& keys, cons
   if (qkv.size(0) == 0) return at::empty({0, heads * hd}, qkv.options());  // ATen's attention gives none on a GPU
   const auto parts = qkv.unflatten(1, {heads + 2 * kv_heads, hd}).split_with_sizes({heads, kv_heads, kv_heads}, 1);
   const auto rows = [&](const at::Tensor& table) { return table.index_select(0, lengths).unsqueeze(1); };
-  const at::Tensor q = turned(normed(parts[0], q_weight, eps), rows(cos), rows(sin));
-  const at::Tensor k = turned(normed(parts[1], k_weight, eps), rows(cos), rows(sin));
+  const at::Tensor q = rotated_row(normed(parts[0], q_weight, eps), rows(cos), rows(sin));
+  const at::Tensor k = rotated_row(normed(parts[1], k_weight, eps), rows(cos), rows(sin));
   const at::Tensor place = lengths.view({-1, 1, 1, 1}).expand({-1, kv_heads, 1, hd});
   at::Tensor(keys).scatter_(2, place, k.unsqueeze(2));
   at::Tensor(values).scatter_(2, place, parts[2].unsqueeze(2));

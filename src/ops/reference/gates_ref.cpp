@@ -3,15 +3,12 @@
 
 #include <vector>
 
+#include "ops/accumulate_type.h"
 #include "ops/gates_impl.h"
 #include "ops/linear_impl.h"
 
 namespace hrm::ops::reference {
 namespace {
-
-at::Tensor wide(const at::Tensor& x) {
-  return x.to(x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat);
-}
 
 at::Tensor before_clamp(const at::Tensor& open, const GateRange& range) {
   at::Tensor scaled = open * range.scale;
@@ -29,7 +26,7 @@ void add_gradients_(const at::Tensor& grad_logit, const at::Tensor& rows, const 
 
 at::Tensor first_vectors(at::TensorList states) {
   std::vector<at::Tensor> first;
-  for (const at::Tensor& state : states) first.push_back(wide(state.select(1, 0)));
+  for (const at::Tensor& state : states) first.push_back(to_accumulate_type(state.select(1, 0)));
   return at::stack(first);
 }
 
@@ -37,9 +34,9 @@ at::Tensor first_vectors(at::TensorList states) {
 
 BridgeGateResult bridge_gate(const at::Tensor& z, const at::Tensor& weight, const at::Tensor& bias,
                              const at::Tensor& bridge, const GateRange& range) {
-  const at::Tensor open = at::sigmoid(linear_forward(wide(z), weight, bias));
+  const at::Tensor open = at::sigmoid(linear_forward(to_accumulate_type(z), weight, bias));
   const at::Tensor gate = before_clamp(open, range).clamp(0, 1);
-  return {gate, (gate.unsqueeze(-1) * wide(bridge)).to(bridge.scalar_type()).contiguous(), open};
+  return {gate, (gate.unsqueeze(-1) * to_accumulate_type(bridge)).to(bridge.scalar_type()).contiguous(), open};
 }
 
 std::tuple<at::Tensor, at::Tensor> bridge_gate_backward_(const OptionalTensor& grad_gate,
@@ -51,14 +48,14 @@ std::tuple<at::Tensor, at::Tensor> bridge_gate_backward_(const OptionalTensor& g
   const at::Tensor scaled = before_clamp(open, range);
   at::Tensor grad = grad_gate ? *grad_gate : at::zeros_like(open), grad_bridge;
   if (grad_memory) {
-    const at::Tensor of_memory = wide(*grad_memory);
-    grad = grad + (of_memory * wide(bridge)).sum({1, 2}).unsqueeze(1);
+    const at::Tensor of_memory = to_accumulate_type(*grad_memory);
+    grad = grad + (of_memory * to_accumulate_type(bridge)).sum({1, 2}).unsqueeze(1);
     grad_bridge = (scaled.clamp(0, 1).unsqueeze(-1) * of_memory).to(bridge.scalar_type()).contiguous();
   }
   if (range.warmup) grad = grad * *range.warmup;
   const at::Tensor free = scaled.ge(0).logical_and(scaled.le(1));
   const at::Tensor grad_logit = at::where(free, grad * range.scale * (1 - open) * open, 0);
-  add_gradients_(grad_logit, wide(z), grad_weight, grad_bias);
+  add_gradients_(grad_logit, to_accumulate_type(z), grad_weight, grad_bias);
   return {(grad_logit * weight).to(z.scalar_type()), grad_bridge};
 }
 

@@ -2,14 +2,11 @@
 #include <ATen/ATen.h>
 
 #include "hrm/ops/linear.h"
+#include "ops/accumulate_type.h"
 #include "ops/mlp_mix_impl.h"
 
 namespace hrm::ops::reference {
 namespace {
-
-at::ScalarType accumulate_type(const at::Tensor& tensor) {
-  return tensor.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-}
 
 // (B, C, D) -> (B * D, C): the columns as rows.
 at::Tensor columns(const at::Tensor& t) {

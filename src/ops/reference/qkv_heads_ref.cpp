@@ -1,14 +1,11 @@
 // The readable version, the CPU implementation, and the oracle of the CUDA kernels.
 #include <ATen/ATen.h>
 
+#include "ops/accumulate_type.h"
 #include "ops/qkv_heads_impl.h"
 
 namespace hrm::ops::reference {
 namespace {
-
-at::Tensor wide(const at::Tensor& x) {
-  return x.to(x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat);
-}
 
 // Heads of the projection's rows from `first` on: (B, T, count, hd).
 at::Tensor heads_of(const at::Tensor& qkv, int64_t first, int64_t count, int64_t head_dim) {
@@ -16,7 +13,7 @@ at::Tensor heads_of(const at::Tensor& qkv, int64_t first, int64_t count, int64_t
 }
 
 // x (B, T, H, hd), wide; the tables' rows as (T or B, ..., hd / 2).
-at::Tensor turned(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, double sign) {
+at::Tensor rotated(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, double sign) {
   if (!cos.defined()) return x;
   const int64_t half = x.size(-1) / 2;
   const auto rows = [&](const at::Tensor& table) {
@@ -32,7 +29,8 @@ struct HeadGradient {
 
 // For one of q and k: heads (B, T, H, hd) before the norm, and the gradient of what was turned.
 HeadGradient through_norm(const at::Tensor& grad, const at::Tensor& x, const at::Tensor& weight, double eps) {
-  const at::Tensor h = wide(x), rstd = at::rsqrt(h.square().mean(-1, /*keepdim=*/true) + eps), n = h * rstd;
+  const at::Tensor h = to_accumulate_type(x), rstd = at::rsqrt(h.square().mean(-1, /*keepdim=*/true) + eps),
+                   n = h * rstd;
   const at::Tensor g = grad * weight;
   return {(g - n * (g * n).mean(-1, /*keepdim=*/true)) * rstd, (grad * n).reshape({-1, weight.size(0)}).sum(0)};
 }
@@ -42,14 +40,14 @@ HeadGradient through_norm(const at::Tensor& grad, const at::Tensor& x, const at:
 void qkv_heads_rotate_(const at::Tensor& qkv, const QkvSizes& s, const at::Tensor& cos, const at::Tensor& sin) {
   const at::NoGradGuard no_grad;
   const at::Tensor qk = heads_of(qkv, 0, s.heads + s.kv_heads, s.head_dim);
-  qk.copy_(turned(wide(qk), cos, sin, 1));
+  qk.copy_(rotated(to_accumulate_type(qk), cos, sin, 1));
 }
 
 at::Tensor qkv_heads_norm(const at::Tensor& qkv, const QkvSizes& s, const QkvHeadOptions& o) {
   const auto part = [&](int64_t first, int64_t count, const at::Tensor& weight) {
-    const at::Tensor x = wide(heads_of(qkv, first, count, s.head_dim));
+    const at::Tensor x = to_accumulate_type(heads_of(qkv, first, count, s.head_dim));
     const at::Tensor normed = x * at::rsqrt(x.square().mean(-1, /*keepdim=*/true) + o.eps) * weight;
-    return turned(normed, o.cos, o.sin, 1).to(qkv.scalar_type());
+    return rotated(normed, o.cos, o.sin, 1).to(qkv.scalar_type());
   };
   return at::cat({part(0, s.heads, o.q_weight), part(s.heads, s.kv_heads, o.k_weight)}, 2);
 }
@@ -58,12 +56,13 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> qkv_heads_backward(const at::Tens
                                                                   const at::Tensor& grad_v, const at::Tensor& qkv,
                                                                   const QkvHeadOptions& o, bool needs_weights) {
   const int64_t heads = grad_q.size(2), kv_heads = grad_k.size(2), head_dim = grad_q.size(3);
-  HeadGradient q{turned(wide(grad_q), o.cos, o.sin, -1), {}}, k{turned(wide(grad_k), o.cos, o.sin, -1), {}};
+  HeadGradient q{rotated(to_accumulate_type(grad_q), o.cos, o.sin, -1), {}},
+      k{rotated(to_accumulate_type(grad_k), o.cos, o.sin, -1), {}};
   if (o.q_weight.defined()) {
     q = through_norm(q.x, heads_of(qkv, 0, heads, head_dim), o.q_weight, o.eps);
     k = through_norm(k.x, heads_of(qkv, heads, kv_heads, head_dim), o.k_weight, o.eps);
   }
-  const at::Tensor grad = at::cat({q.x, k.x, wide(grad_v)}, 2).flatten(2).to(grad_q.scalar_type());
+  const at::Tensor grad = at::cat({q.x, k.x, to_accumulate_type(grad_v)}, 2).flatten(2).to(grad_q.scalar_type());
   if (!needs_weights) return {grad, at::Tensor(), at::Tensor()};
   return {grad, q.weight, k.weight};
 }

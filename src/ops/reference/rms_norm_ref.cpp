@@ -1,17 +1,10 @@
 // The readable version, and the oracle of all others.
 #include <ATen/ATen.h>
 
+#include "ops/accumulate_type.h"
 #include "ops/rms_norm_impl.h"
 
 namespace hrm::ops::reference {
-namespace {
-
-at::ScalarType accumulate_type(const at::Tensor& tensor) {
-  return tensor.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-}
-
-}  // namespace
-
 RmsNormSaved rms_norm_residual(const at::Tensor& x, const at::Tensor& residual, double eps) {
   const at::Tensor h = (x + residual).contiguous();
   const at::Tensor h_acc = h.to(accumulate_type(h));

@@ -11,12 +11,11 @@
 #include <limits>
 #include <vector>
 
+#include "ops/optional_tensor.h"
 #include "ops/selective_scan_impl.h"
 
 namespace hrm::ops::reference {
 namespace {
-
-using OptionalTensor = std::optional<at::Tensor>;
 
 // (B, T, G, N) -> (B, T, H, N): each group's row for all of its heads.
 at::Tensor for_heads(const at::Tensor& t, int64_t heads) {

@@ -1,19 +1,12 @@
 // The readable version, the CPU implementation, and the oracle of the CUDA kernels.
 #include <ATen/ATen.h>
 
+#include "ops/accumulate_type.h"
 #include "ops/weighted_rms_norm_impl.h"
 
 namespace hrm::ops::reference {
-namespace {
-
-at::Tensor wide(const at::Tensor& x) {
-  return x.to(x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat);
-}
-
-}  // namespace
-
 std::tuple<at::Tensor, at::Tensor> weighted_rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps) {
-  const at::Tensor h = wide(x).contiguous();
+  const at::Tensor h = to_accumulate_type(x).contiguous();
   const at::Tensor rstd = at::rsqrt(h.square().mean(-1, /*keepdim=*/true) + eps);
   return {(h * rstd * weight).to(x.scalar_type()), rstd.squeeze(-1)};
 }
@@ -22,7 +15,7 @@ std::tuple<at::Tensor, at::Tensor> weighted_rms_norm_backward(const at::Tensor& 
                                                               const at::Tensor& rstd, const at::Tensor& weight,
                                                               const std::optional<at::Tensor>& grad_x,
                                                               bool needs_weight) {
-  const at::Tensor factor = rstd.unsqueeze(-1), n = wide(x) * factor, grad = wide(grad_y);
+  const at::Tensor factor = rstd.unsqueeze(-1), n = to_accumulate_type(x) * factor, grad = to_accumulate_type(grad_y);
   at::Tensor grad_weight;
   if (needs_weight) grad_weight = (grad * n).reshape({-1, weight.size(0)}).sum(0);
   const at::Tensor g = grad * weight;
