@@ -45,3 +45,16 @@ if(HRM_WITH_CUDA)
                         "CUDA 13: run scripts/build, which finds or installs one, or pass -DCMAKE_CUDA_COMPILER=<nvcc>")
   endif()
 endif()
+
+# hrm/build_config.h, for the files that ask. Not a definition on every command line: the others are compiled alike with
+# and without CUDA.
+set(HRM_GENERATED_DIR "${CMAKE_BINARY_DIR}/generated")
+if(HRM_WITH_CUDA)
+  set(_with_cuda 1)
+else()
+  set(_with_cuda 0)
+endif()
+file(CONFIGURE OUTPUT "${HRM_GENERATED_DIR}/hrm/build_config.h" CONTENT [[#pragma once
+// Written by cmake/HrmCuda.cmake: 1 where the CUDA kernels are built.
+#define HRM_WITH_CUDA @_with_cuda@
+]] @ONLY)

@@ -1,5 +1,4 @@
 # version.h for `hrm_train --version`. The commit is read at build time so that it is never stale.
-set(HRM_GENERATED_DIR "${CMAKE_BINARY_DIR}/generated")
 if(HRM_WITH_CUDA)
   set(_cuda "${CMAKE_CUDA_COMPILER_VERSION}")
   string(REPLACE ";" "," _archs "${CMAKE_CUDA_ARCHITECTURES}")
