@@ -1,8 +1,8 @@
 # Unity builds: the source files of a folder are compiled several at a time, since most of a file's time goes into headers.
 #
 # hrm_unity(<out> <target> <sources>...) replaces the .cpp files of a list by batch files that include them.
-#   - A batch has files of one folder only. A folder of many files is cut by the hash of each file's name, so that a new
-#     file changes one batch and leaves the others alone.
+#   - A batch has files of one folder only. A large folder is cut by the hash of each file's name, so that a new file
+#     changes one batch and leaves the others alone.
 #   - Batch files name their sources relative to the project, so that another clone finds them in the compiler cache.
 #     CMake's own unity files hold absolute paths.
 #   - Files that depend on whether CUDA is built (they include hrm/build_config.h) have batches of their own. All others
@@ -10,8 +10,9 @@
 #   - Files with options of their own (hrm_file_options) and files that are not C++ are compiled by themselves.
 # Two files of a folder must not give one name to two things at file scope: scripts/check_unity checks it.
 option(HRM_UNITY "compile several source files as one" ON)
-# A folder of up to this many files is one batch; more are cut into 2, 4, 8... batches.
-set(HRM_UNITY_FILES 24)
+# A folder of up to this many bytes of source is one batch; more are cut into 2, 4, 8... batches. On two cores such a batch
+# takes about half a minute and up to 2 GB.
+set(HRM_UNITY_BYTES 160000)
 
 # hrm_file_options(<file> <property> <value>...): set_source_files_properties that refuses a file that does not exist.
 # To be called before the file's module is made.
@@ -45,7 +46,7 @@ function(_hrm_compile_options file sees_cuda)
   set(options ${ARGN})
   if(sees_cuda AND HRM_WITH_CUDA)
     foreach(folder IN LISTS CMAKE_CUDA_TOOLKIT_INCLUDE_DIRECTORIES)
-      list(APPEND options "SHELL:-isystem \"${folder}\"")
+      list(APPEND options -isystem "${folder}")
     endforeach()
   endif()
   set_property(SOURCE "${file}" APPEND PROPERTY COMPILE_OPTIONS "${options}")
@@ -74,15 +75,19 @@ function(hrm_unity out target)
     endif()
     list(APPEND groups "${group}")
     list(APPEND files_${group} "${relative}")
+    file(SIZE "${source}" bytes)
+    if(NOT DEFINED bytes_${group})
+      set(bytes_${group} 0)
+    endif()
+    math(EXPR bytes_${group} "${bytes_${group}} + ${bytes}")
     set(sees_cuda_${group} ${sees_cuda})
   endforeach()
   list(REMOVE_DUPLICATES groups)
   foreach(group IN LISTS groups)
-    list(LENGTH files_${group} count)
     set(parts 1)
-    while(count GREATER HRM_UNITY_FILES)
+    while(bytes_${group} GREATER HRM_UNITY_BYTES)
       math(EXPR parts "${parts} * 2")
-      math(EXPR count "(${count} + 1) / 2")
+      math(EXPR bytes_${group} "${bytes_${group}} / 2")
     endwhile()
     math(EXPR last "${parts} - 1")
     foreach(part RANGE ${last})

@@ -355,6 +355,8 @@ PlanResult moe_plan_cpu(const at::Tensor& ids, int64_t experts) {
   return composed::moe_plan(ids, experts);
 }
 
+}  // namespace
+
 // On every device.
 at::Tensor moe_router_forward(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& master,
                               const OptionalTensor&) {
@@ -376,8 +378,6 @@ at::Tensor moe_experts_forward(const at::Tensor& x, const at::Tensor& weights, c
   const at::Tensor act = std::get<0>(moe_up(xp, up, tile_experts, starts));
   return moe_combine(moe_linear(act, down, tile_experts, starts, /*transposed=*/false), rows, weights);
 }
-
-}  // namespace
 
 TORCH_LIBRARY_FRAGMENT(hrm, m) {
   m.def("moe_router(Tensor x, Tensor weight, Tensor master, Tensor? grad_weight) -> Tensor");
@@ -425,11 +425,6 @@ TORCH_LIBRARY_IMPL(hrm, CPU, m) {
   m.impl("moe_accumulate_", &moe_accumulate_cpu);
   m.impl("moe_combine", &moe_combine_cpu);
   m.impl("moe_combine_backward", &moe_combine_backward_cpu);
-  m.impl("moe_experts", &moe_experts_forward);
-}
-
-TORCH_LIBRARY_IMPL(hrm, CUDA, m) {
-  m.impl("moe_router", &moe_router_forward);
   m.impl("moe_experts", &moe_experts_forward);
 }
 

@@ -43,6 +43,14 @@ at::Tensor moe_router(const at::Tensor& x, const at::Tensor& weight, const at::T
 std::tuple<at::Tensor, at::Tensor> moe_load_loss_forward_(const at::Tensor& scores, const at::Tensor& kept,
                                                           const OptionalTensor& wanted, const at::Tensor& totals);
 
+// These two are made of other ops, on any device; without gradients.
+at::Tensor moe_router_forward(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& master,
+                              const OptionalTensor&);
+at::Tensor moe_experts_forward(const at::Tensor& x, const at::Tensor& weights, const at::Tensor& rows,
+                               const at::Tensor& picks, const at::Tensor& tile_experts, const at::Tensor& starts,
+                               const at::Tensor& up, const at::Tensor&, const at::Tensor& down, const at::Tensor&,
+                               const OptionalTensor&, const OptionalTensor&, const OptionalTensor&);
+
 namespace reference {
 // By a loop, on the CPU; what is not there is copied.
 at::Tensor moe_jitter(const at::Tensor& x, const at::Tensor& step, double amount, int64_t seed);

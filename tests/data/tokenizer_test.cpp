@@ -15,8 +15,8 @@ namespace {
 using test::expect_error;
 using Ids = std::vector<int32_t>;
 
-const Tokenizer& tokenizer_fixture() {
-  static const Tokenizer tokenizer = Tokenizer::load(fixture("tokenizer.json"));
+const Tokenizer& fixture_tokenizer() {
+  static const Tokenizer tokenizer = Tokenizer::load(tokenizer_fixture("tokenizer.json"));
   return tokenizer;
 }
 
@@ -26,24 +26,24 @@ TEST(Tokenizer, EqualsHuggingFaceOnTheFixture) {
   for (const auto& row : rows) {
     const std::string text = row["text"];
     const Ids want = row["ids"];
-    ASSERT_EQ(tokenizer_fixture().encode(text), want) << text;
-    EXPECT_EQ(tokenizer_fixture().decode(want), row["decoded"].get<std::string>());
-    EXPECT_EQ(tokenizer_fixture().decode(want, /*skip_special=*/true), row["decoded_skip"].get<std::string>());
+    ASSERT_EQ(fixture_tokenizer().encode(text), want) << text;
+    EXPECT_EQ(fixture_tokenizer().decode(want), row["decoded"].get<std::string>());
+    EXPECT_EQ(fixture_tokenizer().decode(want, /*skip_special=*/true), row["decoded_skip"].get<std::string>());
     std::vector<std::string> tokens;
     for (const int32_t id : want) {
-      tokens.push_back(tokenizer_fixture().token_of(id));
-      EXPECT_EQ(tokenizer_fixture().id_of(tokens.back()), id);
+      tokens.push_back(fixture_tokenizer().token_of(id));
+      EXPECT_EQ(fixture_tokenizer().id_of(tokens.back()), id);
     }
     EXPECT_EQ(tokens, row["tokens"].get<std::vector<std::string>>());
   }
-  EXPECT_EQ(tokenizer_fixture().vocab_size(), 1505);
+  EXPECT_EQ(fixture_tokenizer().vocab_size(), 1505);
 }
 
 TEST(Tokenizer, StreamsCompleteCharacters) {
   for (const auto& row : fixture_strings()) {
     if (row["text"].get<std::string>().find("\uFFFD") != std::string::npos) continue;  // what is looked for below
     for (const bool skip : {false, true}) {
-      StreamDecoder stream(tokenizer_fixture(), skip);
+      StreamDecoder stream(fixture_tokenizer(), skip);
       std::string text;
       for (const int32_t id : row["ids"].get<Ids>()) {
         const std::string part = stream.push(id);
@@ -81,16 +81,16 @@ TEST(Tokenizer, BatchesAreTheSameWithAnyNumberOfThreads) {
   std::vector<std::string> texts;
   for (const auto& row : fixture_strings()) texts.push_back(row["text"]);
   const std::vector<std::string_view> views(texts.begin(), texts.end());
-  const auto one = tokenizer_fixture().encode_batch(views, 1);
-  EXPECT_EQ(tokenizer_fixture().encode_batch(views, 4), one);
-  for (size_t i = 0; i < texts.size(); ++i) EXPECT_EQ(one[i], tokenizer_fixture().encode(texts[i]));
-  EXPECT_TRUE(tokenizer_fixture().encode_batch({}, 4).empty());
+  const auto one = fixture_tokenizer().encode_batch(views, 1);
+  EXPECT_EQ(fixture_tokenizer().encode_batch(views, 4), one);
+  for (size_t i = 0; i < texts.size(); ++i) EXPECT_EQ(one[i], fixture_tokenizer().encode(texts[i]));
+  EXPECT_TRUE(fixture_tokenizer().encode_batch({}, 4).empty());
   std::vector<std::string_view> bad = views;
   bad[200] = "abc\xFF";
   bad[300] = "\x80";
   for (const int threads : {1, 3}) {
     expect_error(ExitCode::data, {"text 200", "no UTF-8 at byte 3 of 4"},
-                 [&] { tokenizer_fixture().encode_batch(bad, threads); });
+                 [&] { fixture_tokenizer().encode_batch(bad, threads); });
   }
   // The first one, also where a later one is found wrong before or after it.
   std::string shorter, longer;  // to look at
@@ -100,21 +100,21 @@ TEST(Tokenizer, BatchesAreTheSameWithAnyNumberOfThreads) {
   longer += "\xFF";
   for (const auto& [first, second] : {std::pair(shorter, longer), std::pair(longer, shorter)}) {
     const std::vector<std::string_view> both = {"a", first, second, "b"};
-    expect_error(ExitCode::data, {"text 1: "}, [&] { tokenizer_fixture().encode_batch(both, 3); });
+    expect_error(ExitCode::data, {"text 1: "}, [&] { fixture_tokenizer().encode_batch(both, 3); });
   }
-  EXPECT_EQ(tokenizer_fixture().encode_batch(views, 2), one) << "after an error";
+  EXPECT_EQ(fixture_tokenizer().encode_batch(views, 2), one) << "after an error";
 }
 
 TEST(Tokenizer, RefusesWhatIsNoUtf8AndNoId) {
   for (const std::string bad :
        {"\xC0\x80", "\xED\xA0\x80", "\xF4\x90\x80\x80", "\xE2\x82", "\x80", "\xF8\x88\x80\x80\x80"}) {
-    expect_error(ExitCode::data, {"no UTF-8 at byte 9 of"}, [&] { tokenizer_fixture().encode("12345678 " + bad); });
+    expect_error(ExitCode::data, {"no UTF-8 at byte 9 of"}, [&] { fixture_tokenizer().encode("12345678 " + bad); });
   }
   for (const int32_t id : {-1, 1505, INT32_MAX}) {
     expect_error(ExitCode::data, {"no token with the id", std::to_string(id)}, [&] {
-      tokenizer_fixture().decode(Ids{1, id});
+      fixture_tokenizer().decode(Ids{1, id});
     });
-    EXPECT_FALSE(tokenizer_fixture().is_special(id));
+    EXPECT_FALSE(fixture_tokenizer().is_special(id));
   }
   TokenizerJson json = byte_tokenizer();
   json.added_tokens = {{.content = "far", .id = 300}};
@@ -131,7 +131,7 @@ TEST(Tokenizer, RefusesWhatIsNoUtf8AndNoId) {
 
 // Ids as the library (tokenizers 0.22.1) gave them for tests/fixtures/tokenizer with these tokens added.
 TEST(Tokenizer, FindsAddedTokensAsHuggingFaceDoes) {
-  TokenizerJson json = tokenizer_fixture().json();
+  TokenizerJson json = fixture_tokenizer().json();
   json.added_tokens.push_back({.content = "<l>", .id = 1505, .lstrip = true});
   json.added_tokens.push_back({.content = "<r>", .id = 1506, .rstrip = true});
   json.added_tokens.push_back({.content = "foo", .id = 1507, .single_word = true, .normalized = true});
@@ -170,7 +170,7 @@ TEST(Tokenizer, PutsItsTemplateAroundATextWhenAsked) {
   EXPECT_EQ(tokenizer.encode("", true), (Ids{256, 257, 256}));
   EXPECT_EQ(tokenizer.encode("ab"), (Ids{'a', 'b'}));
   EXPECT_EQ(tokenizer.decode(Ids{256, 'a', 257}, true), "a");
-  EXPECT_EQ(tokenizer_fixture().encode("ab", true), tokenizer_fixture().encode("ab")) << "where there is none";
+  EXPECT_EQ(fixture_tokenizer().encode("ab", true), fixture_tokenizer().encode("ab")) << "where there is none";
 }
 
 TEST(Tokenizer, PrefixSpaceAndSeveralSplits) {
@@ -203,14 +203,14 @@ TEST(Tokenizer, WordsThatAreTokensNeedNoMergesWhereTheyAreIgnored) {
 TEST(Tokenizer, ItsDigestIsThatOfItsContent) {
   const test::TempDir dir;
   // The same without spaces and line ends.
-  std::ifstream file(fixture("tokenizer.json"));
+  std::ifstream file(tokenizer_fixture("tokenizer.json"));
   write_text_atomic(dir / "dense.json", nlohmann::json::parse(file).dump());
-  EXPECT_EQ(Tokenizer::load(dir / "dense.json").digest(), tokenizer_fixture().digest());
-  write_text_atomic(dir / "ours.json", tokenizer_json_text(tokenizer_fixture().json()));
-  EXPECT_EQ(Tokenizer::load(dir / "ours.json").digest(), tokenizer_fixture().digest());
-  TokenizerJson json = tokenizer_fixture().json();
+  EXPECT_EQ(Tokenizer::load(dir / "dense.json").digest(), fixture_tokenizer().digest());
+  write_text_atomic(dir / "ours.json", tokenizer_json_text(fixture_tokenizer().json()));
+  EXPECT_EQ(Tokenizer::load(dir / "ours.json").digest(), fixture_tokenizer().digest());
+  TokenizerJson json = fixture_tokenizer().json();
   std::swap(json.merges[3], json.merges[4]);
-  EXPECT_NE(Tokenizer(json).digest(), tokenizer_fixture().digest());
+  EXPECT_NE(Tokenizer(json).digest(), fixture_tokenizer().digest());
 }
 
 TEST(Tokenizer, LongLinesAreReadInReasonableTime) {
@@ -220,7 +220,7 @@ TEST(Tokenizer, LongLinesAreReadInReasonableTime) {
   while (part.size() < 100000) part += words;
   for (int i = 0; i < 1000; ++i) line += part;
   ASSERT_GE(line.size(), 100000000u);
-  const Ids ids = tokenizer_fixture().encode(line), some = tokenizer_fixture().encode(part);
+  const Ids ids = fixture_tokenizer().encode(line), some = fixture_tokenizer().encode(part);
   ASSERT_EQ(ids.size() / 1000, some.size());
   EXPECT_TRUE(std::equal(some.begin(), some.end() - 2, ids.begin()));
   EXPECT_TRUE(std::equal(some.rbegin(), some.rend() - 1, ids.rbegin()));
@@ -228,11 +228,11 @@ TEST(Tokenizer, LongLinesAreReadInReasonableTime) {
   std::string word;
   CounterRng rng(5, Stream::generate, 1);
   for (int i = 0; i < 1000000; ++i) word += "etaoin"[rng.below(6)];
-  EXPECT_EQ(tokenizer_fixture().decode(tokenizer_fixture().encode(word)), word);
+  EXPECT_EQ(fixture_tokenizer().decode(fixture_tokenizer().encode(word)), word);
   // A million marks that NFC has to sort.
   std::string marks = "a";
   for (int i = 0; i < 1000000; ++i) append_utf8(rng.below(2) ? 0x0316 : 0x0301, marks);
-  const std::string sorted = tokenizer_fixture().decode(tokenizer_fixture().encode(marks));
+  const std::string sorted = fixture_tokenizer().decode(fixture_tokenizer().encode(marks));
   EXPECT_EQ(sorted.substr(0, 4), "\u00e1\u0316");
   EXPECT_EQ(sorted.find("\u0301\u0316"), std::string::npos);
   EXPECT_EQ(sorted.substr(sorted.size() - 2), "\u0301");

@@ -311,7 +311,8 @@ TEST(AttentionGpu, ProjectedAsTheTwoLarge) {
             cat(dtype, " batch ", batch, " L ", length, " heads ", heads, rotated ? " rotated" : "");
         // The batches were chosen for 132 multiprocessors; a whole round pays on any device.
         if (processors == 132 || batch % processors == 0) {
-          ASSERT_TRUE(attention_projected_by_kernel(h, weight, heads, optional(c.cos), optional(c.sin)).defined())
+          ASSERT_TRUE(
+              attention_projected_by_kernel(h, weight, heads, optional_tensor(c.cos), optional_tensor(c.sin)).defined())
               << what;
         }
         expect_projected_same(h, weight, heads, c, what);
@@ -337,7 +338,8 @@ TEST(AttentionGpu, ProjectedWhereTheKernelDoesNotFit) {
     const AttentionCase c = attention_case(1, length, 8, 64, true, dtype, at::kCUDA);
     const at::Tensor h = normal({batch, length, width}, 1, dtype, at::kCUDA);
     const at::Tensor weight = normal({1536, width}, 2, dtype, at::kCUDA) * 0.05;
-    EXPECT_FALSE(attention_projected_by_kernel(h, weight, 8, optional(c.cos), optional(c.sin)).defined()) << what;
+    EXPECT_FALSE(attention_projected_by_kernel(h, weight, 8, optional_tensor(c.cos), optional_tensor(c.sin)).defined())
+        << what;
     const at::Tensor out = attention_projected(h, weight, 8, c.cos, c.sin);
     expect_same_bits(out, attention(linear(h, weight, weight), 8, c.cos, c.sin), what);
   }

@@ -8,7 +8,7 @@ namespace {
 
 using namespace testing;  // NOLINT
 
-void expect_same_rows(const AugmentData& got, const AugmentData& want, const std::string& what) {
+void expect_same_augmented(const AugmentData& got, const AugmentData& want, const std::string& what) {
   expect_same_bits(got.inputs.cpu(), want.inputs.cpu(), what + ", inputs");
   expect_same_bits(got.labels.cpu(), want.labels.cpu(), what + ", labels");
   expect_same_bits(got.identifiers.cpu(), want.identifiers.cpu(), what + ", identifiers");
@@ -22,11 +22,11 @@ TEST(AugmentGpu, GivesTheSamplesOfTheHost) {
       run_augment(host, one.how);
       run_augment(device, one.how);
       const std::string what = cat("kind ", static_cast<int>(one.how.kind), ", ", one.cells, " cells, ", rows, " rows");
-      expect_same_rows(device, host, what);
+      expect_same_augmented(device, host, what);
       AugmentData through_host = make_augment_data(one, rows, at::kCUDA);
       const WithReference with_reference;
       run_augment(through_host, one.how);
-      expect_same_rows(through_host, host, what + ", reference");
+      expect_same_augmented(through_host, host, what + ", reference");
     }
   }
 }
@@ -63,7 +63,7 @@ TEST(AugmentGpu, InsideACapturedGraph) {
       graphed.picks.copy_(host.picks);
       captured.replay();
       run_augment(host, one.how);
-      expect_same_rows(graphed, host, cat(one.cells, " cells, step ", step));
+      expect_same_augmented(graphed, host, cat(one.cells, " cells, step ", step));
     }
   }
 }

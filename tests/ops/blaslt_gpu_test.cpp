@@ -66,7 +66,7 @@ struct Product {
   int64_t out_gap = 0, out_offset = 0;
 };
 
-std::string name_of(const Product& p, bool accumulates) {
+std::string product_name(const Product& p, bool accumulates) {
   const auto lie = [](const Lie& l) { return cat(l.transposed ? "t" : "n", "+", l.gap, "@", l.offset); };
   return cat(p.in, ">", p.out, " ", p.m, "x", p.n, "x", p.k, " a ", lie(p.a), " b ", lie(p.b), " out +", p.out_gap, "@",
              p.out_offset, accumulates ? " +=" : " =");
@@ -74,7 +74,7 @@ std::string name_of(const Product& p, bool accumulates) {
 
 // Whether cuBLASLt did it. Where it did not, nothing may have been written.
 bool expect_product(const Product& p, bool accumulates) {
-  const std::string what = name_of(p, accumulates);
+  const std::string what = product_name(p, accumulates);
   SCOPED_TRACE(what);
   const at::Tensor a = normal({p.m, p.k}, 1, p.in, at::kCUDA), b = normal({p.k, p.n}, 2, p.in, at::kCUDA);
   const at::Tensor before = normal({p.m, p.n}, 3, p.out, at::kCUDA);
@@ -348,7 +348,7 @@ TEST(BlasLtGpu, WhatTheDescriptionsMeanColumnByColumn) {
     const at::Tensor a = lay(normal({p.m, p.k}, 1, at::kFloat), p.a), b = lay(normal({p.k, p.n}, 2, at::kFloat), p.b);
     const at::Tensor out = lay(at::zeros({p.m, p.n}), {false, p.out_gap, p.out_offset});
     GemmShape s;
-    ASSERT_TRUE(cuda::describe_gemm(out, a, b, false, s)) << name_of(p, false);
+    ASSERT_TRUE(cuda::describe_gemm(out, a, b, false, s)) << product_name(p, false);
     ASSERT_GE(s.out_pitch, s.n);
     ASSERT_GE(s.a_pitch, s.a_t ? s.m : s.k);
     ASSERT_GE(s.b_pitch, s.b_t ? s.k : s.n);
@@ -366,7 +366,7 @@ TEST(BlasLtGpu, WhatTheDescriptionsMeanColumnByColumn) {
         po[i + j * s.out_pitch] = static_cast<float>(sum);
       }
     }
-    EXPECT_LE(largest_difference(out, a.to(at::kDouble).mm(b.to(at::kDouble))), 1e-5) << name_of(p, false);
+    EXPECT_LE(largest_difference(out, a.to(at::kDouble).mm(b.to(at::kDouble))), 1e-5) << product_name(p, false);
   }
   GemmShape s;
   const at::Tensor square = at::zeros({4, 4});

@@ -10,7 +10,7 @@ namespace {
 
 using namespace testing;
 
-at::Tensor plain_swiglu(const at::Tensor& x, const at::Tensor& weight) {
+at::Tensor plain_gated(const at::Tensor& x, const at::Tensor& weight) {
   const auto halves = at::linear(x, weight).chunk(2, -1);
   return at::silu(halves[0]) * halves[1];
 }
@@ -38,7 +38,7 @@ TEST(FewRowsGpu, AgainstFloat64) {
         const at::Tensor residual = normal({rows, width}, 4, dtype, at::kCUDA);
         expect_as_good(linear_add(x, weight, weight, residual), at::linear(x, weight) + residual,
                        at::linear(exact(x), exact(weight)) + exact(residual), what + ", added", 1);
-        expect_as_good(linear_swiglu(x, both), plain_swiglu(x, both), plain_swiglu(exact(x), exact(both)),
+        expect_as_good(linear_swiglu(x, both), plain_gated(x, both), plain_gated(exact(x), exact(both)),
                        what + ", swiglu", 1);
       }
     }

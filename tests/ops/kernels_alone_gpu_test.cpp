@@ -126,7 +126,8 @@ TEST(KernelsAloneGpu, AttentionProjected) {
     const at::Tensor h = normal({batch, length, 512}, 2, at::kBFloat16, at::kCUDA);
     const at::Tensor weight = normal({1536, 512}, 3, at::kBFloat16, at::kCUDA) * 0.05;
     const auto run = [&] {
-      const at::Tensor out = attention_projected_by_kernel(h, weight, 8, optional(c.cos), optional(c.sin));
+      const at::Tensor out =
+          attention_projected_by_kernel(h, weight, 8, optional_tensor(c.cos), optional_tensor(c.sin));
       return out.defined() ? Tensors{out} : Tensors{};
     };
     if (processors == 132 || batch % processors == 0) {

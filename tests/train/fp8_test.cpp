@@ -117,7 +117,7 @@ TEST(Fp8Training, WarmUpIsTrainingWithout) {
   EXPECT_TRUE((fp8.tensors().at("fp8.slots").select(1, 0) > 1).all().item<bool>());
 }
 
-std::filesystem::path trained(const std::filesystem::path& dir, const Overrides& overrides) {
+std::filesystem::path trained_fp8(const std::filesystem::path& dir, const Overrides& overrides) {
   SmallRun run(dir, overrides);
   run.trainer.start_fresh();
   run.trainer.run();
@@ -126,7 +126,7 @@ std::filesystem::path trained(const std::filesystem::path& dir, const Overrides&
 
 TEST(Fp8Training, CanBeSwitchedOnWhenARunGoesOn) {
   const auto dir = fresh_folder("runs");
-  const auto found = trained(dir, without_fp8({"train.steps=4"}));
+  const auto found = trained_fp8(dir, without_fp8({"train.steps=4"}));
   SmallRun run(dir, with_fp8({"train.steps=8"}));
   run.trainer.resume(found);
   EXPECT_EQ(fp8_steps(run), 0);
@@ -136,7 +136,7 @@ TEST(Fp8Training, CanBeSwitchedOnWhenARunGoesOn) {
 
 TEST(Fp8Training, CanBeSwitchedOffWhenARunGoesOn) {
   const auto dir = fresh_folder("runs");
-  const auto found = trained(dir, with_fp8({"train.steps=4"}));
+  const auto found = trained_fp8(dir, with_fp8({"train.steps=4"}));
   SmallRun run(dir, without_fp8({"train.steps=8"}));
   run.trainer.resume(found);
   EXPECT_EQ(fp8_steps(run), -1);
@@ -146,7 +146,7 @@ TEST(Fp8Training, CanBeSwitchedOffWhenARunGoesOn) {
 
 TEST(Fp8Training, AnotherHistoryIsRefused) {
   const auto dir = fresh_folder("runs");
-  const auto found = trained(dir, with_fp8({"train.steps=2"}));
+  const auto found = trained_fp8(dir, with_fp8({"train.steps=2"}));
   SmallRun run(dir, with_fp8({"precision.fp8_amax_history=8"}));
   try {
     run.trainer.resume(found);
@@ -160,7 +160,7 @@ TEST(Fp8Training, AnotherHistoryIsRefused) {
 // A warm-up that a resume makes longer ends with new scales: the old ones are of other weights.
 TEST(Fp8Training, ALongerWarmUpForgetsTheScales) {
   const auto dir = fresh_folder("runs");
-  const auto found = trained(dir, with_fp8({"train.steps=4"}));
+  const auto found = trained_fp8(dir, with_fp8({"train.steps=4"}));
   SmallRun run(dir, with_fp8({"train.steps=12", "precision.fp8_warmup_steps=6"}));
   run.trainer.resume(found);
   EXPECT_EQ(fp8_steps(run), 4);
@@ -207,7 +207,7 @@ TEST(Fp8Training, ACheckpointOfTheWarmUpIsEvaluatedWithout) {
 // checkpoint.
 TEST(Fp8Training, BothSetsOfWeightsAreEvaluatedWithTheScalesOfTraining) {
   const auto dir = fresh_folder("runs");
-  trained(dir, with_fp8({"optim.ema=0.9", "eval.weights=both", "eval.batch_size=2"}));
+  trained_fp8(dir, with_fp8({"optim.ema=0.9", "eval.weights=both", "eval.batch_size=2"}));
   std::map<std::string, nlohmann::json> logged;
   std::ifstream in(dir / "small" / "metrics.jsonl");
   for (std::string line; std::getline(in, line);) {
@@ -262,7 +262,7 @@ TEST(Fp8Training, AnOpenedModelAnswersAsTheTrainedOne) {
   EXPECT_NE(plain, want);
   EXPECT_NEAR(tasks::value_of(plain, "lm_loss"), tasks::value_of(want, "lm_loss"), 0.02);
   // Without scales in the checkpoint: an imported model, or one that was trained without.
-  trained(dir / "plain", without_fp8({"train.steps=2"}));
+  trained_fp8(dir / "plain", without_fp8({"train.steps=2"}));
   const tasks::PuzzleInference loaded =
       tasks::open_puzzle_model(dir / "plain" / "small", {"precision.recursions=fp8"}, "raw", std::nullopt);
   ASSERT_NE(loaded.model->fp8(), nullptr);

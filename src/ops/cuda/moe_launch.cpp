@@ -335,6 +335,8 @@ TORCH_LIBRARY_IMPL(hrm, CUDA, m) {
   m.impl("moe_accumulate_", &moe_accumulate_cuda);
   m.impl("moe_combine", &moe_combine_cuda);
   m.impl("moe_combine_backward", &moe_combine_backward_cuda);
+  m.impl("moe_router", &moe_router_forward);
+  m.impl("moe_experts", &moe_experts_forward);
 }
 
 }  // namespace hrm::ops
