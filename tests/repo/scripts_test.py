@@ -3,10 +3,12 @@
 Each test runs a copy of scripts/ in a temporary folder, with stand-ins for system programs first in the PATH.
 """
 
+import hashlib
 import os
 import pathlib
 import shutil
 import subprocess
+import sys
 import tarfile
 import tempfile
 import time
@@ -135,6 +137,59 @@ class Setup(ScriptCase):
         result = self.run_script("setup", PIP_INDEX_URL="http://127.0.0.1:9", PIP_RETRIES="0", PIP_CONFIG_FILE="/dev/null")
         self.assert_one_error(result, 3, "torch_cpu.txt", "PyPI")
         self.assertFalse((self.root / ".venv/hrm-setup/torch_cpu").exists())
+
+    def test_a_path_that_build_tools_stumble_over_is_refused_before_anything_is_installed(self):
+        self.stand_in("dpkg-query", f"touch {self.root}.asked; echo installed")
+        for name in ("my project", "a;b", "a,b", "it's", "a[1]", "tab\there"):
+            with self.subTest(name):
+                self.root = self.root.rename(self.root.with_name(name))
+                self.assert_one_error(self.run_script("setup"), 3, f"cannot be built in '{self.root}'", "another folder")
+                self.assertEqual([file.name for file in self.root.iterdir()], ["scripts"])
+        self.assertEqual(list(self.root.parent.glob("*.asked")), [])
+
+    def installed(self):
+        """An environment in which nothing is missing, with a program as pip writes it."""
+        venv = self.root / ".venv"
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True)
+        site = next(venv.glob("lib/python3*/site-packages"))
+        (site / "pip.py").touch()
+        for name, first in (("pip", f"#!{venv}/bin/python3\n"),
+                            ("torchrun", f"#!/bin/sh\n'''exec' {venv}/bin/python3 \"$0\" \"$@\"\n' '''\n")):
+            self.write(f".venv/bin/{name}", f"{first}import sys\nprint(sys.prefix)\n# not this one: /other{venv}/\n")
+            (venv / "bin" / name).chmod(0o755)
+        pins = (self.root / "scripts/requirements/torch_cpu.txt").read_bytes() + (venv / "pyvenv.cfg").read_bytes()
+        self.write(".venv/hrm-setup/torch_cpu", hashlib.sha256(pins).hexdigest())
+
+    def started(self, name):
+        return subprocess.run([self.root / ".venv/bin" / name], capture_output=True, text=True, check=True).stdout.strip()
+
+    def test_a_moved_environment_is_mended_without_an_installation(self):
+        self.stand_in("dpkg-query", "echo installed")
+        self.installed()
+        result = self.run_script("setup")
+        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+        self.assertNotIn("mended", result.stdout)
+        first = old = self.root
+        for name in ("bä+u", "another"):
+            new = old.with_name(name)
+            self.root = self.root.rename(new)
+            with self.assertRaises(OSError):
+                self.started("pip")
+            result = self.run_script("setup")
+            self.assertEqual((result.returncode, result.stderr), (0, ""), result.stdout)
+            self.assertIn(f"was moved here from {old}/.venv: its programs have been mended", result.stdout)
+            self.assertIn("the part that runs on a CPU: all there", result.stdout)
+            for program in ("pip", "torchrun"):
+                self.assertEqual(self.started(program), f"{self.root}/.venv")
+                self.assertIn(f"/other{first}/.venv/", (self.root / ".venv/bin" / program).read_text())
+            self.assertIn(f"{self.root}/.venv", (self.root / ".venv/bin/activate").read_text())
+            self.assertNotIn("mended", self.run_script("setup").stdout)
+            old = self.root
+        # The same folder by another path.
+        link = self.bin / "link"
+        link.symlink_to(self.root)
+        self.root = link
+        self.assertNotIn("mended", self.run_script("setup").stdout)
 
     def test_no_space(self):
         self.stand_in("dpkg-query", "echo installed")
