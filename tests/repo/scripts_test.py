@@ -1,55 +1,16 @@
 """The scripts on machines that lack something, and the repository checks on trees that break a rule.
 
-Each test runs a copy of scripts/ in a temporary folder, with stand-ins for system programs first in the PATH.
+Of what scripts/test --quick chooses: quick_test.py; of folders with unusual names and of moved ones: any_folder_test.py.
 """
 
-import hashlib
-import os
 import pathlib
 import shutil
 import subprocess
-import sys
 import tarfile
-import tempfile
 import time
 import unittest
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-# The user's own settings must not reach the scripts.
-CLEAN = {key: value for key, value in os.environ.items() if not key.startswith(("HRM_", "PIP_", "CUDA")) and key != "CI"}
-
-
-class ScriptCase(unittest.TestCase):
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory(prefix="hrm_scripts_")
-        self.addCleanup(folder.cleanup)
-        self.root = pathlib.Path(folder.name, "project")
-        self.bin = pathlib.Path(folder.name, "bin")
-        self.root.mkdir()
-        self.bin.mkdir()
-        shutil.copytree(ROOT / "scripts", self.root / "scripts")
-        self.stand_in("nvidia-smi", "exit 9")
-
-    def stand_in(self, name, body):
-        file = self.bin / name
-        file.write_text(f"#!/bin/sh\n{body}\n")
-        file.chmod(0o755)
-
-    def write(self, name, text):
-        file = self.root / name
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text)
-
-    def run_script(self, *command, **env):
-        return subprocess.run([self.root / "scripts" / command[0], *command[1:]], stdin=subprocess.DEVNULL,
-                              env={**CLEAN, "PATH": f"{self.bin}:{CLEAN['PATH']}", **env}, capture_output=True,
-                              text=True, timeout=120)
-
-    def assert_one_error(self, result, code, *parts):
-        errors = [line for line in result.stderr.splitlines() if line.startswith("error: ")]
-        self.assertEqual((result.returncode, len(errors)), (code, 1), result.stdout + result.stderr)
-        for part in parts:
-            self.assertIn(part, errors[0])
+from script_case import CLEAN, ROOT, ScriptCase
 
 
 class DetectGpu(ScriptCase):
@@ -146,50 +107,6 @@ class Setup(ScriptCase):
                 self.assert_one_error(self.run_script("setup"), 3, f"cannot be built in '{self.root}'", "another folder")
                 self.assertEqual([file.name for file in self.root.iterdir()], ["scripts"])
         self.assertEqual(list(self.root.parent.glob("*.asked")), [])
-
-    def installed(self):
-        """An environment in which nothing is missing, with a program as pip writes it."""
-        venv = self.root / ".venv"
-        subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True)
-        site = next(venv.glob("lib/python3*/site-packages"))
-        (site / "pip.py").touch()
-        for name, first in (("pip", f"#!{venv}/bin/python3\n"),
-                            ("torchrun", f"#!/bin/sh\n'''exec' {venv}/bin/python3 \"$0\" \"$@\"\n' '''\n")):
-            self.write(f".venv/bin/{name}", f"{first}import sys\nprint(sys.prefix)\n# not this one: /other{venv}/\n")
-            (venv / "bin" / name).chmod(0o755)
-        pins = (self.root / "scripts/requirements/torch_cpu.txt").read_bytes() + (venv / "pyvenv.cfg").read_bytes()
-        self.write(".venv/hrm-setup/torch_cpu", hashlib.sha256(pins).hexdigest())
-
-    def started(self, name):
-        return subprocess.run([self.root / ".venv/bin" / name], capture_output=True, text=True, check=True).stdout.strip()
-
-    def test_a_moved_environment_is_mended_without_an_installation(self):
-        self.stand_in("dpkg-query", "echo installed")
-        self.installed()
-        result = self.run_script("setup")
-        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
-        self.assertNotIn("mended", result.stdout)
-        first = old = self.root
-        for name in ("bä+u", "another"):
-            new = old.with_name(name)
-            self.root = self.root.rename(new)
-            with self.assertRaises(OSError):
-                self.started("pip")
-            result = self.run_script("setup")
-            self.assertEqual((result.returncode, result.stderr), (0, ""), result.stdout)
-            self.assertIn(f"was moved here from {old}/.venv: its programs have been mended", result.stdout)
-            self.assertIn("the part that runs on a CPU: all there", result.stdout)
-            for program in ("pip", "torchrun"):
-                self.assertEqual(self.started(program), f"{self.root}/.venv")
-                self.assertIn(f"/other{first}/.venv/", (self.root / ".venv/bin" / program).read_text())
-            self.assertIn(f"{self.root}/.venv", (self.root / ".venv/bin/activate").read_text())
-            self.assertNotIn("mended", self.run_script("setup").stdout)
-            old = self.root
-        # The same folder by another path.
-        link = self.bin / "link"
-        link.symlink_to(self.root)
-        self.root = link
-        self.assertNotIn("mended", self.run_script("setup").stdout)
 
     def test_no_space(self):
         self.stand_in("dpkg-query", "echo installed")
