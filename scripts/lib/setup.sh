@@ -92,6 +92,13 @@ _make_venv() {
   mkdir -p "$HRM_STAMPS"
 }
 
+# The programs in .venv/bin name their Python by its absolute path.
+_mend_venv() {
+  local old
+  old=$("$HRM_VENV/bin/python" "$HRM_ROOT/scripts/lib/mend_venv.py" "$HRM_VENV")
+  if [[ -n $old ]]; then say "the Python environment was moved here from $old: its programs have been mended"; fi
+}
+
 _pins_checksum() { cat "$HRM_ROOT/scripts/requirements/$1.txt" "$HRM_VENV/pyvenv.cfg" | sha256sum | cut -d' ' -f1; }
 
 _is_installed() { [[ -e $HRM_STAMPS/$1 && $(<"$HRM_STAMPS/$1") == $(_pins_checksum "$1") ]]; }
@@ -175,8 +182,16 @@ _setup_cuda() {
 
 # --- all of it ---------------------------------------------------------------------------------------------------
 
+# Ninja, the linker, CMake's lists and the programs in .venv/bin each stumble over some of these.
+_check_path() {
+  if [[ $HRM_ROOT == *[[:space:]\;:,\'\"\`\\\$\*\?\[\]\(\)\&\|\<\>\#]* ]]; then
+    die 3 "hrm_train cannot be built in '$HRM_ROOT', because the path has a space or one of ; : , ' \" \` \\ \$ * ? [ ] ( ) & | < > #; move the project to another folder"
+  fi
+}
+
 hrm_setup() {
   local purpose=$1
+  _check_path
   [[ $(uname -sm) == "Linux x86_64" ]] || die 3 "hrm_train builds on Linux x86_64; this is $(uname -sm)"
   { mkdir -p "$HRM_BUILD" && [[ -w $HRM_BUILD ]]; } 2>/dev/null || die 3 "no permission to write in $HRM_ROOT; use a copy of the project that is yours"
   _decide_cuda
@@ -185,6 +200,7 @@ hrm_setup() {
     step "creating the Python environment .venv" _make_venv
     HRM_SITE_PACKAGES=$(_site_packages)
   fi
+  _mend_venv
 
   local python_tests=${HRM_PYTHON_TESTS:-OFF}
   HRM_PYTHON_SET=0

@@ -1,53 +1,16 @@
 """The scripts on machines that lack something, and the repository checks on trees that break a rule.
 
-Each test runs a copy of scripts/ in a temporary folder, with stand-ins for system programs first in the PATH.
+Of what scripts/test --quick chooses: quick_test.py; of folders with unusual names and of moved ones: any_folder_test.py.
 """
 
-import os
 import pathlib
 import shutil
 import subprocess
 import tarfile
-import tempfile
 import time
 import unittest
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-# The user's own settings must not reach the scripts.
-CLEAN = {key: value for key, value in os.environ.items() if not key.startswith(("HRM_", "PIP_", "CUDA")) and key != "CI"}
-
-
-class ScriptCase(unittest.TestCase):
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory(prefix="hrm_scripts_")
-        self.addCleanup(folder.cleanup)
-        self.root = pathlib.Path(folder.name, "project")
-        self.bin = pathlib.Path(folder.name, "bin")
-        self.root.mkdir()
-        self.bin.mkdir()
-        shutil.copytree(ROOT / "scripts", self.root / "scripts")
-        self.stand_in("nvidia-smi", "exit 9")
-
-    def stand_in(self, name, body):
-        file = self.bin / name
-        file.write_text(f"#!/bin/sh\n{body}\n")
-        file.chmod(0o755)
-
-    def write(self, name, text):
-        file = self.root / name
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text)
-
-    def run_script(self, *command, **env):
-        return subprocess.run([self.root / "scripts" / command[0], *command[1:]], stdin=subprocess.DEVNULL,
-                              env={**CLEAN, "PATH": f"{self.bin}:{CLEAN['PATH']}", **env}, capture_output=True,
-                              text=True, timeout=120)
-
-    def assert_one_error(self, result, code, *parts):
-        errors = [line for line in result.stderr.splitlines() if line.startswith("error: ")]
-        self.assertEqual((result.returncode, len(errors)), (code, 1), result.stdout + result.stderr)
-        for part in parts:
-            self.assertIn(part, errors[0])
+from script_case import CLEAN, ROOT, ScriptCase
 
 
 class DetectGpu(ScriptCase):
@@ -135,6 +98,15 @@ class Setup(ScriptCase):
         result = self.run_script("setup", PIP_INDEX_URL="http://127.0.0.1:9", PIP_RETRIES="0", PIP_CONFIG_FILE="/dev/null")
         self.assert_one_error(result, 3, "torch_cpu.txt", "PyPI")
         self.assertFalse((self.root / ".venv/hrm-setup/torch_cpu").exists())
+
+    def test_a_path_that_build_tools_stumble_over_is_refused_before_anything_is_installed(self):
+        self.stand_in("dpkg-query", f"touch {self.root}.asked; echo installed")
+        for name in ("my project", "a;b", "a,b", "it's", "a[1]", "tab\there"):
+            with self.subTest(name):
+                self.root = self.root.rename(self.root.with_name(name))
+                self.assert_one_error(self.run_script("setup"), 3, f"cannot be built in '{self.root}'", "another folder")
+                self.assertEqual([file.name for file in self.root.iterdir()], ["scripts"])
+        self.assertEqual(list(self.root.parent.glob("*.asked")), [])
 
     def test_no_space(self):
         self.stand_in("dpkg-query", "echo installed")
