@@ -116,6 +116,8 @@ function(_hrm_test_program name label sources)
   endif()
   hrm_program(${target} ${torch} SOURCES ${sources} LIBS ${T_LIBS} hrm_test_main)
   target_include_directories(${target} PRIVATE "${CMAKE_SOURCE_DIR}/tests")
+  # What the tests themselves compute takes no time; -O1 compiles a quarter faster.
+  target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O1>)
   add_test(NAME ${name} COMMAND ${target} WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
   # 77: all its tests were skipped (tests/support/main.cpp).
   set_tests_properties(${name} PROPERTIES LABELS ${label} TIMEOUT ${T_TIMEOUT} SKIP_RETURN_CODE 77
