@@ -1,11 +1,10 @@
 #include "ops/cuda/softmax_loss.h"
 
-#include <cooperative_groups.h>
-
 #include <cmath>
 #include <type_traits>
 
 #include "ops/cuda/by_element.cuh"
+#include "ops/cuda/cluster.cuh"
 #include "ops/cuda/common.cuh"
 #include "ops/cuda/early.cuh"
 #include "ops/cuda/packed.cuh"
@@ -79,9 +78,7 @@ __device__ inline Softmax of_block(const Softmax& own) {
 // The K blocks that share a row: one, or a cluster.
 template <int K>
 __device__ inline int rank_of_block() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  if constexpr (K > 1) return static_cast<int>(cooperative_groups::this_cluster().block_rank());
-#endif
+  if constexpr (K > 1) return rank_in_cluster();
   return 0;
 }
 
@@ -89,23 +86,18 @@ __device__ inline int rank_of_block() {
 // have called read_by_all().
 template <int K>
 __device__ inline Softmax of_cluster(const Softmax& own) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   if constexpr (K > 1) {
     __shared__ Softmax of_block;
-    auto cluster = cooperative_groups::this_cluster();
     if (threadIdx.x == 0) of_block = own;
-    cluster.sync();
+    sync_cluster();
     const int lane = static_cast<int>(threadIdx.x) % 32;
-    return of_warp(lane < K ? *cluster.map_shared_rank(&of_block, lane) : Softmax{-INFINITY, 0.0f});
+    return of_warp(lane < K ? *in_block_of_cluster(&of_block, lane) : Softmax{-INFINITY, 0.0f});
   }
-#endif
   return own;
 }
 template <int K>
 __device__ inline void read_by_all() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  if constexpr (K > 1) cooperative_groups::this_cluster().sync();
-#endif
+  if constexpr (K > 1) sync_cluster();
 }
 
 __device__ inline int64_t label_of(const SoftmaxLoss& p, int64_t row) {
@@ -195,6 +187,7 @@ __host__ __device__ inline int64_t share_of(int64_t packs) {
 // another one is read or written. Of long rows each block of a cluster keeps a stretch.
 template <typename T, int K>
 __global__ void __launch_bounds__(kThreads, 3) by_shared(SoftmaxLoss p) {
+  if constexpr (K > 1 && !kHasClusters) return;
   wait_for_earlier();
   constexpr int N = 16 / sizeof(T), kAhead = 4;
   extern __shared__ uint4 shared[];
