@@ -346,6 +346,7 @@ class CheckLayers(ScriptCase):
             ("src/nn/a.cpp", "#include <spdlog/spdlog.h>\n", "includes spdlog"),
             ("src/nn/a.cpp", '#include "hrm/nn/nowhere.h"\n', "does not exist"),
             ("src/novel/a.cpp", "", "'novel' has no place"),
+            ("src/nn/linear.cpp", '#include <vector>\n#include "hrm/nn/linear.h"\n', "must be included first"),
         ]:
             with self.subTest(message):
                 self.write("src/ops/cuda/a.h", "#include <torch/library.h>\n")
@@ -358,6 +359,51 @@ class CheckLayers(ScriptCase):
     def test_empty_tree_fails(self):
         self.write("include/hrm/readme.txt", "")
         self.assertEqual(self.check()[0], 1)
+
+
+class CheckUnity(ScriptCase):
+    A = ('#include "a.h"\n#define NAME(x) {\nnamespace fs = std::filesystem;\nnamespace hrm {\nnamespace {\n'
+         'using Json = nlohmann::json;\nconst char* kText = "namespace { int helper() {}";  // int helper() {\n'
+         'template <class T>\nT helper(const std::map<T, int>& m) {\n  if (m.empty()) return {};\n  return 1\'000;\n}\n'
+         'class Node : public Base {\n  int size() const { return 0; }\n};\n'
+         'void PrintTo(const Node& node, std::ostream* out) {}\n}  // namespace\nint shared() { return 1; }\n}\n')
+
+    def check(self, b, name="src/nn/b.cpp"):
+        self.write("src/nn/a.cpp", self.A)
+        self.write(name, b)
+        result = self.run_script("check_unity", str(self.root))
+        (self.root / name).unlink()
+        return result.returncode, result.stdout
+
+    def test_names_that_meet(self):
+        for name, text in [
+            ("helper", "namespace hrm {\nnamespace {\nint helper(double x) { return 1; }\n}\n}\n"),
+            ("helper", "static int helper(double x) { return 1; }\n"),
+            ("Node", "namespace hrm::nn {\nnamespace {\nstruct Node {};\n}\n}\n"),
+            ("Node", "namespace {\nusing Node = int;\n}\n"),
+            ("kText", "namespace {\nconstexpr int kFirst = 0, kText = f(1, 2), kLast{3};\n}\n"),
+            ("Json", "namespace {\nusing Json = nlohmann::ordered_json;\n}\n"),
+        ]:
+            with self.subTest(text):
+                code, output = self.check(text)
+                self.assertEqual(code, 1, output)
+                self.assertIn(f"src/nn: a.cpp, b.cpp each have a '{name}'", output)
+                self.assertEqual(output.count("each have"), 1, output)
+
+    def test_names_that_do_not_meet(self):
+        for text in [
+            "namespace fs = std::filesystem;\nnamespace {\nusing Json = nlohmann::json;\n}\n",
+            "namespace {\nvoid PrintTo(const Other& node, std::ostream* out) {}\n}\n",
+            "namespace {\nstruct Other {\n  int helper() { return 0; }\n  int kText = 0;\n};\n}\n",
+            "namespace hrm {\nint own() {\n  int helper = 0;\n  return helper;\n}\n}\n",
+        ]:
+            with self.subTest(text):
+                self.assertEqual(self.check(text)[0], 0)
+        other = "namespace {\nint helper() { return 0; }\n}\n"
+        self.assertEqual(self.check(other, "src/models/b.cpp")[0], 0, "another folder")
+
+    def test_empty_tree_fails(self):
+        self.assertEqual(self.run_script("check_unity", str(self.root / "nowhere")).returncode, 1)
 
 
 class CheckConfigs(ScriptCase):

@@ -259,18 +259,18 @@ template <int K, class Tokens, class Weight, class Reached>
 __device__ inline Selected select_in_bin(Shared& s, const Tokens& row, const Scale& scale, const Weight& weight,
                                          const Reached& reached, int coarse, Mass before) {
   uint32_t prefix = 0;
-  constexpr int kShift[] = {21, 10, 0};
-#pragma unroll
-  for (int level = 0; level < 3; ++level) {
-    const int shift = kShift[level], above = level == 0 ? 32 : kShift[level == 0 ? 0 : level - 1];
+  // Eleven bits, eleven more, and the last ten. Unrolled, this would be three copies of the loop over the row.
+#pragma unroll 1
+  for (int above = 32; above > 0;) {
+    const int bits = min(above, 11), shift = above - bits;
     const Bins bins = fill<K>(s, row, scale, [&](float value, Mass& w) {
       const uint32_t key = key_of(value);
-      if (coarse_of(value) != coarse || (above < 32 && key >> above != prefix)) return -1;
+      if (coarse_of(value) != coarse || key >> shift >> bits != prefix) return -1;
       w = weight(value);
-      return static_cast<int>(key >> shift & ((1u << (above - shift)) - 1));
+      return static_cast<int>(key >> shift & ((1u << bits) - 1));
     });
-    const auto bin = static_cast<uint32_t>(find(s, bins, before, reached));
-    prefix = (above < 32 ? prefix << (above - shift) : 0) | bin;
+    prefix = prefix << bits | static_cast<uint32_t>(find(s, bins, before, reached));
+    above = shift;
   }
   return {prefix, before};
 }
