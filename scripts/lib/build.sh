@@ -2,7 +2,7 @@
 # Sourced by the scripts, after hrm_setup. hrm_build [TARGET...] configures $HRM_BUILD and builds it.
 
 # Files with torch headers take up to 1.5 GB.
-readonly HRM_GB_PER_COMPILER=2
+readonly HRM_GB_PER_COMPILER=3
 
 # As many as there are cores, and as many as fit into memory.
 _build_jobs() {
