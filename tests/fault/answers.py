@@ -26,6 +26,8 @@ REWARDED = ["grpo.num_generations=4", "grpo.max_completion_length=8", "grpo.rewa
 GRPO = [*DIVERSE, *REWARDED, "grpo.start_step=6", "grpo.num_iterations=2"]
 ADAPTER = ["lora.r=4", "lora.dropout=0.1", "grpo.beta=0.04", "grpo.max_completion_length=40", "chat.buckets=64",
            "train.checkpoint_every=1"]
+# glibc moves this threshold by itself, after which freed blocks of some MiB stay resident or not as it happens.
+FIXED = {"MALLOC_MMAP_THRESHOLD_": "131072"}
 ALONE = [*REWARDED, "polychromic.objective=none", "grpo.start_step=1", "train.checkpoint_every=50"]
 
 
@@ -35,8 +37,6 @@ def resident_bytes(pid):
 
 
 def main():
-    # glibc moves this threshold by itself, after which freed blocks of some MiB stay resident or not as it happens.
-    os.environ["MALLOC_MMAP_THRESHOLD_"] = "131072"
     campaign = Campaign(__doc__, steps=500)
     steps = campaign.args.steps if campaign.long else 150
     on_gpu = "runtime.device=cuda" in campaign.args.overrides
@@ -45,8 +45,8 @@ def main():
     campaign.settings = [f"hf.model={data}", f"data.train={data}", *SMALL]
     config = ["--config", str(ROOT / "configs/polychromic/answers_cpu.json")]
 
-    def start(folder, more, ranks=1, fail=""):
-        return Run(campaign, folder, more, ranks, fail, arguments=config)
+    def start(folder, more, ranks=1, fail="", environment=None):
+        return Run(campaign, folder, more, ranks, fail, environment, arguments=config)
 
     def straight(name, more, ranks=1):
         folder = campaign.work / f"straight_{name}"
@@ -93,7 +93,7 @@ def main():
 
     def memory():
         folder = campaign.folder("straight_memory")
-        run, samples = start(folder, [f"train.steps={steps}", *ALONE]), []
+        run, samples = start(folder, [f"train.steps={steps}", *ALONE], environment=FIXED), []
         log = folder / "run" / "metrics.jsonl"
         while run.alive():
             time.sleep(0.05)

@@ -21,6 +21,8 @@ import tempfile
 import time
 import traceback
 
+import ready
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 LIBC = ctypes.CDLL(None, use_errno=True)
 SAMPLES = 32  # of the training set: 8 steps of 4 are an epoch
@@ -81,9 +83,7 @@ class Run:
             output.parent.mkdir(exist_ok=True)
             self.outputs.append((output, output.stat().st_size if output.exists() else 0))
             with open(output, "a") as out:
-                self.processes.append(subprocess.Popen(line, env=own, stdin=subprocess.DEVNULL, stdout=out, stderr=out,
-                                                       preexec_fn=set_up_process, user=user, group=user,
-                                                       extra_groups=None if user is None else []))
+                self.processes.append(campaign.start(line, own, out, user))
 
     def alive(self):
         return any(process.poll() is None for process in self.processes)
@@ -99,9 +99,12 @@ class Run:
             process.wait()
 
     def end_soon(self, seconds=4):
-        """Those that have not left by then, as ranks that wait at the start for one that is gone, are killed."""
-        end = time.monotonic() + seconds
+        """Those that have not left by then are killed, and at once those that wait at the start for one that is gone."""
+        end, hurried = time.monotonic() + seconds, False
         while self.alive() and time.monotonic() < end:
+            gone = any(process.poll() is not None for process in self.processes)
+            if gone and not hurried and "ranks  " not in self.said(0):
+                end, hurried = min(end, time.monotonic() + 0.2), True
             time.sleep(0.01)
         self.kill()
 
@@ -146,6 +149,10 @@ class Run:
 
     def wait_step(self, step, seconds=60):
         return self.wait_until(lambda: last_step(self.folder) >= step, f"step {step}", seconds)
+
+    def begun(self):
+        """Whether it is said where this start goes on."""
+        return "training     " in self.said(0) or self.resumed_at() > 0
 
     def resumed_at(self):
         """The step at which this start went on; 0: it began anew."""
@@ -234,6 +241,23 @@ class Campaign:
         self.csv = self.work / "puzzles.csv"
         self.csv.write_text("".join(rows[:SAMPLES + 1]))
         self.settings = [f"data.train={self.csv}", f"data.test={self.csv}", *TINY]  # of each run, before its own
+        # A process that has begun with CUDA cannot be copied.
+        self.library = None if "runtime.device=cuda" in self.args.overrides else ready.build(self.work)
+        self.waiting = {}  # by what is read while libraries are loaded
+
+    def start(self, line, environment, output, user=None):
+        """A process of the program, as the user of this number where one is given."""
+        if self.library and user is None:
+            preloaded = environment.get("LD_PRELOAD", "")
+            key = preloaded, *sorted(word for word in environment.items() if word[0].startswith("MALLOC_"))
+            if key not in self.waiting:
+                loaded = {k: v for k, v in environment.items() if not k.startswith("HRM_")}
+                loaded["LD_PRELOAD"] = f"{self.library}:{preloaded}" if preloaded else str(self.library)
+                self.waiting[key] = ready.Ready(self.binary, loaded, set_up_process)
+            return self.waiting[key].start(line, environment, output)
+        return subprocess.Popen(line, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+                                preexec_fn=set_up_process, user=user, group=user,
+                                extra_groups=None if user is None else [])
 
     def save(self):
         now = time.monotonic()
@@ -256,12 +280,44 @@ class Campaign:
         if not mark.exists():
             shutil.rmtree(folder, ignore_errors=True)
             began = time.monotonic()
-            Run(self, folder, more, ranks).ended()
-            mark.write_text(str(time.monotonic() - began))
+            run, steps, times = Run(self, folder, more, ranks), 0, []
+            while run.alive():
+                if (now := last_step(folder)) > steps:
+                    steps, times = now, [*times[:1], time.monotonic() - began]
+                time.sleep(0.005)
+            run.ended()
+            whole = time.monotonic() - began
+            first, last = times[0] if times else whole, times[-1] if times else whole
+            phases = {"start": first, "steps": last - first, "end": whole - last}
+            mark.write_text(json.dumps(phases))
         return folder
 
-    def seconds_of(self, straight):
-        return float((straight / "done").read_text())
+    def moment(self, run, straight, share, skip_start=False):
+        """Waits for a moment of `run`: this share of the time that `straight` took, without its start where that is
+        skipped. The start is measured by the clock and the rest by steps, so that the moment is the same on a busy machine.
+        Returns at the end of a run that has fewer steps left."""
+        phases, final = json.loads((straight / "done").read_text()), last_step(straight)
+        start = 0 if skip_start else phases["start"]
+        left = share * (start + phases["steps"] + phases["end"])
+        if left < start:
+            end = time.monotonic() + left
+            while run.alive() and time.monotonic() < end:
+                time.sleep(0.002)
+            return
+        left -= start
+        run.wait_until(lambda: not run.alive() or run.begun(), "its first step")
+        at, a_step = run.resumed_at(), max(phases["steps"], 1e-3) / max(final, 1)
+        if left < (final - at) * a_step:
+            step, left = divmod(left, a_step)
+            step += at
+        else:
+            step, left = final, left - (final - at) * a_step
+            if left >= phases["end"]:
+                run.wait_until(lambda: not run.alive(), "its end", 120)
+        run.wait_until(lambda: not run.alive() or last_step(run.folder) >= step, f"step {step}", 120)
+        end = time.monotonic() + left
+        while run.alive() and time.monotonic() < end:
+            time.sleep(0.002)
 
     def out_of_time(self):
         return self.args.minutes > 0 and time.monotonic() - self.begun > 60 * self.args.minutes
@@ -286,6 +342,8 @@ class Campaign:
         finally:
             for run in Run.started:
                 run.kill()
+            for waiting in self.waiting.values():
+                waiting.end()
         done = self.state["done"]
         text = f"| {row(sum(done.values()), len(done))} | {self.state['seconds']:.0f} |"
         (self.work / "row.md").write_text(text + "\n")

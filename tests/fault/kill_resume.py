@@ -4,8 +4,8 @@
     tests/fault/kill_resume.py --binary build/bin/hrm_train [--kills 30] [--seed 1] [--long] [--work DIR] [--minutes M]
                                 [--config FILE] [key=value ...]
 
-Each variant is trained without a disturbance, then again and killed: the moments are drawn uniformly over the wall time
-of the undisturbed run (start and saving included), and the run is started again each time. At the end checkpoint and
+Each variant is trained without a disturbance, then again and killed: the moments are drawn uniformly over the
+undisturbed run (start and saving included), and the run is started again each time. At the end checkpoint and
 logged values must be those of the undisturbed run, bit for bit. No start may go back further than one interval
 before the newest checkpoint that was due: that one may have been on its way to the disk. A run that finishes before its
 kill begins anew, so that exactly --kills kills are made (--long: 300), spread over the variants. With --config that
@@ -13,7 +13,6 @@ configuration is the only variant, on a GPU with runtime.device=cuda.
 """
 import random
 import signal
-import time
 
 from fault import TRM, Campaign, Run, check, last_step, same_end, tidy
 
@@ -44,7 +43,6 @@ def main():
             more = [f"train.steps={steps}", f"train.checkpoint_every={EVERY}", "train.eval_every=10",
                     "parallel.heartbeat_s=0.5", *more]
         straight = campaign.straight(f"{number}", more, ranks)
-        wall = campaign.seconds_of(straight)
         kills = counts.get(name, 0)
         rng = random.Random(f"{campaign.args.seed} {name} {kills}")
         while True:
@@ -52,9 +50,7 @@ def main():
             reached = last_step(folder)
             run = Run(campaign, folder, more, ranks)
             if kills < share:
-                end = time.monotonic() + rng.uniform(0, wall)
-                while run.alive() and time.monotonic() < end:
-                    time.sleep(0.002)
+                campaign.moment(run, straight, rng.random())
             if kills < share and run.alive():
                 # All ranks at once, or one: then the others leave by themselves, but for those that still wait at the
                 # start for it to come, which the launcher ends.

@@ -95,8 +95,7 @@ def main():
         check(found and found.groups() == ("33", "24", "9"), f"{folder}: did not go back\n{run.said()}")
         steps = [line["step"] for line in train_lines(folder)]
         check(steps == list(range(1, 61)), f"{folder}: logged {steps}")
-        other = campaign.folder(f"rewind_straight_{ranks}")
-        Run(campaign, other, SPIKES, ranks).ended()
+        other = campaign.straight(f"rewind_{ranks}", SPIKES, ranks)
         same, after = train_lines(other), train_lines(folder)
         check(same[:24] == after[:24], f"{folder}: differs before the checkpoint")
         check(same[24] != after[24], f"{folder}: the same batches came again")

@@ -27,9 +27,10 @@ VARIANTS = {
 }
 
 
-def killed_at(campaign, name, more, ranks, orders):
-    """A run that dies by each of `orders` in turn, then reaches its end; the folders of it and of its like without."""
-    straight = campaign.straight(name, more, ranks)
+def killed_at(campaign, name, more, ranks, orders, like=""):
+    """A run that dies by each of `orders` in turn, then reaches its end; `like`: the name of its like without, which may
+    save at other steps."""
+    straight = campaign.straight(like or name, more, ranks)
     folder, resumed = campaign.folder(name), []
     for order in [*orders, ""]:
         run = Run(campaign, folder, more, ranks, fail=order)
@@ -71,7 +72,8 @@ def main():
                             f"train.global_batch_size={batch}", f"data.reference_semantics={rows}"]
                     if "train.micro_batch_size=2" in more and batch == 6 and ranks == 1:
                         here += ["train.micro_batch_size=3"]
-                    resumed = killed_at(campaign, f"{name}_{rows}_{batch}_{at}", here, ranks, [f"step.begin:{at + 1}:kill"])
+                    resumed = killed_at(campaign, f"{name}_{rows}_{batch}_{at}", here, ranks,
+                                        [f"step.begin:{at + 1}:kill"], f"{name}_{rows}_{batch}")
                     check(resumed == [0, at], f"{name}: went on at {resumed}")
                     number += 1
         return number
