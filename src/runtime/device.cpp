@@ -2,6 +2,7 @@
 
 #include <ATen/Parallel.h>
 #include <c10/core/DeviceGuard.h>
+#include <strings.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -17,6 +18,7 @@
 #include "hrm/base/build_info.h"
 #include "hrm/base/error.h"
 #include "hrm/base/log.h"
+#include "hrm/base/text.h"
 #include "hrm/build_config.h"
 #include "hrm/runtime/memory.h"
 
@@ -253,6 +255,14 @@ Runtime start_runtime(const config::Config& whole, int processes_here) {
   }
   choose_peak(runtime);
   return runtime;
+}
+
+std::string thread_waiting() {
+  const char* policy = std::getenv("OMP_WAIT_POLICY");
+  if (policy != nullptr && strcasecmp(policy, "passive") == 0) return "asleep (OMP_WAIT_POLICY)";
+  const char* count = std::getenv("GOMP_SPINCOUNT");
+  if (count != nullptr) return cat("spinning ", printable_start(count), " times, then asleep (GOMP_SPINCOUNT)");
+  return "by spinning";
 }
 
 void synchronize(at::Device device) {

@@ -1,3 +1,5 @@
+#include <ATen/Parallel.h>
+
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -168,7 +170,13 @@ void describe_start(const fs::path& run_dir, const config::Config& config, const
             runtime.peak_flops > 0 ? cat(", MFU against ", std::round(runtime.peak_flops / 1e9) / 1e3, " TFLOP/s (",
                                          runtime.peak_flops_origin, ")")
                                    : std::string());
-  if (runtime.device.is_cpu()) return;
+  if (runtime.device.is_cpu()) {
+    const int threads = at::get_num_threads();
+    if (threads == 1) return;
+    log::info("threads      ", threads, ", which wait for each other ", thread_waiting(),
+              "; where other programs keep the cores busy, runtime.threads=1 or OMP_WAIT_POLICY=PASSIVE is faster");
+    return;
+  }
   log::info("execution    ", config.runtime.cuda_graphs ? "steps captured in CUDA graphs" : "eager steps",
             config.runtime.deterministic ? ", deterministic" : "",
             config.runtime.cudnn_benchmark ? ", cuDNN benchmark" : "", ", memory: ", runtime.allocator);

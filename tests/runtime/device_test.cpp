@@ -97,6 +97,29 @@ TEST(StartRuntime, Deterministic) {
   context.setSDPUseCuDNN(true);
 }
 
+TEST(Device, SaysHowThreadsWait) {
+  const char* names[] = {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"};
+  std::optional<std::string> before[2];
+  for (int i = 0; i < 2; ++i) {
+    if (const char* value = std::getenv(names[i])) before[i] = value;
+    unsetenv(names[i]);
+  }
+  EXPECT_EQ(thread_waiting(), "by spinning");
+  setenv("OMP_WAIT_POLICY", "ACTIVE", 1);
+  EXPECT_EQ(thread_waiting(), "by spinning");
+  setenv("GOMP_SPINCOUNT", "100", 1);
+  EXPECT_EQ(thread_waiting(), "spinning 100 times, then asleep (GOMP_SPINCOUNT)");
+  setenv("OMP_WAIT_POLICY", "Passive", 1);
+  EXPECT_EQ(thread_waiting(), "asleep (OMP_WAIT_POLICY)");
+  for (int i = 0; i < 2; ++i) {
+    if (before[i]) {
+      setenv(names[i], before[i]->c_str(), 1);
+    } else {
+      unsetenv(names[i]);
+    }
+  }
+}
+
 TEST(Device, CpuNeedsNoWaiting) {
   synchronize(at::kCPU);
 }

@@ -32,6 +32,10 @@ struct Runtime {
 // `processes_here`: how many share this machine's cores; each takes its part of them as threads.
 Runtime start_runtime(const config::Config& config, int processes_here = 1);
 
+// How the CPU threads of this process wait for each other, for the log: "by spinning" unless OMP_WAIT_POLICY or
+// GOMP_SPINCOUNT in the environment said otherwise when the program started (libgomp reads them before main()).
+std::string thread_waiting();
+
 // Leaves this process, the index-th of `processes` on this machine, one GPU, by CUDA_VISIBLE_DEVICES: the index-th of
 // those that the variable lists, or of all. Where it lists but one, the launcher has given each process its own. Call
 // it before anything asks CUDA for a device. Throws Error (environment) when the variable lists too few. Nothing to do
