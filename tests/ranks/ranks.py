@@ -35,6 +35,8 @@ otherwise: the values are compared within 1e-4.
 Exit code 77: this launcher is not installed, or no network namespace can be made here. Only Python's standard library is used.
 """
 import argparse
+import fcntl
+import hashlib
 import json
 import os
 import pathlib
@@ -272,20 +274,41 @@ class Test:
         shutil.rmtree(self.work, ignore_errors=True)
         self.work.mkdir(parents=True)
 
+    def reference(self, ranks, more=()):
+        """The folder of an undisturbed run of this program. With --work the tests beside that folder share it, and the
+        first that needs it makes it."""
+        program = os.stat(self.binary)
+        stamp = f"{program.st_mtime_ns:x}_{program.st_size:x}"
+        settings = json.dumps([ranks, *SMALL, *self.device, *more])
+        root = (self.work.parent if self.args.work else self.work) / "references"
+        root.mkdir(exist_ok=True)
+        with open(root / "lock", "w", encoding="utf-8") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            for old in root.iterdir():
+                if old.is_dir() and not old.name.startswith(stamp):
+                    shutil.rmtree(old)
+            folder = root / f"{stamp}_{hashlib.sha256(settings.encode()).hexdigest()[:16]}"
+            if not (folder / "done").exists():
+                shutil.rmtree(folder, ignore_errors=True)
+                run = Ranks(self, folder, ranks, more).done()
+                if ranks == 1:
+                    check("ranks  " not in run.said(), "one process speaks of ranks")
+                (folder / "done").touch()
+        return folder
+
     def equal(self):
         launcher = self.args.launcher
         if (launcher == "torchrun" and not self.has_torchrun()) or (launcher == "mpirun" and not shutil.which("mpirun")):
             print(f"{launcher} is not installed")
             sys.exit(77)
-        alone = Ranks(self, "alone", 1).done()
-        check("ranks  " not in alone.said(), "one process speaks of ranks")
+        alone = self.reference(1)
         for ranks in (n for n in (2, 4, 8) if n <= self.most):
             several = Ranks(self, f"{launcher}{ranks}", ranks, launcher=launcher).done()
             by = {"loop": "a plain environment"}.get(launcher, launcher)
             check(f"of {ranks} by {by}" in several.said(), f"rank 0 does not say how it was started:\n{several.said()}")
             check(several.said().count("finished 24 steps") == 1, f"not one rank speaks:\n{several.said()}")
             check("not captured" not in several.said(), f"steps are not captured:\n{several.said()}")
-            worst = largest_difference(metrics(alone.folder), metrics(several.folder))
+            worst = largest_difference(metrics(alone), metrics(several.folder))
             check(worst <= self.tolerance, f"{ranks} ranks: a logged value differs by {worst:.2g}")
             print(f"{ranks} ranks by {launcher}: logged values differ by {worst:.2g} at most", flush=True)
         again = Ranks(self, "again", 2, launcher=launcher).done()
@@ -296,13 +319,14 @@ class Test:
         return self.torchrun and subprocess.run([self.torchrun, "--help"], capture_output=True).returncode == 0
 
     def resume(self):
-        straight = Ranks(self, "straight", self.most).done()
+        straight = self.reference(self.most)
+        saved = Ranks(self, "saved", self.most, ["train.steps=8"]).done()
         for ranks in (n for n in (1, 2, 4, 8) if n <= self.most):
             name = f"by{ranks}"
-            Ranks(self, name, self.most, ["train.steps=8"]).done()
+            shutil.copytree(saved.folder / "run", self.work / name / "run")
             # The evaluation at the end of the short run is none of the long one.
             Ranks(self, name, ranks).done()
-            one, other = metrics(straight.folder), metrics(self.work / name)
+            one, other = metrics(straight), metrics(self.work / name)
             check(other.pop((8, "eval"), None) is not None, "the short run was not evaluated")
             worst = largest_difference(one, other)
             check(worst <= (0 if ranks == self.most else self.tolerance), f"{self.most} ranks, then {ranks}: a logged value differs by {worst:.2g}")
@@ -310,22 +334,24 @@ class Test:
 
     def zero(self):
         # Blocks enough for buffers that take turns.
-        more, most = ["model.hidden_size=128", "model.H_layers=3", "model.L_layers=3", "parallel.bucket_mb=1"], self.most
-        alone = Ranks(self, "alone", 1, more).done()
+        more = ["model.hidden_size=128", "model.H_layers=3", "model.L_layers=3", "parallel.bucket_mb=1", "train.steps=12"]
+        most = self.most
+        alone = self.reference(1, more)
         for ranks, zero in dict.fromkeys(((2, 1), (2, 2), (most, 2))):
             several = Ranks(self, f"zero{zero}_{ranks}", ranks, [*more, f"parallel.zero={zero}"]).done()
             check("not captured" not in several.said(), f"steps are not captured:\n{several.said()}")
-            worst = largest_difference(metrics(alone.folder), metrics(several.folder))
+            worst = largest_difference(metrics(alone), metrics(several.folder))
             check(worst <= self.tolerance, f"zero {zero}, {ranks} ranks: a logged value differs by {worst:.2g}")
             print(f"zero {zero}, {ranks} ranks: logged values differ by {worst:.2g} at most", flush=True)
         again = Ranks(self, "again", most, [*more, "parallel.zero=2"]).done()
         same_bits(self.work / f"zero2_{most}", again.folder, f"two runs with {most} ranks and zero 2")
         print(f"two runs with {most} ranks and zero 2: the same bits", flush=True)
+        saved = Ranks(self, "saved", most, [*more, "parallel.zero=2", "train.steps=8"]).done()
         for ranks, zero in ((1, 0), (2, 1)):
             name = f"by{ranks}"
-            Ranks(self, name, most, [*more, "parallel.zero=2", "train.steps=8"]).done()
+            shutil.copytree(saved.folder / "run", self.work / name / "run")
             Ranks(self, name, ranks, [*more, f"parallel.zero={zero}"]).done()
-            one, other = metrics(alone.folder), metrics(self.work / name)
+            one, other = metrics(alone), metrics(self.work / name)
             other.pop((8, "eval"))
             worst = largest_difference(one, other)
             what = f"{most} ranks with zero 2, then {ranks} with {zero}"
@@ -343,7 +369,7 @@ class Test:
         print(f"a gradient that is not finite: all ended with 6, the dump is {dumps[0].name}")
 
     def stop(self):
-        straight = Ranks(self, "straight", self.some, self.batch).done()
+        straight = self.reference(self.some, self.batch)
         run = Ranks(self, "stopped", self.some, self.batch)
         self.when(run, "step 5/24")
         run.processes[-1].terminate()
@@ -351,7 +377,7 @@ class Test:
         check(codes == [75] * self.some, f"ended with {codes}\n{run.said()}")
         check("another rank was asked to" in run.said(0), f"rank 0 does not say why:\n{run.said(0)}")
         Ranks(self, "stopped", self.some, self.batch).done()
-        same_bits(straight.folder, run.folder, "stopped and gone on with")
+        same_bits(straight, run.folder, "stopped and gone on with")
         print(f"SIGTERM to the last rank: all stopped, {checkpoints(run.folder)[0].name} among the checkpoints; the end has the same bits")
 
     def when(self, run, text, seconds=60):
@@ -364,11 +390,11 @@ class Test:
 
     def lost(self):
         rng = random.Random(self.args.seed)
-        name, more = self.args.signal, ["parallel.timeout_s=6", "train.checkpoint_every=4"]
+        name = self.args.signal
         number = getattr(signal, f"SIG{name}")
         # A killed rank's connections are closed by the kernel; a stopped one is noticed by the time limit.
-        limit = 5 if name == "KILL" else 6 + 5
-        straight = Ranks(self, "straight", self.some, [*more, *self.batch]).done()
+        more, limit = ["parallel.timeout_s=6", "train.checkpoint_every=4"], 5 if name == "KILL" else 6 + 5
+        straight = self.reference(self.some, self.batch)
         for moment in ("ranks  ", "step 3/24", "step 9/24", "step 12/24", "evaluation", "step 20/24"):
             victim = rng.randrange(self.some)
             case = f"SIG{name} to rank {victim} after '{moment.strip()}'"
@@ -392,7 +418,7 @@ class Test:
             named = re.compile(rf"ranks? {victim}(, which keeps the store,)? (is|are) gone")
             check(all(named.search(text) for text in texts), f"{case}: not all name it\n{run.said()}")
             Ranks(self, folder, self.some, [*more, *self.batch]).done()
-            same_bits(straight.folder, run.folder, case)
+            same_bits(straight, run.folder, case)
             print(f"{case}: the others left after {took:.2f} s; started again, the end has the same bits", flush=True)
 
     def restart(self):
@@ -400,7 +426,7 @@ class Test:
             print("torchrun is not installed")
             sys.exit(77)
         more = ["parallel.timeout_s=6", "train.checkpoint_every=4", *self.batch]
-        straight = Ranks(self, "straight", self.some, more).done()
+        straight = self.reference(self.some, self.batch)
         rng = random.Random(self.args.seed)
         moments = ["ranks  ", "step 6/24", "step 12/24", "step 15/24"]
         run = Ranks(self, "restarted", self.some, more, launcher="torchrun", restarts=len(moments))
@@ -416,7 +442,7 @@ class Test:
                 time.sleep(0.02)
             print(f"killed after '{moment.strip()}': training again after {time.monotonic() - killed:.1f} s", flush=True)
         run.done(120)
-        same_bits(straight.folder, run.folder, "killed and restarted by torchrun")
+        same_bits(straight, run.folder, "killed and restarted by torchrun")
         print(f"{len(moments)} ranks killed, restarted by torchrun: the end has the same bits")
 
     def slow(self):
@@ -438,13 +464,13 @@ class Test:
 
     def nodes(self):
         more = ["parallel.timeout_s=6", "train.checkpoint_every=4"]
-        alone = Ranks(self, "alone", 1, more).done()
+        alone = self.reference(1)
         with Nodes() as nodes:
             launchers = ["loop", "torchrun"] if self.has_torchrun() else ["loop"]
             for launcher in launchers:
                 several = Ranks(self, launcher, 4, more, launcher=launcher, nodes=nodes).done()
                 check("on node 0 of 2" in several.said(), f"rank 0 knows no nodes:\n{several.said()}")
-                worst = largest_difference(metrics(alone.folder), metrics(several.folder))
+                worst = largest_difference(metrics(alone), metrics(several.folder))
                 check(worst <= self.tolerance, f"two nodes by {launcher}: a logged value differs by {worst:.2g}")
                 print(f"two nodes by {launcher}: logged values differ by {worst:.2g} at most", flush=True)
             run = Ranks(self, "cut", 4, more, nodes=nodes)
@@ -505,7 +531,9 @@ class Test:
     def wrong(self):
         def ends(what, code, text, ranks=2, early=False, **options):
             began = time.monotonic()
-            run = Ranks(self, what.replace(" ", "_"), ranks, ["parallel.meet_timeout_s=3"], **options)
+            # Waited for to the end where one does not come; else long enough for a busy machine.
+            meet = 3 if options.get("missing") else 60
+            run = Ranks(self, what.replace(" ", "_"), ranks, [f"parallel.meet_timeout_s={meet}"], **options)
             codes = run.wait(60)
             # Who has not met the others yet can be told nothing: the store is gone.
             check(code in codes and set(codes) <= {code, 7 if early else code}, f"{what}: ended with {codes}\n{run.said()}")
