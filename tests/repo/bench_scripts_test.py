@@ -611,5 +611,44 @@ class WrongInput(unittest.TestCase):
         self.refused(script, 4, "line 2", "--dir", self.dir, "--report")
 
 
+class BusyCpu(unittest.TestCase):
+    """scripts/bench/busy_cpu with a stand-in for hrm_train that takes longer the more busy processes there are."""
+
+    PROGRAM = """#!{python}
+import json, pathlib, subprocess, sys
+words = sys.argv
+busy = sum("while True: pass" in pathlib.Path(p, "cmdline").read_text(errors="replace").split(chr(0))
+           for p in pathlib.Path("/proc").glob("[0-9]*") if pathlib.Path(p, "stat").exists()
+           and pathlib.Path(p, "stat").read_text().rsplit(")", 1)[1].split()[1] == "{parent}")
+if "bad=1" in words:
+    sys.exit("error: there is no key 'bad'")
+json.dump(dict(step_ms=dict(mean=10.0 * (1 + busy))), open(words[words.index("--json") + 1], "w"))
+"""
+
+    def run_script(self, *arguments):
+        with tempfile.TemporaryDirectory(prefix="hrm_busy_test_") as folder:
+            program = pathlib.Path(folder, "hrm_train")
+            done = subprocess.Popen(["/bin/sh", "-c", 'read go; exec "$@"', "sh", sys.executable,
+                                     ROOT / "scripts/bench/busy_cpu", "--binary", program, *arguments],
+                                    stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            program.write_text(self.PROGRAM.format(python=sys.executable, parent=done.pid))
+            program.chmod(0o755)
+            out, err = done.communicate("go\n", timeout=60)
+            return done.returncode, out, err
+
+    def test_shares(self):
+        code, out, err = self.run_script("--busy", "0,1,3", "--turns", "2")
+        self.assertEqual(code, 0, err)
+        for row in ("| 0 | 10.0 (10.0 to 10.0) | 100 % |", "| 1 | 20.0 (20.0 to 20.0) | 50 % |",
+                    "| 3 | 40.0 (40.0 to 40.0) | 25 % |"):
+            self.assertIn(row, out)
+
+    def test_failures(self):
+        code, _, err = self.run_script("bad=1")
+        self.assertEqual((code, err), (1, "error: there is no key 'bad'\n"))
+        code, _, err = self.run_script("--busy", "one")
+        self.assertEqual((code, err.count("\n")), (2, 1))
+
+
 if __name__ == "__main__":
     unittest.main()
