@@ -51,6 +51,7 @@ class Smoke:
 
     def two_ranks(self):
         """Two ranks must lose what one process lost in steps 6 to 10; returns the difference."""
+        self.on_two_ranks(1)
         self.on_two_ranks(self.entry.get("steps", 20))
 
         def losses(run):
@@ -78,9 +79,8 @@ class Smoke:
             said = [pathlib.Path(log.name).read_text() for log in logs]
             sys.exit(f"FAILED ({self.config}): two ranks ended with {codes}\n{said[0]}\n{said[1]}")
 
-    def fixed_loss(self, checkpoint=""):
-        result = json.loads(self.call("eval", "--checkpoint", str(self.run / checkpoint)))
-        return result["lm_loss" if self.task == "puzzle" else "loss"]
+    def fixed_loss(self):
+        return json.loads(self.call("eval", "--checkpoint", str(self.run)))["lm_loss" if self.task == "puzzle" else "loss"]
 
     def halt_early(self):
         early = json.loads(self.call("eval", "--checkpoint", str(self.run), "--early-halt"))
@@ -123,6 +123,9 @@ class Smoke:
             self.call(*[a.replace("{root}", str(ROOT)).replace("{work}", str(self.work)) for a in prepare])
         steps = self.entry.get("steps", 20)
 
+        self.call(*self.train_args(1))
+        before = self.fixed_loss()
+
         # Killed when it has saved past the first step and stands still, then resumed to the end.
         process = subprocess.Popen([self.binary, *self.train_args(steps)], cwd=self.work, stdin=subprocess.DEVNULL,
                                    stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
@@ -140,8 +143,7 @@ class Smoke:
         if reached >= steps:
             sys.exit(f"FAILED ({self.config}): the training was killed after its last step {steps}, so that nothing is "
                      "left to resume; give it more steps in shrink.json")
-        before = self.fixed_loss("checkpoints/step-000000001")
-        self.call(*self.train_args(steps), "train.checkpoint_every=0")
+        self.call(*self.train_args(steps))
         after = self.fixed_loss()
         if not after < 0.95 * before:
             sys.exit(f"FAILED ({self.config}): the loss on the fixed batch went from {before:.4f} to {after:.4f}, "
