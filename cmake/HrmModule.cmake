@@ -96,7 +96,8 @@ endfunction()
 function(_hrm_test_program name label sources)
   if(NOT TARGET hrm_test_main)
     add_library(hrm_test_main STATIC "${CMAKE_SOURCE_DIR}/tests/support/main.cpp"
-                                     "${CMAKE_SOURCE_DIR}/tests/support/paths.cpp")
+                                     "${CMAKE_SOURCE_DIR}/tests/support/paths.cpp"
+                                     "${CMAKE_SOURCE_DIR}/tests/support/ready_program.cpp")
     target_include_directories(hrm_test_main PRIVATE "${CMAKE_SOURCE_DIR}/tests")
     target_compile_definitions(hrm_test_main PRIVATE HRM_SOURCE_DIR="${CMAKE_SOURCE_DIR}"
       HRM_BINARY_DIR="${CMAKE_BINARY_DIR}" HRM_SITE_PACKAGES="${HRM_SITE_PACKAGES}"

@@ -1,5 +1,5 @@
 #pragma once
-// Runs hrm_train as its users do: through a shell, with its output in files.
+// Runs hrm_train as its users do, with its output in files.
 
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -14,6 +14,7 @@
 
 #include "hrm/base/error.h"
 #include "support/paths.h"
+#include "support/ready_program.h"
 #include "support/temp_dir.h"
 
 namespace hrm::test {
@@ -41,10 +42,13 @@ inline std::string quoted(const std::string& word) {
   return out + "'";
 }
 
-// Runs hrm_train with these arguments on one CPU thread and no GPU in sight.
+// Runs hrm_train with these arguments on one CPU thread and no GPU in sight. A run that asks for nothing of its
+// surroundings but stdin begins in a program that is loaded already (ready_program.h).
 inline Result run(const std::vector<std::string>& arguments, const Surroundings& around = {}) {
   const TempDir dir;
   std::ofstream(dir / "in") << around.input;
+  const auto result = [&](int code) { return Result{code, read(dir / "out"), read(dir / "err")}; };
+  if (around.shell.empty() && around.environment.empty()) return result(ready_program().run(arguments, dir.path()));
   std::string command = around.shell + " CUDA_VISIBLE_DEVICES= OMP_NUM_THREADS=1 " + around.environment +
                         " timeout 60 " + quoted(test::train_binary());
   for (const std::string& argument : arguments) command += " " + quoted(argument);
@@ -54,7 +58,7 @@ inline Result run(const std::vector<std::string>& arguments, const Surroundings&
     command += text.substr(0, name) + quoted((dir / text.substr(name)).string());
   }
   const int status = std::system(command.c_str());
-  return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read(dir / "out"), read(dir / "err")};
+  return result(WIFEXITED(status) ? WEXITSTATUS(status) : -1);
 }
 
 // stderr ends with one line "error: ..." that holds all these parts, has no other, and shows nothing of the program's
