@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/program.h"
+#include "support/first_rows.h"
 #include "support/overrides.h"
 #include "support/paths.h"
 
@@ -24,10 +25,9 @@ using test::TempDir;
 
 // The smallest model on real data, with a run folder that must not come to be.
 std::vector<std::string> tiny(const fs::path& dir) {
-  const std::string data = test::source_dir() + "/data/sudoku/";
   return {"run.dir=" + (dir / "runs").string(),
-          "data.train=" + data + "train_17clue_1k.csv",
-          "data.test=" + data + "test_17clue_2k.csv",
+          "data.train=" + test::first_rows("train_17clue_1k.csv", 100),
+          "data.test=" + test::first_rows("test_17clue_2k.csv", 100),
           "model.hidden_size=32",
           "model.num_heads=2",
           "model.H_layers=1",

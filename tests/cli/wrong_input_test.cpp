@@ -17,6 +17,7 @@
 #include "hrm/base/file.h"
 #include "hrm/formats/npy.h"
 #include "hrm/formats/zip.h"
+#include "support/first_rows.h"
 #include "support/paths.h"
 
 namespace hrm {
@@ -52,11 +53,10 @@ void flip_byte(const fs::path& file) {
 
 // `train` with the smallest model, 4 steps of 8 Sudokus, a checkpoint after 2 and one at the end, in dir/run.
 std::vector<std::string> train_in(const fs::path& dir, const std::vector<std::string>& more = {}) {
-  const std::string data = test::source_dir() + "/data/sudoku/";
   std::vector<std::string> arguments = {"train",
                                         "run.dir=" + dir.string(),
-                                        "data.train=" + data + "train_17clue_1k.csv",
-                                        "data.test=" + data + "test_17clue_2k.csv",
+                                        "data.train=" + test::first_rows("train_17clue_1k.csv", 100),
+                                        "data.test=" + test::first_rows("test_17clue_2k.csv", 100),
                                         "model.hidden_size=32",
                                         "model.num_heads=2",
                                         "model.H_layers=1",

@@ -52,7 +52,6 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 SMALL = [
-    f"data.train={ROOT}/data/sudoku/train_17clue_1k.csv", f"data.test={ROOT}/data/sudoku/test_17clue_2k.csv",
     "data.augmentation=sudoku", "model.hidden_size=64", "model.num_heads=2", "model.H_layers=1", "model.L_layers=1",
     "model.H_cycles=1", "model.L_cycles=2", "model.halt_max_steps=4", "optim.lr=1e-3", "optim.puzzle_emb_lr=1e-3",
     "optim.warmup_steps=5", "optim.min_ratio=1", "optim.ema=0.99", "train.global_batch_size=16",
@@ -87,7 +86,7 @@ class Ranks:
         self.folder, self.ranks = test.work / name, ranks
         self.folder.mkdir(parents=True, exist_ok=True)
         if line is None:
-            line = ["train", f"run.dir={self.folder}", "run.name=run", *SMALL, *test.device, *more]
+            line = ["train", f"run.dir={self.folder}", "run.name=run", *test.small, *test.device, *more]
         line = [test.binary, *line]
         environment = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE")}
         environment.update(OMP_NUM_THREADS="1", OMP_WAIT_POLICY="PASSIVE")
@@ -273,13 +272,25 @@ class Test:
             self.batch = [f"train.global_batch_size={128 * self.some}", "train.micro_batch_size=64"]
         shutil.rmtree(self.work, ignore_errors=True)
         self.work.mkdir(parents=True)
+        self.small = [self.first_rows("data.train", "train_17clue_1k.csv", 1000 if args.device == "cuda" else 400),
+                      self.first_rows("data.test", "test_17clue_2k.csv", 100), *SMALL]
+
+    def first_rows(self, setting, name, count):
+        """A small file: each rank reads it at each start and solves each puzzle again. Beside the tests that share it."""
+        file = (self.work.parent if self.args.work else self.work) / f"{count}_{name}"
+        if not file.exists():
+            rows = (ROOT / "data/sudoku" / name).read_text().splitlines(keepends=True)
+            fresh = self.work / file.name
+            fresh.write_text("".join(rows[:count + 1]))
+            fresh.replace(file)
+        return f"{setting}={file}"
 
     def reference(self, ranks, more=()):
         """The folder of an undisturbed run of this program. With --work the tests beside that folder share it, and the
         first that needs it makes it."""
         program = os.stat(self.binary)
         stamp = f"{program.st_mtime_ns:x}_{program.st_size:x}"
-        settings = json.dumps([ranks, *SMALL, *self.device, *more])
+        settings = json.dumps([ranks, *self.small, *self.device, *more])
         root = (self.work.parent if self.args.work else self.work) / "references"
         root.mkdir(exist_ok=True)
         with open(root / "lock", "w", encoding="utf-8") as lock:

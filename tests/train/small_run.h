@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -16,6 +17,7 @@
 #include "hrm/tasks/puzzle.h"
 #include "hrm/tasks/puzzle_inference.h"
 #include "hrm/train/trainer.h"
+#include "support/first_rows.h"
 #include "support/paths.h"
 
 namespace hrm::testing {
@@ -40,12 +42,13 @@ inline std::string metrics_without_timing(const std::filesystem::path& dir) {
 }
 
 inline config::LoadedConfig small_config(const std::filesystem::path& dir, const std::vector<std::string>& more = {}) {
-  const std::string data = test::source_dir() + "/data/sudoku/";
+  // Tests on a GPU evaluate more puzzles.
+  const bool gpu = std::find(more.begin(), more.end(), "runtime.device=cuda") != more.end();
   std::vector<std::string> overrides = {
       "run.name=small",
       "run.dir=" + dir.string(),
-      "data.train=" + data + "train_17clue_1k.csv",
-      "data.test=" + data + "test_17clue_2k.csv",
+      "data.train=" + test::first_rows("train_17clue_1k.csv", gpu ? 1000 : 200),
+      "data.test=" + test::first_rows("test_17clue_2k.csv", gpu ? 2000 : 250),
       "data.augmentation=sudoku",
       "model.hidden_size=32",
       "model.num_heads=2",
