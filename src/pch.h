@@ -1,8 +1,9 @@
 // The one precompiled header of every module that sees torch. Few headers on purpose: torch/torch.h takes twice as
-// long for each file that uses it.
+// long for each file that uses it. A file with a custom function includes custom_function.h itself (1 s): here it would
+// cost every other file 0.7 s.
 #pragma once
 #include <ATen/ATen.h>
-#include <torch/csrc/autograd/custom_function.h>
+#include <torch/csrc/autograd/autograd.h>
 #include <torch/library.h>
 #include <torch/nn/module.h>
 

@@ -14,6 +14,7 @@
 #include <cmath>
 #include <iomanip>
 #include <iostream>
+#include <nlohmann/json.hpp>
 #include <set>
 
 #include "hrm/base/build_info.h"

@@ -1,7 +1,5 @@
 #pragma once
 
-#include <nlohmann/json.hpp>
-
 namespace hrm::train {
 
 // Run by every rank of a launch; rank 0 prints. Throws Error(usage) when this process is alone, Error(rank_failed) when
