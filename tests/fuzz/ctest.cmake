@@ -3,4 +3,4 @@
 find_package(Python3 3.11 REQUIRED COMPONENTS Interpreter)
 
 add_test(NAME fuzz COMMAND ${Python3_EXECUTABLE} ${CMAKE_SOURCE_DIR}/scripts/fuzz --seconds 3 --optional)
-set_tests_properties(fuzz PROPERTIES LABELS fuzz TIMEOUT 1800 SKIP_RETURN_CODE 77 PROCESSORS 2)
+set_tests_properties(fuzz PROPERTIES LABELS fuzz TIMEOUT 1800 SKIP_RETURN_CODE 77 PROCESSORS 2 COST 150)

@@ -64,7 +64,7 @@ class Example:
     def start(self, script, more=(), **env):
         """The example as a process, its output in a file; the run is always the same one."""
         self.output = self.work / f"output_{len(list(self.work.glob('output_*')))}.txt"
-        line = [ROOT / "examples" / script, f"run.dir={self.work}", "run.name=run", *ranks.SMALL, "runtime.device=cpu", *more]
+        line = [ROOT / "examples" / script, f"run.dir={self.work}", "run.name=run", *ranks.small(self.work), "runtime.device=cpu", *more]
         clean = {k: v for k, v in os.environ.items() if not k.startswith("SLURM_")}
         with open(self.output, "w") as out:
             return subprocess.Popen(line, stdin=subprocess.DEVNULL, stdout=out, stderr=out, cwd=self.work,

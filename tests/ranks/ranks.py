@@ -61,6 +61,20 @@ SMALL = [
 ]
 
 
+def small(folder, train_rows=400):
+    """SMALL with data of so many rows, kept in `folder`: each rank reads it at each start and solves each puzzle again."""
+    settings = []
+    for setting, name, count in (("train", "train_17clue_1k.csv", train_rows), ("test", "test_17clue_2k.csv", 100)):
+        file = folder / f"{count}_{name}"
+        if not file.exists():
+            rows = (ROOT / "data/sudoku" / name).read_text().splitlines(keepends=True)
+            fresh = file.with_suffix(f".{os.getpid()}")
+            fresh.write_text("".join(rows[:count + 1]))
+            fresh.replace(file)
+        settings.append(f"data.{setting}={file}")
+    return settings + SMALL
+
+
 def fail(text):
     sys.exit(f"FAILED: {text}")
 
@@ -272,18 +286,8 @@ class Test:
             self.batch = [f"train.global_batch_size={128 * self.some}", "train.micro_batch_size=64"]
         shutil.rmtree(self.work, ignore_errors=True)
         self.work.mkdir(parents=True)
-        self.small = [self.first_rows("data.train", "train_17clue_1k.csv", 1000 if args.device == "cuda" else 400),
-                      self.first_rows("data.test", "test_17clue_2k.csv", 100), *SMALL]
-
-    def first_rows(self, setting, name, count):
-        """A small file: each rank reads it at each start and solves each puzzle again. Beside the tests that share it."""
-        file = (self.work.parent if self.args.work else self.work) / f"{count}_{name}"
-        if not file.exists():
-            rows = (ROOT / "data/sudoku" / name).read_text().splitlines(keepends=True)
-            fresh = self.work / file.name
-            fresh.write_text("".join(rows[:count + 1]))
-            fresh.replace(file)
-        return f"{setting}={file}"
+        # Beside the tests that share a reference.
+        self.small = small(self.work.parent if self.args.work else self.work, 1000 if args.device == "cuda" else 400)
 
     def reference(self, ranks, more=()):
         """The folder of an undisturbed run of this program. With --work the tests beside that folder share it, and the
