@@ -397,6 +397,7 @@ int run_command_line(int argc, const char* const* argv) {
   add_bench(app, action);
   add_plan(app, action);
   add_doctor(app, action);
+  expand_home_in_paths(app);
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& asked) {  // --help, --help-all, --version

@@ -2,8 +2,10 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
+#include <iterator>
 
 #include "hrm/base/error.h"
 #include "hrm/base/text.h"
@@ -13,6 +15,9 @@ namespace {
 
 constexpr const char* kOverrides =
     "configuration values, e.g. optim.lr=3e-4 ('hrm_train config --describe' lists them)";
+
+// What the types of options are called that stand for files and folders.
+constexpr const char* kPathTypes[] = {"PATH", "FILE", "DIR", "FOLDER", "DUMP"};
 
 }  // namespace
 
@@ -29,6 +34,30 @@ CLI::Validator at_least(int64_t least) {
     return cat("needs a number of at least ", least, ", but got '", printable_start(text), "'");
   };
   return {check, least > 0 ? "POSITIVE" : "NONNEGATIVE"};
+}
+
+void expand_home_in_paths(CLI::App& app) {
+  for (CLI::Option* option : app.get_options()) {
+    const std::string type = option->get_type_name();
+    const bool path = std::any_of(std::begin(kPathTypes), std::end(kPathTypes),
+                                  [&](const char* part) { return type.find(part) != std::string::npos; });
+    if (!path) continue;
+    const bool named = type.starts_with("[NAME=]");
+    const CLI::Validator expand(
+        [named](std::string& text) {
+          const size_t equals = named ? text.find('=') : std::string::npos;
+          const size_t begin = equals == std::string::npos ? 0 : equals + 1;
+          try {
+            text = text.substr(0, begin) + expand_home(text.substr(begin));
+          } catch (const Error& error) {
+            return std::string(error.what());
+          }
+          return std::string();
+        },
+        "");
+    option->transform(expand);
+  }
+  for (CLI::App* sub : app.get_subcommands({})) expand_home_in_paths(*sub);
 }
 
 void add_device(CLI::App& sub, std::string& device) {

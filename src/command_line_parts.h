@@ -20,6 +20,10 @@ std::string not_empty(const std::string& text);
 // For numbers without an upper end; CLI11's own checks name the largest double in their message.
 CLI::Validator at_least(int64_t least);
 
+// Lets all options of the app and its subcommands that name files or folders, by their type, understand a leading "~/":
+// a shell leaves it alone in --out=~/here.
+void expand_home_in_paths(CLI::App& app);
+
 void add_device(CLI::App& sub, std::string& device);
 void add_config_files(CLI::App& sub, std::vector<std::string>& files);
 void add_overrides(CLI::App& sub, std::vector<std::string>& overrides);

@@ -4,6 +4,9 @@
 #include <charconv>
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
+
+#include "hrm/base/error.h"
 
 namespace hrm {
 namespace {
@@ -194,6 +197,17 @@ bool is_plain_file_name(std::string_view name) {
   };
   return !name.empty() && name.size() <= kLongest && name[0] != '.' && name[0] != '-' &&
          std::all_of(name.begin(), name.end(), plain);
+}
+
+std::string expand_home(const std::string& path) {
+  if (!path.starts_with('~')) return path;
+  require(path.starts_with("~/"), ExitCode::usage, "'", printable_start(path),
+          "' begins with a tilde, which only ~/ may: the home folder; write the whole path, or ./",
+          printable_start(path), " for what is called so");
+  const char* const home = std::getenv("HOME");
+  require(home != nullptr && home[0] == '/', ExitCode::usage, "'", printable_start(path),
+          "': HOME does not name the home folder; write the whole path");
+  return home + path.substr(1);
 }
 
 std::vector<std::string> split_list(std::string_view text, char separator) {

@@ -576,6 +576,8 @@ void check_run(const Checker& check, const RunConfig& r) {
   const bool is_name = !r.name.empty() && r.name != "." && r.name != ".." && r.name.find('/') == std::string::npos &&
                        r.name.find('\0') == std::string::npos;
   check.require(is_name, check.at("run.name"), " cannot be the name of a folder in run.dir; use letters and digits");
+  check.require(!r.name.starts_with('~'), check.at("run.name"),
+                " begins with a tilde: whoever removes its folder may remove the home folder; choose another name");
   check.require(!r.dir.empty(), check.at("run.dir"), " is empty; set it to a folder, e.g. runs");
 }
 

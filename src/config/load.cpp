@@ -296,8 +296,9 @@ void apply_override(Loading& loading, const std::string& argument) {
   const bool container = first < text.size() && (text[first] == '[' || text[first] == '{');
   json value = container ? json(text) : json::parse(text, nullptr, /*allow_exceptions=*/false);
   const Field* field = find_field(key);
-  const bool wants_text =
-      field && (std::holds_alternative<OneOf>(field->rule) || std::holds_alternative<AnyText>(field->rule));
+  const bool wants_text = field && !std::holds_alternative<Flag>(field->rule) &&
+                          !std::holds_alternative<IntRange>(field->rule) &&
+                          !std::holds_alternative<RealRange>(field->rule);
   // `run.name=2024` is a text although it reads as a number; `run.name="2024"` is the same text.
   if (value.is_discarded() || (wants_text && !value.is_string())) value = text;
   set_any(loading, typed, key, value, origin);
@@ -355,10 +356,38 @@ void resolve_defaults(LoadedConfig& loaded) {
   }
 }
 
+// A list of paths: each begins behind a comma, or behind the colon of its name.
+std::string expand_home_in_list(const std::string& list) {
+  std::string out;
+  for (size_t begin = 0; begin <= list.size();) {
+    const size_t end = std::min(list.find_first_of(",:", begin), list.size());
+    const size_t first = std::min(list.find_first_not_of(" \t", begin), end);
+    out += list.substr(begin, first - begin) + expand_home(list.substr(first, end - first)) + list.substr(end, 1);
+    begin = end + 1;
+  }
+  return out;
+}
+
+// Home folders, once it is known whether a text is a list.
+void expand_paths(LoadedConfig& loaded) {
+  for (const Field& field : fields()) {
+    const auto* const rule = std::get_if<PathText>(&field.rule);
+    if (rule == nullptr) continue;
+    const auto text = std::get<std::string>(field.get(loaded.config));
+    const bool list = rule->list && loaded.config.task == "language";
+    try {
+      field.set(loaded.config, list ? expand_home_in_list(text) : expand_home(text));
+    } catch (const Error& error) {
+      fail(error.code(), place(loaded.origins[field.key]), ": ", field.key, ": ", error.what());
+    }
+  }
+}
+
 LoadedConfig finish(Loading loading, const std::vector<std::string>& overrides) {
   for (const std::string& argument : overrides) apply_override(loading, argument);
   resolve_legacy(loading);
   resolve_defaults(loading.loaded);
+  expand_paths(loading.loaded);
   check_consistency(loading.loaded);
   return std::move(loading.loaded);
 }

@@ -17,7 +17,8 @@ template <class T, class R>
 constexpr bool kRuleFits = (std::is_same_v<T, bool> && std::is_same_v<R, Flag>) ||
                            (std::is_same_v<T, int64_t> && std::is_same_v<R, IntRange>) ||
                            (std::is_same_v<T, double> && std::is_same_v<R, RealRange>) ||
-                           (std::is_same_v<T, std::string> && (std::is_same_v<R, OneOf> || std::is_same_v<R, AnyText>));
+                           (std::is_same_v<T, std::string> &&
+                            (std::is_same_v<R, OneOf> || std::is_same_v<R, AnyText> || std::is_same_v<R, PathText>));
 
 // Walks the `describe` lists. `reach` goes from the whole configuration to the struct whose list is being walked.
 template <class Struct>
@@ -181,7 +182,8 @@ std::string describe_rule(const Rule& rule) {
                                  return "a number" + (range.empty() ? "" : ", " + range);
                                },
                                [](const OneOf& r) { return "one of " + join(r.values); },
-                               [](const AnyText&) -> std::string { return "text"; }},
+                               [](const AnyText&) -> std::string { return "text"; },
+                               [](const PathText&) -> std::string { return "a path"; }},
                     rule);
 }
 

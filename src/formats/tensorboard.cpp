@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <bit>
@@ -14,6 +15,7 @@
 #include "hrm/base/error.h"
 #include "hrm/base/file.h"
 #include "hrm/base/log.h"
+#include "hrm/base/text.h"
 
 namespace hrm {
 namespace {
@@ -69,7 +71,25 @@ double now() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
-// tensorflow/core/util/event.proto: Event{wall_time = 1, step = 2, file_version = 3, summary = 5}; Summary{value = 1}.
+// The seconds that the next file's name holds.
+int64_t next_file_time(const std::filesystem::path& directory, double started) {
+  constexpr std::string_view kStart = "events.out.tfevents.";
+  auto time = static_cast<int64_t>(started);
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(directory, error)) {
+    const std::string name = entry.path().filename().string();
+    if (!name.starts_with(kStart)) continue;
+    const std::string number = name.substr(kStart.size(), name.find('.', kStart.size()) - kStart.size());
+    // A number of more digits would stand in front of ours, whatever it is.
+    if (const auto other = whole_number(number); other && number.size() == std::to_string(time).size()) {
+      time = std::max(time, static_cast<int64_t>(*other) + 1);
+    }
+  }
+  return time;
+}
+
+// tensorflow/core/util/event.proto: Event{wall_time = 1, step = 2, file_version = 3, summary = 5, session_log = 7};
+// Summary{value = 1}.
 std::string summary_event(const std::string& value, int64_t step, double wall_time) {
   return double_field(1, wall_time < 0 ? now() : wall_time) + integer_field(2, step) +
          bytes_field(5, bytes_field(1, value));
@@ -90,7 +110,7 @@ TensorboardWriter::TensorboardWriter(const std::filesystem::path& directory, con
   static std::atomic<int> count{0};
   const double started = now();
   // TensorBoard asks for "tfevents" in the name and reads a folder's files in the order of their names.
-  path_ = directory / cat("events.out.tfevents.", static_cast<long long>(started), ".", host, ".", ::getpid(), ".",
+  path_ = directory / cat("events.out.tfevents.", next_file_time(directory, started), ".", host, ".", ::getpid(), ".",
                           count++, filename_suffix);
   do {
     fd_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0666);
@@ -139,6 +159,13 @@ void TensorboardWriter::text(const std::string& tag, const std::string& text, in
   const std::string tensor = integer_field(1, kString) + bytes_field(2, shape) + bytes_field(8, text);
   const std::string metadata = bytes_field(1, bytes_field(1, "text"));
   record(summary_event(bytes_field(1, tag) + bytes_field(8, tensor) + bytes_field(9, metadata), step, wall_time));
+}
+
+// SessionLog{status = 1}. From file version 2 on TensorBoard drops, at a START, what it has read of its step and later.
+void TensorboardWriter::restart(int64_t step, double wall_time) {
+  constexpr int kStart = 1;
+  record(double_field(1, wall_time < 0 ? now() : wall_time) + integer_field(2, step) +
+         bytes_field(7, integer_field(1, kStart)));
 }
 
 void TensorboardWriter::record(const std::string& event) {

@@ -87,6 +87,7 @@ Launch from_torchrun(const Variables& variables) {
   launch.port = variables.number("MASTER_PORT", 1, 65535);
   launch.agent_store = variables.find("TORCHELASTIC_USE_AGENT_STORE").value_or("") == "True";
   launch.attempt = variables.find("TORCHELASTIC_RESTART_COUNT").value_or("0");
+  launch.job = variables.text("TORCHELASTIC_RUN_ID");
   return launch;
 }
 
@@ -98,7 +99,8 @@ Launch from_open_mpi(const Variables& variables) {
   // It does not say how many nodes there are: taken to be alike, and filled one after the other.
   launch.nodes = (launch.ranks + launch.local_ranks - 1) / launch.local_ranks;
   launch.node = std::min(launch.rank / launch.local_ranks, launch.nodes - 1);
-  launch.port = port_for(variables.find("PMIX_NAMESPACE").value_or("mpirun"));
+  launch.job = variables.find("PMIX_NAMESPACE").value_or("");
+  launch.port = port_for(launch.job.empty() ? "mpirun" : launch.job);
   read_meeting_place(variables, launch);
   require(launch.local_ranks == launch.ranks || variables.has("MASTER_ADDR"), ExitCode::environment, "mpirun started ",
           launch.ranks, " processes, ", launch.local_ranks,
@@ -125,7 +127,8 @@ Launch from_slurm(const Variables& variables) {
   launch.attempt = variables.find("SLURM_RESTART_COUNT").value_or("0");
   const char* const list = variables.has("SLURM_STEP_NODELIST") ? "SLURM_STEP_NODELIST" : "SLURM_JOB_NODELIST";
   launch.host = expand_hostlist(variables.text(list)).front();
-  launch.port = port_for(cat(variables.text("SLURM_JOB_ID"), ".", variables.text("SLURM_STEP_ID")));
+  launch.job = cat(variables.text("SLURM_JOB_ID"), ".", variables.text("SLURM_STEP_ID"));
+  launch.port = port_for(launch.job);
   read_meeting_place(variables, launch);
   return launch;
 }
@@ -140,7 +143,8 @@ Launch from_pmi(const Variables& variables) {
     launch.nodes = (launch.ranks + launch.local_ranks - 1) / launch.local_ranks;
     launch.node = std::min(launch.rank / launch.local_ranks, launch.nodes - 1);
   }
-  launch.port = port_for(variables.find("PMI_JOBID").value_or("mpirun"));
+  launch.job = variables.find("PMI_JOBID").value_or("");
+  launch.port = port_for(launch.job.empty() ? "mpirun" : launch.job);
   read_meeting_place(variables, launch);
   require(launch.nodes == 1 || variables.has("MASTER_ADDR"), ExitCode::environment, "mpirun started ", launch.ranks,
           " processes, ", launch.local_ranks,

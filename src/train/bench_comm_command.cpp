@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <iomanip>
 #include <iostream>
 #include <nlohmann/json.hpp>
@@ -121,8 +122,8 @@ int run_bench_comm(const BenchCommOptions& options) {
           "torchrun --no-python --nproc-per-node=2 hrm_train bench comm");
   config::Config config;
   config.runtime.device = options.device;
-  config.parallel.meet_timeout_s = static_cast<int64_t>(options.meet_timeout_s);
-  return run_as_ranks(launch, config, [&](Ranks& ranks) {
+  config.parallel.meet_timeout_s = static_cast<int64_t>(std::ceil(options.meet_timeout_s));
+  return run_as_ranks(launch, config, {.run = "bench comm"}, [&](Ranks& ranks) {
     const Runtime runtime = start_device(ranks, config);
     return measure_sizes(options, launch, runtime, *ranks.comm);
   });

@@ -253,7 +253,8 @@ int run_bench_step(const BenchStepOptions& options) {
   config.train.steps = std::max(config.train.steps, std::min(config.optim.warmup_steps, kMostSteps) + measured + 1);
   tasks::check_settings(loaded);
   if (launch.rank > 0) log::set_level(log::Level::error);
-  return run_as_ranks(launch, config, [&](Ranks& ranks) { return bench_step(options, loaded, ranks); });
+  return run_as_ranks(launch, config, job_of_run("bench step", config.run),
+                      [&](Ranks& ranks) { return bench_step(options, loaded, ranks); });
 }
 
 int run_bench_eval(const BenchEvalOptions& options) {

@@ -204,7 +204,7 @@ int run_doctor_ranks(bool json, double meet_timeout_s) {
   config.parallel.meet_timeout_s = static_cast<int64_t>(std::ceil(meet_timeout_s));
   config.parallel.timeout_s = std::max(config.parallel.meet_timeout_s, kShortestTimeout);
   const auto start = std::chrono::steady_clock::now();
-  return run_as_ranks(launch, config, [&](Ranks& ranks) {
+  return run_as_ranks(launch, config, {.run = "doctor"}, [&](Ranks& ranks) {
     ranks.watchdog->limit_steps(static_cast<double>(config.parallel.timeout_s));
     return test_ranks(ranks, json, start);
   });

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <filesystem>
 #include <iostream>
 #include <span>
 #include <thread>
@@ -27,7 +28,7 @@
 namespace hrm::train {
 namespace {
 
-Ranks meet(const parallel::Launch& launch, const config::Config& all) {
+Ranks meet(const parallel::Launch& launch, const config::Config& all, const parallel::JobName& job) {
   const config::ParallelConfig& config = all.parallel;
   Ranks ranks{launch, nullptr, parallel::make_single_comm(), nullptr, nullptr};
   const auto timeout_s = static_cast<double>(config.timeout_s);
@@ -44,7 +45,8 @@ Ranks meet(const parallel::Launch& launch, const config::Config& all) {
   ranks.rendezvous = std::make_unique<parallel::Rendezvous>(
       launch, parallel::RendezvousOptions{.meet_timeout_s = static_cast<double>(config.meet_timeout_s),
                                           .timeout_s = timeout_s,
-                                          .interface = config.interface});
+                                          .interface = config.interface,
+                                          .job = job});
   ranks.comm = ranks.rendezvous->make_gloo_comm();
   ranks.watchdog = std::make_unique<parallel::Watchdog>(ranks.rendezvous->connect(), launch.rank, launch.ranks,
                                                         parallel::WatchdogOptions{.heartbeat_s = config.heartbeat_s,
@@ -104,13 +106,20 @@ void check_devices(const std::vector<std::string>& devices) {
 
 }  // namespace
 
-int run_as_ranks(const parallel::Launch& launch, const config::Config& config, const std::function<int(Ranks&)>& body) {
+parallel::JobName job_of_run(const char* command, const config::RunConfig& run) {
+  const std::filesystem::path folder = std::filesystem::path(run.dir) / run.name;
+  std::error_code error;
+  return {.run = cat(command, " ", folder.string()), .folder = std::filesystem::absolute(folder, error).string()};
+}
+
+int run_as_ranks(const parallel::Launch& launch, const config::Config& config, const parallel::JobName& job,
+                 const std::function<int(Ranks&)>& body) {
   if (launch.ranks > 1 && config.runtime.device != "cpu") {
     // Both are settled before anything touches a GPU, and before the others count on this process.
     take_one_gpu(launch.local_rank, launch.local_ranks);
     restart_for_allocator(config.runtime);
   }
-  Ranks ranks = meet(launch, config);
+  Ranks ranks = meet(launch, config, job);
   if (ranks.comm->alone()) return body(ranks);
   try {
     const int code = body(ranks);

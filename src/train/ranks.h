@@ -27,8 +27,12 @@ struct Ranks {
 // Meets the others, does `body`, and leaves together with them: returns its exit code when all ranks have come to the
 // end. Where `body` throws, the others are told why, and a process with several ranks ends here, with the error's exit
 // code, or ExitCode::rank_failed when another rank was at fault. Several ranks on one machine take a GPU each
-// (take_one_gpu). Throws Error where they do not meet.
-int run_as_ranks(const parallel::Launch& launch, const config::Config& config, const std::function<int(Ranks&)>& body);
+// (take_one_gpu). Throws Error where they do not meet. `job`: what the ranks of this job have in common, and those of
+// another one at the same port may not.
+int run_as_ranks(const parallel::Launch& launch, const config::Config& config, const parallel::JobName& job,
+                 const std::function<int(Ranks&)>& body);
+
+parallel::JobName job_of_run(const char* command, const config::RunConfig& run);
 
 // Starts the runtime and the kernels and, on GPUs, NCCL between them: ranks.comm is another one after that. A
 // collective operation. Throws Error (environment) when not all ranks have the same kind of device.

@@ -26,6 +26,7 @@ RunLog::RunLog(std::filesystem::path run_dir) : run_dir_(std::move(run_dir)), fi
 
 void RunLog::truncate_after(int64_t step) {
   if (run_dir_.empty()) return;
+  tensorboard_->restart(step + 1);
   if (!std::filesystem::exists(file_)) return;
   std::istringstream lines(read_text(file_, ExitCode::environment));
   std::string kept, line;

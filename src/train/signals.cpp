@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <thread>
+#include <vector>
 
 namespace hrm::train {
 namespace {
@@ -16,14 +17,20 @@ void on_signal(int number) {
   if (stop_signal.exchange(number) != 0 && (number == SIGINT || number == SIGTERM)) _exit(128 + number);
 }
 
-constexpr int kStops[] = {SIGTERM, SIGINT, SIGUSR1, SIGUSR2};
+// SIGHUP, of a terminal or a connection that ends, unless it is ignored already: by nohup, to go on without one.
+std::vector<int> stop_signals() {
+  std::vector<int> stops = {SIGTERM, SIGINT, SIGUSR1, SIGUSR2};
+  struct sigaction hangup {};
+  if (sigaction(SIGHUP, nullptr, &hangup) == 0 && hangup.sa_handler != SIG_IGN) stops.push_back(SIGHUP);
+  return stops;
+}
 
 }  // namespace
 
 void keep_signals_from_computing() {
   sigset_t stops;
   sigemptyset(&stops);
-  for (const int number : kStops) sigaddset(&stops, number);
+  for (const int number : stop_signals()) sigaddset(&stops, number);
   std::thread([stops] {
     pthread_sigmask(SIG_UNBLOCK, &stops, nullptr);
     for (;;) pause();
@@ -36,7 +43,7 @@ void install_signal_handlers() {
   action.sa_handler = on_signal;
   sigemptyset(&action.sa_mask);
   action.sa_flags = SA_RESTART;
-  for (const int number : kStops) sigaction(number, &action, nullptr);
+  for (const int number : stop_signals()) sigaction(number, &action, nullptr);
   // A reader of our output that goes away must not kill a training.
   signal(SIGPIPE, SIG_IGN);
 }
@@ -51,6 +58,8 @@ std::string stop_signal_name() {
       return "SIGTERM";
     case SIGINT:
       return "SIGINT";
+    case SIGHUP:
+      return "SIGHUP";
     case SIGUSR1:
       return "SIGUSR1";
     case SIGUSR2:

@@ -260,7 +260,8 @@ int run_train(const TrainOptions& options) {
   const config::LoadedConfig loaded = config::load_config(options.config_files, options.overrides);
   tasks::check_settings(loaded);
   set_creation_mask(loaded.config.run.group_readable);
-  return run_as_ranks(launch, loaded.config, [&](Ranks& ranks) { return train(options, loaded, ranks); });
+  return run_as_ranks(launch, loaded.config, job_of_run("train", loaded.config.run),
+                      [&](Ranks& ranks) { return train(options, loaded, ranks); });
 }
 
 }  // namespace hrm::train

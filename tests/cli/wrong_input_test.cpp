@@ -437,6 +437,18 @@ TEST(WrongSurroundings, NotEnoughMemory) {
                  {"not enough free memory", "train.global_batch_size"}, {"ulimit -v 67108864;", "", ""});
 }
 
+// A shell leaves the tilde of --out=~/x alone: no folder called "~" must appear.
+TEST(WrongSurroundings, TildesInOptions) {
+  const TempDir home;
+  const auto arithmetic = [](const std::string& out) {
+    return std::vector<std::string>{"data", "arithmetic", "--digits", "1", "--samples", "10", out};
+  };
+  const std::string environment = "HOME=" + home.path().string();
+  EXPECT_EQ(run(arithmetic("--out=~/sums"), {"", environment, ""}).code, 0);
+  EXPECT_TRUE(fs::exists(home / "sums"));
+  expect_refusal(ExitCode::usage, arithmetic("--out=~you/sums"), {"--out", "'~you/sums' begins with a tilde"});
+}
+
 TEST(WrongSurroundings, SeveralRanks) {
   const TempDir dir;
   // The others never come.

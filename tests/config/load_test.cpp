@@ -221,6 +221,56 @@ TEST(Load, BadOverridesNameTheArgument) {
             "model.arch=VALUE");
 }
 
+// A shell leaves the tilde of key=~/x alone.
+TEST(Load, LeadingTildesOfPaths) {
+  const char* const home = std::getenv("HOME");
+  const std::string old = home == nullptr ? "" : home;
+  setenv("HOME", "/home/me", 1);
+  size_t paths = 0;
+  for (const Field& field : fields()) {
+    if (!std::holds_alternative<PathText>(field.rule)) continue;
+    ++paths;
+    SCOPED_TRACE(field.key);
+    // No task lets all keys be set, but the tilde is looked at first.
+    std::string got;
+    try {
+      const LoadedConfig loaded = load_config({}, {field.key + "=~/a/~b"});
+      got = std::get<std::string>(field.get(loaded.config));
+    } catch (const Error& error) {
+      got = std::string(error.what()).find("tilde") == std::string::npos ? "/home/me/a/~b" : error.what();
+    }
+    EXPECT_EQ(got, "/home/me/a/~b");
+    for (const std::string& wrong : {"~", "~you/a", "~a"}) {
+      test::expect_error(ExitCode::usage, {"command line argument", field.key, "'" + wrong + "' begins with a tilde"},
+                         [&] { load_config({}, {field.key + "=" + wrong}); });
+    }
+  }
+  EXPECT_GE(paths, 9u);
+  EXPECT_EQ(load_config({}, {"run.dir=~/runs"}).config.run.dir, "/home/me/runs");
+  EXPECT_EQ(load_config({}, {"run.dir=./~x"}).config.run.dir, "./~x");
+  // A list has several; of another task the whole text is one path.
+  EXPECT_EQ(load_config({}, {"task=language", "data.train=~/a*3, ~/b,c", "data.test=old:~/a,new:b"}).config.data.train,
+            "/home/me/a*3, /home/me/b,c");
+  EXPECT_EQ(load_config({}, {"task=language", "data.train=a", "data.test=old:~/a,new:b"}).config.data.test,
+            "old:/home/me/a,new:b");
+  EXPECT_EQ(load_config({}, {"data.train=a,~/b"}).config.data.train, "a,~/b");
+  test::expect_error(ExitCode::usage, {"run.name", "tilde"}, [] { load_config({}, {"run.name=~"}); });
+  unsetenv("HOME");
+  test::expect_error(ExitCode::usage, {"run.dir", "HOME"}, [] { load_config({}, {"run.dir=~/runs"}); });
+  if (home != nullptr) setenv("HOME", old.c_str(), 1);
+}
+
+// A text key that names a file or a folder must say so, to get its home folder.
+TEST(Load, KeysThatNameFilesArePaths) {
+  for (const Field& field : fields()) {
+    if (!std::holds_alternative<AnyText>(field.rule)) continue;
+    const bool sounds = field.help.find("folder of") != std::string::npos ||
+                        field.help.find("file of") != std::string::npos ||
+                        field.help.find("folder with") != std::string::npos;
+    EXPECT_FALSE(sounds) << field.key << ": " << field.help;
+  }
+}
+
 TEST(Load, NamesOfOlderSystems) {
   const LoadedConfig loaded = parse("{\"train\": {\"mixed_precision\": \"none\", \"enable_tf32\": false}}");
   EXPECT_EQ(loaded.config.precision.compute, "fp32");

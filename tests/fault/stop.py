@@ -3,7 +3,7 @@
 
     tests/fault/stop.py --binary build/bin/hrm_train [--long] [--work DIR] [--minutes M] [--seed 1]
 
-random      SIGTERM, SIGINT and SIGUSR1 at moments drawn over the whole run, to one process, to one of two ranks and to
+random      SIGTERM, SIGINT, SIGUSR1 and SIGHUP at moments drawn over the whole run, to one process, to one of two ranks and to
             both, again and again until the run is done
 save        the signal comes while a checkpoint is being written
 evaluation  the signal comes in the middle of an evaluation
@@ -20,7 +20,9 @@ import time
 
 from fault import TRM, Campaign, Run, check, checkpoints, last_step, same_end, tidy
 
-SIGNALS = [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT]
+SIGNALS = [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT, signal.SIGHUP]
+# As nohup leaves it: the programs would inherit that it is ignored.
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 LIMIT = 30
 
 
@@ -130,7 +132,7 @@ def main():
             cases.append((f"second, {ranks} ranks, {number.name}", lambda r=ranks, n=number: second(r, n)))
         for number in range((40, 20)[ranks - 1] if campaign.long else 2):
             cases.append((f"random, {ranks} ranks, {number}", lambda n=number, r=ranks: at_random(n, r)))
-    campaign.run(cases, lambda stops, number: f"SIGTERM, SIGUSR1, SIGINT at random moments, in a save, in an evaluation, twice; "
+    campaign.run(cases, lambda stops, number: f"SIGTERM, SIGUSR1, SIGINT, SIGHUP at random moments, in a save, in an evaluation, twice; "
                  f"steps, evaluations and saves that never end; 1 and 2 ranks | {stops} stops | code 75 after {slowest[0]:.1f} s at most, the step saved, ends "
                  "bit-identical; a second signal, and the watchdog, end at once")
 

@@ -63,6 +63,32 @@ TEST(Tensorboard, WritesEvents) {
   EXPECT_EQ(name.substr(name.size() - 4), ".hrm");
 }
 
+TEST(Tensorboard, RestartsSayFromWhichStep) {
+  using namespace std::string_literals;
+  const TempFolder folder;
+  TensorboardWriter writer(folder.path());
+  writer.restart(300, 2.0);
+  writer.flush();
+  const auto records = records_of(writer.path());
+  ASSERT_EQ(records.size(), 2u);
+  // Event{wall_time = 1, step = 2, session_log = 7 {status = 1: START}}; TensorBoard drops steps from this one on.
+  EXPECT_EQ(records[1], "\x09\x00\x00\x00\x00\x00\x00\x00\x40\x10\xAC\x02\x3A\x02\x08\x01"s);
+}
+
+// TensorBoard reads them by name: a restart in the same second, or by a clock that was set back, comes last.
+TEST(Tensorboard, LaterFilesAreReadLater) {
+  const TempFolder folder;
+  const auto name_of = [](const TensorboardWriter& writer) { return writer.path().filename().string(); };
+  std::string last = "events.out.tfevents.4000000000.other.1.0.hrm";
+  write_file(folder / last, as_bytes(""));
+  write_file(folder / "events.out.tfevents.x", as_bytes(""));
+  for (int i = 0; i < 12; ++i) {
+    const std::string next = name_of(TensorboardWriter(folder.path()));
+    EXPECT_LT(last, next);
+    last = next;
+  }
+}
+
 TEST(Tensorboard, TheDestructorAndMovesLoseNothing) {
   const TempFolder folder;
   std::filesystem::path first, second;

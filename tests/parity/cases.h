@@ -27,6 +27,19 @@ struct Case {
   std::map<std::string, at::Tensor> group(const std::string& prefix) const;
 };
 
+// Where the cases are: HRM_FIXTURES, by default tests/fixtures.
+std::filesystem::path cases_folder();
+// The folders there that hold a case, in order.
+std::vector<std::string> case_names();
+// A case's name as gtest takes it.
+std::string test_name(const std::string& name);
+
+// Kinds whose subject this program does not have yet.
+bool not_due(const std::string& kind);
+
+// Runs the check of its kind on device(). Skips the test where the kind is not due, and fails where nobody knows it.
+void check_case(const std::string& name);
+
 // Reads a case; throws Error(data) when the folder is not one.
 Case load_case(const std::filesystem::path& folder);
 

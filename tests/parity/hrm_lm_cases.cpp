@@ -9,7 +9,8 @@ namespace {
 
 using nlohmann::json;
 
-models::PrototypeOptions prototype_options(const json& c) {
+models::PrototypeOptions prototype_options(const Case& loaded) {
+  const json& c = loaded.json.at("config");
   models::PrototypeOptions o;
   o.lm.core = {.width = c.at("D"),
                .h_len = c.at("h_len"),
@@ -28,7 +29,8 @@ models::PrototypeOptions prototype_options(const json& c) {
   o.dec_layers = c.at("dec_layers");
   o.h_layers = c.at("h_layers");
   o.l_layers = c.at("l_layers");
-  o.max_prompt = o.max_answer = 16;
+  o.max_prompt = loaded.at("in.encoder_ids").size(1);
+  o.max_answer = loaded.at("in.decoder_ids").size(1);
   return o;
 }
 
@@ -47,7 +49,7 @@ void check_hrm_lm(const Case& loaded) {
   const json& config = loaded.json.at("config");
   const Tolerance tolerance{.rtol = loaded.json.at("tolerance").at("rtol"),
                             .atol = loaded.json.at("tolerance").at("atol")};
-  const auto model = models::make_prototype_lm(prototype_options(config), device());
+  const auto model = models::make_prototype_lm(prototype_options(loaded), device());
   model->initialise(/*seed=*/0, at::kFloat);
   const auto weights = loaded.group("param.");
   {

@@ -1,10 +1,14 @@
+#include <algorithm>
 #include <cmath>
+#include <cstdlib>
+#include <set>
 
 #include "hrm/base/error.h"
 #include "hrm/base/file.h"
 #include "hrm/formats/safetensors.h"
 #include "hrm/state/tensor_bytes.h"
 #include "parity/cases.h"
+#include "support/paths.h"
 
 namespace hrm::parity {
 namespace {
@@ -14,7 +18,46 @@ std::map<std::string, CaseFn>& table() {
   return kinds;
 }
 
+const std::set<std::string> kNotDue{"arc_tokens", "arc_voting", "contrastive", "dataset_arc",
+                                    "field_step", "geometry",   "metric_sync"};
+
 }  // namespace
+
+std::filesystem::path cases_folder() {
+  const char* chosen = std::getenv("HRM_FIXTURES");
+  return chosen != nullptr ? chosen : test::source_dir() + "/tests/fixtures";
+}
+
+std::vector<std::string> case_names() {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(cases_folder(), error)) {
+    if (std::filesystem::exists(entry.path() / "case.json")) names.push_back(entry.path().filename().string());
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+std::string test_name(const std::string& name) {
+  std::string out = name;
+  std::replace_if(
+      out.begin(), out.end(), [](unsigned char c) { return std::isalnum(c) == 0; }, '_');
+  return out;
+}
+
+bool not_due(const std::string& kind) {
+  return kNotDue.count(kind) != 0;
+}
+
+void check_case(const std::string& name) {
+  const Case loaded = load_case(cases_folder() / name);
+  const auto check = registered_kinds().find(loaded.kind);
+  if (check == registered_kinds().end()) {
+    if (not_due(loaded.kind)) GTEST_SKIP() << "kind " << loaded.kind << " is not due yet";
+    FAIL() << "case " << name << " has the unknown kind '" << loaded.kind << "'";
+  }
+  check->second(loaded);
+}
 
 const at::Tensor& Case::at(const std::string& tensor) const {
   const auto found = tensors.find(tensor);

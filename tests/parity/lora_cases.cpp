@@ -22,7 +22,8 @@ struct Adapted {
 
 Adapted load(const Case& loaded, at::ScalarType dtype) {
   const std::filesystem::path base = loaded.folder.parent_path() / loaded.json.at("config").at("base");
-  const models::DecoderOptions options = checkpoint::decoder_options_of(read_hf_config(base), 64);
+  const models::DecoderOptions options =
+      checkpoint::decoder_options_of(read_hf_config(base), loaded.at("input_ids").size(1));
   Adapted adapted{.model = std::make_shared<DecoderLm>(options, device()), .lora = nullptr};
   checkpoint::load_hf_weights(SafetensorsSet(base), options, *adapted.model);
   const PeftConfig config = checkpoint::read_peft_config(loaded.folder);

@@ -1,6 +1,8 @@
 // qwen3: a Hugging Face model folder in our decoder: logits, cross-entropy and gradients, rows padded on either side,
 // greedy decoding from the cache.
 
+#include <algorithm>
+
 #include "hrm/data/batch.h"
 #include "hrm/formats/safetensors.h"
 #include "hrm/models/decoder_lm.h"
@@ -14,7 +16,14 @@ namespace {
 using models::DecoderLm;
 using nlohmann::json;
 
-models::DecoderOptions decoder_options(const json& c) {
+// How many positions the prompts with their answers, or the rows take.
+int64_t longest_row(const Case& loaded) {
+  const int64_t answers = loaded.json.at("config").at("generation").at("max_new_tokens");
+  return std::max(loaded.at("right.input_ids").size(1), loaded.at("gen.prompt_ids").size(1) + answers);
+}
+
+models::DecoderOptions decoder_options(const Case& loaded) {
+  const json& c = loaded.json.at("config");
   return {.vocabulary = c.at("V"),
           .width = c.at("H"),
           .layers = c.at("L"),
@@ -22,7 +31,7 @@ models::DecoderOptions decoder_options(const json& c) {
           .kv_heads = c.at("num_key_value_heads"),
           .head_dim = c.at("head_dim"),
           .inner = c.at("I"),
-          .positions = 64,
+          .positions = longest_row(loaded),
           .rope_theta = c.at("theta"),
           .eps = c.at("rms_norm_eps"),
           .qk_norm = true,
@@ -44,7 +53,7 @@ std::vector<std::string> their_names(const std::string& ours) {
 }
 
 std::shared_ptr<DecoderLm> load_model(const Case& loaded, at::ScalarType dtype) {
-  const auto model = std::make_shared<DecoderLm>(decoder_options(loaded.json.at("config")), device());
+  const auto model = std::make_shared<DecoderLm>(decoder_options(loaded), device());
   model->initialise(/*seed=*/0, dtype);
   const SafetensorsFile file(loaded.folder / "model.safetensors");
   const at::NoGradGuard no_grad;
@@ -64,15 +73,18 @@ std::shared_ptr<DecoderLm> load_model(const Case& loaded, at::ScalarType dtype) 
 }
 
 // The gradient of one of their weights, out of ours.
-at::Tensor their_gradient(const DecoderLm& model, const std::string& theirs) {
+at::Tensor their_gradient(const Case& loaded, const DecoderLm& model, const std::string& theirs) {
+  const json& c = loaded.json.at("config");
+  const int64_t head = c.at("head_dim"), q_rows = head * c.at("num_attention_heads").get<int64_t>(),
+                kv_rows = head * c.at("num_key_value_heads").get<int64_t>();
   for (const auto& item : model.named_parameters()) {
     int64_t row = 0;
-    for (const std::string& name : their_names(item.key())) {
-      const bool is_q = name.find(".q_proj.") != std::string::npos;
+    const auto names = their_names(item.key());
+    for (const std::string& name : names) {
       const bool in_qkv = item.key().find("qkv_proj") != std::string::npos;
-      // In qkv_proj q has as many rows as k and v together, as the cases have twice as many heads of queries.
-      const int64_t unit = in_qkv ? item.value().size(0) / 4 : item.value().size(0);
-      const int64_t rows = in_qkv && is_q ? 2 * unit : unit;
+      // The parts of the other weights are of one size.
+      const int64_t part = item.value().size(0) / static_cast<int64_t>(names.size());
+      const int64_t rows = !in_qkv ? part : name.find(".q_proj.") != std::string::npos ? q_rows : kv_rows;
       if (name == theirs) return item.value().grad().narrow(0, row, rows);
       row += rows;
     }
@@ -91,15 +103,16 @@ void check_rows(const Case& loaded, DecoderLm& model, Tolerance tolerance) {
                  tolerance);
   }
   // The token that each position shall give is the next one, where both are real.
-  const at::Tensor real = mask.narrow(1, 1, 19).logical_and(mask.narrow(1, 0, 19));
+  const int64_t next = ids.size(1) - 1;
+  const at::Tensor real = mask.narrow(1, 1, next).logical_and(mask.narrow(1, 0, next));
   const at::Tensor labels = at::full_like(ids, data::kIgnoreLabel);
-  labels.narrow(1, 0, 19).copy_(at::where(real, ids.narrow(1, 1, 19), labels.narrow(1, 0, 19)));
+  labels.narrow(1, 0, next).copy_(at::where(real, ids.narrow(1, 1, next), labels.narrow(1, 0, next)));
   const objectives::LanguageLoss loss = objectives::language_loss(model, output, labels, {.chunk = 7});
   expect_close("right.ce", loss.loss, loaded.at("right.ce"), tolerance);
   loss.loss.backward();
   const json& stated = loaded.json.at("tolerance").at("grads");
   for (const auto& [name, want] : loaded.group("grad.")) {
-    expect_close("grad." + name, their_gradient(model, name), want,
+    expect_close("grad." + name, their_gradient(loaded, model, name), want,
                  {.rtol = stated.at("rtol"), .atol = stated.at("atol")});
   }
 
@@ -109,8 +122,12 @@ void check_rows(const Case& loaded, DecoderLm& model, Tolerance tolerance) {
                                            .forward({.ids = loaded.at("left.input_ids").to(device()),
                                                      .documents = loaded.at("left.attention_mask").to(device())})
                                            .hidden);
-  expect_close("left.logits", left.narrow(1, 14, 6), loaded.at("left.logits"), tolerance);
+  const int64_t stored = loaded.at("left.logits").size(1);
+  expect_close("left.logits", left.narrow(1, left.size(1) - stored, stored), loaded.at("left.logits"), tolerance);
 }
+
+// The cases hold the logits before each fourth token.
+constexpr int64_t kStoredEvery = 4;
 
 // Greedy decoding of all prompts together from the cache, rows of different lengths.
 void check_decoding(const Case& loaded, DecoderLm& model, Tolerance tolerance) {
@@ -131,9 +148,9 @@ void check_decoding(const Case& loaded, DecoderLm& model, Tolerance tolerance) {
   for (int64_t b = 0; b < rows; ++b) last[b].copy_(hidden[b][lengths[b].item<int64_t>() - 1]);
   for (int64_t step = 0; step < steps; ++step) {
     const at::Tensor logits = model.logits(last);
-    for (int64_t b = 0; b < rows && step % 4 == 0; ++b) {
+    for (int64_t b = 0; b < rows && step % kStoredEvery == 0; ++b) {
       expect_close("gen.logits" + std::to_string(b) + " before token " + std::to_string(step), logits[b],
-                   loaded.at("gen.logits" + std::to_string(b))[step / 4], tolerance);
+                   loaded.at("gen.logits" + std::to_string(b))[step / kStoredEvery], tolerance);
     }
     logits.select(1, forbidden).fill_(-1e30);
     const at::Tensor tokens = logits.argmax(-1);

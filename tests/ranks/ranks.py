@@ -28,6 +28,10 @@ nodes    four ranks on two nodes (network namespaces of their own, joined by a c
          process; when the cable is cut both sides leave in time and name the other; then the end has the same bits
 doctor   doctor --ranks with 3
 bench    bench comm with 2 and 3, and what plan makes of its result
+ports    a silent port, a web server and a port that closes in the place of rank 0's store: train, doctor --ranks and
+         bench comm end within the time limit and 2 s
+two_jobs two jobs of two ranks on one port, started at the same time, --times T (default: 3): one trains and saves when it
+         is asked to, the ranks of the other end with one sentence each
 wrong    a rank that does not come, has another configuration, a batch that cannot be split, wrong variables
 
 --device cuda --most 2 does the same on two GPUs, in float32 arithmetic, where sums of other parts of a batch round
@@ -37,6 +41,7 @@ Exit code 77: this launcher is not installed, or no network namespace can be mad
 import argparse
 import fcntl
 import hashlib
+import http.server
 import json
 import os
 import pathlib
@@ -47,6 +52,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -96,7 +102,7 @@ class Ranks:
     started = []
 
     def __init__(self, test, name, ranks, more=(), launcher="loop", each=None, missing=(), line=None, restarts=0,
-                 nodes=None):
+                 nodes=None, port=None):
         self.folder, self.ranks = test.work / name, ranks
         self.folder.mkdir(parents=True, exist_ok=True)
         if line is None:
@@ -124,7 +130,7 @@ class Ranks:
         if launcher != "loop":
             self._start(line, environment, "all")
             return
-        port = str(free_port())
+        port = str(port or free_port())
         here = ranks // len(nodes.names) if nodes else ranks
         for rank in range(ranks):
             if rank in missing:
@@ -543,6 +549,64 @@ class Test:
         check(Ranks(self, "alone", 1, line=["bench", "comm"]).wait(60) == [2], "one process is no error")
         print("bench comm: 2 and 3 ranks measured, and planned with")
 
+    def ports(self):
+        """Each command meets each port, three at a time."""
+        limit = 2
+        commands = {
+            "train": ["train", f"run.dir={self.work}/none", *self.small, f"parallel.meet_timeout_s={limit}"],
+            "doctor": ["doctor", "--ranks", "--meet-timeout", str(limit)],
+            "bench comm": ["bench", "comm", "--device", "cpu", "--meet-timeout", str(limit)],
+        }
+        silent, closing = socket.create_server(("127.0.0.1", 0)), socket.create_server(("127.0.0.1", 0))
+        web = http.server.ThreadingHTTPServer(("127.0.0.1", 0), http.server.SimpleHTTPRequestHandler)
+
+        def close_all():
+            while True:
+                closing.accept()[0].close()
+
+        for work in (close_all, web.serve_forever):
+            threading.Thread(target=work, daemon=True).start()
+        kinds = {"a silent port": (silent.getsockname()[1], "nothing is answered there"),
+                 "a web server": (web.server_address[1], "nothing is answered there"),
+                 "a port that closes": (closing.getsockname()[1], "each connection is closed there")}
+        for kind, (port, text) in kinds.items():
+            runs = {name: Ranks(self, f"{kind} {name}".replace(" ", "_"), 2, line=line, missing=(0,), port=port)
+                    for name, line in commands.items()}
+            began = time.monotonic()
+            for name, run in runs.items():
+                codes, seconds = run.wait(60), time.monotonic() - began
+                check(codes == [7] and text in run.said() and run.said().count("error:") == 1,
+                      f"{name} against {kind}: {codes}\n{run.said()}")
+                check(seconds <= limit + 2, f"{name} against {kind} took {seconds:.1f} s, with a limit of {limit} s")
+            print(f"{kind}: all of {len(runs)} commands end after {seconds:.1f} s at most", flush=True)
+
+    def two_jobs(self):
+        for turn in range(1, self.args.times + 1):
+            port = free_port()
+            # One of them a little later than the other, or not: who comes first is not known.
+            later = random.Random(self.args.seed * 1000 + turn).choice((0, 0.05, 0.3, 1))
+            jobs = []
+            for name in ("one", "other"):
+                jobs.append(Ranks(self, f"{name}{turn}", 2, ["train.steps=1000000", "train.eval_every=0"], port=port))
+                time.sleep(later)
+            end = time.monotonic() + 60
+            while all(any(p.poll() is None for p in job.processes) for job in jobs) and time.monotonic() < end:
+                time.sleep(0.02)
+            jobs.sort(key=lambda job: any(p.poll() is None for p in job.processes))
+            loser, winner = jobs
+            codes = loser.wait(10)
+            sentences = [loser.said(rank).count("error:") for rank in range(2)]
+            check(codes == [7, 7] and sentences == [1, 1], f"turn {turn}: ended with {codes}\n{loser.said()}")
+            check("rank 0 cannot listen" in loser.said(0), f"turn {turn}: rank 0 says\n{loser.said(0)}")
+            check("met the store of another job" in loser.said(1), f"turn {turn}: rank 1 says\n{loser.said(1)}")
+            while not (winner.folder / "run" / "metrics.jsonl").exists() and time.monotonic() < end:
+                time.sleep(0.02)
+            check(all(p.poll() is None for p in winner.processes), f"turn {turn}: the first job ended, too\n{winner.said()}")
+            winner.processes[1].terminate()
+            check(winner.wait(60) == [75, 75] and checkpoints(winner.folder), f"turn {turn}: {winner.said()}")
+            print(f"turn {turn}: {winner.folder.name} trained, {loser.folder.name} left", flush=True)
+        print(f"{self.args.times} of {self.args.times} times one job trained, and the other left it alone")
+
     def wrong(self):
         def ends(what, code, text, ranks=2, early=False, **options):
             began = time.monotonic()
@@ -575,7 +639,8 @@ def main():
     parser.add_argument("--most", type=int, choices=[2, 4, 8], default=4, help="ranks (default: %(default)s)")
     parser.add_argument("--signal", choices=["KILL", "STOP"], default="KILL")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("test", choices=["equal", "resume", "zero", "diverge", "stop", "lost", "restart", "slow", "nodes", "doctor", "bench", "wrong"])
+    parser.add_argument("--times", type=int, default=3)
+    parser.add_argument("test", choices=["equal", "resume", "zero", "diverge", "stop", "lost", "restart", "slow", "nodes", "doctor", "bench", "ports", "two_jobs", "wrong"])
     args = parser.parse_args()
     test = Test(args)
     try:

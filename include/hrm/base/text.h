@@ -39,6 +39,11 @@ std::optional<uint64_t> whole_number(std::string_view text);
 // . _ -, the first of them neither . nor -. Such a name leaves no folder and is no option of a program.
 bool is_plain_file_name(std::string_view name);
 
+// A path with the home folder for a leading "~/", as a shell writes it where the tilde begins a word: behind "key=" it
+// does not. Throws Error(ExitCode::usage) for another leading tilde, which would name a folder called "~", and where
+// HOME is no whole path.
+std::string expand_home(const std::string& path);
+
 // The parts of a list, without the spaces around them; empty ones are left out.
 std::vector<std::string> split_list(std::string_view text, char separator = ',');
 

@@ -20,7 +20,7 @@ struct RunConfig {
   template <class F>
   static void describe(F&& f) {
     f("name", &RunConfig::name, AnyText{}, "", "name of the run; its folder is <dir>/<name>");
-    f("dir", &RunConfig::dir, AnyText{}, "", "folder that holds all runs");
+    f("dir", &RunConfig::dir, PathText{}, "", "folder that holds all runs");
     f("group_readable", &RunConfig::group_readable, Flag{}, "",
       "let the user's group read what the run writes; false = nobody else does (0700)");
     f("seed", &RunConfig::seed, IntRange{0}, "", "seed of initialisation, sample order, augmentation and exploration");
@@ -47,11 +47,11 @@ struct DataConfig {
 
   template <class F>
   static void describe(F&& f) {
-    f("train", &DataConfig::train, AnyText{}, "",
+    f("train", &DataConfig::train, PathText{.list = true}, "",
       "training data: a dataset directory in the official layout (its train split) or a CSV file; the default ships "
       "with the project. task=language: one or several folders of language data with commas between, e.g. books or "
       "books*3,code: three rows of books for each of code. task=polychromic: a file of JSON lines or a folder of them");
-    f("test", &DataConfig::test, AnyText{}, "",
+    f("test", &DataConfig::test, PathText{.list = true}, "",
       "test data: a dataset directory (its test split) or a CSV file; empty: no evaluation. task=language: folders "
       "whose val split is evaluated, each with a name before a colon if it shall have one, e.g. old:books,code; "
       "empty: those of data.train, as far as they have one; none: no evaluation. task=polychromic: as data.train; "
@@ -564,7 +564,7 @@ struct OpsConfig {
     f("gemm_tuning", &OpsConfig::gemm_tuning, OneOf{{"auto", "off"}}, "",
       "matrix products of a GPU that none of our kernels does: auto = cuBLASLt's algorithms are timed at the first use "
       "of a shape and the fastest is kept in a file; off, and with runtime.deterministic = cuBLAS chooses");
-    f("gemm_cache", &OpsConfig::gemm_cache, AnyText{}, "",
+    f("gemm_cache", &OpsConfig::gemm_cache, PathText{}, "",
       "folder of the file with the chosen algorithms; empty = $XDG_CACHE_HOME/hrm_train, or ~/.cache/hrm_train");
   }
 };

@@ -29,6 +29,13 @@ struct OneOf {
 };
 
 struct AnyText {};  // any text, also empty
-struct Flag {};     // true or false
+
+// A file or folder, or empty: a leading "~/" becomes the home folder.
+struct PathText {
+  // task=language: several with commas between, each perhaps behind a name and a colon.
+  bool list = false;
+};
+
+struct Flag {};  // true or false
 
 }  // namespace hrm::config

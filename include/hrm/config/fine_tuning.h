@@ -21,7 +21,7 @@ struct HfConfig {
 
   template <class F>
   static void describe(F&& f) {
-    f("model", &HfConfig::model, AnyText{}, "",
+    f("model", &HfConfig::model, PathText{}, "",
       "folder of a causal language model as Hugging Face's transformers saves it (config.json, model.safetensors or "
       "its "
       "shards, tokenizer.json): Qwen3, Llama or Mistral");
@@ -29,7 +29,7 @@ struct HfConfig {
       "random = the folder needs config.json alone, and weights are drawn by run.seed: for timing and for training "
       "from "
       "scratch");
-    f("tokenizer", &HfConfig::tokenizer, AnyText{}, "", "folder with tokenizer.json; empty = hf.model");
+    f("tokenizer", &HfConfig::tokenizer, PathText{}, "", "folder with tokenizer.json; empty = hf.model");
     f("quantize", &HfConfig::quantize, OneOf{{"none", "nf4"}}, "",
       "how the weights of the blocks' linear layers, which are frozen beside an adapter, are held: none = in the "
       "compute dtype; nf4 = 4-bit NormalFloat with double quantisation (QLoRA), a quarter of the memory and slower "
@@ -62,7 +62,7 @@ struct LoraConfig {
     f("targets", &LoraConfig::targets, AnyText{}, "",
       "layers that get an adapter, with commas between: some of q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, "
       "down_proj");
-    f("adapter", &LoraConfig::adapter, AnyText{}, "",
+    f("adapter", &LoraConfig::adapter, PathText{}, "",
       "PEFT folder to begin with, of the same r and targets; empty = an adapter that does nothing yet");
   }
 };
@@ -177,7 +177,7 @@ struct PolychromicConfig {
       "sample from tokens of at least this share of the greatest probability; 0 = all. As diversity_top_p");
     f("max_generation_length", &PolychromicConfig::max_generation_length, IntRange{1, 1 << 20}, "tokens",
       "longest answer");
-    f("diversity_encoder_model", &PolychromicConfig::diversity_encoder_model, AnyText{}, "",
+    f("diversity_encoder_model", &PolychromicConfig::diversity_encoder_model, PathText{}, "",
       "diversity_metric=semantic: folder of a BERT sentence encoder (config.json, model.safetensors, vocab.txt), e.g. "
       "all-MiniLM-L6-v2");
     f("compute_diversity_every_n_steps", &PolychromicConfig::compute_diversity_every_n_steps, IntRange{1}, "steps",
@@ -261,7 +261,7 @@ struct GrpoConfig {
       "reward format: the regular expression that the whole answer must match");
     f("reward_first_line", &GrpoConfig::reward_first_line, Flag{}, "",
       "reward answer: the first line that is not empty counts alone");
-    f("reward_head", &GrpoConfig::reward_head, AnyText{}, "", "reward learned: the network's safetensors file");
+    f("reward_head", &GrpoConfig::reward_head, PathText{}, "", "reward learned: the network's safetensors file");
     f("diversity_weight", &GrpoConfig::diversity_weight, RealRange{0, 1e3}, "",
       "of how far an answer is from the others of its group (polychromic.diversity_metric), added to the rewards");
     f("loss_type", &GrpoConfig::loss_type, OneOf{{"dapo", "grpo", "dr_grpo", "bnpo"}}, "",

@@ -13,7 +13,7 @@
 namespace hrm::config {
 
 using Value = std::variant<bool, int64_t, double, std::string>;
-using Rule = std::variant<Flag, IntRange, RealRange, OneOf, AnyText>;
+using Rule = std::variant<Flag, IntRange, RealRange, OneOf, AnyText, PathText>;
 
 struct Field {
   std::string key;      // dotted, e.g. "model.hidden_size"

@@ -31,6 +31,7 @@ struct Launch {
   int port = 0;
   bool agent_store = false;   // torchrun's agent listens there, not rank 0
   std::string attempt = "0";  // counts the restarts of one job: ranks of different attempts must not meet
+  std::string job = {};       // the launcher's name of the job, the same on all ranks; empty: it gives none
 };
 
 // The value of a variable, or null; std::getenv but for tests.

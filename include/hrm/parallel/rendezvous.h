@@ -41,17 +41,27 @@ class NeighbourWatch {
   virtual void part() = 0;
 };
 
+// What all ranks of a job have in common, besides what their launcher says. Two jobs that are given one port differ
+// here.
+struct JobName {
+  std::string run = {};     // "train runs/first"
+  std::string folder = {};  // the run's, without relative parts; compared between processes of one machine
+};
+
 struct RendezvousOptions {
   double meet_timeout_s = 300;  // for all ranks to come
   double timeout_s = 120;       // for one operation between them
   std::string interface =
       {};  // network interface for gloo, e.g. "eth0"; empty: the one that leads to the meeting place
+  JobName job = {};
 };
 
 class Rendezvous {
  public:
-  // Rank 0 opens the store where the launcher's agent does not; all ranks wait until everyone is there. Throws Error
-  // (ExitCode::rank_failed), naming the ranks that have not come or the address that cannot be reached or is in use.
+  // Rank 0 opens the store where the launcher's agent does not, and writes there whose it is; all ranks wait until
+  // everyone is there. A rank that meets the store of another job changes nothing in it. Throws Error
+  // (ExitCode::rank_failed) within meet_timeout_s, naming the ranks that have not come, the other job, or the address
+  // that cannot be reached, is in use or does not answer as a store does.
   Rendezvous(const Launch& launch, const RendezvousOptions& options);
   ~Rendezvous();
   Rendezvous(const Rendezvous&) = delete;

@@ -18,7 +18,7 @@ class RunLog {
   // Creates the run folder; empty: keeps no log, all calls do nothing (benchmarks).
   explicit RunLog(std::filesystem::path run_dir);
   // Cuts off the metrics of later steps, written by a process that died after its last checkpoint, so that each step
-  // stands once.
+  // stands once; TensorBoard is told to drop its records of them.
   void truncate_after(int64_t step);
 
   // One line of metrics.jsonl {"step": ..., "<key>": value, ...} and the same values as TensorBoard scalars. Values
