@@ -9,7 +9,7 @@ namespace {
 using Texts = std::vector<std::string>;
 using Numbers = std::vector<size_t>;
 
-std::pair<Texts, Numbers> records_of(std::string_view bytes) {
+std::pair<Texts, Numbers> records_in(std::string_view bytes) {
   RecordFile file(as_bytes(bytes), "x.json");
   std::pair<Texts, Numbers> out;
   for (JsonlLine record; file.next(record);) {
@@ -23,9 +23,9 @@ std::pair<Texts, Numbers> records_of(std::string_view bytes) {
 
 // The same of the file compressed in either way.
 std::pair<Texts, Numbers> records_in_any_form(const std::string& text) {
-  const auto plain = records_of(text);
-  EXPECT_EQ(records_of(test::gzip_packed(text)), plain);
-  EXPECT_EQ(records_of(test::zstd_packed(text)), plain);
+  const auto plain = records_in(text);
+  EXPECT_EQ(records_in(test::gzip_packed(text)), plain);
+  EXPECT_EQ(records_in(test::zstd_packed(text)), plain);
   return plain;
 }
 
@@ -62,20 +62,20 @@ TEST(RecordFile, ReadsLongFiles) {
 TEST(RecordFile, LinesThatAreTooLongAreCut) {
   const std::string longest(kMaxJsonlLine + 1'000'000, 'x');
   for (const std::string& bytes : {longest + "\n{}\n", test::gzip_packed(longest + "\n{}\n")}) {
-    const auto [texts, numbers] = records_of(bytes);
+    const auto [texts, numbers] = records_in(bytes);
     ASSERT_EQ(texts.size(), 2u);
     EXPECT_EQ(texts[0].size(), kMaxJsonlLine + 1);
     EXPECT_EQ(texts[1], "{}");
     EXPECT_EQ(numbers, (Numbers{1, 2}));
   }
-  expect_error([&] { records_of("[\n\"" + longest + "\"]"); }, ExitCode::data,
+  expect_error([&] { records_in("[\n\"" + longest + "\"]"); }, ExitCode::data,
                {"x.json:2: a record is larger than 16 MiB"});
 }
 
 TEST(RecordFile, RefusesBrokenArrays) {
   const auto refused = [](const std::string& text, const std::vector<std::string>& parts) {
-    expect_error([&] { records_of(text); }, ExitCode::data, parts);
-    expect_error([&] { records_of(test::gzip_packed(text)); }, ExitCode::data, parts);
+    expect_error([&] { records_in(text); }, ExitCode::data, parts);
+    expect_error([&] { records_in(test::gzip_packed(text)); }, ExitCode::data, parts);
   };
   refused("[", {"x.json:1: the array that the file begins with is not closed"});
   refused("[\n{},\n{\"a\": [1, 2", {"x.json:3: ", "is not closed"});
@@ -89,7 +89,7 @@ TEST(RecordFile, RefusesBrokenArrays) {
 
 TEST(RecordFile, DamagedArraysAreSafe) {
   const std::string good = "[{\"a\": \"b\\\\\", \"c\": [1, {\"d\": null}]}, {\"e\": \"f\\\"\"}, [], 12]";
-  const auto parse = [](std::span<const std::byte> bytes) { records_of(as_text(bytes)); };
+  const auto parse = [](std::span<const std::byte> bytes) { records_in(as_text(bytes)); };
   // The empty file is one of lines.
   for (size_t size = 1; size < good.size(); ++size) {
     expect_error([&] { parse(as_bytes(std::string_view(good).substr(0, size))); }, ExitCode::data, {"is not closed"});
