@@ -1,5 +1,5 @@
-// Lines, arrays and what is compressed: the lines of records go on, none is above the limit, and an array that is read to
-// its end is that of the JSON library, as long as its elements are JSON.
+// Lines, arrays and what is compressed: the lines of records go on, none is above the limit, and an array that is read
+// to its end is that of the JSON library, as long as its elements are JSON.
 #include <nlohmann/json.hpp>
 
 #include "fuzz/fuzz.h"
