@@ -33,6 +33,12 @@ void add_train(CLI::App& app, Action& action) {
          "auto: continue from the newest valid checkpoint of the run; never: refuse to; or a checkpoint folder")
       ->capture_default_str()
       ->type_name("auto|never|PATH");
+  sub->add_option("--init", o->init,
+                  "task puzzle: begin a new run with the weights of this checkpoint, the averaged ones where it has "
+                  "any; data and optimizer start afresh. For other puzzles than its own each new row of the puzzle "
+                  "embedding is the mean of the old ones. A run that has checkpoints of its own goes on from them")
+      ->type_name("PATH")
+      ->check(not_empty);
   sub->add_flag("--accept-data-change", o->accept_data_change,
                 "go on although the training data are not those of the checkpoint: their order becomes another one");
   sub->footer("example: hrm_train train --config configs/puzzle/hrm_sudoku17.json run.name=first train.steps=5000");

@@ -10,14 +10,28 @@
 namespace hrm {
 namespace {
 
+// Of the CSV files that puzzles are read from.
+template <class Command>
+void add_csv_columns(CLI::App& sub, Command& o) {
+  sub.add_option("--question-field", o.question_field,
+                 "column with the puzzles (default: q, question, quizzes or puzzle)")
+      ->type_name("COLUMN")
+      ->excludes("--generate");
+  sub.add_option("--answer-field", o.answer_field,
+                 "column with their solutions (default: a, answer, solutions or solution)")
+      ->type_name("COLUMN")
+      ->excludes("--generate");
+}
+
 void add_data_sudoku(CLI::App& data, Action& action) {
   CLI::App* sub = data.add_subcommand("sudoku", "build a Sudoku dataset from CSV files, or generate one");
   auto o = std::make_shared<data::SudokuCommand>();
-  auto* train_csv = sub->add_option("--train-csv", o->train_csv, "training puzzles: source,question,answer,rating");
+  auto* train_csv = sub->add_option("--train-csv", o->train_csv, "training puzzles, a CSV file, also compressed");
   auto* test_csv = sub->add_option("--test-csv", o->test_csv, "test puzzles");
   sub->add_flag("--generate", o->generate, "make new puzzles, each with one solution")
       ->excludes(train_csv)
       ->excludes(test_csv);
+  add_csv_columns(*sub, *o);
   sub->add_option("--box", o->box, "rows x columns of a box (default: 3x3, for 6x6 grids 2x3)")->type_name("RxC");
   sub->add_option("--empty", o->empty, "empty cells of a generated puzzle")
       ->capture_default_str()
@@ -48,9 +62,10 @@ void add_data_sudoku(CLI::App& data, Action& action) {
 void add_data_maze(CLI::App& data, Action& action) {
   CLI::App* sub = data.add_subcommand("maze", "build a maze dataset from CSV files, or generate one");
   auto o = std::make_shared<data::MazeCommand>();
-  auto* train_csv = sub->add_option("--train-csv", o->train_csv, "training mazes: source,question,answer,rating");
+  auto* train_csv = sub->add_option("--train-csv", o->train_csv, "training mazes, a CSV file, also compressed");
   auto* test_csv = sub->add_option("--test-csv", o->test_csv, "test mazes");
   sub->add_flag("--generate", o->generate, "make new mazes")->excludes(train_csv)->excludes(test_csv);
+  add_csv_columns(*sub, *o);
   sub->add_option("--size", o->size, "cells of a side (generated)")->capture_default_str()->check(CLI::Range(3, 1000));
   sub->add_option("--min-path", o->min_path, "the shortest path is longer than so many moves (generated)")
       ->capture_default_str()
@@ -201,9 +216,9 @@ void add_data_jsonl(CLI::App& data, Action& action) {
 
 void add_data_inspect(CLI::App& data, Action& action) {
   CLI::App* sub = data.add_subcommand(
-      "inspect", "sizes and one example of a dataset directory, a CSV file, or prompts and responses (*.jsonl)");
+      "inspect", "sizes and one example of a dataset directory, a CSV file, or prompts and responses");
   auto o = std::make_shared<data::InspectCommand>();
-  sub->add_option("path", o->path, "dataset directory, CSV file, or JSON lines of prompts and responses")
+  sub->add_option("path", o->path, "dataset directory, CSV file, or JSON records of prompts and responses")
       ->type_name("PATH")
       ->required();
   sub->add_option("--example", o->example, "which example to draw")->capture_default_str()->check(at_least(0));
@@ -212,7 +227,8 @@ void add_data_inspect(CLI::App& data, Action& action) {
   add_overrides(*sub, o->overrides);
   sub->footer(
       "Prompts and responses are shown as a training with the configuration reads them: hf.tokenizer=FOLDER names the\n"
-      "tokenizer (default: one beside the records), chat.template=NAME what stands around them.\n"
+      "tokenizer (default: one beside the records), chat.template=NAME what stands around them. Of a CSV file\n"
+      "data.question_field=COLUMN and data.answer_field=COLUMN name the columns.\n"
       "examples: hrm_train data inspect data/maze30 --example 7\n"
       "          hrm_train data inspect chats.jsonl hf.tokenizer=models/Qwen3-0.6B --example 7");
   sub->callback([o, &action] {

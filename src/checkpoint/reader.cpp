@@ -1,5 +1,7 @@
 // Finding, verifying and loading checkpoints.
 
+#include <ATen/ops/mean.h>
+
 #include <algorithm>
 #include <set>
 
@@ -53,6 +55,9 @@ class Loader final : public StateVisitor {
     copy_all();
   }
 
+  // As load_weights_into.
+  void allow_by_mean(const std::vector<std::string>& names) { by_mean_ = {names.begin(), names.end()}; }
+
   // Of the state alone, all of it.
   void load_part(Stateful& part) {
     match_state(part);
@@ -64,6 +69,14 @@ class Loader final : public StateVisitor {
     if ((role == StateRole::weight) != (stage_ == Stage::weights) || starts_afresh(name)) return;
     const std::string where = in_model_file(role) ? archive_name({name, tensor, role, slice}) : name;
     const at::Tensor& stored = find(in_model_file(role) ? model_ : state_->tensors, where);
+    if (by_mean_.count(where) > 0 && is_other_count(stored, tensor)) {
+      copies_.push_back([target = tensor, stored, where] {
+        log::info("'", where, "' has ", target.size(0), " rows here and ", stored.size(0),
+                  " in the checkpoint: each new row is the mean of the old ones");
+        at::Tensor(target).copy_(stored.mean(/*dim=*/0, /*keepdim=*/true).expand_as(target));
+      });
+      return;
+    }
     if (stored.scalar_type() != tensor.scalar_type() || stored.sizes() != tensor.sizes()) {
       differs("'", where, "' is ", type_text(stored), " there and ", type_text(tensor), " here");
     }
@@ -79,6 +92,12 @@ class Loader final : public StateVisitor {
 
  private:
   enum class Stage { weights, rest };
+
+  // Of two matrices: whether they differ in the number of their rows alone.
+  static bool is_other_count(const at::Tensor& stored, const at::Tensor& tensor) {
+    return stored.scalar_type() == tensor.scalar_type() && stored.dim() == 2 && tensor.dim() == 2 &&
+           stored.size(1) == tensor.size(1) && stored.size(0) != tensor.size(0) && stored.size(0) > 0;
+  }
 
   void match_state(Stateful& object) {
     stage_ = Stage::rest;
@@ -167,6 +186,7 @@ class Loader final : public StateVisitor {
   std::map<std::string, at::Tensor> model_;
   const StateContent* state_;
   const std::vector<std::string> optional_;
+  std::set<std::string> by_mean_;
   std::set<std::string> optional_here_;  // those with entries of ours
   Stage stage_ = Stage::weights;
   // Names of registered entries are unique, and averages begin with "ema." in the model file.
@@ -327,13 +347,15 @@ bool load_state_part(const fs::path& dir, Stateful& part, const std::string& pre
   return true;
 }
 
-void load_weights_into(const fs::path& dir, Stateful& root, WeightSet which) {
+void load_weights_into(const fs::path& dir, Stateful& root, WeightSet which, const std::vector<std::string>& by_mean) {
   ModelWeights weights = load_weights(dir);
   if (which == WeightSet::ema && weights.ema.empty()) {
     fail(ExitCode::checkpoint, "the checkpoint ", dir, " holds no averaged weights: use the raw ones");
   }
-  auto& chosen = which == WeightSet::ema ? weights.ema : weights.raw;
-  Loader(dir, {chosen.begin(), chosen.end()}, nullptr).load(root);
+  auto& chosen = which == WeightSet::raw || weights.ema.empty() ? weights.raw : weights.ema;
+  Loader loader(dir, {chosen.begin(), chosen.end()}, nullptr);
+  loader.allow_by_mean(by_mean);
+  loader.load(root);
 }
 
 ModelWeights load_weights(const fs::path& dir) {

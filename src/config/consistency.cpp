@@ -236,6 +236,8 @@ std::string tasks_of(const std::string& key) {
       {"moe.", "language"},
       {"data.encoder_len", "language"},
       {"data.decoder_len", "language"},
+      {"data.question_field", "puzzle"},
+      {"data.answer_field", "puzzle"},
       {"data.document_masks", "language"},
       {"data.max_malformed", "language polychromic"},
       {"data.cache", "language"},
@@ -334,6 +336,14 @@ void check_polychromic(const Checker& check, const Config& c) {
                     at("polychromic.diversity_metric"), " and ", at("polychromic.diversity_encoder_model"),
                     "; set them to semantic and a sentence encoder's folder, or leave the reward out");
     }
+    const std::vector<std::string> rewards = reward_names(c);
+    const bool rewards_diversity = std::find(rewards.begin(), rewards.end(), "diversity") != rewards.end();
+    check.require((!rewards_diversity && g.diversity_weight == 0) || p.diversity_metric != "semantic" ||
+                      !p.diversity_encoder_model.empty(),
+                  at(rewards_diversity ? "grpo.rewards" : "grpo.diversity_weight"), " rewards diversity, and ",
+                  at("polychromic.diversity_metric"), " needs a sentence encoder, but ",
+                  at("polychromic.diversity_encoder_model"),
+                  "; set it to a folder, or polychromic.diversity_metric to bleu or distinct, or leave the reward out");
     check.require(g.delta == 0 || g.delta > 1 + (g.epsilon_high > 0 ? g.epsilon_high : g.epsilon), at("grpo.delta"),
                   " is not above 1 + epsilon_high; set it to e.g. 4, or to 0");
   } else {

@@ -323,6 +323,12 @@ void resolve_legacy(Loading& loading) {
 
 // Defaults that depend on task and architecture.
 void resolve_defaults(LoadedConfig& loaded) {
+  const auto is_default = [&](const char* key) { return loaded.origins[key].kind == Origin::Kind::standard; };
+  // The test puzzles that ship with the project belong to its training puzzles.
+  if (loaded.config.task == "puzzle" && is_default("data.test") && !is_default("data.train")) {
+    loaded.config.data.test.clear();
+    loaded.origins["data.test"].note = "where data.train is set";
+  }
   if (loaded.config.task != "puzzle") {
     // The puzzles that ship with the project are no text.
     const auto no_default = [&](const std::string& key, std::string& member) {

@@ -7,11 +7,11 @@
 #include <unordered_set>
 
 #include "hrm/base/error.h"
-#include "hrm/base/file.h"
 #include "hrm/base/log.h"
 #include "hrm/base/text.h"
 #include "hrm/data/chat_prompts.h"
-#include "hrm/formats/jsonl.h"
+#include "hrm/formats/input_window.h"
+#include "hrm/formats/record_file.h"
 
 namespace hrm::data {
 namespace {
@@ -20,9 +20,22 @@ namespace fs = std::filesystem;
 
 constexpr int64_t kShownRecords = 10;  // of each reason, in the log
 
+// Of a folder: *.json may be anything there, so that such files are read where they are named.
 bool is_record_file(const fs::path& file) {
-  const std::string name = file.filename().string();
-  return !name.starts_with('.') && name.ends_with(".jsonl");
+  return !file.filename().string().starts_with('.') && content_suffix(file) == ".jsonl";
+}
+
+// Whether a file's text begins as that of records does.
+bool begins_as_records(const fs::path& file) {
+  constexpr size_t kLook = 4096;
+  try {
+    InputWindow input(file);
+    const std::string_view text = input.view(kLook);
+    const size_t first = text.find_first_not_of(" \t\r\n");
+    return first != std::string_view::npos && (text[first] == '{' || text[first] == '[');
+  } catch (const Error&) {
+    return false;  // who opens it says why
+  }
 }
 
 std::vector<fs::path> record_files_of(const fs::path& folder, std::error_code& error) {
@@ -39,7 +52,8 @@ std::vector<fs::path> record_files(const fs::path& path) {
   if (!fs::is_directory(path, error)) return {path};
   std::vector<fs::path> files = record_files_of(path, error);
   require(!error, ExitCode::data, "'", printable(path.string()), "' cannot be read: ", error.message());
-  require(!files.empty(), ExitCode::data, "'", printable(path.string()), "' holds no *.jsonl");
+  require(!files.empty(), ExitCode::data, "'", printable(path.string()),
+          "' holds no *.jsonl; of *.json files give one");
   std::sort(files.begin(), files.end());
   return files;
 }
@@ -97,20 +111,20 @@ class ChatDataset::Reader {
   }
 
   void read_file(size_t number) {
-    const MappedFile file(to_.files_[number]);
-    JsonlLines lines(file.bytes());
+    RecordFile records(to_.files_[number]);
     JsonlLine line;
-    while (lines.next(line)) {
+    for (bool is_first = true; records.next(line); is_first = false) {
       ++to_.counts_.lines;
-      const std::string place = cat(file.path().string(), ":", line.number);
+      const std::string place = cat(to_.files_[number].string(), ":", line.number);
       try {
         read_line(line, static_cast<int32_t>(number), place);
       } catch (const Error& error) {
         if (error.code() != ExitCode::data) throw;
         if (!is_utf8(line.text)) ++to_.counts_.bad_utf8;
-        drop(to_.counts_.malformed, place, error.what());
+        const std::string advice = is_first && !records.is_array() ? spread_record_advice(line.text) : "";
+        drop(to_.counts_.malformed, place, error.what() + advice);
         require(static_cast<uint64_t>(to_.counts_.malformed) <= options_.max_malformed, ExitCode::data, place, ": ",
-                error.what(), "; malformed lines allowed by data.max_malformed: ", options_.max_malformed);
+                error.what(), advice, "; malformed lines allowed by data.max_malformed: ", options_.max_malformed);
       }
     }
   }
@@ -144,6 +158,9 @@ class ChatDataset::Reader {
     const bool asked = record.messages.empty() ? !is_blank_text(record.prompt) : any_text(record.messages);
     if (!asked) return drop(to_.counts_.empty_prompt, place, "the prompt is empty");
     if (is_blank_text(record.response)) record.response.clear();
+    if (!record.no_response.empty() && options_.need_response) {
+      return drop(to_.counts_.no_response, place, record.no_response);
+    }
     if (record.response.empty() && options_.need_response) {
       return drop(to_.counts_.empty_response, place, "the response is empty");
     }
@@ -210,11 +227,12 @@ std::string ChatCounts::text() const {
   };
   add(malformed, "malformed");
   add(empty_prompt, "with an empty prompt");
+  add(no_response, "without a response");
   add(empty_response, "with an empty response");
   add(empty_answers, "with empty answers");
   add(long_prompt, "with a prompt as long as the window");
   add(duplicates, "that an earlier line has, too");
-  std::string text = cat(lines, " lines: ", examples, " examples of ", prompts, " prompts");
+  std::string text = cat(lines, " records: ", examples, " examples of ", prompts, " prompts");
   if (dropped() > 0) text += cat("; dropped ", dropped(), ": ", reasons);
   if (bad_utf8 > 0) text += cat("; ", bad_utf8, " of the malformed are no UTF-8");
   if (cut_responses > 0) text += cat("; ", cut_responses, " responses cut at the window");
@@ -224,7 +242,9 @@ std::string ChatCounts::text() const {
 
 bool is_chat_path(const fs::path& path) {
   std::error_code error;
-  if (!fs::is_directory(path, error)) return is_record_file(path);
+  if (fs::is_regular_file(path, error)) {
+    return content_suffix(path) != ".csv" && (is_record_file_name(path) || begins_as_records(path));
+  }
   return !record_files_of(path, error).empty();
 }
 

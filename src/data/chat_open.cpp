@@ -1,13 +1,13 @@
 #include "hrm/data/chat_open.h"
 
 #include <algorithm>
-#include <array>
 #include <numeric>
 #include <unordered_map>
 
 #include "hrm/base/error.h"
 #include "hrm/base/log.h"
 #include "hrm/base/text.h"
+#include "hrm/formats/input_window.h"
 
 namespace hrm::data {
 namespace {
@@ -21,34 +21,44 @@ ChatSide read_side(const fs::path& file, const ChatEncoder& encoder, const ChatD
   return side;
 }
 
-// What validation is called in data sets; the first is what our own commands write.
-constexpr std::array<const char*, 3> kValidationNames = {"val.jsonl", "validation.jsonl", "valid.jsonl"};
-
-// The one file of these names that is there; empty: none is.
-fs::path validation_file(const fs::path& folder) {
+// The one file of these names that is there, as it is or compressed; empty: none is.
+fs::path side_file(const fs::path& folder, std::initializer_list<const char*> names, const std::string& suffix) {
   fs::path found;
   std::error_code ignored;
-  for (const char* name : kValidationNames) {
-    if (!fs::exists(folder / name, ignored)) continue;
-    require(found.empty(), ExitCode::data, "'", printable(folder.string()), "' holds ", found.filename().string(),
-            " and ", name, ", which are names of one side; keep one of them");
-    found = folder / name;
+  for (const char* side : names) {
+    for (const char* packed : {"", ".gz", ".zst"}) {
+      const std::string name = side + suffix + packed;
+      if (!fs::exists(folder / name, ignored)) continue;
+      require(found.empty(), ExitCode::data, "'", printable(folder.string()), "' holds ", found.filename().string(),
+              " and ", name, ", which are names of one side; keep one of them");
+      found = folder / name;
+    }
   }
   return found;
 }
 
+// The suffix of the sides of a folder that is split already: .jsonl, which our own commands write, or .json. Empty: it
+// is none.
+std::string side_suffix(const fs::path& folder) {
+  for (const char* suffix : {".jsonl", ".json"}) {
+    if (!side_file(folder, {"train"}, suffix).empty()) return suffix;
+  }
+  return "";
+}
+
 // Who put other records beside those of the sides may take them for a part of the training.
 void tell_unread(const fs::path& folder, const std::vector<fs::path>& read) {
+  const std::string train = read.front().filename().string();
   std::string names;
   std::error_code error;
   for (fs::directory_iterator at(folder, error), end; !error && at != end; at.increment(error)) {
     const std::string name = at->path().filename().string();
-    if (name.starts_with('.') || !name.ends_with(".jsonl")) continue;
+    if (name.starts_with('.') || content_suffix(name) != ".jsonl") continue;
     const bool known = std::any_of(read.begin(), read.end(), [&](const fs::path& p) { return p.filename() == name; });
     if (!known) names += cat(names.empty() ? "" : ", ", printable(name));
   }
   if (!names.empty()) {
-    log::warn("'", printable(folder.string()), "' is split already, by its train.jsonl: not read are ", names);
+    log::warn("'", printable(folder.string()), "' is split already, by its ", train, ": not read are ", names);
   }
 }
 
@@ -77,21 +87,19 @@ void check_no_leak(const ChatSide& one, const ChatSide& other) {
 }
 
 bool is_split_chat_folder(const fs::path& path) {
-  std::error_code ignored;
-  return fs::exists(path / "train.jsonl", ignored);
+  return !side_suffix(path).empty();
 }
 
 ChatSides open_chat_sides(const fs::path& path, const ChatEncoder& encoder, const ChatDataOptions& options,
                           SplitOptions split, bool stratified) {
-  std::error_code ignored;
   ChatSides sides;
-  if (is_split_chat_folder(path)) {
-    const fs::path train = path / "train.jsonl", test = path / "test.jsonl";
-    const fs::path validation = validation_file(path);
+  if (const std::string suffix = side_suffix(path); !suffix.empty()) {
+    const fs::path train = side_file(path, {"train"}, suffix), test = side_file(path, {"test"}, suffix);
+    const fs::path validation = side_file(path, {"val", "validation", "valid"}, suffix);
     tell_unread(path, {train, validation, test});
     sides.train = read_side(train, encoder, options);
     if (!validation.empty()) sides.validation = read_side(validation, encoder, options);
-    if (fs::exists(test, ignored)) sides.test = read_side(test, encoder, options);
+    if (!test.empty()) sides.test = read_side(test, encoder, options);
     check_no_leak(sides.train, sides.validation);
     check_no_leak(sides.train, sides.test);
     check_no_leak(sides.validation, sides.test);
@@ -123,6 +131,7 @@ ChatEncoder open_chat_encoder(const config::Config& config) {
 ChatDataOptions chat_data_options(const config::Config& config, bool need_response) {
   const config::ChatConfig& c = config.chat;
   ChatDataOptions options;
+  options.fields.messages = c.messages_field;
   options.fields.prompt = c.prompt_field;
   options.fields.response = c.response_field;
   options.fields.answers = c.answers_field;

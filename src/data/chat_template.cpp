@@ -142,6 +142,8 @@ std::string ChatEncoder::prompt_text(const std::vector<ChatMessage>& messages,
   }
   std::string text = begin_;
   for (const ChatMessage& message : messages) {
+    require(message.role != "tool", ExitCode::data, "the chat template ", options_.name,
+            " has no place for a message of role tool");
     text += before_role_ + message.role + after_role_;
     text += trims_ ? trimmed(message.content) : std::string_view(message.content);
     text += after_content_;

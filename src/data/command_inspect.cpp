@@ -3,10 +3,13 @@
 #include "data/command_support.h"
 #include "hrm/base/error.h"
 #include "hrm/base/text.h"
+#include "hrm/config/load.h"
 #include "hrm/data/chat_dataset.h"
+#include "hrm/data/chat_open.h"
 #include "hrm/data/commands.h"
 #include "hrm/data/language_commands.h"
 #include "hrm/data/maze.h"
+#include "hrm/data/puzzle_csv.h"
 #include "hrm/data/sudoku.h"
 #include "hrm/data/token_dataset.h"
 #include "hrm/data/triple_dataset.h"
@@ -73,6 +76,19 @@ void print_dataset(const InspectCommand& command, const config::DataConfig& conf
   out << "\n" << draw_board(dataset, inputs, geometry) << "\n" << draw_board(dataset, labels, geometry);
 }
 
+// As a training with these files and values reads a CSV file. A box of the command line comes first.
+config::DataConfig csv_configuration(const InspectCommand& command, const config::DataConfig& boxes) {
+  const config::Config config = config::load_config(command.config_files, command.overrides).config;
+  require(config.task == "puzzle", ExitCode::usage, "data inspect: '", printable(command.path),
+          "' is a CSV file, which is read by task puzzle, and the configuration is of task ", config.task,
+          "; give one of task puzzle, or none");
+  config::DataConfig data = config.data;
+  if (command.box.empty()) return data;
+  data.box_rows = boxes.box_rows;
+  data.box_cols = boxes.box_cols;
+  return data;
+}
+
 }  // namespace
 
 void run_data_inspect(const InspectCommand& command, std::ostream& out) {
@@ -85,10 +101,15 @@ void run_data_inspect(const InspectCommand& command, std::ostream& out) {
   const bool has_meta = is_token_folder(path) || is_triple_folder(path);
   const bool has_splits =
       std::filesystem::exists(path / "train", ignored) || std::filesystem::exists(path / "test", ignored);
-  if (!has_meta && !has_splits && is_chat_path(path)) return inspect_chat(command, out);
-  require((command.config_files.empty() && command.overrides.empty()) || !std::filesystem::exists(path, ignored),
-          ExitCode::usage, "data inspect: configurations say how prompts and responses are read, and '",
-          printable(path.string()), "' holds other data; leave --config and KEY=VALUE out");
+  if (!has_meta && !has_splits && (is_chat_path(path) || is_split_chat_folder(path))) return inspect_chat(command, out);
+  const bool configured = !command.config_files.empty() || !command.overrides.empty();
+  if (configured && is_puzzle_csv(path)) {
+    config = csv_configuration(command, config);
+  } else {
+    require(!configured || !std::filesystem::exists(path, ignored), ExitCode::usage,
+            "data inspect: configurations say how prompts and responses, or puzzles in CSV files, are read, and '",
+            printable(path.string()), "' holds neither; leave --config and KEY=VALUE out");
+  }
   if (inspect_language(path, command.example, out)) return;
   if (!std::filesystem::is_directory(path, ignored)) {
     print_dataset(command, config, path.string(), *open_dataset(path, "test", config), out);
@@ -101,7 +122,8 @@ void run_data_inspect(const InspectCommand& command, std::ostream& out) {
     any = true;
   }
   require(any, ExitCode::data, path.string(),
-          ": has neither a train nor a test folder nor a meta.json nor *.jsonl, so it is no data set");
+          ": has neither a train nor a test folder nor a meta.json nor *.jsonl, so it is no data set; of *.json files "
+          "give one");
 }
 
 }  // namespace hrm::data

@@ -102,6 +102,9 @@ void run_data_maze(const MazeCommand& command, std::ostream& out) {
   } else {
     PuzzleCsvOptions options;
     options.kind = "maze";
+    options.question_field = command.question_field;
+    options.answer_field = command.answer_field;
+    options.field_settings = "--question-field and --answer-field";
     options.progress = true;
     if (!command.test_csv.empty()) test = read_puzzle_csv(command.test_csv, options).rows;
     if (!command.train_csv.empty()) {

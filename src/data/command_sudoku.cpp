@@ -222,6 +222,9 @@ void run_data_sudoku(const SudokuCommand& command, std::ostream& out) {
     options.kind = "sudoku";
     options.box_rows = box_rows;
     options.box_cols = box_cols;
+    options.question_field = command.question_field;
+    options.answer_field = command.answer_field;
+    options.field_settings = "--question-field and --answer-field";
     options.progress = true;
     if (!command.test_csv.empty()) {
       PuzzleCsv csv = read_puzzle_csv(command.test_csv, options);

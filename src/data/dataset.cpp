@@ -93,12 +93,14 @@ std::shared_ptr<PuzzleDataset> open_dataset(const std::filesystem::path& path, c
   if (std::filesystem::is_directory(path, ignored)) return open_dataset_directory(path, split, config);
   require(std::filesystem::exists(path, ignored), ExitCode::data, path.string(),
           ": no such file or directory; give a CSV file or a data set directory (hrm_train data sudoku makes one)");
-  require(path.extension() == ".csv", ExitCode::data, path.string(),
-          ": is neither a directory nor a .csv file, so it cannot be a data set");
+  require(is_puzzle_csv(path), ExitCode::data, path.string(),
+          ": is neither a directory nor a .csv file, so it cannot be a data set of puzzles");
   PuzzleCsvOptions options;
   options.kind = config.kind;
   options.box_rows = config.box_rows;
   options.box_cols = config.box_cols;
+  options.question_field = config.question_field;
+  options.answer_field = config.answer_field;
   options.check_unique_up_to = kSolveAtOpen;
   if (split == "train") {
     options.min_rating = config.min_rating;

@@ -10,6 +10,7 @@
 #include "hrm/base/text.h"
 #include "hrm/data/maze.h"
 #include "hrm/formats/csv.h"
+#include "hrm/formats/input_window.h"
 
 namespace hrm::data {
 namespace {
@@ -68,8 +69,8 @@ class PuzzleCsvReader {
  public:
   PuzzleCsvReader(CsvReader reader, const std::string& origin, const PuzzleCsvOptions& options)
       : origin_(origin), options_(options), reader_(std::move(reader)) {
-    question_ = find_column("question", "q");
-    answer_ = find_column("answer", "a");
+    question_ = find_column("question", options_.question_field, {"q", "question", "quizzes", "puzzle"});
+    answer_ = find_column("answer", options_.answer_field, {"a", "answer", "solutions", "solution"});
     if (options_.min_rating > 0) rating_ = reader_.column("rating");
   }
 
@@ -100,8 +101,17 @@ class PuzzleCsvReader {
   }
 
  private:
-  size_t find_column(const char* name, const char* official) const {
-    return reader_.has_column(official) ? reader_.column(official) : reader_.column(name);
+  // The column that is set, else the first of `usual` that is there.
+  size_t find_column(const char* what, const std::string& set, std::initializer_list<const char*> usual) const {
+    if (!set.empty()) return reader_.column(set);
+    for (const char* name : usual) {
+      if (reader_.has_column(name)) return reader_.column(name);
+    }
+    std::string names, columns;
+    for (const char* name : usual) names += cat(names.empty() ? "" : ", ", name);
+    for (const std::string& name : reader_.columns()) columns += (columns.empty() ? "" : ", ") + printable_start(name);
+    fail(ExitCode::data, origin_, ": none of its columns is the ", what, " (", names, "); the columns are: ", columns,
+         "; name the right ones with ", options_.field_settings);
   }
 
   // The first puzzle decides what the file holds and how large the grids are.
@@ -197,6 +207,10 @@ class PuzzleCsvReader {
 };
 
 }  // namespace
+
+bool is_puzzle_csv(const std::filesystem::path& path) {
+  return content_suffix(path) == ".csv";
+}
 
 PuzzleCsv read_puzzle_csv(const std::filesystem::path& path, const PuzzleCsvOptions& options) {
   return PuzzleCsvReader(CsvReader(path), path.string(), options).read();

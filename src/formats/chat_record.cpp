@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 #include <nlohmann/json.hpp>
+#include <span>
+#include <utility>
 
 #include "hrm/base/text.h"
 #include "hrm/formats/json.h"
@@ -14,7 +16,41 @@ namespace {
 using nlohmann::json;
 
 constexpr size_t kMostMessages = 4096;  // messages, or answers
-constexpr std::array<std::string_view, 3> kRoles = {"system", "user", "assistant"};
+constexpr size_t kShownMembers = 12;    // in a message
+
+// What the roles of a conversation are called here.
+struct RoleName {
+  std::string_view name, role;
+};
+constexpr std::array kRoles = {RoleName{"system", "system"}, RoleName{"user", "user"},
+                               RoleName{"assistant", "assistant"}, RoleName{"tool", "tool"}};
+constexpr std::array kShareGptRoles = {
+    RoleName{"human", "user"},        RoleName{"user", "user"},       RoleName{"gpt", "assistant"},
+    RoleName{"chatgpt", "assistant"}, RoleName{"model", "assistant"}, RoleName{"assistant", "assistant"},
+    RoleName{"system", "system"},     RoleName{"tool", "tool"},       RoleName{"observation", "tool"}};
+
+// Another name of fields.response as it is by default.
+constexpr const char* kResponse = "response";
+constexpr const char* kCompletion = "completion";
+
+bool is_white(const std::string& text) {
+  return text.find_first_not_of(" \t\n\v\f\r") == std::string::npos;
+}
+
+bool has_text(const json& object, const char* name) {
+  const auto found = object.find(name);
+  return found != object.end() && found->is_string();
+}
+
+bool is_share_gpt(const json& message) {
+  return message.is_object() && has_text(message, "from") && message.contains("value");
+}
+
+bool is_conversation(const json& value) {
+  if (!value.is_array() || value.empty()) return false;
+  const json& first = value.front();
+  return is_share_gpt(first) || (first.is_object() && has_text(first, "role") && first.contains("content"));
+}
 
 class RecordReader {
  public:
@@ -24,16 +60,7 @@ class RecordReader {
   ChatRecord read() {
     require(record_.is_object(), code_, "the line is no object");
     ChatRecord out;
-    if (record_.contains(fields_.messages)) {
-      read_messages(out);
-    } else {
-      require(record_.contains(fields_.prompt), code_, "has neither ", shown(fields_.messages), " nor ",
-              shown(fields_.prompt));
-      out.prompt = text(fields_.prompt);
-      // What nobody has answered yet: null as well as left out.
-      if (const json* response = find(fields_.response)) out.response = text(*response, fields_.response);
-      for (const std::string& name : fields_.prompt_texts) out.prompt_texts.push_back(any_text(name));
-    }
+    read_form(out);
     if (const json* answers = find(fields_.answers)) out.answers = texts(*answers, fields_.answers);
     if (!fields_.id.empty()) out.id = id();
     if (!fields_.value.empty()) out.value = number();
@@ -42,7 +69,132 @@ class RecordReader {
   }
 
  private:
+  void read_form(ChatRecord& out) {
+    if (record_.contains(fields_.messages)) return read_conversation(out, fields_.messages);
+    if (record_.contains(fields_.prompt)) {
+      read_prompt(out);
+    } else if (const std::vector<std::string> found = conversations(); found.size() == 1) {
+      return read_conversation(out, found[0]);
+    } else {
+      require(found.empty(), code_, "has conversations in ", list(found),
+              "; name one of them with chat.messages_field");
+      require(has_text(record_, "instruction") && has_text(record_, "output"), code_, "has neither ",
+              shown(fields_.messages), " nor ", shown(fields_.prompt), "; its members are ", members(),
+              ": name the right ones with chat.prompt_field and chat.response_field, or chat.messages_field");
+      read_alpaca(out);
+    }
+    if (!out.messages.empty()) return;
+    for (const std::string& name : fields_.prompt_texts) out.prompt_texts.push_back(any_text(name));
+  }
+
+  void read_prompt(ChatRecord& out) {
+    const json& prompt = member(fields_.prompt);
+    if (prompt.is_array()) {
+      out.messages = messages(prompt, fields_.prompt);
+    } else {
+      require(prompt.is_string(), code_, shown(fields_.prompt), " is no text and no list of messages");
+      out.prompt = prompt.get<std::string>();
+    }
+    const bool by_default = fields_.response == kResponse && !record_.contains(kResponse);
+    const std::string name = by_default && record_.contains(kCompletion) ? kCompletion : fields_.response;
+    if (const json* response = find(name)) return read_response(out, *response, name);
+    // What nobody has answered yet.
+    if (record_.contains(name)) {
+      out.no_response = shown(name) + " is null";
+    } else if (prompt.is_array() && out.messages.back().role == "assistant") {
+      take_response(out);
+    } else {
+      const std::vector<std::string> found = conversations();
+      out.no_response =
+          cat("has no ", shown(name), "; its members are ", members(), ": name the right one with chat.response_field",
+              found.empty() ? "" : cat(", or the conversation with chat.messages_field=", found[0]));
+    }
+  }
+
+  void read_response(ChatRecord& out, const json& response, const std::string& name) const {
+    if (!is_conversation(response)) {
+      require(response.is_string(), code_, shown(name), " is no text and no list of messages");
+      out.response = response.get<std::string>();
+      return;
+    }
+    std::vector<ChatMessage> answer = messages(response, name);
+    require(answer.size() == 1 || !out.messages.empty(), code_, shown(name), " has ", answer.size(), " messages, but ",
+            shown(fields_.prompt), " is a text; make it a list of messages, too");
+    require(answer.back().role == "assistant", code_, shown(name), " ends with a message of role ", answer.back().role,
+            ", not of the assistant");
+    out.response = std::move(answer.back().content);
+    answer.pop_back();
+    out.messages.insert(out.messages.end(), answer.begin(), answer.end());
+  }
+
+  void read_alpaca(ChatRecord& out) const {
+    out.prompt = text("instruction");
+    const std::string input = optional_text("input"), system = optional_text("system");
+    if (!is_white(input)) out.prompt += "\n" + input;
+    out.response = text("output");
+    const json* history = find("history");
+    if (is_white(system) && (history == nullptr || history->empty())) return;
+    if (!is_white(system)) out.messages.push_back({"system", system});
+    if (history != nullptr) {
+      require(history->is_array() && history->size() <= kMostMessages / 2, code_, "'history' is no list of at most ",
+              kMostMessages / 2, " pairs of texts");
+      for (const json& pair : *history) {
+        const bool good = pair.is_array() && pair.size() == 2 && pair[0].is_string() && pair[1].is_string();
+        require(good, code_, "'history' is no list of pairs of texts");
+        out.messages.push_back({"user", pair[0].get<std::string>()});
+        out.messages.push_back({"assistant", pair[1].get<std::string>()});
+      }
+    }
+    out.messages.push_back({"user", std::exchange(out.prompt, "")});
+  }
+
+  void read_conversation(ChatRecord& out, const std::string& name) const {
+    const json& list = record_.at(name);
+    out.messages = messages(list, name);
+    // ShareGPT also has it beside the conversation.
+    if (is_share_gpt(list.front()) && out.messages.front().role != "system") {
+      const std::string system = optional_text("system");
+      if (!is_white(system)) out.messages.insert(out.messages.begin(), {"system", system});
+    }
+    if (out.messages.back().role == "assistant") return take_response(out);
+    out.no_response = cat("the conversation in ", shown(name), " ends with a message of ",
+                          out.messages.back().role == "user" ? "the user" : "role " + out.messages.back().role,
+                          ", so it has no response to learn from");
+  }
+
+  // The last message is what is learned.
+  static void take_response(ChatRecord& out) {
+    out.response = std::move(out.messages.back().content);
+    out.messages.pop_back();
+  }
+
+  // The names of the members that hold one, in alphabetical order.
+  std::vector<std::string> conversations() const {
+    std::vector<std::string> names;
+    for (const auto& [name, value] : record_.items()) {
+      if (is_conversation(value)) names.push_back(name);
+    }
+    return names;
+  }
+
+  std::string list(const std::vector<std::string>& names) const {
+    std::string text;
+    for (size_t i = 0; i < std::min(names.size(), kShownMembers); ++i) text += (i == 0 ? "" : ", ") + shown(names[i]);
+    return names.size() > kShownMembers ? text + ", ..." : names.empty() ? "none" : text;
+  }
+
+  std::string members() const {
+    std::vector<std::string> names;
+    for (const auto& [name, value] : record_.items()) names.push_back(name);
+    return list(names);
+  }
+
   static std::string shown(const std::string& name) { return "'" + printable_start(name) + "'"; }
+
+  std::string optional_text(const std::string& name) const {
+    const json* value = find(name);
+    return value == nullptr ? "" : text(*value, name);
+  }
 
   // Null where the member is missing or null.
   const json* find(const std::string& name) const {
@@ -61,7 +213,8 @@ class RecordReader {
   std::string text(const std::string& name) const { return text(member(name), name); }
 
   std::vector<std::string> texts(const json& list, const std::string& name) const {
-    require(list.is_array() && list.size() <= kMostMessages, code_, shown(name), " is no list of at most ",
+    if (list.is_string()) return {list.get<std::string>()};
+    require(list.is_array() && list.size() <= kMostMessages, code_, shown(name), " is no text and no list of at most ",
             kMostMessages, " texts");
     std::vector<std::string> out;
     for (const json& item : list) out.push_back(text(item, name));
@@ -88,29 +241,35 @@ class RecordReader {
     return value->is_string() ? value->get<std::string>() : value->dump();
   }
 
-  void read_messages(ChatRecord& out) const {
-    const json& list = record_.at(fields_.messages);
-    require(list.is_array() && !list.empty() && list.size() <= kMostMessages, code_, shown(fields_.messages),
+  std::vector<ChatMessage> messages(const json& list, const std::string& name) const {
+    require(list.is_array() && !list.empty() && list.size() <= kMostMessages, code_, shown(name),
             " is no list of 1 to ", kMostMessages, " messages");
-    for (const json& item : list) out.messages.push_back(message(item, out.messages.size() + 1));
-    if (out.messages.back().role != "assistant") return;
-    out.response = std::move(out.messages.back().content);
-    out.messages.pop_back();
+    std::vector<ChatMessage> out;
+    for (const json& item : list) out.push_back(message(item, out.size() + 1));
+    return out;
   }
 
   ChatMessage message(const json& item, size_t number) const {
-    const bool good = item.is_object() && item.contains("role") && item["role"].is_string() &&
-                      item.contains("content") && item["content"].is_string();
-    require(good, code_, "message ", number, " is not of the form {\"role\": \"...\", \"content\": \"...\"}");
+    const bool share_gpt = is_share_gpt(item);
+    const std::string who = share_gpt ? "from" : "role", what = share_gpt ? "value" : "content";
+    const bool good = item.is_object() && has_text(item, who.c_str()) && has_text(item, what.c_str());
+    require(good, code_, "message ", number,
+            " is not of the form {\"role\": \"...\", \"content\": \"...\"} or {\"from\": \"...\", \"value\": "
+            "\"...\"}");
     // Something else that is said there, a call of a tool, would be left out of the text.
     for (const auto& [name, value] : item.items()) {
-      require(name == "role" || name == "content" || value.is_null(), code_, "message ", number, " has ", shown(name),
-              "; only role and content are read");
+      require(name == who || name == what || value.is_null(), code_, "message ", number, " has ", shown(name),
+              "; only ", who, " and ", what, " are read");
     }
-    ChatMessage out{item["role"].get<std::string>(), item["content"].get<std::string>()};
-    require(std::find(kRoles.begin(), kRoles.end(), out.role) != kRoles.end(), code_, "message ", number,
-            " has the role ", shown(out.role), "; known are system, user and assistant");
-    return out;
+    const std::string role = item[who].get<std::string>();
+    const std::span<const RoleName> known = share_gpt ? std::span<const RoleName>(kShareGptRoles) : kRoles;
+    const auto found = std::find_if(known.begin(), known.end(), [&](const RoleName& one) { return one.name == role; });
+    if (found == known.end()) {
+      std::string names;
+      for (const RoleName& one : known) names += cat(names.empty() ? "" : ", ", one.name);
+      fail(code_, "message ", number, " has the role ", shown(role), "; known are ", names);
+    }
+    return {std::string(found->role), item[what].get<std::string>()};
   }
 
   const json& record_;

@@ -10,6 +10,8 @@ namespace {
 
 // Of one row: each takes 16 bytes of memory, a comma one of the file.
 constexpr size_t kMaxFields = 4096;
+// A file that is not compressed is seen as a whole, and its rows are of any length.
+constexpr size_t kMaxPackedRow = size_t{1} << 20;
 
 const char* find_char(const char* at, const char* end, char c) {
   const void* found = at == end ? nullptr : std::memchr(at, c, static_cast<size_t>(end - at));
@@ -22,21 +24,17 @@ std::string_view view(const char* begin, const char* end) {
 
 }  // namespace
 
-CsvReader::CsvReader(const std::filesystem::path& path, ExitCode code) : origin_(path.string()), code_(code) {
-  file_.emplace(path, code);
-  start(file_->bytes());
+CsvReader::CsvReader(const std::filesystem::path& path, ExitCode code)
+    : origin_(path.string()), code_(code), input_(path, code) {
+  start();
 }
 
 CsvReader::CsvReader(std::span<const std::byte> bytes, const std::string& origin, ExitCode code)
-    : origin_(origin), code_(code) {
-  start(bytes);
+    : origin_(origin), code_(code), input_(bytes, origin, code) {
+  start();
 }
 
-void CsvReader::start(std::span<const std::byte> bytes) {
-  const std::string_view text = as_text(bytes);
-  at_ = text.data();
-  end_ = text.data() + text.size();
-  if (text.substr(0, 3) == "\xEF\xBB\xBF") at_ += 3;  // byte order mark of spreadsheet programs
+void CsvReader::start() {
   CsvRow row;
   if (!read_fields(row)) fail(code_, origin_, ": the file is empty; a header row is needed");
   for (const std::string_view field : row.fields) {
@@ -76,9 +74,25 @@ void CsvReader::add_field(CsvRow& row, std::string_view field) {
   row.fields.push_back(field);
 }
 
+// The next row that is not blank.
 bool CsvReader::read_fields(CsvRow& row) {
   row.fields.clear();
   unquoted_.clear();
+  while (true) {
+    const std::string_view text = input_.view(kMaxPackedRow);
+    if (text.empty()) return false;
+    at_ = text.data();
+    end_ = at_ + text.size();
+    const bool is_row = read_row(row);
+    require(at_ != end_ || input_.at_end(), code_, origin_, ":", row.line, ": the row has more than ",
+            human_bytes(kMaxPackedRow));
+    input_.skip(static_cast<size_t>(at_ - text.data()));
+    if (is_row) return true;
+  }
+}
+
+// From at_ on: false where blank lines are all that there is up to end_.
+bool CsvReader::read_row(CsvRow& row) {
   while (at_ != end_) {
     row.line = line_;
     const char* newline = find_char(at_, end_, '\n');

@@ -196,12 +196,12 @@ void PolychromicTask::check_validation() const {
   const bool is_split = data::is_split_chat_folder(config_.data.train);
   if (is_split && ((chat.val_share > 0 && chat.val_share != config::ChatConfig().val_share) || chat.test_share > 0)) {
     log::warn("chat.val_share and chat.test_share split nothing: '", printable(config_.data.train),
-              "' is split already, by its train.jsonl");
+              "' is split already, by its train file");
   }
   if (test_) return;
-  const std::string way =
-      is_split ? cat("'", printable(config_.data.train), "' has no val.jsonl beside its train.jsonl; put one there")
-               : std::string("chat.val_share is 0; set it to 0.1");
+  const std::string way = is_split ? cat("'", printable(config_.data.train),
+                                         "' has no val.jsonl beside its train.jsonl (or *.json); put one there")
+                                   : std::string("chat.val_share is 0; set it to 0.1");
   const config::TrainConfig& train = config_.train;
   for (const auto& [key, given] :
        {std::pair{"train.eval_every", train.eval_every > 0}, std::pair{"train.keep_best", train.keep_best},

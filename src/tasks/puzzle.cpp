@@ -338,6 +338,7 @@ std::string PuzzleTask::describe() const {
                          " tokens, vocabulary ", dims.vocab_size, "\ndata         ", train_->num_groups(),
                          " training groups (", config_.data.train, "), augmentation ", config_.data.augmentation);
   if (test_) text += cat("; ", test_->num_examples(), " test puzzles (", config_.data.test, ")");
+  if (!test_) text += "; no evaluation, for data.test is empty";
   text += "\nattention    " + attention_text();
   return text;
 }

@@ -243,7 +243,8 @@ int run_eval(const EvalOptions& given) {
           "; they are not the same kind of puzzle");
   require(dims.puzzle_emb_ndim == 0 || dataset->meta().num_puzzle_identifiers <= dims.num_puzzle_identifiers,
           ExitCode::data, "'", dataset->origin(), "' has ", dataset->meta().num_puzzle_identifiers,
-          " puzzle identifiers, the model of '", loaded.checkpoint.string(), "' ", dims.num_puzzle_identifiers);
+          " puzzle identifiers, the model of '", loaded.checkpoint.string(), "' ", dims.num_puzzle_identifiers,
+          "; to fine-tune it on them: hrm_train train --init ", loaded.checkpoint.string());
 
   const tasks::PuzzleEvalOptions eval =
       tasks::puzzle_eval_options(loaded.config, *loaded.model, loaded.runtime, /*training_batch=*/0);

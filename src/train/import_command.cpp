@@ -29,7 +29,7 @@ int run_import(const ImportOptions& options) {
   const std::filesystem::path dir = checkpoint::save_weights(options.out, model.weights, meta, 1);
   log::info("read ", model.weights.raw.size(), " tensors (", values, " values, vocabulary ", model.dims.vocab_size,
             ", ", model.dims.num_puzzle_identifiers, " puzzle identifiers) from ", options.path);
-  log::info("next: hrm_train eval or solve with --checkpoint ", options.out, ", or train --resume ", dir.string());
+  log::info("next: hrm_train eval or solve with --checkpoint ", options.out, ", or train --init ", dir.string());
   std::cout << dir.string() << "\n";
   return static_cast<int>(ExitCode::done);
 }

@@ -38,19 +38,29 @@ void open_log(const fs::path& run_dir, const parallel::Comm& comm) {
 struct Start {
   fs::path checkpoint;  // empty: from scratch
   checkpoint::CheckpointMeta meta;
+  bool weights_only = false;  // a new training begins with them
 };
+
+// What --init names.
+Start begin_with(const std::string& init) {
+  if (init.empty()) return {};
+  const auto found = checkpoint::open_checkpoint(init);
+  return {found.dir, found.meta, true};
+}
 
 Start choose_start(const TrainOptions& options, const fs::path& run_dir) {
   if (options.resume == "never") {
     require(checkpoint::list_checkpoints(run_dir).empty(), ExitCode::usage, "'", run_dir.string(),
             "' already holds checkpoints and --resume never would overwrite them; choose another run.name");
-    return {};
+    return begin_with(options.init);
   }
   if (options.resume == "auto") {
     const auto found = checkpoint::find_latest_valid(run_dir, checkpoint::Quarantine::yes);
-    if (!found) return {};
+    if (!found) return begin_with(options.init);
     return {found->dir, found->meta};
   }
+  require(options.init.empty(), ExitCode::usage, "--resume ", options.resume, " and --init ", options.init,
+          " both name a checkpoint; give one of them");
   const auto found = checkpoint::open_checkpoint(options.resume);
   // Going on from an older step of this run would leave two futures in one folder, and the next --resume auto would
   // take the abandoned one.
@@ -58,7 +68,7 @@ Start choose_start(const TrainOptions& options, const fs::path& run_dir) {
   require(own.empty() || fs::equivalent(own.front(), found.dir), ExitCode::usage, "'", run_dir.string(),
           "' holds other checkpoints than '", found.dir.string(), "', the newest at ",
           own.empty() ? "" : own.front().filename().string(), "; give the branch its own run.name");
-  return {found.dir, found.meta};
+  return {found.dir, found.meta, found.meta.kind == checkpoint::CheckpointKind::weights};
 }
 
 // Rank 0 has looked for the checkpoint, so that a file system that shows ranks different things cannot part them; the
@@ -66,9 +76,10 @@ Start choose_start(const TrainOptions& options, const fs::path& run_dir) {
 void share_start(Start& start, parallel::Comm& comm) {
   if (comm.alone()) return;
   const std::string chosen = comm.all_gather_text(start.checkpoint.string())[0];
+  const bool weights_only = comm.all_gather_text(start.weights_only ? "weights" : "all")[0] == "weights";
   if (comm.main() || chosen.empty()) return;
   const auto found = checkpoint::open_checkpoint(chosen);
-  start = {found.dir, found.meta};
+  start = {found.dir, found.meta, weights_only};
 }
 
 Start choose_start(const TrainOptions& options, const fs::path& run_dir, parallel::Comm& comm) {
@@ -84,6 +95,8 @@ bool may_change(const std::string& key) {
   constexpr std::array kSections = {"run.", "eval.", "runtime.", "parallel.", "profiling.", "ops.", "optim.", "train."};
   constexpr std::array kOthers = {"data.train",  // the same data elsewhere: its digest is compared
                                   "data.test",
+                                  "data.question_field",  // as data.train
+                                  "data.answer_field",
                                   "data.prefetch_batches",
                                   "data.augmentation_device",
                                   "data.cache",
@@ -126,6 +139,28 @@ void check_resume_config(const config::LoadedConfig& now, const Start& start) {
   if (!changed.empty()) log::info("changed since the checkpoint: ", changed);
 }
 
+// A model of the same shapes may still compute something else.
+void check_init_config(const config::LoadedConfig& now, const Start& start) {
+  const config::LoadedConfig then =
+      config::config_from_json_text(start.meta.config_json, (start.checkpoint / "config.json").string());
+  require(now.config.task == "puzzle" && then.config.task == "puzzle", ExitCode::usage,
+          "a new run begins with the weights of a checkpoint in task puzzle alone, and '", start.checkpoint.string(),
+          "' is of task ", then.config.task, ", this run of task ", now.config.task,
+          "; models of transformers are named by hf.model and lora.adapter");
+  // How long it thinks is a choice of each training.
+  constexpr std::array kFree = {"model.H_cycles", "model.L_cycles", "model.halt_max_steps",
+                                "model.halt_exploration_prob", "model.no_ACT_continue"};
+  for (const std::string& key : config::differing_keys(now.config, then.config)) {
+    if (!key.starts_with("model.") || std::find(kFree.begin(), kFree.end(), key) != kFree.end()) continue;
+    const auto value_in = [&](const config::Config& config) {
+      return config::safe_json(config::to_text(config::find_field(key)->get(config)));
+    };
+    fail(ExitCode::checkpoint, key, " = ", value_in(now.config), " (", now.origin(key).text(),
+         "), but the checkpoint '", start.checkpoint.string(), "' was trained with ", value_in(then.config),
+         ": it belongs to another architecture; set it to the checkpoint's");
+  }
+}
+
 // Where a training goes on after a spike of the loss, and what it leaves out.
 struct Rewind {
   Start start;
@@ -153,8 +188,22 @@ std::optional<Rewind> choose_rewind(const config::TrainConfig& config, const Tra
   return Rewind{start, trainer.spike_step(), trainer.rewinds() + 1};
 }
 
-void resume(Trainer& trainer, const config::LoadedConfig& loaded, const Start& start, bool accept_data_change) {
+// A run goes on with its own puzzles; their number is the first that tells others.
+void check_resume_puzzles(const tasks::Task& task, const Start& start) {
+  constexpr const char* kCount = "num_puzzle_identifiers";
+  const auto signature = task.signature();
+  const auto now = signature.find(kCount);
+  const auto then = start.meta.info.find(kCount);
+  if (now == signature.end() || then == start.meta.info.end()) return;
+  require(now->second == then->second, ExitCode::data, "'", start.checkpoint.string(), "' was trained with ",
+          then->second, " puzzle identifiers, and the training data have ", now->second,
+          "; to begin a new run with its weights give --init in place of --resume, and a run.name of its own");
+}
+
+void resume(Trainer& trainer, const tasks::Task& task, const config::LoadedConfig& loaded, const Start& start,
+            bool accept_data_change) {
   check_resume_config(loaded, start);
+  check_resume_puzzles(task, start);
   if (const auto tuned = start.meta.info.find(ops::kGemmChoices);
       tuned != start.meta.info.end() && ops::gemm_tuning() != ops::GemmTuning::off) {
     ops::adopt_gemm_choices(tuned->second);
@@ -193,7 +242,7 @@ Outcome train_from(const TrainOptions& options, const config::LoadedConfig& load
   Trainer trainer(config, loaded.to_json(), runtime, task, run_dir, ranks.comm);
   trainer.set_watchdog(ranks.watchdog.get());
   if (rewind) {
-    resume(trainer, loaded, rewind->start, /*accept_data_change=*/true);  // looked at when the process began
+    resume(trainer, task, loaded, rewind->start, /*accept_data_change=*/true);  // looked at when the process began
     trainer.skip_after_rewind(rewind->spike_step, rewind->rewinds);
     log::info("went back from the spike at step ", rewind->spike_step, " to step ", trainer.step(), "; the ",
               rewind->spike_step - trainer.step(), " batches in between are left out");
@@ -204,12 +253,14 @@ Outcome train_from(const TrainOptions& options, const config::LoadedConfig& load
     if (start.checkpoint.empty()) {
       log::info("training     ", trainer.total_steps(), " steps of ", config.train.global_batch_size, " samples");
       trainer.start_fresh();
-    } else if (start.meta.kind == checkpoint::CheckpointKind::weights) {
-      checkpoint::load_weights_into(start.checkpoint, task);
+    } else if (start.weights_only) {
+      check_init_config(loaded, start);
+      checkpoint::load_weights_into(start.checkpoint, task, checkpoint::WeightSet::ema_or_raw,
+                                    task.weights_by_sample());
       trainer.start_fresh();
       log::info("weights from ", start.checkpoint.string(), "; optimizer and data start afresh");
     } else {
-      resume(trainer, loaded, start, options.accept_data_change);
+      resume(trainer, task, loaded, start, options.accept_data_change);
     }
   }
   parallel::check_replicas(trainer, comm);

@@ -228,6 +228,30 @@ TEST(RoundTrip, KindWeights) {
   EXPECT_TRUE(load_weights(dir).ema.empty());
 }
 
+TEST(RoundTrip, RowsOfAnotherCountAreTheMeanWhereThatIsAllowed) {
+  const TempDir run;
+  ModelWeights weights;
+  const at::Tensor rows = at::arange(6, at::kFloat).view({2, 3});
+  weights.raw = {{"H_level.layers.0.mlp.weight", rows},
+                 {"q_head.bias", at::ones({4})},
+                 {"puzzle_emb.weights", at::ones({5, 2})},
+                 {"H_init", at::ones({3}, at::kBFloat16)}};
+  const auto dir = save_weights(run.path(), weights, sample_meta(0), 1);
+  SampleState state(5);
+  const at::Tensor before = state.weight.detach().clone();
+  expect_error(ExitCode::checkpoint, {"H_level.layers.0.mlp.weight", "[2, 3] there and", "[4, 3] here"},
+               [&] { load_weights_into(dir, state, WeightSet::ema_or_raw, {"puzzle_emb.weights"}); });
+  EXPECT_TRUE(at::equal(state.weight, before));
+  load_weights_into(dir, state, WeightSet::ema_or_raw, {"H_level.layers.0.mlp.weight"});
+  EXPECT_TRUE(at::equal(state.weight, at::tensor({1.5F, 2.5F, 3.5F}).expand({4, 3})));
+  // Rows of another width have no mean here.
+  weights.raw[0].second = at::ones({4, 2});
+  const TempDir wide;
+  const auto other = save_weights(wide.path(), weights, sample_meta(0), 1);
+  expect_error(ExitCode::checkpoint, {"[4, 2] there and"},
+               [&] { load_weights_into(other, state, WeightSet::raw, {"H_level.layers.0.mlp.weight"}); });
+}
+
 // A SampleState with one difference.
 enum class Change { missing, extra, shape, dtype, slice, integer_missing, integer_extra, ema_missing };
 class Changed : public SampleState {

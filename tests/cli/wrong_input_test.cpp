@@ -120,11 +120,12 @@ std::unique_ptr<TempDir> FinishedRun::original_;
 
 // A data set of two 2x2 grids in the official layout; the pieces can be written anew.
 struct SmallDataset {
-  explicit SmallDataset(const fs::path& root) : root_(root) {
+  explicit SmallDataset(const fs::path& root, int identifiers = 1) : root_(root) {
     fs::create_directories(root / "train");
     write_text_atomic(root / "train" / "dataset.json",
                       R"({"pad_id": 0, "ignore_label_id": 0, "blank_identifier_id": 0, "vocab_size": 11, "seq_len": 4,
-                      "num_puzzle_identifiers": 1, "total_groups": 2, "mean_puzzle_examples": 1, "sets": ["all"]})");
+                      "total_groups": 2, "mean_puzzle_examples": 1, "sets": ["all"], "num_puzzle_identifiers": )" +
+                          std::to_string(identifiers) + "}");
     tokens<uint8_t>("inputs", DType::u8, {1, 2, 3, 4, 5, 6, 7, 8});
     tokens<uint8_t>("labels", DType::u8, {1, 2, 3, 4, 5, 6, 7, 8});
     index("puzzle_identifiers", {0, 0});
@@ -227,6 +228,44 @@ TEST_F(FinishedRun, AnotherArchitecture) {
   arguments.push_back("model.L_layers=2");
   expect_refusal(ExitCode::checkpoint, arguments, {name, "model.L_layers is 1 there and 2"});
   expect_as_undisturbed(4);
+}
+
+// A model of some puzzles is trained on others, whose data have no test set: the one that ships is not theirs.
+TEST(OtherPuzzles, BeginWithTheWeightsOfACheckpoint) {
+  const TempDir dir;
+  const SmallDataset few(dir / "few", 2), many(dir / "many", 5);
+  const auto train_on = [&](const SmallDataset& data, const std::vector<std::string>& more) {
+    std::vector<std::string> arguments = train_in(dir.path(), more);
+    std::erase_if(arguments, [](const std::string& one) { return one.starts_with("data.t"); });
+    arguments.push_back("data.train=" + data.root_.string());
+    return arguments;
+  };
+  const std::string old = (dir / "run").string();
+  const Result first = run(train_on(few, {}));
+  ASSERT_EQ(first.code, 0) << first.err;
+  EXPECT_NE(first.err.find("no evaluation, for data.test is empty"), std::string::npos) << first.err;
+  expect_refusal(ExitCode::usage, {"eval", "--checkpoint", old}, {"no test data (data.test is empty)", "--data"});
+  expect_refusal(ExitCode::data, train_on(many, {"run.name=new", "--resume", old}),
+                 {"2 puzzle identifiers", "have 5", "--init"}, {}, /*alone=*/false);
+
+  const std::vector<std::string> begin = train_on(many, {"run.name=new", "--init", old});
+  const Result tuned = run(begin);
+  EXPECT_EQ(tuned.code, 0) << tuned.err;
+  for (const char* part : {"'puzzle_emb.weights' has 5 rows here and 2 in the checkpoint", "weights from ",
+                           "optimizer and data start afresh", "finished 4 steps"}) {
+    EXPECT_NE(tuned.err.find(part), std::string::npos) << part << " is not in " << tuned.err;
+  }
+  // Started again, it goes on from its own checkpoint.
+  const Result again = run(begin);
+  EXPECT_EQ(again.code, 0) << again.err;
+  EXPECT_NE(again.err.find("this run is finished"), std::string::npos) << again.err;
+
+  expect_refusal(ExitCode::checkpoint, train_on(many, {"run.name=other", "model.rope_theta=500", "--init", old}),
+                 {"model.rope_theta = 500", "another architecture", "with 10000"}, {}, /*alone=*/false);
+  expect_refusal(ExitCode::usage, train_on(many, {"run.name=other", "--resume", old, "--init", old}),
+                 {"--resume", "--init", "give one of them"}, {}, /*alone=*/false);
+  expect_refusal(ExitCode::checkpoint, train_on(many, {"run.name=other", "--init", (dir / "none").string()}),
+                 {"there is no checkpoint at"}, {}, /*alone=*/false);
 }
 
 TEST_F(FinishedRun, TheNewestCheckpointIsCorrupt) {

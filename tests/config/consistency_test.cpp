@@ -46,6 +46,40 @@ TEST(Consistency, SentencesNameKeysValuesOriginsAndTheWayOut) {
   }
 }
 
+TEST(Consistency, TheShippedTestPuzzlesBelongToTheShippedTraining) {
+  const auto test_of = [](const std::string& file, const std::vector<std::string>& overrides) {
+    return config_from_json_text(file, "a.json", overrides).config.data.test;
+  };
+  const std::string shipped = DataConfig().test;
+  EXPECT_EQ(test_of("{}", {}), shipped);
+  EXPECT_EQ(test_of("{}", {"data.train=d"}), "");
+  EXPECT_EQ(test_of(R"({"data": {"train": "d"}})", {}), "");
+  EXPECT_EQ(test_of(R"({"data": {"train": "d", "test": "t"}})", {}), "t");
+  EXPECT_EQ(test_of("{}", {"data.train=d", "data.test=t"}), "t");
+  EXPECT_EQ(
+      consistency_fault({"data.train=d", "train.eval_every=5"}),
+      "train.eval_every = 5 (command line) asks for evaluations, but data.test = \"\" (default where data.train is "
+      "set); set data.test to a dataset directory or a CSV file, or train.eval_every to 0");
+}
+
+TEST(Consistency, RewardsOfDiversityNeedTheirEncoder) {
+  std::vector<std::string> run{"task=polychromic", "hf.model=m", "polychromic.objective=none", "grpo.start_step=1"};
+  const auto fault_of = [&](std::initializer_list<std::string> more) {
+    std::vector<std::string> all = run;
+    all.insert(all.end(), more);
+    return consistency_fault(all);
+  };
+  for (const char* rewards : {"grpo.rewards=length,diversity", "grpo.rewards=diversity*0.5"}) {
+    const std::string fault = fault_of({rewards});
+    EXPECT_EQ(fault.find("grpo.rewards = "), 0u) << fault;
+    EXPECT_NE(fault.find("polychromic.diversity_encoder_model = \"\""), std::string::npos) << fault;
+    EXPECT_EQ(fault_of({rewards, "polychromic.diversity_metric=bleu"}), "");
+    EXPECT_EQ(fault_of({rewards, "polychromic.diversity_encoder_model=e"}), "");
+  }
+  EXPECT_EQ(fault_of({"grpo.rewards=length", "grpo.diversity_weight=0.1"}).find("grpo.diversity_weight = 0.1"), 0u);
+  EXPECT_EQ(fault_of({"grpo.rewards=length"}), "");
+}
+
 struct Case {
   std::vector<std::string> bad;
   std::string mentions;            // the key that the sentence must start with

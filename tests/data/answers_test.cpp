@@ -188,7 +188,7 @@ TEST(Answers, TheCommandWritesWhatChatsAreReadFrom) {
   EXPECT_FALSE(std::filesystem::exists(dir / "d" / "test.jsonl"));
   const ChatEncoder chat = open_chat_encoder(dir / "d", {.name = "plain"});
   const ChatDataset train(dir / "d" / "train.jsonl", chat, {}), val(dir / "d" / "val.jsonl", chat, {});
-  EXPECT_EQ(train.counts().text(), "100 lines: 100 examples of 50 prompts");
+  EXPECT_EQ(train.counts().text(), "100 records: 100 examples of 50 prompts");
   EXPECT_EQ(val.size(), 20);
   for (const ChatExample& example : train.examples()) {
     EXPECT_EQ(example.prompt_ids.size(), example.prompt.size());

@@ -1,6 +1,7 @@
 #include "hrm/data/chat_dataset.h"
 
 #include "data/chat_support.h"
+#include "support/packed.h"
 
 namespace hrm::data {
 namespace {
@@ -22,7 +23,7 @@ TEST(ChatDataset, ReadsPromptsAndResponses) {
   EXPECT_EQ((*data)[1].prompt_ids, (Ids{0xC3, 0xA9}));
   EXPECT_EQ(data->place(1), (dir / "a.jsonl").string() + ":3");
   EXPECT_EQ(data->meta().vocab_size, 259);
-  EXPECT_EQ(data->counts().text(), "2 lines: 2 examples of 2 prompts");
+  EXPECT_EQ(data->counts().text(), "2 records: 2 examples of 2 prompts");
 }
 
 TEST(ChatDataset, ReadsMessagesAndAnswers) {
@@ -40,6 +41,49 @@ TEST(ChatDataset, ReadsMessagesAndAnswers) {
   EXPECT_EQ(data[0].response, "a");
   EXPECT_EQ(data[0].answers, (std::vector<std::string>{"a", "b"}));
   EXPECT_EQ(chat.encoder().decode(data[0].prompt_ids).find("<|im_start|>system\ns<|im_end|>\n"), 0u);
+}
+
+TEST(ChatDataset, ReadsArraysAndCompressedFiles) {
+  const TempDir dir;
+  const std::string lines = chat_line("ab", "c") + chat_line("d", "ef");
+  const std::string array = "[\n" + chat_line("ab", "c") + ",\n" + chat_line("d", "ef") + "]\n";
+  const std::vector<std::pair<std::string, std::string>> files = {{"a.json", array},
+                                                                  {"a.jsonl.gz", test::gzip_packed(lines)},
+                                                                  {"a.jsonl.zst", test::zstd_packed(lines)},
+                                                                  {"a.json.zst", test::zstd_packed(array)}};
+  for (const auto& [name, bytes] : files) {
+    const auto data = byte_dataset(dir / name, bytes);
+    ASSERT_EQ(data->size(), 2) << name;
+    EXPECT_EQ((*data)[1].response, "ef") << name;
+    EXPECT_EQ(data->counts().text(), "2 records: 2 examples of 2 prompts") << name;
+  }
+  EXPECT_EQ(byte_dataset(dir / "a.json", array)->place(1), (dir / "a.json").string() + ":4");
+  expect_error(ExitCode::data, {"a.json:3: the array that the file begins with is not closed"},
+               [&] { byte_dataset(dir / "a.json", array.substr(0, array.size() - 4)); });
+  // A record that is no record counts as a line that is none.
+  ChatDataOptions options;
+  options.max_malformed = 1;
+  EXPECT_EQ(byte_dataset(dir / "a.json", "[17," + chat_line("a", "b") + "]", options)->counts().malformed, 1);
+  expect_error(ExitCode::data, {"a.json:1: record: is no valid JSON", "the file must be one array"},
+               [&] { byte_dataset(dir / "a.json", "{\n\"data\": [" + chat_line("a", "b") + "]}"); });
+}
+
+TEST(ChatDataset, SaysWhyThereIsNoResponse) {
+  const TempDir dir;
+  testing::internal::CaptureStderr();
+  expect_error(ExitCode::data, {"2 without a response, 1 with an empty response"}, [&] {
+    byte_dataset(dir / "a.jsonl", R"({"prompt": "q", "text": "a"})"
+                                  "\n"
+                                  R"({"messages": [{"role": "user", "content": "u"}]})"
+                                  "\n" +
+                                      chat_line("q", " "));
+  });
+  const std::string log = testing::internal::GetCapturedStderr();
+  for (const char* part : {"a.jsonl:1: has no 'response'; its members are 'prompt', 'text'", "chat.response_field",
+                           "a.jsonl:2: the conversation in 'messages' ends with a message of the user",
+                           "a.jsonl:3: the response is empty"}) {
+    EXPECT_NE(log.find(part), std::string::npos) << part << " is not in\n" << log;
+  }
 }
 
 TEST(ChatDataset, TemplatesNameMembers) {
@@ -98,7 +142,8 @@ TEST(ChatDataset, NothingIsLostWithoutBeingCounted) {
   EXPECT_EQ(counts.malformed, 3);
   EXPECT_EQ(counts.bad_utf8, 1);
   EXPECT_EQ(counts.empty_prompt, 1);
-  EXPECT_EQ(counts.empty_response, 2);
+  EXPECT_EQ(counts.no_response, 1);
+  EXPECT_EQ(counts.empty_response, 1);
   EXPECT_EQ(counts.empty_answers, 2);
   EXPECT_EQ(counts.long_prompt, 1);
   EXPECT_EQ(counts.duplicates, 1);
@@ -107,8 +152,9 @@ TEST(ChatDataset, NothingIsLostWithoutBeingCounted) {
   EXPECT_EQ(counts.lines, counts.examples + counts.dropped());
   EXPECT_EQ((*data)[1].response_ids, (Ids{'x'}));
   EXPECT_EQ(counts.text(),
-            "13 lines: 3 examples of 2 prompts; dropped 10: 3 malformed, 1 with an empty prompt, 2 with an empty "
-            "response, 2 with empty answers, 1 with a prompt as long as the window, 1 that an earlier line has, too; 1 "
+            "13 records: 3 examples of 2 prompts; dropped 10: 3 malformed, 1 with an empty prompt, 1 without a "
+            "response, 1 with an empty response, 2 with empty answers, 1 with a prompt as long as the window, 1 that "
+            "an earlier line has, too; 1 "
             "of the malformed are no UTF-8; 1 responses cut at the window");
   options.max_malformed = 2;
   expect_error(ExitCode::data, {"a.jsonl:13: record: is no valid JSON", "allowed by data.max_malformed: 2"},
@@ -195,7 +241,7 @@ TEST(ChatDataset, RefusesWhatHoldsNoExample) {
   expect_error(ExitCode::data, {"empty' holds no *.jsonl"}, [&] { ChatDataset(dir / "empty", byte_chat(), {}); });
   expect_error(ExitCode::data, {"a.jsonl: no record of it can be used: 0 lines"},
                [&] { byte_dataset(dir / "a.jsonl", "\n"); });
-  expect_error(ExitCode::data, {"no record of it can be used: 1 lines: 0 examples", "1 with an empty response"},
+  expect_error(ExitCode::data, {"no record of it can be used: 1 records: 0 examples", "1 with an empty response"},
                [&] { byte_dataset(dir / "a.jsonl", chat_line("a", "")); });
   ChatDataOptions options;
   options.max_tokens = 1;

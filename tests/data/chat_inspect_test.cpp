@@ -4,6 +4,7 @@
 #include "data/chat_support.h"
 #include "hrm/data/commands.h"
 #include "hrm/data/language_commands.h"
+#include "support/packed.h"
 
 namespace hrm::data {
 namespace {
@@ -42,7 +43,7 @@ TEST(ChatInspect, ShowsWhatATemplateMakesOfARecord) {
   const auto prompt = chat.prompt_ids({{"user", "hi\n"}}), response = chat.response_ids("yo, you");
   const std::string shown = inspected_chat(dir / "chats.jsonl", 1, {tokenizer});
   expect_in(shown, {"template chatml, tokenizer " + (folder / "tokenizer.json").string(), "vocabulary 1505",
-                    "all: 3 lines: 2 examples of 2 prompts; dropped 1: 1 with an empty prompt", "example 1, ",
+                    "all: 3 records: 2 examples of 2 prompts; dropped 1: 1 with an empty prompt", "example 1, ",
                     "chats.jsonl:3", cat("prompt (", prompt.size(), " ids)", listed(prompt)),
                     R"("<|im_start|>user\nhi\n<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n")",
                     cat("response (", response.size(), " ids)", listed(response)), R"("yo, you<|im_end|>\n")",
@@ -73,7 +74,7 @@ TEST(ChatInspect, ShowsEachSideOfASplit) {
   run_data_answers(command, made);
   const ChatDataset train(dir / "answers" / "train.jsonl", open_chat_encoder(dir / "answers", {.name = "plain"}), {});
   const std::string both = inspected_chat(dir / "answers", 5, {"chat.template=plain"});
-  expect_in(both, {"train: 24 lines: 24 examples of 6 prompts", "val: 8 lines: 8 examples of 2 prompts",
+  expect_in(both, {"train: 24 records: 24 examples of 6 prompts", "val: 8 lines: 8 examples of 2 prompts",
                    "train.jsonl:6", "val.jsonl:6", "\"" + train[5].prompt + "\"", train[5].response + "<eos>",
                    cat("right answers (", train[5].answers.size(), "): \"", train[5].answers[0], "\"")});
   const std::string one = inspected_chat(dir / "answers", 20, {"chat.template=plain"});
@@ -91,10 +92,54 @@ TEST(ChatInspect, PromptsAloneAreShownAsGrpoReadsThem) {
   const TempDir dir;
   const auto folder = chat_folder(dir / "model", kQwenConfig);
   write_text(folder / "prompts.jsonl", R"({"prompt": "q", "answers": ["r", "s"]})");
-  expect_error(ExitCode::data, {"no record of it can be used", "1 with an empty response"},
+  expect_error(ExitCode::data, {"no record of it can be used", "1 without a response"},
                [&] { inspected_chat(folder / "prompts.jsonl", 0); });
   expect_in(inspected_chat(folder / "prompts.jsonl", 0, {"grpo.start_step=1", "grpo.rewards=answer"}),
             {"no response, so no labels", R"(right answers (2): "r" "s")"});
+}
+
+// Whatever a training reads, by the same rules.
+TEST(ChatInspect, ReadsRecordsOfEveryForm) {
+  const TempDir dir;
+  const auto folder = chat_folder(dir / "model", kQwenConfig);
+  const std::string tokenizer = "hf.tokenizer=" + folder.string();
+  const std::string usual = "{\"prompt\": \"hi\", \"response\": \"yo\"}\n";
+  write_text(dir / "usual.jsonl", usual);
+  const auto ids_of = [](const std::string& shown) {
+    const size_t begin = shown.find("    prompt (");
+    EXPECT_NE(begin, std::string::npos) << shown;
+    return begin == std::string::npos ? shown : shown.substr(begin);
+  };
+  const std::string expected = ids_of(inspected_chat(dir / "usual.jsonl", 0, {tokenizer}));
+  const std::vector<std::pair<std::string, std::string>> files = {
+      {"c.jsonl", R"({"conversations": [{"from": "human", "value": "hi"}, {"from": "gpt", "value": "yo"}]})"},
+      {"r.jsonl", R"({"talk": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "yo"}]})"},
+      {"a.json", R"([ {"instruction": "hi", "input": "", "output": "yo"} ])"},
+      {"p.JSONL", R"({"prompt": "hi", "completion": "yo"})"},
+      {"m.txt",
+       R"({"prompt": [{"role": "user", "content": "hi"}], "completion": [{"role": "assistant", "content": "yo"}]})"},
+      {"g.jsonl.gz", test::gzip_packed(usual)},
+      {"z", test::zstd_packed("\xEF\xBB\xBF[" + usual + "]")}};
+  for (const auto& [name, bytes] : files) {
+    write_text(dir / name, bytes);
+    EXPECT_EQ(ids_of(inspected_chat(dir / name, 0, {tokenizer})), expected) << name;
+  }
+  write_text(dir / "q.jsonl", R"({"question": "hi", "talk": [{"role": "user", "content": "x"}], "answer": "yo"})");
+  EXPECT_EQ(ids_of(inspected_chat(dir / "q.jsonl", 0,
+                                  {tokenizer, "chat.prompt_field=question", "chat.response_field=answer"})),
+            expected);
+  write_text(dir / "split" / "train.json", "[" + usual + "]");
+  expect_in(inspected_chat(dir / "split", 0, {tokenizer}), {"train: 1 records: 1 examples"});
+  // Of a CSV file the settings name the columns.
+  write_text(dir / "s.csv", "from,to\n.,1\n");
+  expect_error(ExitCode::data, {"s.csv: none of its columns is the question", "data.question_field"},
+               [&] { inspected_chat(dir / "s.csv", 0); });
+  expect_error(ExitCode::data, {"s.csv:2: the question has 1 characters"}, [&] {
+    inspected_chat(dir / "s.csv", 0, {"data.question_field=from", "data.answer_field=to"});
+  });
+  expect_error(ExitCode::usage, {"s.csv' is a CSV file, which is read by task puzzle"}, [&] {
+    inspected_chat(dir / "s.csv", 0, {"task=polychromic", "hf.model=m", "polychromic.objective=none"});
+  });
 }
 
 TEST(ChatInspect, SaysWhatIsMissing) {

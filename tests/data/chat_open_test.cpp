@@ -3,6 +3,7 @@
 #include <set>
 
 #include "data/chat_support.h"
+#include "support/packed.h"
 
 namespace hrm::data {
 namespace {
@@ -42,6 +43,23 @@ TEST(ChatOpen, ValidationHasOtherNames) {
     write_text(dir / "d" / "val.jsonl", chat_line("e", "x"));
     expect_error(ExitCode::data, {"val.jsonl and ", name, "keep one of them"}, [&] { open_sides(dir / "d"); });
   }
+}
+
+TEST(ChatOpen, SidesMayBeArraysOrCompressed) {
+  const TempDir dir;
+  const auto folder = dir / "d";
+  write_text(folder / "train.json", "[" + chat_line("a", "x") + "]");
+  write_text(folder / "test.json.gz", test::gzip_packed("[" + chat_line("b", "x") + "]"));
+  write_text(folder / "config.json", "{}");
+  EXPECT_TRUE(is_split_chat_folder(folder));
+  EXPECT_EQ(keys_of(open_sides(folder).test), (std::set<std::string>{"b"}));
+  // What was made of an array comes before the array.
+  write_text(folder / "train.jsonl.zst", test::zstd_packed(chat_line("c", "x")));
+  const ChatSides sides = open_sides(folder);
+  EXPECT_EQ(keys_of(sides.train), (std::set<std::string>{"c"}));
+  EXPECT_EQ(sides.test.dataset, nullptr);
+  write_text(folder / "train.jsonl", chat_line("d", "x"));
+  expect_error(ExitCode::data, {"train.jsonl and train.jsonl.zst", "keep one of them"}, [&] { open_sides(folder); });
 }
 
 TEST(ChatOpen, APromptInTwoFilesIsLeakage) {

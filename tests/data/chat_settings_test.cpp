@@ -40,6 +40,14 @@ class ChatSettings : public ::testing::Test {
 
 constexpr const char* kUsual = R"({"prompt": "two and two", "response": "four", "answers": ["4", "four"]})";
 
+TEST_F(ChatSettings, TheConversationMayHaveAnotherName) {
+  const std::string chosen = R"([{"role": "user", "content": "hi"}, {"role": "assistant", "content": "yo"}])";
+  const std::string other = R"([{"role": "user", "content": "hi"}, {"role": "assistant", "content": "no"}])";
+  const std::string line = R"({"chosen": )" + chosen + R"(, "messages": )" + other + R"(, "rejected": )" + other + "}";
+  EXPECT_EQ(read(line)[0].response_ids, with_end("no"));
+  EXPECT_EQ(read(line, {"chat.messages_field=chosen"})[0].response_ids, with_end("yo"));
+}
+
 // A record under other names, beside decoys under the usual ones, is the same record.
 TEST_F(ChatSettings, MembersMayHaveOtherNames) {
   const ChatDataset usual = read(kUsual);
@@ -71,7 +79,7 @@ TEST_F(ChatSettings, MembersMayHaveOtherNames) {
   // Under the usual names alone they are not there.
   expect_error(ExitCode::data, {"records.jsonl:1: has neither 'messages' nor 'question'"},
                [&] { read(kUsual, {"chat.prompt_field=question"}); });
-  expect_error(ExitCode::data, {"1 with an empty response"}, [&] { read(kUsual, {"chat.response_field=reply"}); });
+  expect_error(ExitCode::data, {"1 without a response"}, [&] { read(kUsual, {"chat.response_field=reply"}); });
   EXPECT_TRUE(read(kUsual, {"chat.answers_field=right"})[0].answers.empty());
 }
 

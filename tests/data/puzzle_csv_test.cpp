@@ -5,6 +5,8 @@
 #include <set>
 
 #include "data/data_support.h"
+#include "hrm/data/dataset.h"
+#include "support/packed.h"
 #include "support/temp_dir.h"
 
 namespace hrm::data {
@@ -46,6 +48,47 @@ TEST_F(PuzzleCsvFile, BothHeadersAndBothBlanks) {
   EXPECT_EQ(ours.rows.kind, PuzzleKind::sudoku);
   EXPECT_EQ(ours.rows.meta.vocab_size, 11);
   EXPECT_EQ(ours.rows.meta.ignore_label_id, 0);
+}
+
+TEST_F(PuzzleCsvFile, HeadersOfKaggleAndOfAnyName) {
+  const PuzzleCsv usual = read_puzzle_csv(write(kHeader + row(kPuzzle, kCsvAnswer)), {});
+  const std::string pair = kPuzzle + "," + kCsvAnswer + "\n";
+  for (const char* header : {"quizzes,solutions\n", "puzzle,solution\n", "\xEF\xBB\xBFquizzes,solutions\r\n"}) {
+    const PuzzleCsv kaggle = read_puzzle_csv(write(header + pair), {});
+    EXPECT_EQ(kaggle.rows.inputs, usual.rows.inputs) << header;
+    EXPECT_EQ(kaggle.rows.labels, usual.rows.labels) << header;
+  }
+  PuzzleCsvOptions named;
+  named.question_field = "unsolved";
+  named.answer_field = "solved";
+  // What is named comes before the usual names.
+  EXPECT_EQ(read_puzzle_csv(write("unsolved,solved,question,answer\n" + kPuzzle + "," + kCsvAnswer + ",x,y\n"), named)
+                .rows.inputs,
+            usual.rows.inputs);
+  expect_refused("unsolved,solved\n" + pair, {"none of its columns is the question (q, question, quizzes, puzzle)",
+                                              "unsolved, solved", "data.question_field and data.answer_field"});
+  named.answer_field = "right";
+  expect_refused("unsolved,solved\n" + pair, {"there is no column 'right'; the columns are: unsolved, solved"}, named);
+}
+
+TEST_F(PuzzleCsvFile, CompressedAndInUpperCase) {
+  const std::string text = kHeader + row(kPuzzle, kCsvAnswer);
+  const std::vector<std::pair<std::string, std::string>> files = {
+      {"S.CSV", text}, {"s.csv.gz", test::gzip_packed(text)}, {"s.CSV.zst", test::zstd_packed(text)}};
+  for (const auto& [name, bytes] : files) {
+    write_text(dir_ / name, bytes);
+    EXPECT_EQ(open_dataset(dir_ / name, "train", {})->num_puzzles(), 1) << name;
+  }
+  write_text(dir_ / "s.gz", test::gzip_packed(text));
+  expect_error(ExitCode::data, {"s.gz: is neither a directory nor a .csv file"},
+               [&] { open_dataset(dir_ / "s.gz", "train", {}); });
+  config::DataConfig config;
+  config.question_field = "answer";
+  config.answer_field = "answer";
+  const auto solved = open_dataset(dir_ / "S.CSV", "train", config);
+  std::vector<int32_t> inputs(81), labels(81);
+  solved->example(0, inputs.data(), labels.data());
+  EXPECT_EQ(inputs, labels);
 }
 
 TEST_F(PuzzleCsvFile, OtherSizes) {

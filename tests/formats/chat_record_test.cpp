@@ -70,6 +70,114 @@ TEST(ChatRecord, ReadsAnswers) {
   EXPECT_FALSE(parse_chat_record(R"({"prompt": "p", "answers": null})", {}).answers);
 }
 
+TEST(ChatRecord, OneAnswerIsAText) {
+  EXPECT_EQ(*parse_chat_record(R"({"prompt": "p", "answers": "7"})", {}).answers, Texts{"7"});
+  ChatFields fields;
+  fields.answers = "answer";
+  EXPECT_EQ(*parse_chat_record(R"({"prompt": "p", "answer": "7", "answers": ["8"]})", fields).answers, Texts{"7"});
+}
+
+TEST(ChatRecord, ReadsShareGpt) {
+  const ChatRecord one = parse_chat_record(
+      R"({"id": 1, "conversations": [{"from": "system", "value": "s"}, {"from": "human", "value": "u"},
+          {"from": "gpt", "value": "a"}, {"from": "observation", "value": "t"}, {"from": "chatgpt", "value": "b"}]})",
+      {});
+  EXPECT_EQ(one.messages,
+            (std::vector<ChatMessage>{{"system", "s"}, {"user", "u"}, {"assistant", "a"}, {"tool", "t"}}));
+  EXPECT_EQ(one.response, "b");
+  EXPECT_EQ(one.no_response, "");
+  const std::string talk = R"([{"from": "human", "value": "u"}, {"from": "gpt", "value": "a"}])";
+  EXPECT_EQ(parse_chat_record(R"({"system": "s", "conversations": )" + talk + "}", {}).messages,
+            (std::vector<ChatMessage>{{"system", "s"}, {"user", "u"}}));
+  EXPECT_EQ(parse_chat_record(R"({"system": " ", "messages": )" + talk + "}", {}).messages,
+            (std::vector<ChatMessage>{{"user", "u"}}));
+  expect_record_refused(
+      R"({"conversations": [{"from": "human", "value": "u"}, {"from": "function_call", "value": "f"}]})",
+      {"message 2 has the role 'function_call'", "human, user, gpt"});
+  expect_record_refused(R"({"conversations": [{"from": "human", "value": 1}]})", {"message 1 is not of the form"});
+  expect_record_refused(R"({"conversations": [{"from": "human", "value": "u", "weight": 0}]})",
+                        {"message 1 has 'weight'; only from and value are read"});
+}
+
+TEST(ChatRecord, FindsTheConversation) {
+  const std::string talk = R"([{"role": "user", "content": "u"}, {"role": "assistant", "content": "a"}])";
+  for (const char* name : {"conversations", "chat", "dialog"}) {
+    const ChatRecord one = parse_chat_record(cat("{\"source\": [\"x\"], \"", name, "\": ", talk, "}"), {});
+    EXPECT_EQ(one.messages, (std::vector<ChatMessage>{{"user", "u"}}));
+    EXPECT_EQ(one.response, "a");
+  }
+  ChatFields fields;
+  expect_record_refused(R"({"chosen": )" + talk + R"(, "rejected": )" + talk + "}",
+                        {"has conversations in 'chosen', 'rejected'; name one of them with chat.messages_field"});
+  fields.messages = "chosen";
+  EXPECT_EQ(parse_chat_record(R"({"chosen": )" + talk + R"(, "messages": 5, "prompt": 6})", fields).response, "a");
+  // A prompt of the usual name comes first, and what it lacks is said.
+  const ChatRecord prompt = parse_chat_record(R"({"prompt": "p", "chat": )" + talk + "}", {});
+  EXPECT_EQ(prompt.prompt, "p");
+  EXPECT_NE(prompt.no_response.find("chat.messages_field=chat"), std::string::npos) << prompt.no_response;
+}
+
+TEST(ChatRecord, ReadsAlpaca) {
+  const ChatRecord one = parse_chat_record(R"({"instruction": "Add.", "input": "1, 2", "output": "3"})", {});
+  EXPECT_EQ(one.prompt, "Add.\n1, 2");
+  EXPECT_EQ(one.response, "3");
+  EXPECT_TRUE(one.messages.empty());
+  for (const char* input : {R"("input": "",)", R"("input": null,)", ""}) {
+    EXPECT_EQ(parse_chat_record(cat(R"({"instruction": "Add.", )", input, R"("output": ""})"), {}).prompt, "Add.");
+  }
+  const ChatRecord more =
+      parse_chat_record(R"({"instruction": "i", "output": "o", "system": "s", "history": [["u", "a"]]})", {});
+  EXPECT_EQ(more.messages,
+            (std::vector<ChatMessage>{{"system", "s"}, {"user", "u"}, {"assistant", "a"}, {"user", "i"}}));
+  EXPECT_EQ(more.response, "o");
+  expect_record_refused(R"({"instruction": "i", "output": "o", "history": [["u"]]})",
+                        {"'history' is no list of pairs"});
+  // Its members by name are as any others.
+  ChatFields fields;
+  fields.prompt = "instruction";
+  fields.response = "output";
+  EXPECT_EQ(parse_chat_record(R"({"instruction": "Add.", "input": "1, 2", "output": "3"})", fields).prompt, "Add.");
+}
+
+TEST(ChatRecord, ReadsCompletions) {
+  EXPECT_EQ(parse_chat_record(R"({"prompt": "p", "completion": "c"})", {}).response, "c");
+  EXPECT_EQ(parse_chat_record(R"({"prompt": "p", "completion": "c", "response": "r"})", {}).response, "r");
+  EXPECT_EQ(parse_chat_record(R"({"prompt": "p", "completion": "c", "response": null})", {}).no_response,
+            "'response' is null");
+  ChatFields other;
+  other.response = "reply";
+  EXPECT_NE(parse_chat_record(R"({"prompt": "p", "completion": "c"})", other).no_response.find("has no 'reply'"),
+            std::string::npos);
+  const ChatRecord one = parse_chat_record(
+      R"({"prompt": [{"role": "system", "content": "s"}, {"role": "user", "content": "u"}],
+          "completion": [{"role": "assistant", "content": "a"}]})",
+      {});
+  EXPECT_EQ(one.messages, (std::vector<ChatMessage>{{"system", "s"}, {"user", "u"}}));
+  EXPECT_EQ(one.response, "a");
+  EXPECT_EQ(parse_chat_record(R"({"prompt": "u", "completion": [{"role": "assistant", "content": "a"}]})", {}).prompt,
+            "u");
+  const ChatRecord open = parse_chat_record(R"({"prompt": [{"role": "user", "content": "u"}], "answers": "7"})", {});
+  EXPECT_EQ(open.messages, (std::vector<ChatMessage>{{"user", "u"}}));
+  EXPECT_NE(open.no_response.find("has no 'response'"), std::string::npos);
+  expect_record_refused(
+      R"({"prompt": [{"role": "user", "content": "u"}], "completion": [{"role": "user", "content": "a"}]})",
+      {"'completion' ends with a message of role user"});
+  expect_record_refused(
+      R"({"prompt": "p", "completion": [{"role": "user", "content": "u"}, {"role": "assistant", "content": "a"}]})",
+      {"'completion' has 2 messages, but 'prompt' is a text"});
+}
+
+TEST(ChatRecord, SaysWhatIsLacking) {
+  expect_record_refused(R"({"question": "q", "answer": "a"})",
+                        {"has neither 'messages' nor 'prompt'", "its members are 'answer', 'question'",
+                         "chat.prompt_field and chat.response_field, or chat.messages_field"});
+  EXPECT_EQ(parse_chat_record(R"({"prompt": "q", "text": "a"})", {}).no_response,
+            "has no 'response'; its members are 'prompt', 'text': name the right one with chat.response_field");
+  EXPECT_EQ(parse_chat_record(R"({"prompt": "q", "response": ""})", {}).no_response, "") << "it has one, an empty one";
+  EXPECT_EQ(parse_chat_record(R"({"chat": [{"role": "user", "content": "u"}]})", {}).no_response,
+            "the conversation in 'chat' ends with a message of the user, so it has no response to learn from");
+}
+
 TEST(ChatRecord, RefusesOtherForms) {
   expect_record_refused("", {"is no valid JSON"});
   expect_record_refused("[]", {"the line is no object"});
@@ -80,7 +188,7 @@ TEST(ChatRecord, RefusesOtherForms) {
   expect_record_refused(R"({"prompt": 1})", {"'prompt' is no text"});
   expect_record_refused(R"({"prompt": null})", {"has no 'prompt'"});
   expect_record_refused(R"({"prompt": "a", "response": ["b"]})", {"'response' is no text"});
-  expect_record_refused(R"({"prompt": "a", "answers": "b"})", {"'answers' is no list"});
+  expect_record_refused(R"({"prompt": "a", "answers": {"b": 1}})", {"'answers' is no text and no list"});
   expect_record_refused(R"({"prompt": "a", "answers": ["b", 1]})", {"'answers' is no text"});
   expect_record_refused(R"({"messages": []})", {"'messages' is no list of 1 to 4096 messages"});
   expect_record_refused(R"({"messages": {}})", {"'messages' is no list"});

@@ -50,7 +50,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   fuzz::parses(ExitCode::data, [&] {
     const ChatRecord one = parse_chat_record(line, fields, ExitCode::data);
     for (const ChatMessage& message : one.messages) {
-      fuzz::check(message.role == "system" || message.role == "user" || message.role == "assistant", "a known role");
+      fuzz::check(
+          message.role == "system" || message.role == "user" || message.role == "assistant" || message.role == "tool",
+          "a known role");
     }
     fuzz::check(one.texts.size() == fields.texts.size(), "a text for each name");
     const ChatRecord again = parse_chat_record(written(one, fields), fields, ExitCode::data);

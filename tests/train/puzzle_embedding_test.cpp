@@ -2,6 +2,7 @@
 // still train, and no tolerance would tell; here the updated table itself is compared, bit for bit.
 #include <ATen/ops/index_add.h>
 
+#include "hrm/checkpoint/checkpoint.h"
 #include "hrm/objectives/act.h"
 #include "hrm/optim/sparse_sign_sgd.h"
 #include "train/small_run.h"
@@ -18,11 +19,11 @@ const std::vector<std::string> kMicroBatches = {"8", "4", "2", "1"};
 
 // 24 puzzles of one example each that share four identifiers (0 is the blank one, which none has). Question and answer
 // are drawn, so the gradients of the rows of one identifier point in all directions.
-std::filesystem::path write_shared_identifiers(const std::filesystem::path& dir) {
+std::filesystem::path write_shared_identifiers(const std::filesystem::path& dir, int64_t identifiers = kIdentifiers) {
   data::PuzzleRows rows;
   rows.meta.vocab_size = kVocab;
   rows.meta.seq_len = kTokens;
-  rows.meta.num_puzzle_identifiers = kIdentifiers;
+  rows.meta.num_puzzle_identifiers = identifiers;
   CounterRng rng(11, Stream::init, 0);
   const auto tokens = [&] {
     std::vector<uint8_t> out(kTokens);
@@ -31,7 +32,7 @@ std::filesystem::path write_shared_identifiers(const std::filesystem::path& dir)
   };
   for (int64_t puzzle = 0; puzzle < 24; ++puzzle) {
     rows.add_puzzle(tokens(), tokens());
-    rows.puzzle_identifiers.back() = static_cast<int32_t>(1 + puzzle % (kIdentifiers - 1));
+    rows.puzzle_identifiers.back() = static_cast<int32_t>(1 + puzzle % (identifiers - 1));
     rows.end_group();
   }
   data::write_dataset(dir, "train", rows);
@@ -172,6 +173,27 @@ TEST(PuzzleEmbedding, OneIdentifierStaysEqualOverSteps) {
       EXPECT_TRUE(at::equal(whole.at("puzzle_emb.weights"), split.at("puzzle_emb.weights")))
           << "micro-batch " << micro << ", steps " << steps;
     }
+  }
+}
+
+// As the official code loads a checkpoint of other puzzles: every row is the mean of the old ones, all else is kept.
+TEST(PuzzleEmbedding, OtherPuzzlesBeginWithTheMeanOfTheRows) {
+  const auto dir = fresh_folder("runs");
+  SmallRun old(dir / "old", options(write_shared_identifiers(dir / "few"), "8", 2));
+  old.trainer.start_fresh();
+  old.trainer.prepare_checkpoints();
+  old.trainer.run();
+  const auto before = old.tensors();
+  SmallRun tuned(dir / "new", options(write_shared_identifiers(dir / "many", 9), "8", 2));
+  checkpoint::load_weights_into(checkpoint::open_checkpoint(dir / "old" / "small").dir, tuned.task,
+                                checkpoint::WeightSet::ema_or_raw, tuned.task.weights_by_sample());
+  const auto after = tuned.tensors();
+  const at::Tensor mean = before.at("puzzle_emb.weights").mean(0, /*keepdim=*/true);
+  EXPECT_GT(mean.abs().max().item<double>(), 0);
+  EXPECT_TRUE(at::equal(after.at("puzzle_emb.weights"), mean.expand({9, mean.size(1)})));
+  for (const char* name : {"embed_tokens.embedding_weight", "lm_head.weight", "H_init"}) {
+    ASSERT_TRUE(before.count(name) > 0 && after.count(name) > 0) << name;
+    EXPECT_TRUE(at::equal(after.at(name), before.at(name))) << name;
   }
 }
 

@@ -33,7 +33,7 @@ struct ModelWeights {
   std::vector<std::pair<std::string, at::Tensor>> ema;
 };
 
-enum class WeightSet { raw, ema };
+enum class WeightSet { raw, ema, ema_or_raw };  // the last: the averaged ones where there are any
 
 struct FoundCheckpoint {
   std::filesystem::path dir;
@@ -115,8 +115,10 @@ void load_checkpoint(const std::filesystem::path& dir, Stateful& root, const std
 bool load_state_part(const std::filesystem::path& dir, Stateful& part, const std::string& prefix);
 
 // Copies one weight set into the entries of role weight alone, of a checkpoint of either kind; same rules. ema where
-// there is none: Error(checkpoint).
-void load_weights_into(const std::filesystem::path& dir, Stateful& root, WeightSet which = WeightSet::raw);
+// there is none: Error(checkpoint). Matrices named in `by_mean`, as the archive calls them, may have another number of
+// rows here: then each row becomes the mean of those of the checkpoint, and the log says so.
+void load_weights_into(const std::filesystem::path& dir, Stateful& root, WeightSet which = WeightSet::raw,
+                       const std::vector<std::string>& by_mean = {});
 
 // Reads model.pt, after verifying the checkpoint, with our tensor-only reader: nothing in the file is executed.
 ModelWeights load_weights(const std::filesystem::path& dir);

@@ -31,6 +31,8 @@ struct DataConfig {
   std::string train = "data/sudoku/train_17clue_1k.csv";
   std::string test = "data/sudoku/test_17clue_2k.csv";
   std::string kind = "auto";
+  std::string question_field = "";
+  std::string answer_field = "";
   std::string augmentation = "none";
   int64_t box_rows = 0;
   int64_t box_cols = 0;
@@ -48,17 +50,24 @@ struct DataConfig {
   template <class F>
   static void describe(F&& f) {
     f("train", &DataConfig::train, PathText{.list = true}, "",
-      "training data: a dataset directory in the official layout (its train split) or a CSV file; the default ships "
-      "with the project. task=language: one or several folders of language data with commas between, e.g. books or "
-      "books*3,code: three rows of books for each of code. task=polychromic: a file of JSON lines or a folder of them");
+      "training data: a dataset directory in the official layout (its train split) or a CSV file, also compressed "
+      "(.csv.gz, .csv.zst); the default ships with the project. task=language: one or several folders of language data "
+      "with commas between, e.g. books or "
+      "books*3,code: three rows of books for each of code. task=polychromic: a file of JSON lines or "
+      "of one JSON array, also compressed (.gz, .zst), or a folder of such files");
     f("test", &DataConfig::test, PathText{.list = true}, "",
-      "test data: a dataset directory (its test split) or a CSV file; empty: no evaluation. task=language: folders "
+      "test data: a dataset directory (its test split) or a CSV file; empty, and the default of a run that sets "
+      "data.train: no evaluation. task=language: folders "
       "whose val split is evaluated, each with a name before a colon if it shall have one, e.g. old:books,code; "
       "empty: those of data.train, as far as they have one; none: no evaluation. task=polychromic: as data.train; "
       "empty: "
       "chat.val_share of the prompts of data.train");
     f("kind", &DataConfig::kind, OneOf{{"auto", "sudoku", "maze"}}, "",
       "what a CSV file holds; auto tells by the characters");
+    f("question_field", &DataConfig::question_field, AnyText{}, "",
+      "column of a CSV file that holds the puzzles; empty = q, question, quizzes or puzzle");
+    f("answer_field", &DataConfig::answer_field, AnyText{}, "",
+      "column that holds their solutions; empty = a, answer, solutions or solution");
     f("augmentation", &DataConfig::augmentation, OneOf{{"none", "sudoku", "dihedral"}}, "",
       "new random symmetric copy of each training sample, drawn on the fly: sudoku = digits, bands, rows, stacks, "
       "columns, and transposition where boxes are square; dihedral = the 8 rotations and reflections of a square grid");

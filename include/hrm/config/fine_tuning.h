@@ -73,6 +73,7 @@ struct ChatConfig {
   std::string thinking = "auto";
   std::string prompt_template = "";
   std::string response_template = "";
+  std::string messages_field = "messages";
   std::string prompt_field = "prompt";
   std::string response_field = "response";
   std::string answers_field = "answers";
@@ -102,10 +103,16 @@ struct ChatConfig {
       "template=custom: text with the places {prompt} and {member of the record}, and {bos} at its beginning");
     f("response_template", &ChatConfig::response_template, AnyText{}, "",
       "template=custom: text with the place {response}, and {eos} at its end");
-    f("prompt_field", &ChatConfig::prompt_field, AnyText{}, "", "member of a record that holds the prompt");
-    f("response_field", &ChatConfig::response_field, AnyText{}, "", "member that holds the response");
+    f("messages_field", &ChatConfig::messages_field, AnyText{}, "",
+      "member of a record that holds a conversation: a list of role and content, or of from and value (ShareGPT). A "
+      "record without it, and without prompt_field, is searched for the one member that holds such a list, or for "
+      "instruction, input and output (Alpaca)");
+    f("prompt_field", &ChatConfig::prompt_field, AnyText{}, "",
+      "member of a record that holds the prompt: a text, or the messages in front of the response");
+    f("response_field", &ChatConfig::response_field, AnyText{}, "",
+      "member that holds the response: a text, or a message; response = also completion");
     f("answers_field", &ChatConfig::answers_field, AnyText{}, "",
-      "member with a list of all answers that are right, for rewards and evaluation");
+      "member with a list of all answers that are right, or with the one that is, for rewards and evaluation");
     f("id_field", &ChatConfig::id_field, AnyText{}, "",
       "member by which records belong together, so that no split parts them; empty = the prompt's text");
     f("value_field", &ChatConfig::value_field, AnyText{}, "", "member with a number, for stratify, e.g. reply_likes");

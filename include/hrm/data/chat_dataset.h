@@ -1,6 +1,6 @@
 #pragma once
 // Prompts and responses in memory, as ids: what a causal language model is fine-tuned on, and what it is asked. Read
-// from JSON lines (hrm/formats/chat_record.h). No torch here.
+// from JSON lines or a JSON array (hrm/formats/chat_record.h, record_file.h). No torch here.
 
 #include <cstdint>
 #include <filesystem>
@@ -41,14 +41,16 @@ struct ChatExample {
   int64_t ids() const { return static_cast<int64_t>(prompt_ids.size() + response_ids.size()); }
 };
 
-// Every line is counted once in `examples` or in one of the reasons; blank lines are none.
+// Every record, a line or an element of an array, is counted once in `examples` or in one of the reasons; blank lines
+// are none.
 struct ChatCounts {
   int64_t lines = 0;
   int64_t examples = 0;
   // Dropped:
   int64_t malformed = 0;       // bad_utf8 among them
   int64_t empty_prompt = 0;    // nothing but white space, also below
-  int64_t empty_response = 0;  // or none, where there must be one
+  int64_t no_response = 0;     // where there must be one: no such member, or a conversation that ends with the user
+  int64_t empty_response = 0;  // the same
   int64_t empty_answers = 0;   // a list without answers, or with one that is empty
   int64_t long_prompt = 0;     // no room for a response in max_tokens
   int64_t duplicates = 0;
@@ -59,21 +61,22 @@ struct ChatCounts {
   int64_t prompts = 0;        // different keys of the examples
 
   int64_t dropped() const {
-    return malformed + empty_prompt + empty_response + empty_answers + long_prompt + duplicates;
+    return malformed + empty_prompt + no_response + empty_response + empty_answers + long_prompt + duplicates;
   }
-  // "4,940 lines: 4,935 examples of 4,446 prompts; dropped 5: 2 malformed, 3 with an empty response; 7 responses cut"
+  // "4,940 records: 4,935 examples of 4,446 prompts; dropped 5: 2 malformed, 3 with an empty response; 7 responses cut"
   std::string text() const;
 };
 
-// Whether `path` is one to read records from: a file called *.jsonl, or a folder that holds such files.
+// Whether `path` is one to read records from: a file called *.jsonl or *.json, also compressed, or one that begins as
+// such a file does and is no CSV file; or a folder that holds *.jsonl files, also compressed.
 bool is_chat_path(const std::filesystem::path& path);
 
 // Immutable and safe to read from several threads.
 class ChatDataset {
  public:
-  // `path`: a file, or a folder whose *.jsonl are read in sorted order. What is dropped is counted, the first lines of
-  // each kind are named in the log. Throws Error(usage) for options; Error(data), one sentence, for what is not there,
-  // for more malformed lines than max_malformed ("file:line: reason") and where no example is left.
+  // `path`: a file, or a folder whose *.jsonl, also compressed, are read in sorted order. What is dropped is counted,
+  // the first lines of each kind are named in the log. Throws Error(usage) for options; Error(data), one sentence, for
+  // what is not there, for more malformed lines than max_malformed ("file:line: reason") and where no example is left.
   ChatDataset(const std::filesystem::path& path, const ChatEncoder& encoder, const ChatDataOptions& options);
 
   int64_t size() const { return static_cast<int64_t>(examples_.size()); }

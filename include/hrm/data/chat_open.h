@@ -25,11 +25,13 @@ struct ChatSides {
 // has none.
 void check_no_leak(const ChatSide& one, const ChatSide& other);
 
-// Whether the files of a folder are the sides of a split: it has a train.jsonl.
+// Whether the files of a folder are the sides of a split: it has a train.jsonl, or else a train.json, as it is or
+// compressed (.gz, .zst).
 bool is_split_chat_folder(const std::filesystem::path& path);
 
 // A folder that is split already has train.jsonl, val.jsonl (or validation.jsonl, or valid.jsonl) and test.jsonl, the
-// last two where they are there; other *.jsonl of it are not read, and named in the log. Everything else, a file or a
+// last two where they are there, all of the suffix of train; other *.jsonl of it are not read, and named in the log.
+// Everything else, a file or a
 // folder of other *.jsonl, is split by `split`: three shares, and `values` taken from the examples where `stratified`.
 //
 // Throws as ChatDataset and split_groups; Error(data) where a prompt, or the id of one, is in two of the files, with

@@ -12,6 +12,8 @@ namespace hrm::data {
 struct SudokuCommand {
   std::string train_csv;        // --train-csv; empty: generate, or no training split
   std::string test_csv;         // --test-csv
+  std::string question_field;   // --question-field: columns of the CSV files; empty: their usual names
+  std::string answer_field;     // --answer-field
   bool generate = false;        // --generate; excludes the CSV files
   std::string box;              // --box RxC; empty: square boxes, or 2x3 for 6x6 (CSV), 3x3 (generated)
   std::string empty = "40:50";  // --empty MIN:MAX cells, both included (generated)
@@ -30,18 +32,20 @@ void run_data_sudoku(const SudokuCommand& command, std::ostream& out);
 
 // hrm_train data maze
 struct MazeCommand {
-  std::string train_csv;   // --train-csv
-  std::string test_csv;    // --test-csv
-  int64_t train = 1000;    // --train mazes (generated)
-  int64_t test = 1000;     // --test mazes (generated)
-  bool generate = false;   // --generate; excludes the CSV files
-  int64_t size = 30;       // --size of the side (generated)
-  int64_t min_path = 110;  // --min-path: shortest path in moves must be longer (generated)
-  bool augment = false;    // --augment: all 8 rotations and reflections of each training maze
-  int64_t subsample = 0;   // --subsample
-  int64_t min_rating = 0;  // --min-rating
-  int64_t seed = 0;        // --seed
-  std::string out;         // --out folder
+  std::string train_csv;       // --train-csv
+  std::string test_csv;        // --test-csv
+  std::string question_field;  // --question-field, as for Sudokus
+  std::string answer_field;    // --answer-field
+  int64_t train = 1000;        // --train mazes (generated)
+  int64_t test = 1000;         // --test mazes (generated)
+  bool generate = false;       // --generate; excludes the CSV files
+  int64_t size = 30;           // --size of the side (generated)
+  int64_t min_path = 110;      // --min-path: shortest path in moves must be longer (generated)
+  bool augment = false;        // --augment: all 8 rotations and reflections of each training maze
+  int64_t subsample = 0;       // --subsample
+  int64_t min_rating = 0;      // --min-rating
+  int64_t seed = 0;            // --seed
+  std::string out;             // --out folder
 };
 void run_data_maze(const MazeCommand& command, std::ostream& out);
 
@@ -51,7 +55,7 @@ struct InspectCommand {
   std::string path;
   int64_t example = 0;  // --example index to draw
   std::string box;      // --box RxC of a Sudoku
-  // Of prompts and responses: the configuration that says how records are read, and with which tokenizer.
+  // The configuration that says how records are read, and with which tokenizer, or which columns a CSV file has.
   std::vector<std::string> config_files;  // --config
   std::vector<std::string> overrides;     // KEY=VALUE
 };

@@ -81,11 +81,10 @@ class PuzzleDataset {
 };
 
 // Opens `path`: a directory in the official layout (split "train" or "test" inside it; .npy files of uint8, int32 or
-// int64, memory-mapped), or a CSV file (columns source, question or q, answer or a, rating; Sudoku or maze, see
-// puzzle_csv.h). data.kind, box_rows and box_cols apply to CSV files and to telling Sudoku in directories;
-// data.subsample and data.min_rating to training CSV files. `seed` draws the subsample.
-// Throws Error(data), one sentence naming file and row or line, for data that is missing or wrong; Error(usage) for
-// options that do not fit the data.
+// int64, memory-mapped), or a CSV file of Sudokus or mazes, also compressed (puzzle_csv.h). data.kind, question_field
+// and answer_field apply to CSV files, box_rows and box_cols also to telling Sudoku in directories; data.subsample and
+// data.min_rating to training CSV files. `seed` draws the subsample. Throws Error(data), one sentence naming file and
+// row or line, for data that is missing or wrong; Error(usage) for options that do not fit the data.
 std::shared_ptr<PuzzleDataset> open_dataset(const std::filesystem::path& path, const std::string& split,
                                             const config::DataConfig& config, uint64_t seed = 0);
 

@@ -1,6 +1,7 @@
 #pragma once
-// Puzzles in CSV files with the columns source, question (or q), answer (or a) and rating: the official Sudoku-Extreme
-// and Maze-Hard files and the shipped ones.
+// Puzzles in CSV files with the columns source, question (or q, quizzes, puzzle), answer (or a, solutions, solution)
+// and rating: the official Sudoku-Extreme and Maze-Hard files, the shipped ones and those of Kaggle; or columns of any
+// name. Files may be compressed by gzip or Zstandard.
 
 #include <cstddef>
 #include <cstdint>
@@ -17,14 +18,20 @@ struct PuzzleCsvOptions {
   std::string kind = "auto";  // auto | sudoku | maze
   int64_t box_rows = 0;       // 0 = square boxes, or 2x3 for 6x6
   int64_t box_cols = 0;
-  int64_t min_rating = 0;  // drop puzzles rated below
-  int64_t subsample = 0;   // keep this many at random; 0 = all
-  uint64_t seed = 0;       // of the subsample
+  std::string question_field;  // columns; empty: one of the names above
+  std::string answer_field;
+  std::string field_settings = "data.question_field and data.answer_field";  // what sets them, for messages
+  int64_t min_rating = 0;                                                    // drop puzzles rated below
+  int64_t subsample = 0;                                                     // keep this many at random; 0 = all
+  uint64_t seed = 0;                                                         // of the subsample
   // Always checked: characters, lengths, rules, and that the answer solves the question. When at most so many puzzles
   // are kept, each Sudoku is also solved, to make sure that it has exactly one solution.
   int64_t check_unique_up_to = INT64_MAX;
   bool progress = false;  // a progress line on stderr
 };
+
+// Whether a file is one to read puzzles from: it is called *.csv, also in upper case, or *.csv.gz or *.csv.zst.
+bool is_puzzle_csv(const std::filesystem::path& path);
 
 struct PuzzleCsv {
   PuzzleRows rows;          // each puzzle its own group

@@ -1,9 +1,14 @@
 #pragma once
-// A record of a prompt and its response, as a line of JSON, in one of these forms:
-//   {"prompt": "...", "response": "..."}                                     members of any name
+// A record of a prompt and its response, as an object of JSON, in one of these forms:
 //   {"messages": [{"role": "user", "content": "..."}, ..., {"role": "assistant", "content": "..."}]}
-//   {"prompt": "...", "answers": ["...", ...]}                               with or without a response
-// Members that nothing names are passed over.
+//   {"conversations": [{"from": "human", "value": "..."}, ..., {"from": "gpt", "value": "..."}]}     ShareGPT
+//   {"prompt": "...", "response": "..."}                          members of any name; "completion" for "response"
+//   {"prompt": [messages], "completion": [a message]}
+//   {"prompt": "...", "answers": ["...", ...]}                    with or without a response; one answer as a text
+//   {"instruction": "...", "input": "...", "output": "..."}       Alpaca, where the record has none of the members
+//   above
+// A conversation may be in a member of any name, where the record has neither `messages` nor `prompt` and no other
+// conversation. Members that nothing names are passed over.
 
 #include <optional>
 #include <string>
@@ -15,7 +20,7 @@
 namespace hrm {
 
 struct ChatMessage {
-  std::string role;  // system, user or assistant
+  std::string role;  // system, user, assistant or tool
   std::string content;
   bool operator==(const ChatMessage&) const = default;
 };
@@ -36,6 +41,7 @@ struct ChatRecord {
   std::vector<ChatMessage> messages;  // in front of the response; empty in a record of a prompt
   std::string prompt;                 // of a record of a prompt
   std::string response;               // the last message where that is the assistant's; empty: there is none
+  std::string no_response = {};       // why there is none; empty where there is one, if only an empty one
   // All that are right; not given: anything may be.
   std::optional<std::vector<std::string>> answers;
   std::string id;
@@ -44,9 +50,9 @@ struct ChatRecord {
   std::vector<std::string> prompt_texts = {};  // as many as ChatFields::prompt_texts; of messages none
 };
 
-// Throws Error(code) with the reason alone: no UTF-8, longer than kMaxJsonlLine (hrm/formats/jsonl.h), no object, a
-// member that is missing or of another type than above, more than 4,096 messages or answers, a message of another role
-// or with more than role and content.
+// Throws Error(code) with the reason alone, and with the settings that mend it: no UTF-8, longer than kMaxJsonlLine
+// (hrm/formats/jsonl.h), no object, a member that is missing or of another type than above, more than 4,096 messages or
+// answers, a message of another role or with more than role and content.
 ChatRecord parse_chat_record(std::string_view line, const ChatFields& fields, ExitCode code = ExitCode::data);
 
 }  // namespace hrm

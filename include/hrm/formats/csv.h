@@ -4,14 +4,13 @@
 #include <cstddef>
 #include <deque>
 #include <filesystem>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "hrm/base/error.h"
-#include "hrm/base/file.h"
+#include "hrm/formats/input_window.h"
 
 namespace hrm {
 
@@ -21,10 +20,11 @@ struct CsvRow {
   std::vector<std::string_view> fields;
 };
 
-// Reads rows one after the other from mapped memory: unquoted fields are views of it, nothing is copied.
+// Reads rows one after the other from mapped memory: unquoted fields are views of it, nothing is copied. Compressed
+// files are unpacked as they are read (input_window.h); a row of theirs has at most 1 MiB.
 class CsvReader {
  public:
-  // Maps the file and reads its header row. Throws Error(code) as "file:line: reason".
+  // Opens the file and reads its header row. Throws Error(code) as "file:line: reason".
   explicit CsvReader(const std::filesystem::path& path, ExitCode code = ExitCode::data);
   // Reads memory that must outlive this object.
   CsvReader(std::span<const std::byte> bytes, const std::string& origin, ExitCode code = ExitCode::data);
@@ -42,14 +42,15 @@ class CsvReader {
   [[noreturn]] void fail_at(size_t line, const std::string& reason) const;
 
  private:
-  void start(std::span<const std::byte> bytes);
+  void start();
   bool read_fields(CsvRow& row);
+  bool read_row(CsvRow& row);
   void read_quoted_row(CsvRow& row);
   void add_field(CsvRow& row, std::string_view field);
 
   std::string origin_;
   ExitCode code_;
-  std::optional<MappedFile> file_;
+  InputWindow input_;
   const char* at_ = nullptr;
   const char* end_ = nullptr;
   size_t line_ = 1;

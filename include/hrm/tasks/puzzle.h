@@ -49,6 +49,8 @@ class PuzzleTask : public Task {
   void update_extra(const at::Tensor& skip) override;
   void finish_step() override;
   std::string optional_state() const override { return nn::Fp8Recursions::kStatePrefix; }
+  // As the official code does when it loads a checkpoint of other puzzles.
+  std::vector<std::string> weights_by_sample() const override { return {"puzzle_emb.weights"}; }
   bool can_evaluate() const override { return test_ != nullptr; }
   NamedValues evaluate(const std::function<void(const EvalProgress&)>& progress) override;
   std::string eval_text(const NamedValues& result) const override;

@@ -103,6 +103,10 @@ class Task : public Stateful {
   // of ranks. Written into a checkpoint and compared after a resume: data, their order and the draws all go into it.
   virtual std::string next_batch_digest(int64_t step) = 0;
 
+  // Weights, by their names in a checkpoint, that have a row for each kind of sample in the data. A training that
+  // begins with the weights of another one, which had more or fewer, makes them anew of the mean of the old rows.
+  virtual std::vector<std::string> weights_by_sample() const { return {}; }
+
   // Prefix of state entries that a configuration brings or not, so that a run may be resumed with another choice: they
   // start afresh where a checkpoint has none, and are passed over where nobody needs them. Empty: none.
   virtual std::string optional_state() const { return ""; }

@@ -14,6 +14,7 @@ struct TrainOptions {
   std::vector<std::string> config_files;  // later files win
   std::vector<std::string> overrides;     // key.sub=value, after the files
   std::string resume = "auto";            // auto: the newest valid checkpoint of the run; never; or a checkpoint folder
+  std::string init;                       // a checkpoint whose weights a new run begins with; empty: none
   bool accept_data_change = false;        // resume although the training data are not those of the checkpoint
 };
 int run_train(const TrainOptions& options);
