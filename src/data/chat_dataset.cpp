@@ -11,6 +11,7 @@
 #include "hrm/base/log.h"
 #include "hrm/base/text.h"
 #include "hrm/data/chat_prompts.h"
+#include "hrm/formats/file_kind.h"
 #include "hrm/formats/jsonl.h"
 
 namespace hrm::data {
@@ -98,6 +99,7 @@ class ChatDataset::Reader {
 
   void read_file(size_t number) {
     const MappedFile file(to_.files_[number]);
+    refuse_foreign_file(file.bytes(), file.path().string(), ExitCode::data);
     JsonlLines lines(file.bytes());
     JsonlLine line;
     while (lines.next(line)) {

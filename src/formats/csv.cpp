@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "hrm/base/text.h"
+#include "hrm/formats/file_kind.h"
 
 namespace hrm {
 namespace {
@@ -33,6 +34,7 @@ CsvReader::CsvReader(std::span<const std::byte> bytes, const std::string& origin
 }
 
 void CsvReader::start(std::span<const std::byte> bytes) {
+  refuse_foreign_file(bytes, origin_, code_);
   const std::string_view text = as_text(bytes);
   at_ = text.data();
   end_ = text.data() + text.size();
