@@ -3,13 +3,16 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <array>
 #include <set>
+#include <string_view>
 #include <vector>
 
 #include "checkpoint/contradictions.h"
 #include "checkpoint/hf_names.h"
 #include "hrm/base/error.h"
 #include "hrm/base/text.h"
+#include "hrm/formats/tensor_names.h"
 #include "hrm/nn/linear.h"
 #include "hrm/state/tensor_bytes.h"
 
@@ -18,10 +21,67 @@ namespace {
 
 constexpr const char* kHead = "lm_head.weight";
 constexpr const char* kEmbedding = "model.embed_tokens.weight";
+constexpr const char* kFrequencies = "rotary_emb.inv_freq";
 
 at::Tensor tensor_at(const SafetensorsSet& files, const std::string& name) {
   const ArrayView& view = files.at(name);
   return tensor_from_bytes(view.dtype, view.shape, view.bytes);
+}
+
+// Tensors by what transformers calls them, whatever wrappers have added to the names.
+class NamedWeights {
+ public:
+  explicit NamedWeights(const SafetensorsSet& files)
+      : files_(files), names_(by_core_name(files.names(), files.origin(), ExitCode::checkpoint)) {}
+
+  bool contains(const std::string& name) const { return names_.count(core_tensor_name(name)) > 0; }
+  const ArrayView& view(const std::string& name) const { return files_.at(names_.at(core_tensor_name(name))); }
+  at::Tensor tensor(const std::string& name) const { return tensor_at(files_, names_.at(core_tensor_name(name))); }
+  // By core names.
+  const std::map<std::string, std::string>& all() const { return names_; }
+
+ private:
+  const SafetensorsSet& files_;
+  std::map<std::string, std::string> names_;
+};
+
+// Ends of the names that quantised weights have, as several programs save them.
+constexpr std::array<std::pair<std::string_view, std::string_view>, 9> kQuantised{{
+    {".qweight", "GPTQ or AWQ"},
+    {".qzeros", "GPTQ or AWQ"},
+    {".absmax", "bitsandbytes, 4 bits"},
+    {".quant_map", "bitsandbytes, 4 bits"},
+    {".SCB", "bitsandbytes, 8 bits"},
+    {".weight_scale_inv", "FP8"},
+    {".weight_scale", "compressed-tensors or FP8"},
+    {".weight_packed", "compressed-tensors"},
+    {".input_scale", "FP8"},
+}};
+
+// Says what weights of another kind are, in place of a list of all that they lack.
+void refuse_other_kinds(const NamedWeights& weights, const std::string& origin,
+                        const std::map<std::string, HfWeight>& wanted) {
+  for (const auto& [core, name] : weights.all()) {
+    for (const auto& [end, method] : kQuantised) {
+      require(!name.ends_with(end), ExitCode::checkpoint, "the weights of '", origin, "' are quantised (", method,
+              ": it holds '", printable_start(name),
+              "'), and this program reads floating-point ones; give the folder of the model that they were made from, "
+              "which hf.quantize=nf4 then holds in 4 bits");
+    }
+  }
+  for (const auto& [ours, weight] : wanted) {
+    for (const auto& [theirs, rows] : weight.parts) {
+      if (weights.contains(theirs)) return;
+    }
+  }
+  std::string names;
+  size_t shown = 0;
+  for (const auto& [core, name] : weights.all()) {
+    if (++shown <= 3) names += cat(shown > 1 ? ", '" : "'", printable_start(name), "'");
+  }
+  fail(ExitCode::checkpoint, "the weights of '", origin, "' are not those of its config.json: it holds ",
+       weights.all().size(), " tensors, ", names, shown > 3 ? " and so on" : "",
+       ", and none is called as transformers calls them, such as '", kEmbedding, "'");
 }
 
 }  // namespace
@@ -45,30 +105,34 @@ models::DecoderOptions decoder_options_of(const HfModelConfig& c, int64_t positi
 void load_hf_weights(const SafetensorsSet& files, const models::DecoderOptions& options, models::DecoderLm& model) {
   const at::NoGradGuard no_grad;
   const std::map<std::string, HfWeight> wanted = hf_weights(options);
-  std::set<std::string> unused(files.names().begin(), files.names().end());
+  const NamedWeights weights(files);
+  refuse_other_kinds(weights, files.origin(), wanted);
+  std::set<std::string> unused;
+  for (const auto& [core, name] : weights.all()) unused.insert(core);
   Contradictions wrong;
   for (const auto& [ours, weight] : wanted) {
     for (const auto& [theirs, rows] : weight.parts) {
-      if (unused.erase(theirs) == 0) {
+      if (unused.erase(core_tensor_name(theirs)) == 0) {
         wrong.add("'", theirs, "' is missing");
         continue;
       }
       std::vector<int64_t> shape = weight.shape;
       shape[0] = rows;
-      const ArrayView& view = files.at(theirs);
+      const ArrayView& view = weights.view(theirs);
       if (view.shape != shape) wrong.add("'", theirs, "' is ", shape_text(view.shape), ", not ", shape_text(shape));
       if (!floats(view.dtype)) wrong.add("'", theirs, "' is ", name(view.dtype), ", no floating-point type");
     }
   }
   // Some files also hold the head of a tied model, or the frequencies of the rotation.
   const bool spare_head = options.tied && unused.erase(kHead) > 0;
-  for (const std::string& theirs : unused) {
-    if (!theirs.ends_with(".rotary_emb.inv_freq")) wrong.add("'", printable_start(theirs), "' is unknown");
+  for (const std::string& core : unused) {
+    if (core == kFrequencies || core.ends_with(cat(".", kFrequencies))) continue;
+    wrong.add("'", printable_start(weights.all().at(core)), "' is unknown");
   }
   require(wrong.none(), ExitCode::checkpoint, "the weights of '", files.origin(),
           "' are not those of its config.json: ", wrong.text());
   if (spare_head) {
-    const at::Tensor head = tensor_at(files, kHead), embedding = tensor_at(files, kEmbedding);
+    const at::Tensor head = weights.tensor(kHead), embedding = weights.tensor(kEmbedding);
     require(head.sizes() == embedding.sizes() && at::equal(head.to(embedding.scalar_type()), embedding),
             ExitCode::checkpoint, "'", files.origin(),
             "' holds a head that is not its embedding, though its config.json ties the two");
@@ -80,7 +144,7 @@ void load_hf_weights(const SafetensorsSet& files, const models::DecoderOptions& 
     if (item.value().is_meta()) continue;
     int64_t row = 0;
     for (const auto& [theirs, rows] : found->second.parts) {
-      item.value().narrow(0, row, rows).copy_(tensor_at(files, theirs));
+      item.value().narrow(0, row, rows).copy_(weights.tensor(theirs));
       row += rows;
     }
   }
@@ -88,7 +152,7 @@ void load_hf_weights(const SafetensorsSet& files, const models::DecoderOptions& 
   // one layer's beside the codes, neither on the host, where files are mapped, nor on the device.
   for (const nn::Nf4Layer& layer : nn::nf4_layers(model)) {
     std::vector<at::Tensor> parts;
-    for (const auto& [theirs, rows] : wanted.at(layer.weight).parts) parts.push_back(tensor_at(files, theirs));
+    for (const auto& [theirs, rows] : wanted.at(layer.weight).parts) parts.push_back(weights.tensor(theirs));
     layer.linear->hold_nf4(parts.size() == 1 ? parts.front() : at::cat(parts), layer.weight);
   }
 }

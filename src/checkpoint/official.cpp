@@ -33,6 +33,18 @@ bool any_name_contains(const TensorMap& tensors, const std::string& part) {
                      [&](const auto& entry) { return entry.first.find(part) != std::string::npos; });
 }
 
+// What a file of another model holds.
+std::string first_names(const TensorMap& tensors) {
+  constexpr size_t kShown = 3;
+  std::string text = "'";
+  size_t count = 0;
+  for (const auto& [name, tensor] : tensors) {
+    if (count++ < kShown) text += cat(count > 1 ? "', '" : "", printable_start(name));
+  }
+  if (count == 0) return "; it holds no tensor";
+  return cat("; its tensors are called ", text, count > kShown ? "' and so on" : "'");
+}
+
 // The size of a matrix, -1 where there is none of that name.
 int64_t size_of(const TensorMap& tensors, const std::string& name, int64_t dim) {
   const auto found = tensors.find(name);
@@ -61,7 +73,7 @@ class ShapeContradictions {
 void check_against_config(const config::ModelConfig& config, const TensorMap& tensors, const std::string& source) {
   const int64_t width = size_of(tensors, "embed_tokens.embedding_weight", 1);
   require(width > 0, ExitCode::checkpoint, source,
-          " holds no HRM or TRM model: the matrix 'embed_tokens.embedding_weight' is missing");
+          " holds no HRM or TRM model: the matrix 'embed_tokens.embedding_weight' is missing", first_names(tensors));
   const auto truth = [](bool value) { return std::string(value ? "true" : "false"); };
   const bool learned = tensors.count("embed_pos.embedding_weight") != 0;
   const int64_t H_layers = count_layers(tensors, "H_level");

@@ -13,6 +13,7 @@
 #include "hrm/base/log.h"
 #include "hrm/base/text.h"
 #include "hrm/checkpoint/checkpoint.h"
+#include "hrm/formats/hf_config.h"
 #include "hrm/state/tensor_bytes.h"
 
 namespace hrm::checkpoint {
@@ -310,7 +311,8 @@ std::optional<FoundCheckpoint> find_before(const fs::path& run_dir, int64_t step
 FoundCheckpoint open_checkpoint(const fs::path& run_or_step) {
   std::error_code ignored;
   if (!fs::exists(run_or_step, ignored)) {
-    fail(ExitCode::checkpoint, "there is no checkpoint at ", run_or_step, ": give a run folder or a step folder");
+    fail(ExitCode::checkpoint, "there is no checkpoint at ", run_or_step, ": give a run folder or a step folder",
+         hub_name_hint(run_or_step.string()));
   }
   if (!fs::is_directory(run_or_step, ignored)) {
     fail(ExitCode::checkpoint, run_or_step,

@@ -12,6 +12,7 @@
 #include "hrm/base/log.h"
 #include "hrm/base/text.h"
 #include "hrm/data/language_commands.h"
+#include "hrm/formats/file_kind.h"
 #include "hrm/formats/json.h"
 #include "hrm/formats/jsonl.h"
 
@@ -177,6 +178,7 @@ void run_data_jsonl(const JsonlCommand& command, std::ostream& out) {
   uint64_t saved = before + at.offset;
   for (; at.file < files.size(); before += files[at.file].bytes, ++at.file, at.offset = 0, at.line = 1) {
     const MappedFile file(files[at.file].path);
+    refuse_foreign_file(file.bytes(), file.path().string(), ExitCode::data);
     JsonlLines lines(file.bytes(), at.offset, at.line);
     JsonlLine line;
     while (lines.next(line)) {

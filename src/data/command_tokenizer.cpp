@@ -12,6 +12,7 @@
 #include "hrm/data/bpe_training.h"
 #include "hrm/data/commands.h"
 #include "hrm/data/tokenizer.h"
+#include "hrm/formats/file_kind.h"
 
 namespace hrm::data {
 namespace {
@@ -103,6 +104,7 @@ void run_data_tokenizer(const TrainTokenizerCommand& command, std::ostream& out)
   std::vector<std::string_view> texts;
   for (const std::string& name : command.texts) {
     files.emplace_back(name);
+    refuse_foreign_file(files.back().bytes(), name, ExitCode::data);
     texts.push_back(as_text(files.back().bytes()));
     check_utf8(texts.back(), printable(name));
   }

@@ -5,6 +5,7 @@
 #include "hrm/base/error.h"
 #include "hrm/base/log.h"
 #include "hrm/base/text.h"
+#include "hrm/formats/file_kind.h"
 
 namespace hrm::data::internal {
 namespace {
@@ -93,6 +94,7 @@ bool DocumentPieces::next(Piece& piece) {
     const InputFile& input = files_[position_.file];
     if (!file_) {
       file_.emplace(input.path);
+      refuse_foreign_file(file_->bytes(), input.path.string(), ExitCode::data);
       require(file_->bytes().size() == input.bytes && position_.offset <= input.bytes, ExitCode::data,
               input.path.string(), ": was changed while it was read; start again");
       known_end_ = false;

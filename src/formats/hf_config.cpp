@@ -16,6 +16,7 @@ using nlohmann::json;
 namespace fs = std::filesystem;
 
 constexpr int64_t kMostSize = int64_t{1} << 31;  // of any size
+constexpr int64_t kDefaultWindow = 4096;
 constexpr std::array kFamilies = {"qwen3", "llama", "mistral"};
 
 // Members of an object with their checks.
@@ -30,6 +31,8 @@ class Reader {
   void check(bool holds, const Args&... why) const {
     hrm::require(holds, code_, origin_, ": ", why...);
   }
+  // Whether the member is there, be it null.
+  bool says(const char* key) const { return json_.contains(key); }
   bool has(const char* key) const { return json_.contains(key) && !json_[key].is_null(); }
   const json& at(const char* key) const {
     check(has(key), "'", key, "' is missing");
@@ -118,6 +121,39 @@ double read_rotation(const Reader& in) {
   return theta;
 }
 
+// The line that makes a folder of floating-point weights of `folder`, where transformers has one.
+std::string dequantise_line(const std::string& method, const std::string& folder) {
+  const std::string start = "python3 -c \"from transformers import AutoModelForCausalLM as M";
+  const std::string save = cat(".save_pretrained('", folder, "-float')\"");
+  if (method == "bitsandbytes") {
+    return cat(start, "; M.from_pretrained('", folder, "').dequantize()", save);
+  }
+  std::string config;
+  if (method == "fp8") config = "FineGrainedFP8Config(dequantize=True)";
+  if (method == "compressed-tensors") config = "CompressedTensorsConfig(run_compressed=False)";
+  if (config.empty()) return "";
+  return cat(start, ", ", config.substr(0, config.find('(')), "; M.from_pretrained('", folder,
+             "', quantization_config=", config, ")", save);
+}
+
+void refuse_quantised(const Reader& in, const std::string& folder) {
+  for (const char* key : {"quantization_config", "compression_config"}) {
+    if (!in.has(key)) continue;
+    const json& config = in.at(key);
+    std::string method;
+    if (config.is_object() && config.contains("quant_method") && config["quant_method"].is_string()) {
+      method = config["quant_method"].get<std::string>();
+    } else if (std::string_view(key) == "compression_config") {
+      method = "compressed-tensors";
+    }
+    const std::string line = dequantise_line(method, printable(folder));
+    in.check(false, "the weights are quantised", method.empty() ? "" : cat(" (", printable_start(method), ")"),
+             ", and this program reads floating-point ones; give the folder of the model that they were made from, "
+             "which hf.quantize=nf4 then holds in 4 bits",
+             line.empty() ? "" : cat(", or make a folder of floating-point weights: ", line));
+  }
+}
+
 // The steps from a text to its vector. Whether the last one divides by the length does not matter to a cosine.
 void check_modules(const fs::path& file, ExitCode code) {
   const json modules = parse_json(read_text(file, code), file.string(), code);
@@ -135,14 +171,23 @@ void check_modules(const fs::path& file, ExitCode code) {
 
 std::string text_of(const fs::path& file, ExitCode code) {
   std::error_code ignored;
-  require(fs::is_directory(file.parent_path(), ignored), code, "'", file.parent_path().string(),
-          "' is no folder of a model; models are read from folders here, such as 'hf download NAME --local-dir FOLDER' "
-          "makes");
+  const std::string folder = file.parent_path().string(), hint = hub_name_hint(folder);
+  require(fs::is_directory(file.parent_path(), ignored), code, "'", folder, "' is no folder of a model",
+          hint.empty() ? "; models are read from folders, such as 'hf download NAME --local-dir FOLDER' makes" : hint);
   require(fs::exists(file, ignored), code, "'", file.string(), "' is not there; it is part of every saved model");
   return read_text(file, code);
 }
 
 }  // namespace
+
+std::string hub_name_hint(const std::string& path) {
+  const size_t slash = path.find('/');
+  if (slash == std::string::npos) return "";
+  const std::string model = path.substr(slash + 1);
+  if (!is_plain_file_name(path.substr(0, slash)) || !is_plain_file_name(model)) return "";
+  return cat("; if that is the name of a model on the Hugging Face hub, type 'hf download ", path, " --local-dir ",
+             model, "' and give the folder ", model);
+}
 
 HfModelConfig parse_hf_config(std::string_view text, std::string_view generation, const std::string& origin,
                               ExitCode code) {
@@ -151,11 +196,14 @@ HfModelConfig parse_hf_config(std::string_view text, std::string_view generation
   c.model_type = in.text("model_type");
   in.check(std::find(kFamilies.begin(), kFamilies.end(), c.model_type) != kFamilies.end(), "the architecture '",
            printable_start(c.model_type), "' is not known to this program; it reads qwen3, llama and mistral");
+  refuse_quantised(in, fs::path(origin).parent_path().string());
   c.vocab_size = in.size("vocab_size");
   c.hidden_size = in.size("hidden_size");
   c.layers = in.size("num_hidden_layers");
   c.heads = in.size("num_attention_heads");
-  c.kv_heads = in.size("num_key_value_heads", c.heads);
+  // The library's classes have defaults for keys that are missing; null means something else to them.
+  const int64_t kv_default = c.model_type == "mistral" ? 8 : c.model_type == "qwen3" ? 32 : c.heads;
+  c.kv_heads = in.says("num_key_value_heads") ? in.size("num_key_value_heads", c.heads) : kv_default;
   c.intermediate_size = in.size("intermediate_size");
   c.max_position_embeddings = in.size("max_position_embeddings");
   // Qwen3 has a default of its own; the others divide the width.
@@ -173,7 +221,9 @@ HfModelConfig parse_hf_config(std::string_view text, std::string_view generation
   }
   c.qk_norm = c.model_type == "qwen3";
   c.tied = in.flag("tie_word_embeddings", false);
-  if (c.model_type == "mistral" || in.flag("use_sliding_window", false)) c.window = in.size("sliding_window", 0);
+  if (c.model_type == "mistral" || in.flag("use_sliding_window", false)) {
+    c.window = in.says("sliding_window") ? in.size("sliding_window", 0) : kDefaultWindow;
+  }
   if (c.window > 0 && c.model_type == "qwen3") {
     // Layers from this one on have the window.
     in.check(in.has("layer_types") || (in.has("max_window_layers") && in.at("max_window_layers") == 0),
@@ -194,6 +244,10 @@ HfModelConfig parse_hf_config(std::string_view text, std::string_view generation
   c.bos_id = in.id("bos_token_id");
   c.pad_id = in.id("pad_token_id");
   c.eos_ids = in.ids("eos_token_id");
+  if (c.model_type != "qwen3") {
+    if (!in.says("bos_token_id")) c.bos_id = 1;
+    if (!in.says("eos_token_id")) c.eos_ids = {2};
+  }
   if (!generation.empty()) {
     const Reader more(generation, origin + " (generation_config.json)", code);
     for (const int64_t id : more.ids("eos_token_id")) {
@@ -218,6 +272,7 @@ HfBertConfig parse_bert_config(std::string_view text, const std::string& origin,
   const std::string type = in.text("model_type");
   in.check(type == "bert", "the architecture '", printable_start(type),
            "' is no encoder that this program knows; it reads bert");
+  refuse_quantised(in, fs::path(origin).parent_path().string());
   HfBertConfig c;
   c.vocab_size = in.size("vocab_size");
   c.hidden_size = in.size("hidden_size");

@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "hrm/formats/file_kind.h"
+
 namespace hrm {
 namespace {
 
@@ -155,6 +157,7 @@ void InputWindow::start(std::span<const std::byte> bytes) {
   } else if (text.starts_with(kZstd) || is_skippable_frame(text)) {
     unpacker_ = std::make_unique<ZstdUnpacker>(text, origin_, code_);
   } else {
+    refuse_foreign_file(bytes, origin_, code_);
     data_ = text.data();
     end_ = text.size();
   }

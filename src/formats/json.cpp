@@ -4,12 +4,15 @@
 #include <set>
 #include <vector>
 
+#include "hrm/base/file.h"
 #include "hrm/base/text.h"
+#include "hrm/formats/file_kind.h"
 
 namespace hrm {
 
 nlohmann::json parse_json(std::string_view text, const std::string& origin, ExitCode code, const JsonLimits& limits) {
   using Event = nlohmann::json::parse_event_t;
+  refuse_foreign_file(as_bytes(text), origin, code);
   require(text.size() <= limits.bytes, code, origin, ": a JSON text of ", human_bytes(text.size()),
           " is too long; at most ", human_bytes(limits.bytes), " are read");
   std::vector<std::set<std::string>> keys;  // of the objects that are open

@@ -6,6 +6,7 @@
 #include "hrm/base/hash.h"
 #include "hrm/base/log.h"
 #include "hrm/base/text.h"
+#include "hrm/formats/file_kind.h"
 #include "hrm/formats/jsonl.h"
 
 namespace hrm {
@@ -177,6 +178,7 @@ std::vector<std::string> malformed_jsonl_lines(const MappedFile& file, const Jso
 }
 
 JsonlIndex index_jsonl(const MappedFile& file, const JsonlCheck& check, const JsonlIndexOptions& options) {
+  refuse_foreign_file(file.bytes(), file.path().string(), options.code);
   const fs::path beside = file.path().string() + ".idx";
   const int64_t modified = modified_ns(file.path(), options.code);
   const std::string probe = probe_of(file.bytes());

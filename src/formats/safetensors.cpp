@@ -7,6 +7,7 @@
 #include <set>
 
 #include "hrm/base/text.h"
+#include "hrm/formats/file_kind.h"
 
 namespace hrm {
 namespace {
@@ -68,7 +69,11 @@ class SafetensorsHeaderReader final : public nlohmann::json_sax<nlohmann::json> 
       metadata[key_] = std::move(value);
     } else if (place_ == Place::tensor && key_ == "dtype") {
       const auto dtype = dtype_from_name(value);
-      if (!dtype) bad("the element type '", printable_start(value), "' is not supported");
+      const bool narrow = value.starts_with("F8") || value.starts_with("F6") || value.starts_with("F4");
+      if (!dtype) {
+        bad("the element type '", printable_start(value), "' is not supported",
+            narrow ? "; such weights are quantised: give the folder of the model that they were made from" : "");
+      }
       tensor().dtype = *dtype;
     } else {
       refuse_value();
@@ -204,6 +209,7 @@ SafetensorsFile SafetensorsFile::parse(std::span<const std::byte> bytes, const s
 }
 
 void SafetensorsFile::read(std::span<const std::byte> bytes) {
+  refuse_foreign_file(bytes, origin_, code_);
   require(bytes.size() >= kPrefix, code_, origin_, ": too short for a safetensors file");
   const uint64_t header_size = load_u64(bytes);
   require(header_size <= kMaxSafetensorsHeader, code_, origin_, ": not a safetensors file (its header would take ",

@@ -1,12 +1,16 @@
 #include "hrm/formats/safetensors_set.h"
 
+#include <array>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <set>
+#include <utility>
 
 #include "hrm/base/file.h"
 #include "hrm/base/hash.h"
 #include "hrm/base/text.h"
 #include "hrm/formats/json.h"
+#include "hrm/formats/torch_pickle.h"
 
 namespace hrm {
 namespace {
@@ -14,9 +18,12 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-constexpr const char* kWhole = "model.safetensors";
 constexpr size_t kIndexBytes = size_t{64} << 20;
-constexpr const char* kIndex = "model.safetensors.index.json";
+// The one file, and the index of shards.
+constexpr std::array<std::pair<const char*, const char*>, 2> kPlaces{{
+    {"model.safetensors", "model.safetensors.index.json"},
+    {"pytorch_model.bin", "pytorch_model.bin.index.json"},
+}};
 
 }  // namespace
 
@@ -35,40 +42,68 @@ std::map<std::string, std::string> parse_safetensors_index(std::string_view text
   return map;
 }
 
+// One file, whichever form it has.
+struct SafetensorsSet::File {
+  File(const fs::path& path, ExitCode code) {
+    if (path.extension() == ".bin") {
+      torch.emplace(path, code);
+      for (const NamedTensor& tensor : state_dict_of(*torch, path.string(), code)) {
+        tensors.emplace(tensor.name, ArrayView{tensor.dtype, tensor.shape, tensor.bytes});
+      }
+    } else {
+      safetensors.emplace(path, code);
+      for (const std::string& name : safetensors->names()) tensors.emplace(name, safetensors->at(name));
+    }
+  }
+  std::optional<SafetensorsFile> safetensors;
+  std::optional<TorchArchive> torch;
+  std::map<std::string, ArrayView> tensors;
+};
+
 SafetensorsSet::SafetensorsSet(const fs::path& folder, ExitCode code) : origin_(folder.string()), code_(code) {
   std::error_code ignored;
-  const fs::path index = folder / kIndex;
-  // One file goes before shards, as with transformers: an index beside it is left over.
-  if (fs::exists(folder / kWhole, ignored)) {
-    add(folder / kWhole);
-    return;
+  // One file goes before shards, and safetensors before the older form, as with transformers: what stands beside it is
+  // left over.
+  for (const auto& [whole, index] : kPlaces) {
+    if (fs::exists(folder / whole, ignored)) {
+      add(folder / whole);
+      return;
+    }
+    if (fs::exists(folder / index, ignored)) {
+      add_shards(folder / index);
+      return;
+    }
   }
-  require(fs::exists(index, ignored), code, "'", origin_, "' holds no weights: neither ", kWhole, " nor ", kIndex,
-          " is there");
+  fail(code, "'", origin_, "' holds no weights: none of ", kPlaces[0].first, ", ", kPlaces[0].second, ", ",
+       kPlaces[1].first, " and ", kPlaces[1].second, " is there");
+}
+
+void SafetensorsSet::add_shards(const fs::path& index) {
+  std::error_code ignored;
   const std::map<std::string, std::string> map =
-      parse_safetensors_index(read_text(index, code, kIndexBytes), index.string(), code);
+      parse_safetensors_index(read_text(index, code_, kIndexBytes), index.string(), code_);
   std::set<std::string> shards;
   for (const auto& [name, shard] : map) shards.insert(shard);
   for (const std::string& shard : shards) {
-    require(fs::exists(folder / shard, ignored), code, "'", origin_, "' lacks the shard ", shard, " that ", kIndex,
-            " lists; copy it there");
-    add(folder / shard);
+    require(fs::exists(index.parent_path() / shard, ignored), code_, "'", origin_, "' lacks the shard ", shard,
+            " that ", index.filename().string(), " lists; copy it there");
+    add(index.parent_path() / shard);
   }
   for (const auto& [name, shard] : map) {
     const auto found = where_.find(name);
-    require(found != where_.end() && paths_[found->second].filename() == shard, code, index.string(), ": the tensor '",
+    require(found != where_.end() && paths_[found->second].filename() == shard, code_, index.string(), ": the tensor '",
             printable_start(name), "' is not in ", shard);
   }
   for (const std::string& name : names_) {
-    require(map.count(name) != 0, code, index.string(), ": does not list the tensor '", printable_start(name), "' of ",
+    require(map.count(name) != 0, code_, index.string(), ": does not list the tensor '", printable_start(name), "' of ",
             paths_[where_.at(name)].filename().string());
   }
 }
 
 void SafetensorsSet::add(const fs::path& path) {
   paths_.push_back(path);
-  files_.emplace_back(path, code_);
-  for (const std::string& name : files_.back().names()) {
+  files_.push_back(std::make_shared<const File>(path, code_));
+  for (const auto& [name, tensor] : files_.back()->tensors) {
     const auto [first, is_new] = where_.emplace(name, files_.size() - 1);
     require(is_new, code_, "'", origin_, "' holds the tensor '", printable_start(name), "' twice, in ",
             paths_[first->second].filename().string(), " and in ", path.filename().string());
@@ -84,7 +119,7 @@ const ArrayView& SafetensorsSet::at(const std::string& name) const {
     fail(code_, "'", origin_, "' holds no tensor '", printable_start(name), "'",
          near.empty() ? "" : cat("; did you mean '", printable_start(near), "'?"));
   }
-  return files_[found->second].at(name);
+  return files_[found->second]->tensors.at(name);
 }
 
 std::string SafetensorsSet::digest() const {

@@ -1,11 +1,13 @@
 #include "hrm/formats/torch_pickle.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <type_traits>
 
 #include "formats/pickle_machine.h"
 #include "hrm/base/text.h"
+#include "hrm/formats/file_kind.h"
 #include "hrm/formats/zip.h"
 
 namespace hrm {
@@ -26,6 +28,9 @@ constexpr size_t kMaxPath = 1024;
 constexpr uint64_t kMaxExpansion = uint64_t{16} << 20;
 // Names of all values together. A long path can be given to many values in few bytes.
 constexpr uint64_t kMaxNames = uint64_t{64} << 20;
+
+constexpr std::array<std::string_view, 5> kStateDictMembers{"state_dict", "model_state_dict", "model_state", "model",
+                                                            "module"};
 
 bool is_contiguous(const Layout& layout) {
   int64_t expected = 1;
@@ -236,8 +241,11 @@ void TorchArchive::read(std::span<const std::byte> bytes) {
   const std::string_view text = as_text(bytes);
   // The old format starts with a bare pickle of the magic number 0x1950a86a20f9469cfc6c.
   if (text.substr(0, 4) == std::string_view("\x80\x02\x8a\x0a", 4)) {
-    fail(code_, origin_, ": PyTorch's old format without zip; open it in Python and save it again with torch.save");
+    fail(code_, origin_, ": PyTorch's old format without zip; open it in Python and save it again with torch.save: ",
+         "python3 -c \"import torch; f = '", printable(origin_),
+         "'; torch.save(torch.load(f, map_location='cpu'), f)\"");
   }
+  if (text.substr(0, 2) != "PK") refuse_foreign_file(bytes, origin_, code_);
   require(text.substr(0, 2) == "PK", code_, origin_, ": not a PyTorch file (no zip archive)");
   const ZipReader zip(bytes, origin_, code_);
   require(!zip.names().empty(), code_, origin_, ": the archive is empty");
@@ -256,6 +264,14 @@ void TorchArchive::read(std::span<const std::byte> bytes) {
   const Ref tree = machine.run();
   Flattener flattener(machine, zip, root, origin_, code_, bytes.size() + kMaxExpansion, &copies_);
   flattener.walk(tree);
+  if (const Node& top = machine.node(tree); top.kind == Kind::dict) {
+    for (size_t i = 0; i + 1 < top.items.size(); i += 2) {
+      const Node &key = machine.node(top.items[i]), &value = machine.node(top.items[i + 1]);
+      const bool holds = value.kind == Kind::dict || value.kind == Kind::object || value.kind == Kind::list ||
+                         value.kind == Kind::tuple;
+      if (key.kind == Kind::text && holds) containers_.push_back(key.text);
+    }
+  }
   tensors_ = std::move(flattener.tensors);
   scalars_ = std::move(flattener.scalars);
   for (size_t i = 0; i < tensors_.size(); ++i) {
@@ -263,6 +279,24 @@ void TorchArchive::read(std::span<const std::byte> bytes) {
     require(index_.emplace(name, i).second && scalars_.count(name) == 0, code_, origin_, ": two values are named '",
             printable(name), "'");
   }
+}
+
+std::vector<NamedTensor> state_dict_of(const TorchArchive& archive, const std::string& origin, ExitCode code) {
+  std::string member;
+  for (const std::string& key : archive.containers()) {
+    if (std::find(kStateDictMembers.begin(), kStateDictMembers.end(), key) == kStateDictMembers.end()) continue;
+    require(member.empty(), code, origin, ": both '", member, "' and '", key,
+            "' may be the model's state dict; save one of them alone");
+    member = key;
+  }
+  if (member.empty()) return archive.tensors();
+  std::vector<NamedTensor> tensors;
+  for (const NamedTensor& tensor : archive.tensors()) {
+    if (!tensor.name.starts_with(member + ".")) continue;
+    tensors.push_back(tensor);
+    tensors.back().name.erase(0, member.size() + 1);
+  }
+  return tensors;
 }
 
 const NamedTensor& TorchArchive::at(const std::string& name) const {

@@ -5,6 +5,7 @@
 #include "hrm/base/error.h"
 #include "hrm/base/text.h"
 #include "hrm/formats/dtype.h"
+#include "hrm/formats/tensor_names.h"
 #include "hrm/nn/init.h"
 
 namespace hrm::models {
@@ -52,12 +53,14 @@ std::string todays_name(std::string name) {
 BertWeights checked_bert_weights(const BertOptions& options, const BertWeights& weights, const std::string& source) {
   std::vector<std::string> wrong;
   const Shapes shapes = expected_shapes(options);
-  const bool prefixed =
-      std::any_of(weights.begin(), weights.end(), [](const auto& entry) { return entry.first.starts_with(kPrefix); });
+  const bool prefixed = std::any_of(weights.begin(), weights.end(), [](const auto& entry) {
+    return core_tensor_name(entry.first).starts_with(kPrefix);
+  });
   BertWeights read;
   for (const auto& [theirs, tensor] : weights) {
-    if (prefixed && !theirs.starts_with(kPrefix)) continue;
-    const std::string name = todays_name(prefixed ? theirs.substr(kPrefix.size()) : theirs);
+    const std::string core = core_tensor_name(theirs);
+    if (prefixed && !core.starts_with(kPrefix)) continue;
+    const std::string name = todays_name(prefixed ? core.substr(kPrefix.size()) : core);
     if (name.starts_with("pooler.") || name == "embeddings.position_ids") continue;
     const auto shape = shapes.find(name);
     if (shape == shapes.end()) {

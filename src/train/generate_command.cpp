@@ -13,6 +13,7 @@
 #include "hrm/base/text.h"
 #include "hrm/data/chat_prompts.h"
 #include "hrm/formats/chat_record.h"
+#include "hrm/formats/file_kind.h"
 #include "hrm/formats/json.h"
 #include "hrm/formats/jsonl.h"
 #include "hrm/tasks/answer_text.h"
@@ -52,6 +53,7 @@ std::vector<Prompt> read_prompts(const GenerateOptions& o) {
   const std::string origin = piped ? "standard input" : o.input;
   const std::string text =
       piped ? std::string(std::istreambuf_iterator<char>(std::cin), {}) : read_text(o.input, ExitCode::data);
+  refuse_foreign_file(std::as_bytes(std::span(text)), origin, ExitCode::data);
   const size_t first = text.find_first_not_of(" \t\r\n");
   const bool json = o.input.ends_with(".jsonl") || (first != std::string::npos && text[first] == '{');
   std::vector<Prompt> prompts;

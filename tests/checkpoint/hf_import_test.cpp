@@ -5,13 +5,16 @@
 #include <gtest/gtest.h>
 
 #include <fstream>
+#include <functional>
 #include <nlohmann/json.hpp>
 
 #include "hf_cases.h"
 #include "hrm/base/file.h"
 #include "hrm/checkpoint/export.h"
+#include "hrm/formats/torch_pickle.h"
 #include "hrm/state/tensor_bytes.h"
 #include "support/expect_error.h"
+#include "support/nested_pt.h"
 #include "support/temp_dir.h"
 
 namespace hrm::checkpoint {
@@ -105,6 +108,61 @@ TEST_F(HfWeights, PartsOfOneWeightFromSeveralShards) {
   const auto got = empty_decoder(case_.options);
   load_hf_weights(SafetensorsSet(dir_ / "other"), case_.options, *got);
   expect_equal_weights(*got, *model_);
+}
+
+// Names as wrappers, other classes of the library and own loops save them.
+TEST_F(HfWeights, OtherNames) {
+  const Tensors before = theirs_;
+  const auto expect_read = [&](const std::function<std::string(const std::string&)>& rename) {
+    theirs_.clear();
+    for (const auto& [name, tensor] : before) theirs_[rename(name)] = tensor;
+    expect_equal_weights(*load(), *model_);
+  };
+  expect_read([](const std::string& name) { return name.starts_with("model.") ? name.substr(6) : name; });
+  for (const std::string prefix : {"module.", "_orig_mod.", "module._orig_mod.", "_orig_mod.module.", "model."}) {
+    expect_read([&](const std::string& name) { return prefix + name; });
+  }
+  expect_read([](std::string name) {
+    const size_t at = name.find(".mlp.");
+    return at == std::string::npos ? name : name.insert(at, "._orig_mod");
+  });
+  theirs_ = before;
+  theirs_["module.model.norm.weight"] = before.at("model.norm.weight");
+  refused({"'model.norm.weight' and 'module.model.norm.weight'"});
+}
+
+TEST_F(HfWeights, AreNamedWhereNoneIsKnown) {
+  const Tensors before = std::exchange(theirs_, {});
+  for (const auto& [name, tensor] : before) theirs_["net." + name] = tensor;
+  refused({"holds ", " tensors, 'net.model.embed_tokens.weight', ", "such as 'model.embed_tokens.weight'"});
+}
+
+TEST_F(HfWeights, QuantisedOnesAreNamed) {
+  const Tensors before = theirs_;
+  for (const auto& [end, method] : {std::pair{".qweight", "GPTQ or AWQ"},
+                                    {".weight.absmax", "bitsandbytes"},
+                                    {".weight_scale_inv", "FP8"},
+                                    {".weight_packed", "compressed-tensors"}}) {
+    theirs_ = before;
+    const std::string name = cat("model.layers.0.mlp.up_proj", end);
+    theirs_[name] = at::ones({2});
+    refused({"are quantised (", method, name, "hf.quantize=nf4"});
+  }
+}
+
+// Weights that torch.save has written, alone and inside a dict.
+TEST_F(HfWeights, OfTorchSave) {
+  std::vector<NamedTensor> entries;
+  for (const auto& [name, tensor] : theirs_) {
+    entries.push_back({name, dtype_of(tensor.scalar_type()), tensor.sizes().vec(), bytes_of(tensor)});
+  }
+  const auto flat = build_torch_state_dict(entries);
+  for (const auto& bytes : {flat, test::nested_pt(flat, "model")}) {
+    write_file(dir_ / "other" / "pytorch_model.bin", bytes);
+    const auto got = empty_decoder(case_.options);
+    load_hf_weights(SafetensorsSet(dir_ / "other"), case_.options, *got);
+    expect_equal_weights(*got, *model_);
+  }
 }
 
 TEST_F(HfWeights, OtherTypesBecomeTheParameters) {

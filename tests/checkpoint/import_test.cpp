@@ -14,6 +14,7 @@
 #include "sample_state.h"
 #include "support/expect_error.h"
 #include "support/fixture_model.h"
+#include "support/nested_pt.h"
 #include "support/paths.h"
 #include "support/temp_dir.h"
 
@@ -111,7 +112,8 @@ TEST(Import, AnyPrefixAndEveryVariant) {
   for (const Variant& variant : all_variants()) {
     if (variant.config.arch == "transformer") continue;
     const auto model = make_variant(variant.config);
-    for (const std::string prefix : {"", "model.", "model.inner.", "_orig_mod.model.inner."}) {
+    for (const std::string prefix : {"", "model.", "model.inner.", "_orig_mod.model.inner.",
+                                     "module._orig_mod.model.inner.", "_orig_mod.module.", "model._orig_mod.inner."}) {
       const fs::path file = write_pt(dir, tensors_of(*model), prefix);
       const OfficialModel imported = read_official(file, variant.config.arch, variant.config);
       auto copy = make_variant(variant.config, 77);
@@ -125,6 +127,26 @@ TEST(Import, AnyPrefixAndEveryVariant) {
       EXPECT_TRUE(at::equal(a.logits, b.logits)) << variant.name << " " << prefix;
     }
   }
+}
+
+// What trainers save: the state dict beside a step and the optimizer.
+TEST(Import, StateDictsOneLevelDeep) {
+  const TempDir dir;
+  const Variant variant = all_variants()[0];
+  const auto model = make_variant(variant.config);
+  const fs::path file = write_pt(dir, tensors_of(*model), "_orig_mod.model.inner.");
+  const std::string flat = read_text(file, ExitCode::data);
+  for (const char* member : {"model", "state_dict", "model_state_dict", "module"}) {
+    write_file(file, test::nested_pt(as_bytes(flat), member));
+    const OfficialModel imported = read_official(file, variant.config.arch, variant.config);
+    auto copy = make_variant(variant.config, 77);
+    set_weights(*copy, imported.weights.raw);
+    const NamedTensors original = tensors_of(*model), copied = tensors_of(*copy);
+    for (size_t i = 0; i < original.size(); ++i) EXPECT_TRUE(at::equal(original[i].second, copied[i].second)) << member;
+  }
+  write_file(file, test::nested_pt(as_bytes(flat), "network"));
+  expect_error(ExitCode::checkpoint, {"no HRM or TRM model", "its tensors are called 'network.", " and so on"},
+               [&] { read_official(file, variant.config.arch, variant.config); });
 }
 
 TEST(Import, RefusesByName) {

@@ -54,15 +54,22 @@ TEST(HfConfig, ReadsASavedFolder) {
   EXPECT_EQ(c.pad_id, 0);
 }
 
+// What the library's classes have for keys that are missing, and what null means.
 TEST(HfConfig, DefaultsOfEachFamily) {
-  json least = with(qwen3(), {{"head_dim", nullptr}, {"num_key_value_heads", nullptr}});
-  EXPECT_EQ(parse_model(least).head_dim, 128);
-  EXPECT_EQ(parse_model(least).kv_heads, 4);
-  EXPECT_EQ(parse_model(least).rope_theta, 10000);
-  least["model_type"] = "llama";
-  EXPECT_EQ(parse_model(least).head_dim, 16);
-  EXPECT_FALSE(parse_model(least).qk_norm);
-  EXPECT_FALSE(parse_model(least).tied);
+  const json least = with(qwen3(), {{"head_dim", nullptr}, {"num_key_value_heads", nullptr}});
+  const HfModelConfig wide = parse_model(with(least, {{"num_attention_heads", 64}}));
+  EXPECT_EQ(wide.head_dim, 128);
+  EXPECT_EQ(wide.kv_heads, 32);
+  EXPECT_EQ(wide.rope_theta, 10000);
+  EXPECT_EQ(parse_model(with(least, {{"model_type", "mistral"}, {"num_attention_heads", 16}})).kv_heads, 8);
+  const HfModelConfig llama = parse_model(with(least, {{"model_type", "llama"}}));
+  EXPECT_EQ(llama.head_dim, 16);
+  EXPECT_EQ(llama.kv_heads, 4);
+  EXPECT_FALSE(llama.qk_norm);
+  EXPECT_FALSE(llama.tied);
+  json none = least;
+  none["num_key_value_heads"] = nullptr;
+  EXPECT_EQ(parse_model(none).kv_heads, 4);
 }
 
 TEST(HfConfig, RotationAtEitherPlace) {
@@ -93,7 +100,10 @@ TEST(HfConfig, RotationAtEitherPlace) {
 TEST(HfConfig, Windows) {
   const json mistral = with(qwen3(), {{"model_type", "mistral"}});
   EXPECT_EQ(parse_model(with(mistral, {{"sliding_window", 9}})).window, 9);
-  EXPECT_EQ(parse_model(mistral).window, 0);
+  EXPECT_EQ(parse_model(mistral).window, 4096) << "the library's default";
+  json none = mistral;
+  none["sliding_window"] = nullptr;
+  EXPECT_EQ(parse_model(none).window, 0);
   const json some = with(qwen3(), {{"use_sliding_window", true}, {"sliding_window", 9}});
   EXPECT_EQ(parse_model(with(some, {{"max_window_layers", 0}})).window, 9);
   model_refused(with(some, {{"max_window_layers", 1}}), "'max_window_layers'");
@@ -130,6 +140,46 @@ TEST(HfConfig, RefusesWhatChangesTheArithmetic) {
   model_refused(with(qwen3(), {{"head_dim", 31}}), "head_dim = 31 is odd");
 }
 
+// How each program marks what it has quantised, and the line that undoes it.
+TEST(HfConfig, RefusesQuantisedWeights) {
+  const auto refused = [](const json& changes, const std::vector<std::string>& parts) {
+    expect_error([&] { parse_hf_config(with(qwen3(), changes).dump(), "", "m/config.json"); }, ExitCode::checkpoint,
+                 parts);
+  };
+  const auto method = [](const char* name) { return json{{"quantization_config", {{"quant_method", name}}}}; };
+  refused(method("bitsandbytes"), {"m/config.json: the weights are quantised (bitsandbytes)", "hf.quantize=nf4",
+                                   "M.from_pretrained('m').dequantize().save_pretrained('m-float')"});
+  refused(method("fp8"), {"quantised (fp8)", "import AutoModelForCausalLM as M, FineGrainedFP8Config;",
+                          "quantization_config=FineGrainedFP8Config(dequantize=True)"});
+  refused(method("compressed-tensors"), {"CompressedTensorsConfig(run_compressed=False)"});
+  refused({{"compression_config", {{"format", "pack-quantized"}}}}, {"quantised (compressed-tensors)"});
+  for (const char* name : {"gptq", "awq", "mxfp4", "hqq"}) {
+    refused(method(name), {cat("quantised (", name, ")"), "the folder of the model that they were made from"});
+  }
+  refused({{"quantization_config", {{"bits", 4}}}}, {"the weights are quantised, and"});
+  EXPECT_EQ(parse_model(with(qwen3(), {{"quantization_config", nullptr}})).layers, 2);
+}
+
+TEST(HfConfig, IdsOfTheFamilies) {
+  const json llama = with(qwen3(), {{"model_type", "llama"}});
+  EXPECT_EQ(parse_model(llama).eos_ids, std::vector<int64_t>{2}) << "the library's default";
+  EXPECT_EQ(parse_model(llama).bos_id, 1);
+  json none = llama;
+  none["eos_token_id"] = none["bos_token_id"] = nullptr;
+  EXPECT_TRUE(parse_model(none).eos_ids.empty());
+  EXPECT_EQ(parse_model(none).bos_id, -1);
+}
+
+TEST(HfConfig, NamesOfTheHub) {
+  for (const char* name : {"Qwen/Qwen3-0.6B", "a/b_c"}) {
+    const std::string hint = hub_name_hint(name);
+    EXPECT_NE(hint.find(cat("type 'hf download ", name, " --local-dir ")), std::string::npos) << hint;
+  }
+  for (const char* path : {"Qwen3", "runs/a/b", "./a", "../a", "/a", "a/", "a/..", "a b/c", "a/-c"}) {
+    EXPECT_EQ(hub_name_hint(path), "") << path;
+  }
+}
+
 TEST(HfConfig, RefusesWrongTypesAndSizes) {
   for (const char* key : {"vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size",
                           "max_position_embeddings"}) {
@@ -157,6 +207,8 @@ TEST(HfConfig, FoldersThatAreNone) {
   const TempFolder dir;
   expect_error([&] { read_hf_config(dir / "nowhere"); }, ExitCode::checkpoint,
                {"nowhere' is no folder of a model; ", "hf download"});
+  expect_error([&] { read_hf_config("Qwen/Qwen3-0.6B"); }, ExitCode::checkpoint,
+               {"'Qwen/Qwen3-0.6B' is no folder", "type 'hf download Qwen/Qwen3-0.6B --local-dir Qwen3-0.6B'"});
   expect_error([&] { read_hf_config(dir.path(), ExitCode::usage); }, ExitCode::usage, {"config.json' is not there"});
 }
 

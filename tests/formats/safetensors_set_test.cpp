@@ -4,6 +4,8 @@
 #include <nlohmann/json.hpp>
 
 #include "formats/format_testing.h"
+#include "hrm/formats/torch_pickle.h"
+#include "support/nested_pt.h"
 
 namespace hrm {
 namespace {
@@ -19,6 +21,13 @@ class SafetensorsSetTest : public testing::Test {
     std::vector<SafetensorsEntry> entries;
     for (size_t i = 0; i < names.size(); ++i) entries.push_back({names[i], DType::f32, {1}, bytes_of(values[i])});
     write_safetensors(dir_ / file, entries, {{"format", "pt"}});
+  }
+  void bin(const std::string& file, const std::vector<std::string>& names, float first) {
+    std::vector<std::vector<float>> values;
+    for (size_t i = 0; i < names.size(); ++i) values.push_back({first + static_cast<float>(i)});
+    std::vector<NamedTensor> entries;
+    for (size_t i = 0; i < names.size(); ++i) entries.push_back({names[i], DType::f32, {1}, bytes_of(values[i])});
+    write_file(dir_ / file, build_torch_state_dict(entries));
   }
   void index(const json& map) { index_text(json{{"metadata", {{"total_size", 12}}}, {"weight_map", map}}.dump()); }
   void index_text(const std::string& text) { write_file(dir_ / "model.safetensors.index.json", as_bytes(text)); }
@@ -91,7 +100,28 @@ TEST_F(SafetensorsSetTest, NoWeights) {
   refused({"holds no weights", "model.safetensors.index.json"});
   expect_error([&] { SafetensorsSet set(dir_ / "nowhere", ExitCode::usage); }, ExitCode::usage, {"nowhere"});
   write_file(dir_ / "pytorch_model.bin", as_bytes(std::string_view("x")));
-  refused({"holds no weights"});
+  refused({"pytorch_model.bin: not a PyTorch file"});
+}
+
+// What torch.save wrote: alone, in shards, and as a member of a dict.
+TEST_F(SafetensorsSetTest, FilesOfTorchSave) {
+  bin("m-1.bin", {"c", "a"}, 10);
+  bin("m-2.bin", {"b"}, 20);
+  const json map{{"a", "m-1.bin"}, {"b", "m-2.bin"}, {"c", "m-1.bin"}};
+  write_file(dir_ / "pytorch_model.bin.index.json", as_bytes(json{{"weight_map", map}}.dump()));
+  const SafetensorsSet cut(dir_.path());
+  EXPECT_EQ(cut.names(), std::vector<std::string>({"a", "b", "c"}));
+  EXPECT_EQ(value(cut, "a"), 11);
+  EXPECT_EQ(value(cut, "b"), 20);
+  bin("pytorch_model.bin", {"a", "b"}, 1);
+  const SafetensorsSet whole(dir_.path());
+  EXPECT_EQ(whole.names(), std::vector<std::string>({"a", "b"}));
+  EXPECT_EQ(value(whole, "b"), 2);
+  write_file(dir_ / "pytorch_model.bin", test::nested_pt(MappedFile(dir_ / "pytorch_model.bin").bytes(), "state_dict"));
+  EXPECT_EQ(value(SafetensorsSet(dir_.path()), "b"), 2);
+  const std::string digest = SafetensorsSet(dir_.path()).digest();
+  shard("model.safetensors", {"a", "b"}, 1);  // which goes before
+  EXPECT_EQ(SafetensorsSet(dir_.path()).digest(), digest) << "the same tensors";
 }
 
 TEST_F(SafetensorsSetTest, ShardsAndIndexThatDisagree) {

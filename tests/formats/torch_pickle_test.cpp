@@ -4,6 +4,7 @@
 
 #include "formats/format_testing.h"
 #include "hrm/formats/zip.h"
+#include "support/nested_pt.h"
 
 namespace hrm {
 namespace {
@@ -121,6 +122,37 @@ TEST(TorchArchive, ReadsModuleStates) {
   EXPECT_EQ(names, (std::vector<std::string>{"0.weight", "0.bias", "1.weight", "1.bias", "1.running_mean",
                                              "1.running_var", "1.num_batches_tracked"}));
   expect_tensor<float>(archive, "1.running_var", DType::f32, {2}, {1, 1});
+}
+
+// Members of the outermost dict that hold more than a value, and the one of them that is the model.
+TEST(TorchArchive, StateDictsInsideOtherThings) {
+  const std::vector<float> values{1, 2};
+  const auto flat = build_torch_state_dict({{"model.w", DType::f32, {2}, bytes_of(values)}});
+  const TorchArchive alone = TorchArchive::parse(flat, "x.pt");
+  EXPECT_TRUE(alone.containers().empty());
+  ASSERT_EQ(state_dict_of(alone, "x.pt", ExitCode::data).size(), 1U);
+  EXPECT_EQ(state_dict_of(alone, "x.pt", ExitCode::data)[0].name, "model.w");
+  for (const std::string member : {"model", "module", "state_dict", "model_state_dict", "model_state", "other"}) {
+    const auto bytes = test::nested_pt(flat, member);
+    const TorchArchive archive = TorchArchive::parse(bytes, "x.pt");
+    EXPECT_EQ(archive.containers(), (std::vector<std::string>{member, "optimizer"}));
+    const std::vector<NamedTensor> tensors = state_dict_of(archive, "x.pt", ExitCode::data);
+    if (member == "other") {
+      EXPECT_EQ(tensors.size(), 2U) << "which of them is the model is not known";
+      continue;
+    }
+    ASSERT_EQ(tensors.size(), 1U) << member;
+    EXPECT_EQ(tensors[0].name, "model.w");
+    EXPECT_EQ(values_of<float>(tensors[0].bytes), values);
+  }
+  const auto both = test::nested_pt(test::nested_pt(flat, "a"), "b");
+  EXPECT_EQ(TorchArchive::parse(both, "x.pt").containers(), (std::vector<std::string>{"b", "optimizer"}));
+  using namespace std::string_literals;
+  const std::string text = "\x80\x02}X\x05\0\0\0model}sX\x06\0\0\0module}s."s;
+  const auto two = archive_of(text);
+  const TorchArchive ambiguous = TorchArchive::parse(two, "x.pt");
+  expect_error([&] { state_dict_of(ambiguous, "x.pt", ExitCode::data); }, ExitCode::data,
+               {"x.pt: both 'model' and 'module'"});
 }
 
 TEST(TorchArchive, ReadsTorchScript) {

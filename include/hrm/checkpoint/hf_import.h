@@ -18,9 +18,10 @@ models::DecoderOptions decoder_options_of(const HfModelConfig& config, int64_t p
 
 // Fills every parameter of the model, whose q_proj, k_proj and v_proj are rows of one weight, as are gate_proj and
 // up_proj. Rows are copied straight from the mapped files to where the parameter is, in its dtype: on the host nothing
-// but the rows of one tensor exists a second time. `options`: those the model was built with. A head of its own in the
-// files of a tied model is accepted where it equals the embedding. Without gradient. Throws Error(checkpoint), one
-// sentence with all that is missing, unknown or of another shape.
+// but the rows of one tensor exists a second time. Names may have what wrappers add (core_tensor_name). `options`:
+// those the model was built with. A head of its own in the files of a tied model is accepted where it equals the
+// embedding. Without gradient. Throws Error(checkpoint), one sentence with all that is missing, unknown or of another
+// shape.
 void load_hf_weights(const SafetensorsSet& files, const models::DecoderOptions& options, models::DecoderLm& model);
 
 // Copies of all tensors, on the CPU, e.g. for models::BertEncoder.

@@ -26,9 +26,13 @@ struct HfModelConfig {
   std::vector<int64_t> eos_ids = {};  // with those of generation_config.json
 };
 
+// What to type where `path`, which is not there, reads like the name of a model on the Hugging Face hub, such as
+// "Qwen/Qwen3-0.6B": "; if that is ... , type 'hf download ...'". Else empty.
+std::string hub_name_hint(const std::string& path);
+
 // `generation`: the text of generation_config.json, or empty. Throws Error(code) as "origin: reason": no JSON, a
 // missing key or one of another type or size, an architecture, activation, bias or kind of rotation that this program
-// lacks.
+// lacks, quantised weights. Where the library has a default for a missing key, so has this.
 HfModelConfig parse_hf_config(std::string_view text, std::string_view generation, const std::string& origin,
                               ExitCode code = ExitCode::checkpoint);
 // Of a folder. Throws as above, and for a folder or file that is not there.

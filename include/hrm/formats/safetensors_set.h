@@ -1,8 +1,10 @@
 #pragma once
-// The weights of a saved model: one safetensors file, or several with an index, all mapped into memory.
+// The weights of a saved model: one file of safetensors or of torch.save, or several with an index, all mapped into
+// memory.
 
 #include <filesystem>
 #include <map>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -12,14 +14,15 @@
 
 namespace hrm {
 
-// model.safetensors.index.json: which shard each tensor is in; a file of its folder, at least one. Throws Error(code)
+// model.safetensors.index.json, or pytorch_model.bin.index.json: which shard each tensor is in; a file of its folder, at least one. Throws Error(code)
 // as "origin: reason".
 std::map<std::string, std::string> parse_safetensors_index(std::string_view text, const std::string& origin,
                                                            ExitCode code);
 
-// <folder>/model.safetensors, else the shards that <folder>/model.safetensors.index.json lists. Throws Error(code), one
-// sentence: no weights in the folder, a shard that is not there, an index that names a tensor which its shard lacks or
-// leaves one out, a shard that is no safetensors file.
+// <folder>/model.safetensors, else the shards that <folder>/model.safetensors.index.json lists, else pytorch_model.bin
+// or the shards of its index (state_dict_of: tensors are read, nothing is executed). Throws Error(code), one sentence:
+// no weights in the folder, a shard that is not there, an index that names a tensor which its shard lacks or leaves one
+// out, a shard that is no such file.
 class SafetensorsSet {
  public:
   explicit SafetensorsSet(const std::filesystem::path& folder, ExitCode code = ExitCode::checkpoint);
@@ -35,12 +38,14 @@ class SafetensorsSet {
   std::string digest() const;
 
  private:
+  struct File;
   void add(const std::filesystem::path& file);
+  void add_shards(const std::filesystem::path& index);
 
   std::string origin_;
   ExitCode code_;
   std::vector<std::filesystem::path> paths_;
-  std::vector<SafetensorsFile> files_;
+  std::vector<std::shared_ptr<const File>> files_;
   std::map<std::string, size_t> where_;  // which file
   std::vector<std::string> names_;
 };

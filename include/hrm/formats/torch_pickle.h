@@ -50,6 +50,8 @@ class TorchArchive {
   // Throws Error(code) naming the tensor, the file and the nearest name.
   const NamedTensor& at(const std::string& name) const;
   const std::map<std::string, TorchScalar>& scalars() const { return scalars_; }
+  // Keys of the outermost dict whose values are containers, in the order of the file.
+  const std::vector<std::string>& containers() const { return containers_; }
 
  private:
   TorchArchive(std::string origin, ExitCode code) : origin_(std::move(origin)), code_(code) {}
@@ -62,7 +64,14 @@ class TorchArchive {
   std::vector<NamedTensor> tensors_;
   std::map<std::string, size_t> index_;
   std::map<std::string, TorchScalar> scalars_;
+  std::vector<std::string> containers_;
 };
+
+// The tensors of a model, with the names of its state dict. Training programs often save a dict that holds the state
+// dict as `model`, `module`, `model_state_dict`, `model_state` or `state_dict` beside other things: then those of that
+// member alone, without its name. Else all. Views of the archive, which must live as long. Throws Error(code), naming
+// `origin`, where several members could be the state dict.
+std::vector<NamedTensor> state_dict_of(const TorchArchive& archive, const std::string& origin, ExitCode code);
 
 // A .pt file with an OrderedDict name -> tensor. `root` is the folder inside the archive. A duplicate name or bytes
 // that do not fit the shape: Error(unexpected). Equal inputs give equal bytes.
