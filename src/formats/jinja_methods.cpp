@@ -99,7 +99,10 @@ class TextMethods {
     std::optional<std::string_view> separator;
     if (bound[0] && !bound[0]->is(Kind::none)) separator = need_text(what_, *bound[0]);
     if (separator && separator->empty()) throw Fault(cat(what_, " needs a separator that is not empty"));
+    // Before the parts are made: there may be as many as bytes.
     if (separator) spend_search(separator->size());
+    if (separator) budget_.spend_items(static_cast<size_t>(count_of(text_, *separator)));
+    if (!separator) budget_.spend(static_cast<int64_t>(text_.size() / 16));
     return texts(split(text_, separator, bound[1] ? need_whole(what_, *bound[1]) : -1, name_ == "rsplit"));
   }
 
@@ -108,7 +111,7 @@ class TextMethods {
     const bool given = (bound[1] && !bound[1]->is(Kind::none)) || (bound[2] && !bound[2]->is(Kind::none));
     if (!given) return text_;
     budget_.spend(static_cast<int64_t>(text_.size() / 16));
-    const std::vector<size_t> places = character_places(text_);
+    const std::vector<uint32_t> places = character_places(text_);
     const auto size = static_cast<int64_t>(places.size()) - 1;
     const auto place = [&](const std::optional<Value>& value, int64_t none) {
       return value && !value->is(Kind::none) ? need_whole(what_, *value) : none;
@@ -450,7 +453,7 @@ Value slice(const Value& of, const Value* begin, const Value* end, const Value* 
   };
   const int64_t stride = number(step, 1);
   if (stride == 0) throw Fault("a slice has the step 0");
-  std::vector<size_t> places;
+  std::vector<uint32_t> places;
   if (of.is(Kind::text)) {
     caller.budget().spend(static_cast<int64_t>(of.text().size() / 64));
     places = character_places(of.text());

@@ -605,7 +605,9 @@ Value Run::call_macro(const Macro& macro, const Arguments& arguments) {
         cat("the macro '", printable_start(name, 40), "' takes at most ", definition.parameters.size(), " arguments"));
   }
   Values named;
-  for (const auto& [key, value] : arguments.named) {
+  for (const auto& one : arguments.named) {
+    const std::string& key = one.first;
+    const Value& value = one.second;
     const auto is_it = [&](const Parameter& parameter) { return parameter.name == key; };
     const auto found = std::find_if(definition.parameters.begin(), definition.parameters.end(), is_it);
     if (found == definition.parameters.end()) {

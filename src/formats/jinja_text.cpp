@@ -187,10 +187,11 @@ int64_t count_characters(std::string_view text) {
   return std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; });
 }
 
-std::vector<size_t> character_places(std::string_view text) {
-  std::vector<size_t> places;
-  for (size_t at = 0; at < text.size(); next_character(text, at)) places.push_back(at);
-  places.push_back(text.size());
+std::vector<uint32_t> character_places(std::string_view text) {
+  std::vector<uint32_t> places;
+  places.reserve(static_cast<size_t>(count_characters(text)) + 1);
+  for (size_t at = 0; at < text.size(); next_character(text, at)) places.push_back(static_cast<uint32_t>(at));
+  places.push_back(static_cast<uint32_t>(text.size()));
   return places;
 }
 

@@ -13,8 +13,8 @@ namespace hrm::jinja {
 char32_t next_character(std::string_view text, size_t& at);
 void append_character(char32_t character, std::string& out);
 int64_t count_characters(std::string_view text);
-// Bytes of each character's begin, and the end: count + 1 of them.
-std::vector<size_t> character_places(std::string_view text);
+// Bytes of each character's begin, and the end: count + 1 of them. Texts of a template are shorter than 4 GiB.
+std::vector<uint32_t> character_places(std::string_view text);
 
 bool is_space(char32_t character);
 bool is_printable(char32_t character);
