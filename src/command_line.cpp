@@ -141,8 +141,8 @@ void add_generate(CLI::App& app, Action& action) {
       ->type_name("PATH")
       ->required();
   sub->add_option("--template", o->chat_template,
-                  "models of transformers: what stands around a prompt: chatml, llama3, plain (default: what the "
-                  "tokenizer asks for)")
+                  "models of transformers: what stands around a prompt: model (the tokenizer's own template), "
+                  "chatml, llama3, plain (default: model, where there is one)")
       ->type_name("NAME");
   sub->add_option("--base", o->base, kBase)->type_name("FOLDER");
   CLI::Option* prompt = sub->add_option("--prompt", o->prompt, "the text; the answer is printed as it comes");
@@ -157,7 +157,7 @@ void add_generate(CLI::App& app, Action& action) {
           ->excludes(prompt);
   sub->add_option(
          "--system", o->system,
-         "models of transformers whose template has a place for it (chatml, llama3): a system message in front "
+         "models of transformers whose template has a place for it (model, chatml, llama3): a system message in front "
          "of each prompt")
       ->type_name("TEXT")
       ->check(not_empty);

@@ -213,5 +213,8 @@ hrm_setup() {
     _setup_wheels torch_cpu 2 "torch 2.11.0, the part that runs on a CPU"
   fi
   if [[ $HRM_CUDA_ON == ON ]]; then _setup_cuda; fi
-  if [[ $purpose == test ]]; then _setup_wheels tools 1 "clang-format"; fi
+  if [[ $purpose == test ]]; then
+    _setup_wheels tools 1 "clang-format"
+    _setup_wheels chat_templates 1 "chat templates to compare with"
+  fi
 }

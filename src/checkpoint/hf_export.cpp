@@ -6,6 +6,7 @@
 #include "checkpoint/output_folder.h"
 #include "hrm/base/error.h"
 #include "hrm/base/file.h"
+#include "hrm/data/chat_template.h"
 #include "hrm/formats/safetensors.h"
 #include "hrm/state/tensor_bytes.h"
 
@@ -182,7 +183,11 @@ void export_hf(const models::DecoderOptions& options, const NamedTensors& weight
     const auto write = [&](const char* name, const std::string& text) {
       if (!fs::exists(place / name)) write_file(place / name, as_bytes(text));
     };
-    for (const fs::path& file : tokens.files) write_file(place / file.filename(), MappedFile(file).bytes());
+    for (const fs::path& file : tokens.files) {
+      const fs::path to = place / data::place_beside_tokenizer(file);
+      fs::create_directories(to.parent_path());
+      write_file(to, MappedFile(file).bytes());
+    }
     write_weights(model.weights, format, place);
     write("config.json", text_of(model.config));
     write("generation_config.json", text_of(model.generation));

@@ -294,6 +294,9 @@ void check_polychromic(const Checker& check, const Config& c) {
       c.chat.template_name == "custom" || (c.chat.prompt_template.empty() && c.chat.response_template.empty()),
       at("chat.prompt_template"), " and ", at("chat.response_template"), " belong to the template custom, not to ",
       at("chat.template"), "; leave them out, or set chat.template to custom");
+  check.require(c.chat.learn == "response" || (p.objective == "none" && g.start_step == 0), at("chat.learn"),
+                " is for supervised fine-tuning; set it to response, or polychromic.objective to none and "
+                "grpo.start_step to 0");
   check.require(c.chat.val_share + c.chat.test_share < 1, at("chat.val_share"), " and ", at("chat.test_share"),
                 " leave nothing to train on; make them smaller");
   check.require(!c.chat.stratify || !c.chat.value_field.empty(), at("chat.stratify"), " needs ", at("chat.value_field"),
@@ -393,8 +396,19 @@ void check_unread_polychromic(const Checker& check, const Config& c) {
     refuse_unread(check, {"lora.alpha", "lora.dropout", "lora.rslora", "lora.targets"}, "lora.r", "means no adapter",
                   "set lora.r to 16");
   }
-  if (c.chat.template_name != "auto" && c.chat.template_name != "chatml") {
-    refuse_unread(check, {"chat.thinking"}, "chat.template", "knows no thinking", "set chat.template to chatml");
+  const std::string& name = c.chat.template_name;
+  const bool runs_model = name == "auto" || name == "model";
+  if (!runs_model && name != "chatml") {
+    refuse_unread(check, {"chat.thinking"}, "chat.template", "knows no thinking",
+                  "set chat.template to model or chatml");
+  }
+  if (!runs_model) {
+    refuse_unread(check, {"chat.template_name", "chat.date", "chat.learn"}, "chat.template",
+                  "is not the model's own template", "set chat.template to model");
+  }
+  if (name != "plain") {
+    refuse_unread(check, {"chat.bos"}, "chat.template", "puts BOS where its own texts have it",
+                  "set chat.template to plain");
   }
   if (!c.chat.stratify) {
     refuse_unread(check, {"chat.value_field"}, "chat.stratify", "does not split by it", "set chat.stratify to true");

@@ -106,6 +106,11 @@ class ChatDataset::Reader {
  public:
   Reader(ChatDataset& to, const ChatEncoder& encoder, const ChatDataOptions& options)
       : to_(to), encoder_(encoder), options_(options), prompts_(encoder, options.fields, options.instruction) {
+    require(
+        !options.every_turn || encoder.marks_turns(), ExitCode::usage,
+        "chat.learn is turns, but the chat template does not mark what the assistant says ({% generation %}); save one "
+        "that does as chat_template.jinja beside tokenizer.json (trl has some, *_training.jinja), or set chat.learn "
+        "to response");
     require(options.max_tokens >= 2, ExitCode::usage, "max_tokens is ", options.max_tokens,
             "; an example has at least 2 ids");
   }
@@ -177,7 +182,14 @@ class ChatDataset::Reader {
     example.prompt_ids = encoder_.prompt_ids(asked_for.messages, asked_for.values);
     // Other members make another prompt.
     if (!encoder_.members().empty()) example.prompt = encoder_.prompt_text(asked_for.messages, asked_for.values);
-    if (!example.response.empty()) example.response_ids = encoder_.response_ids(example.response);
+    if (options_.every_turn && !example.response.empty()) {
+      ChatEncoder::Turns turns = encoder_.turns(asked_for.messages, example.response);
+      example.prompt_ids.assign(turns.ids.begin(), turns.ids.begin() + turns.prompt);
+      example.response_ids.assign(turns.ids.begin() + turns.prompt, turns.ids.end());
+      example.learned = std::move(turns.learned);
+    } else if (!example.response.empty()) {
+      example.response_ids = encoder_.response_ids(example.response, asked_for.messages);
+    }
     keep(std::move(example), record.id, place);
   }
 
@@ -199,6 +211,8 @@ class ChatDataset::Reader {
     }
     if (example.ids() > options_.max_tokens) {
       example.response_ids.resize(options_.max_tokens - prompt);
+      if (!example.learned.empty()) example.learned.resize(static_cast<size_t>(options_.max_tokens));
+      example.is_cut = true;
       ++counts.cut_responses;
     }
     groups_of_.push_back(groups_.add(id, example.prompt));

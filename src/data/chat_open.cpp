@@ -1,13 +1,18 @@
 #include "hrm/data/chat_open.h"
 
 #include <algorithm>
+#include <array>
+#include <nlohmann/json.hpp>
 #include <numeric>
+#include <optional>
 #include <unordered_map>
 
 #include "hrm/base/error.h"
 #include "hrm/base/log.h"
 #include "hrm/base/text.h"
+#include "hrm/config/load.h"
 #include "hrm/formats/input_window.h"
+#include "hrm/formats/json.h"
 
 namespace hrm::data {
 namespace {
@@ -125,7 +130,35 @@ ChatEncoder open_chat_encoder(const config::Config& config) {
   return open_chat_encoder(tokenizer_folder(config.hf), {.name = c.template_name,
                                                          .thinking = c.thinking,
                                                          .prompt_template = c.prompt_template,
-                                                         .response_template = c.response_template});
+                                                         .response_template = c.response_template,
+                                                         .entry = c.template_entry,
+                                                         .date = c.date,
+                                                         .bos = c.bos});
+}
+
+std::vector<std::string> settings_of_earlier_chat(const std::string& config_json,
+                                                  const std::map<std::string, std::string>& info,
+                                                  const std::vector<std::string>& overrides) {
+  const nlohmann::json config =
+      parse_json(config_json, "config.json", ExitCode::checkpoint, {.bytes = config::kMaxConfigBytes, .depth = 16});
+  const auto chat = config.find("chat");
+  if (chat == config.end() || !chat->is_object() || chat->contains("bos")) return {};
+  const auto given = [&](std::string_view key) -> std::optional<std::string> {
+    std::optional<std::string> value;
+    for (const std::string& one : overrides) {
+      if (one.starts_with(key)) value = one.substr(key.size());
+    }
+    return value;
+  };
+  std::vector<std::string> settings;
+  std::string name = chat->value("template", "auto");
+  if (const auto known = info.find(kChatTemplate); name == "auto" && known != info.end()) {
+    name = known->second;
+    settings.push_back("chat.template=" + name);
+  }
+  name = given("chat.template=").value_or(name);
+  if (name == "plain" && !given("chat.bos=")) settings.emplace_back("chat.bos=off");
+  return settings;
 }
 
 ChatDataOptions chat_data_options(const config::Config& config, bool need_response) {
@@ -140,6 +173,7 @@ ChatDataOptions chat_data_options(const config::Config& config, bool need_respon
   options.instruction = c.instruction;
   options.max_tokens = c.max_length;
   options.need_response = need_response;
+  options.every_turn = c.learn == "turns";
   options.deduplicate = c.deduplicate;
   options.max_malformed = static_cast<uint64_t>(config.data.max_malformed);
   return options;

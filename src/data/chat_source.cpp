@@ -26,7 +26,7 @@ LanguageCounts write_example(const ChatExample& example, const LanguageRow& row,
   counts.decoder_tokens = std::min(positions_of(example), row.shape.decoder_len - begin);
   for (int64_t t = 0; t < counts.decoder_tokens; ++t) {
     row.decoder_ids[begin + t] = id(t);
-    if (t + 1 < prompt) continue;
+    if (example.learned.empty() ? t + 1 < prompt : example.learned[t + 1] == 0) continue;
     row.labels[begin + t] = id(t + 1);
     ++counts.label_tokens;
   }
@@ -59,6 +59,7 @@ ChatSource::ChatSource(std::shared_ptr<const ChatDataset> dataset, std::vector<i
     hasher.update(cat(" ", example.prompt_ids.size(), " ", example.response_ids.size(), " "));
     hasher.update(std::as_bytes(std::span(example.prompt_ids)));
     hasher.update(std::as_bytes(std::span(example.response_ids)));
+    hasher.update(std::as_bytes(std::span(example.learned)));
   }
   digest_ = hasher.hex();
 }

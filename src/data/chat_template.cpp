@@ -1,10 +1,14 @@
 #include "hrm/data/chat_template.h"
 
 #include <algorithm>
+#include <chrono>
+#include <nlohmann/json.hpp>
+#include <span>
 
 #include "hrm/base/error.h"
 #include "hrm/base/file.h"
 #include "hrm/base/hash.h"
+#include "hrm/base/log.h"
 #include "hrm/base/text.h"
 
 namespace hrm::data {
@@ -15,8 +19,10 @@ namespace fs = std::filesystem;
 constexpr std::string_view kBosField = "{bos}", kEosField = "{eos}", kResponseField = "{response}";
 constexpr std::string_view kSpace = " \t\n\v\f\r";
 constexpr uint64_t kConfigBytes = uint64_t{16} << 20;
-// In chat_template.jinja, which newer versions of the library write in place of the member chat_template.
+// Files that newer versions of the library write in place of the member chat_template.
 constexpr const char* kJinjaFile = "chat_template.jinja";
+constexpr const char* kDefault = "default";
+constexpr const char* kChoices = "name the template: chatml, llama3, plain or custom";
 
 std::string_view trimmed(std::string_view text) {
   const size_t begin = text.find_first_not_of(kSpace);
@@ -24,21 +30,45 @@ std::string_view trimmed(std::string_view text) {
   return text.substr(begin, text.find_last_not_of(kSpace) + 1 - begin);
 }
 
-}  // namespace
-
-std::string recognise_chat_template(const TokenizerConfig& config, const std::string& origin) {
-  if (config.chat_template.find("<|im_start|>") != std::string::npos) return "chatml";
-  if (config.chat_template.find("<|start_header_id|>") != std::string::npos) return "llama3";
-  fail(ExitCode::usage, origin,
-       config.chat_template.empty() ? ": has no chat_template" : ": its chat_template is of no known family",
-       "; name the template: chatml, llama3, plain or custom");
+nlohmann::ordered_json message_json(const std::string& role, const std::string& content) {
+  return {{"role", role}, {"content", content}};
 }
 
-ChatEncoder::ChatEncoder(TextEncoder encoder, const ChatTemplateOptions& options)
+// "2026-11-25".
+void set_date(const std::string& date, JinjaOptions& options) {
+  const bool has_form = date.size() == 10 && date[4] == '-' && date[7] == '-';
+  const auto part = [&](size_t begin, size_t size) {
+    const std::optional<uint64_t> number =
+        has_form ? whole_number(std::string_view(date).substr(begin, size)) : std::nullopt;
+    return number ? static_cast<int>(*number) : 0;
+  };
+  const int year = part(0, 4), month = part(5, 2), day = part(8, 2);
+  const std::chrono::year_month_day when{std::chrono::year(year), std::chrono::month(static_cast<unsigned>(month)),
+                                         std::chrono::day(static_cast<unsigned>(day))};
+  require(year >= 1900 && when.ok(), ExitCode::usage, "chat.date is '", printable_start(date),
+          "', which is no day of the form 2026-11-25");
+  options.year = year;
+  options.month = month;
+  options.day = day;
+}
+
+// What is alike at the beginning of both, in whole characters.
+size_t common_length(const std::string& a, const std::string& b) {
+  size_t length = static_cast<size_t>(std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first - a.begin());
+  while (length > 0 && length < a.size() && (static_cast<unsigned char>(a[length]) & 0xC0) == 0x80) --length;
+  return length;
+}
+
+}  // namespace
+
+ChatEncoder::ChatEncoder(TextEncoder encoder, const ChatTemplateOptions& options, const ModelTemplate& model)
     : encoder_(std::move(encoder)), options_(options) {
   const std::string& name = options_.name;
-  require(name == "chatml" || name == "llama3" || name == "plain" || name == "custom", ExitCode::usage,
-          "a chat template is chatml, llama3, plain or custom, not '", printable_start(name), "'");
+  require(name == "model" || name == "chatml" || name == "llama3" || name == "plain" || name == "custom",
+          ExitCode::usage, "a chat template is model, chatml, llama3, plain or custom, not '", printable_start(name),
+          "'");
+  require(options_.bos == "auto" || options_.bos == "off", ExitCode::usage, "chat.bos is auto or off, not '",
+          printable_start(options_.bos), "'");
   require(options_.thinking == "auto" || options_.thinking == "on" || options_.thinking == "off", ExitCode::usage,
           "thinking of a chat template is auto, on or off, not '", printable_start(options_.thinking), "'");
   require(name == "custom" || (options_.prompt_template.empty() && options_.response_template.empty()), ExitCode::usage,
@@ -46,8 +76,11 @@ ChatEncoder::ChatEncoder(TextEncoder encoder, const ChatTemplateOptions& options
           "response_template");
   if (name == "custom") {
     set_custom();
+  } else if (name == "model") {
+    set_model(model);
   } else if (name == "plain") {
     eos_ = true;
+    if (options_.bos == "off") encoder_.leading.clear();
   } else {
     const bool knows = encoder_.id_of("<think>") && encoder_.id_of("</think>");
     set_family(/*thinks=*/options_.thinking == "on" || (options_.thinking == "auto" && !knows));
@@ -121,10 +154,76 @@ void ChatEncoder::set_custom() {
           "response_template: nothing ends a response; put {eos} or a text behind {response}");
 }
 
+void ChatEncoder::set_model(const ModelTemplate& model) {
+  try {
+    model_ = std::make_shared<const JinjaTemplate>(model.text, model.origin);
+  } catch (const Error& error) {
+    fail(error.code(), error.what(), "; ", kChoices, " (chat.template)");
+  }
+  model_digest_ = digest_hex(std::as_bytes(std::span(model.text)));
+  auto variables = nlohmann::ordered_json::object();
+  const TokenizerConfig& tokens = model.tokens;
+  for (const auto& [name, token] :
+       {std::pair("bos_token", &tokens.bos_token), std::pair("eos_token", &tokens.eos_token),
+        std::pair("unk_token", &tokens.unk_token), std::pair("sep_token", &tokens.sep_token),
+        std::pair("pad_token", &tokens.pad_token), std::pair("cls_token", &tokens.cls_token),
+        std::pair("mask_token", &tokens.mask_token)}) {
+    if (!token->empty()) variables[name] = *token;
+  }
+  variables["tools"] = nullptr;
+  variables["documents"] = nullptr;
+  if (options_.thinking != "auto") {
+    require(model_->mentions("enable_thinking"), ExitCode::usage, "chat.thinking is ", options_.thinking, ", but ",
+            model.origin, " knows no enable_thinking; leave it out");
+    variables["enable_thinking"] = options_.thinking == "on";
+  }
+  if (!options_.date.empty()) {
+    require(model_->mentions("strftime_now"), ExitCode::usage, "chat.date is ", options_.date, ", but ", model.origin,
+            " asks for no date; leave it out");
+    set_date(options_.date, limits_);
+  } else if (model_->mentions("strftime_now")) {
+    log::warn(model.origin, " may write today's date into prompts, which are others tomorrow; fix it with chat.date");
+  }
+  variables_ = std::make_shared<const nlohmann::ordered_json>(std::move(variables));
+  const int64_t end = end_of_answer(), eos = encoder_.meta.eos_id;
+  if (end >= 0) stop_ids_.push_back(end);
+  if (eos >= 0 && eos != end) stop_ids_.push_back(eos);
+  require(
+      !stop_ids_.empty(), ExitCode::usage, model.origin,
+      " writes no special token behind an answer, and tokenizer_config.json names no eos_token, so that nothing ends "
+      "a response; name the eos_token");
+}
+
+JinjaOutput ChatEncoder::run(const std::vector<ChatMessage>& messages, bool asks) const {
+  nlohmann::ordered_json variables = *variables_;
+  auto list = nlohmann::ordered_json::array();
+  for (const ChatMessage& message : messages) list.push_back(message_json(message.role, message.content));
+  variables["messages"] = std::move(list);
+  variables["add_generation_prompt"] = asks;
+  return model_->render(variables, limits_);
+}
+
+int64_t ChatEncoder::end_of_answer() const {
+  // A word that no template writes.
+  constexpr std::string_view kAnswer = "answer9f3e";
+  std::string text;
+  try {
+    text = run({{"user", "question"}, {"assistant", std::string(kAnswer)}}, false).text;
+  } catch (const Error&) {
+    return -1;  // a template that wants another beginning; the end is EOS then
+  }
+  const size_t at = text.rfind(kAnswer);
+  if (at == std::string::npos) return -1;
+  for (const int32_t id : encoder_.encode(text.substr(at + kAnswer.size()))) {
+    if (encoder_.bytes(id) == 0) return id;
+  }
+  return -1;
+}
+
 const std::string& ChatEncoder::single_message(const std::vector<ChatMessage>& messages) const {
   require(messages.size() == 1 && messages[0].role == "user", ExitCode::data, "the chat template ", options_.name,
           " takes one message of the user before the response, not ", messages.size(),
-          messages.size() == 1 ? " of another role" : "", "; chatml and llama3 take more");
+          messages.size() == 1 ? " of another role" : "", "; model, chatml and llama3 take more");
   return messages[0].content;
 }
 
@@ -132,6 +231,7 @@ std::string ChatEncoder::prompt_text(const std::vector<ChatMessage>& messages,
                                      const std::vector<std::string>& values) const {
   require(values.size() == members_.size(), ExitCode::unexpected, values.size(), " values for ", members_.size(),
           " members of a chat template");
+  if (model_) return run(messages, true).text;
   if (options_.name == "plain") return single_message(messages);
   if (options_.name == "custom") {
     const std::string& prompt = single_message(messages);
@@ -151,7 +251,19 @@ std::string ChatEncoder::prompt_text(const std::vector<ChatMessage>& messages,
   return text + before_role_ + "assistant" + after_role_ + after_assistant_;
 }
 
-std::string ChatEncoder::response_text(const std::string& content) const {
+std::string ChatEncoder::response_text(const std::string& content, const std::vector<ChatMessage>& messages) const {
+  if (model_) {
+    std::vector<ChatMessage> all = messages;
+    all.push_back({"assistant", content});
+    const std::string prompt = run(messages, true).text, whole = run(all, false).text;
+    const size_t alike = common_length(prompt, whole);
+    require(alike == prompt.size(), ExitCode::data,
+            "the chat template writes the answer elsewhere than it asks for it: '",
+            printable_start(whole.substr(alike), 40), "' stands where its prompt has '",
+            printable_start(prompt.substr(alike), 40),
+            "'; train with a template that keeps the prompt (trl has some, *_training.jinja), or set chat.template");
+    return whole.substr(alike);
+  }
   if (response_) {
     return response_->fill([&](const std::string&) { return content; });
   }
@@ -171,29 +283,86 @@ std::vector<int32_t> ChatEncoder::prompt_ids(const std::vector<ChatMessage>& mes
                                              const std::vector<std::string>& values) const {
   std::vector<int32_t> ids = ids_of(prompt_text(messages, values));
   if (bos_) ids.insert(ids.begin(), static_cast<int32_t>(encoder_.meta.bos_id));
+  if (options_.name == "plain") ids.insert(ids.begin(), encoder_.leading.begin(), encoder_.leading.end());
   return ids;
 }
 
-std::vector<int32_t> ChatEncoder::response_ids(const std::string& content) const {
-  std::vector<int32_t> ids = ids_of(response_text(content));
+std::vector<int32_t> ChatEncoder::response_ids(const std::string& content,
+                                               const std::vector<ChatMessage>& messages) const {
+  std::vector<int32_t> ids = ids_of(response_text(content, messages));
   if (eos_) ids.push_back(static_cast<int32_t>(encoder_.meta.eos_id));
   return ids;
 }
 
-std::string ChatEncoder::description() const {
-  return cat(options_.name, "\n", after_assistant_, "\n", options_.prompt_template, "\n", options_.response_template);
+ChatEncoder::Turns ChatEncoder::turns(const std::vector<ChatMessage>& messages, const std::string& response) const {
+  require(marks_turns(), ExitCode::unexpected, "a template without marks has no turns to learn");
+  std::vector<ChatMessage> all = messages;
+  all.push_back({"assistant", response});
+  const JinjaOutput whole = run(all, false);
+  Turns turns{.ids = ids_of(whole.text), .learned = {}};
+  turns.learned.resize(turns.ids.size());
+  size_t begin = 0, span = 0;
+  const auto& spans = whole.generated;
+  for (size_t i = 0; i < turns.ids.size(); ++i) {
+    const int64_t bytes = encoder_.bytes(turns.ids[i]);
+    const size_t end = begin + (bytes > 0 ? static_cast<size_t>(bytes) : encoder_.decode({turns.ids[i]}).size());
+    while (span < spans.size() && begin >= spans[span].second) ++span;
+    turns.learned[i] = span < spans.size() && end > spans[span].first ? 1 : 0;
+    if (!spans.empty() && begin < spans.back().first) turns.prompt = static_cast<int64_t>(i) + 1;
+    begin = end;
+  }
+  require(begin == whole.text.size(), ExitCode::data, "its ids stand for ", begin, " bytes of a text of ",
+          whole.text.size(),
+          ": the tokenizer changes the text, so that what the assistant says cannot be found in them; "
+          "set chat.learn to response");
+  const bool ends =
+      std::any_of(turns.learned.begin() + turns.prompt, turns.learned.end(), [](uint8_t one) { return one; });
+  require(ends, ExitCode::data, "the chat template marks nothing of the last answer as the assistant's");
+  return turns;
 }
+
+std::string ChatEncoder::description() const {
+  return cat(options_.name, "\n", model_digest_, "\n", after_assistant_, "\n", options_.prompt_template, "\n",
+             options_.response_template);
+}
+
+namespace {
+
+// Files beside tokenizer_config.json come before its member, as in the library.
+void read_template_files(const fs::path& folder, TokenizerFolder& result) {
+  auto& templates = result.config.chat_templates;
+  std::error_code ignored;
+  std::vector<std::pair<std::string, fs::path>> files;
+  if (fs::exists(folder / kJinjaFile, ignored)) files.emplace_back(kDefault, folder / kJinjaFile);
+  for (fs::directory_iterator at(folder / kNamedTemplates, ignored), end; !ignored && at != end;
+       at.increment(ignored)) {
+    if (at->path().extension() == ".jinja") files.emplace_back(at->path().stem().string(), at->path());
+  }
+  std::sort(files.begin() + (files.empty() || files[0].first != kDefault ? 0 : 1), files.end());
+  if (!files.empty()) {
+    templates.clear();
+    result.template_origins.clear();
+  }
+  for (const auto& [name, file] : files) {
+    templates.emplace_back(name, read_text(file, ExitCode::data, kConfigBytes));
+    result.template_origins[name] = file.string();
+  }
+}
+
+}  // namespace
 
 TokenizerFolder open_tokenizer_folder(const fs::path& folder) {
   TokenizerFolder result;
-  const fs::path file = folder / "tokenizer_config.json", jinja = folder / kJinjaFile;
+  const fs::path file = folder / "tokenizer_config.json";
   std::error_code ignored;
   if (fs::exists(file, ignored)) {
     result.config = parse_tokenizer_config(read_text(file, ExitCode::data, kConfigBytes), file.string());
   }
-  if (result.config.chat_template.empty() && fs::exists(jinja, ignored)) {
-    result.config.chat_template = read_text(jinja, ExitCode::data, kConfigBytes);
+  for (const auto& [name, text] : result.config.chat_templates) {
+    result.template_origins[name] = cat(file.string(), ": chat_template", name == kDefault ? "" : " '",
+                                        name == kDefault ? "" : name, name == kDefault ? "" : "'");
   }
+  read_template_files(folder, result);
   result.encoder = open_tokenizer(folder / "tokenizer.json", "", "");
   LanguageMeta& meta = result.encoder.meta;
   const auto id_of = [&](const std::string& token, const char* key, int64_t none) -> int64_t {
@@ -214,10 +383,25 @@ TokenizerFolder open_tokenizer_folder(const fs::path& folder) {
 
 ChatEncoder open_chat_encoder(const fs::path& folder, ChatTemplateOptions options) {
   TokenizerFolder opened = open_tokenizer_folder(folder);
+  const auto& templates = opened.config.chat_templates;
   if (options.name == "auto") {
-    options.name = recognise_chat_template(opened.config, (folder / "tokenizer_config.json").string());
+    require(!templates.empty(), ExitCode::usage, (folder / "tokenizer_config.json").string(),
+            ": has no chat_template; ", kChoices);
+    options.name = "model";
   }
-  return ChatEncoder(std::move(opened.encoder), options);
+  if (options.name != "model") return ChatEncoder(std::move(opened.encoder), options);
+  const std::string wanted = options.entry.empty() ? kDefault : options.entry;
+  std::string names;
+  for (const auto& [name, text] : templates) {
+    if (name == wanted) {
+      return ChatEncoder(std::move(opened.encoder), options,
+                         {.text = text, .origin = opened.template_origins[name], .tokens = opened.config});
+    }
+    names += cat(names.empty() ? "" : ", ", printable_start(name));
+  }
+  fail(ExitCode::usage, "'", printable(folder.string()), "' has ",
+       names.empty() ? "no chat_template" : cat("no chat template '", printable_start(wanted), "', but ", names), "; ",
+       names.empty() ? kChoices : "choose one with chat.template_name");
 }
 
 }  // namespace hrm::data

@@ -58,9 +58,17 @@ void print_example(const ChatDataset& data, int64_t index, const ChatEncoder& en
   if (example.response.empty()) {
     out << "    no response, so no labels\n";
   } else {
-    const bool is_cut = encoder.response_ids(example.response).size() > example.response_ids.size();
-    print_chat_ids("response", example.response_ids, is_cut ? ", cut at chat.max_length" : "", encoder, out);
-    out << "    labels from id " << example.prompt_ids.size() << " of " << example.ids() << " on: the response\n";
+    print_chat_ids("response", example.response_ids, example.is_cut ? ", cut at chat.max_length" : "", encoder, out);
+    if (!example.learned.empty()) {
+      out << "    labels: " << std::count(example.learned.begin(), example.learned.end(), uint8_t{1}) << " of "
+          << example.ids() << " ids, every turn of the assistant:";
+      for (size_t i = 0; i < example.learned.size(); ++i) {
+        if (example.learned[i] == 1) out << " " << i;
+      }
+      out << "\n";
+    } else {
+      out << "    labels from id " << example.prompt_ids.size() << " of " << example.ids() << " on: the response\n";
+    }
   }
   if (example.answers.empty()) return;
   out << "    right answers (" << example.answers.size() << "):";

@@ -1,5 +1,7 @@
 #include "hrm/data/text_encoder.h"
 
+#include <algorithm>
+
 #include "data/unicode.h"
 #include "hrm/base/error.h"
 #include "hrm/base/text.h"
@@ -94,6 +96,10 @@ TextEncoder open_tokenizer(const std::filesystem::path& file, const std::string&
   };
   encoder.stream = [tokenizer] { return std::make_unique<TokenStream>(tokenizer); };
   encoder.id_of = [tokenizer](std::string_view token) { return tokenizer.id_of(token); };
+  // The ids around a text are those of its template, so that any text tells them.
+  const std::vector<int32_t> around = tokenizer.encode("a", /*add_special=*/true), text = tokenizer.encode("a");
+  const auto place = std::search(around.begin(), around.end(), text.begin(), text.end());
+  encoder.leading.assign(around.begin(), text.empty() ? around.begin() : place);
   encoder.file = file;
   encoder.meta.vocab_size = tokenizer.vocab_size();
   encoder.meta.bos_id = special(bos, "--bos");

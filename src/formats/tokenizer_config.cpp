@@ -1,7 +1,9 @@
 #include "hrm/formats/tokenizer_config.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "hrm/base/text.h"
 #include "hrm/formats/json.h"
 
 namespace hrm {
@@ -25,19 +27,24 @@ std::string token_of(const json& config, const char* key, const std::string& ori
   return string_or_throw(content == found->end() ? json() : *content, content != found->end(), origin, key, code);
 }
 
-std::string template_of(const json& config, const std::string& origin, ExitCode code) {
+std::vector<std::pair<std::string, std::string>> templates_of(const json& config, const std::string& origin,
+                                                              ExitCode code) {
   constexpr const char* kKey = "chat_template";
   const auto found = config.find(kKey);
-  if (found == config.end() || found->is_null()) return "";
-  if (!found->is_array()) return string_or_throw(*found, true, origin, kKey, code);
-  std::string text;
+  if (found == config.end() || found->is_null()) return {};
+  if (!found->is_array()) return {{"default", string_or_throw(*found, true, origin, kKey, code)}};
+  std::vector<std::pair<std::string, std::string>> templates;
   for (const json& item : *found) {
     const bool good =
         item.is_object() && item.contains("name") && item["name"].is_string() && item.contains("template");
-    const std::string one = string_or_throw(good ? item["template"] : json(), good, origin, kKey, code);
-    if (item["name"] == "default") text = one;
+    std::string text = string_or_throw(good ? item["template"] : json(), good, origin, kKey, code);
+    const std::string name = item["name"].get<std::string>();
+    const bool is_new =
+        std::none_of(templates.begin(), templates.end(), [&](const auto& one) { return one.first == name; });
+    require(is_new, code, origin, ": \"", kKey, "\" has two templates of the name '", printable_start(name), "'");
+    templates.emplace_back(name, std::move(text));
   }
-  return text;
+  return templates;
 }
 
 }  // namespace
@@ -45,8 +52,9 @@ std::string template_of(const json& config, const std::string& origin, ExitCode 
 TokenizerConfig parse_tokenizer_config(std::string_view text, const std::string& origin, ExitCode code) {
   const json config = parse_json(text, origin, code, {.bytes = kMostConfigBytes, .depth = 16});
   require(config.is_object(), code, origin, ": must be an object");
-  return {token_of(config, "bos_token", origin, code), token_of(config, "eos_token", origin, code),
-          token_of(config, "pad_token", origin, code), template_of(config, origin, code)};
+  const auto token = [&](const char* key) { return token_of(config, key, origin, code); };
+  return {token("bos_token"), token("eos_token"), token("pad_token"),  token("unk_token"),
+          token("sep_token"), token("cls_token"), token("mask_token"), templates_of(config, origin, code)};
 }
 
 }  // namespace hrm

@@ -9,6 +9,7 @@
 #include "hrm/checkpoint/checkpoint.h"
 #include "hrm/checkpoint/peft.h"
 #include "hrm/config/load.h"
+#include "hrm/data/chat_open.h"
 #include "hrm/tasks/puzzle_inference.h"
 
 namespace hrm::tasks {
@@ -70,8 +71,11 @@ CausalInference open_causal_checkpoint(const fs::path& run_or_step, const std::v
                                        const std::string& weights) {
   const checkpoint::FoundCheckpoint found = checkpoint::open_checkpoint(run_or_step);
   CausalInference out;
+  std::vector<std::string> settings =
+      data::settings_of_earlier_chat(found.meta.config_json, found.meta.info, overrides);
+  settings.insert(settings.end(), overrides.begin(), overrides.end());
   out.config =
-      config::config_from_json_text(found.meta.config_json, (found.dir / "config.json").string(), overrides).config;
+      config::config_from_json_text(found.meta.config_json, (found.dir / "config.json").string(), settings).config;
   require(out.config.task == "polychromic", ExitCode::usage, "'", found.dir.string(), "' holds a model of task ",
           out.config.task, ", not of task polychromic");
   out.checkpoint = found.dir;

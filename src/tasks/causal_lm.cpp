@@ -120,10 +120,12 @@ std::vector<fs::path> hf_files_beside_weights(const config::HfConfig& hf) {
        {"tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "chat_template.jinja"}) {
     files.push_back(data::tokenizer_folder(hf) / name);
   }
-  std::erase_if(files, [](const fs::path& file) {
-    std::error_code ignored;
-    return !fs::exists(file, ignored);
-  });
+  std::error_code ignored;
+  std::erase_if(files, [&](const fs::path& file) { return !fs::exists(file, ignored); });
+  const fs::path named = data::tokenizer_folder(hf) / data::kNamedTemplates;
+  for (fs::directory_iterator at(named, ignored), end; !ignored && at != end; at.increment(ignored)) {
+    if (at->path().extension() == ".jinja") files.push_back(at->path());
+  }
   return files;
 }
 

@@ -434,7 +434,7 @@ std::map<std::string, std::string> PolychromicTask::signature() const {
   const data::LanguageMeta& meta = train_->meta();
   return {{"task", "polychromic"},
           {"vocab_size", std::to_string(lm_.facts.vocab_size)},
-          {"chat_template", chat_->name()},
+          {data::kChatTemplate, chat_->name()},
           {"tokenizer_digest", meta.tokenizer_digest}};
 }
 
@@ -468,8 +468,10 @@ void PolychromicTask::write_files(const fs::path& run_dir) const {
   fs::create_directories(to);
   const auto copy = [&](const fs::path& from) {
     std::error_code ignored;
-    if (!fs::exists(from, ignored) || fs::equivalent(from, to / from.filename(), ignored)) return;
-    write_text_atomic(to / from.filename(), read_text(from, ExitCode::data));
+    const fs::path file = to / data::place_beside_tokenizer(from);
+    if (!fs::exists(from, ignored) || fs::equivalent(from, file, ignored)) return;
+    fs::create_directories(file.parent_path());
+    write_text_atomic(file, read_text(from, ExitCode::data));
   };
   copy(fs::path(config_.hf.model) / "config.json");
   copy(data::tokenizer_folder(config_.hf) / "tokenizer.json");

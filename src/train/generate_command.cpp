@@ -124,8 +124,8 @@ GenerateSubject open_causal_subject(const GenerateOptions& o, std::vector<std::s
   subject.model = loaded.lm.model.get();
   subject.text = &loaded.chat->encoder();
   const std::string& name = loaded.chat->name();
-  require(o.system.empty() || name == "chatml" || name == "llama3", ExitCode::usage, "--system: the chat template ",
-          name, " has no place for it, as chatml and llama3 have; leave it out");
+  require(o.system.empty() || name == "model" || name == "chatml" || name == "llama3", ExitCode::usage,
+          "--system: the chat template ", name, " has no place for it, as model, chatml and llama3 have; leave it out");
   // Of a record what makes the prompt alone: responses, ids and values need not be there.
   const config::ChatConfig& chat = loaded.config.chat;
   const ChatFields fields{

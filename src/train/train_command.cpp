@@ -12,6 +12,7 @@
 #include "hrm/checkpoint/checkpoint.h"
 #include "hrm/config/load.h"
 #include "hrm/config/schema.h"
+#include "hrm/data/chat_open.h"
 #include "hrm/ops/gemm_tuning.h"
 #include "hrm/parallel/gathered_state.h"
 #include "hrm/runtime/device.h"
@@ -100,7 +101,8 @@ bool may_change(const std::string& key) {
                                   "data.prefetch_batches",
                                   "data.augmentation_device",
                                   "data.cache",
-                                  "hf.model",  // as data.train
+                                  "chat.date",  // as data.train
+                                  "hf.model",
                                   "hf.tokenizer",
                                   "hf.recompute",
                                   "polychromic.generation_batch",
@@ -123,7 +125,8 @@ bool may_change(const std::string& key) {
 
 void check_resume_config(const config::LoadedConfig& now, const Start& start) {
   const fs::path file = start.checkpoint / "config.json";
-  const config::LoadedConfig then = config::config_from_json_text(start.meta.config_json, file.string());
+  const config::LoadedConfig then = config::config_from_json_text(
+      start.meta.config_json, file.string(), data::settings_of_earlier_chat(start.meta.config_json, start.meta.info));
   std::string changed;
   for (const std::string& key : config::differing_keys(now.config, then.config)) {
     const bool structure = key.starts_with("model.") || key.starts_with("lm.") || key.starts_with("moe.");
@@ -231,12 +234,30 @@ void describe_start(const fs::path& run_dir, const config::Config& config, const
             config.runtime.cudnn_benchmark ? ", cuDNN benchmark" : "", ", memory: ", runtime.allocator);
 }
 
+// The configuration that goes on with a checkpoint. A template that an earlier version guessed is kept by its name, for
+// the rest of the run, unless another one is asked for.
+config::LoadedConfig with_earlier_chat(config::LoadedConfig loaded, const Start& start) {
+  if (start.checkpoint.empty() || start.meta.kind == checkpoint::CheckpointKind::weights) return loaded;
+  config::ChatConfig& chat = loaded.config.chat;
+  for (const std::string& setting : data::settings_of_earlier_chat(start.meta.config_json, start.meta.info)) {
+    const size_t sign = setting.find('=');
+    const std::string key = setting.substr(0, sign), value = setting.substr(sign + 1);
+    if (loaded.origin(key).kind != config::Origin::Kind::standard) continue;
+    if (key == "chat.bos" && chat.template_name != "plain") continue;
+    (key == "chat.bos" ? chat.bos : chat.template_name) = value;
+    log::info("chat         ", setting, ", as '", start.checkpoint.string(), "' was trained");
+  }
+  return loaded;
+}
+
 // Trains from the run's last checkpoint, or from where `rewind` says, which becomes where to go on if the outcome is
 // Outcome::rewind.
-Outcome train_from(const TrainOptions& options, const config::LoadedConfig& loaded, Ranks& ranks,
-                   const Runtime& runtime, const fs::path& run_dir, std::optional<Rewind>& rewind) {
-  const config::Config& config = loaded.config;
+Outcome train_from(const TrainOptions& options, const config::LoadedConfig& asked, Ranks& ranks, const Runtime& runtime,
+                   const fs::path& run_dir, std::optional<Rewind>& rewind) {
   parallel::Comm& comm = *ranks.comm;
+  const Start start = rewind ? rewind->start : choose_start(options, run_dir, comm);
+  const config::LoadedConfig loaded = with_earlier_chat(asked, start);
+  const config::Config& config = loaded.config;
   const std::unique_ptr<tasks::Task> owned = tasks::make_task(config, runtime, ranks.comm);
   tasks::Task& task = *owned;
   Trainer trainer(config, loaded.to_json(), runtime, task, run_dir, ranks.comm);
@@ -249,7 +270,6 @@ Outcome train_from(const TrainOptions& options, const config::LoadedConfig& load
   } else {
     describe_start(run_dir, config, runtime, ranks);
     log::info(task.describe());
-    const Start start = choose_start(options, run_dir, comm);
     if (start.checkpoint.empty()) {
       log::info("training     ", trainer.total_steps(), " steps of ", config.train.global_batch_size, " samples");
       trainer.start_fresh();

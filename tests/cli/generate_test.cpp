@@ -107,7 +107,9 @@ std::string chat_run(const fs::path& dir, const std::string& record = R"({"promp
   fs::copy_file(fs::path(test::source_dir()) / "tests/fixtures/tokenizer/tokenizer.json",
                 dir / "model" / "tokenizer.json");
   std::ofstream(dir / "model" / "tokenizer_config.json")
-      << R"({"eos_token": "<|im_end|>", "pad_token": "<|endoftext|>", "chat_template": "{{- '<|im_start|>' }}"})";
+      << R"({"eos_token": "<|im_end|>", "pad_token": "<|endoftext|>", "chat_template": )"
+      << R"("{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %})"
+      << R"({% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"})";
   std::ofstream(dir / "model" / "config.json")
       << R"({"model_type": "qwen3", "vocab_size": 1520, "hidden_size": 32, "intermediate_size": 48,
              "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8,

@@ -448,6 +448,7 @@ TEST(Load, DumpLoadsToTheSameConfiguration) {
                                          "lm.num_heads",
                                          "lm.hidden_size",
                                          "lm.head_dim",
+                                         "chat.learn",
                                          "grpo.delta"};
     const bool needs_another =
         std::any_of(kNeedAnother.begin(), kNeedAnother.end(), [&](const char* key) { return field.key == key; }) ||

@@ -40,9 +40,9 @@ TEST(ChatInspect, ShowsWhatATemplateMakesOfARecord) {
   const std::string tokenizer = "hf.tokenizer=" + folder.string();
   write_text(dir / "chats.jsonl", chat_line("a", "b") + chat_line(" ", "x") + chat_line("hi\n", "yo, you"));
   const ChatEncoder chat = open_chat_encoder(folder, {});
-  const auto prompt = chat.prompt_ids({{"user", "hi\n"}}), response = chat.response_ids("yo, you");
+  const auto prompt = chat.prompt_ids({{"user", "hi\n"}}), response = chat.response_ids("yo, you", {{"user", "hi\n"}});
   const std::string shown = inspected_chat(dir / "chats.jsonl", 1, {tokenizer});
-  expect_in(shown, {"template chatml, tokenizer " + (folder / "tokenizer.json").string(), "vocabulary 1505",
+  expect_in(shown, {"template model, tokenizer " + (folder / "tokenizer.json").string(), "vocabulary 1505",
                     "all: 3 records: 2 examples of 2 prompts; dropped 1: 1 with an empty prompt", "example 1, ",
                     "chats.jsonl:3", cat("prompt (", prompt.size(), " ids)", listed(prompt)),
                     R"("<|im_start|>user\nhi\n<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n")",

@@ -116,5 +116,25 @@ TEST(ChatOpen, EverythingElseIsSplitByPrompt) {
   expect_error(ExitCode::data, {"nothing' does not exist"}, [&] { open_sides(dir / "nothing"); });
 }
 
+// Before templates were run, auto was a guess, and plain prompts had no BOS. No such checkpoint has chat.bos.
+TEST(ChatOpen, EarlierCheckpointsKeepTheirPrompts) {
+  using Settings = std::vector<std::string>;
+  const std::map<std::string, std::string> guessed{{kChatTemplate, "chatml"}}, plain{{kChatTemplate, "plain"}};
+  const auto kept = settings_of_earlier_chat;
+  EXPECT_EQ(kept(R"({"chat": {"template": "auto", "thinking": "auto"}})", guessed, {}),
+            (Settings{"chat.template=chatml"}));
+  EXPECT_EQ(kept(R"({"chat": {"template": "plain"}})", plain, {}), (Settings{"chat.bos=off"}));
+  EXPECT_EQ(kept(R"({"chat": {"template": "chatml"}})", guessed, {}), Settings{});
+  // What is asked for holds.
+  EXPECT_EQ(kept(R"({"chat": {"template": "auto"}})", guessed, {"chat.template=plain"}),
+            (Settings{"chat.template=chatml", "chat.bos=off"}));
+  EXPECT_EQ(kept(R"({"chat": {"template": "plain"}})", plain, {"chat.bos=auto"}), Settings{});
+  EXPECT_EQ(kept(R"({"chat": {"template": "plain"}})", plain, {"chat.template=model"}), Settings{});
+  // Checkpoints of this version say all, and those of other tasks nothing.
+  EXPECT_EQ(kept(R"({"chat": {"template": "auto", "bos": "auto"}})", {{kChatTemplate, "model"}}, {}), Settings{});
+  EXPECT_EQ(kept(R"({"task": "puzzle"})", {}, {}), Settings{});
+  expect_error(ExitCode::checkpoint, {"config.json"}, [&] { kept("{", guessed, {}); });
+}
+
 }  // namespace
 }  // namespace hrm::data

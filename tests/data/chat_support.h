@@ -26,8 +26,12 @@ inline std::filesystem::path chat_folder(const std::filesystem::path& folder, co
   if (!config.empty()) write_text(folder / "tokenizer_config.json", config);
   return folder;
 }
+// Its template never thinks: an empty thought is part of the prompt.
 inline const char* kQwenConfig =
-    R"({"eos_token": "<|im_end|>", "pad_token": "<|endoftext|>", "chat_template": "{{- '<|im_start|>user\n' }}"})";
+    R"({"eos_token": "<|im_end|>", "pad_token": "<|endoftext|>", "chat_template": [{"name": "default", "template":)"
+    R"("{% for m in messages %}<|im_start|>{{ m.role }}\n)"
+    R"({% if loop.last and m.role == 'assistant' %}<think>\n\n</think>\n\n{% endif %}{{ m.content }}<|im_end|>\n)"
+    R"({% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n<think>\n\n</think>\n\n{% endif %}"}]})";
 
 // Every byte an id; BOS 256, EOS 257, padding 258.
 inline ChatEncoder byte_chat(ChatTemplateOptions options = {.name = "plain"}) {

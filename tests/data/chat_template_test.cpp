@@ -13,7 +13,7 @@ const std::string kTweet = "Generate an engaging Twitter reply to this tweet:\n\
 
 TEST(ChatTemplate, RendersQwenWithoutThinking) {
   const TempDir dir;
-  const ChatEncoder chat = open_chat_encoder(chat_folder(dir / "m", kQwenConfig), {});
+  const ChatEncoder chat = open_chat_encoder(chat_folder(dir / "m", kQwenConfig), {.name = "chatml"});
   EXPECT_EQ(chat.name(), "chatml");
   EXPECT_EQ(chat.prompt_text({{"user", kTweet}}),
             "<|im_start|>user\n" + kTweet + "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n");
@@ -129,7 +129,7 @@ TEST(ChatTemplate, RefusesTemplatesThatDoNotFit) {
   const auto refused = [](const ChatTemplateOptions& options, const std::vector<std::string>& parts) {
     expect_error(ExitCode::usage, parts, [&] { byte_chat(options); });
   };
-  refused({}, {"chatml, llama3, plain or custom, not 'auto'"});
+  refused({}, {"model, chatml, llama3, plain or custom, not 'auto'"});
   refused({.name = "gemma"}, {"not 'gemma'"});
   refused({.name = "plain", .thinking = "no"}, {"auto, on or off, not 'no'"});
   refused({.name = "plain", .prompt_template = "{prompt}"}, {"plain has its own texts; choose custom"});
@@ -155,14 +155,6 @@ TEST(ChatTemplate, RefusesTemplatesThatDoNotFit) {
   });
 }
 
-TEST(ChatTemplate, TheFamilyIsToldByItsTokens) {
-  EXPECT_EQ(recognise_chat_template({.chat_template = "{{ '<|im_start|>' }}"}, "c"), "chatml");
-  EXPECT_EQ(recognise_chat_template({.chat_template = "{{ '<|start_header_id|>' }}"}, "c"), "llama3");
-  expect_error(ExitCode::usage, {"c: its chat_template is of no known family", "name the template"},
-               [] { recognise_chat_template({.chat_template = "[INST]"}, "c"); });
-  expect_error(ExitCode::usage, {"c: has no chat_template"}, [] { recognise_chat_template({}, "c"); });
-}
-
 TEST(ChatTemplate, OpensFoldersOfTransformers) {
   const TempDir dir;
   const LanguageMeta meta = open_tokenizer_folder(chat_folder(dir / "a", kQwenConfig)).encoder.meta;
@@ -177,7 +169,7 @@ TEST(ChatTemplate, OpensFoldersOfTransformers) {
   expect_error(ExitCode::usage, {"tokenizer_config.json: has no chat_template"},
                [&] { open_chat_encoder(dir / "b", {}); });
   write_text(dir / "b" / "chat_template.jinja", "<|im_start|>");
-  EXPECT_EQ(open_chat_encoder(dir / "b", {}).name(), "chatml");
+  EXPECT_EQ(open_chat_encoder(dir / "b", {}).name(), "model");
   chat_folder(dir / "c", "");
   EXPECT_EQ(open_tokenizer_folder(dir / "c").encoder.meta.eos_id, -1);
   expect_error(ExitCode::usage, {"has no chat_template"}, [&] { open_chat_encoder(dir / "c", {}); });
@@ -186,6 +178,8 @@ TEST(ChatTemplate, OpensFoldersOfTransformers) {
                [&] { open_tokenizer_folder(dir / "d"); });
   chat_folder(dir / "e", R"({"chat_template": "<|start_header_id|>"})");
   expect_error(ExitCode::usage, {"llama3 does not fit the tokenizer", "e/tokenizer.json", "<|begin_of_text|>"},
+               [&] { open_chat_encoder(dir / "e", {.name = "llama3"}); });
+  expect_error(ExitCode::usage, {"chat_template writes no special token", "name the eos_token"},
                [&] { open_chat_encoder(dir / "e", {}); });
   expect_error(ExitCode::data, {"tokenizer.json", "does not exist"}, [&] { open_tokenizer_folder(dir / "f"); });
 }

@@ -5,6 +5,8 @@
 namespace hrm {
 namespace {
 
+using Templates = std::vector<std::pair<std::string, std::string>>;
+
 TokenizerConfig parse_config(const std::string& text) {
   return parse_tokenizer_config(text, "c.json", ExitCode::data);
 }
@@ -16,17 +18,19 @@ TEST(TokenizerConfig, ReadsTokensAndTemplate) {
   EXPECT_EQ(one.bos_token, "");
   EXPECT_EQ(one.eos_token, "<|im_end|>");
   EXPECT_EQ(one.pad_token, "<pad>");
-  EXPECT_EQ(one.chat_template, "{% for m in messages %}");
+  EXPECT_EQ(one.chat_templates, (Templates{{"default", "{% for m in messages %}"}}));
   const TokenizerConfig none = parse_config("{}");
-  EXPECT_TRUE(none.eos_token.empty() && none.chat_template.empty());
+  EXPECT_TRUE(none.eos_token.empty() && none.chat_templates.empty());
 }
 
-TEST(TokenizerConfig, OfSeveralTemplatesTheDefault) {
+TEST(TokenizerConfig, ReadsNamedTemplatesAndAllTokens) {
   EXPECT_EQ(parse_config(
                 R"({"chat_template": [{"name": "tool_use", "template": "t"}, {"name": "default", "template": "d"}]})")
-                .chat_template,
-            "d");
-  EXPECT_EQ(parse_config(R"({"chat_template": [{"name": "rag", "template": "r"}]})").chat_template, "");
+                .chat_templates,
+            (Templates{{"tool_use", "t"}, {"default", "d"}}));
+  const TokenizerConfig one =
+      parse_config(R"({"unk_token": "u", "sep_token": "s", "cls_token": {"content": "c"}, "mask_token": null})");
+  EXPECT_EQ(one.unk_token + one.sep_token + one.cls_token + one.mask_token, "usc");
 }
 
 TEST(TokenizerConfig, RefusesOtherForms) {
@@ -40,6 +44,8 @@ TEST(TokenizerConfig, RefusesOtherForms) {
   refused(R"({"bos_token": {"content": 3}})", "\"bos_token\"");
   refused(R"({"chat_template": 1})", "\"chat_template\"");
   refused(R"({"chat_template": ["a"]})", "\"chat_template\"");
+  refused(R"({"chat_template": [{"name": "a", "template": "t"}, {"name": "a", "template": "t"}]})", "two templates");
+  refused(R"({"unk_token": 1})", "\"unk_token\"");
   refused(R"({"chat_template": [{"name": "default"}]})", "\"chat_template\"");
   refused(R"({"chat_template": [{"name": "default", "template": 1}]})", "\"chat_template\"");
 }

@@ -61,6 +61,6 @@ class Installed(ScriptCase):
                             ("torchrun", f"#!/bin/sh\n'''exec' {venv}/bin/python3 \"$0\" \"$@\"\n' '''\n")):
             self.write(f".venv/bin/{name}", f"{first}import sys\nprint(sys.prefix)\n# not this one: /other{venv}/\n")
             (venv / "bin" / name).chmod(0o755)
-        for name in ("torch_cpu", "tools"):
+        for name in ("torch_cpu", "tools", "chat_templates"):
             pins = (self.root / f"scripts/requirements/{name}.txt").read_bytes() + (venv / "pyvenv.cfg").read_bytes()
             self.write(f".venv/hrm-setup/{name}", hashlib.sha256(pins).hexdigest())

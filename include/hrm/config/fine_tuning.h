@@ -69,7 +69,11 @@ struct LoraConfig {
 
 // Prompts and responses.
 struct ChatConfig {
-  std::string template_name = "auto";
+  std::string template_name = "auto";  // chat.template
+  std::string template_entry = "";     // chat.template_name
+  std::string date = "";
+  std::string bos = "auto";
+  std::string learn = "response";
   std::string thinking = "auto";
   std::string prompt_template = "";
   std::string response_template = "";
@@ -91,14 +95,23 @@ struct ChatConfig {
 
   template <class F>
   static void describe(F&& f) {
-    f("template", &ChatConfig::template_name, OneOf{{"auto", "chatml", "llama3", "plain", "custom"}}, "",
-      "what stands around prompt and response: chatml (Qwen), llama3, plain = the prompt as it stands and EOS behind "
-      "the "
-      "response, custom = prompt_template and response_template; auto = what tokenizer_config.json asks for");
+    f("template", &ChatConfig::template_name, OneOf{{"auto", "model", "chatml", "llama3", "plain", "custom"}}, "",
+      "what stands around prompt and response: model = the chat_template of the tokenizer's folder, run as "
+      "transformers "
+      "runs it; chatml (Qwen), llama3, plain = the prompt as it stands and EOS behind the response, custom = "
+      "prompt_template and response_template; auto = model, where the folder has a template");
+    f("template_name", &ChatConfig::template_entry, AnyText{}, "",
+      "template=model: which of several named templates; empty = the one called default");
+    f("date", &ChatConfig::date, AnyText{}, "",
+      "template=model: the day, such as 2026-11-25, that a template which writes today's date takes; empty = today");
+    f("learn", &ChatConfig::learn, OneOf{{"response", "turns"}}, "",
+      "response = the last answer of a record; turns = every answer in it, as {% generation %} blocks of the template "
+      "mark them (template=model, polychromic.objective=none)");
+    f("bos", &ChatConfig::bos, OneOf{{"auto", "off"}}, "",
+      "template=plain: auto = BOS in front of a prompt where tokenizer.json's post-processor puts it; off = none");
     f("thinking", &ChatConfig::thinking, OneOf{{"auto", "on", "off"}}, "",
-      "chatml: off = an empty <think> block ends the prompt, as models that can think are told not to; auto = off "
-      "where "
-      "the tokenizer has <think>");
+      "model: what the template gets as enable_thinking, auto = nothing; chatml: off = an empty <think> block ends the "
+      "prompt, as models that can think are told not to, auto = off where the tokenizer has <think>");
     f("prompt_template", &ChatConfig::prompt_template, AnyText{}, "",
       "template=custom: text with the places {prompt} and {member of the record}, and {bos} at its beginning");
     f("response_template", &ChatConfig::response_template, AnyText{}, "",

@@ -22,7 +22,9 @@ struct ChatDataOptions {
   std::string instruction;
   // Ids of prompt and response together; a longer response is cut, a prompt that leaves no room for one is dropped.
   int64_t max_tokens = 512;
-  bool need_response = true;   // false: a record without one is a prompt to be answered
+  bool need_response = true;  // false: a record without one is a prompt to be answered
+  // Every turn of the assistant is learned, as the template marks them, not the last one alone.
+  bool every_turn = false;
   bool deduplicate = false;    // of records with the same prompt and response the first alone
   uint64_t max_malformed = 0;  // lines that are passed over, with their reason in the log, before it is an error
 };
@@ -33,6 +35,9 @@ struct ChatExample {
   std::string prompt;                 // what the user says; of messages all of them, "role: content" in lines; of a
                                       // template with members its text, as they make another prompt
   std::string response;
+  // A mark for each id of prompt and response, 1 where it is learned; empty: the response is.
+  std::vector<uint8_t> learned = {};
+  bool is_cut = false;                                      // the response, at ChatDataOptions::max_tokens
   std::vector<std::string> answers;                         // all that are right; empty: not known
   std::string key;                                          // the same for all examples of one prompt
   double value = std::numeric_limits<double>::quiet_NaN();  // of fields.value

@@ -3,7 +3,9 @@
 // and the template that a configuration names.
 
 #include <filesystem>
+#include <map>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "hrm/config/config.h"
@@ -43,6 +45,16 @@ ChatSides open_chat_sides(const std::filesystem::path& path, const ChatEncoder& 
 std::filesystem::path tokenizer_folder(const config::HfConfig& hf);
 // That tokenizer with chat.template. Throws as open_chat_encoder of a folder.
 ChatEncoder open_chat_encoder(const config::Config& config);
+// In a checkpoint's information: ChatEncoder::name of what its prompts were made with.
+inline constexpr const char* kChatTemplate = "chat_template";
+// Settings that let a checkpoint's prompts stay what they were. Checkpoints without chat.bos are older than the
+// template `model`: chat.template = auto was guessed from special tokens then, and kept by its name in `info`; `plain`
+// put no BOS. `overrides`: settings that hold whatever the checkpoint says. Empty for others. Error(checkpoint) for a
+// config.json that is none.
+std::vector<std::string> settings_of_earlier_chat(const std::string& config_json,
+                                                  const std::map<std::string, std::string>& info,
+                                                  const std::vector<std::string>& overrides = {});
+
 // How `chat` and data.max_malformed read records.
 ChatDataOptions chat_data_options(const config::Config& config, bool need_response);
 

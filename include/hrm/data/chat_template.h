@@ -1,13 +1,16 @@
 #pragma once
-// What stands around the messages of a chat for a family of models, and the ids of that. A few forms are built in, in
-// place of the Jinja programs of tokenizer_config.json. No torch here.
+// What stands around the messages of a chat, and the ids of that. No torch here.
 //
+//   model   the template of the tokenizer's folder, run as transformers runs it (hrm/formats/jinja.h). The prompt is
+//   its
+//           text for the messages with add_generation_prompt. The response is what it writes behind that when the
+//           answer is one message more. A response ends with the special token that the template puts there, or EOS.
 //   chatml  <|im_start|>ROLE\nCONTENT<|im_end|>\n for each message, then <|im_start|>assistant\n (Qwen). Without
 //           thinking <think>\n\n</think>\n\n follows, part of the prompt. A response ends with <|im_end|>\n.
 //   llama3  <|begin_of_text|>, <|start_header_id|>ROLE<|end_header_id|>\n\nCONTENT<|eot_id|> for each message, content
 //           without white space around it, then <|start_header_id|>assistant<|end_header_id|>\n\n. A response ends with
 //           <|eot_id|>.
-//   plain   the one message of the user as it stands. A response ends with EOS.
+//   plain   the one message of the user, with BOS in front where tokenizer.json says so. A response ends with EOS.
 //   custom  two templates of one's own (hrm/formats/text_template.h), for the one message of the user.
 //
 // Prompt and response become ids separately, so that a prompt has the same ids in training and in front of a sampled
@@ -15,6 +18,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -22,30 +26,49 @@
 
 #include "hrm/data/text_encoder.h"
 #include "hrm/formats/chat_record.h"
+#include "hrm/formats/jinja.h"
 #include "hrm/formats/text_template.h"
 #include "hrm/formats/tokenizer_config.h"
 
 namespace hrm::data {
 
+// The folder, beside tokenizer.json, of templates that are not the default.
+inline constexpr const char* kNamedTemplates = "additional_chat_templates";
+// Where a copy of a tokenizer's file belongs in a folder: its name, in that folder for such a template.
+inline std::filesystem::path place_beside_tokenizer(const std::filesystem::path& file) {
+  return file.parent_path().filename() == kNamedTemplates ? kNamedTemplates / file.filename() : file.filename();
+}
+
 struct ChatTemplateOptions {
-  std::string name = "auto";      // auto: by tokenizer_config.json; chatml, llama3, plain or custom
-  std::string thinking = "auto";  // chatml: off, on, or auto: off where the tokenizer has <think> and </think>
+  // auto: model where the folder has a template; model, chatml, llama3, plain or custom
+  std::string name = "auto";
+  // chatml: off, on, or auto: off where the tokenizer has <think> and </think>. model: enable_thinking, which auto
+  // leaves out.
+  std::string thinking = "auto";
   // custom: places {prompt}, the user's text, and {member} of the record; {bos} at the beginning.
   std::string prompt_template = "";
   // custom: the place {response}, and behind it what ends it: text, or {eos} at the end.
   std::string response_template = "";
+  // model: of several templates the one of this name; empty: default.
+  std::string entry = "";
+  // model: "2026-11-25", what templates that write the date take for today; empty: today.
+  std::string date = "";
+  // plain: auto: BOS as tokenizer.json says; off: none.
+  std::string bos = "auto";
 };
 
-// chatml or llama3, told by the special tokens in chat_template. Throws Error(usage) that asks to name a template where
-// neither is there.
-std::string recognise_chat_template(const TokenizerConfig& config, const std::string& origin);
+// A template of the model's own, as a tokenizer's folder holds it.
+struct ModelTemplate {
+  std::string text, origin;  // Jinja; the file and the name, for messages
+  TokenizerConfig tokens;    // the special tokens that it can name
+};
 
 // A template and the tokenizer that it is for. Copies share the tokenizer; several threads may use it at a time.
 class ChatEncoder {
  public:
   // Throws Error(usage): options that are none (auto is to be resolved before), a template whose special tokens the
-  // tokenizer lacks.
-  ChatEncoder(TextEncoder encoder, const ChatTemplateOptions& options);
+  // tokenizer lacks. Error(data): a model's template that cannot be run. `model`: for the name model alone.
+  ChatEncoder(TextEncoder encoder, const ChatTemplateOptions& options, const ModelTemplate& model = {});
 
   // Without auto.
   const std::string& name() const { return options_.name; }
@@ -55,12 +78,26 @@ class ChatEncoder {
   // The text up to where the assistant's response begins. `values`: of members(). Throws Error(data), the reason alone,
   // for messages that the template has no place for.
   std::string prompt_text(const std::vector<ChatMessage>& messages, const std::vector<std::string>& values = {}) const;
-  // The response and what ends it.
-  std::string response_text(const std::string& content) const;
+  // The response to the messages, and what ends it. The messages matter to a model's own template alone. Throws
+  // Error(data), the reason alone, where that template writes the answer in another place than it asks for it.
+  std::string response_text(const std::string& content, const std::vector<ChatMessage>& messages = {}) const;
   // Their ids, with BOS and EOS where the template has them. Throws Error(data) as above.
   std::vector<int32_t> prompt_ids(const std::vector<ChatMessage>& messages,
                                   const std::vector<std::string>& values = {}) const;
-  std::vector<int32_t> response_ids(const std::string& content) const;
+  std::vector<int32_t> response_ids(const std::string& content, const std::vector<ChatMessage>& messages = {}) const;
+
+  // A whole conversation as ids of one text, of which `learned` has a mark for each: 1 where the template marks what
+  // the assistant says ({% generation %}), in every turn. As transformers' return_assistant_tokens_mask. `prompt`: ids
+  // in front of the last turn's.
+  struct Turns {
+    std::vector<int32_t> ids;
+    std::vector<uint8_t> learned;
+    int64_t prompt = 0;
+  };
+  // Whether the template has such marks.
+  bool marks_turns() const { return model_ && model_->marks_generation(); }
+  // Throws Error(data), the reason alone, also where the answer is not marked, or where the ids do not follow the text.
+  Turns turns(const std::vector<ChatMessage>& messages, const std::string& response) const;
 
   // Ids of which each one ends a sampled answer; none where the template ends one with a text (stop_text).
   const std::vector<int64_t>& stop_ids() const { return stop_ids_; }
@@ -72,6 +109,11 @@ class ChatEncoder {
  private:
   void set_family(bool thinks);
   void set_custom();
+  void set_model(const ModelTemplate& model);
+  // What the model's own template writes.
+  JinjaOutput run(const std::vector<ChatMessage>& messages, bool asks) const;
+  // The special token that it writes behind an answer; -1: none is known.
+  int64_t end_of_answer() const;
   void check_tokens(const std::vector<std::string>& tokens);
   const std::string& single_message(const std::vector<ChatMessage>& messages) const;
   std::vector<int32_t> ids_of(const std::string& text) const;
@@ -84,6 +126,11 @@ class ChatEncoder {
   // Of custom.
   std::shared_ptr<const TextTemplate> prompt_, response_;
   std::vector<std::string> members_;
+  // Of model.
+  std::shared_ptr<const JinjaTemplate> model_;
+  std::shared_ptr<const nlohmann::ordered_json> variables_;
+  JinjaOptions limits_;
+  std::string model_digest_;
   bool bos_ = false, eos_ = false;
   std::vector<int64_t> stop_ids_;
   std::string stop_text_;
@@ -94,9 +141,12 @@ class ChatEncoder {
 struct TokenizerFolder {
   TextEncoder encoder;
   TokenizerConfig config;
+  // What each of config.chat_templates was read from, by its name, for messages.
+  std::map<std::string, std::string> template_origins;
 };
 TokenizerFolder open_tokenizer_folder(const std::filesystem::path& folder);
-// The same with its template. Throws as above, recognise_chat_template and ChatEncoder.
+// The same with its template. Throws as above and ChatEncoder; Error(usage) that asks to name a template where the
+// folder has none, or several and none that is called default.
 ChatEncoder open_chat_encoder(const std::filesystem::path& folder, ChatTemplateOptions options);
 
 }  // namespace hrm::data

@@ -36,6 +36,8 @@ struct TextEncoder {
   OpenStream stream;  // without special tokens; U+FFFD for ids that are no token's
   // The id of a token by its text, "<|im_end|>"; none of the bytes has one.
   std::function<std::optional<int32_t>(std::string_view)> id_of;
+  std::vector<int32_t> leading =
+      {};                      // what the post-processor of tokenizer.json puts in front of a text: BOS, or nothing
   LanguageMeta meta;           // tokenizer_file: its name beside the data
   std::filesystem::path file;  // to be copied there; empty: there is none
 };

@@ -4,6 +4,8 @@
 
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "hrm/base/error.h"
 
@@ -11,7 +13,9 @@ namespace hrm {
 
 struct TokenizerConfig {
   std::string bos_token = "", eos_token = "", pad_token = "";  // empty: there is none
-  std::string chat_template = "";  // a Jinja text; of several the one named default; empty: there is none
+  std::string unk_token = "", sep_token = "", cls_token = "", mask_token = "";
+  // Jinja texts with their names; a single one is called default.
+  std::vector<std::pair<std::string, std::string>> chat_templates = {};
 };
 
 // Throws Error(code) as "origin: reason" for no JSON, more than 16 MiB, or one of these members of another type.

@@ -55,8 +55,8 @@ class TrainedWeights : public Stateful {
 };
 
 // What stands beside the weights and tokenizer.json and says how transformers writes, stops and asks: those of
-// generation_config.json, tokenizer_config.json, special_tokens_map.json, added_tokens.json and chat_template.jinja
-// that are there.
+// generation_config.json, tokenizer_config.json, special_tokens_map.json, added_tokens.json, chat_template.jinja and
+// additional_chat_templates/*.jinja that are there.
 std::vector<std::filesystem::path> hf_files_beside_weights(const config::HfConfig& hf);
 
 // What is frozen beside an adapter: XXH3-128, hex, of the tensors of hf.model, which are read, or the seed that drew
