@@ -14,8 +14,8 @@
 
 namespace hrm {
 
-// model.safetensors.index.json, or pytorch_model.bin.index.json: which shard each tensor is in; a file of its folder, at least one. Throws Error(code)
-// as "origin: reason".
+// model.safetensors.index.json, or pytorch_model.bin.index.json: which shard each tensor is in; a file of its folder,
+// at least one. Throws Error(code) as "origin: reason".
 std::map<std::string, std::string> parse_safetensors_index(std::string_view text, const std::string& origin,
                                                            ExitCode code);
 
