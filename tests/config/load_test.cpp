@@ -240,7 +240,7 @@ TEST(Load, LeadingTildesOfPaths) {
       got = std::string(error.what()).find("tilde") == std::string::npos ? "/home/me/a/~b" : error.what();
     }
     EXPECT_EQ(got, "/home/me/a/~b");
-    for (const std::string& wrong : {"~", "~you/a", "~a"}) {
+    for (const std::string wrong : {"~", "~you/a", "~a"}) {
       test::expect_error(ExitCode::usage, {"command line argument", field.key, "'" + wrong + "' begins with a tilde"},
                          [&] { load_config({}, {field.key + "=" + wrong}); });
     }

@@ -191,7 +191,9 @@ void check_evaluation(const Case& loaded, const Rules& rules, models::PuzzleMode
       meaningful += 10 * measured < 0.1 * want[row].std().item<double>() ? 1 : 0;
     }
   }
-  if (!rules.low_precision()) EXPECT_GE(2 * meaningful, samples) << at << "a comparison this loose says nothing";
+  if (!rules.low_precision()) {
+    EXPECT_GE(2 * meaningful, samples) << at << "a comparison this loose says nothing";
+  }
 }
 
 void check_trace_case(const Case& loaded) {

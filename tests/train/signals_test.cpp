@@ -19,7 +19,7 @@ void install_and_raise(int number, bool ignored_before) {
 }
 
 TEST(Signals, AskForAStop) {
-  const auto done = testing::ExitedWithCode(0);
+  const auto done = ::testing::ExitedWithCode(0);
   EXPECT_EXIT(install_and_raise(SIGHUP, false), done, "^SIGHUP$");
   EXPECT_EXIT(install_and_raise(SIGHUP, /*ignored_before=*/true), done, "^goes on$");
   EXPECT_EXIT(install_and_raise(SIGTERM, /*ignored_before=*/true), done, "^SIGTERM$");
@@ -35,9 +35,9 @@ TEST(Signals, OnlyASecondTermOrIntEndsAtOnce) {
     raise(second);
     _exit(0);
   };
-  EXPECT_EXIT(twice(SIGHUP, SIGHUP), testing::ExitedWithCode(0), "");
-  EXPECT_EXIT(twice(SIGTERM, SIGHUP), testing::ExitedWithCode(0), "");
-  EXPECT_EXIT(twice(SIGHUP, SIGTERM), testing::ExitedWithCode(128 + SIGTERM), "");
+  EXPECT_EXIT(twice(SIGHUP, SIGHUP), ::testing::ExitedWithCode(0), "");
+  EXPECT_EXIT(twice(SIGTERM, SIGHUP), ::testing::ExitedWithCode(0), "");
+  EXPECT_EXIT(twice(SIGHUP, SIGTERM), ::testing::ExitedWithCode(128 + SIGTERM), "");
 }
 
 }  // namespace
