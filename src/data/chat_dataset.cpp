@@ -256,7 +256,7 @@ std::string ChatCounts::text() const {
 
 bool is_chat_path(const fs::path& path) {
   std::error_code error;
-  if (fs::is_regular_file(path, error)) {
+  if (!fs::is_directory(path, error)) {
     return content_suffix(path) != ".csv" && (is_record_file_name(path) || begins_as_records(path));
   }
   return !record_files_of(path, error).empty();

@@ -108,7 +108,7 @@ void run_data_inspect(const InspectCommand& command, std::ostream& out) {
   } else {
     require(!configured || !std::filesystem::exists(path, ignored), ExitCode::usage,
             "data inspect: configurations say how prompts and responses, or puzzles in CSV files, are read, and '",
-            printable(path.string()), "' holds neither; leave --config and KEY=VALUE out");
+            printable(path.string()), "' holds other data; leave --config and KEY=VALUE out");
   }
   if (inspect_language(path, command.example, out)) return;
   if (!std::filesystem::is_directory(path, ignored)) {

@@ -58,7 +58,7 @@ TEST(ChatDataset, ReadsArraysAndCompressedFiles) {
     EXPECT_EQ(data->counts().text(), "2 records: 2 examples of 2 prompts") << name;
   }
   EXPECT_EQ(byte_dataset(dir / "a.json", array)->place(1), (dir / "a.json").string() + ":4");
-  expect_error(ExitCode::data, {"a.json:3: the array that the file begins with is not closed"},
+  expect_error(ExitCode::data, {"a.json:4: the array that the file begins with is not closed"},
                [&] { byte_dataset(dir / "a.json", array.substr(0, array.size() - 4)); });
   // A record that is no record counts as a line that is none.
   ChatDataOptions options;
@@ -239,7 +239,7 @@ TEST(ChatDataset, RefusesWhatHoldsNoExample) {
   expect_error(ExitCode::data, {"x.jsonl' does not exist"}, [&] { ChatDataset(dir / "x.jsonl", byte_chat(), {}); });
   std::filesystem::create_directories(dir / "empty");
   expect_error(ExitCode::data, {"empty' holds no *.jsonl"}, [&] { ChatDataset(dir / "empty", byte_chat(), {}); });
-  expect_error(ExitCode::data, {"a.jsonl: no record of it can be used: 0 lines"},
+  expect_error(ExitCode::data, {"a.jsonl: no record of it can be used: 0 records"},
                [&] { byte_dataset(dir / "a.jsonl", "\n"); });
   expect_error(ExitCode::data, {"no record of it can be used: 1 records: 0 examples", "1 with an empty response"},
                [&] { byte_dataset(dir / "a.jsonl", chat_line("a", "")); });
