@@ -5,6 +5,7 @@
 #include <zstd_errors.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 
 #include "hrm/formats/file_kind.h"
@@ -99,6 +100,10 @@ class ZstdUnpacker final : public InputWindow::Unpacker {
   ZstdUnpacker(std::string_view packed, const std::string& origin, ExitCode code)
       : Unpacker(packed, origin, code), stream_(ZSTD_createDStream()) {
     require(stream_ != nullptr, ExitCode::environment, "Zstandard cannot be started");
+    // A few bytes may ask for a window of any size: 16 MiB, and more only for files that can fill it, up to 128 MiB.
+    const size_t most = std::min(std::max(packed.size(), kUnpackedAtOnce / 4), size_t{1} << 20) * 256;
+    const int window_log = std::clamp(static_cast<int>(std::bit_width(most)) - 1, 24, 27);
+    ZSTD_DCtx_setParameter(stream_, ZSTD_d_windowLogMax, window_log);
   }
   ~ZstdUnpacker() override { ZSTD_freeDStream(stream_); }
 
@@ -108,7 +113,7 @@ class ZstdUnpacker final : public InputWindow::Unpacker {
       ZSTD_inBuffer in{packed_.data(), packed_.size(), 0};
       const size_t result = ZSTD_decompressStream(stream_, &out, &in);
       if (ZSTD_getErrorCode(result) == ZSTD_error_frameParameter_windowTooLarge) {
-        refuse("needs more than 128 MiB to be unpacked; compress it again without --long");
+        refuse("needs too large a window to be unpacked; compress it again without --long and --ultra");
       }
       if (ZSTD_isError(result)) refuse(kDamaged);
       if (in.pos == 0 && out.pos == 0 && packed_.empty()) refuse(kTooShort);
