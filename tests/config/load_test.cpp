@@ -249,9 +249,12 @@ TEST(Load, LeadingTildesOfPaths) {
   EXPECT_EQ(load_config({}, {"run.dir=~/runs"}).config.run.dir, "/home/me/runs");
   EXPECT_EQ(load_config({}, {"run.dir=./~x"}).config.run.dir, "./~x");
   // A list has several; of another task the whole text is one path.
-  EXPECT_EQ(load_config({}, {"task=language", "data.train=~/a*3, ~/b,c", "data.test=old:~/a,new:b"}).config.data.train,
-            "/home/me/a*3, /home/me/b,c");
-  EXPECT_EQ(load_config({}, {"task=language", "data.train=a", "data.test=old:~/a,new:b"}).config.data.test,
+  EXPECT_EQ(
+      load_config({}, {"task=language", "data.encoder_len=8", "data.train=~/a*3, ~/b,c", "data.test=old:~/a,new:b"})
+          .config.data.train,
+      "/home/me/a*3, /home/me/b,c");
+  EXPECT_EQ(load_config({}, {"task=language", "data.encoder_len=8", "data.train=a", "data.test=old:~/a,new:b"})
+                .config.data.test,
             "old:/home/me/a,new:b");
   EXPECT_EQ(load_config({}, {"data.train=a,~/b"}).config.data.train, "a,~/b");
   test::expect_error(ExitCode::usage, {"run.name", "tilde"}, [] { load_config({}, {"run.name=~"}); });

@@ -137,9 +137,7 @@ std::map<std::string, at::Tensor> evaluate(const Case& loaded, models::PuzzleMod
 // float32 is such a move, and a recursion of many segments amplifies it, each sample in its own measure. So the noise
 // that a case states for its training steps does not hold for its evaluation.
 //
-// Seen on a TRM of width 24 whose 5 segments apply 12 levels each: float32 and float64 differ by 4e-6 in the first
-// segment and by 2e-2 in the fifth, in an independent evaluation as in ours; in float64 a move of 1e-9, 1e-8, 1e-7
-// changes the logits by 2e-4, 2e-3, 2e-2; and the float32 reference is 1.5e-2 off that float64 evaluation.
+// docs/building.md has the numbers of a case where both sides were evaluated in float64.
 std::map<std::string, at::Tensor> evaluation_noise(const Case& loaded, models::PuzzleModel& model,
                                                    const data::PuzzleBatch& batch, const Weights& other) {
   constexpr int kMoves = 4;
@@ -191,7 +189,8 @@ void check_evaluation(const Case& loaded, const Rules& rules, models::PuzzleMode
       meaningful += 10 * measured < 0.1 * want[row].std().item<double>() ? 1 : 0;
     }
   }
-  if (!rules.low_precision()) {
+  // Our own weights differ from the reference's by whole steps where a gradient is rounding noise.
+  if (other.empty()) {
     EXPECT_GE(2 * meaningful, samples) << at << "a comparison this loose says nothing";
   }
 }
@@ -311,6 +310,11 @@ void check_train_trace(const Case& loaded, const Mutation& mutation) {
   const Weights ours = weights_of(model);
   load_final_weights(loaded, model, steps);
   check_evaluation(loaded, rules, model, batch, {}, "evaluation of the reference's weights: ");
+  if (!rules.low_precision() && device().is_cpu()) {
+    const auto wide = build_model(loaded.kind.substr(0, 3), loaded.json.at("config"), at::kDouble, mutation);
+    load_final_weights(loaded, *wide, steps);
+    check_evaluation(loaded, rules, *wide, batch, {}, "evaluation of the reference's weights in float64: ");
+  }
   if (rules.low_precision() || device().is_cpu()) {
     const Weights theirs = weights_of(model);
     load_weights(model, ours);
