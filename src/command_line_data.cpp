@@ -218,7 +218,8 @@ void add_data_inspect(CLI::App& data, Action& action) {
   CLI::App* sub = data.add_subcommand(
       "inspect", "sizes and one example of a dataset directory, a CSV file, or prompts and responses");
   auto o = std::make_shared<data::InspectCommand>();
-  sub->add_option("path", o->path, "dataset directory, CSV file, or JSON records of prompts and responses")
+  sub->add_option("path", o->path,
+                  "dataset directory, CSV file, or *.jsonl and *.json records of prompts and responses")
       ->type_name("PATH")
       ->required();
   sub->add_option("--example", o->example, "which example to draw")->capture_default_str()->check(at_least(0));

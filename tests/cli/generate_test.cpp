@@ -156,9 +156,12 @@ TEST(Generate, MessagesOfAChat) {
                    {.shell = "", .environment = "", .input = input}, /*alone=*/false);
   };
   refused(ordered, {"standard input:1", "a system message of its own", "--system"}, {"--system", "be brief"});
+  refused(R"({"messages": [{"role": "wizard", "content": "x"}]})"
+          "\n",
+          {"standard input:1", "the role 'wizard'"});
   refused(R"({"messages": [{"role": "tool", "content": "x"}]})"
           "\n",
-          {"standard input:1", "the role 'tool'"});
+          {"standard input:1", "role tool"}, {"--template", "chatml"});
   refused(R"({"messages": [{"role": "assistant", "content": "x"}]})"
           "\n",
           {"standard input:1", "nothing to answer"});
