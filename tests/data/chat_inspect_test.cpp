@@ -78,7 +78,7 @@ TEST(ChatInspect, ShowsEachSideOfASplit) {
                    "train.jsonl:6", "val.jsonl:6", "\"" + train[5].prompt + "\"", train[5].response + "<eos>",
                    cat("right answers (", train[5].answers.size(), "): \"", train[5].answers[0], "\"")});
   const std::string one = inspected_chat(dir / "answers", 20, {"chat.template=plain"});
-  expect_in(one, {"train.jsonl:21", "val: 8 lines"});
+  expect_in(one, {"train.jsonl:21", "val: 8 records"});
   EXPECT_EQ(one.find("val.jsonl:"), std::string::npos) << one;
   expect_error(ExitCode::usage, {"--example 24 is not one of the 24 examples of ", "train.jsonl"},
                [&] { inspected_chat(dir / "answers", 24, {"chat.template=plain"}); });
