@@ -14,8 +14,8 @@
 
 namespace hrm {
 
-// model.safetensors.index.json, or pytorch_model.bin.index.json: which shard each tensor is in; a file of its folder, at least one. Throws Error(code)
-// as "origin: reason".
+// model.safetensors.index.json, or pytorch_model.bin.index.json: which shard each tensor is in; a file of its folder,
+// at least one. Throws Error(code) as "origin: reason".
 std::map<std::string, std::string> parse_safetensors_index(std::string_view text, const std::string& origin,
                                                            ExitCode code);
 
@@ -26,6 +26,8 @@ std::map<std::string, std::string> parse_safetensors_index(std::string_view text
 class SafetensorsSet {
  public:
   explicit SafetensorsSet(const std::filesystem::path& folder, ExitCode code = ExitCode::checkpoint);
+  // One file alone: of torch.save where its name ends in .bin, else safetensors.
+  static SafetensorsSet of_file(const std::filesystem::path& file, ExitCode code = ExitCode::checkpoint);
 
   // Sorted.
   const std::vector<std::string>& names() const { return names_; }
@@ -39,6 +41,7 @@ class SafetensorsSet {
 
  private:
   struct File;
+  SafetensorsSet(ExitCode code, std::string origin) : origin_(std::move(origin)), code_(code) {}
   void add(const std::filesystem::path& file);
   void add_shards(const std::filesystem::path& index);
 
