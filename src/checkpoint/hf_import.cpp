@@ -19,7 +19,6 @@
 namespace hrm::checkpoint {
 namespace {
 
-constexpr const char* kHead = "lm_head.weight";
 constexpr const char* kEmbedding = "model.embed_tokens.weight";
 constexpr const char* kFrequencies = "rotary_emb.inv_freq";
 
@@ -102,9 +101,11 @@ models::DecoderOptions decoder_options_of(const HfModelConfig& c, int64_t positi
                           .tied = c.tied});
 }
 
-void load_hf_weights(const SafetensorsSet& files, const models::DecoderOptions& options, models::DecoderLm& model) {
+void load_hf_weights(const SafetensorsSet& files, const models::DecoderOptions& options, models::DecoderLm& model,
+                     bool untie) {
   const at::NoGradGuard no_grad;
-  const std::map<std::string, HfWeight> wanted = hf_weights(options);
+  std::map<std::string, HfWeight> wanted = hf_weights(options);
+  if (untie) wanted.at(kOurHead).parts = {{kEmbedding, options.vocabulary}};
   const NamedWeights weights(files);
   refuse_other_kinds(weights, files.origin(), wanted);
   std::set<std::string> unused;
@@ -112,7 +113,8 @@ void load_hf_weights(const SafetensorsSet& files, const models::DecoderOptions& 
   Contradictions wrong;
   for (const auto& [ours, weight] : wanted) {
     for (const auto& [theirs, rows] : weight.parts) {
-      if (unused.erase(core_tensor_name(theirs)) == 0) {
+      unused.erase(core_tensor_name(theirs));
+      if (!weights.contains(theirs)) {
         wrong.add("'", theirs, "' is missing");
         continue;
       }
@@ -124,7 +126,7 @@ void load_hf_weights(const SafetensorsSet& files, const models::DecoderOptions& 
     }
   }
   // Some files also hold the head of a tied model, or the frequencies of the rotation.
-  const bool spare_head = options.tied && unused.erase(kHead) > 0;
+  const bool spare_head = (options.tied || untie) && unused.erase(kTheirHead) > 0;
   for (const std::string& core : unused) {
     if (core == kFrequencies || core.ends_with(cat(".", kFrequencies))) continue;
     wrong.add("'", printable_start(weights.all().at(core)), "' is unknown");
@@ -132,7 +134,7 @@ void load_hf_weights(const SafetensorsSet& files, const models::DecoderOptions& 
   require(wrong.none(), ExitCode::checkpoint, "the weights of '", files.origin(),
           "' are not those of its config.json: ", wrong.text());
   if (spare_head) {
-    const at::Tensor head = weights.tensor(kHead), embedding = weights.tensor(kEmbedding);
+    const at::Tensor head = weights.tensor(kTheirHead), embedding = weights.tensor(kEmbedding);
     require(head.sizes() == embedding.sizes() && at::equal(head.to(embedding.scalar_type()), embedding),
             ExitCode::checkpoint, "'", files.origin(),
             "' holds a head that is not its embedding, though its config.json ties the two");

@@ -11,6 +11,10 @@
 
 namespace hrm::checkpoint {
 
+// The head, which stands beside the model in transformers' classes and inside it in ours.
+inline constexpr const char* kOurHead = "model.lm_head.weight";
+inline constexpr const char* kTheirHead = "lm_head.weight";
+
 // A weight of ours: its shape, and what of its rows is what of theirs, in order.
 struct HfWeight {
   std::vector<int64_t> shape;

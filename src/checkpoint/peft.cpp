@@ -4,15 +4,20 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <string_view>
 
 #include "checkpoint/contradictions.h"
+#include "checkpoint/hf_names.h"
 #include "checkpoint/output_folder.h"
 #include "hrm/base/error.h"
 #include "hrm/base/file.h"
 #include "hrm/base/text.h"
 #include "hrm/formats/safetensors.h"
+#include "hrm/formats/safetensors_set.h"
+#include "hrm/formats/tensor_names.h"
 #include "hrm/state/tensor_bytes.h"
 
 namespace hrm::checkpoint {
@@ -22,7 +27,107 @@ namespace fs = std::filesystem;
 
 constexpr const char* kConfig = "adapter_config.json";
 constexpr const char* kWeights = "adapter_model.safetensors";
+constexpr const char* kTorchWeights = "adapter_model.bin";
 constexpr const char* kPrefix = "base_model.model.";
+constexpr std::string_view kMagnitude = ".lora_magnitude_vector";
+constexpr std::string_view kSavedPart = ".modules_to_save";
+
+// "layers.0.self_attn.q_proj.lora_A.weight", whatever wrappers and adapters' names stand in a tensor's name.
+std::string adapter_core(const std::string& name) {
+  std::string core = core_tensor_name(name);
+  if (const size_t saved = core.find(kSavedPart); saved != std::string::npos) core.erase(saved, kSavedPart.size());
+  for (const std::string_view part : {".lora_A.", ".lora_B."}) {
+    const size_t at = core.find(part);
+    if (at == std::string::npos || !core.ends_with(".weight")) continue;
+    core = core.substr(0, at + part.size()) + "weight";
+  }
+  if (const size_t at = core.find(kMagnitude); at != std::string::npos) core.resize(at + kMagnitude.size());
+  return core;
+}
+
+// The file's names by those; without what modules that were trained whole were before.
+std::map<std::string, std::string> adapter_names(const SafetensorsSet& weights, const PeftConfig& config) {
+  std::map<std::string, std::string> names;
+  for (const std::string& name : weights.names()) {
+    if (!config.modules_to_save.empty() && name.find(".original_module.") != std::string::npos) continue;
+    const auto [first, is_new] = names.emplace(adapter_core(name), name);
+    require(is_new, ExitCode::checkpoint, "'", weights.origin(), "' holds two adapters: both '",
+            printable_start(first->second), "' and '", printable_start(name), "'; keep one of them");
+  }
+  return names;
+}
+
+// Layers that have an adapter, in a file and in a model.
+std::set<std::string> layers_of(const std::map<std::string, std::string>& stored) {
+  std::set<std::string> layers;
+  for (const auto& [core, name] : stored) {
+    if (const size_t at = core.find(".lora_"); at != std::string::npos) layers.insert(core.substr(0, at));
+  }
+  return layers;
+}
+std::set<std::string> layers_of(const nn::LoraSet& lora) {
+  std::set<std::string> layers;
+  for (const nn::LoraAdapter::Pair& pair : lora.pairs()) layers.insert(core_tensor_name(pair.name));
+  return layers;
+}
+
+// What PEFT keeps of such an adapter, by PEFT's names.
+std::vector<std::pair<std::string, at::Tensor>> adapter_tensors(const nn::LoraSet& lora) {
+  std::vector<std::pair<std::string, at::Tensor>> tensors;
+  for (const nn::LoraAdapter::Pair& pair : lora.pairs()) {
+    tensors.emplace_back(cat(kPrefix, pair.name, ".lora_A.weight"), pair.A);
+    tensors.emplace_back(cat(kPrefix, pair.name, ".lora_B.weight"), pair.B);
+    if (pair.magnitude.defined()) tensors.emplace_back(cat(kPrefix, pair.name, kMagnitude), pair.magnitude);
+  }
+  for (const auto& [name, tensor] : lora.saved()) {
+    tensors.emplace_back(kPrefix + (name == kOurHead ? kTheirHead : name), tensor.detach());
+  }
+  return tensors;
+}
+
+nlohmann::ordered_json peft_targets(const nn::LoraOptions& o) {
+  if (o.wants) return o.pattern;
+  if (o.targets == std::vector<std::string>{kAllLinear}) return kAllLinear;
+  return o.targets;
+}
+
+fs::path weights_of(const fs::path& folder) {
+  std::error_code ignored;
+  for (const char* name : {kWeights, kTorchWeights}) {
+    if (fs::exists(folder / name, ignored)) return folder / name;
+  }
+  fail(ExitCode::checkpoint, "'", folder.string(), "' holds no ", kWeights, " and no ", kTorchWeights,
+       "; save the adapter with model.save_pretrained");
+}
+
+std::string joined(const std::vector<std::string>& names) {
+  std::string text;
+  for (const std::string& name : names) text += (text.empty() ? "" : ",") + name;
+  return text;
+}
+
+void check_same_kind(const fs::path& folder, const PeftConfig& theirs, const nn::LoraOptions& o, bool same_layers) {
+  const auto flag = [](bool value) { return value ? "true" : "false"; };
+  std::vector<std::string> targets = o.targets, saved = o.modules_to_save;
+  std::sort(targets.begin(), targets.end());
+  std::sort(saved.begin(), saved.end());
+  const double scale = nn::lora_scale({.rank = theirs.r, .alpha = theirs.alpha, .rslora = theirs.rslora});
+  // Targets may be written in several ways: what counts are the layers, unless both sides say the same.
+  const bool same_targets = same_layers || o.wants || targets == theirs.targets;
+  if (theirs.r == o.rank && scale == nn::lora_scale(o) && theirs.dora == o.dora && saved == theirs.modules_to_save &&
+      same_targets) {
+    return;
+  }
+  const auto list = [](const std::vector<std::string>& names) {
+    return names.empty() ? std::string("none") : joined(names);
+  };
+  fail(ExitCode::checkpoint, "the adapter of '", folder.string(), "' has rank ", theirs.r, ", alpha ", theirs.alpha,
+       theirs.rslora ? " (rslora)" : "", theirs.dora ? ", DoRA" : "", ", targets (", printable(theirs.target_list()),
+       ") and modules_to_save (", list(theirs.modules_to_save), "), which are not lora.r = ", o.rank,
+       ", lora.alpha = ", o.alpha, ", lora.rslora = ", flag(o.rslora), ", lora.dora = ", flag(o.dora),
+       ", lora.targets = ", o.wants ? "a pattern" : joined(targets), " and lora.modules_to_save = ", list(saved),
+       "; set those to the adapter's");
+}
 
 }  // namespace
 
@@ -42,39 +147,40 @@ PeftConfig read_peft_config(const fs::path& folder) {
 void load_peft(const fs::path& folder, nn::LoraSet& lora) {
   const PeftConfig config = read_peft_config(folder);
   const nn::LoraOptions& o = lora.options();
-  PeftConfig ours;
-  ours.targets = o.targets;
-  std::sort(ours.targets.begin(), ours.targets.end());
-  const nn::LoraOptions theirs{.rank = config.r, .alpha = config.alpha, .rslora = config.rslora};
-  require(config.r == o.rank && nn::lora_scale(theirs) == nn::lora_scale(o) && config.targets == ours.targets,
-          ExitCode::checkpoint, "the adapter of '", folder.string(), "' has rank ", config.r, ", alpha ", config.alpha,
-          config.rslora ? " (rslora)" : "", " and ", config.targets.size(), " targets (",
-          printable(config.target_list()), "), which are not lora.r = ", o.rank, ", lora.alpha = ", o.alpha,
-          ", lora.rslora = ", o.rslora ? "true" : "false", " and lora.targets = ", ours.target_list(),
-          "; set those to the adapter's");
-  const fs::path file = folder / kWeights;
-  std::error_code ignored;
-  require(fs::exists(file, ignored), ExitCode::checkpoint, "'", folder.string(), "' holds no ", kWeights,
-          "; save the adapter with safe_serialization=True");
-  const SafetensorsFile weights(file, ExitCode::checkpoint);
-  std::set<std::string> unused(weights.names().begin(), weights.names().end());
+  const SafetensorsSet weights = SafetensorsSet::of_file(weights_of(folder), ExitCode::checkpoint);
+  const std::map<std::string, std::string> stored = adapter_names(weights, config);
+  const std::set<std::string> layers = layers_of(lora);
+  check_same_kind(folder, config, o, layers_of(stored) == layers);
+
+  std::set<std::string> unused;
+  for (const auto& [core, name] : stored) unused.insert(core);
   Contradictions wrong;
   std::vector<std::pair<at::Tensor, std::string>> copies;
-  for (const nn::LoraAdapter::Pair& pair : lora.pairs()) {
-    for (const auto& [part, to] : {std::pair{"lora_A", pair.A}, std::pair{"lora_B", pair.B}}) {
-      const std::string name = cat(kPrefix, pair.name, ".", part, ".weight");
-      if (unused.erase(name) == 0) {
-        wrong.add("'", name, "' is missing");
-        continue;
-      }
-      const ArrayView& view = weights.at(name);
-      const std::vector<int64_t> shape = to.sizes().vec();
-      if (view.shape != shape) wrong.add("'", name, "' is ", shape_text(view.shape), ", not ", shape_text(shape));
-      if (!floats(view.dtype)) wrong.add("'", name, "' is ", hrm::name(view.dtype), ", no floating-point type");
-      copies.emplace_back(to, name);
+  const auto wants = [&](const at::Tensor& to, const std::string& name) {
+    const auto found = stored.find(adapter_core(name));
+    if (found == stored.end()) {
+      wrong.add("'", name, "' is missing");
+      return;
     }
+    unused.erase(found->first);
+    const ArrayView& view = weights.at(found->second);
+    const std::vector<int64_t> shape = to.sizes().vec();
+    if (view.shape != shape) {
+      wrong.add("'", printable_start(found->second), "' is ", shape_text(view.shape), ", not ", shape_text(shape));
+    }
+    if (!floats(view.dtype)) {
+      wrong.add("'", printable_start(found->second), "' is ", hrm::name(view.dtype), ", no floating-point type");
+    }
+    copies.emplace_back(to, found->second);
+  };
+  for (const auto& [name, tensor] : adapter_tensors(lora)) wants(tensor, name);
+  for (const std::string& core : unused) {
+    const std::string& name = stored.at(core);
+    const size_t layer_end = core.find(".lora_");
+    const bool other_layer = layer_end != std::string::npos && layers.count(core.substr(0, layer_end)) == 0;
+    wrong.add("'", printable_start(name),
+              other_layer ? "' is of a layer that gets no adapter in this program" : "' is unknown");
   }
-  for (const std::string& name : unused) wrong.add("'", printable_start(name), "' is unknown");
   require(wrong.none(), ExitCode::checkpoint, "the adapter of '", folder.string(),
           "' is not one of this model: ", wrong.text());
   const at::NoGradGuard no_grad;
@@ -86,32 +192,31 @@ void load_peft(const fs::path& folder, nn::LoraSet& lora) {
 
 void write_peft(const fs::path& folder, const nn::LoraSet& lora, const std::string& base_model) {
   const nn::LoraOptions& o = lora.options();
-  const nlohmann::ordered_json config = {{"peft_type", "LORA"},
-                                         {"task_type", "CAUSAL_LM"},
-                                         {"base_model_name_or_path", base_model},
-                                         {"r", o.rank},
-                                         {"lora_alpha", o.alpha == std::floor(o.alpha) && std::abs(o.alpha) < 1e15
-                                                            ? nlohmann::ordered_json(static_cast<int64_t>(o.alpha))
-                                                            : nlohmann::ordered_json(o.alpha)},
-                                         {"lora_dropout", o.dropout},
-                                         {"use_rslora", o.rslora},
-                                         {"use_dora", false},
-                                         {"bias", "none"},
-                                         {"fan_in_fan_out", false},
-                                         {"init_lora_weights", true},
-                                         {"inference_mode", true},
-                                         {"modules_to_save", nullptr},
-                                         {"rank_pattern", nlohmann::ordered_json::object()},
-                                         {"alpha_pattern", nlohmann::ordered_json::object()},
-                                         {"target_modules", o.targets}};
+  const nlohmann::ordered_json config = {
+      {"peft_type", "LORA"},
+      {"task_type", "CAUSAL_LM"},
+      {"base_model_name_or_path", base_model},
+      {"r", o.rank},
+      {"lora_alpha", o.alpha == std::floor(o.alpha) && std::abs(o.alpha) < 1e15
+                         ? nlohmann::ordered_json(static_cast<int64_t>(o.alpha))
+                         : nlohmann::ordered_json(o.alpha)},
+      {"lora_dropout", o.dropout},
+      {"use_rslora", o.rslora},
+      {"use_dora", o.dora},
+      {"bias", "none"},
+      {"fan_in_fan_out", false},
+      {"init_lora_weights", true},
+      {"inference_mode", true},
+      {"modules_to_save",
+       o.modules_to_save.empty() ? nlohmann::ordered_json(nullptr) : nlohmann::ordered_json(o.modules_to_save)},
+      {"rank_pattern", nlohmann::ordered_json::object()},
+      {"alpha_pattern", nlohmann::ordered_json::object()},
+      {"target_modules", peft_targets(o)}};
   std::vector<at::Tensor> hosts;
   std::vector<SafetensorsEntry> entries;
-  for (const nn::LoraAdapter::Pair& pair : lora.pairs()) {
-    for (const auto& [part, tensor] : {std::pair{"lora_A", pair.A}, std::pair{"lora_B", pair.B}}) {
-      const at::Tensor& host = hosts.emplace_back(host_tensor(tensor));
-      entries.push_back({cat(kPrefix, pair.name, ".", part, ".weight"), dtype_of(host.scalar_type()),
-                         host.sizes().vec(), bytes_of(host)});
-    }
+  for (const auto& [name, tensor] : adapter_tensors(lora)) {
+    const at::Tensor& host = hosts.emplace_back(host_tensor(tensor));
+    entries.push_back({name, dtype_of(host.scalar_type()), host.sizes().vec(), bytes_of(host)});
   }
   write_folder(folder, [&](const fs::path& place) {
     write_safetensors(place / kWeights, entries, {{"format", "pt"}});

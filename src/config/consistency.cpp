@@ -331,6 +331,9 @@ void check_polychromic(const Checker& check, const Config& c) {
     check.require(g.beta == 0 || c.lora.r > 0, at("grpo.beta"),
                   " measures the distance from the model without its adapter, but ", at("lora.r"),
                   " trains without one; set lora.r to 16, or grpo.beta to 0");
+    check.require(g.beta == 0 || c.lora.modules_to_save.empty(), at("grpo.beta"),
+                  " measures the distance from the model before training, but ", at("lora.modules_to_save"),
+                  " changes some of its weights in place; leave that out, or set grpo.beta to 0");
     for (const char* reward : {"heuristic", "learned", "relevance"}) {
       const std::vector<std::string> listed = reward_names(c);
       const bool is_named = std::find(listed.begin(), listed.end(), reward) != listed.end();
@@ -393,8 +396,9 @@ void check_rewards(const Checker& check, const Config& c) {
 void check_unread_polychromic(const Checker& check, const Config& c) {
   const PolychromicConfig& p = c.polychromic;
   if (c.lora.r == 0) {
-    refuse_unread(check, {"lora.alpha", "lora.dropout", "lora.rslora", "lora.targets"}, "lora.r", "means no adapter",
-                  "set lora.r to 16");
+    refuse_unread(check,
+                  {"lora.alpha", "lora.dropout", "lora.rslora", "lora.dora", "lora.targets", "lora.modules_to_save"},
+                  "lora.r", "means no adapter", "set lora.r to 16");
   }
   const std::string& name = c.chat.template_name;
   const bool runs_model = name == "auto" || name == "model";

@@ -78,6 +78,12 @@ SafetensorsSet::SafetensorsSet(const fs::path& folder, ExitCode code) : origin_(
        kPlaces[1].first, " and ", kPlaces[1].second, " is there");
 }
 
+SafetensorsSet SafetensorsSet::of_file(const fs::path& file, ExitCode code) {
+  SafetensorsSet set(code, file.string());
+  set.add(file);
+  return set;
+}
+
 void SafetensorsSet::add_shards(const fs::path& index) {
   std::error_code ignored;
   const std::map<std::string, std::string> map =

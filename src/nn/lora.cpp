@@ -5,10 +5,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
+#include <set>
 #include <utility>
 
 #include "hrm/base/error.h"
 #include "hrm/base/philox.h"
+#include "hrm/base/text.h"
+#include "hrm/formats/peft_config.h"
 #include "hrm/ops/dropout.h"
 #include "hrm/ops/linear.h"
 #include "hrm/ops/linear_add.h"
@@ -99,6 +103,47 @@ struct LoraLinear : torch::autograd::Function<LoraLinear> {
   }
 };
 
+// Whether a name is this one, or ends with it as whole parts.
+bool is_or_ends_with(const std::string& name, const std::string& end) {
+  return name == end || name.ends_with("." + end);
+}
+
+at::ScalarType norm_type(const at::Tensor& weight) {
+  return weight.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+}
+
+// z with the columns of each slice times magnitude / norm.
+struct DoraScale : torch::autograd::Function<DoraScale> {
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& z, const at::Tensor& magnitude,
+                            const at::Tensor& norms, const Slices* slices) {
+    const at::Tensor factors = at::ones({z.size(-1)}, norms.options()), ratio = magnitude.to(norms.dtype()) / norms;
+    for (const ops::LoraSlice& s : *slices) {
+      factors.narrow(0, s.out, s.rows).copy_(ratio.narrow(0, s.first, s.rows));
+    }
+    ctx->save_for_backward({z, factors, norms});
+    ctx->saved_data["needs_magnitude"] = magnitude.requires_grad();
+    std::vector<int64_t> flat;
+    for (const ops::LoraSlice& s : *slices) flat.insert(flat.end(), {s.out, s.rows});
+    ctx->saved_data["slices"] = flat;
+    return z.to(factors.scalar_type()).mul(factors).to(z.scalar_type());
+  }
+
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    const variable_list saved = ctx->get_saved_variables();
+    const at::Tensor &z = saved[0], &factors = saved[1], &norms = saved[2];
+    const at::Tensor grad = grads[0].to(factors.scalar_type());
+    at::Tensor grad_magnitude;
+    if (ctx->saved_data["needs_magnitude"].toBool()) {
+      const at::Tensor sums = rows_of(grad * z.to(factors.scalar_type())).sum(0);
+      const std::vector<int64_t> flat = ctx->saved_data["slices"].toIntVector();
+      std::vector<at::Tensor> parts;
+      for (size_t i = 0; i < flat.size(); i += 2) parts.push_back(sums.narrow(0, flat[i], flat[i + 1]));
+      grad_magnitude = at::cat(parts).div_(norms);
+    }
+    return {grad.mul(factors).to(z.scalar_type()), grad_magnitude, at::Tensor(), at::Tensor()};
+  }
+};
+
 // Uniform in +-bound, a function of (seed, name) alone.
 void uniform_(const at::Tensor& tensor, double bound, uint64_t seed, const std::string& name) {
   const at::Tensor values = at::empty(tensor.sizes(), at::kFloat);
@@ -115,12 +160,13 @@ double lora_scale(const LoraOptions& o) {
   return o.alpha / (o.rslora ? std::sqrt(rank) : rank);
 }
 
-LoraAdapter::LoraAdapter(int64_t in, std::vector<LoraPart> parts, std::shared_ptr<LoraShared> shared, at::Device device)
+LoraAdapter::LoraAdapter(int64_t in, const std::vector<LoraPart>& parts, const std::vector<bool>& wanted,
+                         std::shared_ptr<LoraShared> shared, at::Device device)
     : shared_(std::move(shared)) {
-  const std::vector<std::string>& wanted = shared_->options.targets;
   int64_t rows = 0;
-  for (LoraPart& part : parts) {
-    if (std::find(wanted.begin(), wanted.end(), part.name) != wanted.end()) {
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const LoraPart& part = parts[i];
+    if (wanted[i]) {
       slices_.push_back({.out = out_, .first = rows, .rows = part.rows});
       rows += part.rows;
       targets_.push_back(part);
@@ -131,6 +177,9 @@ LoraAdapter::LoraAdapter(int64_t in, std::vector<LoraPart> parts, std::shared_pt
   lora_A_ =
       register_module("lora_A", std::make_shared<Linear>(in, rank * static_cast<int64_t>(targets_.size()), device));
   lora_B_ = register_module("lora_B", std::make_shared<Linear>(rank, rows, device));
+  if (shared_->options.dora) {
+    magnitude_ = register_parameter("lora_magnitude_vector", at::ones({rows}, at::device(device)));
+  }
 }
 
 at::Tensor LoraAdapter::forward(const at::Tensor& x, const FrozenWeight& weight,
@@ -143,8 +192,74 @@ at::Tensor LoraAdapter::forward(const at::Tensor& x, const FrozenWeight& weight,
                     .seed = seed_,
                     .step = shared_->step};
   const at::Tensor &A = lora_A_->compute_weight(), &B = lora_B_->compute_weight();
+  if (o.dora) {
+    const at::Tensor y = dora_forward(x, weight, A, B, facts.p);
+    return residual ? *residual + y : y;
+  }
   if (!records) return lora_forward(x, weight, A, B, residual, facts).first;
   return LoraLinear::apply(x, &weight, lora_A_->weight(), lora_B_->weight(), residual, A, B, &facts);
+}
+
+at::Tensor LoraAdapter::dora_forward(const at::Tensor& x, const FrozenWeight& weight, const at::Tensor& A,
+                                     const at::Tensor& B, double p) const {
+  const at::Tensor norms = dora_norms(weight.read());
+  const Facts facts{
+      .slices = &slices_, .scale = lora_scale(shared_->options), .p = 0, .seed = seed_, .step = shared_->step};
+  if (!at::GradMode::is_enabled()) {
+    return DoraScale::apply(lora_forward(x, weight, A, B, {}, facts).first, magnitude_, norms, &slices_);
+  }
+  const auto adapted = [&](const at::Tensor& in) {
+    const at::Tensor z =
+        LoraLinear::apply(in, &weight, lora_A_->weight(), lora_B_->weight(), std::nullopt, A, B, &facts);
+    return DoraScale::apply(z, magnitude_, norms, &slices_);
+  };
+  if (p == 0) return adapted(x);
+  const at::Tensor dropped = ops::dropout(x, shared_->step, p, seed_);
+  return frozen_linear(x - dropped, weight, adapted(dropped));
+}
+
+at::Tensor LoraAdapter::adapted_rows(size_t target, const at::Tensor& weight) const {
+  const at::NoGradGuard no_grad;
+  const at::ScalarType type = norm_type(weight);
+  const ops::LoraSlice& s = slices_[target];
+  const int64_t rank = shared_->options.rank;
+  const at::Tensor A = lora_A_->compute_weight().narrow(0, static_cast<int64_t>(target) * rank, rank).to(type);
+  const at::Tensor B = lora_B_->compute_weight().narrow(0, s.first, s.rows).to(type);
+  return at::addmm(weight.narrow(0, s.out, s.rows).to(type), B, A, 1, lora_scale(shared_->options));
+}
+
+at::Tensor LoraAdapter::dora_norms(const at::Tensor& weight) const {
+  const at::NoGradGuard no_grad;
+  std::vector<at::Tensor> norms;
+  for (size_t i = 0; i < slices_.size(); ++i) {
+    norms.push_back(at::linalg_vector_norm(adapted_rows(i, weight), 2, at::IntArrayRef{1}));
+  }
+  // A row of zeros has no direction; it stays one.
+  return at::cat(norms).clamp_min_(std::numeric_limits<float>::min());
+}
+
+void LoraAdapter::begin_dora(const at::Tensor& weight) {
+  const at::NoGradGuard no_grad;
+  for (const ops::LoraSlice& s : slices_) {
+    const at::Tensor rows = weight.narrow(0, s.out, s.rows).to(norm_type(weight));
+    magnitude_.narrow(0, s.first, s.rows).copy_(at::linalg_vector_norm(rows, 2, at::IntArrayRef{1}));
+  }
+}
+
+void LoraAdapter::merge_dora(const at::Tensor& weight) {
+  if (!merged_.defined()) merged_ = at::empty_like(weight);
+  merge_dora(weight, merged_);
+}
+
+void LoraAdapter::merge_dora(const at::Tensor& weight, const at::Tensor& merged) const {
+  const at::NoGradGuard no_grad;
+  const at::Tensor factors = magnitude_.to(norm_type(weight)) / dora_norms(weight);
+  if (!merged.is_same(weight)) merged.copy_(weight);
+  for (size_t i = 0; i < slices_.size(); ++i) {
+    const ops::LoraSlice& s = slices_[i];
+    merged.narrow(0, s.out, s.rows)
+        .copy_(adapted_rows(i, weight).mul_(factors.narrow(0, s.first, s.rows).unsqueeze(1)));
+  }
 }
 
 ops::LoraLayer LoraAdapter::to_merge(const at::Tensor& weight) {
@@ -166,6 +281,9 @@ std::vector<LoraAdapter::Pair> LoraAdapter::pairs() const {
   for (size_t i = 0; i < slices_.size(); ++i) {
     result.push_back({targets_[i].name, lora_A_->weight().detach().narrow(0, static_cast<int64_t>(i) * rank, rank),
                       lora_B_->weight().detach().narrow(0, slices_[i].first, slices_[i].rows)});
+    if (magnitude_.defined()) {
+      result.back().magnitude = magnitude_.detach().narrow(0, slices_[i].first, slices_[i].rows);
+    }
   }
   return result;
 }
@@ -174,11 +292,14 @@ void LoraAdapter::init_own(uint64_t seed, const std::string& name) {
   const at::Tensor &A = lora_A_->weight(), &B = lora_B_->weight();
   uniform_(A, 1 / std::sqrt(static_cast<double>(A.size(1))), seed, name + ".lora_A.weight");
   B.detach().zero_();
+  if (magnitude_.defined()) magnitude_.detach().fill_(1);  // until begin_dora()
 }
 
 LoraSet::LoraSet(torch::nn::Module& model, const LoraOptions& options, at::Device device)
     : shared_(std::make_shared<LoraShared>()) {
-  require(options.rank >= 1 && options.dropout >= 0 && options.dropout < 1, ExitCode::usage,
+  const ExitCode code = options.origin.empty() ? ExitCode::usage : ExitCode::checkpoint;
+  const std::string where = options.origin.empty() ? "" : options.origin + ": ";
+  require(options.rank >= 1 && options.dropout >= 0 && options.dropout < 1, code, where,
           "a low-rank adapter has a rank of at least 1 and a dropout in [0, 1), not ", options.rank, " and ",
           options.dropout);
   shared_->options = options;
@@ -186,40 +307,85 @@ LoraSet::LoraSet(torch::nn::Module& model, const LoraOptions& options, at::Devic
   for (at::Tensor& parameter : model.parameters()) parameter.set_requires_grad(false);
   std::vector<std::string> known;
   std::string known_text;
-  const auto parameters = model.named_parameters();
+  std::set<std::string> matched;
+  std::set<std::string> joined_weights;  // of layers that stand for several projections
+  std::vector<std::pair<std::string, at::Tensor>> parameters;
+  for (const auto& item : model.named_parameters()) parameters.emplace_back(item.key(), item.value());
   const auto name_of = [&](const at::Tensor& weight) {
-    for (const auto& item : parameters) {
-      if (item.value().is_same(weight)) return item.key();
+    for (const auto& [name, parameter] : parameters) {
+      if (parameter.is_same(weight)) return name;
     }
     return std::string();
+  };
+  const auto wants = [&](const std::string& name) {
+    for (const std::string& module : options.modules_to_save) {
+      if (is_or_ends_with(name, module)) return false;  // it trains whole
+    }
+    if (options.wants) return options.wants(name);
+    bool any = false;
+    for (const std::string& target : options.targets) {
+      if (target != kAllLinear && !is_or_ends_with(name, target)) continue;
+      matched.insert(target);
+      any = true;
+    }
+    return any;
   };
   for (const auto& item : model.named_modules()) {
     auto* has = dynamic_cast<HasAdaptableLinears*>(item.value().get());
     if (has == nullptr) continue;
     for (AdaptableLinear& layer : has->adaptable_linears()) {
-      bool wanted = false;
+      std::vector<bool> wanted;
+      const std::string weight = name_of(layer.linear->weight());
+      if (layer.parts.size() > 1) joined_weights.insert(weight);
       for (const LoraPart& part : layer.parts) {
         if (std::find(known.begin(), known.end(), part.name) == known.end()) {
           known_text += (known.empty() ? "" : ", ") + part.name;
           known.push_back(part.name);
         }
-        wanted =
-            wanted || std::find(options.targets.begin(), options.targets.end(), part.name) != options.targets.end();
+        wanted.push_back(wants(item.key().empty() ? part.name : cat(item.key(), ".", part.name)));
       }
-      if (!wanted) continue;
+      if (std::find(wanted.begin(), wanted.end(), true) == wanted.end()) continue;
       const auto adapter =
-          std::make_shared<LoraAdapter>(layer.linear->weight().size(1), std::move(layer.parts), shared_, device);
+          std::make_shared<LoraAdapter>(layer.linear->weight().size(1), layer.parts, wanted, shared_, device);
       adapter->set_seed(options.seed + static_cast<int64_t>(hash_name(cat(item.key(), ".", layers_.size())) >> 1));
       layer.linear->attach(adapter);
-      layers_.push_back({item.key(), name_of(layer.linear->weight()), layer.linear, adapter});
+      layers_.push_back({item.key(), weight, layer.linear, adapter});
     }
   }
+  const std::string adapters_are_for = known.empty() ? "no layer of this model" : known_text;
   for (const std::string& target : options.targets) {
-    require(std::find(known.begin(), known.end(), target) != known.end(), ExitCode::usage, "no layer is called '",
-            target, "'; adapters are for ", known.empty() ? "no layer of this model" : known_text);
+    if (options.wants || !options.origin.empty()) break;
+    require(matched.count(target) > 0, code, "no layer is called '", printable_start(target), "'; adapters are for ",
+            adapters_are_for);
   }
-  require(!layers_.empty(), ExitCode::usage, "adapters without a layer to stand beside: name targets");
+  require(!layers_.empty(), code, where, "no layer of the model is a target of the adapter; adapters are for ",
+          adapters_are_for);
   shared_->merges = layers_.front().linear->format() != WeightFormat::nf4;
+  std::erase_if(parameters, [&](const auto& item) { return joined_weights.count(item.first) > 0; });
+  save_modules(parameters);
+}
+
+void LoraSet::save_modules(const std::vector<std::pair<std::string, at::Tensor>>& parameters) {
+  const LoraOptions& o = shared_->options;
+  const ExitCode code = o.origin.empty() ? ExitCode::usage : ExitCode::checkpoint;
+  const std::string where = o.origin.empty() ? "" : o.origin + ": ";
+  for (const std::string& module : o.modules_to_save) {
+    bool found = false;
+    for (const auto& [name, parameter] : parameters) {
+      // PEFT compares ends of names as texts here: "norm" is every norm.
+      if (!name.substr(0, name.rfind('.')).ends_with(module)) continue;
+      found = true;
+      const auto same = [&, weight = &name](const Layer& layer) { return layer.weight == *weight; };
+      require(!parameter.is_meta() && std::none_of(layers_.begin(), layers_.end(), same), code, where, "'",
+              printable_start(module), "' cannot be trained whole, for it ",
+              parameter.is_meta() ? "is held as NF4" : "has an adapter");
+      if (parameter.requires_grad()) continue;  // two names for one module
+      at::Tensor(parameter).set_requires_grad(true);
+      saved_.emplace_back(name, parameter);
+    }
+    require(found, code, where, "no module that can be trained whole is called '", printable_start(module),
+            "'; embed_tokens, lm_head, norms, o_proj and down_proj can");
+  }
 }
 
 void LoraSet::draw_apart(int64_t rank) {
@@ -230,7 +396,14 @@ void LoraSet::draw_apart(int64_t rank) {
 
 void LoraSet::initialise(uint64_t seed) {
   const at::NoGradGuard no_grad;
-  for (size_t i = 0; i < layers_.size(); ++i) layers_[i].adapter->init_own(seed, cat(layers_[i].path, ".", i));
+  for (size_t i = 0; i < layers_.size(); ++i) {
+    const Layer& layer = layers_[i];
+    layer.adapter->init_own(seed, cat(layer.path, ".", i));
+    if (!shared_->options.dora) continue;
+    layer.adapter->begin_dora(layer.linear->format() == WeightFormat::nf4
+                                  ? ops::nf4_dequantize(layer.linear->nf4(), layer.linear->weight().sizes(), at::kFloat)
+                                  : layer.linear->base_weight());
+  }
 }
 
 void LoraSet::set_mode(LoraMode mode) {
@@ -242,6 +415,10 @@ void LoraSet::set_mode(LoraMode mode) {
 void LoraSet::merge() {
   if (!shared_->merges) return;
   const at::NoGradGuard no_grad;
+  if (shared_->options.dora) {
+    for (const Layer& layer : layers_) layer.adapter->merge_dora(layer.linear->base_weight());
+    return;
+  }
   std::vector<ops::LoraLayer> all;
   all.reserve(layers_.size());
   for (const Layer& layer : layers_) all.push_back(layer.adapter->to_merge(layer.linear->base_weight()));
@@ -260,6 +437,10 @@ at::Tensor LoraSet::merged_weight(const std::string& parameter) const {
     const at::Tensor workspace = layer.linear->frozen_weight().weight;
     const at::Tensor merged = ops::nf4_dequantize(layer.linear->nf4(), workspace.sizes(), workspace.scalar_type());
     const at::NoGradGuard no_grad;
+    if (shared_->options.dora) {
+      layer.adapter->merge_dora(merged, merged);
+      return merged;
+    }
     ops::lora_merge_({layer.adapter->to_merge(merged, merged)}, lora_scale(shared_->options));
     return merged;
   }
@@ -270,7 +451,7 @@ std::vector<LoraAdapter::Pair> LoraSet::pairs() const {
   std::vector<LoraAdapter::Pair> all;
   for (const Layer& layer : layers_) {
     for (LoraAdapter::Pair& pair : layer.adapter->pairs()) {
-      all.push_back({layer.path.empty() ? pair.name : cat(layer.path, ".", pair.name), pair.A, pair.B});
+      all.push_back({layer.path.empty() ? pair.name : cat(layer.path, ".", pair.name), pair.A, pair.B, pair.magnitude});
     }
   }
   return all;

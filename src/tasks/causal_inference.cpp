@@ -44,12 +44,17 @@ std::vector<std::string> adapter_settings(const fs::path& folder, const std::vec
   require(overridden(overrides, "hf.model=") || is_here, ExitCode::checkpoint, "the adapter of '", folder.string(),
           "' is for the model '", printable_start(peft.base_model),
           "' (base_model_name_or_path), which is no folder of a model here; give that folder, with --base or "
-          "hf.model=FOLDER");
+          "hf.model=FOLDER",
+          hub_name_hint(peft.base_model));
+  std::string saved;
+  for (const std::string& name : peft.modules_to_save) saved += (saved.empty() ? "" : ",") + name;
   std::vector<std::string> settings{"hf.model=" + peft.base_model,
                                     cat("lora.r=", peft.r),
                                     "lora.alpha=" + nlohmann::json(peft.alpha).dump(),
                                     cat("lora.rslora=", peft.rslora ? "true" : "false"),
+                                    cat("lora.dora=", peft.dora ? "true" : "false"),
                                     "lora.targets=" + peft.target_list(),
+                                    "lora.modules_to_save=" + saved,
                                     "lora.adapter=" + folder.string()};
   // Who trains with other tokens of a chat keeps the tokenizer beside the adapter.
   std::error_code ignored;

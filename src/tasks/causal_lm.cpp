@@ -9,6 +9,8 @@
 #include "hrm/base/text.h"
 #include "hrm/checkpoint/hf_import.h"
 #include "hrm/checkpoint/peft.h"
+#include "hrm/data/text_pattern.h"
+#include "hrm/formats/peft_config.h"
 #include "hrm/formats/safetensors_set.h"
 #include "hrm/nn/frozen_weight.h"
 #include "hrm/tasks/polychromic.h"
@@ -34,29 +36,74 @@ int64_t causal_positions(const config::Config& config, const HfModelConfig& fact
 
 namespace {
 
+// Whether training changes the embedding or the head alone, so that a tied model has two weights from then on.
+bool unties(const config::LoraConfig& lora) {
+  const std::vector<std::string> saved = split_list(lora.modules_to_save);
+  return lora.r > 0 && std::any_of(saved.begin(), saved.end(), [](const std::string& name) {
+           return name.ends_with("embed_tokens") || name.ends_with("lm_head");
+         });
+}
+
 CausalLm open_without_adapter(const config::Config& config, const Runtime& runtime, int64_t positions) {
   CausalLm lm;
   const fs::path folder(config.hf.model);
   lm.facts = read_hf_config(folder);
+  const bool untie = lm.facts.tied && unties(config.lora);
+  if (untie) lm.facts.tied = false;
   models::DecoderOptions options = checkpoint::decoder_options_of(lm.facts, positions);
   options.recompute = config.hf.recompute;
   if (config.hf.quantize == "nf4") options.weights = nn::WeightFormat::nf4;
   lm.model = std::make_shared<models::DecoderLm>(options, runtime.device);
-  if (config.hf.weights == "random") nn::init_parameters(*lm.model, static_cast<uint64_t>(config.run.seed));
-  if (config.hf.weights == "load") checkpoint::load_hf_weights(SafetensorsSet(folder), options, *lm.model);
+  if (config.hf.weights == "random") {
+    nn::init_parameters(*lm.model, static_cast<uint64_t>(config.run.seed));
+    if (untie) {
+      const at::NoGradGuard no_grad;
+      const auto parameters = lm.model->named_parameters();
+      at::Tensor(parameters["model.lm_head.weight"]).copy_(parameters["model.embed_tokens.weight"]);
+    }
+  }
+  if (config.hf.weights == "load") checkpoint::load_hf_weights(SafetensorsSet(folder), options, *lm.model, untie);
   return lm;
+}
+
+nn::LoraOptions lora_options(const config::Config& config) {
+  const config::LoraConfig& lora = config.lora;
+  nn::LoraOptions options{.rank = lora.r,
+                          .alpha = lora.alpha,
+                          .dropout = lora.dropout,
+                          .rslora = lora.rslora,
+                          .targets = split_list(lora.targets),
+                          .seed = config.run.seed,
+                          .dora = lora.dora,
+                          .modules_to_save = split_list(lora.modules_to_save)};
+  std::string origin = "lora.targets";
+  if (!lora.adapter.empty()) {
+    // Where the targets are the adapter's own, its file is at fault for what is wrong with them.
+    const PeftConfig theirs = checkpoint::read_peft_config(lora.adapter);
+    std::vector<std::string> ours = options.targets;
+    std::sort(ours.begin(), ours.end());
+    if (lora.targets == theirs.target_list() || (theirs.pattern.empty() && ours == theirs.targets)) {
+      options.origin = origin = (fs::path(lora.adapter) / "adapter_config.json").string();
+    }
+  }
+  if (lora.targets.starts_with(kTargetPattern)) {
+    const ExitCode code = options.origin.empty() ? ExitCode::usage : ExitCode::checkpoint;
+    options.targets.clear();
+    options.pattern = lora.targets.substr(std::string_view(kTargetPattern).size());
+    options.wants =
+        [=, pattern = std::make_shared<data::TextPattern>(options.pattern, origin, code)](const std::string& layer) {
+          const data::TextPattern::Answer answer = pattern->matches(layer);
+          require(answer != data::TextPattern::Answer::gave_up, code, origin, ": the pattern '",
+                  printable_start(pattern->pattern()), "' takes too many steps to match '", layer, "'");
+          return answer == data::TextPattern::Answer::yes;
+        };
+  }
+  return options;
 }
 
 // In front of build_parameters: the adapter of lora.adapter, or one that does nothing yet.
 void add_adapter(const config::Config& config, const Runtime& runtime, CausalLm& lm) {
-  lm.lora = std::make_unique<nn::LoraSet>(*lm.model,
-                                          nn::LoraOptions{.rank = config.lora.r,
-                                                          .alpha = config.lora.alpha,
-                                                          .dropout = config.lora.dropout,
-                                                          .rslora = config.lora.rslora,
-                                                          .targets = split_list(config.lora.targets),
-                                                          .seed = config.run.seed},
-                                          runtime.device);
+  lm.lora = std::make_unique<nn::LoraSet>(*lm.model, lora_options(config), runtime.device);
   lm.lora->initialise(static_cast<uint64_t>(config.run.seed));
   if (!config.lora.adapter.empty()) checkpoint::load_peft(config.lora.adapter, *lm.lora);
   nn::keep_frozen_as(*lm.model, runtime.compute_dtype);

@@ -108,7 +108,8 @@ std::string PolychromicTask::describe() const {
                          config_.hf.weights == "random" ? ", random weights" : "");
   if (lm_.lora) {
     text += cat("\nadapter      rank ", config_.lora.r, ", ", lm_.model->parameter_set().count(), " parameters, on ",
-                config_.lora.targets);
+                config_.lora.targets, config_.lora.dora ? ", DoRA" : "",
+                config_.lora.modules_to_save.empty() ? "" : cat(", and all of ", config_.lora.modules_to_save));
     if (const nn::Nf4Memory nf4 = nn::nf4_memory(*lm_.model); nf4.elements > 0) {
       const auto mib = [](int64_t bytes) { return fixed(static_cast<double>(bytes) / 0x1p20, 1); };
       text += cat("\nbase         NF4, ", nf4.elements, " parameters of the blocks' linear layers in ", mib(nf4.bytes),

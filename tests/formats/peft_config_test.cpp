@@ -28,6 +28,28 @@ TEST(PeftConfig, ReadsWhatPeftWrites) {
   EXPECT_EQ(small.targets, (std::vector<std::string>{"q_proj", "v_proj"}));
 }
 
+TEST(PeftConfig, FormsOfTargets) {
+  const auto with = [](const std::string& targets, const std::string& more = "") {
+    return parse_peft(cat(R"({"peft_type": "LORA", "r": 4, "lora_alpha": 8, "target_modules": )", targets, more, "}"));
+  };
+  EXPECT_EQ(with(R"("all-linear")").target_list(), "all-linear");
+  EXPECT_EQ(with(R"("ALL-linear")").target_list(), "all-linear");
+  const PeftConfig pattern = with(R"(".*\\.(q|v)_proj")");
+  EXPECT_EQ(pattern.pattern, R"(.*\.(q|v)_proj)");
+  EXPECT_TRUE(pattern.targets.empty());
+  EXPECT_EQ(pattern.target_list(), R"(pattern:.*\.(q|v)_proj)");
+  EXPECT_EQ(with(R"(["model.layers.1.mlp.up_proj", "k_proj"])").target_list(), "k_proj,model.layers.1.mlp.up_proj");
+  const PeftConfig more =
+      with(R"(["q_proj"])", R"(, "use_dora": true, "modules_to_save": ["lm_head", "embed_tokens"])");
+  EXPECT_TRUE(more.dora);
+  EXPECT_EQ(more.modules_to_save, (std::vector<std::string>{"embed_tokens", "lm_head"}));
+  for (const char* wrong : {R"("")", R"(["a,b"])", R"([""])", "[]", "1", "null", R"({"q": 1})"}) {
+    expect_error([&] { with(wrong); }, ExitCode::checkpoint, {"c.json: 'target_modules' must be"});
+  }
+  expect_error([&] { with(R"(["q"])", R"(, "modules_to_save": "lm_head")"); }, ExitCode::checkpoint,
+               {"'modules_to_save' must be a list"});
+}
+
 TEST(PeftConfig, RefusesWhatIsNone) {
   const auto refused = [](const std::string& text, const std::string& part) {
     expect_error([&] { parse_peft(text); }, ExitCode::checkpoint, {"c.json: ", part});

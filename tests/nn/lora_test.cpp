@@ -7,6 +7,7 @@
 
 #include "hrm/base/error.h"
 #include "hrm/nn/parameter.h"
+#include "hrm/ops/dropout.h"
 #include "support/expect_error.h"
 #include "support/random.h"
 
@@ -211,6 +212,146 @@ TEST(Lora, FrozenWeightsNeedNoFloat32) {
   EXPECT_GT(parameters.flat_grad().abs().sum().item<float>(), 0);
 }
 
+LoraOptions dora_of(double dropout = 0) {
+  LoraOptions options = options_of({"a", "c", "d"}, dropout);
+  options.dora = true;
+  return options;
+}
+
+at::Tensor parameter_of(const torch::nn::Module& model, const std::string& name) {
+  return model.named_parameters()[name];
+}
+
+// g and the layer's output by the formula, of the parts that have adapters; rows between them are W's alone.
+struct PlainDora {
+  struct Part {
+    int64_t row, rows;
+    at::Tensor A, B, m;
+  };
+  static at::Tensor forward(const at::Tensor& x, const at::Tensor& dropped, const at::Tensor& W,
+                            const std::vector<Part>& parts) {
+    at::Tensor y = at::linear(x, W);
+    for (const Part& p : parts) {
+      const at::Tensor w = W.narrow(0, p.row, p.rows);
+      const at::Tensor norm = (w + 3 * at::matmul(p.B, p.A)).norm(2, 1).detach(), g = p.m / norm;
+      const at::Tensor part =
+          at::linear(x - dropped, w) + g * (at::linear(dropped, w) + 3 * at::linear(at::linear(dropped, p.A), p.B));
+      y = at::cat({y.narrow(1, 0, p.row), part, y.narrow(1, p.row + p.rows, y.size(1) - p.row - p.rows)}, 1);
+    }
+    return y;
+  }
+};
+
+// Outputs and all gradients, without dropout and with a mask that is measured, against autograd.
+TEST(Dora, IsTheFormula) {
+  for (const double dropout : {0.0, 0.4}) {
+    Adapted adapted(dora_of(dropout));
+    const at::Tensor magnitude = parameter_of(*adapted.model, "first.lora.lora_magnitude_vector");
+    const at::Tensor other = parameter_of(*adapted.model, "second.lora.lora_magnitude_vector");
+    {
+      const at::NoGradGuard no_grad;
+      magnitude.copy_(numbers({9}, 41).abs() + 0.5);
+      other.copy_(numbers({6}, 42).abs() + 0.5);
+    }
+    std::vector<at::Tensor> leaves;
+    const auto leaf = [&](const at::Tensor& t) { return leaves.emplace_back(t.detach().clone().requires_grad_()); };
+    std::vector<PlainDora::Part> parts;
+    for (const auto& [i, row] : {std::pair{0, 0}, {1, 5}, {2, 0}}) {
+      const LoraAdapter::Pair& p = adapted.pairs[i];
+      parts.push_back({row, p.B.size(0), leaf(p.A), leaf(p.B), leaf(p.magnitude)});
+    }
+    const at::Tensor x = numbers({7, 6}, 1).requires_grad_(), plain_x = leaf(x);
+    const auto drop = [&](const at::Tensor& t, const Linear& layer) {
+      return dropout == 0 ? t : ops::dropout(t, adapted.set->step(), dropout, layer.adapter()->seed());
+    };
+    const at::Tensor h = PlainDora::forward(plain_x, drop(plain_x, *adapted.model->first),
+                                            adapted.model->first->weight(), {parts[0], parts[1]});
+    const at::Tensor want =
+        plain_x + PlainDora::forward(h, drop(h, *adapted.model->second), adapted.model->second->weight(), {parts[2]});
+    const at::Tensor y = adapted.model->forward(x);
+    expect_near(y, want, "y");
+    const at::Tensor grad = numbers(y.sizes(), 9);
+    y.backward(grad);
+    want.backward(grad);
+    expect_near(x.grad(), plain_x.grad(), "x");
+    const auto of = [&](const std::string& name) { return parameter_of(*adapted.model, name).grad(); };
+    expect_near(of("first.lora.lora_A.weight"), at::cat({parts[0].A.grad(), parts[1].A.grad()}), "A of a and c");
+    expect_near(of("first.lora.lora_B.weight"), at::cat({parts[0].B.grad(), parts[1].B.grad()}), "B of a and c");
+    expect_near(magnitude.grad(), at::cat({parts[0].m.grad(), parts[1].m.grad()}), "m of a and c");
+    expect_near(of("second.lora.lora_A.weight"), parts[2].A.grad(), "A of d");
+    expect_near(other.grad(), parts[2].m.grad(), "m of d");
+  }
+}
+
+TEST(Dora, BeginsAsNothingAndMerges) {
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    const auto model = std::make_shared<TwoLayers>();
+    LoraSet set(*model, dora_of(), at::kCPU);
+    init_parameters(*model, 3);
+    set.initialise(7);
+    const at::NoGradGuard no_grad;
+    const at::Tensor W = model->first->weight().clone(), V = model->second->weight().clone();
+    const at::Tensor x = numbers({5, 6}, 1);
+    ParameterSet parameters;
+    parameters.build(*model, dtype);
+    const double limit = dtype == at::kFloat ? 1e-5 : 0x1p-4;
+    const auto differs = [&](const at::Tensor& a, const at::Tensor& b) {
+      return (a.to(at::kFloat) - b.to(at::kFloat)).abs().max().item<double>();
+    };
+    EXPECT_LE(differs(model->forward(x.to(dtype)), x + at::linear(at::linear(x, W), V)), limit);
+    uint64_t seed = 20;
+    for (const LoraAdapter::Pair& pair : set.pairs()) {
+      pair.B.copy_(numbers(pair.B.sizes(), ++seed));
+      pair.magnitude.mul_(1.5);
+    }
+    parameters.refresh_compute();
+    const at::Tensor beside = model->forward(x.to(dtype));
+    set.merge();
+    const WithLoraMode merged(set, LoraMode::merged);
+    EXPECT_LE(differs(model->forward(x.to(dtype)), beside), limit * (1 + beside.abs().max().item<double>()));
+    EXPECT_TRUE(at::equal(set.merged_weight("first.weight")[4], model->first->base_weight()[4])) << "b has no adapter";
+  }
+}
+
+TEST(Lora, TargetsAsPeftMatchesThem) {
+  const auto names = [](const LoraOptions& options) {
+    const auto model = std::make_shared<TwoLayers>();
+    std::vector<std::string> all;
+    for (const LoraAdapter::Pair& pair : LoraSet(*model, options, at::kCPU).pairs()) all.push_back(pair.name);
+    return all;
+  };
+  using Names = std::vector<std::string>;
+  EXPECT_EQ(names(options_of({"all-linear"})), (Names{"a", "b", "c", "d"}));
+  LoraOptions options = options_of({});
+  options.wants = [](const std::string& name) { return name == "b" || name == "d"; };
+  EXPECT_EQ(names(options), (Names{"b", "d"}));
+  options = options_of({"a", "other"});
+  options.origin = "x/adapter_config.json";
+  EXPECT_EQ(names(options), Names{"a"}) << "of a file: what no layer is called is passed over";
+  options.targets = {"other"};
+  expect_error(ExitCode::checkpoint, {"x/adapter_config.json: no layer of the model is a target"},
+               [&] { names(options); });
+}
+
+TEST(Lora, ModulesThatTrainWhole) {
+  LoraOptions options = options_of({"a", "d"});
+  options.modules_to_save = {"second"};
+  const auto model = std::make_shared<TwoLayers>();
+  // `d` is the one part of the module `second`, whose adapter would train beside the whole.
+  expect_error(ExitCode::usage, {"'second' cannot be trained whole, for it has an adapter"},
+               [&] { LoraSet(*model, options, at::kCPU); });
+  options.targets = {"a"};
+  const auto whole = std::make_shared<TwoLayers>();
+  const LoraSet set(*whole, options, at::kCPU);
+  ASSERT_EQ(set.saved().size(), 1U);
+  EXPECT_EQ(set.saved()[0].first, "second.weight");
+  EXPECT_TRUE(whole->second->weight().requires_grad());
+  EXPECT_FALSE(whole->first->weight().requires_grad());
+  options.modules_to_save = {"first"};
+  expect_error(ExitCode::usage, {"no module that can be trained whole is called 'first'"},
+               [&] { LoraSet(*std::make_shared<TwoLayers>(), options, at::kCPU); });
+}
+
 TEST(Lora, ScalesAndStarts) {
   EXPECT_DOUBLE_EQ(lora_scale({.rank = 16, .alpha = 16}), 1);
   EXPECT_DOUBLE_EQ(lora_scale({.rank = 16, .alpha = 8}), 0.5);
@@ -237,7 +378,7 @@ TEST(Lora, NamesWhatDoesNotFit) {
   });
   expect_error(ExitCode::usage, {"rank of at least 1", "not 0"}, [&] { make({.rank = 0, .targets = {"a"}}); });
   expect_error(ExitCode::usage, {"dropout in [0, 1)"}, [&] { make(options_of({"a"}, 1)); });
-  expect_error(ExitCode::usage, {"name targets"}, [&] { make(options_of({})); });
+  expect_error(ExitCode::usage, {"no layer of the model is a target"}, [&] { make(options_of({})); });
 }
 
 }  // namespace

@@ -126,6 +126,83 @@ TEST_F(ModelFolders, AnswersOfAnAdapterAreThoseOfTheMergedModel) {
   EXPECT_EQ(answer(own), ours);
 }
 
+// The adapter's targets as PEFT writes them otherwise: for all layers of a small model, and as the user gave them.
+TEST_F(ModelFolders, TargetsInEveryForm) {
+  const double want = loss(adapter_, base_);
+  const json config = json::parse(read_text(adapter_ / "adapter_config.json", ExitCode::data));
+  json names = json::array();
+  for (const char* layer : {"model.layers.0.", "model.layers.1."}) {
+    for (const std::string target : config.at("target_modules")) {
+      names.push_back(
+          layer +
+          ((target[0] == 'q' || target[0] == 'k' || target[0] == 'v' || target[0] == 'o' ? "self_attn." : "mlp.") +
+           target));
+    }
+  }
+  const auto with = [&](const json& targets) {
+    json changed = config;
+    changed["target_modules"] = targets;
+    write_text_atomic(adapter_ / "adapter_config.json", changed.dump());
+    return loss(adapter_, base_);
+  };
+  EXPECT_EQ(with(names), want);
+  EXPECT_EQ(with("all-linear"), want);
+  EXPECT_EQ(with(R"((?:\bmodel\.layers\.[\d]{1,}\.(?:self_attn|mlp)\.(?:\w+_proj)))"), want);
+  names.push_back("c_attn");  // of another architecture
+  EXPECT_EQ(with(names), want);
+  expect_error(ExitCode::checkpoint, {"adapter_config.json: ", "no regular expression"}, [&] { with("(q_proj"); });
+  expect_error(ExitCode::checkpoint, {"adapter_config.json: ", "no layer of the model is a target"},
+               [&] { with(".*lm_head"); });
+  expect_error(ExitCode::checkpoint, {"of a layer that gets no adapter"}, [&] { with(".*q_proj"); });
+}
+
+// A head that was trained whole beside a tied embedding is one of its own from then on.
+TEST_F(ModelFolders, ModulesThatWereTrainedWhole) {
+  const double before = loss(adapter_, base_);
+  json config = json::parse(read_text(adapter_ / "adapter_config.json", ExitCode::data));
+  config["modules_to_save"] = {"lm_head"};
+  write_text_atomic(adapter_ / "adapter_config.json", config.dump());
+  at::Tensor head;
+  {
+    const SafetensorsFile base(base_ / "model.safetensors"), adapter(adapter_ / "adapter_model.safetensors");
+    head = (tensor_of(base, "model.embed_tokens.weight") * 0.5).contiguous();
+    std::vector<SafetensorsEntry> entries{
+        {"base_model.model.lm_head.weight", DType::f32, head.sizes().vec(), bytes_of(head)}};
+    for (const std::string& name : adapter.names()) {
+      entries.push_back({name, adapter.at(name).dtype, adapter.at(name).shape, adapter.at(name).bytes});
+    }
+    write_safetensors(dir_ / "new", entries, {});
+  }
+  fs::rename(dir_ / "new", adapter_ / "adapter_model.safetensors");
+  const double whole = loss(adapter_, base_);
+  EXPECT_GT(std::abs(whole - before), 1e-2 * before);
+  EXPECT_NEAR(loss(merged()), whole, 1e-5 * whole);
+  const SafetensorsFile got(merged() / "model.safetensors"), base(base_ / "model.safetensors");
+  EXPECT_TRUE(at::equal(tensor_of(got, "lm_head.weight"), head));
+  EXPECT_TRUE(at::equal(tensor_of(got, "model.embed_tokens.weight"), tensor_of(base, "model.embed_tokens.weight")));
+}
+
+TEST_F(ModelFolders, DoraOfPeft) {
+  copy_files(kFixtures / "dora", dir_ / "dora", {"adapter_config.json", "adapter_model.safetensors"});
+  adapter_ = dir_ / "dora";
+  const double beside = loss(adapter_, base_);
+  EXPECT_GT(std::abs(beside - loss(base_)), 1e-3 * beside);
+  EXPECT_NEAR(loss(merged()), beside, 1e-5 * beside);
+  EXPECT_EQ(answer(adapter_, base_), answer(merged()));
+}
+
+// Names of models on the hub, which nobody has fetched.
+TEST_F(ModelFolders, NamesOfTheHub) {
+  const std::string name = "Qwen/Qwen3-0.6B";
+  const std::vector<std::string> parts{name, "hf download Qwen/Qwen3-0.6B --local-dir Qwen3-0.6B"};
+  expect_error(ExitCode::checkpoint, parts, [&] { answer(name); });
+  expect_error(ExitCode::checkpoint, parts, [&] { loss(name); });
+  expect_error(ExitCode::checkpoint, parts, [&] { answer(adapter_, name); });
+  train::ExportOptions options = exporting("hf", "out");
+  options.checkpoint = name;
+  expect_error(ExitCode::checkpoint, parts, [&] { printed([&] { return train::run_export(options); }); });
+}
+
 TEST_F(ModelFolders, EvalMeasuresModelAndAdapter) {
   const double tuned = loss(adapter_, base_), base = loss(base_);
   EXPECT_NEAR(tuned, loss(merged()), 1e-5 * tuned);

@@ -22,7 +22,10 @@ models::DecoderOptions decoder_options_of(const HfModelConfig& config, int64_t p
 // those the model was built with. A head of its own in the files of a tied model is accepted where it equals the
 // embedding. Without gradient. Throws Error(checkpoint), one sentence with all that is missing, unknown or of another
 // shape.
-void load_hf_weights(const SafetensorsSet& files, const models::DecoderOptions& options, models::DecoderLm& model);
+//
+// untie: the files are those of a tied model, and the model here has a head of its own, which begins as the embedding.
+void load_hf_weights(const SafetensorsSet& files, const models::DecoderOptions& options, models::DecoderLm& model,
+                     bool untie = false);
 
 // Copies of all tensors, on the CPU, e.g. for models::BertEncoder.
 std::map<std::string, at::Tensor> tensors_of(const SafetensorsSet& files);

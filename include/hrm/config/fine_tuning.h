@@ -48,7 +48,9 @@ struct LoraConfig {
   double alpha = 16;
   double dropout = 0;
   bool rslora = false;
+  bool dora = false;
   std::string targets = "q_proj,k_proj,v_proj,o_proj,gate_proj,up_proj,down_proj";
+  std::string modules_to_save = "";
   std::string adapter = "";
 
   template <class F>
@@ -59,9 +61,16 @@ struct LoraConfig {
     f("dropout", &LoraConfig::dropout, RealRange{0, 1, false, true}, "",
       "share of an adapter's inputs that is dropped in training");
     f("rslora", &LoraConfig::rslora, Flag{}, "", "scale by alpha / sqrt(r) in place of alpha / r");
+    f("dora", &LoraConfig::dora, Flag{}, "",
+      "DoRA: each output of a layer with an adapter also gets a trained magnitude, and the rest is its direction; "
+      "slower steps");
     f("targets", &LoraConfig::targets, AnyText{}, "",
       "layers that get an adapter, with commas between: some of q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, "
-      "down_proj");
+      "down_proj, or whole names such as model.layers.0.mlp.up_proj; all-linear = all of them; pattern:REGEX = those "
+      "whose whole name the regular expression matches");
+    f("modules_to_save", &LoraConfig::modules_to_save, AnyText{}, "",
+      "modules that are trained whole beside the adapters, with commas between: embed_tokens, lm_head, norms; a tied "
+      "model then gets a head of its own");
     f("adapter", &LoraConfig::adapter, PathText{}, "",
       "PEFT folder to begin with, of the same r and targets; empty = an adapter that does nothing yet");
   }

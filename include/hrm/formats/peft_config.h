@@ -13,14 +13,20 @@ namespace hrm {
 struct PeftConfig {
   int64_t r = 0;
   double alpha = 0, dropout = 0;
-  bool rslora = false;
-  std::vector<std::string> targets;  // sorted
-  std::string base_model;            // as the file names it; may be empty
-  std::string target_list() const;   // "k_proj,q_proj", as lora.targets has them
+  bool rslora = false, dora = false;
+  // Of target_modules: names, sorted; whole ones, ends of such, or "all-linear" alone. Empty beside a pattern.
+  std::vector<std::string> targets;
+  std::string pattern;                       // or a text that the whole name of a layer matches
+  std::vector<std::string> modules_to_save;  // sorted: what is trained whole
+  std::string base_model;                    // as the file names it; may be empty
+  std::string target_list() const;           // "k_proj,q_proj", "pattern:...", as lora.targets has them
 };
 
-// Throws Error(code) as "origin: reason": no JSON, what is no adapter of this kind (another peft_type, biases, DoRA,
-// ranks of single layers, layers that are trained whole), a value of another type.
+constexpr const char* kAllLinear = "all-linear";
+constexpr const char* kTargetPattern = "pattern:";
+
+// Throws Error(code) as "origin: reason": no JSON, what is no adapter of this kind (another peft_type, biases, ranks
+// of single layers), a value of another type.
 PeftConfig parse_peft_config(std::string_view text, const std::string& origin, ExitCode code);
 
 }  // namespace hrm

@@ -26,6 +26,8 @@ std::map<std::string, std::string> parse_safetensors_index(std::string_view text
 class SafetensorsSet {
  public:
   explicit SafetensorsSet(const std::filesystem::path& folder, ExitCode code = ExitCode::checkpoint);
+  // One file alone: of torch.save where its name ends in .bin, else safetensors.
+  static SafetensorsSet of_file(const std::filesystem::path& file, ExitCode code = ExitCode::checkpoint);
 
   // Sorted.
   const std::vector<std::string>& names() const { return names_; }
@@ -39,6 +41,7 @@ class SafetensorsSet {
 
  private:
   struct File;
+  SafetensorsSet(ExitCode code, std::string origin) : origin_(std::move(origin)), code_(code) {}
   void add(const std::filesystem::path& file);
   void add_shards(const std::filesystem::path& index);
 

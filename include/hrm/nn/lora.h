@@ -2,11 +2,16 @@
 // Low-rank adapters beside frozen linear layers (Hu et al., "LoRA", arXiv 2106.09685; scaled by 1 / sqrt(r):
 // Kalajdzievski, "rsLoRA", arXiv 2312.03732): y = x W^T + scale * dropout(x) A^T B^T. Names, initial values and meaning
 // of the options are those of the PEFT library.
+//
+// With DoRA (Liu et al., arXiv 2402.09353) each output has a trained magnitude m, which begins as |W|, the norm of its
+// row: y = g * (x W^T + scale * x A^T B^T) with g = m / |W + scale * B A|, whose norm is a constant to the gradients.
+// With dropout, d = dropout(x): y = (x - d) W^T + g * (d W^T + scale * d A^T B^T).
 
 #include <ATen/core/Tensor.h>
 #include <torch/nn/module.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -24,9 +29,19 @@ struct LoraOptions {
   double alpha = 16;  // scale = alpha / r
   double dropout = 0;
   bool rslora = false;  // scale = alpha / sqrt(r)
-  // Of the projections that LoraPart names.
+  // Layers that get an adapter: the whole name in the original model or the end of it ("layers.0.mlp.up_proj",
+  // "up_proj"), or kAllLinear.
   std::vector<std::string> targets = {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"};
   int64_t seed = 0;  // of the dropout's masks
+  bool dora = false;
+  // In place of targets, where set: whether the layer of this whole name gets an adapter.
+  std::function<bool(const std::string&)> wants = {};
+  std::string pattern = {};  // the regular expression that it stands for
+  // Modules that train whole, by such names: the embedding, the head, norms, layers that are kept as they are.
+  std::vector<std::string> modules_to_save = {};
+  // The file that these options are of: errors name it and have its code, and targets that no layer has are passed
+  // over, as PEFT does. Empty: they are the user's.
+  std::string origin = {};
 };
 double lora_scale(const LoraOptions& options);
 
@@ -82,11 +97,14 @@ class WithLoraDropout {
 };
 
 // The adapter of one layer, whose parts that are targets have one each. Submodules lora_A (targets * r, in), the A of
-// one target below that of the one before, and lora_B (rows of the targets, r), likewise. All targets of a layer see
-// one mask of dropout, where PEFT draws one for each.
+// one target below that of the one before, and lora_B (rows of the targets, r), likewise; with DoRA the parameter
+// lora_magnitude_vector (rows of the targets). All targets of a layer see one mask of dropout, where PEFT draws one for
+// each.
 class LoraAdapter : public torch::nn::Module, public HasOwnInit {
  public:
-  LoraAdapter(int64_t in, std::vector<LoraPart> parts, std::shared_ptr<LoraShared> shared, at::Device device);
+  // wanted: which of the parts are targets; at least one.
+  LoraAdapter(int64_t in, const std::vector<LoraPart>& parts, const std::vector<bool>& wanted,
+              std::shared_ptr<LoraShared> shared, at::Device device);
 
   bool active() const { return shared_->mode == LoraMode::adapter || (!shared_->merges && asks_for_merged()); }
   bool merged() const { return shared_->merges && asks_for_merged(); }
@@ -108,10 +126,17 @@ class LoraAdapter : public torch::nn::Module, public HasOwnInit {
   ops::LoraLayer to_merge(const at::Tensor& weight, const at::Tensor& merged) const;
   void forget_merged() { merged_ = at::Tensor(); }
 
+  // merged = weight with the adapter in it, of DoRA, which ops::lora_merge_ does not know; may be the same tensor.
+  void merge_dora(const at::Tensor& weight, const at::Tensor& merged) const;
+  void merge_dora(const at::Tensor& weight);
+  // The magnitudes become the norms of the weight's rows: the adapter begins as nothing.
+  void begin_dora(const at::Tensor& weight);
+
   // A (r, in) and B (rows, r) of each target, views of the masters.
   struct Pair {
     std::string name;  // "q_proj"
     at::Tensor A, B;
+    at::Tensor magnitude = {};  // (rows), of DoRA
   };
   std::vector<Pair> pairs() const;
 
@@ -122,6 +147,12 @@ class LoraAdapter : public torch::nn::Module, public HasOwnInit {
 
  private:
   bool asks_for_merged() const { return shared_->mode == LoraMode::merged; }
+  at::Tensor dora_forward(const at::Tensor& x, const FrozenWeight& weight, const at::Tensor& A, const at::Tensor& B,
+                          double p) const;
+  // |W + scale * B A| of the targets' rows, float32 (float64).
+  at::Tensor dora_norms(const at::Tensor& weight) const;
+  // W + scale * B A of a target, likewise.
+  at::Tensor adapted_rows(size_t target, const at::Tensor& weight) const;
 
   std::shared_ptr<LoraShared> shared_;
   std::vector<LoraPart> targets_;
@@ -129,6 +160,7 @@ class LoraAdapter : public torch::nn::Module, public HasOwnInit {
   int64_t out_ = 0;
   int64_t seed_ = 0;
   std::shared_ptr<Linear> lora_A_, lora_B_;
+  at::Tensor magnitude_;  // undefined without DoRA
   at::Tensor merged_;
 };
 
@@ -136,10 +168,11 @@ class LoraAdapter : public torch::nn::Module, public HasOwnInit {
 // layer with targets its adapter, the submodule `lora` of the layer.
 class LoraSet {
  public:
-  // Error(usage) for a rank below 1, dropout outside [0, 1), and targets that no layer has, naming those there are.
+  // Error(usage), or Error(checkpoint) beside an origin: a rank below 1, dropout outside [0, 1), targets that no layer
+  // has, naming those there are, and modules to train whole that are none, or held as NF4, or have an adapter.
   LoraSet(torch::nn::Module& model, const LoraOptions& options, at::Device device);
 
-  // The initial values alone, a function of seed and names.
+  // The initial values alone, a function of seed and names; DoRA's magnitudes are those of the weights.
   void initialise(uint64_t seed);
 
   const LoraOptions& options() const { return shared_->options; }
@@ -163,6 +196,8 @@ class LoraSet {
 
   // By the layer's name in the original model: "model.layers.3.self_attn.q_proj".
   std::vector<LoraAdapter::Pair> pairs() const;
+  // The weights of modules_to_save, by their parameters' names.
+  const std::vector<std::pair<std::string, at::Tensor>>& saved() const { return saved_; }
 
  private:
   struct Layer {
@@ -171,8 +206,11 @@ class LoraSet {
     std::shared_ptr<Linear> linear;
     std::shared_ptr<LoraAdapter> adapter;
   };
+  void save_modules(const std::vector<std::pair<std::string, at::Tensor>>& parameters);
+
   std::shared_ptr<LoraShared> shared_;
   std::vector<Layer> layers_;
+  std::vector<std::pair<std::string, at::Tensor>> saved_;
 };
 
 // While it lives, another mode.
