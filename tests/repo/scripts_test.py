@@ -7,6 +7,7 @@ import pathlib
 import shutil
 import subprocess
 import tarfile
+import tempfile
 import time
 import unittest
 
@@ -496,6 +497,44 @@ class Demo(unittest.TestCase):
         commands, easier = said.split("--\n", 1)[0], said.rsplit("\n--\n", 1)[1]
         self.assertRegex(commands, r"data sudoku .*--out runs/data/sudoku_demo")
         self.assertRegex(easier, r"Easier than in the full recipe: \S+")
+
+
+class SameResults(unittest.TestCase):
+    # In place of a training: one step, a checkpoint of one tensor; the environment says what they hold.
+    PROGRAM = """#!/usr/bin/env python3
+import json, os, pathlib, sys
+folder = next(word[8:] for word in sys.argv if word.startswith("run.dir="))
+step = pathlib.Path(folder, "run/checkpoints/step-8")
+step.mkdir(parents=True)
+pathlib.Path(folder, "run/metrics.jsonl").write_text(json.dumps({"step": 8, "train/loss": LOSS, "perf/x": os.getpid()}))
+head = json.dumps({"__metadata__": {"pid": str(os.getpid())}, "w": {"dtype": "U8", "shape": [1], "data_offsets": [0, 1]}})
+(step / "model.safetensors").write_bytes(len(head).to_bytes(8, "little") + head.encode() + bytes([WEIGHT]))
+sys.exit(CODE)
+"""
+
+    def compare(self, loss=1, weight=2, code=0):
+        with tempfile.TemporaryDirectory() as folder:
+            programs = []
+            for name, values in (("old", (1, 2, 0)), ("new", (loss, weight, code))):
+                text = self.PROGRAM
+                for word, value in zip(("LOSS", "WEIGHT", "CODE"), values):
+                    text = text.replace(word, str(value))
+                file = pathlib.Path(folder, name)
+                file.write_text(text)
+                file.chmod(0o755)
+                programs.append(file)
+            done = subprocess.run([ROOT / "scripts/same_results", "--old", programs[0], "--new", programs[1],
+                                   "configs/puzzle/trm_att_sudoku17.json"], capture_output=True, text=True)
+            return done.returncode, done.stdout + done.stderr
+
+    def test_metrics_and_tensors(self):
+        self.assertEqual(self.compare(), (0, "configs/puzzle/trm_att_sudoku17.json: 3 values and tensors are the same\n"))
+        code, said = self.compare(loss=1.5)
+        self.assertEqual((code, "1 of 3 differ, the first is step 8: train/loss" in said), (1, True), said)
+        code, said = self.compare(weight=3)
+        self.assertEqual((code, "1 of 3 differ, the first is model.safetensors: w" in said), (1, True), said)
+        code, said = self.compare(code=6)
+        self.assertEqual((code, "ended with 6" in said), (1, True), said)
 
 
 class CheckLinking(unittest.TestCase):
