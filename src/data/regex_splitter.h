@@ -16,6 +16,10 @@ namespace hrm::data {
 // (14 in Debian 12).
 class RegexSplitter {
  public:
+  struct Match {
+    size_t begin, end;
+  };
+
   // Throws Error(code) as "origin: reason".
   RegexSplitter(std::string_view pattern, const std::string& origin, ExitCode code);
   ~RegexSplitter();
@@ -28,8 +32,11 @@ class RegexSplitter {
     ~Matcher();
     Matcher(Matcher&&) noexcept;
 
-    // Appends the ends of the parts of `text`: matches, and what is between them; empty parts are left out. Throws
+    // Appends the matches in `text`, empty ones too, but none that is empty and begins where the last one ends. Throws
     // Error(data) where the search takes too long.
+    void find(std::string_view text, std::vector<Match>& matches);
+    // Appends the ends of the parts of `text`: matches, and what is between them; empty parts are left out. Throws as
+    // above.
     void split(std::string_view text, std::vector<size_t>& ends);
 
    private:

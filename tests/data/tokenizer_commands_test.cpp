@@ -80,7 +80,7 @@ TEST(DataTokenizer, TrainsFromFiles) {
   run_data_tokenizer(command, fewer);
   EXPECT_NE(fewer.str().find("no other pair stands 3 times"), std::string::npos) << fewer.str();
   const Tokenizer second = Tokenizer::load(command.out);
-  EXPECT_FALSE(second.json().nfc);
+  EXPECT_TRUE(second.json().normalizers.empty());
   EXPECT_TRUE(second.json().pre_tokenizer[0].use_regex);
   EXPECT_TRUE(second.id_of("\u0120dog")) << "of the second file";
 }
