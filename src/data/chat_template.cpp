@@ -6,6 +6,7 @@
 #include "hrm/base/file.h"
 #include "hrm/base/hash.h"
 #include "hrm/base/text.h"
+#include "hrm/formats/tokenizer_folder.h"
 
 namespace hrm::data {
 namespace {
@@ -192,7 +193,9 @@ TokenizerFolder open_tokenizer_folder(const fs::path& folder) {
   if (result.config.chat_template.empty() && fs::exists(jinja, ignored)) {
     result.config.chat_template = read_text(jinja, ExitCode::data, kConfigBytes);
   }
-  result.encoder = open_tokenizer(folder / "tokenizer.json", "", "");
+  const FolderTokenizer found = read_folder_tokenizer(folder);
+  result.encoder = open_tokenizer(folder, "", "");
+  result.encoder.file = found.file;
   LanguageMeta& meta = result.encoder.meta;
   const auto id_of = [&](const std::string& token, const char* key, int64_t none) -> int64_t {
     if (token.empty()) return none;
@@ -206,7 +209,7 @@ TokenizerFolder open_tokenizer_folder(const fs::path& folder) {
   // Padding is masked and never learned from, so that any id will do.
   meta.pad_id = id_of(result.config.pad_token, "pad_token", meta.eos_id >= 0 ? meta.eos_id : meta.pad_id);
   meta.tokenizer_file = "tokenizer.json";
-  meta.tokenizer_digest = digest_hex(MappedFile(result.encoder.file).bytes());
+  meta.tokenizer_digest = digest_hex(as_bytes(found.text));
   return result;
 }
 

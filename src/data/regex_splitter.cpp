@@ -68,6 +68,9 @@ class Translator {
       out_ += cat('[', kSpaces, ']');
     } else if (c == 'S' && !in_class) {
       out_ += cat("[^", kSpaces, ']');
+    } else if ((c == 'A' || c == 'z') && !in_class) {  // the beginning of the text, and its end
+      out_ += '\\';
+      out_ += c;
     } else if (c == 'd' || c == 'D' || c == 'r' || c == 'n' || c == 't') {
       out_ += '\\';
       out_ += c;

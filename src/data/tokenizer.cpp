@@ -15,6 +15,7 @@
 #include "hrm/base/file.h"
 #include "hrm/base/hash.h"
 #include "hrm/base/text.h"
+#include "hrm/formats/tokenizer_folder.h"
 
 namespace hrm::data {
 
@@ -146,8 +147,9 @@ void Tokenizer::State::encode(Worker& worker, std::string_view text, std::vector
 }
 
 Tokenizer Tokenizer::load(const std::filesystem::path& path, ExitCode code) {
-  const MappedFile file(path, code);
-  return Tokenizer(parse_tokenizer_json(as_text(file.bytes()), path.string(), code), path.string(), code);
+  const FolderTokenizer found = read_tokenizer(path, code);
+  const std::string origin = found.file.string();
+  return Tokenizer(parse_tokenizer_json(found.text, origin, code), origin, code);
 }
 
 Tokenizer::Tokenizer(TokenizerJson json, const std::string& origin, ExitCode code)

@@ -58,6 +58,21 @@ TEST(DocumentPieces, FilesBlankLinesAndSeparators) {
   EXPECT_EQ(documents_of(separated, {.separator = "<|end|>"}), (std::vector<std::string>{"a", "b", "c", "d"}));
 }
 
+TEST(DocumentPieces, ByteOrderMarksAreNoText) {
+  const TempDir dir;
+  const std::string mark = "\xEF\xBB\xBF";
+  const auto files =
+      text_files(dir.path(), {mark + "one\n\n" + mark + "two", mark, mark + mark + "x", "\xEF\xBB" + std::string("y")});
+  const auto good = std::vector(files.begin(), files.end() - 1);
+  EXPECT_EQ(documents_of(good, {.blank_lines = true}), (std::vector<std::string>{"one", mark + "two", mark + "x"}))
+      << "one at the beginning of each file; inside it is a character";
+  EXPECT_EQ(documents_of(good, {}, 9), (std::vector<std::string>{"one\n\n" + mark + "two", mark + "x"}));
+  const auto bad = std::vector(files.end() - 1, files.end());
+  DocumentPieces damaged(bad, {}, 0, {});
+  Piece piece;
+  test::expect_error(ExitCode::data, {"the document at byte 0 is no valid UTF-8"}, [&] { damaged.next(piece); });
+}
+
 TEST(DocumentPieces, LargeDocumentsAreCutWhereLinesBegin) {
   const TempDir dir;
   std::string text;

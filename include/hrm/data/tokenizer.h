@@ -23,7 +23,8 @@ namespace hrm::data {
 // Immutable; copies share it, and all of its functions may be called by several threads at a time.
 class Tokenizer {
  public:
-  // Throws Error(code): the file cannot be read, is malformed, or asks for what this program does not know.
+  // Of a tokenizer.json, or of a folder (hrm/formats/tokenizer_folder.h). Throws Error(code): the file cannot be read,
+  // is malformed, or asks for what this program does not know.
   static Tokenizer load(const std::filesystem::path& path, ExitCode code = ExitCode::data);
   // `origin`: for messages. Throws Error(code) for a pattern that this program does not know.
   explicit Tokenizer(TokenizerJson json, const std::string& origin = "tokenizer", ExitCode code = ExitCode::data);
