@@ -3,9 +3,18 @@
 #include <utility>
 
 #include "data/unicode.h"
+#include "hrm/base/text.h"
 
 namespace hrm::data {
 namespace {
+
+// Sequences of Replace may double a text again and again; a normalizer that means well does not come near.
+constexpr size_t kMostGrowth = 32, kMostGrown = size_t{1} << 20;
+
+void check_growth(size_t before, size_t after) {
+  require(after <= kMostGrowth * before + kMostGrown, ExitCode::data, "the tokenizer's normalizer makes ",
+          human_bytes(after), " and more of a text of ", human_bytes(before));
+}
 
 NormalizationForm form_of(NormalizerStep::Kind kind) {
   switch (kind) {
@@ -43,10 +52,12 @@ Normalizer::Worker::Worker(const Normalizer& normalizer) : normalizer_(normalize
 }
 
 std::string_view Normalizer::Worker::normalize(std::string_view text, bool& leads) {
+  const size_t size = text.size();
   for (size_t i = 0; i < normalizer_.steps_.size(); ++i) {
     if (!apply(i, text, next_, leads)) continue;
     std::swap(text_, next_);
     text = text_;
+    check_growth(size, text.size());
   }
   return text;
 }
@@ -117,6 +128,7 @@ bool Normalizer::Worker::replace(size_t index, std::string_view text, std::strin
   // The library searches nothing in an empty text.
   if (matches_.empty() || text.empty()) return false;
   if (matches_[0].begin == 0 && matches_[0].end > 0 && step.content.empty()) leads = false;
+  check_growth(text.size(), matches_.size() * step.content.size());
   out.clear();
   size_t last = 0;
   for (const RegexSplitter::Match& match : matches_) {

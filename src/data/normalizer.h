@@ -24,7 +24,7 @@ class Normalizer {
 
     // The normalized text: a view of `text`, or of memory that the next call writes. `leads`: whether the text stands
     // at the beginning of the one that is encoded; false afterwards where its beginning was taken away. Throws
-    // Error(data) where the search for a pattern takes too long.
+    // Error(data) where the search for a pattern takes too long, and where the text grows beyond 32 times its size.
     std::string_view normalize(std::string_view text, bool& leads);
 
    private:

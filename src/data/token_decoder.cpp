@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "data/unicode.h"
+#include "hrm/base/error.h"
 #include "hrm/formats/byte_level.h"
 
 namespace hrm::data {
@@ -10,13 +11,19 @@ namespace {
 
 using DecoderKind = DecoderStep::Kind;
 
+// A Replace may make a text longer by so many bytes: several in a row would double it again and again.
+constexpr size_t kMostGrownBytes = size_t{64} << 10;
+
 std::string replaced(const std::string& text, const std::string& pattern, std::string_view content) {
   size_t at = text.find(pattern);
   if (at == text.npos) return text;
   std::string out;
   size_t last = 0;
+  const size_t most = text.size() + kMostGrownBytes;
   for (; at != text.npos; at = text.find(pattern, last)) {
     out.append(text, last, at - last).append(content);
+    require(out.size() <= most, ExitCode::data, "the tokenizer's decoder makes more than ", most,
+            " bytes of a text of ", text.size());
     last = at + pattern.size();
   }
   return out.append(text, last);

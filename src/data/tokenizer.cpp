@@ -19,6 +19,12 @@
 
 namespace hrm::data {
 
+namespace {
+
+constexpr size_t kMostBytes = size_t{256} << 20;  // of all tokens together
+
+}  // namespace
+
 struct Tokenizer::State {
   State(TokenizerJson from, const std::string& origin, ExitCode code);
 
@@ -85,10 +91,14 @@ Tokenizer::State::State(TokenizerJson from, const std::string& origin, ExitCode 
   for (const AddedToken& token : json.added_tokens) largest = std::max(largest, token.id);
   places.resize(static_cast<size_t>(largest) + 1, -1);
   tokens.reserve(json.vocabulary.size() + json.added_tokens.size());  // `ids` has views of them
+  size_t bytes = 0;
   const auto add = [&](int32_t id, const std::string& text, bool special) {
     places[static_cast<size_t>(id)] = static_cast<int32_t>(tokens.size());
     // As the library's ByteLevel decoder: a token with a character that is none of the alphabet is taken as it stands.
     tokens.push_back({text, decoder.bytes_of(text), special});
+    bytes += tokens.back().bytes.size();
+    require(bytes <= kMostBytes, code, origin, ": the decoder makes more than ", human_bytes(kMostBytes),
+            " of the tokens");
     ids.emplace(tokens.back().text, id);
   };
   for (const VocabularyEntry& entry : json.vocabulary) add(entry.id, entry.token, false);
