@@ -52,12 +52,12 @@ Normalizer::Worker::Worker(const Normalizer& normalizer) : normalizer_(normalize
 }
 
 std::string_view Normalizer::Worker::normalize(std::string_view text, bool& leads) {
-  const size_t size = text.size();
+  size_ = text.size();
   for (size_t i = 0; i < normalizer_.steps_.size(); ++i) {
     if (!apply(i, text, next_, leads)) continue;
     std::swap(text_, next_);
     text = text_;
-    check_growth(size, text.size());
+    check_growth(size_, text.size());
   }
   return text;
 }
@@ -128,7 +128,7 @@ bool Normalizer::Worker::replace(size_t index, std::string_view text, std::strin
   // The library searches nothing in an empty text.
   if (matches_.empty() || text.empty()) return false;
   if (matches_[0].begin == 0 && matches_[0].end > 0 && step.content.empty()) leads = false;
-  check_growth(text.size(), matches_.size() * step.content.size());
+  check_growth(size_, matches_.size() * step.content.size());
   out.clear();
   size_t last = 0;
   for (const RegexSplitter::Match& match : matches_) {

@@ -35,6 +35,7 @@ class Normalizer {
     std::vector<std::optional<RegexSplitter::Matcher>> matchers_;  // by step
     std::vector<RegexSplitter::Match> matches_;
     std::string text_, next_;
+    size_t size_ = 0;  // of the text at hand
   };
 
  private:

@@ -262,6 +262,9 @@ FolderTokenizer read_folder_tokenizer(const fs::path& folder, ExitCode code) {
     if (is_there(folder / name)) refuse_sentencepiece(folder / name, folder, code);
   }
   const std::string place = printable(folder.string());
+  std::error_code ignored;
+  require(fs::is_directory(folder, ignored), code, "'", printable(whole.string()), "' does not exist: '", place,
+          "' is no folder");
   require(!is_there(vocab), code, "'", place, "' holds vocab.json, but no merges.txt; both are needed");
   require(!is_there(merges), code, "'", place, "' holds merges.txt, but no vocab.json; both are needed");
   fail(code, "'", place, "' holds no tokenizer: neither tokenizer.json nor vocab.json and merges.txt are there");

@@ -228,6 +228,21 @@ TEST(DataText, FilesAreDocumentsByDefault) {
   EXPECT_EQ(texts_of(dir / "out", "val").size(), 1u);
 }
 
+TEST(DataText, TakesTheFolderOfATokenizer) {
+  const TempDir dir;
+  fs::create_directories(dir / "model");
+  fs::copy_file(fs::path(test::source_dir()) / "tests/fixtures/tokenizer/tokenizer.json",
+                dir / "model" / "tokenizer.json");
+  TextCommand command = text_command(corpus(dir / "in", 4, 3), dir / "out");
+  command.tokenizer = dir / "model";
+  command.eos = "<|endoftext|>";
+  run_build(command);
+  const LanguageMeta meta = read_language_meta(dir / "out");
+  EXPECT_EQ(meta.tokenizer_file, "tokenizer.json");
+  EXPECT_EQ(meta.vocab_size, 1505);
+  EXPECT_EQ(encoder_of(meta, dir / "out")->id_of("<|endoftext|>"), meta.eos_id);
+}
+
 // Fails when it has encoded so many pieces: a build that is killed there.
 OpenTokenizer failing(int pieces) {
   return [pieces](const fs::path&, const std::string&, const std::string&) {

@@ -8,6 +8,7 @@
 #include "data/tokenizer_cases.h"
 #include "hrm/base/file.h"
 #include "hrm/formats/zip.h"
+#include "support/expect_error.h"
 
 namespace hrm::data {
 namespace {
@@ -91,6 +92,61 @@ TEST_P(TokenizerForms, EqualTheLibrary) {
     }
     EXPECT_EQ(wrong, 0);
   }
+}
+
+Tokenizer characters_base() {
+  return Tokenizer(parse_tokenizer_json(form_text({{"base", "characters"}}), "characters"));
+}
+
+TEST(CharacterTokenizer, CountsTheBytesOfItsTokens) {
+  const Tokenizer tokenizer = characters_base();
+  const std::string text = "the end \u4e2d\u00e9.";
+  std::string bytes;
+  for (const int32_t id : tokenizer.encode(text)) bytes += tokenizer.bytes_of(id);
+  EXPECT_EQ(bytes, " " + text) << "with the space that the normalizer put in front";
+}
+
+TEST(CharacterTokenizer, StreamsABytesRunWhenItIsKnown) {
+  const Tokenizer tokenizer = characters_base();
+  const auto byte = [&](int value) { return *tokenizer.id_of(byte_fallback_token(static_cast<unsigned char>(value))); };
+  const int32_t end = *tokenizer.id_of("e");
+  StreamDecoder stream(tokenizer);
+  EXPECT_EQ(stream.push(end), "e");
+  EXPECT_EQ(stream.push(byte(0xC3)), "");
+  EXPECT_EQ(stream.push(byte(0xA9)), "") << "a byte behind it may still spoil the character";
+  EXPECT_EQ(stream.push(end), "\u00e9e");
+  for (const int value : {0xC3, 0xA9, 0xFF}) EXPECT_EQ(stream.push(byte(value)), "");
+  EXPECT_EQ(stream.finish(), "\uFFFD\uFFFD\uFFFD") << "one for each byte of the run, as in the library";
+  EXPECT_EQ(tokenizer.decode(std::vector{byte(0xC3), byte(0xA9), byte(0xFF), end}), "\uFFFD\uFFFD\uFFFDe");
+  // The first space of a text is the normalizer's own; a new text has one again.
+  const int32_t space = *tokenizer.id_of("\u2581");
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_EQ(stream.push(space) + stream.push(space) + stream.finish(), " ");
+  }
+}
+
+TEST(CharacterTokenizer, LongWordsAreMergedLikeShortOnes) {
+  const Tokenizer tokenizer = characters_base();
+  // Without a pre-tokenizer a text is one word.
+  std::string text;
+  for (int i = 0; i < 20000; ++i) text += "the end of a long line, ";
+  const std::vector<int32_t> ids = tokenizer.encode(text), some = tokenizer.encode("the end of a long line, ");
+  EXPECT_EQ(tokenizer.decode(ids), text);
+  EXPECT_TRUE(std::equal(some.begin(), some.end() - 2, ids.begin()));
+}
+
+TEST(Tokenizer, StepsThatDoubleATextAgainAndAgainEnd) {
+  TokenizerJson json = byte_tokenizer();
+  json.normalizers.assign(
+      16, {.kind = NormalizerStep::Kind::replace, .pattern = "a", .literal = true, .content = std::string(64, 'a')});
+  const Tokenizer growing(json);
+  test::expect_error(ExitCode::data, {"the tokenizer's normalizer makes", "of a text of 3 B"},
+                     [&] { growing.encode("bab"); });
+  EXPECT_EQ(growing.encode("bb").size(), 2u);
+  json = byte_tokenizer();
+  json.decoder.assign(
+      16, {.kind = DecoderStep::Kind::replace, .pattern = "a", .content = std::string(64, 'a'), .count = 0});
+  test::expect_error(ExitCode::data, {"the tokenizer's decoder makes more than"}, [&] { Tokenizer{json}; });
 }
 
 INSTANTIATE_TEST_SUITE_P(Groups, TokenizerForms, testing::Values("pre_tokenizers", "normalizers", "characters"));

@@ -82,6 +82,7 @@ TEST(TokenizerFolder, SaysWhatIsMissing) {
     EXPECT_FALSE(std::filesystem::exists(folder / "tokenizer.json"));
     expect_error([&] { read_folder_tokenizer(folder.path(), ExitCode::checkpoint); }, ExitCode::checkpoint, parts);
   };
+  expect_error([&] { read_folder_tokenizer(folder / "none"); }, ExitCode::data, {"none' is no folder"});
   refused({"holds no tokenizer: neither tokenizer.json nor vocab.json and merges.txt"});
   const std::string line = cat("AutoTokenizer.from_pretrained('", folder.path().string(), "').save_pretrained('");
   write_text_atomic(folder / "tokenizer.model", "\n\x0e\n\x05<unk>");
