@@ -152,7 +152,7 @@ void add_bench_comm(CLI::App& bench, Action& action) {
 void add_bench_tokenizer(CLI::App& bench, Action& action) {
   CLI::App* sub = bench.add_subcommand("tokenizer", "time a tokenizer on the CPU: text to ids");
   auto o = std::make_shared<train::BenchTokenizerOptions>();
-  sub->add_option("--tokenizer", o->tokenizer, "tokenizer.json of a byte-level BPE")
+  sub->add_option("--tokenizer", o->tokenizer, "tokenizer.json, or the folder that holds it")
       ->type_name("FILE")
       ->required()
       ->check(not_empty);

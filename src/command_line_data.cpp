@@ -151,7 +151,7 @@ void add_language_build(CLI::App& sub, data::LanguageBuild& o, const char* docum
   sub.add_option("--pattern", o.patterns, "of a folder only files with such names, e.g. '*.txt'; may be given again")
       ->type_name("GLOB")
       ->allow_extra_args(false);
-  sub.add_option("--tokenizer", o.tokenizer, "tokenizer.json, or 'bytes': every byte is an id")
+  sub.add_option("--tokenizer", o.tokenizer, "tokenizer.json or its folder, or 'bytes': every byte is an id")
       ->capture_default_str()
       ->type_name("FILE|bytes");
   sub.add_option("--bos", o.bos, "the tokenizer's token that begins an answer, e.g. '<|im_start|>' (default: none)")
@@ -278,7 +278,7 @@ void add_data_tokenizer(CLI::App& data, Action& action) {
 void add_data_tokenize(CLI::App& data, Action& action) {
   CLI::App* sub = data.add_subcommand("tokenize", "lines of text on standard input to lines of ids, or back");
   auto o = std::make_shared<data::TokenizeCommand>();
-  sub->add_option("--tokenizer", o->tokenizer, "tokenizer.json of a byte-level BPE")
+  sub->add_option("--tokenizer", o->tokenizer, "tokenizer.json, or the folder that holds it")
       ->type_name("FILE")
       ->required()
       ->check(not_empty);

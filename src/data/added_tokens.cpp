@@ -7,11 +7,14 @@
 
 namespace hrm::data {
 
-AddedTokenFinder::AddedTokenFinder(const std::vector<AddedToken>& tokens, bool normalized, bool nfc) : nodes_(1) {
+AddedTokenFinder::AddedTokenFinder(const std::vector<AddedToken>& tokens, bool normalized, const Normalizer& normalizer)
+    : nodes_(1) {
+  Normalizer::Worker worker(normalizer);
   for (const AddedToken& token : tokens) {
     if (token.normalized != normalized) continue;
-    std::string content = token.content, composed;
-    if (normalized && nfc && normalize_nfc(content, composed)) content = composed;
+    bool leads = false;
+    const std::string_view content = normalized ? worker.normalize(token.content, leads) : token.content;
+    if (content.empty()) continue;  // the normalizer leaves nothing to look for
     size_t at = 0;
     for (const char c : content) {
       const auto byte = static_cast<unsigned char>(c);

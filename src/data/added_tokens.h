@@ -9,15 +9,16 @@
 #include <utility>
 #include <vector>
 
+#include "data/normalizer.h"
 #include "hrm/formats/tokenizer_json.h"
 
 namespace hrm::data {
 
 class AddedTokenFinder {
  public:
-  // The tokens whose `normalized` is as said; with `nfc` these are themselves brought into that form. `tokens` must
-  // outlive this object.
-  AddedTokenFinder(const std::vector<AddedToken>& tokens, bool normalized, bool nfc);
+  // The tokens whose `normalized` is as said; those that are looked for in normalized text are normalized themselves.
+  // `tokens` must outlive this object.
+  AddedTokenFinder(const std::vector<AddedToken>& tokens, bool normalized, const Normalizer& normalizer);
 
   // Calls on_text(part) and on_token(id) for the parts of a text in order; parts of text are not empty. A token that
   // takes white space beside it, takes it; a single word counts only where no letter, digit, mark or underscore stands

@@ -5,7 +5,10 @@
 #include <cstring>
 #include <functional>
 
+#include "data/unicode.h"
 #include "hrm/base/error.h"
+#include "hrm/base/log.h"
+#include "hrm/base/text.h"
 #include "hrm/formats/byte_level.h"
 
 namespace hrm::data {
@@ -35,18 +38,39 @@ uint64_t hash_of(std::string_view word) {
 
 }  // namespace
 
-BpeModel::BpeModel(const TokenizerJson& json) {
+BpeModel::BpeModel(const TokenizerJson& json) : byte_level_(is_byte_level(json)), fuse_unk_(json.fuse_unk) {
   std::unordered_map<std::string_view, int32_t> ids;
   std::unordered_map<int32_t, std::string_view> tokens;
   for (const VocabularyEntry& entry : json.vocabulary) {
     ids.emplace(entry.token, entry.id);
     tokens.emplace(entry.id, entry.token);
     if (!json.ignore_merges) continue;
-    if (auto bytes = byte_level_bytes(entry.token)) words_.emplace(std::move(*bytes), entry.id);
+    auto word = byte_level_ ? byte_level_bytes(entry.token) : std::optional(entry.token);
+    if (word) words_.emplace(std::move(*word), entry.id);
   }
+  const auto id_of = [&](std::string_view token) {
+    const auto found = ids.find(token);
+    return found == ids.end() ? -1 : found->second;
+  };
+  if (!json.unk_token.empty()) unk_id_ = id_of(json.unk_token);
   for (int byte = 0; byte < 256; ++byte) {
-    byte_ids_[byte] = ids.at(byte_level_text(std::string(1, static_cast<char>(byte))));
+    fallback_ids_[byte] = json.byte_fallback ? id_of(byte_fallback_token(static_cast<unsigned char>(byte))) : -1;
   }
+  symbol_ids_.assign(byte_level_ ? 256 : kTableEnd, -1);
+  for (int byte = 0; byte_level_ && byte < 256; ++byte) {
+    symbol_ids_[byte] = id_of(byte_level_text(std::string(1, static_cast<char>(byte))));
+  }
+  for (const VocabularyEntry& entry : json.vocabulary) {
+    if (byte_level_ || entry.token.size() > 4) continue;
+    const Character c = character_at(entry.token.data());
+    if (c.bytes != entry.token.size()) continue;
+    if (c.code < kTableEnd) {
+      symbol_ids_[c.code] = entry.id;
+    } else {
+      beyond_ids_.emplace(c.code, entry.id);
+    }
+  }
+  complete_ = byte_level_ && std::find(symbol_ids_.begin(), symbol_ids_.end(), -1) == symbol_ids_.end();
   const size_t size = std::bit_ceil(std::max<size_t>(2 * json.merges.size(), 16));
   slots_.resize(size);
   mask_ = size - 1;
@@ -66,6 +90,52 @@ int32_t BpeModel::whole_word(std::string_view word) const {
   if (words_.empty()) return -1;
   const auto found = words_.find(std::string(word));
   return found == words_.end() ? -1 : found->second;
+}
+
+void BpeModel::add_symbols(std::string_view word, std::vector<int32_t>& out) const {
+  if (!complete_) return add_some_unknown(word, out);
+  for (const char byte : word) out.push_back(symbol_ids_[static_cast<unsigned char>(byte)]);
+}
+
+// As the library: a token for what is unknown waits until something known follows, also behind single bytes that were
+// found meanwhile.
+void BpeModel::add_some_unknown(std::string_view word, std::vector<int32_t>& out) const {
+  bool waits = false;
+  const auto give = [&] {
+    if (waits) out.push_back(unk_id_);
+    waits = false;
+  };
+  for (size_t at = 0; at < word.size();) {
+    Character c{static_cast<unsigned char>(word[at]), 1};
+    if (!byte_level_) c = character_at(word.data() + at);
+    int32_t id = -1;
+    if (byte_level_ || c.code < kTableEnd) {
+      id = symbol_ids_[c.code];
+    } else if (const auto found = beyond_ids_.find(c.code); found != beyond_ids_.end()) {
+      id = found->second;
+    }
+    const std::string_view symbol = word.substr(at, c.bytes);
+    at += c.bytes;
+    if (id >= 0) {
+      give();
+      out.push_back(id);
+      continue;
+    }
+    // With a byte-level alphabet the library takes the bytes of the character that stands for the byte.
+    const std::string text = byte_level_ ? byte_level_text(symbol) : std::string(symbol);
+    const auto fallback = [&](char byte) { return fallback_ids_[static_cast<unsigned char>(byte)]; };
+    if (std::all_of(text.begin(), text.end(), [&](char byte) { return fallback(byte) >= 0; })) {
+      for (const char byte : text) out.push_back(fallback(byte));
+    } else if (unk_id_ >= 0) {
+      if (!fuse_unk_) give();
+      waits = true;
+    } else if (!told_.exchange(true)) {
+      log::warn("the tokenizer has no token for ", byte_level_ ? "the byte " : "the character ",
+                byte_level_ ? std::to_string(c.code) : cat("'", printable(symbol), "'"),
+                ": it is left out of texts, and so are others without a token");
+    }
+  }
+  give();
 }
 
 BpeEncoder::BpeEncoder(const BpeModel& model) : model_(model), slots_(kFewestSlots) {}
@@ -154,6 +224,7 @@ void BpeEncoder::encode(std::string_view word, const char* readable, std::vector
   } else {
     const size_t before = out.size();
     encode_afresh(word, out);
+    if (out.size() == before) return;  // nothing of it has a token
     remember(slot, key, word, out.data() + before, out.size() - before);
   }
 }
@@ -161,16 +232,19 @@ void BpeEncoder::encode(std::string_view word, const char* readable, std::vector
 void BpeEncoder::encode_afresh(std::string_view word, std::vector<int32_t>& out) {
   if (const int32_t id = model_.whole_word(word); id >= 0) {
     out.push_back(id);
-  } else if (word.size() > kShort) {
-    merge_long(word, out);
+    return;
+  }
+  symbols_.clear();
+  model_.add_symbols(word, symbols_);
+  if (symbols_.size() > kShort) {
+    merge_long(out);
   } else {
-    symbols_.clear();
-    for (const char byte : word) symbols_.push_back(model_.id_of_byte(static_cast<unsigned char>(byte)));
-    merge_short(symbols_.size(), out);
+    merge_short(out);
   }
 }
 
-void BpeEncoder::merge_short(size_t count, std::vector<int32_t>& out) {
+void BpeEncoder::merge_short(std::vector<int32_t>& out) {
+  size_t count = symbols_.size();
   std::array<BpeModel::Merge, kShort> merges;  // of each symbol with the next one
   for (size_t i = 0; i + 1 < count; ++i) merges[i] = model_.find(symbols_[i], symbols_[i + 1]);
   while (count > 1) {
@@ -191,10 +265,11 @@ void BpeEncoder::merge_short(size_t count, std::vector<int32_t>& out) {
   out.insert(out.end(), symbols_.begin(), symbols_.begin() + static_cast<std::ptrdiff_t>(count));
 }
 
-void BpeEncoder::merge_long(std::string_view word, std::vector<int32_t>& out) {
-  require(word.size() < UINT32_MAX, ExitCode::data, "a word of ", word.size(), " bytes is too long for the tokenizer");
+void BpeEncoder::merge_long(std::vector<int32_t>& out) {
+  require(symbols_.size() < UINT32_MAX, ExitCode::data, "a word of ", symbols_.size(),
+          " symbols is too long for the tokenizer");
   constexpr uint32_t kNone = UINT32_MAX;
-  const auto size = static_cast<uint32_t>(word.size());
+  const auto size = static_cast<uint32_t>(symbols_.size());
   // A list of symbols in places: one that was merged into its left neighbour has no id.
   struct Symbol {
     int32_t id;
@@ -202,8 +277,7 @@ void BpeEncoder::merge_long(std::string_view word, std::vector<int32_t>& out) {
   };
   std::vector<Symbol> list(size);
   for (uint32_t i = 0; i < size; ++i) {
-    list[i] = {model_.id_of_byte(static_cast<unsigned char>(word[i])), i == 0 ? kNone : i - 1,
-               i + 1 == size ? kNone : i + 1};
+    list[i] = {symbols_[i], i == 0 ? kNone : i - 1, i + 1 == size ? kNone : i + 1};
   }
   // The lowest rank first, and of equal ones the leftmost. Entries that no longer hold are found out when they come up:
   // ranks and pairs belong together.

@@ -1,8 +1,10 @@
 #pragma once
-// Byte-pair encoding of one word (Sennrich et al., 2016, arXiv 1508.07909; over bytes as in GPT-2): while a pair of
-// neighbours can be merged, the pair that was learned first is, the leftmost of equal ones.
+// Byte-pair encoding of one word (Sennrich et al., 2016, arXiv 1508.07909; over bytes as in GPT-2, or over characters
+// as in SentencePiece): while a pair of neighbours can be merged, the pair that was learned first is, the leftmost of
+// equal ones.
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -32,7 +34,9 @@ class BpeModel {
     }
   }
 
-  int32_t id_of_byte(unsigned char byte) const { return byte_ids_[byte]; }
+  // Appends the tokens of a word's bytes or characters, those without one as TokenizerJson says. What is left out for
+  // want of a token is told once.
+  void add_symbols(std::string_view word, std::vector<int32_t>& out) const;
   // The token that a word is as a whole, where the tokenizer ignores merges for those; else -1.
   int32_t whole_word(std::string_view word) const;
 
@@ -42,11 +46,22 @@ class BpeModel {
     uint64_t key = UINT64_MAX;
     Merge merge;
   };
-  std::array<int32_t, 256> byte_ids_{};
+  static constexpr char32_t kTableEnd = 0x10000;
+
+  void add_some_unknown(std::string_view word, std::vector<int32_t>& out) const;
+
+  bool byte_level_ = true;
+  bool complete_ = true;                              // each byte has a token of its own
+  std::vector<int32_t> symbol_ids_;                   // by byte, or by character below kTableEnd; -1: none
+  std::unordered_map<char32_t, int32_t> beyond_ids_;  // of characters from kTableEnd on
+  std::array<int32_t, 256> fallback_ids_{};           // of <0xXX>, where these are used; -1: none
+  int32_t unk_id_ = -1;                               // -1: what is unknown is left out
+  bool fuse_unk_ = false;
+  mutable std::atomic<bool> told_ = false;
   std::vector<Slot> slots_;  // open addressing, at most half full
   size_t mask_ = 0;
   int shift_ = 0;
-  std::unordered_map<std::string, int32_t> words_;  // of bytes; only with ignore_merges
+  std::unordered_map<std::string, int32_t> words_;  // of bytes or characters; only with ignore_merges
 };
 
 // Encodes words and remembers them. Of one thread at a time; the model must outlive it.
@@ -77,8 +92,8 @@ class BpeEncoder {
   Slot& slot_of(const Key& key, std::string_view word);
   void remember(Slot& slot, Key key, std::string_view word, const int32_t* ids, size_t count);
   void grow();
-  void merge_short(size_t count, std::vector<int32_t>& out);
-  void merge_long(std::string_view word, std::vector<int32_t>& out);
+  void merge_short(std::vector<int32_t>& out);
+  void merge_long(std::vector<int32_t>& out);
 
   const BpeModel& model_;
   std::vector<Slot> slots_;

@@ -253,7 +253,7 @@ void check_training_options(const BpeTrainingOptions& options) {
 TokenizerJson train_bpe(std::span<const std::string_view> texts, const BpeTrainingOptions& options) {
   check_training_options(options);
   TokenizerJson result;
-  result.nfc = options.nfc;
+  if (options.nfc) result.normalizers.emplace_back();
   result.pre_tokenizer = steps_of(options.words);
   const PreTokenizer pre_tokenizer(result.pre_tokenizer, "the pattern of words", ExitCode::usage);
   std::vector<std::string_view> pieces;

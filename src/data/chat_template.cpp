@@ -10,6 +10,7 @@
 #include "hrm/base/hash.h"
 #include "hrm/base/log.h"
 #include "hrm/base/text.h"
+#include "hrm/formats/tokenizer_folder.h"
 
 namespace hrm::data {
 namespace {
@@ -363,7 +364,9 @@ TokenizerFolder open_tokenizer_folder(const fs::path& folder) {
                                         name == kDefault ? "" : name, name == kDefault ? "" : "'");
   }
   read_template_files(folder, result);
-  result.encoder = open_tokenizer(folder / "tokenizer.json", "", "");
+  const FolderTokenizer found = read_folder_tokenizer(folder);
+  result.encoder = open_tokenizer(folder, "", "");
+  result.encoder.file = found.file;
   LanguageMeta& meta = result.encoder.meta;
   const auto id_of = [&](const std::string& token, const char* key, int64_t none) -> int64_t {
     if (token.empty()) return none;
@@ -377,7 +380,7 @@ TokenizerFolder open_tokenizer_folder(const fs::path& folder) {
   // Padding is masked and never learned from, so that any id will do.
   meta.pad_id = id_of(result.config.pad_token, "pad_token", meta.eos_id >= 0 ? meta.eos_id : meta.pad_id);
   meta.tokenizer_file = "tokenizer.json";
-  meta.tokenizer_digest = digest_hex(MappedFile(result.encoder.file).bytes());
+  meta.tokenizer_digest = digest_hex(as_bytes(found.text));
   return result;
 }
 

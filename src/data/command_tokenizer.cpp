@@ -89,6 +89,7 @@ void encode_lines(const TokenizeCommand& command, const Tokenizer& tokenizer, st
   };
   for (std::string line; std::getline(in, line);) {
     check_utf8(line, cat("standard input, line ", ++number));
+    if (number == 1) line.erase(0, line.size() - without_byte_order_mark(line).size());
     bytes += line.size() + 1;
     lines.push_back(std::move(line));
     if (bytes >= kTogether) write();
@@ -107,6 +108,7 @@ void run_data_tokenizer(const TrainTokenizerCommand& command, std::ostream& out)
     refuse_foreign_file(files.back().bytes(), name, ExitCode::data);
     texts.push_back(as_text(files.back().bytes()));
     check_utf8(texts.back(), printable(name));
+    texts.back() = without_byte_order_mark(texts.back());
   }
   BpeTrainingOptions options;
   options.vocab_size = static_cast<int32_t>(command.vocab_size);

@@ -98,6 +98,9 @@ bool DocumentPieces::next(Piece& piece) {
       require(file_->bytes().size() == input.bytes && position_.offset <= input.bytes, ExitCode::data,
               input.path.string(), ": was changed while it was read; start again");
       known_end_ = false;
+      if (position_.offset == 0) {
+        position_.offset = input.bytes - without_byte_order_mark(as_text(file_->bytes())).size();
+      }
     }
     if (position_.offset >= input.bytes) {
       file_.reset();

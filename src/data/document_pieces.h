@@ -1,5 +1,6 @@
 #pragma once
-// Goes through the documents of text files, in pieces that a tokenizer can take.
+// Goes through the documents of text files, in pieces that a tokenizer can take. A byte-order mark at the beginning of
+// a file is passed over.
 
 #include <cstdint>
 #include <optional>

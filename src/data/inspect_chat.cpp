@@ -8,6 +8,7 @@
 #include "hrm/data/chat_open.h"
 #include "hrm/data/commands.h"
 #include "hrm/data/language_commands.h"
+#include "hrm/formats/tokenizer_folder.h"
 
 namespace hrm::data {
 namespace {
@@ -101,9 +102,8 @@ void inspect_chat(const InspectCommand& command, std::ostream& out) {
   if (beside.empty()) beside = ".";
   const config::Config config = chat_configuration(command, beside);
   const fs::path folder = tokenizer_folder(config.hf);
-  require(folder != beside || fs::exists(folder / "tokenizer.json", ignored), ExitCode::usage,
-          "data inspect: no tokenizer is named, and '", printable(beside.string()),
-          "' holds no tokenizer.json; give the folder of one with hf.tokenizer=FOLDER");
+  require(folder != beside || has_tokenizer(folder), ExitCode::usage, "data inspect: no tokenizer is named, and '",
+          printable(beside.string()), "' holds no tokenizer.json; give the folder of one with hf.tokenizer=FOLDER");
   const ChatEncoder encoder = open_chat_encoder(config);
   // As PolychromicTask: GRPO alone needs no responses.
   const auto sides =

@@ -15,6 +15,7 @@
 #include "hrm/base/philox.h"
 #include "hrm/base/text.h"
 #include "hrm/formats/json.h"
+#include "hrm/formats/tokenizer_folder.h"
 
 namespace hrm::data::internal {
 namespace {
@@ -167,8 +168,10 @@ void BuildState::remove() {
 
 void place_tokenizer(TextEncoder& encoder, const fs::path& folder) {
   if (encoder.file.empty()) return;
-  const std::string text = read_text(encoder.file, ExitCode::data);
-  const std::string name = encoder.file.filename().string();
+  const std::string text = read_tokenizer(encoder.file).text;
+  std::error_code ignored;
+  const bool folder_given = fs::is_directory(encoder.file, ignored);
+  const std::string name = folder_given ? "tokenizer.json" : encoder.file.filename().string();
   encoder.meta.tokenizer_file = is_plain_file_name(name) ? name : "tokenizer.json";
   encoder.meta.tokenizer_digest = digest_hex(as_bytes(text));
   write_text_atomic(folder / encoder.meta.tokenizer_file, text);

@@ -27,9 +27,10 @@ class PreTokenizer {
     explicit Worker(const PreTokenizer& pre_tokenizer);
 
     // Calls emit(word, readable) for the words of a text in order, none of them empty. Bytes up to `readable` may be
-    // read. Throws Error(data) where the search for a pattern takes too long.
+    // read. `leads`: the text stands at the beginning of the one that is encoded. Throws Error(data) where the search
+    // for a pattern takes too long.
     template <class Emit>
-    void words(std::string_view text, Emit&& emit) {
+    void words(std::string_view text, Emit&& emit, bool leads = true) {
       const char *at = text.data(), *const end = at + text.size();
       if (const WordScanner scanner = pre_tokenizer_.only_scanner_) {
         while (at < end) {
@@ -40,27 +41,46 @@ class PreTokenizer {
         return;
       }
       if (text.empty()) return;
-      run_steps(text);
-      for (const std::string_view word : pieces_) emit(word, word.data() + word.size());
+      run_steps(text, leads);
+      for (const Piece& word : pieces_) emit(word.text, word.text.data() + word.text.size());
       pieces_.clear();
-      prefixed_.clear();
+      made_.clear();
     }
 
    private:
-    void run_steps(std::string_view text);
+    struct Piece {
+      std::string_view text;
+      bool leads;
+    };
+    struct Span {
+      size_t begin, end;
+      bool match;
+    };
+
+    void run_steps(std::string_view text, bool leads);
+    void scan(const Piece& piece, WordScanner scanner);
+    void find_spans(size_t step, std::string_view text);
+    void find_literal(std::string_view pattern, std::string_view text);
+    void find_words(std::string_view text);
+    void find_characters(uint8_t classes, std::string_view text);
+    void join_spans(SplitBehavior behavior);
+    void put_metaspaces(const PreTokenizerStep& from);
 
     const PreTokenizer& pre_tokenizer_;
     std::vector<std::optional<RegexSplitter::Matcher>> matchers_;  // by step
-    std::vector<std::string_view> pieces_, next_;
-    std::deque<std::string> prefixed_;  // pieces that got a space in front
-    std::vector<size_t> ends_;
+    std::vector<Piece> pieces_, next_;
+    std::deque<std::string> made_;  // pieces that are no part of the text
+    std::vector<Span> spans_;
+    std::vector<RegexSplitter::Match> matches_;
   };
 
  private:
   struct Step {
-    bool prefix_space = false;
+    PreTokenizerStep from;
     WordScanner scanner = nullptr;
     std::optional<RegexSplitter> splitter;
+    bool cuts = true;       // at the matches of what `from` describes
+    bool as_bytes = false;  // pieces become characters of GPT-2's alphabet
   };
   std::vector<Step> steps_;             // those that do something
   WordScanner only_scanner_ = nullptr;  // where that is all there is to do

@@ -68,6 +68,9 @@ class Translator {
       out_ += cat('[', kSpaces, ']');
     } else if (c == 'S' && !in_class) {
       out_ += cat("[^", kSpaces, ']');
+    } else if ((c == 'A' || c == 'z') && !in_class) {  // the beginning of the text, and its end
+      out_ += '\\';
+      out_ += c;
     } else if (c == 'd' || c == 'D' || c == 'r' || c == 'n' || c == 't') {
       out_ += '\\';
       out_ += c;
@@ -179,6 +182,7 @@ struct RegexSplitter::Matcher::State {
   pcre2_match_data* data = nullptr;
   pcre2_match_context* context = nullptr;
   pcre2_jit_stack* stack = nullptr;
+  std::vector<Match> matches;
 
   ~State() {
     pcre2_match_data_free(data);
@@ -201,12 +205,8 @@ RegexSplitter::Matcher::Matcher(const RegexSplitter& splitter) : state_(std::mak
 RegexSplitter::Matcher::~Matcher() = default;
 RegexSplitter::Matcher::Matcher(Matcher&&) noexcept = default;
 
-void RegexSplitter::Matcher::split(std::string_view text, std::vector<size_t>& ends) {
-  size_t from = 0, last = 0;  // where the search goes on; the end of the last part
-  const auto cut = [&](size_t at) {
-    if (at > last) ends.push_back(at);
-    last = at;
-  };
+void RegexSplitter::Matcher::find(std::string_view text, std::vector<Match>& matches) {
+  size_t from = 0, last = SIZE_MAX;  // where the search goes on; where the last match ends
   while (from <= text.size()) {
     const int found = pcre2_match(state_->code->compiled, reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), from,
                                   PCRE2_NO_UTF_CHECK, state_->data, state_->context);
@@ -215,16 +215,27 @@ void RegexSplitter::Matcher::split(std::string_view text, std::vector<size_t>& e
             "' cannot be searched in a text of ", human_bytes(text.size()), ": ", pcre2_error_text(found));
     const PCRE2_SIZE* match = pcre2_get_ovector_pointer(state_->data);
     const size_t begin = match[0], end = match[1];
-    if (begin == end) {
-      // It cuts all the same; the search goes on one character further.
-      cut(begin);
-      if (begin >= text.size()) break;
-      from = begin + character_at(text.data() + begin).bytes;
-      continue;
-    }
-    cut(begin);
-    cut(end);
+    if (begin < end || begin != last) matches.push_back({begin, end});
+    last = end;
     from = end;
+    if (begin < end) continue;
+    // Behind an empty match the search goes on one character further.
+    if (begin >= text.size()) break;
+    from = begin + character_at(text.data() + begin).bytes;
+  }
+}
+
+void RegexSplitter::Matcher::split(std::string_view text, std::vector<size_t>& ends) {
+  state_->matches.clear();
+  find(text, state_->matches);
+  size_t last = 0;  // the end of the last part
+  const auto cut = [&](size_t at) {
+    if (at > last) ends.push_back(at);
+    last = at;
+  };
+  for (const Match& match : state_->matches) {
+    cut(match.begin);
+    cut(match.end);
   }
   cut(text.size());
 }

@@ -12,10 +12,14 @@ namespace hrm::data {
 
 // The expression is one of Oniguruma, the library behind tokenizer.json, which reads some signs otherwise than PCRE2
 // does. What both read alike is allowed: characters, classes [...], groups, alternatives, quantifiers, look-around,
-// (?i:...), \p{..} \P{..} \s \S \d \D \r \n \t and escaped punctuation. All else is refused. \p follows PCRE2's Unicode
-// (14 in Debian 12).
+// (?i:...), \p{..} \P{..} \s \S \d \D \A \z \r \n \t and escaped punctuation. All else is refused. \p follows PCRE2's
+// Unicode (14 in Debian 12).
 class RegexSplitter {
  public:
+  struct Match {
+    size_t begin, end;
+  };
+
   // Throws Error(code) as "origin: reason".
   RegexSplitter(std::string_view pattern, const std::string& origin, ExitCode code);
   ~RegexSplitter();
@@ -28,8 +32,11 @@ class RegexSplitter {
     ~Matcher();
     Matcher(Matcher&&) noexcept;
 
-    // Appends the ends of the parts of `text`: matches, and what is between them; empty parts are left out. Throws
+    // Appends the matches in `text`, empty ones too, but none that is empty and begins where the last one ends. Throws
     // Error(data) where the search takes too long.
+    void find(std::string_view text, std::vector<Match>& matches);
+    // Appends the ends of the parts of `text`: matches, and what is between them; empty parts are left out. Throws as
+    // above.
     void split(std::string_view text, std::vector<size_t>& ends);
 
    private:

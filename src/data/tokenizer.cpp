@@ -8,25 +8,34 @@
 
 #include "data/added_tokens.h"
 #include "data/bpe.h"
+#include "data/normalizer.h"
 #include "data/pre_tokenizer.h"
+#include "data/token_decoder.h"
 #include "data/unicode.h"
 #include "hrm/base/file.h"
 #include "hrm/base/hash.h"
 #include "hrm/base/text.h"
-#include "hrm/formats/byte_level.h"
+#include "hrm/formats/tokenizer_folder.h"
 
 namespace hrm::data {
+
+namespace {
+
+constexpr size_t kMostBytes = size_t{256} << 20;  // of all tokens together
+
+}  // namespace
 
 struct Tokenizer::State {
   State(TokenizerJson from, const std::string& origin, ExitCode code);
 
   // What one thread works with: kept for the next one, with the words that it remembers.
   struct Worker {
-    explicit Worker(const State& state) : pre_tokenizer(state.pre_tokenizer), bpe(state.model) {}
+    explicit Worker(const State& state)
+        : normalizer(state.normalizer), pre_tokenizer(state.pre_tokenizer), bpe(state.model) {}
 
+    Normalizer::Worker normalizer;
     PreTokenizer::Worker pre_tokenizer;
     BpeEncoder bpe;
-    std::string normalized;
   };
   std::unique_ptr<Worker> take_worker() const;
   void give_worker(std::unique_ptr<Worker> worker) const;
@@ -35,8 +44,11 @@ struct Tokenizer::State {
 
   TokenizerJson json;
   BpeModel model;
+  Normalizer normalizer;
   PreTokenizer pre_tokenizer;
   AddedTokenFinder raw, normalized;
+  TokenDecoder decoder;
+  bool plain_bytes = false;  // a text is the bytes of its tokens, one behind the other
 
   struct Token {
     std::string text;   // as in tokenizer.json
@@ -68,18 +80,25 @@ struct Tokenizer::State {
 Tokenizer::State::State(TokenizerJson from, const std::string& origin, ExitCode code)
     : json(std::move(from)),
       model(json),
+      normalizer(json.normalizers, origin, code),
       pre_tokenizer(json.pre_tokenizer, origin, code),
-      raw(json.added_tokens, /*normalized=*/false, json.nfc),
-      normalized(json.added_tokens, /*normalized=*/true, json.nfc) {
+      raw(json.added_tokens, /*normalized=*/false, normalizer),
+      normalized(json.added_tokens, /*normalized=*/true, normalizer),
+      decoder(json.decoder),
+      plain_bytes(json.decoder == std::vector{DecoderStep()}) {
   int32_t largest = 0;
   for (const VocabularyEntry& entry : json.vocabulary) largest = std::max(largest, entry.id);
   for (const AddedToken& token : json.added_tokens) largest = std::max(largest, token.id);
   places.resize(static_cast<size_t>(largest) + 1, -1);
   tokens.reserve(json.vocabulary.size() + json.added_tokens.size());  // `ids` has views of them
+  size_t bytes = 0;
   const auto add = [&](int32_t id, const std::string& text, bool special) {
     places[static_cast<size_t>(id)] = static_cast<int32_t>(tokens.size());
     // As the library's ByteLevel decoder: a token with a character that is none of the alphabet is taken as it stands.
-    tokens.push_back({text, byte_level_bytes(text).value_or(text), special});
+    tokens.push_back({text, decoder.bytes_of(text), special});
+    bytes += tokens.back().bytes.size();
+    require(bytes <= kMostBytes, code, origin, ": the decoder makes more than ", human_bytes(kMostBytes),
+            " of the tokens");
     ids.emplace(tokens.back().text, id);
   };
   for (const VocabularyEntry& entry : json.vocabulary) add(entry.id, entry.token, false);
@@ -116,12 +135,15 @@ void Tokenizer::State::encode(Worker& worker, std::string_view text, std::vector
   const size_t valid = utf8_prefix(text);
   require(valid == text.size(), ExitCode::data, "the text is no UTF-8 at byte ", valid, " of ", text.size());
   const auto add_token = [&](int32_t id) { out.push_back(id); };
-  const auto add_words = [&](std::string_view part) {
-    worker.pre_tokenizer.words(
-        part, [&](std::string_view word, const char* readable) { worker.bpe.encode(word, readable, out); });
-  };
   const auto add_text = [&](std::string_view part) {
-    if (json.nfc && normalize_nfc(part, worker.normalized)) part = worker.normalized;
+    bool leads = part.data() == text.data();
+    part = worker.normalizer.normalize(part, leads);
+    const char* begin = part.data();
+    const auto add_words = [&](std::string_view words) {
+      worker.pre_tokenizer.words(
+          words, [&](std::string_view word, const char* readable) { worker.bpe.encode(word, readable, out); },
+          leads && words.data() == begin);
+    };
     normalized.split(part, add_words, add_token);
   };
   if (!add_special || !json.has_template) return raw.split(text, add_text, add_token);
@@ -135,8 +157,9 @@ void Tokenizer::State::encode(Worker& worker, std::string_view text, std::vector
 }
 
 Tokenizer Tokenizer::load(const std::filesystem::path& path, ExitCode code) {
-  const MappedFile file(path, code);
-  return Tokenizer(parse_tokenizer_json(as_text(file.bytes()), path.string(), code), path.string(), code);
+  const FolderTokenizer found = read_tokenizer(path, code);
+  const std::string origin = found.file.string();
+  return Tokenizer(parse_tokenizer_json(found.text, origin, code), origin, code);
 }
 
 Tokenizer::Tokenizer(TokenizerJson json, const std::string& origin, ExitCode code)
@@ -195,11 +218,21 @@ std::vector<std::vector<int32_t>> Tokenizer::encode_batch(std::span<const std::s
 
 std::string Tokenizer::decode(std::span<const int32_t> ids, bool skip_special) const {
   std::string bytes, text;
+  TokenDecoder::Stream stream(state_->decoder);
   for (const int32_t id : ids) {
     const State::Token& token = state_->at(id);
-    if (!skip_special || !token.special) bytes += token.bytes;
+    if (skip_special && token.special) continue;
+    if (state_->plain_bytes) {
+      bytes += token.bytes;
+    } else {
+      stream.push(token.text, text);
+    }
   }
-  append_utf8_lossy(bytes, /*complete=*/true, text);
+  if (state_->plain_bytes) {
+    append_utf8_lossy(bytes, /*complete=*/true, text);
+  } else {
+    stream.finish(text);
+  }
   return text;
 }
 
@@ -237,22 +270,29 @@ const TokenizerJson& Tokenizer::json() const {
   return state_->json;
 }
 
+struct StreamDecoder::State {
+  State(Tokenizer with, bool skip)
+      : tokenizer(std::move(with)), skip_special(skip), stream(tokenizer.state_->decoder) {}
+
+  Tokenizer tokenizer;
+  bool skip_special;
+  TokenDecoder::Stream stream;
+};
+
 StreamDecoder::StreamDecoder(Tokenizer tokenizer, bool skip_special)
-    : tokenizer_(std::move(tokenizer)), skip_special_(skip_special) {}
+    : state_(std::make_unique<State>(std::move(tokenizer), skip_special)) {}
+StreamDecoder::~StreamDecoder() = default;
 
 std::string StreamDecoder::push(int32_t id) {
-  const std::string_view bytes = tokenizer_.bytes_of(id);
+  const std::string& token = state_->tokenizer.token_of(id);
   std::string text;
-  if (skip_special_ && tokenizer_.is_special(id)) return text;
-  pending_ += bytes;
-  pending_.erase(0, append_utf8_lossy(pending_, /*complete=*/false, text));
+  if (!state_->skip_special || !state_->tokenizer.is_special(id)) state_->stream.push(token, text);
   return text;
 }
 
 std::string StreamDecoder::finish() {
   std::string text;
-  append_utf8_lossy(pending_, /*complete=*/true, text);
-  pending_.clear();
+  state_->stream.finish(text);
   return text;
 }
 

@@ -39,20 +39,31 @@ uint8_t classes_of(char32_t c, utf8proc_category_t category) {
     case UTF8PROC_CATEGORY_MN:
     case UTF8PROC_CATEGORY_MC:
     case UTF8PROC_CATEGORY_ME:
+      return kMark | kWord;
     case UTF8PROC_CATEGORY_PC:
-      return kWord;
+      return kPunctuation | kWord;
+    case UTF8PROC_CATEGORY_PD:
+    case UTF8PROC_CATEGORY_PS:
+    case UTF8PROC_CATEGORY_PE:
+    case UTF8PROC_CATEGORY_PI:
+    case UTF8PROC_CATEGORY_PF:
+    case UTF8PROC_CATEGORY_PO:
+      return kPunctuation;
     default:
+      if (c < 0x80 && std::string_view("$+<=>^`|~").find(static_cast<char>(c)) != std::string_view::npos) {
+        return kPunctuation;
+      }
       if (is_white_space(c, category)) return kSpace;
       return is_circled_letter(c) || c == 0x200C || c == 0x200D ? kWord : 0;
   }
 }
 
-// The canonical decomposition in full, sorted; at most four characters of Unicode have that many.
-size_t decompose(char32_t c, utf8proc_int32_t* out, size_t room) {
+// The decomposition in full, canonical or with `compatible` characters, sorted. At most 18 characters of Unicode.
+size_t decompose(char32_t c, utf8proc_int32_t* out, size_t room, bool compatible = false) {
   int last_class = 0;
-  const auto got =
-      utf8proc_decompose_char(static_cast<utf8proc_int32_t>(c), out, static_cast<utf8proc_ssize_t>(room),
-                              static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_DECOMPOSE), &last_class);
+  const int options = UTF8PROC_STABLE | UTF8PROC_DECOMPOSE | (compatible ? UTF8PROC_COMPAT : 0);
+  const auto got = utf8proc_decompose_char(static_cast<utf8proc_int32_t>(c), out, static_cast<utf8proc_ssize_t>(room),
+                                           static_cast<utf8proc_option_t>(options), &last_class);
   require(got >= 1 && static_cast<size_t>(got) <= room, ExitCode::unexpected, "utf8proc decomposes U+",
           static_cast<uint32_t>(c), " into ", got, " characters");
   return static_cast<size_t>(got);
@@ -62,17 +73,19 @@ int combining_class(utf8proc_int32_t c) {
   return utf8proc_get_property(c)->combining_class;
 }
 
-constexpr size_t kMostDecomposed = 8;
+constexpr size_t kMostDecomposed = 32;
 
 // Of a part of the text that begins at its beginning or with a character that composes with nothing before.
-void normalize_part(std::string_view part, std::vector<utf8proc_int32_t>& codes, std::string& out) {
+void normalize_part(std::string_view part, NormalizationForm form, std::vector<utf8proc_int32_t>& codes,
+                    std::string& out) {
+  const bool compatible = form == NormalizationForm::nfkc || form == NormalizationForm::nfkd;
   codes.clear();
   for (size_t at = 0; at < part.size();) {
     const Character c = character_at(part.data() + at);
     at += c.bytes;
     const size_t before = codes.size();
     codes.resize(before + kMostDecomposed);
-    codes.resize(before + decompose(c.code, codes.data() + before, kMostDecomposed));
+    codes.resize(before + decompose(c.code, codes.data() + before, kMostDecomposed, compatible));
   }
   // utf8proc would sort by exchanging neighbours, which takes hours for a long hostile run of marks.
   for (size_t begin = 0; begin < codes.size();) {
@@ -87,9 +100,12 @@ void normalize_part(std::string_view part, std::vector<utf8proc_int32_t>& codes,
                      [](auto a, auto b) { return combining_class(a) < combining_class(b); });
     begin = end;
   }
-  const auto length = utf8proc_normalize_utf32(codes.data(), static_cast<utf8proc_ssize_t>(codes.size()),
-                                               static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE));
-  require(length >= 0, ExitCode::unexpected, "utf8proc: ", utf8proc_errmsg(length));
+  auto length = static_cast<utf8proc_ssize_t>(codes.size());
+  if (form == NormalizationForm::nfc || form == NormalizationForm::nfkc) {
+    length = utf8proc_normalize_utf32(codes.data(), length,
+                                      static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE));
+    require(length >= 0, ExitCode::unexpected, "utf8proc: ", utf8proc_errmsg(length));
+  }
   for (utf8proc_ssize_t i = 0; i < length; ++i) append_utf8(static_cast<char32_t>(codes[static_cast<size_t>(i)]), out);
 }
 
@@ -236,7 +252,7 @@ bool normalize_nfc(std::string_view text, std::string& out) {
     }
     const size_t begin = std::max(last, copied);
     part.clear();
-    normalize_part(text.substr(begin, end - begin), codes, part);
+    normalize_part(text.substr(begin, end - begin), NormalizationForm::nfc, codes, part);
     if (part != text.substr(begin, end - begin)) {
       if (!changed) out.clear();
       changed = true;
@@ -248,6 +264,39 @@ bool normalize_nfc(std::string_view text, std::string& out) {
   }
   if (changed) out.append(text, copied, text.size() - copied);
   return changed;
+}
+
+bool normalize(std::string_view text, NormalizationForm form, std::string& out) {
+  if (form == NormalizationForm::nfc) return normalize_nfc(text, out);
+  std::vector<utf8proc_int32_t> codes;
+  std::string made;
+  bool changed = false;
+  // ASCII stays what it is and joins nothing in front of it, so that a part begins with each such character.
+  for (size_t at = 0; at < text.size();) {
+    const size_t ascii = skip_ascii(text, at);
+    if (ascii == text.size()) {
+      made.append(text, at);
+      break;
+    }
+    const size_t begin = ascii > at ? ascii - 1 : ascii;
+    made.append(text, at, begin - at);
+    size_t end = ascii;
+    while (end < text.size() && static_cast<unsigned char>(text[end]) >= 0x80) ++end;
+    const size_t before = made.size();
+    normalize_part(text.substr(begin, end - begin), form, codes, made);
+    changed = changed || std::string_view(made).substr(before) != text.substr(begin, end - begin);
+    at = end;
+  }
+  if (changed) out = std::move(made);
+  return changed;
+}
+
+void append_lower_case(char32_t c, std::string& out) {
+  if (c == 0x130) {
+    out += "i\u0307";
+  } else {
+    append_utf8(static_cast<char32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(c))), out);
+  }
 }
 
 }  // namespace hrm::data

@@ -1,5 +1,5 @@
 #pragma once
-// What the tokenizer asks of Unicode: UTF-8, a few classes of characters, normalization form C. The data are utf8proc's
+// What the tokenizer asks of Unicode: UTF-8, a few classes of characters, normalization forms. The data are utf8proc's
 // (Unicode 15 in Debian 12).
 
 #include <array>
@@ -12,11 +12,13 @@
 namespace hrm::data {
 
 enum CharacterClass : uint8_t {
-  kLetter = 1,    // \p{L}
-  kNumber = 2,    // \p{N}
-  kSpace = 4,     // \s: White_Space, 25 characters
-  kWord = 8,      // \w of Rust's regular expressions: Alphabetic, marks, decimal digits, connectors, joiners
-  kComposes = 16  // NFC may change it, move it, or join it with what stands before
+  kLetter = 1,        // \p{L}
+  kNumber = 2,        // \p{N}
+  kSpace = 4,         // \s: White_Space, 25 characters
+  kWord = 8,          // \w of Rust's regular expressions: Alphabetic, marks, decimal digits, connectors, joiners
+  kComposes = 16,     // NFC may change it, move it, or join it with what stands before
+  kPunctuation = 32,  // \p{P}, and ASCII's $+<=>^`|~
+  kMark = 64          // \p{M}
 };
 
 // Classes of every code point, in two stages. Built once from utf8proc, in about 20 ms; read by all threads.
@@ -70,5 +72,12 @@ size_t append_utf8_lossy(std::string_view bytes, bool complete, std::string& out
 // Normalization form C of well-formed UTF-8 (Unicode, section 3.11). True: `out` holds it; false: the text is in that
 // form already, and `out` is left as it was. Linear in the length of the text, but for sorting runs of marks.
 bool normalize_nfc(std::string_view text, std::string& out);
+
+enum class NormalizationForm { nfc, nfd, nfkc, nfkd };
+// The same for each of the forms (Unicode Standard Annex 15).
+bool normalize(std::string_view text, NormalizationForm form, std::string& out);
+
+// Appends the lower case of a character, which of U+0130 is two.
+void append_lower_case(char32_t character, std::string& out);
 
 }  // namespace hrm::data

@@ -102,6 +102,7 @@ std::u32string characters_of(std::string_view text) {
 
 std::vector<std::string> lines_of(std::string_view text, const std::string& origin, ExitCode code) {
   require(is_utf8(text), code, origin, ": is not UTF-8");
+  text = without_byte_order_mark(text);
   std::vector<std::string> tokens;
   for (size_t at = 0; at < text.size();) {
     const size_t end = std::min(text.find('\n', at), text.size());

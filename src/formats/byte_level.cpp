@@ -1,5 +1,7 @@
 #include "hrm/formats/byte_level.h"
 
+#include <charconv>
+
 namespace hrm {
 namespace {
 
@@ -46,6 +48,21 @@ std::optional<std::string> byte_level_bytes(std::string_view text) {
     bytes += static_cast<char>(kByteOfCharacter[character]);
   }
   return bytes;
+}
+
+std::string byte_fallback_token(unsigned char byte) {
+  constexpr char kDigits[] = "0123456789ABCDEF";
+  return {'<', '0', 'x', kDigits[byte >> 4], kDigits[byte & 15], '>'};
+}
+
+std::optional<unsigned char> byte_fallback_byte(std::string_view token) {
+  if (token.size() != 6 || !token.starts_with("<0x") || token.back() != '>') return std::nullopt;
+  const char *begin = token.data() + 3, *const end = begin + 2;
+  if (*begin == '+') ++begin;  // Rust's parser of numbers takes a sign
+  unsigned char byte = 0;
+  const auto [stop, error] = std::from_chars(begin, end, byte, 16);
+  if (error != std::errc() || stop != end) return std::nullopt;
+  return byte;
 }
 
 }  // namespace hrm

@@ -2,12 +2,15 @@
 
 #include <algorithm>
 #include <array>
-#include <initializer_list>
+#include <mutex>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <unordered_map>
 #include <unordered_set>
 
+#include "formats/tokenizer_json_node.h"
 #include "formats/tokenizer_limits.h"
+#include "hrm/base/log.h"
 #include "hrm/base/text.h"
 #include "hrm/formats/byte_level.h"
 #include "hrm/formats/json.h"
@@ -15,62 +18,19 @@
 namespace hrm {
 namespace {
 
+using internal::JsonNode;
 using nlohmann::json;
 
-// A value of the file with its place, for messages: "model.vocab".
-struct JsonNode {
-  const json& value;
-  std::string place;
-  const std::string& origin;
-  ExitCode code;
-
-  template <class... Args>
-  [[noreturn]] void refuse(const Args&... why) const {
-    fail(code, origin, ": ", place.empty() ? "" : place + ": ", why...);
+// Programs open a tokenizer several times.
+void warn_once(const std::string& origin, const std::string& what) {
+  static std::mutex mutex;
+  static std::set<std::string> warned;
+  {
+    const std::lock_guard lock(mutex);
+    if (warned.size() >= 1024 || !warned.insert(origin).second) return;
   }
-  template <class... Args>
-  void check(bool holds, const Args&... why) const {
-    if (!holds) refuse(why...);
-  }
-
-  const JsonNode& object(std::initializer_list<const char*> keys) const {
-    check(value.is_object(), "is no object");
-    for (const auto& item : value.items()) {
-      check(std::find(keys.begin(), keys.end(), item.key()) != keys.end(), "the key '", printable_start(item.key()),
-            "' is not known to this program");
-    }
-    return *this;
-  }
-  bool has(const char* key) const { return value.contains(key) && !value[key].is_null(); }
-  JsonNode at(const char* key) const {
-    check(value.contains(key), "'", key, "' is missing");
-    return {value[key], place.empty() ? key : place + "." + key, origin, code};
-  }
-  JsonNode at(size_t index) const { return {value[index], cat(place, "[", index, "]"), origin, code}; }
-  size_t array(size_t most) const {
-    check(value.is_array(), "is no list");
-    check(value.size() <= most, "holds ", value.size(), " entries; at most ", most, " are read");
-    return value.size();
-  }
-  const std::string& text(size_t most) const {
-    check(value.is_string(), "is no text");
-    const std::string& text = value.get_ref<const std::string&>();
-    check(text.size() <= most, "is a text of ", text.size(), " bytes; at most ", most, " are read");
-    return text;
-  }
-  int32_t id() const {
-    check(value.is_number_unsigned() && value.get<uint64_t>() < static_cast<uint64_t>(kTokenizerMostId),
-          "is no whole number from 0 to ", kTokenizerMostId - 1);
-    return value.get<int32_t>();
-  }
-  bool flag() const {
-    check(value.is_boolean(), "is neither true nor false");
-    return value.get<bool>();
-  }
-  bool flag_or(const char* key, bool otherwise) const { return has(key) ? at(key).flag() : otherwise; }
-  // What must not be there: null, or absent.
-  void absent(const char* key, const char* why) const { check(!has(key), "'", key, "' is set; ", why); }
-};
+  log::warn(origin, ": ", what);
+}
 
 class Parser {
  public:
@@ -81,22 +41,31 @@ class Parser {
                   "decoder", "model"});
     const JsonNode version = root_.at("version");
     version.check(version.text(64) == "1.0", "is '", printable_start(version.text(64)), "'; this program reads '1.0'");
-    root_.absent("truncation", "texts are never cut here, set it to null");
-    root_.absent("padding", "texts are never padded here, set it to null");
+    note_leftovers();
     read_model(root_.at("model"));
     if (root_.has("added_tokens")) read_added_tokens(root_.at("added_tokens"));
     check_ids();
-    if (root_.has("normalizer")) read_normalizer(root_.at("normalizer"), 0);
-    read_pre_tokenizers();
+    if (root_.value.contains("normalizer")) result_.normalizers = internal::read_normalizers(root_.at("normalizer"));
+    if (root_.value.contains("pre_tokenizer")) {
+      result_.pre_tokenizer = internal::read_pre_tokenizers(root_.at("pre_tokenizer"));
+    }
     if (root_.has("post_processor")) read_post_processor(root_.at("post_processor"), 0);
-    read_decoder(root_.at("decoder"));
+    result_.decoder = internal::read_decoders(root_.at("decoder"));
+    check_unknown();
     return std::move(result_);
   }
 
  private:
-  static std::string type_of(const JsonNode& node) {
-    node.check(node.value.is_object(), "is no object");
-    return node.at("type").text(256);
+  // A call of the library with truncation or padding leaves its options in the file; the next call sets them anew.
+  void note_leftovers() const {
+    std::string found;
+    for (const char* key : {"truncation", "padding"}) {
+      if (!root_.has(key)) continue;
+      root_.at(key).check(root_.value[key].is_object(), "is neither null nor an object");
+      found += cat(found.empty() ? "" : " and ", "'", key, "'");
+    }
+    if (!found.empty())
+      warn_once(root_.origin, found + " of a former call are passed over: texts are neither cut nor padded by it");
   }
 
   void read_model(const JsonNode& model) {
@@ -106,14 +75,17 @@ class Parser {
       const std::string type = model.at("type").text(256);
       model.check(type == "BPE", "is of the type '", printable_start(type), "'; this program reads BPE");
     }
-    model.absent("dropout", "merges are never left out here, set it to null");
-    model.absent("unk_token", "every byte has a token, so none is unknown; set it to null");
-    for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"}) {
-      if (model.has(key)) model.at(key).check(model.at(key).text(256).empty(), "is set; byte-level BPE has none");
+    if (model.has("dropout")) {
+      const JsonNode dropout = model.at("dropout");
+      dropout.check(dropout.value.is_number() && dropout.value.get<double>() == 0,
+                    "is set; merges are never left out here, set it to null");
     }
-    model.flag_or("fuse_unk", false);  // speaks of unknown tokens, which there are not
-    model.check(!model.flag_or("byte_fallback", false),
-                "'byte_fallback' is true; this program reads byte-level BPE, which has none");
+    for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"}) {
+      if (model.has(key)) model.at(key).check(model.at(key).text(256).empty(), "is set; this program knows none");
+    }
+    if (model.has("unk_token")) result_.unk_token = model.at("unk_token").text(kTokenizerLongestToken);
+    result_.fuse_unk = model.flag_or("fuse_unk", false);
+    result_.byte_fallback = model.flag_or("byte_fallback", false);
     result_.ignore_merges = model.flag_or("ignore_merges", false);
     read_vocabulary(model.at("vocab"));
     read_merges(model.at("merges"));
@@ -140,11 +112,6 @@ class Parser {
                   printable_start(entries[i].token), "' have the same id ", entries[i].id);
     }
     for (const VocabularyEntry& entry : entries) ids_.emplace(entry.token, entry.id);
-    for (int byte = 0; byte < 256; ++byte) {
-      const std::string symbol = byte_level_text(std::string(1, static_cast<char>(byte)));
-      vocab.check(ids_.contains(symbol), "the byte ", byte, " has no token (it would be '", symbol,
-                  "'): this is no byte-level vocabulary");
-    }
   }
 
   void read_merges(const JsonNode& merges) {
@@ -212,78 +179,56 @@ class Parser {
     }
   }
 
-  // No id for two tokens. Fills all_ids_.
+  // No id for two tokens, and none that the library would change: it gives an added token that the vocabulary lacks the
+  // number of the vocabulary's tokens, or one more than the greatest id of the added tokens before it, whatever the
+  // file says. Fills all_ids_.
   void check_ids() {
     for (const VocabularyEntry& entry : result_.vocabulary) all_ids_.emplace(entry.id, entry.token);
-    for (const AddedToken& token : result_.added_tokens) {
+    const auto size = static_cast<int32_t>(result_.vocabulary.size());
+    int32_t next = size;
+    for (size_t i = 0; i < result_.added_tokens.size(); ++i) {
+      const AddedToken& token = result_.added_tokens[i];
       const auto [at, fresh] = all_ids_.emplace(token.id, token.content);
       root_.check(fresh || at->second == token.content, "added_tokens: '", printable_start(token.content),
                   "' has the id ", token.id, " of '", printable_start(at->second), "'");
+      root_.check(ids_.contains(token.content) || token.id == next, "added_tokens[", i, "]: '",
+                  printable_start(token.content), "' has the id ", token.id, ", but the next free id is ", next,
+                  ", which the tokenizers library would give it; number the added tokens without a gap, or put the "
+                  "missing tokens into the vocabulary");
+      next = std::max(next, token.id + 1);
     }
   }
 
-  void read_normalizer(const JsonNode& node, int depth) {
-    const std::string type = type_of(node);
-    if (type == "NFC") {
-      node.object({"type"});
-      result_.nfc = true;
-    } else if (type == "Sequence" && depth < kTokenizerDepth) {
-      node.object({"type", "normalizers"});
-      const JsonNode list = node.at("normalizers");
-      for (size_t i = 0, count = list.array(kTokenizerMostSteps); i < count; ++i)
-        read_normalizer(list.at(i), depth + 1);
-    } else {
-      node.refuse("the normalizer '", printable_start(type),
-                  "' is not known to this program; it knows NFC, also in a Sequence");
+  // What never comes into use is as if it were not there: every byte has a token of its own.
+  void check_unknown() {
+    bool complete = is_byte_level(result_);
+    for (int byte = 0; byte < 256 && complete; ++byte) {
+      complete = ids_.contains(byte_level_text(std::string(1, static_cast<char>(byte))));
     }
-  }
-
-  void read_pre_tokenizers() {
-    const JsonNode node = root_.at("pre_tokenizer");
-    node.check(!node.value.is_null(), "is null; byte-level BPE needs a ByteLevel");
-    read_pre_tokenizer(node, 0);
-    const auto& steps = result_.pre_tokenizer;
-    for (size_t i = 0; i < steps.size(); ++i) {
-      node.check((steps[i].kind == PreTokenizerStep::Kind::byte_level) == (i + 1 == steps.size()),
-                 "a ByteLevel must be the last step, and no other one");
+    if (complete) {
+      result_.unk_token.clear();
+      result_.fuse_unk = result_.byte_fallback = false;
     }
-    node.check(!steps.empty(), "has no steps; byte-level BPE needs a ByteLevel");
-  }
-
-  void read_pre_tokenizer(const JsonNode& node, int depth) {
-    const std::string type = type_of(node);
-    if (type == "Sequence" && depth < kTokenizerDepth) {
-      node.object({"type", "pretokenizers"});
-      const JsonNode list = node.at("pretokenizers");
-      for (size_t i = 0, count = list.array(kTokenizerMostSteps); i < count; ++i) {
-        read_pre_tokenizer(list.at(i), depth + 1);
-      }
-      return;
+    const JsonNode model = root_.at("model");
+    if (!result_.unk_token.empty() && !ids_.contains(result_.unk_token)) {
+      // The way out is complete where each byte has its <0xXX>.
+      bool covered = result_.byte_fallback;
+      for (int byte = 0; byte < 256 && covered; ++byte)
+        covered = ids_.contains(byte_fallback_token(static_cast<unsigned char>(byte)));
+      model.check(covered, "the 'unk_token' '", printable_start(result_.unk_token),
+                  "' is not in the vocabulary, but symbols can be unknown");
+      result_.unk_token.clear();
     }
-    PreTokenizerStep step;
-    if (type == "ByteLevel") {
-      node.object({"type", "add_prefix_space", "trim_offsets", "use_regex"});
-      step.add_prefix_space = node.at("add_prefix_space").flag();
-      step.use_regex = node.flag_or("use_regex", true);
-    } else if (type == "Split") {
-      node.object({"type", "pattern", "behavior", "invert"});
-      step.kind = PreTokenizerStep::Kind::split;
-      const JsonNode pattern = node.at("pattern").object({"Regex"});
-      step.pattern = pattern.at("Regex").text(kTokenizerLongestPattern);
-      pattern.check(!step.pattern.empty(), "is empty");
-      const std::string behavior = node.at("behavior").text(256);
-      node.check(behavior == "Isolated" && !node.at("invert").flag(), "splits as '", printable_start(behavior),
-                 node.at("invert").flag() ? "', inverted" : "'", "; this program knows 'Isolated', not inverted");
-    } else {
-      node.refuse("the pre-tokenizer '", printable_start(type),
-                  "' is not known to this program; it knows Split and ByteLevel, also in a Sequence");
+    if (result_.unk_token.empty()) result_.fuse_unk = false;
+    if (is_byte_level(result_)) {
+      const auto joins = [](const DecoderStep& step) { return step.kind == DecoderStep::Kind::byte_level; };
+      root_.check(std::any_of(result_.decoder.begin(), result_.decoder.end(), joins),
+                  "the pre_tokenizer has a ByteLevel, but the decoder has none");
     }
-    node.check(result_.pre_tokenizer.size() < kTokenizerMostSteps, "more than ", kTokenizerMostSteps, " steps");
-    result_.pre_tokenizer.push_back(std::move(step));
   }
 
   void read_post_processor(const JsonNode& node, int depth) {
-    const std::string type = type_of(node);
+    const std::string type = node.type();
     if (type == "ByteLevel") {  // only about offsets of tokens in the text
       node.object({"type", "add_prefix_space", "trim_offsets", "use_regex"});
     } else if (type == "Sequence" && depth < kTokenizerDepth) {
@@ -352,14 +297,6 @@ class Parser {
     }
   }
 
-  void read_decoder(const JsonNode& node) {
-    node.check(!node.value.is_null(), "is null; byte-level BPE needs a ByteLevel");
-    const std::string type = type_of(node);
-    node.check(type == "ByteLevel", "the decoder '", printable_start(type),
-               "' is not known to this program; it knows ByteLevel");
-    node.object({"type", "add_prefix_space", "trim_offsets", "use_regex"});  // none of which a decoder looks at
-  }
-
   JsonNode root_;
   TokenizerJson result_;
   std::unordered_map<std::string_view, int32_t> ids_;      // of the vocabulary; views of result_
@@ -368,6 +305,11 @@ class Parser {
 };
 
 }  // namespace
+
+bool is_byte_level(const TokenizerJson& tokenizer) {
+  return std::any_of(tokenizer.pre_tokenizer.begin(), tokenizer.pre_tokenizer.end(),
+                     [](const PreTokenizerStep& step) { return step.kind == PreTokenizerStep::Kind::byte_level; });
+}
 
 TokenizerJson parse_tokenizer_json(std::string_view text, const std::string& origin, ExitCode code) {
   const json root = parse_json(text, origin, code, {.bytes = kTokenizerMostBytes, .depth = 16});

@@ -28,18 +28,115 @@ Json added_tokens(const TokenizerJson& tokenizer) {
   return list;
 }
 
-Json pre_tokenizer(const TokenizerJson& tokenizer) {
-  Json steps = Json::array();
-  for (const PreTokenizerStep& step : tokenizer.pre_tokenizer) {
-    if (step.kind == PreTokenizerStep::Kind::byte_level) {
-      steps.push_back(byte_level(step.add_prefix_space, step.use_regex));
-    } else {
-      steps.push_back(
-          {{"type", "Split"}, {"pattern", {{"Regex", step.pattern}}}, {"behavior", "Isolated"}, {"invert", false}});
-    }
-  }
+// One step as it is, several as a Sequence, none as null.
+Json sequence(Json steps, const char* member) {
+  if (steps.empty()) return Json();
   if (steps.size() == 1) return steps[0];
-  return {{"type", "Sequence"}, {"pretokenizers", steps}};
+  return {{"type", "Sequence"}, {member, std::move(steps)}};
+}
+
+Json pattern_json(const std::string& pattern, bool literal) {
+  return Json::object({{literal ? "String" : "Regex", pattern}});
+}
+
+const char* behavior_name(SplitBehavior behavior) {
+  switch (behavior) {
+    case SplitBehavior::removed:
+      return "Removed";
+    case SplitBehavior::merged_with_previous:
+      return "MergedWithPrevious";
+    case SplitBehavior::merged_with_next:
+      return "MergedWithNext";
+    case SplitBehavior::contiguous:
+      return "Contiguous";
+    case SplitBehavior::isolated:
+      break;
+  }
+  return "Isolated";
+}
+
+Json metaspace(const std::string& replacement, const char* scheme, bool cuts) {
+  return {{"type", "Metaspace"}, {"replacement", replacement}, {"prepend_scheme", scheme}, {"split", cuts}};
+}
+
+Json normalizer_step(const NormalizerStep& step) {
+  using Kind = NormalizerStep::Kind;
+  const auto plain = [](const char* type) { return Json::object({{"type", type}}); };
+  switch (step.kind) {
+    case Kind::nfc:
+      return plain("NFC");
+    case Kind::nfd:
+      return plain("NFD");
+    case Kind::nfkc:
+      return plain("NFKC");
+    case Kind::nfkd:
+      return plain("NFKD");
+    case Kind::lowercase:
+      return plain("Lowercase");
+    case Kind::strip_accents:
+      return plain("StripAccents");
+    case Kind::replace:
+      return {{"type", "Replace"}, {"pattern", pattern_json(step.pattern, step.literal)}, {"content", step.content}};
+    case Kind::prepend:
+      return {{"type", "Prepend"}, {"prepend", step.content}};
+    case Kind::strip:
+      break;
+  }
+  return {{"type", "Strip"}, {"strip_left", step.left}, {"strip_right", step.right}};
+}
+
+Json pre_tokenizer_step(const PreTokenizerStep& step) {
+  using Kind = PreTokenizerStep::Kind;
+  switch (step.kind) {
+    case Kind::byte_level:
+      return byte_level(step.add_prefix_space, step.use_regex);
+    case Kind::digits:
+      return {{"type", "Digits"}, {"individual_digits", step.behavior == SplitBehavior::isolated}};
+    case Kind::punctuation:
+      return {{"type", "Punctuation"}, {"behavior", behavior_name(step.behavior)}};
+    case Kind::whitespace:
+      return Json::object({{"type", "Whitespace"}});
+    case Kind::space:
+      return Json::object({{"type", "WhitespaceSplit"}});
+    case Kind::metaspace:
+      return metaspace(step.replacement,
+                       step.scheme == PrependScheme::always  ? "always"
+                       : step.scheme == PrependScheme::first ? "first"
+                                                             : "never",
+                       step.cuts);
+    case Kind::split:
+      break;
+  }
+  return {{"type", "Split"},
+          {"pattern", pattern_json(step.pattern, step.literal)},
+          {"behavior", behavior_name(step.behavior)},
+          {"invert", step.invert}};
+}
+
+Json decoder_step(const DecoderStep& step) {
+  using Kind = DecoderStep::Kind;
+  switch (step.kind) {
+    case Kind::byte_level:
+      return byte_level(false, false);
+    case Kind::replace:
+      return {{"type", "Replace"}, {"pattern", pattern_json(step.pattern, true)}, {"content", step.content}};
+    case Kind::byte_fallback:
+      return Json::object({{"type", "ByteFallback"}});
+    case Kind::fuse:
+      return Json::object({{"type", "Fuse"}});
+    case Kind::metaspace:
+      return metaspace(step.pattern, step.prepends ? "always" : "never", true);
+    case Kind::strip:
+      break;
+  }
+  return {{"type", "Strip"}, {"content", step.content}, {"start", step.count}, {"stop", 0}};
+}
+
+template <class Step>
+Json steps_json(const std::vector<Step>& steps, Json (*one)(const Step&), const char* member) {
+  Json list = Json::array();
+  for (const Step& step : steps) list.push_back(one(step));
+  return sequence(std::move(list), member);
 }
 
 Json template_pieces(const std::vector<TemplatePiece>& pieces) {
@@ -52,7 +149,7 @@ Json template_pieces(const std::vector<TemplatePiece>& pieces) {
 }
 
 Json post_processor(const TokenizerJson& tokenizer) {
-  if (!tokenizer.has_template) return byte_level(false, false);
+  if (!tokenizer.has_template) return is_byte_level(tokenizer) ? byte_level(false, false) : Json();
   std::map<std::string, Json> special;  // in an order that does not depend on the template's
   for (const auto* pieces : {&tokenizer.single, &tokenizer.pair}) {
     for (const TemplatePiece& piece : *pieces) {
@@ -71,11 +168,11 @@ Json model(const TokenizerJson& tokenizer) {
   // Without what ordered_json is too slow for, which looks a key up among all before it.
   return {{"type", "BPE"},
           {"dropout", nullptr},
-          {"unk_token", nullptr},
+          {"unk_token", tokenizer.unk_token.empty() ? Json() : Json(tokenizer.unk_token)},
           {"continuing_subword_prefix", nullptr},
           {"end_of_word_suffix", nullptr},
-          {"fuse_unk", false},
-          {"byte_fallback", false},
+          {"fuse_unk", tokenizer.fuse_unk},
+          {"byte_fallback", tokenizer.byte_fallback},
           {"ignore_merges", tokenizer.ignore_merges}};
 }
 
@@ -105,10 +202,10 @@ std::string tokenizer_json_text(const TokenizerJson& tokenizer) {
   root["truncation"] = nullptr;
   root["padding"] = nullptr;
   root["added_tokens"] = added_tokens(tokenizer);
-  root["normalizer"] = tokenizer.nfc ? Json::object({{"type", "NFC"}}) : Json();
-  root["pre_tokenizer"] = pre_tokenizer(tokenizer);
+  root["normalizer"] = steps_json(tokenizer.normalizers, normalizer_step, "normalizers");
+  root["pre_tokenizer"] = steps_json(tokenizer.pre_tokenizer, pre_tokenizer_step, "pretokenizers");
   root["post_processor"] = post_processor(tokenizer);
-  root["decoder"] = byte_level(false, false);
+  root["decoder"] = steps_json(tokenizer.decoder, decoder_step, "decoders");
   std::string text;
   try {
     const auto quoted = [](const std::string& token) { return Json(token).dump(); };

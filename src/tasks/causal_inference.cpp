@@ -10,6 +10,7 @@
 #include "hrm/checkpoint/peft.h"
 #include "hrm/config/load.h"
 #include "hrm/data/chat_open.h"
+#include "hrm/formats/tokenizer_folder.h"
 #include "hrm/tasks/puzzle_inference.h"
 
 namespace hrm::tasks {
@@ -57,8 +58,7 @@ std::vector<std::string> adapter_settings(const fs::path& folder, const std::vec
                                     "lora.modules_to_save=" + saved,
                                     "lora.adapter=" + folder.string()};
   // Who trains with other tokens of a chat keeps the tokenizer beside the adapter.
-  std::error_code ignored;
-  if (fs::exists(folder / "tokenizer.json", ignored)) settings.push_back("hf.tokenizer=" + folder.string());
+  if (has_tokenizer(folder)) settings.push_back("hf.tokenizer=" + folder.string());
   return settings;
 }
 

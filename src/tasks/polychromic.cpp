@@ -13,6 +13,7 @@
 #include "hrm/base/text.h"
 #include "hrm/data/batch.h"
 #include "hrm/data/chat_open.h"
+#include "hrm/formats/tokenizer_folder.h"
 #include "tasks/polychromic_metrics.h"
 
 namespace hrm::tasks {
@@ -474,7 +475,12 @@ void PolychromicTask::write_files(const fs::path& run_dir) const {
     write_text_atomic(file, read_text(from, ExitCode::data));
   };
   copy(fs::path(config_.hf.model) / "config.json");
-  copy(data::tokenizer_folder(config_.hf) / "tokenizer.json");
+  if (const fs::path folder = data::tokenizer_folder(config_.hf); has_tokenizer(folder)) {
+    const FolderTokenizer tokenizer = read_folder_tokenizer(folder);
+    std::error_code ignored;
+    const bool itself = fs::equivalent(tokenizer.file, to / "tokenizer.json", ignored);
+    if (!itself) write_text_atomic(to / "tokenizer.json", tokenizer.text);
+  }
   for (const fs::path& file : hf_files_beside_weights(config_.hf)) copy(file);
 }
 

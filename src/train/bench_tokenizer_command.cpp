@@ -46,7 +46,7 @@ int run_bench_tokenizer(const BenchTokenizerOptions& options) {
   const data::Tokenizer tokenizer = data::Tokenizer::load(options.tokenizer);
   const double load_s = seconds_since(loading);
   const MappedFile file(options.text);
-  const std::string_view text = as_text(file.bytes());
+  const std::string_view text = without_byte_order_mark(as_text(file.bytes()));
   require(!text.empty(), ExitCode::data, options.text, ": is empty, so there is nothing to time");
   const std::vector<std::string_view> documents = cut_documents(text);
 

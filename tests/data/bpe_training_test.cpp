@@ -238,7 +238,7 @@ TEST(BpeEncoder, EqualsMergingPairByPair) {
     const uint32_t most = round % 100 == 0 ? 3000 : round % 3 == 0 ? 120 : 20;
     for (uint32_t i = 1 + rng.below(most); i > 0; --i) word += static_cast<char>('a' + rng.below(1 + round % 5));
     Ids want;
-    for (const char c : word) want.push_back(model.id_of_byte(static_cast<unsigned char>(c)));
+    model.add_symbols(word, want);
     for (;;) {
       size_t best = 0;
       BpeModel::Merge merge;

@@ -1,6 +1,7 @@
 #include "hrm/data/chat_template.h"
 
 #include "data/chat_support.h"
+#include "hrm/formats/tokenizer_folder.h"
 
 namespace hrm::data {
 namespace {
@@ -182,6 +183,23 @@ TEST(ChatTemplate, OpensFoldersOfTransformers) {
   expect_error(ExitCode::usage, {"chat_template writes no special token", "name the eos_token"},
                [&] { open_chat_encoder(dir / "e", {}); });
   expect_error(ExitCode::data, {"tokenizer.json", "does not exist"}, [&] { open_tokenizer_folder(dir / "f"); });
+  // The tokenizer's two halves, of which a run keeps the whole: the same file has the same digest.
+  const nlohmann::ordered_json model =
+      nlohmann::ordered_json::parse(read_text(fixture("tokenizer") / "tokenizer.json", ExitCode::data))["model"];
+  std::string merges;
+  for (const auto& merge : model["merges"]) {
+    merges += cat(merge[0].get<std::string>(), " ", merge[1].get<std::string>(), "\n");
+  }
+  std::filesystem::create_directories(dir / "g");
+  write_text(dir / "g" / "vocab.json", model["vocab"].dump());
+  write_text(dir / "g" / "merges.txt", merges);
+  const TokenizerFolder halves = open_tokenizer_folder(dir / "g");
+  EXPECT_EQ(halves.encoder.file, dir / "g" / "vocab.json");
+  EXPECT_EQ(halves.encoder.encode("the cat"), Tokenizer::load(dir / "g").encode("the cat"));
+  EXPECT_EQ(halves.encoder.meta.vocab_size, 1501);
+  std::filesystem::create_directories(dir / "h");
+  write_text(dir / "h" / "tokenizer.json", read_folder_tokenizer(dir / "g").text);
+  EXPECT_EQ(open_tokenizer_folder(dir / "h").encoder.meta.tokenizer_digest, halves.encoder.meta.tokenizer_digest);
 }
 
 }  // namespace

@@ -58,6 +58,21 @@ TEST(DocumentPieces, FilesBlankLinesAndSeparators) {
   EXPECT_EQ(documents_of(separated, {.separator = "<|end|>"}), (std::vector<std::string>{"a", "b", "c", "d"}));
 }
 
+TEST(DocumentPieces, ByteOrderMarksAreNoText) {
+  const TempDir dir;
+  const std::string mark = "\xEF\xBB\xBF";
+  const auto files =
+      text_files(dir.path(), {mark + "one\n\n" + mark + "two", mark, mark + mark + "x", "\xEF\xBB" + std::string("y")});
+  const auto good = std::vector(files.begin(), files.end() - 1);
+  EXPECT_EQ(documents_of(good, {.blank_lines = true}), (std::vector<std::string>{"one", mark + "two", mark + "x"}))
+      << "one at the beginning of each file; inside it is a character";
+  EXPECT_EQ(documents_of(good, {}, 9), (std::vector<std::string>{"one\n\n" + mark + "two", mark + "x"}));
+  const auto bad = std::vector(files.end() - 1, files.end());
+  DocumentPieces damaged(bad, {}, 0, {});
+  Piece piece;
+  test::expect_error(ExitCode::data, {"the document at byte 0 is no valid UTF-8"}, [&] { damaged.next(piece); });
+}
+
 TEST(DocumentPieces, LargeDocumentsAreCutWhereLinesBegin) {
   const TempDir dir;
   std::string text;
@@ -211,6 +226,21 @@ TEST(DataText, FilesAreDocumentsByDefault) {
   run_build(command);
   EXPECT_EQ(texts_of(dir / "out", "train").size() + texts_of(dir / "out", "val").size(), 5u);  // and notes.md
   EXPECT_EQ(texts_of(dir / "out", "val").size(), 1u);
+}
+
+TEST(DataText, TakesTheFolderOfATokenizer) {
+  const TempDir dir;
+  fs::create_directories(dir / "model");
+  fs::copy_file(fs::path(test::source_dir()) / "tests/fixtures/tokenizer/tokenizer.json",
+                dir / "model" / "tokenizer.json");
+  TextCommand command = text_command(corpus(dir / "in", 4, 3), dir / "out");
+  command.tokenizer = dir / "model";
+  command.eos = "<|endoftext|>";
+  run_build(command);
+  const LanguageMeta meta = read_language_meta(dir / "out");
+  EXPECT_EQ(meta.tokenizer_file, "tokenizer.json");
+  EXPECT_EQ(meta.vocab_size, 1505);
+  EXPECT_EQ(encoder_of(meta, dir / "out")->id_of("<|endoftext|>"), meta.eos_id);
 }
 
 // Fails when it has encoded so many pieces: a build that is killed there.

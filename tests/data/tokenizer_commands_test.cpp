@@ -38,6 +38,26 @@ TEST(DataTokenize, LinesToIdsAndBack) {
   EXPECT_EQ(tokenize({.tokenizer = "", .decode = true}, ids), text);
 }
 
+TEST(DataTokenize, ByteOrderMarksAreNoText) {
+  const std::string mark = "\xEF\xBB\xBF";
+  EXPECT_EQ(tokenize({}, mark + "it\nit"), "276\n276\n");
+  EXPECT_NE(tokenize({}, "it\n" + mark + "it"), "276\n276\n") << "inside of the text it is a character";
+  const TempDir dir;
+  write_text_atomic(dir / "plain.txt", "it is it is it is");
+  write_text_atomic(dir / "marked.txt", mark + "it is it is it is");
+  std::vector<std::string> digests;
+  for (const char* name : {"plain.txt", "marked.txt"}) {
+    TrainTokenizerCommand command;
+    command.texts = {dir / name};
+    command.vocab_size = 262;
+    command.out = dir / "tokenizer.json";
+    std::ostringstream out;
+    run_data_tokenizer(command, out);
+    digests.push_back(Tokenizer::load(command.out).digest());
+  }
+  EXPECT_EQ(digests[0], digests[1]);
+}
+
 TEST(DataTokenize, NamesTheLine) {
   expect_error(ExitCode::data, {"standard input, line 3: is no UTF-8 at byte 1 of 2"},
                [] { tokenize({}, "a\nb\nc\xFF\n"); });
@@ -80,7 +100,7 @@ TEST(DataTokenizer, TrainsFromFiles) {
   run_data_tokenizer(command, fewer);
   EXPECT_NE(fewer.str().find("no other pair stands 3 times"), std::string::npos) << fewer.str();
   const Tokenizer second = Tokenizer::load(command.out);
-  EXPECT_FALSE(second.json().nfc);
+  EXPECT_TRUE(second.json().normalizers.empty());
   EXPECT_TRUE(second.json().pre_tokenizer[0].use_regex);
   EXPECT_TRUE(second.id_of("\u0120dog")) << "of the second file";
 }

@@ -20,9 +20,13 @@ TEST(Unicode, KnowsItsClasses) {
   }
   for (const char32_t c : {U'7', U'\u0663', U'\u2167'}) EXPECT_EQ(is(c), kNumber | kWord);
   for (const char32_t c : {U'\u00b2', U'\u00bd', U'\u2460'}) EXPECT_EQ(is(c), kNumber);
-  for (const char32_t c : {U'_', U'\u0301', U'\u0903', U'\u203f', U'\u200d', U'\u24b6', U'\U0001f130'})
-    EXPECT_EQ(is(c), kWord);
-  for (const char32_t c : {U'.', U'\u180e', U'\u200b', U'\U0001f600', U'\U0010ffff', U'\ufeff', U'\x1c'})
+  for (const char32_t c : {U'\u200d', U'\u24b6', U'\U0001f130'}) EXPECT_EQ(is(c), kWord);
+  for (const char32_t c : {U'\u0301', U'\u0903', U'\u20dd'}) EXPECT_EQ(is(c), kMark | kWord);
+  for (const char32_t c : {U'_', U'\u203f'}) EXPECT_EQ(is(c), kPunctuation | kWord);
+  for (const char32_t c : U".!~^`$+<=>|\u00ab\u2014\u3002") {
+    if (c != 0) EXPECT_EQ(is(c), kPunctuation) << static_cast<uint32_t>(c);
+  }
+  for (const char32_t c : {U'\u180e', U'\u200b', U'\U0001f600', U'\U0010ffff', U'\ufeff', U'\x1c', U'\u20ac'})
     EXPECT_EQ(is(c), 0);
   int spaces = 0;
   for (char32_t c = 0; c < 0x110000; ++c) spaces += (table.classes(c) & kSpace) != 0;
@@ -54,35 +58,43 @@ TEST(Unicode, FindsTheFirstByteThatIsNoUtf8) {
   }
 }
 
-std::string library_nfc(const std::string& text) {
+std::string library_form(const std::string& text, NormalizationForm form) {
+  const bool composes = form == NormalizationForm::nfc || form == NormalizationForm::nfkc;
+  const bool compatible = form == NormalizationForm::nfkc || form == NormalizationForm::nfkd;
+  const int options =
+      UTF8PROC_STABLE | (composes ? UTF8PROC_COMPOSE : UTF8PROC_DECOMPOSE) | (compatible ? UTF8PROC_COMPAT : 0);
   utf8proc_uint8_t* made = nullptr;
   const auto length =
       utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(text.data()), static_cast<utf8proc_ssize_t>(text.size()),
-                   &made, static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE));
+                   &made, static_cast<utf8proc_option_t>(options));
   EXPECT_GE(length, 0);
   std::string out(reinterpret_cast<const char*>(made), static_cast<size_t>(length));
   std::free(made);
   return out;
 }
 
-std::string ours(const std::string& text) {
+std::string our_form(const std::string& text, NormalizationForm form) {
   std::string out = "before";
-  const bool changed = normalize_nfc(text, out);
+  const bool changed = normalize(text, form, out);
   EXPECT_EQ(changed, out != "before");
   return changed ? out : text;
 }
 
+class NormalizationForms : public testing::TestWithParam<NormalizationForm> {};
+
 // Parts at a time give what the library makes of the whole.
-TEST(Unicode, NfcEqualsTheLibrarys) {
+TEST_P(NormalizationForms, EqualTheLibrarys) {
+  const auto ours = [](const std::string& text) { return our_form(text, GetParam()); };
+  const auto library = [](const std::string& text) { return library_form(text, GetParam()); };
   for (char32_t c = 1; c < 0x110000; ++c) {
     if (c >= 0xD800 && c < 0xE000) continue;
     std::string text = "a";
     append_utf8(c, text);
-    ASSERT_EQ(ours(text), library_nfc(text)) << static_cast<uint32_t>(c);
+    ASSERT_EQ(ours(text), library(text)) << static_cast<uint32_t>(c);
     std::string marked;
     append_utf8(c, marked);
     marked += "\u0323\u0301";
-    ASSERT_EQ(ours(marked), library_nfc(marked)) << static_cast<uint32_t>(c);
+    ASSERT_EQ(ours(marked), library(marked)) << static_cast<uint32_t>(c);
   }
   CounterRng rng(4, Stream::generate, 0);
   const std::u32string marks =
@@ -94,8 +106,18 @@ TEST(Unicode, NfcEqualsTheLibrarys) {
       char32_t c = rng.below(3) > 0 ? marks[rng.below(static_cast<uint32_t>(marks.size()))] : 1 + rng.below(0x3000);
       append_utf8(c, text);
     }
-    ASSERT_EQ(ours(text), library_nfc(text)) << text;
+    ASSERT_EQ(ours(text), library(text)) << text;
   }
+}
+
+INSTANTIATE_TEST_SUITE_P(Unicode, NormalizationForms,
+                         testing::Values(NormalizationForm::nfc, NormalizationForm::nfd, NormalizationForm::nfkc,
+                                         NormalizationForm::nfkd));
+
+TEST(Unicode, LowerCaseOfOneCharacterCanBeTwo) {
+  std::string text;
+  for (const char32_t c : {U'A', U'\u0130', U'\u03a3', U'\u00df', U'\u4e2d'}) append_lower_case(c, text);
+  EXPECT_EQ(text, "ai\u0307\u03c3\u00df\u4e2d");
 }
 
 }  // namespace

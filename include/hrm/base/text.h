@@ -32,6 +32,9 @@ std::string printable_start(std::string_view text, size_t most = 80);
 // Whether all of the text is well-formed UTF-8 (Unicode, table 3-7).
 bool is_utf8(std::string_view text);
 
+// A text without the byte-order mark (EF BB BF) that some editors and Windows programs put in front of it.
+std::string_view without_byte_order_mark(std::string_view text);
+
 // A whole number written in decimal digits alone; nothing for any other text, and for one that leaves uint64.
 std::optional<uint64_t> whole_number(std::string_view text);
 

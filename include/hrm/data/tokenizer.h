@@ -1,10 +1,10 @@
 #pragma once
-// Byte-level BPE tokenizers in the form of Hugging Face's tokenizer.json: text to ids and back, as the `tokenizers`
-// library does it. In a token's text each byte is a character of GPT-2's alphabet (hrm/formats/byte_level.h). No torch
-// here.
+// BPE tokenizers in the form of Hugging Face's tokenizer.json: text to ids and back, as the `tokenizers` library does
+// it. With a ByteLevel step each byte is a character of GPT-2's alphabet in a token's text
+// (hrm/formats/byte_level.h); else tokens are made of characters. No torch here.
 //
-// Encoding: added tokens are cut out; the rest is normalized (NFC), cut into words by the pre-tokenizer, and each word
-// merged from its bytes (Sennrich et al., 2016, arXiv 1508.07909).
+// Encoding: added tokens are cut out; the rest is normalized, cut into words by the pre-tokenizer, and each word merged
+// from its bytes or characters (Sennrich et al., 2016, arXiv 1508.07909).
 
 #include <cstdint>
 #include <filesystem>
@@ -23,7 +23,8 @@ namespace hrm::data {
 // Immutable; copies share it, and all of its functions may be called by several threads at a time.
 class Tokenizer {
  public:
-  // Throws Error(code): the file cannot be read, is malformed, or asks for what this program does not know.
+  // Of a tokenizer.json, or of a folder (hrm/formats/tokenizer_folder.h). Throws Error(code): the file cannot be read,
+  // is malformed, or asks for what this program does not know.
   static Tokenizer load(const std::filesystem::path& path, ExitCode code = ExitCode::data);
   // `origin`: for messages. Throws Error(code) for a pattern that this program does not know.
   explicit Tokenizer(TokenizerJson json, const std::string& origin = "tokenizer", ExitCode code = ExitCode::data);
@@ -37,10 +38,11 @@ class Tokenizer {
   std::vector<std::vector<int32_t>> encode_batch(std::span<const std::string_view> texts, int threads,
                                                  bool add_special = false) const;
 
-  // The text of ids. Bytes that are no UTF-8 become U+FFFD, one for each maximal part. With `skip_special` special
-  // tokens are left out. Throws Error(data) for an id that is no token's.
+  // The text of ids. Bytes that are no UTF-8 become U+FFFD, one for each maximal part; of a run of tokens <0xXX> that
+  // is no UTF-8 each. With `skip_special` special tokens are left out. Throws Error(data) for an id that is no token's.
   std::string decode(std::span<const int32_t> ids, bool skip_special = false) const;
-  // The bytes that a token stands for. Throws Error(data) for an id that is no token's.
+  // The bytes that a token stands for, wherever it stands: decode() may leave out a space at the beginning. Throws
+  // Error(data) for an id that is no token's.
   std::string_view bytes_of(int32_t id) const;
 
   // One more than the largest id: the rows of an embedding. Some ids below may be no token's.
@@ -58,6 +60,7 @@ class Tokenizer {
   const TokenizerJson& json() const;
 
  private:
+  friend class StreamDecoder;
   struct State;
   std::shared_ptr<const State> state_;
 };
@@ -66,6 +69,7 @@ class Tokenizer {
 class StreamDecoder {
  public:
   explicit StreamDecoder(Tokenizer tokenizer, bool skip_special = false);
+  ~StreamDecoder();
 
   // What is certain after one more id; may be empty. Throws Error(data) for an id that is no token's.
   std::string push(int32_t id);
@@ -73,9 +77,8 @@ class StreamDecoder {
   std::string finish();
 
  private:
-  Tokenizer tokenizer_;
-  bool skip_special_;
-  std::string pending_;  // at most 3 bytes between two calls
+  struct State;
+  std::unique_ptr<State> state_;
 };
 
 }  // namespace hrm::data

@@ -27,4 +27,10 @@ std::string byte_level_text(std::string_view bytes);
 // The bytes that a text stands for; nothing where a character of it is none of the alphabet (or it is no UTF-8).
 std::optional<std::string> byte_level_bytes(std::string_view text);
 
+// SentencePiece's token for a byte that no other token has: "<0x0A>".
+std::string byte_fallback_token(unsigned char byte);
+
+// The byte of such a token, read as the `tokenizers` library does; nothing for another text.
+std::optional<unsigned char> byte_fallback_byte(std::string_view token);
+
 }  // namespace hrm
