@@ -52,19 +52,22 @@ def set_up_process():
 
 
 class Run:
-    """One start of a training with all its ranks, in `folder`/run. `fail`: HRM_FAIL, of all ranks or by rank."""
+    """One start of a training with all its ranks, in `folder`/run. `fail`: HRM_FAIL, of all ranks or by rank. `settings`
+    precede `more`; those of the campaign where none are given."""
 
     started = []
 
-    def __init__(self, campaign, folder, more=(), ranks=1, fail="", environment=None, arguments=(), user=None):
+    def __init__(self, campaign, folder, more=(), ranks=1, fail="", environment=None, arguments=(), user=None,
+                 settings=None):
         self.folder, self.processes, self.outputs = pathlib.Path(folder), [], []
         self.folder.mkdir(parents=True, exist_ok=True)
+        settings = campaign.settings if settings is None else settings
         base = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE", "HRM_FAIL")}
         base.update(OMP_NUM_THREADS="1", OMP_WAIT_POLICY="PASSIVE")
         if "runtime.device=cuda" not in campaign.args.overrides:
             base["CUDA_VISIBLE_DEVICES"] = ""
         base.update(environment or {})
-        line = [campaign.binary, "train", *arguments, f"run.dir={self.folder}", "run.name=run", *campaign.settings, *more,
+        line = [campaign.binary, "train", *arguments, f"run.dir={self.folder}", "run.name=run", *settings, *more,
                 *campaign.args.overrides]
         with socket.socket() as s:
             s.bind(("127.0.0.1", 0))
