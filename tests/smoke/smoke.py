@@ -19,6 +19,8 @@ import subprocess
 import sys
 import time
 
+import entries
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
@@ -116,14 +118,31 @@ class Smoke:
             sys.exit(f"FAILED ({self.config}): generate gave {lines}")
         return answers
 
+    def prepare(self):
+        for prepare in self.entry.get("prepare", []):
+            self.call(*[a.replace("{root}", str(ROOT)).replace("{work}", str(self.work)) for a in prepare])
+
+    def entries(self):
+        """Of the newest checkpoint."""
+        return entries.entries_of(max((self.run / "checkpoints").glob("step-*")))
+
+    def compare_entries(self):
+        """A checkpoint holds what those of earlier releases held, under the same names."""
+        file = entries.FOLDER / f"{pathlib.Path(self.config).stem}.txt"
+        want, got = set(file.read_text().splitlines()), set(self.entries())
+        if want != got:
+            lost, new = sorted(want - got), sorted(got - want)
+            sys.exit(f"FAILED ({self.config}): the checkpoint's entries are others than in {file}: {len(lost)} lost {lost[:3]}, "
+                     f"{len(new)} new {new[:3]}")
+
     def main(self):
         shutil.rmtree(self.work, ignore_errors=True)
         self.work.mkdir(parents=True)
-        for prepare in self.entry.get("prepare", []):
-            self.call(*[a.replace("{root}", str(ROOT)).replace("{work}", str(self.work)) for a in prepare])
+        self.prepare()
         steps = self.entry.get("steps", 20)
 
         self.call(*self.train_args(1))
+        self.compare_entries()
         before = self.fixed_loss()
 
         # Killed when it has saved past the first step and stands still, then resumed to the end.
