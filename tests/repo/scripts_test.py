@@ -407,6 +407,72 @@ class CheckUnity(ScriptCase):
         self.assertEqual(self.run_script("check_unity", str(self.root / "nowhere")).returncode, 1)
 
 
+class CheckDocs(ScriptCase):
+    PROGRAM = ('case "$*" in "config --describe") echo "  train.steps   a number" ;; "train --help") echo "--config FILE" ;; '
+               '"--help") echo "--version" ;; *) exit 2 ;; esac')
+
+    def check(self, page):
+        self.write("src/a.cpp", 'range("train.forward");\n')
+        self.write("docs/other.md", "## The heading\n")
+        self.write("docs/page.md", page)
+        self.stand_in("hrm_train", self.PROGRAM)
+        result = self.run_script("check_docs", "--program", str(self.bin / "hrm_train"), str(self.root))
+        return result.returncode, result.stdout
+
+    def test_names_that_exist(self):
+        code, output = self.check("`src/a.cpp`, `src/*.cpp`, `src/NAME.cpp`, [other](other.md#the-heading), `train.steps=3`,\n"
+                                  "`train.forward`, `hrm_train train --config`, src/b.cpp\n```\nhrm_train train train.steps=1\n```\n")
+        self.assertEqual((code, output), (0, "check_docs: 2 pages, 0 problems\n"))
+
+    def test_names_that_do_not(self):
+        for text, message in [
+            ("`src/b.cpp`", "src/b.cpp does not exist"),
+            ("```\ncat src/{a,b}.cpp\n```", "src/{a,b}.cpp does not exist"),
+            ("`train.step`", "train.step is no key"),
+            ("```\nhrm_train train train.step=1\n```", "train.step is no key"),
+            ("`hrm_train tarin`", "no subcommand 'tarin'"),
+            ("`hrm_train train --configs x`", "'hrm_train train' has no option --configs"),
+            ("[a](nowhere.md)", "the link nowhere.md leads nowhere"),
+            ("[a](other.md#heading)", "other.md has no heading #heading"),
+        ]:
+            with self.subTest(text):
+                code, output = self.check(text + "\n")
+                self.assertEqual(code, 1, output)
+                self.assertIn(f"docs/page.md:{2 if text.startswith('```') else 1}: ", output)
+                self.assertIn(message, output)
+
+    def test_empty_tree_fails(self):
+        self.assertEqual(self.run_script("check_docs", str(self.root / "scripts/lib")).returncode, 1)
+
+
+class CountSeams(ScriptCase):
+    def count(self):
+        result = self.run_script("count_seams", str(self.root), "--list")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        return {line[7:]: int(line[:5]) for line in result.stdout.splitlines() if line[:5].strip()}
+
+    def test_counts(self):
+        self.write("include/hrm/base/kind.h", "enum class Kind { one };\n")
+        self.write("src/nn/a.cpp", "")
+        self.assertEqual(set(self.count().values()), {0})
+        self.write("src/tasks/a.cpp", 'bool a() { return x.task == "language"; }\n')
+        self.write("src/base/a.cpp", "bool a() { return x.kind == Kind::one; }  // x.task == 1\n")
+        self.assertEqual(set(self.count().values()), {0}, "of the owner")
+        self.write("src/train/a.cpp", 'bool a() { return x.task == "a" || "b" != y.task() || x.kind == Kind::one; }\n'
+                                      'auto text = "x.task == 1"; bool b = x.tasks == 1 || task == other;\n')
+        self.write("src/nn/long.cpp", "\n" * 601)
+        for i in range(41):
+            self.write(f"tests/nn/a{i}.cpp", "")
+        self.write("include/hrm/base/one.h", '#include "hrm/base/two.h"\n')
+        self.write("include/hrm/base/two.h", '#include "hrm/base/one.h"\n#include "hrm/nn/up.h"\n')
+        self.write("include/hrm/nn/up.h", "")
+        found = {name: number for name, number in self.count().items() if number}
+        self.assertEqual(found, {
+            "comparisons of task outside its owner": 2, "comparisons of kind outside its owner": 1,
+            "folders of more than 40 files": 1, "files of more than 600 lines": 1, "circles of includes": 1,
+            "includes that go upward": 1})
+
+
 class CheckConfigs(ScriptCase):
     def test_config_without_a_smoke_test(self):
         self.write("configs/puzzle/a.json", "{}")
@@ -503,21 +569,27 @@ class SameResults(unittest.TestCase):
     # In place of a training: one step, a checkpoint of one tensor; the environment says what they hold.
     PROGRAM = """#!/usr/bin/env python3
 import json, os, pathlib, sys
+if sys.argv[1] == "export":
+    pathlib.Path(sys.argv[-1]).write_bytes(bytes([EXPORT]))
+    sys.exit(0)
+if sys.argv[1] == "eval":
+    print(json.dumps({"loss": EVALUATION, "seconds": os.getpid()}))
+    sys.exit(0)
 folder = next(word[8:] for word in sys.argv if word.startswith("run.dir="))
 step = pathlib.Path(folder, "run/checkpoints/step-8")
 step.mkdir(parents=True)
 pathlib.Path(folder, "run/metrics.jsonl").write_text(json.dumps({"step": 8, "train/loss": LOSS, "perf/x": os.getpid()}))
-head = json.dumps({"__metadata__": {"pid": str(os.getpid())}, "w": {"dtype": "U8", "shape": [1], "data_offsets": [0, 1]}})
+head = json.dumps({"__metadata__": {"pid": str(os.getpid())}, "w": {"dtype": "U8", "shape": SHAPE, "data_offsets": [0, 1]}})
 (step / "model.safetensors").write_bytes(len(head).to_bytes(8, "little") + head.encode() + bytes([WEIGHT]))
 sys.exit(CODE)
 """
 
-    def compare(self, loss=1, weight=2, code=0):
+    def compare(self, loss=1, weight=2, code=0, evaluation=3, export=4, shape="[1]"):
         with tempfile.TemporaryDirectory() as folder:
             programs = []
-            for name, values in (("old", (1, 2, 0)), ("new", (loss, weight, code))):
+            for name, values in (("old", (1, 2, 0, 3, 4, "[1]")), ("new", (loss, weight, code, evaluation, export, shape))):
                 text = self.PROGRAM
-                for word, value in zip(("LOSS", "WEIGHT", "CODE"), values):
+                for word, value in zip(("LOSS", "WEIGHT", "CODE", "EVALUATION", "EXPORT", "SHAPE"), values):
                     text = text.replace(word, str(value))
                 file = pathlib.Path(folder, name)
                 file.write_text(text)
@@ -528,11 +600,17 @@ sys.exit(CODE)
             return done.returncode, done.stdout + done.stderr
 
     def test_metrics_and_tensors(self):
-        self.assertEqual(self.compare(), (0, "configs/puzzle/trm_att_sudoku17.json: 3 values and tensors are the same\n"))
+        self.assertEqual(self.compare(), (0, "configs/puzzle/trm_att_sudoku17.json: 7 values and tensors are the same\n"))
         code, said = self.compare(loss=1.5)
-        self.assertEqual((code, "1 of 3 differ, the first is step 8: train/loss" in said), (1, True), said)
+        self.assertEqual((code, "1 of 7 differ, the first is step 8: train/loss" in said), (1, True), said)
         code, said = self.compare(weight=3)
-        self.assertEqual((code, "1 of 3 differ, the first is model.safetensors: w" in said), (1, True), said)
+        self.assertEqual((code, "1 of 7 differ, the first is model.safetensors: w" in said), (1, True), said)
+        code, said = self.compare(shape="[1,1]")
+        self.assertEqual((code, "1 of 7 differ, the first is model.safetensors: w" in said), (1, True), said)
+        code, said = self.compare(evaluation=4)
+        self.assertEqual((code, "1 of 7 differ, the first is evaluation: loss" in said), (1, True), said)
+        code, said = self.compare(export=5)
+        self.assertEqual((code, "3 of 7 differ, the first is export pt" in said), (1, True), said)
         code, said = self.compare(code=6)
         self.assertEqual((code, "ended with 6" in said), (1, True), said)
 

@@ -51,14 +51,17 @@ def tensors_of(value, prefix):
         yield from tensors_of(member, f"{prefix}.{name}" if prefix else str(name))
 
 
-def entries_of(checkpoint):
-    """Sorted lines "file: name dtype shape"."""
-    lines = []
-    with zipfile.ZipFile(checkpoint / "model.pt") as archive:
+def entries_of_archive(path):
+    with zipfile.ZipFile(path) as archive:
         name = next(name for name in archive.namelist() if name.endswith("/data.pkl"))
         with archive.open(name) as file:
-            for entry, tensor in tensors_of(Unpickler(file).load(), ""):
-                lines.append(f"model.pt: {entry} {tensor.dtype} {tensor.shape}")
+            return [f"{path.name}: {entry} {tensor.dtype} {tensor.shape}"
+                    for entry, tensor in tensors_of(Unpickler(file).load(), "")]
+
+
+def entries_of(checkpoint):
+    """Sorted lines "file: name dtype shape"."""
+    lines = entries_of_archive(checkpoint / "model.pt")
     data = (checkpoint / "state.safetensors").read_bytes()
     size = int.from_bytes(data[:8], "little")
     header = json.loads(data[8:8 + size])

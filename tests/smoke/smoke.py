@@ -89,11 +89,13 @@ class Smoke:
         if not (early["early_halt"] and 1 <= early["steps"] <= early["segments"]):
             sys.exit(f"FAILED ({self.config}): eval --early-halt took {early['steps']} of {early['segments']} segments")
 
+    def exports(self):
+        """Kinds of files, and how their names end."""
+        last = ("hf", "hf/model.safetensors") if self.task == "polychromic" else ("torchscript", "ts.pt")
+        return [("safetensors", "safetensors"), ("pt", "pt"), last]
+
     def export(self):
-        kinds = [("safetensors", "safetensors"), ("pt", "pt"), ("torchscript", "ts.pt")]
-        if self.task == "polychromic":
-            kinds[2] = ("hf", "hf/model.safetensors")
-        for kind, suffix in kinds:
+        for kind, suffix in self.exports():
             out = self.work / f"model.{suffix}"
             folder = out.parent if kind == "hf" else out
             self.call("export", "--to", kind, "--checkpoint", str(self.run), "--out", str(folder))
