@@ -18,7 +18,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kBosField = "{bos}", kEosField = "{eos}", kResponseField = "{response}";
-constexpr std::string_view kSpace = " \t\n\v\f\r";
+constexpr std::string_view kAsciiSpace = " \t\n\v\f\r";
 constexpr uint64_t kConfigBytes = uint64_t{16} << 20;
 // Files that newer versions of the library write in place of the member chat_template.
 constexpr const char* kJinjaFile = "chat_template.jinja";
@@ -26,9 +26,9 @@ constexpr const char* kDefault = "default";
 constexpr const char* kChoices = "name the template: chatml, llama3, plain or custom";
 
 std::string_view trimmed(std::string_view text) {
-  const size_t begin = text.find_first_not_of(kSpace);
+  const size_t begin = text.find_first_not_of(kAsciiSpace);
   if (begin == std::string_view::npos) return "";
-  return text.substr(begin, text.find_last_not_of(kSpace) + 1 - begin);
+  return text.substr(begin, text.find_last_not_of(kAsciiSpace) + 1 - begin);
 }
 
 nlohmann::ordered_json message_json(const std::string& role, const std::string& content) {
@@ -60,7 +60,38 @@ size_t common_length(const std::string& a, const std::string& b) {
   return length;
 }
 
+// Where the ids end in the text, in bytes.
+std::vector<size_t> token_ends(const std::string& text, const std::vector<int32_t>& ids, const TextEncoder& encoder) {
+  std::vector<size_t> ends;
+  size_t end = 0;
+  for (const int32_t id : ids) {
+    const int64_t bytes = encoder.bytes(id);
+    ends.push_back(end += bytes > 0 ? static_cast<size_t>(bytes) : encoder.decode({id}).size());
+  }
+  require(end == text.size(), ExitCode::data, "its ids stand for ", end, " bytes of a text of ", text.size(),
+          ": the tokenizer changes the text, so that what the assistant says cannot be found in them; "
+          "set chat.learn to response");
+  return ends;
+}
+
 }  // namespace
+
+std::vector<uint8_t> generated_marks(const JinjaOutput& output, const std::vector<int32_t>& ids,
+                                     const TextEncoder& encoder) {
+  const std::vector<size_t> ends = token_ends(output.text, ids, encoder);
+  std::vector<uint8_t> marks(ids.size());
+  size_t span = 0;
+  const auto& spans = output.generated;
+  for (size_t i = 0; i < ids.size(); ++i) {
+    const size_t from = i == 0 ? 0 : ends[i - 1], to = ends[i];
+    const auto [leading, trailing] = encoder.white_ends(ids[i], from == 0);
+    const size_t begin = std::min(from + static_cast<size_t>(leading), to);
+    const size_t end = std::max(to - static_cast<size_t>(trailing), begin);
+    while (span < spans.size() && begin >= spans[span].second) ++span;
+    marks[i] = span < spans.size() && end > spans[span].first ? 1 : 0;
+  }
+  return marks;
+}
 
 ChatEncoder::ChatEncoder(TextEncoder encoder, const ChatTemplateOptions& options, const ModelTemplate& model)
     : encoder_(std::move(encoder)), options_(options) {
@@ -301,24 +332,13 @@ ChatEncoder::Turns ChatEncoder::turns(const std::vector<ChatMessage>& messages, 
   all.push_back({"assistant", response});
   const JinjaOutput whole = run(all, false);
   Turns turns{.ids = ids_of(whole.text), .learned = {}};
-  turns.learned.resize(turns.ids.size());
-  size_t begin = 0, span = 0;
-  const auto& spans = whole.generated;
-  for (size_t i = 0; i < turns.ids.size(); ++i) {
-    const int64_t bytes = encoder_.bytes(turns.ids[i]);
-    const size_t end = begin + (bytes > 0 ? static_cast<size_t>(bytes) : encoder_.decode({turns.ids[i]}).size());
-    while (span < spans.size() && begin >= spans[span].second) ++span;
-    turns.learned[i] = span < spans.size() && end > spans[span].first ? 1 : 0;
-    if (!spans.empty() && begin < spans.back().first) turns.prompt = static_cast<int64_t>(i) + 1;
-    begin = end;
-  }
-  require(begin == whole.text.size(), ExitCode::data, "its ids stand for ", begin, " bytes of a text of ",
-          whole.text.size(),
-          ": the tokenizer changes the text, so that what the assistant says cannot be found in them; "
-          "set chat.learn to response");
-  const bool ends =
+  turns.learned = generated_marks(whole, turns.ids, encoder_);
+  const std::vector<size_t> ends = token_ends(whole.text, turns.ids, encoder_);
+  const size_t last = whole.generated.empty() ? 0 : whole.generated.back().first;
+  for (size_t begin = 0; begin < last && turns.prompt < std::ssize(ends); ++turns.prompt) begin = ends[turns.prompt];
+  const bool answers =
       std::any_of(turns.learned.begin() + turns.prompt, turns.learned.end(), [](uint8_t one) { return one; });
-  require(ends, ExitCode::data, "the chat template marks nothing of the last answer as the assistant's");
+  require(answers, ExitCode::data, "the chat template marks nothing of the last answer as the assistant's");
   return turns;
 }
 

@@ -63,6 +63,11 @@ struct ModelTemplate {
   TokenizerConfig tokens;    // the special tokens that it can name
 };
 
+// A mark for each id of the output's text: 1 where a {% generation %} block wrote a part of it. Equal to transformers'
+// return_assistant_tokens_mask. Throws Error(data), the reason alone, where the ids do not follow the text.
+std::vector<uint8_t> generated_marks(const JinjaOutput& output, const std::vector<int32_t>& ids,
+                                     const TextEncoder& encoder);
+
 // A template and the tokenizer that it is for. Copies share the tokenizer; several threads may use it at a time.
 class ChatEncoder {
  public:
