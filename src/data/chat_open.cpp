@@ -168,6 +168,7 @@ ChatDataOptions chat_data_options(const config::Config& config, bool need_respon
   options.fields.prompt = c.prompt_field;
   options.fields.response = c.response_field;
   options.fields.answers = c.answers_field;
+  options.fields.tools = c.tools_field;
   options.fields.id = c.id_field;
   options.fields.value = c.value_field;
   options.instruction = c.instruction;

@@ -31,8 +31,27 @@ std::string_view trimmed(std::string_view text) {
   return text.substr(begin, text.find_last_not_of(kAsciiSpace) + 1 - begin);
 }
 
-nlohmann::ordered_json message_json(const std::string& role, const std::string& content) {
-  return {{"role", role}, {"content", content}};
+using Json = nlohmann::ordered_json;
+
+// As transformers gives it to a template: without members that are null, and thoughts by each of their names.
+Json message_json(const ChatMessage& message) {
+  if (message.json.empty()) return {{"role", message.role}, {"content", message.content}};
+  const Json whole = Json::parse(message.json);
+  Json out = Json::object();
+  for (const char* name : {"reasoning_content", "thinking", "reasoning"}) {
+    const auto thoughts = whole.find(name);
+    if (thoughts == whole.end() || thoughts->is_null()) continue;
+    out["thinking"] = *thoughts;
+    for (const auto& [key, value] : whole.items()) {
+      if (!value.is_null()) out[key] = value;
+    }
+    out["reasoning_content"] = *thoughts;
+    return out;
+  }
+  for (const auto& [key, value] : whole.items()) {
+    if (!value.is_null()) out[key] = value;
+  }
+  return out;
 }
 
 // "2026-11-25".
@@ -226,11 +245,12 @@ void ChatEncoder::set_model(const ModelTemplate& model) {
       "a response; name the eos_token");
 }
 
-JinjaOutput ChatEncoder::run(const std::vector<ChatMessage>& messages, bool asks) const {
-  nlohmann::ordered_json variables = *variables_;
-  auto list = nlohmann::ordered_json::array();
-  for (const ChatMessage& message : messages) list.push_back(message_json(message.role, message.content));
+JinjaOutput ChatEncoder::run(const std::vector<ChatMessage>& messages, bool asks, const std::string& tools) const {
+  Json variables = *variables_;
+  Json list = Json::array();
+  for (const ChatMessage& message : messages) list.push_back(message_json(message));
   variables["messages"] = std::move(list);
+  if (!tools.empty()) variables["tools"] = Json::parse(tools);
   variables["add_generation_prompt"] = asks;
   return model_->render(variables, limits_);
 }
@@ -240,7 +260,7 @@ int64_t ChatEncoder::end_of_answer() const {
   constexpr std::string_view kAnswer = "answer9f3e";
   std::string text;
   try {
-    text = run({{"user", "question"}, {"assistant", std::string(kAnswer)}}, false).text;
+    text = run({{"user", "question"}, {"assistant", std::string(kAnswer)}}, false, "").text;
   } catch (const Error&) {
     return -1;  // a template that wants another beginning; the end is EOS then
   }
@@ -259,11 +279,30 @@ const std::string& ChatEncoder::single_message(const std::vector<ChatMessage>& m
   return messages[0].content;
 }
 
-std::string ChatEncoder::prompt_text(const std::vector<ChatMessage>& messages,
-                                     const std::vector<std::string>& values) const {
+void ChatEncoder::refuse_extras(const std::vector<ChatMessage>& messages, const ChatExtras& more) const {
+  const std::string place =
+      cat(", for which the chat template ", options_.name, " has no place; set chat.template to model");
+  const auto check = [&](const std::string& json, const std::string& which) {
+    if (json.empty()) return;
+    const Json message = Json::parse(json);
+    for (const auto& [name, value] : message.items()) {
+      require(name == "role" || name == "content" || value.is_null(), ExitCode::data, which, " has '",
+              printable_start(name), "'", place);
+    }
+    fail(ExitCode::data, which, " has a list of parts as its content", place);
+  };
+  for (size_t i = 0; i < messages.size(); ++i) check(messages[i].json, cat("message ", i + 1));
+  check(more.response, "the response");
+  require(more.tools.empty() || more.tools == "[]", ExitCode::data, "has tools", place,
+          ", or chat.tools_field to nothing, so that they are passed over");
+}
+
+std::string ChatEncoder::prompt_text(const std::vector<ChatMessage>& messages, const std::vector<std::string>& values,
+                                     const ChatExtras& more) const {
   require(values.size() == members_.size(), ExitCode::unexpected, values.size(), " values for ", members_.size(),
           " members of a chat template");
-  if (model_) return run(messages, true).text;
+  if (model_) return run(messages, true, more.tools).text;
+  refuse_extras(messages, more);
   if (options_.name == "plain") return single_message(messages);
   if (options_.name == "custom") {
     const std::string& prompt = single_message(messages);
@@ -274,8 +313,8 @@ std::string ChatEncoder::prompt_text(const std::vector<ChatMessage>& messages,
   }
   std::string text = begin_;
   for (const ChatMessage& message : messages) {
-    require(message.role != "tool", ExitCode::data, "the chat template ", options_.name,
-            " has no place for a message of role tool");
+    require(message.role != "tool" && message.role != "developer", ExitCode::data, "the chat template ", options_.name,
+            " has no place for a message of role ", message.role);
     text += before_role_ + message.role + after_role_;
     text += trims_ ? trimmed(message.content) : std::string_view(message.content);
     text += after_content_;
@@ -283,11 +322,12 @@ std::string ChatEncoder::prompt_text(const std::vector<ChatMessage>& messages,
   return text + before_role_ + "assistant" + after_role_ + after_assistant_;
 }
 
-std::string ChatEncoder::response_text(const std::string& content, const std::vector<ChatMessage>& messages) const {
+std::string ChatEncoder::response_text(const std::string& content, const std::vector<ChatMessage>& messages,
+                                       const ChatExtras& more) const {
   if (model_) {
     std::vector<ChatMessage> all = messages;
-    all.push_back({"assistant", content});
-    const std::string prompt = run(messages, true).text, whole = run(all, false).text;
+    all.push_back({"assistant", content, more.response});
+    const std::string prompt = run(messages, true, more.tools).text, whole = run(all, false, more.tools).text;
     const size_t alike = common_length(prompt, whole);
     require(alike == prompt.size(), ExitCode::data,
             "the chat template writes the answer elsewhere than it asks for it: '",
@@ -296,6 +336,7 @@ std::string ChatEncoder::response_text(const std::string& content, const std::ve
             "'; train with a template that keeps the prompt (trl has some, *_training.jinja), or set chat.template");
     return whole.substr(alike);
   }
+  refuse_extras(messages, more);
   if (response_) {
     return response_->fill([&](const std::string&) { return content; });
   }
@@ -312,25 +353,36 @@ std::vector<int32_t> ChatEncoder::ids_of(const std::string& text) const {
 }
 
 std::vector<int32_t> ChatEncoder::prompt_ids(const std::vector<ChatMessage>& messages,
-                                             const std::vector<std::string>& values) const {
-  std::vector<int32_t> ids = ids_of(prompt_text(messages, values));
+                                             const std::vector<std::string>& values, const ChatExtras& more) const {
+  std::vector<int32_t> ids = ids_of(prompt_text(messages, values, more));
   if (bos_) ids.insert(ids.begin(), static_cast<int32_t>(encoder_.meta.bos_id));
   if (options_.name == "plain") ids.insert(ids.begin(), encoder_.leading.begin(), encoder_.leading.end());
   return ids;
 }
 
-std::vector<int32_t> ChatEncoder::response_ids(const std::string& content,
-                                               const std::vector<ChatMessage>& messages) const {
-  std::vector<int32_t> ids = ids_of(response_text(content, messages));
+std::vector<int32_t> ChatEncoder::response_ids(const std::string& content, const std::vector<ChatMessage>& messages,
+                                               const ChatExtras& more) const {
+  std::vector<int32_t> ids = ids_of(response_text(content, messages, more));
   if (eos_) ids.push_back(static_cast<int32_t>(encoder_.meta.eos_id));
   return ids;
 }
 
-ChatEncoder::Turns ChatEncoder::turns(const std::vector<ChatMessage>& messages, const std::string& response) const {
+std::string ChatEncoder::sampled_text(const std::vector<int32_t>& response_ids) const {
+  const std::unique_ptr<TextStream> stream = encoder_.stream();
+  std::string text;
+  for (const int32_t id : response_ids) {
+    if (std::find(stop_ids_.begin(), stop_ids_.end(), id) != stop_ids_.end()) break;
+    text += stream->push(id);
+  }
+  return text + stream->finish();
+}
+
+ChatEncoder::Turns ChatEncoder::turns(const std::vector<ChatMessage>& messages, const std::string& response,
+                                      const ChatExtras& more) const {
   require(marks_turns(), ExitCode::unexpected, "a template without marks has no turns to learn");
   std::vector<ChatMessage> all = messages;
-  all.push_back({"assistant", response});
-  const JinjaOutput whole = run(all, false);
+  all.push_back({"assistant", response, more.response});
+  const JinjaOutput whole = run(all, false, more.tools);
   Turns turns{.ids = ids_of(whole.text), .learned = {}};
   turns.learned = generated_marks(whole, turns.ids, encoder_);
   const std::vector<size_t> ends = token_ends(whole.text, turns.ids, encoder_);

@@ -1,7 +1,10 @@
 // Ids of conversations and marks of what the assistant says against transformers' apply_chat_template, by templates of
 // the wheels trl and axolotl (as ChatTemplates of test_formats, which compares the texts). One small tokenizer has the
 // special tokens of all templates. tests/formats/make_chat_renderings.py wrote what the library gave.
+#include <algorithm>
 #include <cstdlib>
+#include <map>
+#include <optional>
 
 #include "data/chat_support.h"
 #include "hrm/data/chat_template.h"
@@ -107,6 +110,82 @@ TEST(ChatIds, EqualTheLibrary) {
   EXPECT_GT(compared, static_cast<int>(all_ids.size()) * 30);
   EXPECT_GT(marked, static_cast<int>(all_marks.size()) * 30);
   EXPECT_GT(trims, 20) << "offsets without white space give other marks";
+}
+
+// The same conversations as records of a data set, with their tools and all that their messages have.
+TEST(ChatIds, OfRecordsEqualTheLibrary) {
+  const Json all_ids = read_formats_fixture("chat_ids.json"), all_marks = read_formats_fixture("chat_masks.json");
+  const Json conversations = read_formats_fixture("chat_conversations.json");
+  const fs::path folder = template_folder();
+  if (!fs::exists(folder / all_ids.begin().key())) {
+    GTEST_SKIP() << "trl and axolotl are not in " << folder << " (scripts/setup test installs them)";
+  }
+  const test::TempDir dir;
+  const TokenizerFolder tokenizer = small_tokenizer(dir / "t", true);
+  std::vector<std::optional<ChatRecord>> records;
+  for (const Json& one : conversations) {
+    const Json line = {{"messages", one["messages"]}, {"tools", one["tools"]}};
+    try {
+      records.emplace_back(parse_chat_record(line.dump(), {}));
+    } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what()).find("a part of type 'image'"), std::string::npos) << error.what();
+      records.emplace_back();
+    }
+  }
+  EXPECT_EQ(std::count(records.begin(), records.end(), std::nullopt), 1);
+  int prompts = 0, turns = 0, answers = 0;
+  for (const auto& [name, expected] : all_ids.items()) {
+    const ModelTemplate own{
+        .text = read_text(folder / name, ExitCode::data), .origin = name, .tokens = tokenizer.config};
+    const JinjaTemplate one(own.text, name);
+    ChatTemplateOptions options{.name = "model", .date = one.mentions("strftime_now") ? "2026-11-25" : ""};
+    std::map<std::string, ChatEncoder> encoders;
+    for (const char* thinking : {"auto", "on", "off"}) {
+      options.thinking = one.mentions("enable_thinking") ? thinking : "auto";
+      encoders.emplace(thinking, ChatEncoder(tokenizer.encoder, options, own));
+    }
+    for (size_t i = 0; i < conversations.size(); ++i) {
+      const std::string wanted = expected.get<std::string>().substr(8 * i, 8);
+      if (!records[i] || wanted == kRefused) continue;
+      SCOPED_TRACE(cat(name, ", conversation ", i));
+      const Json& settings = conversations[i]["settings"];
+      const auto thinks = settings.find("enable_thinking");
+      const ChatEncoder& chat = encoders.at(thinks == settings.end() ? "auto" : *thinks == true ? "on" : "off");
+      const ChatRecord& record = *records[i];
+      const bool has_answer = record.no_response.empty();
+      const ChatExtras more{.tools = record.tools, .response = record.response_json};
+      if (conversations[i]["add_generation_prompt"] == true) {
+        std::vector<ChatMessage> all = record.messages;
+        if (has_answer) all.push_back({"assistant", record.response, record.response_json});
+        EXPECT_EQ(digest_of(chat.prompt_ids(all, {}, more)), wanted);
+        ++prompts;
+        continue;
+      }
+      if (!has_answer) continue;
+      try {
+        if (chat.marks_turns()) {
+          const ChatEncoder::Turns whole = chat.turns(record.messages, record.response, more);
+          EXPECT_EQ(digest_of(whole.ids), wanted);
+          EXPECT_EQ(digest_of(whole.learned), all_marks[name]["trimmed"].get<std::string>().substr(8 * i, 8));
+          ++turns;
+        } else {
+          const std::string text =
+              chat.prompt_text(record.messages, {}, more) + chat.response_text(record.response, record.messages, more);
+          EXPECT_EQ(digest_of(chat.encoder().encode(text)), wanted);
+          ++answers;
+        }
+      } catch (const Error& error) {
+        // What no training can learn from.
+        const std::string what = error.what();
+        EXPECT_TRUE(what.find("writes the answer elsewhere than it asks for it") != std::string::npos ||
+                    what.find("marks nothing of the last answer") != std::string::npos)
+            << what;
+      }
+    }
+  }
+  EXPECT_GT(prompts, 1400);
+  EXPECT_GT(turns, 750);
+  EXPECT_GT(answers, 1400);
 }
 
 }  // namespace
