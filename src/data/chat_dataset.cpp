@@ -162,11 +162,12 @@ class ChatDataset::Reader {
     if (record.value) example.value = *record.value;
     const bool asked = record.messages.empty() ? !is_blank_text(record.prompt) : any_text(record.messages);
     if (!asked) return drop(to_.counts_.empty_prompt, place, "the prompt is empty");
+    const bool answers = says_something(record);
     if (is_blank_text(record.response)) record.response.clear();
     if (!record.no_response.empty() && options_.need_response) {
       return drop(to_.counts_.no_response, place, record.no_response);
     }
-    if (record.response.empty() && options_.need_response) {
+    if (!answers && options_.need_response) {
       return drop(to_.counts_.empty_response, place, "the response is empty");
     }
     if (record.answers) {
@@ -179,18 +180,30 @@ class ChatDataset::Reader {
     const ChatPrompts::Asked asked_for = prompts_.ask(record);
     example.prompt = said(asked_for.messages);
     example.response = std::move(record.response);
-    example.prompt_ids = encoder_.prompt_ids(asked_for.messages, asked_for.values);
+    example.prompt_ids = encoder_.prompt_ids(asked_for.messages, asked_for.values, asked_for.more);
     // Other members make another prompt.
-    if (!encoder_.members().empty()) example.prompt = encoder_.prompt_text(asked_for.messages, asked_for.values);
-    if (options_.every_turn && !example.response.empty()) {
-      ChatEncoder::Turns turns = encoder_.turns(asked_for.messages, example.response);
+    if (!encoder_.members().empty() || has_more(asked_for)) {
+      example.prompt = encoder_.prompt_text(asked_for.messages, asked_for.values, asked_for.more);
+    }
+    if (options_.every_turn && answers) {
+      ChatEncoder::Turns turns = encoder_.turns(asked_for.messages, example.response, asked_for.more);
       example.prompt_ids.assign(turns.ids.begin(), turns.ids.begin() + turns.prompt);
       example.response_ids.assign(turns.ids.begin() + turns.prompt, turns.ids.end());
       example.learned = std::move(turns.learned);
-    } else if (!example.response.empty()) {
-      example.response_ids = encoder_.response_ids(example.response, asked_for.messages);
+    } else if (answers) {
+      example.response_ids = encoder_.response_ids(example.response, asked_for.messages, asked_for.more);
+    }
+    if (answers && !asked_for.more.response.empty()) {
+      // What a sampled answer would have to be.
+      example.response = encoder_.sampled_text(example.response_ids);
+      if (is_blank_text(example.response)) example.response = asked_for.more.response;
     }
     keep(std::move(example), record.id, place);
+  }
+
+  static bool has_more(const ChatPrompts::Asked& asked) {
+    return !asked.more.tools.empty() || std::any_of(asked.messages.begin(), asked.messages.end(),
+                                                    [](const ChatMessage& one) { return !one.json.empty(); });
   }
 
   static bool any_text(const std::vector<ChatMessage>& messages) {

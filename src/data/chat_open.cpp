@@ -142,7 +142,7 @@ std::vector<std::string> settings_of_earlier_chat(const std::string& config_json
   const nlohmann::json config =
       parse_json(config_json, "config.json", ExitCode::checkpoint, {.bytes = config::kMaxConfigBytes, .depth = 16});
   const auto chat = config.find("chat");
-  if (chat == config.end() || !chat->is_object() || chat->contains("bos")) return {};
+  if (chat == config.end() || !chat->is_object()) return {};
   const auto given = [&](std::string_view key) -> std::optional<std::string> {
     std::optional<std::string> value;
     for (const std::string& one : overrides) {
@@ -151,12 +151,19 @@ std::vector<std::string> settings_of_earlier_chat(const std::string& config_json
     return value;
   };
   std::vector<std::string> settings;
-  std::string name = chat->value("template", "auto");
+  const auto task = config.find("task"), stored = chat->find("template");
+  const bool has_records = task != config.end() && *task == "polychromic";
+  if (has_records && !chat->contains("tools_field") && !given("chat.tools_field=")) {
+    settings.emplace_back("chat.tools_field=");
+  }
+  if (chat->contains("bos")) return settings;
+  std::string name = stored != chat->end() && stored->is_string() ? stored->get<std::string>() : "auto";
+  const std::string asked = given("chat.template=").value_or("auto");
   if (const auto known = info.find(kChatTemplate); name == "auto" && known != info.end()) {
     name = known->second;
-    settings.push_back("chat.template=" + name);
+    if (asked == "auto") settings.push_back("chat.template=" + name);
   }
-  name = given("chat.template=").value_or(name);
+  if (asked != "auto") name = asked;
   if (name == "plain" && !given("chat.bos=")) settings.emplace_back("chat.bos=off");
   return settings;
 }
@@ -168,6 +175,7 @@ ChatDataOptions chat_data_options(const config::Config& config, bool need_respon
   options.fields.prompt = c.prompt_field;
   options.fields.response = c.response_field;
   options.fields.answers = c.answers_field;
+  options.fields.tools = c.tools_field;
   options.fields.id = c.id_field;
   options.fields.value = c.value_field;
   options.instruction = c.instruction;

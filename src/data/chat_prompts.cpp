@@ -1,5 +1,6 @@
 #include "hrm/data/chat_prompts.h"
 
+#include <algorithm>
 #include <map>
 
 #include "hrm/base/error.h"
@@ -10,10 +11,18 @@ ChatPrompts::ChatPrompts(const ChatEncoder& encoder, ChatFields fields, const st
     : encoder_(encoder), fields_(std::move(fields)) {
   fields_.texts = encoder.members();
   fields_.prompt_texts.clear();
-  if (instruction.empty()) return;
-  instruction_.emplace(instruction, "instruction");
-  for (const std::string& name : instruction_->names()) {
-    if (name != "prompt") fields_.prompt_texts.push_back(name);
+  if (!instruction.empty()) {
+    instruction_.emplace(instruction, "instruction");
+    for (const std::string& name : instruction_->names()) {
+      if (name != "prompt") fields_.prompt_texts.push_back(name);
+    }
+  }
+  const auto is_text = [&](const std::vector<std::string>& names) {
+    return std::find(names.begin(), names.end(), fields_.tools) != names.end();
+  };
+  if (is_text(fields_.texts) || is_text(fields_.prompt_texts) ||
+      is_text({fields_.messages, fields_.prompt, fields_.response, fields_.answers, fields_.id, fields_.value})) {
+    fields_.tools.clear();
   }
 }
 
@@ -46,6 +55,7 @@ std::string ChatPrompts::user_text(const ChatRecord& record) const {
 
 ChatPrompts::Asked ChatPrompts::ask(const ChatRecord& record) const {
   Asked asked{.messages = record.messages, .values = record.texts};
+  asked.more = {.tools = record.tools, .response = record.response_json};
   if (asked.messages.empty()) asked.messages = {{"user", user_text(record)}};
   return asked;
 }

@@ -18,7 +18,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kBosField = "{bos}", kEosField = "{eos}", kResponseField = "{response}";
-constexpr std::string_view kSpace = " \t\n\v\f\r";
+constexpr std::string_view kAsciiSpace = " \t\n\v\f\r";
 constexpr uint64_t kConfigBytes = uint64_t{16} << 20;
 // Files that newer versions of the library write in place of the member chat_template.
 constexpr const char* kJinjaFile = "chat_template.jinja";
@@ -26,13 +26,32 @@ constexpr const char* kDefault = "default";
 constexpr const char* kChoices = "name the template: chatml, llama3, plain or custom";
 
 std::string_view trimmed(std::string_view text) {
-  const size_t begin = text.find_first_not_of(kSpace);
+  const size_t begin = text.find_first_not_of(kAsciiSpace);
   if (begin == std::string_view::npos) return "";
-  return text.substr(begin, text.find_last_not_of(kSpace) + 1 - begin);
+  return text.substr(begin, text.find_last_not_of(kAsciiSpace) + 1 - begin);
 }
 
-nlohmann::ordered_json message_json(const std::string& role, const std::string& content) {
-  return {{"role", role}, {"content", content}};
+using Json = nlohmann::ordered_json;
+
+// As transformers gives it to a template: without members that are null, and thoughts by each of their names.
+Json message_json(const ChatMessage& message) {
+  if (message.json.empty()) return {{"role", message.role}, {"content", message.content}};
+  const Json whole = Json::parse(message.json);
+  Json out = Json::object();
+  for (const char* name : {"reasoning_content", "thinking", "reasoning"}) {
+    const auto thoughts = whole.find(name);
+    if (thoughts == whole.end() || thoughts->is_null()) continue;
+    out["thinking"] = *thoughts;
+    for (const auto& [key, value] : whole.items()) {
+      if (!value.is_null()) out[key] = value;
+    }
+    out["reasoning_content"] = *thoughts;
+    return out;
+  }
+  for (const auto& [key, value] : whole.items()) {
+    if (!value.is_null()) out[key] = value;
+  }
+  return out;
 }
 
 // "2026-11-25".
@@ -60,7 +79,38 @@ size_t common_length(const std::string& a, const std::string& b) {
   return length;
 }
 
+// Where the ids end in the text, in bytes.
+std::vector<size_t> token_ends(const std::string& text, const std::vector<int32_t>& ids, const TextEncoder& encoder) {
+  std::vector<size_t> ends;
+  size_t end = 0;
+  for (const int32_t id : ids) {
+    const int64_t bytes = encoder.bytes(id);
+    ends.push_back(end += bytes > 0 ? static_cast<size_t>(bytes) : encoder.decode({id}).size());
+  }
+  require(end == text.size(), ExitCode::data, "its ids stand for ", end, " bytes of a text of ", text.size(),
+          ": the tokenizer changes the text, so that what the assistant says cannot be found in them; "
+          "set chat.learn to response");
+  return ends;
+}
+
 }  // namespace
+
+std::vector<uint8_t> generated_marks(const JinjaOutput& output, const std::vector<int32_t>& ids,
+                                     const TextEncoder& encoder) {
+  const std::vector<size_t> ends = token_ends(output.text, ids, encoder);
+  std::vector<uint8_t> marks(ids.size());
+  size_t span = 0;
+  const auto& spans = output.generated;
+  for (size_t i = 0; i < ids.size(); ++i) {
+    const size_t from = i == 0 ? 0 : ends[i - 1], to = ends[i];
+    const auto [leading, trailing] = encoder.white_ends(ids[i], from == 0);
+    const size_t begin = std::min(from + static_cast<size_t>(leading), to);
+    const size_t end = std::max(to - static_cast<size_t>(trailing), begin);
+    while (span < spans.size() && begin >= spans[span].second) ++span;
+    marks[i] = span < spans.size() && end > spans[span].first ? 1 : 0;
+  }
+  return marks;
+}
 
 ChatEncoder::ChatEncoder(TextEncoder encoder, const ChatTemplateOptions& options, const ModelTemplate& model)
     : encoder_(std::move(encoder)), options_(options) {
@@ -195,11 +245,12 @@ void ChatEncoder::set_model(const ModelTemplate& model) {
       "a response; name the eos_token");
 }
 
-JinjaOutput ChatEncoder::run(const std::vector<ChatMessage>& messages, bool asks) const {
-  nlohmann::ordered_json variables = *variables_;
-  auto list = nlohmann::ordered_json::array();
-  for (const ChatMessage& message : messages) list.push_back(message_json(message.role, message.content));
+JinjaOutput ChatEncoder::run(const std::vector<ChatMessage>& messages, bool asks, const std::string& tools) const {
+  Json variables = *variables_;
+  Json list = Json::array();
+  for (const ChatMessage& message : messages) list.push_back(message_json(message));
   variables["messages"] = std::move(list);
+  if (!tools.empty()) variables["tools"] = Json::parse(tools);
   variables["add_generation_prompt"] = asks;
   return model_->render(variables, limits_);
 }
@@ -209,7 +260,7 @@ int64_t ChatEncoder::end_of_answer() const {
   constexpr std::string_view kAnswer = "answer9f3e";
   std::string text;
   try {
-    text = run({{"user", "question"}, {"assistant", std::string(kAnswer)}}, false).text;
+    text = run({{"user", "question"}, {"assistant", std::string(kAnswer)}}, false, "").text;
   } catch (const Error&) {
     return -1;  // a template that wants another beginning; the end is EOS then
   }
@@ -228,11 +279,30 @@ const std::string& ChatEncoder::single_message(const std::vector<ChatMessage>& m
   return messages[0].content;
 }
 
-std::string ChatEncoder::prompt_text(const std::vector<ChatMessage>& messages,
-                                     const std::vector<std::string>& values) const {
+void ChatEncoder::refuse_extras(const std::vector<ChatMessage>& messages, const ChatExtras& more) const {
+  const std::string place =
+      cat(", for which the chat template ", options_.name, " has no place; set chat.template to model");
+  const auto check = [&](const std::string& json, const std::string& which) {
+    if (json.empty()) return;
+    const Json message = Json::parse(json);
+    for (const auto& [name, value] : message.items()) {
+      require(name == "role" || name == "content" || value.is_null(), ExitCode::data, which, " has '",
+              printable_start(name), "'", place);
+    }
+    fail(ExitCode::data, which, " has a list of parts as its content", place);
+  };
+  for (size_t i = 0; i < messages.size(); ++i) check(messages[i].json, cat("message ", i + 1));
+  check(more.response, "the response");
+  require(more.tools.empty() || more.tools == "[]", ExitCode::data, "has tools", place,
+          ", or chat.tools_field to nothing, so that they are passed over");
+}
+
+std::string ChatEncoder::prompt_text(const std::vector<ChatMessage>& messages, const std::vector<std::string>& values,
+                                     const ChatExtras& more) const {
   require(values.size() == members_.size(), ExitCode::unexpected, values.size(), " values for ", members_.size(),
           " members of a chat template");
-  if (model_) return run(messages, true).text;
+  if (model_) return run(messages, true, more.tools).text;
+  refuse_extras(messages, more);
   if (options_.name == "plain") return single_message(messages);
   if (options_.name == "custom") {
     const std::string& prompt = single_message(messages);
@@ -243,8 +313,8 @@ std::string ChatEncoder::prompt_text(const std::vector<ChatMessage>& messages,
   }
   std::string text = begin_;
   for (const ChatMessage& message : messages) {
-    require(message.role != "tool", ExitCode::data, "the chat template ", options_.name,
-            " has no place for a message of role tool");
+    require(message.role != "tool" && message.role != "developer", ExitCode::data, "the chat template ", options_.name,
+            " has no place for a message of role ", message.role);
     text += before_role_ + message.role + after_role_;
     text += trims_ ? trimmed(message.content) : std::string_view(message.content);
     text += after_content_;
@@ -252,11 +322,12 @@ std::string ChatEncoder::prompt_text(const std::vector<ChatMessage>& messages,
   return text + before_role_ + "assistant" + after_role_ + after_assistant_;
 }
 
-std::string ChatEncoder::response_text(const std::string& content, const std::vector<ChatMessage>& messages) const {
+std::string ChatEncoder::response_text(const std::string& content, const std::vector<ChatMessage>& messages,
+                                       const ChatExtras& more) const {
   if (model_) {
     std::vector<ChatMessage> all = messages;
-    all.push_back({"assistant", content});
-    const std::string prompt = run(messages, true).text, whole = run(all, false).text;
+    all.push_back({"assistant", content, more.response});
+    const std::string prompt = run(messages, true, more.tools).text, whole = run(all, false, more.tools).text;
     const size_t alike = common_length(prompt, whole);
     require(alike == prompt.size(), ExitCode::data,
             "the chat template writes the answer elsewhere than it asks for it: '",
@@ -265,6 +336,7 @@ std::string ChatEncoder::response_text(const std::string& content, const std::ve
             "'; train with a template that keeps the prompt (trl has some, *_training.jinja), or set chat.template");
     return whole.substr(alike);
   }
+  refuse_extras(messages, more);
   if (response_) {
     return response_->fill([&](const std::string&) { return content; });
   }
@@ -281,44 +353,44 @@ std::vector<int32_t> ChatEncoder::ids_of(const std::string& text) const {
 }
 
 std::vector<int32_t> ChatEncoder::prompt_ids(const std::vector<ChatMessage>& messages,
-                                             const std::vector<std::string>& values) const {
-  std::vector<int32_t> ids = ids_of(prompt_text(messages, values));
+                                             const std::vector<std::string>& values, const ChatExtras& more) const {
+  std::vector<int32_t> ids = ids_of(prompt_text(messages, values, more));
   if (bos_) ids.insert(ids.begin(), static_cast<int32_t>(encoder_.meta.bos_id));
   if (options_.name == "plain") ids.insert(ids.begin(), encoder_.leading.begin(), encoder_.leading.end());
   return ids;
 }
 
-std::vector<int32_t> ChatEncoder::response_ids(const std::string& content,
-                                               const std::vector<ChatMessage>& messages) const {
-  std::vector<int32_t> ids = ids_of(response_text(content, messages));
+std::vector<int32_t> ChatEncoder::response_ids(const std::string& content, const std::vector<ChatMessage>& messages,
+                                               const ChatExtras& more) const {
+  std::vector<int32_t> ids = ids_of(response_text(content, messages, more));
   if (eos_) ids.push_back(static_cast<int32_t>(encoder_.meta.eos_id));
   return ids;
 }
 
-ChatEncoder::Turns ChatEncoder::turns(const std::vector<ChatMessage>& messages, const std::string& response) const {
+std::string ChatEncoder::sampled_text(const std::vector<int32_t>& response_ids) const {
+  const std::unique_ptr<TextStream> stream = encoder_.stream();
+  std::string text;
+  for (const int32_t id : response_ids) {
+    if (std::find(stop_ids_.begin(), stop_ids_.end(), id) != stop_ids_.end()) break;
+    text += stream->push(id);
+  }
+  return text + stream->finish();
+}
+
+ChatEncoder::Turns ChatEncoder::turns(const std::vector<ChatMessage>& messages, const std::string& response,
+                                      const ChatExtras& more) const {
   require(marks_turns(), ExitCode::unexpected, "a template without marks has no turns to learn");
   std::vector<ChatMessage> all = messages;
-  all.push_back({"assistant", response});
-  const JinjaOutput whole = run(all, false);
+  all.push_back({"assistant", response, more.response});
+  const JinjaOutput whole = run(all, false, more.tools);
   Turns turns{.ids = ids_of(whole.text), .learned = {}};
-  turns.learned.resize(turns.ids.size());
-  size_t begin = 0, span = 0;
-  const auto& spans = whole.generated;
-  for (size_t i = 0; i < turns.ids.size(); ++i) {
-    const int64_t bytes = encoder_.bytes(turns.ids[i]);
-    const size_t end = begin + (bytes > 0 ? static_cast<size_t>(bytes) : encoder_.decode({turns.ids[i]}).size());
-    while (span < spans.size() && begin >= spans[span].second) ++span;
-    turns.learned[i] = span < spans.size() && end > spans[span].first ? 1 : 0;
-    if (!spans.empty() && begin < spans.back().first) turns.prompt = static_cast<int64_t>(i) + 1;
-    begin = end;
-  }
-  require(begin == whole.text.size(), ExitCode::data, "its ids stand for ", begin, " bytes of a text of ",
-          whole.text.size(),
-          ": the tokenizer changes the text, so that what the assistant says cannot be found in them; "
-          "set chat.learn to response");
-  const bool ends =
+  turns.learned = generated_marks(whole, turns.ids, encoder_);
+  const std::vector<size_t> ends = token_ends(whole.text, turns.ids, encoder_);
+  const size_t last = whole.generated.empty() ? 0 : whole.generated.back().first;
+  for (size_t begin = 0; begin < last && turns.prompt < std::ssize(ends); ++turns.prompt) begin = ends[turns.prompt];
+  const bool answers =
       std::any_of(turns.learned.begin() + turns.prompt, turns.learned.end(), [](uint8_t one) { return one; });
-  require(ends, ExitCode::data, "the chat template marks nothing of the last answer as the assistant's");
+  require(answers, ExitCode::data, "the chat template marks nothing of the last answer as the assistant's");
   return turns;
 }
 

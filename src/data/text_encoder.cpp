@@ -64,6 +64,7 @@ TextEncoder byte_encoder() {
     return text;
   };
   encoder.bytes = [](int32_t id) { return id >= 0 && id < kByteValues ? int64_t{1} : int64_t{0}; };
+  encoder.white_ends = [](int32_t, bool) { return std::pair<int64_t, int64_t>(); };
   encoder.stream = [] { return std::make_unique<ByteStream>(); };
   encoder.id_of = [](std::string_view) { return std::optional<int32_t>(); };
   encoder.meta.bos_id = kByteValues;
@@ -94,6 +95,7 @@ TextEncoder open_tokenizer(const std::filesystem::path& file, const std::string&
       return 0;  // a gap in the vocabulary
     }
   };
+  encoder.white_ends = [tokenizer](int32_t id, bool first) { return tokenizer.white_ends(id, first); };
   encoder.stream = [tokenizer] { return std::make_unique<TokenStream>(tokenizer); };
   encoder.id_of = [tokenizer](std::string_view token) { return tokenizer.id_of(token); };
   // The ids around a text are those of its template, so that any text tells them.

@@ -240,6 +240,31 @@ std::string_view Tokenizer::bytes_of(int32_t id) const {
   return state_->at(id).bytes;
 }
 
+std::pair<int64_t, int64_t> Tokenizer::white_ends(int32_t id, bool first) const {
+  const State::Token& token = state_->at(id);
+  if (!state_->json.trims_offsets) return {};
+  // A character of the token's text is one of the text that it stands for; U+0120 is a space of GPT-2's alphabet.
+  const UnicodeTable& table = UnicodeTable::get();
+  int64_t begin = 0, end = 0;
+  bool all_white = true;
+  size_t leading = 0;
+  for (size_t at = 0; at < token.text.size();) {
+    const Character one = character_at(token.text.data() + at);
+    at += one.bytes;
+    const bool byte_space = one.code == 0x120;
+    if (!byte_space && (table.classes(one.code) & kSpace) == 0) {
+      all_white = false;
+      end = 0;
+      continue;
+    }
+    const int64_t bytes = byte_space ? 1 : one.bytes;
+    end += bytes;
+    if (!all_white) continue;
+    if (++leading > 1 || !first || !state_->json.first_space_counts) begin += bytes;
+  }
+  return {begin, end};
+}
+
 int32_t Tokenizer::vocab_size() const {
   return static_cast<int32_t>(state_->places.size());
 }

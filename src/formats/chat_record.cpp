@@ -14,16 +14,20 @@ namespace hrm {
 namespace {
 
 using nlohmann::json;
+using nlohmann::ordered_json;
 
 constexpr size_t kMostMessages = 4096;  // messages, or answers
-constexpr size_t kShownMembers = 12;    // in a message
+constexpr size_t kMostMembers = 1024;   // of an object in a record whose members keep their order
+constexpr int kDepth = 16;
+constexpr size_t kShownMembers = 12;  // in a message
 
 // What the roles of a conversation are called here.
 struct RoleName {
   std::string_view name, role;
 };
 constexpr std::array kRoles = {RoleName{"system", "system"}, RoleName{"user", "user"},
-                               RoleName{"assistant", "assistant"}, RoleName{"tool", "tool"}};
+                               RoleName{"assistant", "assistant"}, RoleName{"tool", "tool"},
+                               RoleName{"developer", "developer"}};
 constexpr std::array kShareGptRoles = {
     RoleName{"human", "user"},        RoleName{"user", "user"},       RoleName{"gpt", "assistant"},
     RoleName{"chatgpt", "assistant"}, RoleName{"model", "assistant"}, RoleName{"assistant", "assistant"},
@@ -49,18 +53,38 @@ bool is_share_gpt(const json& message) {
 bool is_conversation(const json& value) {
   if (!value.is_array() || value.empty()) return false;
   const json& first = value.front();
-  return is_share_gpt(first) || (first.is_object() && has_text(first, "role") && first.contains("content"));
+  if (is_share_gpt(first)) return true;
+  return first.is_object() && has_text(first, "role") && (first.contains("content") || first.contains("tool_calls"));
+}
+
+bool is_empty(const json& value) {
+  return value.is_null() || (value.is_string() && is_white(value.get_ref<const std::string&>())) ||
+         (value.is_structured() && value.empty());
+}
+
+// The text, or of a list of parts of text all of them.
+std::optional<std::string> content_text(const json& content) {
+  if (content.is_string()) return content.get<std::string>();
+  if (!content.is_array()) return std::nullopt;
+  std::string text;
+  for (const json& part : content) {
+    if (!part.is_object() || !has_text(part, "type")) return std::nullopt;
+    if (part["type"] == "text" && has_text(part, "text")) text += part["text"].get_ref<const std::string&>();
+  }
+  return text;
 }
 
 class RecordReader {
  public:
-  RecordReader(const json& record, const ChatFields& fields, ExitCode code)
-      : record_(record), fields_(fields), code_(code) {}
+  // `line`: the record's text.
+  RecordReader(const json& record, std::string_view line, const ChatFields& fields, ExitCode code)
+      : record_(record), line_(line), fields_(fields), code_(code) {}
 
   ChatRecord read() {
     require(record_.is_object(), code_, "the line is no object");
     ChatRecord out;
     read_form(out);
+    if (!fields_.tools.empty()) out.tools = tools();
     if (const json* answers = find(fields_.answers)) out.answers = texts(*answers, fields_.answers);
     if (!fields_.id.empty()) out.id = id();
     if (!fields_.value.empty()) out.value = number();
@@ -123,6 +147,7 @@ class RecordReader {
     require(answer.back().role == "assistant", code_, shown(name), " ends with a message of role ", answer.back().role,
             ", not of the assistant");
     out.response = std::move(answer.back().content);
+    out.response_json = std::move(answer.back().json);
     answer.pop_back();
     out.messages.insert(out.messages.end(), answer.begin(), answer.end());
   }
@@ -165,6 +190,7 @@ class RecordReader {
   // The last message is what is learned.
   static void take_response(ChatRecord& out) {
     out.response = std::move(out.messages.back().content);
+    out.response_json = std::move(out.messages.back().json);
     out.messages.pop_back();
   }
 
@@ -241,25 +267,86 @@ class RecordReader {
     return value->is_string() ? value->get<std::string>() : value->dump();
   }
 
+  // The record with its members in the order in which they stand, as a template may write them.
+  const ordered_json& ordered() const {
+    if (!ordered_) {
+      check_members(record_);
+      ordered_ = ordered_json::parse(line_);
+    }
+    return *ordered_;
+  }
+
+  // Each member of an ordered object is searched among those before it.
+  void check_members(const json& value) const {
+    require(!value.is_object() || value.size() <= kMostMembers, code_, "has an object of ", value.size(),
+            " members; at most ", kMostMembers,
+            " are read in a record with tools, or with messages of several members");
+    if (!value.is_structured()) return;
+    for (const json& item : value) check_members(item);
+  }
+
+  std::string tools() const {
+    const json* value = find(fields_.tools);
+    if (value == nullptr || (value->is_string() && is_white(value->get_ref<const std::string&>()))) return "";
+    const std::string advice = "; name another member with chat.tools_field, or none with chat.tools_field=";
+    json parsed;
+    ordered_json list;
+    if (value->is_string()) {
+      const std::string& text = value->get_ref<const std::string&>();
+      try {
+        parsed = parse_json(text, shown(fields_.tools), code_, {.bytes = kMaxJsonlLine, .depth = kDepth});
+      } catch (const Error& error) {
+        fail(code_, error.what(), advice);
+      }
+      check_members(parsed);
+      list = ordered_json::parse(text);
+      if (list.is_null()) return "";
+    } else {
+      list = ordered().at(fields_.tools);
+    }
+    const bool good = list.is_array() && list.size() <= kMostMessages &&
+                      std::all_of(list.begin(), list.end(), [](const auto& tool) { return tool.is_object(); });
+    require(good, code_, shown(fields_.tools), " is no list of at most ", kMostMessages, " tools, which are objects",
+            advice);
+    return list.dump();
+  }
+
   std::vector<ChatMessage> messages(const json& list, const std::string& name) const {
     require(list.is_array() && !list.empty() && list.size() <= kMostMessages, code_, shown(name),
             " is no list of 1 to ", kMostMessages, " messages");
     std::vector<ChatMessage> out;
-    for (const json& item : list) out.push_back(message(item, out.size() + 1));
+    for (const json& item : list) {
+      out.push_back(message(item, out.size() + 1));
+      if (!is_plain(item)) out.back().json = ordered().at(name).at(out.size() - 1).dump();
+    }
     return out;
   }
 
   ChatMessage message(const json& item, size_t number) const {
     const bool share_gpt = is_share_gpt(item);
     const std::string who = share_gpt ? "from" : "role", what = share_gpt ? "value" : "content";
-    const bool good = item.is_object() && has_text(item, who.c_str()) && has_text(item, what.c_str());
-    require(good, code_, "message ", number,
+    const json none, &said = item.is_object() && item.contains(what) ? item[what] : none;
+    std::optional<std::string> content;
+    if (!share_gpt || said.is_string()) content = content_text(said);
+    if (!share_gpt && said.is_null() && has_more(item)) content = "";  // a call of a tool
+    require(content && has_text(item, who.c_str()), code_, "message ", number,
             " is not of the form {\"role\": \"...\", \"content\": \"...\"} or {\"from\": \"...\", \"value\": "
             "\"...\"}");
-    // Something else that is said there, a call of a tool, would be left out of the text.
     for (const auto& [name, value] : item.items()) {
-      require(name == who || name == what || value.is_null(), code_, "message ", number, " has ", shown(name),
-              "; only ", who, " and ", what, " are read");
+      // Something else that is said there would be left out of the text.
+      require(!share_gpt || name == who || name == what || value.is_null(), code_, "message ", number, " has ",
+              shown(name), "; only ", who, " and ", what, " are read");
+      const bool weighs = name == "weight" || name == "train";
+      require(!weighs || value.is_null() || value == 1 || value == true, code_, "message ", number, " has ",
+              shown(name), " ", value.dump().substr(0, 20),
+              ", but what is learned is chosen with chat.learn; leave it out");
+    }
+    if (said.is_array()) {
+      for (const json& part : said) {
+        const std::string& type = part["type"].get_ref<const std::string&>();
+        require(type == "text" && has_text(part, "text"), code_, "message ", number, " has a part of type ",
+                shown(type), "; only parts of type text, with a text, are read");
+      }
     }
     const std::string role = item[who].get<std::string>();
     const std::span<const RoleName> known = share_gpt ? std::span<const RoleName>(kShareGptRoles) : kRoles;
@@ -269,10 +356,25 @@ class RecordReader {
       for (const RoleName& one : known) names += cat(names.empty() ? "" : ", ", one.name);
       fail(code_, "message ", number, " has the role ", shown(role), "; known are ", names);
     }
-    return {std::string(found->role), item[what].get<std::string>()};
+    return {std::string(found->role), *content};
+  }
+
+  // Whether the message has a member that is not null besides role and content.
+  static bool has_more(const json& item) {
+    if (!item.is_object()) return false;
+    for (const auto& [name, value] : item.items()) {
+      if (name != "role" && name != "content" && !value.is_null()) return true;
+    }
+    return false;
+  }
+  // Role and content, texts, are all of it.
+  static bool is_plain(const json& item) {
+    return is_share_gpt(item) || (has_text(item, "content") && !has_more(item));
   }
 
   const json& record_;
+  std::string_view line_;
+  mutable std::optional<ordered_json> ordered_;
   const ChatFields& fields_;
   ExitCode code_;
 };
@@ -281,8 +383,21 @@ class RecordReader {
 
 ChatRecord parse_chat_record(std::string_view line, const ChatFields& fields, ExitCode code) {
   check_jsonl_line(line, code);
-  const json record = parse_json(line, "record", code, {.bytes = kMaxJsonlLine, .depth = 16});
-  return RecordReader(record, fields, code).read();
+  const json record = parse_json(line, "record", code, {.bytes = kMaxJsonlLine, .depth = kDepth});
+  return RecordReader(record, line, fields, code).read();
+}
+
+bool says_something(const ChatRecord& record) {
+  if (!is_white(record.response)) return true;
+  if (record.response_json.empty()) return false;
+  const json message = json::parse(record.response_json);
+  for (const auto& [name, value] : message.items()) {
+    if (name != "role" && name != "content" && name != "name" && !is_empty(value) &&
+        (value.is_string() || value.is_structured())) {
+      return true;
+    }
+  }
+  return false;
 }
 
 }  // namespace hrm

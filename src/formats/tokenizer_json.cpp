@@ -231,6 +231,10 @@ class Parser {
     const std::string type = node.type();
     if (type == "ByteLevel") {  // only about offsets of tokens in the text
       node.object({"type", "add_prefix_space", "trim_offsets", "use_regex"});
+      if (node.flag_or("trim_offsets", true)) {
+        result_.trims_offsets = true;
+        result_.first_space_counts = node.flag_or("add_prefix_space", true);
+      }
     } else if (type == "Sequence" && depth < kTokenizerDepth) {
       node.object({"type", "processors"});
       const JsonNode list = node.at("processors");

@@ -9,9 +9,11 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-Json byte_level(bool add_prefix_space, bool use_regex) {
-  return {
-      {"type", "ByteLevel"}, {"add_prefix_space", add_prefix_space}, {"trim_offsets", false}, {"use_regex", use_regex}};
+Json byte_level(bool add_prefix_space, bool use_regex, bool trim_offsets = false) {
+  return {{"type", "ByteLevel"},
+          {"add_prefix_space", add_prefix_space},
+          {"trim_offsets", trim_offsets},
+          {"use_regex", use_regex}};
 }
 
 Json added_tokens(const TokenizerJson& tokenizer) {
@@ -149,7 +151,8 @@ Json template_pieces(const std::vector<TemplatePiece>& pieces) {
 }
 
 Json post_processor(const TokenizerJson& tokenizer) {
-  if (!tokenizer.has_template) return is_byte_level(tokenizer) ? byte_level(false, false) : Json();
+  Json offsets = byte_level(tokenizer.first_space_counts, false, tokenizer.trims_offsets);
+  if (!tokenizer.has_template) return is_byte_level(tokenizer) || tokenizer.trims_offsets ? offsets : Json();
   std::map<std::string, Json> special;  // in an order that does not depend on the template's
   for (const auto* pieces : {&tokenizer.single, &tokenizer.pair}) {
     for (const TemplatePiece& piece : *pieces) {
@@ -158,10 +161,13 @@ Json post_processor(const TokenizerJson& tokenizer) {
   }
   Json special_tokens = Json::object();
   for (const auto& [name, entry] : special) special_tokens[name] = entry;
-  return {{"type", "TemplateProcessing"},
-          {"single", template_pieces(tokenizer.single)},
-          {"pair", template_pieces(tokenizer.pair)},
-          {"special_tokens", special_tokens}};
+  Json steps = Json::array();
+  if (tokenizer.trims_offsets) steps.push_back(std::move(offsets));
+  steps.push_back({{"type", "TemplateProcessing"},
+                   {"single", template_pieces(tokenizer.single)},
+                   {"pair", template_pieces(tokenizer.pair)},
+                   {"special_tokens", special_tokens}});
+  return sequence(std::move(steps), "processors");
 }
 
 Json model(const TokenizerJson& tokenizer) {

@@ -78,7 +78,7 @@ CausalInference open_causal_checkpoint(const fs::path& run_or_step, const std::v
   CausalInference out;
   std::vector<std::string> settings =
       data::settings_of_earlier_chat(found.meta.config_json, found.meta.info, overrides);
-  settings.insert(settings.end(), overrides.begin(), overrides.end());
+  settings.insert(settings.begin(), overrides.begin(), overrides.end());
   out.config =
       config::config_from_json_text(found.meta.config_json, (found.dir / "config.json").string(), settings).config;
   require(out.config.task == "polychromic", ExitCode::usage, "'", found.dir.string(), "' holds a model of task ",

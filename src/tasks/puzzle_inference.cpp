@@ -6,6 +6,7 @@
 #include "hrm/checkpoint/checkpoint.h"
 #include "hrm/checkpoint/official.h"
 #include "hrm/config/load.h"
+#include "hrm/data/chat_open.h"
 #include "hrm/ops/attention.h"
 #include "hrm/ops/backend.h"
 #include "hrm/ops/gemm_tuning.h"
@@ -58,7 +59,10 @@ void open_fp8(models::PuzzleModel& model, const config::PrecisionConfig& config,
 
 config::Config stored_config(const std::filesystem::path& run_or_step, const std::vector<std::string>& overrides) {
   const checkpoint::FoundCheckpoint found = checkpoint::open_checkpoint(run_or_step);
-  return config::config_from_json_text(found.meta.config_json, (found.dir / "config.json").string(), overrides).config;
+  std::vector<std::string> settings =
+      data::settings_of_earlier_chat(found.meta.config_json, found.meta.info, overrides);
+  settings.insert(settings.begin(), overrides.begin(), overrides.end());
+  return config::config_from_json_text(found.meta.config_json, (found.dir / "config.json").string(), settings).config;
 }
 
 Runtime start_runtime_and_ops(const config::Config& config, int processes_here) {

@@ -35,6 +35,7 @@ struct Prompt {
   ExitCode code;            // of an error in it
   std::string record = {};  // the line of JSON that it comes from; empty: it is a text alone
   std::vector<ChatMessage> messages = {};
+  std::string tools = {};  // ChatRecord::tools
   std::vector<int32_t> ids = {};
 };
 
@@ -128,8 +129,13 @@ GenerateSubject open_causal_subject(const GenerateOptions& o, std::vector<std::s
           "--system: the chat template ", name, " has no place for it, as model, chatml and llama3 have; leave it out");
   // Of a record what makes the prompt alone: responses, ids and values need not be there.
   const config::ChatConfig& chat = loaded.config.chat;
-  const ChatFields fields{
-      .prompt = chat.prompt_field, .response = "", .answers = "", .id = "", .value = "", .texts = {}};
+  const ChatFields fields{.prompt = chat.prompt_field,
+                          .response = "",
+                          .answers = "",
+                          .tools = chat.tools_field,
+                          .id = "",
+                          .value = "",
+                          .texts = {}};
   subject.chat.emplace(*loaded.chat, fields, chat.instruction);
   subject.begin_id = subject.text->meta.bos_id;
   subject.ends = tasks::answer_ends(*loaded.chat, loaded.lm.facts.eos_ids);
@@ -159,6 +165,7 @@ std::vector<int32_t> chat_ids(Prompt& prompt, const data::ChatPrompts& chat, con
             "'messages' has nothing to answer");
     prompt.text = record.prompt;
     prompt.messages = record.messages;
+    prompt.tools = record.tools;
   }
   data::ChatPrompts::Asked asked = chat.ask(record);
   if (!system.empty()) {
@@ -166,7 +173,7 @@ std::vector<int32_t> chat_ids(Prompt& prompt, const data::ChatPrompts& chat, con
             "'messages' begins with a system message of its own; leave --system out");
     asked.messages.insert(asked.messages.begin(), {.role = "system", .content = system});
   }
-  return chat.encoder().prompt_ids(asked.messages, asked.values);
+  return chat.encoder().prompt_ids(asked.messages, asked.values, asked.more);
 }
 
 std::vector<int32_t> text_ids(Prompt& prompt, const data::TextEncoder& text) {
@@ -280,8 +287,10 @@ class Printer {
       const Prompt& prompt = prompts_[row / samples];
       if (prompt.messages.empty()) json["prompt"] = prompt.text;
       for (const ChatMessage& message : prompt.messages) {
-        json["messages"].push_back({{"role", message.role}, {"content", message.content}});
+        json["messages"].push_back(message.json.empty() ? Json({{"role", message.role}, {"content", message.content}})
+                                                        : Json::parse(message.json));
       }
+      if (!prompt.tools.empty()) json["tools"] = Json::parse(prompt.tools);
       if (samples > 1) json["sample"] = row % samples;
       json["text"] = answer.text;
       json["tokens"] = answer.tokens;

@@ -123,10 +123,14 @@ bool may_change(const std::string& key) {
          std::any_of(kSections.begin(), kSections.end(), [&](const char* section) { return key.starts_with(section); });
 }
 
+// What the checkpoint was trained with.
+config::LoadedConfig config_of(const Start& start) {
+  return config::config_from_json_text(start.meta.config_json, (start.checkpoint / "config.json").string(),
+                                       data::settings_of_earlier_chat(start.meta.config_json, start.meta.info));
+}
+
 void check_resume_config(const config::LoadedConfig& now, const Start& start) {
-  const fs::path file = start.checkpoint / "config.json";
-  const config::LoadedConfig then = config::config_from_json_text(
-      start.meta.config_json, file.string(), data::settings_of_earlier_chat(start.meta.config_json, start.meta.info));
+  const config::LoadedConfig then = config_of(start);
   std::string changed;
   for (const std::string& key : config::differing_keys(now.config, then.config)) {
     const bool structure = key.starts_with("model.") || key.starts_with("lm.") || key.starts_with("moe.");
@@ -234,19 +238,21 @@ void describe_start(const fs::path& run_dir, const config::Config& config, const
             config.runtime.cudnn_benchmark ? ", cuDNN benchmark" : "", ", memory: ", runtime.allocator);
 }
 
-// The configuration that goes on with a checkpoint. A template that an earlier version guessed is kept by its name, for
-// the rest of the run, unless another one is asked for.
-config::LoadedConfig with_earlier_chat(config::LoadedConfig loaded, const Start& start) {
+// The configuration that goes on with a checkpoint. Its template, its BOS and whether it reads tools are kept where
+// nothing else is asked for: an earlier version may have guessed the template, and the run goes by that name since.
+config::LoadedConfig with_chat_of(config::LoadedConfig loaded, const Start& start) {
   if (start.checkpoint.empty() || start.meta.kind == checkpoint::CheckpointKind::weights) return loaded;
-  config::ChatConfig& chat = loaded.config.chat;
-  for (const std::string& setting : data::settings_of_earlier_chat(start.meta.config_json, start.meta.info)) {
-    const size_t sign = setting.find('=');
-    const std::string key = setting.substr(0, sign), value = setting.substr(sign + 1);
-    if (loaded.origin(key).kind != config::Origin::Kind::standard) continue;
-    if (key == "chat.bos" && chat.template_name != "plain") continue;
-    (key == "chat.bos" ? chat.bos : chat.template_name) = value;
-    log::info("chat         ", setting, ", as '", start.checkpoint.string(), "' was trained");
-  }
+  const config::ChatConfig then = config_of(start).config.chat;
+  config::ChatConfig& now = loaded.config.chat;
+  const auto keep = [&](const char* key, std::string& mine, const std::string& theirs) {
+    if (mine == theirs) return;
+    mine = theirs;
+    log::info("chat         ", key, "=", theirs, ", as '", start.checkpoint.string(), "' was trained");
+  };
+  if (now.template_name == "auto") keep("chat.template", now.template_name, then.template_name);
+  const auto is_default = [&](const char* key) { return loaded.origin(key).kind == config::Origin::Kind::standard; };
+  if (now.template_name == "plain" && is_default("chat.bos")) keep("chat.bos", now.bos, then.bos);
+  if (is_default("chat.tools_field")) keep("chat.tools_field", now.tools_field, then.tools_field);
   return loaded;
 }
 
@@ -256,7 +262,7 @@ Outcome train_from(const TrainOptions& options, const config::LoadedConfig& aske
                    const fs::path& run_dir, std::optional<Rewind>& rewind) {
   parallel::Comm& comm = *ranks.comm;
   const Start start = rewind ? rewind->start : choose_start(options, run_dir, comm);
-  const config::LoadedConfig loaded = with_earlier_chat(asked, start);
+  const config::LoadedConfig loaded = with_chat_of(asked, start);
   const config::Config& config = loaded.config;
   const std::unique_ptr<tasks::Task> owned = tasks::make_task(config, runtime, ranks.comm);
   tasks::Task& task = *owned;

@@ -108,7 +108,8 @@ std::string chat_run(const fs::path& dir, const std::string& record = R"({"promp
                 dir / "model" / "tokenizer.json");
   std::ofstream(dir / "model" / "tokenizer_config.json")
       << R"({"eos_token": "<|im_end|>", "pad_token": "<|endoftext|>", "chat_template": )"
-      << R"("{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %})"
+      << R"("{% if tools %}{{ tools | tojson }}{% endif %})"
+      << R"({% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %})"
       << R"({% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"})";
   std::ofstream(dir / "model" / "config.json")
       << R"({"model_type": "qwen3", "vocab_size": 1520, "hidden_size": 32, "intermediate_size": 48,
@@ -150,6 +151,11 @@ TEST(Generate, MessagesOfAChat) {
   EXPECT_EQ(system.at("text"), answers(ordered).at(0).at("text"));
   EXPECT_EQ(system.at("text"), answers(asked, {"--system", "be brief"}).at(0).at("text"));
   EXPECT_NE(system.at("text"), plain.at("text")) << "it is said to the model";
+  const std::string tools = R"([{"name":"f","about":"forty words of tools, or fewer"}])";
+  const std::string equipped = R"({"messages": [)" + user + R"(], "tools": )" + tools + "}\n";
+  const json with_tools = answers(equipped).at(0);
+  EXPECT_NE(with_tools.at("text"), plain.at("text")) << "it is said to the model, too";
+  EXPECT_EQ(with_tools.at("tools"), json::parse(tools));
 
   const auto refused = [&](const std::string& input, const Words& parts, const Words& more = {}) {
     expect_refusal(ExitCode::data, with({"generate", checkpoint, "--device", "cpu", "--input", "-"}, more), parts,
@@ -162,6 +168,8 @@ TEST(Generate, MessagesOfAChat) {
   refused(R"({"messages": [{"role": "tool", "content": "x"}]})"
           "\n",
           {"standard input:1", "role tool"}, {"--template", "chatml"});
+  refused(equipped, {"standard input:1", "has tools, for which the chat template chatml has no place"},
+          {"--template", "chatml"});
   refused(R"({"messages": [{"role": "assistant", "content": "x"}]})"
           "\n",
           {"standard input:1", "nothing to answer"});

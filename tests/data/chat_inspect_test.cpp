@@ -34,6 +34,20 @@ std::string listed(const std::vector<int32_t>& ids) {
   return text + "\n";
 }
 
+TEST(ChatInspect, ShowsToolsAndThoughts) {
+  const TempDir dir;
+  const nlohmann::json config = {
+      {"eos_token", "<|im_end|>"},
+      {"chat_template",
+       "{{ tools | tojson }}{% for m in messages %}{{ m.reasoning_content }}: {{ m.content }}<|im_end|>{% endfor %}"}};
+  const auto folder = chat_folder(dir / "model", config.dump());
+  write_text(dir / "r.jsonl", R"({"functions": [{"name": "f"}], "messages": [{"role": "user", "content": "u"}, )"
+                              R"({"role": "assistant", "content": "x", "reasoning": "hm"}]})"
+                              "\n");
+  expect_in(inspected_chat(dir / "r.jsonl", 0, {"hf.tokenizer=" + folder.string(), "chat.tools_field=functions"}),
+            {R"("[{"name": "f"}]: u<|im_end|>")", R"("hm: x<|im_end|>")"});
+}
+
 TEST(ChatInspect, ShowsWhatATemplateMakesOfARecord) {
   const TempDir dir;
   const auto folder = chat_folder(dir / "model", kQwenConfig);

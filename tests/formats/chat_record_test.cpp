@@ -178,6 +178,69 @@ TEST(ChatRecord, SaysWhatIsLacking) {
             "the conversation in 'chat' ends with a message of the user, so it has no response to learn from");
 }
 
+// In the order in which they stand, as a template may write them.
+TEST(ChatRecord, KeepsWhatAMessageHasBesideItsText) {
+  const std::string call =
+      R"({"role":"assistant","z":null,"content":null,"tool_calls":[{"name":"f","arguments":{"b":1.50,"a":[]}}]})";
+  const ChatRecord one = parse_chat_record(
+      R"({"messages": [{"role": "developer", "content": "d"}, {"role": "user", "content": "u", "name": null}, )" +
+          call +
+          R"(, {"role": "tool", "name": "f", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
+             {"role": "assistant", "content": "x", "reasoning_content": "r"}]})",
+      {});
+  ASSERT_EQ(one.messages.size(), 4u);
+  EXPECT_EQ(one.messages[0], (ChatMessage{"developer", "d"}));
+  EXPECT_EQ(one.messages[1], (ChatMessage{"user", "u"}));
+  EXPECT_EQ(one.messages[2].content, "");
+  EXPECT_EQ(one.messages[2].json,
+            R"({"role":"assistant","z":null,"content":null,"tool_calls":[{"name":"f","arguments":{"b":1.5,"a":[]}}]})");
+  EXPECT_EQ(one.messages[3].content, "ab");
+  EXPECT_TRUE(one.messages[3].json.starts_with(R"({"role":"tool","name":"f",)"));
+  EXPECT_EQ(one.response, "x");
+  EXPECT_EQ(one.response_json, R"({"role":"assistant","content":"x","reasoning_content":"r"})");
+  EXPECT_TRUE(says_something(one));
+  const auto says = [&](const std::string& last) {
+    return says_something(parse_chat_record(R"({"prompt": "p", "completion": [)" + last + "]}", {}));
+  };
+  EXPECT_TRUE(says(call));
+  EXPECT_TRUE(says(R"({"role": "assistant", "tool_calls": [{}]})"));
+  EXPECT_TRUE(says(R"({"role": "assistant", "content": "", "thinking": "t"})"));
+  EXPECT_FALSE(says(R"({"role": "assistant", "content": " ", "tool_calls": [], "thinking": "", "name": "n"})"));
+  EXPECT_FALSE(says(R"({"role": "assistant", "content": [{"type": "text", "text": ""}], "weight": 1})"));
+  const auto refused = [](const std::string& message, const std::vector<std::string>& parts) {
+    expect_record_refused(R"({"messages": [{"role": "user", "content": "u"}, )" + message + "]}", parts);
+  };
+  refused(R"({"role": "user", "content": [{"type": "image"}]})",
+          {"message 2 has a part of type 'image'; only parts of type text"});
+  refused(R"({"role": "user", "content": ["a"]})", {"message 2 is not of the form"});
+  refused(R"({"role": "user", "content": 5, "name": "n"})", {"message 2 is not of the form"});
+  refused(R"({"role": "assistant", "content": "a", "weight": 0})", {"message 2 has 'weight' 0", "chat.learn"});
+  refused(R"({"role": "assistant", "content": "a", "train": false})", {"message 2 has 'train' false"});
+  std::string many = R"({"role": "user", "content": "u", "x": {"k": 0)";
+  for (int i = 0; i < 1024; ++i) many += cat(", \"", i, "\": 0");
+  refused(many + "}}", {"an object of 1025 members; at most 1024"});
+}
+
+TEST(ChatRecord, ReadsTools) {
+  const auto tools = [](const std::string& value, const ChatFields& fields = {}) {
+    return parse_chat_record(R"({"prompt": "p", "response": "r", "tools": )" + value + "}", fields).tools;
+  };
+  EXPECT_EQ(tools(R"([{"z": 1, "a": {"y": "\u00e9", "b": []}}, {}])"),
+            "[{\"z\":1,\"a\":{\"y\":\"\u00e9\",\"b\":[]}},{}]");
+  EXPECT_EQ(tools(R"("[{\"z\": 1, \"a\": 2}]")"), R"([{"z":1,"a":2}])") << "a text with them";
+  EXPECT_EQ(tools("[]"), "[]");
+  for (const char* none : {"null", R"("")", R"(" ")", R"("null")"}) EXPECT_EQ(tools(none), "") << none;
+  ChatFields other;
+  other.tools = "functions";
+  EXPECT_EQ(tools("5", other), "");
+  other.tools.clear();
+  EXPECT_EQ(tools("5", other), "");
+  for (const char* wrong : {"5", "{}", R"(["f"])", R"("hammer")"}) {
+    expect_record_refused(cat(R"({"prompt": "p", "tools": )", wrong, "}"),
+                          {"'tools'", "name another member with chat.tools_field, or none with chat.tools_field="});
+  }
+}
+
 TEST(ChatRecord, RefusesOtherForms) {
   expect_record_refused("", {"is no valid JSON"});
   expect_record_refused("[]", {"the line is no object"});
@@ -198,7 +261,6 @@ TEST(ChatRecord, RefusesOtherForms) {
   expect_record_refused(R"({"messages": [{"role": "user", "content": [1]}]})", {"message 1 is not of the form"});
   expect_record_refused(R"({"messages": [{"role": "root", "content": "a"}]})",
                         {"message 1 has the role 'root'", "system"});
-  expect_record_refused(R"({"messages": [{"role": "user", "content": "a", "tool_calls": []}]})", {"has 'tool_calls'"});
   expect_record_refused(R"({"tweet": "a"})", {"has no 'tweet_id'"}, tweet_fields());
   expect_record_refused(R"({"tweet": "a", "tweet_id": 1.5})", {"'tweet_id' is no text or whole number"},
                         tweet_fields());

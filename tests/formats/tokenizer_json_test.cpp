@@ -106,6 +106,26 @@ TEST(TokenizerJson, ReadsWhatOtherModelsUse) {
   EXPECT_EQ(tokenizer_json_text(parse_tokenizer(tokenizer_json_text(json))), tokenizer_json_text(json));
 }
 
+TEST(TokenizerJson, ReadsWhetherOffsetsAreTrimmed) {
+  const auto of = [](const char* post_processor) {
+    const TokenizerJson json =
+        parse_tokenizer(changed([&](Json& json) { json["post_processor"] = Json::parse(post_processor); }));
+    EXPECT_EQ(parse_tokenizer(tokenizer_json_text(json)), json);
+    return std::pair(json.trims_offsets, json.first_space_counts);
+  };
+  EXPECT_EQ(of("null"), std::pair(false, false));
+  EXPECT_EQ(of(R"({"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": false, "use_regex": true})"),
+            std::pair(false, false));
+  EXPECT_EQ(of(R"({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true})"),
+            std::pair(true, false));
+  EXPECT_EQ(of(R"({"type": "Sequence", "processors": [
+                  {"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true, "use_regex": true},
+                  {"type": "TemplateProcessing", "single": [{"Sequence": {"id": "A", "type_id": 0}}],
+                   "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
+                   "special_tokens": {}}]})"),
+            std::pair(true, true));
+}
+
 TEST(TokenizerJson, RefusesByName) {
   tokenizer_refused([](Json& j) { j["model"]["type"] = "Unigram"; }, {"t.json: model:", "'Unigram'"});
   tokenizer_refused([](Json& j) { j["model"]["dropout"] = 0.1; }, {"model.dropout: is set"});

@@ -11,19 +11,27 @@ using namespace hrm;
 namespace {
 
 using nlohmann::json;
+using nlohmann::ordered_json;
+
+ordered_json message_of(const std::string& role, const std::string& content, const std::string& whole) {
+  return whole.empty() ? ordered_json{{"role", role}, {"content", content}} : ordered_json::parse(whole);
+}
 
 std::string written(const ChatRecord& record, const ChatFields& fields) {
-  json line;
+  ordered_json line;
+  const ordered_json response = message_of("assistant", record.response, record.response_json);
   if (record.messages.empty() && !record.prompt.empty()) {
     line[fields.prompt] = record.prompt;
-    line[fields.response] = record.response;
+    line[fields.response] =
+        record.response_json.empty() ? ordered_json(record.response) : ordered_json::array({response});
   } else {
     line[fields.messages] = json::array();
     for (const ChatMessage& one : record.messages) {
-      line[fields.messages].push_back({{"role", one.role}, {"content", one.content}});
+      line[fields.messages].push_back(message_of(one.role, one.content, one.json));
     }
-    line[fields.messages].push_back({{"role", "assistant"}, {"content", record.response}});
+    line[fields.messages].push_back(response);
   }
+  if (!record.tools.empty()) line[fields.tools] = ordered_json::parse(record.tools);
   if (record.answers) line[fields.answers] = *record.answers;
   if (!fields.id.empty()) line[fields.id] = record.id;
   if (record.value) line[fields.value] = *record.value;
@@ -50,14 +58,16 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   fuzz::parses(ExitCode::data, [&] {
     const ChatRecord one = parse_chat_record(line, fields, ExitCode::data);
     for (const ChatMessage& message : one.messages) {
-      fuzz::check(
-          message.role == "system" || message.role == "user" || message.role == "assistant" || message.role == "tool",
-          "a known role");
+      fuzz::check(message.role == "system" || message.role == "developer" || message.role == "user" ||
+                      message.role == "assistant" || message.role == "tool",
+                  "a known role");
     }
     fuzz::check(one.texts.size() == fields.texts.size(), "a text for each name");
     const ChatRecord again = parse_chat_record(written(one, fields), fields, ExitCode::data);
     fuzz::check(again.messages == one.messages && again.prompt == one.prompt && again.response == one.response,
                 "the same texts");
+    fuzz::check(again.response_json == one.response_json && again.tools == one.tools, "the same members of messages");
+    fuzz::check(says_something(again) == says_something(one), "the same answer");
     fuzz::check(again.answers == one.answers && again.id == one.id && again.texts == one.texts, "the same members");
     fuzz::check(again.value.has_value() == one.value.has_value() && again.value.value_or(0) == one.value.value_or(0),
                 "the same value");

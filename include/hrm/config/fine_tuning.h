@@ -90,6 +90,7 @@ struct ChatConfig {
   std::string prompt_field = "prompt";
   std::string response_field = "response";
   std::string answers_field = "answers";
+  std::string tools_field = "tools";
   std::string id_field = "";
   std::string value_field = "";
   std::string instruction = "";
@@ -135,6 +136,9 @@ struct ChatConfig {
       "member that holds the response: a text, or a message; response = also completion");
     f("answers_field", &ChatConfig::answers_field, AnyText{}, "",
       "member with a list of all answers that are right, or with the one that is, for rewards and evaluation");
+    f("tools_field", &ChatConfig::tools_field, AnyText{}, "",
+      "template=model: member with the list of tools that the assistant can call, which the template gets as tools; "
+      "empty = none is read");
     f("id_field", &ChatConfig::id_field, AnyText{}, "",
       "member by which records belong together, so that no split parts them; empty = the prompt's text");
     f("value_field", &ChatConfig::value_field, AnyText{}, "", "member with a number, for stratify, e.g. reply_likes");

@@ -49,8 +49,9 @@ ChatEncoder open_chat_encoder(const config::Config& config);
 inline constexpr const char* kChatTemplate = "chat_template";
 // Settings that let a checkpoint's prompts stay what they were. Checkpoints without chat.bos are older than the
 // template `model`: chat.template = auto was guessed from special tokens then, and kept by its name in `info`; `plain`
-// put no BOS. `overrides`: settings that hold whatever the checkpoint says. Empty for others. Error(checkpoint) for a
-// config.json that is none.
+// put no BOS. Those without chat.tools_field are of versions that passed the tools of records over. They stand behind
+// `overrides`, which hold whatever the checkpoint says; of those chat.template=auto is as none. Empty for others.
+// Error(checkpoint) for a config.json that is none.
 std::vector<std::string> settings_of_earlier_chat(const std::string& config_json,
                                                   const std::map<std::string, std::string>& info,
                                                   const std::vector<std::string>& overrides = {});

@@ -15,7 +15,8 @@ namespace hrm::data {
 
 class ChatPrompts {
  public:
-  // `encoder` must live as long. `fields.texts` and `prompt_texts` are set here, to what template and instruction name.
+  // `encoder` must live as long. `fields.texts` and `prompt_texts` are set here, to what template and instruction name;
+  // a member that is a text by its name there is read as no list of tools.
   // `instruction`: as ChatDataOptions::instruction. Throws Error(usage) for one that is no template.
   ChatPrompts(const ChatEncoder& encoder, ChatFields fields, const std::string& instruction);
 
@@ -28,6 +29,7 @@ class ChatPrompts {
   struct Asked {
     std::vector<ChatMessage> messages;  // in front of the response, the instruction in them
     std::vector<std::string> values;    // of ChatEncoder::members()
+    ChatExtras more = {};
   };
   // For ChatEncoder::prompt_ids and prompt_text.
   Asked ask(const ChatRecord& record) const;

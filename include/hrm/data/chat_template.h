@@ -63,6 +63,17 @@ struct ModelTemplate {
   TokenizerConfig tokens;    // the special tokens that it can name
 };
 
+// What a record has beside texts, for a model's own template.
+struct ChatExtras {
+  std::string tools = {};     // ChatRecord::tools
+  std::string response = {};  // ChatMessage::json of the response
+};
+
+// A mark for each id of the output's text: 1 where a {% generation %} block wrote a part of it. Equal to transformers'
+// return_assistant_tokens_mask. Throws Error(data), the reason alone, where the ids do not follow the text.
+std::vector<uint8_t> generated_marks(const JinjaOutput& output, const std::vector<int32_t>& ids,
+                                     const TextEncoder& encoder);
+
 // A template and the tokenizer that it is for. Copies share the tokenizer; several threads may use it at a time.
 class ChatEncoder {
  public:
@@ -77,14 +88,19 @@ class ChatEncoder {
 
   // The text up to where the assistant's response begins. `values`: of members(). Throws Error(data), the reason alone,
   // for messages that the template has no place for.
-  std::string prompt_text(const std::vector<ChatMessage>& messages, const std::vector<std::string>& values = {}) const;
+  std::string prompt_text(const std::vector<ChatMessage>& messages, const std::vector<std::string>& values = {},
+                          const ChatExtras& more = {}) const;
   // The response to the messages, and what ends it. The messages matter to a model's own template alone. Throws
   // Error(data), the reason alone, where that template writes the answer in another place than it asks for it.
-  std::string response_text(const std::string& content, const std::vector<ChatMessage>& messages = {}) const;
+  std::string response_text(const std::string& content, const std::vector<ChatMessage>& messages = {},
+                            const ChatExtras& more = {}) const;
   // Their ids, with BOS and EOS where the template has them. Throws Error(data) as above.
-  std::vector<int32_t> prompt_ids(const std::vector<ChatMessage>& messages,
-                                  const std::vector<std::string>& values = {}) const;
-  std::vector<int32_t> response_ids(const std::string& content, const std::vector<ChatMessage>& messages = {}) const;
+  std::vector<int32_t> prompt_ids(const std::vector<ChatMessage>& messages, const std::vector<std::string>& values = {},
+                                  const ChatExtras& more = {}) const;
+  std::vector<int32_t> response_ids(const std::string& content, const std::vector<ChatMessage>& messages = {},
+                                    const ChatExtras& more = {}) const;
+  // A response as it is read where it was sampled: without what ends it, and without special tokens.
+  std::string sampled_text(const std::vector<int32_t>& response_ids) const;
 
   // A whole conversation as ids of one text, of which `learned` has a mark for each: 1 where the template marks what
   // the assistant says ({% generation %}), in every turn. As transformers' return_assistant_tokens_mask. `prompt`: ids
@@ -97,7 +113,7 @@ class ChatEncoder {
   // Whether the template has such marks.
   bool marks_turns() const { return model_ && model_->marks_generation(); }
   // Throws Error(data), the reason alone, also where the answer is not marked, or where the ids do not follow the text.
-  Turns turns(const std::vector<ChatMessage>& messages, const std::string& response) const;
+  Turns turns(const std::vector<ChatMessage>& messages, const std::string& response, const ChatExtras& more = {}) const;
 
   // Ids of which each one ends a sampled answer; none where the template ends one with a text (stop_text).
   const std::vector<int64_t>& stop_ids() const { return stop_ids_; }
@@ -111,7 +127,9 @@ class ChatEncoder {
   void set_custom();
   void set_model(const ModelTemplate& model);
   // What the model's own template writes.
-  JinjaOutput run(const std::vector<ChatMessage>& messages, bool asks) const;
+  JinjaOutput run(const std::vector<ChatMessage>& messages, bool asks, const std::string& tools) const;
+  // Other templates have no place for members of messages, nor for tools.
+  void refuse_extras(const std::vector<ChatMessage>& messages, const ChatExtras& more) const;
   // The special token that it writes behind an answer; -1: none is known.
   int64_t end_of_answer() const;
   void check_tokens(const std::vector<std::string>& tokens);

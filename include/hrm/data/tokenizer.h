@@ -13,6 +13,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "hrm/base/error.h"
@@ -44,6 +45,11 @@ class Tokenizer {
   // The bytes that a token stands for, wherever it stands: decode() may leave out a space at the beginning. Throws
   // Error(data) for an id that is no token's.
   std::string_view bytes_of(int32_t id) const;
+
+  // Bytes of white space that begin and end the token and are no part of its place in a text, as the post-processor of
+  // tokenizer.json says (trim_offsets). `first`: the token begins the text. Throws Error(data) for an id that is no
+  // token's.
+  std::pair<int64_t, int64_t> white_ends(int32_t id, bool first) const;
 
   // One more than the largest id: the rows of an embedding. Some ids below may be no token's.
   int32_t vocab_size() const;

@@ -122,7 +122,10 @@ struct TokenizerJson {
   std::vector<DecoderStep> decoder{DecoderStep()};  // at least one
   bool has_template = false;                        // else nothing is put around a text
   std::vector<TemplatePiece> single, pair;          // what is put around one text, and around two
-  bool ignore_merges = false;                       // a word that is a token as a whole needs no merges
+  // Where a token stands in a text does not count white space at its ends (trim_offsets); one space that begins a text
+  // counts where `first_space_counts`.
+  bool trims_offsets = false, first_space_counts = false;
+  bool ignore_merges = false;  // a word that is a token as a whole needs no merges
   // What becomes of a symbol (a byte where a step is byte_level, else a character) that has no token: the tokens <0xXX>
   // of its bytes where `byte_fallback`; else this token, once for neighbours where `fuse_unk`; else nothing.
   bool byte_fallback = false;
