@@ -114,10 +114,7 @@ def main():
                 config[section][key] = str(old / config[section][key])
         settings = [f"task={task}"] + [f"{section}.{key}={value if isinstance(value, str) else json.dumps(value)}"
                                        for section, values in config.items() for key, value in values.items()]
-        ranks = 2 if "parallel" in config else 1
-        if config.get("chat", {}).get("template") == "auto":
-            # That release guessed the template by the tokens. Today auto takes the tokenizer's own, which is another one.
-            run = Run(campaign, folder, settings, ranks, settings=())
+        run = Run(campaign, folder, settings, 2 if "parallel" in config else 1, settings=())
             run.ended(2)
             check('was trained with "chatml"; set it back' in run.said(), f"{folder}: says no way out\n{run.said()}")
             settings.append("chat.template=chatml")
