@@ -10,6 +10,7 @@
 #include "hrm/base/hash.h"
 #include "hrm/base/log.h"
 #include "hrm/base/text.h"
+#include "hrm/formats/file_kind.h"
 #include "hrm/formats/tokenizer_folder.h"
 
 namespace hrm::data {
@@ -345,7 +346,9 @@ void read_template_files(const fs::path& folder, TokenizerFolder& result) {
     result.template_origins.clear();
   }
   for (const auto& [name, file] : files) {
-    templates.emplace_back(name, read_text(file, ExitCode::data, kConfigBytes));
+    const std::string text = read_text(file, ExitCode::data, kConfigBytes);
+    refuse_foreign_file(as_bytes(text), file.string(), ExitCode::data);
+    templates.emplace_back(name, without_byte_order_mark(text));
     result.template_origins[name] = file.string();
   }
 }

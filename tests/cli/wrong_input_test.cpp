@@ -486,6 +486,13 @@ TEST(WrongSurroundings, TildesInOptions) {
   EXPECT_EQ(run(arithmetic("--out=~/sums"), {"", environment, ""}).code, 0);
   EXPECT_TRUE(fs::exists(home / "sums"));
   expect_refusal(ExitCode::usage, arithmetic("--out=~you/sums"), {"--out", "'~you/sums' begins with a tilde"});
+  // Every option that takes a file or folder.
+  for (const char* kind : {"sudoku", "maze"}) {
+    for (const char* option : {"--train-csv", "--test-csv"}) {
+      expect_refusal(ExitCode::usage, {"data", kind, cat(option, "=~you/s.csv"), "--out", "x"},
+                     {option, "'~you/s.csv' begins with a tilde"});
+    }
+  }
 }
 
 TEST(WrongSurroundings, SeveralRanks) {

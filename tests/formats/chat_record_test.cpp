@@ -111,6 +111,14 @@ TEST(ChatRecord, FindsTheConversation) {
                         {"has conversations in 'chosen', 'rejected'; name one of them with chat.messages_field"});
   fields.messages = "chosen";
   EXPECT_EQ(parse_chat_record(R"({"chosen": )" + talk + R"(, "messages": 5, "prompt": 6})", fields).response, "a");
+  // Who names one that is not there does not get another one.
+  fields.messages = "dialog";
+  expect_record_refused(R"({"messages": )" + talk + "}",
+                        {"has neither 'dialog' nor 'prompt'; its members are 'messages'"}, fields);
+  // What is around the records, and lists of nothing.
+  expect_record_refused(R"({"data": [{"prompt": "p", "response": "r"}, {"prompt": "q", "response": "r"}]})",
+                        {"its members are 'data'", "if 'data' holds the records", "jq .data FILE"});
+  expect_record_refused(R"({"id": 1, "conversations": []})", {"'conversations' is an empty list"});
   // A prompt of the usual name comes first, and what it lacks is said.
   const ChatRecord prompt = parse_chat_record(R"({"prompt": "p", "chat": )" + talk + "}", {});
   EXPECT_EQ(prompt.prompt, "p");
@@ -181,6 +189,8 @@ TEST(ChatRecord, SaysWhatIsLacking) {
 TEST(ChatRecord, RefusesOtherForms) {
   expect_record_refused("", {"is no valid JSON"});
   expect_record_refused("[]", {"the line is no object"});
+  expect_record_refused("question,answer",
+                        {"the line is no object: a record begins with {, and it with 'question,answer'"});
   expect_record_refused("{\"prompt\": \"\xFF\"}", {"no valid UTF-8"});
   expect_record_refused(R"({"prompt": "\ud800"})", {"is no valid JSON"});
   expect_record_refused(R"({"prompt": "a", "prompt": "b"})", {"the key 'prompt' stands twice"});
@@ -196,6 +206,10 @@ TEST(ChatRecord, RefusesOtherForms) {
   expect_record_refused(R"({"messages": [{"role": "user", "content": "a"}, {"role": "user"}]})",
                         {"message 2 is not of the form"});
   expect_record_refused(R"({"messages": [{"role": "user", "content": [1]}]})", {"message 1 is not of the form"});
+  expect_record_refused(R"({"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}]}]})",
+                        {"message 1 is not of the form", "must be one text, not a list of parts"});
+  expect_record_refused(R"({"messages": [{"role": "assistant", "content": null, "tool_calls": [1]}]})",
+                        {"message 1 has 'tool_calls'"});
   expect_record_refused(R"({"messages": [{"role": "root", "content": "a"}]})",
                         {"message 1 has the role 'root'", "system"});
   expect_record_refused(R"({"messages": [{"role": "user", "content": "a", "tool_calls": []}]})", {"has 'tool_calls'"});

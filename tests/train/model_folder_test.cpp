@@ -244,6 +244,11 @@ TEST_F(ModelFolders, WhatIsMissingOrDoesNotFit) {
     loss(base_, "", {"eval.weights=ema", "optim.ema=0.999"});
   });
   expect_error(ExitCode::usage, {"max_position_embeddings = 256"}, [&] { loss(base_, "", {"chat.max_length=500"}); });
+  fs::create_directories(dir_ / "pointers");
+  write_text_atomic(dir_ / "pointers" / "config.json", "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\n");
+  const std::vector<std::string> pointer{"config.json: this is a Git LFS pointer", "git lfs pull"};
+  expect_error(ExitCode::checkpoint, pointer, [&] { answer(dir_ / "pointers"); });
+  expect_error(ExitCode::checkpoint, pointer, [&] { loss(dir_ / "pointers"); });
   train::EvalOptions without = evaluating(base_);
   without.data.clear();
   refused(ExitCode::usage, {"has no data of its own", "--data FILE"}, [&] { return train::run_eval(without); });
