@@ -113,7 +113,9 @@ void run_data_inspect(const InspectCommand& command, std::ostream& out) {
   if (!has_meta && !has_splits && (is_chat_path(path) || is_split_chat_folder(path))) return inspect_chat(command, out);
   const bool configured = !command.config_files.empty() || !command.overrides.empty();
   const bool is_folder = std::filesystem::is_directory(path, ignored);
-  if (!has_meta && !is_puzzle_csv(path)) {
+  const bool puzzles = std::filesystem::exists(path / "train" / "dataset.json", ignored) ||
+                       std::filesystem::exists(path / "test" / "dataset.json", ignored);
+  if (!has_meta && !puzzles && !is_puzzle_csv(path)) {
     const std::string other = other_data(path);
     require(other.empty(), ExitCode::data, "'", printable(path.string()), "' ",
             std::filesystem::exists(path, ignored) ? "holds no data that can be read" : "does not exist", other);

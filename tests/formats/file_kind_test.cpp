@@ -8,6 +8,7 @@
 #include "hrm/formats/csv.h"
 #include "hrm/formats/json.h"
 #include "hrm/formats/jsonl.h"
+#include "hrm/formats/npy.h"
 #include "hrm/formats/safetensors.h"
 #include "hrm/formats/torch_pickle.h"
 
@@ -85,6 +86,7 @@ TEST(FileKind, EveryReaderSaysIt) {
   const std::vector<std::function<void(const std::filesystem::path&)>> readers = {
       [](const auto& file) { SafetensorsFile(file, ExitCode::data); },
       [](const auto& file) { TorchArchive(file, ExitCode::data); },
+      [](const auto& file) { NpyFile(file, ExitCode::data); },
       [](const auto& file) { parse_json(read_text(file, ExitCode::data), file.string(), ExitCode::data); },
       [](const auto& file) {
         const MappedFile mapped(file);
