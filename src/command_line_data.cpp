@@ -14,11 +14,11 @@ namespace {
 template <class Command>
 void add_csv_columns(CLI::App& sub, Command& o) {
   sub.add_option("--question-field", o.question_field,
-                 "column with the puzzles (default: q, question, quizzes or puzzle)")
+                 "column with the puzzles (default: q, question, quizzes or puzzle, in any case of letters)")
       ->type_name("COLUMN")
       ->excludes("--generate");
   sub.add_option("--answer-field", o.answer_field,
-                 "column with their solutions (default: a, answer, solutions or solution)")
+                 "column with their solutions (default: a, answer, solutions or solution, in any case of letters)")
       ->type_name("COLUMN")
       ->excludes("--generate");
 }

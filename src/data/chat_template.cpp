@@ -191,7 +191,7 @@ void ChatEncoder::set_model(const ModelTemplate& model) {
   if (end >= 0) stop_ids_.push_back(end);
   if (eos >= 0 && eos != end) stop_ids_.push_back(eos);
   require(
-      !stop_ids_.empty(), ExitCode::usage, model.origin,
+      !stop_ids_.empty(), ExitCode::data, model.origin,
       " writes no special token behind an answer, and tokenizer_config.json names no eos_token, so that nothing ends "
       "a response; name the eos_token");
 }

@@ -37,6 +37,11 @@ std::string other_folder(const fs::path& folder) {
     return cat("; it was written by save_to_disk of the library datasets; make JSON lines of it: python3 -c \"from ",
                "datasets import load_from_disk; load_from_disk('", name, "')", part, ".to_json('train.jsonl')\"");
   }
+  // As data sets of puzzles are kept on the hub.
+  for (const char* name : {"train.csv", "test.csv", "train.csv.gz", "test.csv.gz"}) {
+    if (!fs::exists(folder / name, error)) continue;
+    return cat("; give a file of it, such as '", printable((folder / name).string()), "'");
+  }
   std::vector<fs::path> files;
   size_t entries = 0;
   for (fs::recursive_directory_iterator at(folder, fs::directory_options::skip_permission_denied, error), end;

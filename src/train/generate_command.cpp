@@ -73,8 +73,7 @@ std::vector<Prompt> read_prompts(const GenerateOptions& o) {
       prompts.push_back({.text = "", .origin = where(), .code = ExitCode::data, .record = std::string(line.text)});
     }
   } else {
-    std::string text;
-    for (std::string_view part; !(part = input.view(kLook)).empty(); input.skip(part.size())) text += part;
+    const std::string text = input.rest();
     JsonlLines lines(as_bytes(text));
     while (lines.next(line)) {
       require(is_utf8(line.text), ExitCode::data, where(), ": the prompt is no UTF-8");

@@ -359,6 +359,10 @@ TEST_F(FinishedRun, PuzzlesThatCannotBeSolved) {
   const Result good = run(solve, {"", "", puzzle + "\n"});
   EXPECT_EQ(good.code, 0) << good.err;
   EXPECT_EQ(std::count(good.out.begin(), good.out.end(), '\n'), 1) << good.out;
+  write_bytes(file, "\xEF\xBB\xBF" + puzzle + "\n");
+  EXPECT_EQ(run(solve_file).out, good.out) << "a byte-order mark is no cell";
+  write_bytes(file, "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12\n");
+  expect_refusal(ExitCode::data, solve_file, {file.string() + ": this is a Git LFS pointer"});
 }
 
 // Files of other programs.
