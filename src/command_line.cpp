@@ -147,11 +147,11 @@ void add_generate(CLI::App& app, Action& action) {
   sub->add_option("--base", o->base, kBase)->type_name("FOLDER");
   CLI::Option* prompt = sub->add_option("--prompt", o->prompt, "the text; the answer is printed as it comes");
   CLI::Option* input =
-      sub->add_option(
-             "--input", o->input,
-             "file of prompts, one a line, or JSON Lines with a member \"prompt\" (in runs of task "
-             "polychromic: chat.prompt_field, and what template and instruction name) or \"messages\" (also by "
-             "its name, *.jsonl); - = stdin. Answers come in its order")
+      sub->add_option("--input", o->input,
+                      "file of prompts, one a line, or records (JSON lines or one array) with a member \"prompt\" (in "
+                      "runs of task "
+                      "polychromic: chat.prompt_field, and what template and instruction name) or \"messages\"; "
+                      "- = stdin. Answers come in its order")
           ->type_name("FILE")
           ->check(not_empty)
           ->excludes(prompt);

@@ -14,11 +14,11 @@ namespace {
 template <class Command>
 void add_csv_columns(CLI::App& sub, Command& o) {
   sub.add_option("--question-field", o.question_field,
-                 "column with the puzzles (default: q, question, quizzes or puzzle)")
+                 "column with the puzzles (default: q, question, quizzes or puzzle, in any case of letters)")
       ->type_name("COLUMN")
       ->excludes("--generate");
   sub.add_option("--answer-field", o.answer_field,
-                 "column with their solutions (default: a, answer, solutions or solution)")
+                 "column with their solutions (default: a, answer, solutions or solution, in any case of letters)")
       ->type_name("COLUMN")
       ->excludes("--generate");
 }
@@ -26,8 +26,9 @@ void add_csv_columns(CLI::App& sub, Command& o) {
 void add_data_sudoku(CLI::App& data, Action& action) {
   CLI::App* sub = data.add_subcommand("sudoku", "build a Sudoku dataset from CSV files, or generate one");
   auto o = std::make_shared<data::SudokuCommand>();
-  auto* train_csv = sub->add_option("--train-csv", o->train_csv, "training puzzles, a CSV file, also compressed");
-  auto* test_csv = sub->add_option("--test-csv", o->test_csv, "test puzzles");
+  auto* train_csv =
+      sub->add_option("--train-csv", o->train_csv, "training puzzles, a CSV file, also compressed")->type_name("FILE");
+  auto* test_csv = sub->add_option("--test-csv", o->test_csv, "test puzzles")->type_name("FILE");
   sub->add_flag("--generate", o->generate, "make new puzzles, each with one solution")
       ->excludes(train_csv)
       ->excludes(test_csv);
@@ -62,8 +63,9 @@ void add_data_sudoku(CLI::App& data, Action& action) {
 void add_data_maze(CLI::App& data, Action& action) {
   CLI::App* sub = data.add_subcommand("maze", "build a maze dataset from CSV files, or generate one");
   auto o = std::make_shared<data::MazeCommand>();
-  auto* train_csv = sub->add_option("--train-csv", o->train_csv, "training mazes, a CSV file, also compressed");
-  auto* test_csv = sub->add_option("--test-csv", o->test_csv, "test mazes");
+  auto* train_csv =
+      sub->add_option("--train-csv", o->train_csv, "training mazes, a CSV file, also compressed")->type_name("FILE");
+  auto* test_csv = sub->add_option("--test-csv", o->test_csv, "test mazes")->type_name("FILE");
   sub->add_flag("--generate", o->generate, "make new mazes")->excludes(train_csv)->excludes(test_csv);
   add_csv_columns(*sub, *o);
   sub->add_option("--size", o->size, "cells of a side (generated)")->capture_default_str()->check(CLI::Range(3, 1000));

@@ -15,6 +15,7 @@
 #include "hrm/base/error.h"
 #include "hrm/base/file.h"
 #include "hrm/base/text.h"
+#include "hrm/formats/hf_config.h"
 #include "hrm/formats/safetensors.h"
 #include "hrm/formats/safetensors_set.h"
 #include "hrm/formats/tensor_names.h"
@@ -138,9 +139,10 @@ bool is_peft_folder(const fs::path& path) {
 
 PeftConfig read_peft_config(const fs::path& folder) {
   constexpr ExitCode kCode = ExitCode::checkpoint;
+  std::error_code ignored;
   const fs::path file = folder / kConfig;
   require(is_peft_folder(folder), kCode, "'", folder.string(), "' is no folder of an adapter: ", kConfig,
-          " is not there");
+          " is not there", fs::exists(folder, ignored) ? "" : hub_name_hint(folder.string()));
   return parse_peft_config(read_text(file, kCode), file.string(), kCode);
 }
 

@@ -308,6 +308,26 @@ std::optional<FoundCheckpoint> find_before(const fs::path& run_dir, int64_t step
   return std::nullopt;
 }
 
+namespace {
+
+// Why a folder with weights is no folder of a model either.
+std::string model_fault(const fs::path& folder) {
+  std::error_code error;
+  bool weights = false;
+  for (fs::directory_iterator at(folder, error), end; !error && at != end; at.increment(error)) {
+    const std::string suffix = at->path().extension().string();
+    weights = weights || suffix == ".safetensors" || suffix == ".bin" || suffix == ".gguf";
+  }
+  if (!weights) return "";
+  if (!fs::exists(folder / "config.json", error)) {
+    return ", and no config.json beside its weights; 'hf download NAME --local-dir FOLDER' fetches all files of a "
+           "model";
+  }
+  return ", and its config.json does not say of which kind its model is ('model_type')";
+}
+
+}  // namespace
+
 FoundCheckpoint open_checkpoint(const fs::path& run_or_step) {
   std::error_code ignored;
   if (!fs::exists(run_or_step, ignored)) {
@@ -326,7 +346,7 @@ FoundCheckpoint open_checkpoint(const fs::path& run_or_step) {
   }
   if (path.filename() == "checkpoints") path = fs::absolute(path).parent_path();
   if (std::optional<FoundCheckpoint> latest = find_latest_valid(path)) return *latest;
-  fail(ExitCode::checkpoint, "the folder ", run_or_step, " holds no checkpoint");
+  fail(ExitCode::checkpoint, "the folder ", run_or_step, " holds no checkpoint", model_fault(path));
 }
 
 void load_checkpoint(const fs::path& dir, Stateful& root, const std::vector<std::string>& optional) {

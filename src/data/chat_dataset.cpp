@@ -6,6 +6,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "data/other_data.h"
 #include "hrm/base/error.h"
 #include "hrm/base/log.h"
 #include "hrm/base/text.h"
@@ -48,12 +49,16 @@ std::vector<fs::path> record_files_of(const fs::path& folder, std::error_code& e
 
 std::vector<fs::path> record_files(const fs::path& path) {
   std::error_code error;
-  require(fs::exists(path, error), ExitCode::data, "'", printable(path.string()), "' does not exist");
-  if (!fs::is_directory(path, error)) return {path};
+  require(fs::exists(path, error), ExitCode::data, "'", printable(path.string()), "' does not exist", other_data(path));
+  if (!fs::is_directory(path, error)) {
+    const std::string table = begins_as_records(path) ? "" : other_table(path);
+    require(table.empty(), ExitCode::data, path.string(), ": ", table);
+    return {path};
+  }
   std::vector<fs::path> files = record_files_of(path, error);
   require(!error, ExitCode::data, "'", printable(path.string()), "' cannot be read: ", error.message());
-  require(!files.empty(), ExitCode::data, "'", printable(path.string()),
-          "' holds no *.jsonl; of *.json files give one");
+  require(!files.empty(), ExitCode::data, "'", printable(path.string()), "' holds no *.jsonl; of *.json files give one",
+          other_data(path));
   std::sort(files.begin(), files.end());
   return files;
 }

@@ -135,7 +135,8 @@ std::vector<std::vector<int64_t>> split_groups(const std::vector<std::string>& k
   const std::string way_out =
       groups.size() < wanted ? cat("each of the ", wanted,
                                    " sides needs one: give more prompts, or chat.val_share=0 and chat.test_share=0")
-                             : "choose a larger share or another seed";
+                             : "choose a larger share or another seed, or none with "
+                               "chat.val_share=0 and chat.test_share=0";
   for (size_t side = 0; side < sides.size(); ++side) {
     require(counts[side] > 0 || options.shares[side] == 0, ExitCode::data,
             groups.size() == 1 ? "the only prompt was not" : cat("none of the ", groups.size(), " prompts was"),

@@ -10,6 +10,7 @@
 #include "hrm/base/hash.h"
 #include "hrm/base/log.h"
 #include "hrm/base/text.h"
+#include "hrm/formats/file_kind.h"
 #include "hrm/formats/tokenizer_folder.h"
 
 namespace hrm::data {
@@ -240,7 +241,7 @@ void ChatEncoder::set_model(const ModelTemplate& model) {
   if (end >= 0) stop_ids_.push_back(end);
   if (eos >= 0 && eos != end) stop_ids_.push_back(eos);
   require(
-      !stop_ids_.empty(), ExitCode::usage, model.origin,
+      !stop_ids_.empty(), ExitCode::data, model.origin,
       " writes no special token behind an answer, and tokenizer_config.json names no eos_token, so that nothing ends "
       "a response; name the eos_token");
 }
@@ -417,7 +418,9 @@ void read_template_files(const fs::path& folder, TokenizerFolder& result) {
     result.template_origins.clear();
   }
   for (const auto& [name, file] : files) {
-    templates.emplace_back(name, read_text(file, ExitCode::data, kConfigBytes));
+    const std::string text = read_text(file, ExitCode::data, kConfigBytes);
+    refuse_foreign_file(as_bytes(text), file.string(), ExitCode::data);
+    templates.emplace_back(name, without_byte_order_mark(text));
     result.template_origins[name] = file.string();
   }
 }

@@ -1,6 +1,7 @@
 #include <ostream>
 
 #include "data/command_support.h"
+#include "data/other_data.h"
 #include "hrm/base/error.h"
 #include "hrm/base/text.h"
 #include "hrm/config/load.h"
@@ -76,6 +77,14 @@ void print_dataset(const InspectCommand& command, const config::DataConfig& conf
   out << "\n" << draw_board(dataset, inputs, geometry) << "\n" << draw_board(dataset, labels, geometry);
 }
 
+// Settings of prompts and responses beside a CSV file, which holds puzzles.
+void refuse_table_of_records(const InspectCommand& command) {
+  for (const std::string& value : command.overrides) {
+    const bool chat = value.starts_with("hf.") || value.starts_with("chat.") || value == "task=polychromic";
+    require(!chat, ExitCode::data, command.path, ": ", other_table(command.path));
+  }
+}
+
 // As a training with these files and values reads a CSV file. A box of the command line comes first.
 config::DataConfig csv_configuration(const InspectCommand& command, const config::DataConfig& boxes) {
   const config::Config config = config::load_config(command.config_files, command.overrides).config;
@@ -103,7 +112,20 @@ void run_data_inspect(const InspectCommand& command, std::ostream& out) {
       std::filesystem::exists(path / "train", ignored) || std::filesystem::exists(path / "test", ignored);
   if (!has_meta && !has_splits && (is_chat_path(path) || is_split_chat_folder(path))) return inspect_chat(command, out);
   const bool configured = !command.config_files.empty() || !command.overrides.empty();
+  const bool is_folder = std::filesystem::is_directory(path, ignored);
+  const bool puzzles = std::filesystem::exists(path / "train" / "dataset.json", ignored) ||
+                       std::filesystem::exists(path / "test" / "dataset.json", ignored);
+  if (!has_meta && !puzzles && !is_puzzle_csv(path)) {
+    const std::string other = other_data(path);
+    require(other.empty(), ExitCode::data, "'", printable(path.string()), "' ",
+            std::filesystem::exists(path, ignored) ? "holds no data that can be read" : "does not exist", other);
+    require(is_folder || other_table(path).empty(), ExitCode::data, path.string(), ": ", other_table(path));
+    require(is_folder || !std::filesystem::exists(path, ignored), ExitCode::data, "'", printable(path.string()),
+            "' holds no records: prompts and responses are JSON lines or one JSON array, puzzles are *.csv; of texts "
+            "'hrm_train data text' makes a folder of data");
+  }
   if (configured && is_puzzle_csv(path)) {
+    refuse_table_of_records(command);
     config = csv_configuration(command, config);
   } else {
     require(!configured || !std::filesystem::exists(path, ignored), ExitCode::usage,

@@ -125,7 +125,7 @@ std::string triple_of(std::string_view line, const JsonlCommand& command, const 
     prompt.resize(cut);
   } else {
     fail(ExitCode::data, "has neither '", command.prompt_field, "' with '", command.response_field, "' nor '",
-         command.text_field, "'");
+         command.text_field, "'; name the right ones with --prompt-field, --response-field or --text-field");
   }
   require(!prompt.empty() && !response.empty(), ExitCode::data, prompt.empty() ? "the prompt" : "the response",
           " is empty");
@@ -179,6 +179,11 @@ void run_data_jsonl(const JsonlCommand& command, std::ostream& out) {
   for (; at.file < files.size(); before += files[at.file].bytes, ++at.file, at.offset = 0, at.line = 1) {
     const MappedFile file(files[at.file].path);
     refuse_foreign_file(file.bytes(), file.path().string(), ExitCode::data);
+    const std::string_view start = without_byte_order_mark(as_text(file.bytes()));
+    const size_t first = start.find_first_not_of(" \t\r\n");
+    require(
+        first == start.npos || start[first] != '[', ExitCode::data, file.path().string(),
+        ": is one JSON array, and each line must be a record; make such lines with: jq -c '.[]' FILE > lines.jsonl");
     JsonlLines lines(file.bytes(), at.offset, at.line);
     JsonlLine line;
     while (lines.next(line)) {

@@ -5,9 +5,11 @@
 #include <span>
 
 #include "data/dataset_directory.h"
+#include "data/other_data.h"
 #include "data/token_rows.h"
 #include "hrm/base/error.h"
 #include "hrm/base/hash.h"
+#include "hrm/data/chat_dataset.h"
 #include "hrm/data/maze.h"
 #include "hrm/data/puzzle_csv.h"
 
@@ -92,9 +94,11 @@ std::shared_ptr<PuzzleDataset> open_dataset(const std::filesystem::path& path, c
   std::error_code ignored;
   if (std::filesystem::is_directory(path, ignored)) return open_dataset_directory(path, split, config);
   require(std::filesystem::exists(path, ignored), ExitCode::data, path.string(),
-          ": no such file or directory; give a CSV file or a data set directory (hrm_train data sudoku makes one)");
+          ": no such file or directory; give a CSV file or a data set directory (hrm_train data sudoku makes one)",
+          other_data(path));
   require(is_puzzle_csv(path), ExitCode::data, path.string(),
-          ": is neither a directory nor a .csv file, so it cannot be a data set of puzzles");
+          ": is neither a directory nor a .csv file, so it cannot be a data set of puzzles",
+          is_chat_path(path) ? "; prompts and responses are read with task=polychromic" : other_data(path));
   PuzzleCsvOptions options;
   options.kind = config.kind;
   options.box_rows = config.box_rows;

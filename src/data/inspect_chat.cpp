@@ -2,6 +2,7 @@
 #include <ostream>
 #include <utility>
 
+#include "data/other_data.h"
 #include "hrm/base/error.h"
 #include "hrm/base/text.h"
 #include "hrm/config/load.h"
@@ -97,7 +98,8 @@ void print_counts(const std::string& name, const ChatDataset& data, std::ostream
 void inspect_chat(const InspectCommand& command, std::ostream& out) {
   const fs::path path = command.path;
   std::error_code ignored;
-  require(fs::exists(path, ignored), ExitCode::data, "'", printable(path.string()), "' does not exist");
+  require(fs::exists(path, ignored), ExitCode::data, "'", printable(path.string()), "' does not exist",
+          other_data(path));
   fs::path beside = fs::is_directory(path, ignored) ? path : path.parent_path();
   if (beside.empty()) beside = ".";
   const config::Config config = chat_configuration(command, beside);

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdlib>
 
+#include "data/other_data.h"
 #include "hrm/base/error.h"
 #include "hrm/base/text.h"
 #include "hrm/config/unread.h"
@@ -97,7 +98,9 @@ std::shared_ptr<const LanguageSource> open_language_source(const std::filesystem
                                                            const TokenOptions& tokens) {
   if (is_token_folder(folder)) return std::make_shared<TokenDataset>(folder, split, tokens);
   require(is_triple_folder(folder), ExitCode::data, folder.string(),
-          ": is no folder of language data: it needs a meta.json, beside train.jsonl or with \"splits\"");
+          ": is no folder of language data: it needs a meta.json, beside train.jsonl or with \"splits\"; of texts "
+          "'hrm_train data text' makes one, of prompts and responses 'hrm_train data jsonl'",
+          other_data(folder));
   return std::make_shared<TripleDataset>(folder, split, triples);
 }
 

@@ -65,6 +65,30 @@ Parsed parse_maze(size_t cells, std::string_view question, std::string_view answ
   return parsed;
 }
 
+std::string plain_name(std::string_view column) {
+  const size_t first = std::min(column.find_first_not_of(" \t"), column.size());
+  std::string name(column.substr(first, column.find_last_not_of(" \t") + 1 - first));
+  for (char& c : name) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  return name;
+}
+
+// What else may be wrong with the header row of a file whose columns are not those of puzzles.
+std::string header_fault(const std::vector<std::string>& columns, const std::string& origin) {
+  constexpr size_t kFewestCells = 16;
+  for (const std::string& column : columns) {
+    const bool grid = column.find_first_not_of("0123456789.") == column.npos || looks_like_maze(column);
+    if (column.size() >= kFewestCells && grid) {
+      return "; the first row is a puzzle already, so put a header row in front of it: question,answer";
+    }
+  }
+  for (const auto& [mark, text] : {std::pair<char, const char*>{';', ";"}, {'\t', "\\t"}}) {
+    if (columns.size() != 1 || columns[0].find(mark) == std::string::npos) continue;
+    return cat("; fields must have commas between them: python3 -c \"import pandas; pandas.read_csv('",
+               printable(origin), "', sep='", text, "', dtype=str).to_csv('commas.csv', index=False)\"");
+  }
+  return "";
+}
+
 class PuzzleCsvReader {
  public:
   PuzzleCsvReader(CsvReader reader, const std::string& origin, const PuzzleCsvOptions& options)
@@ -107,11 +131,17 @@ class PuzzleCsvReader {
     for (const char* name : usual) {
       if (reader_.has_column(name)) return reader_.column(name);
     }
+    // In any case of letters, and with spaces around it.
+    for (const char* name : usual) {
+      for (size_t i = 0; i < reader_.columns().size(); ++i) {
+        if (plain_name(reader_.columns()[i]) == name) return i;
+      }
+    }
     std::string names, columns;
     for (const char* name : usual) names += cat(names.empty() ? "" : ", ", name);
     for (const std::string& name : reader_.columns()) columns += (columns.empty() ? "" : ", ") + printable_start(name);
     fail(ExitCode::data, origin_, ": none of its columns is the ", what, " (", names, "); the columns are: ", columns,
-         "; name the right ones with ", options_.field_settings);
+         header_fault(reader_.columns(), origin_), "; name the right ones with ", options_.field_settings);
   }
 
   // The first puzzle decides what the file holds and how large the grids are.

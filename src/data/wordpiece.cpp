@@ -8,6 +8,7 @@
 #include "data/unicode.h"
 #include "hrm/base/file.h"
 #include "hrm/base/text.h"
+#include "hrm/formats/file_kind.h"
 #include "hrm/formats/json.h"
 
 namespace hrm::data {
@@ -101,6 +102,7 @@ std::u32string characters_of(std::string_view text) {
 }
 
 std::vector<std::string> lines_of(std::string_view text, const std::string& origin, ExitCode code) {
+  refuse_foreign_file(as_bytes(text), origin, code);
   require(is_utf8(text), code, origin, ": is not UTF-8");
   text = without_byte_order_mark(text);
   std::vector<std::string> tokens;

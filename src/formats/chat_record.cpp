@@ -36,6 +36,7 @@ constexpr std::array kShareGptRoles = {
 // Another name of fields.response as it is by default.
 constexpr const char* kResponse = "response";
 constexpr const char* kCompletion = "completion";
+constexpr const char* kMessages = "messages";  // fields.messages as it is by default
 
 bool is_white(const std::string& text) {
   return text.find_first_not_of(" \t\n\v\f\r") == std::string::npos;
@@ -97,14 +98,16 @@ class RecordReader {
     if (record_.contains(fields_.messages)) return read_conversation(out, fields_.messages);
     if (record_.contains(fields_.prompt)) {
       read_prompt(out);
-    } else if (const std::vector<std::string> found = conversations(); found.size() == 1) {
+    } else if (const std::vector<std::string> found = conversations();
+               found.size() == 1 && fields_.messages == kMessages) {
       return read_conversation(out, found[0]);
     } else {
-      require(found.empty(), code_, "has conversations in ", list(found),
+      require(found.size() < 2, code_, "has conversations in ", list(found),
               "; name one of them with chat.messages_field");
       require(has_text(record_, "instruction") && has_text(record_, "output"), code_, "has neither ",
               shown(fields_.messages), " nor ", shown(fields_.prompt), "; its members are ", members(),
-              ": name the right ones with chat.prompt_field and chat.response_field, or chat.messages_field");
+              ": name the right ones with chat.prompt_field and chat.response_field, or chat.messages_field",
+              other_form());
       read_alpaca(out);
     }
     if (!out.messages.empty()) return;
@@ -207,6 +210,20 @@ class RecordReader {
     std::string text;
     for (size_t i = 0; i < std::min(names.size(), kShownMembers); ++i) text += (i == 0 ? "" : ", ") + shown(names[i]);
     return names.size() > kShownMembers ? text + ", ..." : names.empty() ? "none" : text;
+  }
+
+  // What a record is that has no known form.
+  std::string other_form() const {
+    for (const auto& [name, value] : record_.items()) {
+      if (!value.is_array()) continue;
+      if (value.empty()) return cat("; ", shown(name), " is an empty list");
+      const bool records = std::all_of(value.begin(), value.end(), [](const json& one) { return one.is_object(); });
+      if (records && record_.size() == 1 && !is_conversation(value)) {
+        return cat("; if ", shown(name), " holds the records, take them out of it: jq .", printable_start(name),
+                   " FILE > records.json");
+      }
+    }
+    return "";
   }
 
   std::string members() const {
@@ -383,6 +400,9 @@ class RecordReader {
 
 ChatRecord parse_chat_record(std::string_view line, const ChatFields& fields, ExitCode code) {
   check_jsonl_line(line, code);
+  const size_t first = std::min(line.find_first_not_of(" \t\r\n"), line.size());
+  require(first == line.size() || line[first] == '{', code,
+          "the line is no object: a record begins with {, and it with '", printable_start(line.substr(first), 20), "'");
   const json record = parse_json(line, "record", code, {.bytes = kMaxJsonlLine, .depth = kDepth});
   return RecordReader(record, line, fields, code).read();
 }

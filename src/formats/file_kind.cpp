@@ -21,19 +21,21 @@ struct FileKind {
 
 constexpr std::string_view kWeightsOfOrigin =
     "this program reads safetensors, so give the folder of the model that it was made from";
+constexpr const char* kTorchFile =
+    "a file of torch.save; weights in this form are read where they are called pytorch_model.bin or adapter_model.bin";
 
 constexpr std::array kKinds = {
     FileKind{"version https://git-lfs", "a Git LFS pointer in place of the file",
              "fetch the file: run 'git lfs pull' in its folder, or 'hf download NAME --local-dir FOLDER'"},
     FileKind{"PAR1", "a Parquet file",
              "make JSON lines of it: python3 -c \"import pandas; pandas.read_parquet('FILE').to_json('STEM.jsonl', "
-             "orient='records', lines=True)\""},
+             "orient='records', lines=True)\", or CSV of puzzles with .to_csv('STEM.csv', index=False)"},
     FileKind{"ARROW1", "an Arrow file",
              "make JSON lines of it: python3 -c \"import pandas; pandas.read_feather('FILE').to_json('STEM.jsonl', "
-             "orient='records', lines=True)\""},
+             "orient='records', lines=True)\", or CSV of puzzles with .to_csv('STEM.csv', index=False)"},
     FileKind{"FEA1", "a Feather file",
              "make JSON lines of it: python3 -c \"import pandas; pandas.read_feather('FILE').to_json('STEM.jsonl', "
-             "orient='records', lines=True)\""},
+             "orient='records', lines=True)\", or CSV of puzzles with .to_csv('STEM.csv', index=False)"},
     FileKind{"\x89HDF\r\n", "an HDF5 file", "save what it holds in a form that this program reads"},
     FileKind{"GGUF", "a GGUF file of llama.cpp", kWeightsOfOrigin},
     FileKind{"ggml", "a GGML file of llama.cpp", kWeightsOfOrigin},
@@ -48,6 +50,23 @@ constexpr std::array kKinds = {
 };
 
 constexpr size_t kTarMagicAt = 257;
+constexpr size_t kNameAt = 30;  // of a zip archive's first record
+
+// A zip archive whose first record is PyTorch's pickle, or the older form: a bare pickle of PyTorch's magic number.
+bool is_torch_file(std::string_view text) {
+  constexpr size_t kLongestName = 256;
+  if (text.starts_with("\x80\x02\x8A\x0A\x6C\xFC")) return true;
+  return text.starts_with("PK\x03\x04") && text.size() > kNameAt &&
+         text.substr(kNameAt, kLongestName).find("/data.pkl") != std::string_view::npos;
+}
+
+// The mark of UTF-16 and two characters of ASCII: with the mark alone, the length in front of a safetensors file could
+// be taken for it.
+bool is_utf16(std::string_view text) {
+  if (text.size() < 6 || !(text.starts_with("\xFF\xFE") || text.starts_with("\xFE\xFF"))) return false;
+  const size_t low = text[0] == '\xFF' ? 2 : 3, high = text[0] == '\xFF' ? 3 : 2;
+  return text[high] == '\0' && text[high + 2] == '\0' && text[low] != '\0' && text[low + 2] != '\0';
+}
 
 // The marker of a message, then the length of its description, which is a multiple of 8 bytes.
 bool is_arrow_stream(std::string_view text) {
@@ -83,6 +102,14 @@ std::string filled(std::string_view remedy, const std::string& origin) {
 
 std::string foreign_file(std::span<const std::byte> bytes, const std::string& origin) {
   const std::string_view text = as_text(bytes);
+  if (is_torch_file(text)) return cat("this is ", kTorchFile);
+  if (text.starts_with("PK\x03\x04") && text.substr(0, kNameAt + 64).find("[Content_Types].xml") == kNameAt) {
+    return "this is a workbook or another Office document; save the table as CSV";
+  }
+  if (is_utf16(text)) {
+    return cat("this is a text in UTF-16; make UTF-8 of it: ",
+               filled("iconv -f UTF-16 -t UTF-8 'FILE' -o 'FILE.new' && mv 'FILE.new' 'FILE'", origin));
+  }
   for (const FileKind& kind : kKinds) {
     if (!text.starts_with(kind.begin)) continue;
     return cat("this is ", kind.name, "; ", filled(kind.remedy, origin));
@@ -92,7 +119,8 @@ std::string foreign_file(std::span<const std::byte> bytes, const std::string& or
   }
   if (is_arrow_stream(text)) {
     return cat("this is an Arrow stream; ", filled("make JSON lines of it: python3 -c \"from datasets import Dataset; "
-                                                   "Dataset.from_file('FILE').to_json('STEM.jsonl')\"",
+                                                   "Dataset.from_file('FILE').to_json('STEM.jsonl')\", or CSV of "
+                                                   "puzzles with .to_csv('STEM.csv')",
                                                    origin));
   }
   if (is_web_page(text)) {

@@ -18,6 +18,7 @@ namespace fs = std::filesystem;
 constexpr int64_t kMostSize = int64_t{1} << 31;  // of any size
 constexpr int64_t kDefaultWindow = 4096;
 constexpr std::array kFamilies = {"qwen3", "llama", "mistral"};
+constexpr const char* kGeneration = "generation_config.json";
 
 // Members of an object with their checks.
 class Reader {
@@ -180,13 +181,30 @@ std::string text_of(const fs::path& file, ExitCode code) {
 
 }  // namespace
 
-std::string hub_name_hint(const std::string& path) {
-  const size_t slash = path.find('/');
+std::string hub_name_hint(const std::string& path, HubKind kind) {
+  // An address of the hub may be given in place of a name. That of a data set has "datasets/" in front of it.
+  std::string name = path;
+  const auto drop = [&](std::string_view start) {
+    const bool found = name.starts_with(start);
+    if (found) name.erase(0, start.size());
+    return found;
+  };
+  if (!drop("https://")) drop("http://");
+  const bool address = drop("huggingface.co/") || drop("hf.co/");
+  if (address) drop("datasets/");
+  while (name.ends_with('/')) name.pop_back();
+  const size_t slash = name.find('/');
   if (slash == std::string::npos) return "";
-  const std::string model = path.substr(slash + 1);
-  if (!is_plain_file_name(path.substr(0, slash)) || !is_plain_file_name(model)) return "";
-  return cat("; if that is the name of a model on the Hugging Face hub, type 'hf download ", path, " --local-dir ",
-             model, "' and give the folder ", model);
+  const size_t end = address ? std::min(name.find('/', slash + 1), name.size()) : name.size();
+  const std::string repository = name.substr(slash + 1, end - slash - 1);
+  name.resize(end);
+  if (!is_plain_file_name(name.substr(0, slash)) || !is_plain_file_name(repository)) return "";
+  const bool data = kind == HubKind::data;
+  // A file of data that is not where it was looked for.
+  if (data && fs::path(repository).has_extension() && !address) return "";
+  return cat("; if that is the name of a ", data ? "data set" : "model", " on the Hugging Face hub, type 'hf download ",
+             name, data ? " --repo-type dataset" : "", " --local-dir ", repository, "' and give ",
+             data ? "a file of " : "", "the folder ", repository);
 }
 
 HfModelConfig parse_hf_config(std::string_view text, std::string_view generation, const std::string& origin,
@@ -249,7 +267,7 @@ HfModelConfig parse_hf_config(std::string_view text, std::string_view generation
     if (!in.says("eos_token_id")) c.eos_ids = {2};
   }
   if (!generation.empty()) {
-    const Reader more(generation, origin + " (generation_config.json)", code);
+    const Reader more(generation, (fs::path(origin).parent_path() / kGeneration).string(), code);
     for (const int64_t id : more.ids("eos_token_id")) {
       if (std::find(c.eos_ids.begin(), c.eos_ids.end(), id) == c.eos_ids.end()) c.eos_ids.push_back(id);
     }
@@ -261,7 +279,7 @@ HfModelConfig parse_hf_config(std::string_view text, std::string_view generation
 }
 
 HfModelConfig read_hf_config(const fs::path& folder, ExitCode code) {
-  const fs::path file = folder / "config.json", generation = folder / "generation_config.json";
+  const fs::path file = folder / "config.json", generation = folder / kGeneration;
   const std::string text = text_of(file, code);
   std::error_code ignored;
   return parse_hf_config(text, fs::exists(generation, ignored) ? read_text(generation, code) : "", file.string(), code);

@@ -169,6 +169,12 @@ void InputWindow::start(std::span<const std::byte> bytes) {
   if (view(kMark.size()).starts_with(kMark)) skip(kMark.size());
 }
 
+std::string InputWindow::rest() {
+  std::string text;
+  for (std::string_view part; !(part = view(kUnpackedAtOnce)).empty(); skip(part.size())) text += part;
+  return text;
+}
+
 std::string_view InputWindow::view(size_t least) {
   if (unpacker_ && end_ - begin_ < least) fill(least);
   return {data_ + begin_, end_ - begin_};

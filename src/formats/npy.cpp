@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "hrm/base/text.h"
+#include "hrm/formats/file_kind.h"
 
 namespace hrm {
 namespace {
@@ -163,6 +164,7 @@ class NpyHeaderReader {
 
 ArrayView parse_npy(std::span<const std::byte> bytes, const std::string& origin, ExitCode code) {
   const std::string_view text = as_text(bytes);
+  if (!text.starts_with(kNpyMagic)) refuse_foreign_file(bytes, origin, code);
   require(text.substr(0, kNpyMagic.size()) == kNpyMagic && text.size() >= 10, code, origin, ": not a .npy file");
   const auto byte = [&](size_t i) { return static_cast<size_t>(static_cast<unsigned char>(text[i])); };
   const size_t major = byte(6);

@@ -57,7 +57,7 @@ PeftConfig parse_peft_config(std::string_view text, const std::string& origin, E
           ": 'bias' must be none; this program's layers have no biases");
   for (const char* key : {"rank_pattern", "alpha_pattern", "fan_in_fan_out", "lora_bias", "layers_to_transform",
                           "exclude_modules", "target_parameters", "trainable_token_indices", "use_qalora", "use_bdlora",
-                          "alora_invocation_tokens", "layer_replication"}) {
+                          "alora_invocation_tokens", "layer_replication", "kasa_config", "arrow_config"}) {
     require(!says(config, key), code, origin, ": '", key, "' asks for what this program's adapters do not have");
   }
   // Those that take something out of the base (PiSSA, OLoRA, LoftQ, CorDA) leave an adapter that is for the rest of it.

@@ -65,7 +65,8 @@ void Machine::malformed(const std::string& what) const {
 }
 
 void Machine::refuse(const std::string& name) const {
-  fail(code_, origin_, ": refuses '", printable(name), "': only tensors and containers are read");
+  fail(code_, origin_, ": refuses '", printable(name),
+       "': only tensors and containers are read, as torch.save(model.state_dict(), FILE) writes them");
 }
 
 std::string_view Machine::take(size_t count) {

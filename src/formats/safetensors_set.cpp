@@ -1,14 +1,17 @@
 #include "hrm/formats/safetensors_set.h"
 
+#include <algorithm>
 #include <array>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
 #include <utility>
+#include <vector>
 
 #include "hrm/base/file.h"
 #include "hrm/base/hash.h"
 #include "hrm/base/text.h"
+#include "hrm/formats/file_kind.h"
 #include "hrm/formats/json.h"
 #include "hrm/formats/torch_pickle.h"
 
@@ -24,6 +27,48 @@ constexpr std::array<std::pair<const char*, const char*>, 2> kPlaces{{
     {"model.safetensors", "model.safetensors.index.json"},
     {"pytorch_model.bin", "pytorch_model.bin.index.json"},
 }};
+
+// What stands in a folder in place of weights that can be read, with what to do. Empty: nothing that looks like
+// weights.
+std::string other_weights(const fs::path& folder) {
+  constexpr std::array kSuffixes = {".safetensors", ".bin",        ".pt",   ".pth", ".ckpt", ".gguf", ".h5",
+                                    ".msgpack",     ".incomplete", ".part", ".gz",  ".zst",  ".zip",  ".tar"};
+  constexpr uintmax_t kLook = 512;
+  std::vector<std::string> names;
+  std::error_code error;
+  for (fs::directory_iterator at(folder, error), end; !error && at != end; at.increment(error)) {
+    const std::string suffix = at->path().extension().string();
+    if (std::find(kSuffixes.begin(), kSuffixes.end(), suffix) != kSuffixes.end() && at->is_regular_file(error)) {
+      names.push_back(at->path().filename().string());
+    }
+  }
+  if (names.empty()) return "";
+  std::sort(names.begin(), names.end());
+  const std::string& first = names.front();
+  const std::string shown = cat("; it holds ", printable_start(first), names.size() > 1 ? " and others" : "");
+  const std::string fetch = "'hf download NAME --local-dir FOLDER' fetches all files of a model";
+  if (first.find("-of-") != std::string::npos) {
+    const bool torch = first.ends_with(".bin");
+    return cat(shown, ", but not the index that lists such shards, ", kPlaces[torch ? 1 : 0].second, "; ", fetch);
+  }
+  if (first.ends_with(".incomplete") || first.ends_with(".part")) {
+    return cat(shown, ", which a download has left behind; start it again: ", fetch);
+  }
+  try {
+    const MappedFile file(folder / first, ExitCode::checkpoint);
+    const auto start = file.bytes().first(std::min<uintmax_t>(file.bytes().size(), kLook));
+    const bool torch = as_text(start).starts_with("PK") && !first.ends_with(".zip");
+    const std::string kind = torch ? "" : foreign_file(start, (folder / first).string());
+    if (!kind.empty()) return cat(shown, ": ", kind);
+  } catch (const Error&) {
+    return shown;  // it cannot be read
+  }
+  if (first.starts_with("consolidated")) {
+    return cat(shown, ", whose tensors have the names of the model's makers; ", fetch, ", in the form of transformers");
+  }
+  return cat(shown, "; if its tensors are called as transformers calls them, name it ",
+             first.ends_with(".safetensors") ? kPlaces[0].first : kPlaces[1].first);
+}
 
 }  // namespace
 
@@ -75,7 +120,7 @@ SafetensorsSet::SafetensorsSet(const fs::path& folder, ExitCode code) : origin_(
     }
   }
   fail(code, "'", origin_, "' holds no weights: none of ", kPlaces[0].first, ", ", kPlaces[0].second, ", ",
-       kPlaces[1].first, " and ", kPlaces[1].second, " is there");
+       kPlaces[1].first, " and ", kPlaces[1].second, " is there", other_weights(folder));
 }
 
 SafetensorsSet SafetensorsSet::of_file(const fs::path& file, ExitCode code) {

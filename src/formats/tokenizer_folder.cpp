@@ -10,6 +10,8 @@
 #include "formats/tokenizer_limits.h"
 #include "hrm/base/file.h"
 #include "hrm/base/text.h"
+#include "hrm/formats/file_kind.h"
+#include "hrm/formats/hf_config.h"
 #include "hrm/formats/json.h"
 #include "hrm/formats/tokenizer_json.h"
 
@@ -124,6 +126,7 @@ class FolderReader {
   json merges() const {
     const fs::path file = folder_ / "merges.txt";
     const std::string all = read_text(file, code_, kTokenizerMostBytes);
+    refuse_foreign_file(as_bytes(all), file.string(), code_);
     require(is_utf8(all), code_, file.string(), ": is not UTF-8");
     const std::string_view text = without_byte_order_mark(all);
     json list = json::array();
@@ -264,7 +267,7 @@ FolderTokenizer read_folder_tokenizer(const fs::path& folder, ExitCode code) {
   const std::string place = printable(folder.string());
   std::error_code ignored;
   require(fs::is_directory(folder, ignored), code, "'", printable(whole.string()), "' does not exist: '", place,
-          "' is no folder");
+          "' is no folder", hub_name_hint(folder.string()));
   require(!is_there(vocab), code, "'", place, "' holds vocab.json, but no merges.txt; both are needed");
   require(!is_there(merges), code, "'", place, "' holds merges.txt, but no vocab.json; both are needed");
   fail(code, "'", place, "' holds no tokenizer: neither tokenizer.json nor vocab.json and merges.txt are there");
@@ -278,6 +281,10 @@ FolderTokenizer read_tokenizer(const fs::path& path, ExitCode code) {
   const bool part = path.filename() == "vocab.json" || path.filename() == "merges.txt";
   require(!part, code, "'", printable(path.string()), "' is one half of a tokenizer; give its folder, '",
           printable(folder.string()), "'");
+  if (!fs::exists(path, ignored)) {
+    const std::string hint = hub_name_hint(path.string());
+    require(hint.empty(), code, "the file '", printable(path.string()), "' does not exist", hint);
+  }
   return {read_text(path, code, kTokenizerMostBytes), path};
 }
 

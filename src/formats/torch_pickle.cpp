@@ -246,6 +246,10 @@ void TorchArchive::read(std::span<const std::byte> bytes) {
          "'; torch.save(torch.load(f, map_location='cpu'), f)\"");
   }
   if (text.substr(0, 2) != "PK") refuse_foreign_file(bytes, origin_, code_);
+  // Behind the length of its header, a safetensors file begins with it.
+  constexpr size_t kLength = 8;
+  require(text.size() <= kLength || text.substr(0, 2) == "PK" || text[kLength] != '{', code_, origin_,
+          ": this is a safetensors file; name it so: model.safetensors, or adapter_model.safetensors for an adapter");
   require(text.substr(0, 2) == "PK", code_, origin_, ": not a PyTorch file (no zip archive)");
   const ZipReader zip(bytes, origin_, code_);
   require(!zip.names().empty(), code_, origin_, ": the archive is empty");

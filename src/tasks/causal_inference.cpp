@@ -5,11 +5,13 @@
 #include <nlohmann/json.hpp>
 
 #include "hrm/base/error.h"
+#include "hrm/base/file.h"
 #include "hrm/base/text.h"
 #include "hrm/checkpoint/checkpoint.h"
 #include "hrm/checkpoint/peft.h"
 #include "hrm/config/load.h"
 #include "hrm/data/chat_open.h"
+#include "hrm/formats/file_kind.h"
 #include "hrm/formats/tokenizer_folder.h"
 #include "hrm/tasks/puzzle_inference.h"
 
@@ -69,6 +71,8 @@ bool is_hf_folder(const fs::path& path) {
   std::ifstream in(path / "config.json");
   std::string start(size_t{1} << 16, '\0');
   in.read(start.data(), static_cast<std::streamsize>(start.size()));
+  start.resize(static_cast<size_t>(in.gcount()));
+  refuse_foreign_file(as_bytes(start), (path / "config.json").string(), ExitCode::checkpoint);
   return start.find("\"model_type\"") != std::string::npos;
 }
 

@@ -138,9 +138,11 @@ CausalLm open_frozen_lm(const config::Config& config, const Runtime& runtime, in
 data::ChatEncoder open_causal_tokenizer(const config::Config& config, const HfModelConfig& facts) {
   data::ChatEncoder encoder = data::open_chat_encoder(config);
   const int64_t vocabulary = encoder.encoder().meta.vocab_size;
-  require(vocabulary <= facts.vocab_size, ExitCode::usage, "the tokenizer of '",
-          data::tokenizer_folder(config.hf).string(), "' has ", vocabulary, " tokens, but the model of '",
-          config.hf.model, "' knows ", facts.vocab_size, "; give the model's own with hf.tokenizer");
+  // Without a setting both are of one folder, and its files are at fault.
+  const ExitCode code = config.hf.tokenizer.empty() ? ExitCode::checkpoint : ExitCode::usage;
+  require(vocabulary <= facts.vocab_size, code, "the tokenizer of '", data::tokenizer_folder(config.hf).string(),
+          "' has ", vocabulary, " tokens, but the model of '", config.hf.model, "' knows ", facts.vocab_size,
+          "; give the model's own with hf.tokenizer");
   return encoder;
 }
 

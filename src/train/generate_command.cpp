@@ -13,9 +13,10 @@
 #include "hrm/base/text.h"
 #include "hrm/data/chat_prompts.h"
 #include "hrm/formats/chat_record.h"
-#include "hrm/formats/file_kind.h"
+#include "hrm/formats/input_window.h"
 #include "hrm/formats/json.h"
 #include "hrm/formats/jsonl.h"
+#include "hrm/formats/record_file.h"
 #include "hrm/tasks/answer_text.h"
 #include "hrm/tasks/causal_inference.h"
 #include "hrm/tasks/generation.h"
@@ -46,28 +47,39 @@ nlohmann::json parse_record(std::string_view line, const std::string& where) {
   return record;
 }
 
-// One prompt a line: a record where the file's name says JSON Lines or its text begins with a brace, else the line
-// itself.
+// Whether prompts are records: by the file's name, or because its text begins as records do, alone or in one array.
+bool holds_records(const std::string& name, std::string_view start) {
+  constexpr std::string_view kSpace = " \t\r\n";
+  size_t first = start.find_first_not_of(kSpace);
+  if (is_record_file_name(name)) return true;
+  if (first != start.npos && start[first] == '[') first = start.find_first_not_of(kSpace, first + 1);
+  return first != start.npos && start[first] == '{';
+}
+
+// One prompt a line, or records as train reads them.
 std::vector<Prompt> read_prompts(const GenerateOptions& o) {
+  constexpr size_t kLook = 4096;
   if (o.has_prompt) return {{o.prompt, "--prompt", ExitCode::usage}};
   const bool piped = o.input == "-";
   const std::string origin = piped ? "standard input" : o.input;
-  const std::string text =
-      piped ? std::string(std::istreambuf_iterator<char>(std::cin), {}) : read_text(o.input, ExitCode::data);
-  refuse_foreign_file(std::as_bytes(std::span(text)), origin, ExitCode::data);
-  const size_t first = text.find_first_not_of(" \t\r\n");
-  const bool json = o.input.ends_with(".jsonl") || (first != std::string::npos && text[first] == '{');
+  const std::string all = piped ? std::string(std::istreambuf_iterator<char>(std::cin), {}) : "";
+  InputWindow input = piped ? InputWindow(as_bytes(all), origin) : InputWindow(o.input);
   std::vector<Prompt> prompts;
-  JsonlLines lines(std::as_bytes(std::span(text)));
-  for (JsonlLine line; lines.next(line);) {
-    const std::string where = cat(origin, ":", line.number);
-    if (!json) {
-      require(is_utf8(line.text), ExitCode::data, where, ": the prompt is no UTF-8");
-      prompts.push_back({std::string(line.text), where, ExitCode::data});
-      continue;
+  JsonlLine line;
+  const auto where = [&] { return cat(origin, ":", line.number); };
+  if (holds_records(o.input, input.view(kLook))) {
+    RecordFile records = piped ? RecordFile(as_bytes(all), origin) : RecordFile(o.input);
+    while (records.next(line)) {
+      parse_record(line.text, where());  // of which members it is made, the model says
+      prompts.push_back({.text = "", .origin = where(), .code = ExitCode::data, .record = std::string(line.text)});
     }
-    parse_record(line.text, where);  // of which members it is made, the model says
-    prompts.push_back({.text = "", .origin = where, .code = ExitCode::data, .record = std::string(line.text)});
+  } else {
+    const std::string text = input.rest();
+    JsonlLines lines(as_bytes(text));
+    while (lines.next(line)) {
+      require(is_utf8(line.text), ExitCode::data, where(), ": the prompt is no UTF-8");
+      prompts.push_back({std::string(line.text), where(), ExitCode::data});
+    }
   }
   require(!prompts.empty(), ExitCode::data, origin, " holds no prompt; give one a line");
   return prompts;

@@ -15,6 +15,7 @@
 #include "hrm/base/log.h"
 #include "hrm/data/maze.h"
 #include "hrm/data/sudoku.h"
+#include "hrm/formats/input_window.h"
 #include "hrm/objectives/act.h"
 #include "hrm/tasks/puzzle_evaluator.h"
 #include "hrm/tasks/puzzle_inference.h"
@@ -144,8 +145,9 @@ std::vector<Question> read_questions(std::istream& in, const std::string& origin
 }
 
 std::string read_puzzles(const SolveOptions& options, const std::string& origin) {
-  if (origin != options.input) return {std::istreambuf_iterator<char>(std::cin), {}};
-  return read_text(options.input, ExitCode::data);
+  if (origin == options.input) return InputWindow(options.input).rest();
+  const std::string text(std::istreambuf_iterator<char>(std::cin), {});
+  return InputWindow(as_bytes(text), origin).rest();
 }
 
 // Cells of the first puzzle, for models that do not know how long theirs are. A maze may stand as its rows.

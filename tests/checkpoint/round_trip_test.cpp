@@ -325,6 +325,12 @@ TEST(OpenCheckpoint, SaysWhatIsMissing) {
   expect_error(ExitCode::checkpoint, {"there is no checkpoint at", "nowhere"},
                [&] { open_checkpoint(run / "nowhere"); });
   expect_error(ExitCode::checkpoint, {"holds no checkpoint"}, [&] { open_checkpoint(run.path()); });
+  std::ofstream(run / "model.safetensors") << "x";
+  expect_error(ExitCode::checkpoint, {"holds no checkpoint, and no config.json beside its weights", "hf download"},
+               [&] { open_checkpoint(run.path()); });
+  std::ofstream(run / "config.json") << "{}";
+  expect_error(ExitCode::checkpoint, {"holds no checkpoint, and its config.json does not say", "'model_type'"},
+               [&] { open_checkpoint(run.path()); });
   std::ofstream(run / "model.pt") << "x";
   expect_error(ExitCode::checkpoint, {"is a file", "import"}, [&] { open_checkpoint(run / "model.pt"); });
 }

@@ -147,6 +147,11 @@ TEST(Generate, MessagesOfAChat) {
   EXPECT_EQ(messages.at("messages"), json::parse("[" + user + "]"));
   EXPECT_FALSE(messages.contains("prompt"));
   EXPECT_FALSE(plain.contains("messages"));
+  // Records as train reads them: one array, with a byte-order mark in front of it.
+  const std::vector<json> array = answers("\xEF\xBB\xBF[" + asked + ",\n {\"prompt\": \"hello\"}]");
+  ASSERT_EQ(array.size(), 2U);
+  EXPECT_EQ(array[0], messages);
+  EXPECT_EQ(array[1].at("prompt"), "hello");
   const json system = answers("{\"prompt\": \"hello\"}\n", {"--system", "be brief"}).at(0);
   EXPECT_EQ(system.at("text"), answers(ordered).at(0).at("text"));
   EXPECT_EQ(system.at("text"), answers(asked, {"--system", "be brief"}).at(0).at("text"));
@@ -241,6 +246,7 @@ TEST(Generate, WrongInput) {
   }
   refused(ExitCode::data, {"--input", file("empty.txt", "\n\n")}, {"empty.txt", "holds no prompt"});
   refused(ExitCode::data, {"--input", "-"}, {"standard input", "holds no prompt"});
+  refused(ExitCode::data, {"--input", file("a.json", "[{\"prompt\": \"a\"}")}, {"a.json:1", "is not closed"});
   refused(ExitCode::data, {"--input", file("a.jsonl", "{\"prompt\": \"a\"}\nhello\n")}, {"a.jsonl:2", "JSON"});
   refused(ExitCode::data, {"--input", file("b.jsonl", "{\"prompt\": \"a\"}\n{\"text\": \"a\"}\n")},
           {"b.jsonl:2", "\"prompt\""});

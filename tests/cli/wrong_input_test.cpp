@@ -359,6 +359,10 @@ TEST_F(FinishedRun, PuzzlesThatCannotBeSolved) {
   const Result good = run(solve, {"", "", puzzle + "\n"});
   EXPECT_EQ(good.code, 0) << good.err;
   EXPECT_EQ(std::count(good.out.begin(), good.out.end(), '\n'), 1) << good.out;
+  write_bytes(file, "\xEF\xBB\xBF" + puzzle + "\n");
+  EXPECT_EQ(run(solve_file).out, good.out) << "a byte-order mark is no cell";
+  write_bytes(file, "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12\n");
+  expect_refusal(ExitCode::data, solve_file, {file.string() + ": this is a Git LFS pointer"});
 }
 
 // Files of other programs.
@@ -486,6 +490,13 @@ TEST(WrongSurroundings, TildesInOptions) {
   EXPECT_EQ(run(arithmetic("--out=~/sums"), {"", environment, ""}).code, 0);
   EXPECT_TRUE(fs::exists(home / "sums"));
   expect_refusal(ExitCode::usage, arithmetic("--out=~you/sums"), {"--out", "'~you/sums' begins with a tilde"});
+  // Every option that takes a file or folder.
+  for (const char* kind : {"sudoku", "maze"}) {
+    for (const char* option : {"--train-csv", "--test-csv"}) {
+      expect_refusal(ExitCode::usage, {"data", kind, cat(option, "=~you/s.csv"), "--out", "x"},
+                     {option, "'~you/s.csv' begins with a tilde"});
+    }
+  }
 }
 
 TEST(WrongSurroundings, SeveralRanks) {

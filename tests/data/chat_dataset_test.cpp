@@ -157,7 +157,7 @@ TEST(ChatDataset, NothingIsLostWithoutBeingCounted) {
             "an earlier line has, too; 1 "
             "of the malformed are no UTF-8; 1 responses cut at the window");
   options.max_malformed = 2;
-  expect_error(ExitCode::data, {"a.jsonl:13: record: is no valid JSON", "allowed by data.max_malformed: 2"},
+  expect_error(ExitCode::data, {"a.jsonl:13: the line is no object", "allowed by data.max_malformed: 2"},
                [&] { byte_dataset(dir / "a.jsonl", text, options); });
   options.max_malformed = 0;
   expect_error(ExitCode::data, {"a.jsonl:7: the line is no valid UTF-8"},
@@ -238,7 +238,24 @@ TEST(ChatDataset, RefusesWhatHoldsNoExample) {
   const TempDir dir;
   expect_error(ExitCode::data, {"x.jsonl' does not exist"}, [&] { ChatDataset(dir / "x.jsonl", byte_chat(), {}); });
   std::filesystem::create_directories(dir / "empty");
-  expect_error(ExitCode::data, {"empty' holds no *.jsonl"}, [&] { ChatDataset(dir / "empty", byte_chat(), {}); });
+  const auto refused = [&](const std::filesystem::path& path, const std::vector<std::string>& parts) {
+    expect_error(ExitCode::data, parts, [&] { ChatDataset(path, byte_chat(), {}); });
+  };
+  refused(dir / "empty", {"empty' holds no *.jsonl; of *.json files give one"});
+  refused("org/chats", {"does not exist", "type 'hf download org/chats --repo-type dataset --local-dir chats'"});
+  // Data of other kinds are named, with the line that converts them.
+  write_text(dir / "hub" / "data" / "train.parquet", "PAR1");
+  refused(dir / "hub",
+          {"hub' holds no *.jsonl", "data/train.parquet' inside of it: this is a Parquet file", "to_json"});
+  write_text(dir / "saved" / "dataset_dict.json", "{}");
+  write_text(dir / "saved" / "train" / "data.arrow", "x");
+  refused(dir / "saved", {"was written by save_to_disk", "saved')['train'].to_json('train.jsonl')"});
+  for (const auto& [name, separator] : {std::pair{"a.csv", "read_csv('"}, {"A.TSV", ", sep='\\t'"}}) {
+    write_text(dir / name, "prompt,response\na,b\n");
+    refused(dir / name, {cat(name, ": this is a table"), separator, ".jsonl', orient='records', lines=True)"});
+  }
+  write_text(dir / "a.csv", chat_line("a", "b"));
+  EXPECT_EQ(ChatDataset(dir / "a.csv", byte_chat(), {}).size(), 1) << "records, whatever the file is called";
   expect_error(ExitCode::data, {"a.jsonl: no record of it can be used: 0 records"},
                [&] { byte_dataset(dir / "a.jsonl", "\n"); });
   expect_error(ExitCode::data, {"no record of it can be used: 1 records: 0 examples", "1 with an empty response"},

@@ -151,9 +151,10 @@ TEST(ChatInspect, ReadsRecordsOfEveryForm) {
   expect_error(ExitCode::data, {"s.csv:2: the question has 1 characters"}, [&] {
     inspected_chat(dir / "s.csv", 0, {"data.question_field=from", "data.answer_field=to"});
   });
-  expect_error(ExitCode::usage, {"s.csv' is a CSV file, which is read by task puzzle"}, [&] {
-    inspected_chat(dir / "s.csv", 0, {"task=polychromic", "hf.model=m", "polychromic.objective=none"});
-  });
+  for (const Overrides& chat : {Overrides{"task=polychromic"}, {"hf.tokenizer=m"}, {"chat.template=plain"}}) {
+    expect_error(ExitCode::data, {"s.csv: this is a table, and prompts and responses are JSON lines", "read_csv"},
+                 [&] { inspected_chat(dir / "s.csv", 0, chat); });
+  }
 }
 
 TEST(ChatInspect, SaysWhatIsMissing) {
@@ -176,6 +177,21 @@ TEST(ChatInspect, SaysWhatIsMissing) {
   write_text(file, chat_line("a", "b") + R"({"encoder_ids": [1]})");
   refused(ExitCode::data, {"chats.jsonl:2: has neither 'messages' nor 'prompt'"}, file,
           {tokenizer, "chat.template=chatml"});
+  // Files of other kinds are named as train names them, with settings and without.
+  write_text(dir / "c.parquet", "PAR1");
+  write_text(dir / "c.txt", "a text\n");
+  write_text(dir / "c.jsonl.xz", std::string("\xFD\x37zXZ\0", 6));
+  write_text(dir / "saved" / "dataset_dict.json", "{}");
+  std::filesystem::create_directories(dir / "saved" / "train");
+  for (const Overrides& settings : {Overrides{}, Overrides{tokenizer}}) {
+    refused(ExitCode::data, {"c.parquet' holds no data that can be read; this is a Parquet file", "to_json"},
+            dir / "c.parquet", settings);
+    refused(ExitCode::data, {"c.txt' holds no records", "JSON lines", "hrm_train data text"}, dir / "c.txt", settings);
+    refused(ExitCode::data, {"c.jsonl.xz", "this is compressed by xz", "unxz"}, dir / "c.jsonl.xz", settings);
+    refused(ExitCode::data, {"saved' holds no data", "save_to_disk", "load_from_disk"}, dir / "saved", settings);
+    refused(ExitCode::data, {"org/chats' does not exist", "hf download org/chats --repo-type dataset"}, "org/chats",
+            settings);
+  }
   // Of other data nothing is configured.
   refused(ExitCode::usage, {"holds other data", "leave --config and KEY=VALUE out"}, fixture("dataset_sudoku/aug"),
           {"chat.template=plain"});

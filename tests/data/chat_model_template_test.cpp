@@ -100,8 +100,12 @@ TEST(ModelTemplate, OfSeveralTheNamedOne) {
   expect_error(ExitCode::usage, {"no chat template 'default', but only"}, [&] { begin("b", ""); });
   EXPECT_EQ(begin("b", "only"), 'o');
   // Files come before the member of tokenizer_config.json.
-  write_text(dir / "a" / "chat_template.jinja", text("f"));
-  EXPECT_EQ(begin("a", ""), 'f');
+  write_text(dir / "a" / "chat_template.jinja", "version https://git-lfs.github.com/spec/v1\n");
+  expect_error(ExitCode::data, {"chat_template.jinja: this is a Git LFS pointer"}, [&] { begin("a", ""); });
+  for (const char* mark : {"", "\xEF\xBB\xBF"}) {
+    write_text(dir / "a" / "chat_template.jinja", mark + text("f"));
+    EXPECT_EQ(begin("a", ""), 'f') << "a byte-order mark is no text";
+  }
   expect_error(ExitCode::usage, {"no chat template 'tool_use', but default"}, [&] { begin("a", "tool_use"); });
   fs::create_directories(dir / "a" / kNamedTemplates);
   write_text(dir / "a" / kNamedTemplates / "tool_use.jinja", text("n"));

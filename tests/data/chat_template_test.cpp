@@ -180,7 +180,7 @@ TEST(ChatTemplate, OpensFoldersOfTransformers) {
   chat_folder(dir / "e", R"({"chat_template": "<|start_header_id|>"})");
   expect_error(ExitCode::usage, {"llama3 does not fit the tokenizer", "e/tokenizer.json", "<|begin_of_text|>"},
                [&] { open_chat_encoder(dir / "e", {.name = "llama3"}); });
-  expect_error(ExitCode::usage, {"chat_template writes no special token", "name the eos_token"},
+  expect_error(ExitCode::data, {"chat_template writes no special token", "name the eos_token"},
                [&] { open_chat_encoder(dir / "e", {}); });
   expect_error(ExitCode::data, {"tokenizer.json", "does not exist"}, [&] { open_tokenizer_folder(dir / "f"); });
   // The tokenizer's two halves, of which a run keeps the whole: the same file has the same digest.

@@ -123,6 +123,9 @@ TEST(Dataset, MissingThings) {
   const TempDir dir;
   expect_error(ExitCode::data, {"/nowhere", "no such file"}, [] { open_dataset("/nowhere", "train", kDefaults); });
   expect_error(ExitCode::data, {"has no folder \"test\""}, [&] { open_dataset(dir.path(), "test", kDefaults); });
+  write_text(dir / "hub" / "train.csv", "question,answer\n");
+  expect_error(ExitCode::data, {"has no folder \"train\"", "give a file of it, such as '", "hub/train.csv'"},
+               [&] { open_dataset(dir / "hub", "train", kDefaults); });
   write_text(dir / "puzzles.txt", "x");
   expect_error(ExitCode::data, {"puzzles.txt", "neither a directory nor a .csv file"},
                [&] { open_dataset(dir / "puzzles.txt", "train", kDefaults); });

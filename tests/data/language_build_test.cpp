@@ -403,6 +403,12 @@ TEST(DataJsonl, MalformedLinesAndABuildThatGoesOn) {
   JsonlCommand command = jsonl_command(dir / "in", dir / "out");
   expect_error(ExitCode::data, {"b.jsonl:1: 'prompt' is no text", "--max-malformed: 0"}, [&] { run_build(command); });
   EXPECT_FALSE(fs::exists(dir / "out" / "meta.json"));
+  write_text(dir / "array" / "a.json", "\xEF\xBB\xBF [{\"prompt\": \"p\", \"response\": \"r\"}]");
+  expect_error(ExitCode::data, {"a.json: is one JSON array, and each line must be a record", "jq -c '.[]'"},
+               [&] { run_build(jsonl_command(dir / "array", dir / "of_array")); });
+  write_text(dir / "named" / "a.jsonl", "{\"question\": \"q\", \"answer\": \"a\"}\n");
+  expect_error(ExitCode::data, {"a.jsonl:1: has neither 'prompt' with 'response' nor 'text'", "--prompt-field"},
+               [&] { run_build(jsonl_command(dir / "named", dir / "of_named")); });
   command.max_malformed = 4;
   expect_error(ExitCode::data, {"b.jsonl:5: record: is no valid JSON", "--max-malformed: 4"},
                [&] { run_build(command); });

@@ -53,10 +53,17 @@ TEST_F(PuzzleCsvFile, BothHeadersAndBothBlanks) {
 TEST_F(PuzzleCsvFile, HeadersOfKaggleAndOfAnyName) {
   const PuzzleCsv usual = read_puzzle_csv(write(kHeader + row(kPuzzle, kCsvAnswer)), {});
   const std::string pair = kPuzzle + "," + kCsvAnswer + "\n";
-  for (const char* header : {"quizzes,solutions\n", "puzzle,solution\n", "\xEF\xBB\xBFquizzes,solutions\r\n"}) {
+  for (const char* header : {"quizzes,solutions\n", "puzzle,solution\n", "\xEF\xBB\xBFquizzes,solutions\r\n",
+                             "Puzzle,Solution\n", "\"Quizzes\",\"Solutions\"\n", "QUESTION, answer \n"}) {
     const PuzzleCsv kaggle = read_puzzle_csv(write(header + pair), {});
     EXPECT_EQ(kaggle.rows.inputs, usual.rows.inputs) << header;
     EXPECT_EQ(kaggle.rows.labels, usual.rows.labels) << header;
+  }
+  // What else is wrong with a header is said.
+  expect_refused(pair + pair, {"the first row is a puzzle already", "question,answer"});
+  for (const auto& [mark, shown] : {std::pair{';', "sep=';'"}, {'\t', "sep='\\t'"}}) {
+    const std::string other = cat("quizzes", mark, "solutions\n", kPuzzle, mark, kCsvAnswer, "\n");
+    expect_refused(other, {"fields must have commas between them", shown, "dtype=str"});
   }
   PuzzleCsvOptions named;
   named.question_field = "unsolved";
@@ -80,8 +87,16 @@ TEST_F(PuzzleCsvFile, CompressedAndInUpperCase) {
     EXPECT_EQ(open_dataset(dir_ / name, "train", {})->num_puzzles(), 1) << name;
   }
   write_text(dir_ / "s.gz", test::gzip_packed(text));
-  expect_error(ExitCode::data, {"s.gz: is neither a directory nor a .csv file"},
-               [&] { open_dataset(dir_ / "s.gz", "train", {}); });
+  write_text(dir_ / "s.parquet", "PAR1");
+  write_text(dir_ / "s.jsonl", "{}\n");
+  const std::vector<std::pair<std::filesystem::path, std::string>> others = {
+      {dir_ / "s.gz", "gunzip"}, {dir_ / "s.parquet", ".to_csv('"}, {dir_ / "s.jsonl", "read with task=polychromic"}};
+  for (const auto& [file, remedy] : others) {
+    expect_error(ExitCode::data, {file.filename().string() + ": is neither a directory nor a .csv file", remedy},
+                 [&] { open_dataset(file, "train", {}); });
+  }
+  expect_error(ExitCode::data, {"org/puzzles: no such file", "hf download org/puzzles --repo-type dataset"},
+               [&] { open_dataset("org/puzzles", "train", {}); });
   config::DataConfig config;
   config.question_field = "answer";
   config.answer_field = "answer";

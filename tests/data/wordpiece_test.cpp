@@ -77,6 +77,9 @@ TEST(WordPiece, BadFiles) {
     test::expect_error(ExitCode::data, parts, [&] { WordPiece::load(dir.path()); });
   };
   expect({"neither tokenizer.json nor vocab.txt"});
+  write("vocab.txt", "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12\n");
+  expect({"vocab.txt: this is a Git LFS pointer"});
+  std::filesystem::remove(dir / "vocab.txt");
   write("tokenizer.json", R"({"model": {"type": "BPE"}})");
   expect({"tokenizer.json", "no WordPiece"});
   write("tokenizer.json", R"({"model": {"type": "WordPiece", "vocab": {"[UNK]": 0, "a": 2}}})");

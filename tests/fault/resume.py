@@ -115,10 +115,6 @@ def main():
         settings = [f"task={task}"] + [f"{section}.{key}={value if isinstance(value, str) else json.dumps(value)}"
                                        for section, values in config.items() for key, value in values.items()]
         run = Run(campaign, folder, settings, 2 if "parallel" in config else 1, settings=())
-            run.ended(2)
-            check('was trained with "chatml"; set it back' in run.said(), f"{folder}: says no way out\n{run.said()}")
-            settings.append("chat.template=chatml")
-        run = Run(campaign, folder, settings, ranks, settings=())
         run.ended()
         check(run.resumed_at() == step, f"{folder}: did not go on at step {step}\n{run.said()}")
         then = [v for v in map(json.loads, (old / "metrics.jsonl").read_text().splitlines()) if v["step"] > step]

@@ -111,6 +111,14 @@ TEST(ChatRecord, FindsTheConversation) {
                         {"has conversations in 'chosen', 'rejected'; name one of them with chat.messages_field"});
   fields.messages = "chosen";
   EXPECT_EQ(parse_chat_record(R"({"chosen": )" + talk + R"(, "messages": 5, "prompt": 6})", fields).response, "a");
+  // Who names one that is not there does not get another one.
+  fields.messages = "dialog";
+  expect_record_refused(R"({"messages": )" + talk + "}",
+                        {"has neither 'dialog' nor 'prompt'; its members are 'messages'"}, fields);
+  // What is around the records, and lists of nothing.
+  expect_record_refused(R"({"data": [{"prompt": "p", "response": "r"}, {"prompt": "q", "response": "r"}]})",
+                        {"its members are 'data'", "if 'data' holds the records", "jq .data FILE"});
+  expect_record_refused(R"({"id": 1, "conversations": []})", {"'conversations' is an empty list"});
   // A prompt of the usual name comes first, and what it lacks is said.
   const ChatRecord prompt = parse_chat_record(R"({"prompt": "p", "chat": )" + talk + "}", {});
   EXPECT_EQ(prompt.prompt, "p");
@@ -244,6 +252,8 @@ TEST(ChatRecord, ReadsTools) {
 TEST(ChatRecord, RefusesOtherForms) {
   expect_record_refused("", {"is no valid JSON"});
   expect_record_refused("[]", {"the line is no object"});
+  expect_record_refused("question,answer",
+                        {"the line is no object: a record begins with {, and it with 'question,answer'"});
   expect_record_refused("{\"prompt\": \"\xFF\"}", {"no valid UTF-8"});
   expect_record_refused(R"({"prompt": "\ud800"})", {"is no valid JSON"});
   expect_record_refused(R"({"prompt": "a", "prompt": "b"})", {"the key 'prompt' stands twice"});

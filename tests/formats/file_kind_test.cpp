@@ -8,6 +8,7 @@
 #include "hrm/formats/csv.h"
 #include "hrm/formats/json.h"
 #include "hrm/formats/jsonl.h"
+#include "hrm/formats/npy.h"
 #include "hrm/formats/safetensors.h"
 #include "hrm/formats/torch_pickle.h"
 
@@ -38,6 +39,9 @@ const std::vector<Foreign>& foreign_files() {
       {"GGUF\3\0\0\0"s, "a GGUF file", "the model that it was made from"},
       {"\x89HDF\r\n\x1A\n", "an HDF5 file", "save"},
       {"\n<!DOCTYPE HTML><html>", "a web page", "fetch it again"},
+      {"\xFF\xFE{\0\"\0"s, "a text in UTF-16",
+       "iconv -f UTF-16 -t UTF-8 'd/x.y' -o 'd/x.y.new' && mv 'd/x.y.new' 'd/x.y'"},
+      {"\xFE\xFF\0q\0u"s, "a text in UTF-16", "iconv -f UTF-16"},
   };
   return all;
 }
@@ -48,14 +52,31 @@ TEST(FileKind, IsNamedWithWhatToDo) {
     EXPECT_TRUE(text.starts_with("this is " + file.name)) << text;
     EXPECT_NE(text.find(file.remedy), std::string::npos) << text;
   }
+  const std::string workbook = "PK\x03\x04" + std::string(26, '\0') + "[Content_Types].xml";
+  EXPECT_EQ(foreign_file(as_bytes(workbook), "x.xlsx").find("this is a workbook"), 0U);
   EXPECT_NE(foreign_file(as_bytes("PK\x03\x04"), "a.b/x").find("unzip 'a.b/x'"), std::string::npos);
   EXPECT_NE(foreign_file(as_bytes("PAR1"), "a.b/x").find("to_json('a.b/x.jsonl'"), std::string::npos)
       << "a dot of a folder begins no suffix";
 }
 
+TEST(FileKind, TensorsUnderTheWrongName) {
+  const TempFolder dir;
+  const std::string torch = "PK\x03\x04" + std::string(26, 'x') + "archive/data.pkl";
+  for (const std::string& bytes : std::vector<std::string>{torch, "\x80\x02\x8A\x0A\x6C\xFC\x9C"s}) {
+    write_file(dir / "model.safetensors", as_bytes(bytes));
+    expect_error([&] { SafetensorsFile(dir / "model.safetensors", ExitCode::checkpoint); }, ExitCode::checkpoint,
+                 {"model.safetensors: this is a file of torch.save", "called pytorch_model.bin"});
+  }
+  write_file(dir / "pytorch_model.bin", as_bytes("\x02\0\0\0\0\0\0\0{}"s));
+  expect_error([&] { TorchArchive(dir / "pytorch_model.bin", ExitCode::checkpoint); }, ExitCode::checkpoint,
+               {"pytorch_model.bin: this is a safetensors file", "model.safetensors"});
+}
+
 TEST(FileKind, TextAndTensorsAreNone) {
-  for (const std::string text : {"", "P", "version", "version https://git", "{\"a\": 1}", "[1]", "question,answer\n",
-                                 "<think>", "\x08\0\0\0\0\0\0\0{}      ", "BZ", "\xFF\xFF\xFF"}) {
+  for (const std::string& text :
+       std::vector<std::string>{"", "P", "version", "version https://git", "{\"a\": 1}", "[1]", "question,answer\n",
+                                "<think>", "\x08\0\0\0\0\0\0\0{}      ", "BZ", "\xFF\xFF\xFF",
+                                "PK\x03\x04"s.substr(0, 3), "\xFF\xFE\0\0\0\0\0\0{\"a\""s, "\x80\x02}"}) {
     EXPECT_EQ(foreign_file(as_bytes(text), "x"), "") << text;
   }
 }
@@ -65,6 +86,7 @@ TEST(FileKind, EveryReaderSaysIt) {
   const std::vector<std::function<void(const std::filesystem::path&)>> readers = {
       [](const auto& file) { SafetensorsFile(file, ExitCode::data); },
       [](const auto& file) { TorchArchive(file, ExitCode::data); },
+      [](const auto& file) { NpyFile(file, ExitCode::data); },
       [](const auto& file) { parse_json(read_text(file, ExitCode::data), file.string(), ExitCode::data); },
       [](const auto& file) {
         const MappedFile mapped(file);

@@ -127,7 +127,7 @@ TEST(HfConfig, EndsOfTextOfBothFiles) {
   model_refused(with(qwen3(), {{"eos_token_id", "</s>"}}), "'eos_token_id' must be an id");
   model_refused(with(qwen3(), {{"eos_token_id", 18446744073709551615U}}), "'eos_token_id' must be an id");
   expect_error([] { parse_model(qwen3(), R"({"eos_token_id": 640})"); }, ExitCode::checkpoint, {"640 is no id"});
-  expect_error([] { parse_model(qwen3(), "{"); }, ExitCode::checkpoint, {"generation_config.json"});
+  expect_error([] { parse_model(qwen3(), "{"); }, ExitCode::checkpoint, {"generation_config.json: is no valid JSON"});
 }
 
 TEST(HfConfig, RefusesWhatChangesTheArithmetic) {
@@ -175,6 +175,14 @@ TEST(HfConfig, NamesOfTheHub) {
     const std::string hint = hub_name_hint(name);
     EXPECT_NE(hint.find(cat("type 'hf download ", name, " --local-dir ")), std::string::npos) << hint;
   }
+  for (const char* address : {"https://huggingface.co/a/b", "hf.co/a/b", "https://huggingface.co/a/b/tree/main"}) {
+    EXPECT_NE(hub_name_hint(address).find("'hf download a/b --local-dir b' and give the folder b"), std::string::npos);
+  }
+  const std::string data = "'hf download a/b --repo-type dataset --local-dir b' and give a file of the folder b";
+  for (const char* name : {"a/b", "https://huggingface.co/datasets/a/b"}) {
+    EXPECT_NE(hub_name_hint(name, HubKind::data).find(data), std::string::npos) << name;
+  }
+  EXPECT_EQ(hub_name_hint("a/b.jsonl", HubKind::data), "") << "a file that is not there";
   for (const char* path : {"Qwen3", "runs/a/b", "./a", "../a", "/a", "a/", "a/..", "a b/c", "a/-c"}) {
     EXPECT_EQ(hub_name_hint(path), "") << path;
   }

@@ -53,6 +53,10 @@ TEST(InputWindow, ByteOrderMarksAreTakenAway) {
   EXPECT_EQ(unpacked(mark + "a" + mark), "a" + mark);
   EXPECT_EQ(unpacked(gzip_packed(mark + "a")), "a");
   EXPECT_EQ(unpacked(zstd_packed(mark)), "");
+  const std::string text = long_text(), packed = gzip_packed(mark + text);
+  InputWindow whole(as_bytes(packed), "x.gz");
+  EXPECT_TRUE(whole.rest() == text);
+  EXPECT_EQ(whole.rest(), "");
 }
 
 TEST(InputWindow, ShowsAtLeastWhatIsAskedFor) {

@@ -51,7 +51,7 @@ TEST(Npy, RefusesWhatItCannotRead) {
   complex.replace(complex.find("<f8"), 3, "<c8");
   expect_error([&] { parse_npy(as_bytes(complex), "c8.npy"); }, ExitCode::data, {"c8.npy", "'<c8'", "not supported"});
   expect_error(open("fields.npy"), ExitCode::data, {"fields.npy", "structured"});
-  expect_error(open("zip64.zip"), ExitCode::data, {"not a .npy file"});
+  expect_error(open("zip64.zip"), ExitCode::data, {"zip64.zip: this is a zip archive"});
   expect_error(open("missing.npy"), ExitCode::data, {"missing.npy", "does not exist"});
 }
 

@@ -50,6 +50,15 @@ TEST(PeftConfig, FormsOfTargets) {
                {"'modules_to_save' must be a list"});
 }
 
+TEST(PeftConfig, RefusesWhatChangesTheArithmetic) {
+  for (const char* key :
+       {"rank_pattern", "layer_replication", "trainable_token_indices", "kasa_config", "arrow_config"}) {
+    const std::string text =
+        cat(R"({"peft_type": "LORA", "r": 4, "lora_alpha": 8, "target_modules": ["q"], ")", key, R"(": {"x": 1}})");
+    expect_error([&] { parse_peft(text); }, ExitCode::checkpoint, {cat("c.json: '", key, "' asks for")});
+  }
+}
+
 TEST(PeftConfig, RefusesWhatIsNone) {
   const auto refused = [](const std::string& text, const std::string& part) {
     expect_error([&] { parse_peft(text); }, ExitCode::checkpoint, {"c.json: ", part});

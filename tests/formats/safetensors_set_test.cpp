@@ -103,6 +103,27 @@ TEST_F(SafetensorsSetTest, NoWeights) {
   refused({"pytorch_model.bin: not a PyTorch file"});
 }
 
+// What stands there instead is named, with what to do.
+TEST_F(SafetensorsSetTest, OtherWeights) {
+  const auto only = [&](const std::string& file, const std::string& bytes, const std::vector<std::string>& parts) {
+    write_file(dir_ / file, as_bytes(bytes));
+    refused(parts);
+    std::filesystem::remove(dir_ / file);
+  };
+  const std::string lfs = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n";
+  only("model-00001-of-00002.safetensors", "x", {"holds no weights", "not the index", "model.safetensors.index.json;"});
+  only("pytorch_model-00001-of-00002.bin", "x", {"not the index", "pytorch_model.bin.index.json;", "hf download"});
+  only("model-Q4_K_M.gguf", "GGUF", {"it holds model-Q4_K_M.gguf: this is a GGUF file"});
+  only("weights.safetensors", lfs, {"it holds weights.safetensors: this is a Git LFS pointer", "git lfs pull"});
+  only("model.safetensors.gz", "\x1F\x8B", {"it holds model.safetensors.gz: this is compressed by gzip", "gunzip"});
+  only("model.safetensors.incomplete", "x", {"a download has left behind", "hf download"});
+  only("consolidated.00.pth", "PK\x03\x04", {"consolidated.00.pth", "names of the model's makers", "hf download"});
+  only("weights.safetensors", "x", {"it holds weights.safetensors", "name it model.safetensors"});
+  only("weights.pt", "PK\x03\x04", {"it holds weights.pt", "name it pytorch_model.bin"});
+  write_file(dir_ / "README.md", as_bytes(std::string_view("x")));
+  refused({"pytorch_model.bin.index.json is there"});
+}
+
 // What torch.save wrote: alone, in shards, and as a member of a dict.
 TEST_F(SafetensorsSetTest, FilesOfTorchSave) {
   bin("m-1.bin", {"c", "a"}, 10);

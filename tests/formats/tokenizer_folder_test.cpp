@@ -83,6 +83,9 @@ TEST(TokenizerFolder, SaysWhatIsMissing) {
     expect_error([&] { read_folder_tokenizer(folder.path(), ExitCode::checkpoint); }, ExitCode::checkpoint, parts);
   };
   expect_error([&] { read_folder_tokenizer(folder / "none"); }, ExitCode::data, {"none' is no folder"});
+  const std::string hint = "type 'hf download Qwen/Qwen3-0.6B --local-dir Qwen3-0.6B'";
+  expect_error([&] { read_folder_tokenizer("Qwen/Qwen3-0.6B"); }, ExitCode::data, {"is no folder; if that is", hint});
+  expect_error([&] { read_tokenizer("Qwen/Qwen3-0.6B"); }, ExitCode::data, {"does not exist; if that is", hint});
   refused({"holds no tokenizer: neither tokenizer.json nor vocab.json and merges.txt"});
   const std::string line = cat("AutoTokenizer.from_pretrained('", folder.path().string(), "').save_pretrained('");
   write_text_atomic(folder / "tokenizer.model", "\n\x0e\n\x05<unk>");
@@ -107,6 +110,13 @@ TEST(TokenizerFolder, SaysWhatIsMissing) {
   std::filesystem::remove(folder / "tokenizer_config.json");
   write_text_atomic(folder / "merges.txt", "#version: 0.2\n\na b\na b c\n");
   refused({"merges.txt: line 4: 'a b c' is no two tokens"});
+  const std::string pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n";
+  for (const char* part : {"merges.txt", "tokenizer_config.json"}) {
+    const std::string before = std::filesystem::exists(folder / part) ? read_text(folder / part, ExitCode::data) : "{}";
+    write_text_atomic(folder / part, pointer);
+    refused({cat(part, ": this is a Git LFS pointer"), "git lfs pull"});
+    write_text_atomic(folder / part, before);
+  }
   write_text_atomic(folder / "merges.txt", "a \xFF\n");
   refused({"merges.txt: is not UTF-8"});
   std::filesystem::remove(folder / "tokenizer.model");

@@ -244,6 +244,16 @@ TEST_F(ModelFolders, WhatIsMissingOrDoesNotFit) {
     loss(base_, "", {"eval.weights=ema", "optim.ema=0.999"});
   });
   expect_error(ExitCode::usage, {"max_position_embeddings = 256"}, [&] { loss(base_, "", {"chat.max_length=500"}); });
+  copy_files(base_, dir_ / "larger", {"config.json", "model.safetensors", "tokenizer_config.json"});
+  copy_files(kFixtures / "tokenizer", dir_ / "larger", {"tokenizer.json"});
+  write_text_atomic(dir_ / "larger" / "tokenizer_config.json", R"({"eos_token": "<|im_end|>"})");
+  expect_error(ExitCode::checkpoint, {"larger' has 1505 tokens, but the model of", "knows 640"},
+               [&] { answer(dir_ / "larger"); });
+  fs::create_directories(dir_ / "pointers");
+  write_text_atomic(dir_ / "pointers" / "config.json", "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\n");
+  const std::vector<std::string> pointer{"config.json: this is a Git LFS pointer", "git lfs pull"};
+  expect_error(ExitCode::checkpoint, pointer, [&] { answer(dir_ / "pointers"); });
+  expect_error(ExitCode::checkpoint, pointer, [&] { loss(dir_ / "pointers"); });
   train::EvalOptions without = evaluating(base_);
   without.data.clear();
   refused(ExitCode::usage, {"has no data of its own", "--data FILE"}, [&] { return train::run_eval(without); });

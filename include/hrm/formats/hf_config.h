@@ -26,9 +26,11 @@ struct HfModelConfig {
   std::vector<int64_t> eos_ids = {};  // with those of generation_config.json
 };
 
-// What to type where `path`, which is not there, reads like the name of a model on the Hugging Face hub, such as
-// "Qwen/Qwen3-0.6B": "; if that is ... , type 'hf download ...'". Else empty.
-std::string hub_name_hint(const std::string& path);
+enum class HubKind { model, data };
+
+// What to type where `path`, which is not there, reads like the name or address of a model (a data set) on the Hugging
+// Face hub, such as "Qwen/Qwen3-0.6B": "; if that is ... , type 'hf download ...'". Else empty.
+std::string hub_name_hint(const std::string& path, HubKind kind = HubKind::model);
 
 // `generation`: the text of generation_config.json, or empty. Throws Error(code) as "origin: reason": no JSON, a
 // missing key or one of another type or size, an architecture, activation, bias or kind of rotation that this program

@@ -39,6 +39,8 @@ class InputWindow {
   // Whether the last view reaches the end of the file.
   bool at_end() const { return !unpacker_; }
   const std::string& origin() const { return origin_; }
+  // All that is left, for files that are kept as a whole.
+  std::string rest();
 
   class Unpacker;
 
