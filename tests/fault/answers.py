@@ -15,7 +15,7 @@ import json
 import os
 import time
 
-from fault import ROOT, Campaign, Run, check, metrics, same_end, tidy
+from fault import ROOT, Campaign, Run, anonymous_bytes, check, metrics, same_end, tidy
 
 SMALL = ["chat.val_share=0.05", "train.global_batch_size=4", "train.micro_batch_size=2", "train.log_every=1",
          "train.keep_checkpoints=2", "train.checkpoint_every=4", "train.eval_every=0", "train.async_checkpoints=false",
@@ -29,11 +29,6 @@ ADAPTER = ["lora.r=4", "lora.dropout=0.1", "grpo.beta=0.04", "grpo.max_completio
 # glibc moves this threshold by itself, after which freed blocks of some MiB stay resident or not as it happens.
 FIXED = {"MALLOC_MMAP_THRESHOLD_": "131072"}
 ALONE = [*REWARDED, "polychromic.objective=none", "grpo.start_step=1", "train.checkpoint_every=50"]
-
-
-def resident_bytes(pid):
-    with open(f"/proc/{pid}/statm", encoding="utf-8") as file:
-        return int(file.read().split()[1]) * os.sysconf("SC_PAGESIZE")
 
 
 def main():
@@ -99,7 +94,7 @@ def main():
             time.sleep(0.05)
             try:
                 done = log.read_bytes().count(b"\n")
-                samples.append((done, resident_bytes(run.processes[0].pid)))
+                samples.append((done, anonymous_bytes(run.processes[0].pid)))
             except (FileNotFoundError, IndexError, ValueError):
                 pass  # not begun, or just ended
         run.ended()

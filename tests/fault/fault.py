@@ -163,6 +163,13 @@ class Run:
         return int(found[1]) if found else 0
 
 
+def anonymous_bytes(pid):
+    """Of the process's memory, what it allocated itself. The kernel may drop pages of files at any time and read them again."""
+    with open(f"/proc/{pid}/status", encoding="utf-8") as file:
+        sizes = [line.split()[1] for line in file if line.startswith("RssAnon:")]
+    return int("".join(sizes)) * 1024  # ValueError: the process has just ended
+
+
 def metrics(folder):
     """The lines of the log without the fields that measure time."""
     out = []

@@ -47,11 +47,11 @@ class Ready:
             self.process = subprocess.Popen([binary], env=environment, stdin=subprocess.DEVNULL, preexec_fn=prepare,
                                             pass_fds=[other.fileno()])
 
-    def start(self, line, environment, output):
-        """`output` is a file that takes stdout and stderr."""
+    def start(self, line, environment, *files):
+        """`files`: one that takes stdout and stderr, or three for stdin, stdout and stderr."""
         words = [os.getcwd(), str(len(line)), *map(str, line), *(f"{name}={value}" for name, value in environment.items())]
         packet = b"".join(os.fsencode(word) + b"\0" for word in words)
-        self.link.sendmsg([packet], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [output.fileno()]))])
+        self.link.sendmsg([packet], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [file.fileno() for file in files]))])
         pid = int.from_bytes(self.link.recv(16), "little")
         if pid == 0:
             raise OSError(f"the program that waits has ended with {self.process.wait()}")

@@ -14,15 +14,10 @@ import random
 import signal
 import time
 
-from fault import Campaign, Run, check, checkpoints, last_step, metrics, tidy
+from fault import Campaign, Run, anonymous_bytes, check, checkpoints, last_step, metrics, tidy
 
 EVERY = 10
 MORE = ["train.steps=100000000", f"train.checkpoint_every={EVERY}", f"train.log_every={EVERY}", "train.eval_every=500"]
-
-
-def resident_bytes(pid):
-    with open(f"/proc/{pid}/statm") as file:
-        return int(file.read().split()[1]) * os.sysconf("SC_PAGESIZE")
 
 
 def main():
@@ -55,7 +50,7 @@ def main():
             time.sleep(0.5)
             check(run.alive(), f"{folder}: ended by itself\n{run.said()}")
             if now > long_s / 4:
-                samples.append((now / 3600, resident_bytes(pid) / 1e6))
+                samples.append((now / 3600, anonymous_bytes(pid) / 1e6))
                 files.append(len(os.listdir(f"/proc/{pid}/fd")))
         run.send(signal.SIGTERM)
         run.ended(75)

@@ -17,11 +17,14 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 
 import entries
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests/fault"))
+import ready  # noqa: E402
 
 
 def shrink_table():
@@ -35,15 +38,38 @@ def configs():
 class Smoke:
     def __init__(self, binary, config, work):
         self.binary, self.config, self.work = binary, config, pathlib.Path(work)
+        self.waiting = None  # the program with its libraries loaded, for many starts
         self.entry = shrink_table()[config]
         self.task = pathlib.Path(config).parent.name  # puzzle, language or polychromic
         self.run = self.work / "run"
 
-    def call(self, *args, stdin=None):
-        done = subprocess.run([self.binary, *args], input=stdin, capture_output=True, text=True, cwd=self.work)
-        if done.returncode != 0:
-            sys.exit(f"FAILED ({self.config}): hrm_train {' '.join(args)}\nended with code {done.returncode}\n{done.stderr}")
-        return done.stdout
+    def wait_ready(self):
+        library = ready.build(self.work)
+        if library:
+            self.waiting = ready.Ready(self.binary, dict(os.environ, LD_PRELOAD=str(library)), None)
+
+    def start(self, line, stdin, stdout, stderr, **environment):
+        """A process of the program in the folder of work."""
+        environment = dict(os.environ, **environment)
+        if self.waiting is None:
+            return subprocess.Popen(line, cwd=self.work, stdin=stdin, stdout=stdout, stderr=stderr, env=environment)
+        here = os.getcwd()
+        os.chdir(self.work)
+        try:
+            return self.waiting.start(line, environment, stdin, stdout, stderr)
+        finally:
+            os.chdir(here)
+
+    def call(self, *args, stdin=""):
+        with tempfile.TemporaryFile("w+") as given, tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as said:
+            given.write(stdin)
+            given.seek(0)
+            code = self.start([self.binary, *args], given, out, said).wait()
+            out.seek(0)
+            said.seek(0)
+            if code != 0:
+                sys.exit(f"FAILED ({self.config}): hrm_train {' '.join(args)}\nended with code {code}\n{said.read()}")
+            return out.read()
 
     def train_args(self, steps):
         overrides = shrink_table()["all"] + shrink_table()[self.task] + self.entry["overrides"]
@@ -72,11 +98,11 @@ class Smoke:
             port = s.getsockname()[1]
         args = [*self.train_args(steps), "run.name=two", "train.checkpoint_every=0", "parallel.timeout_s=60"]
         logs = [open(self.work / f"rank_{rank}.txt", "w+") for rank in (0, 1)]
-        ranks = [subprocess.Popen([self.binary, *args], cwd=self.work, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                                  env=dict(os.environ, RANK=str(rank), WORLD_SIZE="2", LOCAL_RANK=str(rank),
-                                           LOCAL_WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port)))
-                 for rank, log in enumerate(logs)]
-        codes = [rank.wait(timeout=200) for rank in ranks]
+        with open(os.devnull) as nothing:
+            ranks = [self.start([self.binary, *args], nothing, log, log, RANK=str(rank), WORLD_SIZE="2", LOCAL_RANK=str(rank),
+                                LOCAL_WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+                     for rank, log in enumerate(logs)]
+        codes = [rank.wait(200) for rank in ranks]
         if codes != [0, 0]:
             said = [pathlib.Path(log.name).read_text() for log in logs]
             sys.exit(f"FAILED ({self.config}): two ranks ended with {codes}\n{said[0]}\n{said[1]}")
@@ -140,6 +166,7 @@ class Smoke:
     def main(self):
         shutil.rmtree(self.work, ignore_errors=True)
         self.work.mkdir(parents=True)
+        self.wait_ready()
         self.prepare()
         steps = self.entry.get("steps", 20)
 
@@ -148,9 +175,9 @@ class Smoke:
         before = self.fixed_loss()
 
         # Killed when it has saved past the first step and stands still, then resumed to the end.
-        process = subprocess.Popen([self.binary, *self.train_args(steps)], cwd=self.work, stdin=subprocess.DEVNULL,
-                                   stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-                                   env=dict(os.environ, HRM_FAIL="step.begin:4:sleep=600"))
+        with open(os.devnull, "r+") as nothing:
+            process = self.start([self.binary, *self.train_args(steps)], nothing, nothing, nothing,
+                                 HRM_FAIL="step.begin:4:sleep=600")
         deadline = time.monotonic() + 120
         while process.poll() is None and len(list((self.run / "checkpoints").glob("step-*"))) < 2:
             if time.monotonic() > deadline:
