@@ -7,7 +7,7 @@
 #include <exception>
 #include <iostream>
 
-#include "command_line.h"
+#include "commands/line/command_line.h"
 #include "hrm/base/error.h"
 #include "hrm/base/failpoint.h"
 #include "hrm/base/log.h"

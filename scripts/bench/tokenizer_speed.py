@@ -21,7 +21,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "lib"))
 import command  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-DOCUMENT, TOGETHER = 64 << 10, 64  # as in src/train/bench_tokenizer_command.cpp
+DOCUMENT, TOGETHER = 64 << 10, 64  # as in src/commands/bench/tokenizer.cpp
 
 
 def cut(text):

@@ -9,7 +9,6 @@
 
 #include "data/data_support.h"
 #include "hrm/base/file.h"
-#include "hrm/data/language_commands.h"
 #include "hrm/data/language_stream.h"
 #include "hrm/data/token_dataset.h"
 #include "hrm/data/triple_dataset.h"

@@ -1,8 +1,8 @@
 // eval.json of `eval --report`, and what `report` makes of it. No text of the file becomes markup.
 #include <cmath>
 
+#include "commands/answer_report.h"
 #include "fuzz/fuzz.h"
-#include "train/answer_report.h"
 
 using namespace hrm;
 

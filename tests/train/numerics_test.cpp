@@ -7,7 +7,7 @@
 #include "hrm/base/error.h"
 #include "hrm/base/failpoint.h"
 #include "hrm/checkpoint/checkpoint.h"
-#include "hrm/train/commands.h"
+#include "hrm/commands/commands.h"
 #include "support/ranks.h"
 #include "train/small_run.h"
 #include "train/step_guard.h"

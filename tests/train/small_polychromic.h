@@ -7,7 +7,7 @@
 #include <fstream>
 #include <sstream>
 
-#include "hrm/data/language_commands.h"
+#include "hrm/commands/language_data.h"
 #include "hrm/tasks/polychromic.h"
 #include "train/small_run.h"
 

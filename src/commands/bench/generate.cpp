@@ -1,0 +1,121 @@
+// hrm_train bench generate.
+#include <chrono>
+#include <iomanip>
+#include <iostream>
+#include <nlohmann/json.hpp>
+
+#include "commands/bench/timer.h"
+#include "hrm/base/build_info.h"
+#include "hrm/base/error.h"
+#include "hrm/base/file.h"
+#include "hrm/base/philox.h"
+#include "hrm/commands/commands.h"
+#include "hrm/config/load.h"
+#include "hrm/models/make_language_model.h"
+#include "hrm/tasks/generation.h"
+#include "hrm/tasks/language_inference.h"
+#include "hrm/tasks/puzzle_inference.h"
+
+namespace hrm::train {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using Json = nlohmann::ordered_json;
+
+struct BenchSubject {
+  config::Config config;
+  Runtime runtime;
+  std::shared_ptr<models::LanguageModel> model;
+  int64_t vocabulary = 0;
+};
+
+BenchSubject open_bench_subject(const BenchGenerateOptions& o) {
+  if (!o.checkpoint.empty()) {
+    require(o.config_files.empty(), ExitCode::usage, "give --checkpoint or --config, not both");
+    tasks::LanguageInference loaded = tasks::open_language_model(o.checkpoint, o.overrides, "auto");
+    return {loaded.config, loaded.runtime, loaded.model, loaded.meta.vocab_size};
+  }
+  BenchSubject subject;
+  // Rows are as long as this call needs, unless the configuration says more.
+  std::vector<std::string> overrides = {"task=language", cat("data.encoder_len=", o.prompt),
+                                        cat("data.decoder_len=", o.new_tokens)};
+  overrides.insert(overrides.end(), o.overrides.begin(), o.overrides.end());
+  subject.config = config::load_config(o.config_files, overrides).config;
+  require(subject.config.task == "language", ExitCode::usage,
+          "bench generate times language models; the configuration "
+          "says task=",
+          subject.config.task);
+  subject.runtime = tasks::start_runtime_and_ops(subject.config);
+  subject.vocabulary = o.vocab_size;
+  subject.model = models::make_language_model(subject.config, models::language_sizes(subject.config.data, o.vocab_size),
+                                              static_cast<uint64_t>(subject.config.run.seed), subject.runtime.device,
+                                              subject.runtime.compute_dtype);
+  return subject;
+}
+
+std::vector<std::vector<int32_t>> random_prompts(int64_t rows, int64_t length, int64_t vocabulary) {
+  std::vector<std::vector<int32_t>> prompts(static_cast<size_t>(rows));
+  for (size_t row = 0; row < prompts.size(); ++row) {
+    CounterRng rng(/*seed=*/1, Stream::token, row);
+    for (int64_t i = 0; i < length; ++i) {
+      prompts[row].push_back(static_cast<int32_t>(rng.below(static_cast<uint32_t>(vocabulary))));
+    }
+  }
+  return prompts;
+}
+
+}  // namespace
+
+int run_bench_generate(const BenchGenerateOptions& o) {
+  tasks::GenerateOptions options;
+  options.max_new_tokens = o.new_tokens;
+  options.sampling = {.temperature = o.temperature, .top_k = o.top_k, .top_p = o.top_p};
+  options.begin_id = 0;
+  tasks::check(options.sampling);
+  const BenchSubject subject = open_bench_subject(o);
+  Json json{{"device", subject.runtime.device_name},
+            {"precision", subject.runtime.precision.name},
+            {"prompt", o.prompt},
+            {"new_tokens", o.new_tokens},
+            {"temperature", o.temperature}};
+  for (const auto& [key, value] : build_info()) json["build"][key] = value;
+  json["runs"] = Json::array();
+  for (const int64_t rows : o.rows) {
+    const auto prompts = random_prompts(rows, o.prompt, subject.vocabulary);
+    tasks::Generator generator(*subject.model, {.batch_size = rows, .cuda_graphs = subject.config.runtime.cuda_graphs});
+    std::vector<double> seconds, firsts;
+    // The first two passes also record the graphs.
+    for (int64_t pass = -2; pass < o.passes; ++pass) {
+      const Clock::time_point start = Clock::now();
+      const auto since = [&] { return std::chrono::duration<double>(Clock::now() - start).count(); };
+      double first = -1;
+      const auto answers = generator.run(prompts, options, {.on_token = [&](int64_t, int32_t) {
+                                           if (first < 0) first = since();
+                                           return true;
+                                         }});
+      require(answers.back().finish == tasks::Finish::length &&
+                  static_cast<int64_t>(answers.back().ids.size()) == o.new_tokens,
+              ExitCode::usage, "the model takes no rows of ", o.prompt, " and ", o.new_tokens,
+              " tokens; set lm.positions, or give less");
+      if (pass < 0) continue;
+      seconds.push_back(since());
+      firsts.push_back(first);
+    }
+    const double all = spread_of(seconds).median, first = spread_of(firsts).median;
+    const double per_second = static_cast<double>(rows * o.new_tokens) / all;
+    json["runs"].push_back(
+        {{"rows", rows},
+         {"seconds", seconds},
+         {"first_token_s", firsts},
+         {"tokens_per_s", per_second},
+         {"step_ms", (all - first) / static_cast<double>(std::max<int64_t>(o.new_tokens - 1, 1)) * 1e3}});
+    std::cout << std::fixed << std::setprecision(1) << std::setw(5) << rows << (rows == 1 ? " row   " : " rows  ")
+              << std::setw(10) << per_second << " tokens/s, first after " << std::setprecision(2) << first * 1e3
+              << " ms, then " << std::setprecision(3) << json["runs"].back()["step_ms"].get<double>() << " ms each\n"
+              << std::flush;
+  }
+  if (!o.json_out.empty()) write_text_atomic(o.json_out, json.dump(2) + "\n");
+  return static_cast<int>(ExitCode::done);
+}
+
+}  // namespace hrm::train

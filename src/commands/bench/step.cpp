@@ -1,0 +1,327 @@
+// hrm_train bench step, hrm_train bench eval.
+#include <ATen/ops/full.h>
+
+#include <algorithm>
+#include <chrono>
+#include <iomanip>
+#include <iostream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <vector>
+
+#include "commands/bench/timer.h"
+#include "hrm/base/build_info.h"
+#include "hrm/base/error.h"
+#include "hrm/base/file.h"
+#include "hrm/base/log.h"
+#include "hrm/base/text.h"
+#include "hrm/commands/commands.h"
+#include "hrm/config/load.h"
+#include "hrm/runtime/memory.h"
+#include "hrm/runtime/profiler.h"
+#include "hrm/tasks/make_task.h"
+#include "hrm/tasks/metric_text.h"
+#include "hrm/tasks/puzzle.h"
+#include "hrm/tasks/puzzle_inference.h"
+#include "hrm/train/trainer.h"
+#include "train/ranks.h"
+
+namespace hrm::train {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr int64_t kSettlingSteps = 100000;        // at most
+constexpr int64_t kMostSteps = int64_t{1} << 62;  // a longer warm-up of the learning rate is refused as too long
+
+Json spread_json(const Spread& spread) {
+  return {{"mean", spread.mean}, {"median", spread.median}, {"p10", spread.p10},
+          {"p90", spread.p90},   {"min", spread.min},       {"max", spread.max}};
+}
+
+Json memory_json(const MemoryReport& memory) {
+  return {{"allocated_bytes", memory.allocated},       {"allocated_peak_bytes", memory.allocated_peak},
+          {"reserved_bytes", memory.reserved},         {"reserved_peak_bytes", memory.reserved_peak},
+          {"inactive_bytes", memory.inactive},         {"fragmentation", memory.fragmentation()},
+          {"allocation_retries", memory.retries},      {"device_used_bytes", memory.device_used},
+          {"device_total_bytes", memory.device_total}, {"host_resident_peak_bytes", memory.host_resident_peak}};
+}
+
+// unit: "step" or "pass".
+Json rows_json(const std::vector<ProfileRow>& rows, int64_t count, const std::string& unit) {
+  double total = 0;
+  for (const ProfileRow& row : rows) total += row.ms;
+  Json out = Json::array();
+  for (const ProfileRow& row : rows) {
+    out.push_back({{"name", row.name},
+                   {"ms_per_" + unit, row.ms / static_cast<double>(count)},
+                   {"share", total > 0 ? row.ms / total : 0},
+                   {"calls_per_" + unit, static_cast<double>(row.calls) / static_cast<double>(count)}});
+  }
+  return out;
+}
+
+// "1 step", "30 steps".
+std::string counted(const Json& count, const char* what) {
+  return cat(count.dump(), " ", what, count == 1 ? "" : "s");
+}
+
+std::string flops_text(double flops_per_s) {
+  return flops_per_s >= 1e12 ? tasks::fixed(flops_per_s * 1e-12, 1) + " TFLOP/s"
+                             : tasks::fixed(flops_per_s * 1e-9, 1) + " GFLOP/s";
+}
+
+Json profile_json(const StepProfile& profile, int64_t count, const std::string& unit) {
+  return {{"gpu", profile.gpu},
+          {unit == "pass" ? "passes" : "steps", count},
+          {"launches_per_" + unit, static_cast<double>(profile.launches) / static_cast<double>(count)},
+          {"waits", rows_json(profile.waits, count, unit)},
+          {"busy_share", profile.span_ms > 0 ? profile.busy_ms / profile.span_ms : 0},
+          {"gap_ms_per_" + unit, (profile.span_ms - profile.busy_ms) / static_cast<double>(count)},
+          {"groups", rows_json(profile.by_group, count, unit)},
+          {"kernels", rows_json(profile.by_name, count, unit)}};
+}
+
+void print_rows(std::ostream& out, const char* title, const Json& rows, size_t most, const std::string& unit) {
+  out << "\n"
+      << std::setw(9) << "ms/" + unit << std::setw(8) << "share" << std::setw(12) << "calls/" + unit << "  " << title
+      << "\n";
+  for (size_t i = 0; i < std::min(most, rows.size()); ++i) {
+    const Json& row = rows[i];
+    std::string name = printable(short_kernel_name(row["name"].get<std::string>()));
+    if (name.size() > 100) name.replace(97, std::string::npos, "...");
+    out << std::setw(9) << tasks::fixed(row["ms_per_" + unit].get<double>(), 3) << std::setw(7)
+        << tasks::fixed(100 * row["share"].get<double>(), 1) << "%" << std::setw(12)
+        << tasks::fixed(row["calls_per_" + unit].get<double>(), 1) << "  " << name << "\n";
+  }
+}
+
+// What stands at the top of every result.
+Json bench_head_json(const config::Config& config, const Runtime& runtime, int ranks = 1) {
+  Json json;
+  json["device"] = runtime.device_name;
+  json["precision"] = runtime.precision.name;
+  for (const auto& [key, value] : build_info()) json["build"][key] = value;
+  json["model"] = config.task == "puzzle"     ? config.model.arch
+                  : config.task == "language" ? config.lm.arch
+                                              : config.hf.model;
+  json["global_batch_size"] = config.train.global_batch_size;
+  json["micro_batch_size"] =
+      config.train.micro_batch_size > 0 ? config.train.micro_batch_size : config.train.global_batch_size / ranks;
+  return json;
+}
+
+void write_benchmark(const Json& json, const std::string& file) {
+  if (!file.empty()) write_text_atomic(file, json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+}
+
+void print_step_row(std::ostream& out, const char* name, const std::string& text) {
+  out << std::left << std::setw(14) << name << std::right << text << "\n";
+}
+
+void print_profile(const Json& json, std::ostream& out, const std::string& unit) {
+  if (!json.contains("profile")) return;
+  const Json& profile = json["profile"];
+  if (profile["gpu"].get<bool>()) {
+    std::string waits;
+    for (const Json& wait : profile["waits"]) {
+      waits += cat(waits.empty() ? "" : ", ", tasks::fixed(wait["calls_per_" + unit], 1), " ",
+                   wait["name"].get<std::string>(), " (", tasks::fixed(wait["ms_per_" + unit], 3), " ms)");
+    }
+    print_step_row(out, "host",
+                   cat(tasks::fixed(profile["launches_per_" + unit], 1), " launches per ", unit,
+                       "; waits for the device: ", waits.empty() ? "none" : waits));
+    print_step_row(out, "GPU busy",
+                   cat(tasks::fixed(100 * profile["busy_share"].get<double>(), 1), " % of what was recorded (",
+                       tasks::fixed(profile["gap_ms_per_" + unit], 3), " ms of gaps per ", unit, ")"));
+  }
+  print_rows(out, "kind of work", profile["groups"], 30, unit);
+  print_rows(out, profile["gpu"].get<bool>() ? "kernel" : "operation, without what it calls", profile["kernels"], 20,
+             unit);
+}
+
+void print_step(const Json& json, std::ostream& out) {
+  const auto row = [&](const char* name, const std::string& text) { print_step_row(out, name, text); };
+  const Json& ms = json["step_ms"];
+  const bool several = json["ranks"] != 1;
+  row("device", cat(several ? cat(json["ranks"].dump(), " times ") : std::string(), json["device"].get<std::string>(),
+                    ", ", json["precision"].get<std::string>()));
+  row("step",
+      cat(tasks::fixed(ms["median"], 2), " ms (p10 ", tasks::fixed(ms["p10"], 2), ", p90 ", tasks::fixed(ms["p90"], 2),
+          "; ", counted(json["steps"], "step"), " of ", counted(json["global_batch_size"], "sample"), ")"));
+  row("throughput",
+      cat(tasks::fixed(json["samples_per_s"], 0), " samples/s, ", flops_text(1e12 * json["tflops"].get<double>()),
+          json["mfu"].is_null() ? std::string()
+                                : cat(", MFU ", tasks::fixed(100 * json["mfu"].get<double>(), 1), " % of ",
+                                      flops_text(json["peak_flops_assumed"].get<double>()))));
+  row("data wait", tasks::fixed(json["data_wait_ms"], 2) + " ms per step");
+  row("memory", json["memory_text"].get<std::string>());
+  print_profile(json, out, "step");
+}
+
+// The same answer on all ranks: rank 0's.
+bool agreed(parallel::Comm& comm, bool answer) {
+  const at::Tensor value = at::full({1}, answer ? 1 : 0, at::kLong);
+  comm.broadcast(value, /*root=*/0);
+  return value.item<int64_t>() != 0;
+}
+
+int bench_step(const BenchStepOptions& options, const config::LoadedConfig& loaded, Ranks& ranks) {
+  const config::Config& config = loaded.config;
+  check_same_program(*ranks.comm, loaded.to_json());
+  const Runtime runtime = start_device(ranks, config);
+  parallel::Comm& comm = *ranks.comm;
+  const std::unique_ptr<tasks::Task> owned = tasks::make_task(config, runtime, ranks.comm);
+  tasks::Task& task = *owned;
+  Trainer trainer(config, loaded.to_json(), runtime, task, /*run_dir=*/"", ranks.comm);
+  trainer.set_watchdog(ranks.watchdog.get());
+  if (!comm.alone()) log::info("ranks        ", parallel::describe(ranks.launch), "; ", comm.describe());
+  log::info(task.describe());
+  trainer.start_fresh();
+  log::info("measuring    ", counted(options.warmup, "step"), " of warm-up, ", tasks::fixed(options.settle, 1),
+            " s to settle, ", counted(options.steps, "timed step"), ", ", options.profile_steps, " recorded");
+
+  trainer.run_steps(options.warmup);
+  synchronize(runtime.device);
+  const auto settled = std::chrono::steady_clock::now() + std::chrono::duration<double>(options.settle);
+  int64_t settling = 0;
+  const auto settles = [&] { return settling < kSettlingSteps && std::chrono::steady_clock::now() < settled; };
+  for (; agreed(comm, settles()); ++settling) {
+    trainer.run_steps(1);
+    synchronize(runtime.device);
+  }
+  const double waited_before = trainer.data_wait_ms();
+  Timeline timeline(runtime.device);
+  timeline.mark();
+  for (int64_t i = 0; i < options.steps; ++i) {
+    trainer.run_steps(1);
+    timeline.mark();
+  }
+  const std::vector<double> intervals_ms = timeline.intervals_ms();
+  const Spread step_ms = spread_of(intervals_ms);
+  const double data_wait_ms = trainer.data_wait_ms() - waited_before;
+  const MemoryReport memory = memory_report(runtime.device);
+
+  const auto batch = static_cast<double>(config.train.global_batch_size);
+  const double flops_per_s = task.flops_per_step() / (step_ms.median * 1e-3);
+  const double peak_flops = runtime.peak_flops * comm.ranks();
+  Json json = bench_head_json(config, runtime, comm.ranks());
+  json["parameters"] = task.parameters().count();
+  json["ranks"] = comm.ranks();
+  if (!comm.alone()) {
+    json["gradient_buckets"] = trainer.reducer().buckets();
+    json["started_in_backward"] = trainer.reducer().started_early();
+  }
+  json["steps"] = options.steps;
+  json["warmup"] = options.warmup + settling;
+  json["step_ms"] = spread_json(step_ms);
+  json["step_ms_each"] = intervals_ms;
+  json["samples_per_s"] = batch / (step_ms.median * 1e-3);
+  json["data_wait_ms"] = data_wait_ms / static_cast<double>(options.steps);
+  json["flops_per_step"] = task.flops_per_step();
+  json["tflops"] = flops_per_s * 1e-12;
+  json["mfu"] = peak_flops > 0 ? Json(flops_per_s / peak_flops) : Json();
+  json["peak_flops_assumed"] = peak_flops;
+  json["memory"] = memory_json(memory);
+  json["memory_text"] = memory_text(memory);
+
+  if (options.profile_steps > 0 && config.profiling.nsight_window) {
+    nsight_window_begin(runtime.device);
+    trainer.run_steps(options.profile_steps);
+    nsight_window_end(runtime.device);
+  } else if (options.profile_steps > 0) {
+    StepTrace trace(runtime.device);
+    trainer.run_steps(options.profile_steps);
+    json["profile"] = profile_json(trace.profile(), options.profile_steps, "step");
+  }
+  log::progress_done();
+  synchronize(runtime.device);
+  if (!comm.main()) return static_cast<int>(ExitCode::done);
+  print_step(json, std::cout);
+  write_benchmark(json, options.json_out);
+  return static_cast<int>(ExitCode::done);
+}
+
+}  // namespace
+
+int run_bench_step(const BenchStepOptions& options) {
+  const parallel::Launch launch = parallel::detect_launch();
+  config::LoadedConfig loaded = config::load_config(options.config_files, options.overrides);
+  config::Config& config = loaded.config;
+  // Further than the benchmark goes, so that no step of it is the run's last; a run's length need not be given.
+  const int64_t measured = options.warmup + kSettlingSteps + options.steps + options.profile_steps;
+  config.train.steps = std::max(config.train.steps, std::min(config.optim.warmup_steps, kMostSteps) + measured + 1);
+  tasks::check_settings(loaded);
+  if (launch.rank > 0) log::set_level(log::Level::error);
+  return run_as_ranks(launch, config, job_of_run("bench step", config.run),
+                      [&](Ranks& ranks) { return bench_step(options, loaded, ranks); });
+}
+
+int run_bench_eval(const BenchEvalOptions& options) {
+  config::LoadedConfig loaded = config::load_config(options.config_files, options.overrides);
+  config::Config& config = loaded.config;
+  // Need not be given.
+  config.train.steps = std::max(config.train.steps, std::min(config.optim.warmup_steps, kMostSteps) + 1);
+  tasks::check_settings(loaded);
+  const bool puzzle = config.task == "puzzle";
+  require(!puzzle || !config.data.test.empty(), ExitCode::usage,
+          "data.test is empty: there is nothing to evaluate; set it to a dataset directory or a CSV file");
+  const Runtime runtime = tasks::start_runtime_and_ops(config);
+  const std::unique_ptr<tasks::Task> owned = tasks::make_task(config, runtime);
+  tasks::Task& task = *owned;
+  require(
+      task.can_evaluate(), ExitCode::usage,
+      "there is no validation slice to evaluate: set data.test to folders of language data, or leave it empty where "
+      "those of data.train have a split val");
+  task.parameters().refresh_compute();
+  if (auto* solver = dynamic_cast<tasks::PuzzleTask*>(&task); solver != nullptr && solver->model().fp8() != nullptr) {
+    nn::Fp8Recursions& fp8 = *solver->model().fp8();  // as after a step: an untrained model is evaluated without it
+    fp8.calibrate_weights();
+    fp8.count_step();
+  }
+  log::info(task.describe());
+
+  int64_t samples = 0;
+  tasks::NamedValues result;
+  const auto pass = [&] {
+    result = task.evaluate([&](const tasks::EvalProgress& progress) { samples = progress.total; });
+  };
+  pass();
+  Timeline timeline(runtime.device);
+  timeline.mark();
+  for (int64_t i = 0; i < options.passes; ++i) {
+    pass();
+    timeline.mark();
+  }
+  const Spread ms = spread_of(timeline.intervals_ms());
+  const MemoryReport memory = memory_report(runtime.device);
+  Json json = bench_head_json(config, runtime);
+  json["samples"] = samples;
+  if (puzzle) json["segments"] = config.eval.segments > 0 ? config.eval.segments : config.model.halt_max_steps;
+  json["passes"] = options.passes;
+  json["pass_ms"] = spread_json(ms);
+  json["samples_per_s"] = static_cast<double>(samples) / (ms.median * 1e-3);
+  if (!puzzle) {
+    json["tokens"] = tasks::value_of(result, "tokens");
+    json["tokens_per_s"] = tasks::value_of(result, "tokens") / (ms.median * 1e-3);
+  }
+  json["memory"] = memory_json(memory);
+  if (options.profile_passes > 0) {
+    StepTrace trace(runtime.device);
+    for (int64_t i = 0; i < options.profile_passes; ++i) pass();
+    json["profile"] = profile_json(trace.profile(), options.profile_passes, "pass");
+  }
+  std::cout << "device        " << runtime.device_name << ", " << runtime.precision.name << "\n"
+            << "evaluation    " << tasks::fixed(ms.median, 1) << " ms for " << counted(samples, "sample")
+            << (puzzle ? ", " + counted(json["segments"], "segment") + (config.eval.early_halt ? " at most" : "") : "")
+            << " (min " << tasks::fixed(ms.min, 1) << ", max " << tasks::fixed(ms.max, 1) << "; " << options.passes
+            << (options.passes == 1 ? " pass" : " passes") << ")\n"
+            << "throughput    " << tasks::fixed(json["samples_per_s"], 0) << " samples/s"
+            << (puzzle ? "" : cat(", ", tasks::fixed(json["tokens_per_s"], 0), " labelled tokens/s")) << "\n"
+            << "memory        " << memory_text(memory) << "\n";
+  print_profile(json, std::cout, "pass");
+  write_benchmark(json, options.json_out);
+  return static_cast<int>(ExitCode::done);
+}
+
+}  // namespace hrm::train

@@ -1,0 +1,151 @@
+#include <ostream>
+
+#include "commands/data/support.h"
+#include "data/other_data.h"
+#include "hrm/base/error.h"
+#include "hrm/base/text.h"
+#include "hrm/commands/data.h"
+#include "hrm/commands/language_data.h"
+#include "hrm/config/load.h"
+#include "hrm/data/chat_dataset.h"
+#include "hrm/data/chat_open.h"
+#include "hrm/data/maze.h"
+#include "hrm/data/puzzle_csv.h"
+#include "hrm/data/sudoku.h"
+#include "hrm/data/token_dataset.h"
+#include "hrm/data/triple_dataset.h"
+
+namespace hrm::data {
+namespace {
+
+std::string draw_sudoku(const SudokuGeometry& geometry, const std::vector<int32_t>& tokens) {
+  Grid grid(tokens.size());
+  // PAD and unsupervised cells are shown as blanks.
+  for (size_t i = 0; i < tokens.size(); ++i) grid[i] = static_cast<uint8_t>(tokens[i] > 0 ? tokens[i] - 1 : 0);
+  return draw_grid(geometry, grid);
+}
+
+std::string draw_tokens(const std::vector<int32_t>& tokens) {
+  const int side = maze_side(tokens.size());
+  const size_t width = side > 0 ? static_cast<size_t>(side) : 32;
+  std::string text;
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    const std::string token = tokens[i] < 0 ? "-" : std::to_string(tokens[i]);
+    text += std::string(token.size() < 3 ? 3 - token.size() : 1, ' ') + token;
+    if ((i + 1) % width == 0 || i + 1 == tokens.size()) text += '\n';
+  }
+  return text;
+}
+
+std::string draw_board(const PuzzleDataset& dataset, const std::vector<int32_t>& tokens,
+                       const SudokuGeometry& geometry) {
+  if (dataset.kind() == PuzzleKind::sudoku) return draw_sudoku(geometry, tokens);
+  if (dataset.kind() != PuzzleKind::maze) return draw_tokens(tokens);
+  std::string text;
+  for (const int32_t token : tokens) text += token > 0 ? maze_character(token) : '?';
+  return draw_maze(text);
+}
+
+void print_dataset(const InspectCommand& command, const config::DataConfig& config, const std::string& title,
+                   const PuzzleDataset& dataset, std::ostream& out) {
+  const PuzzleMeta& meta = dataset.meta();
+  out << title << ": " << dataset.num_groups() << " groups, " << dataset.num_puzzles() << " puzzles, "
+      << dataset.num_examples() << " examples (" << dataset.mean_puzzle_examples() << " per puzzle)\n"
+      << "  kind " << name(dataset.kind()) << ", seq_len " << meta.seq_len << ", vocab_size " << meta.vocab_size
+      << ", num_puzzle_identifiers " << meta.num_puzzle_identifiers << ", pad_id " << meta.pad_id
+      << ", ignore_label_id ";
+  if (meta.ignore_label_id == -1) {
+    out << "none";
+  } else {
+    out << meta.ignore_label_id;
+  }
+  out << "\n";
+  if (dataset.parts().size() > 1) {
+    for (const DatasetPart& part : dataset.parts()) {
+      out << "  set " << part.name << ": " << part.examples.size() << " examples\n";
+    }
+  }
+  require(command.example >= 0 && command.example < dataset.num_examples(), ExitCode::usage, "--example ",
+          command.example, " is not one of the ", dataset.num_examples(), " examples of ", title);
+  std::vector<int32_t> inputs(meta.seq_len), labels(meta.seq_len);
+  dataset.example(command.example, inputs.data(), labels.data());
+  SudokuGeometry geometry;
+  if (dataset.kind() == PuzzleKind::sudoku) geometry = sudoku_geometry(meta.seq_len, config.box_rows, config.box_cols);
+  const int32_t identifier = dataset.puzzle_identifier(dataset.puzzle_of_example(command.example));
+  out << "  example " << command.example << ", puzzle identifier " << identifier;
+  if (identifier < static_cast<int32_t>(dataset.identifiers().size())) out << " " << dataset.identifiers()[identifier];
+  out << "\n" << draw_board(dataset, inputs, geometry) << "\n" << draw_board(dataset, labels, geometry);
+}
+
+// Settings of prompts and responses beside a CSV file, which holds puzzles.
+void refuse_table_of_records(const InspectCommand& command) {
+  for (const std::string& value : command.overrides) {
+    const bool chat = value.starts_with("hf.") || value.starts_with("chat.") || value == "task=polychromic";
+    require(!chat, ExitCode::data, command.path, ": ", other_table(command.path));
+  }
+}
+
+// As a training with these files and values reads a CSV file. A box of the command line comes first.
+config::DataConfig csv_configuration(const InspectCommand& command, const config::DataConfig& boxes) {
+  const config::Config config = config::load_config(command.config_files, command.overrides).config;
+  require(config.task == "puzzle", ExitCode::usage, "data inspect: '", printable(command.path),
+          "' is a CSV file, which is read by task puzzle, and the configuration is of task ", config.task,
+          "; give one of task puzzle, or none");
+  config::DataConfig data = config.data;
+  if (command.box.empty()) return data;
+  data.box_rows = boxes.box_rows;
+  data.box_cols = boxes.box_cols;
+  return data;
+}
+
+}  // namespace
+
+void run_data_inspect(const InspectCommand& command, std::ostream& out) {
+  config::DataConfig config;
+  const auto [box_rows, box_cols] = parse_box(command.box);
+  config.box_rows = box_rows;
+  config.box_cols = box_cols;
+  const std::filesystem::path path = command.path;
+  std::error_code ignored;
+  const bool has_meta = is_token_folder(path) || is_triple_folder(path);
+  const bool has_splits =
+      std::filesystem::exists(path / "train", ignored) || std::filesystem::exists(path / "test", ignored);
+  if (!has_meta && !has_splits && (is_chat_path(path) || is_split_chat_folder(path))) return inspect_chat(command, out);
+  const bool configured = !command.config_files.empty() || !command.overrides.empty();
+  const bool is_folder = std::filesystem::is_directory(path, ignored);
+  const bool puzzles = std::filesystem::exists(path / "train" / "dataset.json", ignored) ||
+                       std::filesystem::exists(path / "test" / "dataset.json", ignored);
+  if (!has_meta && !puzzles && !is_puzzle_csv(path)) {
+    const std::string other = other_data(path);
+    require(other.empty(), ExitCode::data, "'", printable(path.string()), "' ",
+            std::filesystem::exists(path, ignored) ? "holds no data that can be read" : "does not exist", other);
+    require(is_folder || other_table(path).empty(), ExitCode::data, path.string(), ": ", other_table(path));
+    require(is_folder || !std::filesystem::exists(path, ignored), ExitCode::data, "'", printable(path.string()),
+            "' holds no records: prompts and responses are JSON lines or one JSON array, puzzles are *.csv; of texts "
+            "'hrm_train data text' makes a folder of data");
+  }
+  if (configured && is_puzzle_csv(path)) {
+    refuse_table_of_records(command);
+    config = csv_configuration(command, config);
+  } else {
+    require(!configured || !std::filesystem::exists(path, ignored), ExitCode::usage,
+            "data inspect: configurations say how prompts and responses, or puzzles in CSV files, are read, and '",
+            printable(path.string()), "' holds other data; leave --config and KEY=VALUE out");
+  }
+  if (inspect_language(path, command.example, out)) return;
+  if (!std::filesystem::is_directory(path, ignored)) {
+    print_dataset(command, config, path.string(), *open_dataset(path, "test", config), out);
+    return;
+  }
+  bool any = false;
+  for (const char* split : {"train", "test"}) {
+    if (!std::filesystem::exists(path / split, ignored)) continue;
+    print_dataset(command, config, (path / split).string(), *open_dataset(path, split, config), out);
+    any = true;
+  }
+  require(any, ExitCode::data, path.string(),
+          ": has neither a train nor a test folder nor a meta.json nor *.jsonl, so it is no data set; of *.json files "
+          "give one");
+}
+
+}  // namespace hrm::data

@@ -1,0 +1,417 @@
+#include "commands/line/command_line.h"
+
+#include <iostream>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "commands/line/command_line_parts.h"
+#include "hrm/base/build_info.h"
+#include "hrm/base/error.h"
+#include "hrm/base/text.h"
+#include "hrm/commands/commands.h"
+#include "hrm/config/load.h"
+#include "hrm/config/print.h"
+
+namespace hrm {
+namespace {
+
+// Of eval, generate and export.
+constexpr const char* kBase =
+    "adapters of task polychromic or of PEFT: the folder of the frozen model that they were trained beside (default: "
+    "hf.model of the run, base_model_name_or_path of the adapter)";
+constexpr const char* kOrModelFolder =
+    ", or folder of a model that transformers saved (Qwen3, Llama, Mistral) or of an adapter that PEFT saved";
+
+void add_train(CLI::App& app, Action& action) {
+  CLI::App* sub = app.add_subcommand("train", "train a model; a stopped run goes on where it was");
+  auto o = std::make_shared<train::TrainOptions>();
+  add_config_files(*sub, o->config_files);
+  add_overrides(*sub, o->overrides);
+  sub->add_option(
+         "--resume", o->resume,
+         "auto: continue from the newest valid checkpoint of the run; never: refuse to; or a checkpoint folder")
+      ->capture_default_str()
+      ->type_name("auto|never|PATH");
+  sub->add_option("--init", o->init,
+                  "task puzzle: begin a new run with the weights of this checkpoint, the averaged ones where it has "
+                  "any; data and optimizer start afresh. For other puzzles than its own each new row of the puzzle "
+                  "embedding is the mean of the old ones. A run that has checkpoints of its own goes on from them")
+      ->type_name("PATH")
+      ->check(not_empty);
+  sub->add_flag("--accept-data-change", o->accept_data_change,
+                "go on although the training data are not those of the checkpoint: their order becomes another one");
+  sub->footer("example: hrm_train train --config configs/puzzle/hrm_sudoku17.json run.name=first train.steps=5000");
+  sub->callback([o, &action] { action = [o] { return train::run_train(*o); }; });
+}
+
+void add_eval(CLI::App& app, Action& action) {
+  CLI::App* sub = app.add_subcommand("eval", "measure a trained model; the result goes to stdout as JSON");
+  auto o = std::make_shared<train::EvalOptions>();
+  sub->add_option("--checkpoint", o->checkpoint, std::string(kRunOrStep) + kOrModelFolder)
+      ->type_name("PATH")
+      ->required();
+  sub->add_option("--base", o->base, kBase)->type_name("FOLDER")->check(not_empty);
+  sub->add_option("--data", o->data,
+                  "puzzles: dataset directory or CSV file; language: folders as data.test names them; polychromic: "
+                  "file of JSON lines, or a "
+                  "folder of them (default: the run's test data)")
+      ->type_name("PATH")
+      ->check(not_empty);
+  add_json_out(*sub, o->json_out);
+  sub->add_flag("--early-halt", o->early_halt,
+                "let each puzzle stop when the model's own rule halts it (as eval.early_halt=true)");
+  sub->add_option(
+         "--report", o->report,
+         "task polychromic: write each prompt's answers (eval.json), a report and a page of them to this folder, which "
+         "holds no evaluation yet")
+      ->type_name("DIR")
+      ->check(not_empty);
+  add_overrides(*sub, o->overrides);
+  sub->footer(
+      "examples: hrm_train eval --checkpoint runs/first --data data/sudoku/test_17clue_2k.csv eval.weights=raw\n"
+      "          hrm_train eval --checkpoint runs/tuned --data test.jsonl --report runs/tuned/answers eval.answers=20\n"
+      "          hrm_train eval --checkpoint models/Qwen3-0.6B --data test.jsonl --report runs/base eval.answers=20");
+  sub->callback([o, &action] {
+    action = [o] {
+      check_can_write(o->json_out);
+      return train::run_eval(*o);
+    };
+  });
+}
+
+void add_report(CLI::App& app, Action& action) {
+  CLI::App* sub = app.add_subcommand(
+      "report",
+      "compare evaluations of sampled answers: report.md, answers.html and, where they share measures, front.svg");
+  auto o = std::make_shared<train::ReportOptions>();
+  sub->add_option(
+         "evaluations", o->evaluations,
+         "what 'eval --report' wrote: the folder, or eval.json in it; those of one name are taken together, e.g. "
+         "several seeds, and differences are to the first name")
+      ->type_name("[NAME=]PATH")
+      ->required();
+  sub->add_option("--out", o->out, "folder to write to, which holds no report yet")
+      ->type_name("DIR")
+      ->required()
+      ->check(not_empty);
+  sub->footer("example: hrm_train report plain=runs/plain/answers diverse=runs/diverse/answers --out runs/compared");
+  sub->callback([o, &action] { action = [o] { return train::run_report(*o); }; });
+}
+
+void add_solve(CLI::App& app, Action& action) {
+  CLI::App* sub = app.add_subcommand("solve", "solve puzzles with a trained model");
+  auto o = std::make_shared<train::SolveOptions>();
+  sub->add_option("--checkpoint", o->checkpoint, kRunOrStep)->type_name("PATH")->required();
+  sub->add_option("input", o->input,
+                  "puzzles, one a line: Sudoku with dots or zeros for empty cells, or maze text (default: stdin)")
+      ->type_name("FILE");
+  sub->add_flag("--watch", o->watch, "show the grid after each reasoning segment");
+  sub->add_option("--watch-delay", o->watch_delay_seconds, "pause after each segment shown")
+      ->capture_default_str()
+      ->type_name("SECONDS")
+      ->check(CLI::Range(0.0, 60.0));
+  sub->add_option("--segments", o->segments, "reasoning segments, also more than in training (default: as trained)")
+      ->type_name("N")
+      ->check(CLI::Range(1, 65535));
+  sub->add_flag("--early-halt", o->early_halt, "let each puzzle stop when the model's own rule halts it")
+      ->excludes("--watch");
+  sub->add_option("--weights", o->weights, "auto = the averaged weights where there are any")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"auto", "raw", "ema"}));
+  add_device(*sub, o->device);
+  sub->add_option("--batch-size", o->batch_size, "puzzles solved at once (default: chosen by the program)")
+      ->type_name("N")
+      ->check(CLI::Range(1, 1 << 24));
+  sub->add_option("--puzzle-identifier", o->puzzle_identifier, "row of the puzzle embedding")
+      ->capture_default_str()
+      ->type_name("N")
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 40));
+  sub->add_option("--format", o->format, "text: one answer a line; jsonl: one JSON object a line")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"text", "jsonl"}));
+  sub->footer("example: hrm_train solve --checkpoint runs/first --watch < puzzles.txt");
+  sub->callback([o, &action] { action = [o] { return train::run_solve(*o); }; });
+}
+
+void add_generate(CLI::App& app, Action& action) {
+  CLI::App* sub = app.add_subcommand("generate", "let a language model go on with a text, or answer it");
+  auto o = std::make_shared<train::GenerateOptions>();
+  sub->add_option("checkpoint,--checkpoint", o->checkpoint, std::string(kRunOrStep) + kOrModelFolder)
+      ->type_name("PATH")
+      ->required();
+  sub->add_option("--template", o->chat_template,
+                  "models of transformers: what stands around a prompt: model (the tokenizer's own template), "
+                  "chatml, llama3, plain (default: model, where there is one)")
+      ->type_name("NAME");
+  sub->add_option("--base", o->base, kBase)->type_name("FOLDER");
+  CLI::Option* prompt = sub->add_option("--prompt", o->prompt, "the text; the answer is printed as it comes");
+  CLI::Option* input =
+      sub->add_option("--input", o->input,
+                      "file of prompts, one a line, or records (JSON lines or one array) with a member \"prompt\" (in "
+                      "runs of task "
+                      "polychromic: chat.prompt_field, and what template and instruction name) or \"messages\"; "
+                      "- = stdin. Answers come in its order")
+          ->type_name("FILE")
+          ->check(not_empty)
+          ->excludes(prompt);
+  sub->add_option(
+         "--system", o->system,
+         "models of transformers whose template has a place for it (model, chatml, llama3): a system message in front "
+         "of each prompt")
+      ->type_name("TEXT")
+      ->check(not_empty);
+  sub->add_option("--max-new-tokens", o->max_new_tokens, "tokens of an answer, at most")
+      ->capture_default_str()
+      ->type_name("N")
+      ->check(CLI::Range(1, 1 << 24));
+  sub->add_option("--temperature", o->temperature, "0 = the best token each time; above: sampling")
+      ->capture_default_str()
+      ->check(CLI::Range(0.0, 1e6));
+  sub->add_option("--top-k", o->top_k, "sample from the k best tokens; 0 = all")
+      ->capture_default_str()
+      ->type_name("N")
+      ->check(CLI::Range(0, 1 << 24));
+  sub->add_option("--top-p", o->top_p, "then from the fewest that have this probability together")
+      ->capture_default_str()
+      ->check(CLI::Range(0.0, 1.0));
+  sub->add_option("--min-p", o->min_p, "then from those with this share of the best one's probability")
+      ->capture_default_str()
+      ->check(CLI::Range(0.0, 1.0));
+  sub->add_option("--samples", o->samples, "answers to each prompt")
+      ->capture_default_str()
+      ->type_name("N")
+      ->check(CLI::Range(1, 1 << 16));
+  sub->add_option("--stop", o->stop, "text that ends an answer and is no part of it; may be given again")
+      ->type_name("TEXT")
+      ->allow_extra_args(false)
+      ->check(not_empty);
+  sub->add_option("--seed", o->seed, "the same seed gives the same answers, whatever the batch")
+      ->capture_default_str()
+      ->check(at_least(0));
+  sub->add_option("--batch-size", o->batch_size, "answers written at a time (default: 64 on a GPU, else 16)")
+      ->type_name("N")
+      ->check(CLI::Range(1, 1 << 20));
+  sub->add_option("--weights", o->weights, "auto = the averaged weights where there are any")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"auto", "raw", "ema"}));
+  add_device(*sub, o->device);
+  sub->add_option("--format", o->format, "text: the answers alone, each ends a line; jsonl: one JSON object a line")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"text", "jsonl"}));
+  sub->footer(
+      "examples: hrm_train generate runs/books --prompt 'It was the best of' --temperature 0.8 --top-p 0.95\n"
+      "          hrm_train generate runs/sums --input questions.txt --format jsonl");
+  sub->callback([o, prompt, input, &action] {
+    o->has_prompt = prompt->count() > 0;
+    require(o->has_prompt || input->count() > 0, ExitCode::usage,
+            "hrm_train generate: give --prompt TEXT or --input FILE; see 'hrm_train generate --help'");
+    action = [o] { return train::run_generate(*o); };
+  });
+}
+
+struct ConfigOptions {
+  std::vector<std::string> files, overrides;
+  bool print = false, describe = false, json = false;
+};
+
+int run_config(const ConfigOptions& options) {
+  if (options.describe) {
+    std::cout << config::describe_fields();
+    return 0;
+  }
+  const config::LoadedConfig loaded = config::load_config(options.files, options.overrides);
+  std::cout << (options.json ? loaded.to_json() : config::values_with_origins(loaded));
+  return 0;
+}
+
+void add_config(CLI::App& app, Action& action) {
+  CLI::App* sub = app.add_subcommand("config", "show the configuration and what it may hold");
+  auto o = std::make_shared<ConfigOptions>();
+  auto* print =
+      sub->add_flag("--print", o->print, "each value with its origin (this is also what happens without a flag)");
+  auto* json = sub->add_flag("--json", o->json, "the complete configuration as a file for --config")->excludes(print);
+  sub->add_flag("--describe,--help-fields", o->describe, "every key with its range, unit, default and meaning")
+      ->excludes(print)
+      ->excludes(json);
+  add_config_files(*sub, o->files);
+  add_overrides(*sub, o->overrides);
+  sub->callback([o, &action] { action = [o] { return run_config(*o); }; });
+}
+
+void add_import(CLI::App& app, Action& action) {
+  CLI::App* sub = app.add_subcommand("import", "make a run folder from an official HRM or TRM checkpoint");
+  auto o = std::make_shared<train::ImportOptions>();
+  sub->add_option("--from", o->from, "which official code wrote it")->required()->check(CLI::IsMember({"hrm", "trm"}));
+  sub->add_option("path", o->path, "the file, as torch.save wrote it")->type_name("FILE")->required();
+  sub->add_option("--config", o->config, "configuration that describes its model")->type_name("FILE");
+  sub->add_option("--out", o->out, "run folder to make")->type_name("DIR")->required();
+  add_overrides(*sub, o->overrides);
+  sub->footer(
+      "example: hrm_train import --from hrm --config configs/puzzle/hrm_sudoku17.json checkpoint --out runs/official");
+  sub->callback([o, &action] { action = [o] { return train::run_import(*o); }; });
+}
+
+void add_export(CLI::App& app, Action& action) {
+  CLI::App* sub = app.add_subcommand("export", "write the weights of a checkpoint for other programs");
+  auto o = std::make_shared<train::ExportOptions>();
+  sub->add_option(
+         "--to", o->to,
+         "torchscript: a module that torch.jit.load runs (puzzle and language models); safetensors: tensors for "
+         "any framework; pt: a state dict that torch.load and the official code open; hf: a folder for "
+         "transformers (plain decoders without experts; of task polychromic the model with its adapter merged "
+         "into it); peft: the adapter alone, as a folder for PEFT. Of an adapter that PEFT saved: hf alone")
+      ->required()
+      ->check(CLI::IsMember({"torchscript", "safetensors", "pt", "hf", "peft"}));
+  sub->add_option("--checkpoint", o->checkpoint, std::string(kRunOrStep) + ", or folder of an adapter that PEFT saved")
+      ->type_name("PATH")
+      ->required();
+  sub->add_option("--out", o->out, "file to write; hf, peft: a new folder")->type_name("PATH")->required();
+  sub->add_option("--weights", o->weights, "auto = the averaged weights where there are any")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"auto", "raw", "ema"}));
+  sub->add_option("--dtype", o->dtype, "hf: of the weights in the files")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"float32", "bfloat16"}));
+  sub->add_option("--base", o->base, kBase)->type_name("FOLDER");
+  sub->callback([o, &action] { action = [o] { return train::run_export(*o); }; });
+}
+
+void add_doctor(CLI::App& app, Action& action) {
+  CLI::App* sub = app.add_subcommand("doctor", "what this machine can do, and why not");
+  auto o = std::make_shared<train::DoctorOptions>();
+  sub->add_flag("--json", o->json, "as JSON");
+  CLI::Option* ranks = sub->add_flag("--ranks", o->ranks,
+                                     "test the ranks instead: start it as a training with several, e.g. torchrun "
+                                     "--no-python --nproc-per-node=2 hrm_train doctor --ranks");
+  sub->add_option("--meet-timeout", o->meet_timeout_s, "with --ranks: how long to wait for all of them")
+      ->type_name("SECONDS")
+      ->check(CLI::Range(1.0, 86400.0))
+      ->capture_default_str()
+      ->needs(ranks);
+  sub->add_flag("--failpoints", o->failpoints,
+                "list the places that HRM_FAIL=<name>:<count>:<action>[,...] can let fail, for tests of what is left")
+      ->excludes(ranks);
+  auto replay = std::make_shared<train::ReplayOptions>();
+  CLI::Option* dump =
+      sub->add_option("--replay", replay->dump,
+                      "make the next step of a dump again (<run>/diverged) and say where it stops being "
+                      "finite; exit code 6 when it does")
+          ->type_name("DUMP")
+          ->excludes(ranks);
+  sub->add_option("overrides", replay->overrides, "with --replay: of the configuration in the dump")
+      ->type_name("KEY=VALUE");
+  sub->callback([o, replay, dump, &action] {
+    replay->json = o->json;
+    if (dump->count() > 0) {
+      action = [replay] { return train::run_replay(*replay); };
+    } else {
+      require(replay->overrides.empty(), ExitCode::usage, "hrm_train doctor: unknown argument '",
+              replay->overrides.empty() ? "" : printable(replay->overrides[0]), "'; see 'hrm_train doctor --help'");
+      action = [o] { return train::run_doctor(*o); };
+    }
+  });
+}
+
+std::string version_text() {
+  return cat("hrm_train ", build_info("version"), " (commit ", build_info("commit"), ", ", build_info("build_type"),
+             ", ", build_info("compiler"), ")\ntorch ", build_info("torch"), "\nCUDA ", build_info("cuda"),
+             ", architectures ", build_info("cuda_archs"));
+}
+
+// The subcommand that the line names, as deep as it goes.
+CLI::App* chosen(CLI::App* app) {
+  const auto subs = app->get_subcommands();
+  return subs.empty() ? app : chosen(subs.front());
+}
+
+std::string full_name(const CLI::App* app) {
+  return app->get_parent() ? full_name(app->get_parent()) + " " + app->get_name() : "hrm_train";
+}
+
+// What CLI11 has to say, as a sentence with a way on.
+[[noreturn]] void fail_usage(CLI::App& app, const CLI::ParseError& error, int argc, const char* const* argv) {
+  CLI::App* sub = chosen(&app);
+  std::string what = printable(error.what()), hint;
+  const auto commands = sub->get_subcommands([](const CLI::App*) { return true; });
+  if (!commands.empty()) {
+    std::vector<std::string> names;
+    for (const CLI::App* command : commands) names.push_back(command->get_name());
+    std::string list;
+    for (const std::string& name : names) list += (list.empty() ? "" : ", ") + name;
+    what = "give a subcommand: " + list;
+    if (argc > 1 && argv[1][0] == '-' && sub == &app) what = cat("unknown option '", printable(argv[1]), "'");
+    for (int i = argc - 1; i > 0; --i) {
+      const std::string word = argv[i];
+      // The first word behind the subcommand that was understood.
+      if (!word.empty() && word[0] != '-' && word != sub->get_name()) {
+        const std::string guess = nearest_name(word, names);
+        what = cat("unknown subcommand '", printable(word), "'");
+        hint = guess.empty() ? "; use one of " + list : "; did you mean '" + guess + "'?";
+      }
+      if (word == sub->get_name()) break;
+    }
+  } else if (dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr) {
+    const std::vector<std::string> unknown = app.remaining(/*recurse=*/true);
+    what = "unknown argument '" + (unknown.empty() ? what : printable(unknown.front())) + "'";
+    for (const std::string& word : unknown) {
+      if (word.rfind("--", 0) != 0) continue;
+      const std::string name = word.substr(0, word.find('='));
+      if (name.find('.') != std::string::npos) {
+        hint = "; configuration values stand without dashes: " + printable(word.substr(2));
+        break;
+      }
+      std::vector<std::string> names;
+      for (const CLI::Option* option : sub->get_options()) {
+        for (const std::string& known : option->get_lnames()) names.push_back("--" + known);
+      }
+      const std::string guess = nearest_name(name, names);
+      if (!guess.empty()) hint = "; did you mean '" + guess + "'?";
+      break;
+    }
+  }
+  fail(ExitCode::usage, full_name(sub), ": ", what, hint, hint.ends_with('?') ? " See '" : "; see '", full_name(sub),
+       " --help'");
+}
+
+}  // namespace
+
+int run_command_line(int argc, const char* const* argv) {
+  CLI::App app(
+      "Trains recurrent models that reason (HRM, TRM) on puzzles, and language models (HRM-LM, decoders, those of "
+      "Hugging Face folders) on texts and chats; evaluates them, and lets them solve and answer.",
+      "hrm_train");
+  app.set_version_flag("--version", version_text());
+  app.set_help_all_flag("--help-all", "help of all subcommands");
+  app.require_subcommand(1);
+  app.get_formatter()->column_width(36);
+  app.footer(
+      "Results go to stdout, everything else to stderr. Exit codes: 0 done, 1 unexpected error, 2 command line or\n"
+      "configuration, 3 machine or device, 4 data, 5 checkpoint, 6 diverged, 7 another rank is gone (start all "
+      "again),\n"
+      "75 stopped after saving (start it again).");
+  Action action;
+  add_train(app, action);
+  add_eval(app, action);
+  add_report(app, action);
+  add_solve(app, action);
+  add_generate(app, action);
+  add_data(app, action);
+  add_config(app, action);
+  add_import(app, action);
+  add_export(app, action);
+  add_bench(app, action);
+  add_plan(app, action);
+  add_doctor(app, action);
+  expand_home_in_paths(app);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& asked) {  // --help, --help-all, --version
+    return app.exit(asked, std::cout, std::cerr);
+  } catch (const CLI::ParseError& error) {
+    fail_usage(app, error, argc, argv);
+  }
+  return action();
+}
+
+}  // namespace hrm

@@ -1,0 +1,303 @@
+// hrm_train bench, hrm_train plan.
+#include <memory>
+
+#include "commands/line/command_line_parts.h"
+#include "hrm/commands/commands.h"
+
+namespace hrm {
+namespace {
+
+// A size of what a benchmark times.
+void add_size(CLI::App& sub, const char* name, int64_t& value, const char* what) {
+  sub.add_option(name, value, what)->type_name("N")->capture_default_str()->check(CLI::Range(1, 1 << 20));
+}
+
+void add_bench_step(CLI::App& bench, Action& action) {
+  CLI::App* sub = bench.add_subcommand("step", "time the training step of a configuration, and where its time goes");
+  auto o = std::make_shared<train::BenchStepOptions>();
+  add_config_files(*sub, o->config_files);
+  add_overrides(*sub, o->overrides);
+  sub->add_option("--steps", o->steps, "timed steps")
+      ->capture_default_str()
+      ->type_name("N")
+      ->check(CLI::Range(1, 100000));
+  sub->add_option("--warmup", o->warmup, "steps before them, not timed")
+      ->capture_default_str()
+      ->type_name("N")
+      ->check(CLI::Range(1, 100000));
+  sub->add_option("--settle", o->settle,
+                  "then seconds of further steps, not timed: clocks need them under load (with fp8 recursions name a "
+                  "--warmup of more than precision.fp8_warmup_steps)")
+      ->capture_default_str()
+      ->type_name("SECONDS")
+      ->check(CLI::Range(0.0, 600.0));
+  sub->add_option("--profile-steps", o->profile_steps, "steps recorded after them for the table; 0 = no table")
+      ->capture_default_str()
+      ->type_name("N")
+      ->check(CLI::Range(0, 100));
+  add_json_out(*sub, o->json_out);
+  sub->footer("example: hrm_train bench step --config configs/puzzle/hrm_sudoku17.json train.global_batch_size=768");
+  sub->callback([o, &action] {
+    action = [o] {
+      check_can_write(o->json_out);
+      return train::run_bench_step(*o);
+    };
+  });
+}
+
+void add_bench_eval(CLI::App& bench, Action& action) {
+  CLI::App* sub = bench.add_subcommand("eval", "time an evaluation of a configuration's test data");
+  auto o = std::make_shared<train::BenchEvalOptions>();
+  add_config_files(*sub, o->config_files);
+  add_overrides(*sub, o->overrides);
+  sub->add_option("--passes", o->passes, "timed evaluations, after one that is not")
+      ->capture_default_str()
+      ->type_name("N")
+      ->check(CLI::Range(1, 1000));
+  sub->add_option("--profile-passes", o->profile_passes, "evaluations recorded after them for the table; 0 = no table")
+      ->capture_default_str()
+      ->type_name("N")
+      ->check(CLI::Range(0, 100));
+  add_json_out(*sub, o->json_out);
+  sub->callback([o, &action] {
+    action = [o] {
+      check_can_write(o->json_out);
+      return train::run_bench_eval(*o);
+    };
+  });
+}
+
+void add_bench_ops(CLI::App& bench, Action& action) {
+  CLI::App* sub = bench.add_subcommand("ops", "time each of our ops with the shapes of the recipes, beside plain ATen");
+  auto o = std::make_shared<train::BenchOpsOptions>();
+  sub->add_option("--filter", o->filter,
+                  "only rows whose op and recipe this regular expression fits, e.g. 'swiglu.*384'")
+      ->type_name("REGEX");
+  add_device(*sub, o->device);
+  add_json_out(*sub, o->json_out);
+  sub->callback([o, &action] {
+    action = [o] {
+      check_can_write(o->json_out);
+      return train::run_bench_ops(*o);
+    };
+  });
+}
+
+void add_bench_moe(CLI::App& bench, Action& action) {
+  CLI::App* sub = bench.add_subcommand("moe", "time a mixture-of-experts layer, forward and backward, and its parts");
+  auto o = std::make_shared<train::BenchMoeOptions>();
+  const auto add = [&](const char* name, int64_t& value, const char* what) { add_size(*sub, name, value, what); };
+  add("--tokens", o->tokens, "tokens of a batch");
+  add("--dim", o->dim, "width of the model");
+  add("--width", o->width, "width inside of an expert");
+  add("--experts", o->experts, "experts");
+  add("--top-k", o->top_k, "experts of a token");
+  add_device(*sub, o->device);
+  add_json_out(*sub, o->json_out);
+  sub->footer("example: hrm_train bench moe --dim 512 --width 2048 --experts 32 --top-k 2");
+  sub->callback([o, &action] {
+    action = [o] {
+      check_can_write(o->json_out);
+      return train::run_bench_moe(*o);
+    };
+  });
+}
+
+void add_bench_scan(CLI::App& bench, Action& action) {
+  CLI::App* sub = bench.add_subcommand("scan", "time the recurrence of Mamba2, forward and backward");
+  auto o = std::make_shared<train::BenchScanOptions>();
+  const auto add = [&](const char* name, int64_t& value, const char* what) { add_size(*sub, name, value, what); };
+  add("--rows", o->rows, "rows of a batch");
+  add("--length", o->length, "positions of a row");
+  add("--heads", o->heads, "heads");
+  add("--head-dim", o->head_dim, "channels of a head");
+  add("--groups", o->groups, "groups of heads that share B and C");
+  add("--state", o->state, "numbers of a channel's state");
+  add("--chunk", o->chunk, "positions of a chunk, where ATen computes");
+  add_device(*sub, o->device);
+  add_json_out(*sub, o->json_out);
+  sub->footer("example: hrm_train bench scan --rows 16 --length 1024");
+  sub->callback([o, &action] {
+    action = [o] {
+      check_can_write(o->json_out);
+      return train::run_bench_scan(*o);
+    };
+  });
+}
+
+void add_bench_comm(CLI::App& bench, Action& action) {
+  CLI::App* sub = bench.add_subcommand("comm", "time sums between ranks that were started together");
+  auto o = std::make_shared<train::BenchCommOptions>();
+  sub->add_option("--device", o->device, "auto = GPUs, by NCCL, when there are usable ones; cpu = CPUs, by Gloo")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"auto", "cpu", "cuda"}));
+  sub->add_option("--max-mb", o->max_mb, "up to tensors of this size, from 8 bytes on")
+      ->capture_default_str()
+      ->type_name("MIB")
+      ->check(CLI::Range(1, 4096));
+  sub->add_option("--meet-timeout", o->meet_timeout_s, "how long to wait for all ranks")
+      ->capture_default_str()
+      ->type_name("SECONDS")
+      ->check(CLI::Range(1.0, 86400.0));
+  add_json_out(*sub, o->json_out);
+  sub->footer("example: torchrun --no-python --nproc-per-node=8 hrm_train bench comm --json node.json");
+  sub->callback([o, &action] {
+    action = [o] {
+      check_can_write(o->json_out);
+      return train::run_bench_comm(*o);
+    };
+  });
+}
+
+void add_bench_tokenizer(CLI::App& bench, Action& action) {
+  CLI::App* sub = bench.add_subcommand("tokenizer", "time a tokenizer on the CPU: text to ids");
+  auto o = std::make_shared<train::BenchTokenizerOptions>();
+  sub->add_option("--tokenizer", o->tokenizer, "tokenizer.json, or the folder that holds it")
+      ->type_name("FILE")
+      ->required()
+      ->check(not_empty);
+  sub->add_option("--text", o->text, "text in UTF-8; cut at line ends into documents of 64 KiB")
+      ->type_name("FILE")
+      ->required()
+      ->check(not_empty);
+  sub->add_option("--threads", o->threads, "at a time, each with documents of its own")
+      ->capture_default_str()
+      ->type_name("N")
+      ->check(CLI::Range(1, 1024));
+  sub->add_option("--passes", o->passes, "timed passes over the text, after one that is not")
+      ->capture_default_str()
+      ->type_name("N")
+      ->check(CLI::Range(1, 1000));
+  add_json_out(*sub, o->json_out);
+  sub->callback([o, &action] {
+    action = [o] {
+      check_can_write(o->json_out);
+      return train::run_bench_tokenizer(*o);
+    };
+  });
+}
+
+void add_bench_generate(CLI::App& bench, Action& action) {
+  CLI::App* sub = bench.add_subcommand("generate", "time text generation: tokens per second");
+  auto o = std::make_shared<train::BenchGenerateOptions>();
+  add_config_files(*sub, o->config_files);
+  add_overrides(*sub, o->overrides);
+  sub->add_option("--checkpoint", o->checkpoint,
+                  "instead of a configuration's model with random weights: run folder or checkpoint folder")
+      ->type_name("PATH")
+      ->check(not_empty);
+  sub->add_option("--rows", o->rows, "rows of a batch; several numbers are timed one after the other")
+      ->type_name("N,...")
+      ->delimiter(',')
+      ->allow_extra_args(false)
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1 << 20));
+  const auto add = [&](const char* name, int64_t& value, const char* what) { add_size(*sub, name, value, what); };
+  add("--prompt", o->prompt, "tokens of each prompt");
+  add("--new", o->new_tokens, "new tokens of each row");
+  add("--vocab-size", o->vocab_size, "tokens of a model with random weights");
+  add("--passes", o->passes, "timed passes, after two that are not");
+  sub->add_option("--temperature", o->temperature, "0 = the best token each time; above: sampling")
+      ->capture_default_str()
+      ->check(CLI::Range(0.0, 1e6));
+  sub->add_option("--top-k", o->top_k, "sample from the k best tokens; 0 = all")
+      ->capture_default_str()
+      ->type_name("N")
+      ->check(CLI::Range(0, 1 << 24));
+  sub->add_option("--top-p", o->top_p, "then from the fewest that have this probability together")
+      ->capture_default_str()
+      ->check(CLI::Range(0.0, 1.0));
+  add_json_out(*sub, o->json_out);
+  sub->footer("example: hrm_train bench generate --rows 1,64 lm.arch=decoder lm.layers=12 lm.hidden_size=768");
+  sub->callback([o, &action] {
+    action = [o] {
+      check_can_write(o->json_out);
+      return train::run_bench_generate(*o);
+    };
+  });
+}
+
+// What is asked of `plan` for several ranks.
+void add_plan_ranks(CLI::App& sub, train::PlanOptions& o) {
+  CLI::Option* ranks =
+      sub.add_option("--ranks", o.ranks, "plan data-parallel trainings with so many ranks, a GPU each, e.g. 8,64,1024")
+          ->type_name("N,...")
+          ->delimiter(',')
+          ->allow_extra_args(false)
+          ->check(CLI::Range(1, 1 << 20));
+  sub.add_flag("--weak", o.weak,
+               "with --ranks: train.global_batch_size is each rank's batch (default: of all together)")
+      ->needs(ranks);
+  sub.add_option("--ranks-per-node", o.ranks_per_node, "with --ranks: GPUs of a node")
+      ->type_name("N")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1 << 20))
+      ->needs(ranks);
+  sub.add_option(
+         "--bandwidths", o.bandwidths,
+         "with --ranks: result of 'bench comm --json', of one node, or with one rank on each of several for the "
+         "network; may be given for both")
+      ->type_name("FILE")
+      ->allow_extra_args(false)
+      ->check(not_empty)
+      ->needs(ranks);
+  const auto rate = [&](const char* name, double& value, const char* what) {
+    sub.add_option(name, value, what)->type_name("GB/S")->check(CLI::Range(1e-3, 1e6))->needs(ranks);
+  };
+  rate("--link-gbs", o.link_gbs,
+       "with --ranks: 1e9 bytes a second that a GPU sends to others of its node, bus bandwidth (default: data sheet)");
+  rate("--network-gbs", o.network_gbs, "with --ranks: the same to other nodes (default: 50, one 400 Gbit/s adapter)");
+  const auto hop = [&](const char* name, double& value, const char* what) {
+    sub.add_option(name, value, what)->type_name("US")->check(CLI::Range(1e-3, 1e6))->needs(ranks);
+  };
+  hop("--hop-us", o.hop_us,
+      "with --ranks: microseconds of an empty message to the next GPU of a node (default: as NCCL assumes)");
+  hop("--network-hop-us", o.network_hop_us, "with --ranks: the same to another node");
+}
+
+}  // namespace
+
+void add_bench(CLI::App& app, Action& action) {
+  CLI::App* sub = app.add_subcommand(
+      "bench", "measure the speed of steps, ops, evaluations, sums between ranks, tokenizers, and generation");
+  sub->require_subcommand(1);
+  add_bench_step(*sub, action);
+  add_bench_ops(*sub, action);
+  add_bench_moe(*sub, action);
+  add_bench_scan(*sub, action);
+  add_bench_eval(*sub, action);
+  add_bench_comm(*sub, action);
+  add_bench_tokenizer(*sub, action);
+  add_bench_generate(*sub, action);
+}
+
+void add_plan(CLI::App& app, Action& action) {
+  CLI::App* sub = app.add_subcommand("plan", "estimate memory and time of a configuration before a run, without a GPU");
+  auto o = std::make_shared<train::PlanOptions>();
+  add_config_files(*sub, o->config_files);
+  add_overrides(*sub, o->overrides);
+  sub->add_option("--gpu", o->gpu, "GPU to plan for, e.g. H200, A100, 'RTX 4090' (default: the one here, else H200)")
+      ->type_name("NAME")
+      ->check(not_empty);
+  sub->add_option("--seq-len", o->seq_len, "cells of a puzzle, for data that are not there yet (with --vocab-size)")
+      ->type_name("N")
+      ->check(CLI::Range(1, 1 << 20));
+  sub->add_option("--vocab-size", o->vocab_size,
+                  "tokens of those data (Sudoku 11, mazes 6); of a language model enough by itself")
+      ->type_name("N")
+      ->check(CLI::Range(1, 1 << 20));
+  add_plan_ranks(*sub, *o);
+  add_json_out(*sub, o->json_out);
+  sub->footer(
+      "examples: hrm_train plan --config configs/puzzle/trm_att_sudoku17.json --gpu A100\n"
+      "          hrm_train plan --config configs/language/code_hrm.json --vocab-size 8192\n"
+      "          hrm_train plan --config configs/puzzle/hrm_sudoku17.json --ranks 8,64,1024 --weak");
+  sub->callback([o, &action] {
+    action = [o] {
+      check_can_write(o->json_out);
+      return train::run_plan(*o);
+    };
+  });
+}
+
+}  // namespace hrm

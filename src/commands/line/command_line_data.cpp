@@ -1,0 +1,319 @@
+// hrm_train data.
+#include <iostream>
+#include <memory>
+
+#include "commands/line/command_line_parts.h"
+#include "hrm/base/error.h"
+#include "hrm/commands/data.h"
+#include "hrm/commands/language_data.h"
+
+namespace hrm {
+namespace {
+
+// Of the CSV files that puzzles are read from.
+template <class Command>
+void add_csv_columns(CLI::App& sub, Command& o) {
+  sub.add_option("--question-field", o.question_field,
+                 "column with the puzzles (default: q, question, quizzes or puzzle, in any case of letters)")
+      ->type_name("COLUMN")
+      ->excludes("--generate");
+  sub.add_option("--answer-field", o.answer_field,
+                 "column with their solutions (default: a, answer, solutions or solution, in any case of letters)")
+      ->type_name("COLUMN")
+      ->excludes("--generate");
+}
+
+void add_data_sudoku(CLI::App& data, Action& action) {
+  CLI::App* sub = data.add_subcommand("sudoku", "build a Sudoku dataset from CSV files, or generate one");
+  auto o = std::make_shared<data::SudokuCommand>();
+  auto* train_csv =
+      sub->add_option("--train-csv", o->train_csv, "training puzzles, a CSV file, also compressed")->type_name("FILE");
+  auto* test_csv = sub->add_option("--test-csv", o->test_csv, "test puzzles")->type_name("FILE");
+  sub->add_flag("--generate", o->generate, "make new puzzles, each with one solution")
+      ->excludes(train_csv)
+      ->excludes(test_csv);
+  add_csv_columns(*sub, *o);
+  sub->add_option("--box", o->box, "rows x columns of a box (default: 3x3, for 6x6 grids 2x3)")->type_name("RxC");
+  sub->add_option("--empty", o->empty, "empty cells of a generated puzzle")
+      ->capture_default_str()
+      ->type_name("MIN:MAX");
+  sub->add_option("--train", o->train, "training puzzles to generate")->capture_default_str()->check(at_least(0));
+  sub->add_option("--test", o->test, "test puzzles to generate, of other solution classes")
+      ->capture_default_str()
+      ->check(at_least(0));
+  sub->add_option("--augment", o->augment, "symmetric copies stored per training puzzle")
+      ->capture_default_str()
+      ->check(at_least(0));
+  sub->add_option("--subsample", o->subsample, "take so many training puzzles of the CSV file; 0 = all")
+      ->capture_default_str()
+      ->check(at_least(0));
+  sub->add_option("--min-rating", o->min_rating, "drop CSV training puzzles rated below this")
+      ->capture_default_str()
+      ->check(at_least(0));
+  sub->add_option("--seed", o->seed, "seed of every choice")->capture_default_str()->check(at_least(0));
+  sub->add_option("--out", o->out, "folder of the dataset")->type_name("DIR")->required();
+  sub->callback([o, &action] {
+    action = [o] {
+      data::run_data_sudoku(*o, std::cout);
+      return 0;
+    };
+  });
+}
+
+void add_data_maze(CLI::App& data, Action& action) {
+  CLI::App* sub = data.add_subcommand("maze", "build a maze dataset from CSV files, or generate one");
+  auto o = std::make_shared<data::MazeCommand>();
+  auto* train_csv =
+      sub->add_option("--train-csv", o->train_csv, "training mazes, a CSV file, also compressed")->type_name("FILE");
+  auto* test_csv = sub->add_option("--test-csv", o->test_csv, "test mazes")->type_name("FILE");
+  sub->add_flag("--generate", o->generate, "make new mazes")->excludes(train_csv)->excludes(test_csv);
+  add_csv_columns(*sub, *o);
+  sub->add_option("--size", o->size, "cells of a side (generated)")->capture_default_str()->check(CLI::Range(3, 1000));
+  sub->add_option("--min-path", o->min_path, "the shortest path is longer than so many moves (generated)")
+      ->capture_default_str()
+      ->check(at_least(0));
+  sub->add_option("--train", o->train, "training mazes to generate")->capture_default_str()->check(at_least(0));
+  sub->add_option("--test", o->test, "test mazes to generate")->capture_default_str()->check(at_least(0));
+  sub->add_flag("--augment", o->augment, "store all 8 rotations and reflections of each training maze");
+  sub->add_option("--subsample", o->subsample, "take so many training mazes of the CSV file; 0 = all")
+      ->capture_default_str()
+      ->check(at_least(0));
+  sub->add_option("--min-rating", o->min_rating, "drop CSV training mazes rated below this")
+      ->capture_default_str()
+      ->check(at_least(0));
+  sub->add_option("--seed", o->seed, "seed of every choice")->capture_default_str()->check(at_least(0));
+  sub->add_option("--out", o->out, "folder of the dataset")->type_name("DIR")->required();
+  sub->callback([o, &action] {
+    action = [o] {
+      data::run_data_maze(*o, std::cout);
+      return 0;
+    };
+  });
+}
+
+void add_data_arithmetic(CLI::App& data, Action& action) {
+  CLI::App* sub = data.add_subcommand("arithmetic", "make sums as language data: 'What is 12 + 34?' and the answer");
+  auto o = std::make_shared<data::ArithmeticCommand>();
+  sub->add_option("--digits", o->digits, "digits of a number, at most")->capture_default_str()->check(CLI::Range(1, 6));
+  sub->add_option("--samples", o->samples, "training problems, all different")
+      ->capture_default_str()
+      ->check(at_least(1));
+  sub->add_option("--validation", o->validation, "validation problems as a share of --samples")
+      ->capture_default_str()
+      ->type_name("SHARE")
+      ->check(CLI::Range(0.0, 1.0));
+  sub->add_option("--seed", o->seed, "seed of every choice")->capture_default_str()->check(at_least(0));
+  sub->add_option("--out", o->out, "folder of the dataset")->type_name("DIR")->required();
+  sub->footer("example: hrm_train data arithmetic --digits 2 --out runs/data/sums");
+  sub->callback([o, &action] {
+    action = [o] {
+      data::run_data_arithmetic(*o, std::cout);
+      return 0;
+    };
+  });
+}
+
+void add_data_answers(CLI::App& data, Action& action) {
+  CLI::App* sub =
+      data.add_subcommand("answers", "make prompts that have several right answers, and a tokenizer for them");
+  auto command = std::make_shared<data::AnswersCommand>();
+  data::AnswersOptions& o = command->options;
+  sub->add_option("--largest", o.largest, "largest number to be split: longer ones are harder")
+      ->capture_default_str()
+      ->check(CLI::Range(12, 10'000));
+  sub->add_option("--train", o.train, "training prompts, all different")->capture_default_str()->check(at_least(1));
+  sub->add_option("--validation", o.validation, "validation prompts, none of them in training")
+      ->capture_default_str()
+      ->check(at_least(0));
+  sub->add_option("--test", o.test, "test prompts, none of them in training or validation")
+      ->capture_default_str()
+      ->check(at_least(0));
+  sub->add_option("--responses", o.responses, "records of each prompt, with responses drawn from its right answers")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1000));
+  sub->add_option("--skew", o.skew, "probability of an answer in proportion to the one before; 1: all alike")
+      ->capture_default_str()
+      ->check(CLI::Range(0.0, 1.0));
+  sub->add_option("--seed", o.seed, "seed of every choice")->capture_default_str()->check(at_least(0));
+  sub->add_option("--out", command->out, "folder of the dataset")->type_name("DIR")->required();
+  sub->footer("example: hrm_train data answers --largest 200 --train 2000 --out runs/data/answers");
+  sub->callback([command, &action] {
+    action = [command] {
+      data::run_data_answers(*command, std::cout);
+      return 0;
+    };
+  });
+}
+
+// What `data text` and `data jsonl` share.
+void add_language_build(CLI::App& sub, data::LanguageBuild& o, const char* documents) {
+  sub.add_option("inputs", o.inputs, "files and folders; folders are walked in sorted order")
+      ->type_name("FILE_OR_DIR")
+      ->required();
+  sub.add_option("--pattern", o.patterns, "of a folder only files with such names, e.g. '*.txt'; may be given again")
+      ->type_name("GLOB")
+      ->allow_extra_args(false);
+  sub.add_option("--tokenizer", o.tokenizer, "tokenizer.json or its folder, or 'bytes': every byte is an id")
+      ->capture_default_str()
+      ->type_name("FILE|bytes");
+  sub.add_option("--bos", o.bos, "the tokenizer's token that begins an answer, e.g. '<|im_start|>' (default: none)")
+      ->type_name("TOKEN");
+  sub.add_option("--eos", o.eos, "the tokenizer's token that ends a text, e.g. '<|endoftext|>'")->type_name("TOKEN");
+  sub.add_option("--validation", o.validation, cat("share of the ", documents, " that is for validation"))
+      ->capture_default_str()
+      ->type_name("SHARE")
+      ->check(CLI::Range(0.0, 0.5));
+  sub.add_option("--max-malformed", o.max_malformed, cat("malformed ", documents, " to pass over"))
+      ->capture_default_str()
+      ->type_name("N");
+  sub.add_option("--seed", o.seed, "seed of every choice")->capture_default_str()->check(at_least(0));
+  sub.add_option("--out", o.out, "folder of the dataset; a build that was stopped goes on in it")
+      ->type_name("DIR")
+      ->required();
+}
+
+void add_data_text(CLI::App& data, Action& action) {
+  CLI::App* sub = data.add_subcommand("text", "turn text files into shards of tokens");
+  auto o = std::make_shared<data::TextCommand>();
+  add_language_build(*sub, *o, "documents");
+  CLI::Option* blank = sub->add_flag("--split-blank-lines", o->split_blank_lines,
+                                     "a document ends at a blank line (default: at the end of its file)");
+  sub->add_option("--separator", o->separator, "a document ends at this text, which belongs to none")
+      ->type_name("TEXT")
+      ->check(not_empty)
+      ->excludes(blank);
+  sub->add_option("--shard-tokens", o->shard_tokens, "tokens of a shard; what a stopped build loses at most")
+      ->capture_default_str()
+      ->type_name("N")
+      ->check(at_least(1));
+  sub->footer("example: hrm_train data text books --pattern '*.txt' --split-blank-lines --out runs/data/books");
+  sub->callback([o, &action] {
+    action = [o] {
+      data::run_data_text(*o, std::cout);
+      return 0;
+    };
+  });
+}
+
+void add_data_jsonl(CLI::App& data, Action& action) {
+  CLI::App* sub = data.add_subcommand("jsonl", "turn JSON lines of text into records of ids");
+  auto o = std::make_shared<data::JsonlCommand>();
+  add_language_build(*sub, *o, "records");
+  sub->add_option("--prompt-field", o->prompt_field, "member with what the encoder reads")->capture_default_str();
+  sub->add_option("--response-field", o->response_field, "member with what the decoder learns")->capture_default_str();
+  sub->add_option("--text-field", o->text_field, "member of records without these two: one text, cut in two")
+      ->capture_default_str();
+  sub->add_option("--text-prefix", o->text_prefix, "share of such a text's ids that the encoder reads")
+      ->capture_default_str()
+      ->type_name("SHARE")
+      ->check(CLI::Range(0.0, 1.0));
+  sub->footer("example: hrm_train data jsonl questions.jsonl --validation 0.05 --out runs/data/questions");
+  sub->callback([o, &action] {
+    action = [o] {
+      data::run_data_jsonl(*o, std::cout);
+      return 0;
+    };
+  });
+}
+
+void add_data_inspect(CLI::App& data, Action& action) {
+  CLI::App* sub = data.add_subcommand(
+      "inspect", "sizes and one example of a dataset directory, a CSV file, or prompts and responses");
+  auto o = std::make_shared<data::InspectCommand>();
+  sub->add_option("path", o->path,
+                  "dataset directory, CSV file, or *.jsonl and *.json records of prompts and responses")
+      ->type_name("PATH")
+      ->required();
+  sub->add_option("--example", o->example, "which example to draw")->capture_default_str()->check(at_least(0));
+  sub->add_option("--box", o->box, "rows x columns of a Sudoku box")->type_name("RxC");
+  add_config_files(*sub, o->config_files);
+  add_overrides(*sub, o->overrides);
+  sub->footer(
+      "Prompts and responses are shown as a training with the configuration reads them: hf.tokenizer=FOLDER names the\n"
+      "tokenizer (default: one beside the records), chat.template=NAME what stands around them. Of a CSV file\n"
+      "data.question_field=COLUMN and data.answer_field=COLUMN name the columns.\n"
+      "examples: hrm_train data inspect data/maze30 --example 7\n"
+      "          hrm_train data inspect chats.jsonl hf.tokenizer=models/Qwen3-0.6B --example 7");
+  sub->callback([o, &action] {
+    action = [o] {
+      data::run_data_inspect(*o, std::cout);
+      return 0;
+    };
+  });
+}
+
+void add_data_tokenizer(CLI::App& data, Action& action) {
+  CLI::App* sub = data.add_subcommand("tokenizer", "learn a byte-level BPE tokenizer from text");
+  auto o = std::make_shared<data::TrainTokenizerCommand>();
+  sub->add_option("--text", o->texts, "texts in UTF-8")->type_name("FILE")->required();
+  sub->add_option("--vocab-size", o->vocab_size, "tokens, with 256 for the bytes and the special ones")
+      ->type_name("N")
+      ->required()
+      ->check(CLI::Range(256, 1 << 20));
+  sub->add_option("--min-frequency", o->min_frequency, "a pair that is rarer becomes no token")
+      ->capture_default_str()
+      ->type_name("N")
+      ->check(at_least(1));
+  sub->add_option("--special", o->special, "a special token, e.g. '<|endoftext|>'; they get the highest ids")
+      ->type_name("TOKEN")
+      ->allow_extra_args(false);
+  sub->add_option("--words", o->words, "whose pattern cuts text into words")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"qwen3", "llama3", "gpt2"}));
+  sub->add_flag("--no-nfc", o->no_nfc, "leave out Unicode's normalization form C");
+  sub->add_option("--threads", o->threads, "for counting words; 0 = one per core")
+      ->capture_default_str()
+      ->type_name("N")
+      ->check(CLI::Range(0, 1024));
+  sub->add_option("--out", o->out, "tokenizer.json to write")->type_name("FILE")->required()->check(not_empty);
+  sub->footer(
+      "example: hrm_train data tokenizer --text book.txt --vocab-size 8192 --special '<|endoftext|>' --out "
+      "tokenizer.json");
+  sub->callback([o, &action] {
+    action = [o] {
+      data::run_data_tokenizer(*o, std::cout);
+      return 0;
+    };
+  });
+}
+
+void add_data_tokenize(CLI::App& data, Action& action) {
+  CLI::App* sub = data.add_subcommand("tokenize", "lines of text on standard input to lines of ids, or back");
+  auto o = std::make_shared<data::TokenizeCommand>();
+  sub->add_option("--tokenizer", o->tokenizer, "tokenizer.json, or the folder that holds it")
+      ->type_name("FILE")
+      ->required()
+      ->check(not_empty);
+  auto* decode = sub->add_flag("--decode", o->decode, "ids to text");
+  sub->add_flag("--add-special", o->add_special, "with what the tokenizer's template puts around a text")
+      ->excludes(decode);
+  sub->add_flag("--skip-special", o->skip_special, "with --decode: without special tokens")->needs(decode);
+  sub->add_option("--threads", o->threads, "for text to ids")
+      ->capture_default_str()
+      ->type_name("N")
+      ->check(CLI::Range(1, 1024));
+  sub->callback([o, &action] {
+    action = [o] {
+      data::run_data_tokenize(*o, std::cin, std::cout);
+      return 0;
+    };
+  });
+}
+
+}  // namespace
+
+void add_data(CLI::App& app, Action& action) {
+  CLI::App* sub = app.add_subcommand("data", "build datasets and tokenizers, and look at them");
+  sub->require_subcommand(1);
+  add_data_sudoku(*sub, action);
+  add_data_maze(*sub, action);
+  add_data_arithmetic(*sub, action);
+  add_data_answers(*sub, action);
+  add_data_text(*sub, action);
+  add_data_jsonl(*sub, action);
+  add_data_inspect(*sub, action);
+  add_data_tokenizer(*sub, action);
+  add_data_tokenize(*sub, action);
+}
+
+}  // namespace hrm

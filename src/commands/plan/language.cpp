@@ -1,0 +1,266 @@
+#include "commands/plan/language.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+#include <vector>
+
+#include "commands/plan/language_blocks.h"
+#include "commands/plan/optimizer.h"
+#include "hrm/base/error.h"
+
+namespace hrm::train {
+namespace {
+
+// Of the data sheet's FLOP/s, in the step of the plain decoder that docs/benchmarks.md takes apart: 10.77 TFLOP of
+// products in 16.2 ms, 1.1 TFLOP of causal attention, both passes, in 4.6 ms.
+constexpr double kProductShare = 0.67;
+constexpr double kCausalShare = 0.24;
+// The least that a product, an attention or a pass over memory takes inside a graph, fitted to the step of the HRM
+// language model with experts there: its core is 72 blocks over few vectors, one after the other.
+constexpr double kLeastMs = 0.007;
+// A block of sm90/memory_blocks.cuh of width 512, in the step of docs/benchmarks.md; and the multiprocessors that its
+// clusters share.
+constexpr double kMemoryBlockMs = 0.024, kMultiprocessors = 132;
+
+// Time of the passes over blocks, each by the slower of computing and moving.
+class LanguageClock {
+ public:
+  explicit LanguageClock(const PlanInput& in)
+      : in_(in), w_(language_widths(in)), clock_(in.gpu), slowdown_(product_slowdown(in.config)) {}
+
+  double products = 0, attention = 0, others = 0;  // ms
+  double backward = 0;                             // of them
+
+  // `forwards` passes without and `recorded` ones with a backward pass.
+  void add(const BlockStack& stack, double forwards, double recorded) {
+    const double again = in_.config.lm.recompute && !stack.mamba2 ? recorded : 0;
+    const bool one_kernel = is_one_kernel(in_, stack);
+    if (one_kernel) memory_blocks(stack, forwards + recorded + again);
+    for (int64_t layer = 0; layer < stack.layers; ++layer) {
+      if (!one_kernel) block(stack, layer, forwards + recorded + again, 1, false);
+      block(stack, layer, recorded, 2, true);
+    }
+  }
+
+  void head(double rows) {
+    // The logits, the gradient of what the head reads and that of its weight; each chunk of logits is read twice and
+    // written.
+    product(rows, w_.model, w_.vocabulary, 3, false);
+    pass(3 * rows * w_.vocabulary * size(), 1, false);
+  }
+
+ private:
+  double size() const { return element_size(in_.config); }
+
+  void note(double& part, double ms, bool is_backward) {
+    part += ms;
+    if (is_backward) backward += ms;
+  }
+  void product(double rows, double in, double out, double times, bool is_backward) {
+    const double bytes = size() * (rows * (in + out) + in * out);
+    const double flops = 2 * slowdown_ * rows * in * out;
+    note(products, times * std::max(kLeastMs, clock_.slower(flops, kProductShare, bytes)), is_backward);
+  }
+  void pass(double bytes, double times, bool is_backward) {
+    note(others, times * std::max(kLeastMs, clock_.moved(bytes)), is_backward);
+  }
+  void attend(const BlockStack& s, double keys, double times, bool is_backward) {
+    const double flops = 4 * slowdown_ * s.positions() * keys * w_.queries * (is_backward ? 1.25 : 1);
+    const double bytes = s.positions() * (2 * w_.queries + 2 * w_.values) * size();
+    note(attention, times * std::max(kLeastMs, clock_.slower(flops, kCausalShare, bytes)), is_backward);
+  }
+
+  // By sm90/memory_blocks.cuh: whole memories in clusters of a multiprocessor for each head.
+  void memory_blocks(const BlockStack& s, double passes) {
+    const double clusters = std::ceil(s.rows / std::floor(64 / s.length));
+    const double rounds = std::ceil(clusters / std::floor(kMultiprocessors / w_.heads));
+    note(products, passes * static_cast<double>(s.layers) * rounds * kMemoryBlockMs * w_.model / 512, false);
+  }
+
+  // A block `passes` times; in a backward pass each product is two.
+  void block(const BlockStack& s, int64_t layer, double passes, double factor, bool is_backward) {
+    if (passes == 0) return;
+    const double n = s.positions(), unit = n * w_.model * size(), qk = n * (w_.queries + w_.values) * size();
+    if (s.mamba2) return mamba2(s, passes, factor, is_backward);
+    product(n, w_.model, w_.queries + 2 * w_.values, passes * factor, is_backward);
+    product(n, w_.queries, w_.model, passes * factor, is_backward);
+    attend(s, s.keys, passes * factor, is_backward);
+    if (s.cross) {
+      product(n, w_.model, w_.queries, passes * factor, is_backward);
+      product(s.rows * s.memory, w_.model, 2 * w_.values, passes * factor, is_backward);
+      product(n, w_.queries, w_.model, passes * factor, is_backward);
+      attend(s, s.memory, passes * factor, is_backward);
+    }
+    pass(2 * qk, passes * factor, is_backward);                        // rotation
+    pass(2 * unit, (s.cross ? 3 : 2) * passes * factor, is_backward);  // norms
+    if (has_experts(in_, s, layer)) return experts(n, passes, factor, is_backward);
+    const bool gated = !prototype(in_);
+    product(n, w_.model, (gated ? 2 : 1) * w_.inner, passes * factor, is_backward);
+    product(n, w_.inner, w_.model, passes * factor, is_backward);
+    const bool fused = gated && size() < 4 && in_.gpu.capability == 90;
+    if (!fused) pass(3 * n * w_.inner * size(), passes * factor, is_backward);
+  }
+
+  void experts(double n, double passes, double factor, bool is_backward) {
+    const config::MoeConfig& moe = in_.config.moe;
+    const auto picks = static_cast<double>(moe.top_k), count = static_cast<double>(moe.experts);
+    const double inner = moe.inner > 0 ? static_cast<double>(moe.inner) : 4 * w_.model, rows = n * picks;
+    const double weights = std::min(count, rows) * w_.model * inner;
+    product(n, w_.model, count, passes * factor, is_backward);
+    for (int i = 0; i < 2; ++i) {
+      const double bytes = size() * (rows * (w_.model + inner) + weights);
+      const double flops = 2 * slowdown_ * rows * w_.model * inner;
+      note(products, passes * factor * std::max(kLeastMs, clock_.slower(flops, kProductShare, bytes)), is_backward);
+    }
+    pass(n * count * 8, 4 * passes, is_backward);                   // gate, plan, their sums
+    pass((rows + n) * w_.model * size(), 2 * passes, is_backward);  // rows together and apart
+    pass(rows * inner * size(), passes * factor, is_backward);      // slopes
+    if (moe.shared_experts > 0) {
+      const double width = static_cast<double>(moe.shared_experts) * inner;
+      product(n, w_.model, width, passes * factor, is_backward);
+      product(n, width, w_.model, passes * factor, is_backward);
+      pass(2 * n * width * size(), passes * factor, is_backward);
+    }
+  }
+
+  // The products of the scan are counted with those of attention.
+  void mamba2(const BlockStack& s, double passes, double factor, bool is_backward) {
+    const config::LmConfig& lm = in_.config.lm;
+    const double n = s.positions(), inner = static_cast<double>(lm.mamba_expand) * w_.model;
+    const double state = static_cast<double>(lm.mamba_state), groups = static_cast<double>(lm.mamba_groups);
+    const double channels = inner + 2 * groups * state, heads = inner / static_cast<double>(lm.mamba_head_dim);
+    const double chunk = std::min(s.length, static_cast<double>(lm.mamba_chunk));
+    product(n, w_.model, inner + channels + heads, passes * factor, is_backward);
+    product(n, inner, w_.model, passes * factor, is_backward);
+    const double flops = 2 * n * chunk * (groups * state + inner) + 4 * n * inner * state;
+    note(attention, passes * factor * std::max(kLeastMs, clock_.slower(slowdown_ * flops, kCausalShare, 0)),
+         is_backward);
+    pass(n * (6 * channels * size() + 7 * inner * 4 + 3 * w_.model * 4), passes * factor, is_backward);
+  }
+
+  const PlanInput& in_;
+  LanguageWidths w_;
+  TimeModel clock_;
+  double slowdown_;
+};
+
+}  // namespace
+
+bool prototype(const PlanInput& in) {
+  return models::reads_prompts(in.config.lm) && in.config.lm.style == "prototype";
+}
+
+LanguageWidths language_widths(const PlanInput& in) {
+  const config::LmConfig& lm = in.config.lm;
+  LanguageWidths w;
+  w.model = static_cast<double>(lm.hidden_size);
+  w.heads = static_cast<double>(lm.num_heads);
+  w.vocabulary = static_cast<double>(in.sizes.vocabulary);
+  if (prototype(in)) {
+    w.queries = w.values = w.model;
+    w.inner = 4 * w.model;
+    return w;
+  }
+  const double head = lm.head_dim > 0 ? static_cast<double>(lm.head_dim) : w.model / w.heads;
+  w.queries = w.heads * head;
+  w.values = lm.kv_heads > 0 ? static_cast<double>(lm.kv_heads) * head : w.queries;
+  w.inner = static_cast<double>(models::swiglu_inner(lm));
+  return w;
+}
+
+LanguagePasses language_passes(const PlanInput& in, double rows) {
+  const config::LmConfig& lm = in.config.lm;
+  const bool reasons = models::reads_prompts(lm);
+  LanguagePasses p;
+  if (reasons && !prototype(in) && lm.bridge == "prefix") p.prefix = static_cast<double>(lm.prefix_len);
+  const auto S = static_cast<double>(in.sizes.encoder_len);
+  BlockStack& decoder = p.decoder;
+  decoder.layers = lm.layers;
+  decoder.rows = rows;
+  decoder.length = static_cast<double>(in.sizes.decoder_len) + (reasons ? p.prefix : S);
+  const double T = decoder.length;
+  const bool window = lm.window > 0 && static_cast<double>(lm.window) < T;
+  decoder.keys = window ? static_cast<double>(lm.window) : T / 2;
+  const bool documents = !reasons && in.config.data.document_masks && in.sizes.encoder_len == 0;
+  if (window) decoder.mask = T * T;
+  if (documents) decoder.mask = rows * T * T;
+  decoder.cross = reasons && p.prefix == 0;
+  decoder.memory = lm.bridge == "prefix" ? static_cast<double>(lm.prefix_len) : 1;
+  if (!reasons) return p;
+
+  p.encoder = {.layers = lm.enc_layers,
+               .rows = rows,
+               .length = S,
+               .keys = S,
+               .mask = rows * S,
+               .mamba2 = !prototype(in) && lm.encoder == "mamba2",
+               .reads = BlockStack::Reads::prompt};
+  if (p.encoder.mamba2) p.encoder.mask = 0;
+  const auto memory = [&](int64_t layers, int64_t length) {
+    const auto vectors = static_cast<double>(length);
+    return BlockStack{
+        .layers = layers, .rows = rows, .length = vectors, .keys = vectors, .reads = BlockStack::Reads::memory};
+  };
+  p.fast = memory(lm.l_layers, lm.l_len);
+  p.slow = memory(lm.h_layers, lm.h_len);
+  p.cycles = static_cast<double>(lm.h_cycles);
+  p.steps = static_cast<double>(lm.l_steps);
+  const bool all = in.config.objective.halting > 0 || lm.gradient_cycles == 0;
+  p.recorded = all ? p.cycles : std::min(p.cycles, static_cast<double>(lm.gradient_cycles));
+  if (in.config.objective.deep_supervision > 0) p.answers = p.cycles;
+  return p;
+}
+
+bool has_experts(const PlanInput& in, const BlockStack& stack, int64_t layer) {
+  const bool answer = stack.reads == BlockStack::Reads::answer;
+  if (stack.reads == BlockStack::Reads::memory || stack.mamba2 || (answer && prototype(in))) return false;
+  return models::is_expert_block(in.config, answer ? models::BlockPlace::decoder : models::BlockPlace::encoder, layer);
+}
+
+void add_language_times(const PlanInput& in, Plan& plan) {
+  const auto rows = static_cast<double>(in.config.train.global_batch_size / in.ranks);  // micro-batches add up to it
+  const LanguagePasses p = language_passes(in, rows);
+  LanguageClock clock(in);
+  clock.add(p.encoder, 0, 1);
+  clock.add(p.fast, (p.cycles - p.recorded) * p.steps, p.recorded * p.steps);
+  clock.add(p.slow, p.cycles - p.recorded, p.recorded);
+  clock.add(p.decoder, 0, p.answers);
+  plan.backward_ms = clock.backward;
+  clock.head(p.answers * rows * (p.decoder.length - p.prefix));
+  plan.time.push_back({"matrix products", clock.products, "of blocks and of the head"});
+  plan.time.push_back({p.encoder.mamba2 ? "attention, scan" : "attention", clock.attention, ""});
+  plan.time.push_back({"norms, rotation, loss", clock.others, "what is not inside a product"});
+  add_optimizer_times(in, plan);
+  plan.time.push_back({"everything else", kStepOverheadMs, "embedding, clearing, norms, starts of kernels"});
+}
+
+std::string language_shares() {
+  return cat("matrix products reach ", percent(kProductShare), " of its FLOP/s, attention ", percent(kCausalShare),
+             ", none of them and no pass over memory takes less than ", 1e3 * kLeastMs, " us");
+}
+
+double language_backward_done(const PlanInput& in, int64_t groups, int64_t count) {
+  if (groups == 0) return 0;
+  // The blocks of the decoder come first in a backward pass, then those of the core, which is through with all of its
+  // blocks in the first of their uses, then those of the encoder. A block's gradients are complete after its first use.
+  const LanguagePasses p = language_passes(in, 1);
+  std::vector<double> done;  // block passes after which a group is complete
+  double before = (p.answers - 1) * static_cast<double>(p.decoder.layers);
+  const auto add = [&](int64_t layers) {
+    for (int64_t i = 0; i < layers; ++i) done.push_back(before += 1);
+  };
+  add(p.decoder.layers);
+  if (p.encoder.layers > 0) {
+    before += (p.recorded - 1) * static_cast<double>(p.slow.layers) +
+              (p.recorded * p.steps - 1) * static_cast<double>(p.fast.layers);
+    add(p.slow.layers);
+    add(p.fast.layers);
+    add(p.encoder.layers);
+  }
+  require(static_cast<int64_t>(done.size()) == count, ExitCode::unexpected, count, " gradient groups of ", done.size(),
+          " blocks");
+  return done[static_cast<size_t>(groups - 1)] / before;
+}
+
+}  // namespace hrm::train

@@ -1,0 +1,180 @@
+#include "commands/plan/language_blocks.h"
+
+#include <algorithm>
+
+#include "hrm/ops/moe.h"
+
+namespace hrm::train {
+namespace {
+
+constexpr double kWide = 4;  // bytes of what is computed in float32 whatever the compute dtype is
+
+// The feed-forward part of a block, and the gradients of its backward pass.
+struct FeedForwardMemory {
+  double kept = 0, backward = 0, plain = 0;
+};
+
+// nn/feed_forward.cpp, Swiglu: gate_up and the activation; the input is the norm's output.
+FeedForwardMemory swiglu_memory(const PlanInput& in, double positions, const LanguageWidths& w, double size) {
+  const double act = positions * w.inner * size;
+  // Our kernels put the gate into the products, so that the activation has no gradient in memory.
+  const bool fused = size < 4 && in.gpu.capability == 90;
+  return {.kept = 3 * act,
+          .backward = 2 * act + std::max(fused ? 0 : act, positions * w.model * size),
+          .plain = fused ? act : 3 * act};
+}
+
+FeedForwardMemory gelu_memory(double positions, double width, double inner, double size) {
+  const double act = positions * inner * size;
+  return {.kept = 2 * act, .backward = act + std::max(act, positions * width * size), .plain = 2 * act};
+}
+
+// nn/moe.cpp and ops/moe_autograd.cpp: scores, plan, the rows of the picks, slopes, activations and results.
+FeedForwardMemory experts_memory(const PlanInput& in, double positions, const LanguageWidths& w, double size) {
+  const config::MoeConfig& moe = in.config.moe;
+  const auto picks = static_cast<double>(moe.top_k), experts = static_cast<double>(moe.experts);
+  const double inner = moe.inner > 0 ? static_cast<double>(moe.inner) : 4 * w.model;
+  const auto rows = static_cast<double>(ops::moe_rows(static_cast<int64_t>(positions), moe.top_k, moe.experts));
+  FeedForwardMemory m;
+  const double of_router = moe.z_weight > 0 ? 2 : 1;  // scores, and logits
+  m.kept =
+      positions * kWide * (experts * of_router + 3 * picks) + rows * (2 * w.model + 2 * inner) * size + rows * kWide;
+  if (moe.jitter > 0) m.kept += positions * w.model * size;
+  m.backward = rows * (2 * w.model + inner) * size + positions * w.model * size;
+  m.plain = rows * (2 * w.model + 2 * inner) * size;
+  if (moe.shared_experts > 0) {
+    const FeedForwardMemory shared =
+        gelu_memory(positions, w.model, static_cast<double>(moe.shared_experts) * inner, size);
+    m.kept += shared.kept;
+    m.plain += shared.plain;
+  }
+  return m;
+}
+
+// What attention keeps of its queries: the mixed values, a sum for each head and row, its mask, and with a mask keys
+// and values once for each query, as ATen's kernels that take one know no groups.
+double attention_kept(const BlockStack& s, const LanguageWidths& w, double size, bool masked) {
+  const double positions = s.positions();
+  const double repeated = masked && w.values < w.queries ? 2 * positions * w.queries * size : 0;
+  return positions * (w.queries * size + kWide * w.heads) + repeated + (masked ? s.mask * size : 0);
+}
+
+// Gradients of q, k and v, of their product, and a float32 sum of that of q.
+double attention_backward_bytes(double positions, const LanguageWidths& w, double size) {
+  return positions * (size * (w.queries + 2 * (w.queries + 2 * w.values)) + kWide * w.queries);
+}
+
+// nn/transformer_block.cpp.
+BlockMemory modern_block(const PlanInput& in, const BlockStack& s, int64_t layer) {
+  const LanguageWidths w = language_widths(in);
+  const double size = element_size(in.config), positions = s.positions(), unit = positions * w.model * size;
+  const double rstd = positions * kWide, qkv = positions * (w.queries + 2 * w.values) * size;
+  BlockMemory m;
+  m.mixing = unit + rstd + qkv + attention_kept(s, w, size, s.mask > 0) + unit;
+  if (in.config.lm.qk_norm) m.mixing += positions * (w.queries + w.values) * size;
+  if (s.cross) {
+    m.mixing += unit + rstd + positions * w.queries * size + attention_kept(s, w, size, false) + unit;
+    m.mixing += s.rows * s.memory * 2 * w.values * size;
+  }
+  const FeedForwardMemory mlp =
+      has_experts(in, s, layer) ? experts_memory(in, positions, w, size) : swiglu_memory(in, positions, w, size);
+  m.feed_forward = unit + rstd + mlp.kept;
+  m.output = unit;
+  m.backward_feed_forward = mlp.backward;
+  m.backward_mixing = attention_backward_bytes(positions, w, size);
+  m.plain = 2 * unit + std::max(mlp.plain, qkv + positions * w.queries * size);
+  return m;
+}
+
+// nn/classic_blocks.cpp; norms compute in float32 on a copy of what they get.
+BlockMemory prototype_block(const PlanInput& in, const BlockStack& s, int64_t layer) {
+  const LanguageWidths w = language_widths(in);
+  const double size = element_size(in.config), positions = s.positions(), unit = positions * w.model * size;
+  const double norm = positions * (kWide * w.model + 2 * kWide);
+  BlockMemory m;
+  m.mixing = norm + 4 * unit + attention_kept(s, w, size, s.mask > 0);
+  m.backward_mixing = attention_backward_bytes(positions, w, size);
+  FeedForwardMemory mlp = has_experts(in, s, layer) ? experts_memory(in, positions, w, size)
+                                                    : gelu_memory(positions, w.model, w.inner, size);
+  m.feed_forward = norm + unit + mlp.kept;
+  if (s.reads == BlockStack::Reads::answer) {  // behind each part a norm; ReLU keeps its result alone
+    m.mixing += norm + 2 * unit + attention_kept(s, w, size, false) + s.rows * s.memory * 2 * w.model * size;
+    mlp.kept = positions * w.inner * size;
+    m.feed_forward = norm + mlp.kept;
+    m.output = unit;
+  }
+  m.backward_feed_forward = mlp.backward;
+  m.plain = norm + 2 * unit + std::max(mlp.plain, 4 * unit);
+  return m;
+}
+
+// nn/mamba2.cpp: plain operations of ATen but for the scan; the residual stream and the gate are float32.
+BlockMemory mamba2_block(const PlanInput& in, const BlockStack& s) {
+  const config::LmConfig& lm = in.config.lm;
+  const double size = element_size(in.config), positions = s.positions();
+  const auto D = static_cast<double>(lm.hidden_size), inner = static_cast<double>(lm.mamba_expand) * D;
+  const auto groups = static_cast<double>(lm.mamba_groups);
+  const double heads = inner / static_cast<double>(lm.mamba_head_dim);
+  const double channels = inner + 2 * groups * static_cast<double>(lm.mamba_state);
+  const double padding = s.rows * static_cast<double>(lm.mamba_kernel - 1);
+  BlockMemory m;
+  m.mixing = positions * kWide * (1 + groups + 2 * heads + 4 * inner) + positions * size * (D + 3 * channels + inner) +
+             padding * channels * size;
+  // In float32 the gate is part of the projection, all of which lives as long.
+  if (size == kWide) m.mixing += positions * kWide * (channels + heads);
+  m.output = positions * kWide * D;
+  m.backward_mixing = positions * kWide * (3 * inner + channels);
+  m.plain = m.mixing;
+  return m;
+}
+
+}  // namespace
+
+BlockMemory block_memory(const PlanInput& in, const BlockStack& stack, int64_t layer) {
+  if (stack.mamba2) return mamba2_block(in, stack);
+  return prototype(in) ? prototype_block(in, stack, layer) : modern_block(in, stack, layer);
+}
+
+bool is_one_op(const PlanInput& in, const BlockStack& stack) {
+  const LanguageWidths w = language_widths(in);
+  return stack.reads == BlockStack::Reads::memory && !prototype(in) && w.values == w.queries && w.queries == w.model &&
+         in.config.ops.backend == "fused";
+}
+
+bool is_one_kernel(const PlanInput& in, const BlockStack& stack) {
+  const LanguageWidths w = language_widths(in);
+  return is_one_op(in, stack) && element_size(in.config) < 4 && in.gpu.capability == 90 && stack.length <= 64 &&
+         (w.model == 256 || w.model == 512) && 64 * w.heads == w.model && w.inner == 3 * w.model && stack.layers <= 4;
+}
+
+// ops/memory_blocks.h: what is saved of every step, and in the backward pass norms and gradients of all steps, which
+// live until the weights' gradients are made of them.
+BlockMemory memory_blocks_memory(const PlanInput& in, const BlockStack& stack, double steps) {
+  const LanguageWidths w = language_widths(in);
+  const double size = element_size(in.config), positions = stack.positions() * steps;
+  const auto layers = static_cast<double>(stack.layers);
+  const double unit = positions * w.model * size, inner = positions * w.inner * size, rstd = positions * kWide;
+  BlockMemory m;
+  m.mixing = layers * (6 * unit + 2 * inner + positions * kWide * w.heads) + unit;
+  const double normed = (2 * layers + 1) * (unit + rstd) + (in.config.lm.qk_norm ? 3 * layers * unit : 0);
+  m.backward_mixing = normed + layers * (7 * unit + 2 * inner) + 2 * unit + std::max(2 * inner, inner + unit);
+  m.plain = is_one_kernel(in, stack) ? 0 : 2 * inner;  // a stack of what was kept step by step
+  return m;
+}
+
+double last_norm_bytes(const PlanInput& in, const BlockStack& stack) {
+  const double size = element_size(in.config), D = static_cast<double>(in.config.lm.hidden_size);
+  if (!prototype(in)) return stack.positions() * kWide;
+  const bool has_input =
+      stack.reads == BlockStack::Reads::answer && size == kWide;  // counted as the last block's output
+  return stack.positions() * (2 * kWide + (has_input ? 0 : kWide * D));
+}
+
+double first_input_bytes(const PlanInput& in, const BlockStack& stack) {
+  const double size = element_size(in.config), D = static_cast<double>(in.config.lm.hidden_size);
+  if (stack.mamba2) return stack.positions() * kWide * D;
+  if (prototype(in) && stack.reads != BlockStack::Reads::answer) return 0;  // the first block's norm has it
+  return stack.positions() * size * D;
+}
+
+}  // namespace hrm::train

@@ -1,0 +1,31 @@
+#pragma once
+// What the optimizer holds and does, for plan.h.
+
+#include <string>
+
+#include "commands/plan/plan.h"
+#include "hrm/optim/groups.h"
+
+namespace hrm::train {
+
+struct PlannedOptimizer {
+  double state = 0;  // bytes, of all ranks together
+  std::string note;
+  double buffers = 0;  // bytes of Muon's iteration
+  double moved = 0;    // bytes of its passes over memory
+  // Of Muon's products.
+  double products = 0;        // FLOP
+  double products_moved = 0;  // bytes
+  bool exact_products = false;
+};
+
+PlannedOptimizer planned_optimizer(const PlanInput& input);
+
+// Its passes over memory, and Muon's products.
+void add_optimizer_times(const PlanInput& input, Plan& plan);
+
+// Fills what planned_optimizer needs to know of a parameter.
+void add_muon_matrix(PlanInput& input, const std::string& name, at::IntArrayRef sizes,
+                     const optim::GroupDefaults& defaults = {});
+
+}  // namespace hrm::train

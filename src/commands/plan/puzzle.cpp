@@ -1,0 +1,123 @@
+#include "commands/plan/puzzle.h"
+
+#include "commands/plan/optimizer.h"
+#include "hrm/base/error.h"
+#include "hrm/nn/swiglu.h"
+
+namespace hrm::train {
+
+BlockPasses block_passes(const config::ModelConfig& m, bool second_forward) {
+  const auto d = [](int64_t n) { return static_cast<double>(n); };
+  double all = 0, recorded = 0;
+  if (m.arch == "hrm") {
+    all = d(m.H_cycles) * (d(m.L_cycles) * d(m.L_layers) + d(m.H_layers));
+    recorded = d(m.L_layers + m.H_layers);
+  } else if (m.arch == "trm") {
+    all = d(m.H_cycles) * d(m.L_cycles + 1) * d(m.L_layers);
+    recorded = d(m.L_cycles + 1) * d(m.L_layers);
+  } else {
+    all = recorded = d(m.L_layers);
+  }
+  // HRM's Q target takes them up to its last block.
+  const double of_target = m.arch == "hrm" ? all - 1 : all - recorded;
+  return {all - recorded + (second_forward ? all : 0), recorded, all - recorded + (second_forward ? of_target : 0)};
+}
+
+bool has_second_forward(const config::ModelConfig& m) {
+  return !m.no_ACT_continue && m.halt_max_steps > 1;
+}
+
+PuzzleSizes puzzle_sizes(const PlanInput& in, int64_t micro) {
+  const config::ModelConfig& m = in.config.model;
+  const auto B = static_cast<double>(micro), D = static_cast<double>(m.hidden_size);
+  const auto L = static_cast<double>(in.dims.puzzle_emb_len + in.dims.seq_len);
+  const auto F = static_cast<double>(nn::swiglu_width(m.hidden_size, m.expansion));
+  const double size = element_size(in.config);
+  const int64_t head = m.hidden_size / m.num_heads;
+  const bool half = size == 2;
+  PuzzleSizes s;
+  s.rows = B * L;
+  s.unit = B * L * D * size;
+  s.gate_up = B * L * 2 * F * size;
+  s.logits = B * L * static_cast<double>(in.dims.vocab_size) * size;
+  s.rstd = B * L * 4;
+  s.lse = B * L * static_cast<double>(m.num_heads) * 4;
+  s.column_rstd = B * D * 4;
+  s.mixes_by_mlp = m.mlp_t;
+  s.short_attention = half && (head == 64 || head == 32) && L <= kShortSequence && in.config.ops.attention == "auto";
+  // The sizes that our kernels take (ops/cuda/sm90); F is a multiple of 256.
+  const bool hopper = half && in.gpu.capability == 90;
+  s.fused_gate = hopper && m.hidden_size % 64 == 0;
+  s.fused_gate8 = hopper;
+  s.fused_norm = hopper && (m.hidden_size == 256 || m.hidden_size == 512);
+  s.fp8 = in.config.precision.recursions == "fp8";
+  return s;
+}
+
+double gathered_bytes(const PlanInput& in) {
+  if (in.ranks == 1 || in.dims.puzzle_emb_ndim == 0) return 0;
+  return 4 * static_cast<double>((in.dims.puzzle_emb_ndim + 1) * in.config.train.global_batch_size);
+}
+
+void add_puzzle_times(const PlanInput& in, Plan& plan) {
+  const config::ModelConfig& m = in.config.model;
+  const PuzzleSizes s = puzzle_sizes(in, in.config.train.global_batch_size / in.ranks);  // micro-batches add up to it
+  const TimeModel clock(in.gpu);
+  const double fp32 = product_slowdown(in.config);
+  const auto D = static_cast<double>(m.hidden_size), L = static_cast<double>(in.dims.puzzle_emb_len + in.dims.seq_len);
+  const double F = s.gate_up / s.unit * D / 2, act = s.gate_up / 2;
+  const BlockPasses passes = block_passes(m, has_second_forward(m));
+
+  double products = clock.product(s.rows, D, 2 * F, s.unit + act) + clock.product(s.rows, F, D, act + 2 * s.unit);
+  double mixing = 0;
+  if (s.mixes_by_mlp) {
+    const auto F_t = static_cast<double>(nn::swiglu_width(static_cast<int64_t>(L), m.expansion));
+    mixing = clock.product(s.rows / L * D, L, 3 * F_t, 2 * s.unit) * 1.5;
+  } else {
+    products += clock.product(s.rows, D, 3 * D, 4 * s.unit) + clock.product(s.rows, D, D, 3 * s.unit);
+    const double share = s.short_attention ? kAttentionShare : kLongAttentionShare;
+    mixing = clock.slower(4 * s.rows * L * D, share, 4 * s.unit);
+  }
+  const double forwards = passes.plain + passes.recorded;
+  // Operands of 8 bits: twice the operations a second, and half the bytes of what is read and of what the next reads.
+  const double recursions = s.fp8 ? passes.recursions : 0;
+  double products8 =
+      clock.product(s.rows, D, F, (s.unit + act) / 2) + clock.product(s.rows, F / 2, D, act / 2 + 2.5 * s.unit);
+  if (!s.mixes_by_mlp) {
+    products8 += clock.product(s.rows, D / 2, 3 * D, 3.5 * s.unit) + clock.product(s.rows, D / 2, D, 3 * s.unit);
+  }
+  // Backward: two products for each, and the gradients of norms and gates pass through memory.
+  const double norms = clock.moved(6 * s.unit + 3 * s.gate_up);
+  plan.time.push_back(
+      {"matrix products", fp32 * products * (forwards - recursions + 2 * passes.recorded) + products8 * recursions,
+       cat(forwards, " layer passes forward", recursions > 0 ? cat(", ", recursions, " of them in fp8") : "", ", ",
+           passes.recorded, " backward")});
+  plan.time.push_back(
+      {s.mixes_by_mlp ? "mixing of positions" : "attention", fp32 * mixing * (forwards + 2.5 * passes.recorded), ""});
+  // What is not inside a product passes through memory between two kernels: the product before a norm, gate_up, and in
+  // fp8 also what is quantised.
+  const double normed = s.fused_norm ? 0 : clock.moved((s.mixes_by_mlp ? 1 : 2) * s.unit);
+  const double gates = clock.moved(s.gate_up) *
+                       ((s.fused_gate ? 0 : 1.5) * (forwards - recursions) + (s.fused_gate8 ? 0 : 2.5) * recursions);
+  plan.time.push_back({"norms, gates", norms * passes.recorded + normed * (2 * forwards + recursions) + gates,
+                       "what is not inside a product"});
+  add_optimizer_times(in, plan);
+  if (const double gathered = gathered_bytes(in); gathered > 0) {
+    plan.time.push_back({"embedding rows", clock.moved(2 * gathered), "of all ranks, written and summed"});
+  }
+  plan.time.push_back({"everything else", kStepOverheadMs, "embedding, loss, ACT state, starts of kernels"});
+  plan.backward_ms = (fp32 * (2 * products + 2.5 * mixing) + norms) * passes.recorded;
+}
+
+std::string puzzle_shares() {
+  return cat("matrix products reach ", percent(kMatmulShare), " of its FLOP/s, attention ", percent(kAttentionShare),
+             " (", percent(kLongAttentionShare), " beyond ", kShortSequence, " positions)");
+}
+
+double puzzle_backward_done(const config::ModelConfig& model, int64_t groups, int64_t count) {
+  // The first uses of all blocks, after which nothing is added to their gradients, come last in a backward pass.
+  const double recorded = block_passes(model, false).recorded;
+  return groups == 0 ? 0 : (recorded - static_cast<double>(count - groups)) / recorded;
+}
+
+}  // namespace hrm::train

@@ -1,0 +1,58 @@
+#pragma once
+// `plan` for several ranks: what they send each other in a step, how long that takes and how much of it is waited for.
+
+#include <string>
+#include <vector>
+
+#include "commands/plan/link_model.h"
+#include "commands/plan/plan.h"
+#include "hrm/parallel/comm.h"
+
+namespace hrm::train {
+
+// One collective operation of a training step.
+struct StepExchange {
+  enum class Moment { before_forward, in_backward, after_backward };
+  std::string what;  // "gradients"
+  parallel::CommOperation operation;
+  Moment moment = Moment::after_backward;
+  // In the backward pass of the last micro-batch: the share of it that is done before this can start. Less than 0: in
+  // the pass of a micro-batch before.
+  double ready = 1;
+};
+
+// Makes the exchanges of one step of rank 0 of in.ranks with a fake Comm (parallel::make_fake_comm) and tensors without
+// memory: the gradients by the GradientReducer that training has, cut from the configured model as there, all else by
+// the functions that the task calls (tasks/puzzle_exchange.h). In the order of a step; none for one rank.
+std::vector<StepExchange> rehearse_step(const PlanInput& in);
+
+// Bytes on one of in.ranks that hold gradients, with parallel.zero of 1 or 2: GradientReducer::gradient_bytes().
+int64_t rehearsed_gradient_bytes(const PlanInput& in);
+
+struct RanksInput {
+  PlanInput one;         // with the batch of the configuration; its `ranks` is not read
+  int64_t per_node = 8;  // ranks of a node
+  bool weak = false;     // every rank has that batch; else all have it together
+  Links links;
+};
+
+struct RanksPlan {
+  RankLayout layout;
+  PlanInput input;                      // of one of the ranks
+  Plan own;                             // its memory, and its time without the others
+  std::vector<StepExchange> exchanges;  // of a step
+  std::vector<double> exchange_ms;      // of each of them
+  LinkBytes sent;                       // by one GPU in a step; it receives as much
+  double comm_ms = 0;                   // all exchanges
+  double exposed_ms = 0;                // of them, while nothing is computed
+  double step_ms = 0;
+  double samples_per_s = 0;
+  double efficiency = 0;  // samples per second of a rank, by those of one rank with the configured batch
+};
+
+// The buckets of gradients go one after the other, each when it is complete and the one before is through; what of that
+// is left when the backward pass of the last micro-batch ends is exposed, as are all other exchanges. Error(usage) as
+// make_plan and layout_of.
+RanksPlan make_ranks_plan(const RanksInput& in, int64_t ranks);
+
+}  // namespace hrm::train

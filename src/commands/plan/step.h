@@ -1,0 +1,93 @@
+#pragma once
+// What the estimates of puzzles and of language models (plan_puzzle.h, plan_language.h) are made with.
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "commands/plan/plan.h"
+#include "hrm/base/error.h"
+
+namespace hrm::train {
+
+// Measured on one H200 with `bench step`; see docs/profiling.md.
+inline constexpr double kMatmulShare = 0.62;         // of the data sheet's FLOP/s in a step's matrix products
+inline constexpr double kAttentionShare = 0.13;      // the same for sequences of about a hundred positions
+inline constexpr double kLongAttentionShare = 0.35;  // and for long ones
+inline constexpr double kMemoryShare = 0.75;         // of the data sheet's bytes per second
+inline constexpr double kStepOverheadMs = 0.5;       // starts of kernels, losses, metrics
+inline constexpr double kWorkspaces = 64 << 20;      // of cuBLAS, taken through the allocator
+inline constexpr double kReservedShare = 1.03;       // reserved by tensors at the peak, expandable segments
+inline constexpr double kContext = 800.0 * (1 << 20);
+
+// Bytes held at a moment of the step, and the moment at which they were most.
+class Ledger {
+ public:
+  void take(double bytes) {
+    now_ += bytes;
+    if (now_ <= peak_) return;
+    peak_ = now_;
+    moment_ = moment;
+    kept_at_peak_ = kept;
+  }
+  void give(double bytes) { now_ -= bytes; }
+
+  std::string moment;  // what is going on, to be set by the walk
+  double kept = 0;     // of what is held: activations that the backward pass needs
+
+  double peak() const { return peak_; }
+  double kept_at_peak() const { return kept_at_peak_; }
+  const std::string& peak_moment() const { return moment_; }
+
+ private:
+  double now_ = 0, peak_ = 0, kept_at_peak_ = 0;
+  std::string moment_;
+};
+
+// Lines of a plan's memory, and what is most of it.
+struct PlannedMemory {
+  std::vector<PlanItem> items;
+  double peak = 0;
+  std::string moment;
+
+  // Nothing is no line.
+  void add(std::string name, double bytes, std::string note) {
+    if (bytes > 0) items.push_back({std::move(name), bytes, std::move(note)});
+  }
+};
+
+// Of the compute dtype, bytes.
+inline double element_size(const config::Config& config) {
+  const std::string& compute = config.precision.compute;
+  return compute == "fp32" || compute == "tf32" ? 4 : 2;
+}
+
+inline std::string percent(double share) {
+  return cat(std::lround(100 * share), " %");
+}
+
+// How much longer products take than in 16 bits.
+inline double product_slowdown(const config::Config& config) {
+  if (element_size(config) < 4) return 1;
+  return config.precision.compute == "tf32" ? 2 : 16;
+}
+
+// Times by the slower of computing and moving, product by product.
+class TimeModel {
+ public:
+  explicit TimeModel(const GpuFacts& gpu) : gpu_(gpu) {}
+  double product(double rows, double in, double out, double moved_bytes) const {
+    return slower(2 * rows * in * out, kMatmulShare, moved_bytes);
+  }
+  double slower(double flops, double share, double bytes) const {
+    return 1e3 * std::max(flops / (share * gpu_.flops), bytes / (kMemoryShare * gpu_.bytes_per_s));
+  }
+  double moved(double bytes) const { return 1e3 * bytes / (kMemoryShare * gpu_.bytes_per_s); }
+
+ private:
+  const GpuFacts& gpu_;
+};
+
+}  // namespace hrm::train

@@ -1,0 +1,62 @@
+// `plan --ranks` for language models: what is sent is what training sends.
+#include "commands/rehearsal.h"
+#include "hrm/tasks/language.h"
+#include "support/overrides.h"
+#include "train/small_language.h"
+
+namespace hrm::train {
+namespace {
+
+using test::Overrides;
+
+struct LanguageCase {
+  const char* name;
+  Overrides more;
+};
+void PrintTo(const LanguageCase& value, std::ostream* out) {
+  *out << value.name;
+}
+
+PlanInput language_ranks_input(const Overrides& more) {
+  const config::Config config = testing::small_language_config(testing::fresh_folder("config"), more).config;
+  return make_plan_input(config, models::language_sizes(config.data, /*vocabulary=*/259), known_gpus().front());
+}
+
+class LanguageRehearsal : public ::testing::TestWithParam<LanguageCase> {};
+
+TEST_P(LanguageRehearsal, IsWhatTrainingSends) {
+  const Overrides& more = GetParam().more;
+  testing::expect_rehearsed<testing::SmallLanguage>(language_ranks_input(more), more);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Cases, LanguageRehearsal,
+    ::testing::Values(LanguageCase{"hrm", {}}, LanguageCase{"decoder", {"lm.arch=decoder"}},
+                      LanguageCase{"several_buckets",
+                                   {"lm.arch=decoder", "lm.hidden_size=128", "parallel.bucket_mb=1"}},
+                      LanguageCase{"accumulation", {"lm.arch=decoder", "train.micro_batch_size=1"}},
+                      LanguageCase{"experts", {"moe.experts=2", "moe.inner=16", "moe.bias_rate=0.001"}},
+                      LanguageCase{"halting", {"objective.halting=0.1", "objective.deep_supervision=0.5"}},
+                      LanguageCase{"zero1", {"lm.arch=decoder", "parallel.zero=1", "optim.ema=0.9"}},
+                      LanguageCase{"zero2",
+                                   {"lm.arch=decoder", "lm.hidden_size=128", "lm.layers=4", "parallel.bucket_mb=1",
+                                    "parallel.zero=2", "train.micro_batch_size=1"}},
+                      LanguageCase{"prototype", {"lm.style=prototype"}}),
+    [](const auto& info) { return std::string(info.param.name); });
+
+// The decoder's blocks are through before the core's, those of the core after the last of their uses in the pass.
+TEST(LanguageBackward, IsDoneBlockByBlock) {
+  const PlanInput decoder = language_ranks_input({"lm.arch=decoder", "lm.layers=4"});
+  EXPECT_DOUBLE_EQ(backward_done(decoder, 0, 4), 0);
+  EXPECT_DOUBLE_EQ(backward_done(decoder, 1, 4), 0.25);
+  EXPECT_DOUBLE_EQ(backward_done(decoder, 4, 4), 1);
+  // Two blocks of the decoder, one of H, two uses of one of L, one of the encoder.
+  const PlanInput hrm = language_ranks_input({});
+  EXPECT_DOUBLE_EQ(backward_done(hrm, 2, 5), 2.0 / 6);
+  EXPECT_DOUBLE_EQ(backward_done(hrm, 3, 5), 4.0 / 6);
+  EXPECT_DOUBLE_EQ(backward_done(hrm, 4, 5), 5.0 / 6);
+  EXPECT_DOUBLE_EQ(backward_done(hrm, 5, 5), 1);
+}
+
+}  // namespace
+}  // namespace hrm::train

@@ -1,0 +1,350 @@
+// The estimate of `plan` for language models, beside what the CPU's tensors take, what its products compute, and what
+// was measured on a GPU.
+#include <ATen/ATen.h>
+#include <ATen/record_function.h>
+#include <c10/core/Allocator.h>
+#include <c10/util/ThreadLocalDebugInfo.h>
+
+#include <algorithm>
+#include <set>
+
+#include "commands/plan/plan.h"
+#include "commands/plan_cases.h"
+#include "hrm/data/batch.h"
+#include "hrm/objectives/language.h"
+#include "hrm/optim/optimizer.h"
+#include "support/expect_error.h"
+#include "support/overrides.h"
+#include "train/small_language.h"
+
+namespace hrm::train {
+namespace {
+
+using test::Overrides;
+using testing::gpu;
+using testing::item;
+
+PlanInput plan_input(const Overrides& more, int64_t vocabulary, const std::string& gpu_name = "H200") {
+  Overrides overrides{"task=language"};
+  overrides.insert(overrides.end(), more.begin(), more.end());
+  const config::Config config = config::load_config({}, overrides).config;
+  return make_plan_input(config, models::language_sizes(config.data, vocabulary), gpu(gpu_name));
+}
+
+// Bytes in tensors of the CPU, as its allocator tells a profiler.
+class HostBytes : public c10::MemoryReportingInfoBase {
+ public:
+  void reportMemoryUsage(void*, int64_t size, size_t, size_t, c10::Device) override {
+    now += size;
+    peak = std::max(peak, now);
+  }
+  bool memoryProfilingEnabled() const override { return true; }
+  int64_t now = 0, peak = 0;
+};
+
+constexpr int64_t kVocabulary = 1000, kRows = 4;
+
+// Small, but with blocks that are large beside the labels and masks of a batch, which a plan leaves out.
+Overrides small(const Overrides& more) {
+  Overrides overrides{"lm.hidden_size=64",   "lm.num_heads=4",       "lm.layers=3",
+                      "lm.enc_layers=2",     "lm.h_layers=1",        "lm.l_layers=2",
+                      "lm.h_len=8",          "lm.l_len=32",          "lm.h_cycles=3",
+                      "lm.l_steps=2",        "lm.mamba_head_dim=16", "lm.mamba_state=16",
+                      "data.encoder_len=96", "data.decoder_len=64",  "train.global_batch_size=4",
+                      "objective.chunk=32",  "runtime.device=cpu"};
+  overrides.insert(overrides.end(), more.begin(), more.end());
+  return overrides;
+}
+
+struct PlanVariant {
+  std::string name;
+  Overrides overrides;
+};
+void PrintTo(const PlanVariant& variant, std::ostream* out) {
+  *out << variant.name;
+}
+
+const Overrides kPlanDecoder{"lm.arch=decoder", "data.encoder_len=0", "data.decoder_len=128"};
+
+Overrides decoder(const Overrides& more) {
+  Overrides all = kPlanDecoder;
+  all.insert(all.end(), more.begin(), more.end());
+  return all;
+}
+
+std::vector<PlanVariant> variants() {
+  return {{"decoder", decoder({})},
+          {"untied", decoder({"lm.tied=false"})},
+          {"groups", decoder({"lm.kv_heads=2", "lm.qk_norm=true"})},
+          {"window", decoder({"lm.window=32", "lm.kv_heads=2"})},
+          {"documents", decoder({"data.document_masks=true"})},
+          {"recompute", decoder({"lm.recompute=true", "lm.layers=6"})},
+          {"experts", decoder({"moe.experts=4", "moe.inner=512", "moe.every=2", "moe.z_weight=0.001"})},
+          {"jitter", decoder({"moe.experts=4", "moe.inner=512", "moe.jitter=0.01", "moe.shared_experts=1"})},
+          {"hrm", {}},
+          {"all_cycles", {"lm.gradient_cycles=0"}},
+          {"supervised", {"objective.deep_supervision=0.5"}},
+          {"cross_attention", {"lm.bridge=cross_attention"}},
+          {"mamba2", {"lm.encoder=mamba2"}},
+          {"prototype", {"lm.style=prototype"}},
+          {"prototype_experts", {"lm.style=prototype", "moe.experts=4", "moe.inner=512"}}};
+}
+
+// A model with random inputs, one step of it without an optimizer.
+struct PlanStep {
+  config::Config config;
+  models::LanguageSizes sizes;
+  std::shared_ptr<models::LanguageModel> model;
+  models::LanguageInputs inputs;
+  at::Tensor labels;
+  objectives::LanguageLossOptions options;
+
+  PlanStep(const Overrides& overrides, at::ScalarType dtype) {
+    Overrides all{"task=language"};
+    for (const std::string& text : small(overrides)) all.push_back(text);
+    config = config::load_config({}, all).config;
+    sizes = models::language_sizes(config.data, kVocabulary);
+    model = models::make_language_model(config, sizes, /*seed=*/1, at::kCPU, dtype);
+    at::manual_seed(1);
+    const int64_t T = sizes.decoder_len, S = sizes.encoder_len;
+    inputs.ids = at::randint(kVocabulary, {kRows, T}, at::kLong);
+    labels = at::randint(kVocabulary, {kRows, T}, at::kLong);
+    if (models::reads_prompts(config.lm)) {
+      inputs.prompt_ids = at::randint(kVocabulary, {kRows, S}, at::kLong);
+      inputs.prompt_mask = at::ones({kRows, S}, at::kBool);
+    } else if (config.data.document_masks) {
+      inputs.documents = at::arange(T, at::kInt).div(T / 2, "floor").to(at::kInt).expand({kRows, T}).contiguous();
+    }
+    inputs.earlier_cycles = config.objective.deep_supervision > 0;
+    options = {.deep_supervision = config.objective.deep_supervision,
+               .halting = config.objective.halting,
+               .halting_target = config.objective.halting_target,
+               .chunk = config.objective.chunk};
+  }
+
+  // `between`: called when everything that the backward pass needs is there.
+  template <class Between>
+  void run(Between between) {
+    const models::LanguageOutput output = model->forward(inputs);
+    const objectives::LanguageLoss loss =
+        objectives::language_loss(*model, output, labels, options, at::full({}, labels.numel(), at::kFloat), 1);
+    between();
+    loss.loss.backward();
+  }
+  // What the loss holds until the end beside what its input is: gradients of hidden states and of the head's weight.
+  double held_by_the_loss(double size) const {
+    const int64_t answers = inputs.earlier_cycles ? config.lm.h_cycles : 1;
+    const auto width = static_cast<double>(config.lm.hidden_size);
+    return static_cast<double>(answers * labels.numel()) * width * size + 4 * width * static_cast<double>(kVocabulary);
+  }
+};
+
+class LanguagePlanTest : public ::testing::TestWithParam<PlanVariant> {};
+
+// A GPU without kernels of ours for its products' epilogues keeps what the CPU keeps.
+TEST_P(LanguagePlanTest, KeepsWhatAStepKeeps) {
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    PlanStep step(GetParam().overrides, dtype);
+    step.run([] {});
+    const auto bytes = std::make_shared<HostBytes>();
+    double kept = 0;
+    {
+      const c10::DebugInfoGuard counting(c10::DebugInfoKind::PROFILER_STATE, bytes);
+      step.run([&] { kept = static_cast<double>(bytes->now); });
+    }
+    EXPECT_NEAR(static_cast<double>(bytes->now), 0, 0.01 * kept) << "nothing stays";
+    const double size = dtype == at::kFloat ? 4 : 2;
+    kept -= step.held_by_the_loss(size);
+
+    Overrides overrides = small(GetParam().overrides);
+    overrides.push_back(dtype == at::kFloat ? "precision.compute=fp32" : "precision.compute=bf16");
+    overrides.push_back("runtime.device=auto");
+    const Plan plan = make_plan(plan_input(overrides, kVocabulary, "A100"));
+    const double planned = item(plan.memory, "activations kept");
+    const double peak = static_cast<double>(bytes->peak), planned_peak = planned + item(plan.memory, "temporaries");
+    EXPECT_NEAR(planned, kept, 0.03 * kept) << toString(dtype);
+    // The CPU adds what is in 16 bits by way of float32, which takes more than a GPU does.
+    // And its norms and attention have temporaries, which show where the backward pass of the core is the peak.
+    if (dtype == at::kFloat) {
+      EXPECT_NEAR(planned_peak, peak, (GetParam().name == "mamba2" ? 0.1 : 0.05) * peak) << plan.peak_moment;
+    }
+  }
+}
+
+// Multiply-adds of the products that ATen is asked for, twice. Attention counts half of its square where it is causal,
+// and twice as much in its backward pass.
+class Products {
+ public:
+  Products() {
+    total() = 0;
+    handle_ = at::addThreadLocalCallback(at::RecordFunctionCallback(&count).needsInputs(true).scopes(
+        {at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION}));
+  }
+  ~Products() { at::removeCallback(handle_); }
+  static double& total() {
+    static double value = 0;
+    return value;
+  }
+
+ private:
+  static std::unique_ptr<at::ObserverContext> count(const at::RecordFunction& fn) {
+    const std::string name = fn.name();
+    const auto inputs = fn.inputs();
+    const auto sizes = [&](size_t i) { return inputs[i].toTensor().sizes(); };
+    const auto product = [](at::IntArrayRef a, at::IntArrayRef b) {
+      return 2 * static_cast<double>(c10::multiply_integers(a)) * static_cast<double>(b.back());
+    };
+    if (name == "aten::mm" || name == "aten::bmm") total() += product(sizes(0), sizes(1));
+    if (name == "aten::addmm" || name == "aten::addmm_") total() += product(sizes(1), sizes(2));
+    if (name == "mkldnn::_linear_pointwise") {
+      total() += 2 * static_cast<double>(c10::multiply_integers(sizes(0))) * static_cast<double>(sizes(1)[0]);
+    }
+    if (name == "hrm::memory_blocks") {  // its products are ATen's, but for attention, a kernel of ours
+      const at::IntArrayRef state = sizes(0);
+      const int64_t each = inputs[5].toBool() ? 8 : 6, steps = inputs[7].toInt();
+      total() += 4 * static_cast<double>(c10::multiply_integers(state) * state[1] * steps) *
+                 static_cast<double>(inputs[3].toTensorVector().size()) / static_cast<double>(each);
+    }
+    const bool forward = name == "aten::_scaled_dot_product_flash_attention_for_cpu",
+               backward = name == "aten::_scaled_dot_product_flash_attention_for_cpu_backward";
+    if (forward || backward) {
+      const size_t q = backward ? 1 : 0;
+      const bool causal = inputs[backward ? 7 : 4].toBool();
+      total() += (backward ? 2 : 1) * (causal ? 0.5 : 1) * 4 * static_cast<double>(c10::multiply_integers(sizes(q))) *
+                 static_cast<double>(sizes(q + 1)[2]);
+    }
+    return nullptr;
+  }
+  at::CallbackHandle handle_;
+};
+
+class LanguageProductsTest : public ::testing::TestWithParam<PlanVariant> {};
+
+TEST_P(LanguageProductsTest, AreThoseOfAStep) {
+  PlanStep step(GetParam().overrides, at::kFloat);
+  step.run([] {});
+  double counted = 0;
+  {
+    const Products products;
+    step.run([] {});
+    counted = Products::total();
+  }
+  const PlanInput in = plan_input(small(GetParam().overrides), kVocabulary);
+  const double planned = in.flops_per_sample * kRows;
+  // The rows of an expert are filled up to a whole tile; of a batch as small as this that is much.
+  const double least = step.config.moe.experts > 0 ? 0.8 : 0.98;
+  EXPECT_LT(planned, 1.001 * counted);
+  EXPECT_GT(planned, least * counted);
+}
+
+// But for those whose products on a CPU are others: the scan of Mamba2 goes another way, attention with a mask computes
+// what the mask then hides, and what is computed again counts once.
+std::vector<PlanVariant> counted_variants() {
+  const std::set<std::string> others{"window", "documents", "recompute", "mamba2"};
+  std::vector<PlanVariant> counted;
+  for (const PlanVariant& variant : variants()) {
+    if (!others.contains(variant.name)) counted.push_back(variant);
+  }
+  return counted;
+}
+
+INSTANTIATE_TEST_SUITE_P(Variants, LanguageProductsTest, ::testing::ValuesIn(counted_variants()),
+                         [](const auto& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(Variants, LanguagePlanTest, ::testing::ValuesIn(variants()),
+                         [](const auto& info) { return info.param.name; });
+
+// Weights, gradients and what the optimizer has, beside a training.
+TEST(LanguagePlan, StateOfTheWeights) {
+  for (const Overrides& more :
+       {Overrides{}, Overrides{"lm.arch=decoder", "lm.tied=false", "optim.ema=0.9"},
+        Overrides{"optim.name=lion", "lm.freeze=enc"}, Overrides{"optim.name=muon", "moe.experts=2", "moe.inner=64"}}) {
+    testing::SmallLanguage run(testing::fresh_folder("run"), more);
+    run.trainer.start_fresh();
+    config::Config config = run.loaded.config;
+    config.precision.compute = "bf16";
+    const auto meta = run.task.signature();
+    const PlanInput in =
+        make_plan_input(config, models::language_sizes(config.data, std::stoll(meta.at("vocab_size"))), gpu("H200"));
+    const Plan plan = make_plan(in);
+    EXPECT_EQ(in.parameters, run.task.parameters().count());
+    int64_t all = 0, moments = 0, averages = 0;
+    std::set<const void*> seen;
+    for (const at::Tensor& parameter : run.task.model().parameters()) {
+      if (seen.insert(parameter.unsafeGetTensorImpl()).second) all += parameter.numel();
+    }
+    for (const TensorEntry& entry : list_state(run.trainer).tensors) {
+      if (entry.role == StateRole::optimizer) moments += static_cast<int64_t>(entry.tensor.nbytes());
+      if (entry.role == StateRole::ema) averages += static_cast<int64_t>(entry.tensor.nbytes());
+    }
+    EXPECT_EQ(in.parameters + in.frozen_parameters, all);
+    EXPECT_EQ(item(plan.memory, "weights"), 4.0 * static_cast<double>(all));
+    EXPECT_EQ(item(plan.memory, "gradients"), 4.0 * static_cast<double>(in.parameters));
+    EXPECT_NEAR(item(plan.memory, "optimizer"), static_cast<double>(moments), 4) << "and a number of steps";
+    EXPECT_EQ(item(plan.memory, "moving average"), static_cast<double>(averages));
+
+    // The copies that products read.
+    int64_t copies = 0;
+    auto half = models::make_language_model(config, in.sizes, 1, at::kCPU, at::kBFloat16);
+    std::set<const void*> copied;
+    for (const auto& module : half->modules()) {
+      const auto* linear = dynamic_cast<const nn::Linear*>(module.get());
+      const auto* head = dynamic_cast<const nn::LmHead*>(module.get());
+      const at::Tensor weight = linear != nullptr ? linear->compute_weight()
+                                : head != nullptr ? head->compute_weight()
+                                                  : at::Tensor();
+      if (weight.defined() && copied.insert(weight.unsafeGetTensorImpl()).second) {
+        copies += static_cast<int64_t>(weight.nbytes());
+      }
+    }
+    EXPECT_EQ(item(plan.memory, "compute copies"), static_cast<double>(copies));
+  }
+}
+
+TEST(LanguagePlan, PartsAddUp) {
+  const Plan plan = make_plan(plan_input({"data.encoder_len=128", "data.decoder_len=128", "moe.experts=4"}, 8192));
+  double bytes = 0, ms = 0;
+  for (const PlanItem& i : plan.memory) bytes += i.value;
+  for (const PlanItem& i : plan.time) ms += i.value;
+  EXPECT_DOUBLE_EQ(bytes, plan.tensors_peak);
+  EXPECT_DOUBLE_EQ(ms, plan.step_ms);
+}
+
+// The steps of docs/benchmarks.md, "Language models", on one H200.
+TEST(LanguagePlan, IsNearWhatWasMeasured) {
+  const Overrides adamw{"optim.name=adamw", "optim.grad_clip=1"};
+  const auto expect = [&](const Overrides& more, double ms, double gib) {
+    Overrides overrides = adamw;
+    overrides.insert(overrides.end(), more.begin(), more.end());
+    const Plan plan = make_plan(plan_input(overrides, 32000));
+    EXPECT_NEAR(plan.step_ms, ms, 0.1 * ms);
+    EXPECT_NEAR(plan.tensors_peak / (1 << 30), gib, 0.05 * gib) << plan.peak_moment;
+  };
+  expect({"lm.arch=decoder", "lm.layers=12", "lm.hidden_size=768", "lm.num_heads=12", "data.encoder_len=0",
+          "data.decoder_len=1024", "train.global_batch_size=16"},
+         26.3, 6.7);
+  expect({"lm.arch=hrm", "lm.hidden_size=512", "lm.num_heads=8", "moe.experts=8", "moe.top_k=2", "data.encoder_len=512",
+          "data.decoder_len=512", "train.global_batch_size=8"},
+         10.0, 4.5);
+}
+
+TEST(LanguagePlan, WhatSavesMemoryDoes) {
+  const auto plan = [](const Overrides& more) {
+    Overrides overrides{"lm.arch=decoder",    "lm.layers=12",          "lm.hidden_size=768",        "lm.num_heads=12",
+                        "data.encoder_len=0", "data.decoder_len=1024", "train.global_batch_size=16"};
+    overrides.insert(overrides.end(), more.begin(), more.end());
+    return make_plan(plan_input(overrides, 32000));
+  };
+  const Plan whole = plan({}), parts = plan({"train.micro_batch_size=4"}), again = plan({"lm.recompute=true"});
+  EXPECT_DOUBLE_EQ(item(parts.memory, "activations kept"), item(whole.memory, "activations kept") / 4);
+  EXPECT_LT(item(again.memory, "activations kept"), 0.2 * item(whole.memory, "activations kept"));
+  EXPECT_GT(again.step_ms, 1.15 * whole.step_ms);
+  EXPECT_LT(again.step_ms, 1.4 * whole.step_ms);
+  EXPECT_GT(plan({"precision.compute=fp32"}).step_ms, 5 * whole.step_ms);
+  const Plan small = make_plan(plan_input({"lm.arch=decoder", "lm.layers=24", "lm.hidden_size=2048", "lm.num_heads=16",
+                                           "data.encoder_len=0", "data.decoder_len=2048", "train.global_batch_size=64"},
+                                          32000, "A10G"));
+  EXPECT_GT(small.device_used, gpu("A10G").memory_bytes);
+}
+
+}  // namespace
+}  // namespace hrm::train

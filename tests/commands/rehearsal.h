@@ -1,0 +1,56 @@
+#pragma once
+// What a step sends: rehearsed by `plan --ranks`, and of trainings.
+
+#include "commands/plan/ranks.h"
+#include "hrm/base/error.h"
+#include "support/ranks.h"
+#include "train/small_run.h"
+
+namespace hrm::testing {
+
+inline std::vector<parallel::CommOperation> operations_of(const std::vector<train::StepExchange>& exchanges) {
+  std::vector<parallel::CommOperation> out;
+  for (const train::StepExchange& exchange : exchanges) out.push_back(exchange.operation);
+  return out;
+}
+
+inline std::string text_of(const std::vector<parallel::CommOperation>& operations) {
+  std::string out;
+  for (const auto& operation : operations) out += cat(static_cast<int>(operation.kind), ":", operation.bytes, " ");
+  return out;
+}
+
+// What one rank sends in the second step of a training. Run: SmallRun or the like.
+template <class Run>
+std::vector<parallel::CommOperation> trained(const std::shared_ptr<parallel::CountingComm>& comm,
+                                             const std::vector<std::string>& more) {
+  Run run(fresh_folder(cat("rank", comm->rank())), more, comm);
+  run.trainer.start_fresh();
+  run.trainer.run_steps(1);
+  comm->forget();
+  run.trainer.run_steps(1);
+  EXPECT_EQ(comm->traffic().barriers, 0);
+  return comm->traffic().operations;
+}
+
+// A step of ranks that are threads, of one with ranks that are not there, and the rehearsal: the same operations.
+template <class Run>
+void expect_rehearsed(train::PlanInput in, const std::vector<std::string>& more) {
+  for (const int ranks : {2, 4}) {
+    in.ranks = ranks;
+    const auto rehearsed = operations_of(rehearse_step(in));
+    ASSERT_GE(rehearsed.size(), 3u);
+    std::vector<std::shared_ptr<parallel::Comm>> comms;
+    for (auto& comm : parallel::make_thread_comms(ranks)) comms.push_back(std::move(comm));
+    test::on_threads(ranks, [&](int rank) {
+      const auto real = trained<Run>(std::make_shared<parallel::CountingComm>(comms[static_cast<size_t>(rank)]), more);
+      EXPECT_EQ(text_of(real), text_of(rehearsed)) << "rank " << rank << " of " << ranks;
+    });
+    for (const int rank : {0, ranks - 1}) {
+      const auto faked = trained<Run>(parallel::make_fake_comm(rank, ranks), more);
+      EXPECT_EQ(text_of(faked), text_of(rehearsed)) << "fake rank " << rank << " of " << ranks;
+    }
+  }
+}
+
+}  // namespace hrm::testing
