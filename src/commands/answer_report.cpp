@@ -9,7 +9,7 @@
 #include "hrm/base/text.h"
 #include "hrm/formats/json.h"
 
-namespace hrm::train {
+namespace hrm::commands {
 namespace {
 
 using nlohmann::json;
@@ -324,4 +324,4 @@ Front quality_diversity_front(const AnswerReport& report) {
   return front;
 }
 
-}  // namespace hrm::train
+}  // namespace hrm::commands

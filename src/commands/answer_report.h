@@ -9,7 +9,7 @@
 
 #include "hrm/data/text_statistics.h"
 
-namespace hrm::train {
+namespace hrm::commands {
 
 // One prompt of an evaluation.
 struct ReportedPrompt {
@@ -96,4 +96,4 @@ std::string front_picture(const Front& front);  // SVG, of a front with points
 // Text for HTML and XML: markup characters are escaped, control characters but line ends become U+FFFD.
 std::string escaped_markup(std::string_view text);
 
-}  // namespace hrm::train
+}  // namespace hrm::commands

@@ -7,7 +7,7 @@
 #include "hrm/base/text.h"
 #include "hrm/tasks/metric_text.h"
 
-namespace hrm::train {
+namespace hrm::commands {
 namespace {
 
 using tasks::fixed;
@@ -324,4 +324,4 @@ std::string front_picture(const Front& front) {
   return out + "</svg>\n";
 }
 
-}  // namespace hrm::train
+}  // namespace hrm::commands

@@ -18,7 +18,7 @@
 #include "hrm/tasks/puzzle_inference.h"
 #include "hrm/train/eval_reporter.h"
 
-namespace hrm::train {
+namespace hrm::commands {
 namespace {
 
 // The data that --data names, or else the test data of the run.
@@ -59,7 +59,7 @@ int eval_language(const EvalOptions& options, const config::Config& stored) {
   log::info("evaluating ", loaded.checkpoint.string(), " (", loaded.averaged ? "averaged" : "raw", " weights), ",
             slices.size(), slices.size() == 1 ? " slice, " : " slices, ", loaded.runtime.device_name);
 
-  EvalReporter reporter;
+  train::EvalReporter reporter;
   tasks::LanguageEvaluation evaluation(*loaded.model, tasks::language_eval_options(loaded.config, 1), std::move(slices),
                                        loaded.text, loaded.runtime.device);
   const tasks::NamedValues result =
@@ -157,7 +157,7 @@ int eval_answers(const EvalOptions& options, const config::Config& stored) {
             source->origin(), ", ", loaded.runtime.device_name);
   nlohmann::ordered_json json = eval_head_json(loaded);
   json["data"] = source->origin();
-  EvalReporter reporter;
+  train::EvalReporter reporter;
   const auto progress = [&](const tasks::EvalProgress& at) { reporter.report(at); };
   if (loaded.lm.lora) {
     loaded.lm.lora->merge();
@@ -252,7 +252,7 @@ int run_eval(const EvalOptions& given) {
             dataset->origin(), ", ", eval.segments, eval.early_halt ? " segments at most, " : " segments, ",
             loaded.runtime.device_name);
 
-  EvalReporter reporter;
+  train::EvalReporter reporter;
   tasks::PuzzleEvaluation evaluation(*loaded.model, dataset, loaded.config.objective, eval, loaded.runtime.device);
   const tasks::NamedValues result =
       evaluation.run([&](const tasks::EvalProgress& progress) { reporter.report(progress); });
@@ -267,4 +267,4 @@ int run_eval(const EvalOptions& given) {
   return static_cast<int>(ExitCode::done);
 }
 
-}  // namespace hrm::train
+}  // namespace hrm::commands

@@ -17,7 +17,7 @@
 #include "hrm/tasks/language.h"
 #include "hrm/tasks/language_inference.h"
 
-namespace hrm::train {
+namespace hrm::commands {
 namespace {
 
 using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
@@ -179,4 +179,4 @@ int run_export(const ExportOptions& options) {
   return static_cast<int>(ExitCode::done);
 }
 
-}  // namespace hrm::train
+}  // namespace hrm::commands

@@ -24,7 +24,7 @@
 #include "hrm/tasks/language_inference.h"
 #include "hrm/tasks/puzzle_inference.h"
 
-namespace hrm::train {
+namespace hrm::commands {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -363,4 +363,4 @@ int run_generate(const GenerateOptions& o) {
   return static_cast<int>(ExitCode::done);
 }
 
-}  // namespace hrm::train
+}  // namespace hrm::commands

@@ -8,7 +8,7 @@
 #include "hrm/commands/commands.h"
 #include "hrm/config/load.h"
 
-namespace hrm::train {
+namespace hrm::commands {
 
 int run_import(const ImportOptions& options) {
   require(!options.out.empty(), ExitCode::usage, "--out needs the run folder to make");
@@ -34,4 +34,4 @@ int run_import(const ImportOptions& options) {
   return static_cast<int>(ExitCode::done);
 }
 
-}  // namespace hrm::train
+}  // namespace hrm::commands

@@ -11,7 +11,7 @@
 #include "hrm/base/text.h"
 #include "hrm/commands/commands.h"
 
-namespace hrm::train {
+namespace hrm::commands {
 
 namespace fs = std::filesystem;
 
@@ -71,4 +71,4 @@ int run_report(const ReportOptions& options) {
   return static_cast<int>(ExitCode::done);
 }
 
-}  // namespace hrm::train
+}  // namespace hrm::commands

@@ -6,7 +6,7 @@
 
 #include "commands/answer_report.h"
 
-namespace hrm::train {
+namespace hrm::commands {
 
 inline constexpr const char* kEvaluationFile = "eval.json";  // what `report` reads again
 
@@ -18,4 +18,4 @@ void require_new_report(const std::string& option, const std::filesystem::path& 
 // there is removed. Returns the names of what was written. Error(environment) where that cannot be.
 std::string write_answer_report(const AnswerReport& report, const std::filesystem::path& folder);
 
-}  // namespace hrm::train
+}  // namespace hrm::commands

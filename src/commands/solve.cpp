@@ -22,7 +22,7 @@
 #include "hrm/tasks/puzzle_evaluator.h"
 #include "hrm/tasks/puzzle_inference.h"
 
-namespace hrm::train {
+namespace hrm::commands {
 namespace {
 
 // One puzzle as text: what people type, and what the answer is printed as.
@@ -330,4 +330,4 @@ int run_solve(const SolveOptions& options) {
   return static_cast<int>(ExitCode::done);
 }
 
-}  // namespace hrm::train
+}  // namespace hrm::commands

@@ -1,6 +1,6 @@
 #include "hrm/commands/solve_view.h"
 
-namespace hrm::train {
+namespace hrm::commands {
 namespace {
 
 constexpr const char* kDim = "\033[2m";
@@ -42,4 +42,4 @@ std::string draw_cells(const std::string& cells, const std::vector<CellStyle>& s
   return out;
 }
 
-}  // namespace hrm::train
+}  // namespace hrm::commands

@@ -24,7 +24,7 @@
 #include "train/ranks.h"
 #include "train/run_folder.h"
 
-namespace hrm::train {
+namespace hrm::commands {
 namespace {
 
 namespace fs = std::filesystem;
@@ -177,8 +177,8 @@ struct Rewind {
 
 // The newest good checkpoint that lies far enough before the spike; those after it lose their names, so that no resume
 // takes them. nullopt: there is none.
-std::optional<Rewind> choose_rewind(const config::TrainConfig& config, const Trainer& trainer, const fs::path& run_dir,
-                                    parallel::Comm& comm) {
+std::optional<Rewind> choose_rewind(const config::TrainConfig& config, const train::Trainer& trainer,
+                                    const fs::path& run_dir, parallel::Comm& comm) {
   Start start;
   if (comm.main()) {
     const auto found = checkpoint::find_before(run_dir, trainer.spike_step() - config.spike_rewind_steps);
@@ -207,7 +207,7 @@ void check_resume_puzzles(const tasks::Task& task, const Start& start) {
           "; to begin a new run with its weights give --init in place of --resume, and a run.name of its own");
 }
 
-void resume(Trainer& trainer, const tasks::Task& task, const config::LoadedConfig& loaded, const Start& start,
+void resume(train::Trainer& trainer, const tasks::Task& task, const config::LoadedConfig& loaded, const Start& start,
             bool accept_data_change) {
   check_resume_config(loaded, start);
   check_resume_puzzles(task, start);
@@ -219,7 +219,8 @@ void resume(Trainer& trainer, const tasks::Task& task, const config::LoadedConfi
   log::info("resumed      ", start.checkpoint.string(), " at step ", trainer.step(), " of ", trainer.total_steps());
 }
 
-void describe_start(const fs::path& run_dir, const config::Config& config, const Runtime& runtime, const Ranks& ranks) {
+void describe_start(const fs::path& run_dir, const config::Config& config, const Runtime& runtime,
+                    const train::Ranks& ranks) {
   log::info("run folder   ", run_dir.string());
   if (!ranks.comm->alone()) log::info("ranks        ", parallel::describe(ranks.launch), "; ", ranks.comm->describe());
   log::info("device       ", runtime.device_name, ", ", runtime.precision.name,
@@ -258,15 +259,15 @@ config::LoadedConfig with_chat_of(config::LoadedConfig loaded, const Start& star
 
 // Trains from the run's last checkpoint, or from where `rewind` says, which becomes where to go on if the outcome is
 // Outcome::rewind.
-Outcome train_from(const TrainOptions& options, const config::LoadedConfig& asked, Ranks& ranks, const Runtime& runtime,
-                   const fs::path& run_dir, std::optional<Rewind>& rewind) {
+train::Outcome train_from(const TrainOptions& options, const config::LoadedConfig& asked, train::Ranks& ranks,
+                          const Runtime& runtime, const fs::path& run_dir, std::optional<Rewind>& rewind) {
   parallel::Comm& comm = *ranks.comm;
   const Start start = rewind ? rewind->start : choose_start(options, run_dir, comm);
   const config::LoadedConfig loaded = with_chat_of(asked, start);
   const config::Config& config = loaded.config;
   const std::unique_ptr<tasks::Task> owned = tasks::make_task(config, runtime, ranks.comm);
   tasks::Task& task = *owned;
-  Trainer trainer(config, loaded.to_json(), runtime, task, run_dir, ranks.comm);
+  train::Trainer trainer(config, loaded.to_json(), runtime, task, run_dir, ranks.comm);
   trainer.set_watchdog(ranks.watchdog.get());
   if (rewind) {
     resume(trainer, task, loaded, rewind->start, /*accept_data_change=*/true);  // looked at when the process began
@@ -293,52 +294,52 @@ Outcome train_from(const TrainOptions& options, const config::LoadedConfig& aske
   trainer.prepare_checkpoints();
   if (comm.main()) {
     write_text_atomic(run_dir / "config.json", loaded.to_json());
-    write_environment(run_dir, runtime);
+    train::write_environment(run_dir, runtime);
     task.write_files(run_dir);
   }
   if (trainer.finished()) {
     const bool early = trainer.step() < trainer.total_steps();
     log::info("this run is finished: ", trainer.step(), " of ", trainer.total_steps(), " steps are done; set ",
               early ? "train.early_stop_evals" : "train.steps", " higher to go on");
-    return Outcome::finished;
+    return train::Outcome::finished;
   }
   while (true) {
-    const Outcome outcome = trainer.run();
-    if (outcome == Outcome::finished) {
+    const train::Outcome outcome = trainer.run();
+    if (outcome == train::Outcome::finished) {
       log::info("finished ", trainer.step(), " steps; checkpoints are in ", (run_dir / "checkpoints").string());
     }
-    if (outcome != Outcome::rewind) return outcome;
+    if (outcome != train::Outcome::rewind) return outcome;
     rewind = choose_rewind(config.train, trainer, run_dir, comm);
     if (rewind) return outcome;
     trainer.go_on_after_spike();
   }
 }
 
-int train(const TrainOptions& options, const config::LoadedConfig& loaded, Ranks& ranks) {
+int train(const TrainOptions& options, const config::LoadedConfig& loaded, train::Ranks& ranks) {
   const config::Config& config = loaded.config;
   const fs::path run_dir = fs::path(config.run.dir) / config.run.name;
-  check_same_program(*ranks.comm, loaded.to_json());
-  std::optional<RunLock> lock;
+  train::check_same_program(*ranks.comm, loaded.to_json());
+  std::optional<train::RunLock> lock;
   if (ranks.comm->main()) lock.emplace(run_dir);
   open_log(run_dir, *ranks.comm);
-  const Runtime runtime = start_device(ranks, config);
-  install_signal_handlers();
+  const Runtime runtime = train::start_device(ranks, config);
+  train::install_signal_handlers();
   std::optional<Rewind> rewind;
-  Outcome outcome = Outcome::rewind;
-  while (outcome == Outcome::rewind) outcome = train_from(options, loaded, ranks, runtime, run_dir, rewind);
-  return static_cast<int>(outcome == Outcome::stopped ? ExitCode::stopped : ExitCode::done);
+  train::Outcome outcome = train::Outcome::rewind;
+  while (outcome == train::Outcome::rewind) outcome = train_from(options, loaded, ranks, runtime, run_dir, rewind);
+  return static_cast<int>(outcome == train::Outcome::stopped ? ExitCode::stopped : ExitCode::done);
 }
 
 }  // namespace
 
 int run_train(const TrainOptions& options) {
-  keep_signals_from_computing();
+  train::keep_signals_from_computing();
   const parallel::Launch launch = parallel::detect_launch();
   const config::LoadedConfig loaded = config::load_config(options.config_files, options.overrides);
   tasks::check_settings(loaded);
-  set_creation_mask(loaded.config.run.group_readable);
-  return run_as_ranks(launch, loaded.config, job_of_run("train", loaded.config.run),
-                      [&](Ranks& ranks) { return train(options, loaded, ranks); });
+  train::set_creation_mask(loaded.config.run.group_readable);
+  return train::run_as_ranks(launch, loaded.config, train::job_of_run("train", loaded.config.run),
+                             [&](train::Ranks& ranks) { return train(options, loaded, ranks); });
 }
 
-}  // namespace hrm::train
+}  // namespace hrm::commands

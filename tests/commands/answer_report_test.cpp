@@ -12,7 +12,7 @@
 #include "support/expect_error.h"
 #include "support/temp_dir.h"
 
-namespace hrm::train {
+namespace hrm::commands {
 namespace {
 
 using test::expect_error;
@@ -449,4 +449,4 @@ TEST(AnswerReport, ReadsWhatWasWritten) {
 }
 
 }  // namespace
-}  // namespace hrm::train
+}  // namespace hrm::commands

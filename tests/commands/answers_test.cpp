@@ -65,13 +65,13 @@ struct Asked {
   };
 
   std::vector<Answer> evaluated(const std::string& report) const {
-    train::EvalOptions options;
+    commands::EvalOptions options;
     options.checkpoint = run.string();
     options.data = data.string();
     options.overrides = {cat("eval.answers=", kSamples), cat("eval.answer_tokens=", kAnswerTokens),
                          "eval.answer_temperature=1", "eval.answer_top_p=1"};
     options.report = (dir / report).string();
-    printed([&] { return train::run_eval(options); });
+    printed([&] { return commands::run_eval(options); });
     std::vector<Answer> out;
     const json read = json::parse(read_text(dir / report / "eval.json", ExitCode::data));
     for (const json& prompt : read.at("samples")) {
@@ -83,7 +83,7 @@ struct Asked {
   }
 
   std::vector<Answer> generated(const std::string& input) const {
-    train::GenerateOptions options;
+    commands::GenerateOptions options;
     options.checkpoint = run.string();
     options.input = input;
     options.max_new_tokens = kAnswerTokens;
@@ -92,7 +92,7 @@ struct Asked {
     options.seed = kSeed;
     options.device = "cpu";
     options.format = "jsonl";
-    std::istringstream lines(printed([&] { return train::run_generate(options); }));
+    std::istringstream lines(printed([&] { return commands::run_generate(options); }));
     std::vector<Answer> out;
     for (std::string line; std::getline(lines, line);) {
       const json answer = json::parse(line);

@@ -12,7 +12,7 @@
 #include "hrm/base/error.h"
 #include "hrm/ops/backend.h"
 
-namespace hrm::train {
+namespace hrm::commands {
 namespace {
 
 BenchShape tiny(bool mixes_by_mlp) {
@@ -103,4 +103,4 @@ TEST(BenchTimer, TimeOfCallIsThatOfTheWork) {
 }
 
 }  // namespace
-}  // namespace hrm::train
+}  // namespace hrm::commands

@@ -12,7 +12,7 @@
 #include "support/paths.h"
 #include "support/temp_dir.h"
 
-namespace hrm::train {
+namespace hrm::commands {
 namespace {
 
 namespace fs = std::filesystem;
@@ -98,4 +98,4 @@ TEST(ImportExport, RefusesInOneSentence) {
 }
 
 }  // namespace
-}  // namespace hrm::train
+}  // namespace hrm::commands

@@ -33,8 +33,8 @@ struct Trained {
     run.task.write_files(dir / "small");  // as the command train does
     for (const auto& item : run.task.model().named_parameters()) weights[item.key()] = item.value().detach().clone();
   }
-  train::ExportOptions to(const std::string& format) const {
-    train::ExportOptions options;
+  commands::ExportOptions to(const std::string& format) const {
+    commands::ExportOptions options;
     options.to = format;
     options.checkpoint = (dir / "small").string();
     options.out = (dir / ("out." + format)).string();
@@ -50,7 +50,7 @@ std::vector<std::string> packed_and(const std::vector<std::string>& more) {
 }
 
 void expect_all_formats(const Trained& run) {
-  for (const char* format : {"safetensors", "pt", "torchscript"}) EXPECT_EQ(train::run_export(run.to(format)), 0);
+  for (const char* format : {"safetensors", "pt", "torchscript"}) EXPECT_EQ(commands::run_export(run.to(format)), 0);
   const SafetensorsFile safetensors(run.dir / "out.safetensors");
   const TorchArchive pt(run.dir / "out.pt"), archive(run.dir / "out.torchscript");
   for (const auto& [name, want] : run.weights) {
@@ -67,7 +67,7 @@ void expect_all_formats(const Trained& run) {
 TEST(LanguageExport, ADecoderInEveryFormat) {
   const Trained run("export_decoder", packed_and({"lm.qk_norm=true"}));
   expect_all_formats(run);
-  EXPECT_EQ(train::run_export(run.to("hf")), 0);
+  EXPECT_EQ(commands::run_export(run.to("hf")), 0);
   std::ifstream in(run.dir / "out.hf/config.json");
   const auto config = nlohmann::json::parse(in);
   EXPECT_EQ(config.at("model_type"), "qwen3");
@@ -85,11 +85,11 @@ TEST(LanguageExport, WhatTransformersHasNotIsRefused) {
   const Trained experts("export_experts", packed_and({"moe.experts=2", "moe.inner=16"}));
   expect_all_formats(experts);
   expect_error(ExitCode::usage, {"mixture of experts", "--to safetensors or --to torchscript"},
-               [&] { train::run_export(experts.to("hf")); });
+               [&] { commands::run_export(experts.to("hf")); });
   const Trained hrm("export_hrm", {});
   expect_all_formats(hrm);
   expect_error(ExitCode::usage, {"HRM language model", "--to safetensors or --to torchscript"},
-               [&] { train::run_export(hrm.to("hf")); });
+               [&] { commands::run_export(hrm.to("hf")); });
   EXPECT_FALSE(fs::exists(hrm.dir / "out.hf"));
 }
 
@@ -106,7 +106,7 @@ TEST(LanguageExport, TheTokenizerGoesAlong) {
   data::run_data_text(command, out);
   const Trained run("export_tokenizer_run", packed_and({"data.train=" + (dir / "data").string()}));
   fs::remove_all(dir);
-  EXPECT_EQ(train::run_export(run.to("hf")), 0);
+  EXPECT_EQ(commands::run_export(run.to("hf")), 0);
   EXPECT_TRUE(fs::exists(run.dir / "out.hf/tokenizer.json"));
   std::ifstream of_tokenizer(run.dir / "out.hf/tokenizer_config.json"), of_model(run.dir / "out.hf/config.json");
   EXPECT_EQ(nlohmann::json::parse(of_tokenizer).at("eos_token"), "<|endoftext|>");

@@ -4,7 +4,7 @@
 #include "support/overrides.h"
 #include "train/small_language.h"
 
-namespace hrm::train {
+namespace hrm::commands {
 namespace {
 
 using test::Overrides;
@@ -59,4 +59,4 @@ TEST(LanguageBackward, IsDoneBlockByBlock) {
 }
 
 }  // namespace
-}  // namespace hrm::train
+}  // namespace hrm::commands

@@ -17,7 +17,7 @@
 #include "support/overrides.h"
 #include "train/small_language.h"
 
-namespace hrm::train {
+namespace hrm::commands {
 namespace {
 
 using test::Overrides;
@@ -347,4 +347,4 @@ TEST(LanguagePlan, WhatSavesMemoryDoes) {
 }
 
 }  // namespace
-}  // namespace hrm::train
+}  // namespace hrm::commands

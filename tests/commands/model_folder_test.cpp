@@ -44,21 +44,21 @@ class ModelFolders : public ::testing::Test {
   }
 
   fs::path merged() const {
-    train::ExportOptions options = exporting("hf", "merged");
+    commands::ExportOptions options = exporting("hf", "merged");
     options.base = base_.string();
-    if (!fs::exists(options.out)) printed([&] { return train::run_export(options); });
+    if (!fs::exists(options.out)) printed([&] { return commands::run_export(options); });
     return options.out;
   }
-  train::ExportOptions exporting(const std::string& to, const std::string& name) const {
-    train::ExportOptions options;
+  commands::ExportOptions exporting(const std::string& to, const std::string& name) const {
+    commands::ExportOptions options;
     options.checkpoint = adapter_.string();
     options.to = to;
     options.out = (dir_ / name).string();
     return options;
   }
 
-  train::EvalOptions evaluating(const fs::path& folder, const Overrides& more = {}) const {
-    train::EvalOptions options;
+  commands::EvalOptions evaluating(const fs::path& folder, const Overrides& more = {}) const {
+    commands::EvalOptions options;
     options.checkpoint = folder.string();
     options.data = (answers_folder() / "data" / "test.jsonl").string();
     options.overrides = {"chat.template=plain", "chat.max_length=60", "eval.answers=0", "runtime.device=cpu",
@@ -67,13 +67,13 @@ class ModelFolders : public ::testing::Test {
     return options;
   }
   double loss(const fs::path& folder, const fs::path& base = "", const Overrides& more = {}) const {
-    train::EvalOptions options = evaluating(folder, more);
+    commands::EvalOptions options = evaluating(folder, more);
     options.base = base.string();
-    return json::parse(printed([&] { return train::run_eval(options); })).at("loss");
+    return json::parse(printed([&] { return commands::run_eval(options); })).at("loss");
   }
 
   std::string answer(const fs::path& folder, const fs::path& base = "") const {
-    train::GenerateOptions options;
+    commands::GenerateOptions options;
     options.checkpoint = folder.string();
     options.base = base.string();
     options.chat_template = "plain";
@@ -81,7 +81,7 @@ class ModelFolders : public ::testing::Test {
     options.prompt = "Split 57.";
     options.max_new_tokens = 16;
     options.device = "cpu";
-    return printed([&] { return train::run_generate(options); });
+    return printed([&] { return commands::run_generate(options); });
   }
 
   static inline const std::vector<std::string> kTokenizer = {"tokenizer.json", "tokenizer_config.json"};
@@ -198,9 +198,9 @@ TEST_F(ModelFolders, NamesOfTheHub) {
   expect_error(ExitCode::checkpoint, parts, [&] { answer(name); });
   expect_error(ExitCode::checkpoint, parts, [&] { loss(name); });
   expect_error(ExitCode::checkpoint, parts, [&] { answer(adapter_, name); });
-  train::ExportOptions options = exporting("hf", "out");
+  commands::ExportOptions options = exporting("hf", "out");
   options.checkpoint = name;
-  expect_error(ExitCode::checkpoint, parts, [&] { printed([&] { return train::run_export(options); }); });
+  expect_error(ExitCode::checkpoint, parts, [&] { printed([&] { return commands::run_export(options); }); });
 }
 
 TEST_F(ModelFolders, EvalMeasuresModelAndAdapter) {
@@ -210,18 +210,18 @@ TEST_F(ModelFolders, EvalMeasuresModelAndAdapter) {
   EXPECT_NEAR(loss(adapter_, base_, {"hf.quantize=nf4"}), tuned, 0.2 * tuned);
   // Both sides of a comparison, each with the name of its folder.
   const auto evaluated = [&](const fs::path& folder, const fs::path& base_folder, const std::string& name) {
-    train::EvalOptions options = evaluating(folder, {"eval.answers=2", "eval.answer_tokens=8"});
+    commands::EvalOptions options = evaluating(folder, {"eval.answers=2", "eval.answer_tokens=8"});
     options.base = base_folder.string();
     options.report = (dir_ / name).string();
-    printed([&] { return train::run_eval(options); });
+    printed([&] { return commands::run_eval(options); });
     return options.report;
   };
   const std::string untouched = evaluated(base_, "", "untouched"), beside = evaluated(adapter_ / "", base_, "beside");
   EXPECT_NE(read_text(fs::path(beside) / "report.md", ExitCode::data).find("| adapter |"), std::string::npos);
-  train::ReportOptions both;
+  commands::ReportOptions both;
   both.evaluations = {"base=" + untouched, "tuned=" + beside};
   both.out = (dir_ / "compared").string();
-  printed([&] { return train::run_report(both); });
+  printed([&] { return commands::run_report(both); });
   const std::string report = read_text(dir_ / "compared" / "report.md", ExitCode::data);
   EXPECT_NE(report.find("| base |"), std::string::npos) << report;
   EXPECT_NE(report.find("| tuned |"), std::string::npos) << report;
@@ -234,7 +234,7 @@ TEST_F(ModelFolders, WhatIsMissingOrDoesNotFit) {
   const std::vector<std::string> no_base{"is for the model 'qwen3_tied'", "no folder of a model here", "--base"};
   expect_error(ExitCode::checkpoint, no_base, [&] { answer(adapter_); });
   expect_error(ExitCode::checkpoint, no_base, [&] { loss(adapter_); });
-  refused(ExitCode::checkpoint, no_base, [&] { return train::run_export(exporting("hf", "out")); });
+  refused(ExitCode::checkpoint, no_base, [&] { return commands::run_export(exporting("hf", "out")); });
   expect_error(ExitCode::usage, {"is a whole model", "--base"}, [&] { answer(base_, base_ / ".." / "adapter"); });
   expect_error(ExitCode::usage, {"is a whole model", "hf.model"}, [&] { loss(base_, dir_); });
   expect_error(ExitCode::usage, {"--base is of adapters", "has none"}, [&] { loss(base_, base_); });
@@ -254,17 +254,17 @@ TEST_F(ModelFolders, WhatIsMissingOrDoesNotFit) {
   const std::vector<std::string> pointer{"config.json: this is a Git LFS pointer", "git lfs pull"};
   expect_error(ExitCode::checkpoint, pointer, [&] { answer(dir_ / "pointers"); });
   expect_error(ExitCode::checkpoint, pointer, [&] { loss(dir_ / "pointers"); });
-  train::EvalOptions without = evaluating(base_);
+  commands::EvalOptions without = evaluating(base_);
   without.data.clear();
-  refused(ExitCode::usage, {"has no data of its own", "--data FILE"}, [&] { return train::run_eval(without); });
+  refused(ExitCode::usage, {"has no data of its own", "--data FILE"}, [&] { return commands::run_eval(without); });
   for (const char* to : {"peft", "safetensors", "pt", "torchscript"}) {
-    train::ExportOptions options = exporting(to, "out");
+    commands::ExportOptions options = exporting(to, "out");
     options.base = base_.string();
-    refused(ExitCode::usage, {"is an adapter of PEFT", "--to hf"}, [&] { return train::run_export(options); });
+    refused(ExitCode::usage, {"is an adapter of PEFT", "--to hf"}, [&] { return commands::run_export(options); });
   }
-  train::ExportOptions whole = exporting("hf", "out");
+  commands::ExportOptions whole = exporting("hf", "out");
   whole.checkpoint = base_.string();
-  refused(ExitCode::usage, {"is a model of transformers already"}, [&] { return train::run_export(whole); });
+  refused(ExitCode::usage, {"is a model of transformers already"}, [&] { return commands::run_export(whole); });
   EXPECT_FALSE(fs::exists(dir_ / "out"));
 }
 

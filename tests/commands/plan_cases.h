@@ -11,8 +11,8 @@
 namespace hrm::testing {
 
 // A GPU of the table; a failure where the table has none of that name.
-inline train::GpuFacts gpu(const std::string& name) {
-  for (const train::GpuFacts& known : train::known_gpus()) {
+inline commands::GpuFacts gpu(const std::string& name) {
+  for (const commands::GpuFacts& known : commands::known_gpus()) {
     if (known.name == name) return known;
   }
   ADD_FAILURE() << name;
@@ -20,8 +20,8 @@ inline train::GpuFacts gpu(const std::string& name) {
 }
 
 // The value of an item, 0 where the plan has none of that name.
-inline double item(const std::vector<train::PlanItem>& items, const std::string& name) {
-  for (const train::PlanItem& i : items) {
+inline double item(const std::vector<commands::PlanItem>& items, const std::string& name) {
+  for (const commands::PlanItem& i : items) {
     if (i.name == name) return i.value;
   }
   return 0;

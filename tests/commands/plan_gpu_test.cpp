@@ -15,7 +15,7 @@
 #include "train/small_language.h"
 #include "train/small_run.h"
 
-namespace hrm::train {
+namespace hrm::commands {
 namespace {
 
 struct Recipe {
@@ -76,7 +76,7 @@ void expect_planned(const std::string& name, const config::LoadedConfig& loaded,
     GTEST_SKIP() << "the GPU has not enough free memory for " << name;
   }
   {
-    Trainer trainer(loaded.config, loaded.to_json(), runtime, *task, /*run_dir=*/"");
+    train::Trainer trainer(loaded.config, loaded.to_json(), runtime, *task, /*run_dir=*/"");
     trainer.start_fresh();
     trainer.run_steps(6);  // eager ones, the capture, and replays
     synchronize(runtime.device);
@@ -145,4 +145,4 @@ INSTANTIATE_TEST_SUITE_P(Recipes, PlanGpuLanguage,
                          [](const auto& info) { return info.param.name; });
 
 }  // namespace
-}  // namespace hrm::train
+}  // namespace hrm::commands

@@ -11,7 +11,7 @@
 #include "support/overrides.h"
 #include "support/temp_dir.h"
 
-namespace hrm::train {
+namespace hrm::commands {
 namespace {
 
 using Kind = parallel::CommOperation::Kind;
@@ -173,7 +173,7 @@ TEST(RanksPlan, WeakScaling) {
     SCOPED_TRACE(ranks);
     const RanksPlan plan = make_ranks_plan(in, ranks);
     EXPECT_EQ(plan.input.config.train.global_batch_size, 384 * ranks);
-    EXPECT_EQ(split_batch(plan.input.config.train, ranks).own, 384);
+    EXPECT_EQ(train::split_batch(plan.input.config.train, ranks).own, 384);
     EXPECT_GE(plan.own.tensors_peak, last.own.tensors_peak);
     EXPECT_GT(plan.step_ms, last.step_ms);
     EXPECT_GT(plan.samples_per_s, last.samples_per_s);
@@ -370,18 +370,18 @@ TEST(SplitBatch, Parts) {
   config::TrainConfig train;
   train.global_batch_size = 48;
   train.micro_batch_size = 0;
-  BatchSplit split = split_batch(train, 4);
+  train::BatchSplit split = train::split_batch(train, 4);
   EXPECT_EQ(split.own, 12);
   EXPECT_EQ(split.micro, 12);
   EXPECT_EQ(split.accumulation, 1);
   train.micro_batch_size = 3;
-  split = split_batch(train, 4);
+  split = train::split_batch(train, 4);
   EXPECT_EQ(split.micro, 3);
   EXPECT_EQ(split.accumulation, 4);
   train.micro_batch_size = 7;
   test::expect_error(ExitCode::usage, {"micro_batch_size = 7 does not divide train.global_batch_size = 48"},
-                     [&] { split_batch(train, 1); });
+                     [&] { train::split_batch(train, 1); });
 }
 
 }  // namespace
-}  // namespace hrm::train
+}  // namespace hrm::commands

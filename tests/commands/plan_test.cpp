@@ -8,7 +8,7 @@
 #include "hrm/base/error.h"
 #include "support/expect_error.h"
 
-namespace hrm::train {
+namespace hrm::commands {
 namespace {
 
 using testing::gpu;
@@ -249,4 +249,4 @@ TEST(Plan, OtherGpus) {
 }
 
 }  // namespace
-}  // namespace hrm::train
+}  // namespace hrm::commands

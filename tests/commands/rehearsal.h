@@ -8,9 +8,9 @@
 
 namespace hrm::testing {
 
-inline std::vector<parallel::CommOperation> operations_of(const std::vector<train::StepExchange>& exchanges) {
+inline std::vector<parallel::CommOperation> operations_of(const std::vector<commands::StepExchange>& exchanges) {
   std::vector<parallel::CommOperation> out;
-  for (const train::StepExchange& exchange : exchanges) out.push_back(exchange.operation);
+  for (const commands::StepExchange& exchange : exchanges) out.push_back(exchange.operation);
   return out;
 }
 
@@ -35,7 +35,7 @@ std::vector<parallel::CommOperation> trained(const std::shared_ptr<parallel::Cou
 
 // A step of ranks that are threads, of one with ranks that are not there, and the rehearsal: the same operations.
 template <class Run>
-void expect_rehearsed(train::PlanInput in, const std::vector<std::string>& more) {
+void expect_rehearsed(commands::PlanInput in, const std::vector<std::string>& more) {
   for (const int ranks : {2, 4}) {
     in.ranks = ranks;
     const auto rehearsed = operations_of(rehearse_step(in));

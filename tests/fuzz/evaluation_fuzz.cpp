@@ -22,22 +22,22 @@ size_t count_of(std::string_view text, std::string_view part) {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string_view text = fuzz::text_of(data, size);
   fuzz::parses(ExitCode::data, [&] {
-    const train::ReportedEvaluation one = train::parse_evaluation(text, "eval.json");
+    const commands::ReportedEvaluation one = commands::parse_evaluation(text, "eval.json");
     fuzz::check(!one.prompts.empty(), "a prompt");
     fuzz::check(!one.loss || std::isfinite(*one.loss), "a loss that can be computed with");
-    for (const train::ReportedPrompt& prompt : one.prompts) {
+    for (const commands::ReportedPrompt& prompt : one.prompts) {
       fuzz::check(prompt.right.empty() || prompt.right.size() == prompt.sampled.size(), "a mark for each answer");
       for (const auto& [metric, value] : prompt.values) fuzz::check(std::isfinite(value), "a number");
-      fuzz::check(train::escaped_markup(prompt.greedy).find_first_of("<>\"'") == std::string::npos, "no markup");
+      fuzz::check(commands::escaped_markup(prompt.greedy).find_first_of("<>\"'") == std::string::npos, "no markup");
     }
     if (one.prompts.size() > kMostPrompts) return;
-    const train::AnswerReport report = train::compare_answers({{"<a>", {one}}});
-    fuzz::touch(train::report_markdown(report));
-    const std::string page = train::answers_page(report);
+    const commands::AnswerReport report = commands::compare_answers({{"<a>", {one}}});
+    fuzz::touch(commands::report_markdown(report));
+    const std::string page = commands::answers_page(report);
     fuzz::check(count_of(page, "<script") == 0 && count_of(page, "<section>") == count_of(page, "</section>"),
                 "the page's own markup alone");
-    const train::Front front = train::quality_diversity_front(report);
-    if (front.missing.empty()) fuzz::touch(train::front_picture(front));
+    const commands::Front front = commands::quality_diversity_front(report);
+    if (front.missing.empty()) fuzz::touch(commands::front_picture(front));
   });
   return 0;
 }

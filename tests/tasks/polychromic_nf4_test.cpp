@@ -139,8 +139,9 @@ TEST(PolychromicNf4, Exports) {
   const tasks::CausalInference opened = tasks::open_causal_checkpoint(run.dir / "small", {}, "raw");
   EXPECT_EQ(nn::nf4_layers(*opened.lm.model).size(), run.base.size());
   for (const char* to : {"hf", "peft"}) {
-    EXPECT_EQ(train::run_export({.to = to, .checkpoint = (run.dir / "small").string(), .out = (run.dir / to).string()}),
-              0);
+    EXPECT_EQ(
+        commands::run_export({.to = to, .checkpoint = (run.dir / "small").string(), .out = (run.dir / to).string()}),
+        0);
   }
   // As a plain model: the adapter's part beside what is dequantised.
   SmallPolychromic exported(run.dir / "again",

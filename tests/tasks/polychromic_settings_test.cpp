@@ -63,14 +63,15 @@ TEST(PolychromicSettings, EachOfSamplingReachesEval) {
     run.task.write_files(dir / "small");
   }
   const auto distinct = [&](const std::string& name, const Overrides& more) {
-    train::EvalOptions options;
+    commands::EvalOptions options;
     options.checkpoint = (dir / "small").string();
     options.overrides = with({"eval.answers=3", "eval.answer_tokens=8", "eval.max_samples=4"}, more);
     options.report = (dir / name).string();
-    EXPECT_EQ(train::run_eval(options), 0);
+    EXPECT_EQ(commands::run_eval(options), 0);
     const std::string file = (dir / name / "eval.json").string();
     size_t most = 0;
-    for (const train::ReportedPrompt& prompt : train::parse_evaluation(read_text(file, ExitCode::data), file).prompts) {
+    for (const commands::ReportedPrompt& prompt :
+         commands::parse_evaluation(read_text(file, ExitCode::data), file).prompts) {
       most = std::max(most, std::set<std::string>(prompt.sampled.begin(), prompt.sampled.end()).size());
     }
     return most;

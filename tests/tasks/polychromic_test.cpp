@@ -528,14 +528,14 @@ TEST(Polychromic, AnAdapterIsOpenedBesideItsOwnModelAlone) {
   tasks::open_causal_checkpoint(run, {"hf.model=" + base.string()}, "raw");
 
   fs::remove_all(dir / "model");
-  train::ExportOptions options;
+  commands::ExportOptions options;
   options.checkpoint = run.string();
   options.to = "peft";
   options.out = (dir / "out").string();
   test::expect_error(ExitCode::checkpoint, {"was trained beside the model in", "none here", "--base"},
-                     [&] { train::run_export(options); });
+                     [&] { commands::run_export(options); });
   options.base = base.string();
-  EXPECT_EQ(train::run_export(options), 0);
+  EXPECT_EQ(commands::run_export(options), 0);
   EXPECT_TRUE(fs::exists(dir / "out" / "adapter_config.json"));
 }
 
@@ -554,11 +554,11 @@ TEST(Polychromic, ExportKeepsWhatStandsBesideTheWeights) {
   const std::string tokens = read_text(dir / "tokens" / "tokenizer_config.json", ExitCode::data);
   fs::remove_all(dir / "model");
   fs::remove_all(dir / "tokens");
-  train::ExportOptions options;
+  commands::ExportOptions options;
   options.checkpoint = run.string();
   options.to = "hf";
   options.out = (dir / "out").string();
-  EXPECT_EQ(train::run_export(options), 0);
+  EXPECT_EQ(commands::run_export(options), 0);
   const auto text = [&](const char* name) { return read_text(dir / "out" / name, ExitCode::data); };
   EXPECT_EQ(text("generation_config.json"), generation);
   EXPECT_EQ(text("chat_template.jinja"), jinja);
@@ -570,16 +570,16 @@ TEST(Polychromic, ExportKeepsWhatStandsBesideTheWeights) {
 TEST(Polychromic, EvaluatesIntoAReport) {
   const auto dir = fresh_folder("report");
   const fs::path run = run_on_copies(dir, answers_folder() / "model", {"lora.r=4"});
-  train::EvalOptions options;
+  commands::EvalOptions options;
   options.checkpoint = run.string();
   options.data = (answers_folder() / "data" / "test.jsonl").string();
   options.overrides = {"eval.answers=3", "eval.answer_tokens=8"};
   options.report = (dir / "report").string();
-  EXPECT_EQ(train::run_eval(options), 0);
+  EXPECT_EQ(commands::run_eval(options), 0);
   const std::string file = (dir / "report" / "eval.json").string();
-  const train::ReportedEvaluation read = train::parse_evaluation(read_text(file, ExitCode::data), file);
+  const commands::ReportedEvaluation read = commands::parse_evaluation(read_text(file, ExitCode::data), file);
   ASSERT_EQ(read.prompts.size(), 10u);
-  for (const train::ReportedPrompt& prompt : read.prompts) {
+  for (const commands::ReportedPrompt& prompt : read.prompts) {
     EXPECT_EQ(prompt.sampled.size(), 3u);
     EXPECT_EQ(prompt.right.size(), 3u);
     EXPECT_GE(prompt.answers.size(), 4u);
@@ -589,12 +589,12 @@ TEST(Polychromic, EvaluatesIntoAReport) {
   EXPECT_GT(*read.loss, 0);
   // Of as many responses to each prompt their mean is the loss of all, whose responses differ little in length.
   double losses = 0;
-  for (const train::ReportedPrompt& prompt : read.prompts) losses += prompt.values.at("response_loss") / 10;
+  for (const commands::ReportedPrompt& prompt : read.prompts) losses += prompt.values.at("response_loss") / 10;
   EXPECT_NEAR(losses, *read.loss, 0.05 * *read.loss);
   for (const char* name : {"report.md", "answers.html", "front.svg"}) EXPECT_TRUE(fs::exists(dir / "report" / name));
-  test::expect_error(ExitCode::usage, {"holds eval.json already", "--report"}, [&] { train::run_eval(options); });
+  test::expect_error(ExitCode::usage, {"holds eval.json already", "--report"}, [&] { commands::run_eval(options); });
   options.overrides = {"eval.answers=0"};
-  test::expect_error(ExitCode::usage, {"--report", "eval.answers is 0"}, [&] { train::run_eval(options); });
+  test::expect_error(ExitCode::usage, {"--report", "eval.answers is 0"}, [&] { commands::run_eval(options); });
 }
 
 TEST(Polychromic, CrossEntropyFallsAndRewardsRise) {

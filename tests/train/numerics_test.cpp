@@ -105,7 +105,7 @@ TEST_F(NumericsTest, TooManyInARowStopTheRunWithADumpThatCanBeReplayed) {
   // Without the failpoint the step is finite: a machine at fault would look like that.
   failpoint::arm("");
   ::testing::internal::CaptureStdout();
-  const int code = train::run_replay({.dump = (dir / "small" / "diverged").string(), .overrides = {}});
+  const int code = commands::run_replay({.dump = (dir / "small" / "diverged").string(), .overrides = {}});
   const std::string said = ::testing::internal::GetCapturedStdout();
   EXPECT_EQ(code, 0) << said;
   EXPECT_NE(said.find("NOT reproduced"), std::string::npos) << said;
@@ -122,7 +122,7 @@ TEST_F(NumericsTest, AReplayNamesWhatIsNotFinite) {
   run.task.parameters().refresh_compute();
   EXPECT_THROW(run.trainer.run(), Error);
   ::testing::internal::CaptureStdout();
-  const int code = train::run_replay({.dump = (dir / "small" / "diverged").string(), .overrides = {}, .json = true});
+  const int code = commands::run_replay({.dump = (dir / "small" / "diverged").string(), .overrides = {}, .json = true});
   const auto report = nlohmann::json::parse(::testing::internal::GetCapturedStdout());
   EXPECT_EQ(code, static_cast<int>(ExitCode::diverged));
   EXPECT_TRUE(report["reproduced"].get<bool>());

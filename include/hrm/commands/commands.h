@@ -8,7 +8,7 @@
 
 #include "hrm/base/build_info.h"
 
-namespace hrm::train {
+namespace hrm::commands {
 
 struct TrainOptions {
   std::vector<std::string> config_files;  // later files win
@@ -205,4 +205,4 @@ struct ReplayOptions {
 };
 int run_replay(const ReplayOptions& options);
 
-}  // namespace hrm::train
+}  // namespace hrm::commands

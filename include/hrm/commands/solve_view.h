@@ -7,7 +7,7 @@
 
 #include "hrm/data/sudoku.h"
 
-namespace hrm::train {
+namespace hrm::commands {
 
 struct CellStyle {
   bool given = false;    // part of the question
@@ -20,4 +20,4 @@ struct CellStyle {
 std::string draw_cells(const std::string& cells, const std::vector<CellStyle>& styles, int64_t columns,
                        const data::SudokuGeometry* geometry, bool color);
 
-}  // namespace hrm::train
+}  // namespace hrm::commands

@@ -21,7 +21,7 @@
 #include "hrm/tasks/metric_text.h"
 #include "train/ranks.h"
 
-namespace hrm::train {
+namespace hrm::commands {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -123,10 +123,10 @@ int run_bench_comm(const BenchCommOptions& options) {
   config::Config config;
   config.runtime.device = options.device;
   config.parallel.meet_timeout_s = static_cast<int64_t>(std::ceil(options.meet_timeout_s));
-  return run_as_ranks(launch, config, {.run = "bench comm"}, [&](Ranks& ranks) {
-    const Runtime runtime = start_device(ranks, config);
+  return train::run_as_ranks(launch, config, {.run = "bench comm"}, [&](train::Ranks& ranks) {
+    const Runtime runtime = train::start_device(ranks, config);
     return measure_sizes(options, launch, runtime, *ranks.comm);
   });
 }
 
-}  // namespace hrm::train
+}  // namespace hrm::commands

@@ -16,7 +16,7 @@
 #include "hrm/tasks/language_inference.h"
 #include "hrm/tasks/puzzle_inference.h"
 
-namespace hrm::train {
+namespace hrm::commands {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -118,4 +118,4 @@ int run_bench_generate(const BenchGenerateOptions& o) {
   return static_cast<int>(ExitCode::done);
 }
 
-}  // namespace hrm::train
+}  // namespace hrm::commands

@@ -15,7 +15,7 @@
 #include "hrm/runtime/device.h"
 #include "ops/moe_impl.h"
 
-namespace hrm::train {
+namespace hrm::commands {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -129,4 +129,4 @@ int run_bench_moe(const BenchMoeOptions& o) {
   return static_cast<int>(ExitCode::done);
 }
 
-}  // namespace hrm::train
+}  // namespace hrm::commands

@@ -21,7 +21,7 @@
 #include "hrm/runtime/device.h"
 #include "hrm/tasks/metric_text.h"
 
-namespace hrm::train {
+namespace hrm::commands {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -177,4 +177,4 @@ int run_bench_ops(const BenchOpsOptions& options) {
   return static_cast<int>(ExitCode::done);
 }
 
-}  // namespace hrm::train
+}  // namespace hrm::commands

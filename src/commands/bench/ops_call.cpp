@@ -8,7 +8,7 @@
 #include "commands/bench/ops_cases.h"
 #include "hrm/base/error.h"
 
-namespace hrm::train {
+namespace hrm::commands {
 namespace {
 
 using c10::IValue;
@@ -63,4 +63,4 @@ std::vector<IValue> call_op(const std::string& op, const std::vector<IValue>& ar
   return stack;
 }
 
-}  // namespace hrm::train
+}  // namespace hrm::commands

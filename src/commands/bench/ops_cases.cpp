@@ -8,7 +8,7 @@
 #include "hrm/ops/fp8.h"
 #include "hrm/ops/nf4.h"
 
-namespace hrm::train {
+namespace hrm::commands {
 namespace {
 
 using c10::IValue;
@@ -563,4 +563,4 @@ const std::vector<BenchOp>& bench_ops() {
   return ops;
 }
 
-}  // namespace hrm::train
+}  // namespace hrm::commands

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-namespace hrm::train {
+namespace hrm::commands {
 
 // One recipe's shapes: B rows, P + S = L positions, D width, I inner width of the SwiGLU, V vocabulary.
 struct BenchShape {
@@ -44,4 +44,4 @@ double least_bytes(const std::string& op, const std::vector<c10::IValue>& argume
 // Calls the op through the dispatcher, without gradients; returns its results.
 std::vector<c10::IValue> call_op(const std::string& op, const std::vector<c10::IValue>& arguments);
 
-}  // namespace hrm::train
+}  // namespace hrm::commands

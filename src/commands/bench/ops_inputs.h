@@ -8,7 +8,7 @@
 #include "commands/bench/ops_cases.h"
 #include "hrm/nn/rotary.h"
 
-namespace hrm::train {
+namespace hrm::commands {
 
 // Random tensors of one recipe.
 struct Random {
@@ -83,4 +83,4 @@ BenchCall semantic_diversity(const BenchShape& s, at::Device device, at::ScalarT
 BenchCall memory_blocks(const BenchShape& s, at::Device device, at::ScalarType dtype);
 }  // namespace language_cases
 
-}  // namespace hrm::train
+}  // namespace hrm::commands

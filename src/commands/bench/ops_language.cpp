@@ -6,7 +6,7 @@
 #include "hrm/nn/rotary.h"
 #include "hrm/ops/moe.h"
 
-namespace hrm::train::language_cases {
+namespace hrm::commands::language_cases {
 namespace {
 
 using c10::IValue;
@@ -357,4 +357,4 @@ BenchCall memory_blocks(const Shape& s, at::Device device, at::ScalarType dtype)
           4.0 * 2 * 64 * static_cast<double>(s.batch * D * (4 * D + 3 * s.inner + 2 * 64))};
 }
 
-}  // namespace hrm::train::language_cases
+}  // namespace hrm::commands::language_cases

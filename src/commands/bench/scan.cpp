@@ -13,7 +13,7 @@
 #include "hrm/ops/selective_scan.h"
 #include "hrm/runtime/device.h"
 
-namespace hrm::train {
+namespace hrm::commands {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -67,4 +67,4 @@ int run_bench_scan(const BenchScanOptions& o) {
   return static_cast<int>(ExitCode::done);
 }
 
-}  // namespace hrm::train
+}  // namespace hrm::commands

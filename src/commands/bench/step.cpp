@@ -26,7 +26,7 @@
 #include "hrm/train/trainer.h"
 #include "train/ranks.h"
 
-namespace hrm::train {
+namespace hrm::commands {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -166,14 +166,14 @@ bool agreed(parallel::Comm& comm, bool answer) {
   return value.item<int64_t>() != 0;
 }
 
-int bench_step(const BenchStepOptions& options, const config::LoadedConfig& loaded, Ranks& ranks) {
+int bench_step(const BenchStepOptions& options, const config::LoadedConfig& loaded, train::Ranks& ranks) {
   const config::Config& config = loaded.config;
-  check_same_program(*ranks.comm, loaded.to_json());
-  const Runtime runtime = start_device(ranks, config);
+  train::check_same_program(*ranks.comm, loaded.to_json());
+  const Runtime runtime = train::start_device(ranks, config);
   parallel::Comm& comm = *ranks.comm;
   const std::unique_ptr<tasks::Task> owned = tasks::make_task(config, runtime, ranks.comm);
   tasks::Task& task = *owned;
-  Trainer trainer(config, loaded.to_json(), runtime, task, /*run_dir=*/"", ranks.comm);
+  train::Trainer trainer(config, loaded.to_json(), runtime, task, /*run_dir=*/"", ranks.comm);
   trainer.set_watchdog(ranks.watchdog.get());
   if (!comm.alone()) log::info("ranks        ", parallel::describe(ranks.launch), "; ", comm.describe());
   log::info(task.describe());
@@ -253,8 +253,8 @@ int run_bench_step(const BenchStepOptions& options) {
   config.train.steps = std::max(config.train.steps, std::min(config.optim.warmup_steps, kMostSteps) + measured + 1);
   tasks::check_settings(loaded);
   if (launch.rank > 0) log::set_level(log::Level::error);
-  return run_as_ranks(launch, config, job_of_run("bench step", config.run),
-                      [&](Ranks& ranks) { return bench_step(options, loaded, ranks); });
+  return train::run_as_ranks(launch, config, train::job_of_run("bench step", config.run),
+                             [&](train::Ranks& ranks) { return bench_step(options, loaded, ranks); });
 }
 
 int run_bench_eval(const BenchEvalOptions& options) {
@@ -324,4 +324,4 @@ int run_bench_eval(const BenchEvalOptions& options) {
   return static_cast<int>(ExitCode::done);
 }
 
-}  // namespace hrm::train
+}  // namespace hrm::commands

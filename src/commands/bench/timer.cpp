@@ -17,7 +17,7 @@
 #include <c10/cuda/CUDAGuard.h>
 #endif
 
-namespace hrm::train {
+namespace hrm::commands {
 namespace {
 
 double median_interval(at::Device device, int64_t count, const std::function<void()>& work) {
@@ -134,4 +134,4 @@ DeviceLimits measure_limits(at::Device device, at::ScalarType dtype) {
   return limits;
 }
 
-}  // namespace hrm::train
+}  // namespace hrm::commands

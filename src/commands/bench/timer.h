@@ -9,7 +9,7 @@
 #include <optional>
 #include <vector>
 
-namespace hrm::train {
+namespace hrm::commands {
 
 struct Spread {
   double mean = 0, median = 0, p10 = 0, p90 = 0, min = 0, max = 0;
@@ -43,4 +43,4 @@ struct DeviceLimits {
 };
 DeviceLimits measure_limits(at::Device device, at::ScalarType dtype);
 
-}  // namespace hrm::train
+}  // namespace hrm::commands

@@ -15,7 +15,7 @@
 #include "hrm/data/tokenizer.h"
 #include "hrm/formats/zip.h"
 
-namespace hrm::train {
+namespace hrm::commands {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -98,4 +98,4 @@ int run_bench_tokenizer(const BenchTokenizerOptions& options) {
   return static_cast<int>(ExitCode::done);
 }
 
-}  // namespace hrm::train
+}  // namespace hrm::commands

@@ -27,7 +27,7 @@
 #include <cuda_runtime_api.h>
 #endif
 
-namespace hrm::train {
+namespace hrm::commands {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -293,4 +293,4 @@ int run_doctor(const DoctorOptions& options) {
   return static_cast<int>(ExitCode::done);
 }
 
-}  // namespace hrm::train
+}  // namespace hrm::commands

@@ -29,7 +29,7 @@
 #include "hrm/parallel/nccl_comm.h"
 #endif
 
-namespace hrm::train {
+namespace hrm::commands {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -117,7 +117,7 @@ void print_ranks_report(const Json& report, std::ostream& out) {
 // In seconds: a rank has some heartbeats to show that it lives.
 constexpr int64_t kShortestTimeout = 10;
 
-int test_ranks(Ranks& ranks, bool json, std::chrono::steady_clock::time_point start) {
+int test_ranks(train::Ranks& ranks, bool json, std::chrono::steady_clock::time_point start) {
   const parallel::Launch& launch = ranks.launch;
   const std::shared_ptr<parallel::Comm> comm = ranks.comm;
   const std::string no_gpu = why_no_cuda();
@@ -132,7 +132,7 @@ int test_ranks(Ranks& ranks, bool json, std::chrono::steady_clock::time_point st
                     {"node", launch.node},
                     {"local_rank", launch.local_rank},
                     {"pid", getpid()},
-                    {"host", host_name()},
+                    {"host", train::host_name()},
                     {"interfaces", interfaces()},
                     {"gpu", no_gpu.empty() ? gpu_name() : ""},
                     {"commit", build_info("commit")},
@@ -204,10 +204,10 @@ int run_doctor_ranks(bool json, double meet_timeout_s) {
   config.parallel.meet_timeout_s = static_cast<int64_t>(std::ceil(meet_timeout_s));
   config.parallel.timeout_s = std::max(config.parallel.meet_timeout_s, kShortestTimeout);
   const auto start = std::chrono::steady_clock::now();
-  return run_as_ranks(launch, config, {.run = "doctor"}, [&](Ranks& ranks) {
+  return train::run_as_ranks(launch, config, {.run = "doctor"}, [&](train::Ranks& ranks) {
     ranks.watchdog->limit_steps(static_cast<double>(config.parallel.timeout_s));
     return test_ranks(ranks, json, start);
   });
 }
 
-}  // namespace hrm::train
+}  // namespace hrm::commands

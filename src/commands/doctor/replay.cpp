@@ -15,7 +15,7 @@
 #include "hrm/tasks/puzzle_inference.h"
 #include "hrm/train/trainer.h"
 
-namespace hrm::train {
+namespace hrm::commands {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -92,7 +92,7 @@ int run_replay(const ReplayOptions& options) {
   const Runtime runtime = tasks::start_runtime_and_ops(config);
   const std::unique_ptr<tasks::Task> owned = tasks::make_task(config, runtime);
   tasks::Task& task = *owned;
-  Trainer trainer(config, found.meta.config_json, runtime, task, /*run_dir=*/"");
+  train::Trainer trainer(config, found.meta.config_json, runtime, task, /*run_dir=*/"");
   trainer.resume(found.dir, found.meta.info);
 
   const Report weights = report_state(task, StateRole::weight), carry = report_state(task, StateRole::carry);
@@ -128,4 +128,4 @@ int run_replay(const ReplayOptions& options) {
   return static_cast<int>(reproduced ? ExitCode::diverged : ExitCode::done);
 }
 
-}  // namespace hrm::train
+}  // namespace hrm::commands

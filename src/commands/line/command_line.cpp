@@ -25,7 +25,7 @@ constexpr const char* kOrModelFolder =
 
 void add_train(CLI::App& app, Action& action) {
   CLI::App* sub = app.add_subcommand("train", "train a model; a stopped run goes on where it was");
-  auto o = std::make_shared<train::TrainOptions>();
+  auto o = std::make_shared<commands::TrainOptions>();
   add_config_files(*sub, o->config_files);
   add_overrides(*sub, o->overrides);
   sub->add_option(
@@ -42,12 +42,12 @@ void add_train(CLI::App& app, Action& action) {
   sub->add_flag("--accept-data-change", o->accept_data_change,
                 "go on although the training data are not those of the checkpoint: their order becomes another one");
   sub->footer("example: hrm_train train --config configs/puzzle/hrm_sudoku17.json run.name=first train.steps=5000");
-  sub->callback([o, &action] { action = [o] { return train::run_train(*o); }; });
+  sub->callback([o, &action] { action = [o] { return commands::run_train(*o); }; });
 }
 
 void add_eval(CLI::App& app, Action& action) {
   CLI::App* sub = app.add_subcommand("eval", "measure a trained model; the result goes to stdout as JSON");
-  auto o = std::make_shared<train::EvalOptions>();
+  auto o = std::make_shared<commands::EvalOptions>();
   sub->add_option("--checkpoint", o->checkpoint, std::string(kRunOrStep) + kOrModelFolder)
       ->type_name("PATH")
       ->required();
@@ -75,7 +75,7 @@ void add_eval(CLI::App& app, Action& action) {
   sub->callback([o, &action] {
     action = [o] {
       check_can_write(o->json_out);
-      return train::run_eval(*o);
+      return commands::run_eval(*o);
     };
   });
 }
@@ -84,7 +84,7 @@ void add_report(CLI::App& app, Action& action) {
   CLI::App* sub = app.add_subcommand(
       "report",
       "compare evaluations of sampled answers: report.md, answers.html and, where they share measures, front.svg");
-  auto o = std::make_shared<train::ReportOptions>();
+  auto o = std::make_shared<commands::ReportOptions>();
   sub->add_option(
          "evaluations", o->evaluations,
          "what 'eval --report' wrote: the folder, or eval.json in it; those of one name are taken together, e.g. "
@@ -96,12 +96,12 @@ void add_report(CLI::App& app, Action& action) {
       ->required()
       ->check(not_empty);
   sub->footer("example: hrm_train report plain=runs/plain/answers diverse=runs/diverse/answers --out runs/compared");
-  sub->callback([o, &action] { action = [o] { return train::run_report(*o); }; });
+  sub->callback([o, &action] { action = [o] { return commands::run_report(*o); }; });
 }
 
 void add_solve(CLI::App& app, Action& action) {
   CLI::App* sub = app.add_subcommand("solve", "solve puzzles with a trained model");
-  auto o = std::make_shared<train::SolveOptions>();
+  auto o = std::make_shared<commands::SolveOptions>();
   sub->add_option("--checkpoint", o->checkpoint, kRunOrStep)->type_name("PATH")->required();
   sub->add_option("input", o->input,
                   "puzzles, one a line: Sudoku with dots or zeros for empty cells, or maze text (default: stdin)")
@@ -131,12 +131,12 @@ void add_solve(CLI::App& app, Action& action) {
       ->capture_default_str()
       ->check(CLI::IsMember({"text", "jsonl"}));
   sub->footer("example: hrm_train solve --checkpoint runs/first --watch < puzzles.txt");
-  sub->callback([o, &action] { action = [o] { return train::run_solve(*o); }; });
+  sub->callback([o, &action] { action = [o] { return commands::run_solve(*o); }; });
 }
 
 void add_generate(CLI::App& app, Action& action) {
   CLI::App* sub = app.add_subcommand("generate", "let a language model go on with a text, or answer it");
-  auto o = std::make_shared<train::GenerateOptions>();
+  auto o = std::make_shared<commands::GenerateOptions>();
   sub->add_option("checkpoint,--checkpoint", o->checkpoint, std::string(kRunOrStep) + kOrModelFolder)
       ->type_name("PATH")
       ->required();
@@ -206,7 +206,7 @@ void add_generate(CLI::App& app, Action& action) {
     o->has_prompt = prompt->count() > 0;
     require(o->has_prompt || input->count() > 0, ExitCode::usage,
             "hrm_train generate: give --prompt TEXT or --input FILE; see 'hrm_train generate --help'");
-    action = [o] { return train::run_generate(*o); };
+    action = [o] { return commands::run_generate(*o); };
   });
 }
 
@@ -241,7 +241,7 @@ void add_config(CLI::App& app, Action& action) {
 
 void add_import(CLI::App& app, Action& action) {
   CLI::App* sub = app.add_subcommand("import", "make a run folder from an official HRM or TRM checkpoint");
-  auto o = std::make_shared<train::ImportOptions>();
+  auto o = std::make_shared<commands::ImportOptions>();
   sub->add_option("--from", o->from, "which official code wrote it")->required()->check(CLI::IsMember({"hrm", "trm"}));
   sub->add_option("path", o->path, "the file, as torch.save wrote it")->type_name("FILE")->required();
   sub->add_option("--config", o->config, "configuration that describes its model")->type_name("FILE");
@@ -249,12 +249,12 @@ void add_import(CLI::App& app, Action& action) {
   add_overrides(*sub, o->overrides);
   sub->footer(
       "example: hrm_train import --from hrm --config configs/puzzle/hrm_sudoku17.json checkpoint --out runs/official");
-  sub->callback([o, &action] { action = [o] { return train::run_import(*o); }; });
+  sub->callback([o, &action] { action = [o] { return commands::run_import(*o); }; });
 }
 
 void add_export(CLI::App& app, Action& action) {
   CLI::App* sub = app.add_subcommand("export", "write the weights of a checkpoint for other programs");
-  auto o = std::make_shared<train::ExportOptions>();
+  auto o = std::make_shared<commands::ExportOptions>();
   sub->add_option(
          "--to", o->to,
          "torchscript: a module that torch.jit.load runs (puzzle and language models); safetensors: tensors for "
@@ -274,12 +274,12 @@ void add_export(CLI::App& app, Action& action) {
       ->capture_default_str()
       ->check(CLI::IsMember({"float32", "bfloat16"}));
   sub->add_option("--base", o->base, kBase)->type_name("FOLDER");
-  sub->callback([o, &action] { action = [o] { return train::run_export(*o); }; });
+  sub->callback([o, &action] { action = [o] { return commands::run_export(*o); }; });
 }
 
 void add_doctor(CLI::App& app, Action& action) {
   CLI::App* sub = app.add_subcommand("doctor", "what this machine can do, and why not");
-  auto o = std::make_shared<train::DoctorOptions>();
+  auto o = std::make_shared<commands::DoctorOptions>();
   sub->add_flag("--json", o->json, "as JSON");
   CLI::Option* ranks = sub->add_flag("--ranks", o->ranks,
                                      "test the ranks instead: start it as a training with several, e.g. torchrun "
@@ -292,7 +292,7 @@ void add_doctor(CLI::App& app, Action& action) {
   sub->add_flag("--failpoints", o->failpoints,
                 "list the places that HRM_FAIL=<name>:<count>:<action>[,...] can let fail, for tests of what is left")
       ->excludes(ranks);
-  auto replay = std::make_shared<train::ReplayOptions>();
+  auto replay = std::make_shared<commands::ReplayOptions>();
   CLI::Option* dump =
       sub->add_option("--replay", replay->dump,
                       "make the next step of a dump again (<run>/diverged) and say where it stops being "
@@ -304,11 +304,11 @@ void add_doctor(CLI::App& app, Action& action) {
   sub->callback([o, replay, dump, &action] {
     replay->json = o->json;
     if (dump->count() > 0) {
-      action = [replay] { return train::run_replay(*replay); };
+      action = [replay] { return commands::run_replay(*replay); };
     } else {
       require(replay->overrides.empty(), ExitCode::usage, "hrm_train doctor: unknown argument '",
               replay->overrides.empty() ? "" : printable(replay->overrides[0]), "'; see 'hrm_train doctor --help'");
-      action = [o] { return train::run_doctor(*o); };
+      action = [o] { return commands::run_doctor(*o); };
     }
   });
 }

@@ -14,7 +14,7 @@ void add_size(CLI::App& sub, const char* name, int64_t& value, const char* what)
 
 void add_bench_step(CLI::App& bench, Action& action) {
   CLI::App* sub = bench.add_subcommand("step", "time the training step of a configuration, and where its time goes");
-  auto o = std::make_shared<train::BenchStepOptions>();
+  auto o = std::make_shared<commands::BenchStepOptions>();
   add_config_files(*sub, o->config_files);
   add_overrides(*sub, o->overrides);
   sub->add_option("--steps", o->steps, "timed steps")
@@ -40,14 +40,14 @@ void add_bench_step(CLI::App& bench, Action& action) {
   sub->callback([o, &action] {
     action = [o] {
       check_can_write(o->json_out);
-      return train::run_bench_step(*o);
+      return commands::run_bench_step(*o);
     };
   });
 }
 
 void add_bench_eval(CLI::App& bench, Action& action) {
   CLI::App* sub = bench.add_subcommand("eval", "time an evaluation of a configuration's test data");
-  auto o = std::make_shared<train::BenchEvalOptions>();
+  auto o = std::make_shared<commands::BenchEvalOptions>();
   add_config_files(*sub, o->config_files);
   add_overrides(*sub, o->overrides);
   sub->add_option("--passes", o->passes, "timed evaluations, after one that is not")
@@ -62,14 +62,14 @@ void add_bench_eval(CLI::App& bench, Action& action) {
   sub->callback([o, &action] {
     action = [o] {
       check_can_write(o->json_out);
-      return train::run_bench_eval(*o);
+      return commands::run_bench_eval(*o);
     };
   });
 }
 
 void add_bench_ops(CLI::App& bench, Action& action) {
   CLI::App* sub = bench.add_subcommand("ops", "time each of our ops with the shapes of the recipes, beside plain ATen");
-  auto o = std::make_shared<train::BenchOpsOptions>();
+  auto o = std::make_shared<commands::BenchOpsOptions>();
   sub->add_option("--filter", o->filter,
                   "only rows whose op and recipe this regular expression fits, e.g. 'swiglu.*384'")
       ->type_name("REGEX");
@@ -78,14 +78,14 @@ void add_bench_ops(CLI::App& bench, Action& action) {
   sub->callback([o, &action] {
     action = [o] {
       check_can_write(o->json_out);
-      return train::run_bench_ops(*o);
+      return commands::run_bench_ops(*o);
     };
   });
 }
 
 void add_bench_moe(CLI::App& bench, Action& action) {
   CLI::App* sub = bench.add_subcommand("moe", "time a mixture-of-experts layer, forward and backward, and its parts");
-  auto o = std::make_shared<train::BenchMoeOptions>();
+  auto o = std::make_shared<commands::BenchMoeOptions>();
   const auto add = [&](const char* name, int64_t& value, const char* what) { add_size(*sub, name, value, what); };
   add("--tokens", o->tokens, "tokens of a batch");
   add("--dim", o->dim, "width of the model");
@@ -98,14 +98,14 @@ void add_bench_moe(CLI::App& bench, Action& action) {
   sub->callback([o, &action] {
     action = [o] {
       check_can_write(o->json_out);
-      return train::run_bench_moe(*o);
+      return commands::run_bench_moe(*o);
     };
   });
 }
 
 void add_bench_scan(CLI::App& bench, Action& action) {
   CLI::App* sub = bench.add_subcommand("scan", "time the recurrence of Mamba2, forward and backward");
-  auto o = std::make_shared<train::BenchScanOptions>();
+  auto o = std::make_shared<commands::BenchScanOptions>();
   const auto add = [&](const char* name, int64_t& value, const char* what) { add_size(*sub, name, value, what); };
   add("--rows", o->rows, "rows of a batch");
   add("--length", o->length, "positions of a row");
@@ -120,14 +120,14 @@ void add_bench_scan(CLI::App& bench, Action& action) {
   sub->callback([o, &action] {
     action = [o] {
       check_can_write(o->json_out);
-      return train::run_bench_scan(*o);
+      return commands::run_bench_scan(*o);
     };
   });
 }
 
 void add_bench_comm(CLI::App& bench, Action& action) {
   CLI::App* sub = bench.add_subcommand("comm", "time sums between ranks that were started together");
-  auto o = std::make_shared<train::BenchCommOptions>();
+  auto o = std::make_shared<commands::BenchCommOptions>();
   sub->add_option("--device", o->device, "auto = GPUs, by NCCL, when there are usable ones; cpu = CPUs, by Gloo")
       ->capture_default_str()
       ->check(CLI::IsMember({"auto", "cpu", "cuda"}));
@@ -144,14 +144,14 @@ void add_bench_comm(CLI::App& bench, Action& action) {
   sub->callback([o, &action] {
     action = [o] {
       check_can_write(o->json_out);
-      return train::run_bench_comm(*o);
+      return commands::run_bench_comm(*o);
     };
   });
 }
 
 void add_bench_tokenizer(CLI::App& bench, Action& action) {
   CLI::App* sub = bench.add_subcommand("tokenizer", "time a tokenizer on the CPU: text to ids");
-  auto o = std::make_shared<train::BenchTokenizerOptions>();
+  auto o = std::make_shared<commands::BenchTokenizerOptions>();
   sub->add_option("--tokenizer", o->tokenizer, "tokenizer.json, or the folder that holds it")
       ->type_name("FILE")
       ->required()
@@ -172,14 +172,14 @@ void add_bench_tokenizer(CLI::App& bench, Action& action) {
   sub->callback([o, &action] {
     action = [o] {
       check_can_write(o->json_out);
-      return train::run_bench_tokenizer(*o);
+      return commands::run_bench_tokenizer(*o);
     };
   });
 }
 
 void add_bench_generate(CLI::App& bench, Action& action) {
   CLI::App* sub = bench.add_subcommand("generate", "time text generation: tokens per second");
-  auto o = std::make_shared<train::BenchGenerateOptions>();
+  auto o = std::make_shared<commands::BenchGenerateOptions>();
   add_config_files(*sub, o->config_files);
   add_overrides(*sub, o->overrides);
   sub->add_option("--checkpoint", o->checkpoint,
@@ -212,13 +212,13 @@ void add_bench_generate(CLI::App& bench, Action& action) {
   sub->callback([o, &action] {
     action = [o] {
       check_can_write(o->json_out);
-      return train::run_bench_generate(*o);
+      return commands::run_bench_generate(*o);
     };
   });
 }
 
 // What is asked of `plan` for several ranks.
-void add_plan_ranks(CLI::App& sub, train::PlanOptions& o) {
+void add_plan_ranks(CLI::App& sub, commands::PlanOptions& o) {
   CLI::Option* ranks =
       sub.add_option("--ranks", o.ranks, "plan data-parallel trainings with so many ranks, a GPU each, e.g. 8,64,1024")
           ->type_name("N,...")
@@ -273,7 +273,7 @@ void add_bench(CLI::App& app, Action& action) {
 
 void add_plan(CLI::App& app, Action& action) {
   CLI::App* sub = app.add_subcommand("plan", "estimate memory and time of a configuration before a run, without a GPU");
-  auto o = std::make_shared<train::PlanOptions>();
+  auto o = std::make_shared<commands::PlanOptions>();
   add_config_files(*sub, o->config_files);
   add_overrides(*sub, o->overrides);
   sub->add_option("--gpu", o->gpu, "GPU to plan for, e.g. H200, A100, 'RTX 4090' (default: the one here, else H200)")
@@ -295,7 +295,7 @@ void add_plan(CLI::App& app, Action& action) {
   sub->callback([o, &action] {
     action = [o] {
       check_can_write(o->json_out);
-      return train::run_plan(*o);
+      return commands::run_plan(*o);
     };
   });
 }

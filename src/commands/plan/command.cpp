@@ -26,7 +26,7 @@
 #include <cuda_runtime_api.h>
 #endif
 
-namespace hrm::train {
+namespace hrm::commands {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -115,7 +115,7 @@ int64_t positions_of(const PlanInput& input) {
 
 Json plan_json(const PlanInput& input, const Plan& plan) {
   const config::TrainConfig& train = input.config.train;
-  const BatchSplit batch = split_batch(train, input.ranks);
+  const train::BatchSplit batch = train::split_batch(train, input.ranks);
   Json json;
   json["gpu"] = input.gpu.name;
   json["model"] = model_name(input.config);
@@ -387,4 +387,4 @@ int run_plan(const PlanOptions& options) {
   return static_cast<int>(ExitCode::done);
 }
 
-}  // namespace hrm::train
+}  // namespace hrm::commands

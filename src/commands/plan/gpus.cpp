@@ -1,6 +1,6 @@
 #include "commands/plan/plan.h"
 
-namespace hrm::train {
+namespace hrm::commands {
 
 const std::vector<GpuFacts>& known_gpus() {
   static const std::vector<GpuFacts> gpus{
@@ -13,4 +13,4 @@ const std::vector<GpuFacts>& known_gpus() {
   return gpus;
 }
 
-}  // namespace hrm::train
+}  // namespace hrm::commands

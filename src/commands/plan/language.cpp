@@ -9,7 +9,7 @@
 #include "commands/plan/optimizer.h"
 #include "hrm/base/error.h"
 
-namespace hrm::train {
+namespace hrm::commands {
 namespace {
 
 // Of the data sheet's FLOP/s, in the step of the plain decoder that docs/benchmarks.md takes apart: 10.77 TFLOP of
@@ -263,4 +263,4 @@ double language_backward_done(const PlanInput& in, int64_t groups, int64_t count
   return done[static_cast<size_t>(groups - 1)] / before;
 }
 
-}  // namespace hrm::train
+}  // namespace hrm::commands

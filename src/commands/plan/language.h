@@ -5,7 +5,7 @@
 #include "commands/plan/step.h"
 #include "hrm/models/make_language_model.h"
 
-namespace hrm::train {
+namespace hrm::commands {
 
 // Numbers of values.
 struct LanguageWidths {
@@ -51,4 +51,4 @@ std::string language_shares();  // of the data sheet that the times assume
 // As backward_done().
 double language_backward_done(const PlanInput& in, int64_t groups, int64_t count);
 
-}  // namespace hrm::train
+}  // namespace hrm::commands

@@ -4,7 +4,7 @@
 
 #include "hrm/ops/moe.h"
 
-namespace hrm::train {
+namespace hrm::commands {
 namespace {
 
 constexpr double kWide = 4;  // bytes of what is computed in float32 whatever the compute dtype is
@@ -177,4 +177,4 @@ double first_input_bytes(const PlanInput& in, const BlockStack& stack) {
   return stack.positions() * size * D;
 }
 
-}  // namespace hrm::train
+}  // namespace hrm::commands

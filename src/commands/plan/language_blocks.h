@@ -3,7 +3,7 @@
 
 #include "commands/plan/language.h"
 
-namespace hrm::train {
+namespace hrm::commands {
 
 // Bytes of one block over all positions of its stack.
 struct BlockMemory {
@@ -27,4 +27,4 @@ double last_norm_bytes(const PlanInput& in, const BlockStack& stack);
 // The vectors that a stack begins with, as far as something keeps them.
 double first_input_bytes(const PlanInput& in, const BlockStack& stack);
 
-}  // namespace hrm::train
+}  // namespace hrm::commands

@@ -5,7 +5,7 @@
 #include "commands/plan/language_blocks.h"
 #include "hrm/base/error.h"
 
-namespace hrm::train {
+namespace hrm::commands {
 namespace {
 
 // Walks through one micro-batch (models/hrm_lm.cpp, models/decoder.cpp, objectives/language.cpp).
@@ -177,4 +177,4 @@ void add_language_memory(const PlanInput& in, int64_t micro, PlannedMemory& memo
   memory.moment = ledger.peak_moment();
 }
 
-}  // namespace hrm::train
+}  // namespace hrm::commands

@@ -10,7 +10,7 @@
 #include "hrm/base/text.h"
 #include "hrm/formats/json.h"
 
-namespace hrm::train {
+namespace hrm::commands {
 namespace {
 
 using LinkJson = nlohmann::json;
@@ -187,4 +187,4 @@ double collective_seconds(const Links& links, const parallel::CommOperation& ope
          std::max(transfer_seconds(links.node, bytes.node), transfer_seconds(links.network, bytes.network));
 }
 
-}  // namespace hrm::train
+}  // namespace hrm::commands

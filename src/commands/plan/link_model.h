@@ -9,7 +9,7 @@
 #include "commands/plan/plan.h"
 #include "hrm/parallel/comm.h"
 
-namespace hrm::train {
+namespace hrm::commands {
 
 // Ranks side by side, each with a GPU of its own; every node holds as many.
 struct RankLayout {
@@ -67,4 +67,4 @@ Links make_links(const GpuFacts& gpu, const LinkOptions& options);
 // 2 (G - 1) hops in the nodes and 2 log2 M between them; all others around a ring, R - M and M - 1.
 double collective_seconds(const Links& links, const parallel::CommOperation& operation, const RankLayout& layout);
 
-}  // namespace hrm::train
+}  // namespace hrm::commands

@@ -7,7 +7,7 @@
 #include "hrm/optim/muon.h"
 #include "hrm/optim/optimizer.h"
 
-namespace hrm::train {
+namespace hrm::commands {
 namespace {
 
 constexpr double kIterations = 5;  // of Newton and Schulz
@@ -78,4 +78,4 @@ void add_muon_matrix(PlanInput& in, const std::string& name, at::IntArrayRef siz
   }
 }
 
-}  // namespace hrm::train
+}  // namespace hrm::commands

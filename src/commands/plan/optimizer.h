@@ -6,7 +6,7 @@
 #include "commands/plan/plan.h"
 #include "hrm/optim/groups.h"
 
-namespace hrm::train {
+namespace hrm::commands {
 
 struct PlannedOptimizer {
   double state = 0;  // bytes, of all ranks together
@@ -28,4 +28,4 @@ void add_optimizer_times(const PlanInput& input, Plan& plan);
 void add_muon_matrix(PlanInput& input, const std::string& name, at::IntArrayRef sizes,
                      const optim::GroupDefaults& defaults = {});
 
-}  // namespace hrm::train
+}  // namespace hrm::commands

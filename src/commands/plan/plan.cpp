@@ -14,7 +14,7 @@
 #include "hrm/tasks/language.h"
 #include "hrm/train/batch_split.h"
 
-namespace hrm::train {
+namespace hrm::commands {
 namespace {
 
 PlannedMemory memory_of(const PlanInput& in, int64_t micro) {
@@ -113,7 +113,7 @@ Plan make_plan(const PlanInput& in) {
   const std::string no_fp8 = in.config.precision.recursions == "fp8" ? why_no_fp8(in.gpu.capability) : "";
   require(no_fp8.empty(), ExitCode::usage, "precision.recursions is 'fp8', which an ", in.gpu.name,
           " cannot do: ", no_fp8, "; set it to 'same', or choose another GPU by --gpu");
-  PlannedMemory memory = memory_of(in, split_batch(in.config.train, in.ranks).micro);
+  PlannedMemory memory = memory_of(in, train::split_batch(in.config.train, in.ranks).micro);
   Plan plan;
   plan.memory = std::move(memory.items);
   plan.tensors_peak = memory.peak;
@@ -144,4 +144,4 @@ Plan make_plan(const PlanInput& in) {
   return plan;
 }
 
-}  // namespace hrm::train
+}  // namespace hrm::commands

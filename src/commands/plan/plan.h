@@ -10,7 +10,7 @@
 #include "hrm/models/make_language_model.h"
 #include "hrm/models/puzzle_model.h"
 
-namespace hrm::train {
+namespace hrm::commands {
 
 // What a GPU's data sheet says.
 struct GpuFacts {
@@ -69,4 +69,4 @@ double backward_done(const PlanInput& input, int64_t groups, int64_t count);
 // Error(usage) where the GPU cannot do what the configuration asks for, or the batch cannot be split.
 Plan make_plan(const PlanInput& input);
 
-}  // namespace hrm::train
+}  // namespace hrm::commands

@@ -4,7 +4,7 @@
 #include "hrm/base/error.h"
 #include "hrm/nn/swiglu.h"
 
-namespace hrm::train {
+namespace hrm::commands {
 
 BlockPasses block_passes(const config::ModelConfig& m, bool second_forward) {
   const auto d = [](int64_t n) { return static_cast<double>(n); };
@@ -120,4 +120,4 @@ double puzzle_backward_done(const config::ModelConfig& model, int64_t groups, in
   return groups == 0 ? 0 : (recorded - static_cast<double>(count - groups)) / recorded;
 }
 
-}  // namespace hrm::train
+}  // namespace hrm::commands

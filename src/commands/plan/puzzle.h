@@ -6,7 +6,7 @@
 #include "commands/plan/plan.h"
 #include "commands/plan/step.h"
 
-namespace hrm::train {
+namespace hrm::commands {
 
 inline constexpr int64_t kShortSequence = 128;  // longest that our attention kernel takes
 
@@ -46,4 +46,4 @@ std::string puzzle_shares();  // of the data sheet that the times assume
 // As backward_done().
 double puzzle_backward_done(const config::ModelConfig& model, int64_t groups, int64_t count);
 
-}  // namespace hrm::train
+}  // namespace hrm::commands

@@ -4,7 +4,7 @@
 #include "hrm/base/error.h"
 #include "hrm/tasks/row_pool.h"
 
-namespace hrm::train {
+namespace hrm::commands {
 namespace {
 
 // Walks through one step of the fused implementation (nn/sub_blocks.cpp, models/*.cpp) as the allocator sees it.
@@ -296,4 +296,4 @@ void add_puzzle_memory(const PlanInput& in, int64_t micro, PlannedMemory& memory
   }
 }
 
-}  // namespace hrm::train
+}  // namespace hrm::commands

@@ -15,7 +15,7 @@
 #include "hrm/train/batch_split.h"
 #include "hrm/train/trainer.h"
 
-namespace hrm::train {
+namespace hrm::commands {
 namespace {
 
 using Moment = StepExchange::Moment;
@@ -66,7 +66,7 @@ struct Outline {
 
 // In the order of Trainer::device_step and of the tasks.
 std::vector<StepExchange> rehearse_step(const PlanInput& in) {
-  const int64_t ranks = in.ranks, own = split_batch(in.config.train, ranks).own;
+  const int64_t ranks = in.ranks, own = train::split_batch(in.config.train, ranks).own;
   if (ranks == 1) return {};
   const at::NoGradGuard no_grad;
   const auto comm = parallel::make_fake_comm(0, static_cast<int>(ranks));
@@ -87,7 +87,7 @@ std::vector<StepExchange> rehearse_step(const PlanInput& in) {
     minutes.note("tokens", Moment::before_forward);
   }
   const auto groups = static_cast<int64_t>(parameters.gradient_ready()->groups().size());
-  const int64_t accumulation = split_batch(in.config.train, ranks).accumulation;
+  const int64_t accumulation = train::split_batch(in.config.train, ranks).accumulation;
   for (int64_t micro = reducer.every_micro_batch() ? 0 : accumulation - 1; micro < accumulation; ++micro) {
     const auto passes_left = static_cast<double>(accumulation - 1 - micro);
     reducer.begin(/*last_micro_batch=*/passes_left == 0);
@@ -97,7 +97,7 @@ std::vector<StepExchange> rehearse_step(const PlanInput& in) {
       minutes.note("gradients", Moment::in_backward, backward_done(in, group + 1, groups) - passes_left);
     }
   }
-  comm->all_reduce(values({summed_values(ranks, model.task_sums)}, at::kDouble));
+  comm->all_reduce(values({train::summed_values(ranks, model.task_sums)}, at::kDouble));
   minutes.note("metrics", Moment::after_backward);
   reducer.finish();
   minutes.note("gradients", Moment::in_backward);
@@ -155,7 +155,7 @@ RanksPlan make_ranks_plan(const RanksInput& in, int64_t ranks) {
   plan.exchanges = rehearse_step(plan.input);
 
   // Time counts from the start of the last micro-batch's backward pass.
-  const double backward = plan.own.backward_ms / static_cast<double>(split_batch(train, ranks).accumulation);
+  const double backward = plan.own.backward_ms / static_cast<double>(train::split_batch(train, ranks).accumulation);
   double free = -std::numeric_limits<double>::infinity(), others = 0;
   for (const StepExchange& exchange : plan.exchanges) {
     const double ms = 1e3 * collective_seconds(in.links, exchange.operation, plan.layout);
@@ -179,4 +179,4 @@ RanksPlan make_ranks_plan(const RanksInput& in, int64_t ranks) {
   return plan;
 }
 
-}  // namespace hrm::train
+}  // namespace hrm::commands

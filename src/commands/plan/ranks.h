@@ -8,7 +8,7 @@
 #include "commands/plan/plan.h"
 #include "hrm/parallel/comm.h"
 
-namespace hrm::train {
+namespace hrm::commands {
 
 // One collective operation of a training step.
 struct StepExchange {
@@ -55,4 +55,4 @@ struct RanksPlan {
 // make_plan and layout_of.
 RanksPlan make_ranks_plan(const RanksInput& in, int64_t ranks);
 
-}  // namespace hrm::train
+}  // namespace hrm::commands

@@ -1,5 +1,5 @@
 #pragma once
-// What the estimates of puzzles and of language models (plan_puzzle.h, plan_language.h) are made with.
+// What the estimates of puzzles and of language models (puzzle.h, language.h) are made with.
 
 #include <algorithm>
 #include <cmath>
@@ -10,7 +10,7 @@
 #include "commands/plan/plan.h"
 #include "hrm/base/error.h"
 
-namespace hrm::train {
+namespace hrm::commands {
 
 // Measured on one H200 with `bench step`; see docs/profiling.md.
 inline constexpr double kMatmulShare = 0.62;         // of the data sheet's FLOP/s in a step's matrix products
@@ -90,4 +90,4 @@ class TimeModel {
   const GpuFacts& gpu_;
 };
 
-}  // namespace hrm::train
+}  // namespace hrm::commands
