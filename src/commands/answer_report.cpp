@@ -252,7 +252,7 @@ AnswerReport compare_answers(std::vector<ReportGroup> groups) {
     const bool comparable = metric != "diversity" || !report.different_measures;
     for (size_t group = 0; group < all.size(); ++group) {
       ReportCell cell;
-      cell.value = data::bootstrap_mean(all[group], 0);
+      cell.value = metrics::bootstrap_mean(all[group], 0);
       for (size_t run = 0; run < of[group].size(); ++run) {
         const std::vector<double> own = values(group, metric, prompts, run);
         double mean = 0;
@@ -260,7 +260,7 @@ AnswerReport compare_answers(std::vector<ReportGroup> groups) {
         cell.least = run == 0 ? mean : std::min(cell.least, mean);
         cell.most = run == 0 ? mean : std::max(cell.most, mean);
       }
-      if (group > 0 && comparable) cell.difference = data::bootstrap_paired(all[group], all[0], 0);
+      if (group > 0 && comparable) cell.difference = metrics::bootstrap_paired(all[group], all[0], 0);
       report.cells[group][metric] = cell;
     }
   }
@@ -312,7 +312,7 @@ Front quality_diversity_front(const AnswerReport& report) {
     const auto& cells = report.cells[group];
     const double likely = by ? 0 : std::exp(-report.losses[group].value());
     front.points.push_back({.name = report.groups[group].name,
-                            .quality = by ? cells.at(by).value : data::Interval{likely, likely, likely},
+                            .quality = by ? cells.at(by).value : metrics::Interval{likely, likely, likely},
                             .diversity = cells.at("diversity").value});
   }
   for (FrontPoint& point : front.points) {

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "hrm/data/text_statistics.h"
+#include "hrm/metrics/text_statistics.h"
 
 namespace hrm::commands {
 
@@ -40,10 +40,10 @@ struct ReportGroup {
 };
 
 struct ReportCell {
-  data::Interval value;        // mean over prompts; 95 % by bootstrap over prompts
+  metrics::Interval value;     // mean over prompts; 95 % by bootstrap over prompts
   double least = 0, most = 0;  // means of the runs of the group
   // This group less the first one, prompt by prompt; none for the first.
-  std::optional<data::Interval> difference;
+  std::optional<metrics::Interval> difference;
 };
 
 struct AnswerReport {
@@ -76,7 +76,7 @@ std::string loss_sentence(const AnswerReport& report);
 // The point of a group in the plane of quality and diversity.
 struct FrontPoint {
   std::string name;
-  data::Interval quality, diversity;
+  metrics::Interval quality, diversity;
   bool on_front = false;  // no other has as much of both, and more of one
 };
 struct Front {

@@ -5,7 +5,7 @@
 #include "commands/answer_report.h"
 #include "hrm/base/error.h"
 #include "hrm/base/text.h"
-#include "hrm/tasks/metric_text.h"
+#include "hrm/metrics/metric_text.h"
 
 namespace hrm::commands {
 namespace {
@@ -19,24 +19,24 @@ const char* colour(size_t i) {
   return kColours[i % (sizeof kColours / sizeof *kColours)];
 }
 
-std::string interval_text(const data::Interval& i, bool signs = false) {
-  const auto number = [&](double value) { return (signs && value > 0 ? "+" : "") + fixed(value, 3); };
+std::string interval_text(const metrics::Interval& i, bool signs = false) {
+  const auto number = [&](double value) { return (signs && value > 0 ? "+" : "") + metrics::fixed(value, 3); };
   return cat(number(i.mean), " [", number(i.low), ", ", number(i.high), "]");
 }
 
-bool excludes_zero(const data::Interval& i) {
+bool excludes_zero(const metrics::Interval& i) {
   return i.low > 0 || i.high < 0;
 }
 
 std::string loss_text(const AnswerReport& report, size_t group) {
-  return report.losses[group] ? fixed(*report.losses[group], 4) : "-";
+  return report.losses[group] ? metrics::fixed(*report.losses[group], 4) : "-";
 }
 
 std::string relative_loss(const AnswerReport& report, size_t group) {
   const std::optional<double>&own = report.losses[group], &first = report.losses[0];
   if (group == 0 || !own || !first) return "";
   const double change = 100 * (*own / *first - 1);
-  return cat(change > 0 ? "+" : "", fixed(change, 2), " %");
+  return cat(change > 0 ? "+" : "", metrics::fixed(change, 2), " %");
 }
 
 // A cell of a table may hold no line end and no bar.
@@ -133,7 +133,7 @@ std::vector<double> ticks(double low, double high) {
 
 // Where the values of an axis begin and end: all intervals, and a little more, so much that ticks of three digits
 // differ where all values are the same.
-std::pair<double, double> range(const Front& front, data::Interval FrontPoint::*axis) {
+std::pair<double, double> range(const Front& front, metrics::Interval FrontPoint::*axis) {
   double low = INFINITY, high = -INFINITY;
   for (const FrontPoint& point : front.points) {
     low = std::min(low, (point.*axis).low);
@@ -182,8 +182,8 @@ std::string report_markdown(const AnswerReport& report) {
     }
     const ReportedEvaluation& first = group.runs[0];
     out += cat("| ", cell_text(group.name), " | ", checkpoints, " | ", first.prompts[0].sampled.size(), " | ",
-               fixed(first.temperature, 2), " | ", fixed(first.top_p, 2), " | ", loss_text(report, i), " | ",
-               relative_loss(report, i), " |\n");
+               metrics::fixed(first.temperature, 2), " | ", metrics::fixed(first.top_p, 2), " | ", loss_text(report, i),
+               " | ", relative_loss(report, i), " |\n");
   }
   if (const std::string sentence = loss_sentence(report); !sentence.empty()) out += cat("\n", sentence, "\n");
   out += "\n| metric |";
@@ -198,7 +198,8 @@ std::string report_markdown(const AnswerReport& report) {
     for (size_t i = 0; i < report.groups.size(); ++i) {
       const ReportCell& cell = report.cells[i].at(metric);
       out += " " + interval_text(cell.value);
-      if (report.groups[i].runs.size() > 1) out += cat(", ", fixed(cell.least, 3), "..", fixed(cell.most, 3));
+      if (report.groups[i].runs.size() > 1)
+        out += cat(", ", metrics::fixed(cell.least, 3), "..", metrics::fixed(cell.most, 3));
       if (cell.difference) {
         const char* mark = excludes_zero(*cell.difference) ? "**" : "";
         out += cat("; ", mark, interval_text(*cell.difference, true), mark);
@@ -253,7 +254,7 @@ std::string answers_page(const AnswerReport& report) {
       const auto diversity = prompt.values.find("diversity");
       out += cat("<div class=\"run\"><h3>", escaped_markup(report.groups[i].name), "</h3>");
       if (diversity != prompt.values.end()) {
-        out += cat("<p class=\"note\">diversity ", fixed(diversity->second, 3), "</p>");
+        out += cat("<p class=\"note\">diversity ", metrics::fixed(diversity->second, 3), "</p>");
       }
       out += cat("<ol><li class=\"best\"><span class=\"note\">greedy </span>", escaped_markup(prompt.greedy),
                  "</li></ol>");
@@ -271,7 +272,7 @@ std::string front_picture(const Front& front) {
   const auto [y0, y1] = range(front, &FrontPoint::quality);
   const auto x = [&, x0 = x0, x1 = x1](double v) { return kLeft + (v - x0) / (x1 - x0) * (kWidth - kLeft - kRight); };
   const auto y = [&, y0 = y0, y1 = y1](double v) { return bottom - (v - y0) / (y1 - y0) * kPlot; };
-  const auto n = [](double v) { return fixed(v, 1); };
+  const auto n = [](double v) { return metrics::fixed(v, 1); };
   std::string out =
       cat("<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 ", n(kWidth), " ", n(height), "\" width=\"",
           n(kWidth), "\" height=\"", n(height),
@@ -288,11 +289,11 @@ std::string front_picture(const Front& front) {
   const std::string grid = "stroke=\"#ddd\"";
   for (const double v : ticks(x0, x1)) {
     line(x(v), kTop, x(v), bottom, grid);
-    text(x(v), bottom + 18, "middle", fixed(v, 3));
+    text(x(v), bottom + 18, "middle", metrics::fixed(v, 3));
   }
   for (const double v : ticks(y0, y1)) {
     line(kLeft, y(v), kWidth - kRight, y(v), grid);
-    text(kLeft - 8, y(v) + 4, "end", fixed(v, 3));
+    text(kLeft - 8, y(v) + 4, "end", metrics::fixed(v, 3));
   }
   text((kLeft + kWidth - kRight) / 2, bottom + 40, "middle", front.diversity);
   text(18, kTop + kPlot / 2, "middle", front.quality, cat(" transform=\"rotate(-90 18 ", n(kTop + kPlot / 2), ")\""));
@@ -318,8 +319,8 @@ std::string front_picture(const Front& front) {
     out += cat("<circle cx=\"", n(kLeft + 6), "\" cy=\"", n(at - 4), "\" r=\"5\" fill=\"",
                point.on_front ? colour(i) : "#fff", "\" ", stroke, " stroke-width=\"2\"/>\n");
     text(kLeft + 20, at, "start",
-         cat(printable_start(point.name, 40), ": quality ", fixed(point.quality.mean, 3), ", diversity ",
-             fixed(point.diversity.mean, 3), point.on_front ? "" : " (another has more of both)"));
+         cat(printable_start(point.name, 40), ": quality ", metrics::fixed(point.quality.mean, 3), ", diversity ",
+             metrics::fixed(point.diversity.mean, 3), point.on_front ? "" : " (another has more of both)"));
   }
   return out + "</svg>\n";
 }

@@ -9,10 +9,10 @@
 
 #include "hrm/base/error.h"
 #include "hrm/checkpoint/hf_import.h"
-#include "hrm/data/text_metrics.h"
 #include "hrm/data/wordpiece.h"
 #include "hrm/formats/hf_config.h"
 #include "hrm/formats/safetensors_set.h"
+#include "hrm/metrics/text_metrics.h"
 #include "hrm/models/bert_encoder.h"
 #include "hrm/ops/diversity.h"
 #include "hrm/runtime/device.h"
@@ -91,8 +91,8 @@ objectives::GroupDiversity AnswerDiversity::measure(const std::vector<std::strin
                                  .loo = at::empty({groups, n}, at::kFloat)};
   for (int64_t group = 0; group < groups; ++group) {
     const std::vector<std::string> answers(texts.begin() + group * n, texts.begin() + (group + 1) * n);
-    const data::TextDiversity found =
-        metric_ == "bleu" ? data::bleu_diversity(answers) : data::distinct_diversity(answers, 2);
+    const metrics::TextDiversity found =
+        metric_ == "bleu" ? metrics::bleu_diversity(answers) : metrics::distinct_diversity(answers, 2);
     out.totals.data_ptr<float>()[group] = static_cast<float>(found.total);
     for (int64_t i = 0; i < n; ++i) {
       out.rows.data_ptr<float>()[group * n + i] = static_cast<float>(found.rows[static_cast<size_t>(i)]);

@@ -7,7 +7,7 @@
 #include <set>
 
 #include "hrm/data/batch.h"
-#include "hrm/data/text_metrics.h"
+#include "hrm/metrics/text_metrics.h"
 #include "hrm/objectives/language.h"
 #include "hrm/objectives/rewards.h"
 
@@ -45,7 +45,7 @@ Values measure(const EvaluatedPrompt& p) {
   if (!p.answers.empty()) {
     const auto right = static_cast<int64_t>(std::count(p.right.begin(), p.right.end(), true));
     for (const int64_t k : {1, 3, 5, 10, 20, 50, 100}) {
-      if (k <= n) v["pass@" + std::to_string(k)] = data::pass_at_k(n, right, k);
+      if (k <= n) v["pass@" + std::to_string(k)] = metrics::pass_at_k(n, right, k);
     }
     v["greedy_right"] = is_right(p.greedy, p.answers) ? 1 : 0;
     int64_t covered = 0;
@@ -55,19 +55,19 @@ Values measure(const EvaluatedPrompt& p) {
     v["covered"] = static_cast<double>(covered) / static_cast<double>(p.answers.size());
   }
   if (!p.reference.empty()) {
-    v["rouge_1"] = data::rouge_n(p.greedy, p.reference, 1).f1;
-    v["rouge_2"] = data::rouge_n(p.greedy, p.reference, 2).f1;
-    v["rouge_l"] = data::rouge_l(p.greedy, p.reference).f1;
+    v["rouge_1"] = metrics::rouge_n(p.greedy, p.reference, 1).f1;
+    v["rouge_2"] = metrics::rouge_n(p.greedy, p.reference, 2).f1;
+    v["rouge_l"] = metrics::rouge_l(p.greedy, p.reference).f1;
   }
-  for (const int64_t order : {1, 2, 3}) v["distinct_" + std::to_string(order)] = data::distinct_n(p.sampled, order);
-  v["self_bleu"] = data::self_bleu(p.sampled);
+  for (const int64_t order : {1, 2, 3}) v["distinct_" + std::to_string(order)] = metrics::distinct_n(p.sampled, order);
+  v["self_bleu"] = metrics::self_bleu(p.sampled);
   v["diversity"] = p.diversity;
   v["different"] =
       static_cast<double>(std::set<std::string>(p.sampled.begin(), p.sampled.end()).size()) / static_cast<double>(n);
   v["finished"] = static_cast<double>(std::count(p.finished.begin(), p.finished.end(), true)) / static_cast<double>(n);
   double all_words = 0, unique = 0;
   for (const std::string& text : p.sampled) {
-    const std::vector<std::string> words = data::words(text);
+    const std::vector<std::string> words = metrics::words(text);
     all_words += static_cast<double>(words.size());
     unique += static_cast<double>(std::set<std::string>(words.begin(), words.end()).size());
   }
@@ -161,7 +161,7 @@ AnswerEvaluation evaluate_answers(const data::ChatSource& source, AnswerSampler&
         p.finished.push_back(answers.finished[row]);
         if (!p.answers.empty()) p.right.push_back(is_right(answers.texts[row], p.answers));
       }
-      p.diversity = totals.defined() ? totals[i].item<double>() : data::distinct_diversity(p.sampled, 2).total;
+      p.diversity = totals.defined() ? totals[i].item<double>() : metrics::distinct_diversity(p.sampled, 2).total;
       out.prompts.push_back(std::move(p));
     }
     progress({.done = first + size, .total = count});
@@ -182,7 +182,7 @@ AnswerEvaluation evaluate_answers(const data::ChatSource& source, AnswerSampler&
   }
   for (const char* name : kOrder) {
     if (const auto found = values.find(name); found != values.end()) {
-      out.metrics.emplace_back(name, data::bootstrap_mean(found->second, options.seed, 2000));
+      out.metrics.emplace_back(name, metrics::bootstrap_mean(found->second, options.seed, 2000));
     }
   }
   return out;

@@ -13,6 +13,7 @@
 #include "hrm/data/chat_open.h"
 #include "hrm/formats/file_kind.h"
 #include "hrm/formats/tokenizer_folder.h"
+#include "hrm/ops/start.h"
 #include "hrm/tasks/puzzle_inference.h"
 
 namespace hrm::tasks {
@@ -91,7 +92,7 @@ CausalInference open_causal_checkpoint(const fs::path& run_or_step, const std::v
   out.step = found.meta.step;
   // The adapter comes from the checkpoint.
   out.config.lora.adapter.clear();
-  out.runtime = start_runtime_and_ops(out.config);
+  out.runtime = ops::start_runtime_and_ops(out.config);
   const checkpoint::ModelWeights stored = checkpoint::load_weights(found.dir);
   require(weights != "ema" || !stored.ema.empty(), ExitCode::checkpoint, "'", found.dir.string(),
           "' holds no averaged weights (it was trained with optim.ema = 0); use --weights raw");
@@ -151,7 +152,7 @@ CausalInference open_model_folder(const fs::path& folder, const std::vector<std:
   CausalInference out;
   out.config = model_folder_config(folder, overrides);
   out.checkpoint = folder;
-  out.runtime = start_runtime_and_ops(out.config);
+  out.runtime = ops::start_runtime_and_ops(out.config);
   const HfModelConfig facts = read_hf_config(out.config.hf.model);
   out.chat = std::make_unique<data::ChatEncoder>(open_causal_tokenizer(out.config, facts));
   const int64_t most = std::min(facts.max_position_embeddings, std::max(positions, kMostPositions));

@@ -13,10 +13,10 @@
 #include "hrm/base/text.h"
 #include "hrm/data/batch.h"
 #include "hrm/data/language_open.h"
+#include "hrm/metrics/metric_text.h"
 #include "hrm/ops/moe.h"
 #include "hrm/runtime/async_read.h"
 #include "hrm/runtime/nvtx.h"
-#include "hrm/tasks/metric_text.h"
 
 namespace hrm::tasks {
 namespace {
@@ -238,14 +238,14 @@ NamedValues LanguageTask::summarize(const std::vector<double>& sums, int64_t ste
 }
 
 std::string LanguageTask::progress_text(const NamedValues& summary) const {
-  std::string text = cat("loss ", fixed(value_of(summary, "loss"), 3), " | cross-entropy ",
-                         fixed(value_of(summary, "cross_entropy"), 3));
-  if (has_core(config_)) text += cat(" | gate ", fixed(value_of(summary, "gate"), 2));
+  std::string text = cat("loss ", metrics::fixed(value_of(summary, "loss"), 3), " | cross-entropy ",
+                         metrics::fixed(value_of(summary, "cross_entropy"), 3));
+  if (has_core(config_)) text += cat(" | gate ", metrics::fixed(value_of(summary, "gate"), 2));
   double entropy = 1;
   for (const auto& [name, value] : summary) {
     if (name.starts_with(kMixture) && name.ends_with("load_entropy")) entropy = std::min(entropy, value);
   }
-  if (!mixtures_.empty()) text += cat(" | load entropy ", fixed(entropy, 3));
+  if (!mixtures_.empty()) text += cat(" | load entropy ", metrics::fixed(entropy, 3));
   return text;
 }
 

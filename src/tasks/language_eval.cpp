@@ -9,10 +9,10 @@
 
 #include "hrm/base/error.h"
 #include "hrm/data/batch.h"
+#include "hrm/metrics/metric_text.h"
 #include "hrm/objectives/language.h"
 #include "hrm/runtime/async_read.h"
 #include "hrm/tasks/language_rows.h"
-#include "hrm/tasks/metric_text.h"
 
 namespace hrm::tasks {
 namespace {
@@ -119,13 +119,13 @@ NamedValues LanguageEvaluation::run(const std::function<void(const EvalProgress&
 
 std::string language_eval_text(const NamedValues& result) {
   if (value_of(result, "tokens") == 0) return "no responses to compare with";
-  std::string text = cat("loss ", fixed(value_of(result, "loss"), 4));
+  std::string text = cat("loss ", metrics::fixed(value_of(result, "loss"), 4));
   for (const auto& [name, value] : result) {
-    if (name == "bits_per_byte") text += cat(" | bits/byte ", fixed(value, 3));
+    if (name == "bits_per_byte") text += cat(" | bits/byte ", metrics::fixed(value, 3));
   }
-  return cat(text, " | tokens ", percent(value_of(result, "accuracy")), " | exact ",
-             percent(value_of(result, "exact_accuracy")), " | ", static_cast<int64_t>(value_of(result, "rows")),
-             " rows");
+  return cat(text, " | tokens ", metrics::percent(value_of(result, "accuracy")), " | exact ",
+             metrics::percent(value_of(result, "exact_accuracy")), " | ",
+             static_cast<int64_t>(value_of(result, "rows")), " rows");
 }
 
 }  // namespace hrm::tasks

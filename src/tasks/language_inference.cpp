@@ -6,6 +6,7 @@
 #include "hrm/checkpoint/checkpoint.h"
 #include "hrm/config/load.h"
 #include "hrm/models/make_language_model.h"
+#include "hrm/ops/start.h"
 #include "hrm/tasks/language.h"
 #include "hrm/tasks/puzzle_inference.h"
 
@@ -41,7 +42,7 @@ LanguageInference open_language_model(const fs::path& run_or_step, const std::ve
   out.step = found.meta.step;
   out.meta = meta_from_signature(found.meta.info, found.dir.string());
   out.text = data::encoder_of(out.meta, tokenizer_of_checkpoint(out.meta, found.dir).parent_path());
-  out.runtime = start_runtime_and_ops(out.config);
+  out.runtime = ops::start_runtime_and_ops(out.config);
 
   const checkpoint::ModelWeights stored = checkpoint::load_weights(found.dir);
   require(weights != "ema" || !stored.ema.empty(), ExitCode::checkpoint, "'", found.dir.string(),

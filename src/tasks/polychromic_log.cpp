@@ -4,8 +4,8 @@
 #include <algorithm>
 
 #include "hrm/base/text.h"
+#include "hrm/metrics/metric_text.h"
 #include "hrm/nn/frozen_weight.h"
-#include "hrm/tasks/metric_text.h"
 #include "hrm/tasks/polychromic.h"
 #include "tasks/polychromic_metrics.h"
 
@@ -85,19 +85,19 @@ std::string PolychromicTask::progress_text(const NamedValues& summary) const {
     }
     return nullptr;
   };
-  std::string text = cat("loss ", fixed(value_of(summary, "loss"), 3));
+  std::string text = cat("loss ", metrics::fixed(value_of(summary, "loss"), 3));
   const auto add = [&](const char* what, const char* name, int digits) {
-    if (const double* value = find(name)) text += cat(" | ", what, " ", fixed(*value, digits));
+    if (const double* value = find(name)) text += cat(" | ", what, " ", metrics::fixed(*value, digits));
   };
   add("cross-entropy", "cross_entropy", 3);
   add("diversity", "diversity", 3);
   add("reward", "reward", 3);
-  if (last_generated_per_s_ > 0) text += cat(" | generated ", fixed(last_generated_per_s_, 0), " tok/s");
+  if (last_generated_per_s_ > 0) text += cat(" | generated ", metrics::fixed(last_generated_per_s_, 0), " tok/s");
   // Shares of the step: the longest, and what is at least one in twenty. All are in metrics.jsonl.
   std::string shares;
   for (const auto& [name, share] : last_parts_) {
     if (shares.empty() || share >= 0.05)
-      shares += cat(shares.empty() ? " | " : ", ", name, " ", fixed(100 * share, 0), " %");
+      shares += cat(shares.empty() ? " | " : ", ", name, " ", metrics::fixed(100 * share, 0), " %");
   }
   return text + shares;
 }
@@ -111,7 +111,7 @@ std::string PolychromicTask::describe() const {
                 config_.lora.targets, config_.lora.dora ? ", DoRA" : "",
                 config_.lora.modules_to_save.empty() ? "" : cat(", and all of ", config_.lora.modules_to_save));
     if (const nn::Nf4Memory nf4 = nn::nf4_memory(*lm_.model); nf4.elements > 0) {
-      const auto mib = [](int64_t bytes) { return fixed(static_cast<double>(bytes) / 0x1p20, 1); };
+      const auto mib = [](int64_t bytes) { return metrics::fixed(static_cast<double>(bytes) / 0x1p20, 1); };
       text += cat("\nbase         NF4, ", nf4.elements, " parameters of the blocks' linear layers in ", mib(nf4.bytes),
                   " MiB (", mib(2 * nf4.elements), " in bf16), and ", mib(nf4.workspace),
                   " MiB to dequantise one layer at a time");

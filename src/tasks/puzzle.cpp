@@ -9,11 +9,11 @@
 #include "hrm/base/error.h"
 #include "hrm/base/log.h"
 #include "hrm/base/philox.h"
+#include "hrm/metrics/metric_text.h"
 #include "hrm/ops/attention.h"
 #include "hrm/optim/sparse_sign_sgd.h"
 #include "hrm/runtime/async_read.h"
 #include "hrm/runtime/nvtx.h"
-#include "hrm/tasks/metric_text.h"
 #include "hrm/tasks/puzzle_exchange.h"
 
 namespace hrm::tasks {
@@ -275,8 +275,10 @@ NamedValues PuzzleTask::summarize(const std::vector<double>& sums, int64_t steps
 }
 
 std::string PuzzleTask::progress_text(const NamedValues& summary) const {
-  return cat("loss ", fixed(value_of(summary, "loss"), 3), " | exact ", percent(value_of(summary, "exact_accuracy")),
-             " | cells ", percent(value_of(summary, "accuracy")), " | halt ", fixed(value_of(summary, "steps"), 1));
+  return cat("loss ", metrics::fixed(value_of(summary, "loss"), 3), " | exact ",
+             metrics::percent(value_of(summary, "exact_accuracy")), " | cells ",
+             metrics::percent(value_of(summary, "accuracy")), " | halt ",
+             metrics::fixed(value_of(summary, "steps"), 1));
 }
 
 double PuzzleTask::samples_per_epoch() const {
@@ -307,10 +309,11 @@ double PuzzleTask::score(const NamedValues& result) const {
 }
 
 std::string puzzle_eval_text(const NamedValues& result) {
-  return cat("exact ", percent(value_of(result, "exact_accuracy")), " | cells ", percent(value_of(result, "accuracy")),
-             " | Q right ", percent(value_of(result, "q_halt_accuracy")), " | loss ",
-             fixed(value_of(result, "lm_loss"), 3), " | ", fixed(value_of(result, "steps"), 1), " segments | ",
-             static_cast<int64_t>(value_of(result, "count")), " puzzles");
+  return cat("exact ", metrics::percent(value_of(result, "exact_accuracy")), " | cells ",
+             metrics::percent(value_of(result, "accuracy")), " | Q right ",
+             metrics::percent(value_of(result, "q_halt_accuracy")), " | loss ",
+             metrics::fixed(value_of(result, "lm_loss"), 3), " | ", metrics::fixed(value_of(result, "steps"), 1),
+             " segments | ", static_cast<int64_t>(value_of(result, "count")), " puzzles");
 }
 
 // Who computes the attention of this model, for the start of the log.

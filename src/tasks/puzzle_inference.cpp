@@ -7,10 +7,7 @@
 #include "hrm/checkpoint/official.h"
 #include "hrm/config/load.h"
 #include "hrm/data/chat_open.h"
-#include "hrm/ops/attention.h"
-#include "hrm/ops/backend.h"
-#include "hrm/ops/gemm_tuning.h"
-#include "hrm/runtime/nvtx.h"
+#include "hrm/ops/start.h"
 #include "hrm/tasks/puzzle.h"
 
 namespace hrm::tasks {
@@ -65,22 +62,6 @@ config::Config stored_config(const std::filesystem::path& run_or_step, const std
   return config::config_from_json_text(found.meta.config_json, (found.dir / "config.json").string(), settings).config;
 }
 
-Runtime start_runtime_and_ops(const config::Config& config, int processes_here) {
-  const Runtime runtime = start_runtime(config, processes_here);
-  const bool reference = config.ops.backend == "reference" || !runtime.own_kernels;
-  if (!runtime.lacking_kernels.empty() && config.ops.backend != "reference") {
-    log::warn(runtime.device_name, ": ", runtime.lacking_kernels);
-  }
-  ops::set_backend(reference ? ops::Backend::reference : ops::Backend::fused);
-  ops::set_attention_backend(config.ops.attention == "sdpa" ? ops::AttentionBackend::sdpa
-                                                            : ops::AttentionBackend::auto_);
-  const bool tunes = runtime.device.is_cuda() && config.ops.gemm_tuning == "auto" && !config.runtime.deterministic;
-  ops::set_gemm_tuning(tunes ? ops::GemmTuning::auto_ : ops::GemmTuning::off);
-  ops::set_gemm_cache(config.ops.gemm_cache);
-  enable_nvtx(config.profiling);
-  return runtime;
-}
-
 PuzzleInference open_puzzle_model(const std::filesystem::path& run_or_step, const std::vector<std::string>& overrides,
                                   const std::string& weights, std::optional<int64_t> seq_len) {
   const checkpoint::FoundCheckpoint found = checkpoint::open_checkpoint(run_or_step);
@@ -92,7 +73,7 @@ PuzzleInference open_puzzle_model(const std::filesystem::path& run_or_step, cons
   out.checkpoint = found.dir;
   out.step = found.meta.step;
   settle_fp8(out.config);
-  out.runtime = start_runtime_and_ops(out.config);
+  out.runtime = ops::start_runtime_and_ops(out.config);
 
   const checkpoint::ModelWeights stored = checkpoint::load_weights(found.dir);
   require(weights != "ema" || !stored.ema.empty(), ExitCode::checkpoint, "'", found.dir.string(),

@@ -22,6 +22,7 @@
 #if HRM_WITH_CUDA
 #include <cuda_runtime_api.h>
 
+#include "hrm/ops/start.h"
 #include "hrm/parallel/nccl_comm.h"
 #endif
 
@@ -133,7 +134,7 @@ int run_as_ranks(const parallel::Launch& launch, const config::Config& config, c
 }
 
 Runtime start_device(Ranks& ranks, const config::Config& config) {
-  Runtime runtime = tasks::start_runtime_and_ops(config, ranks.launch.local_ranks);
+  Runtime runtime = ops::start_runtime_and_ops(config, ranks.launch.local_ranks);
   if (ranks.comm->alone()) return runtime;
   check_devices(ranks.comm->all_gather_text(device_of(runtime.device)));
 #if HRM_WITH_CUDA

@@ -10,6 +10,7 @@
 
 #include "commands/plan/plan.h"
 #include "hrm/commands/data.h"
+#include "hrm/ops/start.h"
 #include "hrm/runtime/memory.h"
 #include "support/paths.h"
 #include "train/small_language.h"
@@ -59,7 +60,7 @@ const GpuFacts* known_gpu(const Runtime& runtime) {
 template <class MakeTask, class MakeInput>
 void expect_planned(const std::string& name, const config::LoadedConfig& loaded, MakeTask make_task,
                     MakeInput make_input) {
-  const Runtime runtime = tasks::start_runtime_and_ops(loaded.config);
+  const Runtime runtime = ops::start_runtime_and_ops(loaded.config);
   const GpuFacts* gpu = known_gpu(runtime);
   if (gpu == nullptr) GTEST_SKIP() << runtime.device_name << " is not among the GPUs that plan knows";
 

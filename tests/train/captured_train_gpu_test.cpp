@@ -5,6 +5,7 @@
 
 #include "hrm/base/error.h"
 #include "hrm/checkpoint/checkpoint.h"
+#include "hrm/ops/start.h"
 #include "hrm/runtime/profiler.h"
 #include "support/overrides.h"
 #include "train/small_run.h"
@@ -228,7 +229,7 @@ TEST(CapturedTrain, ANonFiniteGradientStopsReplaysAndLeavesTheWeights) {
   const auto dir = fresh_folder("runs");
   const config::LoadedConfig loaded =
       testing::small_config(dir, captured_on_gpu({"optim.ema=0.9", "train.max_nonfinite_steps=1"}, true));
-  const Runtime runtime = tasks::start_runtime_and_ops(loaded.config);
+  const Runtime runtime = ops::start_runtime_and_ops(loaded.config);
   DivergingTask task(loaded.config, runtime);
   train::Trainer trainer(loaded.config, loaded.to_json(), runtime, task, dir / "small");
   trainer.start_fresh();
@@ -265,7 +266,7 @@ class RefusingTask : public tasks::PuzzleTask {
 template <class Task>
 std::string trained_with(const std::filesystem::path& dir, std::map<std::string, at::Tensor>& tensors) {
   const config::LoadedConfig loaded = testing::small_config(dir, captured_on_gpu({}, true));
-  const Runtime runtime = tasks::start_runtime_and_ops(loaded.config);
+  const Runtime runtime = ops::start_runtime_and_ops(loaded.config);
   Task task(loaded.config, runtime);
   train::Trainer trainer(loaded.config, loaded.to_json(), runtime, task, dir / "small");
   trainer.start_fresh();

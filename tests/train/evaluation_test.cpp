@@ -1,5 +1,6 @@
 // Evaluation: every batch size and early halting give what act_evaluate gives.
 #include "evaluation_cases.h"
+#include "hrm/ops/start.h"
 
 namespace hrm {
 namespace {
@@ -39,7 +40,7 @@ TEST(Evaluation, IsKeptWhileTheTrainingGoesOn) {
   // The recursions enter fp8 between the first and the second evaluation.
   testing::check_kept_evaluation({"ops.backend=reference", "model.H_cycles=2", "precision.recursions=fp8",
                                   "precision.fp8_warmup_steps=5", "eval.max_samples=50", "eval.batch_size=20"});
-  tasks::start_runtime_and_ops(testing::small_config(fresh_folder("runs")).config);  // the process's switches again
+  ops::start_runtime_and_ops(testing::small_config(fresh_folder("runs")).config);  // the process's switches again
 }
 
 tasks::NamedValues evaluate(SmallRun& run) {

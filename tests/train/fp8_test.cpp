@@ -6,6 +6,7 @@
 
 #include "hrm/base/error.h"
 #include "hrm/checkpoint/checkpoint.h"
+#include "hrm/ops/start.h"
 #include "support/overrides.h"
 #include "train/small_run.h"
 
@@ -200,7 +201,7 @@ TEST(Fp8Training, ACheckpointOfTheWarmUpIsEvaluatedWithout) {
   const tasks::NamedValues got = answers(loaded);
   EXPECT_EQ(got, run.task.evaluate([](const tasks::EvalProgress&) {}));
   EXPECT_EQ(got, answers(tasks::open_puzzle_model(dir / "small", {"precision.recursions=same"}, "raw", std::nullopt)));
-  tasks::start_runtime_and_ops(testing::small_config(dir).config);  // the process's switches as they were
+  ops::start_runtime_and_ops(testing::small_config(dir).config);  // the process's switches as they were
 }
 
 // Averages and raw weights are quantised with the scales that training left, during the training and from its
@@ -224,7 +225,7 @@ TEST(Fp8Training, BothSetsOfWeightsAreEvaluatedWithTheScalesOfTraining) {
     }
   }
   EXPECT_NE(logged["eval/"].at("eval/lm_loss"), logged["eval_raw/"].at("eval_raw/lm_loss"));
-  tasks::start_runtime_and_ops(testing::small_config(dir).config);
+  ops::start_runtime_and_ops(testing::small_config(dir).config);
 }
 
 TEST(Fp8Training, AnEvaluationQuantisesTheWeightsOnce) {
@@ -267,7 +268,7 @@ TEST(Fp8Training, AnOpenedModelAnswersAsTheTrainedOne) {
       tasks::open_puzzle_model(dir / "plain" / "small", {"precision.recursions=fp8"}, "raw", std::nullopt);
   ASSERT_NE(loaded.model->fp8(), nullptr);
   EXPECT_TRUE(loaded.model->fp8()->active());
-  tasks::start_runtime_and_ops(testing::small_config(dir).config);  // the process's switches as they were
+  ops::start_runtime_and_ops(testing::small_config(dir).config);  // the process's switches as they were
 }
 
 }  // namespace

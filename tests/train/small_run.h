@@ -12,6 +12,7 @@
 
 #include "hrm/config/load.h"
 #include "hrm/data/dataset.h"
+#include "hrm/ops/start.h"
 #include "hrm/runtime/device.h"
 #include "hrm/state/registry.h"
 #include "hrm/tasks/puzzle.h"
@@ -86,7 +87,7 @@ struct SmallTraining {
   SmallTraining(const config::LoadedConfig& config, const std::filesystem::path& dir,
                 const std::shared_ptr<parallel::Comm>& comm)
       : loaded(config),
-        runtime(tasks::start_runtime_and_ops(loaded.config)),
+        runtime(ops::start_runtime_and_ops(loaded.config)),
         task(loaded.config, runtime, comm),
         trainer(loaded.config, loaded.to_json(), runtime, task, dir / "small", comm) {}
 

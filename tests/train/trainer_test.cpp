@@ -6,6 +6,7 @@
 
 #include "hrm/base/error.h"
 #include "hrm/checkpoint/checkpoint.h"
+#include "hrm/ops/start.h"
 #include "hrm/train/signals.h"
 #include "train/small_run.h"
 
@@ -22,7 +23,7 @@ TEST(PuzzleTask, SaysWhichAttentionRuns) {
   SmallRun reference(fresh_folder("reference"), {"ops.backend=reference"});
   EXPECT_EQ(reference.task.describe().find(kernel), std::string::npos) << reference.task.describe();
   EXPECT_NE(reference.task.describe().find("scaled dot-product attention, backend"), std::string::npos);
-  tasks::start_runtime_and_ops(fused.loaded.config);  // the process's switches as they were
+  ops::start_runtime_and_ops(fused.loaded.config);  // the process's switches as they were
 }
 
 TEST(Trainer, StopsAtANonFiniteGradientWithTheGoodWeightsInADump) {
@@ -56,7 +57,7 @@ TEST(Trainer, StopsAtANonFiniteGradientWithTheGoodWeightsInADump) {
 TEST(Trainer, WithoutARunFolderADivergenceWritesNothing) {
   const auto dir = fresh_folder("runs");
   const config::LoadedConfig loaded = testing::small_config(dir, {"train.max_nonfinite_steps=1"});
-  const Runtime runtime = tasks::start_runtime_and_ops(loaded.config);
+  const Runtime runtime = ops::start_runtime_and_ops(loaded.config);
   tasks::PuzzleTask task(loaded.config, runtime);
   train::Trainer trainer(loaded.config, loaded.to_json(), runtime, task, /*run_dir=*/"");
   {
@@ -141,7 +142,7 @@ class TaskStoppedInEvaluation : public tasks::PuzzleTask {
 
 [[noreturn]] void exit_with_outcome_of_run(const std::filesystem::path& dir, const std::vector<std::string>& more) {
   const config::LoadedConfig loaded = testing::small_config(dir, more);
-  const Runtime runtime = tasks::start_runtime_and_ops(loaded.config);
+  const Runtime runtime = ops::start_runtime_and_ops(loaded.config);
   TaskStoppedInEvaluation task(loaded.config, runtime);
   train::Trainer trainer(loaded.config, loaded.to_json(), runtime, task, dir / "small");
   train::install_signal_handlers();

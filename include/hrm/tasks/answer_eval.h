@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "hrm/data/chat_source.h"
-#include "hrm/data/text_statistics.h"
+#include "hrm/metrics/text_statistics.h"
 #include "hrm/models/language_model.h"
 #include "hrm/tasks/answer_diversity.h"
 #include "hrm/tasks/answer_sampler.h"
@@ -48,7 +48,7 @@ struct AnswerEvaluation {
   // distinct_2, distinct_3, self_bleu, different (share of different answers), covered (different right answers / all
   // that are right); rouge_1, rouge_2, rouge_l (F1 of the greedy answer against the data's response); answer_words,
   // unique_words, finished; response_loss (cross-entropy of all responses of the data to the prompt, nats a token).
-  std::vector<std::pair<std::string, data::Interval>> metrics;
+  std::vector<std::pair<std::string, metrics::Interval>> metrics;
 };
 
 // Each prompt of `source` once, whatever number of responses it has. `diversity` may be null: then by distinct pairs of

@@ -31,7 +31,4 @@ PuzzleInference open_puzzle_model(const std::filesystem::path& run_or_step, cons
 // The configuration of a checkpoint, with overrides, without opening the model.
 config::Config stored_config(const std::filesystem::path& run_or_step, const std::vector<std::string>& overrides);
 
-// Runs start_runtime, the op backend and the NVTX ranges as the configuration says, once per process.
-Runtime start_runtime_and_ops(const config::Config& config, int processes_here = 1);
-
 }  // namespace hrm::tasks

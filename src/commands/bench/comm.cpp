@@ -15,10 +15,10 @@
 #include "hrm/base/file.h"
 #include "hrm/base/text.h"
 #include "hrm/commands/commands.h"
+#include "hrm/metrics/metric_text.h"
 #include "hrm/parallel/launch.h"
 #include "hrm/runtime/captured_step.h"
 #include "hrm/runtime/device.h"
-#include "hrm/tasks/metric_text.h"
 #include "train/ranks.h"
 
 namespace hrm::commands {
@@ -72,8 +72,8 @@ double measure_collective(parallel::Comm& comm, at::Device device, int64_t bytes
 
 void print_collective_row(const Json& row, std::ostream& out) {
   out << std::right << std::setw(12) << human_bytes(row["bytes"].get<uint64_t>()) << std::setw(13)
-      << tasks::fixed(row["time_us"], 1) << std::setw(12) << tasks::fixed(row["algorithm_gbs"], 3) << std::setw(12)
-      << tasks::fixed(row["bus_gbs"], 3) << "\n"
+      << metrics::fixed(row["time_us"], 1) << std::setw(12) << metrics::fixed(row["algorithm_gbs"], 3) << std::setw(12)
+      << metrics::fixed(row["bus_gbs"], 3) << "\n"
       << std::flush;
 }
 

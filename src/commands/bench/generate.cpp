@@ -12,6 +12,7 @@
 #include "hrm/commands/commands.h"
 #include "hrm/config/load.h"
 #include "hrm/models/make_language_model.h"
+#include "hrm/ops/start.h"
 #include "hrm/tasks/generation.h"
 #include "hrm/tasks/language_inference.h"
 #include "hrm/tasks/puzzle_inference.h"
@@ -45,7 +46,7 @@ BenchSubject open_bench_subject(const BenchGenerateOptions& o) {
           "bench generate times language models; the configuration "
           "says task=",
           subject.config.task);
-  subject.runtime = tasks::start_runtime_and_ops(subject.config);
+  subject.runtime = ops::start_runtime_and_ops(subject.config);
   subject.vocabulary = o.vocab_size;
   subject.model = models::make_language_model(subject.config, models::language_sizes(subject.config.data, o.vocab_size),
                                               static_cast<uint64_t>(subject.config.run.seed), subject.runtime.device,

@@ -16,10 +16,10 @@
 #include "hrm/base/log.h"
 #include "hrm/base/text.h"
 #include "hrm/commands/commands.h"
+#include "hrm/metrics/metric_text.h"
 #include "hrm/ops/backend.h"
 #include "hrm/ops/gemm_tuning.h"
 #include "hrm/runtime/device.h"
-#include "hrm/tasks/metric_text.h"
 
 namespace hrm::commands {
 namespace {
@@ -94,7 +94,7 @@ void print_head(std::ostream& out) {
 
 void print_op_row(const Json& row, std::ostream& out) {
   const auto text = [&](const char* key, double factor, int digits, const char* unit) {
-    return row[key].is_number() ? tasks::fixed(factor * row[key].get<double>(), digits) + unit : std::string("-");
+    return row[key].is_number() ? metrics::fixed(factor * row[key].get<double>(), digits) + unit : std::string("-");
   };
   out << std::left << std::setw(34) << row["op"].get<std::string>() << std::setw(14) << row["shape"].get<std::string>()
       << std::right << std::setw(10) << text("fused_ms", 1, 4, "") << std::setw(12) << text("untuned_ms", 1, 4, "")
@@ -150,8 +150,8 @@ int run_bench_ops(const BenchOpsOptions& options) {
   json["matmul_flops_per_s"] = limits.matmul_flops_per_s;
   json["ops"] = Json::array();
   std::cout << "device " << runtime.device_name << ", " << runtime.precision.name << "; limits measured now: copy "
-            << tasks::fixed(limits.copy_bytes_per_s * 1e-9, 0) << " GB/s, matrix product "
-            << tasks::fixed(limits.matmul_flops_per_s * 1e-12, 2) << " TFLOP/s\n";
+            << metrics::fixed(limits.copy_bytes_per_s * 1e-9, 0) << " GB/s, matrix product "
+            << metrics::fixed(limits.matmul_flops_per_s * 1e-12, 2) << " TFLOP/s\n";
   bool headed = false;
   for (const BenchShape& shape : bench_shapes(runtime.device.is_cpu())) {
     for (const BenchOp& op : bench_ops()) {

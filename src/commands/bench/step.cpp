@@ -17,10 +17,11 @@
 #include "hrm/base/text.h"
 #include "hrm/commands/commands.h"
 #include "hrm/config/load.h"
+#include "hrm/metrics/metric_text.h"
+#include "hrm/ops/start.h"
 #include "hrm/runtime/memory.h"
 #include "hrm/runtime/profiler.h"
 #include "hrm/tasks/make_task.h"
-#include "hrm/tasks/metric_text.h"
 #include "hrm/tasks/puzzle.h"
 #include "hrm/tasks/puzzle_inference.h"
 #include "hrm/train/trainer.h"
@@ -67,8 +68,8 @@ std::string counted(const Json& count, const char* what) {
 }
 
 std::string flops_text(double flops_per_s) {
-  return flops_per_s >= 1e12 ? tasks::fixed(flops_per_s * 1e-12, 1) + " TFLOP/s"
-                             : tasks::fixed(flops_per_s * 1e-9, 1) + " GFLOP/s";
+  return flops_per_s >= 1e12 ? metrics::fixed(flops_per_s * 1e-12, 1) + " TFLOP/s"
+                             : metrics::fixed(flops_per_s * 1e-9, 1) + " GFLOP/s";
 }
 
 Json profile_json(const StepProfile& profile, int64_t count, const std::string& unit) {
@@ -90,9 +91,9 @@ void print_rows(std::ostream& out, const char* title, const Json& rows, size_t m
     const Json& row = rows[i];
     std::string name = printable(short_kernel_name(row["name"].get<std::string>()));
     if (name.size() > 100) name.replace(97, std::string::npos, "...");
-    out << std::setw(9) << tasks::fixed(row["ms_per_" + unit].get<double>(), 3) << std::setw(7)
-        << tasks::fixed(100 * row["share"].get<double>(), 1) << "%" << std::setw(12)
-        << tasks::fixed(row["calls_per_" + unit].get<double>(), 1) << "  " << name << "\n";
+    out << std::setw(9) << metrics::fixed(row["ms_per_" + unit].get<double>(), 3) << std::setw(7)
+        << metrics::fixed(100 * row["share"].get<double>(), 1) << "%" << std::setw(12)
+        << metrics::fixed(row["calls_per_" + unit].get<double>(), 1) << "  " << name << "\n";
   }
 }
 
@@ -125,15 +126,15 @@ void print_profile(const Json& json, std::ostream& out, const std::string& unit)
   if (profile["gpu"].get<bool>()) {
     std::string waits;
     for (const Json& wait : profile["waits"]) {
-      waits += cat(waits.empty() ? "" : ", ", tasks::fixed(wait["calls_per_" + unit], 1), " ",
-                   wait["name"].get<std::string>(), " (", tasks::fixed(wait["ms_per_" + unit], 3), " ms)");
+      waits += cat(waits.empty() ? "" : ", ", metrics::fixed(wait["calls_per_" + unit], 1), " ",
+                   wait["name"].get<std::string>(), " (", metrics::fixed(wait["ms_per_" + unit], 3), " ms)");
     }
     print_step_row(out, "host",
-                   cat(tasks::fixed(profile["launches_per_" + unit], 1), " launches per ", unit,
+                   cat(metrics::fixed(profile["launches_per_" + unit], 1), " launches per ", unit,
                        "; waits for the device: ", waits.empty() ? "none" : waits));
     print_step_row(out, "GPU busy",
-                   cat(tasks::fixed(100 * profile["busy_share"].get<double>(), 1), " % of what was recorded (",
-                       tasks::fixed(profile["gap_ms_per_" + unit], 3), " ms of gaps per ", unit, ")"));
+                   cat(metrics::fixed(100 * profile["busy_share"].get<double>(), 1), " % of what was recorded (",
+                       metrics::fixed(profile["gap_ms_per_" + unit], 3), " ms of gaps per ", unit, ")"));
   }
   print_rows(out, "kind of work", profile["groups"], 30, unit);
   print_rows(out, profile["gpu"].get<bool>() ? "kernel" : "operation, without what it calls", profile["kernels"], 20,
@@ -146,15 +147,15 @@ void print_step(const Json& json, std::ostream& out) {
   const bool several = json["ranks"] != 1;
   row("device", cat(several ? cat(json["ranks"].dump(), " times ") : std::string(), json["device"].get<std::string>(),
                     ", ", json["precision"].get<std::string>()));
-  row("step",
-      cat(tasks::fixed(ms["median"], 2), " ms (p10 ", tasks::fixed(ms["p10"], 2), ", p90 ", tasks::fixed(ms["p90"], 2),
-          "; ", counted(json["steps"], "step"), " of ", counted(json["global_batch_size"], "sample"), ")"));
+  row("step", cat(metrics::fixed(ms["median"], 2), " ms (p10 ", metrics::fixed(ms["p10"], 2), ", p90 ",
+                  metrics::fixed(ms["p90"], 2), "; ", counted(json["steps"], "step"), " of ",
+                  counted(json["global_batch_size"], "sample"), ")"));
   row("throughput",
-      cat(tasks::fixed(json["samples_per_s"], 0), " samples/s, ", flops_text(1e12 * json["tflops"].get<double>()),
+      cat(metrics::fixed(json["samples_per_s"], 0), " samples/s, ", flops_text(1e12 * json["tflops"].get<double>()),
           json["mfu"].is_null() ? std::string()
-                                : cat(", MFU ", tasks::fixed(100 * json["mfu"].get<double>(), 1), " % of ",
+                                : cat(", MFU ", metrics::fixed(100 * json["mfu"].get<double>(), 1), " % of ",
                                       flops_text(json["peak_flops_assumed"].get<double>()))));
-  row("data wait", tasks::fixed(json["data_wait_ms"], 2) + " ms per step");
+  row("data wait", metrics::fixed(json["data_wait_ms"], 2) + " ms per step");
   row("memory", json["memory_text"].get<std::string>());
   print_profile(json, out, "step");
 }
@@ -178,7 +179,7 @@ int bench_step(const BenchStepOptions& options, const config::LoadedConfig& load
   if (!comm.alone()) log::info("ranks        ", parallel::describe(ranks.launch), "; ", comm.describe());
   log::info(task.describe());
   trainer.start_fresh();
-  log::info("measuring    ", counted(options.warmup, "step"), " of warm-up, ", tasks::fixed(options.settle, 1),
+  log::info("measuring    ", counted(options.warmup, "step"), " of warm-up, ", metrics::fixed(options.settle, 1),
             " s to settle, ", counted(options.steps, "timed step"), ", ", options.profile_steps, " recorded");
 
   trainer.run_steps(options.warmup);
@@ -266,7 +267,7 @@ int run_bench_eval(const BenchEvalOptions& options) {
   const bool puzzle = config.task == "puzzle";
   require(!puzzle || !config.data.test.empty(), ExitCode::usage,
           "data.test is empty: there is nothing to evaluate; set it to a dataset directory or a CSV file");
-  const Runtime runtime = tasks::start_runtime_and_ops(config);
+  const Runtime runtime = ops::start_runtime_and_ops(config);
   const std::unique_ptr<tasks::Task> owned = tasks::make_task(config, runtime);
   tasks::Task& task = *owned;
   require(
@@ -312,12 +313,12 @@ int run_bench_eval(const BenchEvalOptions& options) {
     json["profile"] = profile_json(trace.profile(), options.profile_passes, "pass");
   }
   std::cout << "device        " << runtime.device_name << ", " << runtime.precision.name << "\n"
-            << "evaluation    " << tasks::fixed(ms.median, 1) << " ms for " << counted(samples, "sample")
+            << "evaluation    " << metrics::fixed(ms.median, 1) << " ms for " << counted(samples, "sample")
             << (puzzle ? ", " + counted(json["segments"], "segment") + (config.eval.early_halt ? " at most" : "") : "")
-            << " (min " << tasks::fixed(ms.min, 1) << ", max " << tasks::fixed(ms.max, 1) << "; " << options.passes
+            << " (min " << metrics::fixed(ms.min, 1) << ", max " << metrics::fixed(ms.max, 1) << "; " << options.passes
             << (options.passes == 1 ? " pass" : " passes") << ")\n"
-            << "throughput    " << tasks::fixed(json["samples_per_s"], 0) << " samples/s"
-            << (puzzle ? "" : cat(", ", tasks::fixed(json["tokens_per_s"], 0), " labelled tokens/s")) << "\n"
+            << "throughput    " << metrics::fixed(json["samples_per_s"], 0) << " samples/s"
+            << (puzzle ? "" : cat(", ", metrics::fixed(json["tokens_per_s"], 0), " labelled tokens/s")) << "\n"
             << "memory        " << memory_text(memory) << "\n";
   print_profile(json, std::cout, "pass");
   write_benchmark(json, options.json_out);

@@ -11,6 +11,7 @@
 #include "hrm/checkpoint/checkpoint.h"
 #include "hrm/commands/commands.h"
 #include "hrm/config/load.h"
+#include "hrm/ops/start.h"
 #include "hrm/tasks/make_task.h"
 #include "hrm/tasks/puzzle_inference.h"
 #include "hrm/train/trainer.h"
@@ -89,7 +90,7 @@ int run_replay(const ReplayOptions& options) {
   overrides.emplace_back("runtime.cuda_graphs=false");
   const config::Config config = tasks::stored_config(options.dump, overrides);
   const checkpoint::FoundCheckpoint found = checkpoint::open_checkpoint(options.dump);
-  const Runtime runtime = tasks::start_runtime_and_ops(config);
+  const Runtime runtime = ops::start_runtime_and_ops(config);
   const std::unique_ptr<tasks::Task> owned = tasks::make_task(config, runtime);
   tasks::Task& task = *owned;
   train::Trainer trainer(config, found.meta.config_json, runtime, task, /*run_dir=*/"");

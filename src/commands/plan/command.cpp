@@ -19,7 +19,7 @@
 #include "hrm/data/dataset.h"
 #include "hrm/data/device_table.h"
 #include "hrm/data/language_open.h"
-#include "hrm/tasks/metric_text.h"
+#include "hrm/metrics/metric_text.h"
 #include "hrm/train/batch_split.h"
 
 #if HRM_WITH_CUDA
@@ -176,11 +176,11 @@ void print_plan(const Json& json, std::ostream& out) {
   }
   out << "\ntime of a step\n";
   for (const Json& item : json["time"]) {
-    row(text_of(item["name"]), tasks::fixed(item["ms"], 2) + " ms", text_of(item["note"]));
+    row(text_of(item["name"]), metrics::fixed(item["ms"], 2) + " ms", text_of(item["note"]));
   }
-  row("= step", tasks::fixed(json["step_ms"], 1) + " ms", tasks::fixed(json["samples_per_s"], 0) + " samples/s");
-  row("FLOPs of its products", tasks::fixed(1e-12 * json["flops_per_step"].get<double>(), 3) + " T",
-      tasks::fixed(json["tflops"], 1) + " TFLOP/s");
+  row("= step", metrics::fixed(json["step_ms"], 1) + " ms", metrics::fixed(json["samples_per_s"], 0) + " samples/s");
+  row("FLOPs of its products", metrics::fixed(1e-12 * json["flops_per_step"].get<double>(), 3) + " T",
+      metrics::fixed(json["tflops"], 1) + " TFLOP/s");
   if (json.contains("run_seconds")) row("run", human_seconds(json["run_seconds"]), "without evaluations");
   print_assumptions(json, out);
 }
@@ -277,14 +277,14 @@ Json ranks_json(const RanksInput& input, const std::vector<RanksPlan>& plans) {
   for (const RanksPlan& plan : plans) json["plans"].push_back(ranks_plan_json(plan));
   json["assumptions"] = plans.front().own.assumptions;
   const auto link_text = [](const Link& link, const char* name) {
-    return cat(name, ": ", tasks::fixed(1e-9 * link.bytes_per_s, 1), " GB/s of a GPU in one direction",
-               link.measured.empty() ? "" : " with the largest size", ", ", tasks::fixed(1e6 * link.hop_s, 2),
+    return cat(name, ": ", metrics::fixed(1e-9 * link.bytes_per_s, 1), " GB/s of a GPU in one direction",
+               link.measured.empty() ? "" : " with the largest size", ", ", metrics::fixed(1e6 * link.hop_s, 2),
                " us a hop (", link.origin, ")");
   };
   json["assumptions"].push_back(link_text(input.links.node, "links in a node"));
   json["assumptions"].push_back(link_text(input.links.network, "network"));
   json["assumptions"].push_back(
-      cat("an operation takes ", tasks::fixed(1e6 * input.links.start_s, 1),
+      cat("an operation takes ", metrics::fixed(1e6 * input.links.start_s, 1),
           " us to start, its hops (an all-reduce up and down a tree, all others around a ring), and the time of the "
           "slower link"));
   json["assumptions"].push_back(
@@ -304,7 +304,7 @@ void print_ranks(const Json& json, std::ostream& out) {
   const auto plain = [](const char* key) { return [key](const Json& plan) { return plan[key].dump(); }; };
   const auto bytes = [](const char* key) { return [key](const Json& plan) { return bytes_text(plan[key]); }; };
   const auto ms = [](const char* key) {
-    return [key](const Json& plan) { return tasks::fixed(plan[key], 2) + " ms"; };
+    return [key](const Json& plan) { return metrics::fixed(plan[key], 2) + " ms"; };
   };
   out << text_of(json["model"]) << ", " << json["parameters"].dump() << " parameters, " << json["positions"].dump()
       << " positions, on " << text_of(json["gpu"]) << ", up to " << json["ranks_per_node"].dump()
@@ -336,14 +336,14 @@ void print_ranks(const Json& json, std::ostream& out) {
   row("  hidden by the backward pass", ms("hidden_ms"));
   row("  exposed", ms("exposed_ms"));
   row("= step", ms("step_ms"));
-  row("samples/s", [](const Json& plan) { return tasks::fixed(plan["samples_per_s"], 0); });
-  row("efficiency", [](const Json& plan) { return tasks::fixed(100 * plan["efficiency"].get<double>(), 1) + " %"; });
+  row("samples/s", [](const Json& plan) { return metrics::fixed(plan["samples_per_s"], 0); });
+  row("efficiency", [](const Json& plan) { return metrics::fixed(100 * plan["efficiency"].get<double>(), 1) + " %"; });
   const Json& last = plans.back();
   if (!last["exchanges"].empty()) out << "\ncollectives of a step with " << last["ranks"].dump() << " ranks\n";
   for (const Json& exchange : last["exchanges"]) {
     out << "  " << std::left << std::setw(18) << text_of(exchange["what"]) << std::right << std::setw(4)
         << exchange["calls"].dump() << " x " << text_of(exchange["kind"]) << std::setw(12)
-        << bytes_text(exchange["bytes"]) << std::setw(12) << tasks::fixed(exchange["ms"], 3) << " ms  "
+        << bytes_text(exchange["bytes"]) << std::setw(12) << metrics::fixed(exchange["ms"], 3) << " ms  "
         << text_of(exchange["moment"]) << "\n";
   }
   print_assumptions(json, out);

@@ -1,4 +1,4 @@
-#include "hrm/data/text_metrics.h"
+#include "hrm/metrics/text_metrics.h"
 
 #include <utf8proc.h>
 
@@ -12,7 +12,7 @@
 #include "data/unicode.h"
 #include "hrm/base/error.h"
 
-namespace hrm::data {
+namespace hrm::metrics {
 namespace {
 
 using Words = std::vector<std::string>;
@@ -335,4 +335,4 @@ double type_token_ratio(std::string_view text) {
   return static_cast<double>(std::set<std::string>(all.begin(), all.end()).size()) / static_cast<double>(all.size());
 }
 
-}  // namespace hrm::data
+}  // namespace hrm::metrics

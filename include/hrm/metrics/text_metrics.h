@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-namespace hrm::data {
+namespace hrm::metrics {
 
 // Lower case, then every run of word characters and every other character that is no white space: what the regular
 // expression \w+|[^\w\s] of Python finds in the text. Bytes that are no UTF-8 count as U+FFFD; a sigma at the end of a
@@ -48,4 +48,4 @@ Rouge rouge_l(std::string_view text, std::string_view reference);             //
 // Different words / all words of one text; 0 without words.
 double type_token_ratio(std::string_view text);
 
-}  // namespace hrm::data
+}  // namespace hrm::metrics

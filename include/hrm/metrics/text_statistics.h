@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <span>
 
-namespace hrm::data {
+namespace hrm::metrics {
 
 // The unbiased estimate 1 - C(n - c, k) / C(n, k) for c successes among n samples (Chen et al., 2021, arXiv
 // 2107.03374), as 1 - prod_{i = n-c+1..n} (1 - k / i). Error(usage) unless 0 <= c <= n and 1 <= k <= n.
@@ -35,4 +35,4 @@ double cohens_d(std::span<const double> a, std::span<const double> b);
 // Share of pairs with a > b less that with a < b (Cliff, 1993).
 double cliffs_delta(std::span<const double> a, std::span<const double> b);
 
-}  // namespace hrm::data
+}  // namespace hrm::metrics

@@ -1,9 +1,9 @@
-#include "hrm/tasks/metric_text.h"
+#include "hrm/metrics/metric_text.h"
 
 #include <cmath>
 #include <sstream>
 
-namespace hrm::tasks {
+namespace hrm::metrics {
 
 std::string percent(double share) {
   if (std::isnan(share)) return "-";
@@ -23,4 +23,4 @@ std::string fixed(double value, int digits) {
   return out.str();
 }
 
-}  // namespace hrm::tasks
+}  // namespace hrm::metrics

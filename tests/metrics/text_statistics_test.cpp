@@ -1,4 +1,4 @@
-#include "hrm/data/text_statistics.h"
+#include "hrm/metrics/text_statistics.h"
 
 #include <gtest/gtest.h>
 
@@ -7,7 +7,7 @@
 
 #include "support/expect_error.h"
 
-namespace hrm::data {
+namespace hrm::metrics {
 namespace {
 
 TEST(TextStatistics, PassAtK) {
@@ -55,4 +55,4 @@ TEST(TextStatistics, RefusesBadSamples) {
 }
 
 }  // namespace
-}  // namespace hrm::data
+}  // namespace hrm::metrics

@@ -1,4 +1,4 @@
-#include "hrm/data/text_statistics.h"
+#include "hrm/metrics/text_statistics.h"
 
 #include <algorithm>
 #include <cmath>
@@ -9,7 +9,7 @@
 #include "hrm/base/error.h"
 #include "hrm/base/philox.h"
 
-namespace hrm::data {
+namespace hrm::metrics {
 namespace {
 
 void require_sample(std::span<const double> values, size_t least = 1) {
@@ -114,4 +114,4 @@ double cliffs_delta(std::span<const double> a, std::span<const double> b) {
   return 2 * mann_whitney(a, b).u / (static_cast<double>(a.size()) * static_cast<double>(b.size())) - 1;
 }
 
-}  // namespace hrm::data
+}  // namespace hrm::metrics

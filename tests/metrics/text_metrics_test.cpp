@@ -1,10 +1,10 @@
-#include "hrm/data/text_metrics.h"
+#include "hrm/metrics/text_metrics.h"
 
 #include <gtest/gtest.h>
 
 #include "support/expect_error.h"
 
-namespace hrm::data {
+namespace hrm::metrics {
 namespace {
 
 using Texts = std::vector<std::string>;
@@ -109,4 +109,4 @@ TEST(TextMetrics, TypeTokenRatio) {
 }
 
 }  // namespace
-}  // namespace hrm::data
+}  // namespace hrm::metrics

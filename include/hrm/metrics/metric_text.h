@@ -3,9 +3,9 @@
 
 #include <string>
 
-namespace hrm::tasks {
+namespace hrm::metrics {
 
 std::string percent(double share);            // "31.2 %"; "-" for what is no number
 std::string fixed(double value, int digits);  // the same
 
-}  // namespace hrm::tasks
+}  // namespace hrm::metrics
