@@ -10,8 +10,6 @@
 namespace hrm::commands {
 namespace {
 
-using tasks::fixed;
-
 // Told apart by the colour-blind, too.
 constexpr const char* kColours[] = {"#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"};
 

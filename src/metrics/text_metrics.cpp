@@ -15,6 +15,12 @@
 namespace hrm::metrics {
 namespace {
 
+using data::Character;
+using data::kLetter;
+using data::kNumber;
+using data::kSpace;
+using data::UnicodeTable;
+
 using Words = std::vector<std::string>;
 using Counts = std::map<Words, int64_t>;
 
@@ -193,7 +199,7 @@ Rouge rouge_of(int64_t shared, int64_t mine, int64_t theirs) {
 
 Words words(std::string_view text) {
   std::string valid;
-  append_utf8_lossy(text, /*complete=*/true, valid);
+  data::append_utf8_lossy(text, /*complete=*/true, valid);
   const UnicodeTable& table = UnicodeTable::get();
   Words found;
   bool inside = false;
@@ -217,7 +223,7 @@ Words words(std::string_view text) {
     }
   };
   for (size_t at = 0; at < valid.size();) {
-    const Character character = character_at(valid.data() + at);
+    const Character character = data::character_at(valid.data() + at);
     at += character.bytes;
     if (character.code == 0x130) {  // the one letter whose lower case is two characters
       take('i');

@@ -105,7 +105,7 @@ TEST(Answers, SplitsHaveOtherPrompts) {
   for (const std::string* text : {&corpus.train, &corpus.validation, &corpus.test}) {
     for (const nlohmann::json& line : lines_of(*text)) {
       const Texts answers = line["answers"];
-      EXPECT_NE(std::find(answers.begin(), answers.end(), line["response"]), answers.end());
+      EXPECT_NE(std::find(answers.begin(), answers.end(), line["response"].get<std::string>()), answers.end());
       EXPECT_TRUE(is_right_answer(line["prompt"].get<std::string>(), line["response"].get<std::string>()));
       splits_of[line["prompt"]].insert(split);
       ++counts[line["prompt"]];
@@ -137,7 +137,7 @@ std::vector<double> shares(double skew) {
   for (const nlohmann::json& line : lines_of(make_answers_corpus(options).train)) {
     const Texts answers = line["answers"];
     if (answers.size() != 12) continue;
-    ++counts[std::find(answers.begin(), answers.end(), line["response"]) - answers.begin()];
+    ++counts[std::find(answers.begin(), answers.end(), line["response"].get<std::string>()) - answers.begin()];
     ++total;
   }
   EXPECT_GT(total, 4000);
