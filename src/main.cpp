@@ -1,5 +1,5 @@
-// hrm_train: trains HRM and TRM puzzle models, evaluates them, and solves puzzles with them. The subcommands and their
-// options are in command_line.cpp; here every failure becomes one sentence and an exit code.
+// hrm_train: trains puzzle models, language models and causal language models, evaluates them and lets them answer. The
+// subcommands and their options are in commands/line; here every failure becomes one sentence and an exit code.
 
 #include <signal.h>
 

@@ -59,8 +59,7 @@ GradNormResult grad_norm_cpu(const at::Tensor& flat, double max_norm, double nor
 TORCH_LIBRARY_FRAGMENT(hrm, m) {
   m.def(
       "grad_norm(Tensor flat, float max_norm, float norm_type, Tensor? loss_scale, Tensor(a!)? skip, Tensor(b!)? "
-      "report) "
-      "-> (Tensor norm, Tensor coef, Tensor nonfinite)");
+      "report) -> (Tensor norm, Tensor coef, Tensor nonfinite)");
 }
 
 TORCH_LIBRARY_IMPL(hrm, CPU, m) {

@@ -57,11 +57,9 @@ struct DataConfig {
       "of one JSON array, also compressed (.gz, .zst), or a folder of such files");
     f("test", &DataConfig::test, PathText{.list = true}, "",
       "test data: a dataset directory (its test split) or a CSV file; empty, and the default of a run that sets "
-      "data.train: no evaluation. task=language: folders "
-      "whose val split is evaluated, each with a name before a colon if it shall have one, e.g. old:books,code; "
-      "empty: those of data.train, as far as they have one; none: no evaluation. task=polychromic: as data.train; "
-      "empty: "
-      "chat.val_share of the prompts of data.train");
+      "data.train: no evaluation. task=language: folders whose val split is evaluated, each with a name before a colon "
+      "if it shall have one, e.g. old:books,code; empty: those of data.train, as far as they have one; none: no "
+      "evaluation. task=polychromic: as data.train; empty: chat.val_share of the prompts of data.train");
     f("kind", &DataConfig::kind, OneOf{{"auto", "sudoku", "maze"}}, "",
       "what a CSV file holds; auto tells by the characters");
     f("question_field", &DataConfig::question_field, AnyText{}, "",
@@ -428,8 +426,7 @@ struct TrainConfig {
       "also keep the checkpoints whose step is a multiple of this; 0 = none");
     f("keep_best", &TrainConfig::keep_best, Flag{}, "",
       "also save after an evaluation that is better than all before, and keep that checkpoint (puzzles: exact "
-      "accuracy, "
-      "language and polychromic: loss, of the weights that eval.weights names first)");
+      "accuracy, language and polychromic: loss, of the weights that eval.weights names first)");
     f("early_stop_evals", &TrainConfig::early_stop_evals, IntRange{0}, "evaluations",
       "end the run when so many evaluations in a row were no better than the best before; 0 = never");
     f("early_stop_delta", &TrainConfig::early_stop_delta, RealRange{0, 1e9}, "",
@@ -442,8 +439,7 @@ struct TrainConfig {
       "so many in a row could not; 0 = train on whatever happens");
     f("max_nonfinite_steps", &TrainConfig::max_nonfinite_steps, IntRange{1}, "steps",
       "a step whose gradient is infinite or NaN is left out; stop with code 6 and a dump when so many in a row were, "
-      "or "
-      "the last one was; 1 = at the first");
+      "or the last one was; 1 = at the first");
     f("spike_score", &TrainConfig::spike_score, RealRange{0, 1e6}, "standard deviations",
       "a step is a spike when its loss stands this far above the mean of the last spike_window losses, e.g. 6; 0 = "
       "nothing is one");
@@ -451,14 +447,12 @@ struct TrainConfig {
       "losses that a spike is measured against");
     f("spike_action", &TrainConfig::spike_action, OneOf{{"skip", "rewind"}}, "",
       "skip = a spike's update is left out; rewind = also go back to a checkpoint of at least spike_rewind_steps "
-      "before "
-      "and on without the batches from there to the spike (three times at most)");
+      "before and on without the batches from there to the spike (three times at most)");
     f("spike_rewind_steps", &TrainConfig::spike_rewind_steps, IntRange{0}, "steps",
       "how far before the spike the checkpoint must lie, at least");
     f("stuck_after_s", &TrainConfig::stuck_after_s, RealRange{0, 1e6}, "s",
       "a step, an evaluation's batch or a checkpoint that takes longer is stuck: log where the program hangs and end "
-      "it "
-      "with code 7; 0 = wait for ever. With several ranks also parallel.timeout_s");
+      "it with code 7; 0 = wait for ever. With several ranks also parallel.timeout_s");
   }
 };
 
@@ -476,8 +470,9 @@ struct EvalConfig {
   template <class F>
   static void describe(F&& f) {
     f("batch_size", &EvalConfig::batch_size, IntRange{0, 1 << 24}, "samples",
-      "evaluation batch; 0 = large: up to 2048 samples on a GPU as far as its memory allows, 256 on the CPU; half as "
-      "many with early_halt");
+      "rows of one evaluation batch. 0 = for puzzles up to 2048 on a GPU as far as its memory allows, 256 on the CPU, "
+      "half as many with early_halt; for other tasks the micro-batch of training, 8 for 'hrm_train eval' of task "
+      "polychromic");
     f("max_samples", &EvalConfig::max_samples, IntRange{0}, "samples",
       "evaluate this many test samples, spread evenly over the set; 0 = all");
     f("segments", &EvalConfig::segments, IntRange{0, 65535}, "segments", "reasoning segments; 0 = halt_max_steps");

@@ -23,12 +23,10 @@ struct HfConfig {
   static void describe(F&& f) {
     f("model", &HfConfig::model, PathText{}, "",
       "folder of a causal language model as Hugging Face's transformers saves it (config.json, model.safetensors or "
-      "its "
-      "shards, tokenizer.json): Qwen3, Llama or Mistral");
+      "its shards, tokenizer.json): Qwen3, Llama or Mistral");
     f("weights", &HfConfig::weights, OneOf{{"load", "random"}}, "",
       "random = the folder needs config.json alone, and weights are drawn by run.seed: for timing and for training "
-      "from "
-      "scratch");
+      "from scratch");
     f("tokenizer", &HfConfig::tokenizer, PathText{}, "", "folder with tokenizer.json; empty = hf.model");
     f("quantize", &HfConfig::quantize, OneOf{{"none", "nf4"}}, "",
       "how the weights of the blocks' linear layers, which are frozen beside an adapter, are held: none = in the "
@@ -107,9 +105,8 @@ struct ChatConfig {
   static void describe(F&& f) {
     f("template", &ChatConfig::template_name, OneOf{{"auto", "model", "chatml", "llama3", "plain", "custom"}}, "",
       "what stands around prompt and response: model = the chat_template of the tokenizer's folder, run as "
-      "transformers "
-      "runs it; chatml (Qwen), llama3, plain = the prompt as it stands and EOS behind the response, custom = "
-      "prompt_template and response_template; auto = model, where the folder has a template");
+      "transformers runs it; chatml (Qwen), llama3, plain = the prompt as it stands and EOS behind the response, "
+      "custom = prompt_template and response_template; auto = model, where the folder has a template");
     f("template_name", &ChatConfig::template_entry, AnyText{}, "",
       "template=model: which of several named templates; empty = the one called default");
     f("date", &ChatConfig::date, AnyText{}, "",
@@ -192,9 +189,9 @@ struct PolychromicConfig {
     f("objective", &PolychromicConfig::objective, OneOf{{"none", "score_function", "marginal", "compat"}}, "",
       "none = cross-entropy alone; score_function = minus diversity_weight times the expected diversity of the answers "
       "that the model samples, with a gradient that is right in the mean; marginal = the same of sets of subset_size "
-      "of "
-      "them; compat = the diversity as a constant, which the reference trainer has: it changes no gradient");
-    f("diversity_weight", &PolychromicConfig::diversity_weight, RealRange{0, 1e3}, "", "lambda");
+      "of them; compat = the diversity as a constant, which the reference trainer has: it changes no gradient");
+    f("diversity_weight", &PolychromicConfig::diversity_weight, RealRange{0, 1e3}, "",
+      "weight of the diversity beside the loss of the responses");
     f("n_generations", &PolychromicConfig::n_generations, IntRange{2, 1024}, "answers", "sampled to each prompt");
     f("diversity_metric", &PolychromicConfig::diversity_metric, OneOf{{"semantic", "bleu", "distinct"}}, "",
       "semantic = mean of 1 - cosine of the embeddings of two answers; bleu = 1 - BLEU-2 of each against the others; "
@@ -271,13 +268,11 @@ struct GrpoConfig {
   static void describe(F&& f) {
     f("start_step", &GrpoConfig::start_step, IntRange{0}, "",
       "from this step on the loss is GRPO's in place of the objective above: 1 = the whole run, 101 = after 100 steps "
-      "of "
-      "fine-tuning; 0 = never");
+      "of fine-tuning; 0 = never");
     f("num_generations", &GrpoConfig::num_generations, IntRange{2, 1024}, "answers", "sampled to each prompt: a group");
     f("num_iterations", &GrpoConfig::num_iterations, IntRange{1, 64}, "steps",
       "that learn from one batch of answers, one after the other: from the second on the policy is another one than "
-      "that "
-      "which sampled, and the epsilons bound how far it goes");
+      "that which sampled, and the epsilons bound how far it goes");
     f("max_completion_length", &GrpoConfig::max_completion_length, IntRange{1, 1 << 20}, "tokens", "longest answer");
     f("temperature", &GrpoConfig::temperature, RealRange{0, 1e3, true}, "", "as polychromic.diversity_temperature");
     f("top_p", &GrpoConfig::top_p, RealRange{0, 1, true}, "", "as polychromic.diversity_top_p");

@@ -13,7 +13,7 @@ namespace hrm::tasks {
 // config::validate(), and of language models also data::check_language_settings().
 void check_settings(const config::LoadedConfig& loaded);
 
-// Opens the data, builds the model; `config` must live as long. Throws as PuzzleTask and LanguageTask.
+// Opens the data, builds the model; `config` must live as long. Throws as PuzzleTask, LanguageTask and PolychromicTask.
 std::unique_ptr<Task> make_task(const config::Config& config, const Runtime& runtime,
                                 std::shared_ptr<parallel::Comm> comm = nullptr);
 

@@ -149,9 +149,8 @@ void add_generate(CLI::App& app, Action& action) {
   CLI::Option* input =
       sub->add_option("--input", o->input,
                       "file of prompts, one a line, or records (JSON lines or one array) with a member \"prompt\" (in "
-                      "runs of task "
-                      "polychromic: chat.prompt_field, and what template and instruction name) or \"messages\"; "
-                      "- = stdin. Answers come in its order")
+                      "runs of task polychromic: chat.prompt_field, and what template and instruction name) or "
+                      "\"messages\"; - = stdin. Answers come in its order")
           ->type_name("FILE")
           ->check(not_empty)
           ->excludes(prompt);

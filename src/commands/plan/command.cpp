@@ -370,8 +370,7 @@ int run_plan(const PlanOptions& options) {
       "plan estimates training on a GPU, but runtime.device is 'cpu'; on the CPU 'hrm_train bench step' measures it");
   require(loaded.config.ops.backend == "fused", ExitCode::usage,
           "plan estimates our kernels, but ops.backend is 'reference', which takes more memory and time; set it to "
-          "'fused', "
-          "or measure it with 'hrm_train bench step'");
+          "'fused', or measure it with 'hrm_train bench step'");
   require(loaded.config.task != "polychromic", ExitCode::usage,
           "plan knows puzzle and language models; of task polychromic 'hrm_train bench step' measures a step");
   const PlanInput input = read_plan_input(options, loaded.config, choose_gpu(options.gpu));

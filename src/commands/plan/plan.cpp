@@ -138,8 +138,7 @@ Plan make_plan(const PlanInput& in) {
           "libraries' code ",
           std::lround(kContext / (1 << 20)), " MiB"),
       "evaluation with its own batch, of which the carry and the answers stay until the run ends, and other programs "
-      "on the "
-      "GPU are not counted",
+      "on the GPU are not counted",
   };
   return plan;
 }
