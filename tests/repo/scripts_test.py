@@ -408,8 +408,9 @@ class CheckUnity(ScriptCase):
 
 
 class CheckDocs(ScriptCase):
-    PROGRAM = ('case "$*" in "config --describe") echo "  train.steps   a number" ;; "train --help") echo "--config FILE" ;; '
-               '"--help") echo "--version" ;; *) exit 2 ;; esac')
+    PROGRAM = ('case "$*" in "config --describe") echo "  train.steps   a number" ;; "--help-all") '
+               'printf "Options:\\n  --version\\n\\ntrain\\n  Options:\\n    --config FILE\\n\\ndata\\n  Subcommands:\\n    maze\\n" ;; '
+               '"data --help-all") printf "Options:\\n  --help\\n\\nmaze\\n    --out DIR\\n" ;; *) exit 2 ;; esac')
 
     def check(self, page):
         self.write("src/a.cpp", 'range("train.forward");\n')
@@ -432,6 +433,7 @@ class CheckDocs(ScriptCase):
             ("```\nhrm_train train train.step=1\n```", "train.step is no key"),
             ("`hrm_train tarin`", "no subcommand 'tarin'"),
             ("`hrm_train train --configs x`", "'hrm_train train' has no option --configs"),
+            ("`hrm_train data maze --into x`", "'hrm_train data maze' has no option --into"),
             ("[a](nowhere.md)", "the link nowhere.md leads nowhere"),
             ("[a](other.md#heading)", "other.md has no heading #heading"),
         ]:
