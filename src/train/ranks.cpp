@@ -17,12 +17,10 @@
 #include "hrm/base/log.h"
 #include "hrm/base/text.h"
 #include "hrm/build_config.h"
+#include "hrm/ops/start.h"
 #include "hrm/runtime/describe_exception.h"
-#include "hrm/tasks/puzzle_inference.h"
 #if HRM_WITH_CUDA
 #include <cuda_runtime_api.h>
-
-#include "hrm/ops/start.h"
 #include "hrm/parallel/nccl_comm.h"
 #endif
 
