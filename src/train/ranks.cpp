@@ -21,6 +21,7 @@
 #include "hrm/runtime/describe_exception.h"
 #if HRM_WITH_CUDA
 #include <cuda_runtime_api.h>
+
 #include "hrm/parallel/nccl_comm.h"
 #endif
 
