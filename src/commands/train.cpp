@@ -18,7 +18,6 @@
 #include "hrm/parallel/gathered_state.h"
 #include "hrm/runtime/device.h"
 #include "hrm/tasks/make_task.h"
-#include "hrm/tasks/puzzle_inference.h"
 #include "hrm/train/signals.h"
 #include "hrm/train/trainer.h"
 #include "train/ranks.h"

@@ -14,7 +14,6 @@
 #include "hrm/formats/file_kind.h"
 #include "hrm/formats/tokenizer_folder.h"
 #include "hrm/ops/start.h"
-#include "hrm/tasks/puzzle_inference.h"
 
 namespace hrm::tasks {
 namespace {

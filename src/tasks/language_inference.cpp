@@ -8,7 +8,6 @@
 #include "hrm/models/make_language_model.h"
 #include "hrm/ops/start.h"
 #include "hrm/tasks/language.h"
-#include "hrm/tasks/puzzle_inference.h"
 
 namespace hrm::tasks {
 

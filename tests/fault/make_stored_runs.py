@@ -138,7 +138,8 @@ def train(binary, folder, ranks):
 
 def make(name, binary, out):
     parts, kind, ranks = RUNS[name]
-    folder = out / name
+    # The kept run stays until there is another one.
+    folder = out / f"{name}.new"
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     write_json(folder / "config.json", combined(parts))
@@ -154,8 +155,16 @@ def make(name, binary, out):
             lines.append(json.dumps({key: value for key, value in line.items() if not key.startswith("perf/")}))
     (folder / "metrics.jsonl").write_text("\n".join(lines) + "\n")
     shutil.rmtree(folder / "made")
+    shutil.rmtree(out / name, ignore_errors=True)
+    folder = folder.rename(out / name)
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
     print(f"{name}: {size / 1000:.0f} kB", flush=True)
+
+
+def program(path):
+    if not os.access(path, os.X_OK) or os.path.isdir(path):
+        sys.exit(f"error: '{path}' is no program: build it first (scripts/build)")
+    return str(pathlib.Path(path).resolve())
 
 
 def main():
@@ -168,7 +177,7 @@ def main():
     if unknown:
         parser.error(f"there is no run {sorted(unknown)[0]}")
     for name in args.name or RUNS:
-        make(name, str(pathlib.Path(args.binary).resolve()), pathlib.Path(args.out).resolve())
+        make(name, program(args.binary), pathlib.Path(args.out).resolve())
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ ec6d15318dbb), with the recipes of that commit (--configs). Only Python's standa
 import argparse
 import collections
 import json
+import os
 import pathlib
 import pickle
 import sys
@@ -70,6 +71,12 @@ def entries_of(checkpoint):
     return sorted(lines)
 
 
+def program(path):
+    if not os.access(path, os.X_OK) or os.path.isdir(path):
+        sys.exit(f"error: '{path}' is no program: build it first (scripts/build)")
+    return str(pathlib.Path(path).resolve())
+
+
 def main():
     import smoke
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -80,7 +87,7 @@ def main():
     FOLDER.mkdir(exist_ok=True)
     for recipe in args.recipe or smoke.configs():
         with tempfile.TemporaryDirectory(prefix="hrm_entries_") as work:
-            run = smoke.Smoke(str(pathlib.Path(args.binary).resolve()), recipe, work)
+            run = smoke.Smoke(program(args.binary), recipe, work)
             run.prepare()
             line = run.train_args(1)
             line[line.index("--config") + 1] = str(pathlib.Path(args.configs).resolve() / recipe)

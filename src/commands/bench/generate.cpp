@@ -15,7 +15,6 @@
 #include "hrm/ops/start.h"
 #include "hrm/tasks/generation.h"
 #include "hrm/tasks/language_inference.h"
-#include "hrm/tasks/puzzle_inference.h"
 
 namespace hrm::commands {
 namespace {

@@ -23,7 +23,6 @@
 #include "hrm/runtime/profiler.h"
 #include "hrm/tasks/make_task.h"
 #include "hrm/tasks/puzzle.h"
-#include "hrm/tasks/puzzle_inference.h"
 #include "hrm/train/trainer.h"
 #include "train/ranks.h"
 
