@@ -1,16 +1,18 @@
-# hrm_module(<name> [TORCH] [OBJECT] DEPS <lower modules> LIBS <libraries>)
-#   A module is a folder src/<name>: all its .cpp files, recursively, as the target hrmlib_<name>. TORCH modules share
+# hrm_module(<name> [TORCH] [OBJECT] DEPS <lower modules> LIBS <libraries> [SOURCES <files>] [WITHOUT <files>])
+#   A module is a folder src/<name>: all its .cpp files, recursively, as the target hrmlib_<name>. SOURCES are further
+#   files, which stand in another module's folder; that one leaves them out (WITHOUT). TORCH modules share
 #   one precompiled header. OBJECT is for modules whose files register themselves (TORCH_LIBRARY): a static archive
 #   would drop them silently, so every program links their objects by name (hrm_program).
 function(hrm_module name)
-  cmake_parse_arguments(M "TORCH;OBJECT" "" "DEPS;LIBS" ${ARGN})
+  cmake_parse_arguments(M "TORCH;OBJECT" "" "DEPS;LIBS;SOURCES;WITHOUT" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS "${CMAKE_SOURCE_DIR}/src/${name}/*.cpp")
   file(GLOB_RECURSE cuda CONFIGURE_DEPENDS "${CMAKE_SOURCE_DIR}/src/${name}/cuda/*.cpp"
                                            "${CMAKE_SOURCE_DIR}/src/${name}/cuda/*.cu")
-  list(REMOVE_ITEM sources ${cuda})
+  list(REMOVE_ITEM sources ${cuda} ${M_WITHOUT})
   if(HRM_WITH_CUDA)
     list(APPEND sources ${cuda})
   endif()
+  list(APPEND sources ${M_SOURCES})
   set(target hrmlib_${name})
   hrm_unity(sources ${target} ${sources})
   if(M_OBJECT)

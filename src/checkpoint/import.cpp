@@ -14,7 +14,7 @@ OfficialModel read_official(const std::filesystem::path& file, const std::string
                             const config::ModelConfig& config) {
   require(from == "hrm" || from == "trm", ExitCode::usage, "'", printable(from),
           "' is no model that can be imported; use hrm or trm");
-  require(config.arch == from, ExitCode::usage, "--from ", from, " needs model.arch=", from,
+  require(name_of(config.arch) == from, ExitCode::usage, "--from ", from, " needs model.arch=", from,
           ", but the configuration says ", config.arch);
   const TorchArchive archive(file, ExitCode::checkpoint);
   const std::string source = file.string();

@@ -79,9 +79,9 @@ void check_against_config(const config::ModelConfig& config, const TensorMap& te
   const int64_t H_layers = count_layers(tensors, "H_level");
 
   ShapeContradictions contradictions;
-  if ((H_layers > 0) != (config.arch == "hrm")) {
+  if ((H_layers > 0) != config.facts().h_module) {
     // TRM and the plain Transformer have the same weights.
-    contradictions.compare<std::string>("model.arch", H_layers > 0 ? "hrm" : "trm", config.arch);
+    contradictions.compare<std::string>("model.arch", H_layers > 0 ? "hrm" : "trm", name_of(config.arch));
   }
   contradictions.compare("model.hidden_size", width, config.hidden_size);
   contradictions.compare("model.H_layers", H_layers, config.H_layers);

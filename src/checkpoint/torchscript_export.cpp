@@ -26,7 +26,7 @@ class PuzzleExporter : TorchscriptBuilder {
         buffer("H_init", weight("H_init")),
         buffer("L_init", weight("L_init")),
     };
-    if (config_.arch == "hrm") members.push_back(child("H_level", level("H_level", config_.H_layers)));
+    if (config_.facts().h_module) members.push_back(child("H_level", level("H_level", config_.H_layers)));
     if (dims_.puzzle_emb_ndim > 0) {
       members.push_back(
           child("puzzle_emb", object("PuzzleEmbedding", {buffer("weights", weight("puzzle_emb.weights"))}, "")));

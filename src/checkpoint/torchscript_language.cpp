@@ -34,7 +34,7 @@ class LanguageExporter : TorchscriptBuilder {
       return object("DecoderLM", {child("model", modern_decoder("model", /*prefix=*/false, /*cross=*/false))},
                     "\ndef forward(self, ids: Tensor) -> Tensor:\n    return self.model.forward(ids)\n");
     }
-    const bool prototype = lm_.style == "prototype";
+    const bool prototype = models::is_prototype(lm_);
     return object("HrmLM",
                   {child("enc", prototype ? classic_encoder() : modern_encoder()), child("core", core()),
                    child("dec", prototype ? classic_decoder() : modern_answers()), child("prompt", linear("prompt")),
@@ -70,9 +70,9 @@ class LanguageExporter : TorchscriptBuilder {
 
   Module core() {
     const auto level = [&](const std::string& name, int64_t layers) {
-      return lm_.style == "prototype" ? classic_level(name, layers) : modern_level(name, layers);
+      return models::is_prototype(lm_) ? classic_level(name, layers) : modern_level(name, layers);
     };
-    const Module norm = lm_.style == "prototype" ? layer_norm("core.out_norm") : rms_norm("core.out_norm");
+    const Module norm = models::is_prototype(lm_) ? layer_norm("core.out_norm") : rms_norm("core.out_norm");
     Members members{child("h_mod", level("core.h_mod", lm_.h_layers)),
                     child("l_mod", level("core.l_mod", lm_.l_layers)), child("out_norm", norm),
                     parameter("h_init", "core.h_init"), parameter("l_init", "core.l_init")};

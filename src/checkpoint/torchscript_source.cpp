@@ -153,10 +153,10 @@ def forward(self, inputs: Tensor, puzzle_identifiers: Tensor, segments: int) -> 
 )";
   if (has_rope(config)) source += tables_source("x.size(1)");
   source += "    z_H = self.H_init.expand(x.size())\n";
-  if (config.arch == "transformer") {
+  if (!config.facts().cycles) {
     source += cat("    for _s in range(segments):\n        z_H = self.L_level.forward(z_H, x", tables, ")\n");
   } else {
-    const char* high = config.arch == "hrm" ? "H_level" : "L_level";
+    const char* high = config.facts().h_module ? "H_level" : "L_level";
     source += cat(R"(    z_L = self.L_init.expand(x.size())
     for _s in range(segments):
         for _h in range()",

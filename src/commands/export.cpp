@@ -60,7 +60,7 @@ void export_language(const ExportOptions& options, const config::Config& config,
                      const checkpoint::FoundCheckpoint& found, const NamedTensors& weights) {
   const data::LanguageMeta meta = tasks::meta_from_signature(found.meta.info, found.dir.string());
   // As the model's own parameters are called: checkpoints leave out the name of the outermost module "model".
-  const bool plain = config.lm.arch == "decoder";
+  const bool plain = !models::reads_prompts(config.lm);
   NamedTensors named;
   for (const auto& [name, tensor] : weights) named.emplace_back(plain ? "model." + name : name, tensor);
   if (options.to == "safetensors") return checkpoint::export_safetensors(named, options.out, /*prefix=*/"");

@@ -9,7 +9,4 @@ namespace hrm::config {
 // something else than it says.
 void check_consistency(const LoadedConfig& loaded);
 
-// Whether the key is one that `task` does not read.
-bool belongs_to_another_task(const std::string& key, const std::string& task);
-
 }  // namespace hrm::config

@@ -5,14 +5,15 @@
 #include <iterator>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <utility>
 
 #include "consistency.h"
 #include "hrm/base/error.h"
 #include "hrm/base/file.h"
 #include "hrm/base/text.h"
 #include "hrm/config/schema.h"
+#include "hrm/config/task_settings.h"
 #include "json_entries.h"
-#include "task_defaults.h"
 
 namespace hrm::config {
 namespace {
@@ -20,18 +21,6 @@ namespace {
 using nlohmann::json;
 
 constexpr const char* kSeeKeys = "'hrm_train config --describe' lists all keys";
-
-// Names that users of older systems type, and what they and their values are called here. `means` translates a value;
-// one that it does not know stays as it is, and the rule of the new key refuses it.
-struct OtherName {
-  const char* name;
-  const char* key;
-  json (*means)(const json& value) = nullptr;
-};
-
-json inverted(const json& value) {
-  return value.is_boolean() ? json(!value.get<bool>()) : value;
-}
 
 // A setting that there is no choice about any more: only what is always done is accepted.
 constexpr const char* kFp8Format = "train.fp8.format";
@@ -43,33 +32,29 @@ constexpr const char* kTf32 = "train.enable_tf32";
 constexpr const char* kStaticShapes = "static_shapes";
 constexpr const char* kCaptureBatch = "capture_batch_size";
 
-constexpr OtherName kOtherNames[] = {
-    {"runtime.precision", "precision.compute"},
-    {"runtime.tf32", kTf32},
-    {"train.use_cuda_graphs", "runtime.cuda_graphs"},
-    {"use_cudagraphs", "runtime.cuda_graphs"},
-    {"cudnn_benchmark", "runtime.cudnn_benchmark"},
-    {"warmup_steps", "runtime.graph_warmup_steps"},
-    {"train.fp8.warmup_steps", "precision.fp8_warmup_steps"},
-    {"train.fp8.recipe.margin", "precision.fp8_margin"},
-    {"train.fp8.recipe.amax_history_len", "precision.fp8_amax_history"},
-    {"halt.q_continue", "model.no_ACT_continue", inverted},
-};
 constexpr const char* kLegacy[] = {kFp8Format, kFp8Interval,  kFp8Algorithm, kMixedPrecision,
                                    kTf32,      kStaticShapes, kCaptureBatch};
 
-std::string canonical(const std::string& key) {
-  for (const OtherName& other : kOtherNames) {
-    if (key == other.name) return other.key;
+// The field that another name stands for, and that name; nullptr: none.
+std::pair<const Field*, const OtherName*> find_other_name(const std::string& key) {
+  for (const Field& field : fields()) {
+    for (const OtherName& other : field.other_names) {
+      if (key == other.name) return {&field, &other};
+    }
   }
-  return key;
+  return {nullptr, nullptr};
 }
 
+std::string canonical(const std::string& key) {
+  if (key == "runtime.tf32") return kTf32;
+  const Field* field = find_other_name(key).first;
+  return field != nullptr ? field->key : key;
+}
+
+// A value that is not of the expected type stays as it is; the rule of the field refuses it.
 json canonical_value(const std::string& key, const json& value) {
-  for (const OtherName& other : kOtherNames) {
-    if (key == other.name && other.means) return other.means(value);
-  }
-  return value;
+  const OtherName* other = find_other_name(key).second;
+  return other != nullptr && other->inverted && value.is_boolean() ? json(!value.get<bool>()) : value;
 }
 
 bool is_legacy(const std::string& key) {
@@ -100,8 +85,11 @@ bool is_section(const std::string& key) {
 // Whether `key` is a group within a section, e.g. "profiling.nvtx" of profiling.nvtx.enabled or "train.fp8".
 bool is_group(const std::string& key) {
   const auto begins = [prefix = key + "."](const std::string& name) { return name.starts_with(prefix); };
-  return std::any_of(keys().begin(), keys().end(), begins) ||
-         std::any_of(std::begin(kOtherNames), std::end(kOtherNames), [&](const auto& o) { return begins(o.name); }) ||
+  const auto has_one = [&](const Field& field) {
+    return begins(field.key) || std::any_of(field.other_names.begin(), field.other_names.end(),
+                                            [&](const OtherName& other) { return begins(other.name); });
+  };
+  return std::any_of(fields().begin(), fields().end(), has_one) ||
          std::any_of(std::begin(kLegacy), std::end(kLegacy), begins);
 }
 
@@ -321,44 +309,15 @@ void resolve_legacy(Loading& loading) {
           "), which is what is captured; leave it out");
 }
 
-// Defaults that depend on task and architecture.
+// Defaults that depend on the task and on what else was set.
 void resolve_defaults(LoadedConfig& loaded) {
-  const auto is_default = [&](const char* key) { return loaded.origins[key].kind == Origin::Kind::standard; };
-  // The test puzzles that ship with the project belong to its training puzzles.
-  if (loaded.config.task == "puzzle" && is_default("data.test") && !is_default("data.train")) {
-    loaded.config.data.test.clear();
-    loaded.origins["data.test"].note = "where data.train is set";
-  }
-  if (loaded.config.task != "puzzle") {
-    // The puzzles that ship with the project are no text.
-    const auto no_default = [&](const std::string& key, std::string& member) {
-      Origin& origin = loaded.origins[key];
-      if (origin.kind != Origin::Kind::standard) return;
-      member.clear();
-      origin.note = "for task " + loaded.config.task;
-    };
-    no_default("data.train", loaded.config.data.train);
-    no_default("data.test", loaded.config.data.test);
-  }
-  if (loaded.config.task == "polychromic") {
-    for (const TaskDefault& other : polychromic_defaults()) {
-      Origin& origin = loaded.origins[other.key];
-      if (origin.kind != Origin::Kind::standard) continue;
-      find_field(other.key)->set(loaded.config, other.value(loaded.config));
-      origin.note = "for task polychromic";
-    }
-  }
-  ModelConfig& model = loaded.config.model;
-  const auto set_default = [&](const std::string& key, int64_t& member, int64_t value) {
-    Origin& origin = loaded.origins[key];
-    if (origin.kind != Origin::Kind::standard) return;
-    member = value;
-    origin.note = "for model.arch " + model.arch;
-  };
-  if (model.arch != "hrm") set_default("model.H_layers", model.H_layers, 0);
-  if (model.arch == "transformer") {
-    set_default("model.H_cycles", model.H_cycles, 1);
-    set_default("model.L_cycles", model.L_cycles, 1);
+  for (const TaskDefault& other : task_settings(loaded.config).defaults) {
+    Origin& origin = loaded.origins[other.key];
+    if (origin.kind != Origin::Kind::standard) continue;
+    const std::optional<TaskDefault::Chosen> choice = other.choose(loaded);
+    if (!choice) continue;
+    find_field(other.key)->set(loaded.config, choice->value);
+    origin.note = choice->note.empty() ? "for task " + loaded.config.task : choice->note;
   }
 }
 
@@ -380,7 +339,7 @@ void expand_paths(LoadedConfig& loaded) {
     const auto* const rule = std::get_if<PathText>(&field.rule);
     if (rule == nullptr) continue;
     const auto text = std::get<std::string>(field.get(loaded.config));
-    const bool list = rule->list && loaded.config.task == "language";
+    const bool list = rule->list && task_settings(loaded.config).lists_paths;
     try {
       field.set(loaded.config, list ? expand_home_in_list(text) : expand_home(text));
     } catch (const Error& error) {

@@ -4,7 +4,7 @@
 
 #include "hrm/base/error.h"
 #include "hrm/config/schema.h"
-#include "task_defaults.h"
+#include "hrm/config/task_settings.h"
 
 namespace hrm::config {
 namespace {
@@ -55,8 +55,10 @@ std::string describe_fields() {
     out += cat("  ", padded(field.key, width), " ", describe_rule(field.rule),
                field.unit.empty() ? "" : cat(" (", field.unit, ")"), "; default ", to_text(field.get(standard)), "\n");
     std::string help = field.help;
-    for (const TaskDefault& other : polychromic_defaults()) {
-      if (field.key == other.key) help += cat(". Default of task=polychromic: ", other.text);
+    for (const TaskSettings* task : all_task_settings()) {
+      for (const TaskDefault& other : task->defaults) {
+        if (field.key == other.key && *other.text != 0) help += cat(". Default of task=", task->name, ": ", other.text);
+      }
     }
     out += wrapped(help, width + 3, 120);
   }

@@ -3,7 +3,10 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <cstdlib>
+#include <iterator>
 #include <nlohmann/json.hpp>
+#include <sstream>
 #include <type_traits>
 #include <unordered_map>
 
@@ -18,38 +21,91 @@ constexpr bool kRuleFits = (std::is_same_v<T, bool> && std::is_same_v<R, Flag>) 
                            (std::is_same_v<T, int64_t> && std::is_same_v<R, IntRange>) ||
                            (std::is_same_v<T, double> && std::is_same_v<R, RealRange>) ||
                            (std::is_same_v<T, std::string> &&
-                            (std::is_same_v<R, OneOf> || std::is_same_v<R, AnyText> || std::is_same_v<R, PathText>));
+                            (std::is_same_v<R, OneOf> || std::is_same_v<R, AnyText> || std::is_same_v<R, PathText>)) ||
+                           (std::is_enum_v<T> && std::is_same_v<R, Choice<T>>);
 
-// Walks the `describe` lists. `reach` goes from the whole configuration to the struct whose list is being walked.
+template <class E>
+OneOf names_of(Choice<E>) {
+  return {{std::begin(EnumNames<E>::kNames), std::end(EnumNames<E>::kNames)}};
+}
+
+// The member as a Value, and back; an enum travels by its name, which obeys the field's rule.
+template <class T>
+Value to_value(const T& member) {
+  if constexpr (std::is_enum_v<T>) {
+    return std::string(name_of(member));
+  } else {
+    return member;
+  }
+}
+
+template <class T>
+T from_value(const Value& value) {
+  if constexpr (std::is_enum_v<T>) {
+    constexpr auto& names = EnumNames<T>::kNames;
+    const auto found = std::find(std::begin(names), std::end(names), std::get<std::string>(value));
+    require(found != std::end(names), ExitCode::unexpected, "'", std::get<std::string>(value), "' names no value");
+    return static_cast<T>(found - std::begin(names));
+  } else {
+    return std::get<T>(value);
+  }
+}
+
+void add_fact(Field& field, const Tasks& tasks) {
+  std::istringstream names(tasks.names);
+  field.tasks.assign(std::istream_iterator<std::string>(names), {});
+}
+void add_fact(Field& field, Resume resume) {
+  field.resume = resume;
+}
+void add_fact(Field& field, const OtherName& name) {
+  field.other_names.push_back(name);
+}
+void add_fact(Field& field, const ReadWhen& condition) {
+  field.read_when.push_back(condition);
+}
+
+// Walks the `describe` lists. `reach` goes from the whole configuration to the struct whose list is being walked;
+// `common` holds the section's facts.
 template <class Struct>
 struct FieldCollector {
   std::string section;
   std::function<Struct&(Config&)> reach;
+  Field common;
   std::vector<Field>& fields;
   std::vector<Section>& sections;
 
-  template <class T, class R>
-  void operator()(const char* name, T Struct::*member, R rule, const char* unit, const char* help) {
+  template <class T, class R, class... Facts>
+  void operator()(const char* name, T Struct::*member, R rule, const char* unit, std::string help,
+                  const Facts&... facts) {
     static_assert(kRuleFits<T, R>, "the field's type and its rule do not belong together");
-    Field field;
+    Field field = common;
     field.key = section.empty() ? name : section + "." + name;
     field.section = section;
     field.unit = unit;
-    field.help = help;
-    field.rule = std::move(rule);
+    field.help = std::move(help);
+    if constexpr (std::is_enum_v<T>) {
+      field.rule = names_of(rule);
+    } else {
+      field.rule = std::move(rule);
+    }
     field.get = [reach = reach, member](const Config& config) -> Value {
-      return reach(const_cast<Config&>(config)).*member;  // read only
+      return to_value(reach(const_cast<Config&>(config)).*member);  // read only
     };
     field.set = [reach = reach, member](Config& config, const Value& value) {
-      reach(config).*member = std::get<T>(value);
+      reach(config).*member = from_value<T>(value);
     };
+    (add_fact(field, facts), ...);
     fields.push_back(std::move(field));
   }
 
-  template <class S>
-  void operator()(const char* name, S Config::*member, const char* help) {
+  template <class S, class... Facts>
+  void operator()(const char* name, S Config::*member, const char* help, const Facts&... facts) {
     sections.push_back({name, help});
-    S::describe(FieldCollector<S>{name, [member](Config& config) -> S& { return config.*member; }, fields, sections});
+    Field shared;
+    (add_fact(shared, facts), ...);
+    S::describe(
+        FieldCollector<S>{name, [member](Config& config) -> S& { return config.*member; }, shared, fields, sections});
   }
 };
 
@@ -60,7 +116,8 @@ struct Table {
   std::unordered_map<std::string, size_t> index;
 
   Table() {
-    Config::describe(FieldCollector<Config>{"", [](Config& config) -> Config& { return config; }, fields, sections});
+    Config::describe(
+        FieldCollector<Config>{"", [](Config& config) -> Config& { return config; }, {}, fields, sections});
     for (size_t i = 0; i < fields.size(); ++i) {
       keys.push_back(fields[i].key);
       index.emplace(fields[i].key, i);
@@ -119,6 +176,20 @@ const std::vector<Section>& sections() {
 }
 const std::vector<std::string>& keys() {
   return table().keys;
+}
+
+bool is_read_by(const Field& field, const std::string& task) {
+  return field.tasks.empty() || std::find(field.tasks.begin(), field.tasks.end(), task) != field.tasks.end();
+}
+
+bool holds(const ReadWhen& condition, const Config& config) {
+  const Value value = find_field(condition.key)->get(config);
+  const auto is = [&](const std::string& listed) {
+    if (const auto* text = std::get_if<std::string>(&value)) return *text == listed;
+    if (const auto* number = std::get_if<double>(&value)) return *number == std::strtod(listed.c_str(), nullptr);
+    return to_text(value) == listed;
+  };
+  return std::any_of(condition.values.begin(), condition.values.end(), is) != condition.unless;
 }
 
 const Field* find_field(const std::string& key) {

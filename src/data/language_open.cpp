@@ -7,7 +7,7 @@
 #include "data/other_data.h"
 #include "hrm/base/error.h"
 #include "hrm/base/text.h"
-#include "hrm/config/unread.h"
+#include "hrm/config/check.h"
 
 namespace hrm::data {
 namespace {
@@ -86,10 +86,12 @@ void check_language_settings(const config::LoadedConfig& loaded) {
     return !is_token_folder(folder) && is_triple_folder(folder);
   });
   if (triples && !packed) {
-    config::refuse_unread(loaded, {"data.document_masks"}, "data.train", "holds triples, one document in a row");
+    config::Checker(loaded).refuse_unread({"data.document_masks"}, "data.train",
+                                          "holds triples, one document in a row");
   }
   if (packed && !triples) {
-    config::refuse_unread(loaded, {"data.max_malformed", "data.cache"}, "data.train", "holds packed text, not lines");
+    config::Checker(loaded).refuse_unread({"data.max_malformed", "data.cache"}, "data.train",
+                                          "holds packed text, not lines");
   }
 }
 

@@ -33,8 +33,8 @@ bool has_experts(const config::Config& config, BlockPlace place) {
   const std::string& wanted = config.moe.place;
   if (config.moe.experts == 0) return false;
   if (wanted == "auto") {
-    if (config.lm.style == "prototype") return place == BlockPlace::encoder;
-    return place == BlockPlace::decoder || (config.lm.arch == "hrm" && config.lm.encoder == "transformer");
+    if (is_prototype(config.lm)) return place == BlockPlace::encoder;
+    return place == BlockPlace::decoder || (reads_prompts(config.lm) && config.lm.encoder == "transformer");
   }
   return wanted == "both" || (wanted == "encoder") == (place == BlockPlace::encoder);
 }
@@ -96,9 +96,9 @@ HrmLmOptions hrm_options(const config::Config& config) {
 
 std::shared_ptr<LanguageModel> build(const config::Config& config, const LanguageSizes& sizes, at::Device device) {
   const config::LmConfig& lm = config.lm;
-  if (lm.arch == "decoder") return std::make_shared<DecoderLm>(decoder_options(config, sizes, 0, device), device);
+  if (!reads_prompts(lm)) return std::make_shared<DecoderLm>(decoder_options(config, sizes, 0, device), device);
   const HrmLmOptions options = hrm_options(config);
-  if (lm.style == "prototype") {
+  if (is_prototype(lm)) {
     const int64_t width = lm.hidden_size;
     PrototypeOptions prototype{.lm = options,
                                .vocabulary = sizes.vocabulary,
@@ -162,7 +162,11 @@ DecoderOptions plain_decoder_options(const config::Config& config, const Languag
 }
 
 bool reads_prompts(const config::LmConfig& config) {
-  return config.arch == "hrm";
+  return config.arch == config::LmArch::hrm;
+}
+
+bool is_prototype(const config::LmConfig& config) {
+  return config.style == config::LmStyle::prototype;
 }
 
 int64_t decoder_positions(const config::LmConfig& config, const LanguageSizes& sizes) {
@@ -240,7 +244,7 @@ class Flops {
     sum += 4 * positions * keys * heads * head;
     if (cross) sum += 2 * linear(positions, D, heads * head);
     if (!experts) {
-      const bool gelu = lm_.style == "prototype";
+      const bool gelu = is_prototype(lm_);
       return sum + (gelu ? 2 * linear(positions, D, 4 * D)
                          : 3 * linear(positions, D, static_cast<double>(swiglu_inner(lm_))));
     }
@@ -260,7 +264,7 @@ double training_flops_per_row(const config::Config& config, const LanguageSizes&
   const config::LmConfig& lm = config.lm;
   const Flops flops(config);
   const double D = flops.width(), V = static_cast<double>(sizes.vocabulary);
-  const bool prompts = reads_prompts(lm), prefix = prompts && lm.style == "modern" && lm.bridge == "prefix";
+  const bool prompts = reads_prompts(lm), prefix = prompts && !is_prototype(lm) && lm.bridge == "prefix";
   const double row = static_cast<double>(sizes.decoder_len + (prompts ? 0 : sizes.encoder_len));
   const double positions = row + (prefix ? static_cast<double>(lm.prefix_len) : 0);
   const double keys = lm.window > 0 ? std::min(static_cast<double>(lm.window), positions / 2) : positions / 2;

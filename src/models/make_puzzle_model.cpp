@@ -7,18 +7,16 @@ namespace hrm::models {
 namespace {
 
 void check_arch(const config::ModelConfig& c) {
-  if (c.arch == "hrm") {
-    require(c.H_layers > 0, ExitCode::usage, "model.arch=hrm needs model.H_layers of at least 1");
+  if (c.facts().h_module) {
+    require(c.H_layers > 0, ExitCode::usage, "model.arch=", c.arch, " needs model.H_layers of at least 1");
   } else {
-    require(c.arch == "trm" || c.arch == "transformer", ExitCode::usage, "model.arch '", c.arch,
-            "' is unknown; use hrm, trm or transformer");
     require(c.H_layers == 0, ExitCode::usage, "model.arch=", c.arch, " has no H module, but model.H_layers is ",
             c.H_layers, "; set model.H_layers=0");
   }
-  if (c.arch == "transformer") {
-    require(c.H_cycles == 1 && c.L_cycles == 1, ExitCode::usage,
-            "model.arch=transformer makes one pass per segment, but model.H_cycles is ", c.H_cycles,
-            " and model.L_cycles ", c.L_cycles, "; set both to 1");
+  if (!c.facts().cycles) {
+    require(c.H_cycles == 1 && c.L_cycles == 1, ExitCode::usage, "model.arch=", c.arch,
+            " makes one pass per segment, but model.H_cycles is ", c.H_cycles, " and model.L_cycles ", c.L_cycles,
+            "; set both to 1");
   }
   if (c.mlp_t) {
     require(c.pos_encodings != "rope", ExitCode::usage,
@@ -36,9 +34,15 @@ void check_arch(const config::ModelConfig& c) {
 std::shared_ptr<PuzzleNetwork> construct(const config::ModelConfig& config, const PuzzleModelDims& dims,
                                          at::Device device) {
   check_arch(config);
-  if (config.arch == "hrm") return std::make_shared<Hrm>(config, dims, device);
-  if (config.arch == "trm") return std::make_shared<Trm>(config, dims, device);
-  return std::make_shared<Transformer>(config, dims, device);
+  switch (config.arch) {
+    case config::PuzzleArch::hrm:
+      return std::make_shared<Hrm>(config, dims, device);
+    case config::PuzzleArch::trm:
+      return std::make_shared<Trm>(config, dims, device);
+    case config::PuzzleArch::transformer:
+      return std::make_shared<Transformer>(config, dims, device);
+  }
+  fail(ExitCode::unexpected, "model.arch has no model");
 }
 
 }  // namespace

@@ -322,10 +322,10 @@ void LanguageTask::write_files(const std::filesystem::path& run_dir) const {
 
 std::string LanguageTask::describe() const {
   const config::LmConfig& lm = config_.lm;
-  std::string text =
-      cat("model        ", lm.arch == "hrm" ? lm.style + " HRM language model" : "decoder", ", ",
-          model_->parameter_set().count(), " parameters, hidden ", lm.hidden_size, ", vocabulary ", meta_.vocab_size);
-  if (lm.arch == "hrm") {
+  std::string text = cat(
+      "model        ", models::reads_prompts(lm) ? cat(lm.style, " HRM language model") : std::string("decoder"), ", ",
+      model_->parameter_set().count(), " parameters, hidden ", lm.hidden_size, ", vocabulary ", meta_.vocab_size);
+  if (models::reads_prompts(lm)) {
     text += cat(", ", lm.encoder, " encoder, ", lm.h_cycles, " cycles of ", lm.l_steps, " steps, bridge ", lm.bridge);
   }
   if (!mixtures_.empty()) {

@@ -68,7 +68,7 @@ PolychromicPlan::PolychromicPlan(const config::Config& config, int64_t ranks) {
   micro_rows = config.train.micro_batch_size > 0 ? config.train.micro_batch_size : rows;
   micro_batches = rows / micro_rows;
   grpo_from = g.start_step;
-  samples_for_diversity = p.objective != "none" && grpo_from != 1;
+  samples_for_diversity = p.objective != config::PolychromicObjective::none && grpo_from != 1;
   const bool safe = p.performance_mode == "safe";
   every = safe ? std::max(p.compute_diversity_every_n_steps, kSafeEvery) : p.compute_diversity_every_n_steps;
   if (samples_for_diversity) {
@@ -262,7 +262,8 @@ void PolychromicTask::make_buffers() {
   answer_weights_ = at::zeros({sampled, positions_}, floats);
   advantages_ = at::zeros({sampled}, floats);
   if (plan_.reward_updates > 1) answer_log_p_ = at::zeros({sampled, positions_}, floats);
-  const bool diverse = plan_.samples_for_diversity && config_.polychromic.objective != "compat";
+  const bool diverse =
+      plan_.samples_for_diversity && config_.polychromic.objective != config::PolychromicObjective::compat;
   if (config_.polychromic.share_prompts != "off" && (diverse || plan_.reward_samples > 0)) {
     shared_answers_ = std::make_unique<SharedAnswers>(plan_.micro_batches, sampled / plan_.micro_batches, positions_,
                                                       diverse ? plan_.micro_rows * row_len_ : 0, runtime_.device);

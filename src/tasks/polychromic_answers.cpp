@@ -131,7 +131,7 @@ int64_t PolychromicTask::answers_of_micro_batch() const {
 
 bool PolychromicTask::learns_from_answers() const {
   return kind_ == PolychromicKind::rewards ||
-         (kind_ == PolychromicKind::diversity && config_.polychromic.objective != "compat");
+         (kind_ == PolychromicKind::diversity && config_.polychromic.objective != config::PolychromicObjective::compat);
 }
 
 // Whether a step's responses and answers go through the model in one pass. Dropout is of responses alone.
@@ -177,7 +177,7 @@ void PolychromicTask::weigh_diversity(const Answers& answers, int64_t groups) {
   }
 
   at::Tensor advantages;
-  if (p.objective == "marginal") {
+  if (p.objective == config::PolychromicObjective::marginal) {
     const at::Tensor members = objectives::subset_members(n, p.subset_size);
     const at::Tensor units = diversity_->embeddings().view({groups, n, -1});
     const at::Tensor distances = 1 - at::bmm(units, units.transpose(1, 2));

@@ -1,13 +1,21 @@
 #pragma once
-// What one configuration field is: the vocabulary of the field lists in config.h. A struct lists its fields once, in
-// `describe`; the parser, the help, the printed configuration and the validation all walk that list.
+// What one configuration field is: the vocabulary of the field lists in the *_settings.h headers. A struct lists its
+// fields once, in `describe`; the parser, the help, the printed configuration and the checks all walk that list.
+//
+// A line is f(name, member, rule, unit, help, facts...). A section's line is f(name, member, help, facts...); its facts
+// hold for every field of it that does not say otherwise.
 
+#include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <ostream>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 namespace hrm::config {
+
+// --- rules: the values that a field accepts ---
 
 // Inclusive range of an integer field.
 struct IntRange {
@@ -23,19 +31,74 @@ struct RealRange {
   bool max_open = false;
 };
 
-// The values that a text field may take.
+// The values of a text field.
 struct OneOf {
   std::vector<std::string> values;
 };
+
+// The spellings of an enum's values, in their order; each enum of the configuration has a specialisation with
+// `static constexpr const char* kNames[]`.
+template <class E>
+struct EnumNames;
+
+template <class E>
+requires std::is_enum_v<E>
+constexpr const char* name_of(E value) {
+  return EnumNames<E>::kNames[static_cast<size_t>(value)];
+}
+
+template <class E>
+requires requires {
+  EnumNames<E>::kNames;
+}
+std::ostream& operator<<(std::ostream& out, E value) {
+  return out << name_of(value);
+}
+
+// The values of an enum field.
+template <class E>
+struct Choice {};
 
 struct AnyText {};  // any text, also empty
 
 // A file or folder, or empty: a leading "~/" becomes the home folder.
 struct PathText {
-  // task=language: several with commas between, each perhaps behind a name and a colon.
+  // A task may read several, with commas between, each perhaps behind a name and a colon (TaskSettings::lists_paths).
   bool list = false;
 };
 
 struct Flag {};  // true or false
+
+// --- facts: what else is known of a field ---
+
+// The tasks that read the field, with spaces between; without this fact all of them do. A setting of another task is
+// refused.
+struct Tasks {
+  const char* names;
+};
+
+// Whether a run may be resumed with another value.
+enum class Resume {
+  fixed,         // no: other samples, other draws, or something else computed from them
+  architecture,  // no: the checkpoint's weights are another model's
+  free,
+};
+
+// Another name of the field: of an older version or of another system.
+struct OtherName {
+  const char* name;
+  bool inverted = false;  // its true is our false
+};
+
+// The field is read only while `key` has one of `values` (`unless`: none of them). A value that somebody sets while it
+// is not read is refused when a run starts: "KEY has no effect, for OTHER WHY; leave it out, or WAY_OUT". Of several
+// conditions the first that does not hold is named.
+struct ReadWhen {
+  const char* key;
+  std::vector<std::string> values;  // as `config` prints them, without quotes
+  const char* why;
+  const char* way_out;  // empty: none but leaving it out
+  bool unless = false;
+};
 
 }  // namespace hrm::config

@@ -1,6 +1,6 @@
 #pragma once
-// The field lists of config.h as one table, which the loader, the printers and the validation walk. Nothing here names
-// a single field: a new line in a `describe` list is all that a new field needs.
+// The field lists as one table, which the loader, the printers and the checks walk. Nothing here names a single field:
+// a new line in a `describe` list is all that a new field needs.
 
 #include <cstdint>
 #include <functional>
@@ -21,6 +21,10 @@ struct Field {
   std::string unit;     // empty where there is none
   std::string help;
   Rule rule;
+  std::vector<std::string> tasks;  // that read it; empty: all of them
+  Resume resume = Resume::fixed;
+  std::vector<OtherName> other_names;
+  std::vector<ReadWhen> read_when;  // all must hold
   std::function<Value(const Config&)> get;
   std::function<void(Config&, const Value&)> set;  // the value must hold the field's own type
 };
@@ -33,6 +37,11 @@ struct Section {
 // All fields, in the order of config.h.
 const std::vector<Field>& fields();
 const std::vector<Section>& sections();
+
+// Whether `task` reads the field.
+bool is_read_by(const Field& field, const std::string& task);
+// Whether the other setting has one of the values that the condition asks for (`unless`: none of them).
+bool holds(const ReadWhen& condition, const Config& config);
 
 // The field of this dotted key, nullptr when there is none.
 const Field* find_field(const std::string& key);

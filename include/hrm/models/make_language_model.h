@@ -37,6 +37,8 @@ DecoderOptions plain_decoder_options(const config::Config& config, const Languag
 
 // Whether the prompt is an input of its own (arch hrm), or stands in front of the answer in one row (decoder).
 bool reads_prompts(const config::LmConfig& config);
+// Whether the blocks are those of the first HRM-LM (LayerNorm, sinusoidal positions, GELU).
+bool is_prototype(const config::LmConfig& config);
 // Tokens that one row of the decoder may hold, prompt included where it stands in front, prefix vectors not.
 int64_t decoder_positions(const config::LmConfig& config, const LanguageSizes& sizes);
 // Tokens that a prompt may hold, and rows of the encoder's table of positions.

@@ -102,8 +102,8 @@ Json bench_head_json(const config::Config& config, const Runtime& runtime, int r
   json["device"] = runtime.device_name;
   json["precision"] = runtime.precision.name;
   for (const auto& [key, value] : build_info()) json["build"][key] = value;
-  json["model"] = config.task == "puzzle"     ? config.model.arch
-                  : config.task == "language" ? config.lm.arch
+  json["model"] = config.task == "puzzle"     ? name_of(config.model.arch)
+                  : config.task == "language" ? name_of(config.lm.arch)
                                               : config.hf.model;
   json["global_batch_size"] = config.train.global_batch_size;
   json["micro_batch_size"] =

@@ -103,8 +103,9 @@ Json items_json(const std::vector<PlanItem>& items, const char* unit) {
 }
 
 std::string model_name(const config::Config& config) {
-  if (!is_language(config)) return config.model.arch;
-  return config.lm.arch == "hrm" ? config.lm.style + " HRM language model" : config.lm.arch;
+  if (!is_language(config)) return name_of(config.model.arch);
+  return models::reads_prompts(config.lm) ? name_of(config.lm.style) + std::string(" HRM language model")
+                                          : name_of(config.lm.arch);
 }
 
 // Of a sample: cells with their puzzle's embedding, or tokens.

@@ -148,7 +148,7 @@ class LanguageClock {
 }  // namespace
 
 bool prototype(const PlanInput& in) {
-  return models::reads_prompts(in.config.lm) && in.config.lm.style == "prototype";
+  return models::reads_prompts(in.config.lm) && models::is_prototype(in.config.lm);
 }
 
 LanguageWidths language_widths(const PlanInput& in) {

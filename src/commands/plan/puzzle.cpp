@@ -9,17 +9,16 @@ namespace hrm::commands {
 BlockPasses block_passes(const config::ModelConfig& m, bool second_forward) {
   const auto d = [](int64_t n) { return static_cast<double>(n); };
   double all = 0, recorded = 0;
-  if (m.arch == "hrm") {
-    all = d(m.H_cycles) * (d(m.L_cycles) * d(m.L_layers) + d(m.H_layers));
-    recorded = d(m.L_layers + m.H_layers);
-  } else if (m.arch == "trm") {
-    all = d(m.H_cycles) * d(m.L_cycles + 1) * d(m.L_layers);
-    recorded = d(m.L_cycles + 1) * d(m.L_layers);
+  const config::PuzzleArchFacts& arch = m.facts();
+  if (arch.cycles) {
+    const double of_l = d(m.L_cycles) * d(m.L_layers), of_h = d(arch.h_module ? m.H_layers : m.L_layers);
+    all = d(m.H_cycles) * (of_l + of_h);
+    recorded = arch.one_step_gradient ? d(m.L_layers) + of_h : of_l + of_h;
   } else {
     all = recorded = d(m.L_layers);
   }
-  // HRM's Q target takes them up to its last block.
-  const double of_target = m.arch == "hrm" ? all - 1 : all - recorded;
+  // The Q target of a one-step gradient takes them up to the last block.
+  const double of_target = arch.one_step_gradient ? all - 1 : all - recorded;
   return {all - recorded + (second_forward ? all : 0), recorded, all - recorded + (second_forward ? of_target : 0)};
 }
 

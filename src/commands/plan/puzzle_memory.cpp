@@ -15,9 +15,9 @@ class StepWalk {
 
   // Returns the ledger after forward, Q target and backward of one micro-batch.
   Ledger run() {
-    if (m_.arch == "hrm") {
+    if (m_.facts().one_step_gradient) {
       hrm_forward();
-    } else if (m_.arch == "trm") {
+    } else if (m_.facts().cycles) {
       trm_forward();
     } else {
       ledger_.moment = "forward pass";
@@ -209,7 +209,7 @@ class StepWalk {
     ledger_.moment = "forward pass for the Q target";
     bool own_H = false, own_L = false;
     embed();
-    if (m_.arch == "hrm") {
+    if (m_.facts().one_step_gradient) {
       hrm_recursions(own_H, own_L);
       ledger_.take(s_.unit);
       level_plain(m_.L_layers, true);
@@ -218,7 +218,7 @@ class StepWalk {
       own_L = true;
       level_plain(m_.H_layers, true, 1);
       ledger_.give(s_.unit);
-    } else if (m_.arch == "trm") {
+    } else if (m_.facts().cycles) {
       for (int64_t h = 0; h < m_.H_cycles; ++h) trm_cycle(own_H, own_L, h + 1 < m_.H_cycles);
     } else {
       level_plain(m_.L_layers, false);

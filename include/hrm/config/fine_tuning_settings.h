@@ -10,6 +10,36 @@
 
 namespace hrm::config {
 
+inline const ReadWhen kWithAdapter{
+    .key = "lora.r", .values = {"0"}, .why = "means no adapter", .way_out = "set lora.r to 16", .unless = true};
+inline const ReadWhen kModelTemplate{
+    "chat.template", {"auto", "model"}, "is not the model's own template", "set chat.template to model"};
+inline const ReadWhen kSomeDiversity{
+    .key = "grpo.start_step",
+    .values = {"1"},
+    .why = "leaves no step to polychromic.objective",
+    .way_out = "set grpo.start_step to a later step (rewards have grpo.diversity_weight and settings of their own)",
+    .unless = true};
+inline const ReadWhen kSamplesAnswers{.key = "polychromic.objective",
+                                      .values = {"none"},
+                                      .why = "samples no answers for diversity",
+                                      .way_out = "set polychromic.objective to score_function",
+                                      .unless = true};
+inline const ReadWhen kDiversityGradient{.key = "polychromic.objective",
+                                         .values = {"compat"},
+                                         .why = "has no gradient",
+                                         .way_out = "set polychromic.objective to score_function",
+                                         .unless = true};
+
+// polychromic.performance_mode=safe samples at most so many answers.
+inline constexpr int64_t kSafeAnswers = 3;
+
+enum class PolychromicObjective { none, score_function, marginal, compat };
+template <>
+struct EnumNames<PolychromicObjective> {
+  static constexpr const char* kNames[] = {"none", "score_function", "marginal", "compat"};
+};
+
 // The model.
 struct HfConfig {
   std::string model = "";
@@ -23,11 +53,12 @@ struct HfConfig {
   static void describe(F&& f) {
     f("model", &HfConfig::model, PathText{}, "",
       "folder of a causal language model as Hugging Face's transformers saves it (config.json, model.safetensors or "
-      "its shards, tokenizer.json): Qwen3, Llama or Mistral");
+      "its shards, tokenizer.json): Qwen3, Llama or Mistral",
+      Resume::free);
     f("weights", &HfConfig::weights, OneOf{{"load", "random"}}, "",
       "random = the folder needs config.json alone, and weights are drawn by run.seed: for timing and for training "
       "from scratch");
-    f("tokenizer", &HfConfig::tokenizer, PathText{}, "", "folder with tokenizer.json; empty = hf.model");
+    f("tokenizer", &HfConfig::tokenizer, PathText{}, "", "folder with tokenizer.json; empty = hf.model", Resume::free);
     f("quantize", &HfConfig::quantize, OneOf{{"none", "nf4"}}, "",
       "how the weights of the blocks' linear layers, which are frozen beside an adapter, are held: none = in the "
       "compute dtype; nf4 = 4-bit NormalFloat with double quantisation (QLoRA), a quarter of the memory and slower "
@@ -36,7 +67,7 @@ struct HfConfig {
       "longest row that the model holds, prompt and answer; 0 = chat.max_length, or the prompt's part of it and "
       "polychromic.max_generation_length");
     f("recompute", &HfConfig::recompute, Flag{}, "",
-      "activation checkpointing: keep each block's input alone for the backward pass");
+      "activation checkpointing: keep each block's input alone for the backward pass", Resume::free);
   }
 };
 
@@ -55,20 +86,23 @@ struct LoraConfig {
   static void describe(F&& f) {
     f("r", &LoraConfig::r, IntRange{0, 4096}, "",
       "rank of the adapters; the model's own weights are frozen. 0 = no adapters: all weights are trained");
-    f("alpha", &LoraConfig::alpha, RealRange{0, 1e6}, "", "adapters are scaled by alpha / r");
+    f("alpha", &LoraConfig::alpha, RealRange{0, 1e6}, "", "adapters are scaled by alpha / r", kWithAdapter);
     f("dropout", &LoraConfig::dropout, RealRange{0, 1, false, true}, "",
-      "share of an adapter's inputs that is dropped in training");
-    f("rslora", &LoraConfig::rslora, Flag{}, "", "scale by alpha / sqrt(r) in place of alpha / r");
+      "share of an adapter's inputs that is dropped in training", kWithAdapter);
+    f("rslora", &LoraConfig::rslora, Flag{}, "", "scale by alpha / sqrt(r) in place of alpha / r", kWithAdapter);
     f("dora", &LoraConfig::dora, Flag{}, "",
       "DoRA: each output of a layer with an adapter also gets a trained magnitude, and the rest is its direction; "
-      "slower steps");
+      "slower steps",
+      kWithAdapter);
     f("targets", &LoraConfig::targets, AnyText{}, "",
       "layers that get an adapter, with commas between: some of q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, "
       "down_proj, or whole names such as model.layers.0.mlp.up_proj; all-linear = all of them; pattern:REGEX = those "
-      "whose whole name the regular expression matches");
+      "whose whole name the regular expression matches",
+      kWithAdapter);
     f("modules_to_save", &LoraConfig::modules_to_save, AnyText{}, "",
       "modules that are trained whole beside the adapters, with commas between: embed_tokens, lm_head, norms; a tied "
-      "model then gets a head of its own");
+      "model then gets a head of its own",
+      kWithAdapter);
     f("adapter", &LoraConfig::adapter, PathText{}, "",
       "PEFT folder to begin with, of the same r and targets; empty = an adapter that does nothing yet");
   }
@@ -108,17 +142,22 @@ struct ChatConfig {
       "transformers runs it; chatml (Qwen), llama3, plain = the prompt as it stands and EOS behind the response, "
       "custom = prompt_template and response_template; auto = model, where the folder has a template");
     f("template_name", &ChatConfig::template_entry, AnyText{}, "",
-      "template=model: which of several named templates; empty = the one called default");
+      "template=model: which of several named templates; empty = the one called default", kModelTemplate);
     f("date", &ChatConfig::date, AnyText{}, "",
-      "template=model: the day, such as 2026-11-25, that a template which writes today's date takes; empty = today");
+      "template=model: the day, such as 2026-11-25, that a template which writes today's date takes; empty = today",
+      Resume::free, kModelTemplate);
     f("learn", &ChatConfig::learn, OneOf{{"response", "turns"}}, "",
       "response = the last answer of a record; turns = every answer in it, as {% generation %} blocks of the template "
-      "mark them (template=model, polychromic.objective=none)");
+      "mark them (template=model, polychromic.objective=none)",
+      kModelTemplate);
     f("bos", &ChatConfig::bos, OneOf{{"auto", "off"}}, "",
-      "template=plain: auto = BOS in front of a prompt where tokenizer.json's post-processor puts it; off = none");
+      "template=plain: auto = BOS in front of a prompt where tokenizer.json's post-processor puts it; off = none",
+      ReadWhen{"chat.template", {"plain"}, "puts BOS where its own texts have it", "set chat.template to plain"});
     f("thinking", &ChatConfig::thinking, OneOf{{"auto", "on", "off"}}, "",
       "model: what the template gets as enable_thinking, auto = nothing; chatml: off = an empty <think> block ends the "
-      "prompt, as models that can think are told not to, auto = off where the tokenizer has <think>");
+      "prompt, as models that can think are told not to, auto = off where the tokenizer has <think>",
+      ReadWhen{
+          "chat.template", {"auto", "model", "chatml"}, "knows no thinking", "set chat.template to model or chatml"});
     f("prompt_template", &ChatConfig::prompt_template, AnyText{}, "",
       "template=custom: text with the places {prompt} and {member of the record}, and {bos} at its beginning");
     f("response_template", &ChatConfig::response_template, AnyText{}, "",
@@ -138,7 +177,8 @@ struct ChatConfig {
       "empty = none is read");
     f("id_field", &ChatConfig::id_field, AnyText{}, "",
       "member by which records belong together, so that no split parts them; empty = the prompt's text");
-    f("value_field", &ChatConfig::value_field, AnyText{}, "", "member with a number, for stratify, e.g. reply_likes");
+    f("value_field", &ChatConfig::value_field, AnyText{}, "", "member with a number, for stratify, e.g. reply_likes",
+      ReadWhen{"chat.stratify", {"true"}, "does not split by it", "set chat.stratify to true"});
     f("instruction", &ChatConfig::instruction, AnyText{}, "",
       "what the user says, with places {member}: 'Reply to this tweet: {tweet}'; empty = the prompt alone");
     f("max_length", &ChatConfig::max_length, IntRange{2, 1 << 20}, "tokens",
@@ -163,7 +203,7 @@ struct ChatConfig {
 
 // What the diversity of sampled answers adds to the loss.
 struct PolychromicConfig {
-  std::string objective = "score_function";
+  PolychromicObjective objective = PolychromicObjective::score_function;
   double diversity_weight = 0.3;
   int64_t n_generations = 3;
   std::string diversity_metric = "semantic";
@@ -186,56 +226,74 @@ struct PolychromicConfig {
 
   template <class F>
   static void describe(F&& f) {
-    f("objective", &PolychromicConfig::objective, OneOf{{"none", "score_function", "marginal", "compat"}}, "",
+    f("objective", &PolychromicConfig::objective, Choice<PolychromicObjective>{}, "",
       "none = cross-entropy alone; score_function = minus diversity_weight times the expected diversity of the answers "
       "that the model samples, with a gradient that is right in the mean; marginal = the same of sets of subset_size "
       "of them; compat = the diversity as a constant, which the reference trainer has: it changes no gradient");
     f("diversity_weight", &PolychromicConfig::diversity_weight, RealRange{0, 1e3}, "",
-      "weight of the diversity beside the loss of the responses");
-    f("n_generations", &PolychromicConfig::n_generations, IntRange{2, 1024}, "answers", "sampled to each prompt");
+      "weight of the diversity beside the loss of the responses", kSomeDiversity, kSamplesAnswers);
+    f("n_generations", &PolychromicConfig::n_generations, IntRange{2, 1024}, "answers", "sampled to each prompt",
+      kSomeDiversity, kSamplesAnswers);
     f("diversity_metric", &PolychromicConfig::diversity_metric, OneOf{{"semantic", "bleu", "distinct"}}, "",
       "semantic = mean of 1 - cosine of the embeddings of two answers; bleu = 1 - BLEU-2 of each against the others; "
       "distinct = different pairs of words / all pairs");
     f("diversity_temperature", &PolychromicConfig::diversity_temperature, RealRange{0, 1e3, true}, "",
-      "logits are divided by it, when answers are sampled and when their probability is differentiated");
+      "logits are divided by it, when answers are sampled and when their probability is differentiated", kSomeDiversity,
+      kSamplesAnswers);
     f("diversity_top_p", &PolychromicConfig::diversity_top_p, RealRange{0, 1, true}, "",
       "sample from the fewest tokens of this probability; below 1 answers are sampled from another distribution than "
-      "the one that is differentiated");
+      "the one that is differentiated",
+      kSomeDiversity, kSamplesAnswers);
     f("diversity_top_k", &PolychromicConfig::diversity_top_k, IntRange{0, 1 << 24}, "tokens",
-      "sample from the k most probable tokens; 0 = all. As diversity_top_p");
+      "sample from the k most probable tokens; 0 = all. As diversity_top_p", kSomeDiversity, kSamplesAnswers);
     f("diversity_min_p", &PolychromicConfig::diversity_min_p, RealRange{0, 1}, "",
-      "sample from tokens of at least this share of the greatest probability; 0 = all. As diversity_top_p");
+      "sample from tokens of at least this share of the greatest probability; 0 = all. As diversity_top_p",
+      kSomeDiversity, kSamplesAnswers);
     f("max_generation_length", &PolychromicConfig::max_generation_length, IntRange{1, 1 << 20}, "tokens",
-      "longest answer");
+      "longest answer", kSomeDiversity, kSamplesAnswers);
     f("diversity_encoder_model", &PolychromicConfig::diversity_encoder_model, PathText{}, "",
       "diversity_metric=semantic: folder of a BERT sentence encoder (config.json, model.safetensors, vocab.txt), e.g. "
-      "all-MiniLM-L6-v2");
+      "all-MiniLM-L6-v2",
+      ReadWhen{"polychromic.diversity_metric",
+               {"semantic"},
+               "embeds no answers",
+               "set polychromic.diversity_metric to semantic"});
     f("compute_diversity_every_n_steps", &PolychromicConfig::compute_diversity_every_n_steps, IntRange{1}, "steps",
-      "sample answers every so many optimizer steps");
+      "sample answers every so many optimizer steps", kSomeDiversity, kSamplesAnswers);
     f("max_examples_for_diversity", &PolychromicConfig::max_examples_for_diversity, IntRange{1, 1 << 20}, "examples",
-      "of a micro-batch, the first so many");
+      "of a micro-batch, the first so many", kSomeDiversity, kSamplesAnswers);
     f("performance_mode", &PolychromicConfig::performance_mode, OneOf{{"standard", "safe"}}, "",
       "safe = at most 3 answers of 80 tokens, every 10 steps at most, as the reference trainer's mode for small "
-      "machines");
+      "machines",
+      kSomeDiversity, kSamplesAnswers);
     f("baseline", &PolychromicConfig::baseline, OneOf{{"leave_one_out", "running_mean", "none"}}, "",
       "objective=score_function: what an answer's diversity is compared with; with two answers leave_one_out is the "
-      "running mean");
+      "running mean",
+      kSomeDiversity, kSamplesAnswers,
+      ReadWhen{"polychromic.objective",
+               {"score_function"},
+               "compares with no baseline",
+               "set polychromic.objective to score_function"});
     f("subset_size", &PolychromicConfig::subset_size, IntRange{1, 1023}, "answers",
-      "objective=marginal: answers of a set, fewer than n_generations");
+      "objective=marginal: answers of a set, fewer than n_generations", kSomeDiversity, kSamplesAnswers,
+      ReadWhen{
+          "polychromic.objective", {"marginal"}, "takes no sets of answers", "set polychromic.objective to marginal"});
     f("length_norm", &PolychromicConfig::length_norm, OneOf{{"max", "none"}}, "",
       "max = the term is divided by max_generation_length, so that its size does not grow with the answers; none = the "
-      "exact gradient");
+      "exact gradient",
+      kSomeDiversity, kSamplesAnswers, kDiversityGradient);
     f("normalize_advantages", &PolychromicConfig::normalize_advantages, Flag{}, "",
-      "divide by their standard deviation over the step");
+      "divide by their standard deviation over the step", kSomeDiversity, kSamplesAnswers, kDiversityGradient);
     f("advantage_clip", &PolychromicConfig::advantage_clip, RealRange{0, 1e6}, "",
-      "then bound their size; 0 = no bound");
+      "then bound their size; 0 = no bound", kSomeDiversity, kSamplesAnswers, kDiversityGradient);
     f("generation_batch", &PolychromicConfig::generation_batch, IntRange{0, 1 << 16}, "rows",
-      "answers that are written at a time; 0 = all of a step, up to 256 on a GPU and 64 on a CPU");
+      "answers that are written at a time; 0 = all of a step, up to 256 on a GPU and 64 on a CPU", Resume::free);
     f("share_prompts", &PolychromicConfig::share_prompts, OneOf{{"off", "answers", "responses"}}, "",
       "what goes through the model of answers that are learned from: answers = each prompt once, and no answer's "
       "padding; responses = that in one pass with the responses, whose prompts serve the answers, too (without "
       "chat.packing, lora.dropout and rewards, else as answers): fastest, but both are in memory together; off = each "
-      "answer behind its own prompt, in rows of one width. The same step but for rounding");
+      "answer behind its own prompt, in rows of one width. The same step but for rounding",
+      Resume::free);
   }
 };
 

@@ -1,0 +1,185 @@
+#pragma once
+// Settings of the network of task=language: sections lm and moe.
+
+#include <cstdint>
+#include <string>
+
+#include "hrm/config/field.h"
+
+namespace hrm::config {
+
+enum class LmArch { hrm, decoder };
+template <>
+struct EnumNames<LmArch> {
+  static constexpr const char* kNames[] = {"hrm", "decoder"};
+};
+
+enum class LmStyle { modern, prototype };
+template <>
+struct EnumNames<LmStyle> {
+  static constexpr const char* kNames[] = {"modern", "prototype"};
+};
+
+inline const ReadWhen kReasoningCore{
+    "lm.arch", {"hrm"}, "has neither an encoder nor a reasoning core", "set lm.arch to hrm"};
+inline const ReadWhen kMamba2{"lm.encoder", {"mamba2"}, "is no mamba2", "set lm.encoder to mamba2"};
+
+// Language models (task=language). Defaults of the modern style; the prototype's are in configs/language.
+struct LmConfig {
+  LmArch arch = LmArch::hrm;
+  LmStyle style = LmStyle::modern;
+  int64_t hidden_size = 512;
+  int64_t num_heads = 8;
+  int64_t kv_heads = 0;
+  int64_t head_dim = 0;
+  int64_t inner = 0;
+  int64_t layers = 6;
+  int64_t positions = 0;
+  int64_t window = 0;
+  double rope_theta = 10000;
+  double rms_norm_eps = 1e-6;
+  bool qk_norm = false;
+  bool tied = true;
+  std::string encoder = "transformer";
+  int64_t enc_layers = 2;
+  int64_t h_layers = 2;
+  int64_t l_layers = 2;
+  int64_t h_len = 8;
+  int64_t l_len = 64;
+  int64_t h_cycles = 4;
+  int64_t l_steps = 8;
+  int64_t gradient_cycles = 1;
+  std::string bridge = "prefix";
+  int64_t prefix_len = 8;
+  double gate_scale = 1;
+  double gate_bias = 0;
+  int64_t gate_warmup_steps = 0;
+  int64_t mamba_expand = 2;
+  int64_t mamba_head_dim = 64;
+  int64_t mamba_state = 128;
+  int64_t mamba_groups = 1;
+  int64_t mamba_kernel = 4;
+  int64_t mamba_chunk = 256;
+  bool recompute = false;
+  std::string freeze;
+
+  template <class F>
+  static void describe(F&& f) {
+    f("arch", &LmConfig::arch, Choice<LmArch>{}, "",
+      "hrm = an encoder reads the prompt, a reasoning core works on it, a decoder writes the answer; decoder = a plain "
+      "causal decoder");
+    f("style", &LmConfig::style, Choice<LmStyle>{}, "",
+      "modern = RMSNorm, rotary positions, SwiGLU; prototype = LayerNorm, sinusoidal positions, GELU, as the first "
+      "HRM-LM (arch hrm alone)");
+    f("hidden_size", &LmConfig::hidden_size, IntRange{2, 65536}, "", "width D of the model");
+    f("num_heads", &LmConfig::num_heads, IntRange{1, 1024}, "heads", "attention heads of queries");
+    f("kv_heads", &LmConfig::kv_heads, IntRange{0, 1024}, "heads",
+      "heads of keys and values; must divide num_heads; 0 = as many (modern)");
+    f("head_dim", &LmConfig::head_dim, IntRange{0, 65536}, "", "width of a head; 0 = hidden_size / num_heads (modern)");
+    f("inner", &LmConfig::inner, IntRange{0, 1 << 20}, "",
+      "width of the SwiGLU; 0 = 4 D * 2/3, rounded up to a multiple of 256 (modern)");
+    f("layers", &LmConfig::layers, IntRange{1, 1024}, "blocks", "blocks of the decoder");
+    f("positions", &LmConfig::positions, IntRange{0, 1 << 24}, "tokens",
+      "longest row that the decoder is made for; 0 = as long as the training rows, or 1024 where they are shorter");
+    f("window", &LmConfig::window, IntRange{0, 1 << 24}, "tokens",
+      "sliding window: a position sees itself and so many less one before it; 0 = all before it (modern)");
+    f("rope_theta", &LmConfig::rope_theta, RealRange{0, 1e12, true}, "", "base of the rotary frequencies (modern)");
+    f("rms_norm_eps", &LmConfig::rms_norm_eps, RealRange{0, 1, true}, "", "epsilon of RMSNorm (modern)");
+    f("qk_norm", &LmConfig::qk_norm, Flag{}, "", "RMSNorm of queries and keys, as Qwen3 has (modern)");
+    f("tied", &LmConfig::tied, Flag{}, "", "the head reads the embedding's weight (modern)");
+    f("encoder", &LmConfig::encoder, OneOf{{"transformer", "mamba2"}}, "", "what reads the prompt (arch hrm)",
+      kReasoningCore);
+    f("enc_layers", &LmConfig::enc_layers, IntRange{1, 1024}, "blocks", "blocks of the encoder", kReasoningCore);
+    f("h_layers", &LmConfig::h_layers, IntRange{1, 1024}, "blocks", "blocks of the slow memory", kReasoningCore);
+    f("l_layers", &LmConfig::l_layers, IntRange{1, 1024}, "blocks", "blocks of the fast memory", kReasoningCore);
+    f("h_len", &LmConfig::h_len, IntRange{1, 65536}, "vectors", "length of the slow memory", kReasoningCore);
+    f("l_len", &LmConfig::l_len, IntRange{1, 65536}, "vectors", "length of the fast memory", kReasoningCore);
+    f("h_cycles", &LmConfig::h_cycles, IntRange{1, 1024}, "cycles", "cycles of the reasoning core", kReasoningCore);
+    f("l_steps", &LmConfig::l_steps, IntRange{1, 1024}, "steps", "steps of the fast memory in each cycle",
+      kReasoningCore);
+    f("gradient_cycles", &LmConfig::gradient_cycles, IntRange{0, 1024}, "cycles",
+      "cycles that are differentiated, from the last one back: 1 = the one-step gradient, 0 = all", kReasoningCore);
+    f("bridge", &LmConfig::bridge, OneOf{{"prefix", "cross_attention"}}, "",
+      "how the core's result enters the decoder: as vectors in front of the answer, or as one that every block attends "
+      "to",
+      kReasoningCore);
+    f("prefix_len", &LmConfig::prefix_len, IntRange{1, 65536}, "vectors", "vectors of the prefix bridge",
+      kReasoningCore, ReadWhen{"lm.bridge", {"prefix"}, "hands over one vector", "set lm.bridge to prefix"});
+    f("gate_scale", &LmConfig::gate_scale, RealRange{0, 1e3}, "",
+      "the result is multiplied by clamp(gate_scale * sigmoid(gate) + gate_bias, 0, 1)", kReasoningCore);
+    f("gate_bias", &LmConfig::gate_bias, RealRange{-1e3, 1e3}, "", "see gate_scale", kReasoningCore);
+    f("gate_warmup_steps", &LmConfig::gate_warmup_steps, IntRange{0}, "steps",
+      "steps in which gate_scale is 0: the decoder learns without the core first", kReasoningCore,
+      ReadWhen{.key = "lm.gate_scale",
+               .values = {"0"},
+               .why = "is what it is in the warm-up, too",
+               .way_out = "set lm.gate_scale to 1",
+               .unless = true});
+    f("mamba_expand", &LmConfig::mamba_expand, IntRange{1, 64}, "", "inner width of a mamba2 block / D", kReasoningCore,
+      kMamba2);
+    f("mamba_head_dim", &LmConfig::mamba_head_dim, IntRange{1, 4096}, "", "channels of a head of mamba2",
+      kReasoningCore, kMamba2);
+    f("mamba_state", &LmConfig::mamba_state, IntRange{1, 4096}, "", "state of each channel of mamba2", kReasoningCore,
+      kMamba2);
+    f("mamba_groups", &LmConfig::mamba_groups, IntRange{1, 1024}, "", "groups of heads that share B and C of mamba2",
+      kReasoningCore, kMamba2);
+    f("mamba_kernel", &LmConfig::mamba_kernel, IntRange{1, 64}, "tokens", "width of mamba2's convolution",
+      kReasoningCore, kMamba2);
+    f("mamba_chunk", &LmConfig::mamba_chunk, IntRange{1, 65536}, "tokens",
+      "positions of one matrix product of mamba2's scan; changes rounding alone", Resume::free, kReasoningCore,
+      kMamba2);
+    f("recompute", &LmConfig::recompute, Flag{}, "",
+      "activation checkpointing: blocks keep their input alone and compute the rest again in the backward pass "
+      "(modern)",
+      Resume::free);
+    f("freeze", &LmConfig::freeze, AnyText{}, "",
+      "parts that are not trained, by name with commas between, e.g. enc,core.h_init");
+  }
+};
+
+// Mixtures of experts in language models.
+struct MoeConfig {
+  int64_t experts = 0;
+  int64_t top_k = 2;
+  int64_t inner = 0;
+  std::string place = "auto";
+  int64_t every = 1;
+  std::string score = "softmax";
+  bool normalize = false;
+  double capacity_factor = 0;
+  double load_weight = 0.01;
+  double z_weight = 0;
+  double bias_rate = 0;
+  double jitter = 0;
+  int64_t shared_experts = 0;
+
+  template <class F>
+  static void describe(F&& f) {
+    f("experts", &MoeConfig::experts, IntRange{0, 1024}, "experts",
+      "experts in place of the feed-forward part of a block; 0 = none, all blocks are dense");
+    f("top_k", &MoeConfig::top_k, IntRange{1, 32}, "experts", "experts that each token goes through");
+    f("inner", &MoeConfig::inner, IntRange{0, 1 << 20}, "", "width inside of an expert (GELU); 0 = 4 D");
+    f("place", &MoeConfig::place, OneOf{{"auto", "encoder", "decoder", "both"}}, "",
+      "where experts stand; auto = encoder of the prototype, else every part of blocks that reads tokens (a mamba2 "
+      "encoder has none)");
+    f("every", &MoeConfig::every, IntRange{1, 1024}, "blocks",
+      "every so many blocks one with experts, beginning with the last of the first so many");
+    f("score", &MoeConfig::score, OneOf{{"softmax", "sigmoid"}}, "", "scores of the router");
+    f("normalize", &MoeConfig::normalize, Flag{}, "", "divide the weights of a token's experts by their sum");
+    f("capacity_factor", &MoeConfig::capacity_factor, RealRange{0, 1e3}, "",
+      "an expert takes at most so many times its fair share of the tokens, the rest is dropped; 0 = all are taken");
+    f("load_weight", &MoeConfig::load_weight, RealRange{0, 1e3}, "",
+      "weight of the load-balancing loss (Switch Transformer); 0 = none");
+    f("z_weight", &MoeConfig::z_weight, RealRange{0, 1e3}, "", "weight of the router z-loss (ST-MoE); 0 = none");
+    f("bias_rate", &MoeConfig::bias_rate, RealRange{0, 1}, "",
+      "balancing without a loss: each step moves a bias of every expert's choice so far, up for experts with less "
+      "than the mean load (DeepSeek-V3); 0 = no bias, e.g. 0.001");
+    f("jitter", &MoeConfig::jitter, RealRange{0, 1, false, true}, "",
+      "in training the router sees its input multiplied by random numbers in 1 - jitter .. 1 + jitter (Switch "
+      "Transformer); 0 = none");
+    f("shared_experts", &MoeConfig::shared_experts, IntRange{0, 1024}, "experts",
+      "experts that every token goes through, beside the others");
+  }
+};
+
+}  // namespace hrm::config

@@ -1,0 +1,91 @@
+#pragma once
+// Settings of the network of task=puzzle: section model. Names and defaults follow the official HRM and TRM
+// configurations.
+
+#include <cstdint>
+#include <iterator>
+#include <string>
+
+#include "hrm/config/field.h"
+
+namespace hrm::config {
+
+enum class PuzzleArch { hrm, trm, transformer };
+template <>
+struct EnumNames<PuzzleArch> {
+  static constexpr const char* kNames[] = {"hrm", "trm", "transformer"};
+};
+
+// What tells the architectures apart; all else follows from the sizes. Rules, estimates and exports ask these.
+struct PuzzleArchFacts {
+  // z_H is updated by blocks of its own (model.H_layers); else by those of the L module.
+  bool h_module = false;
+  // A segment makes H_cycles times L_cycles updates of z_L, and H_cycles of z_H; else one pass over the blocks.
+  bool cycles = false;
+  // Only the last update of z_L and of z_H is differentiated; else the last H cycle, or the one pass.
+  bool one_step_gradient = false;
+};
+inline constexpr PuzzleArchFacts kPuzzleArchFacts[] = {
+    {.h_module = true, .cycles = true, .one_step_gradient = true},  // hrm
+    {.cycles = true},                                               // trm
+    {},                                                             // transformer
+};
+static_assert(std::size(kPuzzleArchFacts) == std::size(EnumNames<PuzzleArch>::kNames));
+
+struct ModelConfig {
+  PuzzleArch arch = PuzzleArch::hrm;
+  int64_t hidden_size = 512;
+  int64_t num_heads = 8;
+  double expansion = 4;
+  int64_t H_cycles = 2;
+  int64_t L_cycles = 2;
+  int64_t H_layers = 4;
+  int64_t L_layers = 4;
+  std::string pos_encodings = "rope";
+  int64_t puzzle_emb_ndim = -1;
+  int64_t puzzle_emb_len = 0;
+  bool mlp_t = false;
+  bool no_ACT_continue = false;
+  int64_t halt_max_steps = 16;
+  double halt_exploration_prob = 0.1;
+  double rms_norm_eps = 1e-5;
+  double rope_theta = 10000;
+
+  const PuzzleArchFacts& facts() const { return kPuzzleArchFacts[static_cast<size_t>(arch)]; }
+
+  template <class F>
+  static void describe(F&& f) {
+    f("arch", &ModelConfig::arch, Choice<PuzzleArch>{}, "",
+      "hrm = Hierarchical Reasoning Model, trm = Tiny Recursive Model, transformer = plain baseline of L_layers "
+      "blocks");
+    f("hidden_size", &ModelConfig::hidden_size, IntRange{2, 65536}, "", "width D of the model");
+    f("num_heads", &ModelConfig::num_heads, IntRange{1, 1024}, "heads", "attention heads; must divide hidden_size");
+    f("expansion", &ModelConfig::expansion, RealRange{0, 64, true}, "",
+      "SwiGLU width = expansion * D * 2/3, rounded up to a multiple of 256");
+    f("H_cycles", &ModelConfig::H_cycles, IntRange{1, 1024}, "cycles",
+      "high-level cycles of one segment (transformer: 1)");
+    f("L_cycles", &ModelConfig::L_cycles, IntRange{1, 1024}, "cycles",
+      "low-level cycles of one high-level cycle (transformer: 1)");
+    f("H_layers", &ModelConfig::H_layers, IntRange{0, 1024}, "blocks",
+      "blocks of the H module (trm and transformer have none: 0)");
+    f("L_layers", &ModelConfig::L_layers, IntRange{1, 1024}, "blocks", "blocks of the L module");
+    f("pos_encodings", &ModelConfig::pos_encodings, OneOf{{"rope", "learned", "none"}}, "", "position encoding");
+    f("puzzle_emb_ndim", &ModelConfig::puzzle_emb_ndim, IntRange{-1, 1 << 20}, "",
+      "width of the puzzle embedding; -1 = hidden_size, 0 = no puzzle embedding");
+    f("puzzle_emb_len", &ModelConfig::puzzle_emb_len, IntRange{0, 1024}, "tokens",
+      "prefix slots for the puzzle embedding, zero-padded; 0 = as many as puzzle_emb_ndim needs");
+    f("mlp_t", &ModelConfig::mlp_t, Flag{}, "", "replace attention by a SwiGLU over the sequence axis (TRM-MLP)");
+    f("no_ACT_continue", &ModelConfig::no_ACT_continue, Flag{}, "",
+      "halt when q_halt > 0 and do without the Q-continue head's second forward pass (TRM's setting)",
+      OtherName{.name = "halt.q_continue", .inverted = true});
+    f("halt_max_steps", &ModelConfig::halt_max_steps, IntRange{1, 65535}, "segments",
+      "a sample halts at the latest after this many segments; evaluation always runs all of them");
+    f("halt_exploration_prob", &ModelConfig::halt_exploration_prob, RealRange{0, 1}, "",
+      "probability that a sample must take a random minimum number of segments");
+    f("rms_norm_eps", &ModelConfig::rms_norm_eps, RealRange{0, 1, true}, "", "epsilon of RMSNorm");
+    f("rope_theta", &ModelConfig::rope_theta, RealRange{0, 1e12, true}, "", "base of the rotary frequencies",
+      ReadWhen{"model.pos_encodings", {"rope"}, "rotates nothing", "set model.pos_encodings to rope"});
+  }
+};
+
+}  // namespace hrm::config

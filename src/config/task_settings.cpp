@@ -1,0 +1,59 @@
+#include "hrm/config/task_settings.h"
+
+#include "hrm/base/error.h"
+#include "hrm/base/text.h"
+
+namespace hrm::config {
+namespace {
+
+struct Rows {
+  std::vector<const TaskSettings*> all = builtin_task_settings();
+  bool in_use = false;  // the list of fields was made, whose choices of `task` are the names
+};
+
+Rows& rows() {
+  static Rows instance;
+  return instance;
+}
+
+}  // namespace
+
+const std::vector<const TaskSettings*>& all_task_settings() {
+  return rows().all;
+}
+
+void add_task_settings(const TaskSettings& settings) {
+  require(!rows().in_use, ExitCode::unexpected, "task ", settings.name, " was added after a configuration was loaded");
+  require(find_task_settings(settings.name) == nullptr, ExitCode::unexpected, "there are two tasks ", settings.name);
+  rows().all.push_back(&settings);
+}
+
+const TaskSettings* find_task_settings(const std::string& name) {
+  for (const TaskSettings* row : all_task_settings()) {
+    if (row->name == name) return row;
+  }
+  return nullptr;
+}
+
+const TaskSettings& task_settings(const Config& config) {
+  const TaskSettings* row = find_task_settings(config.task);
+  require(row != nullptr, ExitCode::unexpected, "there is no task '", config.task, "'");
+  return *row;
+}
+
+std::vector<std::string> task_names() {
+  rows().in_use = true;
+  std::vector<std::string> names;
+  for (const TaskSettings* row : all_task_settings()) names.emplace_back(row->name);
+  return names;
+}
+
+std::string tasks_help() {
+  std::string help;
+  for (const TaskSettings* row : all_task_settings()) {
+    help += cat(help.empty() ? "what is trained: " : "; ", row->name, " = ", row->help);
+  }
+  return help;
+}
+
+}  // namespace hrm::config

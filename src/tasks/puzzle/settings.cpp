@@ -1,0 +1,125 @@
+// Defaults and rules of task=puzzle. Free of torch.
+#include "tasks/task_settings.h"
+
+namespace hrm::config {
+namespace {
+
+// The test puzzles that ship with the project belong to its training puzzles.
+std::optional<TaskDefault::Chosen> no_test(const LoadedConfig& loaded) {
+  if (loaded.origin("data.train").kind == Origin::Kind::standard) return std::nullopt;
+  return TaskDefault::Chosen{std::string(), "where data.train is set"};
+}
+
+std::string of_arch(const LoadedConfig& loaded) {
+  return std::string("for model.arch ") + name_of(loaded.config.model.arch);
+}
+
+std::optional<TaskDefault::Chosen> h_layers(const LoadedConfig& loaded) {
+  if (loaded.config.model.facts().h_module) return std::nullopt;
+  return TaskDefault::Chosen{int64_t{0}, of_arch(loaded)};
+}
+
+std::optional<TaskDefault::Chosen> cycles(const LoadedConfig& loaded) {
+  if (loaded.config.model.facts().cycles) return std::nullopt;
+  return TaskDefault::Chosen{int64_t{1}, of_arch(loaded)};
+}
+
+void check_model(const Checker& check, const ModelConfig& m) {
+  if (!m.mlp_t) {
+    check.require(m.hidden_size % m.num_heads == 0, check.at("model.num_heads"), " does not divide ",
+                  check.at("model.hidden_size"), "; ", nearest_divisors(m.hidden_size, m.num_heads), " heads");
+    const int64_t head_size = m.hidden_size / m.num_heads;
+    check.require(m.pos_encodings != "rope" || head_size % 2 == 0, check.at("model.pos_encodings"),
+                  " rotates pairs of values, but a head has an odd number of them: hidden_size / num_heads = ",
+                  head_size, "; change ", check.at("model.num_heads"), " or ", check.at("model.hidden_size"));
+  }
+  check.require(!(m.mlp_t && m.pos_encodings == "rope"), check.at("model.pos_encodings"), " belongs to attention, and ",
+                check.at("model.mlp_t"), " has none; set model.pos_encodings to none or learned");
+  if (m.facts().h_module) {
+    check.require(m.H_layers > 0, check.at("model.H_layers"), ", but ", check.at("model.arch"),
+                  " needs an H module; set model.H_layers to 4, or model.arch to trm");
+  } else {
+    check.require(m.H_layers == 0, check.at("model.H_layers"), ", but ", check.at("model.arch"),
+                  " has no H module; set model.H_layers to 0");
+  }
+  if (!m.facts().cycles) {
+    const auto once = [&](const char* key, int64_t cycles) {
+      check.require(cycles == 1, check.at(key), ", but ", check.at("model.arch"),
+                    " runs its blocks once per segment; set ", key, " to 1");
+    };
+    once("model.H_cycles", m.H_cycles);
+    once("model.L_cycles", m.L_cycles);
+    check.require(!m.mlp_t, check.at("model.mlp_t"), ", but ", check.at("model.arch"),
+                  " is the attention baseline; set model.mlp_t to false, or model.arch to trm");
+  }
+  check.require(m.puzzle_emb_ndim != 0 || m.puzzle_emb_len == 0, check.at("model.puzzle_emb_len"),
+                " reserves slots for a puzzle embedding, but ", check.at("model.puzzle_emb_ndim"),
+                " means that there is none; set model.puzzle_emb_len to 0");
+  if (m.puzzle_emb_len > 0) {
+    const int64_t width = m.puzzle_emb_ndim < 0 ? m.hidden_size : m.puzzle_emb_ndim;
+    const int64_t needed = (width + m.hidden_size - 1) / m.hidden_size;
+    check.require(m.puzzle_emb_len >= needed, check.at("model.puzzle_emb_len"), " is too short for ",
+                  check.at("model.puzzle_emb_ndim"), ", which needs ", needed, " slots of ",
+                  check.at("model.hidden_size"), "; set model.puzzle_emb_len to 0 (as many as needed) or to ", needed,
+                  " or more");
+  }
+}
+
+void check_data(const Checker& check, const DataConfig& d) {
+  check.require((d.box_rows == 0) == (d.box_cols == 0), check.at("data.box_rows"), " and ", check.at("data.box_cols"),
+                ": give both sizes of a box, or neither");
+  if (d.kind == "maze") {
+    check.require(d.augmentation != "sudoku", check.at("data.augmentation"), " would break a maze, and ",
+                  check.at("data.kind"), "; set data.augmentation to dihedral or none");
+    check.require(d.box_rows == 0, check.at("data.box_rows"), ", but ", check.at("data.kind"),
+                  " has no boxes; set data.box_rows and data.box_cols to 0");
+  }
+  check.require(!(d.augmentation == "dihedral" && d.box_rows != d.box_cols), check.at("data.augmentation"),
+                " turns boxes on their side, which needs square ones: ", check.at("data.box_rows"), ", ",
+                check.at("data.box_cols"), "; set data.augmentation to sudoku or none");
+}
+
+void check_recursions(const Checker& check, const Config& c) {
+  const bool fits_fp8 = c.precision.compute == "auto" || c.precision.compute == "bf16";
+  check.require(c.precision.recursions != "fp8" || fits_fp8, check.at("precision.recursions"),
+                " stands beside bf16 alone, and not beside ", check.at("precision.compute"),
+                "; set precision.compute to bf16, or precision.recursions to same");
+  if (c.precision.recursions == "fp8") {
+    const ModelConfig& m = c.model;
+    // Of a one-step gradient also the whole pass for the target of Q learning.
+    const bool recurs = m.facts().one_step_gradient
+                            ? m.H_cycles * m.L_cycles > 1 || (!m.no_ACT_continue && m.halt_max_steps > 1)
+                            : m.facts().cycles && m.H_cycles > 1;
+    check.require(recurs, check.at("precision.recursions"), " has nothing to do: with ", check.at("model.arch"),
+                  " and ", check.at("model.H_cycles"),
+                  " all passes are differentiated; set precision.recursions to same");
+    check.require(m.hidden_size % 16 == 0, check.at("precision.recursions"), " needs a width of a multiple of 16, not ",
+                  check.at("model.hidden_size"), "; set precision.recursions to same");
+  }
+}
+
+void check_puzzle(const Checker& check) {
+  const Config& c = check.loaded().config;
+  check_data(check, c.data);
+  check_model(check, c.model);
+  check_recursions(check, c);
+}
+
+}  // namespace
+
+const TaskSettings& puzzle_settings() {
+  static const TaskSettings row{
+      .name = "puzzle",
+      .help = "models of section model on grids",
+      .defaults = {{"data.test", no_test},
+                   {"model.H_layers", h_layers},
+                   {"model.H_cycles", cycles},
+                   {"model.L_cycles", cycles}},
+      .train_data = "a dataset directory or a CSV file, or start from a configuration in configs/ with --config",
+      .test_data = "a dataset directory or a CSV file",
+      .may_evaluate = [](const Config& config) { return !config.data.test.empty(); },
+      .check = check_puzzle};
+  return row;
+}
+
+}  // namespace hrm::config
