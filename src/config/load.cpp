@@ -242,6 +242,7 @@ void apply_text(Loading& loading, const std::string& text, const std::string& na
     origin.kind = Origin::Kind::file;
     origin.file = name;
     origin.line = entry.line;
+    if (entry.key == "$schema" && entry.value.is_string()) continue;  // for editors: see json_schema.h
     if (is_section(entry.key)) {
       require(entry.value.is_object(), ExitCode::usage, place(origin), ": ", entry.key, " = ", shown(entry.value),
               " must be an object, for it is a section: \"", entry.key, "\": { ... }");

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "cli/program.h"
+#include "hrm/config/json_schema.h"
 #include "hrm/config/load.h"
 #include "hrm/config/schema.h"
 #include "support/paths.h"
@@ -33,7 +34,7 @@ TEST(Cli, HelpIsAResult) {
   const Result all = run({"--help-all"});
   EXPECT_EQ(all.code, 0);
   for (const char* part :
-       {"--resume", "--watch", "--describe", "--from", "--to", "inspect", "doctor", "bench", "plan"}) {
+       {"--resume", "--watch", "--describe", "--schema", "--from", "--to", "inspect", "doctor", "bench", "plan"}) {
     EXPECT_NE(all.out.find(part), std::string::npos) << part;
   }
 }
@@ -142,6 +143,7 @@ TEST(Cli, Options) {
   expect_refusal(ExitCode::usage, {"data", "sudoku", "--generate", "--train-csv", "x", "--out", "y"},
                  {"--generate", "--train-csv"});
   expect_refusal(ExitCode::usage, {"config", "--print", "--json"}, {"--print", "--json"});
+  expect_refusal(ExitCode::usage, {"config", "--schema", "--describe"}, {"--schema", "--describe"});
   expect_refusal(ExitCode::usage, {"doctor", "now"}, {"'now'"});
 }
 
@@ -182,6 +184,11 @@ TEST(Cli, ConfigPrintsOriginsAndAReloadableFile) {
   const Result described = run({"config", "--describe"});
   EXPECT_EQ(described.code, 0);
   for (const std::string& key : config::keys()) EXPECT_NE(described.out.find(key), std::string::npos) << key;
+
+  const Result schema = run({"config", "--schema"});
+  EXPECT_EQ(schema.code, 0);
+  EXPECT_EQ(schema.err, "");
+  EXPECT_EQ(schema.out, config::json_schema());
 }
 
 TEST(Cli, MissingThingsHaveTheirOwnCodes) {

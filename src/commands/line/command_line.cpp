@@ -10,6 +10,7 @@
 #include "hrm/base/error.h"
 #include "hrm/base/text.h"
 #include "hrm/commands/commands.h"
+#include "hrm/config/json_schema.h"
 #include "hrm/config/load.h"
 #include "hrm/config/print.h"
 
@@ -211,12 +212,16 @@ void add_generate(CLI::App& app, Action& action) {
 
 struct ConfigOptions {
   std::vector<std::string> files, overrides;
-  bool print = false, describe = false, json = false;
+  bool print = false, describe = false, json = false, schema = false;
 };
 
 int run_config(const ConfigOptions& options) {
   if (options.describe) {
     std::cout << config::describe_fields();
+    return 0;
+  }
+  if (options.schema) {
+    std::cout << config::json_schema();
     return 0;
   }
   const config::LoadedConfig loaded = config::load_config(options.files, options.overrides);
@@ -230,9 +235,14 @@ void add_config(CLI::App& app, Action& action) {
   auto* print =
       sub->add_flag("--print", o->print, "each value with its origin (this is also what happens without a flag)");
   auto* json = sub->add_flag("--json", o->json, "the complete configuration as a file for --config")->excludes(print);
-  sub->add_flag("--describe,--help-fields", o->describe, "every key with its range, unit, default and meaning")
+  auto* describe =
+      sub->add_flag("--describe,--help-fields", o->describe, "every key with its range, unit, default and meaning")
+          ->excludes(print)
+          ->excludes(json);
+  sub->add_flag("--schema", o->schema, "a JSON Schema (draft 2020-12) of a configuration file, for editors")
       ->excludes(print)
-      ->excludes(json);
+      ->excludes(json)
+      ->excludes(describe);
   add_config_files(*sub, o->files);
   add_overrides(*sub, o->overrides);
   sub->callback([o, &action] { action = [o] { return run_config(*o); }; });
