@@ -4,28 +4,12 @@
 
 #include "hrm/base/text.h"
 #include "hrm/config/schema.h"
-#include "task_defaults.h"
+#include "hrm/config/task_settings.h"
 
 namespace hrm::config {
 namespace {
 
 using nlohmann::ordered_json;
-
-// Names of older versions that mean another key of the same rule. load.cpp translates them.
-struct RenamedKey {
-  const char* name;
-  const char* key;
-};
-constexpr RenamedKey kRenamed[] = {
-    {"runtime.precision", "precision.compute"},
-    {"train.use_cuda_graphs", "runtime.cuda_graphs"},
-    {"use_cudagraphs", "runtime.cuda_graphs"},
-    {"cudnn_benchmark", "runtime.cudnn_benchmark"},
-    {"warmup_steps", "runtime.graph_warmup_steps"},
-    {"train.fp8.warmup_steps", "precision.fp8_warmup_steps"},
-    {"train.fp8.recipe.margin", "precision.fp8_margin"},
-    {"train.fp8.recipe.amax_history_len", "precision.fp8_amax_history"},
-};
 
 template <class Range>
 void add_limits(ordered_json& schema, const Range& range, bool min_open, bool max_open) {
@@ -55,9 +39,7 @@ ordered_json schema_of(const Field& field) {
   ordered_json schema = schema_of(field.rule);
   std::string text = field.help;
   if (!field.unit.empty()) text += cat(" (unit: ", field.unit, ")");
-  for (const TaskDefault& other : polychromic_defaults()) {
-    if (field.key == other.key) text += cat(". Default of task=polychromic: ", other.text);
-  }
+  text += defaults_of_tasks(field.key);
   std::visit([&](const auto& value) { schema["default"] = value; }, field.get(Config()));
   schema["description"] = text;
   return schema;
@@ -83,15 +65,17 @@ void add_key(ordered_json& root, const std::string& key, ordered_json schema) {
 }
 
 void add_older_names(ordered_json& root) {
-  for (const auto& [name, key] : kRenamed) {
-    add_key(root, name, deprecated(schema_of(find_field(key)->rule), cat("use ", key)));
+  for (const Field& field : fields()) {
+    for (const OtherName& other : field.other_names) {
+      const std::string instead = cat("use ", field.key, other.inverted ? ", which is the opposite" : "");
+      add_key(root, other.name, deprecated(schema_of(field.rule), instead));
+    }
   }
   const auto flag = [&](const char* name, const char* instead) {
     add_key(root, name, deprecated({{"type", "boolean"}}, instead));
   };
   flag("runtime.tf32", "use precision.compute: tf32 or fp32");
   flag("train.enable_tf32", "use precision.compute: tf32 or fp32");
-  flag("halt.q_continue", "use model.no_ACT_continue, which is the opposite");
   flag("static_shapes", "shapes never change; leave it out, or set runtime.cuda_graphs to false");
   ordered_json mixed = schema_of(find_field("precision.compute")->rule);
   mixed["enum"].push_back("none");

@@ -54,13 +54,7 @@ std::string describe_fields() {
     }
     out += cat("  ", padded(field.key, width), " ", describe_rule(field.rule),
                field.unit.empty() ? "" : cat(" (", field.unit, ")"), "; default ", to_text(field.get(standard)), "\n");
-    std::string help = field.help;
-    for (const TaskSettings* task : all_task_settings()) {
-      for (const TaskDefault& other : task->defaults) {
-        if (field.key == other.key && *other.text != 0) help += cat(". Default of task=", task->name, ": ", other.text);
-      }
-    }
-    out += wrapped(help, width + 3, 120);
+    out += wrapped(field.help + defaults_of_tasks(field.key), width + 3, 120);
   }
   return out;
 }

@@ -35,6 +35,16 @@ const TaskSettings* find_task_settings(const std::string& name) {
   return nullptr;
 }
 
+std::string defaults_of_tasks(const std::string& key) {
+  std::string text;
+  for (const TaskSettings* task : all_task_settings()) {
+    for (const TaskDefault& other : task->defaults) {
+      if (key == other.key && *other.text != 0) text += cat(". Default of task=", task->name, ": ", other.text);
+    }
+  }
+  return text;
+}
+
 const TaskSettings& task_settings(const Config& config) {
   const TaskSettings* row = find_task_settings(config.task);
   require(row != nullptr, ExitCode::unexpected, "there is no task '", config.task, "'");

@@ -18,8 +18,8 @@ std::string consistency_fault(const std::vector<std::string>& overrides) {
   return "";
 }
 
-std::string training_fault(const std::string& text) {
-  const LoadedConfig loaded = config_from_json_text(text, "a.json");
+std::string training_fault(const std::string& text, const std::vector<std::string>& overrides = {}) {
+  const LoadedConfig loaded = config_from_json_text(text, "a.json", overrides);
   try {
     validate(loaded);
   } catch (const Error& e) {
@@ -319,6 +319,58 @@ std::string language_fault(const std::vector<std::string>& overrides, const std:
     return e.what();
   }
   return "";
+}
+
+TEST(Validate, WhatAPuzzleTrainingDoesNotReadIsRefused) {
+  const std::vector<Case> cases = {
+      {{"optim.momentum=0.9"},
+       "optim.momentum = 0.9 (command line) has no effect, for optim.name = \"adam_atan2\"",
+       {"optim.name=sgd"}},
+      {{"optim.eps=1e-6"}, "optim.eps = ", {"optim.name=adamw"}},
+      {{"optim.name=sgd", "optim.beta1=0.8"}, "optim.beta1 = ", {"optim.name=lion"}},
+      {{"optim.adamw_lr=1e-3"}, "optim.adamw_lr = ", {"optim.name=muon", "optim.lr=0.02"}},
+      {{"optim.muon_precision=fp32"}, "optim.muon_precision = ", {"optim.name=muon", "optim.lr=0.02"}},
+      {{"optim.schedule=constant", "optim.min_ratio=0.1"}, "optim.min_ratio = ", {"optim.schedule=cosine"}},
+      {{"model.puzzle_emb_ndim=0", "optim.puzzle_emb_lr=1"}, "optim.puzzle_emb_lr = ", {"model.puzzle_emb_ndim=-1"}},
+      {{"precision.loss_scale=1024"}, "precision.loss_scale = ", {"precision.compute=fp16"}},
+      {{"precision.loss_scale_growth_interval=9"},
+       "precision.loss_scale_growth_interval = ",
+       {"precision.compute=fp16"}},
+      {{"precision.fp8_margin=1"}, "precision.fp8_margin = ", {"precision.recursions=fp8"}},
+      {{"model.mlp_t=true", "model.pos_encodings=none", "model.num_heads=4"},
+       "model.num_heads = ",
+       {"model.mlp_t=false"}},
+      {{"runtime.cudnn_benchmark=true"},
+       "runtime.cudnn_benchmark = true (command line) has no effect, for task = ",
+       {"runtime.cudnn_benchmark=false"}},
+      {{"model.pos_encodings=learned", "model.rope_theta=5000"}, "model.rope_theta = ", {"model.pos_encodings=rope"}},
+      {{"objective.loss=softmax", "objective.loss_precision=f32"},
+       "objective.loss_precision = ",
+       {"objective.loss=stablemax"}},
+      {{"train.spike_window=64"}, "train.spike_window = ", {"train.spike_score=6"}},
+      {{"train.spike_score=6", "train.spike_rewind_steps=9"},
+       "train.spike_rewind_steps = ",
+       {"train.spike_action=rewind"}},
+      {{"data.augmentation_device=host"}, "data.augmentation_device = ", {"data.augmentation=sudoku"}},
+      {{"profiling.nvtx.include_eval=false"}, "profiling.nvtx.include_eval = ", {"profiling.nvtx.enabled=true"}},
+      {{"profiling.trace_shapes=false"}, "profiling.trace_shapes = ", {"profiling.trace=true"}},
+      {{"runtime.cuda_graphs=false", "runtime.graph_warmup_steps=5"},
+       "runtime.graph_warmup_steps = ",
+       {"runtime.cuda_graphs=true"}},
+      {{"ops.backend=reference", "ops.attention=sdpa"}, "ops.attention = ", {"ops.backend=fused"}},
+  };
+  const std::string file = R"({"data": {"train": "d"}, "train": {"steps": 100}, "optim": {"warmup_steps": 10}})";
+  for (const Case& c : cases) {
+    SCOPED_TRACE(c.bad.back());
+    const std::string fault = training_fault(file, c.bad);
+    EXPECT_EQ(fault.find(c.mentions), 0u) << fault;
+    EXPECT_NE(fault.find(" has no effect, for "), std::string::npos) << fault;
+    std::vector<std::string> cured = c.bad;
+    cured.insert(cured.end(), c.cured.begin(), c.cured.end());
+    EXPECT_EQ(training_fault(file, cured), "");
+    // A stored configuration stays readable.
+    EXPECT_NO_THROW(config_from_json_text(file, "a.json", c.bad));
+  }
 }
 
 TEST(Validate, WhatALanguageModelDoesNotReadIsRefused) {

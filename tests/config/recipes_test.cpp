@@ -58,8 +58,8 @@ std::set<std::string> decisive_keys(const Config& c) {
   } else if (c.task == "language") {
     add("data", {"encoder_len", "decoder_len"});
     add("lm", {"arch", "style", "hidden_size", "num_heads", "layers"});
-    if (c.lm.style == "modern") add("lm", {"qk_norm", "tied"});
-    if (c.lm.arch == "hrm") {
+    if (c.lm.style == LmStyle::modern) add("lm", {"qk_norm", "tied"});
+    if (c.lm.arch == LmArch::hrm) {
       add("lm", {"encoder", "enc_layers", "h_layers", "l_layers", "h_len", "l_len", "h_cycles", "l_steps",
                  "gradient_cycles", "bridge", "prefix_len"});
       if (c.lm.encoder == "mamba2") {
@@ -129,7 +129,7 @@ std::string resolved_recipes() {
     std::map<std::string, std::string> values;  // by recipe
     std::map<std::string, int> counts;
     for (const auto& [name, recipe] : loaded) {
-      if (belongs_to_another_task(field.key, recipe.config.task)) continue;
+      if (!is_read_by(field, recipe.config.task)) continue;
       ++counts[values[name] = to_text(field.get(recipe.config))];
     }
     if (values.empty()) continue;

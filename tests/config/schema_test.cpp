@@ -1,7 +1,10 @@
 // The table that comes from the field lists, and what is printed from it.
 #include "hrm/config/schema.h"
+#include "hrm/config/task_settings.h"
 
 #include <gtest/gtest.h>
+
+#include <algorithm>
 
 #include <set>
 
@@ -37,6 +40,52 @@ TEST(Schema, GetAndSetReachTheSameMember) {
   find_field("task")->set(config, Value(std::string("x")));
   EXPECT_EQ(config.task, "x");
   EXPECT_EQ(differing_keys(config, Config{}), (std::vector<std::string>{"task", "model.hidden_size"}));
+}
+
+TEST(Schema, ConditionsNameKeysAndValuesThatExist) {
+  int64_t conditions = 0;
+  for (const Field& field : fields()) {
+    for (const ReadWhen& condition : field.read_when) {
+      SCOPED_TRACE(field.key + " is read when " + condition.key);
+      ++conditions;
+      const Field* other = find_field(condition.key);
+      ASSERT_NE(other, nullptr);
+      ASSERT_FALSE(condition.values.empty());
+      // A condition that always or never holds would say nothing.
+      const auto* choice = std::get_if<OneOf>(&other->rule);
+      for (const std::string& value : condition.values) {
+        const bool flag = std::holds_alternative<Flag>(other->rule);
+        EXPECT_TRUE(!flag || value == "true" || value == "false") << value;
+        EXPECT_TRUE(!choice || std::count(choice->values.begin(), choice->values.end(), value) == 1) << value;
+      }
+      EXPECT_TRUE(!choice || condition.values.size() < choice->values.size());
+    }
+  }
+  EXPECT_GT(conditions, 50);
+}
+
+TEST(Schema, AConditionHoldsByTheValueOfItsKey) {
+  Config config;
+  const ReadWhen wants{"optim.name", {"sgd", "muon"}, "", ""};
+  const ReadWhen none{.key = "train.spike_score", .values = {"0"}, .why = "", .way_out = "", .unless = true};
+  EXPECT_FALSE(holds(wants, config));
+  EXPECT_FALSE(holds(none, config));
+  config.optim.name = "muon";
+  config.train.spike_score = 6;
+  EXPECT_TRUE(holds(wants, config));
+  EXPECT_TRUE(holds(none, config));
+}
+
+TEST(Schema, TasksOfFieldsExistAndEveryTaskHasARow) {
+  for (const Field& field : fields()) {
+    for (const std::string& task : field.tasks) EXPECT_NE(find_task_settings(task), nullptr) << field.key;
+  }
+  for (const TaskSettings* row : all_task_settings()) {
+    for (const TaskDefault& other : row->defaults) {
+      ASSERT_NE(find_field(other.key), nullptr) << row->name << ": " << other.key;
+      EXPECT_TRUE(is_read_by(*find_field(other.key), row->name)) << row->name << ": " << other.key;
+    }
+  }
 }
 
 TEST(Schema, RulesInWords) {

@@ -59,7 +59,12 @@ struct ModelConfig {
       "hrm = Hierarchical Reasoning Model, trm = Tiny Recursive Model, transformer = plain baseline of L_layers "
       "blocks");
     f("hidden_size", &ModelConfig::hidden_size, IntRange{2, 65536}, "", "width D of the model");
-    f("num_heads", &ModelConfig::num_heads, IntRange{1, 1024}, "heads", "attention heads; must divide hidden_size");
+    f("num_heads", &ModelConfig::num_heads, IntRange{1, 1024}, "heads", "attention heads; must divide hidden_size",
+      ReadWhen{.key = "model.mlp_t",
+               .values = {"true"},
+               .why = "replaces attention",
+               .way_out = "set model.mlp_t to false",
+               .unless = true});
     f("expansion", &ModelConfig::expansion, RealRange{0, 64, true}, "",
       "SwiGLU width = expansion * D * 2/3, rounded up to a multiple of 256");
     f("H_cycles", &ModelConfig::H_cycles, IntRange{1, 1024}, "cycles",

@@ -9,6 +9,7 @@
 
 namespace hrm::config {
 
+inline const ReadWhen kConvolutionEncoder{"lm.encoder", {"mamba2"}, "has no convolutions", "set lm.encoder to mamba2"};
 inline const ReadWhen kScaledLoss{
     "precision.compute", {"fp16"}, "needs no scaled loss", "set precision.compute to fp16"};
 inline const ReadWhen kFp8Recursions{
@@ -80,7 +81,8 @@ struct RuntimeConfig {
     f("sdpa", &RuntimeConfig::sdpa, OneOf{{"auto", "cudnn", "flash", "efficient", "math"}}, "",
       "backend of scaled dot-product attention where our own kernel does not apply; auto = LibTorch chooses");
     f("cudnn_benchmark", &RuntimeConfig::cudnn_benchmark, Flag{}, "",
-      "cuDNN tries its algorithms at the first call of each shape and keeps the fastest", OtherName{"cudnn_benchmark"});
+      "cuDNN tries its algorithms at the first call of each shape and keeps the fastest", OtherName{"cudnn_benchmark"},
+      ReadWhen{"task", {"language"}, "has no convolutions", ""}, kConvolutionEncoder);
     f("allocator", &RuntimeConfig::allocator, OneOf{{"expandable", "native", "cuda_malloc_async"}}, "",
       "GPU memory: expandable = LibTorch's caching allocator with growing segments, native = with fixed ones, "
       "cuda_malloc_async = CUDA's own pool");
@@ -99,7 +101,14 @@ struct OpsConfig {
       "fused = our kernels where the device has them; reference = plain ATen everywhere");
     f("attention", &OpsConfig::attention, OneOf{{"auto", "sdpa"}}, "",
       "auto = our kernel for short sequences where it fits, else scaled dot-product attention; sdpa = always the "
-      "latter");
+      "latter",
+      ReadWhen{"task", {"puzzle"}, "has an attention of its own", ""},
+      ReadWhen{.key = "model.mlp_t",
+               .values = {"true"},
+               .why = "replaces attention",
+               .way_out = "set model.mlp_t to false",
+               .unless = true},
+      ReadWhen{"ops.backend", {"fused"}, "always takes scaled dot-product attention", "set ops.backend to fused"});
     f("gemm_tuning", &OpsConfig::gemm_tuning, OneOf{{"auto", "off"}}, "",
       "matrix products of a GPU that none of our kernels does: auto = cuBLASLt's algorithms are timed at the first use "
       "of a shape and the fastest is kept in a file; off, and with runtime.deterministic = cuBLAS chooses");
@@ -161,7 +170,8 @@ struct ProfilingConfig {
   static void describe(F&& f) {
     f("nvtx.enabled", &ProfilingConfig::nvtx_enabled, Flag{}, "", "name the phases of a step for Nsight (NVTX ranges)");
     f("nvtx.include_data", &ProfilingConfig::nvtx_include_data, Flag{}, "", "also the loading of batches", kNvtx);
-    f("nvtx.include_eval", &ProfilingConfig::nvtx_include_eval, Flag{}, "", "also evaluations", kNvtx);
+    f("nvtx.include_eval", &ProfilingConfig::nvtx_include_eval, Flag{}, "", "also evaluations", kNvtx,
+      ReadWhen{"task", {"puzzle"}, "names no ranges of evaluations", ""});
     f("trace", &ProfilingConfig::trace, Flag{}, "",
       "record some steps with LibTorch's profiler into <run folder>/trace.json (Perfetto, scripts/trace_table); giving "
       "trace_steps alone switches it on, too");

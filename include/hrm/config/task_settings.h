@@ -49,6 +49,8 @@ void add_task_settings(const TaskSettings& settings);
 
 // The row of this name, nullptr when there is none.
 const TaskSettings* find_task_settings(const std::string& name);
+// What tasks make of a key's default, to be added to its help: ". Default of task=NAME: TEXT"; empty: nothing.
+std::string defaults_of_tasks(const std::string& key);
 // The row of the configuration's task.
 const TaskSettings& task_settings(const Config& config);
 
