@@ -42,10 +42,7 @@ Value to_value(const T& member) {
 template <class T>
 T from_value(const Value& value) {
   if constexpr (std::is_enum_v<T>) {
-    constexpr auto& names = EnumNames<T>::kNames;
-    const auto found = std::find(std::begin(names), std::end(names), std::get<std::string>(value));
-    require(found != std::end(names), ExitCode::unexpected, "'", std::get<std::string>(value), "' names no value");
-    return static_cast<T>(found - std::begin(names));
+    return value_of_name<T>(std::get<std::string>(value));
   } else {
     return std::get<T>(value);
   }

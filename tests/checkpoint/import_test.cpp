@@ -110,7 +110,7 @@ fs::path write_pt(const TempDir& dir, const NamedTensors& weights, const std::st
 TEST(Import, AnyPrefixAndEveryVariant) {
   const TempDir dir;
   for (const Variant& variant : all_variants()) {
-    if (variant.config.arch == "transformer") continue;
+    if (variant.config.arch == config::PuzzleArch::transformer) continue;
     const auto model = make_variant(variant.config);
     for (const std::string prefix : {"", "model.", "model.inner.", "_orig_mod.model.inner.",
                                      "module._orig_mod.model.inner.", "_orig_mod.module.", "model._orig_mod.inner."}) {

@@ -90,7 +90,7 @@ inline std::vector<Variant> all_variants() {
     c.L_cycles = 3;
   });
   config::ModelConfig trm = hrm;
-  trm.arch = "trm";
+  trm.arch = config::PuzzleArch::trm;
   trm.H_layers = 0;
   trm.L_layers = 2;
   trm.H_cycles = 3;
@@ -103,7 +103,7 @@ inline std::vector<Variant> all_variants() {
     c.pos_encodings = "none";
   });
   add("transformer", trm, [](config::ModelConfig& c) {
-    c.arch = "transformer";
+    c.arch = config::PuzzleArch::transformer;
     c.H_cycles = 1;
     c.L_cycles = 1;
     c.puzzle_emb_len = 0;

@@ -16,7 +16,7 @@ using testing::item;
 
 PlanInput sudoku(int64_t batch) {
   PlanInput in;
-  in.config.model.arch = "hrm";
+  in.config.model.arch = config::PuzzleArch::hrm;
   in.config.train.global_batch_size = batch;
   in.dims = {.seq_len = 81, .vocab_size = 11, .puzzle_emb_ndim = 512, .puzzle_emb_len = 1};
   in.parameters = 27'275'266;
@@ -55,7 +55,7 @@ TEST(Plan, Fp8Recursions) {
   for (const char* arch : {"hrm", "trm"}) {
     for (const bool mlp : {false, true}) {
       PlanInput other = in;
-      other.config.model.arch = arch;
+      other.config.model.arch = config::value_of_name<config::PuzzleArch>(arch);
       other.config.model.mlp_t = mlp;
       const double fp8 = make_plan(other).tensors_peak;
       other.config.precision.recursions = "same";
@@ -209,7 +209,7 @@ TEST(Plan, WithoutTheSecondForwardPass) {
 // TRM records a whole cycle of seven passes through its two blocks.
 TEST(Plan, Trm) {
   PlanInput in = sudoku(768);
-  in.config.model.arch = "trm";
+  in.config.model.arch = config::PuzzleArch::trm;
   in.config.model.H_layers = 0;
   in.config.model.L_layers = 2;
   in.config.model.H_cycles = 3;

@@ -8,7 +8,7 @@ namespace {
 
 config::ModelConfig trm() {
   config::ModelConfig c;
-  c.arch = "trm";
+  c.arch = config::PuzzleArch::trm;
   c.H_layers = 0;
   return c;
 }
@@ -43,9 +43,8 @@ struct Refusal {
 TEST(ResolveDims, RefusesContradictions) {
   const std::vector<Refusal> refusals{
       {[](auto& c) { c.H_layers = 0; }, "model.H_layers of at least 1"},
-      {[](auto& c) { c.arch = "trm"; }, "set model.H_layers=0"},
-      {[](auto& c) { c.arch = "transformer", c.H_layers = 0; }, "set both to 1"},
-      {[](auto& c) { c.arch = "mamba"; }, "use hrm, trm or transformer"},
+      {[](auto& c) { c.arch = config::PuzzleArch::trm; }, "set model.H_layers=0"},
+      {[](auto& c) { c.arch = config::PuzzleArch::transformer, c.H_layers = 0; }, "set both to 1"},
       {[](auto& c) { c.mlp_t = true; }, "use none or learned"},
       {[](auto& c) { c.num_heads = 7; }, "must divide model.hidden_size (512)"},
       {[](auto& c) { c.hidden_size = 24, c.num_heads = 8; }, "even head width"},

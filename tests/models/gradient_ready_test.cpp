@@ -46,16 +46,16 @@ class GradientReadyTest : public testing::TestWithParam<Case> {
 
   static std::shared_ptr<PuzzleModel> build() {
     config::ModelConfig c;
-    c.arch = GetParam().arch;
+    c.arch = config::value_of_name<config::PuzzleArch>(GetParam().arch);
     c.mlp_t = GetParam().mlp_t;
     c.pos_encodings = c.mlp_t ? "none" : "rope";
     c.hidden_size = 16;
     c.num_heads = 2;
     c.L_layers = 3;
-    c.H_layers = c.arch == "hrm" ? 2 : 0;
+    c.H_layers = c.facts().h_module ? 2 : 0;
     c.H_cycles = 2;
     c.L_cycles = 3;
-    if (c.arch == "transformer") c.H_cycles = c.L_cycles = 1;
+    if (!c.facts().cycles) c.H_cycles = c.L_cycles = 1;
     data::PuzzleMeta meta;
     meta.vocab_size = 11;
     meta.seq_len = 9;

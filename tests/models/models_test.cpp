@@ -11,7 +11,7 @@ namespace {
 
 config::ModelConfig small_config(const std::string& arch) {
   config::ModelConfig c;
-  c.arch = arch;
+  c.arch = config::value_of_name<config::PuzzleArch>(arch);
   c.hidden_size = 16;
   c.num_heads = 2;
   c.L_layers = 1;
@@ -98,8 +98,8 @@ TEST(Models, PublishedSizes) {
   for (const Size& size :
        {Size{"hrm", false, 27275266, 27.5}, Size{"trm", false, 6828034, 35.5}, Size{"trm", true, 5028866, 0}}) {
     config::ModelConfig c;
-    c.arch = size.arch;
-    if (c.arch == "trm") {
+    c.arch = config::value_of_name<config::PuzzleArch>(size.arch);
+    if (c.arch == config::PuzzleArch::trm) {
       c.H_layers = 0;
       c.L_layers = 2;
       c.H_cycles = 3;

@@ -14,7 +14,7 @@ constexpr int64_t kSlots = 6, kGpuSeq = 9;
 struct Side {
   explicit Side(const std::string& arch, at::ScalarType compute_dtype = at::kBFloat16) {
     config::ModelConfig c;
-    c.arch = arch;
+    c.arch = config::value_of_name<config::PuzzleArch>(arch);
     c.hidden_size = 32;
     c.num_heads = 2;
     c.L_layers = 1;

@@ -14,7 +14,7 @@ constexpr int64_t kSeq = 5;
 
 std::shared_ptr<models::PuzzleModel> small_puzzle_model(const std::string& arch = "hrm", bool no_continue = false) {
   config::ModelConfig c;
-  c.arch = arch;
+  c.arch = config::value_of_name<config::PuzzleArch>(arch);
   c.hidden_size = 16;
   c.num_heads = 2;
   c.L_layers = 1;

@@ -13,7 +13,7 @@ namespace hrm::test {
 // Three blocks of L, and with hrm two of H.
 inline std::shared_ptr<models::PuzzleModel> build(const std::string& arch, at::ScalarType compute_dtype = at::kFloat) {
   config::ModelConfig c;
-  c.arch = arch;
+  c.arch = config::value_of_name<config::PuzzleArch>(arch);
   c.hidden_size = 16;
   c.num_heads = 2;
   c.L_layers = 3;

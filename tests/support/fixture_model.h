@@ -9,7 +9,7 @@
 namespace hrm::test {
 
 inline config::ModelConfig fixture_model(const std::string& arch, const nlohmann::json& json) {
-  config::ModelConfig model{.arch = arch};
+  config::ModelConfig model{.arch = config::value_of_name<config::PuzzleArch>(arch)};
   model.hidden_size = json.at("hidden_size");
   model.num_heads = json.at("num_heads");
   model.expansion = json.at("expansion");

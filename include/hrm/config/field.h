@@ -7,11 +7,15 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <limits>
 #include <ostream>
 #include <string>
+#include <string_view>
 #include <type_traits>
 #include <vector>
+
+#include "hrm/base/error.h"
 
 namespace hrm::config {
 
