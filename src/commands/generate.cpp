@@ -19,10 +19,9 @@
 #include "hrm/formats/jsonl.h"
 #include "hrm/formats/record_file.h"
 #include "hrm/tasks/answer_text.h"
-#include "hrm/tasks/causal_inference.h"
 #include "hrm/tasks/generation.h"
-#include "hrm/tasks/language_inference.h"
-#include "hrm/tasks/puzzle_inference.h"
+#include "hrm/tasks/registry.h"
+#include "hrm/tasks/text_writer.h"
 
 namespace hrm::commands {
 namespace {
@@ -85,88 +84,13 @@ std::vector<Prompt> read_prompts(const GenerateOptions& o) {
   return prompts;
 }
 
-// What stands between the prompt and the answer in the rows that a model was trained with.
-int64_t begin_of(const data::LanguageMeta& meta) {
-  return meta.bos_id >= 0 ? meta.bos_id : meta.eos_id;
-}
-
-// What writes, whatever kind of model it is.
-struct GenerateSubject {
-  std::optional<tasks::LanguageInference> language;
-  std::optional<tasks::CausalInference> causal;
-  models::LanguageModel* model = nullptr;
-  const data::TextEncoder* text = nullptr;
-  std::optional<data::ChatPrompts> chat = {};  // of a model with a template
-  int64_t begin_id = -1, vocabulary = 0;
-  tasks::AnswerEnds ends = {};
-  bool cuda_graphs = true;
-};
-
-GenerateSubject open_language_subject(const GenerateOptions& o, const std::vector<std::string>& overrides) {
-  require(o.chat_template.empty(), ExitCode::usage,
-          "--template is for models of transformers; this one reads prompts as they stand");
-  require(o.system.empty(), ExitCode::usage,
-          "--system is for models of transformers with a chat template; this one reads prompts as they stand");
-  GenerateSubject subject;
-  const tasks::LanguageInference& loaded =
-      subject.language.emplace(tasks::open_language_model(o.checkpoint, overrides, o.weights));
-  require(loaded.text.has_value(), ExitCode::checkpoint, "'", loaded.checkpoint.string(),
-          "' does not say which tokenizer made the ids that its model was trained with (tokenizer_file in the "
-          "meta.json of its data), so text cannot be turned into them");
-  subject.model = loaded.model.get();
-  subject.text = &*loaded.text;
-  subject.begin_id = begin_of(loaded.meta);
-  if (loaded.meta.eos_id >= 0) subject.ends.ids.push_back(loaded.meta.eos_id);
-  subject.cuda_graphs = loaded.config.runtime.cuda_graphs;
-  return subject;
-}
-
-// A checkpoint of task polychromic, or a folder of transformers or PEFT: prompts are made as those of the training
-// were.
-GenerateSubject open_causal_subject(const GenerateOptions& o, std::vector<std::string> overrides, bool folder) {
-  if (!o.chat_template.empty()) overrides.push_back("chat.template=" + o.chat_template);
-  if (!o.base.empty()) overrides.push_back("hf.model=" + o.base);
-  GenerateSubject subject;
-  tasks::CausalInference& loaded =
-      subject.causal.emplace(folder ? tasks::open_model_folder(o.checkpoint, overrides)
-                                    : tasks::open_causal_checkpoint(o.checkpoint, overrides, o.weights));
-  if (loaded.lm.lora) {
-    loaded.lm.lora->merge();
-    loaded.lm.lora->set_mode(nn::LoraMode::merged);
-  }
-  subject.model = loaded.lm.model.get();
-  subject.text = &loaded.chat->encoder();
-  const std::string& name = loaded.chat->name();
-  require(o.system.empty() || name == "model" || name == "chatml" || name == "llama3", ExitCode::usage,
-          "--system: the chat template ", name, " has no place for it, as model, chatml and llama3 have; leave it out");
-  // Of a record what makes the prompt alone: responses, ids and values need not be there.
-  const config::ChatConfig& chat = loaded.config.chat;
-  const ChatFields fields{.prompt = chat.prompt_field,
-                          .response = "",
-                          .answers = "",
-                          .tools = chat.tools_field,
-                          .id = "",
-                          .value = "",
-                          .texts = {}};
-  subject.chat.emplace(*loaded.chat, fields, chat.instruction);
-  subject.begin_id = subject.text->meta.bos_id;
-  subject.ends = tasks::answer_ends(*loaded.chat, loaded.lm.facts.eos_ids);
-  subject.vocabulary = std::min(subject.text->meta.vocab_size, loaded.lm.facts.vocab_size);
-  subject.cuda_graphs = loaded.config.runtime.cuda_graphs;
-  return subject;
-}
-
-GenerateSubject open_generate_subject(const GenerateOptions& o) {
-  const std::vector<std::string> overrides{"runtime.device=" + o.device, "runtime.allocator=expandable"};
-  if (tasks::is_model_folder(o.checkpoint)) {
-    require(o.weights != "ema", ExitCode::checkpoint, "'", o.checkpoint,
-            "' holds no averaged weights, as checkpoints may; leave --weights out");
-    return open_causal_subject(o, overrides, /*folder=*/true);
-  }
-  const config::Config stored = tasks::stored_config(o.checkpoint, {});
-  tasks::check_base(o.base, o.checkpoint, stored);
-  if (stored.task == "polychromic") return open_causal_subject(o, overrides, false);
-  return open_language_subject(o, overrides);
+tasks::TextWriter open_writer(const GenerateOptions& o) {
+  const tasks::StoredModel stored =
+      tasks::open_stored_model(o.checkpoint, {"runtime.device=" + o.device, "runtime.allocator=expandable"}, o.base);
+  const tasks::TaskSpec& spec = tasks::task_spec(stored.config);
+  require(spec.open_writer != nullptr, ExitCode::usage, "'", stored.folder.string(), "' holds a model of task ",
+          spec.settings->name, ", not a language model; use hrm_train solve or eval");
+  return spec.open_writer(stored, {.weights = o.weights, .chat_template = o.chat_template, .system = o.system});
 }
 
 // An answer that a record has already is left out.
@@ -201,22 +125,20 @@ std::vector<int32_t> text_ids(Prompt& prompt, const data::TextEncoder& text) {
   return text.encode(prompt.text);
 }
 
-void encode_prompts(std::vector<Prompt>& prompts, const GenerateSubject& subject, const std::string& system) {
-  const models::LanguageLimits limits = subject.model->limits();
+void encode_prompts(std::vector<Prompt>& prompts, const tasks::TextWriter& writer, const std::string& system) {
+  const models::LanguageLimits limits = writer.model->limits();
   const int64_t most = limits.prompted ? limits.max_prompt : limits.max_tokens;
-  // A plain decoder that learned from prompts and answers has them in one row.
-  const bool joined = subject.language && !limits.prompted && subject.language->config.data.encoder_len > 0;
   for (Prompt& prompt : prompts) {
     try {
-      prompt.ids = subject.chat ? chat_ids(prompt, *subject.chat, system) : text_ids(prompt, *subject.text);
+      prompt.ids = writer.chat ? chat_ids(prompt, *writer.chat, system) : text_ids(prompt, *writer.text);
     } catch (const Error& error) {
       fail(prompt.code, prompt.origin, ": ", error.what());
     }
-    if (joined && subject.begin_id >= 0) prompt.ids.push_back(static_cast<int32_t>(subject.begin_id));
+    if (writer.joins && writer.begin_id >= 0) prompt.ids.push_back(static_cast<int32_t>(writer.begin_id));
     const auto length = static_cast<int64_t>(prompt.ids.size());
     require(most == 0 || length <= most, prompt.code, prompt.origin, ": the prompt has ", length,
             " tokens, but the model takes at most ", most);
-    require(length > 0 || (!limits.prompted && subject.begin_id >= 0), prompt.code, prompt.origin,
+    require(length > 0 || (!limits.prompted && writer.begin_id >= 0), prompt.code, prompt.origin,
             ": the prompt is empty");
   }
 }
@@ -236,9 +158,9 @@ const char* finish_name(tasks::Finish finish) {
 // Answers in the order of their prompts; of a single one in text, each character as soon as it is there.
 class Printer {
  public:
-  Printer(const std::vector<Prompt>& prompts, const GenerateOptions& options, const GenerateSubject& subject)
-      : prompts_(prompts), options_(options), encoder_(*subject.text), stops_(options.stop), begun_(Clock::now()) {
-    stops_.insert(stops_.end(), subject.ends.texts.begin(), subject.ends.texts.end());
+  Printer(const std::vector<Prompt>& prompts, const GenerateOptions& options, const tasks::TextWriter& writer)
+      : prompts_(prompts), options_(options), encoder_(*writer.text), stops_(options.stop), begun_(Clock::now()) {
+    stops_.insert(stops_.end(), writer.ends.texts.begin(), writer.ends.texts.end());
     told_ = begun_;
     const size_t rows = prompts.size() * static_cast<size_t>(options.samples);
     streams_ = rows == 1 && options.format == "text";
@@ -342,16 +264,16 @@ int run_generate(const GenerateOptions& o) {
   tasks::check(options.sampling);
   std::vector<Prompt> prompts = read_prompts(o);
 
-  const GenerateSubject subject = open_generate_subject(o);
-  encode_prompts(prompts, subject, o.system);
+  const tasks::TextWriter writer = open_writer(o);
+  encode_prompts(prompts, writer, o.system);
   std::vector<std::vector<int32_t>> ids;
   for (Prompt& prompt : prompts) ids.push_back(std::move(prompt.ids));
-  options.begin_id = subject.begin_id;
-  options.stop_ids = subject.ends.ids;
-  options.vocabulary = subject.vocabulary;
+  options.begin_id = writer.begin_id;
+  options.stop_ids = writer.ends.ids;
+  options.vocabulary = writer.vocabulary;
 
-  tasks::Generator generator(*subject.model, {.batch_size = o.batch_size, .cuda_graphs = subject.cuda_graphs});
-  Printer printer(prompts, o, subject);
+  tasks::Generator generator(*writer.model, {.batch_size = o.batch_size, .cuda_graphs = writer.cuda_graphs});
+  Printer printer(prompts, o, writer);
   generator.run(ids, options,
                 {.on_token = [&](int64_t row, int32_t id) { return printer.add(row, id); },
                  .on_end = [&](int64_t row, const tasks::Generated& generated) { printer.end(row, generated); }});

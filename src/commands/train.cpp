@@ -1,7 +1,6 @@
 #include <ATen/Parallel.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <optional>
 
@@ -13,11 +12,10 @@
 #include "hrm/commands/commands.h"
 #include "hrm/config/load.h"
 #include "hrm/config/schema.h"
-#include "hrm/data/chat_open.h"
 #include "hrm/ops/gemm_tuning.h"
 #include "hrm/parallel/gathered_state.h"
 #include "hrm/runtime/device.h"
-#include "hrm/tasks/make_task.h"
+#include "hrm/tasks/registry.h"
 #include "hrm/train/signals.h"
 #include "hrm/train/trainer.h"
 #include "train/ranks.h"
@@ -89,56 +87,23 @@ Start choose_start(const TrainOptions& options, const fs::path& run_dir, paralle
   return start;
 }
 
-// Whether a run may go on with another value of this setting. All that is not here decides which samples come, what is
-// drawn, or what is computed from them: the run would silently be another one.
-bool may_change(const std::string& key) {
-  constexpr std::array kSections = {"run.", "eval.", "runtime.", "parallel.", "profiling.", "ops.", "optim.", "train."};
-  constexpr std::array kOthers = {"data.train",  // the same data elsewhere: its digest is compared
-                                  "data.test",
-                                  "data.question_field",  // as data.train
-                                  "data.answer_field",
-                                  "data.prefetch_batches",
-                                  "data.augmentation_device",
-                                  "data.cache",
-                                  "chat.date",  // as data.train
-                                  "hf.model",
-                                  "hf.tokenizer",
-                                  "hf.recompute",
-                                  "polychromic.generation_batch",
-                                  "polychromic.share_prompts",
-                                  "objective.chunk",
-                                  "lm.recompute",
-                                  "lm.mamba_chunk",
-                                  "precision.recursions",
-                                  "precision.fp8_amax_history",
-                                  "precision.fp8_margin",
-                                  "precision.fp8_warmup_steps",
-                                  "precision.loss_scale",
-                                  "precision.loss_scale_growth_interval"};
-  constexpr std::array kNever = {"run.seed", "optim.name", "train.global_batch_size", "train.spike_window"};
-  const auto is = [&](const char* name) { return key == name; };
-  if (std::any_of(kNever.begin(), kNever.end(), is)) return false;
-  return std::any_of(kOthers.begin(), kOthers.end(), is) ||
-         std::any_of(kSections.begin(), kSections.end(), [&](const char* section) { return key.starts_with(section); });
-}
-
 // What the checkpoint was trained with.
 config::LoadedConfig config_of(const Start& start) {
-  return config::config_from_json_text(start.meta.config_json, (start.checkpoint / "config.json").string(),
-                                       data::settings_of_earlier_chat(start.meta.config_json, start.meta.info));
+  return tasks::stored_settings({start.checkpoint, start.meta});
 }
 
 void check_resume_config(const config::LoadedConfig& now, const Start& start) {
   const config::LoadedConfig then = config_of(start);
   std::string changed;
   for (const std::string& key : config::differing_keys(now.config, then.config)) {
-    const bool structure = key.starts_with("model.") || key.starts_with("lm.") || key.starts_with("moe.");
+    const config::Resume resume = config::find_field(key)->resume;
+    const bool structure = resume == config::Resume::architecture;
     const auto value_in = [&](const config::Config& config) {
       return config::safe_json(config::to_text(config::find_field(key)->get(config)));
     };
-    require(may_change(key), structure ? ExitCode::checkpoint : ExitCode::usage, key, " = ", value_in(now.config), " (",
-            now.origin(key).text(), "), but the checkpoint '", start.checkpoint.string(), "' was trained with ",
-            value_in(then.config), structure ? ": it belongs to another architecture" : "",
+    require(resume == config::Resume::free, structure ? ExitCode::checkpoint : ExitCode::usage, key, " = ",
+            value_in(now.config), " (", now.origin(key).text(), "), but the checkpoint '", start.checkpoint.string(),
+            "' was trained with ", value_in(then.config), structure ? ": it belongs to another architecture" : "",
             "; set it back, or start another run.name");
     if (!key.starts_with("run.")) changed += (changed.empty() ? "" : ", ") + key;
   }
@@ -147,17 +112,17 @@ void check_resume_config(const config::LoadedConfig& now, const Start& start) {
 
 // A model of the same shapes may still compute something else.
 void check_init_config(const config::LoadedConfig& now, const Start& start) {
-  const config::LoadedConfig then =
-      config::config_from_json_text(start.meta.config_json, (start.checkpoint / "config.json").string());
-  require(now.config.task == "puzzle" && then.config.task == "puzzle", ExitCode::usage,
+  const config::LoadedConfig then = config_of(start);
+  const tasks::TaskSpec &spec = tasks::task_spec(now.config), &spec_then = tasks::task_spec(then.config);
+  require(&spec == &spec_then && spec.begins_with_weights, ExitCode::usage,
           "a new run begins with the weights of a checkpoint in task puzzle alone, and '", start.checkpoint.string(),
           "' is of task ", then.config.task, ", this run of task ", now.config.task,
           "; models of transformers are named by hf.model and lora.adapter");
-  // How long it thinks is a choice of each training.
-  constexpr std::array kFree = {"model.H_cycles", "model.L_cycles", "model.halt_max_steps",
-                                "model.halt_exploration_prob", "model.no_ACT_continue"};
+  const auto is_free = [&](const std::string& key) {
+    return std::find(spec.free_at_init.begin(), spec.free_at_init.end(), key) != spec.free_at_init.end();
+  };
   for (const std::string& key : config::differing_keys(now.config, then.config)) {
-    if (!key.starts_with("model.") || std::find(kFree.begin(), kFree.end(), key) != kFree.end()) continue;
+    if (config::find_field(key)->resume != config::Resume::architecture || is_free(key)) continue;
     const auto value_in = [&](const config::Config& config) {
       return config::safe_json(config::to_text(config::find_field(key)->get(config)));
     };
@@ -238,21 +203,13 @@ void describe_start(const fs::path& run_dir, const config::Config& config, const
             config.runtime.cudnn_benchmark ? ", cuDNN benchmark" : "", ", memory: ", runtime.allocator);
 }
 
-// The configuration that goes on with a checkpoint. Its template, its BOS and whether it reads tools are kept where
-// nothing else is asked for: an earlier version may have guessed the template, and the run goes by that name since.
-config::LoadedConfig with_chat_of(config::LoadedConfig loaded, const Start& start) {
-  if (start.checkpoint.empty() || start.meta.kind == checkpoint::CheckpointKind::weights) return loaded;
-  const config::ChatConfig then = config_of(start).config.chat;
-  config::ChatConfig& now = loaded.config.chat;
-  const auto keep = [&](const char* key, std::string& mine, const std::string& theirs) {
-    if (mine == theirs) return;
-    mine = theirs;
-    log::info("chat         ", key, "=", theirs, ", as '", start.checkpoint.string(), "' was trained");
-  };
-  if (now.template_name == "auto") keep("chat.template", now.template_name, then.template_name);
-  const auto is_default = [&](const char* key) { return loaded.origin(key).kind == config::Origin::Kind::standard; };
-  if (now.template_name == "plain" && is_default("chat.bos")) keep("chat.bos", now.bos, then.bos);
-  if (is_default("chat.tools_field")) keep("chat.tools_field", now.tools_field, then.tools_field);
+// The configuration that goes on with a checkpoint: what the task keeps of it is taken over.
+config::LoadedConfig with_kept_settings(config::LoadedConfig loaded, const Start& start) {
+  const auto keep = tasks::task_spec(loaded.config).keep_settings;
+  if (keep == nullptr || start.checkpoint.empty() || start.meta.kind == checkpoint::CheckpointKind::weights) {
+    return loaded;
+  }
+  keep(loaded, config_of(start).config, start.checkpoint.string());
   return loaded;
 }
 
@@ -262,7 +219,7 @@ train::Outcome train_from(const TrainOptions& options, const config::LoadedConfi
                           const Runtime& runtime, const fs::path& run_dir, std::optional<Rewind>& rewind) {
   parallel::Comm& comm = *ranks.comm;
   const Start start = rewind ? rewind->start : choose_start(options, run_dir, comm);
-  const config::LoadedConfig loaded = with_chat_of(asked, start);
+  const config::LoadedConfig loaded = with_kept_settings(asked, start);
   const config::Config& config = loaded.config;
   const std::unique_ptr<tasks::Task> owned = tasks::make_task(config, runtime, ranks.comm);
   tasks::Task& task = *owned;

@@ -151,9 +151,8 @@ std::vector<std::string> settings_of_earlier_chat(const std::string& config_json
     return value;
   };
   std::vector<std::string> settings;
-  const auto task = config.find("task"), stored = chat->find("template");
-  const bool has_records = task != config.end() && *task == "polychromic";
-  if (has_records && !chat->contains("tools_field") && !given("chat.tools_field=")) {
+  const auto stored = chat->find("template");
+  if (!chat->contains("tools_field") && !given("chat.tools_field=")) {
     settings.emplace_back("chat.tools_field=");
   }
   if (chat->contains("bos")) return settings;

@@ -289,6 +289,16 @@ double PuzzleTask::flops_per_step() const {
   return model_->flops_per_sample_step() * static_cast<double>(config_.train.global_batch_size);
 }
 
+std::vector<std::pair<std::string, int64_t>> PuzzleTask::evaluation_sizes() const {
+  return {{"segment", config_.eval.segments > 0 ? config_.eval.segments : config_.model.halt_max_steps}};
+}
+
+void PuzzleTask::prepare_untrained_evaluation() {
+  if (model_->fp8() == nullptr) return;
+  model_->fp8()->calibrate_weights();
+  model_->fp8()->count_step();
+}
+
 NamedValues PuzzleTask::evaluate(const std::function<void(const EvalProgress&)>& progress) {
   // In the arithmetic of the last training step, also when no step was made since a resume.
   if (nn::Fp8Recursions* fp8 = model_->fp8()) fp8->set_active(fp8->steps() > 0);

@@ -4,11 +4,17 @@
 
 namespace hrm::tasks {
 
-double value_of(const NamedValues& values, const std::string& key) {
+std::optional<double> find_value(const NamedValues& values, const std::string& key) {
   for (const auto& [name, value] : values) {
     if (name == key) return value;
   }
-  fail(ExitCode::unexpected, "no metric '", key, "'");
+  return std::nullopt;
+}
+
+double value_of(const NamedValues& values, const std::string& key) {
+  const std::optional<double> value = find_value(values, key);
+  require(value.has_value(), ExitCode::unexpected, "no metric '", key, "'");
+  return *value;
 }
 
 void visit_model(torch::nn::Module& model, StateVisitor& visitor) {

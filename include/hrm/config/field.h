@@ -46,15 +46,20 @@ template <class E>
 struct EnumNames;
 
 template <class E>
-requires std::is_enum_v<E>
 constexpr const char* name_of(E value) {
   return EnumNames<E>::kNames[static_cast<size_t>(value)];
 }
 
+// The value of this name; Error(unexpected) where there is none.
 template <class E>
-requires requires {
-  EnumNames<E>::kNames;
+E value_of_name(std::string_view name) {
+  for (size_t i = 0; i < std::size(EnumNames<E>::kNames); ++i) {
+    if (name == EnumNames<E>::kNames[i]) return static_cast<E>(i);
+  }
+  fail(ExitCode::unexpected, "'", name, "' names no value");
 }
+
+template <class E, auto = std::size(EnumNames<E>::kNames)>
 std::ostream& operator<<(std::ostream& out, E value) {
   return out << name_of(value);
 }

@@ -24,10 +24,14 @@ struct TaskDefault {
   const char* text = "";  // the value in words, for 'config --describe'; empty: not listed there
 };
 
+// What training data are.
+enum class TrainingData { puzzles, texts, records };
+
 struct TaskSettings {
   const char* name;  // the value of the key `task`
   const char* help;  // what is trained, in a few words
   std::vector<TaskDefault> defaults = {};
+  TrainingData data = TrainingData::puzzles;
   bool lists_paths = false;     // PathText::list is in force
   const char* train_data = "";  // what data.train shall be, after "data.train is empty; set it to "
   const char* test_data = "";   // what data.test shall be

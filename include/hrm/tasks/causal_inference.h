@@ -8,19 +8,13 @@
 #include <string>
 #include <vector>
 
-#include "hrm/config/config.h"
 #include "hrm/data/chat_template.h"
-#include "hrm/runtime/device.h"
 #include "hrm/tasks/causal_lm.h"
+#include "hrm/tasks/trained_model.h"
 
 namespace hrm::tasks {
 
-struct CausalInference {
-  config::Config config;
-  std::filesystem::path checkpoint;  // of a folder: itself
-  int64_t step = -1;                 // -1: of a folder
-  bool averaged = false;
-  Runtime runtime;
+struct CausalInference : TrainedModel {
   CausalLm lm;
   std::unique_ptr<data::ChatEncoder> chat;
 };
@@ -44,9 +38,6 @@ bool is_model_folder(const std::filesystem::path& path);
 // unless hf.model names that model's folder, and the tokenizer is its own where it has one. Error(usage) for a base
 // beside a whole model, Error(checkpoint) where the adapter's is not here; throws as load_config and read_peft_config.
 config::Config model_folder_config(const std::filesystem::path& folder, const std::vector<std::string>& overrides);
-
-// Error(usage) for a --base beside a model that has no adapter.
-void check_base(const std::string& base, const std::filesystem::path& checkpoint, const config::Config& config);
 
 // A folder's model, or an adapter beside the model that it is for, whose weights stay in the compute dtype alone. Rows
 // have what the model was made for, up to 8,192 or `positions`. Throws as model_folder_config and open_frozen_lm.

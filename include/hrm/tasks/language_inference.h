@@ -7,22 +7,16 @@
 #include <string>
 #include <vector>
 
-#include "hrm/config/config.h"
 #include "hrm/data/text_encoder.h"
 #include "hrm/models/language_model.h"
-#include "hrm/runtime/device.h"
+#include "hrm/tasks/trained_model.h"
 
 namespace hrm::tasks {
 
-struct LanguageInference {
-  config::Config config;  // the checkpoint's, with the overrides
-  Runtime runtime;
+struct LanguageInference : TrainedModel {
   std::shared_ptr<models::LanguageModel> model;
   data::LanguageMeta meta;                // vocabulary and special ids that it was trained with
   std::optional<data::TextEncoder> text;  // nullopt where its data did not say what made their ids
-  std::filesystem::path checkpoint;       // the step folder
-  int64_t step = 0;
-  bool averaged = false;  // the weights are the moving average
 };
 
 // `run_or_step`: a run folder (its newest valid checkpoint) or a checkpoint folder. `weights`: auto (the average where
@@ -30,6 +24,7 @@ struct LanguageInference {
 // Error(usage) with one sentence; of a puzzle model, too.
 LanguageInference open_language_model(const std::filesystem::path& run_or_step,
                                       const std::vector<std::string>& overrides, const std::string& weights);
+LanguageInference open_language_model(const StoredModel& stored, const std::string& weights);
 
 // The tokenizer's file of a checkpoint's model: beside its weights or in the run folder; empty for bytes, and where its
 // data did not say what made their ids. Error(checkpoint) where it is missing or another one.

@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -86,6 +87,12 @@ class Task : public Stateful {
 
   // True when there is test data.
   virtual bool can_evaluate() const = 0;
+  // What to do where there is none.
+  virtual std::string evaluation_advice() const { return "set data.test"; }
+  // How much an evaluation computes of a sample, by the singular of what is counted, e.g. {"segment", 16}.
+  virtual std::vector<std::pair<std::string, int64_t>> evaluation_sizes() const { return {}; }
+  // Lets an untrained model be evaluated as after a step, to time it.
+  virtual void prepare_untrained_evaluation() {}
   // Evaluates the current weights; keys without prefix. What `progress` throws ends it and leaves the task as it was.
   virtual NamedValues evaluate(const std::function<void(const EvalProgress&)>& progress) = 0;
   virtual std::string eval_text(const NamedValues& result) const = 0;
@@ -118,7 +125,9 @@ class Task : public Stateful {
   virtual std::string describe() const = 0;
 };
 
-// The value of a key; Error(unexpected) when it is not there.
+// The value of a key; nullopt when it is not there.
+std::optional<double> find_value(const NamedValues& values, const std::string& key);
+// The same; Error(unexpected) when it is not there.
 double value_of(const NamedValues& values, const std::string& key);
 
 // Names and tensors of a model as checkpoints hold them: parameters, then buffers.

@@ -11,10 +11,11 @@
 #include "hrm/base/philox.h"
 #include "hrm/commands/commands.h"
 #include "hrm/config/load.h"
-#include "hrm/models/make_language_model.h"
+#include "hrm/models/language_model.h"
 #include "hrm/ops/start.h"
 #include "hrm/tasks/generation.h"
 #include "hrm/tasks/language_inference.h"
+#include "hrm/tasks/registry.h"
 
 namespace hrm::commands {
 namespace {
@@ -41,15 +42,12 @@ BenchSubject open_bench_subject(const BenchGenerateOptions& o) {
                                         cat("data.decoder_len=", o.new_tokens)};
   overrides.insert(overrides.end(), o.overrides.begin(), o.overrides.end());
   subject.config = config::load_config(o.config_files, overrides).config;
-  require(subject.config.task == "language", ExitCode::usage,
-          "bench generate times language models; the configuration "
-          "says task=",
-          subject.config.task);
+  const auto random_writer = tasks::task_spec(subject.config).random_writer;
+  require(random_writer != nullptr, ExitCode::usage,
+          "bench generate times language models; the configuration says task=", subject.config.task);
   subject.runtime = ops::start_runtime_and_ops(subject.config);
   subject.vocabulary = o.vocab_size;
-  subject.model = models::make_language_model(subject.config, models::language_sizes(subject.config.data, o.vocab_size),
-                                              static_cast<uint64_t>(subject.config.run.seed), subject.runtime.device,
-                                              subject.runtime.compute_dtype);
+  subject.model = random_writer(subject.config, subject.runtime, o.vocab_size);
   return subject;
 }
 

@@ -21,8 +21,8 @@
 #include "hrm/ops/start.h"
 #include "hrm/runtime/memory.h"
 #include "hrm/runtime/profiler.h"
-#include "hrm/tasks/make_task.h"
 #include "hrm/tasks/puzzle.h"
+#include "hrm/tasks/registry.h"
 #include "hrm/train/trainer.h"
 #include "train/ranks.h"
 
@@ -102,9 +102,7 @@ Json bench_head_json(const config::Config& config, const Runtime& runtime, int r
   json["device"] = runtime.device_name;
   json["precision"] = runtime.precision.name;
   for (const auto& [key, value] : build_info()) json["build"][key] = value;
-  json["model"] = config.task == "puzzle"     ? name_of(config.model.arch)
-                  : config.task == "language" ? name_of(config.lm.arch)
-                                              : config.hf.model;
+  json["model"] = tasks::task_spec(config).model_name(config);
   json["global_batch_size"] = config.train.global_batch_size;
   json["micro_batch_size"] =
       config.train.micro_batch_size > 0 ? config.train.micro_batch_size : config.train.global_batch_size / ranks;
@@ -263,22 +261,12 @@ int run_bench_eval(const BenchEvalOptions& options) {
   // Need not be given.
   config.train.steps = std::max(config.train.steps, std::min(config.optim.warmup_steps, kMostSteps) + 1);
   tasks::check_settings(loaded);
-  const bool puzzle = config.task == "puzzle";
-  require(!puzzle || !config.data.test.empty(), ExitCode::usage,
-          "data.test is empty: there is nothing to evaluate; set it to a dataset directory or a CSV file");
   const Runtime runtime = ops::start_runtime_and_ops(config);
   const std::unique_ptr<tasks::Task> owned = tasks::make_task(config, runtime);
   tasks::Task& task = *owned;
-  require(
-      task.can_evaluate(), ExitCode::usage,
-      "there is no validation slice to evaluate: set data.test to folders of language data, or leave it empty where "
-      "those of data.train have a split val");
+  require(task.can_evaluate(), ExitCode::usage, "there is nothing to evaluate: ", task.evaluation_advice());
   task.parameters().refresh_compute();
-  if (auto* solver = dynamic_cast<tasks::PuzzleTask*>(&task); solver != nullptr && solver->model().fp8() != nullptr) {
-    nn::Fp8Recursions& fp8 = *solver->model().fp8();  // as after a step: an untrained model is evaluated without it
-    fp8.calibrate_weights();
-    fp8.count_step();
-  }
+  task.prepare_untrained_evaluation();
   log::info(task.describe());
 
   int64_t samples = 0;
@@ -297,13 +285,18 @@ int run_bench_eval(const BenchEvalOptions& options) {
   const MemoryReport memory = memory_report(runtime.device);
   Json json = bench_head_json(config, runtime);
   json["samples"] = samples;
-  if (puzzle) json["segments"] = config.eval.segments > 0 ? config.eval.segments : config.model.halt_max_steps;
+  std::string sizes;
+  for (const auto& [name, size] : task.evaluation_sizes()) {
+    json[name + "s"] = size;
+    sizes += ", " + counted(json[name + "s"], name.c_str());
+  }
   json["passes"] = options.passes;
   json["pass_ms"] = spread_json(ms);
   json["samples_per_s"] = static_cast<double>(samples) / (ms.median * 1e-3);
-  if (!puzzle) {
-    json["tokens"] = tasks::value_of(result, "tokens");
-    json["tokens_per_s"] = tasks::value_of(result, "tokens") / (ms.median * 1e-3);
+  const auto tokens = tasks::find_value(result, "tokens");
+  if (tokens) {
+    json["tokens"] = *tokens;
+    json["tokens_per_s"] = *tokens / (ms.median * 1e-3);
   }
   json["memory"] = memory_json(memory);
   if (options.profile_passes > 0) {
@@ -312,12 +305,13 @@ int run_bench_eval(const BenchEvalOptions& options) {
     json["profile"] = profile_json(trace.profile(), options.profile_passes, "pass");
   }
   std::cout << "device        " << runtime.device_name << ", " << runtime.precision.name << "\n"
-            << "evaluation    " << metrics::fixed(ms.median, 1) << " ms for " << counted(samples, "sample")
-            << (puzzle ? ", " + counted(json["segments"], "segment") + (config.eval.early_halt ? " at most" : "") : "")
-            << " (min " << metrics::fixed(ms.min, 1) << ", max " << metrics::fixed(ms.max, 1) << "; " << options.passes
-            << (options.passes == 1 ? " pass" : " passes") << ")\n"
+            << "evaluation    " << metrics::fixed(ms.median, 1) << " ms for " << counted(samples, "sample") << sizes
+            << (config.eval.early_halt ? " at most" : "") << " (min " << metrics::fixed(ms.min, 1) << ", max "
+            << metrics::fixed(ms.max, 1) << "; " << options.passes << (options.passes == 1 ? " pass" : " passes")
+            << ")\n"
             << "throughput    " << metrics::fixed(json["samples_per_s"], 0) << " samples/s"
-            << (puzzle ? "" : cat(", ", metrics::fixed(json["tokens_per_s"], 0), " labelled tokens/s")) << "\n"
+            << (tokens ? cat(", ", metrics::fixed(json["tokens_per_s"], 0), " labelled tokens/s") : std::string())
+            << "\n"
             << "memory        " << memory_text(memory) << "\n";
   print_profile(json, std::cout, "pass");
   write_benchmark(json, options.json_out);

@@ -7,6 +7,7 @@
 #include "hrm/commands/data.h"
 #include "hrm/commands/language_data.h"
 #include "hrm/config/load.h"
+#include "hrm/config/task_settings.h"
 #include "hrm/data/chat_dataset.h"
 #include "hrm/data/chat_open.h"
 #include "hrm/data/maze.h"
@@ -88,9 +89,9 @@ void refuse_table_of_records(const InspectCommand& command) {
 // As a training with these files and values reads a CSV file. A box of the command line comes first.
 config::DataConfig csv_configuration(const InspectCommand& command, const config::DataConfig& boxes) {
   const config::Config config = config::load_config(command.config_files, command.overrides).config;
-  require(config.task == "puzzle", ExitCode::usage, "data inspect: '", printable(command.path),
-          "' is a CSV file, which is read by task puzzle, and the configuration is of task ", config.task,
-          "; give one of task puzzle, or none");
+  require(config::task_settings(config).data == config::TrainingData::puzzles, ExitCode::usage, "data inspect: '",
+          printable(command.path), "' is a CSV file, which is read by task puzzle, and the configuration is of task ",
+          config.task, "; give one of task puzzle, or none");
   config::DataConfig data = config.data;
   if (command.box.empty()) return data;
   data.box_rows = boxes.box_rows;

@@ -8,6 +8,7 @@
 #include "hrm/commands/data.h"
 #include "hrm/commands/language_data.h"
 #include "hrm/config/load.h"
+#include "hrm/config/task_settings.h"
 #include "hrm/data/chat_open.h"
 #include "hrm/formats/tokenizer_folder.h"
 
@@ -25,8 +26,9 @@ config::Config chat_configuration(const InspectCommand& command, const fs::path&
   }
   overrides.insert(overrides.end(), command.overrides.begin(), command.overrides.end());
   config::Config config = config::load_config(command.config_files, overrides).config;
-  require(config.task == "polychromic", ExitCode::usage, "data inspect: prompts and responses are read by task ",
-          "polychromic, and the configuration is of task ", config.task, "; give one of task polychromic, or none");
+  require(config::task_settings(config).data == config::TrainingData::records, ExitCode::usage,
+          "data inspect: prompts and responses are read by task ", "polychromic, and the configuration is of task ",
+          config.task, "; give one of task polychromic, or none");
   return config;
 }
 

@@ -12,8 +12,8 @@
 #include "hrm/commands/commands.h"
 #include "hrm/config/load.h"
 #include "hrm/ops/start.h"
-#include "hrm/tasks/make_task.h"
 #include "hrm/tasks/puzzle_inference.h"
+#include "hrm/tasks/registry.h"
 #include "hrm/train/trainer.h"
 
 namespace hrm::commands {
@@ -88,13 +88,13 @@ Report report_state(Stateful& object, StateRole role) {
 int run_replay(const ReplayOptions& options) {
   std::vector<std::string> overrides = options.overrides;
   overrides.emplace_back("runtime.cuda_graphs=false");
-  const config::Config config = tasks::stored_config(options.dump, overrides);
-  const checkpoint::FoundCheckpoint found = checkpoint::open_checkpoint(options.dump);
+  const tasks::StoredModel stored = tasks::open_stored_model(options.dump, overrides);
+  const config::Config& config = stored.config;
   const Runtime runtime = ops::start_runtime_and_ops(config);
   const std::unique_ptr<tasks::Task> owned = tasks::make_task(config, runtime);
   tasks::Task& task = *owned;
-  train::Trainer trainer(config, found.meta.config_json, runtime, task, /*run_dir=*/"");
-  trainer.resume(found.dir, found.meta.info);
+  train::Trainer trainer(config, stored.meta.config_json, runtime, task, /*run_dir=*/"");
+  trainer.resume(stored.folder, stored.meta.info);
 
   const Report weights = report_state(task, StateRole::weight), carry = report_state(task, StateRole::carry);
   const Report moments = report_state(trainer, StateRole::optimizer);
@@ -114,12 +114,13 @@ int run_replay(const ReplayOptions& options) {
           : "NOT reproduced: the same step is finite here. The machine that wrote the dump computed something else: "
             "suspect its hardware, or other kernels than this machine's";
   if (options.json) {
-    const Json json{{"dump", found.dir.string()},    {"step", trainer.step()},  {"device", runtime.device_name},
-                    {"weights", weights.json()},     {"carry", carry.json()},   {"optimizer", moments.json()},
-                    {"gradients", gradients.json()}, {"reproduced", reproduced}};
+    const Json json{{"dump", stored.folder.string()}, {"step", trainer.step()},  {"device", runtime.device_name},
+                    {"weights", weights.json()},      {"carry", carry.json()},   {"optimizer", moments.json()},
+                    {"gradients", gradients.json()},  {"reproduced", reproduced}};
     std::cout << json.dump(2, ' ', false, Json::error_handler_t::replace) << "\n";
   } else {
-    std::cout << "step " << trainer.step() << " after " << found.dir.string() << ", on " << runtime.device_name << "\n"
+    std::cout << "step " << trainer.step() << " after " << stored.folder.string() << ", on " << runtime.device_name
+              << "\n"
               << "weights    " << weights.text() << "\n"
               << "carry      " << carry.text() << "\n"
               << "optimizer  " << moments.text() << "\n"

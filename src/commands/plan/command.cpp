@@ -16,10 +16,8 @@
 #include "hrm/build_config.h"
 #include "hrm/commands/commands.h"
 #include "hrm/config/load.h"
-#include "hrm/data/dataset.h"
-#include "hrm/data/device_table.h"
-#include "hrm/data/language_open.h"
 #include "hrm/metrics/metric_text.h"
+#include "hrm/tasks/registry.h"
 #include "hrm/train/batch_split.h"
 
 #if HRM_WITH_CUDA
@@ -62,37 +60,14 @@ GpuFacts choose_gpu(const std::string& wanted) {
   fail(ExitCode::usage, "--gpu '", printable(wanted), "' is not known here; use one of ", names);
 }
 
-bool is_language(const config::Config& config) {
-  return config.task == "language";
-}
-
-PlanInput read_language(const PlanOptions& options, const config::Config& config, const GpuFacts& gpu) {
-  require(options.seq_len == 0, ExitCode::usage,
-          "--seq-len is the size of a puzzle; rows of text are as long as data.encoder_len and data.decoder_len say");
-  int64_t vocabulary = options.vocab_size;
-  if (vocabulary == 0) {
-    require(!config.data.train.empty(), ExitCode::usage, "data.train is empty; give data, or --vocab-size");
-    vocabulary = data::open_language_training(config.data).front().source->meta().vocab_size;
-  }
-  return make_plan_input(config, models::language_sizes(config.data, vocabulary), gpu);
-}
-
-// The sizes of the data, and the examples that a table on the GPU would hold.
+// The configured model with the sizes of its data.
 PlanInput read_plan_input(const PlanOptions& options, const config::Config& config, const GpuFacts& gpu) {
-  if (is_language(config)) return read_language(options, config, gpu);
-  require((options.seq_len > 0) == (options.vocab_size > 0), ExitCode::usage,
-          "--seq-len and --vocab-size describe the data together; give both or none");
-  if (options.seq_len > 0) {
-    const data::PuzzleMeta meta{.vocab_size = options.vocab_size, .seq_len = options.seq_len};
-    return make_plan_input(config, models::resolve_dims(config.model, meta), gpu);
-  }
-  require(!config.data.train.empty(), ExitCode::usage, "data.train is empty; give data, or --seq-len and --vocab-size");
-  const auto dataset =
-      data::open_dataset(config.data.train, "train", config.data, static_cast<uint64_t>(config.run.seed));
-  PlanInput input = make_plan_input(config, models::resolve_dims(config.model, dataset->meta()), gpu);
-  if (data::use_device_table(config, *dataset, at::Device(at::kCUDA, 0))) {
-    input.train_examples = dataset->num_examples();
-  }
+  const tasks::TaskSpec& spec = tasks::task_spec(config);
+  require(spec.plan != nullptr, ExitCode::usage, "plan cannot estimate task ", spec.settings->name,
+          "; 'hrm_train bench step' measures a step of it");
+  const tasks::PlannedModel planned = spec.plan(config, {.seq_len = options.seq_len, .vocab_size = options.vocab_size});
+  PlanInput input = make_plan_input(config, planned.model, gpu);
+  input.train_examples = planned.train_examples;
   return input;
 }
 
@@ -102,27 +77,15 @@ Json items_json(const std::vector<PlanItem>& items, const char* unit) {
   return out;
 }
 
-std::string model_name(const config::Config& config) {
-  if (!is_language(config)) return name_of(config.model.arch);
-  return models::reads_prompts(config.lm) ? name_of(config.lm.style) + std::string(" HRM language model")
-                                          : name_of(config.lm.arch);
-}
-
-// Of a sample: cells with their puzzle's embedding, or tokens.
-int64_t positions_of(const PlanInput& input) {
-  if (is_language(input.config)) return input.sizes.encoder_len + input.sizes.decoder_len;
-  return input.dims.puzzle_emb_len + input.dims.seq_len;
-}
-
 Json plan_json(const PlanInput& input, const Plan& plan) {
   const config::TrainConfig& train = input.config.train;
   const train::BatchSplit batch = train::split_batch(train, input.ranks);
   Json json;
   json["gpu"] = input.gpu.name;
-  json["model"] = model_name(input.config);
+  json["model"] = input.model->name();
   json["parameters"] = input.parameters;
   if (input.frozen_parameters > 0) json["frozen_parameters"] = input.frozen_parameters;
-  json["positions"] = positions_of(input);
+  json["positions"] = input.model->positions();
   json["global_batch_size"] = train.global_batch_size;
   json["micro_batch_size"] = batch.micro;
   json["memory"] = items_json(plan.memory, "bytes");
@@ -263,9 +226,9 @@ Json ranks_json(const RanksInput& input, const std::vector<RanksPlan>& plans) {
   const config::Config& config = input.one.config;
   Json json;
   json["gpu"] = input.one.gpu.name;
-  json["model"] = model_name(config);
+  json["model"] = input.one.model->name();
   json["parameters"] = input.one.parameters;
-  json["positions"] = positions_of(input.one);
+  json["positions"] = input.one.model->positions();
   json["batch"] = input.weak ? "of each rank" : "of all ranks";
   json["bucket_mb"] = config.parallel.bucket_mb;
   json["reduce"] = config.parallel.reduce;
@@ -372,8 +335,6 @@ int run_plan(const PlanOptions& options) {
   require(loaded.config.ops.backend == "fused", ExitCode::usage,
           "plan estimates our kernels, but ops.backend is 'reference', which takes more memory and time; set it to "
           "'fused', or measure it with 'hrm_train bench step'");
-  require(loaded.config.task != "polychromic", ExitCode::usage,
-          "plan knows puzzle and language models; of task polychromic 'hrm_train bench step' measures a step");
   const PlanInput input = read_plan_input(options, loaded.config, choose_gpu(options.gpu));
   Json json;
   if (options.ranks.empty()) {

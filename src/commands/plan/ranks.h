@@ -10,20 +10,11 @@
 
 namespace hrm::commands {
 
-// One collective operation of a training step.
-struct StepExchange {
-  enum class Moment { before_forward, in_backward, after_backward };
-  std::string what;  // "gradients"
-  parallel::CommOperation operation;
-  Moment moment = Moment::after_backward;
-  // In the backward pass of the last micro-batch: the share of it that is done before this can start. Less than 0: in
-  // the pass of a micro-batch before.
-  double ready = 1;
-};
+using tasks::StepExchange;
 
 // Makes the exchanges of one step of rank 0 of in.ranks with a fake Comm (parallel::make_fake_comm) and tensors without
 // memory: the gradients by the GradientReducer that training has, cut from the configured model as there, all else by
-// the functions that the task calls (tasks/puzzle_exchange.h). In the order of a step; none for one rank.
+// the functions that the task calls (ModelPlan::rehearse_begin). In the order of a step; none for one rank.
 std::vector<StepExchange> rehearse_step(const PlanInput& in);
 
 // Bytes on one of in.ranks that hold gradients, with parallel.zero of 1 or 2: GradientReducer::gradient_bytes().

@@ -196,6 +196,7 @@ const TaskSettings& polychromic_settings() {
                    {"optim.warmup_steps", warmup, "20, but no more than a tenth of train.steps"},
                    {"optim.min_ratio", always<0.1>, "0.1"},
                    {"train.global_batch_size", always<int64_t{16}>, "16"}},
+      .data = TrainingData::records,
       .train_data = "a file of JSON lines with prompts and responses, or a folder of them",
       // Data that are split already bring their own, which only reading them shows.
       .test_data = "a file of JSON lines with prompts and responses, or a folder of them",

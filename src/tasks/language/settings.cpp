@@ -112,6 +112,7 @@ const TaskSettings& language_settings() {
       .name = "language",
       .help = "models of sections lm and moe on text",
       .defaults = {{"data.train", no_text}, {"data.test", no_text}},
+      .data = TrainingData::texts,
       .lists_paths = true,
       .train_data = "a folder of language data ('hrm_train data --help' says how to make one)",
       .test_data = "folders of language data",

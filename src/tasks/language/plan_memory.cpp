@@ -2,10 +2,10 @@
 #include <algorithm>
 #include <vector>
 
-#include "commands/plan/language_blocks.h"
 #include "hrm/base/error.h"
+#include "tasks/language/plan_blocks.h"
 
-namespace hrm::commands {
+namespace hrm::tasks {
 namespace {
 
 // Walks through one micro-batch (models/hrm_lm.cpp, models/decoder.cpp, objectives/language.cpp).
@@ -151,19 +151,19 @@ class LanguageWalk {
 
 }  // namespace
 
-void add_language_memory(const PlanInput& in, int64_t micro, PlannedMemory& memory) {
+void LanguagePlan::add_memory(const PlanInput& in, int64_t micro, PlannedMemory& memory) const {
   const config::LmConfig& lm = in.config.lm;
   const bool reasons = models::reads_prompts(lm);
   const LanguagePasses passes = language_passes(in, 1);
   const auto D = static_cast<double>(lm.hidden_size);
   const double head = lm.head_dim > 0 ? static_cast<double>(lm.head_dim) : D / static_cast<double>(lm.num_heads);
-  double positions = static_cast<double>(models::decoder_positions(lm, in.sizes)) + passes.prefix;
+  double positions = static_cast<double>(models::decoder_positions(lm, sizes_)) + passes.prefix;
   if (reasons && lm.encoder == "transformer") {
-    positions += static_cast<double>(models::prompt_positions(lm, in.sizes));
+    positions += static_cast<double>(models::prompt_positions(lm, sizes_));
   }
   memory.add("positions", 4 * positions * (prototype(in) ? D : head), "sines and cosines, fp32");
   const double own = static_cast<double>(in.config.train.global_batch_size / in.ranks);
-  const double prompt = static_cast<double>(in.sizes.encoder_len), row = static_cast<double>(in.sizes.decoder_len);
+  const double prompt = static_cast<double>(sizes_.encoder_len), row = static_cast<double>(sizes_.decoder_len);
   memory.add("data", own * (9 * prompt + 16 * row + (in.config.data.document_masks && !reasons ? 4 * row : 0)),
              "ids, labels and masks of the batch");
 
@@ -177,4 +177,4 @@ void add_language_memory(const PlanInput& in, int64_t micro, PlannedMemory& memo
   memory.moment = ledger.peak_moment();
 }
 
-}  // namespace hrm::commands
+}  // namespace hrm::tasks

@@ -3,10 +3,10 @@
 
 #include <string>
 
-#include "commands/plan/plan.h"
 #include "hrm/optim/groups.h"
+#include "hrm/tasks/plan.h"
 
-namespace hrm::commands {
+namespace hrm::tasks {
 
 struct PlannedOptimizer {
   double state = 0;  // bytes, of all ranks together
@@ -21,11 +21,8 @@ struct PlannedOptimizer {
 
 PlannedOptimizer planned_optimizer(const PlanInput& input);
 
-// Its passes over memory, and Muon's products.
-void add_optimizer_times(const PlanInput& input, Plan& plan);
-
 // Fills what planned_optimizer needs to know of a parameter.
 void add_muon_matrix(PlanInput& input, const std::string& name, at::IntArrayRef sizes,
                      const optim::GroupDefaults& defaults = {});
 
-}  // namespace hrm::commands
+}  // namespace hrm::tasks

@@ -1,11 +1,10 @@
 #pragma once
-// A training step of a language model, for plan.h.
+// A training step of a language model, as hrm/tasks/plan.h asks for it.
 
-#include "commands/plan/plan.h"
-#include "commands/plan/step.h"
 #include "hrm/models/make_language_model.h"
+#include "tasks/plan/step.h"
 
-namespace hrm::commands {
+namespace hrm::tasks {
 
 // Numbers of values.
 struct LanguageWidths {
@@ -16,6 +15,8 @@ struct LanguageWidths {
   double vocabulary = 0;
 };
 LanguageWidths language_widths(const PlanInput& in);
+// Of the planned model.
+const models::LanguageSizes& sizes_of(const PlanInput& in);
 bool prototype(const PlanInput& in);  // of the HRM language model, instead of the modern style
 
 // A run of blocks over so many rows of so many positions.
@@ -44,11 +45,28 @@ LanguagePasses language_passes(const PlanInput& in, double rows);
 // Whether a block has experts in place of its feed-forward part.
 bool has_experts(const PlanInput& in, const BlockStack& stack, int64_t layer);
 
-// What the device holds beside the parameters and what the optimizer has of them; without workspaces.
-void add_language_memory(const PlanInput& in, int64_t micro, PlannedMemory& memory);
-void add_language_times(const PlanInput& in, Plan& plan);
-std::string language_shares();  // of the data sheet that the times assume
-// As backward_done().
-double language_backward_done(const PlanInput& in, int64_t groups, int64_t count);
+class LanguagePlan : public ModelPlan {
+ public:
+  explicit LanguagePlan(const config::LmConfig& lm, models::LanguageSizes sizes)
+      : name_(name_of_model(lm)), sizes_(sizes) {}
 
-}  // namespace hrm::commands
+  const models::LanguageSizes& sizes() const { return sizes_; }
+
+  std::string name() const override { return name_; }
+  int64_t positions() const override { return sizes_.encoder_len + sizes_.decoder_len; }
+  ModelOutline outline(const config::Config& config) const override;
+  void add_memory(const PlanInput& in, int64_t micro, PlannedMemory& memory) const override;
+  void add_times(const PlanInput& in, Plan& plan) const override;
+  std::string shares() const override;
+  double backward_done(const PlanInput& in, int64_t groups, int64_t count) const override;
+  void rehearse_begin(const PlanInput& in, StepRehearsal& step) const override;
+  void rehearse_end(const PlanInput& in, const ModelOutline& outline, int64_t own, StepRehearsal& step) const override;
+
+ private:
+  static std::string name_of_model(const config::LmConfig& lm);
+
+  std::string name_;
+  models::LanguageSizes sizes_;
+};
+
+}  // namespace hrm::tasks

@@ -1,15 +1,18 @@
-#include "commands/plan/language.h"
+#include "tasks/language/plan.h"
+
+#include <ATen/ops/empty.h>
 
 #include <algorithm>
 #include <cmath>
 #include <utility>
 #include <vector>
 
-#include "commands/plan/language_blocks.h"
-#include "commands/plan/optimizer.h"
 #include "hrm/base/error.h"
+#include "hrm/base/text.h"
+#include "hrm/tasks/language.h"
+#include "tasks/language/plan_blocks.h"
 
-namespace hrm::commands {
+namespace hrm::tasks {
 namespace {
 
 // Of the data sheet's FLOP/s, in the step of the plain decoder that docs/benchmarks.md takes apart: 10.77 TFLOP of
@@ -147,6 +150,10 @@ class LanguageClock {
 
 }  // namespace
 
+const models::LanguageSizes& sizes_of(const PlanInput& in) {
+  return dynamic_cast<const LanguagePlan&>(*in.model).sizes();
+}
+
 bool prototype(const PlanInput& in) {
   return models::reads_prompts(in.config.lm) && models::is_prototype(in.config.lm);
 }
@@ -156,7 +163,7 @@ LanguageWidths language_widths(const PlanInput& in) {
   LanguageWidths w;
   w.model = static_cast<double>(lm.hidden_size);
   w.heads = static_cast<double>(lm.num_heads);
-  w.vocabulary = static_cast<double>(in.sizes.vocabulary);
+  w.vocabulary = static_cast<double>(sizes_of(in).vocabulary);
   if (prototype(in)) {
     w.queries = w.values = w.model;
     w.inner = 4 * w.model;
@@ -174,15 +181,15 @@ LanguagePasses language_passes(const PlanInput& in, double rows) {
   const bool reasons = models::reads_prompts(lm);
   LanguagePasses p;
   if (reasons && !prototype(in) && lm.bridge == "prefix") p.prefix = static_cast<double>(lm.prefix_len);
-  const auto S = static_cast<double>(in.sizes.encoder_len);
+  const auto S = static_cast<double>(sizes_of(in).encoder_len);
   BlockStack& decoder = p.decoder;
   decoder.layers = lm.layers;
   decoder.rows = rows;
-  decoder.length = static_cast<double>(in.sizes.decoder_len) + (reasons ? p.prefix : S);
+  decoder.length = static_cast<double>(sizes_of(in).decoder_len) + (reasons ? p.prefix : S);
   const double T = decoder.length;
   const bool window = lm.window > 0 && static_cast<double>(lm.window) < T;
   decoder.keys = window ? static_cast<double>(lm.window) : T / 2;
-  const bool documents = !reasons && in.config.data.document_masks && in.sizes.encoder_len == 0;
+  const bool documents = !reasons && in.config.data.document_masks && sizes_of(in).encoder_len == 0;
   if (window) decoder.mask = T * T;
   if (documents) decoder.mask = rows * T * T;
   decoder.cross = reasons && p.prefix == 0;
@@ -218,7 +225,7 @@ bool has_experts(const PlanInput& in, const BlockStack& stack, int64_t layer) {
   return models::is_expert_block(in.config, answer ? models::BlockPlace::decoder : models::BlockPlace::encoder, layer);
 }
 
-void add_language_times(const PlanInput& in, Plan& plan) {
+void LanguagePlan::add_times(const PlanInput& in, Plan& plan) const {
   const auto rows = static_cast<double>(in.config.train.global_batch_size / in.ranks);  // micro-batches add up to it
   const LanguagePasses p = language_passes(in, rows);
   LanguageClock clock(in);
@@ -235,12 +242,12 @@ void add_language_times(const PlanInput& in, Plan& plan) {
   plan.time.push_back({"everything else", kStepOverheadMs, "embedding, clearing, norms, starts of kernels"});
 }
 
-std::string language_shares() {
+std::string LanguagePlan::shares() const {
   return cat("matrix products reach ", percent(kProductShare), " of its FLOP/s, attention ", percent(kCausalShare),
              ", none of them and no pass over memory takes less than ", 1e3 * kLeastMs, " us");
 }
 
-double language_backward_done(const PlanInput& in, int64_t groups, int64_t count) {
+double LanguagePlan::backward_done(const PlanInput& in, int64_t groups, int64_t count) const {
   if (groups == 0) return 0;
   // The blocks of the decoder come first in a backward pass, then those of the core, which is through with all of its
   // blocks in the first of their uses, then those of the encoder. A block's gradients are complete after its first use.
@@ -263,4 +270,33 @@ double language_backward_done(const PlanInput& in, int64_t groups, int64_t count
   return done[static_cast<size_t>(groups - 1)] / before;
 }
 
-}  // namespace hrm::commands
+std::string LanguagePlan::name_of_model(const config::LmConfig& lm) {
+  return models::reads_prompts(lm) ? cat(lm.style, " HRM language model") : std::string(name_of(lm.arch));
+}
+
+ModelOutline LanguagePlan::outline(const config::Config& config) const {
+  const auto model = models::make_language_model_outline(config, sizes_);
+  const Mixtures mixtures = models::mixtures_of(*model);
+  return {.model = model,
+          .parameters = &model->parameter_set(),
+          .blocks_run_once = model->blocks_run_once(),
+          .group_defaults = language_group_defaults(mixtures),
+          .flops_per_sample = models::training_flops_per_row(config, sizes_),
+          .metric_sums = static_cast<int64_t>(language_metric_names(config, mixtures).size())};
+}
+
+void LanguagePlan::rehearse_begin(const PlanInput& /*in*/, StepRehearsal& step) const {
+  step.comm().all_reduce(at::empty({1}, at::device(at::kMeta).dtype(at::kFloat)));
+  step.note("tokens", StepExchange::Moment::before_forward);
+}
+
+void LanguagePlan::rehearse_end(const PlanInput& in, const ModelOutline& outline, int64_t /*own*/,
+                                StepRehearsal& step) const {
+  const auto mixtures =
+      static_cast<int64_t>(models::mixtures_of(dynamic_cast<models::LanguageModel&>(*outline.model)).size());
+  if (mixtures == 0) return;
+  step.comm().all_reduce(at::empty({mixtures, in.config.moe.experts + 1}, at::device(at::kMeta).dtype(at::kDouble)));
+  step.note("expert loads", StepExchange::Moment::after_backward);
+}
+
+}  // namespace hrm::tasks

@@ -1,12 +1,13 @@
 #pragma once
-// A training step of a puzzle model, for plan.h.
+// A training step of a puzzle model, as hrm/tasks/plan.h asks for it.
 
 #include <string>
 
-#include "commands/plan/plan.h"
-#include "commands/plan/step.h"
+#include "hrm/models/puzzle_model.h"
+#include "hrm/tasks/plan.h"
+#include "tasks/plan/step.h"
 
-namespace hrm::commands {
+namespace hrm::tasks {
 
 inline constexpr int64_t kShortSequence = 128;  // longest that our attention kernel takes
 
@@ -26,7 +27,7 @@ struct PuzzleSizes {
   bool fp8 = false;              // recursions multiply in 8 bits; a tensor in e4m3 has half the bytes
   bool fused_gate8 = false;      // as fused_gate, for the products in 8 bits
 };
-PuzzleSizes puzzle_sizes(const PlanInput& in, int64_t micro);
+PuzzleSizes puzzle_sizes(const PlanInput& in, const models::PuzzleModelDims& dims, int64_t micro);
 
 struct BlockPasses {
   double plain = 0, recorded = 0;  // blocks of one step, forward
@@ -36,14 +37,27 @@ BlockPasses block_passes(const config::ModelConfig& model, bool second_forward);
 bool has_second_forward(const config::ModelConfig& model);
 
 // Gradients and identifiers of the puzzle embedding's rows, of the slots of all ranks.
-double gathered_bytes(const PlanInput& in);
+double gathered_bytes(const PlanInput& in, const models::PuzzleModelDims& dims);
 
-// What the device holds beside the dense parameters and what the optimizer has of them; without workspaces.
-void add_puzzle_memory(const PlanInput& in, int64_t micro, PlannedMemory& memory);
-// All but the optimizer.
-void add_puzzle_times(const PlanInput& in, Plan& plan);
-std::string puzzle_shares();  // of the data sheet that the times assume
-// As backward_done().
-double puzzle_backward_done(const config::ModelConfig& model, int64_t groups, int64_t count);
+class PuzzlePlan : public ModelPlan {
+ public:
+  PuzzlePlan(config::PuzzleArch arch, models::PuzzleModelDims dims) : arch_(arch), dims_(dims) {}
 
-}  // namespace hrm::commands
+  const models::PuzzleModelDims& dims() const { return dims_; }
+
+  std::string name() const override { return name_of(arch_); }
+  int64_t positions() const override { return dims_.puzzle_emb_len + dims_.seq_len; }
+  ModelOutline outline(const config::Config& config) const override;
+  void add_memory(const PlanInput& in, int64_t micro, PlannedMemory& memory) const override;
+  void add_times(const PlanInput& in, Plan& plan) const override;
+  std::string shares() const override;
+  double backward_done(const PlanInput& in, int64_t groups, int64_t count) const override;
+  void rehearse_begin(const PlanInput& in, StepRehearsal& step) const override;
+  void rehearse_end(const PlanInput& in, const ModelOutline& outline, int64_t own, StepRehearsal& step) const override;
+
+ private:
+  config::PuzzleArch arch_;
+  models::PuzzleModelDims dims_;
+};
+
+}  // namespace hrm::tasks

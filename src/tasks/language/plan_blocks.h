@@ -1,9 +1,9 @@
 #pragma once
 // What the blocks of language models keep of a recorded pass, and what they need beside it.
 
-#include "commands/plan/language.h"
+#include "tasks/language/plan.h"
 
-namespace hrm::commands {
+namespace hrm::tasks {
 
 // Bytes of one block over all positions of its stack.
 struct BlockMemory {
@@ -27,4 +27,4 @@ double last_norm_bytes(const PlanInput& in, const BlockStack& stack);
 // The vectors that a stack begins with, as far as something keeps them.
 double first_input_bytes(const PlanInput& in, const BlockStack& stack);
 
-}  // namespace hrm::commands
+}  // namespace hrm::tasks

@@ -4,10 +4,10 @@
 #include "hrm/base/file.h"
 #include "hrm/base/hash.h"
 #include "hrm/checkpoint/checkpoint.h"
-#include "hrm/config/load.h"
 #include "hrm/models/make_language_model.h"
 #include "hrm/ops/start.h"
 #include "hrm/tasks/language.h"
+#include "tasks/task_settings.h"
 
 namespace hrm::tasks {
 
@@ -31,27 +31,22 @@ fs::path tokenizer_of_checkpoint(const data::LanguageMeta& meta, const fs::path&
 
 LanguageInference open_language_model(const fs::path& run_or_step, const std::vector<std::string>& overrides,
                                       const std::string& weights) {
-  const checkpoint::FoundCheckpoint found = checkpoint::open_checkpoint(run_or_step);
+  return open_language_model(open_stored_model(run_or_step, overrides), weights);
+}
+
+LanguageInference open_language_model(const StoredModel& stored, const std::string& weights) {
   LanguageInference out;
-  out.config =
-      config::config_from_json_text(found.meta.config_json, (found.dir / "config.json").string(), overrides).config;
-  require(out.config.task == "language", ExitCode::usage, "'", found.dir.string(), "' holds a model of task ",
-          out.config.task, ", not a language model; use hrm_train solve or eval");
-  out.checkpoint = found.dir;
-  out.step = found.meta.step;
-  out.meta = meta_from_signature(found.meta.info, found.dir.string());
-  out.text = data::encoder_of(out.meta, tokenizer_of_checkpoint(out.meta, found.dir).parent_path());
+  begin_opening(out, stored, config::language_settings().name, "not a language model; use hrm_train solve or eval");
+  out.meta = meta_from_signature(stored.meta.info, stored.folder.string());
+  out.text = data::encoder_of(out.meta, tokenizer_of_checkpoint(out.meta, stored.folder).parent_path());
   out.runtime = ops::start_runtime_and_ops(out.config);
 
-  const checkpoint::ModelWeights stored = checkpoint::load_weights(found.dir);
-  require(weights != "ema" || !stored.ema.empty(), ExitCode::checkpoint, "'", found.dir.string(),
-          "' holds no averaged weights (it was trained with optim.ema = 0); use --weights raw");
-  out.averaged = weights == "ema" || (weights == "auto" && !stored.ema.empty());
+  const ChosenWeights chosen = choose_weights(stored.folder, weights);
+  out.averaged = chosen.averaged;
   out.model = models::make_language_model(out.config, models::language_sizes(out.config.data, out.meta.vocab_size),
                                           /*seed=*/0, out.runtime.device, out.runtime.compute_dtype);
   ModelState state(*out.model);
-  checkpoint::load_weights_into(found.dir, state,
-                                out.averaged ? checkpoint::WeightSet::ema : checkpoint::WeightSet::raw);
+  checkpoint::load_weights_into(stored.folder, state, chosen.set());
   out.model->parameter_set().refresh_compute();
   return out;
 }

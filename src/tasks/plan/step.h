@@ -7,10 +7,10 @@
 #include <utility>
 #include <vector>
 
-#include "commands/plan/plan.h"
 #include "hrm/base/error.h"
+#include "hrm/tasks/plan.h"
 
-namespace hrm::commands {
+namespace hrm::tasks {
 
 // Measured on one H200 with `bench step`; see docs/profiling.md.
 inline constexpr double kMatmulShare = 0.62;         // of the data sheet's FLOP/s in a step's matrix products
@@ -46,18 +46,6 @@ class Ledger {
   std::string moment_;
 };
 
-// Lines of a plan's memory, and what is most of it.
-struct PlannedMemory {
-  std::vector<PlanItem> items;
-  double peak = 0;
-  std::string moment;
-
-  // Nothing is no line.
-  void add(std::string name, double bytes, std::string note) {
-    if (bytes > 0) items.push_back({std::move(name), bytes, std::move(note)});
-  }
-};
-
 // Of the compute dtype, bytes.
 inline double element_size(const config::Config& config) {
   const std::string& compute = config.precision.compute;
@@ -90,4 +78,4 @@ class TimeModel {
   const GpuFacts& gpu_;
 };
 
-}  // namespace hrm::commands
+}  // namespace hrm::tasks

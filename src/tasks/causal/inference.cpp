@@ -10,10 +10,10 @@
 #include "hrm/checkpoint/checkpoint.h"
 #include "hrm/checkpoint/peft.h"
 #include "hrm/config/load.h"
-#include "hrm/data/chat_open.h"
 #include "hrm/formats/file_kind.h"
 #include "hrm/formats/tokenizer_folder.h"
 #include "hrm/ops/start.h"
+#include "tasks/task_settings.h"
 
 namespace hrm::tasks {
 namespace {
@@ -78,44 +78,34 @@ bool is_hf_folder(const fs::path& path) {
 
 CausalInference open_causal_checkpoint(const fs::path& run_or_step, const std::vector<std::string>& overrides,
                                        const std::string& weights) {
-  const checkpoint::FoundCheckpoint found = checkpoint::open_checkpoint(run_or_step);
+  const StoredModel stored = open_stored_model(run_or_step, overrides);
   CausalInference out;
-  std::vector<std::string> settings =
-      data::settings_of_earlier_chat(found.meta.config_json, found.meta.info, overrides);
-  settings.insert(settings.begin(), overrides.begin(), overrides.end());
-  out.config =
-      config::config_from_json_text(found.meta.config_json, (found.dir / "config.json").string(), settings).config;
-  require(out.config.task == "polychromic", ExitCode::usage, "'", found.dir.string(), "' holds a model of task ",
-          out.config.task, ", not of task polychromic");
-  out.checkpoint = found.dir;
-  out.step = found.meta.step;
+  begin_opening(out, stored, config::polychromic_settings().name, "not of task polychromic");
   // The adapter comes from the checkpoint.
   out.config.lora.adapter.clear();
   out.runtime = ops::start_runtime_and_ops(out.config);
-  const checkpoint::ModelWeights stored = checkpoint::load_weights(found.dir);
-  require(weights != "ema" || !stored.ema.empty(), ExitCode::checkpoint, "'", found.dir.string(),
-          "' holds no averaged weights (it was trained with optim.ema = 0); use --weights raw");
-  out.averaged = weights == "ema" || (weights == "auto" && !stored.ema.empty());
-  use_kept_files(found.dir, overrides, out.config.hf, out.config.lora.r == 0);
+  const ChosenWeights chosen = choose_weights(stored.folder, weights);
+  out.averaged = chosen.averaged;
+  use_kept_files(stored.folder, overrides, out.config.hf, out.config.lora.r == 0);
   const std::string quantized =
-      config::config_from_json_text(found.meta.config_json, (found.dir / "config.json").string()).config.hf.quantize;
-  require(out.config.hf.quantize == quantized, ExitCode::usage, "the adapter of '", found.dir.string(),
+      config::config_from_json_text(stored.meta.config_json, (stored.folder / "config.json").string())
+          .config.hf.quantize;
+  require(out.config.hf.quantize == quantized, ExitCode::usage, "the adapter of '", stored.folder.string(),
           "' was trained beside weights with hf.quantize = ", quantized, ", not ", out.config.hf.quantize,
           "; leave hf.quantize out");
   std::error_code ignored;
   require(out.config.lora.r == 0 || fs::exists(fs::path(out.config.hf.model) / "config.json", ignored),
-          ExitCode::checkpoint, "the adapter of '", found.dir.string(), "' was trained beside the model in '",
+          ExitCode::checkpoint, "the adapter of '", stored.folder.string(), "' was trained beside the model in '",
           out.config.hf.model, "', and there is none here; give its folder, with --base or hf.model=FOLDER");
-  const auto frozen = found.meta.info.find(cat("digest of the ", kFrozenModel));
-  require(frozen == found.meta.info.end() || frozen->second == base_digest(out.config), ExitCode::checkpoint,
-          "the weights of '", out.config.hf.model, "' are not those that the adapter of '", found.dir.string(),
+  const auto frozen = stored.meta.info.find(cat("digest of the ", kFrozenModel));
+  require(frozen == stored.meta.info.end() || frozen->second == base_digest(out.config), ExitCode::checkpoint,
+          "the weights of '", out.config.hf.model, "' are not those that the adapter of '", stored.folder.string(),
           "' was trained beside; give that model's folder with hf.model=FOLDER");
   // Answers may be longer than those of the training, as long as the model was made for them.
   out.lm = open_causal_lm(out.config, out.runtime, kMostPositions);
   out.chat = std::make_unique<data::ChatEncoder>(open_causal_tokenizer(out.config, out.lm.facts));
   TrainedWeights state(out.lm);
-  checkpoint::load_weights_into(found.dir, state,
-                                out.averaged ? checkpoint::WeightSet::ema : checkpoint::WeightSet::raw);
+  checkpoint::load_weights_into(stored.folder, state, chosen.set());
   out.lm.model->parameter_set().refresh_compute();
   return out;
 }
@@ -139,11 +129,6 @@ config::Config model_folder_config(const fs::path& folder, const std::vector<std
   require((config.lora.r > 0) == adapter && (!adapter || config.lora.adapter == folder.string()), ExitCode::usage,
           "lora.r and lora.adapter are what '", folder.string(), "' has; leave them out");
   return config;
-}
-
-void check_base(const std::string& base, const fs::path& checkpoint, const config::Config& config) {
-  require(base.empty() || (config.task == "polychromic" && config.lora.r > 0), ExitCode::usage,
-          "--base is of adapters, and the model of '", checkpoint.string(), "' has none");
 }
 
 CausalInference open_model_folder(const fs::path& folder, const std::vector<std::string>& overrides,

@@ -5,27 +5,27 @@
 #include "hrm/base/text.h"
 #include "hrm/checkpoint/checkpoint.h"
 #include "hrm/checkpoint/official.h"
-#include "hrm/config/load.h"
-#include "hrm/data/chat_open.h"
 #include "hrm/ops/start.h"
 #include "hrm/tasks/puzzle.h"
+#include "tasks/task_settings.h"
 
 namespace hrm::tasks {
 namespace {
 
-models::PuzzleModelDims dims_of(const config::ModelConfig& config, const checkpoint::FoundCheckpoint& found,
+models::PuzzleModelDims dims_of(const config::ModelConfig& config, const StoredModel& stored,
                                 const checkpoint::ModelWeights& weights, std::optional<int64_t> seq_len) {
-  models::PuzzleModelDims dims = checkpoint::check_weights(config, weights.raw, found.dir.string());
-  const auto stored = found.meta.info.find("seq_len");
-  if (dims.seq_len == 0 && stored != found.meta.info.end()) {
-    const auto length = whole_number(stored->second);
+  const std::string folder = stored.folder.string();
+  models::PuzzleModelDims dims = checkpoint::check_weights(config, weights.raw, folder);
+  const auto known = stored.meta.info.find("seq_len");
+  if (dims.seq_len == 0 && known != stored.meta.info.end()) {
+    const auto length = whole_number(known->second);
     require(length && *length >= 1 && *length <= static_cast<uint64_t>(INT32_MAX), ExitCode::checkpoint,
-            "the manifest of '", found.dir.string(), "' gives the puzzles a length of '",
-            printable_start(stored->second), "', which is no whole number of one or more");
+            "the manifest of '", folder, "' gives the puzzles a length of '", printable_start(known->second),
+            "', which is no whole number of one or more");
     dims.seq_len = static_cast<int64_t>(*length);
   }
   if (dims.seq_len == 0 && seq_len) dims.seq_len = *seq_len;
-  require(dims.seq_len > 0, ExitCode::usage, "the checkpoint '", found.dir.string(),
+  require(dims.seq_len > 0, ExitCode::usage, "the checkpoint '", folder,
           "' does not say how long its puzzles are; give data or a puzzle");
   return dims;
 }
@@ -54,39 +54,27 @@ void open_fp8(models::PuzzleModel& model, const config::PrecisionConfig& config,
 
 }  // namespace
 
-config::Config stored_config(const std::filesystem::path& run_or_step, const std::vector<std::string>& overrides) {
-  const checkpoint::FoundCheckpoint found = checkpoint::open_checkpoint(run_or_step);
-  std::vector<std::string> settings =
-      data::settings_of_earlier_chat(found.meta.config_json, found.meta.info, overrides);
-  settings.insert(settings.begin(), overrides.begin(), overrides.end());
-  return config::config_from_json_text(found.meta.config_json, (found.dir / "config.json").string(), settings).config;
-}
-
 PuzzleInference open_puzzle_model(const std::filesystem::path& run_or_step, const std::vector<std::string>& overrides,
                                   const std::string& weights, std::optional<int64_t> seq_len) {
-  const checkpoint::FoundCheckpoint found = checkpoint::open_checkpoint(run_or_step);
+  return open_puzzle_model(open_stored_model(run_or_step, overrides), weights, seq_len);
+}
+
+PuzzleInference open_puzzle_model(const StoredModel& stored, const std::string& weights,
+                                  std::optional<int64_t> seq_len) {
   PuzzleInference out;
-  out.config =
-      config::config_from_json_text(found.meta.config_json, (found.dir / "config.json").string(), overrides).config;
-  require(out.config.task == "puzzle", ExitCode::usage, "'", found.dir.string(), "' holds a model of task ",
-          out.config.task, ", which solves no puzzles; use hrm_train generate or eval");
-  out.checkpoint = found.dir;
-  out.step = found.meta.step;
+  begin_opening(out, stored, config::puzzle_settings().name, "which solves no puzzles; use hrm_train generate or eval");
   settle_fp8(out.config);
   out.runtime = ops::start_runtime_and_ops(out.config);
 
-  const checkpoint::ModelWeights stored = checkpoint::load_weights(found.dir);
-  require(weights != "ema" || !stored.ema.empty(), ExitCode::checkpoint, "'", found.dir.string(),
-          "' holds no averaged weights (it was trained with optim.ema = 0); use --weights raw");
-  out.averaged = weights == "ema" || (weights == "auto" && !stored.ema.empty());
-  const auto dims = dims_of(out.config.model, found, stored, seq_len);
+  const ChosenWeights chosen = choose_weights(stored.folder, weights);
+  out.averaged = chosen.averaged;
+  const auto dims = dims_of(out.config.model, stored, chosen.stored, seq_len);
   out.model =
       models::make_puzzle_model(out.config.model, dims, /*seed=*/0, out.runtime.device, out.runtime.compute_dtype);
   ModelState state(*out.model);
-  checkpoint::load_weights_into(found.dir, state,
-                                out.averaged ? checkpoint::WeightSet::ema : checkpoint::WeightSet::raw);
+  checkpoint::load_weights_into(stored.folder, state, chosen.set());
   out.model->parameter_set().refresh_compute();
-  if (out.runtime.precision.fp8_recursions) open_fp8(*out.model, out.config.precision, found.dir);
+  if (out.runtime.precision.fp8_recursions) open_fp8(*out.model, out.config.precision, stored.folder);
   return out;
 }
 

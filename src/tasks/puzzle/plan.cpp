@@ -1,10 +1,21 @@
-#include "commands/plan/puzzle.h"
+#include "tasks/puzzle/plan.h"
 
-#include "commands/plan/optimizer.h"
+#include <ATen/ops/empty.h>
+
 #include "hrm/base/error.h"
+#include "hrm/nn/block.h"
 #include "hrm/nn/swiglu.h"
+#include "hrm/objectives/act.h"
+#include "hrm/tasks/puzzle_exchange.h"
 
-namespace hrm::commands {
+namespace hrm::tasks {
+namespace {
+
+at::Tensor meta_tensor(at::IntArrayRef sizes, at::ScalarType dtype) {
+  return at::empty(sizes, at::device(at::kMeta).dtype(dtype));
+}
+
+}  // namespace
 
 BlockPasses block_passes(const config::ModelConfig& m, bool second_forward) {
   const auto d = [](int64_t n) { return static_cast<double>(n); };
@@ -26,10 +37,10 @@ bool has_second_forward(const config::ModelConfig& m) {
   return !m.no_ACT_continue && m.halt_max_steps > 1;
 }
 
-PuzzleSizes puzzle_sizes(const PlanInput& in, int64_t micro) {
+PuzzleSizes puzzle_sizes(const PlanInput& in, const models::PuzzleModelDims& dims, int64_t micro) {
   const config::ModelConfig& m = in.config.model;
   const auto B = static_cast<double>(micro), D = static_cast<double>(m.hidden_size);
-  const auto L = static_cast<double>(in.dims.puzzle_emb_len + in.dims.seq_len);
+  const auto L = static_cast<double>(dims.puzzle_emb_len + dims.seq_len);
   const auto F = static_cast<double>(nn::swiglu_width(m.hidden_size, m.expansion));
   const double size = element_size(in.config);
   const int64_t head = m.hidden_size / m.num_heads;
@@ -38,7 +49,7 @@ PuzzleSizes puzzle_sizes(const PlanInput& in, int64_t micro) {
   s.rows = B * L;
   s.unit = B * L * D * size;
   s.gate_up = B * L * 2 * F * size;
-  s.logits = B * L * static_cast<double>(in.dims.vocab_size) * size;
+  s.logits = B * L * static_cast<double>(dims.vocab_size) * size;
   s.rstd = B * L * 4;
   s.lse = B * L * static_cast<double>(m.num_heads) * 4;
   s.column_rstd = B * D * 4;
@@ -53,17 +64,18 @@ PuzzleSizes puzzle_sizes(const PlanInput& in, int64_t micro) {
   return s;
 }
 
-double gathered_bytes(const PlanInput& in) {
-  if (in.ranks == 1 || in.dims.puzzle_emb_ndim == 0) return 0;
-  return 4 * static_cast<double>((in.dims.puzzle_emb_ndim + 1) * in.config.train.global_batch_size);
+double gathered_bytes(const PlanInput& in, const models::PuzzleModelDims& dims) {
+  if (in.ranks == 1 || dims.puzzle_emb_ndim == 0) return 0;
+  return 4 * static_cast<double>((dims.puzzle_emb_ndim + 1) * in.config.train.global_batch_size);
 }
 
-void add_puzzle_times(const PlanInput& in, Plan& plan) {
+void PuzzlePlan::add_times(const PlanInput& in, Plan& plan) const {
   const config::ModelConfig& m = in.config.model;
-  const PuzzleSizes s = puzzle_sizes(in, in.config.train.global_batch_size / in.ranks);  // micro-batches add up to it
+  const PuzzleSizes s =
+      puzzle_sizes(in, dims_, in.config.train.global_batch_size / in.ranks);  // micro-batches add up to it
   const TimeModel clock(in.gpu);
   const double fp32 = product_slowdown(in.config);
-  const auto D = static_cast<double>(m.hidden_size), L = static_cast<double>(in.dims.puzzle_emb_len + in.dims.seq_len);
+  const auto D = static_cast<double>(m.hidden_size), L = static_cast<double>(dims_.puzzle_emb_len + dims_.seq_len);
   const double F = s.gate_up / s.unit * D / 2, act = s.gate_up / 2;
   const BlockPasses passes = block_passes(m, has_second_forward(m));
 
@@ -101,22 +113,58 @@ void add_puzzle_times(const PlanInput& in, Plan& plan) {
   plan.time.push_back({"norms, gates", norms * passes.recorded + normed * (2 * forwards + recursions) + gates,
                        "what is not inside a product"});
   add_optimizer_times(in, plan);
-  if (const double gathered = gathered_bytes(in); gathered > 0) {
+  if (const double gathered = gathered_bytes(in, dims_); gathered > 0) {
     plan.time.push_back({"embedding rows", clock.moved(2 * gathered), "of all ranks, written and summed"});
   }
   plan.time.push_back({"everything else", kStepOverheadMs, "embedding, loss, ACT state, starts of kernels"});
   plan.backward_ms = (fp32 * (2 * products + 2.5 * mixing) + norms) * passes.recorded;
 }
 
-std::string puzzle_shares() {
+std::string PuzzlePlan::shares() const {
   return cat("matrix products reach ", percent(kMatmulShare), " of its FLOP/s, attention ", percent(kAttentionShare),
              " (", percent(kLongAttentionShare), " beyond ", kShortSequence, " positions)");
 }
 
-double puzzle_backward_done(const config::ModelConfig& model, int64_t groups, int64_t count) {
+double PuzzlePlan::backward_done(const PlanInput& in, int64_t groups, int64_t count) const {
   // The first uses of all blocks, after which nothing is added to their gradients, come last in a backward pass.
-  const double recorded = block_passes(model, false).recorded;
+  const double recorded = block_passes(in.config.model, false).recorded;
   return groups == 0 ? 0 : (recorded - static_cast<double>(count - groups)) / recorded;
 }
 
-}  // namespace hrm::commands
+ModelOutline PuzzlePlan::outline(const config::Config& config) const {
+  const auto model = models::make_puzzle_model_outline(config.model, dims_);
+  ModelOutline out{.model = model,
+                   .parameters = &model->parameter_set(),
+                   .blocks_run_once = model->blocks_run_once(),
+                   .flops_per_sample = model->flops_per_sample_step(),
+                   .metric_sums = static_cast<int64_t>(objectives::act_metric_names().size())};
+  for (const auto& module : model->modules()) {
+    if (const auto* level = dynamic_cast<const nn::ReasoningModule*>(module.get())) {
+      for (const nn::Linear* weight : nn::fp8_weights(*level)) out.fp8_parameters += weight->weight().numel();
+    }
+  }
+  return out;
+}
+
+void PuzzlePlan::rehearse_begin(const PlanInput& in, StepRehearsal& step) const {
+  if (in.config.data.reference_semantics) return;
+  gather_taken(step.comm(), meta_tensor({1}, at::kLong));
+  step.note("rows taken", StepExchange::Moment::before_forward);
+}
+
+void PuzzlePlan::rehearse_end(const PlanInput& in, const ModelOutline& outline, int64_t own,
+                              StepRehearsal& step) const {
+  if (in.config.precision.recursions == "fp8") {
+    auto& model = dynamic_cast<models::PuzzleModel&>(*outline.model);
+    model.enable_fp8(in.config.precision.fp8_amax_history, static_cast<double>(in.config.precision.fp8_margin));
+    reduce_maxima(step.comm(), model.fp8()->slots().select(1, 2));
+    step.note("fp8 maxima", StepExchange::Moment::after_backward);
+  }
+  if (dims_.puzzle_emb_ndim > 0) {
+    gather_embedding_rows(step.comm(),
+                          {meta_tensor({own}, at::kInt), meta_tensor({own, dims_.puzzle_emb_ndim}, at::kFloat)});
+    step.note("puzzle embedding", StepExchange::Moment::after_backward);
+  }
+}
+
+}  // namespace hrm::tasks

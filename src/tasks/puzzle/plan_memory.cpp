@@ -1,10 +1,10 @@
 #include <vector>
 
-#include "commands/plan/puzzle.h"
 #include "hrm/base/error.h"
 #include "hrm/tasks/row_pool.h"
+#include "tasks/puzzle/plan.h"
 
-namespace hrm::commands {
+namespace hrm::tasks {
 namespace {
 
 // Walks through one step of the fused implementation (nn/sub_blocks.cpp, models/*.cpp) as the allocator sees it.
@@ -261,29 +261,29 @@ class StepWalk {
 
 }  // namespace
 
-void add_puzzle_memory(const PlanInput& in, int64_t micro, PlannedMemory& memory) {
+void PuzzlePlan::add_memory(const PlanInput& in, int64_t micro, PlannedMemory& memory) const {
   const config::Config& c = in.config;
   const auto all_slots = static_cast<double>(c.train.global_batch_size);
   const double slots = all_slots / static_cast<double>(in.ranks);
-  const auto D = static_cast<double>(c.model.hidden_size), S = static_cast<double>(in.dims.seq_len);
-  const double L = static_cast<double>(in.dims.puzzle_emb_len) + S;
-  const auto embedding = static_cast<double>(in.dims.puzzle_emb_ndim);
+  const auto D = static_cast<double>(c.model.hidden_size), S = static_cast<double>(dims_.seq_len);
+  const double L = static_cast<double>(dims_.puzzle_emb_len) + S;
+  const auto embedding = static_cast<double>(dims_.puzzle_emb_ndim);
   if (embedding > 0) {
-    memory.add("puzzle embedding", 4 * embedding * (static_cast<double>(in.dims.num_puzzle_identifiers) + 2 * slots),
+    memory.add("puzzle embedding", 4 * embedding * (static_cast<double>(dims_.num_puzzle_identifiers) + 2 * slots),
                "table, rows of the batch and their gradients, fp32");
   }
   memory.add("carry", 2 * slots * L * D * element_size(c), "z_H and z_L of every slot");
   // Rows of the slots, of the next batch and of the pool for the slots of all ranks; the table that they are drawn
   // from.
-  const double pool = c.data.reference_semantics ? 0 : static_cast<double>(tasks::RowPool::kBatches) * all_slots;
+  const double pool = c.data.reference_semantics ? 0 : static_cast<double>(RowPool::kBatches) * all_slots;
   memory.add("data", 4 * (2 * (2 * slots + pool) * S + 2 * static_cast<double>(in.train_examples) * S),
              in.train_examples > 0 ? "rows, and the table of the training set" : "rows");
 
-  const PuzzleSizes sizes = puzzle_sizes(in, micro);
+  const PuzzleSizes sizes = puzzle_sizes(in, dims_, micro);
   StepWalk walk(c.model, sizes, has_second_forward(c.model));
   const Ledger ledger = walk.run();
   const BlockPasses passes = block_passes(c.model, has_second_forward(c.model));
-  const double gathered = gathered_bytes(in);  // when nothing is left of the activations
+  const double gathered = gathered_bytes(in, dims_);  // when nothing is left of the activations
   if (gathered > ledger.peak()) {
     memory.add("gathered rows", gathered, "of the puzzle embedding, from all ranks");
     memory.moment = "update of the puzzle embedding";
@@ -296,4 +296,4 @@ void add_puzzle_memory(const PlanInput& in, int64_t micro, PlannedMemory& memory
   }
 }
 
-}  // namespace hrm::commands
+}  // namespace hrm::tasks

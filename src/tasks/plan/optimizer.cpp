@@ -1,13 +1,13 @@
-#include "commands/plan/optimizer.h"
+#include "tasks/plan/optimizer.h"
 
 #include <algorithm>
 
-#include "commands/plan/step.h"
 #include "hrm/optim/groups.h"
 #include "hrm/optim/muon.h"
 #include "hrm/optim/optimizer.h"
+#include "tasks/plan/step.h"
 
-namespace hrm::commands {
+namespace hrm::tasks {
 namespace {
 
 constexpr double kIterations = 5;  // of Newton and Schulz
@@ -78,4 +78,4 @@ void add_muon_matrix(PlanInput& in, const std::string& name, at::IntArrayRef siz
   }
 }
 
-}  // namespace hrm::commands
+}  // namespace hrm::tasks

@@ -1,10 +1,10 @@
-#include "commands/plan/language_blocks.h"
+#include "tasks/language/plan_blocks.h"
 
 #include <algorithm>
 
 #include "hrm/ops/moe.h"
 
-namespace hrm::commands {
+namespace hrm::tasks {
 namespace {
 
 constexpr double kWide = 4;  // bytes of what is computed in float32 whatever the compute dtype is
@@ -177,4 +177,4 @@ double first_input_bytes(const PlanInput& in, const BlockStack& stack) {
   return stack.positions() * size * D;
 }
 
-}  // namespace hrm::commands
+}  // namespace hrm::tasks

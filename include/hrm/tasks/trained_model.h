@@ -1,0 +1,60 @@
+#pragma once
+// A trained model as commands find it: a checkpoint, or a folder of another library, with its configuration.
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "hrm/checkpoint/checkpoint.h"
+#include "hrm/config/load.h"
+#include "hrm/runtime/device.h"
+
+namespace hrm::tasks {
+
+struct StoredModel {
+  std::filesystem::path folder;        // the step folder, or the other library's folder
+  config::Config config;               // the stored one with the overrides
+  std::vector<std::string> overrides;  // as given, with the base
+  checkpoint::CheckpointMeta meta;     // of another library's folder: empty, step -1
+  bool foreign = false;                // the folder is another library's
+};
+
+// `path`: a run folder (its newest valid checkpoint), a checkpoint folder, or a folder that some task opens
+// (TaskSpec::is_foreign). The settings that an earlier version's checkpoint needs to stay what it was are added.
+// `base`: folder of the weights that an adapter is for; empty: as the checkpoint or the adapter says.
+// Throws Error(checkpoint); Error(usage) as config_from_json_text, and for a base beside a model without an adapter.
+StoredModel open_stored_model(const std::filesystem::path& path, const std::vector<std::string>& overrides,
+                              const std::string& base = "");
+
+// The configuration of a checkpoint, with the settings that keep it what it was.
+config::LoadedConfig stored_settings(const checkpoint::FoundCheckpoint& found,
+                                     const std::vector<std::string>& overrides = {});
+
+// What every kind of opened model has.
+struct TrainedModel {
+  virtual ~TrainedModel() = default;
+
+  config::Config config;  // the checkpoint's, with the overrides
+  Runtime runtime;
+  std::filesystem::path checkpoint;  // the step folder, or the other library's
+  int64_t step = -1;                 // -1: of another library's folder
+  bool averaged = false;             // the weights are the moving average
+};
+
+// The set of weights that `wanted` (auto, raw, ema) names; auto: the average where there is one.
+struct ChosenWeights {
+  checkpoint::ModelWeights stored;
+  bool averaged = false;
+
+  const std::vector<std::pair<std::string, at::Tensor>>& values() const { return averaged ? stored.ema : stored.raw; }
+  checkpoint::WeightSet set() const { return averaged ? checkpoint::WeightSet::ema : checkpoint::WeightSet::raw; }
+};
+// Error(checkpoint) where the checkpoint holds no average and `wanted` is ema.
+ChosenWeights choose_weights(const std::filesystem::path& checkpoint, const std::string& wanted);
+
+// Fills what does not depend on the kind of model, but for the runtime and the weights. Error(usage) with `otherwise`
+// after "'FOLDER' holds a model of task TASK, " where it is of another task than `task`.
+void begin_opening(TrainedModel& model, const StoredModel& stored, const char* task, const char* otherwise);
+
+}  // namespace hrm::tasks

@@ -1,0 +1,59 @@
+// The row of task=polychromic.
+#include "tasks/causal/spec.h"
+
+#include "hrm/base/log.h"
+#include "hrm/data/chat_open.h"
+#include "hrm/tasks/causal_inference.h"
+#include "hrm/tasks/polychromic.h"
+#include "tasks/specs.h"
+#include "tasks/task_settings.h"
+
+namespace hrm::tasks {
+namespace {
+
+std::unique_ptr<Task> make_polychromic(const config::Config& config, const Runtime& runtime,
+                                       std::shared_ptr<parallel::Comm> comm) {
+  return std::make_unique<PolychromicTask>(config, runtime, std::move(comm));
+}
+
+std::vector<std::string> settings_of_earlier(const checkpoint::CheckpointMeta& meta,
+                                             const std::vector<std::string>& overrides) {
+  return data::settings_of_earlier_chat(meta.config_json, meta.info, overrides);
+}
+
+// A run keeps its template, its BOS and whether it reads tools: an earlier version may have guessed the template, and
+// the run goes by that name since.
+void keep_chat(config::LoadedConfig& loaded, const config::Config& before, const std::string& origin) {
+  const config::ChatConfig& then = before.chat;
+  config::ChatConfig& now = loaded.config.chat;
+  const auto keep = [&](const char* key, std::string& mine, const std::string& theirs) {
+    if (mine == theirs) return;
+    mine = theirs;
+    log::info("chat         ", key, "=", theirs, ", as '", origin, "' was trained");
+  };
+  if (now.template_name == "auto") keep("chat.template", now.template_name, then.template_name);
+  const auto is_default = [&](const char* key) { return loaded.origin(key).kind == config::Origin::Kind::standard; };
+  if (now.template_name == "plain" && is_default("chat.bos")) keep("chat.bos", now.bos, then.bos);
+  if (is_default("chat.tools_field")) keep("chat.tools_field", now.tools_field, then.tools_field);
+}
+
+}  // namespace
+
+const TaskSpec& polychromic_spec() {
+  static const TaskSpec spec{.settings = &config::polychromic_settings(),
+                             .make = make_polychromic,
+                             .model_name = [](const config::Config& config) { return config.hf.model; },
+                             .settings_of_earlier = settings_of_earlier,
+                             .keep_settings = keep_chat,
+                             .evaluate = evaluate_causal,
+                             .samples_answers = [](const config::Config& config) { return config.eval.answers > 0; },
+                             .export_as = export_causal,
+                             .open_writer = open_causal_writer,
+                             .has_adapter = [](const config::Config& config) { return config.lora.r > 0; },
+                             .base_key = "hf.model",
+                             .is_foreign = is_model_folder,
+                             .foreign_config = model_folder_config};
+  return spec;
+}
+
+}  // namespace hrm::tasks

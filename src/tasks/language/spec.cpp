@@ -1,0 +1,53 @@
+// The row of task=language.
+#include "tasks/language/spec.h"
+
+#include "hrm/base/error.h"
+#include "hrm/data/language_open.h"
+#include "hrm/models/make_language_model.h"
+#include "hrm/tasks/language.h"
+#include "tasks/language/plan.h"
+#include "tasks/specs.h"
+#include "tasks/task_settings.h"
+
+namespace hrm::tasks {
+namespace {
+
+PlannedModel plan_language(const config::Config& config, const PlanData& data) {
+  require(data.seq_len == 0, ExitCode::usage,
+          "--seq-len is the size of a puzzle; rows of text are as long as data.encoder_len and data.decoder_len say");
+  int64_t vocabulary = data.vocab_size;
+  if (vocabulary == 0) {
+    require(!config.data.train.empty(), ExitCode::usage, "data.train is empty; give data, or --vocab-size");
+    vocabulary = data::open_language_training(config.data).front().source->meta().vocab_size;
+  }
+  return {std::make_shared<LanguagePlan>(config.lm, models::language_sizes(config.data, vocabulary))};
+}
+
+std::unique_ptr<Task> make_language(const config::Config& config, const Runtime& runtime,
+                                    std::shared_ptr<parallel::Comm> comm) {
+  return std::make_unique<LanguageTask>(config, runtime, std::move(comm));
+}
+
+std::shared_ptr<models::LanguageModel> random_writer(const config::Config& config, const Runtime& runtime,
+                                                     int64_t vocabulary) {
+  return models::make_language_model(config, models::language_sizes(config.data, vocabulary),
+                                     static_cast<uint64_t>(config.run.seed), runtime.device, runtime.compute_dtype);
+}
+
+}  // namespace
+
+const TaskSpec& language_spec() {
+  static const TaskSpec spec{
+      .settings = &config::language_settings(),
+      .make = make_language,
+      .model_name = [](const config::Config& config) { return std::string(name_of(config.lm.arch)); },
+      .check_data = data::check_language_settings,
+      .evaluate = evaluate_language,
+      .export_as = export_language,
+      .open_writer = open_language_writer,
+      .plan = plan_language,
+      .random_writer = random_writer};
+  return spec;
+}
+
+}  // namespace hrm::tasks

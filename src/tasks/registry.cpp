@@ -1,0 +1,109 @@
+#include "hrm/tasks/registry.h"
+
+#include <nlohmann/json.hpp>
+
+#include "hrm/base/error.h"
+#include "hrm/base/text.h"
+#include "hrm/formats/json.h"
+#include "tasks/specs.h"
+
+namespace hrm::tasks {
+namespace {
+
+std::vector<const TaskSpec*>& table() {
+  static std::vector<const TaskSpec*> specs{&puzzle_spec(), &language_spec(), &polychromic_spec()};
+  return specs;
+}
+
+const TaskSpec* find_spec(const std::string& task) {
+  for (const TaskSpec* spec : table()) {
+    if (spec->settings->name == task) return spec;
+  }
+  return nullptr;
+}
+
+// The row of a stored configuration, whose other values may need more settings to be read.
+const TaskSpec* spec_of_json(const std::string& config_json) {
+  const nlohmann::json json =
+      parse_json(config_json, "config.json", ExitCode::checkpoint, {.bytes = config::kMaxConfigBytes, .depth = 16});
+  const auto task = json.find("task");
+  return find_spec(task != json.end() && task->is_string() ? task->get<std::string>() : config::Config().task);
+}
+
+// The task that opens the folder of another library; nullptr: none does.
+const TaskSpec* foreign_task(const std::filesystem::path& folder) {
+  for (const TaskSpec* spec : table()) {
+    if (spec->is_foreign != nullptr && spec->is_foreign(folder)) return spec;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+const std::vector<const TaskSpec*>& all_tasks() {
+  return table();
+}
+
+void add_task(const TaskSpec& spec) {
+  config::add_task_settings(*spec.settings);
+  table().push_back(&spec);
+}
+
+const TaskSpec& task_spec(const config::Config& config) {
+  const TaskSpec* spec = find_spec(config.task);
+  require(spec != nullptr, ExitCode::unexpected, "there is no task '", config.task, "'");
+  return *spec;
+}
+
+void check_settings(const config::LoadedConfig& loaded) {
+  config::validate(loaded);
+  if (const auto check = task_spec(loaded.config).check_data) check(loaded);
+}
+
+std::unique_ptr<Task> make_task(const config::Config& config, const Runtime& runtime,
+                                std::shared_ptr<parallel::Comm> comm) {
+  return task_spec(config).make(config, runtime, std::move(comm));
+}
+
+bool has_adapter(const config::Config& config) {
+  const TaskSpec& spec = task_spec(config);
+  return spec.has_adapter != nullptr && spec.has_adapter(config);
+}
+
+StoredModel open_stored_model(const std::filesystem::path& path, const std::vector<std::string>& overrides,
+                              const std::string& base) {
+  StoredModel stored;
+  stored.overrides = overrides;
+  if (const TaskSpec* spec = foreign_task(path)) {
+    if (!base.empty()) stored.overrides.push_back(cat(spec->base_key, "=", base));
+    stored.folder = path;
+    stored.config = spec->foreign_config(path, stored.overrides);
+    stored.meta.step = -1;
+    stored.foreign = true;
+    return stored;
+  }
+  checkpoint::FoundCheckpoint found = checkpoint::open_checkpoint(path);
+  stored.config = stored_settings(found, overrides).config;
+  if (!base.empty()) {
+    require(has_adapter(stored.config), ExitCode::usage, "--base is of adapters, and the model of '", path.string(),
+            "' has none");
+    stored.overrides.push_back(cat(task_spec(stored.config).base_key, "=", base));
+    stored.config = stored_settings(found, stored.overrides).config;
+  }
+  stored.folder = std::move(found.dir);
+  stored.meta = std::move(found.meta);
+  return stored;
+}
+
+config::LoadedConfig stored_settings(const checkpoint::FoundCheckpoint& found,
+                                     const std::vector<std::string>& overrides) {
+  std::vector<std::string> settings = overrides;
+  const TaskSpec* spec = spec_of_json(found.meta.config_json);
+  if (spec != nullptr && spec->settings_of_earlier != nullptr) {
+    const std::vector<std::string> earlier = spec->settings_of_earlier(found.meta, overrides);
+    settings.insert(settings.end(), earlier.begin(), earlier.end());
+  }
+  return config::config_from_json_text(found.meta.config_json, (found.dir / "config.json").string(), settings);
+}
+
+}  // namespace hrm::tasks

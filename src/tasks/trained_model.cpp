@@ -1,0 +1,43 @@
+#include "hrm/tasks/trained_model.h"
+
+#include "hrm/base/error.h"
+#include "hrm/base/text.h"
+#include "hrm/tasks/evaluation.h"
+#include "hrm/tasks/export.h"
+
+namespace hrm::tasks {
+
+ChosenWeights choose_weights(const std::filesystem::path& checkpoint, const std::string& wanted) {
+  ChosenWeights chosen{.stored = checkpoint::load_weights(checkpoint)};
+  const bool has_average = !chosen.stored.ema.empty();
+  require(wanted != "ema" || has_average, ExitCode::checkpoint, "'", checkpoint.string(),
+          "' holds no averaged weights (it was trained with optim.ema = 0); use --weights raw");
+  chosen.averaged = wanted != "raw" && has_average;
+  return chosen;
+}
+
+void begin_opening(TrainedModel& model, const StoredModel& stored, const char* task, const char* otherwise) {
+  require(stored.config.task == task, ExitCode::usage, "'", stored.folder.string(), "' holds a model of task ",
+          stored.config.task, ", ", otherwise);
+  model.config = stored.config;
+  model.checkpoint = stored.folder;
+  model.step = stored.meta.step;
+}
+
+nlohmann::ordered_json eval_head(const TrainedModel& model) {
+  nlohmann::ordered_json json;
+  json["checkpoint"] = model.checkpoint.string();
+  json["step"] = model.step;
+  json["weights"] = model.averaged ? "ema" : "raw";
+  return json;
+}
+
+std::string exported_text(const StoredModel& stored, bool averaged) {
+  return cat("the ", averaged ? "averaged" : "raw", " weights of step ", stored.meta.step);
+}
+
+std::string weights_to_evaluate(const config::Config& config) {
+  return config.eval.weights == "both" ? "auto" : config.eval.weights;
+}
+
+}  // namespace hrm::tasks
