@@ -66,7 +66,7 @@ Start choose_start(const TrainOptions& options, const fs::path& run_dir) {
   require(own.empty() || fs::equivalent(own.front(), found.dir), ExitCode::usage, "'", run_dir.string(),
           "' holds other checkpoints than '", found.dir.string(), "', the newest at ",
           own.empty() ? "" : own.front().filename().string(), "; give the branch its own run.name");
-  return {found.dir, found.meta, found.meta.kind == checkpoint::CheckpointKind::weights};
+  return {found.dir, found.meta, found.meta.weights_only()};
 }
 
 // Rank 0 has looked for the checkpoint, so that a file system that shows ranks different things cannot part them; the
@@ -206,7 +206,7 @@ void describe_start(const fs::path& run_dir, const config::Config& config, const
 // The configuration that goes on with a checkpoint: what the task keeps of it is taken over.
 config::LoadedConfig with_kept_settings(config::LoadedConfig loaded, const Start& start) {
   const auto keep = tasks::task_spec(loaded.config).keep_settings;
-  if (keep == nullptr || start.checkpoint.empty() || start.meta.kind == checkpoint::CheckpointKind::weights) {
+  if (keep == nullptr || start.checkpoint.empty() || start.meta.weights_only()) {
     return loaded;
   }
   keep(loaded, config_of(start).config, start.checkpoint.string());

@@ -11,7 +11,7 @@ std::string Checker::at(const std::string& key) const {
 }
 
 bool Checker::by_default(const std::string& key) const {
-  return loaded_.origin(key).kind == Origin::Kind::standard;
+  return loaded_.by_default(key);
 }
 
 bool Checker::is_default_value(const std::string& key) const {

@@ -30,6 +30,13 @@ const char* kind_name(CheckpointKind kind) {
   return kind == CheckpointKind::full ? "full" : "weights";
 }
 
+CheckpointKind kind_of_name(const std::string& name) {
+  for (const CheckpointKind kind : {CheckpointKind::full, CheckpointKind::weights}) {
+    if (name == kind_name(kind)) return kind;
+  }
+  damaged("it is of the unknown kind '", printable_start(name), "'");
+}
+
 // The end of the file that belongs to a body with this digest.
 std::string digest_tail(const std::string& digest) {
   return cat(kDigestLine, digest, "\"\n}\n");
@@ -133,9 +140,7 @@ Manifest parse_manifest(std::string_view text) {
     damaged("it has format version ", version, ", this program reads version ", kFormatVersion);
   }
   Manifest manifest;
-  const std::string& kind = text_member(root, "kind");
-  if (kind != "full" && kind != "weights") damaged("it is of the unknown kind '", printable_start(kind), "'");
-  manifest.kind = kind == "full" ? CheckpointKind::full : CheckpointKind::weights;
+  manifest.kind = kind_of_name(text_member(root, "kind"));
   manifest.step = whole_member(root, "step");
   for (const auto& [key, value] : object_member(root, "info").items()) {
     if (!value.is_string()) damaged(kManifestFile, " is malformed: '", printable_start(key), "' is no text");

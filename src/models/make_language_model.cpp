@@ -162,11 +162,11 @@ DecoderOptions plain_decoder_options(const config::Config& config, const Languag
 }
 
 bool reads_prompts(const config::LmConfig& config) {
-  return config.arch == config::LmArch::hrm;
+  return config.has_core();
 }
 
 bool is_prototype(const config::LmConfig& config) {
-  return config.style == config::LmStyle::prototype;
+  return config.is_prototype();
 }
 
 int64_t decoder_positions(const config::LmConfig& config, const LanguageSizes& sizes) {

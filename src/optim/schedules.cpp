@@ -30,19 +30,20 @@ double wsd_factor(int64_t done, int64_t span, const WsdOptions& options) {
 
 }  // namespace
 
-double scheduled(const std::string& kind, double base, int64_t step, int64_t total, int64_t warmup, double min_ratio,
-                 const WsdOptions& wsd) {
+double scheduled(const std::string& schedule, double base, int64_t step, int64_t total, int64_t warmup,
+                 double min_ratio, const WsdOptions& wsd) {
   double factor = 1;
   const int64_t done = step - warmup;
   const int64_t span = total - warmup;
-  if (kind == "cosine") {
+  if (schedule == "cosine") {
     factor = cosine(progress_of(done, span));
-  } else if (kind == "linear") {
+  } else if (schedule == "linear") {
     factor = 1 - progress_of(done, span);
-  } else if (kind == "wsd") {
+  } else if (schedule == "wsd") {
     factor = wsd_factor(done, span, wsd);
   } else {
-    require(kind == "constant", ExitCode::usage, "unknown schedule '", kind, "'; use cosine, constant, linear or wsd");
+    require(schedule == "constant", ExitCode::usage, "unknown schedule '", schedule,
+            "'; use cosine, constant, linear or wsd");
   }
   if (step < warmup) return base * static_cast<double>(step) / static_cast<double>(std::max<int64_t>(1, warmup));
   return base * (min_ratio + (1 - min_ratio) * factor);

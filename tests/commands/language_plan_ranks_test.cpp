@@ -1,4 +1,5 @@
 // `plan --ranks` for language models: what is sent is what training sends.
+#include "commands/plan_cases.h"
 #include "commands/rehearsal.h"
 #include "hrm/tasks/language.h"
 #include "support/overrides.h"
@@ -19,7 +20,8 @@ void PrintTo(const LanguageCase& value, std::ostream* out) {
 
 PlanInput language_ranks_input(const Overrides& more) {
   const config::Config config = testing::small_language_config(testing::fresh_folder("config"), more).config;
-  return make_plan_input(config, models::language_sizes(config.data, /*vocabulary=*/259), known_gpus().front());
+  return testing::make_plan_input(config, models::language_sizes(config.data, /*vocabulary=*/259),
+                                  known_gpus().front());
 }
 
 class LanguageRehearsal : public ::testing::TestWithParam<LanguageCase> {};

@@ -28,7 +28,7 @@ PlanInput plan_input(const Overrides& more, int64_t vocabulary, const std::strin
   Overrides overrides{"task=language"};
   overrides.insert(overrides.end(), more.begin(), more.end());
   const config::Config config = config::load_config({}, overrides).config;
-  return make_plan_input(config, models::language_sizes(config.data, vocabulary), gpu(gpu_name));
+  return testing::make_plan_input(config, models::language_sizes(config.data, vocabulary), gpu(gpu_name));
 }
 
 // Bytes in tensors of the CPU, as its allocator tells a profiler.
@@ -263,8 +263,8 @@ TEST(LanguagePlan, StateOfTheWeights) {
     config::Config config = run.loaded.config;
     config.precision.compute = "bf16";
     const auto meta = run.task.signature();
-    const PlanInput in =
-        make_plan_input(config, models::language_sizes(config.data, std::stoll(meta.at("vocab_size"))), gpu("H200"));
+    const PlanInput in = testing::make_plan_input(
+        config, models::language_sizes(config.data, std::stoll(meta.at("vocab_size"))), gpu("H200"));
     const Plan plan = make_plan(in);
     EXPECT_EQ(in.parameters, run.task.parameters().count());
     int64_t all = 0, moments = 0, averages = 0;

@@ -3,10 +3,13 @@
 
 #include <gtest/gtest.h>
 
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "commands/plan/plan.h"
+#include "tasks/language/plan.h"
+#include "tasks/puzzle/plan.h"
 
 namespace hrm::testing {
 
@@ -25,6 +28,20 @@ inline double item(const std::vector<commands::PlanItem>& items, const std::stri
     if (i.name == name) return i.value;
   }
   return 0;
+}
+
+inline commands::PlanInput make_plan_input(const config::Config& config, const models::PuzzleModelDims& dims,
+                                           const commands::GpuFacts& gpu) {
+  return commands::make_plan_input(config, std::make_shared<tasks::PuzzlePlan>(config.model.arch, dims), gpu);
+}
+
+inline commands::PlanInput make_plan_input(const config::Config& config, const models::LanguageSizes& sizes,
+                                           const commands::GpuFacts& gpu) {
+  return commands::make_plan_input(config, std::make_shared<tasks::LanguagePlan>(config.lm, sizes), gpu);
+}
+
+inline const models::PuzzleModelDims& dims_of(const commands::PlanInput& in) {
+  return dynamic_cast<const tasks::PuzzlePlan&>(*in.model).dims();
 }
 
 }  // namespace hrm::testing

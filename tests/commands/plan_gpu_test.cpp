@@ -9,6 +9,7 @@
 #include <sstream>
 
 #include "commands/plan/plan.h"
+#include "commands/plan_cases.h"
 #include "hrm/commands/data.h"
 #include "hrm/ops/start.h"
 #include "hrm/runtime/memory.h"
@@ -101,7 +102,7 @@ TEST_P(PlanGpu, IsWithinATenthOfTheMeasuredPeak) {
       GetParam().name, loaded,
       [&](const Runtime& runtime) { return std::make_unique<tasks::PuzzleTask>(loaded.config, runtime); },
       [&](tasks::PuzzleTask& task, const GpuFacts& gpu) {
-        PlanInput input = make_plan_input(loaded.config, task.model().dims(), gpu);
+        PlanInput input = testing::make_plan_input(loaded.config, task.model().dims(), gpu);
         input.train_examples = GetParam().maze ? 64 : 1000;
         return input;
       });
@@ -134,7 +135,7 @@ TEST_P(PlanGpuLanguage, IsWithinATenthOfTheMeasuredPeak) {
       [&](const Runtime& runtime) { return std::make_unique<tasks::LanguageTask>(loaded.config, runtime); },
       [&](tasks::LanguageTask& task, const GpuFacts& gpu) {
         const int64_t vocabulary = std::stoll(task.signature().at("vocab_size"));
-        return make_plan_input(loaded.config, models::language_sizes(loaded.config.data, vocabulary), gpu);
+        return testing::make_plan_input(loaded.config, models::language_sizes(loaded.config.data, vocabulary), gpu);
       });
 }
 

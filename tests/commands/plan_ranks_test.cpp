@@ -4,6 +4,7 @@
 #include <cmath>
 #include <fstream>
 
+#include "commands/plan_cases.h"
 #include "commands/rehearsal.h"
 #include "hrm/base/file.h"
 #include "hrm/train/batch_split.h"
@@ -38,7 +39,7 @@ TEST_P(RehearsalTest, IsWhatTrainingSends) {
   const auto loaded = testing::small_config(fresh_folder("config"), more);
   const auto data = data::open_dataset(loaded.config.data.train, "train", loaded.config.data);
   testing::expect_rehearsed<testing::SmallRun>(
-      make_plan_input(loaded.config, models::resolve_dims(loaded.config.model, data->meta()), h200()), more);
+      testing::make_plan_input(loaded.config, models::resolve_dims(loaded.config.model, data->meta()), h200()), more);
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -63,7 +64,8 @@ PlanInput sudoku_input(const Overrides& more = {}) {
   Overrides overrides{"train.global_batch_size=1024"};
   overrides.insert(overrides.end(), more.begin(), more.end());
   const auto config = config::load_config({}, overrides).config;
-  return make_plan_input(config, models::resolve_dims(config.model, {.vocab_size = 11, .seq_len = 81}), h200());
+  return testing::make_plan_input(config, models::resolve_dims(config.model, {.vocab_size = 11, .seq_len = 81}),
+                                  h200());
 }
 
 RanksInput ranks_input(const Overrides& more = {}, bool weak = false) {

@@ -18,7 +18,9 @@ PlanInput sudoku(int64_t batch) {
   PlanInput in;
   in.config.model.arch = config::PuzzleArch::hrm;
   in.config.train.global_batch_size = batch;
-  in.dims = {.seq_len = 81, .vocab_size = 11, .puzzle_emb_ndim = 512, .puzzle_emb_len = 1};
+  in.model = std::make_shared<tasks::PuzzlePlan>(
+      config::PuzzleArch::hrm,
+      models::PuzzleModelDims{.seq_len = 81, .vocab_size = 11, .puzzle_emb_ndim = 512, .puzzle_emb_len = 1});
   in.parameters = 27'275'266;
   in.copied_parameters = 27'269'634;
   in.gpu = gpu("H200");
@@ -40,7 +42,7 @@ TEST(Plan, PartsAddUp) {
 TEST(Plan, Fp8Recursions) {
   config::Config config;
   config.precision.recursions = "fp8";
-  const PlanInput in = make_plan_input(config, sudoku(384).dims, gpu("H200"));
+  const PlanInput in = testing::make_plan_input(config, testing::dims_of(sudoku(384)), gpu("H200"));
   // Two modules of four blocks: 4 * 512^2 of attention, 3 * 512 * 1536 of the MLP.
   EXPECT_EQ(in.fp8_parameters, 8 * (4 * 512 * 512 + 3 * 512 * 1536));
   PlanInput plain = in;
@@ -153,7 +155,7 @@ TEST(Plan, StateOfOtherOptimizers) {
   EXPECT_EQ(item(make_plan(in).memory, "optimizer's buffers"), 0);
 
   in.config.optim.name = "muon";
-  const PlanInput muon = make_plan_input(in.config, in.dims, in.gpu);
+  const PlanInput muon = testing::make_plan_input(in.config, testing::dims_of(in), in.gpu);
   ASSERT_EQ(muon.muon_matrices.size(), 8u * 4) << "the products of eight blocks; heads and embeddings are AdamW's";
   double matrices = 0;
   for (const auto& [rows, columns] : muon.muon_matrices) matrices += static_cast<double>(rows * columns);
@@ -167,7 +169,7 @@ TEST(Plan, StateOfOtherOptimizers) {
   EXPECT_GT(item(make_plan(exact).time, "Muon's products"), 8 * item(plan.time, "Muon's products"));
 
   in.config.optim.groups = "*mlp*=0:1:adamw";
-  EXPECT_EQ(make_plan_input(in.config, in.dims, in.gpu).muon_matrices.size(), 8u * 2);
+  EXPECT_EQ(testing::make_plan_input(in.config, testing::dims_of(in), in.gpu).muon_matrices.size(), 8u * 2);
 }
 
 // Eight recorded blocks keep 15 times (B, L, D) each: qkv 3, mixed 1, first half's output 1, gate_up 6, activation 3,
@@ -215,7 +217,9 @@ TEST(Plan, Trm) {
   in.config.model.H_cycles = 3;
   in.config.model.L_cycles = 6;
   in.config.model.no_ACT_continue = true;
-  in.dims.puzzle_emb_len = 16;
+  models::PuzzleModelDims dims = testing::dims_of(in);
+  dims.puzzle_emb_len = 16;
+  in.model = std::make_shared<tasks::PuzzlePlan>(config::PuzzleArch::trm, dims);
   const double unit = 768.0 * 97 * 512 * 2;
   const double kept = item(make_plan(in).memory, "activations kept");
   EXPECT_NEAR(kept / unit, 7 * (1 + 2 * 15), 2);

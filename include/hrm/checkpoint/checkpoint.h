@@ -23,6 +23,9 @@ struct CheckpointMeta {
   std::string config_json;                  // the resolved configuration, config.json
   std::map<std::string, std::string> info;  // free facts for people and tools (model signature, versions)
   CheckpointKind kind = CheckpointKind::full;
+
+  // Whether there is nothing to resume from: no optimizer, no position in the data.
+  bool weights_only() const { return kind == CheckpointKind::weights; }
 };
 
 // Weights by their official names, without "model.inner."; CPU tensors of the stored dtype.

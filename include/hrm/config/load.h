@@ -34,6 +34,8 @@ struct LoadedConfig {
   std::map<std::string, Origin> origins;  // of every dotted key
 
   const Origin& origin(const std::string& key) const { return origins.at(key); }
+  // Whether nobody has set the key.
+  bool by_default(const std::string& key) const { return origin(key).kind == Origin::Kind::standard; }
 
   // The complete configuration as indented JSON, ending with a newline; loading it gives an equal configuration.
   std::string to_json() const;

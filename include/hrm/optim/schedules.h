@@ -19,7 +19,7 @@ struct WsdOptions {
 //   cosine f = (1 + cos(pi progress)) / 2, linear f = 1 - progress, constant f = 1 (r is not used);
 //   wsd f = 1 while flat, then by shape: 1 - sqrt(p), 1 - p, (1 + cos(pi p)) / 2 over `decay` steps.
 // Steps beyond the end keep the last rate. Throws Error(usage) for an unknown kind or shape.
-double scheduled(const std::string& kind, double base, int64_t step, int64_t total, int64_t warmup, double min_ratio,
-                 const WsdOptions& wsd = {});
+double scheduled(const std::string& schedule, double base, int64_t step, int64_t total, int64_t warmup,
+                 double min_ratio, const WsdOptions& wsd = {});
 
 }  // namespace hrm::optim

@@ -40,11 +40,17 @@ std::string draw_tokens(const std::vector<int32_t>& tokens) {
 
 std::string draw_board(const PuzzleDataset& dataset, const std::vector<int32_t>& tokens,
                        const SudokuGeometry& geometry) {
-  if (dataset.kind() == PuzzleKind::sudoku) return draw_sudoku(geometry, tokens);
-  if (dataset.kind() != PuzzleKind::maze) return draw_tokens(tokens);
   std::string text;
-  for (const int32_t token : tokens) text += token > 0 ? maze_character(token) : '?';
-  return draw_maze(text);
+  switch (dataset.kind()) {
+    case PuzzleKind::sudoku:
+      return draw_sudoku(geometry, tokens);
+    case PuzzleKind::maze:
+      for (const int32_t token : tokens) text += token > 0 ? maze_character(token) : '?';
+      return draw_maze(text);
+    case PuzzleKind::unknown:
+      break;
+  }
+  return draw_tokens(tokens);
 }
 
 void print_dataset(const InspectCommand& command, const config::DataConfig& config, const std::string& title,

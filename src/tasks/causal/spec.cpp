@@ -32,9 +32,8 @@ void keep_chat(config::LoadedConfig& loaded, const config::Config& before, const
     log::info("chat         ", key, "=", theirs, ", as '", origin, "' was trained");
   };
   if (now.template_name == "auto") keep("chat.template", now.template_name, then.template_name);
-  const auto is_default = [&](const char* key) { return loaded.origin(key).kind == config::Origin::Kind::standard; };
-  if (now.template_name == "plain" && is_default("chat.bos")) keep("chat.bos", now.bos, then.bos);
-  if (is_default("chat.tools_field")) keep("chat.tools_field", now.tools_field, then.tools_field);
+  if (now.template_name == "plain" && loaded.by_default("chat.bos")) keep("chat.bos", now.bos, then.bos);
+  if (loaded.by_default("chat.tools_field")) keep("chat.tools_field", now.tools_field, then.tools_field);
 }
 
 }  // namespace

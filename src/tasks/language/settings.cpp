@@ -22,11 +22,10 @@ void check_lm(const Checker& check, const Config& c) {
   check.require(lm.kv_heads == 0 || lm.num_heads % lm.kv_heads == 0, at("lm.kv_heads"), " does not divide ",
                 at("lm.num_heads"), "; ", nearest_divisors(lm.num_heads, std::max<int64_t>(1, lm.kv_heads)), " heads");
   const int64_t head = lm.head_dim > 0 ? lm.head_dim : lm.hidden_size / lm.num_heads;
-  check.require(lm.style == LmStyle::prototype || head % 2 == 0,
-                "rotary positions turn pairs of values, but a head has ", head, " of them; change ", at("lm.num_heads"),
-                " or ", at("lm.head_dim"));
-  if (lm.arch == LmArch::decoder) {
-    check.require(lm.style == LmStyle::modern, at("lm.style"),
+  check.require(lm.is_prototype() || head % 2 == 0, "rotary positions turn pairs of values, but a head has ", head,
+                " of them; change ", at("lm.num_heads"), " or ", at("lm.head_dim"));
+  if (!lm.has_core()) {
+    check.require(!lm.is_prototype(), at("lm.style"),
                   " has no plain decoder; set lm.style to modern, or lm.arch to hrm");
     for (const char* key : {"objective.deep_supervision", "objective.halting"}) {
       check.require(check.is_default_value(key), at(key), " belongs to the reasoning core, but ", at("lm.arch"),
@@ -46,8 +45,8 @@ void check_lm(const Checker& check, const Config& c) {
     check.require(lm.gate_scale > 0 || lm.gate_bias > 0, at("lm.gate_scale"), " and ", at("lm.gate_bias"),
                   ": the gate stays shut; set lm.gate_scale to 1");
   }
-  if (lm.encoder == "mamba2" && lm.arch == LmArch::hrm) {
-    check.require(lm.style == LmStyle::modern, at("lm.encoder"), " is not of ", at("lm.style"),
+  if (lm.encoder == "mamba2" && lm.has_core()) {
+    check.require(!lm.is_prototype(), at("lm.encoder"), " is not of ", at("lm.style"),
                   "; set lm.style to modern, or lm.encoder to transformer");
     const int64_t inner = lm.mamba_expand * lm.hidden_size;
     check.require(inner % lm.mamba_head_dim == 0, at("lm.mamba_head_dim"), " does not divide mamba_expand * ",
@@ -58,7 +57,7 @@ void check_lm(const Checker& check, const Config& c) {
     check.require(moe.experts == 0 || moe.place == "auto" || moe.place == "decoder", at("moe.place"), ", but ",
                   at("lm.encoder"), " has no feed-forward part; set moe.place to decoder");
   }
-  if (lm.style == LmStyle::prototype) {
+  if (lm.is_prototype()) {
     for (const char* key : {"lm.kv_heads", "lm.head_dim", "lm.inner", "lm.window", "lm.rope_theta", "lm.rms_norm_eps",
                             "lm.qk_norm", "lm.tied", "lm.recompute"}) {
       check.require(check.is_default_value(key), at(key), " is not of ", at("lm.style"),
@@ -75,7 +74,7 @@ void check_lm(const Checker& check, const Config& c) {
   } else {
     check.require(moe.top_k <= moe.experts, at("moe.top_k"), " is more than ", at("moe.experts"), "; set it to ",
                   moe.experts, " or less");
-    const int64_t blocks = lm.style == LmStyle::prototype || moe.place == "encoder" ? lm.enc_layers : lm.layers;
+    const int64_t blocks = lm.is_prototype() || moe.place == "encoder" ? lm.enc_layers : lm.layers;
     check.require(moe.every <= blocks, at("moe.every"), " leaves no block with experts, of ", blocks, "; set it to ",
                   blocks, " or less");
   }
@@ -89,7 +88,7 @@ void check_language(const Checker& check) {
 void check_language_run(const Checker& check) {
   const Config& c = check.loaded().config;
   const LmConfig& lm = c.lm;
-  if (lm.arch == LmArch::decoder) {
+  if (!lm.has_core()) {
     if (c.moe.experts > 0 && c.moe.every == 1) {
       check.refuse_unread({"lm.inner"}, "moe.experts", "stand in every block in place of its SwiGLU",
                           "set moe.every to 2");

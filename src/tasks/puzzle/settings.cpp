@@ -6,7 +6,7 @@ namespace {
 
 // The test puzzles that ship with the project belong to its training puzzles.
 std::optional<TaskDefault::Chosen> no_test(const LoadedConfig& loaded) {
-  if (loaded.origin("data.train").kind == Origin::Kind::standard) return std::nullopt;
+  if (loaded.by_default("data.train")) return std::nullopt;
   return TaskDefault::Chosen{std::string(), "where data.train is set"};
 }
 
