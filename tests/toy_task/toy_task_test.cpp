@@ -23,6 +23,8 @@
 namespace hrm::tasks {
 namespace {
 
+using test::expect_error;
+
 constexpr int64_t kWidth = 8;
 
 struct Line : torch::nn::Module {
