@@ -147,10 +147,7 @@ std::vector<at::Tensor> LanguageTask::step_inputs() const {
 void LanguageTask::count_tokens() {
   const at::NoGradGuard no_grad;
   const at::Tensor count = batch_.labels.ne(data::kIgnoreLabel).sum().to(at::kFloat).view({1});
-  if (!comm_->alone()) {
-    const parallel::StepClock::Wait waiting(comm_->clock());
-    comm_->all_reduce(count);
-  }
+  comm_->all_reduce_in_step(count);
   tokens_.copy_(count.select(0, 0).clamp_min(1));
 }
 
@@ -210,10 +207,7 @@ void LanguageTask::update_extra(const at::Tensor& skip) {
   for (const auto& [name, mixture] : mixtures_) counts.push_back(mixture->counts());
   if (!comm_->alone()) {
     const at::Tensor all = at::stack(counts);
-    {
-      const parallel::StepClock::Wait waiting(comm_->clock());
-      comm_->all_reduce(all);
-    }
+    comm_->all_reduce_in_step(all);
     for (size_t i = 0; i < counts.size(); ++i) counts[i].copy_(all[static_cast<int64_t>(i)]);
   }
   ops::moe_loads_(loads_, counts);
