@@ -1,7 +1,6 @@
 #include "hrm/checkpoint/saver.h"
 
 #include <ATen/ops/from_blob.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
 #include <chrono>
@@ -62,10 +61,7 @@ void Snapshot::take(Stateful& root) {
     if (!source.device().is_cpu()) device = source.device();
     entry.tensor = source.requires_grad() ? copy.set_requires_grad(true) : copy;
   }
-  if (device) {
-    copied_.emplace(device->type());
-    copied_->record(c10::impl::VirtualGuardImpl(device->type()).getStream(*device));
-  }
+  if (device) copied_ = record_event(*device);
   listing_ = std::move(listing);
 }
 

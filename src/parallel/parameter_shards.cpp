@@ -79,10 +79,7 @@ void ParameterShards::step(optim::Optimizer& optimizer, const at::Tensor& lr, co
   optimizer.step(lr, grad_scale, skip, moved_);
   gather();
   parameters_.refresh_compute();
-  {
-    const StepClock::Wait waiting(comm_.clock());
-    comm_.all_reduce(moved_);
-  }
+  comm_.all_reduce_in_step(moved_);
   // Both are 0 for a skip.
   const at::Tensor ratio = at::sqrt(moved_.select(0, 0) / moved_.select(0, 1));
   at::Tensor(update_ratio).copy_(at::where(moved_.select(0, 1) > 0, ratio, at::zeros_like(ratio)));

@@ -11,6 +11,13 @@ void wait_for(const c10::Event& event) {
   while (!event.query()) std::this_thread::sleep_for(std::chrono::microseconds(20));
 }
 
+std::optional<c10::Event> record_event(at::Device device) {
+  if (device.is_cpu()) return std::nullopt;
+  c10::Event event(device.type());
+  event.record(c10::impl::VirtualGuardImpl(device.type()).getStream(device));
+  return event;
+}
+
 void AsyncReader::push(int64_t tag, const at::Tensor& values) {
   if (values.device().is_cpu()) {
     queue_.push_back({tag, values.to(at::kDouble, /*non_blocking=*/false, /*copy=*/true), std::nullopt});
@@ -19,9 +26,7 @@ void AsyncReader::push(int64_t tag, const at::Tensor& values) {
   // As they are: a conversion on the device would be a kernel between two steps.
   at::Tensor host = at::empty(values.sizes(), at::TensorOptions().dtype(values.scalar_type()).pinned_memory(true));
   host.copy_(values, /*non_blocking=*/true);
-  c10::Event event(values.device().type());
-  event.record(c10::impl::VirtualGuardImpl(values.device().type()).getStream(values.device()));
-  queue_.push_back({tag, std::move(host), std::move(event)});
+  queue_.push_back({tag, std::move(host), record_event(values.device())});
 }
 
 std::optional<AsyncReader::Entry> AsyncReader::pop(bool wait) {

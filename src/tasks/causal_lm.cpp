@@ -6,14 +6,17 @@
 #include <filesystem>
 
 #include "hrm/base/error.h"
+#include "hrm/base/file.h"
 #include "hrm/base/text.h"
 #include "hrm/checkpoint/hf_import.h"
 #include "hrm/checkpoint/peft.h"
 #include "hrm/data/text_pattern.h"
 #include "hrm/formats/peft_config.h"
 #include "hrm/formats/safetensors_set.h"
+#include "hrm/formats/tokenizer_folder.h"
+#include "hrm/metrics/metric_text.h"
 #include "hrm/nn/frozen_weight.h"
-#include "hrm/tasks/polychromic.h"
+#include "hrm/tasks/polychromic_plan.h"
 
 namespace hrm::tasks {
 
@@ -135,6 +138,35 @@ CausalLm open_frozen_lm(const config::Config& config, const Runtime& runtime, in
   return lm;
 }
 
+double matrix_elements(const CausalLm& lm) {
+  double elements = 0;
+  for (const auto& item : lm.model->named_parameters()) {
+    const bool head = item.key().find("lm_head") != std::string::npos;
+    const bool embedding = item.key().find("embed_tokens") != std::string::npos;
+    if (item.value().dim() == 2 && (!embedding || lm.facts.tied) && !(head && lm.facts.tied)) {
+      elements += static_cast<double>(item.value().numel());
+    }
+  }
+  return elements;
+}
+
+std::string describe_causal_lm(const config::Config& config, const CausalLm& lm) {
+  std::string text = cat("model        ", lm.facts.model_type, " of ", config.hf.model, ", ", lm.facts.layers,
+                         " layers, hidden ", lm.facts.hidden_size, ", vocabulary ", lm.facts.vocab_size,
+                         config.hf.weights == "random" ? ", random weights" : "");
+  if (!lm.lora) return text + cat("\ntrained      all ", lm.model->parameter_set().count(), " parameters");
+  text += cat("\nadapter      rank ", config.lora.r, ", ", lm.model->parameter_set().count(), " parameters, on ",
+              config.lora.targets, config.lora.dora ? ", DoRA" : "",
+              config.lora.modules_to_save.empty() ? "" : cat(", and all of ", config.lora.modules_to_save));
+  if (const nn::Nf4Memory nf4 = nn::nf4_memory(*lm.model); nf4.elements > 0) {
+    const auto mib = [](int64_t bytes) { return metrics::fixed(static_cast<double>(bytes) / 0x1p20, 1); };
+    text += cat("\nbase         NF4, ", nf4.elements, " parameters of the blocks' linear layers in ", mib(nf4.bytes),
+                " MiB (", mib(2 * nf4.elements), " in bf16), and ", mib(nf4.workspace),
+                " MiB to dequantise one layer at a time");
+  }
+  return text;
+}
+
 data::ChatEncoder open_causal_tokenizer(const config::Config& config, const HfModelConfig& facts) {
   data::ChatEncoder encoder = data::open_chat_encoder(config);
   const int64_t vocabulary = encoder.encoder().meta.vocab_size;
@@ -176,6 +208,25 @@ std::vector<fs::path> hf_files_beside_weights(const config::HfConfig& hf) {
     if (at->path().extension() == ".jinja") files.push_back(at->path());
   }
   return files;
+}
+
+void write_hf_files(const config::HfConfig& hf, const fs::path& folder) {
+  fs::create_directories(folder);
+  const auto copy = [&](const fs::path& from) {
+    std::error_code ignored;
+    const fs::path file = folder / data::place_beside_tokenizer(from);
+    if (!fs::exists(from, ignored) || fs::equivalent(from, file, ignored)) return;
+    fs::create_directories(file.parent_path());
+    write_text_atomic(file, read_text(from, ExitCode::data));
+  };
+  copy(fs::path(hf.model) / "config.json");
+  if (const fs::path from = data::tokenizer_folder(hf); has_tokenizer(from)) {
+    const FolderTokenizer tokenizer = read_folder_tokenizer(from);
+    std::error_code ignored;
+    const bool itself = fs::equivalent(tokenizer.file, folder / "tokenizer.json", ignored);
+    if (!itself) write_text_atomic(folder / "tokenizer.json", tokenizer.text);
+  }
+  for (const fs::path& file : hf_files_beside_weights(hf)) copy(file);
 }
 
 std::string base_digest(const config::Config& config) {

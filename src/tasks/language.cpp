@@ -1,7 +1,6 @@
 #include "hrm/tasks/language.h"
 
 #include <ATen/ATen.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
 #include <array>
@@ -15,7 +14,6 @@
 #include "hrm/data/language_open.h"
 #include "hrm/metrics/metric_text.h"
 #include "hrm/ops/moe.h"
-#include "hrm/runtime/async_read.h"
 #include "hrm/runtime/nvtx.h"
 
 namespace hrm::tasks {
@@ -71,7 +69,8 @@ LanguageTask::LanguageTask(const config::Config& config, const Runtime& runtime,
     : config_(config),
       runtime_(runtime),
       comm_(comm ? std::move(comm) : parallel::make_single_comm()),
-      sources_(data::open_language_training(config.data)) {
+      sources_(data::open_language_training(config.data)),
+      staged_(runtime.device) {
   meta_ = sources_.front().source->meta();
   folder_ = std::filesystem::path(sources_.front().source->origin()).parent_path();
   text_ = data::encoder_of(meta_, folder_);
@@ -116,22 +115,17 @@ data::LanguageStreamOptions LanguageTask::stream_options() const {
 double LanguageTask::load_batch(int64_t step, double) {
   gate_warmup_.fill_(step > config_.lm.gate_warmup_steps ? 1 : 0);
   if (!stream_) stream_ = std::make_unique<data::LanguageStream>(sources_, stream_options(), position_);
-  Held& held = held_[static_cast<size_t>(step % 2)];
-  if (held.copied) wait_for(*held.copied);
-  held = {};
-  held.batch = stream_->next();
-  const data::LanguageBatch& rows = held.batch.batch;
+  staged_.make_room();
+  data::LanguageStreamBatch next = stream_->next();
+  const data::LanguageBatch& rows = next.batch;
   for (const auto& [to, from] :
        {std::pair{&batch_.encoder_ids, &rows.encoder_ids}, std::pair{&batch_.encoder_mask, &rows.encoder_mask},
         std::pair{&batch_.decoder_ids, &rows.decoder_ids}, std::pair{&batch_.labels, &rows.labels},
         std::pair{&batch_.document_ids, &rows.document_ids}}) {
     if (to->defined() && from->defined()) to->copy_(*from, /*non_blocking=*/true);
   }
-  if (runtime_.device.is_cuda()) {
-    held.copied.emplace(c10::DeviceType::CUDA);
-    held.copied->record(c10::impl::VirtualGuardImpl(c10::DeviceType::CUDA).getStream(runtime_.device));
-  }
-  position_ = held.batch.position_after;
+  position_ = next.position_after;
+  staged_.hold(std::move(next));
   return stream_->wait_ms();
 }
 
@@ -147,10 +141,7 @@ std::vector<at::Tensor> LanguageTask::step_inputs() const {
 void LanguageTask::count_tokens() {
   const at::NoGradGuard no_grad;
   const at::Tensor count = batch_.labels.ne(data::kIgnoreLabel).sum().to(at::kFloat).view({1});
-  if (!comm_->alone()) {
-    const parallel::StepClock::Wait waiting(comm_->clock());
-    comm_->all_reduce(count);
-  }
+  comm_->all_reduce_in_step(count);
   tokens_.copy_(count.select(0, 0).clamp_min(1));
 }
 
@@ -210,10 +201,7 @@ void LanguageTask::update_extra(const at::Tensor& skip) {
   for (const auto& [name, mixture] : mixtures_) counts.push_back(mixture->counts());
   if (!comm_->alone()) {
     const at::Tensor all = at::stack(counts);
-    {
-      const parallel::StepClock::Wait waiting(comm_->clock());
-      comm_->all_reduce(all);
-    }
+    comm_->all_reduce_in_step(all);
     for (size_t i = 0; i < counts.size(); ++i) counts[i].copy_(all[static_cast<int64_t>(i)]);
   }
   ops::moe_loads_(loads_, counts);

@@ -1,7 +1,6 @@
 #include "hrm/tasks/puzzle.h"
 
 #include <ATen/ops/cumsum.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <cmath>
 #include <limits>
@@ -12,7 +11,6 @@
 #include "hrm/metrics/metric_text.h"
 #include "hrm/ops/attention.h"
 #include "hrm/optim/sparse_sign_sgd.h"
-#include "hrm/runtime/async_read.h"
 #include "hrm/runtime/nvtx.h"
 #include "hrm/tasks/puzzle_exchange.h"
 
@@ -45,7 +43,10 @@ void check_same_puzzles(const data::PuzzleDataset& train, const data::PuzzleData
 }  // namespace
 
 PuzzleTask::PuzzleTask(const config::Config& config, const Runtime& runtime, std::shared_ptr<parallel::Comm> comm)
-    : config_(config), runtime_(runtime), comm_(comm ? std::move(comm) : parallel::make_single_comm()) {
+    : config_(config),
+      runtime_(runtime),
+      comm_(comm ? std::move(comm) : parallel::make_single_comm()),
+      staged_(runtime.device) {
   require(
       !config.data.train.empty(), ExitCode::usage,
       "data.train is empty; give a dataset directory or a CSV file, e.g. data.train=data/sudoku/train_17clue_1k.csv");
@@ -98,7 +99,7 @@ double PuzzleTask::load_batch(int64_t step, double lr_factor) {
   prepare_fp8(step);
   embedding_lr_.fill_(config_.optim.puzzle_emb_lr * lr_factor);
   if (!stream_ && !pool_) open_data();
-  return pool_ ? pool_->prepare() : load_rows(step);
+  return pool_ ? pool_->prepare() : load_rows();
 }
 
 // Scales of activations begin at 1 and follow the maxima from the second step on; those of the weights, whose maxima
@@ -123,17 +124,12 @@ std::vector<at::Tensor> PuzzleTask::step_inputs() const {
   return {rows.inputs, rows.labels, rows.puzzle_identifiers, draws_.uniform, draws_.min_steps, embedding_lr_};
 }
 
-double PuzzleTask::load_rows(int64_t step) {
-  Held& held = held_[static_cast<size_t>(step % 2)];
-  if (held.copied) wait_for(*held.copied);
-  held = {};
-  held.batch = stream_->next();
-  data::load_rows(held.batch, batch_, table_.get());
-  if (runtime_.device.is_cuda()) {
-    held.copied.emplace(c10::DeviceType::CUDA);
-    held.copied->record(c10::impl::VirtualGuardImpl(c10::DeviceType::CUDA).getStream(runtime_.device));
-  }
-  position_ = held.batch.position_after;
+double PuzzleTask::load_rows() {
+  staged_.make_room();
+  data::StreamBatch rows = stream_->next();
+  data::load_rows(rows, batch_, table_.get());
+  position_ = rows.position_after;
+  staged_.hold(std::move(rows));
   return stream_->wait_ms();
 }
 

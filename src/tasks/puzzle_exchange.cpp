@@ -13,8 +13,7 @@ at::Tensor gather_taken(parallel::Comm& comm, const at::Tensor& taken) {
 
 void reduce_maxima(parallel::Comm& comm, const at::Tensor& maxima) {
   const at::Tensor largest = maxima.contiguous();
-  const parallel::StepClock::Wait waiting(comm.clock());
-  comm.all_reduce(largest, parallel::Reduction::max);
+  comm.all_reduce_in_step(largest, parallel::Reduction::max);
   maxima.copy_(largest);
 }
 

@@ -1,6 +1,7 @@
 #include "hrm/tasks/row_pool.h"
 
-#include <c10/core/impl/VirtualGuardImpl.h>
+#include <algorithm>
+#include <utility>
 
 namespace hrm::tasks {
 
@@ -12,7 +13,7 @@ RowPool::RowPool(std::shared_ptr<const data::PuzzleDataset> dataset, const data:
       capacity_(kBatches * slots),
       known_(position),
       loaded_(position),
-      device_(device) {
+      staged_(device) {
   const auto ints = at::TensorOptions().device(device).dtype(at::kInt);
   const int64_t seq_len = dataset->meta().seq_len;
   ring_ = {at::zeros({capacity_, seq_len}, ints), at::zeros({capacity_, seq_len}, ints), at::zeros({capacity_}, ints),
@@ -30,20 +31,13 @@ double RowPool::prepare() {
   while (loaded_ < needed) {
     const int64_t place = loaded_ % capacity_;
     const int64_t count = std::min({needed - loaded_, capacity_ - place, slots_});
-    while (copying_.size() >= 2) {
-      wait_for(copying_.front().second);
-      copying_.pop_front();
-    }
+    staged_.make_room();
     data::StreamBatch rows = stream_->next_rows(count);
     waited += stream_->wait_ms();
     const data::PuzzleBatch to{ring_.inputs.narrow(0, place, count), ring_.labels.narrow(0, place, count),
                                ring_.puzzle_identifiers.narrow(0, place, count), count};
     data::load_rows(rows, to, table_);
-    if (device_.is_cuda()) {
-      c10::Event copied(c10::DeviceType::CUDA);
-      copied.record(c10::impl::VirtualGuardImpl(c10::DeviceType::CUDA).getStream(device_));
-      copying_.emplace_back(std::move(rows), std::move(copied));
-    }
+    staged_.hold(std::move(rows));
     loaded_ += count;
   }
   return waited;

@@ -1,6 +1,5 @@
 #include "hrm/train/trainer.h"
 
-#include <algorithm>
 #include <cmath>
 
 #include "hrm/base/error.h"
@@ -16,7 +15,9 @@
 #include "hrm/train/eval_reporter.h"
 #include "hrm/train/signals.h"
 #include "train/early_stop.h"
+#include "train/metric_window.h"
 #include "train/step_guard.h"
+#include "train/trace_window.h"
 #include "train/trainer_values.h"
 
 namespace hrm::train {
@@ -124,7 +125,9 @@ Trainer::Trainer(const config::Config& config, std::string config_json, const Ru
     comm_->set_clock(clock_.get());
   }
   stop_ = at::zeros({}, on_device.dtype(at::kDouble));
-  window_sums_ = at::zeros({sums}, at::kDouble);
+  window_ = std::make_unique<MetricWindow>(num_task_sums_, sums - num_task_sums_, !comm_->alone());
+  const std::string trace = comm_->main() ? std::string("trace.json") : cat("trace_rank_", comm_->rank(), ".json");
+  traces_ = std::make_unique<TraceWindow>(config.profiling, runtime.device, run_dir_ / trace);
   early_stop_ = std::make_unique<EarlyStop>(config.train);
   lr_ = at::zeros({}, on_device.dtype(at::kFloat));
   skip_ = at::zeros({}, on_device.dtype(at::kFloat));
@@ -132,8 +135,8 @@ Trainer::Trainer(const config::Config& config, std::string config_json, const Ru
 
 Outcome Trainer::run() {
   prepare_checkpoints();
-  window_start_ = now_seconds();
-  const double start = window_start_;
+  const double start = now_seconds();
+  window_->start(start);
   // A stop between a step and its evaluation, or in the middle of that, leaves the evaluation to us. Saved at once, so
   // that no later start makes it again.
   if (step_ > 0 && due(config_.train.eval_every, step_ == total_steps_)) {
@@ -142,7 +145,7 @@ Outcome Trainer::run() {
   }
   bool first = true;
   while (step_ < total_steps_ && !early_stop_->over()) {
-    if (!trace_steps()) return stop("the steps for Nsight are done");
+    if (!traces_->before_step()) return stop("the steps for Nsight are done");
     train_step();
     if (std::exchange(first, false)) log_products();
     const bool last = step_ == total_steps_;
@@ -169,7 +172,7 @@ Outcome Trainer::run() {
     if (due(config_.train.checkpoint_every, last)) save();
   }
   finish_saving(kPatienceAtEnd);
-  finish_trace();
+  traces_->finish();
   log::progress_done();
   if (early_stop_->over()) {
     log::info("ended at step ", step_, " of ", total_steps_, ": the last ", early_stop_->in_a_row(),
@@ -183,15 +186,15 @@ Outcome Trainer::run() {
 Outcome Trainer::stop(const std::string& why) {
   save();
   finish_saving(kPatienceAtStop);
-  finish_trace();
+  traces_->finish();
   log::progress_done();
   log::info("stopped at step ", step_, " of ", total_steps_, " (", why, "); start it again to go on");
   return Outcome::stopped;
 }
 
 void Trainer::run_steps(int64_t count) {
-  if (process_steps_ == 0) window_start_ = now_seconds();
-  for (int64_t i = 0; i < count; ++i, ++process_steps_) {
+  if (steps_made_ == 0) window_->start(now_seconds());
+  for (int64_t i = 0; i < count; ++i) {
     train_step();
     collect_metrics(/*wait=*/false);
   }
@@ -209,7 +212,7 @@ void Trainer::train_step() {
   {
     const ProfilerRange data(RangeKind::data, "data.next_batch");
     const double waited = task_.load_batch(step, factor);
-    window_wait_ms_ += waited;
+    window_->add_data_wait(waited);
     data_wait_ms_ += waited;
   }
   lr_.fill_(config_.optim.lr * factor);
@@ -240,7 +243,7 @@ void Trainer::train_step() {
   }
   task_.finish_step();
   reader_.push(step, step_values_);
-  queued_at_[static_cast<size_t>(step % 4)] = now_seconds();
+  window_->queued(step, now_seconds());
   step_ = step;
   if (failpoint::hit(Failpoint::step_end) == failpoint::Action::flip) flip_bit();
 }
@@ -423,43 +426,8 @@ bool Trainer::evaluate() {
   early_stop_->add(score_);
   last_eval_step_ = step_;
   last_saved_step_ = -1;  // a checkpoint of before knows nothing of the evaluation
-  paused_seconds_ += now_seconds() - start;
+  window_->add_pause(now_seconds() - start);
   return true;
-}
-
-// Opens and closes the window of profiled steps, before the step that follows. False when the run shall end with it.
-bool Trainer::trace_steps() {
-  const config::ProfilingConfig& profiling = config_.profiling;
-  if (!profiling.trace && !profiling.nsight_window) return true;
-  const int64_t done = process_steps_++;
-  if (done == profiling.trace_after + profiling.trace_steps) {
-    finish_trace();
-    return !profiling.nsight_window;
-  }
-  if (done == profiling.trace_after) {
-    if (profiling.nsight_window) {
-      nsight_window_begin(runtime_.device);
-    } else {
-      trace_ = std::make_unique<StepTrace>(runtime_.device, trace_options(profiling));
-    }
-    tracing_ = true;
-  }
-  return true;
-}
-
-void Trainer::finish_trace() {
-  if (!tracing_) return;
-  tracing_ = false;
-  if (!trace_) {
-    nsight_window_end(runtime_.device);
-    return;
-  }
-  const std::filesystem::path file =
-      run_dir_ / (comm_->main() ? std::string("trace.json") : cat("trace_rank_", comm_->rank(), ".json"));
-  trace_->finish(file);
-  trace_.reset();
-  log::info("traced ", std::min(process_steps_ - config_.profiling.trace_after, config_.profiling.trace_steps),
-            " steps: ", file.string());
 }
 
 }  // namespace hrm::train

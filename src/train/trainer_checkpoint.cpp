@@ -12,15 +12,12 @@
 #include "hrm/train/eval_reporter.h"
 #include "hrm/train/trainer.h"
 #include "train/early_stop.h"
+#include "train/metric_window.h"
 #include "train/step_guard.h"
 #include "train/trainer_values.h"
 
 namespace hrm::train {
 namespace {
-
-// Metrics since the last logged line. Earlier versions kept fewer of them, under the second name: that window is
-// dropped, so that the first line after such a resume is of the steps since.
-constexpr const char *kOpenWindow = "loop.open_window.", *kOpenWindowOfOld = "loop.window_";
 
 constexpr const char* kDigest = "digest of the ";  // in a checkpoint's information, before what it is of
 constexpr const char* kNextBatch = "digest of the next batch";
@@ -70,7 +67,7 @@ void Trainer::save() {
             " checkpoints could not be written (train.max_lost_checkpoints): ", saver_->failure());
   }
   last_saved_step_ = step_;
-  paused_seconds_ += now_seconds() - start;
+  window_->add_pause(now_seconds() - start);
 }
 
 void Trainer::save_if_best() {
@@ -138,7 +135,8 @@ void Trainer::resume(const std::filesystem::path& checkpoint, const std::map<std
                      bool accept_data_change) {
   auto whole = parallel::GatheredState::room_for(*this);
   std::vector<std::string> optional = StepGuard::optional_state();
-  optional.insert(optional.end(), {kOpenWindow, kOpenWindowOfOld, EarlyStop::kStatePrefix});
+  optional.insert(optional.end(),
+                  {MetricWindow::kStatePrefix, MetricWindow::kEarlierStatePrefix, EarlyStop::kStatePrefix});
   if (const std::string more = task_.optional_state(); !more.empty()) optional.push_back(more);
   checkpoint::load_checkpoint(checkpoint, whole, optional);
   whole.hand_out();
@@ -146,7 +144,7 @@ void Trainer::resume(const std::filesystem::path& checkpoint, const std::map<std
   task_.parameters().refresh_compute();
   log_.truncate_after(step_);
   last_saved_step_ = step_;
-  window_first_step_ = step_;
+  window_->resume_after(step_);
   if (const auto score = info.find(checkpoint::kScore); score != info.end()) score_ = std::stod(score->second);
 }
 
@@ -188,8 +186,7 @@ void Trainer::skip_after_rewind(int64_t spike_step, int64_t rewinds) {
 void Trainer::visit_state(StateVisitor& visitor) {
   visitor.integer("loop.step", step_);
   visitor.integer("loop.last_eval_step", last_eval_step_);
-  visitor.tensor(cat(kOpenWindow, "sums"), window_sums_, StateRole::loop);
-  visitor.integer(cat(kOpenWindow, "steps"), window_steps_);
+  window_->visit_state(visitor);
   task_.visit_state(visitor);
   optimizer_->visit_state(visitor);
   if (ema_) ema_->visit_state(visitor);

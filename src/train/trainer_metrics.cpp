@@ -1,5 +1,4 @@
 // The trainer's metrics: from the values of a step to the lines of a run.
-#include <algorithm>
 #include <cmath>
 #include <sstream>
 
@@ -8,6 +7,7 @@
 #include "hrm/runtime/memory.h"
 #include "hrm/train/eval_reporter.h"
 #include "hrm/train/trainer.h"
+#include "train/metric_window.h"
 #include "train/trainer_values.h"
 
 namespace hrm::train {
@@ -29,21 +29,17 @@ void Trainer::collect_finished() {
 }
 
 void Trainer::add_step(const AsyncReader::Entry& entry) {
-  auto sums = window_sums_.accessor<double, 1>();
   const double* values = entry.values.data() + front_;
   stop_seen_ = stop_seen_ || entry.values[kStop] != 0;
   if (!comm_->alone()) {
-    window_comm_ms_ += entry.values[kWaited];
+    window_->add_rank_wait(entry.values[kWaited]);
     watch_speed(entry.tag, entry.values.data() + kOwn);
   }
   const double* extra = values + num_task_sums_;
   const bool nonfinite = extra[kNonFinite] != 0;
   if (extra[kGiveUp] != 0 || (nonfinite && !scaler_ && entry.tag == total_steps_)) stop_diverged(entry.tag);
   watch_step(entry.tag, nonfinite, extra[kSpike] != 0);
-  // The metrics of a step whose loss was not finite are no numbers; that it was left out is one.
-  const bool whole = std::all_of(values, extra, [](double value) { return std::isfinite(value); });
-  for (int64_t i = whole ? 0 : num_task_sums_; i < sums.size(0); ++i) sums[i] += values[i];
-  window_steps_ += whole;
+  window_->add(values);
   if (logged(entry.tag)) write_window(entry.tag);
 }
 
@@ -67,39 +63,29 @@ void Trainer::watch_speed(int64_t step, const double* own_ms) {
 }
 
 void Trainer::write_window(int64_t step) {
-  const double* sums = window_sums_.const_data_ptr<double>();
-  const int64_t num_task = num_task_sums_;
-  const auto steps = static_cast<double>(std::max<int64_t>(window_steps_, 1));
-  const tasks::NamedValues summary = task_.summarize({sums, sums + num_task}, window_steps_);
-
-  // Steps of a window that began before this process started are not timed by it.
-  // Of several ranks the host looks at a step when later ones are under way already.
-  const double now = comm_->alone() ? now_seconds() : queued_at_[static_cast<size_t>(step % 4)];
-  const int64_t timed = std::max<int64_t>(step - window_first_step_, 1);
-  const double seconds = std::max(now - window_start_ - paused_seconds_, 1e-9);
-  const double step_seconds = seconds / static_cast<double>(timed);
-  const double wait_ms = window_wait_ms_ / static_cast<double>(timed);
-  const double samples_per_s = static_cast<double>(config_.train.global_batch_size) / step_seconds;
+  const tasks::NamedValues summary = task_.summarize(window_->task_sums(), window_->steps());
+  const MetricWindow::Times times = window_->times(step);
+  const double samples_per_s = static_cast<double>(config_.train.global_batch_size) / times.step_s;
   const double peak_flops = runtime_.peak_flops * comm_->ranks();
-  const double mfu = peak_flops > 0 ? task_.flops_per_step() / step_seconds / peak_flops : NAN;
+  const double mfu = peak_flops > 0 ? task_.flops_per_step() / times.step_s / peak_flops : NAN;
   const MemoryReport memory = memory_report(runtime_.device, /*whole_device=*/false);
 
   std::vector<std::pair<std::string, double>> line;
   for (const auto& [key, value] : summary) line.emplace_back("train/" + key, value);
   line.emplace_back("train/lr", config_.optim.lr * lr_factor(step));
-  line.emplace_back("train/grad_norm_raw", sums[num_task + kNormRaw] / steps);
-  line.emplace_back("train/grad_norm_clipped", sums[num_task + kNormClipped] / steps);
-  line.emplace_back("train/update_ratio", sums[num_task + kUpdateRatio] / steps);
-  line.emplace_back("train/skipped_steps", sums[num_task + kSkipped]);
-  if (scaler_) line.emplace_back("train/loss_scale", sums[num_task + kLossScale] / steps);
-  line.emplace_back("perf/step_ms", step_seconds * 1e3);
-  line.emplace_back("perf/data_wait_ms", wait_ms);
-  if (clock_) line.emplace_back("perf/comm_wait_ms", window_comm_ms_ / steps / comm_->ranks());
-  for (const auto& [key, value] : task_.take_performance(timed, step_seconds * 1e3))
+  line.emplace_back("train/grad_norm_raw", window_->mean(kNormRaw));
+  line.emplace_back("train/grad_norm_clipped", window_->mean(kNormClipped));
+  line.emplace_back("train/update_ratio", window_->mean(kUpdateRatio));
+  line.emplace_back("train/skipped_steps", window_->sum(kSkipped));
+  if (scaler_) line.emplace_back("train/loss_scale", window_->mean(kLossScale));
+  line.emplace_back("perf/step_ms", times.step_s * 1e3);
+  line.emplace_back("perf/data_wait_ms", times.data_wait_ms);
+  if (clock_) line.emplace_back("perf/comm_wait_ms", window_->mean_rank_wait_ms() / comm_->ranks());
+  for (const auto& [key, value] : task_.take_performance(times.steps, times.step_s * 1e3))
     line.emplace_back("perf/" + key, value);
   line.emplace_back("perf/samples_per_s", samples_per_s);
   for (const auto& [key, value] : summary) {
-    if (key == "tokens") line.emplace_back("perf/tokens_per_s", value / step_seconds);
+    if (key == "tokens") line.emplace_back("perf/tokens_per_s", value / times.step_s);
   }
   line.emplace_back("perf/mfu", mfu);
   line.emplace_back("perf/peak_flops_assumed", peak_flops);
@@ -112,20 +98,14 @@ void Trainer::write_window(int64_t step) {
   std::ostringstream text;
   text.precision(4);
   text << "step " << step << "/" << total_steps_ << " | " << task_.progress_text(summary) << " | ";
-  text << static_cast<int64_t>(samples_per_s) << " samples/s | wait " << static_cast<int64_t>(wait_ms + 0.5)
+  text << static_cast<int64_t>(samples_per_s) << " samples/s | wait " << static_cast<int64_t>(times.data_wait_ms + 0.5)
        << " ms | ";
   if (std::isfinite(mfu)) text << "MFU " << static_cast<int64_t>(mfu * 100 + 0.5) << " % | ";
-  text << "eta " << human_seconds(step_seconds * static_cast<double>(total_steps_ - step));
+  text << "eta " << human_seconds(times.step_s * static_cast<double>(total_steps_ - step));
   // A benchmark's end is not that of the run.
   if (!run_dir_.empty() && comm_->main()) log::progress(text.str());
 
-  window_sums_.zero_();
-  window_steps_ = 0;
-  window_start_ = now;
-  paused_seconds_ = 0;
-  window_wait_ms_ = 0;
-  window_comm_ms_ = 0;
-  window_first_step_ = step;
+  window_->clear(step, times.end_s);
 }
 
 }  // namespace hrm::train

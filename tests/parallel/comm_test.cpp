@@ -54,6 +54,25 @@ TEST_P(CommTest, AllReduce) {
   });
 }
 
+// With one rank nothing is done; with several the time counts as waiting.
+TEST_P(CommTest, AllReduceInAStep) {
+  on_ranks([](Comm& comm) {
+    StepClock clock(at::kCPU);
+    comm.set_clock(&clock);
+    const at::Tensor own = at::zeros({}, at::kDouble), waited = at::zeros({}, at::kDouble);
+    clock.begin_step(own, waited);
+    const at::Tensor sum = at::full({3}, comm.rank() + 1, at::kLong);
+    comm.all_reduce_in_step(sum);
+    EXPECT_EQ(sum[0].item<int64_t>(), comm.ranks() * (comm.ranks() + 1) / 2);
+    const at::Tensor largest = at::full({}, comm.rank(), at::kLong);
+    comm.all_reduce_in_step(largest, Reduction::max);
+    EXPECT_EQ(largest.item<int64_t>(), comm.ranks() - 1);
+    clock.begin_step(own, waited);
+    EXPECT_EQ(waited.item<double>() > 0, !comm.alone());
+    comm.set_clock(nullptr);
+  });
+}
+
 // In the order they were started in, and waited for in any.
 TEST_P(CommTest, SeveralAtATime) {
   on_ranks([](Comm& comm) {

@@ -69,6 +69,12 @@ class Comm {
   void all_reduce(const at::Tensor& tensor, Reduction reduction = Reduction::sum) {
     start_all_reduce(tensor, reduction)->wait();
   }
+  // For the work of a step: its time counts as waiting for other ranks (clock()). With one rank nothing is done.
+  void all_reduce_in_step(const at::Tensor& tensor, Reduction reduction = Reduction::sum) {
+    if (alone()) return;
+    const StepClock::Wait waiting(clock_);
+    all_reduce(tensor, reduction);
+  }
   void reduce_scatter(const at::Tensor& out, const at::Tensor& in) { start_reduce_scatter(out, in)->wait(); }
   void all_gather(const at::Tensor& out, const at::Tensor& in) { start_all_gather(out, in)->wait(); }
   // Texts of any length from every rank, in the order of ranks, on every rank. By CPU tensors.

@@ -15,6 +15,9 @@ namespace hrm {
 // core busy that the prefetch thread can use; it notices within a fraction of a millisecond.
 void wait_for(const c10::Event& event);
 
+// What the device has been given so far, in its current stream; empty for the CPU, where all of it is done.
+std::optional<c10::Event> record_event(at::Device device);
+
 // A queue of copies to pinned host memory. Entries come out in the order they went in, once the device has reached
 // them. On the CPU every entry is ready at once.
 class AsyncReader {

@@ -37,6 +37,12 @@ CausalLm open_causal_lm(const config::Config& config, const Runtime& runtime, in
 // weights are kept in the compute dtype alone.
 CausalLm open_frozen_lm(const config::Config& config, const Runtime& runtime, int64_t positions);
 
+// Elements of the matrices that a token is multiplied with: of the linear layers and the head.
+double matrix_elements(const CausalLm& lm);
+
+// Model, adapter and quantised base, a line each, for the start of the log.
+std::string describe_causal_lm(const config::Config& config, const CausalLm& lm);
+
 // The tokenizer of hf.tokenizer, or hf.model, with chat.template. Error(usage) where ids do not fit the model: its
 // vocabulary is smaller than the tokenizer's.
 data::ChatEncoder open_causal_tokenizer(const config::Config& config, const HfModelConfig& facts);
@@ -58,6 +64,10 @@ class TrainedWeights : public Stateful {
 // generation_config.json, tokenizer_config.json, special_tokens_map.json, added_tokens.json, chat_template.jinja and
 // additional_chat_templates/*.jinja that are there.
 std::vector<std::filesystem::path> hf_files_beside_weights(const config::HfConfig& hf);
+
+// Copies config.json, the tokenizer and hf_files_beside_weights() into `folder`, made where it is not there: what a
+// checkpoint, of an adapter or of all weights, needs to be opened without hf.model and hf.tokenizer.
+void write_hf_files(const config::HfConfig& hf, const std::filesystem::path& folder);
 
 // What is frozen beside an adapter: XXH3-128, hex, of the tensors of hf.model, which are read, or the seed that drew
 // the weights; and hf.quantize, which makes other weights of them. Empty where all weights are trained.

@@ -4,9 +4,6 @@
 // A global batch is so many rows of the mixture that data.train names, cut into micro-batches and over ranks in their
 // order. The loss is a mean over all labelled tokens of the global batch, however it is cut.
 
-#include <c10/core/Event.h>
-
-#include <array>
 #include <map>
 #include <memory>
 #include <optional>
@@ -23,6 +20,7 @@
 #include "hrm/runtime/device.h"
 #include "hrm/tasks/language_eval.h"
 #include "hrm/tasks/language_rows.h"
+#include "hrm/tasks/staged_batches.h"
 #include "hrm/tasks/task.h"
 
 namespace hrm::tasks {
@@ -95,12 +93,7 @@ class LanguageTask : public Task {
   std::unique_ptr<data::LanguageStream> stream_;  // opened at the first step, at the position a resume may have set
   int64_t position_ = 0;                          // registered: samples used so far
 
-  // The host buffers of the last two batches, held until their copies to the device are done.
-  struct Held {
-    data::LanguageStreamBatch batch;
-    std::optional<c10::Event> copied;
-  };
-  std::array<Held, 2> held_;
+  StagedBatches<data::LanguageStreamBatch> staged_;
   // Static: refilled before each step, at the same addresses.
   data::LanguageBatch batch_;  // this rank's rows
   at::Tensor gate_warmup_;     // 0-dim float32

@@ -6,12 +6,8 @@
 // batch into micro-batches does not change what is computed. Of several ranks each owns as many slots, in their order;
 // samples, draws and rows follow the slot's place in the global batch, so that their number changes nothing either.
 
-#include <c10/core/Event.h>
-
-#include <array>
 #include <map>
 #include <memory>
-#include <optional>
 #include <string>
 
 #include "hrm/config/config.h"
@@ -24,6 +20,7 @@
 #include "hrm/runtime/device.h"
 #include "hrm/tasks/puzzle_eval.h"
 #include "hrm/tasks/row_pool.h"
+#include "hrm/tasks/staged_batches.h"
 #include "hrm/tasks/task.h"
 
 namespace hrm::tasks {
@@ -69,7 +66,7 @@ class PuzzleTask : public Task {
  private:
   void find_position();
   void open_data();
-  double load_rows(int64_t step);
+  double load_rows();
   void draw_exploration(int64_t step);
   void prepare_fp8(int64_t step);
   void share_cursor();
@@ -92,12 +89,7 @@ class PuzzleTask : public Task {
   mutable std::string train_digest_;
   int64_t position_ = 0;  // registered: group visits (stream) or rows (pool) used so far
 
-  // The host buffers of the last two batches, held until their copies to the device are done.
-  struct Held {
-    data::StreamBatch batch;
-    std::optional<c10::Event> copied;
-  };
-  std::array<Held, 2> held_;
+  StagedBatches<data::StreamBatch> staged_;
   // Static: refilled before each step, at the same addresses.
   data::PuzzleBatch batch_;         // this step's rows on the device; unused with a pool
   objectives::HaltDraws draws_;     // this step's exploration draws on the device

@@ -3,16 +3,14 @@
 // device with the read cursor on the device as well, so that choosing rows needs no host synchronisation.
 
 #include <ATen/core/Tensor.h>
-#include <c10/core/Event.h>
 
 #include <cstdint>
-#include <deque>
 #include <memory>
-#include <utility>
 
 #include "hrm/data/device_table.h"
 #include "hrm/data/stream.h"
 #include "hrm/runtime/async_read.h"
+#include "hrm/tasks/staged_batches.h"
 
 namespace hrm::tasks {
 
@@ -45,9 +43,7 @@ class RowPool {
   int64_t slots_, capacity_;
   int64_t known_;   // cursor, as last seen by the host
   int64_t loaded_;  // rows of the stream that were put into the ring
-  at::Device device_;
-  // Host buffers whose copies to the device may still be under way; the stream lends two at a time.
-  std::deque<std::pair<data::StreamBatch, c10::Event>> copying_;
+  StagedBatches<data::StreamBatch> staged_;
   data::PuzzleBatch ring_;
   at::Tensor cursor_;
   AsyncReader reader_;

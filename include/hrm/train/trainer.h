@@ -1,7 +1,6 @@
 #pragma once
 // The training loop, the same for every task. See src/train/trainer.cpp: run() is the loop on one screen.
 
-#include <array>
 #include <filesystem>
 #include <map>
 #include <memory>
@@ -21,7 +20,6 @@
 #include "hrm/runtime/captured_step.h"
 #include "hrm/runtime/device.h"
 #include "hrm/runtime/loss_scaler.h"
-#include "hrm/runtime/profiler.h"
 #include "hrm/tasks/task.h"
 #include "hrm/train/run_log.h"
 
@@ -31,7 +29,9 @@ namespace hrm::train {
 enum class Outcome { finished, stopped, rewind };
 
 class EarlyStop;
+class MetricWindow;
 class StepGuard;
+class TraceWindow;
 
 // How many values of a step (float64) travel in its sum over the ranks: `task_sums` of the task, behind those of the
 // loop.
@@ -120,8 +120,6 @@ class Trainer : public Stateful {
   checkpoint::CheckpointMeta meta();
   void check_sources(const std::map<std::string, std::string>& info, const std::filesystem::path& checkpoint,
                      bool accept_change);
-  bool trace_steps();
-  void finish_trace();
   Outcome stop(const std::string& why);
   [[noreturn]] void stop_diverged(int64_t step);
   bool logged(int64_t step) const;
@@ -142,6 +140,8 @@ class Trainer : public Stateful {
   std::unique_ptr<LossScaler> scaler_;  // with fp16 alone
   std::unique_ptr<StepGuard> guard_;
   std::unique_ptr<EarlyStop> early_stop_;
+  std::unique_ptr<MetricWindow> window_;  // registered
+  std::unique_ptr<TraceWindow> traces_;
   at::Tensor gradient_factor_;  // of failpoints alone: 0-dim float32 on the device
   RunLog log_;
   std::map<std::string, std::string> source_digests_;  // of the task; rank 0's
@@ -153,9 +153,7 @@ class Trainer : public Stateful {
   // State of the loop, registered.
   int64_t step_ = 0;
   int64_t last_eval_step_ = -1;
-  at::Tensor window_sums_;    // as metric_sums_, float64 on the CPU, summed over the open window
-  int64_t window_steps_ = 0;  // those whose metrics are numbers
-  int64_t rewinds_ = 0;       // with train.spike_action=rewind
+  int64_t rewinds_ = 0;  // with train.spike_action=rewind
 
   // Not state: scratch and clocks.
   int64_t num_task_sums_ = 0;
@@ -175,18 +173,9 @@ class Trainer : public Stateful {
   int64_t last_saved_step_ = -1;
   int64_t nonfinite_in_a_row_ = 0;  // as far as the host knows
   int64_t spike_step_ = -1;
-  bool prepared_ = false;      // prepare_checkpoints
-  int64_t process_steps_ = 0;  // steps done by this process, in run() with a window of profiled ones alone
-  int64_t steps_made_ = 0;     // by this process
-  bool tracing_ = false;       // by trace_, or by Nsight
-  std::unique_ptr<StepTrace> trace_;
-  int64_t window_first_step_ = 0;      // the window's timing starts after this step
-  double window_start_ = 0;            // s, monotonic
-  std::array<double, 4> queued_at_{};  // when the host had queued step s: [s % 4], s, monotonic
-  double paused_seconds_ = 0;          // spent in evaluation and saving since window_start_
-  double window_wait_ms_ = 0;
-  double window_comm_ms_ = 0;  // waits for other ranks, of all ranks together
-  double data_wait_ms_ = 0;    // since the process started
+  bool prepared_ = false;    // prepare_checkpoints
+  int64_t steps_made_ = 0;   // by this process
+  double data_wait_ms_ = 0;  // since the process started
 };
 
 }  // namespace hrm::train

@@ -165,16 +165,7 @@ void add_generate(CLI::App& app, Action& action) {
       ->capture_default_str()
       ->type_name("N")
       ->check(CLI::Range(1, 1 << 24));
-  sub->add_option("--temperature", o->temperature, "0 = the best token each time; above: sampling")
-      ->capture_default_str()
-      ->check(CLI::Range(0.0, 1e6));
-  sub->add_option("--top-k", o->top_k, "sample from the k best tokens; 0 = all")
-      ->capture_default_str()
-      ->type_name("N")
-      ->check(CLI::Range(0, 1 << 24));
-  sub->add_option("--top-p", o->top_p, "then from the fewest that have this probability together")
-      ->capture_default_str()
-      ->check(CLI::Range(0.0, 1.0));
+  add_sampling(*sub, o->temperature, o->top_k, o->top_p);
   sub->add_option("--min-p", o->min_p, "then from those with this share of the best one's probability")
       ->capture_default_str()
       ->check(CLI::Range(0.0, 1.0));

@@ -197,16 +197,7 @@ void add_bench_generate(CLI::App& bench, Action& action) {
   add("--new", o->new_tokens, "new tokens of each row");
   add("--vocab-size", o->vocab_size, "tokens of a model with random weights");
   add("--passes", o->passes, "timed passes, after two that are not");
-  sub->add_option("--temperature", o->temperature, "0 = the best token each time; above: sampling")
-      ->capture_default_str()
-      ->check(CLI::Range(0.0, 1e6));
-  sub->add_option("--top-k", o->top_k, "sample from the k best tokens; 0 = all")
-      ->capture_default_str()
-      ->type_name("N")
-      ->check(CLI::Range(0, 1 << 24));
-  sub->add_option("--top-p", o->top_p, "then from the fewest that have this probability together")
-      ->capture_default_str()
-      ->check(CLI::Range(0.0, 1.0));
+  add_sampling(*sub, o->temperature, o->top_k, o->top_p);
   add_json_out(*sub, o->json_out);
   sub->footer("example: hrm_train bench generate --rows 1,64 lm.arch=decoder lm.layers=12 lm.hidden_size=768");
   sub->callback([o, &action] {

@@ -10,9 +10,14 @@
 namespace hrm {
 namespace {
 
-// Of the CSV files that puzzles are read from.
+// Where puzzles come from: CSV files and their columns, or --generate. things: "puzzles", "mazes".
 template <class Command>
-void add_csv_columns(CLI::App& sub, Command& o) {
+void add_csv_sources(CLI::App& sub, Command& o, const std::string& things, const std::string& generate) {
+  auto* train_csv =
+      sub.add_option("--train-csv", o.train_csv, cat("training ", things, ", a CSV file, also compressed"))
+          ->type_name("FILE");
+  auto* test_csv = sub.add_option("--test-csv", o.test_csv, "test " + things)->type_name("FILE");
+  sub.add_flag("--generate", o.generate, generate)->excludes(train_csv)->excludes(test_csv);
   sub.add_option("--question-field", o.question_field,
                  "column with the puzzles (default: q, question, quizzes or puzzle, in any case of letters)")
       ->type_name("COLUMN")
@@ -23,16 +28,23 @@ void add_csv_columns(CLI::App& sub, Command& o) {
       ->excludes("--generate");
 }
 
+// Which rows of a CSV file become a dataset, and the ends of all commands that make one of puzzles.
+template <class Command>
+void add_csv_choice(CLI::App& sub, Command& o, const std::string& things) {
+  sub.add_option("--subsample", o.subsample, cat("take so many training ", things, " of the CSV file; 0 = all"))
+      ->capture_default_str()
+      ->check(at_least(0));
+  sub.add_option("--min-rating", o.min_rating, cat("drop CSV training ", things, " rated below this"))
+      ->capture_default_str()
+      ->check(at_least(0));
+  sub.add_option("--seed", o.seed, "seed of every choice")->capture_default_str()->check(at_least(0));
+  sub.add_option("--out", o.out, "folder of the dataset")->type_name("DIR")->required();
+}
+
 void add_data_sudoku(CLI::App& data, Action& action) {
   CLI::App* sub = data.add_subcommand("sudoku", "build a Sudoku dataset from CSV files, or generate one");
   auto o = std::make_shared<data::SudokuCommand>();
-  auto* train_csv =
-      sub->add_option("--train-csv", o->train_csv, "training puzzles, a CSV file, also compressed")->type_name("FILE");
-  auto* test_csv = sub->add_option("--test-csv", o->test_csv, "test puzzles")->type_name("FILE");
-  sub->add_flag("--generate", o->generate, "make new puzzles, each with one solution")
-      ->excludes(train_csv)
-      ->excludes(test_csv);
-  add_csv_columns(*sub, *o);
+  add_csv_sources(*sub, *o, "puzzles", "make new puzzles, each with one solution");
   sub->add_option("--box", o->box, "rows x columns of a box (default: 3x3, for 6x6 grids 2x3)")->type_name("RxC");
   sub->add_option("--empty", o->empty, "empty cells of a generated puzzle")
       ->capture_default_str()
@@ -44,14 +56,7 @@ void add_data_sudoku(CLI::App& data, Action& action) {
   sub->add_option("--augment", o->augment, "symmetric copies stored per training puzzle")
       ->capture_default_str()
       ->check(at_least(0));
-  sub->add_option("--subsample", o->subsample, "take so many training puzzles of the CSV file; 0 = all")
-      ->capture_default_str()
-      ->check(at_least(0));
-  sub->add_option("--min-rating", o->min_rating, "drop CSV training puzzles rated below this")
-      ->capture_default_str()
-      ->check(at_least(0));
-  sub->add_option("--seed", o->seed, "seed of every choice")->capture_default_str()->check(at_least(0));
-  sub->add_option("--out", o->out, "folder of the dataset")->type_name("DIR")->required();
+  add_csv_choice(*sub, *o, "puzzles");
   sub->callback([o, &action] {
     action = [o] {
       data::run_data_sudoku(*o, std::cout);
@@ -63,11 +68,7 @@ void add_data_sudoku(CLI::App& data, Action& action) {
 void add_data_maze(CLI::App& data, Action& action) {
   CLI::App* sub = data.add_subcommand("maze", "build a maze dataset from CSV files, or generate one");
   auto o = std::make_shared<data::MazeCommand>();
-  auto* train_csv =
-      sub->add_option("--train-csv", o->train_csv, "training mazes, a CSV file, also compressed")->type_name("FILE");
-  auto* test_csv = sub->add_option("--test-csv", o->test_csv, "test mazes")->type_name("FILE");
-  sub->add_flag("--generate", o->generate, "make new mazes")->excludes(train_csv)->excludes(test_csv);
-  add_csv_columns(*sub, *o);
+  add_csv_sources(*sub, *o, "mazes", "make new mazes");
   sub->add_option("--size", o->size, "cells of a side (generated)")->capture_default_str()->check(CLI::Range(3, 1000));
   sub->add_option("--min-path", o->min_path, "the shortest path is longer than so many moves (generated)")
       ->capture_default_str()
@@ -75,14 +76,7 @@ void add_data_maze(CLI::App& data, Action& action) {
   sub->add_option("--train", o->train, "training mazes to generate")->capture_default_str()->check(at_least(0));
   sub->add_option("--test", o->test, "test mazes to generate")->capture_default_str()->check(at_least(0));
   sub->add_flag("--augment", o->augment, "store all 8 rotations and reflections of each training maze");
-  sub->add_option("--subsample", o->subsample, "take so many training mazes of the CSV file; 0 = all")
-      ->capture_default_str()
-      ->check(at_least(0));
-  sub->add_option("--min-rating", o->min_rating, "drop CSV training mazes rated below this")
-      ->capture_default_str()
-      ->check(at_least(0));
-  sub->add_option("--seed", o->seed, "seed of every choice")->capture_default_str()->check(at_least(0));
-  sub->add_option("--out", o->out, "folder of the dataset")->type_name("DIR")->required();
+  add_csv_choice(*sub, *o, "mazes");
   sub->callback([o, &action] {
     action = [o] {
       data::run_data_maze(*o, std::cout);

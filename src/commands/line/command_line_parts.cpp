@@ -66,6 +66,19 @@ void add_device(CLI::App& sub, std::string& device) {
       ->check(CLI::IsMember({"auto", "cpu", "cuda"}));
 }
 
+void add_sampling(CLI::App& sub, double& temperature, int64_t& top_k, double& top_p) {
+  sub.add_option("--temperature", temperature, "0 = the best token each time; above: sampling")
+      ->capture_default_str()
+      ->check(CLI::Range(0.0, 1e6));
+  sub.add_option("--top-k", top_k, "sample from the k best tokens; 0 = all")
+      ->capture_default_str()
+      ->type_name("N")
+      ->check(CLI::Range(0, 1 << 24));
+  sub.add_option("--top-p", top_p, "then from the fewest that have this probability together")
+      ->capture_default_str()
+      ->check(CLI::Range(0.0, 1.0));
+}
+
 void add_json_out(CLI::App& sub, std::string& file) {
   sub.add_option("--json", file, "also write the result to this file")->type_name("FILE")->check(not_empty);
 }

@@ -27,6 +27,8 @@ void expand_home_in_paths(CLI::App& app);
 void add_device(CLI::App& sub, std::string& device);
 void add_config_files(CLI::App& sub, std::vector<std::string>& files);
 void add_overrides(CLI::App& sub, std::vector<std::string>& overrides);
+// --temperature, --top-k and --top-p, of whatever samples text.
+void add_sampling(CLI::App& sub, double& temperature, int64_t& top_k, double& top_p);
 void add_json_out(CLI::App& sub, std::string& file);
 
 // Minutes of work must not end at a result file that can never be written.

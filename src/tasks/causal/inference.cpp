@@ -26,7 +26,7 @@ bool overridden(const std::vector<std::string>& overrides, std::string_view key)
   return std::any_of(overrides.begin(), overrides.end(), [&](const std::string& o) { return o.starts_with(key); });
 }
 
-// The run keeps config.json and the tokenizer in hf/ (PolychromicTask::write_files); the folders that they came from
+// The run keeps config.json and the tokenizer in hf/ (write_hf_files); the folders that they came from
 // may be elsewhere now. Only weights that were frozen are in none of the run's files.
 void use_kept_files(const fs::path& checkpoint, const std::vector<std::string>& overrides, config::HfConfig& hf,
                     bool all_trained) {

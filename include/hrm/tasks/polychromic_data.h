@@ -1,0 +1,74 @@
+#pragma once
+// The data of a polychromic training: examples (a prompt and a response) to fine-tune on, prompts that GRPO asks, and
+// examples to evaluate on. Steps of GRPO go through the prompts, other steps through the examples; both count samples
+// by one position.
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "hrm/config/config.h"
+#include "hrm/data/chat_batches.h"
+#include "hrm/data/chat_open.h"
+#include "hrm/data/chat_template.h"
+#include "hrm/parallel/comm.h"
+#include "hrm/tasks/polychromic_plan.h"
+
+namespace hrm::tasks {
+
+class PolychromicData {
+ public:
+  // Opens data.train and data.test, splits off what is evaluated, and logs how many examples there are. `config` and
+  // `chat` must live as long. Error(data) or Error(usage) for data that do not fit the configuration: a prompt on both
+  // sides of the split, prompts without right answers for the reward `answer`, packing with GRPO, evaluations that are
+  // asked for without examples.
+  PolychromicData(const config::Config& config, const data::ChatEncoder& chat, const PolychromicPlan& plan,
+                  const parallel::Comm& comm);
+
+  int64_t positions() const { return positions_; }  // of a row with prompt and response, at most
+  bool packed() const { return train_->packed(); }
+  const data::LanguageMeta& meta() const { return train_->meta(); }
+  const data::ChatExample& example(int64_t index) const { return train_->dataset()[index]; }
+  // To the prompt of an example that a batch of GRPO has: of all examples with that prompt.
+  std::vector<std::string> right_answers(int64_t example) const;
+
+  // This rank's rows of the global batch at position(), which then is behind it.
+  data::ChatBatch next(PolychromicKind kind);
+  // XXH3-128, hex, of that global batch, the same on any number of ranks.
+  std::string next_digest(PolychromicKind kind) const;
+  void skip(int64_t batches) { position_ += batches * config_.train.global_batch_size; }
+  int64_t& position() { return position_; }  // samples used so far; the only state
+
+  // Samples of one pass: of GRPO all prompts once, before it all examples. Several updates from one batch of answers
+  // make an epoch longer: as if there were more samples.
+  double samples_per_epoch() const;
+  int64_t prompts() const { return prompts_->num_samples(positions_); }  // with GRPO
+  std::string digest() const { return train_->digest(); }
+  // Null where nothing is evaluated.
+  const std::shared_ptr<const data::ChatSource>& validation() const { return test_; }
+  std::string describe() const;
+
+ private:
+  data::ChatBatchOptions batch_options() const;
+  void open_prompts(const data::ChatSide& training);
+  void open_test_data(const data::ChatSide& training);
+  void check_validation() const;
+  void check_responses();
+
+  const config::Config& config_;
+  const data::ChatEncoder& chat_;
+  PolychromicPlan plan_;
+  int rank_, ranks_;
+  int64_t positions_;
+  std::shared_ptr<const data::ChatSource> train_, test_;
+  std::unique_ptr<data::ChatBatches> batches_;
+  // What GRPO asks, one example of each prompt; null without it. Those of train_ where no prompt has another.
+  std::shared_ptr<const data::ChatSource> prompts_;
+  std::unique_ptr<data::ChatBatches> prompt_batches_;
+  std::unordered_map<int64_t, std::vector<int64_t>> examples_of_prompt_;  // by that one
+  int64_t position_ = 0;
+};
+
+}  // namespace hrm::tasks

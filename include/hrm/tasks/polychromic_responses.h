@@ -1,0 +1,46 @@
+#pragma once
+// The rows of prompts and responses of a step, where its captured work reads them: the same addresses in each step.
+// Shapes: R rows of this rank, S positions at most, W positions of this step.
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+
+#include "hrm/data/language_batch.h"
+
+namespace hrm::tasks {
+
+class ResponseBatch {
+ public:
+  // `packed`: rows hold several documents (data::ChatSource).
+  ResponseBatch(int64_t rows, int64_t positions, int64_t pad_id, bool packed, at::Device device);
+
+  // Copies the R rows of a batch on the CPU, at most S wide.
+  void load(const data::LanguageBatch& batch);
+
+  int64_t width() const { return width_; }                  // W; 0 before the first load()
+  const at::Tensor& host_ids() const { return host_ids_; }  // (R, W) int64 on the CPU; undefined before
+
+  // (count, W), contiguous, from row `first` on: ids and labels int64, documents int32 or undefined. Device work.
+  at::Tensor ids(int64_t first, int64_t count) const { return part(ids_, first, count); }
+  at::Tensor labels(int64_t first, int64_t count) const { return part(labels_, first, count); }
+  at::Tensor documents(int64_t first, int64_t count) const;
+  at::Tensor step_labels() const { return labels_.narrow(1, 0, width_); }  // (R, W), a view
+
+  // (R, S): static addresses.
+  const at::Tensor& all_ids() const { return ids_; }
+  const at::Tensor& all_labels() const { return labels_; }
+  const at::Tensor& all_documents() const { return documents_; }  // undefined where rows are not packed
+
+ private:
+  at::Tensor part(const at::Tensor& all, int64_t first, int64_t count) const {
+    return all.narrow(0, first, count).narrow(1, 0, width_).contiguous();
+  }
+
+  at::Tensor ids_, labels_;  // int64
+  at::Tensor documents_;     // int32
+  at::Tensor host_ids_;
+  int64_t width_ = 0;
+};
+
+}  // namespace hrm::tasks

@@ -1,0 +1,28 @@
+#include "hrm/tasks/polychromic_responses.h"
+
+#include <ATen/ATen.h>
+
+#include "hrm/data/batch.h"
+
+namespace hrm::tasks {
+
+ResponseBatch::ResponseBatch(int64_t rows, int64_t positions, int64_t pad_id, bool packed, at::Device device) {
+  const auto longs = at::device(device).dtype(at::kLong);
+  ids_ = at::full({rows, positions}, pad_id, longs);
+  labels_ = at::full_like(ids_, data::kIgnoreLabel);
+  if (packed) documents_ = at::zeros({rows, positions}, longs.dtype(at::kInt));
+}
+
+void ResponseBatch::load(const data::LanguageBatch& batch) {
+  width_ = batch.decoder_ids.size(1);
+  ids_.narrow(1, 0, width_).copy_(batch.decoder_ids);
+  host_ids_ = batch.decoder_ids;
+  labels_.narrow(1, 0, width_).copy_(batch.labels);
+  if (documents_.defined()) documents_.narrow(1, 0, width_).copy_(batch.document_ids);
+}
+
+at::Tensor ResponseBatch::documents(int64_t first, int64_t count) const {
+  return documents_.defined() ? part(documents_, first, count) : at::Tensor();
+}
+
+}  // namespace hrm::tasks

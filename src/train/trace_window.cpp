@@ -1,0 +1,42 @@
+#include "train/trace_window.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "hrm/base/log.h"
+
+namespace hrm::train {
+
+TraceWindow::TraceWindow(const config::ProfilingConfig& config, at::Device device, std::filesystem::path file)
+    : config_(config), device_(device), file_(std::move(file)) {}
+
+bool TraceWindow::before_step() {
+  if (!config_.trace && !config_.nsight_window) return true;
+  const int64_t done = steps_++;
+  if (done == config_.trace_after + config_.trace_steps) {
+    finish();
+    return !config_.nsight_window;
+  }
+  if (done == config_.trace_after) {
+    if (config_.nsight_window) {
+      nsight_window_begin(device_);
+    } else {
+      trace_ = std::make_unique<StepTrace>(device_, trace_options(config_));
+    }
+    open_ = true;
+  }
+  return true;
+}
+
+void TraceWindow::finish() {
+  if (!std::exchange(open_, false)) return;
+  if (!trace_) {
+    nsight_window_end(device_);
+    return;
+  }
+  trace_->finish(file_);
+  trace_.reset();
+  log::info("traced ", std::min(steps_ - config_.trace_after, config_.trace_steps), " steps: ", file_.string());
+}
+
+}  // namespace hrm::train
