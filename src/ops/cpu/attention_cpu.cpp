@@ -1,6 +1,8 @@
 // A head at a time: keys transposed and values into a buffer, then four queries at once against all keys, their
 // softmax, and the weighted sum of the values, in registers of 16 floats. Every sum has one order, so that neither the
 // number of threads nor the width of the CPU's vectors changes the result.
+#include "ops/cpu/attention.h"
+
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 
@@ -9,7 +11,6 @@
 #include <limits>
 #include <vector>
 
-#include "ops/cpu/attention.h"
 #include "ops/cpu/vector_loops.h"
 
 namespace hrm::ops::cpu {

@@ -1,5 +1,7 @@
 // The rotation of q and k by their positions in one pass, in place of the reference's six. Elements are independent, so
 // the number of threads does not change the result.
+#include "ops/cpu/rotary.h"
+
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 
@@ -7,7 +9,6 @@
 #include <cstring>
 
 #include "ops/cpu/lanes.h"
-#include "ops/cpu/rotary.h"
 #include "ops/optional_tensor.h"
 
 namespace hrm::ops::cpu {
@@ -15,7 +16,7 @@ namespace hrm::ops::cpu {
 namespace {
 
 // One head at one position: (a, b) -> (a cos - b sin, b cos + a sin), by -angle if sign is -1. `to` may be `from`.
-void turn(const float* from, float* to, const float* cos, const float* sin, float sign, int64_t half) {
+void turn_head(const float* from, float* to, const float* cos, const float* sin, float sign, int64_t half) {
   int64_t i = 0;
   for (; i + kLanes <= half; i += kLanes) {
     const Lanes a = load(from + i), b = load(from + half + i), c = load(cos + i), s = load(sin + i) * sign;
@@ -55,7 +56,7 @@ bool rotate_qkv(const at::Tensor& qkv, const at::Tensor& to, int64_t heads, cons
       float* to_row = to_data + row * width;
       const int64_t angle = row % positions * half;
       for (int64_t head = 0; head < 2 * heads; ++head) {
-        turn(from_row + head * head_dim, to_row + head * head_dim, cos_data + angle, sin_data + angle, 1, half);
+        turn_head(from_row + head * head_dim, to_row + head * head_dim, cos_data + angle, sin_data + angle, 1, half);
       }
       if (to_row != from_row) {
         std::memcpy(to_row + 2 * heads * head_dim, from_row + 2 * heads * head_dim,
@@ -91,7 +92,7 @@ std::optional<at::Tensor> rotate_qkv_backward(const at::Tensor& grad_q, const at
         for (int64_t head = 0; head < heads; ++head, to += head_dim) {
           const float* head_from = from + head * grad.stride(1);
           if (part < 2 && cos_data != nullptr) {
-            turn(head_from, to, cos_data + position * half, sin_data + position * half, -1, half);
+            turn_head(head_from, to, cos_data + position * half, sin_data + position * half, -1, half);
           } else {
             std::memcpy(to, head_from, static_cast<size_t>(head_dim) * sizeof(float));
           }

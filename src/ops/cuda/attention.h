@@ -27,7 +27,8 @@ struct AttentionForward {
   int head_dim;
   float scale;
   Element element;
-  float* out_slot = nullptr;  // Hopper only: out is the rounded results in e4m3 under this slot (ops/cuda/fp8.h)
+  // Hopper only: out is the rounded results in e4m3 under this slot (ops/cuda/fp8.h).
+  float* out_slot = nullptr;
 };
 
 struct AttentionBackward {
