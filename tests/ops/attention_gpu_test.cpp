@@ -4,8 +4,8 @@
 
 #include "hrm/ops/linear.h"
 #include "hrm/ops/linear_swiglu.h"
+#include "ops/attention/attention_impl.h"
 #include "ops/attention_cases.h"
-#include "ops/attention_impl.h"
 #include "ops/cuda/sm90/tensor_map.h"
 #include "ops/gpu_testing.h"
 #include "ops/with_tiles.h"

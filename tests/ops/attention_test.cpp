@@ -1,8 +1,8 @@
 #include "hrm/ops/attention.h"
 
 #include "hrm/ops/linear.h"
+#include "ops/attention/attention_impl.h"
 #include "ops/attention_cases.h"
-#include "ops/attention_impl.h"
 
 namespace hrm::ops {
 namespace {

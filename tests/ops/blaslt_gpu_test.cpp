@@ -1,5 +1,5 @@
 // Matrix products by cuBLASLt.
-#include "ops/cuda/blaslt.h"
+#include "ops/linear/cuda/blaslt.h"
 
 #include <algorithm>
 #include <cstdio>
@@ -8,8 +8,8 @@
 #include "hrm/base/file.h"
 #include "hrm/ops/gemm_tuning.h"
 #include "hrm/ops/linear.h"
-#include "ops/gemm_tuning_impl.h"
 #include "ops/gpu_testing.h"
+#include "ops/linear/gemm_tuning_impl.h"
 #include "support/temp_dir.h"
 
 namespace hrm::ops {

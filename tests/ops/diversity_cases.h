@@ -4,7 +4,7 @@
 #include <limits>
 
 #include "hrm/ops/diversity.h"
-#include "ops/diversity_impl.h"
+#include "ops/diversity/diversity_impl.h"
 #include "ops/op_testing.h"
 
 namespace hrm::ops::testing {

@@ -1,4 +1,4 @@
-#include "ops/cuda/diversity.h"
+#include "ops/diversity/cuda/diversity.h"
 
 #include <array>
 

@@ -1,8 +1,8 @@
 // The fp8 ops on a GPU against their plain reference, by our Hopper kernels and by the library's product.
 #include "hrm/ops/attention.h"
 #include "ops/fp8_cases.h"
-#include "ops/fp8_impl.h"
 #include "ops/gpu_testing.h"
+#include "ops/quantized/fp8_impl.h"
 
 #define HRM_NEEDS_FP8()                                                                            \
   HRM_NEEDS_GPU();                                                                                 \

@@ -1,6 +1,6 @@
 #include "ops/gates_cases.h"
-#include "ops/gates_impl.h"
 #include "ops/gpu_testing.h"
+#include "ops/memory/gates_impl.h"
 
 namespace hrm::ops {
 namespace {

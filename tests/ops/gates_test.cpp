@@ -1,7 +1,7 @@
 #include "hrm/ops/gates.h"
 
 #include "ops/gates_cases.h"
-#include "ops/gates_impl.h"
+#include "ops/memory/gates_impl.h"
 
 namespace hrm::ops {
 namespace {

@@ -5,7 +5,7 @@
 
 #include "hrm/base/error.h"
 #include "hrm/base/file.h"
-#include "ops/gemm_tuning_impl.h"
+#include "ops/linear/gemm_tuning_impl.h"
 #include "support/temp_dir.h"
 
 namespace hrm::ops {

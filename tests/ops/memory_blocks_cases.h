@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "hrm/ops/memory_blocks.h"
-#include "ops/memory_blocks_impl.h"
+#include "ops/memory/memory_blocks_impl.h"
 #include "ops/op_testing.h"
 
 namespace hrm::ops::testing {

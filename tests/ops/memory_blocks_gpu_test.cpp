@@ -1,5 +1,5 @@
-#include "ops/cuda/memory_blocks.h"
 #include "ops/gpu_testing.h"
+#include "ops/memory/cuda/memory_blocks.h"
 #include "ops/memory_blocks_cases.h"
 
 namespace hrm::ops {

@@ -1,7 +1,7 @@
 #include "hrm/ops/mlp_mix.h"
-#include "ops/cuda/mlp_mix.h"
 #include "ops/cuda/sm90/tensor_map.h"
 #include "ops/gpu_testing.h"
+#include "ops/mixing/cuda/mlp_mix.h"
 #include "ops/mlp_mix_cases.h"
 #include "ops/mlp_mix_ways.h"
 

@@ -1,7 +1,7 @@
 #include "hrm/ops/mlp_mix.h"
 
+#include "ops/mixing/mlp_mix_impl.h"
 #include "ops/mlp_mix_cases.h"
-#include "ops/mlp_mix_impl.h"
 
 namespace hrm::ops {
 namespace {

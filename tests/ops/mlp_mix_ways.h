@@ -1,7 +1,7 @@
 #pragma once
 // The backward pass of mlp_mix on a Hopper GPU has two ways: one kernel, and two that take turns.
 
-#include "ops/mlp_mix_impl.h"
+#include "ops/mixing/mlp_mix_impl.h"
 
 namespace hrm::ops::testing {
 

@@ -6,7 +6,7 @@
 
 #include "hrm/base/philox.h"
 #include "hrm/ops/moe.h"
-#include "ops/moe_impl.h"
+#include "ops/moe/moe_impl.h"
 #include "ops/op_testing.h"
 
 namespace hrm::ops::testing {

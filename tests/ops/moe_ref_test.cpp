@@ -1,6 +1,6 @@
 // The options of the plain mixture of experts that the reference cases do not use.
 
-#include "ops/reference/moe_ref.h"
+#include "ops/moe/moe_ref.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>

@@ -1,8 +1,8 @@
 #include "hrm/ops/rms_norm.h"
 
 #include "ops/gpu_testing.h"
+#include "ops/norm/rms_norm_impl.h"
 #include "ops/rms_norm_cases.h"
-#include "ops/rms_norm_impl.h"
 
 namespace hrm::ops {
 namespace {

@@ -2,8 +2,8 @@
 
 #include <ATen/Parallel.h>
 
+#include "ops/norm/rms_norm_impl.h"
 #include "ops/rms_norm_cases.h"
-#include "ops/rms_norm_impl.h"
 
 namespace hrm::ops {
 namespace {

@@ -4,7 +4,7 @@
 
 #include "hrm/ops/selective_scan.h"
 #include "ops/op_testing.h"
-#include "ops/selective_scan_impl.h"
+#include "ops/sequence/selective_scan_impl.h"
 
 namespace hrm::ops::testing {
 

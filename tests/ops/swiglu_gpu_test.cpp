@@ -1,8 +1,8 @@
 #include "hrm/ops/swiglu.h"
 
 #include "ops/gpu_testing.h"
+#include "ops/linear/swiglu_impl.h"
 #include "ops/swiglu_cases.h"
-#include "ops/swiglu_impl.h"
 
 namespace hrm::ops {
 namespace {

@@ -1,7 +1,7 @@
 #include "hrm/ops/swiglu.h"
 
+#include "ops/linear/swiglu_impl.h"
 #include "ops/swiglu_cases.h"
-#include "ops/swiglu_impl.h"
 
 namespace hrm::ops {
 namespace {

@@ -1,8 +1,8 @@
 #include "hrm/ops/weighted_rms_norm.h"
 
 #include "ops/gpu_testing.h"
+#include "ops/norm/weighted_rms_norm_impl.h"
 #include "ops/weighted_rms_norm_cases.h"
-#include "ops/weighted_rms_norm_impl.h"
 
 namespace hrm::ops {
 namespace {
