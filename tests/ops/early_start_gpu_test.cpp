@@ -20,7 +20,7 @@
 #include "hrm/ops/weighted_rms_norm.h"
 #include "ops/gpu_testing.h"
 #include "ops/memory/gates_impl.h"
-#include "ops/mlp_mix_ways.h"
+#include "ops/mixing/mlp_mix_ways.h"
 #include "ops/with_tiles.h"
 
 namespace hrm::ops {
