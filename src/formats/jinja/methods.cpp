@@ -3,10 +3,10 @@
 #include <cmath>
 #include <set>
 
+#include "formats/jinja/calls.h"
+#include "formats/jinja/text.h"
 #include "hrm/base/error.h"
 #include "hrm/base/text.h"
-#include "jinja_calls.h"
-#include "jinja_text.h"
 
 namespace hrm::jinja {
 namespace {

@@ -7,9 +7,9 @@
 #include <utility>
 #include <vector>
 
+#include "formats/jinja/calls.h"
+#include "formats/jinja/program.h"
 #include "hrm/formats/jinja.h"
-#include "jinja_calls.h"
-#include "jinja_program.h"
 
 namespace hrm::jinja {
 

@@ -1,4 +1,4 @@
-#include "jinja_value.h"
+#include "formats/jinja/value.h"
 
 #include <algorithm>
 #include <charconv>
@@ -6,9 +6,9 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 
+#include "formats/jinja/text.h"
 #include "hrm/base/error.h"
 #include "hrm/base/text.h"
-#include "jinja_text.h"
 
 namespace hrm::jinja {
 namespace {

@@ -4,11 +4,11 @@
 #include <cstdlib>
 #include <map>
 
+#include "formats/jinja/calls.h"
+#include "formats/jinja/program.h"
+#include "formats/jinja/text.h"
 #include "hrm/base/error.h"
 #include "hrm/base/text.h"
-#include "jinja_calls.h"
-#include "jinja_program.h"
-#include "jinja_text.h"
 
 namespace hrm::jinja {
 namespace {

@@ -2,9 +2,9 @@
 #include <array>
 #include <optional>
 
+#include "formats/jinja/program.h"
+#include "formats/jinja/text.h"
 #include "hrm/base/text.h"
-#include "jinja_program.h"
-#include "jinja_text.h"
 
 namespace hrm::jinja {
 namespace {

@@ -1,4 +1,4 @@
-#include "jinja_text.h"
+#include "formats/jinja/text.h"
 
 #include <utf8proc.h>
 
@@ -6,7 +6,7 @@
 #include <array>
 #include <cstring>
 
-#include "jinja_value.h"
+#include "formats/jinja/value.h"
 
 namespace hrm::jinja {
 namespace {

@@ -4,8 +4,8 @@
 #include <initializer_list>
 #include <set>
 
+#include "formats/jinja/program.h"
 #include "hrm/base/text.h"
-#include "jinja_program.h"
 
 namespace hrm::jinja {
 namespace {

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "jinja_value.h"
+#include "formats/jinja/value.h"
 
 namespace hrm::jinja {
 

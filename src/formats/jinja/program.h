@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "formats/jinja/value.h"
 #include "hrm/base/error.h"
-#include "jinja_value.h"
 
 namespace hrm::jinja {
 

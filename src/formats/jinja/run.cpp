@@ -1,12 +1,12 @@
-#include "jinja_run.h"
+#include "formats/jinja/run.h"
 
 #include <algorithm>
 #include <ctime>
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "formats/jinja/text.h"
 #include "hrm/base/text.h"
-#include "jinja_text.h"
 
 namespace hrm::jinja {
 namespace {
