@@ -1,10 +1,10 @@
 #include "hrm/ops/act_loss.h"
 
 #include <ATen/ATen.h>
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/library.h>
 
 #include "ops/act/act_loss_impl.h"
+#include "ops/common/op.h"
 #include "ops/common/optional_tensor.h"
 
 namespace hrm::ops {
@@ -47,30 +47,26 @@ void check_act_slots(const at::Tensor& q, const at::Tensor& steps, const at::Ten
 }
 
 at::Tensor act_q_target(const at::Tensor& q, const at::Tensor& steps, int64_t max_steps) {
-  static const auto op = c10::Dispatcher::singleton()
-                             .findSchemaOrThrow("hrm::act_q_target", "")
-                             .typed<at::Tensor(const at::Tensor&, const at::Tensor&, int64_t)>();
-  return op.call(q, steps, max_steps);
+  static const Op<at::Tensor(const at::Tensor&, const at::Tensor&, int64_t)> op("hrm::act_q_target");
+  return op(q, steps, max_steps);
 }
 
 ActLossSums act_loss(const TokenLoss& tokens, const at::Tensor& q, const OptionalTensor& target,
                      const at::Tensor& steps, const at::Tensor& halted) {
-  static const auto op = c10::Dispatcher::singleton()
-                             .findSchemaOrThrow("hrm::act_loss", "")
-                             .typed<std::tuple<at::Tensor, at::Tensor>(
-                                 const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&,
-                                 const OptionalTensor&, const at::Tensor&, const at::Tensor&)>();
-  const auto [loss, metrics] = op.call(tokens.loss, tokens.labelled, tokens.right, q, target, steps, halted);
+  static const Op<std::tuple<at::Tensor, at::Tensor>(const at::Tensor&, const at::Tensor&, const at::Tensor&,
+                                                     const at::Tensor&, const OptionalTensor&, const at::Tensor&,
+                                                     const at::Tensor&)>
+      op("hrm::act_loss");
+  const auto [loss, metrics] = op(tokens.loss, tokens.labelled, tokens.right, q, target, steps, halted);
   return {loss, metrics};
 }
 
 at::Tensor act_loss_backward(const at::Tensor& grad_loss, const TokenLoss& tokens, const at::Tensor& q,
                              const OptionalTensor& target) {
-  static const auto op = c10::Dispatcher::singleton()
-                             .findSchemaOrThrow("hrm::act_loss_backward", "")
-                             .typed<at::Tensor(const at::Tensor&, const at::Tensor&, const at::Tensor&,
-                                               const at::Tensor&, const at::Tensor&, const OptionalTensor&)>();
-  return op.call(grad_loss, tokens.loss, tokens.labelled, tokens.right, q, target);
+  static const Op<at::Tensor(const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&,
+                             const at::Tensor&, const OptionalTensor&)>
+      op("hrm::act_loss_backward");
+  return op(grad_loss, tokens.loss, tokens.labelled, tokens.right, q, target);
 }
 
 namespace {

@@ -1,10 +1,10 @@
 #include "hrm/ops/act_update.h"
 
 #include <ATen/ATen.h>
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/library.h>
 
 #include "ops/act/act_update_impl.h"
+#include "ops/common/op.h"
 #include "ops/common/optional_tensor.h"
 
 namespace hrm::ops {
@@ -71,25 +71,22 @@ void check_act_end(const ActSlots& slots, const at::Tensor& new_z_H, const at::T
 
 void act_begin_(const ActSlots& slots, const at::Tensor& H_init, const at::Tensor& L_init, const ActRows& rows,
                 const OptionalTensor& cursor) {
-  static const auto op =
-      c10::Dispatcher::singleton()
-          .findSchemaOrThrow("hrm::act_begin_", "")
-          .typed<void(const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&,
-                      const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&,
-                      const at::Tensor&, const at::Tensor&, const OptionalTensor&)>();
-  op.call(slots.z_H, slots.z_L, slots.steps, slots.inputs, slots.labels, slots.puzzle_identifiers, slots.halted, H_init,
-          L_init, rows.inputs, rows.labels, rows.puzzle_identifiers, cursor);
+  static const Op<void(const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&,
+                       const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&,
+                       const at::Tensor&, const at::Tensor&, const OptionalTensor&)>
+      op("hrm::act_begin_");
+  op(slots.z_H, slots.z_L, slots.steps, slots.inputs, slots.labels, slots.puzzle_identifiers, slots.halted, H_init,
+     L_init, rows.inputs, rows.labels, rows.puzzle_identifiers, cursor);
 }
 
 void act_end_(const ActSlots& slots, const at::Tensor& new_z_H, const at::Tensor& new_z_L, const at::Tensor& q,
               const at::Tensor& uniform, const at::Tensor& min_steps, const ActHalting& halting) {
-  static const auto op = c10::Dispatcher::singleton()
-                             .findSchemaOrThrow("hrm::act_end_", "")
-                             .typed<void(const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&,
-                                         const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&,
-                                         const at::Tensor&, int64_t, double, bool, bool)>();
-  op.call(slots.z_H, slots.z_L, slots.steps, slots.halted, new_z_H, new_z_L, q, uniform, min_steps, halting.max_steps,
-          halting.exploration, halting.training, halting.no_continue);
+  static const Op<void(const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&,
+                       const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&, int64_t, double,
+                       bool, bool)>
+      op("hrm::act_end_");
+  op(slots.z_H, slots.z_L, slots.steps, slots.halted, new_z_H, new_z_L, q, uniform, min_steps, halting.max_steps,
+     halting.exploration, halting.training, halting.no_continue);
 }
 
 namespace {

@@ -1,12 +1,12 @@
 #include "hrm/ops/lora.h"
 
 #include <ATen/ATen.h>
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
 #include <torch/library.h>
 
 #include "hrm/ops/linear.h"
 #include "ops/adapters/lora_impl.h"
+#include "ops/common/op.h"
 
 namespace hrm::ops {
 
@@ -66,20 +66,16 @@ void check_lora_gradients(const at::Tensor& grad_y, const at::Tensor& u, const a
 }
 
 void lora_add_(const at::Tensor& y, const at::Tensor& u, const at::Tensor& B, const std::vector<LoraSlice>& slices) {
-  static const auto op = c10::Dispatcher::singleton()
-                             .findSchemaOrThrow("hrm::lora_add_", "")
-                             .typed<void(const at::Tensor&, const at::Tensor&, const at::Tensor&, at::IntArrayRef)>();
-  op.call(y, u, B, flat_slices(slices));
+  static const Op<void(const at::Tensor&, const at::Tensor&, const at::Tensor&, at::IntArrayRef)> op("hrm::lora_add_");
+  op(y, u, B, flat_slices(slices));
 }
 
 at::Tensor lora_gradients(const at::Tensor& grad_y, const at::Tensor& u, const at::Tensor& B, const at::Tensor& grad_B,
                           const std::vector<LoraSlice>& slices, double scale) {
-  static const auto op = c10::Dispatcher::singleton()
-                             .findSchemaOrThrow("hrm::lora_gradients", "")
-                             .typed<at::Tensor(const at::Tensor&, const at::Tensor&, const at::Tensor&,
-                                               const OptionalTensor&, at::IntArrayRef, double)>();
-  return op.call(grad_y, u, B, grad_B.defined() ? OptionalTensor(grad_B) : OptionalTensor(), flat_slices(slices),
-                 scale);
+  static const Op<at::Tensor(const at::Tensor&, const at::Tensor&, const at::Tensor&, const OptionalTensor&,
+                             at::IntArrayRef, double)>
+      op("hrm::lora_gradients");
+  return op(grad_y, u, B, grad_B.defined() ? OptionalTensor(grad_B) : OptionalTensor(), flat_slices(slices), scale);
 }
 
 namespace reference {

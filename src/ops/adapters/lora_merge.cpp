@@ -1,11 +1,11 @@
 #include <ATen/ATen.h>
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
 #include <torch/library.h>
 
 #include <algorithm>
 
 #include "ops/adapters/lora_impl.h"
+#include "ops/common/op.h"
 
 namespace hrm::ops {
 namespace {
@@ -68,10 +68,8 @@ void check_lora_merge(const std::vector<LoraLayer>& layers) {
 }
 
 void lora_merge_(const std::vector<LoraLayer>& layers, double scale) {
-  static const auto op =
-      c10::Dispatcher::singleton()
-          .findSchemaOrThrow("hrm::lora_merge_", "")
-          .typed<void(at::TensorList, at::TensorList, at::TensorList, at::TensorList, at::IntArrayRef, double)>();
+  static const Op<void(at::TensorList, at::TensorList, at::TensorList, at::TensorList, at::IntArrayRef, double)> op(
+      "hrm::lora_merge_");
   if (layers.empty()) return;
   std::vector<at::Tensor> merged, weight, A, B;
   std::vector<LoraSlice> slices;
@@ -82,7 +80,7 @@ void lora_merge_(const std::vector<LoraLayer>& layers, double scale) {
     B.push_back(layer.B);
     slices.insert(slices.end(), layer.slices.begin(), layer.slices.end());
   }
-  op.call(merged, weight, A, B, flat_slices(slices), scale);
+  op(merged, weight, A, B, flat_slices(slices), scale);
 }
 
 namespace {

@@ -1,7 +1,6 @@
 #include "hrm/ops/attention.h"
 
 #include <ATen/ATen.h>
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/library.h>
 
 #include <atomic>
@@ -12,6 +11,7 @@
 #include "ops/attention/attention_cpu.h"
 #include "ops/attention/attention_impl.h"
 #include "ops/attention/rotary_cpu.h"
+#include "ops/common/op.h"
 
 namespace hrm::ops {
 namespace {
@@ -160,11 +160,9 @@ bool attention_fits_without_gradient(const at::Tensor& qkv, int64_t heads) {
 }
 
 at::Tensor attention(const at::Tensor& qkv, int64_t heads, const at::Tensor& cos, const at::Tensor& sin) {
-  static const auto op =
-      c10::Dispatcher::singleton()
-          .findSchemaOrThrow("hrm::attention", "")
-          .typed<at::Tensor(const at::Tensor&, int64_t, const OptionalTensor&, const OptionalTensor&)>();
-  return op.call(qkv, heads, optional_tensor(cos), optional_tensor(sin));
+  static const Op<at::Tensor(const at::Tensor&, int64_t, const OptionalTensor&, const OptionalTensor&)> op(
+      "hrm::attention");
+  return op(qkv, heads, optional_tensor(cos), optional_tensor(sin));
 }
 
 at::Tensor attention_(const at::Tensor& qkv, int64_t heads, const at::Tensor& cos, const at::Tensor& sin) {
@@ -177,11 +175,10 @@ at::Tensor attention_(const at::Tensor& qkv, int64_t heads, const at::Tensor& co
 
 at::Tensor attention_projected(const at::Tensor& h, const at::Tensor& weight, int64_t heads, const at::Tensor& cos,
                                const at::Tensor& sin) {
-  static const auto op = c10::Dispatcher::singleton()
-                             .findSchemaOrThrow("hrm::attention_projected", "")
-                             .typed<at::Tensor(const at::Tensor&, const at::Tensor&, int64_t, const OptionalTensor&,
-                                               const OptionalTensor&)>();
-  return op.call(h, weight, heads, optional_tensor(cos), optional_tensor(sin));
+  static const Op<at::Tensor(const at::Tensor&, const at::Tensor&, int64_t, const OptionalTensor&,
+                             const OptionalTensor&)>
+      op("hrm::attention_projected");
+  return op(h, weight, heads, optional_tensor(cos), optional_tensor(sin));
 }
 
 namespace composed {
@@ -195,11 +192,10 @@ at::Tensor attention_projected(const at::Tensor& h, const at::Tensor& weight, in
 
 std::tuple<at::Tensor, at::Tensor> attention_forward(const at::Tensor& qkv, int64_t heads, const OptionalTensor& cos,
                                                      const OptionalTensor& sin) {
-  static const auto op = c10::Dispatcher::singleton()
-                             .findSchemaOrThrow("hrm::attention_forward", "")
-                             .typed<std::tuple<at::Tensor, at::Tensor>(const at::Tensor&, int64_t,
-                                                                       const OptionalTensor&, const OptionalTensor&)>();
-  return op.call(qkv, heads, cos, sin);
+  static const Op<std::tuple<at::Tensor, at::Tensor>(const at::Tensor&, int64_t, const OptionalTensor&,
+                                                     const OptionalTensor&)>
+      op("hrm::attention_forward");
+  return op(qkv, heads, cos, sin);
 }
 
 std::tuple<at::Tensor, at::Tensor> attention_forward(const at::Tensor& qkv, int64_t heads, const at::Tensor& cos,
@@ -210,12 +206,10 @@ std::tuple<at::Tensor, at::Tensor> attention_forward(const at::Tensor& qkv, int6
 at::Tensor attention_backward(const at::Tensor& grad_out, const at::Tensor& qkv, const at::Tensor& out,
                               const at::Tensor& lse, int64_t heads, const OptionalTensor& cos,
                               const OptionalTensor& sin) {
-  static const auto op =
-      c10::Dispatcher::singleton()
-          .findSchemaOrThrow("hrm::attention_backward", "")
-          .typed<at::Tensor(const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&, int64_t,
-                            const OptionalTensor&, const OptionalTensor&)>();
-  return op.call(grad_out, qkv, out, lse, heads, cos, sin);
+  static const Op<at::Tensor(const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&, int64_t,
+                             const OptionalTensor&, const OptionalTensor&)>
+      op("hrm::attention_backward");
+  return op(grad_out, qkv, out, lse, heads, cos, sin);
 }
 
 at::Tensor attention_backward(const at::Tensor& grad_out, const at::Tensor& qkv, const at::Tensor& out,
@@ -224,26 +218,21 @@ at::Tensor attention_backward(const at::Tensor& grad_out, const at::Tensor& qkv,
 }
 
 at::Tensor rotate_qkv(const at::Tensor& qkv, int64_t heads, const at::Tensor& cos, const at::Tensor& sin) {
-  static const auto op = c10::Dispatcher::singleton()
-                             .findSchemaOrThrow("hrm::rotate_qkv", "")
-                             .typed<at::Tensor(const at::Tensor&, int64_t, const at::Tensor&, const at::Tensor&)>();
-  return op.call(qkv, heads, cos, sin);
+  static const Op<at::Tensor(const at::Tensor&, int64_t, const at::Tensor&, const at::Tensor&)> op("hrm::rotate_qkv");
+  return op(qkv, heads, cos, sin);
 }
 
 void rotate_qkv_(const at::Tensor& qkv, int64_t heads, const at::Tensor& cos, const at::Tensor& sin) {
-  static const auto op = c10::Dispatcher::singleton()
-                             .findSchemaOrThrow("hrm::rotate_qkv_", "")
-                             .typed<void(const at::Tensor&, int64_t, const at::Tensor&, const at::Tensor&)>();
-  op.call(qkv, heads, cos, sin);
+  static const Op<void(const at::Tensor&, int64_t, const at::Tensor&, const at::Tensor&)> op("hrm::rotate_qkv_");
+  op(qkv, heads, cos, sin);
 }
 
 at::Tensor rotate_qkv_backward(const at::Tensor& grad_q, const at::Tensor& grad_k, const at::Tensor& grad_v,
                                const OptionalTensor& cos, const OptionalTensor& sin) {
-  static const auto op = c10::Dispatcher::singleton()
-                             .findSchemaOrThrow("hrm::rotate_qkv_backward", "")
-                             .typed<at::Tensor(const at::Tensor&, const at::Tensor&, const at::Tensor&,
-                                               const OptionalTensor&, const OptionalTensor&)>();
-  return op.call(grad_q, grad_k, grad_v, cos, sin);
+  static const Op<at::Tensor(const at::Tensor&, const at::Tensor&, const at::Tensor&, const OptionalTensor&,
+                             const OptionalTensor&)>
+      op("hrm::rotate_qkv_backward");
+  return op(grad_q, grad_k, grad_v, cos, sin);
 }
 
 namespace {

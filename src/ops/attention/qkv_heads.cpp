@@ -1,12 +1,12 @@
 #include "hrm/ops/qkv_heads.h"
 
 #include <ATen/ATen.h>
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/library.h>
 
 #include "hrm/ops/linear.h"
 #include "ops/attention/qkv_heads_impl.h"
 #include "ops/common/accumulate_type.h"
+#include "ops/common/op.h"
 #include "ops/common/optional_tensor.h"
 
 namespace hrm::ops {
@@ -92,11 +92,10 @@ void check_qkv_heads_backward(const at::Tensor& grad_q, const at::Tensor& grad_k
 
 at::Tensor qkv_heads_product(const at::Tensor& x, const at::Tensor& weight, const QkvSizes& s, const at::Tensor& cos,
                              const at::Tensor& sin) {
-  static const auto op = c10::Dispatcher::singleton()
-                             .findSchemaOrThrow("hrm::qkv_heads_product", "")
-                             .typed<at::Tensor(const at::Tensor&, const at::Tensor&, int64_t, int64_t, int64_t,
-                                               const at::Tensor&, const at::Tensor&)>();
-  return op.call(x, weight, s.heads, s.kv_heads, s.head_dim, cos, sin);
+  static const Op<at::Tensor(const at::Tensor&, const at::Tensor&, int64_t, int64_t, int64_t, const at::Tensor&,
+                             const at::Tensor&)>
+      op("hrm::qkv_heads_product");
+  return op(x, weight, s.heads, s.kv_heads, s.head_dim, cos, sin);
 }
 
 at::Tensor composed::qkv_heads_product(const at::Tensor& x, const at::Tensor& weight, const QkvSizes& s,
@@ -107,30 +106,26 @@ at::Tensor composed::qkv_heads_product(const at::Tensor& x, const at::Tensor& we
 }
 
 void qkv_heads_rotate_(const at::Tensor& qkv, const QkvSizes& s, const at::Tensor& cos, const at::Tensor& sin) {
-  static const auto op =
-      c10::Dispatcher::singleton()
-          .findSchemaOrThrow("hrm::qkv_heads_rotate_", "")
-          .typed<void(const at::Tensor&, int64_t, int64_t, int64_t, const at::Tensor&, const at::Tensor&)>();
-  op.call(qkv, s.heads, s.kv_heads, s.head_dim, cos, sin);
+  static const Op<void(const at::Tensor&, int64_t, int64_t, int64_t, const at::Tensor&, const at::Tensor&)> op(
+      "hrm::qkv_heads_rotate_");
+  op(qkv, s.heads, s.kv_heads, s.head_dim, cos, sin);
 }
 
 at::Tensor qkv_heads_norm(const at::Tensor& qkv, const QkvSizes& s, const QkvHeadOptions& o) {
-  static const auto op = c10::Dispatcher::singleton()
-                             .findSchemaOrThrow("hrm::qkv_heads_norm", "")
-                             .typed<at::Tensor(const at::Tensor&, int64_t, int64_t, int64_t, const OptionalTensor&,
-                                               const OptionalTensor&, const at::Tensor&, const at::Tensor&, double)>();
-  return op.call(qkv, s.heads, s.kv_heads, s.head_dim, given(o.cos), given(o.sin), o.q_weight, o.k_weight, o.eps);
+  static const Op<at::Tensor(const at::Tensor&, int64_t, int64_t, int64_t, const OptionalTensor&, const OptionalTensor&,
+                             const at::Tensor&, const at::Tensor&, double)>
+      op("hrm::qkv_heads_norm");
+  return op(qkv, s.heads, s.kv_heads, s.head_dim, given(o.cos), given(o.sin), o.q_weight, o.k_weight, o.eps);
 }
 
 Gradients qkv_heads_backward(const at::Tensor& grad_q, const at::Tensor& grad_k, const at::Tensor& grad_v,
                              const at::Tensor& qkv, const QkvHeadOptions& o, bool needs_weights) {
-  static const auto op = c10::Dispatcher::singleton()
-                             .findSchemaOrThrow("hrm::qkv_heads_backward", "")
-                             .typed<Gradients(const at::Tensor&, const at::Tensor&, const at::Tensor&,
-                                              const OptionalTensor&, const OptionalTensor&, const OptionalTensor&,
-                                              const OptionalTensor&, const OptionalTensor&, double, bool)>();
-  return op.call(grad_q, grad_k, grad_v, given(qkv), given(o.cos), given(o.sin), given(o.q_weight), given(o.k_weight),
-                 o.eps, needs_weights);
+  static const Op<Gradients(const at::Tensor&, const at::Tensor&, const at::Tensor&, const OptionalTensor&,
+                            const OptionalTensor&, const OptionalTensor&, const OptionalTensor&, const OptionalTensor&,
+                            double, bool)>
+      op("hrm::qkv_heads_backward");
+  return op(grad_q, grad_k, grad_v, given(qkv), given(o.cos), given(o.sin), given(o.q_weight), given(o.k_weight), o.eps,
+            needs_weights);
 }
 
 namespace {

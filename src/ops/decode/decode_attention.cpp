@@ -1,10 +1,10 @@
 #include "hrm/ops/decode_attention.h"
 
 #include <ATen/ATen.h>
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
 #include <torch/library.h>
 
+#include "ops/common/op.h"
 #include "ops/decode/decode_attention_impl.h"
 
 namespace hrm::ops {
@@ -45,13 +45,11 @@ void check_decode_attention(const at::Tensor& qkv, const at::Tensor& keys, const
 
 at::Tensor decode_attention_(const at::Tensor& qkv, const at::Tensor& keys, const at::Tensor& values,
                              const at::Tensor& lengths, const DecodeAttentionOptions& o) {
-  static const auto op =
-      c10::Dispatcher::singleton()
-          .findSchemaOrThrow("hrm::decode_attention_", "")
-          .typed<at::Tensor(const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&,
-                            const at::Tensor&, const at::Tensor&, const std::optional<at::Tensor>&,
-                            const std::optional<at::Tensor>&, double, int64_t, bool)>();
-  return op.call(qkv, keys, values, lengths, o.cos, o.sin, o.q_weight, o.k_weight, o.eps, o.window, o.steady);
+  static const Op<at::Tensor(const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&,
+                             const at::Tensor&, const at::Tensor&, const std::optional<at::Tensor>&,
+                             const std::optional<at::Tensor>&, double, int64_t, bool)>
+      op("hrm::decode_attention_");
+  return op(qkv, keys, values, lengths, o.cos, o.sin, o.q_weight, o.k_weight, o.eps, o.window, o.steady);
 }
 
 namespace {

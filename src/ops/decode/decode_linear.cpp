@@ -1,7 +1,6 @@
 #include "hrm/ops/decode_linear.h"
 
 #include <ATen/ATen.h>
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
 #include <torch/library.h>
 
@@ -10,6 +9,7 @@
 #include "hrm/ops/linear_add.h"
 #include "hrm/ops/linear_swiglu.h"
 #include "hrm/ops/weighted_rms_norm.h"
+#include "ops/common/op.h"
 #include "ops/common/sizes.h"
 #include "ops/linear/linear_impl.h"
 #include "ops/linear/linear_swiglu_impl.h"
@@ -22,22 +22,19 @@
 namespace hrm::ops {
 
 at::Tensor decode_linear(const at::Tensor& x, const at::Tensor& weight, const DecodeLinearOptions& o) {
-  static const auto op =
-      c10::Dispatcher::singleton()
-          .findSchemaOrThrow("hrm::decode_linear", "")
-          .typed<at::Tensor(const at::Tensor&, const at::Tensor&, const OptionalTensor&, double, const OptionalTensor&,
-                            bool, const OptionalTensor&, const OptionalTensor&)>();
-  return op.call(x, weight, o.norm, o.eps, o.residual, o.gated, optional_tensor(o.ahead.scaled),
-                 optional_tensor(o.ahead.squares));
+  static const Op<at::Tensor(const at::Tensor&, const at::Tensor&, const OptionalTensor&, double, const OptionalTensor&,
+                             bool, const OptionalTensor&, const OptionalTensor&)>
+      op("hrm::decode_linear");
+  return op(x, weight, o.norm, o.eps, o.residual, o.gated, optional_tensor(o.ahead.scaled),
+            optional_tensor(o.ahead.squares));
 }
 
 DecodedAhead decode_linear_ahead(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& residual,
                                  const at::Tensor& next_norm) {
-  static const auto op = c10::Dispatcher::singleton()
-                             .findSchemaOrThrow("hrm::decode_linear_ahead", "")
-                             .typed<std::tuple<at::Tensor, at::Tensor, at::Tensor>(
-                                 const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&)>();
-  auto [y, scaled, squares] = op.call(x, weight, residual, next_norm);
+  static const Op<std::tuple<at::Tensor, at::Tensor, at::Tensor>(const at::Tensor&, const at::Tensor&,
+                                                                 const at::Tensor&, const at::Tensor&)>
+      op("hrm::decode_linear_ahead");
+  auto [y, scaled, squares] = op(x, weight, residual, next_norm);
   if (squares.numel() == 0) return {y, {}};
   return {y, {scaled, squares}};
 }

@@ -1,10 +1,10 @@
 #include "hrm/ops/next_tokens.h"
 
 #include <ATen/ATen.h>
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
 #include <torch/library.h>
 
+#include "ops/common/op.h"
 #include "ops/decode/next_tokens_impl.h"
 
 namespace hrm::ops {
@@ -57,22 +57,18 @@ at::Tensor filtered_probabilities(const at::Tensor& logits, const SamplingOption
 }
 
 at::Tensor sample_tokens(const at::Tensor& logits, const SamplingOptions& o, const at::Tensor& draws) {
-  static const auto op =
-      c10::Dispatcher::singleton()
-          .findSchemaOrThrow("hrm::sample_tokens", "")
-          .typed<at::Tensor(const at::Tensor&, const std::optional<at::Tensor>&, double, int64_t, double, double)>();
-  return op.call(logits, draws.defined() ? std::optional(draws) : std::nullopt, o.temperature, o.top_k, o.top_p,
-                 o.min_p);
+  static const Op<at::Tensor(const at::Tensor&, const std::optional<at::Tensor>&, double, int64_t, double, double)> op(
+      "hrm::sample_tokens");
+  return op(logits, draws.defined() ? std::optional(draws) : std::nullopt, o.temperature, o.top_k, o.top_p, o.min_p);
 }
 
 void next_tokens_(const at::Tensor& logits, const SamplingOptions& o, const WrittenRows& rows) {
-  static const auto op = c10::Dispatcher::singleton()
-                             .findSchemaOrThrow("hrm::next_tokens_", "")
-                             .typed<void(const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&,
-                                         const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&,
-                                         const std::optional<at::Tensor>&, double, int64_t, double, double)>();
-  op.call(logits, rows.draws, rows.limits, rows.stop_ids, rows.ids, rows.count, rows.active, rows.chosen,
-          rows.log_p.defined() ? std::optional(rows.log_p) : std::nullopt, o.temperature, o.top_k, o.top_p, o.min_p);
+  static const Op<void(const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&,
+                       const at::Tensor&, const at::Tensor&, const at::Tensor&, const std::optional<at::Tensor>&,
+                       double, int64_t, double, double)>
+      op("hrm::next_tokens_");
+  op(logits, rows.draws, rows.limits, rows.stop_ids, rows.ids, rows.count, rows.active, rows.chosen,
+     rows.log_p.defined() ? std::optional(rows.log_p) : std::nullopt, o.temperature, o.top_k, o.top_p, o.min_p);
 }
 
 namespace {

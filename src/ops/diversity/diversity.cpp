@@ -1,11 +1,11 @@
 #include "hrm/ops/diversity.h"
 
 #include <ATen/ATen.h>
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
 #include <torch/library.h>
 
 #include "hrm/ops/backend.h"
+#include "ops/common/op.h"
 #include "ops/diversity/diversity_impl.h"
 
 namespace hrm::ops {
@@ -23,10 +23,8 @@ void check_semantic_diversity(const at::Tensor& embeddings, const std::optional<
 }
 
 Diversity semantic_diversity(const at::Tensor& embeddings, const at::Tensor& counts) {
-  static const auto op = c10::Dispatcher::singleton()
-                             .findSchemaOrThrow("hrm::semantic_diversity", "")
-                             .typed<DiversityResult(const at::Tensor&, const std::optional<at::Tensor>&)>();
-  auto [totals, rows, loo] = op.call(embeddings, counts.defined() ? std::optional(counts) : std::nullopt);
+  static const Op<DiversityResult(const at::Tensor&, const std::optional<at::Tensor>&)> op("hrm::semantic_diversity");
+  auto [totals, rows, loo] = op(embeddings, counts.defined() ? std::optional(counts) : std::nullopt);
   return {std::move(totals), std::move(rows), std::move(loo)};
 }
 

@@ -1,9 +1,9 @@
 #include "hrm/ops/dropout.h"
 
 #include <ATen/ATen.h>
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/library.h>
 
+#include "ops/common/op.h"
 #include "ops/dropout/dropout_impl.h"
 
 namespace hrm::ops {
@@ -27,17 +27,14 @@ void check_dropout_add(const at::Tensor& sum, const at::Tensor& x, const at::Ten
 }
 
 at::Tensor dropout(const at::Tensor& x, const at::Tensor& step, double p, int64_t seed) {
-  static const auto op = c10::Dispatcher::singleton()
-                             .findSchemaOrThrow("hrm::dropout", "")
-                             .typed<at::Tensor(const at::Tensor&, const at::Tensor&, double, int64_t)>();
-  return op.call(x, step, p, seed);
+  static const Op<at::Tensor(const at::Tensor&, const at::Tensor&, double, int64_t)> op("hrm::dropout");
+  return op(x, step, p, seed);
 }
 
 void dropout_add_(const at::Tensor& sum, const at::Tensor& x, const at::Tensor& step, double p, int64_t seed) {
-  static const auto op = c10::Dispatcher::singleton()
-                             .findSchemaOrThrow("hrm::dropout_add_", "")
-                             .typed<void(const at::Tensor&, const at::Tensor&, const at::Tensor&, double, int64_t)>();
-  op.call(sum, x, step, p, seed);
+  static const Op<void(const at::Tensor&, const at::Tensor&, const at::Tensor&, double, int64_t)> op(
+      "hrm::dropout_add_");
+  op(sum, x, step, p, seed);
 }
 
 namespace {

@@ -1,12 +1,12 @@
 #include "hrm/ops/augment.h"
 
 #include <ATen/ATen.h>
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/library.h>
 
 #include <cmath>
 
 #include "hrm/ops/symmetry.h"
+#include "ops/common/op.h"
 #include "ops/embedding/augment_impl.h"
 
 namespace hrm::ops {
@@ -61,10 +61,9 @@ void check_augment(const AugmentArgs& args) {
 void augment_rows_(const at::Tensor& inputs, const at::Tensor& labels, const at::Tensor& identifiers,
                    const at::Tensor& table_inputs, const at::Tensor& table_labels, const at::Tensor& picks,
                    const Augmentation& how) {
-  static const auto op =
-      c10::Dispatcher::singleton().findSchemaOrThrow("hrm::augment_rows_", "").typed<AugmentSignature>();
-  op.call(inputs, labels, identifiers, table_inputs, table_labels, picks, static_cast<int64_t>(how.kind),
-          static_cast<int64_t>(how.seed), how.box_rows, how.box_cols);
+  static const Op<AugmentSignature> op("hrm::augment_rows_");
+  op(inputs, labels, identifiers, table_inputs, table_labels, picks, static_cast<int64_t>(how.kind),
+     static_cast<int64_t>(how.seed), how.box_rows, how.box_cols);
 }
 
 namespace {

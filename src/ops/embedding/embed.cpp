@@ -1,9 +1,9 @@
 #include "hrm/ops/embed.h"
 
 #include <ATen/ATen.h>
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/library.h>
 
+#include "ops/common/op.h"
 #include "ops/common/optional_tensor.h"
 #include "ops/embedding/embed_impl.h"
 
@@ -50,20 +50,17 @@ void check_embed_backward(const at::Tensor& grad_x, const at::Tensor& inputs, in
 
 at::Tensor embed(const at::Tensor& inputs, const at::Tensor& table, const OptionalTensor& puzzle_rows, int64_t prefix,
                  double scale, at::ScalarType dtype) {
-  static const auto op = c10::Dispatcher::singleton()
-                             .findSchemaOrThrow("hrm::embed", "")
-                             .typed<at::Tensor(const at::Tensor&, const at::Tensor&, const OptionalTensor&, int64_t,
-                                               double, at::ScalarType)>();
-  return op.call(inputs, table, puzzle_rows, prefix, scale, dtype);
+  static const Op<at::Tensor(const at::Tensor&, const at::Tensor&, const OptionalTensor&, int64_t, double,
+                             at::ScalarType)>
+      op("hrm::embed");
+  return op(inputs, table, puzzle_rows, prefix, scale, dtype);
 }
 
 std::tuple<at::Tensor, at::Tensor> embed_backward(const at::Tensor& grad_x, const at::Tensor& inputs, int64_t entries,
                                                   int64_t puzzle_width, double scale) {
-  static const auto op =
-      c10::Dispatcher::singleton()
-          .findSchemaOrThrow("hrm::embed_backward", "")
-          .typed<std::tuple<at::Tensor, at::Tensor>(const at::Tensor&, const at::Tensor&, int64_t, int64_t, double)>();
-  return op.call(grad_x, inputs, entries, puzzle_width, scale);
+  static const Op<std::tuple<at::Tensor, at::Tensor>(const at::Tensor&, const at::Tensor&, int64_t, int64_t, double)>
+      op("hrm::embed_backward");
+  return op(grad_x, inputs, entries, puzzle_width, scale);
 }
 
 namespace {

@@ -1,7 +1,6 @@
 #include "hrm/ops/embed_tokens.h"
 
 #include <ATen/ATen.h>
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
@@ -10,6 +9,7 @@
 
 #include "hrm/ops/embed.h"
 #include "hrm/ops/linear.h"
+#include "ops/common/op.h"
 #include "ops/common/sizes.h"
 #include "ops/embedding/embed_tokens_impl.h"
 
@@ -32,10 +32,8 @@ void check_embed_tokens_backward(const at::Tensor& grad_table, const at::Tensor&
 }
 
 void embed_tokens_backward_(const at::Tensor& grad_table, const at::Tensor& grad_x, const at::Tensor& ids) {
-  static const auto op = c10::Dispatcher::singleton()
-                             .findSchemaOrThrow("hrm::embed_tokens_backward_", "")
-                             .typed<void(const at::Tensor&, const at::Tensor&, const at::Tensor&)>();
-  op.call(grad_table, grad_x, ids);
+  static const Op<void(const at::Tensor&, const at::Tensor&, const at::Tensor&)> op("hrm::embed_tokens_backward_");
+  op(grad_table, grad_x, ids);
 }
 
 namespace {

@@ -1,7 +1,6 @@
 #include "hrm/ops/linear.h"
 
 #include <ATen/ATen.h>
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/library.h>
 
 #include <algorithm>
@@ -11,6 +10,7 @@
 #include "hrm/ops/backend.h"
 #include "hrm/ops/linear_weight_gradient.h"
 #include "ops/common/matmul_cpu.h"
+#include "ops/common/op.h"
 #include "ops/common/sizes.h"
 #include "ops/linear/linear_impl.h"
 
@@ -88,11 +88,10 @@ at::Tensor linear_forward(const at::Tensor& x, const at::Tensor& weight, const O
 
 at::Tensor linear(const at::Tensor& x, const at::Tensor& weight_compute, const at::Tensor& master,
                   const OptionalTensor& bias, const OptionalTensor& grad_weight, const OptionalTensor& grad_bias) {
-  static const auto op = c10::Dispatcher::singleton()
-                             .findSchemaOrThrow("hrm::linear", "")
-                             .typed<at::Tensor(const at::Tensor&, const at::Tensor&, const at::Tensor&,
-                                               const OptionalTensor&, const OptionalTensor&, const OptionalTensor&)>();
-  return op.call(x, weight_compute, master, bias, grad_weight, grad_bias);
+  static const Op<at::Tensor(const at::Tensor&, const at::Tensor&, const at::Tensor&, const OptionalTensor&,
+                             const OptionalTensor&, const OptionalTensor&)>
+      op("hrm::linear");
+  return op(x, weight_compute, master, bias, grad_weight, grad_bias);
 }
 
 void linear_out(const at::Tensor& y, const at::Tensor& x, const at::Tensor& weight) {
@@ -126,17 +125,13 @@ void check_linear_grad_x_add(const at::Tensor& grad_x, const at::Tensor& grad_y,
 }
 
 at::Tensor linear_grad_x(const at::Tensor& grad_y, const at::Tensor& weight) {
-  static const auto op = c10::Dispatcher::singleton()
-                             .findSchemaOrThrow("hrm::linear_grad_x", "")
-                             .typed<at::Tensor(const at::Tensor&, const at::Tensor&)>();
-  return op.call(grad_y, weight);
+  static const Op<at::Tensor(const at::Tensor&, const at::Tensor&)> op("hrm::linear_grad_x");
+  return op(grad_y, weight);
 }
 
 void linear_grad_x_add_(const at::Tensor& grad_x, const at::Tensor& grad_y, const at::Tensor& weight) {
-  static const auto op = c10::Dispatcher::singleton()
-                             .findSchemaOrThrow("hrm::linear_grad_x_add_", "")
-                             .typed<void(const at::Tensor&, const at::Tensor&, const at::Tensor&)>();
-  op.call(grad_x, grad_y, weight);
+  static const Op<void(const at::Tensor&, const at::Tensor&, const at::Tensor&)> op("hrm::linear_grad_x_add_");
+  op(grad_x, grad_y, weight);
 }
 
 at::Tensor gradient_buffer(const at::Tensor& leaf) {
@@ -154,10 +149,8 @@ at::Tensor linear(const at::Tensor& x, const at::Tensor& weight_compute, const a
 }
 
 void linear_accumulate_(const at::Tensor& grad_weight, const at::Tensor& grad_y, const at::Tensor& x) {
-  static const auto op = c10::Dispatcher::singleton()
-                             .findSchemaOrThrow("hrm::linear_accumulate_", "")
-                             .typed<void(const at::Tensor&, const at::Tensor&, const at::Tensor&)>();
-  op.call(grad_weight, grad_y, x);
+  static const Op<void(const at::Tensor&, const at::Tensor&, const at::Tensor&)> op("hrm::linear_accumulate_");
+  op(grad_weight, grad_y, x);
 }
 
 void linear_weight_gradient_(const at::Tensor& grad_weight, const at::Tensor& grad_y, const at::Tensor& x) {

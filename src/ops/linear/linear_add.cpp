@@ -1,13 +1,13 @@
 #include "hrm/ops/linear_add.h"
 
 #include <ATen/ATen.h>
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
 #include "hrm/build_config.h"
 #include "hrm/ops/backend.h"
 #include "hrm/ops/linear.h"
+#include "ops/common/op.h"
 #include "ops/linear/linear_impl.h"
 
 #if HRM_WITH_CUDA
@@ -35,11 +35,10 @@ void check_linear_add(const at::Tensor& x, const at::Tensor& weight_compute, con
 
 at::Tensor call(const at::Tensor& x, const at::Tensor& weight_compute, const at::Tensor& master,
                 const at::Tensor& residual, const OptionalTensor& grad_weight) {
-  static const auto op = c10::Dispatcher::singleton()
-                             .findSchemaOrThrow("hrm::linear_add", "")
-                             .typed<at::Tensor(const at::Tensor&, const at::Tensor&, const at::Tensor&,
-                                               const at::Tensor&, const OptionalTensor&)>();
-  return op.call(x, weight_compute, master, residual, grad_weight);
+  static const Op<at::Tensor(const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&,
+                             const OptionalTensor&)>
+      op("hrm::linear_add");
+  return op(x, weight_compute, master, residual, grad_weight);
 }
 
 at::Tensor linear_add_cpu(const at::Tensor& x, const at::Tensor& weight_compute, const at::Tensor& master,

@@ -1,11 +1,11 @@
 #include "hrm/ops/linear_rms_norm.h"
 
 #include <ATen/ATen.h>
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/library.h>
 
 #include "hrm/ops/rms_norm.h"
 #include "ops/common/matmul_cpu.h"
+#include "ops/common/op.h"
 #include "ops/linear/linear_rms_norm_impl.h"
 
 namespace hrm::ops {
@@ -37,28 +37,23 @@ void check_linear_rms_norm_add(const at::Tensor& x, const at::Tensor& weight, co
 }
 
 at::Tensor linear_rms_norm(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& residual, double eps) {
-  static const auto op = c10::Dispatcher::singleton()
-                             .findSchemaOrThrow("hrm::linear_rms_norm", "")
-                             .typed<at::Tensor(const at::Tensor&, const at::Tensor&, const at::Tensor&, double)>();
-  return op.call(x, weight, residual, eps);
+  static const Op<at::Tensor(const at::Tensor&, const at::Tensor&, const at::Tensor&, double)> op(
+      "hrm::linear_rms_norm");
+  return op(x, weight, residual, eps);
 }
 
 std::tuple<at::Tensor, at::Tensor> linear_rms_norm_forward(const at::Tensor& x, const at::Tensor& weight,
                                                            const at::Tensor& residual, double eps) {
-  static const auto op =
-      c10::Dispatcher::singleton()
-          .findSchemaOrThrow("hrm::linear_rms_norm_forward", "")
-          .typed<std::tuple<at::Tensor, at::Tensor>(const at::Tensor&, const at::Tensor&, const at::Tensor&, double)>();
-  return op.call(x, weight, residual, eps);
+  static const Op<std::tuple<at::Tensor, at::Tensor>(const at::Tensor&, const at::Tensor&, const at::Tensor&, double)>
+      op("hrm::linear_rms_norm_forward");
+  return op(x, weight, residual, eps);
 }
 
 at::Tensor linear_rms_norm_add(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& residual, double eps,
                                const at::Tensor& addend) {
-  static const auto op =
-      c10::Dispatcher::singleton()
-          .findSchemaOrThrow("hrm::linear_rms_norm_add", "")
-          .typed<at::Tensor(const at::Tensor&, const at::Tensor&, const at::Tensor&, double, const at::Tensor&)>();
-  return op.call(x, weight, residual, eps, addend);
+  static const Op<at::Tensor(const at::Tensor&, const at::Tensor&, const at::Tensor&, double, const at::Tensor&)> op(
+      "hrm::linear_rms_norm_add");
+  return op(x, weight, residual, eps, addend);
 }
 
 namespace {

@@ -1,7 +1,6 @@
 #include "hrm/ops/linear_swiglu.h"
 
 #include <ATen/ATen.h>
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/library.h>
 
 #include <algorithm>
@@ -9,6 +8,7 @@
 #include "hrm/ops/backend.h"
 #include "hrm/ops/linear.h"
 #include "hrm/ops/swiglu.h"
+#include "ops/common/op.h"
 #include "ops/common/sizes.h"
 #include "ops/linear/linear_impl.h"
 #include "ops/linear/linear_swiglu_impl.h"
@@ -42,25 +42,21 @@ void check_linear_swiglu_backward(const at::Tensor& grad_out, const at::Tensor& 
 }
 
 at::Tensor linear_swiglu(const at::Tensor& x, const at::Tensor& weight) {
-  static const auto op = c10::Dispatcher::singleton()
-                             .findSchemaOrThrow("hrm::linear_swiglu", "")
-                             .typed<at::Tensor(const at::Tensor&, const at::Tensor&)>();
-  return op.call(x, weight);
+  static const Op<at::Tensor(const at::Tensor&, const at::Tensor&)> op("hrm::linear_swiglu");
+  return op(x, weight);
 }
 
 std::tuple<at::Tensor, at::Tensor> linear_swiglu_forward(const at::Tensor& x, const at::Tensor& weight) {
-  static const auto op = c10::Dispatcher::singleton()
-                             .findSchemaOrThrow("hrm::linear_swiglu_forward", "")
-                             .typed<std::tuple<at::Tensor, at::Tensor>(const at::Tensor&, const at::Tensor&)>();
-  return op.call(x, weight);
+  static const Op<std::tuple<at::Tensor, at::Tensor>(const at::Tensor&, const at::Tensor&)> op(
+      "hrm::linear_swiglu_forward");
+  return op(x, weight);
 }
 
 at::Tensor linear_swiglu_backward(const at::Tensor& grad_out, const at::Tensor& weight_down,
                                   const at::Tensor& gate_up) {
-  static const auto op = c10::Dispatcher::singleton()
-                             .findSchemaOrThrow("hrm::linear_swiglu_backward", "")
-                             .typed<at::Tensor(const at::Tensor&, const at::Tensor&, const at::Tensor&)>();
-  return op.call(grad_out, weight_down, gate_up);
+  static const Op<at::Tensor(const at::Tensor&, const at::Tensor&, const at::Tensor&)> op(
+      "hrm::linear_swiglu_backward");
+  return op(grad_out, weight_down, gate_up);
 }
 
 namespace composed {

@@ -1,10 +1,10 @@
 #include "hrm/ops/swiglu.h"
 
 #include <ATen/ATen.h>
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/library.h>
 
 #include "hrm/ops/backend.h"
+#include "ops/common/op.h"
 #include "ops/linear/swiglu_impl.h"
 
 namespace hrm::ops {
@@ -33,16 +33,13 @@ void check_swiglu_backward(const at::Tensor& grad_act, const at::Tensor& gate_up
 }
 
 at::Tensor swiglu(const at::Tensor& gate_up) {
-  static const auto op =
-      c10::Dispatcher::singleton().findSchemaOrThrow("hrm::swiglu", "").typed<at::Tensor(const at::Tensor&)>();
-  return op.call(gate_up);
+  static const Op<at::Tensor(const at::Tensor&)> op("hrm::swiglu");
+  return op(gate_up);
 }
 
 at::Tensor swiglu_backward(const at::Tensor& grad_act, const at::Tensor& gate_up) {
-  static const auto op = c10::Dispatcher::singleton()
-                             .findSchemaOrThrow("hrm::swiglu_backward", "")
-                             .typed<at::Tensor(const at::Tensor&, const at::Tensor&)>();
-  return op.call(grad_act, gate_up);
+  static const Op<at::Tensor(const at::Tensor&, const at::Tensor&)> op("hrm::swiglu_backward");
+  return op(grad_act, gate_up);
 }
 
 namespace {

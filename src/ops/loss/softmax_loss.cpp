@@ -1,10 +1,10 @@
 #include "hrm/ops/softmax_loss.h"
 
 #include <ATen/ATen.h>
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
 #include <torch/library.h>
 
+#include "ops/common/op.h"
 #include "ops/loss/softmax_loss_impl.h"
 
 namespace hrm::ops {
@@ -29,11 +29,9 @@ void check_softmax_loss(const at::Tensor& logits, const at::Tensor& labels, cons
 }
 
 at::Tensor softmax_loss_(const at::Tensor& logits, const at::Tensor& labels, const std::optional<at::Tensor>& weights) {
-  static const auto op =
-      c10::Dispatcher::singleton()
-          .findSchemaOrThrow("hrm::softmax_loss_", "")
-          .typed<at::Tensor(const at::Tensor&, const at::Tensor&, const std::optional<at::Tensor>&)>();
-  return op.call(logits, labels, weights);
+  static const Op<at::Tensor(const at::Tensor&, const at::Tensor&, const std::optional<at::Tensor>&)> op(
+      "hrm::softmax_loss_");
+  return op(logits, labels, weights);
 }
 
 namespace {

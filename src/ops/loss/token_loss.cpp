@@ -1,9 +1,9 @@
 #include "hrm/ops/token_loss.h"
 
 #include <ATen/ATen.h>
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/library.h>
 
+#include "ops/common/op.h"
 #include "ops/loss/token_loss_impl.h"
 
 namespace hrm::ops {
@@ -33,22 +33,19 @@ void check_token_loss_backward(const at::Tensor& grad_loss, const at::Tensor& lo
 
 TokenLoss token_loss(const at::Tensor& logits, const at::Tensor& labels, int64_t first, LossKind kind,
                      LossPrecision precision) {
-  static const auto op = c10::Dispatcher::singleton()
-                             .findSchemaOrThrow("hrm::token_loss", "")
-                             .typed<std::tuple<at::Tensor, at::Tensor, at::Tensor>(const at::Tensor&, const at::Tensor&,
-                                                                                   int64_t, int64_t, int64_t)>();
+  static const Op<std::tuple<at::Tensor, at::Tensor, at::Tensor>(const at::Tensor&, const at::Tensor&, int64_t, int64_t,
+                                                                 int64_t)>
+      op("hrm::token_loss");
   const auto [loss, labelled, right] =
-      op.call(logits, labels, first, static_cast<int64_t>(kind), static_cast<int64_t>(precision));
+      op(logits, labels, first, static_cast<int64_t>(kind), static_cast<int64_t>(precision));
   return {loss, labelled, right};
 }
 
 at::Tensor token_loss_backward(const at::Tensor& grad_loss, const at::Tensor& logits, const at::Tensor& labels,
                                int64_t first, LossKind kind, LossPrecision precision) {
-  static const auto op =
-      c10::Dispatcher::singleton()
-          .findSchemaOrThrow("hrm::token_loss_backward", "")
-          .typed<at::Tensor(const at::Tensor&, const at::Tensor&, const at::Tensor&, int64_t, int64_t, int64_t)>();
-  return op.call(grad_loss, logits, labels, first, static_cast<int64_t>(kind), static_cast<int64_t>(precision));
+  static const Op<at::Tensor(const at::Tensor&, const at::Tensor&, const at::Tensor&, int64_t, int64_t, int64_t)> op(
+      "hrm::token_loss_backward");
+  return op(grad_loss, logits, labels, first, static_cast<int64_t>(kind), static_cast<int64_t>(precision));
 }
 
 namespace {

@@ -4,7 +4,7 @@
 #include <torch/library.h>
 
 #include "ops/common/accumulate_type.h"
-#include "ops/common/find_op.h"
+#include "ops/common/op.h"
 #include "ops/memory/gates_impl.h"
 
 namespace hrm::ops {
@@ -123,8 +123,8 @@ using HaltingLossOp = std::tuple<at::Tensor, at::Tensor>(const at::Tensor&, cons
 
 BridgeGateResult bridge_gate_forward(const at::Tensor& z, const at::Tensor& weight, const at::Tensor& bias,
                                      const at::Tensor& bridge, const GateRange& range) {
-  static const auto op = find_op<BridgeGateOp>("hrm::bridge_gate");
-  return op.call(z, weight, bias, bridge, range.scale, range.offset, range.warmup);
+  static const Op<BridgeGateOp> op("hrm::bridge_gate");
+  return op(z, weight, bias, bridge, range.scale, range.offset, range.warmup);
 }
 
 std::tuple<at::Tensor, at::Tensor> bridge_gate_backward_(const OptionalTensor& grad_gate,
@@ -133,26 +133,26 @@ std::tuple<at::Tensor, at::Tensor> bridge_gate_backward_(const OptionalTensor& g
                                                          const at::Tensor& open, const GateRange& range,
                                                          const OptionalTensor& grad_weight,
                                                          const OptionalTensor& grad_bias) {
-  static const auto op = find_op<GateBackwardOp>("hrm::bridge_gate_backward_");
-  return op.call(grad_gate, grad_memory, z, weight, bridge, open, range.scale, range.offset, range.warmup, grad_weight,
-                 grad_bias);
+  static const Op<GateBackwardOp> op("hrm::bridge_gate_backward_");
+  return op(grad_gate, grad_memory, z, weight, bridge, open, range.scale, range.offset, range.warmup, grad_weight,
+            grad_bias);
 }
 
 at::Tensor halt_probabilities_forward(at::TensorList states, const at::Tensor& weight, const at::Tensor& bias) {
-  static const auto op = find_op<HaltOp>("hrm::halt_probabilities");
-  return op.call(states, weight, bias);
+  static const Op<HaltOp> op("hrm::halt_probabilities");
+  return op(states, weight, bias);
 }
 
 at::Tensor halt_probabilities_backward_(const at::Tensor& grad_p, const at::Tensor& p, at::TensorList states,
                                         const at::Tensor& weight, const OptionalTensor& grad_weight,
                                         const OptionalTensor& grad_bias) {
-  static const auto op = find_op<HaltBackwardOp>("hrm::halt_probabilities_backward_");
-  return op.call(grad_p, p, states, weight, grad_weight, grad_bias);
+  static const Op<HaltBackwardOp> op("hrm::halt_probabilities_backward_");
+  return op(grad_p, p, states, weight, grad_weight, grad_bias);
 }
 
 std::tuple<at::Tensor, at::Tensor> halting_loss_forward(const at::Tensor& halt, const at::Tensor& gate, double target) {
-  static const auto op = find_op<HaltingLossOp>("hrm::halting_loss");
-  return op.call(halt, gate, target);
+  static const Op<HaltingLossOp> op("hrm::halting_loss");
+  return op(halt, gate, target);
 }
 
 namespace {

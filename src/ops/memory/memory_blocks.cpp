@@ -1,7 +1,6 @@
 #include "hrm/ops/memory_blocks.h"
 
 #include <ATen/ATen.h>
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
 #include <torch/library.h>
 
@@ -12,6 +11,7 @@
 #include "hrm/ops/linear_swiglu.h"
 #include "hrm/ops/qkv_heads.h"
 #include "hrm/ops/weighted_rms_norm.h"
+#include "ops/common/op.h"
 #include "ops/memory/memory_blocks_impl.h"
 
 namespace hrm::ops {
@@ -138,12 +138,11 @@ at::Tensor memory_blocks(const at::Tensor& state, const at::Tensor& extra, const
                          const std::vector<MemoryBlockWeights>& blocks, const at::Tensor& norm,
                          const MemoryBlocksOptions& options) {
   check_memory_blocks("hrm::memory_blocks", state, extra, pos, blocks, norm, options);
-  static const auto op = c10::Dispatcher::singleton()
-                             .findSchemaOrThrow("hrm::memory_blocks", "")
-                             .typed<at::Tensor(const at::Tensor&, const at::Tensor&, const at::Tensor&, at::TensorList,
-                                               const at::Tensor&, bool, int64_t, int64_t, double)>();
-  return op.call(state, extra, pos, pack_weights(blocks), norm, blocks[0].q_norm.defined(), options.heads,
-                 options.steps, options.eps);
+  static const Op<at::Tensor(const at::Tensor&, const at::Tensor&, const at::Tensor&, at::TensorList, const at::Tensor&,
+                             bool, int64_t, int64_t, double)>
+      op("hrm::memory_blocks");
+  return op(state, extra, pos, pack_weights(blocks), norm, blocks[0].q_norm.defined(), options.heads, options.steps,
+            options.eps);
 }
 
 std::tuple<at::Tensor, MemoryBlocksSaved> memory_blocks_forward(const at::Tensor& state, const at::Tensor& extra,
@@ -152,13 +151,11 @@ std::tuple<at::Tensor, MemoryBlocksSaved> memory_blocks_forward(const at::Tensor
                                                                 const at::Tensor& norm,
                                                                 const MemoryBlocksOptions& options) {
   check_memory_blocks("hrm::memory_blocks_forward", state, extra, pos, blocks, norm, options);
-  static const auto op =
-      c10::Dispatcher::singleton()
-          .findSchemaOrThrow("hrm::memory_blocks_forward", "")
-          .typed<std::vector<at::Tensor>(const at::Tensor&, const at::Tensor&, const at::Tensor&, at::TensorList,
-                                         const at::Tensor&, bool, int64_t, int64_t, double)>();
-  const std::vector<at::Tensor> out = op.call(state, extra, pos, pack_weights(blocks), norm, blocks[0].q_norm.defined(),
-                                              options.heads, options.steps, options.eps);
+  static const Op<std::vector<at::Tensor>(const at::Tensor&, const at::Tensor&, const at::Tensor&, at::TensorList,
+                                          const at::Tensor&, bool, int64_t, int64_t, double)>
+      op("hrm::memory_blocks_forward");
+  const std::vector<at::Tensor> out = op(state, extra, pos, pack_weights(blocks), norm, blocks[0].q_norm.defined(),
+                                         options.heads, options.steps, options.eps);
   MemoryBlocksSaved saved{.blocks = {}, .last = out[1]};
   for (size_t i = 2; i < out.size(); i += 6) {
     saved.blocks.push_back({out[i], out[i + 1], out[i + 2], out[i + 3], out[i + 4], out[i + 5]});

@@ -1,9 +1,9 @@
 #include "hrm/ops/mlp_mix.h"
 
 #include <ATen/ATen.h>
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/library.h>
 
+#include "ops/common/op.h"
 #include "ops/mixing/mlp_mix_impl.h"
 
 namespace hrm::ops {
@@ -54,30 +54,24 @@ void check_mlp_mix_backward(const at::Tensor& grad_y, const at::Tensor& h, const
 }
 
 at::Tensor mlp_mix(const at::Tensor& h, const at::Tensor& weight_gate_up, const at::Tensor& weight_down, double eps) {
-  static const auto op = c10::Dispatcher::singleton()
-                             .findSchemaOrThrow("hrm::mlp_mix", "")
-                             .typed<at::Tensor(const at::Tensor&, const at::Tensor&, const at::Tensor&, double)>();
-  return op.call(h, weight_gate_up, weight_down, eps);
+  static const Op<at::Tensor(const at::Tensor&, const at::Tensor&, const at::Tensor&, double)> op("hrm::mlp_mix");
+  return op(h, weight_gate_up, weight_down, eps);
 }
 
 std::tuple<at::Tensor, at::Tensor> mlp_mix_forward(const at::Tensor& h, const at::Tensor& weight_gate_up,
                                                    const at::Tensor& weight_down, double eps) {
-  static const auto op =
-      c10::Dispatcher::singleton()
-          .findSchemaOrThrow("hrm::mlp_mix_forward", "")
-          .typed<std::tuple<at::Tensor, at::Tensor>(const at::Tensor&, const at::Tensor&, const at::Tensor&, double)>();
-  return op.call(h, weight_gate_up, weight_down, eps);
+  static const Op<std::tuple<at::Tensor, at::Tensor>(const at::Tensor&, const at::Tensor&, const at::Tensor&, double)>
+      op("hrm::mlp_mix_forward");
+  return op(h, weight_gate_up, weight_down, eps);
 }
 
 at::Tensor mlp_mix_backward(const at::Tensor& grad_y, const at::Tensor& h, const at::Tensor& y, const at::Tensor& rstd,
                             const at::Tensor& weight_gate_up, const at::Tensor& weight_down,
                             const at::Tensor& grad_weight_gate_up, const at::Tensor& grad_weight_down) {
-  static const auto op =
-      c10::Dispatcher::singleton()
-          .findSchemaOrThrow("hrm::mlp_mix_backward", "")
-          .typed<at::Tensor(const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&,
-                            const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&)>();
-  return op.call(grad_y, h, y, rstd, weight_gate_up, weight_down, grad_weight_gate_up, grad_weight_down);
+  static const Op<at::Tensor(const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&,
+                             const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&)>
+      op("hrm::mlp_mix_backward");
+  return op(grad_y, h, y, rstd, weight_gate_up, weight_down, grad_weight_gate_up, grad_weight_down);
 }
 
 namespace {

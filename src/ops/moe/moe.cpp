@@ -4,7 +4,7 @@
 #include <torch/library.h>
 
 #include "hrm/ops/linear.h"
-#include "ops/common/find_op.h"
+#include "ops/common/op.h"
 #include "ops/moe/moe_impl.h"
 
 namespace hrm::ops {
@@ -135,14 +135,14 @@ using ExpertsOp = at::Tensor(const at::Tensor&, const at::Tensor&, const at::Ten
 }  // namespace
 
 at::Tensor moe_jitter(const at::Tensor& x, const at::Tensor& step, double amount, int64_t seed) {
-  static const auto op = find_op<JitterOp>("hrm::moe_jitter");
-  return op.call(x, step, amount, seed);
+  static const Op<JitterOp> op("hrm::moe_jitter");
+  return op(x, step, amount, seed);
 }
 
 std::tuple<at::Tensor, at::Tensor> moe_load_loss_forward_(const at::Tensor& scores, const at::Tensor& kept,
                                                           const OptionalTensor& wanted, const at::Tensor& totals) {
-  static const auto op = find_op<LoadLossOp>("hrm::moe_load_loss_");
-  return op.call(scores, kept, wanted, totals);
+  static const Op<LoadLossOp> op("hrm::moe_load_loss_");
+  return op(scores, kept, wanted, totals);
 }
 
 at::Tensor moe_load_loss_(const at::Tensor& scores, const at::Tensor& kept, const at::Tensor& wanted,
@@ -152,67 +152,67 @@ at::Tensor moe_load_loss_(const at::Tensor& scores, const at::Tensor& kept, cons
 }
 
 void moe_loads_(const at::Tensor& loads, at::TensorList counts) {
-  static const auto op = find_op<Loads>("hrm::moe_loads_");
-  op.call(loads, counts);
+  static const Op<Loads> op("hrm::moe_loads_");
+  op(loads, counts);
 }
 
 at::Tensor moe_gather(const at::Tensor& x, const at::Tensor& picks, const at::Tensor& starts, int64_t top_k) {
-  static const auto op = find_op<Gather>("hrm::moe_gather");
-  return op.call(x, picks, starts, top_k);
+  static const Op<Gather> op("hrm::moe_gather");
+  return op(x, picks, starts, top_k);
 }
 
 std::tuple<at::Tensor, at::Tensor> moe_up(const at::Tensor& xp, const at::Tensor& up, const at::Tensor& tile_experts,
                                           const at::Tensor& starts) {
-  static const auto op = find_op<Up>("hrm::moe_up");
-  return op.call(xp, up, tile_experts, starts);
+  static const Op<Up> op("hrm::moe_up");
+  return op(xp, up, tile_experts, starts);
 }
 
 at::Tensor moe_up_backward(const at::Tensor& grad_y, const at::Tensor& down, const at::Tensor& slope,
                            const at::Tensor& tile_experts, const at::Tensor& starts) {
-  static const auto op = find_op<UpBackward>("hrm::moe_up_backward");
-  return op.call(grad_y, down, slope, tile_experts, starts);
+  static const Op<UpBackward> op("hrm::moe_up_backward");
+  return op(grad_y, down, slope, tile_experts, starts);
 }
 
 at::Tensor moe_linear(const at::Tensor& rows, const at::Tensor& weight, const at::Tensor& tile_experts,
                       const at::Tensor& starts, bool transposed) {
-  static const auto op = find_op<Product>("hrm::moe_linear");
-  return op.call(rows, weight, tile_experts, starts, transposed);
+  static const Op<Product> op("hrm::moe_linear");
+  return op(rows, weight, tile_experts, starts, transposed);
 }
 
 void moe_accumulate_(const at::Tensor& grad, const at::Tensor& a, const at::Tensor& b, const at::Tensor& tile_experts,
                      const at::Tensor& starts, bool overwrite) {
-  static const auto op = find_op<Accumulate>("hrm::moe_accumulate_");
-  op.call(grad, a, b, tile_experts, starts, overwrite);
+  static const Op<Accumulate> op("hrm::moe_accumulate_");
+  op(grad, a, b, tile_experts, starts, overwrite);
 }
 
 at::Tensor moe_combine(const at::Tensor& y, const at::Tensor& rows, const OptionalTensor& weights) {
-  static const auto op = find_op<Combine>("hrm::moe_combine");
-  return op.call(y, rows, weights);
+  static const Op<Combine> op("hrm::moe_combine");
+  return op(y, rows, weights);
 }
 
 std::tuple<at::Tensor, at::Tensor> moe_combine_backward(const at::Tensor& grad_out, const at::Tensor& y,
                                                         const at::Tensor& picks, const at::Tensor& starts,
                                                         const at::Tensor& weights) {
-  static const auto op = find_op<CombineBackward>("hrm::moe_combine_backward");
-  return op.call(grad_out, y, picks, starts, weights);
+  static const Op<CombineBackward> op("hrm::moe_combine_backward");
+  return op(grad_out, y, picks, starts, weights);
 }
 
 GateResult moe_gate_forward(const at::Tensor& logits, int64_t top_k, bool sigmoid, bool normalize,
                             const OptionalTensor& bias) {
-  static const auto op = find_op<GateOp>("hrm::moe_gate");
-  return op.call(logits, top_k, sigmoid, normalize, bias);
+  static const Op<GateOp> op("hrm::moe_gate");
+  return op(logits, top_k, sigmoid, normalize, bias);
 }
 
 at::Tensor moe_gate_backward(const OptionalTensor& grad_weights, const OptionalTensor& grad_scores,
                              const at::Tensor& ids, const at::Tensor& scores, bool sigmoid, bool normalize) {
-  static const auto op = find_op<GateBackward>("hrm::moe_gate_backward");
-  return op.call(grad_weights, grad_scores, ids, scores, sigmoid, normalize);
+  static const Op<GateBackward> op("hrm::moe_gate_backward");
+  return op(grad_weights, grad_scores, ids, scores, sigmoid, normalize);
 }
 
 at::Tensor moe_router(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& master,
                       const OptionalTensor& grad_weight) {
-  static const auto op = find_op<RouterOp>("hrm::moe_router");
-  return op.call(x, weight, master, grad_weight);
+  static const Op<RouterOp> op("hrm::moe_router");
+  return op(x, weight, master, grad_weight);
 }
 
 at::Tensor moe_router(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& master) {
@@ -226,8 +226,8 @@ MoeGate moe_gate(const at::Tensor& logits, int64_t top_k, MoeScore score, bool n
 }
 
 MoePlan moe_plan(const at::Tensor& ids, int64_t experts) {
-  static const auto op = find_op<Plan>("hrm::moe_plan");
-  const auto [rows, picks, tile_experts, starts, counts] = op.call(ids, experts);
+  static const Op<Plan> op("hrm::moe_plan");
+  const auto [rows, picks, tile_experts, starts, counts] = op(ids, experts);
   return {rows, picks, tile_experts, starts, counts};
 }
 
@@ -238,9 +238,9 @@ at::Tensor moe_experts(const at::Tensor& x, const at::Tensor& weights, const Moe
       !stale || (stale->is_cpu() && stale->scalar_type() == at::kBool && stale->numel() == 2 && stale->is_contiguous()),
       "hrm::moe_experts: stale must be two bools on the CPU, got ", stale ? stale->toString() : "", " of ",
       stale ? stale->sizes() : at::IntArrayRef());
-  static const auto op = find_op<ExpertsOp>("hrm::moe_experts");
-  return op.call(x, weights, plan.rows, plan.picks, plan.tile_experts, plan.starts, up, up_master, down, down_master,
-                 grad_up, grad_down, stale);
+  static const Op<ExpertsOp> op("hrm::moe_experts");
+  return op(x, weights, plan.rows, plan.picks, plan.tile_experts, plan.starts, up, up_master, down, down_master,
+            grad_up, grad_down, stale);
 }
 
 at::Tensor moe_experts(const at::Tensor& x, const at::Tensor& weights, const MoePlan& plan, const at::Tensor& up,

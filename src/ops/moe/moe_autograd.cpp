@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "hrm/ops/linear.h"
+#include "ops/common/op.h"
 #include "ops/moe/moe_impl.h"
 
 namespace hrm::ops {
@@ -202,10 +203,8 @@ at::Tensor moe_experts_autograd(const at::Tensor& x, const at::Tensor& weights, 
                           grad_down, stale);
   }
   at::AutoDispatchBelowADInplaceOrView below;
-  static const auto op =
-      c10::Dispatcher::singleton().findSchemaOrThrow("hrm::moe_experts", "").typed<decltype(moe_experts_autograd)>();
-  return op.call(x, weights, rows, picks, tile_experts, starts, up, up_master, down, down_master, grad_up, grad_down,
-                 stale);
+  static const Op<decltype(moe_experts_autograd)> op("hrm::moe_experts");
+  return op(x, weights, rows, picks, tile_experts, starts, up, up_master, down, down_master, grad_up, grad_down, stale);
 }
 
 }  // namespace

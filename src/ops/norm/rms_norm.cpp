@@ -1,10 +1,10 @@
 #include "hrm/ops/rms_norm.h"
 
 #include <ATen/ATen.h>
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/library.h>
 
 #include "hrm/ops/backend.h"
+#include "ops/common/op.h"
 #include "ops/norm/rms_norm_impl.h"
 
 namespace hrm::ops {
@@ -39,27 +39,22 @@ void check_rms_norm_backward(const at::Tensor& grad_y, const at::Tensor& y, cons
 }
 
 at::Tensor rms_norm_residual(const at::Tensor& x, const at::Tensor& residual, double eps) {
-  static const auto op = c10::Dispatcher::singleton()
-                             .findSchemaOrThrow("hrm::rms_norm_residual", "")
-                             .typed<at::Tensor(const at::Tensor&, const at::Tensor&, double)>();
-  return op.call(x, residual, eps);
+  static const Op<at::Tensor(const at::Tensor&, const at::Tensor&, double)> op("hrm::rms_norm_residual");
+  return op(x, residual, eps);
 }
 
 std::tuple<at::Tensor, at::Tensor> rms_norm_residual_forward(const at::Tensor& x, const at::Tensor& residual,
                                                              double eps) {
-  static const auto op = c10::Dispatcher::singleton()
-                             .findSchemaOrThrow("hrm::rms_norm_residual_forward", "")
-                             .typed<std::tuple<at::Tensor, at::Tensor>(const at::Tensor&, const at::Tensor&, double)>();
-  return op.call(x, residual, eps);
+  static const Op<std::tuple<at::Tensor, at::Tensor>(const at::Tensor&, const at::Tensor&, double)> op(
+      "hrm::rms_norm_residual_forward");
+  return op(x, residual, eps);
 }
 
 at::Tensor rms_norm_backward(const at::Tensor& grad_y, const at::Tensor& y, const at::Tensor& rstd,
                              const std::optional<at::Tensor>& grad_y2) {
-  static const auto op = c10::Dispatcher::singleton()
-                             .findSchemaOrThrow("hrm::rms_norm_backward", "")
-                             .typed<at::Tensor(const at::Tensor&, const at::Tensor&, const at::Tensor&,
-                                               const std::optional<at::Tensor>&)>();
-  return op.call(grad_y, y, rstd, grad_y2);
+  static const Op<at::Tensor(const at::Tensor&, const at::Tensor&, const at::Tensor&, const std::optional<at::Tensor>&)>
+      op("hrm::rms_norm_backward");
+  return op(grad_y, y, rstd, grad_y2);
 }
 
 namespace {

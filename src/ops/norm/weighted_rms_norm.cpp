@@ -1,10 +1,10 @@
 #include "hrm/ops/weighted_rms_norm.h"
 
 #include <ATen/ATen.h>
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/library.h>
 
 #include "ops/common/accumulate_type.h"
+#include "ops/common/op.h"
 #include "ops/norm/weighted_rms_norm_impl.h"
 
 namespace hrm::ops {
@@ -36,30 +36,25 @@ void check_weighted_rms_norm_backward(const at::Tensor& grad_y, const at::Tensor
 }
 
 at::Tensor weighted_rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps) {
-  static const auto op = c10::Dispatcher::singleton()
-                             .findSchemaOrThrow("hrm::weighted_rms_norm", "")
-                             .typed<at::Tensor(const at::Tensor&, const at::Tensor&, double)>();
-  return op.call(x, weight, eps);
+  static const Op<at::Tensor(const at::Tensor&, const at::Tensor&, double)> op("hrm::weighted_rms_norm");
+  return op(x, weight, eps);
 }
 
 std::tuple<at::Tensor, at::Tensor> weighted_rms_norm_forward(const at::Tensor& x, const at::Tensor& weight,
                                                              double eps) {
-  static const auto op = c10::Dispatcher::singleton()
-                             .findSchemaOrThrow("hrm::weighted_rms_norm_forward", "")
-                             .typed<std::tuple<at::Tensor, at::Tensor>(const at::Tensor&, const at::Tensor&, double)>();
-  return op.call(x, weight, eps);
+  static const Op<std::tuple<at::Tensor, at::Tensor>(const at::Tensor&, const at::Tensor&, double)> op(
+      "hrm::weighted_rms_norm_forward");
+  return op(x, weight, eps);
 }
 
 std::tuple<at::Tensor, at::Tensor> weighted_rms_norm_backward(const at::Tensor& grad_y, const at::Tensor& x,
                                                               const at::Tensor& rstd, const at::Tensor& weight,
                                                               const std::optional<at::Tensor>& grad_x,
                                                               bool needs_weight) {
-  static const auto op =
-      c10::Dispatcher::singleton()
-          .findSchemaOrThrow("hrm::weighted_rms_norm_backward", "")
-          .typed<std::tuple<at::Tensor, at::Tensor>(const at::Tensor&, const at::Tensor&, const at::Tensor&,
-                                                    const at::Tensor&, const std::optional<at::Tensor>&, bool)>();
-  return op.call(grad_y, x, rstd, weight, grad_x, needs_weight);
+  static const Op<std::tuple<at::Tensor, at::Tensor>(const at::Tensor&, const at::Tensor&, const at::Tensor&,
+                                                     const at::Tensor&, const std::optional<at::Tensor>&, bool)>
+      op("hrm::weighted_rms_norm_backward");
+  return op(grad_y, x, rstd, weight, grad_x, needs_weight);
 }
 
 namespace {

@@ -1,10 +1,10 @@
 #include "hrm/ops/adam.h"
 
 #include <ATen/ATen.h>
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/library.h>
 
 #include "hrm/ops/backend.h"
+#include "ops/common/op.h"
 #include "ops/optim/adam_impl.h"
 
 namespace hrm::ops {
@@ -78,11 +78,11 @@ void check_adam(const AdamArgs& args) {
 }
 
 void adam_(const AdamArgs& args) {
-  static const auto op = c10::Dispatcher::singleton().findSchemaOrThrow("hrm::adam_", "").typed<AdamSignature>();
-  op.call(static_cast<int64_t>(args.rule), args.params, args.grads, args.exp_avgs, args.exp_avg_sqs, args.averages,
-          args.copies, args.weight_decay, args.lr_factor, args.step, args.lr, args.grad_scale, args.skip,
-          args.update_ratio.defined() ? std::optional<at::Tensor>(args.update_ratio) : std::nullopt, args.beta1,
-          args.beta2, args.eps, args.average_decay);
+  static const Op<AdamSignature> op("hrm::adam_");
+  op(static_cast<int64_t>(args.rule), args.params, args.grads, args.exp_avgs, args.exp_avg_sqs, args.averages,
+     args.copies, args.weight_decay, args.lr_factor, args.step, args.lr, args.grad_scale, args.skip,
+     args.update_ratio.defined() ? std::optional<at::Tensor>(args.update_ratio) : std::nullopt, args.beta1, args.beta2,
+     args.eps, args.average_decay);
 }
 
 namespace {

@@ -1,11 +1,11 @@
 #include "hrm/ops/grad_norm.h"
 
 #include <ATen/ATen.h>
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/library.h>
 
 #include <limits>
 
+#include "ops/common/op.h"
 #include "ops/optim/grad_norm_impl.h"
 
 namespace hrm::ops {
@@ -37,12 +37,10 @@ void check_grad_norm(const at::Tensor& flat, double max_norm, double norm_type,
 GradNormResult grad_norm(const at::Tensor& flat, double max_norm, double norm_type,
                          const std::optional<at::Tensor>& loss_scale, const std::optional<at::Tensor>& skip,
                          const std::optional<at::Tensor>& report) {
-  static const auto op =
-      c10::Dispatcher::singleton()
-          .findSchemaOrThrow("hrm::grad_norm", "")
-          .typed<GradNormResult(const at::Tensor&, double, double, const std::optional<at::Tensor>&,
-                                const std::optional<at::Tensor>&, const std::optional<at::Tensor>&)>();
-  return op.call(flat, max_norm, norm_type, loss_scale, skip, report);
+  static const Op<GradNormResult(const at::Tensor&, double, double, const std::optional<at::Tensor>&,
+                                 const std::optional<at::Tensor>&, const std::optional<at::Tensor>&)>
+      op("hrm::grad_norm");
+  return op(flat, max_norm, norm_type, loss_scale, skip, report);
 }
 
 namespace {

@@ -1,9 +1,9 @@
 #include "hrm/ops/sparse_sign_sgd.h"
 
 #include <ATen/ATen.h>
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/library.h>
 
+#include "ops/common/op.h"
 #include "ops/optim/sparse_sign_sgd_impl.h"
 
 namespace hrm::ops {
@@ -30,11 +30,9 @@ void check_sparse_sign_sgd(const at::Tensor& weights, const at::Tensor& ids, con
 
 void sparse_sign_sgd_(at::Tensor& weights, const at::Tensor& ids, const at::Tensor& row_grads, const at::Tensor& lr,
                       double weight_decay, const at::Tensor& skip) {
-  static const auto op = c10::Dispatcher::singleton()
-                             .findSchemaOrThrow("hrm::sparse_sign_sgd_", "")
-                             .typed<void(at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&, double,
-                                         const at::Tensor&)>();
-  op.call(weights, ids, row_grads, lr, weight_decay, skip);
+  static const Op<void(at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&, double, const at::Tensor&)>
+      op("hrm::sparse_sign_sgd_");
+  op(weights, ids, row_grads, lr, weight_decay, skip);
 }
 
 namespace {

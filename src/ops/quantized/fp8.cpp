@@ -1,9 +1,9 @@
 #include "hrm/ops/fp8.h"
 
 #include <ATen/ATen.h>
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/library.h>
 
+#include "ops/common/op.h"
 #include "ops/quantized/fp8_impl.h"
 
 namespace hrm::ops {
@@ -134,71 +134,59 @@ at::Tensor make_fp8_slots(int64_t count, at::Device device) {
 }
 
 at::Tensor quantize_fp8(const at::Tensor& x, const at::Tensor& slot) {
-  static const auto op = c10::Dispatcher::singleton()
-                             .findSchemaOrThrow("hrm::quantize_fp8", "")
-                             .typed<at::Tensor(const at::Tensor&, const at::Tensor&)>();
-  return op.call(x, slot);
+  static const Op<at::Tensor(const at::Tensor&, const at::Tensor&)> op("hrm::quantize_fp8");
+  return op(x, slot);
 }
 
 void quantize_fp8_(at::TensorList from, at::TensorList to, const at::Tensor& slots) {
-  static const auto op = c10::Dispatcher::singleton()
-                             .findSchemaOrThrow("hrm::quantize_fp8_", "")
-                             .typed<void(at::TensorList, at::TensorList, const at::Tensor&)>();
-  op.call(from, to, slots);
+  static const Op<void(at::TensorList, at::TensorList, const at::Tensor&)> op("hrm::quantize_fp8_");
+  op(from, to, slots);
 }
 
 std::tuple<at::Tensor, at::Tensor> add_fp8(const at::Tensor& a, const at::Tensor& b, const at::Tensor& slot) {
-  static const auto op =
-      c10::Dispatcher::singleton()
-          .findSchemaOrThrow("hrm::add_fp8", "")
-          .typed<std::tuple<at::Tensor, at::Tensor>(const at::Tensor&, const at::Tensor&, const at::Tensor&)>();
-  return op.call(a, b, slot);
+  static const Op<std::tuple<at::Tensor, at::Tensor>(const at::Tensor&, const at::Tensor&, const at::Tensor&)> op(
+      "hrm::add_fp8");
+  return op(a, b, slot);
 }
 
 at::Tensor linear_fp8(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& x_slot,
                       const at::Tensor& weight_slot, at::ScalarType dtype) {
-  static const auto op = c10::Dispatcher::singleton()
-                             .findSchemaOrThrow("hrm::linear_fp8", "")
-                             .typed<at::Tensor(const at::Tensor&, const at::Tensor&, const at::Tensor&,
-                                               const at::Tensor&, at::ScalarType)>();
-  return op.call(x, weight, x_slot, weight_slot, dtype);
+  static const Op<at::Tensor(const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&,
+                             at::ScalarType)>
+      op("hrm::linear_fp8");
+  return op(x, weight, x_slot, weight_slot, dtype);
 }
 
 at::Tensor linear_swiglu_fp8(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& x_slot,
                              const at::Tensor& weight_slot, const at::Tensor& act_slot, at::ScalarType dtype) {
-  static const auto op = c10::Dispatcher::singleton()
-                             .findSchemaOrThrow("hrm::linear_swiglu_fp8", "")
-                             .typed<at::Tensor(const at::Tensor&, const at::Tensor&, const at::Tensor&,
-                                               const at::Tensor&, const at::Tensor&, at::ScalarType)>();
-  return op.call(x, weight, x_slot, weight_slot, act_slot, dtype);
+  static const Op<at::Tensor(const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&,
+                             const at::Tensor&, at::ScalarType)>
+      op("hrm::linear_swiglu_fp8");
+  return op(x, weight, x_slot, weight_slot, act_slot, dtype);
 }
 
 std::tuple<at::Tensor, at::Tensor> linear_rms_norm_fp8(const at::Tensor& x, const at::Tensor& weight,
                                                        const at::Tensor& x_slot, const at::Tensor& weight_slot,
                                                        const at::Tensor& residual, double eps,
                                                        const OptionalTensor& y_slot) {
-  static const auto op = c10::Dispatcher::singleton()
-                             .findSchemaOrThrow("hrm::linear_rms_norm_fp8", "")
-                             .typed<std::tuple<at::Tensor, at::Tensor>(
-                                 const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&,
-                                 const at::Tensor&, double, const OptionalTensor&)>();
-  return op.call(x, weight, x_slot, weight_slot, residual, eps, y_slot);
+  static const Op<std::tuple<at::Tensor, at::Tensor>(const at::Tensor&, const at::Tensor&, const at::Tensor&,
+                                                     const at::Tensor&, const at::Tensor&, double,
+                                                     const OptionalTensor&)>
+      op("hrm::linear_rms_norm_fp8");
+  return op(x, weight, x_slot, weight_slot, residual, eps, y_slot);
 }
 
 at::Tensor attention_fp8(const at::Tensor& qkv, int64_t heads, const at::Tensor& cos, const at::Tensor& sin,
                          const at::Tensor& slot) {
-  static const auto op = c10::Dispatcher::singleton()
-                             .findSchemaOrThrow("hrm::attention_fp8", "")
-                             .typed<at::Tensor(const at::Tensor&, int64_t, const OptionalTensor&, const OptionalTensor&,
-                                               const at::Tensor&)>();
-  return op.call(qkv, heads, optional_tensor(cos), optional_tensor(sin), slot);
+  static const Op<at::Tensor(const at::Tensor&, int64_t, const OptionalTensor&, const OptionalTensor&,
+                             const at::Tensor&)>
+      op("hrm::attention_fp8");
+  return op(qkv, heads, optional_tensor(cos), optional_tensor(sin), slot);
 }
 
 void fp8_update_scales_(const at::Tensor& slots, const at::Tensor& history, double margin) {
-  static const auto op = c10::Dispatcher::singleton()
-                             .findSchemaOrThrow("hrm::fp8_update_scales_", "")
-                             .typed<void(const at::Tensor&, const at::Tensor&, double)>();
-  op.call(slots, history, margin);
+  static const Op<void(const at::Tensor&, const at::Tensor&, double)> op("hrm::fp8_update_scales_");
+  op(slots, history, margin);
 }
 
 namespace {

@@ -1,11 +1,11 @@
 #include "hrm/ops/nf4.h"
 
 #include <ATen/ATen.h>
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/library.h>
 
 #include <algorithm>
 
+#include "ops/common/op.h"
 #include "ops/quantized/nf4_impl.h"
 
 namespace hrm::ops {
@@ -45,19 +45,15 @@ void check_nf4_dequantize(const at::Tensor& out, const Nf4Tensor& from) {
 }
 
 Nf4Tensor nf4_quantize(const at::Tensor& weight, bool double_quantized) {
-  static const auto op = c10::Dispatcher::singleton()
-                             .findSchemaOrThrow("hrm::nf4_quantize", "")
-                             .typed<Nf4Parts(const at::Tensor&, bool)>();
-  auto [codes, absmax, scales, offset] = op.call(weight, double_quantized);
+  static const Op<Nf4Parts(const at::Tensor&, bool)> op("hrm::nf4_quantize");
+  auto [codes, absmax, scales, offset] = op(weight, double_quantized);
   return {.codes = codes, .absmax = absmax, .scales = scales, .offset = offset};
 }
 
 void nf4_dequantize_(const at::Tensor& out, const Nf4Tensor& from) {
-  static const auto op =
-      c10::Dispatcher::singleton()
-          .findSchemaOrThrow("hrm::nf4_dequantize_", "")
-          .typed<void(const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&)>();
-  op.call(out, from.codes, from.absmax, from.scales, from.offset);
+  static const Op<void(const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&)>
+      op("hrm::nf4_dequantize_");
+  op(out, from.codes, from.absmax, from.scales, from.offset);
 }
 
 at::Tensor nf4_dequantize(const Nf4Tensor& from, at::IntArrayRef sizes, at::ScalarType dtype) {

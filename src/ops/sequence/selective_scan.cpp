@@ -1,11 +1,11 @@
 #include "hrm/ops/selective_scan.h"
 
 #include <ATen/ATen.h>
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/library.h>
 
 #include "hrm/ops/backend.h"
 #include "ops/common/accumulate_type.h"
+#include "ops/common/op.h"
 #include "ops/common/optional_tensor.h"
 #include "ops/sequence/selective_scan_impl.h"
 
@@ -45,25 +45,22 @@ void check_ssd_scan_backward(const at::Tensor& grad_y, const OptionalTensor& gra
 std::tuple<at::Tensor, at::Tensor> ssd_scan(const at::Tensor& x, const at::Tensor& dt, const at::Tensor& A,
                                             const at::Tensor& B, const at::Tensor& C, const at::Tensor& D,
                                             int64_t chunk, const OptionalTensor& initial_state) {
-  static const auto op = c10::Dispatcher::singleton()
-                             .findSchemaOrThrow("hrm::ssd_scan", "")
-                             .typed<std::tuple<at::Tensor, at::Tensor>(
-                                 const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&,
-                                 const at::Tensor&, const at::Tensor&, int64_t, const OptionalTensor&)>();
-  return op.call(x, dt, A, B, C, D, chunk, initial_state);
+  static const Op<std::tuple<at::Tensor, at::Tensor>(const at::Tensor&, const at::Tensor&, const at::Tensor&,
+                                                     const at::Tensor&, const at::Tensor&, const at::Tensor&, int64_t,
+                                                     const OptionalTensor&)>
+      op("hrm::ssd_scan");
+  return op(x, dt, A, B, C, D, chunk, initial_state);
 }
 
 SsdScanGradients ssd_scan_backward(const at::Tensor& grad_y, const OptionalTensor& grad_final_state,
                                    const at::Tensor& x, const at::Tensor& dt, const at::Tensor& A, const at::Tensor& B,
                                    const at::Tensor& C, const at::Tensor& D, int64_t chunk,
                                    const OptionalTensor& initial_state) {
-  static const auto op =
-      c10::Dispatcher::singleton()
-          .findSchemaOrThrow("hrm::ssd_scan_backward", "")
-          .typed<SsdScanGradients(const at::Tensor&, const OptionalTensor&, const at::Tensor&, const at::Tensor&,
-                                  const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&, int64_t,
-                                  const OptionalTensor&)>();
-  return op.call(grad_y, grad_final_state, x, dt, A, B, C, D, chunk, initial_state);
+  static const Op<SsdScanGradients(const at::Tensor&, const OptionalTensor&, const at::Tensor&, const at::Tensor&,
+                                   const at::Tensor&, const at::Tensor&, const at::Tensor&, const at::Tensor&, int64_t,
+                                   const OptionalTensor&)>
+      op("hrm::ssd_scan_backward");
+  return op(grad_y, grad_final_state, x, dt, A, B, C, D, chunk, initial_state);
 }
 
 namespace {

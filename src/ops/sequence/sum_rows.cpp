@@ -1,12 +1,12 @@
 #include "hrm/ops/sum_rows.h"
 
 #include <ATen/ATen.h>
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
 #include <sstream>
 
+#include "ops/common/op.h"
 #include "ops/common/optional_tensor.h"
 #include "ops/sequence/sum_rows_impl.h"
 
@@ -28,8 +28,8 @@ RowMap map_of(const at::Tensor& rows, const at::Tensor& back, const OptionalTens
 at::Tensor sum_rows(const at::Tensor& x, const RowMap& map, const at::Tensor& base) {
   using Signature = at::Tensor(const at::Tensor&, const at::Tensor&, const at::Tensor&, const OptionalTensor&,
                                const OptionalTensor&, const OptionalTensor&);
-  static const auto op = c10::Dispatcher::singleton().findSchemaOrThrow("hrm::sum_rows", "").typed<Signature>();
-  return op.call(x, map.rows, map.back, if_defined(map.rows_begin), if_defined(map.back_begin), if_defined(base));
+  static const Op<Signature> op("hrm::sum_rows");
+  return op(x, map.rows, map.back, if_defined(map.rows_begin), if_defined(map.back_begin), if_defined(base));
 }
 
 void check_sum_rows(const at::Tensor& x, const RowMap& map, const at::Tensor& base) {
