@@ -8,6 +8,7 @@
 #include "hrm/ops/linear.h"
 #include "hrm/ops/softmax_loss.h"
 #include "objectives/chunked_logits.h"
+#include "ops/common/accumulate_type.h"
 
 namespace hrm::objectives {
 namespace {
@@ -22,7 +23,7 @@ struct ChunkedCrossEntropyFunction : torch::autograd::Function<ChunkedCrossEntro
   static variable_list forward(AutogradContext* ctx, const at::Tensor& hidden, const at::Tensor& /*master*/,
                                const at::Tensor& weight, const std::optional<at::Tensor>& grad_master,
                                const at::Tensor& labels, const at::Tensor& weights, int64_t chunk, double temperature) {
-    const at::ScalarType wide = wide_type(hidden);
+    const at::ScalarType wide = ops::accumulate_type(hidden);
     const at::Tensor per_token = at::empty({hidden.size(0)}, hidden.options().dtype(wide));
     const at::Tensor largest = largest_weight(weights);
     at::Tensor relative = relative_weights(weights, largest, wide);

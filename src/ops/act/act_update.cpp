@@ -4,6 +4,7 @@
 #include <torch/library.h>
 
 #include "ops/act/act_update_impl.h"
+#include "ops/common/accumulate_type.h"
 #include "ops/common/op.h"
 #include "ops/common/optional_tensor.h"
 
@@ -64,7 +65,7 @@ void check_act_end(const ActSlots& slots, const at::Tensor& new_z_H, const at::T
   const int64_t count = slots.halted.size(0);
   check_like(kOp, "new_z_H", new_z_H, slots.z_H.sizes(), slots.z_H.scalar_type(), slots.halted);
   check_like(kOp, "new_z_L", new_z_L, slots.z_H.sizes(), slots.z_H.scalar_type(), slots.halted);
-  check_like(kOp, "q", q, {count, 2}, q.scalar_type() == at::kDouble ? at::kDouble : at::kFloat, slots.halted);
+  check_like(kOp, "q", q, {count, 2}, accumulate_type(q), slots.halted);
   check_like(kOp, "uniform", uniform, {count}, at::kFloat, slots.halted);
   check_like(kOp, "min_steps", min_steps, {count}, at::kInt, slots.halted);
 }

@@ -6,6 +6,7 @@
 
 #include "hrm/ops/linear.h"
 #include "ops/adapters/lora_impl.h"
+#include "ops/common/accumulate_type.h"
 #include "ops/common/op.h"
 
 namespace hrm::ops {
@@ -57,7 +58,7 @@ void check_lora_gradients(const at::Tensor& grad_y, const at::Tensor& u, const a
                           const OptionalTensor& grad_B, const std::vector<LoraSlice>& slices) {
   check_slices("hrm::lora_gradients", grad_y, u, B, slices);
   if (!grad_B) return;
-  const bool is_wide = grad_B->scalar_type() == (u.scalar_type() == at::kDouble ? at::kDouble : at::kFloat);
+  const bool is_wide = grad_B->scalar_type() == accumulate_type(u);
   TORCH_CHECK(grad_B->sizes() == B.sizes() && (is_wide || grad_B->scalar_type() == B.scalar_type()) &&
                   grad_B->is_contiguous() && grad_B->device() == B.device(),
               "hrm::lora_gradients: grad_B must be contiguous and like B, ", B.sizes(), " on ", B.device(),

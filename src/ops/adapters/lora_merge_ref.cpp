@@ -3,12 +3,13 @@
 #include <ATen/ATen.h>
 
 #include "ops/adapters/lora_impl.h"
+#include "ops/common/accumulate_type.h"
 
 namespace hrm::ops::reference {
 
 void lora_merge_(const LoraLayer& layer, double scale) {
   if (!layer.merged.is_same(layer.weight)) layer.merged.copy_(layer.weight);
-  const at::ScalarType wide = layer.weight.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  const at::ScalarType wide = accumulate_type(layer.weight);
   const int64_t rank = layer.B.size(1);
   for (size_t i = 0; i < layer.slices.size(); ++i) {
     const auto& [out, first, rows] = layer.slices[i];

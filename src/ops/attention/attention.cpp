@@ -11,6 +11,7 @@
 #include "ops/attention/attention_cpu.h"
 #include "ops/attention/attention_impl.h"
 #include "ops/attention/rotary_cpu.h"
+#include "ops/common/accumulate_type.h"
 #include "ops/common/op.h"
 
 namespace hrm::ops {
@@ -83,7 +84,7 @@ void check_attention_backward(const at::Tensor& grad_out, const at::Tensor& qkv,
               qkv.sizes(), " and ", heads, " heads grad_out and out must be ", out_sizes, " and lse ", lse_sizes,
               ", got ", grad_out.sizes(), ", ", out.sizes(), " and ", lse.sizes());
   TORCH_CHECK(grad_out.scalar_type() == qkv.scalar_type() && out.scalar_type() == qkv.scalar_type() &&
-                  lse.scalar_type() == (qkv.scalar_type() == at::kDouble ? at::kDouble : at::kFloat),
+                  lse.scalar_type() == accumulate_type(qkv),
               kOp, ": qkv is ", qkv.scalar_type(), ", grad_out ", grad_out.scalar_type(), ", out ", out.scalar_type(),
               ", lse ", lse.scalar_type(), " (shape ", qkv.sizes(), ")");
   TORCH_CHECK(grad_out.device() == qkv.device() && out.device() == qkv.device() && lse.device() == qkv.device(), kOp,

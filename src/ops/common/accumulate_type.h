@@ -4,9 +4,12 @@
 
 namespace hrm::ops {
 
-// The dtype that sums over values of `x` are kept in: float64 for float64, else float32.
+// The dtype that sums over values of `type` are kept in: float64 for float64, else float32.
+inline at::ScalarType accumulate_type(at::ScalarType type) {
+  return type == at::kDouble ? at::kDouble : at::kFloat;
+}
 inline at::ScalarType accumulate_type(const at::Tensor& x) {
-  return x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  return accumulate_type(x.scalar_type());
 }
 
 // `x` in that dtype.

@@ -1,6 +1,7 @@
 // The readable version, which is the oracle of the others, and the closed form, which every device can afford.
 #include <ATen/ATen.h>
 
+#include "ops/common/accumulate_type.h"
 #include "ops/diversity/diversity_impl.h"
 
 namespace hrm::ops::reference {
@@ -36,7 +37,7 @@ DiversityResult result_of(const at::Tensor& sums, const Groups& groups, at::Scal
   const at::Tensor rows = mean(distances, (n - 1).expand_as(distances));
   const at::Tensor loo = mean(all - 2 * distances, ((n - 1) * (n - 2)).clamp_min(0).expand_as(distances))
                              .masked_fill(groups.valid.logical_not(), 0);
-  const at::ScalarType type = input_type == at::kDouble ? at::kDouble : at::kFloat;
+  const at::ScalarType type = accumulate_type(input_type);
   return {totals.to(type), rows.to(type), loo.to(type)};
 }
 

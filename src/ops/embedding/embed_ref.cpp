@@ -1,6 +1,7 @@
 // The readable version, the CPU implementation, and the oracle of the CUDA kernels.
 #include <ATen/ATen.h>
 
+#include "ops/common/accumulate_type.h"
 #include "ops/embedding/embed_impl.h"
 
 namespace hrm::ops::reference {
@@ -30,7 +31,7 @@ at::Tensor embed(const at::Tensor& inputs, const at::Tensor& table, const std::o
 
 std::tuple<at::Tensor, at::Tensor> embed_backward(const at::Tensor& grad_x, const at::Tensor& inputs, int64_t entries,
                                                   int64_t puzzle_width, double scale) {
-  const at::ScalarType type = grad_x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  const at::ScalarType type = accumulate_type(grad_x);
   const int64_t width = grad_x.size(2), prefix = grad_x.size(1) - inputs.size(1);
   const at::Tensor rows = grad_x.narrow(1, prefix, inputs.size(1)).to(type).reshape({-1, width});
   const at::Tensor grad_table = table_gradient(rows, inputs.reshape({-1}), entries) * scale;

@@ -9,6 +9,7 @@
 
 #include "hrm/ops/embed.h"
 #include "hrm/ops/linear.h"
+#include "ops/common/accumulate_type.h"
 #include "ops/common/op.h"
 #include "ops/common/sizes.h"
 #include "ops/embedding/embed_tokens_impl.h"
@@ -21,7 +22,7 @@ void check_embed_tokens_backward(const at::Tensor& grad_table, const at::Tensor&
           grad_x.size(-1) == grad_table.size(1) && grad_x.sizes().slice(0, ids.dim()) == ids.sizes(),
       "hrm::embed_tokens_backward_: grad_table (V, D), contiguous, grad_x (..., D) and ids (...) do not fit, got ",
       grad_table.sizes(), ", ", grad_x.sizes(), " and ", ids.sizes());
-  const at::ScalarType wide = grad_x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  const at::ScalarType wide = accumulate_type(grad_x);
   TORCH_CHECK(at::isFloatingType(grad_x.scalar_type()) && grad_table.scalar_type() == wide &&
                   (ids.scalar_type() == at::kInt || ids.scalar_type() == at::kLong),
               "hrm::embed_tokens_backward_: grad_table must be ", wide, " for floating-point grad_x and ids int32 or ",

@@ -9,6 +9,7 @@
 #include "hrm/build_config.h"
 #include "hrm/ops/backend.h"
 #include "hrm/ops/linear_weight_gradient.h"
+#include "ops/common/accumulate_type.h"
 #include "ops/common/matmul_cpu.h"
 #include "ops/common/op.h"
 #include "ops/common/sizes.h"
@@ -58,7 +59,7 @@ void check_linear(const at::Tensor& x, const at::Tensor& weight_compute, const a
               "hrm::linear: bias must have shape (out) = [", weight_compute.size(0), "], got ",
               bias ? bias->sizes() : at::IntArrayRef{});
   // A buffer that rounds each sum is what this op exists to avoid.
-  const at::ScalarType wide = x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  const at::ScalarType wide = accumulate_type(x);
   TORCH_CHECK(!grad_weight || (grad_weight->sizes() == master.sizes() && grad_weight->scalar_type() == wide),
               "hrm::linear: grad_weight must be ", wide, " of shape ", master.sizes(), ", got ",
               grad_weight->scalar_type(), " of ", grad_weight->sizes());

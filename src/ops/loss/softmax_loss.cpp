@@ -4,13 +4,14 @@
 #include <torch/csrc/autograd/autograd_not_implemented_fallback.h>
 #include <torch/library.h>
 
+#include "ops/common/accumulate_type.h"
 #include "ops/common/op.h"
 #include "ops/loss/softmax_loss_impl.h"
 
 namespace hrm::ops {
 
 void check_softmax_loss(const at::Tensor& logits, const at::Tensor& labels, const std::optional<at::Tensor>& weights) {
-  const at::ScalarType wide = logits.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  const at::ScalarType wide = accumulate_type(logits);
   TORCH_CHECK(logits.dim() == 2 && labels.dim() == 1 && labels.size(0) == logits.size(0) && logits.size(1) > 0,
               "hrm::softmax_loss_: logits (N, V) and labels (N) do not fit, got ", logits.sizes(), " and ",
               labels.sizes());

@@ -11,6 +11,7 @@
 #include "hrm/ops/linear_swiglu.h"
 #include "hrm/ops/qkv_heads.h"
 #include "hrm/ops/weighted_rms_norm.h"
+#include "ops/common/accumulate_type.h"
 #include "ops/common/op.h"
 #include "ops/memory/memory_blocks_impl.h"
 
@@ -26,7 +27,7 @@ void check_memory_blocks(const char* op, const at::Tensor& state, const at::Tens
               ": heads ", options.heads, " must divide the width of state ", state.sizes(), "; steps and eps must be ",
               "positive, got ", options.steps, " and ", options.eps);
   const int64_t B = state.size(0), T = state.size(1), D = state.size(2), hd = D / options.heads;
-  const at::ScalarType type = state.scalar_type(), wide = type == at::kDouble ? at::kDouble : at::kFloat;
+  const at::ScalarType type = state.scalar_type(), wide = accumulate_type(type);
   const auto check = [&](const at::Tensor& t, const char* name, at::IntArrayRef sizes, at::ScalarType wanted) {
     TORCH_CHECK(t.defined() && t.sizes() == sizes && t.scalar_type() == wanted && t.device() == state.device(), op,
                 ": ", name, " must be ", wanted, " of ", sizes, " on ", state.device(), " for a state of ",

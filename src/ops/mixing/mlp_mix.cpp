@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <torch/library.h>
 
+#include "ops/common/accumulate_type.h"
 #include "ops/common/op.h"
 #include "ops/mixing/mlp_mix_impl.h"
 
@@ -39,7 +40,7 @@ void check_mlp_mix_backward(const at::Tensor& grad_y, const at::Tensor& h, const
               "hrm::mlp_mix_backward: grad_y is ", grad_y.scalar_type(), " on ", grad_y.device(), ", y ",
               y.scalar_type(), " on ", y.device(), ", h ", h.scalar_type(), " on ", h.device(), " (shape ", h.sizes(),
               ")");
-  const at::ScalarType wide = h.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  const at::ScalarType wide = accumulate_type(h);
   TORCH_CHECK(rstd.scalar_type() == wide, "hrm::mlp_mix_backward: rstd must be ", wide, ", got ", rstd.scalar_type(),
               " (shape ", rstd.sizes(), ")");
   // A buffer that rounds each sum is what float32 gradients exist to avoid.

@@ -5,12 +5,10 @@
 #include <algorithm>
 #include <cmath>
 
+#include "ops/common/accumulate_type.h"
+
 namespace hrm::ops::reference {
 namespace {
-
-at::ScalarType wide_type(const at::Tensor& x) {
-  return x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-}
 
 // (S, k, E), 1 where a pick is of an expert.
 at::Tensor pick_matrix(const at::Tensor& index, int64_t experts) {
@@ -53,7 +51,7 @@ MoeRouting moe_route(const at::Tensor& logits, const MoeOptions& options, const 
 }
 
 at::Tensor moe_experts(const at::Tensor& x, const MoeRouting& routing, const at::Tensor& up, const at::Tensor& down) {
-  const at::ScalarType wide = wide_type(x);
+  const at::ScalarType wide = accumulate_type(x);
   const at::Tensor weight = (routing.gate * routing.kept).to(wide);                                     // (S, k)
   const at::Tensor of_expert = (pick_matrix(routing.index, up.size(0)) * weight.unsqueeze(-1)).sum(1);  // (S, E)
   at::Tensor y = at::zeros(x.sizes(), x.options().dtype(wide));
@@ -64,7 +62,7 @@ at::Tensor moe_experts(const at::Tensor& x, const MoeRouting& routing, const at:
 }
 
 at::Tensor moe_shared(const at::Tensor& x, const at::Tensor& up, const at::Tensor& down) {
-  at::Tensor y = at::zeros(x.sizes(), x.options().dtype(wide_type(x)));
+  at::Tensor y = at::zeros(x.sizes(), x.options().dtype(accumulate_type(x)));
   for (int64_t e = 0; e < up.size(0); ++e) y = y + expert(x, up[e], down[e]).to(y.scalar_type());
   return y.to(x.scalar_type());
 }

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "hrm/base/philox.h"
+#include "ops/common/accumulate_type.h"
 #include "ops/moe/moe_impl.h"
 
 namespace hrm::ops {
@@ -10,7 +11,7 @@ namespace reference {
 
 at::Tensor moe_experts(const at::Tensor& x, const at::Tensor& weights, const at::Tensor& ids, const at::Tensor& up,
                        const at::Tensor& down) {
-  const at::ScalarType sums = x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  const at::ScalarType sums = accumulate_type(x);
   at::Tensor out = at::zeros(x.sizes(), x.options().dtype(sums));
   for (int64_t expert = 0; expert < up.size(0); ++expert) {
     const at::Tensor share = at::where(ids.eq(expert), weights, 0).sum(1, /*keepdim=*/true);
@@ -69,14 +70,6 @@ void moe_loads_(const at::Tensor& loads, at::TensorList counts) {
 }  // namespace reference
 
 namespace composed {
-namespace {
-
-at::ScalarType sum_type(const at::Tensor& tensor) {
-  return tensor.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-}
-
-}  // namespace
-
 PlanResult moe_plan(const at::Tensor& ids, int64_t experts) {
   const int64_t all = ids.numel(), count_rows = moe_rows(ids.size(0), ids.size(1), experts);
   const auto longs = ids.options().dtype(at::kLong);
@@ -137,7 +130,7 @@ at::Tensor moe_combine(const at::Tensor& y, const at::Tensor& rows, const Option
   const at::Tensor dropped = rows.lt(0).unsqueeze(2);
   at::Tensor of = y.index_select(0, rows.clamp_min(0).view({-1}))
                       .view({rows.size(0), rows.size(1), y.size(1)})
-                      .to(sum_type(y))
+                      .to(accumulate_type(y))
                       .masked_fill(dropped, 0);
   if (weights) of = of * weights->unsqueeze(2);
   return of.sum(1).to(y.scalar_type());
@@ -146,7 +139,7 @@ at::Tensor moe_combine(const at::Tensor& y, const at::Tensor& rows, const Option
 std::tuple<at::Tensor, at::Tensor> moe_combine_backward(const at::Tensor& grad_out, const at::Tensor& y,
                                                         const at::Tensor& picks, const at::Tensor& weights) {
   const at::Tensor none = picks.lt(0), pick = picks.clamp_min(0).to(at::kLong);
-  const at::Tensor grad = grad_out.index_select(0, pick.div(weights.size(1), "floor")).to(sum_type(y));
+  const at::Tensor grad = grad_out.index_select(0, pick.div(weights.size(1), "floor")).to(accumulate_type(y));
   const at::Tensor share = weights.reshape({-1}).index_select(0, pick).unsqueeze(1);
   const at::Tensor grad_y = (grad * share).masked_fill_(none.unsqueeze(1), 0).to(y.scalar_type());
   const at::Tensor dots =

@@ -4,6 +4,7 @@
 #include <torch/library.h>
 
 #include "hrm/ops/backend.h"
+#include "ops/common/accumulate_type.h"
 #include "ops/common/op.h"
 #include "ops/norm/rms_norm_impl.h"
 
@@ -30,8 +31,8 @@ void check_rms_norm_backward(const at::Tensor& grad_y, const at::Tensor& y, cons
   TORCH_CHECK(grad_y.scalar_type() == y.scalar_type() && grad_y.device() == y.device() && rstd.device() == y.device(),
               "hrm::rms_norm_backward: grad_y is ", grad_y.scalar_type(), " on ", grad_y.device(), ", y is ",
               y.scalar_type(), " on ", y.device(), " (shape ", y.sizes(), ")");
-  TORCH_CHECK(rstd.scalar_type() == (y.scalar_type() == at::kDouble ? at::kDouble : at::kFloat),
-              "hrm::rms_norm_backward: rstd has dtype ", rstd.scalar_type(), " (shape ", rstd.sizes(), ")");
+  TORCH_CHECK(rstd.scalar_type() == accumulate_type(y), "hrm::rms_norm_backward: rstd has dtype ", rstd.scalar_type(),
+              " (shape ", rstd.sizes(), ")");
   TORCH_CHECK(!grad_y2 || (grad_y2->sizes() == y.sizes() && grad_y2->scalar_type() == y.scalar_type() &&
                            grad_y2->device() == y.device()),
               "hrm::rms_norm_backward: grad_y2 must be like y, got ", grad_y2->sizes(), " ", grad_y2->scalar_type(),

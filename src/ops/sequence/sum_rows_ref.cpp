@@ -1,5 +1,6 @@
 #include <ATen/ATen.h>
 
+#include "ops/common/accumulate_type.h"
 #include "ops/sequence/sum_rows_impl.h"
 
 namespace hrm::ops::reference {
@@ -12,7 +13,7 @@ at::Tensor rows_of(const at::Tensor& with_zeros, const at::Tensor& entries) {
 }  // namespace
 
 at::Tensor sum_rows(const at::Tensor& x, const RowMap& map, const at::Tensor& base) {
-  const at::ScalarType wide = x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  const at::ScalarType wide = accumulate_type(x);
   const at::Tensor with_zeros = at::cat({x.to(wide), at::zeros({1, x.size(1)}, x.options().dtype(wide))});
   const int64_t R = map.count();
   at::Tensor sum = at::zeros({R + 1, x.size(1)}, with_zeros.options());  // and one for what no row has
