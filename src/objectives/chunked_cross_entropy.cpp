@@ -9,6 +9,7 @@
 #include "hrm/ops/softmax_loss.h"
 #include "objectives/chunked_logits.h"
 #include "ops/common/accumulate_type.h"
+#include "ops/common/optional_tensor.h"
 
 namespace hrm::objectives {
 namespace {
@@ -65,9 +66,8 @@ ChunkedCrossEntropy chunked_cross_entropy(const at::Tensor& hidden, const nn::Lm
   TORCH_CHECK(labels.sizes() == weights.sizes(), "chunked_cross_entropy: labels and weights must both be (N), got ",
               labels.sizes(), " and ", weights.sizes());
   const at::Tensor buffer = at::GradMode::is_enabled() ? ops::gradient_buffer(head.weight()) : at::Tensor();
-  const variable_list out = ChunkedCrossEntropyFunction::apply(hidden, head.weight(), weight.detach(),
-                                                               buffer.defined() ? std::optional(buffer) : std::nullopt,
-                                                               labels, weights, chunk, temperature);
+  const variable_list out = ChunkedCrossEntropyFunction::apply(
+      hidden, head.weight(), weight.detach(), ops::optional_tensor(buffer), labels, weights, chunk, temperature);
   return {out[0], out[1]};
 }
 

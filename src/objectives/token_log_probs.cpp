@@ -10,6 +10,7 @@
 #include "hrm/ops/token_loss.h"
 #include "objectives/chunked_logits.h"
 #include "ops/common/accumulate_type.h"
+#include "ops/common/optional_tensor.h"
 
 namespace hrm::objectives {
 namespace {
@@ -86,9 +87,8 @@ TokenLogProbs token_log_probs(const at::Tensor& hidden, const nn::LmHead& head, 
   const at::Tensor rows = hidden.reshape({-1, hidden.size(-1)}), flat = ids.reshape({-1});
   check_head_input("token_log_probs", rows, weight, flat, chunk, temperature);
   const at::Tensor buffer = at::GradMode::is_enabled() ? ops::gradient_buffer(head.weight()) : at::Tensor();
-  const variable_list out = TokenLogProbsFunction::apply(rows, head.weight(), weight.detach(),
-                                                         buffer.defined() ? std::optional(buffer) : std::nullopt, flat,
-                                                         chunk, temperature, with_entropy);
+  const variable_list out = TokenLogProbsFunction::apply(
+      rows, head.weight(), weight.detach(), ops::optional_tensor(buffer), flat, chunk, temperature, with_entropy);
   return {out[0].view(ids.sizes()), with_entropy ? out[1].view(ids.sizes()) : at::Tensor()};
 }
 

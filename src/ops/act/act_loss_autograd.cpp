@@ -24,7 +24,7 @@ struct ActLossFunction : torch::autograd::Function<ActLossFunction> {
 
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     const variable_list saved = ctx->get_saved_variables();
-    const OptionalTensor target = saved[4].defined() ? OptionalTensor(saved[4]) : OptionalTensor();
+    const OptionalTensor target = optional_tensor(saved[4]);
     variable_list out(7);
     out[0] = grads[0].expand_as(saved[0]);
     out[3] = act_loss_backward(grads[0], {saved[0], saved[1], saved[2]}, saved[3], target);

@@ -8,6 +8,7 @@
 #include "ops/adapters/lora_impl.h"
 #include "ops/common/accumulate_type.h"
 #include "ops/common/op.h"
+#include "ops/common/optional_tensor.h"
 
 namespace hrm::ops {
 
@@ -76,7 +77,7 @@ at::Tensor lora_gradients(const at::Tensor& grad_y, const at::Tensor& u, const a
   static const Op<at::Tensor(const at::Tensor&, const at::Tensor&, const at::Tensor&, const OptionalTensor&,
                              at::IntArrayRef, double)>
       op("hrm::lora_gradients");
-  return op(grad_y, u, B, grad_B.defined() ? OptionalTensor(grad_B) : OptionalTensor(), flat_slices(slices), scale);
+  return op(grad_y, u, B, optional_tensor(grad_B), flat_slices(slices), scale);
 }
 
 namespace reference {

@@ -115,7 +115,8 @@ at::Tensor qkv_heads_norm(const at::Tensor& qkv, const QkvSizes& s, const QkvHea
   static const Op<at::Tensor(const at::Tensor&, int64_t, int64_t, int64_t, const OptionalTensor&, const OptionalTensor&,
                              const at::Tensor&, const at::Tensor&, double)>
       op("hrm::qkv_heads_norm");
-  return op(qkv, s.heads, s.kv_heads, s.head_dim, given(o.cos), given(o.sin), o.q_weight, o.k_weight, o.eps);
+  return op(qkv, s.heads, s.kv_heads, s.head_dim, optional_tensor(o.cos), optional_tensor(o.sin), o.q_weight,
+            o.k_weight, o.eps);
 }
 
 Gradients qkv_heads_backward(const at::Tensor& grad_q, const at::Tensor& grad_k, const at::Tensor& grad_v,
@@ -124,8 +125,8 @@ Gradients qkv_heads_backward(const at::Tensor& grad_q, const at::Tensor& grad_k,
                             const OptionalTensor&, const OptionalTensor&, const OptionalTensor&, const OptionalTensor&,
                             double, bool)>
       op("hrm::qkv_heads_backward");
-  return op(grad_q, grad_k, grad_v, given(qkv), given(o.cos), given(o.sin), given(o.q_weight), given(o.k_weight), o.eps,
-            needs_weights);
+  return op(grad_q, grad_k, grad_v, optional_tensor(qkv), optional_tensor(o.cos), optional_tensor(o.sin),
+            optional_tensor(o.q_weight), optional_tensor(o.k_weight), o.eps, needs_weights);
 }
 
 namespace {

@@ -5,6 +5,7 @@
 
 #include "hrm/ops/linear.h"
 #include "ops/attention/qkv_heads_impl.h"
+#include "ops/common/optional_tensor.h"
 
 namespace hrm::ops {
 namespace {
@@ -111,7 +112,8 @@ QkvHeads qkv_heads_(const at::Tensor& qkv, const QkvSizes& sizes, const QkvHeadO
   check_qkv_heads(qkv, sizes, options);
   if (at::GradMode::is_enabled() &&
       (needs_gradient(qkv) || needs_gradient(options.q_weight) || needs_gradient(options.k_weight))) {
-    const variable_list out = Split::apply(qkv, given(options.q_weight), given(options.k_weight), sizes, options);
+    const variable_list out =
+        Split::apply(qkv, optional_tensor(options.q_weight), optional_tensor(options.k_weight), sizes, options);
     return {out[0], out[1], out[2]};
   }
   return compute(qkv.detach(), sizes, options);
@@ -126,8 +128,8 @@ QkvHeads qkv_heads_of(const at::Tensor& x, const at::Tensor& weight_compute, con
     TORCH_CHECK(!weight_compute.requires_grad() || weight_compute.is_same(master),
                 "hrm::qkv_heads_of: weight_compute of shape ", weight_compute.sizes(),
                 " must not require a gradient; the master does");
-    const variable_list out = OfProjection::apply(x, weight_compute, master, given(options.q_weight),
-                                                  given(options.k_weight), sizes, options);
+    const variable_list out = OfProjection::apply(x, weight_compute, master, optional_tensor(options.q_weight),
+                                                  optional_tensor(options.k_weight), sizes, options);
     return {out[0], out[1], out[2]};
   }
   return project(x, weight_compute, sizes, options).heads;

@@ -12,9 +12,6 @@
 
 namespace hrm::ops {
 
-inline std::optional<at::Tensor> given(const at::Tensor& t) {
-  return t.defined() ? std::optional(t) : std::nullopt;
-}
 QkvHeadOptions qkv_options(const std::optional<at::Tensor>& cos, const std::optional<at::Tensor>& sin,
                            const std::optional<at::Tensor>& q_weight, const std::optional<at::Tensor>& k_weight,
                            double eps);

@@ -5,6 +5,7 @@
 #include <torch/library.h>
 
 #include "ops/common/op.h"
+#include "ops/common/optional_tensor.h"
 #include "ops/decode/next_tokens_impl.h"
 
 namespace hrm::ops {
@@ -59,7 +60,7 @@ at::Tensor filtered_probabilities(const at::Tensor& logits, const SamplingOption
 at::Tensor sample_tokens(const at::Tensor& logits, const SamplingOptions& o, const at::Tensor& draws) {
   static const Op<at::Tensor(const at::Tensor&, const std::optional<at::Tensor>&, double, int64_t, double, double)> op(
       "hrm::sample_tokens");
-  return op(logits, draws.defined() ? std::optional(draws) : std::nullopt, o.temperature, o.top_k, o.top_p, o.min_p);
+  return op(logits, optional_tensor(draws), o.temperature, o.top_k, o.top_p, o.min_p);
 }
 
 void next_tokens_(const at::Tensor& logits, const SamplingOptions& o, const WrittenRows& rows) {
@@ -68,7 +69,7 @@ void next_tokens_(const at::Tensor& logits, const SamplingOptions& o, const Writ
                        double, int64_t, double, double)>
       op("hrm::next_tokens_");
   op(logits, rows.draws, rows.limits, rows.stop_ids, rows.ids, rows.count, rows.active, rows.chosen,
-     rows.log_p.defined() ? std::optional(rows.log_p) : std::nullopt, o.temperature, o.top_k, o.top_p, o.min_p);
+     optional_tensor(rows.log_p), o.temperature, o.top_k, o.top_p, o.min_p);
 }
 
 namespace {

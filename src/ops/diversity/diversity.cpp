@@ -6,6 +6,7 @@
 
 #include "hrm/ops/backend.h"
 #include "ops/common/op.h"
+#include "ops/common/optional_tensor.h"
 #include "ops/diversity/diversity_impl.h"
 
 namespace hrm::ops {
@@ -24,7 +25,7 @@ void check_semantic_diversity(const at::Tensor& embeddings, const std::optional<
 
 Diversity semantic_diversity(const at::Tensor& embeddings, const at::Tensor& counts) {
   static const Op<DiversityResult(const at::Tensor&, const std::optional<at::Tensor>&)> op("hrm::semantic_diversity");
-  auto [totals, rows, loo] = op(embeddings, counts.defined() ? std::optional(counts) : std::nullopt);
+  auto [totals, rows, loo] = op(embeddings, optional_tensor(counts));
   return {std::move(totals), std::move(rows), std::move(loo)};
 }
 

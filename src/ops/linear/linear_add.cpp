@@ -8,6 +8,7 @@
 #include "hrm/ops/backend.h"
 #include "hrm/ops/linear.h"
 #include "ops/common/op.h"
+#include "ops/common/optional_tensor.h"
 #include "ops/linear/linear_impl.h"
 
 #if HRM_WITH_CUDA
@@ -111,7 +112,7 @@ at::Tensor linear_add_autograd(const at::Tensor& x, const at::Tensor& weight_com
 at::Tensor linear_add(const at::Tensor& x, const at::Tensor& weight_compute, const at::Tensor& master,
                       const at::Tensor& residual) {
   const at::Tensor buffer = at::GradMode::is_enabled() ? gradient_buffer(master) : at::Tensor();
-  return call(x, weight_compute, master, residual, buffer.defined() ? OptionalTensor(buffer) : OptionalTensor());
+  return call(x, weight_compute, master, residual, optional_tensor(buffer));
 }
 
 TORCH_LIBRARY_FRAGMENT(hrm, m) {

@@ -5,6 +5,7 @@
 
 #include "hrm/ops/linear.h"
 #include "ops/common/op.h"
+#include "ops/common/optional_tensor.h"
 #include "ops/moe/moe_impl.h"
 
 namespace hrm::ops {
@@ -147,7 +148,7 @@ std::tuple<at::Tensor, at::Tensor> moe_load_loss_forward_(const at::Tensor& scor
 
 at::Tensor moe_load_loss_(const at::Tensor& scores, const at::Tensor& kept, const at::Tensor& wanted,
                           const at::Tensor& totals) {
-  const OptionalTensor before = wanted.defined() ? OptionalTensor(wanted) : std::nullopt;
+  const OptionalTensor before = optional_tensor(wanted);
   return std::get<0>(moe_load_loss_forward_(scores, kept, before, totals));
 }
 
@@ -217,7 +218,7 @@ at::Tensor moe_router(const at::Tensor& x, const at::Tensor& weight, const at::T
 
 at::Tensor moe_router(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& master) {
   const at::Tensor grad = gradient_buffer(master);
-  return moe_router(x, weight, master, grad.defined() ? OptionalTensor(grad) : std::nullopt);
+  return moe_router(x, weight, master, optional_tensor(grad));
 }
 
 MoeGate moe_gate(const at::Tensor& logits, int64_t top_k, MoeScore score, bool normalize, const OptionalTensor& bias) {
@@ -247,7 +248,7 @@ at::Tensor moe_experts(const at::Tensor& x, const at::Tensor& weights, const Moe
                        const at::Tensor& up_master, const at::Tensor& down, const at::Tensor& down_master) {
   const auto buffer = [](const at::Tensor& leaf) {
     const at::Tensor grad = gradient_buffer(leaf);
-    return grad.defined() ? OptionalTensor(grad) : std::nullopt;
+    return optional_tensor(grad);
   };
   return moe_experts(x, weights, plan, up, up_master, down, down_master, buffer(up_master), buffer(down_master));
 }

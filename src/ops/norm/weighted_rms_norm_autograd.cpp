@@ -4,6 +4,7 @@
 #include <torch/library.h>
 
 #include "hrm/ops/weighted_rms_norm.h"
+#include "ops/common/optional_tensor.h"
 
 namespace hrm::ops {
 namespace {
@@ -31,9 +32,9 @@ struct WeightedRmsNorm : torch::autograd::Function<WeightedRmsNorm> {
       return out;
     }
     const variable_list saved = ctx->get_saved_variables();
-    const auto [grad_x, grad_weight] = weighted_rms_norm_backward(
-        grads[0], saved[0], saved[2], saved[1], through_stream.defined() ? std::optional(through_stream) : std::nullopt,
-        ctx->saved_data["needs_weight"].toBool());
+    const auto [grad_x, grad_weight] =
+        weighted_rms_norm_backward(grads[0], saved[0], saved[2], saved[1], optional_tensor(through_stream),
+                                   ctx->saved_data["needs_weight"].toBool());
     out[0] = grad_x;
     out[1] = grad_weight;
     return out;

@@ -5,6 +5,7 @@
 
 #include "hrm/ops/backend.h"
 #include "ops/common/op.h"
+#include "ops/common/optional_tensor.h"
 #include "ops/optim/adam_impl.h"
 
 namespace hrm::ops {
@@ -81,8 +82,7 @@ void adam_(const AdamArgs& args) {
   static const Op<AdamSignature> op("hrm::adam_");
   op(static_cast<int64_t>(args.rule), args.params, args.grads, args.exp_avgs, args.exp_avg_sqs, args.averages,
      args.copies, args.weight_decay, args.lr_factor, args.step, args.lr, args.grad_scale, args.skip,
-     args.update_ratio.defined() ? std::optional<at::Tensor>(args.update_ratio) : std::nullopt, args.beta1, args.beta2,
-     args.eps, args.average_decay);
+     optional_tensor(args.update_ratio), args.beta1, args.beta2, args.eps, args.average_decay);
 }
 
 namespace {

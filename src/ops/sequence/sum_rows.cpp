@@ -14,10 +14,6 @@ namespace hrm::ops {
 
 namespace {
 
-OptionalTensor if_defined(const at::Tensor& t) {
-  return t.defined() ? OptionalTensor(t) : OptionalTensor();
-}
-
 RowMap map_of(const at::Tensor& rows, const at::Tensor& back, const OptionalTensor& rows_begin,
               const OptionalTensor& back_begin) {
   return {rows, back, rows_begin.value_or(at::Tensor()), back_begin.value_or(at::Tensor())};
@@ -29,7 +25,8 @@ at::Tensor sum_rows(const at::Tensor& x, const RowMap& map, const at::Tensor& ba
   using Signature = at::Tensor(const at::Tensor&, const at::Tensor&, const at::Tensor&, const OptionalTensor&,
                                const OptionalTensor&, const OptionalTensor&);
   static const Op<Signature> op("hrm::sum_rows");
-  return op(x, map.rows, map.back, if_defined(map.rows_begin), if_defined(map.back_begin), if_defined(base));
+  return op(x, map.rows, map.back, optional_tensor(map.rows_begin), optional_tensor(map.back_begin),
+            optional_tensor(base));
 }
 
 void check_sum_rows(const at::Tensor& x, const RowMap& map, const at::Tensor& base) {
