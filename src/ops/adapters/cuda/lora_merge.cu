@@ -3,6 +3,7 @@
 // j-th product, so that a lane has eight neighbouring ones of a row: 16 bytes.
 #include "ops/adapters/cuda/lora_merge.h"
 
+#include "ops/cuda/block_items.cuh"
 #include "ops/cuda/by_element.cuh"
 #include "ops/cuda/common.cuh"
 #include "ops/cuda/mma.cuh"
@@ -21,19 +22,6 @@ constexpr int kPlainRows = 8;  // of a block without tensor cores
 // Tiles whose elements are on their way together: what the registers allow.
 template <int kSteps>
 constexpr int kAtOnce = kSteps <= 2 ? 4 : 2;
-
-__device__ inline int span_of(const LoraMerge& p, int block) {
-  int low = 0, high = p.spans - 1;
-  while (low < high) {
-    const int middle = (low + high + 1) / 2;
-    if (p.first_block[middle] <= block) {
-      low = middle;
-    } else {
-      high = middle - 1;
-    }
-  }
-  return low;
-}
 
 // Four neighbouring elements of a row of B; zeros behind its end.
 template <typename T>
@@ -89,7 +77,7 @@ __global__ void __launch_bounds__(kThreads, kSteps == 1   ? 5
                                                           : 3)
     lora_merge_products(const __grid_constant__ LoraMerge p) {
   const int lane = static_cast<int>(threadIdx.x) % 32, group = lane / 4, part = lane % 4;
-  const int i = span_of(p, static_cast<int>(blockIdx.x));
+  const int i = item_of_block(p, p.spans, static_cast<int>(blockIdx.x));
   const LoraMergeSpan& span = p.span[i];
   const int block = static_cast<int>(blockIdx.x) - p.first_block[i], strips = (span.width + kColumns - 1) / kColumns;
   const int strip = block % strips * kColumns + static_cast<int>(threadIdx.x) / 32 * kStrip;
@@ -152,7 +140,7 @@ __global__ void __launch_bounds__(kThreads, kSteps == 1   ? 5
 // Any width and alignment (N = 1), and float32: a thread has N columns of kPlainRows rows.
 template <typename T, int N>
 __global__ void __launch_bounds__(kThreads) lora_merge_plain(const __grid_constant__ LoraMerge p) {
-  const int i = span_of(p, static_cast<int>(blockIdx.x));
+  const int i = item_of_block(p, p.spans, static_cast<int>(blockIdx.x));
   const LoraMergeSpan& span = p.span[i];
   const int block = static_cast<int>(blockIdx.x) - p.first_block[i];
   const int strips = (span.width + kThreads * N - 1) / (kThreads * N);

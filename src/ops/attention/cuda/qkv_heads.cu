@@ -13,17 +13,6 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / 32;
 
-template <int N>
-__device__ inline void load_floats(const float* from, float (&value)[N]) {
-  constexpr int kWidth = N % 4 == 0 ? 4 : 1;
-#pragma unroll
-  for (int i = 0; i < N; i += kWidth) {
-    const Pack<float, kWidth> pack = load_pack<float, kWidth>(from + i);
-#pragma unroll
-    for (int j = 0; j < kWidth; ++j) value[i + j] = pack.value[j];
-  }
-}
-
 // A lane's part of a head: N elements of its lower half, and those N of the upper half that they are turned with.
 template <int N>
 struct Pairs {

@@ -12,22 +12,6 @@ constexpr int kMaxSumThreads = 256;  // of a block that sums gradient rows by en
 constexpr int kAddLanes = 32;        // columns of a block that adds up the parts
 constexpr int kAddSlices = kThreads / kAddLanes;
 
-// N float32 values, by 16 bytes where the pointer allows it.
-template <int N>
-__device__ inline void load_floats(const float* from, float (&value)[N]) {
-  if constexpr (N % 4 == 0) {
-#pragma unroll
-    for (int k = 0; k < N; k += 4) {
-      const Pack<float, 4> four = load_pack<float, 4>(from + k);
-#pragma unroll
-      for (int j = 0; j < 4; ++j) value[k + j] = four.value[j];
-    }
-  } else {
-#pragma unroll
-    for (int k = 0; k < N; ++k) value[k] = from[k];
-  }
-}
-
 // 32-bit indices: a 64-bit division costs more than the memory that a thread moves.
 template <typename T, int N, typename Index>
 __global__ void __launch_bounds__(kThreads) forward(Embed p, Index packs) {

@@ -18,18 +18,6 @@ constexpr int kWarps = 4;      // rows of a block where a warp owns a row
 constexpr int kLoopWarps = 8;  // warps of a block that owns one row
 constexpr int kColumns = 256;  // columns of a block that sums the weight's gradient of wide rows
 
-// N float32 numbers, by 16 bytes where there are as many.
-template <int N>
-__device__ inline void load_floats(const float* from, float (&value)[N]) {
-  constexpr int kWidth = N % 4 == 0 ? 4 : 1;
-#pragma unroll
-  for (int i = 0; i < N; i += kWidth) {
-    const Pack<float, kWidth> pack = load_pack<float, kWidth>(from + i);
-#pragma unroll
-    for (int j = 0; j < kWidth; ++j) value[i + j] = pack.value[j];
-  }
-}
-
 // A warp owns a row and keeps it in registers: kPacks times 16 bytes in each lane.
 template <typename T, int kPacks>
 __global__ void __launch_bounds__(kWarps * 32) forward_registers(WeightedRmsNormForward p) {

@@ -1,5 +1,6 @@
 #include "ops/optim/cuda/adam.h"
 
+#include "ops/cuda/block_items.cuh"
 #include "ops/cuda/common.cuh"
 
 namespace hrm::ops::cuda {
@@ -115,25 +116,15 @@ __device__ inline bool all_aligned(const Pointers& at) {
 template <AdamRule kRule, bool kAverage>
 __global__ void __launch_bounds__(kThreads) step_kernel(const __grid_constant__ AdamParams args) {
   if (*args.skip != 0) return;
-  // The last tensor whose first block is not behind this one.
-  const int block = static_cast<int>(blockIdx.x);
-  int low = 0, high = args.count - 1;
-  while (low < high) {
-    const int middle = (low + high + 1) / 2;
-    if (args.first_block[middle] <= block) {
-      low = middle;
-    } else {
-      high = middle - 1;
-    }
-  }
-  const int64_t offset = int64_t{block - args.first_block[low]} * kElementsPerBlock;
-  const int64_t left = args.size[low] - offset;
+  const int block = static_cast<int>(blockIdx.x), tensor = item_of_block(args, args.count, block);
+  const int64_t offset = int64_t{block - args.first_block[tensor]} * kElementsPerBlock;
+  const int64_t left = args.size[tensor] - offset;
   const int64_t size = left < kElementsPerBlock ? left : kElementsPerBlock;
 
-  const float lr = *args.lr * args.lr_factor[low];
+  const float lr = *args.lr * args.lr_factor[tensor];
   Constants c;
   c.scale = *args.grad_scale;
-  c.decay = args.weight_decay[low];
+  c.decay = args.weight_decay[tensor];
   c.keep = 1 - lr * c.decay;
   c.rate = lr;
   if constexpr (kHasSecond<kRule>) {
@@ -149,8 +140,8 @@ __global__ void __launch_bounds__(kThreads) step_kernel(const __grid_constant__ 
   c.eps = args.eps;
   c.one_minus_decay = args.one_minus_decay;
 
-  const Pointers at = Pointers{args.param[low],      args.grad[low],    args.exp_avg[low],
-                               args.exp_avg_sq[low], args.average[low], args.copy[low]} +
+  const Pointers at = Pointers{args.param[tensor],      args.grad[tensor],    args.exp_avg[tensor],
+                               args.exp_avg_sq[tensor], args.average[tensor], args.copy[tensor]} +
                       offset;
   Moved moved;
   if (all_aligned(at)) {

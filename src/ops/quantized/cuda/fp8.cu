@@ -2,6 +2,7 @@
 
 #include <type_traits>
 
+#include "ops/cuda/block_items.cuh"
 #include "ops/cuda/common.cuh"
 #include "ops/cuda/early.cuh"
 #include "ops/quantized/cuda/fp8.cuh"
@@ -85,20 +86,10 @@ __global__ void __launch_bounds__(kThreads) quantize_kernel(const QuantizeFp8 p)
 template <typename T>
 __global__ void __launch_bounds__(kThreads) quantize_many_kernel(const __grid_constant__ QuantizeManyFp8 p) {
   wait_for_earlier();
-  // The last tensor whose first block is not behind this one.
-  const int block = static_cast<int>(blockIdx.x);
-  int low = 0, high = p.count - 1;
-  while (low < high) {
-    const int middle = (low + high + 1) / 2;
-    if (p.first_block[middle] <= block) {
-      low = middle;
-    } else {
-      high = middle - 1;
-    }
-  }
-  const int64_t first = int64_t{block - p.first_block[low]} * kFp8ElementsPerBlock;
-  quantize_block(static_cast<const T*>(p.from[low]) + first, static_cast<uint8_t*>(p.to[low]) + first,
-                 smaller(p.size[low] - first, kFp8ElementsPerBlock), p.slots + kFp8SlotFloats * low);
+  const int block = static_cast<int>(blockIdx.x), tensor = item_of_block(p, p.count, block);
+  const int64_t first = int64_t{block - p.first_block[tensor]} * kFp8ElementsPerBlock;
+  quantize_block(static_cast<const T*>(p.from[tensor]) + first, static_cast<uint8_t*>(p.to[tensor]) + first,
+                 smaller(p.size[tensor] - first, kFp8ElementsPerBlock), p.slots + kFp8SlotFloats * tensor);
 }
 
 template <typename T, int N>
