@@ -166,28 +166,14 @@ std::tuple<at::Tensor, MemoryBlocksSaved> memory_blocks_forward(const at::Tensor
 
 namespace {
 
-std::vector<at::Tensor> run_memory_blocks_cpu(const char* name, const at::Tensor& state, const at::Tensor& extra,
-                                              const at::Tensor& pos, at::TensorList weights, const at::Tensor& norm,
-                                              bool qk_norm, const MemoryBlocksOptions& options, bool save) {
-  const std::vector<MemoryBlockWeights> blocks = unpack_weights(weights, qk_norm);
-  check_memory_blocks(name, state, extra, pos, blocks, norm, options);
+std::vector<at::Tensor> run_memory_blocks_cpu(const at::Tensor& state, const at::Tensor& extra, const at::Tensor& pos,
+                                              const std::vector<MemoryBlockWeights>& blocks, const at::Tensor& norm,
+                                              const MemoryBlocksOptions& options, bool save) {
   const auto run = backend() == Backend::reference ? &reference::memory_blocks : &memory_blocks_by_layers;
   return run(state, extra, pos, blocks, norm, options, save);
 }
 
-at::Tensor memory_blocks_cpu(const at::Tensor& state, const at::Tensor& extra, const at::Tensor& pos,
-                             at::TensorList weights, const at::Tensor& norm, bool qk_norm, int64_t heads, int64_t steps,
-                             double eps) {
-  return run_memory_blocks_cpu("hrm::memory_blocks", state, extra, pos, weights, norm, qk_norm, {heads, steps, eps},
-                               false)[0];
-}
-
-std::vector<at::Tensor> memory_blocks_forward_cpu(const at::Tensor& state, const at::Tensor& extra,
-                                                  const at::Tensor& pos, at::TensorList weights, const at::Tensor& norm,
-                                                  bool qk_norm, int64_t heads, int64_t steps, double eps) {
-  return run_memory_blocks_cpu("hrm::memory_blocks_forward", state, extra, pos, weights, norm, qk_norm,
-                               {heads, steps, eps}, true);
-}
+using CpuKernels = MemoryBlocksKernels<&run_memory_blocks_cpu>;
 
 }  // namespace
 
@@ -201,8 +187,8 @@ TORCH_LIBRARY_FRAGMENT(hrm, m) {
 }
 
 TORCH_LIBRARY_IMPL(hrm, CPU, m) {
-  m.impl("memory_blocks", &memory_blocks_cpu);
-  m.impl("memory_blocks_forward", &memory_blocks_forward_cpu);
+  m.impl("memory_blocks", &CpuKernels::last_state);
+  m.impl("memory_blocks_forward", &CpuKernels::saving);
 }
 
 // Differentiating through these is an error instead of a silently missing gradient.

@@ -26,6 +26,28 @@ std::vector<at::Tensor> memory_blocks_by_layers(const at::Tensor& state, const a
                                                 const std::vector<MemoryBlockWeights>& blocks, const at::Tensor& norm,
                                                 const MemoryBlocksOptions& options, bool save);
 
+// The kernels of both ops for one device, over what runs the blocks there: a function as memory_blocks_by_layers, which
+// gets checked arguments.
+template <auto run>
+struct MemoryBlocksKernels {
+  static at::Tensor last_state(const at::Tensor& state, const at::Tensor& extra, const at::Tensor& pos,
+                               at::TensorList weights, const at::Tensor& norm, bool qk_norm, int64_t heads,
+                               int64_t steps, double eps) {
+    const std::vector<MemoryBlockWeights> blocks = unpack_weights(weights, qk_norm);
+    const MemoryBlocksOptions options{heads, steps, eps};
+    check_memory_blocks("hrm::memory_blocks", state, extra, pos, blocks, norm, options);
+    return run(state, extra, pos, blocks, norm, options, /*save=*/false)[0];
+  }
+  static std::vector<at::Tensor> saving(const at::Tensor& state, const at::Tensor& extra, const at::Tensor& pos,
+                                        at::TensorList weights, const at::Tensor& norm, bool qk_norm, int64_t heads,
+                                        int64_t steps, double eps) {
+    const std::vector<MemoryBlockWeights> blocks = unpack_weights(weights, qk_norm);
+    const MemoryBlocksOptions options{heads, steps, eps};
+    check_memory_blocks("hrm::memory_blocks_forward", state, extra, pos, blocks, norm, options);
+    return run(state, extra, pos, blocks, norm, options, /*save=*/true);
+  }
+};
+
 // q and k of each head normalised, v as it is: qkv (B, T, 3D) -> the same.
 at::Tensor normalised_qkv(const at::Tensor& qkv, const MemoryBlockWeights& weights, int64_t heads, double eps);
 

@@ -71,11 +71,9 @@ std::vector<at::Tensor> run_memory_blocks(const at::Tensor& state_any, const at:
   return out;
 }
 
-std::vector<at::Tensor> run_memory_blocks_cuda(const char* name, const at::Tensor& state, const at::Tensor& extra,
-                                               const at::Tensor& pos, at::TensorList weights, const at::Tensor& norm,
-                                               bool qk_norm, const MemoryBlocksOptions& options, bool save) {
-  const std::vector<MemoryBlockWeights> blocks = unpack_weights(weights, qk_norm);
-  check_memory_blocks(name, state, extra, pos, blocks, norm, options);
+std::vector<at::Tensor> run_memory_blocks_cuda(const at::Tensor& state, const at::Tensor& extra, const at::Tensor& pos,
+                                               const std::vector<MemoryBlockWeights>& blocks, const at::Tensor& norm,
+                                               const MemoryBlocksOptions& options, bool save) {
   const c10::cuda::CUDAGuard guard(state.device());
   if (one_kernel(state, blocks, options.heads))
     return run_memory_blocks(state, extra, pos, blocks, norm, options, save);
@@ -83,26 +81,13 @@ std::vector<at::Tensor> run_memory_blocks_cuda(const char* name, const at::Tenso
   return other(state, extra, pos, blocks, norm, options, save);
 }
 
-at::Tensor memory_blocks_cuda(const at::Tensor& state, const at::Tensor& extra, const at::Tensor& pos,
-                              at::TensorList weights, const at::Tensor& norm, bool qk_norm, int64_t heads,
-                              int64_t steps, double eps) {
-  return run_memory_blocks_cuda("hrm::memory_blocks", state, extra, pos, weights, norm, qk_norm, {heads, steps, eps},
-                                false)[0];
-}
-
-std::vector<at::Tensor> memory_blocks_forward_cuda(const at::Tensor& state, const at::Tensor& extra,
-                                                   const at::Tensor& pos, at::TensorList weights,
-                                                   const at::Tensor& norm, bool qk_norm, int64_t heads, int64_t steps,
-                                                   double eps) {
-  return run_memory_blocks_cuda("hrm::memory_blocks_forward", state, extra, pos, weights, norm, qk_norm,
-                                {heads, steps, eps}, true);
-}
+using CudaKernels = MemoryBlocksKernels<&run_memory_blocks_cuda>;
 
 }  // namespace
 
 TORCH_LIBRARY_IMPL(hrm, CUDA, m) {
-  m.impl("memory_blocks", &memory_blocks_cuda);
-  m.impl("memory_blocks_forward", &memory_blocks_forward_cuda);
+  m.impl("memory_blocks", &CudaKernels::last_state);
+  m.impl("memory_blocks_forward", &CudaKernels::saving);
 }
 
 }  // namespace hrm::ops
