@@ -1,8 +1,9 @@
-// Cases of `bench ops`.
+// Cases of `bench ops`, and the kinds of work that profiles count the kernels as.
 #include <ATen/ATen.h>
 
 #include <vector>
 
+#include "hrm/runtime/kernel_groups.h"
 #include "ops/common/bench_cases.h"
 
 namespace hrm::ops::bench {
@@ -61,6 +62,11 @@ BenchCall act_end(const BenchShape& s, at::Device device, at::ScalarType dtype) 
            random.activations(z), in.q, at::rand({s.batch}, at::device(device)), at::full_like(in.steps, 2),
            int64_t{16}, 0.1, true, false}};
 }
+
+const KernelGroups kGroups{
+    {"ActLoss", "loss"},       {"act_loss", "loss"},    {"ActQTarget", "loss"},     {"act_q_target", "loss"},
+    {"ActBegin", "ACT state"}, {"ActEnd", "ACT state"}, {"act_begin", "ACT state"}, {"act_end", "ACT state"},
+};
 
 }  // namespace
 

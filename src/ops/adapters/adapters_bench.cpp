@@ -1,8 +1,9 @@
-// Cases of `bench ops`.
+// Cases of `bench ops`, and the kinds of work that profiles count the kernels as.
 #include <ATen/ATen.h>
 
 #include <vector>
 
+#include "hrm/runtime/kernel_groups.h"
 #include "ops/common/bench_cases.h"
 
 namespace hrm::ops::bench {
@@ -47,6 +48,13 @@ BenchCall lora_merge(const BenchShape& s, at::Device device, at::ScalarType dtyp
   }
   return {{merged, weight, A, B, slices, 2.0}, flops};
 }
+
+const KernelGroups kGroups{
+    {"ThinProduct", "low-rank adapters"},
+    {"LoraGradients", "low-rank adapters"},
+    {"LoraMerge", "low-rank adapters"},
+    {"hrm::lora_", "low-rank adapters"},
+};
 
 }  // namespace
 

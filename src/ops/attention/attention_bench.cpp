@@ -1,8 +1,9 @@
-// Cases of `bench ops`.
+// Cases of `bench ops`, and the kinds of work that profiles count the kernels as.
 #include <ATen/ATen.h>
 
 #include <vector>
 
+#include "hrm/runtime/kernel_groups.h"
 #include "ops/common/bench_cases.h"
 
 namespace hrm::ops::bench {
@@ -86,6 +87,17 @@ BenchCall qkv_heads_backward(const BenchShape& s, at::Device device, at::ScalarT
   return {{random.activations(sizes), random.activations(sizes), random.activations(sizes), IValue(), in.cos, in.sin,
            IValue(), IValue(), kBenchEps}};
 }
+
+const KernelGroups kGroups{
+    {"AttentionProjected", "attention with its product"},
+    {"attention_projected", "attention with its product"},
+    {"LinearRotated", "matrix products with rotation"},
+    {"qkv_heads_product", "matrix products with rotation"},
+    {"QkvHeads", "rotary positions"},
+    {"qkv_heads", "rotary positions"},
+    {"RotateQkv", "rotary positions"},
+    {"rotate_qkv", "rotary positions"},
+};
 
 }  // namespace
 

@@ -1,8 +1,9 @@
-// Cases of `bench ops`.
+// Cases of `bench ops`, and the kinds of work that profiles count the kernels as.
 #include <ATen/ATen.h>
 
 #include <vector>
 
+#include "hrm/runtime/kernel_groups.h"
 #include "ops/common/bench_cases.h"
 
 namespace hrm::ops::bench {
@@ -38,6 +39,13 @@ BenchCall embed_tokens_backward(const BenchShape& s, at::Device device, at::Scal
   return {{random.floats({kVocabulary, s.width}), random.activations({s.batch, s.length(), s.width}),
            at::randint(0, kVocabulary, {s.batch, s.length()}, at::device(device).dtype(at::kInt))}};
 }
+
+const KernelGroups kGroups{
+    {"Embed", "embedding"},
+    {"hrm::embed", "embedding"},
+    {"Augment", "augmentation"},
+    {"augment", "augmentation"},
+};
 
 }  // namespace
 

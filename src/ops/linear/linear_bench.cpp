@@ -1,8 +1,9 @@
-// Cases of `bench ops`.
+// Cases of `bench ops`, and the kinds of work that profiles count the kernels as.
 #include <ATen/ATen.h>
 
 #include <vector>
 
+#include "hrm/runtime/kernel_groups.h"
 #include "ops/common/bench_cases.h"
 
 namespace hrm::ops::bench {
@@ -85,6 +86,20 @@ BenchCall linear_rms_norm_add(const BenchShape& s, at::Device device, at::Scalar
   call.arguments.emplace_back(Random{device, dtype}.activations({s.batch, s.length(), s.width}));
   return call;
 }
+
+const KernelGroups kGroups{
+    {"LinearSwiglu", "matrix products with SwiGLU"},
+    {"linear_swiglu", "matrix products with SwiGLU"},
+    {"swiglu_registers", "matrix products with SwiGLU"},
+    {"swiglu_gradient", "matrix products with SwiGLU"},
+    {"LinearRmsNorm", "matrix products with RMSNorm"},
+    {"linear_rms_norm", "matrix products with RMSNorm"},
+    {"Swiglu", "SwiGLU"},
+    {"swiglu", "SwiGLU"},
+    {"FewRows", "matrix products"},
+    {"LinearTile", "matrix products"},
+    {"hrm::linear", "matrix products"},
+};
 
 }  // namespace
 

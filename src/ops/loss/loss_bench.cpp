@@ -1,9 +1,10 @@
-// Cases of `bench ops`.
+// Cases of `bench ops`, and the kinds of work that profiles count the kernels as.
 #include <ATen/ATen.h>
 
 #include <algorithm>
 #include <vector>
 
+#include "hrm/runtime/kernel_groups.h"
 #include "ops/common/bench_cases.h"
 
 namespace hrm::ops::bench {
@@ -28,6 +29,13 @@ BenchCall softmax_loss(const BenchShape& s, at::Device device, at::ScalarType dt
   return {{random.activations({rows, kVocabulary}),
            at::randint(0, kVocabulary, {rows}, at::device(device).dtype(at::kInt)), random.floats({rows}).abs()}};
 }
+
+const KernelGroups kGroups{
+    {"SoftmaxLoss", "loss"},
+    {"softmax_loss", "loss"},
+    {"TokenLoss", "loss"},
+    {"token_loss", "loss"},
+};
 
 }  // namespace
 

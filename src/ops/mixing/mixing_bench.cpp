@@ -1,8 +1,9 @@
-// Cases of `bench ops`.
+// Cases of `bench ops`, and the kinds of work that profiles count the kernels as.
 #include <ATen/ATen.h>
 
 #include <vector>
 
+#include "hrm/runtime/kernel_groups.h"
 #include "ops/common/bench_cases.h"
 
 namespace hrm::ops::bench {
@@ -32,6 +33,11 @@ BenchCall mlp_mix_backward(const BenchShape& s, at::Device device, at::ScalarTyp
            at::zeros(down.sizes(), at::device(device).dtype(at::kFloat))},
           mix_flops(s) * (2 + 2.0 / 3)};
 }
+
+const KernelGroups kGroups{
+    {"MlpMix", "token mixing"},
+    {"mlp_mix", "token mixing"},
+};
 
 }  // namespace
 

@@ -1,8 +1,9 @@
-// Cases of `bench ops`.
+// Cases of `bench ops`, and the kinds of work that profiles count the kernels as.
 #include <ATen/ATen.h>
 
 #include <vector>
 
+#include "hrm/runtime/kernel_groups.h"
 #include "ops/common/bench_cases.h"
 
 namespace hrm::ops::bench {
@@ -34,6 +35,11 @@ BenchCall weighted_rms_norm_backward(const BenchShape& s, at::Device device, at:
   return {{random.activations(sizes), random.activations(sizes), random.floats({s.batch, s.length()}).abs(),
            random.floats({s.width}), random.activations(sizes), true}};
 }
+
+const KernelGroups kGroups{
+    {"RmsNorm", "norm"},
+    {"rms_norm", "norm"},
+};
 
 }  // namespace
 

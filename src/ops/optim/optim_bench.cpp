@@ -1,8 +1,9 @@
-// Cases of `bench ops`.
+// Cases of `bench ops`, and the kinds of work that profiles count the kernels as.
 #include <ATen/ATen.h>
 
 #include <vector>
 
+#include "hrm/runtime/kernel_groups.h"
 #include "ops/common/bench_cases.h"
 
 namespace hrm::ops::bench {
@@ -43,6 +44,11 @@ BenchCall sparse_sign_sgd(const BenchShape& s, at::Device device, at::ScalarType
   return {{random.floats({1, s.width}), ids, random.floats({s.batch, s.width}), random.scalar(1e-4), 0.1,
            random.scalar(0)}};
 }
+
+const KernelGroups kGroups{
+    {"Adam", "optimizer"},     {"adam_", "optimizer"},        {"SparseSignSgd", "optimizer"},
+    {"sign_sgd", "optimizer"}, {"GradNorm", "gradient norm"}, {"grad_norm", "gradient norm"},
+};
 
 }  // namespace
 

@@ -1,10 +1,11 @@
-// Cases of `bench ops`.
+// Cases of `bench ops`, and the kinds of work that profiles count the kernels as.
 #include <ATen/ATen.h>
 
 #include <vector>
 
 #include "hrm/ops/fp8.h"
 #include "hrm/ops/nf4.h"
+#include "hrm/runtime/kernel_groups.h"
 #include "ops/common/bench_cases.h"
 
 namespace hrm::ops::bench {
@@ -85,6 +86,13 @@ BenchCall fp8_update_scales(const BenchShape& s, at::Device device, at::ScalarTy
   const int64_t slots = (s.mixes_by_mlp ? 4 : 8) * s.layers;
   return {{ops::make_fp8_slots(slots, device), at::zeros({slots, 16}, at::device(device).dtype(at::kFloat)), 0.0}};
 }
+
+const KernelGroups kGroups{
+    {"Nf4", "quantisation"},
+    {"nf4_", "quantisation"},
+    {"Fp8", "quantisation"},
+    {"_fp8", "quantisation"},
+};
 
 }  // namespace
 

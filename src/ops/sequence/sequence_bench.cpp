@@ -1,9 +1,10 @@
-// Cases of `bench ops`.
+// Cases of `bench ops`, and the kinds of work that profiles count the kernels as.
 #include <ATen/ATen.h>
 
 #include <algorithm>
 #include <vector>
 
+#include "hrm/runtime/kernel_groups.h"
 #include "ops/common/bench_cases.h"
 
 namespace hrm::ops::bench {
@@ -46,6 +47,11 @@ BenchCall sum_rows(const BenchShape& s, at::Device device, at::ScalarType dtype)
   return {{Random{device, dtype}.activations({tokens, 3 * s.width}), table(places), table(places.argsort()), IValue(),
            IValue(), IValue()}};
 }
+
+const KernelGroups kGroups{
+    {"SumRows", "rows of shared tokens"},
+    {"sum_rows", "rows of shared tokens"},
+};
 
 }  // namespace
 
