@@ -1,17 +1,19 @@
 # hrm_module(<name> [TORCH] [OBJECT] DEPS <lower modules> LIBS <libraries> [SOURCES <files>] [WITHOUT <files>])
-#   A module is a folder src/<name>: all its .cpp files, recursively, as the target hrmlib_<name>. SOURCES are further
-#   files, which stand in another module's folder; that one leaves them out (WITHOUT). TORCH modules share
-#   one precompiled header. OBJECT is for modules whose files register themselves (TORCH_LIBRARY): a static archive
-#   would drop them silently, so every program links their objects by name (hrm_program).
+#   A module is a folder src/<name>: all its .cpp and .cu files, recursively, as the target hrmlib_<name>. Files below a
+#   folder cuda/, at any depth, are left out of a build without CUDA. SOURCES are further files, which stand in another
+#   module's folder; that one leaves them out (WITHOUT). TORCH modules share one precompiled header. OBJECT is for modules
+#   whose files register themselves (TORCH_LIBRARY): a static archive would drop them silently, so every program links
+#   their objects by name (hrm_program).
 function(hrm_module name)
   cmake_parse_arguments(M "TORCH;OBJECT" "" "DEPS;LIBS;SOURCES;WITHOUT" ${ARGN})
-  file(GLOB_RECURSE sources CONFIGURE_DEPENDS "${CMAKE_SOURCE_DIR}/src/${name}/*.cpp")
-  file(GLOB_RECURSE cuda CONFIGURE_DEPENDS "${CMAKE_SOURCE_DIR}/src/${name}/cuda/*.cpp"
-                                           "${CMAKE_SOURCE_DIR}/src/${name}/cuda/*.cu")
-  list(REMOVE_ITEM sources ${cuda} ${M_WITHOUT})
-  if(HRM_WITH_CUDA)
-    list(APPEND sources ${cuda})
+  # Relative, since the folder that holds the project may be called cuda.
+  file(GLOB_RECURSE sources RELATIVE "${CMAKE_SOURCE_DIR}/src" CONFIGURE_DEPENDS "${CMAKE_SOURCE_DIR}/src/${name}/*.cpp"
+                                                                                "${CMAKE_SOURCE_DIR}/src/${name}/*.cu")
+  if(NOT HRM_WITH_CUDA)
+    list(FILTER sources EXCLUDE REGEX "/cuda/")
   endif()
+  list(TRANSFORM sources PREPEND "${CMAKE_SOURCE_DIR}/src/")
+  list(REMOVE_ITEM sources ${M_WITHOUT})
   list(APPEND sources ${M_SOURCES})
   set(target hrmlib_${name})
   hrm_unity(sources ${target} ${sources})
@@ -67,14 +69,15 @@ endfunction()
 # tests at a time they take the cores from those that work. Tests about threads ask for them (runtime.threads).
 set(HRM_TEST_ENVIRONMENT "OMP_NUM_THREADS=1;OMP_WAIT_POLICY=PASSIVE")
 
-# hrm_tests(<name> [TORCH] [TIMEOUT s] LIBS ...): tests/<name>/*_test.cpp into one program and one ctest entry <name>.
-# Files *_gpu_test.cpp and *_python_test.cpp go into programs of their own, <name>_gpu and <name>_python with labels gpu
+# hrm_tests(<name> [TORCH] [TIMEOUT s] LIBS ...): all *_test.cpp below tests/<name>, at any depth, into one program and
+# one ctest entry <name>. Files *_gpu_test.cpp and *_python_test.cpp go into programs of their own, <name>_gpu and <name>_python with labels gpu
 # and python, which ctest reports as skipped where no GPU, or no Python with torch, is. Files *_cases.cpp are shared
 # code, part of all of them.
 function(hrm_tests name)
   cmake_parse_arguments(T "TORCH" "TIMEOUT" "LIBS" ${ARGN})
-  file(GLOB sources CONFIGURE_DEPENDS "${CMAKE_SOURCE_DIR}/tests/${name}/*_test.cpp")
-  file(GLOB shared CONFIGURE_DEPENDS "${CMAKE_SOURCE_DIR}/tests/${name}/*_cases.cpp")
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS "${CMAKE_SOURCE_DIR}/tests/${name}/*_test.cpp")
+  file(GLOB_RECURSE shared CONFIGURE_DEPENDS "${CMAKE_SOURCE_DIR}/tests/${name}/*_cases.cpp")
+  set_property(GLOBAL APPEND PROPERTY HRM_TEST_SOURCES ${sources} ${shared})
   set(gpu ${sources})
   set(python ${sources})
   list(FILTER gpu INCLUDE REGEX "_gpu_test\\.cpp$")
@@ -91,6 +94,19 @@ function(hrm_tests name)
   endif()
   if(gpu AND HRM_WITH_CUDA)
     _hrm_test_program(${name}_gpu gpu "${gpu};${shared}")
+  endif()
+endfunction()
+
+# hrm_check_tests(): refuses a *_test.cpp or *_cases.cpp below tests/ that no hrm_tests has taken, which would be neither
+# built nor run. To be called after the last hrm_tests.
+function(hrm_check_tests)
+  file(GLOB_RECURSE forgotten CONFIGURE_DEPENDS "${CMAKE_SOURCE_DIR}/tests/*_test.cpp"
+                                                "${CMAKE_SOURCE_DIR}/tests/*_cases.cpp")
+  get_property(taken GLOBAL PROPERTY HRM_TEST_SOURCES)
+  list(REMOVE_ITEM forgotten ${taken})
+  if(forgotten)
+    list(JOIN forgotten "\n  " forgotten)
+    message(FATAL_ERROR "tests of no program; add hrm_tests to tests/CMakeLists.txt for their folder:\n  ${forgotten}")
   endif()
 endfunction()
 

@@ -37,9 +37,13 @@ class Profile:
 
 
 def kernel_groups():
-    """[(part of a name, group)], the first that fits counts: the table that hrm_train itself is built with."""
-    text = (ROOT / "src/runtime/kernel_groups.h").read_text(encoding="utf-8")
-    return re.findall(r'^    \{"([^"]+)", "([^"]+)"\},$', text, re.MULTILINE)
+    """[(part of a name, group)], the first that fits counts: the tables that hrm_train itself is built with. Those of our
+    kernels come first, the longest part before others (include/hrm/runtime/kernel_groups.h)."""
+    def entries(file):
+        return re.findall(r'\{"([^"]+)", "([^"]+)"\}', file.read_text(encoding="utf-8"))
+
+    own = [entry for file in sorted((ROOT / "src/ops").rglob("*_bench.cpp")) for entry in entries(file)]
+    return sorted(own, key=lambda entry: -len(entry[0])) + entries(ROOT / "src/runtime/kernel_groups.cpp")
 
 
 def group_of(name, groups):

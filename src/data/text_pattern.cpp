@@ -1,7 +1,7 @@
 #include "hrm/data/text_pattern.h"
 
 #include "data/pcre2_support.h"
-#include "data/unicode.h"
+#include "data/tokenizer/unicode.h"
 #include "hrm/base/text.h"
 
 namespace hrm::data {

@@ -9,7 +9,7 @@
 #include <set>
 #include <unordered_map>
 
-#include "data/unicode.h"
+#include "data/tokenizer/unicode.h"
 #include "hrm/base/error.h"
 
 namespace hrm::metrics {

@@ -5,6 +5,7 @@
 #include "hrm/ops/fp8.h"
 #include "hrm/ops/mlp_mix.h"
 #include "hrm/ops/rms_norm.h"
+#include "ops/common/optional_tensor.h"
 
 namespace hrm::nn {
 namespace {
@@ -73,7 +74,7 @@ std::tuple<at::Tensor, at::Tensor> Block::forward_fp8(const at::Tensor& h, const
     std::tie(half, half8) = ops::linear_rms_norm_fp8(mixed, fp8.o.values, fp8.mixed, fp8.o.slot, h, eps_, fp8.half);
   }
   const at::Tensor act = ops::linear_swiglu_fp8(half8, fp8.gate_up.values, fp8.half, fp8.gate_up.slot, fp8.act, dtype);
-  const std::optional<at::Tensor> output = fp8.output.defined() ? std::optional(fp8.output) : std::nullopt;
+  const std::optional<at::Tensor> output = ops::optional_tensor(fp8.output);
   return ops::linear_rms_norm_fp8(act, fp8.down.values, fp8.act, fp8.down.slot, half, eps_, output);
 }
 

@@ -17,6 +17,7 @@
 #include "hrm/ops/linear.h"
 #include "hrm/ops/linear_add.h"
 #include "hrm/ops/lora.h"
+#include "ops/common/accumulate_type.h"
 
 namespace hrm::nn {
 namespace {
@@ -106,10 +107,6 @@ struct LoraLinear : torch::autograd::Function<LoraLinear> {
 // Whether a name is this one, or ends with it as whole parts.
 bool is_or_ends_with(const std::string& name, const std::string& end) {
   return name == end || name.ends_with("." + end);
-}
-
-at::ScalarType norm_type(const at::Tensor& weight) {
-  return weight.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
 }
 
 // z with the columns of each slice times magnitude / norm.
@@ -220,7 +217,7 @@ at::Tensor LoraAdapter::dora_forward(const at::Tensor& x, const FrozenWeight& we
 
 at::Tensor LoraAdapter::adapted_rows(size_t target, const at::Tensor& weight) const {
   const at::NoGradGuard no_grad;
-  const at::ScalarType type = norm_type(weight);
+  const at::ScalarType type = ops::accumulate_type(weight);
   const ops::LoraSlice& s = slices_[target];
   const int64_t rank = shared_->options.rank;
   const at::Tensor A = lora_A_->compute_weight().narrow(0, static_cast<int64_t>(target) * rank, rank).to(type);
@@ -241,7 +238,7 @@ at::Tensor LoraAdapter::dora_norms(const at::Tensor& weight) const {
 void LoraAdapter::begin_dora(const at::Tensor& weight) {
   const at::NoGradGuard no_grad;
   for (const ops::LoraSlice& s : slices_) {
-    const at::Tensor rows = weight.narrow(0, s.out, s.rows).to(norm_type(weight));
+    const at::Tensor rows = weight.narrow(0, s.out, s.rows).to(ops::accumulate_type(weight));
     magnitude_.narrow(0, s.first, s.rows).copy_(at::linalg_vector_norm(rows, 2, at::IntArrayRef{1}));
   }
 }
@@ -253,7 +250,7 @@ void LoraAdapter::merge_dora(const at::Tensor& weight) {
 
 void LoraAdapter::merge_dora(const at::Tensor& weight, const at::Tensor& merged) const {
   const at::NoGradGuard no_grad;
-  const at::Tensor factors = magnitude_.to(norm_type(weight)) / dora_norms(weight);
+  const at::Tensor factors = magnitude_.to(ops::accumulate_type(weight)) / dora_norms(weight);
   if (!merged.is_same(weight)) merged.copy_(weight);
   for (size_t i = 0; i < slices_.size(); ++i) {
     const ops::LoraSlice& s = slices_[i];

@@ -8,6 +8,7 @@
 #include "hrm/base/error.h"
 #include "hrm/base/philox.h"
 #include "hrm/ops/selective_scan.h"
+#include "ops/common/accumulate_type.h"
 
 namespace hrm::nn {
 
@@ -54,7 +55,7 @@ void Mamba2Mixer::init_own(uint64_t seed, const std::string& name) {
 
 Mamba2State Mamba2Mixer::make_state(int64_t rows, at::ScalarType dtype) const {
   const Mamba2Options& o = options_;
-  const at::ScalarType wide = dtype == at::kDouble ? at::kDouble : at::kFloat;
+  const at::ScalarType wide = ops::accumulate_type(dtype);
   const at::Device device = A_log_.device();
   return {.conv = at::zeros({rows, o.channels(), o.kernel}, at::device(device).dtype(dtype)),
           .ssm = at::zeros({rows, o.heads(), o.head_dim, o.state}, at::device(device).dtype(wide))};
@@ -81,7 +82,7 @@ at::Tensor Mamba2Mixer::convolve(const at::Tensor& input, Mamba2State* state) co
 at::Tensor Mamba2Mixer::forward(const at::Tensor& u, const at::Tensor& mask, Mamba2State* state,
                                 Mamba2Trace* trace) const {
   const Mamba2Options& o = options_;
-  const at::ScalarType wide = u.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  const at::ScalarType wide = ops::accumulate_type(u);
   const at::Tensor keep = mask.defined() ? mask.unsqueeze(-1).to(u.scalar_type()) : at::Tensor();
   const at::Tensor projected = in_proj_->forward(keep.defined() ? u * keep : u);
   const auto parts = projected.split_with_sizes({o.inner(), o.channels(), o.heads()}, -1);

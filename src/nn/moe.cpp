@@ -6,6 +6,7 @@
 
 #include "hrm/base/error.h"
 #include "hrm/ops/linear.h"
+#include "ops/common/optional_tensor.h"
 
 namespace hrm::nn {
 
@@ -44,7 +45,7 @@ at::Tensor MoeFeedForward::router_input(const at::Tensor& x) const {
 
 at::Tensor MoeFeedForward::forward(const at::Tensor& x) {
   const int64_t experts = options_.experts, tokens = x.size(0), picks = tokens * options_.top_k;
-  const auto bias = choice_bias_.defined() ? std::optional<at::Tensor>(choice_bias_) : std::nullopt;
+  const auto bias = ops::optional_tensor(choice_bias_);
   const at::Tensor logits = ops::moe_router(router_input(x), router_->compute_weight(), router_->weight());
   const ops::MoeGate gate = ops::moe_gate(logits, options_.top_k, options_.score, options_.normalize, bias);
   at::Tensor ids = gate.ids;

@@ -4,6 +4,7 @@
 
 #include "hrm/base/error.h"
 #include "hrm/ops/linear.h"
+#include "ops/common/optional_tensor.h"
 
 namespace hrm::nn {
 
@@ -37,7 +38,7 @@ at::Tensor MultiheadAttention::split_heads(const at::Tensor& x) const {
 
 at::Tensor MultiheadAttention::attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                                       const at::Tensor& mask, bool causal) const {
-  const auto optional = mask.defined() ? std::optional(mask) : std::nullopt;
+  const auto optional = ops::optional_tensor(mask);
   const at::Tensor mixed = at::scaled_dot_product_attention(split_heads(q), split_heads(k), split_heads(v), optional,
                                                             /*dropout_p=*/0, causal);
   return out_proj_->forward(mixed.transpose(1, 2).flatten(-2));

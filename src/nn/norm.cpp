@@ -4,16 +4,13 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "hrm/base/error.h"
+#include "ops/common/accumulate_type.h"
 
 namespace hrm::nn {
 namespace {
 
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
-
-at::ScalarType wide_type(const at::Tensor& x) {
-  return x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-}
 
 // Rows as (..., groups, width / groups).
 at::Tensor in_groups(const at::Tensor& x, int64_t groups) {
@@ -23,7 +20,7 @@ at::Tensor in_groups(const at::Tensor& x, int64_t groups) {
 struct RmsNormFunction : torch::autograd::Function<RmsNormFunction> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& weight, double eps,
                             int64_t dtype, int64_t groups) {
-    const at::Tensor wide = in_groups(x.to(wide_type(x)), groups);
+    const at::Tensor wide = in_groups(x.to(ops::accumulate_type(x)), groups);
     const at::Tensor rstd = at::rsqrt(wide.square().mean(-1, /*keepdim=*/true) + eps);
     ctx->save_for_backward({x, weight, rstd});
     ctx->saved_data["groups"] = groups;
@@ -34,8 +31,8 @@ struct RmsNormFunction : torch::autograd::Function<RmsNormFunction> {
     const variable_list saved = ctx->get_saved_variables();
     const at::Tensor &x = saved[0], &weight = saved[1], &rstd = saved[2];
     const int64_t groups = ctx->saved_data["groups"].toInt();
-    const at::Tensor normed = in_groups(x.to(wide_type(x)), groups) * rstd;
-    const at::Tensor grad = grads[0].to(wide_type(x));
+    const at::Tensor normed = in_groups(x.to(ops::accumulate_type(x)), groups) * rstd;
+    const at::Tensor grad = grads[0].to(ops::accumulate_type(x));
     at::Tensor grad_weight;
     if (weight.requires_grad()) grad_weight = (grad * normed.flatten(-2)).reshape({-1, weight.size(0)}).sum(0);
     const at::Tensor grad_normed = in_groups(grad * weight, groups);
@@ -53,7 +50,7 @@ LayerNorm::LayerNorm(int64_t width, double eps, at::Device device) : eps_(eps) {
 }
 
 at::Tensor LayerNorm::forward(const at::Tensor& x) const {
-  return at::layer_norm(x.to(wide_type(x)), {x.size(-1)}, weight_, bias_, eps_).to(x.scalar_type());
+  return at::layer_norm(x.to(ops::accumulate_type(x)), {x.size(-1)}, weight_, bias_, eps_).to(x.scalar_type());
 }
 
 void LayerNorm::init_own(uint64_t, const std::string&) {

@@ -8,6 +8,8 @@
 #include "hrm/ops/linear.h"
 #include "hrm/ops/softmax_loss.h"
 #include "objectives/chunked_logits.h"
+#include "ops/common/accumulate_type.h"
+#include "ops/common/optional_tensor.h"
 
 namespace hrm::objectives {
 namespace {
@@ -22,7 +24,7 @@ struct ChunkedCrossEntropyFunction : torch::autograd::Function<ChunkedCrossEntro
   static variable_list forward(AutogradContext* ctx, const at::Tensor& hidden, const at::Tensor& /*master*/,
                                const at::Tensor& weight, const std::optional<at::Tensor>& grad_master,
                                const at::Tensor& labels, const at::Tensor& weights, int64_t chunk, double temperature) {
-    const at::ScalarType wide = wide_type(hidden);
+    const at::ScalarType wide = ops::accumulate_type(hidden);
     const at::Tensor per_token = at::empty({hidden.size(0)}, hidden.options().dtype(wide));
     const at::Tensor largest = largest_weight(weights);
     at::Tensor relative = relative_weights(weights, largest, wide);
@@ -64,9 +66,8 @@ ChunkedCrossEntropy chunked_cross_entropy(const at::Tensor& hidden, const nn::Lm
   TORCH_CHECK(labels.sizes() == weights.sizes(), "chunked_cross_entropy: labels and weights must both be (N), got ",
               labels.sizes(), " and ", weights.sizes());
   const at::Tensor buffer = at::GradMode::is_enabled() ? ops::gradient_buffer(head.weight()) : at::Tensor();
-  const variable_list out = ChunkedCrossEntropyFunction::apply(hidden, head.weight(), weight.detach(),
-                                                               buffer.defined() ? std::optional(buffer) : std::nullopt,
-                                                               labels, weights, chunk, temperature);
+  const variable_list out = ChunkedCrossEntropyFunction::apply(
+      hidden, head.weight(), weight.detach(), ops::optional_tensor(buffer), labels, weights, chunk, temperature);
   return {out[0], out[1]};
 }
 

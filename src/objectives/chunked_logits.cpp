@@ -2,6 +2,7 @@
 
 #include "hrm/ops/linear.h"
 #include "hrm/ops/linear_weight_gradient.h"
+#include "ops/common/accumulate_type.h"
 
 namespace hrm::objectives {
 namespace {
@@ -45,7 +46,7 @@ HeadGradients::HeadGradients(const at::Tensor& hidden, const at::Tensor& weight,
     : hidden_(hidden), weight_(weight) {
   if (of_hidden) of_hidden_ = at::empty_like(hidden, at::MemoryFormat::Contiguous);
   if (of_weight) {
-    const auto options = weight.options().dtype(wide_type(hidden));
+    const auto options = weight.options().dtype(ops::accumulate_type(hidden));
     of_weight_ = hidden.size(0) > 0 ? at::empty(weight.sizes(), options) : at::zeros(weight.sizes(), options);
   }
 }

@@ -9,10 +9,6 @@
 
 namespace hrm::objectives {
 
-inline at::ScalarType wide_type(const at::Tensor& x) {
-  return x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-}
-
 // Throws c10::Error that begins with `name` unless hidden is (N, D), weight (V, D), both of one dtype, ids (N), chunk
 // and temperature positive.
 void check_head_input(const char* name, const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& ids,

@@ -8,6 +8,7 @@
 
 #include "hrm/objectives/chunked_cross_entropy.h"
 #include "objectives/named_choice.h"
+#include "ops/common/accumulate_type.h"
 
 namespace hrm::objectives {
 namespace {
@@ -171,7 +172,7 @@ ScoreLoss score_loss(const at::Tensor& hidden, const nn::LmHead& head, const at:
   TORCH_CHECK(hidden.dim() == 3 && hidden.sizes().slice(0, 2) == ids.sizes() && ids.sizes() == weights.sizes(),
               "score_loss: hidden (B, T, D), ids (B, T) and weights (B, T) do not fit, got ", hidden.sizes(), ", ",
               ids.sizes(), " and ", weights.sizes());
-  const at::ScalarType type = hidden.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+  const at::ScalarType type = ops::accumulate_type(hidden);
   const ChunkedCrossEntropy ce = chunked_cross_entropy(hidden.reshape({-1, hidden.size(2)}), head, ids.reshape({-1}),
                                                        weights.reshape({-1}).to(type), chunk, temperature);
   return {ce.loss, ce.per_token.neg().view(ids.sizes())};

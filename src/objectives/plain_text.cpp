@@ -4,7 +4,7 @@
 
 #include <cstdlib>
 
-#include "data/unicode.h"
+#include "data/tokenizer/unicode.h"
 #include "hrm/base/error.h"
 #include "hrm/base/text.h"
 

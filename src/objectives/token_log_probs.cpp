@@ -9,6 +9,8 @@
 #include "hrm/ops/softmax_loss.h"
 #include "hrm/ops/token_loss.h"
 #include "objectives/chunked_logits.h"
+#include "ops/common/accumulate_type.h"
+#include "ops/common/optional_tensor.h"
 
 namespace hrm::objectives {
 namespace {
@@ -32,7 +34,7 @@ struct TokenLogProbsFunction : torch::autograd::Function<TokenLogProbsFunction> 
   static variable_list forward(AutogradContext* ctx, const at::Tensor& hidden, const at::Tensor& /*master*/,
                                const at::Tensor& weight, const std::optional<at::Tensor>& grad_master,
                                const at::Tensor& ids, int64_t chunk, double temperature, bool with_entropy) {
-    const at::ScalarType wide = wide_type(hidden);
+    const at::ScalarType wide = ops::accumulate_type(hidden);
     const int64_t N = hidden.size(0);
     const at::Tensor log_p = at::empty({N}, hidden.options().dtype(wide));
     const at::Tensor entropy = at::empty({with_entropy ? N : 0}, log_p.options());
@@ -60,7 +62,7 @@ struct TokenLogProbsFunction : torch::autograd::Function<TokenLogProbsFunction> 
     HeadGradients gradients(hidden, weight, ctx->saved_data["of_hidden"].toBool(), grad_master.defined());
     // The op's gradient is that of the cross-entropy, -log p.
     const at::Tensor largest = largest_weight(grads[0]);
-    const at::Tensor relative = relative_weights(grads[0], largest, wide_type(hidden)) / -temperature;
+    const at::Tensor relative = relative_weights(grads[0], largest, ops::accumulate_type(hidden)) / -temperature;
     ChunkedLogits(hidden, weight, ctx->saved_data["chunk"].toInt(), temperature)
         .each([&](int64_t first, const at::Tensor& logits) {
           const auto part = [&](const at::Tensor& t) { return t.narrow(0, first, logits.size(0)); };
@@ -85,9 +87,8 @@ TokenLogProbs token_log_probs(const at::Tensor& hidden, const nn::LmHead& head, 
   const at::Tensor rows = hidden.reshape({-1, hidden.size(-1)}), flat = ids.reshape({-1});
   check_head_input("token_log_probs", rows, weight, flat, chunk, temperature);
   const at::Tensor buffer = at::GradMode::is_enabled() ? ops::gradient_buffer(head.weight()) : at::Tensor();
-  const variable_list out = TokenLogProbsFunction::apply(rows, head.weight(), weight.detach(),
-                                                         buffer.defined() ? std::optional(buffer) : std::nullopt, flat,
-                                                         chunk, temperature, with_entropy);
+  const variable_list out = TokenLogProbsFunction::apply(
+      rows, head.weight(), weight.detach(), ops::optional_tensor(buffer), flat, chunk, temperature, with_entropy);
   return {out[0].view(ids.sizes()), with_entropy ? out[1].view(ids.sizes()) : at::Tensor()};
 }
 

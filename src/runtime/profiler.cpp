@@ -15,8 +15,8 @@
 #include "hrm/base/error.h"
 #include "hrm/build_config.h"
 #include "hrm/runtime/device.h"
+#include "hrm/runtime/kernel_groups.h"
 #include "hrm/runtime/nvtx.h"
-#include "kernel_groups.h"
 #include "op_stacks.h"
 
 #if HRM_WITH_CUDA
@@ -174,13 +174,6 @@ struct StepTrace::Stacks : OpStacks {};
 
 TraceOptions trace_options(const config::ProfilingConfig& config) {
   return {config.trace_shapes, config.trace_flops, config.trace_memory, config.trace_stacks};
-}
-
-std::string kernel_group(std::string_view name) {
-  for (const auto& [part, group] : kKernelGroups) {
-    if (name.find(part) != std::string_view::npos) return group;
-  }
-  return "other";
 }
 
 std::string short_kernel_name(std::string name) {

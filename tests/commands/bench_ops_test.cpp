@@ -15,15 +15,16 @@
 namespace hrm::commands {
 namespace {
 
-BenchShape tiny(bool mixes_by_mlp) {
-  return {"tiny", 2, 1, 81, 64, 2, 256, 11, 1, mixes_by_mlp};
+ops::BenchShape tiny(bool mixes_by_mlp) {
+  return {"tiny", 2, 1, 81, 64, 2, 256, 11, 1, mixes_by_mlp, 256};
 }
 
 TEST(BenchOps, EveryOpHasItsLine) {
   std::set<std::string> listed;
-  for (const BenchOp& op : bench_ops()) EXPECT_TRUE(listed.insert(op.name).second) << op.name << " stands twice";
+  for (const ops::BenchOp& op : ops::bench_ops())
+    EXPECT_TRUE(listed.insert(op.name).second) << op.name << " stands twice";
   for (const ops::OpInfo& info : ops::op_table()) {
-    EXPECT_EQ(listed.count(info.name), 1U) << "add " << info.name << " to src/commands/bench/ops_cases.cpp";
+    EXPECT_EQ(listed.count(info.name), 1U) << "add " << info.name << " to src/ops/<family>/<family>_bench.cpp";
     listed.erase(info.name);
   }
   EXPECT_TRUE(listed.empty()) << *listed.begin() << " is no registered op";
@@ -31,16 +32,16 @@ TEST(BenchOps, EveryOpHasItsLine) {
 
 TEST(BenchOps, EveryLineRunsWithBothBackends) {
   const at::NoGradGuard no_grad;
-  for (const BenchOp& op : bench_ops()) {
+  for (const ops::BenchOp& op : ops::bench_ops()) {
     SCOPED_TRACE(op.name);
     int calls = 0;
     for (const bool mlp : {false, true}) {
       for (const ops::Backend backend : {ops::Backend::fused, ops::Backend::reference}) {
         ops::set_backend(backend);
-        const BenchCall call = op.make(tiny(mlp), at::kCPU, at::kFloat);
+        const ops::BenchCall call = op.make(tiny(mlp), at::kCPU, at::kFloat);
         if (call.arguments.empty()) continue;
         ++calls;
-        const auto results = call_op(op.name, call.arguments);
+        const auto results = ops::call_op(op.name, call.arguments);
         EXPECT_GT(least_bytes(op.name, call.arguments, results), 0);
         EXPECT_GE(call.flops, 0);
       }

@@ -1,7 +1,7 @@
 // hrm_train data inspect of prompts and responses.
 #include <sstream>
 
-#include "data/chat_support.h"
+#include "data/chat/chat_support.h"
 #include "hrm/commands/data.h"
 #include "hrm/commands/language_data.h"
 #include "support/overrides.h"

@@ -4,7 +4,7 @@
 #include <set>
 #include <sstream>
 
-#include "data/chat_support.h"
+#include "data/chat/chat_support.h"
 #include "hrm/commands/language_data.h"
 
 namespace hrm::data {

@@ -7,7 +7,7 @@
 #include <sstream>
 
 #include "commands/data/document_pieces.h"
-#include "data/language_support.h"
+#include "data/language/language_support.h"
 #include "hrm/commands/data.h"
 
 namespace hrm::data {

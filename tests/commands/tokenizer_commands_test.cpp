@@ -3,7 +3,7 @@
 
 #include <sstream>
 
-#include "data/tokenizer_cases.h"
+#include "data/tokenizer/tokenizer_cases.h"
 #include "hrm/base/file.h"
 #include "hrm/commands/data.h"
 #include "support/expect_error.h"

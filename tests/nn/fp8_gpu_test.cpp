@@ -1,6 +1,6 @@
 #include "nn/fp8_cases.h"
-#include "ops/fp8_impl.h"
 #include "ops/gpu_testing.h"
+#include "ops/quantized/fp8_impl.h"
 
 namespace hrm::nn {
 namespace {

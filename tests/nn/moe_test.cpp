@@ -6,7 +6,7 @@
 #include <cmath>
 
 #include "hrm/nn/init.h"
-#include "ops/reference/moe_ref.h"
+#include "ops/moe/moe_ref.h"
 #include "support/expect_error.h"
 #include "support/random.h"
 

@@ -18,9 +18,9 @@
 #include "hrm/ops/softmax_loss.h"
 #include "hrm/ops/swiglu.h"
 #include "hrm/ops/weighted_rms_norm.h"
-#include "ops/gates_impl.h"
 #include "ops/gpu_testing.h"
-#include "ops/mlp_mix_ways.h"
+#include "ops/memory/gates_impl.h"
+#include "ops/mixing/mlp_mix_ways.h"
 #include "ops/with_tiles.h"
 
 namespace hrm::ops {

@@ -1,7 +1,7 @@
 #pragma once
 // Our kernel of the plain product.
 
-#include "ops/linear_impl.h"
+#include "ops/linear/linear_impl.h"
 
 namespace hrm::ops::testing {
 

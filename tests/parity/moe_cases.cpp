@@ -2,7 +2,7 @@
 
 #include "hrm/nn/moe.h"
 #include "hrm/nn/parameter.h"
-#include "ops/reference/moe_ref.h"
+#include "ops/moe/moe_ref.h"
 #include "parity/cases.h"
 
 namespace hrm::parity {

@@ -348,6 +348,7 @@ class CheckLayers(ScriptCase):
             ("src/nn/a.cpp", '#include "hrm/nn/nowhere.h"\n', "does not exist"),
             ("src/novel/a.cpp", "", "'novel' has no place"),
             ("src/nn/linear.cpp", '#include <vector>\n#include "hrm/nn/linear.h"\n', "must be included first"),
+            ("src/nn/layers/linear.cpp", '#include <vector>\n#include "hrm/nn/linear.h"\n', "must be included first"),
         ]:
             with self.subTest(message):
                 self.write("src/ops/cuda/a.h", "#include <torch/library.h>\n")

@@ -1,4 +1,5 @@
 #include "hrm/runtime/profiler.h"
+#include "hrm/runtime/kernel_groups.h"
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
@@ -201,21 +202,19 @@ TEST(StepTrace, StopsWhenItIsDropped) {
   EXPECT_EQ(operations_of(dir / "trace.json").at("aten::sin"), 1);
 }
 
-TEST(KernelGroup, NamesOfLibrariesAndOurs) {
+TEST(KernelGroup, NamesOfLibraries) {
   EXPECT_EQ(kernel_group("nvjet_tst_128x256_64x4_2x1_v_bz_coopA_TNT"), "matrix products");
   EXPECT_EQ(kernel_group("void at::native::vectorized_elementwise_kernel<4, at::native::silu_functor>"), "elementwise");
   EXPECT_EQ(kernel_group("Memcpy DtoD (Device -> Device)"), "copies and casts");
   EXPECT_EQ(kernel_group("pytorch_flash::flash_fwd_kernel<...>"), "attention");
-  EXPECT_EQ(kernel_group("void hrm::ops::cuda::(anonymous namespace)::forward<__nv_bfloat16, 8, unsigned int>("
-                         "hrm::ops::cuda::SwigluForward, unsigned int)"),
-            "SwiGLU");
-  EXPECT_EQ(kernel_group("hrm::linear_swiglu_forward"), "matrix products with SwiGLU");
-  EXPECT_EQ(kernel_group("sm90::swiglu_gradient_kernel<(sm90::Input)0, 3, 5>(CUtensorMap_st, SwigluGradient)"),
-            "matrix products with SwiGLU");
-  EXPECT_EQ(kernel_group("sm90::tile_kernel<sm90::LinearRotatedTile<(sm90::Input)0>, 3>(CUtensorMap_st)"),
-            "matrix products with rotation");
   EXPECT_EQ(kernel_group("aten::mm"), "matrix products");
   EXPECT_EQ(kernel_group("something new"), "other");
+}
+
+TEST(KernelGroup, EntriesOfOursComeFirstTheLongestPartBeforeOthers) {
+  const KernelGroups own{{"test_gemm", "a product of the test"}, {"test_gemm_norm", "a norm of the test"}};
+  EXPECT_EQ(kernel_group("void test_gemm<4>(Params)"), "a product of the test");
+  EXPECT_EQ(kernel_group("void test_gemm_norm<4>(Params)"), "a norm of the test");
 }
 
 TEST(KernelGroup, ShortNames) {

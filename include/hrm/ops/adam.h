@@ -48,10 +48,10 @@ struct AdamArgs {
 //
 // The gradients are only read: clearing them here would write as many bytes as a fill does.
 //
-// No host synchronisation. On a GPU one launch for each kMaxTensors tensors (src/ops/cuda/adam.h) on the current stream
-// and one small one that counts the step; metadata travels as kernel arguments, so a captured graph holds no pointer to
-// host memory. Deterministic. Not differentiable; bumps the version counters of what it writes. Throws c10::Error
-// naming the tensor that does not fit.
+// No host synchronisation. On a GPU one launch for each kMaxTensors tensors (src/ops/optim/cuda/adam.h) on the current
+// stream and one small one that counts the step; metadata travels as kernel arguments, so a captured graph holds no
+// pointer to host memory. Deterministic. Not differentiable; bumps the version counters of what it writes. Throws
+// c10::Error naming the tensor that does not fit.
 void adam_(const AdamArgs& args);
 
 }  // namespace hrm::ops

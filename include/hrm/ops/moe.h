@@ -74,7 +74,7 @@ MoePlan moe_plan(const at::Tensor& ids, int64_t experts);
 // gradients of the experts' weights are added in float32 to grad_up and grad_down, as in ops::linear.
 //
 // On a Hopper GPU, 16-bit inputs with D and F multiples of 256 go through products of our own that know of the tiles
-// (src/ops/cuda/sm90/moe_*); other bfloat16 ones through at::_grouped_mm; what is left through one product for each
+// (src/ops/moe/cuda/sm90); other bfloat16 ones through at::_grouped_mm; what is left through one product for each
 // tile or expert. Throws c10::Error naming the shapes.
 at::Tensor moe_experts(const at::Tensor& x, const at::Tensor& weights, const MoePlan& plan, const at::Tensor& up,
                        const at::Tensor& up_master, const at::Tensor& down, const at::Tensor& down_master);

@@ -41,14 +41,10 @@ struct StepProfile {
   double span_ms = 0;  // from the first start to the last end of the rows' events
   double busy_ms = 0;  // of that, with something running; the rest are gaps in which the device waited for the host
   std::vector<ProfileRow> by_name;   // longest first
-  std::vector<ProfileRow> by_group;  // the same time by what the kernels are for (kernel_group)
+  std::vector<ProfileRow> by_group;  // the same time by what the kernels are for (hrm/runtime/kernel_groups.h)
   int64_t launches = 0;              // calls that start a kernel or copy, one for each replay of a graph
   std::vector<ProfileRow> waits;     // calls in which the host waited for the device
 };
-
-// "matrix products", "attention", ...: what a kernel or operation of this name is for, by the table of
-// src/runtime/kernel_groups.h; "other" where no entry fits.
-std::string kernel_group(std::string_view name);
 
 // The name of a kernel without what only a compiler needs: namespaces of ours and of ATen, result type.
 std::string short_kernel_name(std::string name);

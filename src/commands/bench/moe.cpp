@@ -13,7 +13,7 @@
 #include "hrm/ops/linear.h"
 #include "hrm/ops/moe.h"
 #include "hrm/runtime/device.h"
-#include "ops/moe_impl.h"
+#include "ops/moe/moe_impl.h"
 
 namespace hrm::commands {
 namespace {

@@ -61,11 +61,12 @@ class With {
 using WithBackend = With<&ops::backend, &ops::set_backend>;
 using WithTuning = With<&ops::gemm_tuning, &ops::set_gemm_tuning>;
 
-Timing time_with(ops::Backend backend, const BenchOp& op, const BenchCall& call, at::Device device, double budget_ms) {
+Timing time_with(ops::Backend backend, const ops::BenchOp& op, const ops::BenchCall& call, at::Device device,
+                 double budget_ms) {
   const WithBackend with_backend(backend);
   Timing timing;
   try {
-    timing.ms = time_of_call(device, budget_ms, [&] { call_op(op.name, call.arguments); });
+    timing.ms = time_of_call(device, budget_ms, [&] { ops::call_op(op.name, call.arguments); });
   } catch (const c10::Error& e) {
     timing.why_not = first_line(e);
   }
@@ -73,7 +74,7 @@ Timing time_with(ops::Backend backend, const BenchOp& op, const BenchCall& call,
 }
 
 // The ops whose matrix products cuBLASLt does by tuned algorithms, with those that cuBLAS chooses.
-Timing time_untuned(const BenchOp& op, const BenchCall& call, at::Device device, double budget_ms) {
+Timing time_untuned(const ops::BenchOp& op, const ops::BenchCall& call, at::Device device, double budget_ms) {
   const std::string name = op.name;
   if (ops::gemm_tuning() == ops::GemmTuning::off ||
       (name != "hrm::linear" && name != "hrm::linear_accumulate_" && name.rfind("hrm::linear_grad_x", 0) != 0)) {
@@ -104,10 +105,10 @@ void print_op_row(const Json& row, std::ostream& out) {
       << std::flush;
 }
 
-Json measure_op(const BenchOp& op, const BenchShape& shape, const BenchCall& call, at::Device device,
+Json measure_op(const ops::BenchOp& op, const ops::BenchShape& shape, const ops::BenchCall& call, at::Device device,
                 const DeviceLimits& limits) {
   const double budget_ms = device.is_cpu() ? 100 : 20;
-  const double bytes = least_bytes(op.name, call.arguments, call_op(op.name, call.arguments));
+  const double bytes = least_bytes(op.name, call.arguments, ops::call_op(op.name, call.arguments));
   const Timing fused = time_with(ops::Backend::fused, op, call, device, budget_ms);
   const Timing untuned = time_untuned(op, call, device, budget_ms);
   const Timing reference = time_with(ops::Backend::reference, op, call, device, budget_ms);
@@ -153,13 +154,13 @@ int run_bench_ops(const BenchOpsOptions& options) {
             << metrics::fixed(limits.copy_bytes_per_s * 1e-9, 0) << " GB/s, matrix product "
             << metrics::fixed(limits.matmul_flops_per_s * 1e-12, 2) << " TFLOP/s\n";
   bool headed = false;
-  for (const BenchShape& shape : bench_shapes(runtime.device.is_cpu())) {
-    for (const BenchOp& op : bench_ops()) {
+  for (const ops::BenchShape& shape : bench_shapes(runtime.device.is_cpu())) {
+    for (const ops::BenchOp& op : ops::bench_ops()) {
       if (!std::regex_search(cat(op.name, " ", shape.name), filter)) continue;
       if (!headed) print_head(std::cout);
       headed = true;
       try {
-        const BenchCall call = op.make(shape, runtime.device, runtime.compute_dtype);
+        const ops::BenchCall call = op.make(shape, runtime.device, runtime.compute_dtype);
         if (call.arguments.empty()) continue;
         json["ops"].push_back(measure_op(op, shape, call, runtime.device, limits));
         print_op_row(json["ops"].back(), std::cout);

@@ -2,7 +2,7 @@
 #include <nlohmann/json.hpp>
 #include <ostream>
 
-#include "data/character_tokenizer.h"
+#include "data/tokenizer/character_tokenizer.h"
 #include "hrm/base/error.h"
 #include "hrm/base/file.h"
 #include "hrm/commands/language_data.h"

@@ -3,7 +3,7 @@
 #include <ostream>
 #include <string>
 
-#include "data/character_tokenizer.h"
+#include "data/tokenizer/character_tokenizer.h"
 #include "hrm/base/error.h"
 #include "hrm/base/file.h"
 #include "hrm/base/hash.h"

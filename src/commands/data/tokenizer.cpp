@@ -4,7 +4,7 @@
 #include <ostream>
 #include <thread>
 
-#include "data/unicode.h"
+#include "data/tokenizer/unicode.h"
 #include "hrm/base/error.h"
 #include "hrm/base/file.h"
 #include "hrm/base/log.h"

@@ -50,6 +50,18 @@ __device__ inline void store_pack(T* to, const Pack<T, N>& pack) {
   *reinterpret_cast<Pack<T, N>*>(to) = pack;
 }
 
+// N float32 numbers, by 16 bytes where N is a multiple of 4 (then aligned to 16 bytes).
+template <int N>
+__device__ inline void load_floats(const float* from, float (&value)[N]) {
+  constexpr int kWidth = N % 4 == 0 ? 4 : 1;
+#pragma unroll
+  for (int i = 0; i < N; i += kWidth) {
+    const Pack<float, kWidth> pack = load_pack<float, kWidth>(from + i);
+#pragma unroll
+    for (int j = 0; j < kWidth; ++j) value[i + j] = pack.value[j];
+  }
+}
+
 // Sum over the warp, in every lane; always in the same order.
 __device__ inline float warp_sum(float value) {
 #pragma unroll

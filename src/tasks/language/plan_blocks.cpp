@@ -29,7 +29,7 @@ FeedForwardMemory gelu_memory(double positions, double width, double inner, doub
   return {.kept = 2 * act, .backward = act + std::max(act, positions * width * size), .plain = 2 * act};
 }
 
-// nn/moe.cpp and ops/moe_autograd.cpp: scores, plan, the rows of the picks, slopes, activations and results.
+// nn/moe.cpp and ops/moe/moe_autograd.cpp: scores, plan, the rows of the picks, slopes, activations and results.
 FeedForwardMemory experts_memory(const PlanInput& in, double positions, const LanguageWidths& w, double size) {
   const config::MoeConfig& moe = in.config.moe;
   const auto picks = static_cast<double>(moe.top_k), experts = static_cast<double>(moe.experts);

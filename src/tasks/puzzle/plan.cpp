@@ -55,7 +55,7 @@ PuzzleSizes puzzle_sizes(const PlanInput& in, const models::PuzzleModelDims& dim
   s.column_rstd = B * D * 4;
   s.mixes_by_mlp = m.mlp_t;
   s.short_attention = half && (head == 64 || head == 32) && L <= kShortSequence && in.config.ops.attention == "auto";
-  // The sizes that our kernels take (ops/cuda/sm90); F is a multiple of 256.
+  // The sizes that our kernels take (ops/mixing, ops/linear); F is a multiple of 256.
   const bool hopper = half && in.gpu.capability == 90;
   s.fused_gate = hopper && m.hidden_size % 64 == 0;
   s.fused_gate8 = hopper;

@@ -4,8 +4,8 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
-#include "ops/cuda/fp8.cuh"
 #include "ops/cuda/sm90/wgmma.cuh"
+#include "ops/quantized/cuda/fp8.cuh"
 
 namespace hrm::ops::cuda::sm90 {
 
@@ -82,9 +82,9 @@ __device__ inline void store_16(void* to, const uint4& value) {
                : "memory");
 }
 
-// 1 / (1 + exp(-x)) and x times that, by the same two approximations as in ops/cuda/swiglu.cu and with the same bits.
-// Tiny numbers become zero, which only shows where the sigmoid itself is below 2^-126; saying so saves half of the
-// instructions.
+// 1 / (1 + exp(-x)) and x times that, by the same two approximations as in ops/linear/cuda/swiglu.cu and with the same
+// bits. Tiny numbers become zero, which only shows where the sigmoid itself is below 2^-126; saying so saves half of
+// the instructions.
 __device__ inline float sigmoid(float x) {
   float power, out;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x * -1.44269504088896340736f));

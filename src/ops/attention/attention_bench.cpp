@@ -1,0 +1,120 @@
+// Cases of `bench ops`, and the kinds of work that profiles count the kernels as.
+#include <ATen/ATen.h>
+
+#include <vector>
+
+#include "hrm/runtime/kernel_groups.h"
+#include "ops/common/bench_cases.h"
+
+namespace hrm::ops::bench {
+namespace {
+
+using c10::IValue;
+
+BenchCall attention(const BenchShape& s, at::Device device, at::ScalarType dtype) {
+  if (s.mixes_by_mlp) return nothing();
+  const AttentionInputs in = attention_inputs(s, device, dtype);
+  return {{in.qkv, s.heads, in.cos, in.sin}, attention_flops(s)};
+}
+
+// With the projection to queries, keys and values before it.
+BenchCall attention_projected(const BenchShape& s, at::Device device, at::ScalarType dtype) {
+  if (s.mixes_by_mlp) return nothing();
+  const Random random{device, dtype};
+  const RotaryInputs table = rotary_inputs(s, device);
+  return {{random.activations({s.batch, s.length(), s.width}), random.weight(3 * s.width, s.width), s.heads, table.cos,
+           table.sin},
+          attention_flops(s) + product_flops(s.rows(), s.width, 3 * s.width)};
+}
+
+// A training step has these two ops for short sequences alone; SDPA brings its own backward pass for longer ones.
+constexpr int64_t kLongestOwnBackward = 128;
+BenchCall attention_forward(const BenchShape& s, at::Device device, at::ScalarType dtype) {
+  return s.length() > kLongestOwnBackward ? nothing() : attention(s, device, dtype);
+}
+
+BenchCall attention_backward(const BenchShape& s, at::Device device, at::ScalarType dtype) {
+  if (s.mixes_by_mlp || s.length() > kLongestOwnBackward) return nothing();
+  const AttentionInputs in = attention_inputs(s, device, dtype);
+  const auto forward = call_op("hrm::attention_forward", {in.qkv, s.heads, in.cos, in.sin});
+  const at::Tensor grad = Random{device, dtype}.activations({s.batch, s.length(), s.width});
+  // Five products of the forward's size pair: scores again, and the four gradients.
+  return {{grad, in.qkv, forward[0], forward[1], s.heads, in.cos, in.sin}, 2.5 * attention_flops(s)};
+}
+
+BenchCall rotate_qkv(const BenchShape& s, at::Device device, at::ScalarType dtype) {
+  if (s.mixes_by_mlp) return nothing();
+  const AttentionInputs in = attention_inputs(s, device, dtype);
+  return {{in.qkv, s.heads, in.cos, in.sin}};
+}
+
+BenchCall rotate_qkv_backward(const BenchShape& s, at::Device device, at::ScalarType dtype) {
+  if (s.mixes_by_mlp) return nothing();
+  const Random random{device, dtype};
+  const AttentionInputs in = attention_inputs(s, device, dtype);
+  const std::vector<int64_t> sizes{s.batch, s.heads, s.length(), s.width / s.heads};
+  return {{random.activations(sizes), random.activations(sizes), random.activations(sizes), in.cos, in.sin}};
+}
+
+// The way from a projection to the heads of a language model.
+BenchCall qkv_heads_product(const BenchShape& s, at::Device device, at::ScalarType dtype) {
+  if (s.mixes_by_mlp) return nothing();
+  const AttentionInputs in = attention_inputs(s, device, dtype);
+  const Random random{device, dtype};
+  return {{random.activations({s.batch, s.length(), s.width}), random.weight(3 * s.width, s.width), s.heads, s.heads,
+           s.width / s.heads, in.cos, in.sin},
+          product_flops(s.rows(), s.width, 3 * s.width)};
+}
+
+BenchCall qkv_heads_rotate(const BenchShape& s, at::Device device, at::ScalarType dtype) {
+  if (s.mixes_by_mlp) return nothing();
+  const AttentionInputs in = attention_inputs(s, device, dtype);
+  return {{in.qkv, s.heads, s.heads, s.width / s.heads, in.cos, in.sin}};
+}
+
+BenchCall qkv_heads_norm(const BenchShape& s, at::Device device, at::ScalarType dtype) {
+  if (s.mixes_by_mlp) return nothing();
+  const AttentionInputs in = attention_inputs(s, device, dtype);
+  const at::Tensor weight = Random{device, dtype}.floats({s.width / s.heads});
+  return {{in.qkv, s.heads, s.heads, s.width / s.heads, in.cos, in.sin, weight, weight, kBenchEps}};
+}
+
+BenchCall qkv_heads_backward(const BenchShape& s, at::Device device, at::ScalarType dtype) {
+  if (s.mixes_by_mlp) return nothing();
+  const AttentionInputs in = attention_inputs(s, device, dtype);
+  const std::vector<int64_t> sizes{s.batch, s.length(), s.heads, s.width / s.heads};
+  const Random random{device, dtype};
+  return {{random.activations(sizes), random.activations(sizes), random.activations(sizes), IValue(), in.cos, in.sin,
+           IValue(), IValue(), kBenchEps}};
+}
+
+const KernelGroups kGroups{
+    {"AttentionProjected", "attention with its product"},
+    {"attention_projected", "attention with its product"},
+    {"LinearRotated", "matrix products with rotation"},
+    {"qkv_heads_product", "matrix products with rotation"},
+    {"QkvHeads", "rotary positions"},
+    {"qkv_heads", "rotary positions"},
+    {"RotateQkv", "rotary positions"},
+    {"rotate_qkv", "rotary positions"},
+};
+
+}  // namespace
+
+std::vector<BenchOp> attention_cases() {
+  return {
+      {"hrm::attention", attention},
+      {"hrm::attention_projected", attention_projected},
+      {"hrm::attention_forward", attention_forward},
+      {"hrm::attention_backward", attention_backward},
+      {"hrm::rotate_qkv", rotate_qkv},
+      {"hrm::rotate_qkv_", rotate_qkv},
+      {"hrm::rotate_qkv_backward", rotate_qkv_backward},
+      {"hrm::qkv_heads_product", qkv_heads_product},
+      {"hrm::qkv_heads_rotate_", qkv_heads_rotate},
+      {"hrm::qkv_heads_norm", qkv_heads_norm},
+      {"hrm::qkv_heads_backward", qkv_heads_backward},
+  };
+}
+
+}  // namespace hrm::ops::bench

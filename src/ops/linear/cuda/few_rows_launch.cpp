@@ -1,0 +1,79 @@
+#include <ATen/ATen.h>
+#include <ATen/cuda/CUDAContext.h>
+#include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
+
+#include "ops/common/sizes.h"
+#include "ops/cuda/launcher.h"
+#include "ops/linear/cuda/few_rows.h"
+#include "ops/linear/cuda/few_rows_product.h"
+#include "ops/linear/cuda/sm90/few_rows_split.h"
+#include "ops/linear/cuda/sm90/few_rows_tiles.h"
+
+namespace hrm::ops::cuda {
+namespace {
+
+// Where tiles are used for all rows, so that a row's bits do not depend on how many there are: from the products of a
+// model of width 1,024 on, whose steps of decoding then take two thirds of the time for 48 rows (H200,
+// docs/benchmarks.md). Where autograd may follow, up to 64 rows: its gates come from a second product.
+bool takes_tiles(const FewRows& p) {
+  constexpr int64_t kLarge = int64_t{1} << 21, kMost = 64;
+  return p.inner * p.width >= kLarge && (p.gated || p.width < 8192) && (p.steady || p.rows <= kMost);
+}
+
+// On an H200, beside cuBLASLt: with a norm, whose work each block does again, up to 8 rows; without, a layer of width
+// 768 in 2.8 to 4.9 us for 32 rows instead of 3.4 to 5.8, but a vocabulary of 32,000 in 18 us for 16 rows instead of
+// 13; gates, which the library does not do, in 7.7 us for 64 rows instead of 11.6 by the kernel for many rows.
+bool pays(const FewRows& p) {
+  return p.rows <= 8 || p.gated || (p.rows <= 32 && p.width < 8192);
+}
+
+}  // namespace
+
+at::Tensor product_of_few_rows(const at::Tensor& x, const at::Tensor& weight, const FewRowsProduct& options) {
+  if (!use_kernel(x) || x.numel() == 0 || weight.scalar_type() != x.scalar_type()) return {};
+  const at::Tensor norm = options.norm.defined() ? aligned_rows(options.norm) : at::Tensor();
+  FewRows params{};
+  params.rows = x.numel() / x.size(-1);
+  params.inner = x.size(-1);
+  params.width = weight.size(0) / (options.gated ? 2 : 1);
+  params.eps = static_cast<float>(options.eps);
+  params.gated = options.gated;
+  params.steady = options.steady;
+  params.element = element_of(x);
+  const bool tiles = takes_tiles(params) && sm90::fits_tiles(params);
+  const bool ahead = tiles && options.ahead.scaled.defined();
+  if (tiles && norm.defined() && !ahead) return {};
+  if (!tiles && norm.defined()) params.norm = norm.const_data_ptr<float>();
+  if ((!tiles && (!fits(params) || !pays(params))) || at::cuda::getDeviceProperties(x.get_device())->major < 8)
+    return {};
+  const c10::cuda::CUDAGuard guard(x.device());
+  const at::Tensor rows = aligned_rows(ahead ? options.ahead.scaled : x), columns = aligned_rows(weight);
+  const at::Tensor added = options.residual.defined() ? options.residual.contiguous() : at::Tensor();
+  at::Tensor out = at::empty(with_last_size(x, params.width), rows.options());
+  params.x = rows.const_data_ptr();
+  params.weight = columns.const_data_ptr();
+  params.residual = added.defined() ? added.const_data_ptr() : nullptr;
+  params.out = out.mutable_data_ptr();
+  if (ahead) params.x_squares = options.ahead.squares.const_data_ptr<float>();
+  const at::Tensor next_norm = options.next_norm.defined() ? aligned_rows(options.next_norm) : at::Tensor();
+  if (tiles && next_norm.defined() && params.element == Element::bf16) {
+    options.made->scaled = at::empty_like(out);
+    options.made->squares = at::empty({params.rows, square_parts(params.width)}, next_norm.options());
+    params.next_norm = next_norm.const_data_ptr<float>();
+    params.scaled = options.made->scaled.mutable_data_ptr();
+    params.squares = options.made->squares.mutable_data_ptr<float>();
+  }
+  const auto stream = c10::cuda::getCurrentCUDAStream();
+  if (tiles) {
+    C10_CUDA_CHECK(sm90::launch_tiles(params, stream));
+  } else if (!options.normed && sm90::fits_split(params)) {
+    C10_CUDA_CHECK(sm90::launch_split(params, stream));
+  } else {
+    C10_CUDA_CHECK(launch(params, stream));
+  }
+  return out;
+}
+
+}  // namespace hrm::ops::cuda

@@ -1,0 +1,114 @@
+// Cases of `bench ops`, and the kinds of work that profiles count the kernels as.
+#include <ATen/ATen.h>
+
+#include <vector>
+
+#include "hrm/ops/fp8.h"
+#include "hrm/ops/nf4.h"
+#include "hrm/runtime/kernel_groups.h"
+#include "ops/common/bench_cases.h"
+
+namespace hrm::ops::bench {
+namespace {
+
+// NF4; of the gate_up projection's weight, the largest of a block.
+BenchCall nf4_quantize(const BenchShape& s, at::Device device, at::ScalarType dtype) {
+  return {{Random{device, dtype}.weight(2 * s.inner, s.width), true}};
+}
+
+BenchCall nf4_dequantize(const BenchShape& s, at::Device device, at::ScalarType dtype) {
+  const at::Tensor weight = Random{device, dtype}.weight(2 * s.inner, s.width);
+  const ops::Nf4Tensor nf4 = ops::nf4_quantize(weight);
+  return {{at::zeros_like(weight), nf4.codes, nf4.absmax, nf4.scales, nf4.offset}};
+}
+
+// What the recursions without gradient run in 8 bits.
+at::Tensor fp8_slot(at::Device device) {
+  return ops::make_fp8_slots(1, device).select(0, 0);
+}
+
+at::Tensor in_fp8(const at::Tensor& values) {
+  return ops::quantize_fp8(values, fp8_slot(values.device()));
+}
+
+BenchCall quantize_fp8(const BenchShape& s, at::Device device, at::ScalarType dtype) {
+  return {{Random{device, dtype}.activations({s.batch, s.length(), s.width}), fp8_slot(device)}};
+}
+
+BenchCall add_fp8(const BenchShape& s, at::Device device, at::ScalarType dtype) {
+  const Random random{device, dtype};
+  const std::vector<int64_t> sizes{s.batch, s.length(), s.width};
+  if (s.mixes_by_mlp) return nothing();
+  return {{random.activations(sizes), random.activations(sizes), fp8_slot(device)}};
+}
+
+// The qkv projection.
+BenchCall linear_fp8(const BenchShape& s, at::Device device, at::ScalarType dtype) {
+  if (s.mixes_by_mlp) return nothing();
+  const Random random{device, dtype};
+  return {{in_fp8(random.activations({s.batch, s.length(), s.width})), in_fp8(random.weight(3 * s.width, s.width)),
+           fp8_slot(device), fp8_slot(device), dtype},
+          product_flops(s.rows(), s.width, 3 * s.width)};
+}
+
+BenchCall linear_swiglu_fp8(const BenchShape& s, at::Device device, at::ScalarType dtype) {
+  const Random random{device, dtype};
+  return {{in_fp8(random.activations({s.batch, s.length(), s.width})), in_fp8(random.weight(2 * s.inner, s.width)),
+           fp8_slot(device), fp8_slot(device), fp8_slot(device), dtype},
+          product_flops(s.rows(), s.width, 2 * s.inner)};
+}
+
+BenchCall linear_rms_norm_fp8(const BenchShape& s, at::Device device, at::ScalarType dtype) {
+  const Random random{device, dtype};
+  return {{in_fp8(random.activations({s.batch, s.length(), s.inner})), in_fp8(random.weight(s.width, s.inner)),
+           fp8_slot(device), fp8_slot(device), random.activations({s.batch, s.length(), s.width}), kBenchEps,
+           fp8_slot(device)},
+          product_flops(s.rows(), s.inner, s.width)};
+}
+
+BenchCall attention_fp8(const BenchShape& s, at::Device device, at::ScalarType dtype) {
+  if (s.mixes_by_mlp) return nothing();
+  const AttentionInputs in = attention_inputs(s, device, dtype);
+  return {{in.qkv, s.heads, in.cos, in.sin, fp8_slot(device)}, attention_flops(s)};
+}
+
+BenchCall quantize_weights_fp8(const BenchShape& s, at::Device device, at::ScalarType dtype) {
+  const Random random{device, dtype};
+  std::vector<at::Tensor> from, to;
+  for (const auto& sizes : weight_sizes(s)) {
+    from.push_back(random.weight(sizes[0], sizes[1]));
+    to.push_back(at::empty(sizes, at::device(device).dtype(at::kFloat8_e4m3fn)));
+  }
+  return {{from, to, ops::make_fp8_slots(static_cast<int64_t>(from.size()), device)}};
+}
+
+BenchCall fp8_update_scales(const BenchShape& s, at::Device device, at::ScalarType) {
+  const int64_t slots = (s.mixes_by_mlp ? 4 : 8) * s.layers;
+  return {{ops::make_fp8_slots(slots, device), at::zeros({slots, 16}, at::device(device).dtype(at::kFloat)), 0.0}};
+}
+
+const KernelGroups kGroups{
+    {"Nf4", "quantisation"},
+    {"nf4_", "quantisation"},
+    {"Fp8", "quantisation"},
+    {"_fp8", "quantisation"},
+};
+
+}  // namespace
+
+std::vector<BenchOp> quantized_cases() {
+  return {
+      {"hrm::nf4_quantize", nf4_quantize},
+      {"hrm::nf4_dequantize_", nf4_dequantize},
+      {"hrm::quantize_fp8", quantize_fp8},
+      {"hrm::quantize_fp8_", quantize_weights_fp8},
+      {"hrm::add_fp8", add_fp8},
+      {"hrm::linear_fp8", linear_fp8},
+      {"hrm::linear_swiglu_fp8", linear_swiglu_fp8},
+      {"hrm::linear_rms_norm_fp8", linear_rms_norm_fp8},
+      {"hrm::attention_fp8", attention_fp8},
+      {"hrm::fp8_update_scales_", fp8_update_scales},
+  };
+}
+
+}  // namespace hrm::ops::bench

@@ -1,0 +1,179 @@
+#include "hrm/ops/linear.h"
+#include "hrm/ops/linear_add.h"
+#include "hrm/ops/linear_swiglu.h"
+#include "hrm/ops/weighted_rms_norm.h"
+#include "ops/decode/decode_linear_cases.h"
+#include "ops/gpu_testing.h"
+
+namespace hrm::ops {
+namespace {
+
+using namespace testing;  // NOLINT
+
+// Both sides of what the kernel for few rows takes and of its ways; sums of all lengths.
+TEST(DecodeLinearGpu, AgainstFloat64) {
+  HRM_NEEDS_GPU();
+  const at::NoGradGuard no_grad;
+  const WithoutTf32 exact;
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf, at::kDouble}) {
+    for (const int64_t rows : {0, 1, 3, 8, 9, 16, 17, 32, 33, 64, 65}) {
+      for (const auto& [inner, width] : {std::pair<int64_t, int64_t>{8, 1},
+                                         {12, 5},
+                                         {264, 31},
+                                         {768, 96},
+                                         {1032, 40},
+                                         {1304, 3},
+                                         {768, 1600},
+                                         {2048, 1024},
+                                         {3072, 1024}}) {
+        if (dtype == at::kDouble && rows > 3) continue;
+        expect_good_decode_linear(rows, inner, width, dtype, at::kCUDA);
+      }
+    }
+  }
+}
+
+// Weights so large that all rows take tiles (few_rows_tiles.h): rounds of the ring of stages, sums and columns that do
+// not fill the last tile, the clusters that each of them asks for; and both sides of the most rows.
+TEST(DecodeLinearGpu, TilesAgainstFloat64) {
+  HRM_NEEDS_GPU();
+  const at::NoGradGuard no_grad;
+  const WithoutTf32 exact;
+  for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf}) {
+    for (const int64_t rows : {1, 8, 9, 31, 48, 64, 65, 96, 97, 128, 129}) {
+      for (const auto& [inner, width] : {std::pair<int64_t, int64_t>{2048, 1024},
+                                         {1032, 2056},
+                                         {6152, 344},
+                                         {20000, 112},
+                                         {256, 8184},
+                                         {520, 7000},
+                                         {72, 29200}}) {
+        if (dtype == at::kHalf && rows % 16 != 0) continue;
+        expect_good_decode_linear(rows, inner, width, dtype, at::kCUDA);
+      }
+    }
+  }
+}
+
+// By tiles of both products, of the first, of none; clusters of all sizes, a last tile that is not full.
+TEST(DecodeLinearGpu, Ahead) {
+  HRM_NEEDS_GPU();
+  const at::NoGradGuard no_grad;
+  const WithoutTf32 exact;
+  const bool hopper = at::cuda::getCurrentDeviceProperties()->major == 9;
+  struct Sizes {
+    int64_t inner, width, next;
+    bool tiles;
+  };
+  for (const Sizes& s : {Sizes{2048, 1024, 4096, true}, Sizes{1032, 2056, 1096, true}, Sizes{2104, 1000, 2104, true},
+                         Sizes{300000, 8, 40, true}, Sizes{2048, 1024, 64, true}, Sizes{512, 512, 4096, false},
+                         Sizes{288, 7504, 296, true}}) {
+    for (const int64_t rows : {1, 5, 48, 65, 128, 129}) {
+      for (const bool gated : {false, true}) {
+        const std::string what = cat(rows, " rows, ", s.inner, " -> ", s.width, " -> ", s.next, gated ? ", gated" : "");
+        const DecodeChain chain = decode_chain(rows, s.inner, s.width, s.next, gated, at::kBFloat16, at::kCUDA);
+        expect_good_decode_chain(chain, hopper && s.tiles && rows <= 128, what);
+      }
+    }
+  }
+  for (const at::ScalarType dtype : {at::kFloat, at::kHalf}) {
+    expect_good_decode_chain(decode_chain(20, 2048, 1024, 4096, false, dtype, at::kCUDA), false, cat(dtype));
+  }
+}
+
+TEST(DecodeLinearGpu, ARowAloneGivesTheSameBitsAhead) {
+  HRM_NEEDS_GPU();
+  const DecodeChain all = decode_chain(128, 3072, 1024, 3072, true, at::kBFloat16, at::kCUDA);
+  const DecodedAhead all_rows = all.run_first();
+  const at::Tensor want = all.run_second(all_rows);
+  for (const auto& [first, rows] : {std::pair<int64_t, int64_t>{0, 1}, {5, 8}, {100, 17}, {3, 33}, {60, 65}}) {
+    DecodeChain part = all;
+    part.first.x = all.first.x.narrow(0, first, rows);
+    part.first.options.residual = all.first.options.residual->narrow(0, first, rows);
+    const DecodedAhead some_rows = part.run_first();
+    expect_same_bits(some_rows.y, all_rows.y.narrow(0, first, rows), cat(first, " ", rows));
+    expect_same_bits(part.run_second(some_rows), want.narrow(0, first, rows), cat(first, " ", rows, ", second"));
+  }
+}
+
+TEST(DecodeLinearGpu, BadInput) {
+  HRM_NEEDS_GPU();
+  expect_decode_linear_to_name_bad_input(at::kCUDA);
+}
+
+// Rows that are normalised in the product's kernel are those of the norm's own, and what reads the weight early gives
+// what waits for it. A narrow product with long sums adds them up in another order where no norm is in front
+// (few_rows.h); with one it is compared with the ops where both are wide.
+TEST(DecodeLinearGpu, SameBitsAsTheOps) {
+  HRM_NEEDS_GPU();
+  const at::NoGradGuard no_grad;
+  for (const int64_t rows : {1, 8, 20}) {
+    for (const int64_t inner : {64, 768, 1280, 2048}) {
+      for (const Around around : kAround) {
+        const bool wide = inner >= 1024 && (around == Around::norm || around == Around::norm_and_residual);
+        const DecodeLinearInput in =
+            decode_linear_input(rows, inner, wide ? 2056 : 64, around, at::kBFloat16, at::kCUDA);
+        const DecodeLinearOptions& o = in.options;
+        const at::Tensor x = o.norm ? weighted_rms_norm(in.x, *o.norm, o.eps) : in.x;
+        const at::Tensor want = o.gated      ? linear_swiglu(x, in.weight)
+                                : o.residual ? linear_add(x, in.weight, in.weight, *o.residual)
+                                             : linear(x, in.weight, in.weight);
+        expect_same_bits(in.run(), want, cat(rows, " rows of ", inner, ", around ", static_cast<int>(around)));
+      }
+    }
+  }
+}
+
+TEST(DecodeLinearGpu, ARowAloneGivesTheSameBits) {
+  HRM_NEEDS_GPU();
+  for (const auto& [inner, width] : {std::pair<int64_t, int64_t>{768, 200}, {1032, 40}, {2048, 1024}, {3072, 1024}}) {
+    for (const Around around : kAround) {
+      const DecodeLinearInput in = decode_linear_input(32, inner, width, around, at::kHalf, at::kCUDA);
+      if (in.options.norm && inner > 2048) continue;  // the norm's own kernel sums the squares of such rows differently
+      const at::Tensor all = in.run();
+      for (const auto& [first, rows] : {std::pair<int64_t, int64_t>{0, 1}, {5, 8}, {9, 12}, {31, 1}, {3, 29}}) {
+        DecodeLinearInput part = in;
+        part.x = in.x.narrow(0, first, rows);
+        if (part.options.residual) part.options.residual = in.options.residual->narrow(0, first, rows);
+        expect_same_bits(part.run(), all.narrow(0, first, rows),
+                         cat(inner, " -> ", width, ", ", first, " ", rows, ", around ", static_cast<int>(around)));
+      }
+    }
+  }
+}
+
+TEST(DecodeLinearGpu, ARowAloneGivesTheSameBitsOfTiles) {
+  HRM_NEEDS_GPU();
+  for (const auto& [inner, width] : {std::pair<int64_t, int64_t>{2048, 1024}, {1032, 2056}, {8200, 264}}) {
+    for (const Around around : kAround) {
+      const DecodeLinearInput in = decode_linear_input(128, inner, width, around, at::kBFloat16, at::kCUDA);
+      const at::Tensor all = in.run();
+      for (const auto& [first, rows] :
+           {std::pair<int64_t, int64_t>{0, 1}, {5, 8}, {9, 12}, {100, 17}, {3, 33}, {60, 65}}) {
+        DecodeLinearInput part = in;
+        part.x = in.x.narrow(0, first, rows);
+        if (part.options.residual) part.options.residual = in.options.residual->narrow(0, first, rows);
+        expect_same_bits(part.run(), all.narrow(0, first, rows),
+                         cat(inner, " -> ", width, ", ", first, " ", rows, ", around ", static_cast<int>(around)));
+      }
+    }
+  }
+}
+
+TEST(DecodeLinearGpu, Misaligned) {
+  HRM_NEEDS_GPU();
+  const auto moved = [](const at::Tensor& t) {
+    const at::Tensor room = at::empty({t.numel() + 1}, t.options());
+    return room.narrow(0, 1, t.numel()).view(t.sizes()).copy_(t);
+  };
+  for (const Around around : kAround) {
+    const DecodeLinearInput in = decode_linear_input(3, 64, 10, around, at::kBFloat16, at::kCUDA);
+    DecodeLinearInput other{moved(in.x), moved(in.weight), in.options};
+    if (other.options.norm) other.options.norm = moved(*other.options.norm);
+    if (other.options.residual) other.options.residual = moved(*other.options.residual);
+    expect_same_bits(other.run(), in.run(), cat("misaligned, around ", static_cast<int>(around)));
+  }
+}
+
+}  // namespace
+}  // namespace hrm::ops
