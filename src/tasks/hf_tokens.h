@@ -5,7 +5,7 @@
 
 #include "hrm/checkpoint/export.h"
 #include "hrm/data/language_meta.h"
-#include "hrm/tasks/export.h"
+#include "hrm/tasks/export_request.h"
 
 namespace hrm::tasks {
 

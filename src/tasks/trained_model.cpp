@@ -3,7 +3,7 @@
 #include "hrm/base/error.h"
 #include "hrm/base/text.h"
 #include "hrm/tasks/evaluation.h"
-#include "hrm/tasks/export.h"
+#include "hrm/tasks/export_request.h"
 
 namespace hrm::tasks {
 

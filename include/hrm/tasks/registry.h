@@ -10,7 +10,7 @@
 #include "hrm/config/task_settings.h"
 #include "hrm/parallel/comm.h"
 #include "hrm/runtime/device.h"
-#include "hrm/tasks/export.h"
+#include "hrm/tasks/export_request.h"
 #include "hrm/tasks/plan.h"
 #include "hrm/tasks/task.h"
 #include "hrm/tasks/trained_model.h"

@@ -2,7 +2,7 @@
 // What the row of task=language is made of. Private to tasks/language/.
 
 #include "hrm/tasks/evaluation.h"
-#include "hrm/tasks/export.h"
+#include "hrm/tasks/export_request.h"
 #include "hrm/tasks/registry.h"
 #include "hrm/tasks/text_writer.h"
 

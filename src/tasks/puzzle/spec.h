@@ -2,7 +2,7 @@
 // What the row of task=puzzle is made of. Private to tasks/puzzle/.
 
 #include "hrm/tasks/evaluation.h"
-#include "hrm/tasks/export.h"
+#include "hrm/tasks/export_request.h"
 #include "hrm/tasks/registry.h"
 
 namespace hrm::tasks {
