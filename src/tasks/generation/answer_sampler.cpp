@@ -3,7 +3,7 @@
 #include <chrono>
 #include <optional>
 
-#include "tasks/elapsed.h"
+#include "tasks/generation/elapsed.h"
 
 namespace hrm::tasks {
 namespace {

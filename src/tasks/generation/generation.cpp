@@ -10,7 +10,7 @@
 #include "hrm/base/error.h"
 #include "hrm/runtime/async_read.h"
 #include "hrm/runtime/device.h"
-#include "tasks/decode_rows.h"
+#include "tasks/generation/decode_rows.h"
 
 namespace hrm::tasks {
 namespace {

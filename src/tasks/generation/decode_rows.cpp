@@ -1,4 +1,4 @@
-#include "tasks/decode_rows.h"
+#include "tasks/generation/decode_rows.h"
 
 #include <ATen/ATen.h>
 

@@ -16,7 +16,7 @@
 #include "hrm/models/bert_encoder.h"
 #include "hrm/ops/diversity.h"
 #include "hrm/runtime/device.h"
-#include "tasks/elapsed.h"
+#include "tasks/generation/elapsed.h"
 
 namespace hrm::tasks {
 namespace {}  // namespace
