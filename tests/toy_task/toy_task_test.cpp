@@ -188,16 +188,32 @@ class ToyTaskTest : public ::testing::Test {
   std::filesystem::path dir_ = testing::fresh_folder("run");
 
   commands::TrainOptions training(int64_t steps, const std::string& name = "toy") const {
-    return {.overrides = {"task=toy", "run.name=" + name, "run.dir=" + dir_.string(), cat("train.steps=", steps),
-                          "train.global_batch_size=16", "train.micro_batch_size=8", "train.log_every=5",
-                          "train.checkpoint_every=10", "optim.name=adamw", "optim.lr=0.05", "optim.warmup_steps=1",
-                          "optim.weight_decay=0", "optim.ema=0.5", "runtime.device=cpu", "runtime.threads=1"}};
+    commands::TrainOptions options;
+    options.overrides = {"task=toy",
+                         "run.name=" + name,
+                         "run.dir=" + dir_.string(),
+                         cat("train.steps=", steps),
+                         "train.global_batch_size=16",
+                         "train.micro_batch_size=8",
+                         "train.log_every=5",
+                         "train.checkpoint_every=10",
+                         "optim.name=adamw",
+                         "optim.lr=0.05",
+                         "optim.warmup_steps=1",
+                         "optim.weight_decay=0",
+                         "optim.ema=0.5",
+                         "runtime.device=cpu",
+                         "runtime.threads=1"};
+    return options;
   }
   nlohmann::json evaluated(const std::string& weights, const std::string& name = "toy") const {
     const std::string out = (dir_ / "eval.json").string();
     ::testing::internal::CaptureStdout();
-    commands::run_eval(
-        {.checkpoint = (dir_ / name).string(), .overrides = {"eval.weights=" + weights}, .json_out = out});
+    commands::EvalOptions options;
+    options.checkpoint = (dir_ / name).string();
+    options.overrides = {"eval.weights=" + weights};
+    options.json_out = out;
+    commands::run_eval(options);
     ::testing::internal::GetCapturedStdout();
     return nlohmann::json::parse(std::ifstream(out));
   }
@@ -239,7 +255,8 @@ TEST_F(ToyTaskTest, IsExportedAndPlannedAndRefusesTheRest) {
   ::testing::internal::CaptureStdout();
   commands::run_export({.to = "safetensors", .checkpoint = run, .out = out});
   EXPECT_EQ(read_text(out, ExitCode::data), "weight 8");
-  commands::PlanOptions plan{.overrides = {"task=toy", "train.global_batch_size=32", "train.steps=10"}};
+  commands::PlanOptions plan;
+  plan.overrides = {"task=toy", "train.global_batch_size=32", "train.steps=10"};
   plan.gpu = "H100";
   plan.json_out = out;
   commands::run_plan(plan);
@@ -247,8 +264,11 @@ TEST_F(ToyTaskTest, IsExportedAndPlannedAndRefusesTheRest) {
   const nlohmann::json planned = nlohmann::json::parse(std::ifstream(out));
   EXPECT_EQ(planned["model"], "line");
   EXPECT_EQ(planned["parameters"], kWidth);
+  commands::GenerateOptions generate;
+  generate.checkpoint = run;
+  generate.has_prompt = true;
   expect_error(ExitCode::usage, {"holds a model of task toy, not a language model"},
-               [&] { commands::run_generate({.checkpoint = run, .has_prompt = true, .prompt = "a"}); });
+               [&] { commands::run_generate(generate); });
   expect_error(ExitCode::usage, {"PEFT"}, [&] { commands::run_export({.to = "peft", .checkpoint = run, .out = out}); });
 }
 
