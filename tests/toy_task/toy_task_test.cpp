@@ -10,6 +10,7 @@
 #include <iterator>
 #include <nlohmann/json.hpp>
 
+#include "commands/command_output.h"
 #include "hrm/base/error.h"
 #include "hrm/base/file.h"
 #include "hrm/base/text.h"
@@ -208,13 +209,11 @@ class ToyTaskTest : public ::testing::Test {
   }
   nlohmann::json evaluated(const std::string& weights, const std::string& name = "toy") const {
     const std::string out = (dir_ / "eval.json").string();
-    ::testing::internal::CaptureStdout();
     commands::EvalOptions options;
     options.checkpoint = (dir_ / name).string();
     options.overrides = {"eval.weights=" + weights};
     options.json_out = out;
-    commands::run_eval(options);
-    ::testing::internal::GetCapturedStdout();
+    testing::printed([&] { return commands::run_eval(options); });
     return nlohmann::json::parse(std::ifstream(out));
   }
 };
@@ -252,15 +251,13 @@ TEST_F(ToyTaskTest, ResumesWhereItStopped) {
 TEST_F(ToyTaskTest, IsExportedAndPlannedAndRefusesTheRest) {
   commands::run_train(training(10));
   const std::string run = (dir_ / "toy").string(), out = (dir_ / "out").string();
-  ::testing::internal::CaptureStdout();
-  commands::run_export({.to = "safetensors", .checkpoint = run, .out = out});
+  testing::printed([&] { return commands::run_export({.to = "safetensors", .checkpoint = run, .out = out}); });
   EXPECT_EQ(read_text(out, ExitCode::data), "weight 8");
   commands::PlanOptions plan;
-  plan.overrides = {"task=toy", "train.global_batch_size=32", "train.steps=10"};
+  plan.overrides = {"task=toy", "train.global_batch_size=32", "optim.warmup_steps=1"};
   plan.gpu = "H100";
   plan.json_out = out;
-  commands::run_plan(plan);
-  ::testing::internal::GetCapturedStdout();
+  testing::printed([&] { return commands::run_plan(plan); });
   const nlohmann::json planned = nlohmann::json::parse(std::ifstream(out));
   EXPECT_EQ(planned["model"], "line");
   EXPECT_EQ(planned["parameters"], kWidth);
