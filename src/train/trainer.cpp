@@ -223,7 +223,7 @@ void Trainer::train_step() {
     gradient_factor_.fill_(action == failpoint::Action::nan ? NAN : action == failpoint::Action::spike ? 1000 : 1);
   }
 
-  const CapturedStep::Key shape{config_.train.global_batch_size, accumulation_, task_.step_form()};
+  const CapturedStep::Key shape{config_.train.global_batch_size, accumulation_, task_.graph_key()};
   std::vector<at::Tensor> inputs = task_.step_inputs();
   inputs.push_back(lr_);
   inputs.push_back(stop_);

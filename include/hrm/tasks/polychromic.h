@@ -6,7 +6,7 @@
 // A step samples its answers before the work that is captured: load_batch() generates, measures and writes rows, labels
 // and weights to where the graph reads them, unless the step learns once more from the rewards of the step before
 // (grpo.num_iterations). Then forward_backward() is a pass over prompts and responses and one over sampled answers, or
-// one over both (tasks/shared_answers.h). What is sampled depends on seed, step and place in the global batch, not on
+// one over both (tasks/prefix_sharing.h). What is sampled depends on seed, step and place in the global batch, not on
 // ranks, micro-batches or the rows beside.
 //
 // The parts: polychromic_plan.h (what a step does), polychromic_data.h, polychromic_sampling.h with
@@ -60,7 +60,7 @@ class PolychromicTask : public Task {
   double load_batch(int64_t step, double lr_factor) override;
   bool waits_for_device(int64_t step) const override;
   std::vector<at::Tensor> step_inputs() const override;
-  int64_t step_form() const override;
+  int64_t graph_key() const override;
   void forward_backward(int64_t micro_batch, const at::Tensor& loss_scale, at::Tensor& metric_sums) override;
   void update_extra(const at::Tensor& skip) override;
   void finish_step() override { times_.finish_step(); }

@@ -14,7 +14,7 @@
 #include "hrm/parallel/comm.h"
 #include "hrm/state/registry.h"
 #include "hrm/tasks/answer_sampler.h"
-#include "hrm/tasks/shared_answers.h"
+#include "hrm/tasks/prefix_sharing.h"
 
 namespace hrm::tasks {
 
@@ -23,7 +23,7 @@ struct AnswerLayout {
   int64_t rows = 0;           // B
   int64_t samples = 0;        // N
   bool learned = true;        // gradients come from them
-  at::Tensor responses = {};  // the rows in whose pass they go through the model (SharedAnswers::read), or undefined
+  at::Tensor responses = {};  // the rows in whose pass they go through the model (PrefixSharing::read), or undefined
 };
 
 // A micro-batch's rows, W wide, contiguous, and the tokens in them that are shared.
@@ -31,7 +31,7 @@ struct AnswerRows {
   at::Tensor ids, labels;  // (B, W) int64: labels[r][t] is what ids[r][t] shall give
   at::Tensor weights;      // (B, W) float32: objectives::score_weights, for diversity
   int64_t first = 0, count = 0;
-  std::optional<SharedAnswerTokens> shared = {};
+  std::optional<PrefixSharedTokens> shared = {};
 };
 
 class AnswerBatch {
@@ -102,7 +102,7 @@ class AnswerBatch {
   int64_t width_ = 0, shared_tokens_ = 0;
   int64_t updates_ = 0;
   at::Tensor ids_, labels_, weights_, advantages_, log_p_;
-  std::unique_ptr<SharedAnswers> shared_;  // null without shares_prompts
+  std::unique_ptr<PrefixSharing> shared_;  // null without shares_prompts
   bool shared_is_of_rows_ = false;         // whether it was made from these rows
 };
 

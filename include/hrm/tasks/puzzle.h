@@ -41,7 +41,7 @@ class PuzzleTask : public Task {
   double flops_per_step() const override;
   double load_batch(int64_t step, double lr_factor) override;
   std::vector<at::Tensor> step_inputs() const override;
-  int64_t step_form() const override;
+  int64_t graph_key() const override;
   void forward_backward(int64_t micro_batch, const at::Tensor& loss_scale, at::Tensor& metric_sums) override;
   void update_extra(const at::Tensor& skip) override;
   void finish_step() override;

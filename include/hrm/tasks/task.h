@@ -70,7 +70,7 @@ class Task : public Stateful {
   // The tensors that load_batch fills, so that a replay can make sure that they are where they were.
   virtual std::vector<at::Tensor> step_inputs() const = 0;
   // Which of several forms the device work of the step that load_batch announced has; each is captured by itself.
-  virtual int64_t step_form() const { return 0; }
+  virtual int64_t graph_key() const { return 0; }
   // Forward and backward of one micro-batch: adds the gradient of (loss * loss_scale / global batch) to the parameters'
   // buffers and the metric sums, (M) float64 on the device, to `metric_sums`. loss_scale: 0-dim float32 on the device,
   // undefined = 1.

@@ -50,7 +50,7 @@ BenchCall lora_merge(const BenchShape& s, at::Device device, at::ScalarType dtyp
 }
 
 const KernelGroups kGroups{
-    {"ThinProduct", "low-rank adapters"},
+    {"LowRankGemm", "low-rank adapters"},
     {"LoraGradients", "low-rank adapters"},
     {"LoraMerge", "low-rank adapters"},
     {"hrm::lora_", "low-rank adapters"},

@@ -16,7 +16,7 @@
 #include "ops/norm/weighted_rms_norm_impl.h"
 
 #if HRM_WITH_CUDA
-#include "ops/linear/cuda/few_rows_product.h"
+#include "ops/linear/cuda/skinny_gemm_product.h"
 #endif
 
 namespace hrm::ops {
@@ -111,19 +111,19 @@ at::Tensor decode_linear_cuda(const at::Tensor& x, const at::Tensor& weight, con
                               const OptionalTensor& squares) {
   check_decode_linear(x, weight, norm, eps, residual, gated);
   check_ahead(x, norm, scaled, squares);
-  cuda::FewRowsProduct options{.eps = eps, .gated = gated, .steady = true};
+  cuda::SkinnyGemmOptions options{.eps = eps, .gated = gated, .steady = true};
   if (residual) options.residual = *residual;
   at::Tensor rows = x;
   if (norm) {
     options.norm = *norm;
     if (scaled) options.ahead = {*scaled, *squares};
-    if (at::Tensor few = cuda::product_of_few_rows(x, weight, options); few.defined()) return few;
+    if (at::Tensor few = cuda::skinny_gemm(x, weight, options); few.defined()) return few;
     rows = weighted_rms_norm(x, *norm, eps);
     options.norm = at::Tensor();
     options.ahead = {};
     options.normed = true;
   }
-  if (at::Tensor few = cuda::product_of_few_rows(rows, weight, options); few.defined()) return few;
+  if (at::Tensor few = cuda::skinny_gemm(rows, weight, options); few.defined()) return few;
   return composed_of(rows, weight, residual, gated);
 }
 
@@ -133,8 +133,8 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> decode_linear_ahead_cuda(const at
   check_decode_linear(x, weight, {}, 0, residual, false);
   check_next_norm(weight, next_norm);
   AheadOfNorm ahead;
-  const cuda::FewRowsProduct options{.residual = residual, .next_norm = next_norm, .made = &ahead, .steady = true};
-  at::Tensor few = cuda::product_of_few_rows(x, weight, options);
+  const cuda::SkinnyGemmOptions options{.residual = residual, .next_norm = next_norm, .made = &ahead, .steady = true};
+  at::Tensor few = cuda::skinny_gemm(x, weight, options);
   if (!few.defined()) return alone(composed_of(x, weight, residual, false));
   if (!ahead.squares.defined()) return alone(std::move(few));
   return {few, ahead.scaled, ahead.squares};

@@ -34,9 +34,9 @@ bool tuned_product(const at::Tensor& out, const at::Tensor& a, const at::Tensor&
 }
 
 // out += a @ b by the kernel for few summands; false as above.
-bool thin_product(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b) {
+bool low_rank_gemm(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b) {
 #if HRM_WITH_CUDA
-  return out.is_cuda() && cuda::add_thin_product(out, a, b);
+  return out.is_cuda() && cuda::add_low_rank_gemm(out, a, b);
 #else
   (void)out, (void)a, (void)b;
   return false;
@@ -197,7 +197,7 @@ void linear_grad_x_add_any(const at::Tensor& grad_x, const at::Tensor& grad_y, c
                    rows = grad_x.view({grad_rows.size(0), weight.size(1)});
   if (grad_y.is_cpu()) {
     rows.add_(cpu::matrix_product(grad_rows, weight));
-  } else if (!thin_product(rows, grad_rows, weight) && !tuned_product(rows, grad_rows, weight, true)) {
+  } else if (!low_rank_gemm(rows, grad_rows, weight) && !tuned_product(rows, grad_rows, weight, true)) {
     rows.addmm_(grad_rows, weight);
   }
 }

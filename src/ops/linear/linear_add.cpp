@@ -13,7 +13,7 @@
 
 #if HRM_WITH_CUDA
 #include "ops/linear/cuda/blaslt.h"
-#include "ops/linear/cuda/few_rows_product.h"
+#include "ops/linear/cuda/skinny_gemm_product.h"
 #endif
 
 namespace hrm::ops {
@@ -53,7 +53,7 @@ at::Tensor linear_add_cuda(const at::Tensor& x, const at::Tensor& weight_compute
                            const at::Tensor& residual, const OptionalTensor& grad_weight) {
   check_linear_add(x, weight_compute, master, residual, grad_weight);
   if (backend() == Backend::reference) return at::linear(x, weight_compute) + residual;
-  if (at::Tensor few = cuda::product_of_few_rows(x, weight_compute, {.residual = residual}); few.defined()) return few;
+  if (at::Tensor few = cuda::skinny_gemm(x, weight_compute, {.residual = residual}); few.defined()) return few;
   at::Tensor y = at::empty(residual.sizes(), x.options());
   const at::Tensor rows = x.reshape({-1, x.size(-1)}), added = residual.reshape({-1, residual.size(-1)});
   at::Tensor out = y.view(added.sizes());

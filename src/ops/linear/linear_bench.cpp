@@ -96,7 +96,7 @@ const KernelGroups kGroups{
     {"linear_rms_norm", "matrix products with RMSNorm"},
     {"Swiglu", "SwiGLU"},
     {"swiglu", "SwiGLU"},
-    {"FewRows", "matrix products"},
+    {"SkinnyGemm", "matrix products"},
     {"LinearTile", "matrix products"},
     {"hrm::linear", "matrix products"},
 };

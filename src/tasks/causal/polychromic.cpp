@@ -116,7 +116,7 @@ std::vector<at::Tensor> PolychromicTask::step_inputs() const {
 }
 
 // Widths come in few sizes.
-int64_t PolychromicTask::step_form() const {
+int64_t PolychromicTask::graph_key() const {
   const int64_t positions = answers_.all_ids().size(1);
   int64_t form =
       (static_cast<int64_t>(kind_) * (data_.positions() + 1) + responses_.width()) * (positions + 1) + answers_.width();

@@ -41,7 +41,7 @@ AnswerBatch::AnswerBatch(const Options& options, at::Device device) : options_(o
   advantages_ = at::zeros({rows}, floats);
   if (options.keeps_log_p) log_p_ = at::zeros({rows, positions}, floats);
   if (options.shares_prompts) {
-    shared_ = std::make_unique<SharedAnswers>(options.micro_batches, rows / options.micro_batches, positions,
+    shared_ = std::make_unique<PrefixSharing>(options.micro_batches, rows / options.micro_batches, positions,
                                               options.response_tokens, device);
   }
 }
@@ -97,7 +97,7 @@ void AnswerBatch::share(const at::Tensor& ids, const at::Tensor& labels, paralle
   shared_tokens_ = 0;
   if (!shared_ || !layout_.learned) return;
   const int64_t tokens = shared_->read(ids, labels, options_.micro_batches, layout_.samples, layout_.responses);
-  shared_tokens_ = SharedAnswers::capacity(largest_of_ranks(tokens, device_, comm), layout_.rows, width_);
+  shared_tokens_ = PrefixSharing::capacity(largest_of_ranks(tokens, device_, comm), layout_.rows, width_);
   if (shared_tokens_ > 0) shared_->write(shared_tokens_);
 }
 

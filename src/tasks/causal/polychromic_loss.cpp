@@ -13,7 +13,7 @@ namespace hrm::tasks {
 namespace {
 
 // The hidden states that give labels, (1, C, D).
-at::Tensor labelled_hidden(models::LanguageModel& model, const SharedAnswerTokens& answers) {
+at::Tensor labelled_hidden(models::LanguageModel& model, const PrefixSharedTokens& answers) {
   const at::Tensor hidden = model.forward({.ids = answers.ids, .shared = answers.tokens}).hidden;
   return ops::sum_rows(hidden.flatten(0, 1), answers.labelled).unsqueeze(0);
 }

@@ -115,7 +115,7 @@ void PuzzleTask::prepare_fp8(int64_t step) {
   log::info("recursions in fp8 from step ", step, " on, with new scales");
 }
 
-int64_t PuzzleTask::step_form() const {
+int64_t PuzzleTask::graph_key() const {
   return model_->fp8() && model_->fp8()->active() ? 1 : 0;
 }
 

@@ -33,7 +33,7 @@ TEST(DecodeLinearGpu, AgainstFloat64) {
   }
 }
 
-// Weights so large that all rows take tiles (few_rows_tiles.h): rounds of the ring of stages, sums and columns that do
+// Weights so large that all rows take tiles (skinny_gemm_tiles.h): rounds of the ring of stages, sums and columns that do
 // not fill the last tile, the clusters that each of them asks for; and both sides of the most rows.
 TEST(DecodeLinearGpu, TilesAgainstFloat64) {
   HRM_NEEDS_GPU();
@@ -103,7 +103,7 @@ TEST(DecodeLinearGpu, BadInput) {
 
 // Rows that are normalised in the product's kernel are those of the norm's own, and what reads the weight early gives
 // what waits for it. A narrow product with long sums adds them up in another order where no norm is in front
-// (few_rows.h); with one it is compared with the ops where both are wide.
+// (skinny_gemm.h); with one it is compared with the ops where both are wide.
 TEST(DecodeLinearGpu, SameBitsAsTheOps) {
   HRM_NEEDS_GPU();
   const at::NoGradGuard no_grad;

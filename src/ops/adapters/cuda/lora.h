@@ -11,7 +11,7 @@ namespace hrm::ops::cuda {
 
 constexpr int kMostLoraSlices = 8;
 constexpr int kLoraStrip = 32;     // columns of a warp: slices begin and end at multiples of them
-constexpr int kMostLoraRank = 64;  // summands of ThinProduct, ranks of LoraGradients
+constexpr int kMostLoraRank = 64;  // summands of LowRankGemm, ranks of LoraGradients
 constexpr int kLoraColumns = 256;  // of a block
 
 struct LoraColumns {
@@ -20,7 +20,7 @@ struct LoraColumns {
 
 // out += a b with few summands: all that takes time is to read and write `out` once. 16-bit elements, sums in float32
 // with out's element first; pointers aligned to 16 bytes.
-struct ThinProduct {
+struct LowRankGemm {
   void* out;      // (rows, width)
   const void* a;  // (rows, slices * rank), slice i's summands from i * rank
   const void* b;  // upright: (rank, width), one slice; else B, (rows of the slices, rank), of which slice i's are b^T
@@ -30,8 +30,8 @@ struct ThinProduct {
   bool upright;
   Element element;
 };
-bool fits(const ThinProduct& p);
-cudaError_t launch(const ThinProduct& p, cudaStream_t stream);
+bool fits(const LowRankGemm& p);
+cudaError_t launch(const LowRankGemm& p, cudaStream_t stream);
 
 // grad_v = scale grad_y_i B_i and grad_B += grad_y_i^T u_i of each slice; grad_y is read once. A first kernel writes
 // sums over 256 columns, of grad_v, and over `chunk` rows, of grad_B; a second one adds them up, always in one order.

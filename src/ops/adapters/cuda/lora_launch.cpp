@@ -39,10 +39,10 @@ bool has_int_sizes(const at::Tensor& y, const at::Tensor& B) {
 
 }  // namespace
 
-bool add_thin_product(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b) {
+bool add_low_rank_gemm(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b) {
   if (!has_products(out) || !is_aligned(out) || !is_aligned(a) || !is_aligned(b) || !has_int_sizes(out, b))
     return false;
-  ThinProduct p{};
+  LowRankGemm p{};
   p.out = out.mutable_data_ptr();
   p.a = a.const_data_ptr();
   p.b = b.const_data_ptr();
@@ -67,7 +67,7 @@ void lora_add_cuda_(const at::Tensor& y, const at::Tensor& u, const at::Tensor& 
   const std::vector<LoraSlice> slices = lora_slices(flat);
   check_lora_add(y, u, B, slices);
   const c10::cuda::CUDAGuard guard(y.device());
-  cuda::ThinProduct p{};
+  cuda::LowRankGemm p{};
   p.out = y.mutable_data_ptr();
   p.a = u.const_data_ptr();
   p.b = B.const_data_ptr();

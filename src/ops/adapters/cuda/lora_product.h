@@ -7,6 +7,6 @@ namespace hrm::ops::cuda {
 
 // out += a b, out (N, width), a (N, rank), b (rank, width), all of one dtype; false, and nothing written, where the
 // kernel does not take it.
-bool add_thin_product(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b);
+bool add_low_rank_gemm(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b);
 
 }  // namespace hrm::ops::cuda

@@ -12,7 +12,7 @@
 #include "hrm/ops/rms_norm.h"
 #include "ops/common/sizes.h"
 #include "ops/cuda/launcher.h"
-#include "ops/linear/cuda/few_rows_product.h"
+#include "ops/linear/cuda/skinny_gemm_product.h"
 #include "ops/linear/cuda/sm90/linear_epilogues.h"
 #include "ops/linear/linear_impl.h"
 #include "ops/linear/linear_rms_norm_impl.h"
@@ -45,7 +45,7 @@ std::optional<std::tuple<at::Tensor, at::Tensor>> swiglu_by_kernel(const at::Ten
 at::Tensor linear_swiglu_cuda(const at::Tensor& x, const at::Tensor& weight) {
   check_linear_swiglu(x, weight);
   const c10::cuda::CUDAGuard guard(x.device());
-  if (at::Tensor few = cuda::product_of_few_rows(x, weight, {.gated = true}); few.defined()) return few;
+  if (at::Tensor few = cuda::skinny_gemm(x, weight, {.gated = true}); few.defined()) return few;
   const auto out = swiglu_by_kernel(x, weight, /*save=*/false);
   return std::get<0>(out ? *out : composed::linear_swiglu(x, weight));
 }
@@ -54,8 +54,8 @@ std::tuple<at::Tensor, at::Tensor> linear_swiglu_forward_cuda(const at::Tensor& 
   check_linear_swiglu(x, weight);
   const c10::cuda::CUDAGuard guard(x.device());
   // By the kernel of linear_swiglu, so that act has the same bits.
-  if (at::Tensor few = cuda::product_of_few_rows(x, weight, {.gated = true}); few.defined()) {
-    const at::Tensor gate_up = cuda::product_of_few_rows(x, weight);
+  if (at::Tensor few = cuda::skinny_gemm(x, weight, {.gated = true}); few.defined()) {
+    const at::Tensor gate_up = cuda::skinny_gemm(x, weight);
     return {few, gate_up.defined() ? gate_up : linear_forward(x, weight, {})};
   }
   const auto out = swiglu_by_kernel(x, weight, /*save=*/true);

@@ -13,7 +13,7 @@
 #include "ops/common/sizes.h"
 #include "ops/cuda/launcher.h"
 #include "ops/linear/cuda/blaslt.h"
-#include "ops/linear/cuda/few_rows_product.h"
+#include "ops/linear/cuda/skinny_gemm_product.h"
 #include "ops/linear/cuda/sm90/linear_epilogues.h"
 #include "ops/linear/linear_impl.h"
 
@@ -64,7 +64,7 @@ at::Tensor linear_cuda(const at::Tensor& x, const at::Tensor& weight_compute, co
                        const OptionalTensor& bias, const OptionalTensor& grad_weight, const OptionalTensor& grad_bias) {
   check_linear(x, weight_compute, master, bias, grad_weight, grad_bias);
   if (!bias) {
-    if (const at::Tensor out = g_always_tiles ? at::Tensor() : cuda::product_of_few_rows(x, weight_compute);
+    if (const at::Tensor out = g_always_tiles ? at::Tensor() : cuda::skinny_gemm(x, weight_compute);
         out.defined()) {
       return out;
     }

@@ -11,7 +11,7 @@ namespace hrm::ops::cuda::sm90 {
 namespace {
 
 constexpr int kStages = 3;
-constexpr int kFewRows = 80;  // of a cluster of two blocks, where no cluster has more than that
+constexpr int kSkinnyRows = 80;  // of a cluster of two blocks, where no cluster has more than that
 
 // `p`: LinearRmsNorm or LinearRmsNormFp8.
 template <Input kInput, Input kOperand, int kBlocks, class Params>
@@ -42,22 +42,22 @@ template <Input kInput, Input kOperand, class Params>
 cudaError_t start_few(const Params& p, RowNormShape shape, cudaStream_t stream) {
   constexpr MapElement kElement = kOperand == Input::e4m3 ? MapElement::bits8 : MapElement::bits16;
   CUtensorMap map_a, map_w, map_residual, map_y;
-  cudaError_t error = encode_rows(map_a, p.x, p.rows, p.inner, kFewRows / 2, kElement);
+  cudaError_t error = encode_rows(map_a, p.x, p.rows, p.inner, kSkinnyRows / 2, kElement);
   if (error == cudaSuccess) error = encode_rows(map_w, p.weight, p.width, p.inner, 256, kElement);
-  if (error == cudaSuccess) error = encode_column_chunks(map_residual, p.residual, p.rows, p.width, kFewRows, 4);
-  if (error == cudaSuccess) error = encode_column_chunks(map_y, p.y, p.rows, p.width, kFewRows, 2);
+  if (error == cudaSuccess) error = encode_column_chunks(map_residual, p.residual, p.rows, p.width, kSkinnyRows, 4);
+  if (error == cudaSuccess) error = encode_column_chunks(map_y, p.y, p.rows, p.width, kSkinnyRows, 2);
   if (error != cudaSuccess) return error;
   shape.rows = p.rows;
   shape.blocks_k = static_cast<int>((p.inner * bytes_of(kElement) + 127) / 128);
   shape.eps = p.eps;
-  const auto clusters = static_cast<int>((p.rows + kFewRows - 1) / kFewRows);
-  return start(linear_rms_norm_few_kernel<kInput, kOperand, kFewRows>, 2 * clusters, 384, FewRows<kFewRows>::kBytes, 2,
+  const auto clusters = static_cast<int>((p.rows + kSkinnyRows - 1) / kSkinnyRows);
+  return start(linear_rms_norm_few_kernel<kInput, kOperand, kSkinnyRows>, 2 * clusters, 384, SkinnyGemm<kSkinnyRows>::kBytes, 2,
                stream, map_a, map_w, map_residual, map_y, shape);
 }
 
 template <class Params>
 bool few(const Params& p) {
-  return p.width == 512 && p.rows <= int64_t{kFewRows} * (multiprocessors() / 2);
+  return p.width == 512 && p.rows <= int64_t{kSkinnyRows} * (multiprocessors() / 2);
 }
 
 template <Input kInput, Input kOperand, class Params>

@@ -16,7 +16,7 @@
 namespace hrm::ops::cuda::sm90 {
 
 template <int kRows>
-struct FewRows {
+struct SkinnyGemm {
   static constexpr int kStages = 4;
   static constexpr int kWeightBytes = 256 * 128;
   static constexpr int kStageBytes = kWeightBytes + kRows * 128;
@@ -35,7 +35,7 @@ __global__ void __launch_bounds__(384, 1)
                                const __grid_constant__ CUtensorMap map_residual,
                                const __grid_constant__ CUtensorMap map_y, const RowNormShape shape) {
 #if HRM_SM90A
-  using Shared = FewRows<kRows>;
+  using Shared = SkinnyGemm<kRows>;
   constexpr int kStages = Shared::kStages;
   constexpr bool k8 = kOperand == Input::e4m3;
   extern __shared__ uint8_t shared_raw[];

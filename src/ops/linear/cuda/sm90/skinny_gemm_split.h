@@ -1,9 +1,9 @@
 #pragma once
-// Products of a few rows (ops/linear/cuda/few_rows.h) whose result is narrow and whose sums are long.
+// Products of a few rows (ops/linear/cuda/skinny_gemm.h) whose result is narrow and whose sums are long.
 
 #include <cuda_runtime_api.h>
 
-#include "ops/linear/cuda/few_rows.h"
+#include "ops/linear/cuda/skinny_gemm.h"
 
 namespace hrm::ops::cuda::sm90 {
 
@@ -12,8 +12,8 @@ namespace hrm::ops::cuda::sm90 {
 constexpr int64_t kSplitRows = 32, kSplitInner = 1024, kSplitWidth = 2048;
 
 // Neither gated nor with a norm. Sums in an order that inner decides, but another one than that of
-// launch(const FewRows&).
-bool fits_split(const cuda::FewRows& params);
-cudaError_t launch_split(const cuda::FewRows& params, cudaStream_t stream);
+// launch(const SkinnyGemm&).
+bool fits_split(const cuda::SkinnyGemm& params);
+cudaError_t launch_split(const cuda::SkinnyGemm& params, cudaStream_t stream);
 
 }  // namespace hrm::ops::cuda::sm90

@@ -1,4 +1,4 @@
-#include "ops/linear/cuda/few_rows.h"
+#include "ops/linear/cuda/skinny_gemm.h"
 
 #include <algorithm>
 
@@ -6,7 +6,7 @@
 #include "ops/cuda/common.cuh"
 #include "ops/cuda/early.cuh"
 #include "ops/cuda/mma.cuh"
-#include "ops/linear/cuda/few_rows.cuh"
+#include "ops/linear/cuda/skinny_gemm.cuh"
 
 namespace hrm::ops::cuda {
 namespace {
@@ -32,7 +32,7 @@ __device__ inline float rounded(float value) {
 
 // The rows of x into shared memory, normalised by a warp each.
 template <typename T>
-__device__ inline void normalise(const FewRows& p, T* to) {
+__device__ inline void normalise(const SkinnyGemm& p, T* to) {
   const int inner = static_cast<int>(p.inner), packs = inner / N, pitch = inner + kPad;
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   for (int row = warp; row < static_cast<int>(p.rows); row += kWarps) {
@@ -95,7 +95,7 @@ constexpr int blocks_at_once(int row_tiles, int tiles, bool more) {
 // parts.
 template <typename T, int kRowTiles, int kTiles, int kUnroll, Tile kTile, bool kNormed, bool kOnce>
 __global__ void __launch_bounds__(kThreads, blocks_at_once(kRowTiles, kTiles, kNormed || kUnroll > 4))
-    few_rows(FewRows p) {
+    skinny_gemm(SkinnyGemm p) {
   constexpr int kHalf = kTile == Tile::narrow ? 1 : 2;  // halves of a tile that are read
   constexpr int kBlockColumns = kTiles * kTileColumns<kTile>, kAhead = kPartsAhead<kRowTiles, kUnroll>;
   extern __shared__ float4 shared[];
@@ -230,13 +230,13 @@ __global__ void __launch_bounds__(kThreads, blocks_at_once(kRowTiles, kTiles, kN
 }
 
 template <typename T, int kRowTiles, int kTiles, int kUnroll, Tile kTile, bool kNormed, bool kOnce>
-cudaError_t start(const FewRows& p, cudaStream_t stream) {
+cudaError_t start(const SkinnyGemm& p, cudaStream_t stream) {
   constexpr int kBlockColumns = kTiles * kTileColumns<kTile>;
   const auto blocks = static_cast<unsigned>((p.width + kBlockColumns - 1) / kBlockColumns);
   const size_t sums = sizeof(float) * kWarps * kTiles * kRowTiles * kTileFloats;
   const size_t normed = kNormed ? sizeof(T) * static_cast<size_t>(p.rows * (p.inner + kPad)) : 0;
   const size_t bytes = std::max(sums, normed);
-  const auto kernel = &few_rows<T, kRowTiles, kTiles, kUnroll, kTile, kNormed, kOnce>;
+  const auto kernel = &skinny_gemm<T, kRowTiles, kTiles, kUnroll, kTile, kNormed, kOnce>;
   if (bytes > (48 << 10)) {
     const cudaError_t error =
         cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));
@@ -248,7 +248,7 @@ cudaError_t start(const FewRows& p, cudaStream_t stream) {
 // Where it can, a warp has all that it reads in registers at once. Wide tiles read x less often, narrow ones fill the
 // multiprocessors.
 template <typename T, bool kNormed>
-cudaError_t start_few(const FewRows& p, cudaStream_t stream) {
+cudaError_t start_few(const SkinnyGemm& p, cudaStream_t stream) {
   if (p.inner <= 3 * kStep) {
     if (p.gated) return start<T, 1, 1, 3, Tile::gated, kNormed, true>(p, stream);
     if (p.width <= kNarrowColumns) return start<T, 1, 1, 3, Tile::narrow, kNormed, true>(p, stream);
@@ -260,7 +260,7 @@ cudaError_t start_few(const FewRows& p, cudaStream_t stream) {
 }
 
 template <typename T, int kRowTiles>
-cudaError_t start_more(const FewRows& p, cudaStream_t stream) {
+cudaError_t start_more(const SkinnyGemm& p, cudaStream_t stream) {
   constexpr int kShort = kRowTiles <= 4 ? 4 : 3, kLong = kRowTiles == 4 ? 2 : 3;
   if (p.gated) {
     return p.inner <= kShort * kStep ? start<T, kRowTiles, 2, kShort, Tile::gated, false, true>(p, stream)
@@ -273,7 +273,7 @@ cudaError_t start_more(const FewRows& p, cudaStream_t stream) {
 
 }  // namespace
 
-cudaError_t launch(const FewRows& params, cudaStream_t stream) {
+cudaError_t launch(const SkinnyGemm& params, cudaStream_t stream) {
   if (!fits(params)) return cudaErrorInvalidValue;
   return by_half_element(params.element, [&](auto type) {
     using T = TypeIn<decltype(type)>;

@@ -11,10 +11,10 @@ namespace hrm::ops::cuda {
 
 // out = x weight^T (+ residual), or, gated, silu of the first `width` products times the others, rounded as swiglu
 // rounds. With a norm x's rows are first normalised and rounded as weighted_rms_norm does it. Sums in float32, in an
-// order that inner alone decides. The kernel of sm90/few_rows_split.h has another one; which of the two is taken, the
+// order that inner alone decides. The kernel of sm90/skinny_gemm_split.h has another one; which of the two is taken, the
 // weight's shape and what stands around decide. So a row's result does not depend on the others. Contiguous rows;
 // pointers aligned to 16 bytes; 16-bit elements. Needs compute capability 8.0.
-struct FewRows {
+struct SkinnyGemm {
   const void* x;         // (rows, inner)
   const void* weight;    // (width, inner), gated (2 width, inner)
   const void* residual;  // (rows, width) or null; not gated
@@ -22,7 +22,7 @@ struct FewRows {
   void* out;             // (rows, width)
   int64_t rows, inner, width;
   float eps;  // of the norm, also of the one in front
-  // By tiles alone (sm90/few_rows_tiles.h), null elsewhere: what a norm that follows needs, out times its factors and
+  // By tiles alone (sm90/skinny_gemm_tiles.h), null elsewhere: what a norm that follows needs, out times its factors and
   // sums of out's squares, and the same of the norm in front, whose x has been multiplied with its factors already.
   const float* next_norm;  // (width)
   void* scaled;            // (rows, width)
@@ -38,15 +38,15 @@ constexpr int64_t square_parts(int64_t width) {
   return (width + 63) / 64;
 }
 
-constexpr int64_t kFewRows = 64, kFewNormedRows = 8;
+constexpr int64_t kSkinnyRows = 64, kFewNormedRows = 8;
 // Elements of x whose norm fits into shared memory.
 constexpr int64_t kNormedElements = int64_t{40} << 10;
-constexpr bool fits(const FewRows& p) {
-  return p.rows >= 1 && p.rows <= (p.norm == nullptr ? kFewRows : kFewNormedRows) && p.inner % 8 == 0 && p.inner > 0 &&
+constexpr bool fits(const SkinnyGemm& p) {
+  return p.rows >= 1 && p.rows <= (p.norm == nullptr ? kSkinnyRows : kFewNormedRows) && p.inner % 8 == 0 && p.inner > 0 &&
          p.inner <= INT32_MAX / 2 && p.width > 0 && p.width <= INT32_MAX && p.element != Element::f32 &&
          p.next_norm == nullptr && p.x_squares == nullptr && (p.norm == nullptr || p.rows * p.inner <= kNormedElements);
 }
 // Starts the kernel on the stream and returns the error of the launch.
-cudaError_t launch(const FewRows& params, cudaStream_t stream);
+cudaError_t launch(const SkinnyGemm& params, cudaStream_t stream);
 
 }  // namespace hrm::ops::cuda

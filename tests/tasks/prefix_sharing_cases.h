@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "hrm/data/batch.h"
-#include "hrm/tasks/shared_answers.h"
+#include "hrm/tasks/prefix_sharing.h"
 #include "tasks/small_language_models.h"
 
 namespace hrm::test {
@@ -56,7 +56,7 @@ inline at::Tensor rows_of_responses(const AnswerRows& rows) {
 inline void expect_shared_as_rows(const std::shared_ptr<models::LanguageModel>& model, at::Device device, bool joins) {
   const AnswerRows rows = rows_of_answers();
   const int64_t T = rows.ids.size(1);
-  tasks::SharedAnswers shared(2, 6, T, joins ? 2 * 10 : 0, device);
+  tasks::PrefixSharing shared(2, 6, T, joins ? 2 * 10 : 0, device);
   const at::Tensor responses = joins ? rows_of_responses(rows) : at::Tensor();
   shared.write(shared.read(rows.ids, rows.labels, 2, 3, responses) + 3);
   nn::ParameterSet& parameters = model->parameter_set();
@@ -68,7 +68,7 @@ inline void expect_shared_as_rows(const std::shared_ptr<models::LanguageModel>& 
     const at::Tensor plain = model->forward({.ids = ids}).hidden * counts;
     const at::Tensor weights = at::arange(plain.numel(), plain.options()).view(plain.sizes()).sin();
     (plain * weights).sum().backward();
-    const tasks::SharedAnswerTokens part = shared.part(micro);
+    const tasks::PrefixSharedTokens part = shared.part(micro);
     at::Tensor shared_ids = part.ids, response_hidden;
     if (joins) {
       const at::Tensor whole = responses.narrow(0, 2 * micro, 2).to(device);

@@ -1,7 +1,7 @@
 // Narrow products of a few rows with long sums, out = x weight^T (+ residual), as decoding has them behind attention
 // and SwiGLU.
 //
-// A block for each few columns (few_rows.cu) would have sums so long that its warps go through them in turns, and would
+// A block for each few columns (skinny_gemm.cu) would have sums so long that its warps go through them in turns, and would
 // read all of x. Here the four blocks of a cluster share the summands of 32 columns: as many blocks, but with up to
 // 3,072 summands each warp asks for all its weights at once, while the kernel in front still runs, and then for all its
 // x, of which a block reads a quarter. A block adds up what its warps have and sends it to the blocks that finish the
@@ -16,8 +16,8 @@
 #include "ops/cuda/mma.cuh"
 #include "ops/cuda/sm90/launch.cuh"
 #include "ops/cuda/sm90/primitives.cuh"
-#include "ops/linear/cuda/few_rows.cuh"
-#include "ops/linear/cuda/sm90/few_rows_split.h"
+#include "ops/linear/cuda/skinny_gemm.cuh"
+#include "ops/linear/cuda/sm90/skinny_gemm_split.h"
 
 namespace hrm::ops::cuda::sm90 {
 namespace {
@@ -45,7 +45,7 @@ struct SplitSums {
 // A thread's 16 bytes of a row of weight or x are summands 8 t .. 8 t + 7 of 32, which are what two products of 16
 // take.
 template <typename T, int kRows>
-__global__ void __launch_bounds__(Split::kThreads, 2) few_rows_split(cuda::FewRows p) {
+__global__ void __launch_bounds__(Split::kThreads, 2) skinny_gemm_split(cuda::SkinnyGemm p) {
 #if HRM_SM90A
   constexpr int kRanks = Split::kRanks, kWarps = Split::kWarps, kColumns = Split::kColumns, kStep = Split::kStep;
   constexpr int kUnroll = 3;  // parts of which a warp has the weights in registers
@@ -189,19 +189,19 @@ __global__ void __launch_bounds__(Split::kThreads, 2) few_rows_split(cuda::FewRo
 }
 
 template <typename T, int kRows>
-cudaError_t start_split(const cuda::FewRows& p, cudaStream_t stream) {
+cudaError_t start_split(const cuda::SkinnyGemm& p, cudaStream_t stream) {
   const auto clusters = static_cast<int>((p.width + Split::kColumns - 1) / Split::kColumns);
-  return start(few_rows_split<T, kRows>, clusters * Split::kRanks, Split::kThreads, 0, Split::kRanks, stream, p);
+  return start(skinny_gemm_split<T, kRows>, clusters * Split::kRanks, Split::kThreads, 0, Split::kRanks, stream, p);
 }
 
 }  // namespace
 
-bool fits_split(const cuda::FewRows& p) {
+bool fits_split(const cuda::SkinnyGemm& p) {
   return is_hopper() && fits(p) && p.norm == nullptr && !p.gated && p.rows <= kSplitRows && p.inner >= kSplitInner &&
          p.width <= kSplitWidth;
 }
 
-cudaError_t launch_split(const cuda::FewRows& params, cudaStream_t stream) {
+cudaError_t launch_split(const cuda::SkinnyGemm& params, cudaStream_t stream) {
   if (!fits_split(params)) return cudaErrorInvalidValue;
   return by_half_element(params.element, [&](auto type) {
     using T = TypeIn<decltype(type)>;

@@ -323,7 +323,7 @@ TEST(EarlyStartGpu, Decoding) {
   expect_order_of_decoding(512, {1, 8, 20, 64});
 }
 
-// The same by tiles of products (few_rows_tiles.h).
+// The same by tiles of products (skinny_gemm_tiles.h).
 TEST(EarlyStartGpu, DecodingByTiles) {
   HRM_NEEDS_GPU();
   expect_order_of_decoding(1536, {1, 20, 128});

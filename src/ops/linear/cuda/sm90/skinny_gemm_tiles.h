@@ -1,10 +1,10 @@
 #pragma once
-// Products of more than a few rows (ops/linear/cuda/few_rows.h), where a weight is still read for too few of them to be
+// Products of more than a few rows (ops/linear/cuda/skinny_gemm.h), where a weight is still read for too few of them to be
 // worth more than its reading.
 
 #include <cuda_runtime_api.h>
 
-#include "ops/linear/cuda/few_rows.h"
+#include "ops/linear/cuda/skinny_gemm.h"
 
 namespace hrm::ops::cuda::sm90 {
 
@@ -12,7 +12,7 @@ constexpr int64_t kTileRowsMost = 128;
 
 // Without a norm; width a multiple of 8, of the weight and of what stands in it. Sums in float32, in an order that the
 // weight's shape decides, which is none of those of the other kernels.
-bool fits_tiles(const cuda::FewRows& params);
-cudaError_t launch_tiles(const cuda::FewRows& params, cudaStream_t stream);
+bool fits_tiles(const cuda::SkinnyGemm& params);
+cudaError_t launch_tiles(const cuda::SkinnyGemm& params, cudaStream_t stream);
 
 }  // namespace hrm::ops::cuda::sm90

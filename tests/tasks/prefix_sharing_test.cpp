@@ -1,7 +1,7 @@
 // Answers that go through a model with their prompt once: which tokens are kept, where they stand, and that nothing
 // else is computed.
 
-#include "tasks/shared_answers_cases.h"
+#include "tasks/prefix_sharing_cases.h"
 
 #include "hrm/base/error.h"
 #include "support/expect_error.h"
@@ -20,12 +20,12 @@ at::Tensor first_places(const ops::RowMap& spread) {
 
 TEST(SharedAnswers, KeepsEachTokenOnce) {
   const AnswerRows rows = rows_of_answers();
-  SharedAnswers shared(2, 6, 12, 0, at::kCPU);
+  PrefixSharing shared(2, 6, 12, 0, at::kCPU);
   // The last token of an answer is not read: 3 + 1 + 4 + 0, 6 + 2 + 3, and of the second half 1 + 0 + 3 + 3. Labels are
   // as many as tokens of answers: 8 + 7, 9.
   EXPECT_EQ(shared.read(rows.ids, rows.labels, 2, 3), 19);
   shared.write(19);
-  const SharedAnswerTokens first = shared.part(0);
+  const PrefixSharedTokens first = shared.part(0);
   EXPECT_EQ(first.ids.sizes(), (std::vector<int64_t>{1, 19}));
   const at::Tensor there = ops::sum_rows(first.ids.view({-1, 1}).to(at::kFloat), first.tokens.spread).view({6, 12});
   const at::Tensor counts = rows.labels.narrow(0, 0, 6).ne(data::kIgnoreLabel).any(1, /*keepdim=*/true);
@@ -37,7 +37,7 @@ TEST(SharedAnswers, KeepsEachTokenOnce) {
   EXPECT_TRUE(at::equal(from.view(-1), first_places(first.tokens.spread)));
   EXPECT_EQ(first.tokens.whole_rows, 0);
   // The second half needs fewer: what is left over has no place.
-  const SharedAnswerTokens second = shared.part(1);
+  const PrefixSharedTokens second = shared.part(1);
   EXPECT_EQ(second.tokens.spread.back_begin.diff().ge(1).sum().item<int64_t>(), 7);
   EXPECT_EQ(second.tokens.spread.rows.narrow(0, 3 * 12, 3 * 12).ge(0).sum().item<int64_t>(), 0);
 }
@@ -47,11 +47,11 @@ TEST(SharedAnswers, KeepsEachTokenOnce) {
 TEST(SharedAnswers, PromptsOfResponses) {
   const AnswerRows rows = rows_of_answers();
   const at::Tensor responses = test::rows_of_responses(rows);
-  SharedAnswers shared(2, 6, 12, 2 * 10, at::kCPU);
+  PrefixSharing shared(2, 6, 12, 2 * 10, at::kCPU);
   EXPECT_EQ(shared.read(rows.ids, rows.labels, 2, 3, responses), 15) << "labels; tokens are 10";
   shared.write(15);
   for (const int64_t micro : {0, 1}) {
-    const SharedAnswerTokens part = shared.part(micro);
+    const PrefixSharedTokens part = shared.part(micro);
     const at::Tensor all = at::cat({responses.narrow(0, 2 * micro, 2).reshape({1, -1}).to(at::kInt), part.ids}, 1);
     EXPECT_EQ(part.tokens.whole_rows * part.tokens.whole_positions, 20);
     const at::Tensor there = ops::sum_rows(all.view({-1, 1}).to(at::kFloat), part.tokens.spread).view({6, 12});
@@ -66,10 +66,10 @@ TEST(SharedAnswers, PromptsOfResponses) {
 
 TEST(SharedAnswers, MapsAreThoseOfBothSides) {
   const AnswerRows rows = rows_of_answers();
-  SharedAnswers shared(2, 6, 12, 2 * 10, at::kCPU);
+  PrefixSharing shared(2, 6, 12, 2 * 10, at::kCPU);
   const at::Tensor responses = test::rows_of_responses(rows);
   shared.write(shared.read(rows.ids, rows.labels, 2, 3, responses) + 5);
-  const SharedAnswerTokens part = shared.part(0);
+  const PrefixSharedTokens part = shared.part(0);
   for (const ops::RowMap& map : {part.tokens.spread, part.tokens.collect, part.labelled, part.to_rows}) {
     const int64_t from = map.reversed().count(), to = map.count();
     const at::Tensor forward = ops::sum_rows(at::eye(from), map);
@@ -79,11 +79,11 @@ TEST(SharedAnswers, MapsAreThoseOfBothSides) {
 }
 
 TEST(SharedAnswers, CapacitiesAreFew) {
-  EXPECT_EQ(SharedAnswers::capacity(1456, 12, 168), 1536);
-  EXPECT_EQ(SharedAnswers::capacity(1, 12, 168), 256);
-  EXPECT_EQ(SharedAnswers::capacity(0, 12, 168), 256);
-  EXPECT_EQ(SharedAnswers::capacity(1900, 12, 168), 0) << "as many as there are places";
-  EXPECT_EQ(SharedAnswers::capacity(10, 4, 16), 0) << "a few places are not worth it";
+  EXPECT_EQ(PrefixSharing::capacity(1456, 12, 168), 1536);
+  EXPECT_EQ(PrefixSharing::capacity(1, 12, 168), 256);
+  EXPECT_EQ(PrefixSharing::capacity(0, 12, 168), 256);
+  EXPECT_EQ(PrefixSharing::capacity(1900, 12, 168), 0) << "as many as there are places";
+  EXPECT_EQ(PrefixSharing::capacity(10, 4, 16), 0) << "a few places are not worth it";
 }
 
 TEST(SharedAnswers, AsRowsThatShareNothing) {
@@ -95,15 +95,15 @@ TEST(SharedAnswers, AsRowsThatShareNothing) {
 
 TEST(SharedAnswers, RefusesWhatDoesNotFit) {
   AnswerRows rows = rows_of_answers();
-  SharedAnswers shared(1, 6, 12, 0, at::kCPU);
+  PrefixSharing shared(1, 6, 12, 0, at::kCPU);
   shared.read(rows.ids, rows.labels, 2, 3);
   test::expect_error(ExitCode::unexpected, {"more than there is room for"}, [&] { shared.write(30); });
   rows.ids[1][0] = 0;
-  SharedAnswers room(2, 6, 12, 0, at::kCPU);
+  PrefixSharing room(2, 6, 12, 0, at::kCPU);
   test::expect_error(ExitCode::unexpected, {"do not begin alike"}, [&] { room.read(rows.ids, rows.labels, 2, 3); });
   // A model that reads its prompts apart has no rows of prompt and answer.
   const auto model = test::small_hrm_lm(models::Bridge::prefix);
-  const SharedAnswerTokens part = [&] {
+  const PrefixSharedTokens part = [&] {
     const AnswerRows good = rows_of_answers();
     room.write(room.read(good.ids, good.labels, 2, 3));
     return room.part(0);

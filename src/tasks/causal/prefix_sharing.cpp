@@ -1,4 +1,4 @@
-#include "hrm/tasks/shared_answers.h"
+#include "hrm/tasks/prefix_sharing.h"
 
 #include <ATen/ATen.h>
 
@@ -31,7 +31,7 @@ Extent extent_of(const int64_t* labels, int64_t positions) {
 }  // namespace
 
 // Where the tables of a micro-batch begin in its part of the buffer.
-struct SharedAnswers::Layout {
+struct PrefixSharing::Layout {
   int64_t first = 0, C = 0, P = 0;  // W S; tokens, places
 
   int64_t U() const { return first + C; }
@@ -51,7 +51,7 @@ struct SharedAnswers::Layout {
 };
 
 // The answers to one prompt.
-struct SharedAnswers::Group {
+struct PrefixSharing::Group {
   std::vector<Extent> extents;      // of its rows
   std::vector<const int64_t*> ids;  // of its rows
   std::vector<const int64_t*> labels;
@@ -60,7 +60,7 @@ struct SharedAnswers::Group {
   bool in_response = false;  // the prompt stands in the response's row
 };
 
-SharedAnswers::Group SharedAnswers::group(int64_t micro_batch, int64_t index) const {
+PrefixSharing::Group PrefixSharing::group(int64_t micro_batch, int64_t index) const {
   Group group;
   for (int64_t i = 0; i < samples_; ++i) {
     const int64_t row = micro_batch * rows_ + index * samples_ + i;
@@ -83,7 +83,7 @@ SharedAnswers::Group SharedAnswers::group(int64_t micro_batch, int64_t index) co
 }
 
 // Fills the tables of a micro-batch.
-class SharedAnswers::Writer {
+class PrefixSharing::Writer {
  public:
   Writer(const Layout& layout, int32_t* to) : at_(layout), to_(to) {
     std::fill_n(to_ + at_.ids(), at_.C, 0);
@@ -138,18 +138,18 @@ class SharedAnswers::Writer {
   Pairs stands_, gives_;
 };
 
-SharedAnswers::Layout SharedAnswers::layout() const {
+PrefixSharing::Layout PrefixSharing::layout() const {
   const int64_t first = response_rows_ > 0 ? response_rows_ * responses_.size(1) : 0;
   return {.first = first, .C = capacity_, .P = rows_ * positions_};
 }
 
-SharedAnswers::SharedAnswers(int64_t micro_batches, int64_t rows, int64_t positions, int64_t response_tokens,
+PrefixSharing::PrefixSharing(int64_t micro_batches, int64_t rows, int64_t positions, int64_t response_tokens,
                              at::Device device) {
   const Layout most{.first = response_tokens, .C = rows * positions, .P = rows * positions};
   buffer_ = at::zeros({micro_batches * most.elements()}, at::device(device).dtype(at::kInt));
 }
 
-int64_t SharedAnswers::capacity(int64_t tokens, int64_t rows, int64_t positions) {
+int64_t PrefixSharing::capacity(int64_t tokens, int64_t rows, int64_t positions) {
   constexpr int64_t kParts = 8, kMultiple = 64;
   const int64_t places = rows * positions;
   const int64_t unit = (places + kParts * kMultiple - 1) / (kParts * kMultiple) * kMultiple;
@@ -157,7 +157,7 @@ int64_t SharedAnswers::capacity(int64_t tokens, int64_t rows, int64_t positions)
   return capacity < places ? capacity : 0;
 }
 
-int64_t SharedAnswers::read(const at::Tensor& ids, const at::Tensor& labels, int64_t micro_batches, int64_t samples,
+int64_t PrefixSharing::read(const at::Tensor& ids, const at::Tensor& labels, int64_t micro_batches, int64_t samples,
                             const at::Tensor& responses) {
   ids_ = ids.contiguous();
   labels_ = labels.contiguous();
@@ -183,7 +183,7 @@ int64_t SharedAnswers::read(const at::Tensor& ids, const at::Tensor& labels, int
   return most;
 }
 
-void SharedAnswers::write(int64_t capacity) {
+void PrefixSharing::write(int64_t capacity) {
   capacity_ = capacity;
   const Layout at = layout();
   require(micro_batches_ * at.elements() <= buffer_.numel(), ExitCode::unexpected, capacity, " tokens of ",
@@ -214,7 +214,7 @@ void SharedAnswers::write(int64_t capacity) {
   buffer_.narrow(0, 0, tables.numel()).copy_(tables.flatten());
 }
 
-SharedAnswerTokens SharedAnswers::part(int64_t micro_batch) const {
+PrefixSharedTokens PrefixSharing::part(int64_t micro_batch) const {
   const Layout at = layout();
   const at::Tensor all = buffer_.narrow(0, micro_batch * at.elements(), at.elements());
   const auto list = [&](int64_t begin, int64_t count) { return all.narrow(0, begin, count); };

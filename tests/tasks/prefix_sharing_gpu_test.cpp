@@ -3,7 +3,7 @@
 #include <ATen/Context.h>
 #include <c10/cuda/CUDAFunctions.h>
 
-#include "tasks/shared_answers_cases.h"
+#include "tasks/prefix_sharing_cases.h"
 
 namespace hrm::tasks {
 namespace {

@@ -35,7 +35,7 @@ __device__ inline uint32_t packed(float low, float high) {
 
 // Of each product the factor b (16 x 8) for every 16 summands; a lane has summands 4 part .. 4 part + 3 of them.
 template <typename T, int kSteps, bool kUpright>
-__device__ inline void load_b(uint2 (&b)[kSteps][kProducts], const ThinProduct& p, const T* from, int column, int group,
+__device__ inline void load_b(uint2 (&b)[kSteps][kProducts], const LowRankGemm& p, const T* from, int column, int group,
                               int part) {
 #pragma unroll
   for (int step = 0; step < kSteps; ++step) {
@@ -66,7 +66,7 @@ __device__ inline void load_b(uint2 (&b)[kSteps][kProducts], const ThinProduct& 
 }
 
 template <typename T, int kSteps, bool kUpright>
-__global__ void __launch_bounds__(kThreads, kSteps <= 2 ? 2 : 1) thin_product(ThinProduct p, int tiles) {
+__global__ void __launch_bounds__(kThreads, kSteps <= 2 ? 2 : 1) low_rank_gemm(LowRankGemm p, int tiles) {
   const int lane = static_cast<int>(threadIdx.x) % 32, group = lane / 4, part = lane % 4;
   const int column = static_cast<int>(blockIdx.x) * kLoraColumns + static_cast<int>(threadIdx.x) / 32 * kLoraStrip;
   int slice = 0;
@@ -132,18 +132,18 @@ __global__ void __launch_bounds__(kThreads, kSteps <= 2 ? 2 : 1) thin_product(Th
 constexpr int64_t kWantedBlocks = 400;
 
 template <typename T, int kSteps, bool kUpright>
-cudaError_t start(const ThinProduct& p, cudaStream_t stream) {
+cudaError_t start(const LowRankGemm& p, cudaStream_t stream) {
   const int64_t strips = (p.width + kLoraColumns - 1) / kLoraColumns;
   int tiles = 8;
   const auto blocks = [&] { return (p.rows + tiles * kTileRows - 1) / (tiles * kTileRows); };
   while (tiles > kAtOnce && strips * blocks() < kWantedBlocks) tiles /= 2;
   while (blocks() > 65535) tiles *= 2;
   const dim3 grid(static_cast<unsigned>(strips), static_cast<unsigned>(blocks()));
-  return start_early(&thin_product<T, kSteps, kUpright>, grid, kThreads, 0, stream, p, tiles);
+  return start_early(&low_rank_gemm<T, kSteps, kUpright>, grid, kThreads, 0, stream, p, tiles);
 }
 
 template <typename T, bool kUpright>
-cudaError_t start(const ThinProduct& p, cudaStream_t stream) {
+cudaError_t start(const LowRankGemm& p, cudaStream_t stream) {
   if (p.rank <= 16) return start<T, 1, kUpright>(p, stream);
   if (p.rank <= 32) return start<T, 2, kUpright>(p, stream);
   if (p.rank <= 48) return start<T, 3, kUpright>(p, stream);
@@ -152,7 +152,7 @@ cudaError_t start(const ThinProduct& p, cudaStream_t stream) {
 
 }  // namespace
 
-bool fits(const ThinProduct& p) {
+bool fits(const LowRankGemm& p) {
   if (p.element == Element::f32 || p.rows < 1 || p.rank < 4 || p.rank % 4 != 0 || p.rank > kMostLoraRank) return false;
   if (p.width % kLoraStrip != 0 || p.slices < 1 || p.slices > kMostLoraSlices || (p.upright && p.slices != 1)) {
     return false;
@@ -161,7 +161,7 @@ bool fits(const ThinProduct& p) {
                      [](const LoraColumns& s) { return s.out % kLoraStrip == 0 && s.columns % kLoraStrip == 0; });
 }
 
-cudaError_t launch(const ThinProduct& p, cudaStream_t stream) {
+cudaError_t launch(const LowRankGemm& p, cudaStream_t stream) {
   if (!fits(p)) return cudaErrorInvalidValue;
   return by_half_element(p.element, [&](auto type) {
     using T = TypeIn<decltype(type)>;

@@ -20,7 +20,7 @@
 #include "ops/cuda/sm90/elements.cuh"
 #include "ops/cuda/sm90/launch.cuh"
 #include "ops/cuda/sm90/wgmma.cuh"
-#include "ops/linear/cuda/sm90/few_rows_tiles.h"
+#include "ops/linear/cuda/sm90/skinny_gemm_tiles.h"
 
 namespace hrm::ops::cuda::sm90 {
 namespace {
@@ -66,8 +66,8 @@ constexpr int bytes_beside_stages(const TilesShape& s) {
 // nobody.
 template <typename T, int kRows, bool kGated>
 __global__ void __launch_bounds__(kThreads, 2)
-    few_rows_tiles(const __grid_constant__ CUtensorMap map_x, const __grid_constant__ CUtensorMap map_w,
-                   const cuda::FewRows p, const TilesShape shape) {
+    skinny_gemm_tiles(const __grid_constant__ CUtensorMap map_x, const __grid_constant__ CUtensorMap map_w,
+                   const cuda::SkinnyGemm p, const TilesShape shape) {
 #if HRM_SM90A
   extern __shared__ uint8_t shared_raw[];
   uint8_t* const x_ring = shared_raw + (-shared_address(shared_raw) & (kAligned - 1));
@@ -266,7 +266,7 @@ __global__ void __launch_bounds__(kThreads, 2)
 }
 
 template <typename T, int kRows, bool kGated>
-cudaError_t start_tiles(const cuda::FewRows& p, cudaStream_t stream) {
+cudaError_t start_tiles(const cuda::SkinnyGemm& p, cudaStream_t stream) {
   constexpr int kColumns = kGated ? kTile / 2 : kTile;
   const int64_t tiles = (p.width + kColumns - 1) / kColumns, depths = (p.inner + kDepth - 1) / kDepth;
   TilesShape shape{1, 0, static_cast<int>((p.rows + 7) / 8 * 8)};
@@ -281,26 +281,26 @@ cudaError_t start_tiles(const cuda::FewRows& p, cudaStream_t stream) {
   CUtensorMap map_x, map_w;
   cudaError_t error = encode_rows(map_x, p.x, p.rows, p.inner, shape.x_rows);
   if (error == cudaSuccess) error = encode_rows(map_w, p.weight, kGated ? 2 * p.width : p.width, p.inner, kColumns);
-  if (error == cudaSuccess) error = want_shared_memory(few_rows_tiles<T, kRows, kGated>);
+  if (error == cudaSuccess) error = want_shared_memory(skinny_gemm_tiles<T, kRows, kGated>);
   if (error != cudaSuccess) return error;
-  return start(few_rows_tiles<T, kRows, kGated>, static_cast<int>(tiles) * shape.ranks, kThreads,
+  return start(skinny_gemm_tiles<T, kRows, kGated>, static_cast<int>(tiles) * shape.ranks, kThreads,
                shape.stages * stage_bytes + beside, shape.ranks, stream, map_x, map_w, p, shape);
 }
 
 template <typename T, int kRows>
-cudaError_t start_tiles(const cuda::FewRows& p, cudaStream_t stream) {
+cudaError_t start_tiles(const cuda::SkinnyGemm& p, cudaStream_t stream) {
   return p.gated ? start_tiles<T, kRows, true>(p, stream) : start_tiles<T, kRows, false>(p, stream);
 }
 
 }  // namespace
 
-bool fits_tiles(const cuda::FewRows& p) {
+bool fits_tiles(const cuda::SkinnyGemm& p) {
   return is_hopper() && p.norm == nullptr && p.rows >= 1 && p.rows <= kTileRowsMost && p.inner % 8 == 0 &&
          p.inner > 0 && p.inner <= INT32_MAX / 2 && p.width % 8 == 0 && p.width > 0 && p.width <= INT32_MAX / 16 &&
          p.element != Element::f32;
 }
 
-cudaError_t launch_tiles(const cuda::FewRows& params, cudaStream_t stream) {
+cudaError_t launch_tiles(const cuda::SkinnyGemm& params, cudaStream_t stream) {
   if (!fits_tiles(params)) return cudaErrorInvalidValue;
   return by_half_element(params.element, [&](auto type) {
     using T = TypeIn<decltype(type)>;

@@ -6,10 +6,10 @@
 
 #include "ops/common/sizes.h"
 #include "ops/cuda/launcher.h"
-#include "ops/linear/cuda/few_rows.h"
-#include "ops/linear/cuda/few_rows_product.h"
-#include "ops/linear/cuda/sm90/few_rows_split.h"
-#include "ops/linear/cuda/sm90/few_rows_tiles.h"
+#include "ops/linear/cuda/skinny_gemm.h"
+#include "ops/linear/cuda/skinny_gemm_product.h"
+#include "ops/linear/cuda/sm90/skinny_gemm_split.h"
+#include "ops/linear/cuda/sm90/skinny_gemm_tiles.h"
 
 namespace hrm::ops::cuda {
 namespace {
@@ -17,7 +17,7 @@ namespace {
 // Where tiles are used for all rows, so that a row's bits do not depend on how many there are: from the products of a
 // model of width 1,024 on, whose steps of decoding then take two thirds of the time for 48 rows (H200,
 // docs/benchmarks.md). Where autograd may follow, up to 64 rows: its gates come from a second product.
-bool takes_tiles(const FewRows& p) {
+bool takes_tiles(const SkinnyGemm& p) {
   constexpr int64_t kLarge = int64_t{1} << 21, kMost = 64;
   return p.inner * p.width >= kLarge && (p.gated || p.width < 8192) && (p.steady || p.rows <= kMost);
 }
@@ -25,16 +25,16 @@ bool takes_tiles(const FewRows& p) {
 // On an H200, beside cuBLASLt: with a norm, whose work each block does again, up to 8 rows; without, a layer of width
 // 768 in 2.8 to 4.9 us for 32 rows instead of 3.4 to 5.8, but a vocabulary of 32,000 in 18 us for 16 rows instead of
 // 13; gates, which the library does not do, in 7.7 us for 64 rows instead of 11.6 by the kernel for many rows.
-bool pays(const FewRows& p) {
+bool pays(const SkinnyGemm& p) {
   return p.rows <= 8 || p.gated || (p.rows <= 32 && p.width < 8192);
 }
 
 }  // namespace
 
-at::Tensor product_of_few_rows(const at::Tensor& x, const at::Tensor& weight, const FewRowsProduct& options) {
+at::Tensor skinny_gemm(const at::Tensor& x, const at::Tensor& weight, const SkinnyGemmOptions& options) {
   if (!use_kernel(x) || x.numel() == 0 || weight.scalar_type() != x.scalar_type()) return {};
   const at::Tensor norm = options.norm.defined() ? aligned_rows(options.norm) : at::Tensor();
-  FewRows params{};
+  SkinnyGemm params{};
   params.rows = x.numel() / x.size(-1);
   params.inner = x.size(-1);
   params.width = weight.size(0) / (options.gated ? 2 : 1);

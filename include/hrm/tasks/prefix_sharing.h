@@ -15,7 +15,7 @@
 namespace hrm::tasks {
 
 // The tokens of one micro-batch, all views of one buffer. U = W S + C.
-struct SharedAnswerTokens {
+struct PrefixSharedTokens {
   at::Tensor ids;           // (1, C) int32, behind the responses' W S; what is not used is 0
   nn::SharedTokens tokens;  // where all of them stand
   ops::RowMap labelled;     // (U, D) -> (C, D): the hidden states that give a label, each to its own row
@@ -23,11 +23,11 @@ struct SharedAnswerTokens {
   ops::RowMap to_rows;      // (C, 1) -> (B T, 1): of what belongs to labels, to the place in a row; 0 elsewhere
 };
 
-class SharedAnswers {
+class PrefixSharing {
  public:
   // Room for `micro_batches` of at most `rows` rows of `positions`, and at most `response_tokens` = W S: 48 bytes for
   // each of these positions and 12 for each of these tokens.
-  SharedAnswers(int64_t micro_batches, int64_t rows, int64_t positions, int64_t response_tokens, at::Device device);
+  PrefixSharing(int64_t micro_batches, int64_t rows, int64_t positions, int64_t response_tokens, at::Device device);
 
   // What the rows hold: ids and labels (M B, T) int64 on the CPU, as the model reads them: labels[r][t] is what
   // ids[r][t] shall give. A row's tokens go to its last label, its prompt to its first; a row without labels is left
@@ -42,7 +42,7 @@ class SharedAnswers {
   // The capacity for so many tokens, one of few for each width; 0 where rows that share nothing cost hardly more.
   static int64_t capacity(int64_t tokens, int64_t rows, int64_t positions);
 
-  SharedAnswerTokens part(int64_t micro_batch) const;
+  PrefixSharedTokens part(int64_t micro_batch) const;
   at::Tensor buffer() const { return buffer_; }  // int32: the static address
 
  private:

@@ -7,7 +7,7 @@
 
 namespace hrm::ops::cuda {
 
-struct FewRowsProduct {
+struct SkinnyGemmOptions {
   at::Tensor residual = {};  // of the result's shape: is added
   at::Tensor norm = {};      // (inner) float32: x's rows are normalised first
   double eps = 0;
@@ -20,6 +20,6 @@ struct FewRowsProduct {
 };
 
 // x weight^T, x (..., inner); undefined where the kernel does not take the input or the library is faster.
-at::Tensor product_of_few_rows(const at::Tensor& x, const at::Tensor& weight, const FewRowsProduct& options = {});
+at::Tensor skinny_gemm(const at::Tensor& x, const at::Tensor& weight, const SkinnyGemmOptions& options = {});
 
 }  // namespace hrm::ops::cuda
