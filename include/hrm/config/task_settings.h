@@ -2,6 +2,7 @@
 // What the configuration knows of a task: its row of defaults and rules. The rows stand with the tasks
 // (tasks/<name>/settings.cpp) and know no torch; nothing in config/ names a task.
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -20,7 +21,7 @@ struct TaskDefault {
   const char* key;
   // Only called for a key that nobody has set; may look at all values that were set and at the defaults of the rows
   // before. nullopt: the member initialiser's.
-  std::optional<Chosen> (*choose)(const LoadedConfig& loaded);
+  std::function<std::optional<Chosen>(const LoadedConfig& loaded)> choose;
   const char* text = "";  // the value in words, for 'config --describe'; empty: not listed there
 };
 

@@ -170,9 +170,8 @@ std::optional<Chosen> warmup(const LoadedConfig& loaded) {
   return Chosen{steps > 0 ? std::min(kWarmup, steps / 10) : kWarmup, ""};
 }
 
-template <auto kValue>
-std::optional<Chosen> always(const LoadedConfig&) {
-  return Chosen{kValue, ""};
+auto always(const Value& value) {
+  return [value](const LoadedConfig&) { return std::optional(Chosen{value, ""}); };
 }
 
 }  // namespace
@@ -184,18 +183,14 @@ const TaskSettings& polychromic_settings() {
       .help = "a causal language model of section hf on prompts and responses, and on answers that it samples",
       .defaults = {{"data.train", no_prompts},
                    {"data.test", no_prompts},
-                   {"optim.name",
-                    [](const LoadedConfig&) {
-                      return std::optional(Chosen{std::string("adamw"), ""});
-                    },
-                    "adamw"},
+                   {"optim.name", always(std::string("adamw")), "adamw"},
                    {"optim.lr", lr, "2e-4 with an adapter, 2e-5 where all weights are trained"},
-                   {"optim.beta2", always<0.999>, "0.999"},
-                   {"optim.weight_decay", always<0.01>, "0.01"},
-                   {"optim.grad_clip", always<1.0>, "1"},
+                   {"optim.beta2", always(0.999), "0.999"},
+                   {"optim.weight_decay", always(0.01), "0.01"},
+                   {"optim.grad_clip", always(1.0), "1"},
                    {"optim.warmup_steps", warmup, "20, but no more than a tenth of train.steps"},
-                   {"optim.min_ratio", always<0.1>, "0.1"},
-                   {"train.global_batch_size", always<int64_t{16}>, "16"}},
+                   {"optim.min_ratio", always(0.1), "0.1"},
+                   {"train.global_batch_size", always(int64_t{16}), "16"}},
       .data = TrainingData::records,
       .train_data = "a file of JSON lines with prompts and responses, or a folder of them",
       // Data that are split already bring their own, which only reading them shows.
