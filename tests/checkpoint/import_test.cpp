@@ -47,7 +47,7 @@ struct Fixture {
 // Compares the first `segments` segments, 0 = all.
 void expect_fixture_answers(const std::string& name, double tolerance, int64_t segments = 0) {
   const Fixture fixture(name);
-  OfficialModel imported = read_official(fixture.file, fixture.config.arch, fixture.config);
+  OfficialModel imported = read_official(fixture.file, name_of(fixture.config.arch), fixture.config);
   EXPECT_EQ(imported.dims.vocab_size, fixture.json["config"]["vocab_size"].get<int64_t>());
   EXPECT_EQ(imported.dims.num_puzzle_identifiers, fixture.json["config"]["num_puzzle_identifiers"].get<int64_t>());
   EXPECT_EQ(imported.dims.seq_len, fixture.config.mlp_t ? 16 : 0) << "known only where a weight tells it";
@@ -115,7 +115,7 @@ TEST(Import, AnyPrefixAndEveryVariant) {
     for (const std::string prefix : {"", "model.", "model.inner.", "_orig_mod.model.inner.",
                                      "module._orig_mod.model.inner.", "_orig_mod.module.", "model._orig_mod.inner."}) {
       const fs::path file = write_pt(dir, tensors_of(*model), prefix);
-      const OfficialModel imported = read_official(file, variant.config.arch, variant.config);
+      const OfficialModel imported = read_official(file, name_of(variant.config.arch), variant.config);
       auto copy = make_variant(variant.config, 77);
       set_weights(*copy, imported.weights.raw);
       const NamedTensors original = tensors_of(*model), copied = tensors_of(*copy);
@@ -138,7 +138,7 @@ TEST(Import, StateDictsOneLevelDeep) {
   const std::string flat = read_text(file, ExitCode::data);
   for (const char* member : {"model", "state_dict", "model_state_dict", "module"}) {
     write_file(file, test::nested_pt(as_bytes(flat), member));
-    const OfficialModel imported = read_official(file, variant.config.arch, variant.config);
+    const OfficialModel imported = read_official(file, name_of(variant.config.arch), variant.config);
     auto copy = make_variant(variant.config, 77);
     set_weights(*copy, imported.weights.raw);
     const NamedTensors original = tensors_of(*model), copied = tensors_of(*copy);
@@ -146,7 +146,7 @@ TEST(Import, StateDictsOneLevelDeep) {
   }
   write_file(file, test::nested_pt(as_bytes(flat), "network"));
   expect_error(ExitCode::checkpoint, {"no HRM or TRM model", "its tensors are called 'network.", " and so on"},
-               [&] { read_official(file, variant.config.arch, variant.config); });
+               [&] { read_official(file, name_of(variant.config.arch), variant.config); });
 }
 
 TEST(Import, RefusesByName) {
@@ -214,7 +214,7 @@ TEST(Import, ExportedPtIsTheOfficialFileAgain) {
   for (const std::string name : {"checkpoint_hrm", "checkpoint_hrm_bf16", "checkpoint_trm"}) {
     const Fixture fixture(name);
     const TempDir dir;
-    const OfficialModel imported = read_official(fixture.file, fixture.config.arch, fixture.config);
+    const OfficialModel imported = read_official(fixture.file, name_of(fixture.config.arch), fixture.config);
     export_pt(imported.weights.raw, dir / "out.pt");
     const TorchArchive official(fixture.file), ours(dir / "out.pt");
     ASSERT_EQ(official.tensors().size(), ours.tensors().size());

@@ -49,15 +49,15 @@ INSTANTIATE_TEST_SUITE_P(
 // The decoder's blocks are through before the core's, those of the core after the last of their uses in the pass.
 TEST(LanguageBackward, IsDoneBlockByBlock) {
   const PlanInput decoder = language_ranks_input({"lm.arch=decoder", "lm.layers=4"});
-  EXPECT_DOUBLE_EQ(backward_done(decoder, 0, 4), 0);
-  EXPECT_DOUBLE_EQ(backward_done(decoder, 1, 4), 0.25);
-  EXPECT_DOUBLE_EQ(backward_done(decoder, 4, 4), 1);
+  EXPECT_DOUBLE_EQ(decoder.model->backward_done(decoder, 0, 4), 0);
+  EXPECT_DOUBLE_EQ(decoder.model->backward_done(decoder, 1, 4), 0.25);
+  EXPECT_DOUBLE_EQ(decoder.model->backward_done(decoder, 4, 4), 1);
   // Two blocks of the decoder, one of H, two uses of one of L, one of the encoder.
   const PlanInput hrm = language_ranks_input({});
-  EXPECT_DOUBLE_EQ(backward_done(hrm, 2, 5), 2.0 / 6);
-  EXPECT_DOUBLE_EQ(backward_done(hrm, 3, 5), 4.0 / 6);
-  EXPECT_DOUBLE_EQ(backward_done(hrm, 4, 5), 5.0 / 6);
-  EXPECT_DOUBLE_EQ(backward_done(hrm, 5, 5), 1);
+  EXPECT_DOUBLE_EQ(hrm.model->backward_done(hrm, 2, 5), 2.0 / 6);
+  EXPECT_DOUBLE_EQ(hrm.model->backward_done(hrm, 3, 5), 4.0 / 6);
+  EXPECT_DOUBLE_EQ(hrm.model->backward_done(hrm, 4, 5), 5.0 / 6);
+  EXPECT_DOUBLE_EQ(hrm.model->backward_done(hrm, 5, 5), 1);
 }
 
 }  // namespace

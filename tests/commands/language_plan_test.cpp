@@ -284,7 +284,7 @@ TEST(LanguagePlan, StateOfTheWeights) {
 
     // The copies that products read.
     int64_t copies = 0;
-    auto half = models::make_language_model(config, in.sizes, 1, at::kCPU, at::kBFloat16);
+    auto half = models::make_language_model(config, tasks::sizes_of(in), 1, at::kCPU, at::kBFloat16);
     std::set<const void*> copied;
     for (const auto& module : half->modules()) {
       const auto* linear = dynamic_cast<const nn::Linear*>(module.get());

@@ -38,7 +38,7 @@ template <class Run>
 void expect_rehearsed(commands::PlanInput in, const std::vector<std::string>& more) {
   for (const int ranks : {2, 4}) {
     in.ranks = ranks;
-    const auto rehearsed = operations_of(rehearse_step(in));
+    const auto rehearsed = operations_of(commands::rehearse_step(in));
     ASSERT_GE(rehearsed.size(), 3u);
     std::vector<std::shared_ptr<parallel::Comm>> comms;
     for (auto& comm : parallel::make_thread_comms(ranks)) comms.push_back(std::move(comm));

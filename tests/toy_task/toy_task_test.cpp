@@ -10,6 +10,7 @@
 #include <iterator>
 #include <nlohmann/json.hpp>
 
+#include "commands/command_output.h"
 #include "hrm/base/error.h"
 #include "hrm/base/file.h"
 #include "hrm/base/text.h"
@@ -188,17 +189,31 @@ class ToyTaskTest : public ::testing::Test {
   std::filesystem::path dir_ = testing::fresh_folder("run");
 
   commands::TrainOptions training(int64_t steps, const std::string& name = "toy") const {
-    return {.overrides = {"task=toy", "run.name=" + name, "run.dir=" + dir_.string(), cat("train.steps=", steps),
-                          "train.global_batch_size=16", "train.micro_batch_size=8", "train.log_every=5",
-                          "train.checkpoint_every=10", "optim.name=adamw", "optim.lr=0.05", "optim.warmup_steps=1",
-                          "optim.weight_decay=0", "optim.ema=0.5", "runtime.device=cpu", "runtime.threads=1"}};
+    commands::TrainOptions options;
+    options.overrides = {"task=toy",
+                         "run.name=" + name,
+                         "run.dir=" + dir_.string(),
+                         cat("train.steps=", steps),
+                         "train.global_batch_size=16",
+                         "train.micro_batch_size=8",
+                         "train.log_every=5",
+                         "train.checkpoint_every=10",
+                         "optim.name=adamw",
+                         "optim.lr=0.05",
+                         "optim.warmup_steps=1",
+                         "optim.weight_decay=0",
+                         "optim.ema=0.5",
+                         "runtime.device=cpu",
+                         "runtime.threads=1"};
+    return options;
   }
   nlohmann::json evaluated(const std::string& weights, const std::string& name = "toy") const {
     const std::string out = (dir_ / "eval.json").string();
-    ::testing::internal::CaptureStdout();
-    commands::run_eval(
-        {.checkpoint = (dir_ / name).string(), .overrides = {"eval.weights=" + weights}, .json_out = out});
-    ::testing::internal::GetCapturedStdout();
+    commands::EvalOptions options;
+    options.checkpoint = (dir_ / name).string();
+    options.overrides = {"eval.weights=" + weights};
+    options.json_out = out;
+    testing::printed([&] { return commands::run_eval(options); });
     return nlohmann::json::parse(std::ifstream(out));
   }
 };
@@ -236,19 +251,21 @@ TEST_F(ToyTaskTest, ResumesWhereItStopped) {
 TEST_F(ToyTaskTest, IsExportedAndPlannedAndRefusesTheRest) {
   commands::run_train(training(10));
   const std::string run = (dir_ / "toy").string(), out = (dir_ / "out").string();
-  ::testing::internal::CaptureStdout();
-  commands::run_export({.to = "safetensors", .checkpoint = run, .out = out});
+  testing::printed([&] { return commands::run_export({.to = "safetensors", .checkpoint = run, .out = out}); });
   EXPECT_EQ(read_text(out, ExitCode::data), "weight 8");
-  commands::PlanOptions plan{.overrides = {"task=toy", "train.global_batch_size=32", "train.steps=10"}};
+  commands::PlanOptions plan;
+  plan.overrides = {"task=toy", "train.global_batch_size=32", "optim.warmup_steps=1"};
   plan.gpu = "H100";
   plan.json_out = out;
-  commands::run_plan(plan);
-  ::testing::internal::GetCapturedStdout();
+  testing::printed([&] { return commands::run_plan(plan); });
   const nlohmann::json planned = nlohmann::json::parse(std::ifstream(out));
   EXPECT_EQ(planned["model"], "line");
   EXPECT_EQ(planned["parameters"], kWidth);
+  commands::GenerateOptions generate;
+  generate.checkpoint = run;
+  generate.has_prompt = true;
   expect_error(ExitCode::usage, {"holds a model of task toy, not a language model"},
-               [&] { commands::run_generate({.checkpoint = run, .has_prompt = true, .prompt = "a"}); });
+               [&] { commands::run_generate(generate); });
   expect_error(ExitCode::usage, {"PEFT"}, [&] { commands::run_export({.to = "peft", .checkpoint = run, .out = out}); });
 }
 

@@ -62,7 +62,6 @@ inline config::LoadedConfig small_config(const std::filesystem::path& dir, const
       "optim.lr=1e-3",
       "optim.puzzle_emb_lr=1e-3",
       "optim.warmup_steps=2",
-      "optim.min_ratio=0.1",
       "train.global_batch_size=8",
       "train.steps=8",
       "train.log_every=4",
@@ -70,6 +69,9 @@ inline config::LoadedConfig small_config(const std::filesystem::path& dir, const
       "runtime.device=cpu",
       "runtime.threads=1",
   };
+  // A constant rate has no end to go down to.
+  const bool constant = std::find(more.begin(), more.end(), "optim.schedule=constant") != more.end();
+  if (!constant) overrides.emplace_back("optim.min_ratio=0.1");
   overrides.insert(overrides.end(), more.begin(), more.end());
   config::LoadedConfig loaded = config::load_config({}, overrides);
   config::validate(loaded);
