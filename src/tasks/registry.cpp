@@ -74,6 +74,10 @@ bool has_adapter(const config::Config& config) {
 
 StoredModel open_stored_model(const std::filesystem::path& path, const std::vector<std::string>& overrides,
                               const std::string& base) {
+  const auto check_base = [&](const config::Config& config) {
+    require(base.empty() || has_adapter(config), ExitCode::usage, "--base is of adapters, and the model of '",
+            path.string(), "' has none");
+  };
   StoredModel stored;
   stored.overrides = overrides;
   if (const TaskSpec* spec = foreign_task(path)) {
@@ -82,13 +86,13 @@ StoredModel open_stored_model(const std::filesystem::path& path, const std::vect
     stored.config = spec->foreign_config(path, stored.overrides);
     stored.meta.step = -1;
     stored.foreign = true;
+    check_base(stored.config);
     return stored;
   }
   checkpoint::FoundCheckpoint found = checkpoint::open_checkpoint(path);
   stored.config = stored_settings(found, overrides).config;
+  check_base(stored.config);
   if (!base.empty()) {
-    require(has_adapter(stored.config), ExitCode::usage, "--base is of adapters, and the model of '", path.string(),
-            "' has none");
     stored.overrides.push_back(cat(task_spec(stored.config).base_key, "=", base));
     stored.config = stored_settings(found, stored.overrides).config;
   }

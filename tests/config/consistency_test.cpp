@@ -351,7 +351,6 @@ TEST(Validate, WhatAPuzzleTrainingDoesNotReadIsRefused) {
       {{"train.spike_score=6", "train.spike_rewind_steps=9"},
        "train.spike_rewind_steps = ",
        {"train.spike_action=rewind"}},
-      {{"data.augmentation_device=host"}, "data.augmentation_device = ", {"data.augmentation=sudoku"}},
       {{"profiling.nvtx.include_eval=false"}, "profiling.nvtx.include_eval = ", {"profiling.nvtx.enabled=true"}},
       {{"profiling.trace_shapes=false"}, "profiling.trace_shapes = ", {"profiling.trace=true"}},
       {{"runtime.cuda_graphs=false", "runtime.graph_warmup_steps=5"},

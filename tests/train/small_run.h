@@ -52,7 +52,6 @@ inline config::LoadedConfig small_config(const std::filesystem::path& dir, const
       "data.test=" + test::first_rows("test_17clue_2k.csv", gpu ? 2000 : 250),
       "data.augmentation=sudoku",
       "model.hidden_size=32",
-      "model.num_heads=2",
       "model.H_layers=1",
       "model.L_layers=1",
       "model.H_cycles=1",
@@ -60,7 +59,6 @@ inline config::LoadedConfig small_config(const std::filesystem::path& dir, const
       "model.halt_max_steps=3",
       "model.halt_exploration_prob=0.3",
       "optim.lr=1e-3",
-      "optim.puzzle_emb_lr=1e-3",
       "optim.warmup_steps=2",
       "train.global_batch_size=8",
       "train.steps=8",
@@ -69,9 +67,13 @@ inline config::LoadedConfig small_config(const std::filesystem::path& dir, const
       "runtime.device=cpu",
       "runtime.threads=1",
   };
-  // A constant rate has no end to go down to.
-  const bool constant = std::find(more.begin(), more.end(), "optim.schedule=constant") != more.end();
-  if (!constant) overrides.emplace_back("optim.min_ratio=0.1");
+  // What nothing reads beside a setting of the test would be refused.
+  const auto unless = [&](const char* other, const char* setting) {
+    if (std::find(more.begin(), more.end(), other) == more.end()) overrides.emplace_back(setting);
+  };
+  unless("optim.schedule=constant", "optim.min_ratio=0.1");
+  unless("model.mlp_t=true", "model.num_heads=2");
+  unless("model.puzzle_emb_ndim=0", "optim.puzzle_emb_lr=1e-3");
   overrides.insert(overrides.end(), more.begin(), more.end());
   config::LoadedConfig loaded = config::load_config({}, overrides);
   config::validate(loaded);

@@ -57,12 +57,7 @@ struct DataConfig {
     f("augmentation_device", &DataConfig::augmentation_device, OneOf{{"auto", "host", "device"}}, "",
       "where the copies are drawn; both give the same ones. auto = on the GPU where it can, else by the prefetch "
       "thread",
-      Tasks{"puzzle"}, Resume::free,
-      ReadWhen{.key = "data.augmentation",
-               .values = {"none"},
-               .why = "draws no copies",
-               .way_out = "set data.augmentation to sudoku or dihedral",
-               .unless = true});
+      Tasks{"puzzle"}, Resume::free);
     f("box_rows", &DataConfig::box_rows, IntRange{0, 16}, "rows",
       "rows of a Sudoku box; 0 = square boxes, or 2x3 for 6x6", Tasks{"puzzle"});
     f("box_cols", &DataConfig::box_cols, IntRange{0, 16}, "columns", "columns of a Sudoku box; 0 as for box_rows",

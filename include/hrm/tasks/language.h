@@ -54,8 +54,9 @@ class LanguageTask : public Task {
   void update_extra(const at::Tensor& skip) override;
   void skip_batches(int64_t count) override;
   bool can_evaluate() const override { return !slices_.empty(); }
-  std::string evaluation_advice() const override {
-    return "set data.test to folders of language data, or leave it empty where those of data.train have a split val";
+  std::string nothing_to_evaluate() const override {
+    return "there is no validation slice to evaluate: set data.test to folders of language data, or leave it empty "
+           "where those of data.train have a split val";
   }
   NamedValues evaluate(const std::function<void(const EvalProgress&)>& progress) override;
   std::string eval_text(const NamedValues& result) const override { return language_eval_text(result); }

@@ -49,7 +49,9 @@ class PuzzleTask : public Task {
   // As the official code does when it loads a checkpoint of other puzzles.
   std::vector<std::string> weights_by_sample() const override { return {"puzzle_emb.weights"}; }
   bool can_evaluate() const override { return test_ != nullptr; }
-  std::string evaluation_advice() const override { return "set data.test to a dataset directory or a CSV file"; }
+  std::string nothing_to_evaluate() const override {
+    return "data.test is empty: there is nothing to evaluate; set it to a dataset directory or a CSV file";
+  }
   std::vector<std::pair<std::string, int64_t>> evaluation_sizes() const override;
   void prepare_untrained_evaluation() override;
   NamedValues evaluate(const std::function<void(const EvalProgress&)>& progress) override;

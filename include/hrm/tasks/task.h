@@ -87,8 +87,8 @@ class Task : public Stateful {
 
   // True when there is test data.
   virtual bool can_evaluate() const = 0;
-  // What to do where there is none.
-  virtual std::string evaluation_advice() const { return "set data.test"; }
+  // One sentence for where there is none: what is missing and what to do.
+  virtual std::string nothing_to_evaluate() const { return "there is nothing to evaluate; set data.test"; }
   // How much an evaluation computes of a sample, by the singular of what is counted, e.g. {"segment", 16}.
   virtual std::vector<std::pair<std::string, int64_t>> evaluation_sizes() const { return {}; }
   // Lets an untrained model be evaluated as after a step, to time it.

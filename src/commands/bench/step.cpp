@@ -264,7 +264,7 @@ int run_bench_eval(const BenchEvalOptions& options) {
   const Runtime runtime = ops::start_runtime_and_ops(config);
   const std::unique_ptr<tasks::Task> owned = tasks::make_task(config, runtime);
   tasks::Task& task = *owned;
-  require(task.can_evaluate(), ExitCode::usage, "there is nothing to evaluate: ", task.evaluation_advice());
+  require(task.can_evaluate(), ExitCode::usage, task.nothing_to_evaluate());
   task.parameters().refresh_compute();
   task.prepare_untrained_evaluation();
   log::info(task.describe());

@@ -170,7 +170,7 @@ std::optional<Chosen> warmup(const LoadedConfig& loaded) {
   return Chosen{steps > 0 ? std::min(kWarmup, steps / 10) : kWarmup, ""};
 }
 
-auto always(const Value& value) {
+auto always(Value value) {
   return [value](const LoadedConfig&) { return std::optional(Chosen{value, ""}); };
 }
 

@@ -121,22 +121,27 @@ TEST(ChatOpen, EarlierCheckpointsKeepTheirPrompts) {
   using Settings = std::vector<std::string>;
   const std::map<std::string, std::string> guessed{{kChatTemplate, "chatml"}}, plain{{kChatTemplate, "plain"}};
   const auto kept = settings_of_earlier_chat;
-  EXPECT_EQ(kept(R"({"chat": {"template": "auto", "thinking": "auto"}})", guessed, {}),
+  EXPECT_EQ(kept(R"({"chat": {"tools_field": "tools", "template": "auto", "thinking": "auto"}})", guessed, {}),
             (Settings{"chat.template=chatml"}));
-  EXPECT_EQ(kept(R"({"chat": {"template": "plain"}})", plain, {}), (Settings{"chat.bos=off"}));
-  EXPECT_EQ(kept(R"({"chat": {"template": "chatml"}})", guessed, {}), Settings{});
+  EXPECT_EQ(kept(R"({"chat": {"tools_field": "tools", "template": "plain"}})", plain, {}), (Settings{"chat.bos=off"}));
+  EXPECT_EQ(kept(R"({"chat": {"tools_field": "tools", "template": "chatml"}})", guessed, {}), Settings{});
   // What is asked for holds.
-  EXPECT_EQ(kept(R"({"chat": {"template": "auto"}})", guessed, {"chat.template=plain"}), (Settings{"chat.bos=off"}));
-  EXPECT_EQ(kept(R"({"chat": {"template": "auto"}})", guessed, {"chat.template=model"}), Settings{});
-  EXPECT_EQ(kept(R"({"chat": {"template": "auto"}})", guessed, {"chat.template=auto"}),
+  EXPECT_EQ(kept(R"({"chat": {"tools_field": "tools", "template": "auto"}})", guessed, {"chat.template=plain"}),
+            (Settings{"chat.bos=off"}));
+  EXPECT_EQ(kept(R"({"chat": {"tools_field": "tools", "template": "auto"}})", guessed, {"chat.template=model"}),
+            Settings{});
+  EXPECT_EQ(kept(R"({"chat": {"tools_field": "tools", "template": "auto"}})", guessed, {"chat.template=auto"}),
             (Settings{"chat.template=chatml"}));
-  EXPECT_EQ(kept(R"({"chat": {"template": "plain"}})", plain, {"chat.template=auto"}), (Settings{"chat.bos=off"}));
-  EXPECT_EQ(kept(R"({"chat": {"template": "plain"}})", plain, {"chat.bos=auto"}), Settings{});
-  EXPECT_EQ(kept(R"({"chat": {"template": "plain"}})", plain, {"chat.template=model"}), Settings{});
-  // Checkpoints of this version say all, and those of other tasks nothing.
-  EXPECT_EQ(kept(R"({"chat": {"template": "auto", "bos": "auto"}})", {{kChatTemplate, "model"}}, {}), Settings{});
+  EXPECT_EQ(kept(R"({"chat": {"tools_field": "tools", "template": "plain"}})", plain, {"chat.template=auto"}),
+            (Settings{"chat.bos=off"}));
+  EXPECT_EQ(kept(R"({"chat": {"tools_field": "tools", "template": "plain"}})", plain, {"chat.bos=auto"}), Settings{});
+  EXPECT_EQ(kept(R"({"chat": {"tools_field": "tools", "template": "plain"}})", plain, {"chat.template=model"}),
+            Settings{});
+  // Checkpoints of this version say all.
+  EXPECT_EQ(
+      kept(R"({"chat": {"tools_field": "tools", "template": "auto", "bos": "auto"}})", {{kChatTemplate, "model"}}, {}),
+      Settings{});
   EXPECT_EQ(kept(R"({"task": "puzzle"})", {}, {}), Settings{});
-  EXPECT_EQ(kept(R"({"task": "puzzle", "chat": {"template": "auto"}})", {}, {}), Settings{});
   EXPECT_EQ(kept(R"({"task": "polychromic", "chat": {"template": "auto", "bos": "auto", "tools_field": "tools"}})",
                  {{kChatTemplate, "model"}}, {}),
             Settings{});
@@ -146,7 +151,8 @@ TEST(ChatOpen, EarlierCheckpointsKeepTheirPrompts) {
   EXPECT_EQ(kept(R"({"task": "polychromic", "chat": {"template": "auto", "bos": "auto"}})", {{kChatTemplate, "model"}},
                  {"chat.tools_field=functions"}),
             Settings{});
-  EXPECT_EQ(kept(R"({"task": 5, "chat": {"template": null}})", {}, {}), Settings{}) << "who reads it refuses it";
+  EXPECT_EQ(kept(R"({"task": 5, "chat": {"template": null}})", {}, {}), Settings{"chat.tools_field="})
+      << "who reads it refuses it";
   expect_error(ExitCode::checkpoint, {"config.json"}, [&] { kept("{", guessed, {}); });
 }
 
