@@ -11,7 +11,9 @@ namespace hrm::tasks {
 namespace {
 
 std::vector<const TaskSpec*>& table() {
-  static std::vector<const TaskSpec*> specs{&puzzle_spec(), &language_spec(), &polychromic_spec()};
+#define HRM_SPEC_ROW(name) &name##_spec(),
+  static std::vector<const TaskSpec*> specs{HRM_BUILTIN_TASKS(HRM_SPEC_ROW)};
+#undef HRM_SPEC_ROW
   return specs;
 }
 

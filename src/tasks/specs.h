@@ -2,11 +2,12 @@
 // The rows of the built-in tasks. Private to tasks/.
 
 #include "hrm/tasks/registry.h"
+#include "tasks/builtin_tasks.h"
 
 namespace hrm::tasks {
 
-const TaskSpec& puzzle_spec();
-const TaskSpec& language_spec();
-const TaskSpec& polychromic_spec();
+#define HRM_DECLARE_SPEC(name) const TaskSpec& name##_spec();
+HRM_BUILTIN_TASKS(HRM_DECLARE_SPEC)
+#undef HRM_DECLARE_SPEC
 
 }  // namespace hrm::tasks

@@ -4,7 +4,9 @@
 namespace hrm::config {
 
 const std::vector<const TaskSettings*>& builtin_task_settings() {
-  static const std::vector<const TaskSettings*> rows{&puzzle_settings(), &language_settings(), &polychromic_settings()};
+#define HRM_SETTINGS_ROW(name) &name##_settings(),
+  static const std::vector<const TaskSettings*> rows{HRM_BUILTIN_TASKS(HRM_SETTINGS_ROW)};
+#undef HRM_SETTINGS_ROW
   return rows;
 }
 

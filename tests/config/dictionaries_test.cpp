@@ -1,11 +1,11 @@
-// What the fuzz targets of configurations are given to make inputs of (tests/fuzz/dictionaries).
+// What the fuzz targets of configurations are given to make inputs of: tests/fuzz/config_words.h, and the kept
+// dictionaries (tests/fuzz/dictionaries), which are to hold no word of a configuration.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <fstream>
-#include <set>
 
-#include "hrm/base/text.h"
-#include "hrm/config/schema.h"
+#include "fuzz/config_words.h"
 #include "support/paths.h"
 
 namespace hrm::config {
@@ -14,42 +14,46 @@ namespace {
 std::set<std::string> lines_of(const std::string& name) {
   std::ifstream in(test::source_dir() + "/tests/fuzz/dictionaries/" + name);
   std::set<std::string> lines;
-  for (std::string line; std::getline(in, line);) lines.insert(line);
+  for (std::string line; std::getline(in, line);) lines.insert(line + "\n");
   EXPECT_FALSE(lines.empty()) << name;
   return lines;
 }
 
-std::vector<std::string> values_of(const Field& field) {
-  const auto* rule = std::get_if<OneOf>(&field.rule);
-  return rule == nullptr ? std::vector<std::string>() : rule->values;
+TEST(FuzzDictionaries, HoldSectionsKeysAndChoicesOfAFile) {
+  const std::set<std::string> words = fuzz::file_words();
+  for (const char* word : {"\"task\":", "\"model\":", "\"hidden_size\":", "\"nvtx\":", "\"include_eval\":", "\"trm\"",
+                           "\"puzzle\"", "\"1-sqrt\"", "\"halt\":", "\"q_continue\":"}) {
+    EXPECT_TRUE(words.count(word)) << word;
+  }
+  for (const Section& section : sections()) EXPECT_TRUE(words.count("\"" + section.name + "\":")) << section.name;
 }
 
-TEST(FuzzDictionaries, HoldEverySectionKeyAndChoiceOfAFile) {
-  const std::set<std::string> lines = lines_of("config.dict");
-  const auto has = [&](const std::string& name) {
-    EXPECT_TRUE(lines.count("\"\\x22" + name + "\\x22:\"")) << "\"\\x22" << name << "\\x22:\" is missing";
-  };
-  for (const Section& section : sections()) has(section.name);
-  for (const Field& field : fields()) {
-    std::string rest = field.section.empty() ? field.key : field.key.substr(field.section.size() + 1);
-    for (size_t dot; (dot = rest.find('.')) != std::string::npos; rest = rest.substr(dot + 1)) has(rest.substr(0, dot));
-    has(rest);
-    for (const std::string& value : values_of(field)) {
-      EXPECT_TRUE(lines.count("\"\\x22" + value + "\\x22\"")) << field.key << ": " << value << " is missing";
+TEST(FuzzDictionaries, HoldSectionsKeysAndChoicesOfACommandLine) {
+  const std::set<std::string> words = fuzz::argument_words();
+  for (const char* word : {"task", "model.", "hidden_size", "nvtx.include_eval", "trm", "puzzle", "halt.q_continue"}) {
+    EXPECT_TRUE(words.count(word)) << word;
+  }
+  for (const Section& section : sections()) EXPECT_TRUE(words.count(section.name + ".")) << section.name;
+}
+
+// libFuzzer refuses a dictionary with a line that it cannot read.
+TEST(FuzzDictionaries, LinesAreReadable) {
+  EXPECT_EQ(fuzz::dictionary_line("\"trm\":"), "\"\\x22trm\\x22:\"\n");
+  for (const auto& words : {fuzz::file_words(), fuzz::argument_words()}) {
+    for (const std::string& word : words) {
+      EXPECT_TRUE(std::all_of(word.begin(), word.end(), [](char c) { return c > ' ' && c < 0x7F && c != '\\'; }))
+          << word;
     }
   }
 }
 
-TEST(FuzzDictionaries, HoldEverySectionKeyAndChoiceOfACommandLine) {
-  const std::set<std::string> lines = lines_of("config_arguments.dict");
-  const auto has = [&](const std::string& word) {
-    EXPECT_TRUE(lines.count("\"" + word + "\"")) << word << " is missing";
+TEST(FuzzDictionaries, KeptOnesHoldNoWordOfAConfiguration) {
+  const auto check = [](const std::string& name, const std::set<std::string>& words) {
+    const std::set<std::string> kept = lines_of(name);
+    for (const std::string& word : words) EXPECT_FALSE(kept.count(fuzz::dictionary_line(word))) << name << ": " << word;
   };
-  for (const Section& section : sections()) has(section.name + ".");
-  for (const Field& field : fields()) {
-    has(field.section.empty() ? field.key : field.key.substr(field.section.size() + 1));
-    for (const std::string& value : values_of(field)) has(value);
-  }
+  check("config.dict", fuzz::file_words());
+  check("config_arguments.dict", fuzz::argument_words());
 }
 
 }  // namespace

@@ -9,24 +9,9 @@ namespace hrm::ops {
 const std::vector<BenchOp>& bench_ops() {
   static const std::vector<BenchOp> ops = [] {
     std::vector<BenchOp> all;
-    for (const auto& cases : {
-             bench::norm_cases,
-             bench::moe_cases,
-             bench::memory_cases,
-             bench::diversity_cases,
-             bench::sequence_cases,
-             bench::dropout_cases,
-             bench::adapters_cases,
-             bench::quantized_cases,
-             bench::linear_cases,
-             bench::attention_cases,
-             bench::decode_cases,
-             bench::mixing_cases,
-             bench::loss_cases,
-             bench::act_cases,
-             bench::embedding_cases,
-             bench::optim_cases,
-         }) {
+#define HRM_CASES_ROW(family) bench::family##_cases,
+    for (const auto& cases : {HRM_OP_FAMILIES(HRM_CASES_ROW)}) {
+#undef HRM_CASES_ROW
       const std::vector<BenchOp> some = cases();
       all.insert(all.end(), some.begin(), some.end());
     }

@@ -44,22 +44,14 @@ std::vector<c10::IValue> call_op(const std::string& op, const std::vector<c10::I
 
 namespace bench {
 
-std::vector<BenchOp> norm_cases();
-std::vector<BenchOp> moe_cases();
-std::vector<BenchOp> memory_cases();
-std::vector<BenchOp> diversity_cases();
-std::vector<BenchOp> sequence_cases();
-std::vector<BenchOp> dropout_cases();
-std::vector<BenchOp> adapters_cases();
-std::vector<BenchOp> quantized_cases();
-std::vector<BenchOp> linear_cases();
-std::vector<BenchOp> attention_cases();
-std::vector<BenchOp> decode_cases();
-std::vector<BenchOp> mixing_cases();
-std::vector<BenchOp> loss_cases();
-std::vector<BenchOp> act_cases();
-std::vector<BenchOp> embedding_cases();
-std::vector<BenchOp> optim_cases();
+// row(FAMILY) stands for FAMILY_cases() in src/ops/FAMILY/.
+#define HRM_OP_FAMILIES(row)                                                                                        \
+  row(norm) row(moe) row(memory) row(diversity) row(sequence) row(dropout) row(adapters) row(quantized) row(linear) \
+      row(attention) row(decode) row(mixing) row(loss) row(act) row(embedding) row(optim)
+
+#define HRM_DECLARE_CASES(family) std::vector<BenchOp> family##_cases();
+HRM_OP_FAMILIES(HRM_DECLARE_CASES)
+#undef HRM_DECLARE_CASES
 
 // What the cases are made with.
 

@@ -11,14 +11,17 @@ namespace {
 class StepWalk {
  public:
   StepWalk(const config::ModelConfig& model, const PuzzleSizes& sizes, bool second_forward)
-      : m_(model), s_(sizes), second_forward_(second_forward) {}
+      : m_(model),
+        h_layers_(model.facts().h_module ? model.H_layers : model.L_layers),
+        s_(sizes),
+        second_forward_(second_forward) {}
 
   // Returns the ledger after forward, Q target and backward of one micro-batch.
   Ledger run() {
     if (m_.facts().one_step_gradient) {
-      hrm_forward();
+      one_step_forward();
     } else if (m_.facts().cycles) {
-      trm_forward();
+      whole_cycle_forward();
     } else {
       ledger_.moment = "forward pass";
       embed();
@@ -146,7 +149,7 @@ class StepWalk {
   }
 
   // The recursions of one segment that are not recorded; the states that it leaves are held.
-  void hrm_recursions(bool& own_H, bool& own_L) {
+  void one_step_recursions(bool& own_H, bool& own_L) {
     for (int64_t h = 0; h < m_.H_cycles; ++h) {
       const bool last = h + 1 == m_.H_cycles;
       ledger_.take(s_.unit);  // injection
@@ -156,7 +159,7 @@ class StepWalk {
         own_L = true;
       }
       if (!last) {
-        level_plain(m_.H_layers, true);
+        level_plain(h_layers_, true);
         if (own_H) ledger_.give(s_.unit);
         own_H = true;
       }
@@ -164,25 +167,25 @@ class StepWalk {
     }
   }
 
-  void hrm_forward() {
+  void one_step_forward() {
     bool own_H = false, own_L = false;  // the states at the start are the carry
     ledger_.moment = "recursions";
     embed();
-    hrm_recursions(own_H, own_L);
+    one_step_recursions(own_H, own_L);
     ledger_.take(s_.unit);  // injection of the last L call
     level_forward(m_.L_layers, "recorded forward pass");
     ledger_.give(s_.unit);
     if (own_L) ledger_.give(s_.unit);
-    level_forward(m_.H_layers, "recorded forward pass");
+    level_forward(h_layers_, "recorded forward pass");
     if (own_H) ledger_.give(s_.unit);
     ledger_.give(s_.unit);  // the embedded input
   }
 
-  void trm_forward() {
+  void whole_cycle_forward() {
     bool own_H = false, own_L = false;
     ledger_.moment = "recursions";
     embed();
-    for (int64_t h = 0; h + 1 < m_.H_cycles; ++h) trm_cycle(own_H, own_L, true);
+    for (int64_t h = 0; h + 1 < m_.H_cycles; ++h) plain_cycle(own_H, own_L, true);
     ledger_.take(s_.unit);  // injection
     for (int64_t l = 0; l <= m_.L_cycles; ++l) {
       level_forward(m_.L_layers, "recorded forward pass");
@@ -193,7 +196,7 @@ class StepWalk {
     ledger_.give(2 * s_.unit);  // injection, embedded input
   }
 
-  void trm_cycle(bool& own_H, bool& own_L, bool recursion) {
+  void plain_cycle(bool& own_H, bool& own_L, bool recursion) {
     ledger_.take(s_.unit);
     for (int64_t l = 0; l <= m_.L_cycles; ++l) {
       level_plain(m_.L_layers, recursion);
@@ -210,16 +213,16 @@ class StepWalk {
     bool own_H = false, own_L = false;
     embed();
     if (m_.facts().one_step_gradient) {
-      hrm_recursions(own_H, own_L);
+      one_step_recursions(own_H, own_L);
       ledger_.take(s_.unit);
       level_plain(m_.L_layers, true);
       ledger_.give(s_.unit);
       if (own_L) ledger_.give(s_.unit);
       own_L = true;
-      level_plain(m_.H_layers, true, 1);
+      level_plain(h_layers_, true, 1);
       ledger_.give(s_.unit);
     } else if (m_.facts().cycles) {
-      for (int64_t h = 0; h < m_.H_cycles; ++h) trm_cycle(own_H, own_L, h + 1 < m_.H_cycles);
+      for (int64_t h = 0; h < m_.H_cycles; ++h) plain_cycle(own_H, own_L, h + 1 < m_.H_cycles);
     } else {
       level_plain(m_.L_layers, false);
       own_H = true;
@@ -253,6 +256,7 @@ class StepWalk {
   }
 
   const config::ModelConfig& m_;
+  int64_t h_layers_;  // blocks of an update of z_H
   const PuzzleSizes& s_;
   bool second_forward_;
   Ledger ledger_;
