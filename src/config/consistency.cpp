@@ -17,7 +17,7 @@ void check_schedule(const Checker& check, const OptimConfig& o, const TrainConfi
                 check.at("train.steps"),
                 ", so the learning rate would never reach optim.lr; set optim.warmup_steps to ", t.steps / 10,
                 " or so");
-  if (o.schedule != "wsd") {
+  if (o.schedule != Schedule::wsd) {
     const auto unused = [&](const char* key, bool given) {
       check.require(!given, check.at(key), " belongs to the schedule wsd, not to ", check.at("optim.schedule"),
                     "; leave it out, or set optim.schedule to wsd");
@@ -39,7 +39,7 @@ void check_schedule(const Checker& check, const OptimConfig& o, const TrainConfi
 }
 
 void check_optim(const Checker& check, const OptimConfig& o, const ParallelConfig& p) {
-  if (o.name != "muon") return;
+  if (o.name != OptimizerKind::muon) return;
   check.require(o.lr > 0, check.at("optim.lr"), " is no rate for ", check.at("optim.name"),
                 "; set optim.lr to e.g. 0.02");
   check.require(p.zero == 0, check.at("optim.name"), " works on whole matrices, of which ", check.at("parallel.zero"),

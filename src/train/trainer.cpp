@@ -42,14 +42,14 @@ optim::OptimizerOptions optimizer_options(const config::OptimConfig& config) {
           .momentum = config.momentum,
           .muon_scale = config.muon_scale,
           .muon_precision = config.muon_precision,
-          .adamw_lr_ratio = config.name == "muon" ? config.adamw_lr / config.lr : 1};
+          .adamw_lr_ratio = config.name == config::OptimizerKind::muon ? config.adamw_lr / config.lr : 1};
 }
 
 optim::GroupOptions group_options(const config::OptimConfig& config, const tasks::Task& task) {
   return {.weight_decay = config.weight_decay,
           .rules = optim::parse_group_rules(config.groups),
           .defaults = task.group_defaults(),
-          .muon = config.name == "muon"};
+          .muon = config.name == config::OptimizerKind::muon};
 }
 
 std::string stop_reason() {

@@ -150,11 +150,11 @@ TEST(Plan, StateOfTheWeights) {
 TEST(Plan, StateOfOtherOptimizers) {
   PlanInput in = sudoku(384);
   const auto n = static_cast<double>(in.parameters);
-  in.config.optim.name = "lion";
+  in.config.optim.name = config::OptimizerKind::lion;
   EXPECT_EQ(item(make_plan(in).memory, "optimizer"), 4 * n);
   EXPECT_EQ(item(make_plan(in).memory, "optimizer's buffers"), 0);
 
-  in.config.optim.name = "muon";
+  in.config.optim.name = config::OptimizerKind::muon;
   const PlanInput muon = testing::make_plan_input(in.config, testing::dims_of(in), in.gpu);
   ASSERT_EQ(muon.muon_matrices.size(), 8u * 4) << "the products of eight blocks; heads and embeddings are AdamW's";
   double matrices = 0;
@@ -165,7 +165,7 @@ TEST(Plan, StateOfOtherOptimizers) {
   EXPECT_EQ(item(plan.memory, "optimizer's buffers"), 8.0 * 8 * 3072 * 512 + 4.0 * 8 * 512 * 512);
   EXPECT_GT(item(plan.time, "Muon's products"), 0);
   PlanInput exact = muon;
-  exact.config.optim.muon_precision = "fp32";
+  exact.config.optim.muon_precision = config::MuonPrecision::fp32;
   EXPECT_GT(item(make_plan(exact).time, "Muon's products"), 8 * item(plan.time, "Muon's products"));
 
   in.config.optim.groups = "*mlp*=0:1:adamw";

@@ -381,7 +381,7 @@ TEST(Load, DefaultsFollowTheArchitecture) {
 TEST(Load, DefaultsFollowTheTask) {
   const std::string base = R"({"task": "polychromic", "hf": {"model": "m"}, "polychromic": {"objective": "none"}})";
   const LoadedConfig adapter = parse(base);
-  EXPECT_EQ(adapter.config.optim.name, "adamw");
+  EXPECT_EQ(adapter.config.optim.name, OptimizerKind::adamw);
   EXPECT_EQ(adapter.config.optim.lr, 2e-4);
   EXPECT_EQ(adapter.config.optim.grad_clip, 1);
   EXPECT_EQ(adapter.config.optim.warmup_steps, 20);
