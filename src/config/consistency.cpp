@@ -72,9 +72,9 @@ void check_eval(const Checker& check, const Config& c) {
 
 void check_arithmetic(const Checker& check, const Config& c) {
   if (!c.runtime.deterministic) return;
-  check.require(c.runtime.sdpa != "cudnn" && c.runtime.sdpa != "efficient", check.at("runtime.sdpa"),
-                " adds its gradients in no fixed order, against ", check.at("runtime.deterministic"),
-                "; set runtime.sdpa to auto, flash or math");
+  check.require(c.runtime.sdpa != SdpaBackend::cudnn && c.runtime.sdpa != SdpaBackend::efficient,
+                check.at("runtime.sdpa"), " adds its gradients in no fixed order, against ",
+                check.at("runtime.deterministic"), "; set runtime.sdpa to auto, flash or math");
   check.require(!c.runtime.cudnn_benchmark, check.at("runtime.cudnn_benchmark"),
                 " chooses algorithms by the clock, against ", check.at("runtime.deterministic"),
                 "; set one of them to false");

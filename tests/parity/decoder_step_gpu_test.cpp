@@ -130,7 +130,7 @@ void print(const StepProfile& profile, int steps) {
 TEST(DecoderStepGpu, TimeOfALargeStep) {
   HRM_NEEDS_GPU();
   config::RuntimeConfig runtime;
-  if (const char* sdpa = std::getenv("HRM_SDPA")) runtime.sdpa = sdpa;
+  if (const char* sdpa = std::getenv("HRM_SDPA")) runtime.sdpa = config::value_of_name<config::SdpaBackend>(sdpa);
   apply_arithmetic({.tf32 = true}, runtime, kGpu);
   ops::set_gemm_cache("", /*writes=*/false);
   ops::set_gemm_tuning(ops::GemmTuning::auto_);

@@ -80,11 +80,12 @@ void check_data(const Checker& check, const DataConfig& d) {
 }
 
 void check_recursions(const Checker& check, const Config& c) {
-  const bool fits_fp8 = c.precision.compute == "auto" || c.precision.compute == "bf16";
-  check.require(c.precision.recursions != "fp8" || fits_fp8, check.at("precision.recursions"),
+  const bool fits_fp8 =
+      c.precision.compute == ComputePrecision::automatic || c.precision.compute == ComputePrecision::bf16;
+  check.require(c.precision.recursions != RecursionPrecision::fp8 || fits_fp8, check.at("precision.recursions"),
                 " stands beside bf16 alone, and not beside ", check.at("precision.compute"),
                 "; set precision.compute to bf16, or precision.recursions to same");
-  if (c.precision.recursions == "fp8") {
+  if (c.precision.recursions == RecursionPrecision::fp8) {
     const ModelConfig& m = c.model;
     // Of a one-step gradient also the whole pass for the target of Q learning.
     const bool recurs = m.facts().one_step_gradient

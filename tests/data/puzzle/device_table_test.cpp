@@ -38,7 +38,7 @@ TEST(DeviceTable, IsUsedWhereAskedFor) {
   config.data.augmentation_device = "host";
   EXPECT_FALSE(use_device_table(config, *dataset, gpu));
   config.data.augmentation_device = "auto";
-  config.ops.backend = "reference";
+  config.ops.backend = config::OpsBackend::reference;
   EXPECT_FALSE(use_device_table(config, *dataset, gpu));
 }
 
