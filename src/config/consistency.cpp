@@ -65,7 +65,7 @@ void check_eval(const Checker& check, const Config& c) {
   check.require(c.train.early_stop_delta == 0 || c.train.early_stop_evals > 0, check.at("train.early_stop_delta"),
                 " has nothing to judge: ", check.at("train.early_stop_evals"),
                 "; set train.early_stop_evals to e.g. 5");
-  const bool wants_average = c.eval.weights == "ema" || c.eval.weights == "both";
+  const bool wants_average = c.eval.weights == EvalWeights::ema || c.eval.weights == EvalWeights::both;
   check.require(!wants_average || c.optim.ema > 0, check.at("eval.weights"), " needs averaged weights, but ",
                 check.at("optim.ema"), " keeps none; set optim.ema to e.g. 0.999, or eval.weights to auto");
 }

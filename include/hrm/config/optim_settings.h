@@ -11,9 +11,21 @@ namespace hrm::config {
 
 inline const ReadWhen kMuon{"optim.name", {"muon"}, "is not muon", "set optim.name to muon"};
 
+enum class TokenLoss { stablemax, softmax };
+template <>
+struct EnumNames<TokenLoss> {
+  static constexpr const char* kNames[] = {"stablemax", "softmax"};
+};
+
+enum class TokenLossPrecision { f64, f32 };
+template <>
+struct EnumNames<TokenLossPrecision> {
+  static constexpr const char* kNames[] = {"f64", "f32"};
+};
+
 struct ObjectiveConfig {
-  std::string loss = "stablemax";
-  std::string loss_precision = "f64";
+  TokenLoss loss = TokenLoss::stablemax;
+  TokenLossPrecision loss_precision = TokenLossPrecision::f64;
   double deep_supervision = 0;
   double halting = 0;
   double halting_target = 1;
@@ -21,9 +33,8 @@ struct ObjectiveConfig {
 
   template <class F>
   static void describe(F&& f) {
-    f("loss", &ObjectiveConfig::loss, OneOf{{"stablemax", "softmax"}}, "", "cross-entropy over tokens",
-      Tasks{"puzzle"});
-    f("loss_precision", &ObjectiveConfig::loss_precision, OneOf{{"f64", "f32"}}, "",
+    f("loss", &ObjectiveConfig::loss, Choice<TokenLoss>{}, "", "cross-entropy over tokens", Tasks{"puzzle"});
+    f("loss_precision", &ObjectiveConfig::loss_precision, Choice<TokenLossPrecision>{}, "",
       "arithmetic of the stablemax loss; f64 is the official exact mode (softmax is always f32)", Tasks{"puzzle"},
       ReadWhen{"objective.loss", {"stablemax"}, "is always computed in f32", "set objective.loss to stablemax"});
     f("deep_supervision", &ObjectiveConfig::deep_supervision, RealRange{0, 1e3}, "",

@@ -122,7 +122,7 @@ config::Config model_folder_config(const fs::path& folder, const std::vector<std
   all.insert(all.end(), own.begin(), own.end());
   all.insert(all.end(), overrides.begin(), overrides.end());
   config::Config config = config::load_config({}, all).config;
-  require(config.eval.weights != "ema", ExitCode::checkpoint, "'", folder.string(),
+  require(config.eval.weights != config::EvalWeights::ema, ExitCode::checkpoint, "'", folder.string(),
           "' holds no averaged weights, as checkpoints may; leave eval.weights out");
   require(adapter || config.hf.model == folder.string(), ExitCode::usage, "'", folder.string(),
           "' is a whole model; --base and hf.model are for adapters, leave them out");
