@@ -87,9 +87,9 @@ void check_against_config(const config::ModelConfig& config, const TensorMap& te
   contradictions.compare("model.H_layers", H_layers, config.H_layers);
   contradictions.compare("model.L_layers", count_layers(tensors, "L_level"), config.L_layers);
   contradictions.compare("model.mlp_t", truth(any_name_contains(tensors, ".mlp_t.")), truth(config.mlp_t));
-  if (learned != (config.pos_encodings == "learned")) {
+  if (learned != (config.pos_encodings == config::PositionEncoding::learned)) {
     contradictions.compare<std::string>("model.pos_encodings", learned ? "learned" : (config.mlp_t ? "none" : "rope"),
-                                        config.pos_encodings);
+                                        name_of(config.pos_encodings));
   }
   contradictions.compare("model.puzzle_emb_ndim", std::max<int64_t>(size_of(tensors, "puzzle_emb.weights", 1), 0),
                          config.puzzle_emb_ndim < 0 ? config.hidden_size : config.puzzle_emb_ndim);
@@ -129,7 +129,7 @@ models::PuzzleModelDims check_weights(const config::ModelConfig& config,
   meta.seq_len = 1;
   models::PuzzleModelDims dims = models::resolve_dims(config, meta);
   // Rows of learned positions, or the width of the token mixing: L = P + S.
-  const int64_t positions = config.pos_encodings == "learned"
+  const int64_t positions = config.pos_encodings == config::PositionEncoding::learned
                                 ? size_of(tensors, "embed_pos.embedding_weight", 0)
                                 : size_of(tensors, "L_level.layers.0.mlp_t.down_proj.weight", 0);
   if (positions >= 0) {

@@ -31,11 +31,11 @@ class PuzzleExporter : TorchscriptBuilder {
       members.push_back(
           child("puzzle_emb", object("PuzzleEmbedding", {buffer("weights", weight("puzzle_emb.weights"))}, "")));
     }
-    if (config_.pos_encodings == "learned") {
+    if (config_.pos_encodings == config::PositionEncoding::learned) {
       members.push_back(
           child("embed_pos", object("Embedding", {parameter("embedding_weight", "embed_pos.embedding_weight")}, "")));
     }
-    if (config_.pos_encodings == "rope") {
+    if (config_.pos_encodings == config::PositionEncoding::rope) {
       members.push_back(
           buffer("inv_freq", rotary_frequencies(config_.hidden_size / config_.num_heads, config_.rope_theta)));
     }

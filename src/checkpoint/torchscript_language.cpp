@@ -171,7 +171,7 @@ def forward(self, ids: Tensor, prompt_ids: Tensor, prompt_mask: Optional[Tensor]
   }
 
   Module modern_encoder() {
-    if (lm_.encoder == "mamba2") return mamba2_encoder();
+    if (lm_.encoder == config::LmEncoder::mamba2) return mamba2_encoder();
     Members members{child("embed_tokens", embedding("enc.embed_tokens")), child("norm", rms_norm("enc.norm")),
                     buffer("inv_freq", rotary_frequencies(decoder_.head_dim, decoder_.rope_theta))};
     const std::string lines = add_blocks(members, "enc", lm_.enc_layers, StackKind::encoder, /*cross=*/false);
@@ -238,7 +238,7 @@ def forward(self, ids: Tensor, prompt_ids: Tensor, prompt_mask: Optional[Tensor]
   }
 
   Module modern_answers() {
-    const bool prefix = lm_.bridge == "prefix";
+    const bool prefix = lm_.bridge == config::LmBridge::prefix;
     return object("Answers", {child("model", modern_decoder("dec.model", prefix, !prefix))},
                   "\ndef forward(self, ids: Tensor, memory: Tensor) -> Tensor:\n"
                   "    return self.model.forward(ids, memory)\n");

@@ -12,7 +12,7 @@ namespace hrm::checkpoint {
 namespace {
 
 bool has_rope(const config::ModelConfig& config) {
-  return config.pos_encodings == "rope" && !config.mlp_t;
+  return config.pos_encodings == config::PositionEncoding::rope && !config.mlp_t;
 }
 
 // The rotary tables travel from the model to each attention only where there are any.
@@ -138,7 +138,7 @@ def embed(self, inputs: Tensor, puzzle_identifiers: Tensor) -> Tensor:
                   P, ", ", D, "]), x], 1)\n");
   }
   const double scale = std::sqrt(static_cast<double>(D));
-  if (config.pos_encodings == "learned") {
+  if (config.pos_encodings == config::PositionEncoding::learned) {
     source += cat("    x = (x + self.embed_pos.embedding_weight) * ", literal(scale / std::numbers::sqrt2), "\n");
   } else {
     source += cat("    x = x * ", literal(scale), "\n");

@@ -171,13 +171,14 @@ std::optional<int64_t> first_length(const std::string& text) {
 std::unique_ptr<Game> make_game(const tasks::PuzzleInference& loaded, const std::string& origin) {
   const auto& dims = loaded.model->dims();
   const auto side = static_cast<int64_t>(std::lround(std::sqrt(static_cast<double>(dims.seq_len))));
-  const std::string& kind = loaded.config.data.kind;
-  if (kind != "sudoku" && dims.vocab_size == data::kMazeVocabSize && side * side == dims.seq_len) {
+  const config::PuzzleFileKind kind = loaded.config.data.kind;
+  if (kind != config::PuzzleFileKind::sudoku && dims.vocab_size == data::kMazeVocabSize &&
+      side * side == dims.seq_len) {
     return std::make_unique<MazeGame>(side, origin);
   }
-  require(kind != "maze" && side * side == dims.seq_len && dims.vocab_size == side + 2, ExitCode::usage,
-          "the model of '", loaded.checkpoint.string(), "' (", dims.seq_len, " cells, ", dims.vocab_size,
-          " tokens) plays neither Sudoku nor mazes; use `hrm_train eval`");
+  require(kind != config::PuzzleFileKind::maze && side * side == dims.seq_len && dims.vocab_size == side + 2,
+          ExitCode::usage, "the model of '", loaded.checkpoint.string(), "' (", dims.seq_len, " cells, ",
+          dims.vocab_size, " tokens) plays neither Sudoku nor mazes; use `hrm_train eval`");
   return std::make_unique<SudokuGame>(
       data::sudoku_geometry(dims.seq_len, loaded.config.data.box_rows, loaded.config.data.box_cols), origin);
 }

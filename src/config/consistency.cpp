@@ -17,7 +17,7 @@ void check_schedule(const Checker& check, const OptimConfig& o, const TrainConfi
                 check.at("train.steps"),
                 ", so the learning rate would never reach optim.lr; set optim.warmup_steps to ", t.steps / 10,
                 " or so");
-  if (o.schedule != "wsd") {
+  if (o.schedule != Schedule::wsd) {
     const auto unused = [&](const char* key, bool given) {
       check.require(!given, check.at(key), " belongs to the schedule wsd, not to ", check.at("optim.schedule"),
                     "; leave it out, or set optim.schedule to wsd");
@@ -39,7 +39,7 @@ void check_schedule(const Checker& check, const OptimConfig& o, const TrainConfi
 }
 
 void check_optim(const Checker& check, const OptimConfig& o, const ParallelConfig& p) {
-  if (o.name != "muon") return;
+  if (o.name != OptimizerKind::muon) return;
   check.require(o.lr > 0, check.at("optim.lr"), " is no rate for ", check.at("optim.name"),
                 "; set optim.lr to e.g. 0.02");
   check.require(p.zero == 0, check.at("optim.name"), " works on whole matrices, of which ", check.at("parallel.zero"),
@@ -65,16 +65,16 @@ void check_eval(const Checker& check, const Config& c) {
   check.require(c.train.early_stop_delta == 0 || c.train.early_stop_evals > 0, check.at("train.early_stop_delta"),
                 " has nothing to judge: ", check.at("train.early_stop_evals"),
                 "; set train.early_stop_evals to e.g. 5");
-  const bool wants_average = c.eval.weights == "ema" || c.eval.weights == "both";
+  const bool wants_average = c.eval.weights == EvalWeights::ema || c.eval.weights == EvalWeights::both;
   check.require(!wants_average || c.optim.ema > 0, check.at("eval.weights"), " needs averaged weights, but ",
                 check.at("optim.ema"), " keeps none; set optim.ema to e.g. 0.999, or eval.weights to auto");
 }
 
 void check_arithmetic(const Checker& check, const Config& c) {
   if (!c.runtime.deterministic) return;
-  check.require(c.runtime.sdpa != "cudnn" && c.runtime.sdpa != "efficient", check.at("runtime.sdpa"),
-                " adds its gradients in no fixed order, against ", check.at("runtime.deterministic"),
-                "; set runtime.sdpa to auto, flash or math");
+  check.require(c.runtime.sdpa != SdpaBackend::cudnn && c.runtime.sdpa != SdpaBackend::efficient,
+                check.at("runtime.sdpa"), " adds its gradients in no fixed order, against ",
+                check.at("runtime.deterministic"), "; set runtime.sdpa to auto, flash or math");
   check.require(!c.runtime.cudnn_benchmark, check.at("runtime.cudnn_benchmark"),
                 " chooses algorithms by the clock, against ", check.at("runtime.deterministic"),
                 "; set one of them to false");

@@ -299,8 +299,10 @@ void apply_override(Loading& loading, const std::string& argument) {
 // What older names left open, once all values are known.
 void resolve_legacy(Loading& loading) {
   LoadedConfig& loaded = loading.loaded;
-  std::string& compute = loaded.config.precision.compute;
-  if (loading.tf32 && (compute == "fp32" || compute == "tf32")) compute = *loading.tf32 ? "tf32" : "fp32";
+  ComputePrecision& compute = loaded.config.precision.compute;
+  if (loading.tf32 && (compute == ComputePrecision::fp32 || compute == ComputePrecision::tf32)) {
+    compute = *loading.tf32 ? ComputePrecision::tf32 : ComputePrecision::fp32;
+  }
   if (!loading.capture_batch || *loading.capture_batch == 0) return;
   const TrainConfig& train = loaded.config.train;
   const int64_t batch = train.micro_batch_size > 0 ? train.micro_batch_size : train.global_batch_size;

@@ -18,7 +18,7 @@ nn::MoeOptions moe_options(const config::MoeConfig& moe, int64_t width, int64_t 
   return {.experts = moe.experts,
           .top_k = moe.top_k,
           .inner = moe.inner > 0 ? moe.inner : 4 * width,
-          .score = moe.score == "sigmoid" ? ops::MoeScore::sigmoid : ops::MoeScore::softmax,
+          .score = moe.score == config::RouterScore::sigmoid ? ops::MoeScore::sigmoid : ops::MoeScore::softmax,
           .normalize = moe.normalize,
           .capacity_factor = moe.capacity_factor,
           .load_weight = moe.load_weight,
@@ -30,13 +30,15 @@ nn::MoeOptions moe_options(const config::MoeConfig& moe, int64_t width, int64_t 
 }
 
 bool has_experts(const config::Config& config, BlockPlace place) {
-  const std::string& wanted = config.moe.place;
+  using config::MoePlace;
+  const MoePlace wanted = config.moe.place;
   if (config.moe.experts == 0) return false;
-  if (wanted == "auto") {
+  if (wanted == MoePlace::automatic) {
     if (is_prototype(config.lm)) return place == BlockPlace::encoder;
-    return place == BlockPlace::decoder || (reads_prompts(config.lm) && config.lm.encoder == "transformer");
+    return place == BlockPlace::decoder ||
+           (reads_prompts(config.lm) && config.lm.encoder == config::LmEncoder::transformer);
   }
-  return wanted == "both" || (wanted == "encoder") == (place == BlockPlace::encoder);
+  return wanted == MoePlace::both || (wanted == MoePlace::encoder) == (place == BlockPlace::encoder);
 }
 
 // Empty where all layers are dense. `dense` makes those without experts.
@@ -88,7 +90,7 @@ HrmLmOptions hrm_options(const config::Config& config) {
                    .l_steps = lm.l_steps,
                    .gradient_cycles = lm.gradient_cycles,
                    .halting = config.objective.halting > 0},
-          .bridge = lm.bridge == "prefix" ? Bridge::prefix : Bridge::cross_attention,
+          .bridge = lm.bridge == config::LmBridge::prefix ? Bridge::prefix : Bridge::cross_attention,
           .prefix_len = lm.prefix_len,
           .gate_scale = lm.gate_scale,
           .gate_bias = lm.gate_bias};
@@ -117,7 +119,7 @@ std::shared_ptr<LanguageModel> build(const config::Config& config, const Languag
   ModernLmOptions modern;
   modern.lm = options;
   modern.decoder = decoder_options(config, sizes, options.bridge == Bridge::prefix ? options.prefix_len : 0, device);
-  modern.encoder = lm.encoder == "mamba2" ? EncoderKind::mamba2 : EncoderKind::transformer;
+  modern.encoder = lm.encoder == config::LmEncoder::mamba2 ? EncoderKind::mamba2 : EncoderKind::transformer;
   modern.mamba2 = mamba2_options(lm);
   modern.enc_layers = lm.enc_layers;
   modern.h_layers = lm.h_layers;
@@ -264,7 +266,8 @@ double training_flops_per_row(const config::Config& config, const LanguageSizes&
   const config::LmConfig& lm = config.lm;
   const Flops flops(config);
   const double D = flops.width(), V = static_cast<double>(sizes.vocabulary);
-  const bool prompts = reads_prompts(lm), prefix = prompts && !is_prototype(lm) && lm.bridge == "prefix";
+  const bool prompts = reads_prompts(lm),
+             prefix = prompts && !is_prototype(lm) && lm.bridge == config::LmBridge::prefix;
   const double row = static_cast<double>(sizes.decoder_len + (prompts ? 0 : sizes.encoder_len));
   const double positions = row + (prefix ? static_cast<double>(lm.prefix_len) : 0);
   const double keys = lm.window > 0 ? std::min(static_cast<double>(lm.window), positions / 2) : positions / 2;
@@ -278,8 +281,9 @@ double training_flops_per_row(const config::Config& config, const LanguageSizes&
   const double answers = config.objective.deep_supervision > 0 ? cycles : 1;
   const auto S = static_cast<double>(sizes.encoder_len), H = static_cast<double>(lm.h_len),
              L = static_cast<double>(lm.l_len);
-  const double encoder = lm.encoder == "mamba2" ? static_cast<double>(lm.enc_layers) * flops.mamba(S)
-                                                : flops.blocks(lm.enc_layers, S, S, BlockPlace::encoder, true, false);
+  const double encoder = lm.encoder == config::LmEncoder::mamba2
+                             ? static_cast<double>(lm.enc_layers) * flops.mamba(S)
+                             : flops.blocks(lm.enc_layers, S, S, BlockPlace::encoder, true, false);
   const double cycle =
       static_cast<double>(lm.l_steps) * flops.blocks(lm.l_layers, L, L, BlockPlace::encoder, false, false) +
       flops.blocks(lm.h_layers, H, H, BlockPlace::encoder, false, false);

@@ -19,13 +19,13 @@ void check_arch(const config::ModelConfig& c) {
             "; set both to 1");
   }
   if (c.mlp_t) {
-    require(c.pos_encodings != "rope", ExitCode::usage,
+    require(c.pos_encodings != config::PositionEncoding::rope, ExitCode::usage,
             "model.mlp_t=true has no attention that could use model.pos_encodings=rope; use none or learned");
     return;
   }
   require(c.hidden_size % c.num_heads == 0, ExitCode::usage, "model.num_heads (", c.num_heads,
           ") must divide model.hidden_size (", c.hidden_size, ")");
-  require(c.pos_encodings != "rope" || c.hidden_size / c.num_heads % 2 == 0, ExitCode::usage,
+  require(c.pos_encodings != config::PositionEncoding::rope || c.hidden_size / c.num_heads % 2 == 0, ExitCode::usage,
           "model.pos_encodings=rope needs an even head width, but model.hidden_size / model.num_heads is ",
           c.hidden_size / c.num_heads);
 }

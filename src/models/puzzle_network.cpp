@@ -86,9 +86,9 @@ PuzzleNetwork::PuzzleNetwork(const config::ModelConfig& config, const PuzzleMode
     : PuzzleModel(config, dims), device_(device) {
   const int64_t D = config.hidden_size, L = dims.puzzle_emb_len + dims.seq_len;
   embed_tokens_ = register_module("embed_tokens", std::make_shared<nn::Embedding>(dims.vocab_size, D, device));
-  if (config.pos_encodings == "learned") {
+  if (config.pos_encodings == config::PositionEncoding::learned) {
     embed_pos_ = register_module("embed_pos", std::make_shared<nn::Embedding>(L, D, device));
-  } else if (config.pos_encodings == "rope") {
+  } else if (config.pos_encodings == config::PositionEncoding::rope) {
     rotary_ = nn::make_rotary_table(L, D / config.num_heads, config.rope_theta, device);
   }
   if (dims.puzzle_emb_ndim > 0) {

@@ -103,9 +103,10 @@ ActLoss act_loss(const models::SegmentOutput& output, const ActState& state,
 
 ActLoss act_loss(const models::SegmentOutput& output, const ActState& state,
                  const std::optional<at::Tensor>& target_q_continue, const config::ObjectiveConfig& objective) {
-  return act_loss(output, state, target_q_continue,
-                  objective.loss == "softmax" ? LossKind::softmax : LossKind::stablemax,
-                  objective.loss_precision == "f32" ? LossPrecision::f32 : LossPrecision::f64);
+  return act_loss(
+      output, state, target_q_continue,
+      objective.loss == config::TokenLoss::softmax ? LossKind::softmax : LossKind::stablemax,
+      objective.loss_precision == config::TokenLossPrecision::f32 ? LossPrecision::f32 : LossPrecision::f64);
 }
 
 at::Tensor make_puzzle_rows(models::PuzzleModel& model, int64_t slots) {

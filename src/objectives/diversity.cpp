@@ -6,8 +6,8 @@
 #include <limits>
 #include <vector>
 
+#include "hrm/base/error.h"
 #include "hrm/objectives/chunked_cross_entropy.h"
-#include "objectives/named_choice.h"
 #include "ops/common/accumulate_type.h"
 
 namespace hrm::objectives {
@@ -32,24 +32,6 @@ void check_members(const char* name, const at::Tensor& members, int64_t N) {
 }
 
 }  // namespace
-
-DiversityObjective diversity_objective_from_name(const std::string& name) {
-  return choice_from_name<DiversityObjective>("diversity objective", name,
-                                              {{"score_function", DiversityObjective::score_function},
-                                               {"marginal", DiversityObjective::marginal},
-                                               {"compat", DiversityObjective::compat}});
-}
-
-DiversityBaseline diversity_baseline_from_name(const std::string& name) {
-  return choice_from_name<DiversityBaseline>("baseline of diversity", name,
-                                             {{"leave_one_out", DiversityBaseline::leave_one_out},
-                                              {"running_mean", DiversityBaseline::running_mean},
-                                              {"none", DiversityBaseline::none}});
-}
-
-SetMode set_mode_from_name(const std::string& name) {
-  return choice_from_name<SetMode>("set mode", name, {{"diversity", SetMode::diversity}, {"mul", SetMode::mul}});
-}
 
 RunningDiversity make_running_diversity(at::Device device) {
   return {at::zeros({2}, at::device(device).dtype(at::kDouble))};

@@ -4,7 +4,7 @@
 
 #include <limits>
 
-#include "objectives/named_choice.h"
+#include "hrm/base/error.h"
 
 namespace hrm::objectives {
 namespace {
@@ -70,27 +70,6 @@ at::Tensor divisor(const PolicyOptions& options, const PolicyWindow& window, con
 }
 
 }  // namespace
-
-AdvantageScale advantage_scale_from_name(const std::string& name) {
-  return choice_from_name<AdvantageScale>("scale of advantages", name,
-                                          {{"group", AdvantageScale::group},
-                                           {"batch", AdvantageScale::batch},
-                                           {"none", AdvantageScale::none},
-                                           {"compat", AdvantageScale::compat}});
-}
-
-PolicyAggregation policy_aggregation_from_name(const std::string& name) {
-  return choice_from_name<PolicyAggregation>("aggregation of the policy loss", name,
-                                             {{"dapo", PolicyAggregation::dapo},
-                                              {"grpo", PolicyAggregation::grpo},
-                                              {"dr_grpo", PolicyAggregation::dr_grpo},
-                                              {"bnpo", PolicyAggregation::bnpo}});
-}
-
-RatioLevel ratio_level_from_name(const std::string& name) {
-  return choice_from_name<RatioLevel>("level of the ratio", name,
-                                      {{"token", RatioLevel::token}, {"sequence", RatioLevel::sequence}});
-}
 
 GroupAdvantages group_advantages(const at::Tensor& rewards, const at::Tensor& counts, AdvantageScale scale,
                                  double eps) {

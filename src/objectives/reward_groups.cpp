@@ -7,15 +7,8 @@
 #include "hrm/base/text.h"
 #include "hrm/objectives/policy_gradient.h"
 #include "hrm/objectives/rewards.h"
-#include "objectives/named_choice.h"
 
 namespace hrm::objectives {
-
-RewardCombination reward_combination_from_name(const std::string& name) {
-  return choice_from_name<RewardCombination>("combination of rewards", name,
-                                             {{"weighted_sum", RewardCombination::weighted_sum},
-                                              {"separately_normalised", RewardCombination::separately_normalised}});
-}
 
 at::Tensor score_groups(const std::vector<std::unique_ptr<Reward>>& rewards, const std::vector<AnswerGroup>& groups) {
   size_t largest = 0;

@@ -9,12 +9,12 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "hrm/base/error.h"
 #include "hrm/base/log.h"
 #include "hrm/base/text.h"
 #include "hrm/data/text_pattern.h"
 #include "hrm/formats/json.h"
 #include "hrm/objectives/text_heuristics.h"
-#include "objectives/named_choice.h"
 #include "objectives/plain_text.h"
 
 namespace hrm::objectives {
@@ -301,7 +301,14 @@ const std::vector<std::string>& reward_names() {
 
 std::unique_ptr<Reward> make_reward(const RewardOptions& options) {
   const auto found = makers().find(options.name);
-  if (found == makers().end()) fail_unknown("reward", options.name, reward_names());
+  if (found == makers().end()) {
+    std::string all;
+    for (const std::string& one : reward_names()) all += (all.empty() ? "" : ", ") + one;
+    const std::string near = nearest_name(options.name, reward_names());
+    fail(ExitCode::usage, "unknown reward '", printable_start(options.name), "'",
+         near.empty() ? "" : cat("; did you mean '", near, "'?"), near.empty() ? "; it must be one of " : " There are ",
+         all);
+  }
   check_reward_options(options);
   return found->second(options);
 }

@@ -40,7 +40,7 @@ std::vector<at::Tensor> views_like(const at::Tensor& stack, const std::vector<at
 
 }  // namespace
 
-int64_t muon_buffer_bytes(const std::vector<std::pair<int64_t, int64_t>>& matrices, const std::string& precision) {
+int64_t muon_buffer_bytes(const std::vector<std::pair<int64_t, int64_t>>& matrices, config::MuonPrecision precision) {
   std::map<std::pair<int64_t, int64_t>, int64_t> counts;
   for (const auto& shape : matrices) ++counts[shape];
   BufferSizes sizes;
@@ -48,7 +48,8 @@ int64_t muon_buffer_bytes(const std::vector<std::pair<int64_t, int64_t>>& matric
     const int64_t most = std::max<int64_t>(1, kMuonStackElements / (shape.first * shape.second));
     sizes.add({std::min(count, most), shape.first, shape.second});
   }
-  return precision == "fp32" ? 8 * (sizes.matrices + sizes.squares) : 8 * sizes.matrices + 4 * sizes.squares;
+  return precision == config::MuonPrecision::fp32 ? 8 * (sizes.matrices + sizes.squares)
+                                                  : 8 * sizes.matrices + 4 * sizes.squares;
 }
 
 Muon::Muon(const OptimizerOptions& options, const std::vector<ParameterGroup>& groups) : options_(options) {
@@ -110,9 +111,7 @@ void Muon::add_matrix(const FlatGroups& all, size_t i, int64_t first, int64_t ro
 }
 
 void Muon::make_buffers(at::Device device) {
-  require(options_.muon_precision == "bf16" || options_.muon_precision == "fp32", ExitCode::usage,
-          "unknown precision '", options_.muon_precision, "' of Muon's iteration; use bf16 or fp32");
-  const bool exact = options_.muon_precision == "fp32";
+  const bool exact = options_.muon_precision == config::MuonPrecision::fp32;
   BufferSizes sizes;
   std::vector<std::vector<int64_t>> shapes;
   for (const Stack& stack : stacks_) {

@@ -31,11 +31,9 @@ class ExactProducts {
 
 }  // namespace
 
-double muon_scale(const std::string& name, int64_t rows, int64_t columns) {
+double muon_scale(config::MuonScale scale, int64_t rows, int64_t columns) {
   const auto r = static_cast<double>(rows), c = static_cast<double>(columns);
-  if (name == "original") return std::sqrt(std::max(1.0, r / c));
-  if (name == "match_rms_adamw") return 0.2 * std::sqrt(std::max(r, c));
-  fail(ExitCode::usage, "unknown scale '", name, "' of Muon's update; use original or match_rms_adamw");
+  return scale == config::MuonScale::original ? std::sqrt(std::max(1.0, r / c)) : 0.2 * std::sqrt(std::max(r, c));
 }
 
 at::Tensor newton_schulz_(const NewtonSchulzBuffers& buffers, double scale) {

@@ -1,6 +1,5 @@
 #include "hrm/optim/optimizer.h"
 
-#include "hrm/base/error.h"
 #include "optim/muon.h"
 
 namespace hrm::optim {
@@ -17,19 +16,33 @@ ParameterGroup group_of(nn::ParameterSet& parameters, double weight_decay, const
   return group;
 }
 
-std::vector<std::string> moment_names(const std::string& optimizer) {
-  if (optimizer == "adam_atan2" || optimizer == "adamw") return {"exp_avg", "exp_avg_sq"};
-  if (optimizer == "lion" || optimizer == "sgd" || optimizer == "muon") return {"momentum"};
-  fail(ExitCode::usage, "unknown optimizer '", optimizer, "'; use adam_atan2, adamw, lion, sgd or muon");
+std::vector<std::string> moment_names(config::OptimizerKind optimizer) {
+  switch (optimizer) {
+    case config::OptimizerKind::adam_atan2:
+    case config::OptimizerKind::adamw:
+      return {"exp_avg", "exp_avg_sq"};
+    case config::OptimizerKind::lion:
+    case config::OptimizerKind::sgd:
+    case config::OptimizerKind::muon:
+      break;
+  }
+  return {"momentum"};
 }
 
 std::unique_ptr<Optimizer> make_optimizer(const OptimizerOptions& options, std::vector<ParameterGroup> groups) {
   const auto elementwise = [&](ops::AdamRule rule) { return std::make_unique<Elementwise>(rule, options, groups); };
-  if (options.name == "adam_atan2") return elementwise(ops::AdamRule::atan2);
-  if (options.name == "adamw") return elementwise(ops::AdamRule::adamw);
-  if (options.name == "lion") return elementwise(ops::AdamRule::lion);
-  if (options.name == "sgd") return elementwise(ops::AdamRule::sgd);
-  moment_names(options.name);  // throws for an unknown one
+  switch (options.name) {
+    case config::OptimizerKind::adam_atan2:
+      return elementwise(ops::AdamRule::atan2);
+    case config::OptimizerKind::adamw:
+      return elementwise(ops::AdamRule::adamw);
+    case config::OptimizerKind::lion:
+      return elementwise(ops::AdamRule::lion);
+    case config::OptimizerKind::sgd:
+      return elementwise(ops::AdamRule::sgd);
+    case config::OptimizerKind::muon:
+      break;
+  }
   return std::make_unique<Muon>(options, groups);
 }
 

@@ -42,7 +42,7 @@ struct GradientReducer::Extent {
 
 ReducerOptions reducer_options(const config::ParallelConfig& config) {
   return {.bucket_bytes = config.bucket_mb << 20,
-          .dtype = config.reduce == "bf16" ? at::kBFloat16 : at::kFloat,
+          .dtype = config.reduce == config::ReduceDtype::bf16 ? at::kBFloat16 : at::kFloat,
           .zero = config.zero};
 }
 

@@ -96,10 +96,10 @@ void start_again() {
 // The variable by which LibTorch's allocator is chosen. That it is set says that we were here already.
 constexpr const char* kAllocatorVariable = "PYTORCH_ALLOC_CONF";
 
-std::string choose_allocator(const std::string& wanted) {
+std::string choose_allocator(config::GpuAllocator wanted) {
   namespace allocator = c10::cuda::CUDACachingAllocator;
   if (allocator::name() == "cudaMallocAsync") return "cudaMallocAsync";
-  const bool expandable = wanted == "expandable";
+  const bool expandable = wanted == config::GpuAllocator::expandable;
   c10::CachingAllocator::setAllocatorSettings(expandable ? "expandable_segments:True" : "expandable_segments:False");
   return expandable ? "expandable segments" : "fixed segments";
 }
@@ -180,10 +180,10 @@ std::string gpu_name() {
 }
 
 at::Device choose_device(const config::RuntimeConfig& config) {
-  if (config.device == "cpu") return at::kCPU;
+  if (config.device == config::DeviceChoice::cpu) return at::kCPU;
   const std::string reason = why_no_cuda();
   if (reason.empty()) return at::Device(at::kCUDA, 0);
-  require(config.device != "cuda", ExitCode::environment, "runtime.device is 'cuda', but ", reason,
+  require(config.device != config::DeviceChoice::cuda, ExitCode::environment, "runtime.device is 'cuda', but ", reason,
           "; set runtime.device=cpu to go on without");
   return at::kCPU;
 }
@@ -210,7 +210,8 @@ void take_one_gpu(int index, int processes) {
 
 void restart_for_allocator(const config::RuntimeConfig& config) {
 #if HRM_WITH_CUDA
-  if (config.allocator != "cuda_malloc_async" || c10::cuda::CUDACachingAllocator::name() == "cudaMallocAsync") return;
+  if (config.allocator != config::GpuAllocator::cuda_malloc_async) return;
+  if (c10::cuda::CUDACachingAllocator::name() == "cudaMallocAsync") return;
   const char* set = std::getenv(kAllocatorVariable);
   if (set != nullptr && std::strstr(set, "cudaMallocAsync") != nullptr) return;
   setenv(kAllocatorVariable, "backend:cudaMallocAsync", /*overwrite=*/1);
@@ -230,10 +231,13 @@ Runtime start_runtime(const config::Config& whole, int processes_here) {
   Runtime runtime;
   runtime.device = choose_device(config);
 #if HRM_WITH_CUDA
-  if (runtime.device.is_cpu() && config.device == "auto") log::info("running on the CPU: ", why_no_cuda());
+  if (runtime.device.is_cpu() && config.device == config::DeviceChoice::automatic) {
+    log::info("running on the CPU: ", why_no_cuda());
+  }
 #endif
 
-  runtime.precision = choose_precision(whole.precision, runtime.device, whole.ops.backend == "reference");
+  const bool reference_ops = whole.ops.backend == config::OpsBackend::reference;
+  runtime.precision = choose_precision(whole.precision, runtime.device, reference_ops);
   runtime.compute_dtype = runtime.precision.compute_dtype;
   apply_arithmetic(runtime.precision, config, runtime.device);
 

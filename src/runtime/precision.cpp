@@ -44,15 +44,21 @@ std::string why_no_fp8(int capability) {
 }
 
 Precision choose_precision(const config::PrecisionConfig& config, at::Device device, bool reference_ops) {
+  using config::ComputePrecision;
   Precision precision;
-  precision.name = config.compute != "auto" ? config.compute : device.is_cuda() ? "bf16" : "fp32";
-  if (precision.name == "tf32" && !device.is_cuda()) precision.name = "fp32";  // a CPU rounds no inputs
-  if (precision.name == "bf16") precision.compute_dtype = at::kBFloat16;
-  if (precision.name == "fp16") precision.compute_dtype = at::kHalf;
+  ComputePrecision compute = config.compute;
+  if (compute == ComputePrecision::automatic) {
+    compute = device.is_cuda() ? ComputePrecision::bf16 : ComputePrecision::fp32;
+  }
+  // A CPU rounds no inputs.
+  if (compute == ComputePrecision::tf32 && !device.is_cuda()) compute = ComputePrecision::fp32;
+  precision.name = name_of(compute);
+  if (compute == ComputePrecision::bf16) precision.compute_dtype = at::kBFloat16;
+  if (compute == ComputePrecision::fp16) precision.compute_dtype = at::kHalf;
   precision.loss_scaling = precision.compute_dtype == at::kHalf;
   // Values of bf16 and fp16 fit into TF32 without loss, so that what is left of fp32 products there is exact anyway.
-  precision.tf32 = precision.name != "fp32";
-  if (config.recursions == "fp8") {
+  precision.tf32 = compute != ComputePrecision::fp32;
+  if (config.recursions == config::RecursionPrecision::fp8) {
     const std::string reason = why_no_fp8(device, reference_ops);
     require(reason.empty(), ExitCode::environment, "precision.recursions is 'fp8', but ", reason,
             "; set it to 'same', or ops.backend to reference (slow: for tests)");
@@ -70,10 +76,10 @@ void apply_arithmetic(const Precision& precision, const config::RuntimeConfig& c
     context.setBenchmarkCuDNN(config.cudnn_benchmark);
   }
   // One backend alone, with the plain one behind it for shapes that it does not do.
-  const bool all = config.sdpa == "auto";
-  context.setSDPUseFlash(all || config.sdpa == "flash");
-  context.setSDPUseMemEfficient(all || config.sdpa == "efficient");
-  context.setSDPUseCuDNN(all || config.sdpa == "cudnn");
+  const bool all = config.sdpa == config::SdpaBackend::automatic;
+  context.setSDPUseFlash(all || config.sdpa == config::SdpaBackend::flash);
+  context.setSDPUseMemEfficient(all || config.sdpa == config::SdpaBackend::efficient);
+  context.setSDPUseCuDNN(all || config.sdpa == config::SdpaBackend::cudnn);
   context.setSDPUseMath(true);
   // Both ways: a process may run one configuration after another.
   context.setDeterministicAlgorithms(config.deterministic, /*warn_only=*/false);

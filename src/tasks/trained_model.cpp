@@ -37,7 +37,8 @@ std::string exported_text(const StoredModel& stored, bool averaged) {
 }
 
 std::string weights_to_evaluate(const config::Config& config) {
-  return config.eval.weights == "both" ? "auto" : config.eval.weights;
+  const config::EvalWeights weights = config.eval.weights;
+  return name_of(weights == config::EvalWeights::both ? config::EvalWeights::automatic : weights);
 }
 
 }  // namespace hrm::tasks

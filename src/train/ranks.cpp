@@ -114,7 +114,7 @@ parallel::JobName job_of_run(const char* command, const config::RunConfig& run) 
 
 int run_as_ranks(const parallel::Launch& launch, const config::Config& config, const parallel::JobName& job,
                  const std::function<int(Ranks&)>& body) {
-  if (launch.ranks > 1 && config.runtime.device != "cpu") {
+  if (launch.ranks > 1 && config.runtime.device != config::DeviceChoice::cpu) {
     // Both are settled before anything touches a GPU, and before the others count on this process.
     take_one_gpu(launch.local_rank, launch.local_ranks);
     restart_for_allocator(config.runtime);

@@ -42,14 +42,14 @@ optim::OptimizerOptions optimizer_options(const config::OptimConfig& config) {
           .momentum = config.momentum,
           .muon_scale = config.muon_scale,
           .muon_precision = config.muon_precision,
-          .adamw_lr_ratio = config.name == "muon" ? config.adamw_lr / config.lr : 1};
+          .adamw_lr_ratio = config.name == config::OptimizerKind::muon ? config.adamw_lr / config.lr : 1};
 }
 
 optim::GroupOptions group_options(const config::OptimConfig& config, const tasks::Task& task) {
   return {.weight_decay = config.weight_decay,
           .rules = optim::parse_group_rules(config.groups),
           .defaults = task.group_defaults(),
-          .muon = config.name == "muon"};
+          .muon = config.name == config::OptimizerKind::muon};
 }
 
 std::string stop_reason() {
@@ -385,10 +385,10 @@ bool Trainer::evaluate() {
   failpoint::hit(Failpoint::evaluation_begin);
   collect_metrics(/*wait=*/true);
   const double start = now_seconds();
-  const std::string& which = config_.eval.weights;
-  require(ema() || (which != "ema"), ExitCode::usage,
+  const config::EvalWeights which = config_.eval.weights;
+  require(ema() || which != config::EvalWeights::ema, ExitCode::usage,
           "eval.weights is 'ema', but optim.ema is 0: there is no average to evaluate");
-  const bool with_ema = ema() && which != "raw";
+  const bool with_ema = ema() && which != config::EvalWeights::raw;
   std::vector<std::pair<std::string, tasks::NamedValues>> results;  // by prefix
   // False when a signal asked to stop meanwhile, on all ranks.
   const auto run_one = [&](const std::string& prefix) {
@@ -414,7 +414,7 @@ bool Trainer::evaluate() {
     if (!whole) return false;
   }
   if (!with_ema && !run_one("eval")) return false;
-  if (with_ema && which == "both" && !run_one("eval_raw")) return false;
+  if (with_ema && which == config::EvalWeights::both && !run_one("eval_raw")) return false;
   for (const auto& [prefix, result] : results) {
     std::vector<std::pair<std::string, double>> line;
     for (const auto& [key, value] : result) line.emplace_back(prefix + "/" + key, value);

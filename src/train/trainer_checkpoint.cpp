@@ -194,7 +194,7 @@ void Trainer::visit_state(StateVisitor& visitor) {
   if (scaler_) scaler_->visit_state(visitor);
   guard_->visit_state(visitor);
   early_stop_->visit_state(visitor);
-  if (config_.train.spike_action == "rewind") visitor.integer("guard.rewinds", rewinds_);
+  if (config_.train.spike_action == config::SpikeAction::rewind) visitor.integer("guard.rewinds", rewinds_);
 }
 
 }  // namespace hrm::train

@@ -45,14 +45,15 @@ void Trainer::add_step(const AsyncReader::Entry& entry) {
 
 void Trainer::watch_step(int64_t step, bool nonfinite, bool spike) {
   nonfinite_in_a_row_ = nonfinite ? nonfinite_in_a_row_ + 1 : 0;
-  if (!comm_->main()) spike = spike && config_.train.spike_action == "rewind";
+  if (!comm_->main()) spike = spike && config_.train.spike_action == config::SpikeAction::rewind;
   if (nonfinite && !scaler_ && comm_->main()) {
     log::warn("step ", step, ": the gradient is not finite; its update was left out (", nonfinite_in_a_row_, " of ",
               config_.train.max_nonfinite_steps, " in a row, train.max_nonfinite_steps)");
   }
   if (!spike) return;
   if (comm_->main()) log::warn("step ", step, ": the loss is a spike (train.spike_score); its update was left out");
-  if (config_.train.spike_action == "rewind" && rewinds_ < kMostRewinds && spike_step_ < 0) spike_step_ = step;
+  if (config_.train.spike_action == config::SpikeAction::rewind && rewinds_ < kMostRewinds && spike_step_ < 0)
+    spike_step_ = step;
 }
 
 // What is read with a step is of the one before; with it come evaluations and checkpoints that lay between the two.

@@ -183,7 +183,7 @@ TEST(Import, ContradictionsInOneSentence) {
   config::ModelConfig other = config;
   other.hidden_size = 64;
   other.H_layers = 1;
-  other.pos_encodings = "learned";
+  other.pos_encodings = config::PositionEncoding::learned;
   expect_error(ExitCode::checkpoint,
                {"does not fit the configuration", "model.hidden_size is 32 there and 64", "model.H_layers is 2",
                 "model.hidden_size=32 model.H_layers=2 model.pos_encodings=rope"},

@@ -79,9 +79,9 @@ inline std::vector<Variant> all_variants() {
     change(config);
     variants.push_back({name, config});
   };
-  add("hrm_learned", hrm, [](config::ModelConfig& c) { c.pos_encodings = "learned"; });
+  add("hrm_learned", hrm, [](config::ModelConfig& c) { c.pos_encodings = config::PositionEncoding::learned; });
   add("hrm_none_no_puzzle", hrm, [](config::ModelConfig& c) {
-    c.pos_encodings = "none";
+    c.pos_encodings = config::PositionEncoding::none;
     c.puzzle_emb_ndim = 0;
   });
   add("hrm_wide_puzzle", hrm, [](config::ModelConfig& c) {
@@ -100,7 +100,7 @@ inline std::vector<Variant> all_variants() {
   add("trm_attention", trm, [](config::ModelConfig&) {});
   add("trm_mlp", trm, [](config::ModelConfig& c) {
     c.mlp_t = true;
-    c.pos_encodings = "none";
+    c.pos_encodings = config::PositionEncoding::none;
   });
   add("transformer", trm, [](config::ModelConfig& c) {
     c.arch = config::PuzzleArch::transformer;

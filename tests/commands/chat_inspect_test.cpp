@@ -87,7 +87,8 @@ TEST(ChatInspect, ShowsEachSideOfASplit) {
   command.out = dir / "answers";
   std::ostringstream made;
   run_data_answers(command, made);
-  const ChatDataset train(dir / "answers" / "train.jsonl", open_chat_encoder(dir / "answers", {.name = "plain"}), {});
+  const ChatDataset train(dir / "answers" / "train.jsonl",
+                          open_chat_encoder(dir / "answers", {.name = config::ChatTemplateKind::plain}), {});
   const std::string both = inspected_chat(dir / "answers", 5, {"chat.template=plain"});
   expect_in(both, {"train: 24 records: 24 examples of 6 prompts", "val: 8 records: 8 examples of 2 prompts",
                    "train.jsonl:6", "val.jsonl:6", "\"" + train[5].prompt + "\"", train[5].response + "<eos>",

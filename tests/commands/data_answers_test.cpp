@@ -186,7 +186,7 @@ TEST(Answers, TheCommandWritesWhatChatsAreReadFrom) {
   EXPECT_NE(out.str().find("train: 50 prompts, 100 records\nval: 10 prompts, 20 records\n"), std::string::npos)
       << out.str();
   EXPECT_FALSE(std::filesystem::exists(dir / "d" / "test.jsonl"));
-  const ChatEncoder chat = open_chat_encoder(dir / "d", {.name = "plain"});
+  const ChatEncoder chat = open_chat_encoder(dir / "d", {.name = config::ChatTemplateKind::plain});
   const ChatDataset train(dir / "d" / "train.jsonl", chat, {}), val(dir / "d" / "val.jsonl", chat, {});
   EXPECT_EQ(train.counts().text(), "100 records: 100 examples of 50 prompts");
   EXPECT_EQ(val.size(), 20);

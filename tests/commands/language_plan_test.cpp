@@ -261,7 +261,7 @@ TEST(LanguagePlan, StateOfTheWeights) {
     testing::SmallLanguage run(testing::fresh_folder("run"), more);
     run.trainer.start_fresh();
     config::Config config = run.loaded.config;
-    config.precision.compute = "bf16";
+    config.precision.compute = config::ComputePrecision::bf16;
     const auto meta = run.task.signature();
     const PlanInput in = testing::make_plan_input(
         config, models::language_sizes(config.data, std::stoll(meta.at("vocab_size"))), gpu("H200"));

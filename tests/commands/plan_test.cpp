@@ -41,12 +41,12 @@ TEST(Plan, PartsAddUp) {
 
 TEST(Plan, Fp8Recursions) {
   config::Config config;
-  config.precision.recursions = "fp8";
+  config.precision.recursions = config::RecursionPrecision::fp8;
   const PlanInput in = testing::make_plan_input(config, testing::dims_of(sudoku(384)), gpu("H200"));
   // Two modules of four blocks: 4 * 512^2 of attention, 3 * 512 * 1536 of the MLP.
   EXPECT_EQ(in.fp8_parameters, 8 * (4 * 512 * 512 + 3 * 512 * 1536));
   PlanInput plain = in;
-  plain.config.precision.recursions = "same";
+  plain.config.precision.recursions = config::RecursionPrecision::same;
   const Plan with = make_plan(in), without = make_plan(plain);
   EXPECT_EQ(item(with.memory, "e4m3 copies"), static_cast<double>(in.fp8_parameters));
   EXPECT_EQ(item(without.memory, "e4m3 copies"), 0);
@@ -60,7 +60,7 @@ TEST(Plan, Fp8Recursions) {
       other.config.model.arch = config::value_of_name<config::PuzzleArch>(arch);
       other.config.model.mlp_t = mlp;
       const double fp8 = make_plan(other).tensors_peak;
-      other.config.precision.recursions = "same";
+      other.config.precision.recursions = config::RecursionPrecision::same;
       EXPECT_NEAR(fp8, make_plan(other).tensors_peak, 0.1 * fp8) << arch << mlp;
     }
   }
@@ -71,14 +71,14 @@ TEST(Plan, Fp8WithoutOurKernels) {
   PlanInput in = sudoku(384);
   in.gpu = gpu("L40S");
   const Plan plain = make_plan(in);
-  in.config.precision.recursions = "fp8";
+  in.config.precision.recursions = config::RecursionPrecision::fp8;
   const Plan fp8 = make_plan(in);
   EXPECT_LT(item(fp8.time, "matrix products"), item(plain.time, "matrix products"));
   EXPECT_GT(item(fp8.time, "norms, gates"), item(plain.time, "norms, gates"));
   in.gpu.capability = 90;
   const Plan fused = make_plan(in);
   EXPECT_LT(item(fused.time, "norms, gates"), 0.5 * item(plain.time, "norms, gates"));
-  in.config.precision.recursions = "same";
+  in.config.precision.recursions = config::RecursionPrecision::same;
   EXPECT_EQ(item(make_plan(in).time, "norms, gates"), item(fused.time, "norms, gates"));
 }
 
@@ -88,7 +88,7 @@ TEST(Plan, Fp8WithoutOurKernelsAtThePeak) {
   PlanInput in = sudoku(384);
   in.gpu = gpu("L4");
   const Plan plain = make_plan(in);
-  in.config.precision.recursions = "fp8";
+  in.config.precision.recursions = config::RecursionPrecision::fp8;
   const Plan fp8 = make_plan(in);
   EXPECT_EQ(fp8.peak_moment, "forward pass for the Q target");
   const double unit = 384.0 * 82 * 512 * 2;
@@ -102,16 +102,16 @@ TEST(Plan, Fp8WithoutOurKernelsAtThePeak) {
 
 TEST(Plan, Fp8OfALongSequence) {
   PlanInput in = sudoku(64);
-  in.config.precision.recursions = "fp8";
-  in.config.ops.attention = "sdpa";
+  in.config.precision.recursions = config::RecursionPrecision::fp8;
+  in.config.ops.attention = config::AttentionChoice::sdpa;
   const double sdpa = make_plan(in).tensors_peak;
-  in.config.ops.attention = "auto";
+  in.config.ops.attention = config::AttentionChoice::automatic;
   EXPECT_GT(sdpa, make_plan(in).tensors_peak);
 }
 
 TEST(Plan, Fp8OnAGpuThatHasNone) {
   PlanInput in = sudoku(384);
-  in.config.precision.recursions = "fp8";
+  in.config.precision.recursions = config::RecursionPrecision::fp8;
   for (const char* name : {"A100", "A10G"}) {
     in.gpu = gpu(name);
     test::expect_error(ExitCode::usage, {"precision.recursions is 'fp8'", name, "compute capability 8.", "'same'"},
@@ -126,7 +126,7 @@ TEST(Plan, OtherWidths) {
   in.config.model.num_heads = 6;
   const double unit = 384.0 * 82 * 384 * 2;
   PlanInput plain = in;
-  in.config.precision.recursions = "fp8";
+  in.config.precision.recursions = config::RecursionPrecision::fp8;
   EXPECT_GT(make_plan(plain).tensors_peak, 98 * unit);
   EXPECT_NEAR(make_plan(in).tensors_peak, make_plan(plain).tensors_peak, 4 * unit);
 }
@@ -141,7 +141,7 @@ TEST(Plan, StateOfTheWeights) {
   EXPECT_EQ(item(plan.memory, "compute copies"), 2.0 * static_cast<double>(in.copied_parameters));
   EXPECT_EQ(item(plan.memory, "moving average"), 0);
   in.config.optim.ema = 0.999;
-  in.config.precision.compute = "fp32";
+  in.config.precision.compute = config::ComputePrecision::fp32;
   plan = make_plan(in);
   EXPECT_EQ(item(plan.memory, "moving average"), 4 * n);
   EXPECT_EQ(item(plan.memory, "compute copies"), 0);
@@ -150,11 +150,11 @@ TEST(Plan, StateOfTheWeights) {
 TEST(Plan, StateOfOtherOptimizers) {
   PlanInput in = sudoku(384);
   const auto n = static_cast<double>(in.parameters);
-  in.config.optim.name = "lion";
+  in.config.optim.name = config::OptimizerKind::lion;
   EXPECT_EQ(item(make_plan(in).memory, "optimizer"), 4 * n);
   EXPECT_EQ(item(make_plan(in).memory, "optimizer's buffers"), 0);
 
-  in.config.optim.name = "muon";
+  in.config.optim.name = config::OptimizerKind::muon;
   const PlanInput muon = testing::make_plan_input(in.config, testing::dims_of(in), in.gpu);
   ASSERT_EQ(muon.muon_matrices.size(), 8u * 4) << "the products of eight blocks; heads and embeddings are AdamW's";
   double matrices = 0;
@@ -165,7 +165,7 @@ TEST(Plan, StateOfOtherOptimizers) {
   EXPECT_EQ(item(plan.memory, "optimizer's buffers"), 8.0 * 8 * 3072 * 512 + 4.0 * 8 * 512 * 512);
   EXPECT_GT(item(plan.time, "Muon's products"), 0);
   PlanInput exact = muon;
-  exact.config.optim.muon_precision = "fp32";
+  exact.config.optim.muon_precision = config::MuonPrecision::fp32;
   EXPECT_GT(item(make_plan(exact).time, "Muon's products"), 8 * item(plan.time, "Muon's products"));
 
   in.config.optim.groups = "*mlp*=0:1:adamw";

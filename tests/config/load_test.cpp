@@ -276,15 +276,15 @@ TEST(Load, KeysThatNameFilesArePaths) {
 
 TEST(Load, NamesOfOlderSystems) {
   const LoadedConfig loaded = parse("{\"train\": {\"mixed_precision\": \"none\", \"enable_tf32\": false}}");
-  EXPECT_EQ(loaded.config.precision.compute, "fp32");
+  EXPECT_EQ(loaded.config.precision.compute, ComputePrecision::fp32);
   EXPECT_EQ(loaded.origin("precision.compute").text(), "a.json:1");
-  EXPECT_EQ(parse("{}", {"train.mixed_precision=bf16"}).config.precision.compute, "bf16");
-  EXPECT_EQ(parse("{}", {"train.mixed_precision=fp16"}).config.precision.compute, "fp16");
+  EXPECT_EQ(parse("{}", {"train.mixed_precision=bf16"}).config.precision.compute, ComputePrecision::bf16);
+  EXPECT_EQ(parse("{}", {"train.mixed_precision=fp16"}).config.precision.compute, ComputePrecision::fp16);
   const LoadedConfig fp8 = parse(R"({"train": {"mixed_precision": "fp8",
     "fp8": {"warmup_steps": 7, "format": "e4m3",
             "recipe": {"margin": 1, "interval": 1, "amax_history_len": 32, "amax_compute_algo": "max"}}}})");
-  EXPECT_EQ(fp8.config.precision.compute, "bf16");
-  EXPECT_EQ(fp8.config.precision.recursions, "fp8");
+  EXPECT_EQ(fp8.config.precision.compute, ComputePrecision::bf16);
+  EXPECT_EQ(fp8.config.precision.recursions, RecursionPrecision::fp8);
   EXPECT_EQ(fp8.config.precision.fp8_warmup_steps, 7);
   EXPECT_EQ(fp8.config.precision.fp8_margin, 1);
   EXPECT_EQ(fp8.config.precision.fp8_amax_history, 32);
@@ -381,7 +381,7 @@ TEST(Load, DefaultsFollowTheArchitecture) {
 TEST(Load, DefaultsFollowTheTask) {
   const std::string base = R"({"task": "polychromic", "hf": {"model": "m"}, "polychromic": {"objective": "none"}})";
   const LoadedConfig adapter = parse(base);
-  EXPECT_EQ(adapter.config.optim.name, "adamw");
+  EXPECT_EQ(adapter.config.optim.name, OptimizerKind::adamw);
   EXPECT_EQ(adapter.config.optim.lr, 2e-4);
   EXPECT_EQ(adapter.config.optim.grad_clip, 1);
   EXPECT_EQ(adapter.config.optim.warmup_steps, 20);

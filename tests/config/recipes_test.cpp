@@ -62,7 +62,7 @@ std::set<std::string> decisive_keys(const Config& c) {
     if (c.lm.arch == LmArch::hrm) {
       add("lm", {"encoder", "enc_layers", "h_layers", "l_layers", "h_len", "l_len", "h_cycles", "l_steps",
                  "gradient_cycles", "bridge", "prefix_len"});
-      if (c.lm.encoder == "mamba2") {
+      if (c.lm.encoder == LmEncoder::mamba2) {
         add("lm", {"mamba_expand", "mamba_head_dim", "mamba_state", "mamba_groups", "mamba_kernel"});
       }
       if (c.objective.halting > 0) add("objective", {"deep_supervision", "halting", "halting_target"});

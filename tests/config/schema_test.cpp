@@ -70,7 +70,7 @@ TEST(Schema, AConditionHoldsByTheValueOfItsKey) {
   const ReadWhen none{.key = "train.spike_score", .values = {"0"}, .why = "", .way_out = "", .unless = true};
   EXPECT_FALSE(holds(wants, config));
   EXPECT_FALSE(holds(none, config));
-  config.optim.name = "muon";
+  config.optim.name = OptimizerKind::muon;
   config.train.spike_score = 6;
   EXPECT_TRUE(holds(wants, config));
   EXPECT_TRUE(holds(none, config));

@@ -7,8 +7,7 @@ using namespace hrm;
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size == 0) return 0;
   data::PuzzleCsvOptions options;
-  constexpr const char* kKinds[] = {"auto", "sudoku", "maze"};
-  options.kind = kKinds[data[0] % 3];
+  options.kind = static_cast<config::PuzzleFileKind>(data[0] % 3);
   options.min_rating = (data[0] & 4) != 0 ? 2 : 0;
   // A search for a second solution may take as long as it likes.
   options.check_unique_up_to = 0;

@@ -79,7 +79,7 @@ TEST(ResolveDims, RefusesEmptyData) {
 TEST(ResolveDims, MlpVariantNeedsNoHeads) {
   config::ModelConfig c = trm();
   c.mlp_t = true;
-  c.pos_encodings = "none";
+  c.pos_encodings = config::PositionEncoding::none;
   c.num_heads = 7;
   EXPECT_NO_THROW(resolve_dims(c, sudoku()));
 }

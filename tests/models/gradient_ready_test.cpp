@@ -48,7 +48,7 @@ class GradientReadyTest : public testing::TestWithParam<Case> {
     config::ModelConfig c;
     c.arch = config::value_of_name<config::PuzzleArch>(GetParam().arch);
     c.mlp_t = GetParam().mlp_t;
-    c.pos_encodings = c.mlp_t ? "none" : "rope";
+    c.pos_encodings = c.mlp_t ? config::PositionEncoding::none : config::PositionEncoding::rope;
     c.hidden_size = 16;
     c.num_heads = 2;
     c.L_layers = 3;

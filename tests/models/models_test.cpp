@@ -107,7 +107,7 @@ TEST(Models, PublishedSizes) {
       c.puzzle_emb_len = 16;
       c.no_ACT_continue = true;
       c.mlp_t = size.mlp_t;
-      if (size.mlp_t) c.pos_encodings = "none";
+      if (size.mlp_t) c.pos_encodings = config::PositionEncoding::none;
     }
     const auto model = make_puzzle_model(c, resolve_dims(c, meta(81)), 0, at::kCPU, at::kFloat);
     EXPECT_EQ(model->parameter_set().count(), size.parameters) << size.arch;
@@ -140,7 +140,7 @@ TEST(Models, FlopsOfTheQTarget) {
 
 TEST(Models, OfficialNames) {
   config::ModelConfig c = small_config("hrm");
-  c.pos_encodings = "learned";
+  c.pos_encodings = config::PositionEncoding::learned;
   std::vector<std::string> names;
   const auto model = build(c);
   for (const auto& item : model->named_parameters()) names.push_back(item.key());
@@ -157,10 +157,11 @@ TEST(Models, OfficialNames) {
 
 TEST(Models, OutlineHasTheNamesAndShapes) {
   for (const char* arch : {"hrm", "trm", "transformer"}) {
-    for (const std::string pos_encodings : {"rope", "learned", "none"}) {
+    for (const auto pos_encodings :
+         {config::PositionEncoding::rope, config::PositionEncoding::learned, config::PositionEncoding::none}) {
       config::ModelConfig c = small_config(arch);
       c.pos_encodings = pos_encodings;
-      c.mlp_t = pos_encodings == "none";
+      c.mlp_t = pos_encodings == config::PositionEncoding::none;
       const auto model = build(c), outline = make_puzzle_model_outline(c, resolve_dims(c, meta()));
       const auto same = [&](const auto& real, const auto& empty) {
         ASSERT_EQ(real.keys(), empty.keys());
@@ -196,7 +197,7 @@ TEST(Models, ShapesAndTypes) {
       for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
         config::ModelConfig c = small_config(arch);
         c.mlp_t = mlp_t;
-        c.pos_encodings = mlp_t ? "none" : "rope";
+        c.pos_encodings = mlp_t ? config::PositionEncoding::none : config::PositionEncoding::rope;
         const auto model = build(c, 0, type);
         const Inputs in = inputs_for(*model);
         const at::Tensor z_H = in.carry.z_H.clone(), z_L = in.carry.z_L.clone();

@@ -255,9 +255,9 @@ TEST(ActLoss, ConfiguredKindAndPrecision) {
       .carry = {}, .logits = at::randn({2, 3, 4}), .q_halt = at::zeros({2}), .q_continue = at::zeros({2})};
   config::ObjectiveConfig objective;
   EXPECT_EQ(act_loss(output, state, {}, objective).loss.scalar_type(), at::kDouble);
-  objective.loss_precision = "f32";
+  objective.loss_precision = config::TokenLossPrecision::f32;
   EXPECT_EQ(act_loss(output, state, {}, objective).loss.scalar_type(), at::kFloat);
-  objective.loss = "softmax";
+  objective.loss = config::TokenLoss::softmax;
   EXPECT_EQ(act_loss(output, state, {}, objective).loss.item<float>(),
             act_loss(output, state, {}, LossKind::softmax, LossPrecision::f32).loss.item<float>());
   const at::NoGradGuard no_grad;

@@ -382,10 +382,6 @@ TEST(PolicyLoss, BadInputIsNamed) {
   EXPECT_THROW(policy_loss(in.logp, in.old, {}, in.mask, in.advantages.unsqueeze(1), {}), c10::Error);
   EXPECT_THROW(group_advantages(in.advantages, {}, AdvantageScale::none), c10::Error);
   EXPECT_THROW(group_advantages(in.logp, at::ones({2}), AdvantageScale::none), c10::Error);
-  expect_error(ExitCode::usage, {"aggregation", "'dapa'", "did you mean 'dapo'"},
-               [] { policy_aggregation_from_name("dapa"); });
-  expect_error(ExitCode::usage, {"'x'", "one of group, batch, none, compat"}, [] { advantage_scale_from_name("x"); });
-  expect_error(ExitCode::usage, {"'tokens'", "did you mean 'token'"}, [] { ratio_level_from_name("tokens"); });
 }
 
 }  // namespace

@@ -113,8 +113,6 @@ TEST(Rewards, UnknownNamesAndOptions) {
                [] { make_reward({.name = "length", .pattern = "a"}); });
   expect_error(ExitCode::usage, {"'format'", "no option first_line", "'answer' has it"},
                [] { make_reward({.name = "format", .first_line = true}); });
-  expect_error(ExitCode::usage, {"'weighted'", "weighted_sum, separately_normalised"},
-               [] { reward_combination_from_name("weighted"); });
 }
 
 TEST(Heuristics, Length) {

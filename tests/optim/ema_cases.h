@@ -23,7 +23,8 @@ inline void expect_average(at::Device device) {
   nn::ParameterSet parameters;
   parameters.build(layer, at::kBFloat16);
   Ema ema(parameters, 0.9);
-  const auto optimizer = make_optimizer({.name = "adamw", .average_decay = 0.9}, {group_of(parameters, 0, &ema)});
+  const auto optimizer =
+      make_optimizer({.name = OptimizerKind::adamw, .average_decay = 0.9}, {group_of(parameters, 0, &ema)});
   at::Tensor expected = layer.weight.detach().to(at::kCPU, at::kDouble);
   const at::Tensor lr = scalar(0.1, device), go = scalar(0, device), stop = scalar(1, device);
   for (uint64_t step = 1; step <= 3; ++step) {

@@ -7,6 +7,9 @@
 
 namespace hrm::optim::testing {
 
+using config::MuonPrecision;
+using config::MuonScale;
+
 // The iteration as it is published, in float64: tall matrices are transposed.
 inline at::Tensor exact_newton_schulz(const at::Tensor& matrices) {
   at::Tensor x = matrices.to(at::kCPU, at::kDouble);
@@ -64,15 +67,15 @@ inline Problem muon_problem(at::Device device) {
 }
 
 // Muon and the AdamW beside it against their equations in float64, with a ratio over all parameters.
-inline void expect_muon_steps(at::Device device, const std::string& scale, int64_t stack = kMuonStackElements) {
-  OptimizerOptions options{"muon", 0.9, 0.95, 1e-3};
+inline void expect_muon_steps(at::Device device, MuonScale scale, int64_t stack = kMuonStackElements) {
+  OptimizerOptions options{OptimizerKind::muon, 0.9, 0.95, 1e-3};
   options.momentum = 0.9;
   options.muon_scale = scale;
-  options.muon_precision = "fp32";
+  options.muon_precision = MuonPrecision::fp32;
   options.adamw_lr_ratio = 0.3;
   options.muon_stack = stack;
   OptimizerOptions adamw = options;
-  adamw.name = "adamw";
+  adamw.name = OptimizerKind::adamw;
   Problem problem = muon_problem(device);
   const auto optimizer = make_optimizer(options, problem.groups);
   std::vector<at::Tensor> p, m, v;
@@ -99,7 +102,8 @@ inline void expect_muon_steps(at::Device device, const std::string& scale, int64
           m[k] = 0.9 * m[k] + 0.1 * g;
           const int64_t rows = g.size(0), columns = g.numel() / rows;
           const auto r = static_cast<double>(rows), c = static_cast<double>(columns);
-          const double s = scale == "original" ? std::sqrt(std::max(1.0, r / c)) : 0.2 * std::sqrt(std::max(r, c));
+          const double s =
+              scale == MuonScale::original ? std::sqrt(std::max(1.0, r / c)) : 0.2 * std::sqrt(std::max(r, c));
           const at::Tensor u = (0.1 * g + 0.9 * m[k]).view({rows, columns});
           const double rate = lr * group.lr_factor;
           p[k] = p[k] * (1 - rate * group.weight_decay) - rate * s * exact_newton_schulz(u).view(g.sizes());
@@ -143,7 +147,7 @@ inline void expect_muon_follows(at::Device device) {
   matrices.averages = {all.averages[0], at::zeros_like(second)};
   matrices.copies = {all.copies[0], second};
   matrices.matrices = true;
-  const auto optimizer = make_optimizer({.name = "muon", .average_decay = 0.9}, {matrices});
+  const auto optimizer = make_optimizer({.name = OptimizerKind::muon, .average_decay = 0.9}, {matrices});
   const at::Tensor squares = at::zeros({2}, at::device(device).dtype(at::kDouble));
   at::Tensor average = ema.shadows()[0].to(at::kCPU, at::kDouble);
   for (uint64_t t = 1; t <= 3; ++t) {
@@ -186,7 +190,8 @@ inline void expect_muon_takes_stacks_apart(at::Device device) {
     parts.grads.push_back(grad.narrow(0, e * rows, rows).clone());
   }
   for (ParameterGroup* group : {&whole, &parts, &one}) {
-    const auto optimizer = make_optimizer({.name = "muon", .muon_precision = "fp32"}, {*group});
+    const auto optimizer =
+        make_optimizer({.name = OptimizerKind::muon, .muon_precision = MuonPrecision::fp32}, {*group});
     for (int step = 0; step < 2; ++step) optimizer->step(scalar(0.1, device), scalar(1, device), scalar(0, device), {});
   }
   EXPECT_TRUE(at::equal(whole.params[0], at::cat(parts.params)));

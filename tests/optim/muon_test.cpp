@@ -12,9 +12,9 @@ TEST(NewtonSchulz, DrivesSingularValuesToOne) {
 }
 
 TEST(Muon, FollowsItsEquations) {
-  expect_muon_steps(at::kCPU, "original");
-  expect_muon_steps(at::kCPU, "match_rms_adamw");
-  expect_muon_steps(at::kCPU, "original", /*stack=*/50);  // two of 6 x 4 at a time, and one of 33 x 3
+  expect_muon_steps(at::kCPU, MuonScale::original);
+  expect_muon_steps(at::kCPU, MuonScale::match_rms_adamw);
+  expect_muon_steps(at::kCPU, MuonScale::original, /*stack=*/50);  // two of 6 x 4 at a time, and one of 33 x 3
 }
 
 TEST(Muon, AveragesAndCopiesFollow) {
@@ -26,30 +26,16 @@ TEST(Muon, BuffersAreThoseOfTheLargestStack) {
   const int64_t most = kMuonStackElements;
   const std::vector<std::pair<int64_t, int64_t>> few(3, {64, 32}), mixed = {{64, 32}, {8, 16}, {64, 32}},
                                                                    many(40, {1024, 1024}), huge = {{16384, 8192}};
-  EXPECT_EQ(muon_buffer_bytes(few, "fp32"), 8 * (3 * 64 * 32 + 3 * 32 * 32));
-  EXPECT_EQ(muon_buffer_bytes(few, "bf16"), 8 * 3 * 64 * 32 + 4 * 3 * 32 * 32);
-  EXPECT_EQ(muon_buffer_bytes(mixed, "fp32"), 8 * (2 * 64 * 32 + 2 * 32 * 32));
-  EXPECT_EQ(muon_buffer_bytes(many, "bf16"), 8 * most + 4 * most) << "32 of the 40 fit into a stack";
-  EXPECT_EQ(muon_buffer_bytes(huge, "fp32"), 8 * (int64_t{16384} * 8192 + int64_t{8192} * 8192)) << "one alone";
+  EXPECT_EQ(muon_buffer_bytes(few, MuonPrecision::fp32), 8 * (3 * 64 * 32 + 3 * 32 * 32));
+  EXPECT_EQ(muon_buffer_bytes(few, MuonPrecision::bf16), 8 * 3 * 64 * 32 + 4 * 3 * 32 * 32);
+  EXPECT_EQ(muon_buffer_bytes(mixed, MuonPrecision::fp32), 8 * (2 * 64 * 32 + 2 * 32 * 32));
+  EXPECT_EQ(muon_buffer_bytes(many, MuonPrecision::bf16), 8 * most + 4 * most) << "32 of the 40 fit into a stack";
+  EXPECT_EQ(muon_buffer_bytes(huge, MuonPrecision::fp32), 8 * (int64_t{16384} * 8192 + int64_t{8192} * 8192))
+      << "one alone";
 }
 
 TEST(Muon, TakesStacksApart) {
   expect_muon_takes_stacks_apart(at::kCPU);
-}
-
-TEST(Muon, RefusesWhatItDoesNotKnow) {
-  const auto sentence = [](const OptimizerOptions& options) -> std::string {
-    try {
-      make_optimizer(options, muon_problem(at::kCPU).groups);
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ExitCode::usage);
-      return error.what();
-    }
-    return "";
-  };
-  EXPECT_EQ(sentence({.name = "muon"}), "");
-  EXPECT_NE(sentence({.name = "muon", .muon_scale = "spectral"}).find("'spectral'"), std::string::npos);
-  EXPECT_NE(sentence({.name = "muon", .muon_precision = "fp8"}).find("'fp8'"), std::string::npos);
 }
 
 }  // namespace

@@ -15,6 +15,8 @@
 
 namespace hrm::optim::testing {
 
+using config::OptimizerKind;
+
 inline at::Tensor normal(at::IntArrayRef sizes, uint64_t seed, at::Device device) {
   auto generator = at::detail::createCPUGenerator(seed);
   return at::randn(sizes, generator, at::kFloat).to(device);
@@ -86,12 +88,12 @@ inline void exact_step(const OptimizerOptions& options, at::Tensor& p, at::Tenso
                        const at::Tensor& g, double lr, double weight_decay, uint64_t t) {
   const double b1 = options.beta1, b2 = options.beta2, mu = options.momentum;
   const at::Tensor decayed = p * (1 - lr * weight_decay);
-  if (options.name == "lion") {
+  if (options.name == OptimizerKind::lion) {
     p = decayed - lr * at::sign(b1 * m + (1 - b1) * g);
     m = b2 * m + (1 - b2) * g;
     return;
   }
-  if (options.name == "sgd") {
+  if (options.name == OptimizerKind::sgd) {
     const at::Tensor d = g + weight_decay * p;
     m = mu * m + d;
     p = p - lr * (d + mu * m);
@@ -100,14 +102,15 @@ inline void exact_step(const OptimizerOptions& options, at::Tensor& p, at::Tenso
   const double c1 = 1 - std::pow(b1, static_cast<double>(t)), c2 = 1 - std::pow(b2, static_cast<double>(t));
   m = b1 * m + (1 - b1) * g;
   v = b2 * v + (1 - b2) * g * g;
-  p = options.name == "adamw" ? decayed - lr * (m / c1) / ((v / c2).sqrt() + options.eps)
-                              : decayed - lr / c1 * at::atan2(m, v.sqrt() / std::sqrt(c2));
+  p = options.name == OptimizerKind::adamw ? decayed - lr * (m / c1) / ((v / c2).sqrt() + options.eps)
+                                           : decayed - lr / c1 * at::atan2(m, v.sqrt() / std::sqrt(c2));
 }
 
-constexpr const char* kElementwise[] = {"adam_atan2", "adamw", "lion", "sgd"};
+constexpr OptimizerKind kElementwise[] = {OptimizerKind::adam_atan2, OptimizerKind::adamw, OptimizerKind::lion,
+                                          OptimizerKind::sgd};
 
 // Elementwise optimizers against their equations in float64.
-inline void expect_exact_steps(const std::string& name, at::Device device) {
+inline void expect_exact_steps(OptimizerKind name, at::Device device) {
   OptimizerOptions options{name, 0.9, 0.95, 1e-3};  // an eps that is seen in the result
   options.momentum = 0.8;
   Problem problem = make_problem(device);
@@ -155,9 +158,9 @@ inline void expect_exact_steps(const std::string& name, at::Device device) {
 }
 
 // A left-out step changes neither parameters nor state.
-inline void expect_skip(const std::string& name, at::Device device) {
+inline void expect_skip(OptimizerKind name, at::Device device) {
   Problem problem = make_problem(device);
-  if (name == "muon") mark_matrices(problem);
+  if (name == OptimizerKind::muon) mark_matrices(problem);
   const auto optimizer = make_optimizer({name, 0.9, 0.95, 1e-8}, problem.groups);
   set_grads(problem, 1);
   const at::Tensor ratio = at::zeros({}, at::device(device).dtype(at::kDouble));

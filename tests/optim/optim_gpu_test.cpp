@@ -14,19 +14,19 @@ using namespace testing;  // NOLINT
 
 TEST(OptimGpu, OptimizersFollowTheirEquations) {
   HRM_NEEDS_GPU();
-  for (const char* name : kElementwise) {
+  for (const OptimizerKind name : kElementwise) {
     expect_exact_steps(name, at::kCUDA);
     expect_skip(name, at::kCUDA);
   }
-  expect_skip("muon", at::kCUDA);
+  expect_skip(OptimizerKind::muon, at::kCUDA);
 }
 
 TEST(OptimGpu, Muon) {
   HRM_NEEDS_GPU();
   expect_newton_schulz(at::kCUDA);
-  expect_muon_steps(at::kCUDA, "original");
-  expect_muon_steps(at::kCUDA, "match_rms_adamw");
-  expect_muon_steps(at::kCUDA, "original", /*stack=*/50);  // two of 6 x 4 at a time, and one of 33 x 3
+  expect_muon_steps(at::kCUDA, MuonScale::original);
+  expect_muon_steps(at::kCUDA, MuonScale::match_rms_adamw);
+  expect_muon_steps(at::kCUDA, MuonScale::original, /*stack=*/50);  // two of 6 x 4 at a time, and one of 33 x 3
   expect_muon_follows(at::kCUDA);
   expect_muon_takes_stacks_apart(at::kCUDA);
 }
@@ -64,14 +64,15 @@ bool same(const at::Tensor& a, const at::Tensor& b) {
 // Norm, clipping, update and averages of one step, captured together: what would wait for the host fails to capture.
 TEST(OptimGpu, WholeStepInACapturedGraph) {
   HRM_NEEDS_GPU();
-  for (const char* name : {"adam_atan2", "adamw", "lion", "sgd", "muon"}) {
+  for (const OptimizerKind name : {OptimizerKind::adam_atan2, OptimizerKind::adamw, OptimizerKind::lion,
+                                   OptimizerKind::sgd, OptimizerKind::muon}) {
     struct Side {
-      explicit Side(const char* name) : layer(at::kCUDA) {
+      explicit Side(OptimizerKind name) : layer(at::kCUDA) {
         parameters.build(layer, at::kBFloat16);
         ema = std::make_unique<Ema>(parameters, 0.9);
         optimizer = make_optimizer({name, 0.9, 0.95, 1e-8, 0.9},
                                    make_groups(parameters, group_of(parameters, 0.1, ema.get()),
-                                               {.weight_decay = 0.1, .muon = std::string(name) == "muon"}));
+                                               {.weight_decay = 0.1, .muon = name == OptimizerKind::muon}));
       }
       void step() {
         const at::NoGradGuard no_grad;

@@ -7,10 +7,10 @@ namespace {
 
 using namespace testing;  // NOLINT
 
-class Optimizers : public ::testing::TestWithParam<const char*> {};
+class Optimizers : public ::testing::TestWithParam<OptimizerKind> {};
 
 TEST(Elementwise, FollowTheirEquations) {
-  for (const char* name : kElementwise) expect_exact_steps(name, at::kCPU);
+  for (const OptimizerKind name : kElementwise) expect_exact_steps(name, at::kCPU);
 }
 
 TEST_P(Optimizers, SkipLeavesEverything) {
@@ -21,7 +21,7 @@ TEST_P(Optimizers, SkipLeavesEverything) {
 TEST_P(Optimizers, StateResumes) {
   const auto start = [] {
     Problem problem = make_problem(at::kCPU);
-    if (std::string(GetParam()) == "muon") mark_matrices(problem);
+    if (GetParam() == OptimizerKind::muon) mark_matrices(problem);
     return problem;
   };
   Problem straight = start();
@@ -59,10 +59,12 @@ TEST_P(Optimizers, StateResumes) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, Optimizers, ::testing::Values("adam_atan2", "adamw", "lion", "sgd", "muon"),
-                         [](const auto& info) { return std::string(info.param); });
+INSTANTIATE_TEST_SUITE_P(All, Optimizers,
+                         ::testing::Values(OptimizerKind::adam_atan2, OptimizerKind::adamw, OptimizerKind::lion,
+                                           OptimizerKind::sgd, OptimizerKind::muon),
+                         [](const auto& info) { return std::string(config::name_of(info.param)); });
 
-TEST(MakeOptimizer, RefusesWhatItDoesNotKnow) {
+TEST(MakeOptimizer, RefusesGroupsThatDoNotFit) {
   const auto code_of = [](const OptimizerOptions& options, std::vector<ParameterGroup> groups) {
     try {
       make_optimizer(options, std::move(groups));
@@ -72,19 +74,18 @@ TEST(MakeOptimizer, RefusesWhatItDoesNotKnow) {
     return ExitCode::done;
   };
   const Problem problem = make_problem(at::kCPU);
-  EXPECT_EQ(code_of({"adamx", 0.9, 0.95, 1e-8}, problem.groups), ExitCode::usage);
-  EXPECT_EQ(code_of({"adamw", 0.9, 0.95, 1e-8}, {}), ExitCode::unexpected);
+  EXPECT_EQ(code_of({OptimizerKind::adamw, 0.9, 0.95, 1e-8}, {}), ExitCode::unexpected);
   std::vector<ParameterGroup> uneven = problem.groups;
   uneven[0].grads.pop_back();
-  EXPECT_EQ(code_of({"adamw", 0.9, 0.95, 1e-8}, uneven), ExitCode::unexpected);
-  EXPECT_EQ(code_of({"muon"}, uneven), ExitCode::usage) << "no group of matrices";
+  EXPECT_EQ(code_of({OptimizerKind::adamw, 0.9, 0.95, 1e-8}, uneven), ExitCode::unexpected);
+  EXPECT_EQ(code_of({OptimizerKind::muon}, uneven), ExitCode::usage) << "no group of matrices";
   std::vector<ParameterGroup> marked = problem.groups;
   marked[0].matrices = true;
-  EXPECT_EQ(code_of({"muon"}, marked), ExitCode::unexpected) << "a vector is no matrix";
+  EXPECT_EQ(code_of({OptimizerKind::muon}, marked), ExitCode::unexpected) << "a vector is no matrix";
   std::vector<ParameterGroup> two_kinds = problem.groups;
   for (ParameterGroup& group : two_kinds) group.moments = {group.grads, group.grads};
-  EXPECT_EQ(code_of({"adamw"}, two_kinds), ExitCode::done);
-  EXPECT_EQ(code_of({"lion"}, two_kinds), ExitCode::unexpected) << "Lion has one moment alone";
+  EXPECT_EQ(code_of({OptimizerKind::adamw}, two_kinds), ExitCode::done);
+  EXPECT_EQ(code_of({OptimizerKind::lion}, two_kinds), ExitCode::unexpected) << "Lion has one moment alone";
 }
 
 TEST(Clip, GlobalNorm) {

@@ -15,6 +15,7 @@
 namespace hrm::parallel {
 namespace {
 
+using config::OptimizerKind;
 using test::build;
 using test::Kind;
 using test::pass;
@@ -26,14 +27,14 @@ at::Tensor scalar(double value) {
 
 // What a trainer has, with the optimizer's work shared out or not.
 struct Training : Stateful {
-  Training(Comm& comm, int64_t zero, const std::string& optimizer_name, const std::string& arch = "hrm",
+  Training(Comm& comm, int64_t zero, OptimizerKind optimizer_kind, const std::string& arch = "hrm",
            at::ScalarType compute_dtype = at::kFloat)
       : model(build(arch, compute_dtype)),
         set(model->parameter_set()),
         reducer(set, comm, {.bucket_bytes = 50000, .zero = zero}) {
     optim::ParameterGroup group;
     if (reducer.layout() != nullptr) {
-      shards = std::make_unique<ParameterShards>(set, comm, reducer, 0.9, optim::moment_names(optimizer_name));
+      shards = std::make_unique<ParameterShards>(set, comm, reducer, 0.9, optim::moment_names(optimizer_kind));
       group = shards->group(0.1);
     } else {
       average = std::make_unique<optim::Ema>(set, 0.9);
@@ -43,7 +44,7 @@ struct Training : Stateful {
     optim::GroupOptions options{.weight_decay = 0.1};
     options.defaults.decay_vectors = false;
     optimizer =
-        optim::make_optimizer({.name = optimizer_name, .average_decay = 0.9}, optim::make_groups(set, group, options));
+        optim::make_optimizer({.name = optimizer_kind, .average_decay = 0.9}, optim::make_groups(set, group, options));
   }
 
   void backward(int64_t sample) {
@@ -100,7 +101,7 @@ class ShardsTest : public testing::TestWithParam<Ranks> {};
 
 // The same gradients and the same clipping: the same bits everywhere, and state that is that of whole parameters.
 TEST_P(ShardsTest, StepsAsOneOptimizer) {
-  for (const std::string name : {"adam_atan2", "adamw", "lion", "sgd"}) {
+  for (const auto name : {OptimizerKind::adam_atan2, OptimizerKind::adamw, OptimizerKind::lion, OptimizerKind::sgd}) {
     for (const int64_t zero : {1, 2}) {
       test::on_ranks(GetParam(), [&](Comm& comm) {
         Training run(comm, zero, name), whole(comm, 0, name);
@@ -132,7 +133,7 @@ TEST_P(ShardsTest, StepsAsOneOptimizer) {
 
 TEST_P(ShardsTest, SkippedStepChangesNothing) {
   test::on_ranks(GetParam(), [&](Comm& comm) {
-    Training run(comm, 2, "adam_atan2");
+    Training run(comm, 2, OptimizerKind::adam_atan2);
     run.backward(comm.rank());
     run.step(scalar(1));
     GatheredState before_state = GatheredState::collect(run, comm);
@@ -152,7 +153,7 @@ TEST_P(ShardsTest, SkippedStepChangesNothing) {
 
 TEST_P(ShardsTest, CopiesFollow) {
   test::on_ranks(GetParam(), [&](Comm& comm) {
-    Training run(comm, 1, "adamw", "hrm", at::kBFloat16);
+    Training run(comm, 1, OptimizerKind::adamw, "hrm", at::kBFloat16);
     run.reducer.clear();
     for (const nn::Parameter& parameter : run.set.all()) parameter.master.mutable_grad().fill_(1);
     run.reducer.begin(true);
@@ -173,7 +174,7 @@ TEST_P(ShardsTest, CopiesFollow) {
 // While it is evaluated every rank has the whole average; then exactly its weights again.
 TEST_P(ShardsTest, AverageIsGathered) {
   test::on_ranks(GetParam(), [&](Comm& comm) {
-    Training run(comm, 2, "adam_atan2");
+    Training run(comm, 2, OptimizerKind::adam_atan2);
     std::vector<at::Tensor> start;
     for (const nn::Parameter& parameter : run.set.all()) start.push_back(parameter.master.detach().clone());
     run.backward(comm.rank());
@@ -195,7 +196,7 @@ TEST_P(ShardsTest, AverageIsGathered) {
 // Moments and averages of a rank: its share of the parameters, and what fills buckets up.
 TEST_P(ShardsTest, MemoryIsShared) {
   test::on_ranks(GetParam(), [&](Comm& comm) {
-    Training run(comm, 1, "adamw");
+    Training run(comm, 1, OptimizerKind::adamw);
     int64_t bytes = 0;
     for (const TensorEntry& entry : list_state(*run.shards).tensors)
       bytes += static_cast<int64_t>(entry.tensor.nbytes());
@@ -216,7 +217,7 @@ INSTANTIATE_TEST_SUITE_P(Gloo, ShardsTest, testing::Values(Ranks{Kind::gloo, 2})
 TEST(ParameterShards, StateOfOtherRanks) {
   std::map<std::string, at::Tensor> saved;
   test::on_ranks({Kind::threads, 4}, [&](Comm& comm) {
-    Training run(comm, 2, "adamw");
+    Training run(comm, 2, OptimizerKind::adamw);
     for (int64_t step = 0; step < 2; ++step) {
       run.backward(comm.rank());
       run.step(scalar(1));
@@ -243,7 +244,7 @@ TEST(ParameterShards, StateOfOtherRanks) {
   };
   for (const int ranks : {1, 2}) {
     test::on_ranks({Kind::threads, ranks}, [&](Comm& comm) {
-      Training run(comm, 1, "adamw");
+      Training run(comm, 1, OptimizerKind::adamw);
       GatheredState room = GatheredState::room_for(run);
       Fill fill(saved);
       room.visit_state(fill);

@@ -37,7 +37,8 @@ struct Training {
   Training(const models::DecoderOptions& options, int64_t rows, int64_t length, double rate) {
     model = std::make_shared<models::DecoderLm>(options, kGpu);
     model->initialise(/*seed=*/1, at::kBFloat16);
-    optimizer = optim::make_optimizer({.name = "adamw"}, {optim::group_of(model->parameter_set(), 0.1)});
+    optimizer =
+        optim::make_optimizer({.name = config::OptimizerKind::adamw}, {optim::group_of(model->parameter_set(), 0.1)});
     at::manual_seed(7);
     const at::Tensor text = at::randint(0, options.vocabulary, {rows, length + 1}, at::kInt).to(kGpu);
     ids = text.narrow(1, 0, length).contiguous();
@@ -129,7 +130,7 @@ void print(const StepProfile& profile, int steps) {
 TEST(DecoderStepGpu, TimeOfALargeStep) {
   HRM_NEEDS_GPU();
   config::RuntimeConfig runtime;
-  if (const char* sdpa = std::getenv("HRM_SDPA")) runtime.sdpa = sdpa;
+  if (const char* sdpa = std::getenv("HRM_SDPA")) runtime.sdpa = config::value_of_name<config::SdpaBackend>(sdpa);
   apply_arithmetic({.tf32 = true}, runtime, kGpu);
   ops::set_gemm_cache("", /*writes=*/false);
   ops::set_gemm_tuning(ops::GemmTuning::auto_);

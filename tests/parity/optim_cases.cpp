@@ -21,14 +21,15 @@ void check_schedules(const Case& loaded) {
     const std::string name = "table" + std::to_string(index++);
     const optim::WsdOptions wsd{.stable = table.value("stable", int64_t{-1}),
                                 .decay = table.value("decay", int64_t{-1}),
-                                .shape = table.value("shape", std::string("1-sqrt"))};
+                                .shape = config::value_of_name<config::WsdShape>(table.value("shape", "1-sqrt"))};
     const at::Tensor want = loaded.at(name);
+    const auto kind = config::value_of_name<config::Schedule>(table.at("kind").get<std::string>());
     at::Tensor got = at::empty_like(want);
     for (int64_t step = 0; step < want.numel(); ++step) {
-      got[step] = optim::scheduled(table.at("kind"), table.at("base"), step, table.at("T"), table.at("warmup"),
-                                   table.at("min_ratio"), wsd);
+      got[step] =
+          optim::scheduled(kind, table.at("base"), step, table.at("T"), table.at("warmup"), table.at("min_ratio"), wsd);
     }
-    expect_close(name + " (" + table.at("kind").get<std::string>() + ")", got, want, {rtol, 0});
+    expect_close(cat(name, " (", kind, ")"), got, want, {rtol, 0});
   }
   EXPECT_GT(index, 0);
 }
@@ -81,7 +82,7 @@ class StateTensors : public StateVisitor {
 };
 
 optim::OptimizerOptions optimizer_options(const std::string& name, const json& config) {
-  optim::OptimizerOptions options{.name = name};
+  optim::OptimizerOptions options{.name = config::value_of_name<config::OptimizerKind>(name)};
   const char* betas = name == "muon" ? "adamw_betas" : "betas";
   if (config.contains(betas)) {
     options.beta1 = config.at(betas).at(0);
@@ -90,7 +91,7 @@ optim::OptimizerOptions optimizer_options(const std::string& name, const json& c
   options.eps = config.value(name == "muon" ? "adamw_eps" : "eps", 1e-8);
   options.momentum = config.value("momentum", options.momentum);
   options.adamw_lr_ratio = config.value("adamw_lr_ratio", 1.0);
-  options.muon_precision = "fp32";
+  options.muon_precision = config::MuonPrecision::fp32;
   return options;
 }
 
@@ -104,7 +105,7 @@ struct Trained {
                         .params = {params[key]},
                         .grads = {grads[key]},
                         .weight_decay = loaded.json.at("config").at("weight_decay").at(key),
-                        .matrices = options.name == "muon" && value.dim() >= 2});
+                        .matrices = options.name == config::OptimizerKind::muon && value.dim() >= 2});
     }
     optimizer = optim::make_optimizer(options, groups);
   }
@@ -129,11 +130,12 @@ struct Trained {
 void check_torch_muon(const Case& loaded) {
   const json& config = loaded.json.at("config");
   const Tolerance tolerance{.rtol = 1e-5, .atol = 2e-6};  // as the case says in words
-  for (const std::string scale : {"original", "match_rms_adamw"}) {
+  for (const auto which : {config::MuonScale::original, config::MuonScale::match_rms_adamw}) {
+    const std::string scale = config::name_of(which);
     optim::OptimizerOptions options = optimizer_options("muon", config);
-    options.muon_scale = scale;
+    options.muon_scale = which;
     Trained exact(loaded, options);
-    options.muon_precision = "bf16";
+    options.muon_precision = config::MuonPrecision::bf16;
     Trained low(loaded, options);
     const int64_t steps = loaded.at("in.lr").numel();
     for (int64_t step = 0; step < steps; ++step) {

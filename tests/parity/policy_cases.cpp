@@ -9,6 +9,7 @@
 namespace hrm::parity {
 namespace {
 
+using hrm::config::value_of_name;
 using test::TinyPolicy;
 
 Tolerance tolerance_of(const Case& loaded) {
@@ -21,7 +22,7 @@ void check_grpo(const Case& loaded) {
   const Tolerance tolerance = tolerance_of(loaded);
   const at::Tensor rewards = loaded.at("in.rewards").view({G, N});
   for (const auto& [scale, want] : loaded.group("adv.")) {
-    const auto got = objectives::group_advantages(rewards, {}, objectives::advantage_scale_from_name(scale),
+    const auto got = objectives::group_advantages(rewards, {}, value_of_name<objectives::AdvantageScale>(scale),
                                                   config.at("adv_eps").get<double>());
     expect_close("advantages, " + scale, got.values.flatten(), want, tolerance);
     expect_close("frac_zero_std", got.frac_zero_std, loaded.at("frac_zero_std"), tolerance);
@@ -41,8 +42,8 @@ void check_grpo(const Case& loaded) {
     ++losses;
     const std::string name = item.first.substr(0, item.first.size() - 5);
     const size_t dot = name.find('.'), beta = name.find(".beta");
-    options.aggregation = objectives::policy_aggregation_from_name(name.substr(0, dot));
-    options.ratio = objectives::ratio_level_from_name(name.substr(dot + 1, beta - dot - 1));
+    options.aggregation = value_of_name<objectives::PolicyAggregation>(name.substr(0, dot));
+    options.ratio = value_of_name<objectives::RatioLevel>(name.substr(dot + 1, beta - dot - 1));
     options.beta = std::stod(name.substr(beta + 5));
     const bool dapo = options.aggregation == objectives::PolicyAggregation::dapo;
     objectives::PolicyWindow window;

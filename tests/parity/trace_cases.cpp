@@ -85,7 +85,7 @@ struct Trainer {
     state = objectives::make_act_state(*model, train.at("batch"));
     rows = objectives::make_puzzle_rows(*model, train.at("batch"));
     if (train.contains("ema_rate")) ema = std::make_unique<optim::Ema>(model->parameter_set(), train.at("ema_rate"));
-    optimizer = optim::make_optimizer({.name = "adam_atan2",
+    optimizer = optim::make_optimizer({.name = config::OptimizerKind::adam_atan2,
                                        .beta1 = train.at("betas").at(0),
                                        .beta2 = train.at("betas").at(1),
                                        .average_decay = ema ? ema->decay() : 0},
@@ -273,8 +273,8 @@ void check_train_trace(const Case& loaded, const Mutation& mutation) {
 
     // Updates.
     const auto rate = [&](const char* key) {
-      return optim::scheduled("cosine", train.at(key), step, train.at("total_steps"), train.at("warmup"),
-                              train.at("min_ratio"));
+      return optim::scheduled(config::Schedule::cosine, train.at(key), step, train.at("total_steps"),
+                              train.at("warmup"), train.at("min_ratio"));
     };
     const double lr = rate("lr"), embedding_lr = rate("puzzle_emb_lr");
     expect_close(at + "lr", lr, row_of("step.lr", step).item<double>(), {1e-12, 0});

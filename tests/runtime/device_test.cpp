@@ -17,7 +17,7 @@ namespace {
 // This program sees no GPU, wherever it runs: CUDA reads the variable at its first call.
 const bool kNoGpu = setenv("CUDA_VISIBLE_DEVICES", "", 1) == 0;
 
-config::Config on(const std::string& device) {
+config::Config on(config::DeviceChoice device) {
   config::Config config;
   config.runtime.device = device;
   config.runtime.threads = 1;
@@ -48,32 +48,32 @@ TEST(StartRuntime, CudaWithoutAGpuIsAnError) {
   ASSERT_FALSE(reason.empty());
   EXPECT_EQ(reason.find('\n'), std::string::npos);
   test::expect_error(ExitCode::environment, {"runtime.device is 'cuda'", reason, "set runtime.device=cpu"},
-                     [] { start_runtime(on("cuda")); });
+                     [] { start_runtime(on(config::DeviceChoice::cuda)); });
 }
 
 TEST(ChooseDevice, SaysWhatStartRuntimeWillDo) {
-  EXPECT_TRUE(choose_device(on("cpu").runtime).is_cpu());
-  EXPECT_TRUE(choose_device(on("auto").runtime).is_cpu());
+  EXPECT_TRUE(choose_device(on(config::DeviceChoice::cpu).runtime).is_cpu());
+  EXPECT_TRUE(choose_device(on(config::DeviceChoice::automatic).runtime).is_cpu());
   test::expect_error(ExitCode::environment, {"runtime.device is 'cuda'", why_no_cuda(), "set runtime.device=cpu"},
-                     [] { choose_device(on("cuda").runtime); });
+                     [] { choose_device(on(config::DeviceChoice::cuda).runtime); });
 }
 
 TEST(StartRuntime, AutoTakesTheCpuWithoutAGpu) {
-  const Runtime runtime = start_runtime(on("auto"));
+  const Runtime runtime = start_runtime(on(config::DeviceChoice::automatic));
   EXPECT_TRUE(runtime.device.is_cpu());
   EXPECT_EQ(runtime.compute_dtype, at::kFloat);
 }
 
 TEST(StartRuntime, CpuAndItsThreads) {
   const int before = at::get_num_threads();
-  Runtime runtime = start_runtime(on("cpu"));
+  Runtime runtime = start_runtime(on(config::DeviceChoice::cpu));
   EXPECT_TRUE(runtime.device.is_cpu());
   EXPECT_EQ(runtime.device_name, "CPU, 1 thread");
   EXPECT_EQ(at::get_num_threads(), 1);
   EXPECT_GT(runtime.peak_flops, 0);
   EXPECT_FALSE(runtime.peak_flops_origin.empty());
 
-  config::Config config = on("cpu");
+  config::Config config = on(config::DeviceChoice::cpu);
   config.runtime.threads = 3;
   runtime = start_runtime(config);
   EXPECT_EQ(runtime.device_name, "CPU, 3 threads");
@@ -83,9 +83,9 @@ TEST(StartRuntime, CpuAndItsThreads) {
 
 TEST(StartRuntime, Deterministic) {
   at::Context& context = at::globalContext();
-  start_runtime(on("cpu"));
+  start_runtime(on(config::DeviceChoice::cpu));
   EXPECT_FALSE(context.deterministicAlgorithms());
-  config::Config config = on("cpu");
+  config::Config config = on(config::DeviceChoice::cpu);
   config.runtime.deterministic = true;
   start_runtime(config);
   EXPECT_TRUE(context.deterministicAlgorithms());

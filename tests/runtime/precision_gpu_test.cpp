@@ -8,6 +8,9 @@
 namespace hrm {
 namespace {
 
+using config::ComputePrecision;
+using config::SdpaBackend;
+
 class PrecisionGpu : public testing::Test {
  protected:
   void SetUp() override {
@@ -15,7 +18,7 @@ class PrecisionGpu : public testing::Test {
   }
   void TearDown() override { apply_arithmetic({}, {}, at::kCUDA); }
 
-  static Precision applied(const std::string& compute, const config::RuntimeConfig& runtime = {}) {
+  static Precision applied(ComputePrecision compute, const config::RuntimeConfig& runtime = {}) {
     config::PrecisionConfig config;
     config.compute = compute;
     const Precision precision = choose_precision(config, at::Device(at::kCUDA, 0), /*reference_ops=*/false);
@@ -32,9 +35,9 @@ class PrecisionGpu : public testing::Test {
 };
 
 TEST_F(PrecisionGpu, Tf32RoundsProductsAndFp32DoesNot) {
-  applied("fp32");
+  applied(ComputePrecision::fp32);
   const double exact = product_error();
-  applied("tf32");
+  applied(ComputePrecision::tf32);
   const double rounded = product_error();
   EXPECT_LT(exact, 1e-3);
   EXPECT_GT(rounded, 4 * exact);
@@ -42,17 +45,17 @@ TEST_F(PrecisionGpu, Tf32RoundsProductsAndFp32DoesNot) {
 
 TEST_F(PrecisionGpu, TheAskedSdpaBackendIsTaken) {
   const at::Device gpu(at::kCUDA, 0);
-  for (const auto& [asked, taken] : std::vector<std::pair<std::string, std::string>>{
-           {"flash", "flash"}, {"efficient", "efficient"}, {"math", "math"}}) {
+  for (const auto& [asked, taken] : std::vector<std::pair<SdpaBackend, std::string>>{
+           {SdpaBackend::flash, "flash"}, {SdpaBackend::efficient, "efficient"}, {SdpaBackend::math, "math"}}) {
     config::RuntimeConfig runtime;
     runtime.sdpa = asked;
-    applied("bf16", runtime);
+    applied(ComputePrecision::bf16, runtime);
     EXPECT_EQ(sdpa_backend(gpu, at::kBFloat16, 8, 4, 128, 64), taken) << asked;
   }
   // Flash attention has no float32: the plain product stands behind it.
   config::RuntimeConfig runtime;
-  runtime.sdpa = "flash";
-  applied("fp32", runtime);
+  runtime.sdpa = SdpaBackend::flash;
+  applied(ComputePrecision::fp32, runtime);
   EXPECT_EQ(sdpa_backend(gpu, at::kFloat, 8, 4, 128, 64), "math");
 }
 
@@ -62,7 +65,7 @@ TEST_F(PrecisionGpu, DeterministicModeIsSwitchedOnAndOff) {
   for (const bool on : {true, false, true, false}) {
     config::RuntimeConfig runtime;
     runtime.deterministic = on;
-    applied("bf16", runtime);
+    applied(ComputePrecision::bf16, runtime);
     EXPECT_EQ(at::globalContext().deterministicAlgorithms(), on);
     EXPECT_EQ(at::globalContext().deterministicCuDNN(), on);
     EXPECT_EQ(at::globalContext().userEnabledMemEfficientSDP(), !on);
@@ -76,10 +79,10 @@ TEST_F(PrecisionGpu, DeterministicModeIsSwitchedOnAndOff) {
 
 TEST_F(PrecisionGpu, TheAllocatorIsTheOneAskedFor) {
   config::Config config;
-  config.runtime.device = "cuda";
-  config.runtime.allocator = "native";
+  config.runtime.device = config::DeviceChoice::cuda;
+  config.runtime.allocator = config::GpuAllocator::native;
   EXPECT_EQ(start_runtime(config).allocator, "fixed segments");
-  config.runtime.allocator = "expandable";
+  config.runtime.allocator = config::GpuAllocator::expandable;
   EXPECT_EQ(start_runtime(config).allocator, "expandable segments");
 }
 

@@ -8,7 +8,9 @@
 namespace hrm {
 namespace {
 
-config::PrecisionConfig computing(const std::string& compute) {
+using config::ComputePrecision;
+
+config::PrecisionConfig computing(ComputePrecision compute) {
   config::PrecisionConfig config;
   config.compute = compute;
   return config;
@@ -16,19 +18,19 @@ config::PrecisionConfig computing(const std::string& compute) {
 
 TEST(Precision, EachNameOnEachDevice) {
   struct Case {
-    const char* compute;
+    ComputePrecision compute;
     at::Device device;
     at::ScalarType dtype;
     const char* name;
     bool tf32, scaled;
   };
-  for (const Case& c : std::vector<Case>{{"auto", at::kCPU, at::kFloat, "fp32", false, false},
-                                         {"auto", at::kCUDA, at::kBFloat16, "bf16", true, false},
-                                         {"bf16", at::kCPU, at::kBFloat16, "bf16", true, false},
-                                         {"fp16", at::kCUDA, at::kHalf, "fp16", true, true},
-                                         {"tf32", at::kCUDA, at::kFloat, "tf32", true, false},
-                                         {"tf32", at::kCPU, at::kFloat, "fp32", false, false},
-                                         {"fp32", at::kCUDA, at::kFloat, "fp32", false, false}}) {
+  for (const Case& c : std::vector<Case>{{ComputePrecision::automatic, at::kCPU, at::kFloat, "fp32", false, false},
+                                         {ComputePrecision::automatic, at::kCUDA, at::kBFloat16, "bf16", true, false},
+                                         {ComputePrecision::bf16, at::kCPU, at::kBFloat16, "bf16", true, false},
+                                         {ComputePrecision::fp16, at::kCUDA, at::kHalf, "fp16", true, true},
+                                         {ComputePrecision::tf32, at::kCUDA, at::kFloat, "tf32", true, false},
+                                         {ComputePrecision::tf32, at::kCPU, at::kFloat, "fp32", false, false},
+                                         {ComputePrecision::fp32, at::kCUDA, at::kFloat, "fp32", false, false}}) {
     const Precision got = choose_precision(computing(c.compute), c.device, /*reference_ops=*/false);
     EXPECT_EQ(got.compute_dtype, c.dtype) << c.compute;
     EXPECT_EQ(got.name, c.name) << c.compute;
@@ -40,7 +42,7 @@ TEST(Precision, EachNameOnEachDevice) {
 
 TEST(Precision, Fp8NeedsAGpuOrTheReferenceOps) {
   config::PrecisionConfig config;
-  config.recursions = "fp8";
+  config.recursions = config::RecursionPrecision::fp8;
   test::expect_error(ExitCode::environment, {"precision.recursions", "need a GPU", "set it to 'same'", "ops.backend"},
                      [&] { choose_precision(config, at::kCPU, /*reference_ops=*/false); });
   const Precision precision = choose_precision(config, at::kCPU, /*reference_ops=*/true);
@@ -56,16 +58,16 @@ TEST(Precision, Fp8NeedsComputeCapability89) {
 TEST(Precision, SdpaBackendsAreSwitched) {
   at::Context& context = at::globalContext();
   config::RuntimeConfig config;
-  config.sdpa = "flash";
+  config.sdpa = config::SdpaBackend::flash;
   apply_arithmetic({}, config, at::kCPU);
   EXPECT_TRUE(context.userEnabledFlashSDP());
   EXPECT_FALSE(context.userEnabledCuDNNSDP());
   EXPECT_FALSE(context.userEnabledMemEfficientSDP());
   EXPECT_EQ(sdpa_backend(at::kCPU, at::kFloat, 4, 2, 9, 16), "flash");
-  config.sdpa = "math";
+  config.sdpa = config::SdpaBackend::math;
   apply_arithmetic({}, config, at::kCPU);
   EXPECT_EQ(sdpa_backend(at::kCPU, at::kFloat, 4, 2, 9, 16), "math");
-  config.sdpa = "auto";
+  config.sdpa = config::SdpaBackend::automatic;
   apply_arithmetic({}, config, at::kCPU);
   EXPECT_TRUE(context.userEnabledCuDNNSDP());
   EXPECT_TRUE(context.userEnabledMemEfficientSDP());

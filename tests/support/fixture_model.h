@@ -17,7 +17,7 @@ inline config::ModelConfig fixture_model(const std::string& arch, const nlohmann
   model.L_cycles = json.at("L_cycles");
   model.H_layers = json.at("H_layers");
   model.L_layers = json.at("L_layers");
-  model.pos_encodings = json.at("pos_encodings");
+  model.pos_encodings = config::value_of_name<config::PositionEncoding>(json.at("pos_encodings").get<std::string>());
   model.puzzle_emb_ndim = json.at("puzzle_emb_ndim");
   model.puzzle_emb_len = json.value("puzzle_emb_len", int64_t{0});
   model.mlp_t = json.value("mlp_t", false);

@@ -62,16 +62,19 @@ TEST(AnswerEnds, OfTemplateTokenizerAndModel) {
   const auto ends = [](const data::ChatTemplateOptions& options, const std::vector<int64_t>& eos_ids) {
     return answer_ends(data::ChatEncoder(data::byte_encoder(), options), eos_ids);
   };
-  const AnswerEnds plain = ends({.name = "plain"}, {});
+  const AnswerEnds plain = ends({.name = config::ChatTemplateKind::plain}, {});
   EXPECT_EQ(plain.ids, (std::vector<int64_t>{257}));
   EXPECT_TRUE(plain.texts.empty());
-  EXPECT_EQ(ends({.name = "plain"}, {7, 257, 9}).ids, (std::vector<int64_t>{257, 7, 9}));
-  const AnswerEnds custom =
-      ends({.name = "custom", .prompt_template = "{prompt}", .response_template = "{response}\n##"}, {7});
+  EXPECT_EQ(ends({.name = config::ChatTemplateKind::plain}, {7, 257, 9}).ids, (std::vector<int64_t>{257, 7, 9}));
+  const AnswerEnds custom = ends(
+      {.name = config::ChatTemplateKind::custom, .prompt_template = "{prompt}", .response_template = "{response}\n##"},
+      {7});
   EXPECT_EQ(custom.ids, (std::vector<int64_t>{257, 7}));
   EXPECT_EQ(custom.texts, (std::vector<std::string>{"\n##"}));
-  const AnswerEnds both =
-      ends({.name = "custom", .prompt_template = "{prompt}", .response_template = "{response}.{eos}"}, {});
+  const AnswerEnds both = ends({.name = config::ChatTemplateKind::custom,
+                                .prompt_template = "{prompt}",
+                                .response_template = "{response}.{eos}"},
+                               {});
   EXPECT_EQ(both.ids, (std::vector<int64_t>{257}));
   EXPECT_EQ(both.texts, (std::vector<std::string>{"."})) << "what stands in front of EOS ends it, too";
 }

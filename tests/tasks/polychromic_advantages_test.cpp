@@ -13,6 +13,9 @@
 namespace hrm::tasks {
 namespace {
 
+using config::AdvantageScale;
+using config::RewardCombination;
+
 // Four prompts with three answers each.
 constexpr int64_t kGroups = 4, kAnswers = 3;
 
@@ -49,7 +52,7 @@ DiversityAdvantages advantages_of(const Sampled& sampled, objectives::RunningDiv
 config::PolychromicConfig leave_one_out() {
   config::PolychromicConfig config;
   config.objective = config::PolychromicObjective::score_function;
-  config.baseline = "leave_one_out";
+  config.baseline = config::DiversityBaseline::leave_one_out;
   config.normalize_advantages = false;
   config.advantage_clip = 0;
   config.diversity_weight = 0.25;
@@ -75,7 +78,7 @@ TEST(DiversityAdvantages, AreWhatAnAnswerAddsToItsGroup) {
 TEST(DiversityAdvantages, TheRunningMeanIsThatOfEarlierSteps) {
   const auto comm = parallel::make_single_comm();
   config::PolychromicConfig config = leave_one_out();
-  config.baseline = "running_mean";
+  config.baseline = config::DiversityBaseline::running_mean;
   Sampled sampled = sampled_answers();
   sampled.empty.fill_(false);
   objectives::RunningDiversity running = objectives::make_running_diversity(at::kCPU);
@@ -117,15 +120,15 @@ TEST(DiversityWeights, CountTheLabelledTokensAlone) {
   const at::Tensor labels = at::full({2, 4}, 9, at::kLong);
   labels[0].narrow(0, 0, 2).fill_(data::kIgnoreLabel);
   labels[1].narrow(0, 3, 1).fill_(data::kIgnoreLabel);
-  config.length_norm = "none";
+  config.length_norm = config::LengthNorm::none;
   const at::Tensor weights = diversity_weights(values, labels, config, /*max_tokens=*/10, /*groups=*/5);
   const at::Tensor want = at::tensor({0.0f, 0.0f, 1.0f, 1.0f, -2.0f, -2.0f, -2.0f, 0.0f}).view({2, 4}) * (0.25 / 5);
   EXPECT_TRUE(at::allclose(weights, want)) << weights;
-  config.length_norm = "max";
+  config.length_norm = config::LengthNorm::max;
   EXPECT_TRUE(at::allclose(diversity_weights(values, labels, config, 10, 5), want / 10));
 }
 
-config::GrpoConfig grpo(const std::string& combination, const std::string& scale) {
+config::GrpoConfig grpo(RewardCombination combination, AdvantageScale scale) {
   config::GrpoConfig config;
   config.reward_combination = combination;
   config.scale_rewards = scale;
@@ -136,8 +139,9 @@ TEST(RewardAdvantages, AreDifferencesFromTheGroup) {
   const auto comm = parallel::make_single_comm();
   // Two rewards, two groups of two answers; in the second group all get the same.
   const at::Tensor rewards = at::tensor({0.0, 1.0, 0.5, 0.5, 2.0, 0.0, 3.0, 3.0}).view({2, 2, 2});
-  const RewardAdvantages got = compute_reward_advantages(rewards, {"answer", "length"}, {1, 0.25},
-                                                         grpo("weighted_sum", "none"), at::kCPU, *comm);
+  const RewardAdvantages got =
+      compute_reward_advantages(rewards, {"answer", "length"}, {1, 0.25},
+                                grpo(RewardCombination::weighted_sum, AdvantageScale::none), at::kCPU, *comm);
   // Sums: 0.5 and 1; 1.25 and 1.25.
   EXPECT_TRUE(at::allclose(got.values, at::tensor({-0.25, 0.25, 0.0, 0.0}).view({2, 2}))) << got.values;
   EXPECT_DOUBLE_EQ(value_of(got.metrics, "reward"), (0.5 + 1 + 1.25 + 1.25) / 4);
@@ -147,8 +151,9 @@ TEST(RewardAdvantages, AreDifferencesFromTheGroup) {
   EXPECT_DOUBLE_EQ(value_of(got.metrics, "reward/answer"), 0.5);
   EXPECT_DOUBLE_EQ(value_of(got.metrics, "reward/length"), 2);
   EXPECT_FALSE(got.all_equal);
-  const RewardAdvantages level = compute_reward_advantages(at::ones({1, 2, 3}, at::kDouble), {"answer"}, {1},
-                                                           grpo("weighted_sum", "group"), at::kCPU, *comm);
+  const RewardAdvantages level =
+      compute_reward_advantages(at::ones({1, 2, 3}, at::kDouble), {"answer"}, {1},
+                                grpo(RewardCombination::weighted_sum, AdvantageScale::group), at::kCPU, *comm);
   EXPECT_TRUE(level.all_equal);
   EXPECT_EQ(level.values.abs().max().item<double>(), 0);
 }
@@ -156,9 +161,10 @@ TEST(RewardAdvantages, AreDifferencesFromTheGroup) {
 TEST(RewardAdvantages, AreTheSameOnTwoRanks) {
   const at::Tensor rewards = at::rand({2, kGroups, kAnswers}, at::detail::createCPUGenerator(3), at::kDouble);
   rewards.select(1, 3).fill_(0.5);
-  for (const config::GrpoConfig& config :
-       {grpo("weighted_sum", "group"), grpo("weighted_sum", "batch"), grpo("separately_normalised", "batch")}) {
-    const std::string what = config.reward_combination + ", " + config.scale_rewards;
+  for (const config::GrpoConfig& config : {grpo(RewardCombination::weighted_sum, AdvantageScale::group),
+                                           grpo(RewardCombination::weighted_sum, AdvantageScale::batch),
+                                           grpo(RewardCombination::separately_normalised, AdvantageScale::batch)}) {
+    const std::string what = cat(config.reward_combination, ", ", config.scale_rewards);
     const auto comm = parallel::make_single_comm();
     const auto of = [&](const at::Tensor& values, parallel::Comm& ranks) {
       return compute_reward_advantages(values, {"answer", "length"}, {1, 2}, config, at::kCPU, ranks);

@@ -98,7 +98,8 @@ TEST(Polychromic, GrpoTakesTheBatchesOfFineTuningWherePromptsHaveOneResponse) {
 // Right answers that other records of the prompt show are right, too.
 TEST(Polychromic, RewardsKnowAllRightAnswersOfAPrompt) {
   const auto dir = fresh_folder("pooled");
-  const data::ChatEncoder chat = data::open_chat_encoder(answers_folder() / "data", {.name = "plain"});
+  const data::ChatEncoder chat =
+      data::open_chat_encoder(answers_folder() / "data", {.name = config::ChatTemplateKind::plain});
   // Answers of one token to one prompt, and the mean of what they are worth.
   const auto sampled = [&](const std::vector<std::string>& responses) {
     std::string lines;

@@ -8,24 +8,48 @@
 
 namespace hrm::config {
 
+enum class PuzzleFileKind { automatic, sudoku, maze };
+template <>
+struct EnumNames<PuzzleFileKind> {
+  static constexpr const char* kNames[] = {"auto", "sudoku", "maze"};
+};
+
+enum class Augmentation { none, sudoku, dihedral };
+template <>
+struct EnumNames<Augmentation> {
+  static constexpr const char* kNames[] = {"none", "sudoku", "dihedral"};
+};
+
+enum class AugmentationDevice { automatic, host, device };
+template <>
+struct EnumNames<AugmentationDevice> {
+  static constexpr const char* kNames[] = {"auto", "host", "device"};
+};
+
+enum class TripleCache { automatic, memory, stream };
+template <>
+struct EnumNames<TripleCache> {
+  static constexpr const char* kNames[] = {"auto", "memory", "stream"};
+};
+
 struct DataConfig {
   std::string train = "data/sudoku/train_17clue_1k.csv";
   std::string test = "data/sudoku/test_17clue_2k.csv";
-  std::string kind = "auto";
+  PuzzleFileKind kind = PuzzleFileKind::automatic;
   std::string question_field = "";
   std::string answer_field = "";
-  std::string augmentation = "none";
+  Augmentation augmentation = Augmentation::none;
   int64_t box_rows = 0;
   int64_t box_cols = 0;
   int64_t subsample = 0;
   int64_t min_rating = 0;
-  std::string augmentation_device = "auto";
+  AugmentationDevice augmentation_device = AugmentationDevice::automatic;
   bool reference_semantics = true;
   int64_t encoder_len = 0;
   int64_t decoder_len = 256;
   bool document_masks = false;
   int64_t max_malformed = 0;
-  std::string cache = "auto";
+  TripleCache cache = TripleCache::automatic;
   int64_t prefetch_batches = 4;
 
   template <class F>
@@ -43,18 +67,18 @@ struct DataConfig {
       "if it shall have one, e.g. old:books,code; empty: those of data.train, as far as they have one; none: no "
       "evaluation. task=polychromic: as data.train; empty: chat.val_share of the prompts of data.train",
       Resume::free);
-    f("kind", &DataConfig::kind, OneOf{{"auto", "sudoku", "maze"}}, "",
-      "what a CSV file holds; auto tells by the characters", Tasks{"puzzle"});
+    f("kind", &DataConfig::kind, Choice<PuzzleFileKind>{}, "", "what a CSV file holds; auto tells by the characters",
+      Tasks{"puzzle"});
     f("question_field", &DataConfig::question_field, AnyText{}, "",
       "column of a CSV file that holds the puzzles; empty = q, question, quizzes or puzzle", Tasks{"puzzle"},
       Resume::free);
     f("answer_field", &DataConfig::answer_field, AnyText{}, "",
       "column that holds their solutions; empty = a, answer, solutions or solution", Tasks{"puzzle"}, Resume::free);
-    f("augmentation", &DataConfig::augmentation, OneOf{{"none", "sudoku", "dihedral"}}, "",
+    f("augmentation", &DataConfig::augmentation, Choice<Augmentation>{}, "",
       "new random symmetric copy of each training sample, drawn on the fly: sudoku = digits, bands, rows, stacks, "
       "columns, and transposition where boxes are square; dihedral = the 8 rotations and reflections of a square grid",
       Tasks{"puzzle"});
-    f("augmentation_device", &DataConfig::augmentation_device, OneOf{{"auto", "host", "device"}}, "",
+    f("augmentation_device", &DataConfig::augmentation_device, Choice<AugmentationDevice>{}, "",
       "where the copies are drawn; both give the same ones. auto = on the GPU where it can, else by the prefetch "
       "thread",
       Tasks{"puzzle"}, Resume::free);
@@ -81,7 +105,7 @@ struct DataConfig {
     f("max_malformed", &DataConfig::max_malformed, IntRange{0}, "lines",
       "task=language, triples, and task=polychromic: so many malformed lines are passed over before it is an error",
       Tasks{"language polychromic"});
-    f("cache", &DataConfig::cache, OneOf{{"auto", "memory", "stream"}}, "",
+    f("cache", &DataConfig::cache, Choice<TripleCache>{}, "",
       "task=language, triples: memory = ids are read at the start, stream = when they are needed, auto = memory up to "
       "1 GiB; the batches are the same",
       Tasks{"language"}, Resume::free);

@@ -40,12 +40,24 @@ struct EnumNames<PolychromicObjective> {
   static constexpr const char* kNames[] = {"none", "score_function", "marginal", "compat"};
 };
 
+enum class HfWeights { load, random };
+template <>
+struct EnumNames<HfWeights> {
+  static constexpr const char* kNames[] = {"load", "random"};
+};
+
+enum class Quantization { none, nf4 };
+template <>
+struct EnumNames<Quantization> {
+  static constexpr const char* kNames[] = {"none", "nf4"};
+};
+
 // The model.
 struct HfConfig {
   std::string model = "";
-  std::string weights = "load";
+  HfWeights weights = HfWeights::load;
   std::string tokenizer = "";
-  std::string quantize = "none";
+  Quantization quantize = Quantization::none;
   int64_t positions = 0;
   bool recompute = false;
 
@@ -55,11 +67,11 @@ struct HfConfig {
       "folder of a causal language model as Hugging Face's transformers saves it (config.json, model.safetensors or "
       "its shards, tokenizer.json): Qwen3, Llama or Mistral",
       Resume::free);
-    f("weights", &HfConfig::weights, OneOf{{"load", "random"}}, "",
+    f("weights", &HfConfig::weights, Choice<HfWeights>{}, "",
       "random = the folder needs config.json alone, and weights are drawn by run.seed: for timing and for training "
       "from scratch");
     f("tokenizer", &HfConfig::tokenizer, PathText{}, "", "folder with tokenizer.json; empty = hf.model", Resume::free);
-    f("quantize", &HfConfig::quantize, OneOf{{"none", "nf4"}}, "",
+    f("quantize", &HfConfig::quantize, Choice<Quantization>{}, "",
       "how the weights of the blocks' linear layers, which are frozen beside an adapter, are held: none = in the "
       "compute dtype; nf4 = 4-bit NormalFloat with double quantisation (QLoRA), a quarter of the memory and slower "
       "steps and answers; needs lora.r above 0");
@@ -108,14 +120,38 @@ struct LoraConfig {
   }
 };
 
+enum class ChatTemplateKind { automatic, model, chatml, llama3, plain, custom };
+template <>
+struct EnumNames<ChatTemplateKind> {
+  static constexpr const char* kNames[] = {"auto", "model", "chatml", "llama3", "plain", "custom"};
+};
+
+enum class ChatBos { automatic, off };
+template <>
+struct EnumNames<ChatBos> {
+  static constexpr const char* kNames[] = {"auto", "off"};
+};
+
+enum class LearnedTurns { response, turns };
+template <>
+struct EnumNames<LearnedTurns> {
+  static constexpr const char* kNames[] = {"response", "turns"};
+};
+
+enum class ChatThinking { automatic, on, off };
+template <>
+struct EnumNames<ChatThinking> {
+  static constexpr const char* kNames[] = {"auto", "on", "off"};
+};
+
 // Prompts and responses.
 struct ChatConfig {
-  std::string template_name = "auto";  // chat.template
-  std::string template_entry = "";     // chat.template_name
+  ChatTemplateKind template_name = ChatTemplateKind::automatic;  // chat.template
+  std::string template_entry = "";                               // chat.template_name
   std::string date = "";
-  std::string bos = "auto";
-  std::string learn = "response";
-  std::string thinking = "auto";
+  ChatBos bos = ChatBos::automatic;
+  LearnedTurns learn = LearnedTurns::response;
+  ChatThinking thinking = ChatThinking::automatic;
   std::string prompt_template = "";
   std::string response_template = "";
   std::string messages_field = "messages";
@@ -137,7 +173,7 @@ struct ChatConfig {
 
   template <class F>
   static void describe(F&& f) {
-    f("template", &ChatConfig::template_name, OneOf{{"auto", "model", "chatml", "llama3", "plain", "custom"}}, "",
+    f("template", &ChatConfig::template_name, Choice<ChatTemplateKind>{}, "",
       "what stands around prompt and response: model = the chat_template of the tokenizer's folder, run as "
       "transformers runs it; chatml (Qwen), llama3, plain = the prompt as it stands and EOS behind the response, "
       "custom = prompt_template and response_template; auto = model, where the folder has a template");
@@ -146,14 +182,14 @@ struct ChatConfig {
     f("date", &ChatConfig::date, AnyText{}, "",
       "template=model: the day, such as 2026-11-25, that a template which writes today's date takes; empty = today",
       Resume::free, kModelTemplate);
-    f("learn", &ChatConfig::learn, OneOf{{"response", "turns"}}, "",
+    f("learn", &ChatConfig::learn, Choice<LearnedTurns>{}, "",
       "response = the last answer of a record; turns = every answer in it, as {% generation %} blocks of the template "
       "mark them (template=model, polychromic.objective=none)",
       kModelTemplate);
-    f("bos", &ChatConfig::bos, OneOf{{"auto", "off"}}, "",
+    f("bos", &ChatConfig::bos, Choice<ChatBos>{}, "",
       "template=plain: auto = BOS in front of a prompt where tokenizer.json's post-processor puts it; off = none",
       ReadWhen{"chat.template", {"plain"}, "puts BOS where its own texts have it", "set chat.template to plain"});
-    f("thinking", &ChatConfig::thinking, OneOf{{"auto", "on", "off"}}, "",
+    f("thinking", &ChatConfig::thinking, Choice<ChatThinking>{}, "",
       "model: what the template gets as enable_thinking, auto = nothing; chatml: off = an empty <think> block ends the "
       "prompt, as models that can think are told not to, auto = off where the tokenizer has <think>",
       ReadWhen{
@@ -201,12 +237,42 @@ struct ChatConfig {
   }
 };
 
+enum class DiversityMetric { semantic, bleu, distinct };
+template <>
+struct EnumNames<DiversityMetric> {
+  static constexpr const char* kNames[] = {"semantic", "bleu", "distinct"};
+};
+
+enum class PerformanceMode { standard, safe };
+template <>
+struct EnumNames<PerformanceMode> {
+  static constexpr const char* kNames[] = {"standard", "safe"};
+};
+
+enum class DiversityBaseline { leave_one_out, running_mean, none };
+template <>
+struct EnumNames<DiversityBaseline> {
+  static constexpr const char* kNames[] = {"leave_one_out", "running_mean", "none"};
+};
+
+enum class LengthNorm { max, none };
+template <>
+struct EnumNames<LengthNorm> {
+  static constexpr const char* kNames[] = {"max", "none"};
+};
+
+enum class SharedPrompts { off, answers, responses };
+template <>
+struct EnumNames<SharedPrompts> {
+  static constexpr const char* kNames[] = {"off", "answers", "responses"};
+};
+
 // What the diversity of sampled answers adds to the loss.
 struct PolychromicConfig {
   PolychromicObjective objective = PolychromicObjective::score_function;
   double diversity_weight = 0.3;
   int64_t n_generations = 3;
-  std::string diversity_metric = "semantic";
+  DiversityMetric diversity_metric = DiversityMetric::semantic;
   double diversity_temperature = 0.9;
   double diversity_top_p = 1;
   int64_t diversity_top_k = 0;
@@ -215,14 +281,14 @@ struct PolychromicConfig {
   std::string diversity_encoder_model = "";
   int64_t compute_diversity_every_n_steps = 1;
   int64_t max_examples_for_diversity = 4;
-  std::string performance_mode = "standard";
-  std::string baseline = "leave_one_out";
+  PerformanceMode performance_mode = PerformanceMode::standard;
+  DiversityBaseline baseline = DiversityBaseline::leave_one_out;
   int64_t subset_size = 2;
-  std::string length_norm = "max";
+  LengthNorm length_norm = LengthNorm::max;
   bool normalize_advantages = false;
   double advantage_clip = 0;
   int64_t generation_batch = 0;
-  std::string share_prompts = "responses";
+  SharedPrompts share_prompts = SharedPrompts::responses;
 
   template <class F>
   static void describe(F&& f) {
@@ -234,7 +300,7 @@ struct PolychromicConfig {
       "weight of the diversity beside the loss of the responses", kSomeDiversity, kSamplesAnswers);
     f("n_generations", &PolychromicConfig::n_generations, IntRange{2, 1024}, "answers", "sampled to each prompt",
       kSomeDiversity, kSamplesAnswers);
-    f("diversity_metric", &PolychromicConfig::diversity_metric, OneOf{{"semantic", "bleu", "distinct"}}, "",
+    f("diversity_metric", &PolychromicConfig::diversity_metric, Choice<DiversityMetric>{}, "",
       "semantic = mean of 1 - cosine of the embeddings of two answers; bleu = 1 - BLEU-2 of each against the others; "
       "distinct = different pairs of words / all pairs");
     f("diversity_temperature", &PolychromicConfig::diversity_temperature, RealRange{0, 1e3, true}, "",
@@ -262,11 +328,11 @@ struct PolychromicConfig {
       "sample answers every so many optimizer steps", kSomeDiversity, kSamplesAnswers);
     f("max_examples_for_diversity", &PolychromicConfig::max_examples_for_diversity, IntRange{1, 1 << 20}, "examples",
       "of a micro-batch, the first so many", kSomeDiversity, kSamplesAnswers);
-    f("performance_mode", &PolychromicConfig::performance_mode, OneOf{{"standard", "safe"}}, "",
+    f("performance_mode", &PolychromicConfig::performance_mode, Choice<PerformanceMode>{}, "",
       "safe = at most 3 answers of 80 tokens, every 10 steps at most, as the reference trainer's mode for small "
       "machines",
       kSomeDiversity, kSamplesAnswers);
-    f("baseline", &PolychromicConfig::baseline, OneOf{{"leave_one_out", "running_mean", "none"}}, "",
+    f("baseline", &PolychromicConfig::baseline, Choice<DiversityBaseline>{}, "",
       "objective=score_function: what an answer's diversity is compared with; with two answers leave_one_out is the "
       "running mean",
       kSomeDiversity, kSamplesAnswers,
@@ -278,7 +344,7 @@ struct PolychromicConfig {
       "objective=marginal: answers of a set, fewer than n_generations", kSomeDiversity, kSamplesAnswers,
       ReadWhen{
           "polychromic.objective", {"marginal"}, "takes no sets of answers", "set polychromic.objective to marginal"});
-    f("length_norm", &PolychromicConfig::length_norm, OneOf{{"max", "none"}}, "",
+    f("length_norm", &PolychromicConfig::length_norm, Choice<LengthNorm>{}, "",
       "max = the term is divided by max_generation_length, so that its size does not grow with the answers; none = the "
       "exact gradient",
       kSomeDiversity, kSamplesAnswers, kDiversityGradient);
@@ -288,13 +354,37 @@ struct PolychromicConfig {
       "then bound their size; 0 = no bound", kSomeDiversity, kSamplesAnswers, kDiversityGradient);
     f("generation_batch", &PolychromicConfig::generation_batch, IntRange{0, 1 << 16}, "rows",
       "answers that are written at a time; 0 = all of a step, up to 256 on a GPU and 64 on a CPU", Resume::free);
-    f("share_prompts", &PolychromicConfig::share_prompts, OneOf{{"off", "answers", "responses"}}, "",
+    f("share_prompts", &PolychromicConfig::share_prompts, Choice<SharedPrompts>{}, "",
       "what goes through the model of answers that are learned from: answers = each prompt once, and no answer's "
       "padding; responses = that in one pass with the responses, whose prompts serve the answers, too (without "
       "chat.packing, lora.dropout and rewards, else as answers): fastest, but both are in memory together; off = each "
       "answer behind its own prompt, in rows of one width. The same step but for rounding",
       Resume::free);
   }
+};
+
+enum class RewardCombination { weighted_sum, separately_normalised };
+template <>
+struct EnumNames<RewardCombination> {
+  static constexpr const char* kNames[] = {"weighted_sum", "separately_normalised"};
+};
+
+enum class PolicyAggregation { dapo, grpo, dr_grpo, bnpo };
+template <>
+struct EnumNames<PolicyAggregation> {
+  static constexpr const char* kNames[] = {"dapo", "grpo", "dr_grpo", "bnpo"};
+};
+
+enum class AdvantageScale { group, batch, none, compat };
+template <>
+struct EnumNames<AdvantageScale> {
+  static constexpr const char* kNames[] = {"group", "batch", "none", "compat"};
+};
+
+enum class RatioLevel { token, sequence };
+template <>
+struct EnumNames<RatioLevel> {
+  static constexpr const char* kNames[] = {"token", "sequence"};
 };
 
 // Policy optimisation by rewards.
@@ -308,14 +398,14 @@ struct GrpoConfig {
   int64_t top_k = 0;
   double min_p = 0;
   std::string rewards = "";
-  std::string reward_combination = "weighted_sum";
+  RewardCombination reward_combination = RewardCombination::weighted_sum;
   std::string reward_pattern = "";
   bool reward_first_line = false;
   std::string reward_head = "";
   double diversity_weight = 0;
-  std::string loss_type = "dapo";
-  std::string scale_rewards = "group";
-  std::string importance_sampling_level = "token";
+  PolicyAggregation loss_type = PolicyAggregation::dapo;
+  AdvantageScale scale_rewards = AdvantageScale::group;
+  RatioLevel importance_sampling_level = RatioLevel::token;
   double epsilon = 0.2;
   double epsilon_high = 0;
   double delta = 0;
@@ -341,7 +431,7 @@ struct GrpoConfig {
       "answer (one of chat.answers_field, or the response where a record has none), format, finished, overlong, "
       "diversity, heuristic, learned, or a part of heuristic: length, lexical, "
       "punctuation, engagement, relevance, sentiment");
-    f("reward_combination", &GrpoConfig::reward_combination, OneOf{{"weighted_sum", "separately_normalised"}}, "",
+    f("reward_combination", &GrpoConfig::reward_combination, Choice<RewardCombination>{}, "",
       "separately_normalised = each reward is first divided by its own standard deviation in the group");
     f("reward_pattern", &GrpoConfig::reward_pattern, AnyText{}, "",
       "reward format: the regular expression that the whole answer must match");
@@ -350,13 +440,13 @@ struct GrpoConfig {
     f("reward_head", &GrpoConfig::reward_head, PathText{}, "", "reward learned: the network's safetensors file");
     f("diversity_weight", &GrpoConfig::diversity_weight, RealRange{0, 1e3}, "",
       "of how far an answer is from the others of its group (polychromic.diversity_metric), added to the rewards");
-    f("loss_type", &GrpoConfig::loss_type, OneOf{{"dapo", "grpo", "dr_grpo", "bnpo"}}, "",
+    f("loss_type", &GrpoConfig::loss_type, Choice<PolicyAggregation>{}, "",
       "dapo = mean over the tokens of the global batch, grpo = of each answer, then over answers, dr_grpo = sum / "
       "(answers * max_completion_length), bnpo = mean over the tokens of a micro-batch");
-    f("scale_rewards", &GrpoConfig::scale_rewards, OneOf{{"group", "batch", "none", "compat"}}, "",
+    f("scale_rewards", &GrpoConfig::scale_rewards, Choice<AdvantageScale>{}, "",
       "what differences from the group's mean are divided by: the standard deviation of the group or of the batch, or "
       "nothing; compat = the reference trainer's rule");
-    f("importance_sampling_level", &GrpoConfig::importance_sampling_level, OneOf{{"token", "sequence"}}, "",
+    f("importance_sampling_level", &GrpoConfig::importance_sampling_level, Choice<RatioLevel>{}, "",
       "ratio of the policies of each token, or of the whole answer");
     f("epsilon", &GrpoConfig::epsilon, RealRange{0, 0.999}, "", "the ratio counts from 1 - epsilon ...");
     f("epsilon_high", &GrpoConfig::epsilon_high, RealRange{0, 1e3}, "", "... to 1 + epsilon_high; 0 = epsilon");

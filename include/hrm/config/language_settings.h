@@ -24,6 +24,18 @@ inline const ReadWhen kReasoningCore{
     "lm.arch", {"hrm"}, "has neither an encoder nor a reasoning core", "set lm.arch to hrm"};
 inline const ReadWhen kMamba2{"lm.encoder", {"mamba2"}, "is no mamba2", "set lm.encoder to mamba2"};
 
+enum class LmEncoder { transformer, mamba2 };
+template <>
+struct EnumNames<LmEncoder> {
+  static constexpr const char* kNames[] = {"transformer", "mamba2"};
+};
+
+enum class LmBridge { prefix, cross_attention };
+template <>
+struct EnumNames<LmBridge> {
+  static constexpr const char* kNames[] = {"prefix", "cross_attention"};
+};
+
 // Language models (task=language). Defaults of the modern style; the prototype's are in configs/language.
 struct LmConfig {
   LmArch arch = LmArch::hrm;
@@ -40,7 +52,7 @@ struct LmConfig {
   double rms_norm_eps = 1e-6;
   bool qk_norm = false;
   bool tied = true;
-  std::string encoder = "transformer";
+  LmEncoder encoder = LmEncoder::transformer;
   int64_t enc_layers = 2;
   int64_t h_layers = 2;
   int64_t l_layers = 2;
@@ -49,7 +61,7 @@ struct LmConfig {
   int64_t h_cycles = 4;
   int64_t l_steps = 8;
   int64_t gradient_cycles = 1;
-  std::string bridge = "prefix";
+  LmBridge bridge = LmBridge::prefix;
   int64_t prefix_len = 8;
   double gate_scale = 1;
   double gate_bias = 0;
@@ -92,8 +104,7 @@ struct LmConfig {
     f("rms_norm_eps", &LmConfig::rms_norm_eps, RealRange{0, 1, true}, "", "epsilon of RMSNorm (modern)");
     f("qk_norm", &LmConfig::qk_norm, Flag{}, "", "RMSNorm of queries and keys, as Qwen3 has (modern)");
     f("tied", &LmConfig::tied, Flag{}, "", "the head reads the embedding's weight (modern)");
-    f("encoder", &LmConfig::encoder, OneOf{{"transformer", "mamba2"}}, "", "what reads the prompt (arch hrm)",
-      kReasoningCore);
+    f("encoder", &LmConfig::encoder, Choice<LmEncoder>{}, "", "what reads the prompt (arch hrm)", kReasoningCore);
     f("enc_layers", &LmConfig::enc_layers, IntRange{1, 1024}, "blocks", "blocks of the encoder", kReasoningCore);
     f("h_layers", &LmConfig::h_layers, IntRange{1, 1024}, "blocks", "blocks of the slow memory", kReasoningCore);
     f("l_layers", &LmConfig::l_layers, IntRange{1, 1024}, "blocks", "blocks of the fast memory", kReasoningCore);
@@ -104,7 +115,7 @@ struct LmConfig {
       kReasoningCore);
     f("gradient_cycles", &LmConfig::gradient_cycles, IntRange{0, 1024}, "cycles",
       "cycles that are differentiated, from the last one back: 1 = the one-step gradient, 0 = all", kReasoningCore);
-    f("bridge", &LmConfig::bridge, OneOf{{"prefix", "cross_attention"}}, "",
+    f("bridge", &LmConfig::bridge, Choice<LmBridge>{}, "",
       "how the core's result enters the decoder: as vectors in front of the answer, or as one that every block attends "
       "to",
       kReasoningCore);
@@ -142,14 +153,26 @@ struct LmConfig {
   }
 };
 
+enum class MoePlace { automatic, encoder, decoder, both };
+template <>
+struct EnumNames<MoePlace> {
+  static constexpr const char* kNames[] = {"auto", "encoder", "decoder", "both"};
+};
+
+enum class RouterScore { softmax, sigmoid };
+template <>
+struct EnumNames<RouterScore> {
+  static constexpr const char* kNames[] = {"softmax", "sigmoid"};
+};
+
 // Mixtures of experts in language models.
 struct MoeConfig {
   int64_t experts = 0;
   int64_t top_k = 2;
   int64_t inner = 0;
-  std::string place = "auto";
+  MoePlace place = MoePlace::automatic;
   int64_t every = 1;
-  std::string score = "softmax";
+  RouterScore score = RouterScore::softmax;
   bool normalize = false;
   double capacity_factor = 0;
   double load_weight = 0.01;
@@ -164,12 +187,12 @@ struct MoeConfig {
       "experts in place of the feed-forward part of a block; 0 = none, all blocks are dense");
     f("top_k", &MoeConfig::top_k, IntRange{1, 32}, "experts", "experts that each token goes through");
     f("inner", &MoeConfig::inner, IntRange{0, 1 << 20}, "", "width inside of an expert (GELU); 0 = 4 D");
-    f("place", &MoeConfig::place, OneOf{{"auto", "encoder", "decoder", "both"}}, "",
+    f("place", &MoeConfig::place, Choice<MoePlace>{}, "",
       "where experts stand; auto = encoder of the prototype, else every part of blocks that reads tokens (a mamba2 "
       "encoder has none)");
     f("every", &MoeConfig::every, IntRange{1, 1024}, "blocks",
       "every so many blocks one with experts, beginning with the last of the first so many");
-    f("score", &MoeConfig::score, OneOf{{"softmax", "sigmoid"}}, "", "scores of the router");
+    f("score", &MoeConfig::score, Choice<RouterScore>{}, "", "scores of the router");
     f("normalize", &MoeConfig::normalize, Flag{}, "", "divide the weights of a token's experts by their sum");
     f("capacity_factor", &MoeConfig::capacity_factor, RealRange{0, 1e3}, "",
       "an expert takes at most so many times its fair share of the tokens, the rest is dropped; 0 = all are taken");

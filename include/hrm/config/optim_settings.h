@@ -5,14 +5,27 @@
 #include <string>
 
 #include "hrm/config/field.h"
+#include "hrm/config/language_settings.h"
 
 namespace hrm::config {
 
 inline const ReadWhen kMuon{"optim.name", {"muon"}, "is not muon", "set optim.name to muon"};
 
+enum class TokenLoss { stablemax, softmax };
+template <>
+struct EnumNames<TokenLoss> {
+  static constexpr const char* kNames[] = {"stablemax", "softmax"};
+};
+
+enum class TokenLossPrecision { f64, f32 };
+template <>
+struct EnumNames<TokenLossPrecision> {
+  static constexpr const char* kNames[] = {"f64", "f32"};
+};
+
 struct ObjectiveConfig {
-  std::string loss = "stablemax";
-  std::string loss_precision = "f64";
+  TokenLoss loss = TokenLoss::stablemax;
+  TokenLossPrecision loss_precision = TokenLossPrecision::f64;
   double deep_supervision = 0;
   double halting = 0;
   double halting_target = 1;
@@ -20,9 +33,8 @@ struct ObjectiveConfig {
 
   template <class F>
   static void describe(F&& f) {
-    f("loss", &ObjectiveConfig::loss, OneOf{{"stablemax", "softmax"}}, "", "cross-entropy over tokens",
-      Tasks{"puzzle"});
-    f("loss_precision", &ObjectiveConfig::loss_precision, OneOf{{"f64", "f32"}}, "",
+    f("loss", &ObjectiveConfig::loss, Choice<TokenLoss>{}, "", "cross-entropy over tokens", Tasks{"puzzle"});
+    f("loss_precision", &ObjectiveConfig::loss_precision, Choice<TokenLossPrecision>{}, "",
       "arithmetic of the stablemax loss; f64 is the official exact mode (softmax is always f32)", Tasks{"puzzle"},
       ReadWhen{"objective.loss", {"stablemax"}, "is always computed in f32", "set objective.loss to stablemax"});
     f("deep_supervision", &ObjectiveConfig::deep_supervision, RealRange{0, 1e3}, "",
@@ -44,8 +56,38 @@ struct ObjectiveConfig {
   }
 };
 
+enum class OptimizerKind { adam_atan2, adamw, lion, sgd, muon };
+template <>
+struct EnumNames<OptimizerKind> {
+  static constexpr const char* kNames[] = {"adam_atan2", "adamw", "lion", "sgd", "muon"};
+};
+
+enum class MuonScale { original, match_rms_adamw };
+template <>
+struct EnumNames<MuonScale> {
+  static constexpr const char* kNames[] = {"original", "match_rms_adamw"};
+};
+
+enum class MuonPrecision { bf16, fp32 };
+template <>
+struct EnumNames<MuonPrecision> {
+  static constexpr const char* kNames[] = {"bf16", "fp32"};
+};
+
+enum class Schedule { cosine, constant, linear, wsd };
+template <>
+struct EnumNames<Schedule> {
+  static constexpr const char* kNames[] = {"cosine", "constant", "linear", "wsd"};
+};
+
+enum class WsdShape { one_minus_sqrt, linear, cosine };
+template <>
+struct EnumNames<WsdShape> {
+  static constexpr const char* kNames[] = {"1-sqrt", "linear", "cosine"};
+};
+
 struct OptimConfig {
-  std::string name = "adam_atan2";
+  OptimizerKind name = OptimizerKind::adam_atan2;
   double lr = 1e-4;
   double beta1 = 0.9;
   double beta2 = 0.95;
@@ -53,23 +95,23 @@ struct OptimConfig {
   double momentum = 0.95;
   double weight_decay = 0.1;
   std::string groups;
-  std::string muon_scale = "original";
-  std::string muon_precision = "bf16";
+  MuonScale muon_scale = MuonScale::original;
+  MuonPrecision muon_precision = MuonPrecision::bf16;
   double adamw_lr = 3e-4;
   double puzzle_emb_lr = 1e-2;
   double puzzle_emb_weight_decay = 0.1;
   double grad_clip = 0;
-  std::string schedule = "cosine";
+  Schedule schedule = Schedule::cosine;
   int64_t warmup_steps = 2000;
   int64_t wsd_stable_steps = -1;
   int64_t wsd_decay_steps = -1;
-  std::string wsd_shape = "1-sqrt";
+  WsdShape wsd_shape = WsdShape::one_minus_sqrt;
   double min_ratio = 1.0;
   double ema = 0;
 
   template <class F>
   static void describe(F&& f) {
-    f("name", &OptimConfig::name, OneOf{{"adam_atan2", "adamw", "lion", "sgd", "muon"}}, "",
+    f("name", &OptimConfig::name, Choice<OptimizerKind>{}, "",
       "optimizer of all dense parameters; sgd = with Nesterov's momentum and coupled weight decay; muon = of matrices, "
       "beside adamw for vectors, embeddings and output heads",
       Resume::fixed);
@@ -97,11 +139,11 @@ struct OptimConfig {
       "parameters with a weight decay, learning rate or optimizer of their own, by name: pattern=decay, "
       "pattern=decay:factor of the rate, or pattern=decay:factor:adamw (beside muon), with commas between; the first "
       "pattern that matches counts, e.g. *.bias=0,*embed*=0:0.5");
-    f("muon_scale", &OptimConfig::muon_scale, OneOf{{"original", "match_rms_adamw"}}, "",
+    f("muon_scale", &OptimConfig::muon_scale, Choice<MuonScale>{}, "",
       "size of muon's update: original = sqrt(max(1, rows / columns)); match_rms_adamw = 0.2 sqrt(max(rows, columns)), "
       "which takes adamw's lr and weight_decay",
       kMuon);
-    f("muon_precision", &OptimConfig::muon_precision, OneOf{{"bf16", "fp32"}}, "",
+    f("muon_precision", &OptimConfig::muon_precision, Choice<MuonPrecision>{}, "",
       "arithmetic of the matrix products of muon's iteration", kMuon);
     f("adamw_lr", &OptimConfig::adamw_lr, RealRange{0, 1e3}, "",
       "learning rate of what adamw updates beside muon; follows the same schedule", kMuon);
@@ -120,13 +162,13 @@ struct OptimConfig {
                .way_out = "set model.puzzle_emb_ndim to -1",
                .unless = true});
     f("grad_clip", &OptimConfig::grad_clip, RealRange{0, 1e9}, "", "largest global gradient norm; 0 = no clipping");
-    f("schedule", &OptimConfig::schedule, OneOf{{"cosine", "constant", "linear", "wsd"}}, "",
+    f("schedule", &OptimConfig::schedule, Choice<Schedule>{}, "",
       "learning rate after the warm-up; wsd = flat, then a decay (wsd_*)");
     f("warmup_steps", &OptimConfig::warmup_steps, IntRange{0}, "steps", "steps of linear warm-up");
     f("wsd_stable_steps", &OptimConfig::wsd_stable_steps, IntRange{-1}, "steps",
       "flat steps of wsd after the warm-up; -1 = what the decay leaves, or half of the rest");
     f("wsd_decay_steps", &OptimConfig::wsd_decay_steps, IntRange{-1}, "steps", "steps of wsd's decay; -1 = the rest");
-    f("wsd_shape", &OptimConfig::wsd_shape, OneOf{{"1-sqrt", "linear", "cosine"}}, "", "how wsd decays");
+    f("wsd_shape", &OptimConfig::wsd_shape, Choice<WsdShape>{}, "", "how wsd decays");
     f("min_ratio", &OptimConfig::min_ratio, RealRange{0, 1}, "",
       "the learning rate ends at this fraction of lr (cosine, linear, wsd)",
       ReadWhen{.key = "optim.schedule",

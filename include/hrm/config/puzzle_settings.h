@@ -32,6 +32,12 @@ inline constexpr PuzzleArchFacts kPuzzleArchFacts[] = {
 };
 static_assert(std::size(kPuzzleArchFacts) == std::size(EnumNames<PuzzleArch>::kNames));
 
+enum class PositionEncoding { rope, learned, none };
+template <>
+struct EnumNames<PositionEncoding> {
+  static constexpr const char* kNames[] = {"rope", "learned", "none"};
+};
+
 struct ModelConfig {
   PuzzleArch arch = PuzzleArch::hrm;
   int64_t hidden_size = 512;
@@ -41,7 +47,7 @@ struct ModelConfig {
   int64_t L_cycles = 2;
   int64_t H_layers = 4;
   int64_t L_layers = 4;
-  std::string pos_encodings = "rope";
+  PositionEncoding pos_encodings = PositionEncoding::rope;
   int64_t puzzle_emb_ndim = -1;
   int64_t puzzle_emb_len = 0;
   bool mlp_t = false;
@@ -74,7 +80,7 @@ struct ModelConfig {
     f("H_layers", &ModelConfig::H_layers, IntRange{0, 1024}, "blocks",
       "blocks of the H module (trm and transformer have none: 0)");
     f("L_layers", &ModelConfig::L_layers, IntRange{1, 1024}, "blocks", "blocks of the L module");
-    f("pos_encodings", &ModelConfig::pos_encodings, OneOf{{"rope", "learned", "none"}}, "", "position encoding");
+    f("pos_encodings", &ModelConfig::pos_encodings, Choice<PositionEncoding>{}, "", "position encoding");
     f("puzzle_emb_ndim", &ModelConfig::puzzle_emb_ndim, IntRange{-1, 1 << 20}, "",
       "width of the puzzle embedding; -1 = hidden_size, 0 = no puzzle embedding");
     f("puzzle_emb_len", &ModelConfig::puzzle_emb_len, IntRange{0, 1024}, "tokens",

@@ -34,6 +34,12 @@ struct RunConfig {
   }
 };
 
+enum class SpikeAction { skip, rewind };
+template <>
+struct EnumNames<SpikeAction> {
+  static constexpr const char* kNames[] = {"skip", "rewind"};
+};
+
 struct TrainConfig {
   int64_t global_batch_size = 768;
   int64_t micro_batch_size = 0;
@@ -53,7 +59,7 @@ struct TrainConfig {
   int64_t max_nonfinite_steps = 20;
   double spike_score = 0;
   int64_t spike_window = 128;
-  std::string spike_action = "skip";
+  SpikeAction spike_action = SpikeAction::skip;
   int64_t spike_rewind_steps = 100;
   double stuck_after_s = 900;
 
@@ -97,7 +103,7 @@ struct TrainConfig {
       "nothing is one");
     f("spike_window", &TrainConfig::spike_window, IntRange{8, 100000}, "steps",
       "losses that a spike is measured against", Resume::fixed, kSpikes);
-    f("spike_action", &TrainConfig::spike_action, OneOf{{"skip", "rewind"}}, "",
+    f("spike_action", &TrainConfig::spike_action, Choice<SpikeAction>{}, "",
       "skip = a spike's update is left out; rewind = also go back to a checkpoint of at least spike_rewind_steps "
       "before and on without the batches from there to the spike (three times at most)",
       kSpikes);
@@ -110,12 +116,18 @@ struct TrainConfig {
   }
 };
 
+enum class EvalWeights { automatic, raw, ema, both };
+template <>
+struct EnumNames<EvalWeights> {
+  static constexpr const char* kNames[] = {"auto", "raw", "ema", "both"};
+};
+
 struct EvalConfig {
   int64_t batch_size = 0;
   int64_t max_samples = 0;
   int64_t segments = 0;
   bool early_halt = false;
-  std::string weights = "auto";
+  EvalWeights weights = EvalWeights::automatic;
   int64_t answers = 10;
   double answer_temperature = 0.7;
   double answer_top_p = 0.9;
@@ -135,7 +147,7 @@ struct EvalConfig {
       "a sample stops as soon as the model's own rule halts it, and the next one takes its place; false = every sample "
       "runs all segments, as the published numbers do",
       Tasks{"puzzle"});
-    f("weights", &EvalConfig::weights, OneOf{{"auto", "raw", "ema", "both"}}, "",
+    f("weights", &EvalConfig::weights, Choice<EvalWeights>{}, "",
       "which weights to evaluate; auto = the average where there is one");
     f("answers", &EvalConfig::answers, IntRange{0, 1024}, "answers",
       "task=polychromic, 'hrm_train eval' alone: sampled to each prompt, for pass@k and diversity; 0 = none",

@@ -18,10 +18,22 @@ inline const ReadWhen kNvtx{
     "profiling.nvtx.enabled", {"true"}, "names no ranges", "set profiling.nvtx.enabled to true"};
 inline const ReadWhen kTrace{"profiling.trace", {"true"}, "records nothing", "set profiling.trace to true"};
 
+enum class ComputePrecision { automatic, bf16, fp16, tf32, fp32 };
+template <>
+struct EnumNames<ComputePrecision> {
+  static constexpr const char* kNames[] = {"auto", "bf16", "fp16", "tf32", "fp32"};
+};
+
+enum class RecursionPrecision { same, fp8 };
+template <>
+struct EnumNames<RecursionPrecision> {
+  static constexpr const char* kNames[] = {"same", "fp8"};
+};
+
 // Arithmetic. Weights, gradients, optimizer and losses are float32 whatever is chosen here.
 struct PrecisionConfig {
-  std::string compute = "auto";
-  std::string recursions = "same";
+  ComputePrecision compute = ComputePrecision::automatic;
+  RecursionPrecision recursions = RecursionPrecision::same;
   int64_t fp8_amax_history = 16;
   int64_t fp8_margin = 0;
   int64_t fp8_warmup_steps = 0;
@@ -30,11 +42,11 @@ struct PrecisionConfig {
 
   template <class F>
   static void describe(F&& f) {
-    f("compute", &PrecisionConfig::compute, OneOf{{"auto", "bf16", "fp16", "tf32", "fp32"}}, "",
+    f("compute", &PrecisionConfig::compute, Choice<ComputePrecision>{}, "",
       "arithmetic of the forward and backward pass; auto = bf16 on a GPU, fp32 on the CPU; tf32 = fp32 whose matrix "
       "products on a GPU round their inputs to TF32; fp32 = exact products",
       OtherName{"runtime.precision"});
-    f("recursions", &PrecisionConfig::recursions, OneOf{{"same", "fp8"}}, "",
+    f("recursions", &PrecisionConfig::recursions, Choice<RecursionPrecision>{}, "",
       "matrix products of the recursions that are not differentiated; fp8 = e4m3 with scales by delayed maximum (on a "
       "GPU of compute capability 8.9 or later; with ops.backend=reference anywhere, slowly), same = as compute",
       Tasks{"puzzle"}, Resume::free);
@@ -55,20 +67,37 @@ struct PrecisionConfig {
   }
 };
 
+enum class DeviceChoice { automatic, cpu, cuda };
+template <>
+struct EnumNames<DeviceChoice> {
+  static constexpr const char* kNames[] = {"auto", "cpu", "cuda"};
+};
+
+enum class SdpaBackend { automatic, cudnn, flash, efficient, math };
+template <>
+struct EnumNames<SdpaBackend> {
+  static constexpr const char* kNames[] = {"auto", "cudnn", "flash", "efficient", "math"};
+};
+
+enum class GpuAllocator { expandable, native, cuda_malloc_async };
+template <>
+struct EnumNames<GpuAllocator> {
+  static constexpr const char* kNames[] = {"expandable", "native", "cuda_malloc_async"};
+};
+
 struct RuntimeConfig {
-  std::string device = "auto";
+  DeviceChoice device = DeviceChoice::automatic;
   int64_t threads = 0;
   bool deterministic = false;
   bool cuda_graphs = true;
   int64_t graph_warmup_steps = 3;
-  std::string sdpa = "auto";
+  SdpaBackend sdpa = SdpaBackend::automatic;
   bool cudnn_benchmark = false;
-  std::string allocator = "expandable";
+  GpuAllocator allocator = GpuAllocator::expandable;
 
   template <class F>
   static void describe(F&& f) {
-    f("device", &RuntimeConfig::device, OneOf{{"auto", "cpu", "cuda"}}, "",
-      "auto = the GPU when there is a usable one");
+    f("device", &RuntimeConfig::device, Choice<DeviceChoice>{}, "", "auto = the GPU when there is a usable one");
     f("threads", &RuntimeConfig::threads, IntRange{0, 4096}, "threads", "CPU threads; 0 = one per core");
     f("deterministic", &RuntimeConfig::deterministic, Flag{}, "",
       "bit-identical results from run to run on the same device and build");
@@ -78,28 +107,46 @@ struct RuntimeConfig {
     f("graph_warmup_steps", &RuntimeConfig::graph_warmup_steps, IntRange{1, 1000}, "steps",
       "eager runs of a step before it is captured", OtherName{"warmup_steps"},
       ReadWhen{"runtime.cuda_graphs", {"true"}, "captures nothing", "set runtime.cuda_graphs to true"});
-    f("sdpa", &RuntimeConfig::sdpa, OneOf{{"auto", "cudnn", "flash", "efficient", "math"}}, "",
+    f("sdpa", &RuntimeConfig::sdpa, Choice<SdpaBackend>{}, "",
       "backend of scaled dot-product attention where our own kernel does not apply; auto = LibTorch chooses");
     f("cudnn_benchmark", &RuntimeConfig::cudnn_benchmark, Flag{}, "",
       "cuDNN tries its algorithms at the first call of each shape and keeps the fastest", OtherName{"cudnn_benchmark"},
       ReadWhen{"task", {"language"}, "has no convolutions", ""}, kConvolutionEncoder);
-    f("allocator", &RuntimeConfig::allocator, OneOf{{"expandable", "native", "cuda_malloc_async"}}, "",
+    f("allocator", &RuntimeConfig::allocator, Choice<GpuAllocator>{}, "",
       "GPU memory: expandable = LibTorch's caching allocator with growing segments, native = with fixed ones, "
       "cuda_malloc_async = CUDA's own pool");
   }
 };
 
+enum class OpsBackend { fused, reference };
+template <>
+struct EnumNames<OpsBackend> {
+  static constexpr const char* kNames[] = {"fused", "reference"};
+};
+
+enum class AttentionChoice { automatic, sdpa };
+template <>
+struct EnumNames<AttentionChoice> {
+  static constexpr const char* kNames[] = {"auto", "sdpa"};
+};
+
+enum class GemmTuningChoice { automatic, off };
+template <>
+struct EnumNames<GemmTuningChoice> {
+  static constexpr const char* kNames[] = {"auto", "off"};
+};
+
 struct OpsConfig {
-  std::string backend = "fused";
-  std::string attention = "auto";
-  std::string gemm_tuning = "auto";
+  OpsBackend backend = OpsBackend::fused;
+  AttentionChoice attention = AttentionChoice::automatic;
+  GemmTuningChoice gemm_tuning = GemmTuningChoice::automatic;
   std::string gemm_cache = "";
 
   template <class F>
   static void describe(F&& f) {
-    f("backend", &OpsConfig::backend, OneOf{{"fused", "reference"}}, "",
+    f("backend", &OpsConfig::backend, Choice<OpsBackend>{}, "",
       "fused = our kernels where the device has them; reference = plain ATen everywhere");
-    f("attention", &OpsConfig::attention, OneOf{{"auto", "sdpa"}}, "",
+    f("attention", &OpsConfig::attention, Choice<AttentionChoice>{}, "",
       "auto = our kernel for short sequences where it fits, else scaled dot-product attention; sdpa = always the "
       "latter",
       ReadWhen{"task", {"puzzle"}, "has an attention of its own", ""},
@@ -109,12 +156,18 @@ struct OpsConfig {
                .way_out = "set model.mlp_t to false",
                .unless = true},
       ReadWhen{"ops.backend", {"fused"}, "always takes scaled dot-product attention", "set ops.backend to fused"});
-    f("gemm_tuning", &OpsConfig::gemm_tuning, OneOf{{"auto", "off"}}, "",
+    f("gemm_tuning", &OpsConfig::gemm_tuning, Choice<GemmTuningChoice>{}, "",
       "matrix products of a GPU that none of our kernels does: auto = cuBLASLt's algorithms are timed at the first use "
       "of a shape and the fastest is kept in a file; off, and with runtime.deterministic = cuBLAS chooses");
     f("gemm_cache", &OpsConfig::gemm_cache, PathText{}, "",
       "folder of the file with the chosen algorithms; empty = $XDG_CACHE_HOME/hrm_train, or ~/.cache/hrm_train");
   }
+};
+
+enum class ReduceDtype { fp32, bf16 };
+template <>
+struct EnumNames<ReduceDtype> {
+  static constexpr const char* kNames[] = {"fp32", "bf16"};
 };
 
 // Several processes as one training (parallel/launch.h says how they are started).
@@ -124,7 +177,7 @@ struct ParallelConfig {
   double heartbeat_s = 1;
   std::string interface = "";
   int64_t bucket_mb = 8;
-  std::string reduce = "fp32";
+  ReduceDtype reduce = ReduceDtype::fp32;
   int64_t zero = 0;
   int64_t check_replicas_every = 0;
 
@@ -141,7 +194,7 @@ struct ParallelConfig {
       "to the meeting place");
     f("bucket_mb", &ParallelConfig::bucket_mb, IntRange{1, 4096}, "MiB",
       "gradients are summed in parts of about this size, while the backward pass goes on");
-    f("reduce", &ParallelConfig::reduce, OneOf{{"fp32", "bf16"}}, "",
+    f("reduce", &ParallelConfig::reduce, Choice<ReduceDtype>{}, "",
       "what gradients are sent and summed in; bf16 halves the bytes and rounds every sum to 8 bits");
     f("zero", &ParallelConfig::zero, IntRange{0, 2}, "",
       "ZeRO stage: 0 = every rank has the whole optimizer state; 1 = each has and updates its share of moments and "

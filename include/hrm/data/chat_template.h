@@ -24,6 +24,7 @@
 #include <string_view>
 #include <vector>
 
+#include "hrm/config/fine_tuning_settings.h"
 #include "hrm/data/text_encoder.h"
 #include "hrm/formats/chat_record.h"
 #include "hrm/formats/jinja.h"
@@ -40,11 +41,11 @@ inline std::filesystem::path place_beside_tokenizer(const std::filesystem::path&
 }
 
 struct ChatTemplateOptions {
-  // auto: model where the folder has a template; model, chatml, llama3, plain or custom
-  std::string name = "auto";
-  // chatml: off, on, or auto: off where the tokenizer has <think> and </think>. model: enable_thinking, which auto
-  // leaves out.
-  std::string thinking = "auto";
+  // automatic: model where the folder has a template.
+  config::ChatTemplateKind name = config::ChatTemplateKind::automatic;
+  // chatml: off, on, or automatic: off where the tokenizer has <think> and </think>. model: enable_thinking, which
+  // automatic leaves out.
+  config::ChatThinking thinking = config::ChatThinking::automatic;
   // custom: places {prompt}, the user's text, and {member} of the record; {bos} at the beginning.
   std::string prompt_template = "";
   // custom: the place {response}, and behind it what ends it: text, or {eos} at the end.
@@ -53,8 +54,8 @@ struct ChatTemplateOptions {
   std::string entry = "";
   // model: "2026-11-25", what templates that write the date take for today; empty: today.
   std::string date = "";
-  // plain: auto: BOS as tokenizer.json says; off: none.
-  std::string bos = "auto";
+  // plain: automatic: BOS as tokenizer.json says; off: none.
+  config::ChatBos bos = config::ChatBos::automatic;
 };
 
 // A template of the model's own, as a tokenizer's folder holds it.
@@ -77,12 +78,12 @@ std::vector<uint8_t> generated_marks(const JinjaOutput& output, const std::vecto
 // A template and the tokenizer that it is for. Copies share the tokenizer; several threads may use it at a time.
 class ChatEncoder {
  public:
-  // Throws Error(usage): options that are none (auto is to be resolved before), a template whose special tokens the
+  // Throws Error(usage): the name automatic, which is to be resolved before, and a template whose special tokens the
   // tokenizer lacks. Error(data): a model's template that cannot be run. `model`: for the name model alone.
   ChatEncoder(TextEncoder encoder, const ChatTemplateOptions& options, const ModelTemplate& model = {});
 
-  // Without auto.
-  const std::string& name() const { return options_.name; }
+  // Never automatic.
+  config::ChatTemplateKind name() const { return options_.name; }
   // Members of a record that the prompt's template names, besides prompt and bos.
   const std::vector<std::string>& members() const { return members_; }
 

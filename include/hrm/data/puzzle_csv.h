@@ -9,14 +9,15 @@
 #include <span>
 #include <string>
 
+#include "hrm/config/data_settings.h"
 #include "hrm/data/dataset.h"
 #include "hrm/data/sudoku.h"
 
 namespace hrm::data {
 
 struct PuzzleCsvOptions {
-  std::string kind = "auto";  // auto | sudoku | maze
-  int64_t box_rows = 0;       // 0 = square boxes, or 2x3 for 6x6
+  config::PuzzleFileKind kind = config::PuzzleFileKind::automatic;
+  int64_t box_rows = 0;  // 0 = square boxes, or 2x3 for 6x6
   int64_t box_cols = 0;
   std::string question_field;  // columns; empty: one of the names above
   std::string answer_field;

@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 
+#include "hrm/config/config.h"
 #include "hrm/data/batch.h"
 #include "hrm/data/dataset.h"
 #include "hrm/data/sudoku.h"
@@ -19,9 +20,9 @@ struct TrainStreamOptions {
   int64_t rank = 0;   // this rank's contiguous slice of the global batch
   int64_t ranks = 1;  // must divide global_batch_size
   int64_t prefetch_batches = 4;
-  bool pinned = false;                // page-locked buffers, for asynchronous copies to a GPU
-  std::string augmentation = "none";  // none | sudoku | dihedral
-  int64_t box_rows = 0;               // of a Sudoku; 0 = square boxes, or 2x3 for 6x6
+  bool pinned = false;  // page-locked buffers, for asynchronous copies to a GPU
+  config::Augmentation augmentation = config::Augmentation::none;
+  int64_t box_rows = 0;  // of a Sudoku; 0 = square boxes, or 2x3 for 6x6
   int64_t box_cols = 0;
   // Only say which rows these are: a DeviceTable (hrm/data/device_table.h) reads and augments them.
   bool picks_only = false;

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "hrm/config/data_settings.h"
 #include "hrm/data/language_source.h"
 #include "hrm/formats/jsonl.h"
 
@@ -16,7 +17,7 @@ struct TripleOptions {
   uint64_t max_malformed = 0;  // lines passed over, with their reason in the log, before it is an error
   // memory: all ids are read at the start; stream: lines are read when they are needed; auto: memory where the ids take
   // at most cache_bytes. The batches are the same.
-  std::string cache = "auto";
+  config::TripleCache cache = config::TripleCache::automatic;
   uint64_t cache_bytes = uint64_t{1} << 30;
   uint64_t line_bytes = kMaxJsonlLine;
   bool progress = false;
@@ -26,7 +27,7 @@ struct TripleOptions {
 class TripleDataset : public LanguageSource {
  public:
   // `split`: train, val or test. Throws Error(data), one sentence, for a folder, a meta.json or a file that is wrong,
-  // with file:line for records; Error(usage) for a cache that is none of the three.
+  // with file:line for records.
   TripleDataset(const std::filesystem::path& folder, const std::string& split, const TripleOptions& options = {});
 
   int64_t num_samples(int64_t) const override { return static_cast<int64_t>(index_.records()); }

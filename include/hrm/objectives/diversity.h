@@ -10,8 +10,8 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
-#include <string>
 
+#include "hrm/config/fine_tuning_settings.h"
 #include "hrm/nn/lm_head.h"
 
 namespace hrm::objectives {
@@ -23,15 +23,9 @@ struct GroupDiversity {
   at::Tensor loo;     // (G, N): D of the group without this answer, 0 where fewer than two are left
 };
 
-// score_function: A_i = D - D_-i. marginal: subsets of the N answers, see marginal_advantages. compat: D is a constant
-// in the loss, as in the reference trainer; it changes the loss and no gradient.
-enum class DiversityObjective { score_function, marginal, compat };
-DiversityObjective diversity_objective_from_name(const std::string& name);  // Error(usage) with the nearest name
-
 // leave_one_out: D without the answer; with N = 2 that is 0 for the one text left, so the running mean takes its place.
 // running_mean: the mean of D over earlier steps, the same for all answers. none: A_i = D.
-enum class DiversityBaseline { leave_one_out, running_mean, none };
-DiversityBaseline diversity_baseline_from_name(const std::string& name);  // Error(usage) as above
+using config::DiversityBaseline;
 
 // Mean of D over earlier steps, the last counting most. `state` belongs to a resume; it keeps its address.
 struct RunningDiversity {
@@ -61,7 +55,6 @@ at::Tensor subset_diversity(const at::Tensor& distances, const at::Tensor& membe
 // diversity: f(set) = D(set). mul: f(set) = mean over the set of R_i, times D(set), so that only good answers gain by
 // being different.
 enum class SetMode { diversity, mul };
-SetMode set_mode_from_name(const std::string& name);  // Error(usage) as above
 
 // f of each subset, (G, S): subsets' D (G, S), rewards (G, N) (unread for SetMode::diversity, may be undefined).
 at::Tensor set_values(const at::Tensor& subset_totals, const at::Tensor& rewards, const at::Tensor& members,
@@ -105,8 +98,8 @@ struct ScoreLoss {
 ScoreLoss score_loss(const at::Tensor& hidden, const nn::LmHead& head, const at::Tensor& ids, const at::Tensor& weights,
                      double temperature = 1, int64_t chunk = 4096);
 
-// DiversityObjective::compat: -lambda * mean of D, 0-dim, without gradient. `groups` as above: then the sum of D over
-// these, so that micro-batches add up.
+// The objective compat, in which D is a constant of the loss: -lambda * mean of D, 0-dim, without gradient. `groups` as
+// above: then the sum of D over these, so that micro-batches add up.
 at::Tensor constant_term(const at::Tensor& totals, double lambda, const at::Tensor& groups = {});
 
 }  // namespace hrm::objectives

@@ -10,15 +10,14 @@
 
 #include <cstdint>
 #include <optional>
-#include <string>
+
+#include "hrm/config/fine_tuning_settings.h"
 
 namespace hrm::objectives {
 
 // What the difference from the group's mean is divided by: the group's standard deviation, that of all rewards of the
 // batch, or nothing; compat: the group's, without eps, 0 where it is below 1e-8, clamped to -10..10.
-enum class AdvantageScale { group, batch, none, compat };
-// "group", "batch", "none", "compat"; Error(usage) with the nearest name for another.
-AdvantageScale advantage_scale_from_name(const std::string& name);
+using config::AdvantageScale;
 
 struct GroupAdvantages {
   at::Tensor values;         // (G, N) in the dtype of the rewards; 0 beyond a group's count
@@ -34,12 +33,10 @@ GroupAdvantages group_advantages(const at::Tensor& rewards, const at::Tensor& co
 
 // How the tokens' terms become one number. dapo: sum / tokens of the window. bnpo: sum / tokens of this batch. grpo:
 // mean over the rows of the mean over a row's tokens. dr_grpo: sum / (rows * max_tokens).
-enum class PolicyAggregation { dapo, grpo, dr_grpo, bnpo };
-PolicyAggregation policy_aggregation_from_name(const std::string& name);  // Error(usage) as above
+using config::PolicyAggregation;
 
 // token: exp(logp - logp_old) of each token; sequence: exp of its mean over the row's tokens, for all of them.
-enum class RatioLevel { token, sequence };
-RatioLevel ratio_level_from_name(const std::string& name);  // Error(usage) as above
+using config::RatioLevel;
 
 struct PolicyOptions {
   PolicyAggregation aggregation = PolicyAggregation::dapo;

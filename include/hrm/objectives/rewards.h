@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "hrm/config/fine_tuning_settings.h"
+
 namespace hrm::objectives {
 
 // N answers to one prompt. What a reward needs and does not find is Error(usage) that names both.
@@ -72,8 +74,7 @@ at::Tensor score_groups(const std::vector<std::unique_ptr<Reward>>& rewards, con
 // weighted_sum: sum_k w_k R_k. separately_normalised: each reward first as group_advantages makes it (scale group), so
 // that none drowns another by its spread (GDPO); what comes out is an advantage already, and takes
 // AdvantageScale::none.
-enum class RewardCombination { weighted_sum, separately_normalised };
-RewardCombination reward_combination_from_name(const std::string& name);  // Error(usage) with the nearest name
+using config::RewardCombination;
 
 // rewards (K, G, N), one weight for each of the K; counts as in group_advantages -> (G, N), 0 beyond a group's count.
 at::Tensor combine_rewards(const at::Tensor& rewards, const std::vector<double>& weights, RewardCombination how,

@@ -6,27 +6,28 @@
 //   p = p (1 - lr wd) - lr s NS(u)
 //   s = sqrt(max(1, rows / columns)) for "original", 0.2 sqrt(max(rows, columns)) for "match_rms_adamw"
 //
-// make_optimizer("muon") updates so the groups with `matrices`, all others by AdamW. A parameter of more than two
+// make_optimizer() for muon updates so the groups with `matrices`, all others by AdamW. A parameter of more than two
 // dimensions counts as [first, all others].
 
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
-#include <string>
 #include <utility>
 #include <vector>
 
+#include "hrm/config/optim_settings.h"
+
 namespace hrm::optim {
 
-// The factor s of a matrix. Throws Error(usage) for an unknown name.
-double muon_scale(const std::string& name, int64_t rows, int64_t columns);
+// The factor s of a matrix.
+double muon_scale(config::MuonScale scale, int64_t rows, int64_t columns);
 
 // Matrices of one shape are iterated together, in stacks of at most so many elements, or one by one where a matrix has
 // more. All stacks share their buffers, which are therefore no larger than the largest stack: 128 MiB each in float32.
 constexpr int64_t kMuonStackElements = int64_t{1} << 25;
 
-// Bytes of the buffers for matrices of these (rows, columns) and a precision of "bf16" or "fp32".
-int64_t muon_buffer_bytes(const std::vector<std::pair<int64_t, int64_t>>& matrices, const std::string& precision);
+// Bytes of the buffers for matrices of these (rows, columns) and this precision of the iteration.
+int64_t muon_buffer_bytes(const std::vector<std::pair<int64_t, int64_t>>& matrices, config::MuonPrecision precision);
 
 // Buffers of one iteration over a stack of matrices, which live as long as its user: (n, rows, columns) or squares of
 // (n, k, k), k the smaller of both. Contiguous, all of one device.

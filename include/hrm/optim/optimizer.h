@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "hrm/config/optim_settings.h"
 #include "hrm/nn/parameter.h"
 #include "hrm/optim/ema.h"
 #include "hrm/optim/muon.h"
@@ -48,27 +49,26 @@ class Optimizer : public Stateful {
 };
 
 struct OptimizerOptions {
-  std::string name = "adam_atan2";  // or "adamw", "lion", "sgd", "muon"
+  config::OptimizerKind name = config::OptimizerKind::adam_atan2;
   double beta1 = 0.9;
   double beta2 = 0.95;
   double eps = 1e-8;         // of AdamW alone
   double average_decay = 0;  // of the groups' averages
   double momentum = 0.95;    // of sgd and muon
-  // Of muon alone (hrm/optim/muon.h): "original" or "match_rms_adamw"; "bf16" or "fp32"; the rate of the parameters
-  // that AdamW updates, relative to lr.
-  std::string muon_scale = "original";
-  std::string muon_precision = "bf16";
+  // Of muon alone (hrm/optim/muon.h); the last one: the rate of the parameters that AdamW updates, relative to lr.
+  config::MuonScale muon_scale = config::MuonScale::original;
+  config::MuonPrecision muon_precision = config::MuonPrecision::bf16;
   double adamw_lr_ratio = 1;
   int64_t muon_stack = kMuonStackElements;  // elements of matrices that are iterated together
 };
 
 // What the state of an optimizer holds for each parameter: "exp_avg" and "exp_avg_sq" of Adam's kind, else "momentum".
-// Of muon: for each matrix. Throws Error(usage) for an unknown name.
-std::vector<std::string> moment_names(const std::string& optimizer);
+// Of muon: for each matrix.
+std::vector<std::string> moment_names(config::OptimizerKind optimizer);
 
 // Optimizers and their state: "optim.step" (0-dim float32, updates done so far) and "optim.<name>.<moment>" for each
 // parameter and moment unless they were given, role optimizer. The rules: hrm/ops/adam.h, hrm/optim/muon.h. Throws
-// Error(usage) for an unknown name, Error(unexpected) when a group's lists do not fit together.
+// Error(unexpected) when a group's lists do not fit together, Error(usage) when muon finds no matrix.
 std::unique_ptr<Optimizer> make_optimizer(const OptimizerOptions& options, std::vector<ParameterGroup> groups);
 
 }  // namespace hrm::optim

@@ -2,15 +2,16 @@
 // Learning-rate schedules, in double precision on the host.
 
 #include <cstdint>
-#include <string>
+
+#include "hrm/config/optim_settings.h"
 
 namespace hrm::optim {
 
 // Warmup-stable-decay: flat, then a decay down to the minimum ratio.
 struct WsdOptions {
-  int64_t stable = -1;           // flat steps after the warm-up; -1 = what `decay` leaves, or half where that is -1
-  int64_t decay = -1;            // steps of the decay; -1 = the rest
-  std::string shape = "1-sqrt";  // or "linear", "cosine"
+  int64_t stable = -1;  // flat steps after the warm-up; -1 = what `decay` leaves, or half where that is -1
+  int64_t decay = -1;   // steps of the decay; -1 = the rest
+  config::WsdShape shape = config::WsdShape::one_minus_sqrt;
 };
 
 // Rate of step `step`; the first training step is 1.
@@ -18,8 +19,8 @@ struct WsdOptions {
 //   afterwards:    base * (r + (1 - r) * f(progress)),  r = min_ratio, progress in 0..1 from the warm-up to `total`
 //   cosine f = (1 + cos(pi progress)) / 2, linear f = 1 - progress, constant f = 1 (r is not used);
 //   wsd f = 1 while flat, then by shape: 1 - sqrt(p), 1 - p, (1 + cos(pi p)) / 2 over `decay` steps.
-// Steps beyond the end keep the last rate. Throws Error(usage) for an unknown kind or shape.
-double scheduled(const std::string& schedule, double base, int64_t step, int64_t total, int64_t warmup,
-                 double min_ratio, const WsdOptions& wsd = {});
+// Steps beyond the end keep the last rate.
+double scheduled(config::Schedule schedule, double base, int64_t step, int64_t total, int64_t warmup, double min_ratio,
+                 const WsdOptions& wsd = {});
 
 }  // namespace hrm::optim

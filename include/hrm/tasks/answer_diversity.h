@@ -38,11 +38,10 @@ class AnswerDiversity {
   // The encoder's vectors of other texts, e.g. of prompts; undefined for the words' metrics.
   at::Tensor embed(const std::vector<std::string>& texts);
 
-  const std::string& metric() const { return metric_; }
   std::string describe() const;  // "semantic diversity by all-MiniLM-L6-v2 (6 layers, width 384)"
 
  private:
-  std::string metric_;
+  config::DiversityMetric metric_;
   at::Device device_;
   std::unique_ptr<AnswerEncoder> encoder_;
   at::Tensor embeddings_;

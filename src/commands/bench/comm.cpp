@@ -121,7 +121,7 @@ int run_bench_comm(const BenchCommOptions& options) {
           "bench comm measures between several ranks, but this process is alone; start it as a training would be, e.g. "
           "torchrun --no-python --nproc-per-node=2 hrm_train bench comm");
   config::Config config;
-  config.runtime.device = options.device;
+  config.runtime.device = config::value_of_name<config::DeviceChoice>(options.device);
   config.parallel.meet_timeout_s = static_cast<int64_t>(std::ceil(options.meet_timeout_s));
   return train::run_as_ranks(launch, config, {.run = "bench comm"}, [&](train::Ranks& ranks) {
     const Runtime runtime = train::start_device(ranks, config);

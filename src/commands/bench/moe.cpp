@@ -60,7 +60,7 @@ struct Layer {
 int run_bench_moe(const BenchMoeOptions& o) {
   require(o.top_k <= o.experts, ExitCode::usage, "--top-k ", o.top_k, " is more than --experts ", o.experts);
   config::Config config;
-  config.runtime.device = o.device;
+  config.runtime.device = config::value_of_name<config::DeviceChoice>(o.device);
   const Runtime runtime = start_runtime(config);
   const at::Device device = runtime.device;
   const Layer layer(o, device, runtime.compute_dtype);

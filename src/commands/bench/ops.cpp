@@ -135,7 +135,7 @@ Json measure_op(const ops::BenchOp& op, const ops::BenchShape& shape, const ops:
 int run_bench_ops(const BenchOpsOptions& options) {
   const std::regex filter = filter_of(options.filter);
   config::Config config;
-  config.runtime.device = options.device;
+  config.runtime.device = config::value_of_name<config::DeviceChoice>(options.device);
   const Runtime runtime = start_runtime(config);
   const WithTuning tuned(runtime.device.is_cuda() ? ops::GemmTuning::auto_ : ops::GemmTuning::off);
   // The algorithms that runs take, but no new ones for them: what is timed here is nobody's choice.

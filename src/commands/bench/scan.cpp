@@ -23,7 +23,7 @@ using Json = nlohmann::ordered_json;
 int run_bench_scan(const BenchScanOptions& o) {
   require(o.heads % o.groups == 0, ExitCode::usage, "--groups ", o.groups, " does not divide --heads ", o.heads);
   config::Config config;
-  config.runtime.device = o.device;
+  config.runtime.device = config::value_of_name<config::DeviceChoice>(o.device);
   const Runtime runtime = start_runtime(config);
   const at::Device device = runtime.device;
   const auto floats = at::device(device).dtype(at::kFloat);

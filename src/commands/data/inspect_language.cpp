@@ -37,7 +37,7 @@ void check_example(int64_t example, int64_t count, const std::string& origin) {
 
 void print_triples(const fs::path& path, const std::string& split, int64_t example, std::ostream& out) {
   TripleOptions options;
-  options.cache = "stream";
+  options.cache = config::TripleCache::stream;
   options.max_malformed = UINT64_MAX;  // they are counted here, and named in the log
   options.progress = true;
   const TripleDataset data(path, split, options);

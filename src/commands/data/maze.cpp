@@ -101,7 +101,7 @@ void run_data_maze(const MazeCommand& command, std::ostream& out) {
     if (command.test > 0) test = generate_mazes(command, /*test=*/true, command.test);
   } else {
     PuzzleCsvOptions options;
-    options.kind = "maze";
+    options.kind = config::PuzzleFileKind::maze;
     options.question_field = command.question_field;
     options.answer_field = command.answer_field;
     options.field_settings = "--question-field and --answer-field";

@@ -219,7 +219,7 @@ void run_data_sudoku(const SudokuCommand& command, std::ostream& out) {
     separation = generator.describe();
   } else {
     PuzzleCsvOptions options;
-    options.kind = "sudoku";
+    options.kind = config::PuzzleFileKind::sudoku;
     options.box_rows = box_rows;
     options.box_cols = box_cols;
     options.question_field = command.question_field;

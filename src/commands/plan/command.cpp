@@ -231,7 +231,7 @@ Json ranks_json(const RanksInput& input, const std::vector<RanksPlan>& plans) {
   json["positions"] = input.one.model->positions();
   json["batch"] = input.weak ? "of each rank" : "of all ranks";
   json["bucket_mb"] = config.parallel.bucket_mb;
-  json["reduce"] = config.parallel.reduce;
+  json["reduce"] = name_of(config.parallel.reduce);
   json["zero"] = config.parallel.zero;
   json["ranks_per_node"] = input.per_node;
   json["start_us"] = 1e6 * input.links.start_s;
@@ -330,9 +330,9 @@ Json plan_ranks(const PlanOptions& options, const PlanInput& one) {
 int run_plan(const PlanOptions& options) {
   const config::LoadedConfig loaded = config::load_config(options.config_files, options.overrides);
   require(
-      loaded.config.runtime.device != "cpu", ExitCode::usage,
+      loaded.config.runtime.device != config::DeviceChoice::cpu, ExitCode::usage,
       "plan estimates training on a GPU, but runtime.device is 'cpu'; on the CPU 'hrm_train bench step' measures it");
-  require(loaded.config.ops.backend == "fused", ExitCode::usage,
+  require(loaded.config.ops.backend == config::OpsBackend::fused, ExitCode::usage,
           "plan estimates our kernels, but ops.backend is 'reference', which takes more memory and time; set it to "
           "'fused', or measure it with 'hrm_train bench step'");
   const PlanInput input = read_plan_input(options, loaded.config, choose_gpu(options.gpu));

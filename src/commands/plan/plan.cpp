@@ -23,7 +23,7 @@ tasks::PlannedMemory memory_of(const PlanInput& in, int64_t micro) {
              cat(in.parameters + in.frozen_parameters, " values in fp32"));
   if (size < 4)
     memory.add("compute copies", size * static_cast<double>(in.copied_parameters), "what the products read");
-  if (c.precision.recursions == "fp8") {
+  if (c.precision.recursions == config::RecursionPrecision::fp8) {
     memory.add("e4m3 copies", static_cast<double>(in.fp8_parameters), "what the products of the recursions read");
   }
   const tasks::PlannedOptimizer optimizer = tasks::planned_optimizer(in);
@@ -35,7 +35,8 @@ tasks::PlannedMemory memory_of(const PlanInput& in, int64_t micro) {
     if (c.optim.ema > 0) memory.add("moving average", 4 * n / ranks, "this rank's share, fp32");
   } else {
     memory.add("gradients", 4 * n, "fp32");
-    if (in.ranks > 1 && c.parallel.reduce == "bf16") memory.add("sent gradients", 2 * n, "what travels in bf16");
+    if (in.ranks > 1 && c.parallel.reduce == config::ReduceDtype::bf16)
+      memory.add("sent gradients", 2 * n, "what travels in bf16");
     memory.add("optimizer", optimizer.state, optimizer.note);
     memory.add("optimizer's buffers", optimizer.buffers, "of Muon's iteration over a stack of matrices");
     if (c.optim.ema > 0) memory.add("moving average", 4 * n, "fp32");
@@ -87,7 +88,8 @@ PlanInput make_plan_input(const config::Config& config, std::shared_ptr<const ta
 }
 
 Plan make_plan(const PlanInput& in) {
-  const std::string no_fp8 = in.config.precision.recursions == "fp8" ? why_no_fp8(in.gpu.capability) : "";
+  const std::string no_fp8 =
+      in.config.precision.recursions == config::RecursionPrecision::fp8 ? why_no_fp8(in.gpu.capability) : "";
   require(no_fp8.empty(), ExitCode::usage, "precision.recursions is 'fp8', which an ", in.gpu.name,
           " cannot do: ", no_fp8, "; set it to 'same', or choose another GPU by --gpu");
   tasks::PlannedMemory memory = memory_of(in, train::split_batch(in.config.train, in.ranks).micro);

@@ -180,7 +180,7 @@ ChatDataOptions chat_data_options(const config::Config& config, bool need_respon
   options.instruction = c.instruction;
   options.max_tokens = c.max_length;
   options.need_response = need_response;
-  options.every_turn = c.learn == "turns";
+  options.every_turn = c.learn == config::LearnedTurns::turns;
   options.deduplicate = c.deduplicate;
   options.max_malformed = static_cast<uint64_t>(config.data.max_malformed);
   return options;

@@ -32,6 +32,7 @@ std::string_view trimmed(std::string_view text) {
   return text.substr(begin, text.find_last_not_of(kAsciiSpace) + 1 - begin);
 }
 
+using config::ChatTemplateKind;
 using Json = nlohmann::ordered_json;
 
 // As transformers gives it to a template: without members that are null, and thoughts by each of their names.
@@ -115,27 +116,23 @@ std::vector<uint8_t> generated_marks(const JinjaOutput& output, const std::vecto
 
 ChatEncoder::ChatEncoder(TextEncoder encoder, const ChatTemplateOptions& options, const ModelTemplate& model)
     : encoder_(std::move(encoder)), options_(options) {
-  const std::string& name = options_.name;
-  require(name == "model" || name == "chatml" || name == "llama3" || name == "plain" || name == "custom",
-          ExitCode::usage, "a chat template is model, chatml, llama3, plain or custom, not '", printable_start(name),
-          "'");
-  require(options_.bos == "auto" || options_.bos == "off", ExitCode::usage, "chat.bos is auto or off, not '",
-          printable_start(options_.bos), "'");
-  require(options_.thinking == "auto" || options_.thinking == "on" || options_.thinking == "off", ExitCode::usage,
-          "thinking of a chat template is auto, on or off, not '", printable_start(options_.thinking), "'");
-  require(name == "custom" || (options_.prompt_template.empty() && options_.response_template.empty()), ExitCode::usage,
-          "the chat template ", name, " has its own texts; choose custom for a prompt_template and a ",
+  const ChatTemplateKind name = options_.name;
+  require(name != ChatTemplateKind::automatic, ExitCode::usage,
+          "a chat template is model, chatml, llama3, plain or custom, not 'auto'");
+  require(name == ChatTemplateKind::custom || (options_.prompt_template.empty() && options_.response_template.empty()),
+          ExitCode::usage, "the chat template ", name, " has its own texts; choose custom for a prompt_template and a ",
           "response_template");
-  if (name == "custom") {
+  if (name == ChatTemplateKind::custom) {
     set_custom();
-  } else if (name == "model") {
+  } else if (name == ChatTemplateKind::model) {
     set_model(model);
-  } else if (name == "plain") {
+  } else if (name == ChatTemplateKind::plain) {
     eos_ = true;
-    if (options_.bos == "off") encoder_.leading.clear();
+    if (options_.bos == config::ChatBos::off) encoder_.leading.clear();
   } else {
     const bool knows = encoder_.id_of("<think>") && encoder_.id_of("</think>");
-    set_family(/*thinks=*/options_.thinking == "on" || (options_.thinking == "auto" && !knows));
+    set_family(/*thinks=*/options_.thinking == config::ChatThinking::on ||
+               (options_.thinking == config::ChatThinking::automatic && !knows));
   }
   require(!bos_ || encoder_.meta.bos_id >= 0, ExitCode::usage,
           "the chat template begins a prompt with BOS, but the tokenizer names no such token");
@@ -147,7 +144,7 @@ ChatEncoder::ChatEncoder(TextEncoder encoder, const ChatTemplateOptions& options
 void ChatEncoder::set_family(bool thinks) {
   std::vector<std::string> tokens;
   std::string end;
-  if (options_.name == "chatml") {
+  if (options_.name == ChatTemplateKind::chatml) {
     end = "<|im_end|>";
     tokens = {"<|im_start|>", end};
     before_role_ = "<|im_start|>";
@@ -224,10 +221,10 @@ void ChatEncoder::set_model(const ModelTemplate& model) {
   }
   variables["tools"] = nullptr;
   variables["documents"] = nullptr;
-  if (options_.thinking != "auto") {
+  if (options_.thinking != config::ChatThinking::automatic) {
     require(model_->mentions("enable_thinking"), ExitCode::usage, "chat.thinking is ", options_.thinking, ", but ",
             model.origin, " knows no enable_thinking; leave it out");
-    variables["enable_thinking"] = options_.thinking == "on";
+    variables["enable_thinking"] = options_.thinking == config::ChatThinking::on;
   }
   if (!options_.date.empty()) {
     require(model_->mentions("strftime_now"), ExitCode::usage, "chat.date is ", options_.date, ", but ", model.origin,
@@ -304,8 +301,8 @@ std::string ChatEncoder::prompt_text(const std::vector<ChatMessage>& messages, c
           " members of a chat template");
   if (model_) return run(messages, true, more.tools).text;
   refuse_extras(messages, more);
-  if (options_.name == "plain") return single_message(messages);
-  if (options_.name == "custom") {
+  if (options_.name == ChatTemplateKind::plain) return single_message(messages);
+  if (options_.name == ChatTemplateKind::custom) {
     const std::string& prompt = single_message(messages);
     return prompt_->fill([&](const std::string& name) {
       if (name == "prompt") return prompt;
@@ -357,7 +354,8 @@ std::vector<int32_t> ChatEncoder::prompt_ids(const std::vector<ChatMessage>& mes
                                              const std::vector<std::string>& values, const ChatExtras& more) const {
   std::vector<int32_t> ids = ids_of(prompt_text(messages, values, more));
   if (bos_) ids.insert(ids.begin(), static_cast<int32_t>(encoder_.meta.bos_id));
-  if (options_.name == "plain") ids.insert(ids.begin(), encoder_.leading.begin(), encoder_.leading.end());
+  if (options_.name == ChatTemplateKind::plain)
+    ids.insert(ids.begin(), encoder_.leading.begin(), encoder_.leading.end());
   return ids;
 }
 
@@ -462,12 +460,12 @@ TokenizerFolder open_tokenizer_folder(const fs::path& folder) {
 ChatEncoder open_chat_encoder(const fs::path& folder, ChatTemplateOptions options) {
   TokenizerFolder opened = open_tokenizer_folder(folder);
   const auto& templates = opened.config.chat_templates;
-  if (options.name == "auto") {
+  if (options.name == ChatTemplateKind::automatic) {
     require(!templates.empty(), ExitCode::usage, (folder / "tokenizer_config.json").string(),
             ": has no chat_template; ", kChoices);
-    options.name = "model";
+    options.name = ChatTemplateKind::model;
   }
-  if (options.name != "model") return ChatEncoder(std::move(opened.encoder), options);
+  if (options.name != ChatTemplateKind::model) return ChatEncoder(std::move(opened.encoder), options);
   const std::string wanted = options.entry.empty() ? kDefault : options.entry;
   std::string names;
   for (const auto& [name, text] : templates) {

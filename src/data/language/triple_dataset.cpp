@@ -26,8 +26,6 @@ JsonlCheck check_of(const LanguageMeta& meta) {
 
 TripleDataset::TripleDataset(const fs::path& folder, const std::string& split, const TripleOptions& options)
     : file_((folder / (split + ".jsonl")), ExitCode::data), line_bytes_(options.line_bytes) {
-  require(options.cache == "auto" || options.cache == "memory" || options.cache == "stream", ExitCode::usage,
-          "a cache of triples is auto, memory or stream, not '", options.cache, "'");
   origin_ = file_.path().string();
   meta_ = read_language_meta(folder);
   const JsonlCheck check = check_of(meta_);
@@ -45,7 +43,9 @@ TripleDataset::TripleDataset(const fs::path& folder, const std::string& split, c
   }
   uint64_t ids = 0;
   for (const JsonlFacts& facts : index_.facts) ids += facts.first + uint64_t{2} * facts.second;
-  if (options.cache == "stream" || (options.cache == "auto" && ids * sizeof(int32_t) > options.cache_bytes)) return;
+  const bool too_many = ids * sizeof(int32_t) > options.cache_bytes;
+  if (options.cache == config::TripleCache::stream) return;
+  if (options.cache == config::TripleCache::automatic && too_many) return;
   std::vector<int32_t> cache(ids);
   cache_begin_.reserve(index_.records());
   uint64_t at = 0;

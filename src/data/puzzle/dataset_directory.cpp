@@ -229,11 +229,12 @@ class DirectoryDataset final : public PuzzleDataset {
     const int side = maze_side(static_cast<size_t>(meta_.seq_len));
     const bool may_be_sudoku = side > 0 && side <= kMaxSudokuSize && meta_.vocab_size == side + 2;
     const bool may_be_maze = side > 0 && meta_.vocab_size == kMazeVocabSize;
-    if (config.kind == "sudoku" || config.kind == "maze") {
-      const bool fits = config.kind == "sudoku" ? may_be_sudoku : may_be_maze;
+    if (config.kind != config::PuzzleFileKind::automatic) {
+      const bool sudoku = config.kind == config::PuzzleFileKind::sudoku;
+      const bool fits = sudoku ? may_be_sudoku : may_be_maze;
       require(fits, ExitCode::usage, "data.kind is ", config.kind, ", but ", origin_, " has ", meta_.seq_len,
               " cells and ", meta_.vocab_size, " tokens, which is no ", config.kind);
-      kind_ = config.kind == "sudoku" ? PuzzleKind::sudoku : PuzzleKind::maze;
+      kind_ = sudoku ? PuzzleKind::sudoku : PuzzleKind::maze;
       return;
     }
     if (may_be_sudoku && !(may_be_maze && first_is_maze())) {

@@ -38,8 +38,10 @@ void load_rows(const StreamBatch& rows, const PuzzleBatch& batch, const DeviceTa
 }
 
 bool use_device_table(const config::Config& config, const PuzzleDataset& dataset, at::Device device) {
-  if (config.data.augmentation_device != "auto") return config.data.augmentation_device == "device";
-  return device.is_cuda() && config.ops.backend == "fused" && DeviceTable::bytes(dataset) <= kSmallTable;
+  const config::AugmentationDevice wanted = config.data.augmentation_device;
+  if (wanted != config::AugmentationDevice::automatic) return wanted == config::AugmentationDevice::device;
+  return device.is_cuda() && config.ops.backend == config::OpsBackend::fused &&
+         DeviceTable::bytes(dataset) <= kSmallTable;
 }
 
 }  // namespace hrm::data

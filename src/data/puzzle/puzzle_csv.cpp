@@ -146,7 +146,8 @@ class PuzzleCsvReader {
 
   // The first puzzle decides what the file holds and how large the grids are.
   void start(size_t line, std::string_view question) {
-    maze_ = options_.kind == "maze" || (options_.kind == "auto" && looks_like_maze(question));
+    maze_ = options_.kind == config::PuzzleFileKind::maze ||
+            (options_.kind == config::PuzzleFileKind::automatic && looks_like_maze(question));
     PuzzleMeta& meta = result_.rows.meta;
     meta.ignore_label_id = 0;
     meta.seq_len = static_cast<int64_t>(question.size());

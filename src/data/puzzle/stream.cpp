@@ -66,8 +66,8 @@ TrainStreamOptions train_stream_options(const config::Config& config, int64_t gl
 ops::Augmentation augmentation_of(const PuzzleDataset& dataset, const TrainStreamOptions& options) {
   const PuzzleMeta& meta = dataset.meta();
   ops::Augmentation how{.seed = options.seed};
-  if (options.augmentation == "none") return how;
-  if (options.augmentation == "sudoku") {
+  if (options.augmentation == config::Augmentation::none) return how;
+  if (options.augmentation == config::Augmentation::sudoku) {
     const SudokuGeometry geometry = sudoku_geometry(meta.seq_len, options.box_rows, options.box_cols);
     require(meta.vocab_size == geometry.vocab_size(), ExitCode::usage, "data.augmentation is sudoku, but ",
             dataset.origin(), " has ", meta.vocab_size, " tokens instead of the ", geometry.vocab_size(), " of a ",
@@ -77,8 +77,6 @@ ops::Augmentation augmentation_of(const PuzzleDataset& dataset, const TrainStrea
     how.box_cols = geometry.box_cols;
     return how;
   }
-  require(options.augmentation == "dihedral", ExitCode::usage, "data.augmentation is ", options.augmentation,
-          ", must be none, sudoku or dihedral");
   require(maze_side(static_cast<size_t>(meta.seq_len)) > 0, ExitCode::usage, "data.augmentation is dihedral, but the ",
           meta.seq_len, " cells of ", dataset.origin(), " are no square grid");
   how.kind = ops::AugmentKind::dihedral;

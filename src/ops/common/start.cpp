@@ -10,13 +10,16 @@ namespace hrm::ops {
 
 Runtime start_runtime_and_ops(const config::Config& config, int processes_here) {
   const Runtime runtime = start_runtime(config, processes_here);
-  const bool reference = config.ops.backend == "reference" || !runtime.own_kernels;
-  if (!runtime.lacking_kernels.empty() && config.ops.backend != "reference") {
+  const bool wants_reference = config.ops.backend == config::OpsBackend::reference;
+  const bool reference = wants_reference || !runtime.own_kernels;
+  if (!runtime.lacking_kernels.empty() && !wants_reference) {
     log::warn(runtime.device_name, ": ", runtime.lacking_kernels);
   }
   set_backend(reference ? Backend::reference : Backend::fused);
-  set_attention_backend(config.ops.attention == "sdpa" ? AttentionBackend::sdpa : AttentionBackend::auto_);
-  const bool tunes = runtime.device.is_cuda() && config.ops.gemm_tuning == "auto" && !config.runtime.deterministic;
+  const bool sdpa = config.ops.attention == config::AttentionChoice::sdpa;
+  set_attention_backend(sdpa ? AttentionBackend::sdpa : AttentionBackend::auto_);
+  const bool tunes = runtime.device.is_cuda() && config.ops.gemm_tuning == config::GemmTuningChoice::automatic &&
+                     !config.runtime.deterministic;
   set_gemm_tuning(tunes ? GemmTuning::auto_ : GemmTuning::off);
   set_gemm_cache(config.ops.gemm_cache);
   enable_nvtx(config.profiling);

@@ -57,7 +57,8 @@ std::unique_ptr<AnswerEncoder> open_encoder(const std::string& path, at::Device 
 
 AnswerDiversity::AnswerDiversity(const config::PolychromicConfig& config, at::Device device, at::ScalarType dtype)
     : metric_(config.diversity_metric), device_(device) {
-  if (metric_ == "semantic") encoder_ = open_encoder(config.diversity_encoder_model, device, dtype);
+  if (metric_ == config::DiversityMetric::semantic)
+    encoder_ = open_encoder(config.diversity_encoder_model, device, dtype);
 }
 
 AnswerDiversity::~AnswerDiversity() = default;
@@ -91,8 +92,9 @@ objectives::GroupDiversity AnswerDiversity::measure(const std::vector<std::strin
                                  .loo = at::empty({groups, n}, at::kFloat)};
   for (int64_t group = 0; group < groups; ++group) {
     const std::vector<std::string> answers(texts.begin() + group * n, texts.begin() + (group + 1) * n);
-    const metrics::TextDiversity found =
-        metric_ == "bleu" ? metrics::bleu_diversity(answers) : metrics::distinct_diversity(answers, 2);
+    const metrics::TextDiversity found = metric_ == config::DiversityMetric::bleu
+                                             ? metrics::bleu_diversity(answers)
+                                             : metrics::distinct_diversity(answers, 2);
     out.totals.data_ptr<float>()[group] = static_cast<float>(found.total);
     for (int64_t i = 0; i < n; ++i) {
       out.rows.data_ptr<float>()[group * n + i] = static_cast<float>(found.rows[static_cast<size_t>(i)]);
@@ -104,7 +106,7 @@ objectives::GroupDiversity AnswerDiversity::measure(const std::vector<std::strin
 }
 
 std::string AnswerDiversity::describe() const {
-  if (!encoder_) return metric_ == "bleu" ? "1 - BLEU-2" : "distinct pairs of words";
+  if (!encoder_) return metric_ == config::DiversityMetric::bleu ? "1 - BLEU-2" : "distinct pairs of words";
   const models::BertOptions& o = encoder_->bert.options();
   return cat("semantic, by ", encoder_->name, " (", o.layers, " layers, width ", o.width, ")");
 }

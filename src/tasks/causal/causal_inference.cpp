@@ -34,8 +34,9 @@ void use_kept_files(const fs::path& checkpoint, const std::vector<std::string>& 
   std::error_code ignored;
   if (!overridden(overrides, "hf.tokenizer=") && fs::exists(kept / "tokenizer.json", ignored))
     hf.tokenizer = kept.string();
-  if (all_trained) hf.weights = "random";  // overwritten by the checkpoint's
-  if (!overridden(overrides, "hf.model=") && hf.weights == "random" && fs::exists(kept / "config.json", ignored)) {
+  if (all_trained) hf.weights = config::HfWeights::random;  // overwritten by the checkpoint's
+  const bool needs_no_weights = hf.weights == config::HfWeights::random;
+  if (!overridden(overrides, "hf.model=") && needs_no_weights && fs::exists(kept / "config.json", ignored)) {
     hf.model = kept.string();
   }
 }
@@ -87,7 +88,7 @@ CausalInference open_causal_checkpoint(const fs::path& run_or_step, const std::v
   const ChosenWeights chosen = choose_weights(stored.folder, weights);
   out.averaged = chosen.averaged;
   use_kept_files(stored.folder, overrides, out.config.hf, out.config.lora.r == 0);
-  const std::string quantized =
+  const config::Quantization quantized =
       config::config_from_json_text(stored.meta.config_json, (stored.folder / "config.json").string())
           .config.hf.quantize;
   require(out.config.hf.quantize == quantized, ExitCode::usage, "the adapter of '", stored.folder.string(),
@@ -122,7 +123,7 @@ config::Config model_folder_config(const fs::path& folder, const std::vector<std
   all.insert(all.end(), own.begin(), own.end());
   all.insert(all.end(), overrides.begin(), overrides.end());
   config::Config config = config::load_config({}, all).config;
-  require(config.eval.weights != "ema", ExitCode::checkpoint, "'", folder.string(),
+  require(config.eval.weights != config::EvalWeights::ema, ExitCode::checkpoint, "'", folder.string(),
           "' holds no averaged weights, as checkpoints may; leave eval.weights out");
   require(adapter || config.hf.model == folder.string(), ExitCode::usage, "'", folder.string(),
           "' is a whole model; --base and hf.model are for adapters, leave them out");

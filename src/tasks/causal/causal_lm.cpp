@@ -55,9 +55,9 @@ CausalLm open_without_adapter(const config::Config& config, const Runtime& runti
   if (untie) lm.facts.tied = false;
   models::DecoderOptions options = checkpoint::decoder_options_of(lm.facts, positions);
   options.recompute = config.hf.recompute;
-  if (config.hf.quantize == "nf4") options.weights = nn::WeightFormat::nf4;
+  if (config.hf.quantize == config::Quantization::nf4) options.weights = nn::WeightFormat::nf4;
   lm.model = std::make_shared<models::DecoderLm>(options, runtime.device);
-  if (config.hf.weights == "random") {
+  if (config.hf.weights == config::HfWeights::random) {
     nn::init_parameters(*lm.model, static_cast<uint64_t>(config.run.seed));
     if (untie) {
       const at::NoGradGuard no_grad;
@@ -65,7 +65,8 @@ CausalLm open_without_adapter(const config::Config& config, const Runtime& runti
       at::Tensor(parameters["model.lm_head.weight"]).copy_(parameters["model.embed_tokens.weight"]);
     }
   }
-  if (config.hf.weights == "load") checkpoint::load_hf_weights(SafetensorsSet(folder), options, *lm.model, untie);
+  if (config.hf.weights == config::HfWeights::load)
+    checkpoint::load_hf_weights(SafetensorsSet(folder), options, *lm.model, untie);
   return lm;
 }
 
@@ -126,8 +127,9 @@ CausalLm open_causal_lm(const config::Config& config, const Runtime& runtime, in
 }
 
 CausalLm open_frozen_lm(const config::Config& config, const Runtime& runtime, int64_t positions) {
-  require(config.hf.quantize == "none" || config.lora.r > 0, ExitCode::usage, "hf.quantize = ", config.hf.quantize,
-          " is for weights beside an adapter, and '", config.hf.model, "' is read without one; leave hf.quantize out");
+  require(config.hf.quantize == config::Quantization::none || config.lora.r > 0, ExitCode::usage,
+          "hf.quantize = ", config.hf.quantize, " is for weights beside an adapter, and '", config.hf.model,
+          "' is read without one; leave hf.quantize out");
   CausalLm lm = open_without_adapter(config, runtime, positions);
   if (config.lora.r == 0) {
     lm.model->build_frozen(runtime.compute_dtype);
@@ -153,7 +155,7 @@ double matrix_elements(const CausalLm& lm) {
 std::string describe_causal_lm(const config::Config& config, const CausalLm& lm) {
   std::string text = cat("model        ", lm.facts.model_type, " of ", config.hf.model, ", ", lm.facts.layers,
                          " layers, hidden ", lm.facts.hidden_size, ", vocabulary ", lm.facts.vocab_size,
-                         config.hf.weights == "random" ? ", random weights" : "");
+                         config.hf.weights == config::HfWeights::random ? ", random weights" : "");
   if (!lm.lora) return text + cat("\ntrained      all ", lm.model->parameter_set().count(), " parameters");
   text += cat("\nadapter      rank ", config.lora.r, ", ", lm.model->parameter_set().count(), " parameters, on ",
               config.lora.targets, config.lora.dora ? ", DoRA" : "",
@@ -231,8 +233,8 @@ void write_hf_files(const config::HfConfig& hf, const fs::path& folder) {
 
 std::string base_digest(const config::Config& config) {
   if (config.lora.r == 0) return "";
-  const std::string format = config.hf.quantize == "none" ? "" : cat(", as ", config.hf.quantize);
-  if (config.hf.weights == "random") return cat("drawn by seed ", config.run.seed, format);
+  const std::string format = config.hf.quantize == config::Quantization::none ? "" : cat(", as ", config.hf.quantize);
+  if (config.hf.weights == config::HfWeights::random) return cat("drawn by seed ", config.run.seed, format);
   return SafetensorsSet(config.hf.model).digest() + format;
 }
 

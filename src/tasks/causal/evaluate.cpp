@@ -88,7 +88,8 @@ EvalOutcome evaluate_causal(const StoredModel& stored, const EvalRequest& reques
   outcome.text = language_eval_text(outcome.values);
   if (config.eval.answers > 0) {
     std::unique_ptr<AnswerDiversity> diversity;
-    if (config.polychromic.diversity_metric != "semantic" || !config.polychromic.diversity_encoder_model.empty()) {
+    if (config.polychromic.diversity_metric != config::DiversityMetric::semantic ||
+        !config.polychromic.diversity_encoder_model.empty()) {
       diversity =
           std::make_unique<AnswerDiversity>(config.polychromic, loaded.runtime.device, loaded.runtime.compute_dtype);
     }

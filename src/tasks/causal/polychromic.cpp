@@ -39,7 +39,8 @@ AnswerBatch::Options PolychromicTask::answer_options() const {
           .pad_id = data_.meta().pad_id,
           .buckets = config_.chat.buckets,
           .keeps_log_p = plan_.reward_updates > 1,
-          .shares_prompts = config_.polychromic.share_prompts != "off" && (diverse || plan_.reward_samples > 0),
+          .shares_prompts =
+              config_.polychromic.share_prompts != config::SharedPrompts::off && (diverse || plan_.reward_samples > 0),
           .response_tokens = diverse ? plan_.micro_rows * data_.positions() : 0};
 }
 
@@ -85,8 +86,8 @@ AnswerLayout PolychromicTask::answer_layout() const {
 
 // Whether a step's responses and answers go through the model in one pass. Dropout is of responses alone.
 bool PolychromicTask::joins_responses() const {
-  return config_.polychromic.share_prompts == "responses" && kind_ == PolychromicKind::diversity && !data_.packed() &&
-         !(lm_.lora && config_.lora.dropout > 0);
+  return config_.polychromic.share_prompts == config::SharedPrompts::responses && kind_ == PolychromicKind::diversity &&
+         !data_.packed() && !(lm_.lora && config_.lora.dropout > 0);
 }
 
 // Rows and answers of this step as wide as they are padded to, prompts that are shared once; backward for the weights,
@@ -190,7 +191,7 @@ NamedValues PolychromicTask::evaluate(const std::function<void(const EvalProgres
 std::map<std::string, std::string> PolychromicTask::signature() const {
   return {{"task", "polychromic"},
           {"vocab_size", std::to_string(lm_.facts.vocab_size)},
-          {data::kChatTemplate, chat_.name()},
+          {data::kChatTemplate, name_of(chat_.name())},
           {"tokenizer_digest", data_.meta().tokenizer_digest}};
 }
 

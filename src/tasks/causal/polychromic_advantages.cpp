@@ -38,8 +38,7 @@ DiversityAdvantages compute_diversity_advantages(const objectives::GroupDiversit
 
   const bool marginal = config.objective == config::PolychromicObjective::marginal;
   at::Tensor values = marginal ? marginal_advantages_of(embeddings, groups, n, config.subset_size)
-                               : objectives::score_advantages(
-                                     diversity, objectives::diversity_baseline_from_name(config.baseline), running);
+                               : objectives::score_advantages(diversity, config.baseline, running);
   running.add(sum.select(0, 0), at::full_like(sum.select(0, 0), all_groups));
 
   // Nothing is gained by saying nothing.
@@ -63,7 +62,7 @@ DiversityAdvantages compute_diversity_advantages(const objectives::GroupDiversit
 at::Tensor diversity_weights(const at::Tensor& values, const at::Tensor& labels,
                              const config::PolychromicConfig& config, int64_t max_tokens, int64_t groups) {
   const at::Tensor mask = labels.ne(data::kIgnoreLabel).to(at::kFloat);
-  const double Z = config.length_norm == "max" ? static_cast<double>(max_tokens) : 1;
+  const double Z = config.length_norm == config::LengthNorm::max ? static_cast<double>(max_tokens) : 1;
   return objectives::score_weights(values, mask, config.diversity_weight, Z,
                                    at::full({}, static_cast<double>(groups), values.options()));
 }
@@ -74,7 +73,7 @@ RewardAdvantages compute_reward_advantages(const at::Tensor& rewards, const std:
   using objectives::RewardCombination;
   const int64_t groups = rewards.size(1), n = rewards.size(2);
   const auto ranks = static_cast<double>(comm.ranks());
-  const RewardCombination combination = objectives::reward_combination_from_name(config.reward_combination);
+  const RewardCombination combination = config.reward_combination;
   const at::Tensor combined = objectives::combine_rewards(rewards, weights, combination);
   // The standard deviation of the batch is that of all ranks.
   at::Tensor all = at::zeros({groups * comm.ranks(), n}, at::kDouble);
@@ -84,11 +83,10 @@ RewardAdvantages compute_reward_advantages(const at::Tensor& rewards, const std:
     comm.all_reduce_in_step(on_device);
     all = on_device.to(at::kCPU);
   }
-  const objectives::GroupAdvantages advantages =
-      objectives::group_advantages(all, {},
-                                   combination == RewardCombination::separately_normalised
-                                       ? objectives::AdvantageScale::none
-                                       : objectives::advantage_scale_from_name(config.scale_rewards));
+  const objectives::GroupAdvantages advantages = objectives::group_advantages(
+      all, {},
+      combination == RewardCombination::separately_normalised ? objectives::AdvantageScale::none
+                                                              : config.scale_rewards);
   const auto own = [&](const at::Tensor& of_all) { return of_all.narrow(0, comm.rank() * groups, groups); };
   RewardAdvantages out{.values = own(advantages.values), .all_equal = advantages.zero_variance.all().item<bool>()};
 

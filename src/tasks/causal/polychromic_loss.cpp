@@ -19,8 +19,8 @@ at::Tensor labelled_hidden(models::LanguageModel& model, const PrefixSharedToken
 }
 
 objectives::PolicyOptions policy_options(const config::GrpoConfig& g) {
-  return {.aggregation = objectives::policy_aggregation_from_name(g.loss_type),
-          .ratio = objectives::ratio_level_from_name(g.importance_sampling_level),
+  return {.aggregation = g.loss_type,
+          .ratio = g.importance_sampling_level,
           .epsilon_low = g.epsilon,
           .epsilon_high = g.epsilon_high > 0 ? g.epsilon_high : g.epsilon,
           .delta = g.delta > 0 ? std::optional(g.delta) : std::nullopt,

@@ -18,7 +18,7 @@ PolychromicPlan::PolychromicPlan(const config::Config& config, int64_t ranks) {
   grpo_from = g.start_step;
   samples_for_diversity = p.objective != config::PolychromicObjective::none && grpo_from != 1;
   diversity_has_gradient = samples_for_diversity && p.objective != config::PolychromicObjective::compat;
-  const bool safe = p.performance_mode == "safe";
+  const bool safe = p.performance_mode == config::PerformanceMode::safe;
   every = safe ? std::max(p.compute_diversity_every_n_steps, kSafeEvery) : p.compute_diversity_every_n_steps;
   if (samples_for_diversity) {
     diverse_prompts = std::min(micro_rows, p.max_examples_for_diversity);

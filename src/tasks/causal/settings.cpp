@@ -29,16 +29,19 @@ void check_polychromic(const Checker& check, const Config& c) {
                 " is empty; set it to a folder with config.json, as transformers saves models");
   check.require(c.lora.adapter.empty() || c.lora.r > 0, at("lora.adapter"), ", but ", at("lora.r"),
                 " means that there is none; set lora.r to the adapter's, or leave lora.adapter out");
-  check.require(c.hf.quantize == "none" || c.lora.r > 0, at("hf.quantize"), " is for weights that are frozen, but ",
-                at("lora.r"), " trains all of them; set lora.r to 16, or hf.quantize to none");
+  check.require(c.hf.quantize == Quantization::none || c.lora.r > 0, at("hf.quantize"),
+                " is for weights that are frozen, but ", at("lora.r"),
+                " trains all of them; set lora.r to 16, or hf.quantize to none");
+  check.require(c.chat.template_name == ChatTemplateKind::custom ||
+                    (c.chat.prompt_template.empty() && c.chat.response_template.empty()),
+                at("chat.prompt_template"), " and ", at("chat.response_template"),
+                " belong to the template custom, not to ", at("chat.template"),
+                "; leave them out, or set chat.template to custom");
   check.require(
-      c.chat.template_name == "custom" || (c.chat.prompt_template.empty() && c.chat.response_template.empty()),
-      at("chat.prompt_template"), " and ", at("chat.response_template"), " belong to the template custom, not to ",
-      at("chat.template"), "; leave them out, or set chat.template to custom");
-  check.require(c.chat.learn == "response" || (p.objective == PolychromicObjective::none && g.start_step == 0),
-                at("chat.learn"),
-                " is for supervised fine-tuning; set it to response, or polychromic.objective to none and "
-                "grpo.start_step to 0");
+      c.chat.learn == LearnedTurns::response || (p.objective == PolychromicObjective::none && g.start_step == 0),
+      at("chat.learn"),
+      " is for supervised fine-tuning; set it to response, or polychromic.objective to none and "
+      "grpo.start_step to 0");
   check.require(c.chat.val_share + c.chat.test_share < 1, at("chat.val_share"), " and ", at("chat.test_share"),
                 " leave nothing to train on; make them smaller");
   check.require(!c.chat.stratify || !c.chat.value_field.empty(), at("chat.stratify"), " needs ", at("chat.value_field"),
@@ -47,19 +50,21 @@ void check_polychromic(const Checker& check, const Config& c) {
                 at("polychromic.subset_size"), " is not fewer than ", at("polychromic.n_generations"), "; set it to ",
                 p.n_generations - 1, " or less");
   const bool samples_for_diversity = p.objective != PolychromicObjective::none && g.start_step != 1;
-  check.require(
-      !samples_for_diversity || p.objective != PolychromicObjective::marginal || p.diversity_metric == "semantic",
-      at("polychromic.objective"), " measures distances of embeddings, which ", at("polychromic.diversity_metric"),
-      " has not; set polychromic.diversity_metric to semantic, or polychromic.objective to score_function");
   check.require(!samples_for_diversity || p.objective != PolychromicObjective::marginal ||
-                    p.performance_mode != "safe" || p.subset_size < std::min(p.n_generations, kSafeAnswers),
+                    p.diversity_metric == DiversityMetric::semantic,
+                at("polychromic.objective"), " measures distances of embeddings, which ",
+                at("polychromic.diversity_metric"),
+                " has not; set polychromic.diversity_metric to semantic, or polychromic.objective to score_function");
+  check.require(!samples_for_diversity || p.objective != PolychromicObjective::marginal ||
+                    p.performance_mode != PerformanceMode::safe ||
+                    p.subset_size < std::min(p.n_generations, kSafeAnswers),
                 at("polychromic.subset_size"), " is not fewer than the ", kSafeAnswers, " answers of ",
                 at("polychromic.performance_mode"), "; set it to 2");
   check.require(c.parallel.zero < 2, at("parallel.zero"),
                 " sends gradients on when a block was gone through once, but ", at("task"),
                 " goes through it twice; set parallel.zero to 1 or 0");
   const bool whole_run_grpo = g.start_step == 1;
-  if (p.objective != PolychromicObjective::none && !whole_run_grpo && p.diversity_metric == "semantic") {
+  if (p.objective != PolychromicObjective::none && !whole_run_grpo && p.diversity_metric == DiversityMetric::semantic) {
     check.require(
         !p.diversity_encoder_model.empty(), at("polychromic.diversity_metric"), " needs a sentence encoder, but ",
         at("polychromic.diversity_encoder_model"),
@@ -78,14 +83,15 @@ void check_polychromic(const Checker& check, const Config& c) {
     for (const char* reward : {"heuristic", "learned", "relevance"}) {
       const std::vector<std::string> listed = reward_names(c);
       const bool is_named = std::find(listed.begin(), listed.end(), reward) != listed.end();
-      check.require(!is_named || (p.diversity_metric == "semantic" && !p.diversity_encoder_model.empty()),
-                    at("grpo.rewards"), ": the reward ", reward, " compares embeddings, but ",
-                    at("polychromic.diversity_metric"), " and ", at("polychromic.diversity_encoder_model"),
-                    "; set them to semantic and a sentence encoder's folder, or leave the reward out");
+      check.require(
+          !is_named || (p.diversity_metric == DiversityMetric::semantic && !p.diversity_encoder_model.empty()),
+          at("grpo.rewards"), ": the reward ", reward, " compares embeddings, but ", at("polychromic.diversity_metric"),
+          " and ", at("polychromic.diversity_encoder_model"),
+          "; set them to semantic and a sentence encoder's folder, or leave the reward out");
     }
     const std::vector<std::string> rewards = reward_names(c);
     const bool rewards_diversity = std::find(rewards.begin(), rewards.end(), "diversity") != rewards.end();
-    check.require((!rewards_diversity && g.diversity_weight == 0) || p.diversity_metric != "semantic" ||
+    check.require((!rewards_diversity && g.diversity_weight == 0) || p.diversity_metric != DiversityMetric::semantic ||
                       !p.diversity_encoder_model.empty(),
                   at(rewards_diversity ? "grpo.rewards" : "grpo.diversity_weight"), " rewards diversity, and ",
                   at("polychromic.diversity_metric"), " needs a sentence encoder, but ",

@@ -26,13 +26,15 @@ std::vector<std::string> settings_of_earlier(const checkpoint::CheckpointMeta& m
 void keep_chat(config::LoadedConfig& loaded, const config::Config& before, const std::string& origin) {
   const config::ChatConfig& then = before.chat;
   config::ChatConfig& now = loaded.config.chat;
-  const auto keep = [&](const char* key, std::string& mine, const std::string& theirs) {
+  const auto keep = [&](const char* key, auto& mine, const auto& theirs) {
     if (mine == theirs) return;
     mine = theirs;
     log::info("chat         ", key, "=", theirs, ", as '", origin, "' was trained");
   };
-  if (now.template_name == "auto") keep("chat.template", now.template_name, then.template_name);
-  if (now.template_name == "plain" && loaded.by_default("chat.bos")) keep("chat.bos", now.bos, then.bos);
+  if (now.template_name == config::ChatTemplateKind::automatic)
+    keep("chat.template", now.template_name, then.template_name);
+  const bool plain = now.template_name == config::ChatTemplateKind::plain;
+  if (plain && loaded.by_default("chat.bos")) keep("chat.bos", now.bos, then.bos);
   if (loaded.by_default("chat.tools_field")) keep("chat.tools_field", now.tools_field, then.tools_field);
 }
 

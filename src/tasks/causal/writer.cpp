@@ -27,9 +27,12 @@ TextWriter open_causal_writer(const StoredModel& stored, const WriterRequest& re
   }
   writer.model = loaded.lm.model.get();
   writer.text = &loaded.chat->encoder();
-  const std::string& name = loaded.chat->name();
-  require(request.system.empty() || name == "model" || name == "chatml" || name == "llama3", ExitCode::usage,
-          "--system: the chat template ", name, " has no place for it, as model, chatml and llama3 have; leave it out");
+  using config::ChatTemplateKind;
+  const ChatTemplateKind name = loaded.chat->name();
+  const bool has_roles =
+      name == ChatTemplateKind::model || name == ChatTemplateKind::chatml || name == ChatTemplateKind::llama3;
+  require(request.system.empty() || has_roles, ExitCode::usage, "--system: the chat template ", name,
+          " has no place for it, as model, chatml and llama3 have; leave it out");
   // Of a record what makes the prompt alone: responses, ids and values need not be there.
   const config::ChatConfig& chat = loaded.config.chat;
   const ChatFields fields{.prompt = chat.prompt_field,

@@ -180,7 +180,7 @@ LanguagePasses language_passes(const PlanInput& in, double rows) {
   const config::LmConfig& lm = in.config.lm;
   const bool reasons = models::reads_prompts(lm);
   LanguagePasses p;
-  if (reasons && !prototype(in) && lm.bridge == "prefix") p.prefix = static_cast<double>(lm.prefix_len);
+  if (reasons && !prototype(in) && lm.bridge == config::LmBridge::prefix) p.prefix = static_cast<double>(lm.prefix_len);
   const auto S = static_cast<double>(sizes_of(in).encoder_len);
   BlockStack& decoder = p.decoder;
   decoder.layers = lm.layers;
@@ -193,7 +193,7 @@ LanguagePasses language_passes(const PlanInput& in, double rows) {
   if (window) decoder.mask = T * T;
   if (documents) decoder.mask = rows * T * T;
   decoder.cross = reasons && p.prefix == 0;
-  decoder.memory = lm.bridge == "prefix" ? static_cast<double>(lm.prefix_len) : 1;
+  decoder.memory = lm.bridge == config::LmBridge::prefix ? static_cast<double>(lm.prefix_len) : 1;
   if (!reasons) return p;
 
   p.encoder = {.layers = lm.enc_layers,
@@ -201,7 +201,7 @@ LanguagePasses language_passes(const PlanInput& in, double rows) {
                .length = S,
                .keys = S,
                .mask = rows * S,
-               .mamba2 = !prototype(in) && lm.encoder == "mamba2",
+               .mamba2 = !prototype(in) && lm.encoder == config::LmEncoder::mamba2,
                .reads = BlockStack::Reads::prompt};
   if (p.encoder.mamba2) p.encoder.mask = 0;
   const auto memory = [&](int64_t layers, int64_t length) {

@@ -138,7 +138,7 @@ BlockMemory block_memory(const PlanInput& in, const BlockStack& stack, int64_t l
 bool is_one_op(const PlanInput& in, const BlockStack& stack) {
   const LanguageWidths w = language_widths(in);
   return stack.reads == BlockStack::Reads::memory && !prototype(in) && w.values == w.queries && w.queries == w.model &&
-         in.config.ops.backend == "fused";
+         in.config.ops.backend == config::OpsBackend::fused;
 }
 
 bool is_one_kernel(const PlanInput& in, const BlockStack& stack) {

@@ -158,7 +158,7 @@ void LanguagePlan::add_memory(const PlanInput& in, int64_t micro, PlannedMemory&
   const auto D = static_cast<double>(lm.hidden_size);
   const double head = lm.head_dim > 0 ? static_cast<double>(lm.head_dim) : D / static_cast<double>(lm.num_heads);
   double positions = static_cast<double>(models::decoder_positions(lm, sizes_)) + passes.prefix;
-  if (reasons && lm.encoder == "transformer") {
+  if (reasons && lm.encoder == config::LmEncoder::transformer) {
     positions += static_cast<double>(models::prompt_positions(lm, sizes_));
   }
   memory.add("positions", 4 * positions * (prototype(in) ? D : head), "sines and cosines, fp32");

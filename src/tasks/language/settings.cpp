@@ -33,8 +33,8 @@ void check_lm(const Checker& check, const Config& c) {
     }
     check.require(!c.data.document_masks || c.data.encoder_len == 0, at("data.document_masks"), " and ",
                   at("data.encoder_len"), ": a row with a prompt is one document; set one of them to false or 0");
-    check.require(moe.place == "auto" || moe.place == "decoder", at("moe.place"), ", but ", at("lm.arch"),
-                  " has no encoder; set moe.place to decoder");
+    check.require(moe.place == MoePlace::automatic || moe.place == MoePlace::decoder, at("moe.place"), ", but ",
+                  at("lm.arch"), " has no encoder; set moe.place to decoder");
   } else {
     check.require(c.data.encoder_len > 0, at("data.encoder_len"), ", but ", at("lm.arch"),
                   " reads a prompt; set data.encoder_len to the longest one, e.g. 256");
@@ -45,7 +45,7 @@ void check_lm(const Checker& check, const Config& c) {
     check.require(lm.gate_scale > 0 || lm.gate_bias > 0, at("lm.gate_scale"), " and ", at("lm.gate_bias"),
                   ": the gate stays shut; set lm.gate_scale to 1");
   }
-  if (lm.encoder == "mamba2" && lm.has_core()) {
+  if (lm.encoder == LmEncoder::mamba2 && lm.has_core()) {
     check.require(!lm.is_prototype(), at("lm.encoder"), " is not of ", at("lm.style"),
                   "; set lm.style to modern, or lm.encoder to transformer");
     const int64_t inner = lm.mamba_expand * lm.hidden_size;
@@ -54,8 +54,8 @@ void check_lm(const Checker& check, const Config& c) {
     const int64_t heads = inner / lm.mamba_head_dim;
     check.require(heads % lm.mamba_groups == 0, at("lm.mamba_groups"), " does not divide the ", heads,
                   " heads of mamba2; ", nearest_divisors(heads, lm.mamba_groups));
-    check.require(moe.experts == 0 || moe.place == "auto" || moe.place == "decoder", at("moe.place"), ", but ",
-                  at("lm.encoder"), " has no feed-forward part; set moe.place to decoder");
+    check.require(moe.experts == 0 || moe.place == MoePlace::automatic || moe.place == MoePlace::decoder,
+                  at("moe.place"), ", but ", at("lm.encoder"), " has no feed-forward part; set moe.place to decoder");
   }
   if (lm.is_prototype()) {
     for (const char* key : {"lm.kv_heads", "lm.head_dim", "lm.inner", "lm.window", "lm.rope_theta", "lm.rms_norm_eps",
@@ -63,8 +63,8 @@ void check_lm(const Checker& check, const Config& c) {
       check.require(check.is_default_value(key), at(key), " is not of ", at("lm.style"),
                     "; leave it out, or set lm.style to modern");
     }
-    check.require(moe.place == "auto" || moe.place == "encoder", at("moe.place"), ", but experts of ", at("lm.style"),
-                  " stand in the encoder; set moe.place to encoder");
+    check.require(moe.place == MoePlace::automatic || moe.place == MoePlace::encoder, at("moe.place"),
+                  ", but experts of ", at("lm.style"), " stand in the encoder; set moe.place to encoder");
   }
   if (moe.experts == 0) {
     for (const std::string& key : differing_keys(c, Config())) {
@@ -74,7 +74,7 @@ void check_lm(const Checker& check, const Config& c) {
   } else {
     check.require(moe.top_k <= moe.experts, at("moe.top_k"), " is more than ", at("moe.experts"), "; set it to ",
                   moe.experts, " or less");
-    const int64_t blocks = lm.is_prototype() || moe.place == "encoder" ? lm.enc_layers : lm.layers;
+    const int64_t blocks = lm.is_prototype() || moe.place == MoePlace::encoder ? lm.enc_layers : lm.layers;
     check.require(moe.every <= blocks, at("moe.every"), " leaves no block with experts, of ", blocks, "; set it to ",
                   blocks, " or less");
   }

@@ -19,7 +19,7 @@ double bytes_per_value(size_t moments, bool average) {
 
 void add_muon(const PlanInput& in, PlannedOptimizer& out) {
   const bool average = in.config.optim.ema > 0;
-  out.exact_products = in.config.optim.muon_precision == "fp32";
+  out.exact_products = in.config.optim.muon_precision == config::MuonPrecision::fp32;
   const double size = out.exact_products ? 4 : 2;
   double values = 0;
   for (const auto& [rows, columns] : in.muon_matrices) {
@@ -41,7 +41,7 @@ void add_muon(const PlanInput& in, PlannedOptimizer& out) {
 
 PlannedOptimizer planned_optimizer(const PlanInput& in) {
   PlannedOptimizer out;
-  if (in.config.optim.name == "muon") {
+  if (in.config.optim.name == config::OptimizerKind::muon) {
     add_muon(in, out);
     return out;
   }
@@ -69,7 +69,7 @@ void add_muon_matrix(PlanInput& in, const std::string& name, at::IntArrayRef siz
                      const optim::GroupDefaults& defaults) {
   const optim::GroupOptions options{.rules = optim::parse_group_rules(in.config.optim.groups),
                                     .defaults = defaults,
-                                    .muon = in.config.optim.name == "muon"};
+                                    .muon = in.config.optim.name == config::OptimizerKind::muon};
   if (!optim::is_muon_matrix(name, static_cast<int64_t>(sizes.size()), options)) return;
   const auto stack = defaults.stacks.find(name);
   const int64_t matrices = stack == defaults.stacks.end() ? 1 : stack->second, rows = sizes[0] / matrices;

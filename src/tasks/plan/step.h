@@ -48,8 +48,8 @@ class Ledger {
 
 // Of the compute dtype, bytes.
 inline double element_size(const config::Config& config) {
-  const std::string& compute = config.precision.compute;
-  return compute == "fp32" || compute == "tf32" ? 4 : 2;
+  const config::ComputePrecision compute = config.precision.compute;
+  return compute == config::ComputePrecision::fp32 || compute == config::ComputePrecision::tf32 ? 4 : 2;
 }
 
 inline std::string percent(double share) {
@@ -59,7 +59,7 @@ inline std::string percent(double share) {
 // How much longer products take than in 16 bits.
 inline double product_slowdown(const config::Config& config) {
   if (element_size(config) < 4) return 1;
-  return config.precision.compute == "tf32" ? 2 : 16;
+  return config.precision.compute == config::ComputePrecision::tf32 ? 2 : 16;
 }
 
 // Times by the slower of computing and moving, product by product.

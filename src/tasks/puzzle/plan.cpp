@@ -54,13 +54,14 @@ PuzzleSizes puzzle_sizes(const PlanInput& in, const models::PuzzleModelDims& dim
   s.lse = B * L * static_cast<double>(m.num_heads) * 4;
   s.column_rstd = B * D * 4;
   s.mixes_by_mlp = m.mlp_t;
-  s.short_attention = half && (head == 64 || head == 32) && L <= kShortSequence && in.config.ops.attention == "auto";
+  s.short_attention = half && (head == 64 || head == 32) && L <= kShortSequence &&
+                      in.config.ops.attention == config::AttentionChoice::automatic;
   // The sizes that our kernels take (ops/mixing, ops/linear); F is a multiple of 256.
   const bool hopper = half && in.gpu.capability == 90;
   s.fused_gate = hopper && m.hidden_size % 64 == 0;
   s.fused_gate8 = hopper;
   s.fused_norm = hopper && (m.hidden_size == 256 || m.hidden_size == 512);
-  s.fp8 = in.config.precision.recursions == "fp8";
+  s.fp8 = in.config.precision.recursions == config::RecursionPrecision::fp8;
   return s;
 }
 
@@ -154,7 +155,7 @@ void PuzzlePlan::rehearse_begin(const PlanInput& in, StepRehearsal& step) const 
 
 void PuzzlePlan::rehearse_end(const PlanInput& in, const ModelOutline& outline, int64_t own,
                               StepRehearsal& step) const {
-  if (in.config.precision.recursions == "fp8") {
+  if (in.config.precision.recursions == config::RecursionPrecision::fp8) {
     auto& model = dynamic_cast<models::PuzzleModel&>(*outline.model);
     model.enable_fp8(in.config.precision.fp8_amax_history, static_cast<double>(in.config.precision.fp8_margin));
     reduce_maxima(step.comm(), model.fp8()->slots().select(1, 2));

@@ -332,8 +332,9 @@ std::string PuzzleTask::attention_text() const {
   if (ops::attention_fits(qkv, c.num_heads)) return "our kernel for short sequences";
   const std::string backend = sdpa_backend(runtime_.device, runtime_.compute_dtype, micro_batch_size_, c.num_heads,
                                            length, c.hidden_size / c.num_heads);
-  const std::string& wanted = config_.runtime.sdpa;
-  const bool other = wanted != "auto" && wanted != backend && !(wanted == "cudnn" && backend == "cuDNN");
+  const config::SdpaBackend wanted = config_.runtime.sdpa;
+  const bool other = wanted != config::SdpaBackend::automatic && name_of(wanted) != backend &&
+                     !(wanted == config::SdpaBackend::cudnn && backend == "cuDNN");
   const bool ours = ops::attention_fits_without_gradient(qkv, c.num_heads);
   return cat(ours ? "our kernel for short sequences where no gradient is needed, else " : "",
              "LibTorch's scaled dot-product attention, backend ", backend,

@@ -32,11 +32,12 @@ models::PuzzleModelDims dims_of(const config::ModelConfig& config, const StoredM
 
 // A model that was trained with fp8 recursions answers on every device: where that has no fp8, in the compute dtype.
 void settle_fp8(config::Config& config) {
-  if (config.precision.recursions != "fp8") return;
-  const std::string reason = why_no_fp8(choose_device(config.runtime), config.ops.backend == "reference");
+  if (config.precision.recursions != config::RecursionPrecision::fp8) return;
+  const bool reference_ops = config.ops.backend == config::OpsBackend::reference;
+  const std::string reason = why_no_fp8(choose_device(config.runtime), reference_ops);
   if (reason.empty()) return;
   log::info("the model was trained with fp8 recursions; here they run without, because ", reason);
-  config.precision.recursions = "same";
+  config.precision.recursions = config::RecursionPrecision::same;
 }
 
 // The scales that the model was trained with; `config` is the checkpoint's with overrides.

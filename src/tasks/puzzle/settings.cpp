@@ -29,12 +29,13 @@ void check_model(const Checker& check, const ModelConfig& m) {
     check.require(m.hidden_size % m.num_heads == 0, check.at("model.num_heads"), " does not divide ",
                   check.at("model.hidden_size"), "; ", nearest_divisors(m.hidden_size, m.num_heads), " heads");
     const int64_t head_size = m.hidden_size / m.num_heads;
-    check.require(m.pos_encodings != "rope" || head_size % 2 == 0, check.at("model.pos_encodings"),
+    check.require(m.pos_encodings != PositionEncoding::rope || head_size % 2 == 0, check.at("model.pos_encodings"),
                   " rotates pairs of values, but a head has an odd number of them: hidden_size / num_heads = ",
                   head_size, "; change ", check.at("model.num_heads"), " or ", check.at("model.hidden_size"));
   }
-  check.require(!(m.mlp_t && m.pos_encodings == "rope"), check.at("model.pos_encodings"), " belongs to attention, and ",
-                check.at("model.mlp_t"), " has none; set model.pos_encodings to none or learned");
+  check.require(!(m.mlp_t && m.pos_encodings == PositionEncoding::rope), check.at("model.pos_encodings"),
+                " belongs to attention, and ", check.at("model.mlp_t"),
+                " has none; set model.pos_encodings to none or learned");
   if (m.facts().h_module) {
     check.require(m.H_layers > 0, check.at("model.H_layers"), ", but ", check.at("model.arch"),
                   " needs an H module; set model.H_layers to 4, or model.arch to trm");
@@ -68,23 +69,24 @@ void check_model(const Checker& check, const ModelConfig& m) {
 void check_data(const Checker& check, const DataConfig& d) {
   check.require((d.box_rows == 0) == (d.box_cols == 0), check.at("data.box_rows"), " and ", check.at("data.box_cols"),
                 ": give both sizes of a box, or neither");
-  if (d.kind == "maze") {
-    check.require(d.augmentation != "sudoku", check.at("data.augmentation"), " would break a maze, and ",
+  if (d.kind == PuzzleFileKind::maze) {
+    check.require(d.augmentation != Augmentation::sudoku, check.at("data.augmentation"), " would break a maze, and ",
                   check.at("data.kind"), "; set data.augmentation to dihedral or none");
     check.require(d.box_rows == 0, check.at("data.box_rows"), ", but ", check.at("data.kind"),
                   " has no boxes; set data.box_rows and data.box_cols to 0");
   }
-  check.require(!(d.augmentation == "dihedral" && d.box_rows != d.box_cols), check.at("data.augmentation"),
+  check.require(!(d.augmentation == Augmentation::dihedral && d.box_rows != d.box_cols), check.at("data.augmentation"),
                 " turns boxes on their side, which needs square ones: ", check.at("data.box_rows"), ", ",
                 check.at("data.box_cols"), "; set data.augmentation to sudoku or none");
 }
 
 void check_recursions(const Checker& check, const Config& c) {
-  const bool fits_fp8 = c.precision.compute == "auto" || c.precision.compute == "bf16";
-  check.require(c.precision.recursions != "fp8" || fits_fp8, check.at("precision.recursions"),
+  const bool fits_fp8 =
+      c.precision.compute == ComputePrecision::automatic || c.precision.compute == ComputePrecision::bf16;
+  check.require(c.precision.recursions != RecursionPrecision::fp8 || fits_fp8, check.at("precision.recursions"),
                 " stands beside bf16 alone, and not beside ", check.at("precision.compute"),
                 "; set precision.compute to bf16, or precision.recursions to same");
-  if (c.precision.recursions == "fp8") {
+  if (c.precision.recursions == RecursionPrecision::fp8) {
     const ModelConfig& m = c.model;
     // Of a one-step gradient also the whole pass for the target of Q learning.
     const bool recurs = m.facts().one_step_gradient

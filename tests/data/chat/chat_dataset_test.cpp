@@ -88,8 +88,9 @@ TEST(ChatDataset, SaysWhyThereIsNoResponse) {
 
 TEST(ChatDataset, TemplatesNameMembers) {
   const TempDir dir;
-  const ChatEncoder chat =
-      byte_chat({.name = "custom", .prompt_template = "{lang}|{prompt}|{n}", .response_template = "{response}{eos}"});
+  const ChatEncoder chat = byte_chat({.name = ChatTemplateKind::custom,
+                                      .prompt_template = "{lang}|{prompt}|{n}",
+                                      .response_template = "{response}{eos}"});
   ChatDataOptions options;
   options.instruction = "{n}/{who}/{prompt}";
   write_text(dir / "t.jsonl", R"({"prompt": "p", "response": "r", "lang": "de", "n": 5, "who": "w"})"

@@ -138,11 +138,12 @@ TEST(ChatIds, OfRecordsEqualTheLibrary) {
     const ModelTemplate own{
         .text = read_text(folder / name, ExitCode::data), .origin = name, .tokens = tokenizer.config};
     const JinjaTemplate one(own.text, name);
-    ChatTemplateOptions options{.name = "model", .date = one.mentions("strftime_now") ? "2026-11-25" : ""};
+    ChatTemplateOptions options{.name = ChatTemplateKind::model,
+                                .date = one.mentions("strftime_now") ? "2026-11-25" : ""};
     std::map<std::string, ChatEncoder> encoders;
-    for (const char* thinking : {"auto", "on", "off"}) {
-      options.thinking = one.mentions("enable_thinking") ? thinking : "auto";
-      encoders.emplace(thinking, ChatEncoder(tokenizer.encoder, options, own));
+    for (const auto thinking : {ChatThinking::automatic, ChatThinking::on, ChatThinking::off}) {
+      options.thinking = one.mentions("enable_thinking") ? thinking : ChatThinking::automatic;
+      encoders.emplace(name_of(thinking), ChatEncoder(tokenizer.encoder, options, own));
     }
     for (size_t i = 0; i < conversations.size(); ++i) {
       const std::string wanted = expected.get<std::string>().substr(8 * i, 8);

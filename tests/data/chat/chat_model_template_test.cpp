@@ -27,7 +27,7 @@ ChatEncoder model_chat(const TempDir& dir, const std::string& text, const ChatTe
 TEST(ModelTemplate, NoThoughtIsPutWhereTheTemplateHasNone) {
   const TempDir dir;
   const ChatEncoder chat = model_chat(dir, kPlainChatml);
-  EXPECT_EQ(chat.name(), "model");
+  EXPECT_EQ(chat.name(), ChatTemplateKind::model);
   const Messages asked{{"user", "hi"}};
   EXPECT_EQ(chat.prompt_text(asked), "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n");
   EXPECT_EQ(chat.response_text("hello", asked), "hello<|im_end|>\n");
@@ -60,14 +60,14 @@ TEST(ModelTemplate, ThinkingIsPassedOnlyWhereItIsKnown) {
                            "<think>\n\n</think>\n\n{% endif %}";
   const Messages asked{{"user", "a"}};
   EXPECT_TRUE(model_chat(dir, text).prompt_text(asked).ends_with("assistant\n"));
-  EXPECT_TRUE(model_chat(dir, text, {.thinking = "on"}).prompt_text(asked).ends_with("assistant\n"));
-  const ChatEncoder off = model_chat(dir, text, {.thinking = "off"});
+  EXPECT_TRUE(model_chat(dir, text, {.thinking = ChatThinking::on}).prompt_text(asked).ends_with("assistant\n"));
+  const ChatEncoder off = model_chat(dir, text, {.thinking = ChatThinking::off});
   EXPECT_TRUE(off.prompt_text(asked).ends_with("assistant\n<think>\n\n</think>\n\n"));
   // The whole conversation has no empty thought, so that nothing can be learned behind that prompt.
   expect_error(ExitCode::data, {"'b<|im_end|>\\n' stands where its prompt has '<think>", "chat.template"},
                [&] { off.response_text("b", asked); });
   expect_error(ExitCode::usage, {"chat.thinking is off", "knows no enable_thinking"},
-               [&] { model_chat(dir, kPlainChatml, {.thinking = "off"}); });
+               [&] { model_chat(dir, kPlainChatml, {.thinking = ChatThinking::off}); });
 }
 
 TEST(ModelTemplate, ADateIsTakenFromTheSettings) {
@@ -137,7 +137,7 @@ TEST(ModelTemplate, WhatCannotBeRunIsRefusedByLineAndConstruct) {
   EXPECT_EQ(data.size(), 1);
   EXPECT_EQ(data.counts().malformed, 1);
   expect_error(ExitCode::usage, {"has no chat_template", "chatml, llama3, plain or custom"},
-               [&] { open_chat_encoder(chat_folder(dir / "n", "{}"), {.name = "model"}); });
+               [&] { open_chat_encoder(chat_folder(dir / "n", "{}"), {.name = ChatTemplateKind::model}); });
 }
 
 constexpr const char* kMarkedChatml =
@@ -193,7 +193,7 @@ TEST(ModelTemplate, PlainPromptsHaveTheTokenizersBos) {
   const TempDir dir;
   chat_folder(dir / "m", R"({"eos_token": "<|endoftext|>"})");
   nlohmann::json tokenizer = nlohmann::json::parse(read_text(dir / "m" / "tokenizer.json", ExitCode::data));
-  const Ids plain = open_chat_encoder(dir / "m", {.name = "plain"}).prompt_ids({{"user", "Once"}});
+  const Ids plain = open_chat_encoder(dir / "m", {.name = ChatTemplateKind::plain}).prompt_ids({{"user", "Once"}});
   tokenizer["post_processor"] = {
       {"type", "TemplateProcessing"},
       {"single",
@@ -204,11 +204,11 @@ TEST(ModelTemplate, PlainPromptsHaveTheTokenizersBos) {
   write_text(dir / "m" / "tokenizer.json", tokenizer.dump());
   Ids expected = plain;
   expected.insert(expected.begin(), kEndOfText);
-  EXPECT_EQ(open_chat_encoder(dir / "m", {.name = "plain"}).prompt_ids({{"user", "Once"}}), expected);
-  EXPECT_EQ(open_chat_encoder(dir / "m", {.name = "plain", .bos = "off"}).prompt_ids({{"user", "Once"}}), plain);
-  EXPECT_EQ(open_chat_encoder(dir / "m", {.name = "plain"}).response_ids("x").back(), kEndOfText);
-  expect_error(ExitCode::usage, {"chat.bos is auto or off"},
-               [&] { open_chat_encoder(dir / "m", {.name = "plain", .bos = "on"}); });
+  EXPECT_EQ(open_chat_encoder(dir / "m", {.name = ChatTemplateKind::plain}).prompt_ids({{"user", "Once"}}), expected);
+  EXPECT_EQ(open_chat_encoder(dir / "m", {.name = ChatTemplateKind::plain, .bos = config::ChatBos::off})
+                .prompt_ids({{"user", "Once"}}),
+            plain);
+  EXPECT_EQ(open_chat_encoder(dir / "m", {.name = ChatTemplateKind::plain}).response_ids("x").back(), kEndOfText);
 }
 
 }  // namespace

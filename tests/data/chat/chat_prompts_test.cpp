@@ -21,8 +21,9 @@ std::string text_of(const ChatPrompts& prompts, const ChatRecord& record) {
 
 TEST(ChatPrompts, TheIdsOfTheTraining) {
   const TempDir dir;
-  const ChatEncoder chat = byte_chat(
-      {.name = "custom", .prompt_template = "{bos}{topic}|{prompt}|{n}>", .response_template = "{response}{eos}"});
+  const ChatEncoder chat = byte_chat({.name = ChatTemplateKind::custom,
+                                      .prompt_template = "{bos}{topic}|{prompt}|{n}>",
+                                      .response_template = "{response}{eos}"});
   ChatDataOptions options;
   options.fields = renamed();
   options.instruction = "{n}/{who}/{prompt}";
@@ -43,8 +44,9 @@ TEST(ChatPrompts, TheIdsOfTheTraining) {
 }
 
 TEST(ChatPrompts, ATextAloneIsThePrompt) {
-  const ChatEncoder chat =
-      byte_chat({.name = "custom", .prompt_template = "{question}={prompt}", .response_template = "{response}{eos}"});
+  const ChatEncoder chat = byte_chat({.name = ChatTemplateKind::custom,
+                                      .prompt_template = "{question}={prompt}",
+                                      .response_template = "{response}{eos}"});
   const ChatPrompts prompts(chat, renamed(), "ask {question} as {prompt}");
   EXPECT_EQ(text_of(prompts, prompts.record_of("{x}")), "{x}=ask {x} as {x}");
   EXPECT_EQ(text_of(prompts, prompts.record_of("a")), text_of(prompts, prompts.read(R"({"question": "a"})")));
@@ -63,8 +65,8 @@ TEST(ChatPrompts, MessagesHaveNoUseForTheInstruction) {
   const ChatPrompts instructed(plain, {}, "{who}: {prompt}");
   const std::string messages = R"("messages": [{"role": "user", "content": "u"}])";
   EXPECT_EQ(text_of(instructed, instructed.read("{" + messages + "}")), "u");
-  const ChatEncoder chat =
-      byte_chat({.name = "custom", .prompt_template = "{lang}|{prompt}", .response_template = "{response}{eos}"});
+  const ChatEncoder chat = byte_chat(
+      {.name = ChatTemplateKind::custom, .prompt_template = "{lang}|{prompt}", .response_template = "{response}{eos}"});
   const ChatPrompts prompts(chat, {}, "");
   EXPECT_EQ(text_of(prompts, prompts.read(R"({"lang": "de", )" + messages + "}")), "de|u");
   expect_error(ExitCode::data, {"has no 'lang'"}, [&] { prompts.read("{" + messages + "}"); });

@@ -15,6 +15,9 @@
 
 namespace hrm::data {
 
+using config::ChatTemplateKind;
+using config::ChatThinking;
+
 // Of tests/fixtures/tokenizer; the text of a chat's end is <|im_end|>, padding <|endoftext|>.
 inline constexpr int32_t kEndOfText = 1500, kImStart = 1501, kImEnd = 1502, kThink = 1503, kThinkEnd = 1504;
 
@@ -34,7 +37,7 @@ inline const char* kQwenConfig =
     R"({% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n<think>\n\n</think>\n\n{% endif %}"}]})";
 
 // Every byte an id; BOS 256, EOS 257, padding 258.
-inline ChatEncoder byte_chat(ChatTemplateOptions options = {.name = "plain"}) {
+inline ChatEncoder byte_chat(ChatTemplateOptions options = {.name = ChatTemplateKind::plain}) {
   return ChatEncoder(byte_encoder(), options);
 }
 

@@ -14,8 +14,8 @@ const std::string kTweet = "Generate an engaging Twitter reply to this tweet:\n\
 
 TEST(ChatTemplate, RendersQwenWithoutThinking) {
   const TempDir dir;
-  const ChatEncoder chat = open_chat_encoder(chat_folder(dir / "m", kQwenConfig), {.name = "chatml"});
-  EXPECT_EQ(chat.name(), "chatml");
+  const ChatEncoder chat = open_chat_encoder(chat_folder(dir / "m", kQwenConfig), {.name = ChatTemplateKind::chatml});
+  EXPECT_EQ(chat.name(), ChatTemplateKind::chatml);
   EXPECT_EQ(chat.prompt_text({{"user", kTweet}}),
             "<|im_start|>user\n" + kTweet + "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n");
   EXPECT_EQ(chat.response_text("yes"), "yes<|im_end|>\n");
@@ -43,28 +43,29 @@ TEST(ChatTemplate, RendersQwenWithoutThinking) {
 TEST(ChatTemplate, ThinkingLeavesTheBlockOut) {
   const TempDir dir;
   const auto folder = chat_folder(dir / "m", kQwenConfig);
-  const auto tail = [&](const std::string& thinking) {
-    const std::string text =
-        open_chat_encoder(folder, {.name = "chatml", .thinking = thinking}).prompt_text({{"user", "a"}});
+  const auto tail = [&](ChatThinking thinking) {
+    const std::string text = open_chat_encoder(folder, {.name = ChatTemplateKind::chatml, .thinking = thinking})
+                                 .prompt_text({{"user", "a"}});
     return text.substr(text.rfind("assistant"));
   };
-  EXPECT_EQ(tail("on"), "assistant\n");
-  EXPECT_EQ(tail("off"), "assistant\n<think>\n\n</think>\n\n");
-  EXPECT_EQ(tail("auto"), tail("off"));
+  EXPECT_EQ(tail(ChatThinking::on), "assistant\n");
+  EXPECT_EQ(tail(ChatThinking::off), "assistant\n<think>\n\n</think>\n\n");
+  EXPECT_EQ(tail(ChatThinking::automatic), tail(ChatThinking::off));
   // A tokenizer without <think>: auto leaves it out.
   TextEncoder encoder = open_tokenizer_folder(folder).encoder;
   const auto all = encoder.id_of;
   encoder.id_of = [all](std::string_view token) { return token == "<think>" ? std::nullopt : all(token); };
-  EXPECT_EQ(ChatEncoder(encoder, {.name = "chatml"}).prompt_text({{"user", "a"}}),
+  EXPECT_EQ(ChatEncoder(encoder, {.name = ChatTemplateKind::chatml}).prompt_text({{"user", "a"}}),
             "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n");
   expect_error(ExitCode::usage,
                {"chatml does not fit the tokenizer", "tokenizer.json", "no token <think>", "set thinking"},
-               [&] { ChatEncoder(encoder, {.name = "chatml", .thinking = "off"}); });
+               [&] { ChatEncoder(encoder, {.name = ChatTemplateKind::chatml, .thinking = ChatThinking::off}); });
 }
 
 TEST(ChatTemplate, RendersSeveralMessages) {
   const TempDir dir;
-  const ChatEncoder chat = open_chat_encoder(chat_folder(dir / "m", kQwenConfig), {.name = "chatml", .thinking = "on"});
+  const ChatEncoder chat = open_chat_encoder(chat_folder(dir / "m", kQwenConfig),
+                                             {.name = ChatTemplateKind::chatml, .thinking = ChatThinking::on});
   const Messages messages = {{"system", "s"}, {"user", " u "}, {"assistant", "a"}, {"user", ""}};
   EXPECT_EQ(chat.prompt_text(messages),
             "<|im_start|>system\ns<|im_end|>\n<|im_start|>user\n u <|im_end|>\n<|im_start|>assistant\na<|im_end|>\n"
@@ -88,7 +89,7 @@ TextEncoder llama_encoder() {
 }
 
 TEST(ChatTemplate, RendersLlama3) {
-  const ChatEncoder chat(llama_encoder(), {.name = "llama3"});
+  const ChatEncoder chat(llama_encoder(), {.name = ChatTemplateKind::llama3});
   EXPECT_EQ(chat.prompt_text({{"system", "s\n"}, {"user", "\n u v \t"}}),
             "<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\ns<|eot_id|>"
             "<|start_header_id|>user<|end_header_id|>\n\nu v<|eot_id|>"
@@ -111,7 +112,7 @@ TEST(ChatTemplate, PlainIsTheTextAndEos) {
 }
 
 TEST(ChatTemplate, CustomHasPlacesForMembers) {
-  const ChatEncoder chat = byte_chat({.name = "custom",
+  const ChatEncoder chat = byte_chat({.name = ChatTemplateKind::custom,
                                       .prompt_template = "{bos}{lang}:{prompt}{{}}{lang}>",
                                       .response_template = " {response}.{eos}"});
   EXPECT_EQ(chat.members(), (std::vector<std::string>{"lang"}));
@@ -120,7 +121,7 @@ TEST(ChatTemplate, CustomHasPlacesForMembers) {
   EXPECT_EQ(chat.response_ids("r"), (Ids{' ', 'r', '.', 257}));
   EXPECT_EQ(chat.stop_ids(), (std::vector<int64_t>{257}));
   const ChatEncoder text =
-      byte_chat({.name = "custom", .prompt_template = "{a}", .response_template = "{response}\n##}}"});
+      byte_chat({.name = ChatTemplateKind::custom, .prompt_template = "{a}", .response_template = "{response}\n##}}"});
   EXPECT_EQ(text.stop_text(), "\n##}");
   EXPECT_TRUE(text.stop_ids().empty());
   EXPECT_EQ(text.response_text("r"), "r\n##}");
@@ -131,28 +132,31 @@ TEST(ChatTemplate, RefusesTemplatesThatDoNotFit) {
     expect_error(ExitCode::usage, parts, [&] { byte_chat(options); });
   };
   refused({}, {"model, chatml, llama3, plain or custom, not 'auto'"});
-  refused({.name = "gemma"}, {"not 'gemma'"});
-  refused({.name = "plain", .thinking = "no"}, {"auto, on or off, not 'no'"});
-  refused({.name = "plain", .prompt_template = "{prompt}"}, {"plain has its own texts; choose custom"});
-  refused({.name = "chatml"}, {"the chat template chatml does not fit the tokenizer 'bytes'", "no token <|im_start|>"});
-  refused({.name = "llama3"}, {"llama3 does not fit", "<|begin_of_text|>", "choose another template"});
-  refused({.name = "custom", .prompt_template = "x", .response_template = "{response}{eos}"}, {"no place for a text"});
-  refused({.name = "custom", .prompt_template = "{prompt}{bos}", .response_template = "{response}{eos}"},
-          {"{bos} can only stand at the beginning"});
-  refused({.name = "custom", .prompt_template = "{prompt", .response_template = "{response}{eos}"},
+  refused({.name = ChatTemplateKind::plain, .prompt_template = "{prompt}"}, {"plain has its own texts; choose custom"});
+  refused({.name = ChatTemplateKind::chatml},
+          {"the chat template chatml does not fit the tokenizer 'bytes'", "no token <|im_start|>"});
+  refused({.name = ChatTemplateKind::llama3}, {"llama3 does not fit", "<|begin_of_text|>", "choose another template"});
+  refused({.name = ChatTemplateKind::custom, .prompt_template = "x", .response_template = "{response}{eos}"},
+          {"no place for a text"});
+  refused(
+      {.name = ChatTemplateKind::custom, .prompt_template = "{prompt}{bos}", .response_template = "{response}{eos}"},
+      {"{bos} can only stand at the beginning"});
+  refused({.name = ChatTemplateKind::custom, .prompt_template = "{prompt", .response_template = "{response}{eos}"},
           {"prompt_template: a single '{'"});
-  refused({.name = "custom", .prompt_template = "{prompt}", .response_template = "{response}"},
+  refused({.name = ChatTemplateKind::custom, .prompt_template = "{prompt}", .response_template = "{response}"},
           {"nothing ends a response"});
   for (const char* bad : {"", "{eos}", "{x}{response}{eos}", "{response}{response}{eos}", "{response}{eos}."}) {
-    refused({.name = "custom", .prompt_template = "{prompt}", .response_template = bad},
+    refused({.name = ChatTemplateKind::custom, .prompt_template = "{prompt}", .response_template = bad},
             {"response_template: must have the place {response} once"});
   }
   TextEncoder without = byte_encoder();
   without.meta.eos_id = without.meta.bos_id = -1;
   expect_error(ExitCode::usage, {"plain ends a response with EOS", "names no such token"},
-               [&] { ChatEncoder(without, {.name = "plain"}); });
+               [&] { ChatEncoder(without, {.name = ChatTemplateKind::plain}); });
   expect_error(ExitCode::usage, {"begins a prompt with BOS"}, [&] {
-    ChatEncoder(without, {.name = "custom", .prompt_template = "{bos}{prompt}", .response_template = "{response}."});
+    ChatEncoder(
+        without,
+        {.name = ChatTemplateKind::custom, .prompt_template = "{bos}{prompt}", .response_template = "{response}."});
   });
 }
 
@@ -166,11 +170,12 @@ TEST(ChatTemplate, OpensFoldersOfTransformers) {
   EXPECT_EQ(meta.tokenizer_digest.size(), 32u);
   // The end of a chat, and of a text where that is another one.
   chat_folder(dir / "b", R"({"eos_token": "<|endoftext|>"})");
-  EXPECT_EQ(open_chat_encoder(dir / "b", {.name = "chatml"}).stop_ids(), (std::vector<int64_t>{kImEnd, kEndOfText}));
+  EXPECT_EQ(open_chat_encoder(dir / "b", {.name = ChatTemplateKind::chatml}).stop_ids(),
+            (std::vector<int64_t>{kImEnd, kEndOfText}));
   expect_error(ExitCode::usage, {"tokenizer_config.json: has no chat_template"},
                [&] { open_chat_encoder(dir / "b", {}); });
   write_text(dir / "b" / "chat_template.jinja", "<|im_start|>");
-  EXPECT_EQ(open_chat_encoder(dir / "b", {}).name(), "model");
+  EXPECT_EQ(open_chat_encoder(dir / "b", {}).name(), ChatTemplateKind::model);
   chat_folder(dir / "c", "");
   EXPECT_EQ(open_tokenizer_folder(dir / "c").encoder.meta.eos_id, -1);
   expect_error(ExitCode::usage, {"has no chat_template"}, [&] { open_chat_encoder(dir / "c", {}); });
@@ -179,7 +184,7 @@ TEST(ChatTemplate, OpensFoldersOfTransformers) {
                [&] { open_tokenizer_folder(dir / "d"); });
   chat_folder(dir / "e", R"({"chat_template": "<|start_header_id|>"})");
   expect_error(ExitCode::usage, {"llama3 does not fit the tokenizer", "e/tokenizer.json", "<|begin_of_text|>"},
-               [&] { open_chat_encoder(dir / "e", {.name = "llama3"}); });
+               [&] { open_chat_encoder(dir / "e", {.name = ChatTemplateKind::llama3}); });
   expect_error(ExitCode::data, {"chat_template writes no special token", "name the eos_token"},
                [&] { open_chat_encoder(dir / "e", {}); });
   expect_error(ExitCode::data, {"tokenizer.json", "does not exist"}, [&] { open_tokenizer_folder(dir / "f"); });

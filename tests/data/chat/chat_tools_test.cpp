@@ -57,14 +57,14 @@ TEST(ChatTools, ReachTheTemplate) {
 TEST(ChatTools, OtherTemplatesHaveNoPlaceForThem) {
   const TempDir dir;
   const std::string tools = R"([{"name": "f"}])";
-  const auto read = [&](const char* name, const std::string& line, const std::string& field = "tools") {
+  const auto read = [&](ChatTemplateKind name, const std::string& line, const std::string& field = "tools") {
     write_text(dir / "r.jsonl", line);
     ChatDataOptions options;
     options.fields.tools = field;
     return ChatDataset(dir / "r.jsonl", tool_chat(dir, {.name = name}), options).size();
   };
   const std::string answer = R"({"role": "assistant", "content": "x"})";
-  for (const char* name : {"chatml", "plain"}) {
+  for (const auto name : {ChatTemplateKind::chatml, ChatTemplateKind::plain}) {
     const auto refused = [&](const std::string& line, const std::string& what) {
       expect_error(ExitCode::data,
                    {what + cat(", for which the chat template ", name, " has no place"), "chat.template to model"},
@@ -78,8 +78,9 @@ TEST(ChatTools, OtherTemplatesHaveNoPlaceForThem) {
     EXPECT_EQ(read(name, record(kUser + "," + answer, tools), ""), 1);
     EXPECT_EQ(read(name, record(kUser + "," + answer, "[]")), 1);
   }
-  expect_error(ExitCode::data, {"chatml has no place for a message of role developer"},
-               [&] { read("chatml", record(R"({"role": "developer", "content": "d"},)" + answer, "null")); });
+  expect_error(ExitCode::data, {"chatml has no place for a message of role developer"}, [&] {
+    read(ChatTemplateKind::chatml, record(R"({"role": "developer", "content": "d"},)" + answer, "null"));
+  });
 }
 
 // A member that an instruction names is a text, whatever it is called.
@@ -89,7 +90,7 @@ TEST(ChatTools, AnInstructionMayNameThem) {
                               "\n");
   ChatDataOptions options;
   options.instruction = "{prompt} with {tools}";
-  const ChatDataset data(dir / "r.jsonl", tool_chat(dir, {.name = "plain"}), options);
+  const ChatDataset data(dir / "r.jsonl", tool_chat(dir, {.name = ChatTemplateKind::plain}), options);
   EXPECT_EQ(data[0].prompt, "p with hammer");
 }
 

@@ -19,7 +19,7 @@ class LanguageStreamTest : public ::testing::Test {
     triple_folder(dir_ / "b", 7);
     token_folder(dir_ / "c", {{9, 30, 2}, {50, 1}, {40}});
     TripleOptions streamed;
-    streamed.cache = "stream";
+    streamed.cache = config::TripleCache::stream;
     // One vocabulary for all.
     for (const char* name : {"a", "b"}) {
       LanguageMeta meta = read_language_meta(dir_ / name);

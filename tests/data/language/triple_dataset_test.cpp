@@ -5,10 +5,11 @@
 namespace hrm::data {
 namespace {
 
+using config::TripleCache;
 using test::TempDir;
 
-std::shared_ptr<TripleDataset> open_triples(const std::filesystem::path& folder, const std::string& cache = "auto",
-                                            uint64_t max_malformed = 0) {
+std::shared_ptr<TripleDataset> open_triples(const std::filesystem::path& folder,
+                                            TripleCache cache = TripleCache::automatic, uint64_t max_malformed = 0) {
   TripleOptions options;
   options.cache = cache;
   options.max_malformed = max_malformed;
@@ -45,7 +46,8 @@ TEST(TripleDataset, RowsAreCutAndPadded) {
 TEST(TripleDataset, MemoryAndStreamGiveTheSame) {
   const TempDir dir;
   triple_folder(dir / "t", 57);
-  const auto memory = open_triples(dir / "t", "memory"), stream = open_triples(dir / "t", "stream");
+  const auto memory = open_triples(dir / "t", TripleCache::memory),
+             stream = open_triples(dir / "t", TripleCache::stream);
   EXPECT_TRUE(memory->cached());
   EXPECT_FALSE(stream->cached());
   EXPECT_EQ(memory->digest(), stream->digest());
@@ -60,7 +62,7 @@ TEST(TripleDataset, MemoryAndStreamGiveTheSame) {
 TEST(TripleDataset, RecordsAreWhole) {
   const TempDir dir;
   triple_folder(dir / "t", 5);
-  for (const char* cache : {"memory", "stream"}) {
+  for (const TripleCache cache : {TripleCache::memory, TripleCache::stream}) {
     const TripleDataset::Record record = open_triples(dir / "t", cache)->record(4);
     EXPECT_EQ(record.encoder_ids, (std::vector<int32_t>{14, 14, 14, 14, 14}));
     EXPECT_EQ(record.decoder_ids, (std::vector<int32_t>{24, 24}));
@@ -77,8 +79,8 @@ TEST(TripleDataset, MalformedLinesAreNamedAndCounted) {
   expect_error(ExitCode::data, {"train.jsonl:4: id 200 in encoder_ids is outside 0 to 199", "max_malformed: 0"},
                [&] { open_triples(dir / "t"); });
   expect_error(ExitCode::data, {"train.jsonl:4", "train.jsonl:5", "train.jsonl:6: the line is no valid UTF-8"},
-               [&] { open_triples(dir / "t", "auto", 2); });
-  for (const char* cache : {"memory", "stream"}) {
+               [&] { open_triples(dir / "t", TripleCache::automatic, 2); });
+  for (const TripleCache cache : {TripleCache::memory, TripleCache::stream}) {
     const auto data = open_triples(dir / "t", cache, 3);
     EXPECT_EQ(data->num_samples(1), 4);
     EXPECT_EQ(data->malformed(), 3u);
@@ -89,7 +91,7 @@ TEST(TripleDataset, MalformedLinesAreNamedAndCounted) {
 TEST(TripleDataset, AFileThatIsChangedMeanwhileIsNoticed) {
   const TempDir dir;
   triple_folder(dir / "t", 4);
-  const auto data = open_triples(dir / "t", "stream");
+  const auto data = open_triples(dir / "t", TripleCache::stream);
   // Written in place, as nobody should: the map sees it.
   std::fstream file(dir / "t" / "train.jsonl", std::ios::in | std::ios::out | std::ios::binary);
   file.seekp(static_cast<std::streamoff>(read_all(dir / "t" / "train.jsonl").find('[')));
@@ -106,7 +108,6 @@ TEST(TripleDataset, RefusesWhatIsNotThereOrDoesNotFit) {
   const auto refused = [&](const std::vector<std::string>& parts) {
     expect_error(ExitCode::data, parts, [&] { open_triples(folder); });
   };
-  expect_error(ExitCode::usage, {"auto, memory or stream", "'disk'"}, [&] { open_triples(folder, "disk"); });
   expect_error(ExitCode::data, {"val.jsonl", "does not exist"}, [&] { TripleDataset(folder, "val"); });
   meta("{\"vocab_size\": 20}");  // fewer than the ids
   refused({"train.jsonl:1: id 20 in decoder_input_ids is outside 0 to 19"});
@@ -139,7 +140,7 @@ TEST(TripleDataset, TheDigestIsThatOfTheContent) {
   const std::string a = open_triples(triple_folder(dir / "a", 5))->digest();
   EXPECT_EQ(open_triples(triple_folder(dir / "b", 5))->digest(), a);
   EXPECT_NE(open_triples(triple_folder(dir / "c", 6))->digest(), a);
-  EXPECT_EQ(open_triples(dir / "a", "stream")->digest(), a);
+  EXPECT_EQ(open_triples(dir / "a", TripleCache::stream)->digest(), a);
 }
 
 }  // namespace

@@ -214,7 +214,7 @@ TEST(Dataset, OptionsThatDoNotFitDirectories) {
   expect_error(ExitCode::usage, {"data.subsample"},
                [&] { open_dataset(fixture("dataset_sudoku/plain"), "train", config); });
   config.subsample = 0;
-  config.kind = "maze";
+  config.kind = config::PuzzleFileKind::maze;
   expect_error(ExitCode::usage, {"data.kind is maze"},
                [&] { open_dataset(fixture("dataset_sudoku/plain"), "train", config); });
 }

@@ -23,7 +23,7 @@ inline void expect_same_batch(const PuzzleBatch& got, const PuzzleBatch& want, c
 inline void expect_same_stream(const std::shared_ptr<PuzzleDataset>& dataset, TrainStreamOptions options,
                                at::Device device) {
   options.global_batch_size = 96;
-  const std::string what = options.augmentation + " of " + dataset->origin();
+  const std::string what = cat(options.augmentation, " of ", dataset->origin());
   const int64_t length = dataset->meta().seq_len;
   const DeviceTable table(*dataset, options, device);
   TrainStreamOptions picks = options;
@@ -56,7 +56,8 @@ inline void expect_same_streams(at::Device device) {
   const auto several = open_dataset(fixture("dataset_sudoku/aug"), "train", config::DataConfig());
   TrainStreamOptions options;
   options.seed = 0x123456789abcdefu;
-  for (const char* augmentation : {"none", "sudoku", "dihedral"}) {
+  for (const auto augmentation :
+       {config::Augmentation::none, config::Augmentation::sudoku, config::Augmentation::dihedral}) {
     options.augmentation = augmentation;
     expect_same_stream(nine, options, device);
     expect_same_stream(several, options, device);

@@ -33,18 +33,18 @@ TEST(DeviceTable, IsUsedWhereAskedFor) {
   EXPECT_EQ(DeviceTable::bytes(*dataset), 4 * 2 * 2 * 4);
   EXPECT_TRUE(use_device_table(config, *dataset, gpu));
   EXPECT_FALSE(use_device_table(config, *dataset, at::kCPU));
-  config.data.augmentation_device = "device";
+  config.data.augmentation_device = config::AugmentationDevice::device;
   EXPECT_TRUE(use_device_table(config, *dataset, at::kCPU));
-  config.data.augmentation_device = "host";
+  config.data.augmentation_device = config::AugmentationDevice::host;
   EXPECT_FALSE(use_device_table(config, *dataset, gpu));
-  config.data.augmentation_device = "auto";
-  config.ops.backend = "reference";
+  config.data.augmentation_device = config::AugmentationDevice::automatic;
+  config.ops.backend = config::OpsBackend::reference;
   EXPECT_FALSE(use_device_table(config, *dataset, gpu));
 }
 
 TEST(DeviceTable, RefusesOptionsThatDoNotFit) {
   TrainStreamOptions options;
-  options.augmentation = "sudoku";
+  options.augmentation = config::Augmentation::sudoku;
   expect_error(ExitCode::usage, {"no square grid"}, [&] { DeviceTable(*single_dataset(4), options, at::kCPU); });
 }
 

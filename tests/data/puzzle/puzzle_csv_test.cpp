@@ -234,7 +234,7 @@ TEST_F(PuzzleCsvFile, OfficialMazeLayout) {
   expect_refused(kHeader + row("S###", "S###"), {"puzzles.csv:2: ", "1 'S' and 0 'G'"});
   expect_refused(kHeader + row(solvable, solved) + row("S  G", "SooG"), {"puzzles.csv:3: ", "the first maze has 16"});
   PuzzleCsvOptions options;
-  options.kind = "sudoku";
+  options.kind = config::PuzzleFileKind::sudoku;
   expect_refused(kHeader + row(solvable, solved), {"puzzles.csv:2: ", "which is neither blank nor a digit"}, options);
 }
 
