@@ -25,6 +25,19 @@ nn::TransformerBlockOptions block_options(const DecoderOptions& o, bool cross) {
 
 }  // namespace
 
+TransformerBlocks add_blocks(torch::nn::Module& owner, int64_t layers, const DecoderOptions& o, bool cross,
+                             const nn::FeedForwardFactory& feed_forward, at::Device device) {
+  const auto list = owner.register_module("layers", std::make_shared<torch::nn::Module>());
+  TransformerBlocks blocks;
+  for (int64_t i = 0; i < layers; ++i) {
+    std::shared_ptr<nn::FeedForward> mlp =
+        feed_forward ? feed_forward(i) : std::make_shared<nn::SwigluFeedForward>(o.width, o.inner, device, o.weights);
+    blocks.push_back(list->register_module(
+        std::to_string(i), std::make_shared<nn::TransformerBlock>(block_options(o, cross), std::move(mlp), device)));
+  }
+  return blocks;
+}
+
 DecoderOptions resolve(DecoderOptions o) {
   require(o.vocabulary > 0 && o.width > 0 && o.layers > 0 && o.heads > 0 && o.positions > 0, ExitCode::usage,
           "a decoder needs a vocabulary, a width, layers, heads and positions of at least 1, not ", o.vocabulary, ", ",
@@ -47,14 +60,7 @@ Decoder::Decoder(const DecoderOptions& options, bool cross, at::Device device)
   rotary_ = nn::make_rotary_table(o.positions, o.head_dim, o.rope_theta, device);
   embed_tokens_ =
       register_module("embed_tokens", std::make_shared<nn::Embedding>(o.vocabulary, o.width, device, "weight"));
-  const auto list = register_module("layers", std::make_shared<torch::nn::Module>());
-  for (int64_t i = 0; i < o.layers; ++i) {
-    std::shared_ptr<nn::FeedForward> mlp =
-        o.feed_forward ? o.feed_forward(i)
-                       : std::make_shared<nn::SwigluFeedForward>(o.width, o.inner, device, o.weights);
-    layers_.push_back(list->register_module(
-        std::to_string(i), std::make_shared<nn::TransformerBlock>(block_options(o, cross), std::move(mlp), device)));
-  }
+  layers_ = add_blocks(*this, o.layers, o, cross, o.feed_forward, device);
   norm_ = register_module("norm", std::make_shared<nn::RmsNorm>(o.width, o.eps, device));
   lm_head_ = register_module("lm_head", o.tied ? std::make_shared<nn::LmHead>(embed_tokens_->weight())
                                                : std::make_shared<nn::LmHead>(o.width, o.vocabulary, device));

@@ -10,38 +10,13 @@
 namespace hrm::models {
 namespace {
 
-using Blocks = std::vector<std::shared_ptr<nn::TransformerBlock>>;
-
-// Submodules layers.0, layers.1, ... of `owner`: blocks that see all positions.
-Blocks add_blocks(torch::nn::Module& owner, int64_t layers, const DecoderOptions& o, at::Device device,
-                  const nn::FeedForwardFactory& feed_forward = {}) {
-  const nn::TransformerBlockOptions options{.attention = {.width = o.width,
-                                                          .heads = o.heads,
-                                                          .kv_heads = o.kv_heads,
-                                                          .head_dim = o.head_dim,
-                                                          .eps = o.eps,
-                                                          .qk_norm = o.qk_norm},
-                                            .eps = o.eps,
-                                            .cross = false,
-                                            .recompute = o.recompute};
-  const auto list = owner.register_module("layers", std::make_shared<torch::nn::Module>());
-  Blocks blocks;
-  for (int64_t i = 0; i < layers; ++i) {
-    std::shared_ptr<nn::FeedForward> mlp =
-        feed_forward ? feed_forward(i) : std::make_shared<nn::SwigluFeedForward>(o.width, o.inner, device);
-    blocks.push_back(list->register_module(std::to_string(i),
-                                           std::make_shared<nn::TransformerBlock>(options, std::move(mlp), device)));
-  }
-  return blocks;
-}
-
 struct TransformerEncoder : PromptEncoder {
   TransformerEncoder(const ModernLmOptions& o, at::Device device)
       : rotary(nn::make_rotary_table(o.max_prompt, o.decoder.head_dim, o.decoder.rope_theta, device)) {
     const DecoderOptions& d = o.decoder;
     embed_tokens =
         register_module("embed_tokens", std::make_shared<nn::Embedding>(d.vocabulary, d.width, device, "weight"));
-    layers = add_blocks(*this, o.enc_layers, d, device, o.enc_feed_forward);
+    layers = add_blocks(*this, o.enc_layers, d, /*cross=*/false, o.enc_feed_forward, device);
     norm = register_module("norm", std::make_shared<nn::RmsNorm>(d.width, d.eps, device));
   }
 
@@ -60,7 +35,7 @@ struct TransformerEncoder : PromptEncoder {
 
   nn::RotaryTable rotary;
   std::shared_ptr<nn::Embedding> embed_tokens;
-  Blocks layers;
+  TransformerBlocks layers;
   std::shared_ptr<nn::RmsNorm> norm;
 };
 
@@ -93,7 +68,7 @@ struct Mamba2Encoder : PromptEncoder {
 // norm(blocks(state + pos)), pos zeros at the start.
 struct ModernLevel : MemoryLevel, nn::HasOwnInit {
   ModernLevel(int64_t length, int64_t depth, const DecoderOptions& o, at::Device device) {
-    layers = add_blocks(*this, depth, o, device);
+    layers = add_blocks(*this, depth, o, /*cross=*/false, {}, device);
     norm = register_module("norm", std::make_shared<nn::RmsNorm>(o.width, o.eps, device));
     pos = register_parameter("pos", at::empty({length, o.width}, at::device(device)));
   }
@@ -103,7 +78,7 @@ struct ModernLevel : MemoryLevel, nn::HasOwnInit {
   }
   void init_own(uint64_t, const std::string&) override { pos.zero_(); }
 
-  Blocks layers;
+  TransformerBlocks layers;
   std::shared_ptr<nn::RmsNorm> norm;
   at::Tensor pos;
 };

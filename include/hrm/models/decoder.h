@@ -33,6 +33,12 @@ struct DecoderOptions {
 // Fills in the zeros that stand for a default. Error(usage) where values contradict each other.
 DecoderOptions resolve(DecoderOptions options);
 
+using TransformerBlocks = std::vector<std::shared_ptr<nn::TransformerBlock>>;
+// Registers layers.0, layers.1, ... with `owner`: blocks of resolved options. `feed_forward` makes the feed-forward
+// part of each; empty: a SwiGLU.
+TransformerBlocks add_blocks(torch::nn::Module& owner, int64_t layers, const DecoderOptions& options, bool cross,
+                             const nn::FeedForwardFactory& feed_forward, at::Device device);
+
 // What decoding keeps of the positions that it has seen. Tensors keep their addresses, those of `memory` until the next
 // prefill.
 struct DecodeCache {
@@ -80,7 +86,7 @@ class Decoder : public torch::nn::Module, public nn::HasOwnInit {
   bool cross_;
   nn::RotaryTable rotary_;
   std::shared_ptr<nn::Embedding> embed_tokens_;
-  std::vector<std::shared_ptr<nn::TransformerBlock>> layers_;
+  TransformerBlocks layers_;
   std::shared_ptr<nn::RmsNorm> norm_;
   std::shared_ptr<nn::LmHead> lm_head_;
 };
