@@ -317,7 +317,7 @@ TEST(Load, NamesOfOlderSystems) {
 // What older files call fp32 had TF32 products unless they said otherwise; today's fp32 is exact.
 TEST(Load, Tf32OfOlderFiles) {
   const auto compute = [](const std::string& text, const std::vector<std::string>& overrides = {}) {
-    return parse(text, overrides).config.precision.compute;
+    return std::string(name_of(parse(text, overrides).config.precision.compute));
   };
   EXPECT_EQ(compute(R"({"runtime": {"precision": "fp32", "tf32": true}})"), "tf32");
   EXPECT_EQ(compute(R"({"runtime": {"tf32": true, "precision": "fp32"}})"), "tf32");

@@ -31,9 +31,9 @@ struct DecodeLinearOptions {
 // shapes.
 //
 // On a GPU kernels that are made for few rows of 16 bits, where they are faster. Weights of at least 2^21 elements, a
-// multiple of eight rows, on Hopper: up to 128 rows, src/ops/linear/cuda/sm90/skinny_gemm_tiles.cu. Others: up to 32 rows,
-// or 64 gated ones, up to 8 with the norm in it, skinny_gemm.cu, for narrow weights on Hopper sm90/skinny_gemm_split.cu.
-// There a row's result does not depend on the others.
+// multiple of eight rows, on Hopper: up to 128 rows, src/ops/linear/cuda/sm90/skinny_gemm_tiles.cu. Others: up to 32
+// rows, or 64 gated ones, up to 8 with the norm in it, skinny_gemm.cu, for narrow weights on Hopper
+// sm90/skinny_gemm_split.cu. There a row's result does not depend on the others.
 //
 // With options.ahead the division by the norm comes after the product, in float32, and n is not rounded a second time.
 at::Tensor decode_linear(const at::Tensor& x, const at::Tensor& weight, const DecodeLinearOptions& options = {});

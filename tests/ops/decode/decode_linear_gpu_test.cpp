@@ -33,8 +33,8 @@ TEST(DecodeLinearGpu, AgainstFloat64) {
   }
 }
 
-// Weights so large that all rows take tiles (skinny_gemm_tiles.h): rounds of the ring of stages, sums and columns that do
-// not fill the last tile, the clusters that each of them asks for; and both sides of the most rows.
+// Weights so large that all rows take tiles (skinny_gemm_tiles.h): rounds of the ring of stages, sums and columns that
+// do not fill the last tile, the clusters that each of them asks for; and both sides of the most rows.
 TEST(DecodeLinearGpu, TilesAgainstFloat64) {
   HRM_NEEDS_GPU();
   const at::NoGradGuard no_grad;

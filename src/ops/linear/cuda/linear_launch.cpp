@@ -64,8 +64,7 @@ at::Tensor linear_cuda(const at::Tensor& x, const at::Tensor& weight_compute, co
                        const OptionalTensor& bias, const OptionalTensor& grad_weight, const OptionalTensor& grad_bias) {
   check_linear(x, weight_compute, master, bias, grad_weight, grad_bias);
   if (!bias) {
-    if (const at::Tensor out = g_always_tiles ? at::Tensor() : cuda::skinny_gemm(x, weight_compute);
-        out.defined()) {
+    if (const at::Tensor out = g_always_tiles ? at::Tensor() : cuda::skinny_gemm(x, weight_compute); out.defined()) {
       return out;
     }
     if (const at::Tensor out = product_by_tiles(x, weight_compute); out.defined()) return out;

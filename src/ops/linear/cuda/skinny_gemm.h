@@ -11,8 +11,8 @@ namespace hrm::ops::cuda {
 
 // out = x weight^T (+ residual), or, gated, silu of the first `width` products times the others, rounded as swiglu
 // rounds. With a norm x's rows are first normalised and rounded as weighted_rms_norm does it. Sums in float32, in an
-// order that inner alone decides. The kernel of sm90/skinny_gemm_split.h has another one; which of the two is taken, the
-// weight's shape and what stands around decide. So a row's result does not depend on the others. Contiguous rows;
+// order that inner alone decides. The kernel of sm90/skinny_gemm_split.h has another one; which of the two is taken,
+// the weight's shape and what stands around decide. So a row's result does not depend on the others. Contiguous rows;
 // pointers aligned to 16 bytes; 16-bit elements. Needs compute capability 8.0.
 struct SkinnyGemm {
   const void* x;         // (rows, inner)
@@ -22,8 +22,8 @@ struct SkinnyGemm {
   void* out;             // (rows, width)
   int64_t rows, inner, width;
   float eps;  // of the norm, also of the one in front
-  // By tiles alone (sm90/skinny_gemm_tiles.h), null elsewhere: what a norm that follows needs, out times its factors and
-  // sums of out's squares, and the same of the norm in front, whose x has been multiplied with its factors already.
+  // By tiles alone (sm90/skinny_gemm_tiles.h), null elsewhere: what a norm that follows needs, out times its factors
+  // and sums of out's squares, and the same of the norm in front, whose x has been multiplied with its factors already.
   const float* next_norm;  // (width)
   void* scaled;            // (rows, width)
   float* squares;          // (rows, square_parts(width))
@@ -42,8 +42,8 @@ constexpr int64_t kSkinnyRows = 64, kFewNormedRows = 8;
 // Elements of x whose norm fits into shared memory.
 constexpr int64_t kNormedElements = int64_t{40} << 10;
 constexpr bool fits(const SkinnyGemm& p) {
-  return p.rows >= 1 && p.rows <= (p.norm == nullptr ? kSkinnyRows : kFewNormedRows) && p.inner % 8 == 0 && p.inner > 0 &&
-         p.inner <= INT32_MAX / 2 && p.width > 0 && p.width <= INT32_MAX && p.element != Element::f32 &&
+  return p.rows >= 1 && p.rows <= (p.norm == nullptr ? kSkinnyRows : kFewNormedRows) && p.inner % 8 == 0 &&
+         p.inner > 0 && p.inner <= INT32_MAX / 2 && p.width > 0 && p.width <= INT32_MAX && p.element != Element::f32 &&
          p.next_norm == nullptr && p.x_squares == nullptr && (p.norm == nullptr || p.rows * p.inner <= kNormedElements);
 }
 // Starts the kernel on the stream and returns the error of the launch.

@@ -51,8 +51,8 @@ cudaError_t start_few(const Params& p, RowNormShape shape, cudaStream_t stream) 
   shape.blocks_k = static_cast<int>((p.inner * bytes_of(kElement) + 127) / 128);
   shape.eps = p.eps;
   const auto clusters = static_cast<int>((p.rows + kSkinnyRows - 1) / kSkinnyRows);
-  return start(linear_rms_norm_few_kernel<kInput, kOperand, kSkinnyRows>, 2 * clusters, 384, SkinnyGemm<kSkinnyRows>::kBytes, 2,
-               stream, map_a, map_w, map_residual, map_y, shape);
+  return start(linear_rms_norm_few_kernel<kInput, kOperand, kSkinnyRows>, 2 * clusters, 384,
+               SkinnyGemm<kSkinnyRows>::kBytes, 2, stream, map_a, map_w, map_residual, map_y, shape);
 }
 
 template <class Params>

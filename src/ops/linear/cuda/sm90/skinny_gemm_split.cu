@@ -1,11 +1,11 @@
 // Narrow products of a few rows with long sums, out = x weight^T (+ residual), as decoding has them behind attention
 // and SwiGLU.
 //
-// A block for each few columns (skinny_gemm.cu) would have sums so long that its warps go through them in turns, and would
-// read all of x. Here the four blocks of a cluster share the summands of 32 columns: as many blocks, but with up to
-// 3,072 summands each warp asks for all its weights at once, while the kernel in front still runs, and then for all its
-// x, of which a block reads a quarter. A block adds up what its warps have and sends it to the blocks that finish the
-// rows, rank r rows r, r + 4, ..., which add the four parts in the order of ranks.
+// A block for each few columns (skinny_gemm.cu) would have sums so long that its warps go through them in turns, and
+// would read all of x. Here the four blocks of a cluster share the summands of 32 columns: as many blocks, but with up
+// to 3,072 summands each warp asks for all its weights at once, while the kernel in front still runs, and then for all
+// its x, of which a block reads a quarter. A block adds up what its warps have and sends it to the blocks that finish
+// the rows, rank r rows r, r + 4, ..., which add the four parts in the order of ranks.
 //
 // Blocks write into the shared memory of others when all of their cluster have begun (cluster_wait()), and the one that
 // is written to stays until all that it expects has come. So nobody has to wait for the others before it leaves.

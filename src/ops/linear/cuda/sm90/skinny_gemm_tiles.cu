@@ -67,7 +67,7 @@ constexpr int bytes_beside_stages(const TilesShape& s) {
 template <typename T, int kRows, bool kGated>
 __global__ void __launch_bounds__(kThreads, 2)
     skinny_gemm_tiles(const __grid_constant__ CUtensorMap map_x, const __grid_constant__ CUtensorMap map_w,
-                   const cuda::SkinnyGemm p, const TilesShape shape) {
+                      const cuda::SkinnyGemm p, const TilesShape shape) {
 #if HRM_SM90A
   extern __shared__ uint8_t shared_raw[];
   uint8_t* const x_ring = shared_raw + (-shared_address(shared_raw) & (kAligned - 1));

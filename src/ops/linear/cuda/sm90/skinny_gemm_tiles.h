@@ -1,6 +1,6 @@
 #pragma once
-// Products of more than a few rows (ops/linear/cuda/skinny_gemm.h), where a weight is still read for too few of them to be
-// worth more than its reading.
+// Products of more than a few rows (ops/linear/cuda/skinny_gemm.h), where a weight is still read for too few of them to
+// be worth more than its reading.
 
 #include <cuda_runtime_api.h>
 
