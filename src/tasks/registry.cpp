@@ -42,10 +42,6 @@ const TaskSpec* foreign_task(const std::filesystem::path& folder) {
 
 }  // namespace
 
-const std::vector<const TaskSpec*>& all_tasks() {
-  return table();
-}
-
 void add_task(const TaskSpec& spec) {
   config::add_task_settings(*spec.settings);
   table().push_back(&spec);

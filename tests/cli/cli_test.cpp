@@ -144,6 +144,7 @@ TEST(Cli, Options) {
                  {"--generate", "--train-csv"});
   expect_refusal(ExitCode::usage, {"config", "--print", "--json"}, {"--print", "--json"});
   expect_refusal(ExitCode::usage, {"config", "--schema", "--describe"}, {"--schema", "--describe"});
+  expect_refusal(ExitCode::usage, {"config", "--schema", "optim.lr=1"}, {"config --schema", "KEY=VALUE"});
   expect_refusal(ExitCode::usage, {"doctor", "now"}, {"'now'"});
 }
 

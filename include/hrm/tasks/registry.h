@@ -77,7 +77,6 @@ struct TaskSpec {
                                                           int64_t vocabulary) = nullptr;
 };
 
-const std::vector<const TaskSpec*>& all_tasks();
 // Adds a task and its settings, for tests, before the first configuration is loaded; the row must live on.
 void add_task(const TaskSpec& spec);
 

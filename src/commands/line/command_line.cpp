@@ -212,6 +212,8 @@ int run_config(const ConfigOptions& options) {
     return 0;
   }
   if (options.schema) {
+    require(options.files.empty() && options.overrides.empty(), ExitCode::usage,
+            "config --schema describes every configuration; leave --config and KEY=VALUE out");
     std::cout << config::json_schema();
     return 0;
   }
