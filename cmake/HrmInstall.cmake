@@ -5,7 +5,8 @@
 #                                ../../nvidia/...) hold there, nothing need be patched (NVIDIA's licences forbid that), and
 #                                no folder outside of DIR is ever searched
 #   DIR/share/hrm_train          configurations, the data that they name, examples
-#   DIR/share/doc/hrm_train      licences of everything that is packed
+#   DIR/share/doc/hrm_train      licences of everything that is packed, the README, the documentation
+#   DIR/share/man, bash-completion, zsh, fish    the man page and completion scripts, as the program itself prints them
 # Which libraries: install_libraries.cmake, at install time. HRM_INSTALL_HARD_LINKS=1 in the environment makes hard links
 # of the wheels' gigabytes instead of copies.
 set(_rpath "$ORIGIN/../lib")
@@ -32,8 +33,24 @@ install(TARGETS hrm_train RUNTIME DESTINATION bin)
 install(DIRECTORY configs examples DESTINATION share/hrm_train USE_SOURCE_PERMISSIONS)
 install(FILES data/README.md DESTINATION share/hrm_train/data)
 install(DIRECTORY data/sudoku DESTINATION share/hrm_train/data)
-install(FILES LICENSE README.md THIRD_PARTY.md DESTINATION share/doc/hrm_train)
+install(FILES LICENSE README.md CHANGELOG.md CONTRIBUTING.md SECURITY.md CITATION.cff THIRD_PARTY.md
+        DESTINATION share/doc/hrm_train)
+# The pages of the README's links.
+install(DIRECTORY docs checkpoints DESTINATION share/doc/hrm_train FILES_MATCHING PATTERN "*.md" PATTERN "*.svg")
 install(CODE "set(BINARY [[$<TARGET_FILE:hrm_train>]])
 set(OPENED [[${_opened}]])
 set(SITE_PACKAGES [[${HRM_SITE_PACKAGES}]])")
+install(CODE "
+function(print_to file)
+  execute_process(COMMAND [[$<TARGET_FILE:hrm_train>]] \${ARGN} OUTPUT_VARIABLE text RESULT_VARIABLE code)
+  if(NOT code EQUAL 0)
+    message(FATAL_ERROR \"hrm_train \${ARGN} ended with \${code}\")
+  endif()
+  file(WRITE \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/share/\${file}\" \"\${text}\")
+endfunction()
+print_to(man/man1/hrm_train.1 reference man)
+print_to(bash-completion/completions/hrm_train completion bash)
+print_to(zsh/site-functions/_hrm_train completion zsh)
+print_to(fish/vendor_completions.d/hrm_train.fish completion fish)
+")
 install(SCRIPT cmake/install_libraries.cmake)
