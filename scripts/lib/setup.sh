@@ -214,7 +214,7 @@ hrm_setup() {
   fi
   if [[ $HRM_CUDA_ON == ON ]]; then _setup_cuda; fi
   if [[ $purpose == test ]]; then
-    _setup_wheels tools 1 "clang-format"
+    _setup_wheels tools 1 "clang-format and codespell"
     _setup_wheels chat_templates 1 "chat templates to compare with"
   fi
 }
