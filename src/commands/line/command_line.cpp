@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "commands/line/command_line_parts.h"
+#include "commands/line/reference.h"
 #include "hrm/base/build_info.h"
 #include "hrm/base/error.h"
 #include "hrm/base/text.h"
@@ -405,6 +406,7 @@ int run_command_line(int argc, const char* const* argv) {
   add_bench(app, action);
   add_plan(app, action);
   add_doctor(app, action);
+  add_reference(app, action);
   expand_home_in_paths(app);
   try {
     app.parse(argc, argv);
