@@ -53,17 +53,17 @@ struct Config {
     f("moe", &Config::moe, "mixtures of experts in the network of task=language", Tasks{"language"},
       Resume::architecture);
     f("hf", &Config::hf, "the model of task=polychromic", Tasks{"polychromic"});
-    f("lora", &Config::lora, "its low-rank adapter", Tasks{"polychromic"});
+    f("lora", &Config::lora, "low-rank adapters of the model of task=polychromic", Tasks{"polychromic"});
     f("chat", &Config::chat, "prompts and responses", Tasks{"polychromic"});
-    f("polychromic", &Config::polychromic, "diversity of sampled answers", Tasks{"polychromic"});
-    f("grpo", &Config::grpo, "rewards of sampled answers", Tasks{"polychromic"});
-    f("objective", &Config::objective, "the loss");
-    f("optim", &Config::optim, "optimizer, schedule, clipping, averaging", Resume::free);
-    f("train", &Config::train, "the loop", Resume::free);
-    f("eval", &Config::eval, "evaluation", Resume::free);
-    f("precision", &Config::precision, "arithmetic");
+    f("polychromic", &Config::polychromic, "diversity of completions", Tasks{"polychromic"});
+    f("grpo", &Config::grpo, "policy optimisation with rewards of completions", Tasks{"polychromic"});
+    f("objective", &Config::objective, "the training loss");
+    f("optim", &Config::optim, "optimizer, schedule, clipping and EMA", Resume::free);
+    f("train", &Config::train, "the training loop", Resume::free);
+    f("eval", &Config::eval, "how models are evaluated", Resume::free);
+    f("precision", &Config::precision, "arithmetic of the passes and of the loss scale");
     f("runtime", &Config::runtime, "device, graphs, memory", Resume::free);
-    f("ops", &Config::ops, "kernels", Resume::free);
+    f("ops", &Config::ops, "which kernels run", Resume::free);
     f("parallel", &Config::parallel, "several processes as one training", Resume::free);
     f("profiling", &Config::profiling, "NVTX ranges and traces", Resume::free);
   }

@@ -55,59 +55,54 @@ struct DataConfig {
   template <class F>
   static void describe(F&& f) {
     f("train", &DataConfig::train, PathText{.list = true}, "",
-      "training data: a dataset directory in the official layout (its train split) or a CSV file, also compressed "
-      "(.csv.gz, .csv.zst); the default ships with the project. task=language: one or several folders of language data "
-      "with commas between, e.g. books or "
-      "books*3,code: three rows of books for each of code. task=polychromic: a file of JSON lines or "
-      "of one JSON array, also compressed (.gz, .zst), or a folder of such files",
+      "training data: a dataset folder (its train split) or CSV file of puzzles; folders of language data, e.g. "
+      "books*3,code (three rows of books for each of code); or a JSON lines file, a JSON array or a folder of such "
+      "files for task polychromic. Files may be compressed (.gz, .zst)",
       Resume::free);
     f("test", &DataConfig::test, PathText{.list = true}, "",
-      "test data: a dataset directory (its test split) or a CSV file; empty, and the default of a run that sets "
-      "data.train: no evaluation. task=language: folders whose val split is evaluated, each with a name before a colon "
-      "if it shall have one, e.g. old:books,code; empty: those of data.train, as far as they have one; none: no "
-      "evaluation. task=polychromic: as data.train; empty: chat.val_share of the prompts of data.train",
+      "test data in the same forms, with names if wanted (old:books,code); none = no evaluation. Empty = no evaluation "
+      "of puzzles, the val splits of data.train for task language, chat.val_share of the prompts for task polychromic",
       Resume::free);
-    f("kind", &DataConfig::kind, Choice<PuzzleFileKind>{}, "", "what a CSV file holds; auto tells by the characters",
+    f("kind", &DataConfig::kind, Choice<PuzzleFileKind>{}, "", "what a CSV file holds; auto = decide by its characters",
       Tasks{"puzzle"});
     f("question_field", &DataConfig::question_field, AnyText{}, "",
-      "column of a CSV file that holds the puzzles; empty = q, question, quizzes or puzzle", Tasks{"puzzle"},
-      Resume::free);
+      "CSV column that holds the puzzles; empty = q, question, quizzes or puzzle", Tasks{"puzzle"}, Resume::free);
     f("answer_field", &DataConfig::answer_field, AnyText{}, "",
-      "column that holds their solutions; empty = a, answer, solutions or solution", Tasks{"puzzle"}, Resume::free);
+      "CSV column that holds the solutions; empty = a, answer, solutions or solution", Tasks{"puzzle"}, Resume::free);
     f("augmentation", &DataConfig::augmentation, Choice<Augmentation>{}, "",
-      "new random symmetric copy of each training sample, drawn on the fly: sudoku = digits, bands, rows, stacks, "
-      "columns, and transposition where boxes are square; dihedral = the 8 rotations and reflections of a square grid",
+      "draw a new random symmetric copy of each training sample: sudoku = permute digits, bands, rows, stacks and "
+      "columns, and transpose if boxes are square; dihedral = rotate and reflect a square grid",
       Tasks{"puzzle"});
     f("augmentation_device", &DataConfig::augmentation_device, Choice<AugmentationDevice>{}, "",
-      "where the copies are drawn; both give the same ones. auto = on the GPU where it can, else by the prefetch "
-      "thread",
+      "where symmetric copies are drawn, with the same result; auto = on the GPU if possible, otherwise by the "
+      "prefetch thread",
       Tasks{"puzzle"}, Resume::free);
     f("box_rows", &DataConfig::box_rows, IntRange{0, 16}, "rows",
-      "rows of a Sudoku box; 0 = square boxes, or 2x3 for 6x6", Tasks{"puzzle"});
-    f("box_cols", &DataConfig::box_cols, IntRange{0, 16}, "columns", "columns of a Sudoku box; 0 as for box_rows",
+      "rows of a Sudoku box; 0 = square boxes, or 2x3 for 6x6 grids", Tasks{"puzzle"});
+    f("box_cols", &DataConfig::box_cols, IntRange{0, 16}, "columns", "columns of a Sudoku box; 0 = as for box_rows",
       Tasks{"puzzle"});
     f("subsample", &DataConfig::subsample, IntRange{0}, "puzzles",
-      "take this many training puzzles at random from a CSV file; 0 = all", Tasks{"puzzle"});
-    f("min_rating", &DataConfig::min_rating, IntRange{0}, "", "drop CSV training puzzles rated below this",
-      Tasks{"puzzle"});
+      "draw this many training puzzles at random from a CSV file; 0 = use all", Tasks{"puzzle"});
+    f("min_rating", &DataConfig::min_rating, IntRange{0}, "",
+      "drop training puzzles of a CSV file that are rated below this", Tasks{"puzzle"});
     f("reference_semantics", &DataConfig::reference_semantics, Flag{}, "",
-      "true: as the official loader, a batch row offered to a slot that has not halted is discarded; "
-      "false: slots take rows in slot order as they halt, and no row is lost",
+      "true = discard a batch row that is offered to a slot which has not halted, as the official loader does; false = "
+      "slots receive rows in slot order as they halt, and no row is lost",
       Tasks{"puzzle"});
     f("encoder_len", &DataConfig::encoder_len, IntRange{0, 1 << 20}, "tokens",
-      "task=language: longest prompt S; longer ones are cut. lm.arch=hrm needs one; a plain decoder reads it in front "
-      "of the answer. 0 = no prompts",
+      "maximum prompt length of task language; longer prompts are cut, and 0 means no prompts. An HRM language model "
+      "needs prompts; a plain decoder reads them in front of the answer",
       Tasks{"language"});
     f("decoder_len", &DataConfig::decoder_len, IntRange{1, 1 << 20}, "tokens",
-      "task=language: length T of a row, or of an answer; longer ones are cut", Tasks{"language"});
+      "length of a row, or maximum length of an answer, of task language; longer ones are cut", Tasks{"language"});
     f("document_masks", &DataConfig::document_masks, Flag{}, "",
-      "task=language, packed text: positions see their own document alone", Tasks{"language"});
+      "restrict attention in packed text to a position's own document", Tasks{"language"});
     f("max_malformed", &DataConfig::max_malformed, IntRange{0}, "lines",
-      "task=language, triples, and task=polychromic: so many malformed lines are passed over before it is an error",
+      "skip up to this many malformed lines of triples or of JSON lines; one more is an error",
       Tasks{"language polychromic"});
     f("cache", &DataConfig::cache, Choice<TripleCache>{}, "",
-      "task=language, triples: memory = ids are read at the start, stream = when they are needed, auto = memory up to "
-      "1 GiB; the batches are the same",
+      "when the ids of triples are read: memory = at the start, stream = when needed, auto = memory up to 1 GiB. "
+      "Batches are the same",
       Tasks{"language"}, Resume::free);
     f("prefetch_batches", &DataConfig::prefetch_batches, IntRange{1, 64}, "batches",
       "batches that the prefetch thread prepares ahead", Tasks{"puzzle language"}, Resume::free);

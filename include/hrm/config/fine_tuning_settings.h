@@ -64,22 +64,22 @@ struct HfConfig {
   template <class F>
   static void describe(F&& f) {
     f("model", &HfConfig::model, PathText{}, "",
-      "folder of a causal language model as Hugging Face's transformers saves it (config.json, model.safetensors or "
-      "its shards, tokenizer.json): Qwen3, Llama or Mistral",
+      "folder of a causal language model that transformers saved (config.json, tokenizer.json, model.safetensors or "
+      "its shards): Qwen3, Llama or Mistral",
       Resume::free);
     f("weights", &HfConfig::weights, Choice<HfWeights>{}, "",
-      "random = the folder needs config.json alone, and weights are drawn by run.seed: for timing and for training "
-      "from scratch");
-    f("tokenizer", &HfConfig::tokenizer, PathText{}, "", "folder with tokenizer.json; empty = hf.model", Resume::free);
+      "load = read the weights of hf.model; random = draw them by run.seed, to train from scratch or to time, where "
+      "the folder needs only config.json");
+    f("tokenizer", &HfConfig::tokenizer, PathText{}, "", "folder that holds tokenizer.json; empty = hf.model",
+      Resume::free);
     f("quantize", &HfConfig::quantize, Choice<Quantization>{}, "",
-      "how the weights of the blocks' linear layers, which are frozen beside an adapter, are held: none = in the "
-      "compute dtype; nf4 = 4-bit NormalFloat with double quantisation (QLoRA), a quarter of the memory and slower "
-      "steps and answers; needs lora.r above 0");
+      "how the frozen weights of the blocks' linear layers are stored: none = in the compute dtype; nf4 = as 4-bit "
+      "NormalFloat with double quantisation (QLoRA), in a quarter of the memory but slower. nf4 needs lora.r above 0");
     f("positions", &HfConfig::positions, IntRange{0, 1 << 20}, "tokens",
-      "longest row that the model holds, prompt and answer; 0 = chat.max_length, or the prompt's part of it and "
-      "polychromic.max_generation_length");
+      "longest row that the model can hold, prompt and completion together; 0 = chat.max_length, or the prompt's part "
+      "of it plus polychromic.max_generation_length");
     f("recompute", &HfConfig::recompute, Flag{}, "",
-      "activation checkpointing: keep each block's input alone for the backward pass", Resume::free);
+      "keep only each block's input for the backward pass (activation checkpointing)", Resume::free);
   }
 };
 
@@ -97,26 +97,25 @@ struct LoraConfig {
   template <class F>
   static void describe(F&& f) {
     f("r", &LoraConfig::r, IntRange{0, 4096}, "",
-      "rank of the adapters; the model's own weights are frozen. 0 = no adapters: all weights are trained");
+      "rank of the adapters, beside frozen weights; 0 = no adapters, and all weights are trained");
     f("alpha", &LoraConfig::alpha, RealRange{0, 1e6}, "", "adapters are scaled by alpha / r", kWithAdapter);
     f("dropout", &LoraConfig::dropout, RealRange{0, 1, false, true}, "",
-      "share of an adapter's inputs that is dropped in training", kWithAdapter);
-    f("rslora", &LoraConfig::rslora, Flag{}, "", "scale by alpha / sqrt(r) in place of alpha / r", kWithAdapter);
-    f("dora", &LoraConfig::dora, Flag{}, "",
-      "DoRA: each output of a layer with an adapter also gets a trained magnitude, and the rest is its direction; "
-      "slower steps",
+      "fraction of an adapter's inputs that is dropped in training", kWithAdapter);
+    f("rslora", &LoraConfig::rslora, Flag{}, "", "scale adapters by alpha / sqrt(r) instead of alpha / r",
       kWithAdapter);
+    f("dora", &LoraConfig::dora, Flag{}, "",
+      "also train a magnitude for each output of an adapted layer (DoRA); steps are slower", kWithAdapter);
     f("targets", &LoraConfig::targets, AnyText{}, "",
-      "layers that get an adapter, with commas between: some of q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, "
-      "down_proj, or whole names such as model.layers.0.mlp.up_proj; all-linear = all of them; pattern:REGEX = those "
-      "whose whole name the regular expression matches",
+      "layers that get an adapter, separated by commas: q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj, "
+      "or whole names such as model.layers.0.mlp.up_proj. all-linear = all of them; pattern:REGEX = those whose whole "
+      "name matches",
       kWithAdapter);
     f("modules_to_save", &LoraConfig::modules_to_save, AnyText{}, "",
-      "modules that are trained whole beside the adapters, with commas between: embed_tokens, lm_head, norms; a tied "
+      "modules that are trained whole beside the adapters, separated by commas: embed_tokens, lm_head, norms. A tied "
       "model then gets a head of its own",
       kWithAdapter);
     f("adapter", &LoraConfig::adapter, PathText{}, "",
-      "PEFT folder to begin with, of the same r and targets; empty = an adapter that does nothing yet");
+      "PEFT folder of the same r and targets to start from; empty = start from an adapter that changes nothing");
   }
 };
 
@@ -174,66 +173,68 @@ struct ChatConfig {
   template <class F>
   static void describe(F&& f) {
     f("template", &ChatConfig::template_name, Choice<ChatTemplateKind>{}, "",
-      "what stands around prompt and response: model = the chat_template of the tokenizer's folder, run as "
-      "transformers runs it; chatml (Qwen), llama3, plain = the prompt as it stands and EOS behind the response, "
-      "custom = prompt_template and response_template; auto = model, where the folder has a template");
+      "how prompt and response are framed: model = run the tokenizer folder's chat_template as transformers does; "
+      "chatml, llama3; plain = add only EOS behind the response; custom = use prompt_template and response_template. "
+      "auto = model if the folder has a template");
     f("template_name", &ChatConfig::template_entry, AnyText{}, "",
-      "template=model: which of several named templates; empty = the one called default", kModelTemplate);
+      "which of several named templates is used (template=model); empty = the one called default", kModelTemplate);
     f("date", &ChatConfig::date, AnyText{}, "",
-      "template=model: the day, such as 2026-11-25, that a template which writes today's date takes; empty = today",
+      "date that templates which write today's date receive, e.g. 2026-11-25 (template=model); empty = today",
       Resume::free, kModelTemplate);
     f("learn", &ChatConfig::learn, Choice<LearnedTurns>{}, "",
-      "response = the last answer of a record; turns = every answer in it, as {% generation %} blocks of the template "
-      "mark them (template=model, polychromic.objective=none)",
+      "response = learn the last answer of a record; turns = learn every answer that the template marks with {% "
+      "generation %}. turns needs template=model and polychromic.objective=none",
       kModelTemplate);
     f("bos", &ChatConfig::bos, Choice<ChatBos>{}, "",
-      "template=plain: auto = BOS in front of a prompt where tokenizer.json's post-processor puts it; off = none",
+      "template=plain: auto = put BOS in front of a prompt if tokenizer.json's post-processor does; off = never",
       ReadWhen{"chat.template", {"plain"}, "puts BOS where its own texts have it", "set chat.template to plain"});
     f("thinking", &ChatConfig::thinking, Choice<ChatThinking>{}, "",
-      "model: what the template gets as enable_thinking, auto = nothing; chatml: off = an empty <think> block ends the "
-      "prompt, as models that can think are told not to, auto = off where the tokenizer has <think>",
+      "enable_thinking of a model's own template, where auto leaves it out. With chatml, off ends the prompt with an "
+      "empty <think> block, and auto is off if the tokenizer has <think>",
       ReadWhen{
           "chat.template", {"auto", "model", "chatml"}, "knows no thinking", "set chat.template to model or chatml"});
     f("prompt_template", &ChatConfig::prompt_template, AnyText{}, "",
-      "template=custom: text with the places {prompt} and {member of the record}, and {bos} at its beginning");
+      "template=custom: text that holds {prompt} and {member of the record}, and may begin with {bos}");
     f("response_template", &ChatConfig::response_template, AnyText{}, "",
-      "template=custom: text with the place {response}, and {eos} at its end");
+      "template=custom: text that holds {response}, and may end with {eos}");
     f("messages_field", &ChatConfig::messages_field, AnyText{}, "",
-      "member of a record that holds a conversation: a list of role and content, or of from and value (ShareGPT). A "
-      "record without it, and without prompt_field, is searched for the one member that holds such a list, or for "
-      "instruction, input and output (Alpaca)");
+      "member of a record that holds a conversation: a list of role and content, or of from and value (ShareGPT). "
+      "Without it and prompt_field, the only member with such a list is used, or instruction, input and output "
+      "(Alpaca)");
     f("prompt_field", &ChatConfig::prompt_field, AnyText{}, "",
-      "member of a record that holds the prompt: a text, or the messages in front of the response");
+      "member that holds the prompt: a text, or the messages in front of the response");
     f("response_field", &ChatConfig::response_field, AnyText{}, "",
-      "member that holds the response: a text, or a message; response = also completion");
+      "member that holds the response: a text or a message. The default also accepts completion");
     f("answers_field", &ChatConfig::answers_field, AnyText{}, "",
-      "member with a list of all answers that are right, or with the one that is, for rewards and evaluation");
+      "member that holds a list of all right answers, or the only one, for rewards and evaluation");
     f("tools_field", &ChatConfig::tools_field, AnyText{}, "",
-      "template=model: member with the list of tools that the assistant can call, which the template gets as tools; "
-      "empty = none is read");
+      "member that lists the tools the assistant can call, which the template receives as tools (template=model); "
+      "empty = read none");
     f("id_field", &ChatConfig::id_field, AnyText{}, "",
-      "member by which records belong together, so that no split parts them; empty = the prompt's text");
-    f("value_field", &ChatConfig::value_field, AnyText{}, "", "member with a number, for stratify, e.g. reply_likes",
+      "records with the same value here stay in the same split; empty = use the prompt's text");
+    f("value_field", &ChatConfig::value_field, AnyText{}, "",
+      "member that holds a number for chat.stratify, e.g. reply_likes",
       ReadWhen{"chat.stratify", {"true"}, "does not split by it", "set chat.stratify to true"});
     f("instruction", &ChatConfig::instruction, AnyText{}, "",
-      "what the user says, with places {member}: 'Reply to this tweet: {tweet}'; empty = the prompt alone");
+      "text that frames the user's prompt and may hold {member}, e.g. 'Reply to this tweet: {tweet}'; empty = only the "
+      "prompt");
     f("max_length", &ChatConfig::max_length, IntRange{2, 1 << 20}, "tokens",
-      "of prompt and response together: longer responses are cut, prompts without room for one are left out and "
-      "counted");
+      "maximum length of prompt and response together. Longer responses are cut; prompts that leave no room are "
+      "dropped and counted");
     f("val_share", &ChatConfig::val_share, RealRange{0, 1, false, true}, "",
-      "share of the prompts of data.train that is kept for evaluation, where data.test is empty");
+      "fraction of the prompts of data.train that is kept for evaluation if data.test is empty");
     f("test_share", &ChatConfig::test_share, RealRange{0, 1, false, true}, "",
-      "share that neither training nor evaluation sees, for 'hrm_train eval'");
-    f("stratify", &ChatConfig::stratify, Flag{}, "", "split each quarter by value_field for itself");
+      "fraction of the prompts that neither training nor evaluation sees, kept for 'hrm_train eval'");
+    f("stratify", &ChatConfig::stratify, Flag{}, "", "split each quarter of the records by value_field separately");
     f("deduplicate", &ChatConfig::deduplicate, Flag{}, "",
-      "of records with one prompt and response take the first alone");
+      "keep only the first of records with equal prompt and response");
     f("packing", &ChatConfig::packing, Flag{}, "",
-      "rows of max_length hold several whole examples, each of which sees itself alone; train.global_batch_size counts "
-      "rows, and the first example of a row is the one that answers are sampled to. Not for GRPO");
+      "put several whole examples into a row of max_length, each of which attends only to itself; not for GRPO. "
+      "train.global_batch_size then counts rows, and completions are sampled for a row's first example");
     f("buckets", &ChatConfig::buckets, IntRange{1, 64}, "",
-      "rows of a batch are padded to one of so many lengths up to max_length; each is a CUDA graph of its own");
+      "pad rows of a batch to one of this many lengths up to max_length; each length has its own CUDA graph");
     f("pool_batches", &ChatConfig::pool_batches, IntRange{1, 1 << 16}, "batches",
-      "deal out the examples of so many batches by length, so that less is padded; 1 = by chance");
+      "sort the examples of this many batches by length to reduce padding; 1 = do not sort");
   }
 };
 
@@ -293,72 +294,76 @@ struct PolychromicConfig {
   template <class F>
   static void describe(F&& f) {
     f("objective", &PolychromicConfig::objective, Choice<PolychromicObjective>{}, "",
-      "none = cross-entropy alone; score_function = minus diversity_weight times the expected diversity of the answers "
-      "that the model samples, with a gradient that is right in the mean; marginal = the same of sets of subset_size "
-      "of them; compat = the diversity as a constant, which the reference trainer has: it changes no gradient");
+      "none = only cross-entropy; score_function = also maximise the expected diversity of sampled completions with an "
+      "unbiased gradient; marginal = the same for sets of subset_size; compat = report the diversity as a constant "
+      "without gradient, as the reference trainer does");
     f("diversity_weight", &PolychromicConfig::diversity_weight, RealRange{0, 1e3}, "",
-      "weight of the diversity beside the loss of the responses", kSomeDiversity, kSamplesAnswers);
-    f("n_generations", &PolychromicConfig::n_generations, IntRange{2, 1024}, "answers", "sampled to each prompt",
-      kSomeDiversity, kSamplesAnswers);
-    f("diversity_metric", &PolychromicConfig::diversity_metric, Choice<DiversityMetric>{}, "",
-      "semantic = mean of 1 - cosine of the embeddings of two answers; bleu = 1 - BLEU-2 of each against the others; "
-      "distinct = different pairs of words / all pairs");
-    f("diversity_temperature", &PolychromicConfig::diversity_temperature, RealRange{0, 1e3, true}, "",
-      "logits are divided by it, when answers are sampled and when their probability is differentiated", kSomeDiversity,
+      "weight that the diversity has in the loss, beside the cross-entropy of the responses", kSomeDiversity,
       kSamplesAnswers);
+    f("n_generations", &PolychromicConfig::n_generations, IntRange{2, 1024}, "answers",
+      "completions sampled for each prompt", kSomeDiversity, kSamplesAnswers);
+    f("diversity_metric", &PolychromicConfig::diversity_metric, Choice<DiversityMetric>{}, "",
+      "how diversity is measured: semantic = mean of 1 - cosine between two completions' embeddings; bleu = 1 - BLEU-2 "
+      "against the other completions; distinct = number of different word pairs divided by all pairs");
+    f("diversity_temperature", &PolychromicConfig::diversity_temperature, RealRange{0, 1e3, true}, "",
+      "divide logits by this temperature, when completions are sampled and when their probability is differentiated",
+      kSomeDiversity, kSamplesAnswers);
     f("diversity_top_p", &PolychromicConfig::diversity_top_p, RealRange{0, 1, true}, "",
-      "sample from the fewest tokens of this probability; below 1 answers are sampled from another distribution than "
-      "the one that is differentiated",
+      "sample from the smallest set of tokens with this total probability. Below 1, completions follow another "
+      "distribution than the one that is differentiated",
       kSomeDiversity, kSamplesAnswers);
     f("diversity_top_k", &PolychromicConfig::diversity_top_k, IntRange{0, 1 << 24}, "tokens",
-      "sample from the k most probable tokens; 0 = all. As diversity_top_p", kSomeDiversity, kSamplesAnswers);
+      "sample from the k most probable tokens; 0 = all. Otherwise as diversity_top_p", kSomeDiversity, kSamplesAnswers);
     f("diversity_min_p", &PolychromicConfig::diversity_min_p, RealRange{0, 1}, "",
-      "sample from tokens of at least this share of the greatest probability; 0 = all. As diversity_top_p",
+      "sample from tokens that have at least this fraction of the largest probability; 0 = all. Otherwise as "
+      "diversity_top_p",
       kSomeDiversity, kSamplesAnswers);
     f("max_generation_length", &PolychromicConfig::max_generation_length, IntRange{1, 1 << 20}, "tokens",
-      "longest answer", kSomeDiversity, kSamplesAnswers);
+      "maximum length of a completion", kSomeDiversity, kSamplesAnswers);
     f("diversity_encoder_model", &PolychromicConfig::diversity_encoder_model, PathText{}, "",
-      "diversity_metric=semantic: folder of a BERT sentence encoder (config.json, model.safetensors, vocab.txt), e.g. "
-      "all-MiniLM-L6-v2",
+      "folder of a BERT sentence encoder (config.json, model.safetensors, vocab.txt) that diversity_metric=semantic "
+      "needs, e.g. all-MiniLM-L6-v2",
       ReadWhen{"polychromic.diversity_metric",
                {"semantic"},
                "embeds no answers",
                "set polychromic.diversity_metric to semantic"});
     f("compute_diversity_every_n_steps", &PolychromicConfig::compute_diversity_every_n_steps, IntRange{1}, "steps",
-      "sample answers every so many optimizer steps", kSomeDiversity, kSamplesAnswers);
+      "optimizer steps between two that sample completions", kSomeDiversity, kSamplesAnswers);
     f("max_examples_for_diversity", &PolychromicConfig::max_examples_for_diversity, IntRange{1, 1 << 20}, "examples",
-      "of a micro-batch, the first so many", kSomeDiversity, kSamplesAnswers);
+      "sample completions for at most this many examples of a micro-batch, from its beginning", kSomeDiversity,
+      kSamplesAnswers);
     f("performance_mode", &PolychromicConfig::performance_mode, Choice<PerformanceMode>{}, "",
-      "safe = at most 3 answers of 80 tokens, every 10 steps at most, as the reference trainer's mode for small "
+      "safe = limit sampling to 3 completions of 80 tokens every 10 steps, as the reference trainer does on small "
       "machines",
       kSomeDiversity, kSamplesAnswers);
     f("baseline", &PolychromicConfig::baseline, Choice<DiversityBaseline>{}, "",
-      "objective=score_function: what an answer's diversity is compared with; with two answers leave_one_out is the "
-      "running mean",
+      "what a completion's diversity is compared with (objective=score_function). With two completions, leave_one_out "
+      "uses the running mean",
       kSomeDiversity, kSamplesAnswers,
       ReadWhen{"polychromic.objective",
                {"score_function"},
                "compares with no baseline",
                "set polychromic.objective to score_function"});
     f("subset_size", &PolychromicConfig::subset_size, IntRange{1, 1023}, "answers",
-      "objective=marginal: answers of a set, fewer than n_generations", kSomeDiversity, kSamplesAnswers,
+      "completions in a set of objective=marginal; fewer than n_generations", kSomeDiversity, kSamplesAnswers,
       ReadWhen{
           "polychromic.objective", {"marginal"}, "takes no sets of answers", "set polychromic.objective to marginal"});
     f("length_norm", &PolychromicConfig::length_norm, Choice<LengthNorm>{}, "",
-      "max = the term is divided by max_generation_length, so that its size does not grow with the answers; none = the "
-      "exact gradient",
+      "max = divide the term by max_generation_length, so that it does not grow with length; none = use the exact "
+      "gradient",
       kSomeDiversity, kSamplesAnswers, kDiversityGradient);
     f("normalize_advantages", &PolychromicConfig::normalize_advantages, Flag{}, "",
-      "divide by their standard deviation over the step", kSomeDiversity, kSamplesAnswers, kDiversityGradient);
+      "divide advantages by their standard deviation over the step", kSomeDiversity, kSamplesAnswers,
+      kDiversityGradient);
     f("advantage_clip", &PolychromicConfig::advantage_clip, RealRange{0, 1e6}, "",
-      "then bound their size; 0 = no bound", kSomeDiversity, kSamplesAnswers, kDiversityGradient);
+      "clip advantages to this magnitude after that; 0 = no clipping", kSomeDiversity, kSamplesAnswers,
+      kDiversityGradient);
     f("generation_batch", &PolychromicConfig::generation_batch, IntRange{0, 1 << 16}, "rows",
-      "answers that are written at a time; 0 = all of a step, up to 256 on a GPU and 64 on a CPU", Resume::free);
+      "completions sampled at the same time; 0 = all of a step, up to 256 on a GPU and 64 on a CPU", Resume::free);
     f("share_prompts", &PolychromicConfig::share_prompts, Choice<SharedPrompts>{}, "",
-      "what goes through the model of answers that are learned from: answers = each prompt once, and no answer's "
-      "padding; responses = that in one pass with the responses, whose prompts serve the answers, too (without "
-      "chat.packing, lora.dropout and rewards, else as answers): fastest, but both are in memory together; off = each "
-      "answer behind its own prompt, in rows of one width. The same step but for rounding",
+      "prefix sharing: answers = compute each prompt once for its completions; responses = also share it with the "
+      "responses in the same pass, fastest but with both in memory; off = repeat the prompt for each. Results differ "
+      "only by rounding, and packing, lora.dropout and rewards turn responses into answers",
       Resume::free);
   }
 };
@@ -415,46 +420,54 @@ struct GrpoConfig {
   template <class F>
   static void describe(F&& f) {
     f("start_step", &GrpoConfig::start_step, IntRange{0}, "",
-      "from this step on the loss is GRPO's in place of the objective above: 1 = the whole run, 101 = after 100 steps "
-      "of fine-tuning; 0 = never");
-    f("num_generations", &GrpoConfig::num_generations, IntRange{2, 1024}, "answers", "sampled to each prompt: a group");
+      "use GRPO's loss from this step on: 1 = the whole run, 101 = after 100 steps of fine-tuning, 0 = never");
+    f("num_generations", &GrpoConfig::num_generations, IntRange{2, 1024}, "answers",
+      "completions in the group of a prompt");
     f("num_iterations", &GrpoConfig::num_iterations, IntRange{1, 64}, "steps",
-      "that learn from one batch of answers, one after the other: from the second on the policy is another one than "
-      "that which sampled, and the epsilons bound how far it goes");
-    f("max_completion_length", &GrpoConfig::max_completion_length, IntRange{1, 1 << 20}, "tokens", "longest answer");
-    f("temperature", &GrpoConfig::temperature, RealRange{0, 1e3, true}, "", "as polychromic.diversity_temperature");
-    f("top_p", &GrpoConfig::top_p, RealRange{0, 1, true}, "", "as polychromic.diversity_top_p");
-    f("top_k", &GrpoConfig::top_k, IntRange{0, 1 << 24}, "tokens", "as polychromic.diversity_top_k");
-    f("min_p", &GrpoConfig::min_p, RealRange{0, 1}, "", "as polychromic.diversity_min_p");
+      "optimizer steps per batch of completions (PPO epochs). From the second on, the epsilons clip the policy ratio");
+    f("max_completion_length", &GrpoConfig::max_completion_length, IntRange{1, 1 << 20}, "tokens",
+      "maximum length of a completion");
+    f("temperature", &GrpoConfig::temperature, RealRange{0, 1e3, true}, "",
+      "divide logits by this temperature, when completions are sampled and when they are scored");
+    f("top_p", &GrpoConfig::top_p, RealRange{0, 1, true}, "",
+      "sample from the smallest set of tokens with this total probability, as polychromic.diversity_top_p");
+    f("top_k", &GrpoConfig::top_k, IntRange{0, 1 << 24}, "tokens", "sample from the k most probable tokens; 0 = all");
+    f("min_p", &GrpoConfig::min_p, RealRange{0, 1}, "",
+      "sample from tokens that have at least this fraction of the largest probability; 0 = all");
     f("rewards", &GrpoConfig::rewards, AnyText{}, "",
-      "what answers are worth, with commas between, each with a weight behind a star if it is not 1: answer*2,length. "
-      "answer (one of chat.answers_field, or the response where a record has none), format, finished, overlong, "
-      "diversity, heuristic, learned, or a part of heuristic: length, lexical, "
-      "punctuation, engagement, relevance, sentiment");
+      "rewards of a completion, separated by commas, with weights behind a star: answer*2,length. Known are answer (is "
+      "one of chat.answers_field, or the response), format, finished, overlong, diversity, learned, heuristic and its "
+      "parts length, lexical, punctuation, engagement, relevance, sentiment");
     f("reward_combination", &GrpoConfig::reward_combination, Choice<RewardCombination>{}, "",
-      "separately_normalised = each reward is first divided by its own standard deviation in the group");
+      "weighted_sum = add the rewards; separately_normalised = first divide each by its standard deviation in the "
+      "group");
     f("reward_pattern", &GrpoConfig::reward_pattern, AnyText{}, "",
-      "reward format: the regular expression that the whole answer must match");
+      "regular expression that a whole completion must match for the reward format");
     f("reward_first_line", &GrpoConfig::reward_first_line, Flag{}, "",
-      "reward answer: the first line that is not empty counts alone");
-    f("reward_head", &GrpoConfig::reward_head, PathText{}, "", "reward learned: the network's safetensors file");
+      "compare only the first line that is not empty, for the reward answer");
+    f("reward_head", &GrpoConfig::reward_head, PathText{}, "",
+      "safetensors file that holds the network of the reward learned");
     f("diversity_weight", &GrpoConfig::diversity_weight, RealRange{0, 1e3}, "",
-      "of how far an answer is from the others of its group (polychromic.diversity_metric), added to the rewards");
+      "add this weight times a completion's distance from the others of its group (polychromic.diversity_metric) to "
+      "its reward");
     f("loss_type", &GrpoConfig::loss_type, Choice<PolicyAggregation>{}, "",
-      "dapo = mean over the tokens of the global batch, grpo = of each answer, then over answers, dr_grpo = sum / "
-      "(answers * max_completion_length), bnpo = mean over the tokens of a micro-batch");
+      "how token losses are averaged: dapo = over the tokens of the global batch; grpo = over each completion, then "
+      "over completions; dr_grpo = sum / (completions * max_completion_length); bnpo = over the tokens of a "
+      "micro-batch");
     f("scale_rewards", &GrpoConfig::scale_rewards, Choice<AdvantageScale>{}, "",
-      "what differences from the group's mean are divided by: the standard deviation of the group or of the batch, or "
-      "nothing; compat = the reference trainer's rule");
+      "divide differences from the group's mean by the standard deviation of the group or of the batch; none = do not "
+      "divide; compat = follow the reference trainer's rule");
     f("importance_sampling_level", &GrpoConfig::importance_sampling_level, Choice<RatioLevel>{}, "",
-      "ratio of the policies of each token, or of the whole answer");
-    f("epsilon", &GrpoConfig::epsilon, RealRange{0, 0.999}, "", "the ratio counts from 1 - epsilon ...");
-    f("epsilon_high", &GrpoConfig::epsilon_high, RealRange{0, 1e3}, "", "... to 1 + epsilon_high; 0 = epsilon");
-    f("delta", &GrpoConfig::delta, RealRange{0, 1e3}, "", "and is never taken for more than this; 0 = no bound");
+      "compute the policy ratio per token or per completion (sequence)");
+    f("epsilon", &GrpoConfig::epsilon, RealRange{0, 0.999}, "", "clip the policy ratio from below at 1 - epsilon");
+    f("epsilon_high", &GrpoConfig::epsilon_high, RealRange{0, 1e3}, "",
+      "clip the policy ratio from above at 1 + epsilon_high; 0 = use epsilon");
+    f("delta", &GrpoConfig::delta, RealRange{0, 1e3}, "",
+      "bound the policy ratio by this value for negative advantages, too; 0 = no bound");
     f("beta", &GrpoConfig::beta, RealRange{0, 1e3}, "",
-      "weight of the KL divergence (k3) from the model without its adapter; needs lora.r above 0");
+      "weight of the KL divergence (k3) from the model without its adapter; above 0 it needs lora.r above 0");
     f("mask_truncated_completions", &GrpoConfig::mask_truncated_completions, Flag{}, "",
-      "leave answers that did not end by themselves out of the loss");
+      "leave completions that did not end by themselves out of the loss");
   }
 };
 

@@ -83,28 +83,32 @@ struct LmConfig {
   template <class F>
   static void describe(F&& f) {
     f("arch", &LmConfig::arch, Choice<LmArch>{}, "",
-      "hrm = an encoder reads the prompt, a reasoning core works on it, a decoder writes the answer; decoder = a plain "
+      "hrm = an encoder reads the prompt, a reasoning core works on it, a decoder writes the answer; decoder = only a "
       "causal decoder");
     f("style", &LmConfig::style, Choice<LmStyle>{}, "",
-      "modern = RMSNorm, rotary positions, SwiGLU; prototype = LayerNorm, sinusoidal positions, GELU, as the first "
-      "HRM-LM (arch hrm alone)");
-    f("hidden_size", &LmConfig::hidden_size, IntRange{2, 65536}, "", "width D of the model");
+      "modern = uses RMSNorm, rotary positions and SwiGLU; prototype = uses LayerNorm, sinusoidal positions and GELU, "
+      "as the first HRM-LM (only arch hrm)");
+    f("hidden_size", &LmConfig::hidden_size, IntRange{2, 65536}, "", "width D that all blocks share");
     f("num_heads", &LmConfig::num_heads, IntRange{1, 1024}, "heads", "attention heads of queries");
     f("kv_heads", &LmConfig::kv_heads, IntRange{0, 1024}, "heads",
-      "heads of keys and values; must divide num_heads; 0 = as many (modern)");
-    f("head_dim", &LmConfig::head_dim, IntRange{0, 65536}, "", "width of a head; 0 = hidden_size / num_heads (modern)");
+      "heads of keys and values, which must divide num_heads; 0 = as many (modern)");
+    f("head_dim", &LmConfig::head_dim, IntRange{0, 65536}, "",
+      "width that each head has; 0 = hidden_size / num_heads (modern)");
     f("inner", &LmConfig::inner, IntRange{0, 1 << 20}, "",
-      "width of the SwiGLU; 0 = 4 D * 2/3, rounded up to a multiple of 256 (modern)");
+      "width that the SwiGLU has inside; 0 = 4 D * 2/3, rounded up to a multiple of 256 (modern)");
     f("layers", &LmConfig::layers, IntRange{1, 1024}, "blocks", "blocks of the decoder");
     f("positions", &LmConfig::positions, IntRange{0, 1 << 24}, "tokens",
-      "longest row that the decoder is made for; 0 = as long as the training rows, or 1024 where they are shorter");
+      "longest row that the decoder supports; 0 = the length of training rows, but at least 1024");
     f("window", &LmConfig::window, IntRange{0, 1 << 24}, "tokens",
-      "sliding window: a position sees itself and so many less one before it; 0 = all before it (modern)");
-    f("rope_theta", &LmConfig::rope_theta, RealRange{0, 1e12, true}, "", "base of the rotary frequencies (modern)");
-    f("rms_norm_eps", &LmConfig::rms_norm_eps, RealRange{0, 1, true}, "", "epsilon of RMSNorm (modern)");
-    f("qk_norm", &LmConfig::qk_norm, Flag{}, "", "RMSNorm of queries and keys, as Qwen3 has (modern)");
-    f("tied", &LmConfig::tied, Flag{}, "", "the head reads the embedding's weight (modern)");
-    f("encoder", &LmConfig::encoder, Choice<LmEncoder>{}, "", "what reads the prompt (arch hrm)", kReasoningCore);
+      "sliding window: a position attends to this many positions, itself included; 0 = to all before it (modern)");
+    f("rope_theta", &LmConfig::rope_theta, RealRange{0, 1e12, true}, "",
+      "base that the rotary frequencies are computed from (modern)");
+    f("rms_norm_eps", &LmConfig::rms_norm_eps, RealRange{0, 1, true}, "",
+      "epsilon that RMSNorm adds to the mean square (modern)");
+    f("qk_norm", &LmConfig::qk_norm, Flag{}, "", "apply RMSNorm to queries and keys, as Qwen3 does (modern)");
+    f("tied", &LmConfig::tied, Flag{}, "", "let the head use the embedding's weight (modern)");
+    f("encoder", &LmConfig::encoder, Choice<LmEncoder>{}, "", "which network reads the prompt (arch hrm)",
+      kReasoningCore);
     f("enc_layers", &LmConfig::enc_layers, IntRange{1, 1024}, "blocks", "blocks of the encoder", kReasoningCore);
     f("h_layers", &LmConfig::h_layers, IntRange{1, 1024}, "blocks", "blocks of the slow memory", kReasoningCore);
     f("l_layers", &LmConfig::l_layers, IntRange{1, 1024}, "blocks", "blocks of the fast memory", kReasoningCore);
@@ -114,42 +118,42 @@ struct LmConfig {
     f("l_steps", &LmConfig::l_steps, IntRange{1, 1024}, "steps", "steps of the fast memory in each cycle",
       kReasoningCore);
     f("gradient_cycles", &LmConfig::gradient_cycles, IntRange{0, 1024}, "cycles",
-      "cycles that are differentiated, from the last one back: 1 = the one-step gradient, 0 = all", kReasoningCore);
+      "number of last cycles that are differentiated; 1 = the one-step gradient, 0 = all", kReasoningCore);
     f("bridge", &LmConfig::bridge, Choice<LmBridge>{}, "",
-      "how the core's result enters the decoder: as vectors in front of the answer, or as one that every block attends "
-      "to",
+      "how the core's result enters the decoder: prefix = as vectors in front of the answer; cross_attention = as one "
+      "vector that every block attends to",
       kReasoningCore);
-    f("prefix_len", &LmConfig::prefix_len, IntRange{1, 65536}, "vectors", "vectors of the prefix bridge",
-      kReasoningCore, ReadWhen{"lm.bridge", {"prefix"}, "hands over one vector", "set lm.bridge to prefix"});
+    f("prefix_len", &LmConfig::prefix_len, IntRange{1, 65536}, "vectors",
+      "vectors that the prefix bridge puts in front of the answer", kReasoningCore,
+      ReadWhen{"lm.bridge", {"prefix"}, "hands over one vector", "set lm.bridge to prefix"});
     f("gate_scale", &LmConfig::gate_scale, RealRange{0, 1e3}, "",
-      "the result is multiplied by clamp(gate_scale * sigmoid(gate) + gate_bias, 0, 1)", kReasoningCore);
-    f("gate_bias", &LmConfig::gate_bias, RealRange{-1e3, 1e3}, "", "see gate_scale", kReasoningCore);
+      "multiplies the core's result by clamp(gate_scale * sigmoid(gate) + gate_bias, 0, 1)", kReasoningCore);
+    f("gate_bias", &LmConfig::gate_bias, RealRange{-1e3, 1e3}, "", "is added inside the clamp of gate_scale",
+      kReasoningCore);
     f("gate_warmup_steps", &LmConfig::gate_warmup_steps, IntRange{0}, "steps",
-      "steps in which gate_scale is 0: the decoder learns without the core first", kReasoningCore,
+      "steps with gate_scale 0, in which the decoder learns without the core", kReasoningCore,
       ReadWhen{.key = "lm.gate_scale",
                .values = {"0"},
                .why = "is what it is in the warm-up, too",
                .way_out = "set lm.gate_scale to 1",
                .unless = true});
-    f("mamba_expand", &LmConfig::mamba_expand, IntRange{1, 64}, "", "inner width of a mamba2 block / D", kReasoningCore,
-      kMamba2);
-    f("mamba_head_dim", &LmConfig::mamba_head_dim, IntRange{1, 4096}, "", "channels of a head of mamba2",
+    f("mamba_expand", &LmConfig::mamba_expand, IntRange{1, 64}, "",
+      "sets the inner width of a mamba2 block to this multiple of D", kReasoningCore, kMamba2);
+    f("mamba_head_dim", &LmConfig::mamba_head_dim, IntRange{1, 4096}, "", "channels that a mamba2 head has",
       kReasoningCore, kMamba2);
-    f("mamba_state", &LmConfig::mamba_state, IntRange{1, 4096}, "", "state of each channel of mamba2", kReasoningCore,
-      kMamba2);
-    f("mamba_groups", &LmConfig::mamba_groups, IntRange{1, 1024}, "", "groups of heads that share B and C of mamba2",
+    f("mamba_state", &LmConfig::mamba_state, IntRange{1, 4096}, "", "size that the state of a mamba2 channel has",
       kReasoningCore, kMamba2);
+    f("mamba_groups", &LmConfig::mamba_groups, IntRange{1, 1024}, "",
+      "number of groups of mamba2 heads that share B and C", kReasoningCore, kMamba2);
     f("mamba_kernel", &LmConfig::mamba_kernel, IntRange{1, 64}, "tokens", "width of mamba2's convolution",
       kReasoningCore, kMamba2);
     f("mamba_chunk", &LmConfig::mamba_chunk, IntRange{1, 65536}, "tokens",
-      "positions of one matrix product of mamba2's scan; changes rounding alone", Resume::free, kReasoningCore,
-      kMamba2);
+      "positions in one matrix product of mamba2's scan; changes only rounding", Resume::free, kReasoningCore, kMamba2);
     f("recompute", &LmConfig::recompute, Flag{}, "",
-      "activation checkpointing: blocks keep their input alone and compute the rest again in the backward pass "
-      "(modern)",
+      "keep only each block's input and compute the rest again in the backward pass (activation checkpointing; modern)",
       Resume::free);
     f("freeze", &LmConfig::freeze, AnyText{}, "",
-      "parts that are not trained, by name with commas between, e.g. enc,core.h_init");
+      "parts that are not trained, by name and separated by commas, e.g. enc,core.h_init");
   }
 };
 
@@ -184,29 +188,30 @@ struct MoeConfig {
   template <class F>
   static void describe(F&& f) {
     f("experts", &MoeConfig::experts, IntRange{0, 1024}, "experts",
-      "experts in place of the feed-forward part of a block; 0 = none, all blocks are dense");
-    f("top_k", &MoeConfig::top_k, IntRange{1, 32}, "experts", "experts that each token goes through");
-    f("inner", &MoeConfig::inner, IntRange{0, 1 << 20}, "", "width inside of an expert (GELU); 0 = 4 D");
+      "experts that replace the feed-forward part of a block; 0 = all blocks are dense");
+    f("top_k", &MoeConfig::top_k, IntRange{1, 32}, "experts", "experts that process each token");
+    f("inner", &MoeConfig::inner, IntRange{0, 1 << 20}, "", "width that an expert (GELU) has inside; 0 = 4 D");
     f("place", &MoeConfig::place, Choice<MoePlace>{}, "",
-      "where experts stand; auto = encoder of the prototype, else every part of blocks that reads tokens (a mamba2 "
-      "encoder has none)");
+      "which blocks may have experts; auto = the encoder for the prototype, otherwise all blocks that read tokens (a "
+      "mamba2 encoder has none)");
     f("every", &MoeConfig::every, IntRange{1, 1024}, "blocks",
-      "every so many blocks one with experts, beginning with the last of the first so many");
-    f("score", &MoeConfig::score, Choice<RouterScore>{}, "", "scores of the router");
+      "one of this many blocks has experts, the last of each such group");
+    f("score", &MoeConfig::score, Choice<RouterScore>{}, "", "function that turns router logits into scores");
     f("normalize", &MoeConfig::normalize, Flag{}, "", "divide the weights of a token's experts by their sum");
     f("capacity_factor", &MoeConfig::capacity_factor, RealRange{0, 1e3}, "",
-      "an expert takes at most so many times its fair share of the tokens, the rest is dropped; 0 = all are taken");
+      "limit an expert to this multiple of its fair share of tokens and drop the rest; 0 = drop none");
     f("load_weight", &MoeConfig::load_weight, RealRange{0, 1e3}, "",
-      "weight of the load-balancing loss (Switch Transformer); 0 = none");
-    f("z_weight", &MoeConfig::z_weight, RealRange{0, 1e3}, "", "weight of the router z-loss (ST-MoE); 0 = none");
+      "weight of the load-balancing loss (Switch Transformer); 0 = do not use it");
+    f("z_weight", &MoeConfig::z_weight, RealRange{0, 1e3}, "",
+      "weight of the router z-loss (ST-MoE); 0 = do not use it");
     f("bias_rate", &MoeConfig::bias_rate, RealRange{0, 1}, "",
-      "balancing without a loss: each step moves a bias of every expert's choice so far, up for experts with less "
-      "than the mean load (DeepSeek-V3); 0 = no bias, e.g. 0.001");
+      "balance loads without a loss: each step moves the selection bias of every expert by this much, up if its load "
+      "is below the mean (DeepSeek-V3), e.g. 0.001; 0 = use no bias");
     f("jitter", &MoeConfig::jitter, RealRange{0, 1, false, true}, "",
-      "in training the router sees its input multiplied by random numbers in 1 - jitter .. 1 + jitter (Switch "
-      "Transformer); 0 = none");
+      "multiply the router's input in training by random numbers in 1 - jitter .. 1 + jitter (Switch Transformer); 0 = "
+      "do not");
     f("shared_experts", &MoeConfig::shared_experts, IntRange{0, 1024}, "experts",
-      "experts that every token goes through, beside the others");
+      "experts that process every token, beside the routed ones");
   }
 };
 

@@ -33,26 +33,27 @@ struct ObjectiveConfig {
 
   template <class F>
   static void describe(F&& f) {
-    f("loss", &ObjectiveConfig::loss, Choice<TokenLoss>{}, "", "cross-entropy over tokens", Tasks{"puzzle"});
+    f("loss", &ObjectiveConfig::loss, Choice<TokenLoss>{}, "", "which cross-entropy over tokens is used",
+      Tasks{"puzzle"});
     f("loss_precision", &ObjectiveConfig::loss_precision, Choice<TokenLossPrecision>{}, "",
-      "arithmetic of the stablemax loss; f64 is the official exact mode (softmax is always f32)", Tasks{"puzzle"},
+      "arithmetic of the stablemax loss: f64 = as the official code computes it, f32 = faster. Softmax always uses f32",
+      Tasks{"puzzle"},
       ReadWhen{"objective.loss", {"stablemax"}, "is always computed in f32", "set objective.loss to stablemax"});
     f("deep_supervision", &ObjectiveConfig::deep_supervision, RealRange{0, 1e3}, "",
-      "lm.arch=hrm: weight of the cross-entropy of the answers of earlier cycles (mean over them)", Tasks{"language"});
+      "weight of the mean cross-entropy that earlier cycles of an HRM language model would give", Tasks{"language"});
     f("halting", &ObjectiveConfig::halting, RealRange{0, 1e3}, "",
-      "lm.arch=hrm: weight of the squared distance of the expected number of halts from halting_target; 0 = the model "
-      "has no probability of halting",
+      "weight of the squared difference between the expected number of halts and halting_target; 0 = the model has no "
+      "halting probability",
       Tasks{"language"});
-    f("halting_target", &ObjectiveConfig::halting_target, RealRange{0, 1e3}, "", "see halting", Tasks{"language"},
-      kReasoningCore,
+    f("halting_target", &ObjectiveConfig::halting_target, RealRange{0, 1e3}, "",
+      "expected number of halts that objective.halting asks for", Tasks{"language"}, kReasoningCore,
       ReadWhen{.key = "objective.halting",
                .values = {"0"},
                .why = "gives the model no probability of halting",
                .way_out = "set objective.halting to 0.01",
                .unless = true});
     f("chunk", &ObjectiveConfig::chunk, IntRange{1, 1 << 24}, "tokens",
-      "task=language and polychromic: tokens whose logits exist at one time", Tasks{"language polychromic"},
-      Resume::free);
+      "number of tokens whose logits exist at the same time", Tasks{"language polychromic"}, Resume::free);
   }
 };
 
@@ -112,63 +113,66 @@ struct OptimConfig {
   template <class F>
   static void describe(F&& f) {
     f("name", &OptimConfig::name, Choice<OptimizerKind>{}, "",
-      "optimizer of all dense parameters; sgd = with Nesterov's momentum and coupled weight decay; muon = of matrices, "
-      "beside adamw for vectors, embeddings and output heads",
+      "optimizer of all dense parameters. sgd uses Nesterov momentum and coupled weight decay; muon updates matrices, "
+      "with adamw for vectors, embeddings and output heads",
       Resume::fixed);
-    f("lr", &OptimConfig::lr, RealRange{0, 1e3}, "", "learning rate");
+    f("lr", &OptimConfig::lr, RealRange{0, 1e3}, "", "learning rate after warm-up, which the schedule scales");
     f("beta1", &OptimConfig::beta1, RealRange{0, 1, false, true}, "",
-      "decay of the first moment; lion: its share in the blend whose sign is taken",
+      "decay of the first moment; for lion, its share in the blend whose sign is used",
       ReadWhen{.key = "optim.name",
                .values = {"sgd"},
                .why = "has no moments with a decay of their own",
                .way_out = "set optim.momentum",
                .unless = true});
     f("beta2", &OptimConfig::beta2, RealRange{0, 1, false, true}, "",
-      "decay of the second moment; lion: of its only one",
+      "decay of the second moment; for lion, of its only moment",
       ReadWhen{.key = "optim.name",
                .values = {"sgd"},
                .why = "has no moments with a decay of their own",
                .way_out = "set optim.momentum",
                .unless = true});
-    f("eps", &OptimConfig::eps, RealRange{0, 1}, "", "epsilon (adamw, also beside muon; no other has one)",
+    f("eps", &OptimConfig::eps, RealRange{0, 1}, "", "epsilon that adamw adds to the denominator, also beside muon",
       ReadWhen{"optim.name", {"adamw", "muon"}, "has no epsilon", "set optim.name to adamw"});
-    f("momentum", &OptimConfig::momentum, RealRange{0, 1, false, true}, "", "momentum of muon and sgd",
+    f("momentum", &OptimConfig::momentum, RealRange{0, 1, false, true}, "", "momentum that muon and sgd use",
       ReadWhen{"optim.name", {"sgd", "muon"}, "has no momentum", "set optim.name to sgd or muon"});
-    f("weight_decay", &OptimConfig::weight_decay, RealRange{0, 1e3}, "", "decoupled weight decay (sgd: coupled)");
+    f("weight_decay", &OptimConfig::weight_decay, RealRange{0, 1e3}, "",
+      "decoupled weight decay, which sgd couples to the gradient; 0 = do not decay");
     f("groups", &OptimConfig::groups, AnyText{}, "",
-      "parameters with a weight decay, learning rate or optimizer of their own, by name: pattern=decay, "
-      "pattern=decay:factor of the rate, or pattern=decay:factor:adamw (beside muon), with commas between; the first "
-      "pattern that matches counts, e.g. *.bias=0,*embed*=0:0.5");
+      "set weight decay, rate factor or optimizer by parameter name, as PATTERN=DECAY, PATTERN=DECAY:FACTOR or "
+      "PATTERN=DECAY:FACTOR:adamw, separated by commas, e.g. *.bias=0,*embed*=0:0.5. The first matching pattern "
+      "counts");
     f("muon_scale", &OptimConfig::muon_scale, Choice<MuonScale>{}, "",
-      "size of muon's update: original = sqrt(max(1, rows / columns)); match_rms_adamw = 0.2 sqrt(max(rows, columns)), "
-      "which takes adamw's lr and weight_decay",
+      "scales muon's update: original = sqrt(max(1, rows / columns)); match_rms_adamw = 0.2 sqrt(max(rows, columns)), "
+      "which suits adamw's lr and weight_decay",
       kMuon);
     f("muon_precision", &OptimConfig::muon_precision, Choice<MuonPrecision>{}, "",
-      "arithmetic of the matrix products of muon's iteration", kMuon);
+      "arithmetic that muon's matrix products use", kMuon);
     f("adamw_lr", &OptimConfig::adamw_lr, RealRange{0, 1e3}, "",
-      "learning rate of what adamw updates beside muon; follows the same schedule", kMuon);
+      "learning rate of the parameters that adamw updates beside muon; it follows the same schedule", kMuon);
     f("puzzle_emb_lr", &OptimConfig::puzzle_emb_lr, RealRange{0, 1e3}, "",
-      "learning rate of the puzzle embeddings (sparse SignSGD)", Tasks{"puzzle"},
+      "learning rate of the puzzle embeddings, which sparse SignSGD updates", Tasks{"puzzle"},
       ReadWhen{.key = "model.puzzle_emb_ndim",
                .values = {"0"},
                .why = "means no puzzle embedding",
                .way_out = "set model.puzzle_emb_ndim to -1",
                .unless = true});
     f("puzzle_emb_weight_decay", &OptimConfig::puzzle_emb_weight_decay, RealRange{0, 1e3}, "",
-      "decoupled weight decay of the puzzle embeddings", Tasks{"puzzle"},
+      "decoupled weight decay that is applied to the puzzle embeddings", Tasks{"puzzle"},
       ReadWhen{.key = "model.puzzle_emb_ndim",
                .values = {"0"},
                .why = "means no puzzle embedding",
                .way_out = "set model.puzzle_emb_ndim to -1",
                .unless = true});
-    f("grad_clip", &OptimConfig::grad_clip, RealRange{0, 1e9}, "", "largest global gradient norm; 0 = no clipping");
+    f("grad_clip", &OptimConfig::grad_clip, RealRange{0, 1e9}, "",
+      "clip the global gradient norm to this value; 0 = no clipping");
     f("schedule", &OptimConfig::schedule, Choice<Schedule>{}, "",
-      "learning rate after the warm-up; wsd = flat, then a decay (wsd_*)");
-    f("warmup_steps", &OptimConfig::warmup_steps, IntRange{0}, "steps", "steps of linear warm-up");
+      "how the learning rate changes after warm-up; wsd = stays flat, then decays (wsd_*)");
+    f("warmup_steps", &OptimConfig::warmup_steps, IntRange{0}, "steps", "length of the linear warm-up");
     f("wsd_stable_steps", &OptimConfig::wsd_stable_steps, IntRange{-1}, "steps",
-      "flat steps of wsd after the warm-up; -1 = what the decay leaves, or half of the rest");
-    f("wsd_decay_steps", &OptimConfig::wsd_decay_steps, IntRange{-1}, "steps", "steps of wsd's decay; -1 = the rest");
-    f("wsd_shape", &OptimConfig::wsd_shape, Choice<WsdShape>{}, "", "how wsd decays");
+      "flat steps of wsd after warm-up; -1 = what the decay leaves, or half of the rest");
+    f("wsd_decay_steps", &OptimConfig::wsd_decay_steps, IntRange{-1}, "steps",
+      "length of wsd's decay; -1 = the rest of the run");
+    f("wsd_shape", &OptimConfig::wsd_shape, Choice<WsdShape>{}, "", "curve that wsd's decay follows");
     f("min_ratio", &OptimConfig::min_ratio, RealRange{0, 1}, "",
       "the learning rate ends at this fraction of lr (cosine, linear, wsd)",
       ReadWhen{.key = "optim.schedule",
@@ -177,7 +181,8 @@ struct OptimConfig {
                .way_out = "set optim.schedule to cosine",
                .unless = true});
     f("ema", &OptimConfig::ema, RealRange{0, 1, false, true}, "",
-      "decay of the moving average of the weights; 0 = none. Evaluation uses the average, both are saved");
+      "decay of the exponential moving average of the weights; 0 = keep none. Evaluation uses the average, and "
+      "checkpoints hold both");
   }
 };
 

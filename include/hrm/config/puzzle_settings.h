@@ -62,39 +62,43 @@ struct ModelConfig {
   template <class F>
   static void describe(F&& f) {
     f("arch", &ModelConfig::arch, Choice<PuzzleArch>{}, "",
-      "hrm = Hierarchical Reasoning Model, trm = Tiny Recursive Model, transformer = plain baseline of L_layers "
-      "blocks");
-    f("hidden_size", &ModelConfig::hidden_size, IntRange{2, 65536}, "", "width D of the model");
-    f("num_heads", &ModelConfig::num_heads, IntRange{1, 1024}, "heads", "attention heads; must divide hidden_size",
+      "hrm = Hierarchical Reasoning Model; trm = Tiny Recursive Model; transformer = a plain baseline that has "
+      "L_layers blocks");
+    f("hidden_size", &ModelConfig::hidden_size, IntRange{2, 65536}, "", "width D that all blocks share");
+    f("num_heads", &ModelConfig::num_heads, IntRange{1, 1024}, "heads",
+      "attention heads, which must divide hidden_size",
       ReadWhen{.key = "model.mlp_t",
                .values = {"true"},
                .why = "replaces attention",
                .way_out = "set model.mlp_t to false",
                .unless = true});
     f("expansion", &ModelConfig::expansion, RealRange{0, 64, true}, "",
-      "SwiGLU width = expansion * D * 2/3, rounded up to a multiple of 256");
+      "sets the SwiGLU width to expansion * D * 2/3, rounded up to a multiple of 256");
     f("H_cycles", &ModelConfig::H_cycles, IntRange{1, 1024}, "cycles",
       "high-level cycles of one segment (transformer: 1)");
     f("L_cycles", &ModelConfig::L_cycles, IntRange{1, 1024}, "cycles",
-      "low-level cycles of one high-level cycle (transformer: 1)");
+      "low-level cycles in each high-level cycle (transformer: 1)");
     f("H_layers", &ModelConfig::H_layers, IntRange{0, 1024}, "blocks",
-      "blocks of the H module (trm and transformer have none: 0)");
+      "blocks of the H module; 0 for trm and transformer, which have none");
     f("L_layers", &ModelConfig::L_layers, IntRange{1, 1024}, "blocks", "blocks of the L module");
-    f("pos_encodings", &ModelConfig::pos_encodings, Choice<PositionEncoding>{}, "", "position encoding");
+    f("pos_encodings", &ModelConfig::pos_encodings, Choice<PositionEncoding>{}, "",
+      "how positions are encoded: rope = rotary, learned = a learned vector per position");
     f("puzzle_emb_ndim", &ModelConfig::puzzle_emb_ndim, IntRange{-1, 1 << 20}, "",
-      "width of the puzzle embedding; -1 = hidden_size, 0 = no puzzle embedding");
+      "width of the puzzle embedding; -1 = use hidden_size, 0 = have no puzzle embedding");
     f("puzzle_emb_len", &ModelConfig::puzzle_emb_len, IntRange{0, 1024}, "tokens",
-      "prefix slots for the puzzle embedding, zero-padded; 0 = as many as puzzle_emb_ndim needs");
+      "prefix positions of the puzzle embedding, zero-padded; 0 = as many as puzzle_emb_ndim needs");
     f("mlp_t", &ModelConfig::mlp_t, Flag{}, "", "replace attention by a SwiGLU over the sequence axis (TRM-MLP)");
     f("no_ACT_continue", &ModelConfig::no_ACT_continue, Flag{}, "",
-      "halt when q_halt > 0 and do without the Q-continue head's second forward pass (TRM's setting)",
+      "halt when q_halt > 0 and skip the second forward pass of the Q-continue head (TRM's setting)",
       OtherName{.name = "halt.q_continue", .inverted = true});
     f("halt_max_steps", &ModelConfig::halt_max_steps, IntRange{1, 65535}, "segments",
-      "a sample halts at the latest after this many segments; evaluation always runs all of them");
+      "halt a sample after this many segments at the latest. Evaluation runs all of them");
     f("halt_exploration_prob", &ModelConfig::halt_exploration_prob, RealRange{0, 1}, "",
-      "probability that a sample must take a random minimum number of segments");
-    f("rms_norm_eps", &ModelConfig::rms_norm_eps, RealRange{0, 1, true}, "", "epsilon of RMSNorm");
-    f("rope_theta", &ModelConfig::rope_theta, RealRange{0, 1e12, true}, "", "base of the rotary frequencies",
+      "probability that a sample must run a random minimum number of segments");
+    f("rms_norm_eps", &ModelConfig::rms_norm_eps, RealRange{0, 1, true}, "",
+      "epsilon that RMSNorm adds to the mean square");
+    f("rope_theta", &ModelConfig::rope_theta, RealRange{0, 1e12, true}, "",
+      "base that the rotary frequencies are computed from",
       ReadWhen{"model.pos_encodings", {"rope"}, "rotates nothing", "set model.pos_encodings to rope"});
   }
 };

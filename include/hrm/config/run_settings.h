@@ -25,11 +25,11 @@ struct RunConfig {
 
   template <class F>
   static void describe(F&& f) {
-    f("name", &RunConfig::name, AnyText{}, "", "name of the run; its folder is <dir>/<name>");
+    f("name", &RunConfig::name, AnyText{}, "", "name of the run, which writes to <dir>/<name>");
     f("dir", &RunConfig::dir, PathText{}, "", "folder that holds all runs");
     f("group_readable", &RunConfig::group_readable, Flag{}, "",
-      "let the user's group read what the run writes; false = nobody else does (0700)");
-    f("seed", &RunConfig::seed, IntRange{0}, "", "seed of initialisation, sample order, augmentation and exploration",
+      "let the user's group read what the run writes; false = only the user can (mode 0700)");
+    f("seed", &RunConfig::seed, IntRange{0}, "", "seeds initialisation, sample order, augmentation and exploration",
       Resume::fixed);
   }
 };
@@ -66,53 +66,53 @@ struct TrainConfig {
   template <class F>
   static void describe(F&& f) {
     f("global_batch_size", &TrainConfig::global_batch_size, IntRange{1, 1 << 24}, "samples",
-      "samples of one optimizer step = micro_batch_size * accumulation * ranks", Resume::fixed);
+      "samples of one optimizer step: micro_batch_size * accumulation * ranks", Resume::fixed);
     f("micro_batch_size", &TrainConfig::micro_batch_size, IntRange{0, 1 << 24}, "samples",
-      "samples of one forward and backward pass; must divide global_batch_size; 0 = all of them");
-    f("steps", &TrainConfig::steps, IntRange{0}, "steps", "optimizer steps of the whole run; 0 = from epochs");
+      "samples of one forward and backward pass on one rank, which must divide global_batch_size; 0 = all of them");
+    f("steps", &TrainConfig::steps, IntRange{0}, "steps", "optimizer steps of the whole run; 0 = as train.epochs says");
     f("epochs", &TrainConfig::epochs, RealRange{0, 1e12}, "epochs",
-      "passes over the training groups; used when steps is 0");
+      "passes over the training groups; used if train.steps is 0");
     f("max_seconds", &TrainConfig::max_seconds, RealRange{0, 1e9}, "s",
-      "stop and save after this much training time in this process, exit code 75; 0 = no limit");
+      "save and stop with exit code 75 after this much training time in this process; 0 = no limit");
     f("log_every", &TrainConfig::log_every, IntRange{1}, "steps", "steps between two lines of metrics");
     f("eval_every", &TrainConfig::eval_every, IntRange{0}, "steps",
-      "steps between two evaluations; the end of the run is always evaluated; 0 = only there");
+      "steps between two evaluations. The end of the run is always evaluated; 0 = only the end");
     f("checkpoint_every", &TrainConfig::checkpoint_every, IntRange{0}, "steps",
-      "steps between two checkpoints; the end of the run is always saved; 0 = only there");
-    f("keep_checkpoints", &TrainConfig::keep_checkpoints, IntRange{1}, "checkpoints", "newest checkpoints to keep");
+      "steps between two checkpoints. The end of the run is always saved; 0 = only the end");
+    f("keep_checkpoints", &TrainConfig::keep_checkpoints, IntRange{1}, "checkpoints",
+      "keep this many of the newest checkpoints");
     f("keep_every", &TrainConfig::keep_every, IntRange{0}, "steps",
-      "also keep the checkpoints whose step is a multiple of this; 0 = none");
+      "also keep checkpoints whose step is a multiple of this; 0 = none");
     f("keep_best", &TrainConfig::keep_best, Flag{}, "",
-      "also save after an evaluation that is better than all before, and keep that checkpoint (puzzles: exact "
-      "accuracy, language and polychromic: loss, of the weights that eval.weights names first)");
+      "also save after the best evaluation so far, and keep that checkpoint. Best means exact accuracy for puzzles and "
+      "loss for other tasks, of the first weights that eval.weights names");
     f("early_stop_evals", &TrainConfig::early_stop_evals, IntRange{0}, "evaluations",
-      "end the run when so many evaluations in a row were no better than the best before; 0 = never");
+      "end the run after this many evaluations in a row without improvement; 0 = never");
     f("early_stop_delta", &TrainConfig::early_stop_delta, RealRange{0, 1e9}, "",
-      "how much better an evaluation must be to count for early_stop_evals");
+      "an evaluation must be better by this much to count as an improvement for early_stop_evals");
     f("async_checkpoints", &TrainConfig::async_checkpoints, Flag{}, "",
-      "copy the state between two steps and write the copy while training goes on (a second copy of the state in host "
-      "memory); false = training waits for the disk");
+      "write checkpoints while training continues, from a second copy of the state in host memory; false = training "
+      "waits for the disk");
     f("max_lost_checkpoints", &TrainConfig::max_lost_checkpoints, IntRange{0}, "checkpoints",
-      "a checkpoint that cannot be written (full disk) is tried again until the next one is due; stop with code 3 when "
-      "so many in a row could not; 0 = train on whatever happens");
+      "stop with exit code 3 after this many checkpoints in a row could not be written (full disk); 0 = never stop. A "
+      "failed checkpoint is retried until the next one is due");
     f("max_nonfinite_steps", &TrainConfig::max_nonfinite_steps, IntRange{1}, "steps",
-      "a step whose gradient is infinite or NaN is left out; stop with code 6 and a dump when so many in a row were, "
-      "or the last one was; 1 = at the first");
+      "stop with exit code 6 and a dump after this many steps in a row with an infinite or NaN gradient; 1 = at the "
+      "first. Such a step is skipped, and the last step of a run must be finite");
     f("spike_score", &TrainConfig::spike_score, RealRange{0, 1e6}, "standard deviations",
-      "a step is a spike when its loss stands this far above the mean of the last spike_window losses, e.g. 6; 0 = "
-      "nothing is one");
+      "a step is a spike if its loss is this far above the mean of the last spike_window losses, e.g. 6; 0 = never");
     f("spike_window", &TrainConfig::spike_window, IntRange{8, 100000}, "steps",
-      "losses that a spike is measured against", Resume::fixed, kSpikes);
+      "number of past losses that a spike is compared with", Resume::fixed, kSpikes);
     f("spike_action", &TrainConfig::spike_action, Choice<SpikeAction>{}, "",
-      "skip = a spike's update is left out; rewind = also go back to a checkpoint of at least spike_rewind_steps "
-      "before and on without the batches from there to the spike (three times at most)",
+      "skip = leave out the update of a spike; rewind = also return to a checkpoint at least spike_rewind_steps "
+      "earlier and skip the batches up to the spike, three times at most",
       kSpikes);
     f("spike_rewind_steps", &TrainConfig::spike_rewind_steps, IntRange{0}, "steps",
-      "how far before the spike the checkpoint must lie, at least", kSpikes,
+      "minimum distance between the spike and the checkpoint that rewind returns to", kSpikes,
       ReadWhen{"train.spike_action", {"rewind"}, "goes back nowhere", "set train.spike_action to rewind"});
     f("stuck_after_s", &TrainConfig::stuck_after_s, RealRange{0, 1e6}, "s",
-      "a step, an evaluation's batch or a checkpoint that takes longer is stuck: log where the program hangs and end "
-      "it with code 7; 0 = wait for ever. With several ranks also parallel.timeout_s");
+      "log where the program hangs and end it with exit code 7 if a step, an evaluation batch or a checkpoint takes "
+      "longer; 0 = wait forever. Several ranks also use parallel.timeout_s");
   }
 };
 
@@ -136,28 +136,29 @@ struct EvalConfig {
   template <class F>
   static void describe(F&& f) {
     f("batch_size", &EvalConfig::batch_size, IntRange{0, 1 << 24}, "samples",
-      "rows of one evaluation batch. 0 = for puzzles up to 2048 on a GPU as far as its memory allows, 256 on the CPU, "
-      "half as many with early_halt; for other tasks the micro-batch of training, 8 for 'hrm_train eval' of task "
-      "polychromic");
+      "rows of one evaluation batch. 0 = for puzzles up to 2048 on a GPU as memory allows, 256 on a CPU, half of that "
+      "with early_halt; for other tasks train.micro_batch_size, and 8 for 'hrm_train eval' of task polychromic");
     f("max_samples", &EvalConfig::max_samples, IntRange{0}, "samples",
       "evaluate this many test samples, spread evenly over the set; 0 = all");
-    f("segments", &EvalConfig::segments, IntRange{0, 65535}, "segments", "reasoning segments; 0 = halt_max_steps",
-      Tasks{"puzzle"});
+    f("segments", &EvalConfig::segments, IntRange{0, 65535}, "segments",
+      "reasoning segments of an evaluation; 0 = model.halt_max_steps", Tasks{"puzzle"});
     f("early_halt", &EvalConfig::early_halt, Flag{}, "",
-      "a sample stops as soon as the model's own rule halts it, and the next one takes its place; false = every sample "
-      "runs all segments, as the published numbers do",
+      "stop a sample when the model's own rule halts it, and give its slot to the next one; false = run all segments, "
+      "as published numbers do",
       Tasks{"puzzle"});
     f("weights", &EvalConfig::weights, Choice<EvalWeights>{}, "",
-      "which weights to evaluate; auto = the average where there is one");
+      "which weights are evaluated: raw, ema or both; auto = the EMA if there is one");
     f("answers", &EvalConfig::answers, IntRange{0, 1024}, "answers",
-      "task=polychromic, 'hrm_train eval' alone: sampled to each prompt, for pass@k and diversity; 0 = none",
+      "completions sampled for each prompt by 'hrm_train eval' of task polychromic, for pass@k and diversity; 0 = none",
       Tasks{"polychromic"});
-    f("answer_temperature", &EvalConfig::answer_temperature, RealRange{0, 1e3, true}, "", "of these answers",
-      Tasks{"polychromic"}, kSampledAnswers);
+    f("answer_temperature", &EvalConfig::answer_temperature, RealRange{0, 1e3, true}, "",
+      "divide logits by this temperature when an evaluation samples completions", Tasks{"polychromic"},
+      kSampledAnswers);
     f("answer_top_p", &EvalConfig::answer_top_p, RealRange{0, 1, true}, "",
-      "sample them from the fewest tokens of this probability", Tasks{"polychromic"}, kSampledAnswers);
-    f("answer_tokens", &EvalConfig::answer_tokens, IntRange{1, 1 << 20}, "tokens", "the longest of them",
-      Tasks{"polychromic"}, kSampledAnswers);
+      "sample these completions from the smallest set of tokens with this total probability", Tasks{"polychromic"},
+      kSampledAnswers);
+    f("answer_tokens", &EvalConfig::answer_tokens, IntRange{1, 1 << 20}, "tokens",
+      "maximum length of these completions", Tasks{"polychromic"}, kSampledAnswers);
   }
 };
 

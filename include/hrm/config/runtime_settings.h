@@ -43,27 +43,29 @@ struct PrecisionConfig {
   template <class F>
   static void describe(F&& f) {
     f("compute", &PrecisionConfig::compute, Choice<ComputePrecision>{}, "",
-      "arithmetic of the forward and backward pass; auto = bf16 on a GPU, fp32 on the CPU; tf32 = fp32 whose matrix "
-      "products on a GPU round their inputs to TF32; fp32 = exact products",
+      "arithmetic that the forward and backward pass use: auto = bf16 on a GPU and fp32 on a CPU; tf32 = fp32 whose "
+      "matrix products on a GPU round their inputs to TF32; fp32 = exact products",
       OtherName{"runtime.precision"});
     f("recursions", &PrecisionConfig::recursions, Choice<RecursionPrecision>{}, "",
-      "matrix products of the recursions that are not differentiated; fp8 = e4m3 with scales by delayed maximum (on a "
-      "GPU of compute capability 8.9 or later; with ops.backend=reference anywhere, slowly), same = as compute",
+      "arithmetic of matrix products in recursions without gradient: same = as precision.compute; fp8 = e4m3 with "
+      "delayed scaling. fp8 needs a GPU of compute capability 8.9 or later; with ops.backend=reference it runs "
+      "anywhere, slowly",
       Tasks{"puzzle"}, Resume::free);
     f("fp8_amax_history", &PrecisionConfig::fp8_amax_history, IntRange{1, 1024}, "steps",
-      "the scale of an fp8 tensor follows the largest magnitude of so many past steps", Tasks{"puzzle"}, Resume::free,
+      "number of past steps whose largest magnitude sets the scale of an fp8 tensor", Tasks{"puzzle"}, Resume::free,
       OtherName{"train.fp8.recipe.amax_history_len"}, kFp8Recursions);
     f("fp8_margin", &PrecisionConfig::fp8_margin, IntRange{0, 8}, "",
-      "headroom of the fp8 scales: divide them by 2^margin", Tasks{"puzzle"}, Resume::free,
+      "leave headroom by dividing fp8 scales by 2^margin", Tasks{"puzzle"}, Resume::free,
       OtherName{"train.fp8.recipe.margin"}, kFp8Recursions);
     f("fp8_warmup_steps", &PrecisionConfig::fp8_warmup_steps, IntRange{0}, "steps",
-      "optimizer steps before fp8 begins; their recursions run as precision.compute", Tasks{"puzzle"}, Resume::free,
+      "steps before fp8 begins; until then recursions run in precision.compute", Tasks{"puzzle"}, Resume::free,
       OtherName{"train.fp8.warmup_steps"}, kFp8Recursions);
     f("loss_scale", &PrecisionConfig::loss_scale, RealRange{1, 16777216}, "",
-      "scale of the loss at the start of an fp16 run; it halves when a gradient overflows, and that step is left out",
+      "scale that multiplies the loss at the start of an fp16 run. It halves when a gradient overflows, and that step "
+      "is skipped",
       Resume::free, kScaledLoss);
     f("loss_scale_growth_interval", &PrecisionConfig::loss_scale_growth_interval, IntRange{0, 1 << 24}, "steps",
-      "finite steps after which the loss scale doubles; 0 = it never grows", Resume::free, kScaledLoss);
+      "double the loss scale after this many finite steps; 0 = never", Resume::free, kScaledLoss);
   }
 };
 
@@ -97,24 +99,25 @@ struct RuntimeConfig {
 
   template <class F>
   static void describe(F&& f) {
-    f("device", &RuntimeConfig::device, Choice<DeviceChoice>{}, "", "auto = the GPU when there is a usable one");
-    f("threads", &RuntimeConfig::threads, IntRange{0, 4096}, "threads", "CPU threads; 0 = one per core");
+    f("device", &RuntimeConfig::device, Choice<DeviceChoice>{}, "",
+      "device that runs the model; auto = the GPU if a usable one is present");
+    f("threads", &RuntimeConfig::threads, IntRange{0, 4096}, "threads", "CPU threads that ATen uses; 0 = one per core");
     f("deterministic", &RuntimeConfig::deterministic, Flag{}, "",
-      "bit-identical results from run to run on the same device and build");
+      "give bit-identical results from run to run on the same device and build");
     f("cuda_graphs", &RuntimeConfig::cuda_graphs, Flag{}, "",
-      "capture whole training steps and evaluation segments in CUDA graphs and replay them; the results are the same",
+      "capture whole training steps and evaluation segments in CUDA graphs and replay them. Results are the same",
       OtherName{"train.use_cuda_graphs"}, OtherName{"use_cudagraphs"});
     f("graph_warmup_steps", &RuntimeConfig::graph_warmup_steps, IntRange{1, 1000}, "steps",
       "eager runs of a step before it is captured", OtherName{"warmup_steps"},
       ReadWhen{"runtime.cuda_graphs", {"true"}, "captures nothing", "set runtime.cuda_graphs to true"});
     f("sdpa", &RuntimeConfig::sdpa, Choice<SdpaBackend>{}, "",
-      "backend of scaled dot-product attention where our own kernel does not apply; auto = LibTorch chooses");
+      "backend of scaled dot-product attention if our own kernel does not apply; auto = LibTorch chooses");
     f("cudnn_benchmark", &RuntimeConfig::cudnn_benchmark, Flag{}, "",
-      "cuDNN tries its algorithms at the first call of each shape and keeps the fastest", OtherName{"cudnn_benchmark"},
-      ReadWhen{"task", {"language"}, "has no convolutions", ""}, kConvolutionEncoder);
+      "let cuDNN time its algorithms at the first call of each shape and keep the fastest",
+      OtherName{"cudnn_benchmark"}, ReadWhen{"task", {"language"}, "has no convolutions", ""}, kConvolutionEncoder);
     f("allocator", &RuntimeConfig::allocator, Choice<GpuAllocator>{}, "",
-      "GPU memory: expandable = LibTorch's caching allocator with growing segments, native = with fixed ones, "
-      "cuda_malloc_async = CUDA's own pool");
+      "how GPU memory is allocated: expandable = LibTorch's caching allocator with growing segments; native = the same "
+      "with fixed ones; cuda_malloc_async = CUDA's own pool");
   }
 };
 
@@ -145,10 +148,10 @@ struct OpsConfig {
   template <class F>
   static void describe(F&& f) {
     f("backend", &OpsConfig::backend, Choice<OpsBackend>{}, "",
-      "fused = our kernels where the device has them; reference = plain ATen everywhere");
+      "fused = use our kernels where the device has them; reference = use plain ATen everywhere");
     f("attention", &OpsConfig::attention, Choice<AttentionChoice>{}, "",
-      "auto = our kernel for short sequences where it fits, else scaled dot-product attention; sdpa = always the "
-      "latter",
+      "auto = use our kernel for short sequences where it fits, otherwise scaled dot-product attention; sdpa = always "
+      "use the latter",
       ReadWhen{"task", {"puzzle"}, "has an attention of its own", ""},
       ReadWhen{.key = "model.mlp_t",
                .values = {"true"},
@@ -157,10 +160,10 @@ struct OpsConfig {
                .unless = true},
       ReadWhen{"ops.backend", {"fused"}, "always takes scaled dot-product attention", "set ops.backend to fused"});
     f("gemm_tuning", &OpsConfig::gemm_tuning, Choice<GemmTuningChoice>{}, "",
-      "matrix products of a GPU that none of our kernels does: auto = cuBLASLt's algorithms are timed at the first use "
-      "of a shape and the fastest is kept in a file; off, and with runtime.deterministic = cuBLAS chooses");
+      "matrix products that have no kernel of ours: auto = time cuBLASLt's algorithms at the first use of a shape and "
+      "keep the fastest in a file; off = cuBLAS chooses. runtime.deterministic also switches it off");
     f("gemm_cache", &OpsConfig::gemm_cache, PathText{}, "",
-      "folder of the file with the chosen algorithms; empty = $XDG_CACHE_HOME/hrm_train, or ~/.cache/hrm_train");
+      "folder that keeps the chosen algorithms; empty = $XDG_CACHE_HOME/hrm_train or ~/.cache/hrm_train");
   }
 };
 
@@ -184,25 +187,25 @@ struct ParallelConfig {
   template <class F>
   static void describe(F&& f) {
     f("meet_timeout_s", &ParallelConfig::meet_timeout_s, IntRange{1, 86400}, "s",
-      "how long the ranks wait for each other at the start");
+      "time that ranks wait for each other at the start");
     f("timeout_s", &ParallelConfig::timeout_s, IntRange{1, 86400}, "s",
-      "how long a rank waits for the others in one operation, or for a sign of life, before the training ends");
+      "end the training if a rank waits longer for the others in one operation, or for a sign of life");
     f("heartbeat_s", &ParallelConfig::heartbeat_s, RealRange{0.01, 60}, "s",
-      "each rank shows the others so often that it lives; at most half of timeout_s");
+      "time between two signs of life of a rank; at most half of timeout_s");
     f("interface", &ParallelConfig::interface, AnyText{}, "",
-      "network interface for connections between CPUs, e.g. eth0; empty = GLOO_SOCKET_IFNAME, else the one that leads "
-      "to the meeting place");
+      "network interface that connects CPUs, e.g. eth0; empty = GLOO_SOCKET_IFNAME, or the one that leads to the "
+      "rendezvous");
     f("bucket_mb", &ParallelConfig::bucket_mb, IntRange{1, 4096}, "MiB",
-      "gradients are summed in parts of about this size, while the backward pass goes on");
+      "size of a gradient bucket, which is reduced while the backward pass continues");
     f("reduce", &ParallelConfig::reduce, Choice<ReduceDtype>{}, "",
-      "what gradients are sent and summed in; bf16 halves the bytes and rounds every sum to 8 bits");
+      "dtype in which gradients are sent and summed; bf16 halves the bytes and rounds every sum to 8 bits");
     f("zero", &ParallelConfig::zero, IntRange{0, 2}, "",
-      "ZeRO stage: 0 = every rank has the whole optimizer state; 1 = each has and updates its share of moments and "
-      "averages, the weights are gathered after the step; 2 = gradients of a model whose blocks run once (HRM) live no "
-      "longer than their reduction, too, which follows every micro-batch");
+      "ZeRO stage: 0 = every rank holds the whole optimizer state; 1 = moments and EMA are split over ranks, and "
+      "weights are gathered after the step; 2 = gradients of models whose blocks run once (HRM) are also freed when "
+      "they are reduced, after every micro-batch");
     f("check_replicas_every", &ParallelConfig::check_replicas_every, IntRange{0}, "steps",
-      "compare weights and optimizer state of all ranks every so many steps, at the start and before each checkpoint; "
-      "0 = only at these two");
+      "compare weights and optimizer state of all ranks this often. They are always compared at the start and before "
+      "each checkpoint; 0 = only then");
   }
 };
 
@@ -221,26 +224,27 @@ struct ProfilingConfig {
 
   template <class F>
   static void describe(F&& f) {
-    f("nvtx.enabled", &ProfilingConfig::nvtx_enabled, Flag{}, "", "name the phases of a step for Nsight (NVTX ranges)");
-    f("nvtx.include_data", &ProfilingConfig::nvtx_include_data, Flag{}, "", "also the loading of batches", kNvtx);
-    f("nvtx.include_eval", &ProfilingConfig::nvtx_include_eval, Flag{}, "", "also evaluations", kNvtx,
+    f("nvtx.enabled", &ProfilingConfig::nvtx_enabled, Flag{}, "",
+      "name the phases of a step for Nsight by NVTX ranges");
+    f("nvtx.include_data", &ProfilingConfig::nvtx_include_data, Flag{}, "", "also name the loading of batches", kNvtx);
+    f("nvtx.include_eval", &ProfilingConfig::nvtx_include_eval, Flag{}, "", "also name evaluations", kNvtx,
       ReadWhen{"task", {"puzzle"}, "names no ranges of evaluations", ""});
     f("trace", &ProfilingConfig::trace, Flag{}, "",
-      "record some steps with LibTorch's profiler into <run folder>/trace.json (Perfetto, scripts/trace_table); giving "
-      "trace_steps alone switches it on, too");
-    f("trace_steps", &ProfilingConfig::trace_steps, IntRange{0, 1000}, "steps", "steps to record; 0 = no trace");
+      "record some steps with LibTorch's profiler in <run folder>/trace.json, for Perfetto and scripts/trace_table. "
+      "Setting trace_steps also switches it on");
+    f("trace_steps", &ProfilingConfig::trace_steps, IntRange{0, 1000}, "steps",
+      "steps that are recorded; 0 = no trace");
     f("trace_after", &ProfilingConfig::trace_after, IntRange{0}, "steps",
       "steps of this process before the recording starts");
-    f("trace_shapes", &ProfilingConfig::trace_shapes, Flag{}, "", "record the shapes of every operation's inputs",
-      kTrace);
-    f("trace_flops", &ProfilingConfig::trace_flops, Flag{}, "", "estimate every operation's FLOPs", kTrace);
-    f("trace_memory", &ProfilingConfig::trace_memory, Flag{}, "", "record allocations", kTrace);
+    f("trace_shapes", &ProfilingConfig::trace_shapes, Flag{}, "", "record the input shapes of every operation", kTrace);
+    f("trace_flops", &ProfilingConfig::trace_flops, Flag{}, "", "estimate the FLOPs of every operation", kTrace);
+    f("trace_memory", &ProfilingConfig::trace_memory, Flag{}, "", "record memory allocations", kTrace);
     f("trace_stacks", &ProfilingConfig::trace_stacks, Flag{}, "",
-      "also write <run folder>/trace_stacks.txt: the C++ call stacks of the operations with their time on the CPU, as "
-      "flame-graph tools read them",
+      "also write <run folder>/trace_stacks.txt: C++ call stacks of the operations with their CPU time, for "
+      "flame-graph tools",
       kTrace);
     f("nsight_window", &ProfilingConfig::nsight_window, Flag{}, "",
-      "instead of recording a trace, tell Nsight where these steps begin and end (scripts/capture_nsight.py sets it)");
+      "tell Nsight where these steps begin and end instead of recording a trace; scripts/capture_nsight.py sets it");
   }
 };
 

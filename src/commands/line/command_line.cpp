@@ -20,53 +20,50 @@ namespace {
 
 // Of eval, generate and export.
 constexpr const char* kBase =
-    "adapters of task polychromic or of PEFT: the folder of the frozen model that they were trained beside (default: "
-    "hf.model of the run, base_model_name_or_path of the adapter)";
-constexpr const char* kOrModelFolder =
-    ", or folder of a model that transformers saved (Qwen3, Llama, Mistral) or of an adapter that PEFT saved";
+    "folder of the frozen model that an adapter belongs to (default: hf.model of the run, or base_model_name_or_path "
+    "of a PEFT adapter)";
+constexpr const char* kOrModelFolder = ", or a folder that transformers (Qwen3, Llama, Mistral) or PEFT saved";
 
 void add_train(CLI::App& app, Action& action) {
-  CLI::App* sub = app.add_subcommand("train", "train a model; a stopped run goes on where it was");
+  CLI::App* sub = app.add_subcommand("train", "train a model, or resume the run of that name");
   auto o = std::make_shared<commands::TrainOptions>();
   add_config_files(*sub, o->config_files);
   add_overrides(*sub, o->overrides);
-  sub->add_option(
-         "--resume", o->resume,
-         "auto: continue from the newest valid checkpoint of the run; never: refuse to; or a checkpoint folder")
+  sub->add_option("--resume", o->resume,
+                  "auto: resume from the newest valid checkpoint of the run; never: refuse if there is one; PATH: "
+                  "resume from this checkpoint folder")
       ->capture_default_str()
       ->type_name("auto|never|PATH");
   sub->add_option("--init", o->init,
-                  "task puzzle: begin a new run with the weights of this checkpoint, the averaged ones where it has "
-                  "any; data and optimizer start afresh. For other puzzles than its own each new row of the puzzle "
-                  "embedding is the mean of the old ones. A run that has checkpoints of its own goes on from them")
+                  "start a new run of task puzzle with the weights of this checkpoint (its EMA if it has one). "
+                  "Optimizer and data start afresh; for other puzzles, each row of the puzzle embedding becomes the "
+                  "mean of the old rows. A run with checkpoints of its own resumes from those")
       ->type_name("PATH")
       ->check(not_empty);
   sub->add_flag("--accept-data-change", o->accept_data_change,
-                "go on although the training data are not those of the checkpoint: their order becomes another one");
+                "resume although the training data differ from those of the checkpoint; their order changes");
   sub->footer("example: hrm_train train --config configs/puzzle/hrm_sudoku17.json run.name=first train.steps=5000");
   sub->callback([o, &action] { action = [o] { return commands::run_train(*o); }; });
 }
 
 void add_eval(CLI::App& app, Action& action) {
-  CLI::App* sub = app.add_subcommand("eval", "measure a trained model; the result goes to stdout as JSON");
+  CLI::App* sub = app.add_subcommand("eval", "evaluate a trained model and print the result as JSON");
   auto o = std::make_shared<commands::EvalOptions>();
   sub->add_option("--checkpoint", o->checkpoint, std::string(kRunOrStep) + kOrModelFolder)
       ->type_name("PATH")
       ->required();
   sub->add_option("--base", o->base, kBase)->type_name("FOLDER")->check(not_empty);
   sub->add_option("--data", o->data,
-                  "puzzles: dataset directory or CSV file; language: folders as data.test names them; polychromic: "
-                  "file of JSON lines, or a "
-                  "folder of them (default: the run's test data)")
+                  "dataset folder or CSV file of puzzles, folders of language data as in data.test, or JSON lines "
+                  "files for task polychromic (default: the run's test data)")
       ->type_name("PATH")
       ->check(not_empty);
   add_json_out(*sub, o->json_out);
   sub->add_flag("--early-halt", o->early_halt,
-                "let each puzzle stop when the model's own rule halts it (as eval.early_halt=true)");
-  sub->add_option(
-         "--report", o->report,
-         "task polychromic: write each prompt's answers (eval.json), a report and a page of them to this folder, which "
-         "holds no evaluation yet")
+                "stop each puzzle when the model's own rule halts it (same as eval.early_halt=true)");
+  sub->add_option("--report", o->report,
+                  "write the completions of each prompt (eval.json), a report and a web page to this new folder (task "
+                  "polychromic)")
       ->type_name("DIR")
       ->check(not_empty);
   add_overrides(*sub, o->overrides);
@@ -85,15 +82,14 @@ void add_eval(CLI::App& app, Action& action) {
 void add_report(CLI::App& app, Action& action) {
   CLI::App* sub = app.add_subcommand(
       "report",
-      "compare evaluations of sampled answers: report.md, answers.html and, where they share measures, front.svg");
+      "compare evaluations of completions: write report.md, answers.html and, if they share measures, front.svg");
   auto o = std::make_shared<commands::ReportOptions>();
-  sub->add_option(
-         "evaluations", o->evaluations,
-         "what 'eval --report' wrote: the folder, or eval.json in it; those of one name are taken together, e.g. "
-         "several seeds, and differences are to the first name")
+  sub->add_option("evaluations", o->evaluations,
+                  "folders that 'eval --report' wrote, or eval.json in them. Those of one name form a group, e.g. "
+                  "several seeds; differences are to the first name")
       ->type_name("[NAME=]PATH")
       ->required();
-  sub->add_option("--out", o->out, "folder to write to, which holds no report yet")
+  sub->add_option("--out", o->out, "folder to write to, which must not hold a report")
       ->type_name("DIR")
       ->required()
       ->check(not_empty);
@@ -105,31 +101,33 @@ void add_solve(CLI::App& app, Action& action) {
   CLI::App* sub = app.add_subcommand("solve", "solve puzzles with a trained model");
   auto o = std::make_shared<commands::SolveOptions>();
   sub->add_option("--checkpoint", o->checkpoint, kRunOrStep)->type_name("PATH")->required();
-  sub->add_option("input", o->input,
-                  "puzzles, one a line: Sudoku with dots or zeros for empty cells, or maze text (default: stdin)")
+  sub->add_option(
+         "input", o->input,
+         "file of puzzles, one per line: Sudoku with dots or zeros for empty cells, or maze text (default: stdin)")
       ->type_name("FILE");
   sub->add_flag("--watch", o->watch, "show the grid after each reasoning segment");
-  sub->add_option("--watch-delay", o->watch_delay_seconds, "pause after each segment shown")
+  sub->add_option("--watch-delay", o->watch_delay_seconds, "pause after each segment that is shown")
       ->capture_default_str()
       ->type_name("SECONDS")
       ->check(CLI::Range(0.0, 60.0));
-  sub->add_option("--segments", o->segments, "reasoning segments, also more than in training (default: as trained)")
+  sub->add_option("--segments", o->segments,
+                  "number of reasoning segments, which may exceed that of training (default: as trained)")
       ->type_name("N")
       ->check(CLI::Range(1, 65535));
-  sub->add_flag("--early-halt", o->early_halt, "let each puzzle stop when the model's own rule halts it")
+  sub->add_flag("--early-halt", o->early_halt, "stop each puzzle when the model's own rule halts it")
       ->excludes("--watch");
-  sub->add_option("--weights", o->weights, "auto = the averaged weights where there are any")
+  sub->add_option("--weights", o->weights, "which weights to use; auto = the EMA if there is one")
       ->capture_default_str()
       ->check(CLI::IsMember({"auto", "raw", "ema"}));
   add_device(*sub, o->device);
   sub->add_option("--batch-size", o->batch_size, "puzzles solved at once (default: chosen by the program)")
       ->type_name("N")
       ->check(CLI::Range(1, 1 << 24));
-  sub->add_option("--puzzle-identifier", o->puzzle_identifier, "row of the puzzle embedding")
+  sub->add_option("--puzzle-identifier", o->puzzle_identifier, "row of the puzzle embedding to use")
       ->capture_default_str()
       ->type_name("N")
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 40));
-  sub->add_option("--format", o->format, "text: one answer a line; jsonl: one JSON object a line")
+  sub->add_option("--format", o->format, "text: one answer per line; jsonl: one JSON object per line")
       ->capture_default_str()
       ->check(CLI::IsMember({"text", "jsonl"}));
   sub->footer("example: hrm_train solve --checkpoint runs/first --watch < puzzles.txt");
@@ -137,58 +135,57 @@ void add_solve(CLI::App& app, Action& action) {
 }
 
 void add_generate(CLI::App& app, Action& action) {
-  CLI::App* sub = app.add_subcommand("generate", "let a language model go on with a text, or answer it");
+  CLI::App* sub = app.add_subcommand("generate", "let a language model continue a text or answer a prompt");
   auto o = std::make_shared<commands::GenerateOptions>();
   sub->add_option("checkpoint,--checkpoint", o->checkpoint, std::string(kRunOrStep) + kOrModelFolder)
       ->type_name("PATH")
       ->required();
   sub->add_option("--template", o->chat_template,
-                  "models of transformers: what stands around a prompt: model (the tokenizer's own template), "
-                  "chatml, llama3, plain (default: model, where there is one)")
+                  "chat template of a Hugging Face model: model (the tokenizer's own), chatml, llama3, plain (default: "
+                  "model, if there is one)")
       ->type_name("NAME");
   sub->add_option("--base", o->base, kBase)->type_name("FOLDER");
-  CLI::Option* prompt = sub->add_option("--prompt", o->prompt, "the text; the answer is printed as it comes");
+  CLI::Option* prompt =
+      sub->add_option("--prompt", o->prompt, "text to continue or answer; tokens are printed as they are sampled");
   CLI::Option* input =
       sub->add_option("--input", o->input,
-                      "file of prompts, one a line, or records (JSON lines or one array) with a member \"prompt\" (in "
-                      "runs of task polychromic: chat.prompt_field, and what template and instruction name) or "
-                      "\"messages\"; - = stdin. Answers come in its order")
+                      "file of prompts, one per line, or JSON records with a member \"prompt\" (runs of task "
+                      "polychromic: chat.prompt_field) or \"messages\"; - = stdin. Answers keep its order")
           ->type_name("FILE")
           ->check(not_empty)
           ->excludes(prompt);
-  sub->add_option(
-         "--system", o->system,
-         "models of transformers whose template has a place for it (model, chatml, llama3): a system message in front "
-         "of each prompt")
+  sub->add_option("--system", o->system,
+                  "system message in front of each prompt, for templates that have one (model, chatml, llama3)")
       ->type_name("TEXT")
       ->check(not_empty);
-  sub->add_option("--max-new-tokens", o->max_new_tokens, "tokens of an answer, at most")
+  sub->add_option("--max-new-tokens", o->max_new_tokens, "maximum number of tokens in an answer")
       ->capture_default_str()
       ->type_name("N")
       ->check(CLI::Range(1, 1 << 24));
   add_sampling(*sub, o->temperature, o->top_k, o->top_p);
-  sub->add_option("--min-p", o->min_p, "then from those with this share of the best one's probability")
+  sub->add_option("--min-p", o->min_p,
+                  "then keep tokens that have at least this fraction of the best token's probability")
       ->capture_default_str()
       ->check(CLI::Range(0.0, 1.0));
-  sub->add_option("--samples", o->samples, "answers to each prompt")
+  sub->add_option("--samples", o->samples, "number of answers to each prompt")
       ->capture_default_str()
       ->type_name("N")
       ->check(CLI::Range(1, 1 << 16));
-  sub->add_option("--stop", o->stop, "text that ends an answer and is no part of it; may be given again")
+  sub->add_option("--stop", o->stop, "text that ends an answer and is not part of it; may be repeated")
       ->type_name("TEXT")
       ->allow_extra_args(false)
       ->check(not_empty);
-  sub->add_option("--seed", o->seed, "the same seed gives the same answers, whatever the batch")
+  sub->add_option("--seed", o->seed, "seed of the sampling; the same seed gives the same answers at any batch size")
       ->capture_default_str()
       ->check(at_least(0));
-  sub->add_option("--batch-size", o->batch_size, "answers written at a time (default: 64 on a GPU, else 16)")
+  sub->add_option("--batch-size", o->batch_size, "answers sampled at the same time (default: 64 on a GPU, 16 on a CPU)")
       ->type_name("N")
       ->check(CLI::Range(1, 1 << 20));
-  sub->add_option("--weights", o->weights, "auto = the averaged weights where there are any")
+  sub->add_option("--weights", o->weights, "which weights to use; auto = the EMA if there is one")
       ->capture_default_str()
       ->check(CLI::IsMember({"auto", "raw", "ema"}));
   add_device(*sub, o->device);
-  sub->add_option("--format", o->format, "text: the answers alone, each ends a line; jsonl: one JSON object a line")
+  sub->add_option("--format", o->format, "text: only the answers, one per line; jsonl: one JSON object per line")
       ->capture_default_str()
       ->check(CLI::IsMember({"text", "jsonl"}));
   sub->footer(
@@ -224,16 +221,16 @@ int run_config(const ConfigOptions& options) {
 }
 
 void add_config(CLI::App& app, Action& action) {
-  CLI::App* sub = app.add_subcommand("config", "show the configuration and what it may hold");
+  CLI::App* sub = app.add_subcommand("config", "show the configuration, or all keys that it may hold");
   auto o = std::make_shared<ConfigOptions>();
-  auto* print =
-      sub->add_flag("--print", o->print, "each value with its origin (this is also what happens without a flag)");
-  auto* json = sub->add_flag("--json", o->json, "the complete configuration as a file for --config")->excludes(print);
-  auto* describe =
-      sub->add_flag("--describe,--help-fields", o->describe, "every key with its range, unit, default and meaning")
-          ->excludes(print)
-          ->excludes(json);
-  sub->add_flag("--schema", o->schema, "a JSON Schema (draft 2020-12) of a configuration file, for editors")
+  auto* print = sub->add_flag("--print", o->print, "print each value with its origin (the default)");
+  auto* json =
+      sub->add_flag("--json", o->json, "print the complete configuration as a file for --config")->excludes(print);
+  auto* describe = sub->add_flag("--describe,--help-fields", o->describe,
+                                 "print every key with its range, unit, default and meaning")
+                       ->excludes(print)
+                       ->excludes(json);
+  sub->add_flag("--schema", o->schema, "print a JSON Schema (draft 2020-12) of a configuration file, for editors")
       ->excludes(print)
       ->excludes(json)
       ->excludes(describe);
@@ -245,10 +242,12 @@ void add_config(CLI::App& app, Action& action) {
 void add_import(CLI::App& app, Action& action) {
   CLI::App* sub = app.add_subcommand("import", "make a run folder from an official HRM or TRM checkpoint");
   auto o = std::make_shared<commands::ImportOptions>();
-  sub->add_option("--from", o->from, "which official code wrote it")->required()->check(CLI::IsMember({"hrm", "trm"}));
-  sub->add_option("path", o->path, "the file, as torch.save wrote it")->type_name("FILE")->required();
-  sub->add_option("--config", o->config, "configuration that describes its model")->type_name("FILE");
-  sub->add_option("--out", o->out, "run folder to make")->type_name("DIR")->required();
+  sub->add_option("--from", o->from, "which official code wrote the checkpoint")
+      ->required()
+      ->check(CLI::IsMember({"hrm", "trm"}));
+  sub->add_option("path", o->path, "checkpoint file that torch.save wrote")->type_name("FILE")->required();
+  sub->add_option("--config", o->config, "configuration that describes the checkpoint's model")->type_name("FILE");
+  sub->add_option("--out", o->out, "run folder to create")->type_name("DIR")->required();
   add_overrides(*sub, o->overrides);
   sub->footer(
       "example: hrm_train import --from hrm --config configs/puzzle/hrm_sudoku17.json checkpoint --out runs/official");
@@ -258,22 +257,21 @@ void add_import(CLI::App& app, Action& action) {
 void add_export(CLI::App& app, Action& action) {
   CLI::App* sub = app.add_subcommand("export", "write the weights of a checkpoint for other programs");
   auto o = std::make_shared<commands::ExportOptions>();
-  sub->add_option(
-         "--to", o->to,
-         "torchscript: a module that torch.jit.load runs (puzzle and language models); safetensors: tensors for "
-         "any framework; pt: a state dict that torch.load and the official code open; hf: a folder for "
-         "transformers (plain decoders without experts; of task polychromic the model with its adapter merged "
-         "into it); peft: the adapter alone, as a folder for PEFT. Of an adapter that PEFT saved: hf alone")
+  sub->add_option("--to", o->to,
+                  "torchscript: a module for torch.jit.load (puzzle and language models); safetensors: tensors for any "
+                  "framework; pt: a state dict for torch.load and the official code; hf: a folder for transformers "
+                  "(plain decoders without experts, or a causal model with its adapter merged); peft: only the "
+                  "adapter, for PEFT. A PEFT adapter exports only to hf")
       ->required()
       ->check(CLI::IsMember({"torchscript", "safetensors", "pt", "hf", "peft"}));
-  sub->add_option("--checkpoint", o->checkpoint, std::string(kRunOrStep) + ", or folder of an adapter that PEFT saved")
+  sub->add_option("--checkpoint", o->checkpoint, std::string(kRunOrStep) + ", or a folder that PEFT saved")
       ->type_name("PATH")
       ->required();
-  sub->add_option("--out", o->out, "file to write; hf, peft: a new folder")->type_name("PATH")->required();
-  sub->add_option("--weights", o->weights, "auto = the averaged weights where there are any")
+  sub->add_option("--out", o->out, "file to write; for hf and peft a new folder")->type_name("PATH")->required();
+  sub->add_option("--weights", o->weights, "which weights to use; auto = the EMA if there is one")
       ->capture_default_str()
       ->check(CLI::IsMember({"auto", "raw", "ema"}));
-  sub->add_option("--dtype", o->dtype, "hf: of the weights in the files")
+  sub->add_option("--dtype", o->dtype, "dtype of the weights that --to hf writes")
       ->capture_default_str()
       ->check(CLI::IsMember({"float32", "bfloat16"}));
   sub->add_option("--base", o->base, kBase)->type_name("FOLDER");
@@ -281,28 +279,27 @@ void add_export(CLI::App& app, Action& action) {
 }
 
 void add_doctor(CLI::App& app, Action& action) {
-  CLI::App* sub = app.add_subcommand("doctor", "what this machine can do, and why not");
+  CLI::App* sub = app.add_subcommand("doctor", "say what this machine can do, and why not");
   auto o = std::make_shared<commands::DoctorOptions>();
-  sub->add_flag("--json", o->json, "as JSON");
+  sub->add_flag("--json", o->json, "print the result as JSON");
   CLI::Option* ranks = sub->add_flag("--ranks", o->ranks,
-                                     "test the ranks instead: start it as a training with several, e.g. torchrun "
-                                     "--no-python --nproc-per-node=2 hrm_train doctor --ranks");
-  sub->add_option("--meet-timeout", o->meet_timeout_s, "with --ranks: how long to wait for all of them")
+                                     "test the ranks of a training instead; start it with the training's launcher, "
+                                     "e.g. torchrun --no-python --nproc-per-node=2 hrm_train doctor --ranks");
+  sub->add_option("--meet-timeout", o->meet_timeout_s, "with --ranks: time to wait for all ranks")
       ->type_name("SECONDS")
       ->check(CLI::Range(1.0, 86400.0))
       ->capture_default_str()
       ->needs(ranks);
   sub->add_flag("--failpoints", o->failpoints,
-                "list the places that HRM_FAIL=<name>:<count>:<action>[,...] can let fail, for tests of what is left")
+                "list the failpoints that HRM_FAIL=<name>:<count>:<action>[,...] can trigger, for tests")
       ->excludes(ranks);
   auto replay = std::make_shared<commands::ReplayOptions>();
-  CLI::Option* dump =
-      sub->add_option("--replay", replay->dump,
-                      "make the next step of a dump again (<run>/diverged) and say where it stops being "
-                      "finite; exit code 6 when it does")
-          ->type_name("DUMP")
-          ->excludes(ranks);
-  sub->add_option("overrides", replay->overrides, "with --replay: of the configuration in the dump")
+  CLI::Option* dump = sub->add_option("--replay", replay->dump,
+                                      "repeat the step of a dump (<run>/diverged) and name the first tensors that are "
+                                      "not finite; exit code 6 if there are any")
+                          ->type_name("DUMP")
+                          ->excludes(ranks);
+  sub->add_option("overrides", replay->overrides, "with --replay: configuration values that replace those in the dump")
       ->type_name("KEY=VALUE");
   sub->callback([o, replay, dump, &action] {
     replay->json = o->json;
@@ -381,18 +378,17 @@ std::string full_name(const CLI::App* app) {
 
 int run_command_line(int argc, const char* const* argv) {
   CLI::App app(
-      "Trains recurrent models that reason (HRM, TRM) on puzzles, and language models (HRM-LM, decoders, those of "
-      "Hugging Face folders) on texts and chats; evaluates them, and lets them solve and answer.",
+      "Trains, evaluates and runs reasoning models (HRM, TRM) on puzzles and language models (HRM-LM, decoders, "
+      "Hugging Face folders) on texts and chats.",
       "hrm_train");
   app.set_version_flag("--version", version_text());
-  app.set_help_all_flag("--help-all", "help of all subcommands");
+  app.set_help_all_flag("--help-all", "print the help of all subcommands and exit");
   app.require_subcommand(1);
   app.get_formatter()->column_width(36);
   app.footer(
-      "Results go to stdout, everything else to stderr. Exit codes: 0 done, 1 unexpected error, 2 command line or\n"
-      "configuration, 3 machine or device, 4 data, 5 checkpoint, 6 diverged, 7 another rank is gone (start all "
-      "again),\n"
-      "75 stopped after saving (start it again).");
+      "Results go to stdout, messages to stderr. Exit codes: 0 done, 1 unexpected error, 2 command line or "
+      "configuration,\n3 machine or device, 4 data, 5 checkpoint, 6 diverged, 7 another rank was lost (start all ranks "
+      "again),\n75 stopped after saving (run the same command again).");
   Action action;
   add_train(app, action);
   add_eval(app, action);

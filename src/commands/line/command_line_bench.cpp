@@ -13,25 +13,26 @@ void add_size(CLI::App& sub, const char* name, int64_t& value, const char* what)
 }
 
 void add_bench_step(CLI::App& bench, Action& action) {
-  CLI::App* sub = bench.add_subcommand("step", "time the training step of a configuration, and where its time goes");
+  CLI::App* sub =
+      bench.add_subcommand("step", "time the training step of a configuration and show where its time goes");
   auto o = std::make_shared<commands::BenchStepOptions>();
   add_config_files(*sub, o->config_files);
   add_overrides(*sub, o->overrides);
-  sub->add_option("--steps", o->steps, "timed steps")
+  sub->add_option("--steps", o->steps, "number of timed steps")
       ->capture_default_str()
       ->type_name("N")
       ->check(CLI::Range(1, 100000));
-  sub->add_option("--warmup", o->warmup, "steps before them, not timed")
+  sub->add_option("--warmup", o->warmup, "steps before them that are not timed")
       ->capture_default_str()
       ->type_name("N")
       ->check(CLI::Range(1, 100000));
   sub->add_option("--settle", o->settle,
-                  "then seconds of further steps, not timed: clocks need them under load (with fp8 recursions name a "
-                  "--warmup of more than precision.fp8_warmup_steps)")
+                  "then run untimed steps for this long, so that clocks settle under load. With fp8 recursions, "
+                  "--warmup must exceed precision.fp8_warmup_steps")
       ->capture_default_str()
       ->type_name("SECONDS")
       ->check(CLI::Range(0.0, 600.0));
-  sub->add_option("--profile-steps", o->profile_steps, "steps recorded after them for the table; 0 = no table")
+  sub->add_option("--profile-steps", o->profile_steps, "steps recorded afterwards for the table; 0 = no table")
       ->capture_default_str()
       ->type_name("N")
       ->check(CLI::Range(0, 100));
@@ -50,11 +51,11 @@ void add_bench_eval(CLI::App& bench, Action& action) {
   auto o = std::make_shared<commands::BenchEvalOptions>();
   add_config_files(*sub, o->config_files);
   add_overrides(*sub, o->overrides);
-  sub->add_option("--passes", o->passes, "timed evaluations, after one that is not")
+  sub->add_option("--passes", o->passes, "timed evaluations, after an untimed one")
       ->capture_default_str()
       ->type_name("N")
       ->check(CLI::Range(1, 1000));
-  sub->add_option("--profile-passes", o->profile_passes, "evaluations recorded after them for the table; 0 = no table")
+  sub->add_option("--profile-passes", o->profile_passes, "evaluations recorded afterwards for the table; 0 = no table")
       ->capture_default_str()
       ->type_name("N")
       ->check(CLI::Range(0, 100));
@@ -68,10 +69,11 @@ void add_bench_eval(CLI::App& bench, Action& action) {
 }
 
 void add_bench_ops(CLI::App& bench, Action& action) {
-  CLI::App* sub = bench.add_subcommand("ops", "time each of our ops with the shapes of the recipes, beside plain ATen");
+  CLI::App* sub =
+      bench.add_subcommand("ops", "time each of our ops in the shapes of the recipes, compared with plain ATen");
   auto o = std::make_shared<commands::BenchOpsOptions>();
   sub->add_option("--filter", o->filter,
-                  "only rows whose op and recipe this regular expression fits, e.g. 'swiglu.*384'")
+                  "only rows whose op and recipe match this regular expression, e.g. 'swiglu.*384'")
       ->type_name("REGEX");
   add_device(*sub, o->device);
   add_json_out(*sub, o->json_out);
@@ -87,11 +89,11 @@ void add_bench_moe(CLI::App& bench, Action& action) {
   CLI::App* sub = bench.add_subcommand("moe", "time a mixture-of-experts layer, forward and backward, and its parts");
   auto o = std::make_shared<commands::BenchMoeOptions>();
   const auto add = [&](const char* name, int64_t& value, const char* what) { add_size(*sub, name, value, what); };
-  add("--tokens", o->tokens, "tokens of a batch");
+  add("--tokens", o->tokens, "tokens in a batch");
   add("--dim", o->dim, "width of the model");
-  add("--width", o->width, "width inside of an expert");
-  add("--experts", o->experts, "experts");
-  add("--top-k", o->top_k, "experts of a token");
+  add("--width", o->width, "inner width of an expert");
+  add("--experts", o->experts, "number of experts");
+  add("--top-k", o->top_k, "experts per token");
   add_device(*sub, o->device);
   add_json_out(*sub, o->json_out);
   sub->footer("example: hrm_train bench moe --dim 512 --width 2048 --experts 32 --top-k 2");
@@ -107,13 +109,13 @@ void add_bench_scan(CLI::App& bench, Action& action) {
   CLI::App* sub = bench.add_subcommand("scan", "time the recurrence of Mamba2, forward and backward");
   auto o = std::make_shared<commands::BenchScanOptions>();
   const auto add = [&](const char* name, int64_t& value, const char* what) { add_size(*sub, name, value, what); };
-  add("--rows", o->rows, "rows of a batch");
-  add("--length", o->length, "positions of a row");
-  add("--heads", o->heads, "heads");
-  add("--head-dim", o->head_dim, "channels of a head");
+  add("--rows", o->rows, "rows in a batch");
+  add("--length", o->length, "positions in a row");
+  add("--heads", o->heads, "number of heads");
+  add("--head-dim", o->head_dim, "channels per head");
   add("--groups", o->groups, "groups of heads that share B and C");
-  add("--state", o->state, "numbers of a channel's state");
-  add("--chunk", o->chunk, "positions of a chunk, where ATen computes");
+  add("--state", o->state, "state size of a channel");
+  add("--chunk", o->chunk, "positions in a chunk of the ATen version");
   add_device(*sub, o->device);
   add_json_out(*sub, o->json_out);
   sub->footer("example: hrm_train bench scan --rows 16 --length 1024");
@@ -126,16 +128,16 @@ void add_bench_scan(CLI::App& bench, Action& action) {
 }
 
 void add_bench_comm(CLI::App& bench, Action& action) {
-  CLI::App* sub = bench.add_subcommand("comm", "time sums between ranks that were started together");
+  CLI::App* sub = bench.add_subcommand("comm", "time all-reduce between the ranks of a launcher");
   auto o = std::make_shared<commands::BenchCommOptions>();
-  sub->add_option("--device", o->device, "auto = GPUs, by NCCL, when there are usable ones; cpu = CPUs, by Gloo")
+  sub->add_option("--device", o->device, "auto = GPUs with NCCL if usable ones are present; cpu = CPUs with Gloo")
       ->capture_default_str()
       ->check(CLI::IsMember({"auto", "cpu", "cuda"}));
-  sub->add_option("--max-mb", o->max_mb, "up to tensors of this size, from 8 bytes on")
+  sub->add_option("--max-mb", o->max_mb, "largest tensor; sizes start at 8 bytes")
       ->capture_default_str()
       ->type_name("MIB")
       ->check(CLI::Range(1, 4096));
-  sub->add_option("--meet-timeout", o->meet_timeout_s, "how long to wait for all ranks")
+  sub->add_option("--meet-timeout", o->meet_timeout_s, "time to wait for all ranks")
       ->capture_default_str()
       ->type_name("SECONDS")
       ->check(CLI::Range(1.0, 86400.0));
@@ -150,21 +152,21 @@ void add_bench_comm(CLI::App& bench, Action& action) {
 }
 
 void add_bench_tokenizer(CLI::App& bench, Action& action) {
-  CLI::App* sub = bench.add_subcommand("tokenizer", "time a tokenizer on the CPU: text to ids");
+  CLI::App* sub = bench.add_subcommand("tokenizer", "time a tokenizer that turns text into ids on the CPU");
   auto o = std::make_shared<commands::BenchTokenizerOptions>();
   sub->add_option("--tokenizer", o->tokenizer, "tokenizer.json, or the folder that holds it")
       ->type_name("FILE")
       ->required()
       ->check(not_empty);
-  sub->add_option("--text", o->text, "text in UTF-8; cut at line ends into documents of 64 KiB")
+  sub->add_option("--text", o->text, "UTF-8 text, which is cut at line ends into documents of 64 KiB")
       ->type_name("FILE")
       ->required()
       ->check(not_empty);
-  sub->add_option("--threads", o->threads, "at a time, each with documents of its own")
+  sub->add_option("--threads", o->threads, "number of threads, each with documents of its own")
       ->capture_default_str()
       ->type_name("N")
       ->check(CLI::Range(1, 1024));
-  sub->add_option("--passes", o->passes, "timed passes over the text, after one that is not")
+  sub->add_option("--passes", o->passes, "timed passes over the text, after an untimed one")
       ->capture_default_str()
       ->type_name("N")
       ->check(CLI::Range(1, 1000));
@@ -178,25 +180,24 @@ void add_bench_tokenizer(CLI::App& bench, Action& action) {
 }
 
 void add_bench_generate(CLI::App& bench, Action& action) {
-  CLI::App* sub = bench.add_subcommand("generate", "time text generation: tokens per second");
+  CLI::App* sub = bench.add_subcommand("generate", "time text generation in tokens per second");
   auto o = std::make_shared<commands::BenchGenerateOptions>();
   add_config_files(*sub, o->config_files);
   add_overrides(*sub, o->overrides);
-  sub->add_option("--checkpoint", o->checkpoint,
-                  "instead of a configuration's model with random weights: run folder or checkpoint folder")
+  sub->add_option("--checkpoint", o->checkpoint, "run folder or checkpoint folder to use instead of random weights")
       ->type_name("PATH")
       ->check(not_empty);
-  sub->add_option("--rows", o->rows, "rows of a batch; several numbers are timed one after the other")
+  sub->add_option("--rows", o->rows, "rows in a batch; several numbers are timed one after the other")
       ->type_name("N,...")
       ->delimiter(',')
       ->allow_extra_args(false)
       ->capture_default_str()
       ->check(CLI::Range(1, 1 << 20));
   const auto add = [&](const char* name, int64_t& value, const char* what) { add_size(*sub, name, value, what); };
-  add("--prompt", o->prompt, "tokens of each prompt");
-  add("--new", o->new_tokens, "new tokens of each row");
-  add("--vocab-size", o->vocab_size, "tokens of a model with random weights");
-  add("--passes", o->passes, "timed passes, after two that are not");
+  add("--prompt", o->prompt, "tokens in each prompt");
+  add("--new", o->new_tokens, "new tokens per row");
+  add("--vocab-size", o->vocab_size, "vocabulary of a model with random weights");
+  add("--passes", o->passes, "timed passes, after two untimed ones");
   add_sampling(*sub, o->temperature, o->top_k, o->top_p);
   add_json_out(*sub, o->json_out);
   sub->footer("example: hrm_train bench generate --rows 1,64 lm.arch=decoder lm.layers=12 lm.hidden_size=768");
@@ -210,24 +211,23 @@ void add_bench_generate(CLI::App& bench, Action& action) {
 
 // What is asked of `plan` for several ranks.
 void add_plan_ranks(CLI::App& sub, commands::PlanOptions& o) {
-  CLI::Option* ranks =
-      sub.add_option("--ranks", o.ranks, "plan data-parallel trainings with so many ranks, a GPU each, e.g. 8,64,1024")
-          ->type_name("N,...")
-          ->delimiter(',')
-          ->allow_extra_args(false)
-          ->check(CLI::Range(1, 1 << 20));
+  CLI::Option* ranks = sub.add_option("--ranks", o.ranks,
+                                      "plan data-parallel trainings with this many ranks, one GPU each, e.g. 8,64,1024")
+                           ->type_name("N,...")
+                           ->delimiter(',')
+                           ->allow_extra_args(false)
+                           ->check(CLI::Range(1, 1 << 20));
   sub.add_flag("--weak", o.weak,
-               "with --ranks: train.global_batch_size is each rank's batch (default: of all together)")
+               "with --ranks: train.global_batch_size is the batch of each rank (default: of all together)")
       ->needs(ranks);
-  sub.add_option("--ranks-per-node", o.ranks_per_node, "with --ranks: GPUs of a node")
+  sub.add_option("--ranks-per-node", o.ranks_per_node, "with --ranks: GPUs per node")
       ->type_name("N")
       ->capture_default_str()
       ->check(CLI::Range(1, 1 << 20))
       ->needs(ranks);
-  sub.add_option(
-         "--bandwidths", o.bandwidths,
-         "with --ranks: result of 'bench comm --json', of one node, or with one rank on each of several for the "
-         "network; may be given for both")
+  sub.add_option("--bandwidths", o.bandwidths,
+                 "with --ranks: result of 'bench comm --json' on one node, or with one rank per node for the network; "
+                 "may be repeated for both")
       ->type_name("FILE")
       ->allow_extra_args(false)
       ->check(not_empty)
@@ -236,13 +236,14 @@ void add_plan_ranks(CLI::App& sub, commands::PlanOptions& o) {
     sub.add_option(name, value, what)->type_name("GB/S")->check(CLI::Range(1e-3, 1e6))->needs(ranks);
   };
   rate("--link-gbs", o.link_gbs,
-       "with --ranks: 1e9 bytes a second that a GPU sends to others of its node, bus bandwidth (default: data sheet)");
-  rate("--network-gbs", o.network_gbs, "with --ranks: the same to other nodes (default: 50, one 400 Gbit/s adapter)");
+       "with --ranks: bus bandwidth between GPUs of a node, in 1e9 bytes per second (default: data sheet)");
+  rate("--network-gbs", o.network_gbs, "with --ranks: the same between nodes (default: 50, one 400 Gbit/s adapter)");
   const auto hop = [&](const char* name, double& value, const char* what) {
     sub.add_option(name, value, what)->type_name("US")->check(CLI::Range(1e-3, 1e6))->needs(ranks);
   };
   hop("--hop-us", o.hop_us,
-      "with --ranks: microseconds of an empty message to the next GPU of a node (default: as NCCL assumes)");
+      "with --ranks: latency of an empty message to the next GPU of a node, in microseconds (default: as NCCL "
+      "assumes)");
   hop("--network-hop-us", o.network_hop_us, "with --ranks: the same to another node");
 }
 
@@ -250,7 +251,7 @@ void add_plan_ranks(CLI::App& sub, commands::PlanOptions& o) {
 
 void add_bench(CLI::App& app, Action& action) {
   CLI::App* sub = app.add_subcommand(
-      "bench", "measure the speed of steps, ops, evaluations, sums between ranks, tokenizers, and generation");
+      "bench", "measure the speed of steps, ops, evaluations, all-reduce, tokenizers and generation");
   sub->require_subcommand(1);
   add_bench_step(*sub, action);
   add_bench_ops(*sub, action);
@@ -267,14 +268,15 @@ void add_plan(CLI::App& app, Action& action) {
   auto o = std::make_shared<commands::PlanOptions>();
   add_config_files(*sub, o->config_files);
   add_overrides(*sub, o->overrides);
-  sub->add_option("--gpu", o->gpu, "GPU to plan for, e.g. H200, A100, 'RTX 4090' (default: the one here, else H200)")
+  sub->add_option("--gpu", o->gpu,
+                  "GPU to plan for, e.g. H200, A100, 'RTX 4090' (default: this machine's GPU, or H200)")
       ->type_name("NAME")
       ->check(not_empty);
-  sub->add_option("--seq-len", o->seq_len, "cells of a puzzle, for data that are not there yet (with --vocab-size)")
+  sub->add_option("--seq-len", o->seq_len, "cells of a puzzle, if the data do not exist yet (with --vocab-size)")
       ->type_name("N")
       ->check(CLI::Range(1, 1 << 20));
   sub->add_option("--vocab-size", o->vocab_size,
-                  "tokens of those data (Sudoku 11, mazes 6); of a language model enough by itself")
+                  "vocabulary of those data (Sudoku 11, mazes 6); a language model needs only this")
       ->type_name("N")
       ->check(CLI::Range(1, 1 << 20));
   add_plan_ranks(*sub, *o);

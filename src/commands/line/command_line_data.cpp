@@ -14,16 +14,16 @@ namespace {
 template <class Command>
 void add_csv_sources(CLI::App& sub, Command& o, const std::string& things, const std::string& generate) {
   auto* train_csv =
-      sub.add_option("--train-csv", o.train_csv, cat("training ", things, ", a CSV file, also compressed"))
+      sub.add_option("--train-csv", o.train_csv, cat("training ", things, ": a CSV file, which may be compressed"))
           ->type_name("FILE");
   auto* test_csv = sub.add_option("--test-csv", o.test_csv, "test " + things)->type_name("FILE");
   sub.add_flag("--generate", o.generate, generate)->excludes(train_csv)->excludes(test_csv);
   sub.add_option("--question-field", o.question_field,
-                 "column with the puzzles (default: q, question, quizzes or puzzle, in any case of letters)")
+                 "column that holds the puzzles (default: q, question, quizzes or puzzle, in upper or lower case)")
       ->type_name("COLUMN")
       ->excludes("--generate");
   sub.add_option("--answer-field", o.answer_field,
-                 "column with their solutions (default: a, answer, solutions or solution, in any case of letters)")
+                 "column that holds the solutions (default: a, answer, solutions or solution, in upper or lower case)")
       ->type_name("COLUMN")
       ->excludes("--generate");
 }
@@ -31,29 +31,30 @@ void add_csv_sources(CLI::App& sub, Command& o, const std::string& things, const
 // Which rows of a CSV file become a dataset, and the ends of all commands that make one of puzzles.
 template <class Command>
 void add_csv_choice(CLI::App& sub, Command& o, const std::string& things) {
-  sub.add_option("--subsample", o.subsample, cat("take so many training ", things, " of the CSV file; 0 = all"))
+  sub.add_option("--subsample", o.subsample,
+                 cat("draw this many training ", things, " from the CSV file at random; 0 = all"))
       ->capture_default_str()
       ->check(at_least(0));
   sub.add_option("--min-rating", o.min_rating, cat("drop CSV training ", things, " rated below this"))
       ->capture_default_str()
       ->check(at_least(0));
-  sub.add_option("--seed", o.seed, "seed of every choice")->capture_default_str()->check(at_least(0));
-  sub.add_option("--out", o.out, "folder of the dataset")->type_name("DIR")->required();
+  sub.add_option("--seed", o.seed, "seed of all random choices")->capture_default_str()->check(at_least(0));
+  sub.add_option("--out", o.out, "folder to write the dataset to")->type_name("DIR")->required();
 }
 
 void add_data_sudoku(CLI::App& data, Action& action) {
   CLI::App* sub = data.add_subcommand("sudoku", "build a Sudoku dataset from CSV files, or generate one");
   auto o = std::make_shared<data::SudokuCommand>();
-  add_csv_sources(*sub, *o, "puzzles", "make new puzzles, each with one solution");
-  sub->add_option("--box", o->box, "rows x columns of a box (default: 3x3, for 6x6 grids 2x3)")->type_name("RxC");
-  sub->add_option("--empty", o->empty, "empty cells of a generated puzzle")
+  add_csv_sources(*sub, *o, "puzzles", "generate new puzzles, each with one solution");
+  sub->add_option("--box", o->box, "rows x columns of a box (default: 3x3, or 2x3 for 6x6 grids)")->type_name("RxC");
+  sub->add_option("--empty", o->empty, "number of empty cells in a generated puzzle")
       ->capture_default_str()
       ->type_name("MIN:MAX");
   sub->add_option("--train", o->train, "training puzzles to generate")->capture_default_str()->check(at_least(0));
-  sub->add_option("--test", o->test, "test puzzles to generate, of other solution classes")
+  sub->add_option("--test", o->test, "test puzzles to generate, from other solution classes")
       ->capture_default_str()
       ->check(at_least(0));
-  sub->add_option("--augment", o->augment, "symmetric copies stored per training puzzle")
+  sub->add_option("--augment", o->augment, "symmetric copies to store per training puzzle")
       ->capture_default_str()
       ->check(at_least(0));
   add_csv_choice(*sub, *o, "puzzles");
@@ -68,9 +69,11 @@ void add_data_sudoku(CLI::App& data, Action& action) {
 void add_data_maze(CLI::App& data, Action& action) {
   CLI::App* sub = data.add_subcommand("maze", "build a maze dataset from CSV files, or generate one");
   auto o = std::make_shared<data::MazeCommand>();
-  add_csv_sources(*sub, *o, "mazes", "make new mazes");
-  sub->add_option("--size", o->size, "cells of a side (generated)")->capture_default_str()->check(CLI::Range(3, 1000));
-  sub->add_option("--min-path", o->min_path, "the shortest path is longer than so many moves (generated)")
+  add_csv_sources(*sub, *o, "mazes", "generate new mazes");
+  sub->add_option("--size", o->size, "cells per side of a generated maze")
+      ->capture_default_str()
+      ->check(CLI::Range(3, 1000));
+  sub->add_option("--min-path", o->min_path, "the shortest path of a generated maze is longer than this many moves")
       ->capture_default_str()
       ->check(at_least(0));
   sub->add_option("--train", o->train, "training mazes to generate")->capture_default_str()->check(at_least(0));
@@ -86,18 +89,21 @@ void add_data_maze(CLI::App& data, Action& action) {
 }
 
 void add_data_arithmetic(CLI::App& data, Action& action) {
-  CLI::App* sub = data.add_subcommand("arithmetic", "make sums as language data: 'What is 12 + 34?' and the answer");
+  CLI::App* sub =
+      data.add_subcommand("arithmetic", "generate sums as language data: 'What is 12 + 34?' and the answer");
   auto o = std::make_shared<data::ArithmeticCommand>();
-  sub->add_option("--digits", o->digits, "digits of a number, at most")->capture_default_str()->check(CLI::Range(1, 6));
-  sub->add_option("--samples", o->samples, "training problems, all different")
+  sub->add_option("--digits", o->digits, "maximum number of digits of a number")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 6));
+  sub->add_option("--samples", o->samples, "number of training problems, all different")
       ->capture_default_str()
       ->check(at_least(1));
-  sub->add_option("--validation", o->validation, "validation problems as a share of --samples")
+  sub->add_option("--validation", o->validation, "validation problems as a fraction of --samples")
       ->capture_default_str()
       ->type_name("SHARE")
       ->check(CLI::Range(0.0, 1.0));
-  sub->add_option("--seed", o->seed, "seed of every choice")->capture_default_str()->check(at_least(0));
-  sub->add_option("--out", o->out, "folder of the dataset")->type_name("DIR")->required();
+  sub->add_option("--seed", o->seed, "seed of all random choices")->capture_default_str()->check(at_least(0));
+  sub->add_option("--out", o->out, "folder to write the dataset to")->type_name("DIR")->required();
   sub->footer("example: hrm_train data arithmetic --digits 2 --out runs/data/sums");
   sub->callback([o, &action] {
     action = [o] {
@@ -109,27 +115,29 @@ void add_data_arithmetic(CLI::App& data, Action& action) {
 
 void add_data_answers(CLI::App& data, Action& action) {
   CLI::App* sub =
-      data.add_subcommand("answers", "make prompts that have several right answers, and a tokenizer for them");
+      data.add_subcommand("answers", "generate prompts that have several right answers, and a tokenizer for them");
   auto command = std::make_shared<data::AnswersCommand>();
   data::AnswersOptions& o = command->options;
-  sub->add_option("--largest", o.largest, "largest number to be split: longer ones are harder")
+  sub->add_option("--largest", o.largest, "largest number to split; larger ones are harder")
       ->capture_default_str()
       ->check(CLI::Range(12, 10'000));
-  sub->add_option("--train", o.train, "training prompts, all different")->capture_default_str()->check(at_least(1));
-  sub->add_option("--validation", o.validation, "validation prompts, none of them in training")
+  sub->add_option("--train", o.train, "number of training prompts, all different")
+      ->capture_default_str()
+      ->check(at_least(1));
+  sub->add_option("--validation", o.validation, "number of validation prompts, none of them in training")
       ->capture_default_str()
       ->check(at_least(0));
-  sub->add_option("--test", o.test, "test prompts, none of them in training or validation")
+  sub->add_option("--test", o.test, "number of test prompts, none of them in training or validation")
       ->capture_default_str()
       ->check(at_least(0));
-  sub->add_option("--responses", o.responses, "records of each prompt, with responses drawn from its right answers")
+  sub->add_option("--responses", o.responses, "records per prompt, with responses drawn from its right answers")
       ->capture_default_str()
       ->check(CLI::Range(1, 1000));
-  sub->add_option("--skew", o.skew, "probability of an answer in proportion to the one before; 1: all alike")
+  sub->add_option("--skew", o.skew, "probability of an answer divided by that of the one before it; 1 = all are equal")
       ->capture_default_str()
       ->check(CLI::Range(0.0, 1.0));
-  sub->add_option("--seed", o.seed, "seed of every choice")->capture_default_str()->check(at_least(0));
-  sub->add_option("--out", command->out, "folder of the dataset")->type_name("DIR")->required();
+  sub->add_option("--seed", o.seed, "seed of all random choices")->capture_default_str()->check(at_least(0));
+  sub->add_option("--out", command->out, "folder to write the dataset to")->type_name("DIR")->required();
   sub->footer("example: hrm_train data answers --largest 200 --train 2000 --out runs/data/answers");
   sub->callback([command, &action] {
     action = [command] {
@@ -144,24 +152,26 @@ void add_language_build(CLI::App& sub, data::LanguageBuild& o, const char* docum
   sub.add_option("inputs", o.inputs, "files and folders; folders are walked in sorted order")
       ->type_name("FILE_OR_DIR")
       ->required();
-  sub.add_option("--pattern", o.patterns, "of a folder only files with such names, e.g. '*.txt'; may be given again")
+  sub.add_option("--pattern", o.patterns,
+                 "use only files of a folder whose name matches, e.g. '*.txt'; may be repeated")
       ->type_name("GLOB")
       ->allow_extra_args(false);
-  sub.add_option("--tokenizer", o.tokenizer, "tokenizer.json or its folder, or 'bytes': every byte is an id")
+  sub.add_option("--tokenizer", o.tokenizer, "tokenizer.json or its folder, or 'bytes', where every byte is an id")
       ->capture_default_str()
       ->type_name("FILE|bytes");
-  sub.add_option("--bos", o.bos, "the tokenizer's token that begins an answer, e.g. '<|im_start|>' (default: none)")
+  sub.add_option("--bos", o.bos, "token that begins an answer, e.g. '<|im_start|>' (default: none)")
       ->type_name("TOKEN");
-  sub.add_option("--eos", o.eos, "the tokenizer's token that ends a text, e.g. '<|endoftext|>'")->type_name("TOKEN");
-  sub.add_option("--validation", o.validation, cat("share of the ", documents, " that is for validation"))
+  sub.add_option("--eos", o.eos, "token that ends a text, e.g. '<|endoftext|>'")->type_name("TOKEN");
+  sub.add_option("--validation", o.validation, cat("fraction of the ", documents, " that is kept for validation"))
       ->capture_default_str()
       ->type_name("SHARE")
       ->check(CLI::Range(0.0, 0.5));
-  sub.add_option("--max-malformed", o.max_malformed, cat("malformed ", documents, " to pass over"))
+  sub.add_option("--max-malformed", o.max_malformed,
+                 cat("number of malformed ", documents, " to skip before it is an error"))
       ->capture_default_str()
       ->type_name("N");
-  sub.add_option("--seed", o.seed, "seed of every choice")->capture_default_str()->check(at_least(0));
-  sub.add_option("--out", o.out, "folder of the dataset; a build that was stopped goes on in it")
+  sub.add_option("--seed", o.seed, "seed of all random choices")->capture_default_str()->check(at_least(0));
+  sub.add_option("--out", o.out, "folder to write the dataset to; a stopped build resumes there")
       ->type_name("DIR")
       ->required();
 }
@@ -171,12 +181,12 @@ void add_data_text(CLI::App& data, Action& action) {
   auto o = std::make_shared<data::TextCommand>();
   add_language_build(*sub, *o, "documents");
   CLI::Option* blank = sub->add_flag("--split-blank-lines", o->split_blank_lines,
-                                     "a document ends at a blank line (default: at the end of its file)");
-  sub->add_option("--separator", o->separator, "a document ends at this text, which belongs to none")
+                                     "end a document at a blank line (default: at the end of its file)");
+  sub->add_option("--separator", o->separator, "end a document at this text, which belongs to no document")
       ->type_name("TEXT")
       ->check(not_empty)
       ->excludes(blank);
-  sub->add_option("--shard-tokens", o->shard_tokens, "tokens of a shard; what a stopped build loses at most")
+  sub->add_option("--shard-tokens", o->shard_tokens, "tokens per shard, which is the most that a stopped build loses")
       ->capture_default_str()
       ->type_name("N")
       ->check(at_least(1));
@@ -193,11 +203,12 @@ void add_data_jsonl(CLI::App& data, Action& action) {
   CLI::App* sub = data.add_subcommand("jsonl", "turn JSON lines of text into records of ids");
   auto o = std::make_shared<data::JsonlCommand>();
   add_language_build(*sub, *o, "records");
-  sub->add_option("--prompt-field", o->prompt_field, "member with what the encoder reads")->capture_default_str();
-  sub->add_option("--response-field", o->response_field, "member with what the decoder learns")->capture_default_str();
-  sub->add_option("--text-field", o->text_field, "member of records without these two: one text, cut in two")
+  sub->add_option("--prompt-field", o->prompt_field, "member that holds the encoder's text")->capture_default_str();
+  sub->add_option("--response-field", o->response_field, "member that holds the decoder's text")->capture_default_str();
+  sub->add_option("--text-field", o->text_field,
+                  "member of records without these two that holds one text, which is cut in two")
       ->capture_default_str();
-  sub->add_option("--text-prefix", o->text_prefix, "share of such a text's ids that the encoder reads")
+  sub->add_option("--text-prefix", o->text_prefix, "fraction of such a text's ids that the encoder reads")
       ->capture_default_str()
       ->type_name("SHARE")
       ->check(CLI::Range(0.0, 1.0));
@@ -212,22 +223,21 @@ void add_data_jsonl(CLI::App& data, Action& action) {
 
 void add_data_inspect(CLI::App& data, Action& action) {
   CLI::App* sub = data.add_subcommand(
-      "inspect", "sizes and one example of a dataset directory, a CSV file, or prompts and responses");
+      "inspect", "show sizes and one example of a dataset folder, a CSV file, or prompts and responses");
   auto o = std::make_shared<data::InspectCommand>();
-  sub->add_option("path", o->path,
-                  "dataset directory, CSV file, or *.jsonl and *.json records of prompts and responses")
+  sub->add_option("path", o->path, "dataset folder, CSV file, or *.jsonl and *.json records of prompts and responses")
       ->type_name("PATH")
       ->required();
-  sub->add_option("--example", o->example, "which example to draw")->capture_default_str()->check(at_least(0));
+  sub->add_option("--example", o->example, "number of the example to show")->capture_default_str()->check(at_least(0));
   sub->add_option("--box", o->box, "rows x columns of a Sudoku box")->type_name("RxC");
   add_config_files(*sub, o->config_files);
   add_overrides(*sub, o->overrides);
   sub->footer(
-      "Prompts and responses are shown as a training with the configuration reads them: hf.tokenizer=FOLDER names the\n"
-      "tokenizer (default: one beside the records), chat.template=NAME what stands around them. Of a CSV file\n"
-      "data.question_field=COLUMN and data.answer_field=COLUMN name the columns.\n"
-      "examples: hrm_train data inspect data/maze30 --example 7\n"
-      "          hrm_train data inspect chats.jsonl hf.tokenizer=models/Qwen3-0.6B --example 7");
+      "Prompts and responses are shown as a training with this configuration reads them. hf.tokenizer=FOLDER names "
+      "the\ntokenizer (default: one beside the records), chat.template=NAME the template. data.question_field=COLUMN "
+      "and\ndata.answer_field=COLUMN name the columns of a CSV file.\nexamples: hrm_train data inspect "
+      "runs/data/maze30 --example 7\n          hrm_train data inspect chats.jsonl hf.tokenizer=models/Qwen3-0.6B "
+      "--example 7");
   sub->callback([o, &action] {
     action = [o] {
       data::run_data_inspect(*o, std::cout);
@@ -237,25 +247,26 @@ void add_data_inspect(CLI::App& data, Action& action) {
 }
 
 void add_data_tokenizer(CLI::App& data, Action& action) {
-  CLI::App* sub = data.add_subcommand("tokenizer", "learn a byte-level BPE tokenizer from text");
+  CLI::App* sub = data.add_subcommand("tokenizer", "train a byte-level BPE tokenizer on text");
   auto o = std::make_shared<data::TrainTokenizerCommand>();
-  sub->add_option("--text", o->texts, "texts in UTF-8")->type_name("FILE")->required();
-  sub->add_option("--vocab-size", o->vocab_size, "tokens, with 256 for the bytes and the special ones")
+  sub->add_option("--text", o->texts, "text files in UTF-8")->type_name("FILE")->required();
+  sub->add_option("--vocab-size", o->vocab_size, "size of the vocabulary, with 256 bytes and the special tokens")
       ->type_name("N")
       ->required()
       ->check(CLI::Range(256, 1 << 20));
-  sub->add_option("--min-frequency", o->min_frequency, "a pair that is rarer becomes no token")
+  sub->add_option("--min-frequency", o->min_frequency, "do not merge pairs that are rarer than this")
       ->capture_default_str()
       ->type_name("N")
       ->check(at_least(1));
-  sub->add_option("--special", o->special, "a special token, e.g. '<|endoftext|>'; they get the highest ids")
+  sub->add_option("--special", o->special,
+                  "special token, e.g. '<|endoftext|>', which gets one of the highest ids; may be repeated")
       ->type_name("TOKEN")
       ->allow_extra_args(false);
-  sub->add_option("--words", o->words, "whose pattern cuts text into words")
+  sub->add_option("--words", o->words, "model whose pattern cuts text into words")
       ->capture_default_str()
       ->check(CLI::IsMember({"qwen3", "llama3", "gpt2"}));
-  sub->add_flag("--no-nfc", o->no_nfc, "leave out Unicode's normalization form C");
-  sub->add_option("--threads", o->threads, "for counting words; 0 = one per core")
+  sub->add_flag("--no-nfc", o->no_nfc, "do not apply Unicode's normalization form C");
+  sub->add_option("--threads", o->threads, "threads that count words; 0 = one per core")
       ->capture_default_str()
       ->type_name("N")
       ->check(CLI::Range(0, 1024));
@@ -272,17 +283,17 @@ void add_data_tokenizer(CLI::App& data, Action& action) {
 }
 
 void add_data_tokenize(CLI::App& data, Action& action) {
-  CLI::App* sub = data.add_subcommand("tokenize", "lines of text on standard input to lines of ids, or back");
+  CLI::App* sub = data.add_subcommand("tokenize", "turn lines of text on standard input into lines of ids, or back");
   auto o = std::make_shared<data::TokenizeCommand>();
   sub->add_option("--tokenizer", o->tokenizer, "tokenizer.json, or the folder that holds it")
       ->type_name("FILE")
       ->required()
       ->check(not_empty);
-  auto* decode = sub->add_flag("--decode", o->decode, "ids to text");
-  sub->add_flag("--add-special", o->add_special, "with what the tokenizer's template puts around a text")
+  auto* decode = sub->add_flag("--decode", o->decode, "turn ids into text");
+  sub->add_flag("--add-special", o->add_special, "add the tokens that the tokenizer's template puts around a text")
       ->excludes(decode);
-  sub->add_flag("--skip-special", o->skip_special, "with --decode: without special tokens")->needs(decode);
-  sub->add_option("--threads", o->threads, "for text to ids")
+  sub->add_flag("--skip-special", o->skip_special, "with --decode: leave special tokens out")->needs(decode);
+  sub->add_option("--threads", o->threads, "threads that turn text into ids")
       ->capture_default_str()
       ->type_name("N")
       ->check(CLI::Range(1, 1024));
@@ -297,7 +308,7 @@ void add_data_tokenize(CLI::App& data, Action& action) {
 }  // namespace
 
 void add_data(CLI::App& app, Action& action) {
-  CLI::App* sub = app.add_subcommand("data", "build datasets and tokenizers, and look at them");
+  CLI::App* sub = app.add_subcommand("data", "build datasets and tokenizers, and inspect them");
   sub->require_subcommand(1);
   add_data_sudoku(*sub, action);
   add_data_maze(*sub, action);

@@ -14,7 +14,7 @@ namespace hrm {
 namespace {
 
 constexpr const char* kOverrides =
-    "configuration values, e.g. optim.lr=3e-4 ('hrm_train config --describe' lists them)";
+    "configuration values, e.g. optim.lr=3e-4 ('hrm_train config --describe' lists all keys)";
 
 // What the types of options are called that stand for files and folders.
 constexpr const char* kPathTypes[] = {"PATH", "FILE", "DIR", "FOLDER", "DUMP"};
@@ -61,26 +61,27 @@ void expand_home_in_paths(CLI::App& app) {
 }
 
 void add_device(CLI::App& sub, std::string& device) {
-  sub.add_option("--device", device, "auto = the GPU when there is a usable one")
+  sub.add_option("--device", device, "device to use; auto = the GPU if a usable one is present")
       ->capture_default_str()
       ->check(CLI::IsMember({"auto", "cpu", "cuda"}));
 }
 
 void add_sampling(CLI::App& sub, double& temperature, int64_t& top_k, double& top_p) {
-  sub.add_option("--temperature", temperature, "0 = the best token each time; above: sampling")
+  sub.add_option("--temperature", temperature,
+                 "divide logits by this temperature and sample; 0 = always use the best token")
       ->capture_default_str()
       ->check(CLI::Range(0.0, 1e6));
-  sub.add_option("--top-k", top_k, "sample from the k best tokens; 0 = all")
+  sub.add_option("--top-k", top_k, "sample from the k best tokens; 0 = from all")
       ->capture_default_str()
       ->type_name("N")
       ->check(CLI::Range(0, 1 << 24));
-  sub.add_option("--top-p", top_p, "then from the fewest that have this probability together")
+  sub.add_option("--top-p", top_p, "then keep the smallest set of tokens with this total probability")
       ->capture_default_str()
       ->check(CLI::Range(0.0, 1.0));
 }
 
 void add_json_out(CLI::App& sub, std::string& file) {
-  sub.add_option("--json", file, "also write the result to this file")->type_name("FILE")->check(not_empty);
+  sub.add_option("--json", file, "also write the result to this file, as JSON")->type_name("FILE")->check(not_empty);
 }
 
 void check_can_write(const std::string& file) {
@@ -97,7 +98,7 @@ void check_can_write(const std::string& file) {
 }
 
 void add_config_files(CLI::App& sub, std::vector<std::string>& files) {
-  sub.add_option("--config", files, "configuration file; of several, later ones win")
+  sub.add_option("--config", files, "configuration file; values of later files win")
       ->type_name("FILE")
       ->allow_extra_args(false);
 }

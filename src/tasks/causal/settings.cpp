@@ -186,7 +186,7 @@ auto always(Value value) {
 const TaskSettings& polychromic_settings() {
   static const TaskSettings row{
       .name = "polychromic",
-      .help = "a causal language model of section hf on prompts and responses, and on answers that it samples",
+      .help = "a causal language model (section hf) on prompts and responses, and on completions that it samples",
       .defaults = {{"data.train", no_prompts},
                    {"data.test", no_prompts},
                    {"optim.name", always(std::string("adamw")), "adamw"},

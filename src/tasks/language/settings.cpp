@@ -109,7 +109,7 @@ void check_language_run(const Checker& check) {
 const TaskSettings& language_settings() {
   static const TaskSettings row{
       .name = "language",
-      .help = "models of sections lm and moe on text",
+      .help = "language models (sections lm and moe) on text",
       .defaults = {{"data.train", no_text}, {"data.test", no_text}},
       .data = TrainingData::texts,
       .lists_paths = true,

@@ -112,7 +112,7 @@ void check_puzzle(const Checker& check) {
 const TaskSettings& puzzle_settings() {
   static const TaskSettings row{
       .name = "puzzle",
-      .help = "models of section model on grids",
+      .help = "reasoning models (section model) on grids",
       .defaults = {{"data.test", no_test},
                    {"model.H_layers", h_layers},
                    {"model.H_cycles", cycles},
