@@ -22,7 +22,7 @@ struct HfModel {
 // Llama for full attention, Mistral for a window, Qwen3 for norms of q and k, with or without a window. Of weights that
 // we keep as one, rows are theirs: qkv_proj is q_proj, k_proj and v_proj, gate_up_proj is gate_proj and up_proj. The
 // tensors are views, in the types of `weights`; dtype: what the files shall hold. Throws Error(usage) for a model that
-// is none of these, naming the other formats, and for a dtype other than float32 and bfloat16;
+// is not one of these, naming the other formats, and for a dtype other than float32 and bfloat16;
 // Error(checkpoint) for weights that are not those of `options`.
 HfModel hf_model(const models::DecoderOptions& options, const std::vector<std::pair<std::string, at::Tensor>>& weights,
                  const HfTokens& tokens, at::ScalarType dtype = at::kFloat);

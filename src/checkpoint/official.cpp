@@ -45,7 +45,7 @@ std::string first_names(const TensorMap& tensors) {
   return cat("; its tensors are called ", text, count > kShown ? "' and so on" : "'");
 }
 
-// The size of a matrix, -1 where there is none of that name.
+// The size of a matrix; -1 if no matrix has that name.
 int64_t size_of(const TensorMap& tensors, const std::string& name, int64_t dim) {
   const auto found = tensors.find(name);
   return found == tensors.end() || found->second.dim() != 2 ? -1 : found->second.size(dim);

@@ -1,5 +1,5 @@
 #pragma once
-// Evaluations of sampled answers, compared: what `eval --report` and `report` write. No torch here.
+// Evaluations of completions, compared: what `eval --report` and `report` write. No torch here.
 
 #include <map>
 #include <optional>

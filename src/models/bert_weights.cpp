@@ -12,7 +12,7 @@ namespace hrm::models {
 namespace {
 
 const std::string kPrefix = "bert.";
-// So many are named, the rest is counted: one wrong size is wrong in every layer.
+// This many are named and the rest counted: one wrong size is wrong in every layer.
 constexpr size_t kMostNamed = 24;
 
 using Shapes = std::map<std::string, std::vector<int64_t>>;

@@ -211,7 +211,7 @@ class Flops {
  public:
   explicit Flops(const config::Config& config) : c_(config), lm_(config.lm) {}
 
-  // A stack of blocks over so many positions, each of which attends to `keys` others on average.
+  // A stack of blocks over this many positions, each of which attends to `keys` others on average.
   double blocks(int64_t layers, double positions, double keys, BlockPlace place, bool may_have_experts,
                 bool cross) const {
     double sum = 0;

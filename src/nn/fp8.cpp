@@ -29,7 +29,7 @@ Fp8Recursions::Fp8Recursions(torch::nn::Module& model, int64_t history, double m
     if (auto* level = dynamic_cast<ReasoningModule*>(module.get())) modules.push_back(level);
   }
   require(!modules.empty(), ExitCode::unexpected, "fp8 recursions of a model without recurrent modules");
-  // Places among the slots are given out first. Each weight has one input: so many activations are quantised.
+  // The first slots are for activations. Each weight has one input, so their number is that of the weights.
   for (const ReasoningModule* module : modules) {
     for (const Linear* weight : fp8_weights(*module)) weights_.push_back(weight);
   }

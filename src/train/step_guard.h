@@ -12,8 +12,8 @@
 
 namespace hrm::train {
 
-// A step is left out where its gradient is not finite, and, with train.spike_score > 0, where its loss stands so many
-// standard deviations above the mean of the last train.spike_window losses (once so many are known).
+// A step is skipped if its gradient is not finite, and, with train.spike_score > 0, if its loss is that many
+// standard deviations above the mean of the last train.spike_window losses (once that many are known).
 //
 // All tensors are on the device, at the same addresses for as long as this object lives; everything is computed on the
 // current stream, nothing waits. On several ranks with the same loss and norm the answer is the same on all.

@@ -325,7 +325,7 @@ void Trainer::alive(const char* doing) {
 void Trainer::report_step(const at::Tensor& loss, const at::Tensor& nonfinite, at::Tensor& extra) {
   at::Tensor give_up;
   if (scaler_) {
-    // An overflow of the scaled loss is none of the training: the scale adapts.
+    // An overflow of the scaled loss does not concern the training: the scale adapts.
     extra.select(0, kLossScale).copy_(scaler_->scale());
     scaler_->update(nonfinite);
     guard_->update(loss, at::zeros_like(nonfinite));

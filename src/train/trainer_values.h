@@ -26,7 +26,7 @@ enum FrontValue : int64_t {
   kWaited = 1,  // ms that the ranks waited for each other in the step before, in all; only of several
   kOwn = 2,
 };
-// With several ranks the host reads a step's values so many steps later: never sooner, so that all ranks draw the same
+// With several ranks the host reads a step's values this many steps later, never sooner, so all ranks draw the same
 // conclusions from them (to stop, to give up) after the same step.
 inline constexpr size_t kAgreementLag = 2;  // less than queued_at_ has room for
 

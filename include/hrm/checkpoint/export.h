@@ -63,7 +63,7 @@ struct HfTokens {
 // How the weights stand in the folder.
 struct HfFormat {
   at::ScalarType dtype = at::kFloat;  // or at::kBFloat16; other floating-point types are converted
-  // Weights of more bytes than that are cut into files of at most so many, or of one tensor; as transformers cuts.
+  // Weights above this many bytes are split into files of at most this size, or of one tensor, as transformers does.
   uint64_t shard_bytes = 5'000'000'000;
 };
 

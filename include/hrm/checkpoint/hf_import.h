@@ -13,7 +13,7 @@
 
 namespace hrm::checkpoint {
 
-// The decoder that a config.json describes, for rows of so many positions.
+// The decoder that a config.json describes, for rows of this many positions.
 models::DecoderOptions decoder_options_of(const HfModelConfig& config, int64_t positions);
 
 // Fills every parameter of the model, whose q_proj, k_proj and v_proj are rows of one weight, as are gate_proj and

@@ -66,7 +66,7 @@ class Saver {
   // be repeated gives way to the new one.
   void save(Stateful& root, const CheckpointMeta& meta);
 
-  // Waits until nothing is left to write, or for so many seconds after a failure: then Error(environment) with the
+  // Waits until nothing is left to write, or this many seconds after a failure: then Error(environment) with the
   // reason, and nothing is written any more.
   void finish(double patience_s);
 

@@ -23,8 +23,8 @@ struct ArithmeticCommand {
   int64_t seed = 0;         // --seed
   std::string out;          // --out folder
 };
-// Neither a + b nor b + a of a validation problem is among the training problems. Throws Error(usage) when there are
-// not so many problems.
+// Neither a + b nor b + a of a validation problem is among the training problems. Throws Error(usage) if there are too
+// few problems.
 void run_data_arithmetic(const ArithmeticCommand& command, std::ostream& out);
 
 // hrm_train data answers: prompts with several right answers (hrm/data/answers.h), as JSON lines of text with the files

@@ -31,7 +31,7 @@ inline const ReadWhen kDiversityGradient{.key = "polychromic.objective",
                                          .way_out = "set polychromic.objective to score_function",
                                          .unless = true};
 
-// polychromic.performance_mode=safe samples at most so many answers.
+// polychromic.performance_mode=safe samples at most this many completions.
 inline constexpr int64_t kSafeAnswers = 3;
 
 enum class PolychromicObjective { none, score_function, marginal, compat };
@@ -268,7 +268,7 @@ struct EnumNames<SharedPrompts> {
   static constexpr const char* kNames[] = {"off", "answers", "responses"};
 };
 
-// What the diversity of sampled answers adds to the loss.
+// What the diversity of completions adds to the loss.
 struct PolychromicConfig {
   PolychromicObjective objective = PolychromicObjective::score_function;
   double diversity_weight = 0.3;

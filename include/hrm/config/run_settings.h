@@ -8,7 +8,7 @@
 
 namespace hrm::config {
 
-// Settings of sampled answers in an evaluation.
+// Settings of completions in an evaluation.
 inline const ReadWhen kSampledAnswers{
     .key = "eval.answers", .values = {"0"}, .why = "samples none", .way_out = "set eval.answers to 10", .unless = true};
 inline const ReadWhen kSpikes{.key = "train.spike_score",

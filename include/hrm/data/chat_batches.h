@@ -22,7 +22,7 @@ struct ChatBatchOptions {
   int64_t max_len = 512;
   int64_t buckets = 4;
   int64_t multiple = 8;
-  // Examples of so many batches are dealt out by length, so that those of a batch have about the same; 1: by chance.
+  // Examples of this many batches are dealt out by length, so that a batch has similar lengths; 1: at random.
   int64_t pool_batches = 1;
   bool pinned = false;  // page-locked memory
 };

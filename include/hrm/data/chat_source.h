@@ -35,7 +35,7 @@ class ChatSource : public LanguageSource {
   // Of the dataset: the examples of a sample, one where rows are not packed.
   std::vector<int64_t> examples_of(int64_t index) const;
   const ChatExample& example(int64_t index) const { return (*dataset_)[examples_[rows_begin_[index]]]; }
-  // Examples that are longer than rows of so many positions: what a training should say before it begins.
+  // Number of examples longer than rows of this many positions: a training reports it before it begins.
   int64_t cut_examples(int64_t decoder_len) const;
 
  private:

@@ -116,7 +116,7 @@ class ChatEncoder {
   // Throws Error(data), the reason alone, also where the answer is not marked, or where the ids do not follow the text.
   Turns turns(const std::vector<ChatMessage>& messages, const std::string& response, const ChatExtras& more = {}) const;
 
-  // Ids of which each one ends a sampled answer; none where the template ends one with a text (stop_text).
+  // Each of these ids ends a completion; empty if the template ends one with a text (stop_text).
   const std::vector<int64_t>& stop_ids() const { return stop_ids_; }
   const std::string& stop_text() const { return stop_text_; }
   const TextEncoder& encoder() const { return encoder_; }

@@ -92,7 +92,7 @@ struct LanguageReaderOptions {
   int64_t global_batch_size = 0;
   int64_t rank = 0;
   int64_t ranks = 1;  // must divide global_batch_size
-  // Batches are cut to the smallest of so many lengths, at equal distances up to `shape` and rounded up to multiples of
+  // Batches are cut to the smallest of this many lengths, equally spaced up to `shape` and rounded up to multiples of
   // 8, that holds their longest row, separately for encoder and decoder: few shapes, little padding.
   int64_t buckets = 4;
   bool pinned = false;  // page-locked memory

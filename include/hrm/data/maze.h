@@ -21,7 +21,7 @@ struct Maze {
   int64_t path_length = 0;  // moves from S to G
 };
 
-// The side of a square grid of so many cells; 0 when it is not square.
+// The side of a square grid of this many cells; 0 if it is not square.
 int maze_side(size_t cells);
 
 // What is wrong with a question: another character, not square, not exactly one 'S' and one 'G'. Empty when nothing is.

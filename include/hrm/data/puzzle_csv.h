@@ -25,7 +25,7 @@ struct PuzzleCsvOptions {
   int64_t min_rating = 0;                                                    // drop puzzles rated below
   int64_t subsample = 0;                                                     // keep this many at random; 0 = all
   uint64_t seed = 0;                                                         // of the subsample
-  // Always checked: characters, lengths, rules, and that the answer solves the question. When at most so many puzzles
+  // Always checked: characters, lengths, rules, and that the answer solves the question. If at most this many puzzles
   // are kept, each Sudoku is also solved, to make sure that it has exactly one solution.
   int64_t check_unique_up_to = INT64_MAX;
   bool progress = false;  // a progress line on stderr

@@ -52,7 +52,7 @@ struct SolveResult {
 };
 
 // Counts solutions up to two. Fills the cell or the place in a row, column or box with the fewest candidates first, so
-// that puzzles people solve need hardly any search. `max_nodes`: give up after so many.
+// that puzzles people solve need hardly any search. `max_nodes`: gives up after this many.
 SolveResult solve_sudoku(const SudokuGeometry& geometry, const Grid& givens, int64_t max_nodes = INT64_MAX);
 
 // Difficulty as in the shipped files: nodes that a plain depth-first search expands up to its first solution; it always

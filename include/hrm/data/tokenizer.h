@@ -35,7 +35,7 @@ class Tokenizer {
   std::vector<int32_t> encode(std::string_view text, bool add_special = false) const;
   // Appends them to `out`.
   void encode(std::string_view text, std::vector<int32_t>& out, bool add_special = false) const;
-  // Each text for itself, over so many threads. An Error names the first text that has one, counted from 0.
+  // Each text separately, over this many threads. An Error names the first text that has one, counted from 0.
   std::vector<std::vector<int32_t>> encode_batch(std::span<const std::string_view> texts, int threads,
                                                  bool add_special = false) const;
 

@@ -24,7 +24,7 @@ constexpr std::array<uint16_t, 256> kByteLevelCharacters = [] {
 // Bytes as characters, in UTF-8.
 std::string byte_level_text(std::string_view bytes);
 
-// The bytes that a text stands for; nothing where a character of it is none of the alphabet (or it is no UTF-8).
+// The bytes that a text stands for; nullopt if a character is not in the alphabet (or the text is not UTF-8).
 std::optional<std::string> byte_level_bytes(std::string_view text);
 
 // SentencePiece's token for a byte that no other token has: "<0x0A>".

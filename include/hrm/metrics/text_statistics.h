@@ -14,7 +14,7 @@ double pass_at_k(int64_t n, int64_t c, int64_t k);
 struct Interval {
   double mean = 0, low = 0, high = 0;
 };
-// Percentile bootstrap (Efron, 1979): the (1 -+ level) / 2 quantiles, interpolated linearly, of the means of so many
+// Percentile bootstrap (Efron, 1979): the (1 -+ level) / 2 quantiles, interpolated linearly, of the means of this many
 // resamples. The draws depend on the seed alone. Error(usage) unless resamples >= 1 and 0 < level < 1.
 Interval bootstrap_mean(std::span<const double> values, uint64_t seed, int resamples = 10000, double level = 0.95);
 // Of the mean of a[i] - b[i], resampling the pairs. Error(data) where the sizes differ.

@@ -60,7 +60,7 @@ class LanguageModel : public torch::nn::Module {
   virtual const nn::LmHead& head() const = 0;
   at::Tensor logits(const at::Tensor& hidden) const { return head().forward(hidden); }  // (..., D) -> (..., V)
 
-  // Decoding, without gradient; Error(usage) from a model that has no cache. make_cache: for so many rows of at most
+  // Decoding, without gradient; Error(usage) from a model that has no cache. make_cache: for this many rows of at most
   // `capacity` tokens. prefill: as forward(), with lengths (B) integer, the tokens in each row of inputs.ids, behind
   // which is padding; returns hidden states (B, T, D), those at padding without meaning. step: one more token for each
   // row, ids (B) -> hidden states (B, D); see Decoder::step.

@@ -38,7 +38,7 @@ struct AttentionPass {
   at::Tensor mask = {};     // bool, broadcasts to (B, Hq, T, keys), true where may be attended to; undefined: all
   bool causal = true;       // only without mask: to no later position
   // Of a decoding step, with a cache and T = 1: (B) int64, where the new position goes. Then rotary has the rows of all
-  // positions, and instead of a mask `window` says what is attended to: so many positions, 0: all.
+  // positions. Instead of a mask, `window` limits attention to this many positions; 0: all.
   at::Tensor place = {};
   int64_t window = 0;
   // Defined: hidden states are those of tokens that stand in several rows, (1, U, D), and T is the longest row's.

@@ -32,7 +32,7 @@ class LayerNorm : public Norm, public HasOwnInit {
 // `weight`, 1 at the start.
 class RmsNorm : public Norm, public HasOwnInit {
  public:
-  // `groups`: the mean is that of each of so many equal parts of a row.
+  // `groups`: the mean is taken over each of this many equal parts of a row.
   RmsNorm(int64_t width, double eps, at::Device device, int64_t groups = 1);
 
   at::Tensor forward(const at::Tensor& x) const override;

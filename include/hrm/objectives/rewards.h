@@ -1,5 +1,5 @@
 #pragma once
-// Rewards of sampled answers. A reward sees all answers to one prompt at once, because what an answer is worth can
+// Rewards of completions. A reward sees all completions of a prompt at once, because the value of one can
 // depend on the others (diversity).
 
 #include <ATen/core/Tensor.h>

@@ -30,7 +30,7 @@ struct GroupDefaults {
   std::vector<std::string> undecayed = {};  // globs of others that do not
   // Globs of embeddings and output heads: Muon leaves them, and all vectors and scalars, to AdamW.
   std::vector<std::string> not_matrices = {"*embed*", "*lm_head*", "*q_head*"};
-  // Parameters that are so many matrices below each other, by name.
+  // Parameters that are this many matrices stacked along dimension 0, by name.
   std::map<std::string, int64_t> stacks = {};
 };
 

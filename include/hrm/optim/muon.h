@@ -22,7 +22,7 @@ namespace hrm::optim {
 // The factor s of a matrix.
 double muon_scale(config::MuonScale scale, int64_t rows, int64_t columns);
 
-// Matrices of one shape are iterated together, in stacks of at most so many elements, or one by one where a matrix has
+// Matrices of one shape are iterated together, in stacks of at most this many elements, or one by one if a matrix has
 // more. All stacks share their buffers, which are therefore no larger than the largest stack: 128 MiB each in float32.
 constexpr int64_t kMuonStackElements = int64_t{1} << 25;
 

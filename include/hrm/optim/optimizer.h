@@ -28,7 +28,7 @@ struct ParameterGroup {
   // registered by who gives it. Empty: the optimizer allocates and registers it. In all groups alike.
   std::vector<std::vector<at::Tensor>> moments = {};
   double lr_factor = 1;  // of the learning rate
-  // Of muon alone: its iteration updates them, each as so many matrices below each other (the experts of a mixture); 0:
+  // Only for muon: its iteration updates them, each as this many stacked matrices (the experts of a mixture); 0:
   // AdamW does. Their first dimension is rows, the others are columns.
   int64_t matrices = 0;
 };

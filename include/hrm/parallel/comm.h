@@ -133,7 +133,7 @@ class CountingComm : public Comm {
   CommTraffic traffic_;
 };
 
-// One rank of so many that are not there, for tests and plans: what it would send is counted, and nothing is sent or
+// One rank of this many that do not exist, for tests and plans: it counts what it would send, and nothing is sent or
 // waited for. A sum, a maximum and a broadcast leave the rank's own values, an all-gather repeats its rows. Tensors of
 // any device, those without memory (meta) among them; on a GPU all is work of the current stream.
 // Error(unexpected) for a rank outside of 0 to ranks - 1, and for tensors that do not fit the operation.

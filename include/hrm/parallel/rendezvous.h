@@ -24,7 +24,7 @@ class Store {
   virtual std::vector<std::optional<std::string>> get_all(const std::vector<std::string>& keys) = 0;
   // Sets it if no one has, or only to ""; returns what it is now. Of several ranks that do so at a time one succeeds.
   virtual std::string set_once(const std::string& key, const std::string& value) = 0;
-  // Waits for it; nothing when it has not come within so many seconds.
+  // Waits for it; nullopt if it has not come within this many seconds.
   virtual std::optional<std::string> wait(const std::string& key, double seconds) = 0;
 };
 

@@ -23,7 +23,7 @@ struct CausalLm {
   std::unique_ptr<nn::LoraSet> lora;  // null: all weights are trained
 };
 
-// Positions that rows need: hf.positions, or what prompts, responses and sampled answers of this configuration take.
+// Positions that rows need: hf.positions, or the length of prompts, responses and completions of this configuration.
 // Error(usage) where that is more than the model was made for (max_position_embeddings).
 int64_t causal_positions(const config::Config& config, const HfModelConfig& facts);
 

@@ -137,7 +137,7 @@ class Generator {
   Beginning begin_;
 };
 
-// The batch that so many rows, or a few more, run in: powers of two and three quarters of them.
+// The batch size that this many rows, or a few more, run in: powers of two and three quarters of them.
 int64_t generation_bucket(int64_t rows);
 
 }  // namespace hrm::tasks

@@ -1,7 +1,7 @@
 #pragma once
 // The language task: HRM language models and plain decoders on triples and on packed text.
 //
-// A global batch is so many rows of the mixture that data.train names, cut into micro-batches and over ranks in their
+// A global batch is this many rows of the mixture that data.train names, cut into micro-batches and over ranks in their
 // order. The loss is a mean over all labelled tokens of the global batch, however it is cut.
 
 #include <map>

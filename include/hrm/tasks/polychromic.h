@@ -5,7 +5,7 @@
 //
 // A step samples its answers before the work that is captured: load_batch() generates, measures and writes rows, labels
 // and weights to where the graph reads them, unless the step learns once more from the rewards of the step before
-// (grpo.num_iterations). Then forward_backward() is a pass over prompts and responses and one over sampled answers, or
+// (grpo.num_iterations). Then forward_backward() is a pass over prompts and responses and one over completions, or
 // one over both (tasks/prefix_sharing.h). What is sampled depends on seed, step and place in the global batch, not on
 // ranks, micro-batches or the rows beside.
 //

@@ -1,5 +1,5 @@
 #pragma once
-// From what sampled answers are worth to what the loss multiplies their log-probabilities with, and the metrics of it.
+// From the rewards of completions to the factors of their log-probabilities in the loss, with their metrics.
 // Shapes: G prompts of this rank, N answers to each, K rewards, T positions of a row. Ranks have the same G and N, and
 // call these functions together; what is a mean or a spread over the batch is one over all ranks' answers. The
 // functions wait for the device, and are called in front of a step's captured work.

@@ -1,5 +1,5 @@
 #pragma once
-// The rows of sampled answers that a step learns from, where its captured work reads them: the same addresses in each
+// The rows of completions that a step learns from, where its captured work reads them: the same addresses in each
 // step. GRPO may learn from one batch of answers in several steps (grpo.num_iterations), and a checkpoint keeps them.
 // Shapes: M micro-batches of B rows, N of which, one after the other, answer one prompt; T positions at most; W
 // positions of this step.
@@ -78,7 +78,7 @@ class AnswerBatch {
 
   // The tensors of the captured work, at static addresses: ids and labels (rows, T) int64, weights (rows, T) and
   // advantages (rows) float32; undefined where they are not needed: log-probabilities (rows, T) float32, the tables of
-  // shared prompts int32.
+  // prefix sharing int32.
   const at::Tensor& all_ids() const { return ids_; }
   const at::Tensor& all_labels() const { return labels_; }
   const at::Tensor& all_weights() const { return weights_; }

@@ -1,5 +1,5 @@
 #pragma once
-// The losses of a polychromic step: of the data's responses, of the diversity of sampled answers, both in one pass, and
+// The losses of a polychromic step: of the data's responses, of the diversity of completions, both in one pass, and
 // of rewards. All is device work that may be captured: it reads the rows of the batches at their static addresses, and
 // shapes from the host, which Task::graph_key tells apart. Sums over tokens are divided by the tokens of the global
 // batch, so that micro-batches and ranks add up.

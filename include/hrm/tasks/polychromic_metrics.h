@@ -14,7 +14,7 @@
 
 namespace hrm::tasks {
 
-// How many steps sampled answers, by what for, and how many learned from rewards: values that only such steps have are
+// How many steps sampled completions, by purpose, and how many learned from rewards. Values of only such steps are
 // divided by their number.
 inline constexpr const char *kDiversitySteps = "diversity_steps", *kRewardSteps = "reward_steps",
                             *kRewardUpdates = "reward_updates";

@@ -38,7 +38,7 @@ struct PolychromicPlan {
   int64_t samples(PolychromicKind kind) const;  // answers to each of them
   int64_t tokens(PolychromicKind kind) const;   // of an answer, at most
   int64_t answers(PolychromicKind kind) const { return prompts(kind) * samples(kind); }  // of a micro-batch
-  // Whether gradients come from sampled answers.
+  // Whether gradients come from completions.
   bool learns_from_answers(PolychromicKind kind) const;
 
   // Whether a step learns once more from answers that `updates` steps have learned from.

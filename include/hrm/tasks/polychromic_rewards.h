@@ -1,5 +1,5 @@
 #pragma once
-// The rewards of GRPO as a configuration names them, and sampled answers as rewards read them.
+// The rewards of GRPO as a configuration names them, and completions as rewards read them.
 
 #include <ATen/core/Tensor.h>
 

@@ -1,5 +1,5 @@
 #pragma once
-// Sampled answers as a model learns from them: what the answers to one prompt begin with, the prompt, goes through the
+// Prefix sharing: the common prompt of several completions goes through the
 // model once, nothing is computed for padding, and only the tokens that count go through the head. The answers' rows,
 // as they were padded to one width, exist in attention alone. Where the prompts' own responses go through the model in
 // the same pass, prompts are those of the responses' rows. Shapes: M micro-batches of B rows of T positions, of which N
@@ -39,7 +39,7 @@ class PrefixSharing {
   // Writes what was read for C = `capacity` tokens, at least what read() returned.
   void write(int64_t capacity);
 
-  // The capacity for so many tokens, one of few for each width; 0 where rows that share nothing cost hardly more.
+  // The capacity for this many tokens, one of few for each width; 0 if rows without sharing cost hardly more.
   static int64_t capacity(int64_t tokens, int64_t rows, int64_t positions);
 
   PrefixSharedTokens part(int64_t micro_batch) const;

@@ -16,7 +16,7 @@ namespace hrm::tasks {
 
 class RowPool {
  public:
-  // The ring has room for so many steps' rows.
+  // The ring has room for the rows of this many steps.
   static constexpr int64_t kBatches = 4;
 
   // `slots`: rows that one step can take at most. The pool starts at row `position` of the stream. `table`, or null:

@@ -78,7 +78,7 @@ class Task : public Stateful {
   // Updates what the dense optimizer does not own (sparse embeddings), after all micro-batches. `skip`: 0-dim float32
   // on the device, non-zero = leave all untouched.
   virtual void update_extra(const at::Tensor& skip) = 0;
-  // Leaves out the next so many global batches. Before the first step of this object, after a resume.
+  // Skips this many global batches. Call it before the first step of this object, after a resume.
   virtual void skip_batches(int64_t count) = 0;
   // What the host has to do after the device work was queued.
   virtual void finish_step() {}

@@ -1,6 +1,6 @@
 #pragma once
 // SIGTERM, SIGINT, SIGUSR1, SIGUSR2 and SIGHUP ask for a clean stop: the step in hand is finished and saved. A second
-// SIGINT or SIGTERM leaves at once. SIGHUP is none of them where it was ignored when the program began (nohup).
+// SIGINT or SIGTERM leaves at once. SIGHUP does not count if it was ignored when the program began (nohup).
 
 #include <string>
 

@@ -76,7 +76,7 @@ class Trainer : public Stateful {
   // after writing a dump; the weights are those before the bad step.
   Outcome run();
 
-  // Trains so many further steps and nothing else: no evaluation, no checkpoint, no trace, no stop by signal, and not
+  // Trains this many further steps and nothing else: no evaluation, no checkpoint, no trace, no stop by signal, and not
   // bounded by the configured number. What `bench step` times. Throws as run().
   void run_steps(int64_t count);
 

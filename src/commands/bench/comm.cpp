@@ -45,7 +45,7 @@ bool sums_right(parallel::Comm& comm, at::Device device, int64_t bytes) {
 // GPU replayed from a CUDA graph where that can be had, `why_not` says why it was not.
 double measure_collective(parallel::Comm& comm, at::Device device, int64_t bytes, std::string& why_not) {
   const at::Tensor values = at::zeros({bytes / 4}, at::device(device).dtype(at::kFloat));
-  // So many a round that the ranks' different starts do not count, as far as memory that fast allows it.
+  // As many per round as memory allows, so that the different starts of the ranks do not matter.
   const bool gpu = device.is_cuda();
   const int64_t least = gpu ? 4 : 1, most = gpu ? 200 : 50, volume = int64_t{1} << (gpu ? 30 : 24);
   const int64_t calls = std::clamp(volume / bytes, least, most);

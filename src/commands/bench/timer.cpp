@@ -59,7 +59,7 @@ double time_of_graph(at::Device device, double budget_ms, const std::function<vo
   capture(1);
   graph.replay();
   const double once = std::max(median_interval(device, 3, [&] { graph.replay(); }), 1e-3);
-  // So many that the start of a replay does not count, and that a measurement takes a fifth of the budget.
+  // Enough that the start of a replay does not matter, and that a measurement takes a fifth of the budget.
   const auto calls = static_cast<int64_t>(std::clamp(budget_ms / 5 / once, 1.0, 200.0));
   if (calls > 1) {
     graph.reset();

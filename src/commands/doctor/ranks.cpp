@@ -53,7 +53,7 @@ std::vector<std::string> interfaces() {
   return out;
 }
 
-// An all-reduce of so many bytes of float32; the best of a few. `right`: every number is what it must be.
+// An all-reduce of this many bytes of float32; the best of a few. `right`: every number is as expected.
 struct LinkTimes {
   double seconds = 1e30;
   bool right = true;

@@ -1,6 +1,7 @@
 // The reference as Markdown pages and as a man page.
 
 #include <algorithm>
+#include <sstream>
 
 #include "commands/line/reference.h"
 #include "hrm/base/build_info.h"
@@ -135,6 +136,20 @@ constexpr ExitStatus kExitStatuses[] = {
     {ExitCode::stopped, "stopped by a signal after saving; run the same command again to resume"},
 };
 
+// Lines of at most 120 columns.
+std::string wrapped(const std::string& text) {
+  std::string out;
+  size_t column = 0;
+  std::istringstream words(text);
+  for (std::string word; words >> word; column += word.size()) {
+    const bool fits = column + 1 + word.size() <= 120;
+    if (!out.empty()) out += fits ? " " : "\n";
+    column = out.empty() || !fits ? 0 : column + 1;
+    out += word;
+  }
+  return out;
+}
+
 constexpr const char* kGenerated = "This page is generated from the program's option tables";
 
 }  // namespace
@@ -152,7 +167,7 @@ std::string cli_markdown(const std::vector<CommandEntry>& commands) {
     out += cat("| ", static_cast<int>(status.code), " | ", cell(status.text), " |\n");
   }
   for (const CommandEntry& command : commands) {
-    out += cat(command.words.size() > 1 ? "\n### `" : "\n## `", full_command(command), "`\n\n", command.help,
+    out += cat(command.words.size() > 1 ? "\n### `" : "\n## `", full_command(command), "`\n\n", wrapped(command.help),
                "\n\n```\n", usage(command), "\n```\n");
     if (!command.examples.empty()) {
       out += cat("\nFor example:\n\n```\n", joined(command.examples, "\n"), "\n```\n");
@@ -179,7 +194,7 @@ std::string config_markdown() {
       section = field.section;
       out += section.empty() ? "\n## Top level\n\n" : cat("\n## ", section, "\n\n");
       for (const Section& s : sections()) {
-        if (s.name == section && !section.empty()) out += s.help + "\n\n";
+        if (s.name == section && !section.empty()) out += wrapped(s.help) + "\n\n";
       }
       out += "| key | accepts | default | meaning |\n|---|---|---|---|\n";
     }

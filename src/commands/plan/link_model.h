@@ -1,5 +1,5 @@
 #pragma once
-// How long collective operations take between so many GPUs: from data sheets, or from what `bench comm` measured.
+// How long collective operations take between this many GPUs: from data sheets, or from results of `bench comm`.
 
 #include <cstdint>
 #include <filesystem>
@@ -17,7 +17,7 @@ struct RankLayout {
   int64_t nodes = 1;
   int64_t per_node() const { return ranks / nodes; }
 };
-// So many ranks on nodes with up to `per_node` each. Error(usage) where the last node would not be full.
+// This many ranks on nodes with up to `per_node` each. Error(usage) if the last node would not be full.
 RankLayout layout_of(int64_t ranks, int64_t per_node);
 
 // What one GPU sends in a collective, and receives.

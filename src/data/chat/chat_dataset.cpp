@@ -199,7 +199,7 @@ class ChatDataset::Reader {
       example.response_ids = encoder_.response_ids(example.response, asked_for.messages, asked_for.more);
     }
     if (answers && !asked_for.more.response.empty()) {
-      // What a sampled answer would have to be.
+      // What a completion would have to be.
       example.response = encoder_.sampled_text(example.response_ids);
       if (is_blank_text(example.response)) example.response = asked_for.more.response;
     }

@@ -19,7 +19,7 @@ struct BatchBuffer {
 
 class BatchRing : public BufferRing<BatchBuffer> {
  public:
-  // Allocates `count` buffers of `rows` rows, or of the picks of so many, page-locked when asked.
+  // Allocates `count` buffers of `rows` rows, or of the picks of this many, page-locked on request.
   BatchRing(int64_t count, int64_t rows, const PuzzleMeta& meta, bool pinned, bool picks);
 };
 

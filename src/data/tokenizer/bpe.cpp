@@ -16,7 +16,7 @@ namespace {
 
 constexpr size_t kLongestRemembered = 64;  // bytes
 constexpr size_t kFewestSlots = size_t{1} << 12, kMostSlots = size_t{1} << 18;
-// Up to so many symbols each merge looks through all ranks; beyond, a heap is faster.
+// Up to this many symbols each merge scans all ranks; beyond, a heap is faster.
 constexpr size_t kShort = 48;
 
 uint64_t fold(uint64_t a, uint64_t b) {

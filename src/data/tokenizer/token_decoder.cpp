@@ -11,7 +11,7 @@ namespace {
 
 using DecoderKind = DecoderStep::Kind;
 
-// A Replace may make a text longer by so many bytes: several in a row would double it again and again.
+// A Replace may lengthen a text by this many bytes: several in a row would double it again and again.
 constexpr size_t kMostGrownBytes = size_t{64} << 10;
 
 std::string replaced(const std::string& text, const std::string& pattern, std::string_view content) {

@@ -94,7 +94,7 @@ Tokenizer::State::State(TokenizerJson from, const std::string& origin, ExitCode 
   size_t bytes = 0;
   const auto add = [&](int32_t id, const std::string& text, bool special) {
     places[static_cast<size_t>(id)] = static_cast<int32_t>(tokens.size());
-    // As the library's ByteLevel decoder: a token with a character that is none of the alphabet is taken as it stands.
+    // As the library's ByteLevel decoder: a token with a character outside the alphabet is used as it is.
     tokens.push_back({text, decoder.bytes_of(text), special});
     bytes += tokens.back().bytes.size();
     require(bytes <= kMostBytes, code, origin, ": the decoder makes more than ", human_bytes(kMostBytes),

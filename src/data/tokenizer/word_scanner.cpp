@@ -52,7 +52,7 @@ inline char lower(char c) {
   return c >= 'A' && c <= 'Z' ? static_cast<char>(c + ('a' - 'A')) : c;
 }
 
-// 's, 't, 're, 've, 'm, 'll, 'd at an apostrophe; null where there is none of them. Without regard to case also with
+// 's, 't, 're, 've, 'm, 'll, 'd at an apostrophe; null if there is none. Without regard to case also with
 // U+017F, which is an s in another shape.
 template <bool kAnyCase>
 const char* contraction(const char* at, const char* end) {

@@ -24,9 +24,9 @@ class Budget {
   void spend(int64_t steps = 1);
   // Of a text that is about to be made, or read through.
   void spend_text(size_t bytes);
-  // Of so many elements that are copied or looked at.
+  // Counts this many elements that are copied or looked at.
   void spend_items(size_t count) { spend(static_cast<int64_t>(count / 4)); }
-  // Throws Fault at once where a text of so many bytes would be too long.
+  // Throws Fault at once if a text of this many bytes would be too long.
   void check_text(size_t bytes) const;
   size_t most_text() const { return most_text_; }
 

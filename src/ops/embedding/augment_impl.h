@@ -37,7 +37,7 @@ void augment_kernel(const at::Tensor& inputs, const at::Tensor& labels, const at
 // Throws c10::Error with the op's name and the shapes that do not fit.
 void check_augment(const AugmentArgs& args);
 
-// Rows of a square grid of so many cells; 0 where there is none.
+// Rows of a square grid of this many cells; 0 if there are none.
 int64_t square_side(int64_t cells);
 
 namespace reference {

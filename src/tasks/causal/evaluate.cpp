@@ -63,7 +63,7 @@ std::string causal_model_name(const CausalInference& loaded) {
 
 }  // namespace
 
-// Cross-entropy of the responses, and what sampled answers are worth.
+// Cross-entropy of the responses, and the metrics of completions.
 EvalOutcome evaluate_causal(const StoredModel& stored, const EvalRequest& request) {
   CausalInference loaded = open_answering(stored);
   const config::Config& config = loaded.config;

@@ -19,7 +19,7 @@ LanguageWidths language_widths(const PlanInput& in);
 const models::LanguageSizes& sizes_of(const PlanInput& in);
 bool prototype(const PlanInput& in);  // of the HRM language model, instead of the modern style
 
-// A run of blocks over so many rows of so many positions.
+// A run of blocks over this many rows of this many positions.
 struct BlockStack {
   int64_t layers = 0;
   double rows = 0, length = 0;

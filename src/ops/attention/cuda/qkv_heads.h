@@ -41,7 +41,7 @@ struct QkvHeadsBackward {
   float* grad_weight;  // (2, head_dim), q's and k's, or null: not needed, or no norm
 };
 
-// Into so many sums a weight's gradient is split before it is summed up: a constant, so that it decides no result.
+// Number of partial sums of a weight's gradient before they are added up: a constant, so that it decides no result.
 inline constexpr int kQkvParts = 1056;
 
 // Whether the kernels take these sizes: without a norm any; with one a head must be shared by 1, 2, 4, 8, 16 or 32

@@ -361,7 +361,7 @@ __device__ inline int draw_token(Shared& s, const Tokens& row, const NextTokens&
     const float part = expf(value);
     return part < p.min_p ? Mass{0} : static_cast<Mass>(part * kUnits);
   };
-  // What stays of this thread's stretch: below the last key, and of those that have it the first so many.
+  // What remains of this thread's range: tokens below the last key, and the first of those that equal it.
   Mass sum = 0, ties = 0;
   row.each_in_order([&](int, float logit) {
     const float value = scale.value(logit);

@@ -32,7 +32,7 @@ struct DiversityPlan {
   int64_t shared;  // bytes of dynamic shared memory
 };
 
-// For a device of so many multiprocessors, whose blocks may have so many bytes of shared memory.
+// For a device with this many multiprocessors, whose blocks may have this many bytes of shared memory.
 DiversityPlan plan(const DiversityParams& params, int processors, int64_t shared_limit);
 
 // float64 numbers of scratch memory.

@@ -31,7 +31,7 @@ struct EmbedBackward {
   Element element;  // of grad_x
 };
 
-// Into so many sums the rows are split before they are summed up: a constant, so that it decides no result.
+// Number of partial sums of the rows before they are added up: a constant, so that it decides no result.
 inline constexpr int kEmbedParts = 256;
 
 // Whether the table's sums fit into the shared memory of the current device.

@@ -19,7 +19,7 @@ struct EmbedTokensBackward {
   Element element;  // of grad_x
 };
 
-// So many neighbours in the sorted order are summed by one block.
+// One block sums this many neighbours in the sorted order.
 inline constexpr int kEmbedPiece = 32;
 inline int64_t embed_pieces(int64_t tokens) {
   return (tokens + kEmbedPiece - 1) / kEmbedPiece;

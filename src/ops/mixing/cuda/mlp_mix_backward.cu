@@ -82,7 +82,7 @@ __global__ void mix_reduce(MlpMixBackward p, int columns, int splits, float gate
 
 // ---- Launch ----
 
-// For so many positions mix_fused has too few registers.
+// For this many positions mix_fused has too few registers.
 template <class P>
 constexpr bool kMayBeFused = P::kColumns < 128;
 

@@ -113,7 +113,7 @@ struct BackwardRow {
   }
 };
 
-// A warp takes every so many-th row and keeps the weight's gradient of all of them in registers.
+// A warp strides over the rows and keeps the weight's gradient of all of them in registers.
 template <typename T, int kPacks>
 __global__ void __launch_bounds__(kWarps * 32, kPacks <= 3 ? 4 : 1) backward_registers(WeightedRmsNormBackward p) {
   wait_for_earlier();

@@ -33,7 +33,7 @@ struct WeightedRmsNormBackward {
   Element element;
 };
 
-// Into so many sums the rows are split before they are summed up: a constant, so that it decides no result.
+// Number of partial sums of the rows before they are added up: a constant, so that it decides no result.
 inline constexpr int kNormParts = 528;
 
 // Start the kernels on the stream and return the error of the launch. Rows that fit into the registers of a warp (dim a

@@ -453,7 +453,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
 #endif
 }
 
-// The heads of a sample, halved so many times, are what a block has at a time. `at_once`: clusters that the device can
+// A block has the heads of a sample, halved this many times, at a time. `at_once`: clusters that the device can
 // run at a time.
 template <typename T, class Shape>
 cudaError_t start_projected(const AttentionProjected& p, int halvings, int at_once, cudaStream_t stream) {

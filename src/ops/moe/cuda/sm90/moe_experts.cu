@@ -133,7 +133,7 @@ cudaError_t start_columns(const ExpertLinear& p, cudaStream_t stream) {
 
 // As start_linear_tile() chooses: in the last round some multiprocessors have no tile. Columns behind an expert's last
 // are multiplied with what lies there, the next expert's or zeros, and not stored. How many rows there are only the
-// device knows; at most so many are meant.
+// device knows; this is the upper bound.
 template <Input kInput, Weight kOrder>
 cudaError_t start(const ExpertLinear& p, cudaStream_t stream) {
   const auto columns_in_turn = [&](int64_t columns) {
