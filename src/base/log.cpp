@@ -56,7 +56,7 @@ void clear_line(State& s) {
   s.line_open = false;
 }
 
-// What cannot be written to the file (full disk) is left out there, and counted: the program goes on, and fails by
+// What cannot be written to the file (full disk) is skipped there, and counted: the program continues, and fails by
 // itself where it writes what it cannot do without.
 void write_log_file(State& s, Level level, const std::string& text) {
   if (!s.file) return;

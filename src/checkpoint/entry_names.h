@@ -1,5 +1,5 @@
 #pragma once
-// Where a registered entry stands in model.pt.
+// Where a registered entry is in model.pt.
 
 #include <string>
 
@@ -13,7 +13,7 @@ inline std::string without_prefix(const std::string& name, const std::string& pr
   return name.rfind(prefix, 0) == 0 ? name.substr(prefix.size()) : name;
 }
 
-// Weights stand at their official name, whatever object registered them ("model.H_init" -> "H_init"), and averages at
+// Weights are at their official name, whatever object registered them ("model.H_init" -> "H_init"), and averages at
 // the same name inside the module "ema".
 inline std::string archive_name(const TensorEntry& entry) {
   if (entry.role == StateRole::weight) return without_prefix(entry.name, "model.");

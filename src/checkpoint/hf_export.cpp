@@ -156,7 +156,7 @@ HfModel hf_model(const models::DecoderOptions& options, const NamedTensors& weig
     config["mlp_bias"] = false;
   }
   const Json ids = token_ids(tokens);
-  // Where the text has none, the libraries' own defaults must not stand in.
+  // Where the text has none, the libraries' own defaults must not are in.
   for (const char* key : {"bos_token_id", "eos_token_id", "pad_token_id"}) {
     config[key] = ids.contains(key) ? ids[key] : Json();
   }

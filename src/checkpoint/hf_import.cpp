@@ -57,7 +57,7 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 9> kQuantise
     {".input_scale", "FP8"},
 }};
 
-// Says what weights of another kind are, in place of a list of all that they lack.
+// Says what weights of another kind are, instead of a list of all that they lack.
 void refuse_other_kinds(const NamedWeights& weights, const std::string& origin,
                         const std::map<std::string, HfWeight>& wanted) {
   for (const auto& [core, name] : weights.all()) {

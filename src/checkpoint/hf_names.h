@@ -11,7 +11,7 @@
 
 namespace hrm::checkpoint {
 
-// The head, which stands beside the model in transformers' classes and inside it in ours.
+// The head, which is beside the model in transformers' classes and inside it in ours.
 inline constexpr const char* kOurHead = "model.lm_head.weight";
 inline constexpr const char* kTheirHead = "lm_head.weight";
 

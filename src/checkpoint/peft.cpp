@@ -33,7 +33,7 @@ constexpr const char* kPrefix = "base_model.model.";
 constexpr std::string_view kMagnitude = ".lora_magnitude_vector";
 constexpr std::string_view kSavedPart = ".modules_to_save";
 
-// "layers.0.self_attn.q_proj.lora_A.weight", whatever wrappers and adapters' names stand in a tensor's name.
+// "layers.0.self_attn.q_proj.lora_A.weight", whatever wrappers and adapters' names are in a tensor's name.
 std::string adapter_core(const std::string& name) {
   std::string core = core_tensor_name(name);
   if (const size_t saved = core.find(kSavedPart); saved != std::string::npos) core.erase(saved, kSavedPart.size());

@@ -32,7 +32,7 @@ std::string type_text(const at::Tensor& tensor) {
 // that a refused checkpoint changes nothing.
 class Loader final : public StateVisitor {
  public:
-  // With `state` null only entries of role weight are matched; all others are passed over. Entries of the state that
+  // With `state` null only entries of role weight are matched; all others are skipped. Entries of the state that
   // begin with one of `optional` may be missing on one side.
   Loader(const fs::path& dir, std::map<std::string, at::Tensor> model, const StateContent* state,
          std::vector<std::string> optional = {})
@@ -110,7 +110,7 @@ class Loader final : public StateVisitor {
     for (const auto& copy : copies_) copy();
   }
 
-  // The optional prefix that the name begins with, else an empty string.
+  // The optional prefix that the name begins with, otherwise an empty string.
   std::string prefix_of(const std::string& name) const {
     for (const std::string& prefix : optional_) {
       if (name.starts_with(prefix)) return prefix;

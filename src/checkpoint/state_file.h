@@ -1,5 +1,5 @@
 #pragma once
-// state.safetensors: everything of a run's state that is no weight. Scalars and slices stand in its metadata, exactly.
+// state.safetensors: everything of a run's state that is not a weight. Scalars and slices are in its metadata, exactly.
 
 #include <cstddef>
 #include <functional>

@@ -84,8 +84,8 @@ struct Front {
   std::vector<FrontPoint> points;
   std::string missing;  // why there is no picture, in one sentence; then there are no points
 };
-// Quality is pass@1, else rouge_l, else 1 / perplexity, without interval. Without any of these, without diversity, and
-// where it is by different measures, nothing can be placed.
+// Quality is pass@1, otherwise rouge_l, otherwise 1 / perplexity, without interval. Without any of these, without
+// diversity, and where it is by different measures, nothing can be placed.
 Front quality_diversity_front(const AnswerReport& report);
 
 std::string report_markdown(const AnswerReport& report);

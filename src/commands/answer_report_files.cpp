@@ -237,7 +237,7 @@ std::string answers_page(const AnswerReport& report) {
     }
   }
   for (const std::string& key : report.prompts) {
-    if (key.find('\0') != key.npos) continue;  // a prompt that stands there already
+    if (key.find('\0') != key.npos) continue;  // a prompt that is there already
     const ReportedPrompt& first = *of[0].at(key);
     out += cat("<section><h2>", escaped_markup(key), "</h2>");
     if (!first.reference.empty()) out += cat("<p class=\"note\">data: ", escaped_markup(first.reference), "</p>");

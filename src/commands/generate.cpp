@@ -93,7 +93,7 @@ tasks::TextWriter open_writer(const GenerateOptions& o) {
   return spec.open_writer(stored, {.weights = o.weights, .chat_template = o.chat_template, .system = o.system});
 }
 
-// An answer that a record has already is left out.
+// An answer that a record has already is skipped.
 std::vector<int32_t> chat_ids(Prompt& prompt, const data::ChatPrompts& chat, const std::string& system) {
   const ChatRecord record = prompt.record.empty() ? chat.record_of(prompt.text) : chat.read(prompt.record);
   if (!prompt.record.empty()) {

@@ -162,7 +162,7 @@ std::optional<int64_t> first_length(const std::string& text) {
   if (line.find('#') == std::string::npos) {
     return static_cast<int64_t>(std::min(line.find_first_of(",\t "), line.size()));
   }
-  // A line with start and goal is a whole maze, else the first of as many rows as it has cells.
+  // A line with start and goal is a whole maze, otherwise the first of as many rows as it has cells.
   const bool whole = line.find('S') != std::string::npos && line.find('G') != std::string::npos;
   return whole ? length : length * length;
 }

@@ -132,7 +132,7 @@ void check_init_config(const config::LoadedConfig& now, const Start& start) {
   }
 }
 
-// Where a training goes on after a spike of the loss, and what it leaves out.
+// Where a training continues after a spike of the loss, and what it leaves out.
 struct Rewind {
   Start start;
   int64_t spike_step = 0;
@@ -159,7 +159,7 @@ std::optional<Rewind> choose_rewind(const config::TrainConfig& config, const tra
   return Rewind{start, trainer.spike_step(), trainer.rewinds() + 1};
 }
 
-// A run goes on with its own puzzles; their number is the first that tells others.
+// A run continues with its own puzzles; their number is the first that tells others.
 void check_resume_puzzles(const tasks::Task& task, const Start& start) {
   constexpr const char* kCount = "num_puzzle_identifiers";
   const auto signature = task.signature();
@@ -203,7 +203,7 @@ void describe_start(const fs::path& run_dir, const config::Config& config, const
             config.runtime.cudnn_benchmark ? ", cuDNN benchmark" : "", ", memory: ", runtime.allocator);
 }
 
-// The configuration that goes on with a checkpoint: what the task keeps of it is taken over.
+// The configuration that continues with a checkpoint: what the task keeps of it is taken over.
 config::LoadedConfig with_kept_settings(config::LoadedConfig loaded, const Start& start) {
   const auto keep = tasks::task_spec(loaded.config).keep_settings;
   if (keep == nullptr || start.checkpoint.empty() || start.meta.weights_only()) {
@@ -213,7 +213,7 @@ config::LoadedConfig with_kept_settings(config::LoadedConfig loaded, const Start
   return loaded;
 }
 
-// Trains from the run's last checkpoint, or from where `rewind` says, which becomes where to go on if the outcome is
+// Trains from the run's last checkpoint, or from where `rewind` says, which becomes where to continue if the outcome is
 // Outcome::rewind.
 train::Outcome train_from(const TrainOptions& options, const config::LoadedConfig& asked, train::Ranks& ranks,
                           const Runtime& runtime, const fs::path& run_dir, std::optional<Rewind>& rewind) {

@@ -11,7 +11,7 @@ namespace hrm::data {
 // on the Hugging Face hub. Empty where there is nothing to say.
 std::string other_data(const std::filesystem::path& path);
 
-// Of a table in text (*.csv, *.tsv) in place of records: the line that makes JSON lines of it. Else empty.
+// Of a table in text (*.csv, *.tsv) instead of records: the line that makes JSON lines of it. Else empty.
 std::string other_table(const std::filesystem::path& path);
 
 }  // namespace hrm::data

@@ -16,7 +16,7 @@ namespace {
 struct FileKind {
   std::string_view begin;  // the first bytes
   std::string_view name;
-  std::string_view remedy;  // with the file's path in place of FILE, and without its suffix in place of STEM
+  std::string_view remedy;  // with the file's path instead of FILE, and without its suffix instead of STEM
 };
 
 constexpr std::string_view kWeightsOfOrigin =

@@ -182,7 +182,7 @@ std::string text_of(const fs::path& file, ExitCode code) {
 }  // namespace
 
 std::string hub_name_hint(const std::string& path, HubKind kind) {
-  // An address of the hub may be given in place of a name. That of a data set has "datasets/" in front of it.
+  // An address of the hub may be given instead of a name. That of a data set has "datasets/" in front of it.
   std::string name = path;
   const auto drop = [&](std::string_view start) {
     const bool found = name.starts_with(start);

@@ -29,7 +29,7 @@ struct Range {
   uint64_t count() const { return last - first + 1; }
 };
 
-// A piece of a name: text as it stands, or the ranges of a bracket.
+// A piece of a name: text as it is, or the ranges of a bracket.
 struct Piece {
   std::string_view text;
   std::vector<Range> ranges;

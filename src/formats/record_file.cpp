@@ -140,7 +140,7 @@ bool RecordFile::next_element(JsonlLine& record) {
   return true;
 }
 
-// The next one that is no white space, which stays; '\0' at the end.
+// The next one that is not white space, which stays; '\0' at the end.
 char RecordFile::next_character() {
   for (std::string_view text; !(text = input_.view(1)).empty();) {
     const size_t found = std::min(text.find_first_not_of(kJsonSpace), text.size());

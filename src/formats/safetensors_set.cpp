@@ -28,7 +28,7 @@ constexpr std::array<std::pair<const char*, const char*>, 2> kPlaces{{
     {"pytorch_model.bin", "pytorch_model.bin.index.json"},
 }};
 
-// What stands in a folder in place of weights that can be read, with what to do. Empty: nothing that looks like
+// What is in a folder instead of weights that can be read, with what to do. Empty: nothing that looks like
 // weights.
 std::string other_weights(const fs::path& folder) {
   constexpr std::array kSuffixes = {".safetensors", ".bin",        ".pt",   ".pth", ".ckpt", ".gguf", ".h5",
@@ -107,7 +107,7 @@ struct SafetensorsSet::File {
 
 SafetensorsSet::SafetensorsSet(const fs::path& folder, ExitCode code) : origin_(folder.string()), code_(code) {
   std::error_code ignored;
-  // One file goes before shards, and safetensors before the older form, as with transformers: what stands beside it is
+  // One file goes before shards, and safetensors before the older form, as with transformers: what is beside it is
   // left over.
   for (const auto& [whole, index] : kPlaces) {
     if (fs::exists(folder / whole, ignored)) {

@@ -80,7 +80,7 @@ int64_t next_file_time(const std::filesystem::path& directory, double started) {
     const std::string name = entry.path().filename().string();
     if (!name.starts_with(kStart)) continue;
     const std::string number = name.substr(kStart.size(), name.find('.', kStart.size()) - kStart.size());
-    // A number of more digits would stand in front of ours, whatever it is.
+    // A number of more digits would are in front of ours, whatever it is.
     if (const auto other = whole_number(number); other && number.size() == std::to_string(time).size()) {
       time = std::max(time, static_cast<int64_t>(*other) + 1);
     }

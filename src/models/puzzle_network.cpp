@@ -50,7 +50,7 @@ struct Heads : torch::autograd::Function<Heads> {
                                const at::Tensor& /*q_master*/, const at::Tensor& /*q_bias_master*/,
                                const HeadWeights& weights) {
     ctx->save_for_backward({z_H, weights.lm_weight, weights.q_weight});
-    // The buffers are no saved variables: each use adds to them, which is no change behind the graph's back.
+    // The buffers are no saved variables: each use adds to them, which is not a change behind the graph's back.
     ctx->saved_data["grad_lm_weight"] = weights.grad_lm_weight;
     ctx->saved_data["grad_q_weight"] = weights.grad_q_weight;
     ctx->saved_data["grad_q_bias"] = weights.grad_q_bias;

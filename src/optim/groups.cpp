@@ -87,7 +87,7 @@ struct Settings {
   auto operator<=>(const Settings&) const = default;
 };
 
-// The first rule that matches, else as many as there are.
+// The first rule that matches, otherwise as many as there are.
 size_t rule_of(const std::string& name, const GroupOptions& options) {
   const auto found = std::find_if(options.rules.begin(), options.rules.end(),
                                   [&](const GroupRule& rule) { return matches(rule.pattern, name); });

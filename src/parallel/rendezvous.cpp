@@ -283,7 +283,7 @@ struct Rendezvous::State {
          ", while this is ", describe_job(own), "; set MASTER_PORT to a free port for one of the two");
   }
 
-  // What stands in the store at present, if it is for us. Throws where it belongs to others.
+  // What is in the store at present, if it is for us. Throws where it belongs to others.
   std::optional<Job> look(StoreClient& client) const {
     if (!client.check({kJobKey})) return {};
     const std::optional<Job> job = job_of(text_of_bytes(client.get(kJobKey)));

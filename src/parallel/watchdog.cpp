@@ -25,7 +25,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using Seconds = std::chrono::duration<double>;
 
-// Heartbeats missing that are no accident any more, where something else is wrong, too.
+// Missing heartbeats that are no accident, where something else is wrong, too.
 constexpr double kSilentBeats = 2.5;
 
 Clock::time_point in(double seconds) {
@@ -33,7 +33,7 @@ Clock::time_point in(double seconds) {
 }
 
 // Seconds that this process saw pass. Of a pause (a stopped process, a sleeping machine) only `longest` counts, so that
-// the others are not taken for gone who went on meanwhile. Only right when asked more often than that.
+// ranks that continued meanwhile do not count as gone. Only right when asked more often than that.
 class AwakeClock {
  public:
   explicit AwakeClock(double longest) : longest_(longest), last_(Clock::now()) {}
@@ -452,7 +452,7 @@ void Watchdog::stop() {
 
 void Watchdog::leave(const Failure& failure) {
   // What follows may hang, in a lock that the training thread holds or in a pipe that nobody reads; or crash, in a
-  // stack that is no stack any more.
+  // stack that is not a stack any more.
   constexpr unsigned limit_s = 5;
   struct sigaction action {};
   action.sa_handler = leave_at_once;

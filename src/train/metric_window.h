@@ -36,7 +36,7 @@ class MetricWindow : public Stateful {
   // Time of evaluations and checkpoints, which belongs to no step.
   void add_pause(double seconds) { paused_s_ += seconds; }
 
-  // The values of a finished step, the task's sums and the extras. Sums that are not all finite are left out with their
+  // The values of a finished step, the task's sums and the extras. Sums that are not all finite are skipped with their
   // step; that its update was left out is counted.
   void add(const double* values);
 

@@ -99,7 +99,7 @@ void RunLog::flush() {
   waiting_.clear();
 }
 
-// A picture of the run, not its record: what cannot be written is left out.
+// A picture of the run, not its record: what cannot be written is skipped.
 void RunLog::write_tensorboard(int64_t step, const std::vector<std::pair<std::string, double>>& values) {
   const double now = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
   try {

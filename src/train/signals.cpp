@@ -17,7 +17,7 @@ void on_signal(int number) {
   if (stop_signal.exchange(number) != 0 && (number == SIGINT || number == SIGTERM)) _exit(128 + number);
 }
 
-// SIGHUP, of a terminal or a connection that ends, unless it is ignored already: by nohup, to go on without one.
+// SIGHUP, of a terminal or a connection that ends, unless it is ignored already: by nohup, to continue without one.
 std::vector<int> stop_signals() {
   std::vector<int> stops = {SIGTERM, SIGINT, SIGUSR1, SIGUSR2};
   struct sigaction hangup {};

@@ -29,7 +29,7 @@ at::Tensor StepGuard::skip(const at::Tensor& loss) {
 
 void StepGuard::update(const at::Tensor& loss, const at::Tensor& nonfinite) {
   const at::NoGradGuard no_grad;
-  // A count that reached its end stays there, although the gradients of steps that are left out may be finite again.
+  // A count that reached its end stays there, although the gradients of steps that are skipped may be finite again.
   in_a_row_.copy_(at::where(give_up().ne(0), in_a_row_, (in_a_row_ + 1) * nonfinite));
   if (spike_score_ <= 0) return;
   // Spikes go into the ring, too: where the loss has risen for good, it becomes the new normal.

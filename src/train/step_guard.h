@@ -1,5 +1,5 @@
 #pragma once
-// Which steps are left out because their arithmetic went wrong, decided on the device so that a captured step needs no
+// Which steps are skipped because their arithmetic went wrong, decided on the device so that a captured step needs no
 // word from the host.
 
 #include <ATen/core/Tensor.h>
@@ -28,7 +28,7 @@ class StepGuard : public Stateful {
   void update(const at::Tensor& loss, const at::Tensor& nonfinite);
 
   // 0-dim float32: 1 where the last loss was a spike; 1 where train.max_nonfinite_steps in a row were not finite, from
-  // which on all steps are left out.
+  // which on all steps are skipped.
   const at::Tensor& spike() const { return spike_; }
   at::Tensor give_up() const;
   // Steps in a row that were not finite, 0-dim float32.

@@ -268,7 +268,7 @@ void Trainer::device_step() {
     }
   }
   const at::Tensor scale = scaler_ ? scaler_->scale() : at::Tensor();
-  // A failpoint spoils the gradient of this rank where it comes into being.
+  // A failpoint corrupts the gradient of this rank where it comes into being.
   const at::Tensor factor = !gradient_factor_.defined() ? scale : scaler_ ? scale * gradient_factor_ : gradient_factor_;
   at::Tensor task_sums = metric_sums_.narrow(0, 0, num_task_sums_);
   for (int64_t micro = 0; micro < accumulation_; ++micro) {
@@ -295,7 +295,7 @@ void Trainer::device_step() {
   {
     const ProfilerRange range(RangeKind::step, "grad_clip");
     loss = task_.step_loss(task_sums);
-    // Once a step gives up, every later one is left out too, until the host has noticed and stops: the weights in the
+    // Once a step gives up, every later one is skipped too, until the host has noticed and stops: the weights in the
     // dump are those before the bad steps.
     skip_.copy_(guard_->skip(loss));
     if (scaler_) skip_.copy_(at::maximum(skip_, scaler_->hopeless()));

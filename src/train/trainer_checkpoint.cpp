@@ -1,4 +1,4 @@
-// The trainer's checkpoints: when they are written, and how a run goes on from one.
+// The trainer's checkpoints: when they are written, and how a run continues from one.
 #include <cstdlib>
 #include <limits>
 #include <sstream>
@@ -99,7 +99,7 @@ checkpoint::CheckpointMeta Trainer::meta() {
   return meta;
 }
 
-// A rank whose memory or arithmetic is at fault is found before it spoils a checkpoint.
+// A rank whose memory or arithmetic is at fault is found before it corrupts a checkpoint.
 void Trainer::check_replicas() {
   parallel::check_replicas(*this, *comm_);
 }

@@ -1,5 +1,5 @@
 #pragma once
-// Logging facade: stderr and, once opened, a file per rank. spdlog stands behind it in log.cpp alone, because its fmt
+// Logging facade: stderr and, once opened, a file per rank. only log.cpp uses spdlog, because its fmt
 // clashes with the one in torch's headers.
 
 #include <filesystem>

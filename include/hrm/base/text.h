@@ -47,7 +47,7 @@ bool is_plain_file_name(std::string_view name);
 // HOME is no whole path.
 std::string expand_home(const std::string& path);
 
-// The parts of a list, without the spaces around them; empty ones are left out.
+// The parts of a list, without the spaces around them; empty ones are skipped.
 std::vector<std::string> split_list(std::string_view text, char separator = ',');
 
 }  // namespace hrm

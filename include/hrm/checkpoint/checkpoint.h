@@ -95,7 +95,7 @@ enum class Quarantine { no, yes };
 std::optional<FoundCheckpoint> find_latest_valid(const std::filesystem::path& run_dir,
                                                  Quarantine quarantine = Quarantine::no);
 
-// The newest good checkpoint whose step is at most `step`. Bad ones are passed over as above, none renamed.
+// The newest good checkpoint whose step is at most `step`. Bad ones are skipped as above, none renamed.
 std::optional<FoundCheckpoint> find_before(const std::filesystem::path& run_dir, int64_t step);
 
 // Deletes the checkpoints of later steps, each losing its name first. Throws Error(environment).
@@ -108,7 +108,7 @@ FoundCheckpoint open_checkpoint(const std::filesystem::path& run_or_step);
 // Verifies the checkpoint and copies it into the entries of `root`, in place. Entries must agree by name, dtype, shape
 // and slice, none missing on either side; otherwise Error(checkpoint) names the first difference and `root` is as it
 // was. Refuses kind weights. Entries whose names begin with one of `optional` may be missing on one side, all that
-// begin with it: in the checkpoint, and those of `root` keep their values; or here, and they are passed over with a
+// begin with it: in the checkpoint, and those of `root` keep their values; or here, and they are skipped with a
 // line in the log.
 void load_checkpoint(const std::filesystem::path& dir, Stateful& root, const std::vector<std::string>& optional = {});
 

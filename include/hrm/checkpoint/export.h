@@ -52,7 +52,7 @@ void export_language_torchscript(const config::Config& config, const models::Lan
 // What the transformers library is to know about a model's tokens.
 struct HfTokens {
   int64_t bos = -1, eos = -1, pad = -1;                     // ids; -1 = there is none
-  std::string bos_text = {}, eos_text = {}, pad_text = {};  // as they stand in the tokenizer's file; empty = not known
+  std::string bos_text = {}, eos_text = {}, pad_text = {};  // as they are in the tokenizer's file; empty = not known
   std::filesystem::path tokenizer = {};                     // a tokenizer.json, which is copied; empty: none
   std::vector<int64_t> ends = {};                           // where several ids end a text: all of them, eos the first
   // Copied as they are under their names, such as generation_config.json, tokenizer_config.json, chat_template.jinja of
@@ -60,7 +60,7 @@ struct HfTokens {
   std::vector<std::filesystem::path> files = {};
 };
 
-// How the weights stand in the folder.
+// How the weights are in the folder.
 struct HfFormat {
   at::ScalarType dtype = at::kFloat;  // or at::kBFloat16; other floating-point types are converted
   // Weights above this many bytes are split into files of at most this size, or of one tensor, as transformers does.

@@ -1,5 +1,5 @@
 #pragma once
-// Saving while training goes on: the state is copied to the host between two steps, and a thread writes the copy.
+// Saving while training continues: the state is copied to the host between two steps, and a thread writes the copy.
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Event.h>

@@ -178,7 +178,7 @@ struct PlanOptions {
   int64_t seq_len = 0, vocab_size = 0;
   std::string gpu;  // name of a known GPU that time and fit are estimated for; empty: the one present, or H200
   std::vector<int64_t> ranks;  // data-parallel trainings with so many ranks; empty: one alone
-  bool weak = false;           // each rank has the configured batch; else all have it together
+  bool weak = false;           // each rank has the configured batch; otherwise all have it together
   int64_t ranks_per_node = 8;
   // Of the links, beside what bench comm measured (its results); 0: as in the data sheets.
   std::vector<std::string> bandwidths;

@@ -78,8 +78,8 @@ bool inspect_language(const std::filesystem::path& path, int64_t example, std::o
 
 // hrm_train data inspect of prompts and responses (hrm/data/chat_dataset.h): counts, and one example of each side as
 // training has it: its texts and ids, and where labels begin. Without --config the tokenizer is that of hf.tokenizer or
-// hf.model, else one that stands beside the records. Throws Error(usage) where there is none and for an example that no
-// side has; else as load_config, open_chat_encoder and open_chat_sides.
+// hf.model, otherwise one that is beside the records. Throws Error(usage) where there is none and for an example that
+// no side has; otherwise as load_config, open_chat_encoder and open_chat_sides.
 void inspect_chat(const InspectCommand& command, std::ostream& out);
 
 }  // namespace hrm::data

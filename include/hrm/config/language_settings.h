@@ -75,7 +75,7 @@ struct LmConfig {
   bool recompute = false;
   std::string freeze;
 
-  // Whether an encoder and a reasoning core read a prompt; else the model is a plain decoder.
+  // Whether an encoder and a reasoning core read a prompt; otherwise the model is a plain decoder.
   bool has_core() const { return arch == LmArch::hrm; }
   // Whether the blocks are those of the first HRM-LM: LayerNorm, sinusoidal positions, GELU.
   bool is_prototype() const { return style == LmStyle::prototype; }

@@ -18,11 +18,11 @@ struct EnumNames<PuzzleArch> {
 
 // What tells the architectures apart; all else follows from the sizes. Rules, estimates and exports ask these.
 struct PuzzleArchFacts {
-  // z_H is updated by blocks of its own (model.H_layers); else by those of the L module.
+  // z_H is updated by blocks of its own (model.H_layers); otherwise by those of the L module.
   bool h_module = false;
-  // A segment makes H_cycles times L_cycles updates of z_L, and H_cycles of z_H; else one pass over the blocks.
+  // A segment makes H_cycles times L_cycles updates of z_L, and H_cycles of z_H; otherwise one pass over the blocks.
   bool cycles = false;
-  // Only the last update of z_L and of z_H is differentiated; else the last H cycle, or the one pass.
+  // Only the last update of z_L and of z_H is differentiated; otherwise the last H cycle, or the one pass.
   bool one_step_gradient = false;
 };
 inline constexpr PuzzleArchFacts kPuzzleArchFacts[] = {

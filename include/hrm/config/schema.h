@@ -60,8 +60,8 @@ std::string to_text(const Value& value);
 std::string safe_json(const std::string& json);
 // What a field accepts, in words: "a whole number, 2..65536", "one of hrm, trm, transformer".
 std::string describe_rule(const Rule& rule);
-// Empty when the value obeys the rule, else what is wrong: "is out of range: 2..65536". The value must hold the rule's
-// own type.
+// Empty when the value obeys the rule, otherwise what is wrong: "is out of range: 2..65536". The value must hold the
+// rule's own type.
 std::string broken_rule(const Rule& rule, const Value& value);
 
 // The dotted keys in which two configurations differ, in order.

@@ -30,7 +30,7 @@ struct BpeTrainingOptions {
 
 // The tokenizer of these texts. Of equally frequent pairs the one with the lower left id, then right id, is merged
 // first; ids 0 to 255 are the bytes in the order of their characters, then come merges as they were learned: the same
-// as the `tokenizers` library's BpeTrainer does with the whole byte alphabet. Special tokens that stand in the texts
+// as the `tokenizers` library's BpeTrainer does with the whole byte alphabet. Special tokens that are in the texts
 // are text like any other. Long texts are cut into pieces of about a MiB at line ends where words end, too. Throws
 // Error(usage) for options that cannot be, Error(data) for a text that is no UTF-8.
 TokenizerJson train_bpe(std::span<const std::string_view> texts, const BpeTrainingOptions& options);

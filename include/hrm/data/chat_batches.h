@@ -47,7 +47,7 @@ class ChatBatches {
   ChatBatches(std::shared_ptr<const ChatSource> source, const ChatBatchOptions& options);
 
   // The batch that begins at `position`, in freshly allocated tensors. Throws Error(usage), with pools, for a position
-  // at which no batch begins: a run that goes on has the batch size that it had.
+  // at which no batch begins: a run that continues has the batch size that it had.
   ChatBatch batch(int64_t position);
 
  private:

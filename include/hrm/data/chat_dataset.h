@@ -18,7 +18,7 @@ namespace hrm::data {
 struct ChatDataOptions {
   ChatFields fields;
   // What the user says, with places for members of the record: "Reply to this tweet:\n\n{tweet}". {prompt} is the
-  // member fields.prompt. Empty: that member as it stands. Records of messages have no use for it.
+  // member fields.prompt. Empty: that member as it is. Records of messages have no use for it.
   std::string instruction;
   // Ids of prompt and response together; a longer response is cut, a prompt that leaves no room for one is dropped.
   int64_t max_tokens = 512;
@@ -26,7 +26,7 @@ struct ChatDataOptions {
   // Every turn of the assistant is learned, as the template marks them, not the last one alone.
   bool every_turn = false;
   bool deduplicate = false;    // of records with the same prompt and response the first alone
-  uint64_t max_malformed = 0;  // lines that are passed over, with their reason in the log, before it is an error
+  uint64_t max_malformed = 0;  // lines that are skipped, with their reason in the log, before it is an error
 };
 
 struct ChatExample {

@@ -12,7 +12,7 @@
 namespace hrm::data {
 
 // Of an example with n ids a row has n - 1 positions: decoder_ids[t] is id t, labels[t] id t + 1 where that belongs to
-// the response, else kIgnoreLabel. Rows have no encoder side.
+// the response, otherwise kIgnoreLabel. Rows have no encoder side.
 //
 // Packed, a row holds several whole examples as documents 0, 1, ..., each with positions from 0, and its padding as one
 // more; the same examples share a row in every epoch. Attention must be kept within documents (data.document_masks).

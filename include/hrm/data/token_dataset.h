@@ -22,8 +22,8 @@ struct TokenOptions {
 
 // The shards of a split are one sequence of N tokens. Sample i has the tokens i T .. i T + T: T decoder ids, and the
 // labels one further. With S > 0 the encoder's ids are the S tokens before them, which the decoder's text continues:
-// fewer at the beginning, and where there are none BOS (else EOS, else padding), so that no encoder sees nothing. There
-// are (N - 1) / T samples; what is left over at the end is not used.
+// fewer at the beginning, and where there are none BOS (else EOS, otherwise padding), so that no encoder sees nothing.
+// There are (N - 1) / T samples; what is left over at the end is not used.
 class TokenDataset : public LanguageSource {
  public:
   // Memory-maps the shards. Throws Error(data), one sentence, for what is missing or does not fit meta.json.

@@ -1,7 +1,7 @@
 #pragma once
 // BPE tokenizers in the form of Hugging Face's tokenizer.json: text to ids and back, as the `tokenizers` library does
 // it. With a ByteLevel step each byte is a character of GPT-2's alphabet in a token's text
-// (hrm/formats/byte_level.h); else tokens are made of characters. No torch here.
+// (hrm/formats/byte_level.h); otherwise tokens are made of characters. No torch here.
 //
 // Encoding: added tokens are cut out; the rest is normalized, cut into words by the pre-tokenizer, and each word merged
 // from its bytes or characters (Sennrich et al., 2016, arXiv 1508.07909).
@@ -40,10 +40,11 @@ class Tokenizer {
                                                  bool add_special = false) const;
 
   // The text of ids. Bytes that are no UTF-8 become U+FFFD, one for each maximal part; of a run of tokens <0xXX> that
-  // is no UTF-8 each. With `skip_special` special tokens are left out. Throws Error(data) for an id that is no token's.
+  // is no UTF-8 each. With `skip_special` special tokens are left out. Throws Error(data) for an id that is not a
+  // token's.
   std::string decode(std::span<const int32_t> ids, bool skip_special = false) const;
   // The bytes that a token stands for, wherever it stands: decode() may leave out a space at the beginning. Throws
-  // Error(data) for an id that is no token's.
+  // Error(data) for an id that is not a token's.
   std::string_view bytes_of(int32_t id) const;
 
   // Bytes of white space that begin and end the token and are no part of its place in a text, as the post-processor of
@@ -53,12 +54,12 @@ class Tokenizer {
 
   // One more than the largest id: the rows of an embedding. Some ids below may be no token's.
   int32_t vocab_size() const;
-  // By its text, as it stands in tokenizer.json: "Ġthe", "<|im_end|>".
+  // By its text, as it is in tokenizer.json: "Ġthe", "<|im_end|>".
   std::optional<int32_t> id_of(std::string_view token) const;
-  // Throws Error(data) for an id that is no token's.
+  // Throws Error(data) for an id that is not a token's.
   const std::string& token_of(int32_t id) const;
   bool has(int32_t id) const;  // whether it is a token's
-  // Whether it is a special token; false for an id that is no token's.
+  // Whether it is a special token; false for an id that is not a token's.
   bool is_special(int32_t id) const;
 
   // XXH3-128 of the content, in hex: the same for files that differ in layout alone.
@@ -77,7 +78,7 @@ class StreamDecoder {
   explicit StreamDecoder(Tokenizer tokenizer, bool skip_special = false);
   ~StreamDecoder();
 
-  // What is certain after one more id; may be empty. Throws Error(data) for an id that is no token's.
+  // What is certain after one more id; may be empty. Throws Error(data) for an id that is not a token's.
   std::string push(int32_t id);
   // The rest: U+FFFD where a character was begun and not finished. The next push begins a new text.
   std::string finish();

@@ -14,7 +14,7 @@
 namespace hrm::data {
 
 struct TripleOptions {
-  uint64_t max_malformed = 0;  // lines passed over, with their reason in the log, before it is an error
+  uint64_t max_malformed = 0;  // lines skipped, with their reason in the log, before it is an error
   // memory: all ids are read at the start; stream: lines are read when they are needed; auto: memory where the ids take
   // at most cache_bytes. The batches are the same.
   config::TripleCache cache = config::TripleCache::automatic;

@@ -30,7 +30,7 @@ struct WordPieceOptions {
 // Immutable; may be used by several threads.
 class WordPiece {
  public:
-  // Of a folder: tokenizer.json, else vocab.txt with the options of tokenizer_config.json (do_lower_case,
+  // Of a folder: tokenizer.json, otherwise vocab.txt with the options of tokenizer_config.json (do_lower_case,
   // strip_accents, tokenize_chinese_chars; those of uncased models where that is not there). Throws Error(code), one
   // sentence: neither is there, a file is malformed, holds a token twice or lacks [UNK], [CLS], [SEP] or [PAD], or asks
   // for what this program does not know.
@@ -46,7 +46,7 @@ class WordPiece {
             ExitCode code = ExitCode::data);
 
   // [CLS], the text's pieces, [SEP]; of a longer text the first max_length - 2 pieces. max_length of at least 2. Bytes
-  // that are no UTF-8 count as U+FFFD, which is left out. As with the library, a special token that is written out in
+  // that are no UTF-8 count as U+FFFD, which is dropped. As with the library, a special token that is written out in
   // the text, "[SEP]", becomes that token.
   std::vector<int32_t> encode(std::string_view text, int64_t max_length) const;
 

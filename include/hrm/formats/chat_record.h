@@ -8,7 +8,7 @@
 //   {"instruction": "...", "input": "...", "output": "..."}       Alpaca, where the record has none of the members
 //   above
 // A conversation may be in a member of any name, where the record has neither `messages` nor `prompt` and no other
-// conversation. Members that nothing names are passed over.
+// conversation. Members that nothing names are skipped.
 //
 // Messages of role and content may have more members (tool_calls, reasoning_content, name, ...), and content may be a
 // list of parts of text. `tools` is a list of what the assistant can call, also as a text with that JSON. A model's own
@@ -26,7 +26,8 @@ namespace hrm {
 struct ChatMessage {
   std::string role;     // system, developer, user, assistant or tool
   std::string content;  // of several parts their texts together
-  // The message as the record has it, an object of JSON, where it is more than role and content as texts; else empty.
+  // The message as the record has it, an object of JSON, where it is more than role and content as texts; otherwise
+  // empty.
   std::string json = {};
   bool operator==(const ChatMessage&) const = default;
 };
@@ -61,7 +62,7 @@ struct ChatRecord {
 
 // Throws Error(code) with the reason alone, and with the settings that mend it: no UTF-8, longer than kMaxJsonlLine
 // (hrm/formats/jsonl.h), no object, a member that is missing or of another type than above, more than 4,096 messages or
-// answers, a message of another role, a part of a message that is no text, a message with a weight other than 1.
+// answers, a message of another role, a part of a message that is not a text, a message with a weight other than 1.
 ChatRecord parse_chat_record(std::string_view line, const ChatFields& fields, ExitCode code = ExitCode::data);
 
 // Whether the response says something: more than white space, or something in another member of its message than name.

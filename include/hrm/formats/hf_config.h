@@ -1,6 +1,6 @@
 #pragma once
 // config.json of models that Hugging Face's transformers library saves: causal decoders of the families that our
-// decoder can hold, and BERT encoders of sentences. Keys that change nothing about the arithmetic are passed over; what
+// decoder can hold, and BERT encoders of sentences. Keys that change nothing about the arithmetic are skipped; what
 // would change it and is not known here is refused.
 
 #include <cstdint>
@@ -45,7 +45,8 @@ struct HfBertConfig {
   int64_t vocab_size = 0, hidden_size = 0, layers = 0, heads = 0, intermediate_size = 0;
   int64_t max_position_embeddings = 0, type_vocab_size = 0;
   double layer_norm_eps = 1e-12;
-  int64_t max_seq_length = 0;  // tokens of a sentence that are read: of sentence_bert_config.json, else all positions
+  int64_t max_seq_length =
+      0;  // tokens of a sentence that are read: of sentence_bert_config.json, otherwise all positions
 };
 HfBertConfig parse_bert_config(std::string_view text, const std::string& origin, ExitCode code = ExitCode::checkpoint);
 // Of a folder; with the files of sentence-transformers where they are there: 1_Pooling/config.json must ask for the

@@ -1,6 +1,6 @@
 #pragma once
 // A file of data that is read once, from its beginning to its end. Files of gzip and Zstandard are unpacked on the way,
-// so that of them only a window is in memory. A byte order mark at the beginning is passed over.
+// so that of them only a window is in memory. A byte order mark at the beginning is skipped.
 
 #include <cstddef>
 #include <filesystem>

@@ -48,7 +48,7 @@ class JinjaTemplate {
 
   // Whether there is a {% generation %} block.
   bool marks_generation() const;
-  // Whether the name stands in it as a variable, function or member, e.g. strftime_now.
+  // Whether the name is in it as a variable, function or member, e.g. strftime_now.
   bool mentions(std::string_view name) const;
 
  private:

@@ -24,7 +24,7 @@ struct JsonlLine {
   std::string_view text;  // without line break; a view of the memory
 };
 
-// Goes through the lines of mapped memory. Blank lines are passed over; a byte order mark at the beginning, too.
+// Goes through the lines of mapped memory. Blank lines are skipped; a byte order mark at the beginning, too.
 class JsonlLines {
  public:
   // `offset` and `number`: where to start, the beginning of a line.
@@ -46,7 +46,7 @@ JsonlLine jsonl_line_at(std::span<const std::byte> bytes, uint64_t offset);
 // The 1-based number of the line that begins at `offset`; reads everything before it.
 size_t jsonl_line_number(std::span<const std::byte> bytes, uint64_t offset);
 
-// Throws Error(code) with the reason alone for a text that is no record's: longer than `most` bytes, not UTF-8.
+// Throws Error(code) with the reason alone for a text that is not a record's: longer than `most` bytes, not UTF-8.
 void check_jsonl_line(std::string_view text, ExitCode code, uint64_t most = kMaxJsonlLine);
 
 // What the index keeps of a record beside its offset: two lengths of the caller's choice.
@@ -78,14 +78,14 @@ JsonlIndex parse_jsonl_index(std::span<const std::byte> bytes, ExitCode code);
 struct JsonlIndexOptions {
   ExitCode code = ExitCode::data;
   std::string rules;           // any text that names the rules of `check`
-  uint64_t max_malformed = 0;  // lines that are passed over before it is an error
+  uint64_t max_malformed = 0;  // lines that are skipped before it is an error
   uint64_t line_bytes = kMaxJsonlLine;
   bool progress = false;  // a line on stderr while a large file is read
 };
 
-// The index of a mapped file: from `<path>.idx` where that fits the file (size, time of change, pages, rules), else by
-// reading all of it; then `.idx` is written, where the folder allows that. Throws Error(code): "file:line: reason" of
-// the first malformed lines when there are more than max_malformed, and for a file without any record.
+// The index of a mapped file: from `<path>.idx` where that fits the file (size, time of change, pages, rules),
+// otherwise by reading all of it; then `.idx` is written, where the folder allows that. Throws Error(code): "file:line:
+// reason" of the first malformed lines when there are more than max_malformed, and for a file without any record.
 JsonlIndex index_jsonl(const MappedFile& file, const JsonlCheck& check, const JsonlIndexOptions& options);
 
 // "file:line: reason" of the first `most` malformed lines.

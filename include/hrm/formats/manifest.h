@@ -37,7 +37,7 @@ std::string manifest_text(const Manifest& manifest);
 
 // The inverse. Throws Error(checkpoint) with the reason alone ("manifest.json is damaged"), without a path, for a
 // digest that does not fit, and for what a manifest cannot be: more than 4 MiB of text, more than 4,096 files or facts
-// in `info`, a key twice, a number that is negative or no whole one, a file name that is no is_plain_file_name().
+// in `info`, a key twice, a number that is negative or not whole, a file name that fails is_plain_file_name().
 Manifest parse_manifest(std::string_view text);
 
 }  // namespace hrm::checkpoint

@@ -24,7 +24,7 @@ class RecordFile {
   // Reads memory that must outlive this object.
   RecordFile(std::span<const std::byte> bytes, const std::string& origin, ExitCode code = ExitCode::data);
 
-  // False at the end. Blank lines are passed over. `record.number` is the line that it begins on, `record.text` is
+  // False at the end. Blank lines are skipped. `record.number` is the line that it begins on, `record.text` is
   // valid until the next call and is not looked at: of a record above kMaxJsonlLine only the first bytes, one more than
   // that. Throws Error(code) "file:line: reason" for an array that is not closed or has something else between its
   // elements.
@@ -47,7 +47,7 @@ class RecordFile {
   size_t line_ = 1;
 };
 
-// For a line that is no JSON because its value goes on in the next ones: what to do. Empty for any other line.
+// For a line that is no JSON because its value continues in the next ones: what to do. Empty for any other line.
 std::string spread_record_advice(std::string_view line);
 
 }  // namespace hrm

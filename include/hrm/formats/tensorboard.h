@@ -27,7 +27,7 @@ class TensorboardWriter {
   // Shown under "text", as Markdown.
   void text(const std::string& tag, const std::string& text, int64_t step = 0, double wall_time = -1);
 
-  // A process goes on here: what former files, or this one so far, hold of this step and later ones counts no more.
+  // A process continues here: what former files, or this one so far, hold of this step and later ones counts no more.
   // What is read behind it does.
   void restart(int64_t step, double wall_time = -1);
 

@@ -21,13 +21,13 @@ class TextTemplate {
   const std::vector<std::string>& names() const { return names_; }
   bool has(std::string_view name) const;
 
-  // The text with values in its places. A value is taken as it stands: braces in it are no places.
+  // The text with values in its places. A value is taken as it is: braces in it are no places.
   std::string fill(const std::function<std::string(const std::string& name)>& value) const;
 
  private:
   struct Piece {
     bool place = false;
-    std::string text;  // as it stands, or the place's name
+    std::string text;  // as it is, or the place's name
   };
   std::vector<Piece> pieces_;
   std::vector<std::string> names_;

@@ -1,6 +1,6 @@
 #pragma once
-// tokenizer_config.json, which stands beside a tokenizer.json of Hugging Face's transformers: names of its special
-// tokens and the template of a chat. Everything else in it is passed over.
+// tokenizer_config.json, which is beside a tokenizer.json of Hugging Face's transformers: names of its special
+// tokens and the template of a chat. Everything else in it is skipped.
 
 #include <string>
 #include <string_view>

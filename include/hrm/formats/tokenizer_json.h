@@ -24,7 +24,7 @@ struct VocabularyEntry {
 struct AddedToken {
   std::string content;
   int32_t id = 0;
-  bool single_word = false;  // only where no letter or digit stands beside it
+  bool single_word = false;  // only where no letter or digit is beside it
   bool lstrip = false;       // takes the white space on its left
   bool rstrip = false;       // and on its right
   bool normalized = false;   // looked for in the normalized text
@@ -38,8 +38,8 @@ struct NormalizerStep {
   enum class Kind { nfc, nfd, nfkc, nfkd, lowercase, replace, prepend, strip, strip_accents };
   Kind kind = Kind::nfc;
   std::string pattern = {};  // replace: what is looked for
-  bool literal = false;      // `pattern` is the text itself, else a regular expression as Oniguruma reads it
-  std::string content = {};  // replace: what stands there instead; prepend: what is put in front
+  bool literal = false;      // `pattern` is the text itself, otherwise a regular expression as Oniguruma reads it
+  std::string content = {};  // replace: what is there instead; prepend: what is put in front
   bool left = false;         // strip: white space at the beginning
   bool right = false;        // strip: and at the end
 
@@ -49,7 +49,7 @@ struct NormalizerStep {
 // What becomes of the matches of a split. Text between two matches is always a piece of its own, or joined as said.
 enum class SplitBehavior {
   isolated,              // each match is a piece
-  removed,               // matches are left out
+  removed,               // matches are dropped
   merged_with_previous,  // a match ends the piece in front of it
   merged_with_next,      // a match begins the piece behind it
   contiguous             // matches side by side are one piece
@@ -65,7 +65,7 @@ struct PreTokenizerStep {
     byte_level,   // GPT-2's pattern where `use_regex`; from here on each byte is a character of its alphabet
     digits,       // matches are \p{N}
     punctuation,  // matches are \p{P} and ASCII's other signs
-    whitespace,   // words are \w+ and [^\w\s]+; white space is left out
+    whitespace,   // words are \w+ and [^\w\s]+; white space is dropped
     space,        // matches are white space
     metaspace     // `replacement` instead of each space, and in front as `scheme` says
   };
@@ -122,12 +122,13 @@ struct TokenizerJson {
   std::vector<DecoderStep> decoder{DecoderStep()};  // at least one
   bool has_template = false;                        // else nothing is put around a text
   std::vector<TemplatePiece> single, pair;          // what is put around one text, and around two
-  // Where a token stands in a text does not count white space at its ends (trim_offsets); one space that begins a text
+  // Where a token is in a text does not count white space at its ends (trim_offsets); one space that begins a text
   // counts where `first_space_counts`.
   bool trims_offsets = false, first_space_counts = false;
   bool ignore_merges = false;  // a word that is a token as a whole needs no merges
-  // What becomes of a symbol (a byte where a step is byte_level, else a character) that has no token: the tokens <0xXX>
-  // of its bytes where `byte_fallback`; else this token, once for neighbours where `fuse_unk`; else nothing.
+  // What becomes of a symbol (a byte where a step is byte_level, otherwise a character) that has no token: the tokens
+  // <0xXX> of its bytes where `byte_fallback`; otherwise this token, once for neighbours where `fuse_unk`; otherwise
+  // nothing.
   bool byte_fallback = false;
   std::string unk_token = {};  // empty: none
   bool fuse_unk = false;
@@ -135,18 +136,19 @@ struct TokenizerJson {
   bool operator==(const TokenizerJson&) const = default;
 };
 
-// Whether BPE begins with bytes, each a character of GPT-2's alphabet; else with characters.
+// Whether BPE begins with bytes, each a character of GPT-2's alphabet; otherwise with characters.
 bool is_byte_level(const TokenizerJson& tokenizer);
 
 // Throws Error(code) as "origin: reason". At most 64 MiB, 2^20 tokens of 4,096 bytes, 2^20 merges, 2^16 added tokens,
 // 16 steps of a kind, patterns of 16 KiB, ids below 2^21. Refused by name: other models, normalizers, pre-tokenizers,
 // post-processors and decoders, dropout; keys that are not known. So are a token or an id twice, a merge of or into a
 // token that is not there, a merge twice, an added token whose id the library would number otherwise.
-// Truncation and padding, which a call of the library left there, are passed over with one warning for each file.
+// Truncation and padding, which a call of the library left there, are skipped with one warning for each file.
 TokenizerJson parse_tokenizer_json(std::string_view text, const std::string& origin, ExitCode code = ExitCode::data);
 
 // The same as text, which the `tokenizers` library opens, too. Equal tokenizers give equal texts. Throws
-// Error(unexpected) for a merge of tokens that are not there and for text that is no UTF-8; else nothing is checked.
+// Error(unexpected) for a merge of tokens that are not there and for text that is no UTF-8; otherwise nothing is
+// checked.
 std::string tokenizer_json_text(const TokenizerJson& tokenizer);
 
 }  // namespace hrm

@@ -1,7 +1,7 @@
 #pragma once
 // A training record of an encoder-decoder language model, as a line of JSON:
 //   {"encoder_ids": [...], "decoder_input_ids": [...], "labels": [...]}
-// encoder_ids may be called input_ids, labels targets; decoder_input_ids are the encoder's ids where they are left out.
+// encoder_ids may be called input_ids, labels targets; decoder_input_ids default to the encoder's ids.
 // labels[t] is what follows decoder_input_ids[t] (nothing is shifted later); -100 = not learned from.
 
 #include <cstdint>
@@ -16,7 +16,7 @@ struct TripleLimits {
   uint32_t tokens = uint32_t{1} << 20;  // of one array
 };
 
-// The three arrays as they stand in the line: views of it, checked, so that read_ids cannot fail.
+// The three arrays as they are in the line: views of it, checked, so that read_ids cannot fail.
 struct Triple {
   std::string_view encoder_ids, decoder_ids, labels;  // what is between the brackets
   uint32_t encoder_tokens = 0;

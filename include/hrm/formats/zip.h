@@ -15,7 +15,7 @@
 
 namespace hrm {
 
-// CRC-32 (IEEE 802.3), as zip and zlib use it. Pass the previous value to go on.
+// CRC-32 (IEEE 802.3), as zip and zlib use it. Pass the previous value to continue.
 uint32_t crc32(std::span<const std::byte> bytes, uint32_t previous = 0);
 
 // Reads memory that must outlive this object.

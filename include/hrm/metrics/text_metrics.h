@@ -10,7 +10,7 @@
 
 namespace hrm::metrics {
 
-// Lower case, then every run of word characters and every other character that is no white space: what the regular
+// Lower case, then every run of word characters and every other character that is not white space: what the regular
 // expression \w+|[^\w\s] of Python finds in the text. Bytes that are no UTF-8 count as U+FFFD; a sigma at the end of a
 // word in capitals becomes the common small one.
 std::vector<std::string> words(std::string_view text);

@@ -56,7 +56,7 @@ class Decoder : public torch::nn::Module, public nn::HasOwnInit {
   // `dtype`, vectors in front of the tokens, or undefined; memory: (B, M, D), with cross.
   at::Tensor forward(const at::Tensor& ids, at::ScalarType dtype, const at::Tensor& documents = {},
                      const at::Tensor& prefix = {}, const at::Tensor& memory = {});
-  // Of tokens that stand in several rows, without cross: ids (1, U) -> (1, U, D).
+  // Of tokens that are in several rows, without cross: ids (1, U) -> (1, U, D).
   at::Tensor forward(const at::Tensor& ids, at::ScalarType dtype, const nn::SharedTokens& shared);
 
   // Decoding, without gradient. `capacity` S: the most positions that a row will hold, prefix included.

@@ -28,7 +28,7 @@ class AnswerDecoder : public torch::nn::Module {
   virtual at::Tensor forward(const at::Tensor& ids, const at::Tensor& memory) = 0;
   virtual const nn::LmHead& head() const = 0;
   virtual int64_t positions() const = 0;  // T at most, with the memory where it is a prefix
-  // The decoder that can go on from a cache, and how the memory enters it; null where there is none.
+  // The decoder that can continue from a cache, and how the memory enters it; null where there is none.
   virtual Decoder* cached() { return nullptr; }
   virtual Bridge bridge() const { return Bridge::cross_attention; }
 };

@@ -22,7 +22,7 @@ struct LanguageInputs {
   // (B, T) int32 or int64: tokens attend to those of the same number alone, so that a row can hold several documents.
   // Undefined: each row is one. Models with a prompt take none.
   at::Tensor documents = {};
-  // Decoders alone: `ids` is (1, U), and these say where they stand in rows; hidden states are (1, U, D).
+  // Decoders alone: `ids` is (1, U), and these say where they are in rows; hidden states are (1, U, D).
   nn::SharedTokens shared = {};
   // Models with a prompt: (B, S) ids, and (B, S) bool or integer, 1 for a token and 0 for padding (undefined: all are
   // tokens).
@@ -35,7 +35,7 @@ struct LanguageInputs {
 
 struct LanguageOutput {
   at::Tensor hidden;  // (B, T, D) compute dtype, normalised: what the head reads
-  // Of models with a reasoning core, else empty or undefined:
+  // Of models with a reasoning core, otherwise empty or undefined:
   std::vector<at::Tensor> earlier_hidden = {};  // C - 1 of the same, where inputs.earlier_cycles
   at::Tensor gate = {};                         // (B, 1) float32 in 0..1
   at::Tensor halt = {};                         // (C, B) float32, probability of halting after each cycle

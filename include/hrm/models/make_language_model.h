@@ -35,11 +35,11 @@ std::shared_ptr<LanguageModel> make_language_model_outline(const config::Config&
 // The options of the plain decoder (lm.arch=decoder), resolved; without the mixtures of experts of its layers.
 DecoderOptions plain_decoder_options(const config::Config& config, const LanguageSizes& sizes);
 
-// Whether the prompt is an input of its own (arch hrm), or stands in front of the answer in one row (decoder).
+// Whether the prompt is an input of its own (arch hrm), or is in front of the answer in one row (decoder).
 bool reads_prompts(const config::LmConfig& config);
 // Whether the blocks are those of the first HRM-LM (LayerNorm, sinusoidal positions, GELU).
 bool is_prototype(const config::LmConfig& config);
-// Tokens that one row of the decoder may hold, prompt included where it stands in front, prefix vectors not.
+// Tokens that one row of the decoder may hold, prompt included where it is in front, prefix vectors not.
 int64_t decoder_positions(const config::LmConfig& config, const LanguageSizes& sizes);
 // Tokens that a prompt may hold, and rows of the encoder's table of positions.
 int64_t prompt_positions(const config::LmConfig& config, const LanguageSizes& sizes);

@@ -41,7 +41,7 @@ struct AttentionPass {
   // positions. Instead of a mask, `window` limits attention to this many positions; 0: all.
   at::Tensor place = {};
   int64_t window = 0;
-  // Defined: hidden states are those of tokens that stand in several rows, (1, U, D), and T is the longest row's.
+  // Defined: hidden states are those of tokens that are in several rows, (1, U, D), and T is the longest row's.
   SharedTokens shared = {};
 };
 
@@ -50,7 +50,7 @@ struct AttentionPass {
 // undefined tensor where plain causal attention is meant.
 at::Tensor causal_mask(int64_t positions, int64_t window, const at::Tensor& documents, at::Device device);
 
-// x (..., hd) turned by rows of a rotary table that broadcast to (..., hd / 2): dimension i is paired with i + hd / 2.
+// x (..., hd) rotated by rows of a rotary table that broadcast to (..., hd / 2): dimension i is paired with i + hd / 2.
 // Computed in float32, rounded once. Differentiable in x.
 at::Tensor rotate_pairs(const at::Tensor& x, const RotaryTable& rows);
 

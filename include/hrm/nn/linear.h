@@ -38,16 +38,16 @@ class Linear : public torch::nn::Module, public HasComputeWeight {
   const at::Tensor& bias() const { return bias_; }  // undefined without one
 
   // What the matrix products read: the copy in the compute dtype, or the master itself; while an adapter is merged, the
-  // merged weight. Who reads it in place of calling forward() must ask needs_forward() first.
+  // merged weight. Who reads it instead of calling forward() must ask needs_forward() first.
   const at::Tensor& compute_weight() const;
   // The same, whatever an adapter does.
   const at::Tensor& base_weight() const { return compute_weight_; }
-  // Whether forward() does more than one product with a weight that stays: an adapter stands beside it, or it is NF4.
+  // Whether forward() does more than one product with a weight that stays: an adapter is beside it, or it is NF4.
   bool needs_forward() const { return format_ == WeightFormat::nf4 || adapter() != nullptr; }
 
   // Without a bias, and once.
   void attach(std::shared_ptr<LoraAdapter> adapter);
-  // What stands beside the weight now; null without an adapter, and while it is merged (which one beside NF4 never is)
+  // What is beside the weight now; null without an adapter, and while it is merged (which one beside NF4 never is)
   // or switched off.
   const LoraAdapter* adapter() const;
 

@@ -190,7 +190,7 @@ class LoraSet {
   void forget_merged();
 
   // The merged weight of a layer by its parameter's name, "model.layers.3.self_attn.qkv_proj.weight"; undefined where
-  // that is no layer with an adapter, or before merge(). Of NF4 a new tensor each time: it is dequantised, and the
+  // that is not a layer with an adapter, or before merge(). Of NF4 a new tensor each time: it is dequantised, and the
   // adapter as it is now added.
   at::Tensor merged_weight(const std::string& parameter) const;
 

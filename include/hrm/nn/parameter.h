@@ -24,7 +24,7 @@ class HasComputeWeight {
   virtual void set_compute_weight(const at::Tensor& weight) = 0;
 };
 
-// A gradient that its module's backward pass can overwrite in place of adding to it, so that nobody needs to clear it
+// A gradient that its module's backward pass can overwrite instead of adding to it, so nobody needs to clear it
 // before.
 struct StaleGradient {
   at::Tensor master;
@@ -42,7 +42,7 @@ class HasStaleGradients {
 // One trainable tensor. `master` is the autograd leaf (float32, requires_grad, and its .grad() is a view into the
 // set's flat gradient buffer, so gradients always accumulate in place). `compute` is what the matrix products read: a
 // copy that refresh_compute() renews where the module asks for one (HasComputeWeight) and the compute dtype is not
-// float32, else the same tensor as `master`.
+// float32, otherwise the same tensor as `master`.
 struct Parameter {
   std::string name;
   at::Tensor master;

@@ -10,12 +10,12 @@
 
 namespace hrm::nn {
 
-// Where each of U tokens stands in B rows of T positions. A causal model computes the same for a token wherever only
+// Where each of U tokens is in B rows of T positions. A causal model computes the same for a token wherever only
 // what follows differs, so that everything but attention can be done once for it: hidden states are (1, U, D), and only
 // attention sees rows. Positions that no token has are padding behind a row's end.
 struct SharedTokens {
   int64_t rows = 0, positions = 0;  // B, T
-  // The first W S tokens are W rows of S positions as they stand, some of which may stand in the B rows, too.
+  // The first W S tokens are W rows of S positions as they are, some of which may are in the B rows, too.
   int64_t whole_rows = 0, whole_positions = 0;  // W, S
   ops::RowMap spread;                           // (U, C) -> (B T, C): each token's row to all of its places
   ops::RowMap collect;  // (B T, C) -> (U, C): all but the first W S tokens, from the first of their places

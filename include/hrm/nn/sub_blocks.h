@@ -1,7 +1,7 @@
 #pragma once
 // The two halves of a post-norm block, each as one differentiable function over the fused ops. Beside joining kernels
 // they keep only what the backward pass cannot recompute cheaply, and they add the residual's gradient in the epilogue
-// of a matrix product. The plain formula stands in block.cpp and is their oracle (ops.backend=reference).
+// of a matrix product. The plain formula is in block.cpp and is their oracle (ops.backend=reference).
 
 #include <ATen/core/Tensor.h>
 

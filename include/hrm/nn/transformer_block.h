@@ -48,7 +48,7 @@ class TransformerBlock : public torch::nn::Module, public HasGradientGroup, publ
     bool recompute;  // as in the options
   };
   std::optional<PlainParts> plain_parts() const;
-  // For whoever uses the parts in place of forward(): GradientReady::mark() of the input.
+  // For whoever uses the parts instead of forward(): GradientReady::mark() of the input.
   at::Tensor mark_use(const at::Tensor& input) const;
 
   std::vector<AuxiliaryLoss> take_auxiliary_losses() override;

@@ -57,7 +57,7 @@ void act_end(ActState& state, const models::SegmentOutput& output, const HaltDra
              const config::ModelConfig& config);
 
 // Target of q_continue, (B) float32: the value of one more segment from the new carry, sigmoid(q_halt) where the
-// sample is at its last segment, else sigmoid(max(q_halt, q_continue)). Call after act_end.
+// sample is at its last segment, otherwise sigmoid(max(q_halt, q_continue)). Call after act_end.
 at::Tensor target_q_continue(models::PuzzleModel& model, const ActState& state, const at::Tensor& puzzle_rows);
 
 struct ActLoss {

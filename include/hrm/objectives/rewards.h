@@ -46,11 +46,11 @@ struct RewardOptions {
   std::string head = {};  // learned: a safetensors file
 };
 
-// answer      1 where the answer is one of the references (same_answer), else 0
+// answer      1 where the answer is one of the references (same_answer), otherwise 0
 // diversity   the answer's row of the diversity metric
 // engagement  length, heuristic parts below
-// finished    1 where the answer ended by itself, else 0
-// format      1 where the answer has the form asked for, else 0
+// finished    1 where the answer ended by itself, otherwise 0
+// format      1 where the answer has the form asked for, otherwise 0
 // heuristic   0.30 relevance + 0.15 length + 0.15 sentiment + 0.10 lexical + 0.10 punctuation + 0.20 engagement; 0
 // below 3
 //             characters, 0.3 above 500 (text_heuristics.h)
@@ -60,7 +60,7 @@ struct RewardOptions {
 const std::vector<std::string>& reward_names();
 
 // Error(usage) for an unknown name (with the nearest) and for options that the reward cannot work with; Error(data) for
-// a file that is no such network.
+// a file that is not such a network.
 std::unique_ptr<Reward> make_reward(const RewardOptions& options);
 
 // The same answer but for letter case, Unicode composition, white space (runs count as one blank), quotation marks

@@ -12,7 +12,7 @@ namespace hrm::objectives {
 
 std::vector<std::string> lower_words(std::string_view text);
 
-// Characters: fewer than 20: 0.3, than 50: 0.6, up to 150: 1, up to 280: 0.8, else 0.4.
+// Characters: fewer than 20: 0.3, than 50: 0.6, up to 150: 1, up to 280: 0.8, otherwise 0.4.
 double length_score(std::string_view text);
 // Different words / words, times 0.7 where that is below 0.5; 0 without words.
 double lexical_score(std::string_view text);

@@ -1,5 +1,5 @@
 #pragma once
-// Log-probabilities of given tokens straight from hidden states, for losses that are no sums of weights times
+// Log-probabilities of given tokens straight from hidden states, for losses that are not sums of weights times
 // log-probabilities (for those chunked_cross_entropy is cheaper). Shapes: B rows, T tokens, D width, V vocabulary.
 
 #include <ATen/core/Tensor.h>

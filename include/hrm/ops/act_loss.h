@@ -11,9 +11,9 @@
 
 namespace hrm::ops {
 
-// Target of q_continue for B slots: sigmoid(q_halt) where steps >= max_steps, else sigmoid(max(q_halt, q_continue)).
-// q (B, 2) = [q_halt, q_continue] of one more segment, float32 (float64 for tests), any strides; steps (B) int32.
-// Returns (B) in q's dtype. Not differentiable.
+// Target of q_continue for B slots: sigmoid(q_halt) where steps >= max_steps, otherwise sigmoid(max(q_halt,
+// q_continue)). q (B, 2) = [q_halt, q_continue] of one more segment, float32 (float64 for tests), any strides; steps
+// (B) int32. Returns (B) in q's dtype. Not differentiable.
 at::Tensor act_q_target(const at::Tensor& q, const at::Tensor& steps, int64_t max_steps);
 
 inline constexpr int64_t kActMetrics = 8;

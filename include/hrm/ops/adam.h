@@ -15,7 +15,7 @@ struct AdamArgs {
   at::TensorList grads;
   at::TensorList exp_avgs = {};     // m; empty for a rule without it (hrm/ops/adam_rule.h)
   at::TensorList exp_avg_sqs = {};  // v, the same
-  at::TensorList averages = {};     // moving averages of the params; empty: none
+  at::TensorList averages = {};     // EMAs of the params; empty: none
   // What the matrix products read: for each param a bfloat16 or float16 copy, or the param itself (nothing to copy).
   // Empty: no copies.
   at::TensorList copies = {};
@@ -44,7 +44,7 @@ struct AdamArgs {
 //   muon_direction:  m += (1 - beta1) (g - m);  p = (1 - beta1) g + beta1 m: no rate and no decay
 //   muon_apply:      p = p (1 - lr wd) - lr g, without grad_scale
 //   average += (1 - average_decay) (p - average);  copy = p, rounded to nearest
-// The bias correction of m stands outside the arctangent; an element moves by at most lr * pi/2 / (1 - beta1^t).
+// The bias correction of m is outside the arctangent; an element moves by at most lr * pi/2 / (1 - beta1^t).
 //
 // The gradients are only read: clearing them here would write as many bytes as a fill does.
 //

@@ -1,6 +1,6 @@
 #pragma once
 // The attention of one decoding step, from the row of a qkv projection to the mixed values: q's and k's heads are
-// normalised (as in Qwen3) and turned by the position (Su et al., "RoFormer", arXiv 2104.09864, halves paired as in
+// normalised (as in Qwen3) and rotated by the position (Su et al., "RoFormer", arXiv 2104.09864, halves paired as in
 // GPT-NeoX), k and v go into the cache, and q attends to the cache as far as the row is long. A row's result depends on
 // no other row and not on the cache's size.
 
@@ -29,7 +29,8 @@ struct DecodeAttentionOptions {
 // attention in float32; q and k are rounded after each of the first two, the result once.
 //
 // No gradient. Deterministic; on the current stream; can be captured: reads lengths on the device alone. On a GPU one
-// kernel for hd 32, 64 and 128, a block for each row and head; else plain ATen. Throws c10::Error naming the shapes.
+// kernel for hd 32, 64 and 128, a block for each row and head; otherwise plain ATen. Throws c10::Error naming the
+// shapes.
 at::Tensor decode_attention_(const at::Tensor& qkv, const at::Tensor& keys, const at::Tensor& values,
                              const at::Tensor& lengths, const DecodeAttentionOptions& options);
 

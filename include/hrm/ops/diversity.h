@@ -15,7 +15,7 @@ struct Diversity {
 };
 
 // embeddings: (G, N, d), d at least 1, float32, bfloat16 or float16 (float64 for tests), any strides. counts: (G) int32
-// or int64 on their device: n, taken into 0..N; what stands in the places after the first n has no effect, and is zero
+// or int64 on their device: n, taken into 0..N; what is in the places after the first n has no effect, and is zero
 // in the results. Undefined: n = N everywhere. A group with a value that is not finite gives NaN; on a GPU so does one
 // with a vector whose squares overflow float32.
 //

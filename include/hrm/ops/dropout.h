@@ -9,7 +9,7 @@
 
 namespace hrm::ops {
 
-// x / (1 - p) where the mask keeps an element, which it does with probability 1 - p, else 0.
+// x / (1 - p) where the mask keeps an element, which it does with probability 1 - p, otherwise 0.
 //
 // x: any shape, float32, bfloat16 or float16 (float64 on the CPU); what is not contiguous is copied first. step: 0-dim
 // int64 on x's device. p in [0, 1). The factor is float32 and the product rounded once. Differentiable in x; keeps

@@ -62,7 +62,7 @@ at::Tensor attention_fp8(const at::Tensor& qkv, int64_t heads, const at::Tensor&
 
 // Once per step, for all slots (n, 4) and their history (n, H), the newest maximum in front: the history moves on by
 // one and takes amax (where that is not finite, its newest entry once more); scale = 448 / 2^margin / max(history)
-// where that is positive and finite, else it stays; amax = 0.
+// where that is positive and finite, otherwise it stays; amax = 0.
 void fp8_update_scales_(const at::Tensor& slots, const at::Tensor& history, double margin);
 
 }  // namespace hrm::ops

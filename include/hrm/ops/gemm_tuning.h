@@ -41,7 +41,7 @@ std::string gemm_choices();
 // The name of that text among the facts of a checkpoint (CheckpointMeta::info).
 constexpr const char* kGemmChoices = "gemm_choices";
 
-// Takes those of a checkpoint in place of the file's. Call it before the first product. Where they are of another GPU
+// Takes those of a checkpoint instead of the file's. Call it before the first product. Where they are of another GPU
 // or library version than the first product finds, that is said in one line and they are not used.
 void adopt_gemm_choices(const std::string& text);
 

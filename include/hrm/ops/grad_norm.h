@@ -13,7 +13,7 @@ namespace hrm::ops {
 //   norm       of flat / loss_scale, summed in float64
 //   coef       factor for every element of flat: clip / loss_scale, where clip, as torch.nn.utils.clip_grad_norm_, is
 //              min(1, max_norm / (norm + 1e-6)), NaN where the norm is NaN; max_norm 0 = no clipping, then clip is 1
-//   nonfinite  1 when the norm is infinite or NaN, else 0
+//   nonfinite  1 when the norm is infinite or NaN, otherwise 0
 // skip, 0-dim float32: becomes max(skip, nonfinite). report, (3) float64, contiguous: becomes norm, norm * clip, skip.
 //
 // On a GPU two launches on the current stream, no host synchronisation. Deterministic. Not differentiable. Throws

@@ -34,7 +34,7 @@ at::Tensor lora_gradients(const at::Tensor& grad_y, const at::Tensor& u, const a
 // A layer whose adapter becomes part of its weight. Here projection i has rows out .. out + rows of the weight and rows
 // i * rank .. (i + 1) * rank of A.
 struct LoraLayer {
-  at::Tensor merged, weight;  // (out, in), contiguous; merged may be weight itself, else they do not overlap
+  at::Tensor merged, weight;  // (out, in), contiguous; merged may be weight itself, otherwise they do not overlap
   at::Tensor A, B;            // (slices * rank, in), (rows of all slices, rank)
   std::vector<LoraSlice> slices;
 };

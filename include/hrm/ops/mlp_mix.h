@@ -35,7 +35,7 @@ std::tuple<at::Tensor, at::Tensor> mlp_mix_forward(const at::Tensor& h, const at
 //
 // The weights' gradients are sums over the batch, whose order depends on the shapes and on the GPU's number of
 // multiprocessors, and on nothing else. The fused kernels' scratch memory, on an H200: some 50 MB and F / 2048
-// of h's bytes while L <= 112 and F <= 1,792 (and for some F above); else up to 0.8 MB times F.
+// of h's bytes while L <= 112 and F <= 1,792 (and for some F above); otherwise up to 0.8 MB times F.
 at::Tensor mlp_mix_backward(const at::Tensor& grad_y, const at::Tensor& h, const at::Tensor& y, const at::Tensor& rstd,
                             const at::Tensor& weight_gate_up, const at::Tensor& weight_down,
                             const at::Tensor& grad_weight_gate_up, const at::Tensor& grad_weight_down);

@@ -1,6 +1,6 @@
 #pragma once
 // Mixture of experts: each token goes through the K of E feed-forward networks that a router picks (Shazeer et al.,
-// arXiv 1701.06538; Fedus et al., "Switch Transformers", arXiv 2101.03961), without a word from the host in between:
+// arXiv 1701.06538; Fedus et al., "Switch Transformers", arXiv 2101.03961), silently from the host in between:
 // how many tokens an expert gets is known to the device alone, so all of it can be captured in a CUDA graph.
 //
 // Everything here works on the current stream, waits for nothing, and is deterministic. T tokens, K picks of each, E
@@ -56,13 +56,13 @@ at::Tensor moe_drop(const at::Tensor& ids, const at::Tensor& weights, int64_t ex
 
 struct MoePlan {
   at::Tensor rows;          // (T, K) int32: where a pick stands; -1: dropped
-  at::Tensor picks;         // (R) int32: which pick stands there; -1: none
+  at::Tensor picks;         // (R) int32: which pick is there; -1: none
   at::Tensor tile_experts;  // (R / kMoeTile) int32: whose tile it is; 0 behind the last
   at::Tensor starts;        // (E + 1) int32: each expert's first row; the last: how many rows there are in all
   at::Tensor counts;        // (E) int32: picks that an expert has
 };
 
-// ids: (T, K) int32 in [-1, E); -1 is dropped. Picks of one expert stand in their own order.
+// ids: (T, K) int32 in [-1, E); -1 is dropped. Picks of one expert are in their own order.
 MoePlan moe_plan(const at::Tensor& ids, int64_t experts);
 
 // out[t] = sum over k of weights[t, k] * expert(ids[t, k])(x[t]), expert e: x -> gelu(x @ up[e]^T) @ down[e]^T with

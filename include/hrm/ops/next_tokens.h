@@ -37,7 +37,7 @@ struct WrittenRows {
   at::Tensor ids;     // (B) int64, written: the token, 0 where there is none
   at::Tensor count;   // (B) int64, written: tokens of the row so far
   at::Tensor limits;  // (B) int64, most that it may have
-  at::Tensor active;  // (B) bool, written: whether the row goes on
+  at::Tensor active;  // (B) bool, written: whether the row continues
   at::Tensor draws;   // (B, N) float64, N > 0: the row's draw number `count`, or the last one; (B, 1) at temperature 0
   at::Tensor chosen;  // (B) int64, written: what sample_tokens gives; -2 of a row that was not active
   at::Tensor stop_ids;  // (at most 32) int64: a row ends with them

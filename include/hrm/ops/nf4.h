@@ -10,7 +10,7 @@
 // the last bit), and we divide by magnitudes where it multiplies by their reciprocals. Of two levels at the same
 // distance the lower one is taken, as there.
 //
-// A weight takes 0.5 bytes an element, 1/64 for the block's magnitude and 1/4096 for the magnitude's: 0.516 in place of
+// A weight takes 0.5 bytes an element, 1/64 for the block's magnitude and 1/4096 for the magnitude's: 0.516 instead of
 // bfloat16's 2; without double quantisation 0.5625.
 
 #include <ATen/core/Tensor.h>
@@ -34,7 +34,7 @@ struct Nf4Tensor {
 };
 
 // weight: float32, bfloat16 or float16 (float64 on the CPU), any shape, not empty; what is not contiguous is copied
-// first. All of it must be finite: a magnitude that is not spoils its block, and through the mean all others. The
+// first. All of it must be finite: a magnitude that is not corrupts its block, and through the mean all others. The
 // last block may be short. No derivative; on the current stream; not to be captured (double quantisation copies tables
 // from the host). The same on every device: divisions are rounded correctly, and the mean is summed in float64 and
 // rounded once. Throws c10::Error that names what does not fit.

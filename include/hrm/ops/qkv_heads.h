@@ -1,7 +1,7 @@
 #pragma once
 // From the rows of a qkv projection to the queries, keys and values that scaled dot-product attention takes, without a
 // copy in another order: each head of q and k normalised (Dehghani et al., arXiv 2302.05442, with RMSNorm as in Qwen3)
-// and turned by its position (Su et al., "RoFormer", arXiv 2104.09864, in the half-split form of GPT-NeoX).
+// and rotated by its position (Su et al., "RoFormer", arXiv 2104.09864, in the half-split form of GPT-NeoX).
 
 #include <ATen/core/Tensor.h>
 
@@ -38,7 +38,7 @@ QkvHeads qkv_heads_(const at::Tensor& qkv, const QkvSizes& sizes, const QkvHeadO
 
 // The same of the projection x @ weight_compute^T: x (B, T, in), weight_compute ((Hq + 2 Hkv) hd, in), and the master
 // as hrm/ops/linear.h has them for a layer without a bias, whose gradient is added to master.grad(). Without the norms'
-// weights the heads are turned by the product itself where qkv_heads_product does that.
+// weights the heads are rotated by the product itself where qkv_heads_product does that.
 QkvHeads qkv_heads_of(const at::Tensor& x, const at::Tensor& weight_compute, const at::Tensor& master,
                       const QkvSizes& sizes, const QkvHeadOptions& options);
 

@@ -11,7 +11,7 @@ namespace hrm::ops {
 // Returns loss (N): logsumexp(logits) - logits[label], 0 where the label is kIgnoredToken (hrm/ops/token_loss.h).
 // Where `weights` are given, logits are overwritten by
 //   weights * (softmax(logits) - onehot(label)), rounded once, 0 where the label is kIgnoredToken,
-// the gradient of sum(weights * loss); else they are left alone.
+// the gradient of sum(weights * loss); otherwise they are left alone.
 //
 // logits (N, V) float32, bfloat16 or float16 (float64 for tests), the V of a row side by side, rows at any distance.
 // labels (N) int32 or int64, each kIgnoredToken or in 0..V-1 (unchecked on a GPU). weights (N) and loss: float32

@@ -1,5 +1,5 @@
 #pragma once
-// Rows of a matrix at other places: copied to several, summed from several, or left out. What stands once in place of
+// Rows of a matrix at other places: copied to several, summed from several, or left out. What stands once instead of
 // several times (nn::SharedTokens) is spread, collected and differentiated by it.
 
 #include <ATen/core/Tensor.h>

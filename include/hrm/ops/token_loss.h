@@ -9,8 +9,8 @@
 
 namespace hrm::ops {
 
-// stablemax: p = s(x) / sum s(x) with s(x) = x + 1 for x >= 0, else 1 / (1 - x + 1e-30) (Prieto et al., "Grokking at
-// the Edge of Numerical Stability", arXiv 2501.04697). softmax: p = exp(x) / sum exp(x).
+// stablemax: p = s(x) / sum s(x) with s(x) = x + 1 for x >= 0, otherwise 1 / (1 - x + 1e-30) (Prieto et al., "Grokking
+// at the Edge of Numerical Stability", arXiv 2501.04697). softmax: p = exp(x) / sum exp(x).
 enum class LossKind { stablemax, softmax };
 
 // Arithmetic of stablemax: f64 is that of the official HRM and TRM code. softmax is always computed in float32.
@@ -19,7 +19,7 @@ enum class LossPrecision { f64, f32 };
 inline constexpr int64_t kIgnoredToken = -100;
 
 struct TokenLoss {
-  at::Tensor loss;      // (B) float64 for stablemax in f64, else float32: sum of -log p(label) / max(labelled, 1)
+  at::Tensor loss;      // (B) float64 for stablemax in f64, otherwise float32: sum of -log p(label) / max(labelled, 1)
   at::Tensor labelled;  // (B) int32: tokens that have a label
   at::Tensor right;     // (B) int32: of these, tokens whose first largest logit is that of the label
 };

@@ -9,10 +9,10 @@ namespace hrm::optim {
 struct GradNorm {
   at::Tensor norm;       // before clipping, of the gradients without their loss scale
   at::Tensor coef;       // factor for every gradient: min(1, max_norm / (norm + 1e-6)), divided by the loss scale
-  at::Tensor nonfinite;  // 1 when the norm is infinite or NaN, else 0
+  at::Tensor nonfinite;  // 1 when the norm is infinite or NaN, otherwise 0
 };
 
-// What global_norm does beside; undefined tensors are left out.
+// What global_norm does beside; undefined tensors are skipped.
 struct GradNormExtras {
   at::Tensor loss_scale = {};  // 0-dim float32: the gradients are too large by this factor
   at::Tensor skip = {};        // 0-dim float32, becomes max(skip, nonfinite)

@@ -1,5 +1,5 @@
 #pragma once
-// Exponential moving average (EMA) of weights (TRM trains with decay 0.999 and evaluates the average).
+// Exponential EMA (EMA) of weights (TRM trains with decay 0.999 and evaluates the average).
 
 #include <ATen/core/Tensor.h>
 

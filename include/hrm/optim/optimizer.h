@@ -21,7 +21,7 @@ struct ParameterGroup {
   std::vector<std::string> names;
   std::vector<at::Tensor> params;
   std::vector<at::Tensor> grads;
-  std::vector<at::Tensor> averages = {};  // moving averages of the parameters, float32
+  std::vector<at::Tensor> averages = {};  // EMAs of the parameters, float32
   std::vector<at::Tensor> copies = {};    // bfloat16 or float16 copies, or the parameter itself where it has none
   double weight_decay = 0;
   // Where the optimizer's own state lies, zeroed: one list for each of moment_names(), each as long as params, and
@@ -33,12 +33,12 @@ struct ParameterGroup {
   int64_t matrices = 0;
 };
 
-// All parameters of a set with their compute copies and, where given, their moving averages.
+// All parameters of a set with their compute copies and, where given, their EMAs.
 ParameterGroup group_of(nn::ParameterSet& parameters, double weight_decay, const Ema* ema = nullptr);
 
 class Optimizer : public Stateful {
  public:
-  // One update of all groups from the gradients as they stand, each multiplied by grad_scale (the clip coefficient);
+  // One update of all groups from the gradients as they are, each multiplied by grad_scale (the clip coefficient);
   // averages and copies follow in the same pass.
   // lr, grad_scale, skip: 0-dim float32 on the parameters' device, so that a captured graph sees new values. A non-zero
   // (or NaN) skip leaves parameters, averages, copies and state untouched. update_ratio: 0-dim float64 on that device

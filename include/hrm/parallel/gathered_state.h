@@ -1,5 +1,6 @@
 #pragma once
-// State that is spread over ranks, as the whole that a checkpoint holds: a run may go on with another number of ranks.
+// State that is spread over ranks, as the whole that a checkpoint holds: a run may continue with another number of
+// ranks.
 
 #include <memory>
 #include <string>

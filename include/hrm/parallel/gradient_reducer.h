@@ -76,7 +76,7 @@ class GradientReducer {
   // Whether the gradients of each micro-batch travel, not their sum alone.
   bool every_micro_batch() const { return zero_ == 2; }
 
-  // With zero 1 and 2 and several ranks; else null, undefined.
+  // With zero 1 and 2 and several ranks; otherwise null, undefined.
   const FlatLayout* layout() const { return layout_.get(); }
   // This rank's share of the sum, (layout()->share()) float32.
   const at::Tensor& share() const { return share_; }

@@ -26,7 +26,7 @@ namespace hrm::parallel {
 // optimizer and an Ema of whole parameters register.
 class ParameterShards : public Stateful {
  public:
-  // All must outlive this. `average_decay`: of the moving averages, which begin as the masters are; 0: none. `moments`:
+  // All must outlive this. `average_decay`: of the EMAs, which begin as the masters are; 0: none. `moments`:
   // optim::moment_names() of an optimizer whose update looks at one element at a time (not muon: a share is no matrix).
   // Throws Error(usage) where the model is too small for a share for every rank.
   ParameterShards(nn::ParameterSet& parameters, Comm& comm, const GradientReducer& reducer, double average_decay,

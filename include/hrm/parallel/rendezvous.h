@@ -51,8 +51,7 @@ struct JobName {
 struct RendezvousOptions {
   double meet_timeout_s = 300;  // for all ranks to come
   double timeout_s = 120;       // for one operation between them
-  std::string interface =
-      {};  // network interface for gloo, e.g. "eth0"; empty: the one that leads to the meeting place
+  std::string interface = {};   // network interface for gloo, e.g. "eth0"; empty: the one that leads to the rendezvous
   JobName job = {};
 };
 

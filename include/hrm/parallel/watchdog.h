@@ -32,9 +32,9 @@ struct Failure {
 };
 
 // Every rank makes one, within timeout_s of each other and after they have met. A rank is gone when its heartbeats have
-// stopped; the training is stuck when heartbeats go on but no rank calls at() any more (ranks wait for each other, so
-// one that stands still soon stops all). Time that this process was stopped (SIGSTOP) does not count: when it goes on,
-// it first hears whether the others have given it up.
+// stopped; the training is stuck when heartbeats continue but no rank calls at() any more (ranks wait for each other,
+// so one that stands still soon stops all). Time that this process was stopped (SIGSTOP) does not count: when it
+// continues, it first hears whether the others have given it up.
 //
 // Whoever notices first says so in the store, and all ranks report that same failure. When the one who keeps the store
 // (rank 0, or torchrun's agent) is gone, each rank notices that by itself.
@@ -50,7 +50,7 @@ class Watchdog {
   Watchdog(const Watchdog&) = delete;
   Watchdog& operator=(const Watchdog&) = delete;
 
-  // What the training thread does now: "step", "evaluation"; a string that lives for ever. Cheap enough for every step,
+  // What the training thread does now: "step", "evaluation"; a string that lives forever. Cheap enough for every step,
   // from any thread. Every call is a sign of life, a repeated one, too.
   void at(int64_t step, const char* doing);
 
@@ -69,8 +69,8 @@ class Watchdog {
   // From now on ranks whose last call of at() said "step" are stuck after so long, instead of stuck_s; 0: as stuck_s.
   void limit_steps(double seconds);
 
-  // The training has ended well: the others go on without this rank. on_failure will not be called any more. Takes a
-  // heartbeat for rank 0, which takes the store along (the others then watch no more), else no time; at most
+  // The training has ended well: the others continue without this rank. on_failure will not be called any more. Takes a
+  // heartbeat for rank 0, which takes the store along (the others then watch no more), otherwise no time; at most
   // farewell_s.
   void stop();
 

@@ -6,10 +6,10 @@
 //   - `work` reads and writes tensors whose addresses stay. What changes from run to run (a batch, a learning rate,
 //     random draws) is written into such tensors before run().
 //   - It waits for nothing and reads nothing back on the host; it has no effect on the host that must happen each time.
-//   - Results that live on after it stand in tensors that existed before it. All graphs share one memory pool, which
+//   - Results that live on after it are in tensors that existed before it. All graphs share one memory pool, which
 //     therefore holds temporaries alone and is as large as the largest graph needs, not as their sum.
 // Work that breaks a rule is refused, by CUDA or beforehand (CapturedStepOptions::refusal): the reason is logged once,
-// and it runs eagerly, as does every shape that comes later. Those captured before are replayed as ever.
+// and it runs eagerly, as does every shape that comes later. Those captured before are replayed as usual.
 
 #include <ATen/core/Tensor.h>
 
@@ -45,7 +45,7 @@ class CapturedStep {
   // on by replay. On the CPU, and when refused, it calls `work`. `work` is called for every eager run and once for the
   // capture (which does not execute it), never for a replay; a capture that fails is followed by an eager run.
   // `inputs`: static tensors that the caller refills. Their addresses, shapes and dtypes are compared before a replay;
-  // Error(unexpected) names one that changed, instead of replaying on memory that is no longer it.
+  // Error(unexpected) names one that changed, instead of replaying on memory that is no longer valid.
   void run(const Key& key, const std::vector<at::Tensor>& inputs, const std::function<void()>& work);
 
   // Whether runs of this shape are replays; once they are, they stay so.

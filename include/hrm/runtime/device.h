@@ -48,7 +48,7 @@ void restart_for_allocator(const config::RuntimeConfig& config);
 // What config.device means here. Error(environment) with the reason when `cuda` is asked for and cannot be used.
 at::Device choose_device(const config::RuntimeConfig& config);
 
-// Empty when a CUDA device can be used, else one sentence with the reason.
+// Empty when a CUDA device can be used, otherwise one sentence with the reason.
 std::string why_no_cuda();
 
 // The name of the first GPU, "NVIDIA H200"; where why_no_cuda() is empty.

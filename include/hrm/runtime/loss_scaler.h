@@ -20,8 +20,8 @@ class LossScaler : public Stateful {
   // the step and doubles the scale every growth_interval finite steps. No host synchronisation.
   void update(const at::Tensor& nonfinite);
 
-  // 1 where no scale helps any more (it has fallen below 2^-20), else 0: 0-dim float32. The gradients are infinite or
-  // NaN for another reason than the range of fp16.
+  // 1 where no scale helps any more (it has fallen below 2^-20), otherwise 0: 0-dim float32. The gradients are infinite
+  // or NaN for another reason than the range of fp16.
   at::Tensor hopeless() const;
 
   // "loss_scale.scale", "loss_scale.finite_steps", "loss_scale.skipped" (steps left out so far); role optimizer.

@@ -10,7 +10,7 @@
 
 namespace hrm {
 
-// Where an entry belongs: weights and their average stand in model.pt, all else in state.safetensors.
+// Where an entry belongs: weights and their average are in model.pt, all else in state.safetensors.
 enum class StateRole { weight, ema, optimizer, carry, loop };
 
 // How tensors lie in one flat vector that is cut over ranks: rank r has the r-th of `ranks` equal slices of every

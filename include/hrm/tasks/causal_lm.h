@@ -60,7 +60,7 @@ class TrainedWeights : public Stateful {
   CausalLm& lm_;
 };
 
-// What stands beside the weights and tokenizer.json and says how transformers writes, stops and asks: those of
+// What is beside the weights and tokenizer.json and says how transformers writes, stops and asks: those of
 // generation_config.json, tokenizer_config.json, special_tokens_map.json, added_tokens.json, chat_template.jinja and
 // additional_chat_templates/*.jinja that are there.
 std::vector<std::filesystem::path> hf_files_beside_weights(const config::HfConfig& hf);

@@ -26,7 +26,7 @@ struct GenerateOptions {
   uint64_t seed = 0;
   int64_t samples = 1;     // of each prompt, below 2^20
   uint64_t first_key = 0;  // of the first prompt, below 2^43; those that follow count on: what randomness is keyed by
-  std::vector<uint64_t> keys = {};     // of each prompt, in place of first_key; empty: first_key and on
+  std::vector<uint64_t> keys = {};     // of each prompt, instead of first_key; empty: first_key and on
   std::vector<int64_t> stop_ids = {};  // each ends a row and is no part of it; at most 16. EOS is one of them
   int64_t begin_id = -1;   // what an answer begins with; models that read prompts apart need one, others take it for an
                            // empty prompt
@@ -81,7 +81,7 @@ struct PromptBatch;
 
 class Generator {
  public:
-  // `model` must live as long, and may go on training between two calls: graphs read the weights where they stand.
+  // `model` must live as long, and may continue training between two calls: graphs read the weights where they stand.
   Generator(models::LanguageModel& model, const GeneratorOptions& options);
   ~Generator();
 

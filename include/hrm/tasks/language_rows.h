@@ -12,7 +12,7 @@ struct LanguageRows {
 };
 
 // `batch`: on the model's device. A model that reads prompts apart (models::LanguageLimits::prompted) has them as an
-// input of their own; of a plain decoder they stand in front of the answer, without padding in between, and nothing is
+// input of their own; of a plain decoder they are in front of the answer, without padding in between, and nothing is
 // learned from them: rows of S + T tokens, padding behind. Device work that reads nothing back.
 LanguageRows language_rows(const data::LanguageBatch& batch, bool prompted);
 

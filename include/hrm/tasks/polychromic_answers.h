@@ -89,7 +89,7 @@ class AnswerBatch {
   // Prefix of the names in visit_state().
   static constexpr const char* kStatePrefix = "answers.";
   // With keeps_log_p: answers that the next step may learn from, the first `rows` of this rank. By their place in the
-  // global batch, so that a run can go on with another number of ranks.
+  // global batch, so that a run can continue with another number of ranks.
   void visit_state(StateVisitor& visitor, int64_t rows, const StateSlice& slice);
 
  private:

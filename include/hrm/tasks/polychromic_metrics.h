@@ -40,7 +40,7 @@ class PolychromicMetrics {
   void add_host(const NamedValues& values);
   const std::vector<double>& host() const { return host_; }  // in the order of names()
 
-  // Means over the steps that have a value (Task::summarize); those that no step had are left out.
+  // Means over the steps that have a value (Task::summarize); those that no step had are skipped.
   NamedValues summarize(const std::vector<double>& sums, int64_t steps) const;
 
  private:

@@ -14,7 +14,7 @@
 
 namespace hrm::tasks {
 
-// grpo.rewards: "answer*2,length" -> {("answer", 2), ("length", 1)}. Error(usage) for a weight that is no number.
+// grpo.rewards: "answer*2,length" -> {("answer", 2), ("length", 1)}. Error(usage) for a weight that is not a number.
 std::vector<std::pair<std::string, double>> weighted_reward_names(const std::string& rewards);
 
 struct WeightedRewards {

@@ -23,7 +23,7 @@ struct PuzzleEvalOptions {
   // Samples that run at a time. 0 = the samples in equal parts, none larger than largest_batch, or half of it with
   // early_halt, where a call should have samples in waiting.
   int64_t batch_size = 0;
-  int64_t max_samples = 0;  // 0 = all, else spread evenly over the set
+  int64_t max_samples = 0;  // 0 = all, otherwise spread evenly over the set
   int64_t segments = 0;
   bool early_halt = false;  // PuzzleEvaluatorOptions
   bool cuda_graphs = true;
@@ -31,7 +31,7 @@ struct PuzzleEvalOptions {
 };
 
 // What the configuration asks for. On a GPU the largest batch is what half of the free memory holds; `training_batch`
-// rows of a training that goes on meanwhile, or 0: then an evaluation takes no more memory than its steps do.
+// rows of a training that continues meanwhile, or 0: then an evaluation takes no more memory than its steps do.
 PuzzleEvalOptions puzzle_eval_options(const config::Config& config, models::PuzzleModel& model, const Runtime& runtime,
                                       int64_t training_batch);
 

@@ -18,7 +18,7 @@ struct PuzzleEvaluatorOptions {
   int64_t batch_size = 1;  // rows that run at a time, and that one call takes at most
   int64_t segments = 1;
   // A row stops at the first segment after which the model's own rule halts it (q_halt > q_continue; with
-  // model.no_ACT_continue q_halt > 0), and the next row of the call takes its place; in the end what goes on moves
+  // model.no_ACT_continue q_halt > 0), and the next row of the call takes its place; in the end what continues moves
   // together into smaller batches. false: all rows run all segments, as the published numbers do.
   bool early_halt = false;
   bool cuda_graphs = true;
@@ -35,13 +35,13 @@ class PuzzleEvaluator {
     at::Tensor steps;       // (N) int32, segments that the row ran
   };
 
-  // `model` must live as long as the evaluator, which may be kept while the model goes on training: its graphs read the
-  // weights where they stand.
+  // `model` must live as long as the evaluator, which may be kept while the model continues training: its graphs read
+  // the weights where they stand.
   PuzzleEvaluator(models::PuzzleModel& model, const PuzzleEvaluatorOptions& options);
 
   // Runs the first `valid_rows` rows of `batch` (on the host or the device) from fresh carries, by the weights as they
   // are now. A model with active fp8 recursions needs an nn::Fp8Evaluation that lives meanwhile; Error(unexpected).
-  // Queues device work; with early_halt the host also reads, one segment late, how many rows go on.
+  // Queues device work; with early_halt the host also reads, one segment late, how many rows continue.
   Answers run(const data::PuzzleBatch& batch);
 
  private:

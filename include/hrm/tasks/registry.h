@@ -1,5 +1,5 @@
 #pragma once
-// The table of tasks: one row for each, which the commands ask in place of its name. A new task is a folder
+// The table of tasks: one row for each, which the commands ask instead of its name. A new task is a folder
 // tasks/<name>/, with this row and a row of settings (config/task_settings.h), and its name in tasks/builtin_tasks.h.
 
 #include <memory>

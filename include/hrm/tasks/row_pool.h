@@ -30,7 +30,7 @@ class RowPool {
   // After a step: starts the copy of the cursor to the host.
   void finish();
 
-  // Ring of capacity() rows; row r of the stream stands at r modulo capacity().
+  // Ring of capacity() rows; row r of the stream is at r modulo capacity().
   const data::PuzzleBatch& rows() const { return ring_; }
   at::Tensor& cursor() { return cursor_; }  // 0-dim int64 on the device: rows consumed since the start of training
   int64_t capacity() const { return capacity_; }

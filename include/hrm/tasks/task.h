@@ -52,7 +52,7 @@ class Task : public Stateful {
 
   // Training samples of one pass over the training data.
   virtual double samples_per_epoch() const = 0;
-  // Floating-point operations of the matrix products of one step; where steps differ, of the last ones in the mean.
+  // Floating-point operations of the matrix products of one step; where steps differ, of the last ones on average.
   virtual double flops_per_step() const = 0;
 
   // One optimizer step is load_batch, then forward_backward for each micro-batch and update_extra, then finish_step.
@@ -115,7 +115,7 @@ class Task : public Stateful {
   virtual std::vector<std::string> weights_by_sample() const { return {}; }
 
   // Prefix of state entries that a configuration brings or not, so that a run may be resumed with another choice: they
-  // start afresh where a checkpoint has none, and are passed over where nobody needs them. Empty: none.
+  // start afresh where a checkpoint has none, and are skipped where nobody needs them. Empty: none.
   virtual std::string optional_state() const { return ""; }
 
   // Files that the run folder shall hold so that its model can be used without the data, e.g. a tokenizer. Rank 0's.

@@ -39,7 +39,7 @@ struct TrainedModel {
   Runtime runtime;
   std::filesystem::path checkpoint;  // the step folder, or the other library's
   int64_t step = -1;                 // -1: of another library's folder
-  bool averaged = false;             // the weights are the moving average
+  bool averaged = false;             // the weights are the EMA
 };
 
 // The set of weights that `wanted` (auto, raw, ema) names; auto: the average where there is one.

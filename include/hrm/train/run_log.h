@@ -26,7 +26,7 @@ class RunLog {
   // next one; TensorBoard records are lost then, and counted. Throws Error(environment) when too many lines wait.
   void write(int64_t step, const std::vector<std::pair<std::string, double>>& values);
 
-  // Puts the lines on the disk: before a checkpoint, so that it never stands there without the log that led to it.
+  // Puts the lines on the disk: before a checkpoint, so that it never is there without the log that led to it.
   // Throws Error(environment) while lines cannot be written. May be called by another thread than write().
   void sync();
 

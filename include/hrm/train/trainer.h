@@ -57,7 +57,7 @@ class Trainer : public Stateful {
 
   // After Outcome::rewind: the step that was a spike, and how often the run went back before. Either another Trainer
   // resumes from an earlier checkpoint and calls skip_after_rewind(), which leaves out the batches from there to that
-  // step and saves; or run() of this one goes on, without that step's update.
+  // step and saves; or run() of this one continues, without that step's update.
   int64_t spike_step() const { return spike_step_; }
   int64_t rewinds() const { return rewinds_; }
   void skip_after_rewind(int64_t spike_step, int64_t rewinds);
@@ -71,7 +71,7 @@ class Trainer : public Stateful {
   void start_fresh();
 
   // Trains to the configured number of steps. A signal (train/signals.h) stops it after a step, or within an
-  // evaluation, which is then left to the run that goes on; one that reaches any of several ranks stops all of them
+  // evaluation, which is then left to the run that continues; one that reaches any of several ranks stops all of them
   // after the same step, a few later. Throws Error(diverged) at a non-finite loss or gradient,
   // after writing a dump; the weights are those before the bad step.
   Outcome run();

@@ -96,7 +96,7 @@ void print_rows(std::ostream& out, const char* title, const Json& rows, size_t m
   }
 }
 
-// What stands at the top of every result.
+// What is at the top of every result.
 Json bench_head_json(const config::Config& config, const Runtime& runtime, int ranks = 1) {
   Json json;
   json["device"] = runtime.device_name;

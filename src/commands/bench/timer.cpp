@@ -31,7 +31,7 @@ double median_interval(at::Device device, int64_t count, const std::function<voi
 }
 
 #if HRM_WITH_CUDA
-// Ends a capture that failed. The generator of random numbers would go on in the belief that it is in one.
+// Ends a capture that failed. The generator of random numbers would continue in the belief that it is in one.
 void abandon(at::cuda::CUDAGraph& graph, at::Device device) {
   try {
     graph.capture_end();

@@ -18,7 +18,7 @@ bool is_blank(std::string_view text) {
   return std::all_of(text.begin(), text.end(), is_space);
 }
 
-// The line break before the first blank line from `at` on, and where text goes on behind it.
+// The line break before the first blank line from `at` on, and where text continues behind it.
 std::pair<uint64_t, uint64_t> blank_line(std::string_view text, uint64_t at) {
   for (size_t line = text.find('\n', at); line != std::string_view::npos; line = text.find('\n', line + 1)) {
     size_t next = line + 1;
@@ -76,7 +76,7 @@ void DocumentPieces::find_document_end() {
   known_end_ = true;
 }
 
-// False for a document that is passed over.
+// False for a document that is skipped.
 bool DocumentPieces::begin_document() {
   const std::string_view text = as_text(file_->bytes()).substr(position_.offset, end_ - position_.offset);
   if (is_blank(text)) return false;

@@ -1,6 +1,6 @@
 #pragma once
 // Goes through the documents of text files, in pieces that a tokenizer can take. A byte-order mark at the beginning of
-// a file is passed over.
+// a file is skipped.
 
 #include <cstdint>
 #include <optional>
@@ -19,7 +19,7 @@ struct DocumentRules {
 };
 
 // What of a document is to be encoded at once. Large documents are cut where a line begins with something else than
-// white space, which is where tokenizers' own patterns cut; else between two characters.
+// white space, which is where tokenizers' own patterns cut; otherwise between two characters.
 struct Piece {
   std::string_view text;
   int64_t document = 0;  // counted over all files

@@ -32,7 +32,7 @@ config::Config chat_configuration(const InspectCommand& command, const fs::path&
   return config;
 }
 
-// `sides` of data that are split already; else all records as one.
+// `sides` of data that are split already; otherwise all records as one.
 std::vector<std::pair<std::string, ChatSide>> open_sides(const fs::path& path, const ChatEncoder& encoder,
                                                          const ChatDataOptions& options) {
   std::vector<std::pair<std::string, ChatSide>> out;
@@ -54,7 +54,7 @@ void print_chat_ids(const char* name, const std::vector<int32_t>& ids, const cha
   out << "\n      \"" << printable(encoder.encoder().decode(ids)) << "\"\n";
 }
 
-// All of it: what a template puts stands at the ends.
+// All of it: what a template puts is at the ends.
 void print_example(const ChatDataset& data, int64_t index, const ChatEncoder& encoder, std::ostream& out) {
   const ChatExample& example = data[index];
   out << "  example " << index << ", " << printable(data.place(index)) << "\n";

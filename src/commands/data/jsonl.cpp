@@ -24,7 +24,7 @@ using nlohmann::json;
 
 constexpr uint64_t kFlushBytes = uint64_t{1} << 20;
 
-// A file that grows, and that a build that goes on cuts to what its state knows of.
+// A file that grows, and that a build that continues cuts to what its state knows of.
 class GrowingFile {
  public:
   GrowingFile(const fs::path& path, uint64_t keep) : path_(path), size_(keep) {

@@ -199,7 +199,7 @@ int run_doctor_ranks(bool json, double meet_timeout_s) {
       launch.ranks > 1, ExitCode::usage,
       "doctor --ranks tests several ranks, but this process is alone; start it as a training would be, e.g. torchrun "
       "--no-python --nproc-per-node=2 hrm_train doctor --ranks");
-  // What hangs, and NCCL may for ever, ends after as long as the ranks wait for each other at first.
+  // What hangs, and NCCL may forever, ends after as long as the ranks wait for each other at first.
   config::Config config;
   config.parallel.meet_timeout_s = static_cast<int64_t>(std::ceil(meet_timeout_s));
   config.parallel.timeout_s = std::max(config.parallel.meet_timeout_s, kShortestTimeout);

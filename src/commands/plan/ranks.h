@@ -23,7 +23,7 @@ int64_t rehearsed_gradient_bytes(const PlanInput& in);
 struct RanksInput {
   PlanInput one;         // with the batch of the configuration; its `ranks` is not read
   int64_t per_node = 8;  // ranks of a node
-  bool weak = false;     // every rank has that batch; else all have it together
+  bool weak = false;     // every rank has that batch; otherwise all have it together
   Links links;
 };
 

@@ -21,7 +21,7 @@ namespace fs = std::filesystem;
 constexpr std::string_view kBosField = "{bos}", kEosField = "{eos}", kResponseField = "{response}";
 constexpr std::string_view kAsciiSpace = " \t\n\v\f\r";
 constexpr uint64_t kConfigBytes = uint64_t{16} << 20;
-// Files that newer versions of the library write in place of the member chat_template.
+// Files that newer versions of the library write instead of the member chat_template.
 constexpr const char* kJinjaFile = "chat_template.jinja";
 constexpr const char* kDefault = "default";
 constexpr const char* kChoices = "name the template: chatml, llama3, plain or custom";

@@ -125,7 +125,7 @@ class PuzzleCsvReader {
   }
 
  private:
-  // The column that is set, else the first of `usual` that is there.
+  // The column that is set, otherwise the first of `usual` that is there.
   size_t find_column(const char* what, const std::string& set, std::initializer_list<const char*> usual) const {
     if (!set.empty()) return reader_.column(set);
     for (const char* name : usual) {

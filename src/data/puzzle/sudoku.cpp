@@ -11,7 +11,7 @@ char digit_character(int digit) {
   return static_cast<char>(digit <= 9 ? '0' + digit : 'A' + digit - 10);
 }
 
-// -1 for a character that is no digit of any grid.
+// -1 for a character that is not a digit of any grid.
 int digit_value(char character) {
   if (character == '.') return 0;
   if (character >= '0' && character <= '9') return character - '0';

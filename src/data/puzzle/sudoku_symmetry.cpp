@@ -110,7 +110,7 @@ Grid transposed(const Grid& grid, int n) {
 }
 
 // The search for the smallest form. Once the first row and the order of columns are chosen, the rest follows: digits
-// are named so that the first row reads 1..N, rows of a band and bands stand in the order of their first entries.
+// are named so that the first row reads 1..N, rows of a band and bands are in the order of their first entries.
 class FormSearch {
  public:
   FormSearch(const SudokuGeometry& geometry, const Grid& grid)

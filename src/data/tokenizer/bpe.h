@@ -34,7 +34,7 @@ class BpeModel {
     }
   }
 
-  // Appends the tokens of a word's bytes or characters, those without one as TokenizerJson says. What is left out for
+  // Appends the tokens of a word's bytes or characters, those without one as TokenizerJson says. What is skipped for
   // want of a token is told once.
   void add_symbols(std::string_view word, std::vector<int32_t>& out) const;
   // The token that a word is as a whole, where the tokenizer ignores merges for those; else -1.
@@ -55,7 +55,7 @@ class BpeModel {
   std::vector<int32_t> symbol_ids_;                   // by byte, or by character below kTableEnd; -1: none
   std::unordered_map<char32_t, int32_t> beyond_ids_;  // of characters from kTableEnd on
   std::array<int32_t, 256> fallback_ids_{};           // of <0xXX>, where these are used; -1: none
-  int32_t unk_id_ = -1;                               // -1: what is unknown is left out
+  int32_t unk_id_ = -1;                               // -1: what is unknown is skipped
   bool fuse_unk_ = false;
   mutable std::atomic<bool> told_ = false;
   std::vector<Slot> slots_;  // open addressing, at most half full

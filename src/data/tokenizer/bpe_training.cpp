@@ -113,7 +113,7 @@ uint64_t key_of(int32_t left, int32_t right) {
   return static_cast<uint64_t>(left) << 32 | static_cast<uint32_t>(right);
 }
 
-// The words as symbols, how often each pair of neighbours stands in them, and where.
+// The words as symbols, how often each pair of neighbours is in them, and where.
 class Merger {
  public:
   Merger(const std::map<std::string, int64_t>& words, const std::array<int32_t, 256>& ids) {
@@ -174,7 +174,7 @@ class Merger {
     int64_t count = 0;
     bool taken = false;
     bool grown = false;           // in the merge at hand
-    std::vector<uint32_t> words;  // that it stands in, or stood in
+    std::vector<uint32_t> words;  // that it is in, or stood in
   };
   struct Entry {
     int64_t count;  // when it was put there; a pair that has become more frequent is there twice

@@ -62,7 +62,7 @@ std::string_view Normalizer::Worker::normalize(std::string_view text, bool& lead
   return text;
 }
 
-// True: `out`, which `text` is no part of, holds the result; else it is `text`.
+// True: `out`, which `text` is no part of, holds the result; otherwise it is `text`.
 bool Normalizer::Worker::apply(size_t index, std::string_view text, std::string& out, bool& leads) {
   using Kind = NormalizerStep::Kind;
   const NormalizerStep& step = normalizer_.steps_[index];

@@ -27,7 +27,7 @@ class PreTokenizer {
     explicit Worker(const PreTokenizer& pre_tokenizer);
 
     // Calls emit(word, readable) for the words of a text in order, none of them empty. Bytes up to `readable` may be
-    // read. `leads`: the text stands at the beginning of the one that is encoded. Throws Error(data) where the search
+    // read. `leads`: the text is at the beginning of the one that is encoded. Throws Error(data) where the search
     // for a pattern takes too long.
     template <class Emit>
     void words(std::string_view text, Emit&& emit, bool leads = true) {
@@ -69,7 +69,7 @@ class PreTokenizer {
     const PreTokenizer& pre_tokenizer_;
     std::vector<std::optional<RegexSplitter::Matcher>> matchers_;  // by step
     std::vector<Piece> pieces_, next_;
-    std::deque<std::string> made_;  // pieces that are no part of the text
+    std::deque<std::string> made_;  // pieces that are not part of the text
     std::vector<Span> spans_;
     std::vector<RegexSplitter::Match> matches_;
   };

@@ -206,7 +206,7 @@ RegexSplitter::Matcher::~Matcher() = default;
 RegexSplitter::Matcher::Matcher(Matcher&&) noexcept = default;
 
 void RegexSplitter::Matcher::find(std::string_view text, std::vector<Match>& matches) {
-  size_t from = 0, last = SIZE_MAX;  // where the search goes on; where the last match ends
+  size_t from = 0, last = SIZE_MAX;  // where the search continues; where the last match ends
   while (from <= text.size()) {
     const int found = pcre2_match(state_->code->compiled, reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), from,
                                   PCRE2_NO_UTF_CHECK, state_->data, state_->context);
@@ -219,7 +219,7 @@ void RegexSplitter::Matcher::find(std::string_view text, std::vector<Match>& mat
     last = end;
     from = end;
     if (begin < end) continue;
-    // Behind an empty match the search goes on one character further.
+    // Behind an empty match the search continues one character further.
     if (begin >= text.size()) break;
     from = begin + character_at(text.data() + begin).bytes;
   }

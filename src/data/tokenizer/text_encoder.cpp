@@ -106,7 +106,7 @@ TextEncoder open_tokenizer(const std::filesystem::path& file, const std::string&
   encoder.meta.vocab_size = tokenizer.vocab_size();
   encoder.meta.bos_id = special(bos, "--bos");
   encoder.meta.eos_id = special(eos, "--eos");
-  // Padding is masked and never learned from, so that any id will do: <pad> where there is one, else EOS, else 0.
+  // Padding is masked and never learned from, so that any id will do: <pad> where there is one, else EOS, otherwise 0.
   const std::optional<int32_t> pad = tokenizer.id_of("<pad>");
   encoder.meta.pad_id = pad ? *pad : encoder.meta.eos_id >= 0 ? encoder.meta.eos_id : 0;
   return encoder;

@@ -30,7 +30,7 @@ std::string replaced(const std::string& text, const std::string& pattern, std::s
 }
 
 // Takes `sign` away from the beginning, up to `most` times; returns how often more it may be taken away where the text
-// holds nothing else, else 0.
+// holds nothing else, otherwise 0.
 int32_t strip_signs(std::string& text, const std::string& sign, int32_t most) {
   size_t at = 0;
   for (; most > 0 && text.compare(at, sign.size(), sign) == 0; --most) at += sign.size();
@@ -76,7 +76,7 @@ void TokenDecoder::Stream::finish(std::string& out) {
   restart();
 }
 
-// Bytes that are UTF-8 together are one text; else each of them becomes a sign of its own.
+// Bytes that are UTF-8 together are one text; otherwise each of them becomes a sign of its own.
 void TokenDecoder::Stream::give_bytes(size_t index, std::string& out) {
   std::string bytes;
   std::swap(bytes, pending_[index].bytes);

@@ -23,7 +23,7 @@ class TokenDecoder {
     explicit Stream(const TokenDecoder& decoder) : decoder_(decoder) { restart(); }
 
     // Appends to `out` what is certain after one more token: no part of a character, and of single bytes (<0xXX>) none
-    // before the last of them, because one that is no UTF-8 spoils all of its neighbours.
+    // before the last of them, because one that is no UTF-8 corrupts all of its neighbours.
     void push(const std::string& token, std::string& out);
     // Appends the rest; the next token begins a new text.
     void finish(std::string& out);

@@ -55,7 +55,7 @@ struct Tokenizer::State {
     std::string bytes;  // what it stands for
     bool special = false;
   };
-  // Null for an id that is no token's.
+  // Null for an id that is not a token's.
   const Token* find(int32_t id) const {
     const bool known = id >= 0 && static_cast<size_t>(id) < places.size() && places[static_cast<size_t>(id)] >= 0;
     return known ? &tokens[static_cast<size_t>(places[static_cast<size_t>(id)])] : nullptr;

@@ -229,7 +229,7 @@ bool normalize_nfc(std::string_view text, std::string& out) {
   const UnicodeTable& table = UnicodeTable::get();
   std::vector<utf8proc_int32_t> codes;
   bool changed = false;
-  size_t copied = 0;  // what stands before is in `out`
+  size_t copied = 0;  // what comes before is in `out`
   size_t last = 0;    // where the last character that composes with nothing before it begins
   std::string part;
   for (size_t at = 0; at < text.size();) {

@@ -16,7 +16,7 @@ enum CharacterClass : uint8_t {
   kNumber = 2,        // \p{N}
   kSpace = 4,         // \s: White_Space, 25 characters
   kWord = 8,          // \w of Rust's regular expressions: Alphabetic, marks, decimal digits, connectors, joiners
-  kComposes = 16,     // NFC may change it, move it, or join it with what stands before
+  kComposes = 16,     // NFC may change it, move it, or join it with what comes before
   kPunctuation = 32,  // \p{P}, and ASCII's $+<=>^`|~
   kMark = 64          // \p{M}
 };

@@ -65,8 +65,8 @@ const char* contraction(const char* at, const char* end) {
   return nullptr;
 }
 
-// \s+(?!\S)|\s+ at white space that ends at `run_end`: all of it at the end of the text; else the last character stays
-// for what follows, unless it is the only one.
+// \s+(?!\S)|\s+ at white space that ends at `run_end`: all of it at the end of the text; otherwise the last character
+// stays for what follows, unless it is the only one.
 inline const char* white_space(const char* first_end, const char* run_end, const char* end) {
   if (run_end == end || run_end == first_end) return run_end;
   do --run_end;

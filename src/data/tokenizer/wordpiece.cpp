@@ -37,7 +37,7 @@ bool is_control(char32_t c) {
   return type == UTF8PROC_CATEGORY_CC || type == UTF8PROC_CATEGORY_CF || type == UTF8PROC_CATEGORY_CO;
 }
 
-// What ASCII has that is neither letter, digit, space nor control, though some of it is a symbol; else category P.
+// What ASCII has that is neither letter, digit, space nor control, though some of it is a symbol; otherwise category P.
 bool is_punctuation(char32_t c) {
   if ((c >= 33 && c <= 47) || (c >= 58 && c <= 64) || (c >= 91 && c <= 96) || (c >= 123 && c <= 126)) return true;
   switch (category(c)) {

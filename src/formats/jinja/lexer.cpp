@@ -88,7 +88,7 @@ class Lexer {
     }
   }
 
-  // `sign`: what stands behind the tag's brace; `is_block`: lstrip_blocks holds for it.
+  // `sign`: what follows the tag's brace; `is_block`: lstrip_blocks holds for it.
   void emit_data(std::string text, char sign, bool is_block) {
     if (sign == '-') {
       text = std::string(strip(text, false, true));
@@ -101,7 +101,7 @@ class Lexer {
     if (!text.empty()) add(TokenKind::data, std::move(text));
   }
 
-  // Behind a tag: `-` takes white space away, else the line's end goes with a block's tag.
+  // Behind a tag: `-` takes white space away, otherwise the line's end goes with a block's tag.
   void end_tag(char sign, bool is_block) {
     move(2);
     if (sign == '-') {

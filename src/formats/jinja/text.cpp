@@ -253,7 +253,7 @@ std::vector<std::string> split(std::string_view text, const std::optional<std::s
       for (const Span& word : words_of(text, most)) parts.emplace_back(text.substr(word.begin, word.end - word.begin));
       return parts;
     }
-    // The last words, and what stands in front of them.
+    // The last words, and what is in front of them.
     const std::vector<Span> words = words_of(text, -1);
     const size_t cut = words.size() - std::min<size_t>(words.size(), static_cast<size_t>(most));
     if (cut > 0) parts.emplace_back(text.substr(0, words[cut - 1].end));
@@ -315,7 +315,7 @@ std::string replace(std::string_view text, std::string_view old, std::string_vie
   size_t begin = 0;
   int64_t done = 0;
   while (most < 0 || done < most) {
-    // An empty text stands in front of every character and at the end.
+    // An empty text is in front of every character and at the end.
     size_t at = begin;
     if (old.empty()) {
       if (done > 0) {

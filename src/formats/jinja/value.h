@@ -123,7 +123,7 @@ bool contains(const Value& container, const Value& value, Budget& budget);
 // The value of a key; null: there is none.
 const Value* find(const Value& dict, const Value& key, Budget& budget);
 const Value* find(const Value& dict, std::string_view key, Budget& budget);
-// Puts it in place of the same key, or at the end.
+// Puts it instead of the same key, or at the end.
 void put(Values& dict_items, Value key, Value value, Budget& budget);
 // len(value). Throws Fault where it has none.
 int64_t length(const Value& value, Budget& budget);

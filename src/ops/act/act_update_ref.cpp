@@ -30,7 +30,7 @@ void act_begin_(const ActSlots& slots, const at::Tensor& H_init, const at::Tenso
   }
   if (halted.numel() == 0) return;
   const at::Tensor taken = halted.to(at::kLong).cumsum(0);
-  // A slot that goes on gets some valid row too, which take_where drops.
+  // A slot that continues gets some valid row too, which take_where drops.
   const at::Tensor row = at::remainder(*cursor + taken - 1, rows.inputs.size(0));
   take_where(halted, rows.inputs.index_select(0, row), slots.inputs);
   take_where(halted, rows.labels.index_select(0, row), slots.labels);

@@ -4,7 +4,7 @@
 //   hrm::attention            what callers use
 //   hrm::attention_forward    out and lse
 //   hrm::attention_backward   the gradient of qkv from them
-//   hrm::rotate_qkv           q and k turned by their positions, v as it is; for scaled_dot_product_attention
+//   hrm::rotate_qkv           q and k rotated by their positions, v as it is; for scaled_dot_product_attention
 //   hrm::rotate_qkv_          the same in place
 //   hrm::rotate_qkv_backward  the gradients of the rotated q, k and v, (B, heads, L, head_dim) each, to that of qkv
 

@@ -81,7 +81,7 @@ struct OfProjection : torch::autograd::Function<OfProjection> {
     ctx->saved_data["needs_x"] = x.requires_grad();
     ctx->saved_data["eps"] = options.eps;
     ctx->saved_data["needs_weights"] = needs_gradient(options.q_weight) || needs_gradient(options.k_weight);
-    // No saved variable: each use of the weight adds to it, which is no change behind the graph's back.
+    // No saved variable: each use of the weight adds to it, which is not a change behind the graph's back.
     ctx->saved_data["grad_weight"] = grad_weight;
     return {out.heads.q, out.heads.k, out.heads.v};
   }

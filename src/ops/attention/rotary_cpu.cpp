@@ -1,4 +1,4 @@
-// The rotation of q and k by their positions in one pass, in place of the reference's six. Elements are independent, so
+// The rotation of q and k by their positions in one pass, instead of the reference's six. Elements are independent, so
 // the number of threads does not change the result.
 #include "ops/attention/rotary_cpu.h"
 

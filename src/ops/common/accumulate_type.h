@@ -4,7 +4,7 @@
 
 namespace hrm::ops {
 
-// The dtype that sums over values of `type` are kept in: float64 for float64, else float32.
+// The dtype that sums over values of `type` are kept in: float64 for float64, otherwise float32.
 inline at::ScalarType accumulate_type(at::ScalarType type) {
   return type == at::kDouble ? at::kDouble : at::kFloat;
 }

@@ -14,7 +14,7 @@ enum class GemmOrigin { reused, timed, untimed };
 // The choice that the file or a checkpoint has for this product.
 std::optional<TunedChoice> find_gemm(const std::string& device, const std::string& library, const std::string& key);
 
-// Says which algorithm this process now uses. What was timed goes into the file (in place of `refused`, an algorithm
+// Says which algorithm this process now uses. What was timed goes into the file (instead of `refused`, an algorithm
 // that cannot run); returned is what holds, which is another process's choice where that one
 // was stored earlier.
 TunedChoice keep_gemm(const std::string& device, const std::string& library, const std::string& key,

@@ -73,7 +73,7 @@ struct LinearAdd : torch::autograd::Function<LinearAdd> {
     const bool needs_weight = master.requires_grad();
     ctx->saved_data["needs_x"] = x.requires_grad();
     ctx->save_for_backward({needs_weight ? x : at::Tensor(), weight_compute});
-    // No saved variable: each use of the weight adds to it, which is no change behind the graph's back.
+    // No saved variable: each use of the weight adds to it, which is not a change behind the graph's back.
     ctx->saved_data["grad_weight"] = needs_weight ? *grad_weight : at::Tensor();
     return call(x, weight_compute, master, residual, grad_weight);
   }

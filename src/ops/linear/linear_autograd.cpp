@@ -21,7 +21,7 @@ struct Linear : torch::autograd::Function<Linear> {
     ctx->saved_data["needs_x"] = x.requires_grad();
     const bool needs_weight = master.requires_grad();
     ctx->save_for_backward({needs_weight ? x : at::Tensor(), weight_compute});
-    // The buffers are no saved variables: each use of the weight adds to them, which is no change behind the graph's
+    // The buffers are no saved variables: each use of the weight adds to them, which is not a change behind the graph's
     // back.
     if (needs_weight) ctx->saved_data["grad_weight"] = *grad_weight;
     if (bias && bias->requires_grad()) ctx->saved_data["grad_bias"] = *grad_bias;

@@ -1,4 +1,4 @@
-// One pass over the rows, in place of the reference's two (forward) or four (backward). Elements are independent, so
+// One pass over the rows, instead of the reference's two (forward) or four (backward). Elements are independent, so
 // the number of threads does not change the result.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
@@ -33,7 +33,7 @@ HRM_FOR_EACH_CPU void swiglu_backward_row(const float* __restrict grad, const fl
   }
 }
 
-// Rows for each task: about 16k elements, else starting a thread costs more than the work.
+// Rows for each task: about 16k elements, otherwise starting a thread costs more than the work.
 int64_t swiglu_grain(int64_t width) {
   return std::max<int64_t>(1, 16384 / std::max<int64_t>(1, width));
 }

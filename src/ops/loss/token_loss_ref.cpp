@@ -30,7 +30,7 @@ at::Tensor token_cross_entropy(const at::Tensor& logits, const at::Tensor& label
   return loss.squeeze(-1).masked_fill_(labels.eq(kIgnoredToken), 0);
 }
 
-// stablemax: d(-log(s_y / sum s)) / dx_j = s'_j / sum s - [j = y] s'_y / s_y, with s' = 1 for x >= 0, else s^2.
+// stablemax: d(-log(s_y / sum s)) / dx_j = s'_j / sum s - [j = y] s'_y / s_y, with s' = 1 for x >= 0, otherwise s^2.
 // softmax: d(-log p_y) / dx_j = p_j - [j = y].
 at::Tensor token_cross_entropy_backward(const at::Tensor& grad, const at::Tensor& logits, const at::Tensor& labels,
                                         LossKind kind, LossPrecision precision) {

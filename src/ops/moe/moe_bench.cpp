@@ -11,7 +11,7 @@ namespace {
 
 using c10::IValue;
 
-// A mixture of four experts of which each token takes two, in place of the recipe's feed-forward layer. `bench moe` has
+// A mixture of four experts of which each token takes two, instead of the recipe's feed-forward layer. `bench moe` has
 // the shapes of large ones.
 struct MoeInputs {
   static constexpr int64_t kExperts = 4, kPicks = 2;

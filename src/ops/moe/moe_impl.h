@@ -78,7 +78,7 @@ void check_moe_load_loss(const at::Tensor& scores, const at::Tensor& kept, const
                          const at::Tensor& totals);
 void check_moe_combine(const at::Tensor& y, const at::Tensor& rows, const OptionalTensor& weights);
 
-// For every device, without a word from the host.
+// For every device, silently from the host.
 namespace composed {
 
 PlanResult moe_plan(const at::Tensor& ids, int64_t experts);

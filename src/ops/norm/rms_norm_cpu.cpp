@@ -1,4 +1,4 @@
-// One pass over each row, in place of the reference's six over the whole tensor. Rows are independent and a row is
+// One pass over each row, instead of the reference's six over the whole tensor. Rows are independent and a row is
 // summed in one fixed order, so the number of threads does not change the result.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
@@ -67,7 +67,7 @@ void rms_norm_backward_row(const float* grad_y, const float* y, float rstd, floa
       [&](int64_t i) { grad[i] = (grad_y[i] - y[i] * along) * rstd; });
 }
 
-// Rows for each task: about 32k elements, else starting a thread costs more than the work.
+// Rows for each task: about 32k elements, otherwise starting a thread costs more than the work.
 int64_t rms_norm_grain(int64_t dim) {
   return std::max<int64_t>(1, 32768 / dim);
 }

@@ -1,4 +1,4 @@
-// One pass over memory, in place of the reference's many. Elements are independent and sums are made part by part, so
+// One pass over memory, instead of the reference's many. Elements are independent and sums are made part by part, so
 // the number of threads does not change the result.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>

@@ -3,7 +3,7 @@
 //
 // Inside a chunk of Q positions, with a_t = dt_t A, s its running sum (s_i <= 0), X_j = dt_j x_j, E the state before
 // it:
-//   M_ij = exp(s_i - s_j) (C_i . B_j) for j <= i, else 0
+//   M_ij = exp(s_i - s_j) (C_i . B_j) for j <= i, otherwise 0
 //   Y_i  = sum_j M_ij X_j + exp(s_i) E C_i + D x_i
 //   E'   = exp(s_last) E + Z,  Z = sum_j exp(s_last - s_j) X_j B_j^T
 #include <ATen/ATen.h>

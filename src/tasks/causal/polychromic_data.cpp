@@ -55,7 +55,7 @@ void PolychromicData::open_prompts(const data::ChatSide& training) {
   prompt_batches_ = std::make_unique<data::ChatBatches>(prompts_, batch_options());
 }
 
-// What counts on evaluations without any would be passed over silently.
+// What counts on evaluations without any would be skipped silently.
 void PolychromicData::check_validation() const {
   const config::ChatConfig& chat = config_.chat;
   const bool is_split = data::is_split_chat_folder(config_.data.train);

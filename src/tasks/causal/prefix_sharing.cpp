@@ -55,9 +55,9 @@ struct PrefixSharing::Group {
   std::vector<Extent> extents;      // of its rows
   std::vector<const int64_t*> ids;  // of its rows
   std::vector<const int64_t*> labels;
-  int64_t prompt = 0;  // tokens; 0 where all rows are left out
+  int64_t prompt = 0;  // tokens; 0 where all rows are skipped
   const int64_t* prompt_ids = nullptr;
-  bool in_response = false;  // the prompt stands in the response's row
+  bool in_response = false;  // the prompt is in the response's row
 };
 
 PrefixSharing::Group PrefixSharing::group(int64_t micro_batch, int64_t index) const {

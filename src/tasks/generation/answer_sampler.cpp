@@ -38,7 +38,7 @@ Answers AnswerSampler::sample(const std::vector<std::vector<int32_t>>& prompts, 
                            .stop_ids = ends_.ids,
                            .vocabulary = text_.meta.vocab_size};
 
-  // A template may end an answer with a text in place of a token.
+  // A template may end an answer with a text instead of a token.
   struct Written {
     std::unique_ptr<AnswerText> pieces;
     std::string text;

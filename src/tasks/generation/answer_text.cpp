@@ -38,7 +38,7 @@ std::string AnswerText::release(bool all) {
     stopped_ = true;
     return held_.substr(0, first);
   }
-  // The longest end that could go on to be a stop string stays.
+  // The longest end that could continue to be a stop string stays.
   size_t kept = 0;
   for (const std::string& stop : stops_) {
     if (all) break;

@@ -28,7 +28,7 @@ at::Tensor bytes_of_ids(const data::TextEncoder& text, at::Device device) {
 
 void report(const double* sums, bool bytes_known, const std::string& prefix, NamedValues& out) {
   const double tokens = sums[kTokens], loss = sums[kLoss] / tokens;
-  if (tokens == 0) {  // nothing to compare with: no number at all in place of one that is none
+  if (tokens == 0) {  // nothing to compare with: no number at all instead of one that is none
     out.emplace_back(prefix + "tokens", 0);
     out.emplace_back(prefix + "rows", 0);
     return;

@@ -42,7 +42,7 @@ struct LanguagePasses {
 };
 LanguagePasses language_passes(const PlanInput& in, double rows);
 
-// Whether a block has experts in place of its feed-forward part.
+// Whether a block has experts instead of its feed-forward part.
 bool has_experts(const PlanInput& in, const BlockStack& stack, int64_t layer);
 
 class LanguagePlan : public ModelPlan {

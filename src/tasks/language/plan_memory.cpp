@@ -60,7 +60,7 @@ class LanguageWalk {
   // Blocks that are recorded, with what comes before and behind them.
   void forward(const BlockStack& stack) {
     keep_rest(first_input_bytes(in_, stack));
-    if (in_.config.lm.recompute) keep_rest(stack.mask);  // of bytes; else each attention has its own alone
+    if (in_.config.lm.recompute) keep_rest(stack.mask);  // of bytes; otherwise each attention has its own alone
     for (int64_t layer = 0; layer < stack.layers; ++layer, ++recorded_) {
       const BlockMemory block = block_memory(in_, stack, layer);
       if (in_.config.lm.recompute && !stack.mamba2) {
@@ -124,7 +124,7 @@ class LanguageWalk {
     ledger_.take(logits);
     ledger_.give(logits + together);
     ledger_.moment = "backward pass";
-    ledger_.take(hidden);  // the gradient that goes on
+    ledger_.take(hidden);  // the gradient that continues
   }
 
   void backward() {

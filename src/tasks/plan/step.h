@@ -34,7 +34,7 @@ class Ledger {
   }
   void give(double bytes) { now_ -= bytes; }
 
-  std::string moment;  // what is going on, to be set by the walk
+  std::string moment;  // what is continuing, to be set by the walk
   double kept = 0;     // of what is held: activations that the backward pass needs
 
   double peak() const { return peak_; }

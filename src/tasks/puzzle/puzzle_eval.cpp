@@ -125,7 +125,7 @@ NamedValues PuzzleEvaluation::run(const std::function<void(const EvalProgress&)>
       continue;
     }
     const PuzzleEvaluator::Answers answers = evaluator_->run(test.batch);
-    // Padding rows are left out: they would enter the Q loss as solved puzzles.
+    // Padding rows are skipped: they would enter the Q loss as solved puzzles.
     models::SegmentOutput output;
     output.logits = answers.logits;
     output.q_halt = answers.q_halt;

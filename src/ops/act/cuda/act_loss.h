@@ -7,7 +7,7 @@
 
 namespace hrm::ops::cuda {
 
-// q_halt of slot b stands at b * q_slot, q_continue q_head further.
+// q_halt of slot b is at b * q_slot, q_continue q_head further.
 struct ActQTarget {
   const float* q;
   int64_t q_slot, q_head;
@@ -17,7 +17,7 @@ struct ActQTarget {
 };
 
 struct ActLossForward {
-  const void* token_loss;  // double when wide, else float
+  const void* token_loss;  // double when wide, otherwise float
   const int32_t* labelled;
   const int32_t* right;
   const float* q;
@@ -25,14 +25,14 @@ struct ActLossForward {
   const float* target;  // or null
   const int32_t* steps;
   const bool* halted;
-  void* loss;       // double when wide, else float
+  void* loss;       // double when wide, otherwise float
   double* metrics;  // 8 sums
   int64_t slots;
   bool wide;
 };
 
 struct ActLossBackward {
-  const void* grad_loss;  // double when wide, else float
+  const void* grad_loss;  // double when wide, otherwise float
   const int32_t* labelled;
   const int32_t* right;
   const float* q;

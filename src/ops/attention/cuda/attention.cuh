@@ -85,7 +85,7 @@ struct Tile {
   }
 };
 
-// (a, b) turned by the angle whose cosine and sine are given; by the opposite angle with -sine.
+// (a, b) rotated by the angle whose cosine and sine are given; by the opposite angle with -sine.
 __device__ inline void turn(float& a, float& b, float cosine, float sine) {
   const float first = fmaf(a, cosine, -(b * sine));
   b = fmaf(b, cosine, a * sine);
@@ -109,7 +109,7 @@ __device__ inline void turn_chunks(uint4& low, uint4& high, const float4 (&cosin
   }
 }
 
-// The q and k rows of one head, turned by their positions, into two tiles; rows from `length` on become zero.
+// The q and k rows of one head, rotated by their positions, into two tiles; rows from `length` on become zero.
 // q_from: row 0; k_from: likewise; consecutive rows stand row_stride elements apart. kThreads = 2 per tile row.
 template <typename T, int kHeadDim, int kTiles>
 __device__ inline void load_rotated(const T* q_from, const T* k_from, int64_t row_stride, int length, const float* cos,

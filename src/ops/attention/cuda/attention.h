@@ -9,7 +9,7 @@
 
 namespace hrm::ops::cuda {
 
-// The longest sequence of the short-sequence kernels: a head's queries, keys and values stand in shared memory.
+// The longest sequence of the short-sequence kernels: a head's queries, keys and values are in shared memory.
 constexpr int kAttentionMaxLength = 128;
 
 // qkv: (batch, length, 3, heads, head_dim) contiguous, not yet rotated. cos, sin: (length, head_dim / 2), or both null:
@@ -47,8 +47,8 @@ struct AttentionBackward {
   Element element;
 };
 
-// q and k of `from` turned by their positions into `to`, v copied; `to` may be `from`, then v is left alone. Any length
-// and any even head_dim.
+// q and k of `from` rotated by their positions into `to`, v copied; `to` may be `from`, then v is left alone. Any
+// length and any even head_dim.
 struct RotateQkv {
   const void* from;  // (batch, length, 3, heads, head_dim) contiguous
   void* to;

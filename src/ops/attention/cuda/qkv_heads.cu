@@ -13,7 +13,7 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / 32;
 
-// A lane's part of a head: N elements of its lower half, and those N of the upper half that they are turned with.
+// A lane's part of a head: N elements of its lower half, and those N of the upper half that they are rotated with.
 template <int N>
 struct Pairs {
   float low[N], high[N];
@@ -79,7 +79,7 @@ __global__ void __launch_bounds__(kThreads) forward(QkvHeadsForward p, Index ite
   const QkvRows& s = p.shape;
   const int half = s.head_dim / 2, lanes = half / N, heads = s.heads + s.kv_heads;
   const Index index = Index{blockIdx.x} * kThreads + threadIdx.x;
-  // With a norm all lanes of a warp go on: they exchange sums.
+  // With a norm all lanes of a warp continue: they exchange sums.
   const bool active = index < items;
   if (!kNorm && !active) return;
   const Index lane = index % lanes, rest = index / lanes, row = rest / heads;

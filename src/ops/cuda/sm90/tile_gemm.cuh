@@ -3,7 +3,7 @@
 //
 // Three warpgroups of a block, for as many tiles as the block gets:
 // - Two consumers, 64 rows each, work on the tensor cores, put the rounded product into a staging buffer
-//   and go on with the next tile.
+//   and continue with the next tile.
 // - Of the third, one thread starts the TMA's loads, and three warps read the staging buffers, do the rest of the work
 //   and write to memory, while the tensor cores are busy with the next tile. (Not a fourth warpgroup: with more than
 //   384 threads the compiler refuses a wgmma of 128 accumulators.)
@@ -14,7 +14,7 @@
 //   kColumns     columns of a tile: 256; with kStores a multiple of 64 up to that
 //   kOutput      type of the staged product, bf16 or f16; e4m3 operands have scales, x_slot[1] and weight_slot[1], by
 //                which it is multiplied before it is rounded
-//   kWeight      how W stands in memory and in the stages
+//   kWeight      how W is in memory and in the stages
 //   kBoxes       permuted rows are loaded in kBoxes boxes of 256 / kBoxes rows, the second `box_distance` runs of 32
 //                rows after the first
 //   kLastFirst   tiles come in reverse order (see launch.cuh)
@@ -44,7 +44,7 @@ enum class Weight {
 struct TileGroups {
   const int* tile_experts;
   const int* ends;
-  int weight_rows;  // rows of one weight as it stands in memory
+  int weight_rows;  // rows of one weight as it is in memory
 };
 
 struct TileShape {
@@ -70,7 +70,7 @@ constexpr int kPartBytes = 16 * 2 * Op::kColumns;  // 16 rows of 16-bit elements
 template <class Op>
 constexpr int kStagingBytes = 4 * kPartBytes<Op>;  // for each consumer
 
-// Chunk (16 bytes) c of row r in a staging buffer; neighbouring rows stand in different banks.
+// Chunk (16 bytes) c of row r in a staging buffer; neighbouring rows are in different banks.
 __device__ inline const uint4* staged(const uint8_t* staging, int row, int chunk) {
   const int mix = (row & 1) << 2 | (row >> 1 & 3);
   return reinterpret_cast<const uint4*>(staging + row * 512) + (chunk ^ mix);
@@ -105,7 +105,7 @@ __global__ void __launch_bounds__(384, 1)
   // only neighbouring tiles apart: with one barrier, a reader ahead of the others could take what was staged two tiles
   // ago for its own. With one for every second tile it must not come before the tile two before was staged, and cannot:
   // one of the parts that it has read before is of the tile before and of the same warpgroup, whose warps had all begun
-  // that tile by then, either because the ring went on or by a barrier of their own.
+  // that tile by then, either because the ring continued or by a barrier of their own.
   uint64_t* staging_full = empty + kStages;  // [tile % 2][16 rows]
   uint64_t* staging_empty = staging_full + 16;
 

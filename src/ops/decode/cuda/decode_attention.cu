@@ -34,7 +34,7 @@ struct Mixed {
 // A block has one head of one row. Groups of G lanes take positions in turn, 16 bytes of each in a lane; in the end the
 // groups' results are put together. The new position goes from the projection into the first group, so that nothing
 // waits for the cache to be written. kAhead: few blocks wait for memory more than they read, so the first positions are
-// asked for at once, if they stand there already while the kernel before still runs, and further ones while those
+// asked for at once, if they are there already while the kernel before still runs, and further ones while those
 // before them are worked on. Many blocks hide that wait behind each other, and want the registers.
 template <typename T, int HD, bool kAhead>
 __global__ void __launch_bounds__(kThreads) decode(DecodeAttention p) {

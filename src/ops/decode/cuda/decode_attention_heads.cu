@@ -3,7 +3,7 @@
 // The heads are the rows of a product of 16, of which eight may be heads. The other eight take what rounding the
 // weights of the values to 16 bits leaves over, so that the weights count with twice the bits at no further cost. Warps
 // take tiles of 16 positions in turn. Positions come by copies that no thread waits for, the first ones, where they
-// stand there already, while the kernel in front still runs; each warp copies its own tiles, so that none waits for
+// are there already, while the kernel in front still runs; each warp copies its own tiles, so that none waits for
 // others. The new position comes from the projection, not the cache, and is put together with what the warps have
 // found in the end.
 //
@@ -67,7 +67,7 @@ __global__ void __launch_bounds__(kThreads, 3) decode_heads(DecodeAttention p) {
   T* const values = static_cast<T*>(p.values) + row * p.value_row + kv * p.value_head;
   const int64_t begin = p.window > 0 && place + 1 > p.window ? place + 1 - p.window : 0;
 
-  // Chunk c of a tile's row r stands at chunk c ^ (r / kLines % 8): eight rows of one chunk are in all banks.
+  // Chunk c of a tile's row r is at chunk c ^ (r / kLines % 8): eight rows of one chunk are in all banks.
   const auto at = [&](int of_row, int chunk) {
     return static_cast<uint32_t>((of_row * kChunks + (chunk ^ (of_row / kLines & kMix))) * 16);
   };

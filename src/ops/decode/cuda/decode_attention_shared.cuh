@@ -12,7 +12,7 @@ __device__ inline float rounded(float value) {
   return to_float(from_float<T>(value));
 }
 
-// One head of q or k, normalised and turned by a warp; the result has been rounded to T.
+// One head of q or k, normalised and rotated by a warp; the result has been rounded to T.
 template <typename T, int HD, typename To>
 __device__ inline void prepare(const T* from, const float* weight, float eps, const float* cos, const float* sin,
                                To* to, int lane) {

@@ -15,7 +15,7 @@ struct DiversityParams {
   int64_t groups, vectors, dim;    // each at least 1
   Element element;
   const void* counts;  // (groups), or null: all vectors are valid
-  bool long_counts;    // int64, else int32
+  bool long_counts;    // int64, otherwise int32
   float* totals;       // (groups)
   float* rows;         // (groups, vectors)
   float* loo;          // (groups, vectors)
@@ -25,7 +25,7 @@ struct DiversityParams {
 struct DiversityPlan {
   int threads;
   int blocks;      // 0: the vectors are too long for the kernels
-  int slices;      // 0: a block for each group; else parts of a group, which meet in the scratch memory
+  int slices;      // 0: a block for each group; otherwise parts of a group, which meet in the scratch memory
   int tile;        // vectors that a block has in shared memory at one time
   bool kept;       // all vectors of a block, until the end
   int teams;       // sets of threads that add up other vectors of the tile

@@ -10,8 +10,8 @@ namespace {
 constexpr int kThreads = 128;
 constexpr int kAhead = 8;  // rows in flight in each thread
 
-// Where an entry's sum goes: to the table if all its rows are in this piece; else to the piece's first or second row of
-// `partial`, by whether the entry began in an earlier piece.
+// Where an entry's sum goes: to the table if all its rows are in this piece; otherwise to the piece's first or second
+// row of `partial`, by whether the entry began in an earlier piece.
 template <int N>
 __device__ inline void put(const EmbedTokensBackward& p, int64_t pieces, int64_t piece, int64_t id, bool from_before,
                            bool goes_on, int64_t column, const float (&sum)[N]) {
@@ -67,7 +67,7 @@ __global__ void __launch_bounds__(kThreads) sum_pieces(EmbedTokensBackward p, in
   }
 }
 
-// One block for each piece in which an entry begins that goes on behind it.
+// One block for each piece in which an entry begins that continues behind it.
 __global__ void __launch_bounds__(kThreads) add_pieces(EmbedTokensBackward p, int64_t pieces) {
   wait_for_earlier();
   const int64_t piece = blockIdx.x, begin = piece * kEmbedPiece, next = begin + kEmbedPiece;

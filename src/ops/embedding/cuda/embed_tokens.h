@@ -26,7 +26,7 @@ inline int64_t embed_pieces(int64_t tokens) {
 }
 
 // Starts the kernels on the stream and returns the error of the launch: one sums the rows of a piece, entry by entry,
-// the other adds up the entries that stand in more than one piece.
+// the other adds up the entries that are in more than one piece.
 cudaError_t launch(const EmbedTokensBackward& params, cudaStream_t stream);
 
 }  // namespace hrm::ops::cuda

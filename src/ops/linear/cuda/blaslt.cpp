@@ -204,7 +204,7 @@ cublasStatus_t launch(cublasLtHandle_t handle, const Plan& plan, const cublasLtM
                         plan.out.get(), p.out, plan.out.get(), &algorithm, workspace, bytes, stream);
 }
 
-// Device memory for the timing, beside torch's allocator: what is needed for milliseconds shall neither stand in the
+// Device memory for the timing, beside torch's allocator: what is needed for milliseconds shall neither are in the
 // peak of the run nor in its pool.
 class Scratch {
  public:

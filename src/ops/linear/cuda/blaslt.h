@@ -32,7 +32,7 @@ bool describe_gemm(const at::Tensor& out, const at::Tensor& a, const at::Tensor&
 // the current stream. The first use of a shape times cuBLASLt's candidates, which waits for the device; while a graph
 // is captured it takes the first proposal instead, and then keeps to it. Deterministic: algorithms that split a sum do
 // so with float32 parts that are added in one order. False, and nothing written, where cuBLASLt cannot do it.
-// `sum`, of out's shape, strides and dtype: is added in place of what out held, with `accumulates`.
+// `sum`, of out's shape, strides and dtype: is added instead of what out held, with `accumulates`.
 bool blaslt_gemm(const at::Tensor& out, const at::Tensor& a, const at::Tensor& b, bool accumulates,
                  const at::Tensor& sum = {});
 

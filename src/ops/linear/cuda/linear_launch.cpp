@@ -1,5 +1,5 @@
-// The matrix products: on Hopper a kernel of ours where it is faster, else cuBLASLt with tuned algorithms (blaslt.h) or
-// cuBLAS through ATen.
+// The matrix products: on Hopper a kernel of ours where it is faster, otherwise cuBLASLt with tuned algorithms
+// (blaslt.h) or cuBLAS through ATen.
 #include <ATen/ATen.h>
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAGuard.h>

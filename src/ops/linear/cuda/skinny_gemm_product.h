@@ -12,7 +12,7 @@ struct SkinnyGemmOptions {
   at::Tensor norm = {};      // (inner) float32: x's rows are normalised first
   double eps = 0;
   bool gated = false;         // as swiglu does
-  AheadOfNorm ahead = {};     // of x: in place of the norm, where the kernel takes it
+  AheadOfNorm ahead = {};     // of x: instead of the norm, where the kernel takes it
   at::Tensor next_norm = {};  // (width) float32: `made` gets what a norm of the result needs, where the kernel makes it
   AheadOfNorm* made = nullptr;
   bool normed = false;  // x comes from a norm: sums in the order that they have with the norm in the kernel

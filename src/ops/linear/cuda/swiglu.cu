@@ -35,7 +35,7 @@ __device__ inline T gated(float gate, float up) {
   return from_float<T>(to_float(from_float<T>(silu<T>(gate))) * up);
 }
 
-// Pack i of the output stands in row i / packs. 32-bit indices: a 64-bit division costs more than the pack's memory.
+// Pack i of the output is in row i / packs. 32-bit indices: a 64-bit division costs more than the pack's memory.
 template <typename T, int N, typename Index>
 __global__ void __launch_bounds__(kThreads) forward(SwigluForward p, Index packs, Index total) {
   wait_for_earlier();

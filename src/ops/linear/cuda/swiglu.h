@@ -28,7 +28,7 @@ struct SwigluBackward {
 };
 
 // Start the kernel on the stream and return the error of the launch. One pass; 16 bytes at a time where width is a
-// multiple of 16 bytes and the pointers are aligned to them, else single elements.
+// multiple of 16 bytes and the pointers are aligned to them, otherwise single elements.
 cudaError_t launch(const SwigluForward& params, cudaStream_t stream);
 cudaError_t launch(const SwigluBackward& params, cudaStream_t stream);
 

@@ -183,7 +183,7 @@ __host__ __device__ inline int64_t share_of(int64_t packs) {
   return (packs + K - 1) / K;
 }
 
-// A row that waits in shared memory for its sum, so that a multiprocessor holds several: while one is summed up,
+// A row that waits in shared memory for its sum, so that a multiprocessor holds several: while one is summed,
 // another one is read or written. Of long rows each block of a cluster keeps a stretch.
 template <typename T, int K>
 __global__ void __launch_bounds__(kThreads, 3) by_shared(SoftmaxLoss p) {

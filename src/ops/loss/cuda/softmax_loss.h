@@ -10,7 +10,7 @@
 namespace hrm::ops::cuda {
 
 struct SoftmaxLoss {
-  void* logits;          // element v of row n stands at n * pitch + v; overwritten where there are weights
+  void* logits;          // element v of row n is at n * pitch + v; overwritten where there are weights
   const void* labels;    // (rows) int32, or int64 with wide_labels
   const float* weights;  // (rows), or null
   float* loss;           // (rows)
@@ -21,7 +21,7 @@ struct SoftmaxLoss {
 
 // Starts the kernel on the stream and returns the error of the launch. A block, of long rows on GPUs that have them a
 // cluster of blocks, owns a row, in registers or in shared memory where it fits and pointer and pitch are multiples of
-// 16 bytes; else a block reads it three times.
+// 16 bytes; otherwise a block reads it three times.
 cudaError_t launch(const SoftmaxLoss& params, cudaStream_t stream);
 
 }  // namespace hrm::ops::cuda

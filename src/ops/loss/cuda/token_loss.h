@@ -9,12 +9,12 @@
 
 namespace hrm::ops::cuda {
 
-// Logit v of position l of sample b stands at b * logits_sample + l * logits_row + v; the label of that position at
+// Logit v of position l of sample b is at b * logits_sample + l * logits_row + v; the label of that position at
 // b * tokens + l - first, for l in first..first+tokens-1. samples and vocab at least 1.
 struct TokenLossForward {
   const void* logits;
   const int32_t* labels;
-  void* loss;  // (samples), double when wide, else float
+  void* loss;  // (samples), double when wide, otherwise float
   int32_t* labelled;
   int32_t* right;
   int64_t samples, logits_sample, logits_row;
@@ -24,9 +24,9 @@ struct TokenLossForward {
   Element element;
 };
 
-// The gradient of logit v of position l of sample b stands at (b * positions + l) * grad_row + v.
+// The gradient of logit v of position l of sample b is at (b * positions + l) * grad_row + v.
 struct TokenLossBackward {
-  const void* grad_loss;  // (samples), double when wide, else float; apart by grad_loss_stride, which may be 0
+  const void* grad_loss;  // (samples), double when wide, otherwise float; apart by grad_loss_stride, which may be 0
   const void* logits;
   const int32_t* labels;
   void* grad;
@@ -39,7 +39,7 @@ struct TokenLossBackward {
 };
 
 // Start the kernel on the stream and return the error of the launch. A block works on a sample; a thread on a token
-// with at most 64 logits, else a warp.
+// with at most 64 logits, otherwise a warp.
 cudaError_t launch(const TokenLossForward& params, cudaStream_t stream);
 cudaError_t launch(const TokenLossBackward& params, cudaStream_t stream);
 

@@ -18,7 +18,7 @@ struct MlpMixForward {
   float* rstd;  // or null: do not write
   int64_t batch, length, width, inner;
   float eps;
-  bool half;  // float16, else bfloat16
+  bool half;  // float16, otherwise bfloat16
 };
 
 // Whether the fused kernels do this shape on the current device: Hopper (they use wgmma), length 1 to 128, width a

@@ -1,5 +1,5 @@
-// The backward pass of the MLP over positions: packs the weights, runs mix_fused where it can, else mix_gradient and
-// mix_weight_gradient in turn, part after part of the batch, and adds the splits, in their order, to the gradients.
+// The backward pass of the MLP over positions: packs the weights, runs mix_fused where it can, otherwise mix_gradient
+// and mix_weight_gradient in turn, part after part of the batch, and adds the splits, in their order, to the gradients.
 // mlp_mix_backward.cuh says what is where.
 #include "ops/cuda/sm90/tensor_map.h"
 #include "ops/mixing/cuda/mlp_mix_fused.cuh"

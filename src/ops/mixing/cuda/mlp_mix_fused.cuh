@@ -11,7 +11,7 @@
 // readers of a tile take its entries in the order of units, so that they wait only for places no later than the one
 // that completes the entry. The two warpgroups of a block share the loads of weights, so that one may also wait for the
 // other to begin the same place; all weights for what comes before have been loaded then. Hence each wait is for
-// earlier places, and nothing waits for ever as long as all blocks run at once, which the cooperative launch
+// earlier places, and nothing waits forever as long as all blocks run at once, which the cooperative launch
 // guarantees.
 //
 // Why the readers see what was written. Writer: the stores of a warp, its arrival at `written`, which announce() waits

@@ -24,7 +24,7 @@ void set_mix_takes_turns(bool always) {
 
 namespace {
 
-// Samples whose hidden values exist at one time where the reference runs in place of a kernel (1 MiB each for L = 97, D
+// Samples whose hidden values exist at one time where the reference runs instead of a kernel (1 MiB each for L = 97, D
 // = 512, F = 512 in 16 bits), and units of 64 channels in the scratch memory of the backward kernels that take turns
 // (0.2 MiB each; 1,536 give the 132 processors of an H100 or H200 almost six full rounds).
 constexpr int64_t kReferencePart = 64;

@@ -111,7 +111,7 @@ __global__ void __launch_bounds__(kWarpsPerBlock * 32) backward_registers(RmsNor
   }
 }
 
-// Any width and alignment. kBlock: a block owns a row, else a warp does. N elements are moved at a time.
+// Any width and alignment. kBlock: a block owns a row, otherwise a warp does. N elements are moved at a time.
 template <bool kBlock>
 struct RowOwner {
   static constexpr int kThreads = kBlock ? kBlockWarps * 32 : 32;

@@ -9,7 +9,7 @@
 
 namespace hrm::ops::cuda {
 
-// Contiguous rows: element i of row r stands at r * dim + i. rows and dim are at least 1.
+// Contiguous rows: element i of row r is at r * dim + i. rows and dim are at least 1.
 struct RmsNormForward {
   const void* x;
   const void* residual;
@@ -34,7 +34,7 @@ struct RmsNormBackward {
 
 // Start the kernel on the stream and return the error of the launch. One pass over memory where a row fits into the
 // registers of a warp (dim a multiple of 16 bytes, up to 2048 16-bit or 1024 32-bit elements, pointers aligned to 16
-// bytes); else two passes over each row, the second of which finds it in the cache.
+// bytes); otherwise two passes over each row, the second of which finds it in the cache.
 cudaError_t launch(const RmsNormForward& params, cudaStream_t stream);
 cudaError_t launch(const RmsNormBackward& params, cudaStream_t stream);
 

@@ -9,7 +9,7 @@
 
 namespace hrm::ops::cuda {
 
-// Contiguous rows: element i of row r stands at r * dim + i. rows and dim are at least 1.
+// Contiguous rows: element i of row r is at r * dim + i. rows and dim are at least 1.
 struct WeightedRmsNormForward {
   const void* x;
   const float* weight;

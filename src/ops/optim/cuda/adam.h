@@ -31,7 +31,7 @@ struct AdamParams {
   double2* partial;   // a block's sums of (new - old)^2 and old^2, or null
   int32_t count;      // tensors
   AdamRule rule;
-  bool half_copies;  // float16, else bfloat16
+  bool half_copies;  // float16, otherwise bfloat16
   float beta1;
   float one_minus_beta1;
   float beta2;

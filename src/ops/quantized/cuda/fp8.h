@@ -65,7 +65,8 @@ struct AddFp8 {
 };
 
 // Per slot: the history moves by one place and takes amax in front, or its front again where amax is not finite;
-// scale = 448 / 2^margin / (the largest of the history) where that is positive and finite, else as before; amax = 0.
+// scale = 448 / 2^margin / (the largest of the history) where that is positive and finite, otherwise as before; amax =
+// 0.
 struct UpdateFp8Scales {
   float* slots;    // (count, 4)
   float* history;  // (count, length), the newest in front

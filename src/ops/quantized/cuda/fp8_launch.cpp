@@ -45,7 +45,7 @@ at::Tensor empty_fp8(at::IntArrayRef sizes, const at::Tensor& like) {
   return at::empty(sizes, like.options().dtype(at::kFloat8_e4m3fn));
 }
 
-// Whether tensor cores multiply e4m3 here and give `dtype`; else the reference does.
+// Whether tensor cores multiply e4m3 here and give `dtype`; otherwise the reference does.
 bool use_fp8_products(const at::Tensor& x, at::ScalarType dtype) {
   if (backend() != Backend::fused || (dtype != at::kBFloat16 && dtype != at::kHalf)) return false;
   const auto* device = at::cuda::getDeviceProperties(x.get_device());

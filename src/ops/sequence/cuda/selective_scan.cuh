@@ -43,7 +43,7 @@ __device__ inline void left_operand(uint32_t (&to)[4], uint32_t tile, int row, i
   const int lane = static_cast<int>(threadIdx.x) % 32;
   load_matrices(to, tile + ScanTile<kWidth>::at(row + lane % 16, column / 8 ^ lane / 16));
 }
-// ... and from one that holds its transpose: element (m, k) stands at (row + k, column + m).
+// ... and from one that holds its transpose: element (m, k) is at (row + k, column + m).
 template <int kWidth>
 __device__ inline void left_operand_transposed(uint32_t (&to)[4], uint32_t tile, int row, int column) {
   const int lane = static_cast<int>(threadIdx.x) % 32;

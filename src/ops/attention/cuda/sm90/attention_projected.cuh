@@ -25,7 +25,7 @@
 
 namespace hrm::ops::cuda::sm90 {
 
-// W (64 * heads, inner) in boxes of a head's 64 rows x 128 bytes. Row 32 * half + 8 * w + g stands at
+// W (64 * heads, inner) in boxes of a head's 64 rows x 128 bytes. Row 32 * half + 8 * w + g is at
 // 16 * w + 8 * half + g: then one thread's accumulators hold both dimensions that the rotation turns together.
 // `blocks` share the 64 rows.
 inline cudaError_t encode_head_weights(CUtensorMap& map, const void* base, int64_t heads, int64_t inner, int blocks) {

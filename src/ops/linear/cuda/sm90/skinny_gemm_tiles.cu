@@ -3,7 +3,7 @@
 // The product is transposed: 64 columns of the result, rows of the weight, are the rows of wgmma, and x's rows its
 // columns. The blocks of a cluster share the summands of a tile, so that all multiprocessors read weights from the
 // start, and a block asks for all that its ring of stages has room for while the kernel in front still runs. Behind it
-// come the parts of x, which stand in the L2 cache. Each block sends its sums to the blocks that finish the rows, rank
+// come the parts of x, which are in the L2 cache. Each block sends its sums to the blocks that finish the rows, rank
 // r rows r, r + ranks, ..., and those add the parts in the order of ranks.
 //
 // A norm between two products needs no kernel of its own: the first one also writes its result times the norm's factors
@@ -62,7 +62,7 @@ constexpr int bytes_beside_stages(const TilesShape& s) {
   return s.ranks * rows_of_rank(s.x_rows, s.ranks) * kTile * 4 + static_cast<int>(sizeof(TilesBarriers)) + kAligned;
 }
 
-// kRows: of the product, at least x_rows. What it multiplies beyond those is whatever stands behind them and is read by
+// kRows: of the product, at least x_rows. What it multiplies beyond those is whatever follows them and is read by
 // nobody.
 template <typename T, int kRows, bool kGated>
 __global__ void __launch_bounds__(kThreads, 2)

@@ -6,7 +6,7 @@
 // Two warpgroups of a block, 64 rows each, for as many tiles as the block gets; one thread of a further warp loads A
 // and W. A warp has 16 rows of a tile, in eight units of 8 rows x 64 columns, one after the other: the TMA brings the
 // unit's gates and ups, the warp writes their gradients over them, and the TMA takes these away. kUnits units of each
-// warp stand in shared memory, so that most of a tile's are there before its product is.
+// warp are in shared memory, so that most of a tile's are there before its product is.
 //
 // A start of the second warpgroup some stages after the first, as in swiglu_registers.cuh, costs 1 to 3 % here: the
 // ring is too short for both it and the loads ahead. Nor do two blocks gain that share what they load of W (6 %

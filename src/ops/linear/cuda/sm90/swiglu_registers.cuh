@@ -4,7 +4,7 @@
 // few where the product is short, as that of e4m3 operands is.) Tiles come last first (launch.cuh says why).
 //
 // Two warpgroups of a block, 64 rows each, multiply and then compute act, for as many tiles as the block gets; one
-// thread of a further warp loads. Nothing but the ring of stages stands in shared memory.
+// thread of a further warp loads. Nothing but the ring of stages is in shared memory.
 //
 // The rows of W are loaded in such an order that a thread's accumulators are gates and ups of the same outputs, and
 // these are whole runs of kRun: column 8 * (kRun * s + i) + 2 * q + e of the 256 is the gate (e = 0) or the up (e = 1)
@@ -28,7 +28,7 @@
 namespace hrm::ops::cuda::sm90 {
 
 struct SwigluRegisters {
-  void* act;  // (rows, width): e4m3 if the operands are, else of their type
+  void* act;  // (rows, width): e4m3 if the operands are, otherwise of their type
   int64_t rows;
   int64_t width;
   int blocks_k;  // 128 bytes of K each; what is loaded beyond K is zero
