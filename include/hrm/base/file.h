@@ -21,8 +21,8 @@ enum class Links { follow, refuse };
 // are replaced by rename, never rewritten in place.
 class MappedFile {
  public:
-  // Throws Error(code): the file is missing, is no regular file (a directory, a pipe) or cannot be read; with
-  // Links::refuse also where the path itself is a symbolic link (folders on the way may be links).
+  // Throws Error(code) if the file is missing, is not a regular file (a directory, a pipe) or cannot be read. With
+  // Links::refuse it also refuses a path that is itself a symbolic link; folders of the path may be links.
   explicit MappedFile(const std::filesystem::path& path, ExitCode code = ExitCode::data, Links links = Links::follow);
   ~MappedFile();
   MappedFile(MappedFile&& other) noexcept;
@@ -54,9 +54,9 @@ std::string read_text(const std::filesystem::path& path, ExitCode code, uint64_t
 // Writes a new file from its beginning to its end. Without finish() the destructor closes what is there, unsynced.
 class FileWriter {
  public:
-  // Creates the file, which must not exist; links are not followed. `reserve`: bytes to set aside on the disk at once,
-  // so that a disk that is too full says so before anything is written; what is left over is given back. Throws
-  // Error(environment) with the operating system's reason.
+  // Creates the file, which must not exist; links are not followed. `reserve`: bytes to allocate on the disk at once,
+  // so a full disk shows before anything is written. Unused bytes are freed. Throws Error(environment) with the
+  // operating system's reason.
   explicit FileWriter(const std::filesystem::path& path, uint64_t reserve = 0);
   ~FileWriter();
   FileWriter(const FileWriter&) = delete;
@@ -76,7 +76,7 @@ class FileWriter {
 };
 
 // Creates or overwrites the file with the parts in order, and fsyncs it. Throws Error(environment) with the reason,
-// e.g. a full disk; a partly written file then stays behind, so write beside the target and rename where that matters.
+// e.g. a full disk, and then leaves a partly written file. Where that matters, write to another name and rename.
 void write_file(const std::filesystem::path& path, std::span<const std::span<const std::byte>> parts);
 void write_file(const std::filesystem::path& path, std::span<const std::byte> bytes);
 
@@ -84,7 +84,7 @@ void write_file(const std::filesystem::path& path, std::span<const std::byte> by
 // `path`.
 void write_all(int fd, const std::filesystem::path& path, std::span<const std::byte> bytes);
 
-// Replaces the file so that a reader, or a crash, sees either the old text or the new: temporary file in the same
+// Replaces the file so that a reader, or a crash, sees either the old or the new text: temporary file in the same
 // folder, fsync, rename, fsync of the folder. Throws Error(environment).
 void write_text_atomic(const std::filesystem::path& path, const std::string& text);
 

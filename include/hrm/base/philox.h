@@ -1,6 +1,6 @@
 #pragma once
 // Counter-based random numbers: Philox4x32-10 (Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3", SC 2011).
-// A draw depends on (seed, stream, index) alone, so batching, resuming and the number of ranks do not change it.
+// A draw depends only on (seed, stream, index), so batching, resuming and the number of ranks do not change it.
 
 #include <array>
 #include <cstdint>

@@ -38,8 +38,8 @@ std::string_view without_byte_order_mark(std::string_view text);
 // A whole number written in decimal digits alone; nothing for any other text, and for one that leaves uint64.
 std::optional<uint64_t> whole_number(std::string_view text);
 
-// Whether a name that a file holds may be taken for that of a file beside it: 1 to 128 of the characters A-Z a-z 0-9
-// . _ -, the first of them neither . nor -. Such a name leaves no folder and is no option of a program.
+// Whether a name from a file may be used as the name of a file beside it: 1 to 128 of the characters A-Z a-z 0-9 . _ -,
+// not starting with . or -. Such a name cannot leave the folder and is not an option of a program.
 bool is_plain_file_name(std::string_view name);
 
 // A path with the home folder for a leading "~/", as a shell writes it where the tilde begins a word: behind "key=" it

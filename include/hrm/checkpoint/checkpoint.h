@@ -53,11 +53,11 @@ struct Keep {
 inline constexpr const char* kScore = "score";
 
 // Writes <run_dir>/checkpoints/step-%09d and returns it. Everything is written to a temporary directory, synced, and
-// renamed: a process killed at any instant leaves the earlier checkpoints as they were and never half a new one.
-// Afterwards those that `keep` does not name are deleted. An existing checkpoint of the same step is replaced.
-// `meta.kind` is ignored. Waits for the device where tensors live there; the host then holds a copy of the weights, and
-// of all else one tensor at a time. `before_commit` is called when all is written but the final name. Throws
-// Error(environment) when it cannot write; then the temporary directory is gone and older checkpoints stay.
+// renamed. A process killed at any moment leaves earlier checkpoints as they were, and never half of a new one. Then
+// checkpoints that `keep` does not name are deleted. An existing checkpoint of the same step is replaced. `meta.kind`
+// is ignored. Waits for the device if tensors live there; the host then holds a copy of the weights, and one other
+// tensor at a time. `before_commit` is called when all but the final name is written. Throws Error(environment) if it
+// cannot write; then the temporary directory is gone and older checkpoints stay.
 std::filesystem::path save_checkpoint(const std::filesystem::path& run_dir, Stateful& root, const CheckpointMeta& meta,
                                       const Keep& keep, const std::function<void()>& before_commit = nullptr);
 
@@ -66,16 +66,16 @@ std::filesystem::path save_listing(const std::filesystem::path& run_dir, const S
                                    const CheckpointMeta& meta, const Keep& keep,
                                    const std::function<void()>& before_commit = nullptr);
 
-// As save_checkpoint, for weights alone (kind weights). `raw` must hold every weight; `ema` may be empty.
+// As save_checkpoint, but only for weights (kind weights). `raw` must hold every weight; `ema` may be empty.
 std::filesystem::path save_weights(const std::filesystem::path& run_dir, const ModelWeights& weights,
                                    const CheckpointMeta& meta, const Keep& keep);
 
 // Bytes on the disk of one checkpoint with these entries, rounded up.
 uint64_t checkpoint_bytes(const StateListing& listing);
 
-// Tries, before training begins, whether checkpoints of `bytes` each can be written there: room for three (fewer where
-// fewer are kept, not counting those that are there already), writing, syncing, renaming. Throws Error(environment)
-// with the reason. Returns the free bytes.
+// Checks before training that checkpoints of `bytes` each can be written there: room for three (fewer if fewer are
+// kept, not counting existing ones), writing, syncing, renaming. Throws Error(environment) with the reason. Returns the
+// free bytes.
 uint64_t check_volume(const std::filesystem::path& run_dir, uint64_t bytes, const Keep& keep);
 
 // The committed checkpoints of a run, newest first; empty where there is none. Their content is not looked at. Throws
@@ -88,10 +88,10 @@ std::optional<double> best_score(const std::filesystem::path& run_dir);
 // Whether a bad checkpoint loses its name: for who owns the run folder.
 enum class Quarantine { no, yes };
 
-// The newest checkpoint whose manifest and digests are right. A corrupt one is logged by name and reason and passed
-// over; with quarantine it is renamed to bad-step-%09d, where a person may look at it, unless it could not be read at
-// all (I/O error, no permission): then it may be good. nullopt: the run never had one.
-// Error(checkpoint): there are some, and all are corrupt, now or when they were renamed.
+// The newest checkpoint whose manifest and digests are right. A corrupt one is logged with its reason and skipped. With
+// quarantine it is renamed to bad-step-%09d for inspection, unless it could not be read at all (I/O error, no
+// permission), since it may then be good. nullopt: the run never had one. Error(checkpoint): all are corrupt, now or
+// when they were renamed.
 std::optional<FoundCheckpoint> find_latest_valid(const std::filesystem::path& run_dir,
                                                  Quarantine quarantine = Quarantine::no);
 
@@ -105,21 +105,21 @@ void delete_after(const std::filesystem::path& run_dir, int64_t step);
 // Throws Error(checkpoint).
 FoundCheckpoint open_checkpoint(const std::filesystem::path& run_or_step);
 
-// Verifies the checkpoint and copies it into the entries of `root`, in place. Entries must agree by name, dtype, shape
-// and slice, none missing on either side; otherwise Error(checkpoint) names the first difference and `root` is as it
-// was. Refuses kind weights. Entries whose names begin with one of `optional` may be missing on one side, all that
-// begin with it: in the checkpoint, and those of `root` keep their values; or here, and they are skipped with a
-// line in the log.
+// Verifies the checkpoint and copies it into the entries of `root`, in place. Entries must agree in name, dtype, shape
+// and slice, none missing on either side. Otherwise Error(checkpoint) names the first difference and `root` is
+// unchanged. Refuses kind weights. All entries with a prefix in `optional` may be missing on one side. If the
+// checkpoint lacks them, those of `root` keep their values; if `root` lacks them, they are skipped with a line in the
+// log.
 void load_checkpoint(const std::filesystem::path& dir, Stateful& root, const std::vector<std::string>& optional = {});
 
-// Copies the entries of `part`, which are those of a training's state whose names begin with `prefix`, from the
-// training state of a checkpoint; same rules. False, and nothing is changed, where the checkpoint has none of them.
-// Only the manifest and the file of the state are verified, and only these entries read.
+// Copies the entries of `part`, whose names begin with `prefix`, from the training state of a checkpoint; same rules.
+// Returns false and changes nothing if the checkpoint has none of them. Verifies only the manifest and the state file,
+// and reads only these entries.
 bool load_state_part(const std::filesystem::path& dir, Stateful& part, const std::string& prefix);
 
-// Copies one weight set into the entries of role weight alone, of a checkpoint of either kind; same rules. ema where
-// there is none: Error(checkpoint). Matrices named in `by_mean`, as the archive calls them, may have another number of
-// rows here: then each row becomes the mean of those of the checkpoint, and the log says so.
+// Copies one weight set into the entries of role weight, from a checkpoint of either kind; same rules.
+// Error(checkpoint) for ema if there is none. Matrices named in `by_mean` (by their archive names) may have another
+// number of rows here. Each row then becomes the mean of the checkpoint's rows, and the log says so.
 void load_weights_into(const std::filesystem::path& dir, Stateful& root, WeightSet which = WeightSet::raw,
                        const std::vector<std::string>& by_mean = {});
 

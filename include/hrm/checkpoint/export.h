@@ -15,8 +15,8 @@
 
 namespace hrm::checkpoint {
 
-// `weights` below: names as in ModelWeights; of puzzle models the official ones without prefix. Language models have
-// no prefix in front of theirs.
+// `weights` below: names as in ModelWeights; for puzzle models the official ones without prefix. Names of language
+// models have no prefix.
 inline constexpr const char* kOfficialPrefix = "model.inner.";
 inline constexpr const char* kOfficialPtPrefix = "_orig_mod.model.inner.";  // as the official trainer saves them
 
@@ -38,13 +38,12 @@ void export_torchscript(const config::ModelConfig& config,
                         const std::vector<std::pair<std::string, at::Tensor>>& weights,
                         const std::filesystem::path& file);
 
-// The same of a language model, `weights` by its parameters' own names, rows of any length unless the style is the
+// The same for a language model, `weights` by its parameters' own names, rows of any length unless the style is the
 // prototype's:
 //   forward(ids: (B, T) int) -> logits (B, T, V)                                                 a plain decoder
 //   forward(ids: (B, T) int, prompt_ids: (B, S) int, prompt_mask: (B, S) or None) -> logits      an HRM language model
-// with 1 in the mask for a token and 0 for padding, None: all are tokens. One document in a row; as after the warm-up
-// of the gate, and without jitter in the routing. Mamba2's recurrence goes position by position. Throws
-// Error(checkpoint) as above.
+// The mask is 1 for a token and 0 for padding; None: all are tokens. A row is one document. The gate is as after its
+// warm-up, and routing has no jitter. Mamba2's recurrence runs position by position. Throws Error(checkpoint) as above.
 void export_language_torchscript(const config::Config& config, const models::LanguageSizes& sizes,
                                  const std::vector<std::pair<std::string, at::Tensor>>& weights,
                                  const std::filesystem::path& file);
@@ -55,8 +54,8 @@ struct HfTokens {
   std::string bos_text = {}, eos_text = {}, pad_text = {};  // as they are in the tokenizer's file; empty = not known
   std::filesystem::path tokenizer = {};                     // a tokenizer.json, which is copied; empty: none
   std::vector<int64_t> ends = {};                           // where several ids end a text: all of them, eos the first
-  // Copied as they are under their names, such as generation_config.json, tokenizer_config.json, chat_template.jinja of
-  // the folder that a model was fine-tuned from; a file of that name is not written then.
+  // Files copied unchanged under their names, such as generation_config.json, tokenizer_config.json and
+  // chat_template.jinja of the folder that a model was fine-tuned from. They replace files that would be written.
   std::vector<std::filesystem::path> files = {};
 };
 
@@ -67,12 +66,12 @@ struct HfFormat {
   uint64_t shard_bytes = 5'000'000'000;
 };
 
-// A folder that transformers opens (AutoModelForCausalLM, and AutoTokenizer where there is a tokenizer): config.json,
+// A folder that transformers opens (AutoModelForCausalLM, and AutoTokenizer if there is a tokenizer): config.json,
 // generation_config.json, model.safetensors (or shards and model.safetensors.index.json), tokenizer.json,
 // tokenizer_config.json. For the plain decoder with SwiGLU, `weights` by our names: Llama, or Mistral with a window, or
-// Qwen3 with norms of q and k. Copies on the host are those of one file at a time. Throws Error(usage) for another
-// model or dtype, Error(checkpoint) for weights that are not those of `options`, Error(environment) where `folder` is
-// there already and not empty.
+// Qwen3 with norms of q and k. The host holds copies of one file at a time. Throws Error(usage) for another model or
+// dtype, Error(checkpoint) for weights that do not fit `options`, Error(environment) if `folder` exists and is not
+// empty.
 void export_hf(const models::DecoderOptions& options, const std::vector<std::pair<std::string, at::Tensor>>& weights,
                const HfTokens& tokens, const std::filesystem::path& folder, const HfFormat& format = {});
 

@@ -16,14 +16,13 @@ namespace hrm::checkpoint {
 // The decoder that a config.json describes, for rows of this many positions.
 models::DecoderOptions decoder_options_of(const HfModelConfig& config, int64_t positions);
 
-// Fills every parameter of the model, whose q_proj, k_proj and v_proj are rows of one weight, as are gate_proj and
-// up_proj. Rows are copied straight from the mapped files to where the parameter is, in its dtype: on the host nothing
-// but the rows of one tensor exists a second time. Names may have what wrappers add (core_tensor_name). `options`:
-// those the model was built with. A head of its own in the files of a tied model is accepted where it equals the
-// embedding. Without gradient. Throws Error(checkpoint), one sentence with all that is missing, unknown or of another
-// shape.
+// Fills every parameter of the model. q_proj, k_proj and v_proj are rows of one weight here, as are gate_proj and
+// up_proj. Rows are copied from the mapped files straight to the parameter, in its dtype, so the host holds a second
+// copy of only one tensor's rows. Names may have the prefixes of wrappers (core_tensor_name). `options`: those the
+// model was built with. A separate head in the files of a tied model is accepted if it equals the embedding. Without
+// gradient. Throws Error(checkpoint), one sentence with everything that is missing, unknown or of another shape.
 //
-// untie: the files are those of a tied model, and the model here has a head of its own, which begins as the embedding.
+// untie: the files are those of a tied model, and the model here has its own head, which starts as the embedding.
 void load_hf_weights(const SafetensorsSet& files, const models::DecoderOptions& options, models::DecoderLm& model,
                      bool untie = false);
 

@@ -16,10 +16,10 @@ struct OfficialModel {
 };
 
 // Reads `file`, a torch.save of a state dict with official names, with or without the prefixes "_orig_mod.",
-// "model.inner." and "model.". Every parameter and buffer of the configured model must be in the file and nothing else;
-// all become float32. `from` is "hrm" or "trm". Throws Error(usage) when `from` is not the configuration's model.arch;
-// Error(checkpoint) when the file cannot be read, has unknown or missing entries, or contradicts the configuration: one
-// sentence with all contradictions.
+// "model.inner." and "model.". The file must hold every parameter and buffer of the configured model and nothing else;
+// all become float32. `from` is "hrm" or "trm". Throws Error(usage) if `from` is not the configuration's model.arch.
+// Throws Error(checkpoint) if the file cannot be read, has unknown or missing entries, or contradicts the
+// configuration: one sentence with all contradictions.
 OfficialModel read_official(const std::filesystem::path& file, const std::string& from,
                             const config::ModelConfig& config);
 

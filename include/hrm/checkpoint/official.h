@@ -13,10 +13,10 @@
 namespace hrm::checkpoint {
 
 // Checks that `weights` (official names without prefix, any device and dtype) are exactly those of the configured
-// model: all of its parameters and buffers by name and shape, nothing else. Reads no values and builds no model of real
-// size. Returns the model's sizes; seq_len is 0 where no weight tells it (RoPE, no position encoding).
-// Throws Error(checkpoint), where configuration and weights contradict each other with the overrides that would fit;
-// `source` names the weights in the sentence.
+// model: all parameters and buffers by name and shape, nothing else. Reads no values and builds no model of real size.
+// Returns the model's sizes; seq_len is 0 if no weight shows it (RoPE, no position encoding). Throws Error(checkpoint).
+// If configuration and weights contradict each other, the sentence has the overrides that would fit. `source` names the
+// weights in the sentence.
 models::PuzzleModelDims check_weights(const config::ModelConfig& config,
                                       const std::vector<std::pair<std::string, at::Tensor>>& weights,
                                       const std::string& source);

@@ -19,7 +19,7 @@
 namespace hrm::checkpoint {
 
 // A copy of a state on the host. Its memory (page-locked for tensors on a GPU) is allocated once, by the first take()
-// or before, and again only where the state has other sizes.
+// or earlier, and again only if the state has other sizes.
 class Snapshot {
  public:
   // Allocates the memory for such a state.
@@ -48,9 +48,9 @@ struct SaverOptions {
   std::function<void()> before_commit = {};
 };
 
-// Writes the checkpoints of a run, one at a time. A write that fails (full disk) is repeated, with longer and longer
-// pauses, until it succeeds or a newer state takes its place; each failure is logged. At most one copy of the state is
-// held. One thread calls; not for several processes on one run folder.
+// Writes the checkpoints of a run, one at a time. A failed write (full disk) is repeated with growing pauses, until it
+// succeeds or a newer state replaces it; each failure is logged. At most one copy of the state is held. Only one thread
+// may call it, and only one process may use a run folder.
 class Saver {
  public:
   Saver(std::filesystem::path run_dir, const SaverOptions& options);
@@ -59,15 +59,15 @@ class Saver {
   Saver(const Saver&) = delete;
   Saver& operator=(const Saver&) = delete;
 
-  // Allocates what save() needs for a state like this one: else the first save() takes longer.
+  // Allocates what save() needs for a state like this one; otherwise the first save() takes longer.
   void prepare(const StateListing& like) { snapshot_.prepare(like); }
 
   // Takes the state as it is now and begins to write it. Waits for a write that is under way; one that failed and would
   // be repeated gives way to the new one.
   void save(Stateful& root, const CheckpointMeta& meta);
 
-  // Waits until nothing is left to write, or this many seconds after a failure: then Error(environment) with the
-  // reason, and nothing is written any more.
+  // Waits until nothing is left to write, or this many seconds after a failure. Then throws Error(environment) with the
+  // reason, and nothing more is written.
   void finish(double patience_s);
 
   // The step that was written last by this object; -1: none.

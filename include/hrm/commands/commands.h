@@ -173,14 +173,14 @@ int run_bench_generate(const BenchGenerateOptions& options);
 struct PlanOptions {
   std::vector<std::string> config_files;
   std::vector<std::string> overrides;
-  // The data, which then need not exist: cells of a puzzle and its tokens, or the tokens of a language model alone; 0:
-  // as data.train says.
+  // Replace the data, which then need not exist: cells of a puzzle and its vocabulary, or only the vocabulary of a
+  // language model. 0: as data.train says.
   int64_t seq_len = 0, vocab_size = 0;
   std::string gpu;  // name of a known GPU that time and fit are estimated for; empty: the one present, or H200
   std::vector<int64_t> ranks;  // data-parallel trainings with so many ranks; empty: one alone
   bool weak = false;           // each rank has the configured batch; otherwise all have it together
   int64_t ranks_per_node = 8;
-  // Of the links, beside what bench comm measured (its results); 0: as in the data sheets.
+  // Links, in addition to results of bench comm; 0: as in the data sheets.
   std::vector<std::string> bandwidths;
   double link_gbs = 0, network_gbs = 0;   // 1e9 bytes per second of a GPU, in one direction
   double hop_us = 0, network_hop_us = 0;  // a message without content to the next GPU
@@ -196,8 +196,8 @@ struct DoctorOptions {
 };
 int run_doctor(const DoctorOptions& options);
 
-// Makes the next step of a dump again (a run stopped because its gradients were not finite), without its update: says
-// in which tensors something is not finite. Returns ExitCode::diverged where a gradient is not, here as there.
+// Repeats the next step of a dump (of a run that stopped because its gradients were not finite), without its update.
+// Names the tensors that are not finite. Returns ExitCode::diverged if a gradient is not finite here either.
 struct ReplayOptions {
   std::string dump;                    // a run folder (its newest checkpoint), its folder `diverged`, or a checkpoint
   std::vector<std::string> overrides;  // of the configuration in it

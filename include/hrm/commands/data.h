@@ -25,9 +25,9 @@ struct SudokuCommand {
   int64_t seed = 0;             // --seed
   std::string out;              // --out folder
 };
-// Test puzzles generated here never share a solution class with training puzzles: no symmetry (digits, bands, rows,
-// stacks, columns, transposition) maps a test solution onto a training solution. With few classes (6x6: 49), whole
-// classes are held out for the test. For CSV files the summary says how many test solutions are in a training class.
+// Generated test puzzles never share a solution class with training puzzles: no symmetry (digits, bands, rows, stacks,
+// columns, transposition) maps a test solution onto a training solution. If there are few classes (6x6: 49), whole
+// classes are held out for the test. For CSV files the summary counts test solutions in a training class.
 void run_data_sudoku(const SudokuCommand& command, std::ostream& out);
 
 // hrm_train data maze
@@ -49,7 +49,7 @@ struct MazeCommand {
 };
 void run_data_maze(const MazeCommand& command, std::ostream& out);
 
-// hrm_train data inspect PATH: sizes and one example of a directory (each split; puzzles or language data), a CSV file
+// hrm_train data inspect PATH: sizes and one example of a directory (each split; puzzles or language data), a CSV file,
 // or JSON lines of prompts and responses.
 struct InspectCommand {
   std::string path;

@@ -76,10 +76,10 @@ void run_data_jsonl(const JsonlCommand& command, std::ostream& out);
 // is neither.
 bool inspect_language(const std::filesystem::path& path, int64_t example, std::ostream& out);
 
-// hrm_train data inspect of prompts and responses (hrm/data/chat_dataset.h): counts, and one example of each side as
-// training has it: its texts and ids, and where labels begin. Without --config the tokenizer is that of hf.tokenizer or
-// hf.model, otherwise one that is beside the records. Throws Error(usage) where there is none and for an example that
-// no side has; otherwise as load_config, open_chat_encoder and open_chat_sides.
+// hrm_train data inspect for prompts and responses (hrm/data/chat_dataset.h): counts, and one example of each side as
+// training has it, with texts, ids and the start of the labels. Without --config, the tokenizer is that of hf.tokenizer
+// or hf.model, otherwise one beside the records. Throws Error(usage) if there is none, and for an example that no side
+// has; otherwise as load_config, open_chat_encoder and open_chat_sides.
 void inspect_chat(const InspectCommand& command, std::ostream& out);
 
 }  // namespace hrm::data

@@ -30,9 +30,9 @@ class Checker {
     hrm::require(condition, ExitCode::usage, sentence...);
   }
 
-  // Error(usage) for the first of `keys` that was asked for beside `other` and has no effect there: "KEY has no effect,
-  // for OTHER WHY; leave it out, or WAY_OUT". A condition on one key belongs to the field itself (ReadWhen); this is
-  // for what several keys or the data decide.
+  // Error(usage) for the first of `keys` that was set although it has no effect with `other`: "KEY has no effect, for
+  // OTHER WHY; leave it out, or WAY_OUT". A condition on one key belongs to the field itself (ReadWhen). This serves
+  // conditions on several keys or on the data.
   void refuse_unread(std::initializer_list<const char*> keys, const char* other, const std::string& why,
                      const std::string& way_out = "") const;
 

@@ -99,9 +99,9 @@ struct OtherName {
   bool inverted = false;  // its true is our false
 };
 
-// The field is read only while `key` has one of `values` (`unless`: none of them). A value that somebody sets while it
-// is not read is refused when a run starts: "KEY has no effect, for OTHER WHY; leave it out, or WAY_OUT". Of several
-// conditions the first that does not hold is named.
+// The field is read only while `key` has one of `values` (`unless`: none of them). If somebody sets it while it is not
+// read, the run is refused: "KEY has no effect, for OTHER WHY; leave it out, or WAY_OUT". The first condition that does
+// not hold is named.
 struct ReadWhen {
   const char* key;
   std::vector<std::string> values;  // as `config` prints them, without quotes

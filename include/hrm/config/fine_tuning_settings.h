@@ -1,7 +1,7 @@
 #pragma once
-// Sections of task=polychromic: a causal language model from a Hugging Face folder, its adapter, its data, and what is
-// made of the answers that it writes. Names and defaults follow the trainers that they come from, where those have them
-// (PEFT's LoraConfig, TRL's GRPOConfig, the polychromic trainer's diversity settings).
+// Sections of task=polychromic: a causal language model from a Hugging Face folder, its adapter, its data, and the use
+// of its completions. Names and defaults follow PEFT's LoraConfig, TRL's GRPOConfig and the diversity settings of the
+// polychromic trainer.
 
 #include <cstdint>
 #include <string>

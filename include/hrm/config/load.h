@@ -41,10 +41,10 @@ struct LoadedConfig {
   std::string to_json() const;
 };
 
-// Defaults, then the files from left to right, then the overrides from left to right; a later value wins. Values are
-// checked one by one and against each other. Defaults that depend on model.arch are filled in: trm and transformer
-// have no H module (H_layers 0), and transformer has no cycles (H_cycles and L_cycles 1); and those of task
-// polychromic, whose optimizer and batch are for fine-tuning. A file's top-level text "$schema" is ignored.
+// Applies defaults, then files, then overrides, each from left to right; a later value wins. Values are checked one by
+// one and against each other. Fills in defaults that depend on other values: trm and transformer have no H module
+// (H_layers 0), transformer has no cycles (H_cycles and L_cycles 1), and task polychromic has an optimizer and batch
+// for fine-tuning. A file's top-level text "$schema" is ignored.
 LoadedConfig load_config(const std::vector<std::string>& files, const std::vector<std::string>& overrides);
 
 // The same from a text, e.g. the config.json of a checkpoint; `name` stands for the file in messages.

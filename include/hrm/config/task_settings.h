@@ -19,8 +19,8 @@ struct TaskDefault {
     std::string note;  // after "default" in the origin, e.g. "for model.arch trm"; empty: "for task NAME"
   };
   const char* key;
-  // Only called for a key that nobody has set; may look at all values that were set and at the defaults of the rows
-  // before. nullopt: the member initialiser's.
+  // Called only for a key that nobody has set. May look at all values that were set and at the defaults of earlier
+  // rows. nullopt: the member initialiser's.
   std::function<std::optional<Chosen>(const LoadedConfig& loaded)> choose;
   const char* text = "";  // the value in words, for 'config --describe'; empty: not listed there
 };

@@ -2,14 +2,14 @@
 // Device work that is the same every time (a training step, an evaluation segment), recorded once in a CUDA graph and
 // then replayed: the host launches one thing instead of thousands.
 //
-// What may be captured, by the rules of CUDA graphs:
-//   - `work` reads and writes tensors whose addresses stay. What changes from run to run (a batch, a learning rate,
+// The rules of CUDA graphs say what may be captured:
+//   - `work` reads and writes tensors with fixed addresses. What changes from run to run (a batch, a learning rate,
 //     random draws) is written into such tensors before run().
-//   - It waits for nothing and reads nothing back on the host; it has no effect on the host that must happen each time.
-//   - Results that live on after it are in tensors that existed before it. All graphs share one memory pool, which
-//     therefore holds temporaries alone and is as large as the largest graph needs, not as their sum.
-// Work that breaks a rule is refused, by CUDA or beforehand (CapturedStepOptions::refusal): the reason is logged once,
-// and it runs eagerly, as does every shape that comes later. Those captured before are replayed as usual.
+//   - It waits for nothing and reads nothing back on the host. It has no host effect that must happen each time.
+//   - Results that outlive it are in tensors that existed before it. All graphs share one memory pool, which holds only
+//     temporaries. The pool is as large as the largest graph needs, not as their sum.
+// Work that breaks a rule is refused, by CUDA or beforehand (CapturedStepOptions::refusal). The reason is logged once.
+// Then this work and every later shape run eagerly. Shapes captured before are still replayed.
 
 #include <ATen/core/Tensor.h>
 
@@ -41,11 +41,11 @@ class CapturedStep {
   CapturedStep(const CapturedStep&) = delete;
   CapturedStep& operator=(const CapturedStep&) = delete;
 
-  // Does the work once, on or ordered with the current stream: eagerly on a side stream during the warm-up, from then
-  // on by replay. On the CPU, and when refused, it calls `work`. `work` is called for every eager run and once for the
-  // capture (which does not execute it), never for a replay; a capture that fails is followed by an eager run.
-  // `inputs`: static tensors that the caller refills. Their addresses, shapes and dtypes are compared before a replay;
-  // Error(unexpected) names one that changed, instead of replaying on memory that is no longer valid.
+  // Does the work once, ordered with the current stream: eagerly on a side stream during warm-up, then by replay. On
+  // the CPU, and when refused, it calls `work`. `work` is called for every eager run and once for the capture (which
+  // does not execute it), never for a replay. A failed capture is followed by an eager run. `inputs`: static tensors
+  // that the caller refills. Their addresses, shapes and dtypes are compared before a replay; Error(unexpected) names
+  // one that changed, instead of replaying on invalid memory.
   void run(const Key& key, const std::vector<at::Tensor>& inputs, const std::function<void()>& work);
 
   // Whether runs of this shape are replays; once they are, they stay so.
@@ -68,8 +68,8 @@ class CapturedStep {
   int64_t replays_ = 0;
 };
 
-// Bytes that live on in the memory pool of the graphs of this process: 0 as long as every captured work keeps its
-// results in tensors of its own. Slow; for tests.
+// Live bytes in the memory pool of this process's graphs: 0 as long as every captured work keeps its results in its own
+// tensors. Slow; for tests.
 int64_t graph_pool_bytes_in_use();
 
 }  // namespace hrm

@@ -13,8 +13,8 @@ struct Described {
   std::string sentence;
 };
 
-// Of our own Error what it says; of memory that ran out, on the GPU or here, what to lower; of all else the first line
-// (libraries append stack traces) as an unexpected error.
+// For our own Error, its sentence. For exhausted memory, on the GPU or the host, what to lower. For everything else,
+// the first line (libraries append stack traces) as an unexpected error.
 Described describe_exception(const std::exception_ptr& exception);
 
 }  // namespace hrm

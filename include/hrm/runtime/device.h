@@ -24,16 +24,15 @@ struct Runtime {
 };
 
 // Applies config.runtime and config.precision to the process (threads, allocator, arithmetic, determinism) and chooses
-// the device; where `auto` takes the CPU, it says why. Errors of choose_device and choose_precision. Call before the
-// first tensor operation. LibTorch chooses its allocator while its library is loaded, so
-// runtime.allocator=cuda_malloc_async starts the program anew in its place, with the same arguments and the choice in
-// its environment: call it before reading standard input or holding anything that must survive, or have called
-// restart_for_allocator.
-// `processes_here`: how many share this machine's cores; each takes its part of them as threads.
+// the device. If `auto` chooses the CPU, it says why. Throws errors of choose_device and choose_precision. Call it
+// before the first tensor operation. LibTorch chooses its allocator while its library is loaded. So
+// runtime.allocator=cuda_malloc_async restarts the program with the same arguments and the choice in its environment.
+// Call this before reading standard input or holding anything that must survive, or call restart_for_allocator first.
+// `processes_here`: processes that share this machine's cores; each uses its part of them as threads.
 Runtime start_runtime(const config::Config& config, int processes_here = 1);
 
-// How the CPU threads of this process wait for each other, for the log: "by spinning" unless OMP_WAIT_POLICY or
-// GOMP_SPINCOUNT in the environment said otherwise when the program started (libgomp reads them before main()).
+// How the CPU threads of this process wait for each other, for the log. "by spinning" unless OMP_WAIT_POLICY or
+// GOMP_SPINCOUNT said otherwise when the program started (libgomp reads them before main()).
 std::string thread_waiting();
 
 // Leaves this process, the index-th of `processes` on this machine, one GPU, by CUDA_VISIBLE_DEVICES: the index-th of
@@ -54,8 +53,8 @@ std::string why_no_cuda();
 // The name of the first GPU, "NVIDIA H200"; where why_no_cuda() is empty.
 std::string gpu_name();
 
-// How our CUDA kernels run on a GPU of this compute capability (90 for 9.0) when they are built for `archs`
-// (build_info("cuda_archs")), e.g. "built for 90a"; empty when none of them does.
+// How our CUDA kernels run on a GPU of this compute capability (90 for 9.0) if they are built for `archs`
+// (build_info("cuda_archs")), e.g. "built for 90a"; empty if none of them does.
 std::string kernels_for(int capability, const std::string& archs);
 
 // What they lack there, with the remedy, as a sentence; empty: nothing. Those for Hopper are part of 90a alone.

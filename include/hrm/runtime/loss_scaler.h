@@ -16,8 +16,8 @@ class LossScaler : public Stateful {
   // What the loss is multiplied by, and the gradients divided by: 0-dim float32 on the device, at one address.
   const at::Tensor& scale() const { return scale_; }
 
-  // After a step whose gradient norm was (1) or was not (0) infinite or NaN, 0-dim float32: halves the scale, or counts
-  // the step and doubles the scale every growth_interval finite steps. No host synchronisation.
+  // After a step: `nonfinite` is 1 if its gradient norm was infinite or NaN, else 0 (0-dim float32). Halves the scale,
+  // or counts the step and doubles the scale every growth_interval finite steps. No host synchronisation.
   void update(const at::Tensor& nonfinite);
 
   // 1 where no scale helps any more (it has fallen below 2^-20), otherwise 0: 0-dim float32. The gradients are infinite

@@ -30,15 +30,14 @@ struct MemoryReport {
 // device_used and device_total, which the driver has to be asked for, only with `whole_device`.
 MemoryReport memory_report(at::Device device, bool whole_device = true);
 
-// A block of host memory; page-locked where `page_locked`, so that copies from the GPU run beside other work. Exactly
-// as large as asked for: LibTorch's pinned blocks are powers of two. Its pages are there at once, so that later use
-// costs no more. Throws Error(environment) where there is no room.
+// A block of host memory, page-locked if `page_locked`, so that copies from the GPU overlap with other work. It is
+// exactly as large as requested; LibTorch's pinned blocks are powers of two. Its pages exist at once, so later use
+// costs no page faults. Throws Error(environment) if there is no room.
 std::shared_ptr<void> host_block(size_t bytes, bool page_locked);
 
-// For work on the CPU: from here on the C library keeps what is freed for the next allocation. By default it gives
-// every large block back to the kernel, and a step pays for each page of its temporaries again: 10,000 page faults in a
-// small model. Does nothing where the user's environment has settings of its own (MALLOC_*_, GLIBC_TUNABLES), or where
-// the C library is not glibc.
+// For work on the CPU: makes the C library keep freed memory for the next allocation. By default it returns every large
+// block to the kernel, and a step pays for each page of its temporaries again: 10,000 page faults in a small model.
+// Does nothing if the environment has settings of its own (MALLOC_*_, GLIBC_TUNABLES), or the C library is not glibc.
 void keep_freed_host_memory();
 
 // "peak 5.1 GiB in tensors, 5.6 GiB reserved (9 % unused at the peak), 6.2 of 139.8 GiB of the GPU in use"; on the CPU

@@ -1,6 +1,6 @@
 #pragma once
-// How long the parts of a step take, measured where the work is done: on a GPU by the GPU's clock, in the stream, so
-// that captured steps are measured, too, part by part.
+// How long the phases of a step take. On a GPU its own clock measures them in the stream, so captured steps are
+// measured, too.
 
 #include <ATen/core/Tensor.h>
 

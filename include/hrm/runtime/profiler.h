@@ -34,8 +34,8 @@ struct ProfileRow {
   double ms = 0;
 };
 
-// Where the time of the recorded steps went. On a GPU the rows are kernels and copies, each without the time in which
-// one that started before it still ran; on the CPU they are operations, each without the operations inside it.
+// Where the time of the recorded steps went. On a GPU the rows are kernels and copies, without time in which an earlier
+// one still ran. On the CPU they are operations without their inner operations.
 struct StepProfile {
   bool gpu = false;
   double span_ms = 0;  // from the first start to the last end of the rows' events
@@ -58,10 +58,10 @@ class StepTrace {
   StepTrace(const StepTrace&) = delete;
   StepTrace& operator=(const StepTrace&) = delete;
 
-  // Waits for the device and writes a Chrome trace (chrome://tracing, Perfetto). With stacks also a text file beside
-  // it, "trace.json" -> "trace_stacks.txt": one line per call stack, outermost frame first, frames separated by ';',
-  // then a blank and the microseconds spent in it on the CPU, as flame-graph tools read them. Error(environment) when
-  // it cannot.
+  // Waits for the device and writes a Chrome trace (chrome://tracing, Perfetto). With stacks it also writes a text
+  // file, "trace.json" -> "trace_stacks.txt": one line per call stack, outermost frame first, frames separated by ';',
+  // then a blank and the CPU microseconds spent in it, as flame-graph tools read them. Throws Error(environment) on
+  // failure.
   void finish(const std::filesystem::path& file);
 
   // Waits for the device and returns the sums, without a file.

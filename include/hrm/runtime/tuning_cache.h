@@ -1,6 +1,6 @@
 #pragma once
-// Which algorithm a library shall take for a piece of work, found by timing and kept in a file, so that the next start
-// neither times nor computes with other bits. The cache knows nothing of the library: an algorithm is a text.
+// Which algorithm a library should use for a piece of work. It is found by timing and kept in a file, so the next start
+// neither times again nor computes other bits. The cache knows nothing of the library: an algorithm is a text.
 
 #include <filesystem>
 #include <map>

@@ -1,6 +1,6 @@
 #pragma once
-// The state registry. Every object that a resume needs lists its tensors and scalars once, in `visit_state`; saving,
-// loading, broadcasting at start, replica hashing and resharding all walk that list.
+// The state registry. Every object that a resume needs lists its tensors and scalars once, in `visit_state`. Saving,
+// loading, broadcasting at the start, replica hashing and resharding all walk that list.
 
 #include <ATen/core/Tensor.h>
 
@@ -13,8 +13,8 @@ namespace hrm {
 // Where an entry belongs: weights and their average are in model.pt, all else in state.safetensors.
 enum class StateRole { weight, ema, optimizer, carry, loop };
 
-// How tensors lie in one flat vector that is cut over ranks: rank r has the r-th of `ranks` equal slices of every
-// piece, one after the other, which are its share.
+// The layout of tensors in one flat vector that is split over ranks. Rank r has the r-th of `ranks` equal slices of
+// every piece; together they are its shard.
 struct FlatLayout {
   struct Member {
     std::string name;

@@ -17,8 +17,8 @@ class RunLog {
  public:
   // Creates the run folder; empty: keeps no log, all calls do nothing (benchmarks).
   explicit RunLog(std::filesystem::path run_dir);
-  // Cuts off the metrics of later steps, written by a process that died after its last checkpoint, so that each step
-  // stands once; TensorBoard is told to drop its records of them.
+  // Cuts off metrics of later steps, written by a process that died after its last checkpoint, so each step occurs
+  // once. TensorBoard is told to drop its records of them.
   void truncate_after(int64_t step);
 
   // One line of metrics.jsonl {"step": ..., "<key>": value, ...} and the same values as TensorBoard scalars. Values

@@ -8,9 +8,9 @@ namespace hrm::train {
 
 void install_signal_handlers();
 
-// From now on a thread of its own takes these signals; this thread and all that it starts never do. oneDNN's kernels
-// for AVX-512 do not survive a signal in their midst (LibTorch 2.11: the heap is damaged, in one of twenty runs). Call
-// it before any thread is started; it changes nothing in what the signals do.
+// From now on a separate thread receives these signals; this thread and all that it starts never do. oneDNN's AVX-512
+// kernels do not survive a signal (LibTorch 2.11: the heap is damaged in one of twenty runs). Call it before any thread
+// is started. It does not change what the signals do.
 void keep_signals_from_computing();
 bool stop_requested();
 // "SIGTERM", or empty.

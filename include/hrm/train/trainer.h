@@ -39,9 +39,9 @@ int64_t summed_values(int64_t ranks, int64_t task_sums);
 
 class Trainer : public Stateful {
  public:
-  // `config_json` is the resolved configuration, stored in every checkpoint. With an empty `run_dir` nothing is
-  // written: call run_steps() alone. `comm`: the ranks that train together, as the task has them; null = this one
-  // alone. All call the same methods; rank 0 alone writes into the folder, but the traces.
+  // `config_json`: the resolved configuration, stored in every checkpoint. With an empty `run_dir` nothing is written;
+  // then call only run_steps(). `comm`: the ranks that train together, as the task has them; null = only this one. All
+  // ranks call the same methods. Only rank 0 writes into the folder, except traces.
   Trainer(const config::Config& config, std::string config_json, const Runtime& runtime, tasks::Task& task,
           std::filesystem::path run_dir, std::shared_ptr<parallel::Comm> comm = nullptr);
   ~Trainer() override;
@@ -49,15 +49,15 @@ class Trainer : public Stateful {
   // Whom run() tells what it does; must live as long. Null: nobody.
   void set_watchdog(parallel::Watchdog* watchdog) { watchdog_ = watchdog; }
 
-  // Continues from a checkpoint of this run; call before run(). `info`: what the checkpoint says beside its state; the
-  // digests in it (of training data and of the next batch) must be those of now: else Error(data). With
-  // `accept_data_change` other data are taken, and it is logged.
+  // Resumes from a checkpoint of this run; call before run(). `info`: the checkpoint's info. Its digests (of training
+  // data and of the next batch) must equal the current ones: otherwise Error(data). `accept_data_change` accepts other
+  // data and logs it.
   void resume(const std::filesystem::path& checkpoint, const std::map<std::string, std::string>& info = {},
               bool accept_data_change = false);
 
-  // After Outcome::rewind: the step that was a spike, and how often the run went back before. Either another Trainer
-  // resumes from an earlier checkpoint and calls skip_after_rewind(), which leaves out the batches from there to that
-  // step and saves; or run() of this one continues, without that step's update.
+  // After Outcome::rewind: the step that was a spike, and how often the run has rewound. Either another Trainer resumes
+  // from an earlier checkpoint and calls skip_after_rewind(), which skips the batches up to that step and saves. Or
+  // run() of this one continues, without that step's update.
   int64_t spike_step() const { return spike_step_; }
   int64_t rewinds() const { return rewinds_; }
   void skip_after_rewind(int64_t spike_step, int64_t rewinds);
@@ -71,9 +71,9 @@ class Trainer : public Stateful {
   void start_fresh();
 
   // Trains to the configured number of steps. A signal (train/signals.h) stops it after a step, or within an
-  // evaluation, which is then left to the run that continues; one that reaches any of several ranks stops all of them
-  // after the same step, a few later. Throws Error(diverged) at a non-finite loss or gradient,
-  // after writing a dump; the weights are those before the bad step.
+  // evaluation, which the resumed run repeats. A signal to any rank stops all ranks after the same step, a few steps
+  // later. Throws Error(diverged) for a non-finite loss or gradient, after writing a dump with the weights before the
+  // bad step.
   Outcome run();
 
   // Trains this many further steps and nothing else: no evaluation, no checkpoint, no trace, no stop by signal, and not
@@ -157,8 +157,8 @@ class Trainer : public Stateful {
 
   // Not state: scratch and clocks.
   int64_t num_task_sums_ = 0;
-  // float64 on the device: enum Front of trainer_values.h and, of several ranks, the own time of each, then this step's
-  // sums of the task, then enum Extra.
+  // float64 on the device: enum Front of trainer_values.h, with several ranks the own time of each, then the task's
+  // sums of this step, then enum Extra.
   at::Tensor step_values_;
   int64_t front_ = 0;                           // how many come before the sums
   at::Tensor metric_sums_;                      // the sums and the extra values
