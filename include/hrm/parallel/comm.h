@@ -133,10 +133,10 @@ class CountingComm : public Comm {
   CommTraffic traffic_;
 };
 
-// One rank of this many that do not exist, for tests and plans: it counts what it would send, and nothing is sent or
-// waited for. A sum, a maximum and a broadcast leave the rank's own values, an all-gather repeats its rows. Tensors of
-// any device, those without memory (meta) among them; on a GPU all is work of the current stream.
-// Error(unexpected) for a rank outside of 0 to ranks - 1, and for tensors that do not fit the operation.
+// One rank of this many that do not exist, for tests and plans. It counts what it would send; nothing is sent or waited
+// for. A sum, a maximum and a broadcast leave the rank's own values, and an all-gather repeats its rows. Tensors of any
+// device, also without memory (meta); on a GPU all is work of the current stream. Error(unexpected) for a rank outside
+// of 0 to ranks - 1, and for tensors that do not fit the operation.
 std::unique_ptr<CountingComm> make_fake_comm(int rank, int ranks);
 
 // `ranks` members of one group for as many threads of this process (tests): what one thread sends the others read from

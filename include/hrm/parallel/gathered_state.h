@@ -15,9 +15,9 @@ namespace hrm::parallel {
 // are those of the other object itself. With one rank nothing is copied.
 class GatheredState : public Stateful {
  public:
-  // For saving: collects the parts from all ranks, a collective operation. `state` and `comm` must live as long.
-  // Parts are equally long, in the order of ranks, along dimension 0. Shares travel in pieces of some MiB, and rank 0
-  // alone keeps the whole: the others cannot visit the entries where there are any. Throws as Comm.
+  // For saving: collects the parts from all ranks, a collective operation. `state` and `comm` must outlive this. Parts
+  // are equally long, in the order of ranks, along dimension 0. Shards travel in pieces of some MiB, and only rank 0
+  // keeps the whole: other ranks cannot visit such entries. Throws as Comm.
   static GatheredState collect(Stateful& state, Comm& comm);
 
   // For loading: room for the whole on the CPU, whose content hand_out() copies, this rank's part, into `state`.
@@ -38,8 +38,9 @@ class GatheredState : public Stateful {
   std::vector<Part> parts_;
 };
 
-// Throws Error (ExitCode::rank_failed) on every rank, naming the first that differs from rank 0 and an entry in which
-// it does, unless all have the same: every entry but those of which each rank has a part. Copies tensors to the CPU.
+// Checks that all ranks have the same entries, except those that are split over ranks. Otherwise throws Error
+// (ExitCode::rank_failed) on every rank, naming the first rank that differs from rank 0 and an entry that differs.
+// Copies tensors to the CPU.
 void check_replicas(Stateful& state, Comm& comm);
 
 }  // namespace hrm::parallel

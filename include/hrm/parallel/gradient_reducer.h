@@ -27,20 +27,18 @@ struct ReducerOptions {
 
 ReducerOptions reducer_options(const config::ParallelConfig& config);
 
-// Cuts the flat gradient vector of a ParameterSet into contiguous buckets and sums each over the ranks, from the moment
-// when the groups in it are complete (nn::GradientReady). What belongs to no group (embeddings, heads) comes at the
-// end.
+// Splits the flat gradient vector of a ParameterSet into contiguous buckets. Each bucket is summed over the ranks as
+// soon as its groups are complete (nn::GradientReady). Gradients without a group (embeddings, heads) come last.
 //
-// All ranks start the buckets in the same order, which follows from the names of the model alone: a bucket that is
-// complete early waits for those before it. Nothing here waits for a device, so that a step can be captured. With one
-// rank nothing is done, whatever `zero` says, and nobody listens to the backward pass.
+// All ranks start the buckets in the same order, which depends only on the model's names. A bucket that is complete
+// early waits for those before it. Nothing here waits for a device, so a step can be captured. With one rank nothing is
+// done, for any `zero`, and nothing listens to the backward pass.
 //
-// With zero 1 and 2 the buckets are padded so that each can be cut into equal slices, and masters and gradients move
-// to that layout (ParameterSet::place_masters, place_gradients): once for each set. With zero 2 two buffers take turns
-// for the gradients of the blocks: when a bucket starts to travel, the other buffer, whose own has arrived meanwhile,
-// is cleared for the next. What belongs to no group has its gradients until the end of the micro-batch. Where buffers
-// cannot take turns, as the model runs its blocks several times in a pass (TRM) or has but two buckets of them, zero 2
-// is zero 1.
+// With zero 1 and 2 the buckets are padded, so that each splits into equal slices. Masters and gradients move to that
+// layout once (ParameterSet::place_masters, place_gradients). With zero 2 two buffers take turns for the gradients of
+// the blocks. When a bucket starts to travel, the other buffer, whose bucket has arrived, is cleared for the next.
+// Gradients without a group stay until the end of the micro-batch. Buffers cannot take turns if the model runs its
+// blocks several times in a pass (TRM) or has only two buckets of them; then zero 2 is zero 1.
 //
 // For each step:
 //   clear()
@@ -63,7 +61,7 @@ class GradientReducer {
   // in order.
   void begin(bool last_micro_batch);
 
-  // After the last backward pass. Starts what is left and waits for all, on a GPU by ordering the current stream: then
+  // After the last backward pass: starts the rest and waits for all, on a GPU by ordering the current stream. Then
   // flat_grad(), with zero 1 and 2 share(), holds the sum over the ranks, the same bits on each. Throws as Comm.
   void finish();
 

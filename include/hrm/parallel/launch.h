@@ -37,13 +37,13 @@ struct Launch {
 // The value of a variable, or null; std::getenv but for tests.
 using Environment = std::function<const char*(const char* name)>;
 
-// Where several launchers left variables, the innermost counts: torchrun started by srun is torchrun, mpirun inside a
-// Slurm allocation is mpirun. A Slurm batch script itself, or a shell inside an allocation, is no rank. RANK and
-// WORLD_SIZE beside another launcher's must say the same. Throws Error (ExitCode::environment) with the variable that
+// If several launchers left variables, the innermost counts: torchrun started by srun is torchrun, mpirun inside a
+// Slurm allocation is mpirun. A Slurm batch script itself, or a shell inside an allocation, is not a rank. RANK and
+// WORLD_SIZE must agree with another launcher's variables. Throws Error (ExitCode::environment) with the variable that
 // is missing, not a number or contradicts another.
 //
-// Without MASTER_ADDR and MASTER_PORT, Slurm's first node and a port made of the job's and the step's number (20000 to
-// 39999) are taken, with mpirun on one node 127.0.0.1 and a port made of the job's name.
+// Without MASTER_ADDR and MASTER_PORT: with Slurm, its first node and a port made of the job's and the step's number
+// (20000 to 39999); with mpirun on one node, 127.0.0.1 and a port made of the job's name.
 //
 // Sources: the variables that `torchrun --help`, srun(1) and Open MPI's documentation name.
 Launch detect_launch(const Environment& environment);

@@ -1,5 +1,5 @@
 #pragma once
-// The optimizer's work and state shared out over the ranks: ZeRO stages 1 and 2 (Rajbhandari et al., "ZeRO: Memory
+// The optimizer's work and state split over the ranks: ZeRO stages 1 and 2 (Rajbhandari et al., "ZeRO: Memory
 // Optimizations Toward Training Trillion Parameter Models", 2020).
 
 #include <ATen/core/Tensor.h>
@@ -18,17 +18,17 @@
 
 namespace hrm::parallel {
 
-// This rank's share of the parameters (GradientReducer::layout()): it has moments and averages of these alone, updates
-// them, and gets the others' from the other ranks. Every rank still holds all masters and compute copies.
+// This rank's shard of the parameters (GradientReducer::layout()). It holds moments and EMA of the shard only, updates
+// it, and receives the other shards from the other ranks. Every rank still holds all masters and compute copies.
 //
-// Registered, each the share of a flat vector, as long on every rank: "optim.*.<moment>" for each moment (of Adam's
-// kind "optim.*.exp_avg" and "optim.*.exp_avg_sq"), and with an average "ema.*". GatheredState makes of them what an
-// optimizer and an Ema of whole parameters register.
+// Registers the shard of each flat vector, equally long on every rank: "optim.*.<moment>" for each moment (for Adam
+// "optim.*.exp_avg" and "optim.*.exp_avg_sq"), and with an EMA "ema.*". GatheredState turns them into the entries that
+// an optimizer and an Ema of whole parameters register.
 class ParameterShards : public Stateful {
  public:
-  // All must outlive this. `average_decay`: of the EMAs, which begin as the masters are; 0: none. `moments`:
-  // optim::moment_names() of an optimizer whose update looks at one element at a time (not muon: a share is no matrix).
-  // Throws Error(usage) where the model is too small for a share for every rank.
+  // All must outlive this. `average_decay`: of the EMA, which starts as the masters; 0: none. `moments`:
+  // optim::moment_names() of an elementwise optimizer (not muon: a shard is not a matrix). Throws Error(usage) if the
+  // model is too small to give every rank a shard.
   ParameterShards(nn::ParameterSet& parameters, Comm& comm, const GradientReducer& reducer, double average_decay,
                   std::vector<std::string> moments = {"exp_avg", "exp_avg_sq"});
 

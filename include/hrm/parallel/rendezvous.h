@@ -22,7 +22,7 @@ class Store {
   virtual std::optional<std::string> get(const std::string& key) = 0;
   // As get(), of several keys; in few round trips once all are set.
   virtual std::vector<std::optional<std::string>> get_all(const std::vector<std::string>& keys) = 0;
-  // Sets it if no one has, or only to ""; returns what it is now. Of several ranks that do so at a time one succeeds.
+  // Sets it if it is unset or ""; returns the current value. If several ranks do so at the same time, one succeeds.
   virtual std::string set_once(const std::string& key, const std::string& value) = 0;
   // Waits for it; nullopt if it has not come within this many seconds.
   virtual std::optional<std::string> wait(const std::string& key, double seconds) = 0;
@@ -31,8 +31,8 @@ class Store {
 // For one rank alone, in this process's memory. From any thread.
 std::unique_ptr<Store> make_local_store();
 
-// Learns at once when the process of the next rank (of the last rank: of rank 0) is gone, by the connection to it,
-// whatever the training hangs in: NCCL does not notice. A thread that waits for a message which comes at the end alone.
+// Notices at once when the process of the next rank (for the last rank: rank 0) is gone, by the connection to it, even
+// if the training hangs: NCCL does not notice. It is a thread that waits for a message which comes only at the end.
 class NeighbourWatch {
  public:
   // Without part(): as if the training had not ended well.
@@ -57,10 +57,10 @@ struct RendezvousOptions {
 
 class Rendezvous {
  public:
-  // Rank 0 opens the store where the launcher's agent does not, and writes there whose it is; all ranks wait until
-  // everyone is there. A rank that meets the store of another job changes nothing in it. Throws Error
-  // (ExitCode::rank_failed) within meet_timeout_s, naming the ranks that have not come, the other job, or the address
-  // that cannot be reached, is in use or does not answer as a store does.
+  // Rank 0 opens the store unless the launcher's agent does, and writes there whose it is. All ranks wait until
+  // everyone is there. A rank that meets another job's store changes nothing in it. Throws Error
+  // (ExitCode::rank_failed) within meet_timeout_s. The sentence names the ranks that have not come, the other job, or
+  // the address that cannot be reached, is in use or does not answer like a store.
   Rendezvous(const Launch& launch, const RendezvousOptions& options);
   ~Rendezvous();
   Rendezvous(const Rendezvous&) = delete;

@@ -9,8 +9,8 @@ namespace hrm::parallel {
 
 class SlowRanks {
  public:
-  // A rank is slow whose median over `steps` steps is more than `factor` times that of the median rank (of an even
-  // number the lower of the two in the middle).
+  // A rank is slow if its median over `steps` steps is more than `factor` times that of the median rank (for an even
+  // number, the lower of the two in the middle).
   explicit SlowRanks(int ranks, int64_t steps = 50, double factor = 1.5);
 
   // What each rank worked in the next step (StepClock), in order; NaN where it is not known. After every `steps`-th

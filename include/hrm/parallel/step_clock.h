@@ -1,6 +1,6 @@
 #pragma once
-// How long a rank works in a step and how long it waits for others, measured where the work is done: on a GPU by the
-// GPU's clock, in the stream, so that captured steps are measured, too.
+// How long a rank works in a step and how long it waits for others. On a GPU its own clock measures it in the stream,
+// so captured steps are measured, too.
 
 #include <ATen/core/Tensor.h>
 
@@ -12,9 +12,9 @@ class StepClock {
  public:
   explicit StepClock(at::Device device);
 
-  // A step begins. Writes what the one before took without its waits into `own_ms`, and its waits into `waited_ms`
-  // (0-dim float64 on the device, both): from its beginning to now, so that a host that is late counts as work. The
-  // first step writes zeros. On a GPU ordered in the current stream, as all here.
+  // A step begins. Writes the time of the previous step without its waits into `own_ms`, and its waits into `waited_ms`
+  // (0-dim float64 on the device, both). The time lasts from its beginning to now, so a late host counts as work. The
+  // first step writes zeros. On a GPU ordered in the current stream, as everything here.
   void begin_step(const at::Tensor& own_ms, const at::Tensor& waited_ms);
 
   // While one lives, the rank waits for others. Not one within another. A null clock measures nothing.

@@ -1,6 +1,6 @@
 #pragma once
-// By which the ranks of a training notice that another one is gone or stuck: a thread that writes heartbeats into the
-// ranks' store and reads those of the others, whatever the training thread hangs in.
+// How the ranks of a training notice that another one is gone or stuck: a thread writes heartbeats into the ranks'
+// store and reads those of the others, even if the training thread hangs.
 
 #include <cstdint>
 #include <functional>
@@ -26,26 +26,26 @@ struct WatchdogOptions {
 struct Failure {
   int rank;  // the (lowest) one at fault; -1: none can be told
   std::string sentence;
-  // With which all ranks end: that of the rank at fault where it said one, so that a launcher does not start again what
+  // The code that all ranks end with: that of the rank at fault if it gave one. So a launcher does not restart what
   // will fail again.
   ExitCode code = ExitCode::rank_failed;
 };
 
 // Every rank makes one, within timeout_s of each other and after they have met. A rank is gone when its heartbeats have
-// stopped; the training is stuck when heartbeats continue but no rank calls at() any more (ranks wait for each other,
-// so one that stands still soon stops all). Time that this process was stopped (SIGSTOP) does not count: when it
-// continues, it first hears whether the others have given it up.
+// stopped. The training is stuck when heartbeats continue but no rank calls at() any more; ranks wait for each other,
+// so one that stops soon stops all. Time in which this process was stopped (SIGSTOP) does not count. When it continues,
+// it first asks whether the others have given it up.
 //
-// Whoever notices first says so in the store, and all ranks report that same failure. When the one who keeps the store
+// Whoever notices first writes it into the store, and all ranks report that same failure. If the owner of the store
 // (rank 0, or torchrun's agent) is gone, each rank notices that by itself.
 class Watchdog {
  public:
-  // By the training thread, which outlives the object. `store` is a connection for the watchdog alone. `on_failure` is
-  // called at most once, from a thread of the watchdog, and must not destroy it; empty: leave(). One rank alone
+  // Called by the training thread, which outlives the object. `store`: a connection only for the watchdog. `on_failure`
+  // is called at most once, from a thread of the watchdog, and must not destroy it; empty: leave(). A single rank
   // (make_local_store) is watched for being stuck. Throws Error (usage) for intervals that make no sense.
   Watchdog(std::unique_ptr<Store> store, int rank, int ranks, const WatchdogOptions& options,
            std::function<void(const Failure&)> on_failure = {});
-  // As stop(); as failed() when an exception is on its way.
+  // As stop(); as failed() during an exception.
   ~Watchdog();
   Watchdog(const Watchdog&) = delete;
   Watchdog& operator=(const Watchdog&) = delete;
@@ -57,8 +57,8 @@ class Watchdog {
   // What leave() logs beside the stack, such as the collective that a GPU is in. Called from any thread, must not wait.
   void set_report(std::function<std::string()> report);
 
-  // A connection to another rank has broken, by which none is told from the others: one without a heartbeat for two and
-  // a half intervals is gone from now on, before timeout_s. on_failure follows within a few heartbeats if there is one.
+  // A connection to another rank has broken, without telling which rank. From now on a rank without a heartbeat for two
+  // and a half intervals is gone, before timeout_s. on_failure follows within a few heartbeats if there is one.
   void suspect();
 
   // This rank leaves because of an error: tells the others, and returns what all ranks report. That is another rank's
@@ -69,14 +69,13 @@ class Watchdog {
   // From now on ranks whose last call of at() said "step" are stuck after so long, instead of stuck_s; 0: as stuck_s.
   void limit_steps(double seconds);
 
-  // The training has ended well: the others continue without this rank. on_failure will not be called any more. Takes a
-  // heartbeat for rank 0, which takes the store along (the others then watch no more), otherwise no time; at most
-  // farewell_s.
+  // The training has ended well; the others continue without this rank. on_failure will not be called any more. Takes
+  // no time, except one heartbeat for rank 0, which owns the store (the others then stop watching); at most farewell_s.
   void stop();
 
-  // What to do on a failure when the training thread hangs in a collective: logs the failure and the training thread's
-  // stack, and ends the process with the failure's code, without destructors (those of NCCL and Gloo may hang).
-  // Within a few seconds, whatever hangs. From any thread.
+  // For a failure while the training thread hangs in a collective. Logs the failure and the training thread's stack,
+  // and ends the process with the failure's code, without destructors (those of NCCL and Gloo may hang). Takes at most
+  // a few seconds. From any thread.
   [[noreturn]] void leave(const Failure& failure);
 
  private:

@@ -23,8 +23,8 @@ class AnswerDiversity {
   AnswerDiversity(const config::PolychromicConfig& config, at::Device device, at::ScalarType dtype);
   ~AnswerDiversity();
 
-  // texts: `groups` groups of n answers, those of a group together. float32 on the device; waits for nothing but what
-  // the words' metrics are computed with.
+  // texts: `groups` groups of n completions, those of a group together. Returns float32 on the device. Waits only for
+  // the inputs of word metrics.
   objectives::GroupDiversity measure(const std::vector<std::string>& texts, int64_t n);
 
   // Milliseconds of the last measure(): in the encoder with its tokenizer, and in the metric. On a GPU the device's

@@ -43,11 +43,11 @@ struct EvaluatedPrompt {
 
 struct AnswerEvaluation {
   std::vector<EvaluatedPrompt> prompts;
-  // Means over prompts with 95 % intervals by bootstrap: pass@k (k 1, 3, 5, 10, ... up to samples), where the data
-  // knows right answers; greedy_right; diversity (within a prompt) by the metric of the configuration, distinct_1,
-  // distinct_2, distinct_3, self_bleu, different (share of different answers), covered (different right answers / all
-  // that are right); rouge_1, rouge_2, rouge_l (F1 of the greedy answer against the data's response); answer_words,
-  // unique_words, finished; response_loss (cross-entropy of all responses of the data to the prompt, nats a token).
+  // Means over prompts with 95 % bootstrap intervals. With right answers in the data: pass@k (k 1, 3, 5, 10, ... up to
+  // samples), greedy_right, covered (different right answers / all right ones). Diversity: diversity (within a prompt,
+  // by the configured metric), distinct_1, distinct_2, distinct_3, self_bleu, different (fraction of different
+  // answers). Texts: rouge_1, rouge_2, rouge_l (F1 of the greedy answer against the response), answer_words,
+  // unique_words, finished. response_loss: cross-entropy of all responses to the prompt, nats per token.
   std::vector<std::pair<std::string, metrics::Interval>> metrics;
 };
 

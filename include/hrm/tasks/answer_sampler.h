@@ -32,8 +32,8 @@ struct Answers {
 // Keeps buffers and CUDA graphs from call to call.
 class AnswerSampler {
  public:
-  // `model`, `lora` (may be null) and `chat` must live as long. rows: that are written at a time; positions: of the
-  // longest prompt with its answer; eos_ids: what the model's own files end a text with, beside the template
+  // `model`, `lora` (may be null) and `chat` must outlive this. rows: sampled at the same time; positions: of the
+  // longest prompt with its answer; eos_ids: ids that end a text in the model's own files, in addition to the template
   // (answer_ends).
   AnswerSampler(models::LanguageModel& model, nn::LoraSet* lora, const data::ChatEncoder& chat,
                 const std::vector<int64_t>& eos_ids, int64_t rows, int64_t positions, bool cuda_graphs);

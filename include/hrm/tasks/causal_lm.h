@@ -27,14 +27,14 @@ struct CausalLm {
 // Error(usage) where that is more than the model was made for (max_position_embeddings).
 int64_t causal_positions(const config::Config& config, const HfModelConfig& facts);
 
-// Built, filled from hf.model or drawn by run.seed (hf.weights), with its adapter, which begins as lora.adapter says.
-// The frozen weights beside an adapter are kept in the compute dtype alone, those of the blocks' linear layers as
-// hf.quantize says. Rows have causal_positions(), or `positions` where these are more and the model was made for them.
-// Error(checkpoint) for files that are not those of the model, Error(usage) for values that contradict each other.
+// Builds the model, fills it from hf.model or draws it by run.seed (hf.weights), and adds its adapter, which starts
+// from lora.adapter. Frozen weights beside an adapter are kept only in the compute dtype; those of the blocks' linear
+// layers as hf.quantize says. Rows have causal_positions(), or `positions` if these are more and the model supports
+// them. Error(checkpoint) for files that do not fit the model, Error(usage) for contradicting values.
 CausalLm open_causal_lm(const config::Config& config, const Runtime& runtime, int64_t positions = 0);
 
-// The same for reading and writing text alone: nothing is trained, and rows have `positions`. Without an adapter all
-// weights are kept in the compute dtype alone.
+// The same for only reading and writing text: nothing is trained, and rows have `positions`. Without an adapter all
+// weights are kept only in the compute dtype.
 CausalLm open_frozen_lm(const config::Config& config, const Runtime& runtime, int64_t positions);
 
 // Elements of the matrices that a token is multiplied with: of the linear layers and the head.
@@ -60,17 +60,17 @@ class TrainedWeights : public Stateful {
   CausalLm& lm_;
 };
 
-// What is beside the weights and tokenizer.json and says how transformers writes, stops and asks: those of
-// generation_config.json, tokenizer_config.json, special_tokens_map.json, added_tokens.json, chat_template.jinja and
-// additional_chat_templates/*.jinja that are there.
+// Files beside weights and tokenizer.json that say how transformers writes, stops and asks. These are the existing ones
+// of generation_config.json, tokenizer_config.json, special_tokens_map.json, added_tokens.json, chat_template.jinja and
+// additional_chat_templates/*.jinja.
 std::vector<std::filesystem::path> hf_files_beside_weights(const config::HfConfig& hf);
 
-// Copies config.json, the tokenizer and hf_files_beside_weights() into `folder`, made where it is not there: what a
-// checkpoint, of an adapter or of all weights, needs to be opened without hf.model and hf.tokenizer.
+// Copies config.json, the tokenizer and hf_files_beside_weights() into `folder`, which is created if needed. With them
+// a checkpoint, of an adapter or of all weights, opens without hf.model and hf.tokenizer.
 void write_hf_files(const config::HfConfig& hf, const std::filesystem::path& folder);
 
-// What is frozen beside an adapter: XXH3-128, hex, of the tensors of hf.model, which are read, or the seed that drew
-// the weights; and hf.quantize, which makes other weights of them. Empty where all weights are trained.
+// Digest of the frozen weights beside an adapter: XXH3-128, hex, of the tensors of hf.model, which are read, or the
+// seed that drew the weights; and hf.quantize, which changes them. Empty if all weights are trained.
 std::string base_digest(const config::Config& config);
 
 }  // namespace hrm::tasks

@@ -1,11 +1,11 @@
 #pragma once
-// Rows of tokens that a language model writes. A prompt is read once for all of its samples; then each step adds a
-// token to every row of a batch, captured in a CUDA graph on a GPU, and nothing waits for the host: rows end on the
-// device, which tells the host a step late. The next prompts take the places of rows that have ended; when there are
-// none left, what still runs moves together into smaller batches.
+// Rows of tokens that a language model samples. A prompt is computed once for all of its samples. Then each step adds a
+// token to every row of a batch, captured in a CUDA graph on a GPU. Nothing waits for the host: rows end on the device,
+// which tells the host one step late. The next prompts enter the slots of ended rows. When none are left, running rows
+// move into smaller batches.
 //
-// What a row becomes depends on its prompt, its key and the options, not on the rows beside it: in float32 but for the
-// rounding of products of other sizes, which is far below what chooses another token.
+// A row depends only on its prompt, its key and the options, not on other rows. In float32 the exception is the
+// rounding of products of other sizes, which is far below what changes a token.
 
 #include <ATen/core/Tensor.h>
 
@@ -41,8 +41,8 @@ struct GeneratorOptions {
   int64_t batch_size = 0;  // rows at a time; 0: 64 on a GPU, 16 on a CPU
   bool cache = true;       // false: the whole row again for each token, as models without a cache always do
   bool cuda_graphs = true;
-  // Tokens that a row has room for from the start, where it is known that later calls need more than earlier ones: what
-  // a call needs beyond it gives all buffers, and the graphs captured with them, anew.
+  // Tokens that a row has room for from the start, if later calls are known to need more. A call that needs more makes
+  // all buffers, and the graphs captured with them, new.
   int64_t tokens = 0;
 };
 
@@ -85,9 +85,9 @@ class Generator {
   Generator(models::LanguageModel& model, const GeneratorOptions& options);
   ~Generator();
 
-  // prompts: ids of each. Returns prompts x samples rows, those of a prompt together, in order. Error(usage) for
-  // options out of range and for a prompt that is empty or longer than the model takes, with its number, counted from
-  // 1; Error(diverged) where logits are not finite. Waits for the device.
+  // prompts: the ids of each. Returns prompts x samples rows, those of a prompt together, in order. Error(usage) for
+  // options out of range and for a prompt that is empty or too long, with its number, counted from 1. Error(diverged)
+  // if logits are not finite. Waits for the device.
   std::vector<Generated> run(const std::vector<std::vector<int32_t>>& prompts, const GenerateOptions& options,
                              const GenerateListener& listener = {});
   const GenerateCounts& counts() const { return counts_; }  // of the last call

@@ -39,9 +39,9 @@ class LanguageTask : public Task {
 
   nn::ParameterSet& parameters() override { return model_->parameter_set(); }
   optim::GroupDefaults group_defaults() const override { return language_group_defaults(mixtures_); }
-  // Of the step: loss, cross_entropy, tokens; of a reasoning core gate, with deep_supervision and halting where they
-  // have a weight; with experts auxiliary, and of each mixture load_entropy, load_max and dropped (nn::MoeLoad), one
-  // step late.
+  // Values of the step: loss, cross_entropy, tokens. With a reasoning core: gate, and deep_supervision and halting if
+  // they have a weight. With experts: auxiliary, and for each mixture load_entropy, load_max and dropped (nn::MoeLoad),
+  // one step late.
   const std::vector<std::string>& metric_names() const override { return metric_names_; }
   NamedValues summarize(const std::vector<double>& sums, int64_t steps) const override;
   at::Tensor step_loss(const at::Tensor& sums) const override;

@@ -22,7 +22,7 @@ struct LanguageEvalOptions {
   bool document_masks = false;  // of packed rows
   int64_t chunk = 2048;         // tokens whose logits exist at one time
 };
-// Of task=language: as many rows as a micro-batch of the training has, unless eval.batch_size says otherwise.
+// For task=language: the rows of a training micro-batch, unless eval.batch_size says otherwise.
 LanguageEvalOptions language_eval_options(const config::Config& config, int64_t ranks);
 
 class LanguageEvaluation {
@@ -33,11 +33,11 @@ class LanguageEvaluation {
                      std::vector<data::ValidationSlice> slices, const std::optional<data::TextEncoder>& text,
                      at::Device device, std::shared_ptr<parallel::Comm> comm = nullptr);
 
-  // By the weights as they are now. Over all labelled tokens: loss (mean cross-entropy, nats), perplexity, accuracy (of
-  // tokens), bits_per_byte (where it is known which text the ids are: cross-entropy of all labels over the bytes that
-  // they stand for), exact_accuracy (rows all of whose labels are right), tokens, rows. Of several slices each again
-  // with its name and a slash before these. gate_warmup: as LanguageInputs. What `progress` throws ends it; it is
-  // called as often on every rank.
+  // Evaluates the current weights. Over all labelled tokens: loss (mean cross-entropy, nats), perplexity, accuracy (of
+  // tokens), bits_per_byte (if the text of the ids is known: cross-entropy of all labels over its bytes),
+  // exact_accuracy (rows with every label right), tokens, rows. With several slices each again, prefixed by its name
+  // and a slash. gate_warmup: as LanguageInputs. An exception from `progress` ends it. It is called equally often on
+  // every rank.
   NamedValues run(const std::function<void(const EvalProgress&)>& progress, const at::Tensor& gate_warmup = {});
 
  private:

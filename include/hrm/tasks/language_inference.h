@@ -19,15 +19,15 @@ struct LanguageInference : TrainedModel {
   std::optional<data::TextEncoder> text;  // nullopt where its data did not say what made their ids
 };
 
-// `run_or_step`: a run folder (its newest valid checkpoint) or a checkpoint folder. `weights`: auto (the average where
-// there is one), raw or ema. The tokenizer lies in the run folder, or beside the weights. Error(checkpoint) or
-// Error(usage) with one sentence; of a puzzle model, too.
+// `run_or_step`: a run folder (its newest valid checkpoint) or a checkpoint folder. `weights`: auto (the EMA if there
+// is one), raw or ema. The tokenizer is in the run folder, or beside the weights. Throws Error(checkpoint) or
+// Error(usage) with one sentence, also for a puzzle model.
 LanguageInference open_language_model(const std::filesystem::path& run_or_step,
                                       const std::vector<std::string>& overrides, const std::string& weights);
 LanguageInference open_language_model(const StoredModel& stored, const std::string& weights);
 
-// The tokenizer's file of a checkpoint's model: beside its weights or in the run folder; empty for bytes, and where its
-// data did not say what made their ids. Error(checkpoint) where it is missing or another one.
+// The tokenizer file of a checkpoint's model, beside its weights or in the run folder. Empty for bytes, and if its data
+// did not say what made their ids. Error(checkpoint) if it is missing or another one.
 std::filesystem::path tokenizer_of_checkpoint(const data::LanguageMeta& meta, const std::filesystem::path& step_folder);
 
 }  // namespace hrm::tasks

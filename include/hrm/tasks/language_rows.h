@@ -11,9 +11,9 @@ struct LanguageRows {
   at::Tensor labels;  // (B, T), of inputs.ids
 };
 
-// `batch`: on the model's device. A model that reads prompts apart (models::LanguageLimits::prompted) has them as an
-// input of their own; of a plain decoder they are in front of the answer, without padding in between, and nothing is
-// learned from them: rows of S + T tokens, padding behind. Device work that reads nothing back.
+// `batch`: on the model's device. A model that reads prompts separately (models::LanguageLimits::prompted) has them as
+// an input. For a plain decoder they come before the answer, without padding in between, and are not learned: rows of
+// S + T tokens with padding at the end. Device work that reads nothing back.
 LanguageRows language_rows(const data::LanguageBatch& batch, bool prompted);
 
 }  // namespace hrm::tasks

@@ -127,8 +127,8 @@ class ModelPlan {
   virtual void add_times(const PlanInput& in, Plan& plan) const = 0;
   // The shares of the data sheet that the times assume, in words.
   virtual std::string shares() const = 0;
-  // The share of the backward pass that is done when the gradients of the first `groups` of `count` gradient groups
-  // (nn/gradient_ready.h) are complete, with blocks that take the same time.
+  // The fraction of the backward pass that is done when the gradients of the first `groups` of `count` gradient groups
+  // (nn/gradient_ready.h) are complete, if all blocks take the same time.
   virtual double backward_done(const PlanInput& in, int64_t groups, int64_t count) const = 0;
 
   // What the task exchanges with the other ranks, besides gradients and metrics: before the forward pass, and after the

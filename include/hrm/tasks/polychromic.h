@@ -1,13 +1,13 @@
 #pragma once
-// The polychromic task: a causal language model is fine-tuned on prompts and responses, and on what it answers itself:
-// for the diversity of its answers to one prompt (objectives/diversity.h), or by policy optimisation with rewards
-// (objectives/policy_gradient.h), or first the one and then the other.
+// The polychromic task: a causal language model is fine-tuned on prompts and responses, and on its own completions. The
+// goal is the diversity of the completions of a prompt (objectives/diversity.h), or rewards by policy optimisation
+// (objectives/policy_gradient.h), or first one and then the other.
 //
-// A step samples its answers before the work that is captured: load_batch() generates, measures and writes rows, labels
-// and weights to where the graph reads them, unless the step learns once more from the rewards of the step before
-// (grpo.num_iterations). Then forward_backward() is a pass over prompts and responses and one over completions, or
-// one over both (tasks/prefix_sharing.h). What is sampled depends on seed, step and place in the global batch, not on
-// ranks, micro-batches or the rows beside.
+// A step samples its completions before the captured work. load_batch() samples, measures and writes rows, labels and
+// weights to where the graph reads them, unless the step learns once more from the previous rewards
+// (grpo.num_iterations). Then forward_backward() is a pass over prompts and responses and one over completions, or one
+// over both (tasks/prefix_sharing.h). Samples depend on seed, step and place in the global batch, not on ranks,
+// micro-batches or other rows.
 //
 // The parts: polychromic_plan.h (what a step does), polychromic_data.h, polychromic_sampling.h with
 // polychromic_rewards.h and polychromic_advantages.h, polychromic_responses.h and polychromic_answers.h (the rows of a
@@ -47,15 +47,15 @@ class PolychromicTask : public Task {
   NamedValues summarize(const std::vector<double>& sums, int64_t steps) const override {
     return metrics_.summarize(sums, steps);
   }
-  // Milliseconds of a step: forward_ms, backward_ms, optimizer_ms by the device's clock; where it samples answers also
-  // merge_ms (of the adapter), prefill_ms, decode_ms, encode_ms and diversity_ms by the host's, train_ms (what is left
-  // of step_ms). Tokens per second of each part that has tokens.
+  // Milliseconds of a step. By the device's clock: forward_ms, backward_ms, optimizer_ms. By the host's clock, if it
+  // samples: merge_ms (of the adapter), prefill_ms, decode_ms, encode_ms, diversity_ms, and train_ms (the rest of
+  // step_ms). Also tokens per second of each phase with tokens.
   NamedValues take_performance(int64_t steps, double step_ms) override { return times_.take(steps, step_ms); }
   at::Tensor step_loss(const at::Tensor& sums) const override { return sums.select(0, 0).clone(); }
   std::string progress_text(const NamedValues& summary) const override;
   double samples_per_epoch() const override { return data_.samples_per_epoch(); }
-  // Mean over the steps since the last take_performance(), or before it where there was none since: rows have several
-  // widths. Of what is learned from, without what it takes to sample it.
+  // Mean over the steps since the last take_performance(), or before it if there were none, since rows have several
+  // widths. Counts what is learned from, not the sampling.
   double flops_per_step() const override { return times_.flops_per_step(); }
   double load_batch(int64_t step, double lr_factor) override;
   bool waits_for_device(int64_t step) const override;

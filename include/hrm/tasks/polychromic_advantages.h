@@ -1,8 +1,8 @@
 #pragma once
 // From the rewards of completions to the factors of their log-probabilities in the loss, with their metrics.
-// Shapes: G prompts of this rank, N answers to each, K rewards, T positions of a row. Ranks have the same G and N, and
-// call these functions together; what is a mean or a spread over the batch is one over all ranks' answers. The
-// functions wait for the device, and are called in front of a step's captured work.
+// Shapes: G prompts of this rank, N completions each, K rewards, T positions of a row. Ranks have the same G and N, and
+// call these functions together. Means and deviations over the batch are over all ranks. The functions wait for the
+// device, and are called before a step's captured work.
 
 #include <ATen/core/Tensor.h>
 
@@ -23,8 +23,8 @@ struct DiversityAdvantages {
 };
 
 // By polychromic.objective, baseline, normalize_advantages and advantage_clip (objectives/diversity.h).
-// `embeddings`: (G * N, d) unit vectors of the answers, read by the objective marginal alone. `empty`: (G, N) bool,
-// answers without text, which must not gain. `running` is read first, then takes in the diversity of this step.
+// `embeddings`: (G * N, d) unit vectors of the completions, read only by the objective marginal. `empty`: (G, N) bool,
+// completions without text, which must not gain. `running` is read first, then updated by this step's diversity.
 DiversityAdvantages compute_diversity_advantages(const objectives::GroupDiversity& diversity,
                                                  const at::Tensor& embeddings, const at::Tensor& empty,
                                                  objectives::RunningDiversity& running,

@@ -50,9 +50,9 @@ class AnswerBatch {
 
   // The step has no answers.
   void clear();
-  // Rows of prompt and answer: position t gives id t + 1, of which those of the answer count, with `only_finished`
-  // those of answers that ended by themselves. All ranks call it together and have the widest rank's W. The weights of
-  // the rows are still those of the step before. Error(unexpected) for a row of more than T positions.
+  // Rows of prompt and completion: position t predicts id t + 1. Only ids of the completion count; with `only_finished`
+  // only those of completions that ended by themselves. All ranks call it together and use the widest rank's W. The
+  // weights of the rows are still those of the previous step. Error(unexpected) for a row of more than T positions.
   void write(const std::vector<std::vector<int32_t>>& prompts, const Answers& answers, const AnswerLayout& layout,
              bool only_finished, parallel::Comm& comm);
   // In place of write(): one more update from the rows that are there, by rewards.
@@ -71,14 +71,14 @@ class AnswerBatch {
   // Device work, which may be captured.
   AnswerRows rows(int64_t micro_batch) const;
   at::Tensor advantages(const AnswerRows& rows) const { return advantages_.narrow(0, rows.first, rows.count); }
-  // Log-probabilities by the policy that sampled, (B, W) float32: the first update keeps its own, `log_p`, and gets an
-  // undefined tensor; those that follow read them. Undefined without keeps_log_p.
+  // Log-probabilities by the policy that sampled, (B, W) float32. The first update stores its own, `log_p`, and gets an
+  // undefined tensor; later ones read them. Undefined without keeps_log_p.
   at::Tensor sampled_log_p(const AnswerRows& rows, const at::Tensor& log_p) const;
   at::Tensor step_labels() const;  // (rows, W), a view; a column without meaning where W is 0
 
   // The tensors of the captured work, at static addresses: ids and labels (rows, T) int64, weights (rows, T) and
-  // advantages (rows) float32; undefined where they are not needed: log-probabilities (rows, T) float32, the tables of
-  // prefix sharing int32.
+  // advantages (rows) float32. If needed, also log-probabilities (rows, T) float32 and the tables of prefix sharing,
+  // int32; undefined otherwise.
   const at::Tensor& all_ids() const { return ids_; }
   const at::Tensor& all_labels() const { return labels_; }
   const at::Tensor& all_weights() const { return weights_; }

@@ -20,10 +20,10 @@ namespace hrm::tasks {
 
 class PolychromicData {
  public:
-  // Opens data.train and data.test, splits off what is evaluated, and logs how many examples there are. `config` and
-  // `chat` must live as long. Error(data) or Error(usage) for data that do not fit the configuration: a prompt on both
-  // sides of the split, prompts without right answers for the reward `answer`, packing with GRPO, evaluations that are
-  // asked for without examples.
+  // Opens data.train and data.test, splits off the evaluation, and logs the numbers of examples. `config` and `chat`
+  // must outlive this. Error(data) or Error(usage) for data that do not fit the configuration: a prompt on both sides
+  // of the split, prompts without right answers for the reward `answer`, packing with GRPO, or evaluations without
+  // examples.
   PolychromicData(const config::Config& config, const data::ChatEncoder& chat, const PolychromicPlan& plan,
                   const parallel::Comm& comm);
 
@@ -41,8 +41,8 @@ class PolychromicData {
   void skip(int64_t batches) { position_ += batches * config_.train.global_batch_size; }
   int64_t& position() { return position_; }  // samples used so far; the only state
 
-  // Samples of one pass: of GRPO all prompts once, before it all examples. Several updates from one batch of answers
-  // make an epoch longer: as if there were more samples.
+  // Samples of one pass: with GRPO all prompts once, before it all examples. Several updates from one batch of
+  // completions make an epoch longer, as if there were more samples.
   double samples_per_epoch() const;
   int64_t prompts() const { return prompts_->num_samples(positions_); }  // with GRPO
   std::string digest() const { return train_->digest(); }

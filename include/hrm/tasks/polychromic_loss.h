@@ -1,8 +1,8 @@
 #pragma once
-// The losses of a polychromic step: of the data's responses, of the diversity of completions, both in one pass, and
-// of rewards. All is device work that may be captured: it reads the rows of the batches at their static addresses, and
-// shapes from the host, which Task::graph_key tells apart. Sums over tokens are divided by the tokens of the global
-// batch, so that micro-batches and ranks add up.
+// The losses of a polychromic step: of the data's responses, of the diversity of completions, of both in one pass, and
+// of rewards. All is device work that may be captured. It reads the rows of the batches at static addresses, and shapes
+// from the host, which Task::graph_key tells apart. Sums over tokens are divided by the tokens of the global batch, so
+// micro-batches and ranks add up.
 
 #include <ATen/core/Tensor.h>
 
@@ -27,7 +27,7 @@ class PolychromicLoss {
                   const PolychromicMetrics& metrics, const ResponseBatch& responses, const AnswerBatch& answers,
                   at::Device device);
 
-  // In front of a step's first micro-batch: how many labels all ranks have.
+  // Before a step's first micro-batch: the number of labels on all ranks.
   void count_tokens(parallel::Comm& comm);
 
   // Of one micro-batch: 0-dim, differentiable. `sums`: metrics are added to it (PolychromicMetrics::add).

@@ -1,5 +1,5 @@
 #pragma once
-// What each step of a polychromic training learns from, and how many answers it samples. Numbers alone, no tensors.
+// What each step of a polychromic training learns from, and how many completions it samples. Only numbers, no tensors.
 
 #include <cstdint>
 

@@ -1,6 +1,6 @@
 #pragma once
-// The part of a polychromic step in front of its captured work: answers are sampled to the prompts of a batch, measured
-// or rewarded, and written to where the step learns from them. Waits for the device.
+// The sampling phase of a polychromic step, before its captured work. Completions of a batch's prompts are sampled,
+// measured or rewarded, and written to where the step learns from them. Waits for the device.
 
 #include <cstdint>
 #include <memory>

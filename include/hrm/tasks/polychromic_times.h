@@ -1,6 +1,6 @@
 #pragma once
-// Where the time of the polychromic task's steps goes: the phases of training by the device's clock, the phases of
-// sampling by the host's, and the matrix products that were computed. Of this process and rank; no part of the state.
+// Where the time of the polychromic task's steps goes: training phases by the device's clock, sampling phases by the
+// host's clock, and the computed matrix products. Of this process and rank; not part of the state.
 
 #include <ATen/core/Tensor.h>
 

@@ -1,9 +1,9 @@
 #pragma once
-// Prefix sharing: the common prompt of several completions goes through the
-// model once, nothing is computed for padding, and only the tokens that count go through the head. The answers' rows,
-// as they were padded to one width, exist in attention alone. Where the prompts' own responses go through the model in
-// the same pass, prompts are those of the responses' rows. Shapes: M micro-batches of B rows of T positions, of which N
-// after one another answer one prompt; W rows of S positions with responses, or none; C tokens.
+// Prefix sharing: the common prompt of several completions goes through the model once. Nothing is computed for
+// padding, and only tokens with labels go through the head. Only attention sees the completions' rows, padded to one
+// width. If the prompts' own responses go through the model in the same pass, the prompts are those of the responses'
+// rows. Shapes: M micro-batches of B rows of T positions, of which N consecutive ones answer one prompt; W rows of S
+// positions with responses, or none; C tokens.
 
 #include <ATen/core/Tensor.h>
 
@@ -25,15 +25,14 @@ struct PrefixSharedTokens {
 
 class PrefixSharing {
  public:
-  // Room for `micro_batches` of at most `rows` rows of `positions`, and at most `response_tokens` = W S: 48 bytes for
-  // each of these positions and 12 for each of these tokens.
+  // Allocates for `micro_batches` of at most `rows` rows of `positions`, and at most `response_tokens` = W S: 48 bytes
+  // for each of these positions and 12 for each of these tokens.
   PrefixSharing(int64_t micro_batches, int64_t rows, int64_t positions, int64_t response_tokens, at::Device device);
 
-  // What the rows hold: ids and labels (M B, T) int64 on the CPU, as the model reads them: labels[r][t] is what
-  // ids[r][t] shall give. A row's tokens go to its last label, its prompt to its first; a row without labels is left
-  // out. N = `samples` rows answer one prompt. responses: (M W, S) int64 on the CPU or undefined; the first B / N of a
-  // micro-batch's begin with its prompts, or share nothing. Returns the tokens that a micro-batch needs at most;
-  // nothing is written yet.
+  // The content of the rows: ids and labels (M B, T) int64 on the CPU, where labels[r][t] is the target of ids[r][t]. A
+  // row's tokens end at its last label, its prompt at its first; a row without labels is left out. N = `samples` rows
+  // answer one prompt. responses: (M W, S) int64 on the CPU or undefined; the first B / N rows of a micro-batch begin
+  // with its prompts, or share nothing. Returns the most tokens that a micro-batch needs; nothing is written yet.
   int64_t read(const at::Tensor& ids, const at::Tensor& labels, int64_t micro_batches, int64_t samples,
                const at::Tensor& responses = {});
   // Writes what was read for C = `capacity` tokens, at least what read() returned.

@@ -1,10 +1,10 @@
 #pragma once
 // The puzzle task: HRM, TRM and the plain Transformer with adaptive computation time (ACT) on grids of tokens.
 //
-// A global batch has one ACT slot per sample; a slot keeps its sample, its recurrent state and its segment count from
+// A global batch has one ACT slot per sample. A slot keeps its sample, its recurrent state and its segment count from
 // step to step until it halts. Micro-batch m owns the slots [m * micro, (m + 1) * micro), so the split of a global
-// batch into micro-batches does not change what is computed. Of several ranks each owns as many slots, in their order;
-// samples, draws and rows follow the slot's place in the global batch, so that their number changes nothing either.
+// batch does not change what is computed. Ranks own equal numbers of slots, in order. Samples, draws and rows follow
+// the slot's place in the global batch, so the number of ranks changes nothing either.
 
 #include <map>
 #include <memory>

@@ -30,8 +30,8 @@ struct PuzzleEvalOptions {
   int64_t largest_batch = 2048;
 };
 
-// What the configuration asks for. On a GPU the largest batch is what half of the free memory holds; `training_batch`
-// rows of a training that continues meanwhile, or 0: then an evaluation takes no more memory than its steps do.
+// As configured. On a GPU the largest batch is what half of the free memory holds. `training_batch`: rows of a training
+// that continues meanwhile, or 0. With it, an evaluation uses no more memory than the training's steps.
 PuzzleEvalOptions puzzle_eval_options(const config::Config& config, models::PuzzleModel& model, const Runtime& runtime,
                                       int64_t training_batch);
 
@@ -48,10 +48,10 @@ class PuzzleEvaluation {
   PuzzleEvaluation(const PuzzleEvaluation&) = delete;
   PuzzleEvaluation& operator=(const PuzzleEvaluation&) = delete;
 
-  // Sums over one pass, official definitions (last segment's values, means over all samples): count, accuracy (cells of
-  // a sample, mean), exact_accuracy, q_halt_accuracy, steps (with early_halt fewer than segments), lm_loss,
-  // q_halt_loss. Uses the weights as they are now. The host reads nothing before a batch is done. What `progress`
-  // throws ends it; on every rank it is called as often, with the samples of all.
+  // Sums over one pass, by the official definitions (last segment's values, means over all samples): count, accuracy
+  // (cells of a sample, mean), exact_accuracy, q_halt_accuracy, steps (with early_halt fewer than segments), lm_loss,
+  // q_halt_loss. Uses the current weights. The host reads nothing before a batch is done. An exception from `progress`
+  // ends it. It is called equally often on every rank, with the samples of all.
   NamedValues run(const std::function<void(const EvalProgress&)>& progress);
 
  private:

@@ -1,5 +1,5 @@
 #pragma once
-// Answers of a model for batches of puzzles, segment after segment, without the host in between: the segments are
+// Answers of a model for batches of puzzles, segment after segment, without the host in between. The segments are
 // captured in a CUDA graph, and nothing is read before the last one.
 
 #include <ATen/core/Tensor.h>
@@ -17,9 +17,9 @@ namespace hrm::tasks {
 struct PuzzleEvaluatorOptions {
   int64_t batch_size = 1;  // rows that run at a time, and that one call takes at most
   int64_t segments = 1;
-  // A row stops at the first segment after which the model's own rule halts it (q_halt > q_continue; with
-  // model.no_ACT_continue q_halt > 0), and the next row of the call takes its place; in the end what continues moves
-  // together into smaller batches. false: all rows run all segments, as the published numbers do.
+  // true: a row stops at the first segment after which the model's own rule halts it (q_halt > q_continue; with
+  // model.no_ACT_continue q_halt > 0), and the call's next row enters its slot. At the end, running rows move into
+  // smaller batches. false: all rows run all segments, as published numbers do.
   bool early_halt = false;
   bool cuda_graphs = true;
   int64_t call_rows = 0;  // with early_halt: rows that one call takes at most, if more than batch_size
@@ -75,8 +75,7 @@ class PuzzleEvaluator {
   at::Tensor left_;     // 0-dim int64: rows that have not halted, running or not
 };
 
-// The smallest batch that a running batch of `left` rows is made into: powers of two and three quarters of them, so
-// that few shapes come up.
+// The smallest batch for `left` running rows: powers of two and three quarters of them, so that few shapes occur.
 int64_t evaluation_bucket(int64_t left);
 
 }  // namespace hrm::tasks

@@ -9,7 +9,7 @@
 
 namespace hrm::tasks {
 
-// How many rows each rank takes from the pool: (ranks) int64, in the order of ranks. `taken`: (1) int64.
+// The rows that each rank takes from the pool: (ranks) int64, in the order of ranks. `taken`: (1) int64.
 at::Tensor gather_taken(parallel::Comm& comm, const at::Tensor& taken);
 
 // The largest of all ranks, in place. `maxima`: (n) float32, of any stride.

@@ -1,6 +1,6 @@
 #pragma once
-// Training rows for slots that take new ones as they halt (data.reference_semantics = false): a ring of rows on the
-// device with the read cursor on the device as well, so that choosing rows needs no host synchronisation.
+// Training rows for slots that receive new ones as they halt (data.reference_semantics = false): a ring of rows and its
+// read cursor on the device, so that choosing rows needs no host synchronisation.
 
 #include <ATen/core/Tensor.h>
 

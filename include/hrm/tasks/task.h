@@ -1,7 +1,7 @@
 #pragma once
-// The seam between what is trained and how. A Task owns the model, its objective, its data and its evaluation; the
-// Trainer owns the loop, the optimizer, averaging, logging, checkpoints and signals, the same for every task. A new
-// objective is a new Task and touches nothing else.
+// The interface between what is trained and how. A Task owns the model, its objective, its data and its evaluation. The
+// Trainer owns the loop, the optimizer, EMA, logging, checkpoints and signals, the same for every task. A new objective
+// is a new Task and changes nothing else.
 
 #include <ATen/core/Tensor.h>
 #include <torch/nn/module.h>
@@ -56,13 +56,12 @@ class Task : public Stateful {
   virtual double flops_per_step() const = 0;
 
   // One optimizer step is load_batch, then forward_backward for each micro-batch and update_extra, then finish_step.
-  // The two in the middle are captured in a CUDA graph (runtime/captured_step.h): they read nothing from the host that
-  // changes from step to step, wait for nothing, and leave their results in tensors whose addresses stay.
+  // The two in the middle are captured in a CUDA graph (runtime/captured_step.h). They read nothing from the host that
+  // changes from step to step, wait for nothing, and leave their results in tensors with fixed addresses.
 
-  // Puts all that changes from step to step where the device reads it, at the same addresses each time: the next
-  // global batch from the prefetch thread, random draws, learning rates of what the task updates itself. Returns the
-  // milliseconds that it had to wait for data. `step` counts from 1; `lr_factor` is the schedule's value relative to
-  // the base rate.
+  // Writes everything that changes from step to step to fixed addresses on the device: the next global batch from the
+  // prefetch thread, random draws, learning rates of what the task updates itself. Returns the milliseconds that it
+  // waited for data. `step` counts from 1; `lr_factor` is the schedule's value relative to the base rate.
   virtual double load_batch(int64_t step, double lr_factor) = 0;
   // Whether load_batch will wait until the device has done the steps before, as sampling from what they learned does.
   // The metrics of those are then read first, so that a window's times are those of its own steps.
@@ -71,8 +70,8 @@ class Task : public Stateful {
   virtual std::vector<at::Tensor> step_inputs() const = 0;
   // Which of several forms the device work of the step that load_batch announced has; each is captured by itself.
   virtual int64_t graph_key() const { return 0; }
-  // Forward and backward of one micro-batch: adds the gradient of (loss * loss_scale / global batch) to the parameters'
-  // buffers and the metric sums, (M) float64 on the device, to `metric_sums`. loss_scale: 0-dim float32 on the device,
+  // Forward and backward of one micro-batch. Adds the gradient of (loss * loss_scale / global batch) to the parameters'
+  // buffers, and the metric sums, (M) float64 on the device, to `metric_sums`. loss_scale: 0-dim float32 on the device,
   // undefined = 1.
   virtual void forward_backward(int64_t micro_batch, const at::Tensor& loss_scale, at::Tensor& metric_sums) = 0;
   // Updates what the dense optimizer does not own (sparse embeddings), after all micro-batches. `skip`: 0-dim float32
@@ -114,8 +113,8 @@ class Task : public Stateful {
   // begins with the weights of another one, which had more or fewer, makes them anew of the mean of the old rows.
   virtual std::vector<std::string> weights_by_sample() const { return {}; }
 
-  // Prefix of state entries that a configuration brings or not, so that a run may be resumed with another choice: they
-  // start afresh where a checkpoint has none, and are skipped where nobody needs them. Empty: none.
+  // Prefix of state entries that depend on the configuration, so a run may be resumed with another choice. They start
+  // afresh if the checkpoint lacks them, and are skipped if nobody needs them. Empty: none.
   virtual std::string optional_state() const { return ""; }
 
   // Files that the run folder shall hold so that its model can be used without the data, e.g. a tokenizer. Rank 0's.

@@ -21,9 +21,9 @@ struct StoredModel {
 };
 
 // `path`: a run folder (its newest valid checkpoint), a checkpoint folder, or a folder that some task opens
-// (TaskSpec::is_foreign). The settings that an earlier version's checkpoint needs to stay what it was are added.
-// `base`: folder of the weights that an adapter is for; empty: as the checkpoint or the adapter says.
-// Throws Error(checkpoint); Error(usage) as config_from_json_text, and for a base beside a model without an adapter.
+// (TaskSpec::is_foreign). Adds the settings that keep the meaning of an earlier version's checkpoint. `base`: folder of
+// the weights that an adapter is for; empty: as the checkpoint or the adapter says. Throws Error(checkpoint);
+// Error(usage) as config_from_json_text, and for a base beside a model without an adapter.
 StoredModel open_stored_model(const std::filesystem::path& path, const std::vector<std::string>& overrides,
                               const std::string& base = "");
 
