@@ -1,7 +1,7 @@
 #pragma once
-// A task whose prompts have several right answers, all of them known: to split a number into two parts, the first of
-// which is a multiple of another one. "Split 57, first part a multiple of 9." has the answers "9 + 48", "18 + 39", ...,
-// "54 + 3". No torch here.
+// A task whose prompts have several known right answers: to split a number into two parts, the first a multiple of
+// another number. "Split 57, first part a multiple of 9." has the answers "9 + 48", "18 + 39", ..., "54 + 3". No torch
+// here.
 
 #include <cstdint>
 #include <string>

@@ -1,6 +1,6 @@
 #pragma once
-// Learns a byte-level BPE tokenizer from text (Sennrich et al., 2016, arXiv 1508.07909): of all pairs of neighbouring
-// symbols inside words the most frequent becomes a token, again and again.
+// Trains a byte-level BPE tokenizer on text (Sennrich et al., 2016, arXiv 1508.07909): the most frequent pair of
+// neighbouring symbols inside words becomes a token, repeatedly.
 
 #include <cstdint>
 #include <functional>
@@ -28,11 +28,11 @@ struct BpeTrainingOptions {
   std::function<void(const BpeTrainingProgress&)> progress;  // may be empty; called by the calling thread alone
 };
 
-// The tokenizer of these texts. Of equally frequent pairs the one with the lower left id, then right id, is merged
-// first; ids 0 to 255 are the bytes in the order of their characters, then come merges as they were learned: the same
-// as the `tokenizers` library's BpeTrainer does with the whole byte alphabet. Special tokens that are in the texts
-// are text like any other. Long texts are cut into pieces of about a MiB at line ends where words end, too. Throws
-// Error(usage) for options that cannot be, Error(data) for a text that is no UTF-8.
+// The tokenizer of these texts. Among equally frequent pairs, the one with the lower left id, then right id, is merged
+// first. Ids 0 to 255 are the bytes in the order of their characters; merges follow in the order of learning. This
+// equals the `tokenizers` library's BpeTrainer with the whole byte alphabet. Special tokens in the texts are ordinary
+// text. Long texts are cut into pieces of about a MiB at line ends where words end, too. Throws Error(usage) for
+// impossible options, Error(data) for a text that is not UTF-8.
 TokenizerJson train_bpe(std::span<const std::string_view> texts, const BpeTrainingOptions& options);
 
 }  // namespace hrm::data

@@ -17,8 +17,8 @@ struct ChatBatchOptions {
   int64_t global_batch_size = 0;
   int64_t rank = 0;   // this rank's contiguous slice of the global batch
   int64_t ranks = 1;  // must divide global_batch_size
-  // T of a batch is the smallest of `buckets` lengths, at equal distances up to max_len and rounded up to multiples of
-  // `multiple`, that holds the longest row of the global batch: few shapes, little padding.
+  // T of a batch is the smallest of `buckets` lengths that holds the longest row of the global batch. The lengths are
+  // equally spaced up to max_len and rounded up to multiples of `multiple`: few shapes, little padding.
   int64_t max_len = 512;
   int64_t buckets = 4;
   int64_t multiple = 8;
@@ -38,9 +38,8 @@ struct ChatBatch {
 };
 
 // The order is that of LanguageStream: a function of (seed, position), epoch after epoch, each example once. With
-// pools, samples are taken in that order as many as a pool has, sorted by length and cut into batches, whose order is
-// drawn, so that a pool at the border of two epochs holds examples of both. Not thread-safe: keeps the pool it was last
-// asked for.
+// pools, a pool's samples are taken in that order, sorted by length and cut into batches, whose order is drawn. So a
+// pool at the border of two epochs holds examples of both. Not thread-safe: keeps the last pool.
 class ChatBatches {
  public:
   // Throws Error(usage) for options that are none.

@@ -72,16 +72,17 @@ struct ChatCounts {
   std::string text() const;
 };
 
-// Whether `path` is one to read records from: a file called *.jsonl or *.json, also compressed, or one that begins as
-// such a file does and is no CSV file; or a folder that holds *.jsonl files, also compressed.
+// Whether records can be read from `path`: a file called *.jsonl or *.json, also compressed, or one that begins like
+// such a file and is not CSV; or a folder that holds *.jsonl files, also compressed.
 bool is_chat_path(const std::filesystem::path& path);
 
 // Immutable and safe to read from several threads.
 class ChatDataset {
  public:
-  // `path`: a file, or a folder whose *.jsonl, also compressed, are read in sorted order. What is dropped is counted,
-  // the first lines of each kind are named in the log. Throws Error(usage) for options; Error(data), one sentence, for
-  // what is not there, for more malformed lines than max_malformed ("file:line: reason") and where no example is left.
+  // `path`: a file, or a folder whose *.jsonl files, also compressed, are read in sorted order. Dropped records are
+  // counted, and the log names the first lines of each kind. Throws Error(usage) for options; Error(data), one
+  // sentence, for missing files, for more malformed lines than max_malformed ("file:line: reason") and if no example is
+  // left.
   ChatDataset(const std::filesystem::path& path, const ChatEncoder& encoder, const ChatDataOptions& options);
 
   int64_t size() const { return static_cast<int64_t>(examples_.size()); }
@@ -96,11 +97,11 @@ class ChatDataset {
   // Of all examples, in order.
   std::vector<std::string> keys() const;
   std::vector<double> values() const;
-  // Of these examples, in ascending order, those of each prompt, in the order of the first ones: what is asked, once
-  // for each prompt, when answers are sampled.
+  // Groups these examples by prompt, in ascending order, groups in the order of their first ones: one group per prompt
+  // to sample for.
   std::vector<std::vector<int64_t>> examples_of_prompts(std::span<const int64_t> examples) const;
-  // What is known to be right of these examples, which are of one prompt: all of their answers, or where none has such
-  // a list, all of their responses; each once.
+  // The known right answers of these examples, which have the same prompt: all of their answers, or all of their
+  // responses if none lists answers; each once.
   std::vector<std::string> right_answers(std::span<const int64_t> examples) const;
 
  private:

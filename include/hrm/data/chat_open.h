@@ -27,17 +27,17 @@ struct ChatSides {
 // has none.
 void check_no_leak(const ChatSide& one, const ChatSide& other);
 
-// Whether the files of a folder are the sides of a split: it has a train.jsonl, or else a train.json, as it is or
+// Whether the files of a folder are the sides of a split: it has a train.jsonl, or else a train.json, plain or
 // compressed (.gz, .zst).
 bool is_split_chat_folder(const std::filesystem::path& path);
 
-// A folder that is split already has train.jsonl, val.jsonl (or validation.jsonl, or valid.jsonl) and test.jsonl, the
-// last two where they are there, all of the suffix of train; other *.jsonl of it are not read, and named in the log.
-// Everything else, a file or a
-// folder of other *.jsonl, is split by `split`: three shares, and `values` taken from the examples where `stratified`.
+// A folder that is already split has train.jsonl, and optionally val.jsonl (or validation.jsonl, or valid.jsonl) and
+// test.jsonl, all with the suffix of train. Its other *.jsonl files are not read, and the log names them. Everything
+// else, a file or a folder of other *.jsonl, is split by `split`: three fractions, and `values` taken from the examples
+// if `stratified`.
 //
-// Throws as ChatDataset and split_groups; Error(data) where a prompt, or the id of one, is in two of the files, with
-// file and line of both, and where validation has two files.
+// Throws as ChatDataset and split_groups. Error(data) if a prompt, or its id, is in two of the files, with file and
+// line of both, and if there are two validation files.
 ChatSides open_chat_sides(const std::filesystem::path& path, const ChatEncoder& encoder, const ChatDataOptions& options,
                           SplitOptions split, bool stratified = false);
 
@@ -47,11 +47,11 @@ std::filesystem::path tokenizer_folder(const config::HfConfig& hf);
 ChatEncoder open_chat_encoder(const config::Config& config);
 // In a checkpoint's information: ChatEncoder::name of what its prompts were made with.
 inline constexpr const char* kChatTemplate = "chat_template";
-// Settings that let a checkpoint's prompts stay what they were. Checkpoints without chat.bos are older than the
-// template `model`: chat.template = auto was guessed from special tokens then, and kept by its name in `info`; `plain`
-// put no BOS. Those without chat.tools_field are of versions that passed the tools of records over. They stand behind
-// `overrides`, which hold whatever the checkpoint says; of those chat.template=auto is as none. Empty for others.
-// Error(checkpoint) for a config.json that is none.
+// Settings that keep the prompts of a checkpoint as they were. Checkpoints without chat.bos are older than the template
+// `model`: chat.template = auto was guessed from special tokens then, and its name is kept in `info`; `plain` added no
+// BOS. Checkpoints without chat.tools_field are from versions that ignored the tools of records. `overrides` come first
+// and always hold, but chat.template=auto counts as none. Empty for other checkpoints. Error(checkpoint) for a
+// config.json that is not one.
 std::vector<std::string> settings_of_earlier_chat(const std::string& config_json,
                                                   const std::map<std::string, std::string>& info,
                                                   const std::vector<std::string>& overrides = {});

@@ -15,15 +15,15 @@ namespace hrm::data {
 
 class ChatPrompts {
  public:
-  // `encoder` must live as long. `fields.texts` and `prompt_texts` are set here, to what template and instruction name;
-  // a member that is a text by its name there is read as no list of tools.
+  // `encoder` must outlive this. `fields.texts` and `prompt_texts` are set here, to the members that template and
+  // instruction name; such a member is read as text, not as a list of tools.
   // `instruction`: as ChatDataOptions::instruction. Throws Error(usage) for one that is not a template.
   ChatPrompts(const ChatEncoder& encoder, ChatFields fields, const std::string& instruction);
 
   // Of a line of JSON. Throws as parse_chat_record: a place that the record has no value for is an Error(data), too.
   ChatRecord read(std::string_view line) const;
-  // Of a text instead of a record, which is its prompt. Error(data), the reason alone, where template or instruction
-  // have a place for more than that.
+  // For a bare text, which is the prompt. Error(data), with only the reason, if template or instruction need more
+  // members.
   ChatRecord record_of(const std::string& prompt) const;
 
   struct Asked {

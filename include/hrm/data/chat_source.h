@@ -11,11 +11,12 @@
 
 namespace hrm::data {
 
-// Of an example with n ids a row has n - 1 positions: decoder_ids[t] is id t, labels[t] id t + 1 where that belongs to
-// the response, otherwise kIgnoreLabel. Rows have no encoder side.
+// An example with n ids is a row of n - 1 positions: decoder_ids[t] is id t, and labels[t] is id t + 1 if that belongs
+// to the response, otherwise kIgnoreLabel. Rows have no encoder side.
 //
-// Packed, a row holds several whole examples as documents 0, 1, ..., each with positions from 0, and its padding as one
-// more; the same examples share a row in every epoch. Attention must be kept within documents (data.document_masks).
+// A packed row holds several whole examples as documents 0, 1, ..., each with positions from 0, and its padding as one
+// more document. The same examples share a row in every epoch. Attention must stay within documents
+// (data.document_masks).
 class ChatSource : public LanguageSource {
  public:
   // `examples`: a side of a split, or all. `name`: what it is for messages, e.g. "train". `packed_len`: positions of a

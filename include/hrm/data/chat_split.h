@@ -14,16 +14,16 @@ struct SplitOptions {
   uint64_t seed = 0;
   // Another purpose is another draw of the same keys. Training, validation and test are "split".
   std::string purpose = "split";
-  // Of each example; empty: not stratified. Else each share is exact within each quarter of the keys by the mean value
-  // of their examples (keys of which no example has a value, NaN, are a stratum of their own).
+  // A value for each example; empty: not stratified. Otherwise each fraction is exact within each quarter of the keys,
+  // ordered by the mean value of their examples. Keys without any value (NaN) are a stratum of their own.
   std::vector<double> values = {};
 };
 
-// The examples of each side, ascending. `keys`: of all examples; `members`: those to be split, in ascending order.
+// The examples of each side, ascending. `keys`: of all examples; `members`: those to split, in ascending order.
 //
-// Not stratified, the side of a key is a function of (seed, purpose, key) alone: more or fewer examples move no other
-// key. Stratified, the keys of a stratum are cut in the order of the same draw, so that more examples move few.
-// Throws Error(usage) for shares that are none; Error(data) where a side with a share above 0 gets no key.
+// Not stratified, the side of a key is a function of only (seed, purpose, key): more or fewer examples move no other
+// key. Stratified, the keys of a stratum are cut in the order of the same draw, so more examples move few. Throws
+// Error(usage) for invalid fractions; Error(data) if a side with a fraction above 0 gets no key.
 std::vector<std::vector<int64_t>> split_groups(const std::vector<std::string>& keys, std::span<const int64_t> members,
                                                const SplitOptions& options);
 // The same of all examples.

@@ -87,12 +87,12 @@ class ChatEncoder {
   // Members of a record that the prompt's template names, besides prompt and bos.
   const std::vector<std::string>& members() const { return members_; }
 
-  // The text up to where the assistant's response begins. `values`: of members(). Throws Error(data), the reason alone,
-  // for messages that the template has no place for.
+  // The text up to where the assistant's response begins. `values`: of members(). Throws Error(data), with only the
+  // reason, for messages that the template has no place for.
   std::string prompt_text(const std::vector<ChatMessage>& messages, const std::vector<std::string>& values = {},
                           const ChatExtras& more = {}) const;
-  // The response to the messages, and what ends it. The messages matter to a model's own template alone. Throws
-  // Error(data), the reason alone, where that template writes the answer in another place than it asks for it.
+  // The response to the messages, and its end. Only a model's own template uses the messages. Throws Error(data), with
+  // only the reason, if that template writes the answer elsewhere than its prompt asks for it.
   std::string response_text(const std::string& content, const std::vector<ChatMessage>& messages = {},
                             const ChatExtras& more = {}) const;
   // Their ids, with BOS and EOS where the template has them. Throws Error(data) as above.
@@ -103,9 +103,9 @@ class ChatEncoder {
   // A response as it is read where it was sampled: without what ends it, and without special tokens.
   std::string sampled_text(const std::vector<int32_t>& response_ids) const;
 
-  // A whole conversation as ids of one text, of which `learned` has a mark for each: 1 where the template marks what
-  // the assistant says ({% generation %}), in every turn. As transformers' return_assistant_tokens_mask. `prompt`: ids
-  // in front of the last turn's.
+  // A whole conversation as the ids of one text. `learned` has a mark for each id: 1 if the template marks it as the
+  // assistant's ({% generation %}), in every turn, as transformers' return_assistant_tokens_mask. `prompt`: ids before
+  // the last turn's.
   struct Turns {
     std::vector<int32_t> ids;
     std::vector<uint8_t> learned;
@@ -164,8 +164,8 @@ struct TokenizerFolder {
   std::map<std::string, std::string> template_origins;
 };
 TokenizerFolder open_tokenizer_folder(const std::filesystem::path& folder);
-// The same with its template. Throws as above and ChatEncoder; Error(usage) that asks to name a template where the
-// folder has none, or several and none that is called default.
+// The same with its template. Throws as above and as ChatEncoder. Error(usage) asks for a template's name if the folder
+// has none, or several without one called default.
 ChatEncoder open_chat_encoder(const std::filesystem::path& folder, ChatTemplateOptions options);
 
 }  // namespace hrm::data

@@ -1,6 +1,6 @@
 #pragma once
 // Puzzle data sets: groups of puzzles of examples, as in the official layout of HRM and TRM. A group is an original
-// puzzle with its augmented copies, a puzzle has one or more examples, an example is a row of inputs and of labels.
+// puzzle with its augmented copies. A puzzle has one or more examples. An example is a row of inputs and of labels.
 
 #include <cstdint>
 #include <filesystem>
@@ -80,11 +80,11 @@ class PuzzleDataset {
   bool one_example_per_puzzle_ = true;
 };
 
-// Opens `path`: a directory in the official layout (split "train" or "test" inside it; .npy files of uint8, int32 or
+// Opens `path`: a folder in the official layout (split "train" or "test" inside it; .npy files of uint8, int32 or
 // int64, memory-mapped), or a CSV file of Sudokus or mazes, also compressed (puzzle_csv.h). data.kind, question_field
-// and answer_field apply to CSV files, box_rows and box_cols also to telling Sudoku in directories; data.subsample and
-// data.min_rating to training CSV files. `seed` draws the subsample. Throws Error(data), one sentence naming file and
-// row or line, for data that is missing or wrong; Error(usage) for options that do not fit the data.
+// and answer_field apply to CSV files; box_rows and box_cols also help to recognise Sudoku in folders; data.subsample
+// and data.min_rating apply to training CSV files. `seed` draws the subsample. Throws Error(data), one sentence naming
+// file and row or line, for missing or wrong data; Error(usage) for options that do not fit the data.
 std::shared_ptr<PuzzleDataset> open_dataset(const std::filesystem::path& path, const std::string& split,
                                             const config::DataConfig& config, uint64_t seed = 0);
 

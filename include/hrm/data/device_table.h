@@ -15,9 +15,9 @@ class DeviceTable {
   // vocabulary.
   DeviceTable(const PuzzleDataset& dataset, const TrainStreamOptions& options, at::Device device);
 
-  // Writes the rows that `picks` names (StreamBatch::picks of any device; n of them) into the n rows of `batch`, which
-  // are on the table's device: what a stream without picks_only gives, bit for bit. On the current stream; the picks
-  // must live until their copy is done.
+  // Writes the rows that `picks` names (StreamBatch::picks on any device; n of them) into the n rows of `batch`, which
+  // are on the table's device. They equal the rows of a stream without picks_only, bit for bit. On the current stream;
+  // the picks must live until their copy is done.
   void load(const at::Tensor& picks, const PuzzleBatch& batch) const;
 
   // Bytes that the table of a data set takes.

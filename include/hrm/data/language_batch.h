@@ -13,9 +13,9 @@ struct LanguageBatch {
   at::Tensor encoder_mask;  // (B, S) bool, true where an id is; undefined when S is 0
   at::Tensor decoder_ids;   // (B, T) int64, padded with pad_id
   at::Tensor labels;        // (B, T) int64: what follows decoder_ids[b, t]; kIgnoreLabel where nothing is learned
-  // Of packed text (undefined otherwise): which document of the row a position belongs to, counted from 0 along the
-  // row, and its place inside that document as far as the row shows it, from 0. Attention within documents: positions
-  // with equal document_ids. Rows of a source that is not packed have document 0 and positions 0..T-1.
+  // For packed text (otherwise undefined): the document of the row that a position belongs to, counted from 0, and its
+  // place inside that document as far as the row shows it, from 0. Attention within documents: positions with equal
+  // document_ids. Rows of a source that is not packed have document 0 and positions 0..T-1.
   at::Tensor document_ids;     // (B, T) int32
   at::Tensor position_ids;     // (B, T) int32
   int64_t valid_rows = 0;      // rows before padding; padding rows have all labels ignored
@@ -24,7 +24,7 @@ struct LanguageBatch {
   int64_t label_tokens = 0;    // labels that are learned from
 };
 
-// Sizes of a batch. encoder_len 0: there is no encoder side (text alone).
+// Sizes of a batch. encoder_len 0: there is no encoder side (only text).
 struct LanguageShape {
   int64_t encoder_len = 0;  // S
   int64_t decoder_len = 0;  // T

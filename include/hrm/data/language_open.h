@@ -18,15 +18,15 @@ std::shared_ptr<const LanguageSource> open_language_source(const std::filesystem
                                                            const std::string& split, const TripleOptions& triples = {},
                                                            const TokenOptions& tokens = {});
 
-// Throws Error(usage) for a setting of section data that was asked for and that none of the folders of data.train and
-// data.test is read with: document_masks of triples, max_malformed and cache of packed text.
+// Throws Error(usage) for a setting of section data that was set although no folder of data.train and data.test uses
+// it: document_masks for triples, max_malformed and cache for packed text.
 void check_language_settings(const config::LoadedConfig& loaded);
 
 // What data.train names: "books*3,code". Throws Error(usage) for a weight that is none, Error(data) as above and where
 // two of them are not the same language.
 std::vector<WeightedSource> open_language_training(const config::DataConfig& config);
-// What data.test names, "old:books,code", or where it is empty the val splits that the folders of data.train have; none
-// of "none". Rows are checked to be of the language `meta`. max_samples: of each. Throws Error(usage, data).
+// The slices that data.test names, "old:books,code"; if it is empty, the val splits of the folders of data.train; for
+// "none" no slice. Rows are checked to be of the language `meta`. max_samples: of each. Throws Error(usage, data).
 std::vector<ValidationSlice> open_validation_slices(const config::DataConfig& config, const LanguageMeta& meta,
                                                     int64_t max_samples);
 // One folder, or `name:folder`, as a slice of its val split (of packed text or triples; test where there is no val).

@@ -68,15 +68,15 @@ struct LanguagePick {
   int64_t sample = 0;
 };
 
-// The order of training samples as a function of (seed, number): the only state is the number of the next sample,
-// whatever the number of sources or ranks.
+// The order of training samples as a function of (seed, number). The only state is the number of the next sample, for
+// any number of sources or ranks.
 //
 // One source: epoch after epoch, each sample once, in the order of a CounterPermutation. Several: samples come in
-// blocks of 2^16; source s has a quota of their places by its weight, and a permutation of each block says which. So
-// number n is visit (blocks before * quota + places of s before it in the block) of its source, and the visits of a
-// source go through its own epochs like those of a single one.
+// blocks of 2^16. Source s has a quota of a block's places by its weight, and a permutation of each block says which.
+// So number n is visit (blocks before * quota + places of s before it in the block) of its source. The visits of a
+// source go through its own epochs, as those of a single one do.
 //
-// Not thread-safe: it keeps the block it was last asked for.
+// Not thread-safe: it keeps the last block.
 class MixtureOrder {
  public:
   // Throws Error(usage) for weights that are not positive or whose share is below 2^-16, Error(data) for a source

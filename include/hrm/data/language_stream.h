@@ -1,6 +1,6 @@
 #pragma once
-// Training batches of language data, prepared ahead by a thread; and batches to evaluate. The rows depend on data, seed
-// and position alone: not on the prefetch depth, and a rank's rows are its slice of the same global batch.
+// Training batches of language data, prepared ahead by a thread; and batches to evaluate. The rows depend only on data,
+// seed and position, not on the prefetch depth. A rank's rows are its slice of the same global batch.
 
 #include <cstdint>
 #include <memory>
@@ -92,8 +92,8 @@ struct LanguageReaderOptions {
   int64_t global_batch_size = 0;
   int64_t rank = 0;
   int64_t ranks = 1;  // must divide global_batch_size
-  // Batches are cut to the smallest of this many lengths, equally spaced up to `shape` and rounded up to multiples of
-  // 8, that holds their longest row, separately for encoder and decoder: few shapes, little padding.
+  // Batches are cut to the smallest of this many lengths that holds their longest row, separately for encoder and
+  // decoder. The lengths are equally spaced up to `shape` and rounded up to multiples of 8: few shapes, little padding.
   int64_t buckets = 4;
   bool pinned = false;  // page-locked memory
 };

@@ -41,9 +41,9 @@ struct PathCheck {
 };
 PathCheck check_maze_answer(std::string_view question, std::string_view answer);
 
-// A random maze whose shortest path is unique and longer than min_path moves: corridors by randomised depth-first
-// search on a lattice, some walls opened so that there are wrong ways round, start and goal drawn among all pairs that
-// are far enough apart. Throws Error(usage) when no such maze is found.
+// A random maze whose shortest path is unique and longer than min_path moves. Corridors come from randomised
+// depth-first search on a lattice; some walls are opened to make detours. Start and goal are drawn among all pairs that
+// are far enough apart. Throws Error(usage) if no such maze is found.
 Maze generate_maze(int side, int64_t min_path, CounterRng& rng);
 
 // Text to tokens and back. `token` must be 1..5: maze_character throws Error(unexpected) otherwise.

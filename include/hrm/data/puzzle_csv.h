@@ -1,7 +1,7 @@
 #pragma once
 // Puzzles in CSV files with the columns source, question (or q, quizzes, puzzle), answer (or a, solutions, solution)
-// and rating: the official Sudoku-Extreme and Maze-Hard files, the shipped ones and those of Kaggle; or columns of any
-// name. Files may be compressed by gzip or Zstandard.
+// and rating. These are the official Sudoku-Extreme and Maze-Hard files, the shipped ones and Kaggle's; or columns of
+// any name. Files may be compressed by gzip or Zstandard.
 
 #include <cstddef>
 #include <cstdint>

@@ -31,9 +31,9 @@ struct SampleRef {
   uint64_t sample = 0;
 };
 
-// Visits groups in a new order each epoch, each exactly once. A visit takes one random puzzle of the group and, as
-// the official loader, a random subset of its examples without replacement, as many as the batch has room for.
-// Not thread-safe: it keeps the permutation of the epoch it was last asked for.
+// Visits groups in a new order each epoch, each exactly once. A visit draws one random puzzle of the group and, as the
+// official loader, a random subset of its examples without replacement, as many as the batch has room for. Not
+// thread-safe: it keeps the permutation of the last epoch.
 class GroupSampler {
  public:
   GroupSampler(std::shared_ptr<const PuzzleDataset> dataset, uint64_t seed);

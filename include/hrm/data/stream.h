@@ -1,6 +1,6 @@
 #pragma once
-// Training batches, prepared ahead by a thread. The rows depend on data set, seed, augmentation and position alone:
-// not on the prefetch depth, and a rank's rows are its slice of the same global batch.
+// Training batches, prepared ahead by a thread. The rows depend only on data set, seed, augmentation and position, not
+// on the prefetch depth. A rank's rows are its slice of the same global batch.
 
 #include <cstdint>
 #include <memory>
@@ -48,7 +48,7 @@ struct BatchBuffer;
 }  // namespace internal
 
 // A batch in one of the stream's buffers. Hold it until nothing reads the tensors any more (for an asynchronous copy:
-// until its event has completed); the buffer is written anew after release() or destruction. Movable.
+// until its event has completed). The buffer is reused after release() or destruction. Movable.
 class StreamBatch {
  public:
   PuzzleBatch batch;            // CPU; this rank's rows, all valid; undefined with picks_only
@@ -68,9 +68,8 @@ class StreamBatch {
   std::shared_ptr<internal::BatchBuffer> buffer_;
 };
 
-// All memory is allocated, and pinned, by the constructor in the calling thread; the prefetch thread makes no CUDA
-// calls, so it need not pause while a graph is captured. There are prefetch_batches + 2 buffers: the caller may hold
-// two batches at a time.
+// The constructor allocates, and pins, all memory in the calling thread. The prefetch thread makes no CUDA calls, so it
+// need not pause while a graph is captured. There are prefetch_batches + 2 buffers: the caller may hold two batches.
 class TrainStream {
  public:
   // Starts at `position` (group visits; 0 at the beginning). Throws Error(usage) for options that do not fit the data.

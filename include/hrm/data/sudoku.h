@@ -52,12 +52,12 @@ struct SolveResult {
 };
 
 // Counts solutions up to two. Fills the cell or the place in a row, column or box with the fewest candidates first, so
-// that puzzles people solve need hardly any search. `max_nodes`: gives up after this many.
+// puzzles for people need hardly any search. `max_nodes`: gives up after this many.
 SolveResult solve_sudoku(const SudokuGeometry& geometry, const Grid& givens, int64_t max_nodes = INT64_MAX);
 
-// Difficulty as in the shipped files: nodes that a plain depth-first search expands up to its first solution; it always
-// takes the first cell with the fewest candidates (also where there is only one) and tries digits in ascending order.
-// Dead ends are not counted. 0 when there is no solution.
+// Difficulty as in the shipped files: nodes that a plain depth-first search expands up to its first solution. It always
+// picks the first cell with the fewest candidates (also if there is only one) and tries digits in ascending order. Dead
+// ends are not counted. 0 if there is no solution.
 int64_t rate_sudoku(const SudokuGeometry& geometry, const Grid& givens);
 
 // One sentence saying why this is no proper puzzle (contradictory givens, no solution, at least two solutions); empty

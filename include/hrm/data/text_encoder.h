@@ -34,8 +34,8 @@ struct TextEncoder {
   Decode decode;
   // Bytes of text that an id stands for; 0 for special tokens and ids that are not tokens.
   std::function<int64_t(int32_t)> bytes;
-  // Of these the white space at the token's beginning and end that its place in a text does not count; `first`: of a
-  // token that begins the text. As in transformers where it says which tokens the assistant said.
+  // White space at the token's beginning and end that does not count as part of its place in a text. `first`: the token
+  // begins the text. transformers uses it to decide which tokens the assistant said.
   std::function<std::pair<int64_t, int64_t>(int32_t id, bool first)> white_ends;
   OpenStream stream;  // without special tokens; U+FFFD for ids that are not tokens
   // The id of a token by its text, "<|im_end|>"; none of the bytes has one.

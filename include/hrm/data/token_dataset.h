@@ -14,16 +14,16 @@
 namespace hrm::data {
 
 struct TokenOptions {
-  // For models whose positions see their own document alone (by the batch's document_ids, which such a model must be
-  // given): labels are ignored where the next token begins another one, and the encoder's ids are of the document that
-  // the row begins in.
+  // For models whose positions see only their own document (by the batch's document_ids, which such a model must
+  // receive). Labels are ignored if the next token begins another document, and the encoder's ids are of the document
+  // that the row begins in.
   bool document_masks = false;
 };
 
-// The shards of a split are one sequence of N tokens. Sample i has the tokens i T .. i T + T: T decoder ids, and the
-// labels one further. With S > 0 the encoder's ids are the S tokens before them, which the decoder's text continues:
-// fewer at the beginning, and where there are none BOS (else EOS, otherwise padding), so that no encoder sees nothing.
-// There are (N - 1) / T samples; what is left over at the end is not used.
+// The shards of a split are one sequence of N tokens. Sample i has the tokens i T .. i T + T: T decoder ids, and labels
+// shifted by one. With S > 0 the encoder's ids are the S tokens before them, which the decoder's text continues. At the
+// beginning there are fewer; with none it is BOS (or EOS, or padding), so no encoder sees nothing. There are (N - 1) /
+// T samples; the rest is not used.
 class TokenDataset : public LanguageSource {
  public:
   // Memory-maps the shards. Throws Error(data), one sentence, for what is missing or does not fit meta.json.

@@ -1,10 +1,10 @@
 #pragma once
-// BPE tokenizers in the form of Hugging Face's tokenizer.json: text to ids and back, as the `tokenizers` library does
-// it. With a ByteLevel step each byte is a character of GPT-2's alphabet in a token's text
-// (hrm/formats/byte_level.h); otherwise tokens are made of characters. No torch here.
+// BPE tokenizers in the format of Hugging Face's tokenizer.json: text to ids and back, as the `tokenizers` library does
+// it. With a ByteLevel step each byte is a character of GPT-2's alphabet in a token's text (hrm/formats/byte_level.h);
+// otherwise tokens are made of characters. No torch here.
 //
-// Encoding: added tokens are cut out; the rest is normalized, cut into words by the pre-tokenizer, and each word merged
-// from its bytes or characters (Sennrich et al., 2016, arXiv 1508.07909).
+// Encoding: added tokens are cut out. The rest is normalized and split into words by the pre-tokenizer. Each word is
+// merged from its bytes or characters (Sennrich et al., 2016, arXiv 1508.07909).
 
 #include <cstdint>
 #include <filesystem>
@@ -39,17 +39,16 @@ class Tokenizer {
   std::vector<std::vector<int32_t>> encode_batch(std::span<const std::string_view> texts, int threads,
                                                  bool add_special = false) const;
 
-  // The text of ids. Bytes that are no UTF-8 become U+FFFD, one for each maximal part; of a run of tokens <0xXX> that
-  // is no UTF-8 each. With `skip_special` special tokens are left out. Throws Error(data) for an id that is not a
-  // token's.
+  // The text of ids. Bytes that are not UTF-8 become U+FFFD, one for each maximal part; in a run of tokens <0xXX> that
+  // is not UTF-8, each does. With `skip_special` special tokens are left out. Throws Error(data) for an unknown id.
   std::string decode(std::span<const int32_t> ids, bool skip_special = false) const;
-  // The bytes that a token stands for, wherever it stands: decode() may leave out a space at the beginning. Throws
-  // Error(data) for an id that is not a token's.
+  // The bytes that a token stands for, at any place; decode() may leave out a space at the beginning. Throws
+  // Error(data) for an unknown id.
   std::string_view bytes_of(int32_t id) const;
 
-  // Bytes of white space that begin and end the token and are no part of its place in a text, as the post-processor of
-  // tokenizer.json says (trim_offsets). `first`: the token begins the text. Throws Error(data) for an id that is no
-  // token's.
+  // Bytes of white space at the beginning and end of the token that are not part of its place in a text, as the
+  // post-processor of tokenizer.json says (trim_offsets). `first`: the token begins the text. Throws Error(data) for an
+  // unknown id.
   std::pair<int64_t, int64_t> white_ends(int32_t id, bool first) const;
 
   // One more than the largest id: the rows of an embedding. Some ids below may be no token's.

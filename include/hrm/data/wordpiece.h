@@ -1,11 +1,11 @@
 #pragma once
-// WordPiece, the tokenizer of BERT and the sentence encoders made of it (Devlin et al., arXiv 1810.04805), as Hugging
-// Face's BertTokenizer does it. No torch here.
+// WordPiece, the tokenizer of BERT and sentence encoders (Devlin et al., arXiv 1810.04805), as Hugging Face's
+// BertTokenizer does it. No torch here.
 //
-// A text loses its control characters; ideographs stand alone; where the model asks for it, letters become lower case
-// and lose their accents; the rest is cut at white space and punctuation, and each word into the longest pieces of the
-// vocabulary from its beginning on, pieces inside of a word with ## in front. Lists of punctuation, marks and control
-// characters are utf8proc's; the library's are older, so some characters of rare scripts differ.
+// Control characters are removed, and ideographs become separate words. If the model asks for it, letters become lower
+// case and lose their accents. The rest is split at white space and punctuation. Each word is split into the longest
+// pieces of the vocabulary from its beginning on, with ## in front of inner pieces. Lists of punctuation, marks and
+// control characters are utf8proc's; the library's are older, so some characters of rare scripts differ.
 
 #include <cstdint>
 #include <filesystem>
@@ -30,13 +30,13 @@ struct WordPieceOptions {
 // Immutable; may be used by several threads.
 class WordPiece {
  public:
-  // Of a folder: tokenizer.json, otherwise vocab.txt with the options of tokenizer_config.json (do_lower_case,
-  // strip_accents, tokenize_chinese_chars; those of uncased models where that is not there). Throws Error(code), one
-  // sentence: neither is there, a file is malformed, holds a token twice or lacks [UNK], [CLS], [SEP] or [PAD], or asks
-  // for what this program does not know.
+  // From a folder: tokenizer.json, otherwise vocab.txt with the options of tokenizer_config.json (do_lower_case,
+  // strip_accents, tokenize_chinese_chars; without that file those of uncased models). Throws Error(code), one
+  // sentence: neither exists, or a file is malformed, holds a token twice, lacks [UNK], [CLS], [SEP] or [PAD], or needs
+  // what this program does not support.
   static WordPiece load(const std::filesystem::path& folder, ExitCode code = ExitCode::data);
-  // Of the text of a tokenizer.json; of that of a vocab.txt, a token a line, with that of a tokenizer_config.json, if
-  // there is one. Files of at most 64 MiB, 2^22 tokens. Origins: for messages. Throws as load.
+  // From the text of a tokenizer.json; or from that of a vocab.txt (a token per line), with that of a
+  // tokenizer_config.json if there is one. Files of at most 64 MiB, 2^22 tokens. Origins: for messages. Throws as load.
   static WordPiece from_json(std::string_view text, const std::string& origin, ExitCode code = ExitCode::data);
   static WordPiece from_vocabulary(std::string_view text, const std::string& origin,
                                    std::optional<std::string_view> config, const std::string& config_origin,
@@ -45,9 +45,9 @@ class WordPiece {
   WordPiece(std::vector<std::string> tokens, const WordPieceOptions& options, const std::string& origin = "vocabulary",
             ExitCode code = ExitCode::data);
 
-  // [CLS], the text's pieces, [SEP]; of a longer text the first max_length - 2 pieces. max_length of at least 2. Bytes
-  // that are no UTF-8 count as U+FFFD, which is dropped. As with the library, a special token that is written out in
-  // the text, "[SEP]", becomes that token.
+  // [CLS], the text's pieces, [SEP]; of a longer text the first max_length - 2 pieces. max_length must be at least 2.
+  // Bytes that are not UTF-8 count as U+FFFD, which is dropped. As in the library, a special token written out in the
+  // text, "[SEP]", becomes that token.
   std::vector<int32_t> encode(std::string_view text, int64_t max_length) const;
 
   int64_t vocab_size() const { return static_cast<int64_t>(tokens_.size()); }

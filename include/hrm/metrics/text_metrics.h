@@ -1,6 +1,6 @@
 #pragma once
-// Metrics of sampled texts: how varied the texts of a group are, how near a text comes to a reference, how often one of
-// several tries is right. No torch here. Words are those of words(), on every side of a comparison. n-grams of n < 1
+// Metrics of sampled texts: how varied the texts of a group are, how close a text is to a reference, how often one of
+// several tries is right. No torch here. Words are those of words(), on both sides of a comparison. n-grams with n < 1
 // are Error(usage).
 
 #include <cstdint>
@@ -10,19 +10,19 @@
 
 namespace hrm::metrics {
 
-// Lower case, then every run of word characters and every other character that is not white space: what the regular
-// expression \w+|[^\w\s] of Python finds in the text. Bytes that are no UTF-8 count as U+FFFD; a sigma at the end of a
-// word in capitals becomes the common small one.
+// Lower case, then every run of word characters and every other character that is not white space, as Python's regular
+// expression \w+|[^\w\s] finds them. Bytes that are not UTF-8 count as U+FFFD. A sigma at the end of a word in capitals
+// becomes the common small one.
 std::vector<std::string> words(std::string_view text);
 
 // Different n-grams of words / all of them, over the texts together (Li et al., arXiv 1510.03055); 0 without any.
 double distinct_n(const std::vector<std::string>& texts, int64_t n);
 
-// BLEU (Papineni et al., ACL 2002) of each text against the others of its group: weights of 1/2 for words and pairs, no
-// smoothing, so 0 where no pair matches; clipped counts, the nearest length of a reference, of two the shorter. 0 for a
-// text without words, and in a group of one.
+// BLEU (Papineni et al., ACL 2002) of each text against the others of its group. Weights are 1/2 for words and pairs,
+// without smoothing, so it is 0 if no pair matches. Counts are clipped; the nearest reference length counts, of two the
+// shorter. 0 for a text without words, and in a group of one.
 std::vector<double> bleu2(const std::vector<std::string>& texts);
-// The same with four n-grams of weight 1/4, where from pairs on a count of 0 becomes 0.1 (Chen and Cherry, WMT 2014,
+// The same with n-grams up to 4 of weight 1/4, where a count of 0 becomes 0.1 from pairs on (Chen and Cherry, WMT 2014,
 // method 1), and its mean over the group: self-BLEU (Zhu et al., arXiv 1802.01886), lower = more varied.
 std::vector<double> bleu4_smoothed(const std::vector<std::string>& texts);
 double self_bleu(const std::vector<std::string>& texts);

@@ -1,7 +1,7 @@
 #pragma once
-// BERT (Devlin et al., arXiv 1810.04805) as an encoder of sentences: the mean of the last hidden states, as a unit
-// vector (Reimers and Gurevych, arXiv 1908.10084). Frozen: for inference alone, no gradient reaches its weights.
-// Shapes: B rows, T tokens, D width, H heads.
+// BERT (Devlin et al., arXiv 1810.04805) as a sentence encoder: the mean of the last hidden states, as a unit vector
+// (Reimers and Gurevych, arXiv 1908.10084). Only for inference: no gradient reaches its weights. Shapes: B rows, T
+// tokens, D width, H heads.
 
 #include <ATen/core/Tensor.h>
 
@@ -25,26 +25,25 @@ struct BertOptions {
 // "encoder.layer.0.attention.self.query.weight". Any floating-point type, any device.
 using BertWeights = std::map<std::string, at::Tensor>;
 
-// A BERT before its training: matrices from a normal distribution of standard deviation 0.02, cut at two of them,
-// biases 0, norms 1; float32 on the CPU. Draws depend on seed and name alone. For timings and tests: its vectors mean
-// nothing.
+// An untrained BERT: matrices from a normal distribution of standard deviation 0.02, cut at two of them, biases 0,
+// norms 1; float32 on the CPU. Draws depend only on seed and name. For timings and tests: its vectors have no meaning.
 BertWeights random_bert_weights(const BertOptions& options, uint64_t seed);
 
 class BertEncoder {
  public:
-  // Copies the weights to `device` in `dtype`, float32 or bfloat16, which is also that of the arithmetic (sums of
-  // products, norms and the pooling are in float32). Names may all start with "bert."; then what has no such name
-  // belongs to a head on top of the encoder, and is not read. Neither are the pooler and embeddings.position_ids.
-  // "LayerNorm.gamma" and "LayerNorm.beta" are other names of its weight and bias.
-  // Error(usage): options that contradict each other, another dtype. Error(checkpoint): weights that do not fit the
-  // options; the sentence starts with `source` and names all that are missing, unknown or of another shape.
+  // Copies the weights to `device` in `dtype`, float32 or bfloat16, which is also the dtype of the arithmetic (sums of
+  // products, norms and pooling are in float32). Names may all start with "bert."; then names without it belong to a
+  // head on top of the encoder and are not read. The pooler and embeddings.position_ids are not read either.
+  // "LayerNorm.gamma" and "LayerNorm.beta" are other names of weight and bias. Error(usage): contradicting options,
+  // another dtype. Error(checkpoint): weights that do not fit the options; the sentence starts with `source` and names
+  // all that are missing, unknown or of another shape.
   BertEncoder(const BertOptions& options, const BertWeights& weights, at::Device device, at::ScalarType dtype,
               const std::string& source = "the set of weights");
 
-  // The hidden states behind the last layer, (B, T, D) in the encoder's dtype, those at padding without meaning.
-  // ids: (B, T) int32 or int64, every id in 0..vocabulary-1 (unchecked on a GPU), also at padding; mask: (B, T), not 0
-  // where a token is. Both on the device. Reads nothing back, so it can be captured. Error(usage) when T is greater
-  // than options.positions.
+  // The hidden states after the last layer, (B, T, D) in the encoder's dtype; those at padding have no meaning. ids:
+  // (B, T) int32 or int64, every id in 0..vocabulary-1 (unchecked on a GPU), also at padding; mask: (B, T), nonzero for
+  // a token. Both on the device. Reads nothing back, so it can be captured. Error(usage) if T exceeds
+  // options.positions.
   at::Tensor forward(const at::Tensor& ids, const at::Tensor& mask) const;
 
   // normalised_rows(mean_of_tokens(forward(ids, mask), mask)): (B, D) float32. A row without tokens gives zeros.
@@ -85,9 +84,9 @@ struct LengthBatch {
   int64_t width = 0;
 };
 // Batches of rows of these lengths (0..positions), the longest first, rows of equal length in their order. The width is
-// that of the longest row, rounded up to a multiple of 16, but not beyond `positions`; rows * width is at most
-// max_tokens, if not one row alone is longer. No row is in a batch more than twice as wide as its own width, so that
-// padding does not double the work, and few rows of many lengths do not become many small batches.
+// the longest row's, rounded up to a multiple of 16, at most `positions`. rows * width is at most max_tokens, unless
+// one row is longer. No row is in a batch more than twice as wide as itself. So padding does not double the work, and
+// rows of many lengths do not become many small batches.
 std::vector<LengthBatch> batches_by_length(const std::vector<int64_t>& lengths, int64_t positions, int64_t max_tokens);
 
 // The unit vectors of all sentences, (sentences, D) float32 on the encoder's device, in the order given; zeros for a

@@ -61,8 +61,8 @@ class Decoder : public torch::nn::Module, public nn::HasOwnInit {
 
   // Decoding, without gradient. `capacity` S: the most positions that a row will hold, prefix included.
   DecodeCache make_cache(int64_t rows, int64_t capacity, at::ScalarType dtype) const;
-  // As forward(), and fills the cache. lengths (B) integer: tokens of each row, what follows is padding; its hidden
-  // states mean nothing.
+  // As forward(), and fills the cache. lengths (B) integer: the tokens of each row; padding follows, whose hidden
+  // states have no meaning.
   at::Tensor prefill(const at::Tensor& ids, const at::Tensor& lengths, at::ScalarType dtype, DecodeCache& cache,
                      const at::Tensor& prefix = {}, const at::Tensor& memory = {});
   // One more token for each row: ids (B) -> hidden states (B, D), the values of forward() at that place. Reads and
@@ -71,8 +71,8 @@ class Decoder : public torch::nn::Module, public nn::HasOwnInit {
 
   const nn::LmHead& head() const { return *lm_head_; }
   int64_t positions() const { return options_.positions; }
-  // Products that end in the residual stream start smaller by sqrt(2 * layers), so that its size does not grow with
-  // depth (Radford et al., GPT-2).
+  // Products that end in the residual stream start smaller by sqrt(2 * layers), so its size does not grow with depth
+  // (Radford et al., GPT-2).
   void init_own(uint64_t seed, const std::string& name) override;
 
  private:

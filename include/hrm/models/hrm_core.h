@@ -1,6 +1,6 @@
 #pragma once
-// The reasoning core of the HRM language models: two memories of a few vectors each, a slow one (H) and a fast one (L),
-// that a prompt vector drives through several cycles (after HRM, arXiv 2506.21734). Shapes: B rows, D width, C cycles.
+// The reasoning core of HRM language models: two memories of a few vectors each, a slow one (H) and a fast one (L). A
+// prompt vector drives them through several cycles (after HRM, arXiv 2506.21734). Shapes: B rows, D width, C cycles.
 
 #include <ATen/core/Tensor.h>
 #include <torch/nn/module.h>
@@ -40,10 +40,10 @@ struct HrmCoreOutput {
   at::Tensor H, L;            // the memories after the last cycle
 };
 
-// Each cycle: l_steps times L = l_mod(L + topdown(mean H) + inp_to_l(x)), with H as it was before the cycle; then once
-// H = h_mod(H + bottomup(mean L) + inp_to_h(x)); z = out(out_norm(mean H)), halt = sigmoid(halt(H[0])). Memories begin
-// as the parameters h_init and l_init, zeros at the start. In cycles that are not differentiated the memories are not;
-// their z is, in out and out_norm.
+// Each cycle: l_steps times L = l_mod(L + topdown(mean H) + inp_to_l(x)), with H as before the cycle; then once
+// H = h_mod(H + bottomup(mean L) + inp_to_h(x)); z = out(out_norm(mean H)), halt = sigmoid(halt(H[0])). Memories start
+// as the parameters h_init and l_init, which are initialised to zeros. In cycles that are not differentiated, gradients
+// of z reach out and out_norm, but not the memories.
 class HrmCore : public torch::nn::Module, public nn::HasOwnInit {
  public:
   HrmCore(const HrmCoreOptions& options, std::shared_ptr<MemoryLevel> h_mod, std::shared_ptr<MemoryLevel> l_mod,

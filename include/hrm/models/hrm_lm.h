@@ -1,7 +1,7 @@
 #pragma once
 // HRM language models: an encoder reads the prompt into one vector, the reasoning core works on it, and a decoder
-// writes the answer with the core's result in view. Encoder, memories and decoder are parts that can be exchanged.
-// Shapes: B rows, S prompt tokens, T answer tokens, P memory vectors, D width, V vocabulary.
+// writes the answer with the core's result in view. Encoder, memories and decoder are interchangeable parts. Shapes: B
+// rows, S prompt tokens, T answer tokens, P memory vectors, D width, V vocabulary.
 
 #include <memory>
 #include <string>
@@ -12,7 +12,7 @@
 
 namespace hrm::models {
 
-// How the core's result z enters the decoder. prefix: as P vectors; cross_attention: as one.
+// How the core's result z enters the decoder: prefix = as P vectors; cross_attention = as one.
 enum class Bridge { prefix, cross_attention };
 
 class PromptEncoder : public torch::nn::Module {
@@ -101,8 +101,8 @@ enum class EncoderKind { transformer, mamba2 };
 
 struct ModernLmOptions {
   HrmLmOptions lm;
-  // Of the decoder; its vocabulary, heads, head_dim, inner, eps, qk_norm and recompute are also those of a transformer
-  // encoder (bidirectional) and of the memories' blocks, its width must be that of the core.
+  // The decoder's options. A transformer encoder (bidirectional) and the memories' blocks share its vocabulary, heads,
+  // head_dim, inner, eps, qk_norm and recompute. Its width must be that of the core.
   DecoderOptions decoder;
   EncoderKind encoder = EncoderKind::transformer;
   nn::Mamba2Options mamba2;  // of the mamba2 encoder; width is that of the core

@@ -61,9 +61,9 @@ class LanguageModel : public torch::nn::Module {
   at::Tensor logits(const at::Tensor& hidden) const { return head().forward(hidden); }  // (..., D) -> (..., V)
 
   // Decoding, without gradient; Error(usage) from a model that has no cache. make_cache: for this many rows of at most
-  // `capacity` tokens. prefill: as forward(), with lengths (B) integer, the tokens in each row of inputs.ids, behind
-  // which is padding; returns hidden states (B, T, D), those at padding without meaning. step: one more token for each
-  // row, ids (B) -> hidden states (B, D); see Decoder::step.
+  // `capacity` tokens. prefill: as forward(), with lengths (B) integer, the tokens in each row of inputs.ids before its
+  // padding; returns hidden states (B, T, D), without meaning at padding. step: one more token for each row, ids (B) ->
+  // hidden states (B, D); see Decoder::step.
   virtual DecodeCache make_cache(int64_t rows, int64_t capacity) const;
   virtual at::Tensor prefill(const LanguageInputs& inputs, const at::Tensor& lengths, DecodeCache& cache);
   virtual at::Tensor step(const at::Tensor& ids, DecodeCache& cache);

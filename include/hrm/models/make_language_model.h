@@ -50,8 +50,8 @@ int64_t swiglu_inner(const config::LmConfig& config);
 enum class BlockPlace { encoder, decoder };
 bool is_expert_block(const config::Config& config, BlockPlace place, int64_t layer);
 
-// The options of the mixtures of experts, each of which has a seed of its own for its jitter (here 0), and of the
-// Mamba2 encoder.
+// The options of the Mamba2 encoder and of the mixtures of experts. Each mixture has its own seed for its jitter (here
+// 0).
 nn::MoeOptions expert_options(const config::Config& config);
 nn::Mamba2Options mamba2_options(const config::LmConfig& config);
 

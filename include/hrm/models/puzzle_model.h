@@ -47,15 +47,15 @@ class PuzzleModel : public torch::nn::Module {
  public:
   PuzzleModel(config::ModelConfig config, PuzzleModelDims dims) : config_(std::move(config)), dims_(dims) {}
 
-  // One segment from `carry`. `puzzle_rows` are the rows of the puzzle embedding that belong to the samples,
-  // (B, puzzle_emb_ndim) float32, undefined when there is none; the caller gathers them so that training can give a
-  // leaf and read its gradient. Differentiable where grad mode is on, by the model's own gradient rule (HRM: one
-  // step; TRM: the last cycle). Runs on the current stream.
+  // One segment from `carry`. `puzzle_rows` are the samples' rows of the puzzle embedding, (B, puzzle_emb_ndim)
+  // float32, undefined if there is none. The caller gathers them, so that training can pass a leaf and read its
+  // gradient. Differentiable in grad mode by the model's own gradient rule (HRM: one step; TRM: the last cycle). Runs
+  // on the current stream.
   virtual SegmentOutput segment(const Carry& carry, const at::Tensor& inputs, const at::Tensor& puzzle_rows) = 0;
 
-  // The Q values of segment() alone, (B, 2) float32 = [q_halt, q_continue], never recorded: the target of Q learning.
-  // The values are those of segment() up to the rounding of matrix products of other shapes, and with fp8() active
-  // HRM's up to that of 8 bits; what only logits and carry need is left out.
+  // Only the Q values of segment(), (B, 2) float32 = [q_halt, q_continue], never recorded: the target of Q learning.
+  // They equal those of segment() up to the rounding of matrix products of other shapes, and with fp8() active in HRM
+  // up to that of 8 bits. What only logits and carry need is left out.
   virtual at::Tensor q_values(const Carry& carry, const at::Tensor& inputs, const at::Tensor& puzzle_rows);
 
   // Rows of z_H and z_L for samples that start afresh: H_init, L_init, (D) float32 buffers, not trained.
@@ -63,7 +63,7 @@ class PuzzleModel : public torch::nn::Module {
   const at::Tensor& L_init() const { return L_init_; }
 
   // Matrix-multiply operations (2mnk each) of one sample in one training step: segment forward, backward, and the
-  // second forward for the Q target where the configuration asks for one.
+  // second forward for the Q target if configured.
   virtual double flops_per_sample_step() const = 0;
   virtual double flops_per_sample_segment() const = 0;
 

@@ -39,8 +39,8 @@ class PuzzleNetwork : public PuzzleModel {
   // Matrix-multiply operations of one sample: one block, and the two heads.
   double block_flops() const;
   double head_flops() const;
-  // Segments that one training step runs forward: its own, and that of the Q target where there is one, which is not
-  // with model.no_ACT_continue nor with a single segment (objectives::act_train_segment).
+  // Segments that one training step runs forward: its own, and that of the Q target. There is no Q target with
+  // model.no_ACT_continue or a single segment (objectives::act_train_segment).
   double forward_passes() const;
 
  private:

@@ -1,9 +1,9 @@
 #pragma once
 // Training by adaptive computation time (ACT) with deep supervision: every slot of the batch works on its sample for
-// one segment per optimizer step, until it halts and takes a new sample (HRM, arXiv 2506.21734, section 2.5).
-// Shapes: B slots, S tokens, L = P + S positions, D hidden. All functions run on the current stream, never wait for
-// the device, and keep the addresses of the state, so they can be captured in a CUDA graph. They work on narrow()
-// views of a bigger state too.
+// one segment per optimizer step, until it halts and receives a new sample (HRM, arXiv 2506.21734, section 2.5).
+// Shapes: B slots, S tokens, L = P + S positions, D hidden. All functions run on the current stream, never wait for the
+// device, and keep the addresses of the state, so they can be captured in a CUDA graph. They also work on narrow()
+// views of a larger state.
 
 #include <ATen/core/Tensor.h>
 
@@ -39,9 +39,9 @@ ActState make_act_state(models::PuzzleModel& model, int64_t slots);
 // other slots keep what they have, and their batch rows are discarded (the official loader's behaviour).
 void act_begin(ActState& state, const data::PuzzleBatch& batch, const at::Tensor& H_init, const at::Tensor& L_init);
 
-// The same without losing a row: halted slots, in slot order, take the rows cursor, cursor+1, ... of `pool` (modulo
-// its rows), and `cursor` (0-dim int64, on the state's device) advances by their number. For a state in several
-// views, call it view by view in slot order. `pool` must have at least as many rows as the state has slots.
+// The same without losing a row: halted slots, in slot order, receive the rows cursor, cursor+1, ... of `pool` (modulo
+// its rows), and `cursor` (0-dim int64, on the state's device) advances by their number. Call it for several views of a
+// state in slot order. `pool` must have at least as many rows as the state has slots.
 void act_begin_from_pool(ActState& state, const data::PuzzleBatch& pool, at::Tensor& cursor, const at::Tensor& H_init,
                          const at::Tensor& L_init);
 
@@ -51,13 +51,13 @@ struct HaltDraws {
   at::Tensor min_steps;  // (B) int32 in 2..halt_max_steps: an exploring slot may not halt before this many segments
 };
 
-// Takes over the new carry, counts the segment, and decides who halts: after halt_max_steps always; in training also
-// where q_halt > q_continue (no_ACT_continue: q_halt > 0), unless the slot explores.
+// Stores the new carry, counts the segment, and decides which slots halt: always after halt_max_steps; in training also
+// if q_halt > q_continue (no_ACT_continue: q_halt > 0), unless the slot explores.
 void act_end(ActState& state, const models::SegmentOutput& output, const HaltDraws& draws, bool training,
              const config::ModelConfig& config);
 
-// Target of q_continue, (B) float32: the value of one more segment from the new carry, sigmoid(q_halt) where the
-// sample is at its last segment, otherwise sigmoid(max(q_halt, q_continue)). Call after act_end.
+// Target of q_continue, (B) float32: the value of one more segment from the new carry, sigmoid(q_halt) if the sample is
+// at its last segment, otherwise sigmoid(max(q_halt, q_continue)). Call after act_end.
 at::Tensor target_q_continue(models::PuzzleModel& model, const ActState& state, const at::Tensor& puzzle_rows);
 
 struct ActLoss {
@@ -82,10 +82,10 @@ struct TrainSegment {
   ActLoss loss;
 };
 
-// One training segment of a state that has begun: gathers the puzzle embeddings into `puzzle_rows`, runs the segment,
-// ends it, computes the Q target where the configuration asks for one, and the loss. The caller runs backward.
-// `puzzle_rows`: (B, puzzle_emb_ndim) float32 leaf with requires_grad, overwritten in place; its gradient is that of
-// the embeddings of state.puzzle_identifiers. Undefined when the model has no puzzle embedding.
+// One training segment of a state that has begun. Gathers the puzzle embeddings into `puzzle_rows`, runs and ends the
+// segment, and computes the Q target (if configured) and the loss. The caller runs backward. `puzzle_rows`:
+// (B, puzzle_emb_ndim) float32 leaf with requires_grad, overwritten in place. Its gradient is that of the embeddings of
+// state.puzzle_identifiers. Undefined if the model has no puzzle embedding.
 TrainSegment act_train_segment(models::PuzzleModel& model, ActState& state, at::Tensor& puzzle_rows,
                                const HaltDraws& draws, const config::ObjectiveConfig& objective);
 

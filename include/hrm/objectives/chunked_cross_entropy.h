@@ -16,13 +16,13 @@ struct ChunkedCrossEntropy {
 };
 
 // hidden (N, D) in the head's compute dtype; labels (N) int32 or int64, each data::kIgnoreLabel or in 0..V-1 (unchecked
-// on a GPU); weights (N) float32 of any sign, no gradient: e.g. 1 / number of labelled tokens, or an advantage. The
-// logits are divided by `temperature`.
+// on a GPU); weights (N) float32 of any sign, without gradient: e.g. 1 / number of labelled tokens, or an advantage.
+// Logits are divided by `temperature`.
 //
-// Products are in the dtype of hidden, softmax and sums in float32. The gradients of hidden and of the head's weight
-// are computed in the forward pass, chunk by chunk, the latter added up in float32; the backward pass scales them and
-// adds the weight's to the master's own buffer (as hrm/ops/linear.h does). Kept: (N, D) in the dtype of hidden and (V,
-// D) in float32, what is not trained neither. Held at one time: one tensor of chunk x V in the dtype of hidden (CPU and
+// Products are in the dtype of hidden, softmax and sums in float32. The forward pass computes the gradients of hidden
+// and of the head's weight, chunk by chunk, the latter summed in float32. The backward pass scales them and adds the
+// weight's to the master's buffer (as hrm/ops/linear.h does). Kept: (N, D) in the dtype of hidden and (V, D) in
+// float32; neither for what is not trained. Temporary: one tensor of chunk x V in the dtype of hidden (CPU and
 // ops.backend=reference: three in float32). Without gradient mode only the values are computed. Deterministic; waits
 // for nothing and can be captured. Throws c10::Error that names the shapes.
 ChunkedCrossEntropy chunked_cross_entropy(const at::Tensor& hidden, const nn::LmHead& head, const at::Tensor& labels,

@@ -1,11 +1,10 @@
 #pragma once
-// Polychromic training: cross-entropy minus lambda times the expected diversity D of n answers that the model samples
-// to one prompt. Sampled tokens have no derivative, so the gradient of the expectation is estimated by the score
-// function,
+// Polychromic training: cross-entropy minus lambda times the expected diversity D of n completions of a prompt. Sampled
+// tokens have no derivative, so the score function estimates the gradient of the expectation,
 //   grad E[D(y_1..y_n)] = E[sum_i A_i grad log pi(y_i)],  A_i = D - b_i with b_i independent of y_i
 // (Williams 1992; leave-one-out baselines: Kool et al. 2019). The set form is that of polychromic objectives (arXiv
-// 2509.25424) and Poly-EPO (2604.17654). Shapes: G prompts, N answers to each, B = G N rows, T tokens, S subsets of
-// n answers. Nothing waits for the device.
+// 2509.25424) and Poly-EPO (2604.17654). Shapes: G prompts, N completions each, B = G N rows, T tokens, S subsets of n
+// completions. Nothing waits for the device.
 
 #include <ATen/core/Tensor.h>
 
@@ -23,8 +22,8 @@ struct GroupDiversity {
   at::Tensor loo;     // (G, N): D of the group without this answer, 0 where fewer than two are left
 };
 
-// leave_one_out: D without the answer; with N = 2 that is 0 for the one text left, so the running mean takes its place.
-// running_mean: the mean of D over earlier steps, the same for all answers. none: A_i = D.
+// leave_one_out: D without the completion; for N = 2 that is 0 for the one text left, so the running mean replaces it.
+// running_mean: the mean of D over earlier steps, the same for all completions. none: A_i = D.
 using config::DiversityBaseline;
 
 // Mean of D over earlier steps, the last counting most. `state` belongs to a resume; it keeps its address.
@@ -48,11 +47,11 @@ at::Tensor score_advantages(const GroupDiversity& diversity, DiversityBaseline b
 // wait for nothing. Error(usage) unless 1 <= n < N and S is at most 100,000.
 at::Tensor subset_members(int64_t N, int64_t n);
 
-// D of each subset where D is the mean over pairs of a distance. distances (G, N, N) symmetric, the diagonal unread;
-// members (S, N) bool, all rows with one number of answers -> (G, S); 0 for subsets of one.
+// D of each subset if D is the mean of a distance over pairs. distances (G, N, N) symmetric, the diagonal is not read;
+// members (S, N) bool, all rows with the same number of completions -> (G, S); 0 for subsets of one.
 at::Tensor subset_diversity(const at::Tensor& distances, const at::Tensor& members);
 
-// diversity: f(set) = D(set). mul: f(set) = mean over the set of R_i, times D(set), so that only good answers gain by
+// diversity: f(set) = D(set). mul: f(set) = mean over the set of R_i, times D(set), so only good completions gain by
 // being different.
 enum class SetMode { diversity, mul };
 
@@ -72,18 +71,18 @@ struct AdvantageShaping {
   double clip = 0;  // then clamp to -clip..clip; 0: no bound
 };
 
-// Advantages (G, N) as they go into the loss, float32 or float64 as they come. `barred` (G, N) bool or undefined:
-// answers that must not gain by being different (empty or degenerate ones); a positive advantage of theirs becomes 0,
-// last. `mean_square`: 0-dim, of the advantages of all ranks; undefined: of these.
+// Advantages (G, N) as the loss uses them, in their own dtype (float32 or float64). `barred` (G, N) bool or undefined:
+// completions that must not gain by being different (empty or degenerate ones); at the end, a positive advantage of
+// theirs becomes 0. `mean_square`: 0-dim, over the advantages of all ranks; undefined: over these.
 at::Tensor shape_advantages(const at::Tensor& advantages, const AdvantageShaping& shaping,
                             const at::Tensor& barred = {}, const at::Tensor& mean_square = {});
 
 // Weights (B, T) with which  sum over tokens of weight * -log pi  is
 //   L_div = -lambda / groups * sum_g sum_i A_gi * sum_t log pi(y_git) * mask / Z.
-// advantages (G, N); mask (B, T) in the order g * N + i, 1 for the answer's tokens with the one that ends it; groups:
-// 0-dim, those of the accumulation window on all ranks, so that micro-batches add up (undefined: G); Z: 1 for the exact
-// gradient, or the longest answer allowed, which keeps the term's size when answers grow. In the dtype of the
-// advantages.
+// advantages (G, N); mask (B, T) in the order g * N + i, 1 for the completion's tokens including the one that ends it.
+// groups: 0-dim, those of the accumulation window on all ranks, so that micro-batches add up (undefined: G). Z: 1 for
+// the exact gradient, or the longest completion allowed, which keeps the term's size when completions grow. In the
+// dtype of the advantages.
 at::Tensor score_weights(const at::Tensor& advantages, const at::Tensor& mask, double lambda, double Z = 1,
                          const at::Tensor& groups = {});
 
@@ -92,9 +91,9 @@ struct ScoreLoss {
   at::Tensor log_p;  // (B, T), not differentiable, 0 where the id is data::kIgnoreLabel
 };
 
-// L_div from hidden states, with the gradients made in the same pass over the logits (chunked_cross_entropy). hidden
-// (B, T, D) of a pass over prompt and answer without dropout; ids (B, T) what hidden[b, t] shall give,
-// data::kIgnoreLabel where no loss is wanted; weights (B, T) of score_weights; temperature that of the sampler.
+// L_div from hidden states, with gradients made in the same pass over the logits (chunked_cross_entropy). hidden
+// (B, T, D) of a pass over prompt and completion without dropout; ids (B, T): the target of hidden[b, t], or
+// data::kIgnoreLabel for no loss; weights (B, T) of score_weights; temperature that of the sampler.
 ScoreLoss score_loss(const at::Tensor& hidden, const nn::LmHead& head, const at::Tensor& ids, const at::Tensor& weights,
                      double temperature = 1, int64_t chunk = 4096);
 

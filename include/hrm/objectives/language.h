@@ -1,6 +1,6 @@
 #pragma once
-// The loss of language models: cross-entropy of the labels, and for models with a reasoning core deep supervision of
-// their cycles and a term for halting.
+// The loss of language models: cross-entropy of the labels. Models with a reasoning core add deep supervision of their
+// cycles and a halting term.
 
 #include <ATen/core/Tensor.h>
 
@@ -33,11 +33,11 @@ struct LanguageLoss {
 
 // loss = cross_entropy + options.deep_supervision * deep_supervision + options.halting * halting + auxiliary.
 //
-// labels (B, T) int32 or int64, data::kIgnoreLabel or the id of the token that `output.hidden` at this place shall give
-// (no shift is done here). tokens: 0-dim float32, what sums over tokens are divided by, undefined: the number of
-// labelled tokens, at least 1. With several micro-batches or ranks give the number of all, and as `share` this batch's
-// part of the rows, which the other terms are multiplied by: then the sum over micro-batches and ranks is the loss of
-// the whole, but for the terms of halting and of the experts' loads, which are products of means of each batch.
+// labels (B, T) int32 or int64, data::kIgnoreLabel or the target of `output.hidden` at this position (no shift is done
+// here). tokens: 0-dim float32, the divisor of sums over tokens; undefined: the number of labelled tokens, at least 1.
+// With several micro-batches or ranks, pass the number of all, and as `share` this batch's fraction of the rows, which
+// scales the other terms. Then micro-batches and ranks sum to the loss of the whole. Exceptions are the halting and
+// load terms, which are products of means of each batch.
 LanguageLoss language_loss(const models::LanguageModel& model, const models::LanguageOutput& output,
                            const at::Tensor& labels, const LanguageLossOptions& options, const at::Tensor& tokens = {},
                            double share = 1);

@@ -15,8 +15,8 @@
 
 namespace hrm::objectives {
 
-// What the difference from the group's mean is divided by: the group's standard deviation, that of all rewards of the
-// batch, or nothing; compat: the group's, without eps, 0 where it is below 1e-8, clamped to -10..10.
+// Divisor of the difference from the group's mean: the group's standard deviation, that of all rewards of the batch, or
+// nothing. compat: the group's, without eps, 0 if it is below 1e-8, clamped to -10..10.
 using config::AdvantageScale;
 
 struct GroupAdvantages {
@@ -26,13 +26,13 @@ struct GroupAdvantages {
 };
 
 // advantage = (reward - mean of the group) / (standard deviation + eps), divisor n - 1; exactly 0 in groups of equal
-// rewards, whatever rounding does to their mean. rewards (G, N) float32 or float64; counts (G) integer: the first
-// counts[g] answers of a group are there (undefined: all N). Computed in float64. Not differentiable.
+// rewards, whatever rounding does to their mean. rewards (G, N) float32 or float64; counts (G) integer: only the first
+// counts[g] completions of a group exist (undefined: all N). Computed in float64. Not differentiable.
 GroupAdvantages group_advantages(const at::Tensor& rewards, const at::Tensor& counts, AdvantageScale scale,
                                  double eps = 1e-4);
 
 // How the tokens' terms become one number. dapo: sum / tokens of the window. bnpo: sum / tokens of this batch. grpo:
-// mean over the rows of the mean over a row's tokens. dr_grpo: sum / (rows * max_tokens).
+// mean over rows of the mean over a row's tokens. dr_grpo: sum / (rows * max_tokens).
 using config::PolicyAggregation;
 
 // token: exp(logp - logp_old) of each token; sequence: exp of its mean over the row's tokens, for all of them.
@@ -47,9 +47,9 @@ struct PolicyOptions {
   int64_t max_tokens = 0;                        // dr_grpo: the longest answer that generation allows
 };
 
-// Of the accumulation window, all micro-batches and ranks together; 0-dim float32. Undefined: this batch is the window.
-// With them losses and metrics of micro-batches and ranks add up to those of the whole, ratio_max apart, whose largest
-// counts; bnpo's loss does so only for equal numbers of tokens, by its definition.
+// Sums over the accumulation window, all micro-batches and ranks; 0-dim float32. Undefined: this batch is the window.
+// With them, losses and metrics of micro-batches and ranks add up to those of the whole. Exceptions: ratio_max is a
+// maximum, and bnpo's loss adds up only for equal numbers of tokens, by its definition.
 struct PolicyWindow {
   at::Tensor tokens;  // tokens that the masks leave
   at::Tensor rows;    // answers
@@ -68,13 +68,13 @@ struct PolicyLoss {
 };
 
 // Term of a token: -min(r A, clip(r, 1 - epsilon_low, 1 + epsilon_high) A) + beta * k3, with k3 = exp(d) - d - 1, d =
-// logp_ref - logp; r = min(r, delta) before where delta is there.
+// logp_ref - logp. If delta is set, r = min(r, delta) first.
 //
-// logp (B, T) differentiable; logp_old (B, T) of the policy that sampled, undefined: logp itself (the first update
-// after sampling: ratios are 1, the gradient is not 0); logp_ref (B, T), may be undefined where beta is 0; mask (B, T)
-// bool or number, 1 for tokens of the answer that count, at least one element; advantages (B); entropy (B, T) or
-// undefined. What stands where the mask is 0 has no effect, whatever it is. Throws c10::Error that names the shapes,
-// Error(usage) for options that contradict each other.
+// logp (B, T) differentiable. logp_old (B, T) of the policy that sampled; undefined: logp itself (the first update
+// after sampling: ratios are 1, the gradient is not 0). logp_ref (B, T), may be undefined if beta is 0. mask (B, T)
+// bool or number, 1 for completion tokens that count, at least one element. advantages (B). entropy (B, T) or
+// undefined. Values where the mask is 0 have no effect. Throws c10::Error that names the shapes, Error(usage) for
+// contradicting options.
 PolicyLoss policy_loss(const at::Tensor& logp, const at::Tensor& logp_old, const at::Tensor& logp_ref,
                        const at::Tensor& mask, const at::Tensor& advantages, const PolicyOptions& options,
                        const PolicyWindow& window = {}, const at::Tensor& entropy = {});

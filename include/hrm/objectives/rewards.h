@@ -59,8 +59,8 @@ struct RewardOptions {
 // overlong    0 up to max_tokens - margin tokens, falling to -1 at max_tokens (DAPO, arXiv 2503.14476, equation 13)
 const std::vector<std::string>& reward_names();
 
-// Error(usage) for an unknown name (with the nearest) and for options that the reward cannot work with; Error(data) for
-// a file that is not such a network.
+// Error(usage) for an unknown name (with the nearest one) and for options that the reward does not support. Error(data)
+// for a file that is not such a network.
 std::unique_ptr<Reward> make_reward(const RewardOptions& options);
 
 // The same answer but for letter case, Unicode composition, white space (runs count as one blank), quotation marks
@@ -71,8 +71,8 @@ bool same_answer(const std::string& text, const std::string& reference);
 // Error(unexpected) when a reward gives another number of values; Error(data) with its name when one is not finite.
 at::Tensor score_groups(const std::vector<std::unique_ptr<Reward>>& rewards, const std::vector<AnswerGroup>& groups);
 
-// weighted_sum: sum_k w_k R_k. separately_normalised: each reward first as group_advantages makes it (scale group), so
-// that none drowns another by its spread (GDPO); what comes out is an advantage already, and takes
+// weighted_sum: sum_k w_k R_k. separately_normalised: each reward is first normalised like group_advantages (scale
+// group), so that none dominates another by its spread (GDPO). The result is already an advantage, and needs
 // AdvantageScale::none.
 using config::RewardCombination;
 

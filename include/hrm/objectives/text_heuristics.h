@@ -1,8 +1,8 @@
 #pragma once
 // Simple measures of a short reply, each in 0..1, and their weighted sum: the reward of a trainer for replies to posts.
-// Rules of thumb, kept as they were given; the word list of sentiment() is our own. A text's white space at both ends
-// does not count; lengths are in Unicode characters; a word is a run of letters, marks, digits, underscores and
-// apostrophes between them, compared without letter case.
+// These are rules of thumb, kept as published; the word list of sentiment() is our own. White space at both ends of a
+// text does not count. Lengths are in Unicode characters. A word is a run of letters, marks, digits, underscores and
+// inner apostrophes, compared without letter case.
 
 #include <string>
 #include <string_view>
@@ -20,7 +20,7 @@ double lexical_score(std::string_view text);
 // 0.3.
 double punctuation_score(std::string_view text);
 // 1, times 0.5 for fewer than 30 characters with a common phrase as whole words ("nice", "thank you"), times 1.1 with a
-// question mark, times 1.05 with two or more of .!?, times 0.6 where all letters are capitals; at most 1.
+// question mark, times 1.05 with two or more of .!?, times 0.6 if all letters are capitals; at most 1.
 double engagement_score(std::string_view text);
 // -1..1: (glad - sad words) / both, of our own list; 0 without any.
 double polarity(std::string_view text);

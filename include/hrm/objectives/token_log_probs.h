@@ -17,12 +17,12 @@ struct TokenLogProbs {
 };
 
 // hidden (B, T, D) in the head's compute dtype; ids (B, T) int32 or int64, each data::kIgnoreLabel or in 0..V-1
-// (unchecked on a GPU): the token that hidden[b, t] shall give (no shift is done here).
+// (unchecked on a GPU): the target of hidden[b, t] (no shift is done here).
 //
 // The logits of `chunk` tokens exist at one time, in the dtype of hidden; softmax and sums are float32. The backward
-// pass makes them again, chunk by chunk, and adds the gradient of the head's weight, float32, to the master's own
-// buffer (as hrm/ops/linear.h does); nothing is computed for a frozen head. Kept between the passes: hidden, ids.
-// Deterministic; waits for nothing and can be captured. Throws c10::Error that names the shapes.
+// pass recomputes them chunk by chunk, and adds the gradient of the head's weight, float32, to the master's buffer (as
+// hrm/ops/linear.h does). Nothing is computed for a frozen head. Kept between the passes: hidden, ids. Deterministic;
+// waits for nothing and can be captured. Throws c10::Error that names the shapes.
 TokenLogProbs token_log_probs(const at::Tensor& hidden, const nn::LmHead& head, const at::Tensor& ids,
                               double temperature = 1, int64_t chunk = 4096, bool with_entropy = false);
 

@@ -19,8 +19,8 @@ class Ema : public Stateful {
   // Copies the masters as they are now.
   Ema(const nn::ParameterSet& parameters, double decay);
 
-  // Of parts of the masters alone, where several ranks share the work: masters[i] and its average shadows[i], which is
-  // registered by who gives it, are float32 of the same length.
+  // EMA of parts of the masters, if several ranks share the work. masters[i] and its average shadows[i] are float32 of
+  // the same length. The caller registers the shadows.
   Ema(std::vector<at::Tensor> masters, std::vector<at::Tensor> shadows, double decay);
 
   // Copies the masters again, in place.
@@ -44,12 +44,12 @@ class Ema : public Stateful {
 };
 
 // While it lives, the masters hold the averages (and the averages hold the masters' values), and the compute copies
-// follow. Contents are exchanged in place, so graphs and views stay valid; the exchange is exact both ways. Take no
-// checkpoint and no training step in between.
+// follow. Contents are exchanged in place, so graphs and views stay valid; the exchange is exact both ways. Save no
+// checkpoint and run no training step in between.
 //
-// `share`, for an Ema of parts, is called after each exchange and gives every rank the others' parts of the masters.
-// Not in the destructor when an exception is on its way: others may wait for this rank in another operation, and the
-// masters are of no use any more.
+// `share`, for an Ema of parts, is called after each exchange and gives every rank the other ranks' parts of the
+// masters. The destructor does not call it during an exception: others may wait for this rank in another operation, and
+// the masters are of no use any more.
 class EmaSwap {
  public:
   EmaSwap(Ema& ema, nn::ParameterSet& parameters, std::function<void()> share = {});

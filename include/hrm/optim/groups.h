@@ -44,10 +44,9 @@ struct GroupOptions {
 // Whether Muon's iteration updates a parameter of this name and number of dimensions.
 bool is_muon_matrix(const std::string& name, int64_t dimensions, const GroupOptions& options);
 
-// The parameters of `all` (group_of, or a rank's share of them) in groups, in the order in which each first has a
-// member; one group, as it is, where all have the same. `parameters`: the whole set, which names and shapes are taken
-// from. Throws Error(usage) for a rule that matches no parameter, naming the nearest one, or none that an earlier rule
-// has not taken.
+// Splits the parameters of `all` (group_of, or a rank's shard) into groups, in the order of their first members. If all
+// have the same settings, there is one group. `parameters`: the whole set, for names and shapes. Throws Error(usage)
+// for a rule that matches no parameter, naming the nearest one, or only parameters of earlier rules.
 std::vector<ParameterGroup> make_groups(const nn::ParameterSet& parameters, const ParameterGroup& all,
                                         const GroupOptions& options);
 

@@ -29,8 +29,8 @@ constexpr int64_t kMuonStackElements = int64_t{1} << 25;
 // Bytes of the buffers for matrices of these (rows, columns) and this precision of the iteration.
 int64_t muon_buffer_bytes(const std::vector<std::pair<int64_t, int64_t>>& matrices, config::MuonPrecision precision);
 
-// Buffers of one iteration over a stack of matrices, which live as long as its user: (n, rows, columns) or squares of
-// (n, k, k), k the smaller of both. Contiguous, all of one device.
+// Buffers of one iteration over a stack of matrices, which live as long as their user: (n, rows, columns) or squares of
+// (n, k, k), k the smaller of both. Contiguous, all on one device.
 struct NewtonSchulzBuffers {
   at::Tensor direction;   // (n, rows, columns) float32: what goes in
   at::Tensor x, next;     // in the precision of the iteration; x is `direction` itself for float32
@@ -39,8 +39,8 @@ struct NewtonSchulzBuffers {
 
 // NS: drives all singular values of each matrix towards 1 (they end at about 0.7 to 1.2; small ones lower), five times
 //   A = X X^T;  X = a X + (b A + c A A) X,   (a, b, c) = (3.4445, -4.7750, 2.0315)
-// from X = direction / (its Frobenius norm + 1e-7); of tall matrices A = X^T X from the other side, which is the same.
-// Returns scale * NS(direction), float32: `direction` or `next`, which are overwritten. A zero matrix stays zero.
+// from X = direction / (its Frobenius norm + 1e-7). Tall matrices use A = X^T X from the other side, which is the same.
+// Returns scale * NS(direction), float32, in `direction` or `next`, which are overwritten. A zero matrix stays zero.
 // float32 products are exact (no TF32) whatever the process allows; bfloat16 ones are as fast as the GPU's. On the
 // current stream, without host synchronisation; may be captured.
 at::Tensor newton_schulz_(const NewtonSchulzBuffers& buffers, double scale);

@@ -15,8 +15,9 @@
 
 namespace hrm::optim {
 
-// Parameters that share a weight decay and a rate, and what follows them. names, params and grads have equal length;
-// all float32 and contiguous. averages and copies are empty or of the same length, in all groups alike.
+// Parameters that share a weight decay and a rate, with their gradients, averages and compute copies. names, params and
+// grads have equal length; all are float32 and contiguous. averages and copies are empty or of the same length, alike
+// in all groups.
 struct ParameterGroup {
   std::vector<std::string> names;
   std::vector<at::Tensor> params;
@@ -38,12 +39,12 @@ ParameterGroup group_of(nn::ParameterSet& parameters, double weight_decay, const
 
 class Optimizer : public Stateful {
  public:
-  // One update of all groups from the gradients as they are, each multiplied by grad_scale (the clip coefficient);
-  // averages and copies follow in the same pass.
+  // One update of all groups from the current gradients, each multiplied by grad_scale (the clip coefficient). Averages
+  // and copies are updated in the same pass.
   // lr, grad_scale, skip: 0-dim float32 on the parameters' device, so that a captured graph sees new values. A non-zero
   // (or NaN) skip leaves parameters, averages, copies and state untouched. update_ratio: 0-dim float64 on that device
-  // or undefined; becomes |change of the parameters| / |parameters before|, 0 for a skip; or (2), and becomes the
-  // squares of both. Works on the current stream without host synchronisation; the gradients are only read.
+  // or undefined; becomes |change of the parameters| / |parameters before|, 0 for a skip. With shape (2) it becomes the
+  // squares of both. Works on the current stream without host synchronisation; gradients are only read.
   virtual void step(const at::Tensor& lr, const at::Tensor& grad_scale, const at::Tensor& skip,
                     const at::Tensor& update_ratio = {}) = 0;
 };
@@ -55,15 +56,15 @@ struct OptimizerOptions {
   double eps = 1e-8;         // of AdamW alone
   double average_decay = 0;  // of the groups' averages
   double momentum = 0.95;    // of sgd and muon
-  // Of muon alone (hrm/optim/muon.h); the last one: the rate of the parameters that AdamW updates, relative to lr.
+  // Only for muon (hrm/optim/muon.h). The last one: the rate of the parameters that AdamW updates, relative to lr.
   config::MuonScale muon_scale = config::MuonScale::original;
   config::MuonPrecision muon_precision = config::MuonPrecision::bf16;
   double adamw_lr_ratio = 1;
   int64_t muon_stack = kMuonStackElements;  // elements of matrices that are iterated together
 };
 
-// What the state of an optimizer holds for each parameter: "exp_avg" and "exp_avg_sq" of Adam's kind, else "momentum".
-// Of muon: for each matrix.
+// The moments that an optimizer keeps for each parameter: "exp_avg" and "exp_avg_sq" for Adam's kind, otherwise
+// "momentum". For muon: those of its matrices.
 std::vector<std::string> moment_names(config::OptimizerKind optimizer);
 
 // Optimizers and their state: "optim.step" (0-dim float32, updates done so far) and "optim.<name>.<moment>" for each
