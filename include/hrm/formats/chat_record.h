@@ -60,9 +60,10 @@ struct ChatRecord {
   std::vector<std::string> prompt_texts = {};  // as many as ChatFields::prompt_texts; of messages none
 };
 
-// Throws Error(code) with the reason alone, and with the settings that mend it: no UTF-8, longer than kMaxJsonlLine
-// (hrm/formats/jsonl.h), no object, a member that is missing or of another type than above, more than 4,096 messages or
-// answers, a message of another role, a part of a message that is not a text, a message with a weight other than 1.
+// Throws Error(code) with only the reason, and with the settings that fix it: not UTF-8, longer than kMaxJsonlLine
+// (hrm/formats/jsonl.h), not an object, a member that is missing or of another type than above, more than 4,096
+// messages or answers, a message of another role, a part of a message that is not text, a message with a weight other
+// than 1.
 ChatRecord parse_chat_record(std::string_view line, const ChatFields& fields, ExitCode code = ExitCode::data);
 
 // Whether the response says something: more than white space, or something in another member of its message than name.

@@ -34,8 +34,8 @@ class CsvReader {
   // The index of a column. Throws Error(code) that lists the columns.
   size_t column(const std::string& name) const;
 
-  // False at the end. Blank lines are skipped. Throws Error(code) as "file:line: reason" for a wrong number of fields,
-  // an unclosed quote, text after a closing quote or more than 4,096 fields.
+  // Returns false at the end. Blank lines are skipped. Throws Error(code) as "file:line: reason" for a wrong number of
+  // fields, an unclosed quote, text after a closing quote or more than 4,096 fields.
   bool next(CsvRow& row);
 
   // For a caller that finds a field wrong: throws Error(code) "file:line: reason".

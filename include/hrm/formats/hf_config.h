@@ -28,13 +28,13 @@ struct HfModelConfig {
 
 enum class HubKind { model, data };
 
-// What to type where `path`, which is not there, reads like the name or address of a model (a data set) on the Hugging
-// Face hub, such as "Qwen/Qwen3-0.6B": "; if that is ... , type 'hf download ...'". Else empty.
+// What to type if the missing `path` looks like the name or address of a model (or data set) on the Hugging Face hub,
+// such as "Qwen/Qwen3-0.6B": "; if that is ... , type 'hf download ...'". Otherwise empty.
 std::string hub_name_hint(const std::string& path, HubKind kind = HubKind::model);
 
-// `generation`: the text of generation_config.json, or empty. Throws Error(code) as "origin: reason": no JSON, a
-// missing key or one of another type or size, an architecture, activation, bias or kind of rotation that this program
-// lacks, quantised weights. Where the library has a default for a missing key, so has this.
+// `generation`: the text of generation_config.json, or empty. Throws Error(code) as "origin: reason" for invalid JSON,
+// a missing key or one of another type or size, an unsupported architecture, activation, bias or rotation, and
+// quantised weights. Missing keys have the library's defaults.
 HfModelConfig parse_hf_config(std::string_view text, std::string_view generation, const std::string& origin,
                               ExitCode code = ExitCode::checkpoint);
 // Of a folder. Throws as above, and for a folder or file that is not there.
@@ -49,8 +49,8 @@ struct HfBertConfig {
       0;  // tokens of a sentence that are read: of sentence_bert_config.json, otherwise all positions
 };
 HfBertConfig parse_bert_config(std::string_view text, const std::string& origin, ExitCode code = ExitCode::checkpoint);
-// Of a folder; with the files of sentence-transformers where they are there: 1_Pooling/config.json must ask for the
-// mean over tokens and nothing else, and modules.json for no step beside encoder, pooling and normalisation.
+// From a folder. If sentence-transformers' files are there, 1_Pooling/config.json must ask only for the mean over
+// tokens, and modules.json only for encoder, pooling and normalisation.
 HfBertConfig read_bert_config(const std::filesystem::path& folder, ExitCode code = ExitCode::checkpoint);
 
 }  // namespace hrm

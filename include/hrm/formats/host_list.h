@@ -1,6 +1,5 @@
 #pragma once
-// Slurm's short forms of lists: of host names, and of how many tasks each host has. They arrive in variables of the
-// environment.
+// Slurm's short forms of lists: host names, and the number of tasks on each host. They come from environment variables.
 
 #include <string>
 #include <string_view>
@@ -9,7 +8,7 @@
 namespace hrm {
 
 // Host names in order: "gpu[01-03,7],login" is gpu01, gpu02, gpu03, gpu7, login. Several brackets in a name multiply.
-// At most 128 KiB of text, 65,536 hosts, 253 of the characters A-Z a-z 0-9 . _ - in a name, 18 digits in a number; all
+// At most 128 KiB of text, 65,536 hosts, 253 of the characters A-Z a-z 0-9 . _ - in a name, 18 digits in a number. All
 // of it is checked before the first name is made. Throws Error(environment).
 std::vector<std::string> expand_hostlist(std::string_view list);
 

@@ -21,9 +21,8 @@ std::string content_suffix(const std::filesystem::path& path);
 
 class InputWindow {
  public:
-  // Which files are packed is told by their first bytes, whatever they are called. Throws Error(code) for a file that
-  // cannot be read, that is of another kind (file_kind.h), or that is packed and damaged; view() throws the same
-  // further on.
+  // The first bytes of a file, not its name, show whether it is packed. Throws Error(code) for a file that cannot be
+  // read, is of another kind (file_kind.h), or is packed and damaged; view() throws the same later.
   explicit InputWindow(const std::filesystem::path& path, ExitCode code = ExitCode::data);
   // Reads memory that must outlive this object.
   InputWindow(std::span<const std::byte> bytes, const std::string& origin, ExitCode code = ExitCode::data);

@@ -1,6 +1,6 @@
 #pragma once
-// JSON that somebody else may have written, within limits: a library alone would take a text of any size and depth, and
-// of two equal keys silently the last.
+// JSON from others, within limits. The library by itself would accept a text of any size and depth, and silently keep
+// the last of equal keys.
 
 #include <cstddef>
 #include <nlohmann/json_fwd.hpp>
@@ -16,8 +16,8 @@ struct JsonLimits {
   int depth = 8;  // objects and arrays inside one another; a text that is one number has depth 0
 };
 
-// Throws Error(code) as "origin: reason": too long, too deep, a key that stands twice in one object, or no JSON (where,
-// and what was expected there). The value is safe for functions that follow its nesting (dump, copies, comparisons).
+// Throws Error(code) as "origin: reason": too long, too deep, a key twice in one object, or invalid JSON (where, and
+// what was expected). The value is safe for functions that recurse (dump, copies, comparisons).
 nlohmann::json parse_json(std::string_view text, const std::string& origin, ExitCode code,
                           const JsonLimits& limits = {});
 

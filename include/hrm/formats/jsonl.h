@@ -1,6 +1,6 @@
 #pragma once
-// JSON Lines (https://jsonlines.org): one JSON value a line. What finds the lines, and the index kept beside a large
-// file, so that its records can be read in any order and a second start need not read all of it again.
+// JSON Lines (https://jsonlines.org): one JSON value per line. Finds the lines, and keeps an index beside a large file,
+// so records can be read in any order and a second start need not read the whole file.
 
 #include <cstdint>
 #include <filesystem>
@@ -70,8 +70,8 @@ struct JsonlIndex {
   uint64_t records() const { return offsets.size(); }
 };
 
-// The bytes of an index file and back. parse_jsonl_index throws Error(code) with the reason alone for bytes that are
-// none, damaged, or that point out of a file of `file_bytes`.
+// Converts an index to the bytes of its file and back. parse_jsonl_index throws Error(code) with only the reason for
+// bytes that are not an index, are damaged, or point outside a file of `file_bytes`.
 std::string jsonl_index_bytes(const JsonlIndex& index);
 JsonlIndex parse_jsonl_index(std::span<const std::byte> bytes, ExitCode code);
 
@@ -83,9 +83,9 @@ struct JsonlIndexOptions {
   bool progress = false;  // a line on stderr while a large file is read
 };
 
-// The index of a mapped file: from `<path>.idx` where that fits the file (size, time of change, pages, rules),
-// otherwise by reading all of it; then `.idx` is written, where the folder allows that. Throws Error(code): "file:line:
-// reason" of the first malformed lines when there are more than max_malformed, and for a file without any record.
+// The index of a mapped file, from `<path>.idx` if that fits the file (size, mtime, pages, rules). Otherwise reads the
+// whole file and writes `.idx` if the folder allows it. Throws Error(code): "file:line: reason" of the first malformed
+// lines if there are more than max_malformed, and for a file without any record.
 JsonlIndex index_jsonl(const MappedFile& file, const JsonlCheck& check, const JsonlIndexOptions& options);
 
 // "file:line: reason" of the first `most` malformed lines.

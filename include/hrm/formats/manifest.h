@@ -35,9 +35,9 @@ struct Manifest {
 // written as printable() makes them. Throws Error(unexpected) for what parse_manifest would refuse.
 std::string manifest_text(const Manifest& manifest);
 
-// The inverse. Throws Error(checkpoint) with the reason alone ("manifest.json is damaged"), without a path, for a
-// digest that does not fit, and for what a manifest cannot be: more than 4 MiB of text, more than 4,096 files or facts
-// in `info`, a key twice, a number that is negative or not whole, a file name that fails is_plain_file_name().
+// The inverse. Throws Error(checkpoint) with only the reason ("manifest.json is damaged"), without a path. Reasons are
+// a wrong digest, more than 4 MiB of text, more than 4,096 files or entries of `info`, a duplicate key, a number that
+// is negative or not whole, and a file name that fails is_plain_file_name().
 Manifest parse_manifest(std::string_view text);
 
 }  // namespace hrm::checkpoint

@@ -33,8 +33,8 @@ class NpyFile {
 // .npy form: Error(unexpected).
 std::string npy_header(DType dtype, const std::vector<int64_t>& shape);
 
-// Writes and fsyncs a file that numpy.load opens. bytes.size() must be what the shape takes: else Error(unexpected).
-// Throws Error(environment) when the file cannot be written.
+// Writes and fsyncs a file that numpy.load opens. bytes.size() must fit the shape, otherwise Error(unexpected). Throws
+// Error(environment) if the file cannot be written.
 void write_npy(const std::filesystem::path& path, DType dtype, const std::vector<int64_t>& shape,
                std::span<const std::byte> bytes);
 

@@ -14,7 +14,7 @@ struct PeftConfig {
   int64_t r = 0;
   double alpha = 0, dropout = 0;
   bool rslora = false, dora = false;
-  // Of target_modules: names, sorted; whole ones, ends of such, or "all-linear" alone. Empty beside a pattern.
+  // target_modules as names, sorted: whole ones, ends of such, or only "all-linear". Empty with a pattern.
   std::vector<std::string> targets;
   std::string pattern;                       // or a text that the whole name of a layer matches
   std::vector<std::string> modules_to_save;  // sorted: what is trained whole
@@ -25,8 +25,8 @@ struct PeftConfig {
 constexpr const char* kAllLinear = "all-linear";
 constexpr const char* kTargetPattern = "pattern:";
 
-// Throws Error(code) as "origin: reason": no JSON, what is no adapter of this kind (another peft_type, biases, ranks
-// of single layers), a value of another type.
+// Throws Error(code) as "origin: reason": invalid JSON, an unsupported adapter (another peft_type, biases, ranks of
+// single layers), a value of another type.
 PeftConfig parse_peft_config(std::string_view text, const std::string& origin, ExitCode code);
 
 }  // namespace hrm

@@ -24,9 +24,9 @@ class RecordFile {
   // Reads memory that must outlive this object.
   RecordFile(std::span<const std::byte> bytes, const std::string& origin, ExitCode code = ExitCode::data);
 
-  // False at the end. Blank lines are skipped. `record.number` is the line that it begins on, `record.text` is
-  // valid until the next call and is not looked at: of a record above kMaxJsonlLine only the first bytes, one more than
-  // that. Throws Error(code) "file:line: reason" for an array that is not closed or has something else between its
+  // Returns false at the end. Blank lines are skipped. `record.number` is the line that it begins on. `record.text` is
+  // valid until the next call and is not parsed; of a record above kMaxJsonlLine it holds only the first kMaxJsonlLine
+  // + 1 bytes. Throws Error(code) "file:line: reason" for an array that is not closed or has something else between its
   // elements.
   bool next(JsonlLine& record);
   bool is_array() const { return is_array_; }

@@ -34,9 +34,9 @@ std::vector<std::byte> build_safetensors(const std::vector<SafetensorsEntry>& en
 void write_safetensors(const std::filesystem::path& path, const std::vector<SafetensorsEntry>& entries,
                        const std::map<std::string, std::string>& metadata);
 
-// A safetensors file, checked when opened: header of at most 16 MiB and 100,000 tensors of at most 64 dimensions, names
-// of at most 1,024 bytes, known types, offsets inside the file, each tensor as long as its shape takes, the tensors
-// side by side without gap or overlap (as the format demands), no key twice.
+// A safetensors file, checked when opened: a header of at most 16 MiB and 100,000 tensors of at most 64 dimensions,
+// names of at most 1,024 bytes, known types, no duplicate key. Offsets are inside the file, each tensor has the size of
+// its shape, and tensors have neither gaps nor overlaps (as the format demands).
 class SafetensorsFile {
  public:
   // Maps the file. Throws Error(code).

@@ -19,14 +19,14 @@ namespace hrm {
 std::map<std::string, std::string> parse_safetensors_index(std::string_view text, const std::string& origin,
                                                            ExitCode code);
 
-// <folder>/model.safetensors, otherwise the shards that <folder>/model.safetensors.index.json lists, otherwise
+// <folder>/model.safetensors, otherwise the shards in <folder>/model.safetensors.index.json, otherwise
 // pytorch_model.bin or the shards of its index (state_dict_of: tensors are read, nothing is executed). Throws
-// Error(code), one sentence: no weights in the folder, a shard that is not there, an index that names a tensor which
-// its shard lacks or leaves one out, a shard that is not such a file.
+// Error(code), one sentence: no weights in the folder, a missing shard, an index that disagrees with its shards, a file
+// of another kind.
 class SafetensorsSet {
  public:
   explicit SafetensorsSet(const std::filesystem::path& folder, ExitCode code = ExitCode::checkpoint);
-  // One file alone: of torch.save where its name ends in .bin, otherwise safetensors.
+  // Only one file: of torch.save if its name ends in .bin, otherwise safetensors.
   static SafetensorsSet of_file(const std::filesystem::path& file, ExitCode code = ExitCode::checkpoint);
 
   // Sorted.

@@ -10,11 +10,10 @@
 
 namespace hrm {
 
-// The name without the parts that wrappers add: `module` (DataParallel, DDP), `_orig_mod` (torch.compile),
-// `_fsdp_wrapped_module`, `_checkpoint_wrapped_module` and `_forward_module` wherever they stand, `default` (the name
-// of PEFT's first adapter) behind the beginning, and then `base_model`, `model` and `inner` at the beginning, any
-// number of them in any order. "module._orig_mod.model.layers.0.mlp.up_proj.weight" is
-// "layers.0.mlp.up_proj.weight". The last part always stays.
+// The name without the parts that wrappers add. Anywhere: `module` (DataParallel, DDP), `_orig_mod` (torch.compile),
+// `_fsdp_wrapped_module`, `_checkpoint_wrapped_module` and `_forward_module`. After the beginning: `default` (the name
+// of PEFT's first adapter). At the beginning, any number in any order: `base_model`, `model` and `inner`. For example
+// "module._orig_mod.model.layers.0.mlp.up_proj.weight" is "layers.0.mlp.up_proj.weight". The last part always stays.
 std::string core_tensor_name(std::string_view name);
 
 // All names by their core names. Throws Error(code), naming `origin` and both, where two names have one core name.

@@ -1,6 +1,6 @@
 #pragma once
-// tokenizer_config.json, which is beside a tokenizer.json of Hugging Face's transformers: names of its special
-// tokens and the template of a chat. Everything else in it is skipped.
+// tokenizer_config.json, beside a tokenizer.json of Hugging Face's transformers: names of special tokens, and the chat
+// template. Everything else in it is ignored.
 
 #include <string>
 #include <string_view>

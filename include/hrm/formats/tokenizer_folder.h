@@ -17,11 +17,11 @@ struct FolderTokenizer {
   std::filesystem::path file;  // what it was read from: tokenizer.json or vocab.json
 };
 
-// The text of tokenizer.json; otherwise what vocab.json and merges.txt stand for, as transformers opens them: the words
-// of GPT-2, or with normalization form C those of Qwen. tokenizer_config.json says which and names the added tokens, in
-// older folders added_tokens.json and special_tokens_map.json do. Throws Error(code) for a folder that holds no
-// tokenizer, with the line that makes tokenizer.json where there is something to make it of; for files that are wrong;
-// for a class that needs more than these files.
+// The text of tokenizer.json; otherwise one made from vocab.json and merges.txt, as transformers opens them: with the
+// words of GPT-2, or with normalization form C those of Qwen. tokenizer_config.json says which and names the added
+// tokens; in older folders added_tokens.json and special_tokens_map.json do. Throws Error(code) for a folder without a
+// tokenizer, if possible with the line that makes tokenizer.json; for wrong files; and for a class that needs more than
+// these files.
 FolderTokenizer read_folder_tokenizer(const std::filesystem::path& folder, ExitCode code = ExitCode::data);
 
 // The text of a tokenizer's file: of tokenizer.json, or read_folder_tokenizer of a folder. Another file of a tokenizer

@@ -1,7 +1,7 @@
 #pragma once
-// tokenizer.json of the Hugging Face `tokenizers` library, as far as BPE goes: over bytes (GPT-2, Llama 3, Qwen,
-// SmolLM) and over characters with single bytes as a way out (Llama 2, Mistral, TinyLlama).
-// https://huggingface.co/docs/tokenizers. Text and numbers only; data/tokenizer.h says what they mean.
+// tokenizer.json of the Hugging Face `tokenizers` library, for BPE: over bytes (GPT-2, Llama 3, Qwen, SmolLM) and over
+// characters with single bytes as a fallback (Llama 2, Mistral, TinyLlama). https://huggingface.co/docs/tokenizers.
+// Text and numbers only; data/tokenizer.h gives them their meaning.
 
 #include <cstdint>
 #include <string>
@@ -126,9 +126,9 @@ struct TokenizerJson {
   // counts where `first_space_counts`.
   bool trims_offsets = false, first_space_counts = false;
   bool ignore_merges = false;  // a word that is a token as a whole needs no merges
-  // What becomes of a symbol (a byte where a step is byte_level, otherwise a character) that has no token: the tokens
-  // <0xXX> of its bytes where `byte_fallback`; otherwise this token, once for neighbours where `fuse_unk`; otherwise
-  // nothing.
+  // The replacement of a symbol (a byte with a byte_level step, otherwise a character) that has no token: with
+  // `byte_fallback` the tokens <0xXX> of its bytes; otherwise this token, once for neighbours with `fuse_unk`;
+  // otherwise nothing.
   bool byte_fallback = false;
   std::string unk_token = {};  // empty: none
   bool fuse_unk = false;
@@ -141,9 +141,9 @@ bool is_byte_level(const TokenizerJson& tokenizer);
 
 // Throws Error(code) as "origin: reason". At most 64 MiB, 2^20 tokens of 4,096 bytes, 2^20 merges, 2^16 added tokens,
 // 16 steps of a kind, patterns of 16 KiB, ids below 2^21. Refused by name: other models, normalizers, pre-tokenizers,
-// post-processors and decoders, dropout; keys that are not known. So are a token or an id twice, a merge of or into a
-// token that is not there, a merge twice, an added token whose id the library would number otherwise.
-// Truncation and padding, which a call of the library left there, are skipped with one warning for each file.
+// post-processors and decoders, dropout, unknown keys. Also refused: a duplicate token, id or merge, a merge of or into
+// an unknown token, and an added token whose id the library would change. Truncation and padding, which a library call
+// left there, are ignored with one warning for each file.
 TokenizerJson parse_tokenizer_json(std::string_view text, const std::string& origin, ExitCode code = ExitCode::data);
 
 // The same as text, which the `tokenizers` library opens, too. Equal tokenizers give equal texts. Throws

@@ -1,6 +1,6 @@
 #pragma once
-// PyTorch's .pt files without PyTorch: a reader that takes tensors and containers out of the pickle and executes
-// nothing, and a writer whose files torch.load opens with its default settings (weights_only=True).
+// PyTorch's .pt files without PyTorch. The reader extracts tensors and containers from the pickle and executes nothing.
+// torch.load opens the writer's files with its default settings (weights_only=True).
 
 #include <cstddef>
 #include <deque>
@@ -28,15 +28,15 @@ struct NamedTensor {
 using TorchScalar = std::variant<int64_t, double, bool, std::string>;
 
 // Reads torch.save files (state dicts with _metadata, parameters, nested dict, OrderedDict, list, tuple, numbers, text)
-// and TorchScript or C++ OutputArchive files (module objects). Everything found in the object tree is named by its
-// path: keys, list indices and attribute names joined by '.', e.g. "_orig_mod.model.inner.H_init". None is left out.
+// and TorchScript or C++ OutputArchive files (module objects). Everything in the object tree is named by its path:
+// keys, list indices and attribute names joined by '.', e.g. "_orig_mod.model.inner.H_init". Nothing is left out.
 // Tensors are views of the mapped file, except strided ones, which are copied to C order.
 //
-// Within limits that no real file comes near: 32 MiB of pickle, 2^21 values in it, 100,000 tensors of 64 dimensions, 64
-// containers inside one another, names of 1,024 bytes and 64 MiB of names, copies of 16 MiB more than the file.
+// Limits that no real file approaches: 32 MiB of pickle, 2^21 values in it, 100,000 tensors of 64 dimensions, 64 nested
+// containers, names of 1,024 bytes and 64 MiB of names, copies of 16 MiB more than the file.
 //
-// Throws Error(code): not such a file, damaged (CRC-32, truncated, out of bounds), big-endian, the old non-zip format,
-// or anything in the pickle besides tensors and containers, which is refused by its name.
+// Throws Error(code): not such a file, damaged (CRC-32, truncated, out of bounds), big-endian, or the old non-zip
+// format. Anything in the pickle besides tensors and containers is refused by its name.
 class TorchArchive {
  public:
   explicit TorchArchive(const std::filesystem::path& path, ExitCode code = ExitCode::checkpoint);
@@ -68,9 +68,9 @@ class TorchArchive {
 };
 
 // The tensors of a model, with the names of its state dict. Training programs often save a dict that holds the state
-// dict as `model`, `module`, `model_state_dict`, `model_state` or `state_dict` beside other things: then those of that
-// member alone, without its name. Else all. Views of the archive, which must live as long. Throws Error(code), naming
-// `origin`, where several members could be the state dict.
+// dict as `model`, `module`, `model_state_dict`, `model_state` or `state_dict`. Then only that member's tensors are
+// returned, without its name; otherwise all. Views of the archive, which must outlive them. Throws Error(code), naming
+// `origin`, if several members could be the state dict.
 std::vector<NamedTensor> state_dict_of(const TorchArchive& archive, const std::string& origin, ExitCode code);
 
 // A .pt file with an OrderedDict name -> tensor. `root` is the folder inside the archive. A duplicate name or bytes

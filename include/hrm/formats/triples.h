@@ -1,8 +1,8 @@
 #pragma once
 // A training record of an encoder-decoder language model, as a line of JSON:
 //   {"encoder_ids": [...], "decoder_input_ids": [...], "labels": [...]}
-// encoder_ids may be called input_ids, labels targets; decoder_input_ids default to the encoder's ids.
-// labels[t] is what follows decoder_input_ids[t] (nothing is shifted later); -100 = not learned from.
+// encoder_ids may be called input_ids, and labels targets; decoder_input_ids default to the encoder's ids. labels[t] is
+// the target of decoder_input_ids[t] (nothing is shifted later); -100 is not learned.
 
 #include <cstdint>
 #include <string_view>
@@ -23,9 +23,9 @@ struct Triple {
   uint32_t decoder_tokens = 0;  // also the number of labels
 };
 
-// Throws Error(code) with the reason alone ("id 99 is not below the vocabulary's 64"): no JSON of this form, a key
-// twice or of another name, an id outside the vocabulary or no whole number, labels of another number than decoder ids,
-// an empty array, too many ids.
+// Throws Error(code) with only the reason ("id 99 is not below the vocabulary's 64"): not JSON of this form, a
+// duplicate or unknown key, an id outside the vocabulary or not whole, labels and decoder ids of different number, an
+// empty array, too many ids.
 Triple parse_triple(std::string_view line, const TripleLimits& limits, ExitCode code);
 
 // Writes the first `count` numbers of an array of a Triple.

@@ -22,15 +22,15 @@ uint32_t crc32(std::span<const std::byte> bytes, uint32_t previous = 0);
 class ZipReader {
  public:
   // Reads and checks the central directory. Throws Error(code): not a zip archive, truncated, records outside the file,
-  // records that overlap, a name twice, several disks, more than 2^20 records, a name of more than 4,096 bytes. Names
-  // are keys alone: nothing is unpacked.
+  // overlapping records, a duplicate name, several disks, more than 2^20 records, a name of more than 4,096 bytes.
+  // Names are only keys: nothing is unpacked.
   ZipReader(std::span<const std::byte> archive, const std::string& origin, ExitCode code = ExitCode::data);
 
   // In the order of the central directory.
   const std::vector<std::string>& names() const { return names_; }
   bool contains(const std::string& name) const { return records_.count(name) != 0; }
-  // The record's data, after a check of its CRC-32. Throws Error(code) naming the record and the archive; compressed
-  // and encrypted records are refused (TorchScript archives compress the code that they carry beside the tensors).
+  // The record's data, after a check of its CRC-32. Throws Error(code) naming the record and the archive. Compressed
+  // and encrypted records are refused (TorchScript archives compress the code beside the tensors).
   std::span<const std::byte> at(const std::string& name) const;
 
  private:

@@ -11,11 +11,11 @@
 
 namespace hrm::nn {
 
-// softmax(q k^T / sqrt(head_dim)) v over all positions, without mask, bias or dropout. Submodules qkv_proj (3*D, D),
-// rows in the order all heads of q, all of k, all of v, and o_proj (D, D).
+// softmax(q k^T / sqrt(head_dim)) v over all positions, without mask, bias or dropout. Submodules: qkv_proj (3*D, D)
+// and o_proj (D, D). The rows of qkv_proj are all heads of q, then of k, then of v.
 class Attention : public torch::nn::Module {
  public:
-  // `rotary` may be empty (no positions here).
+  // An empty `rotary` disables the rotation.
   Attention(int64_t width, int64_t heads, RotaryTable rotary, at::Device device);
 
   at::Tensor forward(const at::Tensor& h) const;  // (B, L, D) -> (B, L, D)

@@ -1,5 +1,5 @@
 #pragma once
-// The block of HRM and TRM, and the recurrent module made of them.
+// The block of HRM and TRM, and the recurrent module built from it.
 
 #include <ATen/core/Tensor.h>
 #include <torch/nn/module.h>
@@ -21,22 +21,22 @@ struct BlockSizes {
   int64_t heads = 0;
   double expansion = 4;
   double rms_norm_eps = 1e-5;
-  bool mlp_t = false;  // mix positions by a SwiGLU over them instead of attention
+  bool mlp_t = false;  // mix positions with a SwiGLU over them instead of attention
 };
 
-// Post-norm: h = rms(h + mix(h)); h = rms(h + mlp(h)), with the parameter-free RMSNorm. mix is self_attn, or with
-// mlp_t a SwiGLU over the sequence axis, whose residual and norm also run over that axis.
+// Post-norm: h = rms(h + mix(h)); h = rms(h + mlp(h)), with a parameter-free RMSNorm. mix is self_attn. With mlp_t it
+// is a SwiGLU over the sequence axis; its residual and norm also run over that axis.
 class Block : public torch::nn::Module, public HasGradientGroup {
  public:
   Block(const BlockSizes& sizes, const RotaryTable& rotary, at::Device device);
 
   at::Tensor forward(const at::Tensor& h) const;  // (B, L, D) -> (B, L, D)
-  // forward(h) + addend, not recorded.
+  // forward(h) + addend, without gradient.
   at::Tensor forward_add(const at::Tensor& h, const at::Tensor& addend) const;
-  // Position 0 of forward(h) alone, (B, D).
+  // Position 0 of forward(h), (B, D).
   at::Tensor forward_first(const at::Tensor& h) const;
-  // forward(h) with matrix products in 8 bits, not recorded. h8: h in e4m3 under h_slot; both are not read where the
-  // MLP mixes. Returns the output, and it in e4m3 where fp8.output is defined.
+  // forward(h) with fp8 GEMMs, without gradient. h8: h in e4m3 under h_slot; both are unused with mlp_t. Returns the
+  // output, and also its e4m3 version if fp8.output is defined.
   std::tuple<at::Tensor, at::Tensor> forward_fp8(const at::Tensor& h, const at::Tensor& h8, const at::Tensor& h_slot,
                                                  const Fp8Block& fp8) const;
 
@@ -49,7 +49,7 @@ class Block : public torch::nn::Module, public HasGradientGroup {
   }
 
  private:
-  // The first half of the block, through which every recorded use goes.
+  // The first half of the block. Every recorded use of the block passes through it.
   at::Tensor mix_positions(const at::Tensor& input) const;
 
   double eps_;
@@ -59,18 +59,18 @@ class Block : public torch::nn::Module, public HasGradientGroup {
   int gradient_group_ = GradientReady::kNoGroup;
 };
 
-// forward(h, injection): the blocks in order, applied to h + injection. Submodules layers.0, layers.1, ...
+// forward(h, injection) applies the blocks in order to h + injection. Submodules: layers.0, layers.1, ...
 class ReasoningModule : public torch::nn::Module {
  public:
   ReasoningModule(int64_t layers, const BlockSizes& sizes, const RotaryTable& rotary, at::Device device);
 
   at::Tensor forward(const at::Tensor& h, const at::Tensor& injection) const;  // (B, L, D) each
-  // Position 0 of the same, (B, D): the last block leaves out what only the other positions need.
+  // Position 0 of forward(), (B, D). The last block skips the work that only other positions need.
   at::Tensor forward_first(const at::Tensor& h, const at::Tensor& injection) const;
-  // forward() `times` times, h = forward(h, injection), for a recursion whose result is not differentiated: with matrix
-  // products in 8 bits where set_fp8() gave what they need and it is active. Call without gradient mode.
+  // Applies h = forward(h, injection) `times` times, for a recursion that is not differentiated. Matrix products are in
+  // 8 bits if set_fp8() provided the slots and fp8 is active. Call without gradient mode.
   at::Tensor recur(const at::Tensor& h, const at::Tensor& injection, int64_t times = 1) const;
-  // forward_first() in the same way; the last block computes in the compute dtype.
+  // The same for forward_first(); the last block computes in the compute dtype.
   at::Tensor recur_first(const at::Tensor& h, const at::Tensor& injection) const;
 
   void set_fp8(std::shared_ptr<const Fp8Level> fp8) { fp8_ = std::move(fp8); }

@@ -1,7 +1,7 @@
 #pragma once
-// Attention of language models: rotary positions, fewer heads of keys and values than of queries (Ainslie et al.,
-// "GQA", arXiv 2305.13245), masks, and a cache for decoding. Shapes: B rows, T positions, D width, hd head width, Hq
-// heads of queries, Hkv of keys and values, S positions in a cache.
+// Attention of language models: rotary positions, grouped-query attention (Ainslie et al., "GQA", arXiv 2305.13245),
+// masks, and a cache for decoding. Shapes: B rows, T positions, D width, hd head width, Hq query heads, Hkv key and
+// value heads, S positions in a cache.
 
 #include <ATen/core/Tensor.h>
 #include <torch/nn/module.h>
@@ -24,57 +24,57 @@ namespace hrm::nn {
 struct AttentionSizes {
   int64_t width = 0, heads = 0, kv_heads = 0, head_dim = 0;
   double eps = 1e-6;     // of the norms of q and k
-  bool qk_norm = false;  // RMS norm with weight over each head of q and of k, before the rotation
+  bool qk_norm = false;  // RMSNorm with weight over each head of q and k, before the rotation
 };
 
-// Keys and values of one layer, (B, Hkv, S, hd) in the compute dtype; written in place, so that addresses stay.
+// Keys and values of one layer, (B, Hkv, S, hd) in the compute dtype. Updated in place, so that addresses are stable.
 struct LayerCache {
   at::Tensor keys, values;
 };
 
-// What all layers of one pass share.
+// The inputs that all layers of a pass share.
 struct AttentionPass {
-  RotaryTable rotary = {};  // (T, hd / 2), or (B, 1, 1, hd / 2) where T is 1; undefined: no rotation
-  at::Tensor mask = {};     // bool, broadcasts to (B, Hq, T, keys), true where may be attended to; undefined: all
-  bool causal = true;       // only without mask: to no later position
-  // Of a decoding step, with a cache and T = 1: (B) int64, where the new position goes. Then rotary has the rows of all
-  // positions. Instead of a mask, `window` limits attention to this many positions; 0: all.
+  RotaryTable rotary = {};  // (T, hd / 2), or (B, 1, 1, hd / 2) if T is 1; undefined: no rotation
+  at::Tensor mask = {};     // bool, broadcasts to (B, Hq, T, keys), true: may attend; undefined: all
+  bool causal = true;       // no attention to later positions; only without mask
+  // For a decoding step, with a cache and T = 1: (B) int64, the index of the new position. rotary then has rows for all
+  // positions. Instead of a mask, `window` limits attention to the last `window` positions; 0: all.
   at::Tensor place = {};
   int64_t window = 0;
-  // Defined: hidden states are those of tokens that are in several rows, (1, U, D), and T is the longest row's.
+  // If defined, hidden states are (1, U, D), one per token that rows share, and T is the length of the longest row.
   SharedTokens shared = {};
 };
 
 // Which of T positions each position attends to: those of its own document that are not later and, with a window above
-// 0, less than `window` back. documents (B, T) integer or undefined. Returns (T, T) or (B, 1, T, T) bool, or an
-// undefined tensor where plain causal attention is meant.
+// 0, less than `window` back. documents (B, T) integer or undefined. Returns (T, T) or (B, 1, T, T) bool; undefined for
+// plain causal attention.
 at::Tensor causal_mask(int64_t positions, int64_t window, const at::Tensor& documents, at::Device device);
 
-// x (..., hd) rotated by rows of a rotary table that broadcast to (..., hd / 2): dimension i is paired with i + hd / 2.
+// Rotates x (..., hd) by rows of a rotary table that broadcast to (..., hd / 2). Dimension i is paired with i + hd / 2.
 // Computed in float32, rounded once. Differentiable in x.
 at::Tensor rotate_pairs(const at::Tensor& x, const RotaryTable& rows);
 
-// softmax(q k^T / sqrt(hd)) v. q (B, Hq, T, hd), k and v (B, Hkv, S, hd), Hkv a divisor of Hq -> (B, Hq, T, hd). mask
-// and causal as in AttentionPass. By ATen's scaled_dot_product_attention.
+// softmax(q k^T / sqrt(hd)) v, using ATen's scaled_dot_product_attention. q (B, Hq, T, hd), k and v (B, Hkv, S, hd) ->
+// (B, Hq, T, hd); Hkv divides Hq. mask and causal: see AttentionPass.
 at::Tensor grouped_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& mask,
                              bool causal);
 
-// Submodules qkv_proj ((Hq + 2 Hkv) hd, D), rows all heads of q, of k, of v; o_proj (D, Hq hd); q_norm and k_norm (hd).
+// Submodules: qkv_proj ((Hq + 2 Hkv) hd, D), rows all heads of q, k, v; o_proj (D, Hq hd); q_norm and k_norm (hd).
 class CausalAttention : public torch::nn::Module, public HasAdaptableLinears {
  public:
   CausalAttention(const AttentionSizes& sizes, at::Device device, WeightFormat format = WeightFormat::f32);
 
-  // residual + attention of x, (B, T, D) all, or (1, U, D) with pass.shared. With a cache: the keys and values of these
-  // positions go there, from its beginning on.
+  // residual + attention(x), all (B, T, D), or (1, U, D) with pass.shared. With a cache, the keys and values of these
+  // positions are written to its beginning.
   at::Tensor forward_add(const at::Tensor& x, const at::Tensor& residual, const AttentionPass& pass,
                          LayerCache* cache = nullptr) const;
 
-  // A decoding step, without gradient: x + attention of norm(x), (B, 1, D) all. Keys and values go into the cache at
-  // pass.place, and what is cached is attended to. next: the norm that the result goes through, or null.
+  // A decoding step, without gradient: x + attention of norm(x), (B, 1, D) all. Writes keys and values into the cache
+  // at pass.place and attends to the cache. next: the norm that the result goes through, or null.
   StepRows step_add(const RmsNorm& norm, const StepRows& rows, const AttentionPass& pass, const LayerCache& cache,
                     const RmsNorm* next) const;
 
-  // qkv_proj: q_proj, k_proj, v_proj; o_proj.
+  // Parts: q_proj, k_proj and v_proj of qkv_proj; o_proj.
   std::vector<AdaptableLinear> adaptable_linears() override;
 
   const Linear& qkv_proj() const { return *qkv_proj_; }
@@ -92,14 +92,14 @@ class CausalAttention : public torch::nn::Module, public HasAdaptableLinears {
   std::shared_ptr<RmsNorm> q_norm_, k_norm_;  // null without qk_norm
 };
 
-// Attention to a memory (B, P, D). Submodules q_proj (Hq hd, D), kv_proj (2 Hkv hd, D), o_proj (D, Hq hd).
+// Attention to a memory (B, P, D). Submodules: q_proj (Hq hd, D), kv_proj (2 Hkv hd, D), o_proj (D, Hq hd).
 class CrossAttention : public torch::nn::Module {
  public:
   CrossAttention(const AttentionSizes& sizes, at::Device device);
 
   // Keys and values (B, Hkv, P, hd) of the memory, for all passes that attend to it.
   LayerCache project(const at::Tensor& memory) const;
-  // residual + attention of x to the memory, (B, T, D) all.
+  // residual + attention of x to the memory, all (B, T, D).
   at::Tensor forward_add(const at::Tensor& x, const at::Tensor& residual, const LayerCache& memory) const;
 
  private:

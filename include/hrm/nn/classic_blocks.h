@@ -1,6 +1,6 @@
 #pragma once
-// The blocks of a Transformer as torch.nn builds it: LayerNorm, biased attention, sinusoidal positions. Parameter names
-// are those of torch.nn. Shapes: B rows, T positions, D width.
+// Transformer blocks as in torch.nn: LayerNorm, attention with biases, sinusoidal positions. Parameter names match
+// torch.nn. Shapes: B rows, T positions, D width.
 
 #include <ATen/core/Tensor.h>
 #include <torch/nn/module.h>
@@ -16,8 +16,8 @@ namespace hrm::nn {
 
 inline constexpr double kLayerNormEps = 1e-5;
 
-// sin in even columns, cos in odd ones, of position * 10000^(-column/D), (positions, D) float32 (Vaswani et al., arXiv
-// 1706.03762). Error(usage) when D is odd.
+// The sinusoidal table of Vaswani et al. (arXiv 1706.03762), (positions, D) float32. With angle = position *
+// 10000^(-column/D), even columns hold the sine and odd ones the cosine. Throws Error(usage) if D is odd.
 at::Tensor sinusoidal_positions(int64_t positions, int64_t width, at::Device device);
 
 // Pre-norm: x += attn(norm1(x)); x += ffn(norm2(x)).
@@ -25,7 +25,7 @@ class ClassicEncoderBlock : public torch::nn::Module {
  public:
   ClassicEncoderBlock(int64_t width, int64_t heads, std::shared_ptr<FeedForward> ffn, at::Device device);
 
-  // key_mask as in MultiheadAttention::forward.
+  // key_mask: see MultiheadAttention::forward.
   at::Tensor forward(const at::Tensor& x, const at::Tensor& key_mask) const;  // (B, T, D) -> (B, T, D)
 
  private:
@@ -34,10 +34,10 @@ class ClassicEncoderBlock : public torch::nn::Module {
   std::shared_ptr<FeedForward> ffn_;
 };
 
-// Submodules layers.0, layers.1, ... and norm: norm(blocks(x)).
+// norm(blocks(x)). Submodules: layers.0, layers.1, ... and norm.
 class ClassicEncoder : public torch::nn::Module {
  public:
-  // `feed_forward` empty: GELU of 4 D in every layer.
+  // If `feed_forward` is empty, every layer uses GELU with an inner width of 4 D.
   ClassicEncoder(int64_t layers, int64_t width, int64_t heads, const FeedForwardFactory& feed_forward,
                  at::Device device);
 
@@ -48,8 +48,8 @@ class ClassicEncoder : public torch::nn::Module {
   std::shared_ptr<LayerNorm> norm_;
 };
 
-// Post-norm: x = norm1(x + self_attn(x)), causal; x = norm2(x + multihead_attn(x, memory)); x = norm3(x + linear2(
-// relu(linear1(x)))), with biases, 4 D wide.
+// Post-norm: x = norm1(x + self_attn(x)) with causal attention; x = norm2(x + multihead_attn(x, memory)); x = norm3(x +
+// linear2(relu(linear1(x)))). The linear layers have biases; the inner width is 4 D.
 class ClassicDecoderBlock : public torch::nn::Module {
  public:
   ClassicDecoderBlock(int64_t width, int64_t heads, at::Device device);

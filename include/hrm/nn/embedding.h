@@ -1,5 +1,5 @@
 #pragma once
-// Token embedding: rows of a fp32 table, handed out in the compute dtype.
+// Token embedding: looks up rows of an fp32 table and returns them in the compute dtype.
 
 #include <ATen/core/Tensor.h>
 #include <torch/nn/module.h>
@@ -8,14 +8,14 @@
 
 namespace hrm::nn {
 
-// Parameter `name` (entries, width) float32, uninitialised. The default name is that of the official HRM code.
+// Parameter `name`: (entries, width) float32, uninitialised. The default name matches the official HRM code.
 class Embedding : public torch::nn::Module {
  public:
   Embedding(int64_t entries, int64_t width, at::Device device, const std::string& name = "embedding_weight");
 
-  // ids: any shape, int32 or int64, every id in 0..entries-1 (unchecked on a GPU) -> ids.shape + (width), `dtype`.
-  // The gradient of the table is summed in float32 whatever `dtype` is, in an order that does not vary from run to
-  // run. Above ops::kOneHotEntries entries it is added to the table's own buffer, as hrm/ops/linear.h does.
+  // ids: any shape, int32 or int64, in 0..entries-1 (unchecked on a GPU). Returns ids.shape + (width) in `dtype`. The
+  // table's gradient is always summed in float32 and in a deterministic order. Above ops::kOneHotEntries entries it is
+  // accumulated in place in the table's gradient buffer, as in hrm/ops/linear.h.
   at::Tensor forward(const at::Tensor& ids, at::ScalarType dtype) const;
 
   const at::Tensor& weight() const { return embedding_weight_; }

@@ -1,6 +1,5 @@
 #pragma once
-// The feed-forward part of a language model's block, behind one interface so that dense layers and mixtures of experts
-// can be exchanged.
+// The feed-forward part of a language model's block. One interface covers dense layers and mixtures of experts.
 
 #include <ATen/core/Tensor.h>
 #include <torch/nn/module.h>
@@ -17,9 +16,9 @@
 
 namespace hrm::nn {
 
-// A term that a layer adds to the loss beside its output, e.g. the load of experts.
+// A loss term that a layer contributes in addition to its output, e.g. the load balance of experts.
 struct AuxiliaryLoss {
-  std::string name;   // "moe_load"
+  std::string name;   // the total loss gets weight * value
   at::Tensor value;   // 0-dim float32, differentiable
   double weight = 0;  // the loss gets weight * value
 };
@@ -27,27 +26,29 @@ struct AuxiliaryLoss {
 class HasAuxiliaryLosses {
  public:
   virtual ~HasAuxiliaryLosses() = default;
-  // The losses of all recorded calls of forward() since the last call of this, one or more for each. Calls without
-  // gradient mode leave none.
+  // Returns the losses of all recorded forward() calls since the last call, at least one per forward(). Calls outside
+  // gradient mode contribute none.
   virtual std::vector<AuxiliaryLoss> take_auxiliary_losses() = 0;
 };
 
 class FeedForward : public torch::nn::Module, public HasAuxiliaryLosses {
  public:
-  // (tokens, D) in the compute dtype -> the same. Recorded where gradients are. Reads nothing back to the host.
+  // (tokens, D) in the compute dtype -> same shape and dtype. Differentiable in gradient mode. Never reads back to the
+  // host.
   virtual at::Tensor forward(const at::Tensor& x) = 0;
-  // residual + forward(x), by fewer passes over memory where a layer can.
+  // residual + forward(x), with fewer passes over memory if the layer supports it.
   virtual at::Tensor forward_add(const at::Tensor& x, const at::Tensor& residual);
-  // x + forward(norm(x)) without gradient: a decoding step, by fewer kernels where a layer can. next: the norm that the
-  // result goes through, or null; see StepRows.
+  // x + forward(norm(x)) without gradient: a decoding step, with fewer kernels if a layer supports it. next: the norm
+  // that the result goes through, or null; see StepRows.
   virtual StepRows step_add(const RmsNorm& norm, const StepRows& rows, const RmsNorm* next);
   std::vector<AuxiliaryLoss> take_auxiliary_losses() override { return {}; }
 };
 
-// Makes the feed-forward part of layer `layer`, counted from 0: how a model gets experts in some of its layers.
+// Creates the feed-forward part of layer `layer` (counted from 0), so that only some layers have experts.
 using FeedForwardFactory = std::function<std::shared_ptr<FeedForward>(int64_t layer)>;
 
-// down(gelu(up(x))) without biases, gelu exact (erf). Submodules up (inner, width) and down (width, inner).
+// down(gelu(up(x))) without biases and with the exact (erf) GELU. Submodules: up (inner, width) and down (width,
+// inner).
 class GeluFeedForward : public FeedForward {
  public:
   GeluFeedForward(int64_t width, int64_t inner, at::Device device);
@@ -58,7 +59,7 @@ class GeluFeedForward : public FeedForward {
   std::shared_ptr<Linear> up_, down_;
 };
 
-// down_proj(silu(gate) * up), [gate, up] = gate_up_proj(x), of any inner width. Submodules gate_up_proj (2 inner,
+// down_proj(silu(gate) * up) with [gate, up] = gate_up_proj(x) and any inner width. Submodules: gate_up_proj (2 inner,
 // width) and down_proj (width, inner).
 class SwigluFeedForward : public FeedForward, public HasAdaptableLinears {
  public:
@@ -68,19 +69,19 @@ class SwigluFeedForward : public FeedForward, public HasAdaptableLinears {
   at::Tensor forward_add(const at::Tensor& x, const at::Tensor& residual) override;
   StepRows step_add(const RmsNorm& norm, const StepRows& rows, const RmsNorm* next) override;
 
-  // gate_up_proj: gate_proj, up_proj; down_proj.
+  // Parts: gate_proj and up_proj of gate_up_proj; down_proj.
   std::vector<AdaptableLinear> adaptable_linears() override;
 
   const Linear& gate_up_proj() const { return *gate_up_proj_; }
   const Linear& down_proj() const { return *down_proj_; }
 
  private:
-  bool needs_forward() const;  // of either layer
+  bool needs_forward() const;  // true if either layer needs it
 
   std::shared_ptr<Linear> gate_up_proj_, down_proj_;
 };
 
-// take_auxiliary_losses() of every part below `module` that has it, in the order of the module tree.
+// Collects take_auxiliary_losses() from every submodule of `module` that has it, in module-tree order.
 std::vector<AuxiliaryLoss> take_auxiliary_losses(const torch::nn::Module& module);
 
 }  // namespace hrm::nn

@@ -1,5 +1,5 @@
 #pragma once
-// What a model keeps beside its weights so that recursions without gradient can multiply in 8 bits (hrm/ops/fp8.h).
+// State that lets recursions without gradient multiply in fp8 (hrm/ops/fp8.h).
 
 #include <ATen/core/Tensor.h>
 #include <torch/nn/module.h>
@@ -13,15 +13,16 @@
 
 namespace hrm::nn {
 
-// A weight in e4m3 and its slot.
+// An e4m3 weight and its slot.
 struct Fp8Weight {
   at::Tensor values;
   at::Tensor slot;
 };
 
-// Of one block. The slots of activations belong to the output of the attention, of the block's first half, of the
-// SwiGLU's gate and of the block itself. A block that mixes positions by an MLP does so in 16 bits: qkv, o, mixed and
-// output are undefined; output also in the last block of a level, whose result nobody reads in 8 bits.
+// The fp8 state of one block. The activation slots belong to the outputs of attention (mixed), the first half of the
+// block (half), the SwiGLU gate (act) and the block (output). If the block mixes positions with an MLP, it does so in
+// 16 bits; then qkv, o, mixed and output are undefined. output is also undefined in the last block of a level, because
+// nobody reads its result in fp8.
 struct Fp8Block {
   Fp8Weight qkv, o, gate_up, down;
   at::Tensor mixed, half, act, output;
@@ -29,49 +30,49 @@ struct Fp8Block {
 
 class ReasoningModule;
 
-// The weights of a level that are multiplied in 8 bits, block by block: qkv and o where there is attention, gate_up,
-// down.
+// The weights of a level that are multiplied in fp8, block by block: qkv and o if the block has attention, then gate_up
+// and down.
 std::vector<const Linear*> fp8_weights(const ReasoningModule& level);
 
 struct Fp8Level {
   bool active = false;
-  at::Tensor input;  // slot of the sum that enters the first block; undefined where the MLP mixes
+  at::Tensor input;  // slot of the sum that enters the first block; undefined with mlp_t
   std::vector<Fp8Block> blocks;
 };
 
 // The e4m3 copies of all weights of a model's recurrent modules, and the slots of all quantised tensors. A training
-// step calls quantize_weights(), runs its passes and calls update_scales(); both are device work that waits for nothing
-// and can be captured. Registered state: "fp8.slots", "fp8.history", "fp8.steps".
+// step calls quantize_weights(), runs its passes and calls update_scales(). Both calls are asynchronous device work and
+// can be captured. Registered state: "fp8.slots", "fp8.history", "fp8.steps".
 class Fp8Recursions : public Stateful {
  public:
   static constexpr const char* kStatePrefix = "fp8.";
 
-  // Finds the ReasoningModules of `model`, whose ParameterSet must have been built, and gives each its Fp8Level:
-  // recur() uses it from then on while active. `history`: past steps that a scale follows; `margin` as in
-  // ops::fp8_update_scales_. All scales are 1 and no step has been counted: inactive.
+  // Finds the ReasoningModules of `model` and gives each its Fp8Level, which recur() uses while active. Build the
+  // model's ParameterSet first. `history`: number of past steps that a scale follows; `margin`: see
+  // ops::fp8_update_scales_. Starts inactive, with all scales 1 and no steps counted.
   Fp8Recursions(torch::nn::Module& model, int64_t history, double margin);
 
-  // Whether recursions run in 8 bits; false: in the compute dtype, as if there were no Fp8Recursions.
+  // Selects fp8 for the recursions. If false, they use the compute dtype, as if there were no Fp8Recursions.
   void set_active(bool active);
   bool active() const { return active_; }
 
-  // Writes the weights' e4m3 copies from what the matrix products of other passes read.
+  // Quantises the compute weights, which the other passes read, into the e4m3 copies.
   void quantize_weights() const;
-  // New scales from the maxima since the last call.
+  // Computes new scales from the maxima recorded since the last call.
   void update_scales() const;
-  // Scales of the weights from their own maxima; those of activations stay. Before the first step.
+  // Sets the weights' scales from their current maxima and keeps the activations' scales. Call before the first step.
   void calibrate_weights() const;
-  // All scales 1, no history and no step counted, as at the beginning.
+  // Resets to the initial state: all scales 1, no history, no steps counted.
   void forget_scales();
 
-  // Whether an Fp8Evaluation lives.
+  // Whether an Fp8Evaluation is alive.
   bool evaluating() const { return evaluating_; }
 
-  // Steps whose recursions ran in 8 bits, counted by whoever runs them.
+  // Counts a step whose recursions ran in fp8. The caller that runs the steps calls it.
   void count_step() { ++steps_; }
   int64_t steps() const { return steps_; }
 
-  // All slots, (n, 4), the weights' in front.
+  // All slots, (n, 4), weights first.
   const at::Tensor& slots() const { return slots_; }
   int64_t weights() const { return static_cast<int64_t>(weights_.size()); }
 
@@ -89,9 +90,8 @@ class Fp8Recursions : public Stateful {
   bool active_ = false, evaluating_ = false;
 };
 
-// While one lives, the weights as they were when it was made (perhaps averages) are evaluated with the scales of
-// training; afterwards the slots are what they were, so that an evaluation changes no training. With a null or inactive
-// `fp8` it does nothing.
+// While alive, evaluates the weights as they were at construction (e.g. the EMA) with the scales of training. The
+// destructor restores the slots, so an evaluation does not affect training. Does nothing if `fp8` is null or inactive.
 class Fp8Evaluation {
  public:
   explicit Fp8Evaluation(Fp8Recursions* fp8);

@@ -1,6 +1,6 @@
 #pragma once
-// Weights of frozen linear layers as products read them, and how a model's are kept as NF4 alone (QLoRA, arXiv
-// 2305.14314; the format: hrm/ops/nf4.h).
+// Weights of frozen linear layers as GEMMs read them, and storage of a model's weights in NF4 only (QLoRA, arXiv
+// 2305.14314; format: hrm/ops/nf4.h).
 
 #include <ATen/core/Tensor.h>
 #include <ATen/core/ivalue.h>
@@ -19,40 +19,40 @@ namespace hrm::nn {
 class Linear;
 
 struct FrozenWeight {
-  at::Tensor weight;   // (out, in) in the compute dtype; beside NF4 the workspace's beginning, which read() writes
-  ops::Nf4Tensor nf4;  // undefined: the weight is held as it is
+  at::Tensor weight;   // (out, in) in the compute dtype; for NF4 the start of the workspace, which read() overwrites
+  ops::Nf4Tensor nf4;  // undefined if the weight is not quantised
 
-  // What a product reads. With NF4 it is dequantised, and valid until the next read() of any layer of the model: the
-  // product follows at once and on the same stream.
+  // The weight for a GEMM. An NF4 weight is dequantised into the workspace and stays valid only until the next read()
+  // of any layer of the model. Launch the GEMM at once and on the same stream.
   const at::Tensor& read() const;
 
-  // For an autograd node, which then keeps the codes and the workspace, no dequantised copy. The workspace is no saved
-  // variable: it is overwritten between the passes.
+  // For autograd nodes, which then keep the codes and the workspace but no dequantised copy. The workspace must not be
+  // a saved variable, because it is overwritten between the passes.
   c10::IValue to_ivalue() const;
   static FrozenWeight from_ivalue(const c10::IValue& value);
 };
 
-// x weight^T (+ residual), (..., in) -> (..., out); x and residual get their gradients, the weight none. Keeps the
-// weight as it is held and nothing else. Deterministic; can be captured.
+// x weight^T (+ residual), (..., in) -> (..., out). Only x and residual get gradients. Saves nothing but the weight in
+// its stored form. Deterministic; can be captured.
 at::Tensor frozen_linear(const at::Tensor& x, const FrozenWeight& weight,
                          const std::optional<at::Tensor>& residual = {});
 
-// The layers of a model that were made with WeightFormat::nf4, by their parameters' names, in the module tree's order.
+// The layers of a model that were constructed with WeightFormat::nf4, with their parameter names, in module-tree order.
 struct Nf4Layer {
   std::string weight;  // "model.layers.0.self_attn.qkv_proj.weight"
   std::shared_ptr<Linear> linear;
 };
 std::vector<Nf4Layer> nf4_layers(const torch::nn::Module& model);
 
-// Gives these layers their workspace: one buffer of the largest layer in the compute dtype, in which all of them are
-// dequantised by turns. Its address stays, so that captured steps may use it. Once, after every layer has its weight.
-// Nothing where the model has no such layers.
+// Gives these layers a shared workspace: one buffer of the largest layer's size in the compute dtype, into which each
+// layer is dequantised in turn. Its address is stable, so captured steps may use it. Call once, after every layer has
+// its weight. Does nothing if the model has no such layers.
 void share_nf4_workspace(const torch::nn::Module& model, at::ScalarType compute_dtype);
 
-// What they take.
+// Memory of these layers.
 struct Nf4Memory {
-  int64_t elements = 0;   // of all weights
-  int64_t bytes = 0;      // of codes, magnitudes and scales
+  int64_t elements = 0;   // of all weights together
+  int64_t bytes = 0;      // of codes, absolute maxima and scales
   int64_t workspace = 0;  // bytes
 };
 Nf4Memory nf4_memory(const torch::nn::Module& model);

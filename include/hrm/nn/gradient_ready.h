@@ -1,7 +1,7 @@
 #pragma once
-// Says in the middle of a backward pass that the gradients of some parameters are complete, so that they can travel to
-// other ranks while the rest is computed. Hooks of autograd cannot say it: weight gradients are added to their buffers
-// inside the nodes of the sub-blocks and never pass through the leaves.
+// Reports during a backward pass that the gradients of some parameters are complete, so that their reduction over ranks
+// can overlap with the rest of the pass. Autograd hooks cannot do this: weight gradients are accumulated into their
+// buffers inside the nodes of the sub-blocks and never pass through the leaves.
 
 #include <ATen/core/Tensor.h>
 
@@ -12,30 +12,30 @@
 
 namespace hrm::nn {
 
-// The groups of a ParameterSet and who wants to know of them. A module passes its input through mark() each time it is
-// used; the backward pass reaches that place when all gradients of this use are added, and when it has come through all
-// uses (a block of TRM has several in one graph) the group is complete.
+// The gradient groups of a ParameterSet and their listener. A module passes its input through mark() on every use. The
+// backward pass reaches the mark once all gradients of that use are accumulated. A group is complete once this has
+// happened for all its uses; a TRM block has several in one graph.
 //
-// Without a listener nothing is recorded and nothing counted. No locks: the forward pass, then the backward pass, of
-// one device, in which autograd runs one node at a time.
+// Without a listener nothing is recorded or counted. There are no locks: one device runs the forward pass and then the
+// backward pass, in which autograd runs one node at a time.
 class GradientReady : public std::enable_shared_from_this<GradientReady> {
  public:
   static constexpr int kNoGroup = -1;
-  // Called inside the backward pass, on its thread and stream, once for each group. What it throws leaves backward().
+  // Called in the backward pass, on its thread and stream, once per group. Exceptions propagate out of backward().
   using Listener = std::function<void(int group)>;
 
   explicit GradientReady(std::vector<std::string> groups);
 
-  // Names of the modules, "H_level.layers.3", in the order in which a backward pass completes them.
+  // Module names ("H_level.layers.3") in the order in which a backward pass completes them.
   const std::vector<std::string>& groups() const { return groups_; }
 
-  // For one forward pass and its backward pass, which must both come after this. Uses counted before are forgotten: a
-  // pass that threw may have left some. Empty: nobody listens. `used_again` is called inside the forward pass, for a
-  // group's second use; what it throws leaves mark().
+  // Sets the listener for one forward pass and its backward pass, both of which must follow this call. Resets the use
+  // counts, which a pass that threw may have left behind. An empty listener disables reporting. `used_again` is called
+  // in the forward pass on a group's second use; its exceptions propagate out of mark().
   void listen(Listener listener, Listener used_again = {});
 
-  // `input` itself, or where gradients are recorded and somebody listens an alias of it that tells autograd of this
-  // use. A use whose input needs no gradient cannot be told of: the group is then not reported in this pass.
+  // Returns `input`, or an alias that records this use in autograd if gradients are recorded and there is a listener. A
+  // use whose input needs no gradient cannot be tracked; the group is then not reported in this pass.
   at::Tensor mark(const at::Tensor& input, int group);
 
  private:
@@ -43,11 +43,11 @@ class GradientReady : public std::enable_shared_from_this<GradientReady> {
   void use_is_done(int group);
 
   std::vector<std::string> groups_;
-  std::vector<int> uses_;  // of each group, that backward has still to come through
+  std::vector<int> uses_;  // per group: uses that backward has not reached yet
   Listener listener_, used_again_;
 };
 
-// A module whose parameters make a group. It must mark its input in every use of them.
+// A module whose parameters form a group. It must mark its input on every use of them.
 class HasGradientGroup {
  public:
   virtual ~HasGradientGroup() = default;

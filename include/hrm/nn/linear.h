@@ -14,48 +14,49 @@ namespace hrm::nn {
 
 class LoraAdapter;
 
-// How a layer holds its weight.
+// How a layer stores its weight.
 enum class WeightFormat {
-  f32,  // as a parameter, which may train
-  nf4,  // as NF4 alone, frozen
+  f32,  // a parameter, which may be trained
+  nf4,  // NF4 only, frozen
 };
 
-// y = x weight^T (+ bias). Parameters `weight` (out, in) and, where asked for, `bias` (out), float32, uninitialised.
-// Submodule lora where it was given a low-rank adapter (hrm/nn/lora.h).
+// y = x weight^T (+ bias). Parameters: `weight` (out, in) and optionally `bias` (out), both float32 and uninitialised.
+// An attached low-rank adapter is the submodule lora (hrm/nn/lora.h).
 //
-// With WeightFormat::nf4 the parameter `weight` is on the meta device: a name and a shape, no numbers and no memory.
-// hold_nf4() brings the numbers, and share_nf4_workspace() where they are dequantised.
+// With WeightFormat::nf4 the parameter `weight` is on the meta device: it has a name and a shape but no storage.
+// hold_nf4() sets the values, and share_nf4_workspace() provides the buffer to dequantise them into.
 class Linear : public torch::nn::Module, public HasComputeWeight {
  public:
   Linear(int64_t in, int64_t out, at::Device device, bool bias = false, WeightFormat format = WeightFormat::f32);
 
-  // (..., in) in the compute dtype -> (..., out). Gradients as in hrm/ops/linear.h: added in float32, in place.
+  // (..., in) in the compute dtype -> (..., out). Gradients are accumulated in place in float32 (hrm/ops/linear.h).
   at::Tensor forward(const at::Tensor& x) const;
-  // residual + forward(x), without a bias; the sum in the product's epilogue where a device can (ops::linear_add).
+  // residual + forward(x), without a bias. The GEMM epilogue adds the residual where the device supports it
+  // (ops::linear_add).
   at::Tensor forward_add(const at::Tensor& x, const at::Tensor& residual) const;
 
   const at::Tensor& weight() const { return weight_; }
-  const at::Tensor& bias() const { return bias_; }  // undefined without one
+  const at::Tensor& bias() const { return bias_; }  // undefined without a bias
 
-  // What the matrix products read: the copy in the compute dtype, or the master itself; while an adapter is merged, the
-  // merged weight. Who reads it instead of calling forward() must ask needs_forward() first.
+  // The weight that GEMMs read: the compute copy, or the master itself if there is no copy; while an adapter is merged,
+  // the merged weight. Callers that use it instead of forward() must check needs_forward() first.
   const at::Tensor& compute_weight() const;
-  // The same, whatever an adapter does.
+  // As compute_weight(), but without any adapter.
   const at::Tensor& base_weight() const { return compute_weight_; }
-  // Whether forward() does more than one product with a weight that stays: an adapter is beside it, or it is NF4.
+  // Whether forward() is more than one GEMM with a fixed weight: the weight is NF4, or an adapter is active.
   bool needs_forward() const { return format_ == WeightFormat::nf4 || adapter() != nullptr; }
 
-  // Without a bias, and once.
+  // Attaches an adapter. Only for a layer without a bias, and only once.
   void attach(std::shared_ptr<LoraAdapter> adapter);
-  // What is beside the weight now; null without an adapter, and while it is merged (which one beside NF4 never is)
-  // or switched off.
+  // The active adapter. Null if there is none, or if it is switched off or merged. Adapters of NF4 layers are never
+  // merged.
   const LoraAdapter* adapter() const;
 
   WeightFormat format() const { return format_; }
-  // With WeightFormat::nf4: quantises `weight` (out, in), any floating-point dtype and device, with double
-  // quantisation. Error(checkpoint) with its name where it is not finite. Waits for the device.
+  // For WeightFormat::nf4: quantises `weight` (out, in), of any floating-point dtype and device, with double
+  // quantisation. Throws Error(checkpoint) that includes `name` if a value is not finite. Waits for the device.
   void hold_nf4(const at::Tensor& weight, const std::string& name);
-  const ops::Nf4Tensor& nf4() const { return nf4_; }  // undefined before
+  const ops::Nf4Tensor& nf4() const { return nf4_; }  // undefined before hold_nf4()
   void set_nf4_workspace(const at::Tensor& workspace) { compute_weight_ = workspace; }
   FrozenWeight frozen_weight() const { return {.weight = compute_weight_, .nf4 = nf4_}; }
 

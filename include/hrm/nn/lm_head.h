@@ -1,5 +1,5 @@
 #pragma once
-// From hidden states to logits, with a weight of its own or that of the token embedding.
+// Maps hidden states to logits, with its own weight or that of the token embedding.
 
 #include <ATen/core/Tensor.h>
 #include <torch/nn/module.h>
@@ -11,13 +11,13 @@ namespace hrm::nn {
 // logits = hidden weight^T, without bias.
 class LmHead : public torch::nn::Module, public HasComputeWeight {
  public:
-  // A parameter `weight` (vocabulary, width) float32, uninitialised.
+  // Untied: has a parameter `weight` (vocabulary, width), float32, uninitialised.
   LmHead(int64_t width, int64_t vocabulary, at::Device device);
-  // Tied: reads `embedding` (vocabulary, width), a parameter of another module, and has none itself. Gradients of both
-  // uses are added up in its buffer.
+  // Tied: reads `embedding` (vocabulary, width), a parameter of another module, and has no parameter itself. The
+  // gradients of both uses accumulate in that parameter's buffer.
   explicit LmHead(const at::Tensor& embedding);
 
-  at::Tensor forward(const at::Tensor& hidden) const;  // (..., width) -> (..., vocabulary), the dtype of hidden
+  at::Tensor forward(const at::Tensor& hidden) const;  // (..., width) -> (..., vocabulary) in the dtype of hidden
 
   const at::Tensor& weight() const { return weight_; }
   const at::Tensor& compute_weight() const { return compute_weight_; }

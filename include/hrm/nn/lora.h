@@ -1,10 +1,10 @@
 #pragma once
-// Low-rank adapters beside frozen linear layers (Hu et al., "LoRA", arXiv 2106.09685; scaled by 1 / sqrt(r):
-// Kalajdzievski, "rsLoRA", arXiv 2312.03732): y = x W^T + scale * dropout(x) A^T B^T. Names, initial values and meaning
-// of the options are those of the PEFT library.
+// Low-rank adapters for frozen linear layers (Hu et al., "LoRA", arXiv 2106.09685): y = x W^T + scale * dropout(x) A^T
+// B^T. rsLoRA scales by 1 / sqrt(r) instead (Kalajdzievski, arXiv 2312.03732). Names, initial values and the meaning of
+// the options follow the PEFT library.
 //
-// With DoRA (Liu et al., arXiv 2402.09353) each output has a trained magnitude m, which begins as |W|, the norm of its
-// row: y = g * (x W^T + scale * x A^T B^T) with g = m / |W + scale * B A|, whose norm is a constant to the gradients.
+// With DoRA (Liu et al., arXiv 2402.09353) each output has a trained magnitude m, initialised to |W|, the norm of its
+// row: y = g * (x W^T + scale * x A^T B^T) with g = m / |W + scale * B A|. The gradient treats that norm as a constant.
 // With dropout, d = dropout(x): y = (x - d) W^T + g * (d W^T + scale * d A^T B^T).
 
 #include <ATen/core/Tensor.h>
@@ -29,24 +29,24 @@ struct LoraOptions {
   double alpha = 16;  // scale = alpha / r
   double dropout = 0;
   bool rslora = false;  // scale = alpha / sqrt(r)
-  // Layers that get an adapter: the whole name in the original model or the end of it ("layers.0.mlp.up_proj",
+  // Layers that get an adapter: full names in the original model or suffixes of them ("layers.0.mlp.up_proj",
   // "up_proj"), or kAllLinear.
   std::vector<std::string> targets = {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"};
-  int64_t seed = 0;  // of the dropout's masks
+  int64_t seed = 0;  // of the dropout masks
   bool dora = false;
-  // In place of targets, where set: whether the layer of this whole name gets an adapter.
+  // If set, replaces targets: returns whether the layer of this full name gets an adapter.
   std::function<bool(const std::string&)> wants = {};
-  std::string pattern = {};  // the regular expression that it stands for
-  // Modules that train whole, by such names: the embedding, the head, norms, layers that are kept as they are.
+  std::string pattern = {};  // the regular expression behind `wants`
+  // Modules that are trained in full, named the same way: the embedding, the head, norms, or layers without an adapter.
   std::vector<std::string> modules_to_save = {};
-  // The file that these options are of: errors name it and have its code, and targets that no layer has are passed
-  // over, as PEFT does. Empty: they are the user's.
+  // The file these options come from; empty if they come from the user. With a file, errors name it and have its error
+  // code, and targets that match no layer are ignored, as in PEFT.
   std::string origin = {};
 };
 double lora_scale(const LoraOptions& options);
 
-// What a frozen layer's products stand for: `rows` consecutive outputs of a layer are one projection of the original
-// model. The parts of a layer cover its outputs in order.
+// A projection of the original model: `rows` consecutive outputs of a fused frozen layer. The parts of a layer cover
+// its outputs in order.
 struct LoraPart {
   std::string name;  // "q_proj"
   int64_t rows = 0;
@@ -55,31 +55,31 @@ struct AdaptableLinear {
   std::shared_ptr<Linear> linear;
   std::vector<LoraPart> parts;
 };
-// A module with layers that can have adapters.
+// A module whose linear layers can have adapters.
 class HasAdaptableLinears {
  public:
   virtual ~HasAdaptableLinears() = default;
   virtual std::vector<AdaptableLinear> adaptable_linears() = 0;
 };
 
-// How the layers of a model compute.
+// Which weights the layers of a model use.
 enum class LoraMode {
-  adapter,  // W and the adapter beside it: for training
-  merged,   // W + scale * B A as it was at the last LoraSet::merge(), one product: for generating. Beside NF4, whose
-            // saving a merged copy would undo, it is `adapter`
-  off,      // W alone: the model before training, e.g. as the reference of a KL term
+  adapter,  // W and the adapter next to it; for training
+  merged,   // W + scale * B A as of the last LoraSet::merge(), one GEMM; for generation. Same as `adapter` for NF4
+            // weights, because a merged copy would undo their memory saving
+  off,      // W only: the base model, e.g. as the reference of a KL term
 };
 
-// What all adapters of a model share.
+// State shared by all adapters of a model.
 struct LoraShared {
   LoraOptions options;
   LoraMode mode = LoraMode::adapter;
-  bool merges = true;  // whether `merged` means merged weights; not beside NF4
+  bool merges = true;  // whether mode `merged` uses merged weights; false for NF4
   bool drops = true;   // whether dropout is on in gradient mode; without gradients it is always off
-  at::Tensor step;     // 0-dim int64 on the device: what masks are drawn by, beside seed and layer
+  at::Tensor step;     // 0-dim int64 on the device; with seed and layer it selects the dropout mask
 };
 
-// Dropout on or off, as long as this lives. Null: nothing.
+// Switches dropout on or off for its lifetime. Does nothing if `shared` is null.
 class WithLoraDropout {
  public:
   WithLoraDropout(std::shared_ptr<LoraShared> shared, bool on) : shared_(std::move(shared)) {
@@ -96,13 +96,12 @@ class WithLoraDropout {
   bool before_ = true;
 };
 
-// The adapter of one layer, whose parts that are targets have one each. Submodules lora_A (targets * r, in), the A of
-// one target below that of the one before, and lora_B (rows of the targets, r), likewise; with DoRA the parameter
-// lora_magnitude_vector (rows of the targets). All targets of a layer see one mask of dropout, where PEFT draws one for
-// each.
+// The adapters of one layer, one for each part that is a target. Submodules: lora_A (targets * r, in), the A of all
+// targets stacked in order, and lora_B (rows of the targets, r), stacked likewise. DoRA adds the parameter
+// lora_magnitude_vector (rows of the targets). All targets of a layer share one dropout mask; PEFT draws one for each.
 class LoraAdapter : public torch::nn::Module, public HasOwnInit {
  public:
-  // wanted: which of the parts are targets; at least one.
+  // wanted: marks the parts that are targets; at least one.
   LoraAdapter(int64_t in, const std::vector<LoraPart>& parts, const std::vector<bool>& wanted,
               std::shared_ptr<LoraShared> shared, at::Device device);
 
@@ -110,37 +109,36 @@ class LoraAdapter : public torch::nn::Module, public HasOwnInit {
   bool merged() const { return shared_->merges && asks_for_merged(); }
   const std::shared_ptr<LoraShared>& shared() const { return shared_; }
 
-  // x weight^T + adapter (+ residual), weight (out, in) frozen. (..., in) -> (..., out). Gradients of A and B are added
-  // to their masters' buffers in float32, as ops::linear does; x and residual get theirs from autograd. Keeps x,
-  // (..., targets * r) and the weight as it is held for the backward pass; dropout's mask is drawn again, a weight that
-  // is NF4 dequantised again. Deterministic; can be captured.
+  // x weight^T + adapter (+ residual), (..., in) -> (..., out), with a frozen weight (out, in). Gradients of A and B
+  // accumulate in float32 in their masters' buffers, as in ops::linear; x and residual get theirs from autograd. Saves
+  // x, one (..., targets * r) tensor and the weight in its stored form for the backward pass, which redraws the dropout
+  // mask and dequantises an NF4 weight again. Deterministic; can be captured.
   at::Tensor forward(const at::Tensor& x, const FrozenWeight& weight,
                      const std::optional<at::Tensor>& residual = {}) const;
 
-  // What products read while merged; undefined before the first merge(). Stays at its address.
+  // The weight that GEMMs read while merged; undefined before the first merge(). Its address is stable.
   const at::Tensor& merged_weight() const { return merged_; }
-  // What ops::lora_merge_ makes it of: `weight`, (out, in) in the compute dtype, and the copies of A and B in that
-  // dtype.
+  // Input of ops::lora_merge_: `weight` (out, in) in the compute dtype, and the copies of A and B in that dtype.
   ops::LoraLayer to_merge(const at::Tensor& weight);
-  // The same into another tensor, which may be `weight` itself.
+  // The same, with `merged` as the output, which may be `weight` itself.
   ops::LoraLayer to_merge(const at::Tensor& weight, const at::Tensor& merged) const;
   void forget_merged() { merged_ = at::Tensor(); }
 
-  // merged = weight with the adapter in it, of DoRA, which ops::lora_merge_ does not know; may be the same tensor.
+  // DoRA's version of ops::lora_merge_: merged = weight with the adapter applied. Both may be the same tensor.
   void merge_dora(const at::Tensor& weight, const at::Tensor& merged) const;
   void merge_dora(const at::Tensor& weight);
-  // The magnitudes become the norms of the weight's rows: the adapter begins as nothing.
+  // Sets the magnitudes to the norms of the weight's rows, so that the adapter starts as the identity.
   void begin_dora(const at::Tensor& weight);
 
-  // A (r, in) and B (rows, r) of each target, views of the masters.
+  // A (r, in) and B (rows, r) of each target, as views of the masters.
   struct Pair {
     std::string name;  // "q_proj"
     at::Tensor A, B;
-    at::Tensor magnitude = {};  // (rows), of DoRA
+    at::Tensor magnitude = {};  // (rows), DoRA only
   };
   std::vector<Pair> pairs() const;
 
-  // A uniform in +-1 / sqrt(in), B zero: the adapter begins as nothing.
+  // A is uniform in +-1 / sqrt(in) and B is zero, so that the adapter starts as the identity.
   void init_own(uint64_t seed, const std::string& name) override;
   void set_seed(int64_t seed) { seed_ = seed; }
   int64_t seed() const { return seed_; }
@@ -149,9 +147,9 @@ class LoraAdapter : public torch::nn::Module, public HasOwnInit {
   bool asks_for_merged() const { return shared_->mode == LoraMode::merged; }
   at::Tensor dora_forward(const at::Tensor& x, const FrozenWeight& weight, const at::Tensor& A, const at::Tensor& B,
                           double p) const;
-  // |W + scale * B A| of the targets' rows, float32 (float64).
+  // W + scale * B A| for the targets' rows, float32 (float64 for float64).
   at::Tensor dora_norms(const at::Tensor& weight) const;
-  // W + scale * B A of a target, likewise.
+  // W + scale * B A of one target, in the same dtype.
   at::Tensor adapted_rows(size_t target, const at::Tensor& weight) const;
 
   std::shared_ptr<LoraShared> shared_;
@@ -164,44 +162,45 @@ class LoraAdapter : public torch::nn::Module, public HasOwnInit {
   at::Tensor merged_;
 };
 
-// The adapters of a model. Make it before the model's parameter set is built: freezes all parameters, then gives each
-// layer with targets its adapter, the submodule `lora` of the layer.
+// All adapters of a model. Construct it before the model's parameter set is built. Freezes all parameters, then adds an
+// adapter to each layer that has targets, as the layer's submodule `lora`.
 class LoraSet {
  public:
-  // Error(usage), or Error(checkpoint) beside an origin: a rank below 1, dropout outside [0, 1), targets that no layer
-  // has, naming those there are, and modules to train whole that are none, or held as NF4, or have an adapter.
+  // Throws Error(usage), or Error(checkpoint) if the options have an origin, for: a rank below 1; dropout outside [0,
+  // 1); targets that match no layer (the text lists those that exist); modules_to_save that do not exist, are stored as
+  // NF4 or have an adapter.
   LoraSet(torch::nn::Module& model, const LoraOptions& options, at::Device device);
 
-  // The initial values alone, a function of seed and names; DoRA's magnitudes are those of the weights.
+  // Sets only the initial values, which depend on seed and names; DoRA's magnitudes come from the weights.
   void initialise(uint64_t seed);
 
   const LoraOptions& options() const { return shared_->options; }
   LoraMode mode() const { return shared_->mode; }
-  // What layers read from now on. `merged` needs a merge() before.
+  // Selects which weights layers read. `merged` requires an earlier merge().
   void set_mode(LoraMode mode);
   void set_dropout(bool on) { shared_->drops = on; }
-  // Masks of this rank's own, which has other rows; rank 0 has those of a single process.
+  // Gives this rank its own dropout masks, because it has other rows. Rank 0 has the masks of a single process.
   void draw_apart(int64_t rank);
-  // 0-dim int64; who trains gives it another value for each micro-batch, and keeps it in checkpoints.
+  // 0-dim int64. The trainer changes it for every micro-batch and saves it in checkpoints.
   const at::Tensor& step() const { return shared_->step; }
-  // Renews the merged weights; the first call allocates as much memory as the layers have. Beside NF4 it does nothing.
+  // Recomputes the merged weights. The first call allocates as much memory as the layers use. Does nothing for NF4.
   void merge();
-  // Frees the merged weights; the mode must be another one.
+  // Frees the merged weights. The mode must not be `merged`.
   void forget_merged();
 
-  // The merged weight of a layer by its parameter's name, "model.layers.3.self_attn.qkv_proj.weight"; undefined where
-  // that is not a layer with an adapter, or before merge(). Of NF4 a new tensor each time: it is dequantised, and the
-  // adapter as it is now added.
+  // The merged weight of a layer, given its parameter's name, e.g. "model.layers.3.self_attn.qkv_proj.weight".
+  // Undefined before merge(), or if that is not a layer with an adapter. For NF4 every call returns a new tensor: the
+  // dequantised weight plus the current adapter.
   at::Tensor merged_weight(const std::string& parameter) const;
 
-  // By the layer's name in the original model: "model.layers.3.self_attn.q_proj".
+  // Named by the layer in the original model, e.g. "model.layers.3.self_attn.q_proj".
   std::vector<LoraAdapter::Pair> pairs() const;
-  // The weights of modules_to_save, by their parameters' names.
+  // The weights of modules_to_save, with their parameter names.
   const std::vector<std::pair<std::string, at::Tensor>>& saved() const { return saved_; }
 
  private:
   struct Layer {
-    std::string path;    // of the module that has it: "model.layers.3.self_attn"
+    std::string path;    // of the module that owns the layer: "model.layers.3.self_attn"
     std::string weight;  // name of the frozen parameter
     std::shared_ptr<Linear> linear;
     std::shared_ptr<LoraAdapter> adapter;
@@ -213,7 +212,7 @@ class LoraSet {
   std::vector<std::pair<std::string, at::Tensor>> saved_;
 };
 
-// While it lives, another mode.
+// Sets another mode for its lifetime.
 class WithLoraMode {
  public:
   WithLoraMode(LoraSet& set, LoraMode mode) : set_(set), before_(set.mode()) { set.set_mode(mode); }

@@ -1,5 +1,5 @@
 #pragma once
-// Transformer blocks over a memory of a few vectors, applied several times in a row.
+// Transformer blocks applied repeatedly to a memory of a few vectors.
 
 #include <ATen/core/Tensor.h>
 
@@ -12,14 +12,13 @@
 
 namespace hrm::nn {
 
-// `steps` times state = norm(blocks(state + extra + pos)). state (B, T, D) and extra (B, D) in the compute dtype, pos
-// (T, D) a float32 parameter. Every position sees all of its memory. Differentiable once, in all of these and the
-// parameters.
+// Repeats state = norm(blocks(state + extra + pos)) `steps` times. state (B, T, D) and extra (B, D) are in the compute
+// dtype, pos (T, D) is a float32 parameter. Attention is not causal. Differentiable once, with respect to all of these
+// and the parameters.
 //
-// Blocks of attention with as many heads of keys as of queries and SwiGLU go through ops::memory_blocks: one node of
-// autograd for all steps, one product for each weight's gradient; with TransformerBlockOptions::recompute it keeps its
-// inputs alone and computes the steps again, with the same bits. Others, and all with backend reference, one after the
-// other.
+// Blocks with SwiGLU and as many key heads as query heads use ops::memory_blocks: one autograd node for all steps, one
+// GEMM per weight gradient. With TransformerBlockOptions::recompute it saves only its inputs and recomputes the steps
+// bit-identically. Other blocks, and all blocks with the reference backend, run one after the other.
 at::Tensor memory_blocks(const std::vector<std::shared_ptr<TransformerBlock>>& blocks, const RmsNorm& norm,
                          const at::Tensor& state, const at::Tensor& extra, const at::Tensor& pos, int64_t steps);
 

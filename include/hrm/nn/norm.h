@@ -1,5 +1,5 @@
 #pragma once
-// Normalisation layers with weights, computed in float32 whatever the dtype of the activations.
+// Normalisation layers with weights. They compute in float32 for every activation dtype.
 
 #include <ATen/core/Tensor.h>
 #include <torch/nn/module.h>
@@ -11,11 +11,10 @@ namespace hrm::nn {
 
 class Norm : public torch::nn::Module {
  public:
-  virtual at::Tensor forward(const at::Tensor& x) const = 0;  // (..., width) -> the same shape and dtype
+  virtual at::Tensor forward(const at::Tensor& x) const = 0;  // (..., width) -> same shape and dtype
 };
 
-// (x - mean) / sqrt(var + eps) * weight + bias over the last dimension. Parameters `weight` (1 at the start) and
-// `bias`.
+// (x - mean) / sqrt(var + eps) * weight + bias over the last dimension. Parameters: `weight` (initially 1) and `bias`.
 class LayerNorm : public Norm, public HasOwnInit {
  public:
   LayerNorm(int64_t width, double eps, at::Device device);
@@ -28,17 +27,17 @@ class LayerNorm : public Norm, public HasOwnInit {
   at::Tensor weight_, bias_;
 };
 
-// x / sqrt(mean(x^2) + eps) * weight over the last dimension (Zhang and Sennrich, arXiv 1910.07467). Parameter
-// `weight`, 1 at the start.
+// x / sqrt(mean(x^2) + eps) * weight over the last dimension (Zhang and Sennrich, arXiv 1910.07467). Parameter:
+// `weight`, initially 1.
 class RmsNorm : public Norm, public HasOwnInit {
  public:
-  // `groups`: the mean is taken over each of this many equal parts of a row.
+  // `groups`: normalises each of this many equal parts of a row separately.
   RmsNorm(int64_t width, double eps, at::Device device, int64_t groups = 1);
 
   at::Tensor forward(const at::Tensor& x) const override;
-  // y and x as ops::weighted_rms_norm_stream gives them: in front of a sub-block. Not with groups.
+  // y and x from ops::weighted_rms_norm_stream, for the start of a sub-block. Not with groups.
   ops::NormedStream forward_stream(const at::Tensor& x) const;
-  // The same in another dtype, rounded once.
+  // As forward(x), with the result in another dtype, rounded once.
   at::Tensor forward(const at::Tensor& x, at::ScalarType dtype) const;
   void init_own(uint64_t seed, const std::string& name) override;
 
@@ -51,7 +50,7 @@ class RmsNorm : public Norm, public HasOwnInit {
   at::Tensor weight_;
 };
 
-// The same as a function; weight (width) float32 (float64 for float64 x). Keeps x and one number per group and row.
+// RmsNorm as a function. weight (width) is float32 (float64 for float64 x). Saves x and one number per group and row.
 at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps, at::ScalarType dtype,
                     int64_t groups = 1);
 

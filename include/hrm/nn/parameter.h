@@ -1,6 +1,6 @@
 #pragma once
-// Trainable parameters: fp32 master weights, their low-precision copies for the matrix products, and fp32 gradient
-// buffers that live as long as the parameters.
+// Trainable parameters: fp32 masters, their low-precision compute copies for GEMMs, and fp32 gradient buffers that live
+// as long as the parameters.
 
 #include <ATen/core/Tensor.h>
 #include <torch/nn/module.h>
@@ -13,23 +13,21 @@
 
 namespace hrm::nn {
 
-// A module whose weight is read by matrix products. ParameterSet::build hands it the copy to read; until then, and when
-// computing in float32, the copy is the master itself.
+// A module whose weight GEMMs read. ParameterSet::build passes it the compute copy. Before that, or when computing in
+// float32, the compute weight is the master itself.
 class HasComputeWeight {
  public:
   virtual ~HasComputeWeight() = default;
   // The float32 leaf, a parameter of this module.
   virtual at::Tensor master_weight() const = 0;
-  // Called by ParameterSet::build. Same shape as the master, compute dtype, no gradient; its content changes in place.
+  // Called by ParameterSet::build. Same shape as the master, compute dtype, no gradient; its contents change in place.
   virtual void set_compute_weight(const at::Tensor& weight) = 0;
 };
 
-// A gradient that its module's backward pass can overwrite instead of adding to it, so nobody needs to clear it
-// before.
+// A gradient that the module's backward pass can overwrite instead of accumulate, so that it need not be cleared first.
 struct StaleGradient {
   at::Tensor master;
-  at::Tensor
-      stale;  // 0-dim bool on the CPU: the buffer holds something old. Who writes next overwrites, and clears this
+  at::Tensor stale;  // 0-dim bool on the CPU: the buffer is stale. The next writer overwrites it and clears this flag
 };
 
 // A module with such gradients. No other use of these parameters may write their gradients.
@@ -39,35 +37,36 @@ class HasStaleGradients {
   virtual std::vector<StaleGradient> stale_gradients() = 0;
 };
 
-// One trainable tensor. `master` is the autograd leaf (float32, requires_grad, and its .grad() is a view into the
-// set's flat gradient buffer, so gradients always accumulate in place). `compute` is what the matrix products read: a
-// copy that refresh_compute() renews where the module asks for one (HasComputeWeight) and the compute dtype is not
-// float32, otherwise the same tensor as `master`.
+// One trainable tensor. `master` is the autograd leaf (float32, requires_grad). Its .grad() is a view into the set's
+// flat gradient buffer, so gradients always accumulate in place. `compute` is the tensor that GEMMs read. It is a copy
+// that refresh_compute() updates if the module is HasComputeWeight and the compute dtype is not float32; otherwise it
+// is `master`.
 struct Parameter {
   std::string name;
   at::Tensor master;
   at::Tensor compute;
-  // Of GradientReady::groups(): the module whose uses are all that give this parameter gradients. kNoGroup: none is.
+  // Index into GradientReady::groups(): the one module that produces this parameter's gradients. kNoGroup: there is
+  // none.
   int group = GradientReady::kNoGroup;
 };
 
-// Weights that are frozen and read in the compute dtype alone, those of embeddings and of modules with a compute
-// weight, kept in that dtype from now on: a large model then needs a third of the memory. Their float32 values are
-// gone. Before ParameterSet::build().
+// Converts frozen weights that are only read in the compute dtype (embeddings and modules with a compute weight) to
+// that dtype, so that a large model needs a third of the memory. Their float32 values are discarded. Call before
+// ParameterSet::build().
 void keep_frozen_as(torch::nn::Module& module, at::ScalarType compute_dtype);
 
-// All parameters of a model. Built once, after the module tree is complete and on its device.
+// All parameters of a model. Build it once, after the module tree is complete and on its device.
 class ParameterSet {
  public:
-  // Takes every parameter of `module` in the order of named_parameters() (a tensor registered twice counts once),
-  // allocates the flat gradient buffer, zeroed, and the compute copies, and hands the copies and the gradient groups
-  // out. A parameter without requires_grad is frozen: it gets a compute copy and is not in all(); one on the meta
-  // device (a layer that is held as NF4) is left alone. `blocks_run_once`: see below. Throws Error(unexpected) when a
-  // parameter is not contiguous float32 (a frozen one may be of the compute dtype, which then needs no copy) or lies on
-  // another device, or when none is left to train.
+  // Collects every parameter of `module` in named_parameters() order; a tensor registered twice counts once. Allocates
+  // the zeroed flat gradient buffer and the compute copies, and passes copies and gradient groups to the modules. A
+  // parameter without requires_grad is frozen: it gets a compute copy but is not in all(). Parameters on the meta
+  // device (NF4 layers) are skipped. `blocks_run_once`: see below. Throws Error(unexpected) if a parameter is not
+  // contiguous float32 or is on another device, or if no parameter is trainable. A frozen parameter may already be in
+  // the compute dtype; it then needs no copy.
   void build(torch::nn::Module& module, at::ScalarType compute_dtype, bool blocks_run_once = false);
 
-  // For a model that is not trained: freezes every parameter and keeps weights as keep_frozen_as() does. all() is
+  // For a model that is not trained: freezes every parameter and converts weights as keep_frozen_as() does. all() is
   // empty.
   void build_frozen(torch::nn::Module& module, at::ScalarType compute_dtype);
 
@@ -75,38 +74,38 @@ class ParameterSet {
   int64_t count() const { return count_; }
 
   // All gradients in one float32 vector, for norms and reductions. Each starts at a multiple of kGradAlignment
-  // elements; the gaps are zero and stay zero, so the vector is a little longer than count().
-  // Undefined after place_gradients().
+  // elements. The gaps always stay zero, so the vector is slightly longer than count(). Undefined after
+  // place_gradients().
   const at::Tensor& flat_grad() const { return flat_grad_; }
-  // Where a module says that it can overwrite a gradient (HasStaleGradients) the numbers stay, marked as old:
-  // settle_gradients() must follow after the backward passes, before anybody reads them, and clears what none has
-  // written.
+  // Clears the gradients. Those that their module can overwrite (HasStaleGradients) keep their values and are marked
+  // stale. For them, call settle_gradients() after the backward passes and before reading gradients; it clears those
+  // that no pass has written.
   void zero_grad();
   void settle_gradients();
 
-  // For ranks that share the optimizer's work: moves the masters into one flat float32 vector of `size` elements, the
-  // i-th to offsets[i] (a multiple of kGradAlignment), zero between them. They stay the same tensors, at another
-  // address: call it before anything has kept one, e.g. a captured graph.
+  // For a sharded optimizer: moves the masters into one flat float32 vector of `size` elements, the i-th to offsets[i]
+  // (a multiple of kGradAlignment), with zeros between them. They remain the same tensors at new addresses, so call it
+  // before anything (e.g. a captured graph) keeps an address.
   void place_masters(const std::vector<int64_t>& offsets, int64_t size);
   // Undefined before place_masters().
   const at::Tensor& flat_master() const { return flat_master_; }
-  // Gives each parameter the buffer that its gradients are added to from now on, contiguous float32 of its size, and
-  // frees the set's own. Who calls it clears them; zero_grad() throws Error(unexpected).
+  // Sets the buffers in which gradients accumulate from now on, one per parameter, contiguous float32 of its size.
+  // Frees the set's own buffer. The caller clears the new ones; zero_grad() throws Error(unexpected).
   void place_gradients(const std::vector<at::Tensor>& gradients);
 
-  // Whether every group is used once in a recorded pass, in the reverse order of GradientReady::groups(), so that no
-  // gradient of a group is there before those of the group before it are complete.
+  // Whether a recorded pass uses every group once, in the reverse order of GradientReady::groups(). Then a group's
+  // gradients are written only after those of the preceding groups are complete.
   bool blocks_run_once() const { return blocks_run_once_; }
 
-  // Copies the masters into the compute copies (one fused cast). Call after anything that writes masters.
+  // Casts the masters into the compute copies (one fused kernel). Call after anything that writes masters.
   void refresh_compute();
 
-  // Who learns inside the backward pass which gradients are complete. Null before build().
+  // Reports inside the backward pass which gradients are complete. Null before build().
   GradientReady* gradient_ready() { return gradient_ready_.get(); }
 
   at::ScalarType compute_dtype() const { return compute_dtype_; }
 
-  // 256 bytes: vector loads and tensor-core outputs need 16, cuBLAS picks its kernels by the alignment it sees.
+  // 256 bytes: vector loads and tensor-core outputs need 16, and cuBLAS selects kernels by the alignment it sees.
   static constexpr int64_t kGradAlignment = 64;
 
  private:
@@ -116,7 +115,7 @@ class ParameterSet {
     at::Tensor gradient, stale;
   };
   std::vector<Overwritten> overwritten_;
-  std::vector<at::Tensor> cleared_;  // parts of flat_grad_, all but those
+  std::vector<at::Tensor> cleared_;  // the other parts of flat_grad_
   at::Tensor flat_grad_, flat_master_;
   std::shared_ptr<GradientReady> gradient_ready_;
   int64_t count_ = 0;

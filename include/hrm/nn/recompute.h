@@ -1,6 +1,6 @@
 #pragma once
-// Activation checkpointing: a part of a model whose intermediate values are computed again in the backward pass instead
-// of being kept (Chen et al., arXiv 1604.06174).
+// Activation checkpointing: recomputes the intermediate values of a part of a model in the backward pass instead of
+// saving them (Chen et al., arXiv 1604.06174).
 
 #include <ATen/core/Tensor.h>
 
@@ -9,13 +9,12 @@
 
 namespace hrm::nn {
 
-// inputs -> outputs, all of them differentiable. Called twice with equal inputs, it must do the same twice.
+// inputs -> outputs, all differentiable. It is called twice with equal inputs and must give equal results.
 using RecomputedPart = std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>& inputs)>;
 
-// part(inputs), of which only the inputs are kept. Gradients of parameters are added where part's own backward pass
-// adds them. leaf: any parameter of the part that trains, so that the backward pass comes by also where no input needs
-// a gradient. Call in gradient mode; all inputs are
-// defined.
+// Computes part(inputs) and saves only the inputs. The part's own backward pass accumulates the gradients of its
+// parameters. leaf: any trained parameter of the part, so that the backward pass runs even if no input needs a
+// gradient. Call in gradient mode; all inputs must be defined.
 std::vector<at::Tensor> recompute(const RecomputedPart& part, const std::vector<at::Tensor>& inputs,
                                   const at::Tensor& leaf);
 

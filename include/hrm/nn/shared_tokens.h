@@ -1,6 +1,6 @@
 #pragma once
-// Rows of tokens that begin alike: what they have in common goes through a model once. Shapes: B rows, T positions, U
-// tokens.
+// Prefix sharing: the tokens that several rows have in common pass through the model once. Shapes: B rows, T positions,
+// U tokens.
 
 #include <ATen/core/Tensor.h>
 
@@ -10,25 +10,25 @@
 
 namespace hrm::nn {
 
-// Where each of U tokens is in B rows of T positions. A causal model computes the same for a token wherever only
-// what follows differs, so that everything but attention can be done once for it: hidden states are (1, U, D), and only
-// attention sees rows. Positions that no token has are padding behind a row's end.
+// Maps U tokens to their places in B rows of T positions. A causal model computes the same values for a token in every
+// row with the same prefix, so everything but attention runs once per token. Hidden states are (1, U, D); only
+// attention sees rows. Positions without a token are padding at the end of a row.
 struct SharedTokens {
   int64_t rows = 0, positions = 0;  // B, T
-  // The first W S tokens are W rows of S positions as they are, some of which may are in the B rows, too.
+  // The first W S tokens are W complete rows of S positions; some of them may also occur in the B rows.
   int64_t whole_rows = 0, whole_positions = 0;  // W, S
-  ops::RowMap spread;                           // (U, C) -> (B T, C): each token's row to all of its places
-  ops::RowMap collect;  // (B T, C) -> (U, C): all but the first W S tokens, from the first of their places
+  ops::RowMap spread;                           // (U, C) -> (B T, C): copies each token's row to all of its places
+  ops::RowMap collect;  // (B T, C) -> (U, C): reads all but the first W S tokens from their first places
 
   struct Rows {
-    at::Tensor whole;   // (W, S, C); undefined where W is 0
+    at::Tensor whole;   // (W, S, C); undefined if W is 0
     at::Tensor others;  // (B, T, C)
   };
 
   bool defined() const { return spread.defined(); }
   int64_t longest() const { return positions > whole_positions ? positions : whole_positions; }
-  Rows to_rows(const at::Tensor& x) const;       // of x (1, U, C), in memory of its own; 0 at padding
-  at::Tensor to_tokens(const Rows& rows) const;  // (1, U, C), 0 where a token has no place
+  Rows to_rows(const at::Tensor& x) const;       // x (1, U, C) -> newly allocated rows, 0 at padding
+  at::Tensor to_tokens(const Rows& rows) const;  // (1, U, C), 0 for a token without a place
 };
 
 }  // namespace hrm::nn

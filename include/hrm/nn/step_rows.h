@@ -1,5 +1,5 @@
 #pragma once
-// The residual stream of a decoding step on its way through the layers.
+// The residual stream of a decoding step between layers.
 
 #include <ATen/core/Tensor.h>
 
@@ -8,13 +8,13 @@
 
 namespace hrm::nn {
 
-// x (..., D), and what the layer that wrote it has made for the norm that it was told of.
+// x (..., D), and what the layer that wrote it has precomputed for the next norm.
 struct StepRows {
   at::Tensor x;
   ops::AheadOfNorm ahead = {};
 };
 
-// x @ weight^T + residual of a decoding step, whose result goes through `next`, or through no norm that is known: null.
+// x @ weight^T + residual in a decoding step. next: the norm applied to the result, or null if it is unknown.
 StepRows step_product(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& residual, const RmsNorm* next);
 
 }  // namespace hrm::nn

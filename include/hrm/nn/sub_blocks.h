@@ -1,7 +1,7 @@
 #pragma once
-// The two halves of a post-norm block, each as one differentiable function over the fused ops. Beside joining kernels
-// they keep only what the backward pass cannot recompute cheaply, and they add the residual's gradient in the epilogue
-// of a matrix product. The plain formula is in block.cpp and is their oracle (ops.backend=reference).
+// The two halves of a post-norm block, each as one differentiable function over the fused ops. They save only the
+// values that are expensive to recompute, and add the residual's gradient in a GEMM epilogue. block.cpp has the plain
+// formula, the oracle of their tests (ops.backend=reference).
 
 #include <ATen/core/Tensor.h>
 
@@ -10,20 +10,20 @@
 
 namespace hrm::nn {
 
-// y = rms(h + o_proj(attention(qkv_proj(h)))), (B, L, D) -> (B, L, D).
-// Kept for the backward pass, in units of B*L*D elements of the compute dtype: h 1, qkv 3, attention output 1, y 1.
-// Sequences that the short attention kernel does not serve (ops::attention_fits) go through ops::attention.
+// y = rms(h + o_proj(attention(qkv_proj(h)))), (B, L, D) -> (B, L, D). Saved for the backward pass, in units of B*L*D
+// elements of the compute dtype: h 1, qkv 3, attention output 1, y 1. Sequences that the short attention kernel does
+// not support (ops::attention_fits) use ops::attention.
 at::Tensor attention_sub_block(const at::Tensor& h, const Attention& attention, double eps);
 
-// Position 0 of attention_sub_block, (B, L, D) -> (B, D), without gradient: all that the Q values of a segment need of
+// Position 0 of attention_sub_block, (B, L, D) -> (B, D), without gradient. The Q values of a segment need no more of
 // the last block. The projection and the norm run on B rows instead of B*L.
 at::Tensor attention_first_position(const at::Tensor& h, const Attention& attention, double eps);
 
-// y = rms(h + down_proj(silu(gate) * up)), [gate, up] = gate_up_proj(h). Kept: h 1, gate_up 2 I / D, the hidden
+// y = rms(h + down_proj(silu(gate) * up)), [gate, up] = gate_up_proj(h). Saved: h 1, gate_up 2 I / D, the hidden
 // activation I / D, y 1.
 at::Tensor mlp_sub_block(const at::Tensor& h, const SwiGLU& mlp, double eps);
 
-// y + addend, without gradient. addend (..., D) as h.
+// y + addend, without gradient. addend (..., D), shaped like h.
 at::Tensor mlp_sub_block_add(const at::Tensor& h, const SwiGLU& mlp, double eps, const at::Tensor& addend);
 
 }  // namespace hrm::nn

@@ -10,14 +10,15 @@
 
 namespace hrm::nn {
 
-// Hidden width of a SwiGLU: expansion * width * 2/3, rounded, then up to a multiple of 256.
+// Hidden width of a SwiGLU: expansion * width * 2/3, rounded to an integer, then up to a multiple of 256.
 int64_t swiglu_width(int64_t width, double expansion);
 
-// silu(gate) * up for gate_up (..., 2*I) = [gate, up] -> (..., I), same type. Keeps gate_up alone for the backward
+// silu(gate) * up for gate_up (..., 2*I) = [gate, up] -> (..., I), same dtype. Saves only gate_up for the backward
 // pass, which writes its gradient into one tensor.
 at::Tensor silu_gate(const at::Tensor& gate_up);
 
-// down_proj(silu(gate) * up); submodules gate_up_proj (2*I, width), first half = gate, and down_proj (width, I).
+// down_proj(silu(gate) * up). Submodules: gate_up_proj (2*I, width), whose first half is gate, and down_proj (width,
+// I).
 class SwiGLU : public torch::nn::Module {
  public:
   SwiGLU(int64_t width, double expansion, at::Device device);

@@ -1,6 +1,6 @@
 #pragma once
-// The pre-norm block of today's language models: RMSNorm, rotary attention with grouped heads, SwiGLU (as in Llama and
-// Qwen3). Shapes: B rows, T positions, D width.
+// The pre-norm block of Llama and Qwen3: RMSNorm, rotary grouped-query attention, SwiGLU. Shapes: B rows, T positions,
+// D width.
 
 #include <ATen/core/Tensor.h>
 #include <torch/nn/module.h>
@@ -18,8 +18,8 @@ namespace hrm::nn {
 struct TransformerBlockOptions {
   AttentionSizes attention;
   double eps = 1e-6;
-  bool cross = false;                        // attends to a memory between attention and feed-forward
-  bool recompute = false;                    // keeps its input alone for the backward pass
+  bool cross = false;                        // adds attention to a memory between self-attention and feed-forward
+  bool recompute = false;                    // activation checkpointing: saves only the block's input
   WeightFormat weights = WeightFormat::f32;  // of the attention's linear layers
 };
 
@@ -28,18 +28,18 @@ class TransformerBlock : public torch::nn::Module, public HasGradientGroup, publ
  public:
   TransformerBlock(const TransformerBlockOptions& options, std::shared_ptr<FeedForward> mlp, at::Device device);
 
-  // memory: what project_memory() gave, with options.cross; cache: see CausalAttention::forward_add.
+  // memory: the result of project_memory(), required with options.cross. cache: see CausalAttention::forward_add.
   at::Tensor forward(const at::Tensor& x, const AttentionPass& pass, const LayerCache* memory = nullptr,
                      LayerCache* cache = nullptr);  // (B, T, D) -> (B, T, D)
   // A decoding step, without gradient: see CausalAttention::step_add. next: the block after this one, or null.
   StepRows step(const StepRows& rows, const AttentionPass& pass, const LayerCache* memory, const LayerCache& cache,
                 const TransformerBlock* next);
-  // For all passes over one memory. A use of the block's parameters of its own, which the backward pass comes through
-  // after those of forward().
+  // Projects a memory once for all passes over it. This is a separate use of the block's parameters: the backward pass
+  // reaches it after those of forward().
   LayerCache project_memory(const at::Tensor& memory) const;
 
-  // The parts, where the block is self-attention with as many heads of keys as of queries and a SwiGLU; q_norm and
-  // k_norm may be null.
+  // The parts of a block that has a SwiGLU, as many key heads as query heads and no cross-attention. q_norm and k_norm
+  // may be null.
   struct PlainParts {
     const RmsNorm *input_norm, *mlp_norm, *q_norm, *k_norm;
     const Linear *qkv_proj, *o_proj, *gate_up_proj, *down_proj;
@@ -48,7 +48,7 @@ class TransformerBlock : public torch::nn::Module, public HasGradientGroup, publ
     bool recompute;  // as in the options
   };
   std::optional<PlainParts> plain_parts() const;
-  // For whoever uses the parts instead of forward(): GradientReady::mark() of the input.
+  // GradientReady::mark() of the input, for callers that use the parts instead of forward().
   at::Tensor mark_use(const at::Tensor& input) const;
 
   std::vector<AuxiliaryLoss> take_auxiliary_losses() override;
@@ -60,7 +60,7 @@ class TransformerBlock : public torch::nn::Module, public HasGradientGroup, publ
  private:
   at::Tensor compute(const at::Tensor& x, const AttentionPass& pass, const LayerCache* memory, LayerCache* cache);
   at::Tensor compute_again_later(const at::Tensor& x, const AttentionPass& pass, const LayerCache* memory);
-  at::Tensor trained_parameter() const;  // one that requires a gradient, where there is one
+  at::Tensor trained_parameter() const;  // any parameter that requires a gradient, if there is one
   std::shared_ptr<LoraShared> adapters() const;
 
   TransformerBlockOptions options_;
@@ -68,7 +68,7 @@ class TransformerBlock : public torch::nn::Module, public HasGradientGroup, publ
   std::shared_ptr<CausalAttention> self_attn_;
   std::shared_ptr<CrossAttention> cross_attn_;
   std::shared_ptr<FeedForward> mlp_;
-  std::vector<AuxiliaryLoss> losses_;              // of recomputed passes, which mlp_ no longer has
+  std::vector<AuxiliaryLoss> losses_;              // of recomputed passes; mlp_ no longer has them
   std::shared_ptr<GradientReady> gradient_ready_;  // null without a ParameterSet
   int gradient_group_ = GradientReady::kNoGroup;
 };
