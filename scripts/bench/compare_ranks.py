@@ -278,7 +278,7 @@ def ranks_of(text):
     except ValueError:
         ranks = [0]
     if ranks[0] < 1:
-        raise command.Failure(command.USAGE, f"--ranks '{text}' is no list of whole numbers of at least 1")
+        raise command.Failure(command.USAGE, f"--ranks '{text}' is not a list of whole numbers of at least 1")
     return ranks
 
 

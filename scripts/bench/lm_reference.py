@@ -220,7 +220,7 @@ def sizes_of(args):
         try:
             values = dict(json.loads(args.sizes))
         except (ValueError, TypeError):
-            raise command.Failure(command.USAGE, f"--sizes '{args.sizes[:60]}' is no JSON object") from None
+            raise command.Failure(command.USAGE, f"--sizes '{args.sizes[:60]}' is not a JSON object") from None
     names = {field.name for field in dataclasses.fields(lm_model.Sizes)} - {"dtype", "cross_entropy"}
     if unknown := sorted(set(values) - names):
         raise command.Failure(command.USAGE, f"--sizes: no size '{unknown[0]}'; there are {', '.join(sorted(names))}")

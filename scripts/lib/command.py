@@ -35,7 +35,7 @@ def number(kind, least, above=False):
         except ValueError:
             value = math.nan
         if not math.isfinite(value) or not (value > least if above else value >= least):
-            raise argparse.ArgumentTypeError(f"'{text}' is no {'whole ' if kind is int else ''}number "
+            raise argparse.ArgumentTypeError(f"'{text}' is not a {'whole ' if kind is int else ''}number "
                                              f"{'above' if above else 'of at least'} {least}")
         return value
     return convert

@@ -19,7 +19,7 @@ std::string read_plain(const std::filesystem::path& file, uint64_t most) {
   const std::filesystem::file_status status = std::filesystem::symlink_status(file, error);
   if (!std::filesystem::exists(status)) damaged(name, " is missing");
   if (std::filesystem::is_symlink(status)) damaged(name, " is a symbolic link");
-  if (!std::filesystem::is_regular_file(status)) damaged(name, " is no regular file");
+  if (!std::filesystem::is_regular_file(status)) damaged(name, " is not a regular file");
   const auto size = std::filesystem::file_size(file, error);
   if (!error && size > most) damaged(name, " has ", size, " bytes instead of ", most);
   return read_text(file, ExitCode::environment);
@@ -59,7 +59,7 @@ VerifiedCheckpoint::VerifiedCheckpoint(const std::filesystem::path& dir, const s
 // `only`: the file to look at; empty: all.
 void VerifiedCheckpoint::verify(const std::string& only) {
   std::error_code ignored;
-  if (!std::filesystem::is_directory(dir_, ignored)) damaged("it is no directory");
+  if (!std::filesystem::is_directory(dir_, ignored)) damaged("it is not a directory");
   constexpr uint64_t kManifestBytes = 4 << 20;
   manifest_ = parse_manifest(read_plain(dir_ / kManifestFile, kManifestBytes));
   for (const auto& [name, fact] : manifest_.files) {

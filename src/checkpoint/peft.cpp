@@ -141,7 +141,7 @@ PeftConfig read_peft_config(const fs::path& folder) {
   constexpr ExitCode kCode = ExitCode::checkpoint;
   std::error_code ignored;
   const fs::path file = folder / kConfig;
-  require(is_peft_folder(folder), kCode, "'", folder.string(), "' is no folder of an adapter: ", kConfig,
+  require(is_peft_folder(folder), kCode, "'", folder.string(), "' is not a folder of an adapter: ", kConfig,
           " is not there", fs::exists(folder, ignored) ? "" : hub_name_hint(folder.string()));
   return parse_peft_config(read_text(file, kCode), file.string(), kCode);
 }

@@ -161,7 +161,7 @@ void Saver::run() {
       stage_ = Stage::idle;
     } else {
       stage_ = Stage::failed;
-      if (!end_) log::warn(failure, "; training goes on, the next try comes in ", human_seconds(pause_s_));
+      if (!end_) log::warn(failure, "; training continues, the next try comes in ", human_seconds(pause_s_));
     }
     changed_.notify_all();
   }

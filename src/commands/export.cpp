@@ -12,11 +12,11 @@ int run_export(const ExportOptions& options) {
   const bool known = options.to == "torchscript" || options.to == "safetensors" || options.to == "pt" ||
                      options.to == "hf" || options.to == "peft";
   require(known, ExitCode::usage, "'", options.to,
-          "' is no export format; use torchscript, safetensors, pt, hf or peft");
+          "' is not an export format; use torchscript, safetensors, pt, hf or peft");
   require(options.weights == "auto" || options.weights == "raw" || options.weights == "ema", ExitCode::usage, "'",
-          options.weights, "' is no set of weights; use auto, raw or ema");
+          options.weights, "' is not a set of weights; use auto, raw or ema");
   require(options.dtype == "float32" || options.dtype == "bfloat16", ExitCode::usage, "'", options.dtype,
-          "' is no dtype of weights; use float32 or bfloat16");
+          "' is not a dtype of weights; use float32 or bfloat16");
   require(options.dtype == "float32" || options.to == "hf", ExitCode::usage, "--dtype ", options.dtype,
           " is for --to hf alone; ", options.to, " has the dtype of the checkpoint");
   require(!options.out.empty(), ExitCode::usage, "--out needs the file or folder to write");

@@ -76,7 +76,7 @@ std::vector<Prompt> read_prompts(const GenerateOptions& o) {
     const std::string text = input.rest();
     JsonlLines lines(as_bytes(text));
     while (lines.next(line)) {
-      require(is_utf8(line.text), ExitCode::data, where(), ": the prompt is no UTF-8");
+      require(is_utf8(line.text), ExitCode::data, where(), ": the prompt is not UTF-8");
       prompts.push_back({std::string(line.text), where(), ExitCode::data});
     }
   }

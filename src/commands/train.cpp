@@ -256,7 +256,7 @@ train::Outcome train_from(const TrainOptions& options, const config::LoadedConfi
   if (trainer.finished()) {
     const bool early = trainer.step() < trainer.total_steps();
     log::info("this run is finished: ", trainer.step(), " of ", trainer.total_steps(), " steps are done; set ",
-              early ? "train.early_stop_evals" : "train.steps", " higher to go on");
+              early ? "train.early_stop_evals" : "train.steps", " higher to continue");
     return train::Outcome::finished;
   }
   while (true) {

@@ -40,7 +40,7 @@ void check_schedule(const Checker& check, const OptimConfig& o, const TrainConfi
 
 void check_optim(const Checker& check, const OptimConfig& o, const ParallelConfig& p) {
   if (o.name != OptimizerKind::muon) return;
-  check.require(o.lr > 0, check.at("optim.lr"), " is no rate for ", check.at("optim.name"),
+  check.require(o.lr > 0, check.at("optim.lr"), " is not a rate for ", check.at("optim.name"),
                 "; set optim.lr to e.g. 0.02");
   check.require(p.zero == 0, check.at("optim.name"), " works on whole matrices, of which ", check.at("parallel.zero"),
                 " gives each rank a slice; set parallel.zero to 0");

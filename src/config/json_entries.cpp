@@ -126,7 +126,7 @@ class EntryCollector : public nlohmann::json_sax<json> {
             ": a configuration is a JSON object; put its entries between { and }");
     const auto [first, is_new] = lines_.emplace(key_, key_line_);
     require(is_new, ExitCode::usage, name_, ":", key_line_, ": key '", printable_start(key_),
-            "' = ", printable_start(value.dump()), " stands twice, first in line ", first->second,
+            "' = ", printable_start(value.dump()), " occurs twice, first in line ", first->second,
             "; keep one of them");
     entries.push_back({key_, key_line_, std::move(value)});
   }

@@ -40,7 +40,7 @@ struct TextPattern::Code {
 };
 
 TextPattern::TextPattern(std::string_view pattern, const std::string& origin, ExitCode code) {
-  require(is_utf8(pattern), code, origin, ": the pattern '", printable_start(pattern), "' is no UTF-8");
+  require(is_utf8(pattern), code, origin, ": the pattern '", printable_start(pattern), "' is not UTF-8");
   auto made = std::make_unique<Code>();
   made->pattern = pattern;
   int error = 0;
@@ -50,7 +50,7 @@ TextPattern::TextPattern(std::string_view pattern, const std::string& origin, Ex
   made->compiled =
       pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(), kOptions, &error, &at, nullptr);
   require(made->compiled != nullptr, code, origin, ": the pattern '", printable_start(pattern),
-          "' is no regular expression: ", pcre2_error_text(error), " at byte ", at);
+          "' is not a regular expression: ", pcre2_error_text(error), " at byte ", at);
   code_ = std::move(made);
 }
 

@@ -82,7 +82,7 @@ class RecordReader {
       : record_(record), line_(line), fields_(fields), code_(code) {}
 
   ChatRecord read() {
-    require(record_.is_object(), code_, "the line is no object");
+    require(record_.is_object(), code_, "the line is not an object");
     ChatRecord out;
     read_form(out);
     if (!fields_.tools.empty()) out.tools = tools();
@@ -119,7 +119,7 @@ class RecordReader {
     if (prompt.is_array()) {
       out.messages = messages(prompt, fields_.prompt);
     } else {
-      require(prompt.is_string(), code_, shown(fields_.prompt), " is no text and no list of messages");
+      require(prompt.is_string(), code_, shown(fields_.prompt), " is neither a text nor a list of messages");
       out.prompt = prompt.get<std::string>();
     }
     const bool by_default = fields_.response == kResponse && !record_.contains(kResponse);
@@ -140,7 +140,7 @@ class RecordReader {
 
   void read_response(ChatRecord& out, const json& response, const std::string& name) const {
     if (!is_conversation(response)) {
-      require(response.is_string(), code_, shown(name), " is no text and no list of messages");
+      require(response.is_string(), code_, shown(name), " is neither a text nor a list of messages");
       out.response = response.get<std::string>();
       return;
     }
@@ -164,11 +164,11 @@ class RecordReader {
     if (is_white(system) && (history == nullptr || history->empty())) return;
     if (!is_white(system)) out.messages.push_back({"system", system});
     if (history != nullptr) {
-      require(history->is_array() && history->size() <= kMostMessages / 2, code_, "'history' is no list of at most ",
+      require(history->is_array() && history->size() <= kMostMessages / 2, code_, "'history' is not a list of at most ",
               kMostMessages / 2, " pairs of texts");
       for (const json& pair : *history) {
         const bool good = pair.is_array() && pair.size() == 2 && pair[0].is_string() && pair[1].is_string();
-        require(good, code_, "'history' is no list of pairs of texts");
+        require(good, code_, "'history' is not a list of pairs of texts");
         out.messages.push_back({"user", pair[0].get<std::string>()});
         out.messages.push_back({"assistant", pair[1].get<std::string>()});
       }
@@ -250,15 +250,15 @@ class RecordReader {
     return *found;
   }
   std::string text(const json& value, const std::string& name) const {
-    require(value.is_string(), code_, shown(name), " is no text");
+    require(value.is_string(), code_, shown(name), " is not a text");
     return value.get<std::string>();
   }
   std::string text(const std::string& name) const { return text(member(name), name); }
 
   std::vector<std::string> texts(const json& list, const std::string& name) const {
     if (list.is_string()) return {list.get<std::string>()};
-    require(list.is_array() && list.size() <= kMostMessages, code_, shown(name), " is no text and no list of at most ",
-            kMostMessages, " texts");
+    require(list.is_array() && list.size() <= kMostMessages, code_, shown(name),
+            " is neither a text nor a list of at most ", kMostMessages, " texts");
     std::vector<std::string> out;
     for (const json& item : list) out.push_back(text(item, name));
     return out;
@@ -266,14 +266,15 @@ class RecordReader {
 
   std::string id() const {
     const json& value = member(fields_.id);
-    require(value.is_string() || value.is_number_integer(), code_, shown(fields_.id), " is no text or whole number");
+    require(value.is_string() || value.is_number_integer(), code_, shown(fields_.id),
+            " is neither a text nor a whole number");
     return value.is_string() ? value.get<std::string>() : value.dump();
   }
 
   std::optional<double> number() const {
     const json* value = find(fields_.value);
     if (value == nullptr) return std::nullopt;
-    require(value->is_number(), code_, shown(fields_.value), " is no number");
+    require(value->is_number(), code_, shown(fields_.value), " is not a number");
     return value->get<double>();
   }
 
@@ -323,14 +324,14 @@ class RecordReader {
     }
     const bool good = list.is_array() && list.size() <= kMostMessages &&
                       std::all_of(list.begin(), list.end(), [](const auto& tool) { return tool.is_object(); });
-    require(good, code_, shown(fields_.tools), " is no list of at most ", kMostMessages, " tools, which are objects",
+    require(good, code_, shown(fields_.tools), " is not a list of at most ", kMostMessages, " tools, which are objects",
             advice);
     return list.dump();
   }
 
   std::vector<ChatMessage> messages(const json& list, const std::string& name) const {
     require(list.is_array() && !list.empty() && list.size() <= kMostMessages, code_, shown(name),
-            " is no list of 1 to ", kMostMessages, " messages");
+            " is not a list of 1 to ", kMostMessages, " messages");
     std::vector<ChatMessage> out;
     for (const json& item : list) {
       out.push_back(message(item, out.size() + 1));
@@ -402,7 +403,8 @@ ChatRecord parse_chat_record(std::string_view line, const ChatFields& fields, Ex
   check_jsonl_line(line, code);
   const size_t first = std::min(line.find_first_not_of(" \t\r\n"), line.size());
   require(first == line.size() || line[first] == '{', code,
-          "the line is no object: a record begins with {, and it with '", printable_start(line.substr(first), 20), "'");
+          "the line is not an object: a record begins with {, and it with '", printable_start(line.substr(first), 20),
+          "'");
   const json record = parse_json(line, "record", code, {.bytes = kMaxJsonlLine, .depth = kDepth});
   return RecordReader(record, line, fields, code).read();
 }

@@ -173,7 +173,7 @@ void check_modules(const fs::path& file, ExitCode code) {
 std::string text_of(const fs::path& file, ExitCode code) {
   std::error_code ignored;
   const std::string folder = file.parent_path().string(), hint = hub_name_hint(folder);
-  require(fs::is_directory(file.parent_path(), ignored), code, "'", folder, "' is no folder of a model",
+  require(fs::is_directory(file.parent_path(), ignored), code, "'", folder, "' is not a folder of a model",
           hint.empty() ? "; models are read from folders, such as 'hf download NAME --local-dir FOLDER' makes" : hint);
   require(fs::exists(file, ignored), code, "'", file.string(), "' is not there; it is part of every saved model");
   return read_text(file, code);
@@ -273,7 +273,7 @@ HfModelConfig parse_hf_config(std::string_view text, std::string_view generation
     }
   }
   for (const int64_t id : c.eos_ids) {
-    in.check(id < c.vocab_size, "'eos_token_id' ", id, " is no id of a vocabulary of ", c.vocab_size);
+    in.check(id < c.vocab_size, "'eos_token_id' ", id, " is not an id of a vocabulary of ", c.vocab_size);
   }
   return c;
 }
@@ -289,7 +289,7 @@ HfBertConfig parse_bert_config(std::string_view text, const std::string& origin,
   const Reader in(text, origin, code);
   const std::string type = in.text("model_type");
   in.check(type == "bert", "the architecture '", printable_start(type),
-           "' is no encoder that this program knows; it reads bert");
+           "' is not an encoder that this program knows; it reads bert");
   refuse_quantised(in, fs::path(origin).parent_path().string());
   HfBertConfig c;
   c.vocab_size = in.size("vocab_size");
@@ -306,7 +306,7 @@ HfBertConfig parse_bert_config(std::string_view text, const std::string& origin,
   in.check(!in.has("hidden_act") || in.text("hidden_act") == "gelu", "'hidden_act' must be gelu");
   in.check(!in.has("position_embedding_type") || in.text("position_embedding_type") == "absolute",
            "'position_embedding_type' must be absolute");
-  in.check(!in.flag("is_decoder", false), "'is_decoder' is true: this is no encoder");
+  in.check(!in.flag("is_decoder", false), "'is_decoder' is true: this is not an encoder");
   return c;
 }
 

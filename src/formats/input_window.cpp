@@ -85,7 +85,7 @@ class GzipUnpacker final : public InputWindow::Unpacker {
   bool begin_member() {
     if (packed_.find_first_not_of('\0') == std::string_view::npos) return false;
     if (!packed_.starts_with(kGzip))
-      refuse("goes on behind its end with bytes that are no gzip; fetch or make it again");
+      refuse("goes on behind its end with bytes that are not gzip; fetch or make it again");
     inflateReset(&stream_);
     between_members_ = false;
     return true;

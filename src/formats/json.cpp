@@ -26,7 +26,7 @@ nlohmann::json parse_json(std::string_view text, const std::string& origin, Exit
       keys.pop_back();
     } else if (event == Event::key) {
       const std::string& key = value.get_ref<const std::string&>();
-      require(keys.back().insert(key).second, code, origin, ": the key '", printable_start(key), "' stands twice");
+      require(keys.back().insert(key).second, code, origin, ": the key '", printable_start(key), "' occurs twice");
     }
     return true;
   };
@@ -36,7 +36,7 @@ nlohmann::json parse_json(std::string_view text, const std::string& origin, Exit
     // Without the library's name in front: "[json.exception.parse_error.101] ".
     const std::string_view what = error.what();
     const size_t prefix = what.find("] ");
-    fail(code, origin, ": is no valid JSON: ",
+    fail(code, origin, ": is not valid JSON: ",
          printable_start(prefix == std::string_view::npos ? what : what.substr(prefix + 2), 200));
   }
 }

@@ -50,7 +50,7 @@ size_t jsonl_line_number(std::span<const std::byte> bytes, uint64_t offset) {
 void check_jsonl_line(std::string_view text, ExitCode code, uint64_t most) {
   require(text.size() <= most, code, "a line of ", human_bytes(text.size()), "; a record has at most ",
           human_bytes(most));
-  require(is_utf8(text), code, "the line is no valid UTF-8");
+  require(is_utf8(text), code, "the line is not valid UTF-8");
 }
 
 }  // namespace hrm

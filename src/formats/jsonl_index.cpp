@@ -135,7 +135,7 @@ std::string jsonl_index_bytes(const JsonlIndex& index) {
 
 JsonlIndex parse_jsonl_index(std::span<const std::byte> bytes, ExitCode code) {
   std::string_view text = as_text(bytes);
-  require(text.size() >= kHeader + kDigest && text.starts_with(kIndexMagic), code, "is no index of a JSONL file");
+  require(text.size() >= kHeader + kDigest && text.starts_with(kIndexMagic), code, "is not an index of a JSONL file");
   const std::string_view digest = text.substr(text.size() - kDigest);
   text.remove_suffix(kDigest);
   require(digest == digest_hex(as_bytes(text)), code, "the index is damaged");

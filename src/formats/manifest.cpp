@@ -57,20 +57,20 @@ const json& member(const json& object, const char* key) {
 int64_t whole_member(const json& object, const char* key) {
   const json& value = member(object, key);
   if (!value.is_number_unsigned() || value.get<uint64_t>() > static_cast<uint64_t>(INT64_MAX)) {
-    damaged(kManifestFile, " is malformed: '", key, "' is no whole number of zero or more");
+    damaged(kManifestFile, " is malformed: '", key, "' is not a whole number of zero or more");
   }
   return value.get<int64_t>();
 }
 
 const std::string& text_member(const json& object, const char* key) {
   const json& value = member(object, key);
-  if (!value.is_string()) damaged(kManifestFile, " is malformed: '", key, "' is no text");
+  if (!value.is_string()) damaged(kManifestFile, " is malformed: '", key, "' is not a text");
   return value.get_ref<const std::string&>();
 }
 
 const json& object_member(const json& object, const char* key) {
   const json& value = member(object, key);
-  if (!value.is_object()) damaged(kManifestFile, " is malformed: '", key, "' is no object");
+  if (!value.is_object()) damaged(kManifestFile, " is malformed: '", key, "' is not an object");
   if (value.size() > kMostEntries) damaged(kManifestFile, " has more than ", kMostEntries, " entries in '", key, "'");
   return value;
 }
@@ -82,9 +82,9 @@ FileFact read_fact(const std::string& name, const json& fact) {
   if (!is_plain_file_name(name)) {
     damaged(kManifestFile, " lists a file of a name that no checkpoint has: '", printable_start(name), "'");
   }
-  if (!fact.is_object()) damaged(kManifestFile, " is malformed: the entry of ", name, " is no object");
+  if (!fact.is_object()) damaged(kManifestFile, " is malformed: the entry of ", name, " is not an object");
   FileFact result{static_cast<uint64_t>(whole_member(fact, "bytes")), text_member(fact, "xxh3_128")};
-  if (!is_digest(result.digest)) damaged(kManifestFile, " is malformed: the digest of ", name, " is no 32 hex digits");
+  if (!is_digest(result.digest)) damaged(kManifestFile, " is malformed: the digest of ", name, " is not 32 hex digits");
   return result;
 }
 
@@ -134,8 +134,8 @@ Manifest parse_manifest(std::string_view text) {
     damaged(kManifestFile, " is damaged: its digest does not fit");
   }
   const json root = parse_json(text, kManifestFile, ExitCode::checkpoint, kLimits);
-  if (!root.is_object()) damaged(kManifestFile, " is malformed: it is no JSON object");
-  if (text_member(root, "format") != kFormatName) damaged(kManifestFile, " is no checkpoint manifest");
+  if (!root.is_object()) damaged(kManifestFile, " is malformed: it is not a JSON object");
+  if (text_member(root, "format") != kFormatName) damaged(kManifestFile, " is not a checkpoint manifest");
   if (const int64_t version = whole_member(root, "version"); version != kFormatVersion) {
     damaged("it has format version ", version, ", this program reads version ", kFormatVersion);
   }
@@ -143,7 +143,7 @@ Manifest parse_manifest(std::string_view text) {
   manifest.kind = kind_of_name(text_member(root, "kind"));
   manifest.step = whole_member(root, "step");
   for (const auto& [key, value] : object_member(root, "info").items()) {
-    if (!value.is_string()) damaged(kManifestFile, " is malformed: '", printable_start(key), "' is no text");
+    if (!value.is_string()) damaged(kManifestFile, " is malformed: '", printable_start(key), "' is not a text");
     manifest.info[key] = value.get<std::string>();
   }
   for (const auto& [name, fact] : object_member(root, "files").items()) manifest.files[name] = read_fact(name, fact);

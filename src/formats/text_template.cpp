@@ -38,7 +38,7 @@ TextTemplate::TextTemplate(std::string_view text, const std::string& origin, Exi
             brace + 1, "; a place is written {name}, and a brace of the text twice");
     const std::string_view name = text.substr(brace + 1, end - brace - 1);
     require(is_name(name), code, origin, ": '", printable_start(name), "' at character ", brace + 2,
-            " is no name of a place; a brace of the text itself stands twice");
+            " is not a name of a place; a brace of the text itself occurs twice");
     pieces_.push_back({true, std::string(name)});
     if (!has(name)) names_.emplace_back(name);
     at = end + 1;

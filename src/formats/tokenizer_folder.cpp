@@ -192,7 +192,7 @@ class FolderReader {
       const json added = beside_.read("added_tokens.json");
       for (const auto& item : added.items()) {
         require(item.value().is_number_unsigned(), code_, origin, ": the id of '", printable_start(item.key()),
-                "' is no whole number");
+                "' is not a whole number");
         const bool special = std::find(names.begin(), names.end(), item.key()) != names.end();
         by_id[item.value().get<int64_t>()] = token_of(item.value().get<int64_t>(), item.key(), special);
       }
@@ -267,7 +267,7 @@ FolderTokenizer read_folder_tokenizer(const fs::path& folder, ExitCode code) {
   const std::string place = printable(folder.string());
   std::error_code ignored;
   require(fs::is_directory(folder, ignored), code, "'", printable(whole.string()), "' does not exist: '", place,
-          "' is no folder", hub_name_hint(folder.string()));
+          "' is not a folder", hub_name_hint(folder.string()));
   require(!is_there(vocab), code, "'", place, "' holds vocab.json, but no merges.txt; both are needed");
   require(!is_there(merges), code, "'", place, "' holds merges.txt, but no vocab.json; both are needed");
   fail(code, "'", place, "' holds no tokenizer: neither tokenizer.json nor vocab.json and merges.txt are there");

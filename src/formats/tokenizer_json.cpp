@@ -65,7 +65,7 @@ class Parser {
       found += cat(found.empty() ? "" : " and ", "'", key, "'");
     }
     if (!found.empty())
-      warn_once(root_.origin, found + " of a former call are passed over: texts are neither cut nor padded by it");
+      warn_once(root_.origin, found + " of a former call are skipped: texts are neither cut nor padded by it");
   }
 
   void read_model(const JsonNode& model) {
@@ -92,7 +92,7 @@ class Parser {
   }
 
   void read_vocabulary(const JsonNode& vocab) {
-    vocab.check(vocab.value.is_object(), "is no object");
+    vocab.check(vocab.value.is_object(), "is not an object");
     vocab.check(vocab.value.size() <= kTokenizerMostTokens, "holds ", vocab.value.size(), " tokens; at most ",
                 kTokenizerMostTokens, " are read");
     std::vector<VocabularyEntry>& entries = result_.vocabulary;
@@ -103,7 +103,7 @@ class Parser {
                   "' has ", token.size(), " bytes; tokens have 1 to ", kTokenizerLongestToken);
       const json& id = item.value();
       vocab.check(id.is_number_unsigned() && id.get<uint64_t>() < static_cast<uint64_t>(kTokenizerMostId),
-                  "the id of '", printable_start(token), "' is no whole number from 0 to ", kTokenizerMostId - 1);
+                  "the id of '", printable_start(token), "' is not a whole number from 0 to ", kTokenizerMostId - 1);
       entries.push_back({token, id.get<int32_t>()});
     }
     std::sort(entries.begin(), entries.end(), [](const auto& a, const auto& b) { return a.id < b.id; });
@@ -172,7 +172,7 @@ class Parser {
       token.special = node.at("special").flag();
       result_.added_tokens.push_back(std::move(token));
       const AddedToken& added = result_.added_tokens.back();  // where it stays: there is room for all
-      node.check(contents.insert(added.content).second, "'", printable_start(added.content), "' stands twice");
+      node.check(contents.insert(added.content).second, "'", printable_start(added.content), "' occurs twice");
       const auto known = ids_.find(added.content);
       node.check(known == ids_.end() || known->second == added.id, "'", printable_start(added.content), "' has the id ",
                  added.id, ", but in the vocabulary ", known == ids_.end() ? 0 : known->second);
@@ -246,7 +246,7 @@ class Parser {
       node.check(!result_.has_template, "is a second template");
       result_.has_template = true;
       const JsonNode special = node.at("special_tokens");
-      special.check(special.value.is_object(), "is no object");
+      special.check(special.value.is_object(), "is not an object");
       read_template(node.at("single"), special, result_.single);
       read_template(node.at("pair"), special, result_.pair);
       const auto texts = [](const std::vector<TemplatePiece>& pieces, bool second) {

@@ -29,7 +29,7 @@ struct JsonNode {
   }
 
   const JsonNode& object(std::initializer_list<const char*> keys) const {
-    check(value.is_object(), "is no object");
+    check(value.is_object(), "is not an object");
     for (const auto& item : value.items()) {
       check(std::find(keys.begin(), keys.end(), item.key()) != keys.end(), "the key '", printable_start(item.key()),
             "' is not known to this program");
@@ -43,19 +43,19 @@ struct JsonNode {
   }
   JsonNode at(size_t index) const { return {value[index], cat(place, "[", index, "]"), origin, code}; }
   size_t array(size_t most) const {
-    check(value.is_array(), "is no list");
+    check(value.is_array(), "is not a list");
     check(value.size() <= most, "holds ", value.size(), " entries; at most ", most, " are read");
     return value.size();
   }
   const std::string& text(size_t most) const {
-    check(value.is_string(), "is no text");
+    check(value.is_string(), "is not a text");
     const std::string& text = value.get_ref<const std::string&>();
     check(text.size() <= most, "is a text of ", text.size(), " bytes; at most ", most, " are read");
     return text;
   }
   int32_t id() const {
     check(value.is_number_unsigned() && value.get<uint64_t>() < static_cast<uint64_t>(kTokenizerMostId),
-          "is no whole number from 0 to ", kTokenizerMostId - 1);
+          "is not a whole number from 0 to ", kTokenizerMostId - 1);
     return value.get<int32_t>();
   }
   bool flag() const {
@@ -64,7 +64,7 @@ struct JsonNode {
   }
   bool flag_or(const char* key, bool otherwise) const { return has(key) ? at(key).flag() : otherwise; }
   std::string type() const {
-    check(value.is_object(), "is no object");
+    check(value.is_object(), "is not an object");
     return at("type").text(256);
   }
 };

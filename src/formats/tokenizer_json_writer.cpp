@@ -232,7 +232,7 @@ std::string tokenizer_json_text(const TokenizerJson& tokenizer) {
     }
     text += "\n    ]\n  }\n}\n";
   } catch (const nlohmann::json::exception&) {
-    fail(ExitCode::unexpected, "a tokenizer with a token that is no UTF-8 cannot be written");
+    fail(ExitCode::unexpected, "a tokenizer with a token that is not UTF-8 cannot be written");
   }
   return text;
 }

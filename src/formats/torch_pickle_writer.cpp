@@ -115,7 +115,7 @@ std::vector<std::byte> build_torch_state_dict(const std::vector<NamedTensor>& en
   for (size_t i = 0; i < entries.size(); ++i) {
     const NamedTensor& entry = entries[i];
     require(seen.insert(entry.name).second, ExitCode::unexpected, "the tensor '", printable(entry.name),
-            "' stands twice in a state dict");
+            "' occurs twice in a state dict");
     const auto needed = array_bytes(entry.dtype, entry.shape);
     require(needed && static_cast<uint64_t>(*needed) == entry.bytes.size(), ExitCode::unexpected, "the tensor '",
             printable(entry.name), "' of shape ", shape_text(entry.shape), " has ", entry.bytes.size(), " bytes");

@@ -35,7 +35,7 @@ class TripleReader {
           fail(code_, "unknown key '", printable_start(key),
                "'; a record has encoder_ids (or input_ids), decoder_input_ids and labels (or targets)");
         }
-        require(!to->has_value(), code_, "'", key, "' stands twice, or beside its other name");
+        require(!to->has_value(), code_, "'", key, "' occurs twice, or beside its other name");
         *to = array(key, to == &labels);
       } while (accept(','));
       expect('}');

@@ -44,7 +44,7 @@ class Variables {
     const std::string value = text(name);
     const auto parsed = whole_number(value);
     require(parsed && *parsed >= static_cast<uint64_t>(least) && *parsed <= static_cast<uint64_t>(most),
-            ExitCode::environment, name, " = '", printable(value), "' is no whole number from ", least, " to ", most,
+            ExitCode::environment, name, " = '", printable(value), "' is not a whole number from ", least, " to ", most,
             "; correct or unset the variables of ", launcher_name(launcher_));
     return static_cast<int>(*parsed);
   }

@@ -318,7 +318,7 @@ struct Watchdog::State {
     if (ranks == 1) {
       return Failure{rank, cat("the training is stuck ", still[0]->beat->place(), ": it has not moved for ",
                                human_seconds(longest),
-                               " (train.stuck_after_s); start it again to go on from its last "
+                               " (train.stuck_after_s); start it again to resume from its last "
                                "checkpoint")};
     }
     const std::string stand = cat("no rank has moved for ", human_seconds(longest));

@@ -184,7 +184,7 @@ at::Device choose_device(const config::RuntimeConfig& config) {
   const std::string reason = why_no_cuda();
   if (reason.empty()) return at::Device(at::kCUDA, 0);
   require(config.device != config::DeviceChoice::cuda, ExitCode::environment, "runtime.device is 'cuda', but ", reason,
-          "; set runtime.device=cpu to go on without");
+          "; set runtime.device=cpu to continue without");
   return at::kCPU;
 }
 

@@ -69,7 +69,7 @@ TuningCache::TuningCache(const fs::path& folder, std::string device, std::string
 TuningCache::Choices TuningCache::read(bool warn) const {
   std::error_code error;
   if (!fs::exists(file_, error) && !error) return {};
-  std::string fault = "it is no list of tuned algorithms";
+  std::string fault = "it is not a list of tuned algorithms";
   try {
     const auto found = from_text(read_text(file_, ExitCode::environment, kLimits.bytes));
     if (found && found->device == device_ && found->library == library_) return found->choices;

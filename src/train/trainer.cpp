@@ -188,7 +188,7 @@ Outcome Trainer::stop(const std::string& why) {
   finish_saving(kPatienceAtStop);
   traces_->finish();
   log::progress_done();
-  log::info("stopped at step ", step_, " of ", total_steps_, " (", why, "); start it again to go on");
+  log::info("stopped at step ", step_, " of ", total_steps_, " (", why, "); start it again to resume");
   return Outcome::stopped;
 }
 

@@ -169,7 +169,7 @@ void Trainer::check_sources(const std::map<std::string, std::string>& info, cons
             : cat("the ", what, " is not what '", checkpoint.string(), "' was trained with");
     require(accept_change, ExitCode::data, sentence,
             ": the data or their order changed; bring the old ones back, start another run.name (with --init of "
-            "task puzzle it begins with these weights), or go on with these: --accept-data-change");
+            "task puzzle it begins with these weights), or resume with these: --accept-data-change");
     log::warn(sentence, "; going on as --accept-data-change says");
   }
 }

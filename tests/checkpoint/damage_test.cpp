@@ -198,12 +198,12 @@ TEST(Damage, ManifestsThatSayOddThingsAreRefused) {
   const std::vector<std::vector<std::string>> cases = {
       {"\"version\": 1", "\"version\": 2", "format version 2, this program reads version 1"},
       {"\"kind\": \"full\"", "\"kind\": \"half\"", "unknown kind 'half'"},
-      {"\"format\": \"hrm-checkpoint\"", "\"format\": \"other\"", "no checkpoint manifest"},
+      {"\"format\": \"hrm-checkpoint\"", "\"format\": \"other\"", "not a checkpoint manifest"},
       {"\"model.pt\"", "\"../model.pt\"", "a file outside the directory"},
       {"\"model.pt\"", "\"config2.json\"", "config2.json is missing"},
       {"\"step\": 20", "\"step\": 21", "its files belong to step 21"},
       {"\"step\": 20", "\"step\": {}", "malformed"},
-      {"\"step\": 20", "\"step\": ", "no valid JSON"},
+      {"\"step\": 20", "\"step\": ", "not valid JSON"},
   };
   for (const auto& one : cases) {
     overwrite_all(file, forged(good, one[0], one[1]));

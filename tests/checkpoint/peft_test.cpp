@@ -173,12 +173,12 @@ TEST_F(PeftFolder, ValuesOfAnotherType) {
 }
 
 TEST_F(PeftFolder, FilesThatAreMissing) {
-  expect_error(ExitCode::checkpoint, {"is no folder of an adapter"}, [&] { read_peft_config(dir_ / "nowhere"); });
+  expect_error(ExitCode::checkpoint, {"is not a folder of an adapter"}, [&] { read_peft_config(dir_ / "nowhere"); });
   fs::rename(dir_ / "a" / "adapter_model.safetensors", dir_ / "a" / "other");
   expect_error(ExitCode::checkpoint, {"holds no adapter_model.safetensors", "adapter_model.bin", "save_pretrained"},
                [&] { load_peft(dir_ / "a", *adapted_.lora); });
   write_file(dir_ / "a" / "adapter_config.json", as_bytes(std::string_view("{")));
-  expect_error(ExitCode::checkpoint, {"adapter_config.json", "is no valid JSON"},
+  expect_error(ExitCode::checkpoint, {"adapter_config.json", "is not valid JSON"},
                [&] { read_peft_config(dir_ / "a"); });
 }
 

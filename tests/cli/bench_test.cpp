@@ -151,7 +151,7 @@ TEST(Bench, WrongInput) {
                  {"optim.warmup_steps = 9223372036854775807", "is longer"});
   expect_refusal(ExitCode::usage, {"bench", "step", "model.archh=hrm"}, {"model.archh", "model.arch"});
   expect_refusal(ExitCode::usage, {"bench", "ops", "--device", "cpu", "--filter", "("},
-                 {"--filter '('", "no regular expression"}, {}, /*alone=*/false);
+                 {"--filter '('", "not a regular expression"}, {}, /*alone=*/false);
   expect_refusal(ExitCode::environment, {"bench", "ops", "--device", "cuda"}, {"runtime.device is 'cuda'"}, {},
                  /*alone=*/false);
   expect_refusal(ExitCode::data, with({"bench", "step"}, with(tiny(dir.path()), {"data.train=nowhere.csv"})),

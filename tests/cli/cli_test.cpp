@@ -73,7 +73,7 @@ TEST(Cli, TokenizersAreTrainedAndUsed) {
   EXPECT_EQ(back.out, "one fish\nblue\n") << ids.out << back.err;
   expect_refusal(ExitCode::usage, {"data", "tokenize", "--tokenizer", made, "--skip-special"}, {"--decode"});
   expect_refusal(ExitCode::usage, {"data", "tokenize", "--tokenizer", made, "--add-special", "--decode"}, {"--decode"});
-  expect_refusal(ExitCode::data, {"data", "tokenize", "--tokenizer", text}, {"text.txt", "no valid JSON"});
+  expect_refusal(ExitCode::data, {"data", "tokenize", "--tokenizer", text}, {"text.txt", "not valid JSON"});
   expect_refusal(ExitCode::usage, {"data", "tokenizer", "--text", text, "--vocab-size", "100", "--out", made},
                  {"--vocab-size"});
   expect_refusal(ExitCode::usage,
@@ -106,7 +106,7 @@ TEST(Cli, PromptsAndResponsesAreShown) {
   expect_refusal(ExitCode::data, {"data", "inspect", bare, "hf.tokenizer=" + bare}, {"chats.jsonl/tokenizer.json"});
   expect_refusal(ExitCode::data, {"data", "inspect", bare + "l.jsonl"}, {"chats.jsonll.jsonl' does not exist"});
   expect_refusal(ExitCode::data, {"data", "inspect", bare, "hf.tokenizer=" + data, "chat.template=plain"},
-                 {"chats.jsonl:2", "'prompt' is no text"}, {}, /*alone=*/false);
+                 {"chats.jsonl:2", "'prompt' is not a text"}, {}, /*alone=*/false);
   expect_refusal(ExitCode::data, {"data", "inspect", bare, "hf.tokenizer=" + (dir / "none").string()},
                  {"none/tokenizer.json"});
   const Result help = run({"data", "inspect", "--help"});

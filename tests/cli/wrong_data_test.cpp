@@ -100,7 +100,7 @@ TEST(WrongData, Csv) {
   expect_refusal(ExitCode::data, train, {where, "givens contradict each other", "2"});
   write(puzzle, replaced(kSolution, 0, '2'));
   expect_refusal(ExitCode::data, {"data", "sudoku", "--train-csv", file.string(), "--out", (dir / "out").string()},
-                 {where, "answer is no solution"});
+                 {where, "answer is not a solution"});
   EXPECT_FALSE(fs::exists(dir / "out")) << "a refused file leaves no data set";
   expect_refusal(ExitCode::data, train_in(dir.path(), {"data.train=" + (dir / "none.csv").string()}),
                  {"none.csv", "no such file"});

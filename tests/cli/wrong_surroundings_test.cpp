@@ -223,7 +223,7 @@ TEST(WrongSurroundings, TwoProcessesInOneFolderAndSigterm) {
                  {"another process trains in '" + (dir / "run").string() + "'", "run.name"});
   first.send(SIGTERM);
   EXPECT_EQ(first.wait(), static_cast<int>(ExitCode::stopped)) << first.err();
-  EXPECT_NE(first.err().find("(SIGTERM); start it again to go on"), std::string::npos) << first.err();
+  EXPECT_NE(first.err().find("(SIGTERM); start it again to resume"), std::string::npos) << first.err();
   EXPECT_EQ(first.err().find("error: "), std::string::npos) << first.err();
 
   std::vector<fs::path> saved;

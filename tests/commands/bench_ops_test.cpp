@@ -22,7 +22,7 @@ ops::BenchShape tiny(bool mixes_by_mlp) {
 TEST(BenchOps, EveryOpHasItsLine) {
   std::set<std::string> listed;
   for (const ops::BenchOp& op : ops::bench_ops())
-    EXPECT_TRUE(listed.insert(op.name).second) << op.name << " stands twice";
+    EXPECT_TRUE(listed.insert(op.name).second) << op.name << " occurs twice";
   for (const ops::OpInfo& info : ops::op_table()) {
     EXPECT_EQ(listed.count(info.name), 1U) << "add " << info.name << " to src/ops/<family>/<family>_bench.cpp";
     listed.erase(info.name);

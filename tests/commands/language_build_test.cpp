@@ -70,7 +70,7 @@ TEST(DocumentPieces, ByteOrderMarksAreNoText) {
   const auto bad = std::vector(files.end() - 1, files.end());
   DocumentPieces damaged(bad, {}, 0, {});
   Piece piece;
-  test::expect_error(ExitCode::data, {"the document at byte 0 is no valid UTF-8"}, [&] { damaged.next(piece); });
+  test::expect_error(ExitCode::data, {"the document at byte 0 is not valid UTF-8"}, [&] { damaged.next(piece); });
 }
 
 TEST(DocumentPieces, LargeDocumentsAreCutWhereLinesBegin) {
@@ -118,7 +118,7 @@ TEST(DocumentPieces, GoOnFromAnyPosition) {
 TEST(DocumentPieces, OtherThanUtf8IsMalformed) {
   const TempDir dir;
   const auto files = text_files(dir.path(), {"one\n\n\xFF\n\ntwo\n\n\xC0\xAF"});
-  expect_error(ExitCode::data, {"0.txt: the document at byte 5 is no valid UTF-8", "--max-malformed: 0"},
+  expect_error(ExitCode::data, {"0.txt: the document at byte 5 is not valid UTF-8", "--max-malformed: 0"},
                [&] { documents_of(files, {.blank_lines = true}); });
   DocumentPieces all(files, {.blank_lines = true}, 2, {});
   Piece piece;
@@ -331,7 +331,7 @@ TEST(DataText, Refusals) {
   write_text(dir / "in" / "a.txt", " \n\n ");
   refused(ExitCode::data, {"hold no text to train on"}, command);
   write_text(dir / "in" / "a.txt", "one\xFF");
-  refused(ExitCode::data, {"a.txt: the document at byte 0 is no valid UTF-8"}, command);
+  refused(ExitCode::data, {"a.txt: the document at byte 0 is not valid UTF-8"}, command);
   // A tokenizer whose ids are not its vocabulary's.
   write_text(dir / "in" / "a.txt", "one");
   command.tokenizer = "t.json";
@@ -401,7 +401,8 @@ TEST(DataJsonl, MalformedLinesAndABuildThatGoesOn) {
       dir / "in" / "b.jsonl",
       "{\"prompt\": 1, \"response\": \"r\"}\n{\"prompt\": \"\", \"response\": \"r\"}\n{\"a\": 1}\n\xFF\n[\n" + text);
   JsonlCommand command = jsonl_command(dir / "in", dir / "out");
-  expect_error(ExitCode::data, {"b.jsonl:1: 'prompt' is no text", "--max-malformed: 0"}, [&] { run_build(command); });
+  expect_error(ExitCode::data, {"b.jsonl:1: 'prompt' is not a text", "--max-malformed: 0"},
+               [&] { run_build(command); });
   EXPECT_FALSE(fs::exists(dir / "out" / "meta.json"));
   write_text(dir / "array" / "a.json", "\xEF\xBB\xBF [{\"prompt\": \"p\", \"response\": \"r\"}]");
   expect_error(ExitCode::data, {"a.json: is one JSON array, and each line must be a record", "jq -c '.[]'"},
@@ -410,11 +411,11 @@ TEST(DataJsonl, MalformedLinesAndABuildThatGoesOn) {
   expect_error(ExitCode::data, {"a.jsonl:1: has neither 'prompt' with 'response' nor 'text'", "--prompt-field"},
                [&] { run_build(jsonl_command(dir / "named", dir / "of_named")); });
   command.max_malformed = 4;
-  expect_error(ExitCode::data, {"b.jsonl:5: record: is no valid JSON", "--max-malformed: 4"},
+  expect_error(ExitCode::data, {"b.jsonl:5: record: is not valid JSON", "--max-malformed: 4"},
                [&] { run_build(command); });
   command.max_malformed = 5;
   const std::string summary = run_build(command);
-  EXPECT_NE(summary.find("5 malformed lines were passed over"), std::string::npos) << summary;
+  EXPECT_NE(summary.find("5 malformed lines were skipped"), std::string::npos) << summary;
   EXPECT_EQ(TripleDataset(dir / "out", "train").num_samples(1) + TripleDataset(dir / "out", "val").num_samples(1), 80);
 }
 

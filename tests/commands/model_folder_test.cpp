@@ -150,7 +150,7 @@ TEST_F(ModelFolders, TargetsInEveryForm) {
   EXPECT_EQ(with(R"((?:\bmodel\.layers\.[\d]{1,}\.(?:self_attn|mlp)\.(?:\w+_proj)))"), want);
   names.push_back("c_attn");  // of another architecture
   EXPECT_EQ(with(names), want);
-  expect_error(ExitCode::checkpoint, {"adapter_config.json: ", "no regular expression"}, [&] { with("(q_proj"); });
+  expect_error(ExitCode::checkpoint, {"adapter_config.json: ", "not a regular expression"}, [&] { with("(q_proj"); });
   expect_error(ExitCode::checkpoint, {"adapter_config.json: ", "no layer of the model is a target"},
                [&] { with(".*lm_head"); });
   expect_error(ExitCode::checkpoint, {"of a layer that gets no adapter"}, [&] { with(".*q_proj"); });
@@ -231,7 +231,7 @@ TEST_F(ModelFolders, WhatIsMissingOrDoesNotFit) {
   const auto refused = [](ExitCode code, const std::vector<std::string>& parts, const auto& command) {
     expect_error(code, parts, [&] { printed(command); });
   };
-  const std::vector<std::string> no_base{"is for the model 'qwen3_tied'", "no folder of a model here", "--base"};
+  const std::vector<std::string> no_base{"is for the model 'qwen3_tied'", "not a folder of a model here", "--base"};
   expect_error(ExitCode::checkpoint, no_base, [&] { answer(adapter_); });
   expect_error(ExitCode::checkpoint, no_base, [&] { loss(adapter_); });
   refused(ExitCode::checkpoint, no_base, [&] { return commands::run_export(exporting("hf", "out")); });

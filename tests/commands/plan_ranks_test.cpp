@@ -351,8 +351,8 @@ TEST_F(Bandwidths, NeverFall) {
 TEST_F(Bandwidths, WrongFiles) {
   const std::vector<std::pair<int64_t, double>> good{{8, 20}, {1 << 28, 1200}};
   refused({"nowhere.json"}, {.measured = {"nowhere.json"}});
-  refused({"is no result of 'hrm_train bench comm --json'"}, {.measured = {write("{}")}});
-  refused({"is no valid JSON"}, {.measured = {write("no JSON")}});
+  refused({"is not a result of 'hrm_train bench comm --json'"}, {.measured = {write("{}")}});
+  refused({"is not valid JSON"}, {.measured = {write("no JSON")}});
   refused({"measured between CPUs (gloo)"}, {.measured = {file(4, 1, good, "gloo")}});
   refused({"was measured with 1 ranks on 1 nodes"}, {.measured = {file(1, 1, good)}});
   refused({"8 ranks on each of 2 nodes", "one rank on each node"}, {.measured = {file(16, 2, good)}});

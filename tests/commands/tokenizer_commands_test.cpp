@@ -59,10 +59,10 @@ TEST(DataTokenize, ByteOrderMarksAreNoText) {
 }
 
 TEST(DataTokenize, NamesTheLine) {
-  expect_error(ExitCode::data, {"standard input, line 3: is no UTF-8 at byte 1 of 2"},
+  expect_error(ExitCode::data, {"standard input, line 3: is not UTF-8 at byte 1 of 2"},
                [] { tokenize({}, "a\nb\nc\xFF\n"); });
   for (const std::string bad : {"x", "-1", "1.5", "99999999999", "\x1b"}) {
-    expect_error(ExitCode::data, {"standard input, line 2: '", "is no id"},
+    expect_error(ExitCode::data, {"standard input, line 2: '", "is not an id"},
                  [&] { tokenize({.tokenizer = "", .decode = true}, "1\n2 " + bad); });
   }
   expect_error(ExitCode::data, {"line 1: the tokenizer has no token with the id 1505"},
@@ -118,7 +118,7 @@ TEST(DataTokenizer, RefusesBeforeItWorks) {
   command.out = dir.path();
   expect_error(ExitCode::environment, {"is a folder"}, run);
   command.out = dir / "tokenizer.json";
-  expect_error(ExitCode::data, {"bad.txt: is no UTF-8 at byte 3 of 5"}, run);
+  expect_error(ExitCode::data, {"bad.txt: is not UTF-8 at byte 3 of 5"}, run);
   command.texts = {dir / "missing.txt"};
   expect_error(ExitCode::data, {"missing.txt"}, run);
   EXPECT_FALSE(std::filesystem::exists(command.out));

@@ -122,9 +122,9 @@ TEST(Load, OutOfRange) {
 
 TEST(Load, DuplicateKeys) {
   EXPECT_EQ(load_fault("{\"run\": {\n\"seed\": 1,\n\n\"seed\": 2}}"),
-            "a.json:4: key 'run.seed' = 2 stands twice, first in line 2; keep one of them");
+            "a.json:4: key 'run.seed' = 2 occurs twice, first in line 2; keep one of them");
   EXPECT_EQ(load_fault("{\"run\": {\"seed\": 1},\n\"run\": {\"name\": \"x\"}}"),
-            "a.json:2: key 'run' = {} stands twice, first in line 1; keep one of them");
+            "a.json:2: key 'run' = {} occurs twice, first in line 1; keep one of them");
 }
 
 TEST(Load, SyntaxErrorsNameTheLine) {
@@ -158,7 +158,7 @@ TEST(Load, FilesHaveLimits) {
             "a.json: a configuration of 1.0 MiB is too long; at most 1.0 MiB are read");
   EXPECT_EQ(
       load_fault("{\"run\": {\"a\\n\": 1, \"a\\n\": \"" + std::string(1000, 'x') + "\"}}"),
-      "a.json:1: key 'run.a\\n' = \"" + std::string(79, 'x') + "... stands twice, first in line 1; keep one of them");
+      "a.json:1: key 'run.a\\n' = \"" + std::string(79, 'x') + "... occurs twice, first in line 1; keep one of them");
   const test::TempDir dir;
   std::ofstream(dir / "big.json") << "{}" << std::string(kMaxConfigBytes, ' ');
   test::expect_error(ExitCode::usage, {"--config: ", "big.json' is larger than the 1.0 MiB"},

@@ -139,7 +139,7 @@ TEST(ChatRecord, ReadsAlpaca) {
             (std::vector<ChatMessage>{{"system", "s"}, {"user", "u"}, {"assistant", "a"}, {"user", "i"}}));
   EXPECT_EQ(more.response, "o");
   expect_record_refused(R"({"instruction": "i", "output": "o", "history": [["u"]]})",
-                        {"'history' is no list of pairs"});
+                        {"'history' is not a list of pairs"});
   // Its members by name are as any others.
   ChatFields fields;
   fields.prompt = "instruction";
@@ -250,21 +250,21 @@ TEST(ChatRecord, ReadsTools) {
 }
 
 TEST(ChatRecord, RefusesOtherForms) {
-  expect_record_refused("", {"is no valid JSON"});
-  expect_record_refused("[]", {"the line is no object"});
+  expect_record_refused("", {"is not valid JSON"});
+  expect_record_refused("[]", {"the line is not an object"});
   expect_record_refused("question,answer",
-                        {"the line is no object: a record begins with {, and it with 'question,answer'"});
-  expect_record_refused("{\"prompt\": \"\xFF\"}", {"no valid UTF-8"});
-  expect_record_refused(R"({"prompt": "\ud800"})", {"is no valid JSON"});
-  expect_record_refused(R"({"prompt": "a", "prompt": "b"})", {"the key 'prompt' stands twice"});
+                        {"the line is not an object: a record begins with {, and it with 'question,answer'"});
+  expect_record_refused("{\"prompt\": \"\xFF\"}", {"not valid UTF-8"});
+  expect_record_refused(R"({"prompt": "\ud800"})", {"is not valid JSON"});
+  expect_record_refused(R"({"prompt": "a", "prompt": "b"})", {"the key 'prompt' occurs twice"});
   expect_record_refused(R"({"response": "a"})", {"has neither 'messages' nor 'prompt'"});
-  expect_record_refused(R"({"prompt": 1})", {"'prompt' is no text"});
+  expect_record_refused(R"({"prompt": 1})", {"'prompt' is not a text"});
   expect_record_refused(R"({"prompt": null})", {"has no 'prompt'"});
-  expect_record_refused(R"({"prompt": "a", "response": ["b"]})", {"'response' is no text"});
-  expect_record_refused(R"({"prompt": "a", "answers": {"b": 1}})", {"'answers' is no text and no list"});
-  expect_record_refused(R"({"prompt": "a", "answers": ["b", 1]})", {"'answers' is no text"});
-  expect_record_refused(R"({"messages": []})", {"'messages' is no list of 1 to 4096 messages"});
-  expect_record_refused(R"({"messages": {}})", {"'messages' is no list"});
+  expect_record_refused(R"({"prompt": "a", "response": ["b"]})", {"'response' is not a text"});
+  expect_record_refused(R"({"prompt": "a", "answers": {"b": 1}})", {"'answers' is not a text and no list"});
+  expect_record_refused(R"({"prompt": "a", "answers": ["b", 1]})", {"'answers' is not a text"});
+  expect_record_refused(R"({"messages": []})", {"'messages' is not a list of 1 to 4096 messages"});
+  expect_record_refused(R"({"messages": {}})", {"'messages' is not a list"});
   expect_record_refused(R"({"messages": ["a"]})", {"message 1 is not of the form"});
   expect_record_refused(R"({"messages": [{"role": "user", "content": "a"}, {"role": "user"}]})",
                         {"message 2 is not of the form"});
@@ -272,9 +272,9 @@ TEST(ChatRecord, RefusesOtherForms) {
   expect_record_refused(R"({"messages": [{"role": "root", "content": "a"}]})",
                         {"message 1 has the role 'root'", "system"});
   expect_record_refused(R"({"tweet": "a"})", {"has no 'tweet_id'"}, tweet_fields());
-  expect_record_refused(R"({"tweet": "a", "tweet_id": 1.5})", {"'tweet_id' is no text or whole number"},
+  expect_record_refused(R"({"tweet": "a", "tweet_id": 1.5})", {"'tweet_id' is neither a text nor a whole number"},
                         tweet_fields());
-  expect_record_refused(R"({"tweet": "a", "tweet_id": 1, "reply_likes": "3"})", {"'reply_likes' is no number"},
+  expect_record_refused(R"({"tweet": "a", "tweet_id": 1, "reply_likes": "3"})", {"'reply_likes' is not a number"},
                         tweet_fields());
   ChatFields texts;
   texts.texts = {"x"};

@@ -122,12 +122,12 @@ TEST(HfConfig, EndsOfTextOfBothFiles) {
   EXPECT_EQ(c.bos_id, 1);
   EXPECT_EQ(c.pad_id, 2);
   EXPECT_TRUE(parse_model(qwen3()).eos_ids.empty());
-  model_refused(with(qwen3(), {{"eos_token_id", 640}}), "'eos_token_id' 640 is no id of a vocabulary of 640");
+  model_refused(with(qwen3(), {{"eos_token_id", 640}}), "'eos_token_id' 640 is not an id of a vocabulary of 640");
   model_refused(with(qwen3(), {{"eos_token_id", {-1}}}), "'eos_token_id' must be an id");
   model_refused(with(qwen3(), {{"eos_token_id", "</s>"}}), "'eos_token_id' must be an id");
   model_refused(with(qwen3(), {{"eos_token_id", 18446744073709551615U}}), "'eos_token_id' must be an id");
-  expect_error([] { parse_model(qwen3(), R"({"eos_token_id": 640})"); }, ExitCode::checkpoint, {"640 is no id"});
-  expect_error([] { parse_model(qwen3(), "{"); }, ExitCode::checkpoint, {"generation_config.json: is no valid JSON"});
+  expect_error([] { parse_model(qwen3(), R"({"eos_token_id": 640})"); }, ExitCode::checkpoint, {"640 is not an id"});
+  expect_error([] { parse_model(qwen3(), "{"); }, ExitCode::checkpoint, {"generation_config.json: is not valid JSON"});
 }
 
 TEST(HfConfig, RefusesWhatChangesTheArithmetic) {
@@ -202,7 +202,7 @@ TEST(HfConfig, RefusesWrongTypesAndSizes) {
   model_refused(with(qwen3(), {{"rms_norm_eps", 0}}), "'rms_norm_eps' must be a number above 0");
   model_refused(with(qwen3(), {{"model_type", 3}}), "'model_type' must be a text");
   model_refused(json::array(), "must be an object");
-  expect_error([] { parse_hf_config("", "", "c.json"); }, ExitCode::checkpoint, {"c.json: ", "is no valid JSON"});
+  expect_error([] { parse_hf_config("", "", "c.json"); }, ExitCode::checkpoint, {"c.json: ", "is not valid JSON"});
   const std::string good = qwen3().dump();
   expect_truncations_fail(good, ExitCode::checkpoint,
                           [](auto bytes) { parse_hf_config(as_text(bytes), "", "c.json"); });
@@ -214,9 +214,9 @@ TEST(HfConfig, RefusesWrongTypesAndSizes) {
 TEST(HfConfig, FoldersThatAreNone) {
   const TempFolder dir;
   expect_error([&] { read_hf_config(dir / "nowhere"); }, ExitCode::checkpoint,
-               {"nowhere' is no folder of a model; ", "hf download"});
+               {"nowhere' is not a folder of a model; ", "hf download"});
   expect_error([&] { read_hf_config("Qwen/Qwen3-0.6B"); }, ExitCode::checkpoint,
-               {"'Qwen/Qwen3-0.6B' is no folder", "type 'hf download Qwen/Qwen3-0.6B --local-dir Qwen3-0.6B'"});
+               {"'Qwen/Qwen3-0.6B' is not a folder", "type 'hf download Qwen/Qwen3-0.6B --local-dir Qwen3-0.6B'"});
   expect_error([&] { read_hf_config(dir.path(), ExitCode::usage); }, ExitCode::usage, {"config.json' is not there"});
 }
 
@@ -237,11 +237,11 @@ TEST(BertConfig, ReadsAndRefuses) {
     expect_error([&] { parse_bert_config(with(bert(), changes).dump(), "b.json"); }, ExitCode::checkpoint,
                  {"b.json: ", part});
   };
-  model_refused({{"model_type", "roberta"}}, "'roberta' is no encoder");
+  model_refused({{"model_type", "roberta"}}, "'roberta' is not an encoder");
   model_refused({{"hidden_act", "relu"}}, "'hidden_act' must be gelu");
   model_refused({{"num_attention_heads", 5}}, "num_attention_heads = 5 does not divide");
   model_refused({{"position_embedding_type", "relative_key"}}, "must be absolute");
-  model_refused({{"is_decoder", true}}, "this is no encoder");
+  model_refused({{"is_decoder", true}}, "this is not an encoder");
   model_refused({{"layer_norm_eps", "x"}}, "'layer_norm_eps' must be a number above 0");
 }
 

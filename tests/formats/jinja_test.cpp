@@ -52,7 +52,7 @@ TEST(Jinja, NamesTheLineOfAFailure) {
   refused("{{ 'a", {"line 1: a text in quotes has no end"});
   refused("{% if x %}\n\n{{ 1 }}", {"expected {% endif %}, found the end of the template"});
   refused("a {{ 1\n\n", {"line 1: a tag {{ has no end }}"});
-  expect_error([] { JinjaTemplate("\xff", "t.jinja"); }, ExitCode::data, {"t.jinja: is no UTF-8"});
+  expect_error([] { JinjaTemplate("\xff", "t.jinja"); }, ExitCode::data, {"t.jinja: is not UTF-8"});
   expect_error([] { JinjaTemplate("{{", "t.jinja", ExitCode::usage); }, ExitCode::usage, {"t.jinja, line 1"});
 }
 

@@ -31,13 +31,13 @@ TEST(Json, RefusesTheRest) {
   bad("1", {.bytes = 0}, {"too long"});
   // Deep enough to overflow the stack of a function that follows the nesting.
   bad(std::string(500000, '['), {}, {"nests more than 8 deep"});
-  bad("{\"a\":1,\"b\":{\"a\":1},\"a\":2}", {}, {"the key 'a' stands twice"});
-  bad("{\"a\\u001b\":1,\"a\\u001b\":2}", {}, {"'a\\x1B' stands twice"});
-  bad("{", {}, {"no valid JSON", "line 1"});
-  bad("[1,]", {}, {"no valid JSON"});
-  bad("[1] 2", {}, {"no valid JSON"});
-  bad("\"\xff\"", {}, {"no valid JSON"});
-  bad("", {}, {"no valid JSON"});
+  bad("{\"a\":1,\"b\":{\"a\":1},\"a\":2}", {}, {"the key 'a' occurs twice"});
+  bad("{\"a\\u001b\":1,\"a\\u001b\":2}", {}, {"'a\\x1B' occurs twice"});
+  bad("{", {}, {"not valid JSON", "line 1"});
+  bad("[1,]", {}, {"not valid JSON"});
+  bad("[1] 2", {}, {"not valid JSON"});
+  bad("\"\xff\"", {}, {"not valid JSON"});
+  bad("", {}, {"not valid JSON"});
   expect_error([] { parse_json("{", "x", ExitCode::checkpoint); }, ExitCode::checkpoint, {});
 }
 

@@ -80,7 +80,7 @@ TEST(Jsonl, LinesByTheirOffset) {
 TEST(Jsonl, RefusesGiganticLinesAndOtherThanUtf8) {
   expect_error([] { check_jsonl_line(std::string(101, '1'), ExitCode::data, 100); }, ExitCode::data,
                {"a line of 101 B", "at most 100 B"});
-  expect_error([] { check_jsonl_line("\"\xC0\xAF\"", ExitCode::data); }, ExitCode::data, {"no valid UTF-8"});
+  expect_error([] { check_jsonl_line("\"\xC0\xAF\"", ExitCode::data); }, ExitCode::data, {"not valid UTF-8"});
   check_jsonl_line(std::string(100, '1'), ExitCode::data, 100);
 }
 
@@ -140,7 +140,7 @@ TEST_F(JsonlIndexTest, CountsMalformedLinesUpToTheBudget) {
   ASSERT_EQ(lines.size(), 3u);
   EXPECT_NE(lines[0].find("a.jsonl:2: no number"), std::string::npos) << lines[0];
   EXPECT_NE(lines[1].find("a.jsonl:3: a line of 101 B"), std::string::npos) << lines[1];
-  EXPECT_NE(lines[2].find("a.jsonl:4: the line is no valid UTF-8"), std::string::npos) << lines[2];
+  EXPECT_NE(lines[2].find("a.jsonl:4: the line is not valid UTF-8"), std::string::npos) << lines[2];
   // From the index, and without one.
   for (int start = 0; start < 2; ++start) {
     expect_error([&] { index(2); }, ExitCode::data, {"a.jsonl:2: no number", "a.jsonl:4", "max_malformed: 2"});
@@ -211,8 +211,8 @@ TEST(Triples, RefusalsSayWhy) {
   refused(R"({"encoder_ids":[1]})", "labels (or targets) are missing");
   refused(R"({"labels":[1]})", "encoder_ids (or input_ids) are missing");
   refused(R"({"encoder_ids":[1],"labels":[1],"decoder_ids":[1]})", "unknown key 'decoder_ids'");
-  refused(R"({"encoder_ids":[1],"input_ids":[1],"labels":[1]})", "stands twice, or beside its other name");
-  refused(R"({"labels":[1],"encoder_ids":[1],"labels":[1]})", "'labels' stands twice");
+  refused(R"({"encoder_ids":[1],"input_ids":[1],"labels":[1]})", "occurs twice, or beside its other name");
+  refused(R"({"labels":[1],"encoder_ids":[1],"labels":[1]})", "'labels' occurs twice");
   refused(R"({"encoder_ids":[100],"labels":[1]})", "id 100 in encoder_ids is outside 0 to 99");
   refused(R"({"encoder_ids":[-1],"labels":[1]})", "id -1 in encoder_ids is outside");
   refused(R"({"encoder_ids":[-100],"labels":[1]})", "id -100 in encoder_ids is outside");

@@ -64,24 +64,24 @@ TEST(Manifest, RefusesWhatNoManifestHolds) {
     refused("model.pt", odd, {"a file of a name that no checkpoint has"});
   }
   for (const char* number : {"-1", "1.0", "1e300", "true", "null", "\"1\"", "18446744073709551615"}) {
-    refused(": 123", cat(": ", number), {"'bytes' is no whole number"});
-    refused(": 42", cat(": ", number), {"'step' is no whole number"});
+    refused(": 123", cat(": ", number), {"'bytes' is not a whole number"});
+    refused(": 42", cat(": ", number), {"'step' is not a whole number"});
   }
   refused(": 1,", ": 2,", {"format version 2"});
-  refused(": 1,", ": -1,", {"'version' is no whole number"});
-  refused("hrm-checkpoint", "other", {"no checkpoint manifest"});
+  refused(": 1,", ": -1,", {"'version' is not a whole number"});
+  refused("hrm-checkpoint", "other", {"not a checkpoint manifest"});
   refused("\"full\"", "\"half\\u001b\"", {"unknown kind 'half\\x1B'"});
-  refused("\"full\"", "1", {"'kind' is no text"});
-  refused("\"hrm\"", "{}", {"'model' is no text"});
+  refused("\"full\"", "1", {"'kind' is not a text"});
+  refused("\"hrm\"", "{}", {"'model' is not a text"});
   refused("\"info\"", "\"other\"", {"it has no 'info'"});
-  refused("\"info\": {", "\"info\": [], \"more\": {", {"'info' is no object"});
-  refused("\"note\"", "\"model\"", {"the key 'model' stands twice"});
-  refused("\"bytes\": 123", "\"bytes\": 123, \"bytes\": 123", {"the key 'bytes' stands twice"});
+  refused("\"info\": {", "\"info\": [], \"more\": {", {"'info' is not an object"});
+  refused("\"note\"", "\"model\"", {"the key 'model' occurs twice"});
+  refused("\"bytes\": 123", "\"bytes\": 123, \"bytes\": 123", {"the key 'bytes' occurs twice"});
   refused("\"bytes\": 123", "\"more\": {}", {"more than 3 deep"});
   refused("\"bytes\": 123", "\"more\": 1", {"it has no 'bytes'"});
   refused(kDigest, std::string(kDigest).substr(1), {"the digest of model.pt"});
   refused(kDigest, "0123456789ABCDEF0123456789ABCDEF", {"the digest of model.pt"});
-  refused("42", "[", {"no valid JSON"});
+  refused("42", "[", {"not valid JSON"});
 }
 
 TEST(Manifest, RefusesTooMuch) {

@@ -63,7 +63,7 @@ TEST(PeftConfig, RefusesWhatIsNone) {
   const auto refused = [](const std::string& text, const std::string& part) {
     expect_error([&] { parse_peft(text); }, ExitCode::checkpoint, {"c.json: ", part});
   };
-  refused("", "is no valid JSON");
+  refused("", "is not valid JSON");
   refused("[]", "must be an object");
   refused("{}", "'peft_type' is ''");
   refused(R"({"peft_type": "LORA", "r": 1e300, "lora_alpha": 1, "target_modules": ["q"]})", "'r' must be");

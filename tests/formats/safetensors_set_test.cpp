@@ -165,7 +165,7 @@ TEST_F(SafetensorsSetTest, ShardsAndIndexThatDisagree) {
 TEST_F(SafetensorsSetTest, IndexesThatAreNone) {
   shard("m-1.safetensors", {"a"});
   index_text("{");
-  refused({"index.json", "is no valid JSON"});
+  refused({"index.json", "is not valid JSON"});
   index_text("[]");
   refused({"'weight_map' is missing"});
   index_text(R"({"weight_map": ["a"]})");

@@ -34,11 +34,11 @@ TEST(TextTemplate, RefusesOtherBraces) {
   refused("abc {", "a single '{' at character 5");
   refused("}", "a single '}' at character 1");
   refused("{a", "a single '{' at character 1");
-  refused("{}", "'' at character 2 is no name");
-  refused("{a b}", "'a b' at character 2 is no name");
+  refused("{}", "'' at character 2 is not a name");
+  refused("{a b}", "'a b' at character 2 is not a name");
   refused("{{{a}}", "a single '}' at character 6");
   refused("{\x01}", "'\\x01'");
-  refused("{" + std::string(65, 'a') + "}", "is no name");
+  refused("{" + std::string(65, 'a') + "}", "is not a name");
   EXPECT_EQ(filled("{" + std::string(64, 'a') + "}").size(), 66u);
 }
 

@@ -37,7 +37,7 @@ TEST(TokenizerConfig, RefusesOtherForms) {
   const auto refused = [](const std::string& text, const std::string& part) {
     expect_error([&] { parse_config(text); }, ExitCode::data, {"c.json: ", part});
   };
-  refused("", "is no valid JSON");
+  refused("", "is not valid JSON");
   refused("[]", "must be an object");
   refused(R"({"eos_token": 3})", "\"eos_token\" is not of a known form");
   refused(R"({"pad_token": {"id": 3}})", "\"pad_token\"");

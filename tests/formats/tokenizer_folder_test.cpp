@@ -82,9 +82,10 @@ TEST(TokenizerFolder, SaysWhatIsMissing) {
     EXPECT_FALSE(std::filesystem::exists(folder / "tokenizer.json"));
     expect_error([&] { read_folder_tokenizer(folder.path(), ExitCode::checkpoint); }, ExitCode::checkpoint, parts);
   };
-  expect_error([&] { read_folder_tokenizer(folder / "none"); }, ExitCode::data, {"none' is no folder"});
+  expect_error([&] { read_folder_tokenizer(folder / "none"); }, ExitCode::data, {"none' is not a folder"});
   const std::string hint = "type 'hf download Qwen/Qwen3-0.6B --local-dir Qwen3-0.6B'";
-  expect_error([&] { read_folder_tokenizer("Qwen/Qwen3-0.6B"); }, ExitCode::data, {"is no folder; if that is", hint});
+  expect_error([&] { read_folder_tokenizer("Qwen/Qwen3-0.6B"); }, ExitCode::data,
+               {"is not a folder; if that is", hint});
   expect_error([&] { read_tokenizer("Qwen/Qwen3-0.6B"); }, ExitCode::data, {"does not exist; if that is", hint});
   refused({"holds no tokenizer: neither tokenizer.json nor vocab.json and merges.txt"});
   const std::string line = cat("AutoTokenizer.from_pretrained('", folder.path().string(), "').save_pretrained('");

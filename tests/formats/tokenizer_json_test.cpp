@@ -233,7 +233,7 @@ TEST(TokenizerJson, PassesOverWhatHasNoEffect) {
               plain);
   }
   const std::string told = testing::internal::GetCapturedStderr();
-  const size_t at = told.find("left.json: 'truncation' and 'padding' of a former call are passed over");
+  const size_t at = told.find("left.json: 'truncation' and 'padding' of a former call are skipped");
   EXPECT_NE(at, std::string::npos) << told;
   EXPECT_EQ(told.find("left.json", at + 1), std::string::npos) << "told twice: " << told;
 }
@@ -270,7 +270,7 @@ TEST(TokenizerJson, RefusesWhatContradictsItself) {
   for (const Json& id : {Json(-1), Json(1.5), Json("7"), Json(true), Json(1 << 21), Json(UINT64_MAX)}) {
     tokenizer_refused([&](Json& j) { j["model"]["vocab"]["ab"] = id; }, {"the id of 'ab'"});
     tokenizer_refused([&](Json& j) { j["added_tokens"] = {added("x!", 7)}, j["added_tokens"][0]["id"] = id; },
-                      {"id: is no whole"});
+                      {"id: is not a whole"});
   }
   tokenizer_refused([](Json& j) { j["model"]["vocab"][""] = 400; }, {"has 0 bytes"});
   tokenizer_refused([](Json& j) { j["model"]["vocab"][std::string(4097, 'a')] = 400; }, {"has 4097 bytes"});
@@ -280,7 +280,7 @@ TEST(TokenizerJson, RefusesWhatContradictsItself) {
         j["added_tokens"] = {added("x!", 257), added("y!", 257)};
       },
       {"'y!' has the id 257 of 'x!'"});
-  tokenizer_refused([](Json& j) { j["added_tokens"] = {added("x!", 257), added("x!", 258)}; }, {"'x!' stands twice"});
+  tokenizer_refused([](Json& j) { j["added_tokens"] = {added("x!", 257), added("x!", 258)}; }, {"'x!' occurs twice"});
   tokenizer_refused([](Json& j) { j["added_tokens"] = {added("ab", 400)}; },
                     {"'ab' has the id 400, but in the vocabulary 256"});
   tokenizer_refused([](Json& j) { j["added_tokens"] = {added("", 400)}; }, {"its content is empty"});

@@ -327,7 +327,7 @@ TEST(Lora, TargetsAsPeftMatchesThem) {
   EXPECT_EQ(names(options), (Names{"b", "d"}));
   options = options_of({"a", "other"});
   options.origin = "x/adapter_config.json";
-  EXPECT_EQ(names(options), Names{"a"}) << "of a file: what no layer is called is passed over";
+  EXPECT_EQ(names(options), Names{"a"}) << "of a file: what no layer is called is skipped";
   options.targets = {"other"};
   expect_error(ExitCode::checkpoint, {"x/adapter_config.json: no layer of the model is a target"},
                [&] { names(options); });

@@ -74,7 +74,7 @@ TEST(Rewards, Format) {
   const AnswerGroup json = texts({R"({"a": [1, 2]})", R"([1])", R"({"a": 1,})", R"({"a": 1, "a": 2})", "", " {} "});
   EXPECT_EQ(run({.name = "format", .json_object = true}, json), (Values{1, 0, 0, 0, 0, 1}));
   expect_error(ExitCode::usage, {"'format'", "grpo.reward_pattern"}, [] { make_reward({.name = "format"}); });
-  expect_error(ExitCode::usage, {"'format'", "'(a'", "no regular expression"},
+  expect_error(ExitCode::usage, {"'format'", "'(a'", "not a regular expression"},
                [] { make_reward({.name = "format", .pattern = "(a"}); });
 }
 

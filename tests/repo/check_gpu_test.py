@@ -181,8 +181,8 @@ class CheckGpu(unittest.TestCase):
     def test_wrong_use_is_one_sentence(self):
         self.program("test_a_gpu", "A.one")
         for code, part, arguments in (
-            (2, "none of tests", ["--tools", "initcheck"]), (2, "'0' is no number above 0", ["--minutes", "0"]),
-            (2, "no test's name fits", ["--filter", "Z"]), (2, "no regular expression", ["--filter", "("]),
+            (2, "none of tests", ["--tools", "initcheck"]), (2, "'0' is not a number above 0", ["--minutes", "0"]),
+            (2, "no test's name fits", ["--filter", "Z"]), (2, "not a regular expression", ["--filter", "("]),
             (2, "has 2, counted from 0", ["--gpus", "2"]), (2, "different numbers", ["--gpus", "0,0"]),
             (2, "no test_*_gpu in", ["--tests", self.root / "bin"]),
         ):

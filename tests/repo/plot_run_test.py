@@ -96,9 +96,9 @@ class PlotRun(unittest.TestCase):
 
 class ShippedPicture(unittest.TestCase):
     def test_is_what_the_script_draws(self):
-        """docs/benchmarks.md names the command; the picture in the repository is its output."""
+        """docs/measurements/log.md names the command; the picture in the repository is its output."""
         words = re.search(r"^scripts/plot_run .*?--out docs/images/sudoku17_curve\.svg$",
-                          (ROOT / "docs/benchmarks.md").read_text(), re.S | re.M)
+                          (ROOT / "docs/measurements/log.md").read_text(), re.S | re.M)
         self.assertIsNotNone(words)
         with tempfile.TemporaryDirectory(prefix="hrm_plot_") as folder:
             out = pathlib.Path(folder, "curve.svg")

@@ -195,7 +195,7 @@ class CheckPackage(ScriptCase):
         self.assert_one_error(self.run_script("check_package", archive, "--root", str(self.bin)), 4,
                               "is no root folder of a system")
         self.assert_one_error(self.run_script("check_package", archive, "--system", "plan9"), 2, "invalid choice")
-        self.assert_one_error(self.run_script("check_package", archive, "--runs", "0"), 2, "'0' is no whole number")
+        self.assert_one_error(self.run_script("check_package", archive, "--runs", "0"), 2, "'0' is not a whole number")
 
 
 class Fuzz(ScriptCase):
@@ -318,7 +318,7 @@ mkdir -p "$2/bin" && for name in a b; do cp {self.root}/fuzzer "$2/bin/$name" &&
 
     def test_failures(self):
         self.assert_one_error(self.run_script("fuzz", "c"), 2, "there is no target 'c'", "a, b")
-        self.assert_one_error(self.run_script("fuzz", "--seconds", "0"), 2, "'0' is no whole number")
+        self.assert_one_error(self.run_script("fuzz", "--seconds", "0"), 2, "'0' is not a whole number")
         self.stand_in("cmake", "echo broken; exit 1")
         self.assert_one_error(self.run_script("fuzz"), 3, "could not be built", "build.log")
         for name in ["clang++"] + [f"clang++-{version}" for version in range(14, 22)]:

@@ -143,7 +143,7 @@ TEST(Polychromic, RefusesWhatDoesNotFit) {
   const auto refuse = [&](ExitCode code, const std::vector<std::string>& parts, const Overrides& overrides) {
     test::expect_error(code, parts, [&] { SmallPolychromic run(dir, overrides); });
   };
-  refuse(ExitCode::checkpoint, {"no folder of a model"}, {"hf.model=" + (dir / "none").string()});
+  refuse(ExitCode::checkpoint, {"not a folder of a model"}, {"hf.model=" + (dir / "none").string()});
   refuse(ExitCode::checkpoint, {"holds no weights"}, {"hf.weights=load"});
   refuse(ExitCode::usage, {"hf.positions = 10", "too short"}, {"hf.positions=10"});
   refuse(ExitCode::usage, {"max_position_embeddings = 128"}, {"chat.max_length=500"});
@@ -183,8 +183,8 @@ TEST(Polychromic, RefusesWhatDoesNotFit) {
   }
   refuse(ExitCode::data, {"b.jsonl", "is also that of", "a.jsonl"},
          {"data.train=" + (dir / "a.jsonl").string(), "data.test=" + (dir / "b.jsonl").string(), "chat.id_field=id"});
-  refuse(ExitCode::checkpoint, {"no folder of an adapter"}, {"lora.adapter=" + dir.string()});
-  refuse(ExitCode::checkpoint, {"no folder of a model"},
+  refuse(ExitCode::checkpoint, {"not a folder of an adapter"}, {"lora.adapter=" + dir.string()});
+  refuse(ExitCode::checkpoint, {"not a folder of a model"},
          {"polychromic.diversity_metric=semantic", "polychromic.diversity_encoder_model=" + (dir / "none").string()});
   fs::create_directories(dir / "small_vocabulary");
   std::string text = read_text(answers_folder() / "model" / "config.json", ExitCode::data);

@@ -1,6 +1,6 @@
 #pragma once
-// A causal decoder: embedding, pre-norm blocks, norm, head; the whole of the plain language model, and the answering
-// part of the HRM language model. Shapes: B rows, T tokens, P prefix vectors, D width, S positions in a cache.
+// A causal decoder: embedding, pre-norm blocks, norm, head. It is the whole of the plain language model and the decoder
+// of the HRM-LM. Shapes: B rows, T tokens, P prefix vectors, D width, S positions in a cache.
 
 #include <ATen/core/Tensor.h>
 #include <torch/nn/module.h>
@@ -18,61 +18,60 @@ namespace hrm::models {
 
 struct DecoderOptions {
   int64_t vocabulary = 0, width = 0, layers = 0, heads = 0;
-  int64_t kv_heads = 0;      // 0: as many as heads
+  int64_t kv_heads = 0;      // 0: same as heads
   int64_t head_dim = 0;      // 0: width / heads
-  int64_t inner = 0;         // of the SwiGLU; 0: nn::swiglu_width(width, 4)
-  int64_t positions = 2048;  // the longest row, prefix included
-  int64_t window = 0;        // a position sees itself and window - 1 before it; 0: all before it
+  int64_t inner = 0;         // inner width of the SwiGLU; 0: nn::swiglu_width(width, 4)
+  int64_t positions = 2048;  // maximum row length, prefix included
+  int64_t window = 0;        // a position attends to itself and window - 1 before it; 0: to all before it
   double rope_theta = 10000, eps = 1e-6;
   bool qk_norm = false;
-  bool tied = true;                                  // the head reads the embedding's weight
+  bool tied = true;                                  // the head shares the embedding's weight
   bool recompute = false;                            // activation checkpointing of every block
-  nn::WeightFormat weights = nn::WeightFormat::f32;  // of the blocks' linear layers; nf4 with SwiGLU alone
+  nn::WeightFormat weights = nn::WeightFormat::f32;  // of the blocks' linear layers; nf4 only with SwiGLU
   nn::FeedForwardFactory feed_forward = {};          // empty: SwiGLU in every layer
 };
-// Fills in the zeros that stand for a default. Error(usage) where values contradict each other.
+// Replaces zeros by their defaults. Throws Error(usage) for contradictory values.
 DecoderOptions resolve(DecoderOptions options);
 
 using TransformerBlocks = std::vector<std::shared_ptr<nn::TransformerBlock>>;
-// Registers layers.0, layers.1, ... with `owner`: blocks of resolved options. `feed_forward` makes the feed-forward
-// part of each; empty: a SwiGLU.
+// Registers layers.0, layers.1, ... on `owner`: blocks with these resolved options. `feed_forward` creates the
+// feed-forward part of each block; empty: a SwiGLU.
 TransformerBlocks add_blocks(torch::nn::Module& owner, int64_t layers, const DecoderOptions& options, bool cross,
                              const nn::FeedForwardFactory& feed_forward, at::Device device);
 
-// What decoding keeps of the positions that it has seen. Tensors keep their addresses, those of `memory` until the next
-// prefill.
+// The decoding state. Tensors keep their addresses; those of `memory` only until the next prefill.
 struct DecodeCache {
   std::vector<nn::LayerCache> layers;  // (B, Hkv, S, hd) each
-  std::vector<nn::LayerCache> memory;  // of the memory that blocks attend to; empty without one
-  at::Tensor lengths;                  // (B) int64, positions that a row holds, its prefix included
+  std::vector<nn::LayerCache> memory;  // of the memory that blocks attend to; empty if there is none
+  at::Tensor lengths;                  // (B) int64, positions that each row holds, its prefix included
 };
 
 class Decoder : public torch::nn::Module, public nn::HasOwnInit {
  public:
-  // cross: blocks attend to a memory, which every pass then needs.
+  // cross: blocks attend to a memory, which every pass must then provide.
   Decoder(const DecoderOptions& options, bool cross, at::Device device);
 
-  // ids (B, T) -> hidden states (B, T, D) in `dtype`, normalised. documents as in LanguageInputs. prefix: (B, P, D) in
-  // `dtype`, vectors in front of the tokens, or undefined; memory: (B, M, D), with cross.
+  // ids (B, T) -> hidden states (B, T, D) in `dtype`, after the norm. `documents`: see LanguageInputs. `prefix`: (B, P,
+  // D) in `dtype`, vectors before the tokens, or undefined. `memory`: (B, M, D), only with cross.
   at::Tensor forward(const at::Tensor& ids, at::ScalarType dtype, const at::Tensor& documents = {},
                      const at::Tensor& prefix = {}, const at::Tensor& memory = {});
-  // Of tokens that are in several rows, without cross: ids (1, U) -> (1, U, D).
+  // With prefix sharing, without cross: ids (1, U) -> (1, U, D).
   at::Tensor forward(const at::Tensor& ids, at::ScalarType dtype, const nn::SharedTokens& shared);
 
-  // Decoding, without gradient. `capacity` S: the most positions that a row will hold, prefix included.
+  // Decoding, without gradient. `capacity` S: the maximum number of positions per row, prefix included.
   DecodeCache make_cache(int64_t rows, int64_t capacity, at::ScalarType dtype) const;
-  // As forward(), and fills the cache. lengths (B) integer: the tokens of each row; padding follows, whose hidden
-  // states have no meaning.
+  // As forward(), and fills the cache. `lengths`: (B) integer, the number of tokens in each row; the rest is padding,
+  // whose hidden states are meaningless.
   at::Tensor prefill(const at::Tensor& ids, const at::Tensor& lengths, at::ScalarType dtype, DecodeCache& cache,
                      const at::Tensor& prefix = {}, const at::Tensor& memory = {});
-  // One more token for each row: ids (B) -> hidden states (B, D), the values of forward() at that place. Reads and
-  // writes the cache on the device alone, so it can be captured; the caller counts that no row goes beyond `capacity`.
+  // One more token per row: ids (B) -> hidden states (B, D), equal to those of forward() at that position. Reads and
+  // writes the cache only on the device, so it can be captured. The caller ensures that no row exceeds `capacity`.
   at::Tensor step(const at::Tensor& ids, at::ScalarType dtype, DecodeCache& cache);
 
   const nn::LmHead& head() const { return *lm_head_; }
   int64_t positions() const { return options_.positions; }
-  // Products that end in the residual stream start smaller by sqrt(2 * layers), so its size does not grow with depth
-  // (Radford et al., GPT-2).
+  // Scales down the weights of layers that write to the residual stream by sqrt(2 * layers), so that its magnitude does
+  // not grow with depth (Radford et al., GPT-2).
   void init_own(uint64_t seed, const std::string& name) override;
 
  private:

@@ -1,5 +1,5 @@
 #pragma once
-// The plain language model, to compare the HRM language models with: a causal decoder and nothing else.
+// The plain language model, only a causal decoder: the baseline of the HRM-LMs.
 
 #include <memory>
 
@@ -7,7 +7,7 @@
 
 namespace hrm::models {
 
-// Submodule model, a Decoder. A row may hold several documents.
+// Submodule: model, a Decoder. A row may hold several documents.
 class DecoderLm : public LanguageModel {
  public:
   DecoderLm(const DecoderOptions& options, at::Device device);

@@ -5,8 +5,8 @@
 
 namespace hrm::models {
 
-// One segment: H_cycles times { L_cycles times z_L = L(z_L, z_H + x); then z_H = H(z_H, z_L) }. Gradients flow through
-// the last call of each module alone (the paper's one-step approximation); everything before is not recorded.
+// One segment: H_cycles times { L_cycles times z_L = L(z_L, z_H + x); then z_H = H(z_H, z_L) }. Gradients flow only
+// through the last call of each module (the paper's one-step approximation); all earlier calls run without autograd.
 class Hrm : public PuzzleNetwork {
  public:
   Hrm(const config::ModelConfig& config, const PuzzleModelDims& dims, at::Device device);
@@ -17,8 +17,8 @@ class Hrm : public PuzzleNetwork {
   double flops_per_sample_segment() const override;
 
  private:
-  // All H cycles on (z_H, z_L), unrecorded, but in the last one only `last_L_calls` calls of L and none of H. Returns
-  // the last cycle's z_H + x, recorded where the caller records.
+  // Runs all H cycles on (z_H, z_L) without autograd. The last cycle makes only `last_L_calls` calls of L and none of
+  // H. Returns the last cycle's z_H + x, recorded if the caller records.
   at::Tensor recur(const at::Tensor& x, at::Tensor& z_H, at::Tensor& z_L, int64_t last_L_calls) const;
 
   std::shared_ptr<nn::ReasoningModule> H_level_, L_level_;

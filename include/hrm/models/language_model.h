@@ -1,6 +1,6 @@
 #pragma once
-// What the language task needs of a model: hidden states in front of the head, and what a loss adds to their
-// cross-entropy. Shapes: B rows, T tokens, S tokens of a prompt, D width, V vocabulary, C reasoning cycles.
+// The model interface of the language task: hidden states before the head, and additional loss terms. Shapes: B rows, T
+// tokens, S prompt tokens, D width, V vocabulary, C reasoning cycles.
 
 #include <ATen/core/Tensor.h>
 #include <torch/nn/module.h>
@@ -16,54 +16,56 @@
 
 namespace hrm::models {
 
-// One batch, all on the model's device. Ids are int32 or int64 in 0..V-1 (unchecked on a GPU).
+// One batch, on the model's device. Ids are int32 or int64 in 0..V-1 (unchecked on a GPU).
 struct LanguageInputs {
   at::Tensor ids;  // (B, T)
-  // (B, T) int32 or int64: tokens attend to those of the same number alone, so that a row can hold several documents.
-  // Undefined: each row is one. Models with a prompt take none.
+  // (B, T) int32 or int64: tokens attend only to tokens with the same number, so that a row can hold several documents.
+  // Undefined: each row is one document. Models with a prompt do not support it.
   at::Tensor documents = {};
-  // Decoders alone: `ids` is (1, U), and these say where they are in rows; hidden states are (1, U, D).
+  // Only for decoders, for prefix sharing: `ids` is (1, U), this maps them to rows, and hidden states are (1, U, D).
   nn::SharedTokens shared = {};
-  // Models with a prompt: (B, S) ids, and (B, S) bool or integer, 1 for a token and 0 for padding (undefined: all are
-  // tokens).
+  // For models with a prompt: (B, S) ids, and a (B, S) bool or integer mask, 1 for tokens and 0 for padding (undefined:
+  // no padding).
   at::Tensor prompt_ids = {}, prompt_mask = {};
-  // 0-dim float32, multiplies the gate's scale: 0 until warm-up is over, then 1. Undefined: 1.
+  // 0-dim float32 factor of the gate's scale: 0 during warm-up, then 1. Undefined: 1.
   at::Tensor gate_warmup = {};
-  // Whether hidden states of the cycles before the last are wanted, for deep supervision.
+  // Whether to return hidden states of the cycles before the last, for deep supervision.
   bool earlier_cycles = false;
 };
 
 struct LanguageOutput {
-  at::Tensor hidden;  // (B, T, D) compute dtype, normalised: what the head reads
-  // Of models with a reasoning core, otherwise empty or undefined:
-  std::vector<at::Tensor> earlier_hidden = {};  // C - 1 of the same, where inputs.earlier_cycles
+  at::Tensor hidden;  // (B, T, D) compute dtype, after the norm: the head's input
+  // Only for models with a reasoning core, otherwise empty or undefined:
+  std::vector<at::Tensor> earlier_hidden = {};  // C - 1 of the same, with inputs.earlier_cycles
   at::Tensor gate = {};                         // (B, 1) float32 in 0..1
-  at::Tensor halt = {};                         // (C, B) float32, probability of halting after each cycle
+  at::Tensor halt = {};                         // (C, B) float32, halting probability after each cycle
   std::vector<nn::AuxiliaryLoss> auxiliary = {};
 };
 
-// What rows a model takes.
+// Which rows a model accepts.
 struct LanguageLimits {
-  bool prompted = false;   // reads prompt_ids; `ids` are the answer alone, which begins with BOS
-  bool cached = false;     // make_cache, prefill and step are there
-  int64_t max_tokens = 0;  // of `ids` in a row
-  int64_t max_prompt = 0;  // of prompt_ids in a row; 0: any number
+  bool prompted = false;   // reads prompt_ids; `ids` hold only the response, which begins with BOS
+  bool cached = false;     // supports make_cache, prefill and step
+  int64_t max_tokens = 0;  // maximum number of `ids` per row
+  int64_t max_prompt = 0;  // maximum number of prompt_ids per row; 0: unlimited
 };
 
 class LanguageModel : public torch::nn::Module {
  public:
   virtual LanguageLimits limits() const = 0;
 
-  // Differentiable where gradient mode is on. Waits for nothing and reads nothing back, so it can be captured.
+  // Differentiable in gradient mode. Does not synchronise or read back, so it can be captured.
   virtual LanguageOutput forward(const LanguageInputs& inputs) = 0;
 
   virtual const nn::LmHead& head() const = 0;
   at::Tensor logits(const at::Tensor& hidden) const { return head().forward(hidden); }  // (..., D) -> (..., V)
 
-  // Decoding, without gradient; Error(usage) from a model that has no cache. make_cache: for this many rows of at most
-  // `capacity` tokens. prefill: as forward(), with lengths (B) integer, the tokens in each row of inputs.ids before its
-  // padding; returns hidden states (B, T, D), without meaning at padding. step: one more token for each row, ids (B) ->
-  // hidden states (B, D); see Decoder::step.
+  // Decoding, without gradient. Models without a cache throw Error(usage).
+  //    make_cache  for `rows` rows of at most `capacity` tokens
+  //    prefill     as forward(); lengths (B) integer: tokens in each row of inputs.ids, the rest is padding; returns
+  //    hidden
+  //                states (B, T, D), meaningless at padding
+  //    step        one more token per row, ids (B) -> hidden states (B, D); see Decoder::step
   virtual DecodeCache make_cache(int64_t rows, int64_t capacity) const;
   virtual at::Tensor prefill(const LanguageInputs& inputs, const at::Tensor& lengths, DecodeCache& cache);
   virtual at::Tensor step(const at::Tensor& ids, DecodeCache& cache);
@@ -74,15 +76,15 @@ class LanguageModel : public torch::nn::Module {
   nn::ParameterSet& parameter_set() { return parameters_; }
   at::ScalarType compute_dtype() const { return parameters_.compute_dtype(); }
 
-  // Parts that are not trained: names of modules or parameters ("encoder", "core.h_init"), with all below them.
-  // Error(usage) where one names nothing.
+  // Freezes modules or parameters by name ("encoder", "core.h_init"), including everything below them. Throws
+  // Error(usage) if a name matches nothing.
   void freeze(const std::vector<std::string>& names);
-  // Draws the initial values, a function of seed and names alone, freezes, and builds the parameter set; once, before
-  // the first use.
+  // Draws the initial values (a function of seed and names only), freezes, and builds the parameter set. Call once,
+  // before the first use.
   void initialise(uint64_t seed, at::ScalarType compute_dtype, const std::vector<std::string>& frozen = {});
-  // The parameter set alone, for a model that was filled and frozen otherwise, e.g. from a file.
+  // Only builds the parameter set, for a model that was filled and frozen by other means, e.g. from a file.
   void build_parameters(at::ScalarType compute_dtype);
-  // The same of a model that is not to be trained; see ParameterSet::build_frozen.
+  // The same for a model that is not trained; see ParameterSet::build_frozen.
   void build_frozen(at::ScalarType compute_dtype) { parameters_.build_frozen(*this, compute_dtype); }
 
  private:

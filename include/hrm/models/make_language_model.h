@@ -1,5 +1,5 @@
 #pragma once
-// The language model that a configuration describes.
+// Creates the language model that a configuration describes.
 
 #include <cstdint>
 #include <memory>
@@ -14,51 +14,50 @@
 
 namespace hrm::models {
 
-// Rows of a training: what a model must be able to hold, in tokens.
+// Row sizes of a training run, in tokens, which the model must support.
 struct LanguageSizes {
   int64_t vocabulary = 0;
   int64_t encoder_len = 0;  // S; 0: no prompts
   int64_t decoder_len = 0;  // T
 };
 
-// The sizes that `data` gives a vocabulary's rows.
+// The row sizes that `data` configures, with this vocabulary.
 LanguageSizes language_sizes(const config::DataConfig& data, int64_t vocabulary);
 
-// Built, initialised by the seed, frozen as lm.freeze says. Error(usage) where values contradict each other.
+// Builds the model, initialises it from the seed and freezes lm.freeze. Throws Error(usage) for contradictory values.
 std::shared_ptr<LanguageModel> make_language_model(const config::Config& config, const LanguageSizes& sizes,
                                                    uint64_t seed, at::Device device, at::ScalarType compute_dtype);
 
-// Its modules and parameters without memory (device meta), not initialised, frozen as lm.freeze says: for counting, and
-// for rehearsing what ranks send each other.
+// The same model on the meta device, uninitialised, with lm.freeze applied: for counting parameters and for planning
+// the communication between ranks.
 std::shared_ptr<LanguageModel> make_language_model_outline(const config::Config& config, const LanguageSizes& sizes);
 
-// The options of the plain decoder (lm.arch=decoder), resolved; without the mixtures of experts of its layers.
+// The resolved options of the plain decoder (lm.arch=decoder), without its experts.
 DecoderOptions plain_decoder_options(const config::Config& config, const LanguageSizes& sizes);
 
-// Whether the prompt is an input of its own (arch hrm), or is in front of the answer in one row (decoder).
+// Whether the prompt is a separate input (arch hrm) or precedes the response in one row (decoder).
 bool reads_prompts(const config::LmConfig& config);
-// Whether the blocks are those of the first HRM-LM (LayerNorm, sinusoidal positions, GELU).
+// Whether the blocks are those of the prototype HRM-LM (LayerNorm, sinusoidal positions, GELU).
 bool is_prototype(const config::LmConfig& config);
-// Tokens that one row of the decoder may hold, prompt included where it is in front, prefix vectors not.
+// Maximum tokens in a row of the decoder: includes a prompt that precedes the response, but not prefix vectors.
 int64_t decoder_positions(const config::LmConfig& config, const LanguageSizes& sizes);
-// Tokens that a prompt may hold, and rows of the encoder's table of positions.
+// Maximum tokens in a prompt, and rows of the encoder's position table.
 int64_t prompt_positions(const config::LmConfig& config, const LanguageSizes& sizes);
-// Width of the SwiGLU in blocks without experts.
+// Inner width of the SwiGLU in blocks without experts.
 int64_t swiglu_inner(const config::LmConfig& config);
 
 // Whether the feed-forward part of a block that reads tokens is a mixture of experts.
 enum class BlockPlace { encoder, decoder };
 bool is_expert_block(const config::Config& config, BlockPlace place, int64_t layer);
 
-// The options of the Mamba2 encoder and of the mixtures of experts. Each mixture has its own seed for its jitter (here
-// 0).
+// The options of the mixtures of experts and of the Mamba2 encoder. jitter_seed is 0 here; each mixture gets its own.
 nn::MoeOptions expert_options(const config::Config& config);
 nn::Mamba2Options mamba2_options(const config::LmConfig& config);
 
-// The mixtures of experts of a model and their names, in the order of the module tree.
+// The mixtures of experts of a model and their names, in module-tree order.
 std::vector<std::pair<std::string, nn::MoeFeedForward*>> mixtures_of(torch::nn::Module& model);
 
-// Floating-point operations of the matrix products of one training row, forward and backward; of padded rows.
+// FLOPs of the GEMMs for one training row, forward and backward, counting padded rows.
 double training_flops_per_row(const config::Config& config, const LanguageSizes& sizes);
 
 }  // namespace hrm::models

@@ -1,6 +1,6 @@
 #pragma once
-// What the puzzle task needs of a model: one ACT segment. HRM, TRM and the plain Transformer implement it.
-// Shapes: B rows, S data tokens, P puzzle-embedding slots, L = P + S, D hidden, V vocabulary.
+// The model interface of the puzzle task: one ACT segment. HRM, TRM and the plain Transformer implement it. Shapes: B
+// rows, S data tokens, P puzzle-embedding slots, L = P + S, D hidden, V vocabulary.
 
 #include <ATen/core/Tensor.h>
 #include <torch/nn/module.h>
@@ -15,7 +15,7 @@
 
 namespace hrm::models {
 
-// The recurrent state that lives from segment to segment, detached from autograd.
+// The recurrent state between segments, detached from autograd.
 struct Carry {
   at::Tensor z_H;  // (B, L, D) compute dtype
   at::Tensor z_L;  // (B, L, D) compute dtype
@@ -26,13 +26,13 @@ struct SegmentOutput {
   at::Tensor logits;      // (B, S, V) compute dtype
   at::Tensor q_halt;      // (B) float32
   at::Tensor q_continue;  // (B) float32
-  // What the heads gave, of which the above are views. A loss that reads these spares autograd the gradients of the
-  // views. Undefined where an output was put together by hand.
+  // The heads' outputs, of which the above are views. A loss that reads these avoids the backward passes of the views.
+  // Undefined in outputs that were assembled by hand.
   at::Tensor position_logits = {};  // (B, L, V)
   at::Tensor q = {};                // (B, 2) float32 = [q_halt, q_continue]
 };
 
-// Sizes that follow from the configuration and the data.
+// Sizes derived from the configuration and the data.
 struct PuzzleModelDims {
   int64_t seq_len = 0;                 // S
   int64_t vocab_size = 0;              // V
@@ -40,48 +40,48 @@ struct PuzzleModelDims {
   int64_t puzzle_emb_ndim = 0;         // resolved: 0 = no puzzle embedding
   int64_t puzzle_emb_len = 0;          // resolved P
 };
-// Resolves the -1 and 0 defaults of the configuration; Error(usage) where values contradict each other.
+// Resolves the -1 and 0 defaults of the configuration. Throws Error(usage) for contradictory values.
 PuzzleModelDims resolve_dims(const config::ModelConfig& config, const data::PuzzleMeta& meta);
 
 class PuzzleModel : public torch::nn::Module {
  public:
   PuzzleModel(config::ModelConfig config, PuzzleModelDims dims) : config_(std::move(config)), dims_(dims) {}
 
-  // One segment from `carry`. `puzzle_rows` are the samples' rows of the puzzle embedding, (B, puzzle_emb_ndim)
-  // float32, undefined if there is none. The caller gathers them, so that training can pass a leaf and read its
-  // gradient. Differentiable in grad mode by the model's own gradient rule (HRM: one step; TRM: the last cycle). Runs
-  // on the current stream.
+  // Runs one segment from `carry`. `puzzle_rows`: (B, puzzle_emb_ndim) float32, the puzzle embeddings of the samples;
+  // undefined if there are none. The caller gathers them, so that training can pass a leaf and read its gradient.
+  // Differentiable in gradient mode, by the model's own rule (HRM: one step; TRM: the last cycle). Runs on the current
+  // stream.
   virtual SegmentOutput segment(const Carry& carry, const at::Tensor& inputs, const at::Tensor& puzzle_rows) = 0;
 
-  // Only the Q values of segment(), (B, 2) float32 = [q_halt, q_continue], never recorded: the target of Q learning.
-  // They equal those of segment() up to the rounding of matrix products of other shapes, and with fp8() active in HRM
-  // up to that of 8 bits. What only logits and carry need is left out.
+  // Only the Q values of segment(), (B, 2) float32 = [q_halt, q_continue], without autograd: the target of Q learning.
+  // Skips work that only logits and carry need. Equals segment() up to the rounding of differently shaped GEMMs, and
+  // for HRM with fp8() active up to fp8 rounding.
   virtual at::Tensor q_values(const Carry& carry, const at::Tensor& inputs, const at::Tensor& puzzle_rows);
 
-  // Rows of z_H and z_L for samples that start afresh: H_init, L_init, (D) float32 buffers, not trained.
+  // Rows of z_H and z_L for samples that start: H_init and L_init, (D) float32 buffers, not trained.
   const at::Tensor& H_init() const { return H_init_; }
   const at::Tensor& L_init() const { return L_init_; }
 
-  // Matrix-multiply operations (2mnk each) of one sample in one training step: segment forward, backward, and the
-  // second forward for the Q target if configured.
+  // FLOPs of the GEMMs (2mnk each) for one sample in one training step: segment forward, backward, and the second
+  // forward for the Q target if configured.
   virtual double flops_per_sample_step() const = 0;
   virtual double flops_per_sample_segment() const = 0;
 
   // Whether the recorded part of a segment uses each block once (nn::ParameterSet::blocks_run_once).
   virtual bool blocks_run_once() const { return true; }
 
-  // (E, puzzle_emb_ndim) float32 buffer `puzzle_emb.weights`; undefined when puzzle_emb_ndim is 0.
+  // (E, puzzle_emb_ndim) float32 buffer `puzzle_emb.weights`; undefined if puzzle_emb_ndim is 0.
   at::Tensor& puzzle_embedding() { return puzzle_emb_weights_; }
 
   const config::ModelConfig& config() const { return config_; }
   const PuzzleModelDims& dims() const { return dims_; }
   nn::ParameterSet& parameter_set() { return parameters_; }
 
-  // Lets the recursions that are not differentiated multiply in 8 bits, once fp8()->set_active() says so.
+  // Enables fp8 in recursions without gradient, while fp8()->set_active() is on.
   void enable_fp8(int64_t history, double margin) {
     fp8_ = std::make_unique<nn::Fp8Recursions>(*this, history, margin);
   }
-  nn::Fp8Recursions* fp8() { return fp8_.get(); }  // null where they are not enabled
+  nn::Fp8Recursions* fp8() { return fp8_.get(); }  // null if not enabled
 
  protected:
   config::ModelConfig config_;
@@ -91,13 +91,13 @@ class PuzzleModel : public torch::nn::Module {
   std::unique_ptr<nn::Fp8Recursions> fp8_;
 };
 
-// Builds the model of config.arch with freshly initialised weights (a function of seed and parameter names alone), on
-// `device`, computing in `compute_dtype`. Names of parameters and buffers are the official ones without their
-// "model.inner." prefix, e.g. "H_level.layers.0.self_attn.qkv_proj.weight".
+// Builds the model of config.arch on `device`, computing in `compute_dtype`. The initial weights depend only on seed
+// and parameter names. Parameters and buffers have the official names without their "model.inner." prefix, e.g.
+// "H_level.layers.0.self_attn.qkv_proj.weight".
 std::shared_ptr<PuzzleModel> make_puzzle_model(const config::ModelConfig& config, const PuzzleModelDims& dims,
                                                uint64_t seed, at::Device device, at::ScalarType compute_dtype);
 
-// The same model without values: names, shapes and sizes alone, on the meta device, in no time whatever its size. Its
+// The same model on the meta device: names, shapes and sizes without values, in negligible time for any size. Its
 // parameter set is empty and it cannot run.
 std::shared_ptr<PuzzleModel> make_puzzle_model_outline(const config::ModelConfig& config, const PuzzleModelDims& dims);
 

@@ -1,6 +1,6 @@
 #pragma once
-// What HRM, TRM and the plain Transformer share: the input embedding in front of the recursion, the heads behind it.
-// Shapes: B rows, S data tokens, P puzzle-embedding slots, L = P + S, D hidden, V vocabulary.
+// The common part of HRM, TRM and the plain Transformer: the input embedding before the recursion and the heads after
+// it. Shapes: B rows, S data tokens, P puzzle-embedding slots, L = P + S, D hidden, V vocabulary.
 
 #include <ATen/core/Tensor.h>
 
@@ -18,9 +18,9 @@ namespace hrm::models {
 class PuzzleNetwork : public PuzzleModel {
  public:
   // x, the input of every segment: (B, L, D) compute dtype, differentiable.
-  //   rows = [puzzle embedding, zero-padded to P slots | token embedding]
-  //   x = sqrt(D) * rows, with learned positions x = sqrt(D) * (rows + positions) / sqrt(2)
-  // inputs (B, S) integer; puzzle_rows (B, puzzle_emb_ndim) float32, undefined when P = 0.
+  //    rows = [puzzle embedding, zero-padded to P slots | token embedding]
+  //    x = sqrt(D) * rows, with learned positions x = sqrt(D) * (rows + positions) / sqrt(2)
+  // `inputs`: (B, S) integer. `puzzle_rows`: (B, puzzle_emb_ndim) float32, undefined if P = 0.
   at::Tensor embed_inputs(const at::Tensor& inputs, const at::Tensor& puzzle_rows) const;
 
  protected:
@@ -33,20 +33,20 @@ class PuzzleNetwork : public PuzzleModel {
   // Logits from the data positions of z_H, Q values from its first position, and the detached carry.
   SegmentOutput read_out(const at::Tensor& z_H, const at::Tensor& z_L) const;
 
-  // The Q values (B, 2) float32 of z_H's first position (B, D), not recorded.
+  // The Q values (B, 2) float32 of z_H's first position (B, D), without autograd.
   at::Tensor read_q(const at::Tensor& first) const;
 
-  // Matrix-multiply operations of one sample: one block, and the two heads.
+  // FLOPs of the GEMMs for one sample: one block, and the two heads.
   double block_flops() const;
   double head_flops() const;
-  // Segments that one training step runs forward: its own, and that of the Q target. There is no Q target with
-  // model.no_ACT_continue or a single segment (objectives::act_train_segment).
+  // Number of segments that one training step runs forward: its own, and that of the Q target if there is one. There is
+  // none with model.no_ACT_continue or with a single segment (objectives::act_train_segment).
   double forward_passes() const;
 
  private:
   friend std::shared_ptr<PuzzleModel> make_puzzle_model(const config::ModelConfig&, const PuzzleModelDims&, uint64_t,
                                                         at::Device, at::ScalarType);
-  // Draws the initial values and builds the parameter set; the module tree must be complete.
+  // Draws the initial values and builds the parameter set. The module tree must be complete.
   void initialise(uint64_t seed, at::ScalarType compute_dtype);
 
   at::Device device_;

@@ -1,13 +1,13 @@
 #pragma once
-// The baseline without recursion, to compare HRM and TRM with.
+// The baseline of HRM and TRM, without recursion.
 
 #include "hrm/models/puzzle_network.h"
 
 namespace hrm::models {
 
-// One segment is one pass of L_layers blocks: z_H = blocks(z_H + x), fully differentiable, the carry detached between
-// segments. What is left of HRM is the outer loop: deep supervision, halting and the carry z_H. z_L is handed through
-// untouched. H_cycles and L_cycles must be 1.
+// One segment is one pass of L_layers blocks: z_H = blocks(z_H + x). It is fully differentiable; the carry is detached
+// between segments. Deep supervision, halting and the carry z_H work as in HRM. z_L is passed through unchanged.
+// H_cycles and L_cycles must be 1.
 class Transformer : public PuzzleNetwork {
  public:
   Transformer(const config::ModelConfig& config, const PuzzleModelDims& dims, at::Device device);

@@ -67,8 +67,8 @@ class ReasoningModule : public torch::nn::Module {
   at::Tensor forward(const at::Tensor& h, const at::Tensor& injection) const;  // (B, L, D) each
   // Position 0 of forward(), (B, D). The last block skips the work that only other positions need.
   at::Tensor forward_first(const at::Tensor& h, const at::Tensor& injection) const;
-  // Applies h = forward(h, injection) `times` times, for a recursion that is not differentiated. Matrix products are in
-  // 8 bits if set_fp8() provided the slots and fp8 is active. Call without gradient mode.
+  // Repeats h = forward(h, injection) `times` times, for recursions whose result is not differentiated. GEMMs run in
+  // fp8 if set_fp8() has provided an active level. Call without gradient mode.
   at::Tensor recur(const at::Tensor& h, const at::Tensor& injection, int64_t times = 1) const;
   // The same for forward_first(); the last block computes in the compute dtype.
   at::Tensor recur_first(const at::Tensor& h, const at::Tensor& injection) const;

@@ -45,17 +45,17 @@ struct AttentionPass {
   SharedTokens shared = {};
 };
 
-// Which of T positions each position attends to: those of its own document that are not later and, with a window above
-// 0, less than `window` back. documents (B, T) integer or undefined. Returns (T, T) or (B, 1, T, T) bool; undefined for
-// plain causal attention.
+// Which positions each of T positions attends to: itself and earlier ones of its document. If window > 0, only those
+// less than `window` back. `documents`: (B, T) integer or undefined. Returns (T, T) or (B, 1, T, T) bool, or an
+// undefined tensor for plain causal attention.
 at::Tensor causal_mask(int64_t positions, int64_t window, const at::Tensor& documents, at::Device device);
 
 // Rotates x (..., hd) by rows of a rotary table that broadcast to (..., hd / 2). Dimension i is paired with i + hd / 2.
 // Computed in float32, rounded once. Differentiable in x.
 at::Tensor rotate_pairs(const at::Tensor& x, const RotaryTable& rows);
 
-// softmax(q k^T / sqrt(hd)) v, using ATen's scaled_dot_product_attention. q (B, Hq, T, hd), k and v (B, Hkv, S, hd) ->
-// (B, Hq, T, hd); Hkv divides Hq. mask and causal: see AttentionPass.
+// softmax(q k^T / sqrt(hd)) v, using ATen's scaled_dot_product_attention. mask and causal: see AttentionPass.
+//    q: (B, Hq, T, hd); k and v: (B, Hkv, S, hd), where Hkv divides Hq; returns (B, Hq, T, hd)
 at::Tensor grouped_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& mask,
                              bool causal);
 
@@ -69,8 +69,8 @@ class CausalAttention : public torch::nn::Module, public HasAdaptableLinears {
   at::Tensor forward_add(const at::Tensor& x, const at::Tensor& residual, const AttentionPass& pass,
                          LayerCache* cache = nullptr) const;
 
-  // A decoding step, without gradient: x + attention of norm(x), (B, 1, D) all. Writes keys and values into the cache
-  // at pass.place and attends to the cache. next: the norm that the result goes through, or null.
+  // A decoding step, without gradient: x + attention(norm(x)), all (B, 1, D). Writes keys and values to the cache at
+  // pass.place and attends to the cached positions. next: the norm applied to the result, or null.
   StepRows step_add(const RmsNorm& norm, const StepRows& rows, const AttentionPass& pass, const LayerCache& cache,
                     const RmsNorm* next) const;
 

@@ -38,8 +38,8 @@ class FeedForward : public torch::nn::Module, public HasAuxiliaryLosses {
   virtual at::Tensor forward(const at::Tensor& x) = 0;
   // residual + forward(x), with fewer passes over memory if the layer supports it.
   virtual at::Tensor forward_add(const at::Tensor& x, const at::Tensor& residual);
-  // x + forward(norm(x)) without gradient: a decoding step, with fewer kernels if a layer supports it. next: the norm
-  // that the result goes through, or null; see StepRows.
+  // A decoding step: x + forward(norm(x)) without gradient, with fewer kernels if the layer supports it. `next`: the
+  // norm applied to the result, or null; see StepRows.
   virtual StepRows step_add(const RmsNorm& norm, const StepRows& rows, const RmsNorm* next);
   std::vector<AuxiliaryLoss> take_auxiliary_losses() override { return {}; }
 };

@@ -20,9 +20,9 @@ struct Fp8Weight {
 };
 
 // The fp8 state of one block. The activation slots belong to the outputs of attention (mixed), the first half of the
-// block (half), the SwiGLU gate (act) and the block (output). If the block mixes positions with an MLP, it does so in
-// 16 bits; then qkv, o, mixed and output are undefined. output is also undefined in the last block of a level, because
-// nobody reads its result in fp8.
+// block (half), the SwiGLU gate (act) and the block (output). If an MLP mixes the positions, it runs in 16 bits, and
+// qkv, o, mixed and output are undefined. The last block of a level has no output slot either, because nobody reads its
+// result in fp8.
 struct Fp8Block {
   Fp8Weight qkv, o, gate_up, down;
   at::Tensor mixed, half, act, output;

@@ -1,7 +1,7 @@
 #pragma once
-// Reports during a backward pass that the gradients of some parameters are complete, so that their reduction over ranks
-// can overlap with the rest of the pass. Autograd hooks cannot do this: weight gradients are accumulated into their
-// buffers inside the nodes of the sub-blocks and never pass through the leaves.
+// Reports during a backward pass which gradients are complete, so that their reduction over ranks can overlap with the
+// rest of the pass. Autograd hooks cannot do this: weight gradients are accumulated into their buffers inside the nodes
+// of the sub-blocks and never pass through the leaves.
 
 #include <ATen/core/Tensor.h>
 

@@ -11,9 +11,10 @@
 namespace hrm::nn {
 
 // A normal distribution truncated at +-2 sigma and rescaled so that its standard deviation is `std` (flax's
-// variance_scaling with mode "truncated_normal"). x = erfinv(u) * sqrt2 * c, clipped to +-2c, with c = 1.1368472343 *
-// std and u uniform in (erf(-sqrt2), erf(sqrt2)). `u`: float32 or float64, any shape, on the CPU; the result has its
-// dtype and shape. std 0 gives zeros.
+// variance_scaling with mode "truncated_normal"):
+//    x = erfinv(u) * sqrt2 * c, clipped to +-2c, with c = 1.1368472343 * std and u uniform in (erf(-sqrt2),
+//    erf(sqrt2)).
+// `u`: float32 or float64, any shape, on the CPU; the result has its dtype and shape. std 0 gives zeros.
 at::Tensor trunc_normal_from_uniform(const at::Tensor& u, double std);
 
 // Overwrites `tensor` (float32, any device) with draws from CounterRng(seed, Stream::init, hash_name(name)), in C

@@ -23,8 +23,8 @@ enum class WeightFormat {
 // y = x weight^T (+ bias). Parameters: `weight` (out, in) and optionally `bias` (out), both float32 and uninitialised.
 // An attached low-rank adapter is the submodule lora (hrm/nn/lora.h).
 //
-// With WeightFormat::nf4 the parameter `weight` is on the meta device: it has a name and a shape but no storage.
-// hold_nf4() sets the values, and share_nf4_workspace() provides the buffer to dequantise them into.
+// With WeightFormat::nf4 the parameter `weight` is on the meta device: it has a name and a shape but no storage. Its
+// values come from hold_nf4(), and the buffer to dequantise them into from share_nf4_workspace().
 class Linear : public torch::nn::Module, public HasComputeWeight {
  public:
   Linear(int64_t in, int64_t out, at::Device device, bool bias = false, WeightFormat format = WeightFormat::f32);

@@ -1,11 +1,14 @@
 #pragma once
-// Low-rank adapters for frozen linear layers (Hu et al., "LoRA", arXiv 2106.09685): y = x W^T + scale * dropout(x) A^T
-// B^T. rsLoRA scales by 1 / sqrt(r) instead (Kalajdzievski, arXiv 2312.03732). Names, initial values and the meaning of
+// Low-rank adapters for frozen linear layers (Hu et al., "LoRA", arXiv 2106.09685):
+//    y = x W^T + scale * dropout(x) A^T B^T
+// With rsLoRA the scale is alpha / sqrt(r) (Kalajdzievski, arXiv 2312.03732). Names, initial values and the meaning of
 // the options follow the PEFT library.
 //
 // With DoRA (Liu et al., arXiv 2402.09353) each output has a trained magnitude m, initialised to |W|, the norm of its
-// row: y = g * (x W^T + scale * x A^T B^T) with g = m / |W + scale * B A|. The gradient treats that norm as a constant.
-// With dropout, d = dropout(x): y = (x - d) W^T + g * (d W^T + scale * d A^T B^T).
+// row:
+//    y = g * (x W^T + scale * x A^T B^T), g = m / |W + scale * B A|
+//    y = (x - d) W^T + g * (d W^T + scale * d A^T B^T) with dropout, d = dropout(x)
+// The gradient treats the norm in g as a constant.
 
 #include <ATen/core/Tensor.h>
 #include <torch/nn/module.h>
@@ -111,8 +114,8 @@ class LoraAdapter : public torch::nn::Module, public HasOwnInit {
 
   // x weight^T + adapter (+ residual), (..., in) -> (..., out), with a frozen weight (out, in). Gradients of A and B
   // accumulate in float32 in their masters' buffers, as in ops::linear; x and residual get theirs from autograd. Saves
-  // x, one (..., targets * r) tensor and the weight in its stored form for the backward pass, which redraws the dropout
-  // mask and dequantises an NF4 weight again. Deterministic; can be captured.
+  // x, one (..., targets * r) tensor and the weight in its stored form. The backward pass redraws the dropout mask and
+  // dequantises an NF4 weight again. Deterministic; can be captured.
   at::Tensor forward(const at::Tensor& x, const FrozenWeight& weight,
                      const std::optional<at::Tensor>& residual = {}) const;
 
@@ -166,9 +169,10 @@ class LoraAdapter : public torch::nn::Module, public HasOwnInit {
 // adapter to each layer that has targets, as the layer's submodule `lora`.
 class LoraSet {
  public:
-  // Throws Error(usage), or Error(checkpoint) if the options have an origin, for: a rank below 1; dropout outside [0,
-  // 1); targets that match no layer (the text lists those that exist); modules_to_save that do not exist, are stored as
-  // NF4 or have an adapter.
+  // Throws Error(usage), or Error(checkpoint) if the options have an origin, for:
+  //    - a rank below 1, or dropout outside [0, 1)
+  //    - targets that match no layer (the error lists the valid ones)
+  //    - modules_to_save that do not exist, are stored as NF4 or have an adapter
   LoraSet(torch::nn::Module& model, const LoraOptions& options, at::Device device);
 
   // Sets only the initial values, which depend on seed and names; DoRA's magnitudes come from the weights.

@@ -1,7 +1,7 @@
 #pragma once
 // The Mamba2 block (Dao and Gu, arXiv 2405.21060) with the parameter names of Hugging Face's modeling_mamba2. Shapes: B
-// rows, T positions, D width, I = expand * D inner width, H = I / head_dim heads of P = head_dim channels, N state
-// size, G groups, K kernel size, C = I + 2 G N convolution channels.
+// rows, T positions, D width, I = expand * D, H = I / head_dim heads of P = head_dim channels. N state size, G groups,
+// K kernel size, C = I + 2 G N convolution channels.
 
 #include <ATen/core/Tensor.h>
 #include <torch/nn/module.h>
@@ -51,9 +51,9 @@ class Mamba2Mixer : public torch::nn::Module, public HasOwnInit {
  public:
   Mamba2Mixer(const Mamba2Options& options, at::Device device);
 
-  // u (B, T, D) -> (B, T, D). mask: (B, T), 1 for tokens and 0 for padding; undefined: no padding. It multiplies u and
-  // the output of the convolution. The state still decays over padding, so decoding is only valid after left padding.
-  // state: continues from this state and updates it; null: starts from the beginning.
+  // u (B, T, D) -> (B, T, D). `mask`: (B, T), 1 for tokens and 0 for padding; undefined: no padding. It multiplies u
+  // and the output of the convolution. The state still decays over padding, so decoding is only valid after left
+  // padding. `state`: continues from this state and updates it; null: starts from the beginning.
   at::Tensor forward(const at::Tensor& u, const at::Tensor& mask, Mamba2State* state = nullptr,
                      Mamba2Trace* trace = nullptr) const;
 

@@ -12,9 +12,9 @@
 
 namespace hrm::nn {
 
-// Repeats state = norm(blocks(state + extra + pos)) `steps` times. state (B, T, D) and extra (B, D) are in the compute
-// dtype, pos (T, D) is a float32 parameter. Attention is not causal. Differentiable once, with respect to all of these
-// and the parameters.
+// Repeats state = norm(blocks(state + extra + pos)) `steps` times. `state` (B, T, D) and `extra` (B, D) are in the
+// compute dtype, `pos` (T, D) is a float32 parameter. Attention is not causal. Differentiable once, with respect to all
+// of these and the parameters.
 //
 // Blocks with SwiGLU and as many key heads as query heads use ops::memory_blocks: one autograd node for all steps, one
 // GEMM per weight gradient. With TransformerBlockOptions::recompute it saves only its inputs and recomputes the steps

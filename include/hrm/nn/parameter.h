@@ -50,9 +50,9 @@ struct Parameter {
   int group = GradientReady::kNoGroup;
 };
 
-// Converts frozen weights that are only read in the compute dtype (embeddings and modules with a compute weight) to
-// that dtype, so that a large model needs a third of the memory. Their float32 values are discarded. Call before
-// ParameterSet::build().
+// Converts frozen weights to the compute dtype, so that a large model needs a third of the memory. Applies to weights
+// that are only read in that dtype: embeddings, and modules with a compute weight. Their float32 values are discarded.
+// Call before ParameterSet::build().
 void keep_frozen_as(torch::nn::Module& module, at::ScalarType compute_dtype);
 
 // All parameters of a model. Build it once, after the module tree is complete and on its device.
@@ -83,9 +83,9 @@ class ParameterSet {
   void zero_grad();
   void settle_gradients();
 
-  // For a sharded optimizer: moves the masters into one flat float32 vector of `size` elements, the i-th to offsets[i]
-  // (a multiple of kGradAlignment), with zeros between them. They remain the same tensors at new addresses, so call it
-  // before anything (e.g. a captured graph) keeps an address.
+  // For a sharded optimizer: moves the masters into one flat float32 vector of `size` elements, with zeros between
+  // them. Master i starts at offsets[i], a multiple of kGradAlignment. The tensors keep their identity but change their
+  // address, so call this before anything (e.g. a captured graph) stores one.
   void place_masters(const std::vector<int64_t>& offsets, int64_t size);
   // Undefined before place_masters().
   const at::Tensor& flat_master() const { return flat_master_; }

@@ -13,7 +13,7 @@ namespace hrm::nn {
 using RecomputedPart = std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>& inputs)>;
 
 // Computes part(inputs) and saves only the inputs. The part's own backward pass accumulates the gradients of its
-// parameters. leaf: any trained parameter of the part, so that the backward pass runs even if no input needs a
+// parameters. `leaf`: any trained parameter of the part, so that the backward pass runs even if no input needs a
 // gradient. Call in gradient mode; all inputs must be defined.
 std::vector<at::Tensor> recompute(const RecomputedPart& part, const std::vector<at::Tensor>& inputs,
                                   const at::Tensor& leaf);

@@ -20,7 +20,7 @@ struct RotaryTable {
 RotaryTable make_rotary_table(int64_t positions, int64_t head_dim, double theta, at::Device device);
 
 // Splits the output of a qkv projection and rotates q and k by their positions.
-//   qkv: (B, L, 3 * heads * head_dim), contiguous: all heads of q, then all of k, then all of v.
+//    qkv: (B, L, 3 * heads * head_dim), contiguous: all heads of q, then all of k, then all of v.
 // Returns q, k and v as views (B, heads, L, head_dim) of qkv's memory: qkv is overwritten and must not be read again.
 // The rotation is computed in float32. Differentiable.
 std::tuple<at::Tensor, at::Tensor, at::Tensor> split_and_rotate_(const at::Tensor& qkv, int64_t heads,

@@ -1,7 +1,7 @@
 #pragma once
 // The two halves of a post-norm block, each as one differentiable function over the fused ops. They save only the
-// values that are expensive to recompute, and add the residual's gradient in a GEMM epilogue. block.cpp has the plain
-// formula, the oracle of their tests (ops.backend=reference).
+// values that are expensive to recompute, and add the residual's gradient in a GEMM epilogue. The plain formula in
+// block.cpp is the oracle of their tests (ops.backend=reference).
 
 #include <ATen/core/Tensor.h>
 

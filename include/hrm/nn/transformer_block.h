@@ -38,8 +38,8 @@ class TransformerBlock : public torch::nn::Module, public HasGradientGroup, publ
   // reaches it after those of forward().
   LayerCache project_memory(const at::Tensor& memory) const;
 
-  // The parts of a block that has a SwiGLU, as many key heads as query heads and no cross-attention. q_norm and k_norm
-  // may be null.
+  // The parts of a block with plain weights, a SwiGLU, no cross-attention, and as many key heads as query heads.
+  // Otherwise nullopt. q_norm and k_norm may be null.
   struct PlainParts {
     const RmsNorm *input_norm, *mlp_norm, *q_norm, *k_norm;
     const Linear *qkv_proj, *o_proj, *gate_up_proj, *down_proj;

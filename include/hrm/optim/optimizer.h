@@ -15,36 +15,39 @@
 
 namespace hrm::optim {
 
-// Parameters that share a weight decay and a rate, with their gradients, averages and compute copies. names, params and
-// grads have equal length; all are float32 and contiguous. averages and copies are empty or of the same length, alike
-// in all groups.
+// Parameters with the same weight decay and learning rate, and the tensors that belong to them. names, params and grads
+// have equal length; all tensors are float32 and contiguous. averages and copies are empty or have the same length;
+// this must be the same in all groups.
 struct ParameterGroup {
   std::vector<std::string> names;
   std::vector<at::Tensor> params;
   std::vector<at::Tensor> grads;
   std::vector<at::Tensor> averages = {};  // EMAs of the parameters, float32
-  std::vector<at::Tensor> copies = {};    // bfloat16 or float16 copies, or the parameter itself where it has none
+  std::vector<at::Tensor> copies = {};    // bfloat16 or float16 compute copies, or the parameter itself if it has none
   double weight_decay = 0;
-  // Where the optimizer's own state lies, zeroed: one list for each of moment_names(), each as long as params, and
-  // registered by who gives it. Empty: the optimizer allocates and registers it. In all groups alike.
+  // Zeroed tensors for the optimizer's state: one list for each of moment_names(), each as long as params. The caller
+  // registers them. Empty: the optimizer allocates and registers its state. Must be the same in all groups.
   std::vector<std::vector<at::Tensor>> moments = {};
   double lr_factor = 1;  // of the learning rate
-  // Only for muon: its iteration updates them, each as this many stacked matrices (the experts of a mixture); 0:
-  // AdamW does. Their first dimension is rows, the others are columns.
+  // Only for muon: each parameter is this many stacked matrices (e.g. experts) and is updated by Muon; 0: AdamW updates
+  // them. The first dimension is rows, the others are columns.
   int64_t matrices = 0;
 };
 
-// All parameters of a set with their compute copies and, where given, their EMAs.
+// All parameters of a set with their compute copies and, if given, their EMAs.
 ParameterGroup group_of(nn::ParameterSet& parameters, double weight_decay, const Ema* ema = nullptr);
 
 class Optimizer : public Stateful {
  public:
-  // One update of all groups from the current gradients, each multiplied by grad_scale (the clip coefficient). Averages
-  // and copies are updated in the same pass.
-  // lr, grad_scale, skip: 0-dim float32 on the parameters' device, so that a captured graph sees new values. A non-zero
-  // (or NaN) skip leaves parameters, averages, copies and state untouched. update_ratio: 0-dim float64 on that device
-  // or undefined; becomes |change of the parameters| / |parameters before|, 0 for a skip. With shape (2) it becomes the
-  // squares of both. Works on the current stream without host synchronisation; gradients are only read.
+  // Updates all groups once from the current gradients, each multiplied by grad_scale (the clip coefficient). The same
+  // pass updates averages and copies.
+  //
+  // lr, grad_scale and skip are 0-dim float32 on the parameters' device, so that a captured graph sees new values. A
+  // non-zero (or NaN) skip leaves parameters, averages, copies and state untouched.
+  //
+  // `update_ratio`: undefined, or float64 on that device. If 0-dim, it is set to |change of the parameters| /
+  // |parameters before|, or 0 for a skip. If (2), it is set to the squares of both. Runs on the current stream without
+  // host synchronisation; only reads the gradients.
   virtual void step(const at::Tensor& lr, const at::Tensor& grad_scale, const at::Tensor& skip,
                     const at::Tensor& update_ratio = {}) = 0;
 };
@@ -53,23 +56,24 @@ struct OptimizerOptions {
   config::OptimizerKind name = config::OptimizerKind::adam_atan2;
   double beta1 = 0.9;
   double beta2 = 0.95;
-  double eps = 1e-8;         // of AdamW alone
+  double eps = 1e-8;         // only AdamW
   double average_decay = 0;  // of the groups' averages
   double momentum = 0.95;    // of sgd and muon
-  // Only for muon (hrm/optim/muon.h). The last one: the rate of the parameters that AdamW updates, relative to lr.
+  // Only muon (hrm/optim/muon.h). The last one is the ratio of AdamW's learning rate to lr.
   config::MuonScale muon_scale = config::MuonScale::original;
   config::MuonPrecision muon_precision = config::MuonPrecision::bf16;
   double adamw_lr_ratio = 1;
-  int64_t muon_stack = kMuonStackElements;  // elements of matrices that are iterated together
+  int64_t muon_stack = kMuonStackElements;  // maximum elements of matrices that are iterated together
 };
 
-// The moments that an optimizer keeps for each parameter: "exp_avg" and "exp_avg_sq" for Adam's kind, otherwise
-// "momentum". For muon: those of its matrices.
+// The state that an optimizer keeps per parameter (muon: per matrix): "exp_avg" and "exp_avg_sq" for Adam variants,
+// otherwise "momentum".
 std::vector<std::string> moment_names(config::OptimizerKind optimizer);
 
-// Optimizers and their state: "optim.step" (0-dim float32, updates done so far) and "optim.<name>.<moment>" for each
-// parameter and moment unless they were given, role optimizer. The rules: hrm/ops/adam.h, hrm/optim/muon.h. Throws
-// Error(unexpected) when a group's lists do not fit together, Error(usage) when muon finds no matrix.
+// Creates an optimizer and its state (role optimizer): "optim.step" (0-dim float32, updates so far) and, unless the
+// groups provide them, "optim.<name>.<moment>" for each parameter and moment. Update rules: hrm/ops/adam.h,
+// hrm/optim/muon.h. Throws Error(unexpected) if a group's lists are inconsistent, and Error(usage) if muon finds no
+// matrix.
 std::unique_ptr<Optimizer> make_optimizer(const OptimizerOptions& options, std::vector<ParameterGroup> groups);
 
 }  // namespace hrm::optim

@@ -1,5 +1,5 @@
 #pragma once
-// Sign SGD on the few rows of a table that a batch touched.
+// Sign SGD on the rows of a table that a batch touched.
 
 #include "hrm/ops/sparse_sign_sgd.h"
 

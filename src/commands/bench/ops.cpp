@@ -30,7 +30,7 @@ std::regex filter_of(const std::string& text) {
   try {
     return std::regex(text, std::regex::ECMAScript | std::regex::icase);
   } catch (const std::regex_error& e) {
-    fail(ExitCode::usage, "--filter '", printable(text), "' is no regular expression (", e.what(), ")");
+    fail(ExitCode::usage, "--filter '", printable(text), "' is not a regular expression (", e.what(), ")");
   }
 }
 

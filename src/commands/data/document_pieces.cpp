@@ -82,10 +82,10 @@ bool DocumentPieces::begin_document() {
   if (is_blank(text)) return false;
   if (is_utf8(text)) return true;
   const std::string line =
-      cat(file_->path().string(), ": the document at byte ", position_.offset, " is no valid UTF-8");
+      cat(file_->path().string(), ": the document at byte ", position_.offset, " is not valid UTF-8");
   require(++position_.malformed <= max_malformed_, ExitCode::data, line,
           "; malformed documents allowed by --max-malformed: ", max_malformed_);
-  log::warn("passed over: ", line);
+  log::warn("skipped: ", line);
   return false;
 }
 

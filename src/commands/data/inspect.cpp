@@ -150,9 +150,10 @@ void run_data_inspect(const InspectCommand& command, std::ostream& out) {
     print_dataset(command, config, (path / split).string(), *open_dataset(path, split, config), out);
     any = true;
   }
-  require(any, ExitCode::data, path.string(),
-          ": has neither a train nor a test folder nor a meta.json nor *.jsonl, so it is no data set; of *.json files "
-          "give one");
+  require(
+      any, ExitCode::data, path.string(),
+      ": has neither a train nor a test folder nor a meta.json nor *.jsonl, so it is not a data set; of *.json files "
+      "give one");
 }
 
 }  // namespace hrm::data

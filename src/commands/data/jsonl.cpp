@@ -97,7 +97,7 @@ struct Progress {
 };
 
 std::string member(const json& record, const std::string& name) {
-  require(record[name].is_string(), ExitCode::data, "'", printable_start(name), "' is no text");
+  require(record[name].is_string(), ExitCode::data, "'", printable_start(name), "' is not a text");
   return record[name].get<std::string>();
 }
 
@@ -113,7 +113,7 @@ std::string triple_of(std::string_view line, const JsonlCommand& command, const 
                       uint64_t& tokens) {
   check_jsonl_line(line, ExitCode::data);
   const json record = parse_json(line, "record", ExitCode::data, {.bytes = kMaxJsonlLine, .depth = 16});
-  require(record.is_object(), ExitCode::data, "the line is no object");
+  require(record.is_object(), ExitCode::data, "the line is not an object");
   std::vector<int32_t> prompt, response;
   if (record.contains(command.prompt_field) && record.contains(command.response_field)) {
     prompt = encoder.encode(member(record, command.prompt_field));
@@ -195,7 +195,7 @@ void run_data_jsonl(const JsonlCommand& command, std::ostream& out) {
         const std::string reason = cat(file.path().string(), ":", line.number, ": ", error.what());
         require(++at.malformed <= command.max_malformed, ExitCode::data, reason,
                 "; malformed lines allowed by --max-malformed: ", command.max_malformed);
-        log::warn("passed over: ", reason);
+        log::warn("skipped: ", reason);
       }
       if (!triple.empty()) {
         const bool held_out = draw(at.record++);
@@ -228,7 +228,7 @@ void run_data_jsonl(const JsonlCommand& command, std::ostream& out) {
   state.remove();
   out << command.out << ": triples, vocabulary " << encoder.meta.vocab_size << "\ntrain: " << at.record - at.validation
       << " records\nval: " << at.validation << " records\n";
-  if (at.malformed > 0) out << at.malformed << " malformed lines were passed over\n";
+  if (at.malformed > 0) out << at.malformed << " malformed lines were skipped\n";
   out << cat(at.tokens, " ids, read at ", static_cast<int64_t>(rate * 10 + 0.5) / 10.0, " MB/s\n");
 }
 

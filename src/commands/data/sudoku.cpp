@@ -40,7 +40,7 @@ struct EmptyRange {
 EmptyRange parse_empty(const std::string& text, const SudokuGeometry& geometry) {
   const auto [min, max] = parse_pair(text, ':', "--empty", "MIN:MAX, e.g. 40:50");
   require(min >= 1 && min <= max && max < geometry.cells(), ExitCode::usage, "--empty ", text,
-          " is no range within 1 to ", geometry.cells() - 1, " cells of a ", geometry.size(), "x", geometry.size(),
+          " is not a range within 1 to ", geometry.cells() - 1, " cells of a ", geometry.size(), "x", geometry.size(),
           " Sudoku");
   return {static_cast<int>(min), static_cast<int>(max)};
 }

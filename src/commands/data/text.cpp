@@ -121,7 +121,7 @@ void print_summary(const TextCommand& command, const LanguageMeta& meta, const S
     out << name << ": " << split->tokens() << " tokens, " << split->documents() << " documents, " << split->shards()
         << (split->shards() == 1 ? " shard\n" : " shards\n");
   }
-  if (malformed > 0) out << malformed << " malformed documents were passed over\n";
+  if (malformed > 0) out << malformed << " malformed documents were skipped\n";
 }
 
 }  // namespace

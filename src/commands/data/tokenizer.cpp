@@ -33,7 +33,7 @@ void check_can_write(const std::string& file) {
 
 void check_utf8(std::string_view text, const std::string& where) {
   const size_t valid = utf8_prefix(text);
-  require(valid == text.size(), ExitCode::data, where, ": is no UTF-8 at byte ", valid, " of ", text.size());
+  require(valid == text.size(), ExitCode::data, where, ": is not UTF-8 at byte ", valid, " of ", text.size());
 }
 
 void write_ids(const std::vector<int32_t>& ids, std::string& out) {
@@ -54,7 +54,7 @@ std::vector<int32_t> read_ids(std::string_view line, size_t number) {
     if (word.empty()) continue;
     const auto id = whole_number(word);
     require(id && *id <= INT32_MAX, ExitCode::data, "standard input, line ", number, ": '", printable_start(word),
-            "' is no id; a line holds ids with spaces between");
+            "' is not an id; a line holds ids with spaces between");
     ids.push_back(static_cast<int32_t>(*id));
   }
   return ids;

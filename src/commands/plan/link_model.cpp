@@ -78,7 +78,7 @@ MeasuredLink read_measured(const std::filesystem::path& file) {
     }
   } catch (const LinkJson::exception& error) {
     fail(ExitCode::usage, name,
-         " is no result of 'hrm_train bench comm --json': ", printable(std::string(error.what()).substr(0, 200)));
+         " is not a result of 'hrm_train bench comm --json': ", printable(std::string(error.what()).substr(0, 200)));
   }
   const RankLayout& layout = out.layout;
   require(layout.ranks > 1 && layout.nodes >= 1 && layout.ranks % layout.nodes == 0, ExitCode::usage, name,

@@ -61,7 +61,7 @@ std::vector<int64_t> ChatBatches::samples_at(int64_t position) {
     return samples;
   }
   require(position % batch == 0, ExitCode::usage, "no batch of ", batch, " examples begins at position ", position,
-          "; go on with the batch size that the run had");
+          "; resume with the batch size that the run had");
   const int64_t size = batch * options_.pool_batches;
   if (position / size != pool_) fill_pool(position / size);
   const auto begin = pooled_.begin() + position % size;
@@ -69,7 +69,7 @@ std::vector<int64_t> ChatBatches::samples_at(int64_t position) {
 }
 
 ChatBatch ChatBatches::batch(int64_t position) {
-  require(position >= 0, ExitCode::unexpected, "training cannot go on at position ", position);
+  require(position >= 0, ExitCode::unexpected, "training cannot resume at position ", position);
   const std::vector<int64_t> samples = samples_at(position);
   // Of the global batch, so that all ranks have the same shape.
   int64_t longest = 1;

@@ -239,7 +239,7 @@ class ChatDataset::Reader {
   }
 
   void drop(int64_t& count, const std::string& place, const std::string& reason) {
-    if (count < kShownRecords) log::warn("passed over: ", place, ": ", reason);
+    if (count < kShownRecords) log::warn("skipped: ", place, ": ", reason);
     ++count;
   }
 

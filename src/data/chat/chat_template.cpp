@@ -68,7 +68,7 @@ void set_date(const std::string& date, JinjaOptions& options) {
   const std::chrono::year_month_day when{std::chrono::year(year), std::chrono::month(static_cast<unsigned>(month)),
                                          std::chrono::day(static_cast<unsigned>(day))};
   require(year >= 1900 && when.ok(), ExitCode::usage, "chat.date is '", printable_start(date),
-          "', which is no day of the form 2026-11-25");
+          "', which is not a day of the form 2026-11-25");
   options.year = year;
   options.month = month;
   options.day = day;
@@ -292,7 +292,7 @@ void ChatEncoder::refuse_extras(const std::vector<ChatMessage>& messages, const 
   for (size_t i = 0; i < messages.size(); ++i) check(messages[i].json, cat("message ", i + 1));
   check(more.response, "the response");
   require(more.tools.empty() || more.tools == "[]", ExitCode::data, "has tools", place,
-          ", or chat.tools_field to nothing, so that they are passed over");
+          ", or chat.tools_field to nothing, so that they are skipped");
 }
 
 std::string ChatEncoder::prompt_text(const std::vector<ChatMessage>& messages, const std::vector<std::string>& values,
@@ -445,7 +445,7 @@ TokenizerFolder open_tokenizer_folder(const fs::path& folder) {
     if (token.empty()) return none;
     const std::optional<int32_t> id = result.encoder.id_of(token);
     require(id.has_value(), ExitCode::data, file.string(), ": its ", key, " '", printable_start(token),
-            "' is no token of the tokenizer.json beside it");
+            "' is not a token of the tokenizer.json beside it");
     return *id;
   };
   meta.bos_id = id_of(result.config.bos_token, "bos_token", -1);

@@ -55,7 +55,7 @@ std::string text_of(const json& meta, const char* key, const std::string& origin
 void check_tokenizer(const fs::path& folder, const LanguageMeta& meta, const std::string& origin) {
   if (meta.tokenizer_file.empty() || meta.tokenizer_file == kByteTokenizer) return;
   require(is_plain_file_name(meta.tokenizer_file), ExitCode::data, origin, ": \"tokenizer_file\" '",
-          printable_start(meta.tokenizer_file), "' is no name of a file beside it");
+          printable_start(meta.tokenizer_file), "' is not a name of a file beside it");
   const MappedFile file(folder / meta.tokenizer_file, ExitCode::data, Links::refuse);
   if (meta.tokenizer_digest.empty()) return;
   require(digest_hex(file.bytes()) == meta.tokenizer_digest, ExitCode::data, (folder / meta.tokenizer_file).string(),
@@ -112,7 +112,7 @@ std::vector<TokenShard> parse_token_shards(std::string_view text, const std::str
     shards.push_back({text_at("file"), count("tokens"), count("documents"), text_at("digest")});
     const std::string& name = shards.back().file;
     require(is_plain_file_name(name) && name.ends_with(kNpySuffix), ExitCode::data, origin, ": '",
-            printable_start(name), "' is no name of a shard beside it");
+            printable_start(name), "' is not a name of a shard beside it");
   }
   return shards;
 }

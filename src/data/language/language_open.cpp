@@ -100,7 +100,7 @@ std::shared_ptr<const LanguageSource> open_language_source(const std::filesystem
                                                            const TokenOptions& tokens) {
   if (is_token_folder(folder)) return std::make_shared<TokenDataset>(folder, split, tokens);
   require(is_triple_folder(folder), ExitCode::data, folder.string(),
-          ": is no folder of language data: it needs a meta.json, beside train.jsonl or with \"splits\"; of texts "
+          ": is not a folder of language data: it needs a meta.json, beside train.jsonl or with \"splits\"; of texts "
           "'hrm_train data text' makes one, of prompts and responses 'hrm_train data jsonl'",
           other_data(folder));
   return std::make_shared<TripleDataset>(folder, split, triples);

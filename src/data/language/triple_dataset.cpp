@@ -35,10 +35,10 @@ TripleDataset::TripleDataset(const fs::path& folder, const std::string& split, c
                         .line_bytes = line_bytes_,
                         .progress = options.progress});
   for (const std::string& line : malformed_jsonl_lines(file_, index_, check, line_bytes_, kShownLines)) {
-    log::warn("passed over: ", line);
+    log::warn("skipped: ", line);
   }
   if (!index_.malformed.empty()) {
-    log::warn(origin_, ": ", index_.malformed.size(), " malformed lines are passed over, ", index_.records(),
+    log::warn(origin_, ": ", index_.malformed.size(), " malformed lines are skipped, ", index_.records(),
               " records remain");
   }
   uint64_t ids = 0;

@@ -115,7 +115,7 @@ class DirectoryDataset final : public PuzzleDataset {
     origin_ = dir.string();
     std::error_code ignored;
     require(fs::is_directory(dir, ignored), ExitCode::data, root.string(), ": has no folder \"", split,
-            "\", so it is no data set with a ", split, " split", other_data(root));
+            "\", so it is not a data set with a ", split, " split", other_data(root));
     const fs::path meta_path = dir / "dataset.json";
     const MetaReader reader(meta_path);
     meta_.pad_id = reader.integer("pad_id", 0);

@@ -129,7 +129,7 @@ std::string draw_maze(std::string_view text) {
 }
 
 std::string find_maze_fault(std::string_view question) {
-  if (maze_side(question.size()) == 0) return cat("has ", question.size(), " characters, which is no square grid");
+  if (maze_side(question.size()) == 0) return cat("has ", question.size(), " characters, which is not a square grid");
   int64_t starts = 0, goals = 0;
   for (size_t i = 0; i < question.size(); ++i) {
     if (question[i] == 'o' || maze_token(question[i]) == 0) {

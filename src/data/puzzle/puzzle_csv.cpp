@@ -35,7 +35,7 @@ Parsed parse_sudoku(const SudokuGeometry& geometry, std::string_view question, s
   fault = find_conflict(geometry, givens);
   if (!fault.empty()) return {{}, {}, "the givens contradict each other: " + fault};
   fault = find_conflict(geometry, solution);
-  if (!fault.empty()) return {{}, {}, "the answer is no solution: " + fault};
+  if (!fault.empty()) return {{}, {}, "the answer is not a solution: " + fault};
   for (size_t i = 0; i < givens.size(); ++i) {
     if (solution[i] == 0) return {{}, {}, cat("the answer is blank at character ", i + 1)};
     if (givens[i] != 0 && givens[i] != solution[i]) {
@@ -160,8 +160,8 @@ class PuzzleCsvReader {
     }
     const int side = maze_side(question.size());
     if (side < 2 || side > kMaxSudokuSize) {
-      reader_.fail_at(
-          line, cat("the question has ", question.size(), " characters, which is no Sudoku (81 for 9x9, 36 for 6x6)"));
+      reader_.fail_at(line, cat("the question has ", question.size(),
+                                " characters, which is not a Sudoku (81 for 9x9, 36 for 6x6)"));
     }
     result_.geometry = sudoku_geometry(meta.seq_len, options_.box_rows, options_.box_cols);
     result_.rows.kind = PuzzleKind::sudoku;

@@ -78,7 +78,7 @@ ops::Augmentation augmentation_of(const PuzzleDataset& dataset, const TrainStrea
     return how;
   }
   require(maze_side(static_cast<size_t>(meta.seq_len)) > 0, ExitCode::usage, "data.augmentation is dihedral, but the ",
-          meta.seq_len, " cells of ", dataset.origin(), " are no square grid");
+          meta.seq_len, " cells of ", dataset.origin(), " are not a square grid");
   how.kind = ops::AugmentKind::dihedral;
   return how;
 }

@@ -25,7 +25,7 @@ SudokuGeometry sudoku_geometry(int64_t cells, int64_t box_rows, int64_t box_cols
   int size = 0;
   while (int64_t{size} * size < cells) ++size;
   require(int64_t{size} * size == cells && size >= 1 && size <= kMaxSudokuSize, ExitCode::usage, "a Sudoku of ", cells,
-          " cells is no square grid of at most ", kMaxSudokuSize, "x", kMaxSudokuSize);
+          " cells is not a square grid of at most ", kMaxSudokuSize, "x", kMaxSudokuSize);
   if (box_rows == 0 && box_cols == 0) {
     if (size == 6) return {2, 3};
     int root = 0;
@@ -94,7 +94,7 @@ std::string find_conflict(const SudokuGeometry& geometry, const Grid& grid) {
       const char* unit = rows[row] & bit ? "row " : cols[col] & bit ? "column " : boxes[box] & bit ? "box " : nullptr;
       if (unit != nullptr) {
         const int number = rows[row] & bit ? row : cols[col] & bit ? col : box;
-        return cat("digit ", digit, " stands twice in ", unit, number + 1);
+        return cat("digit ", digit, " occurs twice in ", unit, number + 1);
       }
       rows[row] |= bit;
       cols[col] |= bit;

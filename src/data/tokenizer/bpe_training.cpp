@@ -259,7 +259,7 @@ TokenizerJson train_bpe(std::span<const std::string_view> texts, const BpeTraini
   std::vector<std::string_view> pieces;
   for (size_t i = 0; i < texts.size(); ++i) {
     const size_t valid = utf8_prefix(texts[i]);
-    require(valid == texts[i].size(), ExitCode::data, "text ", i, " is no UTF-8 at byte ", valid, " of ",
+    require(valid == texts[i].size(), ExitCode::data, "text ", i, " is not UTF-8 at byte ", valid, " of ",
             texts[i].size());
     cut_pieces(texts[i], pieces);
   }

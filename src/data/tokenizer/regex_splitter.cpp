@@ -159,7 +159,7 @@ struct RegexSplitter::Code {
 
 RegexSplitter::RegexSplitter(std::string_view pattern, const std::string& origin, ExitCode code) {
   require(utf8_prefix(pattern) == pattern.size(), code, origin, ": the pattern '", printable_start(pattern),
-          "' is no UTF-8");
+          "' is not UTF-8");
   const std::string translated = Translator(pattern, origin, code).translate();
   auto made = std::make_shared<Code>();
   made->pattern = pattern;
@@ -168,7 +168,7 @@ RegexSplitter::RegexSplitter(std::string_view pattern, const std::string& origin
   made->compiled = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(translated.data()), translated.size(),
                                  PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C, &error, &at, nullptr);
   require(made->compiled != nullptr, code, origin, ": the pattern '", printable_start(pattern),
-          "' is no regular expression: ", pcre2_error_text(error));
+          "' is not a regular expression: ", pcre2_error_text(error));
   // Where the machine forbids code made at run time, PCRE2 interprets: slower, the same matches.
   pcre2_jit_compile(made->compiled, PCRE2_JIT_COMPLETE);
   code_ = std::move(made);

@@ -133,7 +133,7 @@ void Tokenizer::State::give_worker(std::unique_ptr<Worker> worker) const {
 void Tokenizer::State::encode(Worker& worker, std::string_view text, std::vector<int32_t>& out,
                               bool add_special) const {
   const size_t valid = utf8_prefix(text);
-  require(valid == text.size(), ExitCode::data, "the text is no UTF-8 at byte ", valid, " of ", text.size());
+  require(valid == text.size(), ExitCode::data, "the text is not UTF-8 at byte ", valid, " of ", text.size());
   const auto add_token = [&](int32_t id) { out.push_back(id); };
   const auto add_text = [&](std::string_view part) {
     bool leads = part.data() == text.data();

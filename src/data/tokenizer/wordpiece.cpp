@@ -131,7 +131,7 @@ WordPiece WordPiece::from_json(std::string_view text, const std::string& origin,
   const auto check = [&](bool holds, const char* why) { require(holds, code, origin, ": ", why); };
   check(root.is_object() && root.contains("model") && root["model"].is_object(), "'model' is missing");
   const json& model = root["model"];
-  check(model.value("type", json()) == "WordPiece", "the model is no WordPiece");
+  check(model.value("type", json()) == "WordPiece", "the model is not WordPiece");
   check(!model.contains("continuing_subword_prefix") || model["continuing_subword_prefix"] == kInside,
         "pieces inside of a word must have ## in front");
   check(!model.contains("max_input_chars_per_word") || model["max_input_chars_per_word"] == kLongestWord,
@@ -201,7 +201,7 @@ WordPiece::WordPiece(std::vector<std::string> tokens, const WordPieceOptions& op
     : options_(options), tokens_(std::move(tokens)) {
   for (size_t i = 0; i < tokens_.size(); ++i) {
     const auto [first, is_new] = ids_.emplace(tokens_[i], static_cast<int32_t>(i));
-    require(is_new, code, origin, ": the token '", printable_start(tokens_[i]), "' stands twice, as ", first->second,
+    require(is_new, code, origin, ": the token '", printable_start(tokens_[i]), "' occurs twice, as ", first->second,
             " and as ", i);
     longest_ = std::max(longest_, tokens_[i].size());
   }

@@ -303,7 +303,7 @@ class Lexer {
     return number;
   }
   static void append_code(uint32_t code, std::string& out) {
-    if (code > 0x10FFFF || (code >= 0xD800 && code < 0xE000)) throw Fault("an escape in a text is no character");
+    if (code > 0x10FFFF || (code >= 0xD800 && code < 0xE000)) throw Fault("an escape in a text is not a character");
     append_character(code, out);
   }
 

@@ -340,7 +340,7 @@ Value real_arithmetic(const std::string& sign, double a, double b) {
   if (sign == "-") return real_value(a - b);
   if (sign == "*") return real_value(a * b);
   if (sign == "**") {
-    if (a < 0 && b != std::floor(b)) throw Fault("a power of a negative number is no real number");
+    if (a < 0 && b != std::floor(b)) throw Fault("a power of a negative number is not a real number");
     if (a == 0 && b < 0) throw Fault("division by zero");
     return real_value(std::pow(a, b));
   }

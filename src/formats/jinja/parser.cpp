@@ -218,7 +218,7 @@ class TemplateParser : public ExpressionParser {
 }  // namespace
 
 Program parse_program(std::string_view source, const std::string& origin, ExitCode code) {
-  require(is_utf8(source), code, origin, ": is no UTF-8");
+  require(is_utf8(source), code, origin, ": is not UTF-8");
   int line = 1;
   try {
     Program program;

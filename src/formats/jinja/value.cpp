@@ -127,7 +127,7 @@ Value value_at(const nlohmann::ordered_json& json, int depth) {
     case Type::number_float:
       return real_value(json.get<double>());
     case Type::string:
-      if (!is_utf8(json.get_ref<const std::string&>())) throw Fault("a text is no UTF-8");
+      if (!is_utf8(json.get_ref<const std::string&>())) throw Fault("a text is not UTF-8");
       return text_value(json.get<std::string>());
     case Type::array: {
       Values items;
@@ -137,7 +137,7 @@ Value value_at(const nlohmann::ordered_json& json, int depth) {
     case Type::object: {
       Values items;
       for (const auto& [key, item] : json.items()) {
-        if (!is_utf8(key)) throw Fault("a key is no UTF-8");
+        if (!is_utf8(key)) throw Fault("a key is not UTF-8");
         items.push_back(text_value(key));
         items.push_back(value_at(item, depth + 1));
       }

@@ -51,7 +51,7 @@ void check_augment(const AugmentArgs& args) {
       break;
     }
     case AugmentKind::dihedral:
-      TORCH_CHECK(square_side(cells) > 0, "hrm::augment_rows_: the ", cells, " cells of a row are no square grid");
+      TORCH_CHECK(square_side(cells) > 0, "hrm::augment_rows_: the ", cells, " cells of a row are not a square grid");
       break;
     default:
       TORCH_CHECK(false, "hrm::augment_rows_: no kind ", static_cast<int>(args.how.kind));

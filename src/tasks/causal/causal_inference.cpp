@@ -47,7 +47,7 @@ std::vector<std::string> adapter_settings(const fs::path& folder, const std::vec
   const bool is_here = !peft.base_model.empty() && is_hf_folder(peft.base_model);
   require(overridden(overrides, "hf.model=") || is_here, ExitCode::checkpoint, "the adapter of '", folder.string(),
           "' is for the model '", printable_start(peft.base_model),
-          "' (base_model_name_or_path), which is no folder of a model here; give that folder, with --base or "
+          "' (base_model_name_or_path), which is not a folder of a model here; give that folder, with --base or "
           "hf.model=FOLDER",
           hub_name_hint(peft.base_model));
   std::string saved;

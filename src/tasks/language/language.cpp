@@ -268,7 +268,7 @@ data::LanguageMeta meta_from_signature(const std::map<std::string, std::string>&
   const auto text = [&](const char* key) {
     const auto found = info.find(key);
     require(found != info.end(), ExitCode::checkpoint, "the manifest of '", origin, "' lacks ", key,
-            ", so it is no checkpoint of a language model");
+            ", so it is not a checkpoint of a language model");
     return found->second;
   };
   const auto number = [&](const char* key, int64_t least) {
@@ -276,7 +276,7 @@ data::LanguageMeta meta_from_signature(const std::map<std::string, std::string>&
     const auto whole = value == "-1" ? std::optional<uint64_t>() : whole_number(value);
     const int64_t result = whole && *whole <= INT32_MAX ? static_cast<int64_t>(*whole) : -1;
     require(result >= least && (whole || value == "-1"), ExitCode::checkpoint, "the manifest of '", origin, "' gives ",
-            key, " = '", printable_start(value), "', which is no id");
+            key, " = '", printable_start(value), "', which is not an id");
     return result;
   };
   return {.vocab_size = number("vocab_size", 1),

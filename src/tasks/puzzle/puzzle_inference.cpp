@@ -21,7 +21,7 @@ models::PuzzleModelDims dims_of(const config::ModelConfig& config, const StoredM
     const auto length = whole_number(known->second);
     require(length && *length >= 1 && *length <= static_cast<uint64_t>(INT32_MAX), ExitCode::checkpoint,
             "the manifest of '", folder, "' gives the puzzles a length of '", printable_start(known->second),
-            "', which is no whole number of one or more");
+            "', which is not a whole number of one or more");
     dims.seq_len = static_cast<int64_t>(*length);
   }
   if (dims.seq_len == 0 && seq_len) dims.seq_len = *seq_len;

@@ -64,7 +64,7 @@ TEST(ChatDataset, ReadsArraysAndCompressedFiles) {
   ChatDataOptions options;
   options.max_malformed = 1;
   EXPECT_EQ(byte_dataset(dir / "a.json", "[17," + chat_line("a", "b") + "]", options)->counts().malformed, 1);
-  expect_error(ExitCode::data, {"a.json:1: record: is no valid JSON", "the file must be one array"},
+  expect_error(ExitCode::data, {"a.json:1: record: is not valid JSON", "the file must be one array"},
                [&] { byte_dataset(dir / "a.json", "{\n\"data\": [" + chat_line("a", "b") + "]}"); });
 }
 
@@ -158,10 +158,10 @@ TEST(ChatDataset, NothingIsLostWithoutBeingCounted) {
             "an earlier line has, too; 1 "
             "of the malformed are no UTF-8; 1 responses cut at the window");
   options.max_malformed = 2;
-  expect_error(ExitCode::data, {"a.jsonl:13: the line is no object", "allowed by data.max_malformed: 2"},
+  expect_error(ExitCode::data, {"a.jsonl:13: the line is not an object", "allowed by data.max_malformed: 2"},
                [&] { byte_dataset(dir / "a.jsonl", text, options); });
   options.max_malformed = 0;
-  expect_error(ExitCode::data, {"a.jsonl:7: the line is no valid UTF-8"},
+  expect_error(ExitCode::data, {"a.jsonl:7: the line is not valid UTF-8"},
                [&] { byte_dataset(dir / "a.jsonl", text, options); });
 }
 

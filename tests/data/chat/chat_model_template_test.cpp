@@ -104,7 +104,7 @@ TEST(ModelTemplate, OfSeveralTheNamedOne) {
   expect_error(ExitCode::data, {"chat_template.jinja: this is a Git LFS pointer"}, [&] { begin("a", ""); });
   for (const char* mark : {"", "\xEF\xBB\xBF"}) {
     write_text(dir / "a" / "chat_template.jinja", mark + text("f"));
-    EXPECT_EQ(begin("a", ""), 'f') << "a byte-order mark is no text";
+    EXPECT_EQ(begin("a", ""), 'f') << "a byte-order mark is not a text";
   }
   expect_error(ExitCode::usage, {"no chat template 'tool_use', but default"}, [&] { begin("a", "tool_use"); });
   fs::create_directories(dir / "a" / kNamedTemplates);

@@ -180,7 +180,7 @@ TEST(ChatTemplate, OpensFoldersOfTransformers) {
   EXPECT_EQ(open_tokenizer_folder(dir / "c").encoder.meta.eos_id, -1);
   expect_error(ExitCode::usage, {"has no chat_template"}, [&] { open_chat_encoder(dir / "c", {}); });
   chat_folder(dir / "d", R"({"eos_token": "</s>"})");
-  expect_error(ExitCode::data, {"its eos_token '</s>' is no token of the tokenizer.json"},
+  expect_error(ExitCode::data, {"its eos_token '</s>' is not a token of the tokenizer.json"},
                [&] { open_tokenizer_folder(dir / "d"); });
   chat_folder(dir / "e", R"({"chat_template": "<|start_header_id|>"})");
   expect_error(ExitCode::usage, {"llama3 does not fit the tokenizer", "e/tokenizer.json", "<|begin_of_text|>"},

@@ -197,9 +197,9 @@ TEST_F(LanguageStreamTest, FoldersAreOpenedByWhatIsInThem) {
   EXPECT_FALSE(open_language_source(dir_ / "a", "train")->packed());
   EXPECT_TRUE(open_language_source(dir_ / "c", "train")->packed());
   std::filesystem::create_directories(dir_ / "d");
-  expect_error(ExitCode::data, {"d: is no folder of language data", "'hrm_train data text' makes one"},
+  expect_error(ExitCode::data, {"d: is not a folder of language data", "'hrm_train data text' makes one"},
                [&] { open_language_source(dir_ / "d", "train"); });
-  expect_error(ExitCode::data, {"org/texts: is no folder", "hf download org/texts --repo-type dataset"},
+  expect_error(ExitCode::data, {"org/texts: is not a folder", "hf download org/texts --repo-type dataset"},
                [&] { open_language_source("org/texts", "train"); });
 }
 

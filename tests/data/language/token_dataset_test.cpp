@@ -94,7 +94,7 @@ TEST(TokenDataset, RefusesWhatDoesNotFit) {
   with("\"tokens\": 8", "\"tokens\": -8");
   refused({"the shards of split 'train' are not described"});
   with("train-00000.npy", "../0.npy");
-  refused({"'../0.npy' is no name of a shard"});
+  refused({"'../0.npy' is not a name of a shard"});
   with("train-00001.npy", "train-00002.npy");
   refused({"train-00002.npy", "does not exist"});
   // A token that the vocabulary lacks: named when it is read.

@@ -78,7 +78,7 @@ TEST(TripleDataset, MalformedLinesAreNamedAndCounted) {
                                             "{\"encoder_ids\": [1]\n" + "\xFF\n" + triple_line(7));
   expect_error(ExitCode::data, {"train.jsonl:4: id 200 in encoder_ids is outside 0 to 199", "max_malformed: 0"},
                [&] { open_triples(dir / "t"); });
-  expect_error(ExitCode::data, {"train.jsonl:4", "train.jsonl:5", "train.jsonl:6: the line is no valid UTF-8"},
+  expect_error(ExitCode::data, {"train.jsonl:4", "train.jsonl:5", "train.jsonl:6: the line is not valid UTF-8"},
                [&] { open_triples(dir / "t", TripleCache::automatic, 2); });
   for (const TripleCache cache : {TripleCache::memory, TripleCache::stream}) {
     const auto data = open_triples(dir / "t", cache, 3);
@@ -122,7 +122,7 @@ TEST(TripleDataset, RefusesWhatIsNotThereOrDoesNotFit) {
   meta("[]");
   refused({"must be an object"});
   meta("{\"vocab_size\": 200, \"tokenizer_file\": \"../t.json\"}");
-  refused({"'../t.json' is no name of a file beside it"});
+  refused({"'../t.json' is not a name of a file beside it"});
   meta("{\"vocab_size\": 200, \"tokenizer_file\": \"t.json\"}");
   refused({"t.json", "does not exist"});
   write_text(folder / "t.json", "{}");

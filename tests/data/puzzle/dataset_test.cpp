@@ -194,7 +194,7 @@ TEST_F(DamagedDataset, BrokenMeta) {
   replace_in_meta("\"vocab_size\": \"11\", ", "");
   expect_refused({"dataset.json", "has no \"vocab_size\""});
   replace_in_meta("{", "");
-  expect_refused({"dataset.json", "no valid JSON"});
+  expect_refused({"dataset.json", "not valid JSON"});
 }
 
 TEST_F(DamagedDataset, MetaThatLeadsElsewhere) {

@@ -133,10 +133,10 @@ TEST_F(PuzzleCsvFile, WrongRowsAreNamedByLine) {
   expect_refused(good + row(bad, kCsvAnswer), {"puzzles.csv:3: ", "'x' at character 1"});
   bad = kPuzzle;
   bad[15] = '1';
-  expect_refused(good + row(bad, kCsvAnswer), {"puzzles.csv:3: ", "contradict", "digit 1 stands twice in row 2"});
+  expect_refused(good + row(bad, kCsvAnswer), {"puzzles.csv:3: ", "contradict", "digit 1 occurs twice in row 2"});
   bad = kCsvAnswer;
   std::swap(bad[0], bad[1]);
-  expect_refused(good + row(kPuzzle, bad), {"puzzles.csv:3: ", "the answer is no solution"});
+  expect_refused(good + row(kPuzzle, bad), {"puzzles.csv:3: ", "the answer is not a solution"});
   bad[0] = bad[1] = '.';
   expect_refused(good + row(kPuzzle, bad), {"puzzles.csv:3: ", "blank at character 1"});
   // A valid grid, but of another puzzle.

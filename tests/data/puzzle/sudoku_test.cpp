@@ -75,13 +75,13 @@ TEST(Sudoku, FindsConflicts) {
   Grid grid(81, 0);
   EXPECT_EQ(find_conflict(kNineByNine, grid), "");
   grid[0] = grid[8] = 5;
-  EXPECT_EQ(find_conflict(kNineByNine, grid), "digit 5 stands twice in row 1");
+  EXPECT_EQ(find_conflict(kNineByNine, grid), "digit 5 occurs twice in row 1");
   grid[8] = 0;
   grid[72] = 5;
-  EXPECT_EQ(find_conflict(kNineByNine, grid), "digit 5 stands twice in column 1");
+  EXPECT_EQ(find_conflict(kNineByNine, grid), "digit 5 occurs twice in column 1");
   grid[72] = 0;
   grid[10] = 5;
-  EXPECT_EQ(find_conflict(kNineByNine, grid), "digit 5 stands twice in box 1");
+  EXPECT_EQ(find_conflict(kNineByNine, grid), "digit 5 occurs twice in box 1");
 }
 
 // Every answer is the only solution, and the ratings are those of our own plain search.
@@ -113,7 +113,7 @@ TEST(Sudoku, CountsSolutions) {
   EXPECT_EQ(solve_sudoku(kNineByNine, impossible).solutions, 0);
   EXPECT_EQ(find_fault(kNineByNine, impossible), "the puzzle has no solution");
   impossible[1] = 1;
-  EXPECT_EQ(find_fault(kNineByNine, impossible), "the givens contradict each other: digit 1 stands twice in row 1");
+  EXPECT_EQ(find_fault(kNineByNine, impossible), "the givens contradict each other: digit 1 occurs twice in row 1");
   EXPECT_EQ(solve_sudoku(kNineByNine, Grid(81, 0)).solutions, 2);
   EXPECT_FALSE(solve_sudoku(kNineByNine, row.puzzle, 3).complete);
 }

@@ -221,7 +221,7 @@ TEST(BpeTraining, RefusesWhatCannotBe) {
   refused(ExitCode::usage, "is not 1 to", [](auto& o) { o.special_tokens = {"\xFF!"}; });
   refused(ExitCode::usage, "not as 'bert'", [](auto& o) { o.words = "bert"; });
   refused(
-      ExitCode::data, "text 1 is no UTF-8 at byte 2 of 3", [](auto&) {}, "ab\xFF");
+      ExitCode::data, "text 1 is not UTF-8 at byte 2 of 3", [](auto&) {}, "ab\xFF");
 }
 
 // Merging through memory, in short words and in long ones, is merging pair by pair.

@@ -242,12 +242,12 @@ TEST(Tokenizer, RefusesFilesThatItCannotUse) {
   const test::TempDir dir;
   expect_error(ExitCode::data, {"none.json"}, [&] { Tokenizer::load(dir / "none.json"); });
   write_text_atomic(dir / "bad.json", "{");
-  expect_error(ExitCode::checkpoint, {"bad.json", "no valid JSON"},
+  expect_error(ExitCode::checkpoint, {"bad.json", "not valid JSON"},
                [&] { Tokenizer::load(dir / "bad.json", ExitCode::checkpoint); });
   TokenizerJson json = byte_tokenizer();
   json.pre_tokenizer.insert(json.pre_tokenizer.begin(), {.kind = PreTokenizerStep::Kind::split, .pattern = "(a"});
   write_text_atomic(dir / "pattern.json", tokenizer_json_text(json));
-  expect_error(ExitCode::data, {"pattern.json", "'(a' is no regular expression"},
+  expect_error(ExitCode::data, {"pattern.json", "'(a' is not a regular expression"},
                [&] { Tokenizer::load(dir / "pattern.json"); });
 }
 

@@ -133,10 +133,10 @@ TEST(RegexSplitter, RefusesWhatTheTwoLibrariesReadDifferently) {
   refused("a{,2}", "uses '");
   refused("a{", "uses '{'");
   refused("a\\", "uses '");
-  refused("a)", "is no regular expression");
-  refused("\\p{Nonsense}", "is no regular expression");
-  refused("[b-a]", "is no regular expression");
-  refused("\xFF", "is no UTF-8");
+  refused("a)", "is not a regular expression");
+  refused("\\p{Nonsense}", "is not a regular expression");
+  refused("[b-a]", "is not a regular expression");
+  refused("\xFF", "is not UTF-8");
 }
 
 TEST(RegexSplitter, GivesUpSearchesWithoutEnd) {

@@ -57,7 +57,7 @@ TEST(WordPiece, ByHand) {
   EXPECT_EQ(words.encode("\xc3\xa4", 8), (Ids{2, 4, 3})) << "accents go";
   EXPECT_EQ(small({.strip_accents = false}).encode("\xc3\x84", 8), (Ids{2, 11, 3}));
   EXPECT_EQ(small({.lowercase = false}).encode("Ab", 8), (Ids{2, 1, 3}));
-  EXPECT_EQ(words.encode(std::string("a\0b\xff", 4), 8), (Ids{2, 7, 3})) << "what is no text is left out";
+  EXPECT_EQ(words.encode(std::string("a\0b\xff", 4), 8), (Ids{2, 7, 3})) << "what is not a text is left out";
   EXPECT_EQ(words.encode("a\xef\xbf\xbf", 8), (Ids{2, 1, 3})) << "what is not assigned stays";
   EXPECT_EQ(words.encode("a\xc2\xad\xee\x80\x80"
                          "b",
@@ -106,7 +106,7 @@ TEST(WordPiece, BadFiles) {
   write("vocab.txt", "[PAD]\n[UNK]\n[CLS]\na\n");
   expect({"vocab.txt", "[SEP] is missing"});
   write("vocab.txt", "[PAD]\n[UNK]\n[CLS]\n[SEP]\na\na\n");
-  expect({"the token 'a' stands twice, as 4 and as 5"});
+  expect({"the token 'a' occurs twice, as 4 and as 5"});
   write("vocab.txt", "[PAD]\n[UNK]\n[CLS]\n[SEP]\n\xff\n");
   expect({"not UTF-8"});
   write("vocab.txt", "[PAD]\r\n[UNK]\r\n[CLS]\r\n[SEP]\r\na");
