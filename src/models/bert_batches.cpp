@@ -1,4 +1,4 @@
-// Many sentences through the encoder: sorted by length, padded together, and put back in their order.
+// Encodes many sentences: sorts them by length, pads them into batches, and restores their order.
 
 #include <ATen/ATen.h>
 
@@ -29,7 +29,7 @@ void check_sentences(const std::vector<std::vector<int32_t>>& sentences, const B
   }
 }
 
-// One copy to the device: the rows' ids, and in the last column how many of them are tokens.
+// Copies once to the device: the rows' ids, and their token counts in the last column.
 at::Tensor upload(const std::vector<std::vector<int32_t>>& sentences, const LengthBatch& batch, at::Device device) {
   const at::Tensor host = at::zeros({static_cast<int64_t>(batch.rows.size()), batch.width + 1},
                                     at::device(at::kCPU).dtype(at::kInt).pinned_memory(device.is_cuda()));

@@ -8,8 +8,8 @@
 namespace hrm::models {
 namespace {
 
-// Added to the score of a padded token: its weight in the softmax becomes 0. Finite, so that a row of padding alone has
-// a softmax, too.
+// Added to the scores of padded tokens, so that their softmax weight becomes 0. Finite, so that a row of only padding
+// has a valid softmax.
 constexpr double kNoToken = -1e30;
 
 void check_bert_options(const BertOptions& o) {
@@ -33,7 +33,7 @@ BertEncoder::BertEncoder(const BertOptions& options, const BertWeights& weights,
           "BERT computes in float32 or bfloat16, not in ", at::toString(dtype));
   const at::NoGradGuard no_grad;
   const BertWeights read = checked_bert_weights(options, weights, source);
-  // Always a copy: whoever made the weights may change them.
+  // Always a copy, because the caller may change its weights.
   const auto get = [&](const std::string& name) { return read.at(name).to(device, dtype, false, /*copy=*/true); };
   const auto affine = [&](const std::string& name) { return Affine{get(name + ".weight"), get(name + ".bias")}; };
 

@@ -12,7 +12,7 @@ namespace hrm::models {
 namespace {
 
 const std::string kPrefix = "bert.";
-// This many are named and the rest counted: one wrong size is wrong in every layer.
+// Errors list at most this many weights and count the rest: one wrong size affects every layer.
 constexpr size_t kMostNamed = 24;
 
 using Shapes = std::map<std::string, std::vector<int64_t>>;
@@ -40,7 +40,7 @@ Shapes expected_shapes(const BertOptions& o) {
   return shapes;
 }
 
-// "...LayerNorm.gamma" -> "...LayerNorm.weight", as the first BERT had it.
+// Renames "...LayerNorm.gamma", as in the first BERT, to "...LayerNorm.weight".
 std::string todays_name(std::string name) {
   for (const auto& [before, now] : {std::pair{"LayerNorm.gamma", "weight"}, std::pair{"LayerNorm.beta", "bias"}}) {
     if (name.ends_with(before)) name.replace(name.rfind('.') + 1, std::string::npos, now);

@@ -1,5 +1,5 @@
 #pragma once
-// The names and shapes of BERT's weights, which its files and its random ones share.
+// Names and shapes of BERT's weights, for files and random weights.
 
 #include <string>
 
@@ -7,8 +7,8 @@
 
 namespace hrm::models {
 
-// Those of `weights` that the encoder reads, by their names without "bert." and with today's names of LayerNorm. Throws
-// as BertEncoder's constructor does.
+// The weights that the encoder reads, with names without "bert." and with current LayerNorm names. Throws like
+// BertEncoder's constructor.
 BertWeights checked_bert_weights(const BertOptions& options, const BertWeights& weights, const std::string& source);
 
 }  // namespace hrm::models

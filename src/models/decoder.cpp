@@ -74,7 +74,7 @@ void Decoder::init_own(uint64_t seed, const std::string& name) {
   for (auto& item : named_parameters()) {
     if (is_scaled(item.key()) && !item.value().is_meta()) item.value().mul_(scale);
   }
-  // The same values, one layer's at a time.
+  // The same values, for one layer at a time.
   for (const nn::Nf4Layer& layer : nn::nf4_layers(*this)) {
     const at::Tensor weight = at::empty(layer.linear->weight().sizes(), at::kFloat);
     nn::init_parameter(weight, seed, name.empty() ? layer.weight : cat(name, ".", layer.weight));

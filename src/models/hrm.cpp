@@ -4,7 +4,7 @@ namespace hrm::models {
 
 Hrm::Hrm(const config::ModelConfig& config, const PuzzleModelDims& dims, at::Device device)
     : PuzzleNetwork(config, dims, device) {
-  // In the order in which a backward pass completes them (nn::GradientReady::groups).
+  // Registered in the order in which a backward pass completes them (nn::GradientReady::groups).
   H_level_ = make_level("H_level", config.H_layers);
   L_level_ = make_level("L_level", config.L_layers);
 }
@@ -13,7 +13,7 @@ at::Tensor Hrm::recur(const at::Tensor& x, at::Tensor& z_H, at::Tensor& z_L, int
   at::Tensor injection;
   for (int64_t h = 0; h < config_.H_cycles; ++h) {
     const bool last_h = h + 1 == config_.H_cycles;
-    injection = z_H + x;  // recorded, if gradients are: the caller's last step has the same
+    injection = z_H + x;  // recorded in gradient mode, for the caller's last step
     const at::NoGradGuard no_grad;
     z_L = L_level_->recur(z_L, injection, last_h ? last_L_calls : config_.L_cycles);
     if (!last_h) z_H = H_level_->recur(z_H, z_L);

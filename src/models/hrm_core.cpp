@@ -19,7 +19,7 @@ HrmCore::HrmCore(const HrmCoreOptions& options, std::shared_ptr<MemoryLevel> h_m
   const auto linear = [&](const char* name, int64_t out) {
     return register_module(name, std::make_shared<nn::Linear>(D, out, device, /*bias=*/true));
   };
-  // In the order in which a backward pass completes them (nn::GradientReady::groups).
+  // Registered in the order in which a backward pass completes them (nn::GradientReady::groups).
   h_mod_ = register_module("h_mod", std::move(h_mod));
   l_mod_ = register_module("l_mod", std::move(l_mod));
   inp_to_h_ = linear("inp_to_h", D);

@@ -8,7 +8,7 @@
 namespace hrm::models {
 namespace {
 
-// Mean over the tokens of each row, (B, S, D) -> (B, D). A row without any gets zeros.
+// Mean over the tokens of each row, (B, S, D) -> (B, D). A row without tokens gives zeros.
 at::Tensor masked_mean(const at::Tensor& h, const at::Tensor& mask) {
   if (!mask.defined()) return h.mean(1);
   const at::Tensor weight = mask.unsqueeze(-1).to(at::kFloat);
@@ -24,7 +24,7 @@ HrmLm::HrmLm(const HrmLmOptions& options, std::shared_ptr<PromptEncoder> enc, st
   require(options.bridge != Bridge::prefix || options.prefix_len > 0, ExitCode::usage,
           "the prefix bridge needs a prefix_len of at least 1, not ", options.prefix_len);
   const int64_t D = options.core.width, P = options.bridge == Bridge::prefix ? options.prefix_len : 1;
-  // In the order in which a backward pass completes them (nn::GradientReady::groups).
+  // Registered in the order in which a backward pass completes them (nn::GradientReady::groups).
   dec_ = register_module("dec", std::move(dec));
   core_ = register_module("core", std::move(core));
   bridge_ = register_module("bridge", std::make_shared<nn::Linear>(D, D * P, device, /*bias=*/true));
@@ -41,7 +41,7 @@ HrmLmTrace HrmLm::reason(const LanguageInputs& inputs, at::Tensor& gate) {
   require(inputs.prompt_ids.defined() && !inputs.documents.defined() && !inputs.shared.defined(), ExitCode::unexpected,
           "an HRM language model takes prompts, and one document in a row");
   const at::Tensor mask = inputs.prompt_mask.defined() ? inputs.prompt_mask.to(at::kBool) : at::Tensor();
-  // A row of padding alone (the end of a short batch) attends to all of it: a softmax over nothing is no number.
+  // A row of only padding (at the end of a short batch) attends to all of it, because a softmax over nothing is NaN.
   const at::Tensor attended =
       mask.defined() ? mask.logical_or(mask.any(1, /*keepdim=*/true).logical_not()) : at::Tensor();
   HrmLmTrace trace;

@@ -41,7 +41,7 @@ bool has_experts(const config::Config& config, BlockPlace place) {
   return wanted == MoePlace::both || (wanted == MoePlace::encoder) == (place == BlockPlace::encoder);
 }
 
-// Empty where all layers are dense. `dense` makes those without experts.
+// Empty if all layers are dense. `dense` creates the layers without experts.
 template <class Dense>
 nn::FeedForwardFactory feed_forward(const config::Config& config, BlockPlace place, at::Device device, Dense dense) {
   if (!has_experts(config, place)) return {};
@@ -211,7 +211,7 @@ class Flops {
  public:
   explicit Flops(const config::Config& config) : c_(config), lm_(config.lm) {}
 
-  // A stack of blocks over this many positions, each of which attends to `keys` others on average.
+  // A stack of blocks over `positions` positions, each attending to `keys` positions on average.
   double blocks(int64_t layers, double positions, double keys, BlockPlace place, bool may_have_experts,
                 bool cross) const {
     double sum = 0;
@@ -230,7 +230,7 @@ class Flops {
                  heads = inner / static_cast<double>(lm_.mamba_head_dim);
     const double chunk = std::min(positions, static_cast<double>(lm_.mamba_chunk));
     const double products = linear(positions, D, 2 * inner + 2 * groups * state + heads) + linear(positions, inner, D);
-    // Within chunks C B^T (of each group) and its product with x; states from and to the chunks.
+    // Within chunks: C B^T (per group) and its product with x. Between chunks: states in and out.
     return products + 2 * positions * chunk * (groups * state + inner) + 4 * positions * inner * state;
   }
 
@@ -276,7 +276,7 @@ double training_flops_per_row(const config::Config& config, const LanguageSizes&
   const double head = flops.linear(row, D, V);
   if (!prompts) return 3 * (decoder + head);
 
-  // Deep supervision decodes the answer of every cycle.
+  // Deep supervision decodes the output of every cycle.
   const auto cycles = static_cast<double>(lm.h_cycles);
   const double answers = config.objective.deep_supervision > 0 ? cycles : 1;
   const auto S = static_cast<double>(sizes.encoder_len), H = static_cast<double>(lm.h_len),

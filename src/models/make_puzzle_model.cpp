@@ -30,7 +30,7 @@ void check_arch(const config::ModelConfig& c) {
           c.hidden_size / c.num_heads);
 }
 
-// The module tree, its parameters not yet initialised.
+// Builds the module tree with uninitialised parameters.
 std::shared_ptr<PuzzleNetwork> construct(const config::ModelConfig& config, const PuzzleModelDims& dims,
                                          at::Device device) {
   check_arch(config);

@@ -1,4 +1,4 @@
-// The parts of the modern HRM language model, and the model made of them.
+// The parts of the modern HRM-LM, and the model built from them.
 #include <ATen/ATen.h>
 
 #include "hrm/base/error.h"
@@ -39,7 +39,7 @@ struct TransformerEncoder : PromptEncoder {
   std::shared_ptr<nn::RmsNorm> norm;
 };
 
-// The residual stream stays in float32.
+// Keeps the residual stream in float32.
 struct Mamba2Encoder : PromptEncoder {
   Mamba2Encoder(const ModernLmOptions& o, at::Device device) {
     const DecoderOptions& d = o.decoder;
@@ -65,7 +65,7 @@ struct Mamba2Encoder : PromptEncoder {
   std::shared_ptr<nn::RmsNorm> norm;
 };
 
-// norm(blocks(state + pos)), pos zeros at the start.
+// norm(blocks(state + pos)); pos is initially zero.
 struct ModernLevel : MemoryLevel, nn::HasOwnInit {
   ModernLevel(int64_t length, int64_t depth, const DecoderOptions& o, at::Device device) {
     layers = add_blocks(*this, depth, o, /*cross=*/false, {}, device);

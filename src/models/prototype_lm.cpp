@@ -1,4 +1,4 @@
-// The parts of the prototype, and the model made of them.
+// The parts of the prototype HRM-LM, and the model built from them.
 #include <ATen/ATen.h>
 
 #include "hrm/base/error.h"
@@ -9,7 +9,7 @@
 namespace hrm::models {
 namespace {
 
-// Token rows plus fixed positions, (B, T, D) in `dtype`.
+// Token embeddings plus fixed positions, (B, T, D) in `dtype`.
 at::Tensor embed_at_positions(const nn::Embedding& embed, const at::Tensor& positions, const at::Tensor& ids,
                               at::ScalarType dtype) {
   require(ids.size(1) <= positions.size(0), ExitCode::usage, "a row of ", ids.size(1), " tokens is longer than the ",
@@ -35,7 +35,7 @@ struct PrototypeEncoder : PromptEncoder {
   std::shared_ptr<nn::ClassicEncoder> blocks;
 };
 
-// out_norm(block(state + pos)), pos zeros at the start.
+// out_norm(block(state + pos)); pos is initially zero.
 struct PrototypeLevel : MemoryLevel, nn::HasOwnInit {
   PrototypeLevel(int64_t length, int64_t layers, int64_t width, int64_t heads, at::Device device)
       : block(register_module(

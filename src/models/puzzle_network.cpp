@@ -23,14 +23,14 @@ struct PuzzleEmbedding : torch::nn::Module {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// What the heads read and where their gradients go, in float32 as hrm/ops/linear.h has it.
+// The weights of the heads, and the buffers of their float32 gradients, as in hrm/ops/linear.h.
 struct HeadWeights {
   at::Tensor lm_weight, q_weight, q_bias;                                // compute dtype
   at::Tensor grad_lm_weight = {}, grad_q_weight = {}, grad_q_bias = {};  // undefined where not trained
 };
 
-// z_H @ weight^T of all positions, (B, L, V). On a GPU the rows begin at multiples of 16 bytes: with 11 logits side by
-// side the product, and those of the backward pass, would move single elements.
+// z_H @ weight^T for all positions, (B, L, V). On a GPU rows are padded to multiples of 16 bytes: with a row pitch of
+// 11 elements, this GEMM and those of the backward pass would use single-element loads.
 at::Tensor position_logits(const at::Tensor& z_H, const at::Tensor& weight) {
   if (!z_H.is_cuda() || ops::backend() == ops::Backend::reference) return at::linear(z_H, weight);
   const int64_t B = z_H.size(0), L = z_H.size(1), V = weight.size(0);
@@ -42,15 +42,15 @@ at::Tensor position_logits(const at::Tensor& z_H, const at::Tensor& weight) {
 }
 
 // z_H (B, L, D) -> logits of every position (B, L, V) in the compute dtype, and Q values of the first (B, 2) float32.
-// One function, because autograd would widen the gradient of the first position to all positions and add it to that of
-// the logits; here it goes straight into the first position's rows. The masters are arguments so that the node exists
-// whenever they train.
+// Autograd would widen the gradient of the first position to all positions and add it to that of the logits. This
+// function adds it directly to the first position's rows. The masters are arguments so that the node exists whenever
+// they are trained.
 struct Heads : torch::autograd::Function<Heads> {
   static variable_list forward(AutogradContext* ctx, const at::Tensor& z_H, const at::Tensor& /*lm_master*/,
                                const at::Tensor& /*q_master*/, const at::Tensor& /*q_bias_master*/,
                                const HeadWeights& weights) {
     ctx->save_for_backward({z_H, weights.lm_weight, weights.q_weight});
-    // The buffers are no saved variables: each use adds to them, which is not a change behind the graph's back.
+    // The buffers are not saved variables, because each use adds to them in place.
     ctx->saved_data["grad_lm_weight"] = weights.grad_lm_weight;
     ctx->saved_data["grad_q_weight"] = weights.grad_q_weight;
     ctx->saved_data["grad_q_bias"] = weights.grad_q_bias;
@@ -115,12 +115,12 @@ std::shared_ptr<nn::ReasoningModule> PuzzleNetwork::make_level(const std::string
 void PuzzleNetwork::initialise(uint64_t seed, at::ScalarType compute_dtype) {
   const at::NoGradGuard no_grad;
   nn::init_parameters(*this, seed);
-  // Q starts near zero probability of halting, so that early training is not cut short.
+  // Q starts with a halting probability near zero, so that early training is not cut short.
   q_head_->weight().zero_();
   q_head_->bias().fill_(-5);
   nn::trunc_normal_(H_init_, 1.0, seed, "H_init");
   nn::trunc_normal_(L_init_, 1.0, seed, "L_init");
-  // The official models keep both in bfloat16; rounded values export to that without loss.
+  // The official models store both in bfloat16, so that rounded values export without loss.
   for (at::Tensor* row : {&H_init_, &L_init_}) row->copy_(row->to(at::kBFloat16));
   parameters_.build(*this, compute_dtype, blocks_run_once());
 }

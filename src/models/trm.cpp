@@ -17,7 +17,7 @@ SegmentOutput Trm::segment(const Carry& carry, const at::Tensor& inputs, const a
       z_H = L_level_->recur(z_H, z_L);
     }
   }
-  // The last cycle is recorded as a whole.
+  // The whole last cycle is recorded.
   const at::Tensor injection = z_H + x;
   for (int64_t l = 0; l < config_.L_cycles; ++l) z_L = L_level_->forward(z_L, injection);
   z_H = L_level_->forward(z_H, z_L);

@@ -29,7 +29,7 @@ Block::Block(const BlockSizes& sizes, const RotaryTable& rotary, at::Device devi
 at::Tensor Block::mix_positions(const at::Tensor& input) const {
   const at::Tensor h = gradient_ready_ ? gradient_ready_->mark(input, gradient_group_) : input;
   if (mlp_t_) {
-    // On a CPU one large product over transposed rows is faster than a product for each sample.
+    // On a CPU, one large GEMM over transposed rows is faster than one GEMM per sample.
     if (ops::backend() == ops::Backend::fused && h.is_cuda()) {
       const Linear& gate_up = mlp_t_->gate_up_proj();
       const Linear& down = mlp_t_->down_proj();
@@ -105,7 +105,7 @@ at::Tensor ReasoningModule::recur(const at::Tensor& h, const at::Tensor& injecti
     for (int64_t i = 0; i < times; ++i) out = forward_fp8(out, injection, layers_.size());
     return out;
   }
-  // All but the last time, the last block's output is needed in the sum with the injection alone.
+  // Except in the last pass, the last block's output is only needed in the sum with the injection.
   out = out + injection;
   for (int64_t i = 1; i < times; ++i) {
     for (size_t k = 0; k + 1 < layers_.size(); ++k) out = layers_[k]->forward(out);

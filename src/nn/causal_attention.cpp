@@ -17,7 +17,7 @@ using torch::autograd::variable_list;
 at::Tensor turn(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, double sign) {
   const int64_t half = x.size(-1) / 2;
   const at::Tensor a = x.narrow(-1, 0, half), b = x.narrow(-1, half, half);
-  // The tables are float32, so the products are too, whatever the type of x.
+  // The tables are float32, so the products are too, for any dtype of x.
   const at::Tensor first = at::mul(a, cos).addcmul_(b, sin, -sign), second = at::mul(b, cos).addcmul_(a, sin, sign);
   return at::cat({first, second}, -1).to(x.scalar_type());
 }
@@ -54,7 +54,7 @@ void write_cache(const LayerCache& cache, const at::Tensor& k, const at::Tensor&
 at::Tensor causal_mask(int64_t positions, int64_t window, const at::Tensor& documents, at::Device device) {
   if (!documents.defined() && (window <= 0 || window >= positions)) return {};
   const at::Tensor index = at::arange(positions, at::device(device).dtype(at::kLong));
-  const at::Tensor back = index.unsqueeze(1) - index;  // (T, T), how far back the key is
+  const at::Tensor back = index.unsqueeze(1) - index;  // (T, T), distance back to the key
   at::Tensor mask = back.ge(0);
   if (window > 0) mask = mask.logical_and(back.lt(window));
   if (!documents.defined()) return mask;
@@ -73,7 +73,7 @@ at::Tensor grouped_attention(const at::Tensor& q, const at::Tensor& k, const at:
     return at::scaled_dot_product_attention(q, k, v, {}, /*dropout_p=*/0, causal, /*scale=*/std::nullopt,
                                             /*enable_gqa=*/share > 1);
   }
-  // ATen's kernels that take a mask know no groups.
+  // ATen's kernels with a mask do not support grouped heads.
   const auto for_queries = [&](const at::Tensor& t) { return share > 1 ? t.repeat_interleave(share, 1) : t; };
   return at::scaled_dot_product_attention(q, for_queries(k), for_queries(v), mask);
 }
@@ -126,7 +126,7 @@ at::Tensor CausalAttention::attend(const ops::QkvHeads& heads, const AttentionPa
   return mixed.transpose(1, 2).flatten(-2);
 }
 
-// Of rows of qkv that may be shorter than those of the pass.
+// For rows of qkv that may be shorter than those of the pass.
 at::Tensor CausalAttention::attend(const at::Tensor& qkv, const AttentionPass& pass) const {
   const int64_t T = qkv.size(1);
   AttentionPass part{.causal = pass.causal};

@@ -12,7 +12,7 @@ Embedding::Embedding(int64_t entries, int64_t width, at::Device device, const st
 }
 
 at::Tensor Embedding::forward(const at::Tensor& ids, at::ScalarType dtype) const {
-  // Frozen, and kept as it is handed out.
+  // Frozen weights may already be in the compute dtype.
   if (embedding_weight_.scalar_type() != at::kFloat && !embedding_weight_.requires_grad()) {
     return at::embedding(embedding_weight_, ids).to(dtype);
   }

@@ -17,8 +17,8 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// down(silu(gate) * up) (+ residual) on rows, with the gate's part of both passes in the products' epilogues. The
-// masters are arguments so that the node exists whenever they train, also where x needs no gradient.
+// down(silu(gate) * up) (+ residual) on rows, with the gate's part of both passes in GEMM epilogues. The masters are
+// arguments so that the node exists whenever they are trained, even if x needs no gradient.
 struct Swiglu : torch::autograd::Function<Swiglu> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const at::Tensor& /*gate_up_master*/,
                             const at::Tensor& /*down_master*/, const std::optional<at::Tensor>& residual,
@@ -27,7 +27,7 @@ struct Swiglu : torch::autograd::Function<Swiglu> {
     ctx->save_for_backward({x, gate_up, act, gate_up_proj->compute_weight(), down_proj->compute_weight()});
     ctx->saved_data["needs_x"] = x.requires_grad();
     ctx->saved_data["has_residual"] = residual.has_value();
-    // The gradient buffers are no saved variables: each use of a weight adds to them in place.
+    // The gradient buffers are not saved variables, because each use of a weight adds to them in place.
     ctx->saved_data["grad_gate_up"] = ops::gradient_buffer(gate_up_proj->weight());
     ctx->saved_data["grad_down"] = ops::gradient_buffer(down_proj->weight());
     return residual ? down_proj->forward_add(act, *residual) : down_proj->forward(act);

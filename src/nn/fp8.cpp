@@ -29,7 +29,7 @@ Fp8Recursions::Fp8Recursions(torch::nn::Module& model, int64_t history, double m
     if (auto* level = dynamic_cast<ReasoningModule*>(module.get())) modules.push_back(level);
   }
   require(!modules.empty(), ExitCode::unexpected, "fp8 recursions of a model without recurrent modules");
-  // The first slots are for activations. Each weight has one input, so their number is that of the weights.
+  // The activation slots come after the weights' slots. Each weight has one input, so both have the same number.
   for (const ReasoningModule* module : modules) {
     for (const Linear* weight : fp8_weights(*module)) weights_.push_back(weight);
   }
@@ -51,7 +51,7 @@ Fp8Recursions::Fp8Recursions(torch::nn::Module& model, int64_t history, double m
     for (const auto& layer : module->layers()) {
       Fp8Block block;
       if (layer->attention()) {
-        // The input of a block is the output of the one before.
+        // The input of a block is the output of the previous one.
         (level->blocks.empty() ? level->input : level->blocks.back().output) = slot();
         block.qkv = weight();
         block.o = weight();
@@ -113,7 +113,7 @@ Fp8Evaluation::Fp8Evaluation(Fp8Recursions* fp8) : fp8_(fp8 && fp8->active() ? f
 Fp8Evaluation::~Fp8Evaluation() {
   if (!fp8_) return;
   fp8_->evaluating_ = false;
-  // A destructor must not throw; when the device fails here, the next operation reports it.
+  // A destructor must not throw. If the device fails here, the next operation reports it.
   try {
     const at::NoGradGuard no_grad;
     fp8_->slots_.copy_(slots_);

@@ -7,7 +7,7 @@ namespace hrm::nn {
 
 using torch::autograd::variable_list;
 
-// An identity: its only work is to be reached.
+// An identity node that only reports when the backward pass reaches it.
 struct GradientReady::Mark : torch::autograd::Node {
   Mark(torch::autograd::edge_list edges, std::shared_ptr<GradientReady> ready, int group)
       : Node(std::move(edges)), ready_(std::move(ready)), group_(group) {}
@@ -34,7 +34,7 @@ at::Tensor GradientReady::mark(const at::Tensor& input, int group) {
   if (!listener_ || !at::GradMode::is_enabled()) return input;
   if (++uses_[static_cast<size_t>(group)] == 2 && used_again_) used_again_(group);
   if (!input.requires_grad()) return input;
-  // detach() shares memory and version counter, so saved tensors notice changes in place as before.
+  // detach() shares memory and version counter, so saved tensors still detect in-place changes.
   at::Tensor output = input.detach();
   const std::shared_ptr<Mark> node(new Mark(torch::autograd::collect_next_edges(input), shared_from_this(), group),
                                    torch::autograd::deleteNode);

@@ -13,15 +13,15 @@ namespace {
 
 constexpr double kCut = 2.0;
 
-// Factor that gives the cut distribution its standard deviation back: 1/sqrt(1 - 2*cut*phi(cut)/z), with z the
-// probability that remains.
+// The factor that restores the truncated distribution's standard deviation: 1/sqrt(1 - 2*cut*phi(cut)/z), where z is
+// the remaining probability.
 double widening() {
   const double density = std::exp(-0.5 * kCut * kCut) / std::sqrt(2 * std::numbers::pi);
   const double remaining = std::erf(kCut / std::numbers::sqrt2);
   return 1.0 / std::sqrt(1.0 - 2 * kCut * density / remaining);
 }
 
-// The draws of CounterRng(seed, Stream::init, index), block by block so that threads can share the work.
+// Draws from CounterRng(seed, Stream::init, index), in blocks so that threads can share the work.
 at::Tensor uniform_draws(int64_t count, uint64_t seed, uint64_t index) {
   const at::Tensor u = at::empty({count}, at::kFloat);
   float* out = u.mutable_data_ptr<float>();

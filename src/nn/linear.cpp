@@ -50,7 +50,7 @@ void Linear::hold_nf4(const at::Tensor& weight, const std::string& name) {
           "' is of another size, or its layer was not made for NF4");
   const at::NoGradGuard no_grad;
   nf4_ = ops::nf4_quantize(weight.to(device_));
-  // A magnitude that is not finite shows in their mean.
+  // A magnitude that is not finite makes their mean non-finite.
   require(std::isfinite(nf4_.offset.item<float>()), ExitCode::checkpoint, "'", name,
           "' holds numbers that are not finite, which NF4 cannot; set hf.quantize to none");
 }

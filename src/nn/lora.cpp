@@ -26,10 +26,10 @@ using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 using Slices = std::vector<ops::LoraSlice>;
 
-// One layer's numbers beside its tensors.
+// Scalars of one layer, in addition to its tensors.
 struct Facts {
-  const Slices* slices;  // of the adapter, which lives as long as the graph's use of it
-  double scale, p;       // p: 0 where nothing is dropped
+  const Slices* slices;  // of the adapter, which outlives its use in the graph
+  double scale, p;       // p: dropout probability, 0 if dropout is off
   int64_t seed;
   at::Tensor step;
 };
@@ -51,7 +51,7 @@ std::pair<at::Tensor, at::Tensor> lora_forward(const at::Tensor& x, const Frozen
   return {y, u};
 }
 
-// The masters are arguments so that the node exists whenever they train, also where x needs no gradient.
+// The masters are arguments so that the node exists whenever they are trained, even if x needs no gradient.
 struct LoraLinear : torch::autograd::Function<LoraLinear> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& x, const FrozenWeight* weight,
                             const at::Tensor& A_master, const at::Tensor& B_master,
@@ -62,7 +62,7 @@ struct LoraLinear : torch::autograd::Function<LoraLinear> {
     ctx->saved_data["weight"] = weight->to_ivalue();
     ctx->saved_data["needs_x"] = x.requires_grad();
     ctx->saved_data["has_residual"] = residual.has_value();
-    // The gradient buffers are no saved variables: each use of a weight adds to them in place.
+    // The gradient buffers are not saved variables, because each use of a weight adds to them in place.
     ctx->saved_data["grad_A"] = ops::gradient_buffer(A_master);
     ctx->saved_data["grad_B"] = ops::gradient_buffer(B_master);
     ctx->saved_data["scale"] = facts->scale;
@@ -104,12 +104,12 @@ struct LoraLinear : torch::autograd::Function<LoraLinear> {
   }
 };
 
-// Whether a name is this one, or ends with it as whole parts.
+// Whether `name` equals `end` or ends with it at a dot.
 bool is_or_ends_with(const std::string& name, const std::string& end) {
   return name == end || name.ends_with("." + end);
 }
 
-// z with the columns of each slice times magnitude / norm.
+// z with the columns of each slice multiplied by magnitude / norm.
 struct DoraScale : torch::autograd::Function<DoraScale> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& z, const at::Tensor& magnitude,
                             const at::Tensor& norms, const Slices* slices) {
@@ -141,7 +141,7 @@ struct DoraScale : torch::autograd::Function<DoraScale> {
   }
 };
 
-// Uniform in +-bound, a function of (seed, name) alone.
+// Uniform in +-bound; a function of (seed, name) only.
 void uniform_(const at::Tensor& tensor, double bound, uint64_t seed, const std::string& name) {
   const at::Tensor values = at::empty(tensor.sizes(), at::kFloat);
   CounterRng rng(seed, Stream::init, hash_name(name));
@@ -231,7 +231,7 @@ at::Tensor LoraAdapter::dora_norms(const at::Tensor& weight) const {
   for (size_t i = 0; i < slices_.size(); ++i) {
     norms.push_back(at::linalg_vector_norm(adapted_rows(i, weight), 2, at::IntArrayRef{1}));
   }
-  // A row of zeros has no direction; it stays one.
+  // A zero row has norm 0; the clamp avoids a division by it.
   return at::cat(norms).clamp_min_(std::numeric_limits<float>::min());
 }
 
@@ -305,7 +305,7 @@ LoraSet::LoraSet(torch::nn::Module& model, const LoraOptions& options, at::Devic
   std::vector<std::string> known;
   std::string known_text;
   std::set<std::string> matched;
-  std::set<std::string> joined_weights;  // of layers that stand for several projections
+  std::set<std::string> joined_weights;  // of layers that fuse several projections
   std::vector<std::pair<std::string, at::Tensor>> parameters;
   for (const auto& item : model.named_parameters()) parameters.emplace_back(item.key(), item.value());
   const auto name_of = [&](const at::Tensor& weight) {
@@ -316,7 +316,7 @@ LoraSet::LoraSet(torch::nn::Module& model, const LoraOptions& options, at::Devic
   };
   const auto wants = [&](const std::string& name) {
     for (const std::string& module : options.modules_to_save) {
-      if (is_or_ends_with(name, module)) return false;  // it trains whole
+      if (is_or_ends_with(name, module)) return false;  // it is trained in full
     }
     if (options.wants) return options.wants(name);
     bool any = false;
@@ -369,14 +369,14 @@ void LoraSet::save_modules(const std::vector<std::pair<std::string, at::Tensor>>
   for (const std::string& module : o.modules_to_save) {
     bool found = false;
     for (const auto& [name, parameter] : parameters) {
-      // PEFT compares ends of names as texts here: "norm" is every norm.
+      // PEFT compares suffixes as plain text here: "norm" matches every norm.
       if (!name.substr(0, name.rfind('.')).ends_with(module)) continue;
       found = true;
       const auto same = [&, weight = &name](const Layer& layer) { return layer.weight == *weight; };
       require(!parameter.is_meta() && std::none_of(layers_.begin(), layers_.end(), same), code, where, "'",
               printable_start(module), "' cannot be trained whole, for it ",
               parameter.is_meta() ? "is held as NF4" : "has an adapter");
-      if (parameter.requires_grad()) continue;  // two names for one module
+      if (parameter.requires_grad()) continue;  // two names of one module
       at::Tensor(parameter).set_requires_grad(true);
       saved_.emplace_back(name, parameter);
     }

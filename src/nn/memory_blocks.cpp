@@ -21,7 +21,7 @@ at::Tensor weight_of(const RmsNorm* norm) {
   return norm == nullptr ? at::Tensor() : norm->weight();
 }
 
-// What the products read, or with `of` the masters or their gradient buffers.
+// The blocks' norms, and of(linear) for each linear layer: its compute weight, master or gradient buffer.
 template <class Of>
 Weights weights_of(const Parts& parts, const Of& of) {
   Weights weights;
@@ -38,8 +38,8 @@ Weights weights_of(const Parts& parts, const Of& of) {
   return weights;
 }
 
-// All leaves of the blocks in the order in which backward() returns their gradients: attention_norm, mlp_norm, q_norm,
-// k_norm (or nothing), then the masters, whose gradients go to their buffers.
+// All leaves of the blocks in the order in which backward() returns their gradients: attention_norm, mlp_norm, q_norm
+// and k_norm (if any), then the masters, whose gradients go to their buffers.
 variable_list leaves_of(const Weights& masters) {
   variable_list leaves;
   for (const ops::MemoryBlockWeights& w : masters) {
@@ -57,7 +57,7 @@ struct MemoryBlocksFunction : torch::autograd::Function<MemoryBlocksFunction> {
                             bool recompute) {
     const at::Tensor low = pos.to(state.scalar_type());
     const auto [out, saved] = ops::memory_blocks_forward(state, extra, low, weights, norm, options);
-    // What it computed, or what it computed that from.
+    // Saves the computed values, or with recompute only the inputs.
     variable_list kept{norm, recompute ? at::Tensor() : saved.last};
     for (const at::Tensor& input : {state, extra, low}) kept.push_back(recompute ? input : at::Tensor());
     for (size_t i = 0; i < weights.size(); ++i) {
@@ -67,7 +67,7 @@ struct MemoryBlocksFunction : torch::autograd::Function<MemoryBlocksFunction> {
       kept.insert(kept.end(), {w.attention_norm, w.mlp_norm, w.q_norm, w.k_norm, w.qkv, w.o, w.gate_up, w.down});
     }
     ctx->save_for_backward(std::move(kept));
-    // The gradient buffers are no saved variables: each use of a weight adds to them in place.
+    // The gradient buffers are not saved variables, because each use of a weight adds to them in place.
     std::vector<c10::IValue> to;
     for (const ops::MemoryBlockWeights& b : buffers) {
       for (const at::Tensor& buffer : {b.qkv, b.o, b.gate_up, b.down}) to.emplace_back(buffer);
@@ -117,7 +117,7 @@ struct MemoryBlocksFunction : torch::autograd::Function<MemoryBlocksFunction> {
   }
 };
 
-// The blocks' parts, if ops::memory_blocks computes what they do.
+// The blocks' parts if ops::memory_blocks supports them, otherwise nullopt.
 std::optional<Parts> plain_parts(const std::vector<std::shared_ptr<TransformerBlock>>& blocks, const RmsNorm& norm) {
   Parts parts;
   for (const auto& block : blocks) {
@@ -151,8 +151,7 @@ at::Tensor memory_blocks(const std::vector<std::shared_ptr<TransformerBlock>>& b
   if (!at::GradMode::is_enabled()) {
     return ops::memory_blocks(state.contiguous(), extra, pos.to(state.scalar_type()), weights, norm.weight(), options);
   }
-  // The backward pass reaches extra's mark, or state's, when it is through all steps: then the blocks' gradients are
-  // complete.
+  // The backward pass reaches the mark of extra (or of state) after all steps, when the blocks' gradients are complete.
   at::Tensor marked_state = state, marked_extra = extra;
   at::Tensor& marked = extra.requires_grad() ? marked_extra : marked_state;
   for (const auto& block : blocks) marked = block->mark_use(marked);

@@ -18,7 +18,7 @@ MultiheadAttention::MultiheadAttention(int64_t width, int64_t heads, at::Device 
 
 at::Tensor MultiheadAttention::project(const at::Tensor& x, int64_t first, int64_t count) const {
   if (count == 3 * width_) return ops::linear(x, compute_weight_, in_proj_weight_, in_proj_bias_);
-  // Parts of a leaf as leaves of their own: their gradients go into the same part of the leaf's buffer.
+  // Slices of a leaf act as their own leaves; their gradients go into the same slice of its buffer.
   const auto part = [&](const at::Tensor& leaf) {
     return leaf.detach().narrow(0, first, count).requires_grad_(leaf.requires_grad());
   };

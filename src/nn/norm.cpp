@@ -12,7 +12,7 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// Rows as (..., groups, width / groups).
+// Reshapes rows to (..., groups, width / groups).
 at::Tensor in_groups(const at::Tensor& x, int64_t groups) {
   return x.unflatten(-1, {groups, x.size(-1) / groups});
 }

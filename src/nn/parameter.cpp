@@ -10,7 +10,7 @@
 namespace hrm::nn {
 namespace {
 
-// The modules that read a compute copy, by the identity of their master.
+// The modules that read a compute copy, keyed by their master.
 void find_readers(torch::nn::Module& module, std::unordered_multimap<const void*, HasComputeWeight*>& readers) {
   if (auto* reader = dynamic_cast<HasComputeWeight*>(&module)) {
     readers.emplace(reader->master_weight().unsafeGetTensorImpl(), reader);
@@ -18,7 +18,7 @@ void find_readers(torch::nn::Module& module, std::unordered_multimap<const void*
   for (const auto& child : module.children()) find_readers(*child, readers);
 }
 
-// The gradients that are overwritten, by the identity of their master.
+// The gradients that are overwritten, keyed by their master.
 void find_stale(torch::nn::Module& module, std::unordered_map<const void*, at::Tensor>& stale) {
   if (auto* has = dynamic_cast<HasStaleGradients*>(&module)) {
     for (const StaleGradient& gradient : has->stale_gradients()) {
@@ -30,8 +30,8 @@ void find_stale(torch::nn::Module& module, std::unordered_map<const void*, at::T
 
 using GradientGroups = std::vector<std::pair<std::string, HasGradientGroup*>>;
 
-// In the order in which a backward pass completes them: of modules side by side, which are used one after the other,
-// the last comes first. The modules that hold them are expected in that order themselves.
+// Finds the groups in the order in which a backward pass completes them. Sibling modules run one after the other, so
+// the last one comes first. Modules that contain groups must already be registered in that order.
 void find_groups(torch::nn::Module& module, const std::string& prefix, GradientGroups& groups) {
   const auto children = module.named_children();
   const auto as_group = [&](size_t i) { return dynamic_cast<HasGradientGroup*>(children[i].value().get()); };
@@ -55,7 +55,7 @@ int group_of(const std::string& parameter, const std::vector<std::string>& group
 void keep_frozen_as(torch::nn::Module& module, at::ScalarType compute_dtype) {
   const at::NoGradGuard no_grad;
   const auto keep = [&](at::Tensor weight) {
-    // What is held as NF4 is on the meta device.
+    // NF4 weights are on the meta device.
     if (!weight.requires_grad() && !weight.is_meta() && weight.scalar_type() != compute_dtype)
       weight.set_data(weight.to(compute_dtype));
   };
@@ -90,7 +90,7 @@ void ParameterSet::build(torch::nn::Module& module, at::ScalarType compute_dtype
   at::Device device = at::kCPU;
   for (const auto& item : module.named_parameters()) {
     const at::Tensor& master = item.value();
-    if (master.is_meta() && !master.requires_grad()) continue;  // held as NF4, which its layer reads
+    if (master.is_meta() && !master.requires_grad()) continue;  // NF4, read by its layer
     if (parameters_.empty() && frozen.empty()) device = master.device();
     const bool frozen_copy = !master.requires_grad() && master.scalar_type() == compute_dtype;
     require((master.scalar_type() == at::kFloat || frozen_copy) && master.is_contiguous(), ExitCode::unexpected,
@@ -118,7 +118,7 @@ void ParameterSet::build(torch::nn::Module& module, at::ScalarType compute_dtype
   flat_grad_ = at::zeros({flat_size}, parameters_.front().master.options().requires_grad(false));
   std::unordered_multimap<const void*, HasComputeWeight*> readers;
   find_readers(module, readers);
-  // What reads this master gets its copy, which is the master itself where nothing needs another dtype.
+  // Gives the readers of this master its copy, or the master itself if they need no other dtype.
   const auto hand_out_copy = [&](const at::Tensor& master) {
     const auto [first, last] = readers.equal_range(master.unsafeGetTensorImpl());
     if (first == last) return master;
@@ -186,7 +186,7 @@ void ParameterSet::place_masters(const std::vector<int64_t>& offsets, int64_t si
     at::Tensor& master = parameters_[i].master;
     const at::Tensor place = flat_master_.narrow(0, offsets[i], master.numel()).view(master.sizes());
     place.copy_(master);
-    master.set_data(place);  // the same leaf for all who hold it
+    master.set_data(place);  // the same leaf for all its holders
   }
 }
 

@@ -13,7 +13,7 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// Keeps the callable in the context, which takes tensors and c10 objects alone.
+// Holds the callable in the context, which only stores tensors and c10 objects.
 struct PartHolder : torch::CustomClassHolder {
   explicit PartHolder(RecomputedPart callable) : part(std::move(callable)) {}
   RecomputedPart part;
@@ -32,7 +32,7 @@ struct Recompute : torch::autograd::Function<Recompute> {
                                const RecomputedPart& part) {
     ctx->save_for_backward(inputs.vec());
     ctx->saved_data["part"] = c10::IValue::make_capsule(c10::make_intrusive<PartHolder>(part));
-    // Recorded, because some parts do more where gradients are wanted; the graph dies with `leaves` and `out`.
+    // Recorded, because some parts do more work in gradient mode; the graph dies with `leaves` and `out`.
     variable_list leaves, out = run(part, inputs.vec(), leaves);
     for (at::Tensor& output : out) output = output.detach();
     return out;

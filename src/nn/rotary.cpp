@@ -10,12 +10,12 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// Writes the rotation of `from` by +angle or -angle into `to`, both (B, L, n, heads, head_dim), in place if the same.
+// Writes `from` rotated by +angle or -angle to `to`, both (B, L, n, heads, head_dim); they may be the same tensor.
 void rotate(const at::Tensor& from, const at::Tensor& to, const RotaryTable& table, double sign) {
   const int64_t half = from.size(-1) / 2;
   const at::Tensor a = from.narrow(-1, 0, half), b = from.narrow(-1, half, half);
   const at::Tensor c = table.cos.view({-1, 1, 1, half}), s = table.sin.view({-1, 1, 1, half});
-  // The tables are float32, so the products are too, whatever the type of `from`.
+  // The tables are float32, so the products are too, for any dtype of `from`.
   const at::Tensor first = at::mul(a, c).addcmul_(b, s, -sign);
   const at::Tensor second = at::mul(b, c).addcmul_(a, s, sign);
   to.narrow(-1, 0, half).copy_(first);
@@ -57,7 +57,7 @@ struct SplitAndRotate : torch::autograd::Function<SplitAndRotate> {
 RotaryTable make_rotary_table(int64_t positions, int64_t head_dim, double theta, at::Device device) {
   require(head_dim % 2 == 0, ExitCode::usage, "rotary positions pair dimensions: the head width ", head_dim,
           " (model.hidden_size / model.num_heads) must be even");
-  // In float32 on the CPU, as the reference computes them, so that the tables are the same on every device.
+  // In float32 on the CPU, like the reference implementation, so that the tables are the same on every device.
   const at::Tensor exponent = at::arange(0, head_dim, 2, at::kFloat).div_(static_cast<double>(head_dim));
   const at::Tensor frequency = at::pow(at::scalar_tensor(theta, at::kFloat), exponent).reciprocal_();
   const at::Tensor angle = at::outer(at::arange(positions, at::kFloat), frequency);

@@ -9,8 +9,8 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// x (U, C) -> a copy of its first rows, and what the map says of all: two gradients become one by one kernel, where
-// autograd would pad the one with zeros and add.
+// x (U, C) -> a copy of its first rows, and the mapped rows. One kernel sums their two gradients, where autograd would
+// pad one with zeros and add.
 struct Spread : torch::autograd::Function<Spread> {
   static variable_list forward(AutogradContext* ctx, const at::Tensor& x, int64_t first, const ops::RowMap& map) {
     ctx->save_for_backward({map.rows, map.back, map.rows_begin, map.back_begin});

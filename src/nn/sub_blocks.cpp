@@ -19,7 +19,7 @@ at::Tensor rows(const at::Tensor& t) {
   return t.reshape({-1, t.size(-1)});
 }
 
-// The gradient buffers of the two products are no saved variables: each use of a weight adds to them in place.
+// The gradient buffers of both GEMMs are not saved variables, because each use of a weight adds to them in place.
 void keep_gradient_buffers(AutogradContext* ctx, const Linear& first, const Linear& second) {
   ctx->saved_data["grad_first"] = ops::gradient_buffer(first.weight());
   ctx->saved_data["grad_second"] = ops::gradient_buffer(second.weight());
@@ -35,7 +35,7 @@ bool needs_gradient(const at::Tensor& h, const Linear& first, const Linear& seco
          (h.requires_grad() || first.weight().requires_grad() || second.weight().requires_grad());
 }
 
-// The masters are arguments so that the node exists whenever they train, also where h needs no gradient.
+// The masters are arguments so that the node exists whenever they are trained, even if h needs no gradient.
 struct AttentionSubBlock : torch::autograd::Function<AttentionSubBlock> {
   static at::Tensor forward(AutogradContext* ctx, const at::Tensor& h, const at::Tensor& /*qkv_master*/,
                             const at::Tensor& /*o_master*/, const Attention* attention, double eps) {
@@ -100,7 +100,7 @@ at::Tensor attention_sub_block(const at::Tensor& h, const Attention& attention, 
         ops::attention_projected(h, qkv_proj.compute_weight(), attention.heads(), rotary.cos, rotary.sin);
     return ops::linear_rms_norm(mixed, o_proj.compute_weight(), h, eps);
   }
-  // A view with the shape of qkv: nothing but shape, dtype and device is looked at.
+  // A view with the shape of qkv; only its shape, dtype and device are read.
   const at::Tensor qkv_shape = h.as_strided({h.size(0), h.size(1), 3 * h.size(2)}, {0, 0, 0});
   if (ops::attention_fits(qkv_shape, attention.heads())) {
     return AttentionSubBlock::apply(h, qkv_proj.weight(), o_proj.weight(), &attention, eps);

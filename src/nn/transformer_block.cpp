@@ -57,9 +57,9 @@ StepRows TransformerBlock::step(const StepRows& rows, const AttentionPass& pass,
 
 at::Tensor TransformerBlock::compute_again_later(const at::Tensor& x, const AttentionPass& pass,
                                                  const LayerCache* memory) {
-  // Names and weights of the losses are known after the first call; their values are outputs like the block's own.
+  // Names and weights of the losses are known after the first call. Their values are outputs, like the block's own.
   const auto losses = std::make_shared<std::vector<AuxiliaryLoss>>();
-  // Whether adapters drop inputs may be said otherwise by the time of the backward pass.
+  // The dropout mode may have changed by the time of the backward pass.
   const std::shared_ptr<LoraShared> lora = adapters();
   const bool drops = lora && lora->drops;
   const auto part = [this, pass, losses, lora, drops](const std::vector<at::Tensor>& inputs) {
@@ -80,7 +80,7 @@ at::Tensor TransformerBlock::compute_again_later(const at::Tensor& x, const Atte
   return out[0];
 }
 
-// What the block's adapters share; null where it has none.
+// The shared state of the block's adapters; null without adapters.
 std::shared_ptr<LoraShared> TransformerBlock::adapters() const {
   for (const std::shared_ptr<torch::nn::Module>& module : modules(/*include_self=*/false)) {
     if (const auto* adapter = dynamic_cast<const LoraAdapter*>(module.get())) return adapter->shared();
@@ -98,7 +98,7 @@ at::Tensor TransformerBlock::trained_parameter() const {
 
 at::Tensor TransformerBlock::forward(const at::Tensor& x, const AttentionPass& pass, const LayerCache* memory,
                                      LayerCache* cache) {
-  // Outside of what is recomputed, so that each use is marked once.
+  // Outside the recomputed part, so that each use is marked once.
   const at::Tensor input = mark_use(x);
   if (!options_.recompute || !at::GradMode::is_enabled()) return compute(input, pass, memory, cache);
   return compute_again_later(input, pass, memory);

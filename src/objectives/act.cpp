@@ -125,11 +125,11 @@ TrainSegment act_train_segment(models::PuzzleModel& model, ActState& state, at::
   segment.output = model.segment(state.carry, state.inputs, puzzle_rows);
   act_end(state, segment.output, draws, /*training=*/true, model.config());
   {
-    // A slot whose state went wrong would spoil the gradients of all segments to its last one: its sample is given up.
+    // Give up a sample whose state is not finite; otherwise it spoils the gradients of all its remaining segments.
     const at::NoGradGuard no_grad;
     state.halted.logical_or_(at::isfinite(segment.output.q_halt).logical_not());
   }
-  // With one segment there is nothing to continue: the official code computes no target then.
+  // With one segment there is nothing to continue, so the official code computes no target.
   if (!model.config().no_ACT_continue && model.config().halt_max_steps > 1) {
     segment.target_q_continue = target_q_continue(model, state, puzzle_rows);
   }

@@ -17,8 +17,8 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// The master is an argument so that the node exists whenever it trains. The gradients are those of the sum of
-// `relative` * cross-entropy, relative = weights / largest weight: numbers of a size that float16 can hold. The
+// The master is an argument so that the node exists whenever it is trained. The gradients are those of the sum of
+// `relative` * cross-entropy, with relative = weights / largest weight, so that float16 can represent them. The
 // backward pass multiplies by the largest weight.
 struct ChunkedCrossEntropyFunction : torch::autograd::Function<ChunkedCrossEntropyFunction> {
   static variable_list forward(AutogradContext* ctx, const at::Tensor& hidden, const at::Tensor& /*master*/,
@@ -28,13 +28,13 @@ struct ChunkedCrossEntropyFunction : torch::autograd::Function<ChunkedCrossEntro
     const at::Tensor per_token = at::empty({hidden.size(0)}, hidden.options().dtype(wide));
     const at::Tensor largest = largest_weight(weights);
     at::Tensor relative = relative_weights(weights, largest, wide);
-    if (temperature != 1) relative = relative / temperature;  // from the logits' gradient to that of the product
+    if (temperature != 1) relative = relative / temperature;  // from the logits' gradient to that of the GEMM's output
     HeadGradients gradients(hidden, weight, hidden.requires_grad(), grad_master.has_value());
     ChunkedLogits(hidden, weight, chunk, temperature).each([&](int64_t first, const at::Tensor& logits) {
       const auto part = [&](const at::Tensor& t) { return t.narrow(0, first, logits.size(0)); };
       part(per_token).copy_(
           ops::softmax_loss_(logits, part(labels), gradients.wanted() ? std::optional(part(relative)) : std::nullopt));
-      if (gradients.wanted()) gradients.add(first, logits);  // which are their gradients by now
+      if (gradients.wanted()) gradients.add(first, logits);  // `logits` now holds their gradients
     });
     ctx->saved_data["grad_hidden"] = gradients.of_hidden();
     ctx->saved_data["grad_weight"] = gradients.of_weight();

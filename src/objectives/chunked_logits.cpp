@@ -7,8 +7,7 @@
 namespace hrm::objectives {
 namespace {
 
-// A multiple of 128 bytes from one row of the logits to the next, so that products read them by whole words whatever
-// the vocabulary is.
+// Pads rows of logits to a multiple of 128 bytes, so that GEMMs use aligned vector loads for any vocabulary size.
 constexpr int64_t kPitch = 64;
 
 }  // namespace
@@ -36,7 +35,7 @@ at::Tensor ChunkedLogits::make(int64_t first, int64_t count) const {
   if (temperature_ == 1) {
     ops::linear_out(logits, hidden, weight_);
   } else {
-    // The factor goes into the product, before its sums are rounded. With beta 0 what the buffer holds is not read.
+    // The GEMM applies the factor before rounding. With beta 0 it does not read the buffer.
     logits.addmm_(hidden, weight_.t(), /*beta=*/0, /*alpha=*/1 / temperature_);
   }
   return logits;

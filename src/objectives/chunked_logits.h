@@ -1,6 +1,6 @@
 #pragma once
-// What losses share that take hidden states to the head a chunk of tokens at a time: logits in one buffer that is used
-// again, and the way back from their gradients. Shapes: N tokens, D width, V vocabulary.
+// Common code of losses that pass hidden states to the head in chunks of tokens: logits in a reused buffer, and the way
+// back from their gradients. Shapes: N tokens, D width, V vocabulary.
 
 #include <ATen/ATen.h>
 
@@ -9,17 +9,17 @@
 
 namespace hrm::objectives {
 
-// Throws c10::Error that begins with `name` unless hidden is (N, D), weight (V, D), both of one dtype, ids (N), chunk
-// and temperature positive.
+// Throws c10::Error that begins with `name` unless hidden is (N, D), weight (V, D), both of one dtype, ids (N), and
+// chunk and temperature positive.
 void check_head_input(const char* name, const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& ids,
                       int64_t chunk, double temperature);
 
-// logits = hidden weight^T / temperature, in their dtype, rounded once.
+// logits = hidden weight^T / temperature, in the dtype of hidden, rounded once.
 class ChunkedLogits {
  public:
   ChunkedLogits(const at::Tensor& hidden, const at::Tensor& weight, int64_t chunk, double temperature);
 
-  // visit(first, logits): those of the tokens first, first + 1, ... as (count, V); the visitor may overwrite them.
+  // Calls visit(first, logits) with the logits (count, V) of the tokens first, first + 1, ...; it may overwrite them.
   template <class Visit>
   void each(const Visit& visit) const {
     for (int64_t first = 0; first < hidden_.size(0); first += chunk_) {
@@ -35,12 +35,12 @@ class ChunkedLogits {
   double temperature_;
 };
 
-// Gradients of hidden and of the head's weight, from those of hidden weight^T, chunk by chunk.
+// Gradients of hidden and of the head's weight, computed chunk by chunk from the gradient of hidden weight^T.
 class HeadGradients {
  public:
   HeadGradients(const at::Tensor& hidden, const at::Tensor& weight, bool of_hidden, bool of_weight);
 
-  // grad_logits (count, V) of the tokens first, first + 1, ...; the chunks must come in order, from the first on.
+  // grad_logits: (count, V), for the tokens first, first + 1, ... Chunks must come in order, starting at token 0.
   void add(int64_t first, const at::Tensor& grad_logits);
   bool wanted() const { return of_hidden_.defined() || of_weight_.defined(); }
 
@@ -51,7 +51,7 @@ class HeadGradients {
   at::Tensor hidden_, weight_, of_hidden_, of_weight_;
 };
 
-// What makes weights numbers of a size that float16 can hold: the largest of their absolute values, 0-dim.
+// The largest absolute weight, 0-dim. Dividing by it makes the weights representable in float16.
 at::Tensor largest_weight(const at::Tensor& weights);
 // weights / largest in `type`; zeros where all are zero.
 at::Tensor relative_weights(const at::Tensor& weights, const at::Tensor& largest, at::ScalarType type);

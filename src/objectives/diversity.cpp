@@ -16,7 +16,7 @@ namespace {
 constexpr int64_t kMostSubsets = 100'000;
 constexpr double kLeastSpread = 1e-4;
 
-// Binomial coefficient, or kMostSubsets + 1 for all beyond it.
+// Binomial coefficient, capped at kMostSubsets + 1.
 int64_t subsets_of(int64_t N, int64_t n) {
   int64_t count = 1;
   for (int64_t i = 1; i <= std::min(n, N - n); ++i) {
@@ -38,7 +38,7 @@ RunningDiversity make_running_diversity(at::Device device) {
 }
 
 at::Tensor RunningDiversity::mean() const {
-  // Without groups the sum is 0, too.
+  // Without groups the sum is 0 too.
   return state[0] / state[1].clamp_min(std::numeric_limits<double>::min());
 }
 
@@ -68,7 +68,7 @@ at::Tensor subset_members(int64_t N, int64_t n) {
           " answers; take smaller sets, or fewer answers");
   const at::Tensor members = at::ones({count, N}, at::kBool);
   auto* row = members.mutable_data_ptr<bool>();
-  // Positions of the answers left out, counted up like digits.
+  // Positions of the completions left out, counted up like digits.
   std::vector<int64_t> out(static_cast<size_t>(N - n));
   for (size_t i = 0; i < out.size(); ++i) out[i] = static_cast<int64_t>(i);
   for (int64_t s = 0; s < count; ++s, row += N) {
@@ -89,7 +89,7 @@ at::Tensor subset_diversity(const at::Tensor& distances, const at::Tensor& membe
   const at::NoGradGuard no_grad;
   const at::Tensor m = members.to(distances.options());  // (S, N)
   const at::Tensor between = distances - at::diag_embed(distances.diagonal(0, 1, 2));
-  const at::Tensor sums = (at::matmul(m, between) * m).sum(-1);  // each pair twice
+  const at::Tensor sums = (at::matmul(m, between) * m).sum(-1);  // counts each pair twice
   const at::Tensor size = m.sum(1);
   return sums / (size * (size - 1)).clamp_min(1);
 }

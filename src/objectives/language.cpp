@@ -23,7 +23,7 @@ LanguageLoss language_loss(const models::LanguageModel& model, const models::Lan
   result.labelled = has_label.sum();
   const at::Tensor one = has_label / (tokens.defined() ? tokens : result.labelled.clamp_min(1));
 
-  // Answers of all cycles, the last first, as one long batch: one pass over the head's weight gradient.
+  // Outputs of all cycles, last cycle first, as one batch: one pass computes the head's weight gradient.
   std::vector<at::Tensor> hidden{output.hidden}, weights{one};
   for (const at::Tensor& h : output.earlier_hidden) {
     hidden.push_back(h);
@@ -44,7 +44,7 @@ LanguageLoss language_loss(const models::LanguageModel& model, const models::Lan
     result.halting = term.detach();
   }
   result.auxiliary = at::zeros({}, scalar);
-  std::map<double, std::vector<at::Tensor>> terms;  // of one weight, those of all layers together
+  std::map<double, std::vector<at::Tensor>> terms;  // grouped by weight, over all layers
   for (const nn::AuxiliaryLoss& term : output.auxiliary) terms[term.weight].push_back(term.value);
   for (const auto& [weight, values] : terms) {
     const at::Tensor sum = at::stack(values).sum();

@@ -9,11 +9,11 @@
 namespace hrm::objectives {
 namespace {
 
-// The standard deviation below which compat calls a group's rewards equal, and its bound on advantages: those of the
-// reference trainer.
+// The standard deviation below which compat treats a group's rewards as equal, and its bound on advantages. Both are
+// those of the reference trainer.
 constexpr double kCompatLeastStd = 1e-8, kCompatLargest = 10;
 
-// The standard deviation with divisor n - 1 of `sum_of_squares` over `count` numbers; 0 for fewer than two.
+// The standard deviation with divisor n - 1, from `sum_of_squares` over `count` numbers; 0 for fewer than two.
 at::Tensor deviation(const at::Tensor& sum_of_squares, const at::Tensor& count) {
   return (sum_of_squares / (count - 1).clamp_min(1)).sqrt();
 }
@@ -23,7 +23,7 @@ at::Tensor group_mask(const at::Tensor& rewards, const at::Tensor& counts) {
   return at::arange(rewards.size(1), counts.options()).unsqueeze(0).lt(counts.unsqueeze(1));
 }
 
-// k3 = exp(d) - d - 1, not negative, its mean over samples of the policy the KL divergence from the reference.
+// k3 = exp(d) - d - 1 >= 0. Its mean over samples of the policy estimates the KL divergence from the reference.
 at::Tensor k3(const at::Tensor& d) {
   return at::expm1(d) - d;
 }
@@ -51,7 +51,7 @@ void check_shapes(const at::Tensor& logp, const at::Tensor& mask, const at::Tens
               advantages.sizes());
 }
 
-// What the sum over all tokens is divided by, (B, 1) or 0-dim. `lengths` (B, 1): tokens of each row.
+// The divisor of the sum over all tokens, (B, 1) or 0-dim. `lengths` (B, 1): tokens of each row.
 at::Tensor divisor(const PolicyOptions& options, const PolicyWindow& window, const at::Tensor& lengths,
                    const at::Tensor& tokens) {
   const auto B = static_cast<double>(lengths.size(0));
@@ -83,10 +83,10 @@ GroupAdvantages group_advantages(const at::Tensor& rewards, const at::Tensor& co
   const at::Tensor r = rewards.to(at::kDouble).masked_fill(absent, 0);
   const at::Tensor count = there.sum(1, /*keepdim=*/true).to(at::kDouble);
   const at::Tensor mean = r.sum(1, true) / count.clamp_min(1);
-  // Equal rewards: their mean is theirs but for rounding, which must not become an advantage.
+  // The mean of equal rewards may differ from them by rounding, which must not become an advantage.
   const auto extreme = [&](double beyond) { return rewards.to(at::kDouble).masked_fill(absent, beyond); };
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
-  constexpr double kLeast = std::numeric_limits<double>::min();  // 0 / 0 with eps 0
+  constexpr double kLeast = std::numeric_limits<double>::min();  // avoids 0 / 0 with eps 0
   at::Tensor same = extreme(-kInfinity).amax(1).le(extreme(kInfinity).amin(1)).logical_or(count.squeeze(1).lt(2));
   const at::Tensor difference = (r - mean).masked_fill(absent.logical_or(same.unsqueeze(1)), 0);
   const at::Tensor std = deviation(difference.square().sum(1, true), count);
@@ -120,7 +120,7 @@ PolicyLoss policy_loss(const at::Tensor& logp, const at::Tensor& logp_old, const
   const at::Tensor active = mask.to(at::kBool), m = active.to(type), A = advantages.detach().to(type).unsqueeze(1);
   const at::Tensor lengths = m.sum(1, /*keepdim=*/true);
   const at::Tensor tokens = (window.tokens.defined() ? window.tokens.to(type) : m.sum()).clamp_min(1);
-  // Zeros where the mask is 0 come before exp: an infinite ratio there would make the gradient 0 * infinity.
+  // Zero masked positions before exp: an infinite ratio there would give the gradient 0 * infinity.
   const auto difference = [&](const at::Tensor& a, const at::Tensor& b) {
     return (a - b).masked_fill(active.logical_not(), 0);
   };

@@ -22,13 +22,13 @@ namespace {
 
 using Values = std::vector<double>;
 
-// Throws when the group lacks what a reward reads of each answer.
+// Throws if the group lacks an input that the reward reads for each completion.
 void need(size_t found, const AnswerGroup& group, const std::string& reward, const char* what) {
   require(found == group.texts.size(), ExitCode::usage, "the reward '", reward, "' needs ", what, " of each of the ",
           group.texts.size(), " answers, and has ", found);
 }
 
-// A reward that looks at one answer after the other.
+// A reward that scores each completion on its own.
 class EachReward : public Reward {
  public:
   using Score = std::function<double(const AnswerGroup& group, size_t answer)>;
@@ -159,7 +159,7 @@ std::string first_line(const std::string& text) {
   return "";
 }
 
-// What same_answer compares.
+// The normalised form that same_answer compares.
 std::string answer_key(const std::string& text) {
   const auto is_quote = [](char32_t c) {
     return c == U'"' || c == U'\'' || c == U'`' || (c >= U'\u2018' && c <= U'\u201F') || c == U'\u00AB' ||
@@ -174,7 +174,7 @@ std::string answer_key(const std::string& text) {
     const char32_t next = is_space(c) ? U' ' : c;
     if (next != U' ' || out.back() != U' ') out += next;
   }
-  // An answer of such characters alone is itself.
+  // An answer of only such characters keeps one of them.
   while (out.size() > 1 && is_end(out.back())) out.pop_back();
   return to_utf8(out);
 }
@@ -272,7 +272,7 @@ const std::map<std::string, Make>& makers() {
   return table;
 }
 
-// An option that the reward would not look at is a mistake.
+// Rejects options that the reward would ignore.
 void check_reward_options(const RewardOptions& options) {
   const auto only = [&](bool given, const char* option, const char* reward) {
     require(!given || options.name == reward, ExitCode::usage, "the reward '", options.name, "' has no option ", option,

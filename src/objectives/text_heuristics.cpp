@@ -11,7 +11,7 @@ namespace {
 
 constexpr size_t kFewestCharacters = 3, kMostCharacters = 500, kShortReply = 30;
 
-// Said to anything.
+// Phrases that fit any post.
 const std::vector<std::vector<std::string>>& common_phrases() {
   static const std::vector<std::vector<std::string>> phrases{
       {"thanks"}, {"thank", "you"},  {"agree"},       {"agreed"},       {"this"}, {"nice"},

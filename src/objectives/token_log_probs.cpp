@@ -18,7 +18,7 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// Rows whose probabilities exist at one time in float32: 155 MB for 152,000 words.
+// Rows whose float32 probabilities exist at once: 155 MB for a vocabulary of 152,000.
 constexpr int64_t kEntropyRows = 256;
 
 void entropy_out(const at::Tensor& entropy, const at::Tensor& logits, at::ScalarType type) {
@@ -30,7 +30,7 @@ void entropy_out(const at::Tensor& entropy, const at::Tensor& logits, at::Scalar
 }
 
 struct TokenLogProbsFunction : torch::autograd::Function<TokenLogProbsFunction> {
-  // The master is an argument so that the node exists whenever it trains.
+  // The master is an argument so that the node exists whenever it is trained.
   static variable_list forward(AutogradContext* ctx, const at::Tensor& hidden, const at::Tensor& /*master*/,
                                const at::Tensor& weight, const std::optional<at::Tensor>& grad_master,
                                const at::Tensor& ids, int64_t chunk, double temperature, bool with_entropy) {
@@ -60,14 +60,14 @@ struct TokenLogProbsFunction : torch::autograd::Function<TokenLogProbsFunction> 
     const at::Tensor grad_master = ctx->saved_data["grad_master"].toTensor();
     const double temperature = ctx->saved_data["temperature"].toDouble();
     HeadGradients gradients(hidden, weight, ctx->saved_data["of_hidden"].toBool(), grad_master.defined());
-    // The op's gradient is that of the cross-entropy, -log p.
+    // The op computes the gradient of the cross-entropy, -log p.
     const at::Tensor largest = largest_weight(grads[0]);
     const at::Tensor relative = relative_weights(grads[0], largest, ops::accumulate_type(hidden)) / -temperature;
     ChunkedLogits(hidden, weight, ctx->saved_data["chunk"].toInt(), temperature)
         .each([&](int64_t first, const at::Tensor& logits) {
           const auto part = [&](const at::Tensor& t) { return t.narrow(0, first, logits.size(0)); };
           ops::softmax_loss_(logits, part(ids), part(relative));
-          gradients.add(first, logits);  // which are their gradients by now
+          gradients.add(first, logits);  // `logits` now holds their gradients
         });
     variable_list out(8);
     if (gradients.of_hidden().defined()) out[0] = (gradients.of_hidden() * largest).to(hidden.scalar_type());

@@ -1,23 +1,23 @@
 #pragma once
-// The optimizers whose update looks at one element at a time.
+// Optimizers whose update is elementwise.
 
 #include "hrm/ops/adam_rule.h"
 #include "hrm/optim/optimizer.h"
 
 namespace hrm::optim {
 
-// The groups as the lists that ops::adam_ takes.
+// The groups as the flat lists of ops::adam_.
 struct FlatGroups {
   std::vector<std::string> names;
   std::vector<at::Tensor> params, grads, averages, copies;
-  std::vector<std::vector<at::Tensor>> moments;  // as moment_names() of the optimizer, or empty: none were given
+  std::vector<std::vector<at::Tensor>> moments;  // one list per moment_names(), or empty if not provided
   std::vector<double> weight_decay, lr_factor;
 };
-// `moments`: how many kinds the optimizer has. Throws Error(unexpected) when lists do not fit together, or when there
-// is no parameter.
+// `moments`: the number of moments per parameter. Throws Error(unexpected) if lists are inconsistent or there are no
+// parameters.
 FlatGroups flatten(const std::vector<ParameterGroup>& groups, size_t moments);
 
-// One list over all groups, one op.
+// Updates all groups with one op over one list.
 class Elementwise final : public Optimizer {
  public:
   Elementwise(ops::AdamRule rule, const OptimizerOptions& options, const std::vector<ParameterGroup>& groups);

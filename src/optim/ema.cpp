@@ -69,7 +69,7 @@ void EmaSwap::undo() {
 
 EmaSwap::~EmaSwap() {
   if (undone_) return;
-  // A destructor must not throw; who continues after the exchange calls undo().
+  // A destructor must not throw; callers that continue after the exchange use undo().
   try {
     ema_.swap_contents();
     if (share_ && std::uncaught_exceptions() > exceptions_) return;

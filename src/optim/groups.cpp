@@ -29,7 +29,7 @@ std::vector<std::string> split(const std::string& text, char separator) {
   return parts;
 }
 
-// A number that is finite and not negative.
+// Parses a finite, non-negative number.
 std::optional<double> number(const std::string& text) {
   double value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -51,7 +51,7 @@ bool matches_any(const std::vector<std::string>& patterns, const std::string& na
                      [&](const std::string& pattern) { return matches(pattern, name); });
 }
 
-// The parameter that a pattern was probably meant for: near as a whole, or in one of its parts behind or before a dot.
+// The parameter that a pattern was probably meant for: the nearest as a whole, or in a part before or after a dot.
 std::string nearest_parameter(const std::string& pattern, const nn::ParameterSet& parameters) {
   std::string word;
   for (const char c : pattern) {
@@ -80,14 +80,14 @@ std::string nearest_parameter(const std::string& pattern, const nn::ParameterSet
   return part.empty() ? names.front() : of_part.at(part);
 }
 
-// What a parameter's group is made by.
+// The settings that define a parameter's group.
 struct Settings {
   double weight_decay, lr_factor;
   int64_t matrices;
   auto operator<=>(const Settings&) const = default;
 };
 
-// The first rule that matches, otherwise as many as there are.
+// Index of the first matching rule, otherwise the number of rules.
 size_t rule_of(const std::string& name, const GroupOptions& options) {
   const auto found = std::find_if(options.rules.begin(), options.rules.end(),
                                   [&](const GroupRule& rule) { return matches(rule.pattern, name); });

@@ -20,7 +20,7 @@ at::Tensor shaped(const at::Tensor& store, at::IntArrayRef sizes) {
   return store.narrow(0, 0, c10::multiply_integers(sizes)).view(sizes);
 }
 
-// Elements that the buffers need for all stacks.
+// Buffer elements sufficient for every stack.
 struct BufferSizes {
   int64_t matrices = 0, squares = 0;
   void add(const std::vector<int64_t>& shape) {  // (n, rows, columns)
@@ -102,7 +102,7 @@ void Muon::add_matrix(const FlatGroups& all, size_t i, int64_t first, int64_t ro
   stack.grads.push_back(part(all.grads[i]));
   stack.momenta.push_back(part(momenta_[i]));
   if (!all.averages.empty()) stack.averages.push_back(part(all.averages[i]));
-  // What has no copy is there itself, and must be the very tensor.
+  // Without a compute copy the entry is the parameter itself, and must be the very same tensor.
   if (!all.copies.empty()) {
     stack.copies.push_back(all.copies[i].is_same(all.params[i]) ? param : part(all.copies[i]));
   }
@@ -148,7 +148,7 @@ void Muon::step_stack(const Stack& stack, const at::Tensor& counter, const at::T
               .grad_scale = grad_scale,
               .skip = skip,
               .beta1 = options_.momentum});
-  // Of a step that is skipped the buffer holds what it held; the result is not used.
+  // A skipped step leaves stale values in the buffer; the result is then unused.
   const std::vector<at::Tensor> orthogonal = views_like(newton_schulz_(stack.buffers, stack.scale), stack.params);
   ops::adam_({.rule = ops::AdamRule::muon_apply,
               .params = stack.params,

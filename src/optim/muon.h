@@ -1,5 +1,5 @@
 #pragma once
-// Muon and the AdamW beside it. The equations: hrm/optim/muon.h.
+// Muon, with AdamW for the other parameters. The equations: hrm/optim/muon.h.
 
 #include <map>
 #include <utility>
@@ -17,7 +17,7 @@ class Muon final : public Optimizer {
   void visit_state(StateVisitor& visitor) override;
 
  private:
-  // Matrices of one shape that are iterated together, and where.
+  // Matrices of one shape that are iterated together, with their buffers.
   struct Stack {
     std::vector<at::Tensor> params, grads, momenta, averages, copies;
     std::vector<double> weight_decay, lr_factor;
@@ -25,7 +25,7 @@ class Muon final : public Optimizer {
     NewtonSchulzBuffers buffers;
     std::vector<at::Tensor> directions;  // views of the buffer, shaped as the parameters
   };
-  // matrices: of each parameter, how many matrices it is.
+  // `matrices`: number of matrices in each parameter.
   void make_stacks(const FlatGroups& all, const std::vector<int64_t>& matrices);
   void add_matrix(const FlatGroups& all, size_t parameter, int64_t first_row, int64_t rows);
   void make_buffers(at::Device device);
@@ -35,12 +35,12 @@ class Muon final : public Optimizer {
   OptimizerOptions options_;
   std::unique_ptr<Elementwise> others_;  // null: all parameters are matrices
   std::vector<std::string> names_;       // of the matrices
-  std::vector<at::Tensor> momenta_;      // theirs
+  std::vector<at::Tensor> momenta_;      // of the matrices
   std::vector<Stack> stacks_;
-  std::map<std::pair<int64_t, int64_t>, size_t> open_;  // the stack of a shape that still has room
-  at::Tensor step_;       // 0-dim float32: updates done; registered where there are no others, which count themselves
-  at::Tensor uncounted_;  // 0-dim float32: what the ops count that are parts of a step
-  at::Tensor squares_;    // (stacks and others, 2) float64: what the update ratio is made of
+  std::map<std::pair<int64_t, int64_t>, size_t> open_;  // the stack of each shape that still has room
+  at::Tensor step_;       // 0-dim float32: updates done; registered only without `others_`, which have their own count
+  at::Tensor uncounted_;  // 0-dim float32: absorbs the counts of ops that are part of a step
+  at::Tensor squares_;    // (stacks and others, 2) float64: terms of the update ratio
 };
 
 }  // namespace hrm::optim

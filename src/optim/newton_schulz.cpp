@@ -13,7 +13,7 @@ namespace {
 constexpr int kIterations = 5;
 constexpr double kA = 3.4445, kB = -4.7750, kC = 2.0315;
 
-// A GPU may round the inputs of float32 products to TF32, as the process allows; not those of a float32 iteration.
+// A process may allow TF32 for float32 GEMMs; a float32 iteration disables it.
 class ExactProducts {
  public:
   explicit ExactProducts(bool wanted) : changed_(wanted && at::globalContext().allowTF32CuBLAS()) {

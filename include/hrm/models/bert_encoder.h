@@ -1,6 +1,6 @@
 #pragma once
-// BERT (Devlin et al., arXiv 1810.04805) as a sentence encoder: the mean of the last hidden states, normalised to unit
-// length (Reimers and Gurevych, arXiv 1908.10084). Frozen and for inference only: no gradient reaches its weights.
+// BERT (Devlin et al., arXiv 1810.04805) as a sentence encoder (Reimers and Gurevych, arXiv 1908.10084): the mean of
+// the last hidden states, normalised to unit length. Frozen and for inference only: no gradient reaches its weights.
 // Shapes: B rows, T tokens, D width, H heads.
 
 #include <ATen/core/Tensor.h>
@@ -88,9 +88,9 @@ struct LengthBatch {
   int64_t width = 0;
 };
 // Batches rows of these lengths (0..positions), longest first and stable for equal lengths. The width is the longest
-// row's length rounded up to a multiple of 16, but at most `positions`. rows * width is at most max_tokens, unless a
-// single row is longer. A batch is at most twice as wide as the own width of any of its rows, so that padding does not
-// double the work and mixed lengths do not end up in many small batches.
+// row's length rounded up to a multiple of 16, but at most `positions`. Rows times width is at most max_tokens, unless
+// a single row is longer. A batch is at most twice as wide as the own width of each of its rows. This bounds the work
+// on padding without splitting mixed lengths into many small batches.
 std::vector<LengthBatch> batches_by_length(const std::vector<int64_t>& lengths, int64_t positions, int64_t max_tokens);
 
 // The unit vectors of all sentences, (sentences, D) float32 on the encoder's device, in the given order; zeros for a

@@ -70,8 +70,8 @@ class Decoder : public torch::nn::Module, public nn::HasOwnInit {
 
   const nn::LmHead& head() const { return *lm_head_; }
   int64_t positions() const { return options_.positions; }
-  // Scales down the weights of layers that write to the residual stream by sqrt(2 * layers), so that its magnitude does
-  // not grow with depth (Radford et al., GPT-2).
+  // Divides the weights of layers that write to the residual stream by sqrt(2 * layers). Its magnitude then does not
+  // grow with depth (Radford et al., GPT-2).
   void init_own(uint64_t seed, const std::string& name) override;
 
  private:

@@ -24,8 +24,8 @@ struct LanguageInputs {
   at::Tensor documents = {};
   // Only for decoders, for prefix sharing: `ids` is (1, U), this maps them to rows, and hidden states are (1, U, D).
   nn::SharedTokens shared = {};
-  // For models with a prompt: (B, S) ids, and a (B, S) bool or integer mask, 1 for tokens and 0 for padding (undefined:
-  // no padding).
+  // For models with a prompt: (B, S) ids and a (B, S) bool or integer mask, 1 for tokens and 0 for padding. An
+  // undefined mask means no padding.
   at::Tensor prompt_ids = {}, prompt_mask = {};
   // 0-dim float32 factor of the gate's scale: 0 during warm-up, then 1. Undefined: 1.
   at::Tensor gate_warmup = {};

@@ -52,7 +52,7 @@ void share_nf4_workspace(const torch::nn::Module& model, at::ScalarType compute_
 // Memory of these layers.
 struct Nf4Memory {
   int64_t elements = 0;   // of all weights together
-  int64_t bytes = 0;      // of codes, absolute maxima and scales
+  int64_t bytes = 0;      // of codes, magnitudes and scales
   int64_t workspace = 0;  // bytes
 };
 Nf4Memory nf4_memory(const torch::nn::Module& model);

@@ -62,8 +62,8 @@ const std::vector<std::string>& reward_names();
 // Error(data) for a file that is not such a network.
 std::unique_ptr<Reward> make_reward(const RewardOptions& options);
 
-// Compares two answers. Ignores letter case, Unicode composition, runs of white space, surrounding quotation marks and
-// trailing .,;:!? characters.
+// Compares two answers. Ignores letter case, Unicode composition, the length of white-space runs, surrounding quotation
+// marks and trailing .,;:!? characters.
 bool same_answer(const std::string& text, const std::string& reference);
 
 // Rewards of groups: (K, G, N) float64 on the CPU, for K rewards and N completions in the largest group. Entries beyond

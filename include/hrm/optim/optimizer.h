@@ -15,9 +15,9 @@
 
 namespace hrm::optim {
 
-// Parameters with the same weight decay and learning rate, and the tensors that belong to them. names, params and grads
-// have equal length; all tensors are float32 and contiguous. averages and copies are empty or have the same length;
-// this must be the same in all groups.
+// Parameters with the same weight decay and learning rate, and the tensors that belong to them. The lists names, params
+// and grads have equal length; all tensors are float32 and contiguous. The lists averages and copies are empty or have
+// the same length; this must be the same in all groups.
 struct ParameterGroup {
   std::vector<std::string> names;
   std::vector<at::Tensor> params;
@@ -70,10 +70,10 @@ struct OptimizerOptions {
 // otherwise "momentum".
 std::vector<std::string> moment_names(config::OptimizerKind optimizer);
 
-// Creates an optimizer and its state (role optimizer): "optim.step" (0-dim float32, updates so far) and, unless the
-// groups provide them, "optim.<name>.<moment>" for each parameter and moment. Update rules: hrm/ops/adam.h,
-// hrm/optim/muon.h. Throws Error(unexpected) if a group's lists are inconsistent, and Error(usage) if muon finds no
-// matrix.
+// Creates an optimizer and its state (role optimizer): "optim.step" (0-dim float32, updates so far) and, for each
+// parameter and moment, "optim.<name>.<moment>". Moments that the groups provide are not registered. Update rules:
+// hrm/ops/adam.h, hrm/optim/muon.h. Throws Error(unexpected) if a group's lists are inconsistent, and Error(usage) if
+// muon finds no matrix.
 std::unique_ptr<Optimizer> make_optimizer(const OptimizerOptions& options, std::vector<ParameterGroup> groups);
 
 }  // namespace hrm::optim
