@@ -73,7 +73,7 @@ int port_for(const std::string& job) {
 }
 
 // MASTER_ADDR and MASTER_PORT, where they are set.
-void read_meeting_place(const Variables& variables, Launch& launch) {
+void read_rendezvous_address(const Variables& variables, Launch& launch) {
   launch.host = variables.find("MASTER_ADDR").value_or(launch.host);
   launch.port = variables.number_or("MASTER_PORT", launch.port, 1, 65535);
 }
@@ -101,7 +101,7 @@ Launch from_open_mpi(const Variables& variables) {
   launch.node = std::min(launch.rank / launch.local_ranks, launch.nodes - 1);
   launch.job = variables.find("PMIX_NAMESPACE").value_or("");
   launch.port = port_for(launch.job.empty() ? "mpirun" : launch.job);
-  read_meeting_place(variables, launch);
+  read_rendezvous_address(variables, launch);
   require(launch.local_ranks == launch.ranks || variables.has("MASTER_ADDR"), ExitCode::environment, "mpirun started ",
           launch.ranks, " processes, ", launch.local_ranks,
           " of them on this node, but MASTER_ADDR does not say where they meet; start them by mpirun -x "
@@ -129,7 +129,7 @@ Launch from_slurm(const Variables& variables) {
   launch.host = expand_hostlist(variables.text(list)).front();
   launch.job = cat(variables.text("SLURM_JOB_ID"), ".", variables.text("SLURM_STEP_ID"));
   launch.port = port_for(launch.job);
-  read_meeting_place(variables, launch);
+  read_rendezvous_address(variables, launch);
   return launch;
 }
 
@@ -145,7 +145,7 @@ Launch from_pmi(const Variables& variables) {
   }
   launch.job = variables.find("PMI_JOBID").value_or("");
   launch.port = port_for(launch.job.empty() ? "mpirun" : launch.job);
-  read_meeting_place(variables, launch);
+  read_rendezvous_address(variables, launch);
   require(launch.nodes == 1 || variables.has("MASTER_ADDR"), ExitCode::environment, "mpirun started ", launch.ranks,
           " processes, ", launch.local_ranks,
           " of them on this node, but MASTER_ADDR does not say where they meet; set it to the first node, and "
@@ -157,7 +157,7 @@ Launch from_plain(const Variables& variables) {
   Launch launch;
   variables.read_place("RANK", "WORLD_SIZE", launch.rank, launch.ranks);
   if (launch.ranks == 1) {
-    read_meeting_place(variables, launch);
+    read_rendezvous_address(variables, launch);
     return launch;
   }
   launch.host = variables.text("MASTER_ADDR");

@@ -187,20 +187,20 @@ void expect_orders(int64_t batch, int rounds) {
   }
 }
 
-TEST(EarlyStartGpu, Chains) {
+TEST(ProgrammaticLaunchGpu, Chains) {
   HRM_NEEDS_GPU();
   expect_orders(3, 2);
 }
 
 // Many times; and with more rows than the norms' kernel for few rows takes, more tiles than blocks, and samples enough
 // for a kernel that projects and attends.
-TEST(EarlyStartGpu, ChainsLarge) {
+TEST(ProgrammaticLaunchGpu, ChainsLarge) {
   HRM_NEEDS_GPU();
   expect_orders(3, 20);
   expect_orders(96, 10);
 }
 
-TEST(EarlyStartGpu, NormsAndGates) {
+TEST(ProgrammaticLaunchGpu, NormsAndGates) {
   HRM_NEEDS_GPU();
   const Chain chain = [](const at::Tensor& x, const Between& between) -> Tensors {
     const at::Tensor act = swiglu(x);
@@ -223,7 +223,7 @@ TEST(EarlyStartGpu, NormsAndGates) {
 }
 
 // The ops of a language model one after the other, whatever that computes: each reads what the one before wrote.
-TEST(EarlyStartGpu, LanguageModel) {
+TEST(ProgrammaticLaunchGpu, LanguageModel) {
   HRM_NEEDS_GPU();
   const WithTiles with_tiles;
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
@@ -318,19 +318,19 @@ void expect_order_of_decoding(int64_t wide, std::initializer_list<int64_t> each_
   }
 }
 
-TEST(EarlyStartGpu, Decoding) {
+TEST(ProgrammaticLaunchGpu, Decoding) {
   HRM_NEEDS_GPU();
   expect_order_of_decoding(512, {1, 8, 20, 64});
 }
 
 // The same by tiles of products (skinny_gemm_tiles.h).
-TEST(EarlyStartGpu, DecodingByTiles) {
+TEST(ProgrammaticLaunchGpu, DecodingByTiles) {
   HRM_NEEDS_GPU();
   expect_order_of_decoding(1536, {1, 20, 128});
 }
 
 // The gate, the probabilities of halting and their loss, one out of what the other wrote.
-TEST(EarlyStartGpu, Gates) {
+TEST(ProgrammaticLaunchGpu, Gates) {
   HRM_NEEDS_GPU();
   constexpr int64_t kRows = 40, kVectors = 7;
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
@@ -362,7 +362,7 @@ TEST(EarlyStartGpu, Gates) {
 }
 
 // Of groups that are small, which may begin early, and of large ones, between kernels that do.
-TEST(EarlyStartGpu, Diversity) {
+TEST(ProgrammaticLaunchGpu, Diversity) {
   HRM_NEEDS_GPU();
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
     for (const int64_t width : {97, 512}) {
@@ -413,13 +413,13 @@ void expect_mix_orders(at::IntArrayRef sizes, int rounds) {
   }
 }
 
-TEST(EarlyStartGpu, MlpMix) {
+TEST(ProgrammaticLaunchGpu, MlpMix) {
   HRM_NEEDS_GPU();
   expect_mix_orders({5, 97, 128}, 5);
 }
 
 // With more units than the kernels have room for at one time, and in turns two parts.
-TEST(EarlyStartGpu, MlpMixLarge) {
+TEST(ProgrammaticLaunchGpu, MlpMixLarge) {
   HRM_NEEDS_GPU();
   expect_mix_orders({1601, 17, 64}, 10);
 }

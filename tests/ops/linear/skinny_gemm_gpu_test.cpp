@@ -15,7 +15,7 @@ at::Tensor plain_gated(const at::Tensor& x, const at::Tensor& weight) {
   return at::silu(halves[0]) * halves[1];
 }
 
-TEST(FewRowsGpu, AgainstFloat64) {
+TEST(SkinnyGemmGpu, AgainstFloat64) {
   HRM_NEEDS_GPU();
   const at::NoGradGuard no_grad;
   for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf}) {
@@ -45,7 +45,7 @@ TEST(FewRowsGpu, AgainstFloat64) {
   }
 }
 
-TEST(FewRowsGpu, ARowAloneGivesTheSameBits) {
+TEST(SkinnyGemmGpu, ARowAloneGivesTheSameBits) {
   HRM_NEEDS_GPU();
   constexpr int64_t kRows = 64;
   const at::NoGradGuard no_grad;
@@ -62,7 +62,7 @@ TEST(FewRowsGpu, ARowAloneGivesTheSameBits) {
 }
 
 // Where a cluster shares the sums (Hopper), in one round of loads and in several.
-TEST(FewRowsGpu, ARowAloneGivesTheSameBitsOfLongSums) {
+TEST(SkinnyGemmGpu, ARowAloneGivesTheSameBitsOfLongSums) {
   HRM_NEEDS_GPU();
   constexpr int64_t kRows = 32;
   const at::NoGradGuard no_grad;
@@ -85,7 +85,7 @@ TEST(FewRowsGpu, ARowAloneGivesTheSameBitsOfLongSums) {
   }
 }
 
-TEST(FewRowsGpu, Captured) {
+TEST(SkinnyGemmGpu, Captured) {
   HRM_NEEDS_GPU();
   const at::NoGradGuard no_grad;
   const at::Tensor x = normal({3, 256}, 1, at::kBFloat16, at::kCUDA);
