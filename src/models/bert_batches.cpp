@@ -20,11 +20,11 @@ void check_sentences(const std::vector<std::vector<int32_t>>& sentences, const B
   for (size_t i = 0; i < sentences.size(); ++i) {
     const auto length = static_cast<int64_t>(sentences[i].size());
     require(length <= o.positions, ExitCode::usage, "sentence ", i, " has ", length, " tokens, more than the ",
-            o.positions, " positions that the encoder was built for; cut it");
+            o.positions, " positions that the encoder was built for; truncate it");
     for (size_t t = 0; t < sentences[i].size(); ++t) {
       const int32_t id = sentences[i][t];
       require(id >= 0 && id < o.vocabulary, ExitCode::usage, "token ", t, " of sentence ", i, " is ", id,
-              ", but the encoder knows the tokens 0 to ", o.vocabulary - 1);
+              ", but the encoder's vocabulary is 0 to ", o.vocabulary - 1);
     }
   }
 }

@@ -76,7 +76,7 @@ at::Tensor BertEncoder::forward(const at::Tensor& ids, const at::Tensor& mask) c
           "BERT needs ids and a mask of one shape (rows, tokens), not ", ids.sizes(), " and ", mask.sizes());
   const int64_t B = ids.size(0), T = ids.size(1);
   require(T <= options_.positions, ExitCode::usage, "a row of ", T, " tokens is longer than the ", options_.positions,
-          " positions that the encoder was built for");
+          " positions that the encoder was built for; truncate it");
   const at::Tensor bias = mask.eq(0).to(words_.scalar_type()).mul_(kNoToken).view({B, 1, 1, T});
   at::Tensor x =
       normed(at::embedding(words_, ids).add_(positions_.narrow(0, 0, T)), norm_).view({B * T, options_.width});

@@ -64,9 +64,9 @@ BertWeights checked_bert_weights(const BertOptions& options, const BertWeights& 
     if (name.starts_with("pooler.") || name == "embeddings.position_ids") continue;
     const auto shape = shapes.find(name);
     if (shape == shapes.end()) {
-      wrong.push_back(cat("'", printable(theirs), "' is no part of it"));
+      wrong.push_back(cat("'", printable(theirs), "' is not a weight of BERT"));
     } else if (!read.emplace(name, tensor).second) {
-      wrong.push_back(cat("'", name, "' is there twice"));
+      wrong.push_back(cat("'", name, "' occurs twice"));
     } else if (tensor.sizes() != at::IntArrayRef(shape->second)) {
       wrong.push_back(
           cat("'", name, "' has the shape ", shape_text(tensor.sizes().vec()), ", not ", shape_text(shape->second)));
@@ -84,7 +84,7 @@ BertWeights checked_bert_weights(const BertOptions& options, const BertWeights& 
   if (wrong.size() > kMostNamed) list += cat(", and ", wrong.size() - kMostNamed, " more");
   fail(ExitCode::checkpoint, source, " does not fit a BERT of ", options.vocabulary, " tokens, width ", options.width,
        ", ", options.layers, " layers, inner width ", options.inner, ", ", options.positions, " positions and ",
-       options.token_types, " token types: ", list, "; give the sizes that belong to the weights, or other weights");
+       options.token_types, " token types: ", list, "; set the sizes of these weights, or use other weights");
 }
 
 BertWeights random_bert_weights(const BertOptions& options, uint64_t seed) {

@@ -47,9 +47,9 @@ DecoderOptions resolve(DecoderOptions o) {
           " attention heads do not divide the width ", o.width, "; give head_dim");
   if (o.head_dim == 0) o.head_dim = o.width / o.heads;
   require(o.kv_heads > 0 && o.heads % o.kv_heads == 0, ExitCode::usage, o.kv_heads,
-          " heads of keys and values do not divide ", o.heads, " heads of queries");
+          " key and value heads do not divide ", o.heads, " query heads; set kv_heads to a divisor");
   require(o.weights == nn::WeightFormat::f32 || !o.feed_forward, ExitCode::unexpected,
-          "layers of one's own are not held as NF4");
+          "custom feed-forward layers do not support NF4 weights; use WeightFormat::f32");
   if (o.inner == 0) o.inner = nn::swiglu_width(o.width, 4);
   return o;
 }
@@ -84,7 +84,7 @@ void Decoder::init_own(uint64_t seed, const std::string& name) {
 }
 
 std::vector<nn::LayerCache> Decoder::project_memory(const at::Tensor& memory) const {
-  require(memory.defined() == cross_, ExitCode::unexpected, "this decoder ", cross_ ? "needs a" : "takes no",
+  require(memory.defined() == cross_, ExitCode::unexpected, "this decoder ", cross_ ? "needs a" : "does not accept a",
           " memory");
   std::vector<nn::LayerCache> projected;
   if (cross_) {
@@ -95,7 +95,7 @@ std::vector<nn::LayerCache> Decoder::project_memory(const at::Tensor& memory) co
 
 void Decoder::check_length(int64_t length) const {
   require(length <= options_.positions, ExitCode::usage, "a row of ", length, " positions is longer than the ",
-          options_.positions, " that the model was built for");
+          options_.positions, " that the model was built for; shorten it");
 }
 
 nn::RotaryTable Decoder::rotary_rows(int64_t length) const {
@@ -125,7 +125,7 @@ at::Tensor Decoder::forward(const at::Tensor& ids, at::ScalarType dtype, const a
 
 at::Tensor Decoder::forward(const at::Tensor& ids, at::ScalarType dtype, const nn::SharedTokens& shared) {
   require(!cross_ && ids.dim() == 2 && ids.size(0) == 1, ExitCode::unexpected,
-          "tokens that stand in several rows are one row of ids, without a memory");
+          "prefix sharing needs ids of shape (1, U) and a decoder without cross-attention");
   check_length(shared.longest());
   const nn::AttentionPass pass{.rotary = rotary_rows(shared.longest()),
                                .mask = nn::causal_mask(shared.longest(), options_.window, {}, ids.device()),
@@ -137,7 +137,7 @@ at::Tensor Decoder::forward(const at::Tensor& ids, at::ScalarType dtype, const n
 
 DecodeCache Decoder::make_cache(int64_t rows, int64_t capacity, at::ScalarType dtype) const {
   require(capacity <= options_.positions, ExitCode::usage, "a cache of ", capacity, " positions is longer than the ",
-          options_.positions, " that the model was built for");
+          options_.positions, " that the model was built for; use a smaller capacity");
   const at::Device device = norm_->parameters().front().device();
   DecodeCache cache;
   const auto zeros = [&] {

@@ -7,7 +7,7 @@ namespace {
 
 void check_inputs(const LanguageInputs& inputs) {
   require(!inputs.prompt_ids.defined() && !inputs.earlier_cycles, ExitCode::unexpected,
-          "a plain decoder has no prompt and no cycles: the prompt stands in front of the answer in the same row");
+          "a plain decoder has no prompt input and no cycles; put the prompt before the response in the same row");
 }
 
 }  // namespace
@@ -24,7 +24,7 @@ LanguageOutput DecoderLm::forward(const LanguageInputs& inputs) {
   check_inputs(inputs);
   LanguageOutput out;
   if (inputs.shared.defined()) {
-    require(!inputs.documents.defined(), ExitCode::unexpected, "a row that shares its beginning is one document");
+    require(!inputs.documents.defined(), ExitCode::unexpected, "prefix sharing supports only one document per row");
     out.hidden = model_->forward(inputs.ids, compute_dtype(), inputs.shared);
   } else {
     out.hidden = model_->forward(inputs.ids, compute_dtype(), inputs.documents);
@@ -40,7 +40,7 @@ DecodeCache DecoderLm::make_cache(int64_t rows, int64_t capacity) const {
 at::Tensor DecoderLm::prefill(const LanguageInputs& inputs, const at::Tensor& lengths, DecodeCache& cache) {
   check_inputs(inputs);
   require(!inputs.documents.defined() && !inputs.shared.defined(), ExitCode::unexpected,
-          "decoding goes on with one document in a row");
+          "decoding supports only one document per row, without prefix sharing");
   return model_->prefill(inputs.ids, lengths, compute_dtype(), cache);
 }
 

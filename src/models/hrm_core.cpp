@@ -14,7 +14,8 @@ HrmCore::HrmCore(const HrmCoreOptions& options, std::shared_ptr<MemoryLevel> h_m
           "the reasoning core needs cycles, steps and memories of at least 1, not h_cycles ", options.h_cycles,
           ", l_steps ", options.l_steps, ", h_len ", options.h_len, ", l_len ", options.l_len);
   require(options.gradient_cycles >= 0 && options.gradient_cycles <= options.h_cycles, ExitCode::usage,
-          "the reasoning core cannot differentiate ", options.gradient_cycles, " of ", options.h_cycles, " cycles");
+          "the reasoning core cannot differentiate ", options.gradient_cycles, " of ", options.h_cycles,
+          " cycles; gradient_cycles must be at least 0 and at most h_cycles");
   const int64_t D = options.width;
   const auto linear = [&](const char* name, int64_t out) {
     return register_module(name, std::make_shared<nn::Linear>(D, out, device, /*bias=*/true));

@@ -39,7 +39,7 @@ at::Tensor HrmLm::bridge_memory(const at::Tensor& z) const {
 
 HrmLmTrace HrmLm::reason(const LanguageInputs& inputs, at::Tensor& gate) {
   require(inputs.prompt_ids.defined() && !inputs.documents.defined() && !inputs.shared.defined(), ExitCode::unexpected,
-          "an HRM language model takes prompts, and one document in a row");
+          "an HRM-LM needs prompt_ids and supports only one document per row, without prefix sharing");
   const at::Tensor mask = inputs.prompt_mask.defined() ? inputs.prompt_mask.to(at::kBool) : at::Tensor();
   // A row of only padding (at the end of a short batch) attends to all of it, because a softmax over nothing is NaN.
   const at::Tensor attended =

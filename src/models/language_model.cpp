@@ -7,7 +7,7 @@ namespace hrm::models {
 
 namespace {
 
-constexpr const char* kNoCache = "this model decodes without a cache: give it the whole row again for each token";
+constexpr const char* kNoCache = "this model has no KV cache; run forward() on the whole row for each token";
 
 }  // namespace
 
@@ -31,7 +31,7 @@ void LanguageModel::freeze(const std::vector<std::string>& names) {
       item.value().requires_grad_(false);
       found = true;
     }
-    require(found, ExitCode::usage, "the model has no part '", name, "' that could be frozen");
+    require(found, ExitCode::usage, "the model has no module or parameter '", name, "' to freeze");
   }
 }
 

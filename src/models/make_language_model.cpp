@@ -174,7 +174,7 @@ bool is_prototype(const config::LmConfig& config) {
 int64_t decoder_positions(const config::LmConfig& config, const LanguageSizes& sizes) {
   const int64_t row = sizes.decoder_len + (reads_prompts(config) ? 0 : sizes.encoder_len);
   require(config.positions == 0 || config.positions >= row, ExitCode::usage, "lm.positions = ", config.positions,
-          " is shorter than the rows of the training, ", row, " tokens (data.decoder_len",
+          " is too small for training rows of ", row, " tokens (data.decoder_len",
           reads_prompts(config) ? "" : " and data.encoder_len", "); set it to ", row, " or more, or to 0");
   return config.positions > 0 ? config.positions : std::max(row, kUsualPositions);
 }

@@ -42,7 +42,7 @@ std::shared_ptr<PuzzleNetwork> construct(const config::ModelConfig& config, cons
     case config::PuzzleArch::transformer:
       return std::make_shared<Transformer>(config, dims, device);
   }
-  fail(ExitCode::unexpected, "model.arch has no model");
+  fail(ExitCode::unexpected, "no model implements this model.arch");
 }
 
 }  // namespace

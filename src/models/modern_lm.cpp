@@ -23,7 +23,7 @@ struct TransformerEncoder : PromptEncoder {
   at::Tensor forward(const at::Tensor& ids, const at::Tensor& mask, at::ScalarType dtype) override {
     const int64_t length = ids.size(1);
     require(length <= rotary.cos.size(0), ExitCode::usage, "a prompt of ", length, " tokens is longer than the ",
-            rotary.cos.size(0), " that the model was built for");
+            rotary.cos.size(0), " that the model was built for; shorten it");
     const nn::AttentionPass pass{.rotary = {rotary.cos.narrow(0, 0, length), rotary.sin.narrow(0, 0, length)},
                                  .mask = mask.defined() ? mask.unsqueeze(1).unsqueeze(1) : at::Tensor(),
                                  .causal = false};
@@ -109,7 +109,7 @@ std::shared_ptr<HrmLm> make_modern_lm(const ModernLmOptions& options, at::Device
   o.decoder = resolve(o.decoder);
   const HrmCoreOptions& core = o.lm.core;
   require(o.decoder.width == core.width, ExitCode::usage, "the decoder's width ", o.decoder.width,
-          " is not that of the reasoning core, ", core.width);
+          " must equal the width of the reasoning core, ", core.width);
   std::shared_ptr<PromptEncoder> encoder;
   if (o.encoder == EncoderKind::transformer) {
     encoder = std::make_shared<TransformerEncoder>(o, device);

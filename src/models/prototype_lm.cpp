@@ -13,7 +13,7 @@ namespace {
 at::Tensor embed_at_positions(const nn::Embedding& embed, const at::Tensor& positions, const at::Tensor& ids,
                               at::ScalarType dtype) {
   require(ids.size(1) <= positions.size(0), ExitCode::usage, "a row of ", ids.size(1), " tokens is longer than the ",
-          positions.size(0), " positions that the model was built for");
+          positions.size(0), " positions that the model was built for; shorten it");
   return (embed.forward(ids, at::kFloat) + positions.narrow(0, 0, ids.size(1))).to(dtype);
 }
 

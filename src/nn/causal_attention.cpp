@@ -35,7 +35,7 @@ struct RotatePairs : torch::autograd::Function<RotatePairs> {
 
 void check_sizes(const AttentionSizes& s) {
   require(s.heads > 0 && s.kv_heads > 0 && s.heads % s.kv_heads == 0, ExitCode::usage, s.kv_heads,
-          " heads of keys and values do not divide ", s.heads, " heads of queries");
+          " key and value heads do not divide ", s.heads, " query heads; set kv_heads to a divisor");
 }
 
 // (B, T, heads * hd) -> (B, T, heads, hd)

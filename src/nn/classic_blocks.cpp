@@ -9,7 +9,7 @@
 namespace hrm::nn {
 
 at::Tensor sinusoidal_positions(int64_t positions, int64_t width, at::Device device) {
-  require(width % 2 == 0, ExitCode::usage, "sinusoidal positions pair columns: the width ", width, " must be even");
+  require(width % 2 == 0, ExitCode::usage, "sinusoidal positions need an even width, but ", width, " is odd");
   const at::Tensor column = at::arange(0, width, 2, at::kFloat);
   const at::Tensor frequency = at::exp(column * (-std::log(10000.0) / static_cast<double>(width)));
   const at::Tensor angle = at::outer(at::arange(positions, at::kFloat), frequency);

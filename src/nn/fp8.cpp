@@ -28,7 +28,8 @@ Fp8Recursions::Fp8Recursions(torch::nn::Module& model, int64_t history, double m
   for (const auto& module : model.modules(/*include_self=*/false)) {
     if (auto* level = dynamic_cast<ReasoningModule*>(module.get())) modules.push_back(level);
   }
-  require(!modules.empty(), ExitCode::unexpected, "fp8 recursions of a model without recurrent modules");
+  require(!modules.empty(), ExitCode::unexpected,
+          "fp8 recursions need a model with recurrent modules, and this one has none");
   // The activation slots come after the weights' slots. Each weight has one input, so both have the same number.
   for (const ReasoningModule* module : modules) {
     for (const Linear* weight : fp8_weights(*module)) weights_.push_back(weight);

@@ -80,7 +80,8 @@ void share_nf4_workspace(const torch::nn::Module& model, at::ScalarType compute_
   if (layers.empty()) return;
   int64_t largest = 0;
   for (const Nf4Layer& layer : layers) {
-    require(layer.linear->nf4().defined(), ExitCode::unexpected, "'", layer.weight, "' was given no weight");
+    require(layer.linear->nf4().defined(), ExitCode::unexpected, "'", layer.weight,
+            "' has no NF4 weight; call hold_nf4() first");
     largest = std::max(largest, layer.linear->weight().numel());
   }
   const at::Device device = layers.front().linear->nf4().codes.device();

@@ -15,7 +15,7 @@ namespace hrm::nn {
 Linear::Linear(int64_t in, int64_t out, at::Device device, bool bias, WeightFormat format)
     : device_(device), format_(format) {
   const bool nf4 = format == WeightFormat::nf4;
-  require(!nf4 || !bias, ExitCode::unexpected, "a layer that is held as NF4 has no bias");
+  require(!nf4 || !bias, ExitCode::unexpected, "an NF4 layer cannot have a bias; set bias to false");
   weight_ = register_parameter("weight", at::empty({out, in}, at::device(nf4 ? at::Device(at::kMeta) : device)),
                                /*requires_grad=*/!nf4);
   if (bias) bias_ = register_parameter("bias", at::empty({out}, at::device(device)));
@@ -29,30 +29,33 @@ at::Tensor Linear::forward(const at::Tensor& x) const {
 }
 
 at::Tensor Linear::forward_add(const at::Tensor& x, const at::Tensor& residual) const {
-  require(!bias_.defined(), ExitCode::unexpected, "a layer with a bias adds no residual");
+  require(!bias_.defined(), ExitCode::unexpected,
+          "Linear::forward_add() does not support a bias; use forward() and add the residual");
   if (const LoraAdapter* lora = adapter()) return lora->forward(x, frozen_weight(), residual);
   if (format_ == WeightFormat::nf4) return frozen_linear(x, frozen_weight(), residual);
   return ops::linear_add(x, compute_weight(), weight_, residual);
 }
 
 const at::Tensor& Linear::compute_weight() const {
-  require(format_ != WeightFormat::nf4, ExitCode::unexpected, "a weight that is held as NF4 is read as if it stayed");
+  require(format_ != WeightFormat::nf4, ExitCode::unexpected,
+          "an NF4 layer has no compute weight; use forward() or frozen_weight()");
   return lora_ && lora_->merged() ? lora_->merged_weight() : compute_weight_;
 }
 
 void Linear::attach(std::shared_ptr<LoraAdapter> adapter) {
-  require(!lora_ && !bias_.defined(), ExitCode::unexpected, "a layer takes one adapter, and none beside a bias");
+  require(!lora_ && !bias_.defined(), ExitCode::unexpected,
+          "a linear layer accepts only one adapter, and none if it has a bias");
   lora_ = register_module("lora", std::move(adapter));
 }
 
 void Linear::hold_nf4(const at::Tensor& weight, const std::string& name) {
   require(format_ == WeightFormat::nf4 && weight.sizes() == weight_.sizes(), ExitCode::unexpected, "'", name,
-          "' is of another size, or its layer was not made for NF4");
+          "' has the wrong shape, or its layer was not built with WeightFormat::nf4");
   const at::NoGradGuard no_grad;
   nf4_ = ops::nf4_quantize(weight.to(device_));
   // A magnitude that is not finite makes their mean non-finite.
   require(std::isfinite(nf4_.offset.item<float>()), ExitCode::checkpoint, "'", name,
-          "' holds numbers that are not finite, which NF4 cannot; set hf.quantize to none");
+          "' contains values that are not finite, which NF4 cannot store; set hf.quantize to none");
 }
 
 const LoraAdapter* Linear::adapter() const {

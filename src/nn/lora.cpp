@@ -297,7 +297,7 @@ LoraSet::LoraSet(torch::nn::Module& model, const LoraOptions& options, at::Devic
   const ExitCode code = options.origin.empty() ? ExitCode::usage : ExitCode::checkpoint;
   const std::string where = options.origin.empty() ? "" : options.origin + ": ";
   require(options.rank >= 1 && options.dropout >= 0 && options.dropout < 1, code, where,
-          "a low-rank adapter has a rank of at least 1 and a dropout in [0, 1), not ", options.rank, " and ",
+          "a low-rank adapter needs a rank of at least 1 and a dropout in [0, 1), not ", options.rank, " and ",
           options.dropout);
   shared_->options = options;
   shared_->step = at::zeros({}, at::device(device).dtype(at::kLong));
@@ -349,14 +349,15 @@ LoraSet::LoraSet(torch::nn::Module& model, const LoraOptions& options, at::Devic
       layers_.push_back({item.key(), weight, layer.linear, adapter});
     }
   }
-  const std::string adapters_are_for = known.empty() ? "no layer of this model" : known_text;
+  const std::string adapters_are_for = known.empty() ? "none in this model" : known_text;
   for (const std::string& target : options.targets) {
     if (options.wants || !options.origin.empty()) break;
-    require(matched.count(target) > 0, code, "no layer is called '", printable_start(target), "'; adapters are for ",
-            adapters_are_for);
+    require(matched.count(target) > 0, code, "no layer is called '", printable_start(target),
+            "'; layers that can have an adapter: ", adapters_are_for);
   }
-  require(!layers_.empty(), code, where, "no layer of the model is a target of the adapter; adapters are for ",
-          adapters_are_for);
+  require(
+      !layers_.empty(), code, where,
+      "no layer of the model matches the targets of the adapter; layers that can have an adapter: ", adapters_are_for);
   shared_->merges = layers_.front().linear->format() != WeightFormat::nf4;
   std::erase_if(parameters, [&](const auto& item) { return joined_weights.count(item.first) > 0; });
   save_modules(parameters);
@@ -374,14 +375,14 @@ void LoraSet::save_modules(const std::vector<std::pair<std::string, at::Tensor>>
       found = true;
       const auto same = [&, weight = &name](const Layer& layer) { return layer.weight == *weight; };
       require(!parameter.is_meta() && std::none_of(layers_.begin(), layers_.end(), same), code, where, "'",
-              printable_start(module), "' cannot be trained whole, for it ",
-              parameter.is_meta() ? "is held as NF4" : "has an adapter");
+              printable_start(module), "' cannot be trained in full, because it ",
+              parameter.is_meta() ? "is stored as NF4" : "has an adapter");
       if (parameter.requires_grad()) continue;  // two names of one module
       at::Tensor(parameter).set_requires_grad(true);
       saved_.emplace_back(name, parameter);
     }
-    require(found, code, where, "no module that can be trained whole is called '", printable_start(module),
-            "'; embed_tokens, lm_head, norms, o_proj and down_proj can");
+    require(found, code, where, "no module that can be trained in full is called '", printable_start(module),
+            "'; use embed_tokens, lm_head, norms, o_proj or down_proj");
   }
 }
 
@@ -405,7 +406,7 @@ void LoraSet::initialise(uint64_t seed) {
 
 void LoraSet::set_mode(LoraMode mode) {
   require(mode != LoraMode::merged || !shared_->merges || layers_.front().adapter->merged_weight().defined(),
-          ExitCode::unexpected, "merged weights are used before they are made");
+          ExitCode::unexpected, "LoRA mode 'merged' has no merged weights yet; call LoraSet::merge() first");
   shared_->mode = mode;
 }
 
@@ -423,7 +424,8 @@ void LoraSet::merge() {
 }
 
 void LoraSet::forget_merged() {
-  require(shared_->mode != LoraMode::merged, ExitCode::unexpected, "merged weights are in use");
+  require(shared_->mode != LoraMode::merged, ExitCode::unexpected,
+          "merged weights are in use; set another LoRA mode before freeing them");
   for (const Layer& layer : layers_) layer.adapter->forget_merged();
 }
 

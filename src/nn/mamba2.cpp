@@ -24,10 +24,10 @@ struct Mamba2Mixer::Conv1d : torch::nn::Module {
 Mamba2Mixer::Mamba2Mixer(const Mamba2Options& options, at::Device device) : options_(options) {
   const Mamba2Options& o = options;
   require(o.inner() % o.head_dim == 0 && o.heads() % o.groups == 0 && o.inner() % o.groups == 0, ExitCode::usage,
-          "a Mamba2 block of width ", o.width, " times ", o.expand, " cannot be cut into heads of ", o.head_dim,
-          " channels in ", o.groups, " groups");
+          "a Mamba2 block of width ", o.width, " times ", o.expand, " cannot be split into heads of ", o.head_dim,
+          " channels in ", o.groups, " groups; choose sizes that divide");
   require(o.dt_min >= 0 && o.dt_min <= o.dt_max, ExitCode::usage, "the limits of Mamba2's time step are ", o.dt_min,
-          " and ", o.dt_max, "; the first must not be negative nor the larger one");
+          " and ", o.dt_max, "; the first must be at least 0 and at most the second");
   in_proj_ = register_module("in_proj",
                              std::make_shared<Linear>(o.width, o.inner() + o.channels() + o.heads(), device, o.bias));
   conv1d_ = register_module("conv1d", std::make_shared<Conv1d>(o.channels(), o.kernel, o.conv_bias, device));

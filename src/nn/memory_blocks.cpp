@@ -38,8 +38,8 @@ Weights weights_of(const Parts& parts, const Of& of) {
   return weights;
 }
 
-// All leaves of the blocks in the order in which backward() returns their gradients: attention_norm, mlp_norm, q_norm
-// and k_norm (if any), then the masters, whose gradients go to their buffers.
+// All leaves of the blocks in the order in which backward() returns their gradients. First attention_norm, mlp_norm,
+// and q_norm and k_norm if any; then the masters, whose gradients go to their buffers.
 variable_list leaves_of(const Weights& masters) {
   variable_list leaves;
   for (const ops::MemoryBlockWeights& w : masters) {

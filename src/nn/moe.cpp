@@ -13,14 +13,15 @@ namespace hrm::nn {
 MoeFeedForward::MoeFeedForward(int64_t width, const MoeOptions& options, at::Device device)
     : options_(options), width_(width) {
   require(options.experts >= 1 && options.experts <= 1024 && options.inner >= 1, ExitCode::usage,
-          "a mixture of experts needs 1 to 1024 experts of at least one unit, not ", options.experts, " of ",
-          options.inner);
+          "a mixture of experts needs 1 to 1024 experts with an inner width of at least 1, not ", options.experts,
+          " with ", options.inner);
   require(options.top_k >= 1 && options.top_k <= options.experts && options.top_k <= 32, ExitCode::usage,
-          "each token picks 1 to ", std::min<int64_t>(options.experts, 32), " of ", options.experts, " experts, not ",
+          "top_k must be 1 to ", std::min<int64_t>(options.experts, 32), " with ", options.experts, " experts, not ",
           options.top_k);
   require(options.capacity_factor >= 0 && options.load_weight >= 0 && options.z_weight >= 0 && options.bias_rate >= 0 &&
               options.shared_experts >= 0 && options.jitter >= 0 && options.jitter < 1,
-          ExitCode::usage, "weights, rates and numbers of a mixture of experts must not be negative");
+          ExitCode::usage,
+          "weights, rates and counts of a mixture of experts must not be negative, and its jitter must be below 1");
   router_ = register_module("router", std::make_shared<Linear>(width, options.experts, device));
   up_ = register_module("up", std::make_shared<Linear>(width, options.experts * options.inner, device));
   down_ = register_module("down", std::make_shared<Linear>(options.inner, options.experts * width, device));

@@ -45,7 +45,8 @@ at::Tensor MultiheadAttention::attend(const at::Tensor& q, const at::Tensor& k, 
 }
 
 at::Tensor MultiheadAttention::forward(const at::Tensor& x, const at::Tensor& key_mask, bool causal) const {
-  require(!causal || !key_mask.defined(), ExitCode::unexpected, "causal attention takes no mask of keys");
+  require(!causal || !key_mask.defined(), ExitCode::unexpected,
+          "causal attention does not support a key mask; pass only one of them");
   const auto parts = project(x, 0, 3 * width_).split(width_, -1);
   const at::Tensor mask = key_mask.defined() ? key_mask.unsqueeze(1).unsqueeze(1) : at::Tensor();
   return attend(parts[0], parts[1], parts[2], mask, causal);

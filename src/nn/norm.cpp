@@ -59,8 +59,8 @@ void LayerNorm::init_own(uint64_t, const std::string&) {
 }
 
 RmsNorm::RmsNorm(int64_t width, double eps, at::Device device, int64_t groups) : eps_(eps), groups_(groups) {
-  require(groups > 0 && width % groups == 0, ExitCode::usage, "a norm over ", groups, " groups needs a width that ",
-          groups, " divides, not ", width);
+  require(groups > 0 && width % groups == 0, ExitCode::usage, "a norm over ", groups,
+          " groups needs a width divisible by ", groups, ", not ", width);
   weight_ = register_parameter("weight", at::empty({width}, at::device(device)));
 }
 
@@ -69,7 +69,8 @@ at::Tensor RmsNorm::forward(const at::Tensor& x) const {
 }
 
 ops::NormedStream RmsNorm::forward_stream(const at::Tensor& x) const {
-  require(groups_ == 1, ExitCode::unexpected, "a norm over ", groups_, " groups stands in front of no sub-block");
+  require(groups_ == 1, ExitCode::unexpected, "a norm over ", groups_,
+          " groups has no forward_stream(); use forward()");
   return ops::weighted_rms_norm_stream(x, weight_, eps_);
 }
 

@@ -162,7 +162,8 @@ void ParameterSet::build_frozen(torch::nn::Module& module, at::ScalarType comput
 }
 
 void ParameterSet::zero_grad() {
-  require(flat_grad_.defined(), ExitCode::unexpected, "the gradients lie elsewhere, and are cleared there");
+  require(flat_grad_.defined(), ExitCode::unexpected,
+          "zero_grad() does not work after place_gradients(); the caller must clear the buffers it placed");
   const at::NoGradGuard no_grad;
   if (!cleared_.empty()) at::_foreach_zero_(cleared_);
   for (const Overwritten& gradient : overwritten_) gradient.stale.fill_(true);
@@ -178,8 +179,8 @@ void ParameterSet::settle_gradients() {
 }
 
 void ParameterSet::place_masters(const std::vector<int64_t>& offsets, int64_t size) {
-  require(offsets.size() == parameters_.size(), ExitCode::unexpected, offsets.size(), " places for ",
-          parameters_.size(), " parameters");
+  require(offsets.size() == parameters_.size(), ExitCode::unexpected, offsets.size(), " offsets do not match ",
+          parameters_.size(), " parameters; give one for each");
   const at::NoGradGuard no_grad;
   flat_master_ = at::zeros({size}, parameters_.front().master.options().requires_grad(false));
   for (size_t i = 0; i < parameters_.size(); ++i) {
@@ -191,13 +192,14 @@ void ParameterSet::place_masters(const std::vector<int64_t>& offsets, int64_t si
 }
 
 void ParameterSet::place_gradients(const std::vector<at::Tensor>& gradients) {
-  require(gradients.size() == parameters_.size(), ExitCode::unexpected, gradients.size(), " gradients for ",
-          parameters_.size(), " parameters");
+  require(gradients.size() == parameters_.size(), ExitCode::unexpected, gradients.size(),
+          " gradient buffers do not match ", parameters_.size(), " parameters; give one for each");
   for (size_t i = 0; i < parameters_.size(); ++i) {
     const Parameter& parameter = parameters_[i];
     require(gradients[i].sizes() == parameter.master.sizes() && gradients[i].is_contiguous() &&
                 gradients[i].scalar_type() == at::kFloat,
-            ExitCode::unexpected, "the gradient buffer of '", parameter.name, "' does not fit");
+            ExitCode::unexpected, "the gradient buffer of '", parameter.name,
+            "' must be contiguous float32 and have the parameter's shape");
     parameter.master.mutable_grad() = gradients[i];
   }
   for (const Overwritten& gradient : overwritten_) gradient.stale.fill_(false);

@@ -55,8 +55,8 @@ struct SplitAndRotate : torch::autograd::Function<SplitAndRotate> {
 }  // namespace
 
 RotaryTable make_rotary_table(int64_t positions, int64_t head_dim, double theta, at::Device device) {
-  require(head_dim % 2 == 0, ExitCode::usage, "rotary positions pair dimensions: the head width ", head_dim,
-          " (model.hidden_size / model.num_heads) must be even");
+  require(head_dim % 2 == 0, ExitCode::usage, "rotary positions need an even head width, not ", head_dim,
+          " (model.hidden_size / model.num_heads)");
   // In float32 on the CPU, like the reference implementation, so that the tables are the same on every device.
   const at::Tensor exponent = at::arange(0, head_dim, 2, at::kFloat).div_(static_cast<double>(head_dim));
   const at::Tensor frequency = at::pow(at::scalar_tensor(theta, at::kFloat), exponent).reciprocal_();

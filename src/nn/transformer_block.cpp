@@ -20,7 +20,8 @@ TransformerBlock::TransformerBlock(const TransformerBlockOptions& options, std::
   self_attn_ =
       register_module("self_attn", std::make_shared<CausalAttention>(options.attention, device, options.weights));
   if (options.cross) {
-    require(options.weights == WeightFormat::f32, ExitCode::unexpected, "a block that attends to a memory is not NF4");
+    require(options.weights == WeightFormat::f32, ExitCode::unexpected,
+            "a block with cross-attention does not support NF4 weights; use WeightFormat::f32");
     cross_norm_ = norm("cross_layernorm");
     cross_attn_ = register_module("cross_attn", std::make_shared<CrossAttention>(options.attention, device));
   }

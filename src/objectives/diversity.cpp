@@ -51,21 +51,22 @@ at::Tensor score_advantages(const GroupDiversity& diversity, DiversityBaseline b
                             const RunningDiversity& running) {
   const at::Tensor &totals = diversity.totals, &loo = diversity.loo;
   TORCH_CHECK(totals.dim() == 1 && loo.dim() == 2 && loo.size(0) == totals.size(0),
-              "score_advantages: totals (G) and loo (G, N) do not fit, got ", totals.sizes(), " and ", loo.sizes());
+              "score_advantages: totals (G) and loo (G, N) do not match, got ", totals.sizes(), " and ", loo.sizes());
   const at::NoGradGuard no_grad;
   const at::Tensor D = totals.unsqueeze(1).expand_as(loo);
   if (baseline == DiversityBaseline::none) return D.clone();
   if (baseline == DiversityBaseline::leave_one_out && loo.size(1) != 2) return D - loo;
-  TORCH_CHECK(running.state.defined(), "score_advantages: the baseline needs a running mean of the diversity");
+  TORCH_CHECK(running.state.defined(),
+              "score_advantages: the baseline needs a running mean of the diversity; pass `running`");
   return D - running.mean().to(D.scalar_type());
 }
 
 at::Tensor subset_members(int64_t N, int64_t n) {
   require(1 <= n && n < N, ExitCode::usage, "a set of ", n, " among ", N,
-          " answers has no answer outside to compare with: it must have 1 to ", N - 1);
+          " completions leaves none outside to compare with; its size must be 1 to ", N - 1);
   const int64_t count = subsets_of(N, n);
   require(count <= kMostSubsets, ExitCode::usage, "there are more than ", kMostSubsets, " sets of ", n, " among ", N,
-          " answers; take smaller sets, or fewer answers");
+          " completions; use smaller sets or fewer completions");
   const at::Tensor members = at::ones({count, N}, at::kBool);
   auto* row = members.mutable_data_ptr<bool>();
   // Positions of the completions left out, counted up like digits.
@@ -97,7 +98,7 @@ at::Tensor subset_diversity(const at::Tensor& distances, const at::Tensor& membe
 at::Tensor set_values(const at::Tensor& subset_totals, const at::Tensor& rewards, const at::Tensor& members,
                       SetMode mode) {
   TORCH_CHECK(subset_totals.dim() == 2 && members.dim() == 2 && subset_totals.size(1) == members.size(0),
-              "set_values: subset_totals (G, S) and members (S, N) do not fit, got ", subset_totals.sizes(), " and ",
+              "set_values: subset_totals (G, S) and members (S, N) do not match, got ", subset_totals.sizes(), " and ",
               members.sizes());
   const at::NoGradGuard no_grad;
   if (mode == SetMode::diversity) return subset_totals;
@@ -110,7 +111,7 @@ at::Tensor set_values(const at::Tensor& subset_totals, const at::Tensor& rewards
 
 at::Tensor marginal_advantages(const at::Tensor& values, const at::Tensor& members) {
   TORCH_CHECK(values.dim() == 2 && members.dim() == 2 && values.size(1) == members.size(0),
-              "marginal_advantages: values (G, S) and members (S, N) do not fit, got ", values.sizes(), " and ",
+              "marginal_advantages: values (G, S) and members (S, N) do not match, got ", values.sizes(), " and ",
               members.sizes());
   check_members("marginal_advantages", members, members.size(1));
   const at::NoGradGuard no_grad;
@@ -141,7 +142,7 @@ at::Tensor score_weights(const at::Tensor& advantages, const at::Tensor& mask, d
   TORCH_CHECK(advantages.dim() == 2 && mask.dim() == 2 && mask.size(0) == advantages.numel(),
               "score_weights: mask must be (G N, T) for advantages (G, N), got ", mask.sizes(), " and ",
               advantages.sizes());
-  require(Z > 0, ExitCode::usage, "what log-probabilities are divided by must be above 0, not ", Z);
+  require(Z > 0, ExitCode::usage, "the divisor Z of log-probabilities must be above 0, not ", Z);
   const at::NoGradGuard no_grad;
   at::Tensor per_row = advantages.reshape({-1, 1}) * (lambda / Z);
   per_row = groups.defined() ? per_row / groups.to(per_row.scalar_type())
@@ -152,7 +153,7 @@ at::Tensor score_weights(const at::Tensor& advantages, const at::Tensor& mask, d
 ScoreLoss score_loss(const at::Tensor& hidden, const nn::LmHead& head, const at::Tensor& ids, const at::Tensor& weights,
                      double temperature, int64_t chunk) {
   TORCH_CHECK(hidden.dim() == 3 && hidden.sizes().slice(0, 2) == ids.sizes() && ids.sizes() == weights.sizes(),
-              "score_loss: hidden (B, T, D), ids (B, T) and weights (B, T) do not fit, got ", hidden.sizes(), ", ",
+              "score_loss: hidden (B, T, D), ids (B, T) and weights (B, T) do not match, got ", hidden.sizes(), ", ",
               ids.sizes(), " and ", weights.sizes());
   const at::ScalarType type = ops::accumulate_type(hidden);
   const ChunkedCrossEntropy ce = chunked_cross_entropy(hidden.reshape({-1, hidden.size(2)}), head, ids.reshape({-1}),

@@ -73,7 +73,7 @@ std::string folded(std::string_view text) {
   const auto length = utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(utf8.data()),
                                    static_cast<utf8proc_ssize_t>(utf8.size()), &made, options);
   require(length >= 0, ExitCode::unexpected, "a text of ", human_bytes(utf8.size()),
-          " cannot be folded: ", utf8proc_errmsg(length));
+          " cannot be case-folded: ", utf8proc_errmsg(length));
   std::string out(reinterpret_cast<const char*>(made), static_cast<size_t>(length));
   std::free(made);
   return out;

@@ -38,7 +38,7 @@ void check_policy_options(const PolicyOptions& options, const at::Tensor& logp_r
   require(options.aggregation != PolicyAggregation::dr_grpo || options.max_tokens > 0, ExitCode::usage,
           "dr_grpo divides by max_tokens, which must be at least 1, not ", options.max_tokens);
   require(options.beta == 0 || logp_ref.defined(), ExitCode::usage, "beta is ", options.beta,
-          ": a penalty for leaving the reference policy needs that policy's log-probabilities");
+          ": the KL penalty needs the log-probabilities of the reference policy (logp_ref)");
 }
 
 void check_shapes(const at::Tensor& logp, const at::Tensor& mask, const at::Tensor& advantages) {
@@ -66,7 +66,7 @@ at::Tensor divisor(const PolicyOptions& options, const PolicyWindow& window, con
     case PolicyAggregation::dr_grpo:
       return rows * static_cast<double>(options.max_tokens);
   }
-  fail(ExitCode::unexpected, "an aggregation without a rule");
+  fail(ExitCode::unexpected, "policy_loss does not implement this aggregation");
 }
 
 }  // namespace

@@ -20,11 +20,11 @@ at::Tensor score_groups(const std::vector<std::unique_ptr<Reward>>& rewards, con
   for (const auto& reward : rewards) {
     for (const AnswerGroup& group : groups) {
       const std::vector<double> values = reward->of(group);
-      require(values.size() == group.texts.size(), ExitCode::unexpected, "the reward '", reward->name(), "' gave ",
-              values.size(), " values for ", group.texts.size(), " answers");
+      require(values.size() == group.texts.size(), ExitCode::unexpected, "the reward '", reward->name(), "' returned ",
+              values.size(), " values for ", group.texts.size(), " completions");
       for (size_t i = 0; i < values.size(); ++i) {
-        require(std::isfinite(values[i]), ExitCode::data, "the reward '", reward->name(), "' gave ", values[i],
-                " for the answer '", printable_start(group.texts[i]), "'");
+        require(std::isfinite(values[i]), ExitCode::data, "the reward '", reward->name(), "' returned ", values[i],
+                " for the completion '", printable_start(group.texts[i]), "'; rewards must be finite");
       }
       std::copy(values.begin(), values.end(), row);
       row += largest;
@@ -38,7 +38,7 @@ at::Tensor combine_rewards(const at::Tensor& rewards, const std::vector<double>&
   TORCH_CHECK(rewards.dim() == 3 && rewards.size(0) > 0, "combine_rewards: rewards must be (K, G, N), got ",
               rewards.sizes());
   require(static_cast<int64_t>(weights.size()) == rewards.size(0), ExitCode::usage, "there are ", rewards.size(0),
-          " rewards and ", weights.size(), " weights");
+          " rewards and ", weights.size(), " weights; give one weight for each reward");
   const at::NoGradGuard no_grad;
   at::Tensor sum = at::zeros_like(rewards[0]);
   for (size_t k = 0; k < weights.size(); ++k) {

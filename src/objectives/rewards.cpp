@@ -24,8 +24,8 @@ using Values = std::vector<double>;
 
 // Throws if the group lacks an input that the reward reads for each completion.
 void need(size_t found, const AnswerGroup& group, const std::string& reward, const char* what) {
-  require(found == group.texts.size(), ExitCode::usage, "the reward '", reward, "' needs ", what, " of each of the ",
-          group.texts.size(), " answers, and has ", found);
+  require(found == group.texts.size(), ExitCode::usage, "the reward '", reward, "' needs ", what, " for each of the ",
+          group.texts.size(), " completions, but has only ", found);
 }
 
 // A reward that scores each completion on its own.
@@ -61,7 +61,7 @@ void need_embeddings(const AnswerGroup& group, const std::string& reward) {
   require(prompt.defined() && answers.defined() && prompt.dim() == 1 && answers.dim() == 2 &&
               answers.size(0) == static_cast<int64_t>(group.texts.size()),
           ExitCode::usage, "the reward '", reward,
-          "' needs embeddings of the prompt and of each answer; give the run a sentence encoder");
+          "' needs embeddings of the prompt and of each completion; configure a sentence encoder");
 }
 
 // (1 + cosine of prompt and answer) / 2.
@@ -197,8 +197,9 @@ std::unique_ptr<Reward> make_answer(const RewardOptions& options) {
                    : 0.0;
       },
       [](const AnswerGroup& group) {
-        require(!group.references.empty(), ExitCode::usage, "the reward 'answer' needs right answers, and the prompt '",
-                printable_start(group.prompt), "' has none");
+        require(!group.references.empty(), ExitCode::usage,
+                "the reward 'answer' needs reference answers, but the prompt '", printable_start(group.prompt),
+                "' has none");
       });
 }
 
@@ -217,7 +218,7 @@ std::unique_ptr<Reward> make_finished(const RewardOptions&) {
 std::unique_ptr<Reward> make_format(const RewardOptions& options) {
   require(!options.pattern.empty() || !options.prefix.empty() || !options.suffix.empty() || options.json_object,
           ExitCode::usage,
-          "the reward 'format' needs grpo.reward_pattern, the regular expression that the whole answer must match");
+          "the reward 'format' needs grpo.reward_pattern, the regular expression that the whole completion must match");
   return std::make_unique<FormatReward>(options);
 }
 
@@ -306,8 +307,8 @@ std::unique_ptr<Reward> make_reward(const RewardOptions& options) {
     for (const std::string& one : reward_names()) all += (all.empty() ? "" : ", ") + one;
     const std::string near = nearest_name(options.name, reward_names());
     fail(ExitCode::usage, "unknown reward '", printable_start(options.name), "'",
-         near.empty() ? "" : cat("; did you mean '", near, "'?"), near.empty() ? "; it must be one of " : " There are ",
-         all);
+         near.empty() ? "" : cat("; did you mean '", near, "'?"),
+         near.empty() ? "; it must be one of " : " Known rewards: ", all);
   }
   check_reward_options(options);
   return found->second(options);

@@ -82,7 +82,7 @@ TokenLogProbs token_log_probs(const at::Tensor& hidden, const nn::LmHead& head, 
                               double temperature, int64_t chunk, bool with_entropy) {
   const at::Tensor& weight = head.compute_weight();
   TORCH_CHECK(hidden.dim() >= 1 && hidden.sizes().slice(0, hidden.dim() - 1) == ids.sizes(),
-              "token_log_probs: hidden (B, T, D) and ids (B, T) do not fit, got ", hidden.sizes(), " and ",
+              "token_log_probs: hidden (B, T, D) and ids (B, T) do not match, got ", hidden.sizes(), " and ",
               ids.sizes());
   const at::Tensor rows = hidden.reshape({-1, hidden.size(-1)}), flat = ids.reshape({-1});
   check_head_input("token_log_probs", rows, weight, flat, chunk, temperature);

@@ -16,10 +16,10 @@ void check(const ParameterGroup& group, size_t moments) {
       ExitCode::unexpected, "a parameter group has ", count, " tensors, ", group.names.size(), " names, ",
       group.grads.size(), " gradients, ", group.averages.size(), " averages and ", group.copies.size(), " copies");
   require(group.moments.empty() || group.moments.size() == moments, ExitCode::unexpected, "a parameter group has ",
-          group.moments.size(), " kinds of moments, the optimizer has ", moments);
+          group.moments.size(), " moments per parameter, but the optimizer needs ", moments);
   for (const std::vector<at::Tensor>& list : group.moments) {
-    require(list.size() == count, ExitCode::unexpected, "a parameter group has ", count, " tensors and ", list.size(),
-            " moments of a kind");
+    require(list.size() == count, ExitCode::unexpected, "a parameter group has ", count, " tensors, but ", list.size(),
+            " tensors of one moment");
   }
 }
 
@@ -40,7 +40,7 @@ FlatGroups flatten(const std::vector<ParameterGroup>& groups, size_t moments) {
     all.weight_decay.insert(all.weight_decay.end(), group.params.size(), group.weight_decay);
     all.lr_factor.insert(all.lr_factor.end(), group.params.size(), group.lr_factor);
   }
-  require(!all.params.empty(), ExitCode::unexpected, "an optimizer without parameters");
+  require(!all.params.empty(), ExitCode::unexpected, "an optimizer needs at least one parameter");
   const auto all_or_none = [&](const std::vector<at::Tensor>& list) {
     require(list.empty() || list.size() == all.params.size(), ExitCode::unexpected,
             "some parameter groups have averages, copies or moments and others have none");

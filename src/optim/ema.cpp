@@ -13,8 +13,8 @@ namespace hrm::optim {
 namespace {
 
 double checked_decay(double decay) {
-  require(decay > 0 && decay < 1, ExitCode::usage,
-          "the decay of the weights' moving average must lie between 0 and 1, ", "got ", decay);
+  require(decay > 0 && decay < 1, ExitCode::usage, "the decay of the weights' EMA must be between 0 and 1, ", "got ",
+          decay);
   return decay;
 }
 
@@ -22,8 +22,8 @@ double checked_decay(double decay) {
 
 Ema::Ema(std::vector<at::Tensor> masters, std::vector<at::Tensor> shadows, double decay)
     : masters_(std::move(masters)), shadows_(std::move(shadows)), decay_(checked_decay(decay)) {
-  require(masters_.size() == shadows_.size(), ExitCode::unexpected, masters_.size(), " parts of parameters have ",
-          shadows_.size(), " averages");
+  require(masters_.size() == shadows_.size(), ExitCode::unexpected, masters_.size(),
+          " parts of parameters do not match ", shadows_.size(), " averages; give one for each");
   reset();
 }
 

@@ -121,12 +121,12 @@ std::map<std::string, Settings> settings_of(const nn::ParameterSet& parameters, 
   for (size_t i = 0; i < taken.size(); ++i) {
     const GroupRule& rule = options.rules[i];
     require(options.muon || !rule.adamw, ExitCode::usage, "optim.groups: '", printable_start(rule.pattern),
-            "' is given to adamw, which optim.name = muon alone has beside it");
+            "' selects adamw, which only optim.name = muon supports");
     if (taken[i] > 0) continue;
     const bool any = std::any_of(parameters.all().begin(), parameters.all().end(),
                                  [&](const nn::Parameter& p) { return matches(rule.pattern, p.name); });
     require(!any, ExitCode::usage, "optim.groups: earlier patterns take all parameters of '",
-            printable_start(rule.pattern), "'; move it to the front, for the first pattern that matches counts");
+            printable_start(rule.pattern), "'; move it to the front, because the first matching pattern applies");
     fail(ExitCode::usage, "optim.groups: the pattern '", printable_start(rule.pattern),
          "' matches no parameter; the nearest one is '", nearest_parameter(rule.pattern, parameters), "'");
   }

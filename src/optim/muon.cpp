@@ -59,7 +59,8 @@ Muon::Muon(const OptimizerOptions& options, const std::vector<ParameterGroup>& g
     (group.matrices > 0 ? matrices : others).push_back(group);
     if (group.matrices > 0) counts.insert(counts.end(), group.params.size(), group.matrices);
     if (group.matrices == 0) others.back().lr_factor *= options.adamw_lr_ratio;
-    require(group.moments.empty(), ExitCode::unexpected, "Muon needs whole matrices and keeps their momentum itself");
+    require(group.moments.empty(), ExitCode::unexpected,
+            "Muon needs whole matrices and allocates their momentum itself; leave `moments` empty");
   }
   require(!matrices.empty(), ExitCode::usage, "optim.name = muon finds no matrix to update: use adamw");
   const FlatGroups all = flatten(matrices, 1);
@@ -77,7 +78,7 @@ void Muon::make_stacks(const FlatGroups& all, const std::vector<int64_t>& matric
   for (size_t i = 0; i < all.params.size(); ++i) {
     const at::Tensor& param = all.params[i];
     require(param.dim() >= 2 && param.numel() > 0 && param.size(0) % matrices[i] == 0, ExitCode::unexpected,
-            "parameter '", all.names[i], "' is no matrix that Muon could update, or not ", matrices[i], " of them");
+            "parameter '", all.names[i], "' cannot be updated by Muon as ", matrices[i], " stacked matrices");
     momenta_.push_back(at::zeros_like(param.detach()));
     const int64_t rows = param.size(0) / matrices[i];
     for (int64_t first = 0; first < param.size(0); first += rows) add_matrix(all, i, first, rows);

@@ -61,7 +61,7 @@ at::Tensor newton_schulz_(const NewtonSchulzBuffers& buffers, double scale) {
 
 at::Tensor newton_schulz(const at::Tensor& matrices, at::ScalarType precision) {
   require(precision == at::kFloat || precision == at::kBFloat16, ExitCode::unexpected,
-          "Newton-Schulz iterates in float32 or bfloat16");
+          "the Newton-Schulz iteration supports only float32 and bfloat16");
   const at::Tensor stack = matrices.dim() == 2 ? matrices.unsqueeze(0) : matrices;
   const int64_t k = std::min(stack.size(1), stack.size(2));
   NewtonSchulzBuffers buffers;

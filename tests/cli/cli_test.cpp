@@ -145,6 +145,7 @@ TEST(Cli, Options) {
   expect_refusal(ExitCode::usage, {"config", "--print", "--json"}, {"--print", "--json"});
   expect_refusal(ExitCode::usage, {"config", "--schema", "--describe"}, {"--schema", "--describe"});
   expect_refusal(ExitCode::usage, {"config", "--schema", "optim.lr=1"}, {"config --schema", "KEY=VALUE"});
+  expect_refusal(ExitCode::usage, {"config", "--describe", "optim.lr=1"}, {"config --describe", "KEY=VALUE"});
   expect_refusal(ExitCode::usage, {"doctor", "now"}, {"'now'"});
 }
 

@@ -79,5 +79,23 @@ class Prose(unittest.TestCase):
         self.assertIn("src/b.cpp does not exist", said.stdout)
 
 
+class Sizes(unittest.TestCase):
+    """Pages that a newcomer reads stay short."""
+
+    def lines(self, name):
+        return (ROOT / name).read_text(encoding="utf-8").splitlines()
+
+    def test_readme(self):
+        lines = self.lines("README.md")
+        self.assertLessEqual(len(lines), 150)
+        self.assertLessEqual(len(" ".join(lines).split()), 1300)
+        first = next(i for i, line in enumerate(lines, 1) if line.startswith("hrm_train train"))
+        self.assertLessEqual(first, 40)
+
+    def test_pages(self):
+        self.assertLess(len(self.lines("docs/architecture.md")), 200)
+        self.assertLess(len(self.lines("docs/benchmarks.md")), 300)
+
+
 if __name__ == "__main__":
     unittest.main()

@@ -1,7 +1,7 @@
 #pragma once
-// BERT (Devlin et al., arXiv 1810.04805) as a sentence encoder (Reimers and Gurevych, arXiv 1908.10084): the mean of
-// the last hidden states, normalised to unit length. Frozen and for inference only: no gradient reaches its weights.
-// Shapes: B rows, T tokens, D width, H heads.
+// BERT (Devlin et al., arXiv 1810.04805) as a sentence encoder (Reimers and Gurevych, arXiv 1908.10084). An embedding
+// is the mean of the last hidden states, normalised to unit length. Frozen and for inference only: no gradient reaches
+// the weights. Shapes: B rows, T tokens, D width, H heads.
 
 #include <ATen/core/Tensor.h>
 

@@ -62,8 +62,8 @@ class PuzzleModel : public torch::nn::Module {
   const at::Tensor& H_init() const { return H_init_; }
   const at::Tensor& L_init() const { return L_init_; }
 
-  // FLOPs of the GEMMs (2mnk each) for one sample in one training step: segment forward and backward, and, if
-  // configured, the second forward for the Q target.
+  // FLOPs of the GEMMs (2mnk each) for one sample in one training step: segment forward and backward. Includes the
+  // second forward for the Q target if configured.
   virtual double flops_per_sample_step() const = 0;
   virtual double flops_per_sample_segment() const = 0;
 

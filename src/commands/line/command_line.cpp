@@ -206,6 +206,8 @@ struct ConfigOptions {
 
 int run_config(const ConfigOptions& options) {
   if (options.describe) {
+    require(options.files.empty() && options.overrides.empty(), ExitCode::usage,
+            "config --describe lists every key; leave --config and KEY=VALUE out");
     std::cout << config::describe_fields();
     return 0;
   }

@@ -24,7 +24,7 @@ constexpr uint64_t kConfigBytes = uint64_t{16} << 20;
 // Files that newer versions of the library write instead of the member chat_template.
 constexpr const char* kJinjaFile = "chat_template.jinja";
 constexpr const char* kDefault = "default";
-constexpr const char* kChoices = "name the template: chatml, llama3, plain or custom";
+constexpr const char* kChoices = "name the template with chat.template: chatml, llama3, plain or custom";
 
 std::string_view trimmed(std::string_view text) {
   const size_t begin = text.find_first_not_of(kAsciiSpace);
@@ -207,7 +207,7 @@ void ChatEncoder::set_model(const ModelTemplate& model) {
   try {
     model_ = std::make_shared<const JinjaTemplate>(model.text, model.origin);
   } catch (const Error& error) {
-    fail(error.code(), error.what(), "; ", kChoices, " (chat.template)");
+    fail(error.code(), error.what(), "; ", kChoices);
   }
   model_digest_ = digest_hex(std::as_bytes(std::span(model.text)));
   auto variables = nlohmann::ordered_json::object();
