@@ -56,8 +56,8 @@ void clear_line(State& s) {
   s.line_open = false;
 }
 
-// What cannot be written to the file (full disk) is skipped there, and counted: the program continues, and fails by
-// itself where it writes what it cannot do without.
+// What cannot be written to the file (full disk) is dropped and counted. The program continues, and fails by itself
+// where it writes what it needs.
 void write_log_file(State& s, Level level, const std::string& text) {
   if (!s.file) return;
   s.file->log(to_spdlog(level), "{}", text);

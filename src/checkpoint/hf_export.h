@@ -19,11 +19,10 @@ struct HfModel {
   std::vector<std::pair<std::string, at::Tensor>> weights;
 };
 
-// Llama for full attention, Mistral for a window, Qwen3 for norms of q and k, with or without a window. Of weights that
-// we keep as one, rows are theirs: qkv_proj is q_proj, k_proj and v_proj, gate_up_proj is gate_proj and up_proj. The
-// tensors are views, in the types of `weights`; dtype: what the files shall hold. Throws Error(usage) for a model that
-// is not one of these, naming the other formats, and for a dtype other than float32 and bfloat16;
-// Error(checkpoint) for weights that are not those of `options`.
+// Llama for full attention, Mistral for a window, Qwen3 for norms of q and k, with or without a window. Our fused
+// weights hold their rows: qkv_proj is q_proj, k_proj and v_proj; gate_up_proj is gate_proj and up_proj. The tensors
+// are views, in the types of `weights`; dtype: of the files. Throws Error(usage) for another model, naming the other
+// formats, and for a dtype other than float32 and bfloat16; Error(checkpoint) for weights that do not fit `options`.
 HfModel hf_model(const models::DecoderOptions& options, const std::vector<std::pair<std::string, at::Tensor>>& weights,
                  const HfTokens& tokens, at::ScalarType dtype = at::kFloat);
 

@@ -150,8 +150,8 @@ void load_hf_weights(const SafetensorsSet& files, const models::DecoderOptions& 
       row += rows;
     }
   }
-  // Read, sent to the device in the file's dtype and quantised one by one: of these weights there is never more than
-  // one layer's beside the codes, neither on the host, where files are mapped, nor on the device.
+  // Read, sent to the device in the file's dtype and quantised one by one. Never more than one layer of these weights
+  // is unquantised, neither on the host, where files are mapped, nor on the device.
   for (const nn::Nf4Layer& layer : nn::nf4_layers(model)) {
     std::vector<at::Tensor> parts;
     for (const auto& [theirs, rows] : wanted.at(layer.weight).parts) parts.push_back(weights.tensor(theirs));

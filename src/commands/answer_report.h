@@ -59,8 +59,8 @@ struct AnswerReport {
   bool different_measures = false;
 };
 
-// Error(data) where the evaluations have no prompt or no metric in common, or those of one group differ in temperature,
-// top_p, number of answers or diversity_metric; Error(usage) for no group.
+// Error(data) if the evaluations share no prompt or no metric, or those of a group differ in temperature, top_p, number
+// of answers or diversity_metric. Error(usage) for no group.
 AnswerReport compare_answers(std::vector<ReportGroup> groups);
 
 // Of each metric, what it is, in one line; empty for an unknown one.

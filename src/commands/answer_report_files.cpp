@@ -129,8 +129,8 @@ std::vector<double> ticks(double low, double high) {
   return out;
 }
 
-// Where the values of an axis begin and end: all intervals, and a little more, so much that ticks of three digits
-// differ where all values are the same.
+// Limits of an axis: all intervals and a margin. If all values are equal, the margin is wide enough that ticks of three
+// digits differ.
 std::pair<double, double> range(const Front& front, metrics::Interval FrontPoint::*axis) {
   double low = INFINITY, high = -INFINITY;
   for (const FrontPoint& point : front.points) {

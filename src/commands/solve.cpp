@@ -111,8 +111,8 @@ std::string trimmed_end(std::string line) {
   return line;
 }
 
-// One puzzle a line; a maze may also stand as its `columns` rows, one a line. Empty lines separate; of a line with a
-// comma or a tab only the first field counts (Sudoku), so that columns behind it do no harm.
+// One puzzle per line; a maze may also be its `columns` rows, one per line. Empty lines separate puzzles. Only the
+// first field of a line with a comma or a tab counts (Sudoku), so later columns do no harm.
 std::vector<Question> read_questions(std::istream& in, const std::string& origin, int64_t cells, int64_t columns,
                                      bool maze) {
   std::vector<Question> questions;

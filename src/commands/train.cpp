@@ -60,8 +60,8 @@ Start choose_start(const TrainOptions& options, const fs::path& run_dir) {
   require(options.init.empty(), ExitCode::usage, "--resume ", options.resume, " and --init ", options.init,
           " both name a checkpoint; give one of them");
   const auto found = checkpoint::open_checkpoint(options.resume);
-  // Going on from an older step of this run would leave two futures in one folder, and the next --resume auto would
-  // take the abandoned one.
+  // Resuming from an older step of this run would leave two futures in one folder, and the next --resume auto would
+  // pick the abandoned one.
   const auto own = checkpoint::list_checkpoints(run_dir);
   require(own.empty() || fs::equivalent(own.front(), found.dir), ExitCode::usage, "'", run_dir.string(),
           "' holds other checkpoints than '", found.dir.string(), "', the newest at ",
@@ -139,8 +139,8 @@ struct Rewind {
   int64_t rewinds = 0;  // this one included
 };
 
-// The newest good checkpoint that lies far enough before the spike; those after it lose their names, so that no resume
-// takes them. nullopt: there is none.
+// The newest good checkpoint that is far enough before the spike. Later ones are renamed, so that no resume uses them.
+// nullopt: there is none.
 std::optional<Rewind> choose_rewind(const config::TrainConfig& config, const train::Trainer& trainer,
                                     const fs::path& run_dir, parallel::Comm& comm) {
   Start start;

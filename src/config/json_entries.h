@@ -13,9 +13,9 @@ struct JsonEntry {
   nlohmann::json value;  // a scalar; an empty object or array stands for one of these (objects' members follow)
 };
 
-// Parses a JSON object with // and /* */ comments. `name` is what messages call the text. Throws Error(usage) naming
-// the line for a syntax error, for a key that stands twice or is longer than 256 bytes, for objects and arrays more
-// than 16 deep, for a text that is not an object, and for one of more than kMaxConfigBytes.
+// Parses a JSON object with // and /* */ comments. `name` is the text's name in messages. Throws Error(usage) naming
+// the line for a syntax error, for a duplicate key or one longer than 256 bytes, for objects and arrays more than 16
+// deep, for a text that is not an object, and for one of more than kMaxConfigBytes.
 std::vector<JsonEntry> parse_json_entries(const std::string& text, const std::string& name);
 
 }  // namespace hrm::config

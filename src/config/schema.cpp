@@ -204,8 +204,8 @@ std::string nearest_key(const std::string& key) {
     return found == names.end() ? "" : keys()[found - names.begin()];
   };
   if (std::string found = key_of(name); !found.empty()) return found;
-  // Official names with an addition, as `lr_warmup_steps` and `ema_rate`: the longest known name within; before what is
-  // spelt alike where it is whole words, after it where it may be there by chance.
+  // Official names with an addition, such as `lr_warmup_steps` and `ema_rate`: the longest known name within. It comes
+  // before similar spellings if it is whole words, and after them if it may be a coincidence.
   std::string words, within;
   for (const std::string& known : names) {
     if (known.size() < 3) continue;

@@ -6,9 +6,9 @@
 
 namespace hrm::data {
 
-// "; this is a Parquet file; make ...", of a file or of the first such file in a folder, or that the folder was written
-// by datasets.save_to_disk, or holds tables. For a path that is not there: what to type if it is the name of a data set
-// on the Hugging Face hub. Empty where there is nothing to say.
+// "; this is a Parquet file; make ...", for a file or the first such file in a folder; or that the folder was written
+// by datasets.save_to_disk, or holds tables. For a missing path: what to type if it is the name of a data set on the
+// Hugging Face hub. Empty otherwise.
 std::string other_data(const std::filesystem::path& path);
 
 // Of a table in text (*.csv, *.tsv) instead of records: the line that makes JSON lines of it. Else empty.

@@ -60,8 +60,8 @@ bool is_torch_file(std::string_view text) {
          text.substr(kNameAt, kLongestName).find("/data.pkl") != std::string_view::npos;
 }
 
-// The mark of UTF-16 and two characters of ASCII: with the mark alone, the length in front of a safetensors file could
-// be taken for it.
+// UTF-16's mark and two ASCII characters. The mark by itself could be the length at the beginning of a safetensors
+// file.
 bool is_utf16(std::string_view text) {
   if (text.size() < 6 || !(text.starts_with("\xFF\xFE") || text.starts_with("\xFE\xFF"))) return false;
   const size_t low = text[0] == '\xFF' ? 2 : 3, high = text[0] == '\xFF' ? 3 : 2;

@@ -100,7 +100,7 @@ class ZstdUnpacker final : public InputWindow::Unpacker {
   ZstdUnpacker(std::string_view packed, const std::string& origin, ExitCode code)
       : Unpacker(packed, origin, code), stream_(ZSTD_createDStream()) {
     require(stream_ != nullptr, ExitCode::environment, "Zstandard cannot be started");
-    // A few bytes may ask for a window of any size: 16 MiB, and more only for files that can fill it, up to 128 MiB.
+    // A few bytes may ask for any window. Allowed are 16 MiB, and up to 128 MiB for files that can fill it.
     const size_t most = std::min(std::max(packed.size(), kUnpackedAtOnce / 4), size_t{1} << 20) * 256;
     const int window_log = std::clamp(static_cast<int>(std::bit_width(most)) - 1, 24, 27);
     ZSTD_DCtx_setParameter(stream_, ZSTD_d_windowLogMax, window_log);

@@ -28,8 +28,8 @@ int64_t modified_ns(const fs::path& path, ExitCode code) {
   return int64_t{facts.st_mtim.tv_sec} * 1'000'000'000 + facts.st_mtim.tv_nsec;
 }
 
-// Pages at equal distances, the first and the last among them: a change that left size and time as they were is most
-// probably seen without reading all.
+// Pages at equal distances, including the first and the last. They show most changes that left size and mtime as they
+// were, without reading everything.
 std::string probe_of(std::span<const std::byte> bytes) {
   Hasher hasher;
   const uint64_t last = bytes.size() > kPage ? bytes.size() - kPage : 0;

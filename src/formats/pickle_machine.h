@@ -1,6 +1,6 @@
 #pragma once
-// The part of Python's pickle machine (protocols 2 to 4) that tensor files need. It builds a tree of plain values; the
-// handful of callables that PyTorch puts into such files are known by name and stand for data, never for code.
+// The part of Python's pickle machine (protocols 2 to 4) that tensor files need. It builds a tree of plain values. The
+// few callables that PyTorch puts into such files are known by name and represent data, never code.
 
 #include <cstdint>
 #include <memory>

@@ -34,9 +34,8 @@ struct DescribedTensor {
   uint64_t begin = 0, end = 0;  // of the data
 };
 
-// Takes the header value by value: what no header holds is refused where it stands, so that memory grows with tensors
-// alone and nothing nests deeper than name -> description -> shape. Throws Error without the file's name; the caller
-// adds it.
+// Parses the header value by value. Invalid content is refused at once, so memory grows only with tensors and nothing
+// nests deeper than name -> description -> shape. Throws Error without the file's name; the caller adds it.
 class SafetensorsHeaderReader final : public nlohmann::json_sax<nlohmann::json> {
  public:
   explicit SafetensorsHeaderReader(uint64_t data_size) : data_size_(data_size) {}

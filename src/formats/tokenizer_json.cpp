@@ -179,9 +179,9 @@ class Parser {
     }
   }
 
-  // No id for two tokens, and none that the library would change: it gives an added token that the vocabulary lacks the
-  // number of the vocabulary's tokens, or one more than the greatest id of the added tokens before it, whatever the
-  // file says. Fills all_ids_.
+  // No id may belong to two tokens, and none may be one that the library would change. The library gives an added token
+  // outside the vocabulary the size of the vocabulary as id, or one more than the largest id of earlier added tokens,
+  // whatever the file says. Fills all_ids_.
   void check_ids() {
     for (const VocabularyEntry& entry : result_.vocabulary) all_ids_.emplace(entry.id, entry.token);
     const auto size = static_cast<int32_t>(result_.vocabulary.size());

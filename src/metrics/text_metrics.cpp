@@ -47,8 +47,8 @@ std::vector<Words> all_words(const std::vector<std::string>& texts) {
   return all;
 }
 
-// N-grams of a group's texts as numbers, and BLEU of each text against the others. Of each n-gram only the texts that
-// have it most often matter, so that all n^2 scores of a group that loses a text take O(words + n^2).
+// N-grams of a group's texts as numbers, and BLEU of each text against the others. For each n-gram only the texts with
+// the highest counts matter, so all n^2 scores of a group without one text take O(words + n^2).
 class Bleu {
  public:
   // `clips`: of a text with fewer words than orders, those that it has.

@@ -29,7 +29,7 @@ struct HeadWeights {
   at::Tensor grad_lm_weight = {}, grad_q_weight = {}, grad_q_bias = {};  // undefined where not trained
 };
 
-// z_H @ weight^T for all positions, (B, L, V). On a GPU rows are padded to multiples of 16 bytes: with rows of 11
+// z_H @ weight^T for all positions, (B, L, V). On a GPU rows are padded to multiples of 16 bytes. With rows of 11
 // logits, this GEMM and those of the backward pass would use single-element loads.
 at::Tensor position_logits(const at::Tensor& z_H, const at::Tensor& weight) {
   if (!z_H.is_cuda() || ops::backend() == ops::Backend::reference) return at::linear(z_H, weight);

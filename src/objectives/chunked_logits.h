@@ -1,6 +1,6 @@
 #pragma once
-// Common code of losses that pass hidden states to the head in chunks of tokens: logits in a reused buffer, and the
-// backward pass from their gradients. Shapes: N tokens, D width, V vocabulary.
+// Common code of losses that pass hidden states to the head in chunks of tokens: logits in a reused buffer, and their
+// backward pass. Shapes: N tokens, D width, V vocabulary.
 
 #include <ATen/ATen.h>
 
@@ -9,8 +9,8 @@
 
 namespace hrm::objectives {
 
-// Throws c10::Error that begins with `name` unless hidden is (N, D), weight (V, D) of the same dtype, ids (N), and
-// chunk and temperature positive.
+// Throws c10::Error that begins with `name` unless hidden is (N, D), weight (V, D) of the same dtype, and ids (N). Also
+// throws unless chunk and temperature are positive.
 void check_head_input(const char* name, const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& ids,
                       int64_t chunk, double temperature);
 

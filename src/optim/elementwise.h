@@ -10,7 +10,7 @@ namespace hrm::optim {
 struct FlatGroups {
   std::vector<std::string> names;
   std::vector<at::Tensor> params, grads, averages, copies;
-  std::vector<std::vector<at::Tensor>> moments;  // one list per moment_names(), or empty if not provided
+  std::vector<std::vector<at::Tensor>> moments;  // one list for each of moment_names(), or empty if not provided
   std::vector<double> weight_decay, lr_factor;
 };
 // `moments`: the number of moments per parameter. Throws Error(unexpected) if lists are inconsistent or there are no

@@ -60,8 +60,8 @@ optim::ParameterGroup ParameterShards::group(double weight_decay) const {
 }
 
 optim::GradNorm ParameterShards::global_norm(double max_norm, const optim::GradNormExtras& extras) const {
-  // The norm of the ranks' norms. Each is two numbers whose squares add up to that of the norm in float64: one number
-  // would be rounded, and clipping that differs in its last bit drives a training away from one without shares.
+  // The norm of the ranks' norms. Each is two numbers whose squares add up to the norm's square in float64. One number
+  // would be rounded, and clipping that differs in its last bit makes a training diverge from one without shards.
   const at::Tensor norm = at::linalg_vector_norm(gradients_, 2, std::nullopt, /*keepdim=*/false, at::kDouble);
   const at::Tensor most = (norm * (1 - 0x1p-23)).to(at::kFloat);  // not above the norm
   const at::Tensor rest = at::sqrt((norm - most) * (norm + most)).to(at::kFloat);

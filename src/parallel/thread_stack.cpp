@@ -25,8 +25,8 @@ constexpr int hidden_calls = 2;  // the handler and the kernel's way into it
 void* calls[max_calls];
 std::atomic<int> depth{-1};
 
-// Only notes addresses; names are looked up by the thread that asked. backtrace() is safe here once it has been called
-// before; should it hang all the same, thread_stack() waits no longer than it was told.
+// Only notes addresses; the thread that asked looks up names. backtrace() is safe here after a first call elsewhere. If
+// it still hangs, thread_stack() waits no longer than its limit.
 void note_calls(int) {
   const int saved = errno;
   depth.store(backtrace(calls, max_calls), std::memory_order_release);

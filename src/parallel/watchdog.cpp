@@ -451,8 +451,8 @@ void Watchdog::stop() {
 }
 
 void Watchdog::leave(const Failure& failure) {
-  // What follows may hang, in a lock that the training thread holds or in a pipe that nobody reads; or crash, in a
-  // stack that is not a stack any more.
+  // What follows may hang, in a lock of the training thread or in a pipe that nobody reads. Or it may crash, in a
+  // corrupt stack.
   constexpr unsigned limit_s = 5;
   struct sigaction action {};
   action.sa_handler = leave_at_once;

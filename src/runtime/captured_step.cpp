@@ -47,8 +47,8 @@ c10::cuda::CUDAStream side_stream(c10::DeviceIndex device) {
   return stream;
 }
 
-// The memory pool that all graphs share, as long as there are any; LibTorch gives it back with the last of them, and
-// the next one starts a new pool.
+// The memory pool that all graphs share while there are any. LibTorch frees it with the last graph, and the next graph
+// starts a new pool.
 struct Pool {
   c10::MempoolId_t id{0, 0};
   int64_t graphs = 0;

@@ -107,8 +107,8 @@ std::string choose_allocator(config::GpuAllocator wanted) {
 
 }  // namespace
 
-// By the rules of CUDA: machine code runs on the same major and any later minor version, "a" variants on their own
-// version alone, and PTX on everything later.
+// CUDA's rules: machine code runs on the same major and any later minor version, "a" variants only on their own
+// version, and PTX on everything later.
 std::string kernels_for(int capability, const std::string& archs) {
   std::istringstream list(archs);
   std::string result;

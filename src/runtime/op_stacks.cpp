@@ -68,8 +68,8 @@ void leave(const at::RecordFunction&, at::ObserverContext* context) {
   g_nanoseconds[std::move(open->key)] += std::max<int64_t>(took - open->inner_ns, 0);
 }
 
-// The functions of this program by address. Its symbols are not in the dynamic table, so that dladdr does not know
-// them; the symbol table of the file has them unless it was stripped.
+// The functions of this program by address. Its symbols are not in the dynamic table, so dladdr does not know them. The
+// file's symbol table has them unless it was stripped.
 class ProgramSymbols {
  public:
   ProgramSymbols() : file_("/proc/self/exe", ExitCode::environment) {

@@ -16,7 +16,7 @@ class OpStacks {
   OpStacks& operator=(const OpStacks&) = delete;
 
   // Stops. One line per stack, the longest time first: this program's functions from the outermost on, then the
-  // operations, joined by ';', a blank, microseconds without the operations inside. Error(environment).
+  // operations, joined by ';', a blank, and microseconds without inner operations. Error(environment).
   void finish(const std::filesystem::path& file);
 
  private:

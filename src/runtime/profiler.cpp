@@ -189,8 +189,8 @@ StepTrace::StepTrace(at::Device device, const TraceOptions& options) : device_(d
                                         /*with_stack=*/false, options.flops);
   std::set<ActivityType> activities{ActivityType::CPU};
   if (device.is_cuda()) activities.insert(ActivityType::CUDA);
-  // A build with CUDA on a machine without a driver: the profiler library would print an error of its own, and the
-  // trace of the CPU is right all the same. A level that the user has set stays.
+  // A build with CUDA on a machine without a driver: the profiler library would print its own error, although the CPU's
+  // trace is right. A level that the user has set stays.
   if (device.is_cpu()) setenv("KINETO_LOG_LEVEL", "5", /*overwrite=*/0);
   synchronize(device_);
   profiler::prepareProfiler(config, activities);

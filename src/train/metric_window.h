@@ -18,8 +18,8 @@ class MetricWindow : public Stateful {
   // at a step when kAgreementLag later ones are under way: a window ends when its last step was queued.
   MetricWindow(int64_t task_sums, int64_t extras, bool several_ranks);
 
-  // Prefix of the state's names. Earlier versions kept fewer values, under the second: that window is dropped, so that
-  // the first line after such a resume is of the steps since.
+  // Prefix of the state's names. Earlier versions kept fewer values, under the second one. That window is dropped, so
+  // the first line after such a resume covers only later steps.
   static constexpr const char *kStatePrefix = "loop.open_window.", *kEarlierStatePrefix = "loop.window_";
   // The sums and the number of steps; clocks are of this process.
   void visit_state(StateVisitor& visitor) override;

@@ -58,7 +58,7 @@ Ranks meet(const parallel::Launch& launch, const config::Config& all, const para
   return ranks;
 }
 
-// One of several ranks ends by an error. The others wait for it in some operation: they are told why, and nothing is
+// One of several ranks ends by an error. The others wait for it in some operation. They are told why, and nothing is
 // torn down in an orderly way, which could wait for them in turn.
 [[noreturn]] void leave_others(Ranks& ranks, const Described& error) {
   if (error.code == ExitCode::rank_failed) {

@@ -24,11 +24,11 @@ struct Ranks {
   double heartbeat_s = 0;
 };
 
-// Meets the others, does `body`, and leaves together with them: returns its exit code when all ranks have come to the
-// end. Where `body` throws, the others are told why, and a process with several ranks ends here, with the error's exit
-// code, or ExitCode::rank_failed when another rank was at fault. Several ranks on one machine take a GPU each
-// (take_one_gpu). Throws Error where they do not meet. `job`: what the ranks of this job have in common, and those of
-// another one at the same port may not.
+// Meets the others, runs `body`, and leaves together with them. Returns its exit code when all ranks have reached the
+// end. If `body` throws, the others are told why, and a process with several ranks ends here. Its exit code is the
+// error's, or ExitCode::rank_failed if another rank was at fault. Ranks on one machine use one GPU each (take_one_gpu).
+// Throws Error if they do not meet. `job`: what all ranks of this job share, and ranks of another job at the same port
+// may not.
 int run_as_ranks(const parallel::Launch& launch, const config::Config& config, const parallel::JobName& job,
                  const std::function<int(Ranks&)>& body);
 

@@ -11,9 +11,9 @@ namespace hrm::train {
 // Files and folders that this process creates are for its user alone (0700), or for its group to read (0750).
 void set_creation_mask(bool group_readable);
 
-// Creates the folder and keeps other processes from training in it for as long as this object lives (the lock goes with
-// the process; its file says who has it). Throws Error(environment): another process trains there, the folder belongs
-// to another user or may be written by everyone, or it cannot be written.
+// Creates the folder and keeps other processes from training in it while this object lives. The lock ends with the
+// process; its file says who has it. Throws Error(environment): another process trains there, the folder belongs to
+// another user or may be written by everyone, or it cannot be written.
 class RunLock {
  public:
   explicit RunLock(const std::filesystem::path& run_dir);
@@ -28,8 +28,8 @@ class RunLock {
 // This machine's name; "unknown" where the system does not tell.
 std::string host_name();
 
-// environment.json: device, build, host, and those variables of the environment that change what a training does;
-// values whose names tell of a secret are not written.
+// environment.json: device, build, host, and environment variables that affect a training. Values whose names suggest a
+// secret are not written.
 void write_environment(const std::filesystem::path& run_dir, const Runtime& runtime);
 
 }  // namespace hrm::train

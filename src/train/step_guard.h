@@ -12,11 +12,11 @@
 
 namespace hrm::train {
 
-// A step is skipped if its gradient is not finite, and, with train.spike_score > 0, if its loss is that many
-// standard deviations above the mean of the last train.spike_window losses (once that many are known).
+// A step is skipped if its gradient is not finite. With train.spike_score > 0 it is also skipped if its loss is that
+// many standard deviations above the mean of the last train.spike_window losses (once that many are known).
 //
-// All tensors are on the device, at the same addresses for as long as this object lives; everything is computed on the
-// current stream, nothing waits. On several ranks with the same loss and norm the answer is the same on all.
+// All tensors are on the device, at the same addresses while this object lives. Everything is computed on the current
+// stream; nothing waits. Ranks with the same loss and norm get the same answer.
 class StepGuard : public Stateful {
  public:
   StepGuard(const config::TrainConfig& config, at::Device device);
@@ -27,8 +27,8 @@ class StepGuard : public Stateful {
   // Afterwards. `nonfinite`: 0-dim float32, 1 where the gradient was not finite.
   void update(const at::Tensor& loss, const at::Tensor& nonfinite);
 
-  // 0-dim float32: 1 where the last loss was a spike; 1 where train.max_nonfinite_steps in a row were not finite, from
-  // which on all steps are skipped.
+  // 0-dim float32. The first is 1 if the last loss was a spike. The second is 1 if train.max_nonfinite_steps in a row
+  // were not finite; from then on all steps are skipped.
   const at::Tensor& spike() const { return spike_; }
   at::Tensor give_up() const;
   // Steps in a row that were not finite, 0-dim float32.

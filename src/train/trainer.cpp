@@ -295,7 +295,7 @@ void Trainer::device_step() {
   {
     const ProfilerRange range(RangeKind::step, "grad_clip");
     loss = task_.step_loss(task_sums);
-    // Once a step gives up, every later one is skipped too, until the host has noticed and stops: the weights in the
+    // Once a step gives up, every later one is skipped too, until the host has noticed and stops. So the weights in the
     // dump are those before the bad steps.
     skip_.copy_(guard_->skip(loss));
     if (scaler_) skip_.copy_(at::maximum(skip_, scaler_->hopeless()));

@@ -69,8 +69,8 @@ class BertEncoder {
   at::Tensor run_layer(const Layer& layer, const at::Tensor& x, const at::Tensor& bias) const;
 
   BertOptions options_;
-  at::Tensor words_;      // (positions, D): position embedding plus that of token type 0
-  at::Tensor positions_;  // (positions, D): a position's vector and that of token type 0
+  at::Tensor words_;      // (vocabulary, D)
+  at::Tensor positions_;  // (positions, D): position embedding plus that of token type 0
   Affine norm_;
   std::vector<Layer> layers_;
 };

@@ -41,8 +41,8 @@ bool sums_right(parallel::Comm& comm, at::Device device, int64_t bytes) {
   return values.eq(comm.ranks() * (comm.ranks() + 1) / 2).all().item<bool>();
 }
 
-// Seconds of one all-reduce of float32 on the slowest rank, one after the other as a training step starts them: on a
-// GPU replayed from a CUDA graph where that can be had, `why_not` says why it was not.
+// Seconds of one float32 all-reduce on the slowest rank, one after the other as a training step starts them. On a GPU
+// replayed from a CUDA graph if possible; otherwise `why_not` says why.
 double measure_collective(parallel::Comm& comm, at::Device device, int64_t bytes, std::string& why_not) {
   const at::Tensor values = at::zeros({bytes / 4}, at::device(device).dtype(at::kFloat));
   // As many per round as memory allows, so that the different starts of the ranks do not matter.

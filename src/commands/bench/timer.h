@@ -32,8 +32,7 @@ class Timeline {
 };
 
 // Milliseconds of one call, the median of several measurements that take about `budget_ms` together. On a GPU the calls
-// are replayed from a captured graph, so that what the host needs to launch them does not count; work that cannot be
-// captured throws c10::Error.
+// are replayed from a captured graph, so launch time does not count. Work that cannot be captured throws c10::Error.
 double time_of_call(at::Device device, double budget_ms, const std::function<void()>& call);
 
 // What this device reaches: the rates that an op's are compared with.

@@ -20,8 +20,8 @@ std::string not_empty(const std::string& text);
 // For numbers without an upper end; CLI11's own checks name the largest double in their message.
 CLI::Validator at_least(int64_t least);
 
-// Lets all options of the app and its subcommands that name files or folders, by their type, understand a leading "~/":
-// a shell leaves it alone in --out=~/here.
+// Makes all options of the app and its subcommands that name files or folders, by their type, expand a leading "~/". A
+// shell does not expand it in --out=~/here.
 void expand_home_in_paths(CLI::App& app);
 
 void add_device(CLI::App& sub, std::string& device);

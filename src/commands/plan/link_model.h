@@ -27,10 +27,10 @@ struct LinkBytes {
 };
 
 // For R ranks on M nodes of G = R / M and a result of S bytes: f S (G - 1) / G in the node, f S (M - 1) / R over the
-// network; f = 2 for an all-reduce, which is a reduce-scatter and an all-gather, 1 for all others. The least that can
-// do: in a ring of the node's GPUs each passes on all parts but one; over the network G rings, one for each GPU of a
-// node, carry a G-th each (Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations",
-// 2009). With one node it is the volume that NCCL's tests call bus bandwidth times time.
+// network. f = 2 for an all-reduce, which is a reduce-scatter and an all-gather, and 1 for all others. This is the
+// minimum: in a ring of the node's GPUs each passes on all parts but one; over the network G rings, one for each GPU of
+// a node, carry a G-th each (Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of
+// workstations", 2009). With one node it is what NCCL's tests call bus bandwidth times time.
 LinkBytes link_bytes(const parallel::CommOperation& operation, const RankLayout& layout);
 
 // One link of a GPU.
@@ -62,9 +62,9 @@ struct LinkOptions {
 // Error(usage) for a file that cannot be read or is no such result, for one of CPUs, and where two say the same.
 Links make_links(const GpuFacts& gpu, const LinkOptions& options);
 
-// start_s, the hops of the way, and the time of the slower link: what goes over both is sent in pieces, at the same
-// time. Hops are those of NCCL's own model (its src/graph/tuning.cc): an all-reduce goes up and down a tree,
-// 2 (G - 1) hops in the nodes and 2 log2 M between them; all others around a ring, R - M and M - 1.
+// start_s, the hops, and the time of the slower link; traffic over both is sent in pieces at the same time. Hops are
+// those of NCCL's own model (its src/graph/tuning.cc). An all-reduce goes up and down a tree, 2 (G - 1) hops in the
+// nodes and 2 log2 M between them. All others go around a ring, R - M and M - 1.
 double collective_seconds(const Links& links, const parallel::CommOperation& operation, const RankLayout& layout);
 
 }  // namespace hrm::commands

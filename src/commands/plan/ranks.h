@@ -12,9 +12,9 @@ namespace hrm::commands {
 
 using tasks::StepExchange;
 
-// Makes the exchanges of one step of rank 0 of in.ranks with a fake Comm (parallel::make_fake_comm) and tensors without
-// memory: the gradients by the GradientReducer that training has, cut from the configured model as there, all else by
-// the functions that the task calls (ModelPlan::rehearse_begin). In the order of a step; none for one rank.
+// Rehearses the exchanges of one step of rank 0 of in.ranks with a fake Comm (parallel::make_fake_comm) and tensors
+// without memory. Gradients go through the training's GradientReducer, split from the configured model; everything else
+// through the functions that the task calls (ModelPlan::rehearse_begin). In the order of a step; none for one rank.
 std::vector<StepExchange> rehearse_step(const PlanInput& in);
 
 // Bytes on one of in.ranks that hold gradients, with parallel.zero of 1 or 2: GradientReducer::gradient_bytes().
@@ -41,9 +41,9 @@ struct RanksPlan {
   double efficiency = 0;  // samples per second of a rank, by those of one rank with the configured batch
 };
 
-// The buckets of gradients go one after the other, each when it is complete and the one before is through; what of that
-// is left when the backward pass of the last micro-batch ends is exposed, as are all other exchanges. Error(usage) as
-// make_plan and layout_of.
+// Gradient buckets go one after the other, each when it is complete and the previous one has arrived. What is left when
+// the backward pass of the last micro-batch ends is exposed, as are all other exchanges. Error(usage) as make_plan and
+// layout_of.
 RanksPlan make_ranks_plan(const RanksInput& in, int64_t ranks);
 
 }  // namespace hrm::commands

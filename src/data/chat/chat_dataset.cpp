@@ -77,8 +77,8 @@ std::string said(const std::vector<ChatMessage>& messages) {
   return text;
 }
 
-// Ids of records and texts of prompts that belong together: a prompt that has two ids makes them one group, which is
-// called as the first of them.
+// Groups ids of records and texts of prompts that belong together. A prompt with two ids makes them one group, which
+// has the name of the first.
 class Groups {
  public:
   // The group of a record.

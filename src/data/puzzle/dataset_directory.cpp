@@ -19,8 +19,8 @@ namespace {
 using nlohmann::json;
 namespace fs = std::filesystem;
 
-// Small sets are checked token by token when they are opened, so that a bad one is refused before training starts;
-// larger ones row by row as they are read.
+// Small sets are checked token by token when they are opened, so a bad one is refused before training. Larger ones are
+// checked row by row as they are read.
 constexpr int64_t kScanAtOpen = int64_t{1} << 25;
 
 // identifiers.json has a name for each puzzle.

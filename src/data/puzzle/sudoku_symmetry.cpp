@@ -109,8 +109,8 @@ Grid transposed(const Grid& grid, int n) {
   return result;
 }
 
-// The search for the smallest form. Once the first row and the order of columns are chosen, the rest follows: digits
-// are named so that the first row reads 1..N, rows of a band and bands are in the order of their first entries.
+// The search for the smallest form. Given the first row and the order of columns, the rest follows: digits are named so
+// that the first row reads 1..N, and rows and bands are sorted by their first entries.
 class FormSearch {
  public:
   FormSearch(const SudokuGeometry& geometry, const Grid& grid)

@@ -1,6 +1,6 @@
 #pragma once
-// Byte-pair encoding of one word (Sennrich et al., 2016, arXiv 1508.07909; over bytes as in GPT-2, or over characters
-// as in SentencePiece): while a pair of neighbours can be merged, the pair that was learned first is, the leftmost of
+// Byte-pair encoding of one word (Sennrich et al., 2016, arXiv 1508.07909), over bytes as in GPT-2 or over characters
+// as in SentencePiece. While a pair of neighbours can be merged, the pair that was learned first is, the leftmost of
 // equal ones.
 
 #include <array>

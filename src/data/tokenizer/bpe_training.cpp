@@ -38,8 +38,8 @@ std::vector<PreTokenizerStep> steps_of(const std::string& words) {
   return {split, bytes};
 }
 
-// A text that is cut where a line ends that is not empty and the next one begins with a letter: with each of the
-// patterns a word ends there. So neither the pieces nor what is counted depend on the number of threads.
+// Cuts a text where a line that is not empty ends and the next begins with a letter: with each of the patterns a word
+// ends there. So neither the pieces nor the counts depend on the number of threads.
 void cut_pieces(std::string_view text, std::vector<std::string_view>& pieces) {
   const auto is_letter = [](char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); };
   size_t begin = 0;

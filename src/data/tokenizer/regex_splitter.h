@@ -10,9 +10,9 @@
 
 namespace hrm::data {
 
-// The expression is one of Oniguruma, the library behind tokenizer.json, which reads some signs otherwise than PCRE2
-// does. What both read alike is allowed: characters, classes [...], groups, alternatives, quantifiers, look-around,
-// (?i:...), \p{..} \P{..} \s \S \d \D \A \z \r \n \t and escaped punctuation. All else is refused. \p follows PCRE2's
+// The expression is Oniguruma's, the library behind tokenizer.json, which reads some signs differently from PCRE2.
+// Allowed is what both read alike: characters, classes [...], groups, alternatives, quantifiers, look-around, (?i:...),
+// \p{..} \P{..} \s \S \d \D \A \z \r \n \t and escaped punctuation. Everything else is refused. \p follows PCRE2's
 // Unicode (14 in Debian 12).
 class RegexSplitter {
  public:

@@ -29,8 +29,8 @@ std::string replaced(const std::string& text, const std::string& pattern, std::s
   return out.append(text, last);
 }
 
-// Takes `sign` away from the beginning, up to `most` times; returns how often more it may be taken away where the text
-// holds nothing else, otherwise 0.
+// Removes `sign` from the beginning, up to `most` times. If the text holds nothing else, returns how often more it may
+// be removed, otherwise 0.
 int32_t strip_signs(std::string& text, const std::string& sign, int32_t most) {
   size_t at = 0;
   for (; most > 0 && text.compare(at, sign.size(), sign) == 0; --most) at += sign.size();

@@ -22,8 +22,8 @@ class TokenDecoder {
    public:
     explicit Stream(const TokenDecoder& decoder) : decoder_(decoder) { restart(); }
 
-    // Appends to `out` what is certain after one more token: no part of a character, and of single bytes (<0xXX>) none
-    // before the last of them, because one that is no UTF-8 corrupts all of its neighbours.
+    // Appends to `out` what is certain after one more token: no incomplete character, and single bytes (<0xXX>) only
+    // after the last of them, because an invalid one corrupts its neighbours.
     void push(const std::string& token, std::string& out);
     // Appends the rest; the next token begins a new text.
     void finish(std::string& out);

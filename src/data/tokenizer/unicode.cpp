@@ -109,8 +109,8 @@ void normalize_part(std::string_view part, NormalizationForm form, std::vector<u
   for (utf8proc_ssize_t i = 0; i < length; ++i) append_utf8(static_cast<char32_t>(codes[static_cast<size_t>(i)]), out);
 }
 
-// Length of the well-formed character at the beginning. 0: `bad` tells how many bytes are a maximal part of one, at
-// least 1, and `cut` whether it is only the end that is missing.
+// Length of the well-formed character at the beginning. 0: `bad` is the number of bytes of a maximal part of one, at
+// least 1, and `cut` says whether only its end is missing.
 unsigned well_formed(const unsigned char* at, size_t left, unsigned& bad, bool& cut) {
   bad = 1;
   cut = false;

@@ -34,8 +34,8 @@ std::u32string decomposed(char32_t c) {
   return text;
 }
 
-// Full case mapping, which makes several characters of some. utf8proc has the simple one; the others are small letters
-// without a capital of their own, which become the capitals of what they are made of.
+// Full case mapping, which turns some characters into several. utf8proc has the simple mapping. The others are small
+// letters without a capital, which become the capitals of their parts.
 void append_upper(char32_t c, std::string& out) {
   if (c < 0x80) {
     out += static_cast<char>(c >= 'a' && c <= 'z' ? c - 32 : c);

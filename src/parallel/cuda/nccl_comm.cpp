@@ -48,8 +48,8 @@ ncclRedOp_t op_of(Reduction reduction) {
   return reduction == Reduction::sum ? ncclSum : ncclMax;
 }
 
-// Which operation the GPU has come to. Before and after each the stream writes its number into memory of the host, also
-// when a captured graph runs, of which the host sees nothing: after a hang it can be read what the GPU waits in.
+// Which operation the GPU has reached. The stream writes its number into host memory before and after each, also in a
+// captured graph, where the host sees nothing. After a hang, it shows what the GPU waits in.
 class DeviceProgress {
  public:
   DeviceProgress() {

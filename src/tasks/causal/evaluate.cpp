@@ -13,8 +13,8 @@
 namespace hrm::tasks {
 namespace {
 
-// --data: a file of JSON lines, or a folder; otherwise what the run set apart for this: data.test, or the test side of
-// its data, or, where there is none, what it was validated on. Folders that no run of ours wrote have none.
+// --data: a file of JSON lines, or a folder. Otherwise the run's data.test, or the test side of its data, or its
+// validation data. Folders that no run of ours wrote have none.
 std::shared_ptr<const data::ChatSource> open_chat_eval_data(const EvalRequest& request, const CausalInference& loaded) {
   const std::string path = request.data.empty() ? loaded.config.data.test : request.data;
   if (!path.empty()) {

@@ -21,8 +21,8 @@ std::vector<std::string> settings_of_earlier(const checkpoint::CheckpointMeta& m
   return data::settings_of_earlier_chat(meta.config_json, meta.info, overrides);
 }
 
-// A run keeps its template, its BOS and whether it reads tools: an earlier version may have guessed the template, and
-// the run goes by that name since.
+// A run keeps its template, its BOS and whether it reads tools. An earlier version may have guessed the template, and
+// the run keeps that name.
 void keep_chat(config::LoadedConfig& loaded, const config::Config& before, const std::string& origin) {
   const config::ChatConfig& then = before.chat;
   config::ChatConfig& now = loaded.config.chat;

@@ -15,12 +15,13 @@
 namespace hrm::tasks {
 namespace {
 
-// Of the data sheet's FLOP/s, in the step of the plain decoder that docs/benchmarks.md takes apart: 10.77 TFLOP of
-// products in 16.2 ms, 1.1 TFLOP of causal attention, both passes, in 4.6 ms.
+// Fractions of the data sheet's FLOP/s, from the step of the plain decoder in docs/measurements/log.md: 10.77 TFLOP of
+// products in 16.2 ms, and 1.1 TFLOP of causal attention, both passes, in 4.6 ms.
 constexpr double kProductShare = 0.67;
 constexpr double kCausalShare = 0.24;
-// The least that a product, an attention or a pass over memory takes inside a graph, fitted to the step of the HRM
-// language model with experts there: its core is 72 blocks over few vectors, one after the other.
+// The least time of a product, an attention or a pass over memory inside a graph. Fitted to the step of the HRM
+// language model with experts in docs/measurements/log.md, whose core is 72 blocks over few vectors, one after the
+// other.
 constexpr double kLeastMs = 0.007;
 // A block of sm90/memory_blocks.cuh of width 512, in the step of docs/benchmarks.md; and the multiprocessors that its
 // clusters share.
@@ -249,8 +250,8 @@ std::string LanguagePlan::shares() const {
 
 double LanguagePlan::backward_done(const PlanInput& in, int64_t groups, int64_t count) const {
   if (groups == 0) return 0;
-  // The blocks of the decoder come first in a backward pass, then those of the core, which is through with all of its
-  // blocks in the first of their uses, then those of the encoder. A block's gradients are complete after its first use.
+  // A backward pass begins with the blocks of the decoder, then those of the core, then those of the encoder. The core
+  // is done with all of its blocks in their first uses. A block's gradients are complete after its first use.
   const LanguagePasses p = language_passes(in, 1);
   std::vector<double> done;  // block passes after which a group is complete
   double before = (p.answers - 1) * static_cast<double>(p.decoder.layers);

@@ -51,8 +51,8 @@ FeedForwardMemory experts_memory(const PlanInput& in, double positions, const La
   return m;
 }
 
-// What attention keeps of its queries: the mixed values, a sum for each head and row, its mask, and with a mask keys
-// and values once for each query, as ATen's kernels that take one know no groups.
+// What attention keeps of its queries: the mixed values, a sum for each head and row, and its mask. With a mask it also
+// keeps keys and values once per query head, because ATen's kernels with masks do not support groups.
 double attention_kept(const BlockStack& s, const LanguageWidths& w, double size, bool masked) {
   const double positions = s.positions();
   const double repeated = masked && w.values < w.queries ? 2 * positions * w.queries * size : 0;
@@ -147,8 +147,8 @@ bool is_one_kernel(const PlanInput& in, const BlockStack& stack) {
          (w.model == 256 || w.model == 512) && 64 * w.heads == w.model && w.inner == 3 * w.model && stack.layers <= 4;
 }
 
-// ops/memory_blocks.h: what is saved of every step, and in the backward pass norms and gradients of all steps, which
-// live until the weights' gradients are made of them.
+// ops/memory_blocks.h: what every step saves. In the backward pass also norms and gradients of all steps, which live
+// until the weights' gradients are computed from them.
 BlockMemory memory_blocks_memory(const PlanInput& in, const BlockStack& stack, double steps) {
   const LanguageWidths w = language_widths(in);
   const double size = element_size(in.config), positions = stack.positions() * steps;

@@ -102,8 +102,8 @@ double PuzzleTask::load_batch(int64_t step, double lr_factor) {
   return pool_ ? pool_->prepare() : load_rows();
 }
 
-// Scales of activations begin at 1 and follow the maxima from the second step on; those of the weights, whose maxima
-// are known, are right from the first.
+// Activation scales begin at 1 and follow the maxima from the second step on. Weight scales are right from the first
+// step, because their maxima are known.
 void PuzzleTask::prepare_fp8(int64_t step) {
   nn::Fp8Recursions* fp8 = model_->fp8();
   if (!fp8) return;

@@ -13,8 +13,8 @@ namespace hrm::tasks {
 namespace {
 
 constexpr int64_t kLargestBatch = 2048, kLargestCpuBatch = 256;
-// A training step keeps the activations of all its differentiated layers, an evaluation those of one: rows of an
-// evaluation that take no more memory than one row of training, with room to spare.
+// A training step keeps the activations of all its differentiated layers, an evaluation those of one. So this many
+// evaluation rows need no more memory than one training row, with room to spare.
 constexpr int64_t kRowsPerTrainingRow = 4;
 // With early halting: in the end of a call batches run out of rows. On a CPU, where a batch takes long, a call has no
 // more rows than without it: between two calls an evaluation can be left.
