@@ -151,7 +151,7 @@ TEST_F(ModelFolders, TargetsInEveryForm) {
   names.push_back("c_attn");  // of another architecture
   EXPECT_EQ(with(names), want);
   expect_error(ExitCode::checkpoint, {"adapter_config.json: ", "not a regular expression"}, [&] { with("(q_proj"); });
-  expect_error(ExitCode::checkpoint, {"adapter_config.json: ", "no layer of the model is a target"},
+  expect_error(ExitCode::checkpoint, {"adapter_config.json: ", "no layer of the model matches the targets"},
                [&] { with(".*lm_head"); });
   expect_error(ExitCode::checkpoint, {"of a layer that gets no adapter"}, [&] { with(".*q_proj"); });
 }

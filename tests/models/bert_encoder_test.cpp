@@ -234,14 +234,14 @@ TEST(BertEncoder, RefusesWeightsThatDoNotFit) {
   weights["encoder.layer.2.output.dense.bias"] = at::zeros({16});
   weights["encoder.layer.0.output.dense.bias"] = at::zeros({16}, at::kLong);
   weights["encoder.layer.0.output.LayerNorm.gamma"] = at::zeros({16});
-  refused(
-      weights,
-      {"there.safetensors does not fit a BERT of 50 tokens, width 16, 2 layers, inner width 24, 40 positions and 2 "
-       "token types: ",
-       "'encoder.layer.1.attention.self.key.bias' is missing",
-       "'embeddings.position_embeddings.weight' has the shape [64, 16], not [40, 16]",
-       "'encoder.layer.2.output.dense.bias' is no part of it", "'encoder.layer.0.output.dense.bias' holds Long values",
-       "'encoder.layer.0.output.LayerNorm.weight' is there twice"});
+  refused(weights,
+          {"there.safetensors does not fit a BERT of 50 tokens, width 16, 2 layers, inner width 24, 40 positions and 2 "
+           "token types: ",
+           "'encoder.layer.1.attention.self.key.bias' is missing",
+           "'embeddings.position_embeddings.weight' has the shape [64, 16], not [40, 16]",
+           "'encoder.layer.2.output.dense.bias' is not a weight of BERT",
+           "'encoder.layer.0.output.dense.bias' holds Long values",
+           "'encoder.layer.0.output.LayerNorm.weight' occurs twice"});
   refused({}, {"'embeddings.LayerNorm.bias' is missing", "and 13 more"});
 }
 
@@ -253,7 +253,7 @@ TEST(BertEncoder, RefusesWhatItCannotDo) {
   expect_error(ExitCode::usage, {"sentence 1 has 41 tokens", "the 40 positions"}, [&] {
     embed_all(encoder, {sentence_of(3, 1), sentence_of(41, 1)});
   });
-  expect_error(ExitCode::usage, {"token 2 of sentence 1 is 50", "the tokens 0 to 49"}, [&] {
+  expect_error(ExitCode::usage, {"token 2 of sentence 1 is 50", "vocabulary is 0 to 49"}, [&] {
     embed_all(encoder, {{1}, {1, 2, 50}});
   });
   expect_error(ExitCode::usage, {"token 0 of sentence 0 is -1"}, [&] { embed_all(encoder, {{-1}}); });

@@ -150,18 +150,18 @@ TEST(FrozenWeight, OneWorkspaceAndWhatAllTakes) {
 
 TEST(FrozenWeight, NamesWhatDoesNotFit) {
   TwoFrozenLayers model(WeightFormat::nf4);
-  expect_error(ExitCode::unexpected, {"'first.weight' was given no weight"},
+  expect_error(ExitCode::unexpected, {"'first.weight' has no NF4 weight"},
                [&] { share_nf4_workspace(model, at::kFloat); });
   at::Tensor weight = at::ones({40, 24});
   weight[3][4] = std::numeric_limits<float>::infinity();
-  expect_error(ExitCode::checkpoint, {"'q' holds numbers that are not finite", "hf.quantize"},
+  expect_error(ExitCode::checkpoint, {"'q' contains values that are not finite", "hf.quantize"},
                [&] { model.first->hold_nf4(weight, "q"); });
   weight[3][4] = std::numeric_limits<float>::quiet_NaN();
-  expect_error(ExitCode::checkpoint, {"'q' holds numbers that are not finite"},
+  expect_error(ExitCode::checkpoint, {"'q' contains values that are not finite"},
                [&] { model.first->hold_nf4(weight, "q"); });
-  expect_error(ExitCode::unexpected, {"another size"}, [&] { model.first->hold_nf4(at::ones({2, 2}), "q"); });
-  expect_error(ExitCode::unexpected, {"read as if it stayed"}, [&] { model.first->compute_weight(); });
-  expect_error(ExitCode::unexpected, {"no bias"}, [&] { Linear(2, 2, at::kCPU, true, WeightFormat::nf4); });
+  expect_error(ExitCode::unexpected, {"wrong shape"}, [&] { model.first->hold_nf4(at::ones({2, 2}), "q"); });
+  expect_error(ExitCode::unexpected, {"no compute weight"}, [&] { model.first->compute_weight(); });
+  expect_error(ExitCode::unexpected, {"cannot have a bias"}, [&] { Linear(2, 2, at::kCPU, true, WeightFormat::nf4); });
 }
 
 }  // namespace

@@ -84,7 +84,7 @@ TEST(Rotary, RefusesOddHeads) {
     FAIL();
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ExitCode::usage);
-    EXPECT_NE(std::string(error.what()).find("must be even"), std::string::npos);
+    EXPECT_NE(std::string(error.what()).find("even head width"), std::string::npos);
   }
 }
 

@@ -329,7 +329,7 @@ TEST(Lora, TargetsAsPeftMatchesThem) {
   options.origin = "x/adapter_config.json";
   EXPECT_EQ(names(options), Names{"a"}) << "of a file: what no layer is called is skipped";
   options.targets = {"other"};
-  expect_error(ExitCode::checkpoint, {"x/adapter_config.json: no layer of the model is a target"},
+  expect_error(ExitCode::checkpoint, {"x/adapter_config.json: no layer of the model matches the targets"},
                [&] { names(options); });
 }
 
@@ -338,7 +338,7 @@ TEST(Lora, ModulesThatTrainWhole) {
   options.modules_to_save = {"second"};
   const auto model = std::make_shared<TwoLayers>();
   // `d` is the one part of the module `second`, whose adapter would train beside the whole.
-  expect_error(ExitCode::usage, {"'second' cannot be trained whole, for it has an adapter"},
+  expect_error(ExitCode::usage, {"'second' cannot be trained in full, because it has an adapter"},
                [&] { LoraSet(*model, options, at::kCPU); });
   options.targets = {"a"};
   const auto whole = std::make_shared<TwoLayers>();
@@ -348,7 +348,7 @@ TEST(Lora, ModulesThatTrainWhole) {
   EXPECT_TRUE(whole->second->weight().requires_grad());
   EXPECT_FALSE(whole->first->weight().requires_grad());
   options.modules_to_save = {"first"};
-  expect_error(ExitCode::usage, {"no module that can be trained whole is called 'first'"},
+  expect_error(ExitCode::usage, {"no module that can be trained in full is called 'first'"},
                [&] { LoraSet(*std::make_shared<TwoLayers>(), options, at::kCPU); });
 }
 
@@ -378,7 +378,7 @@ TEST(Lora, NamesWhatDoesNotFit) {
   });
   expect_error(ExitCode::usage, {"rank of at least 1", "not 0"}, [&] { make({.rank = 0, .targets = {"a"}}); });
   expect_error(ExitCode::usage, {"dropout in [0, 1)"}, [&] { make(options_of({"a"}, 1)); });
-  expect_error(ExitCode::usage, {"no layer of the model is a target"}, [&] { make(options_of({})); });
+  expect_error(ExitCode::usage, {"no layer of the model matches the targets"}, [&] { make(options_of({})); });
 }
 
 }  // namespace

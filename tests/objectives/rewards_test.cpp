@@ -92,7 +92,7 @@ TEST(Rewards, LengthsInTokens) {
   EXPECT_EQ(run({.name = "overlong", .max_tokens = 90}, group), (Values{0, 0, -1, -1}));
   EXPECT_EQ(run({.name = "finished"}, group), (Values{1, 1, 0, 0}));
   group.tokens.pop_back();
-  expect_error(ExitCode::usage, {"'overlong'", "tokens", "4 answers", "has 3"},
+  expect_error(ExitCode::usage, {"'overlong'", "tokens", "4 completions", "has only 3"},
                [&] { run({.name = "overlong", .max_tokens = 100}, group); });
   expect_error(ExitCode::usage, {"'overlong'", "not 10 and 11"},
                [] { make_reward({.name = "overlong", .max_tokens = 10, .margin = 11}); });
@@ -100,7 +100,8 @@ TEST(Rewards, LengthsInTokens) {
 
 TEST(Rewards, Diversity) {
   AnswerGroup group = texts({"a", "b"});
-  expect_error(ExitCode::usage, {"'diversity'", "2 answers", "has 0"}, [&] { run({.name = "diversity"}, group); });
+  expect_error(ExitCode::usage, {"'diversity'", "2 completions", "has only 0"},
+               [&] { run({.name = "diversity"}, group); });
   group.diversity = {0.25, 0.75};
   EXPECT_EQ(run({.name = "diversity"}, group), group.diversity);
 }
@@ -221,7 +222,7 @@ TEST(Rewards, LearnedHead) {
   EXPECT_NE(got[0], got[1]);
   group.embeddings = at::randn({2, 5});
   group.prompt_embedding = at::randn({5});
-  expect_error(ExitCode::usage, {"head.safetensors", "embeddings of 3", "gives 5"},
+  expect_error(ExitCode::usage, {"head.safetensors", "embeddings of width 3", "width is 5"},
                [&] { run({.name = "learned", .head = file}, group); });
 }
 
@@ -235,7 +236,7 @@ TEST(Rewards, LearnedHeadFiles) {
   };
   write_head(file, {{8, 6}, {4, 8}, {1, 4}}, at::kBFloat16);
   EXPECT_NO_THROW(LearnedHead{file});
-  refuse({{8, 6}, {4, 7}, {1, 4}}, {"'layers.1.weight' is [4, 7]", "the 8 numbers"});
+  refuse({{8, 6}, {4, 7}, {1, 4}}, {"'layers.1.weight' is [4, 7]", "the 8 outputs"});
   refuse({{8, 5}, {4, 8}, {1, 4}}, {"5 -> 1"});
   refuse({{8, 6}, {4, 8}, {2, 4}}, {"6 -> 2"});
   refuse({{8, 6}, {4, 8}}, {"layers.2.weight", "head.safetensors"});

@@ -108,7 +108,7 @@ TEST(SharedAnswers, RefusesWhatDoesNotFit) {
     room.write(room.read(good.ids, good.labels, 2, 3));
     return room.part(0);
   }();
-  test::expect_error(ExitCode::unexpected, {"one document in a row"},
+  test::expect_error(ExitCode::unexpected, {"one document per row"},
                      [&] { model->forward({.ids = part.ids, .shared = part.tokens, .prompt_ids = part.ids}); });
 }
 

@@ -24,13 +24,13 @@ struct ActLossSums {
 };
 
 // loss = sum over slots of (tokens.loss + (BCE(q_halt, all right) + BCE(q_continue, target)) / 2), the last term only
-// with a target; all right: tokens.right equals tokens.labelled. Binary cross-entropies are of logits.
-// metrics: sums over the slots that have halted and have labelled tokens of 1, right / labelled, all right, (q_halt >=
-// 0) equals all right, and steps; then sums over all slots of tokens.loss, BCE(q_halt), BCE(q_continue).
+// with a target; all right: tokens.right equals tokens.labelled. Binary cross-entropies are of logits. metrics, summed
+// over the slots that have halted and have labelled tokens: 1, right / labelled, all right, (q_halt >= 0) equals all
+// right, steps. Then, summed over all slots: tokens.loss, BCE(q_halt), BCE(q_continue).
 //
 // tokens: of token_loss. q (B, 2) float32 (float64 for tests); target (B) like q; steps (B) int32; halted (B) bool.
-// Differentiable in tokens.loss and q, once. Sums are float64 in one fixed order. On the current stream; can be
-// captured. Throws c10::Error that names the shapes.
+// Differentiable in tokens.loss and q, once. Sums are float64 in a fixed order. On the current stream; can be captured.
+// Throws c10::Error that names the shapes.
 ActLossSums act_loss(const TokenLoss& tokens, const at::Tensor& q, const std::optional<at::Tensor>& target,
                      const at::Tensor& steps, const at::Tensor& halted);
 

@@ -25,11 +25,11 @@ struct ActRows {
 };
 
 // Writes into the halted slots, in place: z_H = H_init, z_L = L_init (each (D), float32, rounded to the carry's dtype),
-// steps 0, and a row of tokens, labels and identifier. Without a cursor that is row i for slot i, and R = B. With a
-// cursor (0-dim int64) the halted slots take, in slot order, the rows cursor, cursor + 1, ... modulo R, with R >= B,
-// and the cursor advances by their number. Everything else, `halted` too, stays. No host synchronisation;
-// deterministic; on the current stream; can be captured. Not differentiable; bumps the version counters of what it
-// writes. Throws c10::Error that names the shapes.
+// steps 0, and a row of tokens, labels and identifier. Without a cursor slot i gets row i, and R = B. With a cursor
+// (0-dim int64) the halted slots get, in slot order, the rows cursor, cursor + 1, ... modulo R, with R >= B, and the
+// cursor advances by their number. Everything else stays, `halted` too. No host synchronisation; deterministic; on the
+// current stream; can be captured. Not differentiable; bumps the version counters of what it writes. Throws c10::Error
+// that names the shapes.
 void act_begin_(const ActSlots& slots, const at::Tensor& H_init, const at::Tensor& L_init, const ActRows& rows,
                 const std::optional<at::Tensor>& cursor);
 
@@ -41,10 +41,10 @@ struct ActHalting {
   bool no_continue = false;  // halt where q_halt > 0, not where q_halt > q_continue
 };
 
-// In place: z_H, z_L = the new carry; steps += 1; halted = steps >= max_steps, and in training with max_steps > 1 also
-// where the Q values say so, but not where an exploring slot has had fewer than min_steps.
+// In place: z_H, z_L = the new carry; steps += 1; halted = steps >= max_steps. In training with max_steps > 1, slots
+// also halt by their Q values, unless an exploring slot has had fewer than min_steps.
 // q (B, 2) = [q_halt, q_continue] float32 (float64 for tests), any strides; uniform (B) float32; min_steps (B) int32.
-// The other members of `slots` are not read. As act_begin_ otherwise.
+// The other members of `slots` are not read. Otherwise as act_begin_.
 void act_end_(const ActSlots& slots, const at::Tensor& new_z_H, const at::Tensor& new_z_L, const at::Tensor& q,
               const at::Tensor& uniform, const at::Tensor& min_steps, const ActHalting& halting);
 

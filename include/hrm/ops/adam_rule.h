@@ -4,12 +4,12 @@
 namespace hrm::ops {
 
 // atan2: AdamATan2 (Everett et al., "Scaling Exponents Across Parameterizations and Optimizers", 2024, in the form of
-// the official HRM code): Adam whose quotient is an arctangent, so that it needs no epsilon.
+// the official HRM code): Adam with an arctangent as quotient, so that it needs no epsilon.
 // adamw: Loshchilov and Hutter 2019, as torch.optim.AdamW.
 // lion: Chen et al., "Symbolic Discovery of Optimization Algorithms", 2023: the sign of a blend of moment and gradient.
 // sgd: with Nesterov's momentum and coupled weight decay, as torch.optim.SGD.
-// muon_direction, muon_apply: what comes before and after Muon's iteration (hrm/optim/muon.h). The first writes the
-// momentum that looks ahead into `params`, the second takes finished directions as `grads`.
+// muon_direction, muon_apply: the steps before and after Muon's iteration (hrm/optim/muon.h). The first writes the
+// look-ahead momentum into `params`; the second reads finished directions from `grads`.
 enum class AdamRule { atan2, adamw, lion, sgd, muon_direction, muon_apply };
 constexpr int kAdamRules = 6;
 

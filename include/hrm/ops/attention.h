@@ -1,7 +1,7 @@
 #pragma once
-// Bidirectional multi-head attention straight from the output of a qkv projection, rotary positions included (Vaswani
-// et al., arXiv 1706.03762; Su et al., "RoFormer", arXiv 2104.09864, in the half-split form of GPT-NeoX; the softmax is
-// never written to memory: Dao et al., "FlashAttention", arXiv 2205.14135).
+// Bidirectional multi-head attention on the output of a qkv projection, with rotary positions (Vaswani et al., arXiv
+// 1706.03762; Su et al., "RoFormer", arXiv 2104.09864, in the half-split form of GPT-NeoX). The softmax is never
+// written to memory (Dao et al., "FlashAttention", arXiv 2205.14135).
 
 #include <ATen/core/Tensor.h>
 
@@ -12,43 +12,42 @@ namespace hrm::ops {
 // out = softmax(q k^T / sqrt(head_dim)) v over all positions; no mask, no dropout.
 //
 // qkv: (B, L, 3 * heads * head_dim), all heads of q, then of k, then of v, not yet rotated; any floating-point dtype
-// and
-//   any strides (what is not contiguous is copied first).
+//   and any strides (non-contiguous input is copied first).
 // cos, sin: (L, head_dim / 2) float32, contiguous (nn::RotaryTable), or both undefined: no rotation. Dimension i of a
 //   head is paired with i + head_dim / 2; the rotation is computed in float32 and rounded to qkv's dtype.
 // Returns (B, L, heads * head_dim), contiguous, qkv's dtype.
 //
-// Where attention_fits(), one kernel of ours does everything; elsewhere one kernel rotates, and a kernel of ours for
-// the CPU (attention_fits_without_gradient()) or ATen's scaled_dot_product_attention attends (with the backend that
-// ATen's context allows). Differentiable once with respect to qkv; the backward pass keeps qkv, out and a float32 per
-// row. Runs on the current stream and can be captured. Our kernels are deterministic. Throws c10::Error that names the
-// shapes when the inputs do not fit.
+// If attention_fits(), one kernel of ours does everything. Otherwise one kernel rotates, and our CPU kernel
+// (attention_fits_without_gradient()) or ATen's scaled_dot_product_attention attends, with the backend that ATen's
+// context allows. Differentiable once in qkv; the backward pass keeps qkv, out and a float32 per row. Runs on the
+// current stream and can be captured. Our kernels are deterministic. Throws c10::Error that names the shapes if the
+// inputs do not fit.
 at::Tensor attention(const at::Tensor& qkv, int64_t heads, const at::Tensor& cos, const at::Tensor& sin);
 
 // The same, but qkv's memory may be overwritten: it must not be read again, nor be needed by another backward pass.
 // Saves a copy of qkv where scaled_dot_product_attention is used.
 at::Tensor attention_(const at::Tensor& qkv, int64_t heads, const at::Tensor& cos, const at::Tensor& sin);
 
-// attention(linear(h, weight), heads, cos, sin), for inference: without bias and without gradient (asking for one is an
-// error). h (B, L, D), weight (3 * heads * head_dim, D), of one dtype -> (B, L, heads * head_dim). On a Hopper GPU one
-// kernel does both, and qkv is never written to memory, for bfloat16 or float16, head_dim 64, D 512, 65 <= L <= 104,
-// all contiguous, backend fused, attention backend auto_, and a number of samples that keeps most of the
-// multiprocessors at work (on an H200 from about 62 on; some numbers above do not). Anything else is the two ops, one
-// after the other. The same bits as from our kernels for the two.
+// attention(linear(h, weight), heads, cos, sin), for inference: without bias, and without gradient (asking for one is
+// an error). h (B, L, D), weight (3 * heads * head_dim, D), of one dtype -> (B, L, heads * head_dim). On a Hopper GPU
+// one kernel does both and qkv is never written to memory, for contiguous bfloat16 or float16, head_dim 64, D 512, 65
+// <= L <= 104, backend fused, attention backend auto_. The number of samples must keep most multiprocessors busy (on an
+// H200 from about 62 on, with exceptions above). Anything else is the two ops, one after the other, with the same bits
+// as our kernels.
 at::Tensor attention_projected(const at::Tensor& h, const at::Tensor& weight, int64_t heads, const at::Tensor& cos,
                                const at::Tensor& sin);
 
-// Whether our kernels take this input: on a GPU of compute capability 8.0 or later, bfloat16 or float16, head_dim 32 or
-// 64, 1 <= L <= 128, backend fused, attention backend auto_. Cheap.
+// Whether our kernels support this input: on a GPU of compute capability 8.0 or later, bfloat16 or float16, head_dim 32
+// or 64, 1 <= L <= 128, backend fused, attention backend auto_. Cheap.
 bool attention_fits(const at::Tensor& qkv, int64_t heads);
 
-// Whether a kernel of ours attends where no gradient is recorded: where attention_fits(), and on the CPU in float32 up
-// to 512 positions, backend fused, attention backend auto_.
+// Whether a kernel of ours attends if no gradient is recorded: if attention_fits(), and on the CPU in float32 up to 512
+// positions, backend fused, attention backend auto_.
 bool attention_fits_without_gradient(const at::Tensor& qkv, int64_t heads);
 
-// The parts, for a backward pass that is not autograd's: out, and lse (B, heads, L), the logarithm of each row's sum of
-// exponentials, float32 (float64 for float64). Not differentiable. Where !attention_fits() they write the scores to
-// memory in plain ATen: use attention() there.
+// The parts, for a hand-written backward pass: out, and lse (B, heads, L), the logarithm of each row's sum of
+// exponentials, float32 (float64 for float64). Not differentiable. If !attention_fits() they write the scores to memory
+// in plain ATen: use attention() there.
 std::tuple<at::Tensor, at::Tensor> attention_forward(const at::Tensor& qkv, int64_t heads, const at::Tensor& cos,
                                                      const at::Tensor& sin);
 // The gradient of qkv, (B, L, 3 * heads * head_dim), contiguous. grad_out and out (B, L, heads * head_dim).

@@ -1,8 +1,8 @@
 #pragma once
-// The attention of one decoding step, from the row of a qkv projection to the mixed values: q's and k's heads are
+// The attention of one decoding step, from a row of a qkv projection to the mixed values. The heads of q and k are
 // normalised (as in Qwen3) and rotated by the position (Su et al., "RoFormer", arXiv 2104.09864, halves paired as in
-// GPT-NeoX), k and v go into the cache, and q attends to the cache as far as the row is long. A row's result depends on
-// no other row and not on the cache's size.
+// GPT-NeoX). k and v go into the cache, and q attends to the cache up to the row's length. A row's result depends
+// neither on other rows nor on the cache's size.
 
 #include <ATen/core/Tensor.h>
 
@@ -11,8 +11,8 @@
 
 namespace hrm::ops {
 
-// B rows, Hq heads of queries, Hkv of keys and as many of values (a divisor of Hq), hd elements each, S positions in
-// the cache.
+// B rows, Hq query heads, Hkv key heads and as many value heads (a divisor of Hq), hd elements each, S positions in the
+// cache.
 struct DecodeAttentionOptions {
   at::Tensor cos, sin;                                     // (positions, hd / 2) float32, contiguous
   std::optional<at::Tensor> q_weight = {}, k_weight = {};  // (hd) float32, both or none: RMSNorm of each head

@@ -8,8 +8,8 @@
 
 namespace hrm::ops {
 
-// What the kernel that makes rows has made for the norm that follows: rows times the norm's factors, (..., D) of their
-// dtype, and sums of their squares, (rows, ceil(D / 64)) float32. Undefined where no kernel makes it.
+// What a row kernel prepares for the following norm: rows times the norm's factors, (..., D) of their dtype, and sums
+// of their squares, (rows, ceil(D / 64)) float32. Undefined if no kernel prepares it.
 struct AheadOfNorm {
   at::Tensor scaled, squares;
 };
@@ -43,8 +43,8 @@ struct DecodedAhead {
   AheadOfNorm ahead;
 };
 
-// y = x @ weight^T + residual as decode_linear has it, and, where the kernel makes it (bfloat16 by tiles, up to 128
-// rows), what a norm of y with the factors next_norm, (F) float32, needs.
+// y = x @ weight^T + residual as decode_linear. If the kernel prepares it (bfloat16 by tiles, up to 128 rows), also
+// what a norm of y with the factors next_norm, (F) float32, needs.
 DecodedAhead decode_linear_ahead(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& residual,
                                  const at::Tensor& next_norm);
 

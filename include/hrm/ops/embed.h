@@ -12,19 +12,19 @@ namespace hrm::ops {
 // x (B, P + S, D) = scale * [puzzle_rows, zero-padded to P rows of D | table[inputs]].
 //
 // inputs (B, S) int32 or int64, each in 0..V-1 (unchecked on a GPU); table (V, D) float32 (float64 for tests);
-// puzzle_rows (B, W) like table, W <= P * D, not given where P = 0. Everything is rounded to `dtype`, then multiplied
-// in float32 and rounded again, as plain ATen does. Differentiable in table and puzzle_rows, once. Deterministic; on
-// the current stream; can be captured. Throws c10::Error that names the shapes.
+// puzzle_rows (B, W) like table, W <= P * D, undefined if P = 0. Everything is rounded to `dtype`, then multiplied in
+// float32 and rounded again, as plain ATen does. Differentiable in table and puzzle_rows, once. Deterministic; on the
+// current stream; can be captured. Throws c10::Error that names the shapes.
 at::Tensor embed(const at::Tensor& inputs, const at::Tensor& table, const std::optional<at::Tensor>& puzzle_rows,
                  int64_t prefix, double scale, at::ScalarType dtype);
 
-// With more entries, and where a kernel's sums do not fit into shared memory, ATen's dense embedding gradient is used
-// instead of a product with the one-hot ids.
+// Beyond this many entries, and if a kernel's sums do not fit into shared memory, ATen's dense embedding gradient
+// replaces a product with the one-hot ids.
 inline constexpr int64_t kOneHotEntries = 256;
 
 // For grad_x (B, P + S, D) of any floating-point dtype: the gradients of table, (entries, D), and of puzzle_rows,
-// (B, puzzle_width), undefined where puzzle_width is 0; float32, float64 for float64. An entry's gradient is summed in
-// that type, in an order that does not vary from run to run.
+// (B, puzzle_width), undefined if puzzle_width is 0; float32, float64 for float64. An entry's gradient is summed in
+// that type, in a fixed order.
 std::tuple<at::Tensor, at::Tensor> embed_backward(const at::Tensor& grad_x, const at::Tensor& inputs, int64_t entries,
                                                   int64_t puzzle_width, double scale);
 

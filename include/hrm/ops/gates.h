@@ -1,14 +1,13 @@
 #pragma once
-// Products with one output that end in a sigmoid, as HRM language models have them (hrm/models/hrm_lm.h,
-// hrm/models/hrm_core.h): the gate in front of the decoder's memory, and probabilities of halting with their loss. In
-// plain ATen they are many launches for a few thousand numbers. Shapes: B rows, P memory vectors, D width, C
-// cycles.
+// Products with one output that end in a sigmoid, as in HRM language models (hrm/models/hrm_lm.h,
+// hrm/models/hrm_core.h): the gate in front of the decoder's memory, and halting probabilities with their loss. In
+// plain ATen they are many launches for a few thousand numbers. Shapes: B rows, P memory vectors, D width, C cycles.
 //
-// All: float32, bfloat16 or float16 activations (float64 for tests), any strides: what is not contiguous is copied
-// first. weight (1, D) and bias (1) are float32 leaves (float64 with float64 activations), read as they are, without a
-// copy in the compute dtype; their gradients are not returned to autograd but added in float32 to weight.grad() and
-// bias.grad() (hrm/ops/linear.h: gradient_buffer). Sums in float32, in a fixed order: deterministic. Differentiable
-// once. On the current stream; can be captured. Throw c10::Error that names the shapes.
+// All: float32, bfloat16 or float16 activations (float64 for tests), any strides (non-contiguous input is copied
+// first). weight (1, D) and bias (1) are float32 leaves (float64 with float64 activations), read without a copy in the
+// compute dtype. Their gradients are not returned to autograd but added in float32 to weight.grad() and bias.grad()
+// (hrm/ops/linear.h: gradient_buffer). Sums are in float32, in a fixed order: deterministic. Differentiable once. On
+// the current stream; can be captured. They throw c10::Error that names the shapes.
 
 #include <ATen/core/Tensor.h>
 
@@ -24,13 +23,13 @@ struct BridgeGate {
 // gate = clamp(scale * sigmoid(z . weight + bias) * warmup + offset, 0, 1), memory = gate * bridge, rounded once.
 //
 // z (B, D), bridge (B, P, D), of one dtype. warmup: 0-dim float32 (float64 with float64) on their device, without a
-// gradient, so that its value may change from replay to replay; undefined: 1. Differentiable in z, weight, bias and
-// bridge, through gate and memory; where the clamp holds the gate fixed the first three get zeros.
+// gradient, so its value may change from replay to replay; undefined: 1. Differentiable in z, weight, bias and bridge,
+// through gate and memory. Where the clamp is active, the first three get zeros.
 BridgeGate bridge_gate(const at::Tensor& z, const at::Tensor& weight, const at::Tensor& bias, const at::Tensor& bridge,
                        double scale, double offset, const at::Tensor& warmup = {});
 
 // p[c, b] = sigmoid(states[c][b, 0] . weight + bias), (C, B) float32. states: C tensors (B, M, D) of one shape and
-// dtype, whose first vectors alone are read.
+// dtype, of which only the first vectors are read.
 at::Tensor halt_probabilities(at::TensorList states, const at::Tensor& weight, const at::Tensor& bias);
 
 // mean(gate) * mean over rows of (sum over cycles of halt - target)^2, 0-dim. halt (C, B), gate B numbers, float32

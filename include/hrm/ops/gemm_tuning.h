@@ -1,8 +1,8 @@
 #pragma once
-// How the matrix products that none of our kernels does find their algorithm on a GPU. With auto_ they go to cuBLASLt,
-// whose candidates are timed at the first use of a shape; the fastest is kept in a file (runtime/tuning_cache.h), so
-// that the next start takes it at once. Another algorithm may sum in another order, so a run that resumes must take the
-// same ones: the file keeps them on one machine, and a checkpoint carries those of its run (gemm_choices()).
+// How matrix products without a kernel of ours find their algorithm on a GPU. With auto_ they go to cuBLASLt, whose
+// candidates are timed at the first use of a shape. The fastest is kept in a file (runtime/tuning_cache.h) for the next
+// start. Another algorithm may sum in another order, so a resumed run must use the same ones: the file keeps them on
+// one machine, and a checkpoint carries those of its run (gemm_choices()).
 
 #include <cstdint>
 #include <filesystem>

@@ -9,11 +9,11 @@
 namespace hrm::ops {
 
 // flat: (N) float32, contiguous, N >= 1. norm_type: 2, 1, or infinity (largest magnitude). loss_scale, 0-dim float32:
-// the factor that flat is too large by; 1 where not given. Returns 0-dim float32 tensors:
+// the factor in flat to divide by; default 1. Returns 0-dim float32 tensors:
 //   norm       of flat / loss_scale, summed in float64
 //   coef       factor for every element of flat: clip / loss_scale, where clip, as torch.nn.utils.clip_grad_norm_, is
-//              min(1, max_norm / (norm + 1e-6)), NaN where the norm is NaN; max_norm 0 = no clipping, then clip is 1
-//   nonfinite  1 when the norm is infinite or NaN, otherwise 0
+//              min(1, max_norm / (norm + 1e-6)), NaN if the norm is NaN; max_norm 0 = no clipping, then clip is 1
+//   nonfinite  1 if the norm is infinite or NaN, otherwise 0
 // skip, 0-dim float32: becomes max(skip, nonfinite). report, (3) float64, contiguous: becomes norm, norm * clip, skip.
 //
 // On a GPU two launches on the current stream, no host synchronisation. Deterministic. Not differentiable. Throws

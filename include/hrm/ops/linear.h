@@ -31,8 +31,8 @@ at::Tensor linear(const at::Tensor& x, const at::Tensor& weight_compute, const a
 // dtype.
 void linear_out(const at::Tensor& y, const at::Tensor& x, const at::Tensor& weight);
 
-// grad_weight += grad_y^T @ x, the product summed in grad_weight's dtype, in place: the weight's part of a backward
-// pass that is written by hand. grad_weight (out, in) float32 (or x's dtype); grad_y (N, out), x (N, in) of one dtype.
+// grad_weight += grad_y^T @ x in place, summed in grad_weight's dtype: the weight's part of a hand-written backward
+// pass. grad_weight (out, in) float32 (or x's dtype); grad_y (N, out), x (N, in) of one dtype.
 void linear_accumulate_(const at::Tensor& grad_weight, const at::Tensor& grad_y, const at::Tensor& x);
 
 // grad_y @ weight: the input's part of such a pass. grad_y (..., out), weight (out, in) of one dtype. Returns (...,

@@ -14,21 +14,20 @@ namespace hrm::ops {
 // Returns (..., D), contiguous. Rounding as at::linear followed by ops::rms_norm_residual: the product and the sum are
 // rounded to the dtype, the norm is float32, y is rounded once.
 //
-// Not differentiable: the function below is the part of a backward pass that is written by hand (nn::mlp_sub_block);
+// Not differentiable: the function below is part of a hand-written backward pass (nn::mlp_sub_block);
 // ops::rms_norm_backward gives the gradient of h from y and rstd. Deterministic; on the current stream; can be
-// captured. On a Hopper GPU (compute capability 9.0), 16-bit inputs with D of 256 or 512 and K a multiple of 64
-// take one kernel; anything else is a matrix product and ops::rms_norm_residual. Throws c10::Error that names the
-// shapes.
+// captured. On a Hopper GPU (compute capability 9.0), 16-bit inputs with D of 256 or 512 and K a multiple of 64 use one
+// kernel. Anything else is a matrix product and ops::rms_norm_residual. Throws c10::Error that names the shapes.
 at::Tensor linear_rms_norm(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& residual, double eps);
 
 // The same, and rstd (...), float32 (float64 for float64), the factor of each row.
 std::tuple<at::Tensor, at::Tensor> linear_rms_norm_forward(const at::Tensor& x, const at::Tensor& weight,
                                                            const at::Tensor& residual, double eps);
 
-// y + addend, y as above and rounded before the sum, rounded once more: what a recursion that is applied again to its
-// output plus the same `addend` (..., D), of x's dtype, reads next. Returns (..., D), contiguous; y itself is not kept.
-// The kernel above adds by itself, but where it has at most 40 rows for each multiprocessor; there, and without it, a
-// sum follows.
+// y + addend: y as above and rounded before the sum, which is rounded once more. It is the next input of a recursion
+// that is applied again to its output plus the same `addend` (..., D), of x's dtype. Returns (..., D), contiguous; y
+// itself is not kept. The kernel above adds by itself, except with at most 40 rows per multiprocessor. Then, and
+// without it, a sum follows.
 at::Tensor linear_rms_norm_add(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& residual, double eps,
                                const at::Tensor& addend);
 

@@ -14,11 +14,10 @@ namespace hrm::ops {
 // gate's. Returns (..., F), contiguous. Rounding as at::linear followed by ops::swiglu: gate and up are rounded to the
 // dtype before the gate is applied.
 //
-// Not differentiable: the functions below are the parts of a backward pass that is written by hand
-// (nn::mlp_sub_block). Deterministic; on the current stream; can be captured. On a Hopper GPU (compute capability 9.0),
-// 16-bit inputs with D a multiple of 64 and F of 128 (256 in the backward pass) take one kernel, which never writes the
-// product to memory by itself; anything else is a matrix product and ops::swiglu. Throws c10::Error that names the
-// shapes.
+// Not differentiable: the functions below are parts of a hand-written backward pass (nn::mlp_sub_block). Deterministic;
+// on the current stream; can be captured. On a Hopper GPU (compute capability 9.0), 16-bit inputs with D a multiple of
+// 64 and F of 128 (256 in the backward pass) use one kernel, which never writes the bare product to memory. Anything
+// else is a matrix product and ops::swiglu. Throws c10::Error that names the shapes.
 at::Tensor linear_swiglu(const at::Tensor& x, const at::Tensor& weight);
 
 // The same, and gate_up (..., 2F), which the backward pass reads.

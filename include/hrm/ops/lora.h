@@ -1,7 +1,7 @@
 #pragma once
-// The products of low-rank adapters beside a linear layer that stands for several projections (Hu et al., "LoRA",
-// arXiv 2106.09685): y_i = x W_i^T + u_i B_i^T with u = scale * x A^T, where projection i has some neighbouring columns
-// of y, `rank` columns of u and some rows of B. A layer's projections are done at once.
+// The products of low-rank adapters beside a linear layer that fuses several projections (Hu et al., "LoRA", arXiv
+// 2106.09685): y_i = x W_i^T + u_i B_i^T with u = scale * x A^T. Projection i has adjacent columns of y, `rank` columns
+// of u and some rows of B. A layer's projections are done at once.
 
 #include <ATen/core/Tensor.h>
 
@@ -23,10 +23,10 @@ struct LoraSlice {
 // Without gradient; deterministic; on the current stream; can be captured. Throws c10::Error that names the shapes.
 void lora_add_(const at::Tensor& y, const at::Tensor& u, const at::Tensor& B, const std::vector<LoraSlice>& slices);
 
-// The backward pass of that with u = scale * v: returns the gradient of v, scale * grad_y_i B_i side by side, (N,
-// slices * rank), and adds u's part of B's gradient, grad_y_i^T u_i, to grad_B where that is defined.
+// The backward pass with u = scale * v. Returns the gradient of v, scale * grad_y_i B_i side by side, (N, slices *
+// rank). Adds u's part of B's gradient, grad_y_i^T u_i, to grad_B if that is defined.
 //
-// grad_y: (N, out). u, B as above. grad_B: (rows of all slices, rank), contiguous, float32 (float64 beside float64, or
+// grad_y: (N, out). u, B as above. grad_B: (rows of all slices, rank), contiguous, float32 (float64 with float64, or
 // the others' dtype). On a GPU grad_y is read once for both. Otherwise as above.
 at::Tensor lora_gradients(const at::Tensor& grad_y, const at::Tensor& u, const at::Tensor& B, const at::Tensor& grad_B,
                           const std::vector<LoraSlice>& slices, double scale);
@@ -39,12 +39,11 @@ struct LoraLayer {
   std::vector<LoraSlice> slices;
 };
 
-// merged_i = weight_i + scale * B_i A_i of each projection of all layers, merged = weight in the other rows; B_i A_i is
-// summed in float32 (float64), and the result rounded once. The slices of a layer follow each other in the weight's
-// rows.
+// merged_i = weight_i + scale * B_i A_i for each projection of all layers; merged = weight in the other rows. B_i A_i
+// is summed in float32 (float64), and the result rounded once. The slices of a layer are adjacent in the weight's rows.
 //
-// One rank, floating-point dtype and device. Up to rank 64 the layers share few launches that read each weight once and
-// write it once. Without gradient; deterministic; on the current stream; can be captured. Throws c10::Error that names
+// One rank, floating-point dtype and device. Up to rank 64 the layers share few launches that read and write each
+// weight once. Without gradient; deterministic; on the current stream; can be captured. Throws c10::Error that names
 // the shapes.
 void lora_merge_(const std::vector<LoraLayer>& layers, double scale);
 

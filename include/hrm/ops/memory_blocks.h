@@ -1,7 +1,7 @@
 #pragma once
 // Pre-norm transformer blocks (attention without mask or positions, SwiGLU) over memories of a few vectors, applied
 // several times in a row: the recurrence of a reasoning core (Wang et al., "Hierarchical Reasoning Model", arXiv
-// 2506.21734). Shapes: B memories of T vectors, D width, H heads, F width inside of the SwiGLU, S steps.
+// 2506.21734). Shapes: B memories of T vectors, D width, H heads, F inner width of the SwiGLU, S steps.
 
 #include <ATen/core/Tensor.h>
 
@@ -26,14 +26,14 @@ struct MemoryBlocksOptions {
 // S times state = norm(blocks(state + extra + pos)).
 //
 // state (B, T, D), float32, bfloat16 or float16 (float64 for tests); extra (B, D) and pos (T, D) of its dtype; norm (D)
-// as in the blocks. Returns the last state. Not differentiable: the functions below are the parts of a backward pass
-// that is written by hand (nn::memory_blocks). Deterministic; on the current stream; can be captured. Throws c10::Error
-// that names the shapes.
+// as in the blocks. Returns the last state. Not differentiable: the functions below are parts of a hand-written
+// backward pass (nn::memory_blocks). Deterministic; on the current stream; can be captured. Throws c10::Error that
+// names the shapes.
 //
 // On a Hopper GPU one kernel does all steps for 16-bit states with T <= 64, heads of 64, D 256 or 512, F = 3 D, up to
-// four blocks. It rounds where the ops one after the other do, but for the norms, whose weight is applied and rounded
-// before the product and whose factor after it, and the SwiGLU's down product, which is summed of D / 64 rounded parts.
-// Anything else is those ops.
+// four blocks. It rounds like the single ops, with two exceptions. A norm's weight is applied and rounded before the
+// product, and its factor after it. The SwiGLU's down product is a sum of D / 64 rounded parts. Anything else uses the
+// single ops.
 at::Tensor memory_blocks(const at::Tensor& state, const at::Tensor& extra, const at::Tensor& pos,
                          const std::vector<MemoryBlockWeights>& blocks, const at::Tensor& norm,
                          const MemoryBlocksOptions& options);
@@ -70,8 +70,8 @@ struct MemoryBlocksGradients {
 };
 
 // The gradients for that of the result, (B, T, D). The products' weight gradients are added to `grad_weights`, float32
-// buffers of the weights' shapes (qkv, o, gate_up and down; the rest is not read), all steps by one product; none where
-// a buffer is undefined.
+// buffers of the weights' shapes (only qkv, o, gate_up and down are read), all steps by one product; none for an
+// undefined buffer.
 MemoryBlocksGradients memory_blocks_backward(const at::Tensor& grad, const MemoryBlocksSaved& saved,
                                              const std::vector<MemoryBlockWeights>& blocks, const at::Tensor& norm,
                                              const MemoryBlocksOptions& options,

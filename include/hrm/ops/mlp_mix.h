@@ -15,12 +15,12 @@ namespace hrm::ops {
 //   y[b, :, d] = v * rstd,  v = h[b, :, d] + z[:, d],  rstd = 1 / sqrt(mean over L of v^2 + eps)
 //
 // h: (B, L, D). weight_gate_up: (2F, L), weight_down: (L, F), both contiguous and of h's dtype (float32, bfloat16,
-// float16; float64 for tests). eps > 0. Returns y, (B, L, D) in h's dtype. Nothing is transposed and, where the fused
-// kernel runs (Hopper, 16-bit, L <= 128, D a multiple of 64, F of 256), nothing but h and y passes through memory; it
-// rounds to the dtype what a tensor core reads next (silu * gate) and y, and keeps all else in float32. Elsewhere:
-// batched products of the library, in parts of the batch, rounding every intermediate result.
+// float16; float64 for tests). eps > 0. Returns y, (B, L, D) in h's dtype. Nothing is transposed. The fused kernel
+// (Hopper, 16-bit, L <= 128, D a multiple of 64, F of 256) moves only h and y through memory. It rounds to the dtype
+// what a tensor core reads next (silu * gate) and y, and keeps the rest in float32. Otherwise batched library products
+// work on parts of the batch and round every intermediate result.
 //
-// Deterministic; what the fused kernels give for a sample, y and the gradient of h, does not depend on the rest of the
+// Deterministic. The fused kernels' results for a sample, y and the gradient of h, do not depend on the rest of the
 // batch. On the current stream, no synchronisation, can be captured. Throws c10::Error that names the shapes. This
 // overload has no derivative.
 at::Tensor mlp_mix(const at::Tensor& h, const at::Tensor& weight_gate_up, const at::Tensor& weight_down, double eps);
@@ -29,19 +29,19 @@ at::Tensor mlp_mix(const at::Tensor& h, const at::Tensor& weight_gate_up, const 
 std::tuple<at::Tensor, at::Tensor> mlp_mix_forward(const at::Tensor& h, const at::Tensor& weight_gate_up,
                                                    const at::Tensor& weight_down, double eps);
 
-// The gradient of h, (B, L, D) in h's dtype; grad_weight_gate_up and grad_weight_down, the weights' shapes, float32
-// (float64 for float64 h), contiguous, are added to in place. G is computed again: it would be 10 times h's size. The
-// norm's part is taken from y, so that h + z need not be kept.
+// The gradient of h, (B, L, D) in h's dtype. Adds in place to grad_weight_gate_up and grad_weight_down, of the weights'
+// shapes, float32 (float64 for float64 h), contiguous. G is recomputed: it would be 10 times h's size. The norm's part
+// uses y, so that h + z need not be kept.
 //
-// The weights' gradients are sums over the batch, whose order depends on the shapes and on the GPU's number of
-// multiprocessors, and on nothing else. The fused kernels' scratch memory, on an H200: some 50 MB and F / 2048
-// of h's bytes while L <= 112 and F <= 1,792 (and for some F above); otherwise up to 0.8 MB times F.
+// The weights' gradients are sums over the batch, whose order depends only on the shapes and on the GPU's number of
+// multiprocessors. The fused kernels' scratch memory on an H200 is about 50 MB and F / 2048 of h's bytes for L <= 112
+// and F <= 1,792 (and for some F above); otherwise up to 0.8 MB times F.
 at::Tensor mlp_mix_backward(const at::Tensor& grad_y, const at::Tensor& h, const at::Tensor& y, const at::Tensor& rstd,
                             const at::Tensor& weight_gate_up, const at::Tensor& weight_down,
                             const at::Tensor& grad_weight_gate_up, const at::Tensor& grad_weight_down);
 
-// Differentiable. The masters are the float32 leaves behind the weights (or the very same tensors); as with
-// hrm::linear, their gradients are added to master.grad() in float32 and not returned to autograd.
+// Differentiable. The masters are the float32 leaves behind the weights (or the same tensors). As with hrm::linear,
+// their gradients are added to master.grad() in float32 and not returned to autograd.
 at::Tensor mlp_mix(const at::Tensor& h, const at::Tensor& weight_gate_up, const at::Tensor& weight_down,
                    const at::Tensor& master_gate_up, const at::Tensor& master_down, double eps);
 

@@ -1,7 +1,7 @@
 #pragma once
-// The next token of each row, from its logits: filters and draw, and what follows for the rows that are written.
-// Nothing waits for the device or reads anything back. What a row gives depends on its own logits and its own draw
-// alone: masses are whole numbers, whose sums do not depend on the order in which a device adds them.
+// The next token of each row, from its logits: filters and draw, and the update of the rows. Nothing waits for the
+// device or reads anything back. A row's result depends only on its own logits and draw: probability masses are whole
+// numbers, whose sums do not depend on the order in which a device adds them.
 
 #include <ATen/core/Tensor.h>
 
@@ -23,13 +23,13 @@ struct SamplingOptions {
 // Probabilities below 2^-40 of the greatest are 0. Plain ATen everywhere.
 at::Tensor filtered_probabilities(const at::Tensor& logits, const SamplingOptions& options);
 
-// logits (B, V) of any floating type and row pitch, draws (B) float64 in [0, 1), undefined or without use at
-// temperature 0 -> (B) int64 in 0..V-1, or -1 for a row with a NaN or whose greatest logit is infinite. At temperature
-// 0 the lowest of equal ids. Computed in float32.
+// logits (B, V) of any floating type and row pitch, draws (B) float64 in [0, 1), undefined or unused at temperature 0
+// -> (B) int64 in 0..V-1, or -1 for a row with a NaN or an infinite largest logit. At temperature 0 the lowest of equal
+// ids. Computed in float32.
 //
-// On the current stream; can be captured; no gradient. On a GPU one kernel, a block or a cluster for each row, that
-// gives what plain ATen gives there, which divides by multiplying with the float32 reciprocal. Throws c10::Error naming
-// the shapes.
+// On the current stream; can be captured; no gradient. On a GPU one kernel, a block or a cluster for each row, with the
+// result of plain ATen there, which divides by multiplying with the float32 reciprocal. Throws c10::Error naming the
+// shapes.
 at::Tensor sample_tokens(const at::Tensor& logits, const SamplingOptions& options, const at::Tensor& draws);
 
 // B rows that are being written. All contiguous.
@@ -41,8 +41,8 @@ struct WrittenRows {
   at::Tensor draws;   // (B, N) float64, N > 0: the row's draw number `count`, or the last one; (B, 1) at temperature 0
   at::Tensor chosen;  // (B) int64, written: what sample_tokens gives; -2 of a row that was not active
   at::Tensor stop_ids;  // (at most 32) int64: a row ends with them
-  // (B) float32, written: log softmax(logits / temperature) at the token, whatever the filters leave, at temperature 0
-  // of the logits themselves; 0 of a row that was not active, NaN where there is no token. Undefined: not wanted.
+  // (B) float32, written: log softmax(logits / temperature) at the token, without filters; at temperature 0 of the
+  // logits themselves. 0 for a row that was not active, NaN if there is no token. Undefined: not computed.
   at::Tensor log_p = {};
 };
 

@@ -1,16 +1,16 @@
 #pragma once
-// NF4, a 4-bit format for weights that do not train (Dettmers et al., "QLoRA", arXiv 2305.14314): blocks of 64 numbers,
-// each block divided by its largest magnitude and rounded to the nearest of 16 levels, which are quantiles of the
-// normal distribution (appendix E). Double quantisation keeps the blocks' magnitudes ("absmax") in 8 bits, too: their
-// mean is subtracted, and blocks of 256 differences are divided by their own largest magnitude and rounded to the
-// nearest of 256 levels. The paper calls these an 8-bit float; we take the levels that its library, bitsandbytes,
-// takes, the signed dynamic map (Dettmers, "8-Bit Approximations for Parallelism in Deep Learning", arXiv 1511.04561):
-// powers of ten from 1e-6 to 1, each with twice as many linear steps as the one below. So what we hold is what models
-// fine-tuned with that library saw, but for roundings: our levels are rounded once (72 of the 256 differ from its in
-// the last bit), and we divide by magnitudes where it multiplies by their reciprocals. Of two levels at the same
-// distance the lower one is taken, as there.
+// NF4, a 4-bit format for frozen weights (Dettmers et al., "QLoRA", arXiv 2305.14314). Each block of 64 numbers is
+// divided by its largest magnitude and rounded to the nearest of 16 levels, which are quantiles of the normal
+// distribution (appendix E). Double quantisation also keeps the blocks' magnitudes ("absmax") in 8 bits: their mean is
+// subtracted, and blocks of 256 differences are divided by their own largest magnitude and rounded to the nearest of
+// 256 levels. The paper calls these an 8-bit float. We use the levels of its library, bitsandbytes: the signed dynamic
+// map (Dettmers, "8-Bit Approximations for Parallelism in Deep Learning", arXiv 1511.04561), powers of ten from 1e-6 to
+// 1, each with twice as many linear steps as the one below. So we hold what models fine-tuned with that library saw,
+// except for roundings. Our levels are rounded once (72 of the 256 differ from its in the last bit), and we divide by
+// magnitudes where it multiplies by their reciprocals. Of two levels at the same distance the lower one is used, as
+// there.
 //
-// A weight takes 0.5 bytes an element, 1/64 for the block's magnitude and 1/4096 for the magnitude's: 0.516 instead of
+// A weight needs 0.5 bytes per element, 1/64 for the block's magnitude and 1/4096 for the magnitude's: 0.516 instead of
 // bfloat16's 2; without double quantisation 0.5625.
 
 #include <ATen/core/Tensor.h>

@@ -1,6 +1,6 @@
 #pragma once
-// Random symmetries of puzzles and what they do to a cell; the same code for the host and for kernels, so that a sample
-// is the same wherever it is drawn.
+// Random symmetries of puzzles and their effect on a cell. Host and kernels share this code, so a sample is the same
+// wherever it is drawn.
 
 #include <cstdint>
 

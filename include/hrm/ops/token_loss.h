@@ -24,11 +24,11 @@ struct TokenLoss {
   at::Tensor right;     // (B) int32: of these, tokens whose first largest logit is that of the label
 };
 
-// logits (B, L, V), float32, bfloat16 or float16 (float64 for tests), any strides (copied where V is not contiguous);
+// logits (B, L, V), float32, bfloat16 or float16 (float64 for tests), any strides (copied if V is not contiguous);
 // labels (B, S) int32, each kIgnoredToken or in 0..V-1 (unchecked on a GPU), belong to the positions first..first+S-1.
-// loss is differentiable in logits, once; the gradient is (B, L, V) in their dtype, zero outside those positions.
-// Keeps the logits and labels alone. Deterministic; on the current stream; can be captured. Throws c10::Error that
-// names the shapes.
+// loss is differentiable in logits, once; the gradient is (B, L, V) in their dtype, zero outside those positions. Keeps
+// only logits and labels. Deterministic; on the current stream; can be captured. Throws c10::Error that names the
+// shapes.
 TokenLoss token_loss(const at::Tensor& logits, const at::Tensor& labels, int64_t first, LossKind kind,
                      LossPrecision precision);
 
@@ -36,8 +36,8 @@ TokenLoss token_loss(const at::Tensor& logits, const at::Tensor& labels, int64_t
 at::Tensor token_loss_backward(const at::Tensor& grad_loss, const at::Tensor& logits, const at::Tensor& labels,
                                int64_t first, LossKind kind, LossPrecision precision);
 
-// -log p(label) of each token, 0 where the label is kIgnoredToken, in plain ATen operations: logits (..., V), labels
-// (...) -> (...), in the dtype of TokenLoss::loss; and the gradient of logits for the gradient of that.
+// -log p(label) of each token, 0 if the label is kIgnoredToken, in plain ATen operations: logits (..., V), labels (...)
+// -> (...), in the dtype of TokenLoss::loss; and the gradient of logits for the gradient of that.
 at::Tensor token_cross_entropy(const at::Tensor& logits, const at::Tensor& labels, LossKind kind,
                                LossPrecision precision);
 at::Tensor token_cross_entropy_backward(const at::Tensor& grad, const at::Tensor& logits, const at::Tensor& labels,

@@ -26,11 +26,11 @@ struct NormedStream {
 };
 NormedStream weighted_rms_norm_stream(const at::Tensor& x, const at::Tensor& weight, double eps);
 
-// The two halves, for a backward pass that is written by hand. forward gives y and rstd = rsqrt(mean(x^2) + eps), (...)
-// float32. backward gives the gradient of x, in its dtype,
+// The two halves, for a hand-written backward pass. forward gives y and rstd = rsqrt(mean(x^2) + eps), (...) float32.
+// backward gives the gradient of x, in its dtype,
 //   rstd * (g - n * mean(g * n)) (+ grad_x),  g = grad_y * weight,  n = x * rstd
-// in float32 and rounded once, grad_x being another gradient of x; and that of weight, sum over rows of grad_y * n,
-// float32, undefined without `needs_weight`.
+// in float32 and rounded once, where grad_x is another gradient of x. It also gives the gradient of weight, the sum
+// over rows of grad_y * n, float32, undefined without `needs_weight`.
 std::tuple<at::Tensor, at::Tensor> weighted_rms_norm_forward(const at::Tensor& x, const at::Tensor& weight, double eps);
 std::tuple<at::Tensor, at::Tensor> weighted_rms_norm_backward(const at::Tensor& grad_y, const at::Tensor& x,
                                                               const at::Tensor& rstd, const at::Tensor& weight,

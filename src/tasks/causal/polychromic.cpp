@@ -90,7 +90,7 @@ bool PolychromicTask::joins_responses() const {
          !data_.packed() && !(lm_.lora && config_.lora.dropout > 0);
 }
 
-// Rows and completions of this step at their padded width, with shared prompts once. The backward pass also counts the
+// Rows and completions of this step at their padded width, with prompts that are shared once. The backward pass also counts the
 // weights if they are trained.
 void PolychromicTask::count_flops() {
   const bool rewards = kind_ == PolychromicKind::rewards;
