@@ -125,7 +125,7 @@ struct OptimConfig {
                .way_out = "set optim.momentum",
                .unless = true});
     f("beta2", &OptimConfig::beta2, RealRange{0, 1, false, true}, "",
-      "decay of the second moment; for lion, of its only moment",
+      "decay of the second moment; for lion, it is the decay of the only moment",
       ReadWhen{.key = "optim.name",
                .values = {"sgd"},
                .why = "has no moments with a decay of their own",

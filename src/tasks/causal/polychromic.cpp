@@ -90,8 +90,8 @@ bool PolychromicTask::joins_responses() const {
          !data_.packed() && !(lm_.lora && config_.lora.dropout > 0);
 }
 
-// Rows and completions of this step at their padded width, with prompts that are shared once. The backward pass also counts the
-// weights if they are trained.
+// Rows and completions of this step at their padded width; a shared prompt counts once. The backward pass also counts
+// the weights if they are trained.
 void PolychromicTask::count_flops() {
   const bool rewards = kind_ == PolychromicKind::rewards;
   const int64_t rows = plan_.learns_from_answers(kind_) ? plan_.answers(kind_) : 0;
