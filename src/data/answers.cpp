@@ -17,7 +17,7 @@ namespace {
 constexpr std::string_view kBefore = "Split ", kBetween = ", first part a multiple of ", kAfter = ".", kPlus = " + ";
 constexpr int64_t kSmallest = 12, kLargest = 10'000;
 
-// A number as it is written: digits without leading zeros, above 0. Moves behind it.
+// Parses a positive number without leading zeros and advances `text` past it.
 std::optional<int64_t> take_number(std::string_view& text) {
   int64_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -47,7 +47,7 @@ std::string answer_text(const AnswersProblem& problem, int64_t i) {
   return cat(first, kPlus, problem.number - first);
 }
 
-// Which answer record `record` shows.
+// The answer that record `record` contains.
 int64_t drawn_answer(const AnswersProblem& problem, const AnswersOptions& options, uint64_t record) {
   double sum = 0;
   for (int64_t i = 0; i < problem.answers(); ++i) sum += std::pow(options.skew, i);
@@ -105,7 +105,7 @@ bool is_right_answer(std::string_view prompt, std::string_view answer) {
   const std::optional<int64_t> first = take_number(answer);
   if (!first || !take_answer(answer, kPlus)) return false;
   const std::optional<int64_t> second = take_number(answer);
-  // The difference, because a sum of what somebody wrote may leave int64.
+  // Compares the difference, because a sum of user input may overflow int64.
   return second && answer.empty() && *first < problem.number && *second == problem.number - *first &&
          *first % problem.step == 0;
 }
@@ -115,7 +115,7 @@ AnswersCorpus make_answers_corpus(const AnswersOptions& options) {
   const std::vector<AnswersProblem> problems = answers_problems(options.largest);
   AnswersCorpus corpus;
   corpus.problems = static_cast<int64_t>(problems.size());
-  // Each compared for itself: a sum of what somebody wrote may leave int64.
+  // Compares each size separately, because a sum of user input may overflow int64.
   const bool enough = options.train <= corpus.problems && options.validation <= corpus.problems &&
                       options.test <= corpus.problems &&
                       options.train + options.validation + options.test <= corpus.problems;

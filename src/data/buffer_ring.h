@@ -1,5 +1,5 @@
 #pragma once
-// A fixed set of batch buffers that go round: free -> filled by the producer -> ready -> held by the consumer -> free.
+// A fixed set of batch buffers that cycle: free -> filled by the producer -> ready -> held by the consumer -> free.
 
 #include <chrono>
 #include <condition_variable>
@@ -14,17 +14,17 @@
 
 namespace hrm::data::internal {
 
-// All members but add() may be called from any thread. Must be owned by a shared_ptr: lent buffers keep it alive.
+// All members except add() are thread-safe. Must be owned by a shared_ptr: lent buffers keep the ring alive.
 template <class Buffer>
 class BufferRing : public std::enable_shared_from_this<BufferRing<Buffer>> {
  public:
-  // Before anything else: one more free buffer.
+  // Adds a free buffer. Call it before anything else.
   void add(std::unique_ptr<Buffer> buffer) {
     free_.push_back(buffer.get());
     buffers_.push_back(std::move(buffer));
   }
 
-  // Producer: a free buffer, waiting for one; nullptr after stop().
+  // For the producer: waits for a free buffer. Returns nullptr after stop().
   Buffer* wait_free() {
     std::unique_lock lock(mutex_);
     free_changed_.wait(lock, [&] { return stopped_ || !free_.empty(); });
@@ -40,7 +40,7 @@ class BufferRing : public std::enable_shared_from_this<BufferRing<Buffer>> {
     }
     ready_changed_.notify_one();
   }
-  // What next_ready() throws once the ready buffers are used up.
+  // The error that next_ready() throws after the last ready buffer.
   void push_error(std::exception_ptr error) {
     {
       const std::lock_guard lock(mutex_);
@@ -49,8 +49,9 @@ class BufferRing : public std::enable_shared_from_this<BufferRing<Buffer>> {
     ready_changed_.notify_one();
   }
 
-  // Consumer: the next ready buffer; it becomes free again when the last copy of the pointer goes. `wait_ms`: how long
-  // this waited. Throws the producer's error; Error(unexpected) when the consumer itself holds all buffers.
+  // For the consumer: the next ready buffer. It becomes free when the last copy of the pointer is destroyed. `wait_ms`
+  // receives the waiting time. Throws the producer's error, and Error(unexpected) if the consumer itself holds all
+  // buffers.
   std::shared_ptr<Buffer> next_ready(double& wait_ms) {
     std::unique_lock lock(mutex_);
     wait_ms = 0;
@@ -66,7 +67,7 @@ class BufferRing : public std::enable_shared_from_this<BufferRing<Buffer>> {
     ready_.pop_front();
     return lend(buffer);
   }
-  // A free buffer for a consumer that fills it itself. Throws Error(unexpected) when there is none.
+  // A free buffer for a consumer that fills it itself. Throws Error(unexpected) if there is none.
   std::shared_ptr<Buffer> take_free() {
     const std::lock_guard lock(mutex_);
     require(!free_.empty(), ExitCode::unexpected, "all ", held_,
@@ -85,7 +86,7 @@ class BufferRing : public std::enable_shared_from_this<BufferRing<Buffer>> {
   }
 
  private:
-  // With the mutex held.
+  // The mutex must be held.
   std::shared_ptr<Buffer> lend(Buffer* buffer) {
     ++held_;
     return {buffer, [ring = this->shared_from_this()](Buffer* returned) {

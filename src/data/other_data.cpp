@@ -15,7 +15,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr size_t kMostEntries = 1000;  // of a folder, also in the folders inside of it
+constexpr size_t kMostEntries = 1000;  // entries of a folder to look at, including subfolders
 
 std::string other_file(const fs::path& file) {
   constexpr size_t kLook = 512;
@@ -23,7 +23,7 @@ std::string other_file(const fs::path& file) {
     const MappedFile mapped(file);
     return foreign_file(mapped.bytes().first(std::min(kLook, mapped.bytes().size())), file.string());
   } catch (const Error&) {
-    return "";  // who opens it says why
+    return "";  // opening the file reports the error
   }
 }
 
@@ -37,7 +37,7 @@ std::string other_folder(const fs::path& folder) {
     return cat("; it was written by save_to_disk of the library datasets; make JSON lines of it: python3 -c \"from ",
                "datasets import load_from_disk; load_from_disk('", name, "')", part, ".to_json('train.jsonl')\"");
   }
-  // As data sets of puzzles are kept on the hub.
+  // The usual names in puzzle datasets on the Hugging Face Hub.
   for (const char* name : {"train.csv", "test.csv", "train.csv.gz", "test.csv.gz"}) {
     if (!fs::exists(folder / name, error)) continue;
     return cat("; give a file of it, such as '", printable((folder / name).string()), "'");

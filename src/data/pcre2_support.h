@@ -1,5 +1,5 @@
 #pragma once
-// What the users of PCRE2 share: patterns and texts are UTF-8.
+// Shared by the users of PCRE2. Patterns and texts are UTF-8.
 
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
@@ -9,10 +9,10 @@
 
 namespace hrm::data {
 
-// Steps of one search; a pattern of words takes about as many as its longest word has characters.
+// Steps of one search. A pattern for words needs about as many as its longest word has characters.
 constexpr uint32_t kMostSearchSteps = 10'000'000;
 
-// What PCRE2 says of an error code.
+// PCRE2's text for an error code.
 inline std::string pcre2_error_text(int error) {
   char text[256] = "unknown error";
   pcre2_get_error_message(error, reinterpret_cast<PCRE2_UCHAR*>(text), sizeof text);

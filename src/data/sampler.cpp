@@ -10,7 +10,7 @@
 namespace hrm::data {
 namespace {
 
-uint32_t mix_round(uint32_t x) {  // murmur3's finaliser
+uint32_t mix_round(uint32_t x) {  // finalizer of murmur3
   x = (x ^ (x >> 16)) * 0x85ebca6bu;
   x = (x ^ (x >> 13)) * 0xc2b2ae35u;
   return x ^ (x >> 16);
@@ -30,7 +30,7 @@ CounterPermutation::CounterPermutation(uint64_t seed, uint64_t epoch, uint64_t n
 uint64_t CounterPermutation::operator()(uint64_t i) const {
   const uint64_t low_mask = (uint64_t{1} << low_bits_) - 1, high_mask = (uint64_t{1} << high_bits_) - 1;
   do {
-    // The halves may differ by a bit, so they keep their places and are changed in turn.
+    // The halves may differ by one bit, so they stay in place and are changed alternately.
     uint64_t low = i & low_mask, high = i >> low_bits_;
     for (int round = 0; round < kRounds; round += 2) {
       low ^= mix_round(static_cast<uint32_t>(high) ^ keys_[round]) & low_mask;

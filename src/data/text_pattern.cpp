@@ -45,7 +45,7 @@ TextPattern::TextPattern(std::string_view pattern, const std::string& origin, Ex
   made->pattern = pattern;
   int error = 0;
   PCRE2_SIZE at = 0;
-  // \C would tear characters apart.
+  // \C would split characters.
   constexpr uint32_t kOptions = PCRE2_UTF | PCRE2_UCP | PCRE2_DOTALL | PCRE2_NEVER_BACKSLASH_C;
   made->compiled =
       pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(), kOptions, &error, &at, nullptr);
@@ -70,7 +70,7 @@ TextPattern::Answer TextPattern::matches(std::string_view text) const {
   const MatchData match(code_->compiled);
   require(match.data != nullptr && match.context != nullptr, ExitCode::environment,
           "there is no memory to compare a text with a pattern");
-  // Both ends are given here, so that a pattern's first alternative does not hide a longer one.
+  // Anchored at both ends, so that a pattern's first alternative does not hide a longer one.
   const int found = pcre2_match(code_->compiled, reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), 0,
                                 PCRE2_ANCHORED | PCRE2_ENDANCHORED | PCRE2_NO_UTF_CHECK, match.data, match.context);
   if (found >= 0) return Answer::yes;

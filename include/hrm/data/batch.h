@@ -9,7 +9,7 @@
 
 namespace hrm::data {
 
-// B = rows. Integer tensors are int32, as the official loader gives them.
+// B = rows, S = positions. Integer tensors are int32, as in the official loader.
 struct PuzzleBatch {
   at::Tensor inputs;              // (B, S) int32
   at::Tensor labels;              // (B, S) int32, kIgnoreLabel where unsupervised

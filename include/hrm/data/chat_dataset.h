@@ -1,6 +1,7 @@
 #pragma once
-// Prompts and responses in memory, as ids: what a causal language model is fine-tuned on, and what it is asked. Read
-// from JSON lines or a JSON array (hrm/formats/chat_record.h, record_file.h). No torch here.
+// Tokenized prompts and responses in memory, for fine-tuning a causal language model and for sampling completions. They
+// come from JSON lines or a JSON array (hrm/formats/chat_record.h, record_file.h).
+// This header does not depend on torch.
 
 #include <cstdint>
 #include <filesystem>
@@ -17,53 +18,55 @@ namespace hrm::data {
 
 struct ChatDataOptions {
   ChatFields fields;
-  // What the user says, with places for members of the record: "Reply to this tweet:\n\n{tweet}". {prompt} is the
-  // member fields.prompt. Empty: that member as it is. Records of messages have no use for it.
+  // Template of the user's message, with places for members of the record: "Reply to this tweet:\n\n{tweet}". {prompt}
+  // is the member fields.prompt. If empty, that member is used unchanged. Ignored for records with messages.
   std::string instruction;
-  // Ids of prompt and response together; a longer response is cut, a prompt that leaves no room for one is dropped.
+  // Largest number of prompt and response tokens. Longer responses are cut. An example is dropped if its prompt leaves
+  // no room for a response.
   int64_t max_tokens = 512;
-  bool need_response = true;  // false: a record without one is a prompt to be answered
-  // Every turn of the assistant is learned, as the template marks them, not the last one alone.
+  bool need_response = true;  // false: a record without a response is a prompt to sample for
+  // Learn every assistant turn that the template marks, not only the last one.
   bool every_turn = false;
-  bool deduplicate = false;    // of records with the same prompt and response the first alone
-  uint64_t max_malformed = 0;  // lines that are skipped, with their reason in the log, before it is an error
+  bool deduplicate = false;    // keep only the first of several records with the same prompt and response
+  uint64_t max_malformed = 0;  // malformed lines to skip, with the reason in the log, before failing
 };
 
 struct ChatExample {
   std::vector<int32_t> prompt_ids;
-  std::vector<int32_t> response_ids;  // with what ends it, unless it was cut; empty where there is no response
-  std::string prompt;                 // what the user says; of messages all of them, "role: content" in lines; of a
-                                      // template with members its text, as they make another prompt
+  std::vector<int32_t> response_ids;  // ends with the end token unless it was cut; empty without a response
+  // What the user says. For several messages: all of them, as lines "role: content". If the template uses other members
+  // of the record, or the record has tools or extra members: the text of the whole prompt.
+  std::string prompt;
   std::string response;
-  // A mark for each id of prompt and response, 1 where it is learned; empty: the response is.
+  // 1 for each token of prompt and response that is learned. If empty, the whole response is learned.
   std::vector<uint8_t> learned = {};
-  bool is_cut = false;                                      // the response, at ChatDataOptions::max_tokens
-  std::vector<std::string> answers;                         // all that are right; empty: not known
-  std::string key;                                          // the same for all examples of one prompt
-  double value = std::numeric_limits<double>::quiet_NaN();  // of fields.value
-  int32_t file = 0;                                         // of ChatDataset::files()
-  int64_t line = 0;                                         // 1-based
+  bool is_cut = false;                                      // the response was cut at ChatDataOptions::max_tokens
+  std::vector<std::string> answers;                         // all right answers; empty: unknown
+  std::string key;                                          // group key, the same for all examples of one prompt
+  double value = std::numeric_limits<double>::quiet_NaN();  // the record's member fields.value
+  int32_t file = 0;                                         // index into ChatDataset::files()
+  int64_t line = 0;                                         // 1-based line number
   int64_t ids() const { return static_cast<int64_t>(prompt_ids.size() + response_ids.size()); }
 };
 
-// Every record, a line or an element of an array, is counted once in `examples` or in one of the reasons; blank lines
-// are none.
+// Each record (a line, or an element of an array) counts once: in `examples` or in one of the reasons. Blank lines are
+// not records.
 struct ChatCounts {
   int64_t lines = 0;
   int64_t examples = 0;
   // Dropped:
-  int64_t malformed = 0;       // bad_utf8 among them
-  int64_t empty_prompt = 0;    // nothing but white space, also below
-  int64_t no_response = 0;     // where there must be one: no such member, or a conversation that ends with the user
-  int64_t empty_response = 0;  // the same
-  int64_t empty_answers = 0;   // a list without answers, or with one that is empty
-  int64_t long_prompt = 0;     // no room for a response in max_tokens
+  int64_t malformed = 0;       // includes bad_utf8
+  int64_t empty_prompt = 0;    // empty or only white space, also below
+  int64_t no_response = 0;     // a required response is missing: no such member, or the conversation ends with the user
+  int64_t empty_response = 0;  // a required response is empty
+  int64_t empty_answers = 0;   // the list of answers is empty, or one of them is
+  int64_t long_prompt = 0;     // leaves no room for a response in max_tokens
   int64_t duplicates = 0;
   // For information:
   int64_t bad_utf8 = 0;
-  int64_t cut_responses = 0;  // of the examples
-  int64_t joined_keys = 0;    // ids of records whose prompts another id has, too: they were made one group
-  int64_t prompts = 0;        // different keys of the examples
+  int64_t cut_responses = 0;  // among the examples
+  int64_t joined_keys = 0;    // record ids that share a prompt with another id and were merged into one group
+  int64_t prompts = 0;        // distinct keys of the examples
 
   int64_t dropped() const {
     return malformed + empty_prompt + no_response + empty_response + empty_answers + long_prompt + duplicates;
@@ -72,17 +75,17 @@ struct ChatCounts {
   std::string text() const;
 };
 
-// Whether records can be read from `path`: a file called *.jsonl or *.json, also compressed, or one that begins like
-// such a file and is not CSV; or a folder that holds *.jsonl files, also compressed.
+// Whether `path` holds such records. True for a file named *.jsonl or *.json, also compressed, and for a file that
+// begins with { or [ and is not CSV. Also true for a folder with *.jsonl files, also compressed.
 bool is_chat_path(const std::filesystem::path& path);
 
 // Immutable and safe to read from several threads.
 class ChatDataset {
  public:
-  // `path`: a file, or a folder whose *.jsonl files, also compressed, are read in sorted order. Dropped records are
-  // counted, and the log names the first lines of each kind. Throws Error(usage) for options; Error(data), one
-  // sentence, for missing files, for more malformed lines than max_malformed ("file:line: reason") and if no example is
-  // left.
+  // `path` is a file, or a folder whose *.jsonl files (also compressed) are read in sorted order. Dropped records are
+  // counted; the log names the first lines for each reason. Throws Error(usage) for invalid options. Throws
+  // Error(data), one sentence, for missing files, for more malformed lines than max_malformed ("file:line: reason"),
+  // and if no example is left.
   ChatDataset(const std::filesystem::path& path, const ChatEncoder& encoder, const ChatDataOptions& options);
 
   int64_t size() const { return static_cast<int64_t>(examples_.size()); }
@@ -94,14 +97,13 @@ class ChatDataset {
   const std::vector<std::filesystem::path>& files() const { return files_; }
   // "file:line" of an example.
   std::string place(int64_t index) const;
-  // Of all examples, in order.
+  // One entry per example, in order.
   std::vector<std::string> keys() const;
   std::vector<double> values() const;
-  // Groups these examples by prompt, in ascending order, groups in the order of their first ones: one group per prompt
-  // to sample for.
+  // Groups the given examples (ascending) by prompt. The groups are in the order of their first examples.
   std::vector<std::vector<int64_t>> examples_of_prompts(std::span<const int64_t> examples) const;
-  // The known right answers of these examples, which have the same prompt: all of their answers, or all of their
-  // responses if none lists answers; each once.
+  // The known right answers of examples that share a prompt, without duplicates. These are their listed answers, or
+  // their responses if none of them lists answers.
   std::vector<std::string> right_answers(std::span<const int64_t> examples) const;
 
  private:

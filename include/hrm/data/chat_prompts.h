@@ -1,6 +1,7 @@
 #pragma once
-// What a model is asked with a record: the members that make the prompt, the instruction around them, the template. The
-// same for training, evaluation and `hrm_train generate`. No torch here.
+// Builds a model's prompt from a record: the members used, the instruction around them and the chat template. Training,
+// evaluation and `hrm_train generate` share it.
+// This header does not depend on torch.
 
 #include <optional>
 #include <string>
@@ -15,23 +16,23 @@ namespace hrm::data {
 
 class ChatPrompts {
  public:
-  // `encoder` must outlive this. `fields.texts` and `prompt_texts` are set here, to the members that template and
-  // instruction name; such a member is read as text, not as a list of tools.
-  // `instruction`: as ChatDataOptions::instruction. Throws Error(usage) for one that is not a template.
+  // `encoder` must outlive this object. The constructor sets `fields.texts` and `prompt_texts` to the members that the
+  // template and the instruction name. Such a member is read as text, not as a list of tools. `instruction`: see
+  // ChatDataOptions::instruction. Throws Error(usage) if it is not a valid template.
   ChatPrompts(const ChatEncoder& encoder, ChatFields fields, const std::string& instruction);
 
-  // Of a line of JSON. Throws as parse_chat_record: a place that the record has no value for is an Error(data), too.
+  // Reads one line of JSON. Throws like parse_chat_record, and Error(data) if the record lacks a member that is named.
   ChatRecord read(std::string_view line) const;
-  // For a bare text, which is the prompt. Error(data), with only the reason, if template or instruction need more
+  // A record from a bare prompt. Throws Error(data), with only the reason, if the template or instruction needs other
   // members.
   ChatRecord record_of(const std::string& prompt) const;
 
   struct Asked {
-    std::vector<ChatMessage> messages;  // in front of the response, the instruction in them
-    std::vector<std::string> values;    // of ChatEncoder::members()
+    std::vector<ChatMessage> messages;  // the messages before the response, with the instruction applied
+    std::vector<std::string> values;    // values of ChatEncoder::members()
     ChatExtras more = {};
   };
-  // For ChatEncoder::prompt_ids and prompt_text.
+  // The arguments of ChatEncoder::prompt_ids and prompt_text.
   Asked ask(const ChatRecord& record) const;
 
   const ChatEncoder& encoder() const { return encoder_; }

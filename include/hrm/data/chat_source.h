@@ -1,6 +1,5 @@
 #pragma once
-// Prompts and responses as rows of a causal language model: ids of the prompt, then of the response, of which alone
-// something is learned.
+// Prompts and responses as rows of a causal language model. Only response tokens are learned.
 
 #include <memory>
 #include <string>
@@ -11,20 +10,19 @@
 
 namespace hrm::data {
 
-// An example with n ids is a row of n - 1 positions: decoder_ids[t] is id t, and labels[t] is id t + 1 if that belongs
-// to the response, otherwise kIgnoreLabel. Rows have no encoder side.
+// An example with n tokens is a row of n - 1 positions. The ids `decoder_ids[t]` are tokens t. The labels `labels[t]`
+// are tokens t + 1 if these belong to the response, otherwise kIgnoreLabel. Rows have no encoder side.
 //
-// A packed row holds several whole examples as documents 0, 1, ..., each with positions from 0, and its padding as one
-// more document. The same examples share a row in every epoch. Attention must stay within documents
-// (data.document_masks).
+// A packed row holds several whole examples as documents 0, 1, ..., each with positions from 0. Its padding is one more
+// document. The same examples share a row in every epoch. Attention must stay within documents (data.document_masks).
 class ChatSource : public LanguageSource {
  public:
-  // `examples`: a side of a split, or all. `name`: what it is for messages, e.g. "train". `packed_len`: positions of a
-  // packed row; 0: a row for each example. Throws Error(data) for no examples.
+  // `examples`: the examples of one split, or all. `name`: a name for messages, e.g. "train". `packed_len`: positions
+  // of a packed row; 0: one example per row. Throws Error(data) if there are no examples.
   ChatSource(std::shared_ptr<const ChatDataset> dataset, std::vector<int64_t> examples, const std::string& name = "all",
              int64_t packed_len = 0);
 
-  // Packed rows are made for one length. Throws Error(usage) for another.
+  // Throws Error(usage) for packed rows if decoder_len is not packed_len.
   int64_t num_samples(int64_t decoder_len) const override;
   bool packed() const override { return packed_len_ > 0; }
   // Throws Error(usage) for a row with an encoder side.
@@ -33,10 +31,10 @@ class ChatSource : public LanguageSource {
   std::string digest() const override { return digest_; }
 
   const ChatDataset& dataset() const { return *dataset_; }
-  // Of the dataset: the examples of a sample, one where rows are not packed.
+  // The examples in a sample, as indices into the dataset; only one unless rows are packed.
   std::vector<int64_t> examples_of(int64_t index) const;
   const ChatExample& example(int64_t index) const { return (*dataset_)[examples_[rows_begin_[index]]]; }
-  // Number of examples longer than rows of this many positions: a training reports it before it begins.
+  // Number of examples longer than rows of this many positions; training logs it at the start.
   int64_t cut_examples(int64_t decoder_len) const;
 
  private:
@@ -44,8 +42,8 @@ class ChatSource : public LanguageSource {
 
   std::shared_ptr<const ChatDataset> dataset_;
   int64_t packed_len_;
-  std::vector<int64_t> examples_;    // of the dataset, those of a row together
-  std::vector<int64_t> rows_begin_;  // (rows + 1) in examples_
+  std::vector<int64_t> examples_;    // indices into the dataset, grouped by row
+  std::vector<int64_t> rows_begin_;  // (rows + 1) offsets into examples_
   std::string digest_;
 };
 

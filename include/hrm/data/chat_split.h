@@ -1,5 +1,5 @@
 #pragma once
-// Shares of examples without leakage: all examples of one key (hrm/data/chat_dataset.h: one prompt) are on one side.
+// Splits examples without leakage: all examples with one key (one prompt, hrm/data/chat_dataset.h) go to one side.
 
 #include <cstdint>
 #include <span>
@@ -12,28 +12,28 @@ struct SplitOptions {
   std::vector<double> shares =
       {};  // of the keys, e.g. {0.9, 0.1, 0} for training, validation and test; they add up to 1
   uint64_t seed = 0;
-  // Another purpose is another draw of the same keys. Training, validation and test are "split".
+  // A different purpose draws the same keys differently. Training, validation and test use "split".
   std::string purpose = "split";
-  // A value for each example; empty: not stratified. Otherwise each fraction is exact within each quarter of the keys,
-  // ordered by the mean value of their examples. Keys without any value (NaN) are a stratum of their own.
+  // One value per example; empty: not stratified. Otherwise keys are grouped into quartiles by the mean value of their
+  // examples, and the shares are exact within each quartile. Keys without a value (NaN) form their own stratum.
   std::vector<double> values = {};
 };
 
-// The examples of each side, ascending. `keys`: of all examples; `members`: those to split, in ascending order.
+// Returns the examples of each side, ascending. `keys`: of all examples. `members`: the examples to split, ascending.
 //
-// Not stratified, the side of a key is a function of only (seed, purpose, key): more or fewer examples move no other
-// key. Stratified, the keys of a stratum are cut in the order of the same draw, so more examples move few. Throws
-// Error(usage) for invalid fractions; Error(data) if a side with a fraction above 0 gets no key.
+// Without stratification, the side of a key depends only on (seed, purpose, key), so adding examples moves no other
+// key. With stratification, the keys of a stratum are cut in the order of the same draw, so adding examples moves few
+// keys. Throws Error(usage) for invalid shares, and Error(data) if a side with a share above 0 gets no key.
 std::vector<std::vector<int64_t>> split_groups(const std::vector<std::string>& keys, std::span<const int64_t> members,
                                                const SplitOptions& options);
-// The same of all examples.
+// The same for all examples.
 std::vector<std::vector<int64_t>> split_groups(const std::vector<std::string>& keys, const SplitOptions& options);
 
-// That no key is on two sides and no example twice. Throws Error(data) that names the key.
+// Checks that no key is on two sides and no example occurs twice. Throws Error(data) naming the key.
 void check_disjoint(const std::vector<std::string>& keys, const std::vector<std::vector<int64_t>>& sides);
 
-// Edges of quarters as pandas.qcut draws them: the quantiles 0, 1/4, 1/2, 3/4 and 1 between neighbouring values, equal
-// ones left out. `values`: at least one, none of them NaN.
+// Quartile edges as in pandas.qcut: the quantiles 0, 1/4, 1/2, 3/4 and 1, interpolated linearly, without duplicates.
+// `values`: at least one, without NaN.
 std::vector<double> quartile_edges(std::vector<double> values);
 
 }  // namespace hrm::data

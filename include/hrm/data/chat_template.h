@@ -1,20 +1,20 @@
 #pragma once
-// What stands around the messages of a chat, and the ids of that. No torch here.
+// Chat templates: the text around the messages of a chat, and its token ids.
+// This header does not depend on torch.
 //
-//   model   the template of the tokenizer's folder, run as transformers runs it (hrm/formats/jinja.h). The prompt is
-//   its
-//           text for the messages with add_generation_prompt. The response is what it writes behind that when the
-//           answer is one message more. A response ends with the special token that the template puts there, or EOS.
+//   model   the template in the tokenizer's folder, run as in transformers (hrm/formats/jinja.h). The prompt is its
+//           output for the messages with add_generation_prompt. The response is the text that one more message, the
+//           answer, adds behind it. A response ends with the special token that the template writes there, or EOS.
 //   chatml  <|im_start|>ROLE\nCONTENT<|im_end|>\n for each message, then <|im_start|>assistant\n (Qwen). Without
-//           thinking <think>\n\n</think>\n\n follows, part of the prompt. A response ends with <|im_end|>\n.
+//           thinking, <think>\n\n</think>\n\n follows as part of the prompt. A response ends with <|im_end|>\n.
 //   llama3  <|begin_of_text|>, <|start_header_id|>ROLE<|end_header_id|>\n\nCONTENT<|eot_id|> for each message, content
-//           without white space around it, then <|start_header_id|>assistant<|end_header_id|>\n\n. A response ends with
-//           <|eot_id|>.
-//   plain   the one message of the user, with BOS in front where tokenizer.json says so. A response ends with EOS.
-//   custom  two templates of one's own (hrm/formats/text_template.h), for the one message of the user.
+//           without surrounding white space, then <|start_header_id|>assistant<|end_header_id|>\n\n. A response ends
+//           with <|eot_id|>.
+//   plain   one user message, after BOS if tokenizer.json adds it. A response ends with EOS.
+//   custom  two user-defined templates (hrm/formats/text_template.h) for one user message.
 //
-// Prompt and response become ids separately, so that a prompt has the same ids in training and in front of a sampled
-// answer. As in the transformers library, a special token that is written out in a message becomes that token.
+// Prompt and response are tokenized separately, so that a prompt has the same ids in training and in sampling. As in
+// the transformers library, a special token that is spelled out in a message becomes that token.
 
 #include <cstdint>
 #include <filesystem>
@@ -33,105 +33,106 @@
 
 namespace hrm::data {
 
-// The folder, beside tokenizer.json, of templates that are not the default.
+// The folder, next to tokenizer.json, that holds the non-default templates.
 inline constexpr const char* kNamedTemplates = "additional_chat_templates";
-// Where a copy of a tokenizer's file belongs in a folder: its name, in that folder for such a template.
+// The path of a copied tokenizer file relative to its new folder: its name, under kNamedTemplates for a named template.
 inline std::filesystem::path place_beside_tokenizer(const std::filesystem::path& file) {
   return file.parent_path().filename() == kNamedTemplates ? kNamedTemplates / file.filename() : file.filename();
 }
 
 struct ChatTemplateOptions {
-  // automatic: model where the folder has a template.
+  // automatic: model if the folder has a template.
   config::ChatTemplateKind name = config::ChatTemplateKind::automatic;
-  // chatml: off, on, or automatic: off where the tokenizer has <think> and </think>. model: enable_thinking, which
-  // automatic leaves out.
+  // chatml: off, on, or automatic, which is off if the tokenizer has <think> and </think>. model: the value of
+  // enable_thinking; automatic leaves it undefined.
   config::ChatThinking thinking = config::ChatThinking::automatic;
-  // custom: places {prompt}, the user's text, and {member} of the record; {bos} at the beginning.
+  // custom: the places {prompt} (the user's text) and {member} of the record; {bos} only at the beginning.
   std::string prompt_template = "";
-  // custom: the place {response}, and behind it what ends it: text, or {eos} at the end.
+  // custom: the place {response}, then the text that ends the response, or {eos} at the end.
   std::string response_template = "";
-  // model: of several templates the one of this name; empty: default.
+  // model: the name of the template, if there are several; empty: default.
   std::string entry = "";
-  // model: "2026-11-25", what templates that write the date take for today; empty: today.
+  // model: the date that templates see as the current one, e.g. "2026-11-25"; empty: the real date.
   std::string date = "";
-  // plain: automatic: BOS as tokenizer.json says; off: none.
+  // plain: automatic adds BOS as tokenizer.json says; off adds none.
   config::ChatBos bos = config::ChatBos::automatic;
 };
 
-// A template of the model's own, as a tokenizer's folder holds it.
+// The model's own template, from a tokenizer's folder.
 struct ModelTemplate {
-  std::string text, origin;  // Jinja; the file and the name, for messages
-  TokenizerConfig tokens;    // the special tokens that it can name
+  std::string text, origin;  // Jinja source; its file and name, for messages
+  TokenizerConfig tokens;    // the special tokens that the template can use
 };
 
-// What a record has beside texts, for a model's own template.
+// Parts of a record besides texts, for the model's own template.
 struct ChatExtras {
   std::string tools = {};     // ChatRecord::tools
   std::string response = {};  // ChatMessage::json of the response
 };
 
-// A mark for each id of the output's text: 1 where a {% generation %} block wrote a part of it. Equal to transformers'
-// return_assistant_tokens_mask. Throws Error(data), the reason alone, where the ids do not follow the text.
+// 1 for each token of the output's text that a {% generation %} block wrote, at least partly. Equals transformers'
+// return_assistant_tokens_mask. Throws Error(data), with only the reason, if the ids do not match the text.
 std::vector<uint8_t> generated_marks(const JinjaOutput& output, const std::vector<int32_t>& ids,
                                      const TextEncoder& encoder);
 
-// A template and the tokenizer that it is for. Copies share the tokenizer; several threads may use it at a time.
+// A chat template with its tokenizer. Copies share the tokenizer; several threads may use one object.
 class ChatEncoder {
  public:
-  // Throws Error(usage): the name automatic, which is to be resolved before, and a template whose special tokens the
-  // tokenizer lacks. Error(data): a model's template that cannot be run. `model`: for the name model alone.
+  // Throws Error(usage) for the name automatic, which the caller must resolve first, and if the tokenizer lacks the
+  // template's special tokens. Throws Error(data) if the model's template cannot be run. `model`: only for the name
+  // model.
   ChatEncoder(TextEncoder encoder, const ChatTemplateOptions& options, const ModelTemplate& model = {});
 
   // Never automatic.
   config::ChatTemplateKind name() const { return options_.name; }
-  // Members of a record that the prompt's template names, besides prompt and bos.
+  // Members of a record that the prompt template uses, besides prompt and bos.
   const std::vector<std::string>& members() const { return members_; }
 
-  // The text up to where the assistant's response begins. `values`: of members(). Throws Error(data), with only the
-  // reason, for messages that the template has no place for.
+  // The text up to the beginning of the assistant's response. `values`: of members(). Throws Error(data), with only the
+  // reason, for messages that the template does not support.
   std::string prompt_text(const std::vector<ChatMessage>& messages, const std::vector<std::string>& values = {},
                           const ChatExtras& more = {}) const;
-  // The response to the messages, and its end. Only a model's own template uses the messages. Throws Error(data), with
-  // only the reason, if that template writes the answer elsewhere than its prompt asks for it.
+  // The text of the response with its end. Only the model's own template uses `messages`. Throws Error(data), with only
+  // the reason, if that template does not write the answer directly after its prompt.
   std::string response_text(const std::string& content, const std::vector<ChatMessage>& messages = {},
                             const ChatExtras& more = {}) const;
-  // Their ids, with BOS and EOS where the template has them. Throws Error(data) as above.
+  // The token ids of these texts, with BOS and EOS if the template adds them. Throws Error(data) as above.
   std::vector<int32_t> prompt_ids(const std::vector<ChatMessage>& messages, const std::vector<std::string>& values = {},
                                   const ChatExtras& more = {}) const;
   std::vector<int32_t> response_ids(const std::string& content, const std::vector<ChatMessage>& messages = {},
                                     const ChatExtras& more = {}) const;
-  // A response as it is read where it was sampled: without what ends it, and without special tokens.
+  // A response as sampling returns it: without its end and without special tokens.
   std::string sampled_text(const std::vector<int32_t>& response_ids) const;
 
-  // A whole conversation as the ids of one text. `learned` has a mark for each id: 1 if the template marks it as the
-  // assistant's ({% generation %}), in every turn, as transformers' return_assistant_tokens_mask. `prompt`: ids before
-  // the last turn's.
+  // A whole conversation tokenized as one text. `learned` is 1 for each token that the template marks as the
+  // assistant's ({% generation %}), in every turn, like transformers' return_assistant_tokens_mask. `prompt` is the
+  // number of tokens before the last assistant turn.
   struct Turns {
     std::vector<int32_t> ids;
     std::vector<uint8_t> learned;
     int64_t prompt = 0;
   };
-  // Whether the template has such marks.
+  // Whether the template marks the assistant's turns.
   bool marks_turns() const { return model_ && model_->marks_generation(); }
-  // Throws Error(data), the reason alone, also where the answer is not marked, or where the ids do not follow the text.
+  // Throws Error(data), with only the reason, also if the answer is not marked or the ids do not match the text.
   Turns turns(const std::vector<ChatMessage>& messages, const std::string& response, const ChatExtras& more = {}) const;
 
-  // Each of these ids ends a completion; empty if the template ends one with a text (stop_text).
+  // Each of these ids ends a completion. Empty if a text (stop_text) ends it.
   const std::vector<int64_t>& stop_ids() const { return stop_ids_; }
   const std::string& stop_text() const { return stop_text_; }
   const TextEncoder& encoder() const { return encoder_; }
-  // All that changes ids, for digests.
+  // Everything that affects token ids, for digests.
   std::string description() const;
 
  private:
   void set_family(bool thinks);
   void set_custom();
   void set_model(const ModelTemplate& model);
-  // What the model's own template writes.
+  // The output of the model's own template.
   JinjaOutput run(const std::vector<ChatMessage>& messages, bool asks, const std::string& tools) const;
-  // Other templates have no place for members of messages, nor for tools.
+  // Throws if a template other than model gets extra message members or tools.
   void refuse_extras(const std::vector<ChatMessage>& messages, const ChatExtras& more) const;
-  // The special token that it writes behind an answer; -1: none is known.
+  // The special token that the template writes after an answer; -1: unknown.
   int64_t end_of_answer() const;
   void check_tokens(const std::vector<std::string>& tokens);
   const std::string& single_message(const std::vector<ChatMessage>& messages) const;
@@ -139,13 +140,13 @@ class ChatEncoder {
 
   TextEncoder encoder_;
   ChatTemplateOptions options_;
-  // Of a family with roles.
+  // For the templates with roles (chatml, llama3).
   std::string begin_, before_role_, after_role_, after_content_, after_assistant_, after_response_;
   bool trims_ = false;
-  // Of custom.
+  // For custom.
   std::shared_ptr<const TextTemplate> prompt_, response_;
   std::vector<std::string> members_;
-  // Of model.
+  // For model.
   std::shared_ptr<const JinjaTemplate> model_;
   std::shared_ptr<const nlohmann::ordered_json> variables_;
   JinjaOptions limits_;
@@ -155,17 +156,17 @@ class ChatEncoder {
   std::string stop_text_;
 };
 
-// The tokenizer of a folder of the transformers library: tokenizer.json, with the special tokens that
-// tokenizer_config.json names, where there is one. Throws Error(data) for files that are wrong.
+// Opens the tokenizer in a transformers folder: tokenizer.json, with the special tokens that tokenizer_config.json
+// names, if that file exists. Throws Error(data) for malformed files.
 struct TokenizerFolder {
   TextEncoder encoder;
   TokenizerConfig config;
-  // What each of config.chat_templates was read from, by its name, for messages.
+  // The source of each of config.chat_templates, by template name, for messages.
   std::map<std::string, std::string> template_origins;
 };
 TokenizerFolder open_tokenizer_folder(const std::filesystem::path& folder);
-// The same with its template. Throws as above and as ChatEncoder. Error(usage) asks for a template's name if the folder
-// has none, or several without one called default.
+// The tokenizer with its template. Throws as above and like ChatEncoder. Throws Error(usage) if the folder has no
+// template, or has several and none is called default; the message asks for a template's name.
 ChatEncoder open_chat_encoder(const std::filesystem::path& folder, ChatTemplateOptions options);
 
 }  // namespace hrm::data

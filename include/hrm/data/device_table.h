@@ -1,5 +1,6 @@
 #pragma once
-// The examples of a training set on the device, and batches drawn from them there: the host says only which rows.
+// The examples of a training set on the device. Batches are gathered and augmented there; the host only sends row
+// indices.
 
 #include "hrm/config/config.h"
 #include "hrm/data/batch.h"
@@ -11,16 +12,16 @@ namespace hrm::data {
 
 class DeviceTable {
  public:
-  // Reads all examples. Throws Error(usage) for options that do not fit the data, Error(data) for a token outside the
-  // vocabulary.
+  // Reads all examples. Throws Error(usage) for options that do not fit the data, and Error(data) for a token outside
+  // the vocabulary.
   DeviceTable(const PuzzleDataset& dataset, const TrainStreamOptions& options, at::Device device);
 
-  // Writes the rows that `picks` names (StreamBatch::picks on any device; n of them) into the n rows of `batch`, which
-  // are on the table's device. They equal the rows of a stream without picks_only, bit for bit. On the current stream;
-  // the picks must live until their copy is done.
+  // Writes the n rows that `picks` selects (StreamBatch::picks, on any device) into the n rows of `batch`, which is on
+  // the table's device. The rows equal those of a stream without picks_only, bit for bit. Runs on the current stream;
+  // `picks` must stay alive until its copy has completed.
   void load(const at::Tensor& picks, const PuzzleBatch& batch) const;
 
-  // Bytes that the table of a data set takes.
+  // Bytes that the table of a dataset needs.
   static int64_t bytes(const PuzzleDataset& dataset);
 
  private:
@@ -28,12 +29,12 @@ class DeviceTable {
   at::Tensor inputs_, labels_;  // (examples, S) int32
 };
 
-// Copies a stream's rows into `batch`, or draws them there by `table`, which is null for a stream without picks_only.
-// On the current stream; `rows` must be held until that is done.
+// Copies a stream's rows into `batch`, or gathers them on the device with `table`. `table` is null for a stream without
+// picks_only. Runs on the current stream; keep `rows` until the copy has completed.
 void load_rows(const StreamBatch& rows, const PuzzleBatch& batch, const DeviceTable* table);
 
-// Whether batches are to be drawn on the device: data.augmentation_device, where auto means on a GPU with our kernels
-// when the table is small.
+// Whether to gather batches on the device (data.augmentation_device). auto means yes if the device is a GPU with our
+// kernels and the table is small.
 bool use_device_table(const config::Config& config, const PuzzleDataset& dataset, at::Device device);
 
 }  // namespace hrm::data

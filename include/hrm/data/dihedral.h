@@ -1,7 +1,7 @@
 #pragma once
 // The eight rotations and reflections of a rectangle, numbered as in the official code:
-// 0 identity, 1/2/3 rotation by 90/180/270 degrees counter-clockwise, 4 left-right, 5 up-down, 6 transposition,
-// 7 left-right of the rotation by 90 degrees (the other diagonal).
+//    0 identity, 1/2/3 rotation by 90/180/270 degrees counter-clockwise, 4 left-right, 5 up-down, 6 transposition,
+//    7 left-right of the rotation by 90 degrees (the other diagonal).
 
 #include <array>
 #include <cstdint>
@@ -11,13 +11,13 @@ namespace hrm::data {
 
 inline constexpr std::array<int, 8> kDihedralInverse{0, 3, 2, 1, 4, 5, 6, 7};
 
-// True when rows and columns change places.
+// True if rows and columns are exchanged.
 constexpr bool dihedral_swaps_axes(int transform) {
   return transform == 1 || transform == 3 || transform == 6 || transform == 7;
 }
 
-// For each cell of the result, in row order, the index of the cell of a (rows x cols) grid that it comes from. The
-// result is (cols x rows) where dihedral_swaps_axes, else (rows x cols).
+// For each cell of the result, in row order: the index of its source cell in a (rows x cols) grid. The result is (cols
+// x rows) if dihedral_swaps_axes, otherwise (rows x cols).
 std::vector<uint32_t> dihedral_source(int transform, int rows, int cols);
 
 template <class T>
@@ -28,11 +28,11 @@ std::vector<T> dihedral(int transform, int rows, int cols, const std::vector<T>&
   return result;
 }
 
-// Random transforms of rows of tokens that are square grids, in place.
+// Applies random transforms to token rows that are square grids, in place.
 class DihedralAugmenter {
  public:
   explicit DihedralAugmenter(int side);
-  // Applies the transform that belongs to (seed, sample) to a puzzle and its labels: (side * side) int32 each.
+  // Applies the transform of (seed, sample) to a puzzle and its labels, (side * side) int32 each.
   void operator()(uint64_t seed, uint64_t sample, int32_t* inputs, int32_t* labels);
 
  private:

@@ -1,5 +1,5 @@
 #pragma once
-// Where rows of language data come from: triples, packed text, or a mixture of several.
+// Sources of language data rows: triples, packed text, or a mixture of several.
 
 #include <cstdint>
 #include <memory>
@@ -11,7 +11,8 @@
 
 namespace hrm::data {
 
-// The memory of one row. Encoder pointers are null when S is 0, those of documents in a batch without packed text.
+// The memory of one row. Encoder pointers are null if S is 0. Document pointers are null unless the batch has packed
+// text.
 struct LanguageRow {
   LanguageShape shape;
   int64_t* encoder_ids = nullptr;   // (S)
@@ -29,7 +30,7 @@ struct LanguageCounts {
     label_tokens += other.label_tokens;
   }
 };
-// A row of padding: pad_id, mask false, labels kIgnoreLabel, document 0, positions counted.
+// Fills a row with padding: pad_id, mask false, labels kIgnoreLabel, document 0, positions 0..T-1.
 void blank_row(const LanguageRow& row, int64_t pad_id);
 
 // Immutable and safe to read from several threads.
@@ -39,16 +40,16 @@ class LanguageSource {
 
   const LanguageMeta& meta() const { return meta_; }
   const std::string& origin() const { return origin_; }  // path, for messages
-  // Samples when rows have `decoder_len` positions.
+  // Number of samples for rows of `decoder_len` positions.
   virtual int64_t num_samples(int64_t decoder_len) const = 0;
-  // Whether rows hold several documents, or parts of them.
+  // Whether rows hold several documents or parts of documents.
   virtual bool packed() const { return false; }
-  // Writes sample `index`, all positions of the row: what is shorter is padded, what is longer cut. Throws Error(data)
-  // naming file and place for what is wrong.
+  // Writes sample `index` to all positions of the row, padded or cut to its length. Returns the token counts. Throws
+  // Error(data) naming file and place for malformed data.
   virtual LanguageCounts row(int64_t index, const LanguageRow& row) const = 0;
-  // Ids that sample `index` has, which may be more than a row takes: for shapes that fit.
+  // Tokens in sample `index`, possibly more than a row holds; for choosing shapes that fit.
   virtual LanguageShape lengths(int64_t index, const LanguageShape& most) const = 0;
-  // XXH3-128, hex, over all that training sees; not the path.
+  // XXH3-128, in hex, of everything that training sees, but not the path.
   virtual std::string digest() const = 0;
 
  protected:
@@ -56,31 +57,31 @@ class LanguageSource {
   std::string origin_;
 };
 
-// Sources that are read as one, in shares. Weights need not add up to 1; each share is exact to 2^-16.
+// A source with its weight in a mixture. Weights need not add up to 1; each share is exact to 2^-16.
 struct WeightedSource {
   std::shared_ptr<const LanguageSource> source;
   double weight = 1;
 };
 
-// Which sample of which source.
+// One sample of one source.
 struct LanguagePick {
   int64_t source = 0;
   int64_t sample = 0;
 };
 
-// The order of training samples as a function of (seed, number). The only state is the number of the next sample, for
-// any number of sources or ranks.
+// The order of training samples as a function of (seed, number). The only state is the number of the next sample,
+// whatever the number of sources or ranks.
 //
-// One source: epoch after epoch, each sample once, in the order of a CounterPermutation. Several: samples come in
-// blocks of 2^16. Source s has a quota of a block's places by its weight, and a permutation of each block says which.
-// So number n is visit (blocks before * quota + places of s before it in the block) of its source. The visits of a
-// source go through its own epochs, as those of a single one do.
+// With one source, each epoch visits every sample once, in the order of a CounterPermutation. With several sources,
+// samples come in blocks of 2^16. Each source has a quota of a block by its weight, and a permutation of the block
+// places the quotas. Number n is therefore visit (blocks before * quota + places of the source before it in the block)
+// of its source. The visits of a source run through its own epochs.
 //
-// Not thread-safe: it keeps the last block.
+// Not thread-safe: the last block is cached.
 class MixtureOrder {
  public:
-  // Throws Error(usage) for weights that are not positive or whose share is below 2^-16, Error(data) for a source
-  // without samples.
+  // Throws Error(usage) for a weight that is not positive or whose share is below 2^-16. Throws Error(data) for a
+  // source without samples.
   MixtureOrder(const std::vector<WeightedSource>& sources, int64_t decoder_len, uint64_t seed);
   LanguagePick operator()(int64_t number);
 
@@ -88,10 +89,10 @@ class MixtureOrder {
   void fill_block(int64_t block);
 
   std::vector<int64_t> samples_;      // of each source
-  std::vector<int64_t> quota_begin_;  // (sources + 1) places of a block
+  std::vector<int64_t> quota_begin_;  // (sources + 1) offsets of the quotas in a block
   uint64_t seed_;
   int64_t block_ = -1;
-  std::vector<LanguagePick> places_;  // of block_: source, and which of its quota
+  std::vector<LanguagePick> places_;  // of block_: source, and index within its quota
 };
 
 }  // namespace hrm::data

@@ -1,5 +1,5 @@
 #pragma once
-// What every sample of a data set has in common. No tensors: readers of puzzles are fuzzed without torch.
+// Properties of all samples of a dataset. No tensors here: the puzzle readers are fuzzed without torch.
 
 #include <cstdint>
 

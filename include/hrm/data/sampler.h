@@ -9,8 +9,8 @@
 
 namespace hrm::data {
 
-// A pseudo-random permutation of 0..n-1 without a table: a Feistel network over the next power of two, walked
-// until it lands inside (Black and Rogaway, "Ciphers with Arbitrary Finite Domains", CT-RSA 2002).
+// A pseudo-random permutation of 0..n-1 without a table: a Feistel network over the next power of two, repeated until
+// the result is below n. Source: Black and Rogaway, "Ciphers with Arbitrary Finite Domains", CT-RSA 2002.
 class CounterPermutation {
  public:
   CounterPermutation(uint64_t seed, uint64_t epoch, uint64_t n);
@@ -27,20 +27,20 @@ class CounterPermutation {
 struct SampleRef {
   int64_t example = 0;
   int64_t puzzle = 0;
-  // Global index of the row, which keys its augmentation: the visit; further rows of one visit add k << 40.
+  // Global index of the row, which seeds its augmentation: the visit number, plus k << 40 for row k > 0 of a visit.
   uint64_t sample = 0;
 };
 
-// Visits groups in a new order each epoch, each exactly once. A visit draws one random puzzle of the group and, as the
-// official loader, a random subset of its examples without replacement, as many as the batch has room for. Not
-// thread-safe: it keeps the permutation of the last epoch.
+// Visits each group once per epoch, in a new order each time. As in the official loader, a visit draws one random
+// puzzle of the group and a random subset of its examples without replacement. The subset is limited by the room left
+// in the batch. Not thread-safe: the permutation of the last epoch is cached.
 class GroupSampler {
  public:
   GroupSampler(std::shared_ptr<const PuzzleDataset> dataset, uint64_t seed);
 
-  // Appends at most `room` rows of visit number `visit` (0, 1, ...; epoch = visit / groups).
+  // Appends at most `room` rows of visit `visit` (0, 1, ...; epoch = visit / groups).
   void visit(int64_t visit, int64_t room, std::vector<SampleRef>& rows);
-  // Appends the `size` rows of the batch that starts at visit `position`; returns the position after it.
+  // Appends the `size` rows of the batch that starts at visit `position`. Returns the position after it.
   int64_t batch(int64_t position, int64_t size, std::vector<SampleRef>& rows);
 
  private:

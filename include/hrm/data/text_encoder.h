@@ -1,5 +1,5 @@
 #pragma once
-// Text to ids, whatever does it: the interface between the builders of language data and tokenizers.
+// Converts text to ids: the interface between the builders of language data and the tokenizers.
 
 #include <cstdint>
 #include <filesystem>
@@ -15,17 +15,17 @@
 
 namespace hrm::data {
 
-// Ids of a text, without BOS or EOS.
+// The ids of a text, without BOS or EOS.
 using Encode = std::function<std::vector<int32_t>(std::string_view)>;
-// The text of ids, as well as it can be shown; may be empty.
+// The text of ids, for display; may be empty.
 using Decode = std::function<std::string(const std::vector<int32_t>&)>;
 
-// Ids one at a time into text, whole characters alone.
+// Converts ids to text one at a time and returns only complete characters.
 class TextStream {
  public:
   virtual ~TextStream() = default;
-  virtual std::string push(int32_t id) = 0;  // what is certain after one more id; may be empty
-  virtual std::string finish() = 0;          // the rest: U+FFFD for a character that was begun; then a new text begins
+  virtual std::string push(int32_t id) = 0;  // the text that is certain after one more id; may be empty
+  virtual std::string finish() = 0;          // the rest, U+FFFD for an incomplete character; then a new text begins
 };
 using OpenStream = std::function<std::unique_ptr<TextStream>()>;
 
@@ -34,30 +34,30 @@ struct TextEncoder {
   Decode decode;
   // Bytes of text that an id stands for; 0 for special tokens and ids that are not tokens.
   std::function<int64_t(int32_t)> bytes;
-  // White space at the token's beginning and end that does not count as part of its place in a text. `first`: the token
-  // begins the text. transformers uses it to decide which tokens the assistant said.
+  // Bytes of white space at the token's beginning and end that are not part of its span in a text. `first`: the token
+  // begins the text. transformers uses these to decide which tokens are the assistant's.
   std::function<std::pair<int64_t, int64_t>(int32_t id, bool first)> white_ends;
   OpenStream stream;  // without special tokens; U+FFFD for ids that are not tokens
-  // The id of a token by its text, "<|im_end|>"; none of the bytes has one.
+  // The id of a token by its text, e.g. "<|im_end|>". The byte encoder has no such tokens.
   std::function<std::optional<int32_t>(std::string_view)> id_of;
   std::vector<int32_t> leading =
       {};                      // what the post-processor of tokenizer.json puts in front of a text: BOS, or nothing
-  LanguageMeta meta;           // tokenizer_file: its name beside the data
-  std::filesystem::path file;  // to be copied there; empty: there is none
+  LanguageMeta meta;           // tokenizer_file: its file name next to the data
+  std::filesystem::path file;  // the file to copy there; empty: none
 };
 
-// The bytes of the text, then BOS 256, EOS 257, PAD 258. No file, and right for every text.
+// Ids are the bytes of the text; BOS is 256, EOS 257, PAD 258. Needs no file and encodes any text.
 TextEncoder byte_encoder();
 
-// What made the ids of `meta`: the file `folder`/tokenizer_file, or bytes; nullopt where that is not known. Throws
-// Error(data) as read_language_meta and open_tokenizer.
+// The encoder of `meta`: the file `folder`/tokenizer_file, or bytes; nullopt if unknown. Throws Error(data) like
+// read_language_meta and open_tokenizer.
 std::optional<TextEncoder> encoder_of(const LanguageMeta& meta, const std::filesystem::path& folder);
 
-// Opens a tokenizer's file. `eos` and `bos` name its special tokens; empty: there is none.
+// Opens a tokenizer file. `eos` and `bos` are the texts of its special tokens; empty: none.
 using OpenTokenizer =
     std::function<TextEncoder(const std::filesystem::path& file, const std::string& bos, const std::string& eos)>;
-// A tokenizer.json (hrm/data/tokenizer.h). Throws Error(data) as Tokenizer::load, Error(usage) for a token that it
-// lacks.
+// Opens a tokenizer.json (hrm/data/tokenizer.h). Throws Error(data) like Tokenizer::load, and Error(usage) for a token
+// that the file lacks.
 TextEncoder open_tokenizer(const std::filesystem::path& file, const std::string& bos, const std::string& eos);
 
 }  // namespace hrm::data

@@ -1,6 +1,5 @@
 #pragma once
-// Whether a text has a given form, by a regular expression (PCRE2,
-// https://www.pcre.org/current/doc/html/pcre2pattern.html).
+// Matches texts against a regular expression (PCRE2, https://www.pcre.org/current/doc/html/pcre2pattern.html).
 
 #include <memory>
 #include <string>
@@ -10,17 +9,17 @@
 
 namespace hrm::data {
 
-// Characters are those of Unicode, a dot takes line ends, too. The work on one text is bounded, so that no text can
+// Matching is by Unicode character; a dot also matches line ends. The work on one text is bounded, so that no text can
 // stop the program.
 class TextPattern {
  public:
-  // Throws Error(code) as "origin: reason", with the place, where the pattern is none.
+  // Throws Error(code) as "origin: reason", with the place, for an invalid pattern.
   TextPattern(std::string_view pattern, const std::string& origin, ExitCode code = ExitCode::usage);
   ~TextPattern();
   TextPattern(TextPattern&&) noexcept;
 
-  // yes: the whole text has the form; no; gave_up: ten million steps did not tell. Bytes that are no UTF-8 count as
-  // U+FFFD. From any number of threads.
+  // yes: the whole text matches; no: it does not; gave_up: undecided after ten million steps. Invalid UTF-8 bytes count
+  // as U+FFFD. Thread-safe.
   enum class Answer { yes, no, gave_up };
   Answer matches(std::string_view text) const;
 

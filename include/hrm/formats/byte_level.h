@@ -1,6 +1,7 @@
 #pragma once
-// The byte-level alphabet of GPT-2 (https://github.com/openai/gpt-2, encoder.py): a token of bytes written as text.
-// Bytes that are printable in Latin-1 are themselves; the other 68, in order, are U+0100 to U+0143. A space is "Ġ".
+// The byte-level alphabet of GPT-2 (https://github.com/openai/gpt-2, encoder.py), which writes a token's bytes as text.
+// Bytes that are printable in Latin-1 stand for themselves; the other 68, in order, are U+0100 to U+0143. A space is
+// "Ġ".
 
 #include <array>
 #include <cstdint>
@@ -10,7 +11,7 @@
 
 namespace hrm {
 
-// The character that stands for a byte, below U+0144.
+// The character of each byte, below U+0144.
 constexpr std::array<uint16_t, 256> kByteLevelCharacters = [] {
   std::array<uint16_t, 256> characters{};
   uint16_t next = 256;
@@ -21,16 +22,16 @@ constexpr std::array<uint16_t, 256> kByteLevelCharacters = [] {
   return characters;
 }();
 
-// Bytes as characters, in UTF-8.
+// Bytes as characters of the alphabet, in UTF-8.
 std::string byte_level_text(std::string_view bytes);
 
-// The bytes that a text stands for; nullopt if a character is not in the alphabet (or the text is not UTF-8).
+// The inverse. Returns nullopt if a character is not in the alphabet or the text is not UTF-8.
 std::optional<std::string> byte_level_bytes(std::string_view text);
 
-// SentencePiece's token for a byte that no other token has: "<0x0A>".
+// SentencePiece's fallback token for a byte: "<0x0A>".
 std::string byte_fallback_token(unsigned char byte);
 
-// The byte of such a token, read as the `tokenizers` library does; nothing for another text.
+// The byte of a fallback token, parsed as in the `tokenizers` library; nullopt for any other text.
 std::optional<unsigned char> byte_fallback_byte(std::string_view token);
 
 }  // namespace hrm

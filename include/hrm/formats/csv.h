@@ -1,5 +1,6 @@
 #pragma once
-// CSV with a header row (RFC 4180, also with bare LF): quoted fields, doubled quotes, line breaks inside quotes.
+// CSV with a header row (RFC 4180; bare LF also ends a line). Supports quoted fields, doubled quotes and line breaks
+// inside quotes.
 
 #include <cstddef>
 #include <deque>
@@ -14,14 +15,14 @@
 
 namespace hrm {
 
-// One row; as many fields as the header has columns. The views are valid until the next call of CsvReader::next.
+// One row, with as many fields as the header has columns. The views are valid until the next call of CsvReader::next.
 struct CsvRow {
   size_t line = 0;  // 1-based line on which the row starts
   std::vector<std::string_view> fields;
 };
 
-// Reads rows one after the other from mapped memory: unquoted fields are views of it, nothing is copied. Compressed
-// files are unpacked as they are read (input_window.h); a row of theirs has at most 1 MiB.
+// Reads rows sequentially from mapped memory. Unquoted fields are views of it; nothing is copied. Compressed files are
+// decompressed on the fly (input_window.h); their rows have at most 1 MiB.
 class CsvReader {
  public:
   // Opens the file and reads its header row. Throws Error(code) as "file:line: reason".
@@ -31,14 +32,14 @@ class CsvReader {
 
   const std::vector<std::string>& columns() const { return columns_; }
   bool has_column(const std::string& name) const;
-  // The index of a column. Throws Error(code) that lists the columns.
+  // The index of a column. If there is no such column, throws Error(code) that lists the columns.
   size_t column(const std::string& name) const;
 
-  // Returns false at the end. Blank lines are skipped. Throws Error(code) as "file:line: reason" for a wrong number of
-  // fields, an unclosed quote, text after a closing quote or more than 4,096 fields.
+  // Returns false at the end. Skips blank lines. Throws Error(code) as "file:line: reason" for a wrong number of
+  // fields, more than 4,096 fields, an unclosed quote, or text after one.
   bool next(CsvRow& row);
 
-  // For a caller that finds a field wrong: throws Error(code) "file:line: reason".
+  // For callers that find a malformed field: throws Error(code) as "file:line: reason".
   [[noreturn]] void fail_at(size_t line, const std::string& reason) const;
 
  private:
@@ -55,7 +56,7 @@ class CsvReader {
   const char* end_ = nullptr;
   size_t line_ = 1;
   std::vector<std::string> columns_;
-  std::deque<std::string> unquoted_;  // fields of this row that had doubled quotes
+  std::deque<std::string> unquoted_;  // fields of the current row that had doubled quotes
 };
 
 }  // namespace hrm

@@ -1,5 +1,5 @@
 #pragma once
-// Element types and views of arrays that live in files. Little-endian throughout.
+// Element types and views of arrays in files. All formats are little-endian.
 
 #include <cstddef>
 #include <cstdint>
@@ -16,22 +16,21 @@ enum class DType { u8, i8, i16, i32, i64, f16, bf16, f32, f64, boolean, u16, u32
 // Bytes per element.
 size_t item_size(DType dtype);
 
-// The name that safetensors uses: "U8", "I8", "I16", "I32", "I64", "F16", "BF16", "F32", "F64", "BOOL", "U16",
-// "U32".
+// The type's name in safetensors: "U8", "I8", "I16", "I32", "I64", "F16", "BF16", "F32", "F64", "BOOL", "U16", "U32".
 const char* name(DType dtype);
 
-// The inverse of name(); nothing for a type that is not listed there.
+// The inverse of name(); nullopt for any other type.
 std::optional<DType> dtype_from_name(std::string_view name);
 
-// Bytes that an array of this type and shape takes; nothing when a size is negative or the product leaves int64.
-// A shape without sizes is a scalar: one element.
+// Bytes of an array with this type and shape; nullopt if a size is negative or the product overflows int64. An empty
+// shape is a scalar: one element.
 std::optional<int64_t> array_bytes(DType dtype, const std::vector<int64_t>& shape);
 
 // "[3, 4]"
 std::string shape_text(const std::vector<int64_t>& shape);
 
-// An array in C order that aliases somebody's memory; bytes.size() == numel() * item_size(dtype). The bytes need not be
-// aligned for the type: copy them, or check before a cast.
+// A non-owning view of an array in C order; bytes.size() == numel() * item_size(dtype). The bytes may be unaligned for
+// the type: copy them, or check the alignment before a cast.
 struct ArrayView {
   DType dtype = DType::u8;
   std::vector<int64_t> shape;

@@ -1,5 +1,5 @@
 #pragma once
-// Files that stand where another kind of file is needed, recognised by their first bytes.
+// Recognizes files of the wrong kind by their first bytes.
 
 #include <cstddef>
 #include <span>
@@ -9,13 +9,13 @@
 
 namespace hrm {
 
-// What the bytes are and what to do, as "this is a Parquet file; ...", if possible with the line that converts the file
-// `origin`. Recognises pointers of Git LFS, web pages, texts in UTF-16, Parquet, Arrow, Feather, HDF5, GGUF, files of
-// torch.save, compressed files and archives. Empty for anything else, such as text and safetensors.
+// Says what the file is and what to do: "this is a Parquet file; ...". If possible, the text includes the command that
+// converts the file `origin`. Recognizes Git LFS pointers, web pages, UTF-16 texts, Parquet, Arrow, Feather, HDF5,
+// GGUF, torch.save files, compressed files and archives. Empty for anything else, such as text and safetensors.
 std::string foreign_file(std::span<const std::byte> bytes, const std::string& origin);
 
-// Throws Error(code) as "origin: this is a Parquet file; ..." where the bytes are such a file. For readers of text and
-// of tensors, before anything else.
+// Throws Error(code) as "origin: this is a Parquet file; ..." if the bytes are such a file. Readers of text and of
+// tensors call it first.
 void refuse_foreign_file(std::span<const std::byte> bytes, const std::string& origin, ExitCode code);
 
 }  // namespace hrm

@@ -1,10 +1,9 @@
 #pragma once
-// Templates of chats in the language of Jinja, as tokenizer_config.json and chat_template.jinja hold them. They are run
-// as transformers runs them (trim_blocks, lstrip_blocks, immutable sandbox): the same text for the same values.
+// Chat templates in the Jinja language, as in tokenizer_config.json and chat_template.jinja. They are executed as in
+// transformers (trim_blocks, lstrip_blocks, immutable sandbox), and give the same text for the same values.
 //
-// Such a template is a foreign program. It sees the values that it is given and nothing else: no file, no attribute of
-// an object, no other template. Its steps and its output are limited. Whatever it uses that is not known here is
-// refused by line and construct.
+// A template is untrusted code. It sees only the values passed to it: no file, no object attributes, no other template.
+// Its steps and its output are limited. An unsupported construct is an error that names the line and the construct.
 
 #include <cstddef>
 #include <cstdint>
@@ -20,16 +19,16 @@
 namespace hrm {
 
 struct JinjaOptions {
-  // An expression or statement is a step; 256 bytes of text that one makes, or 4 elements of a list, are one more.
+  // Each expression or statement is one step. Each 256 bytes of text or 4 list elements that it creates are one more.
   int64_t steps = 1'000'000;
-  size_t output = size_t{4} << 20;  // bytes, of the output and of every text that is made on the way
-  // What strftime_now() takes for now: the year, month and day; year 0: the clock's local time.
+  size_t output = size_t{4} << 20;  // bytes, for the output and for each intermediate text
+  // The date that strftime_now() returns: year, month and day. Year 0: the local time of the clock.
   int year = 0, month = 1, day = 1;
 };
 
 struct JinjaOutput {
   std::string text;
-  // Bytes [begin, end) that {% generation %} blocks wrote: what the assistant says.
+  // Byte ranges [begin, end) written by {% generation %} blocks: the assistant's text.
   std::vector<std::pair<size_t, size_t>> generated;
 };
 
@@ -37,18 +36,18 @@ namespace jinja {
 struct Program;
 }
 
-// Copies share the parsed program; several threads may render at a time.
+// Copies share the parsed program; several threads may render at the same time.
 class JinjaTemplate {
  public:
-  // Throws Error(code) as "origin, line N: reason": no UTF-8, wrong syntax, a construct that is not known.
+  // Throws Error(code) as "origin, line N: reason" for invalid UTF-8, a syntax error or an unsupported construct.
   JinjaTemplate(std::string_view text, const std::string& origin, ExitCode code = ExitCode::data);
 
-  // `variables`: an object. Throws Error(code) as above where the template fails or raises an exception, or at a limit.
+  // `variables`: an object. Throws Error(code) as above if the template fails, raises an exception or hits a limit.
   JinjaOutput render(const nlohmann::ordered_json& variables, const JinjaOptions& options = {}) const;
 
   // Whether there is a {% generation %} block.
   bool marks_generation() const;
-  // Whether the name is in it as a variable, function or member, e.g. strftime_now.
+  // Whether the template uses this name as a variable, function or member, e.g. strftime_now.
   bool mentions(std::string_view name) const;
 
  private:

@@ -1,6 +1,6 @@
 #pragma once
-// JSON from others, within limits. The library by itself would accept a text of any size and depth, and silently keep
-// the last of equal keys.
+// Parses untrusted JSON within limits. The library itself accepts any size and depth, and silently keeps the last of
+// several equal keys.
 
 #include <cstddef>
 #include <nlohmann/json_fwd.hpp>
@@ -13,11 +13,12 @@ namespace hrm {
 
 struct JsonLimits {
   size_t bytes = size_t{1} << 20;
-  int depth = 8;  // objects and arrays inside one another; a text that is one number has depth 0
+  int depth = 8;  // nesting of objects and arrays; a text that is only a number has depth 0
 };
 
-// Throws Error(code) as "origin: reason": too long, too deep, a key twice in one object, or invalid JSON (where, and
-// what was expected). The value is safe for functions that recurse (dump, copies, comparisons).
+// Throws Error(code) as "origin: reason". Errors are a text that is too long or too deep, a duplicate key in an object,
+// and invalid JSON (with the place and what was expected). The value is safe for recursive functions (dump, copy,
+// compare).
 nlohmann::json parse_json(std::string_view text, const std::string& origin, ExitCode code,
                           const JsonLimits& limits = {});
 

@@ -1,5 +1,6 @@
 #pragma once
-// manifest.json of a checkpoint: what its directory must hold, byte for byte. checkpoints/README.md gives the format.
+// manifest.json of a checkpoint: size and digest of each file in its folder. checkpoints/README.md describes the
+// format.
 
 #include <cstdint>
 #include <map>
@@ -14,12 +15,12 @@ inline constexpr const char* kStateFile = "state.safetensors";
 inline constexpr const char* kConfigFile = "config.json";
 inline constexpr const char* kManifestFile = "manifest.json";
 
-// full: everything that a resume needs. weights: model.pt and the configuration alone (an import).
+// full: everything needed to resume. weights: only model.pt and the configuration (an import).
 enum class CheckpointKind { full, weights };
 
 struct FileFact {
   uint64_t bytes = 0;
-  std::string digest;  // XXH3-128, 32 hex digits in lower case
+  std::string digest;  // XXH3-128, 32 lower-case hex digits
   bool operator==(const FileFact&) const = default;
 };
 
@@ -31,13 +32,16 @@ struct Manifest {
   bool operator==(const Manifest&) const = default;
 };
 
-// The text of manifest.json. Its last member is the digest of all bytes before that member's line. Values of `info` are
-// written as printable() makes them. Throws Error(unexpected) for what parse_manifest would refuse.
+// Writes the text of manifest.json. Its last member is the digest of all bytes before that member's line. Values of
+// `info` are written as printable() returns them. Throws Error(unexpected) for content that parse_manifest would
+// refuse.
 std::string manifest_text(const Manifest& manifest);
 
-// The inverse. Throws Error(checkpoint) with only the reason ("manifest.json is damaged"), without a path. Reasons are
-// a wrong digest, more than 4 MiB of text, more than 4,096 files or entries of `info`, a duplicate key, a number that
-// is negative or not whole, and a file name that fails is_plain_file_name().
+// The inverse. Throws Error(checkpoint) with only the reason ("manifest.json is damaged"), without a path:
+// - A wrong digest, or a duplicate key.
+// - More than 4 MiB of text, or more than 4,096 files or entries of `info`.
+// - A number that is negative or not whole.
+// - A file name that fails is_plain_file_name().
 Manifest parse_manifest(std::string_view text);
 
 }  // namespace hrm::checkpoint

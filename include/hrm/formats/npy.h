@@ -13,11 +13,11 @@
 
 namespace hrm {
 
-// Checks the header against the length of `bytes` and returns a view into them. `origin` names the source in errors.
-// Throws Error(code) for anything that is not such a file, including surplus bytes.
+// Checks the header against the size of `bytes` and returns a view into them. `origin` names the source in errors.
+// Throws Error(code) for anything else, including extra bytes at the end.
 ArrayView parse_npy(std::span<const std::byte> bytes, const std::string& origin, ExitCode code = ExitCode::data);
 
-// A .npy file mapped into memory. The array lives as long as this object.
+// A memory-mapped .npy file. The array is valid as long as this object.
 class NpyFile {
  public:
   explicit NpyFile(const std::filesystem::path& path, ExitCode code = ExitCode::data);
@@ -29,12 +29,12 @@ class NpyFile {
   ArrayView array_;
 };
 
-// The bytes before the data of a version 1 file, padded so that the data starts at a multiple of 64. bfloat16 has no
-// .npy form: Error(unexpected).
+// The header of a version 1 file, padded so that the data starts at a multiple of 64. Throws Error(unexpected) for
+// bfloat16, which .npy cannot represent.
 std::string npy_header(DType dtype, const std::vector<int64_t>& shape);
 
-// Writes and fsyncs a file that numpy.load opens. bytes.size() must fit the shape, otherwise Error(unexpected). Throws
-// Error(environment) if the file cannot be written.
+// Writes and fsyncs a file that numpy.load can open. Throws Error(unexpected) if bytes.size() does not match the shape,
+// and Error(environment) if writing fails.
 void write_npy(const std::filesystem::path& path, DType dtype, const std::vector<int64_t>& shape,
                std::span<const std::byte> bytes);
 

@@ -21,25 +21,25 @@ struct SafetensorsEntry {
   std::span<const std::byte> bytes;  // C order
 };
 
-// The header with its length, padded with spaces to a multiple of 8; the tensors' bytes follow in the order given.
-// Equal inputs give equal bytes. A duplicate name or bytes that do not fit the shape: Error(unexpected).
+// The length and the header, padded with spaces to a multiple of 8; the tensors' bytes follow in the given order. Equal
+// inputs give equal bytes. Throws Error(unexpected) for a duplicate name or bytes that do not match the shape.
 std::string safetensors_header(const std::vector<SafetensorsEntry>& entries,
                                const std::map<std::string, std::string>& metadata);
 
-// The whole file in memory.
+// Builds the whole file in memory.
 std::vector<std::byte> build_safetensors(const std::vector<SafetensorsEntry>& entries,
                                          const std::map<std::string, std::string>& metadata);
 
-// The same straight to a file, fsynced, without a second copy of the tensors. Throws Error(environment).
+// Writes and fsyncs the file without a second copy of the tensors. Throws Error(environment).
 void write_safetensors(const std::filesystem::path& path, const std::vector<SafetensorsEntry>& entries,
                        const std::map<std::string, std::string>& metadata);
 
-// A safetensors file, checked when opened: a header of at most 16 MiB and 100,000 tensors of at most 64 dimensions,
-// names of at most 1,024 bytes, known types, no duplicate key. Offsets are inside the file, each tensor has the size of
-// its shape, and tensors have neither gaps nor overlaps (as the format demands).
+// A safetensors file, checked when opened. Limits: a header of at most 16 MiB, 100,000 tensors of at most 64
+// dimensions, names of at most 1,024 bytes. Types must be known and keys unique. Offsets must be inside the file, and
+// each tensor must have the size of its shape. As the format demands, tensors have neither gaps nor overlaps.
 class SafetensorsFile {
  public:
-  // Maps the file. Throws Error(code).
+  // Memory-maps the file. Throws Error(code).
   explicit SafetensorsFile(const std::filesystem::path& path, ExitCode code = ExitCode::data);
   // Reads memory that must outlive this object. `origin` names the source in errors.
   static SafetensorsFile parse(std::span<const std::byte> bytes, const std::string& origin,
@@ -48,7 +48,7 @@ class SafetensorsFile {
   // In the order of the data.
   const std::vector<std::string>& names() const { return names_; }
   bool contains(const std::string& name) const { return tensors_.count(name) != 0; }
-  // Throws Error(code) naming the tensor, the file and the nearest name.
+  // Throws Error(code) naming the tensor, the file and the closest name.
   const ArrayView& at(const std::string& name) const;
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
 

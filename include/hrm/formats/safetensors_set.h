@@ -1,6 +1,5 @@
 #pragma once
-// The weights of a saved model: one file of safetensors or of torch.save, or several with an index, all mapped into
-// memory.
+// The weights of a saved model, memory-mapped: one file of safetensors or torch.save, or several files with an index.
 
 #include <filesystem>
 #include <map>
@@ -14,19 +13,20 @@
 
 namespace hrm {
 
-// model.safetensors.index.json, or pytorch_model.bin.index.json: which shard each tensor is in; a file of its folder,
-// at least one. Throws Error(code) as "origin: reason".
+// Parses model.safetensors.index.json or pytorch_model.bin.index.json: the shard of each tensor, a file in the same
+// folder; at least one. Throws Error(code) as "origin: reason".
 std::map<std::string, std::string> parse_safetensors_index(std::string_view text, const std::string& origin,
                                                            ExitCode code);
 
-// <folder>/model.safetensors, otherwise the shards in <folder>/model.safetensors.index.json, otherwise
-// pytorch_model.bin or the shards of its index (state_dict_of: tensors are read, nothing is executed). Throws
-// Error(code), one sentence: no weights in the folder, a missing shard, an index that disagrees with its shards, a file
-// of another kind.
+// Opens <folder>/model.safetensors, otherwise the shards in <folder>/model.safetensors.index.json, otherwise
+// pytorch_model.bin or the shards of its index. torch.save files are read with state_dict_of; nothing is executed.
+//
+// Throws Error(code), one sentence, if the folder has no weights, a shard is missing, or a file is of another kind. An
+// index that disagrees with its shards is also an error.
 class SafetensorsSet {
  public:
   explicit SafetensorsSet(const std::filesystem::path& folder, ExitCode code = ExitCode::checkpoint);
-  // Only one file: of torch.save if its name ends in .bin, otherwise safetensors.
+  // A single file: torch.save if its name ends in .bin, otherwise safetensors.
   static SafetensorsSet of_file(const std::filesystem::path& file, ExitCode code = ExitCode::checkpoint);
 
   // Sorted.
@@ -35,8 +35,8 @@ class SafetensorsSet {
   // A view of the mapped file. Throws Error(code) naming the tensor and the folder.
   const ArrayView& at(const std::string& name) const;
   const std::string& origin() const { return origin_; }
-  // XXH3-128, hex, of all tensors in the order of their names: name, dtype, shape and bytes, whichever files they stand
-  // in. Reads them.
+  // XXH3-128, in hex, of all tensors sorted by name: name, dtype, shape and bytes. It does not depend on the sharding.
+  // Reads all tensors.
   std::string digest() const;
 
  private:
@@ -49,7 +49,7 @@ class SafetensorsSet {
   ExitCode code_;
   std::vector<std::filesystem::path> paths_;
   std::vector<std::shared_ptr<const File>> files_;
-  std::map<std::string, size_t> where_;  // which file
+  std::map<std::string, size_t> where_;  // index of the file
   std::vector<std::string> names_;
 };
 

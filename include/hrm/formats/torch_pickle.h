@@ -1,6 +1,6 @@
 #pragma once
-// PyTorch's .pt files without PyTorch. The reader extracts tensors and containers from the pickle and executes nothing.
-// torch.load opens the writer's files with its default settings (weights_only=True).
+// PyTorch's .pt files without PyTorch. The reader extracts tensors and containers from the pickle and executes no code.
+// torch.load opens the written files with its default settings (weights_only=True).
 
 #include <cstddef>
 #include <deque>
@@ -27,16 +27,18 @@ struct NamedTensor {
 
 using TorchScalar = std::variant<int64_t, double, bool, std::string>;
 
-// Reads torch.save files (state dicts with _metadata, parameters, nested dict, OrderedDict, list, tuple, numbers, text)
-// and TorchScript or C++ OutputArchive files (module objects). Everything in the object tree is named by its path:
-// keys, list indices and attribute names joined by '.', e.g. "_orig_mod.model.inner.H_init". Nothing is left out.
-// Tensors are views of the mapped file, except strided ones, which are copied to C order.
+// Reads torch.save files (state dicts with _metadata, parameters, nested dict, OrderedDict, list, tuple, numbers,
+// text), and TorchScript or C++ OutputArchive files (module objects).
 //
-// Limits that no real file approaches: 32 MiB of pickle, 2^21 values in it, 100,000 tensors of 64 dimensions, 64 nested
-// containers, names of 1,024 bytes and 64 MiB of names, copies of 16 MiB more than the file.
+// Each object is named by its path: keys, list indices and attribute names joined by '.', e.g.
+// "_orig_mod.model.inner.H_init". Nothing is left out. Tensors are views of the mapped file, except strided ones, which
+// are copied to C order.
 //
-// Throws Error(code): not such a file, damaged (CRC-32, truncated, out of bounds), big-endian, or the old non-zip
-// format. Anything in the pickle besides tensors and containers is refused by its name.
+// Limits, far above real files: 32 MiB of pickle, 2^21 values in it, 100,000 tensors of 64 dimensions, 64 nested
+// containers. Names have at most 1,024 bytes, 64 MiB in all. Copies may have 16 MiB more than the file.
+//
+// Throws Error(code) for other files, damaged files (CRC-32, truncated, out of bounds), big-endian files and the old
+// non-zip format. Anything in the pickle besides tensors and containers is an error that names it.
 class TorchArchive {
  public:
   explicit TorchArchive(const std::filesystem::path& path, ExitCode code = ExitCode::checkpoint);
@@ -47,10 +49,10 @@ class TorchArchive {
   // In the order of the file.
   const std::vector<NamedTensor>& tensors() const { return tensors_; }
   bool contains(const std::string& name) const { return index_.count(name) != 0; }
-  // Throws Error(code) naming the tensor, the file and the nearest name.
+  // Throws Error(code) naming the tensor, the file and the closest name.
   const NamedTensor& at(const std::string& name) const;
   const std::map<std::string, TorchScalar>& scalars() const { return scalars_; }
-  // Keys of the outermost dict whose values are containers, in the order of the file.
+  // Keys of the outermost dict whose values are containers, in file order.
   const std::vector<std::string>& containers() const { return containers_; }
 
  private:
@@ -67,14 +69,14 @@ class TorchArchive {
   std::vector<std::string> containers_;
 };
 
-// The tensors of a model, with the names of its state dict. Training programs often save a dict that holds the state
-// dict as `model`, `module`, `model_state_dict`, `model_state` or `state_dict`. Then only that member's tensors are
-// returned, without its name; otherwise all. Views of the archive, which must outlive them. Throws Error(code), naming
-// `origin`, if several members could be the state dict.
+// The tensors of a model, under their state dict names. Training programs often nest the state dict in a dict, as
+// `model`, `module`, `model_state_dict`, `model_state` or `state_dict`. Then only that member's tensors are returned,
+// without its name; otherwise all. The result is views of the archive, which must outlive them. Throws Error(code),
+// naming `origin`, if several members could be the state dict.
 std::vector<NamedTensor> state_dict_of(const TorchArchive& archive, const std::string& origin, ExitCode code);
 
-// A .pt file with an OrderedDict name -> tensor. `root` is the folder inside the archive. A duplicate name or bytes
-// that do not fit the shape: Error(unexpected). Equal inputs give equal bytes.
+// Builds a .pt file with an OrderedDict name -> tensor. `root` is the folder inside the archive. Equal inputs give
+// equal bytes. Throws Error(unexpected) for a duplicate name or bytes that do not match the shape.
 std::vector<std::byte> build_torch_state_dict(const std::vector<NamedTensor>& entries,
                                               const std::string& root = "archive");
 

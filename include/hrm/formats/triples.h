@@ -1,8 +1,9 @@
 #pragma once
 // A training record of an encoder-decoder language model, as a line of JSON:
-//   {"encoder_ids": [...], "decoder_input_ids": [...], "labels": [...]}
-// encoder_ids may be called input_ids, and labels targets; decoder_input_ids default to the encoder's ids. labels[t] is
-// the target of decoder_input_ids[t] (nothing is shifted later); -100 is not learned.
+//    {"encoder_ids": [...], "decoder_input_ids": [...], "labels": [...]}
+// encoder_ids may also be called input_ids, and labels targets. decoder_input_ids default to the encoder's ids.
+//
+// `labels[t]` is the target of `decoder_input_ids[t]`; labels are not shifted later. -100 is not learned.
 
 #include <cstdint>
 #include <string_view>
@@ -16,19 +17,19 @@ struct TripleLimits {
   uint32_t tokens = uint32_t{1} << 20;  // of one array
 };
 
-// The three arrays as they are in the line: views of it, checked, so that read_ids cannot fail.
+// The three arrays of a line, as views of it. They are checked, so that read_ids cannot fail.
 struct Triple {
-  std::string_view encoder_ids, decoder_ids, labels;  // what is between the brackets
+  std::string_view encoder_ids, decoder_ids, labels;  // the text between the brackets
   uint32_t encoder_tokens = 0;
   uint32_t decoder_tokens = 0;  // also the number of labels
 };
 
-// Throws Error(code) with only the reason ("id 99 is not below the vocabulary's 64"): not JSON of this form, a
-// duplicate or unknown key, an id outside the vocabulary or not whole, labels and decoder ids of different number, an
-// empty array, too many ids.
+// Throws Error(code), with only the reason, e.g. "id 99 is not below the vocabulary's 64". Errors are JSON of another
+// form, a duplicate or unknown key, an empty array, and too many ids. Ids must be whole numbers in the vocabulary.
+// Labels and decoder ids must have the same length.
 Triple parse_triple(std::string_view line, const TripleLimits& limits, ExitCode code);
 
-// Writes the first `count` numbers of an array of a Triple.
+// Writes the first `count` numbers of an array of a Triple to `out`.
 void read_ids(std::string_view array, int32_t* out, int64_t count);
 
 }  // namespace hrm

@@ -1,6 +1,6 @@
 #pragma once
-// The per-slot part of the loss of adaptive computation time (ACT): Q heads and metrics. One number per slot goes in,
-// so plain ATen spends its time on launches.
+// The per-slot part of the loss of adaptive computation time (ACT): Q heads and metrics. The inputs have one number per
+// slot, so plain ATen spends its time on kernel launches.
 
 #include <ATen/core/Tensor.h>
 
@@ -11,9 +11,9 @@
 
 namespace hrm::ops {
 
-// Target of q_continue for B slots: sigmoid(q_halt) where steps >= max_steps, otherwise sigmoid(max(q_halt,
-// q_continue)). q (B, 2) = [q_halt, q_continue] of one more segment, float32 (float64 for tests), any strides; steps
-// (B) int32. Returns (B) in q's dtype. Not differentiable.
+// The target of q_continue for B slots: sigmoid(q_halt) where steps >= max_steps, otherwise
+// sigmoid(max(q_halt, q_continue)). q: (B, 2) = [q_halt, q_continue] of one more segment, float32 (float64 for tests),
+// any strides. steps: (B) int32. Returns (B) in q's dtype. Not differentiable.
 at::Tensor act_q_target(const at::Tensor& q, const at::Tensor& steps, int64_t max_steps);
 
 inline constexpr int64_t kActMetrics = 8;
@@ -23,18 +23,21 @@ struct ActLossSums {
   at::Tensor metrics;  // (kActMetrics) float64
 };
 
-// loss = sum over slots of (tokens.loss + (BCE(q_halt, all right) + BCE(q_continue, target)) / 2), the last term only
-// with a target; all right: tokens.right equals tokens.labelled. Binary cross-entropies are of logits. metrics, summed
-// over the slots that have halted and have labelled tokens: 1, right / labelled, all right, (q_halt >= 0) equals all
-// right, steps. Then, summed over all slots: tokens.loss, BCE(q_halt), BCE(q_continue).
+// loss = sum over slots of (tokens.loss + (BCE(q_halt, all right) + BCE(q_continue, target)) / 2). Without a target,
+// the BCE of q_continue is left out. "All right" means tokens.right == tokens.labelled. Both binary cross-entropies are
+// of logits.
 //
-// tokens: of token_loss. q (B, 2) float32 (float64 for tests); target (B) like q; steps (B) int32; halted (B) bool.
-// Differentiable in tokens.loss and q, once. Sums are float64 in a fixed order. On the current stream; can be captured.
-// Throws c10::Error that names the shapes.
+// metrics[0:5] are sums over the slots that have halted and have labelled tokens: 1, right / labelled, all right,
+// (q_halt >= 0) == all right, steps. metrics[5:8] are sums over all slots: tokens.loss, BCE(q_halt), BCE(q_continue).
+//
+// tokens: from token_loss. q: (B, 2) float32 (float64 for tests). target: (B) like q. steps: (B) int32. halted: (B)
+// bool. Differentiable once, in tokens.loss and q. Sums are float64 in a fixed order. Runs on the current stream; can
+// be captured. Throws c10::Error that names the shapes.
 ActLossSums act_loss(const TokenLoss& tokens, const at::Tensor& q, const std::optional<at::Tensor>& target,
                      const at::Tensor& steps, const at::Tensor& halted);
 
-// The gradient of q for grad_loss, the gradient of ActLossSums::loss; that of tokens.loss is grad_loss for each slot.
+// The gradient of q, where grad_loss is the gradient of ActLossSums::loss. The gradient of tokens.loss is grad_loss for
+// each slot.
 at::Tensor act_loss_backward(const at::Tensor& grad_loss, const TokenLoss& tokens, const at::Tensor& q,
                              const std::optional<at::Tensor>& target);
 

@@ -1,15 +1,16 @@
 #pragma once
-// What an elementwise update computes, by name. No torch headers: kernels read it, too.
+// The elementwise update rules. No torch headers, because kernels include this file too.
 
 namespace hrm::ops {
 
-// atan2: AdamATan2 (Everett et al., "Scaling Exponents Across Parameterizations and Optimizers", 2024, in the form of
-// the official HRM code): Adam with an arctangent as quotient, so that it needs no epsilon.
-// adamw: Loshchilov and Hutter 2019, as torch.optim.AdamW.
-// lion: Chen et al., "Symbolic Discovery of Optimization Algorithms", 2023: the sign of a blend of moment and gradient.
-// sgd: with Nesterov's momentum and coupled weight decay, as torch.optim.SGD.
-// muon_direction, muon_apply: the steps before and after Muon's iteration (hrm/optim/muon.h). The first writes the
-// look-ahead momentum into `params`; the second reads finished directions from `grads`.
+// - atan2: AdamATan2 (Everett et al., "Scaling Exponents Across Parameterizations and Optimizers", 2024), in the form
+//   of the official HRM code. Adam with an arctangent instead of the quotient, so it needs no epsilon.
+// - adamw: Loshchilov and Hutter 2019, like torch.optim.AdamW.
+// - lion: Chen et al., "Symbolic Discovery of Optimization Algorithms", 2023. The sign of a blend of moment and
+//   gradient.
+// - sgd: Nesterov momentum and coupled weight decay, like torch.optim.SGD.
+// - muon_direction, muon_apply: the steps before and after Muon's iteration (hrm/optim/muon.h). The first writes the
+//   look-ahead momentum into `params`; the second reads finished directions from `grads`.
 enum class AdamRule { atan2, adamw, lion, sgd, muon_direction, muon_apply };
 constexpr int kAdamRules = 6;
 

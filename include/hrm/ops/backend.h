@@ -1,19 +1,20 @@
 #pragma once
-// Which implementation of our ops runs, and a table of what is registered.
+// The implementation that our ops use, and a table of the registered ops.
 
 #include <string>
 #include <vector>
 
 namespace hrm::ops {
 
-// fused: our own kernels where the device has them. reference: the plain ATen formula on every device.
+// fused: our kernels where the device has them. reference: the plain ATen formula on every device.
 enum class Backend { fused, reference };
 
-// Process-wide (config key ops.backend). Set it before the first step: a captured graph keeps what it captured.
+// Process-wide (config key ops.backend). Set it before the first step: a captured graph keeps the setting of its
+// capture.
 void set_backend(Backend backend);
 Backend backend();
 
-// One op of the `hrm` namespace and the dispatch keys that have a kernel of ours.
+// An op of the `hrm` namespace and the dispatch keys for which we register a kernel.
 struct OpInfo {
   std::string name;  // "hrm::rms_norm_residual"
   bool cpu = false;
@@ -21,8 +22,7 @@ struct OpInfo {
   bool autograd = false;
 };
 
-// All ops that are registered in this process, sorted by name. A program that was linked without the ops' object
-// files gets an empty table.
+// All ops registered in this process, sorted by name. Empty if the program was linked without the ops' object files.
 std::vector<OpInfo> op_table();
 
 }  // namespace hrm::ops

@@ -1,17 +1,20 @@
 #pragma once
 // NF4, a 4-bit format for frozen weights (Dettmers et al., "QLoRA", arXiv 2305.14314). Each block of 64 numbers is
-// divided by its largest magnitude and rounded to the nearest of 16 levels, which are quantiles of the normal
-// distribution (appendix E). Double quantisation also keeps the blocks' magnitudes ("absmax") in 8 bits: their mean is
-// subtracted, and blocks of 256 differences are divided by their own largest magnitude and rounded to the nearest of
-// 256 levels. The paper calls these an 8-bit float. We use the levels of its library, bitsandbytes: the signed dynamic
-// map (Dettmers, "8-Bit Approximations for Parallelism in Deep Learning", arXiv 1511.04561), powers of ten from 1e-6 to
-// 1, each with twice as many linear steps as the one below. So we hold what models fine-tuned with that library saw,
-// except for roundings. Our levels are rounded once (72 of the 256 differ from its in the last bit), and we divide by
-// magnitudes where it multiplies by their reciprocals. Of two levels at the same distance the lower one is used, as
-// there.
+// divided by its largest magnitude ("absmax") and rounded to the nearest of 16 levels, which are quantiles of the
+// normal distribution (appendix E).
 //
-// A weight needs 0.5 bytes per element, 1/64 for the block's magnitude and 1/4096 for the magnitude's: 0.516 instead of
-// bfloat16's 2; without double quantisation 0.5625.
+// Double quantisation also stores the magnitudes in 8 bits. Their mean is subtracted. Blocks of 256 differences are
+// divided by their own largest magnitude and rounded to the nearest of 256 levels. The paper calls these an 8-bit
+// float. We use the levels of its library, bitsandbytes: the signed dynamic map (Dettmers, "8-Bit Approximations for
+// Parallelism in Deep Learning", arXiv 1511.04561). It has the powers of ten from 1e-6 to 1, each with twice as many
+// linear steps as the one below.
+//
+// So the values match those of models fine-tuned with that library, except for rounding. Our levels are rounded once
+// (72 of the 256 differ from its levels in the last bit), and we divide by magnitudes where it multiplies by their
+// reciprocals. Ties go to the lower level, as in bitsandbytes.
+//
+// A weight needs 0.5 bytes per element, 1/64 for the block's magnitude and 1/4096 for the magnitude's scale: 0.516
+// bytes, compared with 2 in bfloat16. Without double quantisation it is 0.5625.
 
 #include <ATen/core/Tensor.h>
 
@@ -19,35 +22,37 @@
 
 namespace hrm::ops {
 
-inline constexpr int64_t kNf4Block = 64;         // elements, in C order, of one magnitude
-inline constexpr int64_t kNf4AbsmaxBlock = 256;  // magnitudes of one scale
+inline constexpr int64_t kNf4Block = 64;         // elements, in C order, per magnitude
+inline constexpr int64_t kNf4AbsmaxBlock = 256;  // magnitudes per scale
 
-// n elements as NF4; contiguous, on one device.
+// n elements in NF4; contiguous, on one device.
 struct Nf4Tensor {
   at::Tensor codes;   // (ceil(n / 2)) uint8: element 2i in the upper four bits of byte i, 2i + 1 in the lower ones
   at::Tensor absmax;  // (ceil(n / 64)): float32, or uint8 with double quantisation
   at::Tensor scales;  // (ceil(n / 64 / 256)) float32; empty without double quantisation
-  at::Tensor offset;  // (1) float32, the mean of the magnitudes; empty without double quantisation
+  at::Tensor offset;  // (1) float32, mean of the magnitudes; empty without double quantisation
 
   bool defined() const { return codes.defined(); }
   int64_t bytes() const;
 };
 
-// weight: float32, bfloat16 or float16 (float64 on the CPU), any shape, not empty; what is not contiguous is copied
-// first. All of it must be finite: a magnitude that is not corrupts its block, and through the mean all others. The
-// last block may be short. No derivative; on the current stream; not to be captured (double quantisation copies tables
-// from the host). The same on every device: divisions are rounded correctly, and the mean is summed in float64 and
-// rounded once. Throws c10::Error that names what does not fit.
+// weight: float32, bfloat16 or float16 (float64 on the CPU), any shape, not empty. Non-contiguous input is copied
+// first. All elements must be finite: a non-finite magnitude corrupts its block, and through the mean all others. The
+// last block may be short.
+//
+// No derivative. Runs on the current stream; cannot be captured (double quantisation copies tables from the host).
+// Gives the same bits on every device: divisions are correctly rounded, and the mean is summed in float64 and rounded
+// once. Throws c10::Error that names what does not fit.
 Nf4Tensor nf4_quantize(const at::Tensor& weight, bool double_quantized = true);
 
-// out = the numbers that the codes stand for: level * absmax in float32, rounded once to the dtype of `out`.
+// out = the numbers that the codes represent: level * absmax in float32, rounded once to the dtype of `out`.
 //
-// out: float32, bfloat16 or float16 (float64 on the CPU), contiguous, of as many elements as were quantised, on the
-// codes' device. No derivative; deterministic, the same bits on every device; on the current stream; can be captured.
-// Throws c10::Error that names what does not fit.
+// out: float32, bfloat16 or float16 (float64 on the CPU), contiguous, with the number of quantised elements, on the
+// codes' device. No derivative. Deterministic, with the same bits on every device. Runs on the current stream; can be
+// captured. Throws c10::Error that names what does not fit.
 void nf4_dequantize_(const at::Tensor& out, const Nf4Tensor& from);
 
-// The same as a new tensor of these sizes.
+// The same as a new tensor with the given sizes.
 at::Tensor nf4_dequantize(const Nf4Tensor& from, at::IntArrayRef sizes, at::ScalarType dtype);
 
 }  // namespace hrm::ops

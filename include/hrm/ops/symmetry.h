@@ -1,6 +1,6 @@
 #pragma once
-// Random symmetries of puzzles and their effect on a cell. Host and kernels share this code, so a sample is the same
-// wherever it is drawn.
+// Random symmetries of puzzles, and their effect on a cell. Host and kernels share this code, so both draw the same
+// symmetry for a sample.
 
 #include <cstdint>
 
@@ -10,13 +10,13 @@ namespace hrm::ops {
 
 inline constexpr int kMaxSymmetrySize = 25;  // rows of the largest Sudoku
 
-// A symmetry of a Sudoku of n rows, as the official augmentation has it: x = transpose ? A^T : A;
-// y[i,j] = x[row_perm[i], col_perm[j]]; result = digit_map[y].
+// A symmetry of a Sudoku with n rows, as in the official augmentation: x = transpose ? A^T : A; y[i,j] = x[row_perm[i],
+// col_perm[j]]; result = digit_map[y].
 struct SudokuSymmetry {
   uint8_t digit_map[kMaxSymmetrySize + 1];  // digit_map[0] = 0
   uint8_t row_perm[kMaxSymmetrySize];       // keeps bands together
   uint8_t col_perm[kMaxSymmetrySize];       // keeps stacks together
-  bool transpose;                           // only where boxes are square
+  bool transpose;                           // only if boxes are square
 };
 
 // Fisher-Yates.
@@ -30,7 +30,7 @@ HRM_HOST_DEVICE void shuffle(Rng& rng, uint8_t* values, int count) {
   }
 }
 
-// A random order of blocks and, inside each, of its lines.
+// A random order of blocks and, inside each block, of its lines.
 template <class Rng>
 HRM_HOST_DEVICE void draw_lines(Rng& rng, int blocks, int lines, uint8_t* perm) {
   uint8_t order[kMaxSymmetrySize];
@@ -42,8 +42,8 @@ HRM_HOST_DEVICE void draw_lines(Rng& rng, int blocks, int lines, uint8_t* perm) 
   }
 }
 
-// Uniform over all symmetries: digits, bands, rows within bands, stacks, columns within stacks, and transposition
-// where boxes are square. Rng has next(), a 32-bit word.
+// Uniform over all symmetries: digits, bands, rows within bands, stacks, columns within stacks, and transposition if
+// boxes are square. Rng has next(), which returns a 32-bit word.
 template <class Rng>
 HRM_HOST_DEVICE void draw_sudoku_symmetry(Rng& rng, int box_rows, int box_cols, SudokuSymmetry& symmetry) {
   const int n = box_rows * box_cols;
@@ -54,18 +54,18 @@ HRM_HOST_DEVICE void draw_sudoku_symmetry(Rng& rng, int box_rows, int box_cols, 
   draw_lines(rng, n / box_cols, box_cols, symmetry.col_perm);
 }
 
-// The cell of the original that a cell of the result takes its digit from; cells count in row order.
+// The cell of the original that a cell of the result copies; cells count in row order.
 HRM_HOST_DEVICE inline int sudoku_source(const SudokuSymmetry& symmetry, int n, int row, int col) {
   const int from_row = symmetry.row_perm[row], from_col = symmetry.col_perm[col];
   return symmetry.transpose ? from_col * n + from_row : from_row * n + from_col;
 }
 
-// What becomes of a token (digit + 1); padding (0) and negative labels stay.
+// Maps a token (digit + 1). Padding (0) and negative labels are unchanged.
 HRM_HOST_DEVICE inline int32_t sudoku_token(const SudokuSymmetry& symmetry, int32_t token) {
   return token < 1 ? token : symmetry.digit_map[token - 1] + 1;
 }
 
-// The cell of a (rows x cols) grid that cell (row, col) of the transformed one comes from; transforms as in
+// The cell of a (rows x cols) grid from which cell (row, col) of the transformed grid comes. Transforms as in
 // hrm/data/dihedral.h.
 HRM_HOST_DEVICE inline int dihedral_source_cell(int transform, int rows, int cols, int row, int col) {
   switch (transform) {

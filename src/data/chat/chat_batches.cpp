@@ -12,7 +12,7 @@
 namespace hrm::data {
 namespace {
 
-// Keys of CounterPermutation for the order of batches in a pool: other ones than of epochs and mixtures
+// CounterPermutation keys for the order of batches in a pool. They differ from the keys of epochs and mixtures
 // (language_source.cpp).
 constexpr uint64_t kPoolKeys = uint64_t{1} << 62;
 constexpr int64_t kMostPooled = int64_t{1} << 24;
@@ -71,7 +71,7 @@ std::vector<int64_t> ChatBatches::samples_at(int64_t position) {
 ChatBatch ChatBatches::batch(int64_t position) {
   require(position >= 0, ExitCode::unexpected, "training cannot resume at position ", position);
   const std::vector<int64_t> samples = samples_at(position);
-  // Of the global batch, so that all ranks have the same shape.
+  // The length of the global batch, so that all ranks have the same shape.
   int64_t longest = 1;
   for (const int64_t sample : samples) {
     longest = std::max(longest, source_->lengths(sample, {0, options_.max_len}).decoder_len);

@@ -19,14 +19,14 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int64_t kShownRecords = 10;  // of each reason, in the log
+constexpr int64_t kShownRecords = 10;  // per reason, in the log
 
-// Of a folder: *.json may be anything there, so that such files are read where they are named.
+// For files in a folder. There, *.json may be anything, so such files are read only if named directly.
 bool is_record_file(const fs::path& file) {
   return !file.filename().string().starts_with('.') && content_suffix(file) == ".jsonl";
 }
 
-// Whether a file's text begins as that of records does.
+// Whether a file's text begins with a JSON object or array.
 bool begins_as_records(const fs::path& file) {
   constexpr size_t kLook = 4096;
   try {
@@ -35,7 +35,7 @@ bool begins_as_records(const fs::path& file) {
     const size_t first = text.find_first_not_of(" \t\r\n");
     return first != std::string_view::npos && (text[first] == '{' || text[first] == '[');
   } catch (const Error&) {
-    return false;  // who opens it says why
+    return false;  // opening the file reports the error
   }
 }
 
@@ -67,7 +67,7 @@ bool is_blank_text(std::string_view text) {
   return text.find_first_not_of(" \t\n\v\f\r") == std::string_view::npos;
 }
 
-// What was said in front of a response, as one text.
+// The messages before a response, as one text.
 std::string said(const std::vector<ChatMessage>& messages) {
   if (messages.size() == 1 && messages[0].role == "user") return messages[0].content;
   std::string text;
@@ -77,16 +77,16 @@ std::string said(const std::vector<ChatMessage>& messages) {
   return text;
 }
 
-// Groups ids of records and texts of prompts that belong together. A prompt with two ids makes them one group, which
-// has the name of the first.
+// Groups record ids and prompt texts that belong together. Two ids with the same prompt form one group, which has the
+// name of the first.
 class Groups {
  public:
-  // The group of a record.
+  // Returns the group of a record.
   int64_t add(const std::string& id, const std::string& prompt) {
     const int64_t by_prompt = find(place_of("prompt " + prompt));
     if (id.empty()) return by_prompt;
     const int64_t by_id = find(place_of("id " + id));
-    // The earlier one is the root, so that later records do not rename a group.
+    // The earlier one becomes the root, so that later records do not rename a group.
     root_[std::max(by_id, by_prompt)] = std::min(by_id, by_prompt);
     return std::min(by_id, by_prompt);
   }
@@ -139,10 +139,10 @@ class ChatDataset::Reader {
     }
   }
 
-  // Gives the groups their names.
+  // Assigns the group names to the examples.
   void finish() {
     ChatCounts& counts = to_.counts_;
-    std::map<int64_t, std::string> names;  // of the groups by their roots
+    std::map<int64_t, std::string> names;  // group names by root
     std::unordered_set<std::string> joined;
     for (size_t i = 0; i < groups_of_.size(); ++i) {
       ChatExample& example = to_.examples_[i];
@@ -186,7 +186,7 @@ class ChatDataset::Reader {
     example.prompt = said(asked_for.messages);
     example.response = std::move(record.response);
     example.prompt_ids = encoder_.prompt_ids(asked_for.messages, asked_for.values, asked_for.more);
-    // Other members make another prompt.
+    // Records with other members or extras have different prompts.
     if (!encoder_.members().empty() || has_more(asked_for)) {
       example.prompt = encoder_.prompt_text(asked_for.messages, asked_for.values, asked_for.more);
     }
@@ -199,7 +199,7 @@ class ChatDataset::Reader {
       example.response_ids = encoder_.response_ids(example.response, asked_for.messages, asked_for.more);
     }
     if (answers && !asked_for.more.response.empty()) {
-      // What a completion would have to be.
+      // The text that a matching completion would have.
       example.response = encoder_.sampled_text(example.response_ids);
       if (is_blank_text(example.response)) example.response = asked_for.more.response;
     }
@@ -248,7 +248,7 @@ class ChatDataset::Reader {
   const ChatDataOptions& options_;
   ChatPrompts prompts_;
   Groups groups_;
-  std::vector<int64_t> groups_of_;  // of the examples
+  std::vector<int64_t> groups_of_;  // one per example
   std::unordered_set<std::string> seen_;
 };
 

@@ -26,7 +26,7 @@ ChatSide read_side(const fs::path& file, const ChatEncoder& encoder, const ChatD
   return side;
 }
 
-// The one file of these names that is there, as it is or compressed; empty: none is.
+// The only existing file with one of these names, plain or compressed; empty: none.
 fs::path side_file(const fs::path& folder, std::initializer_list<const char*> names, const std::string& suffix) {
   fs::path found;
   std::error_code ignored;
@@ -42,8 +42,8 @@ fs::path side_file(const fs::path& folder, std::initializer_list<const char*> na
   return found;
 }
 
-// The suffix of the sides of a folder that is split already: .jsonl, which our own commands write, or .json. Empty: it
-// is none.
+// The file suffix of a folder that is already split: .jsonl, which our own commands write, or .json. Empty if the
+// folder is not split.
 std::string side_suffix(const fs::path& folder) {
   for (const char* suffix : {".jsonl", ".json"}) {
     if (!side_file(folder, {"train"}, suffix).empty()) return suffix;
@@ -51,7 +51,7 @@ std::string side_suffix(const fs::path& folder) {
   return "";
 }
 
-// Who put other records beside those of the sides may take them for a part of the training.
+// Warns about other record files in the folder, which the user may expect to be used for training.
 void tell_unread(const fs::path& folder, const std::vector<fs::path>& read) {
   const std::string train = read.front().filename().string();
   std::string names;
@@ -67,7 +67,7 @@ void tell_unread(const fs::path& folder, const std::vector<fs::path>& read) {
   }
 }
 
-// The names by which an example could be known on another side.
+// The keys by which another split could contain the same example.
 std::vector<std::string> names_of(const ChatExample& example) {
   return {"key " + example.key, "prompt " + example.prompt};
 }

@@ -16,7 +16,7 @@ int64_t positions_of(const ChatExample& example) {
   return std::max<int64_t>(0, example.ids() - 1);
 }
 
-// Writes an example's positions from `begin` on, as far as the row goes.
+// Writes an example's positions from `begin` on, cut at the end of the row.
 LanguageCounts write_example(const ChatExample& example, const LanguageRow& row, int64_t begin) {
   const int64_t prompt = static_cast<int64_t>(example.prompt_ids.size());
   const auto id = [&](int64_t i) {
@@ -64,13 +64,13 @@ ChatSource::ChatSource(std::shared_ptr<const ChatDataset> dataset, std::vector<i
   digest_ = hasher.hex();
 }
 
-// Best fit, the longest first: each example into the fullest row that has room for it.
+// Best-fit packing, longest examples first: each goes into the fullest row that has room for it.
 void ChatSource::pack() {
   std::vector<int64_t> order = examples_;
   const auto length = [&](int64_t example) { return std::min(positions_of((*dataset_)[example]), packed_len_); };
   std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return length(a) > length(b); });
   std::vector<std::vector<int64_t>> rows;
-  std::multimap<int64_t, size_t> room;  // rows by the positions that they have left
+  std::multimap<int64_t, size_t> room;  // rows by free positions
   for (const int64_t example : order) {
     auto found = room.lower_bound(length(example));
     size_t row = rows.size();
@@ -121,13 +121,13 @@ LanguageCounts ChatSource::row(int64_t index, const LanguageRow& row) const {
   blank_row(row, meta_.pad_id);
   LanguageCounts counts;
   int32_t document = 0;
-  // Documents of a batch that other sources are packed in: all of the row is one here.
+  // If the batch has document ids only because of another source, the whole row is one document.
   const bool documents = packed() && row.document_ids != nullptr;
   for (int64_t i = rows_begin_[index]; i < rows_begin_[index + 1]; ++i, ++document) {
     const int64_t begin = counts.decoder_tokens;
     counts += write_example((*dataset_)[examples_[i]], row, begin);
     if (!documents) continue;
-    // Also what is behind, which the next document, or the padding, takes over.
+    // Fills to the end of the row; the next document, or the padding, overwrites the rest.
     std::fill(row.document_ids + begin, row.document_ids + row.shape.decoder_len, document);
     std::iota(row.position_ids + begin, row.position_ids + row.shape.decoder_len, 0);
   }

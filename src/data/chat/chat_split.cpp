@@ -13,7 +13,7 @@
 namespace hrm::data {
 namespace {
 
-// In [0, 1), a function of its arguments alone.
+// Uniform in [0, 1), a function of only its arguments.
 double draw_share(uint64_t seed, const std::string& purpose, const std::string& key) {
   Hasher hasher;
   hasher.update(cat(seed, "\n", purpose, "\n"));
@@ -25,7 +25,7 @@ double draw_share(uint64_t seed, const std::string& purpose, const std::string& 
 struct Group {
   std::string key;
   double draw = 0;
-  double sum = 0;  // of the values of its examples
+  double sum = 0;  // sum of its examples' values
   int64_t count = 0;
   std::vector<int64_t> members = {};
 };
@@ -49,7 +49,7 @@ std::vector<Group> groups_of(const std::vector<std::string>& keys, std::span<con
   return groups;
 }
 
-// The upper ends of the shares: 0.9, 1, 1.
+// Cumulative shares, e.g. 0.9, 1, 1.
 std::vector<double> ends_of(const std::vector<double>& shares) {
   double sum = 0;
   std::vector<double> ends;
@@ -60,7 +60,7 @@ std::vector<double> ends_of(const std::vector<double>& shares) {
   }
   require(!shares.empty() && std::abs(sum - 1) < 1e-6, ExitCode::usage, "the shares of the data add up to ", sum,
           "; they must add up to 1");
-  // What is left by rounding belongs to the last side that has a share.
+  // The rounding error goes to the last side that has a share.
   for (size_t i = ends.size(); i-- > 0;) {
     ends[i] = 1;
     if (shares[i] > 0) break;
@@ -68,7 +68,7 @@ std::vector<double> ends_of(const std::vector<double>& shares) {
   return ends;
 }
 
-// Numbers of the groups of each stratum.
+// Group indices of each stratum.
 std::vector<std::vector<size_t>> strata_of(const std::vector<Group>& groups) {
   std::vector<double> means;
   for (const Group& group : groups) {
@@ -77,9 +77,9 @@ std::vector<std::vector<size_t>> strata_of(const std::vector<Group>& groups) {
   const std::vector<double> edges = means.empty() ? std::vector<double>{} : quartile_edges(means);
   std::vector<std::vector<size_t>> strata(edges.size() + 1);
   for (size_t i = 0; i < groups.size(); ++i) {
-    size_t stratum = edges.size();  // of those without a value
+    size_t stratum = edges.size();  // the stratum of groups without a value
     if (groups[i].count > 0) {
-      // Quarters include their upper edge, the first one its lower edge, too.
+      // Quartiles include their upper edge; the first one also includes its lower edge.
       const double mean = groups[i].sum / static_cast<double>(groups[i].count);
       stratum = std::max<size_t>(1, std::lower_bound(edges.begin(), edges.end(), mean) - edges.begin()) - 1;
     }

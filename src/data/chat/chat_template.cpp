@@ -21,7 +21,7 @@ namespace fs = std::filesystem;
 constexpr std::string_view kBosField = "{bos}", kEosField = "{eos}", kResponseField = "{response}";
 constexpr std::string_view kAsciiSpace = " \t\n\v\f\r";
 constexpr uint64_t kConfigBytes = uint64_t{16} << 20;
-// Files that newer versions of the library write instead of the member chat_template.
+// Newer versions of the library write this file instead of the member chat_template.
 constexpr const char* kJinjaFile = "chat_template.jinja";
 constexpr const char* kDefault = "default";
 constexpr const char* kChoices = "name the template with chat.template: chatml, llama3, plain or custom";
@@ -35,7 +35,8 @@ std::string_view trimmed(std::string_view text) {
 using config::ChatTemplateKind;
 using Json = nlohmann::ordered_json;
 
-// As transformers gives it to a template: without members that are null, and thoughts by each of their names.
+// The message as transformers passes it to a template: without null members, and with reasoning under each of its
+// names.
 Json message_json(const ChatMessage& message) {
   if (message.json.empty()) return {{"role", message.role}, {"content", message.content}};
   const Json whole = Json::parse(message.json);
@@ -56,7 +57,7 @@ Json message_json(const ChatMessage& message) {
   return out;
 }
 
-// "2026-11-25".
+// Parses a date like "2026-11-25".
 void set_date(const std::string& date, JinjaOptions& options) {
   const bool has_form = date.size() == 10 && date[4] == '-' && date[7] == '-';
   const auto part = [&](size_t begin, size_t size) {
@@ -74,14 +75,14 @@ void set_date(const std::string& date, JinjaOptions& options) {
   options.day = day;
 }
 
-// What is alike at the beginning of both, in whole characters.
+// The length of the common prefix, in whole characters.
 size_t common_length(const std::string& a, const std::string& b) {
   size_t length = static_cast<size_t>(std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first - a.begin());
   while (length > 0 && length < a.size() && (static_cast<unsigned char>(a[length]) & 0xC0) == 0x80) --length;
   return length;
 }
 
-// Where the ids end in the text, in bytes.
+// Where each token ends in the text, in bytes.
 std::vector<size_t> token_ends(const std::string& text, const std::vector<int32_t>& ids, const TextEncoder& encoder) {
   std::vector<size_t> ends;
   size_t end = 0;
@@ -195,7 +196,7 @@ void ChatEncoder::set_custom() {
               response.find(kResponseField) == response.rfind(kResponseField),
           ExitCode::usage, "response_template: must have the place {response} once, and may end with {eos}; other ",
           "places it has none");
-  // What follows it, with braces as they are meant.
+  // The text after {response}, with doubled braces resolved.
   stop_text_ =
       TextTemplate(response.substr(response.rfind(kResponseField) + kResponseField.size()), "response_template")
           .fill([](const std::string&) { return std::string(); });
@@ -254,13 +255,13 @@ JinjaOutput ChatEncoder::run(const std::vector<ChatMessage>& messages, bool asks
 }
 
 int64_t ChatEncoder::end_of_answer() const {
-  // A word that no template writes.
+  // A word that no template contains.
   constexpr std::string_view kAnswer = "answer9f3e";
   std::string text;
   try {
     text = run({{"user", "question"}, {"assistant", std::string(kAnswer)}}, false, "").text;
   } catch (const Error&) {
-    return -1;  // a template that wants another beginning; the end is EOS then
+    return -1;  // the template needs another beginning; EOS then ends the answer
   }
   const size_t at = text.rfind(kAnswer);
   if (at == std::string::npos) return -1;
@@ -400,7 +401,7 @@ std::string ChatEncoder::description() const {
 
 namespace {
 
-// Files beside tokenizer_config.json come before its member, as in the library.
+// Files next to tokenizer_config.json take precedence over its member chat_template, as in the library.
 void read_template_files(const fs::path& folder, TokenizerFolder& result) {
   auto& templates = result.config.chat_templates;
   std::error_code ignored;
@@ -450,7 +451,7 @@ TokenizerFolder open_tokenizer_folder(const fs::path& folder) {
   };
   meta.bos_id = id_of(result.config.bos_token, "bos_token", -1);
   meta.eos_id = id_of(result.config.eos_token, "eos_token", -1);
-  // Padding is masked and never learned from, so that any id will do.
+  // Padding is masked and never learned, so any id works.
   meta.pad_id = id_of(result.config.pad_token, "pad_token", meta.eos_id >= 0 ? meta.eos_id : meta.pad_id);
   meta.tokenizer_file = "tokenizer.json";
   meta.tokenizer_digest = digest_hex(as_bytes(found.text));

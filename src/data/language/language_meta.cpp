@@ -14,7 +14,7 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-constexpr uint64_t kMetaBytes = uint64_t{64} << 20;  // the shards of a large set are listed in it
+constexpr uint64_t kMetaBytes = uint64_t{64} << 20;  // lists the shards of large datasets
 constexpr int64_t kMaxVocabulary = int64_t{1} << 31;
 constexpr int64_t kMaxCount = int64_t{1} << 48;
 constexpr std::string_view kNpySuffix = ".npy";
@@ -30,7 +30,7 @@ json read_meta(const fs::path& folder) {
   return parse_meta(meta_text(folder), (folder / kLanguageMetaFile).string());
 }
 
-// A whole number below `end`, -1 if it is none or not. A comparison of JSON with int64 would turn 2^64 - 1 into -1.
+// The value if it is a whole number below `end`, otherwise -1. Comparing JSON with int64 would turn 2^64 - 1 into -1.
 int64_t number_below(const json& value, int64_t end) {
   if (!value.is_number_unsigned() || value.get<uint64_t>() >= static_cast<uint64_t>(end)) return -1;
   return value.get<int64_t>();
@@ -152,7 +152,7 @@ void check_same_language(const LanguageMeta& a, const std::string& a_origin, con
   same("pad_id", a.pad_id, b.pad_id);
   same("bos_id", a.bos_id, b.bos_id);
   same("eos_id", a.eos_id, b.eos_id);
-  // Unknown tokenizers are let through: the ids at least have the same range.
+  // Unknown tokenizers are accepted: at least the range of ids is equal.
   if (!a.tokenizer_digest.empty() && !b.tokenizer_digest.empty()) {
     same("tokenizer_digest", a.tokenizer_digest, b.tokenizer_digest);
   }

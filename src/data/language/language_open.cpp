@@ -58,7 +58,7 @@ std::string name_of(const fs::path& folder) {
   return path.filename().string();
 }
 
-// "old:books", or the folder alone.
+// "old:books", or only the folder.
 struct NamedPath {
   std::string name;
   fs::path folder;
@@ -80,7 +80,7 @@ void check_language_settings(const config::LoadedConfig& loaded) {
   if (data.test != "none") {
     for (const std::string& text : split_list(data.test)) folders.push_back(named_path(text).folder);
   }
-  // What is neither is told where it is opened.
+  // A folder of neither kind is reported when it is opened.
   const bool packed = std::any_of(folders.begin(), folders.end(), is_token_folder);
   const bool triples = std::any_of(folders.begin(), folders.end(), [](const fs::path& folder) {
     return !is_token_folder(folder) && is_triple_folder(folder);

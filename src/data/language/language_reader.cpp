@@ -35,7 +35,7 @@ int64_t LanguageReader::num_batches() const {
 }
 
 int64_t LanguageReader::sample_of(int64_t number) const {
-  // 128 bits: the product of two sizes may leave 64.
+  // 128 bits: the product of two sizes may overflow 64 bits.
   const __int128 all = slice_.source->num_samples(options_.shape.decoder_len);
   return static_cast<int64_t>(number * all / samples_);
 }
@@ -47,7 +47,7 @@ LanguageShape LanguageReader::bucket_of(int64_t begin, int64_t end) const {
     longest.encoder_len = std::max(longest.encoder_len, one.encoder_len);
     longest.decoder_len = std::max(longest.decoder_len, one.decoder_len);
   }
-  // Packed rows are all full, and their number depends on the length.
+  // Packed rows are always full, and their number depends on the length.
   if (slice_.source->packed()) return options_.shape;
   return {
       options_.shape.encoder_len == 0 ? 0 : bucket(longest.encoder_len, options_.shape.encoder_len, options_.buckets),
@@ -62,7 +62,7 @@ LanguageTestBatch LanguageReader::batch(int64_t index) const {
   const int64_t begin = global_begin + options_.rank * local;
   LanguageTestBatch result;
   result.global_valid_rows = global_end - global_begin;
-  // Of the global batch, so that all ranks have the same shape.
+  // The shape of the global batch, so that all ranks have the same shape.
   const LanguageShape shape = bucket_of(global_begin, global_end);
   result.batch = internal::allocate_batch(local, shape, slice_.source->packed(), options_.pinned);
   result.batch.valid_rows = std::clamp<int64_t>(global_end - begin, 0, local);

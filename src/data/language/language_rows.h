@@ -1,5 +1,5 @@
 #pragma once
-// Memory of language batches, and its rows.
+// Allocation of language batches, and access to their rows.
 
 #include <cstdint>
 
@@ -8,13 +8,13 @@
 
 namespace hrm::data::internal {
 
-// Tensors of `rows` rows; documents where rows are packed; page-locked when asked.
+// Tensors for `rows` rows, with document tensors if packed, in page-locked memory if pinned.
 LanguageBatch allocate_batch(int64_t rows, const LanguageShape& shape, bool packed, bool pinned);
-// Where row `row` of such a batch lies.
+// Pointers to row `row` of such a batch.
 LanguageRow row_of(const LanguageBatch& batch, int64_t row);
 void add_counts(LanguageBatch& batch, const LanguageCounts& counts);
-// The smallest of `buckets` lengths, at equal distances up to `most` and rounded up to multiples of `multiple`, that
-// holds `length`.
+// The smallest of `buckets` lengths that holds `length`. The lengths are equally spaced up to `most` and rounded up to
+// multiples of `multiple`.
 int64_t bucket_length(int64_t length, int64_t most, int64_t buckets, int64_t multiple);
 
 }  // namespace hrm::data::internal

@@ -12,12 +12,12 @@ namespace hrm::data {
 namespace {
 
 constexpr int64_t kBlock = int64_t{1} << 16;
-// CounterPermutation is keyed by a number, for puzzles the epoch. The same keys serve epochs of a source, 2^40 apart,
-// and, from 2^63 on, blocks of a mixture.
+// CounterPermutation is keyed by a number; for puzzles this is the epoch. Here the keys are the epochs of each source,
+// with sources 2^40 apart, and blocks of a mixture from 2^63 on.
 constexpr int kSourceShift = 40;
 constexpr uint64_t kBlockKeys = uint64_t{1} << 63;
 
-// Whole places of a block in proportion to the weights; the largest remainders get what is left over.
+// Places of a block in proportion to the weights, as whole numbers; the largest remainders get the rest.
 std::vector<int64_t> quotas(const std::vector<WeightedSource>& sources) {
   double sum = 0;
   for (const WeightedSource& source : sources) {

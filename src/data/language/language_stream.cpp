@@ -14,7 +14,7 @@
 namespace hrm::data {
 namespace {
 
-// Buffers beyond the prefetch depth: the batch in use and the one before, whose copy may still be under way.
+// Buffers beyond the prefetch depth: the batch in use, and the previous one, whose copy may still be running.
 constexpr int64_t kHeldLanguageBatches = 2;
 
 void check_stream_options(const LanguageStreamOptions& options, int64_t position) {
@@ -88,7 +88,7 @@ void LanguageStreamBatch::release() {
   buffer_.reset();
 }
 
-// The prefetch thread and what it works with.
+// The prefetch thread and its data.
 class LanguageStream::Producer {
  public:
   Producer(const std::vector<WeightedSource>& sources, const LanguageStreamOptions& options, int64_t position)
@@ -141,7 +141,7 @@ class LanguageStream::Producer {
   int64_t position_;
   MixtureOrder order_;
   int64_t rows_;
-  // Batches that the caller still holds keep the ring alive beyond this object.
+  // Batches that the caller still holds keep the ring alive after this object is destroyed.
   std::shared_ptr<internal::BufferRing<internal::LanguageBuffer>> ring_;
   std::thread thread_;
 };

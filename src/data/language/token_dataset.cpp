@@ -21,7 +21,7 @@ std::string documents_file(const std::string& shard) {
 
 template <class T>
 std::span<const T> values_of(const NpyFile& file) {
-  // A page holds the file's beginning, and the header ends at a multiple of 64 (numpy, npy_header): aligned for T.
+  // The mapping begins at a page, and the header ends at a multiple of 64 (numpy, npy_header), so T is aligned.
   const auto bytes = file.array().bytes;
   require(reinterpret_cast<uintptr_t>(bytes.data()) % alignof(T) == 0, ExitCode::data, file.path().string(),
           ": its data are not aligned; write it with numpy.save");
@@ -145,7 +145,7 @@ LanguageCounts TokenDataset::row(int64_t index, const LanguageRow& row) const {
       row.position_ids[i] = position;
     }
     if (begin + i + 1 != next) continue;
-    // What follows begins another document.
+    // The next token begins another document.
     if (options_.document_masks) {
       row.labels[i] = kIgnoreLabel;
       --counts.label_tokens;

@@ -13,7 +13,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr size_t kShownLines = 10;  // malformed ones, in the log
+constexpr size_t kShownLines = 10;  // malformed lines in the log
 
 JsonlCheck check_of(const LanguageMeta& meta) {
   return [limits = TripleLimits{.vocab_size = meta.vocab_size}](std::string_view line) {
@@ -91,7 +91,7 @@ LanguageShape TripleDataset::record_lengths(int64_t index) const {
 
 int64_t TripleDataset::cut_records(const LanguageShape& shape) const {
   return std::count_if(index_.facts.begin(), index_.facts.end(), [&](const JsonlFacts& facts) {
-    // Without an encoder side its ids are not meant to be read.
+    // Without an encoder side, its ids are not read.
     return (shape.encoder_len > 0 && facts.first > shape.encoder_len) || facts.second > shape.decoder_len;
   });
 }
@@ -115,7 +115,7 @@ TripleDataset::Record TripleDataset::record(int64_t index) const {
 LanguageCounts TripleDataset::row(int64_t index, const LanguageRow& row) const {
   blank_row(row, meta_.pad_id);
   const LanguageShape here = lengths(index, row.shape);
-  // Short-lived, and of one row: the ids of a file are int32.
+  // Scratch for one row: the ids in the file are int32.
   thread_local std::vector<int32_t> ids;
   ids.resize(static_cast<size_t>(here.encoder_len + 2 * here.decoder_len));
   int32_t* decoder = ids.data() + here.encoder_len;

@@ -11,15 +11,15 @@
 namespace hrm::data::internal {
 
 struct BatchBuffer {
-  PuzzleBatch batch;  // or, of a ring of picks, undefined
-  at::Tensor picks;   // of a ring of picks: (rows, 3) int64
+  PuzzleBatch batch;  // undefined in a ring of picks
+  at::Tensor picks;   // in a ring of picks: (rows, 3) int64
   int64_t position_before = 0;
   int64_t position_after = 0;
 };
 
 class BatchRing : public BufferRing<BatchBuffer> {
  public:
-  // Allocates `count` buffers of `rows` rows, or of the picks of this many, page-locked on request.
+  // Allocates `count` buffers of `rows` rows, or of the picks for this many rows; page-locked if pinned.
   BatchRing(int64_t count, int64_t rows, const PuzzleMeta& meta, bool pinned, bool picks);
 };
 

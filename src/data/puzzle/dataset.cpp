@@ -16,8 +16,8 @@
 namespace hrm::data {
 namespace {
 
-// Checking a CSV file for second solutions takes 10 to 50 us per puzzle. Beyond this many, each start of a run would be
-// slow; `hrm_train data sudoku` checks them instead.
+// The check for second solutions takes 10 to 50 us per puzzle. Above this many puzzles it would slow down each start;
+// `hrm_train data sudoku` checks them instead.
 constexpr int64_t kSolveAtOpen = 20'000;
 
 class MemoryDataset final : public PuzzleDataset {

@@ -19,13 +19,13 @@ namespace {
 using nlohmann::json;
 namespace fs = std::filesystem;
 
-// Small sets are checked token by token when they are opened, so a bad one is refused before training. Larger ones are
-// checked row by row as they are read.
+// Small datasets are checked token by token when opened, so errors are found before training. Larger ones are checked
+// row by row as they are read.
 constexpr int64_t kScanAtOpen = int64_t{1} << 25;
 
 // identifiers.json has a name for each puzzle.
 constexpr JsonLimits kJsonLimits{.bytes = size_t{256} << 20, .depth = 8};
-// Far above any puzzle; a file of no bytes may claim any length.
+// Far above any puzzle. A file without bytes may claim any length.
 constexpr int64_t kMaxSeqLen = int64_t{1} << 24;
 
 json parse_json_file(const fs::path& path) {
@@ -73,7 +73,7 @@ class MetaReader {
   json json_;
 };
 
-// A row of integers, int32 or int64.
+// An index array of int32 or int64.
 std::vector<int64_t> read_index(const fs::path& path) {
   const NpyFile file(path);
   const ArrayView& array = file.array();
@@ -92,7 +92,7 @@ std::vector<int64_t> read_index(const fs::path& path) {
   return values;
 }
 
-// Begins of ranges over `total` things: 0, then ascending, then total. No range may be empty.
+// Checks the start indices of ranges over `total` items: 0, ascending, then total. No range may be empty.
 void check_ranges(const std::vector<int64_t>& starts, int64_t total, const fs::path& path, const char* things) {
   require(!starts.empty() && starts.front() == 0, ExitCode::data, path.string(), ": must start with 0");
   for (size_t i = 1; i < starts.size(); ++i) {
@@ -103,7 +103,7 @@ void check_ranges(const std::vector<int64_t>& starts, int64_t total, const fs::p
           total, " ", things);
 }
 
-// One set of the directory: the mapped token arrays.
+// The memory-mapped token arrays of one set in the folder.
 struct TokenArrays {
   NpyFile inputs, labels;
 };
@@ -133,14 +133,14 @@ class DirectoryDataset final : public PuzzleDataset {
     require(meta_.seq_len <= kMaxSeqLen, ExitCode::data, meta_path.string(), ": \"seq_len\" is ", meta_.seq_len,
             ", must be at most ", kMaxSeqLen);
     for (const std::string& set : reader.texts("sets")) {
-      // It becomes part of paths.
+      // The name becomes part of paths.
       require(is_plain_file_name(set), ExitCode::data, meta_path.string(), ": \"sets\" names '", printable_start(set),
               "'; letters, digits and . _ - make a name");
       add_set(dir, set);
     }
     require(reader.integer("total_groups", 0) == num_groups(), ExitCode::data, meta_path.string(),
             ": \"total_groups\" is ", reader.integer("total_groups", 0), ", but the sets have ", num_groups());
-    // TRM's builders write this too, HRM's do not.
+    // TRM's builders write this key; HRM's do not.
     require(!reader.has("total_puzzles") || reader.integer("total_puzzles", 0) == num_puzzles(), ExitCode::data,
             meta_path.string(), ": \"total_puzzles\" is not the ", num_puzzles(), " puzzles that the sets have");
     read_identifiers(root / "identifiers.json");
@@ -215,7 +215,7 @@ class DirectoryDataset final : public PuzzleDataset {
     }
   }
 
-  // Optional: only names, which nothing but people read.
+  // Optional names, only for display.
   void read_identifiers(const fs::path& path) {
     std::error_code ignored;
     if (!fs::exists(path, ignored)) return;
@@ -224,7 +224,7 @@ class DirectoryDataset final : public PuzzleDataset {
     for (const json& item : names) identifiers_.push_back(item.is_string() ? item.get<std::string>() : item.dump());
   }
 
-  // The layout does not say what the tokens stand for; the sizes do, nearly.
+  // The layout does not say what the tokens mean, but the sizes nearly determine it.
   void guess_kind(const config::DataConfig& config) {
     const int side = maze_side(static_cast<size_t>(meta_.seq_len));
     const bool may_be_sudoku = side > 0 && side <= kMaxSudokuSize && meta_.vocab_size == side + 2;
@@ -289,9 +289,9 @@ void write_dataset(const fs::path& dir, const std::string& split, const PuzzleRo
   meta["num_puzzle_identifiers"] = rows.meta.num_puzzle_identifiers;
   meta["total_groups"] = groups;
   meta["mean_puzzle_examples"] = static_cast<double>(examples) / static_cast<double>(rows.puzzle_identifiers.size());
-  meta["total_puzzles"] = rows.puzzle_identifiers.size();  // TRM's reader asks for it, HRM's does not mind
+  meta["total_puzzles"] = rows.puzzle_identifiers.size();  // needed by TRM's reader, ignored by HRM's
   meta["sets"] = {"all"};
-  // The split becomes readable with this file, so it comes last.
+  // dataset.json makes the split readable, so it is written last.
   write_text_atomic(dir / "identifiers.json", "[\"<blank>\"]\n");
   write_text_atomic(folder / "dataset.json", meta.dump(2) + "\n");
 }

@@ -5,7 +5,7 @@
 namespace hrm::data {
 namespace {
 
-// What a table may take of the GPU's memory without being asked for.
+// A larger table is not put on the GPU unless requested.
 constexpr int64_t kSmallTable = int64_t{256} << 20;
 
 }  // namespace

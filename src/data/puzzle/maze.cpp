@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::array<std::array<int, 2>, 4> kMoves{{{-1, 0}, {1, 0}, {0, -1}, {0, 1}}};
 
-// Calls f(neighbour) for the cells above, below, left and right that exist.
+// Calls f(neighbour) for the existing cells above, below, left and right.
 template <class F>
 void for_neighbours(int cell, int side, F&& f) {
   for (const auto& [down, right] : kMoves) {
@@ -22,8 +22,8 @@ void for_neighbours(int cell, int side, F&& f) {
 }
 
 struct Distances {
-  std::vector<int> moves;      // -1 = not reached
-  std::vector<uint8_t> paths;  // shortest paths to this cell: 0, 1, 2 = at least two
+  std::vector<int> moves;      // moves from S; -1 = not reached
+  std::vector<uint8_t> paths;  // number of shortest paths to this cell: 0, 1, 2 = at least two
 };
 
 Distances distances_from(std::string_view maze, int side, int start) {
@@ -47,7 +47,7 @@ Distances distances_from(std::string_view maze, int side, int start) {
   return result;
 }
 
-// Walks back from `goal` along falling distances.
+// Walks back from `goal` along decreasing distances.
 std::vector<int> walk_back(const Distances& distances, int side, int goal) {
   std::vector<int> cells{goal};
   while (distances.moves[cells.back()] > 0) {
@@ -60,7 +60,7 @@ std::vector<int> walk_back(const Distances& distances, int side, int goal) {
   return cells;
 }
 
-// Corridors between the cells of a lattice of every second row and column.
+// Carves corridors between the cells of a lattice of every second row and column.
 std::string carve(int side, CounterRng& rng) {
   std::string maze(static_cast<size_t>(side) * side, '#');
   const int top = static_cast<int>(rng.below(2)), left = static_cast<int>(rng.below(2));
@@ -70,7 +70,7 @@ std::string carve(int side, CounterRng& rng) {
   std::vector<int> stack{static_cast<int>(rng.below(static_cast<uint32_t>(rows * cols)))};
   visited[stack[0]] = 1;
   maze[room(stack[0] / cols, stack[0] % cols)] = ' ';
-  std::vector<int> closed_walls;  // between two rooms
+  std::vector<int> closed_walls;  // walls between two rooms
   while (!stack.empty()) {
     const int r = stack.back() / cols, c = stack.back() % cols;
     std::array<std::array<int, 2>, 4> order = kMoves;
@@ -164,7 +164,7 @@ PathCheck check_maze_answer(std::string_view question, std::string_view answer) 
     if (answer[i] != question[i] && !(answer[i] == 'o' && question[i] == ' ')) return check;
     path_cells += answer[i] == 'o';
   }
-  // One path that does not touch itself: walk from S, each cell has exactly one path neighbour not walked on yet.
+  // Walks from S along the path: each cell must have exactly one path neighbour that was not visited yet.
   const auto on_path = [&](int cell) { return answer[cell] == 'o' || answer[cell] == 'S' || answer[cell] == 'G'; };
   int cell = static_cast<int>(question.find('S')), previous = -1;
   int64_t moves = 0;
@@ -180,7 +180,7 @@ PathCheck check_maze_answer(std::string_view question, std::string_view answer) 
     cell = next;
     ++moves;
   }
-  if (moves != path_cells + 1) return check;  // cells beside the path
+  if (moves != path_cells + 1) return check;  // there are 'o' cells off the path
   check.valid = true;
   check.length = moves;
   check.shortest = moves == shortest_path(question).length;

@@ -15,7 +15,7 @@
 namespace hrm::data {
 namespace {
 
-// One puzzle kind's rules; both fill tokens or return what is wrong with the row.
+// A row parsed by the rules of its puzzle kind: the tokens, or what is wrong with the row.
 struct Parsed {
   std::vector<uint8_t> input, label;
   std::string fault;
@@ -72,7 +72,7 @@ std::string plain_name(std::string_view column) {
   return name;
 }
 
-// What else may be wrong with the header row of a file whose columns are not those of puzzles.
+// Other likely mistakes in a header row without puzzle columns.
 std::string header_fault(const std::vector<std::string>& columns, const std::string& origin) {
   constexpr size_t kFewestCells = 16;
   for (const std::string& column : columns) {
@@ -125,13 +125,13 @@ class PuzzleCsvReader {
   }
 
  private:
-  // The column that is set, otherwise the first of `usual` that is there.
+  // The configured column, otherwise the first existing one of `usual`.
   size_t find_column(const char* what, const std::string& set, std::initializer_list<const char*> usual) const {
     if (!set.empty()) return reader_.column(set);
     for (const char* name : usual) {
       if (reader_.has_column(name)) return reader_.column(name);
     }
-    // In any case of letters, and with spaces around it.
+    // Ignores case and surrounding spaces.
     for (const char* name : usual) {
       for (size_t i = 0; i < reader_.columns().size(); ++i) {
         if (plain_name(reader_.columns()[i]) == name) return i;
@@ -144,7 +144,7 @@ class PuzzleCsvReader {
          header_fault(reader_.columns(), origin_), "; name the right ones with ", options_.field_settings);
   }
 
-  // The first puzzle decides what the file holds and how large the grids are.
+  // The first puzzle determines the kind and size of the grids.
   void start(size_t line, std::string_view question) {
     maze_ = options_.kind == config::PuzzleFileKind::maze ||
             (options_.kind == config::PuzzleFileKind::automatic && looks_like_maze(question));
@@ -178,7 +178,7 @@ class PuzzleCsvReader {
     return rating;
   }
 
-  // Keeps a random subset, in file order.
+  // Keeps a random subset in file order.
   void subsample() {
     const int64_t count = static_cast<int64_t>(lines_.size());
     require(options_.subsample <= count, ExitCode::usage, "a subsample of ", options_.subsample,
@@ -208,7 +208,7 @@ class PuzzleCsvReader {
     Grid givens(length);
     for (size_t i = 0; i < lines_.size(); ++i) {
       for (int64_t j = 0; j < length; ++j) givens[j] = static_cast<uint8_t>(result_.rows.inputs[i * length + j] - 1);
-      // The answer has been checked, so there is at least one solution.
+      // The answer was checked, so there is at least one solution.
       if (solve_sudoku(result_.geometry, givens).solutions != 1) {
         reader_.fail_at(lines_[i], "the puzzle has more than one solution");
       }
@@ -233,7 +233,7 @@ class PuzzleCsvReader {
   CsvReader reader_;
   size_t question_ = 0, answer_ = 0, rating_ = 0;
   bool maze_ = false;
-  std::vector<size_t> lines_;  // of the puzzles kept
+  std::vector<size_t> lines_;  // line numbers of the puzzles kept
   PuzzleCsv result_;
 };
 

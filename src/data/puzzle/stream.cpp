@@ -18,7 +18,7 @@
 namespace hrm::data {
 namespace {
 
-// Buffers beyond the prefetch depth: the batch in use and the one before, whose copy may still be under way.
+// Buffers beyond the prefetch depth: the batch in use, and the previous one, whose copy may still be running.
 constexpr int64_t kHeldBatches = 2;
 
 using Augment = std::function<void(uint64_t sample, int32_t* inputs, int32_t* labels)>;
@@ -42,7 +42,7 @@ Augment make_augment(const PuzzleDataset& dataset, const TrainStreamOptions& opt
   return {};
 }
 
-// Row `sample` of the stream, (S) tokens each.
+// Row `sample` of the stream, (S) tokens for inputs and for labels.
 void write_row(const PuzzleDataset& dataset, const Augment& augment, const SampleRef& sample, int32_t* inputs,
                int32_t* labels) {
   dataset.example(sample.example, inputs, labels);
@@ -116,7 +116,7 @@ void StreamBatch::release() {
   buffer_.reset();
 }
 
-// The prefetch thread and what it works with.
+// The prefetch thread and its data.
 class TrainStream::Producer {
  public:
   Producer(std::shared_ptr<const PuzzleDataset> dataset, const TrainStreamOptions& options, int64_t position)
@@ -194,7 +194,7 @@ class TrainStream::Producer {
   Augment augment_;
   int64_t rows_ = 0;
   std::vector<SampleRef> samples_;
-  // Batches that the caller still holds keep the ring alive beyond this object.
+  // Batches that the caller still holds keep the ring alive after this object is destroyed.
   std::shared_ptr<internal::BatchRing> ring_;
   std::thread thread_;
 };
@@ -229,7 +229,7 @@ const PuzzleDataset& check_single_rows(const PuzzleDataset& dataset, const Train
 
 RowStream::RowStream(std::shared_ptr<const PuzzleDataset> dataset, const TrainStreamOptions& options, int64_t position)
     : source_((check_single_rows(*dataset, options), dataset), options, position),
-      // One more than the caller may hold, to be filled meanwhile.
+      // One more than the caller may hold, for the batch being filled.
       out_(std::make_shared<internal::BatchRing>(kHeldBatches + 1, options.global_batch_size, dataset->meta(),
                                                  options.pinned, options.picks_only)),
       chunk_rows_(options.global_batch_size),
@@ -245,7 +245,7 @@ StreamBatch RowStream::next_rows(int64_t n) {
           " rows at a time");
   const auto copy_rows = [](const at::Tensor& to_tensor, int64_t to_row, const at::Tensor& from, int64_t from_row,
                             int64_t rows) {
-    if (!from.defined()) return;  // rows or their picks, not both
+    if (!from.defined()) return;  // only one of rows and picks is defined
     const size_t width = from.nbytes() / static_cast<size_t>(from.size(0));
     std::memcpy(static_cast<char*>(to_tensor.data_ptr()) + to_row * width,
                 static_cast<const char*>(from.data_ptr()) + from_row * width, rows * width);

@@ -11,7 +11,7 @@ char digit_character(int digit) {
   return static_cast<char>(digit <= 9 ? '0' + digit : 'A' + digit - 10);
 }
 
-// -1 for a character that is not a digit of any grid.
+// Returns -1 for a character that is not a digit of any grid.
 int digit_value(char character) {
   if (character == '.') return 0;
   if (character >= '0' && character <= '9') return character - '0';
@@ -67,7 +67,7 @@ std::string draw_grid(const SudokuGeometry& geometry, const Grid& grid) {
   for (int row = 0; row < n; ++row) {
     if (row > 0 && row % geometry.box_rows == 0) {
       for (int stack = 0; stack < n / geometry.box_cols; ++stack) {
-        // One character per cell and the blanks around them; the outer stacks have no margin.
+        // One character per cell and the blanks around it; the outer stacks have no margin.
         const bool outer_left = stack == 0, outer_right = stack + 1 == n / geometry.box_cols;
         text += (outer_left ? "" : "+") + std::string(2 * geometry.box_cols + 1 - outer_left - outer_right, '-');
       }

@@ -76,11 +76,11 @@ bool SudokuSearch::fill_naked(int& branch_position) {
       const uint32_t open = candidates(empty_[position]);
       if (open == 0) return false;
       if (is_single(open)) {
-        fill(position, open);  // puts another empty cell at this position
+        fill(position, open);  // moves another empty cell to this position
         changed = true;
         continue;
       }
-      // Two candidates cannot be beaten, so do not count bits then.
+      // Two candidates are the minimum here, so counting bits is unnecessary then.
       const int count = fewest == 2 ? 2 : is_single(open & (open - 1)) ? 2 : std::popcount(open);
       if (count < fewest) {
         fewest = count;
@@ -93,7 +93,7 @@ bool SudokuSearch::fill_naked(int& branch_position) {
 }
 
 bool SudokuSearch::fill_hidden(bool& changed) {
-  // For each unit, the digits with at least one and at least two places.
+  // For each unit: the digits with at least one place, and with at least two.
   uint32_t once[3][kMaxSudokuSize] = {}, twice[3][kMaxSudokuSize] = {};
   const auto note = [](uint32_t& one, uint32_t& two, uint32_t open) {
     two |= one & open;
@@ -115,12 +115,12 @@ bool SudokuSearch::fill_hidden(bool& changed) {
   changed = false;
   for (int position = 0; position < empty_count_;) {
     const int cell = empty_[position];
-    // Digits whose only place in some unit was this cell when the units were counted.
+    // Digits for which this cell was the only place in some unit when places were counted.
     const int row = row_of_[cell], col = col_of_[cell], box = box_of_[cell];
     uint32_t forced =
         (once[0][row] & ~twice[0][row]) | (once[1][col] & ~twice[1][col]) | (once[2][box] & ~twice[2][box]);
     const uint32_t open = candidates(cell);
-    // A forced digit of a unit belongs to the one cell of it that could hold the digit then.
+    // A forced digit of a unit belongs to the only cell that could hold it.
     uint32_t here = forced & open;
     if (here == 0) {
       ++position;
@@ -208,7 +208,7 @@ std::string find_fault(const SudokuGeometry& geometry, const Grid& givens) {
 
 namespace {
 
-// The plain search that ratings are defined by: no forced places in units, fixed order of cells and digits.
+// The plain search that defines ratings: no hidden singles, and a fixed order of cells and digits.
 class RatingSearch {
  public:
   RatingSearch(const SudokuGeometry& geometry, const Grid& givens)
@@ -274,7 +274,7 @@ int64_t rate_sudoku(const SudokuGeometry& geometry, const Grid& givens) {
 
 Grid generate_solution(const SudokuGeometry& geometry, CounterRng& rng) {
   const Grid nothing(geometry.cells(), 0);
-  // A random start can end in a long search; a new start is quicker than its end. The limit grows so that it ends.
+  // A random start can lead to a long search; a restart is faster. The limit grows, so the loop terminates.
   for (int64_t limit = 4 * geometry.cells();; limit += limit / 8) {
     SudokuSearch search(geometry, nothing);
     search.randomise(rng);
@@ -293,11 +293,11 @@ Grid dig_puzzle(const SudokuGeometry& geometry, const Grid& solution, int empty,
     Grid puzzle = solution;
     int done = 0;
     for (int i = 0; i < geometry.cells() && done < empty; ++i) {
-      // Not even all the cells left would do.
+      // Even emptying all remaining cells would not be enough.
       if (done + geometry.cells() - i < empty) break;
       const int cell = order[i];
       puzzle[cell] = 0;
-      // Still unique exactly when no solution has another digit in this cell.
+      // The solution stays unique if and only if no solution has another digit in this cell.
       SudokuSearch search(geometry, puzzle);
       search.forbid(cell, solution[cell]);
       search.run(1, int64_t{1000} * geometry.cells());

@@ -1,5 +1,5 @@
 #pragma once
-// Depth-first search over Sudoku grids, with forced cells filled first.
+// Depth-first search over Sudoku grids that fills forced cells first.
 
 #include <array>
 #include <cstdint>
@@ -12,18 +12,18 @@ namespace hrm::data {
 
 class SudokuSearch {
  public:
-  // `givens` must break no rule.
+  // `givens` must not break any rule.
   SudokuSearch(const SudokuGeometry& geometry, const Grid& givens);
 
-  // Tries digits, and cells with equally many candidates, in random order.
+  // Tries digits, and cells with equal numbers of candidates, in random order.
   void randomise(CounterRng& rng);
-  // The cell must not hold this digit.
+  // Forbids this digit in the cell.
   void forbid(int cell, int digit) { forbidden_[cell] |= 1u << (digit - 1); }
 
-  // Called with each solution found.
+  // The callback runs for each solution found.
   void on_solution(std::function<void(const Grid&)> callback) { callback_ = std::move(callback); }
 
-  // Looks for up to `wanted` solutions; gives up when `max_nodes` cells have been filled.
+  // Searches for up to `wanted` solutions. Stops after filling `max_nodes` cells.
   void run(int64_t wanted, int64_t max_nodes);
 
   int64_t solutions() const { return solutions_; }
@@ -33,7 +33,7 @@ class SudokuSearch {
 
  private:
   struct Filled {
-    int position;  // in empty_
+    int position;  // index into empty_
     int cell;
     uint32_t bit;
   };
@@ -43,8 +43,8 @@ class SudokuSearch {
   }
   void fill(int position, uint32_t bit);
   void undo(size_t trail_size);
-  bool fill_naked(int& branch_position);  // false: a cell has no candidate left
-  bool fill_hidden(bool& changed);        // false: a digit has no place left
+  bool fill_naked(int& branch_position);  // false: a cell has no candidate
+  bool fill_hidden(bool& changed);        // false: a digit has no place
   void search();
 
   SudokuGeometry geometry_;
@@ -53,7 +53,7 @@ class SudokuSearch {
   Grid grid_;
   std::vector<uint8_t> row_of_, col_of_, box_of_;
   std::vector<uint32_t> forbidden_;
-  std::array<uint32_t, kMaxSudokuSize> rows_{}, cols_{}, boxes_{};  // digits used
+  std::array<uint32_t, kMaxSudokuSize> rows_{}, cols_{}, boxes_{};  // bit sets of used digits
   std::vector<int> empty_;                                          // the first empty_count_ are empty cells
   int empty_count_ = 0;
   std::vector<Filled> trail_;
@@ -67,7 +67,7 @@ class SudokuSearch {
   std::function<void(const Grid&)> callback_;
 };
 
-// Calls `visit` with every solution.
+// Calls `visit` for each solution.
 void enumerate_solutions(const SudokuGeometry& geometry, const Grid& givens,
                          const std::function<void(const Grid&)>& visit);
 

@@ -57,7 +57,7 @@ int64_t factorial(int n) {
   return n <= 1 ? 1 : n * factorial(n - 1);
 }
 
-// All orders of the columns of a grid that keep stacks together: (orders, N).
+// All column orders of a grid that keep stacks together: (orders, N).
 std::vector<uint8_t> column_orders(const SudokuGeometry& geometry) {
   const int n = geometry.size(), width = geometry.box_cols, stacks = n / width;
   std::vector<uint8_t> inner(width), outer(stacks);
@@ -69,7 +69,7 @@ std::vector<uint8_t> column_orders(const SudokuGeometry& geometry) {
   std::vector<uint8_t> orders;
   std::vector<size_t> choice(stacks, 0);
   do {
-    // Counts through all choices of an inner order for each stack.
+    // Enumerates all choices of an inner order for each stack.
     for (bool more = true; more;) {
       for (int s = 0; s < stacks; ++s) {
         for (const int c : inners[choice[s]]) orders.push_back(static_cast<uint8_t>(outer[s] * width + c));
@@ -109,8 +109,8 @@ Grid transposed(const Grid& grid, int n) {
   return result;
 }
 
-// The search for the smallest form. Given the first row and the order of columns, the rest follows: digits are named so
-// that the first row reads 1..N, and rows and bands are sorted by their first entries.
+// Searches for the smallest form. The first row and the order of columns determine the rest: digits are renamed so that
+// the first row reads 1..N, and rows and bands are sorted by their first entries.
 class FormSearch {
  public:
   FormSearch(const SudokuGeometry& geometry, const Grid& grid)
@@ -130,7 +130,7 @@ class FormSearch {
     uint8_t label[kMaxSudokuSize + 1];
     for (int j = 0; j < n_; ++j) label[grid_[first * n_ + cols[j]]] = static_cast<uint8_t>(j + 1);
     const auto entry = [&](int row) { return label[grid_[row * n_ + cols[0]]]; };
-    // The second row alone rejects nearly every form.
+    // The second row is enough to reject nearly all forms.
     const int band_rows = geometry_.box_rows, band = first / band_rows * band_rows;
     if (band_rows > 1) {
       int second = -1;
@@ -175,14 +175,15 @@ class FormSearch {
   Grid best_;
 };
 
-uint64_t mix_hash(uint64_t x) {  // splitmix64's finaliser
+uint64_t mix_hash(uint64_t x) {  // finalizer of splitmix64
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
   x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
   return x ^ (x >> 31);
 }
 
-// Two rows make a permutation of the columns: from a digit's place in one to its place in the other. Its cycle lengths
-// survive every symmetry of columns and digits. Sums make the digest blind to the order of rows and bands.
+// Two rows define a permutation of the columns: from a digit's place in one row to its place in the other. Its cycle
+// lengths are invariant under column and digit symmetries. Summing makes the digest independent of the order of rows
+// and bands.
 uint64_t row_invariant(const SudokuGeometry& geometry, int band_rows, const Grid& grid) {
   const int n = geometry.size();
   std::vector<uint8_t> place(n * (n + 1));  // place[row][digit]
@@ -267,7 +268,7 @@ bool SolutionClasses::contains(const Grid& solution) {
 
 std::vector<SolutionClass> all_classes(const SudokuGeometry& geometry) {
   if (geometry.size() > 6 || geometry.box_rows < 2 || geometry.box_cols < 2) return {};
-  // Every grid equals, but for the names of digits, one whose first row is 1..N: 12 and 39,168 of those.
+  // Up to renaming digits, every grid equals one whose first row is 1..N. There are 12 and 39,168 of those.
   std::unordered_map<std::string, int64_t> counts;
   Grid givens(geometry.cells(), 0);
   std::iota(givens.begin(), givens.begin() + geometry.size(), uint8_t{1});

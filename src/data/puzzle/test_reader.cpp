@@ -23,7 +23,7 @@ int64_t TestReader::num_batches() const {
 }
 
 int64_t TestReader::example_of(int64_t sample) const {
-  // 128 bits: the product of two sizes may leave 64.
+  // 128 bits: the product of two sizes may overflow 64 bits.
   return static_cast<int64_t>(static_cast<__int128>(sample) * dataset_->num_examples() / samples_);
 }
 

@@ -1,5 +1,5 @@
 #pragma once
-// Rows of tokens as files hold them, turned into the int32 rows that models read.
+// Converts token rows from files to the int32 rows that models read.
 
 #include <cstdint>
 #include <cstring>
@@ -12,7 +12,7 @@ namespace hrm::data {
 
 struct TokenRow {
   const PuzzleMeta& meta;
-  int64_t index;  // of the example, for messages
+  int64_t index;  // index of the example, for messages
 };
 
 // Origin: a path or a text that names the source.
@@ -22,7 +22,7 @@ template <class Origin>
        column, " is outside the vocabulary 0..", row.meta.vocab_size - 1);
 }
 
-// `tokens` need not be aligned: files give no guarantee.
+// `tokens` may be unaligned, as in files.
 template <class T>
 T token_at(const T* tokens, int64_t column) {
   T token;

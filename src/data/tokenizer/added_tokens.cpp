@@ -14,7 +14,7 @@ AddedTokenFinder::AddedTokenFinder(const std::vector<AddedToken>& tokens, bool n
     if (token.normalized != normalized) continue;
     bool leads = false;
     const std::string_view content = normalized ? worker.normalize(token.content, leads) : token.content;
-    if (content.empty()) continue;  // the normalizer leaves nothing to look for
+    if (content.empty()) continue;  // the normalizer removes the whole token
     size_t at = 0;
     for (const char c : content) {
       const auto byte = static_cast<unsigned char>(c);

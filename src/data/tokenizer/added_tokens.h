@@ -1,5 +1,5 @@
 #pragma once
-// Tokens that are looked for in the text itself: at each place the longest one.
+// Finds added tokens in the text itself; at each place the longest one matches.
 
 #include <algorithm>
 #include <array>
@@ -16,16 +16,16 @@ namespace hrm::data {
 
 class AddedTokenFinder {
  public:
-  // The tokens whose `normalized` is as said; those that are looked for in normalized text are normalized themselves.
+  // Uses the tokens with this `normalized` flag. Tokens that are searched in normalized text are normalized themselves.
   // `tokens` must outlive this object.
   AddedTokenFinder(const std::vector<AddedToken>& tokens, bool normalized, const Normalizer& normalizer);
 
-  // Calls on_text(part) and on_token(id) for the parts of a text in order; parts of text are not empty. A token that
-  // takes white space beside it, takes it; a single word counts only where no letter, digit, mark or underscore stands
-  // beside it.
+  // Calls on_text(part) and on_token(id) for the parts of a text in order; text parts are not empty. lstrip and rstrip
+  // tokens include the white space next to them. A single_word token matches only without a letter, digit, mark or
+  // underscore next to it.
   template <class OnText, class OnToken>
   void split(std::string_view text, OnText&& on_text, OnToken&& on_token) const {
-    size_t begin = 0;  // of what was not yet reported
+    size_t begin = 0;  // beginning of the text not yet reported
     for (size_t at = 0; (at = next_candidate(text, at)) < text.size();) {
       const auto [token, length] = longest(text, at);
       if (token == nullptr) {
@@ -56,9 +56,9 @@ class AddedTokenFinder {
   static size_t space_before(std::string_view text, size_t end);
   static size_t space_after(std::string_view text, size_t begin);
 
-  std::vector<Node> nodes_;         // a trie of bytes; the first is its root
+  std::vector<Node> nodes_;         // a byte trie; the first node is its root
   std::array<bool, 256> begins_{};  // whether a token begins with this byte
-  int only_ = -1;                   // the byte, where all begin with one
+  int only_ = -1;                   // the first byte of all tokens, if they share it
   bool empty_ = true;
 };
 

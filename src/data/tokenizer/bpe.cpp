@@ -16,7 +16,7 @@ namespace {
 
 constexpr size_t kLongestRemembered = 64;  // bytes
 constexpr size_t kFewestSlots = size_t{1} << 12, kMostSlots = size_t{1} << 18;
-// Up to this many symbols each merge scans all ranks; beyond, a heap is faster.
+// Up to this many symbols, each merge scans all ranks. Above it, a heap is faster.
 constexpr size_t kShort = 48;
 
 uint64_t fold(uint64_t a, uint64_t b) {
@@ -97,8 +97,8 @@ void BpeModel::add_symbols(std::string_view word, std::vector<int32_t>& out) con
   for (const char byte : word) out.push_back(symbol_ids_[static_cast<unsigned char>(byte)]);
 }
 
-// As the library: a token for what is unknown waits until something known follows, also behind single bytes that were
-// found meanwhile.
+// As in the library, the unknown token is written only when a known symbol follows, or at the end. Fallback bytes found
+// meanwhile come before it.
 void BpeModel::add_some_unknown(std::string_view word, std::vector<int32_t>& out) const {
   bool waits = false;
   const auto give = [&] {
@@ -121,7 +121,7 @@ void BpeModel::add_some_unknown(std::string_view word, std::vector<int32_t>& out
       out.push_back(id);
       continue;
     }
-    // With a byte-level alphabet the library takes the bytes of the character that stands for the byte.
+    // With a byte-level alphabet, the library uses the UTF-8 bytes of the character that represents the byte.
     const std::string text = byte_level_ ? byte_level_text(symbol) : std::string(symbol);
     const auto fallback = [&](char byte) { return fallback_ids_[static_cast<unsigned char>(byte)]; };
     if (std::all_of(text.begin(), text.end(), [&](char byte) { return fallback(byte) >= 0; })) {
@@ -160,7 +160,7 @@ BpeEncoder::Key BpeEncoder::key_of(std::string_view word, const char* readable) 
 BpeEncoder::Slot& BpeEncoder::slot_of(const Key& key, std::string_view word) {
   const bool is_long = word.size() > 15;
   const size_t mask = slots_.size() - 1;
-  // The place in texts_ is no part of what a word is.
+  // The word's place in texts_ is not part of its identity.
   const uint64_t high = is_long ? key.high >> 32 : key.high;
   size_t at = fold(key.low ^ 0x9E3779B97F4A7C15u, high ^ 0xC2B2AE3D27D4EB4Fu);
   for (;; ++at) {
@@ -193,7 +193,7 @@ void BpeEncoder::remember(Slot& slot, Key key, std::string_view word, const int3
 
 void BpeEncoder::grow() {
   if (slots_.size() == kMostSlots) {
-    // Begins anew: what is common soon is there again.
+    // Clears the cache; frequent words soon return.
     std::fill(slots_.begin(), slots_.end(), Slot());
     texts_.clear();
     ids_.clear();
@@ -224,7 +224,7 @@ void BpeEncoder::encode(std::string_view word, const char* readable, std::vector
   } else {
     const size_t before = out.size();
     encode_afresh(word, out);
-    if (out.size() == before) return;  // nothing of it has a token
+    if (out.size() == before) return;  // nothing in the word has a token
     remember(slot, key, word, out.data() + before, out.size() - before);
   }
 }
@@ -245,7 +245,7 @@ void BpeEncoder::encode_afresh(std::string_view word, std::vector<int32_t>& out)
 
 void BpeEncoder::merge_short(std::vector<int32_t>& out) {
   size_t count = symbols_.size();
-  std::array<BpeModel::Merge, kShort> merges;  // of each symbol with the next one
+  std::array<BpeModel::Merge, kShort> merges;  // the merge of each symbol with the next one
   for (size_t i = 0; i + 1 < count; ++i) merges[i] = model_.find(symbols_[i], symbols_[i + 1]);
   while (count > 1) {
     size_t best = 0;
@@ -270,7 +270,7 @@ void BpeEncoder::merge_long(std::vector<int32_t>& out) {
           " symbols is too long for the tokenizer");
   constexpr uint32_t kNone = UINT32_MAX;
   const auto size = static_cast<uint32_t>(symbols_.size());
-  // A list of symbols in places: one that was merged into its left neighbour has no id.
+  // A linked list of symbols by place. A symbol that was merged into its left neighbour has no id.
   struct Symbol {
     int32_t id;
     uint32_t left, right;
@@ -279,8 +279,8 @@ void BpeEncoder::merge_long(std::vector<int32_t>& out) {
   for (uint32_t i = 0; i < size; ++i) {
     list[i] = {symbols_[i], i == 0 ? kNone : i - 1, i + 1 == size ? kNone : i + 1};
   }
-  // The lowest rank first, and of equal ones the leftmost. Entries that no longer hold are found out when they come up:
-  // ranks and pairs belong together.
+  // Ordered by rank, then by place. Stale entries are detected when they are popped, because a rank identifies its
+  // pair.
   std::vector<uint64_t> heap;
   const auto candidate = [&](uint32_t at) {
     const uint32_t rank = model_.find(list[at].id, list[list[at].right].id).rank;

@@ -21,7 +21,7 @@ namespace hrm::data {
 namespace {
 
 constexpr size_t kPiece = size_t{1} << 20;
-constexpr size_t kLongestToken = 2048;  // bytes; twice as many as text, which is what tokenizer.json may hold
+constexpr size_t kLongestToken = 2048;  // bytes; as text it may be twice as long, which is the limit of tokenizer.json
 constexpr int32_t kMostTokens = 1 << 20;
 
 std::vector<PreTokenizerStep> steps_of(const std::string& words) {
@@ -38,8 +38,8 @@ std::vector<PreTokenizerStep> steps_of(const std::string& words) {
   return {split, bytes};
 }
 
-// Cuts a text where a line that is not empty ends and the next begins with a letter: with each of the patterns a word
-// ends there. So neither the pieces nor the counts depend on the number of threads.
+// Cuts a text after a non-empty line if the next line begins with a letter. For all patterns this is a word boundary.
+// So neither the pieces nor the counts depend on the number of threads.
 void cut_pieces(std::string_view text, std::vector<std::string_view>& pieces) {
   const auto is_letter = [](char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); };
   size_t begin = 0;
@@ -113,7 +113,7 @@ uint64_t key_of(int32_t left, int32_t right) {
   return static_cast<uint64_t>(left) << 32 | static_cast<uint32_t>(right);
 }
 
-// The words as symbols, how often each pair of neighbours is in them, and where.
+// The words as symbols, with the count and places of each adjacent pair.
 class Merger {
  public:
   Merger(const std::map<std::string, int64_t>& words, const std::array<int32_t, 256>& ids) {
@@ -131,10 +131,10 @@ class Merger {
   }
 
   struct Best {
-    int64_t count = 0;  // 0: there is none
+    int64_t count = 0;  // 0: no pair left
     int32_t left = 0, right = 0;
   };
-  // The most frequent pair, the first of equals; it is not offered again.
+  // The most frequent pair, the first among equals; it is not returned again.
   Best next() {
     while (!heap_.empty()) {
       const Entry top = heap_.top();
@@ -173,11 +173,11 @@ class Merger {
   struct Pair {
     int64_t count = 0;
     bool taken = false;
-    bool grown = false;           // in the merge at hand
-    std::vector<uint32_t> words;  // that it is in, or stood in
+    bool grown = false;           // gained occurrences in the current merge
+    std::vector<uint32_t> words;  // that contain the pair, or did
   };
   struct Entry {
-    int64_t count;  // when it was put there; a pair that has become more frequent is there twice
+    int64_t count;  // when it was pushed; a pair that has become more frequent has two entries
     uint64_t key;
 
     bool operator<(const Entry& other) const { return count != other.count ? count < other.count : key > other.key; }
@@ -201,7 +201,7 @@ class Merger {
     }
     if (out == old_.size()) return;
     word.size = out;
-    // Pairs that nothing of it touches stay what they are.
+    // Only pairs that touch the merge change their counts.
     for (size_t i = 1; i < old_.size(); ++i) {
       if (in_merge_[i - 1] || in_merge_[i]) pairs_[key_of(old_[i - 1], old_[i])].count -= word.count;
     }
@@ -286,7 +286,7 @@ TokenizerJson train_bpe(std::span<const std::string_view> texts, const BpeTraini
     if (best.count < options.min_frequency) break;
     std::string token = tokens[best.left] + tokens[best.right];
     if (token.size() > kLongestToken || special.contains(byte_level_text(token))) continue;
-    // Two ways may lead to the same token, e.g. a + aa and aa + a.
+    // Two merges may give the same token, e.g. a + aa and aa + a.
     const auto known = ids.find(token);
     const int32_t made = known != ids.end() ? known->second : add(std::move(token));
     result.merges.emplace_back(best.left, best.right);

@@ -1,5 +1,5 @@
 #pragma once
-// A tokenizer for generated text: every character is a token.
+// A tokenizer for generated text, with one token per character.
 
 #include <string>
 #include <string_view>
@@ -7,8 +7,8 @@
 
 namespace hrm::data::internal {
 
-// The text of a tokenizer.json: byte-level BPE without merges, in the form of Hugging Face's tokenizers. Ids: `special`
-// tokens, the bytes of `characters` in their order, then all other bytes, which that form wants, too.
+// The text of a tokenizer.json for byte-level BPE without merges. Ids are assigned in this order: the `special` tokens,
+// the bytes of `characters`, then all other bytes, which the format requires.
 std::string character_tokenizer_text(const std::vector<std::string>& special, std::string_view characters);
 
 }  // namespace hrm::data::internal

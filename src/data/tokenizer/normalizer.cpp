@@ -8,7 +8,7 @@
 namespace hrm::data {
 namespace {
 
-// Sequences of Replace may double a text again and again; a normalizer that means well does not come near.
+// A sequence of Replace steps could double a text repeatedly. Real normalizers stay far below this limit.
 constexpr size_t kMostGrowth = 32, kMostGrown = size_t{1} << 20;
 
 void check_growth(size_t before, size_t after) {
@@ -62,7 +62,7 @@ std::string_view Normalizer::Worker::normalize(std::string_view text, bool& lead
   return text;
 }
 
-// True: `out`, which `text` is no part of, holds the result; otherwise it is `text`.
+// True: `out`, which must not overlap `text`, holds the result. False: the result is `text`.
 bool Normalizer::Worker::apply(size_t index, std::string_view text, std::string& out, bool& leads) {
   using Kind = NormalizerStep::Kind;
   const NormalizerStep& step = normalizer_.steps_[index];
@@ -125,7 +125,7 @@ bool Normalizer::Worker::replace(size_t index, std::string_view text, std::strin
       matches_.push_back({at, at + step.pattern.size()});
     }
   }
-  // The library searches nothing in an empty text.
+  // The library does not search an empty text.
   if (matches_.empty() || text.empty()) return false;
   if (matches_[0].begin == 0 && matches_[0].end > 0 && step.content.empty()) leads = false;
   check_growth(size_, matches_.size() * step.content.size());

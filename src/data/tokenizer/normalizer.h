@@ -1,5 +1,5 @@
 #pragma once
-// What a tokenizer.json's normalizer makes of a text.
+// The normalizer of a tokenizer.json.
 
 #include <optional>
 #include <string>
@@ -14,17 +14,17 @@ namespace hrm::data {
 
 class Normalizer {
  public:
-  // Throws Error(code) for a pattern that is not understood.
+  // Throws Error(code) for an unsupported pattern.
   Normalizer(std::vector<NormalizerStep> steps, const std::string& origin, ExitCode code);
 
-  // Of one thread at a time. The Normalizer must outlive it.
+  // For one thread at a time. The Normalizer must outlive it.
   class Worker {
    public:
     explicit Worker(const Normalizer& normalizer);
 
-    // The normalized text: a view of `text`, or of memory that the next call writes. `leads`: whether the text stands
-    // at the beginning of the one that is encoded; false afterwards where its beginning was taken away. Throws
-    // Error(data) where the search for a pattern takes too long, and where the text grows beyond 32 times its size.
+    // The normalized text: a view of `text`, or of memory that the next call overwrites. `leads`: whether `text` begins
+    // the encoded text; set to false if its beginning was removed. Throws Error(data) if a pattern search takes too
+    // long, or if the text grows beyond 32 times its size.
     std::string_view normalize(std::string_view text, bool& leads);
 
    private:
@@ -35,7 +35,7 @@ class Normalizer {
     std::vector<std::optional<RegexSplitter::Matcher>> matchers_;  // by step
     std::vector<RegexSplitter::Match> matches_;
     std::string text_, next_;
-    size_t size_ = 0;  // of the text at hand
+    size_t size_ = 0;  // size of the current text
   };
 
  private:

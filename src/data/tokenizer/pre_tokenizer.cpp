@@ -15,7 +15,7 @@ PreTokenizer::PreTokenizer(const std::vector<PreTokenizerStep>& steps, const std
     Step step;
     step.from = steps[i];
     const bool byte_level = step.from.kind == StepKind::byte_level;
-    // What BPE begins with is bytes; their characters matter to a step behind this one alone.
+    // BPE starts from bytes; their characters matter only to a later step.
     step.as_bytes = byte_level && i + 1 < steps.size();
     step.cuts = !byte_level || step.from.use_regex;
     if (byte_level) {
@@ -58,7 +58,7 @@ void PreTokenizer::Worker::find_literal(std::string_view pattern, std::string_vi
   if (last < text.size()) spans_.push_back({last, text.size(), false});
 }
 
-// Each character of one of the classes is a match.
+// Each character in one of the classes is a match.
 void PreTokenizer::Worker::find_characters(uint8_t classes, std::string_view text) {
   const UnicodeTable& table = UnicodeTable::get();
   size_t last = 0;
@@ -74,7 +74,7 @@ void PreTokenizer::Worker::find_characters(uint8_t classes, std::string_view tex
   if (last < text.size()) spans_.push_back({last, text.size(), false});
 }
 
-// White space is a match; runs of word characters and of others are no part of one another.
+// White space matches; runs of word characters and runs of other characters stay separate.
 void PreTokenizer::Worker::find_words(std::string_view text) {
   const UnicodeTable& table = UnicodeTable::get();
   const auto kind_at = [&](size_t at, size_t& next) {
@@ -128,11 +128,11 @@ void PreTokenizer::Worker::find_spans(size_t index, std::string_view text) {
   }
 }
 
-// As the library joins them; what it does with the first span of a text is part of that.
+// Joins spans like the library, including its treatment of the first span of a text.
 void PreTokenizer::Worker::join_spans(SplitBehavior behavior) {
   const auto keep = [&](auto&& joins, bool backwards) {
     std::vector<Span> kept;
-    bool before = false;  // whether the span before was a match
+    bool before = false;  // whether the previous span was a match
     for (size_t i = 0; i < spans_.size(); ++i) {
       const Span& span = spans_[backwards ? spans_.size() - 1 - i : i];
       if (!kept.empty() && joins(span.match, before)) {

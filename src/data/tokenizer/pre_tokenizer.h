@@ -1,5 +1,5 @@
 #pragma once
-// Text into words: the steps of a tokenizer.json's pre_tokenizer.
+// Splits text into words: the steps of a tokenizer.json's pre_tokenizer.
 
 #include <deque>
 #include <optional>
@@ -16,19 +16,17 @@ namespace hrm::data {
 
 class PreTokenizer {
  public:
-  // Throws Error(code) for a pattern that is not understood. `only_regex`: none of the hand-written scanners, for
-  // tests.
+  // Throws Error(code) for an unsupported pattern. `only_regex` disables the hand-written scanners, for tests.
   PreTokenizer(const std::vector<PreTokenizerStep>& steps, const std::string& origin, ExitCode code,
                bool only_regex = false);
 
-  // Of one thread at a time. The PreTokenizer must outlive it.
+  // For one thread at a time. The PreTokenizer must outlive it.
   class Worker {
    public:
     explicit Worker(const PreTokenizer& pre_tokenizer);
 
-    // Calls emit(word, readable) for the words of a text in order, none of them empty. Bytes up to `readable` may be
-    // read. `leads`: the text is at the beginning of the one that is encoded. Throws Error(data) where the search
-    // for a pattern takes too long.
+    // Calls emit(word, readable) for the non-empty words of a text in order. Bytes up to `readable` may be read.
+    // `leads`: the text begins the encoded text. Throws Error(data) if a pattern search takes too long.
     template <class Emit>
     void words(std::string_view text, Emit&& emit, bool leads = true) {
       const char *at = text.data(), *const end = at + text.size();
@@ -69,7 +67,7 @@ class PreTokenizer {
     const PreTokenizer& pre_tokenizer_;
     std::vector<std::optional<RegexSplitter::Matcher>> matchers_;  // by step
     std::vector<Piece> pieces_, next_;
-    std::deque<std::string> made_;  // pieces that are not part of the text
+    std::deque<std::string> made_;  // pieces that are not views of the text
     std::vector<Span> spans_;
     std::vector<RegexSplitter::Match> matches_;
   };
@@ -79,11 +77,11 @@ class PreTokenizer {
     PreTokenizerStep from;
     WordScanner scanner = nullptr;
     std::optional<RegexSplitter> splitter;
-    bool cuts = true;       // at the matches of what `from` describes
-    bool as_bytes = false;  // pieces become characters of GPT-2's alphabet
+    bool cuts = true;       // cuts at the matches of `from`
+    bool as_bytes = false;  // converts pieces to characters of GPT-2's alphabet
   };
-  std::vector<Step> steps_;             // those that do something
-  WordScanner only_scanner_ = nullptr;  // where that is all there is to do
+  std::vector<Step> steps_;             // steps that have an effect
+  WordScanner only_scanner_ = nullptr;  // set if this scanner is the only step
 };
 
 }  // namespace hrm::data

@@ -12,10 +12,10 @@ namespace {
 
 constexpr size_t kStackBegin = size_t{64} << 10, kStackMost = size_t{8} << 20;
 
-// White space as Oniguruma and Rust have it; PCRE2 counts U+180E, too.
+// White space in Oniguruma and Rust. PCRE2 also counts U+180E.
 constexpr std::string_view kSpaces = R"(\x{9}-\x{D}\x{85}\p{Z})";
 
-// Turns a pattern of Oniguruma into one of PCRE2 that means the same, or refuses it.
+// Translates an Oniguruma pattern into an equivalent PCRE2 pattern, or refuses it.
 class Translator {
  public:
   Translator(std::string_view pattern, const std::string& origin, ExitCode code)
@@ -68,7 +68,7 @@ class Translator {
       out_ += cat('[', kSpaces, ']');
     } else if (c == 'S' && !in_class) {
       out_ += cat("[^", kSpaces, ']');
-    } else if ((c == 'A' || c == 'z') && !in_class) {  // the beginning of the text, and its end
+    } else if ((c == 'A' || c == 'z') && !in_class) {  // the beginning and the end of the text
       out_ += '\\';
       out_ += c;
     } else if (c == 'd' || c == 'D' || c == 'r' || c == 'n' || c == 't') {
@@ -98,7 +98,7 @@ class Translator {
         ++at_;
         return;
       }
-      // To Oniguruma these are an empty class, a class inside a class, and an intersection.
+      // In Oniguruma these are an empty class, a nested class, and an intersection.
       if (c == ']' || c == '[' || pattern_.substr(at_, 2) == "&&")
         refuse(std::string(pattern_.substr(begin, at_ + 2 - begin)));
       if (c == '\\') {
@@ -112,7 +112,7 @@ class Translator {
   }
 
   void group() {
-    if (pattern_.substr(at_, 2) == "(*") refuse("(*");  // an order to PCRE2
+    if (pattern_.substr(at_, 2) == "(*") refuse("(*");  // a PCRE2 control verb
     if (pattern_.substr(at_, 2) == "(?") {
       for (const std::string_view known : {"(?:", "(?i:", "(?=", "(?!", "(?<=", "(?<!", "(?>"}) {
         if (pattern_.substr(at_, known.size()) != known) continue;
@@ -126,7 +126,7 @@ class Translator {
     ++at_;
   }
 
-  // {n}, {n,}, {n,m}; what follows as + makes it possessive to PCRE2 alone.
+  // {n}, {n,}, {n,m}. A following + makes it possessive in PCRE2 only.
   void repetition() {
     const size_t close = pattern_.find('}', at_);
     if (close == pattern_.npos) refuse("{");
@@ -169,7 +169,7 @@ RegexSplitter::RegexSplitter(std::string_view pattern, const std::string& origin
                                  PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C, &error, &at, nullptr);
   require(made->compiled != nullptr, code, origin, ": the pattern '", printable_start(pattern),
           "' is not a regular expression: ", pcre2_error_text(error));
-  // Where the machine forbids code made at run time, PCRE2 interprets: slower, the same matches.
+  // If the system forbids JIT code, PCRE2 interprets the pattern: slower, with the same matches.
   pcre2_jit_compile(made->compiled, PCRE2_JIT_COMPLETE);
   code_ = std::move(made);
 }
@@ -206,7 +206,7 @@ RegexSplitter::Matcher::~Matcher() = default;
 RegexSplitter::Matcher::Matcher(Matcher&&) noexcept = default;
 
 void RegexSplitter::Matcher::find(std::string_view text, std::vector<Match>& matches) {
-  size_t from = 0, last = SIZE_MAX;  // where the search continues; where the last match ends
+  size_t from = 0, last = SIZE_MAX;  // where the search resumes; where the last match ends
   while (from <= text.size()) {
     const int found = pcre2_match(state_->code->compiled, reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), from,
                                   PCRE2_NO_UTF_CHECK, state_->data, state_->context);
@@ -219,7 +219,7 @@ void RegexSplitter::Matcher::find(std::string_view text, std::vector<Match>& mat
     last = end;
     from = end;
     if (begin < end) continue;
-    // Behind an empty match the search continues one character further.
+    // After an empty match, the search resumes one character later.
     if (begin >= text.size()) break;
     from = begin + character_at(text.data() + begin).bytes;
   }
@@ -228,7 +228,7 @@ void RegexSplitter::Matcher::find(std::string_view text, std::vector<Match>& mat
 void RegexSplitter::Matcher::split(std::string_view text, std::vector<size_t>& ends) {
   state_->matches.clear();
   find(text, state_->matches);
-  size_t last = 0;  // the end of the last part
+  size_t last = 0;  // end of the last part
   const auto cut = [&](size_t at) {
     if (at > last) ends.push_back(at);
     last = at;

@@ -1,5 +1,5 @@
 #pragma once
-// Words by a regular expression, through PCRE2's compiler to machine code.
+// Splits text by a regular expression, with PCRE2's JIT compiler.
 
 #include <memory>
 #include <string>
@@ -10,10 +10,10 @@
 
 namespace hrm::data {
 
-// The expression is Oniguruma's, the library behind tokenizer.json, which reads some signs differently from PCRE2.
-// Allowed is what both read alike: characters, classes [...], groups, alternatives, quantifiers, look-around, (?i:...),
-// \p{..} \P{..} \s \S \d \D \A \z \r \n \t and escaped punctuation. Everything else is refused. \p follows PCRE2's
-// Unicode (14 in Debian 12).
+// The syntax is that of Oniguruma, the library behind tokenizer.json, which differs from PCRE2 in some signs. Only
+// constructs with the same meaning in both are allowed: characters, classes [...], groups, alternatives, quantifiers,
+// look-around, (?i:...), \p{..} \P{..} \s \S \d \D \A \z \r \n \t and escaped punctuation. Everything else is an error.
+// \p follows PCRE2's Unicode version (14 in Debian 12).
 class RegexSplitter {
  public:
   struct Match {
@@ -25,17 +25,17 @@ class RegexSplitter {
   ~RegexSplitter();
   RegexSplitter(RegexSplitter&&) noexcept;
 
-  // What a thread needs to match; of one splitter and one thread at a time.
+  // Per-thread matching state of one splitter.
   class Matcher {
    public:
     explicit Matcher(const RegexSplitter& splitter);
     ~Matcher();
     Matcher(Matcher&&) noexcept;
 
-    // Appends the matches in `text`, empty ones too, but none that is empty and begins where the last one ends. Throws
-    // Error(data) where the search takes too long.
+    // Appends the matches in `text`, also empty ones, except an empty match at the end of the previous one. Throws
+    // Error(data) if the search takes too long.
     void find(std::string_view text, std::vector<Match>& matches);
-    // Appends the ends of the parts of `text`: matches, and what is between them; empty parts are left out. Throws as
+    // Appends the ends of the parts of `text`: the matches and the text between them, without empty parts. Throws as
     // above.
     void split(std::string_view text, std::vector<size_t>& ends);
 

@@ -92,13 +92,13 @@ TextEncoder open_tokenizer(const std::filesystem::path& file, const std::string&
     try {
       return static_cast<int64_t>(tokenizer.bytes_of(id).size());
     } catch (const Error&) {
-      return 0;  // a gap in the vocabulary
+      return 0;  // unused id
     }
   };
   encoder.white_ends = [tokenizer](int32_t id, bool first) { return tokenizer.white_ends(id, first); };
   encoder.stream = [tokenizer] { return std::make_unique<TokenStream>(tokenizer); };
   encoder.id_of = [tokenizer](std::string_view token) { return tokenizer.id_of(token); };
-  // The ids around a text are those of its template, so that any text tells them.
+  // The ids around a text come from its template, so any text shows them.
   const std::vector<int32_t> around = tokenizer.encode("a", /*add_special=*/true), text = tokenizer.encode("a");
   const auto place = std::search(around.begin(), around.end(), text.begin(), text.end());
   encoder.leading.assign(around.begin(), text.empty() ? around.begin() : place);
@@ -106,7 +106,7 @@ TextEncoder open_tokenizer(const std::filesystem::path& file, const std::string&
   encoder.meta.vocab_size = tokenizer.vocab_size();
   encoder.meta.bos_id = special(bos, "--bos");
   encoder.meta.eos_id = special(eos, "--eos");
-  // Padding is masked and never learned from, so that any id will do: <pad> where there is one, else EOS, otherwise 0.
+  // Padding is masked and never learned, so any id works: <pad> if it exists, otherwise EOS, otherwise 0.
   const std::optional<int32_t> pad = tokenizer.id_of("<pad>");
   encoder.meta.pad_id = pad ? *pad : encoder.meta.eos_id >= 0 ? encoder.meta.eos_id : 0;
   return encoder;

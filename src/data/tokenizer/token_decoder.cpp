@@ -11,7 +11,7 @@ namespace {
 
 using DecoderKind = DecoderStep::Kind;
 
-// A Replace may lengthen a text by this many bytes: several in a row would double it again and again.
+// A Replace may add at most this many bytes, because several in a row could double the text repeatedly.
 constexpr size_t kMostGrownBytes = size_t{64} << 10;
 
 std::string replaced(const std::string& text, const std::string& pattern, std::string_view content) {
@@ -29,8 +29,8 @@ std::string replaced(const std::string& text, const std::string& pattern, std::s
   return out.append(text, last);
 }
 
-// Removes `sign` from the beginning, up to `most` times. If the text holds nothing else, returns how often more it may
-// be removed, otherwise 0.
+// Removes `sign` from the beginning, up to `most` times. If nothing else is left, returns how many more may be removed,
+// otherwise 0.
 int32_t strip_signs(std::string& text, const std::string& sign, int32_t most) {
   size_t at = 0;
   for (; most > 0 && text.compare(at, sign.size(), sign) == 0; --most) at += sign.size();
@@ -76,7 +76,7 @@ void TokenDecoder::Stream::finish(std::string& out) {
   restart();
 }
 
-// Bytes that are UTF-8 together are one text; otherwise each of them becomes a sign of its own.
+// Bytes that form valid UTF-8 become one text. Otherwise each byte becomes one U+FFFD.
 void TokenDecoder::Stream::give_bytes(size_t index, std::string& out) {
   std::string bytes;
   std::swap(bytes, pending_[index].bytes);
@@ -85,7 +85,7 @@ void TokenDecoder::Stream::give_bytes(size_t index, std::string& out) {
   for (size_t i = 0; i < bytes.size(); ++i) feed(index + 1, "\uFFFD", out);
 }
 
-// What leaves step `index` - 1 as one text, or as the next part of the one text that all was joined to.
+// Passes on a text that leaves step `index` - 1. If a step has joined all texts, it is the next part of that text.
 void TokenDecoder::Stream::feed(size_t index, std::string text, std::string& out) {
   bool joined = false;
   for (size_t i = 0; i < index; ++i) joined = joined || joins_all(decoder_.steps_[i]);

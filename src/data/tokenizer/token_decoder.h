@@ -1,5 +1,5 @@
 #pragma once
-// From the texts of tokens to text: the steps of a tokenizer.json's decoder.
+// Decodes token texts to text: the steps of a tokenizer.json's decoder.
 
 #include <string>
 #include <string_view>
@@ -14,25 +14,25 @@ class TokenDecoder {
  public:
   explicit TokenDecoder(std::vector<DecoderStep> steps) : steps_(std::move(steps)) {}
 
-  // The bytes that a token alone stands for, a sign for a space being one wherever the token stands.
+  // The bytes of a single token. A replacement sign for a space counts as a space, regardless of the token's place.
   std::string bytes_of(const std::string& token) const;
 
-  // A text that comes token by token. The TokenDecoder must outlive it.
+  // Decodes a text token by token. The TokenDecoder must outlive it.
   class Stream {
    public:
     explicit Stream(const TokenDecoder& decoder) : decoder_(decoder) { restart(); }
 
-    // Appends to `out` what is certain after one more token: no incomplete character, and single bytes (<0xXX>) only
-    // after the last of them, because an invalid one corrupts its neighbours.
+    // Appends to `out` the text that is certain after one more token. Incomplete characters wait, and a run of single
+    // bytes (<0xXX>) waits for its end, because an invalid one corrupts its neighbours.
     void push(const std::string& token, std::string& out);
-    // Appends the rest; the next token begins a new text.
+    // Appends the rest. The next token begins a new text.
     void finish(std::string& out);
 
    private:
     struct Pending {
-      std::string bytes;  // byte_level, byte_fallback: those that may belong together
-      int32_t left = 0;   // strip, behind what joins all: how many may still be taken away
-      bool first = true;  // metaspace: no text has come yet
+      std::string bytes;  // byte_level, byte_fallback: bytes that may belong together
+      int32_t left = 0;   // strip, after all texts were joined: how many more to remove
+      bool first = true;  // metaspace: no text so far
     };
 
     void restart();

@@ -21,14 +21,14 @@ namespace hrm::data {
 
 namespace {
 
-constexpr size_t kMostBytes = size_t{256} << 20;  // of all tokens together
+constexpr size_t kMostBytes = size_t{256} << 20;  // of all tokens
 
 }  // namespace
 
 struct Tokenizer::State {
   State(TokenizerJson from, const std::string& origin, ExitCode code);
 
-  // What one thread works with: kept for the next one, with the words that it remembers.
+  // The state of one thread, reused by the next one with its cached words.
   struct Worker {
     explicit Worker(const State& state)
         : normalizer(state.normalizer), pre_tokenizer(state.pre_tokenizer), bpe(state.model) {}
@@ -48,14 +48,14 @@ struct Tokenizer::State {
   PreTokenizer pre_tokenizer;
   AddedTokenFinder raw, normalized;
   TokenDecoder decoder;
-  bool plain_bytes = false;  // a text is the bytes of its tokens, one behind the other
+  bool plain_bytes = false;  // decoding concatenates the bytes of the tokens
 
   struct Token {
     std::string text;   // as in tokenizer.json
-    std::string bytes;  // what it stands for
+    std::string bytes;  // the bytes that it represents
     bool special = false;
   };
-  // Null for an id that is not a token's.
+  // Null for an unused id.
   const Token* find(int32_t id) const {
     const bool known = id >= 0 && static_cast<size_t>(id) < places.size() && places[static_cast<size_t>(id)] >= 0;
     return known ? &tokens[static_cast<size_t>(places[static_cast<size_t>(id)])] : nullptr;
@@ -69,7 +69,7 @@ struct Tokenizer::State {
   }
 
   std::vector<Token> tokens;
-  std::vector<int32_t> places;  // in tokens, by id; -1: none. A file may give its last token a very large id
+  std::vector<int32_t> places;  // index into tokens by id; -1: unused. The last id of a file may be very large
   std::unordered_map<std::string_view, int32_t> ids;
   std::string digest;
 
@@ -90,11 +90,11 @@ Tokenizer::State::State(TokenizerJson from, const std::string& origin, ExitCode 
   for (const VocabularyEntry& entry : json.vocabulary) largest = std::max(largest, entry.id);
   for (const AddedToken& token : json.added_tokens) largest = std::max(largest, token.id);
   places.resize(static_cast<size_t>(largest) + 1, -1);
-  tokens.reserve(json.vocabulary.size() + json.added_tokens.size());  // `ids` has views of them
+  tokens.reserve(json.vocabulary.size() + json.added_tokens.size());  // `ids` holds views of the tokens
   size_t bytes = 0;
   const auto add = [&](int32_t id, const std::string& text, bool special) {
     places[static_cast<size_t>(id)] = static_cast<int32_t>(tokens.size());
-    // As the library's ByteLevel decoder: a token with a character outside the alphabet is used as it is.
+    // As in the library's ByteLevel decoder, a token with a character outside the alphabet is used unchanged.
     tokens.push_back({text, decoder.bytes_of(text), special});
     bytes += tokens.back().bytes.size();
     require(bytes <= kMostBytes, code, origin, ": the decoder makes more than ", human_bytes(kMostBytes),
@@ -185,7 +185,7 @@ std::vector<std::vector<int32_t>> Tokenizer::encode_batch(std::span<const std::s
   std::mutex mutex;
   size_t failed = texts.size();
   std::exception_ptr failure;
-  // Texts are begun in order, so the first one that fails is known whatever the threads do.
+  // Texts are started in order, so the first failing one is deterministic.
   const auto work = [&] {
     std::unique_ptr<State::Worker> worker = state_->take_worker();
     size_t i = 0;
@@ -243,7 +243,7 @@ std::string_view Tokenizer::bytes_of(int32_t id) const {
 std::pair<int64_t, int64_t> Tokenizer::white_ends(int32_t id, bool first) const {
   const State::Token& token = state_->at(id);
   if (!state_->json.trims_offsets) return {};
-  // A character of the token's text is one of the text that it stands for; U+0120 is a space of GPT-2's alphabet.
+  // Each character of the token's text is one character of the decoded text. U+0120 is a space in GPT-2's alphabet.
   const UnicodeTable& table = UnicodeTable::get();
   int64_t begin = 0, end = 0;
   bool all_white = true;

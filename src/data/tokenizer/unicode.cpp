@@ -13,7 +13,7 @@ namespace {
 
 constexpr char32_t kEnd = 0x110000;
 
-bool is_circled_letter(char32_t c) {  // Other_Alphabetic that is neither letter, mark nor number
+bool is_circled_letter(char32_t c) {  // Other_Alphabetic that is not letter, mark or number
   return (c >= 0x24B6 && c <= 0x24E9) || (c >= 0x1F130 && c <= 0x1F149) || (c >= 0x1F150 && c <= 0x1F169) ||
          (c >= 0x1F170 && c <= 0x1F189);
 }
@@ -58,7 +58,7 @@ uint8_t classes_of(char32_t c, utf8proc_category_t category) {
   }
 }
 
-// The decomposition in full, canonical or with `compatible` characters, sorted. At most 18 characters of Unicode.
+// The full decomposition, canonical or `compatible`, sorted. A Unicode character gives at most 18.
 size_t decompose(char32_t c, utf8proc_int32_t* out, size_t room, bool compatible = false) {
   int last_class = 0;
   const int options = UTF8PROC_STABLE | UTF8PROC_DECOMPOSE | (compatible ? UTF8PROC_COMPAT : 0);
@@ -75,7 +75,7 @@ int combining_class(utf8proc_int32_t c) {
 
 constexpr size_t kMostDecomposed = 32;
 
-// Of a part of the text that begins at its beginning or with a character that composes with nothing before.
+// Normalizes a part that is at the text's beginning, or begins with a character that never composes with previous ones.
 void normalize_part(std::string_view part, NormalizationForm form, std::vector<utf8proc_int32_t>& codes,
                     std::string& out) {
   const bool compatible = form == NormalizationForm::nfkc || form == NormalizationForm::nfkd;
@@ -87,7 +87,7 @@ void normalize_part(std::string_view part, NormalizationForm form, std::vector<u
     codes.resize(before + kMostDecomposed);
     codes.resize(before + decompose(c.code, codes.data() + before, kMostDecomposed, compatible));
   }
-  // utf8proc would sort by exchanging neighbours, which takes hours for a long hostile run of marks.
+  // utf8proc sorts by exchanging neighbours, which would take hours for a long hostile run of marks.
   for (size_t begin = 0; begin < codes.size();) {
     if (combining_class(codes[begin]) == 0) {
       ++begin;
@@ -109,8 +109,8 @@ void normalize_part(std::string_view part, NormalizationForm form, std::vector<u
   for (utf8proc_ssize_t i = 0; i < length; ++i) append_utf8(static_cast<char32_t>(codes[static_cast<size_t>(i)]), out);
 }
 
-// Length of the well-formed character at the beginning. 0: `bad` is the number of bytes of a maximal part of one, at
-// least 1, and `cut` says whether only its end is missing.
+// Length of the well-formed character at the beginning, or 0. Then `bad` is the length of a maximal ill-formed part, at
+// least 1, and `cut` says whether only the end of a character is missing.
 unsigned well_formed(const unsigned char* at, size_t left, unsigned& bad, bool& cut) {
   bad = 1;
   cut = false;
@@ -121,7 +121,7 @@ unsigned well_formed(const unsigned char* at, size_t left, unsigned& bad, bool& 
                           : first >= 0xF0 && first <= 0xF4 ? 4
                                                            : 0;
   if (length == 0) return 0;
-  // The second byte has a range of its own: no overlong forms, no surrogates, nothing above U+10FFFF.
+  // The second byte has its own range: no overlong forms, no surrogates, nothing above U+10FFFF.
   const unsigned low = first == 0xE0 ? 0xA0 : first == 0xF0 ? 0x90 : 0x80;
   const unsigned high = first == 0xED ? 0x9F : first == 0xF4 ? 0x8F : 0xBF;
   for (unsigned i = 1; i < length; ++i) {
@@ -136,7 +136,7 @@ unsigned well_formed(const unsigned char* at, size_t left, unsigned& bad, bool& 
   return length;
 }
 
-// Where the next byte that is no ASCII stands, from `at` on.
+// The position of the next non-ASCII byte, from `at` on.
 size_t skip_ascii(std::string_view text, size_t at) {
   for (uint64_t eight; at + 8 <= text.size(); at += 8) {
     std::memcpy(&eight, text.data() + at, 8);
@@ -165,7 +165,7 @@ UnicodeTable::UnicodeTable() {
     const utf8proc_property_t* property = utf8proc_get_property(static_cast<utf8proc_int32_t>(c));
     const bool hangul = c >= 0xAC00 && c <= 0xD7A3;
     if (property->decomp_seqindex == UINT16_MAX || property->decomp_type != 0 || hangul) continue;
-    // What a character ends with may join what it begins with; and a character that is not its own NFC changes.
+    // The last character may compose with the first of the next part, and a character that is not its own NFC changes.
     utf8proc_int32_t codes[kMostDecomposed];
     const size_t count = decompose(c, codes, kMostDecomposed);
     if (count > 1) all[static_cast<size_t>(codes[count - 1])] |= kComposes;
@@ -173,7 +173,7 @@ UnicodeTable::UnicodeTable() {
                                                    static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE));
     if (composed != 1 || static_cast<char32_t>(codes[0]) != c) all[c] |= kComposes;
   }
-  for (char32_t c = 0x1161; c <= 0x1175; ++c) all[c] |= kComposes;  // Hangul's vowels and final consonants
+  for (char32_t c = 0x1161; c <= 0x1175; ++c) all[c] |= kComposes;  // vowels and final consonants of Hangul
   for (char32_t c = 0x11A8; c <= 0x11C2; ++c) all[c] |= kComposes;
   std::map<std::vector<uint8_t>, uint16_t> known;
   for (size_t block = 0; block < index_.size(); ++block) {
@@ -205,7 +205,7 @@ void append_utf8(char32_t c, std::string& out) {
 }
 
 size_t append_utf8_lossy(std::string_view bytes, bool complete, std::string& out) {
-  size_t at = 0, begin = 0;  // of what is well-formed and not yet appended
+  size_t at = 0, begin = 0;  // beginning of the well-formed bytes not yet appended
   while (at < bytes.size()) {
     unsigned bad;
     bool cut;
@@ -229,8 +229,8 @@ bool normalize_nfc(std::string_view text, std::string& out) {
   const UnicodeTable& table = UnicodeTable::get();
   std::vector<utf8proc_int32_t> codes;
   bool changed = false;
-  size_t copied = 0;  // what comes before is in `out`
-  size_t last = 0;    // where the last character that composes with nothing before it begins
+  size_t copied = 0;  // everything before is in `out`
+  size_t last = 0;    // begin of the last character that does not compose with previous ones
   std::string part;
   for (size_t at = 0; at < text.size();) {
     const size_t ascii = skip_ascii(text, at);
@@ -243,7 +243,7 @@ bool normalize_nfc(std::string_view text, std::string& out) {
       at += c.bytes;
       continue;
     }
-    // The part goes on to the next character that composes with nothing before it.
+    // The part extends to the next character that does not compose with previous ones.
     size_t end = at + c.bytes;
     while (end < text.size()) {
       const Character next = character_at(text.data() + end);
@@ -271,7 +271,7 @@ bool normalize(std::string_view text, NormalizationForm form, std::string& out) 
   std::vector<utf8proc_int32_t> codes;
   std::string made;
   bool changed = false;
-  // ASCII stays what it is and joins nothing in front of it, so that a part begins with each such character.
+  // ASCII stays unchanged and does not compose with previous characters, so each ASCII character begins a part.
   for (size_t at = 0; at < text.size();) {
     const size_t ascii = skip_ascii(text, at);
     if (ascii == text.size()) {

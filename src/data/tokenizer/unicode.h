@@ -1,5 +1,5 @@
 #pragma once
-// What the tokenizer asks of Unicode: UTF-8, a few classes of characters, normalization forms. The data are utf8proc's
+// Unicode functions of the tokenizers: UTF-8, a few character classes, normalization forms. The data is utf8proc's
 // (Unicode 15 in Debian 12).
 
 #include <array>
@@ -15,13 +15,13 @@ enum CharacterClass : uint8_t {
   kLetter = 1,        // \p{L}
   kNumber = 2,        // \p{N}
   kSpace = 4,         // \s: White_Space, 25 characters
-  kWord = 8,          // \w of Rust's regular expressions: Alphabetic, marks, decimal digits, connectors, joiners
-  kComposes = 16,     // NFC may change it, move it, or join it with what comes before
+  kWord = 8,          // \w in Rust's regular expressions: Alphabetic, marks, decimal digits, connectors, joiners
+  kComposes = 16,     // NFC may change it, move it, or join it with previous characters
   kPunctuation = 32,  // \p{P}, and ASCII's $+<=>^`|~
   kMark = 64          // \p{M}
 };
 
-// Classes of every code point, in two stages. Built once from utf8proc, in about 20 ms; read by all threads.
+// Classes of all code points, in a two-level table. Built once from utf8proc in about 20 ms; shared by all threads.
 class UnicodeTable {
  public:
   static const UnicodeTable& get();
@@ -40,10 +40,10 @@ class UnicodeTable {
 // Appends the character as UTF-8.
 void append_utf8(char32_t character, std::string& out);
 
-// How many bytes at the beginning of the text are well-formed UTF-8 (Unicode, table 3-7); all of them: it is UTF-8.
+// The length of the text's longest prefix that is well-formed UTF-8 (Unicode, table 3-7).
 size_t utf8_prefix(std::string_view text);
 
-// The character at `at` of well-formed UTF-8, and how many bytes it has.
+// The character at `at` in well-formed UTF-8, and its length in bytes.
 struct Character {
   char32_t code;
   unsigned bytes;
@@ -57,27 +57,27 @@ inline Character character_at(const char* at) {
   return {(first & 0x07) << 18 | (byte(1) & 0x3F) << 12 | (byte(2) & 0x3F) << 6 | (byte(3) & 0x3F), 4};
 }
 
-// The character that ends before `end`, which is not the beginning of the text.
+// The character that ends before `end`, which must not be the beginning of the text.
 inline Character character_before(const char* end) {
   const char* at = end - 1;
   while ((static_cast<unsigned char>(*at) & 0xC0) == 0x80) --at;
   return character_at(at);
 }
 
-// Appends the bytes with U+FFFD for each maximal part that is no UTF-8 (Unicode, section 3.9; Rust's from_utf8_lossy).
-// `complete`: false where more bytes may follow: an unfinished character at the end then stays. Returns how many bytes
-// were taken.
+// Appends the bytes, with U+FFFD for each maximal ill-formed part (Unicode, section 3.9; Rust's from_utf8_lossy). With
+// `complete` = false, more bytes may follow, and an unfinished character at the end is not consumed. Returns the number
+// of bytes consumed.
 size_t append_utf8_lossy(std::string_view bytes, bool complete, std::string& out);
 
-// Normalization form C of well-formed UTF-8 (Unicode, section 3.11). True: `out` holds it; false: the text is in that
-// form already, and `out` is left as it was. Linear in the length of the text, but for sorting runs of marks.
+// Normalization form C of well-formed UTF-8 (Unicode, section 3.11). True: `out` holds it. False: the text already has
+// that form, and `out` is unchanged. Linear in the length of the text, except for sorting runs of marks.
 bool normalize_nfc(std::string_view text, std::string& out);
 
 enum class NormalizationForm { nfc, nfd, nfkc, nfkd };
 // The same for each of the forms (Unicode Standard Annex 15).
 bool normalize(std::string_view text, NormalizationForm form, std::string& out);
 
-// Appends the lower case of a character, which of U+0130 is two.
+// Appends the lower case of a character; for U+0130 this is two characters.
 void append_lower_case(char32_t character, std::string& out);
 
 }  // namespace hrm::data

@@ -16,7 +16,7 @@ constexpr std::array<uint8_t, 128> kAscii = [] {
   }
   return classes;
 }();
-constexpr uint8_t kKinds = kLetter | kNumber | kSpace;  // none of them: punctuation, marks and all else
+constexpr uint8_t kKinds = kLetter | kNumber | kSpace;  // none of them: punctuation, marks and everything else
 
 // The kind of a character, and where the next one begins.
 struct Seen {
@@ -34,7 +34,7 @@ inline Seen see(const char* at) {
   return {table.classes(c.code) & static_cast<unsigned>(kKinds), at + c.bytes};
 }
 
-// Past all characters of this kind, at most `most` of them.
+// Skips at most `most` characters of this kind.
 inline const char* skip(const char* at, const char* end, unsigned kind, int most = INT32_MAX) {
   for (; at < end && most > 0; --most) {
     const Seen c = see(at);
@@ -52,8 +52,8 @@ inline char lower(char c) {
   return c >= 'A' && c <= 'Z' ? static_cast<char>(c + ('a' - 'A')) : c;
 }
 
-// 's, 't, 're, 've, 'm, 'll, 'd at an apostrophe; null if there is none. Without regard to case also with
-// U+017F, which is an s in another shape.
+// Matches 's, 't, 're, 've, 'm, 'll, 'd at an apostrophe; null if none matches. If case is ignored, U+017F, the long s,
+// also counts as s.
 template <bool kAnyCase>
 const char* contraction(const char* at, const char* end) {
   const auto letter = [&](int i) { return at + i >= end ? '\0' : kAnyCase ? lower(at[i]) : at[i]; };
@@ -65,8 +65,8 @@ const char* contraction(const char* at, const char* end) {
   return nullptr;
 }
 
-// \s+(?!\S)|\s+ at white space that ends at `run_end`: all of it at the end of the text; otherwise the last character
-// stays for what follows, unless it is the only one.
+// \s+(?!\S)|\s+ for white space that ends at `run_end`: at the end of the text, all of it. Otherwise the last character
+// is left for the next word, unless it is the only one.
 inline const char* white_space(const char* first_end, const char* run_end, const char* end) {
   if (run_end == end || run_end == first_end) return run_end;
   do --run_end;
@@ -107,7 +107,7 @@ const char* scan_qwen(const char* at, const char* end) {
     return stop;
   }
   const char* stop = skip(first.next, end, kSpace);
-  // \s*[\r\n]+ goes to the last line end of the white space.
+  // \s*[\r\n]+ extends to the last line end in the white space.
   for (const char* last = stop; last > at; --last) {
     if (is_line_end(last[-1])) return last;
   }

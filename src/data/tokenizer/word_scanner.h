@@ -1,5 +1,5 @@
 #pragma once
-// The patterns by which GPT-2, Qwen and Llama 3 cut text into words, as scanners written by hand.
+// Hand-written scanners for the word patterns of GPT-2, Qwen and Llama 3.
 
 #include <string_view>
 
@@ -15,11 +15,11 @@ inline constexpr std::string_view kQwenPattern =
 inline constexpr std::string_view kLlama3Pattern =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 
-// Where the word that begins at `at` ends; at < end, well-formed UTF-8. Each of these patterns matches everywhere, so
-// the words are the whole text.
+// The end of the word that begins at `at`, with at < end and well-formed UTF-8. Each of these patterns matches
+// everywhere, so the words cover the whole text.
 using WordScanner = const char* (*)(const char* at, const char* end);
 
-// The scanner of a pattern; null for any other pattern than those above.
+// The scanner of a pattern; null unless it is one of the patterns above.
 WordScanner find_word_scanner(std::string_view pattern);
 
 }  // namespace hrm::data

@@ -17,7 +17,7 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-constexpr size_t kLongestWord = 100;  // characters; a longer one is unknown
+constexpr size_t kLongestWord = 100;  // characters; longer words are unknown
 constexpr size_t kMostVocabularyTokens = size_t{1} << 22;
 constexpr size_t kFileBytes = size_t{64} << 20;
 constexpr const char* kInside = "##";
@@ -30,14 +30,14 @@ bool is_unicode_space(char32_t c) {
   return (UnicodeTable::get().classes(c) & kSpace) != 0;
 }
 
-// Not what Unicode has not assigned: an emoji that is newer than the tables stays, and makes its word unknown.
+// Unassigned characters are not control characters: an emoji newer than the tables stays and makes its word unknown.
 bool is_control(char32_t c) {
   if (c == '\t' || c == '\n' || c == '\r') return false;
   const utf8proc_category_t type = category(c);
   return type == UTF8PROC_CATEGORY_CC || type == UTF8PROC_CATEGORY_CF || type == UTF8PROC_CATEGORY_CO;
 }
 
-// What ASCII has that is neither letter, digit, space nor control, though some of it is a symbol; otherwise category P.
+// ASCII characters that are not letter, digit, space or control, even symbols; otherwise category P.
 bool is_punctuation(char32_t c) {
   if ((c >= 33 && c <= 47) || (c >= 58 && c <= 64) || (c >= 91 && c <= 96) || (c >= 123 && c <= 126)) return true;
   switch (category(c)) {
@@ -54,7 +54,7 @@ bool is_punctuation(char32_t c) {
   }
 }
 
-// The blocks of CJK unified ideographs, their extensions and compatibility forms; not kana or hangul, which are written
+// The blocks of CJK unified ideographs, their extensions and compatibility forms. Not kana or hangul, which are written
 // with spaces or endings.
 bool is_ideograph(char32_t c) {
   return (c >= 0x4E00 && c <= 0x9FFF) || (c >= 0x3400 && c <= 0x4DBF) || (c >= 0x20000 && c <= 0x2A6DF) ||
@@ -76,7 +76,7 @@ std::u32string decomposed_without_marks(const std::u32string& text) {
   return out;
 }
 
-// Also the one letter whose lower case is two characters.
+// Also handles the one letter whose lower case is two characters.
 std::u32string in_lower_case(const std::u32string& text) {
   std::u32string out;
   for (const char32_t c : text) {
@@ -177,7 +177,7 @@ WordPiece WordPiece::from_vocabulary(std::string_view text, const std::string& o
     const json root = parse_json(*config, config_origin, code, {.bytes = kFileBytes, .depth = 16});
     require(root.is_object(), code, config_origin, ": must be an object");
     options.lowercase = flag(root, "do_lower_case", true, config_origin, code);
-    // Accents go with the letter case, unless it is said.
+    // By default, accents are stripped if text is lower-cased.
     options.strip_accents = flag(root, "strip_accents", options.lowercase, config_origin, code);
     options.handle_chinese_chars = flag(root, "tokenize_chinese_chars", true, config_origin, code);
   }
@@ -216,7 +216,7 @@ WordPiece::WordPiece(std::vector<std::string> tokens, const WordPieceOptions& op
   }
 }
 
-// The longest pieces from the beginning on; a word that cannot be cut so is unknown as a whole.
+// Greedy longest match from the beginning. A word that cannot be split is unknown as a whole.
 void WordPiece::add_word(const std::u32string& word, std::vector<int32_t>& ids) const {
   if (word.empty()) return;
   if (word.size() > kLongestWord) {
@@ -224,13 +224,13 @@ void WordPiece::add_word(const std::u32string& word, std::vector<int32_t>& ids) 
     return;
   }
   std::string bytes;
-  std::vector<size_t> ends;  // of the characters, in bytes
+  std::vector<size_t> ends;  // end of each character, in bytes
   for (const char32_t c : word) {
     append_utf8(c, bytes);
     ends.push_back(bytes.size());
   }
   const size_t first = ids.size();
-  size_t begin = 0, from = 0;  // byte, character
+  size_t begin = 0, from = 0;  // in bytes, in characters
   std::string piece;
   while (from < ends.size()) {
     size_t to = ends.size();
@@ -256,7 +256,7 @@ void WordPiece::add_word(const std::u32string& word, std::vector<int32_t>& ids) 
   }
 }
 
-// The pieces of a text without special tokens, until there are `most` ids.
+// Adds the pieces of a text without special tokens, until there are `most` ids.
 void WordPiece::add_text(std::string_view text, int64_t most, std::vector<int32_t>& ids) const {
   std::u32string characters;
   for (const char32_t c : characters_of(text)) {

@@ -131,7 +131,7 @@ at::Tensor merge_heads(const at::Tensor& mixed) {
 
 namespace {
 
-// Longer ones have no room in the cache.
+// Longer sequences do not fit into the CPU's cache.
 constexpr int64_t kLongestOnCpu = 512;
 
 bool cpu_kernel_fits(const at::Tensor& qkv) {

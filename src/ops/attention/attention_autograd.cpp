@@ -30,7 +30,7 @@ struct Attention : torch::autograd::Function<Attention> {
   }
 };
 
-// Gives q, k and v as views of the rotated copy, or of qkv itself.
+// Returns q, k and v as views of the rotated copy, or of qkv itself.
 struct SplitAndRotate : torch::autograd::Function<SplitAndRotate> {
   static variable_list forward(AutogradContext* ctx, const at::Tensor& qkv, int64_t heads, const OptionalTensor& cos,
                                const OptionalTensor& sin, bool overwrite) {
@@ -76,7 +76,7 @@ at::Tensor attention_by_sdpa(const at::Tensor& qkv, int64_t heads, const Optiona
 
 TORCH_LIBRARY_IMPL(hrm, Autograd, m) {
   m.impl("attention", &attention_autograd);
-  // Differentiating through these is an error instead of a silently missing gradient.
+  // Differentiating these raises an error instead of silently dropping the gradient.
   m.impl("attention_projected", torch::autograd::autogradNotImplementedFallback());
   m.impl("attention_forward", torch::autograd::autogradNotImplementedFallback());
   m.impl("attention_backward", torch::autograd::autogradNotImplementedFallback());

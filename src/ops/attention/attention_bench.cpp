@@ -1,4 +1,4 @@
-// Cases of `bench ops`, and the kinds of work that profiles count the kernels as.
+// Cases of `bench ops`, and the groups under which profiles count the kernels.
 #include <ATen/ATen.h>
 
 #include <vector>
@@ -17,7 +17,7 @@ BenchCall attention(const BenchShape& s, at::Device device, at::ScalarType dtype
   return {{in.qkv, s.heads, in.cos, in.sin}, attention_flops(s)};
 }
 
-// With the projection to queries, keys and values before it.
+// Includes the projection to queries, keys and values.
 BenchCall attention_projected(const BenchShape& s, at::Device device, at::ScalarType dtype) {
   if (s.mixes_by_mlp) return nothing();
   const Random random{device, dtype};
@@ -27,7 +27,7 @@ BenchCall attention_projected(const BenchShape& s, at::Device device, at::Scalar
           attention_flops(s) + product_flops(s.rows(), s.width, 3 * s.width)};
 }
 
-// A training step has these two ops for short sequences alone; SDPA brings its own backward pass for longer ones.
+// A training step uses these two ops only for short sequences; SDPA has its own backward pass for longer ones.
 constexpr int64_t kLongestOwnBackward = 128;
 BenchCall attention_forward(const BenchShape& s, at::Device device, at::ScalarType dtype) {
   return s.length() > kLongestOwnBackward ? nothing() : attention(s, device, dtype);
@@ -38,7 +38,7 @@ BenchCall attention_backward(const BenchShape& s, at::Device device, at::ScalarT
   const AttentionInputs in = attention_inputs(s, device, dtype);
   const auto forward = call_op("hrm::attention_forward", {in.qkv, s.heads, in.cos, in.sin});
   const at::Tensor grad = Random{device, dtype}.activations({s.batch, s.length(), s.width});
-  // Five products of the forward's size pair: scores again, and the four gradients.
+  // Five products of the size of the forward pass's two: scores again, and the four gradients.
   return {{grad, in.qkv, forward[0], forward[1], s.heads, in.cos, in.sin}, 2.5 * attention_flops(s)};
 }
 
@@ -56,7 +56,7 @@ BenchCall rotate_qkv_backward(const BenchShape& s, at::Device device, at::Scalar
   return {{random.activations(sizes), random.activations(sizes), random.activations(sizes), in.cos, in.sin}};
 }
 
-// The way from a projection to the heads of a language model.
+// From a projection to the heads of a language model.
 BenchCall qkv_heads_product(const BenchShape& s, at::Device device, at::ScalarType dtype) {
   if (s.mixes_by_mlp) return nothing();
   const AttentionInputs in = attention_inputs(s, device, dtype);

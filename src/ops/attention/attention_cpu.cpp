@@ -1,6 +1,6 @@
-// A head at a time: keys transposed and values into a buffer, then four queries at once against all keys, their
-// softmax, and the weighted sum of the values, in registers of 16 floats. Every sum has one order, so that neither the
-// number of threads nor the width of the CPU's vectors changes the result.
+// Attention on the CPU, one head at a time. Keys are transposed and values copied into a buffer. Four queries at once
+// then go against all keys: scores, softmax and the weighted sum of the values stay in registers of 16 floats. Every
+// sum has a fixed order, so neither the number of threads nor the CPU's vector width changes the result.
 #include "ops/attention/attention_cpu.h"
 
 #include <ATen/ATen.h>
@@ -20,7 +20,7 @@ constexpr int64_t kWide = 16;
 constexpr int kQueries = 4;
 using Wide = float __attribute__((vector_size(kWide * sizeof(float))));
 
-// References: a vector in a register of its own is no argument that all CPUs pass in the same way.
+// References, because CPUs differ in how they pass a vector by value.
 HRM_INLINE void load(Wide& to, const float* from) {
   std::memcpy(&to, from, sizeof(to));
 }
@@ -44,7 +44,7 @@ struct Head {
   float scale;
 };
 
-// Sizes padded to whole vectors.
+// Sizes are padded to whole vectors.
 struct Scratch {
   Scratch(int64_t length, int64_t head_dim)
       : keys((length + kWide - 1) / kWide * kWide),
@@ -70,7 +70,7 @@ HRM_FOR_EACH_CPU void attend(const Head& head, const Scratch& scratch) {
     for (int64_t d = 0; d < head_dim; ++d) scratch.k_t[d * keys + l] = head.k[l * head.row + d];
     std::memcpy(scratch.v + l * scratch.width, head.v + l * head.row, static_cast<size_t>(head_dim) * sizeof(float));
   }
-  // Where the last vector has no more keys, the weights become 1e-38, which is nothing beside the largest, 1.
+  // In a last vector with missing keys, their weights become 1e-38, negligible next to the largest weight, 1.
   Wide no_key{};
   for (int64_t i = length % kWide; i > 0 && i < kWide; ++i) no_key[i] = -std::numeric_limits<float>::infinity();
   for (int64_t first = 0; first < length; first += kQueries) {

@@ -1,4 +1,4 @@
-// The readable version, and the oracle of all others.
+// The readable version, and the oracle of all other implementations.
 #include <ATen/ATen.h>
 
 #include <cmath>
@@ -9,13 +9,13 @@
 namespace hrm::ops::reference {
 namespace {
 
-// The rotation of `from` by +angle (sign 1) or -angle (sign -1) into `to`, which may be `from`; both
+// Rotates `from` by +angle (sign 1) or -angle (sign -1) into `to`, which may be `from`. Both are
 // (B, L, n, heads, head_dim).
 void turn(const at::Tensor& from, const at::Tensor& to, const at::Tensor& cos, const at::Tensor& sin, double sign) {
   const int64_t half = from.size(-1) / 2;
   const at::Tensor a = from.narrow(-1, 0, half), b = from.narrow(-1, half, half);
   const at::Tensor c = cos.view({-1, 1, 1, half}), s = sin.view({-1, 1, 1, half});
-  // The tables are float32, so the products are at least that, whatever the type of `from`.
+  // The tables are float32, so the products are at least float32 for any type of `from`.
   const at::Tensor first = at::mul(a, c).addcmul_(b, s, -sign);
   const at::Tensor second = at::mul(b, c).addcmul_(a, s, sign);
   to.narrow(-1, 0, half).copy_(first);
@@ -73,7 +73,7 @@ std::tuple<at::Tensor, at::Tensor> attention_forward(const at::Tensor& qkv, int6
   return {merge_heads(at::matmul(at::softmax(score, -1), h.v)).to(qkv.scalar_type()), lse};
 }
 
-// With P the weights: dV = P^T dO, dP = dO V^T, dS = P * (dP - rowsum(dO * O)), dQ = dS K, dK = dS^T Q.
+// With the weights P: dV = P^T dO, dP = dO V^T, dS = P * (dP - rowsum(dO * O)), dQ = dS K, dK = dS^T Q.
 at::Tensor attention_backward(const at::Tensor& grad_out, const at::Tensor& qkv, const at::Tensor& out,
                               const at::Tensor& lse, int64_t heads, const OptionalTensor& cos,
                               const OptionalTensor& sin) {

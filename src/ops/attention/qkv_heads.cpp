@@ -14,7 +14,7 @@ namespace {
 
 using Gradients = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
 
-// Of tables and weights, for x of these rows, positions and head size.
+// Checks tables and weights for an x with these rows, positions and head size.
 void check_options(const at::Tensor& x, int64_t rows, int64_t positions, int64_t head_dim, const QkvHeadOptions& o) {
   TORCH_CHECK(o.cos.defined() == o.sin.defined() && o.q_weight.defined() == o.k_weight.defined(),
               "hrm::qkv_heads: cos and sin, q_weight and k_weight come in pairs (", x.sizes(), ")");

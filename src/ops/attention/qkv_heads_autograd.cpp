@@ -17,7 +17,7 @@ bool needs_gradient(const at::Tensor& t) {
   return t.defined() && t.requires_grad();
 }
 
-// q, k and v as views, of qkv and where there are norms of a new tensor.
+// q, k and v as views of qkv; with norms, q and k are views of a new tensor.
 QkvHeads compute(const at::Tensor& qkv, const QkvSizes& s, const QkvHeadOptions& o, bool turned = false) {
   const auto heads = [&](const at::Tensor& rows, int64_t first, int64_t count) { return rows.narrow(2, first, count); };
   const at::Tensor all = qkv.unflatten(2, {s.heads + 2 * s.kv_heads, s.head_dim});
@@ -81,7 +81,8 @@ struct OfProjection : torch::autograd::Function<OfProjection> {
     ctx->saved_data["needs_x"] = x.requires_grad();
     ctx->saved_data["eps"] = options.eps;
     ctx->saved_data["needs_weights"] = needs_gradient(options.q_weight) || needs_gradient(options.k_weight);
-    // No saved variable: each use of the weight adds to it, which is not a change behind the graph's back.
+    // Not a saved variable: each use of the weight adds to it, and autograd would report that as an in-place
+    // modification.
     ctx->saved_data["grad_weight"] = grad_weight;
     return {out.heads.q, out.heads.k, out.heads.v};
   }
@@ -137,7 +138,7 @@ QkvHeads qkv_heads_of(const at::Tensor& x, const at::Tensor& weight_compute, con
 
 TORCH_LIBRARY_IMPL(hrm, Autograd, m) {
   m.impl("qkv_heads_product", torch::autograd::autogradNotImplementedFallback());
-  // Differentiating through these is an error instead of a silently missing gradient.
+  // Differentiating these raises an error instead of silently dropping the gradient.
   m.impl("qkv_heads_rotate_", torch::autograd::autogradNotImplementedFallback());
   m.impl("qkv_heads_norm", torch::autograd::autogradNotImplementedFallback());
   m.impl("qkv_heads_backward", torch::autograd::autogradNotImplementedFallback());

@@ -1,9 +1,9 @@
 #pragma once
-// What the files of qkv_heads share.
+// Shared declarations of the qkv_heads ops.
 //
-//   hrm::qkv_heads_product    the projection, q and k turned
-//   hrm::qkv_heads_rotate_    q and k turned in place
-//   hrm::qkv_heads_norm       q and k normalised and turned, elsewhere
+//   hrm::qkv_heads_product    the projection, with q and k rotated
+//   hrm::qkv_heads_rotate_    rotates q and k in place
+//   hrm::qkv_heads_norm       q and k normalised and rotated, in a new tensor
 //   hrm::qkv_heads_backward   one contiguous gradient of the projection's rows
 
 #include <optional>

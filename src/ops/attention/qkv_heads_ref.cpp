@@ -7,12 +7,12 @@
 namespace hrm::ops::reference {
 namespace {
 
-// Heads of the projection's rows from `first` on: (B, T, count, hd).
+// Heads of the projection's rows, from `first` on: (B, T, count, hd).
 at::Tensor heads_of(const at::Tensor& qkv, int64_t first, int64_t count, int64_t head_dim) {
   return qkv.narrow(-1, first * head_dim, count * head_dim).unflatten(-1, {count, head_dim});
 }
 
-// x (B, T, H, hd), wide; the tables' rows as (T or B, ..., hd / 2).
+// x: (B, T, H, hd), in the wide dtype. The tables' rows: (T or B, ..., hd / 2).
 at::Tensor rotated(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, double sign) {
   if (!cos.defined()) return x;
   const int64_t half = x.size(-1) / 2;
@@ -27,7 +27,7 @@ struct HeadGradient {
   at::Tensor x, weight;
 };
 
-// For one of q and k: heads (B, T, H, hd) before the norm, and the gradient of what was turned.
+// For q or k: heads (B, T, H, hd) before the norm, and the gradient of the rotated heads.
 HeadGradient through_norm(const at::Tensor& grad, const at::Tensor& x, const at::Tensor& weight, double eps) {
   const at::Tensor h = to_accumulate_type(x), rstd = at::rsqrt(h.square().mean(-1, /*keepdim=*/true) + eps),
                    n = h * rstd;

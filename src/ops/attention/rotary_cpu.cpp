@@ -1,5 +1,5 @@
-// The rotation of q and k by their positions in one pass, instead of the reference's six. Elements are independent, so
-// the number of threads does not change the result.
+// Rotates q and k by their positions in one pass, where the reference needs six. Elements are independent, so the
+// number of threads does not change the result.
 #include "ops/attention/rotary_cpu.h"
 
 #include <ATen/ATen.h>
@@ -15,7 +15,7 @@ namespace hrm::ops::cpu {
 
 namespace {
 
-// One head at one position: (a, b) -> (a cos - b sin, b cos + a sin), by -angle if sign is -1. `to` may be `from`.
+// One head at one position: (a, b) -> (a cos - b sin, b cos + a sin), or by -angle if sign is -1. `to` may be `from`.
 void turn_head(const float* from, float* to, const float* cos, const float* sin, float sign, int64_t half) {
   int64_t i = 0;
   for (; i + kLanes <= half; i += kLanes) {
@@ -30,7 +30,7 @@ void turn_head(const float* from, float* to, const float* cos, const float* sin,
   }
 }
 
-// Positions for each task: about 16k elements.
+// Positions per task: about 16k elements.
 int64_t rotary_grain(int64_t width) {
   return std::max<int64_t>(1, 16384 / std::max<int64_t>(1, width));
 }

@@ -7,8 +7,8 @@
 
 namespace hrm::ops::cpu {
 
-// As hrm::ops::reference's functions of the same names, for float32; false or none, and nothing done, for what they do
-// not take.
+// Like the functions of hrm::ops::reference with the same names, for float32. For unsupported inputs they do nothing
+// and return false or nullopt.
 bool rotate_qkv(const at::Tensor& qkv, const at::Tensor& to, int64_t heads, const at::Tensor& cos,
                 const at::Tensor& sin);
 std::optional<at::Tensor> rotate_qkv_backward(const at::Tensor& grad_q, const at::Tensor& grad_k,

@@ -1,10 +1,10 @@
 #pragma once
-// What the attention kernels share: tiles in shared memory, the tensor cores' fragments (PTX ISA, "Matrix fragments for
-// mma.m16n8k16"), the rotation.
+// Shared code of the portable attention kernels: tiles in shared memory, tensor-core fragments (PTX ISA, "Matrix
+// fragments for mma.m16n8k16") and the rotation.
 //
-// A warp's lanes are numbered g = lane / 4, t = lane % 4. In the accumulator of a 16 x 8 product a lane holds
-// (g, 2t), (g, 2t+1), (g+8, 2t), (g+8, 2t+1). Two neighbouring accumulators, rounded to 16 bits, are the left operand
-// of the next product over those 16 columns, without any exchange between lanes.
+// A warp's lanes are numbered g = lane / 4, t = lane % 4. In the accumulator of a 16 x 8 product, a lane holds (g, 2t),
+// (g, 2t+1), (g+8, 2t), (g+8, 2t+1). Two neighbouring accumulators, rounded to 16 bits, are the left operand of the
+// next product over those 16 columns. No exchange between lanes is needed.
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -57,7 +57,7 @@ __device__ inline void multiply<__half>(float (&c)[4], const uint32_t (&a)[4], u
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-// 16 bytes that are read once: they shall not push the rotation's table out of the first-level cache.
+// Loads 16 bytes that are read only once, without evicting the rotation table from the L1 cache.
 __device__ inline uint4 load_once(const void* from) {
   uint4 value;
   asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];\n"
@@ -72,20 +72,20 @@ __device__ inline float exp2_approx(float x) {
   return y;
 }
 
-// A tile of rows of kHeadDim 16-bit elements in shared memory. The 16-byte chunks of a row are permuted by the row's
-// number so that eight rows' chunks of the same number lie in different banks.
+// A tile of rows of kHeadDim 16-bit elements in shared memory. The 16-byte chunks of a row are permuted by the row
+// index, so chunks with the same index in eight rows are in different banks.
 template <int kHeadDim>
 struct Tile {
   static constexpr int kChunks = kHeadDim / 8;
   static constexpr int kRowBytes = kHeadDim * 2;
-  // Offset in bytes of a chunk.
+  // Byte offset of a chunk.
   static __device__ uint32_t at(int row, int chunk) {
     const int turn = kHeadDim == 64 ? row & 7 : (row >> 1) & 3;
     return static_cast<uint32_t>(row * kRowBytes + ((chunk ^ turn) << 4));
   }
 };
 
-// (a, b) rotated by the angle whose cosine and sine are given; by the opposite angle with -sine.
+// Rotates (a, b) by the angle with this cosine and sine; -sine rotates by the opposite angle.
 __device__ inline void turn(float& a, float& b, float cosine, float sine) {
   const float first = fmaf(a, cosine, -(b * sine));
   b = fmaf(b, cosine, a * sine);
@@ -109,8 +109,8 @@ __device__ inline void turn_chunks(uint4& low, uint4& high, const float4 (&cosin
   }
 }
 
-// The q and k rows of one head, rotated by their positions, into two tiles; rows from `length` on become zero.
-// q_from: row 0; k_from: likewise; consecutive rows stand row_stride elements apart. kThreads = 2 per tile row.
+// Loads the q and k rows of one head into two tiles and rotates them by their positions. Rows from `length` on become
+// zero. q_from, k_from: row 0; consecutive rows are row_stride elements apart. kThreads = 2 per tile row.
 template <typename T, int kHeadDim, int kTiles>
 __device__ inline void load_rotated(const T* q_from, const T* k_from, int64_t row_stride, int length, const float* cos,
                                     const float* sin, unsigned char* q, unsigned char* k) {
@@ -121,7 +121,7 @@ __device__ inline void load_rotated(const T* q_from, const T* k_from, int64_t ro
   const int chunk = lane % kPairs;
   const auto row_of = [&](int round) {
     const int first = (warp + round * kTiles) * (32 / kPairs);
-    // Eight neighbouring lanes store to rows four apart, so that the tile's permutation spreads them over all banks.
+    // Eight neighbouring lanes store to rows four apart, so the tile's permutation spreads them over all banks.
     if constexpr (kHeadDim == 64) return first + (lane >> 2 & 1) * 4 + (lane >> 3);
     return first + (lane >> 1 & 1) + (lane >> 2 & 1) * 4 + (lane >> 3 & 1) * 2 + (lane >> 4) * 8;
   };
@@ -163,7 +163,7 @@ __device__ inline void load_rotated(const T* q_from, const T* k_from, int64_t ro
   }
 }
 
-// Rows 0 to 16 * kTiles - 1 into a tile by asynchronous copies; rows from `length` on become zero.
+// Copies rows 0 to 16 * kTiles - 1 into a tile with asynchronous copies; rows from `length` on become zero.
 template <typename T, int kHeadDim, int kTiles>
 __device__ inline void load_async(const T* from, int64_t row_stride, int length, uint32_t to) {
   constexpr int kThreads = kTiles * 32;
@@ -177,7 +177,8 @@ __device__ inline void load_async(const T* from, int64_t row_stride, int length,
   }
 }
 
-// A warp's 16 rows of accumulators, times `factor` by row half, through its own rows of a tile to device memory.
+// Stores a warp's 16 rows of accumulators, times `factor` per row half, to device memory, through the warp's rows of a
+// tile.
 template <typename T, int kHeadDim>
 __device__ inline void store_rows(const float (&values)[kHeadDim / 8][4], float factor_low, float factor_high,
                                   unsigned char* tile, int first_row, int length, T* to, int64_t row_stride) {

@@ -1,5 +1,5 @@
 #pragma once
-// The border between the launcher, which knows tensors, and the kernels, which know pointers.
+// The interface between the launcher, which sees tensors, and the kernels, which see pointers.
 
 #include <cuda_runtime_api.h>
 
@@ -9,25 +9,25 @@
 
 namespace hrm::ops::cuda {
 
-// The longest sequence of the short-sequence kernels: a head's queries, keys and values are in shared memory.
+// The longest sequence of the short-sequence kernels; a head's queries, keys and values are in shared memory.
 constexpr int kAttentionMaxLength = 128;
 
-// qkv: (batch, length, 3, heads, head_dim) contiguous, not yet rotated. cos, sin: (length, head_dim / 2), or both null:
-// no rotation. All pointers aligned to 16 bytes. head_dim 32 or 64, length 1 to kAttentionMaxLength, bf16 or f16, any
-// batch and heads with batch * heads below 2^31.
+// qkv: (batch, length, 3, heads, head_dim) contiguous, not rotated. cos, sin: (length, head_dim / 2), or both null for
+// no rotation. All pointers are aligned to 16 bytes. head_dim 32 or 64, length 1 to kAttentionMaxLength, bf16 or f16.
+// batch * heads must be below 2^31.
 struct AttentionForward {
   const void* qkv;
   const float* cos;
   const float* sin;
   void* out;   // (batch, length, heads, head_dim)
-  float* lse;  // (batch, heads, length) natural logarithm of the softmax's sum; or null: do not write
+  float* lse;  // (batch, heads, length), natural log-sum-exp; null: not written
   int64_t batch;
   int heads;
   int length;
   int head_dim;
   float scale;
   Element element;
-  // Hopper only: out is the rounded results in e4m3 under this slot (ops/quantized/cuda/fp8.h).
+  // Hopper only: `out` receives the rounded results in e4m3 under this slot (ops/quantized/cuda/fp8.h).
   float* out_slot = nullptr;
 };
 
@@ -47,8 +47,8 @@ struct AttentionBackward {
   Element element;
 };
 
-// q and k of `from` rotated by their positions into `to`, v copied; `to` may be `from`, then v is left alone. Any
-// length and any even head_dim.
+// Writes q and k of `from`, rotated by their positions, to `to`, and copies v. `to` may be `from`; v is then left
+// alone. Any length and any even head_dim.
 struct RotateQkv {
   const void* from;  // (batch, length, 3, heads, head_dim) contiguous
   void* to;
@@ -61,8 +61,8 @@ struct RotateQkv {
   Element element;
 };
 
-// The derivative of the above with respect to `from`: q's and k's gradients turned back, v's copied. Each gradient is
-// (batch, heads, length, head_dim) with its own strides in elements, the last one 1.
+// The gradient of `from`: rotates the gradients of q and k back and copies that of v. Each gradient is
+// (batch, heads, length, head_dim) with its own element strides, the last one 1.
 struct RotateQkvBackward {
   const void* grads[3];
   int64_t batch_stride[3];
@@ -78,7 +78,7 @@ struct RotateQkvBackward {
   Element element;
 };
 
-// Start the kernel on the stream and return the error of the launch. No atomics, one order of every sum.
+// Queue the kernel on the stream and return the launch error. No atomics; every sum has a fixed order.
 cudaError_t launch(const AttentionForward& params, cudaStream_t stream);
 cudaError_t launch(const AttentionBackward& params, cudaStream_t stream);
 cudaError_t launch(const RotateQkv& params, cudaStream_t stream);

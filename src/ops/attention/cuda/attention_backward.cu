@@ -1,7 +1,7 @@
-// The derivative of attention over at most 128 positions. A block owns one head of one sequence and recomputes the
-// scores in the transposed order, keys by queries, so that a warp, which owns 16 keys, has P^T and dS^T in its
-// registers as the left operands of dV = P^T dO and dK = dS^T Q. Only dS passes through shared memory, for dQ = dS K,
-// where the warp owns 16 queries. No atomics: every sum has one owner and one order.
+// The backward pass of attention over at most 128 positions. A block owns one head of one sequence. It recomputes the
+// scores transposed, keys by queries, and each warp owns 16 keys. So the warp's registers already hold P^T and dS^T as
+// left operands of dV = P^T dO and dK = dS^T Q. Only dS passes through shared memory, for dQ = dS K, where each warp
+// owns 16 queries. No atomics: every sum has one owner and a fixed order.
 #include "ops/attention/cuda/attention.cuh"
 #include "ops/attention/cuda/attention.h"
 #include "ops/attention/cuda/attention_start.cuh"
@@ -15,7 +15,7 @@ template <int kHeadDim, int kTiles>
 struct BackwardShared {
   static constexpr int kRows = kTiles * 16;
   static constexpr int kTileBytes = kRows * kHeadDim * 2;
-  // dS^T: row = key, column = query. An odd number of 16-byte chunks in a row keeps the banks apart.
+  // dS^T: row = key, column = query. An odd number of 16-byte chunks per row avoids bank conflicts.
   static constexpr int kScoreRowBytes = kRows * 2 + 16;
   static constexpr int kQ = 0, kK = kTileBytes, kV = 2 * kTileBytes, kGradOut = 3 * kTileBytes;
   static constexpr int kScore = 4 * kTileBytes;
@@ -24,7 +24,7 @@ struct BackwardShared {
   static constexpr int kBytes = kDelta + kRows * 4;
 };
 
-// Turns a warp's 16 rows of a gradient back by their positions, in float32.
+// Rotates a warp's 16 rows of a gradient back by their positions, in float32.
 template <int kHeadDim>
 __device__ inline void turn_back(float (&grad)[kHeadDim / 8][4], const float* cos, const float* sin, int first_row,
                                  int length) {
@@ -104,7 +104,7 @@ __global__ void __launch_bounds__(kTiles * 32, 2) backward_kernel(AttentionBackw
       if (chunk == 0) delta[row] = dot;
     }
   }
-  // Queries past the end get the weight exp(0) and a zero gradient: they add nothing.
+  // Queries past the end get the weight exp(0) and a zero gradient, so they add nothing.
   for (int row = static_cast<int>(threadIdx.x); row < kTiles * 16; row += kThreads) {
     lse[row] = row < p.length ? p.lse[static_cast<int64_t>(blockIdx.x) * p.length + row] * kLog2e : 0;
   }
@@ -124,7 +124,7 @@ __global__ void __launch_bounds__(kTiles * 32, 2) backward_kernel(AttentionBackw
     }
 #pragma unroll 1
     for (int tile = 0; tile < kTiles; ++tile) {
-      // Keys by queries: scores and the gradient of the weights.
+      // Keys by queries: the scores and the gradient of the weights.
       float s[2][4] = {}, dp[2][4] = {};
 #pragma unroll
       for (int step = 0; step < kSteps; ++step) {
@@ -145,7 +145,7 @@ __global__ void __launch_bounds__(kTiles * 32, 2) backward_kernel(AttentionBackw
         const float2 row_delta = *reinterpret_cast<const float2*>(delta + column);
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-          // Keys past the end: no weight, whatever the others' scores are.
+          // Keys past the end get zero weight, whatever the other scores are.
           const bool valid = warp * 16 + g + 8 * half < p.length;
           const float a = valid ? exp2_approx(s[n][2 * half] * scale - row_lse.x) : 0;
           const float b = valid ? exp2_approx(s[n][2 * half + 1] * scale - row_lse.y) : 0;
@@ -171,7 +171,7 @@ __global__ void __launch_bounds__(kTiles * 32, 2) backward_kernel(AttentionBackw
   }
   __syncthreads();
 
-  // From here on q, v and grad_out are read no more: each warp sends its results through its own rows of them.
+  // q, v and grad_out are not read below. Each warp stages its results in its own rows of them.
   T* const to = static_cast<T*>(p.grad_qkv) + qkv_offset;
   store_rows<T, kHeadDim>(grad_v, 1, 1, v, warp * 16, p.length, to + 2 * width, 3 * width);
   turn_back<kHeadDim>(grad_k, p.cos, p.sin, warp * 16, p.length);

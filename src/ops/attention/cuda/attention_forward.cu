@@ -1,6 +1,7 @@
-// Attention over at most 128 positions. A block owns one head of one sequence: q, k and v are read once from the qkv
-// projection's output, rotated on the way into shared memory, and the scores never leave the registers. Bound by memory
-// traffic (read qkv, write out), so several blocks share a multiprocessor: one loads while another multiplies.
+// Attention over at most 128 positions. A block owns one head of one sequence. It reads q, k and v once from the qkv
+// projection's output and rotates q and k on the way into shared memory. Scores never leave the registers. The kernel
+// is memory-bound (it reads qkv and writes out), so several blocks share a multiprocessor: one loads while another
+// multiplies.
 #include "ops/attention/cuda/attention.cuh"
 #include "ops/attention/cuda/attention.h"
 #include "ops/attention/cuda/attention_start.cuh"
@@ -11,7 +12,7 @@ namespace {
 constexpr float kLog2e = 1.4426950408889634f;
 constexpr float kLn2 = 0.6931471805599453f;
 
-// kTiles: number of 16-row tiles; warp w owns queries 16w to 16w+15.
+// kTiles: number of 16-row tiles. Warp w owns queries 16w to 16w+15.
 template <typename T, int kHeadDim, int kTiles>
 __global__ void __launch_bounds__(kTiles * 32, kTiles <= 6 ? 3 : 2) forward_kernel(AttentionForward p) {
   constexpr int kTileBytes = kTiles * 16 * kHeadDim * 2;
@@ -31,7 +32,7 @@ __global__ void __launch_bounds__(kTiles * 32, kTiles <= 6 ? 3 : 2) forward_kern
   load_rotated<T, kHeadDim, kTiles>(from, from + width, 3 * width, p.length, p.cos, p.sin, q, k);
   __syncthreads();
 
-  // Scores of 16 queries and all keys.
+  // Scores of 16 queries against all keys.
   uint32_t q_part[kSteps][4];
 #pragma unroll
   for (int step = 0; step < kSteps; ++step) {
@@ -52,7 +53,7 @@ __global__ void __launch_bounds__(kTiles * 32, kTiles <= 6 ? 3 : 2) forward_kern
     }
   }
 
-  // Softmax over the row; a row's scores are spread over the four lanes of equal g.
+  // Softmax over the row. A row's scores are spread over the four lanes with the same g.
   const int t = lane % 4, g = lane / 4;
   float largest[2] = {-INFINITY, -INFINITY};
 #pragma unroll
@@ -112,7 +113,7 @@ __global__ void __launch_bounds__(kTiles * 32, kTiles <= 6 ? 3 : 2) forward_kern
       multiply<T>(mixed[2 * step + 1], weight[tile], v_part[2], v_part[3]);
     }
   }
-  // This warp alone read its rows of q, and they are in its registers.
+  // Only this warp read its rows of q, and they are in its registers.
   T* const to = static_cast<T*>(p.out) + batch * p.length * width + head * kHeadDim;
   store_rows<T, kHeadDim>(mixed, 1 / sum[0], 1 / sum[1], q, warp * 16, p.length, to, width);
 }

@@ -32,7 +32,7 @@ bool attention_device_fits(const at::Tensor& qkv) {
 
 namespace {
 
-// Starts the kernel of the device's own generation; false where there is none.
+// Launches the kernel of the device's generation; returns false if there is none.
 template <class Params>
 bool launch_own(const Params& params) {
   if (g_attention_portable || !cuda::sm90::fits(params)) return false;
@@ -40,7 +40,7 @@ bool launch_own(const Params& params) {
   return true;
 }
 
-// That, or else the kernel that all devices have.
+// Launches that kernel, or the portable one.
 template <class Params>
 void launch_attention(const Params& params) {
   if (launch_own(params)) return;
@@ -51,7 +51,7 @@ const float* table_of(const OptionalTensor& tensor) {
   return tensor ? tensor->const_data_ptr<float>() : nullptr;
 }
 
-// What a forward kernel gets; holds the tensors that its pointers point into.
+// Arguments of a forward kernel; owns the tensors behind its pointers.
 struct ForwardArguments {
   at::Tensor rows;
   OptionalTensor cos, sin;

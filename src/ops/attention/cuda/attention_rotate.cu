@@ -1,5 +1,5 @@
-// Splitting a qkv projection's output into rotated q and k, for attention kernels that know no positions, and the
-// derivative of that. One pass: a thread reads the table's entries once for q and k.
+// Splits a qkv projection's output into rotated q and k, for attention kernels without positions, and computes the
+// gradient of this step. In one pass, a thread reads its table entries once for both q and k.
 #include "ops/attention/cuda/attention.cuh"
 #include "ops/attention/cuda/attention.h"
 #include "ops/cuda/by_element.cuh"
@@ -31,7 +31,7 @@ __device__ inline Angles<N> load_angles(const float* cos, const float* sin, int6
   return out;
 }
 
-// a and b: N pairs; kSign -1 turns back.
+// a and b: N pairs. kSign -1 rotates back.
 template <int kSign, typename T, int N>
 __device__ inline void turn_packs(Pack<T, N>& a, Pack<T, N>& b, const Angles<N>& angles) {
 #pragma unroll
@@ -43,7 +43,7 @@ __device__ inline void turn_packs(Pack<T, N>& a, Pack<T, N>& b, const Angles<N>&
   }
 }
 
-// Where the item stands: one item is N pairs of dimensions of one head of one position.
+// The location of an item: N pairs of dimensions of one head at one position.
 struct Item {
   int64_t batch, row;
   int head, pair;

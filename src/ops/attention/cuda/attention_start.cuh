@@ -1,5 +1,5 @@
 #pragma once
-// Which of the portable attention kernels a shape gets, forward and backward. Host code.
+// Host code that chooses the portable attention kernel for a shape, forward and backward.
 
 #include <cstdint>
 #include <type_traits>
@@ -12,7 +12,8 @@ namespace hrm::ops::cuda {
 template <int kValue>
 using Number = std::integral_constant<int, kValue>;
 
-// start(TypeOf<T>, Number<head_dim>, Number<tiles of 16 positions>), or cudaErrorInvalidValue where there is no kernel.
+// Calls start(TypeOf<T>, Number<head_dim>, Number<tiles of 16 positions>). Returns cudaErrorInvalidValue if there is no
+// kernel.
 template <class Params, class Start>
 cudaError_t start_by_shape(const Params& p, const Start& start) {
   const bool fits = p.length >= 1 && p.length <= kAttentionMaxLength && (p.head_dim == 64 || p.head_dim == 32) &&
@@ -31,7 +32,7 @@ cudaError_t start_by_shape(const Params& p, const Start& start) {
   });
 }
 
-// A block for each head of each sample, with `bytes` of shared memory.
+// One block per head and sample, with `bytes` of shared memory.
 template <class Params>
 cudaError_t start_heads(void (*kernel)(Params), const Params& p, int threads, int bytes, cudaStream_t stream) {
   if (bytes > 48 * 1024) {

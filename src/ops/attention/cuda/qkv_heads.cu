@@ -13,7 +13,8 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / 32;
 
-// A lane's part of a head: N elements of its lower half, and those N of the upper half that they are rotated with.
+// A lane's part of a head: N elements of the lower half, and the N elements of the upper half that they are rotated
+// with.
 template <int N>
 struct Pairs {
   float low[N], high[N];
@@ -43,7 +44,7 @@ __device__ inline void store_pairs(T* to, int half, const Pairs<N>& pairs) {
   store_pack<T, N>(to + half, high);
 }
 
-// kSign -1 turns back.
+// kSign -1 rotates back.
 template <int kSign, int N, typename Index>
 __device__ inline void turn(Pairs<N>& x, const QkvRows& s, Index row, int pair) {
   float cos[N], sin[N];
@@ -58,7 +59,7 @@ __device__ inline void turn(Pairs<N>& x, const QkvRows& s, Index row, int pair) 
   }
 }
 
-// Sum over the lanes of a head, a power of two of neighbours, in each of them.
+// Sum over the lanes of a head (neighbours, a power of two), returned in each of them.
 __device__ inline float head_sum(float value, int lanes) {
   for (int offset = lanes / 2; offset > 0; offset /= 2) value += __shfl_xor_sync(0xffffffffu, value, offset);
   return value;
@@ -72,14 +73,14 @@ __device__ inline float head_rstd(const Pairs<N>& x, const QkvRows& s, int lanes
   return rsqrtf(head_sum(squares, lanes) / static_cast<float>(s.head_dim) + s.eps);
 }
 
-// 32-bit indices where the items allow it: a 64-bit division costs more than the memory that a thread moves.
+// 32-bit indices if the item count allows: a 64-bit division costs more than a thread's memory traffic.
 template <typename T, int N, bool kNorm, typename Index>
 __global__ void __launch_bounds__(kThreads) forward(QkvHeadsForward p, Index items) {
   wait_for_earlier();
   const QkvRows& s = p.shape;
   const int half = s.head_dim / 2, lanes = half / N, heads = s.heads + s.kv_heads;
   const Index index = Index{blockIdx.x} * kThreads + threadIdx.x;
-  // With a norm all lanes of a warp continue: they exchange sums.
+  // With a norm, all lanes of a warp continue, because they exchange sums.
   const bool active = index < items;
   if (!kNorm && !active) return;
   const Index lane = index % lanes, rest = index / lanes, row = rest / heads;
@@ -105,11 +106,11 @@ __global__ void __launch_bounds__(kThreads) forward(QkvHeadsForward p, Index ite
   store_pairs<T, N>(static_cast<T*>(p.to) + row * p.to_pitch + head * s.head_dim + pair, half, x);
 }
 
-// What there is beside the rotation: nothing, norms of q and k, norms whose weights need gradients.
+// The work in addition to the rotation: none, norms of q and k, or norms whose weights need gradients.
 enum class Norms { none, frozen, trained };
 
-// blockIdx.y: 0 for q's heads, 1 for k's, 2 for v's. With a norm a thread has the same columns all the time; of weights
-// that need a gradient it keeps the sums in registers.
+// blockIdx.y: 0 for q's heads, 1 for k's, 2 for v's. With a norm, a thread always has the same columns. It keeps the
+// sums for weights that need a gradient in registers.
 template <typename T, int N, Norms kNorms, typename Index>
 __global__ void __launch_bounds__(kThreads) backward(QkvHeadsBackward p) {
   constexpr bool kNorm = kNorms != Norms::none, kSums = kNorms == Norms::trained;
@@ -170,7 +171,7 @@ __global__ void __launch_bounds__(kThreads) backward(QkvHeadsBackward p) {
     if (active) store_pairs<T, N>(static_cast<T*>(p.grad_qkv) + at, half, g);
   }
   if (!kSums || part == 2) return;
-  // Lanes of the same columns in a warp, then its warps, each in one order.
+  // Adds lanes with the same columns in a warp, then the warps, each in a fixed order.
   __shared__ float warps[kWarps][64 * N];
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
 #pragma unroll
@@ -223,7 +224,7 @@ cudaError_t start_items(const QkvHeadsBackward& p, cudaStream_t stream) {
   const QkvRows& s = p.shape;
   const int64_t items = s.rows * std::max(s.heads, s.kv_heads) * (s.head_dim / 2 / N);
   const int64_t blocks = (items + kThreads - 1) / kThreads;
-  // Without sums that shall not depend on the number of blocks there may be as many as there are items.
+  // Only the weight sums need a fixed number of blocks. Without them, there is one thread per item.
   if (blocks > INT32_MAX) return cudaErrorInvalidConfiguration;
   const dim3 grid(kNorms == Norms::trained ? kQkvParts : static_cast<unsigned>(blocks), 3);
   const bool narrow = items <= INT32_MAX / 2;

@@ -16,7 +16,8 @@ namespace {
 
 using Gradients = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
 
-// Tables and weights lie as the kernels read them: parameters, and what nn::make_rotary_table or a gather gave.
+// Tables and weights have the layout of the kernels: they are parameters, or come from nn::make_rotary_table or a
+// gather.
 cuda::QkvRows rows_of(int64_t rows, const QkvSizes& s, const QkvHeadOptions& o, at::ScalarType type) {
   const auto floats = [](const at::Tensor& t) { return t.defined() ? t.const_data_ptr<float>() : nullptr; };
   cuda::QkvRows out{};
@@ -105,7 +106,7 @@ at::Tensor norm_cuda(const at::Tensor& qkv, int64_t heads, int64_t kv_heads, int
   return to;
 }
 
-// The kernels read heads at any distance that is a multiple of 16 bytes, but the elements of a head side by side.
+// The kernels read heads at any distance that is a multiple of 16 bytes, but a head's elements must be contiguous.
 at::Tensor with_heads(const at::Tensor& grad, bool must_align) {
   const int64_t n = 16 / static_cast<int64_t>(grad.element_size());
   const bool aligned = reinterpret_cast<uintptr_t>(grad.const_data_ptr()) % 16 == 0 && grad.stride(0) % n == 0 &&

@@ -1,21 +1,22 @@
 #pragma once
 // Attention over short sequences for Hopper. No torch headers.
 //
-// The parameters are those of ops/attention/cuda/attention.h. A launch encodes its tensor maps on the host, starts one
-// kernel on the stream and returns the launch's error. `fits` says whether a launch takes these sizes on the current
+// The parameters are those of ops/attention/cuda/attention.h. A launch encodes its tensor maps on the host, queues one
+// kernel on the stream and returns the launch error. `fits` says whether a launch supports these sizes on the current
 // device: head_dim 64, at most 128 positions.
 
 #include "ops/attention/cuda/attention.h"
 
 namespace hrm::ops::cuda::sm90 {
 
-// The projection and the attention in one kernel, without a gradient: what a linear layer without bias gives for h
-// (batch, length, inner), as qkv of AttentionForward; the same bits. Head_dim 64, inner 512, 65 to 104 positions. A
-// multiprocessor works on whole samples, or on a share of their heads: this pays where there are enough for all.
+// Projection and attention in one kernel, without a gradient. h: (batch, length, inner). The projection has no bias,
+// and its result is qkv of AttentionForward. Gives the same bits as the two ops. head_dim 64, inner 512, 65 to 104
+// positions. A block works on whole samples, or on a share of their heads, so it needs enough of them to keep all
+// multiprocessors busy.
 struct AttentionProjected {
   const void* h;
   const void* weight;  // (3 * heads * 64, inner)
-  const float* cos;    // as for AttentionForward
+  const float* cos;    // like AttentionForward
   const float* sin;
   void* out;  // (batch, length, heads, 64)
   int64_t batch;
@@ -29,7 +30,7 @@ struct AttentionProjected {
 bool fits(const AttentionForward& params);
 bool fits(const AttentionBackward& params);
 bool fits(const AttentionProjected& params);
-// Whether the multiprocessors are busy for most of the time: else the two kernels are faster.
+// Whether the multiprocessors are busy most of the time. Otherwise the two separate kernels are faster.
 bool pays(const AttentionProjected& params);
 cudaError_t launch(const AttentionForward& params, cudaStream_t stream);
 cudaError_t launch(const AttentionBackward& params, cudaStream_t stream);

@@ -1,8 +1,9 @@
 #pragma once
-// The derivative of attention over at most 128 positions of head_dim 64 on Hopper, after attention_forward.cuh. A
-// warpgroup has 64 queries for P, dS and dQ = dS K, and 64 keys for dV = P^T dO and dK = dS^T Q, for which P and dS
-// pass through shared memory. The sum of grad_out * out over the dimensions, which the gradient of a softmax needs, is
-// also the sum of P * dP over the keys, so that out is not read. No atomics: every sum has one owner and one order.
+// The backward pass of attention over at most 128 positions of head_dim 64 on Hopper, the counterpart of
+// attention_forward.cuh. A warpgroup owns 64 queries for P, dS and dQ = dS K. It owns 64 keys for dV = P^T dO and dK =
+// dS^T Q, for which P and dS pass through shared memory. The softmax gradient needs the sum of grad_out * out over the
+// dimensions. This equals the sum of P * dP over the keys, so `out` is not read. No atomics: every sum has one owner
+// and a fixed order.
 
 #include "ops/attention/cuda/attention.cuh"
 #include "ops/attention/cuda/attention.h"
@@ -11,7 +12,7 @@
 
 namespace hrm::ops::cuda::sm90 {
 
-// kN: columns of the scores, at least the length; a size that wgmma has.
+// kN: columns of the scores, at least the length, and a size that wgmma supports.
 template <int kN>
 struct AttentionBackwardShape {
   static constexpr int kTiles = (kN + 15) / 16;
@@ -20,17 +21,17 @@ struct AttentionBackwardShape {
   static constexpr int kWarpgroups = kN <= 64 ? 1 : 2;
   static constexpr int kThreads = kWarpgroups * 128;
   static constexpr int kUpperRow = kRows - 64;
-  static constexpr int kBlocks = kWarpgroups == 1 ? 4 : 2;  // on a multiprocessor
-  // One stage: a second one would leave the first-level cache too small for the rotation's table.
+  static constexpr int kBlocks = kWarpgroups == 1 ? 4 : 2;  // per multiprocessor
+  // One stage: a second one would leave too little L1 cache for the rotation table.
   static constexpr int kQ = 0, kK = kTileBytes, kV = 2 * kTileBytes, kGradOut = 3 * kTileBytes;
-  // P: a row for each query, 64 keys in a tile. dS: the first 64 keys in v's place, which is read no more by then.
+  // P: one row per query, 64 keys per tile. dS: the first 64 keys reuse v's tile, which is not read any more by then.
   static constexpr int kP = 4 * kTileBytes;
   static constexpr int kScore = kP + kWarpgroups * kTileBytes;
   static constexpr int kBarriers = kScore + kTileBytes;
   static constexpr int kBytes = kBarriers + 64;
 };
 
-// What turns eight neighbouring dimensions of a half of a row.
+// The rotation of eight neighbouring dimensions in one half of a row.
 struct Angles {
   float4 cosine[2], sine[2];
 
@@ -44,8 +45,8 @@ struct Angles {
   }
 };
 
-// A warp's 16 rows of q's or k's gradient, in the permuted columns of rotate_tiles: times `scale`, turned back by their
-// positions, rounded and written: 16 bytes of each half of a row from a lane.
+// Scales a warp's 16 rows of q's or k's gradient, rotates them back, rounds and writes them. The rows have the permuted
+// columns of rotate_tiles. Each lane writes 16 bytes of each half of a row.
 template <typename T>
 __device__ inline void store_turned_back(const float (&grad)[32], float scale, const float* cos, const float* sin,
                                          int first_row, int length, T* to, int row_stride) {
@@ -92,7 +93,7 @@ __global__ void __launch_bounds__(AttentionBackwardShape<kN>::kThreads, Attentio
   unsigned char* const p_tile = shared + Shape::kP;
   unsigned char* const score_tile = shared + Shape::kScore;
   uint64_t* const qk_full = reinterpret_cast<uint64_t*>(shared + Shape::kBarriers);
-  uint64_t* const v_full = qk_full + 1;  // v and grad_out, which are needed later
+  uint64_t* const v_full = qk_full + 1;  // v and grad_out, needed later
 
   const int thread = static_cast<int>(threadIdx.x), warp = thread / 32, warpgroup = thread / 128;
   const int width = p.heads * 64;
@@ -109,7 +110,7 @@ __global__ void __launch_bounds__(AttentionBackwardShape<kN>::kThreads, Attentio
   };
   HeadPosition at(static_cast<int>(blockIdx.x), p.heads);
   const HeadPosition jump(grid, p.heads);
-  const bool loads = thread == Shape::kThreads - 32;  // of a warp that has few keys
+  const bool loads = thread == Shape::kThreads - 32;  // in a warp with few keys
   if (loads) {
     barrier_init(qk_full, 1);
     barrier_init(v_full, 1);
@@ -124,15 +125,15 @@ __global__ void __launch_bounds__(AttentionBackwardShape<kN>::kThreads, Attentio
   bool mirrored = 2 * blockIdx.x >= gridDim.x;
   for (; at.item < items; at.advance(jump, p.heads)) {
     const int lane = fresh_lane(), g = lane / 4, t = lane % 4;
-    // As in the forward pass: two overlapping ranges of 64 queries, and the warpgroups take turns.
+    // As in the forward pass, two ranges of 64 queries overlap, and the warpgroups alternate.
     const bool upper = Shape::kWarpgroups == 2 && (warpgroup == 1) != mirrored;
     const int base_row = upper ? Shape::kUpperRow : 0;
     const int first_row = base_row + warp % 4 * 16;
-    // Also queries past the end: P and dS are operands, all of their rows must be numbers.
+    // Includes queries past the end: P and dS are operands, so all of their rows must be finite.
     const bool busy = warpgroup == 0 || (upper ? first_row >= 64 : first_row < Shape::kUpperRow);
     mirrored = !mirrored;
 
-    // Queries past the end get the weight exp(0) and a zero gradient: they add nothing.
+    // Queries past the end get the weight exp(0) and a zero gradient, so they add nothing.
     float lse[2] = {0, 0};
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -166,7 +167,7 @@ __global__ void __launch_bounds__(AttentionBackwardShape<kN>::kThreads, Attentio
 #pragma unroll
           for (int i = 0; i < 4; ++i) e[i] = exp2_approx(fmaf(score[4 * n + i], scale, -lse[i / 2]));
           if (n * 8 + 8 > kShortest<kN> && n * 8 + 8 > p.length) {
-            // Keys past the end have no weight, whatever the others' scores are.
+            // Keys past the end get zero weight, whatever the other scores are.
 #pragma unroll
             for (int i = 0; i < 4; ++i) {
               if (n * 8 + i % 2 >= p.length - 2 * t) e[i] = 0;
@@ -178,7 +179,7 @@ __global__ void __launch_bounds__(AttentionBackwardShape<kN>::kThreads, Attentio
       }
     }
     {
-      // With the weights as they are rounded for dV: 24 registers instead of 48 meanwhile.
+      // Uses the weights as rounded for dV, which takes 24 registers instead of 48.
       float grad_weight[kN / 2];
       registers_define(grad_weight);
       const uint64_t grad_operand = descriptor_k_major(grad_tile + base_row * 128);
@@ -230,7 +231,7 @@ __global__ void __launch_bounds__(AttentionBackwardShape<kN>::kThreads, Attentio
       }
     }
     fence_async_shared();
-    __syncthreads();  // P is there, v is free
+    __syncthreads();  // P is complete, v is free
 
     const int chunk = upper ? 1 : 0;  // of 64 keys
     const int first_key = chunk * 64 + warp % 4 * 16;
@@ -261,7 +262,7 @@ __global__ void __launch_bounds__(AttentionBackwardShape<kN>::kThreads, Attentio
       }
     }
     fence_async_shared();
-    __syncthreads();  // dS is there
+    __syncthreads();  // dS is complete
     T* const to = static_cast<T*>(p.grad_qkv) + static_cast<int64_t>(at.batch) * p.length * 3 * width + at.head * 64;
     wgmma_wait<1>();
     registers_fence(grad_q);
@@ -284,7 +285,7 @@ __global__ void __launch_bounds__(AttentionBackwardShape<kN>::kThreads, Attentio
     for (int i = 0; i < 16; ++i) v_rows[i] = Pair<T>::pack(grad_v[2 * i], grad_v[2 * i + 1]);
     wgmma_wait<0>();
     registers_fence(grad_k);
-    __syncthreads();  // nobody reads the tiles any more
+    __syncthreads();  // all reads of the tiles are done
     if (loads) load(at.item + grid);
     if (first_key < p.length) {
       store_turned_back(grad_k, p.scale, p.cos, p.sin, first_key, p.length, to + width, 3 * width);

@@ -1,7 +1,7 @@
 #pragma once
-// attention_backward.cuh for lengths that have it faster (attention_backward.cu says which), with the same bits: one
-// block on a multiprocessor, as in the forward pass, four warps of it that rotate q and k, and pairs of warpgroups, one
-// for a head, that wait for nobody but each other and the tiles.
+// A variant of attention_backward.cuh for the lengths where it is faster (see attention_backward.cu), with the same
+// bits. As in the forward pass, one block per multiprocessor has four warps that rotate q and k. A pair of warpgroups
+// works on each head; its two warpgroups wait only for each other and for the tiles.
 
 #include <algorithm>
 
@@ -13,29 +13,30 @@
 
 namespace hrm::ops::cuda::sm90 {
 
-// kN: columns of the scores, at least the length; a size that wgmma has.
+// kN: columns of the scores, at least the length, and a size that wgmma supports.
 template <int kN>
 struct AttentionBackwardPairsShape {
   static constexpr int kTiles = (kN + 15) / 16;
   static constexpr int kRows = kTiles * 16;  // the TMA fills rows past the end with zeros
   static constexpr int kTileBytes = kRows * 128;
   static_assert(kN > 64);
-  static constexpr int kParts = 2;              // warpgroups for a head
+  static constexpr int kParts = 2;              // warpgroups per head
   static constexpr int kUpperRow = kRows - 64;  // first row of the upper range
-  // Heads worked on at a time. With 128 columns two pairs of warpgroups would not have the registers.
+  // Heads in progress at a time. With 128 columns, two pairs of warpgroups would run out of registers.
   static constexpr int kGroups = kN > 104 ? 1 : 2;
   static constexpr int kConsumers = kGroups * kParts;  // warpgroups
   static constexpr int kThreads = (kConsumers + 1) * 128;
-  // A group's own tiles. P: a row for each query, 64 keys in a tile. dS: the first 64 keys take v's place, which is
-  // read no more by then.
+  // A group's own tiles. P: one row per query, 64 keys per tile. dS: the first 64 keys reuse v's tile, which is not
+  // read any more by then.
   static constexpr int kScore = kParts * kTileBytes;
   static constexpr int kGroupBytes = (kParts + 1) * kTileBytes;
   // A ring of pairs of tiles: q and k of a head, then v and grad_out, which are needed later.
   static constexpr int kPairBytes = 2 * kTileBytes;
   static constexpr int kPairs = std::min((227 * 1024 - 512 - kGroups * kGroupBytes) / kPairBytes, 12);
-  // The most heads of which q and k can be there: as many barriers, in turn, say so. Those of the ring would not do: a
-  // place has q and k in one round and v and grad_out in the next where their number is odd, and who waits only for the
-  // first would mistake the round before the last for the last.
+  // The largest number of heads whose q and k can be in the ring. Heads have their own ring of barriers, because those
+  // of the tile ring are ambiguous: with an odd number of pairs, a slot alternates between q and k and v and grad_out.
+  // A waiter for only one kind sees every second round, whose parities are equal, and could take an old round for the
+  // current one.
   static constexpr int kHeads = (kPairs + 1) / 2;
   static_assert(2 * kGroups <= kPairs);
   static constexpr int kGroupTiles = kPairs * kPairBytes;
@@ -44,10 +45,10 @@ struct AttentionBackwardPairsShape {
   static_assert(kBytes <= 227 * 1024);
 };
 
-// Turns q and k of one head after another by their positions, in place: Rotation of attention_tiles.cuh, except that
-// dimension 8t + 2n + e of a half (t, n < 4, e < 2) moves to column 8n + 2t + e of it, where a product's accumulators
-// give lane t eight neighbouring dimensions. The scores are sums over the dimensions and do not change. Rows from
-// `length` on are zeros and remain so.
+// Rotates q and k of one head after another by their positions, in place. Like Rotation of attention_tiles.cuh, except
+// that dimension 8t + 2n + e of a half (t, n < 4, e < 2) moves to column 8n + 2t + e. There, a product's accumulators
+// give lane t eight neighbouring dimensions. The scores are sums over the dimensions, so they do not change. Rows from
+// `length` on are zeros and stay zeros.
 template <typename T, int kRows, int kDistance>
 class PermutingRotation {
  public:
@@ -79,7 +80,7 @@ class PermutingRotation {
           }
         }
       }
-      __syncwarp();  // the rows' other lanes have read
+      __syncwarp();  // the other lanes of these rows have read
 #pragma unroll
       for (int i = 0; i < kBatch && first + i < kRounds; ++i) {
         if (row_ + (first + i) * 16 < length) {
@@ -94,7 +95,7 @@ class PermutingRotation {
   }
 
  private:
-  static constexpr int kRounds = (kRows + 15) / 16;  // of 16 rows of the four warps
+  static constexpr int kRounds = (kRows + 15) / 16;  // of 16 rows per four warps
   static constexpr int kBatch = kRounds <= 6 ? 2 : 1;
 
   __device__ void read(const unsigned char* tile, uint2& low, uint2& high) const {
@@ -113,8 +114,8 @@ class PermutingRotation {
   float4 cosine_[kRounds], sine_[kRounds];
 };
 
-// A warp's 16 rows of v's gradient, rounded and written. The four lanes of a row exchange their pairs of columns, so
-// that each has eight neighbouring ones of each half.
+// Rounds and writes a warp's 16 rows of v's gradient. The four lanes of a row exchange pairs of columns, so each has
+// eight neighbouring columns of each half.
 template <typename T>
 __device__ inline void store_exchanged(const float (&grad)[32], int first_row, int length, T* to, int row_stride) {
   const int lane = fresh_lane(), g = lane / 4, t = lane % 4;
@@ -129,7 +130,7 @@ __device__ inline void store_exchanged(const float (&grad)[32], int first_row, i
       for (int n = 0; n < 4; ++n) {
         x[n] = Pair<T>::pack(grad[16 * part + 4 * n + 2 * half], grad[16 * part + 4 * n + 2 * half + 1]);
       }
-      // A transposition of 4 x 4: first inside of blocks of 2 x 2, then of the blocks.
+      // A 4 x 4 transpose: first within 2 x 2 blocks, then of the blocks.
 #pragma unroll
       for (int step = 1; step < 4; step *= 2) {
         const bool second = (t & step) != 0;
@@ -160,13 +161,13 @@ __global__ void __launch_bounds__(AttentionBackwardPairsShape<kN>::kThreads, 1)
   uint64_t* const qk_full = empty + Shape::kPairs;
   uint64_t* const v_full = qk_full + Shape::kHeads;  // and grad_out
   uint64_t* const rotated = v_full + Shape::kHeads;
-  // Of each group: v is read no more; P and dS are there; nor are they read any more.
+  // Per group: v has been read; P and dS are complete; P and dS have been read.
   uint64_t* const v_read = rotated + Shape::kHeads;
   uint64_t* const scores_full = v_read + Shape::kGroups;
   uint64_t* const scores_empty = scores_full + Shape::kGroups;
 
   const int thread = static_cast<int>(threadIdx.x), lane = thread & 31;
-  // From one lane: so the compiler knows that it is the same for a warp, and uses the warp's own registers.
+  // Broadcast from one lane, so the compiler knows that the value is uniform in a warp and uses uniform registers.
   const int warp = __shfl_sync(0xffffffffu, thread / 32, 0), warpgroup = warp / 4;
   const int width = p.heads * 64;
   const int grid = static_cast<int>(gridDim.x), first = static_cast<int>(blockIdx.x);
@@ -187,13 +188,13 @@ __global__ void __launch_bounds__(AttentionBackwardPairsShape<kN>::kThreads, 1)
 
   if (warpgroup == Shape::kConsumers) {
     const int part = warp % 4;
-    const bool loads = part == 3 && lane == 0;  // of a warp that has no more rows than the others
-    int next = first;                           // to be loaded
-    bool second = false;                        // v and grad_out of it
+    const bool loads = part == 3 && lane == 0;  // in a warp with no more rows than the others
+    int next = first;                           // to load next
+    bool second = false;                        // load its v and grad_out next
     Ring filled, ring;
     HeadRing filled_head, head;
-    // Fills every pair of tiles that is free by now; waits for one only if it is needed for q and k of `item`, which
-    // come next here, or becomes free together with those.
+    // Fills every free pair of tiles. Waits only for a pair that q and k of `item`, which this warp needs next,
+    // require, or that becomes free together with those.
     const auto fill = [&](int item) {
       while (loads && next < items) {
         uint64_t* const free = empty + filled.stage;
@@ -228,7 +229,7 @@ __global__ void __launch_bounds__(AttentionBackwardPairsShape<kN>::kThreads, 1)
       fill(item);
       barrier_wait(qk_full + head.stage, head.parity);
       rotation.turn(shared + ring.stage * Shape::kPairBytes, p.length);
-      // Ordinary stores above; wgmma behind the barrier.
+      // Generic stores before, wgmma after the barrier.
       fence_async_shared();
       __syncwarp();
       if (lane == 0) barrier_arrive(rotated + head.stage);
@@ -252,7 +253,7 @@ __global__ void __launch_bounds__(AttentionBackwardPairsShape<kN>::kThreads, 1)
   HeadRing head{group, 0};
   const float scale = p.scale * kLog2e;
 
-  // As in the forward pass: two overlapping ranges of 64 queries, and the warpgroups take turns.
+  // As in the forward pass, two ranges of 64 queries overlap, and the warpgroups alternate.
   int round = 2 * group + first;
   struct Range {
     bool upper, busy;
@@ -264,11 +265,11 @@ __global__ void __launch_bounds__(AttentionBackwardPairsShape<kN>::kThreads, 1)
     range.upper = all == ((round & 2) != 0);
     range.base_row = range.upper ? Shape::kUpperRow : 0;
     range.first_row = range.base_row + warp % 4 * 16;
-    // Also queries past the end: P and dS are operands, all of their rows must be numbers.
+    // Includes queries past the end: P and dS are operands, so all of their rows must be finite.
     range.busy = all || (range.upper ? range.first_row >= 64 : range.first_row < Shape::kUpperRow);
     return range;
   };
-  // Queries past the end get the weight exp(0) and a zero gradient: they add nothing.
+  // Queries past the end get the weight exp(0) and a zero gradient, so they add nothing.
   float lse[2];
   const auto load_lse = [&](int item, int round) {
     const int row = range_of(round).first_row + fresh_lane() / 4;
@@ -292,8 +293,8 @@ __global__ void __launch_bounds__(AttentionBackwardPairsShape<kN>::kThreads, 1)
     unsigned char* const v_tile = shared + second.stage * Shape::kPairBytes;
     unsigned char* const k_tile = q_tile + Shape::kTileBytes;
     unsigned char* const grad_tile = v_tile + Shape::kTileBytes;
-    // A lane's row of a warp's part of P or dS, and the first of its two chunks there. Tiles start at multiples of 1024
-    // bytes and first_row is one of 16: only the lane decides how a row is permuted.
+    // A lane's row of a warp's part of P or dS, and the first of its two chunks. Tiles start at multiples of 1024 bytes
+    // and first_row is a multiple of 16, so only the lane decides how a row is permuted.
     const auto score_at = [&](unsigned char* tile) {
       const int lane = fresh_lane();
       return shared_address(tile) + (first_row + lane % 16) * 128 + ((lane / 16 ^ lane % 8) << 4);
@@ -323,7 +324,7 @@ __global__ void __launch_bounds__(AttentionBackwardPairsShape<kN>::kThreads, 1)
 #pragma unroll
           for (int i = 0; i < 4; ++i) e[i] = exp2_approx(fmaf(score[4 * n + i], scale, -lse[i / 2] * kLog2e));
           if (n * 8 + 8 > kShortest<kN> && n * 8 + 8 > p.length) {
-            // Keys past the end have no weight, whatever the others' scores are.
+            // Keys past the end get zero weight, whatever the other scores are.
 #pragma unroll
             for (int i = 0; i < 4; ++i) {
               if (n * 8 + i % 2 >= p.length - 2 * t) e[i] = 0;
@@ -338,7 +339,7 @@ __global__ void __launch_bounds__(AttentionBackwardPairsShape<kN>::kThreads, 1)
       }
     }
     {
-      // With the weights as they are rounded for dV: 24 registers instead of 48 meanwhile.
+      // Uses the weights as rounded for dV, which takes 24 registers instead of 48.
       float grad_weight[kN / 2];
       registers_define(grad_weight);
       const uint64_t grad_operand = descriptor_k_major(grad_tile + base_row * 128);

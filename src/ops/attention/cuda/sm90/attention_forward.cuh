@@ -1,9 +1,10 @@
 #pragma once
-// Attention over at most 128 positions of head_dim 64 on Hopper. One block on a multiprocessor works on one head after
-// another, in a ring of stages that the TMA fills. Four warps of it do nothing but rotate q and k, always by the same
-// rows of the table, which they keep in registers. Four warpgroups have 64 queries of a head each, two of them a whole
-// head, and wait for nobody but the stages: one's softmax runs while the tensor cores work for another. What is left is
-// bound by the traffic (read qkv, write out). Heads come last first (launch.cuh says why).
+// Attention over at most 128 positions of head_dim 64 on Hopper. One block per multiprocessor works on one head after
+// another, in a ring of stages that the TMA fills. Four warps only rotate q and k. Each always has the same rows, so it
+// keeps their table entries in registers. Four warpgroups have 64 queries each, so two of them cover a head of more
+// than 64 positions. They wait only for the stages: the softmax of one overlaps with the tensor-core work of another.
+// The kernel is memory-bound (it reads qkv and writes out). It goes through the heads from last to first (see
+// launch.cuh).
 
 #include <algorithm>
 
@@ -14,29 +15,29 @@
 
 namespace hrm::ops::cuda::sm90 {
 
-// kN: columns of the scores, at least the length; a size that wgmma has.
+// kN: columns of the scores, at least the length, and a size that wgmma supports.
 template <int kN>
 struct AttentionForwardShape {
   static constexpr int kKeyTiles = (kN + 15) / 16;
   static constexpr int kQkBytes = kN * 128;             // q or k; the TMA fills rows past the end with zeros
-  static constexpr int kVBytes = kKeyTiles * 16 * 128;  // wgmma adds over 16 keys at a time
-  // The results go out through q's rows, 16 from a warp.
+  static constexpr int kVBytes = kKeyTiles * 16 * 128;  // wgmma sums over 16 keys at a time
+  // Results are staged in q's rows, 16 per warp.
   static constexpr int kK = kVBytes;
   static constexpr int kV = kK + kQkBytes;
   static constexpr int kStageBytes = kV + kVBytes;
-  static constexpr int kParts = kN <= 64 ? 1 : 2;        // warpgroups for a head, 64 queries each
+  static constexpr int kParts = kN <= 64 ? 1 : 2;        // warpgroups per head, 64 queries each
   static constexpr int kUpperRow = kKeyTiles * 16 - 64;  // first row of the upper range
   static constexpr int kConsumers = 4;                   // warpgroups
-  static constexpr int kGroups = kConsumers / kParts;    // heads worked on at a time
+  static constexpr int kGroups = kConsumers / kParts;    // heads in progress at a time
   static constexpr int kThreads = (kConsumers + 1) * 128;
-  static constexpr int kStages = std::min((227 * 1024 - 272) / kStageBytes, 8);  // what a block can have
+  static constexpr int kStages = std::min((227 * 1024 - 272) / kStageBytes, 8);  // limited by a block's shared memory
   static_assert(kGroups < kStages);
   static constexpr int kBarriers = kStages * kStageBytes;
-  static constexpr int kLargest = kBarriers + 4 * 8 * kStages;  // the largest result in size, as the bits of a float
+  static constexpr int kLargest = kBarriers + 4 * 8 * kStages;  // the largest magnitude, as the bits of a float
   static constexpr int kBytes = kLargest + 16;
 };
 
-// k8: the results, rounded to T, are written in e4m3.
+// k8: write the results, rounded to T, in e4m3.
 template <typename T, int kN, bool k8>
 __global__ void __launch_bounds__(AttentionForwardShape<kN>::kThreads, 1)
     attention_forward_kernel(const __grid_constant__ CUtensorMap qk_map, const __grid_constant__ CUtensorMap v_map,
@@ -53,7 +54,7 @@ __global__ void __launch_bounds__(AttentionForwardShape<kN>::kThreads, 1)
   int* const block_largest = reinterpret_cast<int*>(shared + Shape::kLargest);
 
   const int thread = static_cast<int>(threadIdx.x), lane = thread & 31;
-  // From one lane: so the compiler knows that it is the same for a warp, and uses the warp's own registers.
+  // Broadcast from one lane, so the compiler knows that the value is uniform in a warp and uses uniform registers.
   const int warp = __shfl_sync(0xffffffffu, thread / 32, 0), warpgroup = warp / 4;
   const int width = p.heads * 64;
   const int grid = static_cast<int>(gridDim.x), first = static_cast<int>(blockIdx.x);
@@ -74,11 +75,11 @@ __global__ void __launch_bounds__(AttentionForwardShape<kN>::kThreads, 1)
 
   if (warpgroup == Shape::kConsumers) {
     const int part = warp % 4;
-    const bool loads = part == 3 && lane == 0;  // of a warp that has no more rows than the others
+    const bool loads = part == 3 && lane == 0;  // in a warp with no more rows than the others
     const HeadPosition jump(grid, p.heads);
-    HeadPosition next(items - 1 - first, p.heads);  // to be loaded
+    HeadPosition next(items - 1 - first, p.heads);  // to load next
     Ring filled, ring;
-    // Fills every stage that is free by now; waits for one only if it is for `item`, which comes next here.
+    // Fills every free stage. Waits only for the stage of `item`, which this warp needs next.
     const auto fill = [&](int item) {
       while (loads && next.item >= 0) {
         uint64_t* const free = empty + filled.stage;
@@ -107,7 +108,7 @@ __global__ void __launch_bounds__(AttentionForwardShape<kN>::kThreads, 1)
       fill(item);
       barrier_wait(qk_full + ring.stage, ring.parity);
       if (p.cos != nullptr) rotation.turn(shared + ring.stage * Shape::kStageBytes);
-      // Ordinary stores above; wgmma behind the barrier.
+      // Generic stores before, wgmma after the barrier.
       fence_async_shared();
       __syncwarp();
       if (lane == 0) barrier_arrive(rotated + ring.stage);
@@ -124,9 +125,9 @@ __global__ void __launch_bounds__(AttentionForwardShape<kN>::kThreads, 1)
   if constexpr (k8) scale_8 = *p.out_slot;
   for (int round = 2 * group + first; at.item >= 0; at.retreat(jump, p.heads), ++round) {
     unsigned char* const q_tile = shared + ring.stage * Shape::kStageBytes;
-    // Two warpgroups have 128 rows, more than there are: their ranges overlap, and one leaves out what the other does.
-    // Which of them does, and which has the lower range, alternates, so that the idle warps, and with them the four
-    // schedulers, do.
+    // Two warpgroups have 128 rows, more than the sequence. Their ranges overlap, and one warpgroup skips the rows that
+    // the other computes. Which one skips, and which one has the lower range, alternates. This balances the idle warps
+    // over the four schedulers.
     const bool all = Shape::kParts == 1 || (warpgroup & 1) == (round & 1);
     const bool upper = Shape::kParts == 2 && all == ((round & 2) != 0);
     const int base_row = upper ? Shape::kUpperRow : 0;
@@ -156,8 +157,8 @@ __global__ void __launch_bounds__(AttentionForwardShape<kN>::kThreads, 1)
     }
 
     barrier_wait(v_full + ring.stage, ring.parity);
-    // The rows of q take the results on their way out; the warpgroup's other warps have read them as an operand. Its
-    // warps begin the product together anyway.
+    // The rows of q stage the results. The warpgroup's other warps have already read them as an operand, and its warps
+    // start the product together anyway.
     named_barrier(1 + warpgroup, 128);
     float mixed[32];
     registers_define(mixed);

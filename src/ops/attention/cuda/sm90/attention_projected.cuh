@@ -1,18 +1,18 @@
 #pragma once
-// Projection to queries, keys and values, rotation and attention in one kernel, for the forward pass without gradient:
-// qkv = h W^T never goes to memory. Head_dim 64, h (batch, length, 512), at most 104 positions.
+// Projection to queries, keys and values, rotation and attention in one kernel, for inference: qkv = h W^T is never
+// written to memory. head_dim 64, h (batch, length, 512), at most 104 positions.
 //
-// A block has one sample at a time, or a share of its heads, and h stays in shared memory as long as they take. For
-// each head it reads 192 rows of W, half of each stage; the other block of its cluster, which has another sample and
-// the same heads, reads the other half, and both get all. Samples come last first (launch.cuh says why).
-// - Three warpgroups compute q, k and v of a head as (64 of W) x (positions), the transposed product: positions are
-//   the operand of wgmma that may be any multiple of 8. They put all three where the attention finds them, while the
-//   tensor cores work on the next head.
-// - Two warpgroups turn q and k by their positions, in place, and do the attention of a head as in
-//   attention_forward.cuh, 64 queries each. q and k of the next head may come once the scores are there, v once it has
-//   been read.
+// A block works on one sample at a time, or on a share of its heads, and keeps h in shared memory meanwhile. For each
+// head, it needs 192 rows of W. The two blocks of a cluster have different samples and the same heads, so each reads
+// half of every stage, and both receive all of it. Samples go from last to first (see launch.cuh).
+// - Three warpgroups compute q, k and v of a head as the transposed product (64 of W) x (positions). Positions are then
+//   the wgmma operand whose size may be any multiple of 8. They store the results where the attention reads them, while
+//   the tensor cores work on the next head.
+// - Two warpgroups rotate q and k by their positions, in place, and compute the attention of a head as in
+//   attention_forward.cuh, 64 queries each. q and k of the next head may be stored once the scores are complete, v once
+//   it has been read.
 // - One thread loads.
-// Every element is summed, rounded and turned as by the product and the attention one after the other.
+// Every element is summed, rounded and rotated as in the separate product and attention kernels.
 
 #include <algorithm>
 
@@ -25,9 +25,8 @@
 
 namespace hrm::ops::cuda::sm90 {
 
-// W (64 * heads, inner) in boxes of a head's 64 rows x 128 bytes. Row 32 * half + 8 * w + g is at
-// 16 * w + 8 * half + g: then one thread's accumulators hold both dimensions that the rotation turns together.
-// `blocks` share the 64 rows.
+// W (64 * heads, inner) in boxes of a head's 64 rows x 128 bytes. Row 32 * half + 8 * w + g is at 16 * w + 8 * half +
+// g. So one thread's accumulators hold both dimensions that are rotated together. `blocks` share the 64 rows.
 inline cudaError_t encode_head_weights(CUtensorMap& map, const void* base, int64_t heads, int64_t inner, int blocks) {
   const int64_t stride = 2 * inner;
   return encode_map(
@@ -35,29 +34,29 @@ inline cudaError_t encode_head_weights(CUtensorMap& map, const void* base, int64
       {{inner, 0, 64}, {8, stride, 8}, {2, 32 * stride, 2}, {4, 8 * stride, 4 / blocks}, {heads, 64 * stride, 1}});
 }
 
-// kColumns: positions, at least the length; a size that wgmma has.
+// kColumns: positions, at least the length, and a size that wgmma supports.
 template <int kColumns, int kRingStages>
 struct AttentionProjectedShape {
   static constexpr int kN = kColumns;
   static constexpr int kStages = kRingStages;
   static constexpr int kCluster = 2;
-  static constexpr int kChunks = 8;  // of h: 64 of its 512 columns
+  static constexpr int kChunks = 8;  // of h: 64 of its 512 columns each
   static constexpr int kKeyTiles = (kN + 15) / 16;
-  // How many steps of 64 of K after q and k the last head's v is stored: it is needed later.
+  // The last head's v is stored this many steps (of 64 of K) after q and k, because it is needed later.
   static constexpr int kVLater = 3;
-  // The attention's warpgroups have registers to keep their part of the table. Else they read it for each head, ahead
-  // of time if the next head is there.
+  // If registers suffice, the attention warpgroups keep their part of the table. Otherwise they read it for each head,
+  // early if the next head is ready.
   static constexpr bool kKeepsTable = kN <= 88;
   static constexpr int kTileBytes = kN * 128;    // q, k or v of a head, or a chunk of h
   static constexpr int kStageBytes = 192 * 128;  // of W
-  // A head's v, then k, then q. wgmma adds over 16 keys at a time: past v it reads zeros. Past q, whatever it reads
-  // becomes rows that nobody needs.
+  // A head's v, then k, then q. wgmma sums over 16 keys at a time, so it reads zeros past v. Past q, its reads become
+  // rows that nobody uses.
   static constexpr int kZeros = kTileBytes;
   static constexpr int kK = kZeros + 1024;
   static constexpr int kQ = kK + kTileBytes;
   static constexpr int kH = kQ + kTileBytes;
   static constexpr int kRing = kH + kChunks * kTileBytes;
-  static constexpr int kStaging = kRing + kStages * kStageBytes;  // results, on their way out
+  static constexpr int kStaging = kRing + kStages * kStageBytes;  // staging for results
   static constexpr int kBarriers = kStaging + 8 * 1024;
   static constexpr int kBytes = kBarriers + 8 * (2 * kStages + kChunks + 4);
   static constexpr int kUpperRow = kKeyTiles * 16 - 64;  // first row of the upper range of queries
@@ -66,7 +65,7 @@ struct AttentionProjectedShape {
   static_assert(kStages < kChunks);
 };
 
-// tma_load() of five dimensions to the same place in the first `blocks` blocks of a cluster.
+// tma_load() of five dimensions to the same address in the first `blocks` blocks of a cluster.
 __device__ inline void tma_load_all(void* to, const CUtensorMap* map, uint64_t* barrier, int blocks, int x, int y,
                                     int z, int u, int v) {
   asm volatile(
@@ -77,7 +76,7 @@ __device__ inline void tma_load_all(void* to, const CUtensorMap* map, uint64_t* 
       : "memory");
 }
 
-// share_rows() of rows 8 * kHalf to 8 * kHalf + 7 of a warp's 16 rows, to a place of 8 rows.
+// share_rows() for rows 8 * kHalf to 8 * kHalf + 7 of a warp's 16 rows, to a buffer of 8 rows.
 template <int kHalf>
 __device__ inline void share_eight_rows(const uint32_t (&rows)[16], unsigned char* to, uint32_t lane) {
   const uint32_t at = shared_address(to) + lane % 8 * 128 + ((lane / 8 ^ lane % 8) << 4);
@@ -90,12 +89,12 @@ __device__ inline void share_eight_rows(const uint32_t (&rows)[16], unsigned cha
   __syncwarp();
 }
 
-// Turns k and q, kDistance bytes behind it, kRows rows each, by their positions, in place: the part of one of eight
-// warps.
+// Rotates k and q by their positions, in place; this is the part of one of eight warps. Each has kRows rows, and q is
+// kDistance bytes behind k.
 template <typename T, int kRows, int kDistance>
 class HeadTurn {
  public:
-  // A lane's entries of the table, for turn().
+  // A lane's table entries, for turn().
   struct Angles {
     float4 cosine[(kRows + 31) / 32], sine[(kRows + 31) / 32];
   };
@@ -115,7 +114,7 @@ class HeadTurn {
     });
   }
 
-  // The same with entries read as they are needed.
+  // The same, with entries read when they are needed.
   __device__ void turn(unsigned char* k) const {
     run(k, [&](int round, float4& cosine, float4& sine) { load(round, cosine, sine); });
   }
@@ -157,7 +156,7 @@ class HeadTurn {
         *reinterpret_cast<uint2*>(high + round * 4096 + part * kDistance) = b[part];
       }
     }
-    // Ordinary stores above; wgmma behind a barrier.
+    // Generic stores before, wgmma after a barrier.
     fence_async_shared();
   }
 
@@ -180,19 +179,19 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
   uint64_t* const full = reinterpret_cast<uint64_t*>(shared + Shape::kBarriers);
   uint64_t* const empty = full + kStages;
   uint64_t* const h_full = empty + kStages;  // [chunk]
-  uint64_t* const ready = h_full + kChunks;  // q and k of a head are there; its v
-  uint64_t* const unused = ready + 2;        // and are no longer needed
+  uint64_t* const ready = h_full + kChunks;  // q and k of a head are complete; its v is
+  uint64_t* const unused = ready + 2;        // the same are no longer needed
 
   const int thread = static_cast<int>(threadIdx.x), lane = thread & 31;
-  // From one lane: so the compiler knows that it is the same for a warp, and uses the warp's own registers.
+  // Broadcast from one lane, so the compiler knows that the value is uniform in a warp and uses uniform registers.
   const int warp = __shfl_sync(0xffffffffu, thread / 32, 0), warpgroup = warp / 4;
   const int rank = static_cast<int>(cluster_rank());
   const int clusters = static_cast<int>(gridDim.x) / kCluster, first = static_cast<int>(blockIdx.x) / kCluster;
   const int heads = p.heads >> halvings;
-  // A sample, or a share of its heads, for each block.
+  // One sample per block, or a share of its heads.
   const int items = static_cast<int>((p.batch + kCluster - 1) / kCluster) << halvings;
   const int rounds = (items - first + clusters - 1) / clusters;
-  // Below zero there is none left for this block: all of it arrives as zeros.
+  // Below zero, no sample is left for this block: all loads give zeros.
   const auto sample_of = [&](int round) {
     return static_cast<int>(p.batch) - 1 - kCluster * ((first + round * clusters) >> halvings) - rank;
   };
@@ -227,10 +226,10 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
                  sample_of(round));
       };
       RingPosition<kStages> at;
-      // What all warpgroups have done, kStages steps behind what is loaded.
+      // The step that all warpgroups have finished, kStages steps behind the loads.
       int done = -kStages, done_round = 0;
-      const int steps = heads * kChunks;    // of a round
-      constexpr int kSlabs = 4 / kCluster;  // of 16 rows, that this block reads for all
+      const int steps = heads * kChunks;    // per round
+      constexpr int kSlabs = 4 / kCluster;  // of 16 rows, which this block reads for all
       for (int chunk = 0; chunk < 2; ++chunk) load_h(0, chunk);
       for (int round = 0; round < rounds; ++round) {
         const int first_head = first_head_of(round);
@@ -245,7 +244,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
             }
             at.advance();
             if (round == 0 && head == 0 && chunk + 2 < kChunks) load_h(0, chunk + 2);
-            // The last head has read a chunk of h, and so have the others: the next round's may come.
+            // The last head has read a chunk of h in all blocks, so the next round's chunk may be loaded.
             if (done >= steps - kChunks && done_round + 1 < rounds) {
               load_h(done_round + 1, done - (steps - kChunks));
             }
@@ -264,7 +263,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
     const int part = warpgroup;      // q, k, v
     const int slab = warp % 4;
     // This lane's row of four matrices of 8 dimensions x 8 positions, stored as positions x dimensions: both halves of
-    // the head, 8 positions after 8.
+    // the head, 8 positions at a time.
     const int tile = part == 0 ? Shape::kQ : part == 1 ? Shape::kK : 0, which = part < 2 ? 0 : 1;
     const uint32_t to = shared_address(shared) + tile + lane / 16 * 1024 + lane % 8 * 128 +
                         (((lane / 8 % 2 * 4 + slab) ^ lane % 8) << 4);
@@ -275,7 +274,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
     };
     float d[kN / 2];
     uint32_t rounded[kN / 4] = {};
-    bool pending = false;  // `rounded` is a head that has not been stored
+    bool pending = false;  // `rounded` holds a head that has not been stored
     const auto store = [&] {
       barrier_wait(unused + which, parity);
       parity ^= 1;
@@ -289,7 +288,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
           store_matrices_transposed(address, from[0], from[1]);
         }
       }
-      // Ordinary stores above; wgmma behind the barrier.
+      // Generic stores before, wgmma after the barrier.
       fence_async_shared();
       __syncwarp();
       if (lane == 0) barrier_arrive(ready + which);
@@ -301,7 +300,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
         int previous = 0;
 #pragma unroll
         for (int chunk = 0; chunk < kChunks; ++chunk) {
-          // Known to the compiler where a head takes whole turns of the ring, two of them.
+          // A compile-time constant if a head takes exactly two turns of the ring.
           if constexpr (kChunks == 2 * kStages) at = {chunk % kStages, static_cast<uint32_t>(chunk / kStages)};
           if (head == 0) barrier_wait(h_full + chunk, round & 1);
           barrier_wait(full + at.stage, at.parity);
@@ -325,7 +324,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
         wgmma_wait<0>();
         registers_fence(d);
         release(previous);
-        // Pairs of positions, first of the lower half of the head's dimensions, then of the upper.
+        // Pairs of positions, first of the lower half of the head's dimensions, then of the upper half.
 #pragma unroll
         for (int i = 0; i < kN / 4; ++i) rounded[i] = Pair<T>::pack(d[2 * i], d[2 * i + 1]);
         pending = true;
@@ -341,14 +340,14 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
     if constexpr (Shape::kKeepsTable) {
       if (p.cos != nullptr) turn.load(angles);
     }
-    bool turned = false;  // the head that comes next
+    bool turned = false;  // the next head has been rotated
     int count = 0;        // of heads
     for (int round = 0; round < rounds; ++round) {
       const int sample = sample_of(round), first_head = first_head_of(round);
       for (int head = 0; head < heads; ++head, ++count) {
         const uint32_t parity = count & 1;
-        // As in attention_forward.cuh: two ranges of 64 queries overlap, and one warpgroup leaves out what the other
-        // does; which of them does, and which has the lower range, alternates.
+        // As in attention_forward.cuh, two ranges of 64 queries overlap. One warpgroup skips the rows that the other
+        // computes. Which one skips, and which one has the lower range, alternates.
         const bool all = (warpgroup & 1) == (count & 1);
         const bool upper = all == ((count & 2) != 0);
         const int base_row = upper ? Shape::kUpperRow : 0;
@@ -423,7 +422,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
             rows[i] = Pair<T>::pack(mixed[2 * i] * inverse[i % 2], mixed[2 * i + 1] * inverse[i % 2]);
           }
           const uint32_t at_lane = fresh_lane();
-          // Through a place of the warp's own, 8 rows at a time. Eight lanes have one row.
+          // Stages 8 rows at a time in the warp's own buffer. Eight lanes have one row.
           unsigned char* const staging = shared + Shape::kStaging + (warp - 12) * 1024;
           const uint32_t from = at_lane / 8 * 128 + ((at_lane % 8 ^ at_lane / 8) << 4);
           uint4 out[4];
@@ -447,13 +446,13 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
       }
     }
   }
-  // A block stays until the others no longer arrive at its barriers.
+  // A block must not exit while others may still arrive at its barriers.
   __syncwarp();
   cluster_sync();
 #endif
 }
 
-// A block has the heads of a sample, halved this many times, at a time. `at_once`: clusters that the device can
+// A block works at a time on the heads of a sample, halved `halvings` times. `at_once`: clusters that the device can
 // run at a time.
 template <typename T, class Shape>
 cudaError_t start_projected(const AttentionProjected& p, int halvings, int at_once, cudaStream_t stream) {

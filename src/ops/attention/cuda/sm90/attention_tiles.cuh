@@ -1,5 +1,5 @@
 #pragma once
-// What the Hopper attention kernels share.
+// Shared code of the Hopper attention kernels.
 
 #include "ops/attention/cuda/attention.cuh"
 #include "ops/cuda/sm90/elements.cuh"
@@ -10,7 +10,7 @@
 
 namespace hrm::ops::cuda::sm90 {
 
-// (batch, length, width) of 16-bit elements, in boxes of one head of `rows` positions of one sequence; positions past
+// (batch, length, width) of 16-bit elements, in boxes of one head and `rows` positions of one sequence. Positions past
 // the end read as zeros.
 inline cudaError_t encode_heads(CUtensorMap& map, const void* base, int64_t batch, int64_t length, int64_t width,
                                 int rows) {
@@ -18,22 +18,23 @@ inline cudaError_t encode_heads(CUtensorMap& map, const void* base, int64_t batc
                     {{width, 0, 64}, {length, 2 * width, rows}, {batch, 2 * width * length, 1}});
 }
 
-// The shortest length for which kN columns of scores are used: columns below that need no test.
+// The shortest length that uses kN columns of scores; columns below it need no bounds test.
 template <int kN>
 constexpr int kShortest = kN == 64    ? 1
                           : kN == 88  ? 65
                           : kN == 104 ? 89
                                       : 105;
 
-// Tells the compiler that the first wgmma of a sum defines these registers, which its operand list cannot say: else
-// they would be kept, with whatever they hold, from one round of a loop to the next.
+// Tells the compiler that the first wgmma of a sum defines these registers, which the operand list cannot express.
+// Otherwise it would keep their contents from one loop iteration to the next.
 template <int kCount>
 __device__ inline void registers_define(float (&d)[kCount]) {
 #pragma unroll
   for (int i = 0; i < kCount; ++i) asm volatile("" : "=f"(d[i]));
 }
 
-// Zeros from here on: a plain initialisation would be moved up, where these registers are needed for other things.
+// Zeroes the registers at this point. The compiler would hoist a plain initialisation to where these registers hold
+// other values.
 template <int kCount>
 __device__ inline void registers_clear(uint32_t (&d)[kCount][4]) {
 #pragma unroll
@@ -42,9 +43,9 @@ __device__ inline void registers_clear(uint32_t (&d)[kCount][4]) {
 
 constexpr float kLog2e = 1.4426950408889634f;
 
-// Of a warp's 16 rows, scores become weights exp(scale * (score - largest)), rounded, as an operand of wgmma; columns
-// past the length weigh nothing. Of the lane's two rows: shift, the largest score times scale * log2(e), and sum, to
-// which the lane's weights are added before they are rounded.
+// Replaces the scores of a warp's 16 rows by rounded weights exp(scale * (score - largest)), as a wgmma operand.
+// Columns past the length get zero weight. shift: for the lane's two rows, the largest score times scale * log2(e).
+// sum: the lane's weights are added to it before rounding.
 template <typename T, int kScores, int kKeyTiles>
 __device__ inline void softmax_weights(float (&score)[kScores], int lane, int length, float scale_of_scores,
                                        uint32_t (&weight)[kKeyTiles][4], float (&shift)[2], float (&sum)[2]) {
@@ -82,15 +83,16 @@ __device__ inline void softmax_weights(float (&score)[kScores], int lane, int le
   if constexpr (kN % 16 != 0) weight[kKeyTiles - 1][2] = weight[kKeyTiles - 1][3] = 0;
 }
 
-// The lane's number, computed anew: addresses that depend on it are not kept (and spilled) over a persistent loop.
+// The lane index, recomputed, so the compiler does not keep (and spill) addresses derived from it across a persistent
+// loop.
 __device__ inline int fresh_lane() {
   int lane;
   asm volatile("mov.u32 %0, %%laneid;" : "=r"(lane));
   return lane;
 }
 
-// The table's entries are the same for every head, but held in registers they would push out the scores: volatile, so
-// that the compiler leaves them to the first-level cache.
+// The table entries are the same for every head, but keeping them in registers would displace the scores. volatile
+// makes the compiler leave them to the L1 cache.
 __device__ inline float4 load_table(const float* from) {
   float4 value;
   asm volatile("ld.global.nc.v4.f32 {%0, %1, %2, %3}, [%4];"
@@ -99,7 +101,7 @@ __device__ inline float4 load_table(const float* from) {
   return value;
 }
 
-// Four pairs of dimensions: two registers of each half.
+// Four pairs of dimensions: two registers from each half.
 template <typename T>
 __device__ inline void turn_four(uint2& low, uint2& high, const float4& cosine, const float4& sine) {
   float2 a = Pair<T>::unpack(low.x), b = Pair<T>::unpack(high.x);
@@ -114,33 +116,33 @@ __device__ inline void turn_four(uint2& low, uint2& high, const float4& cosine, 
   high.y = Pair<T>::pack(b.x, b.y);
 }
 
-// Four 8 x 8 matrices to shared memory; lane l gives the address of row l % 8 of matrix l / 8.
+// Stores four 8 x 8 matrices to shared memory; lane l gives the address of row l % 8 of matrix l / 8.
 __device__ inline void store_matrices(uint32_t address, const uint32_t (&r)[4]) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(r[0]), "r"(r[1]),
                "r"(r[2]), "r"(r[3])
                : "memory");
 }
 
-// What is read once: past the first-level cache, which keeps the rotation's table.
+// Loads a value that is read only once, past the L1 cache, which keeps the rotation table.
 __device__ inline float load_once(const float* from) {
   float value;
   asm volatile("ld.global.nc.L1::no_allocate.f32 %0, [%1];" : "=f"(value) : "l"(from));
   return value;
 }
 
-// 16 bytes of a result: past the first-level cache, which keeps the rotation's table in the backward pass.
+// Stores 16 bytes of a result past the L1 cache, which keeps the rotation table in the backward pass.
 __device__ inline void store_once(void* to, const uint4& value) {
   asm volatile("st.global.L1::no_allocate.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(value.x), "r"(value.y),
                "r"(value.z), "r"(value.w)
                : "memory");
 }
 
-// descriptor + by: addresses do not carry into the upper half, which remains a constant.
+// descriptor + by. Addresses do not carry into the upper half, so it remains a constant.
 __device__ inline uint64_t descriptor_plus(uint64_t descriptor, uint32_t by) {
   return (descriptor & 0xffffffff00000000u) | (static_cast<uint32_t>(descriptor) + by);
 }
 
-// The head that a persistent block works on: `item` = batch * heads + head, without a division for each.
+// The head that a persistent block works on, item = batch * heads + head, advanced without a division.
 struct HeadPosition {
   int item, batch, head;
   __device__ HeadPosition(int item, int heads) : item(item), batch(item / heads), head(item % heads) {}
@@ -164,10 +166,11 @@ struct HeadPosition {
   }
 };
 
-// A warp's 16 rows of 64 results, as pairs of columns 8n + 2t of row g (rows[2n]) and g + 8 (rows[2n + 1]), to its own
-// rows of a tile, where all of its lanes then find them.
+// Stores a warp's 16 rows of 64 results to its rows of a tile, where all of its lanes can read them. The rows are pairs
+// of columns 8n + 2t of row g (rows[2n]) and of row g + 8 (rows[2n + 1]).
 __device__ inline void share_rows(const uint32_t (&rows)[16], unsigned char* tile, int first_row, uint32_t lane) {
-  // Tiles start at multiples of 1024 bytes and first_row is one of 16: only the lane decides how a row is permuted.
+  // Tiles start at multiples of 1024 bytes and first_row is a multiple of 16, so only the lane decides how a row is
+  // permuted.
   const uint32_t at = shared_address(tile) + (first_row + lane % 16) * 128 + ((lane / 16 ^ lane % 8) << 4);
 #pragma unroll
   for (int n = 0; n < 8; n += 2) {
@@ -177,7 +180,8 @@ __device__ inline void share_rows(const uint32_t (&rows)[16], unsigned char* til
   __syncwarp();
 }
 
-// Through the tile to device memory: eight lanes have one row. done() is called when the tile has been read.
+// Writes rows to device memory through the tile; eight lanes have one row. done() is called after the tile has been
+// read.
 template <typename T, typename Done>
 __device__ inline void store_rows(const uint32_t (&rows)[16], unsigned char* tile, int first_row, int length, T* to,
                                   int row_stride, const Done& done) {
@@ -198,7 +202,7 @@ __device__ inline void store_rows(const uint32_t (&rows)[16], unsigned char* til
   }
 }
 
-// The same in e4m3, times `scale`: four lanes have one row. `largest` as for larger_sizes().
+// The same in e4m3, times `scale`; four lanes have one row. `largest` as in larger_sizes().
 template <Input kInput, typename Done>
 __device__ inline void store_rows_e4m3(const uint32_t (&rows)[16], unsigned char* tile, int first_row, int length,
                                        uint8_t* to, int row_stride, float scale, uint32_t& largest, const Done& done) {
@@ -227,16 +231,16 @@ __device__ inline void store_rows_e4m3(const uint32_t (&rows)[16], unsigned char
   }
 }
 
-// Turns q and k of one head after another by their positions, in place: swizzled tiles of kRows rows of 128 bytes, k
-// kDistance bytes behind q. Four warps share the rows and keep their entries of the table. Eight lanes have one row,
-// four pairs of dimensions each; the rows of a half warp are four apart, so that the swizzle spreads them over all
-// banks. Rows past the end are zeros and remain so.
+// Rotates q and k of one head after another by their positions, in place. The tiles are swizzled, with kRows rows of
+// 128 bytes, and k is kDistance bytes behind q. Four warps share the rows and keep their table entries. Eight lanes
+// have one row, four pairs of dimensions each. The rows of a half warp are four apart, so the swizzle spreads them over
+// all banks. Rows past the end are zeros and stay zeros.
 template <typename T, int kRows, int kDistance>
 class Rotation {
  public:
   __device__ void load(const float* cos, const float* sin, int length, int warp, int lane) {
     rounds_ = (kRows / 4 - warp + 3) / 4;
-    // Four warps have 16 rows, so that a lane's rows are swizzled alike.
+    // Four warps have 16 rows, so all rows of a lane are swizzled alike.
     const int row = (warp >> 1) * 8 + (warp & 1) * 2 + (lane >> 3 & 1) * 4 + (lane >> 4);
     low_ = row * 128 + (((lane >> 1 & 3) ^ (row & 7)) << 4) + (lane & 1) * 8;
     if (cos == nullptr) return;
@@ -292,17 +296,17 @@ class Rotation {
   float4 cosine_[kRounds], sine_[kRounds];
 };
 
-// Turns q and k by their positions, for the backward pass, in place: tiles of kRows rows of 128 bytes, swizzled, k
-// kDistance bytes behind q. `wait` is called before they are read. Eight lanes have one row, four pairs of dimensions
-// each: they read 128 bytes of the table. The rows of a half warp are four apart, so that the swizzle spreads them over
-// all banks.
+// Rotates q and k by their positions, in place, for the backward pass. The tiles are swizzled, with kRows rows of 128
+// bytes, and k is kDistance bytes behind q. `wait` is called before the first read. Eight lanes have one row, four
+// pairs of dimensions each, and read 128 bytes of the table. The rows of a half warp are four apart, so the swizzle
+// spreads them over all banks.
 //
-// Dimension 8t + 2n + e of a half (t, n < 4, e < 2) moves to column 8n + 2t + e of it, where a product's accumulators
-// give lane t eight neighbouring dimensions. The scores are sums over the dimensions and do not change.
+// Dimension 8t + 2n + e of a half (t, n < 4, e < 2) moves to column 8n + 2t + e. There, a product's accumulators give
+// lane t eight neighbouring dimensions. The scores are sums over the dimensions, so they do not change.
 template <typename T, int kRows, int kDistance, int kThreads, typename Wait>
 __device__ inline void rotate_tiles(unsigned char* q, const float* cos, const float* sin, int length,
                                     const Wait& wait) {
-  // The first warpgroup has more to do with the scores and takes fewer of the units of four rows.
+  // The first warpgroup has more work on the scores, so it gets fewer of the units of four rows.
   constexpr int kUnits = (kRows + 3) / 4;
   constexpr int kFirst = kThreads == 128 ? 0 : kRows / 32 * 4;
   constexpr int kRounds = (kUnits - kFirst + 3) / 4;
