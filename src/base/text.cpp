@@ -117,7 +117,7 @@ std::string human_seconds(double seconds) {
 
 namespace {
 
-// `escape(c)`: what stands for the byte c, or null where it stays. Bytes that are no UTF-8 never stay.
+// `escape(c)`: what stands for the byte c, or null where it stays. Bytes that are not UTF-8 never stay.
 template <class Escape>
 std::string escaped(std::string_view text, const Escape& escape) {
   std::string out;

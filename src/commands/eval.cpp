@@ -40,7 +40,7 @@ void write_report(nlohmann::ordered_json json, const tasks::NamedValues& result,
                                {"finished", p.finished},
                                {"values", p.values}});
   }
-  // Bytes of a cut answer may be no UTF-8.
+  // Bytes of a cut answer may not be UTF-8.
   const std::string text = json.dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
   const std::string file = (folder / kEvaluationFile).string();
   // First what was measured: a report can be made of it again.

@@ -106,7 +106,7 @@ TEST(Cli, PromptsAndResponsesAreShown) {
   expect_refusal(ExitCode::data, {"data", "inspect", bare, "hf.tokenizer=" + bare}, {"chats.jsonl/tokenizer.json"});
   expect_refusal(ExitCode::data, {"data", "inspect", bare + "l.jsonl"}, {"chats.jsonll.jsonl' does not exist"});
   expect_refusal(ExitCode::data, {"data", "inspect", bare, "hf.tokenizer=" + data, "chat.template=plain"},
-                 {"chats.jsonl:2", "'prompt' is not a text"}, {}, /*alone=*/false);
+                 {"chats.jsonl:2", "'prompt' is neither a text nor a list of messages"}, {}, /*alone=*/false);
   expect_refusal(ExitCode::data, {"data", "inspect", bare, "hf.tokenizer=" + (dir / "none").string()},
                  {"none/tokenizer.json"});
   const Result help = run({"data", "inspect", "--help"});

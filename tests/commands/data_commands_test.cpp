@@ -158,7 +158,7 @@ TEST(DataSudoku, Refusals) {
   command.box = "2by3";
   expect_usage({"--box \"2by3\" is not of the form RxC"});
   command.box = "9x9";
-  expect_usage({"no square grid"});
+  expect_usage({"not a square grid"});
   command.box = "2x3";
   command.empty = "20";
   expect_usage({"--empty \"20\" is not of the form MIN:MAX"});

@@ -43,7 +43,7 @@ TEST(TextPattern, GivesUp) {
 
 TEST(TextPattern, BadPatterns) {
   test::expect_error(ExitCode::usage, {"here: the pattern '(a'", "byte 2"}, [] { TextPattern("(a", "here"); });
-  test::expect_error(ExitCode::data, {"no UTF-8"}, [] { TextPattern("\xFF", "here", ExitCode::data); });
+  test::expect_error(ExitCode::data, {"not UTF-8"}, [] { TextPattern("\xFF", "here", ExitCode::data); });
   EXPECT_EQ(TextPattern("a*", "here").pattern(), "a*");
 }
 

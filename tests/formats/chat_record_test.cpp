@@ -258,10 +258,11 @@ TEST(ChatRecord, RefusesOtherForms) {
   expect_record_refused(R"({"prompt": "\ud800"})", {"is not valid JSON"});
   expect_record_refused(R"({"prompt": "a", "prompt": "b"})", {"the key 'prompt' occurs twice"});
   expect_record_refused(R"({"response": "a"})", {"has neither 'messages' nor 'prompt'"});
-  expect_record_refused(R"({"prompt": 1})", {"'prompt' is not a text"});
+  expect_record_refused(R"({"prompt": 1})", {"'prompt' is neither a text nor a list of messages"});
   expect_record_refused(R"({"prompt": null})", {"has no 'prompt'"});
-  expect_record_refused(R"({"prompt": "a", "response": ["b"]})", {"'response' is not a text"});
-  expect_record_refused(R"({"prompt": "a", "answers": {"b": 1}})", {"'answers' is not a text and no list"});
+  expect_record_refused(R"({"prompt": "a", "response": ["b"]})",
+                        {"'response' is neither a text nor a list of messages"});
+  expect_record_refused(R"({"prompt": "a", "answers": {"b": 1}})", {"'answers' is neither a text nor a list"});
   expect_record_refused(R"({"prompt": "a", "answers": ["b", 1]})", {"'answers' is not a text"});
   expect_record_refused(R"({"messages": []})", {"'messages' is not a list of 1 to 4096 messages"});
   expect_record_refused(R"({"messages": {}})", {"'messages' is not a list"});

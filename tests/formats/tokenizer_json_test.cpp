@@ -355,7 +355,7 @@ TEST(TokenizerJson, TheWriterRefusesWhatItCannotWrite) {
   expect_error([&] { tokenizer_json_text(json); }, ExitCode::unexpected, {"999999"});
   json.merges.pop_back();
   json.added_tokens[0].content = "\xFF";
-  expect_error([&] { tokenizer_json_text(json); }, ExitCode::unexpected, {"no UTF-8"});
+  expect_error([&] { tokenizer_json_text(json); }, ExitCode::unexpected, {"not UTF-8"});
 }
 
 }  // namespace

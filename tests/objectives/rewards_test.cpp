@@ -61,7 +61,7 @@ TEST(Rewards, SameAnswer) {
   EXPECT_FALSE(same_answer("?", "!"));
   EXPECT_FALSE(same_answer("", "a"));
   EXPECT_TRUE(same_answer("", " \n"));
-  EXPECT_TRUE(same_answer("a\xFF", "A\uFFFD"));  // no UTF-8
+  EXPECT_TRUE(same_answer("a\xFF", "A\uFFFD"));  // not UTF-8
 }
 
 TEST(Rewards, Format) {

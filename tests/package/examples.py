@@ -131,7 +131,7 @@ class Example:
         process = self.start("mpirun.sh", **here)
         self.when(process, "step 10/24")
         process.send_signal(signal.SIGTERM)
-        self.ends(process, 75, "of 2 by mpirun", "start it again to go on")
+        self.ends(process, 75, "of 2 by mpirun", "start it again to resume")
         self.ends(self.start("mpirun.sh", **here), 0, "resumed", "finished 24 steps")
         early = self.start("mpirun.sh", **here)
         time.sleep(0.3)

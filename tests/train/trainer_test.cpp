@@ -163,7 +163,8 @@ void check_stop_in_evaluation(const std::string& every, int64_t step) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");  // the signal's flag belongs to a process
   const auto dir = fresh_folder("runs");
   const std::vector<std::string> more = {every, "eval.batch_size=2", "optim.ema=0.9", "eval.weights=both"};
-  EXPECT_EXIT(exit_with_outcome_of_run(dir / "stopped", more), ::testing::ExitedWithCode(0), "start it again to go on");
+  EXPECT_EXIT(exit_with_outcome_of_run(dir / "stopped", more), ::testing::ExitedWithCode(0),
+              "start it again to resume");
   const auto metrics = dir / "stopped" / "small" / "metrics.jsonl";
   EXPECT_EQ(lines_with(metrics, "\"eval"), 0);
   const auto newest = [&] { return checkpoint::open_checkpoint(dir / "stopped" / "small").dir; };

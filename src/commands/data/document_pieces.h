@@ -38,7 +38,7 @@ struct PiecePosition {
 
 class DocumentPieces {
  public:
-  // Starts at `position`. More than max_malformed documents that are no UTF-8 are an Error(data) "file: reason".
+  // Starts at `position`. More than max_malformed documents that are not UTF-8 are an Error(data) "file: reason".
   DocumentPieces(const std::vector<InputFile>& files, DocumentRules rules, uint64_t max_malformed,
                  const PiecePosition& position, uint64_t piece_bytes = uint64_t{1} << 20);
   // The next piece, a view until the next call; false at the end.

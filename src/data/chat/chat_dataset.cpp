@@ -266,7 +266,7 @@ std::string ChatCounts::text() const {
   add(duplicates, "that an earlier line has, too");
   std::string text = cat(lines, " records: ", examples, " examples of ", prompts, " prompts");
   if (dropped() > 0) text += cat("; dropped ", dropped(), ": ", reasons);
-  if (bad_utf8 > 0) text += cat("; ", bad_utf8, " of the malformed are no UTF-8");
+  if (bad_utf8 > 0) text += cat("; ", bad_utf8, " of the malformed are not UTF-8");
   if (cut_responses > 0) text += cat("; ", cut_responses, " responses cut at the window");
   if (joined_keys > 0) text += cat("; ", joined_keys, " ids joined with others of the same prompt");
   return text;

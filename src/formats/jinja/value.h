@@ -106,7 +106,7 @@ Value object_value(Kind kind, Object* object);
 // A list, tuple, dict, view or generator. Throws Fault beyond kMostDepth.
 Value items_value(Kind kind, Values items, std::string name = {});
 
-// Throws Fault for texts that are no UTF-8, and beyond kMostDepth.
+// Throws Fault for texts that are not UTF-8, and beyond kMostDepth.
 Value value_of(const nlohmann::ordered_json& json);
 
 // "str", "list", ...: type(value).__name__.

@@ -129,7 +129,7 @@ TEST(ChatDataset, NothingIsLostWithoutBeingCounted) {
                            chat_line("12345678", "x") +   // 4 prompt fills the window
                            chat_line("1234567", "xyz") +  // 5 kept, one id of the response
                            chat_line("ab", "cd") +        // 6 duplicate
-                           "{\"prompt\": \"\xFF\"}\n" +   // 7 no UTF-8
+                           "{\"prompt\": \"\xFF\"}\n" +   // 7 not UTF-8
                            "{\"prompt\": 1}\n" +          // 8 malformed
                            "{\"prompt\": \"q\"}\n" +      // 9 no response
                            "{\"prompt\": \"q\", \"response\": \"r\", \"answers\": []}\n" +             // 10
@@ -156,7 +156,7 @@ TEST(ChatDataset, NothingIsLostWithoutBeingCounted) {
             "13 records: 3 examples of 2 prompts; dropped 10: 3 malformed, 1 with an empty prompt, 1 without a "
             "response, 1 with an empty response, 2 with empty answers, 1 with a prompt as long as the window, 1 that "
             "an earlier line has, too; 1 "
-            "of the malformed are no UTF-8; 1 responses cut at the window");
+            "of the malformed are not UTF-8; 1 responses cut at the window");
   options.max_malformed = 2;
   expect_error(ExitCode::data, {"a.jsonl:13: the line is not an object", "allowed by data.max_malformed: 2"},
                [&] { byte_dataset(dir / "a.jsonl", text, options); });

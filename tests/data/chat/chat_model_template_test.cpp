@@ -118,7 +118,7 @@ TEST(ModelTemplate, WhatCannotBeRunIsRefusedByLineAndConstruct) {
   const TempDir dir;
   expect_error(ExitCode::data,
                {"tokenizer_config.json: chat_template, line 2: the statement {% include %} is not supported",
-                "name the template: chatml"},
+                "name the template with chat.template: chatml"},
                [&] { model_chat(dir, "\n{% include 'x' %}"); });
   const ChatEncoder chat = model_chat(
       dir,

@@ -45,7 +45,7 @@ TEST(DeviceTable, IsUsedWhereAskedFor) {
 TEST(DeviceTable, RefusesOptionsThatDoNotFit) {
   TrainStreamOptions options;
   options.augmentation = config::Augmentation::sudoku;
-  expect_error(ExitCode::usage, {"no square grid"}, [&] { DeviceTable(*single_dataset(4), options, at::kCPU); });
+  expect_error(ExitCode::usage, {"not a square grid"}, [&] { DeviceTable(*single_dataset(4), options, at::kCPU); });
 }
 
 }  // namespace

@@ -35,7 +35,7 @@ TEST(Maze, TokensFollowTheOfficialCharset) {
 
 TEST(Maze, Faults) {
   EXPECT_EQ(find_maze_fault(kQuestion), "");
-  EXPECT_NE(find_maze_fault("S G").find("no square grid"), std::string::npos);
+  EXPECT_NE(find_maze_fault("S G").find("not a square grid"), std::string::npos);
   EXPECT_NE(find_maze_fault("SGx ").find("'x' at character 3"), std::string::npos);
   EXPECT_NE(find_maze_fault(kMazeAnswer).find("'o'"), std::string::npos);
   EXPECT_EQ(find_maze_fault("SS G"), "has 2 'S' and 1 'G' instead of one each");

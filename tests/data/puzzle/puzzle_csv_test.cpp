@@ -230,7 +230,7 @@ TEST_F(PuzzleCsvFile, OfficialMazeLayout) {
   EXPECT_EQ((std::vector<uint8_t>(csv.rows.labels.begin(), csv.rows.labels.begin() + 4)),
             (std::vector<uint8_t>{2, 3, 5, 5}));
   expect_refused(kHeader + row(solvable, solvable), {"puzzles.csv:2: ", "one path of 'o'"});
-  expect_refused(kHeader + row("S#", "S#"), {"puzzles.csv:2: ", "no square grid"});
+  expect_refused(kHeader + row("S#", "S#"), {"puzzles.csv:2: ", "not a square grid"});
   expect_refused(kHeader + row("S###", "S###"), {"puzzles.csv:2: ", "1 'S' and 0 'G'"});
   expect_refused(kHeader + row(solvable, solved) + row("S  G", "SooG"), {"puzzles.csv:3: ", "the first maze has 16"});
   PuzzleCsvOptions options;

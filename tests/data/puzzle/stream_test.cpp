@@ -253,9 +253,9 @@ TEST(TrainStream, RefusesOptionsThatDoNotFit) {
   options.box_cols = 3;
   expect_error(ExitCode::usage, {"boxes of 2x3"}, [&] { open(options); });
   options.box_rows = options.box_cols = 0;
-  expect_error(ExitCode::usage, {"no square grid"}, [&] { TrainStream stream(single_dataset(4), options, 0); });
+  expect_error(ExitCode::usage, {"not a square grid"}, [&] { TrainStream stream(single_dataset(4), options, 0); });
   options.augmentation = config::Augmentation::dihedral;
-  expect_error(ExitCode::usage, {"no square grid"}, [&] { TrainStream stream(single_dataset(4), options, 0); });
+  expect_error(ExitCode::usage, {"not a square grid"}, [&] { TrainStream stream(single_dataset(4), options, 0); });
 }
 
 TEST(RowStream, GivesTheSameRowsInPiecesOfAnySize) {

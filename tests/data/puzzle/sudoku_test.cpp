@@ -39,7 +39,7 @@ TEST(Sudoku, GeometryFromTheNumberOfCells) {
   EXPECT_EQ(sudoku_geometry(36), (SudokuGeometry{2, 3}));
   EXPECT_EQ(sudoku_geometry(36, 3, 2), (SudokuGeometry{3, 2}));
   EXPECT_EQ(sudoku_geometry(625), (SudokuGeometry{5, 5}));
-  expect_error(ExitCode::usage, {"no square grid"}, [] { sudoku_geometry(80); });
+  expect_error(ExitCode::usage, {"not a square grid"}, [] { sudoku_geometry(80); });
   expect_error(ExitCode::usage, {"boxes of 2x3 cells do not fit a 9x9 Sudoku"}, [] { sudoku_geometry(81, 2, 3); });
   expect_error(ExitCode::usage, {"give the box shape"}, [] { sudoku_geometry(144); });
 }

@@ -89,7 +89,7 @@ TEST(Tokenizer, BatchesAreTheSameWithAnyNumberOfThreads) {
   bad[200] = "abc\xFF";
   bad[300] = "\x80";
   for (const int threads : {1, 3}) {
-    expect_error(ExitCode::data, {"text 200", "no UTF-8 at byte 3 of 4"},
+    expect_error(ExitCode::data, {"text 200", "not UTF-8 at byte 3 of 4"},
                  [&] { fixture_tokenizer().encode_batch(bad, threads); });
   }
   // The first one, also where a later one is found wrong before or after it.
@@ -108,7 +108,7 @@ TEST(Tokenizer, BatchesAreTheSameWithAnyNumberOfThreads) {
 TEST(Tokenizer, RefusesWhatIsNoUtf8AndNoId) {
   for (const std::string bad :
        {"\xC0\x80", "\xED\xA0\x80", "\xF4\x90\x80\x80", "\xE2\x82", "\x80", "\xF8\x88\x80\x80\x80"}) {
-    expect_error(ExitCode::data, {"no UTF-8 at byte 9 of"}, [&] { fixture_tokenizer().encode("12345678 " + bad); });
+    expect_error(ExitCode::data, {"not UTF-8 at byte 9 of"}, [&] { fixture_tokenizer().encode("12345678 " + bad); });
   }
   for (const int32_t id : {-1, 1505, INT32_MAX}) {
     expect_error(ExitCode::data, {"no token with the id", std::to_string(id)}, [&] {

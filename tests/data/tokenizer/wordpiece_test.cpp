@@ -81,7 +81,7 @@ TEST(WordPiece, BadFiles) {
   expect({"vocab.txt: this is a Git LFS pointer"});
   std::filesystem::remove(dir / "vocab.txt");
   write("tokenizer.json", R"({"model": {"type": "BPE"}})");
-  expect({"tokenizer.json", "no WordPiece"});
+  expect({"tokenizer.json", "not WordPiece"});
   write("tokenizer.json", R"({"model": {"type": "WordPiece", "vocab": {"[UNK]": 0, "a": 2}}})");
   expect({"each id from 0 on once"});
   write("tokenizer.json", R"({"model": {"type": "WordPiece", "vocab": {"[UNK]": 0}}, "normalizer": {"type": "NFC"}})");
