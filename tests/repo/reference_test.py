@@ -3,6 +3,7 @@
 
 Only Python's standard library is used. Checks that need zsh, fish or groff are skipped where these are missing.
 """
+import functools
 import pathlib
 import re
 import shutil
@@ -15,6 +16,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 PROGRAM = ROOT / "build/bin/hrm_train"
 
 
+@functools.cache  # a start loads LibTorch: half a second
 def run(*words):
     return subprocess.run([PROGRAM, *words], capture_output=True, text=True, timeout=60, check=True).stdout
 
@@ -24,6 +26,7 @@ def options_of_help(words):
     return {name for column in columns for name in column.split(",") if name.startswith("--")} - {"--help-all"}
 
 
+@functools.cache
 def commands():
     """Words of every subcommand, by --help alone."""
     out, left = [], [()]
