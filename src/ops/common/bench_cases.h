@@ -47,7 +47,8 @@ namespace bench {
 // row(FAMILY) stands for FAMILY_cases() in src/ops/FAMILY/.
 #define HRM_OP_FAMILIES(row)                                                                                        \
   row(norm) row(moe) row(memory) row(diversity) row(sequence) row(dropout) row(adapters) row(quantized) row(linear) \
-      row(attention) row(decode) row(mixing) row(loss) row(act) row(embedding) row(optim)
+      row(attention) row(decode) row(mixing) row(loss) row(act) row(embedding) row(optim) row(geometry)             \
+          row(contrastive) row(field)
 
 #define HRM_DECLARE_CASES(family) std::vector<BenchOp> family##_cases();
 HRM_OP_FAMILIES(HRM_DECLARE_CASES)
