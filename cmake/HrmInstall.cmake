@@ -32,7 +32,7 @@ endif()
 install(TARGETS hrm_train RUNTIME DESTINATION bin)
 install(DIRECTORY configs examples DESTINATION share/hrm_train USE_SOURCE_PERMISSIONS)
 install(FILES data/README.md DESTINATION share/hrm_train/data)
-install(DIRECTORY data/sudoku DESTINATION share/hrm_train/data)
+install(DIRECTORY data/sudoku data/digits DESTINATION share/hrm_train/data)
 install(FILES LICENSE README.md CHANGELOG.md CONTRIBUTING.md SECURITY.md CITATION.cff THIRD_PARTY.md
         DESTINATION share/doc/hrm_train)
 # The pages of the README's links.

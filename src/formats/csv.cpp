@@ -1,6 +1,8 @@
 #include "hrm/formats/csv.h"
 
 #include <algorithm>
+#include <charconv>
+#include <cmath>
 #include <cstring>
 
 #include "hrm/base/text.h"
@@ -24,19 +26,38 @@ std::string_view view(const char* begin, const char* end) {
 
 }  // namespace
 
-CsvReader::CsvReader(const std::filesystem::path& path, ExitCode code)
+std::optional<double> csv_number(std::string_view field) {
+  const size_t begin = field.find_first_not_of(" \t");
+  if (begin == field.npos) return std::nullopt;
+  const char* end = field.data() + field.find_last_not_of(" \t") + 1;
+  double value = 0;
+  const auto [stop, error] = std::from_chars(field.data() + begin, end, value);
+  if (error != std::errc() || stop != end || !std::isfinite(value)) return std::nullopt;
+  return value;
+}
+
+CsvReader::CsvReader(const std::filesystem::path& path, ExitCode code, CsvHeader header)
     : origin_(path.string()), code_(code), input_(path, code) {
-  start();
+  start(header);
 }
 
-CsvReader::CsvReader(std::span<const std::byte> bytes, const std::string& origin, ExitCode code)
+CsvReader::CsvReader(std::span<const std::byte> bytes, const std::string& origin, ExitCode code, CsvHeader header)
     : origin_(origin), code_(code), input_(bytes, origin, code) {
-  start();
+  start(header);
 }
 
-void CsvReader::start() {
+void CsvReader::start(CsvHeader header) {
   CsvRow row;
-  if (!read_fields(row)) fail(code_, origin_, ": the file is empty; a header row is needed");
+  if (!read_fields(row)) {
+    fail(code_, origin_, ": the file is empty", header == CsvHeader::required ? "; a header row is needed" : "");
+  }
+  const auto is_number = [](std::string_view field) { return csv_number(field).has_value(); };
+  if (header == CsvHeader::unless_numbers && std::all_of(row.fields.begin(), row.fields.end(), is_number)) {
+    has_header_ = false;
+    for (size_t i = 1; i <= row.fields.size(); ++i) columns_.push_back(std::to_string(i));
+    first_ = std::move(row);
+    return;
+  }
   for (const std::string_view field : row.fields) {
     if (std::find(columns_.begin(), columns_.end(), field) != columns_.end()) {
       fail_at(row.line, "the column '" + printable_start(field) + "' occurs twice in the header row");
@@ -58,9 +79,15 @@ size_t CsvReader::column(const std::string& name) const {
 }
 
 bool CsvReader::next(CsvRow& row) {
+  if (first_) {
+    row = std::move(*first_);
+    first_.reset();
+    return true;
+  }
   if (!read_fields(row)) return false;
   if (row.fields.size() != columns_.size()) {
-    fail_at(row.line, cat("the row has ", row.fields.size(), " fields, but the header row has ", columns_.size()));
+    fail_at(row.line, cat("the row has ", row.fields.size(), " fields, but the ", has_header_ ? "header" : "first",
+                          " row has ", columns_.size()));
   }
   return true;
 }

@@ -54,6 +54,43 @@ TEST(Csv, QuotedFields) {
   EXPECT_EQ(rows_of("a,b\n1,\"\"\"2\"\"\"\n"), (Rows{{"1", "\"2\""}}));
 }
 
+TEST(Csv, HeaderMayBeMissingAboveNumbers) {
+  const auto optional = [](std::string_view text) {
+    return CsvReader(as_bytes(text), "x.csv", ExitCode::data, CsvHeader::unless_numbers);
+  };
+  CsvReader numbers = optional("\n1, 2.5 ,-3e2\n4,5,x\n");
+  EXPECT_FALSE(numbers.has_header());
+  EXPECT_EQ(numbers.columns(), (std::vector<std::string>{"1", "2", "3"}));
+  CsvRow row;
+  ASSERT_TRUE(numbers.next(row));
+  EXPECT_EQ(row.line, 2u);
+  EXPECT_EQ(std::vector<std::string>(row.fields.begin(), row.fields.end()),
+            (std::vector<std::string>{"1", " 2.5 ", "-3e2"}));
+  ASSERT_TRUE(numbers.next(row));
+  EXPECT_EQ(row.fields.back(), "x");
+  EXPECT_FALSE(numbers.next(row));
+  // A quoted first row, and a reader that is moved before it gives that row out.
+  CsvReader opened = optional("\"1\",\"2\"\n");
+  CsvReader moved = std::move(opened);
+  ASSERT_TRUE(moved.next(row));
+  EXPECT_EQ(row.fields[1], "2");
+  for (const std::string_view text : {"1,b\n2,3\n", "1,\n2,3\n", "1,nan\n2,3\n", "1,2 3\n2,3\n"}) {
+    CsvReader named = optional(text);
+    EXPECT_TRUE(named.has_header()) << text;
+    ASSERT_TRUE(named.next(row));
+    EXPECT_EQ(row.fields[0], "2");
+  }
+  expect_error(
+      [&] {
+        CsvReader csv = optional("1,2\n3\n");
+        CsvRow next;
+        while (csv.next(next)) {
+        }
+      },
+      ExitCode::data, {"x.csv:2: ", "1 fields", "first row has 2"});
+  expect_error([&] { optional(""); }, ExitCode::data, {"x.csv: the file is empty"});
+}
+
 TEST(Csv, ErrorsNameTheLine) {
   expect_error([] { rows_of("a,b\n1,2\n\n1,2,3\n"); }, ExitCode::data, {"x.csv:4: ", "3 fields", "has 2"});
   expect_error([] { rows_of("a,b\n1\n"); }, ExitCode::data, {"x.csv:2: ", "1 fields"});

@@ -40,7 +40,8 @@ def search_paths(file):
 def check_files(prefix):
     """What is where, before anything runs."""
     for name in ("bin/hrm_train", "share/hrm_train/configs/puzzle/hrm_sudoku17.json",
-                 "share/hrm_train/data/sudoku/train_17clue_1k.csv", "share/doc/hrm_train/LICENSE",
+                 "share/hrm_train/data/sudoku/train_17clue_1k.csv",
+                 "share/hrm_train/data/digits/train/inputs.npy", "share/doc/hrm_train/LICENSE",
                  "share/doc/hrm_train/docs/quickstart.md", "share/man/man1/hrm_train.1",
                  "share/bash-completion/completions/hrm_train", "share/zsh/site-functions/_hrm_train",
                  "share/fish/vendor_completions.d/hrm_train.fish"):

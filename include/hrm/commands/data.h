@@ -49,8 +49,21 @@ struct MazeCommand {
 };
 void run_data_maze(const MazeCommand& command, std::ostream& out);
 
-// hrm_train data inspect PATH: sizes and one example of a directory (each split; puzzles or language data), a CSV file,
-// or JSON lines of prompts and responses.
+// hrm_train data vectors FILE: a folder of vectors with labels (hrm/data/vectors.h) from CSV files.
+struct VectorsCommand {
+  std::string csv;                    // FILE
+  std::string test_csv;               // --test: a file of test rows; excludes train_rows
+  int64_t train_rows = 0;             // --train-rows: the first rows, the others are for the test; 0 = all
+  bool shuffle = false;               // --shuffle the rows before they are divided
+  std::string label_column = "last";  // --label-column last, first or a name
+  int64_t seed = 0;                   // --seed of the shuffle
+  std::string out;                    // --out folder
+};
+// Throws Error(usage) for rows that cannot be divided as asked, and Error(data) for a malformed file.
+void run_data_vectors(const VectorsCommand& command, std::ostream& out);
+
+// hrm_train data inspect PATH: sizes and one example of a directory (each split; puzzles, vectors or language data), a
+// CSV file of puzzles, or JSON lines of prompts and responses.
 struct InspectCommand {
   std::string path;
   int64_t example = 0;  // --example index to draw

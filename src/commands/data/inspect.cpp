@@ -1,3 +1,4 @@
+#include <iomanip>
 #include <ostream>
 
 #include "commands/data/support.h"
@@ -15,6 +16,7 @@
 #include "hrm/data/sudoku.h"
 #include "hrm/data/token_dataset.h"
 #include "hrm/data/triple_dataset.h"
+#include "hrm/data/vectors.h"
 
 namespace hrm::data {
 namespace {
@@ -84,6 +86,31 @@ void print_dataset(const InspectCommand& command, const config::DataConfig& conf
   out << "\n" << draw_board(dataset, inputs, geometry) << "\n" << draw_board(dataset, labels, geometry);
 }
 
+void print_vectors(const InspectCommand& command, const VectorDataset& dataset, std::ostream& out) {
+  out << dataset.origin() << ": " << vectors_text(dataset) << "\n";
+  require(command.example >= 0 && command.example < dataset.rows(), ExitCode::usage, "--example ", command.example,
+          " is not one of the ", dataset.rows(), " rows of ", dataset.origin());
+  out << "  row " << command.example << ", label " << dataset.labels().data_ptr<int64_t>()[command.example] << "\n";
+  // Rows of two dimensions are drawn as such.
+  const int64_t features = dataset.features();
+  const int64_t width = dataset.row_shape().size() > 1 ? dataset.row_shape().back() : 16;
+  const float* inputs = dataset.inputs().data_ptr<float>() + command.example * features;
+  for (int64_t i = 0; i < features; ++i) {
+    out << " " << std::setw(5) << std::setprecision(4) << inputs[i] << ((i + 1) % width == 0 ? "\n" : "");
+  }
+  if (features % width != 0) out << "\n";
+}
+
+bool inspect_vectors(const InspectCommand& command, std::ostream& out) {
+  const std::filesystem::path path = command.path;
+  if (!is_vector_folder(path)) return false;
+  std::error_code ignored;
+  for (const char* split : {"train", "test"}) {
+    if (std::filesystem::exists(path / split, ignored)) print_vectors(command, *open_vectors(path, split), out);
+  }
+  return true;
+}
+
 // Settings of prompts and responses beside a CSV file, which holds puzzles.
 void refuse_table_of_records(const InspectCommand& command) {
   for (const std::string& value : command.overrides) {
@@ -122,7 +149,7 @@ void run_data_inspect(const InspectCommand& command, std::ostream& out) {
   const bool is_folder = std::filesystem::is_directory(path, ignored);
   const bool puzzles = std::filesystem::exists(path / "train" / "dataset.json", ignored) ||
                        std::filesystem::exists(path / "test" / "dataset.json", ignored);
-  if (!has_meta && !puzzles && !is_puzzle_csv(path)) {
+  if (!has_meta && !puzzles && !is_vector_folder(path) && !is_puzzle_csv(path)) {
     const std::string other = other_data(path);
     require(other.empty(), ExitCode::data, "'", printable(path.string()), "' ",
             std::filesystem::exists(path, ignored) ? "holds no data that can be read" : "does not exist", other);
@@ -139,7 +166,7 @@ void run_data_inspect(const InspectCommand& command, std::ostream& out) {
             "data inspect: configurations say how prompts and responses, or puzzles in CSV files, are read, and '",
             printable(path.string()), "' holds other data; leave --config and KEY=VALUE out");
   }
-  if (inspect_language(path, command.example, out)) return;
+  if (inspect_language(path, command.example, out) || inspect_vectors(command, out)) return;
   if (!std::filesystem::is_directory(path, ignored)) {
     print_dataset(command, config, path.string(), *open_dataset(path, "test", config), out);
     return;

@@ -1,9 +1,11 @@
 #include "commands/data/support.h"
 
+#include <algorithm>
 #include <charconv>
 
 #include "hrm/base/error.h"
 #include "hrm/data/sudoku.h"
+#include "hrm/formats/dtype.h"
 
 namespace hrm::data {
 
@@ -36,6 +38,16 @@ void check_sources(const char* command, bool generate, const std::string& train_
           generate ? ": give either --generate or CSV files, not both"
                    : ": give --generate, or --train-csv and --test-csv");
   require(!out.empty(), ExitCode::usage, "data ", command, ": give the folder to write with --out");
+}
+
+std::string vectors_text(const VectorDataset& dataset) {
+  const float* inputs = dataset.inputs().data_ptr<float>();
+  const auto [least, most] = std::minmax_element(inputs, inputs + dataset.inputs().numel());
+  std::vector<int64_t> counts(static_cast<size_t>(dataset.classes()), 0);
+  for (int64_t i = 0; i < dataset.rows(); ++i) ++counts[static_cast<size_t>(dataset.labels().data_ptr<int64_t>()[i])];
+  const auto [fewest, largest] = std::minmax_element(counts.begin(), counts.end());
+  return cat(dataset.rows(), " rows of ", shape_text(dataset.row_shape()), " features, ", *least, " to ", *most, "; ",
+             dataset.classes(), " classes of ", *fewest, " to ", *largest, " rows");
 }
 
 }  // namespace hrm::data

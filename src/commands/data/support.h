@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "hrm/data/dataset.h"
+#include "hrm/data/vectors.h"
 
 namespace hrm::data {
 
@@ -19,6 +20,9 @@ std::pair<int64_t, int64_t> parse_box(const std::string& text);
 // --generate or CSV files, not both and not neither; --out given. Throws Error(usage).
 void check_sources(const char* command, bool generate, const std::string& train_csv, const std::string& test_csv,
                    const std::string& out);
+
+// "1347 rows of [64] features, 0 to 16; 10 classes of 129 to 141 rows"
+std::string vectors_text(const VectorDataset& dataset);
 
 // Shares of rows that are right as a whole and of cells that are right.
 struct Score {

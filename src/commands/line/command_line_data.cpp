@@ -113,6 +113,34 @@ void add_data_arithmetic(CLI::App& data, Action& action) {
   });
 }
 
+void add_data_vectors(CLI::App& data, Action& action) {
+  CLI::App* sub = data.add_subcommand("vectors", "build a dataset of vectors with labels from CSV files of numbers");
+  auto o = std::make_shared<data::VectorsCommand>();
+  sub->add_option("file", o->csv, "CSV file, which may be compressed; its header row may be missing")
+      ->type_name("FILE")
+      ->required()
+      ->check(not_empty);
+  sub->add_option("--label-column", o->label_column, "column of the labels: last, first, or a name of the header row")
+      ->capture_default_str()
+      ->type_name("COLUMN")
+      ->check(not_empty);
+  auto* train_rows = sub->add_option("--train-rows", o->train_rows,
+                                     "this many rows are for training, the others for the test; 0 = all")
+                         ->capture_default_str()
+                         ->check(at_least(0));
+  sub->add_option("--test", o->test_csv, "CSV file of the test rows")->type_name("FILE")->excludes(train_rows);
+  sub->add_flag("--shuffle", o->shuffle, "shuffle the rows of the first file before they are divided");
+  sub->add_option("--seed", o->seed, "seed of --shuffle")->capture_default_str()->check(at_least(0));
+  sub->add_option("--out", o->out, "folder to write the dataset to")->type_name("DIR")->required();
+  sub->footer("example: hrm_train data vectors digits.csv.gz --train-rows 1347 --out runs/data/digits");
+  sub->callback([o, &action] {
+    action = [o] {
+      data::run_data_vectors(*o, std::cout);
+      return 0;
+    };
+  });
+}
+
 void add_data_answers(CLI::App& data, Action& action) {
   CLI::App* sub =
       data.add_subcommand("answers", "generate prompts that have several right answers, and a tokenizer for them");
@@ -313,6 +341,7 @@ void add_data(CLI::App& app, Action& action) {
   add_data_sudoku(*sub, action);
   add_data_maze(*sub, action);
   add_data_arithmetic(*sub, action);
+  add_data_vectors(*sub, action);
   add_data_answers(*sub, action);
   add_data_text(*sub, action);
   add_data_jsonl(*sub, action);
