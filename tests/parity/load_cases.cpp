@@ -18,8 +18,7 @@ std::map<std::string, CaseFn>& table() {
   return kinds;
 }
 
-const std::set<std::string> kNotDue{"arc_tokens", "arc_voting", "contrastive", "dataset_arc",
-                                    "field_step", "geometry",   "metric_sync"};
+const std::set<std::string> kNotDue{"arc_tokens", "arc_voting", "dataset_arc"};
 
 }  // namespace
 

@@ -1,0 +1,57 @@
+#pragma once
+// Gradients of a geometric memory without autograd: a free phase, nudged phases, and the difference of closed-form
+// statistics of both.
+//
+// Equilibrium propagation (Scellier and Bengio 2017, arXiv 1602.05179): if s_beta minimises E + beta C, then
+// dC(s_0)/dp = d/dbeta dE/dp(s_beta) at beta = 0. The symmetric quotient errs by O(beta^2), the one-sided one by
+// O(beta) (Laborieux et al. 2021, arXiv 2006.03824).
+
+#include <ATen/core/Tensor.h>
+
+#include "hrm/models/geometric_memory.h"
+
+namespace hrm::objectives {
+
+enum class ContrastiveRule {
+  symmetric,  // (dE/dp(+beta) - dE/dp(-beta)) / (2 beta)
+  one_sided,  // (dE/dp(beta) - dE/dp(0)) / beta
+  readout,    // the readout alone
+  backprop,   // autograd through the steps of the free phase, for comparison
+};
+
+struct ContrastiveOptions {
+  ContrastiveRule rule = ContrastiveRule::symmetric;
+  int64_t steps = 64;        // of the free phase
+  int64_t nudge_steps = 64;  // of a nudged phase, from the free equilibrium
+};
+
+// Of one batch of B rows; 0-dim float32 on the device unless noted.
+struct ContrastiveResult {
+  at::Tensor loss;                     // mean cross-entropy at the free equilibrium
+  at::Tensor accuracy;                 // share of rows whose largest logit is the target's
+  at::Tensor speed;                    // mean over rows and steps of the free phase of sqrt(|dX|^2 + cost_eps)
+  at::Tensor speed_plus, speed_minus;  // the same of the nudged phases; zero where there is none
+  at::Tensor residual;                 // largest change of a state component in the last step of any phase
+  models::Gradients gradients;         // of the mean loss, in the order of the parameters
+  ops::GeometricState free;
+};
+
+// Under NoGradGuard but for ContrastiveRule::backprop. Reads nothing from the device; can be captured.
+ContrastiveResult contrastive_gradients(const models::GeometricMemory& memory,
+                                        const models::GeometricMemory::Window& window, const at::Tensor& inputs,
+                                        const at::Tensor& targets, const ContrastiveOptions& options);
+
+struct SpsaOptions {
+  int64_t steps = 64;      // of the free phases
+  double sigma = 0.01;     // size of a perturbation
+  int64_t directions = 4;  // that the gradient averages over
+  uint64_t seed = 0;
+};
+
+// Simultaneous perturbation (Spall 1992): the mean over directions D of (J(p + sigma D) - J(p - sigma D)) / (2 sigma) D
+// with D of random signs, all parameters at once. `counter`, 0-dim int64 on the device, chooses the signs. Both losses
+// of a direction are of the same batch. The parameters are perturbed in place and restored to their bits.
+models::Gradients spsa_gradients(models::GeometricMemory& memory, const at::Tensor& inputs, const at::Tensor& targets,
+                                 const at::Tensor& counter, bool half_values, const SpsaOptions& options);
+
+}  // namespace hrm::objectives
