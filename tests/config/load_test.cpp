@@ -435,7 +435,8 @@ TEST(Load, DumpLoadsToTheSameConfiguration) {
   for (const Field& field : fields()) {
     const bool changed = goes_through_a_dump(field, "{}") ||
                          goes_through_a_dump(field, R"({"task": "language", "data": {"encoder_len": 16}})") ||
-                         goes_through_a_dump(field, kPolychromic);
+                         goes_through_a_dump(field, kPolychromic) ||
+                         goes_through_a_dump(field, R"({"task": "contrastive"})");
     // These need a second field changed with them; consistency_test.cpp and language_test.cpp have their cases.
     constexpr std::array kNeedAnother = {"task",
                                          "data.box_rows",

@@ -70,6 +70,9 @@ std::set<std::string> decisive_keys(const Config& c) {
     if (c.moe.experts > 0) {
       add("moe", {"experts", "top_k", "inner", "place", "every", "score", "normalize", "load_weight", "z_weight"});
     }
+  } else if (c.task == "contrastive") {
+    add("contrastive", {"rule", "coord_dim_n", "rotor_k", "learned_slots", "state_dim", "kappa", "gamma",
+                        "retrieval_beta", "tbptt_window_steps"});
   } else {
     add("hf", {"model", "weights"});
     add("lora", {"r"});

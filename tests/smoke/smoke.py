@@ -40,7 +40,7 @@ class Smoke:
         self.binary, self.config, self.work = binary, config, pathlib.Path(work)
         self.waiting = None  # the program with its libraries loaded, for many starts
         self.entry = shrink_table()[config]
-        self.task = pathlib.Path(config).parent.name  # puzzle, language or polychromic
+        self.task = pathlib.Path(config).parent.name  # puzzle, language, polychromic or contrastive
         self.run = self.work / "run"
 
     def wait_ready(self):
@@ -146,6 +146,17 @@ class Smoke:
             sys.exit(f"FAILED ({self.config}): generate gave {lines}")
         return answers
 
+    def refuse(self):
+        """A geometric memory answers nothing and is not exported: one sentence, exit code 2."""
+        for line in (["generate", str(self.run), "--prompt", "a"], ["solve", "--checkpoint", str(self.run)],
+                     ["export", "--to", "safetensors", "--checkpoint", str(self.run), "--out", str(self.work / "m")]):
+            with tempfile.TemporaryFile("w+") as said, open(os.devnull, "r+") as nothing:
+                code = self.start([self.binary, *line], nothing, nothing, said).wait()
+                said.seek(0)
+                sentences = said.read()
+            if code != 2 or "contrastive" not in sentences:
+                sys.exit(f"FAILED ({self.config}): hrm_train {' '.join(line)} ended with code {code}: {sentences}")
+
     def prepare(self):
         for prepare in self.entry.get("prepare", []):
             self.call(*[a.replace("{root}", str(ROOT)).replace("{work}", str(self.work)) for a in prepare])
@@ -199,11 +210,15 @@ class Smoke:
 
         if self.task == "puzzle":
             self.halt_early()
-        self.export()
-        answers = self.solve() if self.task == "puzzle" else self.generate()
+        answers = []
+        if self.task == "contrastive":
+            self.refuse()
+        else:
+            self.export()
+            answers = self.solve() if self.task == "puzzle" else self.generate()
         difference = self.two_ranks()
         print(f"{self.config}: loss on the fixed batch {before:.4f} -> {after:.4f} in {steps} steps; "
-              f"killed, resumed, evaluated, exported, {len(answers)} answers; two ranks' losses differ by {difference:.1g}")
+              f"killed, resumed, evaluated, {'refused' if self.task == 'contrastive' else 'exported'}, {len(answers)} answers; two ranks' losses differ by {difference:.1g}")
         shutil.rmtree(self.work)
 
 
@@ -215,7 +230,7 @@ def main():
     parser.add_argument("--list", action="store_true")
     args = parser.parse_args()
     if args.list:
-        table = set(shrink_table()) - {"all", "puzzle", "language", "polychromic"}
+        table = set(shrink_table()) - {"all", "puzzle", "language", "polychromic", "contrastive"}
         missing = [c for c in configs() if c not in table]
         stale = sorted(table - set(configs()))
         for c in configs():

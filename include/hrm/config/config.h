@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "hrm/config/contrastive_settings.h"
 #include "hrm/config/data_settings.h"
 #include "hrm/config/field.h"
 #include "hrm/config/fine_tuning_settings.h"
@@ -33,6 +34,7 @@ struct Config {
   ChatConfig chat;
   PolychromicConfig polychromic;
   GrpoConfig grpo;
+  ContrastiveConfig contrastive;
   ObjectiveConfig objective;
   OptimConfig optim;
   TrainConfig train;
@@ -57,6 +59,8 @@ struct Config {
     f("chat", &Config::chat, "prompts and responses", Tasks{"polychromic"});
     f("polychromic", &Config::polychromic, "diversity of completions", Tasks{"polychromic"});
     f("grpo", &Config::grpo, "policy optimisation with rewards of completions", Tasks{"polychromic"});
+    f("contrastive", &Config::contrastive, "the memory and the rule of task=contrastive", Tasks{"contrastive"},
+      Resume::architecture);
     f("objective", &Config::objective, "the training loss");
     f("optim", &Config::optim, "optimizer, schedule, clipping and EMA", Resume::free);
     f("train", &Config::train, "the training loop", Resume::free);

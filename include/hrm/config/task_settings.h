@@ -26,7 +26,7 @@ struct TaskDefault {
 };
 
 // What training data are.
-enum class TrainingData { puzzles, texts, records };
+enum class TrainingData { puzzles, texts, records, vectors };
 
 struct TaskSettings {
   const char* name;  // the value of the key `task`

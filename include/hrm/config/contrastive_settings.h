@@ -1,0 +1,154 @@
+#pragma once
+// Settings of task=contrastive: section contrastive. Names follow the trainer "Trainer2" of
+// https://github.com/JewJitsu11B/Liorhybrid where the meaning is the same.
+
+#include <cstdint>
+#include <string>
+
+#include "hrm/config/field.h"
+
+namespace hrm::config {
+
+enum class ContrastiveRuleName { symmetric, one_sided, spsa, readout, backprop };
+template <>
+struct EnumNames<ContrastiveRuleName> {
+  static constexpr const char* kNames[] = {"symmetric", "one_sided", "spsa", "readout", "backprop"};
+};
+
+enum class ResilienceSource { slots, constitutive };
+template <>
+struct EnumNames<ResilienceSource> {
+  static constexpr const char* kNames[] = {"slots", "constitutive"};
+};
+
+enum class BankDtype { automatic, float32, float16 };
+template <>
+struct EnumNames<BankDtype> {
+  static constexpr const char* kNames[] = {"auto", "float32", "float16"};
+};
+
+enum class FieldDynamics { frozen, symplectic, dissipative };
+template <>
+struct EnumNames<FieldDynamics> {
+  static constexpr const char* kNames[] = {"frozen", "symplectic", "dissipative"};
+};
+
+enum class FieldPotential { zero, harmonic, gaussian_well };
+template <>
+struct EnumNames<FieldPotential> {
+  static constexpr const char* kNames[] = {"zero", "harmonic", "gaussian_well"};
+};
+
+inline const ReadWhen kNudged{
+    "contrastive.rule", {"symmetric", "one_sided"}, "has no nudged phase", "set contrastive.rule to symmetric"};
+inline const ReadWhen kSpsa{"contrastive.rule", {"spsa"}, "perturbs nothing", "set contrastive.rule to spsa"};
+inline const ReadWhen kMovingField{.key = "contrastive.dynamics_mode",
+                                   .values = {"frozen"},
+                                   .why = "does not move the field",
+                                   .way_out = "set contrastive.dynamics_mode to symplectic",
+                                   .unless = true};
+inline const ReadWhen kSymplectic{"contrastive.dynamics_mode",
+                                  {"symplectic"},
+                                  "integrates no momentum",
+                                  "set contrastive.dynamics_mode to symplectic"};
+
+struct ContrastiveConfig {
+  ContrastiveRuleName rule = ContrastiveRuleName::symmetric;
+  int64_t coord_dim_n = 16;
+  int64_t learned_slots = 128;
+  int64_t state_dim = 32;
+  int64_t rotor_k = 16;
+  int64_t lowrank_r = 0;
+  int64_t hidden = 0;
+  int64_t context = 12;
+  double retrieval_beta = 5;
+  double kappa = 20;
+  double gamma = 0.1;
+  double cost_eps = 0.1;
+  double margin = 0.95;
+  double beta_nudge = 0.1;
+  double beta_share = 0.2;
+  int64_t tbptt_window_steps = 64;
+  int64_t nudge_steps = 0;
+  double momentum = 0;
+  int64_t sdm_capacity = 0;
+  BankDtype bank_dtype = BankDtype::automatic;
+  ResilienceSource R_source = ResilienceSource::slots;
+  int64_t spatial_rows = 4;
+  int64_t spatial_cols = 4;
+  int64_t field_dim = 8;
+  FieldDynamics dynamics_mode = FieldDynamics::frozen;
+  double symplectic_dt = 0.005;
+  double symplectic_m_cog = 1;
+  double symplectic_hbar_cog = 0.1;
+  double symplectic_stiffness = 0.01;
+  FieldPotential symplectic_potential = FieldPotential::harmonic;
+  double spsa_sigma = 0.01;
+  int64_t spsa_directions = 4;
+  int64_t cosine_every = 0;
+
+  template <class F>
+  static void describe(F&& f) {
+    using C = ContrastiveConfig;
+    f("rule", &C::rule, Choice<ContrastiveRuleName>{}, "",
+      "how gradients are made: symmetric = difference of the phases nudged by +beta and -beta; one_sided = of the "
+      "nudged and the free phase; spsa = random perturbations; readout = train the readout alone; backprop = autograd "
+      "through the free phase",
+      Resume::free);
+    f("coord_dim_n", &C::coord_dim_n, IntRange{1, 64}, "", "dimensions n that the chart has");
+    f("learned_slots", &C::learned_slots, IntRange{1, 1 << 20}, "slots", "slots of the memory that are learned");
+    f("state_dim", &C::state_dim, IntRange{1, 4096}, "", "width d that values and retrieved outputs have");
+    f("rotor_k", &C::rotor_k, IntRange{0, 4096}, "angles", "angles of the rotor; 0 = no rotor");
+    f("lowrank_r", &C::lowrank_r, IntRange{0, 64}, "directions",
+      "directions of a learned low-rank part of the metric; 0 = a diagonal metric");
+    f("hidden", &C::hidden, IntRange{0, 65536}, "units", "hidden units between input and chart; 0 = none");
+    f("context", &C::context, IntRange{1, 4096}, "tokens",
+      "tokens before the predicted one that a sample of text reads");
+    f("retrieval_beta", &C::retrieval_beta, RealRange{0, 1e6, true}, "",
+      "multiplies the logits of retrieval; larger values choose fewer slots");
+    f("kappa", &C::kappa, RealRange{0, 1e6, true}, "", "ties the chart state to its input with this stiffness");
+    f("gamma", &C::gamma, RealRange{0, 1e6, true}, "", "ties the output to the retrieved values with this stiffness");
+    f("cost_eps", &C::cost_eps, RealRange{1e-12, 1e3}, "",
+      "is added to squared distances, so that the cost has no cusp at a slot");
+    f("margin", &C::margin, RealRange{0, 1, true, true}, "",
+      "bounds the condition for one equilibrium; metric and values are projected to it after each step");
+    f("beta_nudge", &C::beta_nudge, RealRange{0, 1e3, true}, "", "largest strength that the nudge may have", kNudged);
+    f("beta_share", &C::beta_share, RealRange{0, 1, true}, "",
+      "limits the nudge to this share of the strength up to which the negative phase is stable", kNudged);
+    f("tbptt_window_steps", &C::tbptt_window_steps, IntRange{1, 65536}, "steps", "relaxation steps of the free phase");
+    f("nudge_steps", &C::nudge_steps, IntRange{0, 65536}, "steps",
+      "relaxation steps of a nudged phase; 0 = as many as the free phase", kNudged);
+    f("momentum", &C::momentum, RealRange{0, 1, false, true}, "", "damped momentum that the relaxation uses; 0 = none");
+    f("sdm_capacity", &C::sdm_capacity, IntRange{0, 1 << 20}, "slots",
+      "capacity of the ring of episodic slots behind the learned ones; 0 = no ring");
+    f("bank_dtype", &C::bank_dtype, Choice<BankDtype>{}, "",
+      "dtype that values have in a window; auto = float16 on a GPU, float32 on a CPU", Resume::free);
+    f("R_source", &C::R_source, Choice<ResilienceSource>{}, "",
+      "what the resilience of a slot is taken from: slots = its cell of the field; constitutive = the whole field");
+    f("spatial_rows", &C::spatial_rows, IntRange{1, 4096}, "cells", "rows of the field");
+    f("spatial_cols", &C::spatial_cols, IntRange{1, 4096}, "cells", "columns of the field");
+    f("field_dim", &C::field_dim, IntRange{1, 65536}, "", "complex components that each cell of the field has");
+    f("dynamics_mode", &C::dynamics_mode, Choice<FieldDynamics>{}, "",
+      "how the field is moved between windows: frozen = only by learning; symplectic = velocity Verlet; dissipative = "
+      "the "
+      "dissipative step",
+      Resume::free);
+    f("symplectic_dt", &C::symplectic_dt, RealRange{0, 1e3, true}, "", "time step that the field uses", kMovingField);
+    f("symplectic_m_cog", &C::symplectic_m_cog, RealRange{1e-6, 1e6, true}, "", "mass that the field has",
+      kMovingField);
+    f("symplectic_hbar_cog", &C::symplectic_hbar_cog, RealRange{0, 1e6, true}, "",
+      "multiplies the field's Laplacian by hbar^2 / 2m", kMovingField);
+    f("symplectic_stiffness", &C::symplectic_stiffness, RealRange{0, 1e6}, "",
+      "pulls the field to its equilibrium with this stiffness", kSymplectic);
+    f("symplectic_potential", &C::symplectic_potential, Choice<FieldPotential>{}, "",
+      "which potential is used to pull the field to its equilibrium", kSymplectic);
+    f("spsa_sigma", &C::spsa_sigma, RealRange{0, 1e3, true}, "", "size that perturbations have", kSpsa);
+    f("spsa_directions", &C::spsa_directions, IntRange{1, 1024}, "directions",
+      "random directions that a gradient averages over", kSpsa);
+    f("cosine_every", &C::cosine_every, IntRange{0}, "steps",
+      "log the cosine with the gradient of backprop on one batch every so many steps; 0 = never", kNudged,
+      Resume::free);
+  }
+};
+
+}  // namespace hrm::config

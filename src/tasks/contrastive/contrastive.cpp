@@ -1,0 +1,427 @@
+#include "hrm/tasks/contrastive.h"
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <numbers>
+
+#include "hrm/base/error.h"
+#include "hrm/base/text.h"
+#include "hrm/metrics/metric_text.h"
+#include "hrm/ops/complex_field.h"
+#include "hrm/runtime/nvtx.h"
+
+namespace hrm::tasks {
+namespace {
+
+using config::ContrastiveRuleName;
+using config::FieldDynamics;
+using objectives::ContrastiveRule;
+
+constexpr int64_t kCosineRows = 128;  // of a batch that the cosine with backprop is measured on
+
+// Columns of `changes_`.
+enum Change : int64_t { kMetricChange, kAngleChange, kChanges };
+
+ops::FieldVerlet verlet(const config::ContrastiveConfig& config) {
+  return {.dt = config.symplectic_dt,
+          .mass = config.symplectic_m_cog,
+          .hbar = config.symplectic_hbar_cog,
+          .stiffness = config.symplectic_stiffness,
+          .potential = config.symplectic_potential == config::FieldPotential::zero ? ops::FieldPotential::zero
+                       : config.symplectic_potential == config::FieldPotential::harmonic
+                           ? ops::FieldPotential::harmonic
+                           : ops::FieldPotential::gaussian_well,
+          .periodic = true};
+}
+
+ContrastiveRule rule_of(ContrastiveRuleName name) {
+  switch (name) {
+    case ContrastiveRuleName::symmetric:
+      return ContrastiveRule::symmetric;
+    case ContrastiveRuleName::one_sided:
+      return ContrastiveRule::one_sided;
+    case ContrastiveRuleName::backprop:
+      return ContrastiveRule::backprop;
+    default:
+      return ContrastiveRule::readout;  // spsa adds its own gradients
+  }
+}
+
+at::Tensor named(const models::GeometricMemory& memory, const char* name) {
+  const auto parameters = memory.named_parameters();
+  return *parameters.find(name);
+}
+
+}  // namespace
+
+models::GeometricMemoryOptions memory_options(const config::ContrastiveConfig& config, int64_t features,
+                                              int64_t classes) {
+  return {.features = features,
+          .classes = classes,
+          .coords = config.coord_dim_n,
+          .slots = config.learned_slots,
+          .width = config.state_dim,
+          .angles = config.rotor_k,
+          .low_rank = config.lowrank_r,
+          .hidden = config.hidden,
+          .episodes = config.sdm_capacity,
+          .field_rows = config.spatial_rows,
+          .field_cols = config.spatial_cols,
+          .field_dim = config.field_dim,
+          .resilience = config.R_source == config::ResilienceSource::slots ? models::Resilience::slots
+                                                                           : models::Resilience::constitutive,
+          .constants = {.kappa = config.kappa,
+                        .gamma = config.gamma,
+                        .retrieval_beta = config.retrieval_beta,
+                        .cost_eps = config.cost_eps},
+          .margin = config.margin,
+          .beta_cap = config.beta_nudge,
+          .beta_share = config.beta_share,
+          .momentum = config.momentum};
+}
+
+objectives::ContrastiveOptions contrastive_options(const config::ContrastiveConfig& config) {
+  return {.rule = rule_of(config.rule),
+          .steps = config.tbptt_window_steps,
+          .nudge_steps = config.nudge_steps > 0 ? config.nudge_steps : config.tbptt_window_steps};
+}
+
+bool half_values(const config::ContrastiveConfig& config, at::Device device) {
+  return config.bank_dtype == config::BankDtype::automatic ? device.is_cuda()
+                                                           : config.bank_dtype == config::BankDtype::float16;
+}
+
+NamedValues evaluate_memory(const models::GeometricMemory& memory, const config::ContrastiveConfig& config,
+                            const ContrastiveSource& source, int64_t batch, at::Device device, parallel::Comm& comm,
+                            const std::function<void(const EvalProgress&)>& progress) {
+  const at::NoGradGuard no_grad;
+  const models::GeometricMemory::Window window = memory.prepare(half_values(config, device));
+  const at::Tensor sums = at::zeros({3}, at::device(device).dtype(at::kDouble));
+  const int64_t rows = source.rows(), first = rows * comm.rank() / comm.ranks();
+  const int64_t last = rows * (comm.rank() + 1) / comm.ranks();
+  for (int64_t row = first; row < last; row += batch) {
+    const int64_t count = std::min(batch, last - row);
+    const data::VectorBatch samples = data::empty_vector_batch(count, source.features(), device);
+    source.load(at::arange(row, row + count, at::device(device).dtype(at::kLong)), samples);
+    const ops::GeometricState state =
+        memory.free_phase(window, memory.drive(window, samples.inputs), config.tbptt_window_steps);
+    const at::Tensor logits = memory.logits(state.o);
+    const at::Tensor losses = -logits.log_softmax(-1).gather(1, samples.labels.unsqueeze(1));
+    sums.add_(at::stack({losses.sum(at::kDouble), logits.argmax(-1).eq(samples.labels).sum().to(at::kDouble),
+                         at::full({}, static_cast<double>(count), sums.options())}));
+    progress({row + count - first, last - first});
+  }
+  if (!comm.alone()) comm.all_reduce(sums);
+  const at::Tensor host = sums.cpu();
+  const double* const all = host.const_data_ptr<double>();
+  NamedValues result{{"loss", all[0] / all[2]}, {"accuracy", all[1] / all[2]}, {"rows", all[2]}};
+  if (source.is_text()) result.emplace_back("bits_per_token", all[0] / all[2] / std::numbers::ln2);
+  return result;
+}
+
+std::string memory_eval_text(const NamedValues& result) {
+  std::string text = cat("loss ", metrics::fixed(value_of(result, "loss"), 4));
+  if (const auto bits = find_value(result, "bits_per_token")) text += cat(" | bits/token ", metrics::fixed(*bits, 3));
+  return cat(text, " | accuracy ", metrics::percent(value_of(result, "accuracy")), " | ",
+             static_cast<int64_t>(value_of(result, "rows")), " rows");
+}
+
+ContrastiveTask::ContrastiveTask(const config::Config& config, const Runtime& runtime,
+                                 std::shared_ptr<parallel::Comm> comm)
+    : config_(config),
+      runtime_(runtime),
+      comm_(comm ? std::move(comm) : parallel::make_single_comm()),
+      data_(open_contrastive_data(config, runtime.device)),
+      staged_(runtime.device) {
+  const config::ContrastiveConfig& c = config.contrastive;
+  memory_ =
+      std::make_shared<models::GeometricMemory>(memory_options(c, data_.train->features(), data_.train->classes()),
+                                                static_cast<uint64_t>(config.run.seed), runtime.device);
+  if (data_.scaling.mean.defined()) memory_->set_input_scaling(data_.scaling.mean, data_.scaling.deviation);
+  memory_->build_parameter_set();
+  rows_ = config.train.global_batch_size / comm_->ranks();
+  micro_batch_size_ = config.train.micro_batch_size > 0 ? config.train.micro_batch_size : rows_;
+  batch_ = data::empty_vector_batch(rows_, data_.train->features(), runtime.device);
+  const auto zeros = [&](at::IntArrayRef sizes, at::ScalarType dtype) {
+    return at::zeros(sizes, at::device(runtime.device).dtype(dtype));
+  };
+  counter_ = zeros({}, at::kLong);
+  cosine_ = zeros({}, at::kDouble);
+  changes_ = zeros({kChanges}, at::kDouble);
+  momentum_ = at::zeros_like(memory_->field());
+  equilibrium_ = memory_->field().detach().clone();
+  history_ = zeros({}, at::kLong);
+  field_before_ = equilibrium_.clone();
+  angles_before_ = named(*memory_, "angles").detach().clone();
+  metric_before_ = named(*memory_, "log_metric").detach().exp();
+
+  metric_names_ = {"loss",        "accuracy", "lior",  "R_mean", "spd_mean", "residual", "beta",
+                   "contraction", "g_min",    "g_max", "dg",     "dtheta",   "mem_norm"};
+  if (data_.train->is_text()) metric_names_.emplace_back("bits_per_token");
+  if (c.rule == ContrastiveRuleName::symmetric || c.rule == ContrastiveRuleName::one_sided) {
+    metric_names_.emplace_back("lior_plus");
+    metric_names_.emplace_back("lior_minus");
+  }
+  if (c.sdm_capacity > 0) metric_names_.emplace_back("bank_filled");
+  if (c.dynamics_mode == FieldDynamics::symplectic) metric_names_.emplace_back("field_energy");
+  if (c.cosine_every > 0) metric_names_.emplace_back("cosine");
+}
+
+// The metric, the rotor and the field are not shrunk towards zero, which has no meaning for them.
+optim::GroupDefaults ContrastiveTask::group_defaults() const {
+  optim::GroupDefaults defaults;
+  defaults.decay_vectors = false;
+  defaults.undecayed = {"log_metric", "angles", "field", "low_rank*"};
+  defaults.not_matrices = {"field", "low_rank*", "readout*"};
+  return defaults;
+}
+
+data::VectorStreamOptions ContrastiveTask::stream_options() const {
+  return {.seed = static_cast<uint64_t>(config_.run.seed),
+          .global_batch_size = config_.train.global_batch_size,
+          .rank = comm_->rank(),
+          .ranks = comm_->ranks(),
+          .pinned = runtime_.device.is_cuda()};
+}
+
+double ContrastiveTask::load_batch(int64_t step, double) {
+  if (!stream_) stream_ = std::make_unique<data::VectorStream>(data_.train->rows(), stream_options(), position_);
+  staged_.make_room();
+  data::VectorPicks picks = stream_->next();
+  data_.train->load(picks.rows, batch_);
+  position_ = picks.position_after;
+  staged_.hold(std::move(picks));
+  counter_.fill_(step);
+  const int64_t every = config_.contrastive.cosine_every;
+  if (every > 0 && step % every == 0) measure_cosine();
+  return 0;
+}
+
+// Of all parameters but the readout, whose gradient is exact, on the first rows of the batch.
+void ContrastiveTask::measure_cosine() {
+  const at::NoGradGuard no_grad;
+  const int64_t rows = std::min(rows_, kCosineRows);
+  const at::Tensor inputs = batch_.inputs.narrow(0, 0, rows), targets = batch_.labels.narrow(0, 0, rows);
+  const auto window = memory_->prepare(half_values(config_.contrastive, runtime_.device));
+  objectives::ContrastiveOptions options = contrastive_options(config_.contrastive);
+  const models::Gradients ours =
+      objectives::contrastive_gradients(*memory_, window, inputs, targets, options).gradients;
+  options.rule = ContrastiveRule::backprop;
+  const models::Gradients exact =
+      objectives::contrastive_gradients(*memory_, window, inputs, targets, options).gradients;
+  at::Tensor product = at::zeros_like(cosine_), own = product.clone(), other = product.clone();
+  for (size_t i = 0; i < ours.size(); ++i) {
+    if (memory_->parameter_names()[i].starts_with("readout") || !ours[i].defined() || !exact[i].defined()) continue;
+    const at::Tensor a = ours[i].to(at::kDouble), b = exact[i].to(at::kDouble);
+    product.add_((a * b).sum());
+    own.add_(a.square().sum());
+    other.add_(b.square().sum());
+  }
+  cosine_.copy_(product / (own * other).sqrt().clamp_min(1e-300));
+}
+
+void ContrastiveTask::forward_backward(int64_t micro_batch, const at::Tensor& loss_scale, at::Tensor& metric_sums) {
+  const at::NoGradGuard no_grad;
+  const double share = static_cast<double>(micro_batch_size_) / static_cast<double>(config_.train.global_batch_size);
+  const at::Tensor inputs = batch_.inputs.narrow(0, micro_batch * micro_batch_size_, micro_batch_size_);
+  const at::Tensor targets = batch_.labels.narrow(0, micro_batch * micro_batch_size_, micro_batch_size_);
+  const bool half = half_values(config_.contrastive, runtime_.device);
+  if (micro_batch == 0) {
+    const ProfilerRange range(RangeKind::step, "prepare");
+    window_ = memory_->prepare(half);
+    field_before_.copy_(memory_->field());
+    angles_before_.copy_(named(*memory_, "angles"));
+    metric_before_.copy_(named(*memory_, "log_metric").exp());
+  }
+  objectives::ContrastiveResult result;
+  {
+    const ProfilerRange range(RangeKind::step, "window");
+    result =
+        objectives::contrastive_gradients(*memory_, window_, inputs, targets, contrastive_options(config_.contrastive));
+    if (config_.contrastive.rule == ContrastiveRuleName::spsa) {
+      result.gradients = objectives::spsa_gradients(*memory_, inputs, targets, counter_, half,
+                                                    {.steps = config_.contrastive.tbptt_window_steps,
+                                                     .sigma = config_.contrastive.spsa_sigma,
+                                                     .directions = config_.contrastive.spsa_directions,
+                                                     .seed = static_cast<uint64_t>(config_.run.seed)});
+    }
+  }
+  const std::vector<nn::Parameter>& parameters = memory_->parameter_set().all();
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    if (!result.gradients[i].defined()) continue;
+    const at::Tensor gradient = result.gradients[i] * share;
+    parameters[i].master.grad().add_(loss_scale.defined() ? gradient * loss_scale : gradient);
+  }
+  metric_sums.add_(metrics_of(result, share, micro_batch == 0 && comm_->main()));
+  if (micro_batch == 0) last_ = result;
+}
+
+// In the order of metric_names(). What does not depend on the batch counts once for all ranks and micro-batches.
+at::Tensor ContrastiveTask::metrics_of(const objectives::ContrastiveResult& result, double share, bool first) const {
+  const auto wide = [](const at::Tensor& t) { return t.to(at::kDouble); };
+  const double once = first ? 1 : 0;
+  const at::Tensor resilience = wide(window_.cells.mean()), log_metric = named(*memory_, "log_metric");
+  std::vector<at::Tensor> values{wide(result.loss) * share,
+                                 wide(result.accuracy) * share,
+                                 wide(result.speed) * resilience * share,
+                                 resilience * once,
+                                 wide(result.speed) * share,
+                                 wide(result.residual) * share,
+                                 wide(window_.rates.select(0, 2)) * once,
+                                 wide(memory_->contraction(window_)) * once,
+                                 wide(log_metric.min().exp()) * once,
+                                 wide(log_metric.max().exp()) * once,
+                                 changes_.select(0, kMetricChange) * once,
+                                 changes_.select(0, kAngleChange) * once,
+                                 wide(result.free.o.square().sum(-1).sqrt().mean()) * share};
+  if (data_.train->is_text()) values.push_back(values.front() / std::numbers::ln2);
+  const config::ContrastiveConfig& c = config_.contrastive;
+  if (c.rule == ContrastiveRuleName::symmetric || c.rule == ContrastiveRuleName::one_sided) {
+    values.push_back(wide(result.speed_plus) * resilience * share);
+    values.push_back(wide(result.speed_minus) * resilience * share);
+  }
+  if (c.sdm_capacity > 0) values.push_back(wide(window_.slots.filled - c.learned_slots) * once);
+  if (c.dynamics_mode == FieldDynamics::symplectic) {
+    values.push_back(ops::complex_field_energies(memory_->field(), momentum_, equilibrium_, verlet(c)).sum() * once);
+  }
+  if (c.cosine_every > 0) values.push_back(cosine_ * once);
+  return at::stack(values);
+}
+
+void ContrastiveTask::update_extra(const at::Tensor& skip) {
+  const at::NoGradGuard no_grad;
+  const ProfilerRange range(RangeKind::step, "project");
+  memory_->project(skip);
+  const at::Tensor metric = named(*memory_, "log_metric").exp(), angles = named(*memory_, "angles");
+  changes_.copy_(
+      at::stack({(metric - metric_before_).square().sum().sqrt(), (angles - angles_before_).square().sum().sqrt()}));
+  if (config_.contrastive.sdm_capacity > 0) commit_episodes(skip);
+  move_field(skip);
+}
+
+// Learning moves the equilibrium as far as the field, so that the dynamics do not pull it back.
+void ContrastiveTask::move_field(const at::Tensor& skip) {
+  const at::Tensor field = memory_->field().detach();
+  equilibrium_.add_(field - field_before_);
+  const config::ContrastiveConfig& c = config_.contrastive;
+  if (c.dynamics_mode == FieldDynamics::symplectic) {
+    ops::complex_field_verlet_(field, momentum_, equilibrium_, std::nullopt, skip, c.tbptt_window_steps, verlet(c));
+  } else if (c.dynamics_mode == FieldDynamics::dissipative) {
+    ops::complex_field_dissipative_(field, history_, std::nullopt, std::nullopt, std::nullopt, skip,
+                                    c.tbptt_window_steps,
+                                    {.dt = c.symplectic_dt, .mass = c.symplectic_m_cog, .hbar = c.symplectic_hbar_cog});
+  }
+}
+
+// All ranks write the rows of all ranks, in their order, so that their rings are the same.
+void ContrastiveTask::commit_episodes(const at::Tensor& skip) {
+  ops::GeometricState free = last_.free;
+  at::Tensor targets = batch_.labels.narrow(0, 0, micro_batch_size_);
+  if (!comm_->alone()) {
+    const auto gathered = [&](const at::Tensor& part) {
+      std::vector<int64_t> sizes = part.sizes().vec();
+      sizes[0] *= comm_->ranks();
+      const at::Tensor all = at::empty(sizes, part.options());
+      comm_->all_gather(all, part.contiguous());
+      return all;
+    };
+    free.x = gathered(free.x);
+    targets = gathered(targets);
+  }
+  memory_->commit_episodes(window_, free, targets, skip);
+}
+
+void ContrastiveTask::skip_batches(int64_t count) {
+  require(!stream_, ExitCode::unexpected, "batches can be left out before the first step alone");
+  position_ += count * config_.train.global_batch_size;
+}
+
+std::string ContrastiveTask::why_not_captured() const {
+  return config_.contrastive.rule == ContrastiveRuleName::backprop ? "contrastive.rule=backprop runs autograd" : "";
+}
+
+at::Tensor ContrastiveTask::step_loss(const at::Tensor& sums) const {
+  return sums.select(0, 0).clone();
+}
+
+NamedValues ContrastiveTask::summarize(const std::vector<double>& sums, int64_t steps) const {
+  NamedValues out;
+  for (size_t i = 0; i < metric_names_.size(); ++i) {
+    out.emplace_back(metric_names_[i], sums[i] / static_cast<double>(std::max<int64_t>(steps, 1)));
+  }
+  return out;
+}
+
+std::string ContrastiveTask::progress_text(const NamedValues& summary) const {
+  std::string text = cat("loss ", metrics::fixed(value_of(summary, "loss"), 3));
+  if (const auto bits = find_value(summary, "bits_per_token")) text += cat(" | bits/token ", metrics::fixed(*bits, 3));
+  text += cat(" | accuracy ", metrics::percent(value_of(summary, "accuracy")));
+  if (const auto cosine = find_value(summary, "cosine")) text += cat(" | cosine ", metrics::fixed(*cosine, 5));
+  return text;
+}
+
+// Scores, distances and the two sums over slots of each row and step.
+double ContrastiveTask::flops_per_step() const {
+  const config::ContrastiveConfig& c = config_.contrastive;
+  const objectives::ContrastiveOptions options = contrastive_options(c);
+  const double phases = options.rule == ContrastiveRule::symmetric   ? 2
+                        : options.rule == ContrastiveRule::one_sided ? 1
+                                                                     : 0;
+  const auto number = [](int64_t value) { return static_cast<double>(value); };
+  const double row_step =
+      4 * number(c.learned_slots + c.sdm_capacity) * number(c.coord_dim_n + c.lowrank_r + c.state_dim);
+  const double readout = 4 * number(data_.train->classes()) * number(c.state_dim);
+  const double steps = number(options.steps) * row_step + phases * number(options.nudge_steps) * (row_step + readout);
+  const double backprop = options.rule == ContrastiveRule::backprop ? 3 : 1;
+  return number(config_.train.global_batch_size) * steps * backprop;
+}
+
+NamedValues ContrastiveTask::evaluate(const std::function<void(const EvalProgress&)>& progress) {
+  const int64_t batch = config_.eval.batch_size > 0 ? config_.eval.batch_size : micro_batch_size_;
+  return evaluate_memory(*memory_, config_.contrastive, *data_.test, batch, runtime_.device, *comm_, progress);
+}
+
+double ContrastiveTask::score(const NamedValues& result) const {
+  return data_.train->is_text() ? -value_of(result, "loss") : value_of(result, "accuracy");
+}
+
+std::map<std::string, std::string> ContrastiveTask::signature() const {
+  return {{"task", "contrastive"},
+          {"features", std::to_string(data_.train->features())},
+          {"classes", std::to_string(data_.train->classes())}};
+}
+
+std::map<std::string, std::string> ContrastiveTask::source_digests() const {
+  if (train_digest_.empty()) train_digest_ = data_.train->digest();
+  return {{"training data", train_digest_}};
+}
+
+std::string ContrastiveTask::next_batch_digest(int64_t) {
+  return data_.train->batch_digest(stream_options(), position_);
+}
+
+std::string ContrastiveTask::describe() const {
+  const config::ContrastiveConfig& c = config_.contrastive;
+  std::string text = cat("model        geometric memory, ", memory_->parameter_set().count(), " parameters, ",
+                         c.learned_slots, " slots, ", c.coord_dim_n, " coordinates, width ", c.state_dim);
+  if (c.sdm_capacity > 0) text += cat(", ", c.sdm_capacity, " episodes");
+  if (c.hidden > 0) text += cat(", ", c.hidden, " hidden units");
+  text += cat("\nrule         ", name_of(c.rule), ", ", c.tbptt_window_steps, " free steps");
+  text += cat("\ntraining     ", data_.train->origin(), ": ", data_.train->rows(), " rows of ", data_.train->features(),
+              " features, ", data_.train->classes(), " classes");
+  if (data_.test) text += cat("\ntest         ", data_.test->origin(), ": ", data_.test->rows(), " rows");
+  return text;
+}
+
+void ContrastiveTask::visit_state(StateVisitor& visitor) {
+  visit_model(*memory_, visitor);
+  visitor.tensor("field.momentum", momentum_, StateRole::carry);
+  visitor.tensor("field.equilibrium", equilibrium_, StateRole::carry);
+  visitor.tensor("field.history", history_, StateRole::carry);
+  visitor.tensor("contrastive.changes", changes_, StateRole::loop);
+  visitor.tensor("contrastive.cosine", cosine_, StateRole::loop);
+  visitor.integer("sampler.position", position_);
+}
+
+}  // namespace hrm::tasks
