@@ -90,6 +90,14 @@ std::shared_ptr<const data::TokenDataset> packed(std::shared_ptr<const data::Lan
   return text;
 }
 
+// Of a folder without vectors.
+void require_text(const std::string& path) {
+  require(
+      std::filesystem::exists(std::filesystem::path(path) / "meta.json"), ExitCode::data, "'", path,
+      "' is neither a folder of vectors (train/inputs.npy) nor of packed text (meta.json); 'hrm_train data vectors' ",
+      "and 'hrm_train data text' make them");
+}
+
 std::shared_ptr<const ContrastiveSource> text_test(const config::Config& config, const std::string& path,
                                                    at::Device device) {
   data::ValidationSlice slice = data::open_validation_slice(path, config.data, config.eval.max_samples);
@@ -100,7 +108,10 @@ std::shared_ptr<const ContrastiveSource> text_test(const config::Config& config,
 
 std::shared_ptr<const ContrastiveSource> open_contrastive_test(const config::Config& config, const std::string& path,
                                                                const data::VectorScaling& scaling, at::Device device) {
-  if (!data::is_vector_folder(path)) return text_test(config, path, device);
+  if (!data::is_vector_folder(path)) {
+    require_text(path);
+    return text_test(config, path, device);
+  }
   const auto test = data::open_vectors(path, "test");
   return std::make_shared<VectorSource>(test, scaling, test->classes(), device);
 }
@@ -121,6 +132,7 @@ ContrastiveData open_contrastive_data(const config::Config& config, at::Device d
     opened.test = std::make_shared<VectorSource>(held_out, opened.scaling, rows->classes(), device);
     return opened;
   }
+  require_text(train);
   opened.train = std::make_shared<TextSource>(packed(data::open_language_source(train, "train")),
                                               config.contrastive.context, device);
   if (test == "none") return opened;
