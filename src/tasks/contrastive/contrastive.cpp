@@ -7,7 +7,6 @@
 
 #include "hrm/base/error.h"
 #include "hrm/base/text.h"
-#include "hrm/metrics/metric_text.h"
 #include "hrm/ops/complex_field.h"
 #include "hrm/runtime/nvtx.h"
 
@@ -97,56 +96,24 @@ NamedValues evaluate_memory(const models::GeometricMemory& memory, const config:
                             const std::function<void(const EvalProgress&)>& progress) {
   const at::NoGradGuard no_grad;
   const models::GeometricMemory::Window window = memory.prepare(half_values(config, device));
-  const at::Tensor sums = at::zeros({3}, at::device(device).dtype(at::kDouble));
-  const int64_t rows = source.rows(), first = rows * comm.rank() / comm.ranks();
-  const int64_t last = rows * (comm.rank() + 1) / comm.ranks();
-  for (int64_t row = first; row < last; row += batch) {
-    const int64_t count = std::min(batch, last - row);
-    const data::VectorBatch samples = data::empty_vector_batch(count, source.features(), device);
-    source.load(at::arange(row, row + count, at::device(device).dtype(at::kLong)), samples);
-    const ops::GeometricState state =
-        memory.free_phase(window, memory.drive(window, samples.inputs), config.tbptt_window_steps);
-    const at::Tensor logits = memory.logits(state.o);
-    const at::Tensor losses = -logits.log_softmax(-1).gather(1, samples.labels.unsqueeze(1));
-    sums.add_(at::stack({losses.sum(at::kDouble), logits.argmax(-1).eq(samples.labels).sum().to(at::kDouble),
-                         at::full({}, static_cast<double>(count), sums.options())}));
-    progress({row + count - first, last - first});
-  }
-  if (!comm.alone()) comm.all_reduce(sums);
-  const at::Tensor host = sums.cpu();
-  const double* const all = host.const_data_ptr<double>();
-  NamedValues result{{"loss", all[0] / all[2]}, {"accuracy", all[1] / all[2]}, {"rows", all[2]}};
-  if (source.is_text()) result.emplace_back("bits_per_token", all[0] / all[2] / std::numbers::ln2);
-  return result;
-}
-
-std::string memory_eval_text(const NamedValues& result) {
-  std::string text = cat("loss ", metrics::fixed(value_of(result, "loss"), 4));
-  if (const auto bits = find_value(result, "bits_per_token")) text += cat(" | bits/token ", metrics::fixed(*bits, 3));
-  return cat(text, " | accuracy ", metrics::percent(value_of(result, "accuracy")), " | ",
-             static_cast<int64_t>(value_of(result, "rows")), " rows");
+  const auto logits = [&](const at::Tensor& inputs) {
+    return memory.logits(memory.free_phase(window, memory.drive(window, inputs), config.tbptt_window_steps).o);
+  };
+  return evaluate_samples(source, batch, device, comm, logits, progress);
 }
 
 ContrastiveTask::ContrastiveTask(const config::Config& config, const Runtime& runtime,
                                  std::shared_ptr<parallel::Comm> comm)
-    : config_(config),
-      runtime_(runtime),
-      comm_(comm ? std::move(comm) : parallel::make_single_comm()),
-      data_(open_contrastive_data(config, runtime.device)),
-      staged_(runtime.device) {
+    : SampleTask(config, runtime, std::move(comm)) {
   const config::ContrastiveConfig& c = config.contrastive;
   memory_ =
       std::make_shared<models::GeometricMemory>(memory_options(c, data_.train->features(), data_.train->classes()),
                                                 static_cast<uint64_t>(config.run.seed), runtime.device);
   if (data_.scaling.mean.defined()) memory_->set_input_scaling(data_.scaling.mean, data_.scaling.deviation);
   memory_->build_parameter_set();
-  rows_ = config.train.global_batch_size / comm_->ranks();
-  micro_batch_size_ = config.train.micro_batch_size > 0 ? config.train.micro_batch_size : rows_;
-  batch_ = data::empty_vector_batch(rows_, data_.train->features(), runtime.device);
   const auto zeros = [&](at::IntArrayRef sizes, at::ScalarType dtype) {
     return at::zeros(sizes, at::device(runtime.device).dtype(dtype));
   };
-  counter_ = zeros({}, at::kLong);
   cosine_ = zeros({}, at::kDouble);
   changes_ = zeros({kChanges}, at::kDouble);
   momentum_ = at::zeros_like(memory_->field());
@@ -177,25 +144,9 @@ optim::GroupDefaults ContrastiveTask::group_defaults() const {
   return defaults;
 }
 
-data::VectorStreamOptions ContrastiveTask::stream_options() const {
-  return {.seed = static_cast<uint64_t>(config_.run.seed),
-          .global_batch_size = config_.train.global_batch_size,
-          .rank = comm_->rank(),
-          .ranks = comm_->ranks(),
-          .pinned = runtime_.device.is_cuda()};
-}
-
-double ContrastiveTask::load_batch(int64_t step, double) {
-  if (!stream_) stream_ = std::make_unique<data::VectorStream>(data_.train->rows(), stream_options(), position_);
-  staged_.make_room();
-  data::VectorPicks picks = stream_->next();
-  data_.train->load(picks.rows, batch_);
-  position_ = picks.position_after;
-  staged_.hold(std::move(picks));
-  counter_.fill_(step);
+void ContrastiveTask::batch_loaded(int64_t step) {
   const int64_t every = config_.contrastive.cosine_every;
   if (every > 0 && step % every == 0) measure_cosine();
-  return 0;
 }
 
 // Of all parameters but the readout, whose gradient is exact, on the first rows of the batch.
@@ -223,9 +174,7 @@ void ContrastiveTask::measure_cosine() {
 
 void ContrastiveTask::forward_backward(int64_t micro_batch, const at::Tensor& loss_scale, at::Tensor& metric_sums) {
   const at::NoGradGuard no_grad;
-  const double share = static_cast<double>(micro_batch_size_) / static_cast<double>(config_.train.global_batch_size);
-  const at::Tensor inputs = batch_.inputs.narrow(0, micro_batch * micro_batch_size_, micro_batch_size_);
-  const at::Tensor targets = batch_.labels.narrow(0, micro_batch * micro_batch_size_, micro_batch_size_);
+  const auto [inputs, targets] = batch_part(micro_batch);
   const bool half = half_values(config_.contrastive, runtime_.device);
   if (micro_batch == 0) {
     const ProfilerRange range(RangeKind::step, "prepare");
@@ -247,13 +196,8 @@ void ContrastiveTask::forward_backward(int64_t micro_batch, const at::Tensor& lo
                                                      .seed = static_cast<uint64_t>(config_.run.seed)});
     }
   }
-  const std::vector<nn::Parameter>& parameters = memory_->parameter_set().all();
-  for (size_t i = 0; i < parameters.size(); ++i) {
-    if (!result.gradients[i].defined()) continue;
-    const at::Tensor gradient = result.gradients[i] * share;
-    parameters[i].master.grad().add_(loss_scale.defined() ? gradient * loss_scale : gradient);
-  }
-  metric_sums.add_(metrics_of(result, share, micro_batch == 0 && comm_->main()));
+  add_gradients(memory_->parameter_set(), result.gradients, loss_scale);
+  metric_sums.add_(metrics_of(result, micro_batch_share(), micro_batch == 0 && comm_->main()));
   if (micro_batch == 0) last_ = result;
 }
 
@@ -332,33 +276,8 @@ void ContrastiveTask::commit_episodes(const at::Tensor& skip) {
   memory_->commit_episodes(window_, free, targets, skip);
 }
 
-void ContrastiveTask::skip_batches(int64_t count) {
-  require(!stream_, ExitCode::unexpected, "batches can be left out before the first step alone");
-  position_ += count * config_.train.global_batch_size;
-}
-
 std::string ContrastiveTask::why_not_captured() const {
   return config_.contrastive.rule == ContrastiveRuleName::backprop ? "contrastive.rule=backprop runs autograd" : "";
-}
-
-at::Tensor ContrastiveTask::step_loss(const at::Tensor& sums) const {
-  return sums.select(0, 0).clone();
-}
-
-NamedValues ContrastiveTask::summarize(const std::vector<double>& sums, int64_t steps) const {
-  NamedValues out;
-  for (size_t i = 0; i < metric_names_.size(); ++i) {
-    out.emplace_back(metric_names_[i], sums[i] / static_cast<double>(std::max<int64_t>(steps, 1)));
-  }
-  return out;
-}
-
-std::string ContrastiveTask::progress_text(const NamedValues& summary) const {
-  std::string text = cat("loss ", metrics::fixed(value_of(summary, "loss"), 3));
-  if (const auto bits = find_value(summary, "bits_per_token")) text += cat(" | bits/token ", metrics::fixed(*bits, 3));
-  text += cat(" | accuracy ", metrics::percent(value_of(summary, "accuracy")));
-  if (const auto cosine = find_value(summary, "cosine")) text += cat(" | cosine ", metrics::fixed(*cosine, 5));
-  return text;
 }
 
 // Scores, distances and the two sums over slots of each row and step.
@@ -378,27 +297,8 @@ double ContrastiveTask::flops_per_step() const {
 }
 
 NamedValues ContrastiveTask::evaluate(const std::function<void(const EvalProgress&)>& progress) {
-  const int64_t batch = config_.eval.batch_size > 0 ? config_.eval.batch_size : micro_batch_size_;
-  return evaluate_memory(*memory_, config_.contrastive, *data_.test, batch, runtime_.device, *comm_, progress);
-}
-
-double ContrastiveTask::score(const NamedValues& result) const {
-  return data_.train->is_text() ? -value_of(result, "loss") : value_of(result, "accuracy");
-}
-
-std::map<std::string, std::string> ContrastiveTask::signature() const {
-  return {{"task", "contrastive"},
-          {"features", std::to_string(data_.train->features())},
-          {"classes", std::to_string(data_.train->classes())}};
-}
-
-std::map<std::string, std::string> ContrastiveTask::source_digests() const {
-  if (train_digest_.empty()) train_digest_ = data_.train->digest();
-  return {{"training data", train_digest_}};
-}
-
-std::string ContrastiveTask::next_batch_digest(int64_t) {
-  return data_.train->batch_digest(stream_options(), position_);
+  return evaluate_memory(*memory_, config_.contrastive, *data_.test, evaluation_batch(), runtime_.device, *comm_,
+                         progress);
 }
 
 std::string ContrastiveTask::describe() const {
@@ -408,10 +308,7 @@ std::string ContrastiveTask::describe() const {
   if (c.sdm_capacity > 0) text += cat(", ", c.sdm_capacity, " episodes");
   if (c.hidden > 0) text += cat(", ", c.hidden, " hidden units");
   text += cat("\nrule         ", name_of(c.rule), ", ", c.tbptt_window_steps, " free steps");
-  text += cat("\ntraining     ", data_.train->origin(), ": ", data_.train->rows(), " rows of ", data_.train->features(),
-              " features, ", data_.train->classes(), " classes");
-  if (data_.test) text += cat("\ntest         ", data_.test->origin(), ": ", data_.test->rows(), " rows");
-  return text;
+  return text + describe_data();
 }
 
 void ContrastiveTask::visit_state(StateVisitor& visitor) {
@@ -421,7 +318,7 @@ void ContrastiveTask::visit_state(StateVisitor& visitor) {
   visitor.tensor("field.history", history_, StateRole::carry);
   visitor.tensor("contrastive.changes", changes_, StateRole::loop);
   visitor.tensor("contrastive.cosine", cosine_, StateRole::loop);
-  visitor.integer("sampler.position", position_);
+  visit_position(visitor);
 }
 
 }  // namespace hrm::tasks

@@ -55,7 +55,7 @@ EvalOutcome evaluate_contrastive(const StoredModel& stored, const EvalRequest& r
   outcome.head = eval_head(trained);
   outcome.values = evaluate_memory(memory, config.contrastive, *source, batch, trained.runtime.device,
                                    *parallel::make_single_comm(), request.progress);
-  outcome.text = memory_eval_text(outcome.values);
+  outcome.text = samples_eval_text(outcome.values);
   outcome.head["data"] = source->origin();
   return outcome;
 }
