@@ -88,6 +88,14 @@ LayeredEnergy::LayeredEnergy(const LayeredEnergyOptions& options, at::Device dev
     below = width;
   }
   readout_ = register_module("readout", std::make_shared<DenseEnergyLayer>(below, options.classes, device));
+  const auto floats = at::device(device).dtype(at::kFloat);
+  input_mean_ = register_buffer("input_mean", at::zeros({options.inputs}, floats));
+  input_deviation_ = register_buffer("input_deviation", at::ones({}, floats));
+}
+
+void LayeredEnergy::set_input_scaling(const at::Tensor& mean, const at::Tensor& deviation) {
+  input_mean_.copy_(mean);
+  input_deviation_.copy_(deviation);
 }
 
 std::vector<at::Tensor> LayeredEnergy::start(const at::Tensor& drive) const {
@@ -105,7 +113,7 @@ at::Tensor LayeredEnergy::logits_of(const std::vector<at::Tensor>& states) const
   return readout_->up(at::sigmoid(states.back()));
 }
 
-at::Tensor LayeredEnergy::step_size(const Nudge& nudge) const {
+at::Tensor LayeredEnergy::coupling() const {
   const at::NoGradGuard no_grad;
   // A layer is coupled to the one below and the one above: the norm of the whole is at most the largest sum of both.
   at::Tensor coupling = zero_like(parameters().front()), below = coupling;
@@ -114,6 +122,16 @@ at::Tensor LayeredEnergy::step_size(const Nudge& nudge) const {
     coupling = at::maximum(coupling, below + bound);
     below = bound;
   }
+  return coupling;
+}
+
+at::Tensor LayeredEnergy::contraction() const {
+  return coupling() / kLeastCurvature;
+}
+
+at::Tensor LayeredEnergy::step_size(const Nudge& nudge) const {
+  const at::NoGradGuard no_grad;
+  at::Tensor coupling = this->coupling();
   if (nudge.strength.defined()) coupling = coupling + nudge.beta * readout_->norm_bound().square() / 2;
   return (coupling / kLeastCurvature + 1).reciprocal();
 }
@@ -225,10 +243,30 @@ Contrast LayeredEnergy::contrast(const at::Tensor& inputs, const at::Tensor& lab
                                            nudging.one_sided ? free.states : part(nudged.states, rows, rows));
   const at::Tensor width = nudging.one_sided ? beta : 2 * beta;
   for (at::Tensor& gradient : result.gradients) gradient.div_(width);
-  // The readout is no part of E: its gradient is that of the cost at the free state.
-  const at::Tensor error = (at::softmax(free_logits, -1) - targets) / rows;
-  result.gradients.push_back(readout_->weight_statistic(at::sigmoid(free.states.back()), error));
+  add_readout_gradients(free.states.back(), free_logits, targets, result);
+  return result;
+}
+
+// The readout is no part of E: its gradient is that of the cost at the free state.
+void LayeredEnergy::add_readout_gradients(const at::Tensor& top, const at::Tensor& logits, const at::Tensor& targets,
+                                          Contrast& result) const {
+  const at::Tensor error = (at::softmax(logits, -1) - targets) / logits.size(0);
+  result.gradients.push_back(readout_->weight_statistic(at::sigmoid(top), error));
   result.gradients.push_back(readout_->bias_statistic(error));
+}
+
+Contrast LayeredEnergy::readout_only(const at::Tensor& inputs, const at::Tensor& labels) const {
+  const at::NoGradGuard no_grad;
+  const at::Tensor targets = one_hot(labels);
+  const Relaxed free = relax_free(inputs);
+  const at::Tensor found = logits_of(free.states);
+  Contrast result;
+  result.loss = mean_cost(found, targets);
+  result.correct = count_correct(found, labels);
+  result.beta = zero_like(result.loss);
+  result.residual = at::stack({free.residual, zero_like(free.residual)});
+  result.gradients.resize(2 * layers_.size());
+  add_readout_gradients(free.states.back(), found, targets, result);
   return result;
 }
 
@@ -250,6 +288,11 @@ Contrast LayeredEnergy::backprop(const at::Tensor& inputs, const at::Tensor& lab
   return by_autograd(inputs, labels, options_.free_steps);
 }
 
+at::Tensor LayeredEnergy::feed_forward_logits(const at::Tensor& inputs) const {
+  const at::NoGradGuard no_grad;
+  return logits_of(start(layers_[0]->up(inputs)));
+}
+
 Contrast LayeredEnergy::feed_forward_backprop(const at::Tensor& inputs, const at::Tensor& labels) const {
   return by_autograd(inputs, labels, /*steps=*/0);
 }
@@ -259,11 +302,13 @@ at::Tensor LayeredEnergy::logits(const at::Tensor& inputs) const {
   return logits_of(relax_free(inputs).states);
 }
 
-void LayeredEnergy::project_() {
+void LayeredEnergy::project_(const at::Tensor& skip) {
+  const at::NoGradGuard no_grad;
   // Layers between two others share the limit.
   const double limit = options_.margin * kLeastCurvature / (layers_.size() > 2 ? 2 : 1);
   for (size_t l = 1; l < layers_.size(); ++l) {
-    layers_[l]->scale_((limit / layers_[l]->norm_bound()).clamp_max(1));
+    const at::Tensor factor = (limit / layers_[l]->norm_bound()).clamp_max(1);
+    layers_[l]->scale_(skip.defined() ? at::where(skip.ne(0), at::ones_like(factor), factor) : factor);
   }
 }
 

@@ -101,11 +101,14 @@ models::Gradients spsa_gradients(GeometricMemory& memory, const at::Tensor& inpu
     const ops::GeometricState state = memory.free_phase(window, memory.drive(window, inputs), options.steps);
     return -memory.logits(state.o).log_softmax(-1).gather(1, chosen).mean();
   };
-  std::vector<at::Tensor> parameters, before, signs;
-  for (const at::Tensor& parameter : memory.parameters()) {
-    parameters.push_back(parameter);
-    before.push_back(parameter.clone());
-  }
+  return spsa_gradients(memory.parameters(), loss, counter, options);
+}
+
+models::Gradients spsa_gradients(const std::vector<at::Tensor>& parameters, const std::function<at::Tensor()>& loss,
+                                 const at::Tensor& counter, const SpsaOptions& options) {
+  const at::NoGradGuard no_grad;
+  std::vector<at::Tensor> before, signs;
+  for (const at::Tensor& parameter : parameters) before.push_back(parameter.clone());
   Gradients gradients(parameters.size());
   const auto moved = [&](double sigma) {
     for (size_t i = 0; i < parameters.size(); ++i) parameters[i].copy_(before[i] + sigma * signs[i]);

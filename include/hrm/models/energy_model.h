@@ -54,8 +54,10 @@ class EnergyModel : public torch::nn::Module {
   virtual Contrast backprop(const at::Tensor& inputs, const at::Tensor& labels) const = 0;
 
   // Puts the parameters back into the region where the energy is strongly convex. In place, without autograd, reads
-  // nothing back. Call it after initialisation and after each update.
-  virtual void project_() = 0;
+  // nothing back. Call it after initialisation and after each update. `skip` (0-dim float32, non-zero = change nothing)
+  // may be undefined.
+  virtual void project_(const at::Tensor& skip) = 0;
+  void project_() { project_(at::Tensor()); }
 
   // Adds the gradients to those of parameters(), in place; a parameter without one gets a buffer first.
   void add_gradients(const Contrast& contrast);

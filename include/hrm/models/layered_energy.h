@@ -72,15 +72,30 @@ class LayeredEnergy final : public EnergyModel {
  public:
   // Parameters, float32 and uninitialised: layers.<l>.weight (width, width below), layers.<l>.bias (width),
   // readout.weight (classes, width), readout.bias (classes). Initialise them by nn::init_parameters(), then project_().
+  // Buffers: input_mean (inputs), input_deviation (0-dim).
   // Throws Error(usage) for sizes below 1, no hidden layer, and a momentum or margin outside [0, 1) and (0, 1).
   LayeredEnergy(const LayeredEnergyOptions& options, at::Device device);
 
   at::Tensor logits(const at::Tensor& inputs) const override;
   Contrast contrast(const at::Tensor& inputs, const at::Tensor& labels, const Nudging& nudging) const override;
   Contrast backprop(const at::Tensor& inputs, const at::Tensor& labels) const override;
-  void project_() override;
+  using EnergyModel::project_;
+  void project_(const at::Tensor& skip) override;
 
-  // The gradient by autograd of the same network without feedback: logits of the states in which the free phase starts.
+  const LayeredEnergyOptions& options() const { return options_; }
+
+  // The scaling of the inputs that the network is trained on, kept with its weights. All other functions take inputs
+  // that are scaled already.
+  void set_input_scaling(const at::Tensor& mean, const at::Tensor& deviation);
+  const at::Tensor& input_mean() const { return input_mean_; }
+  const at::Tensor& input_deviation() const { return input_deviation_; }
+
+  // The free phase and the gradient of the readout; other gradients are undefined. Without autograd.
+  Contrast readout_only(const at::Tensor& inputs, const at::Tensor& labels) const;
+
+  // The same network without feedback: logits of the states in which the free phase starts, and their gradient by
+  // autograd. The weights need no project_().
+  at::Tensor feed_forward_logits(const at::Tensor& inputs) const;
   Contrast feed_forward_backprop(const at::Tensor& inputs, const at::Tensor& labels) const;
 
   // Per hidden layer the states u of the last step, (B, width).
@@ -108,6 +123,10 @@ class LayeredEnergy final : public EnergyModel {
   // Psi at least 4.
   at::Tensor beta_of(const Nudging& nudging) const;
 
+  // 0-dim: the coupling's norm over the least curvature of Psi. Below 1 there is one equilibrium; project_() keeps it
+  // at the margin or below.
+  at::Tensor contraction() const;
+
  private:
   struct Nudge {
     at::Tensor strength;  // (B, 1); undefined in the free phase
@@ -116,14 +135,18 @@ class LayeredEnergy final : public EnergyModel {
   };
   std::vector<at::Tensor> start(const at::Tensor& drive) const;
   Relaxed relax(const at::Tensor& drive, std::vector<at::Tensor> states, int64_t steps, const Nudge& nudge) const;
+  at::Tensor coupling() const;
   at::Tensor step_size(const Nudge& nudge) const;
   at::Tensor one_hot(const at::Tensor& labels) const;
   at::Tensor logits_of(const std::vector<at::Tensor>& states) const;
+  void add_readout_gradients(const at::Tensor& top, const at::Tensor& logits, const at::Tensor& targets,
+                             Contrast& result) const;
   Contrast by_autograd(const at::Tensor& inputs, const at::Tensor& labels, int64_t steps) const;
 
   LayeredEnergyOptions options_;
   std::vector<std::shared_ptr<EnergyLayer>> layers_;
   std::shared_ptr<EnergyLayer> readout_;
+  at::Tensor input_mean_, input_deviation_;
 };
 
 }  // namespace hrm::models

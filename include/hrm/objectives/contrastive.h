@@ -8,6 +8,9 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <functional>
+#include <vector>
+
 #include "hrm/models/geometric_memory.h"
 
 namespace hrm::objectives {
@@ -42,7 +45,7 @@ ContrastiveResult contrastive_gradients(const models::GeometricMemory& memory,
                                         const at::Tensor& targets, const ContrastiveOptions& options);
 
 struct SpsaOptions {
-  int64_t steps = 64;      // of the free phases
+  int64_t steps = 64;      // of the free phases; of no meaning where the caller gives the loss
   double sigma = 0.01;     // size of a perturbation
   int64_t directions = 4;  // that the gradient averages over
   uint64_t seed = 0;
@@ -51,6 +54,10 @@ struct SpsaOptions {
 // Simultaneous perturbation (Spall 1992): the mean over directions D of (J(p + sigma D) - J(p - sigma D)) / (2 sigma) D
 // with D of random signs, all parameters at once. `counter`, 0-dim int64 on the device, chooses the signs. Both losses
 // of a direction are of the same batch. The parameters are perturbed in place and restored to their bits.
+// `loss`: J of the parameters as they are, 0-dim, called without autograd.
+models::Gradients spsa_gradients(const std::vector<at::Tensor>& parameters, const std::function<at::Tensor()>& loss,
+                                 const at::Tensor& counter, const SpsaOptions& options);
+// J is the mean cross-entropy after options.steps free steps.
 models::Gradients spsa_gradients(models::GeometricMemory& memory, const at::Tensor& inputs, const at::Tensor& targets,
                                  const at::Tensor& counter, bool half_values, const SpsaOptions& options);
 
