@@ -42,6 +42,19 @@ __device__ inline void multiply(float (&sum)[4], uint32_t a0, uint32_t a1, uint3
 #endif
 }
 
+// sum = a b, in float32, of float16: no registers need to be cleared before.
+__device__ inline void product(float (&sum)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0,
+                               uint32_t b1) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+      "{%10, %10, %10, %10};"
+      : "=f"(sum[0]), "=f"(sum[1]), "=f"(sum[2]), "=f"(sum[3])
+      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1), "f"(0.0f));
+#else
+  (void)sum, (void)a0, (void)a1, (void)a2, (void)a3, (void)b0, (void)b1;
+#endif
+}
+
 // Of an 8 x 8 matrix a lane gives elements 2 part, 2 part + 1 of row `group` and gets those of column `group`.
 __device__ inline uint32_t transposed(uint32_t pair) {
   uint32_t result = pair;

@@ -2,556 +2,261 @@
 //
 // A cluster of blocks owns some tiles of 16 rows and shares the slots: each block keeps its part of them in shared
 // memory for all steps, and the state of all rows. In a step a warp takes one tile of rows through its part of the
-// block's slots, as flash attention does: scores, distances and both sums are products of tensor cores. Then each block
-// sums the parts of its own rows, moves them, and hands the new state to the others.
-//
-// Values are float16. States, keys and weights are split into two float16 numbers each, because the difference of two
-// phases is what the caller wants: rounding them once would leave noise as large as that difference.
+// block's slots. The warps of a block add up what they found, and each block gets the sums of its own rows from all
+// others, moves them, and hands the new state out.
 #include "ops/contrastive/cuda/geometric_relax.h"
 
+#include <algorithm>
 #include <array>
 #include <map>
 #include <mutex>
 
+#include "ops/contrastive/cuda/relax_division.cuh"
+#include "ops/contrastive/cuda/relax_tiles.cuh"
 #include "ops/cuda/cluster.cuh"
 #include "ops/cuda/common.cuh"
-#include "ops/cuda/mma.cuh"
 
 namespace hrm::ops::cuda {
 namespace {
 
-constexpr int kTile = 16;  // rows of a tile, slots of a tile, classes of a tile
-constexpr int kMostClasses = 1024, kMostWarps = 12, kMostCluster = 8;
-constexpr float kLog2E = 1.44269504f, kLn2 = 0.693147181f;
-constexpr float kLeast = -1e30f;  // a maximum before the first logit
-// Logits, in powers of 2, may exceed the running maximum by this much before sums are scaled anew. Weights then reach
-// 2^8, which float16 holds.
-constexpr float kSlack = 8;
+constexpr int kMostClasses = 1024;
 
-// How the rows and slots are divided.
-struct Division {
-  int row_tiles = 0;   // of a cluster, each the work of slot_warps warps in every block
-  int slot_warps = 0;  // warps that share a tile's slots in a block
-  int cluster = 0;     // blocks that share the slots
-  int slots = 0;       // of a block at most, a multiple of kTile * slot_warps
-  int classes = 0;     // of a block at most, a multiple of kTile
-
-  __host__ __device__ int warps() const { return row_tiles * slot_warps; }
-  __host__ __device__ int rows() const { return row_tiles * kTile; }
-  __host__ __device__ int own_rows() const { return rows() / cluster; }
-  __host__ __device__ int parts() const { return cluster * slot_warps; }
-};
-
-// What a warp's part of the slots adds to a row, by float32 numbers: maximum, sum of weights and sum of e; sum of e Kt;
-// sum of w V; of the readout maximum and sum; sum of p W. Groups begin at multiples of 4.
-template <int N, int D>
-struct Columns {
-  static constexpr int kMax = 0, kSum = 1, kPulls = 2, kPull = 4, kMix = kPull + N, kReadout = kMix + D;
-  static constexpr int kReadoutMix = kReadout + 4;
-  __host__ __device__ static constexpr int count(bool nudged) { return nudged ? kReadoutMix + D : kReadout; }
-};
-
-template <int N, int D>
-struct Shared {
-  // Halves. A key is N high parts, N low ones and N of padding, so that the loads of a warp meet different banks.
-  static constexpr int kKeyStride = 3 * N, kValueStride = D + 8, kChartStride = N + 8;
-
-  __host__ __device__ Shared(char* base, const Division& division, bool nudged) : at(base) {
-    const int slots = division.slots, classes = division.classes, rows = division.rows(), own = division.own_rows();
-    const int columns = Columns<N, D>::count(nudged);
-    keys = take<__half>(slots * kKeyStride);
-    values = take<__half>(slots * kValueStride);
-    readout = take<__half>(classes * kValueStride);
-    high = take<__half>(rows * kValueStride);
-    low = take<__half>(rows * kValueStride);
-    x_high = take<__half>(rows * kChartStride);
-    x_low = take<__half>(rows * kChartStride);
-    squares = take<float>(rows);
-    key_norms = take<float>(slots);
-    resilience = take<float>(slots);
-    bias = take<float>(classes);
-    partial = take<float>(own * division.parts() * columns);
-    metric = take<float>(N * N);
-    state = take<float>(own * (N + D));
-    drive = take<float>(own * N);
-    target = take<float>(own * D);
-    sign = take<float>(own);
-    speed = take<float>(own);
-    reduced = take<float>(division.warps() * columns);
-  }
-
-  template <typename T>
-  __host__ __device__ T* take(int count) {
-    T* const result = reinterpret_cast<T*>(at);
-    at += (static_cast<size_t>(count) * sizeof(T) + 15) / 16 * 16;
-    return result;
-  }
-
-  char* at;
-  // state: x and o of the block's own rows, N + D numbers a row. partial: for each of them, what all parts add.
-  float *squares, *key_norms, *resilience, *bias, *partial, *metric, *state, *drive, *target, *sign, *speed, *reduced;
-  __half *keys, *values, *readout, *high, *low, *x_high, *x_low;
-};
-
-// Of 4 matrices of 8 x 8 that lie one below the other and side by side: row `lane % 8` of the lane's matrix is at
-// `from`; the lane gets two elements of column lane / 4 of each.
-__device__ inline void load_columns(uint32_t (&result)[4], const __half* from) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 750
-  const auto address = static_cast<uint32_t>(__cvta_generic_to_shared(from));
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(result[0]), "=r"(result[1]), "=r"(result[2]), "=r"(result[3])
-               : "r"(address));
-#else
-  (void)result, (void)from;
-#endif
-}
-
-// 2^x and 1 / sqrt(x), within 2^-22; smallest numbers become zero.
-__device__ inline float power_of_2(float x) {
-  float result;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
-  return result;
-}
-__device__ inline float inverse_root(float x) {
-  float result;
-  asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
-  return result;
-}
-
-__device__ inline uint32_t pair_bits(__half2 pair) {
-  return *reinterpret_cast<uint32_t*>(&pair);
-}
-
-// Two numbers as float16, and what that leaves out.
-struct Split {
-  __device__ Split(float a, float b) {
-    const __half2 rounded = __floats2half2_rn(a, b);
-    const float2 back = __half22float2(rounded);
-    high = pair_bits(rounded);
-    low = pair_bits(__floats2half2_rn(a - back.x, b - back.y));
-  }
-  uint32_t high, low;
-};
-
-// 16 rows of W numbers as left factors, each split in two. Of 16 summands of a product a lane has four that lie side by
-// side, in the right factor, too.
-template <int W>
-struct LeftRows {
-  static constexpr int kSteps = W / 16, kStride = W + 8;
-
-  __device__ LeftRows(const __half* high_rows, const __half* low_rows, int group, int part) {
+// What several parts of the slots (or classes) add to a row, which lie `stride` numbers apart: their common maximum,
+// and the factors that bring them to it.
+struct Parts {
+  __device__ Parts(const float* first, int count, int stride) : first(first), count(count), stride(stride) {
+    float4 heads[kMostParts];
 #pragma unroll
-    for (int k = 0; k < kSteps; ++k) {
+    for (int i = 0; i < kMostParts; ++i) {
+      if (i < count)
+        heads[i] = *reinterpret_cast<const float4*>(first + i * stride);
+      else
+        heads[i] = make_float4(kLeast, 0, 0, 0);
+      most = fmaxf(most, heads[i].x);
+    }
 #pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        const int at = (group + 8 * r) * kStride + part * (W / 4) + 4 * k;
-        const uint2 h = *reinterpret_cast<const uint2*>(high_rows + at);
-        const uint2 l = *reinterpret_cast<const uint2*>(low_rows + at);
-        high[k][r] = h.x;
-        high[k][r + 2] = h.y;
-        low[k][r] = l.x;
-        low[k][r + 2] = l.y;
-      }
+    for (int i = 0; i < kMostParts; ++i) {
+      factor[i] = power_of_2(heads[i].x - most);
+      sum = fmaf(factor[i], heads[i].y, sum);
+      pulls = fmaf(factor[i], heads[i].z, pulls);
     }
   }
 
-  uint32_t high[kSteps][4], low[kSteps][4];
+  // The sums of four columns, counted from the parts' first.
+  __device__ float4 columns(int at) const {
+    float4 total = make_float4(0, 0, 0, 0);
+#pragma unroll
+    for (int i = 0; i < kMostParts; ++i) {
+      if (i >= count) break;
+      const float4 four = *reinterpret_cast<const float4*>(first + i * stride + at);
+      total.x = fmaf(factor[i], four.x, total.x);
+      total.y = fmaf(factor[i], four.y, total.y);
+      total.z = fmaf(factor[i], four.z, total.z);
+      total.w = fmaf(factor[i], four.w, total.w);
+    }
+    return total;
+  }
+
+  const float* first;
+  int count, stride;
+  float factor[kMostParts], most = kLeast, sum = 0, pulls = 0;
 };
 
-// A quarter of a row of W numbers, as pairs.
-template <int W>
-__device__ inline void load_part(uint32_t (&words)[W / 8], const __half* from) {
-  if constexpr (W >= 32) {
-#pragma unroll
-    for (int i = 0; i < W / 8; i += 4) {
-      const uint4 four = *reinterpret_cast<const uint4*>(from + 2 * i);
-      words[i] = four.x;
-      words[i + 1] = four.y;
-      words[i + 2] = four.z;
-      words[i + 3] = four.w;
-    }
-  } else {
-    const uint2 two = *reinterpret_cast<const uint2*>(from);
-    words[0] = two.x;
-    words[1] = two.y;
-  }
-}
-
-// sum += rows of `left` times 8 rows at `row`, of which a lane reads that of its group: W numbers, once rounded.
-template <int W>
-__device__ inline void add_product(float (&sum)[4], const LeftRows<W>& left, const __half* row, int part) {
-  uint32_t words[W / 8];
-  load_part<W>(words, row + part * (W / 4));
-#pragma unroll
-  for (int k = 0; k < W / 16; ++k) {
-    const uint32_t b0 = words[2 * k], b1 = words[2 * k + 1];
-    multiply<__half>(sum, left.high[k][0], left.high[k][1], left.high[k][2], left.high[k][3], b0, b1);
-    multiply<__half>(sum, left.low[k][0], left.low[k][1], left.low[k][2], left.low[k][3], b0, b1);
-  }
-}
-
-// The same for rows of high parts with their low parts W numbers behind; all but the product of both low parts.
-template <int W>
-__device__ inline void add_split_product(float (&sum)[4], const LeftRows<W>& left, const __half* row, int part) {
-  add_product<W>(sum, left, row, part);
-  uint32_t words[W / 8];
-  load_part<W>(words, row + W + part * (W / 4));
-#pragma unroll
-  for (int k = 0; k < W / 16; ++k) {
-    multiply<__half>(sum, left.high[k][0], left.high[k][1], left.high[k][2], left.high[k][3], words[2 * k],
-                     words[2 * k + 1]);
-  }
-}
-
-// Weights of 16 rows and 16 slots as left factors: weights[tile][row][column] of two tiles of 8 slots.
-struct LeftWeights {
-  __device__ explicit LeftWeights(const float (&weights)[2][2][2]) {
-#pragma unroll
-    for (int tile = 0; tile < 2; ++tile) {
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        const Split split(weights[tile][r][0], weights[tile][r][1]);
-        high[2 * tile + r] = split.high;
-        low[2 * tile + r] = split.low;
-      }
-    }
-  }
-  uint32_t high[4], low[4];
-};
-
-// sum += weights times 16 rows of W numbers at `rows`, `stride` apart.
-template <int W, bool kLow = true>
-__device__ inline void add_rows(float (&sum)[W / 8][4], const LeftWeights& left, const __half* rows, int stride,
-                                int lane) {
-  const __half* const from = rows + (lane % 16) * stride + lane / 16 * 8;
-#pragma unroll
-  for (int k = 0; k < W / 16; ++k) {
-    uint32_t b[4];
-    load_columns(b, from + 16 * k);
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      multiply<__half>(sum[2 * k + i], left.high[0], left.high[1], left.high[2], left.high[3], b[2 * i], b[2 * i + 1]);
-      if constexpr (kLow) {
-        multiply<__half>(sum[2 * k + i], left.low[0], left.low[1], left.low[2], left.low[3], b[2 * i], b[2 * i + 1]);
-      }
-    }
-  }
-}
-
-// Sum over the four lanes that share a row.
-__device__ inline float row_sum(float value) {
-  value += __shfl_xor_sync(0xffffffffu, value, 1);
-  return value + __shfl_xor_sync(0xffffffffu, value, 2);
-}
-
-__device__ inline float row_max(float value) {
-  value = fmaxf(value, __shfl_xor_sync(0xffffffffu, value, 1));
-  return fmaxf(value, __shfl_xor_sync(0xffffffffu, value, 2));
-}
-
-// Where a lane writes what its warp's part adds to two rows: in the blocks that own them.
-template <int N, int D>
+// Where a lane writes what its warp adds to two rows: in the blocks that own them, or first in its own block.
+template <int N, int D, int kColumns>
 struct PartOfRows {
-  __device__ PartOfRows(const Shared<N, D>& shared, const Division& division, int row, int part_of_all, int columns) {
+  __device__ PartOfRows(const Shared<N, D>& shared, const Division& division, int row, int slot_warp) {
     const int own = division.own_rows();
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const int at = row + 8 * r;
-      to[r] = in_block_of_cluster(shared.partial, at / own) + (at % own * division.parts() + part_of_all) * columns;
+      to[r] = division.slot_warps > 1 ? shared.of_warps + (at * division.slot_warps + slot_warp) * kColumns
+                                      : in_block_of_cluster(shared.of_blocks, at / own) +
+                                            (at % own * division.cluster + rank_in_cluster()) * kColumns;
     }
   }
   float* to[2];
 };
 
-// Writes sums to the columns of the lane's two rows.
-template <int W>
-__device__ inline void store_rows(const float (&sum)[W / 8][4], float* const (&to)[2], int column, int part) {
-#pragma unroll
-  for (int tile = 0; tile < W / 8; ++tile) {
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      *reinterpret_cast<float2*>(to[r] + column + 8 * tile + 2 * part) =
-          make_float2(sum[tile][2 * r], sum[tile][2 * r + 1]);
-    }
-  }
-}
-
-template <int W>
-__device__ inline void scale_row(float (&sum)[W / 8][4], int r, float factor) {
-#pragma unroll
-  for (int tile = 0; tile < W / 8; ++tile) {
-    sum[tile][2 * r] *= factor;
-    sum[tile][2 * r + 1] *= factor;
-  }
-}
-
-// One tile of rows through the slots first .. last - 1 of the block, of which those from `filled` on are empty.
-template <int N, int D>
-__device__ void retrieve(const GeometricRelax& p, const Shared<N, D>& shared, int row, int first, int last, int filled,
-                         const PartOfRows<N, D>& to) {
-  using S = Shared<N, D>;
+// Adds up what the warps of the block found and sends it to the owners of the rows.
+template <int N, int D, int kColumns>
+__device__ void send_sums(const Shared<N, D>& shared, const Division& division) {
   using C = Columns<N, D>;
-  const int lane = static_cast<int>(threadIdx.x) % 32, group = lane / 4, part = lane % 4;
-  const LeftRows<D> output(shared.high + row * S::kValueStride, shared.low + row * S::kValueStride, group, part);
-  const LeftRows<N> chart(shared.x_high + row * S::kChartStride, shared.x_low + row * S::kChartStride, group, part);
-  const float squares[2] = {shared.squares[row + group], shared.squares[row + group + 8]};
-  const float by_value = p.retrieval_beta * p.gamma * kLog2E, by_cost = -p.retrieval_beta * kLog2E;
-
-  float most[2] = {kLeast, kLeast}, sum[2] = {0, 0}, pulls[2] = {0, 0};
-  float pull[N / 8][4] = {}, mix[D / 8][4] = {};
-  for (int base = first; base < last; base += kTile) {
-    const __half* const keys = shared.keys + base * S::kKeyStride;
-    const __half* const values = shared.values + base * S::kValueStride;
-    float score[2][4] = {}, dot[2][4] = {};
-#pragma unroll
-    for (int tile = 0; tile < 2; ++tile) {
-      add_split_product<N>(dot[tile], chart, keys + (8 * tile + group) * S::kKeyStride, part);
-      add_product<D>(score[tile], output, values + (8 * tile + group) * S::kValueStride, part);
-    }
-    float rate[2][2][2], logit[2][2][2], largest[2] = {-INFINITY, -INFINITY};
-#pragma unroll
-    for (int tile = 0; tile < 2; ++tile) {
-      const int slot = base + 8 * tile + 2 * part;
-      const float2 norms = *reinterpret_cast<const float2*>(shared.key_norms + slot);
-      const float2 resilience = *reinterpret_cast<const float2*>(shared.resilience + slot);
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-#pragma unroll
-        for (int column = 0; column < 2; ++column) {
-          const float norm = column == 0 ? norms.x : norms.y, factor = column == 0 ? resilience.x : resilience.y;
-          const float square = fmaxf(norm + squares[r] - 2 * dot[tile][2 * r + column], 0) + p.cost_eps;
-          const float inverse = inverse_root(square);
-          rate[tile][r][column] = factor * inverse;
-          float value = by_value * score[tile][2 * r + column] + by_cost * factor * (square * inverse);
-          if (slot + column >= filled) value = -INFINITY;
-          logit[tile][r][column] = value;
-          largest[r] = fmaxf(largest[r], value);
-        }
-      }
-    }
-    if (__any_sync(0xffffffffu, largest[0] > most[0] + kSlack || largest[1] > most[1] + kSlack)) {
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        const float now = fmaxf(most[r], row_max(largest[r])), factor = power_of_2(most[r] - now);
-        most[r] = now;
-        sum[r] *= factor;
-        pulls[r] *= factor;
-        scale_row<N>(pull, r, factor);
-        scale_row<D>(mix, r, factor);
-      }
-    }
-    float weights[2][2][2];
-#pragma unroll
-    for (int tile = 0; tile < 2; ++tile) {
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-#pragma unroll
-        for (int column = 0; column < 2; ++column) {
-          const float w = power_of_2(logit[tile][r][column] - most[r]);
-          weights[tile][r][column] = w;
-          rate[tile][r][column] *= w;
-          sum[r] += w;
-          pulls[r] += rate[tile][r][column];
-        }
-      }
-    }
-    add_rows<D>(mix, LeftWeights(weights), values, S::kValueStride, lane);
-    const LeftWeights rates(rate);
-    add_rows<N>(pull, rates, keys, S::kKeyStride, lane);
-    add_rows<N, /*kLow=*/false>(pull, rates, keys + N, S::kKeyStride, lane);
+  constexpr int kFours = kColumns / 4;
+  const int own = division.own_rows(), count = division.rows() * kFours;
+  for (int i = static_cast<int>(threadIdx.x); i < count; i += static_cast<int>(blockDim.x)) {
+    const int row = i / kFours, column = i % kFours * 4, head = column >= C::kReadout ? C::kReadout : C::kHead;
+    const Parts parts(shared.of_warps + row * division.slot_warps * kColumns + head, division.slot_warps, kColumns);
+    const float4 sums =
+        column == head ? make_float4(parts.most, parts.sum, parts.pulls, 0) : parts.columns(column - head);
+    float* const to = in_block_of_cluster(shared.of_blocks, row / own) +
+                      (row % own * division.cluster + rank_in_cluster()) * kColumns + column;
+    *reinterpret_cast<float4*>(to) = sums;
   }
-
-#pragma unroll
-  for (int r = 0; r < 2; ++r) {
-    const float all = row_sum(sum[r]), all_pulls = row_sum(pulls[r]);
-    if (part == 0) *reinterpret_cast<float4*>(to.to[r]) = make_float4(most[r], all, all_pulls, 0);
-  }
-  store_rows<N>(pull, to.to, C::kPull, part);
-  store_rows<D>(mix, to.to, C::kMix, part);
 }
 
-// The same for the readout: softmax(W o + b) W over the block's classes of this warp, every step-th tile.
-template <int N, int D>
-__device__ void read_out(const Shared<N, D>& shared, int row, int first_tile, int tiles, int step,
-                         const PartOfRows<N, D>& to) {
-  using S = Shared<N, D>;
-  using C = Columns<N, D>;
-  const int lane = static_cast<int>(threadIdx.x) % 32, group = lane / 4, part = lane % 4;
-  const LeftRows<D> output(shared.high + row * S::kValueStride, shared.low + row * S::kValueStride, group, part);
-  float most[2] = {kLeast, kLeast}, sum[2] = {0, 0}, mix[D / 8][4] = {};
-  for (int at = first_tile; at < tiles; at += step) {
-    const __half* const rows = shared.readout + at * kTile * S::kValueStride;
-    float score[2][4] = {}, weights[2][2][2], largest[2] = {-INFINITY, -INFINITY};
+// Sum over the neighbouring lanes that hold the x of a row, four numbers each.
+template <int N>
+__device__ inline float sum_of_x(float value) {
 #pragma unroll
-    for (int tile = 0; tile < 2; ++tile) {
-      add_product<D>(score[tile], output, rows + (8 * tile + group) * S::kValueStride, part);
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        score[tile][i] = (score[tile][i] + shared.bias[at * kTile + 8 * tile + 2 * part + i % 2]) * kLog2E;
-        largest[i / 2] = fmaxf(largest[i / 2], score[tile][i]);
-      }
-    }
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const float now = fmaxf(most[r], row_max(largest[r])), factor = power_of_2(most[r] - now);
-      most[r] = now;
-      sum[r] *= factor;
-      scale_row<D>(mix, r, factor);
-#pragma unroll
-      for (int tile = 0; tile < 2; ++tile) {
-#pragma unroll
-        for (int column = 0; column < 2; ++column) {
-          weights[tile][r][column] = power_of_2(score[tile][2 * r + column] - now);
-          sum[r] += weights[tile][r][column];
-        }
-      }
-    }
-    add_rows<D>(mix, LeftWeights(weights), rows, S::kValueStride, lane);
-  }
-#pragma unroll
-  for (int r = 0; r < 2; ++r) {
-    const float all = row_sum(sum[r]);
-    if (part == 0) *reinterpret_cast<float4*>(to.to[r] + C::kReadout) = make_float4(most[r], all, 0, 0);
-  }
-  store_rows<D>(mix, to.to, C::kReadoutMix, part);
-}
-
-__device__ inline float warp_max(float value) {
-#pragma unroll
-  for (int offset = 16; offset > 0; offset /= 2) value = fmaxf(value, __shfl_xor_sync(0xffffffffu, value, offset));
+  for (int offset = N / 8; offset > 0; offset /= 2) value += __shfl_xor_sync(0xffffffffu, value, offset);
   return value;
 }
 
-// Sums the parts of one of the block's own rows, by a warp, into `reduced`, whose maxima are those of all parts.
-template <int N, int D>
-__device__ void sum_parts(const Shared<N, D>& shared, const Division& division, int own_row, bool nudged,
-                          float* reduced) {
-  using C = Columns<N, D>;
-  const int lane = static_cast<int>(threadIdx.x) % 32, parts = division.parts(), columns = C::count(nudged);
-  const float* const rows = shared.partial + own_row * parts * columns;
-  // A lane has the factors of two parts.
-  float factor[2], readout_factor[2] = {0, 0}, most[2], readout_most[2] = {kLeast, kLeast};
-#pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    const int part = lane + 32 * i;
-    most[i] = part < parts ? rows[part * columns + C::kMax] : kLeast;
-    if (nudged) readout_most[i] = part < parts ? rows[part * columns + C::kReadout] : kLeast;
-  }
-  const float all = warp_max(fmaxf(most[0], most[1])), readout_all = warp_max(fmaxf(readout_most[0], readout_most[1]));
-#pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    factor[i] = power_of_2(most[i] - all);
-    readout_factor[i] = power_of_2(readout_most[i] - readout_all);
-  }
-  for (int first = 0; first < columns; first += 128) {
-    const int column = first + 4 * lane;
-    const bool inside = column < columns, of_readout = column >= C::kReadout;
-    float4 total = make_float4(0, 0, 0, 0);
-#pragma unroll 8
-    for (int part = 0; part < parts; ++part) {
-      const float of_slots = __shfl_sync(0xffffffffu, part < 32 ? factor[0] : factor[1], part % 32);
-      const float of_classes = __shfl_sync(0xffffffffu, part < 32 ? readout_factor[0] : readout_factor[1], part % 32);
-      const float scale = of_readout ? of_classes : of_slots;
-      if (!inside) continue;
-      const float4 value = *reinterpret_cast<const float4*>(rows + part * columns + column);
-      total.x = fmaf(scale, value.x, total.x);
-      total.y = fmaf(scale, value.y, total.y);
-      total.z = fmaf(scale, value.z, total.z);
-      total.w = fmaf(scale, value.w, total.w);
-    }
-    if (column == C::kMax) total.x = all;
-    if (nudged && column == C::kReadout) total.x = readout_all;
-    if (inside) *reinterpret_cast<float4*>(reduced + column) = total;
-  }
-  __syncwarp();
+__device__ inline float square_sum(const float4& v) {
+  return v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w;
 }
 
-// A lane's four numbers of a row: lanes 0 .. N/4 - 1 have those of x, the D/4 lanes behind those of o.
+__device__ inline float largest_of(const float4& v) {
+  return fmaxf(fmaxf(fabsf(v.x), fabsf(v.y)), fmaxf(fabsf(v.z), fabsf(v.w)));
+}
+
+// Four neighbouring numbers of an own row, `at` of W, into all blocks. By pairs of neighbouring lanes: one writes the
+// high parts of their eight numbers, the other what those leave out.
+template <int W>
+__device__ inline void hand_out(__half* rows, const Division& division, int own_row, int at, bool real,
+                                const float4& value) {
+  const Split first(value.x, value.y), second(value.z, value.w);
+  const bool odd = at / 4 % 2 != 0;
+  const uint2 mine = odd ? make_uint2(first.low, second.low) : make_uint2(first.high, second.high);
+  const uint2 give = odd ? make_uint2(first.high, second.high) : make_uint2(first.low, second.low);
+  const uint2 got = make_uint2(__shfl_xor_sync(0xffffffffu, give.x, 1), __shfl_xor_sync(0xffffffffu, give.y, 1));
+  if (!real) return;
+  const uint4 eight = odd ? make_uint4(got.x, got.y, mine.x, mine.y) : make_uint4(mine.x, mine.y, got.x, got.y);
+  const int row = rank_in_cluster() * division.own_rows() + own_row;
+  __half* const to = rows + row * SplitRows<W>::kStride + (odd ? W : 0) + at / 8 * 8;
+  for (int block = 0; block < division.cluster; ++block) {
+    *reinterpret_cast<uint4*>(in_block_of_cluster(to, block)) = eight;
+  }
+}
+
+// The same of x, with its square; N / 4 neighbouring lanes have a row.
 template <int N, int D>
-struct FourOfRow {
-  static_assert(N / 4 + D / 4 <= 32);
-  __device__ explicit FourOfRow(int lane) : of_x(lane < N / 4), real(lane < N / 4 + D / 4), at(4 * lane) {}
-  bool of_x, real;
-  int at;  // among the N + D numbers
+__device__ inline void hand_out_x(const Shared<N, D>& shared, const Division& division, int own_row, int at, bool real,
+                                  const float4& value) {
+  const float square = sum_of_x<N>(square_sum(value));
+  hand_out<N>(shared.charts, division, own_row, at, real, value);
+  if (!real || at != 0) return;
+  float* const to = shared.squares + rank_in_cluster() * division.own_rows() + own_row;
+  for (int block = 0; block < division.cluster; ++block) *in_block_of_cluster(to, block) = square;
+}
+
+// What a step does to the block's own rows.
+template <int N, int D, bool kNudged>
+struct RowMover {
+  using C = Columns<N, D>;
+  static constexpr int kColumns = kNudged ? C::kNudged : C::kFree;
+
+  const GeometricRelax& p;
+  const Shared<N, D>& shared;
+  const Division& division;
+  float rate_x, rate_o, beta;
+  int first_own;
+
+  __device__ const float* sums_of(int row) const { return shared.of_blocks + row * division.cluster * kColumns; }
+
+  // Numbers above zero are ordered as their bits, and a maximum does not depend on the order of its terms.
+  __device__ void keep_residual(int row, const float4& move) const {
+    atomicMax(shared.residual + row, __float_as_int(largest_of(move)));
+  }
+
+  // Moves four numbers of x of a row; N / 4 neighbouring lanes have a row. By whole warps.
+  __device__ void move_x(int item, bool last) const {
+    constexpr int kLanes = N / 4;
+    const bool real = item < division.own_rows() * kLanes;
+    const int row = real ? item / kLanes : 0, at = item % kLanes * 4;
+    const Parts slots(sums_of(row), division.cluster, kColumns);
+    const float inverse = slots.sum > 0 ? 1 / slots.sum : 0, pulls = slots.pulls * inverse;
+    float4* const state = reinterpret_cast<float4*>(shared.state + row * (N + D) + at);
+    float4 value = *state;
+    const float4 total = slots.columns(C::kPull + at);
+    const float pull[4] = {total.x * inverse - pulls * value.x, total.y * inverse - pulls * value.y,
+                           total.z * inverse - pulls * value.z, total.w * inverse - pulls * value.w};
+    const int lane = static_cast<int>(threadIdx.x) % 32, first = lane - lane % kLanes;
+    float4 force = make_float4(0, 0, 0, 0);
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      const float one = __shfl_sync(0xffffffffu, pull[i % 4], first + i / 4);
+      const float4 metric = *reinterpret_cast<const float4*>(shared.metric + i * N + at);
+      force.x = fmaf(one, metric.x, force.x);
+      force.y = fmaf(one, metric.y, force.y);
+      force.z = fmaf(one, metric.z, force.z);
+      force.w = fmaf(one, metric.w, force.w);
+    }
+    const float4 drive = *reinterpret_cast<const float4*>(shared.drive + row * N + at);
+    const float4 move = make_float4(
+        rate_x * (p.kappa * (drive.x - value.x) + force.x), rate_x * (p.kappa * (drive.y - value.y) + force.y),
+        rate_x * (p.kappa * (drive.z - value.z) + force.z), rate_x * (p.kappa * (drive.w - value.w) + force.w));
+    value = make_float4(value.x + move.x, value.y + move.y, value.z + move.z, value.w + move.w);
+    const float square = sum_of_x<N>(square_sum(move));
+    if (real) {
+      *state = value;
+      if (at == 0) shared.speed[row] += sqrtf(square + p.cost_eps);
+      if (last) keep_residual(row, move);
+    }
+    hand_out_x<N, D>(shared, division, row, at, real, value);
+  }
+
+  // Moves four numbers of o of a row. By whole warps.
+  __device__ void move_o(int item, bool last) const {
+    constexpr int kLanes = D / 4;
+    const bool real = item < division.own_rows() * kLanes;
+    const int row = real ? item / kLanes : 0, at = item % kLanes * 4;
+    const Parts slots(sums_of(row), division.cluster, kColumns);
+    const float inverse = slots.sum > 0 ? 1 / slots.sum : 0;
+    float4* const state = reinterpret_cast<float4*>(shared.state + row * (N + D) + N + at);
+    float4 value = *state;
+    const float4 total = slots.columns(C::kMix + at);
+    float4 force = make_float4(p.gamma * (total.x * inverse - value.x), p.gamma * (total.y * inverse - value.y),
+                               p.gamma * (total.z * inverse - value.z), p.gamma * (total.w * inverse - value.w));
+    if constexpr (kNudged) {
+      const Parts classes(sums_of(row) + C::kReadout, division.cluster, kColumns);
+      const float4 mean = classes.columns(C::kReadoutMix - C::kReadout + at);
+      const float4 target = *reinterpret_cast<const float4*>(shared.target + row * D + at);
+      const float scale = 1 / classes.sum, nudge = shared.sign[row] * beta;
+      force = make_float4(force.x - nudge * (mean.x * scale - target.x), force.y - nudge * (mean.y * scale - target.y),
+                          force.z - nudge * (mean.z * scale - target.z), force.w - nudge * (mean.w * scale - target.w));
+    }
+    const float4 move = make_float4(rate_o * force.x, rate_o * force.y, rate_o * force.z, rate_o * force.w);
+    value = make_float4(value.x + move.x, value.y + move.y, value.z + move.z, value.w + move.w);
+    if (real) {
+      *state = value;
+      if (last) keep_residual(row, move);
+    }
+    hand_out<D>(shared.outputs, division, row, at, real, value);
+  }
+
+  // All own rows: o by some warps, x by others.
+  __device__ void move(bool last) const {
+    const int lane = static_cast<int>(threadIdx.x) % 32, warps = division.warps(), own = division.own_rows();
+    const int of_o = (own * (D / 4) + 31) / 32, of_x = (own * (N / 4) + 31) / 32;
+    for (int chunk = static_cast<int>(threadIdx.x) / 32; chunk < of_o + of_x; chunk += warps) {
+      if (chunk < of_o) {
+        move_o(chunk * 32 + lane, last);
+      } else {
+        move_x((chunk - of_o) * 32 + lane, last);
+      }
+    }
+  }
+
+  // What the caller gets of each row beside its state.
+  __device__ void write_sums() const {
+    const int row = static_cast<int>(threadIdx.x), to = first_own + row;
+    if (row >= division.own_rows() || to >= p.rows) return;
+    const Parts slots(sums_of(row), division.cluster, kColumns);
+    p.log_sum[to] = (slots.most + log2f(fmaxf(slots.sum, 1e-30f))) * kLn2;
+    p.speed[to] = shared.speed[row];
+    p.residual[to] = __int_as_float(shared.residual[row]);
+  }
 };
 
-template <int N, int D>
-__device__ float4 moves_of(const GeometricRelax& p, const Shared<N, D>& shared, const float* rates, int own_row,
-                           const FourOfRow<N, D>& four, bool nudged, const float* reduced) {
-  using C = Columns<N, D>;
-  const float* const state = shared.state + own_row * (N + D);
-  const float inverse = reduced[C::kSum] > 0 ? 1 / reduced[C::kSum] : 0;
-  float moves[4] = {0, 0, 0, 0};
-  if (four.of_x) {
-    const float pulls = reduced[C::kPulls] * inverse;
-#pragma unroll 4
-    for (int i = 0; i < N; ++i) {
-      const float pull = reduced[C::kPull + i] * inverse - pulls * state[i];
-      const float4 metric = *reinterpret_cast<const float4*>(shared.metric + i * N + four.at);
-      moves[0] = fmaf(pull, metric.x, moves[0]);
-      moves[1] = fmaf(pull, metric.y, moves[1]);
-      moves[2] = fmaf(pull, metric.z, moves[2]);
-      moves[3] = fmaf(pull, metric.w, moves[3]);
-    }
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      moves[i] = rates[0] * (p.kappa * (shared.drive[own_row * N + four.at + i] - state[four.at + i]) + moves[i]);
-    }
-  } else if (four.real) {
-    const int at = four.at - N;
-    const float nudge = nudged ? shared.sign[own_row] * rates[2] : 0;
-    const float readout_inverse = nudged ? 1 / reduced[C::kReadout + 1] : 0;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      float force = p.gamma * (reduced[C::kMix + at + i] * inverse - state[N + at + i]);
-      if (nudged) {
-        force -= nudge * (reduced[C::kReadoutMix + at + i] * readout_inverse - shared.target[own_row * D + at + i]);
-      }
-      moves[i] = rates[1] * force;
-    }
-  }
-  return make_float4(moves[0], moves[1], moves[2], moves[3]);
-}
-
-// Puts the state of one of the block's own rows, by a warp, into all blocks.
-template <int N, int D>
-__device__ void hand_out(const Shared<N, D>& shared, const Division& division, int own_row,
-                         const FourOfRow<N, D>& four) {
-  using S = Shared<N, D>;
-  const int row = rank_in_cluster() * division.own_rows() + own_row;
-  const float* const state = shared.state + own_row * (N + D) + four.at;
-  float square = 0;
-  uint2 high = make_uint2(0, 0), low = high;
-  if (four.real) {
-    const Split first(state[0], state[1]), second(state[2], state[3]);
-    high = make_uint2(first.high, second.high);
-    low = make_uint2(first.low, second.low);
-    if (four.of_x) square = state[0] * state[0] + state[1] * state[1] + state[2] * state[2] + state[3] * state[3];
-  }
-  square = warp_sum(square);
-  for (int block = 0; block < division.cluster; ++block) {
-    if (four.of_x) {
-      const int at = row * S::kChartStride + four.at;
-      *reinterpret_cast<uint2*>(in_block_of_cluster(shared.x_high, block) + at) = high;
-      *reinterpret_cast<uint2*>(in_block_of_cluster(shared.x_low, block) + at) = low;
-      if (four.at == 0) in_block_of_cluster(shared.squares, block)[row] = square;
-    } else if (four.real) {
-      const int at = row * S::kValueStride + four.at - N;
-      *reinterpret_cast<uint2*>(in_block_of_cluster(shared.high, block) + at) = high;
-      *reinterpret_cast<uint2*>(in_block_of_cluster(shared.low, block) + at) = low;
-    }
-  }
-}
-
-template <int N, int D>
-__global__ void __launch_bounds__(kMostWarps * 32) geometric_relax(GeometricRelax p, Division division) {
+template <int N, int D, bool kNudged>
+__global__ void __launch_bounds__(most_warps(kNudged) * 32) geometric_relax(GeometricRelax p, Division division) {
   extern __shared__ char4 memory[];
   using S = Shared<N, D>;
-  using C = Columns<N, D>;
-  const bool nudged = p.readout != nullptr;
-  const int columns = C::count(nudged), thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
-  const int threads = static_cast<int>(blockDim.x), warps = division.warps();
-  const S shared(reinterpret_cast<char*>(memory), division, nudged);
+  const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
+  const int threads = static_cast<int>(blockDim.x);
+  const S shared(reinterpret_cast<char*>(memory), division, kNudged);
   const int rank = rank_in_cluster(), cluster = static_cast<int>(blockIdx.x) / division.cluster;
   const int own = division.own_rows(), first_own = cluster * division.rows() + rank * own;
 
@@ -575,8 +280,9 @@ __global__ void __launch_bounds__(kMostWarps * 32) geometric_relax(GeometricRela
         slot < mine && at < p.width ? values[static_cast<int64_t>(first_slot + slot) * p.width + at] : __half(0.0f);
   }
   for (int i = thread; i < share; i += threads) {
-    shared.key_norms[i] = i < mine ? p.key_norms[first_slot + i] : 0;
-    shared.resilience[i] = i < mine ? p.resilience[first_slot + i] : 0;
+    // Far and stiff where there is no slot: its weight is zero.
+    shared.key_norms[i] = i < mine ? p.key_norms[first_slot + i] + p.cost_eps : 1e30f;
+    shared.resilience[i] = i < mine ? p.resilience[first_slot + i] : 1e30f;
   }
   const auto* const readout = static_cast<const __half*>(p.readout);
   // Every parts-th tile of classes is a warp's.
@@ -600,58 +306,49 @@ __global__ void __launch_bounds__(kMostWarps * 32) geometric_relax(GeometricRela
     shared.state[i] = real ? (column < N ? p.x[chart] : p.o[output]) : 0;
     if (column < N) {
       shared.drive[row * N + column] = real ? p.drive[chart] : 0;
-    } else if (nudged) {
+    } else if (kNudged) {
       shared.target[row * D + at] = real ? __half2float(readout[p.targets[from] * p.width + at]) : 0;
     }
   }
   for (int i = thread; i < own; i += threads) {
-    shared.sign[i] = nudged && first_own + i < p.rows ? p.signs[first_own + i] : 0;
+    shared.sign[i] = kNudged && first_own + i < p.rows ? p.signs[first_own + i] : 0;
     shared.speed[i] = 0;
+    shared.residual[i] = 0;
   }
-  const float rates[3] = {p.rates[0], p.rates[1], p.rates[2]};
-  const FourOfRow<N, D> four(lane);
   sync_cluster();  // all blocks run, so their shared memory may be written
-  for (int row = warp; row < own; row += warps) hand_out<N, D>(shared, division, row, four);
+  for (int base = warp * 32; base < own * (N / 4); base += threads) {
+    const bool real = base + lane < own * (N / 4);
+    const int row = real ? (base + lane) / (N / 4) : 0, at = lane % (N / 4) * 4;
+    const float4 value = *reinterpret_cast<const float4*>(shared.state + row * (N + D) + at);
+    hand_out_x<N, D>(shared, division, row, at, real, value);
+  }
+  for (int base = warp * 32; base < own * (D / 4); base += threads) {
+    const bool real = base + lane < own * (D / 4);
+    const int row = real ? (base + lane) / (D / 4) : 0, at = (base + lane) % (D / 4) * 4;
+    const float4 value = *reinterpret_cast<const float4*>(shared.state + row * (N + D) + N + at);
+    hand_out<D>(shared.outputs, division, row, at, real, value);
+  }
   sync_cluster();
 
+  using Mover = RowMover<N, D, kNudged>;
+  const Mover mover{p, shared, division, p.rates[0], p.rates[1], p.rates[2], first_own};
   const int row_tile = warp % division.row_tiles, slot_warp = warp / division.row_tiles, chunk = share / slot_warps;
   const int first = slot_warp * chunk, last = min(first + chunk, (mine + kTile - 1) / kTile * kTile);
-  const PartOfRows<N, D> to(shared, division, row_tile * kTile + lane / 4, rank * slot_warps + slot_warp, columns);
-  float* const reduced = shared.reduced + warp * columns;
+  const PartOfRows<N, D, Mover::kColumns> part(shared, division, row_tile * kTile + lane / 4, slot_warp);
   for (int step = 0;; ++step) {
-    retrieve<N, D>(p, shared, row_tile * kTile, first, last, mine, to);
-    if (nudged) {
-      read_out<N, D>(shared, row_tile * kTile, slot_warp, division.classes / kTile, slot_warps, to);
+    retrieve<N, D>(p, shared, row_tile * kTile, first, last, part.to);
+    if constexpr (kNudged) {
+      read_out<N, D>(shared, row_tile * kTile, slot_warp, division.classes / kTile, slot_warps, part.to);
+    }
+    if (slot_warps > 1) {
+      __syncthreads();
+      send_sums<N, D, Mover::kColumns>(shared, division);
     }
     sync_cluster();
-    for (int row = warp; row < own; row += warps) {
-      sum_parts<N, D>(shared, division, row, nudged, reduced);
-      if (step == p.steps) {
-        if (lane == 0 && first_own + row < p.rows) {
-          p.log_sum[first_own + row] = (reduced[C::kMax] + log2f(fmaxf(reduced[C::kSum], 1e-30f))) * kLn2;
-          p.speed[first_own + row] = shared.speed[row];
-          if (p.steps == 0) p.residual[first_own + row] = 0;
-        }
-        continue;
-      }
-      const float4 moves = moves_of<N, D>(p, shared, rates, row, four, nudged, reduced);
-      __syncwarp();  // all lanes have read the state
-      if (four.real) {
-        float* const state = shared.state + row * (N + D) + four.at;
-        state[0] += moves.x;
-        state[1] += moves.y;
-        state[2] += moves.z;
-        state[3] += moves.w;
-      }
-      const float square = moves.x * moves.x + moves.y * moves.y + moves.z * moves.z + moves.w * moves.w;
-      const float all = warp_sum(four.of_x ? square : 0);
-      if (lane == 0) shared.speed[row] += sqrtf(all + p.cost_eps);
-      if (step + 1 == p.steps) {
-        const float largest =
-            warp_max(fmaxf(fmaxf(fabsf(moves.x), fabsf(moves.y)), fmaxf(fabsf(moves.z), fabsf(moves.w))));
-        if (lane == 0 && first_own + row < p.rows) p.residual[first_own + row] = largest;
-      }
-      hand_out<N, D>(shared, division, row, four);
+    if (step == p.steps) {
+      mover.write_sums();
+    } else {
+      mover.move(step + 1 == p.steps);
     }
     sync_cluster();  // after the last step, too: no block ends while others read its memory
     if (step == p.steps) break;
@@ -703,29 +400,45 @@ cudaLaunchConfig_t launch_config(const Division& division, int clusters, bool nu
   return config;
 }
 
-// How many clusters run at once; a block fills a multiprocessor.
 template <int N, int D>
-int clusters_at_once(const Division& division, bool nudged, const Device& device) {
-  if (division.cluster == 1) return device.processors;
-  cudaLaunchAttribute attribute{};
-  const cudaLaunchConfig_t config = launch_config<N, D>(division, 1, nudged, attribute);
-  int count = 0;
-  if (cudaOccupancyMaxActiveClusters(&count, geometric_relax<N, D>, &config) != cudaSuccess) {
-    cudaGetLastError();
-    return 0;
-  }
-  return count;
+auto kernel_of(bool nudged) {
+  return nudged ? &geometric_relax<N, D, true> : &geometric_relax<N, D, false>;
 }
 
-// Clock cycles that a step takes, roughly: of the tiles of slots and classes that a warp goes through, of the parts
-// that it sums, and of the barriers. The constants were fitted to an H100; they only choose between divisions.
-double cycles_of_step(const Division& division, int slots, int classes) {
-  const int per_round = division.parts() * kTile, own = division.own_rows(), warps = division.warps();
-  const int tiles = (slots + per_round - 1) / per_round, class_tiles = (classes + per_round - 1) / per_round;
-  const double crowd = 1 + warps / 8.0;  // warps that share a scheduler
-  const double barriers = division.cluster > 1 ? 3000 : 500;
-  return crowd * (400 * tiles + 200 * class_tiles) + (own + warps - 1) / warps * (500 + 40 * division.parts()) +
-         barriers;
+// How many clusters run at once, and how many of them while no multiprocessor has two blocks.
+struct Places {
+  int all = 0, alone = 0;
+};
+
+template <int N, int D>
+Places places_of(const Division& division, bool nudged, const Device& device) {
+  cudaLaunchAttribute attribute{};
+  const cudaLaunchConfig_t config = launch_config<N, D>(division, 1, nudged, attribute);
+  const auto kernel = kernel_of<N, D>(nudged);
+  int blocks = 0, clusters = 0;
+  if (cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, static_cast<int>(config.blockDim.x),
+                                                    config.dynamicSmemBytes) != cudaSuccess ||
+      (division.cluster > 1 && cudaOccupancyMaxActiveClusters(&clusters, kernel, &config) != cudaSuccess)) {
+    cudaGetLastError();
+    return {};
+  }
+  if (division.cluster == 1) clusters = blocks * device.processors;
+  return blocks == 0 ? Places{} : Places{clusters, std::max(1, clusters / blocks)};
+}
+
+// Clock cycles that a step takes, roughly: of the tiles of slots and classes that a warp goes through while its
+// scheduler has others, of the rounds in which a block adds up and moves its rows, and of exchange and barriers. The
+// constants were fitted to the times of 430 divisions on an H200; they only choose between divisions.
+double cycles_of_step(const Division& division, int slots, int classes, int blocks_of_processor, int columns,
+                      int state) {
+  const auto rounds = [](int work, int workers) { return (work + workers - 1) / workers; };
+  const int per_round = division.parts() * kTile, warps = division.warps(), threads = 32 * warps;
+  const int tiles = rounds(slots, per_round), class_tiles = rounds(classes, per_round);
+  const int crowd = rounds(warps * blocks_of_processor, 4);
+  const int sends = division.slot_warps > 1 ? rounds(division.rows() * columns / 4, threads) : 0;
+  const int moves = rounds(division.own_rows() * state / 4, threads);
+  return tiles * std::max(980.0, 710.0 * crowd) + 1400.0 * class_tiles * crowd + 430.0 * sends + 360.0 * moves +
+         (division.cluster > 1 ? 6000 : 1800);
 }
 
 // The fastest division that fits into shared memory; cluster 0: none does.
@@ -735,22 +448,25 @@ Division search_division(const GeometricRelax& p) {
   const bool nudged = p.readout != nullptr;
   Division best;
   if (device.capability < 80) return best;
-  cudaFuncSetAttribute(geometric_relax<N, D>, cudaFuncAttributeMaxDynamicSharedMemorySize, device.shared);
+  cudaFuncSetAttribute(kernel_of<N, D>(nudged), cudaFuncAttributeMaxDynamicSharedMemorySize, device.shared);
   const int tiles = (p.rows + kTile - 1) / kTile;
   double least = 0;
-  for (int cluster = 1; cluster <= (device.capability >= 90 ? kMostCluster : 1); cluster *= 2) {
-    for (int slot_warps = 1; slot_warps <= kMostWarps; slot_warps *= 2) {
-      for (int row_tiles = 1; row_tiles * slot_warps <= kMostWarps; ++row_tiles) {
+  for (int cluster = 1; cluster <= (device.capability >= 90 ? kMostParts : 1); cluster *= 2) {
+    for (int slot_warps = 1; slot_warps <= kMostParts; ++slot_warps) {
+      for (int row_tiles = 1; row_tiles * slot_warps <= most_warps(nudged); ++row_tiles) {
         Division division{.row_tiles = row_tiles, .slot_warps = slot_warps, .cluster = cluster};
         const int parts = division.parts();
         division.slots = round_up((p.slots + cluster - 1) / cluster, kTile * slot_warps);
         const int class_tiles = nudged ? (p.classes + kTile - 1) / kTile : 0;
         division.classes = (class_tiles + parts - 1) / parts * slot_warps * kTile;
         if (shared_bytes<N, D>(division, nudged) > static_cast<size_t>(device.shared)) continue;
-        const int at_once = clusters_at_once<N, D>(division, nudged, device);
-        if (at_once == 0) continue;
-        const int clusters = (tiles + row_tiles - 1) / row_tiles, waves = (clusters + at_once - 1) / at_once;
-        const double cycles = waves * cycles_of_step(division, p.slots, nudged ? p.classes : 0);
+        const Places places = places_of<N, D>(division, nudged, device);
+        if (places.all == 0) continue;
+        const int clusters = (tiles + row_tiles - 1) / row_tiles, waves = (clusters + places.all - 1) / places.all;
+        const int blocks_of_processor = (std::min(clusters, places.all) + places.alone - 1) / places.alone;
+        const int columns = nudged ? Columns<N, D>::kNudged : Columns<N, D>::kFree;
+        const double cycles =
+            waves * cycles_of_step(division, p.slots, nudged ? p.classes : 0, blocks_of_processor, columns, N + D);
         if (best.cluster == 0 || cycles < least) {
           best = division;
           least = cycles;
@@ -782,7 +498,7 @@ cudaError_t start(const GeometricRelax& p, cudaStream_t stream) {
   cudaLaunchAttribute attribute{};
   cudaLaunchConfig_t config = launch_config<N, D>(division, clusters, p.readout != nullptr, attribute);
   config.stream = stream;
-  return cudaLaunchKernelEx(&config, geometric_relax<N, D>, p, division);
+  return cudaLaunchKernelEx(&config, kernel_of<N, D>(p.readout != nullptr), p, division);
 }
 
 template <int N, int D>
@@ -792,7 +508,7 @@ struct Padded {
 
 template <int N, class With>
 auto by_width(const GeometricRelax& p, const With& with) {
-  return p.width <= 16 ? with(Padded<N, 16>()) : p.width <= 32 ? with(Padded<N, 32>()) : with(Padded<N, 64>());
+  return p.width <= 32 ? with(Padded<N, 32>()) : with(Padded<N, 64>());
 }
 
 // Calls `with` with the padded sizes as a type.
