@@ -46,7 +46,8 @@ struct CompatSettings {
   double nudge_scale = 0.1;
   bool nudge = true;           // false: nudge_mode off
   bool shifted_target = true;  // nudge_use_shifted_target: the target of a token is the next one
-  // Every step retrieves, as in the original, though nothing reads the result. false: the last step alone.
+  // Every step retrieves, as in the original, though nothing reads the result: all steps of a phase in two products,
+  // since only the resilience changes from step to step. false: the last step alone.
   bool retrieve_each_step = true;
   CompatField field = {};
 };
@@ -140,6 +141,7 @@ class CompatWindow {
 
  private:
   CompatPhase phase(const CompatBatch& batch, const at::Tensor& query, const at::Tensor& velocity, bool source);
+  at::Tensor retrieve_each(const CompatBatch& batch, const at::Tensor& query, const at::Tensor& resiliences) const;
   at::Tensor rotate(const at::Tensor& v) const;  // Q v for rows v
 
   CompatSettings settings_;

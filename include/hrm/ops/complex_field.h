@@ -78,12 +78,15 @@ struct FieldDissipative {
 // states, not negative. skip: as above; it also leaves the history unchanged. steps >= 0. A call of n steps has the
 // same bits as n calls of one step.
 //
-// On a GPU, float32 without `previous` takes one launch for all steps and a small one that counts. The limits are those
-// of complex_field_verlet_. All else runs the plain ATen formulas.
+// magnitudes (steps), dtype and device of field, gets the mean of |T| before each step. It cannot come with a skip.
+//
+// On a GPU, float32 without `previous` takes one launch for all steps and one or two small ones that count and sum. The
+// limits are those of complex_field_verlet_. All else runs the plain ATen formulas.
 void complex_field_dissipative_(const at::Tensor& field, const at::Tensor& history,
                                 const std::optional<at::Tensor>& source, const std::optional<at::Tensor>& previous,
                                 const std::optional<at::Tensor>& evidence, const std::optional<at::Tensor>& skip,
-                                int64_t steps, const FieldDissipative& settings);
+                                int64_t steps, const FieldDissipative& settings,
+                                const std::optional<at::Tensor>& magnitudes = std::nullopt);
 
 // Returns the energies of a field, (3) float64:
 //

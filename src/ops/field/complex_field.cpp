@@ -106,6 +106,14 @@ void check_field_dissipative(const FieldDissipativeCall& call) {
   check_other("source", call.source);
   check_other("previous", call.previous);
   check_other("evidence", call.evidence);
+  if (!call.magnitudes) return;
+  TORCH_CHECK(!call.skip && call.magnitudes->dim() == 1 && call.magnitudes->size(0) == call.steps &&
+                  call.magnitudes->scalar_type() == call.field.scalar_type() &&
+                  call.magnitudes->device() == call.field.device() && call.magnitudes->is_contiguous() &&
+                  call.field.numel() > 0,
+              op, ": magnitudes must be contiguous, (", call.steps, ") ", call.field.scalar_type(), " on ",
+              call.field.device(), ", of a field with values and without skip, got ", call.magnitudes->sizes(), " ",
+              call.magnitudes->scalar_type(), " on ", call.magnitudes->device(), call.skip ? " and a skip" : "");
 }
 
 void check_field_energies(const FieldEnergiesCall& call) {
@@ -127,11 +135,12 @@ void complex_field_verlet_(const at::Tensor& field, const at::Tensor& momentum, 
 
 void complex_field_dissipative_(const at::Tensor& field, const at::Tensor& history, const OptionalTensor& source,
                                 const OptionalTensor& previous, const OptionalTensor& evidence,
-                                const OptionalTensor& skip, int64_t steps, const FieldDissipative& settings) {
+                                const OptionalTensor& skip, int64_t steps, const FieldDissipative& settings,
+                                const OptionalTensor& magnitudes) {
   static const Op<FieldDissipativeSignature> op("hrm::complex_field_dissipative_");
   op(field, history, source, previous, evidence, skip, steps, settings.dt, settings.mass, settings.hbar,
      settings.memory_gain, settings.collapse_rate, settings.evidence_width, settings.history_capacity,
-     settings.periodic);
+     settings.periodic, magnitudes);
 }
 
 at::Tensor complex_field_energies(const at::Tensor& field, const at::Tensor& momentum, const at::Tensor& equilibrium,
@@ -148,7 +157,7 @@ TORCH_LIBRARY_FRAGMENT(hrm, m) {
   m.def(
       "complex_field_dissipative_(Tensor(a!) field, Tensor(b!) history, Tensor? source, Tensor? previous, Tensor? "
       "evidence, Tensor? skip, int steps, float dt, float mass, float hbar, float memory_gain, float collapse_rate, "
-      "float evidence_width, int history_capacity, bool periodic) -> ()");
+      "float evidence_width, int history_capacity, bool periodic, Tensor(c!)? magnitudes) -> ()");
   m.def(
       "complex_field_energies(Tensor field, Tensor momentum, Tensor equilibrium, float mass, float hbar, float "
       "stiffness, int potential, bool periodic) -> Tensor");
@@ -167,7 +176,13 @@ void verlet_cpu(const FieldVerletCall& call) {
 
 void dissipative_cpu(const FieldDissipativeCall& call) {
   if (!has_loop(call.field) || call.previous) return reference::complex_field_dissipative_(call);
-  cpu::complex_field_dissipative_(call);
+  if (!call.magnitudes) return cpu::complex_field_dissipative_(call);
+  FieldDissipativeCall step{call.field, call.history, call.source,   call.previous, call.evidence,
+                            call.skip,  /*steps=*/1,  call.settings, std::nullopt};
+  for (int64_t i = 0; i < call.steps; ++i) {
+    call.magnitudes->select(0, i).copy_(reference::mean_magnitude(call.field));
+    cpu::complex_field_dissipative_(step);
+  }
 }
 
 }  // namespace

@@ -14,7 +14,7 @@ using FieldDissipativeSignature = void(const at::Tensor& field, const at::Tensor
                                        const OptionalTensor& previous, const OptionalTensor& evidence,
                                        const OptionalTensor& skip, int64_t steps, double dt, double mass, double hbar,
                                        double memory_gain, double collapse_rate, double evidence_width,
-                                       int64_t history_capacity, bool periodic);
+                                       int64_t history_capacity, bool periodic, const OptionalTensor& magnitudes);
 using FieldEnergiesSignature = at::Tensor(const at::Tensor& field, const at::Tensor& momentum,
                                           const at::Tensor& equilibrium, double mass, double hbar, double stiffness,
                                           int64_t potential, bool periodic);
@@ -39,6 +39,7 @@ struct FieldDissipativeCall {
   const OptionalTensor& skip;
   int64_t steps;
   FieldDissipative settings;
+  const OptionalTensor& magnitudes;
 };
 
 struct FieldEnergiesCall {
@@ -74,12 +75,13 @@ void field_dissipative_kernel(const at::Tensor& field, const at::Tensor& history
                               const OptionalTensor& previous, const OptionalTensor& evidence,
                               const OptionalTensor& skip, int64_t steps, double dt, double mass, double hbar,
                               double memory_gain, double collapse_rate, double evidence_width, int64_t history_capacity,
-                              bool periodic) {
+                              bool periodic, const OptionalTensor& magnitudes) {
   const FieldDissipativeCall call{
-      field,    history,
-      source,   previous,
-      evidence, skip,
-      steps,    {dt, mass, hbar, memory_gain, collapse_rate, evidence_width, history_capacity, periodic}};
+      field,     history,
+      source,    previous,
+      evidence,  skip,
+      steps,     {dt, mass, hbar, memory_gain, collapse_rate, evidence_width, history_capacity, periodic},
+      magnitudes};
   check_field_dissipative(call);
   run(call);
 }
@@ -113,6 +115,8 @@ namespace reference {
 void complex_field_verlet_(const FieldVerletCall& call);
 void complex_field_dissipative_(const FieldDissipativeCall& call);
 at::Tensor complex_field_energies(const FieldEnergiesCall& call);
+// Mean of |T|, 0-dim.
+at::Tensor mean_magnitude(const at::Tensor& field);
 
 }  // namespace reference
 }  // namespace hrm::ops

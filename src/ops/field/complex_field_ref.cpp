@@ -56,6 +56,10 @@ at::Tensor collapse(const at::Tensor& previous, const at::Tensor& evidence, cons
 
 }  // namespace
 
+at::Tensor mean_magnitude(const at::Tensor& field) {
+  return at::linalg_vector_norm(field, 2, at::IntArrayRef{-1}).mean();
+}
+
 void complex_field_verlet_(const FieldVerletCall& call) {
   const at::NoGradGuard no_grad;
   const FieldVerlet& s = call.settings;
@@ -77,6 +81,7 @@ void complex_field_dissipative_(const FieldDissipativeCall& call) {
   const FieldDissipative& s = call.settings;
   at::Tensor field = call.field.clone(), length = call.history.clone();
   for (int64_t step = 0; step < call.steps; ++step) {
+    if (call.magnitudes) call.magnitudes->select(0, step).copy_(mean_magnitude(field));
     at::Tensor rate = laplacian(field, s.periodic) * (memory_factor(length, s.memory_gain) * (s.hbar / (2 * s.mass)));
     if (call.previous) rate += collapse(*call.previous, *call.evidence, s);
     if (call.source) rate += *call.source;

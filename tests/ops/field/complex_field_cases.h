@@ -196,8 +196,20 @@ inline void expect_dissipative(at::Device device, at::ScalarType dtype, at::IntA
         return field;
       };
       const at::Tensor exact = plain_dissipative(start, 2, given, {}, {}, steps, s), ours = run();
+      const at::Tensor magnitudes = at::empty({steps}, start.options()), traced = start.clone();
+      complex_field_dissipative_(traced, count(2, device), given, {}, {}, {}, steps, s, magnitudes);
+      expect_same_bits(traced, ours, what + ", with magnitudes");
+      for (const int64_t step : {int64_t{0}, steps / 2, steps - 1}) {
+        const at::Tensor before = plain_dissipative(start, 2, given, {}, {}, step, s);
+        EXPECT_NEAR(magnitudes[step].item<double>(), before.norm(2, -1).mean().item<double>(),
+                    dtype == at::kDouble ? 1e-12 : 1e-6)
+            << what << ", step " << step;
+      }
       const WithReference with_reference;
       expect_field(ours, run(), exact, what);
+      const at::Tensor again = at::empty_like(magnitudes);
+      complex_field_dissipative_(start.clone(), count(2, device), given, {}, {}, {}, steps, s, again);
+      EXPECT_LT((again - magnitudes).abs().max().item<double>(), 1e-6) << what;
     }
   }
 }

@@ -159,6 +159,12 @@ TEST(ComplexField, BadInputOfDissipativeIsNamed) {
   expect_message(message(history, {}, {}, {}, 1, {.hbar = 0}), {op, "hbar"});
   expect_message(message(history, {}, {}, {}, 1, {.evidence_width = 0}), {op, "evidence_width", "0"});
   expect_message(message(history, {}, {}, {}, 1, {.history_capacity = -1}), {op, "history_capacity", "-1"});
+  const auto traced = [&](const std::optional<at::Tensor>& skip, const at::Tensor& magnitudes) {
+    return error_of([&] { complex_field_dissipative_(good, history, {}, {}, {}, skip, 3, {}, magnitudes); });
+  };
+  ASSERT_EQ(traced({}, at::zeros({3})), "");
+  expect_message(traced({}, at::zeros({2})), {op, "magnitudes", "(3)", "[2]"});
+  expect_message(traced(scalar(0), at::zeros({3})), {op, "magnitudes", "and a skip"});
 }
 
 TEST(ComplexField, BadInputOfEnergiesIsNamed) {

@@ -181,6 +181,17 @@ __global__ void __launch_bounds__(kThreads, 1) dissipative(ComplexFieldDissipati
   int64_t length = *p.history;
   float factor = diffusion(p, length);
   for (int64_t step = 0; step < p.steps; ++step) {
+    if (p.magnitude_parts != nullptr) {
+      float sum = 0;
+#pragma unroll
+      for (int i = 0; i < kValues; ++i) {
+        if (own_value(i) < tile.values)
+          sum += sqrtf(__fmaf_rn(value[i].x, value[i].x, __fmul_rn(value[i].y, value[i].y)));
+      }
+      sum = warp_sum(sum);
+      const int warps = static_cast<int>(blockDim.x) / 32, warp = static_cast<int>(threadIdx.x) / 32;
+      if (threadIdx.x % 32 == 0) p.magnitude_parts[(step * gridDim.x + blockIdx.x) * warps + warp] = sum;
+    }
     tile.turn();
 #pragma unroll
     for (int i = 0; i < kValues; ++i) {
@@ -204,6 +215,17 @@ __global__ void complex_field_count(int64_t* history, const float* skip, int64_t
   if (skips(skip)) return;
   const int64_t length = *history;
   if (length < capacity) *history = steps < capacity - length ? length + steps : capacity;
+}
+
+constexpr int kSumWarps = 8;
+
+// A block sums a step's parts.
+__global__ void __launch_bounds__(kSumWarps * 32)
+    complex_field_magnitudes(const float* parts, float* magnitudes, int64_t count, float values) {
+  float sum = 0;
+  for (int64_t i = threadIdx.x; i < count; i += blockDim.x) sum += parts[blockIdx.x * count + i];
+  sum = block_sum<kSumWarps>(sum);
+  if (threadIdx.x == 0) magnitudes[blockIdx.x] = sum / values;
 }
 
 // Of `components` components of all cells, for two steps, each with the zero outside.
@@ -240,7 +262,19 @@ Split split(const ComplexFieldShape& shape) {
   return {static_cast<int>(group), cells * group};
 }
 
+// Threads of a block with this many values: up to 1024 have a thread each, up to 2048 stay in registers. Of more, the
+// compiler keeps a part in local memory.
+int threads_for(int64_t values) {
+  if (values <= 1024) return static_cast<int>(values + 31) / 32 * 32;
+  return values <= 2048 ? 512 : 1024;
+}
+
 }  // namespace
+
+int64_t magnitude_parts_of(const ComplexFieldShape& shape) {
+  const Split parts = split(shape);
+  return (shape.inner + parts.group - 1) / parts.group * (threads_for(parts.values) / 32);
+}
 
 bool fits(const ComplexFieldShape& shape) {
   int device = 0, bytes = 0;
@@ -251,30 +285,33 @@ bool fits(const ComplexFieldShape& shape) {
          tile_bytes(int64_t{shape.nx} * shape.ny, 1) <= bytes;
 }
 
-// Up to 1024 values have a thread each, up to 2048 stay in registers. Of more, the compiler keeps a part in local
-// memory.
 cudaError_t launch(const ComplexFieldVerlet& params, cudaStream_t stream) {
   const Split parts = split(params.shape);
-  if (parts.values <= 1024) {
-    const int threads = static_cast<int>(parts.values + 31) / 32 * 32;
-    return start(verlet<1, 1024>, params, parts.group, threads, stream);
-  }
-  if (parts.values <= 2048) return start(verlet<4, 512>, params, parts.group, 512, stream);
-  return start(verlet<16, 1024>, params, parts.group, 1024, stream);
+  const int threads = threads_for(parts.values);
+  if (parts.values <= 1024) return start(verlet<1, 1024>, params, parts.group, threads, stream);
+  if (parts.values <= 2048) return start(verlet<4, 512>, params, parts.group, threads, stream);
+  return start(verlet<16, 1024>, params, parts.group, threads, stream);
 }
 
 cudaError_t launch(const ComplexFieldDissipative& params, cudaStream_t stream) {
   const Split parts = split(params.shape);
   cudaError_t error;
+  const int threads = threads_for(parts.values);
   if (parts.values <= 1024) {
-    const int threads = static_cast<int>(parts.values + 31) / 32 * 32;
     error = start(dissipative<1, 1024>, params, parts.group, threads, stream);
   } else if (parts.values <= 2048) {
-    error = start(dissipative<4, 512>, params, parts.group, 512, stream);
+    error = start(dissipative<4, 512>, params, parts.group, threads, stream);
   } else {
-    error = start(dissipative<16, 1024>, params, parts.group, 1024, stream);
+    error = start(dissipative<16, 1024>, params, parts.group, threads, stream);
   }
   if (error != cudaSuccess) return error;
+  if (params.magnitudes != nullptr && params.steps > 0) {
+    const int64_t values = int64_t{params.shape.nx} * params.shape.ny * params.shape.inner;
+    complex_field_magnitudes<<<static_cast<unsigned>(params.steps), kSumWarps * 32, 0, stream>>>(
+        params.magnitude_parts, params.magnitudes, magnitude_parts_of(params.shape), static_cast<float>(values));
+    error = cudaGetLastError();
+    if (error != cudaSuccess) return error;
+  }
   complex_field_count<<<1, 1, 0, stream>>>(params.history, params.skip, params.steps, params.history_capacity);
   return cudaGetLastError();
 }

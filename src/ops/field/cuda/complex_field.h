@@ -42,6 +42,8 @@ struct ComplexFieldDissipative {
   double laplace;  // hbar / (2 m)
   double memory_gain;
   int64_t history_capacity;
+  float* magnitude_parts;  // (steps, magnitude_parts_of(shape)), or null
+  float* magnitudes;       // (steps): mean of |T| before each step, or null
 };
 
 constexpr int kFieldEnergyThreads = 256;
@@ -63,8 +65,12 @@ struct ComplexFieldEnergies {
 // Whether the shared memory of the current device's blocks holds all cells of one inner component.
 bool fits(const ComplexFieldShape& shape);
 
+// How many parts of a sum over the field the second kernel writes in a step.
+int64_t magnitude_parts_of(const ComplexFieldShape& shape);
+
 // Start the kernels on the stream and return the error of the launch. The first two need a shape that fits. The second
-// takes two launches: every block of the first one reads the history that the other one writes.
+// takes two launches: every block of the first one reads the history that the other one writes. Magnitudes take a
+// third.
 cudaError_t launch(const ComplexFieldVerlet& params, cudaStream_t stream);
 cudaError_t launch(const ComplexFieldDissipative& params, cudaStream_t stream);
 cudaError_t launch(const ComplexFieldEnergies& params, cudaStream_t stream);

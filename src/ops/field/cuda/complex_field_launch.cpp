@@ -67,16 +67,22 @@ void dissipative_cuda(const FieldDissipativeCall& call) {
       !cuda::fits(field_shape(call.field, s.periodic)) || !whole_values(call.field) || !whole_values(call.source)) {
     return reference::complex_field_dissipative_(call);
   }
-  const cuda::ComplexFieldDissipative params{.field = call.field.mutable_data_ptr<float>(),
-                                             .history = call.history.mutable_data_ptr<int64_t>(),
-                                             .source = cuda::optional_floats(call.source),
-                                             .skip = cuda::optional_floats(call.skip),
-                                             .shape = field_shape(call.field, s.periodic),
-                                             .steps = call.steps,
-                                             .turn = static_cast<float>(s.dt / s.hbar),
-                                             .laplace = s.hbar / (2 * s.mass),
-                                             .memory_gain = s.memory_gain,
-                                             .history_capacity = s.history_capacity};
+  const cuda::ComplexFieldShape shape = field_shape(call.field, s.periodic);
+  at::Tensor parts;
+  if (call.magnitudes) parts = at::empty({call.steps, cuda::magnitude_parts_of(shape)}, call.field.options());
+  const cuda::ComplexFieldDissipative params{
+      .field = call.field.mutable_data_ptr<float>(),
+      .history = call.history.mutable_data_ptr<int64_t>(),
+      .source = cuda::optional_floats(call.source),
+      .skip = cuda::optional_floats(call.skip),
+      .shape = shape,
+      .steps = call.steps,
+      .turn = static_cast<float>(s.dt / s.hbar),
+      .laplace = s.hbar / (2 * s.mass),
+      .memory_gain = s.memory_gain,
+      .history_capacity = s.history_capacity,
+      .magnitude_parts = parts.defined() ? parts.mutable_data_ptr<float>() : nullptr,
+      .magnitudes = call.magnitudes ? call.magnitudes->mutable_data_ptr<float>() : nullptr};
   C10_CUDA_CHECK(cuda::launch(params, cuda::current_stream()));
 }
 
