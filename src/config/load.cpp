@@ -118,6 +118,9 @@ std::string first_key_in(const std::string& group) {
     fail(ExitCode::usage, place(origin), ": '", shown(key), "' = ", shown(value),
          " holds several keys; give one of them, e.g. ", inside);
   }
+  if (const std::string answer = value.is_object() ? "" : answer_to_foreign_name(key); !answer.empty()) {
+    fail(ExitCode::usage, place(origin), ": unknown key '", shown(key), "' = ", shown(value), answer);
+  }
   std::string guess = value.is_object() ? "" : nearest_key(key);
   if (value.is_object()) {
     std::vector<std::string> names;

@@ -45,6 +45,19 @@ std::string defaults_of_tasks(const std::string& key) {
   return text;
 }
 
+std::string answer_to_foreign_name(const std::string& key) {
+  const std::string name = key.substr(key.rfind('.') + 1);
+  for (const TaskSettings* task : all_task_settings()) {
+    for (const ForeignName& foreign : task->foreign_names) {
+      if (name != foreign.name) continue;
+      const bool both = *foreign.key != 0 && *foreign.note != 0;
+      return cat("; ", *foreign.key == 0 ? "" : cat("it is called ", foreign.key, " here"), both ? ", and " : "",
+                 foreign.note);
+    }
+  }
+  return "";
+}
+
 const TaskSettings& task_settings(const Config& config) {
   const TaskSettings* row = find_task_settings(config.task);
   require(row != nullptr, ExitCode::unexpected, "there is no task '", config.task, "'");

@@ -8,36 +8,30 @@
 #include <vector>
 
 #include "hrm/objectives/contrastive_rules.h"
+#include "hrm/ops/complex_field.h"
 #include "hrm/ops/geometric_retrieval.h"
 #include "hrm/ops/geometry.h"
 
 namespace hrm::objectives {
 namespace {
 
-// The five-point Laplacian over the first two axes with unit spacing.
-at::Tensor laplacian(const at::Tensor& field, bool periodic) {
-  if (periodic) {
-    return field.roll({1}, {0}) + field.roll({-1}, {0}) + field.roll({1}, {1}) + field.roll({-1}, {1}) - 4 * field;
-  }
-  at::Tensor sum = -4 * field;
-  for (const int64_t axis : {0, 1}) {
-    const int64_t rest = field.size(axis) - 1;
-    sum.narrow(axis, 1, rest) += field.narrow(axis, 0, rest);
-    sum.narrow(axis, 0, rest) += field.narrow(axis, 1, rest);
-  }
-  return sum;
+// The field's settings, as its op takes them. Nothing collapses the field: the op gets no evidence.
+ops::FieldDissipative dissipative(const CompatSettings& settings) {
+  const CompatField& field = settings.field;
+  return {.dt = field.dt,
+          .mass = field.mass,
+          .hbar = field.hbar,
+          .memory_gain = field.memory_gain,
+          .history_capacity = field.history_capacity,
+          .periodic = settings.commit == CompatCommit::main};
 }
 
-// T += dt / (i hbar) ((1 - w) hbar / (2 m) Lap T + J) in place, w = clamp(memory_gain ln(1 + history), 0, 1), J = 1
-// where `source`, else 0; then history grows. One step of the field for the whole window goes through here.
-void field_step_(const at::Tensor& field, const at::Tensor& history, bool source, bool periodic, const CompatField& s) {
-  const at::Tensor w = (history.to(field.scalar_type()).log1p() * s.memory_gain).clamp(0, 1);
-  const at::Tensor force = laplacian(field, periodic) * ((1 - w) * (s.hbar / (2 * s.mass)));
-  if (source) force.select(-1, 0).add_(1);
-  // 1 / i turns (re, im) into (im, -re).
-  field.select(-1, 0).add_(force.select(-1, 1), s.dt / s.hbar);
-  field.select(-1, 1).sub_(force.select(-1, 0), s.dt / s.hbar);
-  history.add_(1).clamp_max_(s.history_capacity);
+// J = 1, or none.
+std::optional<at::Tensor> source_of_ones(const at::Tensor& field, bool source) {
+  if (!source) return std::nullopt;
+  at::Tensor ones = at::zeros_like(field);
+  ones.select(-1, 0).fill_(1);
+  return ones;
 }
 
 // Writes mean |T| into `out`, 0-dim.
@@ -147,7 +141,9 @@ CompatPhase CompatWindow::phase(const CompatBatch& batch, const at::Tensor& quer
                                             .filled = state_.bank_filled};
   CompatPhase out;
   out.velocity = velocity;
-  out.resiliences = at::empty({steps}, state_.g.options());
+  out.resiliences = at::empty({steps}, state_.g.options().requires_grad(false));
+  const ops::FieldDissipative field = dissipative(settings_);
+  const std::optional<at::Tensor> ones = source_of_ones(state_.field, source);
   for (int64_t step = 0; step < steps; ++step) {
     const at::Tensor resilience = out.resiliences.select(0, step);
     mean_magnitude(resilience, state_.field);
@@ -155,7 +151,8 @@ CompatPhase CompatWindow::phase(const CompatBatch& batch, const at::Tensor& quer
       out.retrieved =
           ops::geometric_retrieval(query, candidates, resilience, state_.g, settings_.retrieval_beta, settings_.eps);
     }
-    field_step_(state_.field, state_.history, source, settings_.commit == CompatCommit::main, settings_.field);
+    ops::complex_field_dissipative_(state_.field, state_.history, ones, std::nullopt, std::nullopt, std::nullopt,
+                                    /*steps=*/1, field);
   }
   const at::Tensor speed = ops::lior_step(velocity, state_.g, out.resiliences.select(0, 0), settings_.eps).speed;
   out.liors = (out.resiliences.unsqueeze(1) * speed).mean(1);
@@ -206,18 +203,24 @@ void CompatWindow::apply(const CompatUpdate& update, const at::Tensor& lr) {
   project_metric_(state_.g, state_.theta);
 }
 
-void CompatWindow::commit(const CompatBatch& batch, const CompatPhase& free) {
+void CompatWindow::commit(const at::Tensor& coords, const at::Tensor& states, const at::Tensor& skip) {
   const at::NoGradGuard no_grad;
-  const int64_t slots = state_.bank_coord.size(0), rows = free.velocity.size(0), taken = std::min(slots, rows);
+  const int64_t slots = state_.bank_coord.size(0), rows = coords.size(0), taken = std::min(slots, rows);
   const at::Tensor places = at::remainder(at::arange(taken, state_.bank_next.options()) + state_.bank_next, slots);
-  state_.bank_coord.index_copy_(0, places, free.velocity.narrow(0, rows - taken, taken));
-  state_.bank_state.index_copy_(0, places,
-                                batch.state.narrow(0, rows - taken, taken).to(state_.bank_state.scalar_type()));
-  state_.bank_next.add_(taken).remainder_(slots);
-  state_.bank_filled.add_(taken).clamp_max_(slots);
+  const auto write = [&](const at::Tensor& bank, const at::Tensor& all) {
+    at::Tensor last = all.narrow(0, rows - taken, taken).to(bank.scalar_type());
+    if (skip.defined()) last = at::where(skip.ne(0), bank.index_select(0, places), last);
+    bank.index_copy_(0, places, last);
+  };
+  write(state_.bank_coord, coords);
+  write(state_.bank_state, states);
+  // NaN skips, too.
+  const at::Tensor written = skip.defined() ? skip.eq(0).to(at::kLong) * taken : at::full_like(state_.bank_next, taken);
+  state_.bank_next.add_(written).remainder_(slots);
+  state_.bank_filled.add_(written).clamp_max_(slots);
 }
 
-CompatResult CompatWindow::run(const CompatBatch& batch, const at::Tensor& lr) {
+CompatResult CompatWindow::phases(const CompatBatch& batch) {
   const at::NoGradGuard no_grad;
   CompatResult out;
   const at::Tensor before = state_.field.clone();
@@ -226,6 +229,12 @@ CompatResult CompatWindow::run(const CompatBatch& batch, const at::Tensor& lr) {
   // The history is not restored.
   state_.field.copy_(before);
   out.nudged = nudged_phase(batch, out.nudge);
+  return out;
+}
+
+CompatResult CompatWindow::run(const CompatBatch& batch, const at::Tensor& lr) {
+  const at::NoGradGuard no_grad;
+  CompatResult out = phases(batch);
   out.update = update(out.free, out.nudged);
   apply(out.update, lr);
   // By the window, then by the loop around it.

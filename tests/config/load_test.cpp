@@ -454,7 +454,8 @@ TEST(Load, DumpLoadsToTheSameConfiguration) {
                                          "lm.hidden_size",
                                          "lm.head_dim",
                                          "chat.learn",
-                                         "grpo.delta"};
+                                         "grpo.delta",
+                                         "contrastive.mode"};
     const bool needs_another =
         std::any_of(kNeedAnother.begin(), kNeedAnother.end(), [&](const char* key) { return field.key == key; }) ||
         field.key.starts_with("optim.wsd_") || field.key.starts_with("moe.");

@@ -44,8 +44,13 @@ std::set<std::string> decisive_keys(const Config& c) {
   keys.insert("task");
   add("run", {"name", "seed"});
   add("data", {"train"});
-  add("optim",
-      {"name", "lr", "beta1", "beta2", "weight_decay", "grad_clip", "schedule", "warmup_steps", "min_ratio", "ema"});
+  add("optim", {"name", "lr", "weight_decay", "grad_clip", "schedule", "warmup_steps", "ema"});
+  if (c.optim.name == OptimizerKind::sgd) {
+    add("optim", {"momentum"});
+  } else {
+    add("optim", {"beta1", "beta2"});
+  }
+  if (c.optim.schedule != Schedule::constant) add("optim", {"min_ratio"});
   add("train", {"global_batch_size", "steps"});
   add("precision", {"compute"});
   if (c.task == "puzzle") {
@@ -70,6 +75,9 @@ std::set<std::string> decisive_keys(const Config& c) {
     if (c.moe.experts > 0) {
       add("moe", {"experts", "top_k", "inner", "place", "every", "score", "normalize", "load_weight", "z_weight"});
     }
+  } else if (c.task == "contrastive" && c.contrastive.mode == ContrastiveMode::compat) {
+    add("contrastive", {"mode", "commit", "coord_dim_n", "rotor_k", "state_dim", "context", "retrieval_beta",
+                        "beta_nudge", "nudge_mode", "nudge_scale", "tbptt_window_steps", "sdm_capacity"});
   } else if (c.task == "contrastive") {
     add("contrastive", {"rule", "coord_dim_n", "rotor_k", "learned_slots", "state_dim", "kappa", "gamma",
                         "retrieval_beta", "tbptt_window_steps"});

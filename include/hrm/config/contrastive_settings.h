@@ -9,6 +9,24 @@
 
 namespace hrm::config {
 
+enum class ContrastiveMode { sound, compat };
+template <>
+struct EnumNames<ContrastiveMode> {
+  static constexpr const char* kNames[] = {"sound", "compat"};
+};
+
+enum class OriginalCommit { main, guide };
+template <>
+struct EnumNames<OriginalCommit> {
+  static constexpr const char* kNames[] = {"main", "guide"};
+};
+
+enum class NudgeMode { target_embedding, off, template_ };
+template <>
+struct EnumNames<NudgeMode> {
+  static constexpr const char* kNames[] = {"target_embedding", "off", "template"};
+};
+
 enum class ContrastiveRuleName { symmetric, one_sided, spsa, readout, backprop };
 template <>
 struct EnumNames<ContrastiveRuleName> {
@@ -39,6 +57,9 @@ struct EnumNames<FieldPotential> {
   static constexpr const char* kNames[] = {"zero", "harmonic", "gaussian_well"};
 };
 
+inline const ReadWhen kSound{
+    "contrastive.mode", {"sound"}, "has the original's window, which knows none", "set contrastive.mode to sound"};
+inline const ReadWhen kCompat{"contrastive.mode", {"compat"}, "has its own rule", "set contrastive.mode to compat"};
 inline const ReadWhen kNudged{
     "contrastive.rule", {"symmetric", "one_sided"}, "has no nudged phase", "set contrastive.rule to symmetric"};
 inline const ReadWhen kSpsa{"contrastive.rule", {"spsa"}, "perturbs nothing", "set contrastive.rule to spsa"};
@@ -53,6 +74,7 @@ inline const ReadWhen kSymplectic{"contrastive.dynamics_mode",
                                   "set contrastive.dynamics_mode to symplectic"};
 
 struct ContrastiveConfig {
+  ContrastiveMode mode = ContrastiveMode::sound;
   ContrastiveRuleName rule = ContrastiveRuleName::symmetric;
   int64_t coord_dim_n = 16;
   int64_t learned_slots = 128;
@@ -86,48 +108,64 @@ struct ContrastiveConfig {
   double spsa_sigma = 0.01;
   int64_t spsa_directions = 4;
   int64_t cosine_every = 0;
+  OriginalCommit commit = OriginalCommit::main;
+  double eps = 1e-8;
+  NudgeMode nudge_mode = NudgeMode::target_embedding;
+  double nudge_scale = 0.1;
+  bool nudge_use_shifted_target = true;
+  bool retrieve_each_step = true;
 
   template <class F>
   static void describe(F&& f) {
     using C = ContrastiveConfig;
+    f("mode", &C::mode, Choice<ContrastiveMode>{}, "",
+      "what is trained: sound = an energy, whose gradient the phases give; compat = the window of Trainer2 of "
+      "Liorhybrid, number for number, on packed text. It does not learn and is there for comparison");
     f("rule", &C::rule, Choice<ContrastiveRuleName>{}, "",
       "how gradients are made: symmetric = difference of the phases nudged by +beta and -beta; one_sided = of the "
       "nudged and the free phase; spsa = random perturbations; readout = train the readout alone; backprop = autograd "
       "through the free phase",
-      Resume::free);
+      Resume::free, kSound);
     f("coord_dim_n", &C::coord_dim_n, IntRange{1, 64}, "", "dimensions n that the chart has");
-    f("learned_slots", &C::learned_slots, IntRange{1, 1 << 20}, "slots", "slots of the memory that are learned");
-    f("state_dim", &C::state_dim, IntRange{1, 4096}, "", "width d that values and retrieved outputs have");
+    f("learned_slots", &C::learned_slots, IntRange{1, 1 << 20}, "slots", "slots of the memory that are learned",
+      kSound);
+    f("state_dim", &C::state_dim, IntRange{1, 4096}, "",
+      "width d that values and retrieved outputs have; in mode compat also that of the embedding");
     f("rotor_k", &C::rotor_k, IntRange{0, 4096}, "angles", "angles of the rotor; 0 = no rotor");
     f("lowrank_r", &C::lowrank_r, IntRange{0, 64}, "directions",
-      "directions of a learned low-rank part of the metric; 0 = a diagonal metric");
-    f("hidden", &C::hidden, IntRange{0, 65536}, "units", "hidden units between input and chart; 0 = none");
+      "directions of a learned low-rank part of the metric; 0 = a diagonal metric", kSound);
+    f("hidden", &C::hidden, IntRange{0, 65536}, "units", "hidden units between input and chart; 0 = none", kSound);
     f("context", &C::context, IntRange{1, 4096}, "tokens",
-      "tokens before the predicted one that a sample of text reads");
+      "tokens before the predicted one that a sample of text reads; in mode compat the tokens of a row");
     f("retrieval_beta", &C::retrieval_beta, RealRange{0, 1e6, true}, "",
       "multiplies the logits of retrieval; larger values choose fewer slots");
-    f("kappa", &C::kappa, RealRange{0, 1e6, true}, "", "ties the chart state to its input with this stiffness");
-    f("gamma", &C::gamma, RealRange{0, 1e6, true}, "", "ties the output to the retrieved values with this stiffness");
+    f("kappa", &C::kappa, RealRange{0, 1e6, true}, "", "ties the chart state to its input with this stiffness", kSound);
+    f("gamma", &C::gamma, RealRange{0, 1e6, true}, "", "ties the output to the retrieved values with this stiffness",
+      kSound);
     f("cost_eps", &C::cost_eps, RealRange{1e-12, 1e3}, "",
-      "is added to squared distances, so that the cost has no cusp at a slot");
+      "is added to squared distances, so that the cost has no cusp at a slot", kSound);
     f("margin", &C::margin, RealRange{0, 1, true, true}, "",
-      "bounds the condition for one equilibrium; metric and values are projected to it after each step");
-    f("beta_nudge", &C::beta_nudge, RealRange{0, 1e3, true}, "", "largest strength that the nudge may have", kNudged);
+      "bounds the condition for one equilibrium; metric and values are projected to it after each step", kSound);
+    f("beta_nudge", &C::beta_nudge, RealRange{0, 1e3, true}, "",
+      "largest strength that the nudge may have; in mode compat it divides the difference of the phases", kNudged);
     f("beta_share", &C::beta_share, RealRange{0, 1, true}, "",
-      "limits the nudge to this share of the strength up to which the negative phase is stable", kNudged);
-    f("tbptt_window_steps", &C::tbptt_window_steps, IntRange{1, 65536}, "steps", "relaxation steps of the free phase");
+      "limits the nudge to this share of the strength up to which the negative phase is stable", kSound, kNudged);
+    f("tbptt_window_steps", &C::tbptt_window_steps, IntRange{1, 65536}, "steps",
+      "steps of the free phase; in mode compat of each phase");
     f("nudge_steps", &C::nudge_steps, IntRange{0, 65536}, "steps",
-      "relaxation steps of a nudged phase; 0 = as many as the free phase", kNudged);
-    f("momentum", &C::momentum, RealRange{0, 1, false, true}, "", "damped momentum that the relaxation uses; 0 = none");
+      "relaxation steps of a nudged phase; 0 = as many as the free phase", kSound, kNudged);
+    f("momentum", &C::momentum, RealRange{0, 1, false, true}, "", "damped momentum that the relaxation uses; 0 = none",
+      kSound);
     f("sdm_capacity", &C::sdm_capacity, IntRange{0, 1 << 20}, "slots",
-      "capacity of the ring of episodic slots behind the learned ones; 0 = no ring");
+      "capacity of the ring of episodic slots behind the learned ones; 0 = no ring. In mode compat the whole memory");
     f("bank_dtype", &C::bank_dtype, Choice<BankDtype>{}, "",
       "dtype that values have in a window; auto = float16 on a GPU, float32 on a CPU", Resume::free);
     f("R_source", &C::R_source, Choice<ResilienceSource>{}, "",
       "what the resilience of a slot is taken from: slots = its cell of the field; constitutive = the whole field");
     f("spatial_rows", &C::spatial_rows, IntRange{1, 4096}, "cells", "rows of the field");
     f("spatial_cols", &C::spatial_cols, IntRange{1, 4096}, "cells", "columns of the field");
-    f("field_dim", &C::field_dim, IntRange{1, 65536}, "", "complex components that each cell of the field has");
+    f("field_dim", &C::field_dim, IntRange{1, 65536}, "",
+      "complex components that each cell of the field has; in mode compat D of D x D matrices");
     f("dynamics_mode", &C::dynamics_mode, Choice<FieldDynamics>{}, "",
       "how the field is moved between windows: frozen = only by learning; symplectic = velocity Verlet; dissipative = "
       "the "
@@ -139,15 +177,41 @@ struct ContrastiveConfig {
     f("symplectic_hbar_cog", &C::symplectic_hbar_cog, RealRange{0, 1e6, true}, "",
       "multiplies the field's Laplacian by hbar^2 / 2m", kMovingField);
     f("symplectic_stiffness", &C::symplectic_stiffness, RealRange{0, 1e6}, "",
-      "pulls the field to its equilibrium with this stiffness", kSymplectic);
+      "pulls the field to its equilibrium with this stiffness", kSound, kSymplectic);
     f("symplectic_potential", &C::symplectic_potential, Choice<FieldPotential>{}, "",
-      "which potential is used to pull the field to its equilibrium", kSymplectic);
-    f("spsa_sigma", &C::spsa_sigma, RealRange{0, 1e3, true}, "", "size that perturbations have", kSpsa);
+      "which potential is used to pull the field to its equilibrium", kSound, kSymplectic);
+    f("spsa_sigma", &C::spsa_sigma, RealRange{0, 1e3, true}, "", "size that perturbations have", kSound, kSpsa);
     f("spsa_directions", &C::spsa_directions, IntRange{1, 1024}, "directions",
-      "random directions that a gradient averages over", kSpsa);
+      "random directions that a gradient averages over", kSound, kSpsa);
     f("cosine_every", &C::cosine_every, IntRange{0}, "steps",
-      "log the cosine with the gradient of backprop on one batch every so many steps; 0 = never", kNudged,
-      Resume::free);
+      "log the cosine with the gradient of backprop on one batch every so many steps; 0 = never", Resume::free, kSound,
+      kNudged);
+    f("commit", &C::commit, Choice<OriginalCommit>{}, "",
+      "which commit of Liorhybrid is followed: main = 9450d00, whose field is periodic; guide = 2b922e8, whose field "
+      "is zero outside its edges",
+      kCompat);
+    f("eps", &C::eps, RealRange{0, 1, true}, "", "is added under the square roots of costs and speeds", kCompat);
+    f("nudge_mode", &C::nudge_mode, Choice<NudgeMode>{}, "",
+      "what the query is nudged to: target_embedding = the mean embedding of the target tokens; off = nothing; "
+      "template = a template of the batch. Text has no templates, so that template is off",
+      kCompat);
+    f("nudge_scale", &C::nudge_scale, RealRange{0, 1e6}, "", "share of the way to the target that the query is moved",
+      kCompat,
+      ReadWhen{"contrastive.nudge_mode",
+               {"target_embedding"},
+               "moves no query",
+               "set contrastive.nudge_mode to target_embedding"});
+    f("nudge_use_shifted_target", &C::nudge_use_shifted_target, Flag{}, "",
+      "the target of a token is the next one of its row, that of the last token itself; false = each token itself",
+      kCompat,
+      ReadWhen{"contrastive.nudge_mode",
+               {"target_embedding"},
+               "has no target",
+               "set contrastive.nudge_mode to target_embedding"});
+    f("retrieve_each_step", &C::retrieve_each_step, Flag{}, "",
+      "retrieve in every step as the original does, although nothing reads the result; false = in the last step alone. "
+      "All other numbers are the same",
+      Resume::free, kCompat);
   }
 };
 

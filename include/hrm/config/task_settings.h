@@ -25,6 +25,13 @@ struct TaskDefault {
   const char* text = "";  // the value in words, for 'config --describe'; empty: not listed there
 };
 
+// A name by which another system knows a setting. It is not accepted; the error says what to write instead.
+struct ForeignName {
+  const char* name;       // without a section
+  const char* key;        // empty: there is none
+  const char* note = "";  // what else there is to know
+};
+
 // What training data are.
 enum class TrainingData { puzzles, texts, records, vectors };
 
@@ -43,6 +50,7 @@ struct TaskSettings {
   void (*check)(const Checker& check) = nullptr;
   // Settings without effect and the like: only when a run starts.
   void (*check_run)(const Checker& check) = nullptr;
+  std::vector<ForeignName> foreign_names = {};
 };
 
 // The rows that are built in, in the order of the help; defined in tasks/task_settings.cpp.
@@ -56,6 +64,9 @@ void add_task_settings(const TaskSettings& settings);
 const TaskSettings* find_task_settings(const std::string& name);
 // What tasks make of a key's default, to be added to its help: ". Default of task=NAME: TEXT"; empty: nothing.
 std::string defaults_of_tasks(const std::string& key);
+// What to write instead of a key that another system has, behind "unknown key 'KEY'": "; it is called OURS here".
+// Empty: no task knows the name. A section before it does not matter.
+std::string answer_to_foreign_name(const std::string& key);
 // The row of the configuration's task.
 const TaskSettings& task_settings(const Config& config);
 

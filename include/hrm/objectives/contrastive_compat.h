@@ -134,8 +134,12 @@ class CompatWindow {
   // g -= lr g_grad and theta -= lr theta_grad, then clamps g and wraps theta. lr: 0-dim, eta_update.
   void apply(const CompatUpdate& update, const at::Tensor& lr);
   // Writes (v, s) of the free phase into the ring, the last M rows at most.
-  void commit(const CompatBatch& batch, const CompatPhase& free);
+  void commit(const CompatBatch& batch, const CompatPhase& free) { commit(free.velocity, batch.state); }
+  // The same of coords (B, n) and states (B, d). skip: 0-dim float32; where it is not zero, the ring stays as it is.
+  void commit(const at::Tensor& coords, const at::Tensor& states, const at::Tensor& skip = {});
 
+  // Both phases, each from the same field, and the nudge between them. `update` is left empty.
+  CompatResult phases(const CompatBatch& batch);
   // Both phases, the update, and the two commits of a two-phase window. The field goes on from the nudged phase.
   CompatResult run(const CompatBatch& batch, const at::Tensor& lr);
 

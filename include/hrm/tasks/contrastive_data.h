@@ -8,6 +8,7 @@
 #include <string>
 
 #include "hrm/config/config.h"
+#include "hrm/data/token_dataset.h"
 #include "hrm/data/vectors.h"
 
 namespace hrm::tasks {
@@ -39,6 +40,9 @@ struct ContrastiveData {
 // data.train: a folder of vectors (hrm/data/vectors.h), or one folder of packed text. data.test: another folder of the
 // kind, none, or empty: the test split of data.train (of text the val split). Throws Error(data) and Error(usage).
 ContrastiveData open_contrastive_data(const config::Config& config, at::Device device);
+
+// The training split of a folder of packed text, for rows of tokens. Throws Error(data), also for a folder of vectors.
+std::shared_ptr<const data::TokenDataset> open_contrastive_text(const std::string& path);
 
 // A test split for a stored model, whose scaling is given. `path`: as data.test.
 std::shared_ptr<const ContrastiveSource> open_contrastive_test(const config::Config& config, const std::string& path,

@@ -106,6 +106,14 @@ std::shared_ptr<const ContrastiveSource> text_test(const config::Config& config,
 
 }  // namespace
 
+std::shared_ptr<const data::TokenDataset> open_contrastive_text(const std::string& path) {
+  require(
+      !data::is_vector_folder(path), ExitCode::data, "'", path,
+      "' is a folder of vectors, but contrastive.mode=compat reads packed text; make it with 'hrm_train data text'");
+  require_text(path);
+  return packed(data::open_language_source(path, "train"));
+}
+
 std::shared_ptr<const ContrastiveSource> open_contrastive_test(const config::Config& config, const std::string& path,
                                                                const data::VectorScaling& scaling, at::Device device) {
   if (!data::is_vector_folder(path)) {

@@ -4,6 +4,7 @@
 #include "hrm/base/text.h"
 #include "hrm/ops/start.h"
 #include "hrm/tasks/contrastive.h"
+#include "hrm/tasks/contrastive_compat.h"
 #include "hrm/tasks/evaluation.h"
 #include "tasks/specs.h"
 #include "tasks/task_settings.h"
@@ -11,8 +12,13 @@
 namespace hrm::tasks {
 namespace {
 
+bool is_compat(const config::Config& config) {
+  return config.contrastive.mode == config::ContrastiveMode::compat;
+}
+
 std::unique_ptr<Task> make_contrastive(const config::Config& config, const Runtime& runtime,
                                        std::shared_ptr<parallel::Comm> comm) {
+  if (is_compat(config)) return std::make_unique<CompatTask>(config, runtime, std::move(comm));
   return std::make_unique<ContrastiveTask>(config, runtime, std::move(comm));
 }
 
@@ -29,6 +35,9 @@ int64_t size_of(const StoredModel& stored, const char* key) {
 
 EvalOutcome evaluate_contrastive(const StoredModel& stored, const EvalRequest& request) {
   TrainedModel trained;
+  require(!is_compat(stored.config), ExitCode::usage, "'", stored.folder.string(),
+          "' was trained with contrastive.mode=compat, whose window predicts nothing; evaluate a run of ",
+          "contrastive.mode=sound");
   begin_opening(trained, stored, config::contrastive_settings().name, "which is no geometric memory");
   trained.runtime = ops::start_runtime_and_ops(trained.config);
   const ChosenWeights chosen = choose_weights(stored.folder, weights_to_evaluate(stored.config));
@@ -65,7 +74,10 @@ EvalOutcome evaluate_contrastive(const StoredModel& stored, const EvalRequest& r
 const TaskSpec& contrastive_spec() {
   static const TaskSpec spec{.settings = &config::contrastive_settings(),
                              .make = make_contrastive,
-                             .model_name = [](const config::Config&) { return std::string("geometric memory"); },
+                             .model_name =
+                                 [](const config::Config& config) {
+                                   return std::string(is_compat(config) ? "Trainer2's window" : "geometric memory");
+                                 },
                              .evaluate = evaluate_contrastive};
   return spec;
 }
