@@ -34,12 +34,6 @@ std::optional<at::Tensor> source_of_ones(const at::Tensor& field, bool source) {
   return ones;
 }
 
-// Writes mean |T| into `out`, 0-dim.
-void mean_magnitude(const at::Tensor& out, const at::Tensor& field) {
-  at::Tensor result = out;
-  at::mean_out(result, at::linalg_vector_norm(field, 2, at::IntArrayRef{-1}).view({-1}), at::IntArrayRef{0});
-}
-
 at::Tensor masked_mean(const at::Tensor& x, const at::Tensor& mask) {
   const at::Tensor weights = mask.to(x.scalar_type());
   return (x * weights.unsqueeze(-1)).sum(1) / weights.sum(1).clamp_min(1).unsqueeze(1);
@@ -131,28 +125,42 @@ at::Tensor CompatWindow::rotate(const at::Tensor& v) const {
   return (v.unsqueeze(1) * ops::rotor_matrix(state_.theta, state_.g.size(0))).sum(2);
 }
 
+// y (B, S, d) of each step. The distances are those of the whole phase, so a step is a row of a product.
+at::Tensor CompatWindow::retrieve_each(const CompatBatch& batch, const at::Tensor& query,
+                                       const at::Tensor& resiliences) const {
+  const int64_t tokens = batch.coords.size(1), slots = state_.bank_coord.size(0);
+  const at::Tensor from = query.unsqueeze(1);
+  const auto distances = [&](const at::Tensor& coords) {
+    return (((coords - from).square() * state_.g).sum(-1) + settings_.eps).sqrt();
+  };
+  const at::Tensor empty = at::arange(slots, state_.bank_filled.options()).ge(state_.bank_filled);
+  const at::Tensor costs =
+      at::cat({distances(batch.coords), distances(state_.bank_coord).masked_fill(empty, INFINITY)}, 1);
+  const at::Tensor scores = costs.unsqueeze(1) * (resiliences * -settings_.retrieval_beta).view({1, -1, 1});
+  const at::Tensor weights = scores.softmax(-1).to(state_.bank_state.scalar_type());
+  const at::Tensor own = weights.narrow(2, 0, tokens).matmul(batch.states);
+  return (own + weights.narrow(2, tokens, slots).matmul(state_.bank_state)).to(query.scalar_type());
+}
+
 CompatPhase CompatWindow::phase(const CompatBatch& batch, const at::Tensor& query, const at::Tensor& velocity,
                                 bool source) {
   const int64_t steps = settings_.steps;
-  const ops::RetrievalCandidates candidates{.coords = batch.coords,
-                                            .states = batch.states,
-                                            .bank_coords = state_.bank_coord,
-                                            .bank_states = state_.bank_state,
-                                            .filled = state_.bank_filled};
   CompatPhase out;
   out.velocity = velocity;
+  // The mean of |T| before each step: nothing else of the field is read.
   out.resiliences = at::empty({steps}, state_.g.options().requires_grad(false));
-  const ops::FieldDissipative field = dissipative(settings_);
-  const std::optional<at::Tensor> ones = source_of_ones(state_.field, source);
-  for (int64_t step = 0; step < steps; ++step) {
-    const at::Tensor resilience = out.resiliences.select(0, step);
-    mean_magnitude(resilience, state_.field);
-    if (settings_.retrieve_each_step || step + 1 == steps) {
-      out.retrieved =
-          ops::geometric_retrieval(query, candidates, resilience, state_.g, settings_.retrieval_beta, settings_.eps);
-    }
-    ops::complex_field_dissipative_(state_.field, state_.history, ones, std::nullopt, std::nullopt, std::nullopt,
-                                    /*steps=*/1, field);
+  ops::complex_field_dissipative_(state_.field, state_.history, source_of_ones(state_.field, source), std::nullopt,
+                                  std::nullopt, std::nullopt, steps, dissipative(settings_), out.resiliences);
+  if (settings_.retrieve_each_step) {
+    out.retrieved = retrieve_each(batch, query, out.resiliences).select(1, steps - 1);
+  } else {
+    const ops::RetrievalCandidates candidates{.coords = batch.coords,
+                                              .states = batch.states,
+                                              .bank_coords = state_.bank_coord,
+                                              .bank_states = state_.bank_state,
+                                              .filled = state_.bank_filled};
+    out.retrieved = ops::geometric_retrieval(query, candidates, out.resiliences.select(0, steps - 1), state_.g,
+                                             settings_.retrieval_beta, settings_.eps);
   }
   const at::Tensor speed = ops::lior_step(velocity, state_.g, out.resiliences.select(0, 0), settings_.eps).speed;
   out.liors = (out.resiliences.unsqueeze(1) * speed).mean(1);

@@ -42,7 +42,6 @@ class ContrastiveTask : public SampleTask {
   double flops_per_step() const override;
   void forward_backward(int64_t micro_batch, const at::Tensor& loss_scale, at::Tensor& metric_sums) override;
   void update_extra(const at::Tensor& skip) override;
-  std::string why_not_captured() const override;
   NamedValues evaluate(const std::function<void(const EvalProgress&)>& progress) override;
   std::string describe() const override;
   void visit_state(StateVisitor& visitor) override;

@@ -276,10 +276,6 @@ void ContrastiveTask::commit_episodes(const at::Tensor& skip) {
   memory_->commit_episodes(window_, free, targets, skip);
 }
 
-std::string ContrastiveTask::why_not_captured() const {
-  return config_.contrastive.rule == ContrastiveRuleName::backprop ? "contrastive.rule=backprop runs autograd" : "";
-}
-
 // Scores, distances and the two sums over slots of each row and step.
 double ContrastiveTask::flops_per_step() const {
   const config::ContrastiveConfig& c = config_.contrastive;
