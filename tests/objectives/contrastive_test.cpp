@@ -124,7 +124,7 @@ TEST(ContrastiveGradients, PointWhereBackpropDoes) {
       now.momentum = damped ? 0.6 : 0;
       const auto memory = make_memory(now, dtype);
       const MemoryBatch batch(now, 64, dtype);
-      const int64_t steps = damped ? 800 : 64;  // hidden units follow slowly
+      const int64_t steps = damped ? 400 : 64;  // hidden units follow slowly
       for (const auto& [parameter, value] :
            cosines(*memory, batch, {.steps = steps, .nudge_steps = steps}, /*beta_share=*/0.1)) {
         EXPECT_GE(value, least) << name << ", " << dtype << ", " << parameter;
