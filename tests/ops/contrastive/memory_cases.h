@@ -117,7 +117,7 @@ inline void expect_good_statistics(at::Device device, bool half) {
 
 // What is behind the filled slots is not read, whatever it is.
 inline void expect_empty_slots_unread(at::Device device, bool half) {
-  for (const int64_t filled : {0, 1, 15, 16, 17, 129, 300}) {
+  for (const int64_t filled : {0, 1, 15, 16, 17, 129, 299, 300}) {
     MemoryCase exact({20, 300, 16, 32, 10});
     exact.slots.filled = at::scalar_tensor(filled, at::kLong);
     MemoryCase ours = exact.to(device, at::kFloat, half);
@@ -132,6 +132,35 @@ inline void expect_empty_slots_unread(at::Device device, bool half) {
     EXPECT_LT(largest_difference(sums.values.cpu(), exact_sums.values), 2e-4) << what;
     EXPECT_LT(largest_difference(sums.pulled.cpu(), exact_sums.pulled), 2e-4) << what;
     EXPECT_EQ(sums.values.narrow(0, filled, 300 - filled).abs().sum().item<double>(), 0) << what;
+  }
+}
+
+// Batches that fill a tile of rows, and all others.
+inline void expect_every_batch_size(at::Device device, bool half) {
+  const MemoryCase exact({100, 50, 6, 12, 7});
+  const GeometricState want = exact.relaxed(6, true);
+  const auto first = [](const at::Tensor& tensor, int64_t rows) { return tensor.narrow(0, 0, rows).contiguous(); };
+  for (int64_t rows = 1; rows <= 100; rows += rows < 64 ? 1 : 36) {
+    MemoryCase part = exact;
+    for (at::Tensor* tensor : {&part.drive, &part.x, &part.o, &part.scales, &part.nudge.targets, &part.nudge.signs}) {
+      *tensor = first(*tensor, rows);
+    }
+    const MemoryCase ours = part.to(device, at::kFloat, half);
+    const std::string what = cat(rows, " rows");
+    const GeometricState got = ours.relaxed(6, true);
+    EXPECT_LT(relative_error(got.x, first(want.x, rows)), 2e-5) << what;
+    EXPECT_LT(relative_error(got.o, first(want.o, rows)), 2e-5) << what;
+    const GeometricState state{.x = first(want.x, rows),
+                               .o = first(want.o, rows),
+                               .h = {},
+                               .log_sum = first(want.log_sum, rows),
+                               .speed = {},
+                               .residual = {}};
+    GeometricState rounded = state;
+    for (at::Tensor* tensor : {&rounded.x, &rounded.o, &rounded.log_sum}) *tensor = tensor->to(device, at::kFloat);
+    const ContrastiveStatistics sums = ours.statistics(rounded), exact_sums = part.statistics(state);
+    EXPECT_LT(relative_error(sums.values, exact_sums.values), 2e-5) << what;
+    EXPECT_LT(relative_error(sums.pulled, exact_sums.pulled), 2e-5) << what;
   }
 }
 

@@ -27,6 +27,11 @@ TEST(GeometricRelaxGpu, EmptySlotsAreNotRead) {
   expect_empty_slots_unread(at::kCUDA, /*half=*/true);
 }
 
+TEST(GeometricRelaxGpu, EveryBatchSize) {
+  HRM_NEEDS_GPU();
+  expect_every_batch_size(at::kCUDA, /*half=*/true);
+}
+
 TEST(GeometricRelaxGpu, SameBitsInAGraph) {
   HRM_NEEDS_GPU();
   MemoryCase memory = MemoryCase({100, 700, 16, 32, 50}).to(at::kCUDA, at::kFloat, /*half=*/true);

@@ -14,6 +14,10 @@ TEST(GeometricRelax, EmptySlotsAreNotRead) {
   expect_empty_slots_unread(at::kCPU, /*half=*/false);
 }
 
+TEST(GeometricRelax, EveryBatchSize) {
+  expect_every_batch_size(at::kCPU, /*half=*/false);
+}
+
 // Steps in two calls are steps in one, without momentum.
 TEST(GeometricRelax, StepsAddUp) {
   MemoryCase memory({9, 40, 6, 8, 4});
