@@ -242,6 +242,9 @@ void ContrastiveTask::update_extra(const at::Tensor& skip) {
       at::stack({(metric - metric_before_).square().sum().sqrt(), (angles - angles_before_).square().sum().sqrt()}));
   if (config_.contrastive.sdm_capacity > 0) commit_episodes(skip);
   move_field(skip);
+  // Temporaries must not outlive a captured step, or its pool of memory cannot be shared.
+  last_ = {};
+  window_ = {};
 }
 
 // Learning moves the equilibrium as far as the field, so that the dynamics do not pull it back.
