@@ -1,6 +1,7 @@
 // bench and plan, run as users do.
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -113,6 +114,61 @@ TEST(BenchOps, MeasuresWhatTheFilterFits) {
     EXPECT_GT(op.at("reference_ms"), 0);
     EXPECT_GT(op.at("bytes_per_s"), 0);
   }
+}
+
+TEST(BenchContrastive, ComparesWithBackprop) {
+  const TempDir dir;
+  const fs::path file = dir / "gradients.json";
+  const std::vector<std::string> small = {"task=contrastive",
+                                          "run.dir=" + dir.path().string(),
+                                          "data.train=" + test::source_dir() + "/data/digits",
+                                          "contrastive.learned_slots=24",
+                                          "contrastive.state_dim=16",
+                                          "train.global_batch_size=32",
+                                          "runtime.device=cpu",
+                                          "runtime.threads=1"};
+  const auto expect_close = [&](const Result& result, const std::string& dtype, double least) {
+    ASSERT_EQ(result.code, 0) << result.err;
+    for (const char* part : {"symmetric, 64 free and 64 nudged steps, over beta / limit: cosine", "encoder.weight",
+                             "one-sided, beta / limit 0.2, over free and nudged steps: relative error", "64, 8"}) {
+      EXPECT_NE(result.out.find(part), std::string::npos) << part << " is not in:\n" << result.out;
+    }
+    const json out = json::parse(read(file));
+    EXPECT_EQ(out.at("dtype"), dtype);
+    EXPECT_EQ(out.at("rows"), 40);
+    ASSERT_EQ(out.at("over_beta").size(), 14U);
+    ASSERT_EQ(out.at("over_steps").size(), 10U);
+    const json& tenth = out.at("over_beta")[3];
+    EXPECT_EQ(tenth.at("share"), 0.1);
+    for (const json& name : out.at("parameters")) {
+      EXPECT_GE(tenth.at("cosine").at(name.get<std::string>()), least) << name;
+    }
+    // The symmetric quotient errs by the square of beta, the one-sided one by beta.
+    const auto error = [&](size_t i) -> double {
+      return out.at("over_beta")[i].at("relative_error").at("all but the readout");
+    };
+    EXPECT_NEAR(std::log(error(5) / error(4)) / std::log(2), 2, 0.2);
+    EXPECT_NEAR(std::log(error(12) / error(11)) / std::log(2), 1, 0.2);
+    const json &settled = out.at("over_steps")[0], &few = out.at("over_steps")[3];
+    EXPECT_EQ(few.at("nudge_steps"), 4);
+    EXPECT_LT(few.at("cosine").at("all but the readout"), settled.at("cosine").at("all but the readout"));
+  };
+  const std::vector<std::string> bench = {"bench", "contrastive", "--rows", "40", "--json", file.string()};
+  expect_close(run(with(bench, small)), "float32", 0.999);
+  EXPECT_EQ(entries(dir.path()), 1U);  // the JSON file alone
+
+  ASSERT_EQ(run(with({"train", "train.steps=3"}, small)).code, 0);
+  const std::string trained = (dir / "run").string();
+  const Result result = run(with(bench, {"--checkpoint", trained, "--float64"}));
+  expect_close(result, "float64", 0.9999);
+  EXPECT_NE(result.out.find("step-000000003"), std::string::npos) << result.out;
+
+  expect_refusal(ExitCode::usage, with({"bench", "contrastive"}, tiny(dir.path())), {"task=puzzle"}, {},
+                 /*alone=*/false);
+  expect_refusal(ExitCode::usage, {"bench", "contrastive", "--config", "x.json", "--checkpoint", trained},
+                 {"--checkpoint or --config, not both"});
+  expect_refusal(ExitCode::usage, with({"bench", "contrastive", "--float64"}, with(small, {"runtime.device=cuda"})),
+                 {"--float64", "runtime.device is 'cuda'"}, {}, /*alone=*/false);
 }
 
 TEST(BenchTokenizer, MeasuresAText) {

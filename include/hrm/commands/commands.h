@@ -138,6 +138,17 @@ struct BenchScanOptions {
 };
 int run_bench_scan(const BenchScanOptions& options);
 
+struct BenchContrastiveOptions {
+  std::vector<std::string> config_files;
+  std::vector<std::string> overrides;
+  std::string checkpoint;  // instead of a configuration with its initial weights
+  int64_t rows = 128;      // of the training data, at most as many as there are
+  bool float64 = false;    // in double precision, on the CPU
+  std::string json_out;
+};
+// Compares the contrastive gradient with backprop's, over the nudge and over the steps.
+int run_bench_contrastive(const BenchContrastiveOptions& options);
+
 struct BenchCommOptions {
   std::string device = "auto";  // auto, cpu, cuda
   int64_t max_mb = 256;         // MiB of the largest tensor; the smallest has 8 bytes

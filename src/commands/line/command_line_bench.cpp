@@ -127,6 +127,28 @@ void add_bench_scan(CLI::App& bench, Action& action) {
   });
 }
 
+void add_bench_contrastive(CLI::App& bench, Action& action) {
+  CLI::App* sub = bench.add_subcommand(
+      "contrastive",
+      "compare the gradient of task=contrastive with backprop's, over the nudge and the number of steps");
+  auto o = std::make_shared<commands::BenchContrastiveOptions>();
+  add_config_files(*sub, o->config_files);
+  add_overrides(*sub, o->overrides);
+  sub->add_option("--checkpoint", o->checkpoint, "run folder or checkpoint folder to use instead of initial weights")
+      ->type_name("PATH")
+      ->check(not_empty);
+  add_size(*sub, "--rows", o->rows, "training rows in the batch, at most as many as there are");
+  sub->add_flag("--float64", o->float64, "compute in double precision, on the CPU");
+  add_json_out(*sub, o->json_out);
+  sub->footer("example: hrm_train bench contrastive --config configs/contrastive/digits_cpu.json --float64");
+  sub->callback([o, &action] {
+    action = [o] {
+      check_can_write(o->json_out);
+      return commands::run_bench_contrastive(*o);
+    };
+  });
+}
+
 void add_bench_comm(CLI::App& bench, Action& action) {
   CLI::App* sub = bench.add_subcommand("comm", "time all-reduce between the ranks of a launcher");
   auto o = std::make_shared<commands::BenchCommOptions>();
@@ -251,12 +273,15 @@ void add_plan_ranks(CLI::App& sub, commands::PlanOptions& o) {
 
 void add_bench(CLI::App& app, Action& action) {
   CLI::App* sub = app.add_subcommand(
-      "bench", "measure the speed of steps, ops, evaluations, all-reduce, tokenizers and generation");
+      "bench",
+      "measure the speed of steps, ops, evaluations, all-reduce, tokenizers and generation, and the error of "
+      "contrastive gradients");
   sub->require_subcommand(1);
   add_bench_step(*sub, action);
   add_bench_ops(*sub, action);
   add_bench_moe(*sub, action);
   add_bench_scan(*sub, action);
+  add_bench_contrastive(*sub, action);
   add_bench_eval(*sub, action);
   add_bench_comm(*sub, action);
   add_bench_tokenizer(*sub, action);
