@@ -51,8 +51,8 @@ DATA = {
     "digits": Data("digits_cpu.json", "data/digits", 420, 64, "accuracy"),
     "mnist5k": Data("digits_cpu.json", "runs/data/mnist5k", 1240, 64, "accuracy"),
     "headers": Data("headers.json", "runs/data/code_bytes", 6000, 128, "bits_per_token"),
-    "mlp1": Data("mlp_cpu.json", "data/digits", 420, 64, "accuracy", ["contrastive.layers=256"], arms=LAYERED),
-    "mlp2": Data("mlp_cpu.json", "data/digits", 420, 64, "accuracy", ["contrastive.layers=256,256"], arms=LAYERED),
+    "mlp1": Data("mlp_cpu.json", "data/digits", 420, 64, "accuracy", ["contrastive.layer_count=1"], arms=LAYERED),
+    "mlp2": Data("mlp_cpu.json", "data/digits", 420, 64, "accuracy", ["contrastive.layer_count=2"], arms=LAYERED),
 }
 
 

@@ -163,9 +163,13 @@ LayeredEnergy::Relaxed LayeredEnergy::relax(const at::Tensor& drive, std::vector
   return {std::move(states), residual};
 }
 
+int64_t LayeredEnergy::needed_steps() const {
+  return layers_.size() == 1 ? 0 : options_.free_steps;
+}
+
 LayeredEnergy::Relaxed LayeredEnergy::relax_free(const at::Tensor& inputs) const {
   const at::Tensor drive = layers_[0]->up(inputs);
-  return relax(drive, start(drive), options_.free_steps, {});
+  return relax(drive, start(drive), needed_steps(), {});
 }
 
 LayeredEnergy::Relaxed LayeredEnergy::relax_nudged(const at::Tensor& inputs, const at::Tensor& labels,
@@ -222,7 +226,7 @@ Contrast LayeredEnergy::contrast(const at::Tensor& inputs, const at::Tensor& lab
   const at::NoGradGuard no_grad;
   const int64_t rows = inputs.size(0);
   const at::Tensor drive = layers_[0]->up(inputs), targets = one_hot(labels);
-  const Relaxed free = relax(drive, start(drive), options_.free_steps, {});
+  const Relaxed free = relax(drive, start(drive), needed_steps(), {});
   const at::Tensor free_logits = logits_of(free.states);
 
   // +beta and -beta are the two halves of one batch.

@@ -79,8 +79,13 @@ std::set<std::string> decisive_keys(const Config& c) {
     add("contrastive", {"mode", "commit", "coord_dim_n", "rotor_k", "state_dim", "context", "retrieval_beta",
                         "beta_nudge", "nudge_mode", "nudge_scale", "tbptt_window_steps", "sdm_capacity"});
   } else if (c.task == "contrastive") {
-    add("contrastive", {"rule", "coord_dim_n", "rotor_k", "learned_slots", "state_dim", "kappa", "gamma",
-                        "retrieval_beta", "tbptt_window_steps"});
+    add("contrastive", {"rule", "tbptt_window_steps"});
+    if (c.contrastive.network == ContrastiveNetwork::layered) {
+      add("contrastive", {"network", "layer_count", "layer_width", "beta_nudge", "momentum"});
+    } else {
+      add("contrastive",
+          {"coord_dim_n", "rotor_k", "learned_slots", "state_dim", "kappa", "gamma", "retrieval_beta"});
+    }
   } else {
     add("hf", {"model", "weights"});
     add("lora", {"r"});

@@ -126,6 +126,52 @@ TEST(LayeredEnergy, ProjectionBoundsTheCoupling) {
   }
 }
 
+TEST(LayeredEnergy, ProjectionObeysTheSkipFlag) {
+  const auto model = small_energy(energy_sizes({8, 7}), at::kFloat);
+  {
+    const at::NoGradGuard no_grad;
+    for (at::Tensor& parameter : model->parameters()) parameter.mul_(100);
+    model->named_parameters()["layers.1.weight"].view(-1)[0] = std::numeric_limits<float>::quiet_NaN();
+  }
+  std::vector<at::Tensor> before;
+  for (const at::Tensor& parameter : model->parameters()) before.push_back(parameter.detach().clone());
+  model->project_(at::ones({}));
+  for (size_t i = 0; i < before.size(); ++i) {
+    EXPECT_TRUE(at::allclose(model->parameters()[i], before[i], 0, 0, /*equal_nan=*/true)) << i;
+  }
+  {
+    const at::NoGradGuard no_grad;
+    model->named_parameters()["layers.1.weight"].view(-1)[0] = 0;
+  }
+  EXPECT_GT(model->contraction().item<float>(), 1);
+  model->project_(at::zeros({}));
+  EXPECT_LE(model->contraction().item<float>(), 0.95f + 1e-5f);
+}
+
+// The readout's gradient is the same with and without nudged phases.
+TEST(LayeredEnergy, TheReadoutAlone) {
+  const auto model = small_energy(energy_sizes({8, 7}), at::kFloat);
+  const LabelledRows rows = batch_rows(9, 1, at::kFloat);
+  const Contrast whole = model->contrast(rows.inputs, rows.labels, {}),
+                 alone = model->readout_only(rows.inputs, rows.labels);
+  ASSERT_EQ(alone.gradients.size(), whole.gradients.size());
+  for (size_t i = 0; i < 4; ++i) EXPECT_FALSE(alone.gradients[i].defined());
+  for (size_t i = 4; i < 6; ++i) EXPECT_TRUE(at::equal(alone.gradients[i], whole.gradients[i]));
+  EXPECT_TRUE(at::equal(alone.loss, whole.loss));
+  EXPECT_TRUE(at::equal(alone.correct, whole.correct));
+}
+
+TEST(LayeredEnergy, LogitsWithoutFeedback) {
+  const LabelledRows rows = batch_rows(9, 1, at::kFloat);
+  for (const std::vector<int64_t>& hidden : {std::vector<int64_t>{8}, {8, 7}}) {
+    const auto model = small_energy(energy_sizes(hidden), at::kFloat);
+    const at::Tensor logits = model->feed_forward_logits(rows.inputs);
+    EXPECT_EQ(at::allclose(logits, model->logits(rows.inputs), 1e-6, 1e-7), hidden.size() == 1);
+    const at::Tensor loss = -logits.log_softmax(-1).gather(1, rows.labels.unsqueeze(1)).mean();
+    EXPECT_FLOAT_EQ(loss.item<float>(), model->feed_forward_backprop(rows.inputs, rows.labels).loss.item<float>());
+  }
+}
+
 // Gradient of both phases beside backprop of the same network, at the start and after 100 steps of training by it.
 TEST(LayeredEnergy, GradientIsThatOfBackprop) {
   at::set_num_threads(1);

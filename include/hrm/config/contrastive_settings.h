@@ -27,10 +27,16 @@ struct EnumNames<NudgeMode> {
   static constexpr const char* kNames[] = {"target_embedding", "off", "template"};
 };
 
-enum class ContrastiveRuleName { symmetric, one_sided, spsa, readout, backprop };
+enum class ContrastiveRuleName { symmetric, one_sided, spsa, readout, backprop, feed_forward };
 template <>
 struct EnumNames<ContrastiveRuleName> {
-  static constexpr const char* kNames[] = {"symmetric", "one_sided", "spsa", "readout", "backprop"};
+  static constexpr const char* kNames[] = {"symmetric", "one_sided", "spsa", "readout", "backprop", "feed_forward"};
+};
+
+enum class ContrastiveNetwork { memory, layered };
+template <>
+struct EnumNames<ContrastiveNetwork> {
+  static constexpr const char* kNames[] = {"memory", "layered"};
 };
 
 enum class ResilienceSource { slots, constitutive };
@@ -60,6 +66,14 @@ struct EnumNames<FieldPotential> {
 inline const ReadWhen kSound{
     "contrastive.mode", {"sound"}, "has the original's window, which knows none", "set contrastive.mode to sound"};
 inline const ReadWhen kCompat{"contrastive.mode", {"compat"}, "has its own rule", "set contrastive.mode to compat"};
+inline const ReadWhen kMemory{"contrastive.network", {"memory"}, "has no memory", "set contrastive.network to memory"};
+inline const ReadWhen kLayered{
+    "contrastive.network", {"layered"}, "has no hidden layers", "set contrastive.network to layered"};
+inline const ReadWhen kRelaxed{.key = "contrastive.rule",
+                               .values = {"feed_forward"},
+                               .why = "relaxes nothing",
+                               .way_out = "set contrastive.rule to symmetric",
+                               .unless = true};
 inline const ReadWhen kNudged{
     "contrastive.rule", {"symmetric", "one_sided"}, "has no nudged phase", "set contrastive.rule to symmetric"};
 inline const ReadWhen kSpsa{"contrastive.rule", {"spsa"}, "perturbs nothing", "set contrastive.rule to spsa"};
@@ -76,6 +90,9 @@ inline const ReadWhen kSymplectic{"contrastive.dynamics_mode",
 struct ContrastiveConfig {
   ContrastiveMode mode = ContrastiveMode::sound;
   ContrastiveRuleName rule = ContrastiveRuleName::symmetric;
+  ContrastiveNetwork network = ContrastiveNetwork::memory;
+  int64_t layer_count = 1;
+  int64_t layer_width = 256;
   int64_t coord_dim_n = 16;
   int64_t learned_slots = 128;
   int64_t state_dim = 32;
@@ -124,53 +141,64 @@ struct ContrastiveConfig {
     f("rule", &C::rule, Choice<ContrastiveRuleName>{}, "",
       "how gradients are made: symmetric = difference of the phases nudged by +beta and -beta; one_sided = of the "
       "nudged and the free phase; spsa = random perturbations; readout = train the readout alone; backprop = autograd "
-      "through the free phase",
+      "through the free phase; feed_forward = autograd through a layered network without feedback",
       Resume::free, kSound);
-    f("coord_dim_n", &C::coord_dim_n, IntRange{1, 64}, "", "dimensions n that the chart has");
-    f("learned_slots", &C::learned_slots, IntRange{1, 1 << 20}, "slots", "slots of the memory that are learned",
-      kSound);
+    f("network", &C::network, Choice<ContrastiveNetwork>{}, "",
+      "what relaxes: memory = a geometric memory; layered = hidden layers with symmetric weights", kSound,
+      Resume::architecture);
+    f("layer_count", &C::layer_count, IntRange{1, 64}, "layers", "hidden layers of the layered network", kLayered,
+      Resume::architecture);
+    f("layer_width", &C::layer_width, IntRange{1, 65536}, "units", "units of each hidden layer", kLayered,
+      Resume::architecture);
+    f("coord_dim_n", &C::coord_dim_n, IntRange{1, 64}, "", "dimensions n that the chart has", kMemory);
+    f("learned_slots", &C::learned_slots, IntRange{1, 1 << 20}, "slots", "slots of the memory that are learned", kSound,
+      kMemory);
     f("state_dim", &C::state_dim, IntRange{1, 4096}, "",
-      "width d that values and retrieved outputs have; in mode compat also that of the embedding");
-    f("rotor_k", &C::rotor_k, IntRange{0, 4096}, "angles", "angles of the rotor; 0 = no rotor");
+      "width d that values and retrieved outputs have; in mode compat also that of the embedding", kMemory);
+    f("rotor_k", &C::rotor_k, IntRange{0, 4096}, "angles", "angles of the rotor; 0 = no rotor", kMemory);
     f("lowrank_r", &C::lowrank_r, IntRange{0, 64}, "directions",
-      "directions of a learned low-rank part of the metric; 0 = a diagonal metric", kSound);
-    f("hidden", &C::hidden, IntRange{0, 65536}, "units", "hidden units between input and chart; 0 = none", kSound);
+      "directions of a learned low-rank part of the metric; 0 = a diagonal metric", kSound, kMemory);
+    f("hidden", &C::hidden, IntRange{0, 65536}, "units", "hidden units between input and chart; 0 = none", kSound,
+      kMemory);
     f("context", &C::context, IntRange{1, 4096}, "tokens",
       "tokens before the predicted one that a sample of text reads; in mode compat the tokens of a row");
     f("retrieval_beta", &C::retrieval_beta, RealRange{0, 1e6, true}, "",
-      "multiplies the logits of retrieval; larger values choose fewer slots");
-    f("kappa", &C::kappa, RealRange{0, 1e6, true}, "", "ties the chart state to its input with this stiffness", kSound);
+      "multiplies the logits of retrieval; larger values choose fewer slots", kMemory);
+    f("kappa", &C::kappa, RealRange{0, 1e6, true}, "", "ties the chart state to its input with this stiffness", kSound,
+      kMemory);
     f("gamma", &C::gamma, RealRange{0, 1e6, true}, "", "ties the output to the retrieved values with this stiffness",
-      kSound);
+      kSound, kMemory);
     f("cost_eps", &C::cost_eps, RealRange{1e-12, 1e3}, "",
-      "is added to squared distances, so that the cost has no cusp at a slot", kSound);
+      "is added to squared distances, so that the cost has no cusp at a slot", kSound, kMemory);
     f("margin", &C::margin, RealRange{0, 1, true, true}, "",
-      "bounds the condition for one equilibrium; metric and values are projected to it after each step", kSound);
+      "bounds the condition for one equilibrium; the weights are projected to it after each step", kSound, kRelaxed);
     f("beta_nudge", &C::beta_nudge, RealRange{0, 1e3, true}, "",
       "largest strength that the nudge may have; in mode compat it divides the difference of the phases", kNudged);
     f("beta_share", &C::beta_share, RealRange{0, 1, true}, "",
       "limits the nudge to this share of the strength up to which the negative phase is stable", kSound, kNudged);
     f("tbptt_window_steps", &C::tbptt_window_steps, IntRange{1, 65536}, "steps",
-      "steps of the free phase; in mode compat of each phase");
+      "steps of the free phase; in mode compat of each phase", kRelaxed);
     f("nudge_steps", &C::nudge_steps, IntRange{0, 65536}, "steps",
       "relaxation steps of a nudged phase; 0 = as many as the free phase", kSound, kNudged);
     f("momentum", &C::momentum, RealRange{0, 1, false, true}, "", "damped momentum that the relaxation uses; 0 = none",
-      kSound);
+      kSound, kRelaxed);
     f("sdm_capacity", &C::sdm_capacity, IntRange{0, 1 << 20}, "slots",
-      "capacity of the ring of episodic slots behind the learned ones; 0 = no ring. In mode compat the whole memory");
+      "capacity of the ring of episodic slots behind the learned ones; 0 = no ring. In mode compat the whole memory",
+      kMemory);
     f("bank_dtype", &C::bank_dtype, Choice<BankDtype>{}, "",
-      "dtype that values have in a window; auto = float16 on a GPU, float32 on a CPU", Resume::free);
+      "dtype that values have in a window; auto = float16 on a GPU, float32 on a CPU", kMemory, Resume::free);
     f("R_source", &C::R_source, Choice<ResilienceSource>{}, "",
-      "what the resilience of a slot is taken from: slots = its cell of the field; constitutive = the whole field");
-    f("spatial_rows", &C::spatial_rows, IntRange{1, 4096}, "cells", "rows of the field");
-    f("spatial_cols", &C::spatial_cols, IntRange{1, 4096}, "cells", "columns of the field");
+      "what the resilience of a slot is taken from: slots = its cell of the field; constitutive = the whole field",
+      kMemory);
+    f("spatial_rows", &C::spatial_rows, IntRange{1, 4096}, "cells", "rows of the field", kMemory);
+    f("spatial_cols", &C::spatial_cols, IntRange{1, 4096}, "cells", "columns of the field", kMemory);
     f("field_dim", &C::field_dim, IntRange{1, 65536}, "",
-      "complex components that each cell of the field has; in mode compat D of D x D matrices");
+      "complex components that each cell of the field has; in mode compat D of D x D matrices", kMemory);
     f("dynamics_mode", &C::dynamics_mode, Choice<FieldDynamics>{}, "",
       "how the field is moved between windows: frozen = only by learning; symplectic = velocity Verlet; dissipative = "
       "the "
       "dissipative step",
-      Resume::free);
+      kMemory, Resume::free);
     f("symplectic_dt", &C::symplectic_dt, RealRange{0, 1e3, true}, "", "time step that the field uses", kMovingField);
     f("symplectic_m_cog", &C::symplectic_m_cog, RealRange{1e-6, 1e6, true}, "", "mass that the field has",
       kMovingField);

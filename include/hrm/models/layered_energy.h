@@ -135,6 +135,8 @@ class LayeredEnergy final : public EnergyModel {
   };
   std::vector<at::Tensor> start(const at::Tensor& drive) const;
   Relaxed relax(const at::Tensor& drive, std::vector<at::Tensor> states, int64_t steps, const Nudge& nudge) const;
+  // Of a free phase: without feedback it starts at the equilibrium.
+  int64_t needed_steps() const;
   at::Tensor coupling() const;
   at::Tensor step_size(const Nudge& nudge) const;
   at::Tensor one_hot(const at::Tensor& labels) const;

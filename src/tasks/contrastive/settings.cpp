@@ -76,12 +76,22 @@ void check_compat(const Checker& check) {
                 " there is nothing to evaluate, for the window predicts nothing; set train.eval_every to 0");
 }
 
+// Layers need momentum to relax in as few steps as a memory does.
+std::optional<TaskDefault::Chosen> momentum(const LoadedConfig& loaded) {
+  if (loaded.config.contrastive.network == ContrastiveNetwork::memory) return std::nullopt;
+  return TaskDefault::Chosen{0.5, "for contrastive.network layered"};
+}
+
 void check_contrastive(const Checker& check) {
   const Config& c = check.loaded().config;
   const ContrastiveConfig& memory = c.contrastive;
   const auto at = [&](const char* key) { return check.at(key); };
-  check.require(memory.rotor_k == 0 || memory.coord_dim_n >= 2, at("contrastive.rotor_k"), " rotates planes, of which ",
-                at("contrastive.coord_dim_n"), " has none; set contrastive.rotor_k to 0");
+  const bool layered = memory.network == ContrastiveNetwork::layered;
+  check.require(layered || memory.rule != ContrastiveRuleName::feed_forward, at("contrastive.rule"),
+                " takes the feedback out of hidden layers, but ", at("contrastive.network"),
+                " has none; set contrastive.network to layered, or contrastive.rule to backprop");
+  check.require(layered || memory.rotor_k == 0 || memory.coord_dim_n >= 2, at("contrastive.rotor_k"),
+                " rotates planes, of which ", at("contrastive.coord_dim_n"), " has none; set contrastive.rotor_k to 0");
   if (is_compat(c)) check_compat(check);
   check.require(c.optim.ema == 0, at("optim.ema"), ", but an average of weights is not projected to the condition for ",
                 "one equilibrium; set optim.ema to 0");
@@ -151,7 +161,7 @@ std::vector<ForeignName> names_of_trainer2() {
 const TaskSettings& contrastive_settings() {
   static const TaskSettings row{
       .name = "contrastive",
-      .help = "a geometric memory (section contrastive) that learns without autograd",
+      .help = "a geometric memory or a layered network (section contrastive) that learns without autograd",
       .defaults = {{"data.train", no_data},
                    {"data.test", no_data},
                    {"contrastive.coord_dim_n", of_compat(int64_t{8}), "8 in mode compat"},
@@ -165,6 +175,7 @@ const TaskSettings& contrastive_settings() {
                    {"contrastive.spatial_cols", of_compat(int64_t{8}), "8 in mode compat"},
                    {"contrastive.field_dim", of_compat(int64_t{16}), "16 in mode compat"},
                    {"contrastive.dynamics_mode", of_compat(std::string("dissipative")), "dissipative in mode compat"},
+                   {"contrastive.momentum", momentum, "0.5 with contrastive.network=layered"},
                    {"contrastive.bank_dtype", of_compat(std::string("float32")), "float32 in mode compat"},
                    {"optim.name", of_mode(std::string("adamw"), std::string("sgd")), "adamw, and sgd in mode compat"},
                    {"optim.lr", of_mode(2e-2, 1e-2), "2e-2, and 1e-2 in mode compat"},
