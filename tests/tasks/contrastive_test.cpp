@@ -23,7 +23,7 @@ std::vector<std::string> small_contrastive(const std::filesystem::path& dir) {
   return {"task=contrastive",           "run.dir=" + dir.string(),
           "data.train=" + digits(),     "contrastive.coord_dim_n=8",
           "contrastive.rotor_k=6",      "contrastive.learned_slots=24",
-          "contrastive.state_dim=16",   "contrastive.tbptt_window_steps=24",
+          "contrastive.state_dim=16",   "contrastive.tbptt_window_steps=8",
           "train.global_batch_size=32", "optim.schedule=constant",
           "train.log_every=1",          "runtime.device=cpu",
           "runtime.threads=1"};
@@ -66,6 +66,7 @@ class ContrastiveRun : public ::testing::Test {
   std::filesystem::path dir_ = testing::fresh_folder("run");
 };
 
+// The recipe as it is, beside backprop through a quarter of the steps: the state settles in these, too.
 TEST_F(ContrastiveRun, LearnsDigits) {
   commands::TrainOptions training;
   training.config_files = {test::source_dir() + "/configs/contrastive/digits_cpu.json"};
@@ -74,17 +75,16 @@ TEST_F(ContrastiveRun, LearnsDigits) {
   commands::run_train(training);
   const double ours = evaluated("digits_cpu", "accuracy");
   EXPECT_GE(ours, 0.92);
-  training.overrides.insert(training.overrides.end(), {"run.name=backprop", "contrastive.rule=backprop"});
+  training.overrides.insert(training.overrides.end(),
+                            {"run.name=backprop", "contrastive.rule=backprop", "contrastive.tbptt_window_steps=16"});
   commands::run_train(training);
   EXPECT_NEAR(evaluated("backprop", "accuracy"), ours, 0.02);
 }
 
-// Ring, momentum of the field and its equilibrium come back from a checkpoint.
+// By the commands; contrastive_step_test.cpp compares every tensor, with a ring and a moving field.
 TEST_F(ContrastiveRun, ResumesBitForBit) {
   for (const auto& [name, more] : std::map<std::string, std::vector<std::string>>{
            {"plain", {}},
-           {"ring_and_field", {"contrastive.sdm_capacity=80", "contrastive.dynamics_mode=symplectic"}},
-           {"dissipative", {"contrastive.dynamics_mode=dissipative"}},
            {"hidden", {"contrastive.hidden=12", "contrastive.momentum=0.6", "contrastive.lowrank_r=2"}},
            {"spsa", {"contrastive.rule=spsa", "contrastive.spsa_directions=2"}}}) {
     const std::string whole = trained(name + "_whole", {8}, more);
