@@ -6,8 +6,8 @@ compare_compat.py.
 
 What is constant in a window (encoder, distances) is computed once, nothing waits for the device, and the whole window is
 one CUDA graph. Every step retrieves and moves the field, as in the original. Modes: eager = the operators as they are;
-compiled = the steps compiled by torch.compile first. --states float16 keeps states and bank in half precision, as
-hrm_train does.
+compiled = the steps compiled by torch.compile first; batched = compiled, and all steps of a phase retrieve in one product,
+as hrm_train does. --states float16 keeps states and bank in half precision.
 """
 import argparse
 import json
@@ -51,6 +51,20 @@ def one_step(field, history, distance, states, bank, beta):
     return field, (history + 1).clamp(max=20), resilience, retrieved
 
 
+def field_step(field, history):
+    resilience = field.square().sum(-1).sqrt().mean()
+    memory = (history.log1p() * 0.025).clamp(0, 1)
+    force = laplacian(field) * ((1 - memory) * (0.1 / 2))
+    field = field + (0.005 / 0.1) * torch.stack((force[..., 1], -force[..., 0]), -1)
+    return field, (history + 1).clamp(max=20), resilience
+
+
+def retrieve_all(resiliences, distance, states, bank, beta):
+    weights = torch.softmax(-beta * resiliences[:, None] * distance[:, None], 2).to(states.dtype)
+    tokens = states.shape[1]
+    return torch.bmm(weights[..., :tokens], states) + weights[..., tokens:] @ bank
+
+
 class Window:
     def __init__(self, args):
         self.args = args
@@ -67,7 +81,8 @@ class Window:
         self.next = torch.zeros((), device=device, dtype=torch.long)
         self.filled = torch.zeros((), device=device, dtype=torch.long)
         self.ids = torch.randint(0, VOCABULARY, (args.rows, args.tokens), device=device)
-        self.step = torch.compile(one_step, dynamic=False) if args.mode == "compiled" else one_step
+        compiled = (lambda f: torch.compile(f, dynamic=False)) if args.mode != "eager" else (lambda f: f)  # noqa: E731
+        self.step, self.field_step, self.retrieve_all = compiled(one_step), compiled(field_step), compiled(retrieve_all)
 
     def phase(self, query, velocity, coords, states):
         candidates = torch.cat((coords, self.bank_coord.expand(query.shape[0], -1, -1)), 1)
@@ -77,8 +92,13 @@ class Window:
         distance[:, coords.shape[1]:].masked_fill_(empty, 1e4)
         field, history, resiliences = self.field, self.history, []
         for _ in range(self.args.steps):
-            field, history, resilience, retrieved = self.step(field, history, distance, states, self.bank_state, 5.0)
+            if self.args.mode == "batched":
+                field, history, resilience = self.field_step(field, history)
+            else:
+                field, history, resilience, retrieved = self.step(field, history, distance, states, self.bank_state, 5.0)
             resiliences.append(resilience)
+        if self.args.mode == "batched":
+            retrieved = self.retrieve_all(torch.stack(resiliences), distance, states, self.bank_state, 5.0)
         speed = ((velocity.square() * self.g).sum(-1) + 1e-8).sqrt()
         return field, history, torch.stack(resiliences).mean() * speed.mean(), retrieved
 
@@ -124,7 +144,7 @@ def main():
     parser.add_argument("--slots", type=int, default=2048)
     parser.add_argument("--coords", type=int, default=8)
     parser.add_argument("--steps", type=int, default=64)
-    parser.add_argument("--mode", choices=["eager", "compiled"], default="compiled")
+    parser.add_argument("--mode", choices=["eager", "compiled", "batched"], default="compiled")
     parser.add_argument("--states", choices=["float32", "float16"], default="float32")
     parser.add_argument("--repeats", type=int, default=20)
     args = parser.parse_args()
