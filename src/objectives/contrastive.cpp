@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "hrm/objectives/contrastive_rules.h"
 #include "hrm/ops/dropout.h"
 
 namespace hrm::objectives {
@@ -36,6 +37,19 @@ Gradients backprop(const GeometricMemory& memory, const at::Tensor& inputs, cons
   for (const auto& parameter : memory.named_parameters()) parameters.push_back(parameter.value());
   return torch::autograd::grad({memory.backprop_loss(inputs, targets, steps)}, parameters, {}, std::nullopt,
                                /*create_graph=*/false, /*allow_unused=*/true);
+}
+
+// Metric and angles of ContrastiveRule::scalar. `start`: where the free phase began; `difference`: dL / beta.
+void add_scalar_rule(const GeometricMemory& memory, const GeometricMemory::Window& window,
+                     const ops::GeometricState& start, const ops::GeometricState& free, const at::Tensor& difference,
+                     Gradients& gradients) {
+  TORCH_CHECK(window.root_metric.defined(), "contrastive_gradients: the scalar rule needs a diagonal metric");
+  const at::Tensor moved = (free.x - start.x).mean(0, /*keepdim=*/true);
+  const at::Tensor w = (moved.narrow(1, 0, window.root_metric.size(0)) / window.root_metric).squeeze(0);
+  const ScalarDirection direction =
+      scalar_direction(w, memory.chart(window, moved).squeeze(0), memory.angles().size(0));
+  memory.place(gradients, "log_metric", -difference * direction.g / window.root_metric.square());
+  memory.place(gradients, "angles", -difference * direction.theta);
 }
 
 }  // namespace
@@ -86,9 +100,18 @@ ContrastiveResult contrastive_gradients(const GeometricMemory& memory, const Geo
                                                scales / (static_cast<double>(rows) * beta));
     result.speed_plus = nudged.speed.mean() / nudge_steps;
     result.residual = at::maximum(result.residual, nudged.residual.max());
+  } else if (options.rule == ContrastiveRule::scalar) {
+    const ops::GeometricState start = memory.free_phase(window, drive, 0);
+    const at::Tensor ones = at::ones({rows}, free.x.options());
+    const ops::GeometricState nudged = memory.nudged_phase(window, drive, start, targets, ones, options.nudge_steps);
+    result.speed_plus = nudged.speed.mean() / nudge_steps;
+    result.residual = at::maximum(result.residual, nudged.residual.max());
+    const at::Tensor difference = window.cells.mean() * (result.speed_plus - result.speed) / beta;
+    add_scalar_rule(memory, window, start, free, difference, result.gradients);
   }
-  const at::Tensor onehot = at::zeros_like(logits).scatter_(1, chosen, 1);
-  memory.readout_gradients(free.o, log_probs.exp() - onehot, result.gradients);
+  const ReadoutGradient readout = readout_gradient(logits, free.o, targets);
+  memory.place(result.gradients, "readout.weight", readout.weight);
+  memory.place(result.gradients, "readout.bias", readout.bias);
   return result;
 }
 
@@ -123,9 +146,9 @@ models::Gradients spsa_gradients(const std::vector<at::Tensor>& parameters, cons
     moved(options.sigma);
     const at::Tensor above = loss();
     moved(-options.sigma);
-    const at::Tensor slope = (above - loss()) / (2 * options.sigma * static_cast<double>(options.directions));
+    const at::Tensor below = loss();
     for (size_t i = 0; i < parameters.size(); ++i) {
-      const at::Tensor part = slope * signs[i];
+      const at::Tensor part = spsa_part(above, below, signs[i], options.sigma, options.directions);
       gradients[i] = gradients[i].defined() ? gradients[i] + part : part;
     }
   }

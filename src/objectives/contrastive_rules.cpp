@@ -6,26 +6,23 @@
 
 namespace hrm::objectives {
 
-ReadoutGradient readout_gradient(const at::Tensor& weight, const at::Tensor& bias, const at::Tensor& o,
-                                 const at::Tensor& target) {
-  TORCH_CHECK(weight.dim() == 2 && bias.dim() == 1 && bias.size(0) == weight.size(0) && o.dim() == 2 &&
-                  o.size(1) == weight.size(1) && target.dim() == 1 && target.size(0) == o.size(0),
-              "readout_gradient: needs weight (C, d), bias (C), o (B, d) and target (B), got ", weight.sizes(), ", ",
-              bias.sizes(), ", ", o.sizes(), " and ", target.sizes());
-  const at::Tensor classes = at::arange(weight.size(0), target.options());
+ReadoutGradient readout_gradient(const at::Tensor& logits, const at::Tensor& o, const at::Tensor& target) {
+  TORCH_CHECK(logits.dim() == 2 && o.dim() == 2 && target.dim() == 1 && logits.size(0) == o.size(0) &&
+                  target.size(0) == o.size(0),
+              "readout_gradient: needs logits (B, C), o (B, d) and target (B), got ", logits.sizes(), ", ", o.sizes(),
+              " and ", target.sizes());
+  const at::Tensor classes = at::arange(logits.size(1), target.options());
   const at::Tensor wanted = target.unsqueeze(1).eq(classes).to(o.scalar_type());
-  const at::Tensor error = at::softmax(o.matmul(weight.t()) + bias, 1) - wanted;
+  const at::Tensor error = at::softmax(logits, 1) - wanted;
   return {error.t().matmul(o) / o.size(0), error.mean(0)};
 }
 
-at::Tensor spsa_gradient(const at::Tensor& plus, const at::Tensor& minus, const at::Tensor& directions, double sigma) {
-  TORCH_CHECK(plus.dim() == 1 && plus.sizes() == minus.sizes() && directions.dim() >= 1 &&
-                  directions.size(0) == plus.size(0) && plus.size(0) >= 1 && sigma > 0,
-              "spsa_gradient: needs plus and minus (m), directions (m, ...) and a positive sigma, got ", plus.sizes(),
-              ", ", minus.sizes(), ", ", directions.sizes(), " and ", sigma);
-  const at::Tensor slope = (plus - minus) / (2 * sigma);
-  const at::Tensor flat = directions.reshape({directions.size(0), -1});
-  return (slope.unsqueeze(1) * flat).mean(0).view(directions.sizes().slice(1));
+at::Tensor spsa_part(const at::Tensor& plus, const at::Tensor& minus, const at::Tensor& direction, double sigma,
+                     int64_t directions) {
+  TORCH_CHECK(plus.dim() == 0 && minus.dim() == 0 && sigma > 0 && directions >= 1,
+              "spsa_part: needs plus and minus (), a positive sigma and at least one direction, got ", plus.sizes(),
+              ", ", minus.sizes(), ", ", sigma, " and ", directions);
+  return (plus - minus) / (2 * sigma * static_cast<double>(directions)) * direction;
 }
 
 ScalarDirection scalar_direction(const at::Tensor& w, const at::Tensor& u, int64_t k) {
@@ -46,7 +43,7 @@ ScalarDirection scalar_direction(const at::Tensor& w, const at::Tensor& u, int64
 }
 
 void project_metric_(const at::Tensor& g, const at::Tensor& theta) {
-  g.clamp_(0.01, 100);
+  g.clamp_(ops::kLeastMetric, ops::kMostMetric);
   theta.copy_(ops::wrap_angles(theta));
 }
 

@@ -40,12 +40,35 @@ std::vector<std::pair<std::string, GeometricMemoryOptions>> kinds() {
   all.emplace_back("odd coordinates", small_memory());
   all.back().second.coords = 5;
   all.back().second.angles = 3;
+  all.emplace_back("metric of blocks", small_memory());
+  all.back().second.metric = models::MetricForm::blocks;
+  all.emplace_back("resilience of the curvature", small_memory());
+  all.back().second.resilience = models::Resilience::curvature;
+  all.emplace_back("rotor of the keys", small_memory());
+  all.back().second.rotor = models::RotorSource::keys;
+  return all;
+}
+
+// And of several kinds at once.
+std::vector<std::pair<std::string, GeometricMemoryOptions>> more_kinds() {
+  auto all = kinds();
+  all.emplace_back("metric of blocks, low rank and hidden units", small_memory());
+  all.back().second.metric = models::MetricForm::blocks;
+  all.back().second.low_rank = 2;
+  all.back().second.hidden = 4;
+  all.emplace_back("metric of blocks without rotor, curvature", small_memory());
+  all.back().second.metric = models::MetricForm::blocks;
+  all.back().second.angles = 0;
+  all.back().second.resilience = models::Resilience::curvature;
+  all.emplace_back("metric of blocks, rotor of the keys", small_memory());
+  all.back().second.metric = models::MetricForm::blocks;
+  all.back().second.rotor = models::RotorSource::keys;
   return all;
 }
 
 // Closed form against autograd of the written-out energy, at a state that is no equilibrium.
 TEST(GeometricMemory, GradientsOfTheEnergy) {
-  for (const auto& [name, options] : kinds()) {
+  for (const auto& [name, options] : more_kinds()) {
     SCOPED_TRACE(name);
     const auto memory = make_memory(options, at::kDouble);
     const MemoryBatch batch(options, 13, at::kDouble);
@@ -61,7 +84,7 @@ TEST(GeometricMemory, GradientsOfTheEnergy) {
       drive = memory->drive(window, batch.inputs);
       state = memory->free_phase(window, drive, 3);
       ours = memory->energy_gradients(window, drive, state, scales);
-      chart = (state.x.narrow(1, 0, options.coords) / window.root_metric).matmul(window.rotor);
+      chart = memory->chart(window, state.x);
     }
     const at::Tensor energy = test::plain_energy(*memory, batch.inputs, chart, state.o, state.h, scales);
     torch::autograd::variable_list parameters;
@@ -183,11 +206,12 @@ TEST(ContrastiveGradients, NeedNoAutograd) {
 }
 
 TEST(GeometricMemory, ProjectionBoundsTheContraction) {
-  for (const auto& [name, options] : kinds()) {
+  for (const auto& [name, options] : more_kinds()) {
     const auto memory = make_memory(options, at::kFloat);
     const at::NoGradGuard no_grad;
     for (const auto& parameter : memory->named_parameters()) {
-      if (parameter.key() == "log_metric" || parameter.key() == "values" || parameter.key() == "low_rank_vectors") {
+      if (parameter.key() == "log_metric" || parameter.key() == "metric_blocks" || parameter.key() == "values" ||
+          parameter.key() == "low_rank_vectors") {
         parameter.value().mul_(30);
       }
     }
@@ -197,7 +221,101 @@ TEST(GeometricMemory, ProjectionBoundsTheContraction) {
     EXPECT_GT(memory->contraction(memory->prepare(false)).item<double>(), 1) << name;
     memory->project(at::zeros({}));
     EXPECT_LE(memory->contraction(memory->prepare(false)).item<double>(), options.margin * (1 + 1e-5)) << name;
+    // What obeys keeps its bits.
+    std::vector<at::Tensor> once;
+    for (const at::Tensor& parameter : memory->parameters()) once.push_back(parameter.clone());
+    memory->project({});
+    for (size_t i = 0; i < once.size(); ++i) {
+      EXPECT_LT((memory->parameters()[i] - once[i]).abs().sum().item<double>(), 1e-5)
+          << name << ", " << memory->parameter_names()[i];
+    }
   }
+}
+
+// The eigenvalues, of which the bound is made, are those of the metric itself; small ones are raised.
+TEST(GeometricMemory, BlocksHaveTheirEigenvalues) {
+  GeometricMemoryOptions options = small_memory();
+  options.metric = models::MetricForm::blocks;
+  const auto memory = make_memory(options, at::kDouble);
+  const at::NoGradGuard no_grad;
+  const at::Tensor blocks = memory->named_parameters()["metric_blocks"];
+  blocks.copy_(random_normal(blocks.sizes(), 31, at::kDouble));
+  const at::Tensor want = std::get<0>(at::linalg_eigh(memory->prepare(false).metric));
+  EXPECT_LT((std::get<0>(memory->metric_eigenvalues().sort()) - want).abs().max().item<double>(), 1e-12);
+  blocks.zero_();
+  blocks.select(1, 0).fill_(-9);
+  memory->project({});
+  EXPECT_NEAR(memory->metric_eigenvalues().min().item<double>(), ops::kLeastMetric, 1e-9);
+  GeometricMemoryOptions odd = options;
+  odd.coords = 5;
+  EXPECT_THROW(make_memory(odd, at::kDouble), c10::Error);
+}
+
+// In the planes of the last layer nothing of the keys' covariance is left, elsewhere there is less. A small change of
+// the keys turns the axes a little.
+TEST(GeometricMemory, DerivedRotorFollowsTheKeys) {
+  GeometricMemoryOptions options = small_memory();
+  options.coords = 4;
+  options.angles = 2 * 6;
+  options.rotor = models::RotorSource::keys;
+  const auto memory = make_memory(options, at::kDouble);
+  EXPECT_FALSE(memory->named_parameters().contains("angles")) << "the optimizer would move them";
+  const at::NoGradGuard no_grad;
+  const at::Tensor keys = memory->named_parameters()["keys"];
+  keys.mul_(at::tensor({1.0, 3.0, 0.5, 2.0}, at::kDouble)).add_(keys.roll({1}, {1}) * 0.7);
+  memory->project({});
+  const at::Tensor q = ops::rotor_matrix(memory->angles(), 4);
+  const at::Tensor turned = (keys - keys.mean(0)).matmul(q.t()), covariance = turned.t().matmul(turned) / keys.size(0);
+  // Layer 5 turns planes (1, 2) and (3, 0).
+  EXPECT_LT(covariance[1][2].abs().item<double>(), 1e-12);
+  EXPECT_LT(covariance[3][0].abs().item<double>(), 1e-12);
+  const auto off_diagonal = [](const at::Tensor& m) { return (m - m.diagonal().diag()).square().sum().item<double>(); };
+  const at::Tensor plain = keys - keys.mean(0);
+  EXPECT_LT(off_diagonal(covariance), 0.5 * off_diagonal(plain.t().matmul(plain) / keys.size(0)));
+  keys.add_(random_normal(keys.sizes(), 5, at::kDouble) * 1e-6);
+  const at::Tensor before = memory->angles().clone();
+  memory->project(at::ones({}));
+  EXPECT_TRUE(before.equal(memory->angles())) << "skip";
+  memory->project({});
+  EXPECT_LT((ops::rotor_matrix(memory->angles(), 4) - q).abs().max().item<double>(), 1e-3);
+}
+
+// The scalar rule moves metric and angles along fixed directions by one number, and nothing else but the readout.
+TEST(ContrastiveGradients, OfTheScalarRuleAreOneNumber) {
+  const GeometricMemoryOptions options = small_memory();
+  const auto memory = make_memory(options, at::kDouble);
+  const MemoryBatch batch(options, 16, at::kDouble);
+  const at::NoGradGuard no_grad;
+  const auto window = memory->prepare(false);
+  const ContrastiveOptions how{.rule = ContrastiveRule::scalar};
+  const auto result = contrastive_gradients(*memory, window, batch.inputs, batch.targets, how);
+  std::map<std::string, at::Tensor> by_name;
+  for (size_t i = 0; i < result.gradients.size(); ++i) {
+    if (result.gradients[i].defined()) by_name[memory->parameter_names()[i]] = result.gradients[i];
+  }
+  ASSERT_EQ(by_name.size(), 4) << "metric, angles, and the readout's two";
+  const auto exact = contrastive_gradients(*memory, window, batch.inputs, batch.targets, {});
+  for (size_t i = 0; i < exact.gradients.size(); ++i) {
+    const std::string& name = memory->parameter_names()[i];
+    if (name.starts_with("readout")) {
+      EXPECT_TRUE(by_name[name].equal(exact.gradients[i])) << name;
+    }
+  }
+  // g moves by shares of one number, whose sum is 1.
+  const at::Tensor g = memory->named_parameters()["log_metric"].exp();
+  const double factor = -(window.cells.mean() * (result.speed_plus - result.speed) / window.rates[2]).item<double>();
+  EXPECT_NEAR((by_name["log_metric"] * g).sum().item<double>() / factor, 1, 2e-2);
+  EXPECT_LT(
+      std::abs(cosine(by_name["log_metric"],
+                      exact.gradients[static_cast<size_t>(
+                          std::find(memory->parameter_names().begin(), memory->parameter_names().end(), "log_metric") -
+                          memory->parameter_names().begin())])),
+      0.99)
+      << "it would be a gradient";
+  GeometricMemoryOptions blocks = options;
+  blocks.metric = models::MetricForm::blocks;
+  const auto other = make_memory(blocks, at::kDouble);
+  EXPECT_THROW(contrastive_gradients(*other, other->prepare(false), batch.inputs, batch.targets, how), c10::Error);
 }
 
 // Slots behind the filled ones may hold anything.

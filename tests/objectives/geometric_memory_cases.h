@@ -7,8 +7,10 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "hrm/models/geometric_memory.h"
+#include "hrm/ops/geometry.h"
 
 namespace hrm::test {
 
@@ -48,7 +50,54 @@ inline std::shared_ptr<GeometricMemory> make_memory(const GeometricMemoryOptions
 inline std::map<std::string, at::Tensor> parameters_by_name(const GeometricMemory& memory) {
   std::map<std::string, at::Tensor> result;
   for (const auto& parameter : memory.named_parameters()) result[parameter.key()] = parameter.value();
+  result["angles"] = memory.angles();
   return result;
+}
+
+// |v|^2 in a metric of blocks, rows a, b, c of which are factors [[softplus(a), 0], [b, softplus(c)]]; v (..., n).
+inline at::Tensor block_square(const at::Tensor& v, const at::Tensor& blocks) {
+  at::Tensor sum;
+  for (int64_t i = 0; i < blocks.size(0); ++i) {
+    const at::Tensor a = at::softplus(blocks[i][0]), b = blocks[i][1], c = at::softplus(blocks[i][2]);
+    const at::Tensor first = v.select(-1, 2 * i), second = v.select(-1, 2 * i + 1);
+    const at::Tensor part = a * a * first.square() + 2 * a * b * first * second + (b * b + c * c) * second.square();
+    sum = sum.defined() ? sum + part : part;
+  }
+  return sum;
+}
+
+// Lap T with opposite edges as neighbours, cell by cell.
+inline at::Tensor plain_laplacian(const at::Tensor& field) {
+  const int64_t rows = field.size(0), cols = field.size(1);
+  std::vector<at::Tensor> cells;
+  for (int64_t i = 0; i < rows; ++i) {
+    for (int64_t j = 0; j < cols; ++j) {
+      cells.push_back(field[(i + 1) % rows][j] + field[(i + rows - 1) % rows][j] + field[i][(j + 1) % cols] +
+                      field[i][(j + cols - 1) % cols] - 4 * field[i][j]);
+    }
+  }
+  return at::stack(cells).view(field.sizes());
+}
+
+// The resilience of one cell or of all, differentiable in the field.
+inline at::Tensor plain_resilience(const at::Tensor& field, models::Resilience kind) {
+  if (kind == models::Resilience::curvature) {
+    // R_0101 of a weak field of which |Lap h| is the root mean square.
+    const at::Tensor size = plain_laplacian(field).square().sum(-1).mean().sqrt();
+    at::Tensor curvature = at::zeros({1, 2, 2, 2, 2}, field.options());
+    const at::Tensor entry = (-0.5 * size).view({1});
+    for (const bool swapped_first : {false, true}) {
+      for (const bool swapped_second : {false, true}) {
+        const int64_t m = swapped_first, r = swapped_second;
+        const at::Tensor mask = at::zeros_like(curvature);
+        mask[0][m][1 - m][r][1 - r] = swapped_first == swapped_second ? 1 : -1;
+        curvature = curvature + mask * entry;
+      }
+    }
+    return ops::resilience_from_curvature(curvature, at::eye(2, field.options()), 1e-8);
+  }
+  const at::Tensor squares = field.square().sum(-1);
+  return ((kind == models::Resilience::slots ? squares.mean(-1).flatten() : squares.mean().view(1)) + 1e-8).sqrt();
 }
 
 // sum_b scales_b E_b at chart coordinates x (B, n), output o (B, d) and hidden units h, term by term as in the
@@ -69,15 +118,13 @@ inline at::Tensor plain_energy(const GeometricMemory& memory, const at::Tensor& 
     columns[b] = sin * va + cos * vb;
     rotated = at::stack(columns, -1);
   }
-  at::Tensor square = (p["log_metric"].exp() * rotated.square()).sum(-1);
+  at::Tensor square = options.metric == models::MetricForm::blocks ? block_square(rotated, p["metric_blocks"])
+                                                                   : (p["log_metric"].exp() * rotated.square()).sum(-1);
   if (options.low_rank > 0) {
     square = square + (p["low_rank_log_weights"].exp() * z.matmul(p["low_rank_vectors"]).square()).sum(-1);
   }
   const at::Tensor costs = (square + options.constants.cost_eps).sqrt();
-  const at::Tensor squares = p["field"].square().sum(-1);
-  at::Tensor resilience =
-      ((options.resilience == models::Resilience::slots ? squares.mean(-1).flatten() : squares.mean().view(1)) + 1e-8)
-          .sqrt();
+  const at::Tensor resilience = plain_resilience(p["field"], options.resilience);
   const at::Tensor cells = at::arange(options.slots).remainder(resilience.size(0));
   const auto& c = options.constants;
   const at::Tensor logits =

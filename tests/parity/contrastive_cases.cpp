@@ -92,8 +92,9 @@ class ContrastiveCase {
   }
 
   void check_rules() const {
+    const at::Tensor y = (*this)("readout.y");
     const objectives::ReadoutGradient readout = objectives::readout_gradient(
-        (*this)("readout.W"), (*this)("readout.b"), (*this)("readout.y"), (*this)("readout.target"));
+        y.matmul((*this)("readout.W").t()) + (*this)("readout.b"), y, (*this)("readout.target"));
     // The case has the direction of descent.
     compare("readout.dW", -readout.weight);
     compare("readout.db", -readout.bias);
@@ -107,9 +108,13 @@ class ContrastiveCase {
     };
     compare("spsa.J", objective(p).to(dtype_));
     const at::Tensor wide = p.to(at::kDouble), step = sigma * delta.to(at::kDouble);
-    compare("spsa.grad",
-            objectives::spsa_gradient(objective(wide + step), objective(wide - step), delta.to(at::kDouble), sigma)
-                .to(dtype_));
+    const at::Tensor above = objective(wide + step), below = objective(wide - step);
+    at::Tensor gradient = at::zeros_like(wide);
+    for (int64_t i = 0; i < delta.size(0); ++i) {
+      gradient += objectives::spsa_part(above.select(0, i), below.select(0, i), delta.select(0, i).to(at::kDouble),
+                                        sigma, delta.size(0));
+    }
+    compare("spsa.grad", gradient.to(dtype_));
 
     const auto& rule = case_.json.at("config").at("scalar_rule");
     const double factor = rule.at("eta").get<double>() * rule.at("dL").get<double>();

@@ -11,6 +11,7 @@
 
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "hrm/nn/parameter.h"
@@ -23,6 +24,19 @@ namespace hrm::models {
 enum class Resilience {
   slots,         // the slot's cell of the field, cell k mod cells
   constitutive,  // the whole field; one R for all slots
+  curvature,     // how the whole field bends over its cells; one R for all slots
+};
+
+// The metric in the rotated frame.
+enum class MetricForm {
+  diagonal,  // exp(log_metric)
+  blocks,    // symmetric positive definite blocks of two coordinates, by their Cholesky factors
+};
+
+// Where the rotor's angles come from.
+enum class RotorSource {
+  trained,
+  keys,  // towards the principal axes of the keys, see project()
 };
 
 struct GeometricMemoryOptions {
@@ -37,6 +51,8 @@ struct GeometricMemoryOptions {
   int64_t episodes = 0;  // capacity of the ring of episodic slots behind the learned ones
   int64_t field_rows = 4, field_cols = 4, field_dim = 8;
   Resilience resilience = Resilience::slots;
+  MetricForm metric = MetricForm::diagonal;  // blocks: coords is even
+  RotorSource rotor = RotorSource::trained;
   ops::GeometricConstants constants{.kappa = 20, .gamma = 0.1, .retrieval_beta = 5, .cost_eps = 0.1};
   double margin = 0.95;     // of the condition for one equilibrium, see project()
   double beta_cap = 0.1;    // largest nudge
@@ -56,13 +72,16 @@ using Gradients = std::vector<at::Tensor>;
 
 // Parameters: encoder.{weight (n, f or H), bias (n)}, log_metric (n), angles (k), keys (M, n), values (M, d), field
 // (rows, cols, field_dim, 2), readout.{weight (C, d), bias (C)}; hidden.{weight (H, f), bias (H)} with hidden units;
-// low_rank.{vectors (n, r), log_weights (r)} with a low-rank part. Buffers: ring_keys (E, n), ring_values (E, d),
-// ring_position and filled (0-dim int64) with episodes; input_mean (f), input_deviation (0-dim).
+// low_rank.{vectors (n, r), log_weights (r)} with a low-rank part; metric_blocks (n / 2, 3), as ops::block_factors
+// takes them, in place of log_metric with MetricForm::blocks. Buffers: ring_keys (E, n), ring_values (E, d),
+// ring_position and filled (0-dim int64) with episodes; input_mean (f), input_deviation (0-dim); angles (k) with
+// RotorSource::keys.
 //
 // Symbols: B rows, S = M + episodes slots, m = n + r scaled coordinates.
 class GeometricMemory : public torch::nn::Module {
  public:
   // Draws the initial weights from `seed` on the CPU, so that they are the same on every device. They obey project().
+  // On the meta device there are names and shapes alone.
   GeometricMemory(const GeometricMemoryOptions& options, uint64_t seed, at::Device device);
 
   const GeometricMemoryOptions& options() const { return options_; }
@@ -80,8 +99,10 @@ class GeometricMemory : public torch::nn::Module {
   // What stays the same in a window of relaxation steps.
   struct Window {
     ops::GeometricSlots slots;
-    at::Tensor scaling;      // (m, n): Qs = [diag(sqrt g) Q; diag(sqrt D) U^T]
-    at::Tensor root_metric;  // (n): sqrt g
+    at::Tensor scaling;      // (m, n): Qs = [L^T Q; diag(sqrt D) U^T], L = diag(sqrt g) or the blocks' factors
+    at::Tensor unscaling;    // (n, n): L^-1 Q; a row X of scaled coordinates has the chart coordinates X[:n] L^-1 Q
+    at::Tensor root_metric;  // (n): sqrt g; undefined with MetricForm::blocks
+    at::Tensor factors;      // (n / 2, 2, 2): blocks of L; undefined with MetricForm::diagonal
     at::Tensor rotor;        // (n, n): Q
     at::Tensor metric;       // (m, m): Qs Qs^T
     at::Tensor rates;        // (4): dt_x, dt_o, beta, dt_h
@@ -104,12 +125,14 @@ class GeometricMemory : public torch::nn::Module {
                                    const at::Tensor& targets, const at::Tensor& signs, int64_t steps) const;
   // (B, C) of an output o (B, d).
   at::Tensor logits(const at::Tensor& o) const;
+  // Chart coordinates (B, n) of scaled ones (B, m).
+  at::Tensor chart(const Window& window, const at::Tensor& x) const;
 
   // sum_b scales_b dE/dp at a state, for all parameters but the readout; closed form. `scales`: (B).
   Gradients energy_gradients(const Window& window, const Drive& drive, const ops::GeometricState& state,
                              const at::Tensor& scales) const;
-  // Derivative of the mean cross-entropy at output o (B, d) by the readout, its logits' error (B, C) given.
-  void readout_gradients(const at::Tensor& o, const at::Tensor& error, Gradients& gradients) const;
+  // Places a gradient by the name of its parameter. Without a parameter of this name it does nothing.
+  void place(Gradients& gradients, std::string_view name, const at::Tensor& gradient) const;
 
   // The mean cross-entropy after `steps` free steps, differentiable through all of them (plain ATen): the reference
   // that the contrastive gradient is compared with. targets (B) int64.
@@ -118,8 +141,13 @@ class GeometricMemory : public torch::nn::Module {
   // Keeps the energy strongly convex: beta_r (R_max^2 g_max / kappa + gamma max |V_k|^2) <= margin < 1, half of it for
   // each term; clamps g to [0.01, 100] and wraps the angles to [-pi, pi). Sufficient for one equilibrium and for
   // geometric convergence: the Hessian is diag(kappa, gamma) + R sum_k w_k c_k'' - beta_r Cov_w(R c', -gamma V), and
-  // the covariance is at most the square of those vectors. `skip` (0-dim float32, non-zero = change nothing) may be
-  // undefined.
+  // the covariance is at most the square of those vectors. Blocks of the metric are scaled as wholes. `skip` (0-dim
+  // float32, non-zero = change nothing) may be undefined.
+  //
+  // With RotorSource::keys it also renews the angles: Jacobi rotations (Golub and Van Loan, Matrix Computations,
+  // section 8.5) of the keys' covariance, layer by layer, so that the planes of a layer have no covariance left. Each
+  // angle is the solution next to the one before, so that axes do not change places. More layers come closer to the
+  // principal axes. The gradient takes the angles as constants.
   void project(const at::Tensor& skip);
   // Left side of that condition, 0-dim.
   at::Tensor contraction(const Window& window) const;
@@ -129,11 +157,19 @@ class GeometricMemory : public torch::nn::Module {
   void commit_episodes(const Window& window, const ops::GeometricState& free, const at::Tensor& targets,
                        const at::Tensor& skip);
 
-  const at::Tensor& field() const { return field_; }  // (rows, cols, field_dim, 2)
+  const at::Tensor& field() const { return field_; }    // (rows, cols, field_dim, 2)
+  const at::Tensor& angles() const { return angles_; }  // (k)
+  // Root of the sum of squares of all keys, episodes included, 0-dim.
+  at::Tensor key_norm() const;
+  // Eigenvalues (n) of the metric without its low-rank part.
+  at::Tensor metric_eigenvalues() const;
 
  private:
   at::Tensor slot_resilience(const at::Tensor& cells) const;
   at::Tensor largest_metric() const;
+  at::Tensor largest_metric_allowed() const;
+  at::Tensor derived_angles() const;
+  void project_metric(const at::Tensor& skip);
   at::Tensor effective_kappa() const;
   double longest_value() const;
   at::Tensor cell_resilience() const;
@@ -141,7 +177,7 @@ class GeometricMemory : public torch::nn::Module {
 
   GeometricMemoryOptions options_;
   std::shared_ptr<AffineParameters> encoder_, readout_, hidden_;
-  at::Tensor log_metric_, angles_, keys_, values_, field_, low_vectors_, low_log_weights_;
+  at::Tensor log_metric_, metric_blocks_, angles_, keys_, values_, field_, low_vectors_, low_log_weights_;
   at::Tensor ring_keys_, ring_values_, ring_position_, filled_, input_mean_, input_deviation_;
   std::vector<std::string> names_;
   nn::ParameterSet parameter_set_;

@@ -18,6 +18,7 @@ namespace hrm::objectives {
 enum class ContrastiveRule {
   symmetric,  // (dE/dp(+beta) - dE/dp(-beta)) / (2 beta)
   one_sided,  // (dE/dp(beta) - dE/dp(0)) / beta
+  scalar,     // Trainer2's, for comparison: metric and angles by one number, and the readout; no gradient
   readout,    // the readout alone
   backprop,   // autograd through the steps of the free phase, for comparison
 };
@@ -39,6 +40,11 @@ struct ContrastiveResult {
   ops::GeometricState free;
 };
 
+// ContrastiveRule::scalar repeats the window from its start with the nudge +beta and takes the difference dL of the
+// mean actions R speed. With the mean displacement u of the free phase (start to end, in chart coordinates) and
+// w = Q u the "gradients" are -dL/beta of scalar_direction(w, u, k): of the metric's logarithm by g, of the angles by
+// theta (contrastive_rules.h). The metric must be diagonal. All else but the readout has none.
+//
 // Under NoGradGuard but for ContrastiveRule::backprop. Reads nothing from the device; can be captured.
 ContrastiveResult contrastive_gradients(const models::GeometricMemory& memory,
                                         const models::GeometricMemory::Window& window, const at::Tensor& inputs,

@@ -14,14 +14,15 @@ struct ReadoutGradient {
   at::Tensor bias;    // (C)
 };
 
-// The gradient of mean_b -log softmax(weight o_b + bias)[target_b]. weight: (C, d); bias: (C); o: (B, d); target: (B)
-// int32 or int64, below C.
-ReadoutGradient readout_gradient(const at::Tensor& weight, const at::Tensor& bias, const at::Tensor& o,
-                                 const at::Tensor& target);
+// The gradient of mean_b -log softmax(logits_b)[target_b] by weight and bias, logits_b = weight o_b + bias (B, C). o:
+// (B, d); target: (B) int32 or int64, below C.
+ReadoutGradient readout_gradient(const at::Tensor& logits, const at::Tensor& o, const at::Tensor& target);
 
-// Simultaneous perturbation (Spall 1992): mean over directions i of (J(p + sigma D_i) - J(p - sigma D_i)) / (2 sigma)
-// D_i. plus, minus: (m), the two values of J; directions: (m, ...), D. Returns (...).
-at::Tensor spsa_gradient(const at::Tensor& plus, const at::Tensor& minus, const at::Tensor& directions, double sigma);
+// Simultaneous perturbation (Spall 1992): what one of `directions` random directions D adds to the gradient,
+// (J(p + sigma D) - J(p - sigma D)) / (2 sigma directions) D. plus, minus: 0-dim, the two values of J; direction: D, of
+// any shape, which is also that of the result.
+at::Tensor spsa_part(const at::Tensor& plus, const at::Tensor& minus, const at::Tensor& direction, double sigma,
+                     int64_t directions);
 
 // What Trainer2 adds to the metric and to the angles for each unit of eta dL.
 struct ScalarDirection {
@@ -33,7 +34,8 @@ struct ScalarDirection {
 // takes. This is no gradient of anything: dL is one number for all parameters.
 ScalarDirection scalar_direction(const at::Tensor& w, const at::Tensor& u, int64_t k);
 
-// Clamps g to [0.01, 100] and wraps theta to [-pi, pi), in place, as Trainer2 does after each update.
+// Clamps g to [ops::kLeastMetric, ops::kMostMetric] and wraps theta to [-pi, pi), in place, as Trainer2 does after each
+// update.
 void project_metric_(const at::Tensor& g, const at::Tensor& theta);
 
 }  // namespace hrm::objectives

@@ -19,6 +19,9 @@
 
 namespace hrm::ops {
 
+// Lap T, in plain ATen on any device. Differentiable.
+at::Tensor complex_field_laplacian(const at::Tensor& field, bool periodic);
+
 struct FieldVerlet {
   double dt = 0.005;  // any sign: a negative one runs backwards
   double mass = 1;    // > 0

@@ -62,6 +62,9 @@ LiorStep lior_step(const at::Tensor& v, const at::Tensor& metric, const at::Tens
 // sigma}. curvature: (B, n, n, n, n), in this order of indices; inverse_metric: (n, n). Differentiable.
 at::Tensor resilience_from_curvature(const at::Tensor& curvature, const at::Tensor& inverse_metric, double eps);
 
+// Bounds of a metric's eigenvalues, as Trainer2 has them.
+inline constexpr double kLeastMetric = 0.01, kMostMetric = 100;
+
 struct SyncedMetric {
   at::Tensor metric;   // G (n, n)
   at::Tensor inverse;  // G^-1 (n, n)
@@ -70,8 +73,11 @@ struct SyncedMetric {
 // G = Q^T diag(g) Q and its inverse. theta: (k), as for rotor_matrix; g: (n), positive. Differentiable.
 SyncedMetric metric_sync(const at::Tensor& theta, const at::Tensor& g);
 
-// G = Q^T B Q and its inverse. B has 2 x 2 blocks L L^T with L = [[softplus(a), 0], [b, softplus(c)]]. blocks: (n / 2,
-// 3) with rows a, b, c. Differentiable.
+// The Cholesky factors L (p, 2, 2) of a metric's 2 x 2 blocks: [[softplus(a), 0], [b, softplus(c)]]. blocks: (p, 3)
+// with rows a, b, c. Differentiable.
+at::Tensor block_factors(const at::Tensor& blocks);
+
+// G = Q^T B Q and its inverse. B has the 2 x 2 blocks L L^T of block_factors. blocks: (n / 2, 3). Differentiable.
 SyncedMetric block_metric_sync(const at::Tensor& theta, const at::Tensor& blocks);
 
 struct SpeedStatistics {

@@ -3,11 +3,9 @@
 
 #include "ops/field/complex_field_impl.h"
 
-namespace hrm::ops::reference {
-namespace {
+namespace hrm::ops {
 
-// Lap T over the first two axes.
-at::Tensor laplacian(const at::Tensor& field, bool periodic) {
+at::Tensor complex_field_laplacian(const at::Tensor& field, bool periodic) {
   at::Tensor sum = field * -4;
   for (const int64_t axis : {0, 1}) {
     const int64_t last = field.size(axis) - 1;
@@ -20,6 +18,11 @@ at::Tensor laplacian(const at::Tensor& field, bool periodic) {
   return sum;
 }
 
+}  // namespace hrm::ops
+
+namespace hrm::ops::reference {
+namespace {
+
 // |d|^2 of each complex value, with a last axis of 1.
 at::Tensor squared(const at::Tensor& d) {
   return d.square().sum(-1, /*keepdim=*/true);
@@ -27,7 +30,7 @@ at::Tensor squared(const at::Tensor& d) {
 
 at::Tensor force(const at::Tensor& field, const at::Tensor& equilibrium, const OptionalTensor& nudge,
                  const FieldVerlet& s) {
-  at::Tensor sum = laplacian(field, s.periodic) * (s.hbar * s.hbar / (2 * s.mass));
+  at::Tensor sum = complex_field_laplacian(field, s.periodic) * (s.hbar * s.hbar / (2 * s.mass));
   if (s.potential != FieldPotential::zero) {
     at::Tensor d = field - equilibrium;
     if (s.potential == FieldPotential::gaussian_well) d *= at::exp(squared(d) * -0.5);
@@ -82,7 +85,8 @@ void complex_field_dissipative_(const FieldDissipativeCall& call) {
   at::Tensor field = call.field.clone(), length = call.history.clone();
   for (int64_t step = 0; step < call.steps; ++step) {
     if (call.magnitudes) call.magnitudes->select(0, step).copy_(mean_magnitude(field));
-    at::Tensor rate = laplacian(field, s.periodic) * (memory_factor(length, s.memory_gain) * (s.hbar / (2 * s.mass)));
+    at::Tensor rate =
+        complex_field_laplacian(field, s.periodic) * (memory_factor(length, s.memory_gain) * (s.hbar / (2 * s.mass)));
     if (call.previous) rate += collapse(*call.previous, *call.evidence, s);
     if (call.source) rate += *call.source;
     // Divided by i: (re, im) becomes (im, -re).

@@ -57,13 +57,20 @@ SyncedMetric metric_sync(const at::Tensor& theta, const at::Tensor& g) {
   return {q.t().matmul(g.unsqueeze(1) * q), q.t().matmul(q / g.unsqueeze(1))};
 }
 
-SyncedMetric block_metric_sync(const at::Tensor& theta, const at::Tensor& blocks) {
+at::Tensor block_factors(const at::Tensor& blocks) {
   TORCH_CHECK(blocks.dim() == 2 && blocks.size(0) >= 1 && blocks.size(1) == 3,
-              "hrm::block_metric_sync: blocks must be (n / 2, 3), got ", blocks.sizes());
-  const int64_t pairs = blocks.size(0), n = 2 * pairs;
-  const at::Tensor q = rotor_matrix(theta, n);
+              "hrm::block_factors: blocks must be (p, 3), got ", blocks.sizes());
   const at::Tensor a = at::softplus(blocks.select(1, 0)), b = blocks.select(1, 1),
                    c = at::softplus(blocks.select(1, 2));
+  return at::stack({a, at::zeros_like(b), b, c}, 1).view({blocks.size(0), 2, 2});
+}
+
+SyncedMetric block_metric_sync(const at::Tensor& theta, const at::Tensor& blocks) {
+  const at::Tensor factors = block_factors(blocks);
+  const int64_t pairs = blocks.size(0), n = 2 * pairs;
+  const at::Tensor q = rotor_matrix(theta, n);
+  const at::Tensor a = factors.select(1, 0).select(1, 0), b = factors.select(1, 1).select(1, 0),
+                   c = factors.select(1, 1).select(1, 1);
   const at::Tensor squares = b.square() + c.square(), cross = a * b;
   const at::Tensor block = at::stack({a.square(), cross, cross, squares}, 1).view({pairs, 2, 2});
   // The determinant of L L^T is (a c)^2.
