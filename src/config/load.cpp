@@ -32,8 +32,10 @@ constexpr const char* kTf32 = "train.enable_tf32";
 constexpr const char* kStaticShapes = "static_shapes";
 constexpr const char* kCaptureBatch = "capture_batch_size";
 
+constexpr const char* kFrameMode = "contrastive.frame_mode";
+
 constexpr const char* kLegacy[] = {kFp8Format, kFp8Interval,  kFp8Algorithm, kMixedPrecision,
-                                   kTf32,      kStaticShapes, kCaptureBatch};
+                                   kTf32,      kStaticShapes, kCaptureBatch, kFrameMode};
 
 // The field that another name stands for, and that name; nullptr: none.
 std::pair<const Field*, const OtherName*> find_other_name(const std::string& key) {
@@ -215,6 +217,11 @@ void set_legacy(Loading& loading, const std::string& key, const json& value, con
   } else if (key == kStaticShapes) {
     need(value.is_boolean(), "must be true or false");
     if (!value.get<bool>()) set_value(loading.loaded, "runtime.cuda_graphs", false, origin);
+  } else if (key == kFrameMode) {
+    // Trainer2's three frames are two settings here, which may be combined.
+    need(value != "learned_lowrank", "is a number of directions here; set contrastive.lowrank_r to 1 or more");
+    need(value == "rotor" || value == "derived", "must be one of rotor, derived, learned_lowrank");
+    set_value(loading.loaded, "contrastive.rotor_mode", value == "rotor" ? "stateful" : "derived", origin);
   } else {
     const int64_t rows = value.is_number() ? whole_number(value).value_or(-1) : -1;
     need(rows >= 0, "must be a whole number, at least 0");

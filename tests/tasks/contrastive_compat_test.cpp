@@ -327,7 +327,7 @@ TEST(ContrastiveCompatTask, OldNamesAreAnswered) {
                                           {"run_dir", "run.dir"},
                                           {"run_name", "run.name"},
                                           {"telemetry_jsonl", "metrics.jsonl"},
-                                          {"step_progress_every", "train.log_every"},
+                                          {"step_progress_every", "contrastive.progress_every"},
                                           {"timing_debug", "profiling.trace"},
                                           {"run_smoke_tests", "scripts/test"},
                                           {"trainer2_sdm_capacity", "contrastive.sdm_capacity"},

@@ -27,10 +27,11 @@ struct EnumNames<NudgeMode> {
   static constexpr const char* kNames[] = {"target_embedding", "off", "template"};
 };
 
-enum class ContrastiveRuleName { symmetric, one_sided, spsa, readout, backprop, feed_forward };
+enum class ContrastiveRuleName { symmetric, one_sided, spsa, scalar, readout, backprop, feed_forward };
 template <>
 struct EnumNames<ContrastiveRuleName> {
-  static constexpr const char* kNames[] = {"symmetric", "one_sided", "spsa", "readout", "backprop", "feed_forward"};
+  static constexpr const char* kNames[] = {"symmetric", "one_sided", "spsa",        "scalar",
+                                           "readout",   "backprop",  "feed_forward"};
 };
 
 enum class ContrastiveNetwork { memory, layered };
@@ -39,10 +40,22 @@ struct EnumNames<ContrastiveNetwork> {
   static constexpr const char* kNames[] = {"memory", "layered"};
 };
 
-enum class ResilienceSource { slots, constitutive };
+enum class ResilienceSource { slots, constitutive, curvature };
 template <>
 struct EnumNames<ResilienceSource> {
-  static constexpr const char* kNames[] = {"slots", "constitutive"};
+  static constexpr const char* kNames[] = {"slots", "constitutive", "curvature"};
+};
+
+enum class MetricMode { diag_rot, block_rot };
+template <>
+struct EnumNames<MetricMode> {
+  static constexpr const char* kNames[] = {"diag_rot", "block_rot"};
+};
+
+enum class RotorMode { stateful, derived, off };
+template <>
+struct EnumNames<RotorMode> {
+  static constexpr const char* kNames[] = {"stateful", "derived", "off"};
 };
 
 enum class BankDtype { automatic, float32, float16 };
@@ -74,8 +87,15 @@ inline const ReadWhen kRelaxed{.key = "contrastive.rule",
                                .why = "relaxes nothing",
                                .way_out = "set contrastive.rule to symmetric",
                                .unless = true};
-inline const ReadWhen kNudged{
-    "contrastive.rule", {"symmetric", "one_sided"}, "has no nudged phase", "set contrastive.rule to symmetric"};
+inline const ReadWhen kNudged{"contrastive.rule",
+                              {"symmetric", "one_sided", "scalar"},
+                              "has no nudged phase",
+                              "set contrastive.rule to symmetric"};
+inline const ReadWhen kRotor{.key = "contrastive.rotor_mode",
+                             .values = {"off"},
+                             .why = "has no angles",
+                             .way_out = "set contrastive.rotor_mode to stateful",
+                             .unless = true};
 inline const ReadWhen kSpsa{"contrastive.rule", {"spsa"}, "perturbs nothing", "set contrastive.rule to spsa"};
 inline const ReadWhen kMovingField{.key = "contrastive.dynamics_mode",
                                    .values = {"frozen"},
@@ -96,6 +116,8 @@ struct ContrastiveConfig {
   int64_t coord_dim_n = 16;
   int64_t learned_slots = 128;
   int64_t state_dim = 32;
+  MetricMode metric_mode = MetricMode::diag_rot;
+  RotorMode rotor_mode = RotorMode::stateful;
   int64_t rotor_k = 16;
   int64_t lowrank_r = 0;
   int64_t hidden = 0;
@@ -109,6 +131,7 @@ struct ContrastiveConfig {
   double beta_share = 0.2;
   int64_t tbptt_window_steps = 64;
   int64_t nudge_steps = 0;
+  int64_t nudge_every_windows = 1;
   double momentum = 0;
   int64_t sdm_capacity = 0;
   BankDtype bank_dtype = BankDtype::automatic;
@@ -125,6 +148,7 @@ struct ContrastiveConfig {
   double spsa_sigma = 0.01;
   int64_t spsa_directions = 4;
   int64_t cosine_every = 0;
+  int64_t progress_every = 0;
   OriginalCommit commit = OriginalCommit::main;
   double eps = 1e-8;
   NudgeMode nudge_mode = NudgeMode::target_embedding;
@@ -140,8 +164,9 @@ struct ContrastiveConfig {
       "Liorhybrid, number for number, on packed text. It does not learn and is there for comparison");
     f("rule", &C::rule, Choice<ContrastiveRuleName>{}, "",
       "how gradients are made: symmetric = difference of the phases nudged by +beta and -beta; one_sided = of the "
-      "nudged and the free phase; spsa = random perturbations; readout = train the readout alone; backprop = autograd "
-      "through the free phase; feed_forward = autograd through a layered network without feedback",
+      "nudged and the free phase; spsa = random perturbations; scalar = Trainer2's, which moves metric and angles by "
+      "one number and does not learn; readout = train the readout alone; backprop = autograd through the free phase; "
+      "feed_forward = autograd through a layered network without feedback",
       Resume::free, kSound);
     f("network", &C::network, Choice<ContrastiveNetwork>{}, "",
       "what relaxes: memory = a geometric memory; layered = hidden layers with symmetric weights", kSound,
@@ -155,7 +180,15 @@ struct ContrastiveConfig {
       kMemory);
     f("state_dim", &C::state_dim, IntRange{1, 4096}, "",
       "width d that values and retrieved outputs have; in mode compat also that of the embedding", kMemory);
-    f("rotor_k", &C::rotor_k, IntRange{0, 4096}, "angles", "angles of the rotor; 0 = no rotor", kMemory);
+    f("metric_mode", &C::metric_mode, Choice<MetricMode>{}, "",
+      "form of the metric in the rotated frame: diag_rot = diagonal; block_rot = positive definite blocks of two "
+      "coordinates",
+      kSound, kMemory, Resume::architecture);
+    f("rotor_mode", &C::rotor_mode, Choice<RotorMode>{}, "",
+      "where the rotor's angles come from: stateful = trained; derived = towards the principal axes of the keys, "
+      "renewed after each step; off = no rotor",
+      kSound, kMemory, Resume::architecture);
+    f("rotor_k", &C::rotor_k, IntRange{0, 4096}, "angles", "angles of the rotor", kMemory, kRotor);
     f("lowrank_r", &C::lowrank_r, IntRange{0, 64}, "directions",
       "directions of a learned low-rank part of the metric; 0 = a diagonal metric", kSound, kMemory);
     f("hidden", &C::hidden, IntRange{0, 65536}, "units", "hidden units between input and chart; 0 = none", kSound,
@@ -180,6 +213,9 @@ struct ContrastiveConfig {
       "steps of the free phase; in mode compat of each phase", kRelaxed);
     f("nudge_steps", &C::nudge_steps, IntRange{0, 65536}, "steps",
       "relaxation steps of a nudged phase; 0 = as many as the free phase", kSound, kNudged);
+    f("nudge_every_windows", &C::nudge_every_windows, IntRange{1, 1 << 20}, "steps",
+      "nudge in one of so many steps; the others train the readout alone, which needs plain SGD", kSound, kMemory,
+      kNudged);
     f("momentum", &C::momentum, RealRange{0, 1, false, true}, "", "damped momentum that the relaxation uses; 0 = none",
       kSound, kRelaxed);
     f("sdm_capacity", &C::sdm_capacity, IntRange{0, 1 << 20}, "slots",
@@ -188,7 +224,8 @@ struct ContrastiveConfig {
     f("bank_dtype", &C::bank_dtype, Choice<BankDtype>{}, "",
       "dtype that values have in a window; auto = float16 on a GPU, float32 on a CPU", kMemory, Resume::free);
     f("R_source", &C::R_source, Choice<ResilienceSource>{}, "",
-      "what the resilience of a slot is taken from: slots = its cell of the field; constitutive = the whole field",
+      "what the resilience of a slot is taken from: slots = its cell of the field; constitutive = the whole field; "
+      "curvature = how the whole field bends from cell to cell",
       kMemory);
     f("spatial_rows", &C::spatial_rows, IntRange{1, 4096}, "cells", "rows of the field", kMemory);
     f("spatial_cols", &C::spatial_cols, IntRange{1, 4096}, "cells", "columns of the field", kMemory);
@@ -214,6 +251,9 @@ struct ContrastiveConfig {
     f("cosine_every", &C::cosine_every, IntRange{0}, "steps",
       "log the cosine with the gradient of backprop on one batch every so many steps; 0 = never", Resume::free, kSound,
       kNudged);
+    f("progress_every", &C::progress_every, IntRange{0}, "steps",
+      "every so many steps log how the free phase settles: loss and residual over its relaxation steps; 0 = never",
+      Resume::free, kSound, kMemory);
     f("commit", &C::commit, Choice<OriginalCommit>{}, "",
       "which commit of Liorhybrid is followed: main = 9450d00, whose field is periodic; guide = 2b922e8, whose field "
       "is zero outside its edges",

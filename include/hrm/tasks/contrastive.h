@@ -16,6 +16,7 @@
 #include "hrm/objectives/contrastive.h"
 #include "hrm/parallel/comm.h"
 #include "hrm/runtime/device.h"
+#include "hrm/tasks/contrastive_progress.h"
 #include "hrm/tasks/sample_task.h"
 
 namespace hrm::tasks {
@@ -24,6 +25,11 @@ namespace hrm::tasks {
 models::GeometricMemoryOptions memory_options(const config::ContrastiveConfig& config, int64_t features,
                                               int64_t classes);
 objectives::ContrastiveOptions contrastive_options(const config::ContrastiveConfig& config);
+// Names of the sums of a step, see ContrastiveTask::metric_names().
+std::vector<std::string> contrastive_metric_names(const config::ContrastiveConfig& config, bool is_text);
+// Floating-point operations of the phases of a sample.
+double contrastive_flops_per_sample(const config::ContrastiveConfig& config, int64_t classes);
+optim::GroupDefaults contrastive_group_defaults();
 // contrastive.bank_dtype on a device.
 bool half_values(const config::ContrastiveConfig& config, at::Device device);
 
@@ -38,10 +44,14 @@ class ContrastiveTask : public SampleTask {
   ContrastiveTask(const config::Config& config, const Runtime& runtime, std::shared_ptr<parallel::Comm> comm = nullptr);
 
   nn::ParameterSet& parameters() override { return memory_->parameter_set(); }
-  optim::GroupDefaults group_defaults() const override;
+  optim::GroupDefaults group_defaults() const override { return contrastive_group_defaults(); }
+  NamedValues summarize(const std::vector<double>& sums, int64_t steps) const override;
   double flops_per_step() const override;
   void forward_backward(int64_t micro_batch, const at::Tensor& loss_scale, at::Tensor& metric_sums) override;
   void update_extra(const at::Tensor& skip) override;
+  // 1: a window that is free only, see contrastive.nudge_every_windows.
+  int64_t graph_key() const override { return free_only_ ? 1 : 0; }
+  void finish_step() override;
   NamedValues evaluate(const std::function<void(const EvalProgress&)>& progress) override;
   std::string describe() const override;
   void visit_state(StateVisitor& visitor) override;
@@ -56,6 +66,9 @@ class ContrastiveTask : public SampleTask {
   void commit_episodes(const at::Tensor& skip);
 
   std::shared_ptr<models::GeometricMemory> memory_;
+
+  bool free_only_ = false;  // of the window that load_batch announced
+  RelaxationProgress progress_;
 
   // At fixed addresses.
   at::Tensor cosine_;  // 0-dim float64: the last one measured

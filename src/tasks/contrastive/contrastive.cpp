@@ -6,6 +6,7 @@
 #include <numbers>
 
 #include "hrm/base/error.h"
+#include "hrm/base/log.h"
 #include "hrm/base/text.h"
 #include "hrm/ops/complex_field.h"
 #include "hrm/runtime/nvtx.h"
@@ -19,8 +20,10 @@ using objectives::ContrastiveRule;
 
 constexpr int64_t kCosineRows = 128;  // of a batch that the cosine with backprop is measured on
 
+constexpr const char* kNudgedShare = "nudged";  // share of the windows that were nudged
+
 // Columns of `changes_`.
-enum Change : int64_t { kMetricChange, kAngleChange, kChanges };
+enum Change : int64_t { kMetricChange, kAngleChange, kKinetic, kPotential, kGradient, kDrift, kChanges };
 
 ops::FieldVerlet verlet(const config::ContrastiveConfig& config) {
   return {.dt = config.symplectic_dt,
@@ -40,6 +43,8 @@ ContrastiveRule rule_of(ContrastiveRuleName name) {
       return ContrastiveRule::symmetric;
     case ContrastiveRuleName::one_sided:
       return ContrastiveRule::one_sided;
+    case ContrastiveRuleName::scalar:
+      return ContrastiveRule::scalar;
     case ContrastiveRuleName::backprop:
       return ContrastiveRule::backprop;
     default:
@@ -47,9 +52,20 @@ ContrastiveRule rule_of(ContrastiveRuleName name) {
   }
 }
 
-at::Tensor named(const models::GeometricMemory& memory, const char* name) {
-  const auto parameters = memory.named_parameters();
-  return *parameters.find(name);
+models::Resilience resilience_of(config::ResilienceSource source) {
+  switch (source) {
+    case config::ResilienceSource::constitutive:
+      return models::Resilience::constitutive;
+    case config::ResilienceSource::curvature:
+      return models::Resilience::curvature;
+    default:
+      return models::Resilience::slots;
+  }
+}
+
+bool has_nudged_phase(ContrastiveRuleName rule) {
+  return rule == ContrastiveRuleName::symmetric || rule == ContrastiveRuleName::one_sided ||
+         rule == ContrastiveRuleName::scalar;
 }
 
 }  // namespace
@@ -61,15 +77,18 @@ models::GeometricMemoryOptions memory_options(const config::ContrastiveConfig& c
           .coords = config.coord_dim_n,
           .slots = config.learned_slots,
           .width = config.state_dim,
-          .angles = config.rotor_k,
+          .angles = config.rotor_mode == config::RotorMode::off ? 0 : config.rotor_k,
           .low_rank = config.lowrank_r,
           .hidden = config.hidden,
           .episodes = config.sdm_capacity,
           .field_rows = config.spatial_rows,
           .field_cols = config.spatial_cols,
           .field_dim = config.field_dim,
-          .resilience = config.R_source == config::ResilienceSource::slots ? models::Resilience::slots
-                                                                           : models::Resilience::constitutive,
+          .resilience = resilience_of(config.R_source),
+          .metric = config.metric_mode == config::MetricMode::block_rot ? models::MetricForm::blocks
+                                                                        : models::MetricForm::diagonal,
+          .rotor = config.rotor_mode == config::RotorMode::derived ? models::RotorSource::keys
+                                                                   : models::RotorSource::trained,
           .constants = {.kappa = config.kappa,
                         .gamma = config.gamma,
                         .retrieval_beta = config.retrieval_beta,
@@ -84,6 +103,36 @@ objectives::ContrastiveOptions contrastive_options(const config::ContrastiveConf
   return {.rule = rule_of(config.rule),
           .steps = config.tbptt_window_steps,
           .nudge_steps = config.nudge_steps > 0 ? config.nudge_steps : config.tbptt_window_steps};
+}
+
+std::vector<std::string> contrastive_metric_names(const config::ContrastiveConfig& c, bool is_text) {
+  std::vector<std::string> names{"loss",        "accuracy", "lior",  "R_mean", "spd_mean", "residual",    "beta",
+                                 "contraction", "g_min",    "g_max", "dg",     "dtheta",   "output_norm", "mem_norm"};
+  const auto add = [&](std::initializer_list<const char*> more) {
+    names.insert(names.end(), more.begin(), more.end());
+  };
+  if (is_text) add({"bits_per_token"});
+  if (has_nudged_phase(c.rule)) add({"lior_plus", "lior_minus"});
+  if (c.nudge_every_windows > 1) add({kNudgedShare});
+  if (c.sdm_capacity > 0) add({"bank_filled"});
+  if (c.dynamics_mode == FieldDynamics::symplectic) {
+    add({"field_energy", "field_kinetic", "field_potential", "field_gradient", "field_drift"});
+  }
+  if (c.cosine_every > 0) add({"cosine"});
+  return names;
+}
+
+// Scores, distances and the two sums over slots of each row and step.
+double contrastive_flops_per_sample(const config::ContrastiveConfig& c, int64_t classes) {
+  const objectives::ContrastiveOptions options = contrastive_options(c);
+  const double nudged = options.rule == ContrastiveRule::symmetric ? 2 : has_nudged_phase(c.rule) ? 1 : 0;
+  const double phases = nudged / static_cast<double>(c.nudge_every_windows);
+  const auto number = [](int64_t value) { return static_cast<double>(value); };
+  const double row_step =
+      4 * number(c.learned_slots + c.sdm_capacity) * number(c.coord_dim_n + c.lowrank_r + c.state_dim);
+  const double readout = 4 * number(classes) * number(c.state_dim);
+  const double steps = number(options.steps) * row_step + phases * number(options.nudge_steps) * (row_step + readout);
+  return options.rule == ContrastiveRule::backprop ? 3 * steps : steps;
 }
 
 bool half_values(const config::ContrastiveConfig& config, at::Device device) {
@@ -120,33 +169,35 @@ ContrastiveTask::ContrastiveTask(const config::Config& config, const Runtime& ru
   equilibrium_ = memory_->field().detach().clone();
   history_ = zeros({}, at::kLong);
   field_before_ = equilibrium_.clone();
-  angles_before_ = named(*memory_, "angles").detach().clone();
-  metric_before_ = named(*memory_, "log_metric").detach().exp();
+  angles_before_ = memory_->angles().detach().clone();
+  metric_before_ = memory_->metric_eigenvalues().detach();
 
-  metric_names_ = {"loss",        "accuracy", "lior",  "R_mean", "spd_mean", "residual", "beta",
-                   "contraction", "g_min",    "g_max", "dg",     "dtheta",   "mem_norm"};
-  if (data_.train->is_text()) metric_names_.emplace_back("bits_per_token");
-  if (c.rule == ContrastiveRuleName::symmetric || c.rule == ContrastiveRuleName::one_sided) {
-    metric_names_.emplace_back("lior_plus");
-    metric_names_.emplace_back("lior_minus");
-  }
-  if (c.sdm_capacity > 0) metric_names_.emplace_back("bank_filled");
-  if (c.dynamics_mode == FieldDynamics::symplectic) metric_names_.emplace_back("field_energy");
-  if (c.cosine_every > 0) metric_names_.emplace_back("cosine");
+  metric_names_ = contrastive_metric_names(c, data_.train->is_text());
 }
 
 // The metric, the rotor and the field are not shrunk towards zero, which has no meaning for them.
-optim::GroupDefaults ContrastiveTask::group_defaults() const {
+optim::GroupDefaults contrastive_group_defaults() {
   optim::GroupDefaults defaults;
   defaults.decay_vectors = false;
-  defaults.undecayed = {"log_metric", "angles", "field", "low_rank*"};
-  defaults.not_matrices = {"field", "low_rank*", "readout*"};
+  defaults.undecayed = {"log_metric", "metric_blocks", "angles", "field", "low_rank*"};
+  defaults.not_matrices = {"metric_blocks", "field", "low_rank*", "readout*"};
   return defaults;
 }
 
 void ContrastiveTask::batch_loaded(int64_t step) {
+  free_only_ = (step - 1) % config_.contrastive.nudge_every_windows != 0;
   const int64_t every = config_.contrastive.cosine_every;
   if (every > 0 && step % every == 0) measure_cosine();
+  const int64_t shown = config_.contrastive.progress_every;
+  if (shown > 0 && step % shown == 0 && comm_->main()) {
+    const at::NoGradGuard no_grad;
+    progress_.measure(step, *memory_, memory_->prepare(half_values(config_.contrastive, runtime_.device)),
+                      batch_.inputs, batch_.labels, config_.contrastive.tbptt_window_steps);
+  }
+}
+
+void ContrastiveTask::finish_step() {
+  for (const std::string& line : progress_.take()) log::info(line);
 }
 
 // Of all parameters but the readout, whose gradient is exact, on the first rows of the batch.
@@ -180,14 +231,15 @@ void ContrastiveTask::forward_backward(int64_t micro_batch, const at::Tensor& lo
     const ProfilerRange range(RangeKind::step, "prepare");
     window_ = memory_->prepare(half);
     field_before_.copy_(memory_->field());
-    angles_before_.copy_(named(*memory_, "angles"));
-    metric_before_.copy_(named(*memory_, "log_metric").exp());
+    angles_before_.copy_(memory_->angles());
+    metric_before_.copy_(memory_->metric_eigenvalues());
   }
   objectives::ContrastiveResult result;
   {
     const ProfilerRange range(RangeKind::step, "window");
-    result =
-        objectives::contrastive_gradients(*memory_, window_, inputs, targets, contrastive_options(config_.contrastive));
+    objectives::ContrastiveOptions options = contrastive_options(config_.contrastive);
+    if (free_only_) options.rule = ContrastiveRule::readout;
+    result = objectives::contrastive_gradients(*memory_, window_, inputs, targets, options);
     if (config_.contrastive.rule == ContrastiveRuleName::spsa) {
       result.gradients = objectives::spsa_gradients(*memory_, inputs, targets, counter_, half,
                                                     {.steps = config_.contrastive.tbptt_window_steps,
@@ -205,7 +257,7 @@ void ContrastiveTask::forward_backward(int64_t micro_batch, const at::Tensor& lo
 at::Tensor ContrastiveTask::metrics_of(const objectives::ContrastiveResult& result, double share, bool first) const {
   const auto wide = [](const at::Tensor& t) { return t.to(at::kDouble); };
   const double once = first ? 1 : 0;
-  const at::Tensor resilience = wide(window_.cells.mean()), log_metric = named(*memory_, "log_metric");
+  const at::Tensor resilience = wide(window_.cells.mean()), eigenvalues = wide(memory_->metric_eigenvalues());
   std::vector<at::Tensor> values{wide(result.loss) * share,
                                  wide(result.accuracy) * share,
                                  wide(result.speed) * resilience * share,
@@ -214,20 +266,25 @@ at::Tensor ContrastiveTask::metrics_of(const objectives::ContrastiveResult& resu
                                  wide(result.residual) * share,
                                  wide(window_.rates.select(0, 2)) * once,
                                  wide(memory_->contraction(window_)) * once,
-                                 wide(log_metric.min().exp()) * once,
-                                 wide(log_metric.max().exp()) * once,
+                                 eigenvalues.min() * once,
+                                 eigenvalues.max() * once,
                                  changes_.select(0, kMetricChange) * once,
                                  changes_.select(0, kAngleChange) * once,
-                                 wide(result.free.o.square().sum(-1).sqrt().mean()) * share};
+                                 wide(result.free.o.square().sum(-1).sqrt().mean()) * share,
+                                 wide(memory_->key_norm()) * once};
   if (data_.train->is_text()) values.push_back(values.front() / std::numbers::ln2);
   const config::ContrastiveConfig& c = config_.contrastive;
-  if (c.rule == ContrastiveRuleName::symmetric || c.rule == ContrastiveRuleName::one_sided) {
+  if (has_nudged_phase(c.rule)) {
     values.push_back(wide(result.speed_plus) * resilience * share);
     values.push_back(wide(result.speed_minus) * resilience * share);
   }
+  if (c.nudge_every_windows > 1) values.push_back(at::full_like(resilience, free_only_ ? 0 : once));
   if (c.sdm_capacity > 0) values.push_back(wide(window_.slots.filled - c.learned_slots) * once);
   if (c.dynamics_mode == FieldDynamics::symplectic) {
-    values.push_back(ops::complex_field_energies(memory_->field(), momentum_, equilibrium_, verlet(c)).sum() * once);
+    values.push_back(changes_.slice(0, kKinetic, kDrift).sum() * once);
+    for (const Change change : {kKinetic, kPotential, kGradient, kDrift}) {
+      values.push_back(changes_.select(0, change) * once);
+    }
   }
   if (c.cosine_every > 0) values.push_back(cosine_ * once);
   return at::stack(values);
@@ -237,9 +294,9 @@ void ContrastiveTask::update_extra(const at::Tensor& skip) {
   const at::NoGradGuard no_grad;
   const ProfilerRange range(RangeKind::step, "project");
   memory_->project(skip);
-  const at::Tensor metric = named(*memory_, "log_metric").exp(), angles = named(*memory_, "angles");
-  changes_.copy_(
-      at::stack({(metric - metric_before_).square().sum().sqrt(), (angles - angles_before_).square().sum().sqrt()}));
+  const at::Tensor metric = memory_->metric_eigenvalues(), angles = memory_->angles();
+  changes_.select(0, kMetricChange).copy_((metric - metric_before_).square().sum().sqrt());
+  changes_.select(0, kAngleChange).copy_((angles - angles_before_).square().sum().sqrt());
   if (config_.contrastive.sdm_capacity > 0) commit_episodes(skip);
   move_field(skip);
   // Temporaries must not outlive a captured step, or its pool of memory cannot be shared.
@@ -253,7 +310,12 @@ void ContrastiveTask::move_field(const at::Tensor& skip) {
   equilibrium_.add_(field - field_before_);
   const config::ContrastiveConfig& c = config_.contrastive;
   if (c.dynamics_mode == FieldDynamics::symplectic) {
+    const auto energies = [&] { return ops::complex_field_energies(field, momentum_, equilibrium_, verlet(c)); };
+    const at::Tensor before = energies().sum();
     ops::complex_field_verlet_(field, momentum_, equilibrium_, std::nullopt, skip, c.tbptt_window_steps, verlet(c));
+    const at::Tensor after = energies();
+    changes_.slice(0, kKinetic, kDrift).copy_(after);
+    changes_.select(0, kDrift).copy_((after.sum() - before) / before.clamp_min(1e-300));
   } else if (c.dynamics_mode == FieldDynamics::dissipative) {
     ops::complex_field_dissipative_(field, history_, std::nullopt, std::nullopt, std::nullopt, skip,
                                     c.tbptt_window_steps,
@@ -279,20 +341,23 @@ void ContrastiveTask::commit_episodes(const at::Tensor& skip) {
   memory_->commit_episodes(window_, free, targets, skip);
 }
 
-// Scores, distances and the two sums over slots of each row and step.
+NamedValues ContrastiveTask::summarize(const std::vector<double>& sums, int64_t steps) const {
+  NamedValues out;
+  const auto count = static_cast<double>(std::max<int64_t>(steps, 1));
+  const auto share = std::find(metric_names_.begin(), metric_names_.end(), kNudgedShare) - metric_names_.begin();
+  const double nudged = config_.contrastive.nudge_every_windows > 1 ? sums[static_cast<size_t>(share)] : count;
+  for (size_t i = 0; i < metric_names_.size(); ++i) {
+    // Windows without nudged phases have no action of them.
+    const bool of_nudged = metric_names_[i].starts_with("lior_");
+    if (of_nudged && nudged == 0) continue;
+    out.emplace_back(metric_names_[i], sums[i] / (of_nudged ? nudged : count));
+  }
+  return out;
+}
+
 double ContrastiveTask::flops_per_step() const {
-  const config::ContrastiveConfig& c = config_.contrastive;
-  const objectives::ContrastiveOptions options = contrastive_options(c);
-  const double phases = options.rule == ContrastiveRule::symmetric   ? 2
-                        : options.rule == ContrastiveRule::one_sided ? 1
-                                                                     : 0;
-  const auto number = [](int64_t value) { return static_cast<double>(value); };
-  const double row_step =
-      4 * number(c.learned_slots + c.sdm_capacity) * number(c.coord_dim_n + c.lowrank_r + c.state_dim);
-  const double readout = 4 * number(data_.train->classes()) * number(c.state_dim);
-  const double steps = number(options.steps) * row_step + phases * number(options.nudge_steps) * (row_step + readout);
-  const double backprop = options.rule == ContrastiveRule::backprop ? 3 : 1;
-  return number(config_.train.global_batch_size) * steps * backprop;
+  return static_cast<double>(config_.train.global_batch_size) *
+         contrastive_flops_per_sample(config_.contrastive, data_.train->classes());
 }
 
 NamedValues ContrastiveTask::evaluate(const std::function<void(const EvalProgress&)>& progress) {

@@ -90,8 +90,23 @@ void check_contrastive(const Checker& check) {
   check.require(layered || memory.rule != ContrastiveRuleName::feed_forward, at("contrastive.rule"),
                 " takes the feedback out of hidden layers, but ", at("contrastive.network"),
                 " has none; set contrastive.network to layered, or contrastive.rule to backprop");
-  check.require(layered || memory.rotor_k == 0 || memory.coord_dim_n >= 2, at("contrastive.rotor_k"),
-                " rotates planes, of which ", at("contrastive.coord_dim_n"), " has none; set contrastive.rotor_k to 0");
+  check.require(!layered || memory.rule != ContrastiveRuleName::scalar, at("contrastive.rule"),
+                " moves a metric and angles, but ", at("contrastive.network"),
+                " has none; set contrastive.rule to symmetric");
+  check.require(layered || memory.rotor_mode == RotorMode::off || memory.rotor_k == 0 || memory.coord_dim_n >= 2,
+                at("contrastive.rotor_k"), " rotates planes, of which ", at("contrastive.coord_dim_n"),
+                " has none; set contrastive.rotor_k to 0");
+  check.require(memory.metric_mode == MetricMode::diag_rot || memory.coord_dim_n % 2 == 0,
+                at("contrastive.metric_mode"), " has blocks of two coordinates, but ", at("contrastive.coord_dim_n"),
+                " is odd; set contrastive.coord_dim_n to an even number");
+  check.require(memory.metric_mode == MetricMode::diag_rot || memory.rule != ContrastiveRuleName::scalar,
+                at("contrastive.rule"), " moves a diagonal metric alone; set contrastive.metric_mode to diag_rot");
+  // In the windows between, all gradients but the readout's are zeros. An optimizer with memory would still move.
+  check.require(memory.nudge_every_windows == 1 || (c.optim.name == OptimizerKind::sgd && c.optim.momentum == 0 &&
+                                                    c.optim.weight_decay == 0 && c.optim.groups.empty()),
+                at("contrastive.nudge_every_windows"), " needs plain SGD, but the optimizer is ", at("optim.name"),
+                " with ", at("optim.momentum"), ", ", at("optim.weight_decay"), " and ", at("optim.groups"),
+                "; set optim.name to sgd, optim.momentum and optim.weight_decay to 0 and optim.groups to nothing");
   if (is_compat(c)) check_compat(check);
   check.require(c.optim.ema == 0, at("optim.ema"), ", but an average of weights is not projected to the condition for ",
                 "one equilibrium; set optim.ema to 0");
@@ -111,6 +126,10 @@ void check_contrastive_run(const Checker& check) {
                   check.at("data.test"), " has no effect, for ", check.at("contrastive.mode"),
                   " predicts nothing that could be tested; leave it out");
   }
+  check.require(
+      memory.network == ContrastiveNetwork::layered || memory.rotor_mode != RotorMode::derived || memory.rotor_k > 0,
+      check.at("contrastive.rotor_mode"), " needs angles, but ", check.at("contrastive.rotor_k"),
+      "; set contrastive.rotor_mode to off");
   if (memory.dynamics_mode != FieldDynamics::symplectic) return;
   // Of velocity Verlet: the Laplacian's largest eigenvalue is 8.
   const double mass = memory.symplectic_m_cog, hbar = memory.symplectic_hbar_cog;
@@ -148,7 +167,7 @@ std::vector<ForeignName> names_of_trainer2() {
           {"telemetry_jsonl", "", "each run folder has a metrics.jsonl, so leave it out"},
           {"telemetry_jsonl_filename", "", "it is metrics.jsonl in the run folder, so leave it out"},
           {"timing_debug", "profiling.trace", "metrics.jsonl has the times of steps"},
-          {"step_progress_every", "train.log_every", "a step is a whole window"},
+          {"step_progress_every", "contrastive.progress_every"},
           {"run_smoke_tests", "", "scripts/test runs the tests"},
           {"trainer2_sdm_capacity", "contrastive.sdm_capacity"},
           {"trainer2_sdm_static_shapes", "", "shapes are always static, so leave it out"},
