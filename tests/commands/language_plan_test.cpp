@@ -2,10 +2,8 @@
 // was measured on a GPU.
 #include <ATen/ATen.h>
 #include <ATen/record_function.h>
-#include <c10/core/Allocator.h>
 #include <c10/util/ThreadLocalDebugInfo.h>
 
-#include <algorithm>
 #include <set>
 
 #include "commands/plan/plan.h"
@@ -22,6 +20,7 @@ namespace {
 
 using test::Overrides;
 using testing::gpu;
+using testing::HostBytes;
 using testing::item;
 
 PlanInput plan_input(const Overrides& more, int64_t vocabulary, const std::string& gpu_name = "H200") {
@@ -30,17 +29,6 @@ PlanInput plan_input(const Overrides& more, int64_t vocabulary, const std::strin
   const config::Config config = config::load_config({}, overrides).config;
   return testing::make_plan_input(config, models::language_sizes(config.data, vocabulary), gpu(gpu_name));
 }
-
-// Bytes in tensors of the CPU, as its allocator tells a profiler.
-class HostBytes : public c10::MemoryReportingInfoBase {
- public:
-  void reportMemoryUsage(void*, int64_t size, size_t, size_t, c10::Device) override {
-    now += size;
-    peak = std::max(peak, now);
-  }
-  bool memoryProfilingEnabled() const override { return true; }
-  int64_t now = 0, peak = 0;
-};
 
 constexpr int64_t kVocabulary = 1000, kRows = 4;
 

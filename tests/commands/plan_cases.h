@@ -1,8 +1,10 @@
 #pragma once
 // What the tests of `plan` share.
 
+#include <c10/core/Allocator.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <vector>
@@ -21,6 +23,17 @@ inline commands::GpuFacts gpu(const std::string& name) {
   ADD_FAILURE() << name;
   return {};
 }
+
+// Bytes in tensors of the CPU, as its allocator tells a profiler.
+class HostBytes : public c10::MemoryReportingInfoBase {
+ public:
+  void reportMemoryUsage(void*, int64_t size, size_t, size_t, c10::Device) override {
+    now += size;
+    peak = std::max(peak, now);
+  }
+  bool memoryProfilingEnabled() const override { return true; }
+  int64_t now = 0, peak = 0;
+};
 
 // The value of an item, 0 where the plan has none of that name.
 inline double item(const std::vector<commands::PlanItem>& items, const std::string& name) {

@@ -13,7 +13,9 @@
 #include "hrm/commands/data.h"
 #include "hrm/ops/start.h"
 #include "hrm/runtime/memory.h"
+#include "hrm/tasks/contrastive.h"
 #include "support/paths.h"
+#include "tasks/contrastive/plan.h"
 #include "train/small_language.h"
 #include "train/small_run.h"
 
@@ -145,6 +147,37 @@ INSTANTIATE_TEST_SUITE_P(Recipes, PlanGpuLanguage,
                                            Recipe{"Mamba2", "code_mamba.json", {}},
                                            Recipe{"Recompute", "code_decoder.json", {"lm.recompute=true"}}),
                          [](const auto& info) { return info.param.name; });
+
+class PlanGpuContrastive : public ::testing::TestWithParam<Recipe> {};
+
+TEST_P(PlanGpuContrastive, IsWithinATenthOfTheMeasuredPeak) {
+  if (c10::cuda::device_count() == 0) GTEST_SKIP() << "no CUDA device";
+  std::vector<std::string> overrides = GetParam().overrides;
+  overrides.push_back("data.train=" + testing::text_folder().string());
+  overrides.push_back("data.test=none");
+  overrides.push_back("train.eval_every=0");
+  const config::LoadedConfig loaded =
+      config::load_config({test::source_dir() + "/configs/contrastive/" + GetParam().file}, overrides);
+  expect_planned(
+      GetParam().name, loaded,
+      [&](const Runtime& runtime) { return std::make_unique<tasks::ContrastiveTask>(loaded.config, runtime); },
+      [&](tasks::ContrastiveTask&, const GpuFacts& gpu) {
+        return make_plan_input(loaded.config,
+                               std::make_shared<tasks::ContrastivePlan>(loaded.config.contrastive,
+                                                                        tasks::contrastive_sizes(loaded.config)),
+                               gpu);
+      });
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Recipes, PlanGpuContrastive,
+    ::testing::Values(Recipe{"Headers", "headers.json", {}},
+                      Recipe{"Large",
+                             "headers.json",
+                             {"contrastive.learned_slots=2048", "contrastive.state_dim=64",
+                              "train.global_batch_size=1024"}},
+                      Recipe{"Backprop", "headers.json", {"contrastive.rule=backprop", "runtime.cuda_graphs=false"}}),
+    [](const auto& info) { return info.param.name; });
 
 }  // namespace
 }  // namespace hrm::commands

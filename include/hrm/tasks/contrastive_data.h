@@ -44,6 +44,15 @@ ContrastiveData open_contrastive_data(const config::Config& config, at::Device d
 // The training split of a folder of packed text, for rows of tokens. Throws Error(data), also for a folder of vectors.
 std::shared_ptr<const data::TokenDataset> open_contrastive_text(const std::string& path);
 
+// What a configured memory is made for, read without a device.
+struct ContrastiveSizes {
+  int64_t features = 0, classes = 0;
+  bool is_text = false;
+  int64_t data_bytes = 0;  // of the splits that a training keeps on the device
+};
+// `vocabulary` > 0: of text with this many token ids, whose splits need not exist and are not counted. Errors as above.
+ContrastiveSizes contrastive_sizes(const config::Config& config, int64_t vocabulary = 0);
+
 // A test split for a stored model, whose scaling is given. `path`: as data.test.
 std::shared_ptr<const ContrastiveSource> open_contrastive_test(const config::Config& config, const std::string& path,
                                                                const data::VectorScaling& scaling, at::Device device);

@@ -153,4 +153,21 @@ ContrastiveData open_contrastive_data(const config::Config& config, at::Device d
   return opened;
 }
 
+ContrastiveSizes contrastive_sizes(const config::Config& config, int64_t vocabulary) {
+  if (vocabulary > 0) {
+    return {.features = config.contrastive.context * vocabulary, .classes = vocabulary, .is_text = true};
+  }
+  require(!config.data.train.empty(), ExitCode::usage, "data.train is empty; give data, or --vocab-size");
+  // The splits of a training, on the CPU.
+  const ContrastiveData opened = open_contrastive_data(config, at::kCPU);
+  ContrastiveSizes sizes{
+      .features = opened.train->features(), .classes = opened.train->classes(), .is_text = opened.train->is_text()};
+  for (const auto& source : {opened.train, opened.test}) {
+    if (source == nullptr) continue;
+    // Tokens of 32 bits; or float32 features and a label of 64 bits.
+    sizes.data_bytes += source->rows() * (sizes.is_text ? 4 : 4 * sizes.features + 8);
+  }
+  return sizes;
+}
+
 }  // namespace hrm::tasks

@@ -7,6 +7,7 @@
 #include "hrm/tasks/contrastive_compat.h"
 #include "hrm/tasks/evaluation.h"
 #include "hrm/tasks/layered_task.h"
+#include "tasks/contrastive/plan.h"
 #include "tasks/specs.h"
 #include "tasks/task_settings.h"
 
@@ -24,6 +25,12 @@ std::unique_ptr<Task> make_contrastive(const config::Config& config, const Runti
     return std::make_unique<LayeredTask>(config, runtime, std::move(comm));
   }
   return std::make_unique<ContrastiveTask>(config, runtime, std::move(comm));
+}
+
+PlannedModel plan_contrastive(const config::Config& config, const PlanData& data) {
+  require(data.seq_len == 0, ExitCode::usage,
+          "--seq-len is the size of a puzzle; a sample of text has the tokens that contrastive.context says");
+  return {std::make_shared<ContrastivePlan>(config.contrastive, contrastive_sizes(config, data.vocab_size))};
 }
 
 int64_t size_of(const StoredModel& stored, const char* key) {
@@ -102,7 +109,8 @@ const TaskSpec& contrastive_spec() {
                                                           ? "layered network"
                                                           : "geometric memory");
                                  },
-                             .evaluate = evaluate_contrastive};
+                             .evaluate = evaluate_contrastive,
+                             .plan = plan_contrastive};
   return spec;
 }
 
