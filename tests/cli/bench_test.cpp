@@ -163,6 +163,20 @@ TEST(BenchContrastive, ComparesWithBackprop) {
   expect_close(result, "float64", 0.9999);
   EXPECT_NE(result.out.find("step-000000003"), std::string::npos) << result.out;
 
+  const std::vector<std::string> sound = {"task=contrastive", "data.train=" + test::source_dir() + "/data/digits",
+                                          "runtime.device=cpu", "runtime.threads=1"};
+  const Result layered = run(
+      with(with(bench, {"--float64"}),
+           with(sound, {"contrastive.network=layered", "contrastive.layer_count=2", "contrastive.layer_width=16"})));
+  ASSERT_EQ(layered.code, 0) << layered.err;
+  const json out = json::parse(read(file));
+  ASSERT_EQ(out.at("parameters").size(), 6U);
+  for (const json& name : out.at("parameters")) {
+    EXPECT_GE(out.at("over_beta")[3].at("cosine").at(name.get<std::string>()), 0.9999) << name;
+  }
+
+  expect_refusal(ExitCode::usage, with({"bench", "contrastive"}, with(sound, {"contrastive.mode=compat"})),
+                 {"contrastive.mode is 'compat'"}, {}, /*alone=*/false);
   expect_refusal(ExitCode::usage, with({"bench", "contrastive"}, tiny(dir.path())), {"task=puzzle"}, {},
                  /*alone=*/false);
   expect_refusal(ExitCode::usage, {"bench", "contrastive", "--config", "x.json", "--checkpoint", trained},

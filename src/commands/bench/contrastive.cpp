@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <iomanip>
 #include <iostream>
 #include <limits>
@@ -18,8 +19,10 @@
 #include "hrm/base/text.h"
 #include "hrm/commands/commands.h"
 #include "hrm/config/load.h"
+#include "hrm/nn/init.h"
 #include "hrm/ops/start.h"
 #include "hrm/tasks/contrastive.h"
+#include "hrm/tasks/layered_task.h"
 #include "hrm/tasks/registry.h"
 #include "hrm/tasks/trained_model.h"
 
@@ -35,12 +38,24 @@ struct PhaseSteps {
 };
 constexpr PhaseSteps kSteps[] = {{64, 64}, {16, 16}, {64, 8}, {64, 4}, {8, 8}};
 
+// A rule, its steps, and beta as a share of its limit.
+struct GradientRequest {
+  ContrastiveRule rule = ContrastiveRule::symmetric;
+  int64_t steps = 64, nudge_steps = 64;
+  double share = 0;
+};
+
+// A model of either kind with a batch.
 struct ContrastiveSubject {
   config::Config config;
   Runtime runtime;
   std::string weights = "initial weights";
-  std::shared_ptr<models::GeometricMemory> memory;
+  bool half_values = false;
   data::VectorBatch batch;
+  std::shared_ptr<torch::nn::Module> model;
+  double limit = 0;                                                    // of beta
+  std::function<models::Gradients(const GradientRequest&)> gradients;  // in the order of the model's parameters
+  std::function<models::Gradients()> backprop;                         // through the configured free steps
 };
 
 config::Config configuration(const BenchContrastiveOptions& o, std::optional<tasks::StoredModel>& stored) {
@@ -56,11 +71,84 @@ config::Config configuration(const BenchContrastiveOptions& o, std::optional<tas
   return config;
 }
 
-void to_double(models::GeometricMemory& memory) {
-  for (at::Tensor& parameter : memory.parameters()) parameter.set_data(parameter.to(at::kDouble));
-  for (at::Tensor& buffer : memory.buffers()) {
+void to_double(torch::nn::Module& model) {
+  for (at::Tensor& parameter : model.parameters()) parameter.set_data(parameter.to(at::kDouble));
+  for (at::Tensor& buffer : model.buffers()) {
     if (buffer.is_floating_point()) buffer.set_data(buffer.to(at::kDouble));
   }
+}
+
+constexpr double kNoCap = std::numeric_limits<float>::max();  // of beta: shares of its limit are asked for
+
+// Weights of the checkpoint, and double precision, where they are asked for.
+void finish_model(ContrastiveSubject& subject, const std::optional<tasks::StoredModel>& stored, bool float64) {
+  if (stored) {
+    const tasks::ChosenWeights chosen = tasks::choose_weights(stored->folder, "auto");
+    tasks::ModelState state(*subject.model);
+    checkpoint::load_weights_into(stored->folder, state, chosen.set());
+    subject.weights = stored->folder.string();
+  }
+  if (float64) to_double(*subject.model);
+}
+
+void open_memory(ContrastiveSubject& subject, const tasks::ContrastiveSource& data,
+                 const std::optional<tasks::StoredModel>& stored, bool float64) {
+  const config::ContrastiveConfig& c = subject.config.contrastive;
+  models::GeometricMemoryOptions options = tasks::memory_options(c, data.features(), data.classes());
+  options.beta_cap = kNoCap;
+  const auto memory = std::make_shared<models::GeometricMemory>(options, static_cast<uint64_t>(subject.config.run.seed),
+                                                                subject.runtime.device);
+  subject.model = memory;
+  finish_model(subject, stored, float64);
+  subject.half_values = !float64 && tasks::half_values(c, subject.runtime.device);
+  const bool half = subject.half_values;
+  const auto gradients = [memory, half, batch = subject.batch](const GradientRequest& request) {
+    const at::NoGradGuard no_grad;
+    models::GeometricMemory::Window window = memory->prepare(half);
+    window.rates.select(0, 2).mul_(request.share / memory->options().beta_share);
+    return objectives::contrastive_gradients(
+               *memory, window, batch.inputs, batch.labels,
+               {.rule = request.rule, .steps = request.steps, .nudge_steps = request.nudge_steps})
+        .gradients;
+  };
+  subject.gradients = gradients;
+  subject.backprop = [gradients, steps = c.tbptt_window_steps] {
+    return gradients({.rule = ContrastiveRule::backprop, .steps = steps, .nudge_steps = steps});
+  };
+  const at::NoGradGuard no_grad;
+  subject.limit = memory->prepare(half).rates.select(0, 2).item<double>() / options.beta_share;
+}
+
+void open_layered(ContrastiveSubject& subject, const tasks::ContrastiveSource& data,
+                  const std::optional<tasks::StoredModel>& stored, bool float64) {
+  const models::LayeredEnergyOptions options =
+      tasks::layered_options(subject.config.contrastive, data.features(), data.classes());
+  const auto network = std::make_shared<models::LayeredEnergy>(options, subject.runtime.device);
+  nn::init_parameters(*network, static_cast<uint64_t>(subject.config.run.seed));
+  network->project_();
+  subject.model = network;
+  finish_model(subject, stored, float64);
+  subject.gradients = [network, batch = subject.batch,
+                       device = subject.runtime.device](const GradientRequest& request) {
+    // The same weights with other free steps.
+    models::LayeredEnergyOptions options = network->options();
+    options.free_steps = request.steps;
+    models::LayeredEnergy other(options, device);
+    std::vector<at::Tensor> own = other.parameters();
+    const std::vector<at::Tensor> weights = network->parameters();
+    for (size_t i = 0; i < own.size(); ++i) own[i].set_data(weights[i].detach());
+    return other
+        .contrast(batch.inputs, batch.labels,
+                  {.beta = kNoCap,
+                   .share = request.share,
+                   .one_sided = request.rule == ContrastiveRule::one_sided,
+                   .steps = request.nudge_steps})
+        .gradients;
+  };
+  subject.backprop = [network, batch = subject.batch] {
+    return network->backprop(batch.inputs, batch.labels).gradients;
+  };
+  subject.limit = network->beta_of({.beta = kNoCap, .share = 1}).item<double>();
 }
 
 ContrastiveSubject open_subject(const BenchContrastiveOptions& o) {
@@ -70,6 +158,8 @@ ContrastiveSubject open_subject(const BenchContrastiveOptions& o) {
   config = configuration(o, stored);
   require(config.task == "contrastive", ExitCode::usage,
           "bench contrastive compares gradients of task=contrastive; the configuration says task=", config.task);
+  require(config.contrastive.mode == config::ContrastiveMode::sound, ExitCode::usage,
+          "bench contrastive compares gradients; contrastive.mode is 'compat', whose window has none");
   if (o.float64) {
     require(config.runtime.device != config::DeviceChoice::cuda, ExitCode::usage,
             "--float64 computes on the CPU; runtime.device is 'cuda'; set runtime.device to cpu");
@@ -78,25 +168,17 @@ ContrastiveSubject open_subject(const BenchContrastiveOptions& o) {
   subject.runtime = ops::start_runtime_and_ops(config);
   const at::Device device = subject.runtime.device;
   const tasks::ContrastiveData data = tasks::open_contrastive_data(config, device);
-  models::GeometricMemoryOptions options =
-      tasks::memory_options(config.contrastive, data.train->features(), data.train->classes());
-  options.beta_cap = std::numeric_limits<float>::max();  // shares of the limit are asked for
-  subject.memory = std::make_shared<models::GeometricMemory>(options, static_cast<uint64_t>(config.run.seed), device);
-  if (stored) {
-    const tasks::ChosenWeights chosen = tasks::choose_weights(stored->folder, "auto");
-    tasks::ModelState state(*subject.memory);
-    checkpoint::load_weights_into(stored->folder, state, chosen.set());
-    subject.weights = stored->folder.string();
-  }
   const int64_t rows = std::min(o.rows, data.train->rows());
   subject.batch = data::empty_vector_batch(rows, data.train->features(), device);
   data::VectorStream stream(data.train->rows(),
                             {.seed = static_cast<uint64_t>(config.run.seed), .global_batch_size = rows},
                             /*position=*/0);
   data.train->load(stream.next().rows, subject.batch);
-  if (o.float64) {
-    to_double(*subject.memory);
-    subject.batch.inputs = subject.batch.inputs.to(at::kDouble);
+  if (o.float64) subject.batch.inputs = subject.batch.inputs.to(at::kDouble);
+  if (config.contrastive.network == config::ContrastiveNetwork::layered) {
+    open_layered(subject, *data.train, stored, o.float64);
+  } else {
+    open_memory(subject, *data.train, stored, o.float64);
   }
   return subject;
 }
@@ -104,42 +186,36 @@ ContrastiveSubject open_subject(const BenchContrastiveOptions& o) {
 // A rule's gradient beside backprop's: of each parameter, and of all but the readout, whose gradient is exact.
 class GradientComparison {
  public:
-  explicit GradientComparison(const ContrastiveSubject& subject, bool half_values)
-      : subject_(subject), half_values_(half_values) {
-    const int64_t steps = subject.config.contrastive.tbptt_window_steps;
-    exact_ = gradients({.rule = ContrastiveRule::backprop, .steps = steps, .nudge_steps = steps}, 0);
+  explicit GradientComparison(const ContrastiveSubject& subject) : subject_(subject), exact_(subject.backprop()) {
+    for (const auto& parameter : subject.model->named_parameters()) names_.push_back(parameter.key());
     for (size_t i = 0; i < exact_.size(); ++i) {
       if (exact_[i].defined() && exact_[i].numel() > 0) compared_.push_back(i);
     }
   }
 
-  // At 0-dim beta = share of the limit. null for a parameter whose exact gradient is zero.
-  Json compare(const objectives::ContrastiveOptions& options, double share) const {
-    const models::Gradients ours = gradients(options, share);
+  // null for a parameter whose exact gradient is zero.
+  Json compare(const GradientRequest& request) const {
+    const models::Gradients ours = subject_.gradients(request);
     Json cosines = Json::object(), errors = Json::object();
     Sums all;
     for (const size_t i : compared_) {
-      const std::string& name = subject_.memory->parameter_names()[i];
       Sums one;
       one.add(ours[i], exact_[i]);
-      if (!name.starts_with("readout")) all.add(ours[i], exact_[i]);
-      cosines[name] = one.cosine();
-      errors[name] = one.relative_error();
+      if (!names_[i].starts_with("readout")) all.add(ours[i], exact_[i]);
+      cosines[names_[i]] = one.cosine();
+      errors[names_[i]] = one.relative_error();
     }
     cosines[kAll] = all.cosine();
     errors[kAll] = all.relative_error();
-    return {{"rule", options.rule == ContrastiveRule::symmetric ? "symmetric" : "one_sided"},
-            {"share", share},
-            {"steps", options.steps},
-            {"nudge_steps", options.nudge_steps},
+    return {{"rule", request.rule == ContrastiveRule::symmetric ? "symmetric" : "one_sided"},
+            {"share", request.share},
+            {"steps", request.steps},
+            {"nudge_steps", request.nudge_steps},
             {"cosine", cosines},
             {"relative_error", errors}};
   }
 
-  double limit() const {
-    return subject_.memory->prepare(half_values_).rates.select(0, 2).item<double>() /
-           subject_.memory->options().beta_share;
-  }
+  const std::vector<std::string>& names() const { return names_; }
 
   static constexpr const char* kAll = "all but the readout";
 
@@ -158,18 +234,9 @@ class GradientComparison {
     double product = 0, own = 0, other = 0, difference = 0;
   };
 
-  models::Gradients gradients(const objectives::ContrastiveOptions& options, double share) const {
-    const at::NoGradGuard no_grad;
-    const models::GeometricMemory& memory = *subject_.memory;
-    models::GeometricMemory::Window window = memory.prepare(half_values_);
-    if (share > 0) window.rates.select(0, 2).mul_(share / memory.options().beta_share);
-    return objectives::contrastive_gradients(memory, window, subject_.batch.inputs, subject_.batch.labels, options)
-        .gradients;
-  }
-
   const ContrastiveSubject& subject_;
-  bool half_values_;
   models::Gradients exact_;
+  std::vector<std::string> names_;
   std::vector<size_t> compared_;
 };
 
@@ -206,21 +273,22 @@ const char* rule_text(ContrastiveRule rule) {
 int run_bench_contrastive(const BenchContrastiveOptions& o) {
   const ContrastiveSubject subject = open_subject(o);
   const config::ContrastiveConfig& c = subject.config.contrastive;
-  const bool half = !o.float64 && tasks::half_values(c, subject.runtime.device);
-  const GradientComparison comparison(subject, half);
+  const GradientComparison comparison(subject);
   const objectives::ContrastiveOptions configured = tasks::contrastive_options(c);
 
   Json json{{"device", subject.runtime.device_name},
             {"dtype", o.float64 ? "float64" : "float32"},
-            {"values", half ? "float16" : (o.float64 ? "float64" : "float32")},
+            {"values", subject.half_values ? "float16" : (o.float64 ? "float64" : "float32")},
+            {"model", tasks::task_spec(subject.config).model_name(subject.config)},
             {"weights", subject.weights},
             {"rows", subject.batch.labels.size(0)},
-            {"parameters", subject.memory->parameter_names()},
+            {"parameters", comparison.names()},
             {"reference_steps", c.tbptt_window_steps},
-            {"beta_limit", comparison.limit()}};
+            {"beta_limit", subject.limit}};
   for (const auto& [key, value] : build_info()) json["build"][key] = value;
   std::cout << "device        " << subject.runtime.device_name << ", " << json["dtype"].get<std::string>()
-            << (half ? ", values in float16" : "") << "\n"
+            << (subject.half_values ? ", values in float16" : "") << "\n"
+            << "model         " << json["model"].get<std::string>() << "\n"
             << "weights       " << subject.weights << "\n"
             << "batch         " << json["rows"] << " training rows\n"
             << "reference     backprop through " << c.tbptt_window_steps << " free steps\n"
@@ -237,8 +305,8 @@ int run_bench_contrastive(const BenchContrastiveOptions& o) {
     std::vector<std::string> columns;
     for (const double share : kShares) {
       columns.push_back(Json(share).dump());
-      over_beta.push_back(
-          comparison.compare({.rule = rule, .steps = configured.steps, .nudge_steps = configured.nudge_steps}, share));
+      over_beta.push_back(comparison.compare(
+          {.rule = rule, .steps = configured.steps, .nudge_steps = configured.nudge_steps, .share = share}));
       json["over_beta"].push_back(over_beta.back());
     }
     print(cat(rule_text(rule), ", ", configured.steps, " free and ", configured.nudge_steps,
@@ -251,7 +319,7 @@ int run_bench_contrastive(const BenchContrastiveOptions& o) {
     for (const PhaseSteps steps : kSteps) {
       columns.push_back(cat(steps.free, ", ", steps.nudged));
       over_steps.push_back(
-          comparison.compare({.rule = rule, .steps = steps.free, .nudge_steps = steps.nudged}, c.beta_share));
+          comparison.compare({.rule = rule, .steps = steps.free, .nudge_steps = steps.nudged, .share = c.beta_share}));
       json["over_steps"].push_back(over_steps.back());
     }
     print(cat(rule_text(rule), ", beta / limit ", Json(c.beta_share).dump(), ", over free and nudged steps"), columns,
