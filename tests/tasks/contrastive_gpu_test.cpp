@@ -14,7 +14,6 @@
 namespace hrm::tasks {
 namespace {
 
-using test::Overrides;
 using test::with;
 using testing::expect_same_tensors;
 using testing::fresh_folder;
@@ -25,29 +24,30 @@ using testing::SmallContrastive;
 #define HRM_NEEDS_GPU() \
   if (c10::cuda::device_count() == 0) GTEST_SKIP() << "no CUDA device"
 
-Overrides on_gpu(const Overrides& more, bool graphs) {
+test::Overrides gpu_settings(const test::Overrides& more, bool graphs) {
   return with({"runtime.device=cuda", graphs ? "runtime.cuda_graphs=true" : "runtime.cuda_graphs=false"}, more);
 }
 
 struct ContrastiveGpuVariant {
   std::string name;
-  Overrides overrides;
+  test::Overrides overrides;
 };
 class ContrastiveGpu : public ::testing::TestWithParam<ContrastiveGpuVariant> {};
 
 TEST_P(ContrastiveGpu, GraphEqualsEagerBitForBitAlsoAfterAResume) {
   HRM_NEEDS_GPU();
-  const Overrides settings = with(GetParam().overrides, {"train.steps=24", "train.log_every=4",
-                                                         "train.checkpoint_every=8", "runtime.deterministic=true"});
+  const test::Overrides settings =
+      with(GetParam().overrides,
+           {"train.steps=24", "train.log_every=4", "train.checkpoint_every=8", "runtime.deterministic=true"});
   const auto dir = fresh_folder("runs");
-  SmallContrastive eager(dir / "eager", on_gpu(settings, false));
+  SmallContrastive eager(dir / "eager", gpu_settings(settings, false));
   eager.trainer.start_fresh();
   eager.trainer.run();
   EXPECT_EQ(eager.trainer.captured_step().replays(), 0);
   const auto want = eager.tensors();
   {
     SCOPED_TRACE("graph");
-    SmallContrastive graph(dir / "graph", on_gpu(settings, true));
+    SmallContrastive graph(dir / "graph", gpu_settings(settings, true));
     graph.trainer.start_fresh();
     graph.trainer.run();
     EXPECT_EQ(graph.trainer.captured_step().replays(), 21) << graph.trainer.captured_step().reason();
@@ -57,7 +57,7 @@ TEST_P(ContrastiveGpu, GraphEqualsEagerBitForBitAlsoAfterAResume) {
   }
   SCOPED_TRACE("resumed");
   std::filesystem::remove_all(checkpoint::list_checkpoints(dir / "graph" / "small").front());
-  SmallContrastive resumed(dir / "graph", on_gpu(settings, true));
+  SmallContrastive resumed(dir / "graph", gpu_settings(settings, true));
   const auto found = checkpoint::find_latest_valid(dir / "graph" / "small");
   ASSERT_TRUE(found);
   ASSERT_EQ(found->meta.step, 16);
@@ -102,7 +102,7 @@ TEST(ContrastiveGpu, LosesWhatTheCpuLoses) {
 // Of 100 replayed steps. The only copies to the host are those of the metrics, one a step, to page-locked memory.
 TEST(ContrastiveGpu, ReplayedStepsWaitForNothing) {
   HRM_NEEDS_GPU();
-  SmallContrastive run(fresh_folder("run"), on_gpu(ring_and_field(), true), nullptr, /*files=*/false);
+  SmallContrastive run(fresh_folder("run"), gpu_settings(ring_and_field(), true), nullptr, /*files=*/false);
   run.trainer.start_fresh();
   run.trainer.run_steps(6);
   ASSERT_EQ(run.trainer.captured_step().replays(), 3) << run.trainer.captured_step().reason();
@@ -138,7 +138,7 @@ TEST(ContrastiveGpu, TheTraceSeesAWait) {
 // Three steps an epoch.
 TEST(ContrastiveGpu, MemoryStaysTheSameOverEpochs) {
   HRM_NEEDS_GPU();
-  SmallContrastive run(fresh_folder("run"), on_gpu(with(ring_and_field(), {"train.global_batch_size=449"}), true),
+  SmallContrastive run(fresh_folder("run"), gpu_settings(with(ring_and_field(), {"train.global_batch_size=449"}), true),
                        nullptr,
                        /*files=*/false);
   run.trainer.start_fresh();
