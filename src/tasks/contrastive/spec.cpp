@@ -28,6 +28,11 @@ std::unique_ptr<Task> make_contrastive(const config::Config& config, const Runti
 }
 
 PlannedModel plan_contrastive(const config::Config& config, const PlanData& data) {
+  const config::ContrastiveConfig& c = config.contrastive;
+  require(!is_compat(config) && c.network == config::ContrastiveNetwork::memory, ExitCode::usage,
+          "'hrm_train plan' knows the geometric memory alone, but the configuration has ",
+          is_compat(config) ? "contrastive.mode=compat" : "contrastive.network=layered",
+          "; 'hrm_train bench step' measures its memory and time");
   require(data.seq_len == 0, ExitCode::usage,
           "--seq-len is the size of a puzzle; a sample of text has the tokens that contrastive.context says");
   return {std::make_shared<ContrastivePlan>(config.contrastive, contrastive_sizes(config, data.vocab_size))};
