@@ -313,8 +313,12 @@ void resolve_legacy(Loading& loading) {
   if (loading.tf32 && (compute == ComputePrecision::fp32 || compute == ComputePrecision::tf32)) {
     compute = *loading.tf32 ? ComputePrecision::tf32 : ComputePrecision::fp32;
   }
+}
+
+// Once the defaults are known, too.
+void check_capture_batch(const Loading& loading) {
   if (!loading.capture_batch || *loading.capture_batch == 0) return;
-  const TrainConfig& train = loaded.config.train;
+  const TrainConfig& train = loading.loaded.config.train;
   const int64_t batch = train.micro_batch_size > 0 ? train.micro_batch_size : train.global_batch_size;
   require(*loading.capture_batch == batch || *loading.capture_batch == train.global_batch_size, ExitCode::usage,
           place(loading.capture_batch_origin), ": capture_batch_size = ", *loading.capture_batch,
@@ -365,6 +369,7 @@ LoadedConfig finish(Loading loading, const std::vector<std::string>& overrides) 
   for (const std::string& argument : overrides) apply_override(loading, argument);
   resolve_legacy(loading);
   resolve_defaults(loading.loaded);
+  check_capture_batch(loading);
   expand_paths(loading.loaded);
   check_consistency(loading.loaded);
   return std::move(loading.loaded);

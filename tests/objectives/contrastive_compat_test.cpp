@@ -143,6 +143,28 @@ TEST(ContrastiveCompat, UpdatesThatAreNotFiniteAreRejected) {
   EXPECT_TRUE(at::equal(g, p.state.g));
 }
 
+// A commit that is skipped leaves ring and counters, whatever the skip is but zero.
+TEST(ContrastiveCompat, SkippedCommitsLeaveTheRing) {
+  const CompatProblem p = compat_problem({}, small_sizes(), at::kCPU, 5);
+  CompatWindow window(p.settings, p.state);
+  const CompatBatch batch = window.encode(p.embedding, p.ids, p.mask);
+  const CompatPhase free = window.free_phase(batch);
+  window.commit(batch, free);
+  const CompatState before = copy_state(window.state(), at::kFloat);
+  for (const double skip : {1.0, std::numeric_limits<double>::quiet_NaN()}) {
+    window.commit(free.velocity + 1, batch.state + 1, at::full({}, skip));
+    EXPECT_TRUE(at::equal(window.state().bank_coord, before.bank_coord));
+    EXPECT_TRUE(at::equal(window.state().bank_state, before.bank_state));
+    EXPECT_EQ(window.state().bank_next.item<int64_t>(), 5);
+    EXPECT_EQ(window.state().bank_filled.item<int64_t>(), 5);
+  }
+  window.commit(free.velocity + 1, batch.state + 1, at::zeros({}));
+  EXPECT_TRUE(at::equal(window.state().bank_coord[5], free.velocity[0] + 1));
+  EXPECT_TRUE(at::equal(window.state().bank_coord[1], free.velocity[4] + 1));
+  EXPECT_EQ(window.state().bank_next.item<int64_t>(), 2);
+  EXPECT_EQ(window.state().bank_filled.item<int64_t>(), 8);
+}
+
 TEST(ContrastiveCompat, NoAutograd) {
   CompatProblem p = compat_problem({}, small_sizes(), at::kCPU);
   p.state.g.requires_grad_();

@@ -63,7 +63,8 @@ struct Phases {
     for (size_t i = 0; i < sum.size(); ++i) {
       if (sum[i].defined()) sum[i] = sum[i] + other[i];
     }
-    memory.readout_gradients(free.o, error, sum);
+    memory.place(sum, "readout.weight", error.t().matmul(free.o) / error.size(0));
+    memory.place(sum, "readout.bias", error.mean(0));
     return sum;
   }
 

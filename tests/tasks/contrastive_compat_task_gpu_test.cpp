@@ -15,7 +15,7 @@ using Overrides = std::vector<std::string>;
 #define HRM_NEEDS_GPU() \
   if (c10::cuda::device_count() == 0) GTEST_SKIP() << "no CUDA device"
 
-Overrides on_gpu(const Overrides& more, bool graphs) {
+Overrides compat_on_gpu(const Overrides& more, bool graphs) {
   Overrides all{"runtime.device=cuda", "runtime.deterministic=true", "train.steps=20", "train.checkpoint_every=10",
                 graphs ? "runtime.cuda_graphs=true" : "runtime.cuda_graphs=false"};
   all.insert(all.end(), more.begin(), more.end());
@@ -31,7 +31,7 @@ class CompatTaskGpu : public ::testing::TestWithParam<CompatGpuVariant> {};
 TEST_P(CompatTaskGpu, GraphEqualsEagerBitForBitAlsoAfterAResume) {
   HRM_NEEDS_GPU();
   const auto dir = fresh_folder("runs");
-  SmallCompat eager(dir / "eager", on_gpu(GetParam().overrides, false));
+  SmallCompat eager(dir / "eager", compat_on_gpu(GetParam().overrides, false));
   eager.trainer.start_fresh();
   eager.trainer.run();
   EXPECT_EQ(eager.trainer.captured_step().replays(), 0);
@@ -43,7 +43,7 @@ TEST_P(CompatTaskGpu, GraphEqualsEagerBitForBitAlsoAfterAResume) {
   };
   {
     SCOPED_TRACE("graph");
-    SmallCompat graph(dir / "graph", on_gpu(GetParam().overrides, true));
+    SmallCompat graph(dir / "graph", compat_on_gpu(GetParam().overrides, true));
     graph.trainer.start_fresh();
     graph.trainer.run();
     EXPECT_EQ(graph.trainer.captured_step().replays(), 17) << graph.trainer.captured_step().reason();
@@ -52,7 +52,7 @@ TEST_P(CompatTaskGpu, GraphEqualsEagerBitForBitAlsoAfterAResume) {
   }
   SCOPED_TRACE("resumed");
   std::filesystem::remove_all(checkpoint::list_checkpoints(dir / "graph" / "small").front());
-  SmallCompat resumed(dir / "graph", on_gpu(GetParam().overrides, true));
+  SmallCompat resumed(dir / "graph", compat_on_gpu(GetParam().overrides, true));
   const auto found = checkpoint::find_latest_valid(dir / "graph" / "small");
   ASSERT_TRUE(found);
   ASSERT_EQ(found->meta.step, 10);
@@ -73,7 +73,7 @@ INSTANTIATE_TEST_SUITE_P(
 TEST(CompatTaskGpu, EqualsTheCpu) {
   HRM_NEEDS_GPU();
   const auto dir = fresh_folder("runs");
-  SmallCompat cpu(dir / "cpu", {"train.steps=4"}), gpu(dir / "gpu", on_gpu({"train.steps=4"}, true));
+  SmallCompat cpu(dir / "cpu", {"train.steps=4"}), gpu(dir / "gpu", compat_on_gpu({"train.steps=4"}, true));
   for (SmallCompat* run : {&cpu, &gpu}) {
     run->trainer.start_fresh();
     run->turn();
