@@ -116,6 +116,8 @@ class ModelPlan {
   virtual ~ModelPlan() = default;
 
   virtual std::string name() const = 0;
+  // Share of cuBLAS's workspaces that its products take: float32 ones need one of the two.
+  virtual double workspaces() const { return 1; }
   // Of a sample: cells with their puzzle's embedding, or tokens.
   virtual int64_t positions() const = 0;
   virtual ModelOutline outline(const config::Config& config) const = 0;

@@ -15,6 +15,7 @@ class ContrastivePlan : public ModelPlan {
       : config_(config), sizes_(sizes) {}
 
   std::string name() const override { return "geometric memory"; }
+  double workspaces() const override { return 0.5; }
   // Tokens that a sample reads; 1 of a vector.
   int64_t positions() const override { return sizes_.is_text ? config_.context : 1; }
   ModelOutline outline(const config::Config& config) const override;
