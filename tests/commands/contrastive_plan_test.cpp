@@ -26,7 +26,7 @@ PlanInput memory_input(const std::vector<std::string>& more, const tasks::Contra
   return make_plan_input(config, std::make_shared<tasks::ContrastivePlan>(config.contrastive, sizes), gpu(gpu_name));
 }
 
-const tasks::ContrastiveSizes kText{.features = 12 * 256, .classes = 256, .is_text = true, .data_bytes = 4 << 20};
+const tasks::ContrastiveSizes kText{.features = 12 * 256, .classes = 256, .is_text = true, .data_bytes = 2 << 20};
 const std::vector<std::string> kLarge{"contrastive.learned_slots=2048", "contrastive.state_dim=64",
                                       "train.global_batch_size=1024"};
 
@@ -67,6 +67,8 @@ TEST(ContrastivePlan, IsNearWhatWasMeasured) {
   EXPECT_NEAR(plan.step_ms, 3.91, 0.3 * 3.91);
   const Plan few = make_plan(memory_input(large({"train.global_batch_size=64"}), kText));
   EXPECT_NEAR(few.step_ms, 1.73, 0.3 * 1.73);
+  EXPECT_NEAR(plan.tensors_peak, 85.5 * (1 << 20), 0.1 * 85.5 * (1 << 20));
+  EXPECT_NEAR(few.tensors_peak, 47.2 * (1 << 20), 0.1 * 47.2 * (1 << 20));
   const Plan backprop = make_plan(memory_input(large({"contrastive.rule=backprop"}), kText));
   EXPECT_NEAR(backprop.step_ms, 152, 0.3 * 152);
   EXPECT_NEAR(backprop.tensors_peak, 3.2 * (1 << 30), 0.3 * 3.2 * (1 << 30));

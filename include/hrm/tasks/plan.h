@@ -116,8 +116,6 @@ class ModelPlan {
   virtual ~ModelPlan() = default;
 
   virtual std::string name() const = 0;
-  // Share of cuBLAS's workspaces that its products take: float32 ones need one of the two.
-  virtual double workspaces() const { return 1; }
   // Of a sample: cells with their puzzle's embedding, or tokens.
   virtual int64_t positions() const = 0;
   virtual ModelOutline outline(const config::Config& config) const = 0;
@@ -138,6 +136,9 @@ class ModelPlan {
   virtual void rehearse_begin(const PlanInput& /*in*/, StepRehearsal& /*step*/) const {}
   virtual void rehearse_end(const PlanInput& /*in*/, const ModelOutline& /*outline*/, int64_t /*own*/,
                             StepRehearsal& /*step*/) const {}
+
+  // Bytes of the workspaces of matrix products, which come from the allocator: 32 MiB each of cuBLAS and cuBLASLt.
+  virtual double workspaces() const { return 64 << 20; }
 };
 
 // The optimizer's passes over memory, and Muon's products: for ModelPlan::add_times.

@@ -42,7 +42,7 @@ tasks::PlannedMemory memory_of(const PlanInput& in, int64_t micro) {
     if (c.optim.ema > 0) memory.add("moving average", 4 * n, "fp32");
   }
   in.model->add_memory(in, micro, memory);
-  memory.add("workspaces", tasks::kWorkspaces * in.model->workspaces(), "cuBLAS");
+  memory.add("workspaces", in.model->workspaces(), "cuBLAS");
   for (const PlanItem& item : memory.items) memory.peak += item.value;
   return memory;
 }

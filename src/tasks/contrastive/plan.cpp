@@ -100,12 +100,17 @@ void ContrastivePlan::add_memory(const PlanInput& in, int64_t micro, PlannedMemo
           ? 0
           : 4 * w.slots * rows * (backprop ? 7 * number(c.tbptt_window_steps) : 6 * std::max({nudged, together, 1.0}));
   const double statistics = 4 * (number(in.parameters) + w.slots * (2 * w.scaled + w.width + 4));
+  // The statistics kernel sums parts of 16 rows or more, of 64 slots a block, two blocks a processor (132 are assumed).
+  const bool sums_parts = one_kernel() && together > 0;
+  const double parts =
+      sums_parts ? 4 * (w.scaled + w.width + 2) * std::min(2 * 132 * 64.0, together * rows / 16 * w.slots) : 0;
   const double spsa = c.rule == ContrastiveRuleName::spsa ? 4 * 3 * number(in.parameters) : 0;
   memory.add("free phase", free_states, "drive, states, logits");
   memory.add("rows and slots", kept, backprop ? "of all steps, for autograd" : "costs and weights, in plain ATen");
-  if (states + statistics >= spsa) {
+  if (states + statistics + parts >= spsa) {
     memory.add("nudged phases", states, "drives, inputs and states of both signs");
     memory.add("statistics", statistics, "sums over rows, and the gradients");
+    memory.add("partial sums", parts, "of the statistics kernel");
     memory.moment = nudged > 0 ? "statistics" : backprop ? "backward pass" : "free phase";
   } else {
     memory.add("perturbations", spsa, "weights, signs and gradients");

@@ -15,7 +15,6 @@ class ContrastivePlan : public ModelPlan {
       : config_(config), sizes_(sizes) {}
 
   std::string name() const override { return "geometric memory"; }
-  double workspaces() const override { return 0.5; }
   // Tokens that a sample reads; 1 of a vector.
   int64_t positions() const override { return sizes_.is_text ? config_.context : 1; }
   ModelOutline outline(const config::Config& config) const override;
@@ -24,6 +23,11 @@ class ContrastivePlan : public ModelPlan {
   std::string shares() const override;
   double backward_done(const PlanInput& in, int64_t groups, int64_t count) const override;
   void rehearse_end(const PlanInput& in, const ModelOutline& outline, int64_t own, StepRehearsal& step) const override;
+  // Products in float32 are cuBLAS's alone.
+  // Autograd's thread has a handle of its own.
+  double workspaces() const override {
+    return config_.rule == config::ContrastiveRuleName::backprop ? 64 << 20 : 32 << 20;
+  }
 
  private:
   bool one_kernel() const;

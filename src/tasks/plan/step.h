@@ -18,7 +18,6 @@ inline constexpr double kAttentionShare = 0.13;      // the same for sequences o
 inline constexpr double kLongAttentionShare = 0.35;  // and for long ones
 inline constexpr double kMemoryShare = 0.75;         // of the data sheet's bytes per second
 inline constexpr double kStepOverheadMs = 0.5;       // starts of kernels, losses, metrics
-inline constexpr double kWorkspaces = 64 << 20;      // of cuBLAS, taken through the allocator
 inline constexpr double kReservedShare = 1.03;       // reserved by tensors at the peak, expandable segments
 inline constexpr double kContext = 800.0 * (1 << 20);
 
