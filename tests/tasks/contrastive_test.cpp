@@ -129,7 +129,7 @@ TEST_F(ContrastiveRun, RefusesWhatDoesNotFit) {
   refuse({"optim.ema=0.999"}, {"optim.ema", "set optim.ema to 0"});
   refuse({"parallel.zero=1"}, {"parallel.zero", "set parallel.zero to 0"});
   refuse({"precision.compute=bf16"}, {"precision.compute", "fp32"});
-  refuse({"contrastive.coord_dim_n=1"}, {"contrastive.rotor_k", "set contrastive.rotor_k to 0"});
+  refuse({"contrastive.coord_dim_n=1"}, {"contrastive.rotor_k", "set contrastive.rotor_mode to off"});
   refuse({"contrastive.spsa_sigma=0.1"}, {"contrastive.spsa_sigma", "has no effect"});
   refuse({"contrastive.symplectic_dt=0.1"}, {"contrastive.symplectic_dt", "has no effect"});
   commands::TrainOptions training;
