@@ -23,8 +23,7 @@ class ContrastivePlan : public ModelPlan {
   std::string shares() const override;
   double backward_done(const PlanInput& in, int64_t groups, int64_t count) const override;
   void rehearse_end(const PlanInput& in, const ModelOutline& outline, int64_t own, StepRehearsal& step) const override;
-  // Products in float32 are cuBLAS's alone.
-  // Autograd's thread has a handle of its own.
+  // Products in float32 are cuBLAS's alone; autograd's thread has a handle of its own.
   double workspaces() const override {
     return config_.rule == config::ContrastiveRuleName::backprop ? 64 << 20 : 32 << 20;
   }
