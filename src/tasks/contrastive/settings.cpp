@@ -95,7 +95,7 @@ void check_contrastive(const Checker& check) {
                 " has none; set contrastive.rule to symmetric");
   check.require(layered || memory.rotor_mode == RotorMode::off || memory.rotor_k == 0 || memory.coord_dim_n >= 2,
                 at("contrastive.rotor_k"), " rotates planes, of which ", at("contrastive.coord_dim_n"),
-                " has none; set contrastive.rotor_k to 0");
+                " has none; set ", is_compat(c) ? "contrastive.rotor_k to 0" : "contrastive.rotor_mode to off");
   check.require(memory.metric_mode == MetricMode::diag_rot || memory.coord_dim_n % 2 == 0,
                 at("contrastive.metric_mode"), " has blocks of two coordinates, but ", at("contrastive.coord_dim_n"),
                 " is odd; set contrastive.coord_dim_n to an even number");
@@ -126,10 +126,10 @@ void check_contrastive_run(const Checker& check) {
                   check.at("data.test"), " has no effect, for ", check.at("contrastive.mode"),
                   " predicts nothing that could be tested; leave it out");
   }
-  check.require(
-      memory.network == ContrastiveNetwork::layered || memory.rotor_mode != RotorMode::derived || memory.rotor_k > 0,
-      check.at("contrastive.rotor_mode"), " needs angles, but ", check.at("contrastive.rotor_k"),
-      "; set contrastive.rotor_mode to off");
+  check.require(is_compat(c) || memory.network == ContrastiveNetwork::layered || memory.rotor_mode == RotorMode::off ||
+                    memory.rotor_k > 0,
+                check.at("contrastive.rotor_mode"), " needs angles, but ", check.at("contrastive.rotor_k"),
+                "; set contrastive.rotor_mode to off");
   if (memory.dynamics_mode != FieldDynamics::symplectic) return;
   // Of velocity Verlet: the Laplacian's largest eigenvalue is 8.
   const double mass = memory.symplectic_m_cog, hbar = memory.symplectic_hbar_cog;
