@@ -2,7 +2,7 @@
 #include <c10/cuda/CUDAFunctions.h>
 
 #include "hrm/checkpoint/checkpoint.h"
-#include "hrm/runtime/profiler.h"
+#include "hrm/runtime/captured_step.h"
 #include "hrm/tasks/layered_task.h"
 #include "support/overrides.h"
 #include "train/small_run.h"
