@@ -83,8 +83,7 @@ std::set<std::string> decisive_keys(const Config& c) {
     if (c.contrastive.network == ContrastiveNetwork::layered) {
       add("contrastive", {"network", "layer_count", "layer_width", "beta_nudge", "momentum"});
     } else {
-      add("contrastive",
-          {"coord_dim_n", "rotor_k", "learned_slots", "state_dim", "kappa", "gamma", "retrieval_beta"});
+      add("contrastive", {"coord_dim_n", "rotor_k", "learned_slots", "state_dim", "kappa", "gamma", "retrieval_beta"});
     }
   } else {
     add("hf", {"model", "weights"});

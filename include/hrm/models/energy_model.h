@@ -35,7 +35,7 @@ struct Contrast {
   at::Tensor correct;   // 0-dim int64: rows whose largest logit is that of their label
   at::Tensor beta;      // 0-dim: the one that was used; 0 for a gradient by autograd
   at::Tensor residual;  // (2): largest move of a state in the last step of the free and of the nudged phases
-  std::vector<at::Tensor> gradients;  // of the mean cost, in the order of parameters()
+  std::vector<at::Tensor> gradients;  // of the mean cost, in the order of parameters(); undefined: zero
 };
 
 // All functions run on the current stream. Those without autograd read nothing back and have fixed numbers of steps, so
@@ -59,7 +59,7 @@ class EnergyModel : public torch::nn::Module {
   virtual void project_(const at::Tensor& skip) = 0;
   void project_() { project_(at::Tensor()); }
 
-  // Adds the gradients to those of parameters(), in place; a parameter without one gets a buffer first.
+  // Adds the gradients, all defined, to those of parameters(), in place; a parameter without one gets a buffer first.
   void add_gradients(const Contrast& contrast);
 };
 
