@@ -2,15 +2,16 @@
 #include <c10/cuda/CUDAFunctions.h>
 
 #include "hrm/checkpoint/checkpoint.h"
+#include "support/overrides.h"
 #include "tasks/small_compat.h"
 
 namespace hrm {
 namespace {
 
+using test::Overrides;
 using testing::fresh_folder;
 using testing::metrics_without_timing;
 using testing::SmallCompat;
-using Overrides = std::vector<std::string>;
 
 #define HRM_NEEDS_GPU() \
   if (c10::cuda::device_count() == 0) GTEST_SKIP() << "no CUDA device"

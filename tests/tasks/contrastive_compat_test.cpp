@@ -9,6 +9,7 @@
 #include "hrm/config/schema.h"
 #include "hrm/config/task_settings.h"
 #include "support/expect_error.h"
+#include "support/overrides.h"
 #include "support/ranks.h"
 #include "tasks/small_compat.h"
 
@@ -16,12 +17,12 @@ namespace hrm::tasks {
 namespace {
 
 namespace fs = std::filesystem;
+using test::Overrides;
 using testing::fresh_folder;
 using testing::metrics_without_timing;
 using testing::SmallCompat;
-using Overrides = std::vector<std::string>;
 
-std::vector<nlohmann::json> metrics(const fs::path& dir) {
+std::vector<nlohmann::json> compat_lines(const fs::path& dir) {
   std::ifstream in(dir / "small" / "metrics.jsonl");
   std::vector<nlohmann::json> lines;
   std::string line;
@@ -68,7 +69,7 @@ TEST(ContrastiveCompatTask, EqualsItsWindow) {
       EXPECT_EQ(got.window.item<int64_t>(), i + 1);
     }
     run.trainer.run();
-    const auto lines = metrics(dir);
+    const auto lines = compat_lines(dir);
     ASSERT_EQ(lines.size(), 8u);
     for (size_t i = 0; i < 4; ++i) {
       const auto near = [&](const char* key, const at::Tensor& value) {
@@ -187,7 +188,7 @@ TEST(ContrastiveCompatTask, TwoRanksTrainTheSame) {
       const double error = (states[0].at(name).to(at::kDouble) - want.to(at::kDouble)).abs().max().item<double>();
       EXPECT_LE(error, 2e-5 * std::max(1.0, want.abs().max().item<double>())) << name;
     }
-    const auto a = metrics(dir / "one"), b = metrics(dir / "two");
+    const auto a = compat_lines(dir / "one"), b = compat_lines(dir / "two");
     ASSERT_EQ(a.size(), b.size());
     for (size_t i = 0; i < a.size(); ++i) {
       for (const std::string& name : one.task.metric_names()) {
@@ -211,7 +212,7 @@ TEST(ContrastiveCompatTask, DifferenceDoesNotDependOnTheTarget) {
     run.turn();
     run.trainer.run();
     std::vector<double> values;
-    for (const auto& line : metrics(dir)) values.push_back(line.at("train/dL").get<double>());
+    for (const auto& line : compat_lines(dir)) values.push_back(line.at("train/dL").get<double>());
     ASSERT_EQ(values.size(), 8u);
     EXPECT_GT(std::abs(values[0]), 1e-5);
     seen.push_back(values);

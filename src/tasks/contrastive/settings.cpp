@@ -18,7 +18,7 @@ std::function<std::optional<TaskDefault::Chosen>(const LoadedConfig&)> always(T 
 
 using Choose = std::function<std::optional<TaskDefault::Chosen>(const LoadedConfig&)>;
 
-bool is_compat(const Config& config) {
+bool has_original_window(const Config& config) {
   return config.contrastive.mode == ContrastiveMode::compat;
 }
 
@@ -26,21 +26,21 @@ bool is_compat(const Config& config) {
 template <class T>
 Choose of_mode(T sound, T compat) {
   return [sound, compat](const LoadedConfig& loaded) {
-    return is_compat(loaded.config) ? TaskDefault::Chosen{compat, "for contrastive.mode compat"}
-                                    : TaskDefault::Chosen{sound, ""};
+    return has_original_window(loaded.config) ? TaskDefault::Chosen{compat, "for contrastive.mode compat"}
+                                              : TaskDefault::Chosen{sound, ""};
   };
 }
 template <class T>
 Choose of_compat(T compat) {
   return [compat](const LoadedConfig& loaded) -> std::optional<TaskDefault::Chosen> {
-    if (!is_compat(loaded.config)) return std::nullopt;
+    if (!has_original_window(loaded.config)) return std::nullopt;
     return TaskDefault::Chosen{compat, "for contrastive.mode compat"};
   };
 }
 template <class T>
 Choose of_sound(T sound) {
   return [sound](const LoadedConfig& loaded) -> std::optional<TaskDefault::Chosen> {
-    if (is_compat(loaded.config)) return std::nullopt;
+    if (has_original_window(loaded.config)) return std::nullopt;
     return TaskDefault::Chosen{sound, ""};
   };
 }
@@ -95,7 +95,8 @@ void check_contrastive(const Checker& check) {
                 " has none; set contrastive.rule to symmetric");
   check.require(layered || memory.rotor_mode == RotorMode::off || memory.rotor_k == 0 || memory.coord_dim_n >= 2,
                 at("contrastive.rotor_k"), " rotates planes, of which ", at("contrastive.coord_dim_n"),
-                " has none; set ", is_compat(c) ? "contrastive.rotor_k to 0" : "contrastive.rotor_mode to off");
+                " has none; set ",
+                has_original_window(c) ? "contrastive.rotor_k to 0" : "contrastive.rotor_mode to off");
   check.require(memory.metric_mode == MetricMode::diag_rot || memory.coord_dim_n % 2 == 0,
                 at("contrastive.metric_mode"), " has blocks of two coordinates, but ", at("contrastive.coord_dim_n"),
                 " is odd; set contrastive.coord_dim_n to an even number");
@@ -107,7 +108,7 @@ void check_contrastive(const Checker& check) {
                 at("contrastive.nudge_every_windows"), " needs plain SGD, but the optimizer is ", at("optim.name"),
                 " with ", at("optim.momentum"), ", ", at("optim.weight_decay"), " and ", at("optim.groups"),
                 "; set optim.name to sgd, optim.momentum and optim.weight_decay to 0 and optim.groups to nothing");
-  if (is_compat(c)) check_compat(check);
+  if (has_original_window(c)) check_compat(check);
   check.require(c.optim.ema == 0, at("optim.ema"), ", but an average of weights is not projected to the condition for ",
                 "one equilibrium; set optim.ema to 0");
   check.require(c.parallel.zero == 0, at("parallel.zero"), ", but the projections need whole weights on every rank; ",
@@ -121,13 +122,13 @@ void check_contrastive(const Checker& check) {
 void check_contrastive_run(const Checker& check) {
   const Config& c = check.loaded().config;
   const ContrastiveConfig& memory = c.contrastive;
-  if (is_compat(c)) {
+  if (has_original_window(c)) {
     check.require(c.data.test.empty() || c.data.test == "none" || !check.asked_beside("data.test", "contrastive.mode"),
                   check.at("data.test"), " has no effect, for ", check.at("contrastive.mode"),
                   " predicts nothing that could be tested; leave it out");
   }
-  check.require(is_compat(c) || memory.network == ContrastiveNetwork::layered || memory.rotor_mode == RotorMode::off ||
-                    memory.rotor_k > 0,
+  check.require(has_original_window(c) || memory.network == ContrastiveNetwork::layered ||
+                    memory.rotor_mode == RotorMode::off || memory.rotor_k > 0,
                 check.at("contrastive.rotor_mode"), " needs angles, but ", check.at("contrastive.rotor_k"),
                 "; set contrastive.rotor_mode to off");
   if (memory.dynamics_mode != FieldDynamics::symplectic) return;
@@ -209,7 +210,7 @@ const TaskSettings& contrastive_settings() {
       .data = TrainingData::vectors,
       .train_data = "a folder of vectors or of packed text ('hrm_train data --help' says how to make one)",
       .test_data = "a folder of the same kind",
-      .may_evaluate = [](const Config& config) { return config.data.test != "none" && !is_compat(config); },
+      .may_evaluate = [](const Config& config) { return config.data.test != "none" && !has_original_window(config); },
       .check = check_contrastive,
       .check_run = check_contrastive_run,
       .foreign_names = names_of_trainer2()};
