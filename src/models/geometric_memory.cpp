@@ -306,6 +306,15 @@ at::Tensor GeometricMemory::backprop_loss(const at::Tensor& inputs, const at::Te
   return at::cross_entropy_loss(logits(state.o), targets);
 }
 
+namespace {
+
+// Sums the rows that share an input: those of both phases, one below the other.
+at::Tensor rows_of_inputs(const at::Tensor& rows, int64_t inputs) {
+  return rows.size(0) == inputs ? rows : rows.view({-1, inputs, rows.size(1)}).sum(0);
+}
+
+}  // namespace
+
 Gradients GeometricMemory::energy_gradients(const Window& window, const Drive& drive, const ops::GeometricState& state,
                                             const at::Tensor& scales) const {
   const GeometricMemoryOptions& o = options_;
@@ -316,14 +325,16 @@ Gradients GeometricMemory::energy_gradients(const Window& window, const Drive& d
   Gradients gradients(names_.size());
   const auto set = [&](const char* name, const at::Tensor& gradient) { place(gradients, name, gradient); };
 
+  const auto of_inputs = [&](const at::Tensor& rows) { return rows_of_inputs(rows, drive.inputs.size(0)); };
   // The encoder's residual x - A u - a in chart coordinates, times its scale.
   const at::Tensor driven = state.h.defined() ? drive.drive + state.h.matmul(window.up.t()) : drive.drive;
   const at::Tensor residual = chart(window, state.x - driven) * scales.unsqueeze(1);
-  set("encoder.weight", -c.kappa * residual.t().matmul(state.h.defined() ? state.h : drive.inputs));
+  set("encoder.weight",
+      -c.kappa * (state.h.defined() ? residual.t().matmul(state.h) : of_inputs(residual).t().matmul(drive.inputs)));
   set("encoder.bias", -c.kappa * residual.sum(0));
   if (hidden_) {
     const at::Tensor difference = (state.h - drive.hidden) * scales.unsqueeze(1);
-    set("hidden.weight", -difference.t().matmul(drive.inputs));
+    set("hidden.weight", -of_inputs(difference).t().matmul(drive.inputs));
     set("hidden.bias", -difference.sum(0));
   }
 

@@ -27,8 +27,9 @@ ops::GeometricState joined(const ops::GeometricState& a, const ops::GeometricSta
           both(a.speed, b.speed), both(a.residual, b.residual)};
 }
 
+// The inputs stand once: both copies of a row share them.
 GeometricMemory::Drive twice(const GeometricMemory::Drive& drive) {
-  return {.inputs = twice(drive.inputs), .drive = twice(drive.drive), .hidden = twice(drive.hidden)};
+  return {.inputs = drive.inputs, .drive = twice(drive.drive), .hidden = twice(drive.hidden)};
 }
 
 Gradients backprop(const GeometricMemory& memory, const at::Tensor& inputs, const at::Tensor& targets, int64_t steps) {

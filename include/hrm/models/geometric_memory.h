@@ -112,11 +112,12 @@ class GeometricMemory : public torch::nn::Module {
   // Differentiable in gradient mode; the rates are constants. `half_values`: values in float16.
   Window prepare(bool half_values) const;
 
-  // inputs (B, f).
+  // inputs (B, f). Several phases may stand one below the other, all of them with the same inputs: R rows, a multiple
+  // of B.
   struct Drive {
     at::Tensor inputs;  // (B, f)
-    at::Tensor drive;   // (B, m): what pulls X, for ops::geometric_relax
-    at::Tensor hidden;  // (B, H): B u + c; undefined without hidden units
+    at::Tensor drive;   // (R, m): what pulls X, for ops::geometric_relax
+    at::Tensor hidden;  // (R, H): B u + c; undefined without hidden units
   };
   Drive drive(const Window& window, const at::Tensor& inputs) const;
   ops::GeometricState free_phase(const Window& window, const Drive& drive, int64_t steps) const;
@@ -128,7 +129,7 @@ class GeometricMemory : public torch::nn::Module {
   // Chart coordinates (B, n) of scaled ones (B, m).
   at::Tensor chart(const Window& window, const at::Tensor& x) const;
 
-  // sum_b scales_b dE/dp at a state, for all parameters but the readout; closed form. `scales`: (B).
+  // sum_b scales_b dE/dp at a state, for all parameters but the readout; closed form. `scales`: (R).
   Gradients energy_gradients(const Window& window, const Drive& drive, const ops::GeometricState& state,
                              const at::Tensor& scales) const;
   // Places a gradient by the name of its parameter. Without a parameter of this name it does nothing.

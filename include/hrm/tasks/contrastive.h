@@ -7,6 +7,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <array>
 #include <memory>
 #include <string>
 #include <vector>
@@ -61,7 +62,7 @@ class ContrastiveTask : public SampleTask {
  private:
   void batch_loaded(int64_t step) override;
   void measure_cosine();
-  at::Tensor metrics_of(const objectives::ContrastiveResult& result, double share, bool first) const;
+  at::Tensor metrics_of(const objectives::ContrastiveResult& result, bool first) const;
   void move_field(const at::Tensor& skip);
   void commit_episodes(const at::Tensor& skip);
 
@@ -71,7 +72,9 @@ class ContrastiveTask : public SampleTask {
   RelaxationProgress progress_;
 
   // At fixed addresses.
-  at::Tensor cosine_;  // 0-dim float64: the last one measured
+  at::Tensor cosine_;  // 0-dim float32: the last one measured
+  // (M) float64: what each metric counts in the step's first micro-batch, and in the others.
+  std::array<at::Tensor, 2> metric_scales_;
   models::GeometricMemory::Window window_;
   objectives::ContrastiveResult last_;                       // of the step's first micro-batch
   at::Tensor field_before_, angles_before_, metric_before_;  // as the window read them

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <numbers>
+#include <set>
 
 #include "hrm/base/error.h"
 #include "hrm/base/log.h"
@@ -105,6 +106,17 @@ objectives::ContrastiveOptions contrastive_options(const config::ContrastiveConf
           .nudge_steps = config.nudge_steps > 0 ? config.nudge_steps : config.tbptt_window_steps};
 }
 
+namespace {
+
+// Whether a metric is a mean over the rows of a batch. The others count once for all ranks and micro-batches.
+bool of_rows(const std::string& name) {
+  static const std::set<std::string> names{"loss",        "accuracy",       "lior",      "spd_mean",  "residual",
+                                           "output_norm", "bits_per_token", "lior_plus", "lior_minus"};
+  return names.contains(name);
+}
+
+}  // namespace
+
 std::vector<std::string> contrastive_metric_names(const config::ContrastiveConfig& c, bool is_text) {
   std::vector<std::string> names{"loss",        "accuracy", "lior",  "R_mean", "spd_mean", "residual",    "beta",
                                  "contraction", "g_min",    "g_max", "dg",     "dtheta",   "output_norm", "mem_norm"};
@@ -163,8 +175,8 @@ ContrastiveTask::ContrastiveTask(const config::Config& config, const Runtime& ru
   const auto zeros = [&](at::IntArrayRef sizes, at::ScalarType dtype) {
     return at::zeros(sizes, at::device(runtime.device).dtype(dtype));
   };
-  cosine_ = zeros({}, at::kDouble);
-  changes_ = zeros({kChanges}, at::kDouble);
+  cosine_ = zeros({}, at::kFloat);
+  changes_ = zeros({kChanges}, at::kFloat);
   momentum_ = at::zeros_like(memory_->field());
   equilibrium_ = memory_->field().detach().clone();
   history_ = zeros({}, at::kLong);
@@ -173,6 +185,11 @@ ContrastiveTask::ContrastiveTask(const config::Config& config, const Runtime& ru
   metric_before_ = memory_->metric_eigenvalues().detach();
 
   metric_names_ = contrastive_metric_names(c, data_.train->is_text());
+  for (const bool first : {true, false}) {
+    std::vector<double> scales;
+    for (const std::string& name : metric_names_) scales.push_back(of_rows(name) ? micro_batch_share() : first ? 1 : 0);
+    metric_scales_[first ? 0 : 1] = at::tensor(scales, at::kDouble).to(runtime.device);
+  }
 }
 
 // The metric, the rotor and the field are not shrunk towards zero, which has no meaning for them.
@@ -212,7 +229,8 @@ void ContrastiveTask::measure_cosine() {
   options.rule = ContrastiveRule::backprop;
   const models::Gradients exact =
       objectives::contrastive_gradients(*memory_, window, inputs, targets, options).gradients;
-  at::Tensor product = at::zeros_like(cosine_), own = product.clone(), other = product.clone();
+  at::Tensor product = at::zeros({}, cosine_.options().dtype(at::kDouble)), own = product.clone(),
+             other = product.clone();
   for (size_t i = 0; i < ours.size(); ++i) {
     if (memory_->parameter_names()[i].starts_with("readout") || !ours[i].defined() || !exact[i].defined()) continue;
     const at::Tensor a = ours[i].to(at::kDouble), b = exact[i].to(at::kDouble);
@@ -249,45 +267,42 @@ void ContrastiveTask::forward_backward(int64_t micro_batch, const at::Tensor& lo
     }
   }
   add_gradients(memory_->parameter_set(), result.gradients, loss_scale);
-  metric_sums.add_(metrics_of(result, micro_batch_share(), micro_batch == 0 && comm_->main()));
+  metric_sums.add_(metrics_of(result, micro_batch == 0 && comm_->main()));
   if (micro_batch == 0) last_ = result;
 }
 
-// In the order of metric_names(). What does not depend on the batch counts once for all ranks and micro-batches.
-at::Tensor ContrastiveTask::metrics_of(const objectives::ContrastiveResult& result, double share, bool first) const {
-  const auto wide = [](const at::Tensor& t) { return t.to(at::kDouble); };
-  const double once = first ? 1 : 0;
-  const at::Tensor resilience = wide(window_.cells.mean()), eigenvalues = wide(memory_->metric_eigenvalues());
-  std::vector<at::Tensor> values{wide(result.loss) * share,
-                                 wide(result.accuracy) * share,
-                                 wide(result.speed) * resilience * share,
-                                 resilience * once,
-                                 wide(result.speed) * share,
-                                 wide(result.residual) * share,
-                                 wide(window_.rates.select(0, 2)) * once,
-                                 wide(memory_->contraction(window_)) * once,
-                                 eigenvalues.min() * once,
-                                 eigenvalues.max() * once,
-                                 changes_.select(0, kMetricChange) * once,
-                                 changes_.select(0, kAngleChange) * once,
-                                 wide(result.free.o.square().sum(-1).sqrt().mean()) * share,
-                                 wide(memory_->key_norm()) * once};
-  if (data_.train->is_text()) values.push_back(values.front() / std::numbers::ln2);
+// In the order of contrastive_metric_names(). One cast and one product for all: a captured step pays for each kernel.
+at::Tensor ContrastiveTask::metrics_of(const objectives::ContrastiveResult& result, bool first) const {
+  const at::Tensor resilience = window_.cells.mean();
+  const auto [least, most] = memory_->metric_eigenvalues().aminmax();
+  std::vector<at::Tensor> values{result.loss,
+                                 result.accuracy,
+                                 result.speed * resilience,
+                                 resilience,
+                                 result.speed,
+                                 result.residual,
+                                 window_.rates.select(0, 2),
+                                 memory_->contraction(window_),
+                                 least,
+                                 most,
+                                 changes_.select(0, kMetricChange),
+                                 changes_.select(0, kAngleChange),
+                                 at::linalg_vector_norm(result.free.o, 2, at::IntArrayRef{1}).mean(),
+                                 memory_->key_norm()};
+  if (data_.train->is_text()) values.push_back(result.loss / std::numbers::ln2);
   const config::ContrastiveConfig& c = config_.contrastive;
   if (has_nudged_phase(c.rule)) {
-    values.push_back(wide(result.speed_plus) * resilience * share);
-    values.push_back(wide(result.speed_minus) * resilience * share);
+    values.push_back(result.speed_plus * resilience);
+    values.push_back(result.speed_minus * resilience);
   }
-  if (c.nudge_every_windows > 1) values.push_back(at::full_like(resilience, free_only_ ? 0 : once));
-  if (c.sdm_capacity > 0) values.push_back(wide(window_.slots.filled - c.learned_slots) * once);
+  if (c.nudge_every_windows > 1) values.push_back(at::full_like(resilience, free_only_ ? 0 : 1));
+  if (c.sdm_capacity > 0) values.push_back((window_.slots.filled - c.learned_slots).to(at::kFloat));
   if (c.dynamics_mode == FieldDynamics::symplectic) {
-    values.push_back(changes_.slice(0, kKinetic, kDrift).sum() * once);
-    for (const Change change : {kKinetic, kPotential, kGradient, kDrift}) {
-      values.push_back(changes_.select(0, change) * once);
-    }
+    values.push_back(changes_.slice(0, kKinetic, kDrift).sum());
+    for (const Change change : {kKinetic, kPotential, kGradient, kDrift}) values.push_back(changes_.select(0, change));
   }
-  if (c.cosine_every > 0) values.push_back(cosine_ * once);
-  return at::stack(values);
+  if (c.cosine_every > 0) values.push_back(cosine_);
+  return at::stack(values).to(at::kDouble) * metric_scales_[first ? 0 : 1];
 }
 
 void ContrastiveTask::update_extra(const at::Tensor& skip) {
@@ -295,8 +310,8 @@ void ContrastiveTask::update_extra(const at::Tensor& skip) {
   const ProfilerRange range(RangeKind::step, "project");
   memory_->project(skip);
   const at::Tensor metric = memory_->metric_eigenvalues(), angles = memory_->angles();
-  changes_.select(0, kMetricChange).copy_((metric - metric_before_).square().sum().sqrt());
-  changes_.select(0, kAngleChange).copy_((angles - angles_before_).square().sum().sqrt());
+  changes_.select(0, kMetricChange).copy_((metric - metric_before_).norm());
+  changes_.select(0, kAngleChange).copy_((angles - angles_before_).norm());
   if (config_.contrastive.sdm_capacity > 0) commit_episodes(skip);
   move_field(skip);
   // Temporaries must not outlive a captured step, or its pool of memory cannot be shared.

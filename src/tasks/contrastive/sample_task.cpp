@@ -93,8 +93,7 @@ void SampleTask::add_gradients(const nn::ParameterSet& parameters, const std::ve
   const double share = micro_batch_share();
   for (size_t i = 0; i < gradients.size(); ++i) {
     if (!gradients[i].defined()) continue;
-    const at::Tensor gradient = gradients[i] * share;
-    parameters.all()[i].master.grad().add_(loss_scale.defined() ? gradient * loss_scale : gradient);
+    parameters.all()[i].master.grad().add_(loss_scale.defined() ? gradients[i] * loss_scale : gradients[i], share);
   }
 }
 
