@@ -53,6 +53,27 @@ TEST(GeometricRelaxGpu, SameBitsInAGraph) {
   expect_same_bits(sums.pulled, want_sums.pulled, "pulled");
 }
 
+// A row on a slot, and a small cost_eps: e = w R / c leaves the range of float16.
+TEST(GeometricRelaxGpu, RowsOnSlots) {
+  HRM_NEEDS_GPU();
+  for (const double cost_eps : {1e-8, 1e-4}) {
+    MemoryCase exact({40, 200, 16, 32, 20});
+    exact.constants.cost_eps = cost_eps;
+    exact.x = exact.slots.keys.narrow(0, 0, 40).clone();
+    const MemoryCase ours = exact.to(at::kCUDA, at::kFloat, /*half=*/true);
+    expect_close_state(ours.relaxed(1, true), exact.relaxed(1, true), 2e-3, cat("cost_eps ", cost_eps));
+  }
+}
+
+TEST(GeometricRelaxGpu, AClassThatDoesNotExistGivesNaN) {
+  HRM_NEEDS_GPU();
+  MemoryCase memory = MemoryCase({20, 64, 16, 32, 7}).to(at::kCUDA, at::kFloat, /*half=*/true);
+  memory.nudge.targets[3] = 7;
+  memory.nudge.targets[5] = -1;
+  const at::Tensor wrong = memory.relaxed(4, true).o.isnan().any(1).cpu();
+  for (int64_t row = 0; row < 20; ++row) EXPECT_EQ(wrong[row].item<bool>(), row == 3 || row == 5) << "row " << row;
+}
+
 TEST(ContrastiveStatisticsGpu, AsGoodAsFloat64) {
   HRM_NEEDS_GPU();
   expect_good_statistics(at::kCUDA, /*half=*/true);

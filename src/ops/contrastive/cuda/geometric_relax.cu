@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cfloat>
 #include <map>
 #include <mutex>
 
@@ -19,7 +20,7 @@
 namespace hrm::ops::cuda {
 namespace {
 
-constexpr int kMostClasses = 1024;
+constexpr int kMostClasses = 1024, kMostSlots = 1 << 20;
 
 // What several parts of the slots (or classes) add to a row, which lie `stride` numbers apart: their common maximum,
 // and the factors that bring them to it.
@@ -108,6 +109,7 @@ __device__ inline float square_sum(const float4& v) {
 }
 
 __device__ inline float largest_of(const float4& v) {
+  if (isnan(v.x + v.y + v.z + v.w)) return __int_as_float(0x7fffffff);  // fmaxf leaves it out
   return fmaxf(fmaxf(fabsf(v.x), fabsf(v.y)), fmaxf(fabsf(v.z), fabsf(v.w)));
 }
 
@@ -244,7 +246,7 @@ struct RowMover {
     const int row = static_cast<int>(threadIdx.x), to = first_own + row;
     if (row >= division.own_rows() || to >= p.rows) return;
     const Parts slots(sums_of(row), division.cluster, kColumns);
-    p.log_sum[to] = (slots.most + log2f(fmaxf(slots.sum, 1e-30f))) * kLn2;
+    p.log_sum[to] = slots.sum == 0 ? kLeast : (slots.most + log2f(slots.sum)) * kLn2;
     p.speed[to] = shared.speed[row];
     p.residual[to] = __int_as_float(shared.residual[row]);
   }
@@ -252,16 +254,17 @@ struct RowMover {
 
 template <int N, int D, bool kNudged>
 __global__ void __launch_bounds__(most_warps(kNudged) * 32) geometric_relax(GeometricRelax p, Division division) {
-  extern __shared__ char4 memory[];
+  extern __shared__ __align__(16) char memory[];
   using S = Shared<N, D>;
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32, warp = thread / 32;
   const int threads = static_cast<int>(blockDim.x);
-  const S shared(reinterpret_cast<char*>(memory), division, kNudged);
+  const S shared(memory, division, kNudged);
   const int rank = rank_in_cluster(), cluster = static_cast<int>(blockIdx.x) / division.cluster;
   const int own = division.own_rows(), first_own = cluster * division.rows() + rank * own;
 
   // The block's part of the slots that are filled.
-  const int filled = p.filled == nullptr ? p.slots : static_cast<int>(min(static_cast<int64_t>(p.slots), *p.filled));
+  const int filled =
+      p.filled == nullptr ? p.slots : static_cast<int>(max(int64_t{0}, min(static_cast<int64_t>(p.slots), *p.filled)));
   const int slot_warps = division.slot_warps, grain = kTile * slot_warps;
   const int share = (filled + division.cluster * grain - 1) / (division.cluster * grain) * grain;
   const int first_slot = rank * share, mine = max(0, min(share, filled - first_slot));
@@ -307,7 +310,12 @@ __global__ void __launch_bounds__(most_warps(kNudged) * 32) geometric_relax(Geom
     if (column < N) {
       shared.drive[row * N + column] = real ? p.drive[chart] : 0;
     } else if (kNudged) {
-      shared.target[row * D + at] = real ? __half2float(readout[p.targets[from] * p.width + at]) : 0;
+      // A class that does not exist gives NaN, which the caller notices, and reads nothing.
+      const int64_t target = real ? p.targets[from] : 0;
+      const bool exists = target >= 0 && target < p.classes;
+      shared.target[row * D + at] = !real    ? 0
+                                    : exists ? __half2float(readout[target * p.width + at])
+                                             : __int_as_float(0x7fffffff);
     }
   }
   for (int i = thread; i < own; i += threads) {
@@ -447,11 +455,14 @@ Division search_division(const GeometricRelax& p) {
   const Device device = current_device();
   const bool nudged = p.readout != nullptr;
   Division best;
-  if (device.capability < 80) return best;
+  // What the loaded code is made for counts, not the device: code for older devices knows no clusters.
+  cudaFuncAttributes code{};
+  if (device.capability < 80 || cudaFuncGetAttributes(&code, kernel_of<N, D>(nudged)) != cudaSuccess) return best;
+  const bool clusters_exist = device.capability >= 90 && code.binaryVersion >= 90 && code.ptxVersion >= 90;
   cudaFuncSetAttribute(kernel_of<N, D>(nudged), cudaFuncAttributeMaxDynamicSharedMemorySize, device.shared);
   const int tiles = (p.rows + kTile - 1) / kTile;
   double least = 0;
-  for (int cluster = 1; cluster <= (device.capability >= 90 ? kMostParts : 1); cluster *= 2) {
+  for (int cluster = 1; cluster <= (clusters_exist ? kMostParts : 1); cluster *= 2) {
     for (int slot_warps = 1; slot_warps <= kMostParts; ++slot_warps) {
       for (int row_tiles = 1; row_tiles * slot_warps <= most_warps(nudged); ++row_tiles) {
         Division division{.row_tiles = row_tiles, .slot_warps = slot_warps, .cluster = cluster};
@@ -521,6 +532,7 @@ auto by_size(const GeometricRelax& p, const With& with) {
 
 bool fits(const GeometricRelax& p) {
   if (p.coords > 32 || p.width > 64 || p.classes > kMostClasses || p.rows == 0 || p.slots == 0) return false;
+  if (p.slots > kMostSlots || !(p.retrieval_beta > 0) || p.cost_eps < FLT_MIN) return false;
   return by_size(p, [&](auto size) { return divide<size.kCoords, size.kWidth>(p).cluster > 0; });
 }
 

@@ -32,8 +32,9 @@ struct GeometricRelax {
   float kappa, gamma, retrieval_beta, cost_eps;
 };
 
-// Whether the kernel does this size on the current device: m <= 32, d <= 64, C <= 1024, tensor
-// cores, and a cluster's share of the slots in shared memory.
+// Whether the kernel does this size on the current device: m <= 32, d <= 64, C <= 1024, tensor cores, a cluster's share
+// of the slots in shared memory, and retrieval_beta and cost_eps above zero in float32. States, keys, values and R /
+// 2^8 must be numbers that float16 holds.
 bool fits(const GeometricRelax& params);
 
 // Starts the kernel on the stream and returns the error of the launch.

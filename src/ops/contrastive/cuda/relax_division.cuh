@@ -49,8 +49,8 @@ struct Shared {
   static constexpr int kKeyStride = SplitRows<N>::kStride, kValueStride = D + 8;  // halves
 
   __host__ __device__ Shared(char* base, const Division& division, bool nudged) : at(base) {
-    const int slots = division.slots, classes = division.classes, rows = division.rows(), own = division.own_rows();
-    const int columns = nudged ? Columns<N, D>::kNudged : Columns<N, D>::kFree;
+    const size_t slots = division.slots, classes = division.classes, rows = division.rows();
+    const size_t own = division.own_rows(), columns = nudged ? Columns<N, D>::kNudged : Columns<N, D>::kFree;
     keys = take<__half>(slots * kKeyStride);
     values = take<__half>(slots * kValueStride);
     readout = take<__half>(classes * kValueStride);
@@ -72,9 +72,9 @@ struct Shared {
   }
 
   template <typename T>
-  __host__ __device__ T* take(int count) {
+  __host__ __device__ T* take(size_t count) {
     T* const result = reinterpret_cast<T*>(at);
-    at += (static_cast<size_t>(count) * sizeof(T) + 15) / 16 * 16;
+    at += (count * sizeof(T) + 15) / 16 * 16;
     return result;
   }
 

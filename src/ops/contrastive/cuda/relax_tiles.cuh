@@ -226,7 +226,9 @@ __device__ void retrieve(const GeometricRelax& p, const Shared<N, D>& shared, in
   const LeftRows<D> output(shared.outputs + row * SplitRows<D>::kStride, lane);
   const LeftRows<N> chart(shared.charts + row * SplitRows<N>::kStride, lane);
   const float squares[2] = {shared.squares[row + group], shared.squares[row + group + 8]};
-  const float by_value = p.retrieval_beta * p.gamma * kLog2E, by_cost = -p.retrieval_beta * kLog2E;
+  // e = w R / c is split after it was scaled by sqrt(cost_eps), its least c: then it is at most 2^8 R.
+  const float root_eps = sqrtf(p.cost_eps), unscale = 1 / root_eps;
+  const float by_value = p.retrieval_beta * p.gamma * kLog2E, by_cost = -p.retrieval_beta * kLog2E * unscale;
 
   float most[2] = {kLeast, kLeast}, sum[2] = {0, 0}, pulls[2] = {0, 0};
   float pull[N / 8][4] = {}, mix[D / 8][4] = {};
@@ -247,7 +249,7 @@ __device__ void retrieve(const GeometricRelax& p, const Shared<N, D>& shared, in
         for (int column = 0; column < 2; ++column) {
           const float norm = column == 0 ? norms.x : norms.y, factor = column == 0 ? resilience.x : resilience.y;
           const float square = fmaxf(fmaf(-2, products.dot[tile][2 * r + column], norm + squares[r]), p.cost_eps);
-          rate[tile][r][column] = factor * inverse_root(square);
+          rate[tile][r][column] = factor * (root_eps * inverse_root(square));
           const float value =
               fmaf(by_cost * square, rate[tile][r][column], by_value * products.score[tile][2 * r + column]);
           logit[tile][r][column] = value;
@@ -300,7 +302,8 @@ __device__ void retrieve(const GeometricRelax& p, const Shared<N, D>& shared, in
 
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
-    const float all = row_sum(sum[r]), all_pulls = row_sum(pulls[r]);
+    const float all = row_sum(sum[r]), all_pulls = unscale * row_sum(pulls[r]);
+    scale_row<N>(pull, r, unscale);
     if (part == 0) *reinterpret_cast<float4*>(to[r] + C::kHead) = make_float4(most[r], all, all_pulls, 0);
   }
   store_rows<N>(pull, to, C::kPull, part);
