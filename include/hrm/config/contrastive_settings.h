@@ -76,9 +76,12 @@ struct EnumNames<FieldPotential> {
   static constexpr const char* kNames[] = {"zero", "harmonic", "gaussian_well"};
 };
 
-inline const ReadWhen kSound{
-    "contrastive.mode", {"sound"}, "has the original's window, which knows none", "set contrastive.mode to sound"};
-inline const ReadWhen kCompat{"contrastive.mode", {"compat"}, "has its own rule", "set contrastive.mode to compat"};
+inline const ReadWhen kSound{"contrastive.mode",
+                             {"sound"},
+                             "has the original's window, which does not read it",
+                             "set contrastive.mode to sound"};
+inline const ReadWhen kCompat{
+    "contrastive.mode", {"compat"}, "does not run the original's window", "set contrastive.mode to compat"};
 inline const ReadWhen kMemory{"contrastive.network", {"memory"}, "has no memory", "set contrastive.network to memory"};
 inline const ReadWhen kLayered{
     "contrastive.network", {"layered"}, "has no hidden layers", "set contrastive.network to layered"};
@@ -102,10 +105,8 @@ inline const ReadWhen kMovingField{.key = "contrastive.dynamics_mode",
                                    .why = "does not move the field",
                                    .way_out = "set contrastive.dynamics_mode to symplectic",
                                    .unless = true};
-inline const ReadWhen kSymplectic{"contrastive.dynamics_mode",
-                                  {"symplectic"},
-                                  "integrates no momentum",
-                                  "set contrastive.dynamics_mode to symplectic"};
+inline const ReadWhen kSymplectic{
+    "contrastive.dynamics_mode", {"symplectic"}, "has no potential", "set contrastive.dynamics_mode to symplectic"};
 
 struct ContrastiveConfig {
   ContrastiveMode mode = ContrastiveMode::sound;
@@ -165,15 +166,15 @@ struct ContrastiveConfig {
     f("rule", &C::rule, Choice<ContrastiveRuleName>{}, "",
       "how gradients are made: symmetric = difference of the phases nudged by +beta and -beta; one_sided = of the "
       "nudged and the free phase; spsa = random perturbations; scalar = Trainer2's, which moves metric and angles by "
-      "one number and does not learn; readout = train the readout alone; backprop = autograd through the free phase; "
-      "feed_forward = autograd through a layered network without feedback",
+      "one number and learns no more than readout; readout = train only the readout; backprop = autograd through the "
+      "free phase; feed_forward = autograd through a layered network without feedback",
       Resume::free, kSound);
     f("network", &C::network, Choice<ContrastiveNetwork>{}, "",
       "what relaxes: memory = a geometric memory; layered = hidden layers with symmetric weights", kSound,
       Resume::architecture);
-    f("layer_count", &C::layer_count, IntRange{1, 64}, "layers", "hidden layers of the layered network", kLayered,
-      Resume::architecture);
-    f("layer_width", &C::layer_width, IntRange{1, 65536}, "units", "units of each hidden layer", kLayered,
+    f("layer_count", &C::layer_count, IntRange{1, 64}, "layers", "hidden layers of the layered network", kSound,
+      kLayered, Resume::architecture);
+    f("layer_width", &C::layer_width, IntRange{1, 65536}, "units", "units of each hidden layer", kSound, kLayered,
       Resume::architecture);
     f("coord_dim_n", &C::coord_dim_n, IntRange{1, 64}, "", "dimensions n that the chart has", kMemory);
     f("learned_slots", &C::learned_slots, IntRange{1, 1 << 20}, "slots", "slots of the memory that are learned", kSound,
@@ -190,7 +191,7 @@ struct ContrastiveConfig {
       kSound, kMemory, Resume::architecture);
     f("rotor_k", &C::rotor_k, IntRange{0, 4096}, "angles", "angles of the rotor", kMemory, kRotor);
     f("lowrank_r", &C::lowrank_r, IntRange{0, 64}, "directions",
-      "directions of a learned low-rank part of the metric; 0 = a diagonal metric", kSound, kMemory);
+      "directions of a learned low-rank part of the metric; 0 = none", kSound, kMemory);
     f("hidden", &C::hidden, IntRange{0, 65536}, "units", "hidden units between input and chart; 0 = none", kSound,
       kMemory);
     f("context", &C::context, IntRange{1, 4096}, "tokens",
@@ -214,7 +215,7 @@ struct ContrastiveConfig {
     f("nudge_steps", &C::nudge_steps, IntRange{0, 65536}, "steps",
       "relaxation steps of a nudged phase; 0 = as many as the free phase", kSound, kNudged);
     f("nudge_every_windows", &C::nudge_every_windows, IntRange{1, 1 << 20}, "steps",
-      "nudge in one of so many steps; the others train the readout alone, which needs plain SGD", kSound, kMemory,
+      "nudge in one of so many steps; the others train only the readout, which needs plain SGD", kSound, kMemory,
       kNudged);
     f("momentum", &C::momentum, RealRange{0, 1, false, true}, "", "damped momentum that the relaxation uses; 0 = none",
       kSound, kRelaxed);
@@ -233,18 +234,18 @@ struct ContrastiveConfig {
       "complex components that each cell of the field has; in mode compat D of D x D matrices", kMemory);
     f("dynamics_mode", &C::dynamics_mode, Choice<FieldDynamics>{}, "",
       "how the field is moved between windows: frozen = only by learning; symplectic = velocity Verlet; dissipative = "
-      "the "
-      "dissipative step",
+      "the dissipative step",
       kMemory, Resume::free);
-    f("symplectic_dt", &C::symplectic_dt, RealRange{0, 1e3, true}, "", "time step that the field uses", kMovingField);
-    f("symplectic_m_cog", &C::symplectic_m_cog, RealRange{1e-6, 1e6, true}, "", "mass that the field has",
+    f("symplectic_dt", &C::symplectic_dt, RealRange{0, 1e3, true}, "", "time step that the field uses", kMemory,
+      kMovingField);
+    f("symplectic_m_cog", &C::symplectic_m_cog, RealRange{1e-6, 1e6, true}, "", "mass that the field has", kMemory,
       kMovingField);
     f("symplectic_hbar_cog", &C::symplectic_hbar_cog, RealRange{0, 1e6, true}, "",
-      "multiplies the field's Laplacian by hbar^2 / 2m", kMovingField);
+      "multiplies the field's Laplacian by hbar^2 / 2m", kMemory, kMovingField);
     f("symplectic_stiffness", &C::symplectic_stiffness, RealRange{0, 1e6}, "",
-      "pulls the field to its equilibrium with this stiffness", kSound, kSymplectic);
+      "pulls the field to its equilibrium with this stiffness", kSound, kMemory, kSymplectic);
     f("symplectic_potential", &C::symplectic_potential, Choice<FieldPotential>{}, "",
-      "which potential is used to pull the field to its equilibrium", kSound, kSymplectic);
+      "which potential is used to pull the field to its equilibrium", kSound, kMemory, kSymplectic);
     f("spsa_sigma", &C::spsa_sigma, RealRange{0, 1e3, true}, "", "size that perturbations have", kSound, kSpsa);
     f("spsa_directions", &C::spsa_directions, IntRange{1, 1024}, "directions",
       "random directions that a gradient averages over", kSound, kSpsa);
@@ -252,7 +253,7 @@ struct ContrastiveConfig {
       "log the cosine with the gradient of backprop on one batch every so many steps; 0 = never", Resume::free, kSound,
       kNudged);
     f("progress_every", &C::progress_every, IntRange{0}, "steps",
-      "every so many steps log how the free phase settles: loss and residual over its relaxation steps; 0 = never",
+      "every so many steps log how the free phase settles: loss, action and residual over its steps; 0 = never",
       Resume::free, kSound, kMemory);
     f("commit", &C::commit, Choice<OriginalCommit>{}, "",
       "which commit of Liorhybrid is followed: main = 9450d00, whose field is periodic; guide = 2b922e8, whose field "
