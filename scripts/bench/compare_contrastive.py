@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Times a step of the contrastive trainer beside the same equations in PyTorch and beside backprop, taking turns.
+"""Times a step of the contrastive trainer, the same equations in PyTorch, and backprop, in turns.
 
     scripts/bench/compare_contrastive.py --out results.json
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What the contrastive trainer learns beside backprop and beside rules that know less, over several seeds.
+"""Compares what the contrastive trainer learns with backprop and with simpler rules, over several seeds.
 
     scripts/bench/contrastive_learning.py --out runs/contrastive_learning
     scripts/bench/contrastive_learning.py --out runs/contrastive_learning --data digits --arms symmetric,backprop --jobs 2
@@ -15,7 +15,7 @@ one and two hidden layers (mlp1, mlp2). Arms:
     readout     nothing but the readout learns
     linear      a softmax regression on the same inputs, in PyTorch, with the same batches' size, steps and optimizer
 
-Every arm starts from the same weights of a seed and sees the same batches. A run's figure is that of its last weights on
+All arms but linear start from the same weights of a seed and see the same batches. A run's figure is that of its last weights on
 the test rows. Prints a table with means and standard errors and writes summary.json. What is finished is not done again.
 Needs a build of hrm_train; `linear` needs a Python with torch.
 """

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What each optimisation of the contrastive trainer gains, and that it changes no loss: one switch at a time.
+"""Measures what each optimisation of the contrastive trainer gains, and how far it moves the losses, one at a time.
 
     scripts/bench/contrastive_switches.py --out runs/contrastive_switches
 

@@ -267,10 +267,29 @@ TEST(ContrastiveCompatTask, RefusesWhatTheWindowDoesNotHave) {
   refuse({"contrastive.dynamics_mode=symplectic"}, {"contrastive.dynamics_mode", "dissipative step"});
   refuse({"contrastive.tbptt_window_steps=1"}, {"contrastive.tbptt_window_steps", "2 or more"});
   refuse({"contrastive.sdm_capacity=0"}, {"contrastive.sdm_capacity", "1 or more"});
-  for (const char* sound :
-       {"rule=spsa", "learned_slots=7", "lowrank_r=2", "hidden=3", "kappa=3", "gamma=1", "cost_eps=0.5", "margin=0.5",
-        "beta_share=0.5", "nudge_steps=3", "momentum=0.5", "symplectic_stiffness=1", "symplectic_potential=zero",
-        "spsa_sigma=1", "spsa_directions=2", "cosine_every=3"}) {
+  for (const char* sound : {"rule=spsa",
+                            "learned_slots=7",
+                            "lowrank_r=2",
+                            "hidden=3",
+                            "kappa=3",
+                            "gamma=1",
+                            "cost_eps=0.5",
+                            "margin=0.5",
+                            "beta_share=0.5",
+                            "nudge_steps=3",
+                            "momentum=0.5",
+                            "symplectic_stiffness=1",
+                            "symplectic_potential=zero",
+                            "spsa_sigma=1",
+                            "spsa_directions=2",
+                            "cosine_every=3",
+                            "progress_every=3",
+                            "nudge_every_windows=2",
+                            "metric_mode=block_rot",
+                            "rotor_mode=derived",
+                            "network=layered",
+                            "layer_count=2",
+                            "layer_width=8"}) {
     refuse({cat("contrastive.", sound)}, {"has no effect", "contrastive.mode", "set contrastive.mode to sound"});
   }
   refuse({"contrastive.nudge_mode=off", "contrastive.nudge_scale=1"}, {"contrastive.nudge_scale", "moves no query"});

@@ -207,7 +207,13 @@ TEST_F(LayeredRun, RefusesWhatDoesNotFit) {
   };
   refuse({"contrastive.learned_slots=64"}, {"contrastive.learned_slots", "has no memory"});
   refuse({"contrastive.kappa=4"}, {"contrastive.kappa", "set contrastive.network to memory"});
-  refuse({"contrastive.dynamics_mode=symplectic"}, {"contrastive.dynamics_mode", "has no memory"});
+  for (const char* memory : {"coord_dim_n=8", "metric_mode=block_rot", "rotor_mode=off", "rotor_k=4", "sdm_capacity=8",
+                             "R_source=curvature", "spatial_rows=2", "dynamics_mode=symplectic", "symplectic_dt=0.001",
+                             "symplectic_stiffness=1", "progress_every=3"}) {
+    const std::string setting = cat("contrastive.", memory);
+    refuse({setting}, {setting.substr(0, setting.find('=')), "has no memory"});
+  }
+  refuse({"contrastive.commit=guide"}, {"contrastive.commit", "does not run the original's window"});
   refuse({"contrastive.rule=feed_forward", "contrastive.momentum=0.3"}, {"contrastive.momentum", "relaxes nothing"});
   refuse({"contrastive.rule=backprop", "contrastive.beta_nudge=0.3"}, {"contrastive.beta_nudge", "no nudged phase"});
   refuse({"optim.ema=0.999"}, {"optim.ema", "set optim.ema to 0"});

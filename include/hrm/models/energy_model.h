@@ -50,7 +50,7 @@ class EnergyModel : public torch::nn::Module {
   virtual Contrast contrast(const at::Tensor& inputs, const at::Tensor& labels, const Nudging& nudging) const = 0;
 
   // The gradient by autograd through all steps of the free phase, as the reference for tests and benchmarks. It keeps
-  // the states of all steps, and cannot be captured.
+  // the states of all steps.
   virtual Contrast backprop(const at::Tensor& inputs, const at::Tensor& labels) const = 0;
 
   // Puts the parameters back into the region where the energy is strongly convex. In place, without autograd, reads

@@ -1,6 +1,6 @@
 #pragma once
 // The contrastive task: a geometric memory that learns without autograd (objectives/contrastive.h), on vectors with a
-// class or on bytes of text.
+// class or on tokens of text.
 //
 // A step is one window: the memory is prepared, a batch relaxes freely, then nudged, and the difference of statistics
 // is the gradient. The optimizer's update is followed by projections, the ring of episodes and the field.

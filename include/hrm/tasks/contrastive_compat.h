@@ -6,9 +6,9 @@
 // trained, without dropout. Trained are the metric g (n) and the angles theta (k). Their gradients are such that plain
 // SGD with the rate eta_update = optim.lr gives the original's update; clamping and wrapping follow it.
 //
-// What differs from the original: a window whose dL is not finite is a skipped step of the trainer, which leaves field
-// and memory as they were and ends the run when it happens too often. The original keeps the old metric and goes on.
-// The draws of E_var are ours.
+// Differences from the original: a window whose dL is not finite is a skipped step of the trainer. It leaves field and
+// memory as they were, and too many in a row end the run. The original keeps the old metric and goes on. The draws of
+// E_var come from another generator.
 //
 // Ranks share the rows of a batch. dL and the mean velocity are means over all of them, and every rank's memory takes
 // the rows of all ranks in their order.

@@ -1,5 +1,5 @@
 #pragma once
-// Samples of the contrastive task: vectors with a class, or the bytes of a text, each with the tokens before it.
+// Samples of the contrastive task: vectors with a class, or tokens of a text, each with the tokens before it.
 
 #include <ATen/core/Tensor.h>
 

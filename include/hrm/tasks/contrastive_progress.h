@@ -1,8 +1,8 @@
 #pragma once
 // How a free phase settles over its relaxation steps, logged while training goes on.
 //
-// A window of a training step is one kernel, which shows its end alone. So the free phase of some rows is run a second
-// time, in parts, beside the captured step. Its numbers leave the device by an AsyncReader. Nothing waits for them.
+// A phase of a training step is one kernel, which shows only its end. So the free phase of some rows is run a second
+// time, in parts, outside of the captured step. Its numbers leave the device by an AsyncReader. Nothing waits for them.
 
 #include <ATen/core/Tensor.h>
 
@@ -26,8 +26,8 @@ class RelaxationProgress {
   void measure(int64_t step, const models::GeometricMemory& memory, const models::GeometricMemory::Window& window,
                const at::Tensor& inputs, const at::Tensor& targets, int64_t steps);
 
-  // A line for each measured phase that the device has done since the last call: after how many steps the loss, the
-  // mean action of a step and the largest move of the last step were what.
+  // A line for each measured phase that the device has finished since the last call. It gives the number of steps so
+  // far, the loss, the mean action of a step and the largest move of the last step.
   std::vector<std::string> take();
 
  private:
