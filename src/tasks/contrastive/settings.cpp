@@ -148,7 +148,7 @@ std::vector<ForeignName> names_of_trainer2() {
           {"enable_spsa_fallback", "", "set contrastive.rule to spsa"},
           {"max_epochs", "train.epochs"},
           {"max_windows", "train.steps"},
-          {"frame_mode", "contrastive.frame_mode", "learned_lowrank is contrastive.lowrank_r of 1 or more"},
+          {"frame_mode", "contrastive.rotor_mode", "learned_lowrank is contrastive.lowrank_r of 1 or more"},
           {"theta_wrap", "", "angles are always wrapped to [-pi, pi), so leave it out"},
           {"_m_cog", "contrastive.symplectic_m_cog"},
           {"_hbar_cog", "contrastive.symplectic_hbar_cog"},
