@@ -84,6 +84,8 @@ def main():
         args.out.write_text(json.dumps(turns, indent=1) + "\n", encoding="utf-8")
     print("| shape | side | ms | least and most | times hrm_train captured |\n|---|---|---:|---:|---:|")
     for name, sides in turns.items():
+        if "hrm_train captured" not in sides:
+            raise command.Failure(command.MACHINE, f"{name}: hrm_train gave no time to compare with")
         base = statistics.median(milliseconds(turn) for turn in sides["hrm_train captured"])
         for side, found in sides.items():
             values = [milliseconds(turn) for turn in found]

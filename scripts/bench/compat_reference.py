@@ -9,13 +9,17 @@ one CUDA graph. Every step retrieves and moves the field, as in the original. Mo
 compiled = the steps compiled by torch.compile first; batched = compiled, and all steps of a phase retrieve in one product,
 as hrm_train does. --states float16 keeps states and bank in half precision.
 """
-import argparse
 import json
 import math
+import pathlib
 import statistics
+import sys
 import time
 
-import torch
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "lib"))
+import command  # noqa: E402
+
+torch = command.need_torch()
 
 VOCABULARY = 32000
 
@@ -137,7 +141,7 @@ class Window:
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = command.Parser(__doc__)
     parser.add_argument("rows", type=int)
     parser.add_argument("tokens", type=int)
     parser.add_argument("--width", type=int, default=512)
@@ -173,4 +177,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    command.run(main)

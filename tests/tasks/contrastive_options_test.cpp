@@ -131,7 +131,7 @@ TEST_F(ContrastiveOptions, FieldEnergiesAreLogged) {
   EXPECT_GT(value("kinetic"), 0);
   EXPECT_GT(value("potential"), 0);
   EXPECT_GT(value("gradient"), 0);
-  EXPECT_NEAR(value("energy"), value("kinetic") + value("potential") + value("gradient"), 1e-9 * value("energy"));
+  EXPECT_NEAR(value("energy"), value("kinetic") + value("potential") + value("gradient"), 1e-6 * value("energy"));
   EXPECT_LT(std::abs(value("drift")), 1e-4);
   EXPECT_NE(value("drift"), 0);
 }
