@@ -455,7 +455,8 @@ TEST(Load, DumpLoadsToTheSameConfiguration) {
                                          "lm.head_dim",
                                          "chat.learn",
                                          "grpo.delta",
-                                         "contrastive.mode"};
+                                         "contrastive.mode",
+                                         "contrastive.nudge_every_windows"};
     const bool needs_another =
         std::any_of(kNeedAnother.begin(), kNeedAnother.end(), [&](const char* key) { return field.key == key; }) ||
         field.key.starts_with("optim.wsd_") || field.key.starts_with("moe.");

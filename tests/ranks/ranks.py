@@ -570,9 +570,10 @@ class Test:
 
         for work in (close_all, web.serve_forever):
             threading.Thread(target=work, daemon=True).start()
-        kinds = {"a silent port": (silent.getsockname()[1], "nothing is answered there"),
-                 "a web server": (web.server_address[1], "nothing is answered there"),
-                 "a port that closes": (closing.getsockname()[1], "each connection is closed there")}
+        # A web server answers once a line has ended, which a random byte of the greeting may do.
+        kinds = {"a silent port": (silent.getsockname()[1], ["nothing is answered there"]),
+                 "a web server": (web.server_address[1], ["nothing is answered there", "no store answers so"]),
+                 "a port that closes": (closing.getsockname()[1], ["each connection is closed there"])}
         began = time.monotonic()
         check(Ranks(self, "alone", 1, line=["doctor", "--ranks"]).wait(60) == [2], "one process is no error")
         start = time.monotonic() - began  # of the program, on this machine
@@ -581,7 +582,8 @@ class Test:
         began = time.monotonic()
         for (name, kind), run in runs.items():
             codes, seconds = run.wait(60), time.monotonic() - began
-            check(codes == [7] and kinds[kind][1] in run.said() and run.said().count("error:") == 1,
+            said = any(words in run.said() for words in kinds[kind][1])
+            check(codes == [7] and said and run.said().count("error:") == 1,
                   f"{name} against {kind}: {codes}\n{run.said()}")
             check(seconds <= limit + 2 + len(runs) * start,
                   f"{name} against {kind} took {seconds:.1f} s, with a limit of {limit} s and {start:.1f} s for a start")

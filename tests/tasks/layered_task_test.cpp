@@ -116,9 +116,9 @@ TEST_F(LayeredRun, AnUnfinishedRelaxationShowsInTheCosine) {
 }
 
 TEST_F(LayeredRun, ResumesBitForBit) {
-  for (const std::string rule : {"symmetric", "one_sided", "readout", "spsa", "backprop", "feed_forward"}) {
+  for (const std::string rule : {"symmetric", "one_sided", "readout", "spsa", "backprop", "feedforward"}) {
     Overrides more{"contrastive.rule=" + rule};
-    if (rule != "feed_forward") more.emplace_back("contrastive.tbptt_window_steps=12");
+    if (rule != "feedforward") more.emplace_back("contrastive.tbptt_window_steps=12");
     if (rule == "symmetric") more.emplace_back("contrastive.cosine_every=2");
     const auto whole = trained(rule + "_whole", {6}, more), parts = trained(rule + "_parts", {2, 5, 6}, more);
     for (const std::string key : {"train/loss", "train/accuracy", "train/contraction", "train/cosine"}) {
@@ -129,9 +129,9 @@ TEST_F(LayeredRun, ResumesBitForBit) {
 }
 
 TEST_F(LayeredRun, EveryRuleTrains) {
-  for (const std::string rule : {"symmetric", "one_sided", "readout", "spsa", "backprop", "feed_forward"}) {
+  for (const std::string rule : {"symmetric", "one_sided", "readout", "spsa", "backprop", "feedforward"}) {
     Overrides more{"contrastive.rule=" + rule};
-    if (rule != "feed_forward") more.emplace_back("contrastive.tbptt_window_steps=12");
+    if (rule != "feedforward") more.emplace_back("contrastive.tbptt_window_steps=12");
     const std::vector<double> losses = values(trained(rule, {12}, more), "train/loss");
     ASSERT_EQ(losses.size(), 12) << rule;
     EXPECT_LT(losses.back(), losses.front()) << rule;
@@ -214,7 +214,7 @@ TEST_F(LayeredRun, RefusesWhatDoesNotFit) {
     refuse({setting}, {setting.substr(0, setting.find('=')), "has no memory"});
   }
   refuse({"contrastive.commit=guide"}, {"contrastive.commit", "does not run the original's window"});
-  refuse({"contrastive.rule=feed_forward", "contrastive.momentum=0.3"}, {"contrastive.momentum", "relaxes nothing"});
+  refuse({"contrastive.rule=feedforward", "contrastive.momentum=0.3"}, {"contrastive.momentum", "relaxes nothing"});
   refuse({"contrastive.rule=backprop", "contrastive.beta_nudge=0.3"}, {"contrastive.beta_nudge", "no nudged phase"});
   refuse({"optim.ema=0.999"}, {"optim.ema", "set optim.ema to 0"});
   refuse({"parallel.zero=1"}, {"parallel.zero", "set parallel.zero to 0"});
@@ -224,7 +224,7 @@ TEST_F(LayeredRun, RefusesWhatDoesNotFit) {
     test::expect_error(ExitCode::usage, parts, [&] { config::validate(config::load_config({}, settings)); });
   };
   refuse_memory({"contrastive.layer_width=64"}, {"contrastive.layer_width", "has no hidden layers"});
-  refuse_memory({"contrastive.rule=feed_forward"}, {"contrastive.rule", "set contrastive.network to layered"});
+  refuse_memory({"contrastive.rule=feedforward"}, {"contrastive.rule", "set contrastive.network to layered"});
 }
 
 TEST_F(LayeredRun, TheDefaultOfTheMomentumFollowsTheNetwork) {

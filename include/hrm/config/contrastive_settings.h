@@ -27,11 +27,11 @@ struct EnumNames<NudgeMode> {
   static constexpr const char* kNames[] = {"target_embedding", "off", "template"};
 };
 
-enum class ContrastiveRuleName { symmetric, one_sided, spsa, scalar, readout, backprop, feed_forward };
+enum class ContrastiveRuleName { symmetric, one_sided, spsa, scalar, readout, backprop, feedforward };
 template <>
 struct EnumNames<ContrastiveRuleName> {
-  static constexpr const char* kNames[] = {"symmetric", "one_sided", "spsa",        "scalar",
-                                           "readout",   "backprop",  "feed_forward"};
+  static constexpr const char* kNames[] = {"symmetric", "one_sided", "spsa",       "scalar",
+                                           "readout",   "backprop",  "feedforward"};
 };
 
 enum class ContrastiveNetwork { memory, layered };
@@ -86,7 +86,7 @@ inline const ReadWhen kMemory{"contrastive.network", {"memory"}, "has no memory"
 inline const ReadWhen kLayered{
     "contrastive.network", {"layered"}, "has no hidden layers", "set contrastive.network to layered"};
 inline const ReadWhen kRelaxed{.key = "contrastive.rule",
-                               .values = {"feed_forward"},
+                               .values = {"feedforward"},
                                .why = "relaxes nothing",
                                .way_out = "set contrastive.rule to symmetric",
                                .unless = true};
@@ -167,10 +167,10 @@ struct ContrastiveConfig {
       "how gradients are made: symmetric = difference of the phases nudged by +beta and -beta; one_sided = of the "
       "nudged and the free phase; spsa = random perturbations; scalar = Trainer2's, which moves metric and angles by "
       "one number and learns no more than readout; readout = train only the readout; backprop = autograd through the "
-      "free phase; feed_forward = autograd through a layered network without feedback",
+      "free phase; feedforward = autograd through a layered network without feedback",
       Resume::free, kSound);
     f("network", &C::network, Choice<ContrastiveNetwork>{}, "",
-      "what relaxes: memory = a geometric memory; layered = hidden layers with symmetric weights", kSound,
+      "network that is trained: memory = a geometric memory; layered = hidden layers with symmetric weights", kSound,
       Resume::architecture);
     f("layer_count", &C::layer_count, IntRange{1, 64}, "layers", "hidden layers of the layered network", kSound,
       kLayered, Resume::architecture);
@@ -182,7 +182,7 @@ struct ContrastiveConfig {
     f("state_dim", &C::state_dim, IntRange{1, 4096}, "",
       "width d that values and retrieved outputs have; in mode compat also that of the embedding", kMemory);
     f("metric_mode", &C::metric_mode, Choice<MetricMode>{}, "",
-      "form of the metric in the rotated frame: diag_rot = diagonal; block_rot = positive definite blocks of two "
+      "form that the metric has in the rotated frame: diag_rot = diagonal; block_rot = positive definite blocks of two "
       "coordinates",
       kSound, kMemory, Resume::architecture);
     f("rotor_mode", &C::rotor_mode, Choice<RotorMode>{}, "",

@@ -21,7 +21,7 @@ models::LayeredEnergyOptions layered_options(const config::ContrastiveConfig& co
                                              int64_t classes);
 models::Nudging layered_nudging(const config::ContrastiveConfig& config);
 
-// evaluate_samples() of the free equilibrium; with contrastive.rule=feed_forward of the network without feedback.
+// evaluate_samples() of the free equilibrium; with contrastive.rule=feedforward of the network without feedback.
 NamedValues evaluate_layered(const models::LayeredEnergy& model, const config::ContrastiveConfig& config,
                              const ContrastiveSource& source, int64_t batch, at::Device device, parallel::Comm& comm,
                              const std::function<void(const EvalProgress&)>& progress);

@@ -157,7 +157,7 @@ TORCH_LIBRARY_FRAGMENT(hrm, m) {
   m.def(
       "complex_field_dissipative_(Tensor(a!) field, Tensor(b!) history, Tensor? source, Tensor? previous, Tensor? "
       "evidence, Tensor? skip, int steps, float dt, float mass, float hbar, float memory_gain, float collapse_rate, "
-      "float evidence_width, int history_capacity, bool periodic, Tensor(c!)? magnitudes) -> ()");
+      "float evidence_width, int history_capacity, bool periodic, Tensor(c!)? magnitudes=None) -> ()");
   m.def(
       "complex_field_energies(Tensor field, Tensor momentum, Tensor equilibrium, float mass, float hbar, float "
       "stiffness, int potential, bool periodic) -> Tensor");

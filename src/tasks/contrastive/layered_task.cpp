@@ -45,7 +45,7 @@ NamedValues evaluate_layered(const models::LayeredEnergy& model, const config::C
                              const ContrastiveSource& source, int64_t batch, at::Device device, parallel::Comm& comm,
                              const std::function<void(const EvalProgress&)>& progress) {
   const auto logits = [&](const at::Tensor& inputs) {
-    return config.rule == ContrastiveRuleName::feed_forward ? model.feed_forward_logits(inputs) : model.logits(inputs);
+    return config.rule == ContrastiveRuleName::feedforward ? model.feed_forward_logits(inputs) : model.logits(inputs);
   };
   return evaluate_samples(source, batch, device, comm, logits, progress);
 }
@@ -64,7 +64,7 @@ LayeredTask::LayeredTask(const config::Config& config, const Runtime& runtime, s
 
   metric_names_ = {"loss", "accuracy"};
   if (data_.train->is_text()) metric_names_.emplace_back("bits_per_token");
-  if (c.rule != ContrastiveRuleName::feed_forward) {
+  if (c.rule != ContrastiveRuleName::feedforward) {
     metric_names_.emplace_back("residual");
     metric_names_.emplace_back("contraction");
   }
@@ -118,7 +118,7 @@ Contrast LayeredTask::contrast(const data::VectorBatch& rows) const {
   switch (c.rule) {
     case ContrastiveRuleName::backprop:
       return model_->backprop(rows.inputs, rows.labels);
-    case ContrastiveRuleName::feed_forward:
+    case ContrastiveRuleName::feedforward:
       return model_->feed_forward_backprop(rows.inputs, rows.labels);
     case ContrastiveRuleName::readout:
       return model_->readout_only(rows.inputs, rows.labels);
@@ -156,7 +156,7 @@ at::Tensor LayeredTask::metrics_of(const Contrast& result, bool first) const {
                                  result.correct.to(at::kDouble) / static_cast<double>(config_.train.global_batch_size)};
   if (data_.train->is_text()) values.push_back(loss / std::numbers::ln2);
   const config::ContrastiveConfig& c = config_.contrastive;
-  if (c.rule != ContrastiveRuleName::feed_forward) {
+  if (c.rule != ContrastiveRuleName::feedforward) {
     values.push_back(result.residual.max().to(at::kDouble) * share);
     values.push_back(contraction_.to(at::kDouble) * once);
   }
@@ -169,14 +169,14 @@ at::Tensor LayeredTask::metrics_of(const Contrast& result, bool first) const {
 
 // A network without feedback has no equilibrium to keep.
 void LayeredTask::update_extra(const at::Tensor& skip) {
-  if (config_.contrastive.rule == ContrastiveRuleName::feed_forward) return;
+  if (config_.contrastive.rule == ContrastiveRuleName::feedforward) return;
   const ProfilerRange range(RangeKind::step, "project");
   model_->project_(skip);
 }
 
 std::string LayeredTask::why_not_captured() const {
   const ContrastiveRuleName rule = config_.contrastive.rule;
-  const bool autograd = rule == ContrastiveRuleName::backprop || rule == ContrastiveRuleName::feed_forward;
+  const bool autograd = rule == ContrastiveRuleName::backprop || rule == ContrastiveRuleName::feedforward;
   return autograd ? cat("contrastive.rule=", name_of(rule), " runs autograd") : "";
 }
 
@@ -192,7 +192,7 @@ double LayeredTask::flops_per_step() const {
   switch (c.rule) {
     case ContrastiveRuleName::backprop:
       return rows * 3 * free;
-    case ContrastiveRuleName::feed_forward:
+    case ContrastiveRuleName::feedforward:
       return rows * 3 * (drive + coupling / 2 + readout);
     case ContrastiveRuleName::readout:
       return rows * (free + readout);
@@ -216,7 +216,7 @@ std::string LayeredTask::describe() const {
   std::string text = cat("model        layered network, ", parameter_set_.count(), " parameters, ", c.layer_count,
                          c.layer_count == 1 ? " hidden layer of " : " hidden layers of ", c.layer_width, " units");
   text += cat("\nrule         ", name_of(c.rule));
-  if (c.rule != ContrastiveRuleName::feed_forward) text += cat(", ", c.tbptt_window_steps, " free steps");
+  if (c.rule != ContrastiveRuleName::feedforward) text += cat(", ", c.tbptt_window_steps, " free steps");
   return text + describe_data();
 }
 

@@ -16,9 +16,11 @@ using objectives::ContrastiveRule;
 
 // Measured with `bench step` on one H200 (docs/contrastive.md): 1,024 rows and 2,048 slots, and a few rows and slots,
 // where a step waits for the exchange between blocks.
-constexpr double kRelaxShare = 0.041;     // of the data sheet's FLOP/s in the relaxation kernel
-constexpr double kRelaxFloorMs = 0.009;   // of a relaxation step
-constexpr double kBackpropFloorMs = 2.2;  // of a step with autograd, forward and backward
+constexpr double kRelaxShare = 0.052;          // of the data sheet's FLOP/s in the relaxation kernel
+constexpr double kRelaxFloorMs = 0.007;        // of a relaxation step
+constexpr double kBackpropFloorMs = 0.27;      // of a step with autograd, forward and backward, in a CUDA graph
+constexpr double kBackpropEagerFloorMs = 1.5;  // the same, kernel by kernel
+constexpr double kBackpropPasses = 84;         // of the same over rows x slots in float32, forward
 // Measured on one H100: the same equations in plain ATen in one CUDA graph.
 constexpr double kPlainFloorMs = 0.085;
 constexpr double kPlainPasses = 40;  // over rows x slots in float32
@@ -89,10 +91,10 @@ void ContrastivePlan::add_memory(const PlanInput& in, int64_t micro, PlannedMemo
   memory.add("slots of a window", 2 * window, "scaled keys, norms, resiliences, values; of two windows");
   memory.add("last result", 4 * number(in.parameters) + 4 * rows * w.row, "gradients and states of the step before");
 
-  // Beside them: the drives, the states of both phases, and a second copy of the inputs, one for each phase.
+  // Beside them: the drives and the states of both phases.
   const double nudged = nudged_rows(rule), together = statistics_rows(rule);
   const double free_states = 4 * rows * (w.row + 2 * w.classes);
-  const double states = 4 * rows * (nudged * 2 * w.row + together * w.features + nudged * w.classes);
+  const double states = 4 * rows * nudged * (2 * w.row + w.classes);
   // What retrieval keeps of each row and slot where it is not one kernel.
   const bool backprop = rule == ContrastiveRule::backprop;
   const double kept =
@@ -108,7 +110,7 @@ void ContrastivePlan::add_memory(const PlanInput& in, int64_t micro, PlannedMemo
   memory.add("free phase", free_states, "drive, states, logits");
   memory.add("rows and slots", kept, backprop ? "of all steps, for autograd" : "costs and weights, in plain ATen");
   if (states + statistics + parts >= spsa) {
-    memory.add("nudged phases", states, "drives, inputs and states of both signs");
+    memory.add("nudged phases", states, "drives and states of both signs");
     memory.add("statistics", statistics, "sums over rows, and the gradients");
     memory.add("partial sums", parts, "of the statistics kernel");
     memory.moment = nudged > 0 ? "statistics" : backprop ? "backward pass" : "free phase";
@@ -133,8 +135,8 @@ void ContrastivePlan::add_times(const PlanInput& in, Plan& plan) const {
   };
   if (options.rule == ContrastiveRule::backprop) {
     // Forward, and twice as much back.
-    plan.backward_ms =
-        number(options.steps) * std::max(3 * clock.moved(4 * kPlainPasses * rows * w.slots), kBackpropFloorMs);
+    const double floor = in.config.runtime.cuda_graphs ? kBackpropFloorMs : kBackpropEagerFloorMs;
+    plan.backward_ms = number(options.steps) * std::max(3 * clock.moved(4 * kBackpropPasses * rows * w.slots), floor);
     plan.time.push_back({"autograd", plan.backward_ms, cat(options.steps, " steps, forward and backward")});
   } else {
     const double free = c.rule == ContrastiveRuleName::spsa ? 1 + 2 * number(c.spsa_directions) : 1;
@@ -148,13 +150,12 @@ void ContrastivePlan::add_times(const PlanInput& in, Plan& plan) const {
       plan.time.push_back(
           {"statistics",
            phase(both, 1) + product_slowdown(in.config) *
-                                clock.product(both, w.features, number(c.coord_dim_n), 4 * both * w.features),
+                                clock.product(rows, w.features, number(c.coord_dim_n), 4 * rows * w.features),
            "sums over rows"});
     }
   }
-  // Read, doubled, and read again.
-  plan.time.push_back(
-      {"inputs", clock.moved(4 * 6 * rows * w.features), "written, multiplied, one copy for each phase"});
+  // Written, and read by two products.
+  plan.time.push_back({"inputs", clock.moved(4 * 3 * rows * w.features), "written, and multiplied twice"});
   add_optimizer_times(in, plan);
   plan.time.push_back({"everything else", kStepOverheadMs, "preparation, losses, projections, starts of kernels"});
 }

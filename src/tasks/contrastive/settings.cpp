@@ -87,7 +87,7 @@ void check_contrastive(const Checker& check) {
   const ContrastiveConfig& memory = c.contrastive;
   const auto at = [&](const char* key) { return check.at(key); };
   const bool layered = memory.network == ContrastiveNetwork::layered;
-  check.require(layered || memory.rule != ContrastiveRuleName::feed_forward, at("contrastive.rule"),
+  check.require(layered || memory.rule != ContrastiveRuleName::feedforward, at("contrastive.rule"),
                 " takes the feedback out of hidden layers, but ", at("contrastive.network"),
                 " has none; set contrastive.network to layered, or contrastive.rule to backprop");
   check.require(!layered || memory.rule != ContrastiveRuleName::scalar, at("contrastive.rule"),
