@@ -8,6 +8,7 @@
 #include "hrm/metrics/metric_text.h"
 #include "hrm/objectives/contrastive_rules.h"
 #include "hrm/runtime/nvtx.h"
+#include "hrm/tasks/contrastive.h"
 #include "hrm/tasks/contrastive_compat.h"
 #include "hrm/tasks/contrastive_data.h"
 
@@ -18,12 +19,6 @@ using config::NudgeMode;
 
 constexpr int64_t kNoises = 256, kDraws = 8;  // as many draws a window as in the original
 constexpr double kEmbeddingDeviation = 0.02;
-
-at::ScalarType bank_dtype(const config::ContrastiveConfig& config, at::Device device) {
-  const bool half = config.bank_dtype == config::BankDtype::automatic ? device.is_cuda()
-                                                                      : config.bank_dtype == config::BankDtype::float16;
-  return half ? at::kHalf : at::kFloat;
-}
 
 at::Tensor length(const at::Tensor& x) {
   return x.to(at::kDouble).square().sum().sqrt();
@@ -78,8 +73,8 @@ CompatTask::CompatTask(const config::Config& config, const Runtime& runtime, std
   const at::Device device = runtime.device;
   at::Generator generator = at::detail::createCPUGenerator(static_cast<uint64_t>(config.run.seed));
   const auto draw = [&](at::IntArrayRef sizes) { return at::randn(sizes, generator, at::dtype(at::kFloat)); };
-  objectives::CompatState state =
-      objectives::make_compat_state(compat_sizes(c), device, generator, bank_dtype(c, device));
+  objectives::CompatState state = objectives::make_compat_state(compat_sizes(c), device, generator,
+                                                                half_values(c, device) ? at::kHalf : at::kFloat);
   const int64_t vocabulary = sources_.front().source->meta().vocab_size;
   const at::Tensor embedding = (draw({vocabulary, c.state_dim}) * kEmbeddingDeviation).to(device);
   noise_ = draw({kNoises, kDraws, c.coord_dim_n}).to(device);
