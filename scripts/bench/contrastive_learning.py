@@ -13,7 +13,8 @@ one and two hidden layers (mlp1, mlp2). Arms:
     spsa        random perturbations of all parameters at once
     scalar      the original's rule: one number for metric and angles, and an exact readout
     readout     nothing but the readout learns
-    linear      a softmax regression on the same inputs, in PyTorch, with the same batches' size, steps and optimizer
+    linear      a softmax regression on the same inputs, in PyTorch, with the same batches' size, steps and optimizer, and
+                with the learning rate and the weight decay that were best on training rows held out
 
 All arms but linear start from the same weights of a seed and see the same batches. A run's figure is that of its last weights on
 the test rows. Prints a table with means and standard errors and writes summary.json. What is finished is not done again.
@@ -37,22 +38,27 @@ ARMS = ["symmetric", "backprop", "one_sided", "spsa", "scalar", "readout", "line
 
 
 class Data:
-    def __init__(self, config, folder, steps, batch, metric, settings=(), lr=1e-2, arms=ARMS):
+    def __init__(self, config, folder, steps, batch, metric, settings=(), arms=ARMS, linear=(1e-2, 0)):
         self.config, self.folder, self.steps, self.batch, self.metric = CONFIGS / config, folder, steps, batch, metric
-        self.settings, self.lr, self.arms = list(settings), lr, arms
+        self.settings, self.arms, self.linear = list(settings), arms, linear
 
     @property
     def is_text(self):
         return self.metric == "bits_per_token"
 
 
+DIGITS_LINEAR = (2e-2, 0.3)
+MNIST = ["contrastive.coord_dim_n=32", "contrastive.rotor_k=32", "contrastive.state_dim=64", "contrastive.learned_slots=256",
+         "optim.lr=8e-3", "optim.weight_decay=0.3"]
 LAYERED = ["symmetric", "backprop", "one_sided", "readout", "linear"]
 DATA = {
-    "digits": Data("digits_cpu.json", "data/digits", 420, 64, "accuracy"),
-    "mnist5k": Data("digits_cpu.json", "runs/data/mnist5k", 1240, 64, "accuracy"),
+    "digits": Data("digits_cpu.json", "data/digits", 420, 64, "accuracy", linear=DIGITS_LINEAR),
+    "mnist5k": Data("digits_cpu.json", "runs/data/mnist5k", 1240, 64, "accuracy", MNIST, linear=(1e-2, 3)),
     "headers": Data("headers.json", "runs/data/code_bytes", 6000, 128, "bits_per_token"),
-    "mlp1": Data("mlp_cpu.json", "data/digits", 420, 64, "accuracy", ["contrastive.layer_count=1"], arms=LAYERED),
-    "mlp2": Data("mlp_cpu.json", "data/digits", 420, 64, "accuracy", ["contrastive.layer_count=2"], arms=LAYERED),
+    "mlp1": Data("mlp_cpu.json", "data/digits", 420, 64, "accuracy", ["contrastive.layer_count=1"], LAYERED,
+                 DIGITS_LINEAR),
+    "mlp2": Data("mlp_cpu.json", "data/digits", 420, 64, "accuracy", ["contrastive.layer_count=2"], LAYERED,
+                 DIGITS_LINEAR),
 }
 
 
@@ -94,14 +100,17 @@ def linear(args, name, seed):
         table = torch.zeros(classes, width, requires_grad=True)
         bias = torch.zeros(classes, requires_grad=True)
         logits = lambda x: x @ table.T + bias  # noqa: E731
-    optimizer = torch.optim.AdamW([table, bias], lr=data.lr, betas=(0.9, 0.99), weight_decay=0)
+    lr, decay = data.linear
+    optimizer = torch.optim.AdamW([{"params": [table], "weight_decay": decay}, {"params": [bias], "weight_decay": 0}],
+                                  lr=lr, betas=(0.9, 0.99))
     start = time.monotonic()
     order, at = torch.randperm(len(labels), generator=generator), 0
     for step in range(data.steps):
         if at + data.batch > len(order):
             order, at = torch.randperm(len(labels), generator=generator), 0
         picks, at = order[at:at + data.batch], at + data.batch
-        optimizer.param_groups[0]["lr"] = data.lr * 0.5 * (1 + math.cos(math.pi * step / data.steps))
+        for group in optimizer.param_groups:
+            group["lr"] = lr * 0.5 * (1 + math.cos(math.pi * step / data.steps))
         optimizer.zero_grad()
         torch.nn.functional.cross_entropy(logits(rows(picks)), labels[picks]).backward()
         optimizer.step()

@@ -253,24 +253,25 @@ ops::GeometricHidden GeometricMemory::hidden_state(const Window& window, const D
 
 namespace {
 
-// The state that a free phase starts from: x = drive, o = 0, h = drive of h.
+// The state that a free phase starts from: x at its drive, o = 0, h = drive of h.
 struct Start {
   Start(const GeometricMemory::Window& window, const GeometricMemory::Drive& drive, int64_t width) {
-    x = drive.drive;
-    o = at::zeros({x.size(0), width}, x.options());
+    o = at::zeros({drive.drive.size(0), width}, drive.drive.options());
     if (drive.hidden.defined()) {
       h = drive.hidden.clamp(0, 1);
-      x = x + h.matmul(window.up.t());
+      offset = h.matmul(window.up.t());
+    } else {
+      offset = at::zeros_like(drive.drive);
     }
   }
-  at::Tensor x, o, h;
+  at::Tensor offset, o, h;
 };
 
 }  // namespace
 
 ops::GeometricState GeometricMemory::free_phase(const Window& window, const Drive& drive, int64_t steps) const {
   const Start start(window, drive, options_.width);
-  return ops::geometric_relax(drive.drive, start.x, start.o, window.slots, window.metric, window.rates, {},
+  return ops::geometric_relax(drive.drive, start.offset, start.o, window.slots, window.metric, window.rates, {},
                               hidden_state(window, drive, start.h), steps, options_.constants, options_.momentum);
 }
 
@@ -279,7 +280,7 @@ ops::GeometricState GeometricMemory::nudged_phase(const Window& window, const Dr
                                                   const at::Tensor& signs, int64_t steps) const {
   const ops::GeometricNudge nudge{
       .readout = readout_->weight, .bias = readout_->bias, .targets = targets, .signs = signs};
-  return ops::geometric_relax(drive.drive, start.x, start.o, window.slots, window.metric, window.rates, nudge,
+  return ops::geometric_relax(drive.drive, start.offset, start.o, window.slots, window.metric, window.rates, nudge,
                               hidden_state(window, drive, start.h), steps, options_.constants, options_.momentum);
 }
 
@@ -301,7 +302,7 @@ at::Tensor GeometricMemory::backprop_loss(const at::Tensor& inputs, const at::Te
   const Drive in = drive(window, inputs);
   const Start start(window, in, options_.width);
   const ops::GeometricState state =
-      ops::reference::geometric_relax(in.drive, start.x, start.o, window.slots, window.metric, window.rates, {},
+      ops::reference::geometric_relax(in.drive, start.offset, start.o, window.slots, window.metric, window.rates, {},
                                       hidden_state(window, in, start.h), steps, options_.constants, options_.momentum);
   return at::cross_entropy_loss(logits(state.o), targets);
 }
@@ -320,15 +321,15 @@ Gradients GeometricMemory::energy_gradients(const Window& window, const Drive& d
   const GeometricMemoryOptions& o = options_;
   const ops::GeometricConstants& c = o.constants;
   const ops::GeometricSlots& slots = window.slots;
-  const ops::ContrastiveStatistics sums =
-      ops::contrastive_statistics(state.x, state.o, state.log_sum, scales, slots, c);
+  const at::Tensor x = drive.drive + state.offset;
+  const ops::ContrastiveStatistics sums = ops::contrastive_statistics(x, state.o, state.log_sum, scales, slots, c);
   Gradients gradients(names_.size());
   const auto set = [&](const char* name, const at::Tensor& gradient) { place(gradients, name, gradient); };
 
   const auto of_inputs = [&](const at::Tensor& rows) { return rows_of_inputs(rows, drive.inputs.size(0)); };
   // The encoder's residual x - A u - a in chart coordinates, times its scale.
-  const at::Tensor driven = state.h.defined() ? drive.drive + state.h.matmul(window.up.t()) : drive.drive;
-  const at::Tensor residual = chart(window, state.x - driven) * scales.unsqueeze(1);
+  const at::Tensor strain = state.h.defined() ? state.offset - state.h.matmul(window.up.t()) : state.offset;
+  const at::Tensor residual = chart(window, strain) * scales.unsqueeze(1);
   set("encoder.weight",
       -c.kappa * (state.h.defined() ? residual.t().matmul(state.h) : of_inputs(residual).t().matmul(drive.inputs)));
   set("encoder.bias", -c.kappa * residual.sum(0));
@@ -350,8 +351,8 @@ Gradients GeometricMemory::energy_gradients(const Window& window, const Drive& d
 
   // N = sum scales e (Kt - X)(Kt - X)^T: all that the metric and the rotor need.
   const at::Tensor cross = keys.t().matmul(sums.pulled);
-  const at::Tensor outer = keys.t().matmul(pulls * keys) +
-                           state.x.t().matmul((scales * sums.row_pulls).unsqueeze(1) * state.x) - cross - cross.t();
+  const at::Tensor outer =
+      keys.t().matmul(pulls * keys) + x.t().matmul((scales * sums.row_pulls).unsqueeze(1) * x) - cross - cross.t();
   const at::Tensor diagonal = 0.5 * outer.diagonal();
   const at::Tensor inner = outer.narrow(0, 0, o.coords).narrow(1, 0, o.coords);
   at::Tensor turning;  // dE/dQ Q^T = L N L^-1
@@ -469,11 +470,11 @@ at::Tensor GeometricMemory::contraction(const Window& window) const {
                              c.gamma * values_.square().sum(-1).max());
 }
 
-void GeometricMemory::commit_episodes(const Window& window, const ops::GeometricState& free, const at::Tensor& targets,
+void GeometricMemory::commit_episodes(const Window& window, const at::Tensor& x, const at::Tensor& targets,
                                       const at::Tensor& skip) {
   const at::NoGradGuard no_grad;
-  const int64_t rows = std::min(free.x.size(0), options_.episodes);
-  const at::Tensor places_in_chart = chart(window, free.x.narrow(0, 0, rows));
+  const int64_t rows = std::min(x.size(0), options_.episodes);
+  const at::Tensor places_in_chart = chart(window, x.narrow(0, 0, rows));
   const at::Tensor directions = readout_->weight.index_select(0, targets.narrow(0, 0, rows));
   const at::Tensor lengths = directions.square().sum(-1, true).sqrt().clamp_min(1e-30);
   const at::Tensor places = (ring_position_ + at::arange(rows, ring_position_.options())).remainder(options_.episodes);

@@ -22,9 +22,8 @@ ops::GeometricState joined(const ops::GeometricState& a, const ops::GeometricSta
   const auto both = [](const at::Tensor& first, const at::Tensor& second) {
     return first.defined() ? at::cat({first, second}) : at::Tensor();
   };
-  return {both(a.x, b.x),         both(a.o, b.o),
-          both(a.h, b.h),         both(a.log_sum, b.log_sum),
-          both(a.speed, b.speed), both(a.residual, b.residual)};
+  return {both(a.offset, b.offset),   both(a.o, b.o),         both(a.h, b.h),
+          both(a.log_sum, b.log_sum), both(a.speed, b.speed), both(a.residual, b.residual)};
 }
 
 // The inputs stand once: both copies of a row share them.
@@ -45,7 +44,7 @@ void add_scalar_rule(const GeometricMemory& memory, const GeometricMemory::Windo
                      const ops::GeometricState& start, const ops::GeometricState& free, const at::Tensor& difference,
                      Gradients& gradients) {
   TORCH_CHECK(window.root_metric.defined(), "contrastive_gradients: the scalar rule needs a diagonal metric");
-  const at::Tensor moved = (free.x - start.x).mean(0, /*keepdim=*/true);
+  const at::Tensor moved = (free.offset - start.offset).mean(0, /*keepdim=*/true);
   const at::Tensor w = (moved.narrow(1, 0, window.root_metric.size(0)) / window.root_metric).squeeze(0);
   const ScalarDirection direction =
       scalar_direction(w, memory.chart(window, moved).squeeze(0), memory.angles().size(0));
@@ -55,6 +54,11 @@ void add_scalar_rule(const GeometricMemory& memory, const GeometricMemory::Windo
 
 }  // namespace
 
+at::Tensor nudge_factors(const at::Tensor& logits, const at::Tensor& targets, const at::Tensor& most) {
+  const at::Tensor right = logits.softmax(-1).gather(1, targets.unsqueeze(1)).squeeze(1);
+  return at::minimum((4 * (1 - right)).clamp(1e-6, 1).reciprocal(), most);
+}
+
 ContrastiveResult contrastive_gradients(const GeometricMemory& memory, const GeometricMemory::Window& window,
                                         const at::Tensor& inputs, const at::Tensor& targets,
                                         const ContrastiveOptions& options) {
@@ -63,6 +67,7 @@ ContrastiveResult contrastive_gradients(const GeometricMemory& memory, const Geo
   const GeometricMemory::Drive drive = memory.drive(window, inputs);
   ContrastiveResult result;
   result.free = memory.free_phase(window, drive, options.steps);
+  result.drive = drive.drive;
   const ops::GeometricState& free = result.free;
 
   const at::Tensor logits = memory.logits(free.o), log_probs = logits.log_softmax(-1);
@@ -72,38 +77,43 @@ ContrastiveResult contrastive_gradients(const GeometricMemory& memory, const Geo
   result.speed = free.speed.mean() / static_cast<double>(std::max<int64_t>(options.steps, 1));
   result.speed_plus = result.speed_minus = at::zeros_like(result.speed);
   result.residual = free.residual.max();
+  result.beta = window.rates.select(0, 2);
 
   if (options.rule == ContrastiveRule::backprop) {
     result.gradients = backprop(memory, inputs, targets, options.steps);
     return result;
   }
   const at::Tensor beta = window.rates.select(0, 2);
+  const at::Tensor factors = options.beta_per_row ? nudge_factors(logits, targets, memory.options().beta_cap / beta)
+                                                  : at::ones({rows}, free.o.options());
   const auto nudge_steps = static_cast<double>(options.nudge_steps);
   result.gradients.resize(memory.parameter_names().size());
   if (options.rule == ContrastiveRule::symmetric) {
-    const at::Tensor ones = at::ones({rows}, free.x.options()), signs = at::cat({ones, -ones});
+    const at::Tensor signs = at::cat({factors, -factors});
     const GeometricMemory::Drive both = twice(drive);
     ops::GeometricState start = free;
-    start.x = twice(free.x);
+    start.offset = twice(free.offset);
     start.o = twice(free.o);
     start.h = twice(free.h);
     const ops::GeometricState nudged =
         memory.nudged_phase(window, both, start, twice(targets), signs, options.nudge_steps);
-    result.gradients = memory.energy_gradients(window, both, nudged, signs / (2 * static_cast<double>(rows) * beta));
+    result.gradients =
+        memory.energy_gradients(window, both, nudged, (2 * static_cast<double>(rows) * beta * signs).reciprocal());
+    result.beta = (beta * factors).mean();
     const at::Tensor speeds = nudged.speed.view({2, rows}).mean(1) / nudge_steps;
     result.speed_plus = speeds.select(0, 0);
     result.speed_minus = speeds.select(0, 1);
     result.residual = at::maximum(result.residual, nudged.residual.max());
   } else if (options.rule == ContrastiveRule::one_sided) {
-    const at::Tensor ones = at::ones({rows}, free.x.options()), scales = at::cat({ones, -ones});
-    const ops::GeometricState nudged = memory.nudged_phase(window, drive, free, targets, ones, options.nudge_steps);
-    result.gradients = memory.energy_gradients(window, twice(drive), joined(nudged, free),
-                                               scales / (static_cast<double>(rows) * beta));
+    const ops::GeometricState nudged = memory.nudged_phase(window, drive, free, targets, factors, options.nudge_steps);
+    const at::Tensor scales = (static_cast<double>(rows) * beta * factors).reciprocal();
+    result.gradients = memory.energy_gradients(window, twice(drive), joined(nudged, free), at::cat({scales, -scales}));
+    result.beta = (beta * factors).mean();
     result.speed_plus = nudged.speed.mean() / nudge_steps;
     result.residual = at::maximum(result.residual, nudged.residual.max());
   } else if (options.rule == ContrastiveRule::scalar) {
     const ops::GeometricState start = memory.free_phase(window, drive, 0);
-    const at::Tensor ones = at::ones({rows}, free.x.options());
+    const at::Tensor ones = at::ones({rows}, free.o.options());
     const ops::GeometricState nudged = memory.nudged_phase(window, drive, start, targets, ones, options.nudge_steps);
     result.speed_plus = nudged.speed.mean() / nudge_steps;
     result.residual = at::maximum(result.residual, nudged.residual.max());

@@ -136,7 +136,7 @@ TEST(ContrastiveGradients, ValuesMayBeFloat16AndStatesMayNot) {
   Phases half(*memory, batch, 0.1, /*half_values=*/true);
   for (const auto& [name, value] : cosines(*memory, half.gradients(), exact)) EXPECT_GE(value, 0.9999) << name;
   for (ops::GeometricState* state : {&half.plus, &half.minus}) {
-    state->x = in_half(state->x);
+    state->offset = in_half(half.drive.drive + state->offset) - half.drive.drive;
     state->o = in_half(state->o);
   }
   const auto rounded = cosines(*memory, half.gradients(), exact);
@@ -200,10 +200,11 @@ TEST(GeometricMemory, RingOfEpisodes) {
     const LabelledBatch more(options, rows, 70 + static_cast<uint64_t>(written));
     for (const auto& one : {memory, clean}) {
       const auto window = one->prepare(false);
-      const auto free = one->free_phase(window, one->drive(window, more.inputs), 8);
-      one->commit_episodes(window, free, more.labels, at::zeros({}));
+      const auto drive = one->drive(window, more.inputs);
+      const at::Tensor x = drive.drive + one->free_phase(window, drive, 8).offset;
+      one->commit_episodes(window, x, more.labels, at::zeros({}));
       if (one != memory) continue;
-      const at::Tensor chart = (free.x / window.root_metric).matmul(window.rotor);
+      const at::Tensor chart = (x / window.root_metric).matmul(window.rotor);
       for (int64_t row = 0; row < std::min(rows, kCapacity); ++row) {
         want[static_cast<size_t>(written++ % kCapacity)] = chart[row];
       }

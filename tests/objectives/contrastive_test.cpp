@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include "objectives/contrastive_gradient_cases.h"
 #include "objectives/geometric_memory_cases.h"
 
 namespace hrm::objectives {
@@ -84,7 +85,7 @@ TEST(GeometricMemory, GradientsOfTheEnergy) {
       drive = memory->drive(window, batch.inputs);
       state = memory->free_phase(window, drive, 3);
       ours = memory->energy_gradients(window, drive, state, scales);
-      chart = memory->chart(window, state.x);
+      chart = memory->chart(window, drive.drive + state.offset);
     }
     const at::Tensor energy = test::plain_energy(*memory, batch.inputs, chart, state.o, state.h, scales);
     torch::autograd::variable_list parameters;
@@ -169,6 +170,52 @@ TEST(ContrastiveGradients, ErrorOverBeta) {
     cosines(*memory, batch, how, 0.02, &small);
     EXPECT_NEAR(std::log(large / small) / std::log(4.0), slope, 0.2) << large << ' ' << small;
   }
+}
+
+// The bound that nudge_factors() rests on: no eigenvalue of the cost's Hessian is above min(1/2, 2 e).
+TEST(NudgeFactors, FollowTheHessianOfTheCost) {
+  const int64_t rows = 200, classes = 7;
+  const at::Tensor logits = random_normal({rows, classes}, 3, at::kDouble) * 4;
+  const at::Tensor targets = at::arange(rows).remainder(classes), most = at::full({}, 50, at::kDouble);
+  const at::Tensor factors = nudge_factors(logits, targets, most), p = logits.softmax(-1);
+  const at::Tensor hessian = at::diag_embed(p) - p.unsqueeze(2) * p.unsqueeze(1);
+  const at::Tensor largest = std::get<0>(at::linalg_eigh(hessian)).select(1, -1);
+  EXPECT_LE((largest * factors).max().item<double>(), 0.5 + 1e-12);
+  EXPECT_GE(factors.min().item<double>(), 1);
+  EXPECT_EQ(factors.max().item<double>(), 50) << "no row is nearly right";
+  const at::Tensor wrong = p.gather(1, targets.unsqueeze(1)).squeeze(1).lt(0.75);
+  EXPECT_GT(wrong.sum().item<int64_t>(), 10);
+  EXPECT_TRUE(factors.masked_select(wrong).eq(1).all().item<bool>());
+}
+
+// Most rows are nearly right, as late in training: with one beta for all, float32 loses the gradient.
+TEST(ContrastiveGradients, ABetaForEachRowKeepsFloat32Exact) {
+  const GeometricMemoryOptions options = small_memory();
+  const auto memory = make_memory(options, at::kDouble);
+  MemoryBatch batch(options, 256, at::kDouble);
+  const at::NoGradGuard no_grad;
+  memory->named_parameters()["readout.weight"].mul_(200);
+  const auto window = memory->prepare(false);
+  batch.targets = memory->logits(memory->free_phase(window, memory->drive(window, batch.inputs), 64).o).argmax(-1);
+  const auto exact =
+      contrastive_gradients(*memory, window, batch.inputs, batch.targets, {.rule = ContrastiveRule::backprop});
+  EXPECT_LT(exact.loss.item<double>(), 0.1);
+  const auto single = test::copy_of(*memory, at::kCPU, at::kFloat);
+  const auto error = [&](ContrastiveRule rule, bool per_row) {
+    const auto ours = contrastive_gradients(*single, single->prepare(false), batch.inputs.to(at::kFloat), batch.targets,
+                                            {.rule = rule, .beta_per_row = per_row});
+    at::Tensor difference = at::zeros({}, at::kDouble), size = at::zeros({}, at::kDouble);
+    for (size_t i = 0; i < ours.gradients.size(); ++i) {
+      if (memory->parameter_names()[i].starts_with("readout") || !exact.gradients[i].defined()) continue;
+      difference += (ours.gradients[i] - exact.gradients[i]).square().sum();
+      size += exact.gradients[i].square().sum();
+    }
+    return (difference / size).sqrt().item<double>();
+  };
+  const double rows = error(ContrastiveRule::symmetric, true), one = error(ContrastiveRule::symmetric, false);
+  EXPECT_LT(rows, 0.05);
+  EXPECT_LT(2 * rows, one);
+  EXPECT_LT(error(ContrastiveRule::one_sided, true), 0.2);
 }
 
 // The tests above notice a phase of the wrong sign, a nudge beyond the stable one, and phases that did not settle.
@@ -335,9 +382,9 @@ TEST(GeometricMemory, EmptySlotsAreNotRead) {
     const std::string& name = memory->parameter_names()[i];
     EXPECT_GT(cosine(got.gradients[i], want.gradients[i]), 0.999) << name;
   }
-  memory->commit_episodes(memory->prepare(false), got.free, batch.targets, at::ones({}));
+  memory->commit_episodes(memory->prepare(false), got.drive + got.free.offset, batch.targets, at::ones({}));
   EXPECT_EQ(memory->named_buffers()["filled"].item<int64_t>(), options.slots) << "skip";
-  memory->commit_episodes(memory->prepare(false), got.free, batch.targets, at::zeros({}));
+  memory->commit_episodes(memory->prepare(false), got.drive + got.free.offset, batch.targets, at::zeros({}));
   EXPECT_EQ(memory->named_buffers()["filled"].item<int64_t>(), options.slots + 6);
   EXPECT_FALSE(memory->named_buffers()["ring_keys"].isnan().any().item<bool>()) << "10 rows fill 6 places";
 }

@@ -94,6 +94,10 @@ inline const ReadWhen kNudged{"contrastive.rule",
                               {"symmetric", "one_sided", "scalar"},
                               "has no nudged phase",
                               "set contrastive.rule to symmetric"};
+inline const ReadWhen kRowsNudged{"contrastive.rule",
+                                  {"symmetric", "one_sided"},
+                                  "has one nudge for all rows, or none",
+                                  "set contrastive.rule to symmetric"};
 inline const ReadWhen kRotor{.key = "contrastive.rotor_mode",
                              .values = {"off"},
                              .why = "has no angles",
@@ -130,6 +134,7 @@ struct ContrastiveConfig {
   double margin = 0.95;
   double beta_nudge = 0.1;
   double beta_share = 0.2;
+  bool beta_per_row = true;
   int64_t tbptt_window_steps = 64;
   int64_t nudge_steps = 0;
   int64_t nudge_every_windows = 1;
@@ -210,6 +215,9 @@ struct ContrastiveConfig {
       "largest strength that the nudge may have; in mode compat it divides the difference of the phases", kNudged);
     f("beta_share", &C::beta_share, RealRange{0, 1, true}, "",
       "limits the nudge to this share of the strength up to which the negative phase is stable", kSound, kNudged);
+    f("beta_per_row", &C::beta_per_row, Flag{}, "",
+      "nudge a row harder the nearer it is to its target, up to beta_nudge; needs a beta_share of at most 0.36", kSound,
+      kMemory, kRowsNudged);
     f("tbptt_window_steps", &C::tbptt_window_steps, IntRange{1, 65536}, "steps",
       "steps of the free phase; in mode compat of each phase", kRelaxed);
     f("nudge_steps", &C::nudge_steps, IntRange{0, 65536}, "steps",
@@ -250,8 +258,8 @@ struct ContrastiveConfig {
     f("spsa_directions", &C::spsa_directions, IntRange{1, 1024}, "directions",
       "random directions that a gradient averages over", kSound, kSpsa);
     f("cosine_every", &C::cosine_every, IntRange{0}, "steps",
-      "log the cosine with the gradient of backprop on one batch every so many steps; 0 = never", Resume::free, kSound,
-      kNudged);
+      "log the cosine with the gradient of backprop on one batch in step 1 and every so many steps; 0 = never",
+      Resume::free, kSound, kNudged);
     f("progress_every", &C::progress_every, IntRange{0}, "steps",
       "every so many steps log how the free phase settles: loss, action and residual over its steps; 0 = never",
       Resume::free, kSound, kMemory);

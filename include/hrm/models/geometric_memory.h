@@ -153,10 +153,10 @@ class GeometricMemory : public torch::nn::Module {
   // Left side of that condition, 0-dim.
   at::Tensor contraction(const Window& window) const;
 
-  // Writes (x, target) pairs of a batch to the ring: key = the row's chart coordinates, value = the readout's row of
-  // its target, scaled to 0.9 of the longest value that project() allows. Rows enter in order and overwrite the oldest.
-  void commit_episodes(const Window& window, const ops::GeometricState& free, const at::Tensor& targets,
-                       const at::Tensor& skip);
+  // Writes (x, target) pairs of a batch to the ring, x (B, m) in scaled coordinates, targets (B): key = the row's chart
+  // coordinates, value = the readout's row of its target, scaled to 0.9 of the longest value that project() allows.
+  // Rows enter in order and overwrite the oldest.
+  void commit_episodes(const Window& window, const at::Tensor& x, const at::Tensor& targets, const at::Tensor& skip);
 
   const at::Tensor& field() const { return field_; }    // (rows, cols, field_dim, 2)
   const at::Tensor& angles() const { return angles_; }  // (k)

@@ -52,8 +52,10 @@ struct GeometricHidden {
   at::Tensor down;   // (H, m): A^T times the inverse of Qs
 };
 
+// The chart state is kept as its offset from the drive. That is small, so float32 rounds it far less than X, and the
+// gradient is made of the difference of two such states.
 struct GeometricState {
-  at::Tensor x;         // (R, m): X
+  at::Tensor offset;    // (R, m): X - drive
   at::Tensor o;         // (R, d)
   at::Tensor h;         // (R, H); undefined without hidden units
   at::Tensor log_sum;   // (R): log sum_k exp(beta_r (gamma V_k.o - R_k c_k)) at this state
@@ -61,13 +63,14 @@ struct GeometricState {
   at::Tensor residual;  // (R): largest change of a component in the last step
 };
 
-// `steps` steps from (x, o):
+// `steps` steps from (offset, o), with X = drive + offset:
 //
-//   X += dt_x (kappa (drive - X) + (sum_k e_k Kt_k - (sum_k e_k) X) metric),   e_k = w_k R_k / c_k
+//   offset += dt_x ((sum_k e_k Kt_k - (sum_k e_k) X) metric - kappa offset),   e_k = w_k R_k / c_k
 //   o += dt_o (gamma (sum_k w_k V_k - o) - sign beta (softmax(W o + b) - onehot(target)) W)
-//   h  = clamp(h + dt_h (hidden_drive - h + kappa (X - up h - drive) down^T), 0, 1)
+//   h  = clamp(h + dt_h (hidden_drive - h + kappa (offset - up h) down^T), 0, 1)
 //
 // with damped momentum where momentum > 0: v = momentum v + dt force, state += v, from v = 0.
+// With hidden units the drive in the chart is drive + up h, so that the first line has kappa (offset - up h).
 //
 // drive (R, m): Qs (A u + a), or Qs a with hidden units. metric (m, m): Qs Qs^T. rates (4): dt_x, dt_o, beta, dt_h, on
 // the device. steps 0 evaluates log_sum alone.
@@ -75,7 +78,7 @@ struct GeometricState {
 // Runs on the current stream; deterministic; can be captured. On a GPU all steps are one kernel where values are
 // float16, m <= 32, d <= 64, C <= 1024, without hidden units and momentum; else plain ATen. No
 // derivative. Throws c10::Error that names what does not fit.
-GeometricState geometric_relax(const at::Tensor& drive, const at::Tensor& x, const at::Tensor& o,
+GeometricState geometric_relax(const at::Tensor& drive, const at::Tensor& offset, const at::Tensor& o,
                                const GeometricSlots& slots, const at::Tensor& metric, const at::Tensor& rates,
                                const GeometricNudge& nudge, const GeometricHidden& hidden, int64_t steps,
                                const GeometricConstants& constants, double momentum);
@@ -83,7 +86,7 @@ GeometricState geometric_relax(const at::Tensor& drive, const at::Tensor& x, con
 namespace reference {
 
 // The same in plain ATen on any device. Differentiable in every tensor, through all steps.
-GeometricState geometric_relax(const at::Tensor& drive, const at::Tensor& x, const at::Tensor& o,
+GeometricState geometric_relax(const at::Tensor& drive, const at::Tensor& offset, const at::Tensor& o,
                                const GeometricSlots& slots, const at::Tensor& metric, const at::Tensor& rates,
                                const GeometricNudge& nudge, const GeometricHidden& hidden, int64_t steps,
                                const GeometricConstants& constants, double momentum);

@@ -102,13 +102,16 @@ void open_memory(ContrastiveSubject& subject, const tasks::ContrastiveSource& da
   finish_model(subject, stored, float64);
   subject.half_values = !float64 && tasks::half_values(c, subject.runtime.device);
   const bool half = subject.half_values;
-  const auto gradients = [memory, half, batch = subject.batch](const GradientRequest& request) {
+  const auto gradients = [memory, half, per_row = c.beta_per_row,
+                          batch = subject.batch](const GradientRequest& request) {
     const at::NoGradGuard no_grad;
     models::GeometricMemory::Window window = memory->prepare(half);
     window.rates.select(0, 2).mul_(request.share / memory->options().beta_share);
-    return objectives::contrastive_gradients(
-               *memory, window, batch.inputs, batch.labels,
-               {.rule = request.rule, .steps = request.steps, .nudge_steps = request.nudge_steps})
+    return objectives::contrastive_gradients(*memory, window, batch.inputs, batch.labels,
+                                             {.rule = request.rule,
+                                              .steps = request.steps,
+                                              .nudge_steps = request.nudge_steps,
+                                              .beta_per_row = per_row})
         .gradients;
   };
   subject.gradients = gradients;

@@ -35,7 +35,7 @@ BenchCall geometric_relax(const BenchShape& s, at::Device device, at::ScalarType
                                       at::ones({rows}, at::device(device))};
   const double flops = static_cast<double>(kSteps) *
                        (2 * product_flops(rows, kSlots, kWidth + kCoords) + 2 * product_flops(rows, kClasses, kWidth));
-  return {{x, x, o, memory.slots, c10::IValue(), at::eye(kCoords, at::device(device)),
+  return {{x, at::zeros_like(x), o, memory.slots, c10::IValue(), at::eye(kCoords, at::device(device)),
            at::tensor({0.05f, 4.0f, 0.01f, 1.0f}, at::device(device)), nudge, std::vector<at::Tensor>(), kSteps,
            memory.constants, 0.0},
           flops};

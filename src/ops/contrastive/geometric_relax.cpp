@@ -10,7 +10,7 @@
 
 namespace hrm::ops {
 
-GeometricState geometric_relax(const at::Tensor& drive, const at::Tensor& x, const at::Tensor& o,
+GeometricState geometric_relax(const at::Tensor& drive, const at::Tensor& offset, const at::Tensor& o,
                                const GeometricSlots& slots, const at::Tensor& metric, const at::Tensor& rates,
                                const GeometricNudge& nudge, const GeometricHidden& hidden, int64_t steps,
                                const GeometricConstants& c, double momentum) {
@@ -22,10 +22,10 @@ GeometricState geometric_relax(const at::Tensor& drive, const at::Tensor& x, con
   if (nudge.readout.defined()) nudges = {nudge.readout, nudge.bias, nudge.targets, nudge.signs};
   if (hidden.state.defined()) hiddens = {hidden.state, hidden.drive, hidden.up, hidden.down};
   const std::array constants{c.kappa, c.gamma, c.retrieval_beta, c.cost_eps};
-  auto [next_x, next_o, next_h, log_sum, speed, residual] =
-      op(drive, x, o, {slots.keys, slots.key_norms, slots.resilience, slots.values}, optional_tensor(slots.filled),
+  auto [next_offset, next_o, next_h, log_sum, speed, residual] =
+      op(drive, offset, o, {slots.keys, slots.key_norms, slots.resilience, slots.values}, optional_tensor(slots.filled),
          metric, rates, nudges, hiddens, steps, constants, momentum);
-  return {next_x, next_o, hidden.state.defined() ? next_h : at::Tensor(), log_sum, speed, residual};
+  return {next_offset, next_o, hidden.state.defined() ? next_h : at::Tensor(), log_sum, speed, residual};
 }
 
 GeometricSlots slots_of(at::TensorList slots, const std::optional<at::Tensor>& filled) {
@@ -40,12 +40,12 @@ GeometricConstants constants_of(at::ArrayRef<double> constants) {
   return {constants[0], constants[1], constants[2], constants[3]};
 }
 
-RelaxArguments relax_arguments(const at::Tensor& drive, const at::Tensor& x, const at::Tensor& o, at::TensorList slots,
-                               const std::optional<at::Tensor>& filled, const at::Tensor& metric,
+RelaxArguments relax_arguments(const at::Tensor& drive, const at::Tensor& offset, const at::Tensor& o,
+                               at::TensorList slots, const std::optional<at::Tensor>& filled, const at::Tensor& metric,
                                const at::Tensor& rates, at::TensorList nudge, at::TensorList hidden, int64_t steps,
                                at::ArrayRef<double> constants, double momentum) {
   RelaxArguments a{.drive = drive,
-                   .x = x,
+                   .offset = offset,
                    .o = o,
                    .slots = slots_of(slots, filled),
                    .metric = metric,
@@ -81,8 +81,8 @@ void check_slots(const char* op, const at::Tensor& x, const at::Tensor& o, const
   TORCH_CHECK(x.dim() == 2 && o.dim() == 2 && slots.keys.dim() == 2 &&
                   (dtype == at::kFloat || (dtype == at::kDouble && x.device().is_cpu())),
               "hrm::", op,
-              ": x (R, m), o (R, d) and keys (S, m) must be matrices of float32, or of float64 on the CPU, ", "got ",
-              x.sizes(), " ", dtype, ", ", o.sizes(), " and ", slots.keys.sizes(), " on ", x.device());
+              ": x or drive (R, m), o (R, d) and keys (S, m) must be matrices of float32, or of float64 on the CPU, ",
+              "got ", x.sizes(), " ", dtype, ", ", o.sizes(), " and ", slots.keys.sizes(), " on ", x.device());
   const int64_t count = slots.keys.size(0);
   check_tensor(op, "o", o, {x.size(0), o.size(1)}, dtype, x.device());
   check_tensor(op, "keys", slots.keys, {count, x.size(1)}, dtype, x.device());
@@ -95,13 +95,13 @@ void check_slots(const char* op, const at::Tensor& x, const at::Tensor& o, const
 
 void check_relax(const RelaxArguments& a) {
   constexpr const char* kOp = "geometric_relax";
-  check_slots(kOp, a.x, a.o, a.slots);
-  const int64_t rows = a.x.size(0), width = a.x.size(1);
-  const at::ScalarType dtype = a.x.scalar_type();
+  check_slots(kOp, a.drive, a.o, a.slots);
+  const int64_t rows = a.drive.size(0), width = a.drive.size(1);
+  const at::ScalarType dtype = a.drive.scalar_type();
   const auto check = [&](const char* name, const at::Tensor& tensor, at::IntArrayRef sizes) {
-    check_tensor(kOp, name, tensor, sizes, dtype, a.x.device());
+    check_tensor(kOp, name, tensor, sizes, dtype, a.drive.device());
   };
-  check("drive", a.drive, {rows, width});
+  check("offset", a.offset, {rows, width});
   check("metric", a.metric, {width, width});
   check("rates", a.rates, {4});
   if (a.nudge.readout.defined()) {
@@ -111,7 +111,7 @@ void check_relax(const RelaxArguments& a) {
     check("readout", a.nudge.readout, {classes, a.o.size(1)});
     check("bias", a.nudge.bias, {classes});
     check("signs", a.nudge.signs, {rows});
-    check_tensor(kOp, "targets", a.nudge.targets, {rows}, at::kLong, a.x.device());
+    check_tensor(kOp, "targets", a.nudge.targets, {rows}, at::kLong, a.drive.device());
   }
   if (a.hidden.state.defined()) {
     TORCH_CHECK(a.hidden.state.dim() == 2, "hrm::geometric_relax: the hidden state must be a matrix (R, H), got ",
@@ -127,7 +127,7 @@ void check_relax(const RelaxArguments& a) {
 }
 
 RelaxResult as_result(const GeometricState& state) {
-  return {state.x,       state.o,     state.h.defined() ? state.h : at::empty({0}, state.x.options()),
+  return {state.offset,  state.o,     state.h.defined() ? state.h : at::empty({0}, state.o.options()),
           state.log_sum, state.speed, state.residual};
 }
 
@@ -138,15 +138,15 @@ at::Tensor own(const at::Tensor& result, const at::Tensor& argument) {
   return result.is_same(argument) ? result.clone() : result;
 }
 
-RelaxResult geometric_relax_cpu(const at::Tensor& drive, const at::Tensor& x, const at::Tensor& o, at::TensorList slots,
-                                const std::optional<at::Tensor>& filled, const at::Tensor& metric,
+RelaxResult geometric_relax_cpu(const at::Tensor& drive, const at::Tensor& offset, const at::Tensor& o,
+                                at::TensorList slots, const std::optional<at::Tensor>& filled, const at::Tensor& metric,
                                 const at::Tensor& rates, at::TensorList nudge, at::TensorList hidden, int64_t steps,
                                 at::ArrayRef<double> constants, double momentum) {
   const RelaxArguments a =
-      relax_arguments(drive, x, o, slots, filled, metric, rates, nudge, hidden, steps, constants, momentum);
-  GeometricState state = reference::geometric_relax(a.drive, a.x, a.o, a.slots, a.metric, a.rates, a.nudge, a.hidden,
-                                                    a.steps, a.constants, a.momentum);
-  state.x = own(state.x, x);
+      relax_arguments(drive, offset, o, slots, filled, metric, rates, nudge, hidden, steps, constants, momentum);
+  GeometricState state = reference::geometric_relax(a.drive, a.offset, a.o, a.slots, a.metric, a.rates, a.nudge,
+                                                    a.hidden, a.steps, a.constants, a.momentum);
+  state.offset = own(state.offset, offset);
   state.o = own(state.o, o);
   if (state.h.defined()) state.h = own(state.h, a.hidden.state);
   if (state.residual.is_same(state.speed)) state.residual = state.speed.clone();
@@ -157,8 +157,10 @@ RelaxResult geometric_relax_cpu(const at::Tensor& drive, const at::Tensor& x, co
 
 TORCH_LIBRARY_FRAGMENT(hrm, m) {
   m.def(
-      "geometric_relax(Tensor drive, Tensor x, Tensor o, Tensor[] slots, Tensor? filled, Tensor metric, Tensor rates, "
-      "Tensor[] nudge, Tensor[] hidden, int steps, float[] constants, float momentum) -> (Tensor x, Tensor o, Tensor "
+      "geometric_relax(Tensor drive, Tensor offset, Tensor o, Tensor[] slots, Tensor? filled, Tensor metric, Tensor "
+      "rates, "
+      "Tensor[] nudge, Tensor[] hidden, int steps, float[] constants, float momentum) -> (Tensor offset, Tensor o, "
+      "Tensor "
       "h, Tensor log_sum, Tensor speed, Tensor residual)");
 }
 

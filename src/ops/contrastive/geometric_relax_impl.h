@@ -11,7 +11,7 @@ namespace hrm::ops {
 
 // Arguments as the schema has them: lists of tensors and of numbers.
 struct RelaxArguments {
-  at::Tensor drive, x, o;
+  at::Tensor drive, offset, o;
   GeometricSlots slots;
   at::Tensor metric, rates;
   GeometricNudge nudge;
@@ -21,8 +21,8 @@ struct RelaxArguments {
   double momentum = 0;
 };
 
-RelaxArguments relax_arguments(const at::Tensor& drive, const at::Tensor& x, const at::Tensor& o, at::TensorList slots,
-                               const std::optional<at::Tensor>& filled, const at::Tensor& metric,
+RelaxArguments relax_arguments(const at::Tensor& drive, const at::Tensor& offset, const at::Tensor& o,
+                               at::TensorList slots, const std::optional<at::Tensor>& filled, const at::Tensor& metric,
                                const at::Tensor& rates, at::TensorList nudge, at::TensorList hidden, int64_t steps,
                                at::ArrayRef<double> constants, double momentum);
 GeometricSlots slots_of(at::TensorList slots, const std::optional<at::Tensor>& filled);

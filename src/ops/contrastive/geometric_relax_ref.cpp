@@ -54,45 +54,47 @@ at::Tensor largest(const at::Tensor& change) {
 
 }  // namespace
 
-GeometricState geometric_relax(const at::Tensor& drive, const at::Tensor& x0, const at::Tensor& o0,
+GeometricState geometric_relax(const at::Tensor& drive, const at::Tensor& offset0, const at::Tensor& o0,
                                const GeometricSlots& all_slots, const at::Tensor& metric, const at::Tensor& rates,
                                const GeometricNudge& nudge, const GeometricHidden& hidden, int64_t steps,
                                const GeometricConstants& c, double momentum) {
-  const Slots slots(all_slots, x0);
+  const Slots slots(all_slots, drive);
   const at::Tensor dt_x = rates.select(0, 0), dt_o = rates.select(0, 1), dt_h = rates.select(0, 3);
   at::Tensor forces, onehot;  // of the nudge: sign beta
   if (nudge.readout.defined()) {
     forces = (nudge.signs * rates.select(0, 2)).unsqueeze(1);
-    onehot = at::zeros({x0.size(0), nudge.readout.size(0)}, x0.options()).scatter(1, nudge.targets.unsqueeze(1), 1);
+    onehot =
+        at::zeros({drive.size(0), nudge.readout.size(0)}, drive.options()).scatter(1, nudge.targets.unsqueeze(1), 1);
   }
-  at::Tensor x = x0, o = o0, h = hidden.state, vx, vo, vh;
-  at::Tensor speed = at::zeros({x.size(0)}, x.options()), residual = speed;
+  at::Tensor offset = offset0, o = o0, h = hidden.state, v_offset, vo, vh;
+  at::Tensor speed = at::zeros({drive.size(0)}, drive.options()), residual = speed;
   for (int64_t step = 0; step < steps; ++step) {
+    const at::Tensor x = drive + offset;
     const Retrieval retrieval(x, o, slots, c);
     const at::Tensor w = retrieval.weights(slots, retrieval.logits.logsumexp(-1));
     const at::Tensor e = w * slots.resilience / retrieval.costs;
     const at::Tensor pull = (e.matmul(slots.keys) - e.sum(-1, true) * x).matmul(metric);
-    const at::Tensor driven = h.defined() ? drive + h.matmul(hidden.up.t()) : drive;
+    const at::Tensor strain = h.defined() ? offset - h.matmul(hidden.up.t()) : offset;
     at::Tensor force = c.gamma * (w.matmul(slots.values) - o);
     if (forces.defined()) {
       const at::Tensor error = (o.matmul(nudge.readout.t()) + nudge.bias).softmax(-1) - onehot;
       force = force - forces * error.matmul(nudge.readout);
     }
-    const at::Tensor next_x = one_step(x, vx, dt_x * (c.kappa * (driven - x) + pull), momentum);
+    const at::Tensor next_offset = one_step(offset, v_offset, dt_x * (pull - c.kappa * strain), momentum);
     const at::Tensor next_o = one_step(o, vo, dt_o * force, momentum);
-    residual = at::maximum(largest(next_x - x), largest(next_o - o)).detach();
+    residual = at::maximum(largest(next_offset - offset), largest(next_o - o)).detach();
     if (h.defined()) {
-      const at::Tensor move = dt_h * (hidden.drive - h + c.kappa * (x - driven).matmul(hidden.down.t()));
+      const at::Tensor move = dt_h * (hidden.drive - h + c.kappa * strain.matmul(hidden.down.t()));
       const at::Tensor next_h = one_step(h, vh, move, momentum).clamp(0, 1);
       if (momentum != 0) vh = next_h - h;
       residual = at::maximum(residual, largest(next_h - h)).detach();
       h = next_h;
     }
-    speed = speed + ((next_x - x).square().sum(-1) + c.cost_eps).sqrt().detach();
-    x = next_x;
+    speed = speed + ((next_offset - offset).square().sum(-1) + c.cost_eps).sqrt().detach();
+    offset = next_offset;
     o = next_o;
   }
-  return {x, o, h, Retrieval(x, o, slots, c).logits.logsumexp(-1), speed, residual};
+  return {offset, o, h, Retrieval(drive + offset, o, slots, c).logits.logsumexp(-1), speed, residual};
 }
 
 ContrastiveStatistics contrastive_statistics(const at::Tensor& x, const at::Tensor& o, const at::Tensor& log_sum,

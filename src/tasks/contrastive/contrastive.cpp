@@ -103,15 +103,16 @@ models::GeometricMemoryOptions memory_options(const config::ContrastiveConfig& c
 objectives::ContrastiveOptions contrastive_options(const config::ContrastiveConfig& config) {
   return {.rule = rule_of(config.rule),
           .steps = config.tbptt_window_steps,
-          .nudge_steps = config.nudge_steps > 0 ? config.nudge_steps : config.tbptt_window_steps};
+          .nudge_steps = config.nudge_steps > 0 ? config.nudge_steps : config.tbptt_window_steps,
+          .beta_per_row = config.beta_per_row};
 }
 
 namespace {
 
 // Whether a metric is a mean over the rows of a batch. The others count once for all ranks and micro-batches.
 bool of_rows(const std::string& name) {
-  static const std::set<std::string> names{"loss",        "accuracy",       "lior",      "spd_mean",  "residual",
-                                           "output_norm", "bits_per_token", "lior_plus", "lior_minus"};
+  static const std::set<std::string> names{"loss",        "accuracy",       "lior",      "spd_mean",   "residual",
+                                           "output_norm", "bits_per_token", "lior_plus", "lior_minus", "beta"};
   return names.contains(name);
 }
 
@@ -204,7 +205,7 @@ optim::GroupDefaults contrastive_group_defaults() {
 void ContrastiveTask::batch_loaded(int64_t step) {
   free_only_ = (step - 1) % config_.contrastive.nudge_every_windows != 0;
   const int64_t every = config_.contrastive.cosine_every;
-  if (every > 0 && step % every == 0) measure_cosine();
+  if (every > 0 && (step - 1) % every == 0) measure_cosine();
   const int64_t shown = config_.contrastive.progress_every;
   if (shown > 0 && step % shown == 0 && comm_->main()) {
     const at::NoGradGuard no_grad;
@@ -281,7 +282,7 @@ at::Tensor ContrastiveTask::metrics_of(const objectives::ContrastiveResult& resu
                                  resilience,
                                  result.speed,
                                  result.residual,
-                                 window_.rates.select(0, 2),
+                                 result.beta,
                                  memory_->contraction(window_),
                                  least,
                                  most,
@@ -340,7 +341,7 @@ void ContrastiveTask::move_field(const at::Tensor& skip) {
 
 // All ranks write the rows of all ranks, in their order, so that their rings are the same.
 void ContrastiveTask::commit_episodes(const at::Tensor& skip) {
-  ops::GeometricState free = last_.free;
+  at::Tensor x = last_.drive + last_.free.offset;
   at::Tensor targets = batch_.labels.narrow(0, 0, micro_batch_size_);
   if (!comm_->alone()) {
     const auto gathered = [&](const at::Tensor& part) {
@@ -350,10 +351,10 @@ void ContrastiveTask::commit_episodes(const at::Tensor& skip) {
       comm_->all_gather(all, part.contiguous());
       return all;
     };
-    free.x = gathered(free.x);
+    x = gathered(x);
     targets = gathered(targets);
   }
-  memory_->commit_episodes(window_, free, targets, skip);
+  memory_->commit_episodes(window_, x, targets, skip);
 }
 
 NamedValues ContrastiveTask::summarize(const std::vector<double>& sums, int64_t steps) const {

@@ -89,7 +89,7 @@ bool LayeredTask::nudged() const {
 
 void LayeredTask::batch_loaded(int64_t step) {
   const int64_t every = config_.contrastive.cosine_every;
-  if (every > 0 && step % every == 0) measure_cosines();
+  if (every > 0 && (step - 1) % every == 0) measure_cosines();
 }
 
 // The gradient of the readout is exact, so its cosine would say nothing.

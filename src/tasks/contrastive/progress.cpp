@@ -27,7 +27,7 @@ void RelaxationProgress::measure(int64_t step, const models::GeometricMemory& me
   const at::Tensor chosen = targets.narrow(0, 0, rows);
   const auto drive = memory.drive(window, inputs.narrow(0, 0, rows));
   ops::GeometricState state = memory.free_phase(window, drive, 0);
-  const at::Tensor free = at::zeros({rows}, state.x.options());  // signs of no nudge
+  const at::Tensor free = at::zeros({rows}, state.o.options());  // signs of no nudge
   std::vector<int64_t> ends;
   std::vector<at::Tensor> values;
   for (int64_t part = 0; part <= parts; ++part) {

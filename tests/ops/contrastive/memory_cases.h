@@ -27,7 +27,7 @@ struct MemoryCase {
     const at::Tensor factor = at::eye(size.coords, at::kDouble) + 0.1 * draw({size.coords, size.coords});
     metric = 0.5 * factor.matmul(factor.t());
     drive = draw({size.rows, size.coords});
-    x = drive.clone();
+    offset = 0.3 * draw({size.rows, size.coords});
     o = 0.1 * draw({size.rows, size.width});
     nudge.readout = rounded(draw({size.classes, size.width}) / std::sqrt(static_cast<double>(size.width)));
     nudge.bias = 0.1 * draw({size.classes});
@@ -40,7 +40,7 @@ struct MemoryCase {
   // In another dtype on a device; `half`: float16 values.
   MemoryCase to(at::Device device, at::ScalarType dtype, bool half) const {
     MemoryCase other = *this;
-    for (at::Tensor* tensor : {&other.drive, &other.x, &other.o, &other.metric, &other.rates, &other.scales,
+    for (at::Tensor* tensor : {&other.drive, &other.offset, &other.o, &other.metric, &other.rates, &other.scales,
                                &other.slots.keys, &other.slots.key_norms, &other.slots.resilience, &other.slots.values,
                                &other.nudge.readout, &other.nudge.bias, &other.nudge.signs}) {
       *tensor = tensor->to(device, dtype);
@@ -52,16 +52,16 @@ struct MemoryCase {
   }
 
   GeometricState relaxed(int64_t steps, bool nudged, double momentum = 0) const {
-    return geometric_relax(drive, x, o, slots, metric, rates, nudged ? nudge : GeometricNudge{}, {}, steps, constants,
-                           momentum);
+    return geometric_relax(drive, offset, o, slots, metric, rates, nudged ? nudge : GeometricNudge{}, {}, steps,
+                           constants, momentum);
   }
   ContrastiveStatistics statistics(const GeometricState& state) const {
-    return contrastive_statistics(state.x, state.o, state.log_sum, scales, slots, constants);
+    return contrastive_statistics(drive + state.offset, state.o, state.log_sum, scales, slots, constants);
   }
 
   GeometricSlots slots;
   GeometricNudge nudge;
-  at::Tensor metric, drive, x, o, scales, rates;
+  at::Tensor metric, drive, offset, o, scales, rates;
   GeometricConstants constants{.kappa = 8, .gamma = 0.125, .retrieval_beta = 2, .cost_eps = 0.1};
 };
 
@@ -71,7 +71,7 @@ inline double relative_error(const at::Tensor& got, const at::Tensor& want) {
 
 inline void expect_close_state(const GeometricState& got, const GeometricState& want, double bound,
                                const std::string& what) {
-  EXPECT_LT(relative_error(got.x, want.x), bound) << what;
+  EXPECT_LT(relative_error(got.offset, want.offset), bound) << what;
   EXPECT_LT(relative_error(got.o, want.o), bound) << what;
   EXPECT_LT(relative_error(got.log_sum, want.log_sum), bound) << what;
   EXPECT_LT(relative_error(got.speed, want.speed), bound) << what;
@@ -104,7 +104,7 @@ inline void expect_good_statistics(at::Device device, bool half) {
     const MemoryCase ours = exact.to(device, at::kFloat, half);
     const GeometricState state = exact.relaxed(5, false);
     GeometricState rounded = state;
-    for (at::Tensor* tensor : {&rounded.x, &rounded.o, &rounded.log_sum}) *tensor = tensor->to(device, at::kFloat);
+    for (at::Tensor* tensor : {&rounded.offset, &rounded.o, &rounded.log_sum}) *tensor = tensor->to(device, at::kFloat);
     const ContrastiveStatistics got = ours.statistics(rounded), want = exact.statistics(state);
     const std::string what = cat(size.rows, " rows, ", size.slots, " slots");
     EXPECT_LT(relative_error(got.values, want.values), 2e-5) << what;
@@ -126,7 +126,7 @@ inline void expect_empty_slots_unread(at::Device device, bool half) {
     }
     const std::string what = cat(filled, " of 300 filled");
     const GeometricState got = ours.relaxed(6, true), want = exact.relaxed(6, true);
-    EXPECT_LT(relative_error(got.x, want.x), 2e-5) << what;
+    EXPECT_LT(relative_error(got.offset, want.offset), 2e-5) << what;
     EXPECT_LT(relative_error(got.o, want.o), 2e-5) << what;
     const ContrastiveStatistics sums = ours.statistics(got), exact_sums = exact.statistics(want);
     EXPECT_LT(largest_difference(sums.values.cpu(), exact_sums.values), 2e-4) << what;
@@ -142,22 +142,23 @@ inline void expect_every_batch_size(at::Device device, bool half) {
   const auto first = [](const at::Tensor& tensor, int64_t rows) { return tensor.narrow(0, 0, rows).contiguous(); };
   for (int64_t rows = 1; rows <= 100; rows += rows < 64 ? 1 : 36) {
     MemoryCase part = exact;
-    for (at::Tensor* tensor : {&part.drive, &part.x, &part.o, &part.scales, &part.nudge.targets, &part.nudge.signs}) {
+    for (at::Tensor* tensor :
+         {&part.drive, &part.offset, &part.o, &part.scales, &part.nudge.targets, &part.nudge.signs}) {
       *tensor = first(*tensor, rows);
     }
     const MemoryCase ours = part.to(device, at::kFloat, half);
     const std::string what = cat(rows, " rows");
     const GeometricState got = ours.relaxed(6, true);
-    EXPECT_LT(relative_error(got.x, first(want.x, rows)), 2e-5) << what;
+    EXPECT_LT(relative_error(got.offset, first(want.offset, rows)), 2e-5) << what;
     EXPECT_LT(relative_error(got.o, first(want.o, rows)), 2e-5) << what;
-    const GeometricState state{.x = first(want.x, rows),
+    const GeometricState state{.offset = first(want.offset, rows),
                                .o = first(want.o, rows),
                                .h = {},
                                .log_sum = first(want.log_sum, rows),
                                .speed = {},
                                .residual = {}};
     GeometricState rounded = state;
-    for (at::Tensor* tensor : {&rounded.x, &rounded.o, &rounded.log_sum}) *tensor = tensor->to(device, at::kFloat);
+    for (at::Tensor* tensor : {&rounded.offset, &rounded.o, &rounded.log_sum}) *tensor = tensor->to(device, at::kFloat);
     const ContrastiveStatistics sums = ours.statistics(rounded), exact_sums = part.statistics(state);
     EXPECT_LT(relative_error(sums.values, exact_sums.values), 2e-5) << what;
     EXPECT_LT(relative_error(sums.pulled, exact_sums.pulled), 2e-5) << what;

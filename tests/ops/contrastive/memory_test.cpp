@@ -23,10 +23,10 @@ TEST(GeometricRelax, StepsAddUp) {
   MemoryCase memory({9, 40, 6, 8, 4});
   const GeometricState whole = memory.relaxed(10, true);
   const GeometricState half = memory.relaxed(4, true);
-  memory.x = half.x;
+  memory.offset = half.offset;
   memory.o = half.o;
   const GeometricState rest = memory.relaxed(6, true);
-  expect_same_bits(rest.x, whole.x);
+  expect_same_bits(rest.offset, whole.offset);
   expect_same_bits(rest.o, whole.o);
   EXPECT_LT(largest_difference(half.speed + rest.speed, whole.speed), 1e-12);
 }
@@ -36,7 +36,7 @@ TEST(GeometricRelax, SettlesAtOneEquilibrium) {
   MemoryCase memory({9, 40, 6, 8, 4});
   const GeometricState plain = memory.relaxed(400, false), damped = memory.relaxed(400, false, 0.6);
   EXPECT_LT(plain.residual.max().item<double>(), 1e-12);
-  EXPECT_LT(largest_difference(plain.x, damped.x), 1e-9);
+  EXPECT_LT(largest_difference(plain.offset, damped.offset), 1e-9);
   EXPECT_LT(largest_difference(plain.o, damped.o), 1e-9);
 }
 

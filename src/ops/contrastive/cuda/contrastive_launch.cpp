@@ -20,18 +20,18 @@ const int64_t* filled_of(const GeometricSlots& slots) {
   return slots.filled.defined() ? slots.filled.const_data_ptr<int64_t>() : nullptr;
 }
 
-RelaxResult geometric_relax_cuda(const at::Tensor& drive, const at::Tensor& x, const at::Tensor& o,
+RelaxResult geometric_relax_cuda(const at::Tensor& drive, const at::Tensor& offset, const at::Tensor& o,
                                  at::TensorList slot_list, const std::optional<at::Tensor>& filled,
                                  const at::Tensor& metric, const at::Tensor& rates, at::TensorList nudge,
                                  at::TensorList hidden, int64_t steps, at::ArrayRef<double> constants,
                                  double momentum) {
   const RelaxArguments a =
-      relax_arguments(drive, x, o, slot_list, filled, metric, rates, nudge, hidden, steps, constants, momentum);
-  const c10::cuda::CUDAGuard guard(x.device());
+      relax_arguments(drive, offset, o, slot_list, filled, metric, rates, nudge, hidden, steps, constants, momentum);
+  const c10::cuda::CUDAGuard guard(drive.device());
   const GeometricSlots& slots = a.slots;
   const bool plain =
-      cuda::use_kernel(x) && slots.values.scalar_type() == at::kHalf && !a.hidden.state.defined() && momentum == 0;
-  const at::Tensor from_drive = drive.contiguous(), from_x = x.contiguous(), from_o = o.contiguous();
+      cuda::use_kernel(drive) && slots.values.scalar_type() == at::kHalf && !a.hidden.state.defined() && momentum == 0;
+  const at::Tensor from_drive = drive.contiguous(), from_offset = offset.contiguous(), from_o = o.contiguous();
   const at::Tensor keys = slots.keys.contiguous(), norms = slots.key_norms.contiguous();
   const at::Tensor resilience = slots.resilience.contiguous(), values = slots.values.contiguous();
   const at::Tensor matrix = metric.contiguous(), speeds = rates.contiguous();
@@ -45,7 +45,7 @@ RelaxResult geometric_relax_cuda(const at::Tensor& drive, const at::Tensor& x, c
   cuda::GeometricRelax params{};
   if (plain) {
     params.drive = from_drive.const_data_ptr<float>();
-    params.x = from_x.const_data_ptr<float>();
+    params.offset = from_offset.const_data_ptr<float>();
     params.o = from_o.const_data_ptr<float>();
     params.keys = keys.const_data_ptr<float>();
     params.key_norms = norms.const_data_ptr<float>();
@@ -54,9 +54,9 @@ RelaxResult geometric_relax_cuda(const at::Tensor& drive, const at::Tensor& x, c
     params.filled = filled_of(slots);
     params.metric = matrix.const_data_ptr<float>();
     params.rates = speeds.const_data_ptr<float>();
-    params.rows = as_int(x.size(0));
+    params.rows = as_int(drive.size(0));
     params.slots = as_int(keys.size(0));
-    params.coords = as_int(x.size(1));
+    params.coords = as_int(drive.size(1));
     params.width = as_int(o.size(1));
     params.steps = as_int(steps);
     params.kappa = static_cast<float>(a.constants.kappa);
@@ -72,21 +72,21 @@ RelaxResult geometric_relax_cuda(const at::Tensor& drive, const at::Tensor& x, c
     }
   }
   if (!plain || !cuda::fits(params)) {
-    GeometricState state =
-        reference::geometric_relax(drive, x, o, slots, metric, rates, a.nudge, a.hidden, steps, a.constants, momentum);
-    if (state.x.is_same(x)) state.x = x.clone();
+    GeometricState state = reference::geometric_relax(drive, offset, o, slots, metric, rates, a.nudge, a.hidden, steps,
+                                                      a.constants, momentum);
+    if (state.offset.is_same(offset)) state.offset = offset.clone();
     if (state.o.is_same(o)) state.o = o.clone();
     if (state.h.defined() && state.h.is_same(a.hidden.state)) state.h = state.h.clone();
     if (state.residual.is_same(state.speed)) state.residual = state.speed.clone();
     return as_result(state);
   }
-  GeometricState next{.x = at::empty_like(from_x),
+  GeometricState next{.offset = at::empty_like(from_offset),
                       .o = at::empty_like(from_o),
                       .h = {},
-                      .log_sum = at::empty({x.size(0)}, x.options()),
-                      .speed = at::empty({x.size(0)}, x.options()),
-                      .residual = at::empty({x.size(0)}, x.options())};
-  params.next_x = next.x.mutable_data_ptr<float>();
+                      .log_sum = at::empty({drive.size(0)}, drive.options()),
+                      .speed = at::empty({drive.size(0)}, drive.options()),
+                      .residual = at::empty({drive.size(0)}, drive.options())};
+  params.next_offset = next.offset.mutable_data_ptr<float>();
   params.next_o = next.o.mutable_data_ptr<float>();
   params.log_sum = next.log_sum.mutable_data_ptr<float>();
   params.speed = next.speed.mutable_data_ptr<float>();

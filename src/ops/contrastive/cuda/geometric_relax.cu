@@ -104,6 +104,10 @@ __device__ inline float sum_of_x(float value) {
   return value;
 }
 
+__device__ inline float4 sum_of(const float4& a, const float4& b) {
+  return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
+}
+
 __device__ inline float square_sum(const float4& v) {
   return v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w;
 }
@@ -162,7 +166,7 @@ struct RowMover {
     atomicMax(shared.residual + row, __float_as_int(largest_of(move)));
   }
 
-  // Moves four numbers of x of a row; N / 4 neighbouring lanes have a row. By whole warps.
+  // Moves x = drive + offset by four numbers of a row; N / 4 neighbouring lanes have a row. By whole warps.
   __device__ void move_x(int item, bool last) const {
     constexpr int kLanes = N / 4;
     const bool real = item < division.own_rows() * kLanes;
@@ -170,10 +174,11 @@ struct RowMover {
     const Parts slots(sums_of(row), division.cluster, kColumns);
     const float inverse = slots.sum > 0 ? 1 / slots.sum : 0, pulls = slots.pulls * inverse;
     float4* const state = reinterpret_cast<float4*>(shared.state + row * (N + D) + at);
-    float4 value = *state;
-    const float4 total = slots.columns(C::kPull + at);
-    const float pull[4] = {total.x * inverse - pulls * value.x, total.y * inverse - pulls * value.y,
-                           total.z * inverse - pulls * value.z, total.w * inverse - pulls * value.w};
+    const float4 drive = *reinterpret_cast<const float4*>(shared.drive + row * N + at);
+    float4 offset = *state;
+    const float4 x = sum_of(drive, offset), total = slots.columns(C::kPull + at);
+    const float pull[4] = {total.x * inverse - pulls * x.x, total.y * inverse - pulls * x.y,
+                           total.z * inverse - pulls * x.z, total.w * inverse - pulls * x.w};
     const int lane = static_cast<int>(threadIdx.x) % 32, first = lane - lane % kLanes;
     float4 force = make_float4(0, 0, 0, 0);
 #pragma unroll
@@ -185,18 +190,16 @@ struct RowMover {
       force.z = fmaf(one, metric.z, force.z);
       force.w = fmaf(one, metric.w, force.w);
     }
-    const float4 drive = *reinterpret_cast<const float4*>(shared.drive + row * N + at);
-    const float4 move = make_float4(
-        rate_x * (p.kappa * (drive.x - value.x) + force.x), rate_x * (p.kappa * (drive.y - value.y) + force.y),
-        rate_x * (p.kappa * (drive.z - value.z) + force.z), rate_x * (p.kappa * (drive.w - value.w) + force.w));
-    value = make_float4(value.x + move.x, value.y + move.y, value.z + move.z, value.w + move.w);
+    const float4 move = make_float4(rate_x * (force.x - p.kappa * offset.x), rate_x * (force.y - p.kappa * offset.y),
+                                    rate_x * (force.z - p.kappa * offset.z), rate_x * (force.w - p.kappa * offset.w));
+    offset = sum_of(offset, move);
     const float square = sum_of_x<N>(square_sum(move));
     if (real) {
-      *state = value;
+      *state = offset;
       if (at == 0) shared.speed[row] += sqrtf(square + p.cost_eps);
       if (last) keep_residual(row, move);
     }
-    hand_out_x<N, D>(shared, division, row, at, real, value);
+    hand_out_x<N, D>(shared, division, row, at, real, sum_of(drive, offset));
   }
 
   // Moves four numbers of o of a row. By whole warps.
@@ -220,7 +223,7 @@ struct RowMover {
                           force.z - nudge * (mean.z * scale - target.z), force.w - nudge * (mean.w * scale - target.w));
     }
     const float4 move = make_float4(rate_o * force.x, rate_o * force.y, rate_o * force.z, rate_o * force.w);
-    value = make_float4(value.x + move.x, value.y + move.y, value.z + move.z, value.w + move.w);
+    value = sum_of(value, move);
     if (real) {
       *state = value;
       if (last) keep_residual(row, move);
@@ -306,7 +309,7 @@ __global__ void __launch_bounds__(most_warps(kNudged) * 32) geometric_relax(Geom
     const int64_t chart = static_cast<int64_t>(from) * p.coords + column,
                   output = static_cast<int64_t>(from) * p.width + at;
     const bool real = from < p.rows && (column < N ? column < p.coords : at < p.width);
-    shared.state[i] = real ? (column < N ? p.x[chart] : p.o[output]) : 0;
+    shared.state[i] = real ? (column < N ? p.offset[chart] : p.o[output]) : 0;
     if (column < N) {
       shared.drive[row * N + column] = real ? p.drive[chart] : 0;
     } else if (kNudged) {
@@ -327,8 +330,9 @@ __global__ void __launch_bounds__(most_warps(kNudged) * 32) geometric_relax(Geom
   for (int base = warp * 32; base < own * (N / 4); base += threads) {
     const bool real = base + lane < own * (N / 4);
     const int row = real ? (base + lane) / (N / 4) : 0, at = lane % (N / 4) * 4;
-    const float4 value = *reinterpret_cast<const float4*>(shared.state + row * (N + D) + at);
-    hand_out_x<N, D>(shared, division, row, at, real, value);
+    const float4 drive = *reinterpret_cast<const float4*>(shared.drive + row * N + at);
+    const float4 offset = *reinterpret_cast<const float4*>(shared.state + row * (N + D) + at);
+    hand_out_x<N, D>(shared, division, row, at, real, sum_of(drive, offset));
   }
   for (int base = warp * 32; base < own * (D / 4); base += threads) {
     const bool real = base + lane < own * (D / 4);
@@ -365,7 +369,7 @@ __global__ void __launch_bounds__(most_warps(kNudged) * 32) geometric_relax(Geom
   for (int i = thread; i < own * (N + D); i += threads) {
     const int row = i / (N + D), column = i % (N + D), to = first_own + row, at = column - N;
     if (to >= p.rows) continue;
-    if (column < p.coords) p.next_x[static_cast<int64_t>(to) * p.coords + column] = shared.state[i];
+    if (column < p.coords) p.next_offset[static_cast<int64_t>(to) * p.coords + column] = shared.state[i];
     if (at >= 0 && at < p.width) p.next_o[static_cast<int64_t>(to) * p.width + at] = shared.state[i];
   }
 }

@@ -10,7 +10,7 @@ namespace hrm::ops::cuda {
 // All steps of a phase. Shapes and symbols as in hrm/ops/geometric_relax.h; R rows, S slots, m, d, C.
 struct GeometricRelax {
   const float* drive;       // (R, m)
-  const float* x;           // (R, m)
+  const float* offset;      // (R, m)
   const float* o;           // (R, d)
   const float* keys;        // (S, m)
   const float* key_norms;   // (S)
@@ -23,7 +23,7 @@ struct GeometricRelax {
   const float* bias;        // (C)
   const int64_t* targets;   // (R)
   const float* signs;       // (R)
-  float* next_x;            // (R, m)
+  float* next_offset;       // (R, m)
   float* next_o;            // (R, d)
   float* log_sum;           // (R)
   float* speed;             // (R)

@@ -79,9 +79,10 @@ struct Shared {
   }
 
   char* at;
-  // outputs, charts: o and x of all rows of the cluster, and squares: |x|^2. state: x and o of the block's own rows,
-  // N + D numbers a row. of_warps: what each warp of this block adds to a row of the cluster, of_blocks: what each
-  // block adds to an own row. residual: the bits of a float32 number. key_norms: with cost_eps added.
+  // outputs, charts: o and x of all rows of the cluster, and squares: |x|^2. state: x less its drive and o of the
+  // block's own rows, N + D numbers a row. of_warps: what each warp of this block adds to a row of the cluster,
+  // of_blocks: what each block adds to an own row. residual: the bits of a float32 number. key_norms: with cost_eps
+  // added.
   __half *keys, *values, *readout, *outputs, *charts;
   float *squares, *key_norms, *resilience, *bias, *of_warps, *of_blocks, *metric, *state, *drive, *target, *sign,
       *speed;
