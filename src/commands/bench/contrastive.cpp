@@ -160,7 +160,8 @@ ContrastiveSubject open_subject(const BenchContrastiveOptions& o) {
   config::Config& config = subject.config;
   config = configuration(o, stored);
   require(config.task == "contrastive", ExitCode::usage,
-          "bench contrastive compares gradients of task=contrastive; the configuration says task=", config.task);
+          "bench contrastive compares gradients of task=contrastive; the configuration says task=", config.task,
+          "; give --config configs/contrastive/digits_cpu.json or --checkpoint RUN");
   require(config.contrastive.mode == config::ContrastiveMode::sound, ExitCode::usage,
           "bench contrastive compares gradients; contrastive.mode is 'compat', whose window has none");
   if (o.float64) {

@@ -59,8 +59,7 @@ TEST(GeometricRelaxGpu, RowsOnSlots) {
   for (const double cost_eps : {1e-8, 1e-4}) {
     MemoryCase exact({40, 200, 16, 32, 20});
     exact.constants.cost_eps = cost_eps;
-    exact.drive = exact.slots.keys.narrow(0, 0, 40).clone();
-    exact.offset.zero_();
+    exact.offset = exact.slots.keys.narrow(0, 0, 40) - exact.drive;
     const MemoryCase ours = exact.to(at::kCUDA, at::kFloat, /*half=*/true);
     GeometricState got = ours.relaxed(1, true), want = exact.relaxed(1, true);
     got.offset += ours.drive;
