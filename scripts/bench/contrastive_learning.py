@@ -13,8 +13,8 @@ one and two hidden layers (mlp1, mlp2). Arms:
     spsa        random perturbations of all parameters at once
     scalar      the original's rule: one number for metric and angles, and an exact readout
     readout     nothing but the readout learns
-    linear      a softmax regression on the same inputs, in PyTorch, with the same batches' size, steps and optimizer, and
-                with the learning rate and the weight decay that were best on training rows held out
+    linear      a softmax regression on the same inputs, in PyTorch, with the same batches' size, steps and optimizer; on
+                digits and mnist5k with the learning rate and the weight decay that were best on training rows held out
 
 All arms but linear start from the same weights of a seed and see the same batches. spsa, scalar and readout have no
 weight decay, which only harms them. A run's figure is that of its last weights on the test rows. Prints a table with

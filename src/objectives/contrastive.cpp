@@ -77,15 +77,16 @@ ContrastiveResult contrastive_gradients(const GeometricMemory& memory, const Geo
   result.speed = free.speed.mean() / static_cast<double>(std::max<int64_t>(options.steps, 1));
   result.speed_plus = result.speed_minus = at::zeros_like(result.speed);
   result.residual = free.residual.max();
-  result.beta = window.rates.select(0, 2);
+  result.beta = at::zeros_like(result.speed);
 
   if (options.rule == ContrastiveRule::backprop) {
     result.gradients = backprop(memory, inputs, targets, options.steps);
     return result;
   }
   const at::Tensor beta = window.rates.select(0, 2);
-  const at::Tensor factors = options.beta_per_row ? nudge_factors(logits, targets, memory.options().beta_cap / beta)
-                                                  : at::ones({rows}, free.o.options());
+  const at::Tensor factors = options.beta_per_row
+                                 ? nudge_factors(logits, targets, (options.most_beta / beta).clamp_min(1))
+                                 : at::ones({rows}, free.o.options());
   const auto nudge_steps = static_cast<double>(options.nudge_steps);
   result.gradients.resize(memory.parameter_names().size());
   if (options.rule == ContrastiveRule::symmetric) {
@@ -112,6 +113,7 @@ ContrastiveResult contrastive_gradients(const GeometricMemory& memory, const Geo
     result.speed_plus = nudged.speed.mean() / nudge_steps;
     result.residual = at::maximum(result.residual, nudged.residual.max());
   } else if (options.rule == ContrastiveRule::scalar) {
+    result.beta = beta;
     const ops::GeometricState start = memory.free_phase(window, drive, 0);
     const at::Tensor ones = at::ones({rows}, free.o.options());
     const ops::GeometricState nudged = memory.nudged_phase(window, drive, start, targets, ones, options.nudge_steps);

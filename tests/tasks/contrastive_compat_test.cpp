@@ -276,6 +276,7 @@ TEST(ContrastiveCompatTask, RefusesWhatTheWindowDoesNotHave) {
                             "cost_eps=0.5",
                             "margin=0.5",
                             "beta_share=0.5",
+                            "beta_per_row=false",
                             "nudge_steps=3",
                             "momentum=0.5",
                             "symplectic_stiffness=1",

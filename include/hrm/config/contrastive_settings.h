@@ -94,10 +94,8 @@ inline const ReadWhen kNudged{"contrastive.rule",
                               {"symmetric", "one_sided", "scalar"},
                               "has no nudged phase",
                               "set contrastive.rule to symmetric"};
-inline const ReadWhen kRowsNudged{"contrastive.rule",
-                                  {"symmetric", "one_sided"},
-                                  "has one nudge for all rows, or none",
-                                  "set contrastive.rule to symmetric"};
+inline const ReadWhen kRowsNudged{
+    "contrastive.rule", {"symmetric", "one_sided"}, "has no nudge for each row", "set contrastive.rule to symmetric"};
 inline const ReadWhen kRotor{.key = "contrastive.rotor_mode",
                              .values = {"off"},
                              .why = "has no angles",
@@ -111,6 +109,9 @@ inline const ReadWhen kMovingField{.key = "contrastive.dynamics_mode",
                                    .unless = true};
 inline const ReadWhen kSymplectic{
     "contrastive.dynamics_mode", {"symplectic"}, "has no potential", "set contrastive.dynamics_mode to symplectic"};
+
+// Largest beta_share with beta_per_row: r = exp(share r) has a solution up to exp(-1) (hrm/objectives/contrastive.h).
+inline constexpr double kMostShareOfRows = 0.36;
 
 struct ContrastiveConfig {
   ContrastiveMode mode = ContrastiveMode::sound;

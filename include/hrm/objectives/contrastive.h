@@ -28,15 +28,19 @@ struct ContrastiveOptions {
   int64_t steps = 64;        // of the free phase
   int64_t nudge_steps = 64;  // of a nudged phase, from the free equilibrium
   bool beta_per_row = true;  // rules symmetric and one_sided: each row has a beta of its own, see nudge_factors()
+  double most_beta = 0.1;    // of a row; the window's beta may be larger
 };
 
-// By how much more than beta each row may be nudged: min(1 / min(1, 4 e), most), e = 1 - softmax(logits)[target].
+// By how much more than beta each row may be nudged: min(1 / min(1, 4 u), most), where u = 1 - softmax(logits)[target]
+// is the row's error.
 //
-// The cost's Hessian by the logits, diag(p) - p p^T, has eigenvalues of at most min(1/2, 2 e) (Gershgorin). Where
-// beta = share * 2 gamma / |W|^2 is safe for any row, this row's beta leaves the same share of gamma. The nudge raises
-// e to r e with r = exp(share r) at most, without the coupling of the state's parts, so share must be at most 1/e =
-// 0.36. A row that is nearly right pulls with e alone. With one beta for all, the move of such rows drowns in float32's
-// rounding, and their noise in the sum hides the gradient of the rest.
+// Why: the force of the nudge is in proportion to u. With one beta for all, rows that are nearly right move by less
+// than float32 rounds, and their noise in the sum hides the gradient of the others.
+//
+// Bound: the cost's Hessian by the logits, diag(p) - p p^T with p = softmax, has eigenvalues of at most min(1/2, 2 u)
+// (Gershgorin). beta = share * 2 gamma / |W|^2 allows for 1/2. So this row's nudge takes the same share of the energy's
+// curvature gamma. Without the coupling of the state's parts, the negative phase raises u to r u at most, with
+// r = exp(share r). Such an r exists where share is at most exp(-1) = 0.368.
 //
 // logits (B, C), targets (B) int64, most 0-dim. Returns (B), at least 1 where most is.
 at::Tensor nudge_factors(const at::Tensor& logits, const at::Tensor& targets, const at::Tensor& most);
@@ -48,7 +52,7 @@ struct ContrastiveResult {
   at::Tensor speed;                    // mean over rows and steps of the free phase of sqrt(|dX|^2 + cost_eps)
   at::Tensor speed_plus, speed_minus;  // the same of the nudged phases; zero where there is none
   at::Tensor residual;                 // largest change of a state component in the last step of any phase
-  at::Tensor beta;                     // mean over the rows; window's where nothing is nudged
+  at::Tensor beta;                     // mean over the rows; zero where nothing is nudged
   models::Gradients gradients;         // of the mean loss, in the order of the parameters
   ops::GeometricState free;
   at::Tensor drive;  // (B, m): the free state is at drive + free.offset in scaled coordinates

@@ -17,7 +17,7 @@ struct ContrastiveStatistics {
 };
 
 // x (R, m), o (R, d), log_sum (R): a state of geometric_relax. scales (R): +1/(2 beta B) for rows of the positive phase
-// and -1/(2 beta B) for those of the negative one give the symmetric difference of the statistics.
+// and -1/(2 beta B) for those of the negative one, beta of the row, give the symmetric difference of the statistics.
 //
 // Slots behind `slots.filled` get zeros and are not read. Weights are computed tile by tile and never stored as rows x
 // slots; every sum has a fixed order. Runs on the current stream and can be captured. No derivative.

@@ -3,7 +3,7 @@
 //
 // Energy of a row with chart state x and retrieved output o, in scaled coordinates X = Qs x, Kt_k = Qs K_k:
 //
-//   E(X, o) = kappa/2 |x - drive|^2 + gamma/2 |o|^2 - 1/beta_r log sum_k exp(beta_r (gamma V_k.o - R_k c_k(X)))
+//   E(X, o) = kappa/2 |x - A u - a|^2 + gamma/2 |o|^2 - 1/beta_r log sum_k exp(beta_r (gamma V_k.o - R_k c_k(X)))
 //   c_k(X)  = sqrt(max(|Kt_k - X|^2, 0) + cost_eps)
 //
 // and cost C = -log softmax(W o + b)[target]. The log-sum is the soft minimum of the action from the row to the slots;
@@ -40,7 +40,7 @@ struct GeometricNudge {
   at::Tensor readout;  // (C, d): W
   at::Tensor bias;     // (C): b
   at::Tensor targets;  // (R) int64
-  at::Tensor signs;    // (R): +1 or -1 times beta; 0 leaves a row free
+  at::Tensor signs;    // (R): times beta the nudge of the row, of either sign; 0 leaves a row free
 };
 
 // Hidden units h in [0, 1] between the input and the chart: kappa/2 |x - A h - a|^2 + 1/2 |h - hidden_drive|^2 in place
@@ -52,8 +52,8 @@ struct GeometricHidden {
   at::Tensor down;   // (H, m): A^T times the inverse of Qs
 };
 
-// The chart state is kept as its offset from the drive. That is small, so float32 rounds it far less than X, and the
-// gradient is made of the difference of two such states.
+// The chart state is kept as its offset from the drive. Without hidden units that is small, so float32 rounds it far
+// less than X, and the gradient is made of the difference of two such states.
 struct GeometricState {
   at::Tensor offset;    // (R, m): X - drive
   at::Tensor o;         // (R, d)

@@ -102,17 +102,17 @@ void open_memory(ContrastiveSubject& subject, const tasks::ContrastiveSource& da
   finish_model(subject, stored, float64);
   subject.half_values = !float64 && tasks::half_values(c, subject.runtime.device);
   const bool half = subject.half_values;
-  const auto gradients = [memory, half, per_row = c.beta_per_row,
-                          batch = subject.batch](const GradientRequest& request) {
+  const auto gradients = [memory, half, c, batch = subject.batch](const GradientRequest& request) {
     const at::NoGradGuard no_grad;
     models::GeometricMemory::Window window = memory->prepare(half);
     window.rates.select(0, 2).mul_(request.share / memory->options().beta_share);
-    return objectives::contrastive_gradients(*memory, window, batch.inputs, batch.labels,
-                                             {.rule = request.rule,
-                                              .steps = request.steps,
-                                              .nudge_steps = request.nudge_steps,
-                                              .beta_per_row = per_row})
-        .gradients;
+    objectives::ContrastiveOptions how = tasks::contrastive_options(c);
+    how.rule = request.rule;
+    how.steps = request.steps;
+    how.nudge_steps = request.nudge_steps;
+    // Where a training refuses a nudge for each row, all have one.
+    how.beta_per_row = c.beta_per_row && request.share <= config::kMostShareOfRows;
+    return objectives::contrastive_gradients(*memory, window, batch.inputs, batch.labels, how).gradients;
   };
   subject.gradients = gradients;
   subject.backprop = [gradients, steps = c.tbptt_window_steps] {

@@ -104,7 +104,8 @@ objectives::ContrastiveOptions contrastive_options(const config::ContrastiveConf
   return {.rule = rule_of(config.rule),
           .steps = config.tbptt_window_steps,
           .nudge_steps = config.nudge_steps > 0 ? config.nudge_steps : config.tbptt_window_steps,
-          .beta_per_row = config.beta_per_row};
+          .beta_per_row = config.beta_per_row,
+          .most_beta = config.beta_nudge};
 }
 
 namespace {
@@ -363,8 +364,8 @@ NamedValues ContrastiveTask::summarize(const std::vector<double>& sums, int64_t 
   const auto share = std::find(metric_names_.begin(), metric_names_.end(), kNudgedShare) - metric_names_.begin();
   const double nudged = config_.contrastive.nudge_every_windows > 1 ? sums[static_cast<size_t>(share)] : count;
   for (size_t i = 0; i < metric_names_.size(); ++i) {
-    // Windows without nudged phases have no action of them.
-    const bool of_nudged = metric_names_[i].starts_with("lior_");
+    // Windows without nudged phases have no action and no beta of them.
+    const bool of_nudged = metric_names_[i].starts_with("lior_") || metric_names_[i] == "beta";
     if (of_nudged && nudged == 0) continue;
     out.emplace_back(metric_names_[i], sums[i] / (of_nudged ? nudged : count));
   }

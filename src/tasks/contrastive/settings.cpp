@@ -82,9 +82,6 @@ std::optional<TaskDefault::Chosen> momentum(const LoadedConfig& loaded) {
   return TaskDefault::Chosen{0.5, "for contrastive.network layered"};
 }
 
-// r = exp(share r) has a solution up to 1/e (hrm/objectives/contrastive.h, nudge_factors).
-constexpr double kMostShareOfRows = 0.36;
-
 void check_contrastive(const Checker& check) {
   const Config& c = check.loaded().config;
   const ContrastiveConfig& memory = c.contrastive;
@@ -111,12 +108,12 @@ void check_contrastive(const Checker& check) {
                 at("contrastive.nudge_every_windows"), " needs plain SGD, but the optimizer is ", at("optim.name"),
                 " with ", at("optim.momentum"), ", ", at("optim.weight_decay"), " and ", at("optim.groups"),
                 "; set optim.name to sgd, optim.momentum and optim.weight_decay to 0 and optim.groups to nothing");
+  // The other rules have no negative phase with a nudge for each row.
   const bool rows_nudged =
-      !layered && !has_original_window(c) &&
-      (memory.rule == ContrastiveRuleName::symmetric || memory.rule == ContrastiveRuleName::one_sided);
-  check.require(!rows_nudged || !memory.beta_per_row || memory.beta_share <= kMostShareOfRows,
-                at("contrastive.beta_share"), ", but with ", at("contrastive.beta_per_row"),
-                " the negative phase of a row is surely stable only up to 0.36; set contrastive.beta_per_row to false");
+      !layered && !has_original_window(c) && memory.rule == ContrastiveRuleName::symmetric && memory.beta_per_row;
+  check.require(!rows_nudged || memory.beta_share <= kMostShareOfRows, at("contrastive.beta_share"), ", but with ",
+                at("contrastive.beta_per_row"), " the negative phase of a row is stable only up to 0.36; set ",
+                "contrastive.beta_share to 0.36 or less, or contrastive.beta_per_row to false");
   if (has_original_window(c)) check_compat(check);
   check.require(c.optim.ema == 0, at("optim.ema"), ", but an average of weights is not projected to the condition for ",
                 "one equilibrium; set optim.ema to 0");

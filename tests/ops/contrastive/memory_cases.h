@@ -32,7 +32,7 @@ struct MemoryCase {
     nudge.readout = rounded(draw({size.classes, size.width}) / std::sqrt(static_cast<double>(size.width)));
     nudge.bias = 0.1 * draw({size.classes});
     nudge.targets = (1e3 * draw({size.rows}).abs()).to(at::kLong).remainder(size.classes);
-    nudge.signs = draw({size.rows}).sign();
+    nudge.signs = draw({size.rows}).sign() * (1 + 4 * draw({size.rows}).abs());
     scales = draw({size.rows});
     rates = at::tensor({0.03, 4.0, 0.02, 1.0}, at::kDouble);
   }
