@@ -20,6 +20,7 @@ enum class Stream : uint32_t {
   jitter = 8,         // noise of the router's input; index = step
   token = 9,          // sampled tokens; index = the row's key, draws in the order of its positions
   dropout = 10,       // masks of dropout; index = step
+  state_noise = 11,   // noise on a recurrent state; index = key * 2^16 + segment
 };
 
 // Marks functions that kernels call, too.

@@ -63,9 +63,16 @@ BenchCall act_end(const BenchShape& s, at::Device device, at::ScalarType dtype) 
            int64_t{16}, 0.1, true, false}};
 }
 
+BenchCall add_state_noise(const BenchShape& s, at::Device device, at::ScalarType dtype) {
+  const auto longs = at::device(device).dtype(at::kLong);
+  return {{Random{device, dtype}.activations({s.batch, s.length(), s.width}), at::arange(s.batch, longs),
+           at::zeros({}, longs), 0.1, int64_t{7}}};
+}
+
 const KernelGroups kGroups{
-    {"ActLoss", "loss"},       {"act_loss", "loss"},    {"ActQTarget", "loss"},     {"act_q_target", "loss"},
-    {"ActBegin", "ACT state"}, {"ActEnd", "ACT state"}, {"act_begin", "ACT state"}, {"act_end", "ACT state"},
+    {"ActLoss", "loss"},        {"act_loss", "loss"},      {"ActQTarget", "loss"},
+    {"act_q_target", "loss"},   {"ActBegin", "ACT state"}, {"ActEnd", "ACT state"},
+    {"act_begin", "ACT state"}, {"act_end", "ACT state"},  {"add_state_noise", "ACT state"},
 };
 
 }  // namespace
@@ -73,7 +80,7 @@ const KernelGroups kGroups{
 std::vector<BenchOp> act_cases() {
   return {
       {"hrm::act_q_target", act_q_target}, {"hrm::act_loss", act_loss}, {"hrm::act_loss_backward", act_loss_backward},
-      {"hrm::act_begin_", act_begin},      {"hrm::act_end_", act_end},
+      {"hrm::act_begin_", act_begin},      {"hrm::act_end_", act_end},  {"hrm::add_state_noise_", add_state_noise},
   };
 }
 
