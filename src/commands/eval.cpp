@@ -64,6 +64,8 @@ void check_report(const EvalOptions& options, const config::Config& config, cons
 int run_eval(const EvalOptions& options) {
   std::vector<std::string> overrides = options.overrides;
   if (options.early_halt) overrides.emplace_back("eval.early_halt=true");
+  if (options.segments > 0) overrides.push_back(cat("eval.segments=", options.segments));
+  if (options.rollouts > 0) overrides.push_back(cat("eval.rollouts=", options.rollouts));
   const tasks::StoredModel stored = tasks::open_stored_model(options.checkpoint, overrides, options.base);
   const tasks::TaskSpec& spec = tasks::task_spec(stored.config);
   require(spec.evaluate != nullptr, ExitCode::usage, "models of task ", spec.settings->name, " cannot be evaluated");

@@ -21,9 +21,13 @@
 #include "hrm/objectives/act.h"
 #include "hrm/tasks/puzzle_evaluator.h"
 #include "hrm/tasks/puzzle_inference.h"
+#include "hrm/tasks/puzzle_rules.h"
+#include "hrm/tasks/rollouts.h"
 
 namespace hrm::commands {
 namespace {
+
+constexpr int64_t kRolloutRows = 256;  // that run at a time
 
 // One puzzle as text: what people type, and what the answer is printed as.
 struct Question {
@@ -35,7 +39,8 @@ struct Answer {
   std::string text;
   double confidence = 0;  // sigmoid(q_halt)
   bool valid = false;
-  int64_t segments = 0;  // that it took
+  int64_t segments = 0;   // that it took
+  int64_t agreement = 1;  // rollouts with this answer
 };
 
 // Text <-> tokens, and the rules of the game.
@@ -170,15 +175,13 @@ std::optional<int64_t> first_length(const std::string& text) {
 // Mazes and Sudoku can be told apart by the model's sizes.
 std::unique_ptr<Game> make_game(const tasks::PuzzleInference& loaded, const std::string& origin) {
   const auto& dims = loaded.model->dims();
-  const auto side = static_cast<int64_t>(std::lround(std::sqrt(static_cast<double>(dims.seq_len))));
-  const config::PuzzleFileKind kind = loaded.config.data.kind;
-  if (kind != config::PuzzleFileKind::sudoku && dims.vocab_size == data::kMazeVocabSize &&
-      side * side == dims.seq_len) {
+  const tasks::PuzzleGame game = tasks::game_of(dims, loaded.config.data);
+  if (game == tasks::PuzzleGame::maze) {
+    const auto side = static_cast<int64_t>(std::lround(std::sqrt(static_cast<double>(dims.seq_len))));
     return std::make_unique<MazeGame>(side, origin);
   }
-  require(kind != config::PuzzleFileKind::maze && side * side == dims.seq_len && dims.vocab_size == side + 2,
-          ExitCode::usage, "the model of '", loaded.checkpoint.string(), "' (", dims.seq_len, " cells, ",
-          dims.vocab_size, " tokens) plays neither Sudoku nor mazes; use `hrm_train eval`");
+  require(game == tasks::PuzzleGame::sudoku, ExitCode::usage, "the model of '", loaded.checkpoint.string(), "' (",
+          dims.seq_len, " cells, ", dims.vocab_size, " tokens) plays neither Sudoku nor mazes; use `hrm_train eval`");
   return std::make_unique<SudokuGame>(
       data::sudoku_geometry(dims.seq_len, loaded.config.data.box_rows, loaded.config.data.box_cols), origin);
 }
@@ -203,6 +206,7 @@ class Solver {
     const at::Tensor labels = at::full_like(inputs, data::kIgnoreLabel);
     const data::PuzzleBatch batch{inputs, labels, ids, rows};
     if (options_.watch) return read(questions, watched(questions[0].text, batch));
+    if (options_.rollouts > 1) return wider(questions, batch);
     if (!evaluator_) {
       fp8_.emplace(loaded_.model->fp8());
       evaluator_ = std::make_unique<tasks::PuzzleEvaluator>(
@@ -213,6 +217,51 @@ class Solver {
   }
 
  private:
+  // Several rollouts of each puzzle, and the chosen answers.
+  std::vector<Answer> wider(const std::vector<Question>& questions, const data::PuzzleBatch& batch) {
+    if (!rollouts_) {
+      fp8_.emplace(loaded_.model->fp8());
+      rollouts_ = std::make_unique<tasks::RolloutEvaluator>(
+          *loaded_.model,
+          tasks::RolloutOptions{.rows = std::min(kRolloutRows, batch.valid_rows * options_.rollouts),
+                                .rollouts = options_.rollouts,
+                                .segments = segments_,
+                                .noise = options_.noise,
+                                .noisy_state = config::value_of_name<config::NoisyState>(options_.noisy_state),
+                                .seed = static_cast<uint64_t>(loaded_.config.run.seed),
+                                .cuda_graphs = loaded_.config.runtime.cuda_graphs});
+    }
+    std::vector<int64_t> numbers(questions.size());
+    for (int64_t& number : numbers) number = solved_++;
+    const tasks::RolloutEvaluator::Answers found = rollouts_->run(batch, numbers);
+    const bool by_rules = options_.selector == "valid";
+    const at::Tensor chosen =
+        tasks::choose_rollouts(found, by_rules ? config::RolloutSelector::q
+                                               : config::value_of_name<config::RolloutSelector>(options_.selector))
+            .to(at::kCPU);
+    const at::Tensor tokens = found.tokens.to(at::kCPU, at::kLong).contiguous();
+    const at::Tensor q_halt = found.q_halt.to(at::kCPU).contiguous();
+    std::vector<Answer> answers;
+    for (int64_t row = 0; row < static_cast<int64_t>(questions.size()); ++row) {
+      const std::string& question = questions[static_cast<size_t>(row)].text;
+      const at::Tensor of_row = tokens[row];
+      std::vector<std::string> texts;
+      for (int64_t k = 0; k < options_.rollouts; ++k) texts.push_back(text_of(of_row, k));
+      const float* q = q_halt.const_data_ptr<float>() + row * options_.rollouts;
+      auto best = static_cast<size_t>(chosen[row].item<int64_t>());
+      if (by_rules && !game_.valid(question, texts[best])) {
+        for (size_t k = 0; k < texts.size(); ++k) {
+          const bool better = !game_.valid(question, texts[best]) || q[k] > q[best];
+          if (better && game_.valid(question, texts[k])) best = k;
+        }
+      }
+      answers.push_back({texts[best], 1 / (1 + std::exp(-static_cast<double>(q[best]))),
+                         game_.valid(question, texts[best]), segments_,
+                         std::count(texts.begin(), texts.end(), texts[best])});
+    }
+    return answers;
+  }
+
   // All segments of one batch, each shown.
   tasks::PuzzleEvaluator::Answers watched(const std::string& question, const data::PuzzleBatch& host) {
     const at::Device device = loaded_.runtime.device;
@@ -235,7 +284,7 @@ class Solver {
     std::vector<Answer> answers;
     for (int64_t row = 0; row < static_cast<int64_t>(questions.size()); ++row) {
       Answer answer{text_of(tokens, row), 1 / (1 + std::exp(-static_cast<double>(q_halt.data_ptr<float>()[row]))),
-                    false, steps.data_ptr<int32_t>()[row]};
+                    false, steps.data_ptr<int32_t>()[row], 1};
       answer.valid = game_.valid(questions[static_cast<size_t>(row)].text, answer.text);
       answers.push_back(std::move(answer));
     }
@@ -280,21 +329,29 @@ class Solver {
   int64_t segments_ = 0;
   std::optional<nn::Fp8Evaluation> fp8_;               // of the weights, which stay as they are
   std::unique_ptr<tasks::PuzzleEvaluator> evaluator_;  // for the first batch, which is the largest
+  std::unique_ptr<tasks::RolloutEvaluator> rollouts_;
+  int64_t solved_ = 0;  // puzzles so far: each has noise of its own
 };
 
-void print_answer(const Question& question, const Answer& answer, const std::string& format) {
-  if (format == "jsonl") {
+void print_answer(const Question& question, const Answer& answer, const SolveOptions& options) {
+  if (options.format == "jsonl") {
     nlohmann::ordered_json json;
     json["question"] = question.text;
     json["answer"] = answer.text;
     json["confidence"] = answer.confidence;
     json["segments"] = answer.segments;
+    if (options.rollouts > 1) {
+      json["rollouts"] = options.rollouts;
+      json["agreement"] = answer.agreement;
+    }
     json["valid"] = answer.valid;
     std::cout << json.dump() << "\n";
     return;
   }
   std::cout << answer.text << "\tconfidence " << std::fixed << std::setprecision(3) << answer.confidence
-            << "\tsegments " << answer.segments << "\t" << (answer.valid ? "valid" : "invalid") << "\n";
+            << "\tsegments " << answer.segments << "\t";
+  if (options.rollouts > 1) std::cout << "agreement " << answer.agreement << "/" << options.rollouts << "\t";
+  std::cout << (answer.valid ? "valid" : "invalid") << "\n";
 }
 
 }  // namespace
@@ -322,7 +379,7 @@ int run_solve(const SolveOptions& options) {
                                      questions.begin() + static_cast<int64_t>(first + count));
     const std::vector<Answer> answers = solver.solve(part);
     for (size_t i = 0; i < count; ++i) {
-      print_answer(part[i], answers[i], options.format);
+      print_answer(part[i], answers[i], options);
       valid += answers[i].valid;
     }
     std::cout << std::flush;

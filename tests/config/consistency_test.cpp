@@ -182,6 +182,8 @@ TEST(Consistency, EachContradictionIsRefusedAndItsAdviceWorks) {
       {{"optim.name=muon", "parallel.zero=1"}, "optim.name = \"muon\"", {"parallel.zero=0"}},
       {{"optim.name=muon", "parallel.zero=2"}, "optim.name = \"muon\"", {"optim.name=lion"}},
       {{"eval.weights=ema"}, "eval.weights = \"ema\"", {"optim.ema=0.999"}},
+      {{"eval.rollouts=4", "eval.early_halt=true"}, "eval.early_halt = true", {"eval.early_halt=false"}},
+      {{"eval.noise=0.3"}, "eval.noise = 0.3", {"eval.rollouts=2"}},
       {{"eval.weights=both"}, "eval.weights = \"both\"", {"eval.weights=raw"}},
       {{"precision.recursions=fp8", "precision.compute=fp32"}, "precision.recursions = ", {"precision.compute=bf16"}},
       {{"precision.recursions=fp8", "model.H_cycles=1", "model.L_cycles=1", "model.no_ACT_continue=true"},

@@ -15,19 +15,19 @@ namespace {
 // Verbs of the help texts, in the forms that occur there. A new verb is added here.
 const std::set<std::string>& verbs() {
   static const std::set<std::string> words{
-      "accepts",    "add",      "adds",     "applied",  "apply",    "are",     "asks",     "attend",   "balance",
-      "begin",      "bound",    "calls",    "capture",  "captured", "changes", "chooses",  "clip",     "compare",
-      "compared",   "compute",  "computed", "connects", "counts",   "decays",  "decide",   "discard",  "divide",
-      "do",         "draw",     "drawn",    "drop",     "encoded",  "ends",    "enters",   "estimate", "evaluate",
-      "evaluated",  "fits",     "follows",  "framed",   "frames",   "give",    "halt",     "has",      "have",
-      "hold",       "holds",    "is",       "keep",     "keeps",    "kept",    "leads",    "leave",    "let",
-      "limit",      "lists",    "load",     "log",      "looks",    "marks",   "match",    "maximise", "moved",
-      "multiplies", "multiply", "must",     "name",     "needs",    "pad",     "permute",  "process",  "pulls",
-      "put",        "puts",     "read",     "reads",    "receive",  "record",  "recorded", "replace",  "restrict",
-      "round",      "run",      "runs",     "sample",   "sampled",  "save",    "saved",    "scale",    "scaled",
-      "scales",     "seeds",    "set",      "sets",     "share",    "skip",    "sort",     "split",    "starts",
-      "stay",       "stop",     "stored",   "summed",   "supports", "tell",    "ties",     "trained",  "turns",
-      "updates",    "use",      "used",     "uses",     "wait",     "write",   "writes"};
+      "accepts",  "add",        "adds",     "applied",  "apply",    "are",      "asks",   "attend",   "balance",
+      "begin",    "bound",      "calls",    "capture",  "captured", "changes",  "choose", "chooses",  "clip",
+      "compare",  "compared",   "compute",  "computed", "connects", "counts",   "decays", "decide",   "discard",
+      "divide",   "do",         "draw",     "drawn",    "drop",     "encoded",  "ends",   "enters",   "estimate",
+      "evaluate", "evaluated",  "fits",     "follows",  "framed",   "frames",   "give",   "halt",     "has",
+      "have",     "hold",       "holds",    "is",       "keep",     "keeps",    "kept",   "leads",    "leave",
+      "let",      "limit",      "lists",    "load",     "log",      "looks",    "marks",  "match",    "maximise",
+      "moved",    "multiplies", "multiply", "must",     "name",     "needs",    "pad",    "permute",  "process",
+      "pulls",    "put",        "puts",     "read",     "reads",    "receive",  "record", "recorded", "replace",
+      "restrict", "round",      "run",      "runs",     "sample",   "sampled",  "save",   "saved",    "scale",
+      "scaled",   "scales",     "seeds",    "set",      "sets",     "share",    "skip",   "sort",     "split",
+      "starts",   "stay",       "stop",     "stored",   "summed",   "supports", "tell",   "ties",     "trained",
+      "turns",    "updates",    "use",      "used",     "uses",     "wait",     "write",  "writes"};
   return words;
 }
 

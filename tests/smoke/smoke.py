@@ -130,13 +130,21 @@ class Smoke:
 
     def solve(self):
         questions = self.entry["solve"].replace("{work}", str(self.work)).replace("{root}", str(ROOT))
-        for flags in ([], ["--early-halt"]):
+        plain = []
+        for flags in ([], ["--early-halt"], ["--rollouts", "3", "--selector", "valid"],
+                      ["--rollouts", "3", "--selector", "first"]):
             answers = self.call("solve", "--checkpoint", str(self.run), "--format", "jsonl", *flags,
                                 stdin=pathlib.Path(questions).read_text()).splitlines()
             first = json.loads(answers[0]) if answers else {}
             if not answers or len(first["answer"]) != len(first["question"]) or first["segments"] < 1:
                 sys.exit(f"FAILED ({self.config}): solve {' '.join(flags)} gave {answers[:1]}")
-        return answers
+            plain = plain or answers
+            if "--rollouts" in flags and not 1 <= first["agreement"] <= first["rollouts"] == 3:
+                sys.exit(f"FAILED ({self.config}): solve {' '.join(flags)} gave {answers[:1]}")
+        # Without noise: the answers of a run without rollouts.
+        if [json.loads(a)["answer"] for a in answers] != [json.loads(a)["answer"] for a in plain]:
+            sys.exit(f"FAILED ({self.config}): the first rollouts answer otherwise than runs without rollouts")
+        return plain
 
     def generate(self):
         lines = self.call("generate", str(self.run), "--input", "-", "--max-new-tokens", "5", "--format", "jsonl",

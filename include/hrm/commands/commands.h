@@ -27,6 +27,7 @@ struct EvalOptions {
   std::vector<std::string> overrides;  // of the configuration in the checkpoint
   std::string json_out;                // also write the result here; empty: stdout only
   bool early_halt = false;             // as the override eval.early_halt=true
+  int64_t segments = 0, rollouts = 0;  // as the overrides of section eval; 0: as configured
   // Task polychromic: folder for eval.json, with each prompt's answers, and what run_report makes of it. Empty: none.
   std::string report;
   std::string base = {};  // folder of the weights that an adapter is for; empty: as the run, or the adapter, says
@@ -46,13 +47,17 @@ struct SolveOptions {
   std::string input;       // file; empty or "-": stdin
   bool watch = false;      // draw the grid after each segment
   double watch_delay_seconds = 0.25;
-  int64_t segments = 0;           // 0: halt_max_steps of the model
-  bool early_halt = false;        // a puzzle stops when the model's own rule halts it; not with watch
-  std::string weights = "auto";   // auto, raw, ema
-  std::string device = "auto";    // auto, cpu, cuda
-  int64_t batch_size = 0;         // 0: chosen by the program
-  int64_t puzzle_identifier = 0;  // row of the puzzle embedding
-  std::string format = "text";    // text, jsonl
+  int64_t segments = 0;             // 0: halt_max_steps of the model
+  bool early_halt = false;          // a puzzle stops when the model's own rule halts it; not with watch
+  int64_t rollouts = 1;             // of each puzzle, as eval.rollouts
+  double noise = 0.1;               // eval.noise
+  std::string noisy_state = "z_L";  // eval.noisy_state
+  std::string selector = "q";       // eval.selector, or valid: a valid answer where there is one, else by q
+  std::string weights = "auto";     // auto, raw, ema
+  std::string device = "auto";      // auto, cpu, cuda
+  int64_t batch_size = 0;           // 0: chosen by the program
+  int64_t puzzle_identifier = 0;    // row of the puzzle embedding
+  std::string format = "text";      // text, jsonl
 };
 int run_solve(const SolveOptions& options);
 

@@ -11,6 +11,11 @@ namespace hrm::config {
 // Settings of completions in an evaluation.
 inline const ReadWhen kSampledAnswers{
     .key = "eval.answers", .values = {"0"}, .why = "samples none", .way_out = "set eval.answers to 10", .unless = true};
+inline const ReadWhen kSeveralRollouts{.key = "eval.rollouts",
+                                       .values = {"1"},
+                                       .why = "has nothing to choose",
+                                       .way_out = "set eval.rollouts to 16",
+                                       .unless = true};
 inline const ReadWhen kSpikes{.key = "train.spike_score",
                               .values = {"0"},
                               .why = "looks for no spikes",
@@ -122,11 +127,30 @@ struct EnumNames<EvalWeights> {
   static constexpr const char* kNames[] = {"auto", "raw", "ema", "both"};
 };
 
+// The state of a reasoner that rollouts add noise to.
+enum class NoisyState { z_L, z_H };
+template <>
+struct EnumNames<NoisyState> {
+  static constexpr const char* kNames[] = {"z_L", "z_H"};
+};
+
+// How one of several rollouts is chosen.
+enum class RolloutSelector { q, majority, residual, settled, first };
+template <>
+struct EnumNames<RolloutSelector> {
+  static constexpr const char* kNames[] = {"q", "majority", "residual", "settled", "first"};
+};
+
 struct EvalConfig {
   int64_t batch_size = 0;
   int64_t max_samples = 0;
   int64_t segments = 0;
   bool early_halt = false;
+  int64_t rollouts = 1;
+  double noise = 0.1;
+  NoisyState noisy_state = NoisyState::z_L;
+  RolloutSelector selector = RolloutSelector::q;
+  int64_t residual_window = 3;
   EvalWeights weights = EvalWeights::automatic;
   int64_t answers = 10;
   double answer_temperature = 0.7;
@@ -146,6 +170,21 @@ struct EvalConfig {
       "stop a sample when the model's own rule halts it, and give its slot to the next one; false = run all segments, "
       "as published numbers do",
       Tasks{"puzzle"});
+    f("rollouts", &EvalConfig::rollouts, IntRange{1, 32768}, "rollouts",
+      "rollouts of each puzzle, one of which is chosen; the first has no noise and is what 1 rollout gives",
+      Tasks{"puzzle"});
+    f("noise", &EvalConfig::noise, RealRange{0, 100}, "",
+      "standard deviation of the noise that rollouts add to their state before each segment", Tasks{"puzzle"},
+      kSeveralRollouts);
+    f("noisy_state", &EvalConfig::noisy_state, Choice<NoisyState>{}, "",
+      "the state that rollouts add noise to: z_L is overwritten by its first update, z_H is read by all of them",
+      Tasks{"puzzle"}, kSeveralRollouts);
+    f("selector", &EvalConfig::selector, Choice<RolloutSelector>{}, "",
+      "choose the rollout by: q = largest Q value; majority = most frequent answer; residual = smallest change of the "
+      "logits in the last segments; settled = answer unchanged for longest; first = the one without noise",
+      Tasks{"puzzle"}, kSeveralRollouts);
+    f("residual_window", &EvalConfig::residual_window, IntRange{1, 1024}, "segments",
+      "last segments that the residual of a rollout is the mean of", Tasks{"puzzle"}, kSeveralRollouts);
     f("weights", &EvalConfig::weights, Choice<EvalWeights>{}, "",
       "which weights are evaluated: raw, ema or both; auto = the EMA if there is one");
     f("answers", &EvalConfig::answers, IntRange{0, 1024}, "answers",

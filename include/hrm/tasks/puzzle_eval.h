@@ -11,6 +11,8 @@
 #include "hrm/parallel/comm.h"
 #include "hrm/runtime/device.h"
 #include "hrm/tasks/puzzle_evaluator.h"
+#include "hrm/tasks/puzzle_rules.h"
+#include "hrm/tasks/rollouts.h"
 #include "hrm/tasks/task.h"
 
 namespace hrm::data {
@@ -27,7 +29,11 @@ struct PuzzleEvalOptions {
   int64_t segments = 0;
   bool early_halt = false;  // PuzzleEvaluatorOptions
   bool cuda_graphs = true;
+  config::RolloutSelector selector = config::RolloutSelector::q;  // with rollouts
+  PuzzleRules rules = {};  // with rollouts: how well a choice by the rules would do; empty: is not reported
   int64_t largest_batch = 2048;
+  // With rollouts.rollouts above 1 each sample has several; rows, segments and cuda_graphs of it follow from the above.
+  RolloutOptions rollouts{.rollouts = 1};
 };
 
 // As configured. On a GPU the largest batch is what half of the free memory holds. `training_batch`: rows of a training
@@ -52,15 +58,26 @@ class PuzzleEvaluation {
   // (cells of a sample, mean), exact_accuracy, q_halt_accuracy, steps (with early_halt fewer than segments), lm_loss,
   // q_halt_loss. Uses the current weights. The host reads nothing before a batch is done. An exception from `progress`
   // ends it. It is called equally often on every rank, with the samples of all.
+  //
+  // With rollouts: count, accuracy, exact_accuracy and q_halt_accuracy of the chosen ones, steps, and the shares of
+  // samples that each selector gets right (exact_q, exact_majority, ...) and that some rollout gets right (exact_any),
+  // the mean over rollouts (exact_mean), and the share whose rollouts disagree (answers_differ). With rules also
+  // exact_valid: the largest Q value among answers that obey them; for that the host reads the answers of each batch.
   NamedValues run(const std::function<void(const EvalProgress&)>& progress);
 
  private:
+  NamedValues run_rollouts(const std::function<void(const EvalProgress&)>& progress);
+
   models::PuzzleModel& model_;
   config::ObjectiveConfig objective_;
   at::Device device_;
   std::shared_ptr<parallel::Comm> comm_;
   std::unique_ptr<data::TestReader> reader_;
-  std::unique_ptr<PuzzleEvaluator> evaluator_;
+  std::unique_ptr<PuzzleEvaluator> evaluator_;  // or, with rollouts:
+  std::unique_ptr<RolloutEvaluator> rollouts_;
+  config::RolloutSelector selector_ = config::RolloutSelector::q;
+  int64_t segments_ = 0;
+  PuzzleRules rules_;
 };
 
 // "exact 61.2 % | cells 93.4 % | Q right 88.0 %", also used by `hrm_train eval`.

@@ -61,6 +61,15 @@ void add_eval(CLI::App& app, Action& action) {
   add_json_out(*sub, o->json_out);
   sub->add_flag("--early-halt", o->early_halt,
                 "stop each puzzle when the model's own rule halts it (same as eval.early_halt=true)");
+  sub->add_option("--segments", o->segments,
+                  "reasoning segments, which may exceed those of training (same as eval.segments=N)")
+      ->type_name("N")
+      ->check(CLI::Range(1, 65535));
+  sub->add_option(
+         "--rollouts", o->rollouts,
+         "rollouts of each puzzle, one of which is chosen (same as eval.rollouts=K; see eval.noise, eval.selector)")
+      ->type_name("K")
+      ->check(CLI::Range(1, 32768));
   sub->add_option("--report", o->report,
                   "write the completions of each prompt (eval.json), a report and a web page to this new folder (task "
                   "polychromic)")
@@ -116,6 +125,24 @@ void add_solve(CLI::App& app, Action& action) {
       ->check(CLI::Range(1, 65535));
   sub->add_flag("--early-halt", o->early_halt, "stop each puzzle when the model's own rule halts it")
       ->excludes("--watch");
+  sub->add_option("--rollouts", o->rollouts,
+                  "run each puzzle so often, all but once with noise, and choose one of the answers")
+      ->capture_default_str()
+      ->type_name("K")
+      ->check(CLI::Range(1, 32768))
+      ->excludes("--watch", "--early-halt");
+  sub->add_option("--noise", o->noise, "standard deviation of the noise that rollouts add to their state")
+      ->capture_default_str()
+      ->type_name("STD")
+      ->check(CLI::Range(0.0, 100.0));
+  sub->add_option("--noisy-state", o->noisy_state, "state that rollouts add noise to")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"z_L", "z_H"}));
+  sub->add_option("--selector", o->selector,
+                  "choose by: largest Q value, most frequent answer, smallest change in the last segments, answer "
+                  "unchanged for longest, none (the run without noise), or an answer that obeys the rules")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"q", "majority", "residual", "settled", "first", "valid"}));
   sub->add_option("--weights", o->weights, "which weights to use; auto = the EMA if there is one")
       ->capture_default_str()
       ->check(CLI::IsMember({"auto", "raw", "ema"}));

@@ -40,8 +40,9 @@ EvalOutcome evaluate_puzzles(const StoredModel& stored, const EvalRequest& reque
   const PuzzleEvalOptions options =
       puzzle_eval_options(loaded.config, *loaded.model, loaded.runtime, /*training_batch=*/0);
   log::info("evaluating ", loaded.checkpoint.string(), " (", loaded.averaged ? "averaged" : "raw", " weights) on ",
-            dataset->origin(), ", ", options.segments, options.early_halt ? " segments at most, " : " segments, ",
-            loaded.runtime.device_name);
+            dataset->origin(), ", ",
+            options.rollouts.rollouts > 1 ? cat(options.rollouts.rollouts, " rollouts of ") : std::string(),
+            options.segments, options.early_halt ? " segments at most, " : " segments, ", loaded.runtime.device_name);
   PuzzleEvaluation evaluation(*loaded.model, dataset, loaded.config.objective, options, loaded.runtime.device);
   EvalOutcome outcome;
   outcome.head = eval_head(loaded);
@@ -50,6 +51,15 @@ EvalOutcome evaluate_puzzles(const StoredModel& stored, const EvalRequest& reque
   outcome.head["data"] = dataset->origin();
   outcome.head["segments"] = options.segments;
   outcome.head["early_halt"] = options.early_halt;
+  outcome.head["rollouts"] = options.rollouts.rollouts;
+  if (options.rollouts.rollouts > 1) {
+    outcome.head["noise"] = options.rollouts.noise;
+    outcome.head["noisy_state"] = config::name_of(options.rollouts.noisy_state);
+    outcome.head["selector"] = config::name_of(options.selector);
+  }
+  // Of the products of matrices; with early_halt at most.
+  outcome.head["flops_per_puzzle"] =
+      loaded.model->flops_per_sample_segment() * static_cast<double>(options.segments * options.rollouts.rollouts);
   return outcome;
 }
 

@@ -315,11 +315,15 @@ double PuzzleTask::score(const NamedValues& result) const {
 }
 
 std::string puzzle_eval_text(const NamedValues& result) {
-  return cat("exact ", metrics::percent(value_of(result, "exact_accuracy")), " | cells ",
-             metrics::percent(value_of(result, "accuracy")), " | Q right ",
-             metrics::percent(value_of(result, "q_halt_accuracy")), " | loss ",
-             metrics::fixed(value_of(result, "lm_loss"), 3), " | ", metrics::fixed(value_of(result, "steps"), 1),
-             " segments | ", static_cast<int64_t>(value_of(result, "count")), " puzzles");
+  const auto percent = [&](const char* name) { return metrics::percent(value_of(result, name)); };
+  // Rollouts have no loss.
+  const auto loss = find_value(result, "lm_loss");
+  return cat("exact ", percent("exact_accuracy"), " | cells ", percent("accuracy"), " | Q right ",
+             percent("q_halt_accuracy"),
+             loss ? cat(" | loss ", metrics::fixed(*loss, 3))
+                  : cat(" | exact without noise ", percent("exact_first"), " | some rollout ", percent("exact_any")),
+             " | ", metrics::fixed(value_of(result, "steps"), 1), " segments | ",
+             static_cast<int64_t>(value_of(result, "count")), " puzzles");
 }
 
 // Who computes the attention of this model, for the start of the log.

@@ -51,6 +51,15 @@ PuzzleEvalOptions puzzle_eval_options(const config::Config& config, models::Puzz
   options.segments = config.eval.segments > 0 ? config.eval.segments : config.model.halt_max_steps;
   options.early_halt = config.eval.early_halt;
   options.cuda_graphs = config.runtime.cuda_graphs;
+  options.selector = config.eval.selector;
+  if (config.eval.rollouts > 1) options.rules = puzzle_rules(model.dims(), config.data);
+  options.rollouts = {.rollouts = config.eval.rollouts,
+                      .segments = options.segments,
+                      .noise = config.eval.noise,
+                      .noisy_state = config.eval.noisy_state,
+                      .residual_window = config.eval.residual_window,
+                      .seed = static_cast<uint64_t>(config.run.seed),
+                      .cuda_graphs = options.cuda_graphs};
   options.largest_batch = kLargestCpuBatch;
   if (runtime.device.is_cuda()) {
     const MemoryReport memory = memory_report(runtime.device);
@@ -71,7 +80,10 @@ PuzzleEvaluation::PuzzleEvaluation(models::PuzzleModel& model, std::shared_ptr<c
     : model_(model),
       objective_(objective),
       device_(device),
-      comm_(comm ? std::move(comm) : parallel::make_single_comm()) {
+      comm_(comm ? std::move(comm) : parallel::make_single_comm()),
+      selector_(options.selector),
+      segments_(options.segments),
+      rules_(options.rules) {
   const int64_t ranks = comm_->ranks();
   const auto make_reader = [&](int64_t batch_size) {
     data::TestReaderOptions reader_options;
@@ -87,6 +99,15 @@ PuzzleEvaluation::PuzzleEvaluation(models::PuzzleModel& model, std::shared_ptr<c
   const int64_t samples = (all_samples + ranks - 1) / ranks;  // of this rank, at most
   // With early halting, rows of a call take the places of those that have halted: there should be some in waiting.
   const int64_t fitting = smallest(*comm_, options.largest_batch);
+  if (options.rollouts.rollouts > 1) {
+    RolloutOptions rollouts = options.rollouts;
+    const int64_t most = options.batch_size > 0 ? options.batch_size : fitting;
+    const int64_t puzzles = even_parts(samples, std::max<int64_t>(most / rollouts.rollouts, 1));
+    rollouts.rows = std::min(most, puzzles * rollouts.rollouts);
+    reader_ = make_reader(puzzles);
+    rollouts_ = std::make_unique<RolloutEvaluator>(model, rollouts);
+    return;
+  }
   const int64_t largest = options.early_halt ? std::max<int64_t>(fitting / 2, 1) : fitting;
   const int64_t batch_size =
       options.batch_size > 0 ? std::min(options.batch_size, samples) : even_parts(samples, largest);
@@ -99,7 +120,93 @@ PuzzleEvaluation::PuzzleEvaluation(models::PuzzleModel& model, std::shared_ptr<c
 
 PuzzleEvaluation::~PuzzleEvaluation() = default;
 
+namespace {
+
+// (N) int64: the largest Q value among the answers that obey the rules, or of all where none does.
+at::Tensor choose_by_rules(const RolloutEvaluator::Answers& answers, const at::Tensor& questions,
+                           const PuzzleRules& rules) {
+  const at::Tensor tokens = answers.tokens.to(at::kCPU).contiguous(),
+                   asked = questions.to(at::kCPU, at::kInt).contiguous();
+  const int64_t N = tokens.size(0), K = tokens.size(1), S = tokens.size(2);
+  std::vector<double> valid;
+  for (int64_t row = 0; row < N * K; ++row) {
+    const int32_t* question = asked.const_data_ptr<int32_t>() + row / K * S;
+    valid.push_back(rules(question, tokens.const_data_ptr<int32_t>() + row * S) ? 1 : 0);
+  }
+  const at::Tensor share = answers.q_halt.to(at::kDouble).sigmoid().nan_to_num(0) * 0.999;
+  return (at::tensor(valid, at::kDouble).view({N, K}).to(share.device()) + share).argmax(1);
+}
+
+}  // namespace
+
+// Sums over samples, in one row: what all ranks add up.
+NamedValues PuzzleEvaluation::run_rollouts(const std::function<void(const EvalProgress&)>& progress) {
+  using Selector = config::RolloutSelector;
+  const std::vector<std::pair<const char*, Selector>> selectors{{"exact_first", Selector::first},
+                                                                {"exact_q", Selector::q},
+                                                                {"exact_majority", Selector::majority},
+                                                                {"exact_residual", Selector::residual},
+                                                                {"exact_settled", Selector::settled}};
+  std::vector<std::string> names{"count",     "accuracy",   "exact_accuracy", "q_halt_accuracy",
+                                 "exact_any", "exact_mean", "answers_differ"};
+  for (const auto& [name, selector] : selectors) names.emplace_back(name);
+  if (rules_) names.emplace_back("exact_valid");
+  const at::NoGradGuard no_grad;
+  const nn::Fp8Evaluation fp8(model_.fp8());
+  at::Tensor sums = at::zeros({static_cast<int64_t>(names.size())}, at::device(device_).dtype(at::kDouble));
+  AsyncReader finished;
+  int64_t done = 0;
+  for (int64_t index = 0; index < reader_->num_batches(); ++index) {
+    const data::TestBatch test = reader_->batch(index);
+    const int64_t valid = test.batch.valid_rows;
+    done += test.global_valid_rows;
+    if (valid > 0) {
+      const RolloutEvaluator::Answers answers = rollouts_->run(test.batch, test.examples);
+      const at::Tensor labels = test.batch.labels.narrow(0, 0, valid).to(device_).unsqueeze(1);
+      const at::Tensor labelled = labels.ne(data::kIgnoreLabel), counted = labelled.any(-1);  // (N, 1, S), (N, 1)
+      const at::Tensor hits = answers.tokens.eq(labels).logical_or(labelled.logical_not());
+      const at::Tensor right = hits.all(-1).logical_and(counted).to(at::kDouble);  // (N, K)
+      const auto of = [&](const at::Tensor& values, const at::Tensor& chosen) {
+        return values.gather(1, chosen.unsqueeze(1)).squeeze(1);
+      };
+      const at::Tensor chosen = choose_rollouts(answers, selector_), found = of(right, chosen);
+      const at::Tensor cells = (hits.logical_and(labelled).sum(-1) / labelled.sum(-1).clamp_min(1)).to(at::kDouble);
+      const at::Tensor halts = of(answers.q_halt, chosen).ge(0).eq(found.gt(0)).logical_and(counted.squeeze(1));
+      const at::Tensor differ = answers.tokens.ne(answers.tokens.narrow(1, 0, 1)).any(-1).any(-1);
+      std::vector<at::Tensor> values{counted.sum().to(at::kDouble),
+                                     of(cells, chosen).sum(),
+                                     found.sum(),
+                                     halts.sum().to(at::kDouble),
+                                     right.amax(1).sum(),
+                                     right.mean(1).sum(),
+                                     differ.logical_and(counted.squeeze(1)).sum().to(at::kDouble)};
+      for (const auto& [name, selector] : selectors)
+        values.push_back(of(right, choose_rollouts(answers, selector)).sum());
+      if (rules_) {
+        const at::Tensor by_rules = choose_by_rules(answers, test.batch.inputs.narrow(0, 0, valid), rules_);
+        values.push_back(of(right, by_rules).sum());
+      }
+      sums.add_(at::stack(values));
+    }
+    finished.push(done, sums);
+    // One batch behind, so that the device does not wait.
+    while (finished.pending() > 1) progress({finished.pop(/*wait=*/true)->tag, reader_->num_samples()});
+  }
+  while (finished.pending() > 0) progress({finished.pop(/*wait=*/true)->tag, reader_->num_samples()});
+  if (!comm_->alone()) comm_->all_reduce(sums);
+  const at::Tensor host = sums.to(at::kCPU);
+  const double count = host[0].item<double>();
+  NamedValues out;
+  for (size_t i = 0; i < names.size(); ++i) {
+    const double value = host[static_cast<int64_t>(i)].item<double>();
+    out.emplace_back(names[i], i == 0 ? count : value / std::max(count, 1.0));
+  }
+  out.emplace_back("steps", static_cast<double>(segments_));
+  return out;
+}
+
 NamedValues PuzzleEvaluation::run(const std::function<void(const EvalProgress&)>& progress) {
+  if (rollouts_) return run_rollouts(progress);
   const auto& names = objectives::act_metric_names();
   const at::NoGradGuard no_grad;
   const nn::Fp8Evaluation fp8(model_.fp8());
